@@ -51,7 +51,7 @@ func TestTheWatchdogStarvesWhileAReceiverIsStuck(t *testing.T) {
 		service, systemdIs := &line{back: make(chan struct{})}, &manager{}
 		log, said := logtest.NewNullLogger()
 		messages := sqs.New(sqs.Options{
-			URL: "https://sqs.eu-central-1.amazonaws.com/123456789012/q", Visibility: time.Minute, Receivers: 2,
+			URL: "https://sqs.eu-central-1.amazonaws.com/123456789012/q", Visibility: time.Minute,
 			AWS: aws.Config{Region: "eu-central-1", HTTPClient: service, Credentials: aws.AnonymousCredentials{}},
 		})
 		ctx, stop := context.WithCancel(t.Context())
@@ -89,7 +89,7 @@ func TestReadyIsWhoHasTheAPIServerAndHasReceivedFromTheQueueLately(t *testing.T)
 	synctest.Test(t, func(t *testing.T) {
 		service := &line{back: make(chan struct{})}
 		messages := sqs.New(sqs.Options{
-			URL: "https://sqs.eu-central-1.amazonaws.com/123456789012/q", Visibility: time.Minute, Receivers: 2,
+			URL: "https://sqs.eu-central-1.amazonaws.com/123456789012/q", Visibility: time.Minute,
 			AWS: aws.Config{Region: "eu-central-1", HTTPClient: service, Credentials: aws.AnonymousCredentials{}},
 		})
 		want := func(stand fleet.Status, knows bool, why string) {

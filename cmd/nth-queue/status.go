@@ -102,7 +102,7 @@ func (b *statusReporter) beat() {
 }
 
 func (b *statusReporter) status() state.Status {
-	stand, held := b.fleet.Status(), b.queue.Held()
+	stand, held := b.fleet.Status(), b.queue.Status().Held
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := state.Status{

@@ -74,7 +74,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	reporter := newStatusReporter(cfg, client, d.Service, log)
 	reporter.degrade(d.Degraded)
 	messages := sqs.New(sqs.Options{
-		URL: cfg.Queue.URL, AWS: asked, Visibility: cfg.Queue.Visibility, Receivers: cfg.Queue.Receivers, Paused: nodes.Paused, DryRun: cfg.DryRun,
+		URL: cfg.Queue.URL, AWS: asked, Visibility: cfg.Queue.Visibility, Paused: nodes.Paused, DryRun: cfg.DryRun,
 		Tell: meter.telling(teller(log)), Trouble: troubled(log, reporter.heard),
 	})
 	notices.nodes.ask = nodes.Describe

@@ -61,7 +61,7 @@ func Default() Config {
 func DefaultQueue() Queue {
 	return Queue{
 		Common: defaultCommon("nth-queue"),
-		Queue:  SQS{Visibility: 20 * time.Second, Receivers: 3},
+		Queue:  SQS{Visibility: 20 * time.Second},
 		Fleet: Fleet{
 			GroupLabel: "topology.kubernetes.io/zone", Unknown: "delete", UncordonStarted: true,
 			TaintEffect: "NoSchedule", CompleteLaunches: true, AfterDrain: "keep",

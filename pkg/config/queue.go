@@ -10,7 +10,6 @@ import (
 type SQS struct {
 	URL        string
 	Visibility time.Duration
-	Receivers  int
 }
 
 func (c *SQS) table() Table {
@@ -19,8 +18,6 @@ func (c *SQS) table() Table {
 			"The queue's URL. nth-queue does not start without it."},
 		{"visibility", duration(&c.Visibility, 10*time.Second, time.Hour),
 			"How long a message is kept from other consumers at a time. It is extended while its nodes are drained; where a process was killed, another one goes on after that."},
-		{"receivers", number(&c.Receivers, 1, 64),
-			"How many requests wait for messages at the same time. Each brings up to ten."},
 	}}
 }
 

@@ -133,8 +133,7 @@ func TestEverySettingOfTheQueueIsExplained(t *testing.T) {
 func TestWrongSettingsOfTheQueueAreNamed(t *testing.T) {
 	for text, want := range map[string]string{
 		"[queue]\nurl = \"interruptions\"":               "queue.url",
-		"[queue]\nreceivers = 0":                         "queue.receivers = 0: must be a whole number from 1 to 64",
-		"[queue]\nreceivers = \"3\"":                     "queue.receivers",
+		"[queue]\nreceivers = 3":                         "queue.receivers",
 		"[fleet]\nmax_drainign = 3":                      "did you mean fleet.max_draining?",
 		"[imds]\nendpoint = \"\"":                        "imds",
 		"[fleet]\nunknown = \"keep\"":                    `fleet.unknown = "keep": must be one of "delete", "leave"`,

@@ -14,6 +14,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/nth-project/nth/pkg/role"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // Right is an action of SQS that nth-queue needs. Rights lists them.
@@ -49,18 +50,17 @@ func (q *Queue) May(ctx context.Context, r Right) (bool, error) {
 	return false, fmt.Errorf("trying %s: %w", r.Name, err)
 }
 
-// invalidHandle is a receipt handle that SQS has never issued.
-const invalidHandle = "nth-queue-check"
+// invalid is about a message with a receipt handle that SQS has never issued. SQS reports an error for it in a successful
+// answer to the batch, which means that the request as such was allowed.
+var invalid = []update{{wanted: wanted{handle: "nth-queue-check", hidden: time.Minute}}}
 
-// The two batches are the requests that sync makes. SQS reports an error for each of their messages in a successful answer,
-// which means that the request as such was allowed.
 func (q *Queue) tryDelete(ctx context.Context) error {
-	_, err := q.delete(ctx, []update{{handle: invalidHandle}})
+	_, err := q.delete(ctx, invalid)
 	return err
 }
 
 func (q *Queue) tryChange(ctx context.Context) error {
-	_, err := q.changeVisibility(ctx, []update{{handle: invalidHandle, visibility: q.opts.Visibility}})
+	_, err := q.changeVisibility(ctx, invalid)
 	return err
 }
 
@@ -127,34 +127,37 @@ func (q *Queue) Check(ctx context.Context) (found Attributes, allowed bool, err 
 	return found, true, nil
 }
 
+// maxNumber is more than any number that SQS says of a queue which decides something.
+const maxNumber = 1 << 30
+
 // parseAttributes leaves zero what SQS does not say.
 func parseAttributes(attributes map[string]string) (Attributes, error) {
-	number := func(name types.QueueAttributeName) int {
-		n, _ := strconv.Atoi(attributes[string(name)])
-		return n
+	number := func(text string) int {
+		n, _ := strconv.Atoi(text)
+		return min(max(n, 0), maxNumber)
 	}
+	of := func(name types.QueueAttributeName) string { return attributes[string(name)] }
 	found := Attributes{
-		Visible:   number(types.QueueAttributeNameApproximateNumberOfMessages),
-		InFlight:  number(types.QueueAttributeNameApproximateNumberOfMessagesNotVisible),
-		Retention: time.Duration(number(types.QueueAttributeNameMessageRetentionPeriod)) * time.Second,
-		Delay:     time.Duration(number(types.QueueAttributeNameDelaySeconds)) * time.Second,
-		Key:       attributes[string(types.QueueAttributeNameKmsMasterKeyId)],
-		FIFO:      attributes[string(types.QueueAttributeNameFifoQueue)] == "true",
-		Policy:    attributes[string(types.QueueAttributeNamePolicy)] != "",
+		Visible:   number(of(types.QueueAttributeNameApproximateNumberOfMessages)),
+		InFlight:  number(of(types.QueueAttributeNameApproximateNumberOfMessagesNotVisible)),
+		Retention: time.Duration(number(of(types.QueueAttributeNameMessageRetentionPeriod))) * time.Second,
+		Delay:     time.Duration(number(of(types.QueueAttributeNameDelaySeconds))) * time.Second,
+		Key:       of(types.QueueAttributeNameKmsMasterKeyId),
+		FIFO:      of(types.QueueAttributeNameFifoQueue) == "true",
+		Policy:    of(types.QueueAttributeNamePolicy) != "",
 	}
-	text := attributes[string(types.QueueAttributeNameRedrivePolicy)]
-	if text == "" {
+	policy := of(types.QueueAttributeNameRedrivePolicy)
+	if policy == "" {
 		return found, nil
 	}
 	var redrive struct {
-		Target string `json:"deadLetterTargetArn"`
-		Count  any    `json:"maxReceiveCount"` // a number, or a string with one
+		Target string      `json:"deadLetterTargetArn"`
+		Count  json.Number `json:"maxReceiveCount"` // or a string with one
 	}
-	if err := json.Unmarshal([]byte(text), &redrive); err != nil {
-		return Attributes{}, fmt.Errorf("RedrivePolicy: %w", err)
+	if err := json.Unmarshal([]byte(policy), &redrive); err != nil {
+		return Attributes{}, fmt.Errorf("RedrivePolicy: %s", text.Visible(err.Error(), maxShown))
 	}
-	found.DeadLetters = redrive.Target
-	found.MaxReceives, _ = strconv.Atoi(fmt.Sprint(redrive.Count))
+	found.DeadLetters, found.MaxReceives = redrive.Target, number(redrive.Count.String())
 	return found, nil
 }
 

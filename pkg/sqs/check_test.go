@@ -1,6 +1,10 @@
 package sqs_test
 
 import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,7 +19,7 @@ func look(server *sqstest.Server) *sqs.Queue {
 	return sqs.New(sqs.Options{
 		URL: server.URL(), Visibility: 20 * time.Second,
 		AWS: aws.Config{
-			Region: "eu-central-1", BaseEndpoint: new(server.Endpoint()), Credentials: aws.AnonymousCredentials{},
+			Region: "eu-central-1", Credentials: aws.AnonymousCredentials{},
 			Retryer: func() aws.Retryer { return aws.NopRetryer{} },
 		},
 	})
@@ -26,7 +30,7 @@ var actions = map[string]string{
 	"sqs:ReceiveMessage": "ReceiveMessage", "sqs:DeleteMessage": "DeleteMessageBatch", "sqs:ChangeMessageVisibility": "ChangeMessageVisibilityBatch",
 }
 
-func TestEachRightIsTriedByItsOwnRequest(t *testing.T) {
+func TestMay_tries_each_right_by_its_own_request(t *testing.T) {
 	t.Parallel()
 	for _, denied := range sqs.Rights() {
 		server := newServer(t)
@@ -40,7 +44,7 @@ func TestEachRightIsTriedByItsOwnRequest(t *testing.T) {
 	}
 }
 
-func TestARightThatCannotBeTriedIsNeitherAllowedNorRefused(t *testing.T) {
+func TestMay_error_is_neither_allowed_nor_refused(t *testing.T) {
 	t.Parallel()
 	for _, right := range sqs.Rights() {
 		server := newServer(t)
@@ -51,7 +55,7 @@ func TestARightThatCannotBeTriedIsNeitherAllowedNorRefused(t *testing.T) {
 	}
 }
 
-func TestTryingRightsReceivesNothingAndTouchesNothing(t *testing.T) {
+func TestMay_changes_nothing(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
 	server.Send(state("stopping"))
@@ -63,12 +67,14 @@ func TestTryingRightsReceivesNothingAndTouchesNothing(t *testing.T) {
 	if server.Visible() != 1 || server.InFlight() != 0 {
 		t.Errorf("%d messages wait and %d are in flight, want the one to wait", server.Visible(), server.InFlight())
 	}
-	if l := consume(t, server, nil).lease(t); l.Receives != 1 {
-		t.Errorf("the message has been received %d times, want this once", l.Receives)
+	m := consume(t, server, nil).lease(t)
+	if m.Receives != 1 {
+		t.Errorf("the message has been received %d times, want this once", m.Receives)
 	}
+	m.Done()
 }
 
-func TestTheAttributesOfAQueueAreRead(t *testing.T) {
+func TestCheck_reads_the_attributes(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
 	server.Send("one", "two")
@@ -98,7 +104,7 @@ func TestTheAttributesOfAQueueAreRead(t *testing.T) {
 	}
 }
 
-func TestAttributesMayBeKeptFromWhoeverAsks(t *testing.T) {
+func TestCheck_refused_is_no_error(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
 	server.Always("GetQueueAttributes", sqstest.Deny())
@@ -111,7 +117,44 @@ func TestAttributesMayBeKeptFromWhoeverAsks(t *testing.T) {
 	}
 }
 
-func TestAMessageThatWaitsIsReceivedTwiceADay(t *testing.T) {
+// FuzzAttributes has SQS say anything of a queue and of a message.
+func FuzzAttributes(f *testing.F) {
+	f.Add("2", "1209600", `{"deadLetterTargetArn":"arn:aws:sqs:eu-central-1:123456789012:dead","maxReceiveCount":"5"}`, "1772359200000", "1")
+	f.Add("-1", "99999999999999999999", `{"maxReceiveCount":1e400}`, "9223372036854775807", "-7")
+	f.Fuzz(func(t *testing.T, waiting, retention, redrive, sent, receives string) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		var came *sqs.Message
+		q := of(func(r *http.Request) (any, error) {
+			switch _, action, _ := strings.Cut(r.Header.Get("X-Amz-Target"), "."); action {
+			case "GetQueueAttributes":
+				return map[string]any{"Attributes": map[string]string{
+					"ApproximateNumberOfMessages": waiting, "MessageRetentionPeriod": retention, "DelaySeconds": retention, "RedrivePolicy": redrive,
+				}}, nil
+			case "ReceiveMessage":
+				return map[string]any{"Messages": []any{map[string]any{
+					"MessageId": "a", "ReceiptHandle": "b", "Body": state("stopping"),
+					"Attributes": map[string]string{"SentTimestamp": sent, "ApproximateReceiveCount": receives},
+				}}}, nil
+			}
+			return map[string]any{}, nil
+		})
+		found, _, err := q.Check(ctx)
+		if found.Visible < 0 || found.Retention < 0 || found.Delay < 0 || found.MaxReceives < 0 {
+			t.Errorf("the queue is %+v", found)
+		}
+		if err != nil && len(err.Error()) > 500 {
+			t.Errorf("the error is long: %v", err)
+		}
+		var once sync.Once
+		q.Run(ctx, func(m *sqs.Message) { once.Do(func() { came = m; stop() }); m.Done() })
+		if _, err := came.Sent.MarshalJSON(); err != nil || came.Receives < 1 {
+			t.Errorf("the message was sent %v (%v), and received %d times", came.Sent, err, came.Receives)
+		}
+	})
+}
+
+func TestReceives_twice_a_day(t *testing.T) {
 	t.Parallel()
 	for waiting, want := range map[time.Duration]int{time.Minute: 2, 24 * time.Hour: 4, 14 * 24 * time.Hour: 30} {
 		if got := sqs.Receives(waiting); got != want {

@@ -1,15 +1,18 @@
 package sqs
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // Notice is what a message says of one instance.
@@ -49,138 +52,221 @@ type Hook struct {
 	Launch, Back bool
 }
 
-// NotOursError is a message that nobody here needs, so that it may be deleted.
+// NotOursError says why a message concerns nobody here and may be deleted.
 type NotOursError struct{ Why string }
 
 // Error implements error.
 func (e NotOursError) Error() string { return e.Why }
 
-// PoisonError is a message that cannot be understood: whoever fills the queue should know, and it is left for the
-// dead-letter queue.
-type PoisonError struct{ Why string }
-
-// Error implements error.
-func (e PoisonError) Error() string { return e.Why }
-
 func notOurs(format string, args ...any) error { return NotOursError{fmt.Sprintf(format, args...)} }
-func poison(format string, args ...any) error  { return PoisonError{fmt.Sprintf(format, args...)} }
 
-// envelope has the fields of all three envelopes: EventBridge's, Auto Scaling's own, and SNS's, which contains another one.
+const (
+	// maxBody is the size in bytes of the largest message, as SQS has it.
+	maxBody = 1 << 20
+	// maxNotices bounds the instances of one message. AWS Health splits an event at 256 KiB
+	// (https://docs.aws.amazon.com/health/latest/ug/pagnation-of-health-events.html), which leaves room for less than 7,000.
+	maxNotices = 10_000
+	// maxShown is how much of a text from outside an error shows, in bytes.
+	maxShown = 100
+)
+
+// shown quotes a text of the message for an error.
+func shown(s string) string { return `"` + text.Visible(s, maxShown) + `"` }
+
+// form is what the text of a field looks like.
+type form struct {
+	pattern *regexp.Regexp
+	example string // for the error about a text that does not match
+}
+
+func newForm(pattern, example string) form {
+	return form{regexp.MustCompile(`^(?:` + pattern + `)$`), example}
+}
+
+// The forms of fields. What Auto Scaling allows in names is in its API reference.
+var (
+	instanceID    = newForm(`i-[0-9a-f]{8,32}`, `an instance ID, such as "i-0123456789abcdef0"`)
+	reservationID = newForm(`cr-[0-9a-f]{8,32}`, `a capacity reservation's ID, such as "cr-0123456789abcdef0"`)
+	accountID     = newForm(`([0-9]{12})?`, "an account's ID of 12 digits")
+	regionName    = newForm(`[a-z0-9-]{0,32}`, `a region, such as "eu-central-1"`)
+	code          = newForm(`[A-Za-z0-9_-]{1,100}`, "letters, digits, hyphens and underscores, 1 to 100 of them")
+	optionalCode  = newForm(`[A-Za-z0-9_-]{0,100}`, "letters, digits, hyphens and underscores, at most 100 of them")
+	moment        = newForm(`[A-Za-z0-9:., +-]{0,40}`, `a time, such as "2026-03-01T10:00:00Z"`)
+	groupName     = newForm(`[ -9;-~]{1,255}`, "the name of a group: 1 to 255 characters of ASCII without a colon")
+	hookName      = newForm(`[A-Za-z0-9/_-]{1,255}`, "the name of a hook: 1 to 255 letters, digits, hyphens, underscores and slashes")
+)
+
+// field is a text that a message must have in a form. One that is missing counts as empty.
+type field struct {
+	name string
+	form form
+}
+
+// row is what is known of one kind of message.
+type row struct {
+	fields []field
+	// say returns what the message says, once its fields have their forms.
+	say func(message) ([]Notice, error)
+}
+
+var (
+	hookFields = []field{
+		{"EC2InstanceId", instanceID}, {"AutoScalingGroupName", groupName}, {"LifecycleHookName", hookName},
+		{"LifecycleActionToken", optionalCode}, {"Destination", optionalCode},
+	}
+	terminateHook = row{hookFields, terminating}
+	launchHook    = row{hookFields, launching}
+	blockEnd      = row{[]field{{"capacity-reservation-id", reservationID}, {"end-date", moment}}, capacityBlock}
+	takenBack     = row{[]field{{"instance-id", instanceID}, {"instance-termination-time", moment}}, interruptible}
+)
+
+// rows has a row for each kind of message that is understood: EventBridge's by their source and detail type, and those that
+// Auto Scaling sends itself by the lifecycle transition. AWS's pages have had two names for either end of a reservation.
+var rows = map[string]row{
+	"aws.ec2/EC2 Spot Instance Interruption Warning": {[]field{{"instance-id", instanceID}, {"instance-action", optionalCode}}, spot},
+	"aws.ec2/EC2 Instance Rebalance Recommendation":  {[]field{{"instance-id", instanceID}}, rebalance},
+	"aws.ec2/EC2 Instance State-change Notification": {[]field{{"instance-id", instanceID}, {"state", code}}, stateChange},
+
+	"aws.ec2/Capacity Block Reservation Expiration Warning":                        blockEnd,
+	"aws.ec2/Capacity Block Expiration Warning":                                    blockEnd,
+	"aws.ec2/EC2 Capacity Reservation Instance Interruption Warning":               takenBack,
+	"aws.ec2/EC2 Interruptible Capacity Reservation Instance Interruption Warning": takenBack,
+
+	"aws.health/AWS Health Event": {[]field{
+		{"service", code}, {"eventTypeCategory", code}, {"eventTypeCode", code}, {"statusCode", optionalCode}, {"startTime", moment}, {"endTime", moment},
+	}, health},
+
+	"aws.autoscaling/EC2 Instance-terminate Lifecycle Action": terminateHook,
+	"aws.autoscaling/EC2 Instance-launch Lifecycle Action":    launchHook,
+	"autoscaling:EC2_INSTANCE_TERMINATING":                    terminateHook,
+	"autoscaling:EC2_INSTANCE_LAUNCHING":                      launchHook,
+}
+
+// envelope has what all kinds of messages have around their fields: EventBridge's events, what Auto Scaling sends itself, and
+// SNS's messages, which contain one of those.
 type envelope struct {
 	Source     string          `json:"source"`
 	DetailType string          `json:"detail-type"`
 	ID         string          `json:"id"`
-	Time       string          `json:"time"`
+	Account    string          `json:"account"`
+	Region     string          `json:"region"`
+	Time       string          `json:"time"` // Auto Scaling's is "Time"
 	Detail     json.RawMessage `json:"detail"`
 
-	lifecycleAction
-	Event     string `json:"Event"`
-	RequestID string `json:"RequestId"`
+	Event      string `json:"Event"`
+	Transition string `json:"LifecycleTransition"`
+	AccountID  string `json:"AccountId"`
 
 	Type     string `json:"Type"`
 	TopicARN string `json:"TopicArn"`
 	Message  string `json:"Message"`
 }
 
-// Parse reads a message's body. The error is a NotOursError or a PoisonError; without one there is at least one notice.
-func Parse(body string) ([]Notice, error) {
-	e, err := parseEnvelope(body)
+// message is a message whose fields have their forms.
+type message struct {
+	envelope
+	at     time.Time // when it happened; zero if it does not say
+	fields map[string]string
+	detail []byte // what has the fields
+}
+
+// Parse reads the body of a message from the queue of an account; "" takes events of any account. A NotOursError says that the
+// message concerns nobody here, and any other error that it cannot be understood. Without an error it says at least one notice.
+func Parse(body, account string) ([]Notice, error) {
+	e, err := open(body)
 	if err != nil {
 		return nil, err
 	}
 	if e.TopicARN != "" {
 		if e.Type != "" && e.Type != "Notification" {
-			return nil, notOurs("SNS writes of its subscription (%s)", e.Type)
+			return nil, notOurs("SNS writes about its subscription: %s", shown(e.Type))
 		}
-		if e, err = parseEnvelope(e.Message); err != nil {
+		body = e.Message
+		if e, err = open(body); err != nil {
 			return nil, err
 		}
 	}
-	if e.DetailType == "" && e.Source == "" {
-		return e.parseAutoScaling()
+	kind, detail := e.Transition, []byte(body)
+	switch {
+	case e.DetailType != "" || e.Source != "":
+		kind, detail = e.Source+"/"+e.DetailType, e.Detail
+	case kind == "" && strings.HasPrefix(e.Event, "autoscaling:"), kind == "autoscaling:TEST_NOTIFICATION":
+		return nil, notOurs("it is a notification of Auto Scaling that no lifecycle hook waits for: %s", shown(e.Event+kind))
+	case kind == "":
+		return nil, errors.New("it is neither an event of EventBridge nor a lifecycle action of Auto Scaling")
 	}
-	return e.parseEventBridge()
+	known, found := rows[kind]
+	switch from := cmp.Or(e.Account, e.AccountID); {
+	case !found && e.Transition == "":
+		return nil, notOurs("it is an event %s of %s", shown(e.DetailType), shown(e.Source))
+	case !found:
+		return nil, fmt.Errorf("it is a lifecycle action of an unknown kind: %s", shown(kind))
+	case account != "" && from != "" && from != account:
+		return nil, notOurs("it is of the account %s, and the queue is in %s", from, account)
+	}
+	m := message{envelope: e, at: parseTime(e.Time), detail: detail}
+	if m.fields, err = read(kind, detail, known.fields); err != nil {
+		return nil, err
+	}
+	return known.say(m)
 }
 
-func parseEnvelope(body string) (envelope, error) {
-	var e envelope
+// open reads an envelope.
+func open(body string) (e envelope, err error) {
+	if len(body) > maxBody {
+		return envelope{}, fmt.Errorf("it has %d bytes, and the most that are read are %d", len(body), maxBody)
+	}
 	if err := json.Unmarshal([]byte(body), &e); err != nil {
-		return envelope{}, poison("it is not a JSON object of the expected form: %v", err)
+		return envelope{}, fmt.Errorf("it is not a JSON object of the expected form: %s", text.Visible(err.Error(), maxShown))
+	}
+	for _, f := range []struct {
+		name, value string
+		form        form
+	}{{"account", e.Account, accountID}, {"AccountId", e.AccountID, accountID}, {"region", e.Region, regionName}} {
+		if !f.form.pattern.MatchString(f.value) {
+			return envelope{}, fmt.Errorf("its %s is %s, and must be %s", f.name, shown(f.value), f.form.example)
+		}
 	}
 	return e, nil
 }
 
-// ec2Events has the parser of each event of EC2 by its source and whole detail type: EC2 has many with similar names.
-var ec2Events = map[string]func(envelope, ec2Detail) (Notice, error){
-	"aws.ec2/EC2 Spot Instance Interruption Warning":                               envelope.spot,
-	"aws.ec2/EC2 Instance Rebalance Recommendation":                                envelope.rebalance,
-	"aws.ec2/EC2 Instance State-change Notification":                               envelope.stateChange,
-	"aws.ec2/Capacity Block Reservation Expiration Warning":                        envelope.capacityBlock,
-	"aws.ec2/Capacity Block Expiration Warning":                                    envelope.capacityBlock,
-	"aws.ec2/EC2 Capacity Reservation Instance Interruption Warning":               envelope.interruptible,
-	"aws.ec2/EC2 Interruptible Capacity Reservation Instance Interruption Warning": envelope.interruptible,
+// read returns the fields of a kind of message by their names.
+func read(kind string, detail []byte, fields []field) (map[string]string, error) {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(detail, &all); err != nil {
+		return nil, fmt.Errorf("the detail of %q cannot be read: %s", kind, text.Visible(err.Error(), maxShown))
+	}
+	values := make(map[string]string, len(fields))
+	for _, f := range fields {
+		var value string
+		if raw, given := all[f.name]; given && json.Unmarshal(raw, &value) != nil {
+			return nil, fmt.Errorf("%s of %q is not text", f.name, kind)
+		}
+		if !f.form.pattern.MatchString(value) {
+			return nil, fmt.Errorf("%s of %q is %s, and must be %s", f.name, kind, shown(value), f.form.example)
+		}
+		values[f.name] = value
+	}
+	return values, nil
 }
 
-func (e envelope) parseEventBridge() ([]Notice, error) {
-	kind := e.Source + "/" + e.DetailType
-	if parse := ec2Events[kind]; parse != nil {
-		var d ec2Detail
-		if err := e.detail(&d); err != nil {
-			return nil, err
-		}
-		n, err := parse(e, d)
-		if err != nil {
-			return nil, err
-		}
-		return []Notice{n}, nil
-	}
-	switch kind {
-	case "aws.health/AWS Health Event":
-		return e.health()
-	case "aws.autoscaling/EC2 Instance-terminate Lifecycle Action", "aws.autoscaling/EC2 Instance-launch Lifecycle Action":
-		var action lifecycleAction
-		if err := e.detail(&action); err != nil {
-			return nil, err
-		}
-		return action.notices(e.time())
-	}
-	return nil, notOurs("it is an event %q of %q", e.DetailType, e.Source)
-}
-
-// detail decodes the part that depends on the detail type.
-func (e envelope) detail(into any) error {
-	if err := json.Unmarshal(e.Detail, into); err != nil {
-		return poison("the detail of the event %q cannot be read: %v", e.DetailType, err)
-	}
-	return nil
-}
-
-// time is when the event happened; zero if the envelope does not say.
-func (e envelope) time() time.Time { return parseTime(e.Time) }
-
-// parseTime parses a time as EventBridge and Auto Scaling write it; zero if it is invalid or not credible.
+// parseTime parses a time as EventBridge and Auto Scaling write it, or AWS Health; zero if it is invalid or not credible.
 func parseTime(text string) time.Time {
-	t, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
-		return time.Time{}
+	for _, layout := range []string{time.RFC3339Nano, time.RFC1123} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return event.CredibleTime(t)
+		}
 	}
-	return event.CredibleTime(t)
+	return time.Time{}
 }
 
-var instanceID = regexp.MustCompile(`^i-[0-9a-f]{8,32}$`)
-
-// interruption returns a notice about one instance; identity distinguishes the event from others.
-func (e envelope) interruption(instance string, kind event.Kind, identity ...string) (Notice, error) {
-	if !instanceID.MatchString(instance) {
-		return Notice{}, poison("the event %q is of no instance: %q", e.DetailType, instance)
-	}
-	return Notice{
-		About: Interruption, Instance: instance,
-		Event: event.Event{ID: contentID(kind, append(identity, instance)...), Kind: kind, State: event.Pending, Noticed: e.time()},
-	}, nil
+// interruption returns a notice about one instance. The event's ID is derived from what distinguishes it from others.
+func (m message) interruption(instance string, kind event.Kind, identity ...string) Notice {
+	return Notice{About: Interruption, Instance: instance, Event: event.Event{
+		ID: contentID(kind, append(identity, instance)...), Kind: kind, State: event.Pending, Noticed: m.at,
+	}}
 }
 
-// contentID is an event's ID, derived from what distinguishes it.
 func contentID(kind event.Kind, identity ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(identity, "\n")))
 	return string(kind) + "-" + hex.EncodeToString(sum[:8])
@@ -189,142 +275,67 @@ func contentID(kind event.Kind, identity ...string) string {
 // spotNotice is how long EC2 leaves a spot instance after its warning; the message does not say.
 const spotNotice = 2 * time.Minute
 
-// reclaim is how long before the end of a Capacity Block EC2 begins to terminate its instances, and reclaimUltra the same for
-// UltraServers. The message does not say which they are, but it is sent ten minutes before that begins:
-// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html.
-const reclaim, reclaimUltra = 30 * time.Minute, time.Hour
-
-// ec2Detail has the fields of all of EC2's events.
-type ec2Detail struct {
-	Instance        string `json:"instance-id"`
-	Action          string `json:"instance-action"`
-	State           string `json:"state"`
-	TerminationTime string `json:"instance-termination-time"`
-	Reservation     string `json:"capacity-reservation-id"`
-	EndDate         string `json:"end-date"`
-}
-
-func (e envelope) spot(d ec2Detail) (Notice, error) {
-	n, err := e.interruption(d.Instance, event.SpotInterruption, e.ID, e.Time)
-	n.Event.Code = d.Action
-	if at := e.time(); !at.IsZero() {
-		n.Event.Deadline = at.Add(spotNotice)
+func spot(m message) ([]Notice, error) {
+	n := m.interruption(m.fields["instance-id"], event.SpotInterruption, m.ID, m.Time)
+	n.Event.Code = m.fields["instance-action"]
+	if !m.at.IsZero() {
+		n.Event.Deadline = m.at.Add(spotNotice)
 	}
-	return n, err
+	return []Notice{n}, nil
 }
 
-func (e envelope) rebalance(d ec2Detail) (Notice, error) {
-	return e.interruption(d.Instance, event.RebalanceRecommendation, e.ID, e.Time)
+func rebalance(m message) ([]Notice, error) {
+	return []Notice{m.interruption(m.fields["instance-id"], event.RebalanceRecommendation, m.ID, m.Time)}, nil
 }
 
-// stateChange parses a new state of an instance: "pending" concerns nobody, "running" ends an interruption, and the others
-// are one.
-func (e envelope) stateChange(d ec2Detail) (Notice, error) {
-	n, err := e.interruption(d.Instance, event.StateChange, e.ID, e.Time)
-	if err != nil {
-		return Notice{}, err
-	}
-	n.Event.Code = d.State
-	switch d.State {
+// stateChange reads a new state of an instance: "running" ends an interruption, and those after it are one.
+func stateChange(m message) ([]Notice, error) {
+	n := m.interruption(m.fields["instance-id"], event.StateChange, m.ID, m.Time)
+	n.Event.Code = m.fields["state"]
+	switch n.Event.Code {
 	case "stopping", "shutting-down":
 	case "stopped", "terminated":
 		n.Stopped = true
 	case "running":
 		n.About = Running
 	case "pending":
-		return Notice{}, notOurs("the instance %s is only being started", d.Instance)
+		return nil, notOurs("the instance %s is only being started", n.Instance)
 	default:
-		return Notice{}, poison("the instance %s is in an unknown state: %q", d.Instance, d.State)
+		return nil, fmt.Errorf("the instance %s is in an unknown state: %q", n.Instance, n.Event.Code)
 	}
-	return n, nil
+	return []Notice{n}, nil
 }
 
-// capacityBlock parses that a Capacity Block ends soon. The event names the block, not its instances.
-func (e envelope) capacityBlock(d ec2Detail) (Notice, error) {
-	if d.Reservation == "" {
-		return Notice{}, poison("the event %q is of no capacity reservation", e.DetailType)
-	}
-	n := Notice{About: Interruption, Reservation: d.Reservation, Event: event.Event{
-		ID:   contentID(event.ReservationEnd, d.Reservation, d.EndDate),
-		Kind: event.ReservationEnd, Code: "capacity-block", State: event.Pending, Noticed: e.time(),
+// reclaim is how long before the end of a Capacity Block EC2 begins to terminate its instances, and reclaimUltra the same for
+// UltraServers. The message does not say which they are, but it is sent ten minutes before that begins:
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html.
+const reclaim, reclaimUltra = 30 * time.Minute, time.Hour
+
+// capacityBlock reads that a Capacity Block ends soon. The message names the block, not its instances.
+func capacityBlock(m message) ([]Notice, error) {
+	block, end := m.fields["capacity-reservation-id"], parseTime(m.fields["end-date"])
+	n := Notice{About: Interruption, Reservation: block, Event: event.Event{
+		ID:   contentID(event.ReservationEnd, block, m.fields["end-date"]),
+		Kind: event.ReservationEnd, Code: "capacity-block", State: event.Pending, Noticed: m.at,
 	}}
-	if end := parseTime(d.EndDate); !end.IsZero() {
+	switch {
+	case end.IsZero():
+	case !m.at.IsZero() && end.Sub(m.at) >= reclaimUltra:
+		n.Event.Deadline = end.Add(-reclaimUltra)
+	default:
 		n.Event.Deadline = end.Add(-reclaim)
-		if at := e.time(); !at.IsZero() && end.Sub(at) >= reclaimUltra {
-			n.Event.Deadline = end.Add(-reclaimUltra)
-		}
 	}
-	return n, nil
+	return []Notice{n}, nil
 }
 
-// interruptible parses that the owner of an interruptible Capacity Reservation takes it back.
-func (e envelope) interruptible(d ec2Detail) (Notice, error) {
-	n, err := e.interruption(d.Instance, event.ReservationEnd, e.ID, e.Time)
+// interruptible reads that the owner of an interruptible capacity reservation takes it back.
+func interruptible(m message) ([]Notice, error) {
+	n := m.interruption(m.fields["instance-id"], event.ReservationEnd, m.ID, m.Time)
 	n.Event.Code = "interruptible"
-	if n.Event.Deadline = parseTime(d.TerminationTime); n.Event.Deadline.IsZero() && !e.time().IsZero() {
-		n.Event.Deadline = e.time().Add(spotNotice)
+	if n.Event.Deadline = parseTime(m.fields["instance-termination-time"]); n.Event.Deadline.IsZero() && !m.at.IsZero() {
+		n.Event.Deadline = m.at.Add(spotNotice)
 	}
-	return n, err
-}
-
-// healthDetail is the detail of an AWS Health event.
-type healthDetail struct {
-	ARN          string `json:"eventArn"`
-	Service      string `json:"service"`
-	Code         string `json:"eventTypeCode"`
-	Category     string `json:"eventTypeCategory"`
-	Status       string `json:"statusCode"`
-	Start        string `json:"startTime"`
-	End          string `json:"endTime"`
-	Descriptions []struct {
-		Text string `json:"latestDescription"`
-	} `json:"eventDescription"`
-	Entities []struct {
-		Value  string `json:"entityValue"`
-		Status string `json:"status"`
-	} `json:"affectedEntities"`
-}
-
-// health parses a scheduled change of AWS Health. Each instance has an event of its own, so that one that cannot be drained
-// is not hidden by one that can.
-func (e envelope) health() ([]Notice, error) {
-	var d healthDetail
-	if err := e.detail(&d); err != nil {
-		return nil, err
-	}
-	if d.Service != "EC2" || d.Category != "scheduledChange" {
-		return nil, notOurs("AWS Health writes of %q in %q", d.Category, d.Service)
-	}
-	var notices []Notice
-	for _, entity := range d.Entities {
-		if !instanceID.MatchString(entity.Value) {
-			continue // A volume, a host, a reservation.
-		}
-		n, err := e.interruption(entity.Value, event.ScheduledMaintenance, d.identity(e)...)
-		if err != nil {
-			return nil, err
-		}
-		n.Event.Code, n.Event.Deadline, n.Event.Until = maintenanceCode(d.Code), healthTime(d.Start), healthTime(d.End)
-		if len(d.Descriptions) > 0 {
-			n.Event.Description = d.Descriptions[0].Text
-		}
-		if d.Status == "closed" || entity.Status == "RESOLVED" {
-			n.Event.State = event.Completed
-		}
-		notices = append(notices, n)
-	}
-	if len(notices) == 0 {
-		return nil, notOurs("the change %s that AWS Health writes of affects no instance", d.Code)
-	}
-	return notices, nil
-}
-
-// identity is the change's, which stays the same when AWS Health sends it again.
-func (d healthDetail) identity(e envelope) []string {
-	if d.ARN != "" {
-		return []string{d.ARN}
-	}
-	return []string{e.ID, e.Time}
+	return []Notice{n}, nil
 }
 
 // maintenanceCodes maps parts of AWS Health's codes to those of the metadata service. The first match counts.
@@ -336,72 +347,75 @@ var maintenanceCodes = []struct{ part, code string }{
 	{"MAINTENANCE", "system-maintenance"},
 }
 
-func maintenanceCode(code string) string {
+// health reads a scheduled change that AWS Health writes of. Each instance has an event of its own, so that one that cannot be
+// drained does not hide one that can.
+func health(m message) ([]Notice, error) {
+	if m.fields["service"] != "EC2" || m.fields["eventTypeCategory"] != "scheduledChange" {
+		return nil, notOurs("AWS Health writes of %q in %q", m.fields["eventTypeCategory"], m.fields["service"])
+	}
+	var d struct {
+		ARN          string `json:"eventArn"` // stays the same when AWS Health writes again
+		Descriptions []struct {
+			Text string `json:"latestDescription"`
+		} `json:"eventDescription"`
+		Entities []struct {
+			Value  string `json:"entityValue"`
+			Status string `json:"status"`
+		} `json:"affectedEntities"`
+	}
+	if err := json.Unmarshal(m.detail, &d); err != nil {
+		return nil, fmt.Errorf("the detail of %q cannot be read: %s", m.DetailType, text.Visible(err.Error(), maxShown))
+	}
+	identity := []string{d.ARN}
+	if d.ARN == "" {
+		identity = []string{m.ID, m.Time}
+	}
+	change := event.Event{Code: m.fields["eventTypeCode"], Deadline: parseTime(m.fields["startTime"]), Until: parseTime(m.fields["endTime"])}
 	for _, known := range maintenanceCodes {
-		if strings.Contains(code, known.part) {
-			return known.code
+		if strings.Contains(change.Code, known.part) {
+			change.Code = known.code
+			break
 		}
 	}
-	return code
-}
-
-// healthTime parses a time as AWS Health writes it; zero if it is invalid or not credible.
-func healthTime(text string) time.Time {
-	t, err := time.Parse(time.RFC1123, text)
-	if err != nil {
-		return parseTime(text)
+	if len(d.Descriptions) > 0 {
+		change.Description = text.Visible(d.Descriptions[0].Text, text.Line)
 	}
-	return event.CredibleTime(t)
-}
-
-// lifecycleAction is Auto Scaling's description of a lifecycle action, in its own envelope and in EventBridge's detail.
-type lifecycleAction struct {
-	Token      string `json:"LifecycleActionToken"`
-	Group      string `json:"AutoScalingGroupName"`
-	Hook       string `json:"LifecycleHookName"`
-	Instance   string `json:"EC2InstanceId"`
-	Transition string `json:"LifecycleTransition"`
-	// Destination is EC2 or WarmPool, if the group has a warm pool.
-	Destination string `json:"Destination"`
-}
-
-// The transitions that a hook can be made for.
-const (
-	launching   = "autoscaling:EC2_INSTANCE_LAUNCHING"
-	terminating = "autoscaling:EC2_INSTANCE_TERMINATING"
-	testing     = "autoscaling:TEST_NOTIFICATION"
-)
-
-// parseAutoScaling parses what Auto Scaling itself sends to a queue.
-func (e envelope) parseAutoScaling() ([]Notice, error) {
-	switch {
-	case e.Event == testing || e.Transition == testing:
-		return nil, notOurs("Auto Scaling tries whether the queue can be written to")
-	case e.Transition == "" && e.Group == "":
-		return nil, poison("it is neither an event of EventBridge nor a lifecycle action of Auto Scaling")
-	}
-	return e.notices(e.time())
-}
-
-func (a lifecycleAction) notices(at time.Time) ([]Notice, error) {
-	switch {
-	case !instanceID.MatchString(a.Instance):
-		return nil, poison("the lifecycle action is for no instance: %q", a.Instance)
-	case a.Group == "" || a.Hook == "":
-		return nil, poison("the lifecycle action for %s names no group or no hook", a.Instance)
-	}
-	n := Notice{Instance: a.Instance, Hook: &Hook{Group: a.Group, Name: a.Hook, Token: a.Token}}
-	switch a.Transition {
-	case launching:
-		n.About, n.Hook.Launch = Launch, true
-	case terminating:
-		n.About, n.Hook.Back = Interruption, a.Destination == "WarmPool"
-		n.Event = event.Event{
-			ID:   contentID(event.ASGTermination, a.Group, a.Hook, a.Token, a.Instance),
-			Kind: event.ASGTermination, Code: "Terminated", State: event.Pending, Noticed: at,
+	var notices []Notice
+	for _, entity := range d.Entities {
+		if !instanceID.pattern.MatchString(entity.Value) {
+			continue // A volume, a host, a reservation.
 		}
-	default:
-		return nil, poison("the lifecycle action for %s is of an unknown kind: %q", a.Instance, a.Transition)
+		if len(notices) == maxNotices {
+			return nil, fmt.Errorf("it names more than %d instances", maxNotices)
+		}
+		n := m.interruption(entity.Value, event.ScheduledMaintenance, identity...)
+		n.Event.Code, n.Event.Description, n.Event.Deadline, n.Event.Until = change.Code, change.Description, change.Deadline, change.Until
+		if m.fields["statusCode"] == "closed" || entity.Status == "RESOLVED" {
+			n.Event.State = event.Completed
+		}
+		notices = append(notices, n)
 	}
+	if len(notices) == 0 {
+		return nil, notOurs("the change %s that AWS Health writes of affects no instance", m.fields["eventTypeCode"])
+	}
+	return notices, nil
+}
+
+// action returns the lifecycle action that a message is about.
+func (m message) action() *Hook {
+	return &Hook{Group: m.fields["AutoScalingGroupName"], Name: m.fields["LifecycleHookName"], Token: m.fields["LifecycleActionToken"]}
+}
+
+func terminating(m message) ([]Notice, error) {
+	hook := m.action()
+	hook.Back = m.fields["Destination"] == "WarmPool"
+	n := m.interruption(m.fields["EC2InstanceId"], event.ASGTermination, hook.Group, hook.Name, hook.Token)
+	n.Event.Code, n.Hook = "Terminated", hook
 	return []Notice{n}, nil
+}
+
+func launching(m message) ([]Notice, error) {
+	hook := m.action()
+	hook.Launch = true
+	return []Notice{{About: Launch, Instance: m.fields["EC2InstanceId"], Hook: hook}}, nil
 }

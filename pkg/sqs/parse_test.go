@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,10 @@ import (
 	"github.com/nth-project/nth/pkg/sqs"
 )
 
-const instance = "i-0b662ef9931388ba0"
+const (
+	instance = "i-0b662ef9931388ba0"
+	account  = "123456789012"
+)
 
 var sentAt = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
 
@@ -142,12 +146,12 @@ var understood = map[string]struct{ body, want string }{
 	},
 	"a launch from Auto Scaling": {direct("EC2_INSTANCE_LAUNCHING"), "launch of " + instance + " at group/hook/87654321"},
 	"the end of a Capacity Block, whose instances go half an hour before": {
-		bridged("aws.ec2", "Capacity Block Reservation Expiration Warning", `{"capacity-reservation-id":"cr-0123","end-date":"2026-03-01T10:40:00Z"}`),
-		"interruption of cr-0123: reservation-end capacity-block pending in 10m0s",
+		bridged("aws.ec2", "Capacity Block Reservation Expiration Warning", `{"capacity-reservation-id":"cr-0123456789abcdef0","end-date":"2026-03-01T10:40:00Z"}`),
+		"interruption of cr-0123456789abcdef0: reservation-end capacity-block pending in 10m0s",
 	},
 	"the end of a Capacity Block of UltraServers, whose instances go an hour before": {
-		bridged("aws.ec2", "Capacity Block Reservation Expiration Warning", `{"capacity-reservation-id":"cr-0123","end-date":"2026-03-01T11:10:00Z"}`),
-		"interruption of cr-0123: reservation-end capacity-block pending in 10m0s",
+		bridged("aws.ec2", "Capacity Block Reservation Expiration Warning", `{"capacity-reservation-id":"cr-0123456789abcdef0","end-date":"2026-03-01T11:10:00Z"}`),
+		"interruption of cr-0123456789abcdef0: reservation-end capacity-block pending in 10m0s",
 	},
 	"an interruptible reservation wanted back": {
 		bridged("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning",
@@ -156,7 +160,7 @@ var understood = map[string]struct{ body, want string }{
 	},
 }
 
-func TestWhatMessagesSay(t *testing.T) {
+func TestParse_says(t *testing.T) {
 	t.Parallel()
 	rows := maps.Clone(understood)
 	for name, row := range understood {
@@ -166,7 +170,7 @@ func TestWhatMessagesSay(t *testing.T) {
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			notices, err := sqs.Parse(row.body)
+			notices, err := sqs.Parse(row.body, account)
 			if err != nil {
 				t.Fatalf("not understood: %v", err)
 			}
@@ -181,54 +185,121 @@ func TestWhatMessagesSay(t *testing.T) {
 	}
 }
 
-func TestWhatConcernsNobodyIsToldFromWhatCannotBeUnderstood(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		body   string
-		poison bool
-	}{
-		"a test of Auto Scaling's":          {body: `{"Service":"AWS Auto Scaling","Time":"2026-03-01T10:00:00Z","Event":"autoscaling:TEST_NOTIFICATION"}`},
-		"a test transition":                 {body: strings.Replace(direct("X"), "autoscaling:X", "autoscaling:TEST_NOTIFICATION", 1)},
-		"an instance that is being started": {body: state("pending")},
-		"another event of EC2's":            {body: bridged("aws.ec2", "EC2 AMI State Change", `{}`)},
-		"another event of Auto Scaling's":   {body: bridged("aws.autoscaling", "EC2 Instance Launch Successful", `{}`)},
-		"somebody else's event":             {body: bridged("my.shop", "EC2 Spot Instance Interruption Warning", `{}`)},
-		"a Capacity Block that begins":      {body: bridged("aws.ec2", "Capacity Block Reservation Delivered", `{}`)},
-		"an issue of AWS Health's":          {body: strings.Replace(health("X", "", entity), "scheduledChange", "issue", 1)},
-		"a change of another service":       {body: strings.Replace(health("X", "", entity), `"service":"EC2"`, `"service":"RDS"`, 1)},
-		"a change of a volume":              {body: health("X", "", `{"entityValue":"vol-0123456789abcdef0"}`)},
-		"SNS's own word":                    {body: `{"Type":"SubscriptionConfirmation","TopicArn":"arn:aws:sns:x","Message":"You have chosen","SubscribeURL":"x"}`},
+// notified is what Auto Scaling writes to a topic about each launch and termination, whether a hook waits or not.
+func notified(event string) string {
+	return `{"Progress":50,"AccountId":"123456789012","Description":"Terminating EC2 instance: ` + instance + `","RequestId":"a",
+		"AutoScalingGroupARN":"arn:aws:autoscaling:eu-central-1:123456789012:autoScalingGroup:x:autoScalingGroupName/group",
+		"Service":"AWS Auto Scaling","Time":"2026-03-01T10:00:00.000Z","EC2InstanceId":"` + instance + `","StatusCode":"InProgress",
+		"Details":{"Subnet ID":"subnet-1"},"AutoScalingGroupName":"group","Cause":"At 2026","Event":"autoscaling:` + event + `"}`
+}
 
-		"nothing":                          {body: "", poison: true},
-		"a text":                           {body: "hello", poison: true},
-		"an array":                         {body: "[]", poison: true},
-		"an empty object":                  {body: "{}", poison: true},
-		"an SNS message of a text":         {body: published("hello"), poison: true},
-		"a spot interruption of nothing":   {body: bridged("aws.ec2", "EC2 Spot Instance Interruption Warning", `{"instance-id":""}`), poison: true},
-		"one of something else":            {body: bridged("aws.ec2", "EC2 Spot Instance Interruption Warning", `{"instance-id":"../nodes"}`), poison: true},
-		"one without detail":               {body: `{"source":"aws.ec2","detail-type":"EC2 Spot Instance Interruption Warning"}`, poison: true},
-		"a state nobody knows":             {body: state("stop"), poison: true},
-		"no state":                         {body: state(""), poison: true},
-		"a lifecycle action without group": {body: strings.Replace(direct("EC2_INSTANCE_TERMINATING"), `"group"`, `""`, 1), poison: true},
-		"an unknown lifecycle action":      {body: direct("EC2_INSTANCE_DANCING"), poison: true},
-		"a Capacity Block without an ID":   {body: bridged("aws.ec2", "Capacity Block Reservation Expiration Warning", `{}`), poison: true},
+const spot = "EC2 Spot Instance Interruption Warning"
+
+func TestParse_not_ours(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string]string{
+		"a test of Auto Scaling's":          `{"Service":"AWS Auto Scaling","Time":"2026-03-01T10:00:00Z","Event":"autoscaling:TEST_NOTIFICATION"}`,
+		"a test transition":                 direct("TEST_NOTIFICATION"),
+		"a notification of a termination":   notified("EC2_INSTANCE_TERMINATE"),
+		"a notification of a failed launch": strings.Replace(notified("EC2_INSTANCE_LAUNCH_ERROR"), instance, "", 2),
+		"an instance that is being started": state("pending"),
+		"another event of EC2's":            bridged("aws.ec2", "EC2 AMI State Change", `{}`),
+		"another event of Auto Scaling's":   bridged("aws.autoscaling", "EC2 Instance Launch Successful", `{}`),
+		"an event of no service of AWS":     bridged("my.shop", spot, `{}`),
+		"a Capacity Block that begins":      bridged("aws.ec2", "Capacity Block Reservation Delivered", `{}`),
+		"an issue of AWS Health's":          strings.Replace(health("X", "", entity), "scheduledChange", "issue", 1),
+		"a change of another service":       strings.Replace(health("X", "", entity), `"service":"EC2"`, `"service":"RDS"`, 1),
+		"a change of a volume":              health("X", "", `{"entityValue":"vol-0123456789abcdef0"}`),
+		"SNS's own message":                 `{"Type":"SubscriptionConfirmation","TopicArn":"arn:aws:sns:x","Message":"You have chosen","SubscribeURL":"x"}`,
+		"an event of another account":       strings.Replace(state("stopping"), account, "210987654321", 1),
+		"an action in another account":      strings.Replace(direct("EC2_INSTANCE_TERMINATING"), account, "210987654321", 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			notices, err := sqs.Parse(row.body)
-			var stranger sqs.NotOursError
-			var poison sqs.PoisonError
-			if len(notices) > 0 || row.poison != errors.As(err, &poison) || row.poison == errors.As(err, &stranger) {
-				t.Errorf("%v, %v; want it to be poison: %t", notices, err, row.poison)
+			notices, err := sqs.Parse(body, account)
+			if _, notOurs := errors.AsType[sqs.NotOursError](err); len(notices) > 0 || !notOurs {
+				t.Errorf("says %v, %v; want it to be not ours", notices, err)
 			}
 		})
 	}
 }
 
-func TestAnEventHasTheSameNameWheneverItIsToldAgain(t *testing.T) {
+func TestParse_refuses(t *testing.T) {
+	t.Parallel()
+	hooked := direct("EC2_INSTANCE_TERMINATING")
+	for name, row := range map[string]struct{ body, want string }{
+		"nothing":                   {"", "not a JSON object"},
+		"a text":                    {"hello", "not a JSON object"},
+		"an array":                  {"[]", "not a JSON object"},
+		"an empty object":           {"{}", "neither an event of EventBridge"},
+		"an SNS message of a text":  {published("hello"), "not a JSON object"},
+		"SNS in SNS":                {published(published(state("stopping"))), "neither an event of EventBridge"},
+		"more than SQS allows":      {state("stopping") + strings.Repeat(" ", 1<<20), "and the most that are read are 1048576"},
+		"what is nested too deep":   {`{"a":` + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000) + `}`, "not a JSON object"},
+		"an account that is a name": {strings.Replace(state("stopping"), account, "ours", 1), `its account is "ours", and must be an account's ID`},
+		"a region that is a line":   {strings.Replace(state("stopping"), `"region":"eu-central-1"`, `"region":"a\nb"`, 1), `its region is "a\nb"`},
+		"no instance":               {bridged("aws.ec2", spot, `{"instance-id":""}`), `instance-id of "aws.ec2/` + spot + `" is "", and must be an instance ID`},
+		"a path for an instance":    {bridged("aws.ec2", spot, `{"instance-id":"../nodes"}`), `is "../nodes", and must be an instance ID`},
+		"an instance that is long":  {bridged("aws.ec2", spot, `{"instance-id":"i-`+strings.Repeat("0", 5000)+`"}`), `…", and must be an instance ID`},
+		"a number for an instance":  {bridged("aws.ec2", spot, `{"instance-id":7}`), "instance-id of \"aws.ec2/" + spot + "\" is not text"},
+		"an action that is markup":  {bridged("aws.ec2", spot, `{"instance-id":"`+instance+`","instance-action":"<!channel>"}`), `instance-action of`},
+		"no detail":                 {`{"source":"aws.ec2","detail-type":"` + spot + `"}`, "cannot be read"},
+		"an unknown state":          {state("stop"), `is in an unknown state: "stop"`},
+		"no state":                  {state(""), `state of`},
+		"a code that is markup":     {health("<b>", "", entity), `eventTypeCode of "aws.health/AWS Health Event" is "<b>"`},
+		"entities that are a text":  {strings.Replace(health("X", "", entity), "["+entity+"]", `"all"`, 1), "cannot be read"},
+		"no group":                  {strings.Replace(hooked, `"group"`, `""`, 1), "AutoScalingGroupName of"},
+		"a group of two lines":      {strings.Replace(hooked, `"group"`, `"a\nb"`, 1), `is "a\nb", and must be the name of a group`},
+		"no hook":                   {strings.Replace(hooked, `"hook"`, `""`, 1), "LifecycleHookName of"},
+		"a token that is a line":    {strings.Replace(hooked, `"87654321"`, `"a\nb"`, 1), "LifecycleActionToken of"},
+		"an unknown transition":     {direct("EC2_INSTANCE_DANCING"), "a lifecycle action of an unknown kind"},
+		"no reservation":            {bridged("aws.ec2", "Capacity Block Expiration Warning", `{}`), "must be a capacity reservation's ID"},
+		"every reservation":         {bridged("aws.ec2", "Capacity Block Expiration Warning", `{"capacity-reservation-id":"*"}`), `is "*"`},
+		"more than 10,000 instances": {
+			health("X", "", strings.Repeat(entity+",", 10_000)+entity), "it names more than 10000 instances",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			notices, err := sqs.Parse(row.body, account)
+			_, notOurs := errors.AsType[sqs.NotOursError](err)
+			if len(notices) > 0 || notOurs || err == nil || !strings.Contains(err.Error(), row.want) {
+				t.Fatalf("says %v, %v; want an error with %q", notices, err, row.want)
+			}
+			if text := err.Error(); len(text) > 500 || strings.ContainsAny(text, "\n\x1b") {
+				t.Errorf("the error is no short line: %q", text)
+			}
+		})
+	}
+}
+
+func TestParse_largest_page_of_Health(t *testing.T) {
+	t.Parallel()
+	// AWS Health splits an event at 256 KiB; nothing in it is shorter than this.
+	const short = `{"entityValue":"i-0123456789abcdef0"},`
+	body := health("X", "", strings.TrimSuffix(strings.Repeat(short, 256<<10/len(short)), ","))
+	notices, err := sqs.Parse(body, account)
+	if err != nil || len(notices) != 256<<10/len(short) {
+		t.Errorf("says %d notices, %v", len(notices), err)
+	}
+}
+
+func TestParse_description_is_one_line(t *testing.T) {
+	t.Parallel()
+	body := strings.Replace(health("X", "", entity), "hardware", "fails\\nnode n1 is drained\\u001b[2J"+strings.Repeat("x", 5000), 1)
+	notices, err := sqs.Parse(body, account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := notices[0].Event.Description; !strings.HasPrefix(d, `fails\nnode n1 is drained\x1b[2Jxx`) || len(d) > 1024 {
+		t.Errorf("the description is %q", d)
+	}
+}
+
+func TestParse_event_ID_is_the_same_when_it_comes_again(t *testing.T) {
 	t.Parallel()
 	name := func(body string) []string {
-		notices, err := sqs.Parse(body)
+		notices, err := sqs.Parse(body, account)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -265,25 +336,31 @@ func FuzzParse(f *testing.F) {
 	for _, kind := range event.QueuedKinds() {
 		kinds[kind] = true
 	}
+	hostile := regexp.MustCompile(`[^ -~]`)
 	f.Fuzz(func(t *testing.T, body string) {
-		notices, err := sqs.Parse(body)
-		var stranger sqs.NotOursError
-		var poison sqs.PoisonError
-		if err != nil && !errors.As(err, &stranger) && !errors.As(err, &poison) {
-			t.Fatalf("an error without a verdict: %v", err)
-		}
+		notices, err := sqs.Parse(body, account)
 		if (err == nil) == (len(notices) == 0) {
 			t.Fatalf("%d notices and the error %v", len(notices), err)
+		}
+		if err != nil && (len(err.Error()) > 1000 || strings.ContainsAny(err.Error(), "\n\r\x1b")) {
+			t.Fatalf("an error that is no short line: %q", err)
 		}
 		for _, n := range notices {
 			if (n.Instance == "") == (n.Reservation == "") || !kinds[n.Event.Kind] || n.About == sqs.Interruption && n.Event.ID == "" {
 				t.Fatalf("a notice that makes no sense: %+v", n)
 			}
+			texts := n.Instance + n.Reservation + n.Event.Code
+			if n.Hook != nil {
+				texts += n.Hook.Group + n.Hook.Name + n.Hook.Token
+			}
+			if hostile.MatchString(texts) || len(texts) > 1000 || len(n.Event.Description) > 1024 {
+				t.Fatalf("text of an alphabet of its own: %+v", n)
+			}
 		}
 	})
 }
 
-func TestWhatDoesNotTellWhenItIsOfIsAsOldAsItsMessage(t *testing.T) {
+func TestRun_event_without_time_is_as_old_as_its_message(t *testing.T) {
 	t.Parallel()
 	const undated = `{"source":"aws.ec2","detail-type":"EC2 Instance State-change Notification","id":"1",` +
 		`"detail":{"instance-id":"i-0123456789abcdef0","state":"stopping"}}`

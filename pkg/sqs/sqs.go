@@ -1,34 +1,34 @@
 // Package sqs is an event source: an SQS queue, as EventBridge, Auto Scaling and SNS fill it.
 //
-// Parse reads a message: what it says of which instances. It is pure, and has a verdict on everything else, too: what
-// concerns nobody here is deleted, and what cannot be understood is reported once and left to the dead-letter queue.
+// Parse reads a message: what it says of which instances. It is pure, and a table (rows) says which messages it understands. What
+// concerns nobody here is deleted; what cannot be understood is reported once and left to the dead-letter queue.
 //
-// A Message stays in flight while its work is done: the Queue extends its visibility timeout until the work is Done, which deletes
-// the message, or it is Returned. Deletions are retried until they succeed. SQS promises little: a message may come twice, may
-// become visible to others while the work goes on, and its receipt handle may be stale. When it comes again, it is recognized by
-// its ID.
+// Queue.Run receives messages and hands them over. A Message stays in flight while its work is done: its visibility timeout is
+// extended until the work is Done, which deletes the message, or the message is Returned. SQS promises little: a message may come
+// twice, and its receipt handle may be stale. When it comes again, it is recognized by its ID.
 package sqs
 
 import (
 	"context"
 	"fmt"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"k8s.io/utils/lru"
 )
 
 // Options say which queue it is and how it is read.
 type Options struct {
-	// URL is the queue's.
+	// URL is the queue's. Its host is asked, unless AWS, or the environment that AWS is from, has an endpoint, FIPS or dual-stack.
 	URL string
-	// AWS has the credentials, and where SQS is.
+	// AWS has the credentials and the region.
 	AWS aws.Config
 	// Visibility is the visibility timeout of a message, which is extended while its work goes on.
 	Visibility time.Duration
-	// Receivers is how many requests wait for messages at the same time.
-	Receivers int
 	// Paused, if set, reports whether no messages are to be received now, because nobody can work on them. What is in flight
 	// stays so until it is Done or Returned.
 	Paused func() bool
@@ -79,8 +79,12 @@ const (
 	longPoll = 20 * time.Second
 	// maxBatch is how many messages SQS handles in one request, at most.
 	maxBatch = 10
-	// maxHeld bounds the messages in flight. It is far above any storm, and below what SQS allows.
+	// receivers is how many requests wait for messages at the same time, so that one that hangs delays no message.
+	receivers = 3
+	// maxHeld bounds the notices in flight, and the messages. It is far above any storm, and below what SQS allows.
 	maxHeld = 20_000
+	// maxRemembered is how many messages are recognized after their work.
+	maxRemembered = 8192
 	// requestTimeout bounds a request that does not wait for messages.
 	requestTimeout = 5 * time.Second
 	// stopTimeout is how long Run waits, at the end, for SQS to be told what was decided.
@@ -92,99 +96,64 @@ const (
 
 // Queue reads a queue. Its methods may be called from several goroutines.
 type Queue struct {
-	opts   Options
-	client *sqs.Client
-	wake   chan struct{} // for sync
+	opts    Options
+	account string // the queue's; "" if its URL does not say
+	client  *sqs.Client
+	wake    chan struct{} // for Run
+	// finished are the IDs of messages whose work is done, and poisoned of those that were reported, to recognize them.
+	finished, poisoned *lru.Cache
 
 	mu       sync.Mutex
 	inFlight map[string]*Message // by the message's ID
-	// finished are messages whose work is done, and poisoned those that were reported, to recognize them.
-	finished, poisoned recentIDs
-	failing            bool
-	holdReturns        bool        // nothing is returned for now
-	lastRequests       []time.Time // of each receiver; empty while nobody receives
-	lastAnswer         time.Time   // to a request for messages
+	notices  int                 // of all that is in flight
+	failing  bool
+	asked    [receivers]time.Time // when each receiver last made a request; zero while it does not run
+	answered time.Time            // when one last was answered
 }
 
 // New returns a queue that nobody reads yet.
 func New(opts Options) *Queue {
-	return &Queue{
-		opts: opts, client: sqs.NewFromConfig(opts.AWS), wake: make(chan struct{}, 1),
-		inFlight: map[string]*Message{}, finished: newRecentIDs(), poisoned: newRecentIDs(),
+	q := &Queue{
+		opts: opts, wake: make(chan struct{}, 1), inFlight: map[string]*Message{},
+		finished: lru.New(maxRemembered), poisoned: lru.New(maxRemembered),
 	}
+	address, err := url.Parse(opts.URL)
+	if err == nil {
+		q.account, _, _ = strings.Cut(strings.TrimPrefix(address.Path, "/"), "/")
+	}
+	if !accountID.pattern.MatchString(q.account) {
+		q.account = ""
+	}
+	q.client = sqs.NewFromConfig(opts.AWS, func(o *sqs.Options) {
+		// The SDK takes the region's public address, which is not the one of a VPC endpoint.
+		chosen := o.BaseEndpoint != nil || o.EndpointOptions.UseFIPSEndpoint == aws.FIPSEndpointStateEnabled ||
+			o.EndpointOptions.UseDualStackEndpoint == aws.DualStackEndpointStateEnabled
+		if err == nil && address.Host != "" && !chosen {
+			o.BaseEndpoint = aws.String(address.Scheme + "://" + address.Host)
+		}
+	})
+	return q
 }
 
 // Run passes messages to take, which must not block, until ctx ends. Then it waits, for a while, until all messages are Done
 // or Returned and SQS has been told.
 func (q *Queue) Run(ctx context.Context, take func(*Message)) {
-	syncing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	q.resetHeartbeats(q.opts.Receivers)
-	var syncer, receivers sync.WaitGroup
-	syncer.Go(func() { q.sync(syncing) })
-	for number := range q.opts.Receivers {
-		receivers.Go(func() { q.receive(ctx, number, take) })
+	var receiving sync.WaitGroup
+	for number := range receivers {
+		receiving.Go(func() { q.receive(ctx, number, take) })
 	}
-	<-ctx.Done()
-	q.resetHeartbeats(0)
-	q.setHoldReturns(true)
-	receivers.Wait()
-	q.setHoldReturns(false)
-	q.flush(syncing)
-	stop()
-	syncer.Wait()
-}
-
-// setHoldReturns holds back what is to be returned, or releases it. A request for messages that has just been canceled must
-// not get what was returned a moment ago: nobody would know of it.
-func (q *Queue) setHoldReturns(on bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.holdReturns = on
-	q.wakeSync()
-}
-
-// flush waits until no message is in flight.
-func (q *Queue) flush(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	settling := context.WithoutCancel(ctx)
+	for ctx.Err() == nil {
+		q.settle(settling, func() bool { return ctx.Err() == nil })
+		q.rest(ctx)
+	}
+	// A request for messages that has just been canceled must not get what is returned: nobody would know of it.
+	receiving.Wait()
+	settling, cancel := context.WithTimeout(settling, stopTimeout)
 	defer cancel()
-	ticks := time.NewTicker(20 * time.Millisecond)
-	defer ticks.Stop()
-	for q.Held() > 0 {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks.C:
-		}
-	}
-}
-
-// Held is how many messages are in flight.
-func (q *Queue) Held() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.inFlight)
-}
-
-func (q *Queue) report(r Report) {
-	if q.opts.Tell != nil {
-		q.opts.Tell(r)
-	}
-}
-
-func (q *Queue) resetHeartbeats(receivers int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.lastRequests = make([]time.Time, receivers)
-	for i := range q.lastRequests {
-		q.lastRequests[i] = time.Now()
-	}
-}
-
-func (q *Queue) beat(receiver int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if receiver < len(q.lastRequests) {
-		q.lastRequests[receiver] = time.Now()
+	for q.Status().Held > 0 && settling.Err() == nil {
+		q.settle(settling, func() bool { return true })
+		q.rest(settling)
 	}
 }
 
@@ -192,8 +161,8 @@ func (q *Queue) beat(receiver int) {
 func (q *Queue) Stuck() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, last := range q.lastRequests {
-		if silence := time.Since(last); silence > maxSilence {
+	for _, asked := range q.asked {
+		if silence := time.Since(asked); !asked.IsZero() && silence > maxSilence {
 			return fmt.Errorf("receiving from the queue: neither an answer nor an error for %s", silence.Round(time.Second))
 		}
 	}
@@ -214,11 +183,17 @@ type Status struct {
 func (q *Queue) Status() Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now := Status{Held: len(q.inFlight), Up: !q.failing && !q.lastAnswer.IsZero(), Answered: q.lastAnswer}
+	now := Status{Held: len(q.inFlight), Up: !q.failing && !q.answered.IsZero(), Answered: q.answered}
 	for _, m := range q.inFlight {
 		if !m.Sent.IsZero() && (now.Oldest.IsZero() || m.Sent.Before(now.Oldest)) {
 			now.Oldest = m.Sent
 		}
 	}
 	return now
+}
+
+func (q *Queue) report(r Report) {
+	if q.opts.Tell != nil {
+		q.opts.Tell(r)
+	}
 }

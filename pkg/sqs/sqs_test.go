@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 
 	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/sqs"
@@ -38,9 +39,9 @@ func consume(t *testing.T, server *sqstest.Server, change func(*sqs.Options)) *r
 	t.Helper()
 	r := &rig{Server: server, leases: make(chan *sqs.Message, 100)}
 	opts := sqs.Options{
-		URL: server.URL(), Visibility: 2 * time.Second, Receivers: 2,
+		URL: server.URL(), Visibility: 2 * time.Second,
 		AWS: aws.Config{
-			Region: "eu-central-1", BaseEndpoint: new(server.Endpoint()), Credentials: aws.AnonymousCredentials{}, HTTPClient: role.Unhurried(nil),
+			Region: "eu-central-1", Credentials: aws.AnonymousCredentials{}, HTTPClient: role.Unhurried(nil),
 		},
 		Tell: func(report sqs.Report) {
 			r.mu.Lock()
@@ -103,7 +104,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 
 func (r *rig) empty() bool { return r.Visible()+r.InFlight() == 0 }
 
-func TestADoneMessageIsDeleted(t *testing.T) {
+func TestDone_deletes(t *testing.T) {
 	t.Parallel()
 	r := consume(t, newServer(t), nil)
 	r.Send(state("stopping"))
@@ -115,7 +116,7 @@ func TestADoneMessageIsDeleted(t *testing.T) {
 	eventually(t, "the queue is empty", r.empty)
 }
 
-func TestAMessageIsKeptFromOthersWhileItsWorkGoesOn(t *testing.T) {
+func TestMessage_is_hidden_while_its_work_lasts(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
 	r := consume(t, server, nil)
@@ -130,7 +131,7 @@ func TestAMessageIsKeptFromOthersWhileItsWorkGoesOn(t *testing.T) {
 	eventually(t, "the queue is empty", r.empty)
 }
 
-func TestAReturnedMessageIsSeenAgainAfterItsTime(t *testing.T) {
+func TestReturn_shows_the_message_after_a_time(t *testing.T) {
 	t.Parallel()
 	r := consume(t, newServer(t), nil)
 	r.Send(state("stopping"))
@@ -140,10 +141,10 @@ func TestAReturnedMessageIsSeenAgainAfterItsTime(t *testing.T) {
 		t.Errorf("it was received %d times, want 2", l.Receives)
 	}
 	l.Return(time.Hour)
-	eventually(t, "it is nobody's, and hidden", func() bool { return r.queue.Held() == 0 && r.InFlight() == 1 })
+	eventually(t, "it is nobody's, and hidden", func() bool { return r.queue.Status().Held == 0 && r.InFlight() == 1 })
 }
 
-func TestADeletionIsRepeatedUntilItHolds(t *testing.T) {
+func TestDone_is_retried_until_SQS_deletes(t *testing.T) {
 	t.Parallel()
 	r := consume(t, newServer(t), nil)
 	r.Send(state("stopping"))
@@ -154,7 +155,7 @@ func TestADeletionIsRepeatedUntilItHolds(t *testing.T) {
 	eventually(t, "the queue is empty", r.empty)
 }
 
-func TestAMessageThatComesAgainDuringItsWorkIsTheSame(t *testing.T) {
+func TestRun_message_again_during_its_work_is_the_same(t *testing.T) {
 	t.Parallel()
 	r := consume(t, newServer(t), nil)
 	id := r.Send(state("stopping"))[0]
@@ -168,15 +169,15 @@ func TestAMessageThatComesAgainDuringItsWorkIsTheSame(t *testing.T) {
 	}
 }
 
-func TestAMessageThatComesAgainAfterItsWorkIsDeletedOnly(t *testing.T) {
+func TestRun_message_again_after_its_work_is_only_deleted(t *testing.T) {
 	t.Parallel()
 	server := newServer(t)
-	r := consume(t, server, func(o *sqs.Options) { o.Receivers = 1 })
+	r := consume(t, server, nil)
 	id := r.Send(state("stopping"))[0]
 	l := r.lease(t)
 	server.Steal(id)
 	l.Done() // With a handle that is stale.
-	eventually(t, "the lease is given up", func() bool { return r.queue.Held() == 0 })
+	eventually(t, "the lease is given up", func() bool { return r.queue.Status().Held == 0 })
 	if server.Visible()+server.InFlight() != 1 {
 		t.Fatal("a stale handle has deleted the message")
 	}
@@ -187,7 +188,7 @@ func TestAMessageThatComesAgainAfterItsWorkIsDeletedOnly(t *testing.T) {
 	}
 }
 
-func TestWhatConcernsNobodyIsDeletedAndPoisonIsLeft(t *testing.T) {
+func TestRun_deletes_what_is_not_ours_and_leaves_poison(t *testing.T) {
 	t.Parallel()
 	r := consume(t, newServer(t), nil)
 	r.DeadAfter(3)
@@ -198,7 +199,7 @@ func TestWhatConcernsNobodyIsDeletedAndPoisonIsLeft(t *testing.T) {
 	}
 }
 
-func TestWhileTheQueueIsAwayWorkGoesOn(t *testing.T) {
+func TestRun_outage_of_SQS_ends_no_work(t *testing.T) {
 	t.Parallel()
 	r := consume(t, newServer(t), nil)
 	r.Send(state("stopping"))
@@ -214,14 +215,14 @@ func TestWhileTheQueueIsAwayWorkGoesOn(t *testing.T) {
 	}
 	r.lease(t).Done()
 	eventually(t, "the queue is empty", r.empty)
-	eventually(t, "the last word is that all is well", func() bool {
+	eventually(t, "the end of the trouble is reported", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.trouble[len(r.trouble)-1] == nil
+		return slices.Contains(r.trouble, nil)
 	})
 }
 
-func TestADryRunDeletesNothingAndDoesNothingTwice(t *testing.T) {
+func TestRun_dry_run_deletes_nothing_and_repeats_nothing(t *testing.T) {
 	t.Parallel()
 	r := consume(t, newServer(t), func(o *sqs.Options) { o.DryRun = true })
 	r.Send(state("stopping"))
@@ -232,7 +233,7 @@ func TestADryRunDeletesNothingAndDoesNothingTwice(t *testing.T) {
 	}
 }
 
-func TestStoppingHandsBackWhatIsHeld(t *testing.T) {
+func TestRun_returns_what_is_in_flight_at_its_end(t *testing.T) {
 	t.Parallel()
 	r := consume(t, newServer(t), func(o *sqs.Options) { o.Visibility = time.Hour })
 	r.Send(state("stopping"))
@@ -244,7 +245,7 @@ func TestStoppingHandsBackWhatIsHeld(t *testing.T) {
 	}
 }
 
-func TestAStormIsTakenInAndDeletedInBatches(t *testing.T) {
+func TestRun_storm_is_deleted_in_batches(t *testing.T) {
 	t.Parallel()
 	const storm = 300
 	server := newServer(t)
@@ -261,7 +262,7 @@ func TestAStormIsTakenInAndDeletedInBatches(t *testing.T) {
 	}
 }
 
-func TestNothingIsReceivedWhileTheQueueIsPaused(t *testing.T) {
+func TestRun_paused_receives_nothing(t *testing.T) {
 	t.Parallel()
 	var paused atomic.Bool
 	paused.Store(true)
@@ -278,6 +279,53 @@ func TestNothingIsReceivedWhileTheQueueIsPaused(t *testing.T) {
 	paused.Store(false)
 	r.lease(t).Done()
 	eventually(t, "the queue is empty", r.empty)
+}
+
+func TestRun_notices_in_flight_are_bounded(t *testing.T) {
+	t.Parallel()
+	const each, fit = 9_000, 2 // of at most 20,000
+	r := consume(t, newServer(t), nil)
+	many := health("X", "", strings.Repeat(entity+",", each-1)+entity)
+	r.Send(many, many, many)
+	first, second := r.lease(t), r.lease(t)
+	eventually(t, "the third was returned", func() bool { return r.told(sqs.Returned) > 0 })
+	if len(first.Notices)+len(second.Notices) != fit*each || len(r.leases) > 0 {
+		t.Errorf("there are %d notices, and %d more messages", len(first.Notices)+len(second.Notices), len(r.leases))
+	}
+	first.Done()
+	second.Done()
+	r.lease(t).Done()
+	eventually(t, "the queue is empty", r.empty)
+}
+
+func TestRun_asks_the_host_of_the_URL(t *testing.T) {
+	const public, endpoint = "sqs.eu-central-1.amazonaws.com", "vpce-0a1b2c3d-abcdefgh.sqs.eu-central-1.vpce.amazonaws.com"
+	for name, row := range map[string]struct {
+		host, want string
+		sources    []any // what the environment says
+		base       *string
+	}{
+		"a VPC endpoint's":              {host: endpoint, want: endpoint},
+		"the region's own":              {host: public, want: public},
+		"a legacy one":                  {host: "eu-central-1.queue.amazonaws.com", want: "eu-central-1.queue.amazonaws.com"},
+		"unless settings say another":   {host: public, base: new("http://proxy.test"), want: "proxy.test"},
+		"unless FIPS is to be taken":    {host: public, sources: []any{awsconfig.EnvConfig{UseFIPSEndpoint: aws.FIPSEndpointStateEnabled}}, want: "sqs-fips.eu-central-1.amazonaws.com"},
+		"unless it is to be dual-stack": {host: public, sources: []any{awsconfig.EnvConfig{UseDualStackEndpoint: aws.DualStackEndpointStateEnabled}}, want: "sqs.eu-central-1.api.aws"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := make(chan string, 1)
+			q := sqs.New(sqs.Options{URL: "https://" + row.host + "/123456789012/q", AWS: aws.Config{
+				Region: "eu-central-1", Credentials: aws.AnonymousCredentials{}, BaseEndpoint: row.base, ConfigSources: row.sources,
+				HTTPClient: answers(func(r *http.Request) (any, error) { asked <- r.URL.Host; return map[string]any{}, nil }),
+			}})
+			if _, _, err := q.Check(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := <-asked; got != row.want {
+				t.Errorf("the queue at %s is asked at %s, want %s", row.host, got, row.want)
+			}
+		})
+	}
 }
 
 // answers is an SQS without a network, so that it can be asked in a bubble, where an hour takes no time.
@@ -303,25 +351,27 @@ func nothing(r *http.Request) (any, error) {
 	}
 }
 
-// of returns a queue whose SQS answers so, and what runs it with take until it is stopped.
-func of(a answers, take func(*sqs.Message)) (q *sqs.Queue, run func(t *testing.T) (stop func())) {
-	q = sqs.New(sqs.Options{
-		URL: "http://sqs.test/123456789012/interruptions", Visibility: time.Hour, Receivers: 2,
+// of returns a queue whose SQS answers so.
+func of(a answers) *sqs.Queue {
+	return sqs.New(sqs.Options{
+		URL: "http://sqs.test/123456789012/interruptions", Visibility: time.Hour,
 		AWS: aws.Config{Region: "eu-central-1", HTTPClient: a, Credentials: aws.AnonymousCredentials{}},
 	})
-	return q, func(t *testing.T) func() {
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			q.Run(ctx, take)
-		}()
-		synctest.Wait()
-		return func() { cancel(); <-ended }
-	}
 }
 
-func TestAReceiverThatHasStoppedIsStuckAndNoneThatWaitsIs(t *testing.T) {
+// run runs a queue until it is stopped.
+func run(t *testing.T, q *sqs.Queue, take func(*sqs.Message)) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		q.Run(ctx, take)
+	}()
+	synctest.Wait()
+	return func() { cancel(); <-ended }
+}
+
+func TestStuck_not_while_SQS_is_silent_or_refuses(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]answers{
 		"there are no messages":      nothing,
@@ -331,9 +381,8 @@ func TestAReceiverThatHasStoppedIsStuckAndNoneThatWaitsIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				q, run := of(answer, func(*sqs.Message) {})
-				stop := run(t)
-				defer stop()
+				q := of(answer)
+				defer run(t, q, func(*sqs.Message) {})()
 				for range 60 {
 					time.Sleep(time.Minute)
 					if err := q.Stuck(); err != nil {
@@ -345,12 +394,12 @@ func TestAReceiverThatHasStoppedIsStuckAndNoneThatWaitsIs(t *testing.T) {
 	}
 }
 
-func TestAReceiverThatIsHeldUpIsStuckAfterNinetySecondsAndUntilItGoesOn(t *testing.T) {
+func TestStuck_while_a_receiver_hangs_for_over_90_s(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var given atomic.Bool
 		goOn := make(chan struct{})
-		q, run := of(func(r *http.Request) (any, error) {
+		q := of(func(r *http.Request) (any, error) {
 			if !strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".ReceiveMessage") {
 				return map[string]any{}, nil
 			}
@@ -358,14 +407,14 @@ func TestAReceiverThatIsHeldUpIsStuckAfterNinetySecondsAndUntilItGoesOn(t *testi
 				return nothing(r) // The other receiver goes on all the time.
 			}
 			return map[string]any{"Messages": []any{map[string]any{"MessageId": "a", "ReceiptHandle": "b", "Body": state("stopping")}}}, nil
-		}, func(l *sqs.Message) {
-			<-goOn
-			l.Done()
 		})
 		if err := q.Stuck(); err != nil {
 			t.Errorf("before it begins: %v", err)
 		}
-		stop := run(t)
+		stop := run(t, q, func(m *sqs.Message) {
+			<-goOn
+			m.Done()
+		})
 		time.Sleep(90 * time.Second)
 		if err := q.Stuck(); err != nil {
 			t.Errorf("after 90 s: %v", err)

@@ -178,7 +178,7 @@ func TestReloadedSettingsHoldForTheNextMessage(t *testing.T) {
 
 	consumer.Configure(t, "[events.spot-interruption]\naction = \"drian\"\n")
 	consumer.Reload(t)
-	consumer.Configure(t, "[events.spot-interruption]\naction = \"cordon\"\n[queue]\nreceivers = 1\n")
+	consumer.Configure(t, "[events.spot-interruption]\naction = \"cordon\"\n[queue]\nvisibility = \"30s\"\n")
 	consumer.Reload(t)
 	s.Send(t, region.Spot(id))
 
@@ -194,7 +194,7 @@ func TestReloadedSettingsHoldForTheNextMessage(t *testing.T) {
 	}
 	want := []string{
 		"configuration reloaded; changed: events.spot-interruption.action",
-		"restart nth-queue to apply: queue.receivers",
+		"restart nth-queue to apply: queue.visibility",
 	}
 	if !slices.Equal(said, want) || len(consumer.Logged(systemd.ConfigInvalid)) == 0 {
 		t.Errorf("it said %q, want %q and what is wrong", said, want)

@@ -84,6 +84,9 @@ func lifecycle(kind, transition, group, hook, instance string) string {
 	})
 }
 
+// account is the one that fauxqs has its queues in. nth-queue reads no events of another.
+const account = "000000000000"
+
 var events atomic.Int64
 
 // event is one as EventBridge delivers it.
@@ -102,7 +105,7 @@ type event struct {
 func bridged(source, kind string, detail map[string]any) string {
 	return encode(event{
 		Version: "0", ID: fmt.Sprintf("00000000-0000-4000-8000-%012d", events.Add(1)), Source: source, Kind: kind,
-		Account: "123456789012", Region: Name, Time: time.Now().UTC().Format(time.RFC3339), Detail: detail,
+		Account: account, Region: Name, Time: time.Now().UTC().Format(time.RFC3339), Detail: detail,
 	})
 }
 

@@ -1,0 +1,394 @@
+package sqs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/role"
+)
+
+const (
+	sentTimestamp = types.MessageSystemAttributeNameSentTimestamp
+	receiveCount  = types.MessageSystemAttributeNameApproximateReceiveCount
+
+	minBackoff, maxBackoff = 500 * time.Millisecond, 30 * time.Second
+	// batchWindow is how long an update waits for others to share its request.
+	batchWindow = 10 * time.Millisecond
+	// settleInterval is how often the messages are looked through without being woken.
+	settleInterval = time.Second
+	// maxRequests is how many updates are requested at the same time.
+	maxRequests = 8
+	// maxReturn is a little less than the twelve hours for which SQS hides a message at most.
+	maxReturn = 12*time.Hour - 10*time.Minute
+)
+
+// Message is a message that is in flight while its work is done. Either Done or Return ends it, once.
+type Message struct {
+	// ID is the message's, Sent when it was put into the queue, and Receives how often it has been received so far.
+	ID       string
+	Sent     time.Time
+	Receives int
+	// Notices are what it says.
+	Notices []Notice
+
+	queue *Queue
+	// The queue's mutex guards what follows.
+	wanted   wanted
+	due      time.Time // when the next request is to be made for it
+	failures int       // in a row, of such requests
+}
+
+// wanted is what SQS is to do with a message.
+type wanted struct {
+	what   What   // Extended, Returned or Deleted
+	handle string // the receipt handle by which SQS knows it
+	hidden time.Duration
+}
+
+// receive requests messages until ctx ends. It waits while it is paused, and backs off while SQS cannot be reached.
+func (q *Queue) receive(ctx context.Context, number int, take func(*Message)) {
+	defer q.note(number, time.Time{})
+	failures := 0
+	for ctx.Err() == nil {
+		q.note(number, time.Now())
+		if q.isFull() || q.opts.Paused != nil && q.opts.Paused() {
+			role.Sleep(ctx, minBackoff)
+			continue
+		}
+		messages, err := q.request(ctx)
+		if ctx.Err() != nil && err != nil {
+			return
+		}
+		q.noteAnswer(err)
+		if err != nil {
+			failures++
+			role.Sleep(ctx, role.Pause(failures, minBackoff, maxBackoff))
+			continue
+		}
+		failures = 0
+		for _, raw := range messages {
+			q.handle(raw, take)
+		}
+	}
+}
+
+func (q *Queue) note(receiver int, asked time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.asked[receiver] = asked
+}
+
+func (q *Queue) isFull() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return max(q.notices, len(q.inFlight)) >= maxHeld
+}
+
+func (q *Queue) request(ctx context.Context) ([]types.Message, error) {
+	ctx, cancel := context.WithTimeout(ctx, longPoll+requestTimeout)
+	defer cancel()
+	answer, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
+		QueueUrl: &q.opts.URL, MaxNumberOfMessages: maxBatch,
+		VisibilityTimeout: seconds(q.opts.Visibility), WaitTimeSeconds: seconds(longPoll),
+		MessageSystemAttributeNames: []types.MessageSystemAttributeName{sentTimestamp, receiveCount},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("receiving from the queue %s: %w", q.opts.URL, err)
+	}
+	return answer.Messages, nil
+}
+
+// noteAnswer reports whether the queue can be read; success only after a failure.
+func (q *Queue) noteAnswer(err error) {
+	q.mu.Lock()
+	news := err != nil || q.failing
+	q.failing = err != nil
+	if err == nil {
+		q.answered = time.Now()
+	}
+	q.mu.Unlock()
+	if news && q.opts.Trouble != nil {
+		q.opts.Trouble(err)
+	}
+}
+
+// handle parses a message and hands it over, unless it is known or concerns nobody.
+func (q *Queue) handle(raw types.Message, take func(*Message)) {
+	m := newMessage(q, raw)
+	if _, reported := q.poisoned.Get(m.ID); reported {
+		return
+	}
+	var err error
+	m.Notices, err = Parse(aws.ToString(raw.Body), q.account)
+	for i := range m.Notices {
+		if ev := &m.Notices[i].Event; ev.Noticed.IsZero() {
+			ev.Noticed = m.Sent
+		}
+	}
+	if !q.admit(m) {
+		return
+	}
+	q.report(m.report(Received, ""))
+	var notOurs NotOursError
+	switch {
+	case err == nil:
+		take(m)
+	case errors.As(err, &notOurs):
+		q.report(m.report(NotOurs, notOurs.Why))
+		m.Done()
+	default: // It comes again until it is a dead letter.
+		q.poisoned.Add(m.ID, nil)
+		q.forget(m)
+		q.report(m.report(Poisoned, err.Error()))
+	}
+}
+
+func newMessage(q *Queue, raw types.Message) *Message {
+	m := &Message{queue: q, ID: aws.ToString(raw.MessageId), Receives: 1}
+	m.wanted = wanted{Extended, aws.ToString(raw.ReceiptHandle), q.opts.Visibility}
+	m.due = time.Now().Add(q.opts.Visibility / 3)
+	if ms, err := strconv.ParseInt(raw.Attributes[string(sentTimestamp)], 10, 64); err == nil {
+		m.Sent = event.CredibleTime(time.UnixMilli(ms))
+	}
+	if n, err := strconv.Atoi(raw.Attributes[string(receiveCount)]); err == nil {
+		m.Receives = max(n, 1)
+	}
+	return m
+}
+
+// admit accepts a message unless it is known: then the known one gets the new receipt handle. One too many is returned.
+func (q *Queue) admit(m *Message) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	known, held := q.inFlight[m.ID]
+	if held && known.wanted.what != Returned {
+		known.wanted.handle, known.due = m.wanted.handle, m.due
+		if known.wanted.what == Deleted {
+			q.want(known, Deleted, 0)
+		}
+		return false
+	}
+	if held { // It has arrived in the queue, and begins anew.
+		q.notices -= len(known.Notices)
+	}
+	_, finished := q.finished.Get(m.ID)
+	if finished && q.opts.DryRun {
+		return false
+	}
+	full := q.notices+len(m.Notices) > maxHeld
+	if finished || full {
+		m.Notices = nil
+	}
+	q.inFlight[m.ID] = m
+	q.notices += len(m.Notices)
+	switch {
+	case finished:
+		q.want(m, Deleted, 0)
+	case full:
+		q.want(m, Returned, q.opts.Visibility)
+	}
+	return !finished && !full
+}
+
+// forget is about a message that is not in flight any more.
+func (q *Queue) forget(m *Message) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.drop(m)
+}
+
+// drop is forget for those who have the mutex.
+func (q *Queue) drop(m *Message) {
+	if q.inFlight[m.ID] == m {
+		delete(q.inFlight, m.ID)
+		q.notices -= len(m.Notices)
+	}
+}
+
+// Done has the message deleted: all work for it is done, or concerns nobody here.
+func (m *Message) Done() {
+	q := m.queue
+	q.finished.Add(m.ID, nil)
+	if q.opts.DryRun {
+		q.forget(m)
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.want(m, Deleted, 0)
+}
+
+// Return leaves the work to the one who receives the message after that time, which is rounded up to seconds.
+func (m *Message) Return(after time.Duration) {
+	q := m.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.want(m, Returned, min(max(after, 0), maxReturn))
+}
+
+func (m *Message) report(what What, why string) Report {
+	return Report{What: what, Message: m.ID, Why: why, Sent: m.Sent, Receives: m.Receives}
+}
+
+// want has SQS asked for something at once. The mutex is held.
+func (q *Queue) want(m *Message, what What, hidden time.Duration) {
+	m.wanted.what, m.wanted.hidden, m.due = what, hidden, time.Time{}
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// rest waits for something to settle.
+func (q *Queue) rest(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-q.wake:
+		role.Sleep(ctx, batchWindow)
+	case <-time.After(settleInterval):
+	}
+}
+
+// update is a request for one message, with what was wanted when it was made.
+type update struct {
+	message *Message
+	wanted
+}
+
+// settle asks SQS for all that is due, unless it need not be any more, and waits for the answers.
+func (q *Queue) settle(ctx context.Context, need func() bool) {
+	for batches := q.due(); len(batches) > 0 && need(); batches = q.due() {
+		var requests sync.WaitGroup
+		for _, batch := range batches[:min(len(batches), maxRequests)] {
+			requests.Go(func() { q.send(ctx, batch) })
+		}
+		requests.Wait()
+	}
+}
+
+// due returns what is due now, in batches of which each is one request. Deletions come last: they can wait.
+func (q *Queue) due() [][]update {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var deletions, changes []update
+	now := time.Now()
+	for _, m := range q.inFlight {
+		switch {
+		case m.due.After(now):
+		case m.wanted.what == Deleted:
+			deletions = append(deletions, update{m, m.wanted})
+		default:
+			changes = append(changes, update{m, m.wanted})
+		}
+	}
+	return slices.Concat(slices.Collect(slices.Chunk(changes, maxBatch)), slices.Collect(slices.Chunk(deletions, maxBatch)))
+}
+
+// send makes one request and takes in the results.
+func (q *Queue) send(ctx context.Context, batch []update) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	request := q.changeVisibility
+	if batch[0].what == Deleted {
+		request = q.delete
+	}
+	failed, err := request(ctx, batch)
+	for i, u := range batch {
+		q.handleResult(u, entryError(strconv.Itoa(i), failed, err))
+	}
+}
+
+func (q *Queue) delete(ctx context.Context, batch []update) ([]types.BatchResultErrorEntry, error) {
+	in := &sqs.DeleteMessageBatchInput{QueueUrl: &q.opts.URL}
+	for i, u := range batch {
+		in.Entries = append(in.Entries, types.DeleteMessageBatchRequestEntry{Id: new(strconv.Itoa(i)), ReceiptHandle: &u.handle})
+	}
+	out, err := q.client.DeleteMessageBatch(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	return out.Failed, nil
+}
+
+func (q *Queue) changeVisibility(ctx context.Context, batch []update) ([]types.BatchResultErrorEntry, error) {
+	in := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &q.opts.URL}
+	for i, u := range batch {
+		in.Entries = append(in.Entries, types.ChangeMessageVisibilityBatchRequestEntry{
+			Id: new(strconv.Itoa(i)), ReceiptHandle: &u.handle, VisibilityTimeout: seconds(u.hidden),
+		})
+	}
+	out, err := q.client.ChangeMessageVisibilityBatch(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	return out.Failed, nil
+}
+
+// seconds rounds up to SQS's unit.
+func seconds(d time.Duration) int32 { return int32((d + time.Second - 1) / time.Second) }
+
+// errStale means that SQS does not accept the receipt handle any more, so that there is no use in trying again.
+var errStale = errors.New("the receipt handle is stale")
+
+// entryError is the error of one message in a batch.
+func entryError(id string, failed []types.BatchResultErrorEntry, err error) error {
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(failed, func(f types.BatchResultErrorEntry) bool { return aws.ToString(f.Id) == id })
+	switch {
+	case i < 0:
+		return nil
+	case failed[i].SenderFault:
+		return errStale
+	}
+	return &smithy.GenericAPIError{Code: aws.ToString(failed[i].Code), Message: aws.ToString(failed[i].Message)}
+}
+
+// never is a time that does not come.
+const never = 365 * 24 * time.Hour
+
+// handleResult takes in what an update of a message came to.
+func (q *Queue) handleResult(u update, err error) {
+	if what, why := q.settled(u, err); what != "" {
+		q.report(u.message.report(what, why))
+	}
+}
+
+// settled returns what has happened to the message; "" if nothing has.
+func (q *Queue) settled(u update, err error) (what What, why string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	m, now := u.message, time.Now()
+	if q.inFlight[m.ID] != m || m.wanted != u.wanted {
+		return "", "" // Something else is wanted by now, or the message came again: that is another update.
+	}
+	stale := errors.Is(err, errStale)
+	switch {
+	case err != nil && !stale:
+		m.failures++
+		m.due = now.Add(role.Pause(m.failures, minBackoff, maxBackoff))
+		return "", ""
+	case u.what != Extended:
+		q.drop(m) // If others see it although its work is done, it is deleted when it comes again.
+	case stale:
+		m.due = now.Add(never) // until it comes again
+	default:
+		m.due, m.failures = now.Add(u.hidden/3), 0
+	}
+	if stale {
+		return Lost, err.Error()
+	}
+	return u.what, ""
+}
