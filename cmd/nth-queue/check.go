@@ -92,7 +92,6 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	extras := fleet.Extras{
 		Condition: cfg.Kubernetes.Condition || cfg.Kubernetes.LifecycleConditions, Events: cfg.Kubernetes.Events,
 		Volumes: cfg.Drain.VolumeWait > 0, Delete: cfg.Fleet.DeleteNode,
-		Restart: cfg.Fleet.RestartWait > 0,
 	}
 	for _, right := range fleet.Rights(extras) {
 		allowed, err := fleet.May(ctx, client, right)

@@ -187,7 +187,7 @@ const evictionsAtOnce = 100
 
 func drainOptions(c config.Queue, gate *drain.Gate) drain.Options {
 	options := daemon.DrainOptions(c.Drain)
-	options.Gate, options.RestartWait = gate, c.Fleet.RestartWait
+	options.Gate = gate
 	return options
 }
 
@@ -202,7 +202,7 @@ func rulesOf(cfg config.Queue, gate *drain.Gate) fleet.Rules {
 // late reports whether a setting takes effect only after a restart.
 func late(name string, _, _ config.Queue) bool {
 	switch name {
-	case "log.level", "fleet.max_draining", "fleet.max_per_group", "fleet.launch_hooks", "fleet.after_drain", "fleet.restart_wait":
+	case "log.level", "fleet.max_draining", "fleet.max_per_group", "fleet.launch_hooks", "fleet.after_drain":
 		return false
 	}
 	for _, table := range []string{"drain.", "webhook.", "events."} {

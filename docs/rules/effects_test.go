@@ -17,11 +17,9 @@ var mayAsk = map[string][]string{
 		"k8s.io/client-go/rest.Interface.Delete",
 		"k8s.io/kubectl/pkg/drain.Helper.GetPodsForDeletion", "k8s.io/kubectl/pkg/drain.PodDeleteList.Pods", // of a client in memory
 	},
-	// Claims, and taints, which a node itself may not set; Nodes of instances that are terminated; restarts; and whether another
+	// Claims, and taints, which a node itself may not set; Nodes of instances that are terminated; and whether another
 	// pod of nth-queue's is there.
 	"pkg/fleet": {
-		typed + "apps/v1.DeploymentInterface.Get", typed + "apps/v1.DeploymentInterface.Patch",
-		typed + "apps/v1.StatefulSetInterface.Get", typed + "apps/v1.StatefulSetInterface.Patch", typed + "apps/v1.ReplicaSetInterface.Get",
 		typed + "authentication/v1.SelfSubjectReviewInterface.Create",
 		typed + "coordination/v1.LeaseInterface.Create", typed + "coordination/v1.LeaseInterface.Delete", typed + "coordination/v1.LeaseInterface.Get",
 		typed + "coordination/v1.LeaseInterface.List", typed + "coordination/v1.LeaseInterface.Update",

@@ -109,7 +109,6 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.PodHeld, "disruption budget {detail} blocks the eviction of {pod}; retrying"),
 	},
 	state.PodRefused:       {warn(systemd.PodHeld, "{detail}")},
-	state.PodRestarting:    {info(systemd.PodHeld, "{detail} is restarted; waiting for another pod in place of {pod}")},
 	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still running after its grace period; critical pods no longer wait for it")},
 	state.PodsReturning:    {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; backing off")},
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; leaving them there")},

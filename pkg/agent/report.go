@@ -226,8 +226,6 @@ func (w *work) noteHolders(p drain.Progress) {
 		}
 	case state.PodOverdue, state.PodHeldAgain:
 		w.held[p.Pod] = p.Detail
-	case state.PodRestarting:
-		w.held[p.Pod] = "the restart of " + p.Detail
 	case state.PodEvicted, state.PodDeleted, state.PodGone, state.PodSpared:
 		delete(w.held, p.Pod)
 	case state.TargetsLeft:

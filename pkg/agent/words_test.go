@@ -34,7 +34,6 @@ func TestWhatAGuardTellsIsSaid(t *testing.T) {
 		"a pod is deleted":      {pod(state.PodDeleted, ""), systemd.PodDeleted, []string{"warning: deleted default/web, which could not be evicted in time"}},
 		"a pod is overdue":      {pod(state.PodOverdue, "still ending"), systemd.PodHeld, []string{"warning: default/web is still running after its grace period; critical pods no longer wait for it"}},
 		"a pod is refused":      {pod(state.PodRefused, "no"), systemd.PodHeld, []string{"warning: eviction of default/web refused: no; retrying"}},
-		"another pod is made":   {pod(state.PodRestarting, "Deployment a/b"), systemd.PodHeld, []string{"info: Deployment a/b is restarted; waiting for another pod in place of default/web"}},
 		"pods cannot be listed": {drain.Progress{Kind: state.PodRefused, Detail: "the pods cannot be listed"}, systemd.PodHeld, []string{"warning: the pods cannot be listed"}},
 		"evictions are delayed": {drain.Progress{Kind: state.EvictionsDelayed, Detail: "30s"}, systemd.DrainStarted, []string{begun, "info: delaying evictions for 30s"}},
 		"there is no Node":      {drain.Progress{Kind: state.NodeMissing, Detail: "it was deleted"}, systemd.DrainStarted, []string{begun, "info: no Node object: it was deleted; waiting"}},
@@ -62,7 +61,6 @@ func TestTheStatusNamesWhatHoldsPodsForAsLongAsItDoes(t *testing.T) {
 			by    string
 		}{
 			{pod(state.PodHeld, "web"), "PDB web"}, {pod(state.PodRefused, "PDB web"), "PDB web"}, {pod(state.PodOverdue, "PDB web"), "PDB web"},
-			{pod(state.PodRestarting, "Deployment web"), "the restart of Deployment web"},
 		} {
 			t.Run(string(row.holds.Kind)+" until "+string(ends), func(t *testing.T) {
 				t.Parallel()

@@ -34,7 +34,6 @@ type Fleet struct {
 	TaintEffect      string
 	OutOfService     bool
 	DeleteNode       bool
-	RestartWait      time.Duration // 0 restarts nothing
 	CompleteLaunches bool
 	LaunchHooks      []string // nil is the only hook of the group
 	AfterDrain       string   // keep, terminate or detach
@@ -64,8 +63,6 @@ func (c *Fleet) table() Table {
 			"Taint a node `node.kubernetes.io/out-of-service` once EC2 says that its instance is stopped or terminated, so that its volumes can go elsewhere."},
 		{"delete_node", boolean(&c.DeleteNode),
 			"Delete the Node of an instance that is terminated, as EC2 has told and says when it is asked, after the drain, and once its volumes are detached, for seven minutes at most. Only where `spec.providerID` names the instance. It needs one right more, see docs/queue.md."},
-		{"restart_wait", duration(&c.RestartWait, 0, time.Hour),
-			"Have the Deployment or StatefulSet of a pod with the annotation `nth-project.github.io/evict: after-restart` restarted, as `kubectl rollout restart` does, and evict the pod only if it is still there after this time; half of the time before a deadline at most. `0s` restarts nothing. It needs some rights more, see docs/queue.md."},
 		{"complete_launches", boolean(&c.CompleteLaunches),
 			"Complete the launch hook of an Auto Scaling group once the new instance's Node is Ready."},
 		hooksSetting("launch_hooks", &c.LaunchHooks, "unless "+ofOthers),

@@ -49,7 +49,7 @@ const (
 const (
 	// ActionAnnotation on a Node names the most that is done to it: LeaveNode, OnlyNotify or OnlyCordon. Any other value is ignored.
 	ActionAnnotation = KeyPrefix + "action"
-	// EvictAnnotation on a Pod says when it may be evicted: AtDeadline, AfterRestart or Never. Any other value is ignored.
+	// EvictAnnotation on a Pod says when it may be evicted: AtDeadline or Never. Any other value is ignored.
 	EvictAnnotation = KeyPrefix + "evict"
 )
 
@@ -60,8 +60,6 @@ const (
 	OnlyCordon = "cordon"
 	// AtDeadline lets the pod run until no more than its grace period is left before the deadline. Without a deadline the pod stays.
 	AtDeadline = "at-deadline"
-	// AfterRestart has the pod's workload replace the pod first (Options.Restart). Without Options.Restart it is ignored.
-	AfterRestart = "after-restart"
 	// Never lets the pod run until the machine is gone.
 	Never = "never"
 )
@@ -107,12 +105,6 @@ type Options struct {
 	LoadBalancers LoadBalancers
 	// VolumeWait bounds the wait for volumes to be unmounted after the last pod is gone.
 	VolumeWait time.Duration
-	// Restart, if set, has a pod's workload replace its pods, as "kubectl rollout restart" does. It is called for pods with AfterRestart,
-	// once for each and before its first eviction. It returns the workload that replaces the pod, in words, or "" if the pod is to be
-	// evicted like any other; the reason for that it reports itself. The pod is then not evicted for RestartWait, and at most for half of
-	// the time before a deadline.
-	Restart     func(ctx context.Context, pod *corev1.Pod) (workload string)
-	RestartWait time.Duration
 	// Last is the pod in which the drain itself runs, as "namespace/name". It goes when no other is left, whatever the deadline. "" is none.
 	Last string
 	// Gate and Requests, if set, are shared with the drains of other nodes: Gate limits evictions and deletions, Requests reads and writes
@@ -226,7 +218,7 @@ type Result struct {
 	Evicted, Deleted, Skipped int
 	// Left names the pods that have to go and are still there, sorted.
 	Left []string
-	// HeldBy names, for pods in Left, what holds them: a disruption budget, the restart of their workload or the last refusal.
+	// HeldBy names, for pods in Left, what holds them: a disruption budget or the last refusal.
 	HeldBy map[string]string
 	// NodeGone tells that the Node object was deleted.
 	NodeGone bool

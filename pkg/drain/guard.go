@@ -84,9 +84,9 @@ func (n *Node) Guard(goal Goal, tell func(Progress)) Guard {
 		node: n, tell: tell, goal: goal, memory: memory{view: view{limited: goal.Limited}},
 		adjusted: make(chan struct{}, 1), posts: make(chan func()), wantLook: make(chan struct{}, 1),
 		tidyBackoff: failures, pods: pods{
-			targets: map[types.UID]*target{}, restarts: map[types.UID]restart{}, departed: map[types.UID]bool{},
+			targets: map[types.UID]*target{}, departed: map[types.UID]bool{},
 			staying: map[types.UID]*corev1.Pod{}, exempt: map[types.UID]bool{},
-			owners: map[string]*owner{}, returning: map[string]bool{}, budgets: map[string]*budget{}, epoch: 1,
+			owners: map[string]*owner{}, budgets: map[string]*budget{}, epoch: 1,
 		},
 	}
 }
@@ -538,7 +538,6 @@ func (g *guard) handleNode(v view) {
 	g.view = v.after(before)
 	if newlyClosed && !g.uncordoned {
 		g.forgetReturns() // Pods that came back to an open node need not come back to a closed one.
-		clear(g.returning)
 		g.rejudge()
 	}
 	if g.cordonDecided.IsZero() && (v.closed() || !Joined(g.closedFor, g.goal.Events)) { // For an event that has joined, the next look decides.

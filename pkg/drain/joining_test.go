@@ -1,7 +1,6 @@
 package drain_test
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -195,23 +194,3 @@ func TestNoCordonIsMissedOnANodeThatPeopleWantLeftAlone(t *testing.T) {
 		}
 	})
 }
-
-// A workload's restart holds a pod, whose eviction is then under way; people want it to stay meanwhile.
-func TestAPodThatStaysIsToldAlsoWhileItsEvictionIsUnderWay(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a", annotated(drain.EvictAnnotation, drain.AfterRestart)), 0)
-		s.Always("evict", apitest.Hang())
-
-		r := begin(t, s, drain.Options{RestartWait: 10 * time.Second, Restart: restartsWeb})
-		r.await(state.PodRestarting)
-		time.Sleep(15 * time.Second)
-		s.ChangePod("default/a", annotated(drain.EvictAnnotation, drain.Never))
-		time.Sleep(time.Minute)
-		if len(r.of(state.PodSpared)) == 0 {
-			t.Errorf("the status says for good that the restart holds the pod; asked: %d; told last %+v", count(s, "evict"), r.last())
-		}
-	})
-}
-
-func restartsWeb(context.Context, *corev1.Pod) string { return "Deployment default/web" }

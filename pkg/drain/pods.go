@@ -51,16 +51,12 @@ type pods struct {
 	synced        bool
 	foundReported bool
 	targets       map[types.UID]*target
-	// restarts remembers the restarts that were asked for, for pods that had to go and do not now.
-	restarts map[types.UID]restart
 	// staying are the pods that need not go. Of these, the exempt came back too often, or came after somebody uncordoned the node.
 	staying map[types.UID]*corev1.Pod
 	exempt  map[types.UID]bool
 	// departed are the pods that have left the node while a list was under way, which may still have them.
 	departed map[types.UID]bool
 	owners   map[string]*owner
-	// returning names the owners that have brought pods back to the closed node.
-	returning map[string]bool
 	// ownersForgotten is when the owners without pods were last forgotten.
 	ownersForgotten time.Time
 	budgets         map[string]*budget
@@ -122,10 +118,6 @@ type target struct {
 	endBy     time.Time
 	overdue   bool
 	shortened bool
-	// cameLate tells that it came after evictions had begun. A Deployment that is restarted makes new pods before it removes the old ones,
-	// and through another ReplicaSet, so that no round tells that these are pods that come back.
-	cameLate bool
-	restart  restart
 }
 
 // budget is a disruption budget that holds pods. While it refuses, one of them is tried for all; each eviction that it grants doubles
@@ -167,7 +159,6 @@ func (g *guard) replacePods(all []*corev1.Pod) {
 	}
 	maps.DeleteFunc(g.staying, func(uid types.UID, _ *corev1.Pod) bool { return !there[uid] })
 	maps.DeleteFunc(g.exempt, func(uid types.UID, _ bool) bool { return !there[uid] })
-	maps.DeleteFunc(g.restarts, func(uid types.UID, _ restart) bool { return !there[uid] })
 	if !g.synced {
 		g.synced, g.all = true, true
 	}
@@ -236,7 +227,6 @@ func (g *guard) addTarget(pod *corev1.Pod) bool {
 	delete(g.staying, pod.UID)
 	g.noteAddresses(pod)
 	t := g.newTarget(pod, round, fresh)
-	g.recallRestart(t, o)
 	g.targets[pod.UID] = t
 	g.total++
 	g.touched = append(g.touched, t)
@@ -260,7 +250,7 @@ func (g *guard) addTarget(pod *corev1.Pod) bool {
 func (g *guard) newTarget(pod *corev1.Pod, round int, fresh bool) *target {
 	now := time.Now()
 	t := &target{
-		pod: pod, round: round, metAt: now, cameLate: fresh && !g.evictFrom.IsZero(), backoff: evictions, refused: refusals,
+		pod: pod, round: round, metAt: now, backoff: evictions, refused: refusals,
 		notBefore: now.Add(rounds[round]),
 	}
 	if fresh && g.view.closed() || g.view.uid == "" {
@@ -291,9 +281,6 @@ func (g *guard) updateTarget(t *target, pod *corev1.Pod) {
 	} else if pod.DeletionTimestamp != nil { // Its grace may have been shortened, or only a finalizer holds it now.
 		t.endBy = soonest(t.endBy, time.Now().Add(given(pod)+overdueAfter))
 	}
-	if t.restart.holds && !g.node.opts.restarts(pod) {
-		t.restart.holds, t.held = false, ""
-	}
 	g.touched = append(g.touched, t)
 }
 
@@ -309,7 +296,6 @@ func given(pod *corev1.Pod) time.Duration {
 // the pod's timestamps are by the API server's clock.
 func (t *target) terminating() {
 	t.endBy = time.Now().Add(given(t.pod) + overdueAfter)
-	t.restart.holds = false
 }
 
 // creditRequest counts a pod that goes as evicted or deleted if that may be the doing of a request of ours that has no answer.
@@ -346,7 +332,6 @@ func (g *guard) accept(t *target, how state.TransitionKind) {
 func (g *guard) handleGone(last *corev1.Pod) {
 	delete(g.staying, last.UID)
 	delete(g.exempt, last.UID)
-	delete(g.restarts, last.UID)
 	if g.confirming {
 		g.departed[last.UID] = true
 	}
@@ -381,7 +366,6 @@ func (g *guard) removeTarget(t *target) {
 // release lets a target stay.
 func (g *guard) release(t *target) {
 	g.removeTarget(t)
-	g.noteRestart(t)
 	g.total--
 	g.staying[t.pod.UID] = t.pod
 	g.report(aboutPod(state.PodSpared, t.pod, ""))
@@ -565,7 +549,7 @@ func (g *guard) heldBack(t *target, turnCome bool, now time.Time) (bool, time.Ti
 	case !turnCome && now.Before(g.evictFrom):
 		return true, g.evictFrom
 	case b == nil:
-		return g.restarting(t, turnCome, now)
+		return false, time.Time{}
 	case now.Before(b.next):
 		return true, b.next
 	default:
@@ -573,15 +557,14 @@ func (g *guard) heldBack(t *target, turnCome bool, now time.Time) (bool, time.Ti
 	}
 }
 
-// isPreceded tells whether a pod of a lower rank is left that this one has to wait for. A pod that waits for its workload's restart holds
-// up only the pod that the drain runs in.
+// isPreceded tells whether a pod of a lower rank is left that this one has to wait for.
 func (g *guard) isPreceded(pod *corev1.Pod) bool {
 	rank := g.node.opts.rank(pod)
 	if rank == 0 {
 		return false
 	}
 	for _, t := range g.targets {
-		if g.node.opts.rank(t.pod) < rank && !t.overdue && (rank == lastRank || !t.restart.holds) {
+		if g.node.opts.rank(t.pod) < rank && !t.overdue {
 			return true
 		}
 	}
@@ -594,9 +577,6 @@ func (g *guard) request(t *target, what state.TransitionKind, now time.Time) {
 	pod := t.pod
 	ctx, cancel := context.WithCancel(g.ctx)
 	t.requesting, t.lastRequest, t.requestedAt, t.cancel, t.sent = what, what, now, cancel, new(atomic.Bool)
-	if t.restart.holds {
-		t.restart.holds, t.held = false, ""
-	}
 	urgent := !end.IsZero() && !now.Before(turn)
 	if urgent && !t.urgent {
 		t.backoff = evictions // Earlier failures must not slow it down now.
@@ -841,7 +821,6 @@ func (g *guard) forgetOwners(now time.Time) {
 		there[ownerName(t.pod)] = true
 	}
 	maps.DeleteFunc(g.owners, func(name string, o *owner) bool { return !there[name] && now.Sub(o.changed) > ownerMemory })
-	maps.DeleteFunc(g.returning, func(name string, _ bool) bool { return !there[name] && g.owners[name] == nil })
 }
 
 // ownerOf returns a pod's owner, and notes that one of its pods has come or gone.

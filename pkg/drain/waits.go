@@ -1,13 +1,11 @@
 package drain
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/nth-project/nth/pkg/state"
@@ -282,106 +280,6 @@ func (g *guard) deregistered(now time.Time) (bool, time.Time) {
 		g.awaitDeregistration(g.departedAddresses(), func(error) { g.deregisteredEpoch = epoch })
 	}
 	return false, until
-}
-
-// restartPatience is how long the request for a restart may take. Pods of a higher rank, such as cluster DNS, wait for it.
-const restartPatience = 20 * time.Second
-
-// restart is what has become of the restart of a pod's workload (AfterRestart).
-type restart struct {
-	// askedAt is when Options.Restart was called; zero if it was not.
-	askedAt time.Time
-	// answered tells that no answer is waited for, and workload is what replaces the pod; "" if nothing does.
-	answered bool
-	workload string
-	// holds tells that the pod is not evicted because of its restart, and that other pods need not wait for it.
-	holds bool
-}
-
-// restarts tells whether a pod's workload is to be restarted before the pod is evicted.
-func (o Options) restarts(pod *corev1.Pod) bool {
-	when, _ := KeyValue(pod.Annotations, EvictAnnotation)
-	return o.Restart != nil && when == AfterRestart && !finished(pod)
-}
-
-// restarting tells whether a pod's eviction waits for its workload's restart, and until when at most. The restart is asked for once, and only
-// before the first eviction. A pod that came after evictions had begun is not waited for: its replacement would come here, too.
-func (g *guard) restarting(t *target, turnCome bool, now time.Time) (bool, time.Time) {
-	r := &t.restart
-	if turnCome || t.lastRequest != "" || t.cameLate || r.answered && r.workload == "" || !g.node.opts.restarts(t.pod) {
-		return false, time.Time{}
-	}
-	_, turn := g.limits(t, now)
-	until := soonest(g.restartBy(cmp.Or(r.askedAt, now)), turn)
-	if !now.Before(until) {
-		return false, time.Time{}
-	}
-	if r.askedAt.IsZero() {
-		r.askedAt = now
-		g.askForRestart(t, soonest(until, now.Add(restartPatience)))
-	}
-	return true, until
-}
-
-// restartBy is until when a pod may wait for a restart that was asked for then: at most for half of the time before a deadline, since
-// disruption budgets need time as well.
-func (g *guard) restartBy(asked time.Time) time.Time {
-	until := asked.Add(g.node.opts.RestartWait)
-	if by := g.deregistrationDeadline(asked); !by.IsZero() {
-		until = soonest(until, asked.Add(by.Sub(asked)/2))
-	}
-	return until
-}
-
-// askForRestart has a pod's workload restarted, and does not wait for that.
-func (g *guard) askForRestart(t *target, until time.Time) {
-	ctx, cancel := context.WithDeadline(g.ctx, until)
-	t.cancel, t.sent = cancel, new(atomic.Bool)
-	pod := t.pod
-	g.workers.Go(func() {
-		defer cancel()
-		workload := g.node.opts.Restart(ctx, pod)
-		g.post(func() { g.handleRestarted(t, workload) })
-	})
-}
-
-// handleRestarted takes in which workload replaces a pod; "" for none.
-func (g *guard) handleRestarted(t *target, workload string) {
-	if g.targets[t.pod.UID] != t || t.lastRequest != "" {
-		return
-	}
-	t.restart.answered, t.restart.workload = true, workload
-	g.touched = append(g.touched, t)
-	if workload != "" && t.pod.DeletionTimestamp == nil {
-		t.restart.holds, t.held, g.all = true, "the restart of "+workload, true
-		g.report(aboutPod(state.PodRestarting, t.pod, workload))
-	}
-}
-
-// noteRestart remembers the restart for a pod that stays from now on. The pod may have to go again, and its workload is restarted once. An
-// answer that has not come is not waited for any more.
-func (g *guard) noteRestart(t *target) {
-	switch r := t.restart; {
-	case t.lastRequest != "":
-		g.restarts[t.pod.UID] = restart{answered: true}
-	case !r.askedAt.IsZero():
-		g.restarts[t.pod.UID] = restart{askedAt: r.askedAt, answered: true, workload: r.workload}
-	}
-}
-
-// recallRestart restores what noteRestart has noted: a pod that has to go again waits for what is left of its wait. No workload is restarted
-// whose pods come back to the closed node: the next one would come there, too.
-func (g *guard) recallRestart(t *target, of *owner) {
-	t.restart = g.restarts[t.pod.UID] // It stays noted: the pod may be released again before anything is asked for.
-	if t.round > 0 {
-		g.returning[of.name] = true
-	}
-	if t.restart.askedAt.IsZero() && g.returning[of.name] {
-		t.restart.answered = true
-	}
-	if workload := t.restart.workload; workload != "" && t.pod.DeletionTimestamp == nil && g.node.opts.restarts(t.pod) {
-		t.restart.holds, t.held = true, "the restart of "+workload
-	}
 }
 
 // Scripts are run on the machine before its pods go.

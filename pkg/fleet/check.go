@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	apps "k8s.io/api/apps/v1"
 	authentication "k8s.io/api/authentication/v1"
 	authorization "k8s.io/api/authorization/v1"
 	coordination "k8s.io/api/coordination/v1"
@@ -93,8 +92,6 @@ type Extras struct {
 	Condition, Events, Volumes bool
 	// Delete is Options.DeleteNode.
 	Delete bool
-	// Restart restarts the workloads of pods that want that.
-	Restart bool
 }
 
 // Rights lists the rights that draining any node needs, and those in LeaseNamespace.
@@ -128,13 +125,6 @@ func Rights(extras Extras) []apiserver.Right {
 	}
 	if extras.Delete {
 		add(true, "to delete the Nodes of terminated instances", "nodes", core, "delete")
-	}
-	if extras.Restart {
-		const why = "to restart the workloads of pods that ask for it"
-		inApps := authorization.ResourceAttributes{Group: apps.GroupName}
-		add(true, why, "replicasets", inApps, "get")
-		add(true, why, "deployments", inApps, "get", "patch")
-		add(true, why, "statefulsets", inApps, "get", "patch")
 	}
 	return rights
 }

@@ -60,8 +60,7 @@ type cluster struct {
 	// version that says nothing.
 	numbered, nameless bool
 	// stalled keeps what is to be told from the watch of the Nodes until it is closed; nil keeps nothing.
-	stalled   chan struct{}
-	workloads *workloads
+	stalled chan struct{}
 	// busy, if set, is how slow it is.
 	busy *busy
 }
@@ -104,7 +103,6 @@ func bubble(t *testing.T, f func(t *testing.T, c *cluster)) {
 			t: t, version: 1, asked: map[string]int{}, first: map[string]func(int) error{}, ending: time.Second,
 			leases: map[string]*coordination.Lease{},
 		}
-		c.workloads = &workloads{cluster: c, byPath: map[string]runtime.Object{}}
 		c.store, c.objects = newStore(t)
 		c.store.PrependReactor("delete", "pods", c.ends)
 		routes := c.routes()
@@ -299,7 +297,6 @@ func (c *cluster) routes() http.Handler {
 		}
 	})
 	c.serveLeases(mux)
-	c.workloads.serve(mux)
 	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/eviction", c.evict)
 	mux.HandleFunc("DELETE /api/v1/namespaces/{namespace}/pods/{name}", func(w http.ResponseWriter, r *http.Request) {
 		if !c.begins(w, "delete") {

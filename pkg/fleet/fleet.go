@@ -103,7 +103,6 @@ type Fleet struct {
 	leases      *leases
 	claims      claims
 	slots       *slotStore // used only by the goroutine that has set updatingSlots
-	restart     *restarts
 	maintenance *ec2View
 	changed     chan struct{} // has an element when the waiting sessions are to be looked at
 	work        sync.WaitGroup
@@ -134,7 +133,6 @@ func New(opts Options) *Fleet {
 	f.lister, f.clusterTags = newNodeLister(opts.Client, f.nodes, f.background), newClusterTags(f.nodes, opts.Instances)
 	f.leases = newLeases(opts.Leases, opts.DryRun, f.wake)
 	f.claims, f.slots = claims{client: opts.Client, nodes: f.nodes, leases: f.leases, gate: drain.NewGate(requestsAtOnce)}, &slotStore{leases: f.leases}
-	f.restart = &restarts{fleet: f, batches: map[string]*batch{}}
 	f.Use(opts.Rules)
 	return f
 }
@@ -173,7 +171,7 @@ func (f *Fleet) background(do func(ctx context.Context)) {
 // Rules are the settings that may change while a Fleet runs.
 type Rules struct {
 	Policy policy.Settings
-	// Drain is how nodes are drained. With its RestartWait, the workloads of pods that ask for it are restarted first.
+	// Drain is how nodes are drained.
 	Drain  drain.Options
 	Limits Limits
 	// Impaired is for how long a status check must have failed before something is done.

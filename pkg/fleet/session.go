@@ -438,9 +438,6 @@ func (s *session) allEntries() []state.Entry {
 func (f *Fleet) drainNode(name string, urgent func() bool) agent.Node {
 	options := f.rules.Load().Drain
 	options.Writer, options.Requests, options.Urgent = drain.Queue, f.claims.gate, urgent
-	if urgent != nil && options.RestartWait > 0 {
-		options.Restart = f.restart.of(name, urgent)
-	}
 	if own := f.opts.Own; name == own.Node {
 		options.Last = own.Namespace + "/" + own.Pod
 	}

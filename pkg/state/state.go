@@ -124,7 +124,7 @@ type Result struct {
 	Deleted int      `json:"deleted"`
 	Skipped int      `json:"skipped"`
 	Left    []string `json:"left,omitempty"`
-	// HeldBy says for pods in Left what held them: a disruption budget, the restart of their workload or the last refusal.
+	// HeldBy says for pods in Left what held them: a disruption budget or the last refusal.
 	HeldBy map[string]string `json:"held_by,omitempty"`
 }
 

@@ -74,8 +74,6 @@ const (
 	// PodRefused: an attempt failed for the reason in Detail, which is no disruption budget; it will be repeated. If it concerns
 	// one pod, the agent makes it a PodHeld with the Outcome Refused.
 	PodRefused TransitionKind = "pod-refused"
-	// PodRestarting: the workload in Detail replaces this pod, which is not evicted meanwhile.
-	PodRestarting TransitionKind = "pod-restarting"
 	// PodSpared: the pod was held, and need not go any more.
 	PodSpared TransitionKind = "pod-spared"
 	// PodHeldAgain: the pod is held by what was told of it before, in the words of the status.

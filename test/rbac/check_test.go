@@ -77,17 +77,6 @@ func TestCheckAsksForTheRightToDeleteNodesWhereThatIsWanted(t *testing.T) {
 	mustBe(t, "warn", found["warn"], []right{"delete nodes"})
 }
 
-func TestCheckAsksForTheRightsToRestartWorkloadsWhereThatIsWanted(t *testing.T) {
-	t.Parallel()
-	check := newChecker(t, newUser(t))
-	found := rightsIn(check("[fleet]\nrestart_wait = \"5m\"\n"))
-	mustBe(t, "ok", found["ok"], slices.Concat(needed, ofLeases))
-	mustBe(t, "fail", found["fail"], nil)
-	mustBe(t, "warn", found["warn"], []right{
-		"get replicasets", "get deployments", "patch deployments", "get statefulsets", "patch statefulsets",
-	})
-}
-
 func TestCheckTellsWhatIsRefusedAndHowBadThatIs(t *testing.T) {
 	t.Parallel()
 	check := newChecker(t, newReader(t))

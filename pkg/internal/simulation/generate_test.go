@@ -64,9 +64,6 @@ func (g *generator) calm() {
 	if g.IntN(4) == 0 {
 		g.add(happening{what: "option", name: "evict-after", span: g.span(20 * time.Second)})
 	}
-	if g.IntN(3) == 0 {
-		g.add(happening{what: "option", name: "restart", span: g.span(3 * time.Minute)})
-	}
 	if g.IntN(5) == 0 {
 		g.add(happening{what: "option", name: "targets", kind: g.pick("out", "unknown"), span: g.span(20 * time.Second)})
 	}
@@ -135,7 +132,7 @@ var calmSorts = []sort{
 	{1, func(g *generator) { g.addPod("pod") }},
 	{1, func(g *generator) { g.addPod("late-pod") }},
 	{1, func(g *generator) {
-		g.add(happening{what: "annotate", name: g.some(g.pods), kind: g.pick("never", "at-deadline", "after-restart", "whenever")})
+		g.add(happening{what: "annotate", name: g.some(g.pods), kind: g.pick("never", "at-deadline", "whenever")})
 	}},
 	{1, func(g *generator) { g.add(happening{what: "yield", name: g.some(g.pods)}) }},
 	{1, func(g *generator) { g.add(happening{what: "admin", kind: g.pick("cordon", "uncordon", "recordon")}) }},
@@ -238,9 +235,6 @@ func (g *generator) setUp() {
 		g.add(happening{what: "option", name: "volumes", span: g.volumeWait()})
 		g.add(happening{what: "volume", name: g.name("volume"), span: g.span(4 * time.Minute)})
 	}
-	if g.IntN(3) == 0 {
-		g.add(happening{what: "option", name: "restart", span: g.span(2 * time.Minute)})
-	}
 	if g.IntN(5) == 0 {
 		g.add(happening{what: "option", name: "targets", kind: g.pick("out", "unknown"), span: g.span(20 * time.Second)})
 	}
@@ -309,7 +303,7 @@ func (g *generator) announce() {
 func (g *generator) addPod(what string) {
 	h := happening{what: what, name: g.name("pod"), kind: "plain", span: time.Duration(1+g.IntN(40)) * time.Second, n: g.IntN(10)}
 	if g.IntN(2) == 0 {
-		h.kind = g.pick("daemon", "bare", "mirror", "critical", "never", "at-deadline", "after-restart", "after-restart", "stuck", "hangs")
+		h.kind = g.pick("daemon", "bare", "mirror", "critical", "never", "at-deadline", "stuck", "hangs")
 	}
 	g.pods = append(g.pods, h.name)
 	g.add(h)
@@ -402,7 +396,7 @@ var sorts = []sort{
 	{2, func(g *generator) { g.addPod("late-pod") }},
 	{1, func(g *generator) { g.addWorkload() }},
 	{2, func(g *generator) {
-		g.add(happening{what: "annotate", name: g.some(g.pods), kind: g.pick("never", "at-deadline", "after-restart", "whenever")})
+		g.add(happening{what: "annotate", name: g.some(g.pods), kind: g.pick("never", "at-deadline", "whenever")})
 	}},
 	{2, func(g *generator) { g.add(happening{what: g.pick("guard", "guard", "yield"), name: g.some(g.pods)}) }},
 	{1, func(g *generator) { g.add(happening{what: "finish", name: g.some(g.pods)}) }},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"os"
 	"slices"
 	"strings"
@@ -247,8 +246,6 @@ func (w *world) option(h happening) {
 		w.options.ProtectUnmanaged = true
 	case "volumes":
 		w.options.VolumeWait = h.span
-	case "restart":
-		w.options.Restart, w.options.RestartWait = w.restartWorkload, h.span
 	case "targets":
 		w.options.LoadBalancers = balancers{w, h.span, h.kind}
 	}
@@ -749,7 +746,7 @@ func (w *world) addPod(h happening) {
 			owner = ""
 		case "critical":
 			pod.Spec.PriorityClassName = "system-cluster-critical"
-		case drain.Never, drain.AtDeadline, drain.AfterRestart:
+		case drain.Never, drain.AtDeadline:
 			pod.Annotations[drain.EvictAnnotation] = word
 		case "stuck":
 			pod.Finalizers = []string{"example.com/stuck"}
@@ -811,44 +808,6 @@ func (w *world) annotate(h happening) {
 	w.cluster.annotated[name] = time.Now()
 	w.mu.Unlock()
 	w.bother(0)
-}
-
-// restartWorkload is asked to have another pod made in place of one. What becomes of that follows from the name: nothing can be
-// restarted; nothing is heard; another pod never comes; it comes to another node, or to the same one before the first goes.
-func (w *world) restartWorkload(ctx context.Context, pod *corev1.Pod) string {
-	name := pod.Namespace + "/" + pod.Name
-	w.tell("%s is to be replaced first", name)
-	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(pod.Name))
-	replaced := 3 * time.Second
-	switch hash.Sum32() % 6 {
-	case 0:
-		return ""
-	case 1:
-		<-ctx.Done()
-		return ""
-	case 2:
-		return "Deployment " + name
-	case 3:
-		again := happening{what: "pod", name: pod.Name + "r", kind: drain.AfterRestart, span: time.Second}
-		w.later(time.Second, func() { w.addPod(again) })
-	case 4:
-		replaced = 40 * time.Second
-	}
-	w.later(replaced, func() { w.server.DeletePod(name) })
-	return "Deployment " + name
-}
-
-// later has something happen, unless the world has ended by then.
-func (w *world) later(d time.Duration, do func()) {
-	time.AfterFunc(d, func() {
-		w.mu.Lock()
-		over := w.ending
-		w.mu.Unlock()
-		if !over {
-			do()
-		}
-	})
 }
 
 // balancers take the machine out in a while, or cannot be asked.

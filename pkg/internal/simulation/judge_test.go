@@ -347,17 +347,11 @@ func (w *world) judgePods(node *corev1.Node, pods []*corev1.Pod) {
 	w.judged(evictedWhileDue)
 	for _, pod := range pods {
 		held := w.cluster.guarded[pod.Labels["app"]] || othersHeld && pod.Spec.PriorityClassName != ""
-		held = held || w.replacedFirst(pod)
 		held = held || time.Since(w.server.LastRemoval()) < time.Second // It may have waited for what is gone.
 		if pod.DeletionTimestamp == nil && w.duePod(pod) && !held && time.Since(w.cluster.arrived(pod)) > quiet {
 			w.violatedNow(evictedWhileDue, "%s is there since %s; %s", pod.Name, w.cluster.arrived(pod).Sub(w.start), w.standing())
 		}
 	}
-}
-
-// replacedFirst tells whether a pod may be waiting for another one in its place.
-func (w *world) replacedFirst(pod *corev1.Pod) bool {
-	return pod.Annotations[drain.EvictAnnotation] == drain.AfterRestart && w.options.Restart != nil && !w.steady(w.options.RestartWait+quiet)
 }
 
 // duePod tells whether some notice surely wants a pod to go.

@@ -80,37 +80,6 @@ func TestTheValuesOfTheChartAreTakenIn(t *testing.T) {
 	}
 }
 
-// Whoever restarts no workloads needs no right to change them.
-func TestTheRightsToRestartWorkloadsAreGivenWhereTheSettingsSaySo(t *testing.T) {
-	const given = "\n  - apiGroups: [apps]\n    resources: [replicasets]\n    verbs: [get]\n" +
-		"  - apiGroups: [apps]\n    resources: [deployments, statefulsets]\n    verbs: [get, patch]\n"
-	for settings, want := range map[string]bool{
-		"":                                  false,
-		"[fleet]\nmax_draining = 5\n":       false,
-		"[fleet]\n#restart_wait = \"5m\"\n": false,
-		"[fleet]\nrestart_wait = \"0s\"\n":  false,
-		"[fleet]\ntaints = true # and restart_wait = \"5m\"?\n": false,
-		"[fleet]\nrestart_wait = \"5m\"\n":                      true,
-		"[fleet]\n  restart_wait='90s' # of a minute\n":         true,
-		"fleet = { restart_wait = \"1h\" }\n":                   true,
-		"fleet.restart_wait = \"10m\"\n":                        true,
-	} {
-		files, err := render("queues", map[string]any{
-			"image": "registry.example/nth-queue:v1", "queueURL": "https://sqs.example/q", "settings": settings,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		rights := files["nth-queue/templates/rbac.yaml"]
-		if got := strings.Contains(rights, given); got != want || strings.Contains(rights, "\n  - apiGroups: [apps]") != want {
-			t.Errorf("with the settings %q, the rights are given: %t, want %t\n%s", settings, got, want, rights)
-		}
-		if strings.Count(rights, "verbs: [delete]") != 1 || strings.Contains(rights, "\n    verbs: [delete]") {
-			t.Errorf("with the settings %q, Nodes may be deleted:\n%s", settings, rights)
-		}
-	}
-}
-
 // Helm keeps a release in its namespace, so that it has to be there before. What is there already, Helm does not make.
 func TestTheNamespaceOfTheLeasesIsMadeUnlessTheReleaseIsInIt(t *testing.T) {
 	values := map[string]any{"image": "registry.example/nth-queue:v1", "queueURL": "https://sqs.example/q"}
