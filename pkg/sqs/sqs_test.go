@@ -203,23 +203,26 @@ func TestRun_outage_of_SQS_ends_no_work(t *testing.T) {
 	t.Parallel()
 	r := consume(t, newServer(t), nil)
 	r.Send(state("stopping"))
-	l := r.lease(t)
-	for _, action := range []string{"ReceiveMessage", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"} {
+	m := r.lease(t)
+	all := []string{"ReceiveMessage", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"}
+	for _, action := range all {
 		r.Always(action, sqstest.Unavailable())
 	}
-	r.Send(state("stopped"))
+	r.Send(state("stopped")) // so that no request waits for long
 	eventually(t, "trouble is told", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.trouble) > 0 })
-	l.Done()
-	for _, action := range []string{"ReceiveMessage", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"} {
+	m.Done()
+	for _, action := range all {
 		r.Always(action, nil)
 	}
 	r.lease(t).Done()
-	eventually(t, "the queue is empty", r.empty)
-	eventually(t, "the end of the trouble is reported", func() bool {
+	eventually(t, "the end of the trouble is told", func() bool {
+		r.Send(state("stopping"))
+		r.lease(t).Done()
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return slices.Contains(r.trouble, nil)
 	})
+	eventually(t, "the queue is empty", r.empty)
 }
 
 func TestRun_dry_run_deletes_nothing_and_repeats_nothing(t *testing.T) {

@@ -22,6 +22,8 @@ func everyStack(t *testing.T, judge func(t *testing.T, s *stack)) {
 			choices = []any{"", "blue"}
 		case "ManagedTag":
 			choices = []any{"", "nth/managed"}
+		case "Sender":
+			choices = []any{"", "arn:aws:iam::123456789012:role/tester"}
 		case "OIDCProvider":
 			choices = []any{"oidc.eks.eu-central-1.amazonaws.com/id/0123456789ABCDEF"}
 		}
@@ -41,8 +43,8 @@ func everyStack(t *testing.T, judge func(t *testing.T, s *stack)) {
 	for _, parameters := range combinations {
 		t.Run(fmt.Sprint(parameters), func(t *testing.T) { judge(t, tpl.make(parameters)) })
 	}
-	if len(combinations) != 128 {
-		t.Errorf("there are %d combinations, want 128", len(combinations))
+	if len(combinations) != 256 {
+		t.Errorf("there are %d combinations, want 256", len(combinations))
 	}
 }
 
@@ -170,7 +172,7 @@ func (s *stack) property(resource, property string) any {
 	return s.resources[resource].(map[string]any)["Properties"].(map[string]any)[property]
 }
 
-func TestOnlyTheRulesWriteIntoTheQueue(t *testing.T) {
+func TestQueuePolicy_denies_all_but_the_rules(t *testing.T) {
 	t.Parallel()
 	everyStack(t, func(t *testing.T, s *stack) {
 		var rules []string
@@ -179,25 +181,67 @@ func TestOnlyTheRulesWriteIntoTheQueue(t *testing.T) {
 				rules = append(rules, "<"+name+".Arn>")
 			}
 		}
-		for _, queue := range []string{"Queue", "Undelivered"} {
-			policy := statements(t, s.property(queue+"Policy", "PolicyDocument"))
-			if len(policy) != 2 {
-				t.Fatalf("the policy of %s has %d statements, want 2", queue, len(policy))
+		slices.Sort(rules)
+		except := ""
+		if sender := s.parameters["Sender"]; sender != "" {
+			except = " ArnNotLike:map[aws:PrincipalArn:" + sender + "]"
+		}
+		byRules := fmt.Sprintf("map[aws:SourceArn:%v]", rules)
+		const inTheClear = "Deny * sqs:* map[Bool:map[aws:SecureTransport:false]]"
+		for queue, want := range map[string][]string{
+			"Queue": {
+				"Allow map[Service:events.amazonaws.com] sqs:SendMessage map[ArnEquals:" + byRules + "]",
+				"Deny * sqs:SendMessage map[ArnNotEquals:" + byRules + except + "]", inTheClear,
+			},
+			"Undelivered": {
+				"Allow map[Service:events.amazonaws.com] sqs:SendMessage map[ArnEquals:" + byRules + "]",
+				"Deny * sqs:SendMessage map[ArnNotEquals:" + byRules + "]", inTheClear,
+			},
+			"DeadLetters": {"Deny * sqs:SendMessage map[BoolIfExists:map[aws:PrincipalIsAWSService:false]]", inTheClear},
+		} {
+			var got []string
+			for _, statement := range statements(t, s.property(queue+"Policy", "PolicyDocument")) {
+				for _, condition := range statement["Condition"].(map[string]any) {
+					if sources, listed := condition.(map[string]any)["aws:SourceArn"].([]any); listed {
+						condition.(map[string]any)["aws:SourceArn"] = sorted(texts(sources))
+					}
+				}
+				if statement["Resource"] != "<"+queue+".Arn>" {
+					t.Errorf("the policy of %s is about %v", queue, statement["Resource"])
+				}
+				got = append(got, fmt.Sprint(statement["Effect"], " ", statement["Principal"], " ", statement["Action"], " ", statement["Condition"]))
 			}
-			allow, deny := policy[0], policy[1]
-			sources := texts(allow["Condition"].(map[string]any)["ArnEquals"].(map[string]any)["aws:SourceArn"])
-			if !slices.Equal(sorted(sources), sorted(rules)) {
-				t.Errorf("the rules %v may write, and there are %v", sources, rules)
-			}
-			if allow["Effect"] != "Allow" || allow["Action"] != "sqs:SendMessage" || allow["Resource"] != "<"+queue+".Arn>" ||
-				fmt.Sprint(allow["Principal"]) != "map[Service:events.amazonaws.com]" {
-				t.Errorf("it allows %v", allow)
-			}
-			if deny["Effect"] != "Deny" || fmt.Sprint(deny["Condition"]) != "map[Bool:map[aws:SecureTransport:false]]" {
-				t.Errorf("it denies %v", deny)
+			if policies := fmt.Sprint(s.property(queue+"Policy", "Queues")); policies != "[<"+queue+">]" || !slices.Equal(got, want) {
+				t.Errorf("the policy of %s is\n%q, want\n%q", policies, got, want)
 			}
 		}
 	})
+}
+
+func TestOIDCProvider_is_any_issuer_without_scheme(t *testing.T) {
+	t.Parallel()
+	variable := regexp.MustCompile(`regex\("(.+)", var[.]oidc_provider`).FindSubmatch(read(t, "terraform/variables.tf"))
+	if variable == nil {
+		t.Fatal("Terraform judges no oidc_provider")
+	}
+	for _, pattern := range []string{"^" + readTemplate(t).Parameters["OIDCProvider"].AllowedPattern + "$", string(variable[1])} {
+		allowed := regexp.MustCompile(pattern)
+		for provider, want := range map[string]bool{
+			"": true,
+			"oidc.eks.eu-central-1.amazonaws.com/id/0123456789ABCDEF":  true,
+			"oidc.eks.cn-north-1.amazonaws.com.cn/id/0123456789ABCDEF": true,
+			"oidc-eks.eu-central-1.api.aws/id/0123456789ABCDEF":        true,
+			"clusters.s3.amazonaws.com/blue":                           true,
+			"issuer.example.com":                                       true,
+			"https://issuer.example.com":                               false,
+			`issuer.example.com":"x`:                                   false,
+			"issuer":                                                   false,
+		} {
+			if got := allowed.MatchString(provider); got != want {
+				t.Errorf("%s allows %q: %t, want %t", pattern, provider, got, want)
+			}
+		}
+	}
 }
 
 func TestOnlyHooksOfTaggedGroupsAreAnsweredWhereATagIsNamed(t *testing.T) {

@@ -32,7 +32,7 @@ data "aws_iam_policy_document" "consumer" {
       "autoscaling:RecordLifecycleActionHeartbeat",
       "autoscaling:CompleteLifecycleAction",
     ]
-    resources = ["arn:${data.aws_partition.this.partition}:autoscaling:${data.aws_region.this.name}:${local.account}:autoScalingGroup:*:autoScalingGroupName/*"]
+    resources = ["arn:${data.aws_partition.this.partition}:autoscaling:${data.aws_region.this.id}:${local.account}:autoScalingGroup:*:autoScalingGroupName/*"]
 
     dynamic "condition" {
       for_each = var.managed_tag == "" ? [] : [var.managed_tag]

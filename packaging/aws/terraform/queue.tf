@@ -64,23 +64,69 @@ resource "aws_sqs_queue_policy" "undelivered" {
   policy    = data.aws_iam_policy_document.queue["undelivered"].json
 }
 
+resource "aws_sqs_queue_policy" "dead_letters" {
+  queue_url = aws_sqs_queue.dead_letters.id
+  policy    = data.aws_iam_policy_document.queue["dead_letters"].json
+}
+
+locals {
+  # Nobody but the rules writes, whatever policies of their own say: who can write has nodes drained. SQS moves dead letters by
+  # itself, and no role or user puts others among them.
+  queues = {
+    interruptions = { arn = aws_sqs_queue.interruptions.arn, by_rules = true, sender = var.sender }
+    undelivered   = { arn = aws_sqs_queue.undelivered.arn, by_rules = true, sender = "" }
+    dead_letters  = { arn = aws_sqs_queue.dead_letters.arn, by_rules = false, sender = "" }
+  }
+  rule_arns = [for rule in aws_cloudwatch_event_rule.this : rule.arn]
+}
+
 data "aws_iam_policy_document" "queue" {
-  for_each = { interruptions = aws_sqs_queue.interruptions.arn, undelivered = aws_sqs_queue.undelivered.arn }
+  for_each = local.queues
+
+  dynamic "statement" {
+    for_each = each.value.by_rules ? [true] : []
+    content {
+      sid       = "TheRulesWrite"
+      actions   = ["sqs:SendMessage"]
+      resources = [each.value.arn]
+
+      principals {
+        type        = "Service"
+        identifiers = ["events.amazonaws.com"]
+      }
+
+      condition {
+        test     = "ArnEquals"
+        variable = "aws:SourceArn"
+        values   = local.rule_arns
+      }
+    }
+  }
 
   statement {
-    sid       = "OnlyTheRulesWrite"
+    sid       = "NobodyElseWrites"
+    effect    = "Deny"
     actions   = ["sqs:SendMessage"]
-    resources = [each.value]
+    resources = [each.value.arn]
 
     principals {
-      type        = "Service"
-      identifiers = ["events.amazonaws.com"]
+      type        = "*"
+      identifiers = ["*"]
     }
 
     condition {
-      test     = "ArnEquals"
-      variable = "aws:SourceArn"
-      values   = [for rule in aws_cloudwatch_event_rule.this : rule.arn]
+      test     = each.value.by_rules ? "ArnNotEquals" : "BoolIfExists"
+      variable = each.value.by_rules ? "aws:SourceArn" : "aws:PrincipalIsAWSService"
+      values   = each.value.by_rules ? local.rule_arns : ["false"]
+    }
+
+    dynamic "condition" {
+      for_each = each.value.sender == "" ? [] : [each.value.sender]
+      content {
+        test     = "ArnNotLike"
+        variable = "aws:PrincipalArn"
+        values   = [condition.value]
+      }
     }
   }
 
@@ -88,7 +134,7 @@ data "aws_iam_policy_document" "queue" {
     sid       = "NobodyComesInTheClear"
     effect    = "Deny"
     actions   = ["sqs:*"]
-    resources = [each.value]
+    resources = [each.value.arn]
 
     principals {
       type        = "*"

@@ -43,6 +43,17 @@ variable "launch_hooks" {
   default     = true
 }
 
+variable "sender" {
+  description = "The ARN of a role or user that may write into the queue, too, such as to try a message, or the role by which Auto Scaling sends to a queue itself. Empty is the rules alone."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^(arn:aws[a-z-]*:iam::[0-9]{12}:(role|user)/[A-Za-z0-9+=,.@_/-]+)?$", var.sender))
+    error_message = "The sender must be the ARN of a role or a user."
+  }
+}
+
 variable "consumer" {
   description = "Who reads the queue. instance makes a role and an instance profile for a host, service-account a role for a Kubernetes service account (IRSA), pod-identity one for EKS Pod Identity; none makes the policy alone."
   type        = string
@@ -61,9 +72,14 @@ variable "cluster_name" {
 }
 
 variable "oidc_provider" {
-  description = "Needed for service-account. The cluster's issuer without https://, as IAM's provider is named."
+  description = "Needed for service-account. The cluster's issuer without https://, as IAM's provider is named: EKS's, such as oidc.eks.REGION.amazonaws.com/id/ID or oidc-eks.REGION.api.aws/id/ID, or that of a cluster of your own."
   type        = string
   default     = ""
+
+  validation {
+    condition     = can(regex("^([a-z0-9-]+([.][a-z0-9-]+)+(/[A-Za-z0-9._~-]+)*)?$", var.oidc_provider))
+    error_message = "The provider must be an issuer without https://, such as oidc.eks.REGION.amazonaws.com/id/ID."
+  }
 }
 
 variable "namespace" {
