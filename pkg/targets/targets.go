@@ -54,13 +54,13 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 func New(opts Options) *Targets { return &Targets{opts: opts} }
 
 const (
-	// shortestPause and longestPause bound the time between two looks, which is random: the nodes of a fleet that are
-	// interrupted at once share one rate limit. Each look that is throttled doubles it, up to slowest.
+	// shortestPause and longestPause bound the time between two looks, which is random: the nodes of a fleet that are interrupted at
+	// once share one rate limit. Each look that is throttled doubles it, up to slowest.
 	shortestPause, longestPause = 2 * time.Second, 5 * time.Second
 	slowest                     = 20 * time.Second
 	// silence is how long a group may give no answer if there has never been one, and lapse if there has.
 	silence, lapse = 5 * time.Second, 30 * time.Second
-	// patience is how long somebody may take to begin to deregister targets.
+	// patience is how long somebody may take to begin to deregister targets, and how long a group may be throttled.
 	patience = time.Minute
 )
 
@@ -77,32 +77,28 @@ type left struct {
 	machine bool // it is the machine itself, and not a pod
 }
 
-// Out waits until neither the machine nor a target with one of the addresses is in a target group any more. It returns nil
-// then, and otherwise why it does not wait any longer: ctx has ended, some group could not be looked at, or nobody deregisters the
-// targets. An error of one group does not end the wait for the others. labeled says that somebody is expected to deregister the machine.
-// tell is called with what is waited for, in words, whenever that changes.
-func (t *Targets) Out(ctx context.Context, labeled bool, addresses []string, tell func(left string)) error {
+// Out waits until neither the machine nor a target with one of the addresses is in a target group any more. It returns nil then, and
+// otherwise why it waits no longer: ctx has ended, a group could not be looked at, or nobody deregisters the targets. An error of one
+// group does not end the wait for the others. labeled says that a controller is expected to deregister the machine. report is called
+// with what is waited for whenever that changes.
+func (t *Targets) Out(ctx context.Context, labeled bool, addresses []string, report func(left string)) error {
 	w := &wait{targets: t, labeled: labeled, addresses: parse(addresses), began: time.Now()}
-	for told := ""; ; {
-		waited, err := w.step(ctx)
-		if ctx.Err() != nil {
+	for reported := ""; ; {
+		waited, unknown, err := w.look(ctx)
+		switch {
+		case ctx.Err() != nil:
 			return ctx.Err()
-		}
-		if waited == "" {
+		case waited == "" && !unknown:
 			return err
+		case waited != "" && waited != reported:
+			reported = waited
+			report(waited)
 		}
-		if waited != told && waited != unknown {
-			told = waited
-			tell(waited)
-		}
-		if !role.Sleep(ctx, w.pause()) {
+		if !role.Sleep(ctx, w.pause(unknown)) {
 			return ctx.Err()
 		}
 	}
 }
-
-// unknown is waited for while no group has been looked at.
-const unknown = "?"
 
 // wait is one call of Out.
 type wait struct {
@@ -111,92 +107,80 @@ type wait struct {
 	addresses map[netip.Addr]bool
 	began     time.Time
 
-	service *service
-	groups  []*watched // nil before they are known
-	found   time.Time  // since when they are known
-	// throttled counts the looks in a row that were throttled.
-	throttled int
+	groups    []*watched // nil before they are known
+	throttled int        // looks in a row
 }
 
 // watched is what is known of a group.
 type watched struct {
 	group
-	// done is set if it has nothing of ours any more, or is not looked at any more because of failed.
+	// done is set once it has nothing of ours any more, or is given up because of failed.
 	done   bool
 	failed error
-	// left are our targets as of the last good look, at seen; zero if there was none.
-	left []left
-	seen time.Time
+	// left are our targets as of the last good look, at seen; before one, seen is when the group was found.
+	left   []left
+	seen   time.Time
+	looked bool // there was a good look
 }
 
-// step looks once, and returns what is waited for. If that is nothing, the error says why the wait ends early; nil if all is out.
-func (w *wait) step(ctx context.Context) (waited string, why error) {
-	if err := w.find(ctx); err != nil {
-		w.slow(errors.Is(err, errThrottled))
-		if givenUp(err, time.Since(w.began), silence) {
-			return "", err
+// look looks once at each group that is not done. It returns what is waited for, and whether something is not known yet. If neither, the
+// error says why the wait ends early; nil if all is out.
+func (w *wait) look(ctx context.Context) (waited string, unknown bool, err error) {
+	if w.groups == nil {
+		if err := w.find(ctx); err != nil {
+			w.count(errors.Is(err, errThrottled))
+			if givenUp(err, time.Since(w.began), silence) {
+				return "", false, err
+			}
+			return "", true, nil
 		}
-		return unknown, nil
 	}
-	w.look(ctx)
-	return w.judge(time.Now())
-}
-
-// find finds the groups, once.
-func (w *wait) find(ctx context.Context) error {
-	if w.groups != nil {
-		return nil
-	}
-	beginning, cancel := context.WithTimeout(ctx, answerLimit)
-	defer cancel()
-	var err error
-	if w.service, err = w.targets.begin(beginning); err != nil {
-		return err
-	}
-	found, err := w.service.groups(ctx, w.targets.opts.Groups)
-	if err != nil {
-		return err
-	}
-	w.groups, w.found = make([]*watched, 0, len(found)), time.Now()
-	for _, g := range found {
-		w.groups = append(w.groups, &watched{group: g, done: g.pods && len(w.addresses) == 0})
-	}
-	return nil
-}
-
-// open returns the groups that are not done, the one with the oldest look first.
-func (w *wait) open() []*watched {
 	open := slices.DeleteFunc(slices.Clone(w.groups), func(g *watched) bool { return g.done })
 	slices.SortStableFunc(open, func(a, b *watched) int { return a.seen.Compare(b.seen) })
-	return open
-}
-
-// look looks at the groups that are not done.
-func (w *wait) look(ctx context.Context) {
-	open, throttled := w.open(), false
 	groups := make([]group, len(open))
 	for i, g := range open {
 		groups[i] = g.group
 	}
-	w.service.healths(ctx, groups, w.addresses, func(i int, found []left, err error) {
+	throttled := false
+	w.targets.service.healths(ctx, groups, w.addresses, func(i int, found []left, err error) {
 		throttled = throttled || errors.Is(err, errThrottled)
-		w.take(open[i], found, err)
+		open[i].take(found, err)
 	})
-	w.slow(throttled)
+	w.count(throttled)
+	return w.judge()
 }
 
-// take notes the targets that a look at a group has found, or why it failed. After a failure, the last good look counts for a while.
-func (w *wait) take(g *watched, found []left, err error) {
-	now, since, limit := time.Now(), w.found, silence
-	if !g.seen.IsZero() {
-		since, limit = g.seen, lapse
+// find finds the groups.
+func (w *wait) find(ctx context.Context) error {
+	beginning, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	service, err := w.targets.begin(beginning)
+	if err != nil {
+		return err
+	}
+	found, err := service.groups(ctx, w.targets.opts.Groups)
+	if err != nil {
+		return err
+	}
+	w.groups = make([]*watched, 0, len(found))
+	for _, g := range found {
+		w.groups = append(w.groups, &watched{group: g, done: g.pods && len(w.addresses) == 0, seen: time.Now()})
+	}
+	return nil
+}
+
+// take notes what a look at the group has found, or why it failed. After a failure, the last good look counts for a while.
+func (g *watched) take(found []left, err error) {
+	limit := silence
+	if g.looked {
+		limit = lapse
 	}
 	switch {
 	case errors.Is(err, errNoGroup):
 		g.left, g.done = nil, true
 	case err == nil:
-		g.left, g.seen, g.done = found, now, len(found) == 0
-	case givenUp(err, now.Sub(since), limit):
+		g.left, g.seen, g.looked, g.done = found, time.Now(), true, len(found) == 0
+	case givenUp(err, time.Since(g.seen), limit):
 		g.left, g.done, g.failed = nil, true, err
 	}
 }
@@ -209,97 +193,81 @@ func givenUp(err error, after, limit time.Duration) bool {
 	return lasting(err) || after >= limit
 }
 
-// slow counts the looks in a row that were throttled.
-func (w *wait) slow(throttled bool) {
+// count counts the looks in a row that were throttled.
+func (w *wait) count(throttled bool) {
 	if w.throttled++; !throttled {
 		w.throttled = 0
 	}
 }
 
-// judge says in words which targets are waited for. If there are none, the error says why the wait ends early; nil if all is out.
-func (w *wait) judge(now time.Time) (string, error) {
-	var waited, stuck []left
+// judge says which targets are waited for, and whether some group is not known yet. If neither, the error says why the wait ends early.
+func (w *wait) judge() (waited string, unknown bool, err error) {
+	var waiting, stuck []left
+	late := time.Since(w.began) >= patience
 	for _, g := range w.groups {
+		unknown = unknown || !g.done && !g.looked
 		for _, l := range g.left {
-			late := now.Sub(w.began) >= patience
 			if l.state != draining && (late || l.machine && !w.labeled) {
 				stuck = append(stuck, l)
 			} else {
-				waited = append(waited, l)
+				waiting = append(waiting, l)
 			}
 		}
 	}
 	switch {
-	case len(waited) > 0:
-		return words(waited), nil
-	case w.unseen():
-		return unknown, nil
+	case len(waiting) > 0 || unknown:
+		return words(waiting), unknown, nil
 	case len(stuck) > 0 && stuck[0].machine && !w.labeled:
-		return "", fmt.Errorf("%s, and the node is not labeled for anybody to take it out", words(stuck))
+		return "", false, fmt.Errorf("%s, and the node is not labeled for anybody to take it out", words(stuck))
 	case len(stuck) > 0:
-		return "", fmt.Errorf("%s, and nobody has begun to take it out within %s", words(stuck), patience)
+		return "", false, fmt.Errorf("%s, and nobody has begun to take it out within %s", words(stuck), patience)
 	}
-	return "", w.failed()
+	return "", false, w.failed()
 }
 
-// unseen reports whether there is a group of which nothing is known yet.
-func (w *wait) unseen() bool {
-	return slices.ContainsFunc(w.groups, func(g *watched) bool { return !g.done && g.seen.IsZero() })
-}
-
-// failed is why some groups were given up, with their names unless it is the same for all groups; nil if none was.
+// failed is why groups were given up: the reason alone if all were for the same one, else each with its group.
 func (w *wait) failed() error {
-	var reasons []error
-	names := map[string][]string{} // by the reason
+	var reasons []string
+	var all error
 	for _, g := range w.groups {
-		if g.failed == nil {
-			continue
+		if g.failed != nil {
+			all = g.failed
+			reasons = append(reasons, g.name+": "+g.failed.Error())
 		}
-		text := g.failed.Error()
-		if names[text] == nil {
-			reasons = append(reasons, g.failed)
-		}
-		names[text] = append(names[text], g.name)
 	}
-	switch {
-	case len(reasons) == 0:
-		return nil
-	case len(names[reasons[0].Error()]) == len(w.groups):
-		return reasons[0]
+	same := func(g *watched) bool { return g.failed != nil && g.failed.Error() == all.Error() }
+	if all == nil || !slices.ContainsFunc(w.groups, func(g *watched) bool { return !same(g) }) {
+		return all
 	}
-	said := make([]string, len(reasons))
-	for i, reason := range reasons {
-		said[i] = strings.Join(names[reason.Error()], ", ") + ": " + reason.Error()
-	}
-	return errors.New(strings.Join(said, "; "))
+	return errors.New(strings.Join(reasons, "; "))
 }
 
-// pause is how long to wait before the next look.
-func (w *wait) pause() time.Duration {
+// pause is how long to wait before the next look: shortly while something is not known yet, as that is soon given up.
+func (w *wait) pause(unknown bool) time.Duration {
 	pause := shortestPause + rand.N(longestPause-shortestPause)
-	if w.throttled > 0 {
-		pause = min(pause<<min(w.throttled, 4), slowest)
-	}
-	if w.throttled == 0 && (w.groups == nil || w.unseen()) { // They are soon given up.
-		pause = min(pause, time.Second)
+	switch {
+	case w.throttled > 0:
+		return min(pause<<min(w.throttled, 4), slowest)
+	case unknown:
+		return time.Second
 	}
 	return pause
 }
 
 // words says what is left: "2 targets are still draining in tg/web".
 func words(all []left) string {
-	said := make([]string, len(all))
+	parts := make([]string, len(all))
 	for i, l := range all {
 		targets := "1 target is"
 		if l.count != 1 {
 			targets = fmt.Sprintf("%d targets are", l.count)
 		}
-		said[i] = fmt.Sprintf("%s still %s in %s", targets, l.state, l.group)
+		parts[i] = fmt.Sprintf("%s still %s in %s", targets, l.state, l.group)
 	}
-	return strings.Join(said, ", ")
+	return strings.Join(parts, ", ")
 }
 
-// parse parses addresses, and leaves out what is none.
+// parse parses addresses, and leaves out what is not one.
 func parse(addresses []string) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	for _, text := range addresses {
