@@ -7,7 +7,7 @@ SHELL       := /bin/bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
-PROGRAM := github.com/nth-project/nth/cmd/internal/program
+PROGRAM := github.com/nth-project/nth/cmd/internal/cli
 LDFLAGS := -s -w -X $(PROGRAM).version=$(VERSION) -X $(PROGRAM).commit=$(COMMIT)
 PROGRAMS := nth nth-queue nth-imds
 

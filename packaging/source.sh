@@ -40,10 +40,16 @@ pages() {
 	done
 }
 
+# manual OUTPUT PROGRAM puts the manual pages of a program's commands into OUTPUT/man, and the shells' completions into OUTPUT/completions.
+manual() {
+	CGO_ENABLED=0 go run -trimpath -tags manual "./cmd/$2" manual "packaging/man/$2.md" "$1"
+	cp "packaging/man/$2.toml.5" "$1/man/"
+}
+
 # program OUTPUT ARCHITECTURE [PROGRAM] builds nth, or another program, as it is released. Where BUILT names a directory, each is
 # built once, and what needs it again gets it from there.
 program() {
-	local shared=github.com/nth-project/nth/cmd/internal/program name=${3:-nth}
+	local shared=github.com/nth-project/nth/cmd/internal/cli name=${3:-nth}
 	local built=${BUILT:+$BUILT/$2/$name}
 	if [ -z "$built" ] || [ ! -e "$built" ]; then
 		GOOS=linux GOARCH=$2 CGO_ENABLED=0 go build -trimpath \

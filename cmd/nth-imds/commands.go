@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/url"
 	"os"
@@ -15,155 +14,143 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 )
 
 // spotNotice is how long before an interruption EC2 gives notice.
 const spotNotice = 2 * time.Minute
 
-func trigger(ctx context.Context, args []string, out io.Writer) error {
-	what, rest, err := subject("trigger", triggerUsage, args)
-	if err != nil {
-		return err
+func triggerCommand() *cobra.Command {
+	trigger := &cobra.Command{
+		Use: "trigger", Short: "announce something", Long: `Announces what EC2 announces. Several announcements can stand at once; maintenance adds to what is scheduled.`,
+		Args: func(*cobra.Command, []string) error {
+			return errors.New("name one of spot, rebalance, maintenance, lifecycle")
+		},
+		RunE: func(*cobra.Command, []string) error { return nil },
 	}
-	s := newRemote("trigger "+what, triggerUsage).delayable()
-	switch what {
-	case "spot":
-		return triggerSpot(ctx, s, rest, out)
-	case "rebalance":
-		return s.run(ctx, rest, out, func(ctx context.Context, c imdstest.Client) (string, error) {
-			return c.TriggerRebalance(ctx)
-		})
-	case "maintenance":
-		return triggerMaintenance(ctx, s, rest, out)
-	case "lifecycle":
-		words, err := s.parse(rest, "STATE")
-		if err != nil {
-			return err
-		}
-		return s.call(ctx, out, func(ctx context.Context, c imdstest.Client) (string, error) {
-			return c.TriggerLifecycle(ctx, words[0])
-		})
-	default:
-		return usageError{fmt.Sprintf("trigger: %q can't be announced: want spot, rebalance, maintenance or lifecycle", what)}
-	}
-}
-
-func triggerSpot(ctx context.Context, s *remote, args []string, out io.Writer) error {
-	in := spotNotice
-	s.duration(&in, "in")
-	action := s.String("action", "terminate", "")
-	return s.run(ctx, args, out, func(ctx context.Context, c imdstest.Client) (string, error) {
-		return c.TriggerSpot(ctx, *action, in)
+	in, action := spotNotice, ""
+	spot := remote("spot", "an interruption of a spot instance", func(ctx context.Context, c imdstest.Client, _ []string) (string, error) {
+		return c.TriggerSpot(ctx, action, in)
 	})
-}
-
-func triggerMaintenance(ctx context.Context, s *remote, args []string, out io.Writer) error {
+	duration(spot, &in, "in", "how long after the notice EC2 acts (default 2m)")
+	spot.Flags().StringVar(&action, "action", "terminate", "what EC2 does to the instance: terminate, stop or hibernate")
 	var m imdstest.Maintenance
-	s.StringVar(&m.Code, "code", "", "")
-	s.StringVar(&m.ID, "id", "", "")
-	s.StringVar(&m.State, "state", "", "")
-	s.duration(&m.In, "in")
-	s.duration(&m.For, "for")
-	return s.run(ctx, args, out, func(ctx context.Context, c imdstest.Client) (string, error) {
+	maintenance := remote("maintenance", "a scheduled event", func(ctx context.Context, c imdstest.Client, _ []string) (string, error) {
 		return c.TriggerMaintenance(ctx, m)
 	})
+	maintenance.Flags().StringVar(&m.Code, "code", "", "instance-reboot, system-reboot, system-maintenance, instance-retirement or instance-stop")
+	maintenance.Flags().StringVar(&m.ID, "id", "", "the event's ID; a scheduled one is changed, and keeps what is not given (default: made up)")
+	maintenance.Flags().StringVar(&m.State, "state", "", "active, canceled or completed; the last two also enter the history (default active)")
+	duration(maintenance, &m.In, "in", "how long after the notice EC2 acts (default 1h)")
+	duration(maintenance, &m.For, "for", "how long the maintenance takes (default 2h)")
+	lifecycle := remote("lifecycle STATE", "the target lifecycle state in the Auto Scaling group", func(ctx context.Context, c imdstest.Client, args []string) (string, error) {
+		return c.TriggerLifecycle(ctx, args[0])
+	})
+	lifecycle.Long = `Announces the state that Auto Scaling brings the instance into: Detached, InService, Standby, Terminated,
+Warmed:Hibernated, Warmed:Running, Warmed:Stopped or Warmed:Terminated.`
+	lifecycle.Args = cobra.ExactArgs(1)
+	rebalance := remote("rebalance", "a rebalance recommendation", func(ctx context.Context, c imdstest.Client, _ []string) (string, error) {
+		return c.TriggerRebalance(ctx)
+	})
+	trigger.AddCommand(spot, rebalance, maintenance, lifecycle)
+	return trigger
 }
 
-func withdraw(ctx context.Context, args []string, out io.Writer) error {
-	what, rest, err := subject("withdraw", withdrawUsage, args)
-	if err != nil {
-		return err
-	}
-	s := newRemote("withdraw "+what, withdrawUsage)
-	switch what {
-	case "maintenance":
-		id := s.String("id", "", "")
-		noHistory := s.Bool("no-history", false, "")
-		return s.delayable().run(ctx, rest, out, func(ctx context.Context, c imdstest.Client) (string, error) {
-			return c.WithdrawMaintenance(ctx, *id, *noHistory)
-		})
-	case "spot", "rebalance", "lifecycle", "all":
-		return s.delayable().run(ctx, rest, out, func(ctx context.Context, c imdstest.Client) (string, error) {
-			return c.Withdraw(ctx, what)
-		})
-	default:
-		return usageError{fmt.Sprintf("withdraw: %q is nothing that is announced: want spot, rebalance, maintenance, lifecycle or all", what)}
-	}
+func withdrawCommand() *cobra.Command {
+	var id string
+	var noHistory bool
+	cmd := remote("withdraw spot|rebalance|maintenance|lifecycle|all", "take back what was announced", func(ctx context.Context, c imdstest.Client, args []string) (string, error) {
+		if args[0] == "maintenance" {
+			return c.WithdrawMaintenance(ctx, id, noHistory)
+		}
+		return c.Withdraw(ctx, args[0])
+	})
+	cmd.Long = `Takes back what was announced. Maintenance leaves the schedule and enters the history as canceled, as on EC2.
+"all" also drops changes that still wait for their --after.`
+	cmd.ValidArgs = []string{"spot", "rebalance", "maintenance", "lifecycle", "all"}
+	cmd.Args = cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs)
+	cmd.Flags().StringVar(&id, "id", "", "only this maintenance event")
+	cmd.Flags().BoolVar(&noHistory, "no-history", false, "let maintenance just disappear")
+	return cmd
 }
 
-// subject splits off the first word of args, which says what a command is about, and on which its flags depend.
-func subject(name, usage string, args []string) (what string, rest []string, err error) {
-	switch {
-	case len(args) == 0:
-		return "", nil, usageError{fmt.Sprintf("%s: what? See \"nth-imds help %s\"", name, name)}
-	case isHelp(args[0]):
-		return "", nil, helpRequest{usage}
-	}
-	return args[0], args[1:], nil
-}
-
-func fault(ctx context.Context, args []string, out io.Writer) error {
+func faultCommand() *cobra.Command {
 	var f imdstest.Fault
-	s := newRemote("fault", faultUsage).delayable()
-	s.StringVar(&f.Path, "path", "", "")
-	s.duration(&f.For, "for")
-	s.duration(&f.Over, "over")
-	s.IntVar(&f.Status, "status", 0, "")
-	s.IntVar(&f.Times, "times", 0, "")
-	words, err := s.parse(args, "KIND")
-	if err != nil {
-		return err
-	}
-	if err := setKind(&f, words[0]); err != nil {
-		return err
-	}
-	return s.call(ctx, out, func(ctx context.Context, c imdstest.Client) (string, error) {
+	cmd := remote("fault KIND", "break the service", func(ctx context.Context, c imdstest.Client, _ []string) (string, error) {
 		return c.Fault(ctx, f)
 	})
+	cmd.Long = `Breaks the service until "nth-imds lift". Several faults can be in force; a request meets the one set last.
+
+  reset             begin an answer, then reset the connection
+  hang              accept requests and answer them only once lifted
+  slow              send the right answer byte by byte (--over)
+  500, 503, ...     answer with this status
+  401               refuse every token, though new ones are handed out
+  garbage           answer 200 with random bytes
+  oversized         answer 200 with 1 GiB
+  token-down        answer only requests for tokens with an error (--status);
+                    for a token endpoint that hangs: hang --path /latest/api/token
+  refuse            close the port; needs --for, because nobody could lift it`
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := cobra.ExactArgs(1)(cmd, args); err != nil {
+			return err
+		}
+		return setKind(&f, args[0])
+	}
+	cmd.Flags().StringVar(&f.Path, "path", "", "only what lies below this path, such as /latest/meta-data/spot")
+	duration(cmd, &f.For, "for", "lift it after so long")
+	duration(cmd, &f.Over, "over", "how long a slow answer takes (default 30s)")
+	cmd.Flags().IntVar(&f.Status, "status", 0, "the status of token-down (default 500)")
+	cmd.Flags().IntVar(&f.Times, "times", 0, "break only the next so many requests")
+	return cmd
 }
 
 // setKind parses the kind of a fault, or a status to answer with.
-func setKind(f *imdstest.Fault, word string) error {
-	for _, kind := range imdstest.Kinds() {
-		if word == string(kind) && kind != imdstest.Status {
-			f.Kind = kind
+func setKind(f *imdstest.Fault, kind string) error {
+	for _, known := range imdstest.Kinds() {
+		if kind == string(known) && known != imdstest.Status {
+			f.Kind = known
 			return nil
 		}
 	}
-	status, err := strconv.Atoi(word)
+	status, err := strconv.Atoi(kind)
 	if err != nil || status < 400 || status > 599 {
-		return usageError{fmt.Sprintf(
-			"fault: %q is no fault: want reset, hang, slow, garbage, oversized, token-down, refuse, or a status from 400 to 599", word)}
+		return fmt.Errorf("%q is no fault: want reset, hang, slow, garbage, oversized, token-down, refuse, or a status from 400 to 599", kind)
 	}
 	f.Kind, f.Status = imdstest.Status, status
 	return nil
 }
 
-func lift(ctx context.Context, args []string, out io.Writer) error {
-	s := newRemote("lift", liftUsage).delayable()
-	return s.run(ctx, args, out, func(ctx context.Context, c imdstest.Client) (string, error) { return c.Lift(ctx) })
+func liftCommand() *cobra.Command {
+	return remote("lift", "lift all faults; requests that hang are answered", func(ctx context.Context, c imdstest.Client, _ []string) (string, error) {
+		return c.Lift(ctx)
+	})
 }
 
-func expireTokens(ctx context.Context, args []string, out io.Writer) error {
-	s := newRemote("expire-tokens", expireUsage).delayable()
-	return s.run(ctx, args, out, func(ctx context.Context, c imdstest.Client) (string, error) { return c.ExpireTokens(ctx) })
+func expireTokensCommand() *cobra.Command {
+	return remote("expire-tokens", "make all tokens invalid that were handed out", func(ctx context.Context, c imdstest.Client, _ []string) (string, error) {
+		return c.ExpireTokens(ctx)
+	})
 }
 
-func show(ctx context.Context, args []string, out io.Writer) error {
-	s := newRemote("show", showUsage)
-	raw := s.Bool("json", false, "")
-	return s.run(ctx, args, out, func(ctx context.Context, c imdstest.Client) (string, error) {
+func showCommand() *cobra.Command {
+	var raw bool
+	cmd := remote("show", "show what is announced, broken and asked for", func(ctx context.Context, c imdstest.Client, _ []string) (string, error) {
 		state, err := c.State(ctx)
 		if err != nil {
 			return "", err
 		}
-		if *raw {
+		if raw {
 			text, err := json.MarshalIndent(state, "", "  ")
 			return string(text), err
 		}
 		return render(state), nil
 	})
+	cmd.Flags().BoolVar(&raw, "json", false, "print JSON")
+	return cmd
 }
 
 // render writes a State for people.
@@ -205,55 +192,40 @@ const defaultServer = "http://" + defaultListen
 // callTimeout is how long a simulator may take to answer.
 const callTimeout = 10 * time.Second
 
-// remote has the flags of the commands that control another nth-imds.
-type remote struct {
-	flags
-	server string
-	after  time.Duration
-}
-
-func newRemote(name, usage string) *remote {
-	s := &remote{flags: newFlags(name, usage)}
-	s.StringVar(&s.server, "server", cmp.Or(os.Getenv("NTH_IMDS"), defaultServer), "")
-	return s
-}
-
-// delayable adds the flag --after.
-func (s *remote) delayable() *remote {
-	s.duration(&s.after, "after")
-	return s
-}
-
-// run parses flags without words after them, and calls the simulator.
-func (s *remote) run(ctx context.Context, args []string, out io.Writer, f func(context.Context, imdstest.Client) (string, error)) error {
-	if _, err := s.parse(args); err != nil {
+// remote returns a command that calls another nth-imds, which serves, and prints the answer.
+func remote(use, short string, call func(ctx context.Context, c imdstest.Client, args []string) (string, error)) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs}
+	server := cmd.Flags().String("server", cmp.Or(os.Getenv("NTH_IMDS"), defaultServer), "the URL of the simulator, or $NTH_IMDS")
+	var after time.Duration
+	duration(cmd, &after, "after", "wait so long before the change")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
+		defer cancel()
+		address := *server
+		if !strings.Contains(address, "://") {
+			address = "http://" + address
+		}
+		text, err := call(ctx, imdstest.Client{URL: address, After: after}, args)
+		if unreachable, ok := errors.AsType[*url.Error](err); ok {
+			return fmt.Errorf("no simulator answers at %s (%w): start one with \"nth-imds\", or name it with --server or NTH_IMDS", *server, unreachable.Err)
+		}
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), text)
 		return err
 	}
-	return s.call(ctx, out, f)
+	return cmd
 }
 
-// call calls the simulator and prints its answer.
-func (s *remote) call(ctx context.Context, out io.Writer, f func(context.Context, imdstest.Client) (string, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	server := s.server
-	if !strings.Contains(server, "://") {
-		server = "http://" + server
-	}
-	text, err := f(ctx, imdstest.Client{URL: server, After: s.after})
-	if err != nil {
-		return s.explain(err)
-	}
-	_, err = fmt.Fprintln(out, text)
-	return err
-}
-
-// explain adds what to do about an error.
-func (s *remote) explain(err error) error {
-	var unreachable *url.Error
-	if errors.As(err, &unreachable) {
-		return fmt.Errorf("%s: no simulator answers at %s (%w): start one with \"nth-imds\", or name it with --server or NTH_IMDS",
-			s.Name(), s.server, unreachable.Err)
-	}
-	return fmt.Errorf("%s: %w", s.Name(), err)
+// duration defines a flag for a duration that is not negative.
+func duration(cmd *cobra.Command, d *time.Duration, name, usage string) {
+	cli.Flag(cmd, name, "DURATION", usage, func(text string) error {
+		parsed, err := time.ParseDuration(text)
+		if err != nil || parsed < 0 {
+			return errors.New("want a duration such as 90s or 2m")
+		}
+		*d = parsed
+		return nil
+	})
 }

@@ -11,130 +11,68 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/nth-project/nth/pkg/imds/imdstest"
-)
+	"github.com/spf13/cobra"
 
-// Exit statuses, of which 64 is EX_USAGE of sysexits.h.
-const (
-	exitOK    = 0
-	exitError = 1
-	exitUsage = 64
+	"github.com/nth-project/nth/cmd/internal/cli"
+	"github.com/nth-project/nth/pkg/imds/imdstest"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	status := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	status := cli.Run(ctx, nthIMDS(), os.Args[1:], os.Stdout, os.Stderr, func(stderr io.Writer, err error) {
+		fmt.Fprintf(stderr, "nth-imds: %v\n", err)
+	})
 	stop()
 	os.Exit(status)
 }
 
-type command struct {
-	name, summary, usage string
-	run                  func(ctx context.Context, args []string, out io.Writer) error
-}
+// nthIMDS returns the commands of the program, which serves unless another is named.
+func nthIMDS() *cobra.Command {
+	root := cli.Root("nth-imds", "simulate EC2's instance metadata service",
+		`nth-imds simulates EC2's instance metadata service (IMDSv2), to rehearse an interruption on any machine.
+Without a command it serves the metadata of a healthy instance, until it gets SIGTERM or SIGINT, and prints
+the address and each change. What is announced stays until it is withdrawn, even when its time has come.
 
-// commands lists the commands in the order of the help text.
-func commands() []command {
-	return []command{
-		{"serve", "be the metadata service of a healthy instance (the default)", serveUsage, serve},
-		{"trigger", "announce something: spot, rebalance, maintenance, lifecycle", triggerUsage, trigger},
-		{"withdraw", "take back what was announced", withdrawUsage, withdraw},
-		{"fault", "break the service", faultUsage, fault},
-		{"lift", "repair the service", liftUsage, lift},
-		{"expire-tokens", "make all tokens invalid that were handed out", expireUsage, expireTokens},
-		{"show", "tell what is announced, broken and asked for", showUsage, show},
-	}
-}
-
-// run runs the program and returns its exit status.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	err := dispatch(ctx, args, stdout)
-	if err == nil {
-		return exitOK
-	}
-	if help, ok := errors.AsType[helpRequest](err); ok {
-		fmt.Fprint(stdout, help.text)
-		return exitOK
-	}
-	fmt.Fprintf(stderr, "nth-imds: %v\n", err)
-	_, usage := errors.AsType[usageError](err)
-	_, invalid := errors.AsType[imdstest.InvalidError](err)
-	if usage || invalid {
-		return exitUsage
-	}
-	return exitError
-}
-
-func dispatch(ctx context.Context, args []string, out io.Writer) error {
-	if len(args) > 0 && isHelp(args[0]) {
-		return helpFor(args[1:])
-	}
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
-		return serve(ctx, args, out)
-	}
-	for _, c := range commands() {
-		if c.name == args[0] {
-			return c.run(ctx, args[1:], out)
-		}
-	}
-	return noCommand(args[0])
-}
-
-func isHelp(word string) bool {
-	return word == "help" || word == "-h" || word == "-help" || word == "--help"
-}
-
-func helpFor(args []string) error {
-	if len(args) == 0 {
-		return helpRequest{help()}
-	}
-	for _, c := range commands() {
-		if c.name == args[0] {
-			return helpRequest{c.usage}
-		}
-	}
-	return noCommand(args[0])
-}
-
-func noCommand(name string) error {
-	var names []string
-	for _, c := range commands() {
-		names = append(names, c.name)
-	}
-	return usageError{fmt.Sprintf("there is no command %q: want one of %s", name, strings.Join(names, ", "))}
+  nth-imds                         in one terminal
+  nth-imds trigger spot --in 2m    in another`,
+		triggerCommand(), withdrawCommand(), faultCommand(), liftCommand(), expireTokensCommand(), showCommand())
+	root.Args = cobra.NoArgs
+	serve(root)
+	return root
 }
 
 const defaultListen = "127.0.0.1:1338"
 
-// serve serves until ctx ends.
-func serve(ctx context.Context, args []string, out io.Writer) error {
-	f := newFlags("serve", serveUsage)
-	listen := f.String("listen", defaultListen, "")
-	lifeCycle := f.String("life-cycle", "spot", "")
-	verbose := f.Bool("verbose", false, "")
-	if _, err := f.parse(args); err != nil {
-		return err
+// serve makes cmd serve until its context ends.
+func serve(cmd *cobra.Command) {
+	listen := cmd.Flags().String("listen", defaultListen, "the address to listen on; port 0 chooses a free one")
+	lifeCycle := "spot"
+	cli.Flag(cmd, "life-cycle", "HOW", "how the instance was bought: spot or on-demand (default spot)", func(value string) error {
+		if lifeCycle = value; value != "spot" && value != "on-demand" {
+			return errors.New("want spot or on-demand")
+		}
+		return nil
+	})
+	verbose := cmd.Flags().Bool("verbose", false, "print each request too")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		srv, err := imdstest.Listen(*listen)
+		if err != nil {
+			return err
+		}
+		out := cmd.OutOrStdout()
+		srv.SetLifeCycle(lifeCycle)
+		printBanner(out, srv.URL, lifeCycle)
+		logChanges(srv, out, *verbose)
+		<-cmd.Context().Done()
+		srv.OnChange(nil)
+		srv.Close()
+		seen := srv.Requests()
+		fmt.Fprintf(out, "%s stopped, after %d requests, %d of them for tokens\n", clock(), seen.Total, seen.Tokens)
+		return nil
 	}
-	if *lifeCycle != "spot" && *lifeCycle != "on-demand" {
-		return usageError{fmt.Sprintf("serve: --life-cycle is %q: want spot or on-demand", *lifeCycle)}
-	}
-	srv, err := imdstest.Listen(*listen)
-	if err != nil {
-		return err
-	}
-	srv.SetLifeCycle(*lifeCycle)
-	printBanner(out, srv.URL, *lifeCycle)
-	logChanges(srv, out, *verbose)
-	<-ctx.Done()
-	srv.OnChange(nil)
-	srv.Close()
-	seen := srv.Requests()
-	fmt.Fprintf(out, "%s stopped, after %d requests, %d of them for tokens\n", clock(), seen.Total, seen.Tokens)
-	return nil
 }
 
 // printBanner says what is served where. The last word of its first line is the address, for programs.

@@ -159,34 +159,37 @@ $`)
 	}
 }
 
-func TestWrongUsageIsOneLineThatSaysWhatIsRight(t *testing.T) {
+func TestUsage_errors_are_one_line(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"explode", `nth-imds: unknown command "explode" for "nth-imds"; see "nth-imds --help"`},
+		{"--port 1", `nth-imds: unknown flag: --port; see "nth-imds --help"`},
+		{"--life-cycle leased", `nth-imds: invalid argument "leased" for "--life-cycle" flag: want spot or on-demand; see "nth-imds --help"`},
+		{"trigger", `nth-imds trigger: name one of spot, rebalance, maintenance, lifecycle; see "nth-imds trigger --help"`},
+		{"trigger flood", `nth-imds trigger: name one of spot, rebalance, maintenance, lifecycle; see "nth-imds trigger --help"`},
+		{"trigger spot --in 5", `nth-imds trigger spot: invalid argument "5" for "--in" flag: want a duration such as 90s or 2m; see "nth-imds trigger spot --help"`},
+		{"trigger spot --in -5s", `nth-imds trigger spot: invalid argument "-5s" for "--in" flag: want a duration such as 90s or 2m; see "nth-imds trigger spot --help"`},
+		{"trigger lifecycle", `nth-imds trigger lifecycle: accepts 1 arg(s), received 0; see "nth-imds trigger lifecycle --help"`},
+		{"withdraw flood", `nth-imds withdraw: invalid argument "flood" for "nth-imds withdraw"; see "nth-imds withdraw --help"`},
+		{"fault 200", `nth-imds fault: "200" is no fault: want reset, hang, slow, garbage, oversized, token-down, refuse, or a status from 400 to 599; see "nth-imds fault --help"`},
+	} {
+		if status, stdout, stderr := call(t, nil, strings.Fields(test.args)...); status != 64 || stdout != "" || stderr != test.want+"\n" {
+			t.Errorf("%q: status %d, stdout %q, stderr %q; want 64 and %q", test.args, status, stdout, stderr, test.want)
+		}
+	}
+}
+
+func TestSimulator_refuses_what_EC2_does_not_announce(t *testing.T) {
 	s := serve(t)
 	for _, test := range []struct{ args, want string }{
-		{"explode", `there is no command "explode": want one of serve, trigger, withdraw, fault, lift, expire-tokens, show`},
-		{"help explode", `there is no command "explode": want one of serve, trigger, withdraw, fault, lift, expire-tokens, show`},
-		{"--port 1", `serve: flag provided but not defined: -port`},
-		{"--life-cycle leased", `serve: --life-cycle is "leased": want spot or on-demand`},
-		{"serve now", `serve: "now" is one word too many, see "nth-imds help serve"`},
-		{"trigger", `trigger: what? See "nth-imds help trigger"`},
-		{"trigger flood", `trigger: "flood" can't be announced: want spot, rebalance, maintenance or lifecycle`},
-		{"trigger spot --in 5", `trigger spot: invalid value "5" for flag -in: want a duration such as 90s or 2m`},
-		{"trigger spot --in -5s", `trigger spot: invalid value "-5s" for flag -in: want a duration such as 90s or 2m`},
-		{"trigger spot --action pause", `trigger spot: action is "pause": want one of terminate, stop, hibernate`},
-		{"trigger spot now", `trigger spot: "now" is one word too many, see "nth-imds help trigger"`},
-		{"trigger lifecycle", `trigger lifecycle: STATE is missing, see "nth-imds help trigger"`},
-		{"trigger maintenance --code reboot", `trigger maintenance: code is "reboot": want one of instance-reboot, system-reboot, ` +
+		{"trigger spot --action pause", `action is "pause": want one of terminate, stop, hibernate`},
+		{"trigger maintenance --code reboot", `code is "reboot": want one of instance-reboot, system-reboot, ` +
 			`system-maintenance, instance-retirement, instance-stop`},
-		{"withdraw", `withdraw: what? See "nth-imds help withdraw"`},
-		{"withdraw flood", `withdraw: "flood" is nothing that is announced: want spot, rebalance, maintenance, lifecycle or all`},
-		{"withdraw maintenance --id x", `withdraw maintenance: no maintenance event "x" is scheduled`},
-		{"fault", `fault: KIND is missing, see "nth-imds help fault"`},
-		{"fault 200", `fault: "200" is no fault: want reset, hang, slow, garbage, oversized, token-down, refuse, or a status from 400 to 599`},
-		{"fault refuse", `fault: refuse also closes the port to whoever would lift it: say for how long, such as for 12s`},
-		{"lift me", `lift: "me" is one word too many, see "nth-imds help lift"`},
+		{"withdraw maintenance --id x", `no maintenance event "x" is scheduled`},
+		{"fault refuse", `refuse also closes the port to whoever would lift it: say for how long, such as for 12s`},
 	} {
 		status, stdout, stderr := call(t, []string{"NTH_IMDS=" + s.url}, strings.Fields(test.args)...)
-		if status != 64 || stdout != "" || stderr != "nth-imds: "+test.want+"\n" {
-			t.Errorf("%q: status %d, stdout %q, stderr %q; want 64 and %q", test.args, status, stdout, stderr, test.want)
+		if status != 1 || stdout != "" || stderr != "nth-imds: "+test.want+"\n" {
+			t.Errorf("%q: status %d, stdout %q, stderr %q; want 1 and %q", test.args, status, stdout, stderr, test.want)
 		}
 	}
 }
@@ -205,19 +208,6 @@ func TestAPortInUseIsAnError(t *testing.T) {
 	status, _, stderr := call(t, nil, "--listen", strings.TrimPrefix(s.url, "http://"))
 	if status != 1 || !strings.Contains(stderr, "address already in use") || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("status %d, %q", status, stderr)
-	}
-}
-
-func TestHelpIsThereForEveryCommand(t *testing.T) {
-	_, overview, _ := call(t, nil, "--help")
-	for _, name := range []string{"serve", "trigger", "withdraw", "fault", "lift", "expire-tokens", "show"} {
-		status, text, _ := call(t, nil, "help", name)
-		if status != 0 || !strings.HasPrefix(text, "Usage: nth-imds ") || !strings.Contains(overview, "  "+name+" ") {
-			t.Errorf("help %s: status %d, %q", name, status, text)
-		}
-		if status, again, _ := call(t, nil, name, "--help"); status != 0 || again != text {
-			t.Errorf("%s --help: status %d, %q, want the same as help %s", name, status, again, name)
-		}
 	}
 }
 

@@ -3,8 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
-	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -13,7 +13,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/nth-project/nth/cmd/internal/checks"
-	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
@@ -23,18 +22,9 @@ import (
 	"github.com/nth-project/nth/pkg/sqs"
 )
 
-// commandCheck is "nth-queue check".
-func commandCheck(ctx context.Context, args []string, to program.Streams) error {
-	var path string
-	var post bool
-	done, err := program.Parse("nth-queue check", checkUsage, args, to, func(flags *flag.FlagSet) {
-		program.ConfigFlag(flags, &path)
-		flags.BoolVar(&post, "webhook", false, "")
-	})
-	if done || err != nil {
-		return err
-	}
-	c := &check{checks.For("nth-queue", to.Out)}
+// runCheck is "nth-queue check".
+func runCheck(ctx context.Context, out io.Writer, path string, post bool) error {
+	c := &check{checks.For("nth-queue", out)}
 	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
 	cfg, looked, err := own.Beside(ctx, path, false)

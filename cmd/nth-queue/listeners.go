@@ -10,7 +10,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
@@ -92,7 +91,7 @@ func (n *notices) begin() (end func()) {
 	}
 	return func() {
 		n.stop()
-		program.Within(program.LastWords, n.work.Wait)
+		daemon.Within(daemon.ReportTimeout, n.work.Wait)
 	}
 }
 

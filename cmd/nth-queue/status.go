@@ -11,7 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/apiserver"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
@@ -191,7 +191,7 @@ func (b *statusReporter) heard(err error) {
 
 // newStatusReporter returns the reporter of a process that begins now.
 func newStatusReporter(cfg config.Queue, client apiserver.Client, manager *systemd.Notifier, log *logrus.Entry) *statusReporter {
-	version, _ := program.BuildVersion()
+	version, _ := cli.BuildVersion()
 	pace := glance
 	if watched := manager.WatchdogInterval(); watched > 0 {
 		pace = min(glance, watched/3)

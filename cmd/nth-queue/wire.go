@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"regexp"
@@ -16,8 +15,8 @@ import (
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/apiserver"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
@@ -32,15 +31,6 @@ import (
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/systemd"
 )
-
-// commandRun is "nth-queue run".
-func commandRun(ctx context.Context, args []string, to program.Streams) error {
-	read, done, err := own.ParseRun(runUsage, args, to)
-	if done || err != nil {
-		return err
-	}
-	return daemon.Run(ctx, own.Name, read, func(config.Log) io.Writer { return to.Err }, serve)
-}
 
 // serve wires the service and runs it until ctx ends.
 func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) error {
@@ -258,7 +248,7 @@ func regionOf(queue string) string {
 
 // connect makes a client of the API server. It sends no request. requested, if not nil, is called for each request that is sent later.
 func connect(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (apiserver.Client, error) {
-	version, _ := program.BuildVersion()
+	version, _ := cli.BuildVersion()
 	options := apiserver.Options{UserAgent: "nth-queue/" + version, Requested: requested}
 	if cfg.Kubernetes.Token != config.PluginToken {
 		account, err := awsConfig(ctx, cfg)

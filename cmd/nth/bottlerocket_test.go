@@ -43,6 +43,15 @@ func containerIn(t *testing.T, text string) hostContainer {
 	return data.Settings.HostContainers["nth"]
 }
 
+func shipped(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 func TestTheUserDataForBottlerocketHasGoodSettings(t *testing.T) {
 	want := config.Default()
 	if err := config.Decode("nth.toml", []byte(shipped(t, examples+"nth.toml")), &want); err != nil {

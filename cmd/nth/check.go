@@ -3,14 +3,16 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/nth-project/nth/cmd/internal/checks"
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
@@ -24,19 +26,26 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// commandCheck implements "nth check".
-func (h hostInfo) commandCheck(ctx context.Context, args []string, to program.Streams) error {
-	var path string
-	var offline, post bool
-	done, err := program.Parse("nth check", checkUsage, args, to, func(flags *flag.FlagSet) {
-		program.ConfigFlag(flags, &path)
-		flags.BoolVar(&offline, "offline", false, "")
-		flags.BoolVar(&post, "webhook", false, "")
-	})
-	if done || err != nil {
-		return err
+// checkCommand returns "nth check".
+func (h hostInfo) checkCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "check", Short: "verify that this node can be drained", Args: cobra.NoArgs,
+		Long: `Checks everything that nth needs to drain this node, one line each: "ok", "warn" for what deserves a look,
+and "fail" for what would keep nth from working. Nothing is changed, on the node or on this machine.
+The exit status is 0 without a "fail", 1 with one, and 78 if the configuration is invalid. It needs root's rights.`,
 	}
-	c := &check{checks.For("nth", to.Out), h}
+	path := h.settings().ConfigFlag(cmd)
+	offline := cmd.Flags().Bool("offline", false, "check what is there while an image is baked: no cluster, no metadata service, no logind")
+	post := cmd.Flags().Bool("webhook", false, "post a message to the webhook, marked as a test")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return h.check(cmd.Context(), cmd.OutOrStdout(), *path, *offline, *post)
+	}
+	return cmd
+}
+
+// check prints what it finds, and returns an error if anything keeps nth from working.
+func (h hostInfo) check(ctx context.Context, out io.Writer, path string, offline, post bool) error {
+	c := &check{checks.For("nth", out), h}
 	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
 	cfg, found, err := h.settings().Beside(ctx, path, offline)
@@ -58,7 +67,7 @@ func (h hostInfo) commandCheck(ctx context.Context, args []string, to program.St
 }
 
 // errToldConfig ends the program with status 78, without another message.
-var errToldConfig = program.ConfigError{Fault: program.ErrTold}
+var errToldConfig = cli.ConfigError{Fault: cli.ErrReported}
 
 // check checks whether nth can work here.
 type check struct {

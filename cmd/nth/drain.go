@@ -3,15 +3,16 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
@@ -22,33 +23,38 @@ import (
 // byHandDeadline is the default of --deadline.
 const byHandDeadline = 10 * time.Minute
 
-// commandDrain implements "nth drain".
-func (h hostInfo) commandDrain(ctx context.Context, args []string, to program.Streams) error {
-	var path string
-	var undo bool
+// drainCommand returns "nth drain".
+func (h hostInfo) drainCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "drain", Short: "drain this node now, or undo that", Args: cobra.NoArgs,
+		Long: `Cordons and drains this node, for operators and for what patches machines: with the kubelet's identity and
+the settings of [drain], and whether the service runs or not. It respects disruption budgets to the end, and
+deletes nothing. The node stays cordoned, also over reboots, until --undo takes that back; the service does
+not uncordon it. The exit status is 0 if the node is drained, and 1 if not: its time was over, somebody
+uncordoned the node or wants the pods left alone, or it was interrupted; the node stays cordoned then.
+It needs root's rights.`,
+	}
+	path := h.settings().ConfigFlag(cmd)
+	undo := cmd.Flags().Bool("undo", false, `take back what "nth drain" has set, and nothing else; 0 if nothing of it is left`)
 	limit := byHandDeadline
-	done, err := program.Parse("nth drain", drainUsage, args, to, func(flags *flag.FlagSet) {
-		program.ConfigFlag(flags, &path)
-		flags.BoolVar(&undo, "undo", false, "")
-		flags.Func("deadline", "", func(value string) (err error) {
-			if limit, err = time.ParseDuration(value); err != nil || limit <= 0 {
-				return errors.New("must be a duration such as 90s or 10m")
-			}
-			return nil
-		})
+	cli.Flag(cmd, "deadline", "DURATION", "give up after so long (default 10m)", func(value string) (err error) {
+		if limit, err = time.ParseDuration(value); err != nil || limit <= 0 {
+			return errors.New("must be a duration such as 90s or 10m")
+		}
+		return nil
 	})
-	if done || err != nil {
-		return err
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := h.quietConfig(*path)
+		if err != nil {
+			return err
+		}
+		ctx, stop := daemon.UntilSignal(cmd.Context())
+		defer stop()
+		ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %s", limit))
+		defer cancel()
+		return h.drainByHand(ctx, cfg, *undo, cmd.OutOrStdout())
 	}
-	cfg, err := h.quietConfig(path)
-	if err != nil {
-		return err
-	}
-	ctx, stop := program.UntilSignal(ctx)
-	defer stop()
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %s", limit))
-	defer cancel()
-	return h.drainByHand(ctx, cfg, undo, to.Out)
+	return cmd
 }
 
 // drainByHand drains this node, or undoes that.

@@ -8,9 +8,10 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
 
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/state"
@@ -19,8 +20,6 @@ import (
 
 // What the tests see of the program besides its streams and its exit status.
 var (
-	Run         = nth(detectHost()).Run
-	UntilSignal = program.UntilSignal
 	UnderParent = underParent
 	Complain    = daemon.Complain("nth")
 
@@ -30,6 +29,11 @@ var (
 
 	Underway = underway
 )
+
+// Run runs nth, as the process does.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return cli.Run(ctx, nth(detectHost()), args, stdout, stderr, Complain)
+}
 
 // StopWithin is how long the stop job of a unit on a machine may drain for.
 func StopWithin(timeout time.Duration) time.Duration {
@@ -49,8 +53,9 @@ func NewLogger(cfg config.Log, stderr io.Writer) *logrus.Logger {
 
 // RunSettings returns the settings that "nth run" has after its flags.
 func RunSettings(args ...string) (config.Config, error) {
-	read, _, err := detectHost().settings().ParseRun(runUsage, args, program.Streams{Out: io.Discard, Err: io.Discard})
-	if err != nil {
+	cmd := &cobra.Command{}
+	read := detectHost().settings().RunFlags(cmd)
+	if err := cmd.ParseFlags(args); err != nil {
 		return config.Config{}, err
 	}
 	return read()
@@ -136,19 +141,5 @@ func Supervise(start func() (Supervised, error), log *logrus.Entry, signals <-ch
 
 // RunAsParent is "nth run" in a host container.
 func RunAsParent(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	const asParent = "run-as-parent"
-	p := nth(detectHost())
-	p.Hidden = append(p.Hidden, program.Command{Name: asParent, Run: func(_ context.Context, args []string, to program.Streams) error {
-		return supervise(args, to)
-	}})
-	return p.Run(ctx, append([]string{asParent}, args...), stdout, stderr)
-}
-
-// Usages are the help texts of the commands.
-func Usages() map[string]string {
-	usages := map[string]string{}
-	for _, c := range nth(hostInfo{}).Commands {
-		usages[c.Name] = c.Usage
-	}
-	return usages
+	return cli.Run(ctx, nth(hostInfo{contained: true}), append([]string{"run"}, args...), stdout, stderr, Complain)
 }

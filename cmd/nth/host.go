@@ -10,8 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/bottlerocket"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/ekstoken"
@@ -70,7 +72,7 @@ func (h hostInfo) newKubelet(cfg config.Config, metadata *imds.Source, requested
 
 // identityOptions returns where the identity is found, by the settings.
 func (h hostInfo) identityOptions(cfg config.Config, metadata func(context.Context, string) ([]byte, error)) kubelet.Options {
-	version, _ := program.BuildVersion()
+	version, _ := cli.BuildVersion()
 	options := kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig, Root: cfg.HostRoot, UserAgent: "nth/" + version}
 	if cfg.HostRoot != "" {
 		options.Launcher = []string{"/proc/self/exe", inRoot, cfg.HostRoot}
@@ -111,22 +113,22 @@ func (h hostInfo) system(cfg config.Config) system {
 }
 
 // logStream returns the stream to log to.
-func logStream(cfg config.Log, to program.Streams) io.Writer {
+func logStream(cfg config.Log, cmd *cobra.Command) io.Writer {
 	if cfg.Format == "prefix" {
-		return to.Out
+		return cmd.OutOrStdout()
 	}
-	return to.Err
+	return cmd.ErrOrStderr()
 }
 
 // complainContained logs the error that ends the daemon in a host container, whose standard error is the console, and returns an error
 // for the same exit status without a message.
 func complainContained(out io.Writer, err error) error {
-	message, text := daemon.LastWords(err)
+	message, text := daemon.FinalMessage(err)
 	daemon.Errors(daemon.NewLogger("nth", config.Log{Level: "info", Format: "prefix"}, out), message, text)
-	if _, wrongConfig := errors.AsType[program.ConfigError](err); wrongConfig {
+	if _, wrongConfig := errors.AsType[cli.ConfigError](err); wrongConfig {
 		return errToldConfig
 	}
-	return program.ErrTold
+	return cli.ErrReported
 }
 
 // container reports about a host container, which has no service, catalog or drop-in.

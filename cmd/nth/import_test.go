@@ -85,19 +85,3 @@ func TestWhatIsImportedIsJudgedBeforeItIsPrinted(t *testing.T) {
 		}
 	}
 }
-
-func TestImportSaysHowItIsUsed(t *testing.T) {
-	for args, want := range map[string]string{
-		"config import":                     "exactly one FILE is required",
-		"config import a b":                 "exactly one FILE is required",
-		"config import --nope a":            "flag provided but not defined: -nope",
-		"config import --secrets here file": `--secrets "here": must be an absolute path`,
-	} {
-		if status, stdout, stderr := call(t, args); status != 64 || stdout != "" || !strings.Contains(stderr, want) {
-			t.Errorf("nth %s: status %d, %q, want 64 and %q", args, status, stderr, want)
-		}
-	}
-	if status, stdout, _ := call(t, "config import --help"); status != 0 || !strings.Contains(stdout, "--secrets DIR") {
-		t.Errorf("its help: status %d: %s", status, stdout)
-	}
-}

@@ -9,7 +9,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
@@ -72,7 +71,7 @@ func (n *notices) around(run func(context.Context) error) func(context.Context) 
 		}
 		defer func() {
 			stop()
-			program.Within(program.LastWords, work.Wait)
+			daemon.Within(daemon.ReportTimeout, work.Wait)
 		}()
 		return run(ctx)
 	}

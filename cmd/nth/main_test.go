@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	nth "github.com/nth-project/nth/cmd/nth"
 )
 
@@ -37,7 +38,7 @@ func TestMain(m *testing.M) {
 }
 
 func beStubborn() {
-	ctx, stop := nth.UntilSignal(context.Background())
+	ctx, stop := daemon.UntilSignal(context.Background())
 	defer stop()
 	fmt.Println("watching")
 	<-ctx.Done()
@@ -73,52 +74,53 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-func TestOutputOfEveryCommand(t *testing.T) {
+func TestOutput_of_commands_that_only_print(t *testing.T) {
 	for _, c := range []struct{ args, golden string }{
 		{"help", "help"},
 		{"--help", "help"},
 		{"-h", "help"},
-		{"help run", "help-run"},
-		{"run --help", "help-run"},
-		{"run -h", "help-run"},
-		{"help config", "help-config"},
-		{"config --help", "help-config"},
-		{"version --help", "help-version"},
-		{"rehearse --help", "help-rehearse"},
+		{"help drain", "help-drain"},
 		{"drain --help", "help-drain"},
-		{"status --help", "help-status"},
-		{"check --help", "help-check"},
+		{"drain -h", "help-drain"},
+		{"config import --help", "help-config-import"},
 		{"config --config testdata/spot.toml", "config-spot"},
 		{"config --check --config testdata/spot.toml", "config-check-spot"},
+		{"__complete", "complete-command"},
+		{"__complete drain --", "complete-flag"},
+		{"__complete run --config", "complete-file"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
-			status, stdout, stderr := call(t, c.args)
-			if status != 0 || stderr != "" {
-				t.Errorf("status %d, on standard error: %s", status, stderr)
+			var out, errs bytes.Buffer
+			args := strings.Fields(c.args)
+			completes := args[0] == "__complete"
+			if completes && len(args) == 1 || c.golden == "complete-file" {
+				args = append(args, "")
 			}
-			golden(t, c.golden, stdout)
+			status := nth.Run(t.Context(), args, &out, &errs)
+			if status != 0 || errs.Len() > 0 && !completes {
+				t.Errorf("status %d, on standard error: %s", status, &errs)
+			}
+			golden(t, c.golden, out.String())
 		})
 	}
 }
 
-func TestAWrongCommandLineIsStatus64AndOneLine(t *testing.T) {
+func TestUsage_errors_are_one_line(t *testing.T) {
 	for _, c := range []struct{ args, stderr string }{
-		{"evict", `nth: there is no command "evict", see "nth help"`},
-		{"--verbose", `nth: there is no command "--verbose", see "nth help"`},
-		{"help evict", `nth help: there is no command "evict", see "nth help"`},
-		{"run --verbose", `nth run: flag provided but not defined: -verbose, see "nth run --help"`},
-		{"run now", `nth run: unexpected argument "now", see "nth run --help"`},
-		{"run --config", `nth run: flag needs an argument: -config, see "nth run --help"`},
-		{"run --config=", `nth run: invalid value "" for flag -config: must name a file, see "nth run --help"`},
-		{"run --dry-run=perhaps", `nth run: invalid boolean value "perhaps" for -dry-run: must be true or false, see "nth run --help"`},
-		{"rehearse --deadline 1h", `nth rehearse: invalid value "1h" for flag -deadline: must be from 5s to 2m0s, which is all that EC2 gives, see "nth rehearse --help"`},
-		{"drain --deadline 0", `nth drain: invalid value "0" for flag -deadline: must be a duration such as 90s or 10m, see "nth drain --help"`},
-		{"drain web-1", `nth drain: unexpected argument "web-1", see "nth drain --help"`},
-		{"rehearse --kubeconfig=", `nth rehearse: invalid value "" for flag -kubeconfig: must name a file, see "nth rehearse --help"`},
-		{"config --chekc", `nth config: flag provided but not defined: -chekc, see "nth config --help"`},
-		{"status now", `nth status: unexpected argument "now", see "nth status --help"`},
-		{"check --online", `nth check: flag provided but not defined: -online, see "nth check --help"`},
-		{"version 1", `nth version: unexpected argument "1", see "nth version --help"`},
+		{"evict", `nth: unknown command "evict" for "nth"; see "nth --help"`},
+		{"stauts", `nth: unknown command "stauts" for "nth"; did you mean status; see "nth --help"`},
+		{"--verbose", `nth: unknown flag: --verbose; see "nth --help"`},
+		{"run --verbose", `nth run: unknown flag: --verbose; see "nth run --help"`},
+		{"run now", `nth run: unknown command "now" for "nth run"; see "nth run --help"`},
+		{"run --config", `nth run: flag needs an argument: --config; see "nth run --help"`},
+		{"run --config=", `nth run: invalid argument "" for "--config" flag: must name a file; see "nth run --help"`},
+		{"run --dry-run=perhaps", `nth run: invalid argument "perhaps" for "--dry-run" flag: strconv.ParseBool: parsing "perhaps": invalid syntax; see "nth run --help"`},
+		{"rehearse --deadline 1h", `nth rehearse: invalid argument "1h" for "--deadline" flag: must be from 5s to 2m0s, which is all that EC2 gives; see "nth rehearse --help"`},
+		{"rehearse --kubeconfig=", `nth rehearse: invalid argument "" for "--kubeconfig" flag: must name a file; see "nth rehearse --help"`},
+		{"drain --deadline 0", `nth drain: invalid argument "0" for "--deadline" flag: must be a duration such as 90s or 10m; see "nth drain --help"`},
+		{"config import", `nth config import: accepts 1 arg(s), received 0; see "nth config import --help"`},
+		{"config import --secrets here file", `nth config import: invalid argument "here" for "--secrets" flag: must be an absolute path, as the settings name it; see "nth config import --help"`},
+		{"in-root /", `nth in-root: requires at least 2 arg(s), only received 1; see "nth in-root --help"`},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			status, stdout, stderr := call(t, c.args)
@@ -129,7 +131,7 @@ func TestAWrongCommandLineIsStatus64AndOneLine(t *testing.T) {
 	}
 }
 
-func TestWithoutACommandTheHelpIsAnError(t *testing.T) {
+func TestUsage_without_a_command_is_help_and_an_error(t *testing.T) {
 	status, stdout, stderr := call(t, "")
 	if status != 64 || stdout != "" {
 		t.Errorf("status %d, stdout %q", status, stdout)
@@ -159,7 +161,7 @@ func TestASettingsFileThatIsNotThereIsStatus78(t *testing.T) {
 }
 
 func TestVersionNamesVersionCommitAndToolchain(t *testing.T) {
-	form := regexp.MustCompile(`^nth \S+ \(commit \S+, go1\.\S+, [a-z]+/[a-z0-9]+\)\n$`)
+	form := regexp.MustCompile(`^nth version \S+ \(commit \S+, go1\.\S+, [a-z]+/[a-z0-9]+\)\n$`)
 	for _, args := range []string{"version", "--version"} {
 		status, stdout, stderr := call(t, args)
 		if status != 0 || stderr != "" || !form.MatchString(stdout) {

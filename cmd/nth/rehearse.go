@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -15,9 +14,10 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
 
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
@@ -35,36 +35,35 @@ import (
 // shortestNotice is the shortest notice: EC2's notices are in whole seconds, and a drain needs some.
 const shortestNotice = 5 * time.Second
 
-// commandRehearse implements "nth rehearse".
-func (h hostInfo) commandRehearse(ctx context.Context, args []string, to program.Streams) error {
-	var path, kubeconfig string
+// rehearseCommand returns "nth rehearse".
+func (h hostInfo) rehearseCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "rehearse", Short: "show what a spot interruption would do, change nothing", Args: cobra.NoArgs,
+		Long: `Shows what nth does when EC2 takes this machine back, with the settings in effect: a simulated metadata
+service gives a spot notice, and nth acts on it. It ends when the node is drained. It needs no rights and
+changes nothing: on a node it looks at that node, as a dry run; elsewhere it simulates a cluster.
+The exit status is 0 if the node was drained in time, or need not be by the settings, and 1 if not.`,
+	}
+	path := h.settings().ConfigFlag(cmd)
+	kubeconfig := cli.FileFlag(cmd, "kubeconfig", "look at the node whose kubelet has this kubeconfig")
 	notice := daemon.SpotNotice
-	done, err := program.Parse("nth rehearse", rehearseUsage, args, to, func(flags *flag.FlagSet) {
-		program.ConfigFlag(flags, &path)
-		flags.Func("kubeconfig", "", func(value string) error {
-			if kubeconfig = value; value == "" {
-				return errors.New("must name a file")
-			}
-			return nil
-		})
-		flags.Func("deadline", "", func(value string) (err error) {
-			notice, err = time.ParseDuration(value)
-			if err != nil || notice < shortestNotice || notice > daemon.SpotNotice {
-				return fmt.Errorf("must be from %s to %s, which is all that EC2 gives", shortestNotice, daemon.SpotNotice)
-			}
-			return nil
-		})
+	cli.Flag(cmd, "deadline", "DURATION", "how long the notice is, 5s to 2m (default 2m, as EC2's)", func(value string) (err error) {
+		notice, err = time.ParseDuration(value)
+		if err != nil || notice < shortestNotice || notice > daemon.SpotNotice {
+			return fmt.Errorf("must be from %s to %s, which is all that EC2 gives", shortestNotice, daemon.SpotNotice)
+		}
+		return nil
 	})
-	if done || err != nil {
-		return err
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := h.quietConfig(*path)
+		if err != nil {
+			return err
+		}
+		ctx, stop := daemon.UntilSignal(cmd.Context())
+		defer stop()
+		return h.rehearse(ctx, cfg, *path, *kubeconfig, notice, cmd.OutOrStdout())
 	}
-	cfg, err := h.quietConfig(path)
-	if err != nil {
-		return err
-	}
-	ctx, stop := program.UntilSignal(ctx)
-	defer stop()
-	return h.rehearse(ctx, cfg, path, kubeconfig, notice, to.Out)
+	return cmd
 }
 
 // rehearse makes the daemon's own parts handle a notice of that length, and prints what they do.
@@ -431,7 +430,7 @@ func (t *timeline) conclude(outcome event.Outcome, rules policy.Settings) error 
 		fmt.Fprintln(t.out, "The node is left alone, as people ask for on the Node.")
 	case event.OutOfTime:
 		fmt.Fprintln(t.out, "The node is NOT drained in time. What is left would end with the machine.")
-		return program.ErrTold
+		return cli.ErrReported
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
-	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/cli"
 	nth "github.com/nth-project/nth/cmd/nth"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -127,7 +127,7 @@ func TestWhatIsWrongWithWhatIsOnlyToldHoldsNothingElseUp(t *testing.T) {
 	read := started
 	read.Drain.Margin, read.Webhook.Template, read.Webhook.TemplateText, read.Log.Level = time.Second, "wrong", "", "debug"
 	wrong := func() (config.Config, error) {
-		return read, program.ConfigError{Fault: config.Degraded{Faults: []error{errors.New("webhook: a"), errors.New("webhook: b")}}}
+		return read, cli.ConfigError{Fault: config.Degraded{Faults: []error{errors.New("webhook: a"), errors.New("webhook: b")}}}
 	}
 	right := read
 	right.Webhook.Template, right.Webhook.TemplateText = "better", "better"

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
@@ -34,7 +34,7 @@ type statusReporter struct {
 
 // newStatusReporter returns a reporter that passes the status to next. degraded lists faults in the settings.
 func newStatusReporter(next statusWriter, failing func() []string, degraded []string, cfg config.Config) *statusReporter {
-	version, _ := program.BuildVersion()
+	version, _ := cli.BuildVersion()
 	b := &statusReporter{next: next, failing: failing, degraded: degraded, program: version, dryRun: cfg.DryRun}
 	b.setIgnored(policyOf(cfg.Events))
 	return b

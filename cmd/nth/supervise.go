@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -58,7 +60,7 @@ func (s supervisor) run(signals <-chan os.Signal) (status int) {
 		if err == nil {
 			var asked bool
 			asked, status, how = attend(process, signals)
-			if asked || status == program.ExitUsage || status == program.ExitConfig {
+			if asked || status == cli.ExitUsage || status == cli.ExitConfig {
 				return status
 			}
 		}
@@ -68,7 +70,7 @@ func (s supervisor) run(signals <-chan os.Signal) (status int) {
 		}
 		s.say(fmt.Sprintf("nth has ended after %s (%s); starting it again in %s", lived.Round(time.Millisecond), how, pause), err)
 		if stopAsked(signals, pause) {
-			return program.ExitOK
+			return cli.ExitOK
 		}
 	}
 }
@@ -111,7 +113,7 @@ func asksToStop(s os.Signal) bool { return s == syscall.SIGTERM || s == syscall.
 
 // say logs one line. A log that hangs must not prevent a restart.
 func (s supervisor) say(line string, err error) {
-	program.Within(time.Second, func() {
+	daemon.Within(time.Second, func() {
 		if err != nil {
 			line += ": " + err.Error()
 		}
@@ -119,8 +121,8 @@ func (s supervisor) say(line string, err error) {
 	})
 }
 
-// supervise runs the daemon with these arguments as a child of this process.
-func supervise(args []string, to program.Streams) error {
+// supervise runs the daemon, with the flags of the command, as a child of this process.
+func supervise(cmd *cobra.Command) error {
 	// To the kernel, the parent whose death kills the child is the thread that has started it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -128,26 +130,28 @@ func supervise(args []string, to program.Streams) error {
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(signals)
 	s := supervisor{
-		start: func() (supervised, error) { return startDaemon(args, to) },
-		log:   logrus.NewEntry(daemon.NewLogger("nth", config.Log{Level: "info", Format: "prefix"}, to.Out)),
+		start: func() (supervised, error) { return startDaemon(cmd) },
+		log:   logrus.NewEntry(daemon.NewLogger("nth", config.Log{Level: "info", Format: "prefix"}, cmd.OutOrStdout())),
 	}
 	switch s.run(signals) {
-	case program.ExitOK:
+	case cli.ExitOK:
 		return nil
-	case program.ExitConfig:
+	case cli.ExitConfig:
 		return errToldConfig
 	default:
-		return program.ErrTold
+		return cli.ErrReported
 	}
 }
 
 // childDaemon is the daemon as a process.
 type childDaemon struct{ command *exec.Cmd }
 
-func startDaemon(args []string, to program.Streams) (supervised, error) {
-	command := exec.Command("/proc/self/exe", append([]string{underParent}, args...)...) // Signals end it.
+func startDaemon(parent *cobra.Command) (supervised, error) {
+	args := []string{underParent}
+	parent.Flags().Visit(func(f *pflag.Flag) { args = append(args, "--"+f.Name+"="+f.Value.String()) })
+	command := exec.Command("/proc/self/exe", args...) // Signals end it.
 	command.Args[0] = os.Args[0]
-	command.Stdin, command.Stdout, command.Stderr = os.Stdin, to.Out, to.Err
+	command.Stdin, command.Stdout, command.Stderr = os.Stdin, parent.OutOrStdout(), parent.ErrOrStderr()
 	// In its own process group, it gets a terminal's signals once, from this process: a second one would end it immediately.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return childDaemon{command}, command.Start()
@@ -222,20 +226,20 @@ func (w *watchdog) watch(ctx context.Context, stalled func()) {
 	stalled()
 }
 
-// lastGasp is how long a process that hangs tries to log that. The log may be what it hangs on.
-const lastGasp = 2 * time.Second
+// stallTimeout is how long a process that hangs tries to log that. The log may be what it hangs on.
+const stallTimeout = 2 * time.Second
 
 // longestDump is the size of the goroutine dump in bytes: a daemon has some hundred goroutines at most.
 const longestDump = 1 << 20
 
 // giveUp logs that the process hangs, dumps its goroutines, and exits.
 func giveUp(log *logrus.Entry, stderr io.Writer, exit func(int)) {
-	program.Within(lastGasp, func() {
+	daemon.Within(stallTimeout, func() {
 		log.WithField(systemd.FieldMessageID, systemd.Stalled).
 			Errorf("the main loop has given no sign of life for %s, and no service manager watches: ending nth, so that it can be started again",
 				watchdogTicks*watchdogTick)
 		dump := make([]byte, longestDump)
 		fmt.Fprintf(stderr, "%s\n", dump[:runtime.Stack(dump, true)])
 	})
-	exit(program.ExitError)
+	exit(cli.ExitError)
 }

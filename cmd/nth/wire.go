@@ -10,8 +10,10 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/spf13/cobra"
+
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
@@ -133,7 +135,7 @@ func newSource(opts imds.Options) (*imds.Source, error) {
 	opts.EndpointMode = strings.TrimSpace(os.Getenv(imds.EndpointModeVariable))
 	source, err := imds.New(opts)
 	if err != nil {
-		return nil, program.ConfigError{Fault: fmt.Errorf("setting up the metadata source: %w", err)}
+		return nil, cli.ConfigError{Fault: fmt.Errorf("setting up the metadata source: %w", err)}
 	}
 	return source, nil
 }
@@ -158,34 +160,40 @@ func watched(rules policy.Settings) []event.Kind {
 	return kinds
 }
 
-// commandRun implements "nth run".
-func (h hostInfo) commandRun(ctx context.Context, args []string, to program.Streams) error {
-	read, done, err := h.settings().ParseRun(runUsage, args, to)
-	if done || err != nil {
-		return err
+// runCommand returns "nth run". In a host container, it only supervises a child that runs the daemon.
+func (h hostInfo) runCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "run", Short: "watch for interruptions and drain this node", Args: cobra.NoArgs,
+		Long: `Watches what EC2 announces for this machine, and cordons and drains its Kubernetes node in time.
+Runs until it gets SIGTERM or SIGINT; a second one ends it at once.`,
 	}
-	if h.contained {
-		return supervise(args, to)
+	read := h.settings().RunFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if h.contained {
+			return supervise(cmd)
+		}
+		return h.watch(cmd, read)
 	}
-	return h.watch(ctx, read, to)
+	return cmd
 }
 
-// commandUnderParent implements underParent.
-func (h hostInfo) commandUnderParent(ctx context.Context, args []string, to program.Streams) error {
-	read, done, err := h.settings().ParseRun(runUsage, args, to)
-	if done || err != nil {
-		return err
+// underParentCommand returns underParent.
+func (h hostInfo) underParentCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: underParent, Hidden: true, Args: cobra.NoArgs}
+	read := h.settings().RunFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := h.watch(cmd, read); err != nil {
+			return complainContained(cmd.OutOrStdout(), err)
+		}
+		return nil
 	}
-	if err := h.watch(ctx, read, to); err != nil {
-		return complainContained(to.Out, err)
-	}
-	return nil
+	return cmd
 }
 
 // watch runs the daemon with the settings that read returns, until a signal asks it to stop.
-func (h hostInfo) watch(ctx context.Context, read func() (config.Config, error), to program.Streams) error {
-	stream := func(cfg config.Log) io.Writer { return logStream(cfg, to) }
-	return daemon.Run(ctx, "nth", read, stream, func(ctx context.Context, d *daemon.Daemon[config.Config, *config.Config]) error {
+func (h hostInfo) watch(cmd *cobra.Command, read func() (config.Config, error)) error {
+	stream := func(cfg config.Log) io.Writer { return logStream(cfg, cmd) }
+	return daemon.Run(cmd.Context(), "nth", read, stream, func(ctx context.Context, d *daemon.Daemon[config.Config, *config.Config]) error {
 		return h.runDaemon(ctx, d, stream(d.Config.Log))
 	})
 }

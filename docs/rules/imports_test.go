@@ -35,11 +35,11 @@ var mayImport = map[string][]string{
 	"pkg/state":              {"pkg/event"},
 	"pkg/targets":            {"pkg/role"},
 	"pkg/targets/elbtest":    {"pkg/internal/querytest"},
-	"cmd/internal/checks":    {"cmd/internal/daemon", "cmd/internal/program", "cmd/internal/settings", "pkg/config", "pkg/notify", "pkg/record", "pkg/state"},
-	"cmd/internal/daemon":    {"cmd/internal/program", "cmd/internal/settings", "pkg/asg", "pkg/config", "pkg/drain", "pkg/event", "pkg/metrics", "pkg/notify", "pkg/policy", "pkg/record", "pkg/systemd"},
-	"cmd/internal/importing": {"cmd/internal/program", "pkg/migration", "pkg/notify"},
-	"cmd/internal/settings":  {"cmd/internal/importing", "cmd/internal/program", "pkg/config", "pkg/logind", "pkg/notify", "pkg/systemd"},
-	"cmd/nth-imds":           {"pkg/imds/imdstest"},
+	"cmd/internal/checks":    {"cmd/internal/daemon", "cmd/internal/cli", "cmd/internal/settings", "pkg/config", "pkg/notify", "pkg/record", "pkg/state"},
+	"cmd/internal/daemon":    {"cmd/internal/cli", "cmd/internal/settings", "pkg/asg", "pkg/config", "pkg/drain", "pkg/event", "pkg/metrics", "pkg/notify", "pkg/policy", "pkg/record", "pkg/systemd"},
+	"cmd/internal/importing": {"cmd/internal/cli", "pkg/migration", "pkg/notify"},
+	"cmd/internal/settings":  {"cmd/internal/importing", "cmd/internal/cli", "pkg/config", "pkg/logind", "pkg/notify", "pkg/systemd"},
+	"cmd/nth-imds":           {"cmd/internal/cli", "pkg/imds/imdstest"},
 }
 
 // libraries says which packages import what is not the project's.
@@ -62,7 +62,7 @@ var libraries = []permit{
 	{"golang.org/x/net/*", []string{"pkg/config", "pkg/kubelet", "pkg/metrics", "pkg/notify"}, "what of HTTP the standard library keeps to itself"},
 	{"golang.org/x/sys/unix", []string{"cmd/internal/daemon", "cmd/nth", "pkg/powerkey", "pkg/record", "pkg/systemd"}, "most that is asked of the kernel is in the standard library"},
 	{"os/signal", []string{"cmd/"}, "a package that takes signals cannot be run in a test"},
-	{"flag", []string{"cmd/"}, "settings are given to packages as values"},
+	{"github.com/spf13/*", []string{"cmd/"}, "settings are given to packages as values"},
 	{"os/exec", []string{"cmd/", "pkg/plugin"}, "nth runs no programs but the kubeconfig's exec plugin"},
 }
 
@@ -126,7 +126,7 @@ import _ "github.com/aws/aws-sdk-go-v2/aws" // breaks
 import _ "strings"
 -- pkg/systemd/a.go --
 package systemd
-import _ "flag" // breaks
+import _ "github.com/spf13/pflag" // breaks
 -- pkg/record/a.go --
 package record
 import _ "github.com/somebody/new" // breaks
@@ -135,7 +135,7 @@ package drain
 import _ "k8s.io/client-go/kubernetes"
 -- cmd/nth/a.go --
 package main
-import _ "flag"
+import _ "github.com/spf13/pflag"
 -- pkg/agent/a_test.go --
 package agent_test
 import _ "k8s.io/client-go/kubernetes/fake"

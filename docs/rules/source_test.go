@@ -200,7 +200,10 @@ var readProject = sync.OnceValues(func() (tree, error) {
 		if err != nil {
 			return err
 		}
-		texts[filepath.ToSlash(name)], err = os.ReadFile(file)
+		text, err := os.ReadFile(file)
+		if !bytes.HasPrefix(text, []byte("//go:build manual\n")) { // This is run by packaging/build, and linked into no program that is installed.
+			texts[filepath.ToSlash(name)] = text
+		}
 		return err
 	})
 	if err != nil {

@@ -118,15 +118,17 @@ func mustBeTargets(t *testing.T, where, arguments string) {
 // mustBeUnderstood fails the test unless the help of the program's command knows each flag.
 func mustBeUnderstood(t *testing.T, where, program string, arguments []string) {
 	t.Helper()
-	help := []string{"--help"}
 	if arguments[0] == "in-root" {
 		return // nth's own use, which no help tells of
 	}
-	if !strings.HasPrefix(arguments[0], "-") && arguments[0] != "COMMAND" && arguments[0] != "help" {
-		help = []string{arguments[0], "--help"}
-	} else if program == "nth-imds" {
-		help = []string{"serve", "--help"}
+	var help []string
+	for _, argument := range arguments {
+		if strings.HasPrefix(argument, "-") || argument == "COMMAND" || argument == "help" {
+			break
+		}
+		help = append(help, argument)
 	}
+	help = append(help, "--help")
 	said, err := exec.CommandContext(t.Context(), filepath.Join(ours(t), program), help...).CombinedOutput()
 	if err != nil {
 		t.Errorf("%s: %v\n%s", where, err, said)

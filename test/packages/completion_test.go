@@ -9,9 +9,8 @@ import (
 	"github.com/nth-project/nth/test/internal/machine"
 )
 
-// The installed files are asked through the shells themselves. That they know all commands and flags is judged with the
-// program.
-func TestTheShellsCompleteCommandsAndFlags(t *testing.T) {
+// The installed files are tried in the shells themselves.
+func TestCompletion_in_zsh_and_fish(t *testing.T) {
 	t.Parallel()
 	m := machine.Boot(t, "trixie", tasters...)
 	m.Put(t, host.Package(t, host.Older, "deb"), "/root/nth.deb")
@@ -51,7 +50,8 @@ func TestTheShellsCompleteCommandsAndFlags(t *testing.T) {
 func typed(t *testing.T, m *machine.Machine, line string) string {
 	t.Helper()
 	m.Write(t, "/root/.zshrc", "autoload -Uz compinit && compinit -u\n"+
-		"nth() { print -r -- $* >/root/typed; exit }\nnth-queue() { nth $* }\n")
+		"nth() { if [[ $1 == __complete* ]]; then command nth $*; else print -r -- $* >/root/typed; exit; fi }\n"+
+		"nth-queue() { if [[ $1 == __complete* ]]; then command nth-queue $*; else nth $*; fi }\n")
 	// The shell has a terminal, and reads a key when it has dealt with the one before.
 	const script = `rm -f /root/typed; printf '%s\n' "$1" | script --quiet --command 'zsh -i' /dev/null >/dev/null; cat /root/typed`
 	return strings.TrimSpace(m.Run(t, "sh", "-c", script, "sh", line))

@@ -118,7 +118,7 @@ func TestNTHQueueDrainsAsAServiceAndGoesOnAfterAnUpgrade(t *testing.T) {
 		if after := m.Property(t, "nth-queue", "MainPID"); after == before {
 			t.Error("the old program still runs after the upgrade")
 		}
-		if said := m.Run(t, "nth-queue", "version"); !strings.HasPrefix(said, "nth-queue "+string(host.Newer)+" ") {
+		if said := m.Run(t, "nth-queue", "version"); !strings.HasPrefix(said, "nth-queue version "+string(host.Newer)+" ") {
 			t.Errorf("the program says %q", said)
 		}
 		other, instance := addInstance(t)

@@ -18,8 +18,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/notify"
@@ -77,7 +77,7 @@ func (l *List) Wrong(err error) error {
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		l.Fail("settings", "%s", line)
 	}
-	return program.ConfigError{Fault: program.ErrTold}
+	return cli.ConfigError{Fault: cli.ErrReported}
 }
 
 // Degraded reports faults in the settings with which the program starts nevertheless.
@@ -90,7 +90,7 @@ func (l *List) Degraded(faults []string) {
 // End returns an error for exit status 1 if anything has failed.
 func (l *List) End() error {
 	if l.failed {
-		return program.ErrTold
+		return cli.ErrReported
 	}
 	return nil
 }
@@ -99,8 +99,8 @@ func (l *List) End() error {
 func Hush() error {
 	silent := logrus.New()
 	silent.SetOutput(io.Discard)
-	daemon.QuietLibraries(logrus.NewEntry(silent))
-	if err := daemon.HurryLibraries(); err != nil {
+	daemon.RouteKlog(logrus.NewEntry(silent))
+	if err := daemon.SetHTTP2Timeouts(); err != nil {
 		return fmt.Errorf("setting client-go's limits: %w", err)
 	}
 	return nil

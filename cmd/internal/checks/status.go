@@ -3,7 +3,6 @@ package checks
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -13,7 +12,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/spf13/cobra"
+
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -194,31 +195,31 @@ func (t rows) documents(documents []state.DocumentStatus) {
 	}
 }
 
-// StatusCommand is the command "status" of the program of that name. directory returns the runtime directory, by the settings at a path.
-func StatusCommand(name, usage string, args []string, to program.Streams, directory func(path string) (string, error)) error {
-	var path string
-	var asJSON bool
-	done, err := program.Parse(name+" status", usage, args, to, func(flags *flag.FlagSet) {
-		program.ConfigFlag(flags, &path)
-		flags.BoolVar(&asJSON, "json", false, "")
-	})
-	if done || err != nil {
-		return err
+// StatusCommand returns the command "status" of the program of that name. configFlag defines its flag --config; directory returns the
+// runtime directory by the settings at that path, and may warn on stderr.
+func StatusCommand(
+	name, long string, configFlag func(*cobra.Command) *string, directory func(path string, stderr io.Writer) (string, error),
+) *cobra.Command {
+	cmd := &cobra.Command{Use: "status", Short: "show what the daemon does", Long: long, Args: cobra.NoArgs}
+	path := configFlag(cmd)
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		dir, err := directory(*path, cmd.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		found := examine(name, dir, time.Now())
+		write := writeText
+		if *asJSON {
+			write = writeJSON
+		}
+		if err := write(cmd.OutOrStdout(), found); err != nil {
+			return err
+		}
+		if found.State != running {
+			return cli.ErrReported
+		}
+		return nil
 	}
-	dir, err := directory(path)
-	if err != nil {
-		return err
-	}
-	found := examine(name, dir, time.Now())
-	write := writeText
-	if asJSON {
-		write = writeJSON
-	}
-	if err := write(to.Out, found); err != nil {
-		return err
-	}
-	if found.State != running {
-		return program.ErrTold
-	}
-	return nil
+	return cmd
 }

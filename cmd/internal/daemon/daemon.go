@@ -14,7 +14,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -37,7 +36,7 @@ type Daemon[C any, P config.Pointer[C]] struct {
 func Run[C any, P config.Pointer[C]](
 	ctx context.Context, name string, read func() (C, error), stderr func(config.Log) io.Writer, run func(context.Context, *Daemon[C, P]) error,
 ) error {
-	program.SpareMemory()
+	setGCPercent()
 	cfg, err := read()
 	degraded, fatal := settings.Degraded(err)
 	if fatal != nil {
@@ -47,12 +46,12 @@ func Run[C any, P config.Pointer[C]](
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
-	ctx, stop := program.UntilSignal(ctx)
+	ctx, stop := UntilSignal(ctx)
 	defer stop()
 	logTo := P(&cfg).Base().Log
 	logger := NewLogger(name, logTo, stderr(logTo))
-	QuietLibraries(logrus.NewEntry(logger))
-	if err := HurryLibraries(); err != nil {
+	RouteKlog(logrus.NewEntry(logger))
+	if err := SetHTTP2Timeouts(); err != nil {
 		return fmt.Errorf("setting client-go's limits: %w", err)
 	}
 	return run(ctx, &Daemon[C, P]{

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -147,18 +147,18 @@ var (
 	setLibrary sync.Once
 )
 
-// QuietLibraries logs what client-go logs at the debug level: nth logs the errors that client-go returns.
-func QuietLibraries(log *logrus.Entry) {
+// RouteKlog logs what client-go logs at the debug level: nth logs the errors that client-go returns.
+func RouteKlog(log *logrus.Entry) {
 	libraries.Store(log)
 	setLibrary.Do(func() {
 		klog.SetLogger(funcr.New(func(_, args string) { libraries.Load().Debug(args) }, funcr.Options{}))
 	})
 }
 
-// HurryLibraries makes client-go give up a dead connection to the API server within ten seconds: after 5 s of silence it sends a
+// SetHTTP2Timeouts makes client-go give up a dead connection to the API server within ten seconds: after 5 s of silence it sends a
 // ping, and waits 5 s for the answer. By default it takes 45 s, more than a third of a spot notice, and all requests share one connection.
 // Values in the environment take precedence.
-func HurryLibraries() error {
+func SetHTTP2Timeouts() error {
 	for _, limit := range []string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS"} {
 		if os.Getenv(limit) != "" {
 			continue
@@ -170,14 +170,14 @@ func HurryLibraries() error {
 	return nil
 }
 
-// farewell is how long a program that exits waits for a journal that hangs.
-const farewell = 5 * time.Second
+// journalTimeout is how long a program that exits waits for a journal that hangs.
+const journalTimeout = 5 * time.Second
 
 // Complain returns a function that reports the error which ends the program of that name: to the journal if stderr is connected to it,
 // otherwise as plain text.
 func Complain(name string) func(stderr io.Writer, err error) {
 	return func(stderr io.Writer, err error) {
-		message, text := LastWords(err)
+		message, text := FinalMessage(err)
 		if message == "" {
 			text = name + ": " + text
 		}
@@ -186,13 +186,13 @@ func Complain(name string) func(stderr io.Writer, err error) {
 			return
 		}
 		Errors(NewLogger(name, config.Default().Log, stderr), message, text)
-		systemd.AwaitJournal(farewell)
+		systemd.AwaitJournal(journalTimeout)
 	}
 }
 
-// LastWords returns the message ID, or "", and the text for an error that ends a program.
-func LastWords(err error) (message, text string) {
-	if _, wrongConfig := errors.AsType[program.ConfigError](err); wrongConfig {
+// FinalMessage returns the message ID, or "", and the text for an error that ends a program.
+func FinalMessage(err error) (message, text string) {
+	if _, wrongConfig := errors.AsType[cli.ConfigError](err); wrongConfig {
 		message = systemd.ConfigInvalid
 	}
 	return message, err.Error()

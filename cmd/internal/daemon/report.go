@@ -5,7 +5,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/metrics"
@@ -86,7 +86,7 @@ func NewMetrics(name string, cfg *config.Common, log *logrus.Entry, options metr
 	if cfg.Metrics.Listen == "" && cfg.Metrics.Textfile == "" {
 		return nil
 	}
-	options.Version, options.Commit = program.BuildVersion()
+	options.Version, options.Commit = cli.BuildVersion()
 	options.DryRun, options.Compatible = cfg.DryRun, cfg.Metrics.Compatible
 	options.Listen, options.Textfile = cfg.Metrics.Listen, cfg.Metrics.Textfile
 	options.Trouble = func(err error) {

@@ -4,7 +4,6 @@ package importing
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -13,54 +12,49 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/spf13/cobra"
+
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/migration"
 	"github.com/nth-project/nth/pkg/notify"
 )
 
-// Command is "config import" of a program.
-type Command struct {
-	// Program is the program's name, and Usage the help text of its command "config".
-	Program, Usage string
-	// Queue: the program is nth-queue.
-	Queue bool
-	// Decode reads the text of a configuration file of that name, as the program does.
-	Decode func(name string, text []byte) error
-}
-
-// Run imports the file that args name and prints the result. Secrets are written to separate files.
-func (c Command) Run(args []string, to program.Streams) error {
-	target := migration.Target{Queue: c.Queue}
-	name := c.Program + " config import"
-	set := flag.NewFlagSet(name, flag.ContinueOnError)
-	set.SetOutput(io.Discard)
-	set.StringVar(&target.Secrets, "secrets", "", "")
-	switch err := set.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		_, err := io.WriteString(to.Out, c.Usage)
-		return err
-	case err != nil:
-		return program.UsageError{Message: fmt.Sprintf("%s: %s, see %q", name, err, c.Program+" config --help")}
+// Command returns the command "config import" of a program; queue: the program is nth-queue. decode reads the text of a configuration
+// file of that name, as the program does.
+func Command(program string, queue bool, decode func(name string, text []byte) error) *cobra.Command {
+	target := migration.Target{Queue: queue}
+	cmd := &cobra.Command{
+		Use: "import FILE", Short: "convert the settings of aws-node-termination-handler", Args: cobra.ExactArgs(1),
+		Long: `Converts the settings of aws-node-termination-handler and prints them. FILE holds its environment
+("NAME=value" lines), the values of its Helm chart, or its manifest ("kubectl get daemonset -o yaml"),
+with the ConfigMaps and Secrets that it takes settings from, behind lines "---"; "-" is standard input.
+The result is validated before it is printed: status 78 and one line for each fault if anything cannot
+be taken over as it is.`,
 	}
-	if set.NArg() != 1 {
-		return program.UsageError{Message: fmt.Sprintf(`%s: exactly one FILE is required after the flags, or "-" for standard input, see %q`, name, c.Program+" config --help")}
-	}
-	if target.Secrets != "" && !filepath.IsAbs(target.Secrets) {
-		return program.UsageError{Message: fmt.Sprintf("%s: --secrets %q: must be an absolute path, as the settings name it", name, target.Secrets)}
-	}
-	result, err := c.result(set.Arg(0), target)
-	if err != nil {
+	cli.Flag(cmd, "secrets", "DIR", "put the webhook's URL and headers into files of mode 0600 in DIR; without it, they are only named", func(dir string) error {
+		target.Secrets = dir
+		if !filepath.IsAbs(dir) {
+			return errors.New("must be an absolute path, as the settings name it")
+		}
+		return nil
+	})
+	_ = cmd.MarkFlagDirname("secrets") // It fails only for a flag that is not defined.
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		result, err := convert(program, args[0], target, decode)
+		if err != nil {
+			return err
+		}
+		if err := keep(target.Secrets, result.Secrets); err != nil {
+			return fmt.Errorf("keeping the secrets: %w", err)
+		}
+		_, err = io.WriteString(cmd.OutOrStdout(), result.Text)
 		return err
 	}
-	if err := keep(target.Secrets, result.Secrets); err != nil {
-		return fmt.Errorf("keeping the secrets: %w", err)
-	}
-	_, err = io.WriteString(to.Out, result.Text)
-	return err
+	return cmd
 }
 
-// result converts a file and validates the result. It writes nothing.
-func (c Command) result(name string, target migration.Target) (migration.Result, error) {
+// convert converts a file and validates the result. It writes nothing.
+func convert(program, name string, target migration.Target, decode func(name string, text []byte) error) (migration.Result, error) {
 	file := os.Stdin
 	if name != "-" {
 		var err error
@@ -75,13 +69,13 @@ func (c Command) result(name string, target migration.Target) (migration.Result,
 		result, err = settings.For(target)
 	}
 	if err == nil {
-		err = c.Decode(c.Program+".toml", []byte(result.Text))
+		err = decode(program+".toml", []byte(result.Text))
 	}
 	if err == nil && result.Template != "" {
 		_, err = notify.CompileTemplate("WEBHOOK_TEMPLATE", result.Template, notify.Destination{Headers: result.Headers}.ContentType())
 	}
 	if err != nil {
-		return migration.Result{}, program.ConfigError{Fault: fmt.Errorf("importing %s: %w", name, err)}
+		return migration.Result{}, cli.ConfigError{Fault: fmt.Errorf("importing %s: %w", name, err)}
 	}
 	return result, nil
 }

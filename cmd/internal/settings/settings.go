@@ -6,15 +6,17 @@ package settings
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/spf13/cobra"
+
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/importing"
-	"github.com/nth-project/nth/cmd/internal/program"
 	"github.com/nth-project/nth/pkg/config"
 )
 
@@ -22,7 +24,7 @@ import (
 type Program[C any, P config.Pointer[C]] struct {
 	Name  string
 	Place config.Place[C, P]
-	// Settle sets what the files leave to the environment. This and all following functions may be nil.
+	// Settle sets what the files leave to the host. This and all following functions may be nil.
 	Settle func(P)
 	// Root returns the root directory of the service's unit; "" is "/".
 	Root func(P) string
@@ -43,15 +45,36 @@ type Findings struct {
 func (p Program[C, P]) Files(path string) (C, error) {
 	cfg, err := p.Place.Load(path)
 	if _, fatal := Degraded(err); fatal != nil {
-		return cfg, program.ConfigError{Fault: fatal}
+		return cfg, cli.ConfigError{Fault: fatal}
 	}
-	if p.Settle != nil {
-		p.Settle(&cfg)
-	}
-	base := P(&cfg).Base()
-	base.StateDirectory = program.DirectoryFrom("STATE_DIRECTORY", base.StateDirectory)
-	base.RuntimeDirectory = program.DirectoryFrom("RUNTIME_DIRECTORY", base.RuntimeDirectory)
+	p.settle(&cfg)
 	return cfg, err
+}
+
+// Defaults returns the settings that hold without any file.
+func (p Program[C, P]) Defaults() C {
+	cfg := p.Place.Defaults
+	p.settle(&cfg)
+	return cfg
+}
+
+// settle sets what the files leave to the environment.
+func (p Program[C, P]) settle(cfg P) {
+	if p.Settle != nil {
+		p.Settle(cfg)
+	}
+	base := cfg.Base()
+	base.StateDirectory = directoryFrom("STATE_DIRECTORY", base.StateDirectory)
+	base.RuntimeDirectory = directoryFrom("RUNTIME_DIRECTORY", base.RuntimeDirectory)
+}
+
+// directoryFrom returns the first directory that systemd lists in an environment variable.
+func directoryFrom(variable, otherwise string) string {
+	first, _, _ := strings.Cut(os.Getenv(variable), ":")
+	if filepath.IsAbs(first) {
+		return first
+	}
+	return otherwise
 }
 
 // Read is Files with full validation, and with the credentials of this process.
@@ -91,69 +114,62 @@ func (p Program[C, P]) judge(cfg P, reading error, given Given) (Findings, error
 	}
 	found.Webhook = Look(&cfg.Base().Webhook, p.Name, given)
 	if err := Add(reading, slices.Concat(found.Identity, found.Webhook)); err != nil {
-		return found, program.ConfigError{Fault: err}
+		return found, cli.ConfigError{Fault: err}
 	}
 	return found, nil
 }
 
-// ParseRun parses the flags of "run", and returns a function that reads the settings with them. If done is true, help was printed.
-func (p Program[C, P]) ParseRun(usage string, args []string, to program.Streams) (read func() (C, error), done bool, err error) {
-	var path string
-	var dryRun *bool // nil leaves it to the files
-	done, err = program.Parse(p.Name+" run", usage, args, to, func(flags *flag.FlagSet) {
-		program.ConfigFlag(flags, &path)
-		flags.BoolFunc("dry-run", "", func(text string) error {
-			value, err := strconv.ParseBool(text)
-			if err != nil {
-				return errors.New("must be true or false")
-			}
-			dryRun = &value
-			return nil
-		})
-	})
+// ConfigFlag defines --config, and returns where the path will be: "" stands for the default files.
+func (p Program[C, P]) ConfigFlag(cmd *cobra.Command) *string {
+	path := cli.FileFlag(cmd, "config", fmt.Sprintf("read FILE and the drop-ins in FILE.d instead of %s and its drop-ins", p.Place.File))
+	_ = cmd.MarkFlagFilename("config", "toml") // It fails only for a flag that is not defined.
+	return path
+}
+
+// RunFlags defines the flags of "run", and returns a function that reads the settings with them.
+func (p Program[C, P]) RunFlags(cmd *cobra.Command) (read func() (C, error)) {
+	path := p.ConfigFlag(cmd)
+	dryRun := cmd.Flags().Bool("dry-run", false, "log what would be done, but change nothing in the cluster")
 	return func() (C, error) {
-		cfg, err := p.Read(path)
+		cfg, err := p.Read(*path)
 		if _, fatal := Degraded(err); fatal != nil {
 			return cfg, err
 		}
-		if dryRun != nil {
+		if cmd.Flags().Changed("dry-run") {
 			P(&cfg).Base().DryRun = *dryRun
 		}
 		if p.Lacks != nil {
 			if lack := p.Lacks(&cfg); lack != nil {
-				return cfg, program.ConfigError{Fault: lack}
+				return cfg, cli.ConfigError{Fault: lack}
 			}
 		}
 		return cfg, err
-	}, done, err
+	}
 }
 
-// Command is the command "config". queue says for which program "config import" makes settings.
-func (p Program[C, P]) Command(ctx context.Context, usage string, queue bool, args []string, to program.Streams) error {
-	if len(args) > 0 && args[0] == "import" {
-		decode := func(name string, text []byte) error {
-			cfg := p.Place.Defaults
-			return config.Decode[C, P](name, text, &cfg)
+// Command returns the command "config". queue says for which program "config import" makes settings.
+func (p Program[C, P]) Command(queue bool) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "config", Short: "print, validate or import the configuration", Args: cobra.NoArgs,
+		Long: "Prints the settings in effect, all of them, as a valid configuration file.",
+	}
+	path := p.ConfigFlag(cmd)
+	check := cmd.Flags().Bool("check", false, "only validate, with the service's credentials: one line for each file that was read or ignored")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *check {
+			return p.check(cmd.Context(), *path, cmd.OutOrStdout())
 		}
-		return importing.Command{Program: p.Name, Usage: usage, Queue: queue, Decode: decode}.Run(args[1:], to)
+		cfg, err := p.Read(*path)
+		if _, fatal := Degraded(err); fatal != nil {
+			return err
+		}
+		return errors.Join(config.Encode[C, P](cmd.OutOrStdout(), cfg), err)
 	}
-	var path string
-	var check bool
-	done, err := program.Parse(p.Name+" config", usage, args, to, func(flags *flag.FlagSet) {
-		program.ConfigFlag(flags, &path)
-		flags.BoolVar(&check, "check", false, "")
-	})
-	switch {
-	case done || err != nil:
-		return err
-	case check:
-		return p.check(ctx, path, to.Out)
-	}
-	cfg, err := p.Read(path)
-	if _, fatal := Degraded(err); fatal != nil {
-		return err
-	}
-	return errors.Join(config.Encode[C, P](to.Out, cfg), err)
+	cmd.AddCommand(importing.Command(p.Name, queue, func(name string, text []byte) error {
+		cfg := p.Place.Defaults
+		return config.Decode[C, P](name, text, &cfg)
+	}))
+	return cmd
 }
 
 // check is "config --check". It writes one line for each file and credential that was read or ignored, and "ok" unless something is
@@ -165,7 +181,7 @@ func (p Program[C, P]) check(ctx context.Context, path string, out io.Writer) er
 	}
 	sources, err := p.Place.Sources(path)
 	if err != nil {
-		return program.ConfigError{Fault: err}
+		return cli.ConfigError{Fault: err}
 	}
 	for _, f := range slices.Concat(FromFiles(sources), found.Identity, found.Webhook) {
 		switch {

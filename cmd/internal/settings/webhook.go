@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/nth-project/nth/cmd/internal/program"
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/notify"
 )
@@ -142,7 +142,7 @@ func Destination(c config.Webhook, name string, given Given) *notify.Destination
 // destination returns where the webhook posts to, with or without an address, findings about the credentials for it, and the names of
 // the credentials by their files.
 func destination(c config.Webhook, name string, given Given) (to notify.Destination, found []Finding, names map[string]string) {
-	version, _ := program.BuildVersion()
+	version, _ := cli.BuildVersion()
 	to = notify.Destination{
 		URL: c.URL, URLFile: c.URLFile, Headers: c.Headers, HeadersFile: c.HeadersFile, Proxy: c.Proxy,
 		CAFile: c.CAFile, Timeout: c.Timeout, UserAgent: name + "/" + version,

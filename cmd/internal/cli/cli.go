@@ -1,0 +1,153 @@
+// Package cli runs the command tree of a program, which is made of cobra's commands: errors, exit statuses and the version are the same
+// for all programs.
+//
+// Only cobra's built-in texts are used. A template of our own (SetUsageTemplate and the like) would link text/template, and with it every
+// method of every type.
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses, of which 64 and 78 are EX_USAGE and EX_CONFIG of sysexits.h.
+const (
+	ExitOK     = 0
+	ExitError  = 1
+	ExitUsage  = 64
+	ExitConfig = 78
+)
+
+// ConfigError holds what is wrong with the configuration, with one line for each fault. It ends a program with status 78.
+type ConfigError struct{ Fault error }
+
+func (e ConfigError) Error() string { return e.Fault.Error() }
+
+// Unwrap returns the faults.
+func (e ConfigError) Unwrap() error { return e.Fault }
+
+// ErrReported ends a program with status 1, or 78 within a ConfigError, without another message.
+var ErrReported = errors.New("reported already")
+
+// Root returns the root of a program's commands, to which it adds "version".
+func Root(name, short, long string, commands ...*cobra.Command) *cobra.Command {
+	version, commit := BuildVersion()
+	root := &cobra.Command{
+		Use: name, Short: short, Long: long,
+		Version:       fmt.Sprintf("%s (commit %s, %s, %s/%s)", version, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH),
+		SilenceErrors: true, SilenceUsage: true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+	}
+	root.AddCommand(commands...)
+	root.AddCommand(&cobra.Command{
+		Use: "version", Short: "print the version, the commit and the toolchain", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s version %s\n", name, root.Version)
+			return err
+		},
+	})
+	addManual(root)
+	return root
+}
+
+// Run runs the command that args name, and returns the exit status. complain writes the error that ends the command, unless it is about
+// the command line.
+func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer, complain func(stderr io.Writer, err error)) int {
+	cobra.EnableCommandSorting = false
+	root.SetArgs(append([]string{}, args...)) // With nil, cobra would use the arguments of the process.
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	if len(args) == 0 && !root.Runnable() {
+		root.SetArgs([]string{"--help"})
+		root.SetOut(stderr)
+		_ = root.ExecuteContext(ctx) // Help is all that it can say.
+		return ExitUsage
+	}
+	began := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { began = true }
+	cmd, err := root.ExecuteContextC(ctx)
+	switch {
+	case err == nil:
+		return ExitOK
+	case !began: // cobra has refused the command line.
+		text := strings.NewReplacer("\n\nDid you mean this?\n\t", "; did you mean ", "\n\t", " or ").Replace(strings.TrimSpace(err.Error()))
+		fmt.Fprintf(stderr, "%s: %s; see \"%[1]s --help\"\n", cmd.CommandPath(), text)
+		return ExitUsage
+	case !errors.Is(err, ErrReported):
+		complain(stderr, err)
+	}
+	if _, ok := errors.AsType[ConfigError](err); ok {
+		return ExitConfig
+	}
+	return ExitError
+}
+
+// Flag defines a flag with a value, which the help text calls by the name kind, such as DURATION. parse takes the value, or says what is
+// wrong with it.
+func Flag(cmd *cobra.Command, name, kind, usage string, parse func(value string) error) {
+	cmd.Flags().Var(&flagValue{kind: kind, parse: parse}, name, usage)
+}
+
+// FileFlag defines a flag that names a file, and returns where its value will be. An empty name is refused, as it is probably a shell
+// variable that was never set.
+func FileFlag(cmd *cobra.Command, name, usage string) *string {
+	file := new(string)
+	Flag(cmd, name, "FILE", usage, func(value string) error {
+		if *file = value; value == "" {
+			return errors.New("must name a file")
+		}
+		return nil
+	})
+	return file
+}
+
+// flagValue implements pflag.Value.
+type flagValue struct {
+	kind, text string
+	parse      func(string) error
+}
+
+func (v *flagValue) Set(text string) error { v.text = text; return v.parse(text) }
+func (v *flagValue) String() string        { return v.text }
+func (v *flagValue) Type() string          { return v.kind }
+
+// Set by the linker, with -ldflags "-X <this package>.version=... -X <this package>.commit=...". Otherwise, Go's build information is
+// used.
+var version, commit string
+
+// BuildVersion returns the version and the commit of this program.
+func BuildVersion() (string, string) {
+	v, c := version, commit
+	if info, ok := debug.ReadBuildInfo(); ok {
+		v = cmp.Or(v, info.Main.Version)
+		c = cmp.Or(c, builtFrom(info.Settings))
+	}
+	return cmp.Or(v, "unknown"), cmp.Or(c, "unknown")
+}
+
+// builtFrom returns the commit from Go's build information, marked if there were uncommitted changes.
+func builtFrom(settings []debug.BuildSetting) string {
+	var revision, changed string
+	for _, s := range settings {
+		switch s.Key {
+		case "vcs.revision":
+			revision = s.Value
+		case "vcs.modified":
+			if s.Value == "true" {
+				changed = "+changes"
+			}
+		}
+	}
+	if revision == "" {
+		return ""
+	}
+	return revision[:min(len(revision), 12)] + changed
+}

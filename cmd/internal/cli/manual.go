@@ -1,0 +1,47 @@
+//go:build manual
+
+package cli
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+)
+
+// addManual adds a hidden command, with which packaging/build writes what is installed with the program:
+//
+//	manual NOTES OUTPUT
+//
+// writes a manual page for each command into the directory OUTPUT/man, and the completions of each shell into OUTPUT/completions. NOTES is
+// a file with the description, and more sections, of the program's own page, in Markdown.
+func addManual(root *cobra.Command) {
+	root.AddCommand(&cobra.Command{Use: "manual", Hidden: true, Args: cobra.ExactArgs(2), RunE: func(_ *cobra.Command, args []string) error {
+		return writeManual(root, args[0], args[1])
+	}})
+}
+
+func writeManual(root *cobra.Command, notes, output string) error {
+	more, err := os.ReadFile(notes)
+	if err != nil {
+		return err
+	}
+	for _, dir := range []string{output + "/man", output + "/completions"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	name := output + "/completions/" + root.Name()
+	for _, write := range []func() error{
+		func() error { return root.GenBashCompletionFileV2(name+".bash", true) },
+		func() error { return root.GenZshCompletionFile(name + ".zsh") },
+		func() error { return root.GenFishCompletionFile(name+".fish", true) },
+	} {
+		if err := write(); err != nil {
+			return err
+		}
+	}
+	root.Long = string(more)
+	root.DisableAutoGenTag = true
+	return doc.GenManTree(root, &doc.GenManHeader{Section: "8", Source: root.Name(), Manual: "System Administration"}, output+"/man")
+}
