@@ -66,6 +66,7 @@ type Metrics struct {
 	drains map[string]*drainProgress // the current drains, by node
 	// own has the series of nth, and process those of any Go program, which do not belong in the file.
 	own, process *prometheus.Registry
+	encoding     sync.Mutex // held while an answer is encoded
 	// changed has an element if something has changed since the file was written.
 	changed                chan struct{}
 	listenFault, fileFault faultReporter

@@ -1,23 +1,24 @@
 package metrics
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
-	"golang.org/x/net/netutil"
 )
 
-// The limits of the listener. Clients must not use up the memory or the file descriptors of a drain.
+// The limits of the listener. Clients must not use up the memory or the file descriptors of a drain, and not keep others from the probes.
 const (
-	maxConnections  = 32
+	maxConnections  = 128     // beyond that, the oldest is closed
 	headerLimit     = 8 << 10 // bytes
 	readTimeout     = 5 * time.Second
 	writeTimeout    = 10 * time.Second
@@ -57,7 +58,7 @@ func (m *Metrics) serve(ctx context.Context) error {
 		MaxHeaderBytes: headerLimit,
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(netutil.LimitListener(listener, maxConnections)) }()
+	go func() { ended <- server.Serve(&boundedListener{Listener: listener}) }()
 	select {
 	case err := <-ended:
 		return err
@@ -83,23 +84,79 @@ func (m *Metrics) Handler() http.Handler {
 	return mux
 }
 
+// answerMetrics encodes one answer at a time, and writes it when it is whole: a slow reader holds up nobody.
 func (m *Metrics) answerMetrics(w http.ResponseWriter, r *http.Request) {
-	families, err := prometheus.Gatherers{m.own, m.process}.Gather()
+	format := expfmt.Negotiate(r.Header)
+	text, err := m.encode(format)
 	if err != nil {
 		http.Error(w, fmt.Sprintf("gathering metrics: %v", err), http.StatusInternalServerError)
 		return
 	}
-	format := expfmt.Negotiate(r.Header)
 	w.Header().Set("Content-Type", string(format))
-	encoder := expfmt.NewEncoder(w, format)
+	_, _ = w.Write(text) // The reader may be gone.
+}
+
+func (m *Metrics) encode(format expfmt.Format) ([]byte, error) {
+	m.encoding.Lock()
+	defer m.encoding.Unlock()
+	families, err := prometheus.Gatherers{m.own, m.process}.Gather()
+	if err != nil {
+		return nil, err
+	}
+	var text bytes.Buffer
+	encoder := expfmt.NewEncoder(&text, format)
 	for _, family := range families {
-		if encoder.Encode(family) != nil {
-			return // The reader is gone.
+		if err := encoder.Encode(family); err != nil {
+			return nil, err
 		}
 	}
 	if closer, ok := encoder.(expfmt.Closer); ok {
-		_ = closer.Close() // The reader may be gone.
+		err = closer.Close()
 	}
+	return text.Bytes(), err
+}
+
+// boundedListener keeps maxConnections open: a new connection closes the oldest one. So a probe, which opens one and is answered at
+// once, is served however many connections are idle or slow.
+type boundedListener struct {
+	net.Listener
+
+	mu   sync.Mutex
+	open []*boundedConn // the oldest first
+}
+
+// boundedConn leaves its listener's list when it is closed.
+type boundedConn struct {
+	net.Conn
+	listener *boundedListener
+}
+
+// Accept implements net.Listener.
+func (l *boundedListener) Accept() (net.Conn, error) {
+	accepted, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &boundedConn{accepted, l}
+	var oldest *boundedConn
+	l.mu.Lock()
+	if len(l.open) >= maxConnections {
+		oldest = l.open[0]
+	}
+	l.open = append(l.open, c)
+	l.mu.Unlock()
+	if oldest != nil {
+		_ = oldest.Close()
+	}
+	return c, nil
+}
+
+// Close implements net.Conn.
+func (c *boundedConn) Close() error {
+	c.listener.mu.Lock()
+	c.listener.open = slices.DeleteFunc(c.listener.open, func(other *boundedConn) bool { return other == c })
+	c.listener.mu.Unlock()
+	return c.Conn.Close()
 }
 
 // probe answers "ok" or the error.

@@ -144,6 +144,48 @@ func TestTheListenerEndsWithItsContextWhateverClientsDo(t *testing.T) {
 	}
 }
 
+// Idle connections have asked for something and keep the connection; slow ones have sent half a request.
+func TestListen_answers_beside_idle_and_slow_connections(t *testing.T) {
+	address := somewhere()
+	m := metrics.New(metrics.Options{Listen: address, Ready: func() error { return nil }})
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	ended.Go(func() { m.Run(ctx) })
+	defer ended.Wait()
+	defer cancel()
+	occupy := func(count int, sent string, answered bool) {
+		for range count {
+			conn := await(t, address)
+			if _, err := io.WriteString(conn, sent); err != nil {
+				t.Fatal(err)
+			}
+			if !answered {
+				continue
+			}
+			if _, err := conn.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, phase := range []struct {
+		name     string
+		count    int
+		sent     string
+		answered bool
+	}{
+		{"idle", 500, "GET /healthz HTTP/1.1\r\nHost: nth\r\n\r\n", true},
+		{"slow", 200, "GET /metrics HTTP/1.1\r\nHost:", false},
+		{"readers that never read", 200, "GET /metrics HTTP/1.1\r\nHost: nth\r\n\r\n", false},
+	} {
+		occupy(phase.count, phase.sent, phase.answered)
+		for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+			if status, text, err := fetch(t, "http://"+address+path); err != nil || status != http.StatusOK {
+				t.Errorf("beside %s connections, %s answers %d %.80q (%v)", phase.name, path, status, text, err)
+			}
+		}
+	}
+}
+
 func TestHealthIsLostWithTheLoopAndComesBackWithIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -27,6 +27,8 @@ const (
 	noticeHeader = "X-Nth-Notice"
 	// defaultContentType applies unless the headers say otherwise.
 	defaultContentType = "application/json"
+	// maxAnswerHeader bounds the headers of an answer, in bytes: the default of 10 MiB is too much for eight posts at a time.
+	maxAnswerHeader = 64 << 10
 )
 
 // Destination is where a webhook posts to. The files are read for every post, so that their content may change. Neither
@@ -230,7 +232,7 @@ func parseHeaders(content string, into http.Header) error {
 
 // transport returns a transport for one post. No connection is kept: the next notice may be weeks away.
 func (d Destination) transport() (*http.Transport, error) {
-	transport := &http.Transport{DisableKeepAlives: true}
+	transport := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswerHeader}
 	proxy, err := d.proxy()
 	if err != nil {
 		return nil, err

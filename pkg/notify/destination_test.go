@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -144,6 +145,18 @@ func TestAPostHasItsTimeout(t *testing.T) {
 	d.Timeout = 50 * time.Millisecond
 	err := d.Post(t.Context(), "1", "a")
 	if err == nil || err.Error() != "no answer in time" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestPost_refuses_an_answer_with_huge_headers(t *testing.T) {
+	t.Parallel()
+	e := serve(t, httptest.NewServer, func(w http.ResponseWriter, _ *http.Request) {
+		for i := range 20 {
+			w.Header().Set(fmt.Sprintf("Padding-%d", i), strings.Repeat("a", 8<<10))
+		}
+	})
+	if err := to(e.URL).Post(t.Context(), "1", "a"); err == nil || !strings.Contains(err.Error(), "headers exceeded") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -152,8 +152,13 @@ func (b *eventBuilder) podEvent(t state.Transition) *corev1.Event {
 	}
 	namespace, name, _ := strings.Cut(t.Pod, "/")
 	e.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: types.UID(t.PodUID)}
-	maps.Copy(e.Annotations, t.PodLabels)
-	e.Annotations["node"] = t.Node
+	own := e.Annotations // They win: whoever makes a pod chooses its labels.
+	own["node"] = t.Node
+	e.Annotations = maps.Clone(t.PodLabels)
+	if e.Annotations == nil {
+		e.Annotations = map[string]string{}
+	}
+	maps.Copy(e.Annotations, own)
 	return e
 }
 

@@ -328,7 +328,7 @@ func step(what state.TransitionKind, action string, e state.Entry) state.Transit
 // pod is what happens to a pod in a drain.
 func pod(what state.TransitionKind, name string) state.Transition {
 	h := step(what, "drain", spot(state.Draining))
-	h.Pod, h.PodUID, h.PodLabels = "shop/"+name, "uid-"+name, map[string]string{"app": "web"}
+	h.Pod, h.PodUID, h.PodLabels = "shop/"+name, "uid-"+name, map[string]string{"app": "web", "node": "forged", "nth-project.github.io/event": "forged"}
 	return h
 }
 
