@@ -318,9 +318,6 @@ func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	if err == nil {
 		c.powerKey(ctx, cfg, where, kubelets.Period > 0)
 	}
-	if files, err := where.host.ServiceKeeps(ctx, "nth.service"); err == nil && files < keptFiles && wantsPowerKey(cfg) {
-		c.Warn("shutdown", "the power button is handled by logind from nth's next start on: %s", tooFewFiles(files))
-	}
 }
 
 // staleKeyHolder reports, and returns true, if nth handles the power button although the settings, which it has not reloaded, leave it to logind.

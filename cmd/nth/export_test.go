@@ -26,8 +26,6 @@ var (
 	PolicyOf  = policyOf
 	TellHook  = tellHook
 	FirstSeen = firstSeen
-
-	Underway = underway
 )
 
 // Run runs nth, as the process does.

@@ -17,7 +17,6 @@ import (
 	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/powerkey"
-	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -34,15 +33,6 @@ const lastWords = 5 * time.Second
 // dropInDelay is InhibitDelayMaxSec= in systemd/80-nth.conf.
 const dropInDelay = 150 * time.Second
 
-// keptFiles is the least FileDescriptorStoreMax= that nth needs: for the record of a press, and one device.
-const keptFiles = 2
-
-// tooFewFiles says what a smaller FileDescriptorStoreMax= means.
-func tooFewFiles(files uint32) string {
-	return fmt.Sprintf("systemd keeps %d open files for the process after this one, so that a press would be lost with it: another "+
-		"file than nth's own unit sets FileDescriptorStoreMax=", files)
-}
-
 // tooShort says what a delay means that is shorter than that of the drop-in.
 func tooShort(delay time.Duration) string {
 	return fmt.Sprintf("%s only, not for the %s that 80-nth.conf asks for: another file in logind.conf.d has the last word, "+
@@ -54,21 +44,12 @@ type system struct {
 	host     logind.Host
 	limit    time.Duration // for nth's own stop job, unless its unit says otherwise
 	noNotice error         // why there is no notice of shutdowns; nil if there is
-
-	bootID   string
-	underway time.Time // the deadline of a shutdown that an earlier process was handling; zero if there is none
-}
-
-// in returns s with the boot ID and the shutdown that the record has.
-func (s system) in(bootID string, entries []state.Entry) system {
-	s.bootID, s.underway = bootID, underway(entries, bootID)
-	return s
 }
 
 // shutdown handles shutdowns, hibernation and the power button.
 type shutdown struct {
 	source *logind.Source // nil if shutdowns and hibernation are ignored, or there is no notice of them
-	keys   *powerkey.Keys // nil if nth cannot handle the power button here
+	keys   *powerkey.Keys // nil if nth cannot handle the power button here, or shutdowns are ignored
 	// outlived: the daemon drains when the whole system stops, as shutdowns are not ignored.
 	outlived bool
 	wanted   atomic.Bool // nth is to handle the power button
@@ -81,8 +62,8 @@ type shutdown struct {
 }
 
 // newShutdown returns the handler of shutdowns, by the settings. heard is called with nil when logind announces shutdowns, or with the
-// reason why it does not. store is the service manager.
-func newShutdown(ctx context.Context, cfg config.Config, where system, log *logrus.Entry, heard func(error), store powerkey.Store) *shutdown {
+// reason why it does not.
+func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Entry, heard func(error)) *shutdown {
 	s := &shutdown{system: where, log: log}
 	kinds := slices.DeleteFunc(watched(policyOf(cfg.Events)), func(kind event.Kind) bool { return !kind.Local() })
 	if len(kinds) == 0 {
@@ -98,9 +79,9 @@ func newShutdown(ctx context.Context, cfg config.Config, where system, log *logr
 		off(where.noNotice)
 		return s
 	}
-	s.source = logind.New(logind.Options{
+	options := logind.Options{
 		Host:   where.host,
-		BootID: where.bootID,
+		BootID: bootID,
 		Kinds:  kinds,
 		Margin: cfg.Events.Shutdown.Margin,
 		Holding: func(delay time.Duration) {
@@ -111,41 +92,22 @@ func newShutdown(ctx context.Context, cfg config.Config, where system, log *logr
 			}
 			s.started().Infof("a shutdown can be held for up to %s", delay)
 		},
-		Off:      off,
-		Underway: where.underway,
-		Key: logind.KeyOptions{
-			Held: s.reportPowerKey, Trouble: s.cannotPowerOff, Claimed: s.claimed, Over: s.over,
-		},
-	})
-	s.use(cfg)
-	if where.host == "" && slices.Contains(kinds, event.Shutdown) {
-		s.keys = s.newKeys(ctx, store)
+		Off: off,
 	}
-	if s.keys == nil {
-		s.source.ListenToKey(false)
+	hasKey := where.host == "" && s.outlived
+	if hasKey {
+		options.Key = &logind.KeyOptions{Held: s.reportPowerKey, Trouble: s.cannotPowerOff}
+	}
+	s.source = logind.New(options)
+	s.use(cfg)
+	if hasKey {
+		s.keys = &powerkey.Keys{Wanted: s.wanted.Load, Listening: s.source.ListenToKey, Pressed: s.pressed}
 	}
 	return s
 }
 
 func (s *shutdown) started() *logrus.Entry {
 	return s.log.WithField(systemd.FieldMessageID, systemd.Started)
-}
-
-// newKeys returns the reader of the power button; nil if systemd would not keep a press for the next process.
-func (s *shutdown) newKeys(ctx context.Context, store powerkey.Store) *powerkey.Keys {
-	if files, err := s.system.host.Keeps(ctx); err == nil && files < keptFiles {
-		s.started().Warnf("the power button is handled by logind: %s", tooFewFiles(files))
-		return nil
-	}
-	keys, err := powerkey.New(powerkey.Options{
-		Store: store, Kept: systemd.Kept(), Wanted: s.wanted.Load,
-		Listening: s.source.ListenToKey, Ours: s.source.HoldsKey, Pressed: s.pressed,
-	})
-	if err != nil {
-		s.started().Infof("the power button is handled by logind: %s", err)
-		return nil
-	}
-	return keys
 }
 
 // use applies settings.
@@ -159,34 +121,20 @@ func wantsPowerKey(cfg config.Config) bool {
 	return policy.Action(c.Action) == policy.Drain && c.PowerKey == "nth" && !cfg.DryRun
 }
 
-// listen reads the power button until end is called. Presses before an earlier process ended are recalled before it returns.
+// listen reads the power button until end is called.
 func (s *shutdown) listen(ctx context.Context) (end func()) {
 	if s.keys == nil {
 		return func() {}
 	}
-	s.keys.Recall()
 	listening, stop := context.WithCancel(ctx)
 	var ended sync.WaitGroup
 	ended.Go(func() { s.keys.Run(listening) })
 	return func() { stop(); ended.Wait() }
 }
 
-// claimed and over are called when a press is handled and when that is over.
-func (s *shutdown) claimed() {
-	if s.keys != nil {
-		s.keys.Claim()
-	}
-}
-
-func (s *shutdown) over() {
-	if s.keys != nil {
-		s.keys.Over()
-	}
-}
-
 // pressed is called when the power button is pressed.
-func (s *shutdown) pressed(at time.Time, ours bool) {
-	s.source.Pressed(at, ours)
+func (s *shutdown) pressed(at time.Time) {
+	s.source.Pressed(at)
 	s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).
 		Warnf("the power button was pressed at %s", at.UTC().Format("15:04:05.000Z"))
 }
@@ -275,14 +223,4 @@ func (s system) stopTime(ctx context.Context) time.Duration {
 // stopWithin returns stopTime for a timeout of the unit: all but the reserve, but at least half of it, and at most the limit.
 func (s system) stopWithin(timeout time.Duration) time.Duration {
 	return min(max(timeout-stopReserve, timeout/2), s.limit)
-}
-
-// underway returns the deadline of this boot's shutdown in the record, unless that was canceled; zero if there is none.
-func underway(entries []state.Entry, bootID string) time.Time {
-	for _, e := range entries {
-		if e.Event.Kind == event.Shutdown && e.BootID == bootID && e.Phase != state.Undoing && e.Phase != state.Closed {
-			return e.Event.Deadline
-		}
-	}
-	return time.Time{}
 }

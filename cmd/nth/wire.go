@@ -55,7 +55,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	liveness.follow(metadata)
 	borrowed := h.newKubelet(cfg, metadata, meter.counted().Requested)
 	node := newLocalNode(borrowed, cfg, balancers(cfg, metadata), h.scripts(cfg))
-	shutdown := newShutdown(ctx, cfg, h.system(cfg).in(bootID, store.Entries()), log, board.setNoNotice, service)
+	shutdown := newShutdown(cfg, h.system(cfg), bootID, log, board.setNoNotice)
 	hooks := newHooks(metadata, cfg, store, board, meter.counted(), log)
 	notices := newNotices(cfg, listenerDeps{borrowed, store, &machine{ask: metadata.Instance}, liveness.alive, meter.counted(), log})
 	meter.join(notices, metadata, node)

@@ -154,10 +154,10 @@ func f() { os.Remove("a") }
 `,
 	},
 	{
-		name:    "only cmd and systemd know the environment",
-		why:     "settings are given to packages as values; systemd's own variables are part of its protocol, and AWS's of that of its SDKs",
+		name:    "only cmd and role know the environment",
+		why:     "settings are given to packages as values; AWS's variables are part of the protocol of its SDKs",
 		uses:    effects(everywhere, "os.Getenv", "os.LookupEnv", "os.Environ", "os.Setenv", "os.Unsetenv", "os.ExpandEnv", "os.Clearenv", "syscall.Getenv", "syscall.Environ", "golang.org/x/sys/unix.Getenv", "golang.org/x/sys/unix.Environ"),
-		permits: []permit{{what: "os.*", dirs: []string{"cmd/", "pkg/systemd", "pkg/role"}}},
+		permits: []permit{{what: "os.*", dirs: []string{"cmd/", "pkg/role"}}},
 		example: `
 -- pkg/imds/a.go --
 package imds

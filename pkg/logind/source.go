@@ -1,12 +1,11 @@
 // Package logind is the event source for shutdowns of the machine, whoever has requested them: EC2's StopInstances and
-// TerminateInstances, which press the power button, a reboot, an administrator; and for sleep, which is EC2's hibernation.
+// TerminateInstances, which press the power key, a reboot, an administrator; and for sleep, which is EC2's hibernation. It also
+// asks systemd over D-Bus, for the rest of nth. Begin with Source.look; the power key is in key.go.
 //
 // It holds delay inhibitor locks. With them, logind announces a shutdown or a sleep, and waits until the locks are released,
 // for InhibitDelayMaxSec at most. A lock can only delay: it never lasts longer than that, whatever happens to this process.
 //
-// The power key is described in button.go.
-//
-// Signals are not trusted, because everybody on the bus may send them. After a signal, a new connection and a restart of
+// Signals are not read, because any local user may send them (guard.go). After a signal, a new connection and a restart of
 // logind, logind itself is queried. That also finds what was announced or called off while nobody listened.
 //
 // Not every shutdown goes through logind. The second way to learn of one is nth's own stop job: a SIGTERM that arrives while
@@ -19,14 +18,10 @@ package logind
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"sync"
 	"time"
-
-	systemd "github.com/coreos/go-systemd/v22/dbus"
-	"github.com/godbus/dbus/v5"
 
 	"github.com/nth-project/nth/pkg/event"
 )
@@ -45,20 +40,8 @@ type Options struct {
 	// again. Off, if set, is called with the reason when logind cannot be reached, once for each outage.
 	Holding func(delay time.Duration)
 	Off     func(error)
-	// Key is called about the power key.
-	Key KeyOptions
-	// Underway is the deadline of a shutdown that an earlier process of this boot has announced and that has not happened yet;
-	// zero if there is none.
-	Underway time.Time
-	// Now reads the wall clock, which logind uses for scheduled shutdowns; nil means time.Now.
-	Now func() time.Time
-}
-
-func (o Options) now() time.Time {
-	if o.Now == nil {
-		return time.Now()
-	}
-	return o.Now()
+	// Key is set if nth may answer the power key.
+	Key *KeyOptions
 }
 
 // Source watches for shutdowns and sleeps. Make one with New.
@@ -68,14 +51,11 @@ type Source struct {
 	mu    sync.Mutex
 	sink  event.Sink
 	holds []*hold
-	delay time.Duration // logind's longest delay; 0 until it is known
-	// shutdownType is the type of the announced shutdown, such as "reboot"; "" if it is not known.
-	shutdownType string
-	told         time.Duration // the last argument of Holding; 0 before the first call, negative after Off
+	told  time.Duration // the last argument of Holding; 0 before the first call, negative after Off
 
 	key     key
 	press   press
-	resumed bool          // logind was asked whether an earlier process has scheduled a power-off
+	resumed bool          // systemd was asked for a press that an earlier process was answering
 	wake    chan struct{} // logind has to be queried
 	moved   chan struct{} // the press has changed
 }
@@ -111,6 +91,10 @@ const (
 	absentBackoff = time.Minute
 	// quietFor is how long logind may be unreachable before that is reported: a restart is not worth it.
 	quietFor = 10 * time.Second
+	// lookPause is the shortest time between two looks, however many signals come, and lookInterval the longest: the bus
+	// drops signals for a connection to which others send too many.
+	lookPause    = 100 * time.Millisecond
+	lookInterval = 15 * time.Second
 )
 
 // PowerOffGrant is how long a shutdown may be delayed that is a power-off, or may be one. EC2 cuts the power about three minutes
@@ -125,7 +109,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	s.mu.Lock()
 	s.sink = sink
 	for _, h := range s.holds {
-		s.tell(h)
+		s.deliver(h)
 	}
 	s.mu.Unlock()
 	defer s.drop()
@@ -157,81 +141,46 @@ var errLost = errors.New("the connection to the system bus was lost")
 
 // session watches over one connection to the bus, until that is lost. met reports whether logind has answered.
 func (s *Source) session(ctx context.Context) (met bool, err error) {
-	b, err := s.opts.Host.dial(ctx)
+	c, err := s.opts.Host.bus(ctx, options{signals: s.wake})
 	if err != nil {
 		return false, err
 	}
-	defer b.close()
+	defer c.close()
 	// Subscribing comes first, so that no announcement is missed in between.
-	hints, err := b.hints(ctx)
-	if err != nil {
+	if err := c.hear(ctx); err != nil {
 		return false, err
 	}
 	for {
-		if err := s.look(ctx, b, hints); err != nil {
+		if err := s.look(ctx, c); err != nil {
 			return met, err
 		}
 		met = true
-		if err := s.awaitHint(ctx, b, hints); err != nil {
-			return met, err
-		}
-	}
-}
-
-// awaitHint waits for a reason to query logind again.
-func (s *Source) awaitHint(ctx context.Context, b *bus, hints <-chan *dbus.Signal) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-s.wake:
-			return nil
-		case signal, connected := <-hints:
-			if !connected {
-				return errLost
+		for _, wait := range []struct {
+			wake <-chan struct{}
+			most time.Duration
+		}{{nil, lookPause}, {s.wake, lookInterval}} {
+			select {
+			case <-c.Context().Done():
+				return met, errLost
+			case <-wait.wake:
+			case <-time.After(wait.most):
 			}
-			if s.heed(ctx, b, signal) {
-				return nil
-			}
-		}
-	}
-}
-
-// heed notes the type of shutdown that a signal announces, and reports whether logind has to be queried again.
-func (s *Source) heed(ctx context.Context, b *bus, signal *dbus.Signal) bool {
-	if shutdownType := b.shutdownType(ctx, signal); shutdownType != "" {
-		s.mu.Lock()
-		s.shutdownType = shutdownType
-		s.mu.Unlock()
-	}
-	return isHint(signal)
-}
-
-// catchUp heeds the signals that have arrived while logind was queried: they may have the type of the shutdown that was found.
-func (s *Source) catchUp(ctx context.Context, b *bus, hints <-chan *dbus.Signal) {
-	for range len(hints) {
-		if signal := <-hints; signal != nil && s.heed(ctx, b, signal) {
-			poke(s.wake)
 		}
 	}
 }
 
 // look queries logind, announces or withdraws events, and takes locks.
-func (s *Source) look(ctx context.Context, b *bus, hints <-chan *dbus.Signal) error {
-	m, err := b.manager(ctx)
+func (s *Source) look(ctx context.Context, c *conn) error {
+	m, err := c.manager(ctx)
 	if err != nil {
 		return err
 	}
-	s.catchUp(ctx, b, hints)
-	if err := s.resume(ctx, b, m.preparing[shutdownLock]); err != nil {
+	if err := s.resume(ctx); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.delay = m.delay
-	s.mu.Unlock()
 	news := false
 	for _, h := range s.holds {
-		taken, err := s.settle(ctx, b, h, m.preparing[h.what])
+		taken, err := s.settle(ctx, h, m)
 		if err != nil {
 			return err
 		}
@@ -240,9 +189,7 @@ func (s *Source) look(ctx context.Context, b *bus, hints <-chan *dbus.Signal) er
 	if m.preparing[shutdownLock] {
 		return nil
 	}
-	if err := s.holdKey(ctx, b, m.powerKey); err != nil {
-		return err
-	}
+	s.holdKey(ctx, m.powerKey)
 	s.mu.Lock()
 	news = news || s.told != m.delay
 	s.told = m.delay // even if it is 0, which means that locks have no effect
@@ -254,10 +201,10 @@ func (s *Source) look(ctx context.Context, b *bus, hints <-chan *dbus.Signal) er
 }
 
 // settle announces or withdraws a lock's event, and takes the lock if nothing is announced. taken reports that it did.
-func (s *Source) settle(ctx context.Context, b *bus, h *hold, preparing bool) (taken bool, err error) {
+func (s *Source) settle(ctx context.Context, h *hold, m manager) (taken bool, err error) {
 	switch {
-	case preparing:
-		s.announce(h, s.budget(h))
+	case m.preparing[h.what]:
+		s.announce(h, s.budget(h, m))
 		return false, nil
 	case s.announced(h.kind) && h.kind == event.Shutdown && (s.answering() || s.opts.Host.GoingDown(ctx)):
 		// The shutdown will happen although logind does not know of it yet, or has forgotten it in a restart.
@@ -271,7 +218,7 @@ func (s *Source) settle(ctx context.Context, b *bus, h *hold, preparing bool) (t
 		return false, nil
 	}
 	// logind refuses if it has announced a shutdown just now. The next look will find that.
-	lock, err := b.inhibit(ctx, h.what, "delay")
+	lock, err := s.opts.Host.inhibit(ctx, h.what, "delay")
 	if err != nil {
 		return false, err
 	}
@@ -288,7 +235,7 @@ func (s *Source) Release(kind event.Kind) {
 	defer s.mu.Unlock()
 	for _, h := range s.holds {
 		if h.kind == kind && h.pending != nil {
-			h.giveBack()
+			giveBack(&h.lock)
 			s.press.settled = s.press.settled || kind == event.Shutdown
 			poke(s.moved)
 		}
@@ -300,16 +247,16 @@ func (s *Source) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range s.holds {
-		h.giveBack()
+		giveBack(&h.lock)
 	}
-	s.key.giveBack()
+	giveBack(&s.key.lock)
 }
 
-// giveBack releases the lock. The source's mu is held.
-func (h *hold) giveBack() {
-	if h.lock != nil {
-		_ = h.lock.Close()
-		h.lock = nil
+// giveBack releases a lock, if it is held. The source's mu is held.
+func giveBack(lock **os.File) {
+	if *lock != nil {
+		_ = (*lock).Close() // Nothing was written to it.
+		*lock = nil
 	}
 }
 
@@ -324,11 +271,9 @@ func (s *Source) Stopping(limit time.Duration) {
 }
 
 // budget is the time for the announced event. A machine that comes back by itself has logind's whole delay.
-func (s *Source) budget(h *hold) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	grant := s.delay
-	if h.kind != event.Shutdown || !slices.Contains([]string{"reboot", "kexec", "soft-reboot"}, s.shutdownType) {
+func (s *Source) budget(h *hold, m manager) time.Duration {
+	grant := m.delay
+	if h.kind != event.Shutdown || !slices.Contains([]string{"reboot", "kexec", "soft-reboot"}, m.shutdown) {
 		grant = min(grant, PowerOffGrant)
 	}
 	return s.opts.within(grant)
@@ -353,7 +298,7 @@ func (s *Source) announce(h *hold, limit time.Duration) {
 		Description: h.words,
 		Deadline:    time.Now().Add(limit),
 	}
-	s.tell(h)
+	s.deliver(h)
 }
 
 // announced reports whether an event of this kind is announced.
@@ -367,17 +312,12 @@ func (s *Source) announced(kind event.Kind) bool {
 func (s *Source) withdraw(h *hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.kind == event.Shutdown && h.pending != nil { // otherwise the type may be that of the next shutdown, which is about to be found
-		s.shutdownType = ""
-	}
 	h.pending = nil
-	if s.sink != nil {
-		s.sink.Snapshot(event.Snapshot{Kind: h.kind})
-	}
+	s.sink.Snapshot(event.Snapshot{Kind: h.kind})
 }
 
-// tell delivers the announced event, if there is one. s.mu is held.
-func (s *Source) tell(h *hold) {
+// deliver delivers the announced event, if there is one. s.mu is held.
+func (s *Source) deliver(h *hold) {
 	if s.sink != nil && h.pending != nil {
 		s.sink.Snapshot(event.Snapshot{Kind: h.kind, Events: []event.Event{*h.pending}})
 	}
@@ -392,81 +332,4 @@ func (s *Source) off(err error) {
 	if !said && s.opts.Off != nil {
 		s.opts.Off(err)
 	}
-}
-
-// poke wakes the receiver of a channel.
-func poke(channel chan struct{}) {
-	select {
-	case channel <- struct{}{}:
-	default:
-	}
-}
-
-// errForeign is why the host's systemd cannot be asked about this process in a container.
-var errForeign = errors.New("this process is no unit of the host's")
-
-// StopTimeout asks systemd for TimeoutStopSec= of this process's service; a day if it is infinity.
-func (h Host) StopTimeout(ctx context.Context) (time.Duration, error) {
-	var usec uint64
-	if err := h.ownProperty(ctx, "TimeoutStopUSec", &usec); err != nil {
-		return 0, err
-	}
-	return fromMicroseconds(usec), nil
-}
-
-// Keeps asks systemd for FileDescriptorStoreMax= of this process's service: how many open files it keeps for the next process.
-func (h Host) Keeps(ctx context.Context) (files uint32, err error) {
-	err = h.ownProperty(ctx, "FileDescriptorStoreMax", &files)
-	return files, err
-}
-
-// ServiceKeeps asks systemd for FileDescriptorStoreMax= of a service. It is an error if there is no such service.
-func (h Host) ServiceKeeps(ctx context.Context, service string) (files uint32, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	conn, err := h.systemd(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close()
-	loaded, err := isLoaded(ctx, conn, service)
-	if err != nil {
-		return 0, err
-	}
-	if !loaded {
-		return 0, fmt.Errorf("asking systemd for %s: it is not there", service)
-	}
-	err = property(ctx, conn, service, "FileDescriptorStoreMax", &files)
-	return files, err
-}
-
-// ownProperty asks systemd for a property of this process's service.
-func (h Host) ownProperty(ctx context.Context, name string, into any) error {
-	if h != "" {
-		return fmt.Errorf("asking for the unit's %s: %w", name, errForeign)
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	conn, err := h.serviceManager(ctx)
-	if err != nil {
-		return fmt.Errorf("connecting to systemd: %w", err)
-	}
-	defer conn.Close()
-	unit, err := conn.GetUnitNameByPID(ctx, uint32(os.Getpid())) // process IDs are small
-	if err != nil {
-		return fmt.Errorf("asking systemd for this process's unit: %w", err)
-	}
-	return property(ctx, conn, unit, name, into)
-}
-
-// property asks systemd for a property of a service.
-func property(ctx context.Context, conn *systemd.Conn, service, name string, into any) error {
-	found, err := conn.GetServicePropertyContext(ctx, service, name)
-	if err == nil {
-		err = found.Value.Store(into)
-	}
-	if err != nil {
-		return fmt.Errorf("asking systemd for the %s of %s: %w", name, service, err)
-	}
-	return nil
 }

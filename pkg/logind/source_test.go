@@ -4,93 +4,90 @@ import (
 	"testing"
 	"time"
 
-	"github.com/godbus/dbus/v5"
-
 	"github.com/nth-project/nth/pkg/event"
 )
 
-func TestAShutdownIsAnnouncedWithTheTimeThatLogindGrants(t *testing.T) {
-	for name, grant := range map[string]struct{ delay, want time.Duration }{
-		"less a margin":                           {delay: 90 * time.Second, want: 85 * time.Second},
-		"at least the half":                       {delay: 5 * time.Second, want: 2500 * time.Millisecond},
-		"also if it was raised after the lock":    {delay: 120 * time.Second, want: 115 * time.Second},
-		"and no more than EC2 leaves":             {delay: 300 * time.Second, want: 145 * time.Second},
-		"and nothing if logind does not hold any": {delay: 0, want: 0},
+func TestShutdown_HasTheTimeThatLogindAndEC2Leave(t *testing.T) {
+	for name, c := range map[string]struct {
+		delay time.Duration
+		kind  string
+		want  time.Duration
+	}{
+		"less a margin":                     {90 * time.Second, "", 85 * time.Second},
+		"at least the half":                 {5 * time.Second, "", 2500 * time.Millisecond},
+		"of a delay that was raised since":  {120 * time.Second, "", 115 * time.Second},
+		"of an unknown type, EC2's":         {300 * time.Second, "", 145 * time.Second},
+		"of a power-off, EC2's":             {300 * time.Second, "power-off", 145 * time.Second},
+		"of a reboot, all of it":            {300 * time.Second, "reboot", 295 * time.Second},
+		"of a kexec, all of it":             {300 * time.Second, "kexec", 295 * time.Second},
+		"of a soft-reboot, all of it":       {300 * time.Second, "soft-reboot", 295 * time.Second},
+		"none, where logind waits for none": {0, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := holdingRig(t)
-			r.mustHaveLocks(t, 1, 1)
-			r.logind.set(func(l *standIn) { l.delay = grant.delay })
-			before := time.Now()
+			r.mustHave(t, "shutdown", 1, 1)
+			r.logind.set(func(l *standIn) { l.delay, l.kind = c.delay, c.kind })
 			r.logind.prepare(t, true)
-			deadline := r.announced(t).Deadline
-			if earliest, latest := before.Add(grant.want), time.Now().Add(grant.want); deadline.Before(earliest.Round(0)) || deadline.After(latest) {
-				t.Errorf("the deadline is %s, want it between %s and %s", deadline, earliest, latest)
-			}
-			r.mustHaveLocks(t, 1, 1)
+			mustEnd(t, r.announced(t), time.Now().Add(c.want))
+			r.mustHave(t, "shutdown", 1, 1)
 		})
 	}
 }
 
-func TestTheLockIsGivenBackOnceAndNotTakenAgainWhileTheShutdownGoesOn(t *testing.T) {
+func TestLock_IsReleasedOnceWhileTheShutdownGoesOn(t *testing.T) {
 	r := holdingRig(t)
-	r.source.Release(event.Shutdown)
-	r.mustHaveLocks(t, 1, 1) // nothing is announced
+	r.source.Release(event.Shutdown) // Nothing is announced.
+	r.mustHave(t, "shutdown", 1, 1)
 	r.logind.prepare(t, true)
 	r.announced(t)
 	r.source.Release(event.Shutdown)
 	r.source.Release(event.Shutdown)
-	r.mustHaveLocks(t, 1, 0)
+	r.mustHave(t, "shutdown", 1, 0)
 
 	r.bus.stop()
 	r.bus.start(t)
 	r.logind.join(t)
-	r.logind.prepare(t, true)
-	r.logind.prepare(t, false) // the answer to this look is the first news since
+	r.logind.set(func(l *standIn) { l.delay = 2 * delay })
+	r.logind.prepare(t, false)
 	r.nothing(t)
-	next(t, r.holding)
-	r.mustHaveLocks(t, 2, 1)
+	r.mustHave(t, "shutdown", 2, 1)
 }
 
-func TestAShutdownThatIsCalledOffIsWithdrawnAndTheLockTakenAgain(t *testing.T) {
+func TestShutdown_CalledOffIsWithdrawnAndTheNextOneHeard(t *testing.T) {
 	r := holdingRig(t)
 	for round := range 3 {
 		r.logind.prepare(t, true)
 		r.announced(t)
 		r.source.Release(event.Shutdown)
-		r.mustHaveLocks(t, round+1, 0)
+		r.mustHave(t, "shutdown", round+1, 0)
 		r.logind.prepare(t, false)
 		r.nothing(t)
 		next(t, r.holding)
-		r.source.Release(event.Shutdown) // a late word about the one that was called off
-		r.mustHaveLocks(t, round+2, 1)
+		r.source.Release(event.Shutdown) // late, about the one that was called off
+		r.mustHave(t, "shutdown", round+2, 1)
 	}
-}
-
-func TestAShutdownThatIsCalledOffBeforeTheLockWasGivenBackKeepsIt(t *testing.T) {
-	r := holdingRig(t)
 	r.logind.prepare(t, true)
 	r.announced(t)
 	r.logind.prepare(t, false)
 	r.nothing(t)
-	r.mustHaveLocks(t, 1, 1)
+	r.mustHave(t, "shutdown", 4, 1)
 }
 
-func TestARestartOfLogindKeepsTheLockAndTheEar(t *testing.T) {
+func TestRestart_OfLogindKeepsTheLock(t *testing.T) {
 	r := holdingRig(t)
 	r.logind.leave()
 	r.logind.set(func(l *standIn) { l.delay = 2 * delay })
 	r.logind.join(t)
 	if got := next(t, r.holding); got != 2*delay {
-		t.Errorf("after the restart a shutdown is held for %s, want what it grants now, %s", got, 2*delay)
+		t.Errorf("after the restart a shutdown is held for %s, want what logind grants now, %s", got, 2*delay)
 	}
 	r.nothing(t)
 	r.logind.prepare(t, true)
 	r.announced(t)
-	r.mustHaveLocks(t, 1, 1)
+	r.mustHave(t, "shutdown", 1, 1)
 }
 
-func TestAShutdownThatLogindForgetsInARestartIsWithdrawn(t *testing.T) {
+func TestRestart_OfLogindThatForgetsAShutdownWithdrawsIt(t *testing.T) {
 	r := holdingRig(t)
 	r.logind.prepare(t, true)
 	r.announced(t)
@@ -99,11 +96,10 @@ func TestAShutdownThatLogindForgetsInARestartIsWithdrawn(t *testing.T) {
 	r.logind.set(func(l *standIn) { l.preparing = false })
 	r.logind.join(t)
 	r.nothing(t)
-	next(t, r.holding)
-	r.mustHaveLocks(t, 2, 1)
+	r.mustHave(t, "shutdown", 2, 1)
 }
 
-func TestARestartOfTheBusKeepsTheLockAndMissesNothing(t *testing.T) {
+func TestRestart_OfTheBusMissesNothing(t *testing.T) {
 	r := holdingRig(t)
 	r.bus.stop()
 	r.logind.leave()
@@ -111,87 +107,48 @@ func TestARestartOfTheBusKeepsTheLockAndMissesNothing(t *testing.T) {
 	r.bus.start(t)
 	r.logind.join(t)
 	r.announced(t)
-	r.mustHaveLocks(t, 1, 1)
+	r.mustHave(t, "shutdown", 1, 1)
 	r.logind.prepare(t, false)
 	r.nothing(t)
-	r.mustHaveLocks(t, 1, 1)
+	r.mustHave(t, "shutdown", 1, 1)
 	if len(r.off) > 0 {
 		t.Errorf("it was said that %v", <-r.off)
 	}
 }
 
-// sendToAll sends a signal to each connection: what is addressed to one needs no subscription.
-func sendToAll(t *testing.T, stranger *dbus.Conn, member string, body ...any) {
-	t.Helper()
-	var names []string
-	if err := stranger.BusObject().Call("org.freedesktop.DBus.ListNames", 0).Store(&names); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range names {
-		if call := stranger.Send(forged(name, member, body...), nil); call != nil && call.Err != nil {
-			t.Fatal(call.Err)
-		}
-	}
-	// The bus has passed them on when it answers what comes after them.
-	if err := stranger.BusObject().Call("org.freedesktop.DBus.ListNames", 0).Store(&names); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestASignalOfSomebodyElseIsNotBelieved(t *testing.T) {
-	r := holdingRig(t)
-	stranger := connect(t, r.bus)
-	if err := stranger.Emit(loginPath, announcement, true); err != nil {
-		t.Fatal(err)
-	}
-	sendToAll(t, stranger, "PrepareForShutdown", true)
-	r.looked(t)
-	r.stop()
-	for len(r.snapshots) > 0 {
-		r.nothing(t)
-	}
-}
-
-func TestAStartInTheMiddleOfAShutdownDoesNotCallItOff(t *testing.T) {
+func TestStart_InTheMiddleOfAShutdownDoesNotCallItOff(t *testing.T) {
 	r := newRig(t)
 	r.bus.start(t)
 	r.logind.join(t)
 	r.logind.set(func(l *standIn) { l.preparing = true })
 	r.run(t)
-	r.announced(t)
-	r.mustHaveLocks(t, 0, 0)
-	if len(r.off) > 0 {
-		t.Errorf("it was said that %v", <-r.off)
+	if events := next(t, r.snapshots); len(events) != 1 {
+		t.Errorf("the first word is %v, want the shutdown", events)
 	}
+	r.mustHave(t, "shutdown", 0, 0)
 }
 
-func TestAStopJobIsTheSameShutdown(t *testing.T) {
+func TestStopJob_IsTheShutdownThatLogindAnnounced(t *testing.T) {
 	r := holdingRig(t)
 	r.logind.prepare(t, true)
-	deadline := r.announced(t).Deadline
+	r.announced(t)
 	r.source.Stopping(time.Hour)
-	r.stop()
-	if len(r.snapshots) > 0 {
-		t.Errorf("it was announced again: %v, after one that ends %s", <-r.snapshots, deadline)
-	}
-	r.mustHaveLocks(t, 1, 0)
+	r.saidNoMore(t)
+	r.mustHave(t, "shutdown", 1, 0) // The source has ended.
 }
 
-func TestAStopJobIsAShutdownWhereThereIsNoLogind(t *testing.T) {
+func TestStopJob_IsAShutdownWithoutLogind(t *testing.T) {
 	r := newRig(t)
 	r.run(t)
 	if reason := next(t, r.off); reason == nil {
-		t.Error("it is off for no reason")
+		t.Error("there is no notice, for no reason")
 	}
-	before := time.Now()
 	r.source.Stopping(time.Minute)
-	if deadline := r.announced(t).Deadline; deadline.Before(before.Add(time.Minute).Round(0)) || deadline.After(time.Now().Add(time.Minute)) {
-		t.Errorf("the deadline is %s, want a minute from now", deadline)
-	}
-	r.source.Release(event.Shutdown) // there is none
+	mustEnd(t, r.announced(t), time.Now().Add(time.Minute))
+	r.source.Release(event.Shutdown) // There is no lock.
 }
 
-func TestWithoutALogindItIsSaidOnceAndLookedForAgain(t *testing.T) {
+func TestLogind_MissingIsSaidOnceAndLookedForAgain(t *testing.T) {
 	for name, withBus := range map[string]bool{"no bus": false, "a bus without logind": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -200,7 +157,7 @@ func TestWithoutALogindItIsSaidOnceAndLookedForAgain(t *testing.T) {
 			}
 			r.run(t)
 			if err := next(t, r.off); err == nil {
-				t.Error("there is no reason given")
+				t.Error("no reason is given")
 			}
 			if !withBus {
 				r.bus.start(t)
@@ -211,12 +168,38 @@ func TestWithoutALogindItIsSaidOnceAndLookedForAgain(t *testing.T) {
 			if len(r.off) > 0 {
 				t.Errorf("it was said twice: %v", <-r.off)
 			}
+			if r.bus.host().GoingDown(t.Context()) {
+				t.Error("a host without systemd goes down")
+			}
+			if got, err := r.bus.host().Delay(t.Context()); err != nil || got != delay {
+				t.Errorf("logind grants %s, %v", got, err)
+			}
 		})
 	}
 }
 
-func TestTheLockIsGivenBackWhenTheSourceEnds(t *testing.T) {
+func TestSleep_IsAnnouncedAndOverWhenTheMachineWakes(t *testing.T) {
 	r := holdingRig(t)
-	r.stop()
-	r.mustHaveLocks(t, 1, 0)
+	for round := range 2 {
+		r.mustHave(t, "sleep", round+1, 1)
+		r.logind.prepareSleep(t, true)
+		events := next(t, r.sleeps)
+		for len(events) == 0 {
+			events = next(t, r.sleeps)
+		}
+		if ev := events[0]; ev.ID != "hibernation-"+bootID || ev.Kind != event.Hibernation {
+			t.Fatalf("announced is %v", ev)
+		}
+		mustEnd(t, events[0], time.Now().Add(delay-margin))
+		r.source.Release(event.Shutdown) // of another kind
+		r.mustHave(t, "sleep", round+1, 1)
+		r.source.Release(event.Hibernation)
+		r.mustHave(t, "sleep", round+1, 0)
+		r.logind.prepareSleep(t, false)
+		for len(events) > 0 {
+			events = next(t, r.sleeps)
+		}
+	}
+	r.mustHave(t, "sleep", 3, 1)
+	r.mustHave(t, "shutdown", 1, 1)
 }

@@ -1,20 +1,17 @@
-// Package systemd talks to the service manager and to the journal: ready, status, watchdog, reload, stored files, and log entries
-// with fields. It also reads unit files, for where systemd cannot be asked.
+// Package systemd talks to the service manager and to the journal: ready, status, watchdog, reload, and log entries with fields. It
+// also reads unit files, for where systemd cannot be asked.
 //
 // It knows nothing of nodes and pods. Where there is no systemd, everything in it is silent, so that callers need not check.
 package systemd
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 )
@@ -95,69 +92,6 @@ func (n *Notifier) sendState(d datagram) {
 	n.status = "" // It may be among what was lost.
 	n.err = cmp.Or(n.err, err)
 }
-
-// Kept returns, by their names, the files that earlier processes of this service have given to Keep. It must be called
-// once, before another program is started, which would inherit them.
-func Kept() map[string]*os.File {
-	kept := map[string]*os.File{}
-	for _, file := range activation.Files(true) {
-		kept[file.Name()] = file
-	}
-	return kept
-}
-
-var errAlone = errors.New("there is no service manager that keeps anything for the next process")
-
-// Keep puts a copy of the file into the service manager's file descriptor store, for the next process, until the service is stopped.
-// It shares its position with the file, and with a character device what is to be read next. A manager that is too busy for two
-// seconds is an error.
-func (n *Notifier) Keep(name string, file *os.File) error {
-	socket := os.Getenv("NOTIFY_SOCKET")
-	if socket == "" {
-		return errAlone
-	}
-	raw, err := file.SyscallConn() // Fd would make reads block.
-	if err != nil {
-		return fmt.Errorf("giving %s to systemd: %w", name, err)
-	}
-	var sent error
-	err = raw.Control(func(fd uintptr) {
-		sent = sendFile(socket, "FDSTORE=1\nFDNAME="+name, int(fd)) // Descriptors are small.
-	})
-	if err := errors.Join(err, sent); err != nil {
-		return fmt.Errorf("giving %s to systemd: %w", name, err)
-	}
-	return nil
-}
-
-// keepTimeout is how long a service manager may be too busy to take a file. Callers are starting up, and have more to do.
-const keepTimeout = 2 * time.Second
-
-// sendFile sends a datagram with a copy of a file. The socket is connected: the kernel reports an unconnected one as writable while
-// the receiver is not, and waiting for that would be a busy loop.
-func sendFile(socket, state string, fd int) error {
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }() // What was sent has arrived.
-	if err := conn.SetWriteDeadline(time.Now().Add(keepTimeout)); err != nil {
-		return err
-	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var sent error
-	err = raw.Write(func(to uintptr) bool {
-		sent = unix.Sendmsg(int(to), []byte(state), unix.UnixRights(fd), nil, unix.MSG_NOSIGNAL) // Descriptors are small.
-		return !errors.Is(sent, unix.EAGAIN)
-	})
-	return cmp.Or(err, sent)
-}
-
-// Forget removes the files of this name from the service manager's file descriptor store.
-func (n *Notifier) Forget(name string) { n.send("FDSTOREREMOVE=1\nFDNAME=" + name) }
 
 // journalSocket is where the journal receives entries with fields.
 const journalSocket = "/run/systemd/journal/socket"

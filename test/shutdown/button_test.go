@@ -2,7 +2,6 @@ package shutdown
 
 import (
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,21 +63,21 @@ func property(t *testing.T, h *host.Host, name string) string {
 		"org.freedesktop.login1.Manager", name).Stdout)
 }
 
-// waitScheduled waits until logind is to power off by itself, whatever becomes of nth.
-func waitScheduled(t *testing.T, h *host.Host) {
+// waitTimed waits until systemd is to power off by itself, whatever becomes of nth.
+func waitTimed(t *testing.T, h *host.Host) {
 	t.Helper()
-	h.Await(t, "logind is to power off by itself", func() bool {
-		return strings.Contains(property(t, h, "ScheduledShutdown"), `"poweroff" 1`)
+	h.Await(t, "systemd is to power off by itself", func() bool {
+		return strings.Contains(h.Try(t, "systemctl", "list-timers", "--no-legend").Stdout, "nth-power-off.timer")
 	})
 }
 
-func TestThePowerButtonIsAnsweredByADrainAndNobodyElseHearsOfItBefore(t *testing.T) {
+func TestPress_IsAnsweredByADrainBeforeAnybodyElseHearsOfIt(t *testing.T) {
 	withAButton(t, func(t *testing.T, h *host.Host) {
 		letGo := holdAsWell(t, h)
 		h.Node.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
 		h.PressPower(t)
 		h.WaitLogged(t, systemd.DrainStarted)
-		waitScheduled(t, h)
+		waitTimed(t, h)
 		if announced(t, h) {
 			t.Error("logind has announced the shutdown before the node is drained")
 		}
@@ -90,20 +89,7 @@ func TestThePowerButtonIsAnsweredByADrainAndNobodyElseHearsOfItBefore(t *testing
 	})
 }
 
-func TestAPressWhileNthHangsIsAnsweredByTheProcessThatFollows(t *testing.T) {
-	withAButton(t, func(t *testing.T, h *host.Host) {
-		h.Node.AddPods(t, "web", pods)
-		hung := h.Hang(t, "nth")
-		h.PressPower(t)
-		h.WaitOff(t) // the watchdog ends nth before
-		mustBeDrained(t, h)
-		if said := h.Logged(t, systemd.Started); len(said) == 0 || said[len(said)-1]["_PID"] == hung {
-			t.Errorf("it was the process that hung, %s", hung)
-		}
-	})
-}
-
-func TestAPressOutlivesNthAndLogindAndTheBus(t *testing.T) {
+func TestPress_OutlivesNthAndLogindAndTheBus(t *testing.T) {
 	for name, harm := range map[string][]string{
 		"nth is killed":            {"systemctl", "kill", "--signal=KILL", "nth"},
 		"nth is started again":     {"systemctl", "restart", "nth"},
@@ -123,75 +109,45 @@ func TestAPressOutlivesNthAndLogindAndTheBus(t *testing.T) {
 	}
 }
 
-// logind waits for what nth was to have, which is too long for a test.
-func TestAPressIsAnsweredByLogindIfNthIsStopped(t *testing.T) {
+// systemd waits for what nth was to have, which is too long for a test.
+func TestPress_IsAnsweredBySystemdIfNthIsStopped(t *testing.T) {
 	withAButton(t, func(t *testing.T, h *host.Host) {
 		h.Node.AddPods(t, "web", 1, lab.Grace(time.Hour), lab.GoesAtGrace())
 		h.PressPower(t)
-		waitScheduled(t, h)
+		waitTimed(t, h)
 		h.Run(t, "systemctl", "stop", "nth")
 		waitKey(t, h, false)
-		waitScheduled(t, h)
-		// systemd keeps no press of a service that was stopped. The machine goes down by it all the same.
+		waitTimed(t, h)
+		// The timer is the memory of the press.
 		h.Run(t, "systemctl", "start", "nth")
 		h.WaitStatus(t, "draining node")
 		waitKey(t, h, true)
-		waitScheduled(t, h)
+		waitTimed(t, h)
 		if !h.Node.Object(t).Spec.Unschedulable || len(h.Logged(t, systemd.Uncordoned)) > 0 {
 			t.Error("the machine goes down, and its node takes pods")
 		}
-	})
-}
-
-// A drop-in has systemd keep nothing for the process after this one: a press would be lost with the process that has read it.
-func TestTheKeyIsLogindsWhereSystemdKeepsNothing(t *testing.T) {
-	withAButton(t, func(t *testing.T, h *host.Host) {
-		h.Write(t, "/etc/systemd/system/nth.service.d/50-test.conf", "[Service]\nFileDescriptorStoreMax=0\n")
-		h.Run(t, "systemctl", "daemon-reload")
-		mustCheck(t, h, "warn  shutdown    the power button is handled by logind from nth's next start on: systemd keeps 0 open files")
-		h.Run(t, "systemctl", "restart", "nth")
-		waitKey(t, h, false)
-		h.Await(t, "it is said", func() bool {
-			said := h.Logged(t, systemd.Started)
-			return slices.ContainsFunc(said, func(e machine.Entry) bool {
-				return strings.HasPrefix(e.Message(), "the power button is handled by logind: systemd keeps 0 open files")
-			})
-		})
+		if os.Getenv(all) == "" {
+			t.Logf("it goes down at second 150: to wait for that, set %s", all)
+			return
+		}
+		h.Run(t, "systemctl", "stop", "nth")
+		h.WaitOff(t)
 	})
 }
 
 // From systemd 257 on, which trixie has, logind refuses root, too, what somebody blocks.
-func TestAMachineWhoseShutdownSomebodyBlocksGoesDownByItsButton(t *testing.T) {
-	for name, stopped := range map[string]bool{"after the drain": false, "by a timer, where nth is stopped": true} {
-		t.Run(name, func(t *testing.T) {
-			withAButton(t, func(t *testing.T, h *host.Host) {
-				h.Run(t, "systemd-run", "--quiet", "systemd-inhibit", "--what=shutdown", "--mode=block", "--who=somebody", "sleep", "infinity")
-				h.Await(t, "the shutdown is blocked", func() bool { return locks(t, h, "somebody") })
-				if !stopped {
-					h.Node.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
-					h.PressPower(t)
-					h.WaitOff(t)
-					mustBeDrained(t, h)
-					return
-				}
-				h.Node.AddPods(t, "web", 1, lab.Grace(time.Hour), lab.GoesAtGrace())
-				h.PressPower(t)
-				h.Await(t, "logind or systemd is to power off by itself", func() bool {
-					return strings.Contains(property(t, h, "ScheduledShutdown"), `"poweroff" 1`) ||
-						strings.Contains(h.Try(t, "systemctl", "list-timers", "--no-legend").Stdout, "nth-power-off.timer")
-				})
-				h.Run(t, "systemctl", "stop", "nth")
-				if os.Getenv(all) == "" {
-					t.Logf("it goes down at second 150: to wait for that, set %s", all)
-					return
-				}
-				h.WaitOff(t)
-			})
-		})
-	}
+func TestPress_PowersOffThoughSomebodyBlocksShutdowns(t *testing.T) {
+	withAButton(t, func(t *testing.T, h *host.Host) {
+		h.Run(t, "systemd-run", "--quiet", "systemd-inhibit", "--what=shutdown", "--mode=block", "--who=somebody", "sleep", "infinity")
+		h.Await(t, "the shutdown is blocked", func() bool { return locks(t, h, "somebody") })
+		h.Node.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
+		h.PressPower(t)
+		h.WaitOff(t)
+		mustBeDrained(t, h)
+	})
 }
 
-func TestTheKeyIsLogindsWhereTheSettingsSayIt(t *testing.T) {
+func TestKey_IsLogindsWhereTheSettingsSayIt(t *testing.T) {
 	withAButton(t, func(t *testing.T, h *host.Host) {
 		mustCheck(t, h, "ok    shutdown    the power button is handled by nth, process "+h.MainPID(t)+":")
 		for _, action := range []string{"notify", "ignore"} {

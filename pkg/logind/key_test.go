@@ -1,0 +1,265 @@
+package logind_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/logind"
+)
+
+const powerKey = "handle-power-key"
+
+// keyRig returns a source that does not run yet, on a machine with logind and systemd.
+func keyRig(t *testing.T) (*rig, *manager) {
+	t.Helper()
+	r := newRig(t)
+	r.bus.start(t)
+	r.logind.join(t)
+	return r, manage(t, r.bus, nil)
+}
+
+// answering returns one that answers the power key.
+func answering(t *testing.T) (*rig, *manager) {
+	t.Helper()
+	r, systemd := keyRig(t)
+	r.source.ListenToKey(true)
+	r.run(t)
+	if !next(t, r.keyHeld) {
+		t.Fatal("it does not answer the power key")
+	}
+	r.nothing(t)
+	r.mustHave(t, powerKey, 1, 1)
+	return r, systemd
+}
+
+// timedFor waits until systemd is to power off when EC2 would, for a press at that time.
+func (r *rig) timedFor(t *testing.T, m *manager, pressed time.Time) {
+	t.Helper()
+	var after time.Duration
+	r.await(t, "systemd is to power off by itself", func() bool {
+		return with(m, func() (found bool) {
+			after, found = m.units[timerName]["after"].(time.Duration)
+			return found
+		})
+	})
+	if off := time.Until(pressed.Add(logind.PowerOffGrant)) - after; off.Abs() > 5*time.Second {
+		t.Errorf("systemd is to power off %s too early", off)
+	}
+}
+
+// powerOffs is how often logind was asked to power off.
+func (r *rig) powerOffs() (count int) {
+	r.logind.set(func(l *standIn) { count = l.powerOffs })
+	return count
+}
+
+func (r *rig) powersOffAfterTheDrain(t *testing.T) {
+	t.Helper()
+	if r.powerOffs() > 0 {
+		t.Error("logind was asked to power off before the drain")
+	}
+	r.source.Release(event.Shutdown)
+	r.await(t, "logind is asked to power off", func() bool { return r.powerOffs() > 0 })
+}
+
+func TestPress_IsDrainedForAndPoweredOffThen(t *testing.T) {
+	r, systemd := answering(t)
+	r.logind.set(func(l *standIn) { l.delay = 5 * time.Second }) // EC2's time counts, not logind's.
+	pressed := time.Now().Add(-20 * time.Second)
+	r.source.Pressed(pressed)
+	mustEnd(t, r.announced(t), pressed.Add(logind.PowerOffGrant-margin))
+	r.source.Pressed(time.Now()) // says nothing new
+	r.timedFor(t, systemd, pressed)
+	r.logind.prepare(t, false) // nor does logind
+	r.powersOffAfterTheDrain(t)
+	r.mustHave(t, "shutdown", 1, 0)
+	r.mustHave(t, powerKey, 1, 1)
+	r.logind.prepare(t, true) // The shutdown is the one that was announced.
+	r.saidNoMore(t)
+}
+
+func TestPress_OutlivesLogind(t *testing.T) {
+	r, systemd := answering(t)
+	r.source.Pressed(time.Now())
+	r.announced(t)
+	r.timedFor(t, systemd, time.Now())
+	r.logind.leave()
+	r.logind.join(t)
+	r.mustHave(t, powerKey, 1, 1)
+	r.powersOffAfterTheDrain(t)
+	r.saidNoMore(t)
+}
+
+// systemd's timer is the memory of a press.
+func TestPress_OutlivesTheProcess(t *testing.T) {
+	for name, c := range map[string]struct{ ago, want time.Duration }{
+		"a minute ago":                     {time.Minute, logind.PowerOffGrant - margin - time.Minute},
+		"after all of its time":            {155 * time.Second, 0},
+		"before the clock was set forward": {24 * time.Hour, 0},
+		"before the clock was set back":    {-time.Hour, logind.PowerOffGrant - margin},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, systemd := keyRig(t)
+			with(systemd, func() bool {
+				systemd.units[timerName] = map[string]any{"ActiveEnterTimestamp": uint64(time.Now().Add(-c.ago).UnixMicro())}
+				return true
+			})
+			r.run(t)
+			first := next(t, r.snapshots)
+			if len(first) != 1 {
+				t.Fatalf("the first word is %v, want the shutdown", first)
+			}
+			mustEnd(t, first[0], time.Now().Add(c.want))
+			r.powersOffAfterTheDrain(t)
+			r.saidNoMore(t)
+			for len(r.troubles) > 0 {
+				t.Errorf("it is said that %v", <-r.troubles)
+			}
+		})
+	}
+}
+
+func TestPress_WithoutTheLockIsLeftToLogind(t *testing.T) {
+	r, systemd := keyRig(t)
+	r.logind.set(func(l *standIn) { l.preparing = true })
+	r.source.Pressed(time.Now())
+	r.run(t)
+	r.announced(t)
+	r.logind.prepare(t, false)
+	r.nothing(t)
+	r.stop()
+	if r.powerOffs() > 0 || with(systemd, func() bool { return systemd.units[timerName] != nil }) {
+		t.Error("nth answers it, too")
+	}
+}
+
+func TestPress_WithoutTheLockIsAnsweredIfLogindDoesNot(t *testing.T) {
+	for name, there := range map[string]bool{"which hangs": true, "which is not there": false} {
+		t.Run(name, func(t *testing.T) {
+			r, systemd := keyRig(t)
+			if !there {
+				r.logind.leave()
+			}
+			pressed := time.Now().Add(-time.Minute)
+			r.source.Pressed(pressed)
+			r.run(t)
+			mustEnd(t, r.announced(t), pressed.Add(logind.PowerOffGrant-margin))
+			r.timedFor(t, systemd, pressed)
+			if !there {
+				r.logind.join(t)
+			}
+			r.powersOffAfterTheDrain(t)
+		})
+	}
+}
+
+// A machine whose administrator has set HandlePowerKey= to "ignore" is not to be powered off.
+func TestPress_IsLogindsIfItDoesSomethingElse(t *testing.T) {
+	r, systemd := keyRig(t)
+	r.logind.set(func(l *standIn) { l.powerKey = "ignore" })
+	r.source.ListenToKey(true)
+	r.run(t)
+	if next(t, r.keyHeld) {
+		t.Error("it answers the power key")
+	}
+	r.mustHave(t, powerKey, 0, 0)
+	r.source.Pressed(time.Now().Add(-time.Minute))
+	for range 3 { // Looks go on, and none finds a shutdown.
+		r.logind.prepare(t, false)
+		r.nothing(t)
+	}
+	if r.powerOffs() > 0 || with(systemd, func() bool { return systemd.units[timerName] != nil }) {
+		t.Error("the machine is to be powered off")
+	}
+}
+
+func TestPress_DuringARebootLeavesTheTimeOfEC2(t *testing.T) {
+	for name, held := range map[string]bool{"with the lock": true, "without the lock": false} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := keyRig(t)
+			r.logind.set(func(l *standIn) { l.delay, l.kind, l.noKey = 300*time.Second, "reboot", !held })
+			r.source.ListenToKey(true)
+			r.run(t)
+			if next(t, r.keyHeld) != held {
+				t.Fatalf("it holds the key: %t", !held)
+			}
+			r.nothing(t)
+			r.logind.prepare(t, true)
+			mustEnd(t, r.announced(t), time.Now().Add(295*time.Second))
+			pressed := time.Now().Add(-20 * time.Second)
+			r.source.Pressed(pressed)
+			mustEnd(t, r.announced(t), pressed.Add(logind.PowerOffGrant-margin))
+			r.source.Pressed(time.Now()) // says nothing new
+			r.saidNoMore(t)
+		})
+	}
+}
+
+func TestPress_LongOverIsGivenUp(t *testing.T) {
+	r, _ := answering(t)
+	r.source.Pressed(time.Now().Add(-11 * time.Minute))
+	r.announced(t)
+	r.nothing(t)
+	r.mustHave(t, powerKey, 1, 1)
+}
+
+// systemd-inhibit --what=shutdown --mode=block: since systemd 257 logind refuses root, too, and would not answer the key itself.
+func TestPowerOff_RefusedByLogindIsAskedOfSystemd(t *testing.T) {
+	r, systemd := answering(t)
+	r.logind.set(func(l *standIn) { l.refuses = true })
+	r.source.Pressed(time.Now())
+	r.announced(t)
+	r.timedFor(t, systemd, time.Now())
+	r.source.Release(event.Shutdown)
+	r.await(t, "systemd is asked", func() bool { return systemd.wasAsked("poweroff.target replace-irreversibly") })
+	if next(t, r.troubles) == nil {
+		t.Error("it is not said what the trouble is")
+	}
+	r.mustHave(t, powerKey, 1, 1)
+}
+
+func TestPowerOff_RefusedByBothReleasesTheKey(t *testing.T) {
+	r, systemd := answering(t)
+	r.logind.set(func(l *standIn) { l.refuses = true })
+	_ = systemd.conn.Close()
+	r.source.Pressed(time.Now())
+	r.announced(t)
+	r.source.Release(event.Shutdown)
+	if next(t, r.troubles) == nil {
+		t.Error("it is not said what the trouble is")
+	}
+	r.mustHave(t, powerKey, 1, 0)
+	r.await(t, "logind is asked again", func() bool { return r.powerOffs() > 1 })
+	r.mustHave(t, powerKey, 1, 0)
+}
+
+func TestKey_IsReleasedWhenItIsNotRead(t *testing.T) {
+	r, _ := answering(t)
+	r.source.ListenToKey(false)
+	if next(t, r.keyHeld) {
+		t.Error("it is not said")
+	}
+	r.mustHave(t, powerKey, 1, 0)
+	r.mustHave(t, "shutdown", 1, 1)
+	if holders, action, err := r.bus.host().KeyHolders(t.Context()); err != nil || action != "poweroff" || len(holders) != 1 ||
+		holders[0].Who != "nth" || holders[0].PID != 2 {
+		t.Errorf("it is held by %v, logind does %q, %v", holders, action, err)
+	}
+}
+
+func TestKey_RefusedLeavesShutdownsHeard(t *testing.T) {
+	r, _ := keyRig(t)
+	r.logind.set(func(l *standIn) { l.noKey = true })
+	r.source.ListenToKey(true)
+	r.run(t)
+	if next(t, r.keyHeld) {
+		t.Error("it says that it answers the power key")
+	}
+	r.mustHave(t, "shutdown", 1, 1)
+	r.logind.prepare(t, true)
+	r.announced(t)
+	if len(r.off) > 0 {
+		t.Errorf("it says that there is no logind, whose lock it holds: %v", <-r.off)
+	}
+}

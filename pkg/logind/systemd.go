@@ -1,0 +1,350 @@
+package logind
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+// What systemd calls itself, see org.freedesktop.systemd1(5).
+const (
+	systemdName    = "org.freedesktop.systemd1"
+	systemdPath    = "/org/freedesktop/systemd1"
+	systemdManager = "org.freedesktop.systemd1.Manager"
+	unitInterface  = "org.freedesktop.systemd1.Unit"
+	service        = "org.freedesktop.systemd1.Service"
+)
+
+// systemd connects to the host's systemd: through its private socket, which works without a bus, or else through the bus.
+func (h Host) systemd(ctx context.Context) (*conn, error) {
+	c, err := h.dial(ctx, "run/systemd/private", options{private: true})
+	if err == nil {
+		return c, nil
+	}
+	c, busErr := h.bus(ctx, options{})
+	if busErr != nil {
+		return nil, fmt.Errorf("connecting to systemd: %w, %w", err, busErr)
+	}
+	return c, nil
+}
+
+// systemd calls a method of systemd's manager.
+func (c *conn) systemd(ctx context.Context, method string, results []any, args ...any) error {
+	if err := c.call(ctx, systemdName, systemdPath, systemdManager+"."+method, results, args...); err != nil {
+		return fmt.Errorf("asking systemd for %s: %w", method, err)
+	}
+	return nil
+}
+
+// property reads a property of one of systemd's objects.
+func (c *conn) property(ctx context.Context, path dbus.ObjectPath, of, name string, into any) error {
+	value := dbus.Variant{}
+	err := c.call(ctx, systemdName, path, "org.freedesktop.DBus.Properties.Get", []any{&value}, of, name)
+	if err == nil {
+		err = value.Store(into)
+	}
+	if err != nil {
+		return fmt.Errorf("asking systemd for %s of %s: %w", name, path, err)
+	}
+	return nil
+}
+
+// unit returns the path of a unit. loaded is false if there is no such unit.
+func (c *conn) unit(ctx context.Context, name string) (path dbus.ObjectPath, loaded bool, err error) {
+	if err := c.systemd(ctx, "LoadUnit", []any{&path}, name); err != nil {
+		return "", false, fmt.Errorf("%s: %w", name, err)
+	}
+	var state string
+	err = c.property(ctx, path, unitInterface, "LoadState", &state)
+	return path, state == "loaded", err
+}
+
+// GoingDown reports whether systemd is stopping the whole system, not this service alone. If systemd does not answer, it
+// returns false.
+func (h Host) GoingDown(ctx context.Context) bool {
+	c, err := h.systemd(ctx)
+	if err != nil {
+		return false
+	}
+	defer c.close()
+	var state string
+	return c.property(ctx, systemdPath, systemdManager, "SystemState", &state) == nil && state == "stopping"
+}
+
+// StopTimeout asks systemd for TimeoutStopSec= of this process's service; a day if it is infinity.
+func (h Host) StopTimeout(ctx context.Context) (time.Duration, error) {
+	if h != "" {
+		return 0, errors.New("this process is no unit of the host's")
+	}
+	c, err := h.systemd(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer c.close()
+	var path dbus.ObjectPath
+	if err := c.systemd(ctx, "GetUnitByPID", []any{&path}, uint32(os.Getpid())); err != nil { // Process IDs are small.
+		return 0, err
+	}
+	var usec uint64
+	err = c.property(ctx, path, service, "TimeoutStopUSec", &usec)
+	return fromMicroseconds(usec), err
+}
+
+// Environment returns the environment of the first of these services that is loaded, from the unit and its drop-ins: the
+// variables of Environment=, as "NAME=value", and the paths on the host of EnvironmentFile=, which override these. If none of
+// the services is loaded, all results are empty.
+func (h Host) Environment(ctx context.Context, services ...string) (found string, variables, files []string, err error) {
+	c, err := h.systemd(ctx)
+	if err != nil {
+		return "", nil, nil, fmt.Errorf("asking for the environment of %s: %w", services[0], err)
+	}
+	defer c.close()
+	for _, name := range services {
+		path, loaded, err := c.unit(ctx, name)
+		if err != nil {
+			return "", nil, nil, err
+		}
+		if !loaded {
+			continue
+		}
+		var named []struct {
+			Path    string
+			Ignored bool // if it does not exist
+		}
+		err = errors.Join(c.property(ctx, path, service, "Environment", &variables), c.property(ctx, path, service, "EnvironmentFiles", &named))
+		if err != nil {
+			return "", nil, nil, err
+		}
+		for _, file := range named {
+			files = append(files, file.Path)
+		}
+		return name, variables, files, nil
+	}
+	return "", nil, nil, nil
+}
+
+// Credentials returns the credentials of a service, from the unit and its drop-ins, each as a line of a unit, such as
+// "LoadCredential=ID:PATH". stale is set if these files have changed since systemd has read them. If there is no such service,
+// loaded is false. A systemd without support for credentials has none.
+func (h Host) Credentials(ctx context.Context, name string) (lines []string, loaded, stale bool, err error) {
+	c, err := h.systemd(ctx)
+	if err != nil {
+		return nil, false, false, fmt.Errorf("asking for the credentials of %s: %w", name, err)
+	}
+	defer c.close()
+	path, loaded, err := c.unit(ctx, name)
+	if err != nil || !loaded {
+		return nil, false, false, err
+	}
+	_ = c.property(ctx, path, unitInterface, "NeedDaemonReload", &stale) // Without an answer, it is not.
+	for _, setting := range []string{"LoadCredential", "LoadCredentialEncrypted"} {
+		var found []struct{ ID, Path string }
+		err = errors.Join(err, ifKnown(c.property(ctx, path, service, setting, &found)))
+		for _, f := range found {
+			lines = append(lines, setting+"="+f.ID+":"+f.Path)
+		}
+	}
+	for _, setting := range []string{"SetCredential", "SetCredentialEncrypted"} {
+		var found []struct {
+			ID   string
+			Data []byte
+		}
+		err = errors.Join(err, ifKnown(c.property(ctx, path, service, setting, &found)))
+		for _, f := range found {
+			lines = append(lines, setting+"="+f.ID+":"+string(f.Data))
+		}
+	}
+	var globs []string
+	err = errors.Join(err, ifKnown(c.property(ctx, path, service, "ImportCredential", &globs)))
+	for _, glob := range globs {
+		lines = append(lines, "ImportCredential="+glob)
+	}
+	if err != nil {
+		return nil, false, false, err
+	}
+	return lines, true, stale, nil
+}
+
+// ifKnown returns err, unless it is that this version of systemd does not know the property.
+func ifKnown(err error) error {
+	if fault, ok := errors.AsType[dbus.Error](err); ok && fault.Name == "org.freedesktop.DBus.Error.UnknownProperty" {
+		return nil
+	}
+	return err
+}
+
+// jobPoll is how often systemd is asked whether a job is done.
+const jobPoll = 200 * time.Millisecond
+
+// StartTarget makes systemd start a target, and returns when all units that the target wants are started; a Type=oneshot unit is
+// when it has finished. The error says that the target could not be started, which of the units have failed, or that ctx has
+// ended; units that are running stay.
+func (h Host) StartTarget(ctx context.Context, target string) error {
+	c, err := h.systemd(ctx)
+	if err == nil {
+		defer c.close()
+		err = c.start(ctx, target)
+	}
+	if err != nil {
+		return fmt.Errorf("starting %s: %w", target, err)
+	}
+	return nil
+}
+
+// start starts a target, and waits until its job is done: then systemd no longer knows the job.
+func (c *conn) start(ctx context.Context, target string) error {
+	path, _, err := c.unit(ctx, target)
+	if err != nil {
+		return err
+	}
+	before, err := c.lastActive(ctx, path)
+	if err != nil {
+		return err
+	}
+	var job dbus.ObjectPath
+	if err := c.systemd(ctx, "StartUnit", []any{&job}, target, "replace"); err != nil {
+		return err
+	}
+	for {
+		var state string
+		err := c.property(ctx, job, "org.freedesktop.systemd1.Job", "State", &state)
+		if _, gone := errors.AsType[dbus.Error](err); gone {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(jobPoll):
+		}
+	}
+	after, err := c.lastActive(ctx, path)
+	if err != nil {
+		return err
+	}
+	var state string
+	if err := c.property(ctx, path, unitInterface, "ActiveState", &state); err != nil {
+		return err
+	}
+	if after == before && state != "active" { // It stops at once if nobody else needs it.
+		return errors.New("systemd has not started it; \"systemctl status\" tells why")
+	}
+	return c.wantedFailures(ctx, path)
+}
+
+// lastActive is when a unit was last started, by a clock of systemd's.
+func (c *conn) lastActive(ctx context.Context, path dbus.ObjectPath) (at uint64, err error) {
+	return at, c.property(ctx, path, unitInterface, "ActiveEnterTimestampMonotonic", &at)
+}
+
+// wantedFailures returns an error with the failed units among those that a target wants: a target starts without them.
+func (c *conn) wantedFailures(ctx context.Context, target dbus.ObjectPath) error {
+	var wanted, failed []string
+	if err := c.property(ctx, target, unitInterface, "Wants", &wanted); err != nil {
+		return err
+	}
+	for _, name := range wanted {
+		path, _, err := c.unit(ctx, name)
+		if err != nil {
+			return err
+		}
+		state := ""
+		if err := c.property(ctx, path, unitInterface, "ActiveState", &state); err != nil {
+			return err
+		}
+		if state == "failed" {
+			failed = append(failed, name)
+		}
+	}
+	if len(failed) > 0 {
+		slices.Sort(failed)
+		return fmt.Errorf("failed: %s", strings.Join(failed, ", "))
+	}
+	return nil
+}
+
+// powerOffTimer is systemd's timer for the power-off after a press of the power key.
+const powerOffTimer = "nth-power-off"
+
+// setting is a property of a unit that systemd is to make.
+type setting struct {
+	Name  string
+	Value dbus.Variant
+}
+
+// startPowerOffTimer makes systemd power off after a time, by the monotonic clock, whatever becomes of this process, logind and
+// the bus. A timer that there is already stays.
+func (h Host) startPowerOffTimer(ctx context.Context, after time.Duration) error {
+	type span struct {
+		Base string
+		Time uint64
+	}
+	type command struct {
+		Path    string
+		Args    []string
+		Unclean bool // it may fail
+	}
+	type unit struct {
+		Name     string
+		Settings []setting
+	}
+	set := func(name string, value any) setting { return setting{name, dbus.MakeVariant(value)} }
+	why := set("Description", "Power off what EC2 is about to take the power from")
+	spans := []span{{"OnActiveSec", uint64(max(after, time.Second).Microseconds())}} // It is positive.
+	timer := []setting{why, set("TimersMonotonic", spans), set("AccuracyUSec", uint64(100_000)), set("RemainAfterElapse", false)}
+	// The service powers off when it ends, whether it succeeds or fails.
+	end := unit{powerOffTimer + ".service", []setting{
+		why, set("Type", "oneshot"), set("ExecStart", []command{{"/bin/true", []string{"/bin/true"}, false}}),
+		set("SuccessAction", "poweroff"), set("FailureAction", "poweroff"),
+	}}
+	c, err := h.systemd(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	err = c.systemd(ctx, "StartTransientUnit", []any{new(dbus.ObjectPath)}, powerOffTimer+".timer", "fail", timer, []unit{end})
+	if refused, _ := errors.AsType[dbus.Error](err); refused.Name == "org.freedesktop.systemd1.UnitExists" {
+		return nil
+	}
+	return err
+}
+
+// powerOffTimerSince asks systemd since when it has the timer; zero if it has none, or there is no systemd.
+func (h Host) powerOffTimerSince(ctx context.Context) (time.Time, error) {
+	c, err := h.systemd(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return time.Time{}, err
+	}
+	if err != nil {
+		return time.Time{}, nil
+	}
+	defer c.close()
+	var path dbus.ObjectPath
+	var usec uint64
+	err = c.systemd(ctx, "GetUnit", []any{&path}, powerOffTimer+".timer")
+	if err == nil {
+		err = c.property(ctx, path, unitInterface, "ActiveEnterTimestamp", &usec)
+	}
+	if _, none := errors.AsType[dbus.Error](err); none || err == nil && usec == 0 {
+		return time.Time{}, nil
+	}
+	return time.UnixMicro(int64(usec)), err // A time fits.
+}
+
+// startPowerOff starts poweroff.target, as logind does.
+func (h Host) startPowerOff(ctx context.Context) error {
+	c, err := h.systemd(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	return c.systemd(ctx, "StartUnit", []any{new(dbus.ObjectPath)}, "poweroff.target", "replace-irreversibly")
+}

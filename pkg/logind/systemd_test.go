@@ -1,0 +1,141 @@
+package logind_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/godbus/dbus/v5"
+)
+
+func TestEnvironment_IsThatOfTheFirstServiceThatIsLoaded(t *testing.T) {
+	type file struct {
+		Path    string
+		Ignored bool
+	}
+	bus := newBus(t)
+	bus.start(t)
+	manage(t, bus, map[string]map[string]any{
+		"snap.kubelet-eks.daemon.service": {
+			"Environment":      []string{"HTTPS_PROXY=http://proxy.test:3128", "A=b c"},
+			"EnvironmentFiles": []file{{"/etc/environment", true}, {"/etc/eks/kubelet/environment", false}},
+		},
+	})
+	host := bus.host()
+	service, variables, files, err := host.Environment(t.Context(), "kubelet.service", "snap.kubelet-eks.daemon.service")
+	if err != nil || service != "snap.kubelet-eks.daemon.service" ||
+		!slices.Equal(variables, []string{"HTTPS_PROXY=http://proxy.test:3128", "A=b c"}) ||
+		!slices.Equal(files, []string{"/etc/environment", "/etc/eks/kubelet/environment"}) {
+		t.Errorf("of %s it is %q and %q, %v", service, variables, files, err)
+	}
+	if service, variables, files, err := host.Environment(t.Context(), "none.service"); service != "" || len(variables)+len(files) != 0 || err != nil {
+		t.Errorf("of a service that does not exist: %q, %q and %q, %v", service, variables, files, err)
+	}
+	bus.stop()
+	if _, _, _, err := host.Environment(t.Context(), "kubelet.service"); err == nil {
+		t.Error("without systemd, there is no error")
+	}
+}
+
+func TestCredentials_AreThoseOfTheUnit(t *testing.T) {
+	type file struct{ ID, Path string }
+	type text struct {
+		ID   string
+		Data []byte
+	}
+	bus := newBus(t)
+	bus.start(t)
+	manage(t, bus, map[string]map[string]any{
+		"old.service": {},
+		"nth.service": {
+			"NeedDaemonReload":        true,
+			"LoadCredential":          []file{{"a", "/etc/a"}, {"b", "b"}},
+			"LoadCredentialEncrypted": []file{{"c", "/etc/c"}},
+			"SetCredential":           []text{{"a", []byte("x: y\nz")}},
+			"SetCredentialEncrypted":  []text{},
+			"ImportCredential":        []string{"webhook-*"},
+		},
+	})
+	for _, c := range []struct {
+		service       string
+		lines         []string
+		loaded, stale bool
+	}{
+		{"nth.service", []string{
+			"LoadCredential=a:/etc/a", "LoadCredential=b:b", "LoadCredentialEncrypted=c:/etc/c", "SetCredential=a:x: y\nz", "ImportCredential=webhook-*",
+		}, true, true},
+		{"old.service", nil, true, false}, // of a systemd that knows no credentials
+		{"none.service", nil, false, false},
+	} {
+		lines, loaded, stale, err := bus.host().Credentials(t.Context(), c.service)
+		if err != nil || loaded != c.loaded || stale != c.stale || !slices.Equal(lines, c.lines) {
+			t.Errorf("%s has %q, loaded %t, stale %t, %v; want %q", c.service, lines, loaded, stale, err, c.lines)
+		}
+	}
+	bus.stop()
+	if _, _, _, err := bus.host().Credentials(t.Context(), "nth.service"); err == nil {
+		t.Error("without systemd, there is no error")
+	}
+}
+
+const ourTarget = "nth-before-drain.target"
+
+func TestTarget_IsStartedWhenAllThatItWantsIs(t *testing.T) {
+	target := func(active uint64, state string, wants ...string) map[string]any {
+		return map[string]any{"Wants": append([]string{}, wants...), "ActiveState": state, "ActiveEnterTimestampMonotonic": active}
+	}
+	for name, c := range map[string]struct {
+		before, after map[string]any
+		refusal       *dbus.Error
+		hangs         bool
+		want          string // part of the error; "" if there is none
+	}{
+		"it wants nothing":      {before: target(0, "inactive"), after: target(5, "active")},
+		"it stops at once":      {before: target(3, "inactive"), after: target(5, "inactive")},
+		"it is active already":  {before: target(3, "active"), after: target(3, "active")},
+		"units have failed":     {before: target(0, "inactive"), after: target(5, "inactive", "tell", "save", "done"), want: "failed: save, tell"},
+		"what it requires does": {before: target(3, "inactive"), after: target(3, "inactive"), want: "systemd has not started it"},
+		"systemd refuses": {
+			before:  target(0, "inactive"),
+			refusal: dbus.NewError(systemdName+".TransactionIsDestructive", []any{"Transaction is destructive."}), want: "destructive",
+		},
+		"a unit takes for ever": {before: target(0, "inactive"), hangs: true, want: "context canceled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bus := newBus(t)
+			bus.start(t)
+			systemd := manage(t, bus, map[string]map[string]any{
+				ourTarget: c.before,
+				"save":    {"ActiveState": "failed"}, "tell": {"ActiveState": "failed"}, "done": {"ActiveState": "inactive"},
+			})
+			systemd.refusal, systemd.working = c.refusal, c.refusal == nil
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan error, 1)
+			go func() { done <- bus.host().StartTarget(ctx, ourTarget) }()
+			new(rig).await(t, "systemd is asked", func() bool { return systemd.wasAsked(ourTarget + " replace") })
+			if c.hangs {
+				cancel()
+			} else {
+				with(systemd, func() bool {
+					if c.after != nil {
+						systemd.units[ourTarget] = c.after
+					}
+					systemd.working = false
+					return true
+				})
+			}
+			err := next(t, done)
+			if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "starting "+ourTarget)) {
+				t.Errorf("it ended with %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestTarget_WithoutSystemdIsAnError(t *testing.T) {
+	if err := newBus(t).host().StartTarget(t.Context(), ourTarget); err == nil || !strings.Contains(err.Error(), "starting "+ourTarget) {
+		t.Errorf("it ended with %v", err)
+	}
+}
