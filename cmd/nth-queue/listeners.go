@@ -102,7 +102,7 @@ func (n *notices) of(node string, entries func() []state.Entry) (told []agent.Li
 		told = append(told, n.meter)
 	}
 	forget := func(bool) { n.webhook.Forget(node) }
-	if n.dryRun || !n.cfg.Condition && !n.cfg.LifecycleConditions && !n.cfg.Events {
+	if n.dryRun || !n.cfg.Condition && !n.cfg.Events {
 		return told, forget
 	}
 	identity := notify.Identity{Client: n.client.Client, Node: node}
@@ -110,7 +110,7 @@ func (n *notices) of(node string, entries func() []state.Entry) (told []agent.Li
 		Identity:  func(context.Context) (notify.Identity, error) { return identity, nil },
 		Entries:   entries,
 		Rules:     func() policy.Settings { return *n.rules.Load() },
-		Condition: n.cfg.Condition, Lifecycle: n.cfg.LifecycleConditions, Writer: drain.Queue, Events: n.cfg.Events,
+		Condition: n.cfg.Condition, Writer: drain.Queue, Events: n.cfg.Events,
 		Source: n.cfg.EventSource, Annotations: n.cfg.EventAnnotations,
 		Describe: func(ctx context.Context) map[string]string { return annotationsOf(n.nodes.of(ctx, node)) },
 		Turn:     n.turns.take, Dropped: n.meter.counted().EventsDropped, Trouble: n.trouble,

@@ -83,7 +83,7 @@ func (n *notices) addKubernetes(cfg config.Config, from listenerDeps) {
 	if cfg.DryRun {
 		cluster = config.ToldCluster{Condition: cluster.Condition && cfg.Kubernetes.Heartbeat > 0}
 	}
-	if !cluster.Condition && !cluster.LifecycleConditions && !cluster.Events {
+	if !cluster.Condition && !cluster.Events {
 		return
 	}
 	k := notify.NewKubernetes(notify.KubernetesOptions{
@@ -97,7 +97,6 @@ func (n *notices) addKubernetes(cfg config.Config, from listenerDeps) {
 		Heartbeat:   cfg.Kubernetes.Heartbeat,
 		Alive:       from.alive,
 		DryRun:      cfg.DryRun,
-		Lifecycle:   cluster.LifecycleConditions,
 		Writer:      drain.Host,
 		Events:      cluster.Events,
 		Source:      cluster.EventSource,

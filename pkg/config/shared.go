@@ -104,7 +104,6 @@ type Kubernetes struct {
 // ToldCluster is the part of the table [kubernetes] that says what is reported to the cluster.
 type ToldCluster struct {
 	Condition           bool
-	LifecycleConditions bool
 	Events              bool
 	EventSource         string
 	EventAnnotations    map[string]string
@@ -134,8 +133,6 @@ func (c *Kubernetes) table(p program) Table {
 			"The time between two writes of the condition `InterruptionPending`, give or take a tenth, while nth watches and nothing changes: by `lastHeartbeatTime` others see which nodes have a live nth. With \"0s\" there is no condition before something is announced, and it is refreshed only while it is `True`, every five minutes."}),
 		Setting{"condition", boolean(&c.Condition),
 			"Maintain the Node's condition `InterruptionPending`."},
-		Setting{"lifecycle_conditions", boolean(&c.LifecycleConditions),
-			"Maintain the Node's conditions `DrainInProgress`, `Drained`, `MaintenancePlanned` and `MaintenanceInProgress`, as far as they are nobody else's. In Kubernetes they are alpha."},
 		Setting{"events", boolean(&c.Events),
 			"Write Events about the Node, and about the pods that are evicted, for `kubectl describe` and whoever collects them."},
 		Setting{"event_source", text(&c.EventSource, func(s string) bool { return len(s) <= longestName && component.MatchString(s) },

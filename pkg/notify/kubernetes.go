@@ -54,8 +54,8 @@ type KubernetesOptions struct {
 	Entries func() []state.Entry
 	// Rules returns the rules in effect.
 	Rules func() policy.Settings
-	// Condition, Lifecycle and Events enable nth's own condition, Kubernetes' lifecycle conditions, and Events.
-	Condition, Lifecycle, Events bool
+	// Condition and Events enable nth's condition, and Events.
+	Condition, Events bool
 	// Heartbeat is how often the condition is written although nothing has changed, give or take a tenth. With it, the condition is
 	// also there if nothing was ever announced. With 0 there is no heartbeat: the condition is there from the first announcement on, and
 	// refreshed every five minutes while it is True.
@@ -81,7 +81,7 @@ type KubernetesOptions struct {
 	// Dropped, if set, is called with the number of Events that are dropped, because too many wait or they are refused. It
 	// must not block.
 	Dropped func(int)
-	// Trouble is called once for each outage, separately for each condition and for Events.
+	// Trouble is called once for each outage, separately for the condition and for Events.
 	Trouble func(error)
 }
 
@@ -94,10 +94,10 @@ type Kubernetes struct {
 	gate        gate
 	builder     eventBuilder
 	queue       []*corev1.Event // drafts, which newEvent completes
-	stale       map[area]bool   // the conditions that may have to be written
+	stale       bool            // the condition may have to be written
 	eventsMuted time.Time       // no Events are written until then
 	finishBy    time.Time       // when Run ends at the latest; zero until Finish
-	ceded       bool            // the conditions are others' to keep
+	ceded       bool            // the condition is others' to keep
 
 	// These belong to Run's goroutine.
 	correlator  *clientrecord.EventCorrelator
@@ -125,7 +125,6 @@ type area string
 
 const (
 	conditionArea area = "the node's condition " + ConditionType
-	lifecycleArea area = "the node's lifecycle conditions"
 	eventArea     area = "Events"
 	podEventArea  area = "Events about pods"
 )
@@ -133,10 +132,10 @@ const (
 // NewKubernetes returns a Kubernetes that has not written anything yet.
 func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	return &Kubernetes{
-		opts: opts, wake: make(chan struct{}, 1), stale: map[area]bool{conditionArea: opts.Condition, lifecycleArea: opts.Lifecycle},
+		opts: opts, wake: make(chan struct{}, 1), stale: opts.Condition,
 		correlator: newCorrelator(), beat: newHeartbeat(opts.Heartbeat),
 		areas: map[area]*areaState{
-			conditionArea: {backoff: newBackoff()}, lifecycleArea: {backoff: newBackoff()}, eventArea: {backoff: newBackoff()}, podEventArea: {},
+			conditionArea: {backoff: newBackoff()}, eventArea: {backoff: newBackoff()}, podEventArea: {},
 		},
 	}
 }
@@ -154,7 +153,7 @@ func (k *Kubernetes) OnTransition(t state.Transition) {
 		k.enqueue(k.builder.build(t, k.opts.Rules()))
 	}
 	if t.Pod == "" && t.Kind != state.SourceLost && t.Kind != state.SourceBack {
-		k.stale[conditionArea], k.stale[lifecycleArea] = k.opts.Condition, k.opts.Lifecycle
+		k.stale = k.opts.Condition
 	}
 	wake(k.wake)
 }
@@ -194,7 +193,7 @@ func (k *Kubernetes) Finish() {
 	wake(k.wake)
 }
 
-// Cede leaves the node's conditions to others from now on, but for a request that is under way. Events are still written.
+// Cede leaves the node's condition to others from now on, but for a request that is under way. Events are still written.
 func (k *Kubernetes) Cede() {
 	k.mu.Lock()
 	k.ceded = true
@@ -254,12 +253,10 @@ func (k *Kubernetes) pending(now time.Time) []area {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var areas []area
-	for _, a := range []area{conditionArea, lifecycleArea} {
-		s := k.areas[a]
-		due := !s.refreshAt.IsZero() && !now.Before(s.refreshAt)
-		if !k.ceded && (due || k.stale[a] && !s.refused) {
-			areas = append(areas, a)
-		}
+	s := k.areas[conditionArea]
+	due := !s.refreshAt.IsZero() && !now.Before(s.refreshAt)
+	if !k.ceded && (due || k.stale && !s.refused) {
+		areas = append(areas, conditionArea)
 	}
 	if k.sending != nil || len(k.queue) > 0 {
 		areas = append(areas, eventArea)
@@ -295,33 +292,29 @@ func (k *Kubernetes) write(ctx context.Context, a area) error {
 	if a == eventArea {
 		return k.sendEvent(ctx, id)
 	}
-	return k.writeConditions(ctx, id, a)
+	return k.writeCondition(ctx, id)
 }
 
-// writeConditions brings the conditions of an area up to date.
-func (k *Kubernetes) writeConditions(ctx context.Context, id Identity, a area) error {
-	k.setStale(a, false)
-	update := k.updateCondition
-	if a == lifecycleArea {
-		update = k.updateLifecycle
-	}
-	refresh, err := update(ctx, id)
-	v, err := k.handleResult(ctx, a, err)
+// writeCondition brings the node's condition up to date.
+func (k *Kubernetes) writeCondition(ctx context.Context, id Identity) error {
+	k.setStale(false)
+	refresh, err := k.updateCondition(ctx, id)
+	v, err := k.handleResult(ctx, conditionArea, err)
 	if err != nil {
-		k.setStale(a, true)
+		k.setStale(true)
 		return err
 	}
-	s := k.areas[a]
+	s := k.areas[conditionArea]
 	if s.refreshAt, s.refused = refresh, v == forbidden || v == rejected; s.refused {
 		s.refreshAt = time.Now().Add(refusedFor)
 	}
 	return nil
 }
 
-func (k *Kubernetes) setStale(a area, stale bool) {
+func (k *Kubernetes) setStale(stale bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.stale[a] = stale
+	k.stale = stale
 }
 
 // handleResult reports the first failure of a row, and returns an error if the request should be repeated later.

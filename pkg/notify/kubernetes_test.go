@@ -56,7 +56,6 @@ func TestWhatCannotBeWrittenKeepsNothingElseWaiting(t *testing.T) {
 	}
 	t.Run("the conditions", func(t *testing.T) {
 		play(t, bare, func(s *stage) {
-			s.opts.Lifecycle, s.opts.Writer = true, "nth"
 			s.start()
 			s.cluster.answers("patch", http.StatusInternalServerError)
 			announce(s)

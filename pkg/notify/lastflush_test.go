@@ -39,7 +39,6 @@ func TestTheMachineStaysKnownWhenItsNodeGetsItsName(t *testing.T) {
 // At the end, what failed once is tried again within the two seconds if the other requests leave the time.
 func TestAConditionThatFailsAtTheEndIsTriedAgain(t *testing.T) {
 	play(t, bare, func(s *stage) {
-		s.opts.Lifecycle, s.opts.Events = true, true
 		s.start()
 		s.cluster.answers("", 503)
 		s.tell(announced(entry("a", event.SpotInterruption, state.Seen)))

@@ -5,8 +5,7 @@
 // with backoff after a failure, and with a last short attempt when nth stops. Nothing here can fail a drain, and
 // nothing is sent before the cordon that it is about.
 //
-//   - Kubernetes keeps the Node's condition InterruptionPending, whose heartbeat shows that nth watches the node, and,
-//     if enabled, Kubernetes' own lifecycle conditions. It writes core/v1 Events about the Node and about evicted pods.
+//   - Kubernetes keeps the Node's condition InterruptionPending, whose heartbeat shows that nth watches the node. It writes core/v1 Events about the Node and about evicted pods.
 //     docs/node-contract.md lists what it writes.
 //   - Webhook posts messages that a template renders, and keeps on disk those that have not been delivered yet.
 //

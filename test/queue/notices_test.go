@@ -56,7 +56,7 @@ func TestWhatHappensToManyNodesIsToldOfEach(t *testing.T) {
 	first.AddPod(t, "pod")
 	second.AddPod(t, "pod")
 	consumer := s.start(t, fmt.Sprintf(
-		"[kubernetes]\nlifecycle_conditions = true\n[webhook]\nurl = %q\ntemplate = '{{.Outcome}} {{.NodeName}} {{.InstanceID}}'\nheaders = { Content-Type = \"text/plain\" }\n", hook.URL))
+		"[webhook]\nurl = %q\ntemplate = '{{.Outcome}} {{.NodeName}} {{.InstanceID}}'\nheaders = { Content-Type = \"text/plain\" }\n", hook.URL))
 
 	s.Send(t, region.Spot(one), region.State(other, "stopping"))
 
@@ -70,14 +70,6 @@ func TestWhatHappensToManyNodesIsToldOfEach(t *testing.T) {
 			return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 				return c.Type == "InterruptionPending" && c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "the node is drained")
 			})
-		})
-		node.WaitFor(t, "its lifecycle conditions say so, too", func(n *corev1.Node) bool {
-			holds := func(of corev1.NodeConditionType, status corev1.ConditionStatus) bool {
-				return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-					return c.Type == of && c.Status == status && c.Reason == "DrainCompleted"
-				})
-			}
-			return holds("Drained", corev1.ConditionTrue) && holds("DrainInProgress", corev1.ConditionFalse)
 		})
 	}
 	s.waitEvents(t, "default", fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": first.Name},
