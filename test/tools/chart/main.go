@@ -2,7 +2,7 @@
 //
 //	chart MANIFEST
 //
-// What the chart needs to be told is in the manifest as IMAGE and QUEUE_URL, once each.
+// What the chart requires is in the manifest as IMAGE and QUEUE_URL, once each.
 package main
 
 import (
@@ -41,55 +41,64 @@ func run(args []string) error {
 	return os.WriteFile(args[0], []byte(text), 0o644) // everybody may read it
 }
 
-const preface = `# nth-queue in a pod, with all that it needs in the cluster: put in where the image is, for IMAGE, and the URL of the queue,
-# for QUEUE_URL, and for IRSA the service account's annotation. Then kubectl apply -f nth-queue.yaml
+const preface = `# nth-queue in a pod, with all that it needs in the cluster. Replace IMAGE and QUEUE_URL, and for IRSA annotate the service
+# account. Then: kubectl apply -f nth-queue.yaml
 #
-# This is what the chart in packaging/helm comes to, by "make manifest"; docs/queue.md says more.
+# "make manifest" renders it from the chart in packaging/helm; docs/queue.md says more.
 `
 
-// manifest is the chart with the values that it has, for a kubectl.
+// manifest is the chart with its default values, for kubectl.
 func manifest() (string, error) {
-	files, err := render("kube-system", map[string]any{"image": "IMAGE", "queueURL": "QUEUE_URL", "restart": false})
+	files, err := render("nth-queue", "kube-system", map[string]any{"image": "IMAGE", "queueURL": "QUEUE_URL", "restart": false})
 	if err != nil {
 		return "", err
 	}
 	var text strings.Builder
 	text.WriteString(preface)
 	for _, name := range slices.SortedFunc(maps.Keys(files), inOrder) {
-		text.WriteString("---\n" + strings.TrimSpace(files[name]) + "\n")
+		if name != notes {
+			text.WriteString("---\n" + strings.TrimSpace(files[name]) + "\n")
+		}
 	}
-	// Nobody has managed it by Helm.
+	// Nobody manages it by Helm.
 	return strings.ReplaceAll(text.String(), "app.kubernetes.io/managed-by: Helm\n", "app.kubernetes.io/managed-by: kubectl\n"), nil
 }
 
-// inOrder orders templates: what others need comes first.
+// notes is the file with what Helm shows after an installation.
+const notes = "NOTES.txt"
+
+// inOrder orders files: what others need comes first.
 func inOrder(a, b string) int {
-	order := []string{"service-account.yaml", "rbac.yaml", "flow-control.yaml", "settings.yaml", "disruption-budget.yaml", "deployment.yaml"}
-	return slices.Index(order, path.Base(a)) - slices.Index(order, path.Base(b))
+	order := []string{
+		"service-account.yaml", "rbac.yaml", "flow-control.yaml", "network-policy.yaml", "settings.yaml", "disruption-budget.yaml", "deployment.yaml",
+	}
+	return slices.Index(order, a) - slices.Index(order, b)
 }
 
-// render renders the chart as "helm install nth-queue" would with these values, and returns what its templates come to, by
-// their names.
-func render(namespace string, values map[string]any) (map[string]string, error) {
+// render renders the chart as "helm install RELEASE" would with these values, and returns what its templates make, by their
+// file names. One that makes nothing is left out.
+func render(release, namespace string, values map[string]any) (map[string]string, error) {
 	chart, err := loader.LoadDir(directory)
 	if err != nil {
 		return nil, fmt.Errorf("reading the chart: %w", err)
 	}
 	if err := chart.Validate(); err != nil {
-		return nil, fmt.Errorf("judging the chart: %w", err)
+		return nil, fmt.Errorf("validating the chart: %w", err)
 	}
-	release := chartutil.ReleaseOptions{Name: "nth-queue", Namespace: namespace, IsInstall: true}
-	all, err := chartutil.ToRenderValues(chart, values, release, chartutil.DefaultCapabilities)
+	options := chartutil.ReleaseOptions{Name: release, Namespace: namespace, IsInstall: true}
+	all, err := chartutil.ToRenderValues(chart, values, options, chartutil.DefaultCapabilities)
 	if err != nil {
-		return nil, fmt.Errorf("taking in the chart's values: %w", err)
+		return nil, fmt.Errorf("reading the chart's values: %w", err)
 	}
-	files, err := engine.Render(chart, all)
+	rendered, err := engine.Render(chart, all)
 	if err != nil {
 		return nil, fmt.Errorf("rendering the chart: %w", err)
 	}
-	maps.DeleteFunc(files, func(name, _ string) bool { return strings.HasPrefix(path.Base(name), "_") })
-	if len(files) == 0 {
-		return nil, errors.New("the chart has no templates")
+	files := map[string]string{}
+	for name, text := range rendered {
+		if base := path.Base(name); !strings.HasPrefix(base, "_") && strings.TrimSpace(text) != "" {
+			files[base] = text
+		}
 	}
 	return files, nil
 }
