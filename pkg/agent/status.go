@@ -172,20 +172,22 @@ func (a *Agent) mainEntry() (state.Entry, bool) {
 	}), true
 }
 
-// outage is since when all looks at the metadata service have failed; zero if they succeed for at least one kind.
+// outage is since when looks at the metadata service fail without a good one since, whatever the reason; zero if they do not. A kind
+// that is not looked for on this instance had its only good look at the start.
 func (a *Agent) outage() time.Time {
-	var since time.Time
+	var since, good time.Time
 	for _, kind := range event.PolledKinds() {
-		t, bad := a.trouble[kind]
-		if _, known := a.known[kind]; known && (!bad || !t.over.IsZero()) {
-			return time.Time{}
-		}
-		if !bad {
-			continue
-		}
-		if since.IsZero() || t.since.Before(since) {
+		switch t, bad := a.trouble[kind]; {
+		case !bad || !t.over.IsZero():
+			if a.looked[kind].After(good) {
+				good = a.looked[kind]
+			}
+		case since.IsZero() || t.since.Before(since):
 			since = t.since
 		}
+	}
+	if !good.IsZero() && !good.Before(since) {
+		return time.Time{}
 	}
 	return since
 }

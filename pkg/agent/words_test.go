@@ -487,3 +487,19 @@ func TestThatPeopleHaveOpenedTheNodeIsSaidOnce(t *testing.T) {
 		r.wantSaid(systemd.CordonForeign, opened)
 	})
 }
+
+// On an instance that is no spot instance, spot notices are not looked for: the only word about them is that of the start.
+func TestStatus_SaysThatNoLookSucceedsAnyMore(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.run()
+		r.announce()
+		r.pass(time.Hour)
+		for _, kind := range []event.Kind{event.ScheduledMaintenance, event.RebalanceRecommendation, event.ASGTermination} {
+			r.trouble(kind, "dial tcp 169.254.169.254:80: socket: too many open files")
+		}
+		r.wantStatus("watching; nothing is announced for node node-a; metadata service unreachable since 01:00:00")
+		r.announce()
+		r.wantStatus("watching; nothing is announced for node node-a")
+	})
+}
