@@ -75,10 +75,10 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	}
 	user, err := fleet.User(ctx, client)
 	if err != nil {
-		c.Fail("identity", "%s in %s, for %s: %s", client.Credential, client.Source, client.Server, err)
+		c.Fail("identity", "%s in %s, for %s: %s", client.Credential(), client.Source, client.Server, err)
 		return fleet.NodeCount{}
 	}
-	c.OK("identity", "%s, by %s in %s, for %s", user, client.Proof(), client.Source, client.Server)
+	c.OK("identity", "%s, by %s in %s, for %s", user, client.Credential(), client.Source, client.Server)
 	extras := fleet.Extras{
 		Condition: cfg.Kubernetes.Condition, Events: cfg.Kubernetes.Events,
 		Volumes: cfg.Drain.VolumeWait > 0, Delete: cfg.Fleet.DeleteNode,

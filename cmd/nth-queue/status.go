@@ -12,9 +12,9 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
-	"github.com/nth-project/nth/pkg/apiserver"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
@@ -190,7 +190,7 @@ func (b *statusReporter) heard(err error) {
 }
 
 // newStatusReporter returns the reporter of a process that begins now.
-func newStatusReporter(cfg config.Queue, client apiserver.Client, manager *systemd.Notifier, log *logrus.Entry) *statusReporter {
+func newStatusReporter(cfg config.Queue, client *identity.Client, manager *systemd.Notifier, log *logrus.Entry) *statusReporter {
 	version, _ := cli.BuildVersion()
 	pace := glance
 	if watched := manager.WatchdogInterval(); watched > 0 {
@@ -199,6 +199,6 @@ func newStatusReporter(cfg config.Queue, client apiserver.Client, manager *syste
 	return &statusReporter{
 		file: record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) }), log: log, manager: manager, pace: pace, began: time.Now().Round(0),
 		version: version, dryRun: cfg.DryRun,
-		identity: state.IdentityStatus{Credential: client.Credential, Source: client.Source, Server: client.Server},
+		identity: state.IdentityStatus{Credential: client.Credential(), Source: client.Source, Server: client.Server},
 	}
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/pkg/apiserver"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
@@ -25,6 +24,7 @@ import (
 	"github.com/nth-project/nth/pkg/ekstoken"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/role"
@@ -247,23 +247,23 @@ func regionOf(queue string) string {
 }
 
 // connect makes a client of the API server. It sends no request. requested, if not nil, is called for each request that is sent later.
-func connect(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (apiserver.Client, error) {
+func connect(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (*identity.Client, error) {
 	version, _ := cli.BuildVersion()
-	options := apiserver.Options{UserAgent: "nth-queue/" + version, Requested: requested}
+	options := identity.ClientOptions{UserAgent: "nth-queue/" + version, Requested: requested}
 	if cfg.Kubernetes.Token != config.PluginToken {
 		account, err := awsConfig(ctx, cfg)
 		if err != nil {
-			return apiserver.Client{}, err
+			return nil, err
 		}
 		options.Token, options.Role = ekstoken.Of(account).Token, "the role that AWS is asked with"
 		options.Fallback = cfg.Kubernetes.Token == config.AutoToken
 	}
-	return apiserver.Connect(cfg.Kubernetes.Kubeconfig, options)
+	return identity.Connect(cfg.Kubernetes.Kubeconfig, options)
 }
 
 // clients makes two clients of the API server, one of them for Leases. They share no connection, so that renewing the Lease does not queue
 // behind other requests in a storm.
-func clients(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (all, leases apiserver.Client, err error) {
+func clients(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (all, leases *identity.Client, err error) {
 	if all, err = connect(ctx, cfg, requested); err == nil {
 		leases, err = connect(ctx, cfg, requested)
 	}

@@ -3,10 +3,7 @@ package main_test
 import (
 	"encoding/base64"
 	"os"
-	"os/exec"
 	"reflect"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/BurntSushi/toml"
@@ -92,38 +89,3 @@ func TestTheUserDataForBottlerocketHasGoodSettings(t *testing.T) {
 		})
 	}
 }
-
-func TestTheCommandForAnotherRootNeedsBothAndSaysWhatIsMissing(t *testing.T) {
-	if status, _, stderr := call(t, "in-root /"); status != 64 || stderr == "" {
-		t.Errorf("without a command: status %d, %s", status, stderr)
-	}
-	missing := t.TempDir() + "/none"
-	status, _, stderr := call(t, "in-root "+missing+" true")
-	if want := "nth: running true in " + missing + ": changing the root directory: "; status != 1 || len(stderr) < len(want) || stderr[:len(want)] != want {
-		t.Errorf("status %d, %s", status, stderr)
-	}
-}
-
-func TestACommandIsRunBelowAnotherRoot(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("changing the root directory needs root")
-	}
-	t.Setenv("SSL_CERT_FILE", "/nowhere")
-	out, err := asNth(t, "in-root", "/", "env").Output()
-	if err != nil || !containsLine(string(out), asProgram+"=nth") || containsLine(string(out), "SSL_CERT_FILE=/nowhere") {
-		t.Errorf("the command's environment is\n%s%v", out, err)
-	}
-	if out, err := asNth(t, "in-root", "/", "no-such-command").CombinedOutput(); err == nil {
-		t.Errorf("a command that is not there has run: %s", out)
-	}
-}
-
-// asNth is nth as a process, with the arguments.
-func asNth(t *testing.T, args ...string) *exec.Cmd {
-	t.Helper()
-	program := exec.CommandContext(t.Context(), os.Args[0], args...)
-	program.Env = append(os.Environ(), asProgram+"=nth")
-	return program
-}
-
-func containsLine(text, line string) bool { return slices.Contains(strings.Split(text, "\n"), line) }

@@ -17,8 +17,8 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/imds"
-	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
@@ -208,16 +208,16 @@ func (c *check) clock(whose string, ahead time.Duration) {
 }
 
 // cluster checks the kubelet's identity and its rights, and returns the identity if there is one.
-func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.Source) kubelet.Identity {
+func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.Source) identity.Identity {
 	c.proxy(ctx, cfg)
 	id, err := c.host.newKubelet(cfg, metadata, nil).Identity(ctx)
-	if errors.Is(err, kubelet.ErrNotYet) {
+	if errors.Is(err, identity.ErrNotYet) {
 		c.Fail("identity", "%s; nth would wait for it", err)
-		return kubelet.Identity{}
+		return identity.Identity{}
 	}
 	if err != nil {
 		c.Fail("identity", "%s", err)
-		return kubelet.Identity{}
+		return identity.Identity{}
 	}
 	c.OK("identity", "node %s, by %s in %s, for %s", id.Node, id.Credential, id.Source, id.Server)
 	c.proxyInUse(id)
@@ -304,7 +304,7 @@ func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	default:
 		c.OK("shutdown", "logind allows a delay of up to %s", delay)
 	}
-	kubelets, kubeletErr := kubelet.ReadGracefulShutdown(cfg.HostRoot)
+	kubelets, kubeletErr := identity.ReadGracefulShutdown(cfg.HostRoot)
 	switch {
 	case kubeletErr != nil:
 		c.Warn("shutdown", "%s", kubeletErr)
@@ -381,7 +381,7 @@ func unreadable(s state.Status) []state.DocumentStatus {
 
 // daemon checks whether nth runs and is able to act. Its unit hides files from it that this check can see, so that its own status
 // counts. ours is the identity that this check has found.
-func (c *check) daemon(ctx context.Context, cfg config.Config, ours kubelet.Identity) {
+func (c *check) daemon(ctx context.Context, cfg config.Config, ours identity.Identity) {
 	status, why := checks.Running("nth", cfg.RuntimeDirectory, time.Now())
 	for why == "" && isStarting(status) && len(daemonFaults(status, ours)) > 0 && drain.Await(ctx, nil, startupPoll) {
 		status, why = checks.Running("nth", cfg.RuntimeDirectory, time.Now())
@@ -406,7 +406,7 @@ func (c *check) daemon(ctx context.Context, cfg config.Config, ours kubelet.Iden
 func isStarting(s state.Status) bool { return time.Since(s.Started) < startupTime }
 
 // daemonFaults says what keeps a running daemon from draining this node.
-func daemonFaults(s state.Status, ours kubelet.Identity) []string {
+func daemonFaults(s state.Status, ours identity.Identity) []string {
 	var faults []string
 	switch waits := s.Node == "" || s.Identity.Trouble != ""; {
 	case waits && ours.Node != "":

@@ -14,11 +14,10 @@ import (
 
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/pkg/bottlerocket"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/ekstoken"
+	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/imds"
-	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -32,12 +31,12 @@ var errNoHost = errors.New("a host container that is not superpowered has no way
 
 // hostInfo is where nth runs: on a machine, or in a host container of Bottlerocket, which is detected once, at the start.
 type hostInfo struct {
-	bottlerocket.Container
+	identity.Container
 	contained bool
 }
 
 func detectHost() hostInfo {
-	container, found := bottlerocket.Find("/")
+	container, found := identity.FindContainer("/")
 	return hostInfo{container, found}
 }
 
@@ -64,19 +63,17 @@ func (h hostInfo) settle(cfg *config.Config) {
 }
 
 // newKubelet returns the kubelet's identity. requested is called for each request to the API server, unless it is nil.
-func (h hostInfo) newKubelet(cfg config.Config, metadata *imds.Source, requested func(method string, status int)) *kubelet.Kubelet {
+func (h hostInfo) newKubelet(cfg config.Config, metadata *imds.Source, requested func(method string, status int)) *identity.Kubelet {
 	options := h.identityOptions(cfg, metadata.Document)
 	options.Requested = requested
-	return kubelet.New(options)
+	return identity.New(options)
 }
 
 // identityOptions returns where the identity is found, by the settings.
-func (h hostInfo) identityOptions(cfg config.Config, metadata func(context.Context, string) ([]byte, error)) kubelet.Options {
+func (h hostInfo) identityOptions(cfg config.Config, metadata func(context.Context, string) ([]byte, error)) identity.Options {
 	version, _ := cli.BuildVersion()
-	options := kubelet.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig, Root: cfg.HostRoot, UserAgent: "nth/" + version}
-	if cfg.HostRoot != "" {
-		options.Launcher = []string{"/proc/self/exe", inRoot, cfg.HostRoot}
-	}
+	options := identity.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig, Root: cfg.HostRoot}
+	options.UserAgent = "nth/" + version
 	options.Proxy = h.proxy(cfg)
 	bottlerockets := cfg.Kubernetes.Source == config.BottlerocketSource
 	if bottlerockets {
@@ -148,13 +145,13 @@ var kubeletUnits = []string{"kubelet.service", "snap.kubelet-eks.daemon.service"
 
 // proxy returns a function that finds the proxy for the API server: that of nth's own environment, or else of the kubelet's, for which
 // systemd is asked.
-func (h hostInfo) proxy(cfg config.Config) func(context.Context) (kubelet.Proxy, error) {
-	own := kubelet.ProxyOf(os.Environ(), "nth's own environment")
+func (h hostInfo) proxy(cfg config.Config) func(context.Context) (identity.Proxy, error) {
+	own := identity.ProxyOf(os.Environ(), "nth's own environment")
 	// A container without access to the host gets its environment from the host's settings.
 	if own.HTTPS != "" || own.HTTP != "" || h.noNotice(cfg) != nil {
-		return func(context.Context) (kubelet.Proxy, error) { return own, nil }
+		return func(context.Context) (identity.Proxy, error) { return own, nil }
 	}
-	return func(ctx context.Context) (kubelet.Proxy, error) {
+	return func(ctx context.Context) (identity.Proxy, error) {
 		unit, variables, files, err := logind.Host(cfg.HostRoot).Environment(ctx, kubeletUnits...)
 		from := ""
 		if err != nil {
@@ -168,7 +165,7 @@ func (h hostInfo) proxy(cfg config.Config) func(context.Context) (kubelet.Proxy,
 		if err != nil {
 			return own, err
 		}
-		return own.Or(kubelet.ProxyOf(slices.Concat(variables, read), "the environment of "+unit+from)), nil
+		return own.Or(identity.ProxyOf(slices.Concat(variables, read), "the environment of "+unit+from)), nil
 	}
 }
 
@@ -182,7 +179,7 @@ func (c *check) proxy(ctx context.Context, cfg config.Config) {
 	case len(wrong) > 0:
 		c.Warn("proxy", "what %s says in %s is no address of a proxy, and is passed over by the kubelet and by nth; a %% in a password is written as %%25",
 			strings.Join(wrong, " and "), found.From)
-	case found == kubelet.Proxy{From: found.From, None: found.None}:
+	case found == identity.Proxy{From: found.From, None: found.None}:
 		c.OK("proxy", "neither nth's own environment nor the kubelet's names one")
 	default:
 		c.OK("proxy", "%s names %s", found.From, found)
@@ -190,8 +187,8 @@ func (c *check) proxy(ctx context.Context, cfg config.Config) {
 }
 
 // proxyInUse reports the proxy to the API server.
-func (c *check) proxyInUse(id kubelet.Identity) {
-	if id.Proxy == kubelet.OfTheKubeconfig {
+func (c *check) proxyInUse(id identity.Identity) {
+	if id.Proxy == identity.OfTheKubeconfig {
 		c.OK("proxy", "the API server is reached through the one that the kubeconfig names (proxy-url)")
 	} else if address := id.Proxy.For(id.Server); address != "" {
 		c.OK("proxy", "the API server is reached through %s", address)

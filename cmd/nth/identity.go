@@ -15,14 +15,13 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/kubelet"
+	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// localNode is the node that nth runs on. The identity is looked up for each operation: the credential may not exist yet, or may have
-// been replaced.
+// localNode is the node that nth runs on. Its client follows the credential; its name is not known before there is one.
 type localNode struct {
-	kubelet   *kubelet.Kubelet
+	kubelet   *identity.Kubelet
 	dryRun    bool
 	gate      *drain.Gate
 	balancers drain.LoadBalancers // nil if there are none to wait for
@@ -34,7 +33,7 @@ type localNode struct {
 // node at once answers most of them too late, so that they are retried.
 const evictionsAtOnce = 128
 
-func newLocalNode(borrowed *kubelet.Kubelet, cfg config.Config, balancers drain.LoadBalancers, scripts drain.Scripts) *localNode {
+func newLocalNode(borrowed *identity.Kubelet, cfg config.Config, balancers drain.LoadBalancers, scripts drain.Scripts) *localNode {
 	n := &localNode{kubelet: borrowed, dryRun: cfg.DryRun, gate: drain.NewGate(evictionsAtOnce), balancers: balancers, scripts: scripts}
 	n.use(daemon.DrainOptions(cfg.Drain))
 	return n
@@ -52,6 +51,19 @@ func (n *localNode) use(options drain.Options) {
 // identityPause is how often the credential is looked for. When a node joins its cluster, a notice may be waiting.
 const identityPause = 500 * time.Millisecond
 
+// identity waits for the identity.
+func (n *localNode) identity(ctx context.Context) (identity.Identity, error) {
+	for {
+		id, err := n.kubelet.Identity(ctx)
+		if err == nil {
+			return id, nil
+		}
+		if !drain.Await(ctx, nil, identityPause) {
+			return identity.Identity{}, fmt.Errorf("waiting for the kubelet's credential: %w (%w)", err, ctx.Err())
+		}
+	}
+}
+
 // node waits for the identity and returns its node.
 func (n *localNode) node(ctx context.Context) (agent.Node, error) {
 	id, err := n.identity(ctx)
@@ -61,19 +73,7 @@ func (n *localNode) node(ctx context.Context) (agent.Node, error) {
 	return n.of(id, *n.options.Load()), nil
 }
 
-func (n *localNode) identity(ctx context.Context) (kubelet.Identity, error) {
-	for {
-		id, err := n.kubelet.Identity(ctx)
-		if err == nil {
-			return id, nil
-		}
-		if !drain.Await(ctx, nil, identityPause) {
-			return kubelet.Identity{}, fmt.Errorf("waiting for the kubelet's credential: %w (%w)", err, ctx.Err())
-		}
-	}
-}
-
-func (n *localNode) of(id kubelet.Identity, options drain.Options) agent.Node {
+func (n *localNode) of(id identity.Identity, options drain.Options) agent.Node {
 	node := drain.New(id.Client, id.Node, options)
 	if n.dryRun {
 		return drain.NewDryRun(node)
@@ -81,13 +81,31 @@ func (n *localNode) of(id kubelet.Identity, options drain.Options) agent.Node {
 	return node
 }
 
+// Uncordon implements agent.Node.
+func (n *localNode) Uncordon(ctx context.Context, booted func(bootID string) bool) (drain.UncordonResult, error) {
+	node, err := n.node(ctx)
+	if err != nil {
+		return "", err
+	}
+	return node.Uncordon(ctx, booted)
+}
+
+// Claim implements agent.Node.
+func (n *localNode) Claim(ctx context.Context) (drain.Claim, bool, error) {
+	node, err := n.node(ctx)
+	if err != nil {
+		return drain.Claim{}, false, err
+	}
+	return node.Claim(ctx)
+}
+
 // Guard implements agent.Node.
 func (n *localNode) Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard {
 	return &localGuard{self: n, tell: tell, goal: goal, adjusted: make(chan struct{}, 1)}
 }
 
-// localGuard is the guard of the identity's node. It replaces its guard when the kubeconfig is replaced, and when an event joins after
-// the options have changed; until then it keeps the options.
+// localGuard is the guard of the identity's node. It waits for the identity, and begins again when the node has another name, and when an
+// event joins after the options have changed; until then it keeps the options.
 type localGuard struct {
 	self     *localNode
 	tell     func(drain.Progress)
@@ -110,14 +128,14 @@ func (g *localGuard) Run(ctx context.Context) {
 		if err != nil {
 			return // ctx has ended.
 		}
-		attempt, ended := g.self.whileCurrent(ctx, id)
+		attempt, ended := g.self.whileNamed(ctx, id.Node)
 		g.of(id, ended).Run(attempt)
 		ended()
 	}
 }
 
 // identity waits for the identity. Meanwhile, a machine that never joined a cluster may shut down.
-func (g *localGuard) identity(ctx context.Context) (kubelet.Identity, error) {
+func (g *localGuard) identity(ctx context.Context) (identity.Identity, error) {
 	looking, found := context.WithCancel(ctx)
 	var telling sync.WaitGroup
 	telling.Go(func() {
@@ -143,13 +161,13 @@ func (g *localGuard) tellIfNeverJoined(ctx context.Context) {
 	if !slices.Contains(goal.Kinds, string(event.Shutdown)) {
 		return
 	}
-	if _, err := g.self.kubelet.Identity(ctx); errors.Is(err, kubelet.ErrNotYet) {
+	if _, err := g.self.kubelet.Identity(ctx); errors.Is(err, identity.ErrNotYet) {
 		g.tell(drain.Progress{Kind: state.NodeEmpty, Goal: goal.Number, State: drain.State{Drained: true}})
 	}
 }
 
 // of makes the guard for the identity's node, which Adjust adjusts, or replaces by calling ended.
-func (g *localGuard) of(id kubelet.Identity, ended context.CancelFunc) drain.Guard {
+func (g *localGuard) of(id identity.Identity, ended context.CancelFunc) drain.Guard {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.guard, g.again = g.self.of(id, g.options).Guard(g.goal, g.tell), ended
@@ -186,12 +204,13 @@ func (g *localGuard) Result() drain.Result {
 	return g.guard.Result()
 }
 
-// whileCurrent returns a context that ends when the identity is replaced, and a function that ends it.
-func (n *localNode) whileCurrent(ctx context.Context, used kubelet.Identity) (context.Context, context.CancelFunc) {
+// whileNamed returns a context that ends when the identity is that of another node, and a function that ends it. Meanwhile, the kubeconfig
+// is followed.
+func (n *localNode) whileNamed(ctx context.Context, name string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		for drain.Await(ctx, nil, identityPause) {
-			if id, err := n.kubelet.Identity(ctx); err == nil && id.Client != used.Client {
+			if id, err := n.kubelet.Identity(ctx); err == nil && id.Node != name {
 				cancel()
 			}
 		}
@@ -199,29 +218,11 @@ func (n *localNode) whileCurrent(ctx context.Context, used kubelet.Identity) (co
 	return ctx, cancel
 }
 
-// Uncordon implements agent.Node.
-func (n *localNode) Uncordon(ctx context.Context, booted func(bootID string) bool) (drain.UncordonResult, error) {
-	node, err := n.node(ctx)
-	if err != nil {
-		return "", err
-	}
-	return node.Uncordon(ctx, booted)
-}
-
-// Claim implements agent.Node.
-func (n *localNode) Claim(ctx context.Context) (drain.Claim, bool, error) {
-	node, err := n.node(ctx)
-	if err != nil {
-		return drain.Claim{}, false, err
-	}
-	return node.Claim(ctx)
-}
-
 // warmIdentity keeps the credential fresh.
 type warmIdentity struct {
-	kubelet *kubelet.Kubelet
+	kubelet *identity.Kubelet
 	every   time.Duration
-	found   func(kubelet.Identity)
+	found   func(identity.Identity)
 }
 
 // KeepWarm implements agent.Identity.
@@ -242,7 +243,7 @@ func (w warmIdentity) KeepWarm(ctx context.Context, tell func(node string, err e
 	})
 }
 
-func (w warmIdentity) tell(tell func(node string, err error), id kubelet.Identity, err error) {
+func (w warmIdentity) tell(tell func(node string, err error), id identity.Identity, err error) {
 	if id.Client != nil {
 		w.found(id)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/imds"
-	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
@@ -36,7 +36,7 @@ type notices struct {
 
 // listenerDeps is what listeners are made of.
 type listenerDeps struct {
-	identity *kubelet.Kubelet
+	identity *identity.Kubelet
 	record   *record.Store
 	machine  *machine
 	alive    func() bool
@@ -177,7 +177,7 @@ func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
 }
 
 // described returns the node's name and labels.
-func described(ctx context.Context, borrowed *kubelet.Kubelet) (string, map[string]string) {
+func described(ctx context.Context, borrowed *identity.Kubelet) (string, map[string]string) {
 	id, err := borrowed.Identity(ctx)
 	if err != nil {
 		return "", nil

@@ -8,12 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/nth-project/nth/cmd/internal/checks"
 	"github.com/nth-project/nth/cmd/internal/cli"
@@ -34,7 +30,7 @@ func nth(host hostInfo) *cobra.Command {
 Settings:       /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml; "nth config" shows them all
 Exit statuses:  0 success, 64 usage error, 78 invalid configuration, 1 any other failure`,
 		host.runCommand(), host.rehearseCommand(), host.drainCommand(), host.statusCommand(), host.checkCommand(), host.settings().Command(false),
-		host.underParentCommand(), inRootCommand())
+		host.underParentCommand())
 }
 
 func (h hostInfo) statusCommand() *cobra.Command {
@@ -52,36 +48,6 @@ func (h hostInfo) runtimeDirectory(path string, stderr io.Writer) (string, error
 		return h.settings().Defaults().RuntimeDirectory, nil
 	}
 	return cfg.RuntimeDirectory, err
-}
-
-// inRoot is an internal command: "nth in-root ROOT COMMAND [ARGUMENT]..." finds and runs the kubeconfig's exec plugin in another root
-// directory, which has its libraries and files.
-const inRoot = "in-root"
-
-// inRootCommand returns inRoot, which returns only if it fails.
-func inRootCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: inRoot + " ROOT COMMAND [ARGUMENT]...", Hidden: true, DisableFlagParsing: true, Args: cobra.MinimumNArgs(2),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return fmt.Errorf("running %s in %s: %w", args[1], args[0], execIn(args[0], args[1:]))
-		},
-	}
-}
-
-func execIn(root string, command []string) error {
-	if err := unix.Chroot(root); err != nil {
-		return fmt.Errorf("changing the root directory: %w", err)
-	}
-	if err := unix.Chdir("/"); err != nil {
-		return err
-	}
-	path, err := exec.LookPath(command[0])
-	if err != nil {
-		return err
-	}
-	// The trusted authorities in the environment are for nth's own image.
-	environment := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SSL_CERT_") })
-	return unix.Exec(path, command, environment)
 }
 
 // settings describes where the settings come from.

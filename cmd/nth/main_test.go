@@ -120,7 +120,6 @@ func TestUsage_errors_are_one_line(t *testing.T) {
 		{"drain --deadline 0", `nth drain: invalid argument "0" for "--deadline" flag: must be a duration such as 90s or 10m; see "nth drain --help"`},
 		{"config import", `nth config import: accepts 1 arg(s), received 0; see "nth config import --help"`},
 		{"config import --secrets here file", `nth config import: invalid argument "here" for "--secrets" flag: must be an absolute path, as the settings name it; see "nth config import --help"`},
-		{"in-root /", `nth in-root: requires at least 2 arg(s), only received 1; see "nth in-root --help"`},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			status, stdout, stderr := call(t, c.args)

@@ -22,9 +22,9 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/imds/standin"
-	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/rehearsal"
@@ -173,7 +173,7 @@ func (r *rehearsalRun) agent(rules policy.Settings, source *imds.Source, lines *
 	return agent.New(agent.Config{
 		Sources:   []agent.Source{source},
 		Node:      newLocalNode(r.borrowed, r.cfg, nil, nil),
-		Identity:  warmIdentity{kubelet: r.borrowed, every: r.cfg.Kubernetes.KeepWarm, found: func(kubelet.Identity) {}},
+		Identity:  warmIdentity{kubelet: r.borrowed, every: r.cfg.Kubernetes.KeepWarm, found: func(identity.Identity) {}},
 		Record:    record.InMemory(r.bootID),
 		Policy:    rules,
 		Unwatched: unwatched(rules, false),
@@ -227,7 +227,7 @@ func (t *timeline) log() *logrus.Entry {
 type rehearsalRun struct {
 	cfg      config.Config
 	bootID   string
-	borrowed *kubelet.Kubelet
+	borrowed *identity.Kubelet
 	cluster  string // describes the cluster
 	shut     func()
 }
@@ -273,15 +273,15 @@ func makeUp(cfg config.Config, bootID string, why error) (*rehearsalRun, error) 
 		return nil, err
 	}
 	cfg.DryRun = false // Nothing real can be harmed.
-	borrowed := kubelet.New(kubelet.Options{
-		UserAgent: "nth-rehearse",
+	borrowed := identity.New(identity.Options{
+		ClientOptions: identity.ClientOptions{UserAgent: "nth-rehearse"},
 		Read: func(context.Context) (string, []byte, error) {
 			return "a kubeconfig that is made up", rehearsal.Kubeconfig(url), nil
 		},
 	})
 	var words strings.Builder
 	words.WriteString("So is the cluster.\n")
-	if errors.Is(why, kubelet.ErrNotYet) {
+	if errors.Is(why, identity.ErrNotYet) {
 		words.WriteString("This machine is no node, so the node and its pods are made up:\n")
 	} else {
 		fmt.Fprintf(&words, "The node and its pods are made up, as this machine's own cannot be used: %s\n", why)

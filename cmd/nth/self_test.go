@@ -15,7 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/kubelet"
+	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -23,7 +23,7 @@ import (
 // power button two minutes later.
 func TestAMachineThatIsNoNodeLetsItsShutdownGoAlsoWhileAGuardStands(t *testing.T) {
 	t.Parallel()
-	nothing := kubelet.New(kubelet.Options{Read: func(context.Context) (string, []byte, error) { return "nowhere", nil, fs.ErrNotExist }})
+	nothing := identity.New(identity.Options{Read: func(context.Context) (string, []byte, error) { return "nowhere", nil, fs.ErrNotExist }})
 	s := newLocalNode(nothing, config.Default(), nil, nil)
 	var mu sync.Mutex
 	drained := map[int]bool{}
@@ -93,7 +93,7 @@ func TestAReloadedOptionHoldsForAnEventThatComesAfterIt(t *testing.T) {
 	defer server.CloseClientConnections()
 	kubeconfig := `{"apiVersion":"v1","kind":"Config","current-context":"c","clusters":[{"name":"c","cluster":{"server":"` + server.URL +
 		`"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u","user":{"token":"t"}}]}`
-	id := kubelet.New(kubelet.Options{Read: func(context.Context) (string, []byte, error) { return "here", []byte(kubeconfig), nil }})
+	id := identity.New(identity.Options{Read: func(context.Context) (string, []byte, error) { return "here", []byte(kubeconfig), nil }})
 	s := newLocalNode(id, config.Default(), nil, nil)
 	if _, err := id.Identity(t.Context()); err != nil {
 		t.Fatalf("the test's API server is not good enough: %s", err)

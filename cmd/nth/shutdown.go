@@ -13,7 +13,7 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/kubelet"
+	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/powerkey"
@@ -148,7 +148,7 @@ func (s *shutdown) reportPowerKey(held bool, why string) {
 	case why != "":
 		words = "logind's: " + why
 	}
-	kubelets, err := kubelet.ReadGracefulShutdown("")
+	kubelets, err := identity.ReadGracefulShutdown("")
 	if err == nil && kubelets.Period > 0 {
 		words += "; " + besideNth(kubelets)
 	}
@@ -156,7 +156,7 @@ func (s *shutdown) reportPowerKey(held bool, why string) {
 }
 
 // besideNth says what the kubelet's graceful shutdown means for pods if it is notified at the same time as nth.
-func besideNth(k kubelet.GracefulShutdown) string {
+func besideNth(k identity.GracefulShutdown) string {
 	return fmt.Sprintf("where logind announces a shutdown, such as on a reboot, the kubelet ends all pods at the same time as "+
 		"nth: it asks no disruption budget, and gives pods no more than %s, critical ones %s", k.Period-k.Critical, k.Critical)
 }

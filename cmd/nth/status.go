@@ -9,8 +9,8 @@ import (
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/imds"
-	"github.com/nth-project/nth/pkg/kubelet"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -119,7 +119,7 @@ func (b *statusReporter) setNoNotice(err error) {
 }
 
 // setIdentity sets the identity.
-func (b *statusReporter) setIdentity(id kubelet.Identity) {
+func (b *statusReporter) setIdentity(id identity.Identity) {
 	b.set(func() {
 		b.identity = state.IdentityStatus{Credential: id.Credential, Source: id.Source, Server: id.Server}
 	})

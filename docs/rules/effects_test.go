@@ -11,7 +11,7 @@ const typed = "k8s.io/client-go/kubernetes/typed/"
 
 // mayAsk says for each package what it may ask of the API server.
 var mayAsk = map[string][]string{
-	"pkg/apiserver": {typed + "authorization/v1.SelfSubjectAccessReviewInterface.Create"},
+	"pkg/kube": {typed + "authorization/v1.SelfSubjectAccessReviewInterface.Create"},
 	"pkg/drain": {
 		"k8s.io/client-go/rest.Interface.Get", "k8s.io/client-go/rest.Interface.Post", "k8s.io/client-go/rest.Interface.Patch",
 		"k8s.io/client-go/rest.Interface.Delete",
@@ -27,7 +27,7 @@ var mayAsk = map[string][]string{
 		typed + "core/v1.NodeInterface.Patch", typed + "core/v1.NodeInterface.Delete",
 		typed + "core/v1.PodInterface.List",
 	},
-	"pkg/kubelet": {
+	"pkg/identity": {
 		typed + "authentication/v1.SelfSubjectReviewInterface.Create", typed + "core/v1.NodeInterface.Get",
 		"k8s.io/client-go/rest.RESTClient.Get", "k8s.io/client-go/rest.Client", // for the clock in the headers
 	},
@@ -40,7 +40,7 @@ var mayAsk = map[string][]string{
 var effectRules = []rule{
 	{
 		name:    "drain writes to the node and its pods, and others ask only what they are there for",
-		why:     "what nth does to a node, and what it undoes, is in one package; kubelet reads the node, notify sets a condition, and fleet claims, taints, deletes what EC2 has terminated, and looks for its like",
+		why:     "what nth does to a node, and what it undoes, is in one package; identity reads the node, notify sets a condition, and fleet claims, taints, deletes what EC2 has terminated, and looks for its like",
 		uses:    func(t tree) ([]use, error) { return t.uses(everywhere, asks) },
 		permits: byPackage(mayAsk),
 		example: `
@@ -57,8 +57,8 @@ func f(ctx context.Context, c kubernetes.Interface) {
 	request().Do(ctx)
 	record.NewBroadcaster() // breaks
 }
--- pkg/kubelet/a.go --
-package kubelet
+-- pkg/identity/a.go --
+package identity
 import ("context"; meta "k8s.io/apimachinery/pkg/apis/meta/v1"; "k8s.io/client-go/kubernetes"; "k8s.io/client-go/rest"; typed "k8s.io/client-go/kubernetes/typed/core/v1")
 func f(ctx context.Context, c kubernetes.Interface, raw *rest.RESTClient) {
 	c.CoreV1().Nodes().Get(ctx, "a", meta.GetOptions{})
@@ -94,20 +94,20 @@ func f(c rest.Interface) { c.Delete() }
 `,
 	},
 	{
-		name:    "only cmd becomes another program",
+		name:    "nobody becomes another program, and only an exec plugin gets another root",
 		why:     "what begins as nth and goes on as something else is seen at the program's door, or nowhere",
 		uses:    effects(everywhere, "syscall.Exec", "syscall.Chroot", "syscall.ForkExec", "syscall.StartProcess", "golang.org/x/sys/unix.Exec", "golang.org/x/sys/unix.Chroot", "os.StartProcess"),
-		permits: []permit{{what: "*", dirs: []string{"cmd/"}}},
+		permits: []permit{{what: "syscall.Chroot", dirs: []string{"pkg/identity"}}},
 		example: `
--- pkg/kubelet/a.go --
-package kubelet
+-- pkg/identity/a.go --
+package identity
 import ("syscall"; sys "golang.org/x/sys/unix")
-func f() { syscall.Chroot("/") } // breaks
+var attributes = syscall.SysProcAttr{Chroot: "/"}
 var x = sys.Exec // breaks
 -- cmd/nth/a.go --
 package main
 import "golang.org/x/sys/unix"
-var x = unix.Exec
+var x = unix.Exec // breaks
 `,
 	},
 	{
@@ -143,8 +143,8 @@ var x = unix.Symlinkat // breaks
 package record
 import "os"
 func f() { os.Rename("a", "b") }
--- pkg/kubelet/a.go --
-package kubelet
+-- pkg/identity/a.go --
+package identity
 import "os"
 func f() { os.ReadFile("a") }
 -- pkg/agent/a_test.go --

@@ -13,17 +13,16 @@ import (
 // cmd/nth-queue, which wire them, and the lab may import any.
 var mayImport = map[string][]string{
 	"pkg/agent":              {"pkg/drain", "pkg/event", "pkg/policy", "pkg/state", "pkg/systemd"},
-	"pkg/apiserver":          {"pkg/plugin"},
 	"pkg/config":             {"pkg/event"},
 	"pkg/drain":              {"pkg/state"},
 	"pkg/drain/apitest":      {"pkg/internal/pipetest"},
 	"pkg/ekstoken":           {"pkg/role"},
-	"pkg/fleet":              {"pkg/agent", "pkg/apiserver", "pkg/drain", "pkg/event", "pkg/ec2", "pkg/policy", "pkg/sqs", "pkg/state", "pkg/systemd"},
+	"pkg/fleet":              {"pkg/agent", "pkg/kube", "pkg/drain", "pkg/event", "pkg/ec2", "pkg/policy", "pkg/sqs", "pkg/state", "pkg/systemd"},
 	"pkg/imds":               {"pkg/event"},
 	"pkg/imds/imdstest":      {"pkg/imds/standin"},
 	"pkg/ec2":                {"pkg/role"},
 	"pkg/ec2/ec2test":        {"pkg/internal/querytest"},
-	"pkg/kubelet":            {"pkg/apiserver"},
+	"pkg/identity":           {"pkg/kube"},
 	"pkg/asg":                {"pkg/event", "pkg/role"},
 	"pkg/asg/asgtest":        {"pkg/internal/querytest"},
 	"pkg/logind":             {"pkg/event"},
@@ -47,9 +46,10 @@ var libraries = []permit{
 	{"github.com/aws/*", []string{"pkg/imds", "pkg/asg", "pkg/role", "pkg/ekstoken", "pkg/sqs", "pkg/ec2", "pkg/targets", "cmd/nth-queue"}, "what AWS says is translated once, at the border"},
 	{"k8s.io/utils/lru", []string{"pkg/sqs"}, "what was seen is remembered, within bounds"},
 	{"k8s.io/klog*", []string{"cmd/internal/daemon", "pkg/drain", "pkg/fleet"}, "the words of client-go are redirected once, in cmd/internal/daemon"},
-	{"k8s.io/apimachinery/pkg/util/wait", []string{"pkg/role", "pkg/apiserver", "pkg/imds", "pkg/kubelet", "pkg/drain", "pkg/notify"}, "pauses with jitter are for those who ask a service that others ask, too"},
-	{"k8s.io/*", []string{"pkg/apiserver", "pkg/plugin", "pkg/kubelet", "pkg/drain", "pkg/notify", "pkg/fleet", "pkg/rehearsal"}, "whoever can reach the API server can harm the node"},
-	{"sigs.k8s.io/yaml", []string{"pkg/migration", "pkg/kubelet"}, "only foreign settings are YAML"},
+	{"k8s.io/apimachinery/pkg/util/wait", []string{"pkg/role", "pkg/identity", "pkg/imds", "pkg/drain", "pkg/notify"}, "pauses with jitter are for those who ask a service that others ask, too"},
+	{"k8s.io/*", []string{"pkg/kube", "pkg/identity", "pkg/drain", "pkg/notify", "pkg/fleet", "pkg/rehearsal"}, "whoever can reach the API server can harm the node"},
+	{"sigs.k8s.io/yaml", []string{"pkg/migration", "pkg/identity"}, "only foreign settings are YAML"},
+	{"go.yaml.in/yaml/v3", []string{"pkg/identity"}, "it knows the lines of a kubeconfig"},
 	{"github.com/go-logr/*", []string{"cmd/internal/daemon", "pkg/drain", "pkg/fleet"}, "as for klog"},
 	{"github.com/coreos/go-systemd/*", []string{"pkg/systemd"}, "nth must run, and be tested, without systemd"},
 	{"github.com/godbus/*", []string{"pkg/logind"}, "nth must run, and be tested, without D-Bus"},
@@ -59,11 +59,11 @@ var libraries = []permit{
 	{"text/template/parse", []string{"pkg/notify"}, "templates are the webhook's alone"},
 	{"github.com/prometheus/*", []string{"pkg/metrics"}, "metrics follow from what is told, and never steer it"},
 	{"github.com/sirupsen/logrus", []string{"cmd/nth", "cmd/nth-queue", "cmd/internal/checks", "cmd/internal/daemon", "pkg/agent", "pkg/fleet", "pkg/systemd"}, "errors are returned, and logged once, where it is decided what to do about them"},
-	{"golang.org/x/net/*", []string{"pkg/config", "pkg/kubelet", "pkg/notify"}, "what of HTTP the standard library keeps to itself"},
-	{"golang.org/x/sys/unix", []string{"cmd/internal/daemon", "cmd/nth", "pkg/powerkey", "pkg/record", "pkg/systemd"}, "most that is asked of the kernel is in the standard library"},
+	{"golang.org/x/net/*", []string{"pkg/config", "pkg/identity", "pkg/notify"}, "what of HTTP the standard library keeps to itself"},
+	{"golang.org/x/sys/unix", []string{"cmd/internal/daemon", "pkg/powerkey", "pkg/record", "pkg/systemd"}, "most that is asked of the kernel is in the standard library"},
 	{"os/signal", []string{"cmd/"}, "a package that takes signals cannot be run in a test"},
 	{"github.com/spf13/*", []string{"cmd/"}, "settings are given to packages as values"},
-	{"os/exec", []string{"cmd/", "pkg/plugin"}, "nth runs no programs but the kubeconfig's exec plugin"},
+	{"os/exec", []string{"cmd/", "pkg/identity"}, "nth runs no programs but the kubeconfig's exec plugin"},
 }
 
 // pure says what the packages that decide are made of: none of it has an effect, or knows more than it is given.
@@ -117,8 +117,8 @@ import _ "github.com/nth-project/nth/pkg/imds/imdstest"
 -- pkg/agent/a.go --
 package agent
 import _ "k8s.io/client-go/kubernetes" // breaks
--- pkg/apiserver/a.go --
-package apiserver
+-- pkg/kube/a.go --
+package kube
 import _ "k8s.io/klog/v2" // breaks
 -- pkg/policy/a.go --
 package policy

@@ -468,7 +468,7 @@ func plain(err error) string {
 		return fmt.Sprintf("%d %s: %s", s.Code, http.StatusText(int(s.Code)), s.Message)
 	case errors.Is(err, context.DeadlineExceeded):
 		return "no answer from the API server"
-	case strings.Contains(err.Error(), "getting credentials"): // as pkg/apiserver says when an exec plugin fails
+	case strings.Contains(err.Error(), "getting credentials"): // as pkg/identity says when an exec plugin fails
 		return "the credential plugin fails"
 	}
 	return "the API server cannot be reached"

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/nth-project/nth/pkg/apiserver"
+	"github.com/nth-project/nth/pkg/kube"
 )
 
 // User asks the API server whose credential the client has; "" if the server is older than 1.28 and does not say.
@@ -95,13 +95,13 @@ type Extras struct {
 }
 
 // Rights lists the rights that draining any node needs, and those in LeaseNamespace.
-func Rights(extras Extras) []apiserver.Right {
-	var rights []apiserver.Right
+func Rights(extras Extras) []kube.Right {
+	var rights []kube.Right
 	add := func(optional bool, why, resource string, of authorization.ResourceAttributes, verbs ...string) {
 		of.Resource, of.Subresource, _ = strings.Cut(resource, "/")
 		for _, verb := range verbs {
 			of.Verb = verb
-			rights = append(rights, apiserver.Right{For: why, Attributes: of, Optional: optional})
+			rights = append(rights, kube.Right{For: why, Attributes: of, Optional: optional})
 		}
 	}
 	var core authorization.ResourceAttributes
@@ -130,7 +130,7 @@ func Rights(extras Extras) []apiserver.Right {
 }
 
 // May asks the API server whether the client has a right.
-func May(ctx context.Context, client kubernetes.Interface, r apiserver.Right) (bool, error) {
+func May(ctx context.Context, client kubernetes.Interface, r kube.Right) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	allowed, err := r.Allowed(ctx, client)

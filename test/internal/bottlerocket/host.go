@@ -18,7 +18,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/nth-project/nth/pkg/bottlerocket/apitest"
+	"github.com/nth-project/nth/pkg/identity/bottlerockettest"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/test/internal/eks"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -73,7 +73,7 @@ type Host struct {
 	Node *lab.Node
 	IMDS *imdstest.Server
 	EKS  *eks.Cluster
-	API  *apitest.API
+	API  *bottlerockettest.API
 }
 
 // New boots a host with the container, which does not run yet.
@@ -89,7 +89,7 @@ func New(t lab.TB, cp *lab.ControlPlane, superpowered bool) *Host {
 	for _, dir := range []string{home, bundle, "/var/log/support", "/local"} {
 		h.Run(t, "mkdir", "-p", "-m", "700", dir)
 	}
-	if h.API, err = apitest.Listen(h.Path("/local/api.sock"), h.EKS.Settings()); err != nil {
+	if h.API, err = bottlerockettest.Listen(h.Path("/local/api.sock"), h.EKS.Settings()); err != nil {
 		t.Fatalf("standing in for Bottlerocket's API: %v", err)
 	}
 	t.Cleanup(h.API.Close)

@@ -1,0 +1,172 @@
+package identity
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	authentication "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/text"
+)
+
+// ClientOptions say how a client proves whose it is, beyond what the kubeconfig says.
+type ClientOptions struct {
+	// UserAgent identifies the program in the API server's audit log, as in "nth/v1.0.0".
+	UserAgent string
+	// Requested, if set, is called after each request to the API server, from several goroutines at once, with the HTTP method and the
+	// status code of the response; 0 if there was no response.
+	Requested func(method string, status int)
+	// Token, if set, replaces an exec plugin that makes tokens for an EKS cluster. It gets the cluster and the region that the plugin
+	// would be called with; an empty region is the instance's own. Role says in a few words whose tokens they are.
+	Token func(ctx context.Context, cluster, region string) (token string, expires time.Time, err error)
+	Role  string
+	// Fallback runs the exec plugin if it does more than make such a token, if Token fails, and if the API server refuses the token.
+	Fallback bool
+
+	root        string   // that the exec plugin sees as "/"; "" for this process's
+	environment []string // for the exec plugin, added to this process's
+}
+
+// Client is a client of one API server with one configuration.
+type Client struct {
+	kubernetes.Interface
+	// Source is where the configuration was found, and Server the API server's address.
+	Source, Server string
+
+	configured  string  // describes the credential that is configured
+	keeper      *keeper // nil if the credential does not have to be fetched
+	certificate *x509.Certificate
+	through     http.RoundTripper
+	address     *url.URL
+	timeouts    atomic.Int32 // of questions whose the credential is, in a row
+}
+
+// Connect makes a client from a kubeconfig file or, if that is "", from the service account of the pod that this process runs in. It
+// makes no request. Files that the kubeconfig names are read again when they change.
+func Connect(kubeconfig string, opts ClientOptions) (*Client, error) {
+	if kubeconfig == "" {
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, text.Redacted(fmt.Errorf("looking for the service account of a pod, as no kubeconfig is named: %w", err))
+		}
+		return newClient(config, "the pod's files", "the token file "+config.BearerTokenFile, opts)
+	}
+	config, static, err := readKubeconfig(kubeconfig)
+	if err != nil {
+		return nil, text.Redacted(fmt.Errorf("reading the kubeconfig %s: %w", kubeconfig, err))
+	}
+	return newClient(config, kubeconfig, static, opts)
+}
+
+// newClient makes a client from a configuration, which it modifies. static describes the credential in it; "" if there is none.
+func newClient(config *rest.Config, source, static string, opts ClientOptions) (*Client, error) {
+	failed := func(err error) (*Client, error) { return nil, text.Redacted(fmt.Errorf("using %s: %w", source, err)) }
+	address, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return failed(errServer)
+	}
+	c := &Client{Source: source, configured: static, address: address}
+	if pair, err := tls.X509KeyPair(config.CertData, config.KeyData); err == nil {
+		c.certificate = pair.Leaf
+	}
+	config.UserAgent = opts.UserAgent
+	if static == "" && config.ExecProvider != nil {
+		if c.keeper, c.configured, err = newKeeper(config, opts); err != nil {
+			return failed(err)
+		}
+	}
+	config.ExecProvider = nil // client-go must not run it as well.
+	if c.through, err = kube.NewTransport(config, nil); err != nil {
+		return failed(err)
+	}
+	if c.keeper != nil {
+		c.keeper.plain = c.through
+		c.keeper.build = func(certificate *tls.Certificate) (http.RoundTripper, error) {
+			return kube.NewTransport(config, certificate)
+		}
+		c.through = authenticated{c.keeper}
+	}
+	if opts.Requested != nil {
+		c.through = kube.Counted(c.through, opts.Requested)
+	}
+	c.Server = text.Redact((&url.URL{Scheme: address.Scheme, Host: address.Host, Path: strings.TrimSuffix(address.Path, "/")}).String())
+	if c.Interface, err = kube.NewClient(address.String(), c.through); err != nil {
+		return failed(err)
+	}
+	return c, nil
+}
+
+// Credential describes in a few words the credential that was fetched last, or the one that is configured, as in "the exec plugin aws".
+func (c *Client) Credential() string {
+	source := ""
+	if c.keeper != nil {
+		source = c.keeper.source()
+	}
+	return text.Redact(cmp.Or(source, c.configured, "nothing"))
+}
+
+// node asks the API server for the node to which the credential belongs.
+func (c *Client) node(ctx context.Context) (string, error) {
+	node, err := c.whose(ctx)
+	if errors.Is(err, errNoNode) && c.keeper != nil && c.keeper.alternates && c.keeper.doubt() {
+		return c.whose(ctx)
+	}
+	return node, err
+}
+
+func (c *Client) whose(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, kube.ReadLimit(int(c.timeouts.Load())))
+	defer cancel()
+	review, err := c.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authentication.SelfSubjectReview{}, meta.CreateOptions{})
+	if err != nil {
+		if ctx.Err() != nil {
+			c.timeouts.Add(1)
+		}
+		return "", fmt.Errorf("asking %s whose credential is in %s: %w%s", c.Server, c.Source, err, c.fault(err))
+	}
+	c.timeouts.Store(0)
+	user := review.Status.UserInfo.Username
+	node, found := strings.CutPrefix(user, nodeUser)
+	if !found || node == "" {
+		return "", fmt.Errorf("the credential in %s belongs to the user %q, %w", c.Source, user, errNoNode)
+	}
+	return node, nil
+}
+
+// fault says what is wrong with the client certificate, or names it if the API server does not accept it, for the end of an error; "" if
+// the error has another reason.
+func (c *Client) fault(err error) string {
+	leaf := c.certificate
+	if c.keeper != nil {
+		leaf = c.keeper.certificate()
+	}
+	if leaf == nil {
+		return ""
+	}
+	const day = "2006-01-02 15:04 UTC"
+	from, to := leaf.NotBefore.UTC().Format(day), leaf.NotAfter.UTC().Format(day)
+	switch now := time.Now(); {
+	case now.After(leaf.NotAfter):
+		return "; the client certificate has expired: it was valid until " + to
+	case now.Before(leaf.NotBefore):
+		return "; the client certificate is not valid yet: it is valid from " + from
+	case apierrors.IsUnauthorized(err) || strings.Contains(err.Error(), "remote error: tls"):
+		return fmt.Sprintf("; the API server does not accept the client certificate of %q, issued by %q, valid from %s to %s",
+			leaf.Subject.CommonName, leaf.Issuer.CommonName, from, to)
+	}
+	return ""
+}

@@ -1,0 +1,35 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// Authenticated shows next a token that fetch makes, as a client does.
+func Authenticated(next http.RoundTripper, fetch func(ctx context.Context, refused bool) (token string, expires time.Time, err error)) http.RoundTripper {
+	return authenticated{&keeper{plain: next, fetch: func(ctx context.Context, refused bool) (credential, error) {
+		token, expires, err := fetch(ctx, refused)
+		return credential{secret: secret{token: token, expires: expires}}, err
+	}}}
+}
+
+// Credential is what an exec plugin prints.
+type Credential struct {
+	Token       string
+	Certificate *tls.Certificate
+	Expires     time.Time
+}
+
+// RunPlugin runs the exec plugin of a configuration, below a root directory unless that is "".
+func RunPlugin(ctx context.Context, config *rest.Config, root string) (Credential, error) {
+	p, err := newPlugin(config, root, nil)
+	if err != nil {
+		return Credential{}, err
+	}
+	s, err := p.run(ctx)
+	return Credential{s.token, s.certificate, s.expires}, err
+}

@@ -1,0 +1,450 @@
+package identity_test
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/identity"
+)
+
+// borrow returns the identity that a kubeconfig with that text gives.
+func borrow(t *testing.T, text string) identity.Identity {
+	t.Helper()
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(text))
+	return identityOf(t, identity.New(identity.Options{Kubeconfig: path, ClientOptions: identity.ClientOptions{UserAgent: "nth/test"}}))
+}
+
+func identityOf(t *testing.T, k *identity.Kubelet) identity.Identity {
+	t.Helper()
+	id, err := k.Identity(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// becomes waits until the identity is that of a node, which is confirmed beside those who ask.
+func becomes(t *testing.T, k *identity.Kubelet, node string) identity.Identity {
+	t.Helper()
+	for limit := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		id := identityOf(t, k)
+		if id.Node == node {
+			return id
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("the identity is still %+v, want %s", id, node)
+		}
+	}
+}
+
+func readNode(t *testing.T, id identity.Identity) {
+	t.Helper()
+	node, err := id.Client.CoreV1().Nodes().Get(t.Context(), id.Node, meta.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if node.Name != id.Node {
+		t.Errorf("the node is %q, want %q", node.Name, id.Node)
+	}
+}
+
+// wantError checks that an error is one line with all the words.
+func wantError(t *testing.T, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want one that says %q", words)
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("the error %q does not say %q", err, word)
+		}
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("the error has several lines:\n%v", err)
+	}
+}
+
+func TestTheNodeIsTheCredentials(t *testing.T) {
+	server, dir := startAPIServer(t), t.TempDir()
+	text := certificate(t, "system:node:certified")
+	pair := place(t, filepath.Join(dir, "pki", "kubelet-client-current.pem"), text)
+	token := place(t, filepath.Join(dir, "token"), []byte("system:node:from-file\n"))
+	place(t, filepath.Join(dir, "relative.pem"), text)
+	inline := base64.StdEncoding.EncodeToString(text)
+	for name, test := range map[string]struct{ user, node, credential string }{
+		"client certificate": {
+			fmt.Sprintf(`{"client-certificate": %q, "client-key": %q}`, pair, pair),
+			"certified", "the client certificate " + pair,
+		},
+		"relative path": {
+			`{"client-certificate": "relative.pem", "client-key": "relative.pem"}`,
+			"certified", "the client certificate " + filepath.Join(dir, "relative.pem"),
+		},
+		"certificate in the kubeconfig": {
+			fmt.Sprintf(`{"client-certificate-data": %q, "client-key-data": %q}`, inline, inline),
+			"certified", "a client certificate in the kubeconfig",
+		},
+		"token file": {fmt.Sprintf(`{"tokenFile": %q}`, token), "from-file", "the token file " + token},
+		"token":      {tokenUser("system:node:ip-10-0-0-1.ec2.internal"), "ip-10-0-0-1.ec2.internal", "a token in the kubeconfig"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := place(t, filepath.Join(dir, "kubeconfig"), []byte(server.kubeconfig(test.user)))
+			id := identityOf(t, identity.New(identity.Options{Kubeconfig: path, ClientOptions: identity.ClientOptions{UserAgent: "nth/test"}}))
+			want := identity.Identity{Client: id.Client, Node: test.node, Source: path, Server: server.URL, Credential: test.credential}
+			if id != want {
+				t.Errorf("identity\n%+v, want\n%+v", id, want)
+			}
+			readNode(t, id)
+			if limiter := id.Client.CoreV1().RESTClient().GetRateLimiter(); limiter != nil {
+				t.Errorf("the client holds requests back: %T", limiter)
+			}
+		})
+	}
+	if agents := slices.Compact(server.agents); !slices.Equal(agents, []string{"nth/test"}) {
+		t.Errorf("the server heard from %q", agents)
+	}
+}
+
+func TestAKubeletThatHasNotJoinedIsWaitedFor(t *testing.T) {
+	server, root := startAPIServer(t), t.TempDir()
+	pair := "/var/lib/kubelet/pki/kubelet-client-current.pem"
+	user := fmt.Sprintf(`{"client-certificate": %q, "client-key": %q}`, pair, pair)
+	k := identity.New(identity.Options{Root: root})
+
+	_, err := k.Identity(t.Context())
+	wantError(t, err, append(identity.SearchPaths, "has not joined")...)
+	if !errors.Is(err, identity.ErrNotYet) {
+		t.Errorf("without a kubeconfig: %v is no ErrNotYet", err)
+	}
+
+	path := place(t, filepath.Join(root, "/etc/kubernetes/kubelet.conf"), []byte(server.kubeconfig(user)))
+	_, err = k.Identity(t.Context())
+	wantError(t, err, path, pair)
+	if !errors.Is(err, identity.ErrNotYet) {
+		t.Errorf("without the certificate: %v is no ErrNotYet", err)
+	}
+
+	place(t, filepath.Join(root, pair), certificate(t, "system:node:joined"))
+	if id := identityOf(t, k); id.Node != "joined" || id.Source != path {
+		t.Errorf("identity: %+v", id)
+	}
+}
+
+func TestTheFirstOfTheSearchPathsCounts(t *testing.T) {
+	server, root := startAPIServer(t), t.TempDir()
+	k := identity.New(identity.Options{Root: root})
+	for i, path := range slices.Backward(identity.SearchPaths) {
+		node := fmt.Sprintf("node-%d", i)
+		place(t, filepath.Join(root, path), []byte(server.kubeconfig(tokenUser("system:node:"+node))))
+		becomes(t, k, node)
+	}
+}
+
+func TestKubeconfig_FaultIsOneLine(t *testing.T) {
+	server := startAPIServer(t)
+	whole := server.kubeconfig(tokenUser("system:node:a"))
+	for name, test := range map[string]struct{ text, says string }{
+		"garbage":            {"\x00\x01 not: [a kubeconfig", "it is not YAML"},
+		"torn":               {whole[:len(whole)/2], "it is not YAML (line 3)"},
+		"another kind":       {`{"apiVersion": "v1", "kind": "Pod"}`, "line 1: kind must be Config"},
+		"no context":         {strings.Replace(whole, `"current-context": "kubelet"`, `"current-context": "other"`, 1), "line 2: contexts has no context of the name in current-context"},
+		"no server":          {strings.Replace(whole, server.URL, "", 1), "line 5: the cluster has no server"},
+		"key without cert":   {server.kubeconfig(`{"client-certificate-data": "YQ=="}`), "client-key"},
+		"bad certificate":    {server.kubeconfig(`{"client-certificate-data": "YQ==", "client-key-data": "YQ=="}`), "PEM"},
+		"plugin, no command": {server.kubeconfig(`{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1"}}`), "line 4: the user's exec plugin has no command"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(test.text))
+			_, err := identity.New(identity.Options{Kubeconfig: path}).Identity(t.Context())
+			wantError(t, err, path, test.says)
+			if errors.Is(err, identity.ErrNotYet) {
+				t.Errorf("%v is an ErrNotYet, though waiting will not help", err)
+			}
+		})
+	}
+}
+
+func TestACredentialOfNoNodeIsRefused(t *testing.T) {
+	server := startAPIServer(t)
+	for _, user := range []string{"kubernetes-admin", "system:serviceaccount:kube-system:node", "system:node:"} {
+		path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser(user))))
+		_, err := identity.New(identity.Options{Kubeconfig: path}).Identity(t.Context())
+		wantError(t, err, path, fmt.Sprintf("%q", user), "not a node")
+	}
+}
+
+func TestAnAPIServerThatRefusesIsNamed(t *testing.T) {
+	server := startAPIServer(t)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
+	k := identity.New(identity.Options{Kubeconfig: path})
+	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusInternalServerError} {
+		server.refuse(status)
+		_, err := k.Identity(t.Context())
+		wantError(t, err, server.URL, path)
+	}
+	server.refuse(0)
+	identityOf(t, k)
+	server.Close()
+	_, err := identity.New(identity.Options{Kubeconfig: path}).Identity(t.Context())
+	wantError(t, err, server.URL, path, "connection refused")
+}
+
+func TestTheSameKubeconfigIsAskedAboutOnce(t *testing.T) {
+	server := startAPIServer(t)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
+	k := identity.New(identity.Options{Kubeconfig: path})
+	first := identityOf(t, k)
+	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:a")))) // A new file, the same content.
+	if second := identityOf(t, k); second != first {
+		t.Errorf("first %+v, then %+v", first, second)
+	}
+	if requests := server.heard(); len(requests) != 1 {
+		t.Errorf("requests: %q, want one", requests)
+	}
+}
+
+func TestAReplacedKubeconfigIsTakenOver(t *testing.T) {
+	before, after := startAPIServer(t), startAPIServer(t)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(before.kubeconfig(tokenUser("system:node:a"))))
+	k := identity.New(identity.Options{Kubeconfig: path})
+	identityOf(t, k)
+	place(t, path, []byte(after.kubeconfig(tokenUser("system:node:b"))))
+	if id := becomes(t, k, "b"); id.Server != after.URL {
+		t.Errorf("identity: %+v, want b at %s", id, after.URL)
+	}
+}
+
+// authorityIn makes a kubeconfig name a file for the certificate authority.
+func authorityIn(t *testing.T, server *apiServer, path string) []byte {
+	t.Helper()
+	inline := fmt.Sprintf(`"certificate-authority-data": %q`, base64.StdEncoding.EncodeToString(server.authority()))
+	text := strings.Replace(server.kubeconfig(tokenUser("system:node:a")), inline, fmt.Sprintf(`"certificate-authority": %q`, path), 1)
+	if !strings.Contains(text, path) {
+		t.Fatalf("the kubeconfig names no authority:\n%s", text)
+	}
+	return []byte(text)
+}
+
+func TestACertificateAuthorityThatIsWrittenAfterTheKubeconfigIsTakenOver(t *testing.T) {
+	server, dir := startAPIServer(t), t.TempDir()
+	other, _, _ := strings.Cut(string(certificate(t, "another-cluster")), "-----BEGIN PRIVATE")
+	for name, test := range map[string]struct {
+		before string
+		notYet bool
+	}{
+		"it is not there":       {"", true},
+		"it is empty":           {"\n", true},
+		"it is another's":       {other, false},
+		"it is no certificate":  {"-----BEGIN", false},
+		"it is half of another": {other[:len(other)/2], false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			authority := filepath.Join(dir, name, "ca.crt")
+			path := place(t, filepath.Join(dir, name, "kubeconfig"), authorityIn(t, server, authority))
+			if test.before != "" {
+				place(t, authority, []byte(test.before))
+			}
+			k := identity.New(identity.Options{Kubeconfig: path})
+			if id, err := k.Identity(t.Context()); err == nil || errors.Is(err, identity.ErrNotYet) != test.notYet {
+				t.Errorf("before that, the identity is %+v, %v", id, err)
+			}
+			place(t, authority, server.authority())
+			if id := identityOf(t, k); id.Node != "a" {
+				t.Errorf("the identity is %+v", id)
+			}
+		})
+	}
+}
+
+func TestKubelet_FollowsTheCertificateAuthority(t *testing.T) {
+	server, dir := startAPIServer(t), t.TempDir()
+	authority := place(t, filepath.Join(dir, "ca.crt"), server.authority())
+	path := place(t, filepath.Join(dir, "kubeconfig"), authorityIn(t, server, authority))
+	k := identity.New(identity.Options{Kubeconfig: path})
+	until := keepWarm(t, k)
+	until("it is warm", warm)
+	another := certificate(t, "another-cluster")
+	for name, text := range map[string][]byte{"another": another, "no": []byte("-----BEGIN"), "an empty": nil} {
+		place(t, authority, text)
+		until("it has "+name+" authority", func(err error) bool { return err != nil })
+		readNode(t, identityOf(t, k))
+		place(t, authority, server.authority())
+		until("it has its own again, after "+name, warm)
+	}
+	if err := os.Remove(authority); err != nil {
+		t.Fatal(err)
+	}
+	until("it is gone", func(error) bool { return true })
+	readNode(t, identityOf(t, k))
+	if err := syscall.Mkfifo(authority, 0o600); err != nil { // Reading it would never end.
+		t.Fatal(err)
+	}
+	until("it is seen to be a pipe", says("is no file"))
+	readNode(t, identityOf(t, k))
+}
+
+// A named pipe is read for as long as nobody writes into it.
+func TestWhatIsNoFileIsNotRead(t *testing.T) {
+	server := startAPIServer(t)
+	for name, user := range map[string]string{
+		"the kubeconfig":            tokenUser("system:node:a"),
+		"the client certificate":    `{"client-certificate": "pipe", "client-key": "pair"}`,
+		"the client key":            `{"client-certificate": "pair", "client-key": "pipe"}`,
+		"the token":                 `{"tokenFile": "pipe"}`,
+		"the certificate authority": "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			pipe := filepath.Join(dir, "pipe")
+			if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			place(t, filepath.Join(dir, "pair"), certificate(t, "system:node:a"))
+			text := []byte(server.kubeconfig(user))
+			if user == "" {
+				text = authorityIn(t, server, pipe)
+			}
+			path := place(t, filepath.Join(dir, "kubeconfig"), text)
+			if name == "the kubeconfig" {
+				path = pipe
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			_, err := identity.New(identity.Options{Kubeconfig: path}).Identity(ctx)
+			wantError(t, err, pipe+" is no file")
+		})
+	}
+}
+
+// A step of a drain asks for the identity, and may not wait for a server that says nothing.
+func TestAReplacedKubeconfigWhoseServerIsSilentHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	server, silent := startAPIServer(t), listen(t)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
+	k := identity.New(identity.Options{Kubeconfig: path})
+	identityOf(t, k)
+	next := strings.ReplaceAll(server.kubeconfig(tokenUser("system:node:b")), server.URL, "https://"+silent.Addr().String())
+	place(t, path, []byte(next))
+	answered := make(chan identity.Identity)
+	go func() {
+		for {
+			id, err := k.Identity(t.Context())
+			select {
+			case answered <- id:
+			case <-t.Context().Done():
+				return
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	<-answered
+	asked, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	givenUp := make(chan struct{})
+	go func() {
+		defer close(givenUp)
+		_, _ = io.Copy(io.Discard, asked) // until nobody waits for an answer any more
+	}()
+	for range 10 {
+		select {
+		case id := <-answered:
+			if id.Node != "a" {
+				t.Errorf("the identity is %+v", id)
+			}
+		case <-givenUp:
+			t.Fatal("who asked for the identity has waited for a server that is silent")
+		}
+	}
+	_ = asked.Close() // it was answered by nobody
+	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:c"))))
+	for id := range answered {
+		if id.Node == "c" {
+			break
+		}
+	}
+}
+
+// listen returns a server that takes connections and says nothing.
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener
+}
+
+// A file is written in several steps by those who do not know better.
+func TestAKubeconfigThatIsBeingWrittenIsWaitedForAndTakesNothingAway(t *testing.T) {
+	server := startAPIServer(t)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	k := identity.New(identity.Options{Kubeconfig: path})
+	place(t, path, nil)
+	if _, err := k.Identity(t.Context()); !errors.Is(err, identity.ErrNotYet) || !strings.Contains(err.Error(), "is empty") {
+		t.Errorf("of an empty file: %v", err)
+	}
+	whole := []byte(server.kubeconfig(tokenUser("system:node:a")))
+	place(t, path, whole)
+	first := becomes(t, k, "a")
+	until := keepWarm(t, k)
+	for name, part := range map[string][]byte{"empty": nil, "half": whole[:len(whole)/2], "blank": []byte("\n")} {
+		place(t, path, part)
+		until("the file is seen to be "+name, func(err error) bool { return err != nil && strings.Contains(err.Error(), path) })
+		if id := identityOf(t, k); id != first {
+			t.Errorf("with a file that is %s the identity is %+v", name, id)
+		}
+		place(t, path, whole)
+		until("the file is whole", warm)
+	}
+	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:b"))))
+	becomes(t, k, "b")
+}
+
+func TestAnIdentityThatWorksOutlivesItsKubeconfig(t *testing.T) {
+	server, other := startAPIServer(t), startAPIServer(t)
+	other.refuse(http.StatusForbidden)
+	good := []byte(server.kubeconfig(tokenUser("system:node:a")))
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), good)
+	k := identity.New(identity.Options{Kubeconfig: path})
+	first, until := identityOf(t, k), keepWarm(t, k)
+	for name, spoil := range map[string]func(){
+		"broken":        func() { place(t, path, []byte("}")) },
+		"not confirmed": func() { place(t, path, []byte(other.kubeconfig(tokenUser("system:node:b")))) },
+		"vanished": func() {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		spoil()
+		until("it is "+name, func(err error) bool { return err != nil })
+		if id := identityOf(t, k); id != first {
+			t.Errorf("%s: identity %+v, want %+v", name, id, first)
+		}
+		place(t, path, good)
+		until("it is good", warm)
+	}
+	place(t, path, []byte(other.kubeconfig(tokenUser("system:node:b"))))
+	identityOf(t, k)
+	other.refuse(0)
+	becomes(t, k, "b")
+}

@@ -1,0 +1,279 @@
+package identity_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/nth-project/nth/pkg/identity"
+)
+
+const (
+	v1      = "client.authentication.k8s.io/v1"
+	v1beta1 = "client.authentication.k8s.io/v1beta1"
+)
+
+// configured is a configuration with a script for a plugin, called "aws".
+func configured(t *testing.T, script string) *rest.Config {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "aws")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return &rest.Config{Host: "https://apiserver.test", ExecProvider: &api.ExecConfig{
+		APIVersion: v1, Command: path, InteractiveMode: api.NeverExecInteractiveMode,
+	}}
+}
+
+func run(t *testing.T, ctx context.Context, config *rest.Config) (identity.Credential, error) { //nolint:revive // as the tests read
+	t.Helper()
+	return identity.RunPlugin(ctx, config, "")
+}
+
+// prints is a script that prints an ExecCredential with this status.
+func prints(status string) string {
+	return fmt.Sprintf(`echo '{"kind": "ExecCredential", "apiVersion": %q, "status": %s}'`, v1, status)
+}
+
+func TestAPluginGivesATokenAndItsEnd(t *testing.T) {
+	t.Parallel()
+	got, err := run(t, t.Context(), configured(t, prints(`{"token": "a", "expirationTimestamp": "2026-01-01T00:00:00Z"}`)))
+	if err != nil || got.Token != "a" || got.Certificate != nil || !got.Expires.Equal(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	got, err = run(t, t.Context(), configured(t, prints(`{"token": "a"}`)))
+	if err != nil || !got.Expires.IsZero() {
+		t.Errorf("without an end: %+v, %v", got, err)
+	}
+}
+
+func TestWhatAPluginDoesWrongIsToldInOneLineWithoutWhatItSaid(t *testing.T) {
+	t.Parallel()
+	const secret = "k8s-aws-v1.c2VjcmV0"
+	long := strings.Repeat("c2VjcmV0", 100)
+	longest := strings.Repeat("c2VjcmV0", 400)
+	for name, test := range map[string]struct{ script, says string }{
+		"garbage":                   {"echo 'usage: " + secret + "'", "prints no ExecCredential"},
+		"nothing":                   {"true", "prints no ExecCredential (0 bytes)"},
+		"half":                      {`echo '{"kind": "ExecCredential", "status": {"token": "` + secret + `"'`, "prints no ExecCredential"},
+		"a number":                  {prints(`{"token": 12345678901234567}`), "prints no ExecCredential"},
+		"another kind":              {`echo '{"kind": "Secret", "apiVersion": "v1", "token": "` + secret + `"}'`, "another kind of object"},
+		"another version":           {strings.ReplaceAll(prints(`{"token": "`+secret+`"}`), v1, v1beta1), "an ExecCredential of another version than " + v1},
+		"no status":                 {prints(`null`), "without a status"},
+		"neither":                   {prints(`{}`), "neither a token nor a certificate"},
+		"half a pair":               {prints(`{"clientKeyData": "` + secret + `"}`), "a certificate or its key, and not both"},
+		"a broken pair":             {prints(`{"clientKeyData": "` + secret + `", "clientCertificateData": "` + secret + `"}`), "reading its certificate"},
+		"an exit status":            {"echo " + secret + "; exit 3", "failed with exit code 3"},
+		"a complaint":               {"echo 'Unable to locate credentials.\n\nYou can configure' >&2; exit 255", "exit code 255: Unable to locate credentials. You can configure"},
+		"a long complaint":          {"yes 'no credentials' | head -c 100000 >&2; exit 1", "credentials no credentials"},
+		"a complaint with a secret": {"echo 'the token is " + long + " and no good' >&2; exit 1", "the token is … and no good"},
+		"a complaint of a secret":   {"echo 'the token is " + longest + " and no good' >&2; exit 1", "failed with exit code 1: and no good"},
+		"a signal":                  {"kill -9 $$", "signal: killed"},
+		"too much":                  {"yes", "prints more than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := run(t, t.Context(), configured(t, test.script))
+			if err == nil {
+				t.Fatalf("it gives %+v", got)
+			}
+			if line := err.Error(); !strings.Contains(line, test.says) || !strings.HasPrefix(line, "the exec plugin aws") {
+				t.Errorf("the error %q does not say %q", line, test.says)
+			} else if strings.Contains(line, "\n") || len(line) > 800 || strings.Contains(line, secret) || strings.Contains(line, long) || strings.Contains(line, "12345678901234567") {
+				t.Errorf("the error says too much: %q", line)
+			}
+		})
+	}
+}
+
+func TestAPluginThatIsNotInstalledIsToldWithTheKubeconfigsHint(t *testing.T) {
+	t.Parallel()
+	config := configured(t, "")
+	config.ExecProvider.Command, config.ExecProvider.InstallHint = "nth-test-no-such-plugin", "Install it\n\nfrom somewhere."
+	_, err := run(t, t.Context(), config)
+	if want := "the exec plugin nth-test-no-such-plugin not found: Install it from somewhere."; err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+}
+
+func TestAPluginThatHangsIsKilledWithItsChildren(t *testing.T) {
+	t.Parallel()
+	for name, script := range map[string]string{
+		"it hangs itself":               "echo $$ >%[1]s.new; mv %[1]s.new %[1]s; exec sleep 600",
+		"it waits for a child":          "sleep 600 & echo $! >%[1]s.new; mv %[1]s.new %[1]s; wait",
+		"it ignores what can be":        "trap '' TERM INT HUP; echo $$ >%[1]s.new; mv %[1]s.new %[1]s; while :; do sleep 1; done",
+		"it has printed its credential": prints(`{"token": "a"}`) + "; echo $$ >%[1]s.new; mv %[1]s.new %[1]s; exec sleep 600",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			started := filepath.Join(t.TempDir(), "started")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			pid := make(chan int, 1)
+			go func() {
+				defer cancel()
+				pid <- awaitNumber(t, started)
+			}()
+			if got, err := run(t, ctx, configured(t, fmt.Sprintf(script, started))); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "was killed") {
+				t.Errorf("it gives %+v, %v", got, err)
+			}
+			awaitGone(t, <-pid)
+		})
+	}
+}
+
+func TestAChildThatAPluginLeavesBehindIsKilledAndTheCredentialUsed(t *testing.T) {
+	t.Parallel()
+	child := filepath.Join(t.TempDir(), "child")
+	got, err := run(t, t.Context(), configured(t, fmt.Sprintf("sleep 600 & echo $! >%s\n%s", child, prints(`{"token": "a"}`))))
+	if err != nil || got.Token != "a" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	awaitGone(t, awaitNumber(t, child))
+}
+
+// A child with a session of its own is in no group of ours.
+func TestAChildThatLeavesThePluginsGroupHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	const leave = "setsid sh -c 'echo $$ >%[1]s.new; mv %[1]s.new %[1]s; exec sleep 600' & while ! [ -e %[1]s ]; do sleep 0.01; done; "
+	for name, test := range map[string]struct {
+		script string
+		ends   bool
+	}{
+		"the plugin ends":  {leave + prints(`{"token": "a"}`), true},
+		"the plugin hangs": {leave + "exec sleep 600", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			started := filepath.Join(t.TempDir(), "started")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			child := make(chan int, 1)
+			go func() {
+				child <- awaitNumber(t, started)
+				if !test.ends {
+					cancel()
+				}
+			}()
+			got, err := run(t, ctx, configured(t, fmt.Sprintf(test.script, started)))
+			if test.ends != (err == nil) || test.ends != (got.Token == "a") || !test.ends && !errors.Is(err, context.Canceled) {
+				t.Errorf("%+v, %v", got, err)
+			}
+			pid := <-child
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Errorf("the child has not outlived it: %v", err)
+			}
+			awaitGone(t, pid)
+		})
+	}
+}
+
+func TestAPluginIsToldWhatClientGoTellsIt(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{v1, v1beta1} {
+		for _, provided := range []bool{true, false} {
+			said := map[string]string{}
+			for _, by := range []string{"client-go", "nth"} {
+				file := filepath.Join(t.TempDir(), "said")
+				config := configured(t, `echo "$KUBERNETES_EXEC_INFO $COLOUR $1" >`+file+"\n"+strings.ReplaceAll(prints(`{"token": "a"}`), v1, version))
+				config.ExecProvider.APIVersion, config.ExecProvider.ProvideClusterInfo = version, provided
+				config.ExecProvider.Args = []string{"token"}
+				config.ExecProvider.Env = []api.ExecEnvVar{{Name: "COLOUR", Value: "blue"}}
+				config.CAData = []byte("an authority")
+				if by == "nth" {
+					if _, err := run(t, t.Context(), config); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					config.CAData, config.Insecure = nil, true // it would read it
+					if _, err := clientGo(config); err != nil {
+						t.Fatal(err)
+					}
+				}
+				text, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				said[by] = strings.NewReplacer(`"certificate-authority-data":"YW4gYXV0aG9yaXR5"`, "TRUST", `"insecure-skip-tls-verify":true`, "TRUST").Replace(string(text))
+			}
+			if said["nth"] != said["client-go"] || !strings.HasSuffix(said["nth"], " blue token\n") || provided != strings.Contains(said["nth"], "apiserver.test") {
+				t.Errorf("with %s, client-go says\n%sand nth\n%s", version, said["client-go"], said["nth"])
+			}
+		}
+	}
+}
+
+// clientGo runs the plugin as client-go does: before a request.
+func clientGo(config *rest.Config) (string, error) {
+	config.ExecProvider.StdinUnavailable = true
+	config.Host = "https://apiserver.test"
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return "", err
+	}
+	response, err := client.Get("https://127.0.0.1:1/") // nobody is there
+	if err == nil {
+		_ = response.Body.Close()
+	} else if strings.Contains(err.Error(), "getting credentials") {
+		return "", err
+	}
+	return "", nil
+}
+
+func TestAPluginThatNthCannotRunIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(*api.ExecConfig)
+		says   string
+	}{
+		"another version": {func(c *api.ExecConfig) { c.APIVersion = "client.authentication.k8s.io/v1alpha1" }, `its apiVersion must be`},
+		"a terminal":      {func(c *api.ExecConfig) { c.InteractiveMode = api.AlwaysExecInteractiveMode }, "wants a terminal"},
+	} {
+		config := configured(t, "")
+		test.change(config.ExecProvider)
+		if _, err := identity.RunPlugin(t.Context(), config, ""); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// awaitNumber waits for a file with a number.
+func awaitNumber(t *testing.T, path string) int {
+	t.Helper()
+	for limit := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		text, err := os.ReadFile(path)
+		if number, numberErr := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && numberErr == nil {
+			return number
+		}
+		if time.Now().After(limit) {
+			t.Errorf("there is no number in %s", path)
+			return 0
+		}
+	}
+}
+
+// awaitGone waits until a process has ended.
+func awaitGone(t *testing.T, pid int) {
+	t.Helper()
+	for limit := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || strings.Contains(string(status), ") Z ") {
+			return // it has, and perhaps nobody has asked for its status
+		}
+		if time.Now().After(limit) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			t.Errorf("process %d has not ended", pid)
+			return
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package identity
+
+import (
+	"cmp"
+	"net/url"
+	"strings"
+
+	"golang.org/x/net/http/httpproxy"
+)
+
+// metadataAddresses are never reached through a proxy, which would return another machine's metadata.
+var metadataAddresses = []string{"169.254.169.254", "fd00:ec2::254"}
+
+// Proxy is the proxy that an environment configures, in the variables that net/http and so the kubelet use. The zero value
+// is no proxy. The addresses may contain a user and a password, which its methods do not show.
+type Proxy struct {
+	// HTTPS, HTTP and None are the values of HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
+	HTTPS, HTTP, None string
+	// From says in a few words whose environment it is.
+	From string
+}
+
+// OfTheKubeconfig stands for the proxy in the kubeconfig, which takes precedence over any other.
+var OfTheKubeconfig = Proxy{From: "the kubeconfig"}
+
+// ProxyOf takes the proxy from an environment, a list of "NAME=value" in which later values override earlier ones.
+func ProxyOf(environment []string, from string) Proxy {
+	set := map[string]string{}
+	for _, variable := range environment {
+		if name, value, ok := strings.Cut(variable, "="); ok {
+			set[name] = value
+		}
+	}
+	value := func(name string) string { return cmp.Or(set[name], set[strings.ToLower(name)]) }
+	return Proxy{HTTPS: value("HTTPS_PROXY"), HTTP: value("HTTP_PROXY"), None: value("NO_PROXY"), From: from}
+}
+
+// Or returns the proxy if it is set, and other if not. In that case, the exceptions of both apply.
+func (p Proxy) Or(other Proxy) Proxy {
+	if !p.set() && other.set() {
+		other.None = strings.Trim(other.None+","+p.None, ",")
+		return other
+	}
+	return p
+}
+
+func (p Proxy) set() bool { return p.HTTPS != "" || p.HTTP != "" }
+
+// PassedOver returns the names of the variables whose value is not the address of a proxy. net/http ignores them silently.
+func (p Proxy) PassedOver() []string {
+	var names []string
+	for _, variable := range []struct{ name, value, scheme string }{{"HTTPS_PROXY", p.HTTPS, "https"}, {"HTTP_PROXY", p.HTTP, "http"}} {
+		alone := Proxy{HTTPS: variable.value, HTTP: variable.value}
+		if found, err := alone.find(&url.URL{Scheme: variable.scheme, Host: anywhere}); variable.value != "" && (err != nil || found == nil) {
+			names = append(names, variable.name)
+		}
+	}
+	return names
+}
+
+// anywhere is a host name to which no exception applies.
+const anywhere = "apiserver.invalid"
+
+// String describes the proxy, without user and password.
+func (p Proxy) String() string {
+	everywhere := p
+	everywhere.None = ""
+	text := cmp.Or(everywhere.For("https://"+anywhere), "none") + " for https"
+	if p.None != "" {
+		text += ", and none for " + p.None
+	}
+	return text
+}
+
+// For returns the proxy for a server's URL, without user and password; "" if there is none.
+func (p Proxy) For(server string) string {
+	address, err := url.Parse(server)
+	if err != nil {
+		return ""
+	}
+	found, err := p.find(address)
+	if err != nil || found == nil {
+		return ""
+	}
+	if found.Host == "" { // net/http would use it, and fail. Its scheme may be the user of "user:password@host".
+		return "what is no address of one"
+	}
+	return (&url.URL{Scheme: found.Scheme, Host: found.Host}).String()
+}
+
+// find applies the rules of net/http.
+func (p Proxy) find(server *url.URL) (*url.URL, error) {
+	rules := httpproxy.Config{HTTPProxy: p.HTTP, HTTPSProxy: p.HTTPS, NoProxy: p.None}
+	return rules.ProxyFunc()(server)
+}
+
+// environment returns the variables that make another program use the proxy.
+func (p Proxy) environment() []string {
+	if !p.set() {
+		return nil
+	}
+	none := strings.Join(metadataAddresses, ",")
+	if p.None != "" {
+		none = p.None + "," + none
+	}
+	var variables []string
+	for name, value := range map[string]string{"HTTPS_PROXY": p.HTTPS, "HTTP_PROXY": p.HTTP, "NO_PROXY": none} {
+		if value != "" {
+			variables = append(variables, name+"="+value, strings.ToLower(name)+"="+value)
+		}
+	}
+	return variables
+}

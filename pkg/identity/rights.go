@@ -1,0 +1,71 @@
+package identity
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	authorization "k8s.io/api/authorization/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/nth-project/nth/pkg/kube"
+)
+
+// Rights lists the rights that nth needs.
+func (id Identity) Rights() []kube.Right {
+	own := &authorization.FieldSelectorAttributes{Requirements: []meta.FieldSelectorRequirement{
+		{Key: "spec.nodeName", Operator: meta.FieldSelectorOpIn, Values: []string{id.Node}},
+	}}
+	of := func(verb, resource, subresource, name string) authorization.ResourceAttributes {
+		return authorization.ResourceAttributes{Verb: verb, Version: "v1", Resource: resource, Subresource: subresource, Name: name}
+	}
+	list, watch := of("list", "pods", "", ""), of("watch", "pods", "", "")
+	list.FieldSelector, watch.FieldSelector = own, own
+	return []kube.Right{
+		{For: "to see whether the node is cordoned, and by whom", Attributes: of("get", "nodes", "", id.Node)},
+		{For: "to cordon and uncordon it", Attributes: of("patch", "nodes", "", id.Node)},
+		{For: "to find its pods", Attributes: list},
+		{For: "to see that they are gone", Attributes: watch},
+		{For: "to evict them", Attributes: of("create", "pods", "eviction", "")},
+		{For: "to delete what cannot be evicted in time", Attributes: of("delete", "pods", "", "")},
+		{For: "to keep the node's condition", Optional: true, Attributes: of("patch", "nodes", "status", id.Node)},
+		{For: "to write Events", Optional: true, Attributes: of("create", "events", "", "")},
+	}
+}
+
+// May asks the API server whether the identity has a right. Admission may still refuse a request.
+func (id Identity) May(ctx context.Context, r kube.Right) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, kube.ReadMost)
+	defer cancel()
+	allowed, err := r.Allowed(ctx, id.Client)
+	if err != nil {
+		return false, fmt.Errorf("asking %s for the right to %s: %w", id.Server, r, err)
+	}
+	return allowed, nil
+}
+
+// Ahead returns how far this machine's clock is ahead of the API server's, to a second.
+func (id Identity) Ahead(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, kube.ReadMost)
+	defer cancel()
+	client, ok := id.Client.CoreV1().RESTClient().(*rest.RESTClient)
+	if !ok {
+		return 0, fmt.Errorf("asking %s for the time: this client shows no headers", id.Server)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, client.Get().AbsPath("/version").URL().String(), nil)
+	if err != nil {
+		return 0, fmt.Errorf("asking %s for the time: %w", id.Server, err)
+	}
+	response, err := client.Client.Do(request)
+	if err != nil {
+		return 0, fmt.Errorf("asking %s for the time: %w", id.Server, err)
+	}
+	_ = response.Body.Close() // only the header is needed
+	date, err := http.ParseTime(response.Header.Get("Date"))
+	if err != nil {
+		return 0, fmt.Errorf("asking %s for the time: %w", id.Server, err)
+	}
+	return time.Since(date).Truncate(time.Second), nil
+}

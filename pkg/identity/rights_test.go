@@ -1,0 +1,65 @@
+package identity_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestRightsAreAskedForAsTheyAreUsed(t *testing.T) {
+	server := startAPIServer(t)
+	id := borrow(t, server.kubeconfig(tokenUser("system:node:a")))
+	server.deny("delete pods")
+	var allowed, refused []string
+	for _, right := range id.Rights() {
+		may, err := id.May(t.Context(), right)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if right.For == "" {
+			t.Errorf("it is not told what %q is for", right)
+		}
+		if may {
+			allowed = append(allowed, right.String())
+		} else {
+			refused = append(refused, right.String())
+		}
+	}
+	want := []string{
+		"get nodes a", "patch nodes a", "list pods", "watch pods", "create pods/eviction", "patch nodes/status a", "create events",
+	}
+	if !slices.Equal(allowed, want) {
+		t.Errorf("allowed: %q, want %q", allowed, want)
+	}
+	if !slices.Equal(refused, []string{"delete pods"}) {
+		t.Errorf("refused: %q", refused)
+	}
+	// The Node authorizer lets a kubelet list the pods of its own node only.
+	if got := server.reviewed("list pods"); !strings.Contains(got, `"key":"spec.nodeName","operator":"In","values":["a"]`) {
+		t.Errorf("asked for the right to list pods: %s", got)
+	}
+}
+
+func TestARightThatCannotBeAskedForIsAnError(t *testing.T) {
+	server := startAPIServer(t)
+	id := borrow(t, server.kubeconfig(tokenUser("system:node:a")))
+	server.refuse(http.StatusServiceUnavailable)
+	_, err := id.May(t.Context(), id.Rights()[0])
+	wantError(t, err, "for the right to get nodes a", server.URL)
+}
+
+func TestTheClocksAreCompared(t *testing.T) {
+	server := startAPIServer(t)
+	id := borrow(t, server.kubeconfig(tokenUser("system:node:a")))
+	if ahead, err := id.Ahead(t.Context()); err != nil || ahead.Abs().Minutes() > 1 {
+		t.Errorf("against a server on this machine: %s, %v", ahead, err)
+	}
+	server.say("Sat, 31 Jan 2015 12:00:00 GMT")
+	if ahead, err := id.Ahead(t.Context()); err != nil || ahead.Hours() < 24*365 {
+		t.Errorf("against a server years behind: %s, %v", ahead, err)
+	}
+	server.say("noon")
+	_, err := id.Ahead(t.Context())
+	wantError(t, err, "for the time", server.URL)
+}

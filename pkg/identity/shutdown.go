@@ -1,0 +1,84 @@
+package identity
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nth-project/nth/pkg/text"
+)
+
+// configPaths are the usual paths of a kubelet's configuration: Amazon's EKS images, the older ones and Ubuntu's,
+// Bottlerocket, kubeadm. Amazon's has drop-ins in a directory beside it.
+var configPaths = []string{
+	"/etc/kubernetes/kubelet/config.json",
+	"/etc/kubernetes/kubelet/kubelet-config.json",
+	"/etc/kubernetes/kubelet/config",
+	"/var/lib/kubelet/config.yaml",
+}
+
+// GracefulShutdown is the kubelet's own graceful shutdown, which ends the pods when the machine shuts down.
+type GracefulShutdown struct {
+	// Source is the kubelet's configuration file; empty if none was found.
+	Source string
+	// Period is how long the kubelet delays the shutdown to end pods; 0 if it does not. Critical is the part of it that is
+	// reserved for critical pods, which end last; 0 if there is none, or if there are periods by pod priority.
+	Period, Critical time.Duration
+}
+
+// ReadGracefulShutdown reads the kubelet's configuration, below root ("" for "/"), and its drop-ins.
+func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
+	for _, path := range configPaths {
+		path = filepath.Join("/", root, path)
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		found := GracefulShutdown{Source: path}
+		dropins, _ := filepath.Glob(path + ".d/*.conf") // the pattern is valid
+		slices.Sort(dropins)
+		for _, file := range append([]string{path}, dropins...) {
+			if err := found.read(file); err != nil {
+				return found, fmt.Errorf("reading the kubelet's configuration %s: %w", file, err)
+			}
+		}
+		return found, nil
+	}
+	return GracefulShutdown{}, nil
+}
+
+// read applies one file.
+func (g *GracefulShutdown) read(path string) error {
+	document, err := readFile(path)
+	if err != nil {
+		return err
+	}
+	var config struct {
+		ShutdownGracePeriod              *meta.Duration `json:"shutdownGracePeriod"`
+		ShutdownGracePeriodCriticalPods  *meta.Duration `json:"shutdownGracePeriodCriticalPods"`
+		ShutdownGracePeriodByPodPriority []struct {
+			ShutdownGracePeriodSeconds int64 `json:"shutdownGracePeriodSeconds"`
+		} `json:"shutdownGracePeriodByPodPriority"`
+	}
+	if err := yaml.Unmarshal(document, &config); err != nil { // JSON is YAML, too.
+		return text.Redacted(err)
+	}
+	if config.ShutdownGracePeriod != nil {
+		g.Period = config.ShutdownGracePeriod.Duration
+	}
+	if config.ShutdownGracePeriodCriticalPods != nil {
+		g.Critical = config.ShutdownGracePeriodCriticalPods.Duration
+	}
+	var byPriority time.Duration
+	for _, p := range config.ShutdownGracePeriodByPodPriority {
+		byPriority += time.Duration(p.ShutdownGracePeriodSeconds) * time.Second
+	}
+	g.Period = max(g.Period, byPriority)
+	return nil
+}

@@ -1,0 +1,68 @@
+package identity_test
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/identity"
+)
+
+func TestTheKubeletsOwnShutdownIsReadFromItsConfiguration(t *testing.T) {
+	const eks, kubeadm = "etc/kubernetes/kubelet/config.json", "var/lib/kubelet/config.yaml"
+	for name, test := range map[string]struct {
+		files  map[string]string
+		source string
+		want   time.Duration
+	}{
+		"none":         {nil, "", 0},
+		"not set":      {map[string]string{eks: `{"kind": "KubeletConfiguration"}`}, eks, 0},
+		"JSON":         {map[string]string{eks: `{"shutdownGracePeriod": "2m30s", "shutdownGracePeriodCriticalPods": "30s"}`}, eks, 150 * time.Second},
+		"YAML":         {map[string]string{kubeadm: "kind: KubeletConfiguration\nshutdownGracePeriod: 45s\n"}, kubeadm, 45 * time.Second},
+		"off":          {map[string]string{kubeadm: "shutdownGracePeriod: 0s\n"}, kubeadm, 0},
+		"a drop-in":    {map[string]string{eks: `{"shutdownGracePeriod": "1s"}`, eks + ".d/40-nodeadm.conf": `{"shutdownGracePeriod": "9s"}`}, eks, 9 * time.Second},
+		"the first":    {map[string]string{eks: `{}`, kubeadm: "shutdownGracePeriod: 45s\n"}, eks, 0},
+		"by priority":  {map[string]string{eks: `{"shutdownGracePeriodByPodPriority": [{"shutdownGracePeriodSeconds": 10}, {"shutdownGracePeriodSeconds": 20}]}`}, eks, 30 * time.Second},
+		"other things": {map[string]string{eks: `{"maxPods": 110, "shutdownGracePeriod": "5s"}`}, eks, 5 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			for path, text := range test.files {
+				place(t, filepath.Join(root, path), []byte(text))
+			}
+			source := ""
+			if test.source != "" {
+				source = filepath.Join(root, test.source)
+			}
+			got, err := identity.ReadGracefulShutdown(root)
+			if err != nil || got.Period != test.want || got.Source != source {
+				t.Errorf("got %+v, %v; want %s from %s", got, err, test.want, source)
+			}
+		})
+	}
+}
+
+func TestAConfigurationThatCannotBeReadIsNamed(t *testing.T) {
+	root := t.TempDir()
+	place(t, filepath.Join(root, "var/lib/kubelet/config.yaml"), []byte("shutdownGracePeriod: soon\n"))
+	_, err := identity.ReadGracefulShutdown(root)
+	wantError(t, err, "reading the kubelet's configuration", "/var/lib/kubelet/config.yaml", "soon")
+}
+
+// Whoever opens a pipe waits for one who writes into it.
+func TestAPipeIsNoConfiguration(t *testing.T) {
+	root := t.TempDir()
+	path := filepath.Join(root, "var/lib/kubelet/config.yaml")
+	place(t, path, []byte("shutdownGracePeriod: 5s\n"))
+	pipe := path + ".d/10.conf"
+	if err := os.Mkdir(filepath.Dir(pipe), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := identity.ReadGracefulShutdown(root)
+	wantError(t, err, "reading the kubelet's configuration "+pipe, "is no file")
+}

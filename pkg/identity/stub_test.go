@@ -1,0 +1,236 @@
+package identity_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authorization "k8s.io/api/authorization/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// apiServer is as much of an API server as an identity is proved against: it takes client certificates by their common
+// name and tokens as user names, answers SelfSubjectReviews, and has nodes.
+type apiServer struct {
+	*httptest.Server
+	mu        sync.Mutex
+	requests  []string // as in "GET /api/v1/nodes/a?resourceVersion=0 by system:node:a"
+	agents    []string
+	refusal   int             // the status that answers everything; 0 for none
+	strangers map[string]bool // users whom it does not let in
+	absent    map[string]bool // nodes that do not exist
+	denied    map[string]bool // rights, as in "delete pods"
+	reviews   map[string]string
+	date      string        // of the answers, if it is not now
+	held      chan struct{} // is told of each request for /held, which is answered after release is closed
+	release   chan struct{}
+}
+
+func startAPIServer(t *testing.T) *apiServer {
+	t.Helper()
+	s := &apiServer{
+		strangers: map[string]bool{}, absent: map[string]bool{}, denied: map[string]bool{}, reviews: map[string]string{},
+		held: make(chan struct{}), release: make(chan struct{}),
+	}
+	s.Server = httptest.NewUnstartedServer(s)
+	s.EnableHTTP2 = true
+	s.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	user := "system:anonymous"
+	if len(r.TLS.PeerCertificates) > 0 {
+		user = r.TLS.PeerCertificates[0].Subject.CommonName
+	}
+	if token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); found {
+		user = token
+	}
+	s.mu.Lock()
+	s.requests = append(s.requests, r.Method+" "+r.URL.String()+" by "+user)
+	s.agents = append(s.agents, r.UserAgent())
+	refusal, node := s.refusal, strings.TrimPrefix(r.URL.Path, "/api/v1/nodes/")
+	absent := s.absent[node]
+	if s.strangers[user] && refusal == 0 {
+		refusal = http.StatusUnauthorized
+	}
+	if s.date != "" {
+		w.Header().Set("Date", s.date)
+	}
+	s.mu.Unlock()
+	if r.URL.Path == "/held" {
+		select {
+		case s.held <- struct{}{}:
+		case <-r.Context().Done():
+		}
+		select {
+		case <-s.release:
+		case <-r.Context().Done():
+		}
+	}
+	switch {
+	case refusal != 0:
+		answer(w, refusal, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": refusal, "message": "not today"})
+	case r.URL.Path == "/apis/authentication.k8s.io/v1/selfsubjectreviews":
+		answer(w, http.StatusCreated, map[string]any{
+			"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1",
+			"status": map[string]any{"userInfo": map[string]any{"username": user}},
+		})
+	case r.URL.Path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
+		s.review(w, r)
+	case absent:
+		answer(w, http.StatusNotFound, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound"})
+	default:
+		answer(w, http.StatusOK, map[string]any{"kind": "Node", "apiVersion": "v1", "metadata": map[string]any{"name": node}})
+	}
+}
+
+// review answers whether a right is granted.
+func (s *apiServer) review(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	review := &authorization.SelfSubjectAccessReview{}
+	if err == nil {
+		_, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, review)
+	}
+	if err != nil {
+		answer(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	a := review.Spec.ResourceAttributes
+	text, _ := json.Marshal(a) // It was decoded.
+	s.mu.Lock()
+	s.reviews[a.Verb+" "+a.Resource] = string(text)
+	review.Status.Allowed = !s.denied[a.Verb+" "+a.Resource]
+	s.mu.Unlock()
+	review.Kind, review.APIVersion = "SelfSubjectAccessReview", "authorization.k8s.io/v1"
+	answer(w, http.StatusCreated, review)
+}
+
+func (s *apiServer) deny(right string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.denied[right] = true
+}
+
+// say dates the answers.
+func (s *apiServer) say(date string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.date = date
+}
+
+// reviewed returns the attributes, as JSON, that a right was last asked for with.
+func (s *apiServer) reviewed(right string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reviews[right]
+}
+
+func answer(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body) // The client may be gone.
+}
+
+func (s *apiServer) refuse(status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refusal = status
+}
+
+// bar keeps a user out from now on.
+func (s *apiServer) bar(user string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.strangers[user] = true
+}
+
+// heard returns the requests so far.
+func (s *apiServer) heard() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.requests)
+}
+
+func (s *apiServer) authority() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+}
+
+// kubeconfig returns the text of a kubeconfig for the server, with that user (as JSON).
+func (s *apiServer) kubeconfig(user string) string {
+	return fmt.Sprintf(`{
+  "apiVersion": "v1", "kind": "Config", "current-context": "kubelet",
+  "clusters": [{"name": "the-cluster", "cluster": {"server": %q, "certificate-authority-data": %q}}],
+  "users": [{"name": "the-kubelet", "user": %s}],
+  "contexts": [{"name": "kubelet", "context": {"cluster": "the-cluster", "user": "the-kubelet"}}]
+}`, s.URL, base64.StdEncoding.EncodeToString(s.authority()), user)
+}
+
+// tokenUser is a kubeconfig's user with a token in it.
+func tokenUser(token string) string { return fmt.Sprintf(`{"token": %q}`, token) }
+
+// certificate makes a client certificate and its key, both in one PEM text, as the kubelet keeps them.
+func certificate(t *testing.T, commonName string) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: commonName, Organization: []string{"system:nodes"}},
+		NotBefore:    time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Concat(
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}))
+}
+
+// place puts a file at path, at once, as the kubelet does.
+func place(t *testing.T, path string, content []byte) string {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

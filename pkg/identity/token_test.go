@@ -1,0 +1,351 @@
+package identity_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/identity"
+)
+
+// execUser is a kubeconfig's user with an exec plugin that is called with these words.
+func execUser(t *testing.T, line string, env ...string) string {
+	t.Helper()
+	words := strings.Fields(line)
+	exec := map[string]any{"apiVersion": "client.authentication.k8s.io/v1beta1", "command": words[0], "args": words[1:]}
+	var variables []map[string]string
+	for pair := range slices.Chunk(env, 2) {
+		variables = append(variables, map[string]string{"name": pair[0], "value": pair[1]})
+	}
+	exec["env"] = variables
+	text, err := json.Marshal(map[string]any{"exec": exec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// mint makes tokens: the user is a node of the name, and the rest says how often one was made.
+type mint struct {
+	life            time.Duration
+	made            int
+	cluster, region string
+	broken          error
+	user            string // if it is not a node's
+}
+
+func (m *mint) token(_ context.Context, cluster, region string) (string, time.Time, error) {
+	if m.broken != nil {
+		return "", time.Time{}, m.broken
+	}
+	m.made++
+	m.cluster, m.region = cluster, region
+	return cmp.Or(m.user, fmt.Sprintf("system:node:made-%d", m.made)), time.Now().Add(m.life), nil
+}
+
+// minted returns the kubelet of a kubeconfig with that user, for which the mint makes tokens, and no plugin is run.
+func minted(t *testing.T, server *apiServer, m *mint, user string) *identity.Kubelet {
+	t.Helper()
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(user)))
+	return identity.New(identity.Options{Kubeconfig: path, ClientOptions: identity.ClientOptions{Token: m.token}})
+}
+
+const eksPlugin = "aws eks get-token --cluster-name production --region eu-central-1"
+
+func TestATokenIsMadeInPlaceOfAnExecPluginForEKS(t *testing.T) {
+	server := startAPIServer(t)
+	for line, test := range map[string]struct {
+		env    []string
+		region string
+	}{
+		eksPlugin: {nil, "eu-central-1"},
+		"/usr/local/bin/aws --region=eu-west-1 eks get-token --cluster-name=production --output json": {nil, "eu-west-1"},
+		"/usr/bin/aws-iam-authenticator token -i production --region us-east-1":                       {nil, "us-east-1"},
+		"aws-iam-authenticator token --cluster-id production":                                         {nil, ""},
+		"aws eks get-token --cluster-name production":                                                 {[]string{"AWS_REGION", "ap-south-1"}, "ap-south-1"},
+		"aws eks get-token --cluster-name=production":                                                 {[]string{"AWS_REGION", "ap-south-1", "AWS_DEFAULT_REGION", "ap-east-1"}, "ap-south-1"},
+		"aws  eks  get-token --cluster-name=production":                                               {[]string{"AWS_DEFAULT_REGION", "ap-east-1"}, "ap-east-1"},
+	} {
+		t.Run(line, func(t *testing.T) {
+			m := &mint{life: 14 * time.Minute}
+			id := identityOf(t, minted(t, server, m, execUser(t, line, test.env...)))
+			if id.Node != "made-1" || m.cluster != "production" || m.region != test.region {
+				t.Errorf("node %s, by a token for cluster %q in region %q", id.Node, m.cluster, m.region)
+			}
+			if !strings.Contains(id.Credential, "token for the EKS cluster production") {
+				t.Errorf("what proves the identity is told as %s", id.Credential)
+			}
+			readNode(t, id)
+		})
+	}
+}
+
+func TestAPluginThatIsMoreThanATokenForEKSIsNotReplaced(t *testing.T) {
+	server := startAPIServer(t)
+	for line, says := range map[string]string{
+		"gke-gcloud-auth-plugin":                                       "gke-gcloud-auth-plugin",
+		"aws sts get-caller-identity":                                  "none of those",
+		"aws eks get-token --region eu-west-1":                         "for no cluster",
+		eksPlugin + " --role-arn arn:aws:iam::123456789012:role/other": "--role-arn",
+		"aws-iam-authenticator token -i production -r other":           "-r",
+		eksPlugin + " --profile=admin":                                 "--profile",
+		eksPlugin + " --endpoint-url https://sts.example":              "--endpoint-url",
+	} {
+		_, err := minted(t, server, &mint{}, execUser(t, line)).Identity(t.Context())
+		wantError(t, err, says)
+	}
+}
+
+func TestACredentialThatIsNoPluginIsLeftAsItIs(t *testing.T) {
+	m := &mint{}
+	id := identityOf(t, minted(t, startAPIServer(t), m, tokenUser("system:node:own")))
+	if id.Node != "own" || m.made != 0 {
+		t.Errorf("node %s, %d tokens made", id.Node, m.made)
+	}
+}
+
+func TestATokenThatIsRefusedIsNotUsedAgain(t *testing.T) {
+	server, m := startAPIServer(t), &mint{life: 14 * time.Minute}
+	id := identityOf(t, minted(t, server, m, execUser(t, eksPlugin)))
+	server.refuse(http.StatusUnauthorized)
+	if use(t, id) == nil {
+		t.Error("a server that refuses everything has answered")
+	}
+	server.refuse(0)
+	readNode(t, id)
+	if m.made != 2 {
+		t.Errorf("%d tokens were made, want 2", m.made)
+	}
+}
+
+func TestAKubeconfigNeedsNoFile(t *testing.T) {
+	server := startAPIServer(t)
+	text, readErr := []byte(nil), fmt.Errorf("asking: %w", os.ErrNotExist)
+	k := identity.New(identity.Options{Read: func(context.Context) (string, []byte, error) { return "the settings", text, readErr }})
+	if _, err := k.Identity(t.Context()); !errors.Is(err, identity.ErrNotYet) {
+		t.Errorf("before there is one: %v", err)
+	}
+	text, readErr = []byte(server.kubeconfig(tokenUser("system:node:a"))), nil
+	if id := identityOf(t, k); id.Node != "a" || id.Source != "the settings" {
+		t.Errorf("identity %+v", id)
+	}
+	text = []byte(server.kubeconfig(tokenUser("system:node:b")))
+	becomes(t, k, "b")
+}
+
+func TestPlugin_IsRunBelowTheRootOfTheHost(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("changing the root directory needs root")
+	}
+	t.Setenv("PATH", "/usr/bin:/bin")
+	t.Setenv("SSL_CERT_FILE", "/nowhere")
+	for name, command := range map[string]string{
+		"by its path":           "/usr/bin/aws-iam-authenticator",
+		"by a link":             "/opt/authenticator",
+		"by its name":           "aws-iam-authenticator",
+		"beside the kubeconfig": "./plugin",
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, root := startAPIServer(t), t.TempDir()
+			place(t, filepath.Join(root, "/etc/kubernetes/kubelet/kubeconfig"), []byte(server.kubeconfig(execUser(t, command+" token -i production"))))
+			self, err := os.ReadFile("/proc/self/exe") // It is linked statically, as a root with nothing else needs it.
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, at := range []string{"/usr/bin/aws-iam-authenticator", "/etc/kubernetes/kubelet/plugin"} {
+				place(t, filepath.Join(root, at), self)
+				if err := os.Chmod(filepath.Join(root, at), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.MkdirAll(filepath.Join(root, "opt"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink("/usr/bin/aws-iam-authenticator", filepath.Join(root, "opt", "authenticator")); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv(pluginVariable, "below")
+			id := identityOf(t, identity.New(identity.Options{Root: root}))
+			if id.Node != "below" || !strings.HasSuffix(id.Credential, filepath.Base(command)) {
+				t.Errorf("identity %+v", id)
+			}
+		})
+	}
+}
+
+// use makes a request with the identity.
+func use(t *testing.T, id identity.Identity) error {
+	t.Helper()
+	return id.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/" + id.Node).Do(t.Context()).Error()
+}
+
+func TestATokenThatDoesNotComeDoesNotOutlastTheContext(t *testing.T) {
+	server, m := startAPIServer(t), &mint{life: 14 * time.Minute}
+	asked, come := make(chan struct{}, 2), make(chan struct{})
+	defer close(come)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(execUser(t, eksPlugin))))
+	id := identityOf(t, identity.New(identity.Options{Kubeconfig: path, ClientOptions: identity.ClientOptions{
+		Token: func(ctx context.Context, cluster, region string) (string, time.Time, error) {
+			if m.made > 0 {
+				asked <- struct{}{}
+				<-come
+			}
+			return m.token(ctx, cluster, region)
+		},
+	}}))
+	server.bar("system:node:made-1")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	get := func() { ended <- id.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/a").Do(ctx).Error() }
+	go get()
+	<-asked
+	go get() // waits for the same token
+	cancel()
+	for range 2 {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v, want the context's", err)
+		}
+	}
+}
+
+// either returns the kubelet of a kubeconfig whose plugin is a script, called aws, with these arguments, for which the mint
+// makes tokens where it can; and what the plugin has been called with so far. The plugin's user is the node "plugged".
+func either(t *testing.T, server *apiServer, m *mint, arguments string, env ...string) (k *identity.Kubelet, calls func() string) {
+	t.Helper()
+	return eitherWith(t, server, m, map[string]string{"token": "system:node:plugged"}, arguments, env...)
+}
+
+// eitherWith does that with a plugin that has such a credential.
+func eitherWith(
+	t *testing.T, server *apiServer, m *mint, credential map[string]string, arguments string, env ...string,
+) (k *identity.Kubelet, calls func() string) {
+	t.Helper()
+	status, err := json.Marshal(credential)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	command, called := filepath.Join(dir, "aws"), filepath.Join(dir, "called")
+	script := fmt.Sprintf("#!/bin/sh\necho \"$*\" >>%s\ncat <<'END'\n%s\nEND\n", called,
+		`{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1beta1", "status": `+string(status)+`}`)
+	if err := os.WriteFile(command, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := place(t, filepath.Join(dir, "kubeconfig"), []byte(server.kubeconfig(execUser(t, command+" "+arguments, env...))))
+	return identity.New(identity.Options{Kubeconfig: path, ClientOptions: identity.ClientOptions{Token: m.token, Fallback: true}}), func() string {
+		text, _ := os.ReadFile(called) // It need not be there.
+		return string(text)
+	}
+}
+
+const getToken = "eks get-token --cluster-name production --region eu-central-1"
+
+func TestThePluginIsNotRunWhereItsTokenCanBeMade(t *testing.T) {
+	k, calls := either(t, startAPIServer(t), &mint{life: 14 * time.Minute}, getToken)
+	id := identityOf(t, k)
+	readNode(t, id)
+	if id.Node != "made-1" || calls() != "" || !strings.Contains(id.Credential, "token for the EKS cluster production") {
+		t.Errorf("identity %+v; the plugin was run with %s", id, calls())
+	}
+}
+
+func TestThePluginIsRunWhereItDoesMoreThanAToken(t *testing.T) {
+	for arguments, env := range map[string][]string{
+		getToken + " --role-arn arn:aws:iam::123456789012:role/other": nil,
+		getToken + " --profile admin":                                 nil,
+		"sts get-something":                                           nil,
+		getToken:                                                      {"AWS_PROFILE", "admin"},
+	} {
+		m := &mint{life: 14 * time.Minute}
+		k, calls := either(t, startAPIServer(t), m, arguments, env...)
+		id := identityOf(t, k)
+		if id.Node != "plugged" || m.made != 0 || calls() != arguments+"\n" || id.Credential != "the exec plugin aws" {
+			t.Errorf("%s: identity %+v; %d tokens made, the plugin run with %q", arguments, id, m.made, calls())
+		}
+	}
+}
+
+func TestThePluginIsRunWhereMakingATokenFails(t *testing.T) {
+	m := &mint{life: 14 * time.Minute, broken: errors.New("the instance has no IAM role")}
+	k, calls := either(t, startAPIServer(t), m, getToken)
+	id := identityOf(t, k)
+	if id.Node != "plugged" || calls() != getToken+"\n" || id.Credential != "the exec plugin aws (the instance has no IAM role)" {
+		t.Errorf("identity %+v; the plugin was run with %q", id, calls())
+	}
+}
+
+func TestThePluginIsRunWhereTheTokenIsRefused(t *testing.T) {
+	server := startAPIServer(t)
+	server.bar("system:node:made-1")
+	k, calls := either(t, server, &mint{life: 14 * time.Minute}, getToken)
+	if id := identityOf(t, k); id.Node != "plugged" || calls() != getToken+"\n" || id.Credential != "the exec plugin aws" {
+		t.Errorf("identity %+v; the plugin was run with %q", id, calls())
+	}
+}
+
+// certified is what a plugin says that has a certificate.
+func certified(t *testing.T) map[string]string {
+	t.Helper()
+	chain, key, _ := strings.Cut(string(certificate(t, "system:node:plugged")), "-----BEGIN PRIVATE")
+	return map[string]string{"clientCertificateData": chain, "clientKeyData": "-----BEGIN PRIVATE" + key}
+}
+
+func TestThePluginsCertificateIsUsedAtOnceWhereTheTokenIsRefused(t *testing.T) {
+	server := startAPIServer(t)
+	server.bar("system:node:made-1")
+	k, calls := eitherWith(t, server, &mint{life: 14 * time.Minute}, certified(t), getToken)
+	if id := identityOf(t, k); id.Node != "plugged" || calls() != getToken+"\n" {
+		t.Errorf("identity %+v; the plugin was run with %q", id, calls())
+	}
+}
+
+func TestARequestWhoseTokenIsRefusedIsMadeAgainWithThePluginsCertificate(t *testing.T) {
+	server := startAPIServer(t)
+	k, calls := eitherWith(t, server, &mint{life: 14 * time.Minute}, certified(t), getToken)
+	id := identityOf(t, k)
+	if id.Node != "made-1" {
+		t.Errorf("identity %+v", id)
+	}
+	watching := make(chan error, 1)
+	go func() { watching <- id.Client.CoreV1().RESTClient().Get().AbsPath("/held").Do(t.Context()).Error() }()
+	<-server.held
+	server.bar("system:node:made-1")
+	for _, right := range id.Rights() { // which is asked for with a body
+		if allowed, err := id.May(t.Context(), right); !allowed || err != nil {
+			t.Errorf("the right to %s: %t, %v", right, allowed, err)
+		}
+	}
+	heard := server.heard()
+	if last := heard[len(heard)-1]; !strings.HasSuffix(last, "by system:node:plugged") || calls() != getToken+"\n" {
+		t.Errorf("the last request was %s, after the plugin was run with %q", last, calls())
+	}
+	close(server.release)
+	select {
+	case err := <-watching:
+		if err != nil {
+			t.Errorf("what was under way when the certificate came ended with: %v", err)
+		}
+	case <-server.held:
+		t.Error("what was under way when the certificate came had to be asked for again")
+	}
+}
+
+// A machine may have a role that the cluster knows by another name than the kubelet's.
+func TestThePluginIsRunWhereTheTokenIsNoNodes(t *testing.T) {
+	server := startAPIServer(t)
+	m := &mint{life: 14 * time.Minute}
+	k, calls := either(t, server, m, getToken)
+	m.user = "somebody"
+	if id := identityOf(t, k); id.Node != "plugged" || calls() != getToken+"\n" {
+		t.Errorf("identity %+v; the plugin was run with %q", id, calls())
+	}
+}

@@ -1,0 +1,161 @@
+package identity_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nth-project/nth/pkg/identity"
+)
+
+// keepWarm runs KeepWarm, with hardly a pause, until the test ends and returns a function that waits until a round ends
+// in a way that is wanted.
+func keepWarm(t *testing.T, k *identity.Kubelet) (until func(what string, wanted func(error) bool)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	rounds, ended := make(chan error), make(chan struct{})
+	go func() {
+		defer close(ended)
+		k.KeepWarm(ctx, time.Millisecond, func(err error) {
+			select {
+			case rounds <- err:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return func(what string, wanted func(error) bool) {
+		t.Helper()
+		var last error
+		for deadline := time.After(30 * time.Second); ; {
+			select {
+			case last = <-rounds:
+				if wanted(last) {
+					return
+				}
+			case <-deadline:
+				t.Fatalf("waiting until %s: the last round ended with: %v", what, last)
+			}
+		}
+	}
+}
+
+func warm(err error) bool { return err == nil }
+
+func says(word string) func(error) bool {
+	return func(err error) bool { return err != nil && strings.Contains(err.Error(), word) }
+}
+
+func TestKeepWarmFollowsTheKubeletAndTellsEveryRound(t *testing.T) {
+	server := startAPIServer(t)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	k := identity.New(identity.Options{Kubeconfig: path})
+	until := keepWarm(t, k)
+	until("it waits for a kubeconfig", func(err error) bool { return errors.Is(err, identity.ErrNotYet) })
+	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:a"))))
+	until("it is warm", warm)
+	server.refuse(http.StatusServiceUnavailable)
+	until("the server is down", says("whose credential is in "+path))
+	server.refuse(0)
+	until("it is warm again", warm)
+	place(t, path, []byte("}"))
+	until("the kubeconfig is broken", says("reading the kubeconfig "+path))
+	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:b"))))
+	until("the kubeconfig is replaced", warm)
+	becomes(t, k, "b")
+}
+
+// A file on a server that is gone is read for ever.
+func TestAKubeconfigThatIsReadForEverIsToldOfAndWaitedForNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		back := make(chan struct{})
+		k := identity.New(identity.Options{Read: func(context.Context) (string, []byte, error) {
+			<-back
+			return "the settings", nil, nil
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		began, told := time.Now(), make(chan error)
+		go k.KeepWarm(ctx, time.Minute, func(err error) {
+			select {
+			case told <- err:
+			case <-ctx.Done():
+			}
+		})
+		for range 3 {
+			if err := <-told; !says("looking at the kubeconfig takes more than 1m10s")(err) {
+				t.Errorf("the round ended with: %v", err)
+			}
+		}
+		if took := time.Since(began); took > 2*time.Minute {
+			t.Errorf("three rounds took %s", took)
+		}
+		began = time.Now()
+		if _, err := k.Identity(t.Context()); !says("looking at the kubeconfig takes more than 1m10s")(err) || time.Since(began) != 0 {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		close(back)
+		for err := range told {
+			if errors.Is(err, identity.ErrNotYet) {
+				break
+			}
+		}
+	})
+}
+
+func TestKeepWarm_GoesOnWhileTheKubeconfigIsReadForEver(t *testing.T) {
+	server := startAPIServer(t)
+	var gone atomic.Bool
+	document := []byte(server.kubeconfig(tokenUser("system:node:a")))
+	k := identity.New(identity.Options{Read: func(context.Context) (string, []byte, error) {
+		if gone.Load() {
+			<-t.Context().Done()
+		}
+		return "the settings", document, nil
+	}})
+	identityOf(t, k)
+	gone.Store(true)
+	before := len(server.heard())
+	go k.KeepWarm(t.Context(), time.Millisecond, func(error) {})
+	for limit := time.Now().Add(30 * time.Second); len(server.heard()) == before; time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("meanwhile the server has heard nothing")
+		}
+	}
+}
+
+func TestANodeThatIsNotRegisteredIsWarmAllTheSame(t *testing.T) {
+	server := startAPIServer(t)
+	server.absent["a"] = true
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
+	until := keepWarm(t, identity.New(identity.Options{Kubeconfig: path}))
+	until("it is warm", warm)
+}
+
+func TestKubelet_FollowsARotatedCertificate(t *testing.T) {
+	server, dir := startAPIServer(t), t.TempDir()
+	pair := place(t, filepath.Join(dir, "current.pem"), certificate(t, "system:node:a"))
+	path := place(t, filepath.Join(dir, "kubeconfig"), []byte(server.kubeconfig(fmt.Sprintf(`{"client-certificate": %q, "client-key": %q}`, pair, pair))))
+	k := identity.New(identity.Options{Kubeconfig: path})
+	first := identityOf(t, k)
+	place(t, pair, certificate(t, "system:node:renamed"))
+	second := becomes(t, k, "renamed")
+	if second.Client != first.Client {
+		t.Error("it has another client")
+	}
+	readNode(t, second)
+	requests := server.heard()
+	if last := requests[len(requests)-1]; last != "GET /api/v1/nodes/renamed by system:node:renamed" {
+		t.Errorf("the last request was %s", last)
+	}
+}

@@ -1,0 +1,94 @@
+package kube
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	authorization "k8s.io/api/authorization/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// NewClient returns a client of the API server at an address, whose requests go through a transport. It has no rate limit: a drain
+// evicts all pods at once, and the API server has priority and fairness. Its requests have no time limit but their context's.
+func NewClient(server string, through http.RoundTripper) (kubernetes.Interface, error) {
+	return kubernetes.NewForConfigAndClient(&rest.Config{
+		Host: server,
+		QPS:  -1,
+		ContentConfig: rest.ContentConfig{
+			ContentType:        runtime.ContentTypeProtobuf,
+			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
+		},
+		WarningHandler: rest.NoWarnings{}, // They are meant for authors of manifests.
+	}, &http.Client{Transport: through})
+}
+
+// Counted returns a transport that calls requested after each request, from several goroutines at once, with the HTTP method and the
+// status code of the response; 0 if there was no response.
+func Counted(next http.RoundTripper, requested func(method string, status int)) http.RoundTripper {
+	return counted{next, requested}
+}
+
+// counted reports each request and the status of its response.
+type counted struct {
+	next      http.RoundTripper
+	requested func(method string, status int)
+}
+
+var _ utilnet.RoundTripperWrapper = counted{}
+
+// WrappedRoundTripper lets client-go find the connections.
+func (c counted) WrappedRoundTripper() http.RoundTripper { return c.next }
+
+// RoundTrip implements http.RoundTripper.
+func (c counted) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := c.next.RoundTrip(request)
+	status := 0
+	if err == nil {
+		status = response.StatusCode
+	}
+	c.requested(request.Method, status)
+	return response, err
+}
+
+// Right is a permission that the client needs.
+type Right struct {
+	// For says what it is needed for.
+	For string
+	// Optional is set if nodes can be drained without it.
+	Optional bool
+	// Attributes describe it to the API server.
+	Attributes authorization.ResourceAttributes
+}
+
+// String returns the right as the arguments of "kubectl auth can-i".
+func (r Right) String() string {
+	a := r.Attributes
+	words := []string{a.Verb, a.Resource}
+	if a.Subresource != "" {
+		words[1] += "/" + a.Subresource
+	}
+	if a.Name != "" {
+		words = append(words, a.Name)
+	}
+	if a.Namespace != "" {
+		words = append(words, "-n", a.Namespace)
+	}
+	return strings.Join(words, " ")
+}
+
+// Allowed asks the API server whether the client has the right. Admission may still refuse a request. The error is
+// client-go's, unchanged.
+func (r Right) Allowed(ctx context.Context, client kubernetes.Interface) (bool, error) {
+	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorization.SelfSubjectAccessReview{
+		Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &r.Attributes},
+	}, meta.CreateOptions{})
+	if err != nil {
+		return false, err
+	}
+	return answer.Status.Allowed, nil
+}

@@ -1,0 +1,183 @@
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+)
+
+// NewTransport returns a transport with connections of its own, which adds the credential in a configuration to requests, and presents
+// the client certificate instead unless it is nil. It makes no request.
+func NewTransport(config *rest.Config, certificate *tls.Certificate) (http.RoundTripper, error) {
+	build := func() (*http.Transport, error) { return connections(config, certificate) }
+	first, err := build()
+	if err != nil {
+		return nil, err
+	}
+	settings, err := config.TransportConfig()
+	if err != nil {
+		return nil, err
+	}
+	return transport.HTTPWrappersForConfig(settings, newPaced(&leaving{build: build, used: &connected{Transport: first}}))
+}
+
+// connections returns a transport that has no connections yet. Files that the configuration names are read.
+func connections(config *rest.Config, certificate *tls.Certificate) (*http.Transport, error) {
+	settings, err := config.TransportConfig()
+	if err != nil {
+		return nil, err
+	}
+	if certificate != nil {
+		settings.TLS.GetCertHolder = &transport.GetCertHolder{GetCert: func() (*tls.Certificate, error) { return certificate, nil }}
+	}
+	tlsConfig, err := transport.TLSConfigFor(settings)
+	if err != nil {
+		return nil, err
+	}
+	proxy := settings.Proxy
+	if proxy == nil {
+		proxy = http.ProxyFromEnvironment
+	}
+	return &http.Transport{
+		Proxy:               proxy,
+		DialContext:         dial,
+		TLSClientConfig:     tlsConfig,
+		TLSHandshakeTimeout: TLS,
+		ForceAttemptHTTP2:   true,
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: Ping, PingTimeout: PingAnswer},
+		IdleConnTimeout:     Idle,
+		MaxIdleConnsPerHost: 25, // with HTTP/1.1, as client-go has it
+		DisableCompression:  settings.DisableCompression,
+	}, nil
+}
+
+const (
+	// leaveAfter is how many requests in a row must fail before their connections are left.
+	leaveAfter = 3
+	// firstLeave and longestLeave are the pause before connections are left that followed others. It doubles until a request succeeds.
+	firstLeave, longestLeave = time.Second, 10 * time.Second
+)
+
+// leaving is a transport that leaves its connections when several requests in a row have failed: with HTTP/2, all requests share one,
+// and behind a balancer of connections it may lead to the one server that is dead inside, though it answers pings. What is under way
+// may end where it is; the next request makes a new connection, for which files are read again.
+type leaving struct {
+	build func() (*http.Transport, error)
+
+	mu        sync.Mutex
+	used      *connected
+	pause     time.Duration // 0 after a success
+	notBefore time.Time     // when connections may be left again
+}
+
+// connected is a transport with what is known of its connections.
+type connected struct {
+	*http.Transport
+	// reads and writes are how many have failed in a row. A server without etcd still answers reads from its cache.
+	reads, writes int
+}
+
+var _ utilnet.RoundTripperWrapper = &leaving{}
+
+// WrappedRoundTripper lets client-go find the connections.
+func (l *leaving) WrappedRoundTripper() http.RoundTripper {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.used.Transport
+}
+
+// RoundTrip implements http.RoundTripper.
+func (l *leaving) RoundTrip(request *http.Request) (*http.Response, error) {
+	l.mu.Lock()
+	used := l.used
+	l.mu.Unlock()
+	began := time.Now()
+	response, err := used.RoundTrip(request)
+	switch {
+	case err == nil:
+		l.note(used, request.Method, response.StatusCode < http.StatusInternalServerError && response.StatusCode != http.StatusUnauthorized)
+	case !errors.Is(context.Cause(request.Context()), context.Canceled) || time.Since(began) >= Read:
+		l.note(used, request.Method, false)
+	}
+	return response, err
+}
+
+// note notes whether a request has succeeded, and leaves the connections if too many have failed.
+func (l *leaving) note(used *connected, method string, well bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if used != l.used {
+		return
+	}
+	failed := &used.writes
+	if method == http.MethodGet {
+		failed = &used.reads
+	}
+	if well {
+		*failed, l.pause = 0, 0
+		return
+	}
+	*failed++
+	if *failed < leaveAfter || time.Now().Before(l.notBefore) {
+		return
+	}
+	next, err := l.build()
+	if err != nil {
+		return // A file is being replaced; what was read before may still do.
+	}
+	l.used = &connected{Transport: next}
+	l.pause = min(max(2*l.pause, firstLeave), longestLeave)
+	l.notBefore = time.Now().Add(l.pause)
+	go used.CloseIdleConnections()
+}
+
+const (
+	// maxDials is how many requests may wait for a connection at the same time. With HTTP/2, one new connection serves a
+	// hundred requests; several are dialed because one may hang.
+	maxDials = 4
+	// dialSlotTimeout is how long a request may hold its dial slot, so that others can try while some hang.
+	dialSlotTimeout = 500 * time.Millisecond
+)
+
+// paced limits how many requests wait for a connection at the same time. net/http dials for each request that finds all
+// connections in use, and learns only afterwards that an HTTP/2 connection serves many: of a thousand requests at once, nine
+// hundred would dial, and each TLS handshake costs client and server milliseconds of processor time. With the limit, the
+// requests that wait use the first connections that are established.
+type paced struct {
+	next  http.RoundTripper
+	slots chan struct{}
+}
+
+var _ utilnet.RoundTripperWrapper = paced{}
+
+func newPaced(next http.RoundTripper) paced {
+	return paced{next: next, slots: make(chan struct{}, maxDials)}
+}
+
+// WrappedRoundTripper lets client-go find the connections.
+func (p paced) WrappedRoundTripper() http.RoundTripper { return p.next }
+
+// RoundTrip implements http.RoundTripper.
+func (p paced) RoundTrip(request *http.Request) (*http.Response, error) {
+	select {
+	case p.slots <- struct{}{}:
+	case <-request.Context().Done():
+		if request.Body != nil {
+			_ = request.Body.Close() // as a RoundTripper must
+		}
+		return nil, context.Cause(request.Context())
+	}
+	leave := sync.OnceFunc(func() { <-p.slots })
+	defer leave()
+	defer time.AfterFunc(dialSlotTimeout, leave).Stop()
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { leave() }}
+	return p.next.RoundTrip(request.WithContext(httptrace.WithClientTrace(request.Context(), trace)))
+}

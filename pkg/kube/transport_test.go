@@ -1,0 +1,282 @@
+package kube_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/nth-project/nth/pkg/kube"
+)
+
+func clientOf(t *testing.T, config *rest.Config) kubernetes.Interface {
+	t.Helper()
+	through, err := kube.NewTransport(config, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kube.NewClient(config.Host, through)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// balancer leads each new connection to the server that is to come next, as a balancer of TCP connections does.
+type balancer struct {
+	net.Listener
+	to atomic.Pointer[string]
+}
+
+func balance(t *testing.T, first *httptest.Server) *balancer {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &balancer{Listener: listener}
+	b.lead(first)
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", *b.to.Load())
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			pass := func(to, from net.Conn) {
+				_, _ = io.Copy(to, from)
+				_ = to.Close()
+			}
+			go pass(out, in)
+			go pass(in, out)
+		}
+	}()
+	return b
+}
+
+func (b *balancer) lead(to *httptest.Server) {
+	address := to.Listener.Addr().String()
+	b.to.Store(&address)
+}
+
+// serve returns a server that speaks HTTP/2, where wanted.
+func serve(t *testing.T, http2 bool, handler http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(handler)
+	server.EnableHTTP2 = http2
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
+}
+
+func get(ctx context.Context, client kubernetes.Interface, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	return client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/a").MaxRetries(0).Do(ctx).Error()
+}
+
+func post(ctx context.Context, client kubernetes.Interface) error {
+	return client.CoreV1().RESTClient().Post().AbsPath("/api/v1/pods").Body([]byte("{}")).MaxRetries(0).Do(ctx).Error()
+}
+
+func TestTransport_LeavesAServerThatIsDeadInside(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		http2  bool
+		sick   http.HandlerFunc
+		within time.Duration
+		token  string
+	}{
+		"HTTP/2, it hangs":            {true, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 300 * time.Millisecond, ""},
+		"HTTP/1.1, it hangs":          {false, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 300 * time.Millisecond, ""},
+		"HTTP/2, 500 for everything":  {true, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, time.Minute, ""},
+		"with a token, 503":           {true, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, time.Minute, "t"},
+		"401, with a new certificate": {true, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, time.Minute, "t"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var sick atomic.Bool
+			var asked atomic.Int64
+			ok := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }
+			first := serve(t, c.http2, func(w http.ResponseWriter, r *http.Request) {
+				if !sick.Load() {
+					ok(w, r)
+					return
+				}
+				asked.Add(1)
+				c.sick(w, r)
+			})
+			second := serve(t, c.http2, ok)
+			b := balance(t, first)
+			client := clientOf(t, &rest.Config{Host: "https://" + b.Addr().String(), BearerToken: c.token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+			if err := get(t.Context(), client, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			sick.Store(true)
+			b.lead(second)
+			failed := 0
+			for get(t.Context(), client, c.within) != nil {
+				if failed++; failed > 10 {
+					t.Fatalf("the sick server was asked %d times and is not left", asked.Load())
+				}
+			}
+			if asked.Load() > 3 {
+				t.Errorf("it was left after %d requests, want 3", asked.Load())
+			}
+		})
+	}
+}
+
+// A server without etcd answers reads from its cache, and no write.
+func TestTransport_CountsReadsAndWritesApart(t *testing.T) {
+	t.Parallel()
+	answer := func(writes int) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost {
+				w.WriteHeader(writes)
+			}
+			_, _ = w.Write([]byte("{}"))
+		}
+	}
+	first, second := serve(t, true, answer(500)), serve(t, true, answer(201))
+	b := balance(t, first)
+	client := clientOf(t, &rest.Config{Host: "https://" + b.Addr().String(), TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+	for i := range 4 {
+		if err := get(t.Context(), client, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		b.lead(second)
+		if err := post(t.Context(), client); (err == nil) != (i == 3) {
+			t.Errorf("write %d ended with %v", i+1, err)
+		}
+	}
+}
+
+func TestTransport_StaysWhereRequestsAreOnlyCanceled(t *testing.T) {
+	t.Parallel()
+	arrived := make(chan struct{}, 1)
+	var slow atomic.Bool
+	first := serve(t, true, func(w http.ResponseWriter, r *http.Request) {
+		if slow.Load() {
+			arrived <- struct{}{}
+			<-r.Context().Done()
+		}
+		_, _ = w.Write([]byte("{}"))
+	})
+	var others atomic.Int64
+	second := serve(t, true, func(w http.ResponseWriter, _ *http.Request) {
+		others.Add(1)
+		_, _ = w.Write([]byte("{}"))
+	})
+	b := balance(t, first)
+	client := clientOf(t, &rest.Config{Host: "https://" + b.Addr().String(), TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+	if err := get(t.Context(), client, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	b.lead(second)
+	slow.Store(true)
+	for range 5 {
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-arrived
+			cancel()
+		}()
+		if err := get(ctx, client, time.Minute); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	slow.Store(false)
+	if err := get(t.Context(), client, time.Minute); err != nil || others.Load() != 0 {
+		t.Errorf("a connection whose requests were canceled was left: %d requests at another server, %v", others.Load(), err)
+	}
+}
+
+// nameserver answers queries for addresses, on a connection of its own for each.
+type nameserver struct {
+	silentFor atomic.Int64 // how many queries are not answered
+}
+
+func (n *nameserver) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	listener, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	silent := n.silentFor.Add(-1) >= 0
+	go func() {
+		defer func() { _ = listener.Close() }()
+		buffer := make([]byte, 1500)
+		_ = listener.SetDeadline(time.Now().Add(20 * time.Second))
+		size, from, err := listener.ReadFrom(buffer)
+		if err != nil || silent {
+			return
+		}
+		var query dnsmessage.Message
+		if query.Unpack(buffer[:size]) != nil {
+			return
+		}
+		query.Response, query.Authoritative, query.Additionals = true, true, nil
+		if query.Questions[0].Type == dnsmessage.TypeA {
+			query.Answers = []dnsmessage.Resource{{
+				Header: dnsmessage.ResourceHeader{Name: query.Questions[0].Name, Class: dnsmessage.ClassINET, TTL: 1},
+				Body:   &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}},
+			}}
+		}
+		if packed, err := query.Pack(); err == nil {
+			_, _ = listener.WriteTo(packed, from)
+		}
+	}()
+	return (&net.Dialer{}).DialContext(ctx, "udp", listener.LocalAddr().String())
+}
+
+// The system's resolver is replaced, so that no other test may run at the same time.
+func TestTransport_OutlivesADeadNameserver(t *testing.T) {
+	names := &nameserver{}
+	before := net.DefaultResolver
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: names.dial}
+	t.Cleanup(func() { net.DefaultResolver = before })
+	server := serve(t, true, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) })
+	address, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := func() *rest.Config {
+		return &rest.Config{Host: "https://api.nth.test.:" + address.Port(), TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	}
+
+	// The first nameserver is silent. The resolver asks for both families, and after 5 s again.
+	names.silentFor.Store(2)
+	if err := get(t.Context(), clientOf(t, config()), time.Minute); err != nil {
+		t.Fatalf("with a first nameserver that is silent: %v", err)
+	}
+
+	// All are silent now. A client that is made anew uses the addresses of before.
+	names.silentFor.Store(1000)
+	if err := get(t.Context(), clientOf(t, config()), time.Minute); err != nil {
+		t.Errorf("with nameservers that are silent, and addresses known: %v", err)
+	}
+	net.DefaultResolver.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no network") }
+	if err := get(t.Context(), clientOf(t, config()), time.Minute); err != nil {
+		t.Errorf("with nameservers that cannot be reached, and addresses known: %v", err)
+	}
+	unknown := config()
+	unknown.Host = strings.Replace(unknown.Host, "api.", "other.", 1)
+	if err := get(t.Context(), clientOf(t, unknown), time.Minute); err == nil || !strings.Contains(err.Error(), "lookup other.nth.test") {
+		t.Errorf("the lookup of a name without addresses is told as %v", err)
+	}
+}
