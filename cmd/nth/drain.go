@@ -18,6 +18,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // byHandDeadline is the default of --deadline.
@@ -110,13 +111,13 @@ func (d *manualDrain) undo(ctx context.Context, node agent.Node, takes string) e
 	case err != nil:
 		return err
 	case result.LeftTo() != "":
-		fmt.Fprintf(d.out, "the cordon of node %s is left to %s, who still needs it\n", d.name, result.LeftTo())
+		d.print("the cordon of node %s is left to %s, who still needs it", d.name, result.LeftTo())
 	case result == drain.UncordonLifted:
-		fmt.Fprintf(d.out, "node %s %s pods again\n", d.name, takes)
+		d.print("node %s %s pods again", d.name, takes)
 	case result == drain.UncordonNodeGone:
-		fmt.Fprintf(d.out, "Node %s no longer exists; nothing to undo\n", d.name)
+		d.print("Node %s no longer exists; nothing to undo", d.name)
 	default:
-		fmt.Fprintf(d.out, "node %s was not cordoned by nth drain; nothing to undo\n", d.name)
+		d.print("node %s was not cordoned by nth drain; nothing to undo", d.name)
 	}
 	return nil
 }
@@ -168,7 +169,12 @@ func describeLeft(result drain.Result) string {
 }
 
 func (d *manualDrain) say(format string, args ...any) {
-	fmt.Fprintf(d.out, "%6.1f s  %s%s\n", time.Since(d.began).Seconds(), d.prefix, fmt.Sprintf(format, args...))
+	d.print("%6.1f s  %s%s", time.Since(d.began).Seconds(), d.prefix, fmt.Sprintf(format, args...))
+}
+
+// print prints one line.
+func (d *manualDrain) print(format string, args ...any) {
+	fmt.Fprintln(d.out, text.Visible(fmt.Sprintf(format, args...), text.Page))
 }
 
 // tell is called by the guard, from one goroutine.
@@ -176,8 +182,8 @@ func (d *manualDrain) tell(p drain.Progress) {
 	if d.ended {
 		return
 	}
-	if text := progressText(p); text != "" {
-		d.say("%s", text)
+	if line := progressText(p); line != "" {
+		d.say("%s", line)
 	}
 	switch {
 	case p.Kind == state.NodeReopened:
@@ -217,9 +223,9 @@ var progressTexts = map[state.TransitionKind]string{
 
 // progressText returns the line for some progress; "" if there is none.
 func progressText(p drain.Progress) string {
-	text := progressTexts[p.Kind]
+	line := progressTexts[p.Kind]
 	if p.Kind == state.PodRefused && p.Pod == "" { // It concerns the node.
-		text = "{detail}; retrying"
+		line = "{detail}; retrying"
 	}
-	return strings.NewReplacer("{pod}", p.Pod, "{detail}", p.Detail, "{total}", strconv.Itoa(p.Total), "{left}", strconv.Itoa(p.Left)).Replace(text)
+	return strings.NewReplacer("{pod}", p.Pod, "{detail}", p.Detail, "{total}", strconv.Itoa(p.Total), "{left}", strconv.Itoa(p.Left)).Replace(line)
 }

@@ -120,8 +120,8 @@ func logStream(cfg config.Log, cmd *cobra.Command) io.Writer {
 // complainContained logs the error that ends the daemon in a host container, whose standard error is the console, and returns an error
 // for the same exit status without a message.
 func complainContained(out io.Writer, err error) error {
-	message, text := daemon.FinalMessage(err)
-	daemon.Errors(daemon.NewLogger("nth", config.Log{Level: "info", Format: "prefix"}, out), message, text)
+	message, lines := daemon.FinalMessage(err)
+	daemon.LogErrors(daemon.NewLogger("nth", config.Log{Level: "info", Format: "prefix"}, out), message, lines)
 	if _, wrongConfig := errors.AsType[cli.ConfigError](err); wrongConfig {
 		return errToldConfig
 	}

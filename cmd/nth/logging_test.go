@@ -132,8 +132,7 @@ func TestLinesForAJournalBeginWithAPriorityEachAndHaveNoTime(t *testing.T) {
 	logger.Warning("three")
 	logger.Debug("four")
 	want := `<6>cordoned the node  node=ip-10-0-0-1 why="spot interruption"
-<3>one
-<3>two
+<3>one\ntwo
 <4>three
 <7>four
 `

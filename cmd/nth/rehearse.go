@@ -30,6 +30,7 @@ import (
 	"github.com/nth-project/nth/pkg/rehearsal"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // shortestNotice is the shortest notice: EC2's notices are in whole seconds, and a drain needs some.
@@ -115,7 +116,7 @@ func (r *rehearsalRun) forecast(ctx context.Context, notice time.Duration, out i
 	needs, cut := describeForecast(f, notice)
 	fmt.Fprintf(out, "By their grace periods, %s.\n", needs)
 	for _, pod := range cut {
-		fmt.Fprintln(out, "! "+pod)
+		fmt.Fprintln(out, "! "+text.Visible(pod, text.Page))
 	}
 	return nil
 }
@@ -284,7 +285,7 @@ func makeUp(cfg config.Config, bootID string, why error) (*rehearsalRun, error) 
 	if errors.Is(why, identity.ErrNotYet) {
 		words.WriteString("This machine is no node, so the node and its pods are made up:\n")
 	} else {
-		fmt.Fprintf(&words, "The node and its pods are made up, as this machine's own cannot be used: %s\n", why)
+		fmt.Fprintf(&words, "The node and its pods are made up, as this machine's own cannot be used: %s\n", text.Visible(why.Error(), text.Page))
 	}
 	for _, line := range rehearsal.Describe() {
 		words.WriteString("\n  " + line)
@@ -345,8 +346,8 @@ func (t *timeline) begin(ends time.Time) {
 }
 
 // say prints a line.
-func (t *timeline) say(text string) {
-	line, _ := t.Format(&logrus.Entry{Message: text}) // It cannot fail.
+func (t *timeline) say(said string) {
+	line, _ := t.Format(&logrus.Entry{Message: said}) // It cannot fail.
 	_, _ = t.out.Write(line)                          // The reader may have gone.
 }
 
@@ -370,18 +371,19 @@ func (t *timeline) Format(entry *logrus.Entry) ([]byte, error) {
 	if t.over {
 		return nil, nil
 	}
-	mark, text := " ", strings.TrimSpace(entry.Message)
+	mark, said := " ", strings.TrimSpace(entry.Message)
 	if troubles[entry.Data[systemd.FieldMessageID]] {
 		mark = "!"
 	}
 	if err, found := entry.Data[logrus.ErrorKey]; found {
-		text += fmt.Sprintf(": %s", err)
+		said += fmt.Sprintf(": %s", err)
 	}
+	said = text.Visible(said, text.Page)
 	if t.notice.IsZero() {
-		return fmt.Appendf(nil, "%7s  %8s  %s %s\n", "", "", mark, text), nil
+		return fmt.Appendf(nil, "%7s  %8s  %s %s\n", "", "", mark, said), nil
 	}
 	left := max(time.Until(t.ends), 0)
-	return fmt.Appendf(nil, "%5.1f s  %6.1f s  %s %s\n", time.Since(t.notice).Seconds(), left.Seconds(), mark, text), nil
+	return fmt.Appendf(nil, "%5.1f s  %6.1f s  %s %s\n", time.Since(t.notice).Seconds(), left.Seconds(), mark, said), nil
 }
 
 // OnTransition implements agent.Listener.
@@ -449,7 +451,7 @@ func (t *timeline) table() string {
 	for _, name := range t.order {
 		p := t.pods[name]
 		line := fmt.Sprintf("%-*s  %8s  %8s  %s", width, name, moment(p.asked), moment(p.gone), p.note())
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
+		b.WriteString(text.Visible(strings.TrimRight(line, " "), text.Page) + "\n")
 	}
 	return b.String() + "\n"
 }

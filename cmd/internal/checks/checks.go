@@ -23,6 +23,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/notify"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // Limit is how long a check may take as a whole: an image build must not hang.
@@ -51,8 +52,8 @@ func (l *List) Fail(subject, format string, args ...any) {
 }
 
 func (l *List) line(verdict, subject, format string, args []any) {
-	text := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
-	fmt.Fprintf(l.out, "%-4s  %-10s  %s\n", verdict, subject, text)
+	found := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ") // Errors of a YAML parser have several lines.
+	fmt.Fprintf(l.out, "%-4s  %-10s  %s\n", verdict, subject, text.Visible(found, text.Page))
 }
 
 // Right reports whether the program has a right, which it needs, or can do without if it is optional. why completes "it is needed".
@@ -193,8 +194,8 @@ func (l *List) serves(ctx context.Context, address string) bool {
 		return false
 	}
 	defer func() { _ = answer.Body.Close() }() // It was only read.
-	text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
-	return err == nil && strings.Contains(string(text), "nth_build_info")
+	page, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+	return err == nil && strings.Contains(string(page), "nth_build_info")
 }
 
 // Webhook reports the findings about the webhook, whose settings were validated with the credentials that given finds, and posts a test
@@ -234,12 +235,12 @@ func (l *List) post(ctx context.Context, cfg config.Webhook, given settings.Give
 
 func postTest(ctx context.Context, to *notify.WebhookSettings, node string) error {
 	f := notify.TestFields(node, time.Now())
-	text, err := to.Template.Render(f)
+	body, err := to.Template.Render(f)
 	if err != nil {
 		return err
 	}
-	if text == "" {
+	if body == "" {
 		return errors.New("the template renders nothing for it")
 	}
-	return to.Post(ctx, f.NoticeID, text)
+	return to.Post(ctx, f.NoticeID, body)
 }

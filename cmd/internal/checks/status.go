@@ -17,6 +17,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // silence is how old the status of a running daemon may be, which is written at least every ten seconds.
@@ -95,7 +96,7 @@ func moment(t time.Time) string {
 // writeText writes a report for people: the sentence first, then a table of details.
 func writeText(w io.Writer, found report) error {
 	if found.Why != "" {
-		fmt.Fprintln(w, found.Why)
+		fmt.Fprintln(w, text.Visible(found.Why, text.Page))
 	}
 	s := found.Status
 	if s == nil {
@@ -104,7 +105,7 @@ func writeText(w io.Writer, found report) error {
 	if found.Why != "" {
 		fmt.Fprint(w, "last known: ")
 	}
-	fmt.Fprintf(w, "%s\n\n", s.Sentence)
+	fmt.Fprintf(w, "%s\n\n", text.Visible(s.Sentence, text.Page))
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	t := rows{table}
 	t.row(found.name, fmt.Sprintf("%s, process %d, since %s", s.Program, s.PID, moment(s.Started)))
@@ -132,7 +133,9 @@ func writeText(w io.Writer, found report) error {
 // rows writes the lines of a table of two columns.
 type rows struct{ w io.Writer }
 
-func (t rows) row(name, text string) { fmt.Fprintf(t.w, "%s\t%s\n", name, text) }
+func (t rows) row(name, value string) {
+	fmt.Fprintf(t.w, "%s\t%s\n", name, text.Visible(value, text.Page))
+}
 
 // first returns the name of a group of rows for its first row, and "" for the others.
 func first(i int, name string) string {
@@ -156,11 +159,11 @@ func (t rows) identity(s *state.Status) {
 
 // step writes what the daemon was doing at a time.
 func (t rows) step(step *state.StepStatus, at time.Time) {
-	text := fmt.Sprintf("%s for %s, since %s", step.Action, step.Kind, moment(step.Began))
+	line := fmt.Sprintf("%s for %s, since %s", step.Action, step.Kind, moment(step.Began))
 	if !step.Deadline.IsZero() {
-		text += fmt.Sprintf(", %.0f s left", max(step.Deadline.Sub(at), 0).Seconds())
+		line += fmt.Sprintf(", %.0f s left", max(step.Deadline.Sub(at), 0).Seconds())
 	}
-	t.row("doing", text)
+	t.row("doing", line)
 	if step.PodsTotal > 0 {
 		t.row("pods", fmt.Sprintf("%d of %d left", step.PodsLeft, step.PodsTotal))
 	}
@@ -171,27 +174,27 @@ func (t rows) step(step *state.StepStatus, at time.Time) {
 
 func (t rows) events(events []state.EventStatus) {
 	for i, e := range events {
-		text := fmt.Sprintf("%s, %s: %s", e.Kind, e.Phase, e.Plan)
+		line := fmt.Sprintf("%s, %s: %s", e.Kind, e.Phase, e.Plan)
 		if e.Node != "" {
-			text = fmt.Sprintf("%s: %s", e.Node, text)
+			line = fmt.Sprintf("%s: %s", e.Node, line)
 		}
 		if !e.Missing.IsZero() {
-			text += fmt.Sprintf("; not announced since %s", moment(e.Missing))
+			line += fmt.Sprintf("; not announced since %s", moment(e.Missing))
 		}
 		if e.Error != "" {
-			text += fmt.Sprintf("; %d attempts ended early: %s", max(e.Failures, 1), e.Error)
+			line += fmt.Sprintf("; %d attempts ended early: %s", max(e.Failures, 1), e.Error)
 		}
-		t.row(first(i, "event"), text)
+		t.row(first(i, "event"), line)
 	}
 }
 
 func (t rows) documents(documents []state.DocumentStatus) {
 	for i, d := range documents {
-		text := fmt.Sprintf("%s, last read %s", d.Kind, moment(d.LastGood))
+		line := fmt.Sprintf("%s, last read %s", d.Kind, moment(d.LastGood))
 		if d.Trouble != "" {
-			text += fmt.Sprintf("; trouble since %s: %s", moment(d.Since), d.Trouble)
+			line += fmt.Sprintf("; trouble since %s: %s", moment(d.Since), d.Trouble)
 		}
-		t.row(first(i, "polled"), text)
+		t.row(first(i, "polled"), line)
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // Exit statuses, of which 64 and 78 are EX_USAGE and EX_CONFIG of sysexits.h.
@@ -78,8 +80,8 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr
 	case err == nil:
 		return ExitOK
 	case !began: // cobra has refused the command line.
-		text := strings.NewReplacer("\n\nDid you mean this?\n\t", "; did you mean ", "\n\t", " or ").Replace(strings.TrimSpace(err.Error()))
-		fmt.Fprintf(stderr, "%s: %s; see \"%[1]s --help\"\n", cmd.CommandPath(), text)
+		why := strings.NewReplacer("\n\nDid you mean this?\n\t", "; did you mean ", "\n\t", " or ").Replace(strings.TrimSpace(err.Error()))
+		fmt.Fprintf(stderr, "%s: %s; see \"%[1]s --help\"\n", cmd.CommandPath(), text.Visible(why, text.Line))
 		return ExitUsage
 	case !errors.Is(err, ErrReported):
 		complain(stderr, err)

@@ -22,11 +22,13 @@ import (
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // NewLogger returns a logger for the program of that name, as the settings ask for. What does not go to the journal goes to stderr.
 func NewLogger(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
 	logger := logrus.New()
+	logger.AddHook(visible{}) // Before the journal's.
 	logger.SetOutput(stderr)
 	SetLevel(logger, cfg)
 	switch {
@@ -42,6 +44,21 @@ func NewLogger(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
 		logger.SetFormatter(newLineFormatter(stderr))
 	}
 	return logger
+}
+
+// visible makes each entry one line of visible text, for every format: messages quote what pods, messages and servers say.
+type visible struct{}
+
+// Levels implements logrus.Hook.
+func (visible) Levels() []logrus.Level { return logrus.AllLevels }
+
+// Fire implements logrus.Hook. The entry is a copy for this message.
+func (visible) Fire(entry *logrus.Entry) error {
+	entry.Message = text.Visible(strings.TrimRight(entry.Message, "\n"), text.Page)
+	for name, value := range entry.Data {
+		entry.Data[name] = text.Visible(fmt.Sprint(value), text.Page)
+	}
+	return nil
 }
 
 // SetLevel sets the level that the settings ask for.
@@ -95,7 +112,7 @@ func (f *lineFormatter) Format(entry *logrus.Entry) ([]byte, error) {
 	if !f.priority {
 		fmt.Fprintf(&b, "%s  %s  ", entry.Time.Format(f.time), f.paint(entry.Level, fmt.Sprintf("%-7s", entry.Level)))
 	}
-	b.WriteString(strings.TrimRight(entry.Message, "\n"))
+	b.WriteString(entry.Message)
 	separator := "  "
 	for _, name := range slices.Sorted(maps.Keys(entry.Data)) {
 		if name == systemd.FieldMessageID {
@@ -177,34 +194,37 @@ const journalTimeout = 5 * time.Second
 // otherwise as plain text.
 func Complain(name string) func(stderr io.Writer, err error) {
 	return func(stderr io.Writer, err error) {
-		message, text := FinalMessage(err)
+		message, lines := FinalMessage(err)
 		if message == "" {
-			text = name + ": " + text
+			lines[0] = name + ": " + lines[0]
 		}
 		if !onJournal(stderr) {
-			fmt.Fprintln(stderr, text)
+			for _, line := range lines {
+				fmt.Fprintln(stderr, text.Visible(line, text.Page))
+			}
 			return
 		}
-		Errors(NewLogger(name, config.Default().Log, stderr), message, text)
+		LogErrors(NewLogger(name, config.Default().Log, stderr), message, lines)
 		systemd.AwaitJournal(journalTimeout)
 	}
 }
 
-// FinalMessage returns the message ID, or "", and the text for an error that ends a program.
-func FinalMessage(err error) (message, text string) {
+// FinalMessage returns the message ID, or "", and the lines for an error that ends a program: one for each fault in the configuration, and
+// else a single one.
+func FinalMessage(err error) (message string, lines []string) {
 	if _, wrongConfig := errors.AsType[cli.ConfigError](err); wrongConfig {
-		message = systemd.ConfigInvalid
+		return systemd.ConfigInvalid, strings.Split(err.Error(), "\n")
 	}
-	return message, err.Error()
+	return "", []string{err.Error()}
 }
 
-// Errors logs each line of a text as an error.
-func Errors(logger *logrus.Logger, message, text string) {
+// LogErrors logs lines as errors.
+func LogErrors(logger *logrus.Logger, message string, lines []string) {
 	entry := logrus.NewEntry(logger)
 	if message != "" {
 		entry = entry.WithField(systemd.FieldMessageID, message)
 	}
-	for line := range strings.SplitSeq(text, "\n") {
+	for _, line := range lines {
 		entry.Error(line)
 	}
 }
