@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -23,8 +22,8 @@ import (
 )
 
 // runCheck is "nth-queue check".
-func runCheck(ctx context.Context, out io.Writer, path string, post bool) error {
-	c := &check{checks.For("nth-queue", out)}
+func runCheck(ctx context.Context, list *checks.List, path string, post bool) error {
+	c := &check{list}
 	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
 	cfg, looked, err := own.Beside(ctx, path, false)

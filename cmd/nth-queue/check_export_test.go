@@ -17,5 +17,5 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // CheckOwner is what "check" says of the cluster's name, where its Nodes' instances are tagged with those.
 func CheckOwner(to io.Writer, settings config.Fleet, names ...string) {
-	(&check{checks.For("nth-queue", to)}).owner(settings, names)
+	(&check{checks.For("nth-queue", to, false)}).owner(settings, names)
 }

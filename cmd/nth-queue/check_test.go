@@ -278,7 +278,7 @@ func TestCheckOfWrongSettingsIsStatus78(t *testing.T) {
 	b.set(t, "[fleet]\nmax_draining = -1\n")
 	var out, stderr bytes.Buffer
 	status := queue.Run(t.Context(), []string{"check", "--config", b.settings}, &out, &stderr)
-	if status != 78 || stderr.Len() > 0 || strings.Count(out.String(), "\n") != 1 {
+	if status != 78 || stderr.Len() > 0 || strings.Count(out.String(), "\n") != 2 {
 		t.Errorf("status %d, standard error %q, standard output\n%s", status, &stderr, &out)
 	}
 	mustSay(t, out.String(), `fail  settings    .*fleet\.max_draining = .*`)

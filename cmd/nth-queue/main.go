@@ -62,13 +62,14 @@ func checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check", Short: "verify that nodes can be drained from the queue", Args: cobra.NoArgs,
 		Long: `Checks everything that nth-queue needs, one line each: "ok", "warn" for what deserves a look, and "fail" for
-what would keep nth-queue from working. Nothing is changed, and no message is received.
+what would keep nth-queue from working; a summary comes last. Nothing is changed, and no message is received.
 The exit status is 0 without a "fail", 1 with one, and 78 if the configuration is invalid.`,
 	}
 	path := own.ConfigFlag(cmd)
 	post := cmd.Flags().Bool("webhook", false, "post a message to the webhook, marked as a test")
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return runCheck(cmd.Context(), cmd.OutOrStdout(), *path, *post)
+		return runCheck(cmd.Context(), checks.For("nth-queue", cmd.OutOrStdout(), *asJSON), *path, *post)
 	}
 	return cmd
 }

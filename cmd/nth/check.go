@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
+	"os"
 	"slices"
 	"time"
 
@@ -31,21 +32,22 @@ func (h hostInfo) checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check", Short: "verify that this node can be drained", Args: cobra.NoArgs,
 		Long: `Checks everything that nth needs to drain this node, one line each: "ok", "warn" for what deserves a look,
-and "fail" for what would keep nth from working. Nothing is changed, on the node or on this machine.
+and "fail" for what would keep nth from working; a summary comes last. Nothing is changed, on the node or on this machine.
 The exit status is 0 without a "fail", 1 with one, and 78 if the configuration is invalid. It needs root's rights.`,
 	}
 	path := h.settings().ConfigFlag(cmd)
 	offline := cmd.Flags().Bool("offline", false, "check what is there while an image is baked: no cluster, no metadata service, no logind")
 	post := cmd.Flags().Bool("webhook", false, "post a message to the webhook, marked as a test")
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return h.check(cmd.Context(), cmd.OutOrStdout(), *path, *offline, *post)
+		return h.check(cmd.Context(), checks.For("nth", cmd.OutOrStdout(), *asJSON), *path, *offline, *post)
 	}
 	return cmd
 }
 
 // check prints what it finds, and returns an error if anything keeps nth from working.
-func (h hostInfo) check(ctx context.Context, out io.Writer, path string, offline, post bool) error {
-	c := &check{checks.For("nth", out), h}
+func (h hostInfo) check(ctx context.Context, list *checks.List, path string, offline, post bool) error {
+	c := &check{list, h}
 	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
 	cfg, found, err := h.settings().Beside(ctx, path, offline)
@@ -55,6 +57,16 @@ func (h hostInfo) check(ctx context.Context, out io.Writer, path string, offline
 	}
 	c.settings(path, cfg)
 	c.Degraded(degraded)
+	err = record.Writable(cfg.StateDirectory)
+	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
+		c.Fail("user", "run as root: sudo nth check") // Anything else would only say the same.
+		return c.End()
+	}
+	if err != nil {
+		c.Fail("memory", "%s", err)
+	} else {
+		c.OK("memory", "%s can be written to", cfg.StateDirectory)
+	}
 	c.machine(cfg, "/", offline)
 	c.webhook(ctx, cfg, found, post)
 	c.Metrics(ctx, cfg.Metrics, offline)
@@ -83,7 +95,13 @@ func (c *check) settings(path string, cfg config.Config) {
 	if cfg.DryRun {
 		c.DryRun()
 	}
+	if endpoint := cfg.IMDS.Endpoint; endpoint != "" && !slices.Contains(metadataServices, endpoint) {
+		c.Warn("settings", "imds.endpoint = %q: nth sees only what is announced there, and nothing that EC2 announces", endpoint)
+	}
 }
+
+// metadataServices are the addresses of EC2's metadata service.
+var metadataServices = []string{"http://169.254.169.254", "http://[fd00:ec2::254]"}
 
 // machine checks what needs no network, below root. A service that is not installed or enabled is a failure in an image that is being
 // built; elsewhere nth may be started in another way.
@@ -91,11 +109,6 @@ func (c *check) machine(cfg config.Config, root string, image bool) {
 	missing := c.Warn
 	if image {
 		missing = c.Fail
-	}
-	if err := record.Writable(cfg.StateDirectory); err != nil {
-		c.Fail("memory", "%s", err)
-	} else {
-		c.OK("memory", "%s can be written to", cfg.StateDirectory)
 	}
 	if c.host.contained {
 		c.container(cfg)

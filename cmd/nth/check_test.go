@@ -1,13 +1,16 @@
 package main_test
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
@@ -79,11 +82,55 @@ func mustSay(t *testing.T, said string, patterns ...string) {
 
 func TestCheckSaysWhatIsWrongWithTheSettingsAndNothingElse(t *testing.T) {
 	status, stdout, stderr := call(t, "check --config testdata/wrong.toml")
-	if status != 78 || stderr != "" || strings.Count(stdout, "\n") != 2 {
+	if status != 78 || stderr != "" || strings.Count(stdout, "\n") != 3 {
 		t.Errorf("status %d, standard error %q, standard output\n%s", status, stderr, stdout)
 	}
 	mustSay(t, stdout, `fail  settings    testdata/wrong\.toml: events\.spot-interruption\.action = .*`,
 		`fail  settings    testdata/wrong\.toml: imds\.urgent_intervall: unknown key.*`)
+}
+
+func TestCheck_ends_with_a_summary(t *testing.T) {
+	b := newBench(t)
+	mustSay(t, b.check(t, "--offline"), `warn  settings    imds\.endpoint = "http://127\.0\.0\.1:\d+": nth sees only what is announced there, .*`,
+		`(ok  |warn|fail)  summary     \d failed, \d deserve a look, \d ok`)
+	_, stdout, _ := call(t, "check --offline --json --config testdata/wrong.toml")
+	want := `{
+  "findings": [
+    {
+      "verdict": "fail",
+      "subject": "settings",
+      "text": "testdata/wrong.toml: events.spot-interruption.action = \"drian\": must be one of \"ignore\", \"notify\", \"cordon\", \"drain\""
+    },
+    {
+      "verdict": "fail",
+      "subject": "settings",
+      "text": "testdata/wrong.toml: imds.urgent_intervall: unknown key, did you mean imds.urgent_interval?"
+    },
+    {
+      "verdict": "fail",
+      "subject": "summary",
+      "text": "2 failed, 0 deserve a look, 0 ok"
+    }
+  ],
+  "verdict": "fail"
+}
+`
+	if stdout != want {
+		t.Errorf("the JSON is\n%s", stdout)
+	}
+}
+
+func TestCheck_without_root_says_so_and_nothing_else(t *testing.T) {
+	process := exec.CommandContext(t.Context(), "/proc/self/exe", "check", "--offline")
+	process.Dir, process.Env = "/", append(os.Environ(), asProgram+"=nth", "STATE_DIRECTORY=/nth-state-of-root", "RUNTIME_DIRECTORY=")
+	if os.Geteuid() == 0 {
+		process.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+	said, err := process.Output()
+	want := `(?s)^.*fail  user        run as root: sudo nth check\nfail  summary     1 failed, \d deserve a look, \d ok\n$`
+	if process.ProcessState.ExitCode() != 1 || !regexp.MustCompile(want).Match(said) || bytes.Contains(said, []byte("permission denied")) {
+		t.Errorf("it ended with %v, and said\n%s", err, said)
+	}
 }
 
 func TestCheckOfAnImageAsksNobody(t *testing.T) {

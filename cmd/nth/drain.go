@@ -37,6 +37,7 @@ It needs root's rights.`,
 	}
 	path := h.settings().ConfigFlag(cmd)
 	undo := cmd.Flags().Bool("undo", false, `take back what "nth drain" has set, and nothing else; 0 if nothing of it is left`)
+	dryRun := cmd.Flags().Bool("dry-run", false, "print what would be done, but change nothing in the cluster")
 	limit := byHandDeadline
 	cli.Flag(cmd, "deadline", "DURATION", "give up after so long (default 10m)", func(value string) (err error) {
 		if limit, err = time.ParseDuration(value); err != nil || limit <= 0 {
@@ -49,6 +50,7 @@ It needs root's rights.`,
 		if err != nil {
 			return err
 		}
+		cfg.DryRun = cfg.DryRun || *dryRun
 		ctx, stop := daemon.UntilSignal(cmd.Context())
 		defer stop()
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %s", limit))

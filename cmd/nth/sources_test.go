@@ -120,21 +120,21 @@ func TestATemplateThatIsWrongIsFoundWithoutAnAddress(t *testing.T) {
 	}
 }
 
-func TestMetricsThatNobodyCouldHaveFailTheCheck(t *testing.T) {
+func TestCheck_warns_of_metrics_that_cannot_be_had(t *testing.T) {
 	b := newBench(t)
 	metrics := func(text string, flags string) string {
 		b.set(t, "[metrics]\n"+text)
 		return b.check(t, flags)
 	}
 	b.put(t, "textfiles/README", "")
-	mustSay(t, metrics("textfile = '"+b.host+"/textfiles/nth.prom'\nlisten = '127.0.0.1:1'", "--offline"), `ok    metrics     the directory .*/textfiles is there`)
+	mustSay(t, metrics("textfile = '"+b.host+"/textfiles/nth.prom'\nlisten = '127.0.0.1:1'", "--offline"), `ok    metrics     the directory .*/textfiles exists`)
 	mustSay(t, metrics("textfile = '"+b.host+"/none/nth.prom'", "--offline"), `warn  metrics     metrics\.textfile: stat .*/none: no such file or directory; .*`)
-	mustSay(t, metrics("textfile = '"+b.host+"/none/nth.prom'", ""), `fail  metrics     metrics\.textfile: stat .*/none: no such file or directory; .*`)
-	mustSay(t, metrics("textfile = '"+b.host+"/textfiles/README/nth.prom'", ""), `fail  metrics     metrics\.textfile: stat .*/README: not a directory; .*`)
-	mustSay(t, metrics("listen = 'nobody.invalid:9092'", ""), `fail  metrics     metrics\.listen: .*nobody\.invalid.*`)
+	mustSay(t, metrics("textfile = '"+b.host+"/none/nth.prom'", ""), `warn  metrics     metrics\.textfile: stat .*/none: no such file or directory; .*`)
+	mustSay(t, metrics("textfile = '"+b.host+"/textfiles/README/nth.prom'", ""), `warn  metrics     metrics\.textfile: stat .*/README: not a directory; .*`)
+	mustSay(t, metrics("listen = 'nobody.invalid:9092'", ""), `warn  metrics     metrics\.listen: .*nobody\.invalid.*`)
 	for text, want := range map[string]string{
 		"nth_build_info 1\n": `ok    metrics     nth serves them at 127\.0\.0\.1:\d+`,
-		"other_info 1\n":     `fail  metrics     metrics\.listen: .*address already in use; they cannot be scraped, but nth works without`,
+		"other_info 1\n":     `warn  metrics     metrics\.listen: .*address already in use; metrics cannot be scraped`,
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }))
 		mustSay(t, metrics("listen = '"+server.Listener.Addr().String()+"'", ""), want)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
@@ -21,6 +22,7 @@ import (
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -36,7 +38,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	}
 	meter := newMeter(cfg, log)
 	file := record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) })
-	liveness := &liveness{statusWriter: file, meter: meter}
+	liveness := &liveness{statusWriter: exclusiveStatus{file, cfg}, meter: meter}
 	board := newStatusReporter(liveness, meter.troubles, d.Degraded, cfg)
 	rules := policyOf(cfg.Events)
 	store, warnings := record.Open(daemon.StateDirectory(&cfg.Common), bootID)
@@ -82,6 +84,35 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	parts := adjustable{node, board, shutdown, hooks, notices, loop}
 	go d.Reload(running, late, parts.use)
 	return errors.Join(writeStatus(running, file, notices.around(loop.Run)), service.Err())
+}
+
+// lockDaemon makes this process the only daemon here, until unlock is called. A dry run may run beside the service, and takes no lock.
+func lockDaemon(cfg config.Config, log *logrus.Entry) (unlock func(), err error) {
+	if cfg.DryRun {
+		return func() {}, nil
+	}
+	lock, err := record.Lock(cfg.RuntimeDirectory)
+	if running, ok := errors.AsType[record.RunningError](err); ok {
+		return nil, running
+	}
+	if err != nil { // A disk that is full or read-only keeps no node from being drained.
+		log.WithField(systemd.FieldMessageID, systemd.StateTrouble).Warn(err)
+		return func() {}, nil
+	}
+	return func() { _ = lock.Close() }, nil
+}
+
+// exclusiveStatus writes the status, unless this is a dry run and the service runs: the file is the service's then.
+type exclusiveStatus struct {
+	*record.StatusFile
+	cfg config.Config
+}
+
+// Show implements statusWriter.
+func (e exclusiveStatus) Show(s state.Status) {
+	if !e.cfg.DryRun || record.Holder(e.cfg.RuntimeDirectory) == 0 {
+		e.StatusFile.Show(s)
+	}
 }
 
 // adjustable has the parts of the daemon whose settings can be reloaded.
@@ -194,6 +225,11 @@ func (h hostInfo) underParentCommand() *cobra.Command {
 func (h hostInfo) watch(cmd *cobra.Command, read func() (config.Config, error)) error {
 	stream := func(cfg config.Log) io.Writer { return logStream(cfg, cmd) }
 	return daemon.Run(cmd.Context(), "nth", read, stream, func(ctx context.Context, d *daemon.Daemon[config.Config, *config.Config]) error {
+		unlock, err := lockDaemon(d.Config, d.Log)
+		if err != nil {
+			return err
+		}
+		defer unlock()
 		return h.runDaemon(ctx, d, stream(d.Config.Log))
 	})
 }

@@ -29,31 +29,77 @@ import (
 // Limit is how long a check may take as a whole: an image build must not hang.
 const Limit = time.Minute
 
-// List prints findings as they come, and remembers whether one has failed.
+// List prints findings as they come, or as JSON at the end, and counts them.
 type List struct {
-	program string
-	out     io.Writer
-	failed  bool
+	program  string
+	out      io.Writer
+	asJSON   bool
+	invalid  bool // the settings are
+	findings []finding
 }
+
+type finding struct {
+	Verdict string `json:"verdict"`
+	Subject string `json:"subject"`
+	Text    string `json:"text"`
+}
+
+// The verdicts of findings.
+const (
+	okay    = "ok"
+	warning = "warn"
+	failure = "fail"
+)
 
 // For returns an empty list for the program of that name.
-func For(program string, out io.Writer) *List { return &List{program: program, out: out} }
-
-// OK reports that something is as it should be.
-func (l *List) OK(subject, format string, args ...any) { l.line("ok", subject, format, args) }
-
-// Warn reports something that deserves a look.
-func (l *List) Warn(subject, format string, args ...any) { l.line("warn", subject, format, args) }
-
-// Fail reports something that keeps the program from working.
-func (l *List) Fail(subject, format string, args ...any) {
-	l.failed = true
-	l.line("fail", subject, format, args)
+func For(program string, out io.Writer, asJSON bool) *List {
+	return &List{program: program, out: out, asJSON: asJSON, findings: []finding{}}
 }
 
-func (l *List) line(verdict, subject, format string, args []any) {
+// OK reports that something is as it should be.
+func (l *List) OK(subject, format string, args ...any) { l.add(okay, subject, format, args) }
+
+// Warn reports something that deserves a look.
+func (l *List) Warn(subject, format string, args ...any) { l.add(warning, subject, format, args) }
+
+// Fail reports something that keeps the program from working.
+func (l *List) Fail(subject, format string, args ...any) { l.add(failure, subject, format, args) }
+
+func (l *List) add(verdict, subject, format string, args []any) {
 	found := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ") // Errors of a YAML parser have several lines.
-	fmt.Fprintf(l.out, "%-4s  %-10s  %s\n", verdict, subject, text.Visible(found, text.Page))
+	f := finding{verdict, subject, text.Visible(found, text.Page)}
+	l.findings = append(l.findings, f)
+	if !l.asJSON {
+		fmt.Fprintf(l.out, "%-4s  %-10s  %s\n", f.Verdict, f.Subject, f.Text)
+	}
+}
+
+// End prints the summary, and returns an error for exit status 1 if anything has failed, or 78 if the settings are invalid.
+func (l *List) End() error {
+	count := map[string]int{}
+	for _, f := range l.findings {
+		count[f.Verdict]++
+	}
+	verdict := okay
+	switch {
+	case count[failure] > 0:
+		verdict = failure
+	case count[warning] > 0:
+		verdict = warning
+	}
+	l.add(verdict, "summary", "%d failed, %d deserve a look, %d ok", []any{count[failure], count[warning], count[okay]})
+	if l.asJSON {
+		if err := writeJSON(l.out, map[string]any{"verdict": verdict, "findings": l.findings}); err != nil {
+			return err
+		}
+	}
+	switch {
+	case l.invalid:
+		return cli.ConfigError{Fault: cli.ErrReported}
+	case verdict == failure:
+		return cli.ErrReported
+	}
+	return nil
 }
 
 // Right reports whether the program has a right, which it needs, or can do without if it is optional. why completes "it is needed".
@@ -73,12 +119,13 @@ func (l *List) DryRun() {
 	l.Warn("settings", "dry_run = true: %s logs what it would do and changes nothing", l.program)
 }
 
-// Wrong reports each line of an error in the settings, and returns an error for exit status 78.
+// Wrong reports each line of an error in the settings, and ends the list.
 func (l *List) Wrong(err error) error {
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		l.Fail("settings", "%s", line)
 	}
-	return cli.ConfigError{Fault: cli.ErrReported}
+	l.invalid = true
+	return l.End()
 }
 
 // Degraded reports faults in the settings with which the program starts nevertheless.
@@ -86,14 +133,6 @@ func (l *List) Degraded(faults []string) {
 	for _, fault := range faults {
 		l.Fail("degraded", "%s", fault)
 	}
-}
-
-// End returns an error for exit status 1 if anything has failed.
-func (l *List) End() error {
-	if l.failed {
-		return cli.ErrReported
-	}
-	return nil
 }
 
 // Hush silences client-go, and makes it wait no longer than it does in the service.
@@ -143,7 +182,7 @@ const answerLimit = 5 * time.Second
 // directory may be created later.
 func (l *List) Metrics(ctx context.Context, cfg config.Metrics, image bool) {
 	if cfg.Textfile != "" {
-		l.textfile(filepath.Dir(cfg.Textfile), image)
+		l.textfile(filepath.Dir(cfg.Textfile))
 	}
 	if cfg.Listen == "" || image {
 		return
@@ -157,30 +196,28 @@ func (l *List) Metrics(ctx context.Context, cfg config.Metrics, image bool) {
 	case errors.Is(err, syscall.EADDRINUSE) && l.serves(ctx, cfg.Listen):
 		l.OK("metrics", "%s serves them at %s", l.program, cfg.Listen)
 	default:
-		l.Fail("metrics", "metrics.listen: %s; they cannot be scraped, but %s works without", err, l.program)
+		l.Warn("metrics", "metrics.listen: %s; metrics cannot be scraped", err)
 	}
 }
 
 // textfile checks the directory of metrics.textfile.
-func (l *List) textfile(directory string, image bool) {
+func (l *List) textfile(directory string) {
 	found, err := os.Stat(directory)
 	if err == nil && !found.IsDir() {
 		err = &os.PathError{Op: "stat", Path: directory, Err: syscall.ENOTDIR}
 	}
 	switch {
 	case err == nil:
-		l.OK("metrics", "the directory %s is there", directory)
-	case image:
-		l.Warn("metrics", "metrics.textfile: %s; no file is written until it exists", err)
+		l.OK("metrics", "the directory %s exists", directory)
 	default:
-		l.Fail("metrics", "metrics.textfile: %s; no file is written, and %s works without", err, l.program)
+		l.Warn("metrics", "metrics.textfile: %s; no file is written", err)
 	}
 }
 
 // serves tells whether nth serves metrics at an address.
 func (l *List) serves(ctx context.Context, address string) bool {
 	if host, port, err := net.SplitHostPort(address); err == nil && host == "" {
-		address = net.JoinHostPort("localhost", port)
+		address = net.JoinHostPort("127.0.0.1", port) // An image may lack /etc/hosts.
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()

@@ -78,7 +78,7 @@ func alive(pid int) bool {
 }
 
 // writeJSON writes a report for programs.
-func writeJSON(w io.Writer, found report) error {
+func writeJSON(w io.Writer, found any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)
@@ -212,11 +212,12 @@ func StatusCommand(
 			return err
 		}
 		found := examine(name, dir, time.Now())
-		write := writeText
 		if *asJSON {
-			write = writeJSON
+			err = writeJSON(cmd.OutOrStdout(), found)
+		} else {
+			err = writeText(cmd.OutOrStdout(), found)
 		}
-		if err := write(cmd.OutOrStdout(), found); err != nil {
+		if err != nil {
 			return err
 		}
 		if found.State != running {

@@ -1,0 +1,62 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// RunningError says that another process has the lock of a runtime directory.
+type RunningError struct{ PID int }
+
+func (e RunningError) Error() string { return fmt.Sprintf("nth already runs (pid %d)", e.PID) }
+
+// Lock makes this process the only daemon with the runtime directory dir, until it ends or closes the lock. The error is a RunningError if
+// another process is. The kernel releases the lock of a process that is killed.
+func Lock(dir string) (io.Closer, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("creating the runtime directory: %w", err)
+	}
+	file, err := os.OpenFile(lockPath(dir), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, errors.Join(running(dir), fmt.Errorf("opening the lock: %w", err))
+	}
+	err = unix.FcntlFlock(file.Fd(), unix.F_SETLK, wholeFile())
+	if err == nil {
+		return file, nil
+	}
+	if held := running(dir); held != nil {
+		err = held
+	}
+	_ = file.Close() // Nothing was written.
+	return nil, fmt.Errorf("locking %s: %w", dir, err)
+}
+
+// Holder returns the process that has the lock of the runtime directory dir; 0 if none has, this process has, or it is not known.
+func Holder(dir string) int {
+	file, err := os.Open(lockPath(dir))
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = file.Close() }() // It was only read.
+	lock := wholeFile()
+	if err := unix.FcntlFlock(file.Fd(), unix.F_GETLK, lock); err != nil || lock.Type == unix.F_UNLCK {
+		return 0
+	}
+	return int(lock.Pid)
+}
+
+func running(dir string) error {
+	if pid := Holder(dir); pid != 0 {
+		return RunningError{pid}
+	}
+	return nil
+}
+
+func lockPath(dir string) string { return filepath.Join(dir, "nth.lock") }
+
+func wholeFile() *unix.Flock_t { return &unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart} }
