@@ -186,14 +186,9 @@ func Parse(body, account string) ([]Notice, error) {
 			return nil, err
 		}
 	}
-	kind, detail := e.Transition, []byte(body)
-	switch {
-	case e.DetailType != "" || e.Source != "":
-		kind, detail = e.Source+"/"+e.DetailType, e.Detail
-	case kind == "" && strings.HasPrefix(e.Event, "autoscaling:"), kind == "autoscaling:TEST_NOTIFICATION":
-		return nil, notOurs("it is a notification of Auto Scaling that no lifecycle hook waits for: %s", shown(e.Event+kind))
-	case kind == "":
-		return nil, errors.New("it is neither an event of EventBridge nor a lifecycle action of Auto Scaling")
+	kind, detail, err := e.kind(body)
+	if err != nil {
+		return nil, err
 	}
 	known, found := rows[kind]
 	switch from := cmp.Or(e.Account, e.AccountID); {
@@ -209,6 +204,19 @@ func Parse(body, account string) ([]Notice, error) {
 		return nil, err
 	}
 	return known.say(m)
+}
+
+// kind returns the kind of a message, as rows has it, and the part of the body that has its fields.
+func (e envelope) kind(body string) (kind string, detail []byte, err error) {
+	switch {
+	case e.DetailType != "" || e.Source != "":
+		return e.Source + "/" + e.DetailType, e.Detail, nil
+	case e.Transition == "" && strings.HasPrefix(e.Event, "autoscaling:"), e.Transition == "autoscaling:TEST_NOTIFICATION":
+		return "", nil, notOurs("it is a notification of Auto Scaling that no lifecycle hook waits for: %s", shown(e.Event+e.Transition))
+	case e.Transition == "":
+		return "", nil, errors.New("it is neither an event of EventBridge nor a lifecycle action of Auto Scaling")
+	}
+	return e.Transition, []byte(body), nil
 }
 
 // open reads an envelope.

@@ -343,7 +343,7 @@ func TestChart_passes_kube_score(t *testing.T) {
 	if err := os.WriteFile(path, []byte(strings.Join(slices.Collect(maps.Values(files)), "\n---\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	score := exec.Command("go", "tool", "kube-score", "score", "--ignore-container-cpu-limit", "--ignore-test", "container-image-pull-policy", path)
+	score := exec.CommandContext(t.Context(), "go", "tool", "kube-score", "score", "--ignore-container-cpu-limit", "--ignore-test", "container-image-pull-policy", path)
 	score.Dir, score.Env = "../score", append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := score.CombinedOutput(); err != nil || bytes.Contains(said, []byte("[CRITICAL]")) {
 		t.Errorf("%v\n%s", err, said)
