@@ -53,9 +53,9 @@ var faults = map[string]string{
 colour: unknown key, the top of the file has ` + knownAtTop + `
 log.level = "loud": must be one of "debug", "info", "warning", "error"
 events.shutdwn: unknown key, did you mean events.shutdown?`,
-	"syntax-bare":      `line 2: expected value but found "drain" instead`,
-	"syntax-duplicate": `line 3: Key 'log.level' has already been defined.`,
-	"syntax-quote":     `line 2: strings cannot contain newlines`,
+	"syntax-bare":      `line 2: not valid TOML near events.shutdown.action; a text needs quotes, and a key or table stands once`,
+	"syntax-duplicate": `line 3: not valid TOML near log.level; a text needs quotes, and a key or table stands once`,
+	"syntax-quote":     `line 2: not valid TOML near state_directory; a text needs quotes, and a key or table stands once`,
 	"table-array":      `imds = [[...]]: must be a table: [imds]`,
 	"table-value":      `log = "debug": must be a table: [log]`,
 	"secret-header":    `webhook.headers.Authorization = "(not shown)": must be a text on one line`,

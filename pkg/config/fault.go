@@ -15,19 +15,18 @@ import (
 // maxShown is how many characters of a wrong value an error repeats.
 const maxShown = 60
 
-// syntaxFault says where a file is not valid TOML. What the parser repeats of the file is left out if it may be a secret.
-func (d *decoder) syntaxFault(text string, err error) error {
+// syntaxFault says where a file is not valid TOML, in words of our own: the parser repeats what it finds, which may be a secret. A key is
+// named only if it is a setting.
+func (d *decoder) syntaxFault(err error) error {
 	parse, ok := errors.AsType[toml.ParseError](err)
 	if !ok {
-		return fmt.Errorf("%s: %s", d.file, oneLine(err.Error()))
+		return fmt.Errorf("%s: not valid TOML", d.file)
 	}
-	// Beside [webhook], a table that does not exist may be meant for it, such as [headers].
-	table, _, isTable := strings.Cut(parse.LastKey, ".")
-	misplaced := isTable && !d.tables[table] && strings.Contains(text, "webhook")
-	if secretive(parse.LastKey) || misplaced || strings.Contains(parse.Message, "webhook") { // A repeated [webhook] leaves no last key.
-		return fmt.Errorf("%s: line %d: no TOML, and not shown as it is about the webhook: a text needs quotes, such as url = \"...\"", d.file, parse.Position.Line)
+	near := ""
+	if _, known := d.settings[parse.LastKey]; known {
+		near = " near " + parse.LastKey
 	}
-	return fmt.Errorf("%s: line %d: %s", d.file, parse.Position.Line, oneLine(parse.Message))
+	return fmt.Errorf("%s: line %d: not valid TOML%s; a text needs quotes, and a key or table stands once", d.file, parse.Position.Line, near)
 }
 
 // unknown says that there is no such key, and which one may have been meant.
@@ -123,7 +122,5 @@ func cut(s string) string {
 	}
 	return s
 }
-
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -140,7 +140,7 @@ func decode(name string, text []byte, tables []Table) error {
 		d.know(t)
 	}
 	if err != nil {
-		return d.syntaxFault(string(text), err)
+		return d.syntaxFault(err)
 	}
 	for _, key := range meta.Keys() {
 		d.place(key)

@@ -144,7 +144,7 @@ func TestFaultsOfAllFilesAreToldAtOnce(t *testing.T) {
 	}
 	want := strings.Join([]string{
 		path + ": dry_run = 1: must be true or false",
-		path + ".d/1.toml: line 1: unexpected '=': key name appears blank",
+		path + ".d/1.toml: line 1: not valid TOML; a text needs quotes, and a key or table stands once",
 		path + ".d/2.toml: log.levl: unknown key, did you mean log.level?",
 		path + ".d/3.toml: is a directory",
 	}, "\n")

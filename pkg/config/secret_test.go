@@ -78,6 +78,7 @@ func TestASecretInTheWrongPlaceIsInNoError(t *testing.T) {
 	texts := []string{
 		"webhook = 'hunter'", "webhook = ['hunter']", "[[webhook]]\nurl = 'hunter'", "webhook = { url = hunter }", "webhook.url = hunter",
 		"\"webhook\" = { url = hunter }", "webhook.'https://hooks.test/hunter' = 1",
+		"[imds]\nendpoint = hunter", "hunter = hunter", "[log]\nlevel = 'hunter\n", "token: hunter", // a secret in the wrong place
 		"[webhook.'https://hooks.test/hunter']\n[webhook.'https://hooks.test/hunter']",
 		"[webhook]\nurl = 'https://hooks.test'\n[headers]\nAuthorization = hunter", "[webhook.'https://hooks.test/hunter']\na = true",
 	}
@@ -103,9 +104,9 @@ func TestASecretInTheWrongPlaceIsInNoError(t *testing.T) {
 
 func TestWhatIsNoSecretIsShownWhereItIsNoTOML(t *testing.T) {
 	for text, want := range map[string]string{
-		"[webhook]\nurl = 'a'\n[imds]\nendpoint = certainly": `nth.toml: line 4: expected value but found "certainly" instead`,
-		"dry_run = certainly\n[webhook]":                     `nth.toml: line 1: expected value but found "certainly" instead`,
-		"[lgo]\nlevel = certainly":                           `nth.toml: line 2: expected value but found "certainly" instead`,
+		"[webhook]\nurl = 'a'\n[imds]\nendpoint = certainly": "nth.toml: line 4: not valid TOML near imds.endpoint;",
+		"dry_run = certainly\n[webhook]":                     "nth.toml: line 1: not valid TOML near dry_run;",
+		"[lgo]\nlevel = certainly":                           "nth.toml: line 2: not valid TOML;",
 		"[webhook]\nurls = 'a'":                              "nth.toml: webhook.urls: unknown key, did you mean webhook.url?",
 		"[webhook]\n'a b' = 'a'":                             "nth.toml: webhook.(not shown): unknown key, [webhook] has at_close,",
 		"[webhook.headers]\nX-Key = 1":                       `nth.toml: webhook.headers.X-Key = "(not shown)": must be a text on one line`,
