@@ -14,7 +14,7 @@ import (
 var mayImport = map[string][]string{
 	"pkg/agent":              {"pkg/drain", "pkg/event", "pkg/policy", "pkg/state", "pkg/systemd"},
 	"pkg/config":             {"pkg/event"},
-	"pkg/drain":              {"pkg/state"},
+	"pkg/drain":              {"pkg/kube", "pkg/state"},
 	"pkg/drain/apitest":      {"pkg/internal/pipetest"},
 	"pkg/ekstoken":           {"pkg/role"},
 	"pkg/fleet":              {"pkg/agent", "pkg/kube", "pkg/drain", "pkg/event", "pkg/ec2", "pkg/policy", "pkg/sqs", "pkg/state", "pkg/systemd"},

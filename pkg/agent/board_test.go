@@ -73,7 +73,7 @@ func TestTheBoardShowsADrain(t *testing.T) {
 		if len(got.Events) != 1 || got.Events[0].Phase != state.Draining || got.Events[0].Kind != event.SpotInterruption {
 			t.Errorf("the events are %+v", got.Events)
 		}
-		if len(got.Documents) != 5 || !got.Documents[0].LastGood.Equal(r.start) {
+		if len(got.Documents) != 4 || !got.Documents[0].LastGood.Equal(r.start) {
 			t.Errorf("the documents are %+v", got.Documents)
 		}
 	})

@@ -134,20 +134,6 @@ var steps = []stepped{
 		begun: always("put a incomplete"),
 	},
 	{
-		name: "draining within a budget, since a deadline went away",
-		until: func(r *rig) {
-			r.node.toGuard(stuck)
-			ends := event.Event{ID: "a", Kind: event.ReservationEnd, State: event.Pending, Deadline: r.in(20 * time.Hour)}
-			r.announce(ends)
-			r.pass(time.Hour)
-			ends.Deadline = time.Time{}
-			r.announce(ends)
-			r.pass(5 * time.Minute)
-		},
-		ahead: 10 * time.Minute, back: 10 * time.Minute,
-		begun: always("put a incomplete"),
-	},
-	{
 		name: "draining for a shutdown, as long as it can be held",
 		until: func(r *rig) {
 			r.node.toGuard(stuck)
@@ -179,7 +165,6 @@ func (row stepped) play(r *rig, by time.Duration) {
 	r.cfg.Policy = rules()
 	r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Hour, WithdrawnAfter: time.Minute}
 	r.cfg.Policy[event.Shutdown] = policy.Rule{Action: policy.Drain, Hard: true}
-	r.cfg.Policy[event.ReservationEnd] = policy.Rule{Action: policy.Drain, Hard: true, Lead: 10 * time.Minute, Budget: 15 * time.Minute}
 	r.run()
 	row.until(r)
 	r.begins()

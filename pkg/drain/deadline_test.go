@@ -32,7 +32,7 @@ func TestBeforeAHardDeadlineWhatResistsIsDeletedWithTheGraceThatIsLeft(t *testin
 		"a grace that fits is given whole":           {pod("a", grace(3)), drain.Options{}, near, 37 * time.Second, 0},
 		"a pod without grace gets the usual seconds": {pod("a", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = nil }), drain.Options{Margin: near - 10*time.Second}, near, 0, 10},
 		"a setting replaces the grace":               {pod("a", grace(600)), drain.Options{GracePeriod: new(2 * time.Second)}, near, 38 * time.Second, 2},
-		"a setting of nothing is one second":         {pod("a", grace(600)), drain.Options{GracePeriod: new(time.Duration(0)), Margin: time.Second}, near, 39 * time.Second, 1},
+		"a setting of nothing is one second":         {pod("a", grace(600)), drain.Options{GracePeriod: new(time.Duration(0)), Margin: time.Second}, near, 38 * time.Second, 1},
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)

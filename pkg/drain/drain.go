@@ -34,6 +34,7 @@ import (
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	kubectl "k8s.io/kubectl/pkg/drain"
 
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -127,6 +128,7 @@ type Node struct {
 	client kubernetes.Interface
 	name   string
 	opts   Options
+	reads  reads
 }
 
 // New returns the node of that name. It makes no request.
@@ -233,9 +235,10 @@ const VolumesUnknown = -1
 
 // concerns tells whether a drain removes a pod, by kubectl's filters: mirror pods stay, finished pods go, and pods that a
 // setting protects stay. A DaemonSet's pods stay in any phase, while kubectl removes the finished ones: their controller would replace
-// them, and a kubelet that shuts down fails the replacements as well, so that there would be no end to it.
+// them, and a kubelet that shuts down fails the replacements as well, so that there would be no end to it. The kind counts in any API
+// group: there are other DaemonSets than those of apps/v1, such as OpenKruise's.
 func (o Options) concerns(pod *corev1.Pod) bool {
-	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" && strings.HasPrefix(owner.APIVersion, "apps/") {
+	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" {
 		return false
 	}
 	helper := kubectl.Helper{
@@ -300,22 +303,28 @@ func (o Options) rank(pod *corev1.Pod) int {
 	return 0
 }
 
-// grace is the pod's termination grace period, or Options.GracePeriod.
+// grace is the pod's termination grace period, or Options.GracePeriod, but a second at least: the turn of a pod without any has to come
+// before the deadline, too.
 func (o Options) grace(pod *corev1.Pod) time.Duration {
+	grace := corev1.DefaultTerminationGracePeriodSeconds * time.Second
 	switch {
 	case o.GracePeriod != nil:
-		return *o.GracePeriod
+		grace = *o.GracePeriod
 	case pod.Spec.TerminationGracePeriodSeconds != nil:
-		return seconds(*pod.Spec.TerminationGracePeriodSeconds)
+		grace = seconds(*pod.Spec.TerminationGracePeriodSeconds)
 	}
-	return corev1.DefaultTerminationGracePeriodSeconds * time.Second
+	return max(grace, time.Second)
 }
 
 // forever is longer than any node stands.
 const forever = 365 * 24 * time.Hour
 
-// seconds returns n seconds, but no more than forever: the API server accepts grace periods that overflow a Duration.
+// seconds converts a grace period, or another number of seconds that the API server gives. It accepts those that overflow a Duration, and
+// takes a negative one for 1 (BeforeDelete in pkg/registry/rest/delete.go of k8s.io/apiserver).
 func seconds(n int64) time.Duration {
+	if n < 0 {
+		n = 1
+	}
 	return time.Duration(min(n, int64(forever/time.Second))) * time.Second
 }
 
@@ -404,7 +413,7 @@ type Rehearsal struct {
 
 // Rehearse asks the API server, once, to evict one of the node's pods as a dry run. Admission is part of it; nothing is changed.
 func (n *Node) Rehearse(ctx context.Context) (Rehearsal, error) {
-	list, err := n.listPods(ctx, metav1.ListOptions{})
+	list, err := n.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return Rehearsal{}, fmt.Errorf("listing the pods of node %q: %w", n.name, err)
 	}
@@ -414,7 +423,7 @@ func (n *Node) Rehearse(ctx context.Context) (Rehearsal, error) {
 			continue
 		}
 		rehearsed := Rehearsal{Pod: podName(pod)}
-		err := n.remove(ctx, state.PodEvicted, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, writeTimeout)
+		err := n.remove(ctx, state.PodEvicted, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, kube.Write)
 		if budget, held := heldBy(err); held {
 			rehearsed.HeldBy, err = budget, nil
 		}
@@ -536,7 +545,7 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 	if !goal.Evict || limited {
 		return would, nil
 	}
-	pods, err := g.node.listPods(ctx, metav1.ListOptions{})
+	pods, err := g.node.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return dryLook{}, fmt.Errorf("listing the pods of node %q: %w", g.node.name, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -113,6 +114,7 @@ func (g *guard) Run(ctx context.Context) {
 	defer g.workers.Wait()
 	defer stop()
 	g.ctx, g.closingSince = ctx, time.Now()
+	g.node.reads.setDeadline(g.goal.Hard)
 	g.workers.Go(g.keepLooking)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -197,12 +199,13 @@ func (g *guard) setGoal(goal Goal) {
 // setDeadline changes the goal. What waits longer than its hard deadline allows is hurried: a cordon under way, and requests that were
 // refused.
 func (g *guard) setDeadline(goal Goal) {
-	if goal.patchTimeout() < writeTimeout && (g.goal.Hard.IsZero() || goal.Hard.Before(g.goal.Hard.Add(-time.Minute))) && g.hurry != nil {
+	if goal.patchTimeout() < kube.Write && (g.goal.Hard.IsZero() || goal.Hard.Before(g.goal.Hard.Add(-time.Minute))) && g.hurry != nil {
 		g.hurry()
 	}
 	now := time.Now()
 	wasNear := g.deadlineNear(now)
 	g.goal = goal
+	g.node.reads.setDeadline(goal.Hard)
 	if !wasNear && g.deadlineNear(now) {
 		g.endRefusals(now)
 	}
@@ -677,13 +680,18 @@ func (g *guard) confirmed() bool {
 	g.confirming = true
 	clear(g.departed)
 	version, epoch := newer(g.view.version, g.version), g.epoch
-	if g.confirmedEpoch < g.joinedEpoch {
-		version = "" // The newest: the watch may have been silent for a while, and the Node unchanged.
-	}
+	joined := g.confirmedEpoch < g.joinedEpoch // The watch may have been silent for a while, and the Node unchanged.
 	g.workers.Go(func() {
 		var list *corev1.PodList
 		err := retry(g.ctx, func(ctx context.Context) (err error) {
-			if list, err = g.node.listSince(ctx, version); err != nil {
+			since := version
+			if joined {
+				since, err = g.node.newestVersion(ctx)
+			}
+			if err == nil {
+				list, err = g.node.listSince(ctx, since)
+			}
+			if err != nil {
 				g.post(func() { g.handleListError(err) })
 			}
 			return err
@@ -705,7 +713,7 @@ func (g *guard) confirmed() bool {
 				pod := &list.Items[i]
 				known := g.staying[pod.UID]
 				if known == nil && !g.departed[pod.UID] || known != nil && newer(known.ResourceVersion, pod.ResourceVersion) != known.ResourceVersion {
-					g.handlePod(slim(pod))
+					g.handlePod(pod)
 				}
 			}
 		})

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -444,7 +445,7 @@ func (n *Node) Uncordon(ctx context.Context, booted func(bootID string) bool) (U
 			return errNotReady
 		}
 		// Were it carried out later, the next guard would conclude that people have uncordoned the node.
-		_, err = n.patchToEnd(ctx, ctx, insist(patch, conflicts), writeTimeout)
+		_, err = n.patchToEnd(ctx, ctx, insist(patch, conflicts), kube.Write)
 		if apierrors.IsConflict(err) {
 			conflicts++
 		}

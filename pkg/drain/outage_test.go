@@ -16,6 +16,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -401,24 +402,24 @@ func TestThatAPodHasArrivedIsToldWhereNoneWasToCome(t *testing.T) {
 	})
 }
 
-// Eight seconds are little of the two minutes of a spot notice. A write has to be waited for longer: a webhook may take 30 seconds. What a busy
+// A read is given up after eight seconds, and later ones after up to 30. A write has to be waited for longer: a webhook may take 30 seconds. What a busy
 // API server asks for is heeded within reason, and one request is one: client-go by itself would repeat it, as late as the API server says.
-func TestAReadIsGivenUpAfterEightSecondsAndAWriteAfter35AndBothAreRepeatedSoon(t *testing.T) {
+func TestRequests_AreGivenUpAndRepeatedSoon(t *testing.T) {
 	t.Parallel()
 	const longestPause, looksAtVolumes = 2 * time.Second, time.Second
 	for what, busy := range map[string]time.Duration{
 		"get node": 5 * time.Second, "patch node": 5 * time.Second, "list pods": 5 * time.Second,
 		"get claim default/cache": looksAtVolumes, "get volume": looksAtVolumes,
 	} {
-		limit := 8 * time.Second
+		limit, limitMost := kube.Read, kube.ReadMost
 		if what == "patch node" {
-			limit = 35 * time.Second
+			limit, limitMost = kube.Write, kube.Write
 		}
 		for name, c := range map[string]struct {
 			answer      apitest.Answer
 			least, most time.Duration // from one to the next
 		}{
-			"which hangs": {apitest.Hang(), limit, limit + longestPause},
+			"which hangs": {apitest.Hang(), limit, limitMost + longestPause},
 			"for which the API server is too busy for a minute": {apitest.Throttled(60), busy, busy},
 		} {
 			run(t, what+", "+name, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -622,7 +623,7 @@ func (g *guard) send(ctx context.Context, t *target, pod *corev1.Pod, what state
 		return nil, 0
 	}
 	t.sent.Store(true)
-	timeout = writeTimeout
+	timeout = kube.Write
 	if !end.IsZero() {
 		left := max(end.Sub(now), g.goal.Hard.Sub(now)) // A slow API server may use up the margin.
 		timeout = min(timeout, max(turn.Sub(now), min(timeoutBefore(left), left/2), time.Second/2))

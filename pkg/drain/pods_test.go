@@ -42,7 +42,7 @@ func TestADrainRemovesWhatItConcernsAndCountsTheRest(t *testing.T) {
 		"a DaemonSet pod":                                    {pod("a", ownedBy("DaemonSet", "apps/v1")), drain.Options{}, false},
 		"a DaemonSet emptyDir pod":                           {pod("a", ownedBy("DaemonSet", "apps/v1"), withEmptyDir), protect, false},
 		"a finished DaemonSet pod":                           {pod("a", ownedBy("DaemonSet", "apps/v1"), phase(corev1.PodFailed)), drain.Options{}, false},
-		"a pod of another DaemonSet":                         {pod("a", ownedBy("DaemonSet", "apps.kruise.io/v1alpha1")), drain.Options{}, true},
+		"a pod of another DaemonSet":                         {pod("a", ownedBy("DaemonSet", "apps.kruise.io/v1alpha1")), drain.Options{}, false},
 		"a StatefulSet's pod":                                {pod("a", ownedBy("StatefulSet", "apps/v1")), drain.Options{}, true},
 		"a Job's pod":                                        {pod("a", ownedBy("Job", "batch/v1")), drain.Options{}, true},
 		"a mirror pod":                                       {pod("a", mirror, unmanaged), drain.Options{}, false},

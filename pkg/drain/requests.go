@@ -11,15 +11,16 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -163,35 +164,62 @@ func (g *Gate) leave(l *lane, turn chan struct{}) {
 // Requests are made with the REST client and MaxRetries(0). The typed client would retry them by itself: up to ten times, each after as many
 // seconds as Retry-After says, whatever the deadline; or a second after a broken connection, which is long for a cordon.
 
-// A write goes through admission webhooks, each of which may take timeoutSeconds: 10 by default, and 30 at most
-// (admissionregistration.k8s.io/v1). Only then does the API server go on without a webhook that does not answer, or name it, depending on its
-// failurePolicy. If the request is given up before, neither ever happens.
-const (
-	// attemptTimeout bounds a read, short enough to try again within the two minutes of a spot notice if a connection hangs.
-	attemptTimeout = 8 * time.Second
-	// writeTimeout bounds a write that no hard deadline presses, and pressedTimeout one that has little time.
-	writeTimeout   = 35 * time.Second
-	pressedTimeout = 12 * time.Second
-)
+// reads bounds attempts to read: the limit grows after each time-out, and shrinks after an answer for which the one before was enough.
+type reads struct {
+	timeouts atomic.Int32
+	hard     atomic.Pointer[time.Time] // the deadline, if there is one
+}
+
+// setDeadline has attempts leave half of the time before a hard deadline to what follows them.
+func (r *reads) setDeadline(hard time.Time) { r.hard.Store(&hard) }
+
+func (r *reads) limit(timeouts int) time.Duration {
+	limit := kube.ReadLimit(timeouts)
+	if hard := r.hard.Load(); hard != nil && time.Now().Before(*hard) {
+		limit = min(limit, max(kube.Read, time.Until(*hard)/2))
+	}
+	return limit
+}
+
+// attempt makes one attempt.
+func (r *reads) attempt(ctx context.Context, read func(context.Context) error) error {
+	timeouts := int(r.timeouts.Load())
+	limited, cancel := context.WithTimeout(ctx, r.limit(timeouts))
+	defer cancel()
+	began := time.Now()
+	err := read(limited)
+	r.note(timeouts, err == nil, limited.Err() != nil && ctx.Err() == nil, time.Since(began))
+	return err
+}
+
+// note takes in how an attempt ended that was made after so many time-outs.
+func (r *reads) note(timeouts int, answered, timedOut bool, took time.Duration) {
+	switch {
+	case answered && timeouts > 0 && took < kube.ReadLimit(timeouts-1):
+		r.timeouts.CompareAndSwap(int32(timeouts), int32(timeouts-1))
+	case !answered && timedOut && kube.ReadLimit(timeouts) < kube.ReadMost:
+		r.timeouts.CompareAndSwap(int32(timeouts), int32(timeouts+1))
+	}
+}
 
 // timeoutBefore bounds a write that a hard deadline presses, with so much time left: a connection that hangs must not use it up.
 func timeoutBefore(left time.Duration) time.Duration {
-	return min(writeTimeout, max(pressedTimeout, left/10))
+	return min(kube.Write, max(kube.WritePressed, left/10))
 }
 
 // patchTimeout bounds a patch of the Node.
 func (g Goal) patchTimeout() time.Duration {
 	if g.Hard.IsZero() {
-		return writeTimeout
+		return kube.Write
 	}
 	return timeoutBefore(time.Until(g.Hard))
 }
 
-// outlasting returns a context that ends after a timeout, whatever becomes of ctx; but pressedTimeout after ctx's end at the latest.
+// outlasting returns a context that ends after a timeout, whatever becomes of ctx; but kube.WritePressed after ctx's end at the latest.
 func outlasting(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	stop := context.AfterFunc(ctx, func() {
-		Await(limited, nil, pressedTimeout)
+		Await(limited, nil, kube.WritePressed)
 		cancel()
 	})
 	return limited, func() { stop(); cancel() }
@@ -211,10 +239,10 @@ func (n *Node) get(ctx context.Context, first bool) (*corev1.Node, error) {
 		return nil, err
 	}
 	defer leave()
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
 	node := &corev1.Node{}
-	err = n.rest().Get().Resource("nodes").Name(n.name).MaxRetries(0).Do(ctx).Into(node)
+	err = n.reads.attempt(ctx, func(ctx context.Context) error {
+		return n.rest().Get().Resource("nodes").Name(n.name).MaxRetries(0).Do(ctx).Into(node)
+	})
 	if err == nil && n.opts.UID != "" && node.UID != n.opts.UID {
 		err = apierrors.NewNotFound(corev1.Resource("nodes"), n.name)
 	}
@@ -264,28 +292,6 @@ func (n *Node) write(ctx context.Context, patch map[string]any, manager string) 
 	return node, err
 }
 
-func (n *Node) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	list := &corev1.PodList{}
-	err := n.pods(o).Do(ctx).Into(list)
-	return list, err
-}
-
-// listSince lists the pods from the API server's cache, which has to be at least as new as a resource version. If it does not become so in
-// time, the pods are listed from etcd.
-func (n *Node) listSince(ctx context.Context, version string) (*corev1.PodList, error) {
-	o := metav1.ListOptions{ResourceVersion: version}
-	if version != "" {
-		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
-	}
-	list, err := n.listPods(ctx, o)
-	if version != "" && apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
-		return n.listPods(ctx, metav1.ListOptions{})
-	}
-	return list, err
-}
-
 // newer returns the newer of two resource versions, which the API server counts up; a if one of them is no number.
 func newer(a, b string) string {
 	x, errA := strconv.ParseUint(a, 10, 64)
@@ -294,11 +300,6 @@ func newer(a, b string) string {
 		return b
 	}
 	return a
-}
-
-func (n *Node) pods(o metav1.ListOptions) *rest.Request {
-	o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", n.name).String()
-	return n.rest().Get().Resource("pods").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0)
 }
 
 // remove makes one request for a pod's eviction, or for its deletion, which no disruption budget can refuse.
@@ -369,8 +370,8 @@ func passing(err error) bool {
 // one of them waiting.
 func retryAfter(err error) time.Duration {
 	const longest = 5 * time.Second
-	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-		return min(time.Duration(seconds)*time.Second, longest)
+	if delay, ok := apierrors.SuggestsClientDelay(err); ok {
+		return min(seconds(int64(delay)), longest)
 	}
 	return 0
 }

@@ -112,14 +112,16 @@ func (p *podVolumes) without(ctx context.Context, n *Node, volumes map[corev1.Un
 // volumeOf returns the name under which the node reports the volume of a claim: the CSI driver's and its handle for the
 // volume (GetUniqueVolumeName in pkg/volume/util of Kubernetes). It is empty for volumes that are not CSI's.
 func (n *Node) volumeOf(ctx context.Context, claim types.NamespacedName) (corev1.UniqueVolumeName, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
 	bound, volume := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}
-	err := n.rest().Get().Namespace(claim.Namespace).Resource("persistentvolumeclaims").Name(claim.Name).MaxRetries(0).Do(ctx).Into(bound)
+	err := n.reads.attempt(ctx, func(ctx context.Context) error {
+		return n.rest().Get().Namespace(claim.Namespace).Resource("persistentvolumeclaims").Name(claim.Name).MaxRetries(0).Do(ctx).Into(bound)
+	})
 	if err != nil || bound.Spec.VolumeName == "" {
 		return "", err
 	}
-	err = n.rest().Get().Resource("persistentvolumes").Name(bound.Spec.VolumeName).MaxRetries(0).Do(ctx).Into(volume)
+	err = n.reads.attempt(ctx, func(ctx context.Context) error {
+		return n.rest().Get().Resource("persistentvolumes").Name(bound.Spec.VolumeName).MaxRetries(0).Do(ctx).Into(volume)
+	})
 	if err != nil || volume.Spec.CSI == nil {
 		return "", err
 	}

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/nth-project/nth/pkg/kube"
 )
 
 // watchPods follows the pods on the node until ctx ends. It begins with a list from the API server's cache, which is cheap and may be old;
@@ -40,16 +42,16 @@ type listFirst struct{ *cache.ListWatch }
 // IsWatchListSemanticsUnSupported is what the Reflector asks.
 func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
 
-// watchLife is how long a watch may last. The API server ends it then, and the next one continues from there. If the connection
-// has died silently, the client ends the watch a little later; client-go would take minutes to notice.
-const watchLife = 10 * time.Second
-
+// openWatch opens a watch. The API server ends it after kube.Watch, and the next one continues from there. If the connection has died
+// silently, the client ends the watch a little later; client-go would take minutes to notice.
 func (n *Node) openWatch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	o.Watch, o.TimeoutSeconds = true, new(int64(watchLife/time.Second))
-	ctx, cancel := context.WithTimeout(ctx, watchLife+2*time.Second)
-	opening := time.AfterFunc(attemptTimeout, cancel)
-	defer opening.Stop()
+	o.Watch, o.TimeoutSeconds = true, new(int64(kube.Watch/time.Second))
+	timeouts, began := int(n.reads.timeouts.Load()), time.Now()
+	limit := n.reads.limit(timeouts)
+	ctx, cancel := context.WithTimeout(ctx, kube.WatchEnd+limit-kube.Read)
+	opening := time.AfterFunc(limit, cancel)
 	w, err := n.pods(o).Watch(ctx)
+	n.reads.note(timeouts, err == nil, !opening.Stop(), time.Since(began))
 	if err != nil {
 		cancel()
 		return nil, err
@@ -99,10 +101,11 @@ func (f feed) pressed() bool {
 
 // pass has the guard handle a pod. The Reflector delivers no other objects.
 func (f feed) pass(obj any, handle func(*corev1.Pod)) {
-	if pod, ok := obj.(*corev1.Pod); ok {
+	if pod, ok := obj.(*corev1.Pod); ok && f.node.runs(pod) {
+		pod = strip(pod)
 		f.post(func() {
 			f.version = newer(f.version, pod.ResourceVersion)
-			handle(slim(pod))
+			handle(pod)
 		})
 	}
 }
@@ -121,7 +124,7 @@ func (f feed) Replace(objs []any, version string) error {
 	all := make([]*corev1.Pod, 0, len(objs))
 	for _, obj := range objs {
 		if pod, ok := obj.(*corev1.Pod); ok {
-			all = append(all, slim(pod))
+			all = append(all, pod) // feed.list has stripped it
 		}
 	}
 	f.post(func() {
@@ -134,9 +137,3 @@ func (f feed) Replace(objs []any, version string) error {
 
 // Resync does nothing: the guard has no periodic work on pods.
 func (feed) Resync() error { return nil }
-
-// slim drops a large field that nobody reads.
-func slim(pod *corev1.Pod) *corev1.Pod {
-	pod.ManagedFields = nil
-	return pod
-}

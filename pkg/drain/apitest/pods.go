@@ -17,6 +17,13 @@ func (s *Server) AddPod(pod *corev1.Pod, ending Ending) *corev1.Pod {
 	return s.addPod(pod, ending, true).DeepCopy()
 }
 
+// IgnoreSelector has lists and watches of pods show those of other nodes as well.
+func (s *Server) IgnoreSelector() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unselective = true
+}
+
 // Ready makes a pod one that runs and is Ready, which is healthy for a budget.
 func Ready(pod *corev1.Pod) {
 	pod.Status.Phase = corev1.PodRunning

@@ -117,7 +117,7 @@ func (s *Server) at(kind string, version int64) []*object {
 		return found
 	}
 	for _, o := range sorted(s.podsAt(version)) {
-		if o.pod.Spec.NodeName == Node {
+		if o.pod.Spec.NodeName == Node || s.unselective {
 			found = append(found, o)
 		}
 	}
@@ -192,6 +192,9 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, kind string, from
 		for _, c := range s.history[s.after(from):] {
 			if c.version > upTo {
 				break
+			}
+			if s.unselective && c.kind == elsewhere {
+				c.kind = added
 			}
 			if from = c.version; c.kind != elsewhere && c.kind != deletedElsewhere && (c.object.node != nil) == (kind == "Node") {
 				stream.event(c.kind, c.object.json())

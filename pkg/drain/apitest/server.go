@@ -84,6 +84,7 @@ type Server struct {
 	terminations map[types.UID]*termination
 	budgets      []*budget
 	workloads    []*workload
+	unselective  bool // see IgnoreSelector
 	looking      bool // the controllers are at work
 	again        bool // and have to look once more
 	collects     bool

@@ -273,9 +273,7 @@ func (g *generator) name(prefix string) string {
 
 func (g *generator) announce() {
 	h := happening{what: "announce"}
-	switch g.IntN(11) {
-	case 10:
-		h.name, h.kind, h.span = g.name("reservation"), "reservation-end/interruptible", g.span(4*time.Minute)-20*time.Second
+	switch g.IntN(10) {
 	case 0, 1, 2:
 		h.name, h.kind = g.name("spot"), "spot-interruption/"+g.pick("terminate", "terminate", "stop", "hibernate")
 		h.span = 120 * time.Second

@@ -107,7 +107,6 @@ var happenings = map[string]func(*world, happening){
 		w.rule(string(event.SpotInterruption), func(r *policy.Rule) { r.Hibernate = policy.Action(h.kind) })
 	},
 	"lead": func(w *world, h happening) {
-		w.rule(string(event.ReservationEnd), func(r *policy.Rule) { r.Lead = h.span / 2 })
 		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) { r.Lead = h.span })
 	},
 	"cordon-for": func(w *world, h happening) {
@@ -128,7 +127,7 @@ var happenings = map[string]func(*world, happening){
 	"complete": func(w *world, h happening) { w.edit(h.name, func(n *notice) { n.becomes(event.Completed) }) },
 	"move": func(w *world, h happening) {
 		w.edit(h.name, func(n *notice) {
-			if n.kind == event.ScheduledMaintenance || n.kind == event.ReservationEnd {
+			if n.kind == event.ScheduledMaintenance {
 				n.deadline, n.deadlined = seconds(time.Now().Add(h.span)), time.Now()
 				w.watchDeadline(n)
 			}

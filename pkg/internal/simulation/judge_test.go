@@ -44,9 +44,6 @@ func (w *world) action(n *notice) (action want, from time.Time) {
 	if n.kind == event.SpotInterruption && n.code == "hibernate" {
 		action = min(action, wants[rule.Hibernate])
 	}
-	if n.kind == event.ReservationEnd && rule.Lead > 0 && !n.deadline.IsZero() {
-		from = n.deadline.Add(-rule.Lead)
-	}
 	if n.kind != event.ScheduledMaintenance {
 		return action, from
 	}

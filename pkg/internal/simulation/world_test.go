@@ -117,7 +117,6 @@ func defaults() policy.Settings {
 		},
 		event.ASGTermination: {Action: policy.Drain, Hard: true, Budget: 3 * time.Minute, WithdrawnAfter: soon},
 		event.Shutdown:       {Action: policy.Drain, Hard: true},
-		event.ReservationEnd: {Action: policy.Drain, Hard: true, Lead: 90 * time.Second, WithdrawnAfter: soon},
 	}
 }
 

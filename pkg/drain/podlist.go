@@ -1,0 +1,230 @@
+package drain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+)
+
+// A pod may have 1.5 MiB, which is etcd's limit for a request, and most of that is what its authors write. So lists are read one pod
+// at a time, and each pod is reduced to the fields that are read before the next one arrives.
+//
+// Pages would not bound a list. An API server that answers from its cache, as for resourceVersion=0, ignores a limit (the comments on
+// pagination in tools/cache/reflector.go of client-go). For any other version a limit makes servers before 1.34 read etcd, where a selector
+// costs them all pods of the cluster (KEP-2340 and KEP-4988). A list without a version does so before 1.31, with a limit or without.
+
+const (
+	// mostVolumes bounds the volumes of a pod that are kept. A node can have fewer attached.
+	mostVolumes = 128
+	// mostLabels bounds the bytes of a pod's labels, which webhooks may show.
+	mostLabels = 16 << 10
+)
+
+// strip returns a pod with the fields that are read, and no more of those than is needed.
+func strip(pod *corev1.Pod) *corev1.Pod {
+	kept := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, GenerateName: pod.GenerateName, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
+			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds, Labels: someLabels(pod.Labels),
+		},
+		Spec: corev1.PodSpec{
+			NodeName: pod.Spec.NodeName, PriorityClassName: pod.Spec.PriorityClassName,
+			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds, Volumes: someVolumes(pod.Spec.Volumes),
+		},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: slices.Clone(pod.Status.PodIPs[:min(len(pod.Status.PodIPs), 2)])},
+	}
+	for _, key := range []string{EvictAnnotation, OldKey(EvictAnnotation), corev1.MirrorPodAnnotationKey} {
+		if value, ok := pod.Annotations[key]; ok {
+			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value[:min(len(value), 64)])
+		}
+	}
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		kept.OwnerReferences = []metav1.OwnerReference{*owner}
+	} else if len(pod.OwnerReferences) > 0 {
+		kept.OwnerReferences = slices.Clone(pod.OwnerReferences[:1])
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			kept.Status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
+		}
+	}
+	return kept
+}
+
+// someLabels are the first labels by name, up to mostLabels bytes.
+func someLabels(all map[string]string) map[string]string {
+	size := 0
+	for key, value := range all {
+		size += len(key) + len(value)
+	}
+	if size <= mostLabels {
+		return all
+	}
+	size, some := 0, map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if size += len(key) + len(all[key]); size > mostLabels {
+			break
+		}
+		some[key] = all[key]
+	}
+	return some
+}
+
+// someVolumes are one emptyDir, which Options.ProtectEmptyDir asks for, and the volumes with claims.
+func someVolumes(all []corev1.Volume) []corev1.Volume {
+	var some []corev1.Volume
+	local := false
+	for _, v := range all {
+		switch {
+		case v.EmptyDir != nil && !local:
+			local = true
+			some = append(some, corev1.Volume{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+		case len(some) >= mostVolumes:
+		case v.PersistentVolumeClaim != nil:
+			some = append(some, corev1.Volume{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: v.PersistentVolumeClaim}})
+		case v.Ephemeral != nil:
+			some = append(some, corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}})
+		}
+	}
+	return some
+}
+
+// listPods lists the pods of this node, stripped. A server, or a proxy before it, that ignores the selector also lists others.
+func (n *Node) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
+	o.Limit, o.Continue = 0, ""
+	list := &corev1.PodList{}
+	err := n.reads.attempt(ctx, func(ctx context.Context) error {
+		body, err := n.pods(o).SetHeader("Accept", runtime.ContentTypeJSON).Stream(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = body.Close() }()
+		list.ResourceVersion, err = decodeList(body, func(pod *corev1.Pod) {
+			if n.runs(pod) {
+				list.Items = append(list.Items, *strip(pod))
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("reading a list of pods: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+// runs tells whether a pod is on this node.
+func (n *Node) runs(pod *corev1.Pod) bool { return pod.Spec.NodeName == n.name }
+
+// decodeList decodes the JSON of a PodList, one pod at a time, and returns the list's resource version.
+func decodeList(body io.Reader, handle func(*corev1.Pod)) (version string, err error) {
+	var kind string
+	var meta metav1.ListMeta
+	in := json.NewDecoder(body)
+	if err := expect(in, json.Delim('{')); err != nil {
+		return "", err
+	}
+	for in.More() {
+		key, err := in.Token()
+		if err != nil {
+			return "", err
+		}
+		switch key {
+		case "kind":
+			err = in.Decode(&kind)
+		case "metadata":
+			err = in.Decode(&meta)
+		case "items":
+			err = decodeItems(in, handle)
+		default:
+			err = in.Decode(new(json.RawMessage))
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	if err := expect(in, json.Delim('}')); err != nil {
+		return "", err
+	}
+	if kind != "PodList" {
+		return "", fmt.Errorf("it is a %q, not a PodList", kind)
+	}
+	return meta.ResourceVersion, nil
+}
+
+func decodeItems(in *json.Decoder, handle func(*corev1.Pod)) error {
+	switch start, err := in.Token(); {
+	case err != nil:
+		return err
+	case start == nil: // null
+		return nil
+	case start != json.Delim('['):
+		return errNoList
+	}
+	for in.More() {
+		pod := &corev1.Pod{}
+		if err := in.Decode(pod); err != nil {
+			return err
+		}
+		handle(pod)
+	}
+	return expect(in, json.Delim(']'))
+}
+
+var errNoList = errors.New("it is not the JSON of a list")
+
+func expect(in *json.Decoder, want json.Delim) error {
+	got, err := in.Token()
+	if err == nil && got != want {
+		err = errNoList
+	}
+	return err
+}
+
+// newestVersion returns the resource version at which the API server is now; "" if this client may not ask. A list that names its only object
+// is a read of one key (ListPredicate in pkg/registry/generic/registry/store.go of k8s.io/apiserver).
+func (n *Node) newestVersion(ctx context.Context) (string, error) {
+	o := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String()}
+	list := &corev1.NodeList{}
+	err := n.reads.attempt(ctx, func(ctx context.Context) error {
+		return n.rest().Get().Resource("nodes").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0).Do(ctx).Into(list)
+	})
+	if apierrors.IsForbidden(err) {
+		return "", nil
+	}
+	return list.ResourceVersion, err
+}
+
+// listSince lists the pods from the API server's cache, which has to be at least as new as a resource version. If it does not become so in
+// time, the pods are listed from etcd.
+func (n *Node) listSince(ctx context.Context, version string) (*corev1.PodList, error) {
+	o := metav1.ListOptions{ResourceVersion: version}
+	if version != "" {
+		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	}
+	list, err := n.listPods(ctx, o)
+	if version != "" && apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
+		return n.listPods(ctx, metav1.ListOptions{})
+	}
+	return list, err
+}
+
+func (n *Node) pods(o metav1.ListOptions) *rest.Request {
+	o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", n.name).String()
+	return n.rest().Get().Resource("pods").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0)
+}
