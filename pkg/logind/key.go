@@ -191,13 +191,7 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 		s.forgetPress()
 		return false
 	}
-	var timing error
-	if p.ours && !p.timed { // before anything else: from here on, the machine goes down whatever becomes of nth
-		timing = s.opts.Host.startPowerOffTimer(ctx, time.Until(p.at.Add(PowerOffGrant)))
-		s.mu.Lock()
-		s.press.timed = timing == nil
-		s.mu.Unlock()
-	}
+	trouble := s.startTimer(ctx, p) // before anything else: from here on, the machine goes down whatever becomes of nth
 	m, err := s.opts.Host.ask(ctx)
 	preparing := err == nil && m.preparing[shutdownLock]
 	switch {
@@ -206,12 +200,24 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 	case s.overdue(p) && !p.settled:
 		s.Release(event.Shutdown)
 	case !preparing && p.settled && time.Since(p.asked) > askAgain:
-		timing = errors.Join(timing, s.goDown(ctx, p))
+		trouble = errors.Join(trouble, s.goDown(ctx, p))
 	}
-	if timing != nil && !preparing && ctx.Err() == nil && s.opts.Key.Trouble != nil {
-		s.opts.Key.Trouble(timing)
+	if trouble != nil && !preparing && ctx.Err() == nil && s.opts.Key.Trouble != nil {
+		s.opts.Key.Trouble(trouble)
 	}
 	return true
+}
+
+// startTimer gives systemd the timer for a press that nth answers, unless it has it.
+func (s *Source) startTimer(ctx context.Context, p press) error {
+	if !p.ours || p.timed {
+		return nil
+	}
+	err := s.opts.Host.startPowerOffTimer(ctx, time.Until(p.at.Add(PowerOffGrant)))
+	s.mu.Lock()
+	s.press.timed = err == nil
+	s.mu.Unlock()
+	return err
 }
 
 // leave handles a press that is left to logind. preparing says that logind has announced a shutdown, and elsewhere that it is

@@ -105,12 +105,14 @@ func TestPress_OutlivesTheProcess(t *testing.T) {
 				systemd.units[timerName] = map[string]any{"ActiveEnterTimestamp": uint64(time.Now().Add(-c.ago).UnixMicro())}
 				return true
 			})
+			r.logind.leave() // It need not be there.
 			r.run(t)
 			first := next(t, r.snapshots)
 			if len(first) != 1 {
 				t.Fatalf("the first word is %v, want the shutdown", first)
 			}
 			mustEnd(t, first[0], time.Now().Add(c.want))
+			r.logind.join(t)
 			r.powersOffAfterTheDrain(t)
 			r.saidNoMore(t)
 			for len(r.troubles) > 0 {

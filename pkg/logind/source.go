@@ -141,6 +141,9 @@ var errLost = errors.New("the connection to the system bus was lost")
 
 // session watches over one connection to the bus, until that is lost. met reports whether logind has answered.
 func (s *Source) session(ctx context.Context) (met bool, err error) {
+	if err := s.resume(ctx); err != nil {
+		return false, err
+	}
 	c, err := s.opts.Host.bus(ctx, options{signals: s.wake})
 	if err != nil {
 		return false, err
@@ -173,9 +176,6 @@ func (s *Source) session(ctx context.Context) (met bool, err error) {
 func (s *Source) look(ctx context.Context, c *conn) error {
 	m, err := c.manager(ctx)
 	if err != nil {
-		return err
-	}
-	if err := s.resume(ctx); err != nil {
 		return err
 	}
 	news := false
