@@ -46,7 +46,7 @@ func runCheck(ctx context.Context, list *checks.List, path string, post bool) er
 	if known {
 		c.services(ctx, cfg, account, nodes)
 	}
-	c.Webhook(ctx, cfg.Webhook, looked.Unit.Find, looked.Webhook, post, func(context.Context) string { return "unknown" })
+	c.Webhook(ctx, cfg.Webhook, looked.Unit.Find, looked.Webhook, post, func(context.Context) string { return "" })
 	c.Metrics(ctx, cfg.Metrics, false)
 	return c.End()
 }

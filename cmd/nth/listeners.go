@@ -195,11 +195,11 @@ func (c *check) webhook(ctx context.Context, cfg config.Config, found settings.F
 	c.Webhook(ctx, cfg.Webhook, found.Unit.Find, found.Webhook, post, func(ctx context.Context) string {
 		metadata, err := checkedSource(cfg)
 		if err != nil {
-			return "unknown"
+			return ""
 		}
 		id, err := c.host.newKubelet(cfg, metadata, nil).Identity(ctx)
 		if err != nil {
-			return "unknown"
+			return ""
 		}
 		return id.Node
 	})

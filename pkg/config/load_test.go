@@ -73,7 +73,7 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 			},
 			Webhook: config.Webhook{
 				URLFile: "/url", HeadersFile: "/headers", Template: "{{ .Text }}\n", TemplateFile: "/template", CAFile: "/ca",
-				Timeout: 13 * time.Second, AtDetection: true, AtClose: true,
+				Timeout: 13 * time.Second, Cluster: "prod-1", AtDetection: true, AtClose: true,
 			},
 		},
 		HostRoot: "/host",

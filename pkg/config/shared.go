@@ -103,10 +103,10 @@ type Kubernetes struct {
 
 // ToldCluster is the part of the table [kubernetes] that says what is reported to the cluster.
 type ToldCluster struct {
-	Condition           bool
-	Events              bool
-	EventSource         string
-	EventAnnotations    map[string]string
+	Condition        bool
+	Events           bool
+	EventSource      string
+	EventAnnotations map[string]string
 }
 
 // Values of kubernetes.source and kubernetes.token.
@@ -220,6 +220,7 @@ type Webhook struct {
 	Proxy                  string
 	CAFile                 string
 	Timeout                time.Duration
+	Cluster                string // in the notices
 	AtDetection            bool
 	AtEnd                  bool
 	AtClose                bool
@@ -245,6 +246,8 @@ func (c *Webhook) table() Table {
 			"Certificates, in PEM, to trust beside the system's."},
 		{"timeout", duration(&c.Timeout, 100*time.Millisecond, time.Minute),
 			"How long one attempt may take. One that fails is repeated, for a day at most."},
+		{"cluster", optionalText(&c.Cluster, func(s string) bool { return len(s) <= longestName && component.MatchString(s) }, "a name of letters, digits, dashes and dots"),
+			"The cluster's name in the notices. Empty is the name in the Node's label `alpha.eksctl.io/cluster-name`, if it has one."},
 		{"at_detection", boolean(&c.AtDetection),
 			"Post when an event is announced."},
 		{"at_end", boolean(&c.AtEnd),

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // ConditionType is the type of nth's own condition.
@@ -39,7 +40,7 @@ func wantedCondition(entries []state.Entry, rules policy.Settings) corev1.NodeCo
 	return corev1.NodeCondition{
 		Type: ConditionType, Status: corev1.ConditionTrue,
 		Reason:  open[0].Event.Kind.Info().Reason,
-		Message: truncate(strings.Join(sentences, ". Also: ")),
+		Message: text.Visible(strings.Join(sentences, ". Also: "), maxMessage),
 	}
 }
 

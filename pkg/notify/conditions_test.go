@@ -251,4 +251,3 @@ func TestWhatIsOnlyToldIsWrittenAtOnce(t *testing.T) {
 		s.cluster.wantAsked("get node", "patch condition", "create event RebalanceRecommendation")
 	})
 }
-

@@ -303,14 +303,9 @@ func (w *Webhook) render(ctx context.Context, settings *WebhookSettings, t pendi
 		return record.Notice{}, false, nil
 	}
 	info := w.lookUp(ctx, t.Node)
-	t.Node = cmp.Or(t.Node, info.name)
 	phase := phaseOf(t.outcome)
-	f := newFields(t.Transition, phase, t.outcome, t.pods, w.opts.DryRun)
-	f.setMachine(info.machine)
-	if info.labels != nil {
-		f.NodeLabels = info.labels
-	}
-	n = record.Notice{ID: f.NoticeID, Event: id, Node: t.Node, Made: f.Made.UTC().Round(0), What: t.outcome}
+	f := newFields(t.Transition, t.outcome, subject{settings.Cluster, info, t.pods, t.deleted}, w.opts.DryRun)
+	n = record.Notice{ID: f.NoticeID, Event: id, Node: f.Node, Made: f.Made.UTC().Round(0), What: t.outcome}
 	n.Text, err = settings.Template.Render(f)
 	if err != nil {
 		return n, false, fmt.Errorf("making a message: %w", err)

@@ -19,6 +19,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 const (
@@ -57,8 +58,9 @@ type eventBuilder struct {
 	cordoned      bool
 	foreignCordon bool // somebody else had cordoned the node
 	pods          map[string]bool
-	unreported    []string // pods that were evicted without an Event of their own
-	outages       map[event.Kind]time.Time
+	deletions
+	unreported []string // pods that were evicted without an Event of their own
+	outages    map[event.Kind]time.Time
 }
 
 // build returns the Events that a transition is worth.
@@ -77,7 +79,7 @@ func (b *eventBuilder) build(t state.Transition, rules policy.Settings) (events 
 		}
 	case state.Begun:
 		if len(b.events) == 0 {
-			b.events, b.cordoned, b.foreignCordon, b.pods, b.unreported = map[string]bool{}, false, false, map[string]bool{}, nil
+			b.events, b.cordoned, b.foreignCordon, b.pods, b.unreported, b.deletions = map[string]bool{}, false, false, map[string]bool{}, nil, deletions{}
 		}
 		b.events[t.Entry.Event.ID] = true
 	case state.NodeCordoned, state.CordonFound:
@@ -85,7 +87,10 @@ func (b *eventBuilder) build(t state.Transition, rules policy.Settings) (events 
 		if t.Action == string(policy.Drain) {
 			add(normal(t, reasonDraining, fmt.Sprintf("%s; draining it: %s", b.cordonText(), t.Plan)))
 		}
+	case state.PodHeld:
+		b.observe(t)
 	case state.PodEvicted, state.PodDeleted:
+		b.observe(t)
 		add(b.podEvent(t))
 	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
 		if t.Kind != state.Failed || t.Action == string(policy.Uncordon) { // A failed drain goes on.
@@ -95,7 +100,7 @@ func (b *eventBuilder) build(t state.Transition, rules policy.Settings) (events 
 		add(b.stepEnd(t))
 	case state.SourceLost, state.SourceBack:
 		add(b.sourceOutage(t))
-	case state.Missed, state.PutOff, state.PodHeld, state.PodGone: // The first two are also told as a change or an end.
+	case state.Missed, state.PutOff, state.PodGone: // The first two are also told as a change or an end.
 	}
 	return events
 }
@@ -104,7 +109,7 @@ func (b *eventBuilder) build(t state.Transition, rules policy.Settings) (events 
 func normal(t state.Transition, reason, message string) *corev1.Event {
 	e := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}},
-		Type:       corev1.EventTypeNormal, Reason: reason, Message: truncate(message), FirstTimestamp: metav1.NewTime(t.At.Round(0)),
+		Type:       corev1.EventTypeNormal, Reason: reason, Message: text.Visible(message, maxMessage), FirstTimestamp: metav1.NewTime(t.At.Round(0)),
 	}
 	if id := t.Entry.Event.ID; id != "" {
 		e.Annotations[drain.KeyPrefix+"event"], e.Annotations[drain.KeyPrefix+"kind"] = id, string(t.Entry.Event.Kind)
@@ -195,7 +200,11 @@ func (b *eventBuilder) stepEnd(t state.Transition) *corev1.Event {
 	case t.Action == string(policy.Cordon):
 		return normal(t, reason, b.cordonText()+": "+t.Reason)
 	}
-	return normal(t, reason, fmt.Sprintf("cordoned and drained after %s: %s", took, podCounts(t.Entry.Result)))
+	drained := fmt.Sprintf("cordoned and drained after %s: %s", took, podCounts(t.Entry.Result))
+	if r := t.Entry.Result; r != nil && r.Deleted > 0 {
+		return warning(t, reason, drained+listDeleted(b.deleted))
+	}
+	return normal(t, reason, drained)
 }
 
 func podCounts(r *state.Result) string {
@@ -239,14 +248,6 @@ func (b *eventBuilder) sourceOutage(t state.Transition) *corev1.Event {
 			kind, since.UTC().Format(time.RFC3339), t.Err))
 	}
 	return nil
-}
-
-func truncate(message string) string {
-	if len(message) <= maxMessage {
-		return message
-	}
-	const end = "…"
-	return strings.ToValidUTF8(message[:maxMessage-len(end)], "") + end
 }
 
 // newCorrelator returns client-go's correlator, which turns a repetition into a count on the existing Event and many similar

@@ -222,6 +222,28 @@ func TestWhatDoesNotEndWellIsAWarning(t *testing.T) {
 	}
 }
 
+func TestEvents_warn_of_deleted_pods(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Condition = false
+		s.start()
+		s.cordoned()
+		held := pod(state.PodHeld, "db-0")
+		held.Detail = "shop/db"
+		s.tell(held)
+		s.tell(pod(state.PodDeleted, "db-0"))
+		done := drained(1)
+		done.Entry.Result.Deleted = 1
+		s.tell(done)
+		s.pass(time.Second)
+		events := s.cluster.written()
+		last := events[len(events)-1]
+		want := "; deleted, as they could not be evicted in time: shop/db-0 (against the disruption budget shop/db)"
+		if last.Type != corev1.EventTypeWarning || !strings.HasSuffix(last.Message, want) {
+			t.Errorf("got %s %q, want a warning that ends with %q", last.Type, last.Message, want)
+		}
+	})
+}
+
 func TestACordonIsToldOnceAndWhoseItIs(t *testing.T) {
 	for what, want := range map[state.TransitionKind]string{
 		state.NodeCordoned: "Cordon: cordoned the node: the reason",

@@ -6,6 +6,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,10 +16,33 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/text"
 )
 
-// Fields are the data of a webhook's template. What is not known is empty. Texts contain no quotation marks,
-// backslashes or line breaks, so that they can stand between the quotation marks of JSON as they are.
+// The severities of notices. Info: nothing has to be done about it. OK: the node is closed or drained as the rules ask. Warning: it is, and pods
+// were deleted that could not be evicted. Critical: pods are left, or the work has failed.
+const (
+	Info     = "info"
+	OK       = "ok"
+	Warning  = "warning"
+	Critical = "critical"
+)
+
+func severityOf(outcome string, deleted int) string {
+	switch outcome {
+	case Incomplete, Failed:
+		return Critical
+	case Cordoned, Drained:
+		if deleted > 0 {
+			return Warning
+		}
+		return OK
+	}
+	return Info
+}
+
+// Fields are the data of a webhook's template. What is not known is empty. No text in them, nor in their lists and tables, contains a
+// quotation mark, a backslash or anything invisible, so that all can stand between the quotation marks of JSON as they are.
 //
 // docs/notices.md describes each field.
 type Fields struct {
@@ -24,10 +50,12 @@ type Fields struct {
 	NoticeID string
 	Phase    Phase
 	Outcome  string
+	Severity string
 	Text     string
 	Test     bool
 	DryRun   bool
 	Made     time.Time
+	Cluster  string
 	Node     string
 
 	// The event.
@@ -47,7 +75,9 @@ type Fields struct {
 	Skipped int
 	Left    []string
 	HeldBy  map[string]string
-	Error   string
+	// DeletedPods has the budget that held each pod that was deleted, by "namespace/name".
+	DeletedPods map[string]string
+	Error       string
 
 	// The fields below have the names and the meaning that aws-node-termination-handler gives them.
 	EventID              string
@@ -84,13 +114,28 @@ type Machine struct {
 	LocalIP, LocalName, PublicIP, PublicName   string
 }
 
-func (f *Fields) setMachine(m Machine) {
+// subject is what is known about the node of a notice.
+type subject struct {
+	cluster string
+	nodeInfo
+	pods    []string          // that the drain has evicted, deleted, or waits for
+	deleted map[string]string // what held each pod that was deleted
+}
+
+func (f *Fields) setSubject(s subject) {
+	m := s.machine
 	f.InstanceID, f.InstanceType, f.InstanceLifeCycle = m.ID, m.Type, m.LifeCycle
 	f.AccountId, f.Region, f.AvailabilityZone = m.Account, m.Region, m.Zone
 	f.PublicHostname, f.PublicIP, f.LocalHostname, f.LocalIP = m.PublicName, m.PublicIP, m.LocalName, m.LocalIP
 	if m.ID != "" && m.Zone != "" {
 		f.ProviderID = "aws:///" + m.Zone + "/" + m.ID
 	}
+	f.Cluster = cmp.Or(s.cluster, s.labels["alpha.eksctl.io/cluster-name"])
+	f.Node = cmp.Or(f.Node, s.name)
+	f.NodeName = f.Node
+	f.NodeLabels, f.Pods, f.DeletedPods = map[string]string{}, append([]string{}, s.pods...), map[string]string{}
+	maps.Copy(f.NodeLabels, s.labels)
+	maps.Copy(f.DeletedPods, s.deleted)
 }
 
 // awsnthStates are aws-node-termination-handler's names, and EC2's, for the state of an event.
@@ -98,11 +143,11 @@ var awsnthStates = map[event.State]string{
 	event.Pending: "active", event.Canceled: "canceled", event.Completed: "completed",
 }
 
-// newFields fills in all but the machine.
-func newFields(t state.Transition, phase Phase, outcome string, pods []string, dryRun bool) Fields {
+// newFields returns the fields of a notice.
+func newFields(t state.Transition, outcome string, about subject, dryRun bool) Fields {
 	e := t.Entry
 	f := Fields{
-		NoticeID: noticeID(e, outcome, t.At), Phase: phase, Outcome: outcome, DryRun: dryRun, Made: t.At, Node: t.Node,
+		NoticeID: noticeID(e, outcome, t.At), Phase: phaseOf(outcome), Outcome: outcome, DryRun: dryRun, Made: t.At, Node: t.Node,
 		EventKind: e.Event.Kind, Code: e.Event.Code, FirstSeen: e.FirstSeen, Deadline: cmp.Or(e.Event.Deadline, t.Deadline),
 		Plan: t.Plan, Action: t.Action, Reason: t.Reason, Took: t.Took.Seconds(), Error: e.Error,
 		Left: []string{}, HeldBy: map[string]string{},
@@ -123,20 +168,21 @@ func newFields(t state.Transition, phase Phase, outcome string, pods []string, d
 			f.HeldBy = r.HeldBy
 		}
 	}
-	f.Text = f.sentence()
-	f.setAWSNTHFields(e, pods)
+	f.Severity = severityOf(outcome, f.Deleted)
+	f.setSubject(about)
+	f.setAWSNTHFields(e)
 	f.clean()
+	f.Text = jsonSafe(f.sentence(), text.Page)
 	return f
 }
 
 // setAWSNTHFields fills in the fields of aws-node-termination-handler that are about the event.
-func (f *Fields) setAWSNTHFields(e state.Entry, pods []string) {
+func (f *Fields) setAWSNTHFields(e state.Entry) {
 	ev := e.Event
-	f.EventID, f.Kind, f.NodeName = ev.ID, ev.Kind.Info().Handler.Event, f.Node
+	f.EventID, f.Kind = ev.ID, ev.Kind.Info().Handler.Event
 	f.Monitor = f.Kind + "_MONITOR"
 	f.State = awsnthStates[ev.State]
 	f.Description = cmp.Or(ev.Description, ev.Kind.Info().Description)
-	f.NodeLabels, f.Pods = map[string]string{}, append([]string{}, pods...)
 	f.StartTime, f.EndTime = cmp.Or(ev.Deadline, ev.Noticed, e.FirstSeen), ev.Until
 	if f.EndTime.IsZero() && ev.Kind == event.ScheduledMaintenance {
 		f.EndTime = ev.Deadline
@@ -146,27 +192,35 @@ func (f *Fields) setAWSNTHFields(e state.Entry, pods []string) {
 	f.InProgress = f.Phase == Announced
 }
 
-// clean makes texts from outside safe within a JSON string.
+// maxElements is how many elements of a list or a table a notice has at most.
+const maxElements = 512
+
+// clean makes all texts safe within a JSON string, and bounds them.
 func (f *Fields) clean() {
-	for _, text := range []*string{
-		&f.Text, &f.Node, &f.Code, &f.Plan, &f.Reason, &f.Error, &f.EventID, &f.Description, &f.NodeName,
-	} {
-		*text = jsonSafe(*text)
+	all := reflect.ValueOf(f).Elem()
+	for _, field := range all.Fields() {
+		switch content := field.Interface().(type) {
+		case string:
+			field.SetString(jsonSafe(content, text.Line))
+		case []string:
+			kept := make([]string, min(len(content), maxElements))
+			for i := range kept {
+				kept[i] = jsonSafe(content[i], text.Line)
+			}
+			field.Set(reflect.ValueOf(kept))
+		case map[string]string:
+			kept := map[string]string{}
+			for _, key := range slices.Sorted(maps.Keys(content))[:min(len(content), maxElements)] {
+				kept[jsonSafe(key, text.Line)] = jsonSafe(content[key], text.Line)
+			}
+			field.Set(reflect.ValueOf(kept))
+		}
 	}
 }
 
-func jsonSafe(text string) string {
-	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		switch {
-		case r == '"':
-			return '\''
-		case r == '\\':
-			return '/'
-		case r < ' ' || r == 0x7f:
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))), " ")
+// jsonSafe returns a text as one visible line without quotation marks and backslashes.
+func jsonSafe(s string, limit int) string {
+	return strings.NewReplacer(`"`, `'`, `\`, `/`).Replace(text.Visible(strings.Join(strings.Fields(s), " "), limit))
 }
 
 // noticeID depends on the time, as an event may be announced, and its outcome told, more than once.
@@ -175,24 +229,35 @@ func noticeID(e state.Entry, outcome string, made time.Time) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// sentence is the notice in one sentence.
+// sentence is the notice in one sentence: who, where, and what.
 func (f *Fields) sentence() string {
-	dryRun := ""
+	sender := "nth"
 	if f.DryRun {
-		dryRun = " (dry run)"
+		sender += " (dry run)"
 	}
-	return fmt.Sprintf("nth%s: node %s: %s: %s", dryRun, f.Node, f.EventKind, f.outcomeText())
+	place := ""
+	if f.Cluster != "" {
+		place = "cluster " + f.Cluster + ", "
+	}
+	if f.Region != "" {
+		place += f.Region + ", "
+	}
+	place += "node " + f.Node
+	if f.InstanceID != "" {
+		place += " (" + f.InstanceID + ")"
+	}
+	return fmt.Sprintf("%s: %s: %s: %s", sender, place, f.EventKind, f.outcomeText())
 }
 
 func (f *Fields) outcomeText() string {
 	pods := fmt.Sprintf("%d pods evicted, %d deleted", f.Evicted, f.Deleted)
 	switch f.Outcome {
 	case string(Announced):
-		return f.Plan
+		return "announced; nth's plan: " + f.Plan
 	case Drained:
-		return fmt.Sprintf("drained: %s, %d left alone", pods, f.Skipped)
+		return fmt.Sprintf("drained: %s, %d left in place%s", pods, f.Skipped, listDeleted(f.DeletedPods))
 	case Incomplete:
-		return fmt.Sprintf("the drain ran out of time: %s, left: %s", pods, listPods(f.Left))
+		return fmt.Sprintf("the drain ran out of time: %s, left: %s%s", pods, listPods(f.Left), listDeleted(f.DeletedPods))
 	case Failed:
 		return "it failed and will be tried again: " + f.Error
 	case LeftAlone:
@@ -206,6 +271,20 @@ func (f *Fields) outcomeText() string {
 		return "put off; nothing is done for it until then, and the node stays as it is"
 	}
 	return f.Outcome + "; nothing of it is left on the node"
+}
+
+// listDeleted names the pods that were deleted, and the budget that held each; it is empty if none were.
+func listDeleted(deleted map[string]string) string {
+	if len(deleted) == 0 {
+		return ""
+	}
+	pods := slices.Sorted(maps.Keys(deleted))
+	for i, pod := range pods {
+		if budget := deleted[pod]; budget != "" {
+			pods[i] = fmt.Sprintf("%s (against the disruption budget %s)", pod, budget)
+		}
+	}
+	return "; deleted, as they could not be evicted in time: " + listPods(pods)
 }
 
 // listPods lists some pods, and the number of the others.
@@ -232,14 +311,20 @@ func Samples() []Fields {
 	return samples
 }
 
-// TestFields are those of the message of "nth check --webhook".
-func TestFields(node string, now time.Time) Fields {
+// TestFields are those of the message of "nth check --webhook". sender says who sends it from where, as in "nth check on ip-10-0-0-1"; the
+// node's name may be empty.
+func TestFields(sender, node string, now time.Time) Fields {
 	f := sample(event.SpotInterruption, string(Announced), false)
 	f.Test, f.Made, f.Node, f.NodeName, f.FirstSeen, f.StartTime = true, now, node, node, now, now
 	f.NoticeID, f.EventID = "test", "test"
 	f.Plan = "nothing will be done"
-	f.Text = jsonSafe("nth: this is a test that somebody has asked for on node " + node + "; nothing is announced")
 	f.Description = "a test; nothing is announced"
+	f.clean()
+	at := ""
+	if node != "" {
+		at = ", node " + node
+	}
+	f.Text = jsonSafe("nth: this is a test message, sent by "+sender+at+"; nothing is announced, and nothing is done", text.Page)
 	return f
 }
 
@@ -255,23 +340,22 @@ var (
 
 // sample makes up a notice. One that is not full comes from a machine without metadata.
 func sample(kind event.Kind, outcome string, full bool) Fields {
-	phase := phaseOf(outcome)
 	t := state.Transition{
 		At: sampleTime.Add(time.Second), Node: "ip-10-0-0-1.ec2.internal", Plan: "nothing will be done",
 		Entry: state.Entry{
 			Event: event.Event{ID: string(kind) + "-1", Kind: kind, State: event.Pending}, FirstSeen: sampleTime,
 		},
 	}
-	if full {
-		fillSample(&t, phase)
+	if !full {
+		return newFields(t, outcome, subject{}, false)
 	}
-	f := newFields(t, phase, outcome, nil, false)
-	if full {
-		f.setMachine(sampleMachine)
-		f.NodeLabels = map[string]string{"topology.kubernetes.io/zone": "us-east-1a", "team": "web"}
-		f.Pods = []string{"web-1", "web-2"}
-	}
-	return f
+	fillSample(&t, phaseOf(outcome))
+	return newFields(t, outcome, subject{
+		cluster:  `the "east"`,
+		nodeInfo: nodeInfo{machine: sampleMachine, labels: map[string]string{"topology.kubernetes.io/zone": "us-east-1a", "team": "web", "note": `the "1"`}},
+		pods:     []string{"web-1", "web-2"},
+		deleted:  map[string]string{"default/web-3\"": `default/web\`},
+	}, false)
 }
 
 func fillSample(t *state.Transition, phase Phase) {
@@ -285,7 +369,7 @@ func fillSample(t *state.Transition, phase Phase) {
 	t.Action, t.Reason, t.Took = "drain", "EC2 will terminate the instance", 100*time.Second
 	t.Err = errors.New("the deadline came first:\n\"default/web-1\"")
 	t.Entry.Result = &state.Result{
-		Evicted: 12, Deleted: 1, Skipped: 3, Left: []string{"default/web-1", "default/web-2"},
-		HeldBy: map[string]string{"default/web-1": "default/web"},
+		Evicted: 12, Deleted: 1, Skipped: 3, Left: []string{"default/web-1", "default/web-2\""},
+		HeldBy: map[string]string{"default/web-1": `default/"web"`},
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // defaultTemplate is understood by Slack, Mattermost, Rocket.Chat and compatible services.
-const defaultTemplate = `{"text": "{{ .Text }}"}`
+const defaultTemplate = `{"text": "{{ escapeSlack .Text }}"}`
 
 // maxTextSize bounds a message, in bytes.
 const maxTextSize = 128 << 10
@@ -115,6 +115,13 @@ var multiplying = []string{"indent", "nindent", "repeat", "seq", "until", "until
 
 const maxFactor = 10_000
 
+// slackEscapes keep a text from being a mention or a link in Slack's markup, which begin with "<", and teamsEscapes from being a link in
+// the Markdown of Teams' cards, which knows no escapes in a table of facts.
+var (
+	slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+	teamsEscapes = strings.NewReplacer("[", "(", "]", ")")
+)
+
 // functions returns sprig's hermetic functions, which read neither the environment nor the network and give no random values, and those
 // about time, which are not hermetic as they read the clock.
 func functions() map[string]any {
@@ -130,6 +137,7 @@ func functions() map[string]any {
 	for _, name := range multiplying {
 		some[name] = limited(name, reflect.ValueOf(some[name]))
 	}
+	some["escapeSlack"], some["escapeTeams"] = slackEscapes.Replace, teamsEscapes.Replace
 	some[methodFunction] = callMethod
 	return some
 }

@@ -126,6 +126,8 @@ type WebhookSettings struct {
 	// Post sends one message; see Destination.Post.
 	Post     func(ctx context.Context, id, text string) error
 	Template *Template
+	// Cluster names the cluster; empty is the name that eksctl has given the Node as a label, if any.
+	Cluster string
 	// AtDetection, AtEnd and AtClose enable the phases Announced, Ended and Over.
 	AtDetection, AtEnd, AtClose bool
 }
@@ -224,6 +226,7 @@ type pendingTransition struct {
 	state.Transition
 	outcome string
 	pods    []string
+	deleted map[string]string
 }
 
 // pendingNotice is a notice that is to be posted.
@@ -242,6 +245,23 @@ func (n pendingNotice) age() time.Duration { return n.queuedAge + time.Since(n.q
 type podList struct {
 	node string
 	pods []string
+	deletions
+}
+
+// deletions knows the pods that a drain has deleted, and which disruption budget held each.
+type deletions struct{ heldBy, deleted map[string]string }
+
+// observe notes a pod, by "namespace/name".
+func (d *deletions) observe(t state.Transition) {
+	if d.deleted == nil {
+		d.heldBy, d.deleted = map[string]string{}, map[string]string{}
+	}
+	switch {
+	case t.Kind == state.PodHeld && t.Outcome != state.Refused && len(d.heldBy) < maxPods:
+		d.heldBy[t.Pod] = t.Detail
+	case t.Kind == state.PodDeleted && len(d.deleted) < maxPods:
+		d.deleted[t.Pod] = d.heldBy[t.Pod]
+	}
 }
 
 // NewWebhook returns a Webhook that is off until it gets its settings from Use.
@@ -310,11 +330,11 @@ func (w *Webhook) OnTransition(t state.Transition) {
 	}
 	w.notePod(t)
 	if outcome := outcomeOf(t); outcome != "" {
-		var pods []string
+		pending := pendingTransition{Transition: t, outcome: outcome}
 		if list := w.pods[id]; list != nil {
-			pods = slices.Clone(list.pods)
+			pending.pods, pending.deleted = slices.Clone(list.pods), maps.Clone(list.deleted)
 		}
-		w.enqueue(pendingTransition{t, outcome, pods})
+		w.enqueue(pending)
 	}
 	if t.Entry.Phase == state.Closed {
 		delete(w.pods, id)
@@ -373,6 +393,9 @@ func (w *Webhook) notePod(t state.Transition) {
 	}
 	for _, list := range w.pods {
 		here := list.node == t.Node || list.node == "" // its name was not known yet
+		if here {
+			list.observe(t)
+		}
 		if here && len(list.pods) < maxPods && !slices.Contains(list.pods, name) {
 			list.pods = append(list.pods, name)
 		}
@@ -389,7 +412,7 @@ func (w *Webhook) Resume(entries []state.Entry, now time.Time, describe func(sta
 	}
 	for _, e := range entries {
 		for _, outcome := range w.outcomesSoFar(e, now) {
-			w.enqueue(pendingTransition{state.Transition{At: now, Entry: e, Plan: describe(e)}, outcome, nil})
+			w.enqueue(pendingTransition{Transition: state.Transition{At: now, Entry: e, Plan: describe(e)}, outcome: outcome})
 		}
 	}
 	w.node("").gate.closeUntil(now.Add(decisionTime)) // A step that the crash has interrupted begins again at once.

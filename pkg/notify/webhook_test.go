@@ -425,6 +425,26 @@ func TestAnEventThatIsMetAnewIsToldAnew(t *testing.T) {
 	})
 }
 
+func TestNotice_names_deleted_pods_and_their_budgets(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		r.useTemplate(`{{ .Severity }} {{ .Cluster }} {{ .InstanceID }} {{ .DeletedPods }} {{ .Text }}`)
+		r.use(func(s *notify.WebhookSettings) { s.Cluster = "prod" })
+		about := func(pod, detail string) func(*state.Transition) {
+			return func(h *state.Transition) { h.Pod, h.Detail, h.Entry.Phase = pod, detail, state.Draining }
+		}
+		r.hear(state.Begun, "a", drain(state.Draining))
+		r.hear(state.NodeCordoned, "a", drain(state.Draining))
+		r.hear(state.PodHeld, "a", about("shop/db-0", "shop/db"))
+		r.hear(state.PodDeleted, "a", about("shop/db-0", ""))
+		r.hear(state.PodDeleted, "a", about("shop/web-\u202e0", ""))
+		r.hear(state.Done, "a", drain(state.Drained), func(h *state.Transition) { h.Entry.Result = &state.Result{Evicted: 3, Deleted: 2} })
+		const db, web = "shop/db-0", "shop/web-/u202e0"
+		r.want("warning prod i-1 map[" + db + ":shop/db " + web + ":] nth: cluster prod, node ip-10-0-0-1 (i-1): spot-interruption: drained: " +
+			"3 pods evicted, 2 deleted, 0 left in place; deleted, as they could not be evicted in time: " +
+			db + " (against the disruption budget shop/db), " + web)
+	})
+}
+
 func TestOfEventsThatArePutOffTogetherEachIsTold(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.useTemplate(`{{ .EventID }} {{ .Outcome }} {{ .Action }}; {{ .Text }}`)
@@ -437,7 +457,7 @@ func TestOfEventsThatArePutOffTogetherEachIsTold(t *testing.T) {
 		r.hear(state.PutOff, "b", uncordoned)
 		r.hear(state.PutOff, "c")
 		r.hear(state.Done, "d", uncordoned, func(h *state.Transition) { h.Detail = "Karpenter" })
-		const about = "nth: node ip-10-0-0-1: spot-interruption: put off; "
+		const about = "nth: node ip-10-0-0-1 (i-1): spot-interruption: put off; "
 		r.want("a moved uncordon; "+about+"the node takes pods again until then",
 			"b moved uncordon; "+about+"the node takes pods again until then",
 			"c moved ; "+about+"nothing is done for it until then, and the node stays as it is",

@@ -261,7 +261,7 @@ func (l *List) Webhook(
 func (l *List) post(ctx context.Context, cfg config.Webhook, given settings.Given, node string) {
 	webhook, err := settings.Webhook(cfg, l.program, given)
 	if err == nil {
-		err = postTest(ctx, webhook, node)
+		err = postTest(ctx, webhook, l.program, node)
 	}
 	if err != nil {
 		l.Fail("webhook", "test message rejected: %s", err)
@@ -270,8 +270,12 @@ func (l *List) post(ctx context.Context, cfg config.Webhook, given settings.Give
 	l.OK("webhook", "test message delivered")
 }
 
-func postTest(ctx context.Context, to *notify.WebhookSettings, node string) error {
-	f := notify.TestFields(node, time.Now())
+func postTest(ctx context.Context, to *notify.WebhookSettings, program, node string) error {
+	sender := program + " check --webhook"
+	if host, err := os.Hostname(); err == nil {
+		sender += " on the machine " + host
+	}
+	f := notify.TestFields(sender, node, time.Now())
 	body, err := to.Template.Render(f)
 	if err != nil {
 		return err

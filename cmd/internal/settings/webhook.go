@@ -25,7 +25,7 @@ func Webhook(c config.Webhook, name string, given Given) (*notify.WebhookSetting
 		return nil, err
 	}
 	return &notify.WebhookSettings{
-		Post: to.Post, Template: template, AtDetection: c.AtDetection, AtEnd: c.AtEnd, AtClose: c.AtClose,
+		Post: to.Post, Template: template, Cluster: c.Cluster, AtDetection: c.AtDetection, AtEnd: c.AtEnd, AtClose: c.AtClose,
 	}, nil
 }
 
