@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // Authenticated shows next a token that fetch makes, as a client does.
@@ -32,4 +34,16 @@ func RunPlugin(ctx context.Context, config *rest.Config, root string) (Credentia
 	}
 	s, err := p.run(ctx)
 	return Credential{s.token, s.certificate, s.expires}, err
+}
+
+// Describe returns what is said of a kubeconfig: the error, or how the client that was made from it is described.
+func Describe(ctx context.Context, k *Kubelet) []string {
+	said := []string{"", "", ""}
+	if err := text.Redacted(k.refresh(ctx)); err != nil {
+		said[0] = err.Error()
+	}
+	if k.next != nil {
+		said[1], said[2] = k.next.Server, k.next.Credential()
+	}
+	return said
 }

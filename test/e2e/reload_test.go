@@ -106,7 +106,7 @@ func drainsBegun(s *stage) int {
 
 func TestAReloadSaysWhatNeedsAnotherStart(t *testing.T) {
 	s := play(t, "")
-	s.reload(t, "dry_run = true\n[kubernetes]\nkeep_warm = \"1h\"\n")
+	s.reload(t, "dry_run = true\n[kubernetes]\nkeep_warm = \"1m\"\n")
 	s.imds.SetSpot("terminate", twoMinutes())
 	s.waitDrained(t) // it is no dry run yet
 	s.nth.Stop(t)

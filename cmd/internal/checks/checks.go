@@ -135,14 +135,11 @@ func (l *List) Degraded(faults []string) {
 	}
 }
 
-// Hush silences client-go, and makes it wait no longer than it does in the service.
+// Hush silences client-go.
 func Hush() error {
 	silent := logrus.New()
 	silent.SetOutput(io.Discard)
 	daemon.RouteKlog(logrus.NewEntry(silent))
-	if err := daemon.SetHTTP2Timeouts(); err != nil {
-		return fmt.Errorf("setting client-go's limits: %w", err)
-	}
 	return nil
 }
 

@@ -4,7 +4,6 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -51,9 +50,6 @@ func Run[C any, P config.Pointer[C]](
 	logTo := P(&cfg).Base().Log
 	logger := NewLogger(name, logTo, stderr(logTo))
 	RouteKlog(logrus.NewEntry(logger))
-	if err := SetHTTP2Timeouts(); err != nil {
-		return fmt.Errorf("setting client-go's limits: %w", err)
-	}
 	return run(ctx, &Daemon[C, P]{
 		Name: name, Config: cfg, Degraded: degraded, Log: logrus.NewEntry(logger), Service: &systemd.Notifier{}, read: read, hangups: hangups,
 	})

@@ -172,21 +172,6 @@ func RouteKlog(log *logrus.Entry) {
 	})
 }
 
-// SetHTTP2Timeouts makes client-go give up a dead connection to the API server within ten seconds: after 5 s of silence it sends a
-// ping, and waits 5 s for the answer. By default it takes 45 s, more than a third of a spot notice, and all requests share one connection.
-// Values in the environment take precedence.
-func SetHTTP2Timeouts() error {
-	for _, limit := range []string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS", "HTTP2_PING_TIMEOUT_SECONDS"} {
-		if os.Getenv(limit) != "" {
-			continue
-		}
-		if err := os.Setenv(limit, "5"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // journalTimeout is how long a program that exits waits for a journal that hangs.
 const journalTimeout = 5 * time.Second
 
