@@ -1,6 +1,7 @@
 package identity_test
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -37,6 +38,7 @@ type apiServer struct {
 	agents    []string
 	refusal   int             // the status that answers everything; 0 for none
 	strangers map[string]bool // users whom it does not let in
+	renamed   string          // the user whose every credential is now, who may read their own Node only; "" for none
 	absent    map[string]bool // nodes that do not exist
 	denied    map[string]bool // rights, as in "delete pods"
 	reviews   map[string]string
@@ -69,10 +71,11 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		user = token
 	}
 	s.mu.Lock()
+	user = cmp.Or(s.renamed, user)
 	s.requests = append(s.requests, r.Method+" "+r.URL.String()+" by "+user)
 	s.agents = append(s.agents, r.UserAgent())
 	refusal, node := s.refusal, strings.TrimPrefix(r.URL.Path, "/api/v1/nodes/")
-	absent := s.absent[node]
+	absent, renamed := s.absent[node], s.renamed != ""
 	if s.strangers[user] && refusal == 0 {
 		refusal = http.StatusUnauthorized
 	}
@@ -100,6 +103,8 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		})
 	case r.URL.Path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
 		s.review(w, r)
+	case renamed && user != nodeUser+node:
+		answer(w, http.StatusForbidden, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden"})
 	case absent:
 		answer(w, http.StatusNotFound, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound"})
 	default:
@@ -194,6 +199,11 @@ func tokenUser(token string) string { return fmt.Sprintf(`{"token": %q}`, token)
 // certificate makes a client certificate and its key, both in one PEM text, as the kubelet keeps them.
 func certificate(t *testing.T, commonName string) []byte {
 	t.Helper()
+	return certificateFor(t, commonName, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+}
+
+func certificateFor(t *testing.T, commonName string, from, to time.Time) []byte {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -205,7 +215,7 @@ func certificate(t *testing.T, commonName string) []byte {
 	template := x509.Certificate{
 		SerialNumber: serial,
 		Subject:      pkix.Name{CommonName: commonName, Organization: []string{"system:nodes"}},
-		NotBefore:    time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore:    from, NotAfter: to,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &template, &template, key.Public(), key)
 	if err != nil {
@@ -233,4 +243,14 @@ func place(t *testing.T, path string, content []byte) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// nodeUser is the prefix of a kubelet's user name.
+const nodeUser = "system:node:"
+
+// rename makes every credential that of a user.
+func (s *apiServer) rename(user string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.renamed = user
 }

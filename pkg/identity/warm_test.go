@@ -2,6 +2,7 @@ package identity_test
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -157,5 +158,55 @@ func TestKubelet_FollowsARotatedCertificate(t *testing.T) {
 	requests := server.heard()
 	if last := requests[len(requests)-1]; last != "GET /api/v1/nodes/renamed by system:node:renamed" {
 		t.Errorf("the last request was %s", last)
+	}
+}
+
+// A certificate may be renewed under another name, and the kubeconfig stay as it is.
+func TestKubelet_AsksAgainWhoseTheCredentialIs(t *testing.T) {
+	for name, cause := range map[string]func(*testing.T, *identity.Kubelet, identity.Identity){
+		"when a request is refused": func(t *testing.T, _ *identity.Kubelet, id identity.Identity) {
+			t.Helper()
+			if use(t, id) == nil {
+				t.Error("the Node of another name was read")
+			}
+		},
+		"with the next warm-up": func(t *testing.T, k *identity.Kubelet, _ identity.Identity) {
+			t.Helper()
+			keepWarm(t, k)("it is warm", warm)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := startAPIServer(t)
+			path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
+			k := identity.New(identity.Options{Kubeconfig: path})
+			id := identityOf(t, k)
+			server.rename("system:node:b")
+			cause(t, k, id)
+			readNode(t, becomes(t, k, "b"))
+		})
+	}
+}
+
+func TestCertificate_FaultIsNamedWithItsDates(t *testing.T) {
+	for name, c := range map[string]struct {
+		from, to time.Duration
+		want     string
+	}{
+		"it has expired":       {-48 * time.Hour, -24 * time.Hour, "the client certificate has expired: it was valid until %[2]s"},
+		"it is not valid yet":  {24 * time.Hour, 48 * time.Hour, "the client certificate is not valid yet: it is valid from %[1]s"},
+		"of another authority": {-time.Hour, time.Hour, `does not accept the client certificate of "system:node:a", issued by "system:node:a", valid from %[1]s to %[2]s`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := startAPIServer(t)
+			server.refuse(http.StatusUnauthorized)
+			from, to := time.Now().Add(c.from), time.Now().Add(c.to)
+			pair := base64.StdEncoding.EncodeToString(certificateFor(t, "system:node:a", from, to))
+			path := place(t, filepath.Join(t.TempDir(), "kubeconfig"),
+				[]byte(server.kubeconfig(fmt.Sprintf(`{"client-certificate-data": %q, "client-key-data": %q}`, pair, pair))))
+			_, err := identity.New(identity.Options{Kubeconfig: path}).Identity(t.Context())
+			const day = "2006-01-02 15:04 UTC"
+			want := strings.NewReplacer("%[1]s", from.UTC().Format(day), "%[2]s", to.UTC().Format(day)).Replace(c.want)
+			wantError(t, err, path, want)
+		})
 	}
 }
