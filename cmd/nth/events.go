@@ -40,12 +40,12 @@ func hookOptions(cfg config.Config, metadata *imds.Source) asg.Options {
 	}
 }
 
-// firstSeen returns when the event was first seen, by this or an earlier process; zero if never. A closed entry is an earlier event of
-// the same boot.
+// firstSeen returns when the event was first seen, by this or an earlier process, as the wall clock is set now; zero if never. A closed
+// entry is an earlier event of the same boot.
 func firstSeen(store *record.Store, id string) time.Time {
 	for _, e := range store.Entries() {
 		if e.Event.ID == id && e.Phase != state.Closed {
-			return e.FirstSeen
+			return time.Now().Add(e.FirstSeen.Sub(store.Now()))
 		}
 	}
 	return time.Time{}

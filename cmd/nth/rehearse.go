@@ -175,7 +175,7 @@ func (r *rehearsalRun) agent(rules policy.Settings, source *imds.Source, lines *
 		Sources:   []agent.Source{source},
 		Node:      newLocalNode(r.borrowed, r.cfg, nil, nil),
 		Identity:  warmIdentity{kubelet: r.borrowed, every: r.cfg.Kubernetes.KeepWarm, found: func(identity.Identity) {}},
-		Record:    record.InMemory(r.bootID),
+		Record:    record.InMemory(r.bootID, booted()),
 		Policy:    rules,
 		Unwatched: unwatched(rules, false),
 		BootID:    r.bootID,

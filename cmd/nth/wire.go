@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
@@ -41,7 +42,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	liveness := &liveness{statusWriter: exclusiveStatus{file, cfg}, meter: meter}
 	board := newStatusReporter(liveness, meter.troubles, d.Degraded, cfg)
 	rules := policyOf(cfg.Events)
-	store, warnings := record.Open(daemon.StateDirectory(&cfg.Common), bootID)
+	store, warnings := record.Open(daemon.StateDirectory(&cfg.Common), bootID, booted())
 	daemon.TellStateTrouble(log, warnings)
 	options := metadataOptions(cfg, bootID, rules)
 	options.Told = func(scope imds.Scope) {
@@ -70,7 +71,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 		Policy:    rules,
 		Unwatched: unwatched(rules, shutdown.source != nil),
 		BootID:    bootID,
-		BootClock: store,
+		Now:       store.Now,
 		Log:       log,
 		Beat:      service.WatchdogInterval() / 3,
 		Settled:   func(ev event.Event, outcome event.Outcome) { shutdown.settled(ev, outcome); hooks.Settled(ev, outcome) },
@@ -114,6 +115,9 @@ func (e exclusiveStatus) Show(s state.Status) {
 		e.StatusFile.Show(s)
 	}
 }
+
+// booted is when this boot began, by the wall clock as it is set now.
+func booted() time.Time { return time.Now().Add(-record.Uptime()) }
 
 // adjustable has the parts of the daemon whose settings can be reloaded.
 type adjustable struct {

@@ -53,17 +53,6 @@ type Record interface {
 	Flush(ctx context.Context) error
 }
 
-// BootClock remembers, also for the next process, when this boot began by the wall clock, so that an agent notices that somebody has
-// set the clock while none ran.
-type BootClock interface {
-	// Uptime returns how long this boot has lasted, by a clock that nobody can set.
-	Uptime() time.Duration
-	// Booted returns what SetBooted was last told in this boot; zero if nothing was.
-	Booted() time.Time
-	// SetBooted is followed by the Put of the entries that have moved with the clock.
-	SetBooted(at time.Time)
-}
-
 // Service is the service manager.
 type Service interface {
 	Ready()
@@ -96,8 +85,6 @@ type Config struct {
 	Unwatched []event.Kind
 	// BootID is the kernel's ID of this boot.
 	BootID string
-	// BootClock is nil if the Record is not kept from one process to the next.
-	BootClock BootClock
 	// NodeName is the node's name, if it is known from the start; otherwise Identity reports it.
 	NodeName string
 	// NodeSeen: there has been a Node in this boot, so that a missing one was deleted.
@@ -105,7 +92,8 @@ type Config struct {
 	// ClaimRead: the Record already has the claim on the Node, so that the agent need not read it.
 	ClaimRead bool
 	Log       *logrus.Entry
-	// Now reads the wall clock, from one goroutine; nil means time.Now.
+	// Now reads the clock by which the times in the Record are, from any goroutine. Nobody may set it: see record.Store.Now. Nil means
+	// what the machine's clock says when New is called, and goes on from there.
 	Now func() time.Time
 	// Beat is how often to feed the service manager's watchdog; 0 if there is none.
 	Beat time.Duration
@@ -126,7 +114,6 @@ type Config struct {
 // Agent is the daemon for one node. After Run has begun, all fields but inbox belong to the loop.
 type Agent struct {
 	cfg     Config
-	clock   *clock
 	inbox   *inbox
 	tasks   sync.WaitGroup
 	journal journal
@@ -135,7 +122,8 @@ type Agent struct {
 	known   map[event.Kind][]event.Event // the last snapshot of each kind
 	looked  map[event.Kind]time.Time     // when that came
 	trouble map[event.Kind]trouble
-	stalled bool // a source is, and this was logged
+	stalled bool          // a source is, and this was logged
+	ahead   time.Duration // by how much the loop's clock is ahead of the one that documents are dated by
 
 	node     string // the node's name; empty until it is known
 	waiting  error  // why there is no identity; nil if there is one
@@ -173,8 +161,11 @@ type trouble struct {
 
 // New returns an agent that has not started yet.
 func New(cfg Config) *Agent {
+	if cfg.Now == nil {
+		cfg.Now = unsettable()
+	}
 	return &Agent{
-		cfg: cfg, clock: newClock(cfg.Now), inbox: newInbox(), node: cfg.NodeName, nodeSeen: cfg.NodeSeen, inherited: !cfg.ClaimRead,
+		cfg: cfg, inbox: newInbox(cfg.Now), node: cfg.NodeName, nodeSeen: cfg.NodeSeen, inherited: !cfg.ClaimRead,
 		known:   map[event.Kind][]event.Event{},
 		looked:  map[event.Kind]time.Time{},
 		trouble: map[event.Kind]trouble{},
@@ -207,7 +198,6 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.log(state.Transition{Kind: state.Started})
 		a.cfg.Service.Ready()
 	}
-	a.compareBoots()
 	if !a.cfg.ClaimRead {
 		a.tasks.Go(func() { a.readClaim(inner, false) })
 	}
@@ -236,7 +226,7 @@ func (a *Agent) flush(ctx context.Context) {
 	}
 }
 
-// tick is how often the loop updates the status, feeds the watchdog and compares the clocks.
+// tick is how often the loop updates the status, feeds the watchdog and sees whether the guard's deadlines are still right.
 const tick = time.Second
 
 func (a *Agent) loop(ctx context.Context) error {
@@ -252,14 +242,11 @@ func (a *Agent) loop(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 		case <-revisit.C:
-			a.compareClocks()
 		case <-ticks.C:
 			a.feedWatchdog()
-			a.compareClocks()
 			a.emitRecovered()
 			a.rewrite()
 		case <-a.inbox.ready:
-			a.compareClocks()
 			if err := a.handleInbox(a.inbox.take()); err != nil && ctx.Err() == nil {
 				a.decide() // Record what else has happened.
 				return err
@@ -298,8 +285,8 @@ func (a *Agent) handleInbox(news []any) error {
 	var gaveUp error
 	for _, n := range news {
 		switch n := n.(type) {
-		case event.Snapshot:
-			a.looked[n.Kind] = a.now()
+		case found:
+			a.looked[n.Kind] = n.at
 			a.known[n.Kind] = a.credibleEvents(n)
 			a.noteGoodLook(n.Kind)
 		case lookFailed:
@@ -468,12 +455,13 @@ func (a *Agent) entry(ev event.Event) state.Entry {
 
 // inbox collects news from all goroutines for the loop. put never blocks.
 type inbox struct {
+	now   func() time.Time
 	mu    sync.Mutex
 	news  []any
 	ready chan struct{}
 }
 
-// The news, besides event.Snapshot and drain.Progress.
+// The news, besides found and drain.Progress.
 type (
 	lookFailed struct {
 		kind event.Kind
@@ -496,7 +484,7 @@ type (
 	sourceEnded struct{ err error }
 )
 
-func newInbox() *inbox { return &inbox{ready: make(chan struct{}, 1)} }
+func newInbox(now func() time.Time) *inbox { return &inbox{now: now, ready: make(chan struct{}, 1)} }
 
 func (i *inbox) put(n any) {
 	i.mu.Lock()
@@ -517,7 +505,7 @@ func (i *inbox) take() []any {
 }
 
 // Snapshot implements event.Sink.
-func (i *inbox) Snapshot(s event.Snapshot) { i.put(s) }
+func (i *inbox) Snapshot(s event.Snapshot) { i.put(found{s, i.now().Round(0), time.Now()}) }
 
 // Trouble implements event.Sink.
 func (i *inbox) Trouble(k event.Kind, err error) { i.put(lookFailed{kind: k, err: err}) }

@@ -1,27 +1,45 @@
 package agent_test
 
 import (
-	"context"
-	"errors"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/state"
-	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// wall is a clock that can be set. The machine's own cannot be, from within a test: neither a container nor a time
-// namespace has a wall clock of its own.
-type wall struct{ ahead atomic.Int64 }
+// boottime is the loop's clock, which is ahead of EC2's, and goes on while the machine sleeps. The bubble's clock stops then, like
+// the monotonic one, so EC2's is the bubble's and what was slept.
+type boottime struct{ ahead, slept atomic.Int64 }
 
-func (w *wall) now() time.Time       { return time.Now().Add(time.Duration(w.ahead.Load())) }
-func (w *wall) set(by time.Duration) { w.ahead.Add(int64(by)) }
+func (c *boottime) now() time.Time { return c.ec2().Add(time.Duration(c.ahead.Load())) }
+
+func (c *boottime) ec2() time.Time { return time.Now().Add(time.Duration(c.slept.Load())) }
+
+func (c *boottime) sleep(d time.Duration) { c.slept.Add(int64(d)) }
+
+// clocked runs f with a rig whose loop's clock is ahead of EC2's, and may differ from the monotonic one.
+func clocked(t *testing.T, ahead time.Duration, f func(r *rig, clock *boottime)) {
+	t.Helper()
+	bubble(t, func(r *rig) {
+		clock := &boottime{}
+		clock.ahead.Store(int64(ahead))
+		r.cfg.Now = clock.now
+		r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Hour, WithdrawnAfter: time.Minute}
+		r.cfg.Policy[event.Shutdown] = policy.Rule{Action: policy.Drain, Hard: true}
+		f(r, clock)
+	})
+}
+
+// dated is a good look at one document, in an answer that EC2 has dated, which took so long.
+func (r *rig) dated(date time.Time, took time.Duration, events ...event.Event) {
+	r.source.sink.Snapshot(event.Snapshot{
+		Kind: events[0].Kind, Events: events, Clock: date.Truncate(time.Second), Within: time.Second + took,
+	})
+	r.pass(0)
+}
 
 // begins are the calls that begin something on the node since it was last asked.
 func (r *rig) begins() []string {
@@ -41,391 +59,180 @@ func (r *rig) wantBegun(want ...string) {
 	}
 }
 
-// A stepped row sets the clock in the midst of something and says what is begun afterwards, and how long it takes.
-type stepped struct {
-	name string
-	// until brings the agent to where it waits, or drains.
-	until func(r *rig)
-	// back and ahead are how long it takes from when the system clock was stepped by five hours until begun happens.
-	back, ahead time.Duration
-	// begun is what happens then; if the time left was counted anew, it differs with the direction.
-	begun func(by time.Duration) string
-}
-
-const longestSpan = 5 * time.Hour
-
-func always(what string) func(time.Duration) string {
-	return func(time.Duration) string { return what }
-}
-
-var steps = []stepped{
-	{
-		name: "waiting for a maintenance's lead, which hangs on an announced time",
-		until: func(r *rig) {
-			r.announce(r.rebooting("a", 10*time.Hour))
-			r.pass(time.Hour)
-		},
-		ahead: 3*time.Hour + 50*time.Minute, back: 13*time.Hour + 50*time.Minute,
-		begun: always("guard for a: drain, soft in 10m0s"),
-	},
-	{
-		name: "waiting until an event counts as withdrawn",
-		until: func(r *rig) {
-			r.announce(r.hibernating("a", 20*time.Hour))
-			r.announce()
-			r.pass(10 * time.Second)
-		},
-		ahead: 20 * time.Second, back: 20 * time.Second,
-		begun: always("uncordon"),
-	},
-	{
-		name: "waiting until a cordon's time to live ends",
-		until: func(r *rig) {
-			r.announce(recommended("a"))
-			r.pass(10 * time.Minute)
-		},
-		ahead: 50 * time.Minute, back: 50 * time.Minute,
-		begun: always("uncordon"),
-	},
-	{
-		name: "waiting to try again",
-		until: func(r *rig) {
-			r.node.toUncordon(func(context.Context) (drain.UncordonResult, error) { return "", errors.New("forbidden") })
-			r.announce(r.spot("a", 20*time.Hour))
-			r.announce()
-			r.pass(30*time.Second + 200*time.Second) // the pause has become a minute
-			r.pass(20 * time.Second)
-		},
-		ahead: 22 * time.Second, back: 22 * time.Second,
-		begun: always("uncordon"),
-	},
-	{
-		name: "draining until an announced deadline",
-		until: func(r *rig) {
-			r.node.toGuard(stuck)
-			r.announce(r.spot("a", 10*time.Hour))
-			r.pass(time.Hour)
-		},
-		ahead: time.Second, back: time.Second, // it is noticed in the next tick
-		begun: func(by time.Duration) string {
-			return "adjust to a: drain, hard in " + (9*time.Hour - time.Second - by).String()
-		},
-	},
-	{
-		name: "draining within a budget",
-		until: func(r *rig) {
-			r.node.toGuard(stuck)
-			r.announce(terminated("a"))
-			r.pass(5 * time.Minute)
-		},
-		ahead: 10 * time.Minute, back: 10 * time.Minute,
-		begun: always("put a incomplete"),
-	},
-	{
-		name: "draining until Auto Scaling takes the machine, which has a clock of its own",
-		until: func(r *rig) {
-			r.node.toGuard(stuck)
-			ends := terminated("a")
-			ends.Deadline = r.in(10 * time.Minute)
-			r.announce(ends)
-			r.pass(5 * time.Minute)
-		},
-		ahead: 5 * time.Minute, back: 5 * time.Minute,
-		begun: always("put a incomplete"),
-	},
-	{
-		name: "draining for a shutdown, as long as it can be held",
-		until: func(r *rig) {
-			r.node.toGuard(stuck)
-			r.announce(event.Event{ID: "a", Kind: event.Shutdown, State: event.Pending, Deadline: r.in(4 * time.Minute)})
-			r.pass(time.Minute)
-		},
-		ahead: 3 * time.Minute, back: 3 * time.Minute,
-		begun: always("put a incomplete"),
-	},
-}
-
-func TestAClockThatIsSetMovesAnnouncedTimesAndNoSpans(t *testing.T) {
-	t.Parallel()
-	for _, row := range steps {
-		for direction, by := range map[string]time.Duration{"ahead": longestSpan, "back": -longestSpan} {
-			t.Run(row.name+", "+direction, func(t *testing.T) {
-				t.Parallel()
-				bubble(t, func(r *rig) {
-					row.play(r, by)
-				})
-			})
-		}
-	}
-}
-
-func (row stepped) play(r *rig, by time.Duration) {
-	clock := &wall{}
-	r.cfg.Now = clock.now
-	r.cfg.Policy = rules()
-	r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Hour, WithdrawnAfter: time.Minute}
-	r.cfg.Policy[event.Shutdown] = policy.Rule{Action: policy.Drain, Hard: true}
-	r.run()
-	row.until(r)
-	r.begins()
-	clock.set(by)
-	takes := row.ahead
-	if by < 0 {
-		takes = row.back
-	}
-	r.pass(takes - 1)
-	r.wantBegun()
-	r.pass(1)
-	r.wantBegun(row.begun(by))
-	if said := r.said(systemd.EventSeen); !strings.HasPrefix(said[len(said)-1], "warning: the system clock was stepped by "+by.String()) {
-		r.t.Errorf("what was said last is %q", said[len(said)-1])
-	}
-}
-
-func TestByHowMuchTheClockWasSetIsSaidToASecond(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(r *rig) {
-		clock := &wall{}
-		r.cfg.Now = clock.now
-		r.run()
-		clock.set(3400 * time.Millisecond)
-		r.pass(2 * time.Second)
-		r.wantSaid(systemd.EventSeen, "warning: the system clock was stepped by 3s; recomputing deadlines")
-	})
-}
-
-// Where the clock is set right after a reboot, what was noted before the reboot was right already.
-func TestTimesNotedBeforeARebootDoNotMoveWithTheClock(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(r *rig) {
-		clock := &wall{}
-		clock.set(longestSpan)
-		r.cfg.Now = clock.now
-		r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, WithdrawnAfter: time.Hour}
-		earlier := r.start.Add(-time.Hour).UTC()
-		r.record.entries = []state.Entry{{
-			Event: recommended("a"), Phase: state.Cordoned, BootID: "boot-0",
-			FirstSeen: earlier, Changed: earlier, OnNode: true, CordonedAt: earlier,
-		}}
-		r.run()
-		r.announce()
-		missing := r.entry("a").Missing
-		clock.set(-longestSpan)
-		r.pass(time.Second)
-		e := r.entry("a")
-		if !e.FirstSeen.Equal(earlier) || !e.CordonedAt.Equal(earlier) {
-			t.Errorf("first seen at %s and cordoned at %s, want both at %s", e.FirstSeen, e.CordonedAt, earlier)
-		}
-		if want := missing.Add(-longestSpan); !e.Missing.Equal(want) {
-			t.Errorf("missing since %s, want %s", e.Missing, want)
-		}
-	})
-}
-
-func TestAnOutageIsNoOlderBecauseTheClockWasPutRight(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(r *rig) {
-		clock := &wall{}
-		r.cfg.Now = clock.now
-		r.run()
-		r.announce()
-		for _, kind := range event.PolledKinds() {
-			r.trouble(kind, "connection refused")
-		}
-		clock.set(5 * time.Hour)
-		r.pass(time.Minute)
-		if said, want := r.service.sentence(), clock.now().Add(-time.Minute).UTC().Format("15:04"); !strings.Contains(said, "since "+want) {
-			t.Errorf("at %s: %q, want since %s", clock.now().UTC().Format("15:04"), said, want)
-		}
-	})
-}
-
-// bootClock is what is remembered of this boot.
-type bootClock struct{ start, booted time.Time }
-
-func (c *bootClock) Uptime() time.Duration  { return time.Since(c.start) }
-func (c *bootClock) Booted() time.Time      { return c.booted }
-func (c *bootClock) SetBooted(at time.Time) { c.booted = at }
-
-func TestAClockThatIsSetWhileNthDoesNotRunMovesNoSpans(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct {
-		name  string
-		until func(r *rig)
-		// again is what is announced after the restart, and begun what happens so long after it.
-		again []event.Event
-		in    time.Duration
-		begun string
-	}{
-		{
-			name:  "a budget",
-			until: func(r *rig) { r.node.toGuard(stuck); r.announce(terminated("a")); r.pass(5 * time.Minute) },
-			again: []event.Event{terminated("a")},
-			begun: "guard for a: drain, hard in 10m0s",
-		},
-		{
-			name:  "a cordon's time to live",
-			until: func(r *rig) { r.announce(recommended("a")); r.pass(10 * time.Minute) },
-			again: []event.Event{recommended("a")},
-			in:    50 * time.Minute, begun: "uncordon",
-		},
-		{
-			name:  "a withdrawal",
-			until: func(r *rig) { r.announce(r.hibernating("a", 20*time.Hour)); r.announce(); r.pass(10 * time.Second) },
-			in:    20 * time.Second, begun: "uncordon",
-		},
-	} {
-		for direction, by := range map[string]time.Duration{"ahead": longestSpan, "back": -longestSpan} {
-			t.Run(row.name+", "+direction, func(t *testing.T) {
-				t.Parallel()
-				bubble(t, func(r *rig) {
-					clock := &wall{}
-					r.cfg.Now, r.cfg.BootClock = clock.now, &bootClock{start: r.start.Add(-time.Hour)}
-					r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Hour, WithdrawnAfter: time.Minute}
-					r.run()
-					row.until(r)
-					r.end(nil)
-					clock.set(by)
-					r.tape.take()
-					r.run()
-					r.announce(row.again...)
-					if row.in > 0 {
-						r.pass(row.in - time.Second)
-						if begun := r.begins(); slices.Contains(begun, row.begun) {
-							t.Errorf("too early begun is %q", begun)
-						}
-						r.pass(time.Second)
-					}
-					r.wantBegun(row.begun)
-				})
-			})
-		}
-	}
-}
-
-// It is for the running process or for the next one, and not for both.
-func TestAClockThatIsSetIsNoticedOnceAlsoOverARestart(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(r *rig) {
-		clock := &wall{}
-		r.cfg.Now, r.cfg.BootClock = clock.now, &bootClock{start: r.start.Add(-time.Hour)}
-		r.node.toGuard(stuck)
-		r.runFor(terminated("a"))
-		clock.set(longestSpan)
-		r.pass(5 * time.Minute)
-		for range 2 {
-			r.end(nil)
-			r.tape.take()
-			r.run()
-			r.announce(terminated("a"))
-			r.wantBegun("guard for a: drain, hard in 10m0s")
-		}
-		if said := r.said(systemd.EventSeen); len(said) != 2 || !strings.Contains(said[1], "stepped by 5h") {
-			t.Errorf("said %q", said)
-		}
-	})
-}
-
-func TestWhatIsNoStepInARunningProcessIsNoneOverARestart(t *testing.T) {
-	t.Parallel()
-	for by, want := range map[time.Duration]int{0: 0, 2 * time.Second: 0, -2 * time.Second: 0, 2*time.Second + 1: 1, -2*time.Second - 1: 1} {
-		t.Run(by.String(), func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(r *rig) {
-				clock := &wall{}
-				r.cfg.Now, r.cfg.BootClock = clock.now, &bootClock{start: r.start.Add(-time.Hour)}
-				r.run()
-				r.end(nil)
-				clock.set(by)
-				r.run()
-				if said := r.said(systemd.EventSeen); len(said) != want {
-					t.Errorf("said %q", said)
-				}
-			})
-		})
-	}
-}
-
-// An event is of an earlier boot; that it is missing was noted in this one.
-func TestOfAnEventOfAnEarlierBootOnlyTheTimesOfThisOneMoveOverARestart(t *testing.T) {
-	t.Parallel()
-	for _, by := range []time.Duration{longestSpan, -longestSpan} {
-		t.Run(by.String(), func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(r *rig) {
-				clock := &wall{}
-				r.cfg.Now, r.cfg.BootClock = clock.now, &bootClock{start: r.start.Add(-time.Minute)}
-				r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, WithdrawnAfter: 9 * time.Hour}
-				earlier := r.start.Add(-time.Hour).UTC()
-				r.record.entries = []state.Entry{{
-					Event: recommended("a"), Phase: state.Cordoned, BootID: "boot-0",
-					FirstSeen: earlier, Changed: earlier, OnNode: true, CordonedAt: earlier,
-				}}
-				r.run()
-				r.announce()
-				missing := r.entry("a").Missing
-				r.end(nil)
-				clock.set(by)
-				r.run()
-				e := r.entry("a")
-				if !e.Missing.Equal(missing.Add(by)) || by > 0 && !e.FirstSeen.Equal(earlier) {
-					t.Errorf("the entry is %+v", e)
-				}
-			})
-		})
-	}
-}
-
-func TestAnOutageEndsInTimeThoughTheClockIsSetBackInTheMomentOfItsEnd(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(r *rig) {
-		clock := &wall{}
-		r.cfg.Now = clock.now
-		r.run()
-		r.announce()
-		r.trouble(event.SpotInterruption, "connection refused")
-		r.pass(10 * time.Second)
-		r.announce()
-		clock.set(-longestSpan)
-		r.pass(3 * time.Second)
-		r.wantSaid(systemd.SourceRecovered, "info: spot-interruption is readable again after 10s")
-	})
-}
-
-// The most urgent event is shown of those that something was done for, and whose cordon nobody has lifted; else of those that something was
-// done for.
-func TestAtRestTheStatusIsAboutWhatSomethingWasDoneFor(t *testing.T) {
+func TestClock_DocumentsAreReadByEC2s(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		urgent, other func(*state.Entry)
-		want          string
+		ahead, took, want time.Duration // want differs from two minutes by what cannot be known
 	}{
-		"one of two": {seen, cordonedByUs, "node node-a is drained for scheduled-maintenance"},
-		"two":        {cordonedByUs, cordonedByUs, "node node-a is drained for spot-interruption"},
-		"one that people opened the node during, beside one that nothing was done for": {
-			seen, liftedByPeople, "watching node node-a: EC2 has scheduled instance-stop at 02:00:00 UTC on 1 Jan 2000; nothing more will be done",
-		},
-		"one that they did not":                     {liftedByPeople, cordonedByUs, "node node-a is drained for scheduled-maintenance"},
-		"the urgent one, if they did not during it": {cordonedByUs, liftedByPeople, "node node-a is drained for spot-interruption"},
+		"right":                            {want: 2 * time.Minute},
+		"right, and an answer takes 4 s":   {took: 4 * time.Second, want: 2 * time.Minute},
+		"3 s ahead, which is not known":    {ahead: 3 * time.Second, want: 2*time.Minute - 3*time.Second},
+		"a little more":                    {ahead: 3*time.Second + 1, want: 2*time.Minute - time.Second},
+		"2 s behind, which is not known":   {ahead: -2 * time.Second, want: 2*time.Minute + 2*time.Second},
+		"a little more behind":             {ahead: -2*time.Second - 1, want: 2*time.Minute - time.Second},
+		"10 min. ahead":                    {ahead: 10 * time.Minute, want: 2*time.Minute - time.Second},
+		"10 min. behind":                   {ahead: -10 * time.Minute, want: 2*time.Minute - time.Second},
+		"10 h ahead":                       {ahead: 10 * time.Hour, want: 2*time.Minute - time.Second},
+		"10 min. ahead, and it takes 4 s":  {ahead: 10 * time.Minute, took: 4 * time.Second, want: 2*time.Minute - 5*time.Second},
+		"10 min. behind, and it takes 4 s": {ahead: -10 * time.Minute, took: 4 * time.Second, want: 2*time.Minute - 5*time.Second},
+		"1970, as without a battery":       {ahead: -30 * 365 * 24 * time.Hour, want: 2*time.Minute - time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bubble(t, func(r *rig) {
-				at := r.start.Add(-time.Minute).UTC()
-				for i, how := range []func(*state.Entry){row.urgent, row.other} {
-					e := state.Entry{Event: []event.Event{r.spot("a", time.Hour), r.stopping("b", 2*time.Hour)}[i], BootID: "boot-1", FirstSeen: at, Changed: at}
-					how(&e)
-					r.record.entries = append(r.record.entries, e)
-				}
+			clocked(t, row.ahead, func(r *rig, clock *boottime) {
+				r.node.toGuard(stuck)
 				r.run()
-				r.wantStatus(row.want)
+				r.dated(clock.ec2(), row.took, r.spot("a", 2*time.Minute))
+				r.wantBegun("guard for a: drain, hard in " + row.want.String())
 			})
 		})
 	}
 }
 
-func seen(e *state.Entry) { e.Phase = state.Seen }
+// EC2 dates its answers in whole seconds, and they take their time.
+func TestClock_ADocumentThatIsReadAgainDoesNotMove(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{0, 10 * time.Minute, -10 * time.Minute} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			t.Parallel()
+			clocked(t, ahead, func(r *rig, clock *boottime) {
+				r.node.toGuard(stuck)
+				r.run()
+				r.dated(clock.ec2(), 0, r.spot("a", time.Hour))
+				r.tape.take()
+				for range 50 {
+					r.pass(370 * time.Millisecond)
+					r.dated(clock.ec2(), 0, r.spot("a", time.Hour))
+				}
+				r.wantTape()
+			})
+		})
+	}
+}
 
-func cordonedByUs(e *state.Entry) { e.Phase, e.OnNode, e.CordonedAt = state.Drained, true, e.FirstSeen }
+func TestClock_WhatSaysNothingOfEC2sIsReadAsItIs(t *testing.T) {
+	t.Parallel()
+	clocked(t, 10*time.Minute, func(r *rig, clock *boottime) {
+		r.node.toGuard(stuck)
+		r.run()
+		r.dated(clock.ec2(), 0, recommended("a"))
+		stop := r.stopping("b", time.Hour)
+		r.source.sink.Snapshot(event.Snapshot{Kind: stop.Kind, Events: []event.Event{stop}})
+		r.pass(0)
+		if e := r.entry("b"); !e.Event.Deadline.Equal(stop.Deadline) {
+			t.Errorf("it is for %s, want %s", e.Event.Deadline, stop.Deadline)
+		}
+	})
+}
 
-func liftedByPeople(e *state.Entry) { cordonedByUs(e); e.Reopened, e.OnNode = true, false }
+func TestClock_SleepIsPartOfEachSpan(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		until        func(r *rig, clock *boottime) // brings the agent to where it waits, or drains
+		sleep, after time.Duration                 // so long after the sleep, begun happens
+		begun        string
+	}{
+		"a deadline that a document gives": {
+			func(r *rig, clock *boottime) { r.dated(clock.ec2(), 0, r.spot("a", 10*time.Hour)) },
+			9 * time.Hour, time.Second, "adjust to a: drain, hard in 59m58s",
+		},
+		"a maintenance's lead": {
+			func(r *rig, clock *boottime) { r.dated(clock.ec2(), 0, r.rebooting("a", 11*time.Hour)) },
+			10 * time.Hour, 50*time.Minute - time.Second, "guard for a: drain, soft in 10m0s",
+		},
+		"a budget": {
+			func(r *rig, _ *boottime) { r.announce(terminated("a")) },
+			10 * time.Minute, 5 * time.Minute, "put a incomplete",
+		},
+		"a cordon's time to live": {
+			func(r *rig, _ *boottime) { r.announce(recommended("a")) },
+			50 * time.Minute, 10 * time.Minute, "uncordon",
+		},
+		"a cordon's time to live that ended meanwhile": {
+			func(r *rig, _ *boottime) { r.announce(recommended("a")) },
+			10 * time.Hour, time.Second, "uncordon",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clocked(t, 10*time.Minute, func(r *rig, clock *boottime) {
+				r.node.toGuard(stuck)
+				r.run()
+				row.until(r, clock)
+				r.begins()
+				clock.sleep(row.sleep)
+				r.pass(row.after - 1)
+				before := strings.Join(r.begins(), "; ")
+				r.pass(1)
+				if after := strings.Join(r.begins(), "; "); strings.Contains(before, row.begun) || !strings.Contains(after, row.begun) {
+					t.Errorf("after it has slept, it does %q, and then %q; want %q then", before, after, row.begun)
+				}
+			})
+		})
+	}
+}
+
+// What the machine announces itself, and the end of a hook, is a time that is left, whatever any clock says.
+func TestClock_ATimeThatIsLeftIsMovedByNothing(t *testing.T) {
+	t.Parallel()
+	for name, ev := range map[string]event.Event{
+		"a shutdown": {ID: "a", Kind: event.Shutdown, State: event.Pending},
+		"a hook":     terminated("a"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clocked(t, 10*time.Minute, func(r *rig, clock *boottime) {
+				r.node.toGuard(stuck)
+				r.run()
+				ev.Deadline = time.Now().Add(4 * time.Minute)
+				r.dated(clock.ec2(), 0, ev)
+				if e := r.entry("a"); e.Event.Deadline.Sub(clock.now()) != 4*time.Minute {
+					t.Errorf("it is for %s, and now is %s", e.Event.Deadline, clock.now())
+				}
+				r.begins()
+				r.pass(time.Minute)
+				r.dated(clock.ec2(), 0, ev)
+				r.wantBegun()
+			})
+		})
+	}
+}
+
+func TestClock_AShutdownGetsNoLater(t *testing.T) {
+	t.Parallel()
+	clocked(t, 0, func(r *rig, _ *boottime) {
+		r.node.toGuard(stuck)
+		r.run()
+		for _, row := range []struct{ in, want time.Duration }{
+			{295 * time.Second, 295 * time.Second},
+			{600 * time.Second, 295 * time.Second},
+			{155 * time.Second, 155 * time.Second}, // the power button is pressed meanwhile
+			{0, 155 * time.Second},
+		} {
+			ev := event.Event{ID: "a", Kind: event.Shutdown, State: event.Pending}
+			if row.in > 0 {
+				ev.Deadline = r.start.Add(row.in)
+			}
+			r.announce(ev)
+			if e := r.entry("a"); !e.Event.Deadline.Equal(r.in(row.want)) {
+				t.Errorf("announced with %s, it is for %s, want %s", row.in, e.Event.Deadline.Sub(r.start), row.want)
+			}
+		}
+	})
+}
+
+func TestClock_AGuardIsToldOfADeadlineThatHasMoved(t *testing.T) {
+	t.Parallel()
+	for moved, adjusts := range map[time.Duration]bool{
+		0: false, 100*time.Millisecond - 1: false, 100 * time.Millisecond: true, -100 * time.Millisecond: true,
+	} {
+		clocked(t, 0, func(r *rig, _ *boottime) {
+			r.node.toGuard(stuck)
+			r.runFor(r.spot("a", time.Hour))
+			r.announce(r.spot("a", time.Hour+moved))
+			if calls := strings.Join(r.tape.take(), "; "); strings.Contains(calls, "adjust") != adjusts {
+				t.Errorf("moved by %s: what was done is %q", moved, calls)
+			}
+		})
+	}
+}

@@ -123,7 +123,6 @@ var messages = map[state.TransitionKind][]message{
 	state.RecordUnwritten: {failure(systemd.StateTrouble, "cannot write the state record; a restart now may forget what was done")},
 	state.IdentityFound:   {info(systemd.IdentityFound, "acting for node {node}")},
 	state.IdentityWaiting: {warn(systemd.IdentityWaiting, "waiting for the kubelet's credential: {error}")},
-	state.ClockStepped:    {warn(systemd.EventSeen, "the system clock was stepped by {took}; recomputing deadlines")},
 }
 
 // isDraining is false for a drain that only its listeners hear of, as it is over already.

@@ -143,24 +143,23 @@ func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 // longestSpan is the longest time from now that monotonic tells apart: a Duration ends at three centuries.
 const longestSpan = 100 * 365 * 24 * time.Hour
 
-// monotonic converts a wall time to the monotonic clock. A time beyond longestSpan is put that far from when Run began, so that it
+// monotonic converts a time to the monotonic clock, which stops while the machine sleeps. A time beyond longestSpan is put that far from when Run began, so that it
 // is the same at each call.
-func (a *Agent) monotonic(wall time.Time) time.Time {
-	if wall.IsZero() {
-		return wall
+func (a *Agent) monotonic(at time.Time) time.Time {
+	if at.IsZero() {
+		return at
 	}
-	left := wall.Sub(a.now())
+	left := at.Sub(a.now())
 	if left.Abs() > longestSpan {
 		return a.began.Add(max(min(left, longestSpan), -longestSpan))
 	}
 	return time.Now().Add(left)
 }
 
-// upToDate reports whether the guard's deadline, on the monotonic clock, is still right for one that was before and is now, in wall
-// time. An unchanged deadline may be off a little: a clock that is slewed is not worth an adjustment.
-func (a *Agent) upToDate(guards, before, now time.Time) bool {
-	off := guards.Sub(a.monotonic(now)).Abs()
-	return off < tick/10 || off <= clockTolerance && before.Equal(now)
+// upToDate reports whether the guard's deadline, on the monotonic clock, is still right: it is not if the deadline has moved, or the
+// machine has slept.
+func (a *Agent) upToDate(guards, deadline time.Time) bool {
+	return guards.Sub(a.monotonic(deadline)).Abs() < tick/10
 }
 
 // deadline is the one to show for a goal: the nearer one, unless only the soft one has passed.
@@ -175,8 +174,7 @@ func (a *Agent) deadline(goal policy.Goal) time.Time {
 func (a *Agent) adjust(goal policy.Goal) {
 	w := a.work
 	same := goal.Action == w.goal.Action && slices.Equal(goal.Events, w.goal.Events) && goal.Reopened.Equal(w.goal.Reopened) &&
-		a.upToDate(w.guardGoal.Hard, w.goal.Hard, goal.Hard) && a.upToDate(w.guardGoal.Soft, w.goal.Soft, goal.Soft) &&
-		a.upToDate(w.guardGoal.TimeEnds, w.goal.TimeEnds, goal.TimeEnds)
+		a.upToDate(w.guardGoal.Hard, goal.Hard) && a.upToDate(w.guardGoal.Soft, goal.Soft) && a.upToDate(w.guardGoal.TimeEnds, goal.TimeEnds)
 	joined := drain.Joined(w.goal.Events, goal.Events)
 	w.goal = goal
 	if same {

@@ -58,7 +58,8 @@ type Options struct {
 	// Metadata reads a document of the instance metadata service, by its path below /latest/meta-data/. The error is
 	// fs.ErrNotExist if there is none.
 	Metadata role.Metadata
-	// FirstSeen, if set, returns when an event was first seen, in this run or in one before; zero if never.
+	// FirstSeen, if set, returns when an event was first seen, in this run or in one before, with a reading of the monotonic clock; zero
+	// if never.
 	FirstSeen func(eventID string) time.Time
 	// Tell is called with what people should know. It must not block.
 	Tell func(HookReport)
@@ -95,7 +96,6 @@ type Keeper struct {
 	source Source
 	opts   Options
 	dial   dialer
-	now    func() time.Time // reads the wall clock
 
 	mu       sync.Mutex
 	settings Settings
@@ -109,7 +109,7 @@ type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // New returns a Keeper for the terminations that the source announces. It asks nothing before there is one.
 func New(source Source, opts Options, settings Settings) *Keeper {
-	return &Keeper{source: source, opts: opts, settings: settings, now: time.Now}
+	return &Keeper{source: source, opts: opts, settings: settings}
 }
 
 // Run watches until ctx ends, and returns what the source returns once all requests have ended.
@@ -195,7 +195,7 @@ func (k *Keeper) see(events []event.Event) []event.Event {
 		k.begin(&termination{event: events[0], firstSeen: k.firstSeen(events[0])})
 	}
 	events = slices.Clone(events)
-	events[0].Deadline = k.current.deadline(k.settings.Budget, k.now())
+	events[0].Deadline = k.current.deadline(k.settings.Budget)
 	return events
 }
 
@@ -220,13 +220,12 @@ func (k *Keeper) leave() {
 }
 
 func (k *Keeper) firstSeen(ev event.Event) time.Time {
-	now, wall := time.Now(), k.now().Round(0)
+	now := time.Now()
 	if k.opts.FirstSeen == nil {
 		return now
 	}
-	if seen := k.opts.FirstSeen(ev.ID); !seen.IsZero() && seen.Before(wall) {
-		// With now's monotonic reading: setting the machine's clock does not change how long Auto Scaling waits.
-		return now.Add(seen.Sub(wall))
+	if seen := k.opts.FirstSeen(ev.ID); !seen.IsZero() && seen.Before(now) {
+		return seen
 	}
 	return now
 }

@@ -11,42 +11,6 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 )
 
-// Auto Scaling's clock is its own: what it waits for is a span, and the deadline tells its end by the clock as it is set.
-func TestAClockThatIsSetMovesTheDeadlineAndNoHeartbeat(t *testing.T) {
-	t.Parallel()
-	for name, by := range map[string]time.Duration{"ahead": 5 * time.Hour, "back": -5 * time.Hour} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, one(short), func(r *rig) {
-				r.settings.Budget = 2 * time.Hour
-				r.terminate()
-				r.pass(10 * time.Minute)
-				if got := r.deadline(); got != 50*time.Minute {
-					t.Errorf("the event has a deadline after %s, want 50m", got)
-				}
-				r.ahead.Store(int64(by))
-				for range 20 {
-					r.pass(time.Minute)
-					if got := r.deadline(); got != 50*time.Minute+by {
-						t.Fatalf("by the clock as it is set the event has a deadline after %s, want 50m and %s", got, by)
-					}
-				}
-				r.keeper.Settled(ending, event.Drained)
-				r.pass(0)
-				a := r.aws.Actions(instance)[0]
-				if a.Result != "CONTINUE" || a.TimedOut || len(a.Heartbeats) != 181 {
-					t.Errorf("the hook ended as %s after %d heartbeats, want CONTINUE after 181", a.Result, len(a.Heartbeats))
-				}
-				for i, at := range a.Heartbeats {
-					if want := time.Duration(i) * 10 * time.Second; at.Sub(r.start) != want {
-						t.Fatalf("heartbeat %d was sent after %s, want %s", i, at.Sub(r.start), want)
-					}
-				}
-			})
-		})
-	}
-}
-
 // When an action began is told by Auto Scaling's clock, and this machine's may be hours away from it.
 func TestAnActionThatAMessageToldOfIsHeldWhateverTheClockSays(t *testing.T) {
 	t.Parallel()

@@ -486,7 +486,6 @@ type termination struct {
 	outcome  event.Outcome
 	limit    time.Time // when Auto Scaling takes the machine, whatever is done; with a monotonic reading, zero if unknown
 	lost     bool      // once it is out of time, the machine is, although people want it kept
-	told     time.Time // the limit as it was last told, in wall time
 }
 
 // settle sets what has come of the event so far.
@@ -542,31 +541,22 @@ func (t *termination) setLost(lost bool) {
 func (t *termination) again() *termination {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return &termination{event: t.event, firstSeen: t.firstSeen, outcome: t.outcome, limit: t.limit, lost: t.lost, told: t.told}
+	return &termination{event: t.event, firstSeen: t.firstSeen, outcome: t.outcome, limit: t.limit, lost: t.lost}
 }
 
-// steady is how far a deadline must move to be changed: a change begins the drain anew, and clocks are adjusted all the
-// time.
-const steady = 2 * time.Second
-
-// deadline is the event's deadline by the wall clock, which says now: when Auto Scaling takes the machine, if that is before the end of
-// the budget, or the end of the budget if the machine is lost then although people want it kept; zero otherwise.
-func (t *termination) deadline(budget time.Duration, now time.Time) time.Time {
+// deadline is the event's deadline, with a reading of the monotonic clock: when Auto Scaling takes the machine, if that is before the end
+// of the budget, or the end of the budget if the machine is lost then although people want it kept; zero otherwise.
+func (t *termination) deadline(budget time.Duration) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	limit, end := t.limit, t.firstSeen.Add(budget)
-	if limit.IsZero() || !limit.Before(end) {
-		if !t.settings.Abandon || !t.lost {
-			t.told = time.Time{}
-			return t.told
-		}
-		limit = end
+	end := t.firstSeen.Add(budget)
+	switch {
+	case !t.limit.IsZero() && t.limit.Before(end):
+		return t.limit
+	case t.settings.Abandon && t.lost:
+		return end
 	}
-	wall := now.Round(0).Add(time.Until(limit))
-	if t.told.IsZero() || wall.Sub(t.told).Abs() > steady {
-		t.told = wall
-	}
-	return t.told
+	return time.Time{}
 }
 
 // Request is what is asked of Auto Scaling about a hook that waits. Its text never changes: people meet it in metrics.

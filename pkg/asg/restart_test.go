@@ -19,7 +19,7 @@ func TestAHeartbeatThatIsThrottledOnceAfterARestartIsNotTheEndOfTheMachinesTime(
 		r.terminate()
 		r.pass(6 * time.Minute)
 		r.end()
-		r.opts.FirstSeen = func(string) time.Time { return r.start.Round(0) }
+		r.opts.FirstSeen = func(string) time.Time { return r.start }
 		r.aws.Fail(asgtest.Throttled("RecordLifecycleActionHeartbeat", 1))
 		r.run()
 		r.announce(ending)
@@ -60,7 +60,7 @@ func TestAHookIsNotCompletedBecauseAHeartbeatWasThrottledOnceAfterARestart(t *te
 			judged()
 		}
 		r.end()
-		r.opts.FirstSeen = func(string) time.Time { return r.start.Round(0) }
+		r.opts.FirstSeen = func(string) time.Time { return r.start }
 		r.aws.Fail(asgtest.Throttled("RecordLifecycleActionHeartbeat", 1))
 		r.run()
 		r.announce(ending)

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,7 +32,6 @@ type rig struct {
 	opts     asg.Options
 	settings asg.Settings
 	metadata map[string]string
-	ahead    atomic.Int64 // by how much the wall clock has been set
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
 
 	start  time.Time
@@ -103,7 +101,6 @@ func (r *rig) run() {
 	r.source = &source{started: make(chan struct{})}
 	r.keeper = asg.New(r.source, r.opts, r.settings)
 	r.keeper.DialWith(r.dial)
-	r.keeper.ReadClock(func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) })
 	ended := make(chan error, 1)
 	go func() { ended <- r.keeper.Run(ctx, r.source) }()
 	<-r.source.started

@@ -77,8 +77,8 @@ type Event struct {
 	// Noticed is when the source gave notice; zero if the document does not say.
 	Noticed time.Time `json:"noticed,omitzero"`
 	// Deadline is when the machine is acted upon: the time in a spot notice, NotBefore of a maintenance event, the end of the
-	// inhibitor delay of a shutdown; zero if there is none. It is wall time. For Local kinds it has a reading of the monotonic
-	// clock as well, since the time that is left does not depend on the wall clock.
+	// inhibitor delay of a shutdown; zero if there is none. A source gives it by the clock of its documents; for Local kinds, and the
+	// end of a lifecycle hook, with a reading of the monotonic clock.
 	Deadline time.Time `json:"deadline,omitzero"`
 	// Until is the end of a maintenance window (NotAfter); zero if the document has none.
 	Until time.Time `json:"until,omitzero"`
@@ -110,6 +110,10 @@ func (e Event) Credible() Event {
 type Snapshot struct {
 	Kind   Kind
 	Events []Event
+	// Clock is what the source's own clock, by which the times in Events are, says when the snapshot is delivered; zero if the source
+	// does not say. It may be later by up to Within.
+	Clock  time.Time
+	Within time.Duration
 }
 
 // Sink receives what a source finds. Its methods may be called from several goroutines and do not block.

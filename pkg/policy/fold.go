@@ -97,7 +97,7 @@ func (s Settings) givenUp(e state.Entry, ending state.Ending) bool {
 	return slices.Contains([]state.Ending{state.Withdrawn, state.Canceled, state.Completed, state.Ignored}, ending)
 }
 
-// clamp brings times in the future back to now. They were read before the clock was set back, and spans that are counted from
+// clamp brings times in the future back to now. They were read in an earlier boot, whose clock was ahead, and spans that are counted from
 // them would become as much longer.
 func clamp(sit Situation, e state.Entry) state.Entry {
 	if e.Phase == state.Closed {

@@ -313,7 +313,7 @@ func (sit Situation) listed(ev event.Event) bool {
 }
 
 // rescheduled reports whether an entry's event, for which the node has been acted upon, is now due at a later time that is still
-// to come: its document has moved it, or the settings give it another lead. A clock that was set back does not count.
+// to come: its document has moved it, or the settings give it another lead.
 func (s Settings) rescheduled(sit Situation, e state.Entry) bool {
 	start := s.plan(e).start
 	return e.Acted() && start.After(e.ActedFor) && start.After(sit.Now)

@@ -75,7 +75,7 @@ type Rule struct {
 	Hard bool
 	// Budget is the time for an event without a deadline, counted from when it was first seen or lost its deadline; 0 means as
 	// long as the event stands. For a spot interruption and a termination by the Auto Scaling group it is also the most that
-	// they get from when they were first seen: EC2 gives two minutes from the notice, and the machine's clock may be wrong.
+	// they get from when they were first seen: EC2 gives two minutes from the notice, and the document says about when.
 	Budget time.Duration
 	// SoftBudget: the machine outlives the Budget, so that this is a soft deadline, even if Hard is set.
 	SoftBudget bool

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 }
 
 func writeForever(dir string) {
-	store, warnings := record.Open(dir, boot)
+	store, warnings := record.Open(dir, boot, noon)
 	if len(warnings) > 0 {
 		fmt.Println(warnings)
 		os.Exit(1)

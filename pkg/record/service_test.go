@@ -10,7 +10,7 @@ func TestThatTheMachineIsInServiceIsRememberedForTheBoot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	open := func(boot string) *record.Store {
-		store, warnings := record.Open(dir, boot)
+		store, warnings := record.Open(dir, boot, noon)
 		if len(warnings) > 0 {
 			t.Fatal(warnings)
 		}

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/state"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -41,14 +40,13 @@ type Store struct {
 	// save replaces the content of the file.
 	save   func(content any) error
 	bootID string
+	booted time.Time // see Booted
 
 	mu sync.Mutex
 	// entries are sorted by FirstSeen and ID. Entries are replaced as a whole, so that a copy of the slice can be encoded without mu.
 	entries []state.Entry
 	// inService is the boot in which the machine was last known to be in service in its Auto Scaling group; empty if never.
 	inService string
-	// booted is when the present boot began by the wall clock; zero if it is not known.
-	booted time.Time
 	// unwritten are called with the result of the next write, one for each Put that it includes.
 	unwritten []func(error)
 	// idle is closed when everything is written; nil while there is no writer.
@@ -57,28 +55,30 @@ type Store struct {
 	failed error
 }
 
-// Open reads the record in dir; bootID is the present boot. A missing directory is created, for its owner alone.
+// Open reads the record in dir; bootID is the present boot, which began at booted by the wall clock as it is set now. The record
+// of this boot may know another time, by which its own times were read: then that one counts. A missing directory is created, for
+// its owner alone.
 //
 // The Store always works. The warnings are for the operator: that an unreadable file was set aside, and under which name, or
 // that the directory cannot be used.
-func Open(dir, bootID string) (*Store, []error) {
+func Open(dir, bootID string, booted time.Time) (*Store, []error) {
 	f := recordFile(dir)
-	s := &Store{save: f.write, bootID: bootID}
+	s := &Store{save: f.write, bootID: bootID, booted: booted.Round(0)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return s, []error{fmt.Errorf("creating the state directory %s: %w", dir, err)}
 	}
 	content, warnings := load[recordContent](f, "record", "nth starts with an empty record")
 	s.replace(content.Entries)
 	s.inService = content.InService
-	if content.BootID == bootID {
+	if content.BootID == bootID && !content.Booted.IsZero() {
 		s.booted = content.Booted
 	}
 	return s, warnings
 }
 
 // InMemory returns an empty record that is not written to disk, for a rehearsal.
-func InMemory(bootID string) *Store {
-	return &Store{save: func(any) error { return nil }, bootID: bootID}
+func InMemory(bootID string, booted time.Time) *Store {
+	return &Store{save: func(any) error { return nil }, bootID: bootID, booted: booted.Round(0)}
 }
 
 // WasInService reports whether the machine is known to have been in service in its Auto Scaling group in this boot.
@@ -103,28 +103,6 @@ func (s *Store) startWriter() {
 		s.idle = make(chan struct{})
 		go s.write()
 	}
-}
-
-// Booted returns when the present boot began by the wall clock with which the times in the entries were read; zero if it is not known.
-func (s *Store) Booted() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.booted
-}
-
-// SetBooted has the next write say when the present boot began by the wall clock. After somebody has set that clock, the entries whose
-// times move with it are put next.
-func (s *Store) SetBooted(at time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.booted = at
-}
-
-// Uptime returns how long the machine has run since it was booted, and slept, by the kernel's clock that nobody can set.
-func (s *Store) Uptime() time.Duration {
-	var since unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &since) // every supported kernel has it
-	return time.Duration(since.Nano())
 }
 
 func recordFile(dir string) file { return file{dir: dir, name: "record.json"} }
@@ -276,8 +254,7 @@ type recordContent struct {
 	Version int `json:"version"`
 	// BootID is the boot in which the file was last written.
 	BootID string `json:"boot_id"`
-	// Booted is when that boot began by the wall clock as it was set then: another time later in the same boot tells that somebody
-	// has set the clock.
+	// Booted is when that boot began, by the clock from which the times in the entries were read; see Store.Now.
 	Booted time.Time `json:"booted,omitzero"`
 	// InService is the last boot in which the machine was in service in its Auto Scaling group.
 	InService string        `json:"in_service_in,omitempty"`

@@ -39,7 +39,7 @@ func entry(id string, phase state.Phase, at time.Time) state.Entry {
 
 func open(t *testing.T, dir string) *record.Store {
 	t.Helper()
-	store, warnings := record.Open(dir, boot)
+	store, warnings := record.Open(dir, boot, noon)
 	if len(warnings) > 0 {
 		t.Fatalf("Open warns: %v", warnings)
 	}
@@ -120,7 +120,7 @@ func TestAnEntryKeepsItsBootAndGetsThePresentOneIfItHasNone(t *testing.T) {
 	old.BootID = boot
 	fresh := entry("fresh", state.Draining, noon.Add(1))
 	fresh.BootID = ""
-	later, _ := record.Open(dir, otherBoot)
+	later, _ := record.Open(dir, otherBoot, noon)
 	put(t, later, old, fresh)
 	entries := open(t, dir).Entries()
 	if entries[0].BootID != boot || entries[1].BootID != otherBoot {
@@ -198,7 +198,7 @@ func TestADirectoryThatCannotBeWrittenIsToldByEveryPutAndCaughtUpLater(t *testin
 		t.Fatal(err)
 	}
 	dir := filepath.Join(parent, "nth")
-	store, warnings := record.Open(dir, boot)
+	store, warnings := record.Open(dir, boot, noon)
 	if len(warnings) != 1 || !strings.Contains(warnings[0].Error(), dir) {
 		t.Errorf("warnings: %v, want one that names %s", warnings, dir)
 	}
@@ -361,7 +361,7 @@ func TestAFileThatIsNotOursIsSetAsideAndReported(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			write(t, dir, test.content)
-			store, warnings := record.Open(dir, boot)
+			store, warnings := record.Open(dir, boot, noon)
 			if len(warnings) != 1 {
 				t.Fatalf("warnings: %v, want one", warnings)
 			}
@@ -398,7 +398,7 @@ func TestWhatIsNoRegularFileIsSetAside(t *testing.T) {
 			if err := create(filepath.Join(dir, "record.json")); err != nil {
 				t.Fatal(err)
 			}
-			store, warnings := record.Open(dir, boot)
+			store, warnings := record.Open(dir, boot, noon)
 			if len(warnings) != 1 || !strings.Contains(warnings[0].Error(), "not a regular file") {
 				t.Errorf("warnings: %v", warnings)
 			}
@@ -414,7 +414,7 @@ func TestFewFilesThatWereSetAsideAreKept(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 12 {
 		write(t, dir, strings.Repeat("x", i+1))
-		if _, warnings := record.Open(dir, boot); len(warnings) != 1 {
+		if _, warnings := record.Open(dir, boot, noon); len(warnings) != 1 {
 			t.Fatalf("warnings: %v", warnings)
 		}
 	}
@@ -437,7 +437,7 @@ func FuzzOpen(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content []byte) {
 		dir := t.TempDir()
 		write(t, dir, string(content))
-		store, warnings := record.Open(dir, boot)
+		store, warnings := record.Open(dir, boot, noon)
 		before := store.Entries()
 		if len(warnings) > 0 {
 			aside, err := os.ReadFile(filepath.Join(dir, "record.json.broken-1"))
@@ -485,19 +485,28 @@ func TestWhatKeepsADirectoryFromBeingWrittenToIsTold(t *testing.T) {
 	}
 }
 
-func TestWhenTheBootBeganIsRememberedInThatBootOnly(t *testing.T) {
+// The clock of a boot is the one of its first process, however the wall clock is set since; another boot has its own.
+func TestOpen_GoesOnWithTheClockOfTheBoot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	store, began := open(t, dir), noon.Add(-time.Hour)
-	if at := store.Booted(); !at.IsZero() {
-		t.Errorf("an empty record says that the boot began at %s", at)
-	}
-	store.SetBooted(began)
-	put(t, store, entry("a", state.Seen, noon))
-	if at := open(t, dir).Booted(); !at.Equal(began) {
-		t.Errorf("the next process is told that the boot began at %s, want %s", at, began)
-	}
-	if later, _ := record.Open(dir, otherBoot); !later.Booted().IsZero() {
-		t.Errorf("in another boot, that is said to have begun at %s", later.Booted())
+	first, _ := record.Open(dir, boot, noon)
+	put(t, first, entry("a", state.Seen, noon))
+	for name, row := range map[string]struct {
+		boot         string
+		booted, want time.Time
+	}{
+		"set ahead":    {boot, noon.Add(10 * time.Hour), noon},
+		"set back":     {boot, noon.Add(-10 * time.Hour), noon},
+		"another boot": {otherBoot, noon.Add(time.Hour), noon.Add(time.Hour)},
+	} {
+		store, _ := record.Open(dir, row.boot, row.booted)
+		if got := store.Booted(); !got.Equal(row.want) {
+			t.Errorf("%s: the boot began at %s, want %s", name, got, row.want)
+		}
+		before := record.Uptime()
+		now := store.Now()
+		if up := now.Sub(row.want); up < before || up > record.Uptime() {
+			t.Errorf("%s: it is %s after the boot began, want the uptime, %s or a little more", name, up, before)
+		}
 	}
 }

@@ -44,7 +44,8 @@ type Entry struct {
 	// BootID is the boot in which the node was last acted upon for the event or, before that, in which the event was first seen.
 	// Undoing and closing do not change it, so that it shows whether the machine has rebooted since.
 	BootID string `json:"boot_id"`
-	// FirstSeen is when the event was first seen, and Changed when the phase last changed. All times are wall time.
+	// FirstSeen is when the event was first seen, and Changed when the phase last changed. All times are by the clock
+	// of the boot (record.Store.Now).
 	FirstSeen time.Time `json:"first_seen"`
 	Changed   time.Time `json:"changed"`
 	// Timeless is when the event lost the deadline that it had; zero if it has one, or never had.
@@ -81,7 +82,7 @@ type Entry struct {
 	Error  string  `json:"error,omitempty"`
 }
 
-// ClockTimes points to those of the entry's times that were read from the wall clock, not from a document.
+// ClockTimes points to those of the entry's times that were read from the clock, not from a document.
 func (e *Entry) ClockTimes() []*time.Time {
 	return []*time.Time{&e.FirstSeen, &e.Timeless, &e.Changed, &e.CordonedAt, &e.Missing}
 }

@@ -10,7 +10,7 @@ import (
 const StatusVersion = 1
 
 // Status is how the daemon stands, for people and programs. It is about the present process; what must be remembered is in
-// an Entry. All times are wall time.
+// an Entry. All times are by the clock of the boot.
 type Status struct {
 	Version int `json:"version"`
 	// Program is nth's version, and PID its process ID.

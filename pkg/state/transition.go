@@ -108,8 +108,6 @@ const (
 	// IdentityFound: the credential works. IdentityWaiting: it does not, for the reason in Err.
 	IdentityFound   TransitionKind = "identity-found"
 	IdentityWaiting TransitionKind = "identity-waiting"
-	// ClockStepped: somebody has set the clock, by Took.
-	ClockStepped TransitionKind = "clock-stepped"
 )
 
 // The outcomes of a Transition. Those of an uncordon are in pkg/drain.
@@ -126,7 +124,7 @@ const (
 // Transition is one thing that happened. Transitions are values.
 type Transition struct {
 	Kind TransitionKind
-	// At is when it happened, in wall time.
+	// At is when it happened, by the clock of the boot.
 	At time.Time
 	// Node is the node's name; empty as long as there is no identity.
 	Node string
@@ -135,7 +133,7 @@ type Transition struct {
 	// Plan says in words what is going to be done about the event.
 	Plan string
 	// Action is the step, "cordon", "drain" or "uncordon", and Reason says in words why it is taken. Deadline is when the step
-	// must have ended (wall time), zero if never; Hard: the machine is gone then. They are set for what happens within a step,
+	// must have ended by that clock, zero if never; Hard: the machine is gone then. They are set for what happens within a step,
 	// its beginning and its end included.
 	Action   string
 	Reason   string

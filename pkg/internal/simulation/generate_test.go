@@ -414,6 +414,8 @@ var sorts = []sort{
 	{1, func(g *generator) {
 		g.add(happening{what: "clock", span: time.Duration(g.IntN(2000)-1000) * time.Hour / 10})
 	}},
+	{1, func(g *generator) { g.add(happening{what: "sleep", span: g.span(5 * time.Minute)}) }},
+	{1, func(g *generator) { g.add(happening{what: "sleep", span: g.span(20 * time.Hour)}) }},
 	{1, func(g *generator) { // while nth does not run
 		g.add(happening{what: "crash", span: 2*time.Second + g.span(20*time.Second)})
 		g.at += time.Second

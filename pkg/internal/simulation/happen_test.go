@@ -186,6 +186,7 @@ var happenings = map[string]func(*world, happening){
 	"unnode":    (*world).removeNode,
 	"node":      (*world).registerNode,
 	"clock":     (*world).step,
+	"sleep":     (*world).sleep,
 	"quiet":     func(*world, happening) {},
 }
 
@@ -591,9 +592,30 @@ func (w *world) node(change func(*corev1.Node), manager ...string) {
 func (w *world) step(h happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.offset.Add(int64(h.span))
-	w.stepped = true
-	w.disturb(0)
+	w.offset += h.span
+}
+
+// sleep has the machine sleep, by which all that was becomes older.
+func (w *world) sleep(h happening) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.any(func(n *notice) bool { return n.listed && n.kind.Local() }) {
+		return // it is about to go down
+	}
+	w.slept.Add(int64(h.span))
+	w.booted = w.booted.Add(-h.span)
+	for _, n := range w.notices {
+		for _, t := range []*time.Time{
+			&n.deadline, &n.changed, &n.announced, &n.seen, &n.said, &n.rebooted, &n.lifted, &n.settled, &n.unlisted, &n.ended, &n.missed,
+		} {
+			if !t.IsZero() {
+				*t = t.Add(-h.span)
+			}
+		}
+		n.deadlined = time.Now()
+		w.watchDeadline(n)
+	}
+	w.hinder(0)
 }
 
 // recover ends all that is wrong.

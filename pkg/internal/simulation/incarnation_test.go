@@ -1,7 +1,6 @@
 package simulation_test
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -27,6 +26,7 @@ type incarnation struct {
 	world  *world
 	number int
 	began  time.Time
+	ahead  time.Duration // by how much its clock is ahead of EC2's
 	cancel context.CancelFunc
 	ended  chan struct{}
 	agent  *agent.Agent
@@ -80,11 +80,14 @@ func (w *world) begin() {
 	if w.disk != nil {
 		w.check(os.WriteFile(filepath.Join(dir, "record.json"), w.disk, 0o600))
 	}
-	store, warnings := record.Open(dir, w.bootID())
+	store, warnings := record.Open(dir, w.bootID(), w.ec2().Add(w.offset-w.uptime()))
 	for _, err := range warnings {
 		w.violatedNow(recordReadable, "%v", err)
 	}
 	i.store = store
+	i.ahead = store.Booted().Add(w.uptime()).Sub(w.ec2())
+	w.stepped = w.stepped || w.started > 1 && i.ahead != w.ahead
+	w.ahead = i.ahead
 	for _, e := range store.Entries() {
 		i.phases[e.Event.ID] = e.Phase
 	}
@@ -137,8 +140,8 @@ func (i *incarnation) wire() {
 	}
 	i.agent = agent.New(agent.Config{
 		Sources: sources, Node: host{i, drain.New(line{w, i}.client(), apitest.Node, w.options)}, Identity: credential{w},
-		Record: book{i}, BootClock: book{i}, Service: service{i}, Policy: clone(w.rules), Unwatched: i.unwatched, BootID: w.bootID(),
-		Log: logrus.NewEntry(logger), Now: w.wall, Beat: beat, Settled: i.settled,
+		Record: book{i}, Service: service{i}, Policy: clone(w.rules), Unwatched: i.unwatched, BootID: w.bootID(),
+		Log: logrus.NewEntry(logger), Now: i.now, Beat: beat, Settled: i.settled,
 	})
 }
 
@@ -448,19 +451,8 @@ func (b book) Put(written func(error), entries ...state.Entry) {
 	}, entries...)
 }
 
-// Uptime implements agent.BootClock.
-func (b book) Uptime() time.Duration {
-	w := b.i.world
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return time.Since(cmp.Or(w.booted, w.start))
-}
-
-// Booted implements agent.BootClock.
-func (b book) Booted() time.Time { return b.i.store.Booted() }
-
-// SetBooted implements agent.BootClock.
-func (b book) SetBooted(at time.Time) { b.i.store.SetBooted(at) }
+// now is the clock of this boot; pkg/record/clock.go.
+func (i *incarnation) now() time.Time { return i.world.ec2().Add(i.ahead) }
 
 // Flush implements agent.Record.
 func (b book) Flush(ctx context.Context) error {

@@ -39,8 +39,10 @@ type world struct {
 	options   drain.Options
 	documents map[event.Kind]*document
 	notices   []*notice
-	offset    atomic.Int64 // of the machine's clock
-	stepped   bool         // it was ever set
+	slept     atomic.Int64  // how long the machine has slept: the world's clock stops then
+	offset    time.Duration // by how much the machine's clock is ahead of EC2's
+	ahead     time.Duration // and by how much nth's was that began last
+	stepped   bool          // nth's was another one in an earlier boot, or before the record was lost
 
 	muted time.Time // until when nothing comes through the watches that are open
 
@@ -83,7 +85,7 @@ type violation struct {
 
 func newWorld(t testing.TB, dir string, seed uint64) *world {
 	w := &world{
-		dir: dir, start: time.Now(), verdicts: map[invariant]int{}, random: rand.New(rand.NewPCG(seed, 1)),
+		dir: dir, start: time.Now(), booted: time.Now(), verdicts: map[invariant]int{}, random: rand.New(rand.NewPCG(seed, 1)),
 		rules: defaults(), ruleSet: map[event.Kind]time.Time{}, documents: map[event.Kind]*document{},
 		boot: 1, options: drain.Options{Margin: 5 * time.Second},
 	}
@@ -139,10 +141,11 @@ func (w *world) bootID() string { return fmt.Sprintf("boot-%d", w.boot) }
 // now is how old the world is.
 func (w *world) now() time.Duration { return time.Since(w.start) }
 
-// wall is the machine's clock.
-func (w *world) wall() time.Time {
-	return time.Now().Add(time.Duration(w.offset.Load()))
-}
+// ec2 is EC2's clock.
+func (w *world) ec2() time.Time { return time.Now().Add(time.Duration(w.slept.Load())) }
+
+// uptime is how long the machine has run since it was booted, and slept. It belongs to who has the lock.
+func (w *world) uptime() time.Duration { return time.Since(w.booted) }
 
 // dice is a number below n.
 func (w *world) dice(n int) int {
@@ -293,6 +296,8 @@ func (w *world) snapshot(kind event.Kind) ([]event.Event, *notice) {
 		}
 		if n.deadline.IsZero() {
 			ev.Deadline = time.Time{}
+		} else if !kind.Local() {
+			ev.Deadline = ev.Deadline.Add(time.Duration(w.slept.Load()))
 		}
 		events = append(events, ev)
 		if n.seen.IsZero() {
@@ -359,7 +364,11 @@ func (s source) Run(ctx context.Context, sink event.Sink) error {
 			}
 			w.nthTold(s.nth, s.kind)
 			w.mu.Unlock()
-			sink.Snapshot(event.Snapshot{Kind: s.kind, Events: events})
+			s := event.Snapshot{Kind: s.kind, Events: events}
+			if !s.Kind.Local() {
+				s.Clock, s.Within = seconds(w.ec2()), time.Second
+			}
+			sink.Snapshot(s)
 		}
 		t := time.NewTimer(again)
 		select {
