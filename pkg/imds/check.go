@@ -3,7 +3,6 @@ package imds
 import (
 	"context"
 	"errors"
-	"net/http"
 	"regexp"
 	"strings"
 	"time"
@@ -40,33 +39,37 @@ func (c Checkup) Hops() bool {
 // Check requests a token, the life cycle, the versions and every document, once each.
 func (s *Source) Check(ctx context.Context) Checkup {
 	var c Checkup
-	seen := &answersSeen{}
-	ctx = context.WithValue(ctx, answersSeenKey{}, seen)
-	client := s.newClient(oneOffPriority)
-	client.timeout = checkTimeout
-	lifeCycle, err := read(ctx, client, lifeCyclePath, parseLifeCycle)
-	c.Endpoint, c.Ahead, c.Dated = seen.endpoint, seen.ahead, seen.dated
-	if err != nil && (errors.Is(err, errToken) || !seen.dated) {
+	r := s.newReader(&patience{limit: checkLimit, fixed: true})
+	lifeCycle, err := read(ctx, r, lifeCyclePath, shortDocument, parseLifeCycle)
+	seen := &r.answers
+	c.Endpoint, c.Dated = seen.endpoint, !seen.date.IsZero()
+	if c.Dated {
+		c.Ahead = seen.at.Sub(seen.date).Truncate(time.Second)
+	}
+	if err != nil && (errors.Is(err, errToken) || !c.Dated) {
 		c.Unreachable = err
 		return c
 	}
 	c.LifeCycle = lifeCycle
-	if c.Build, err = read(ctx, client, versionsPath, newestVersion); err == nil && c.Build != "" {
+	if c.Build, err = read(ctx, r, versionsPath, longDocument, newestVersion); err == nil && c.Build != "" {
 		for _, added := range introduced {
 			if c.Build < added.version {
 				c.Lacking = append(c.Lacking, added.document)
 			}
 		}
 	}
-	client.observe = func(p Poll) { c.Polls = append(c.Polls, p) }
-	for _, poll := range []pollFunc{
-		pollSpot(client), pollTargetState(client, newTargetStates(Options{BootID: s.opts.BootID})), pollRebalance(client), pollMaintenance(client),
+	r.observe = func(p Poll) { c.Polls = append(c.Polls, p) }
+	for _, look := range []func(context.Context, *reader) (found, error){
+		lookForSpot, (&targetStates{opts: Options{BootID: s.opts.BootID}}).look, lookForRebalance, (&maintenance{}).look,
 	} {
-		_, _ = poll(ctx) // Its errors are in c.Polls.
+		_, _ = look(ctx, r) // Its errors are in c.Polls.
 	}
 	c.Slowest, c.Slow = seen.slowest, seen.slowest > fastAnswer
 	return c
 }
+
+// fastAnswer is the longest that a healthy service takes to answer. It is on the same host and needs milliseconds.
+const fastAnswer = 500 * time.Millisecond
 
 // versionsPath is the list of the versions of the metadata that the instance has, one per line. The SDK cleans the path.
 const versionsPath = "../.."
@@ -92,29 +95,4 @@ func newestVersion(body []byte) (string, error) {
 		}
 	}
 	return newest, nil
-}
-
-// answersSeen is what the answers to a check say beside what was requested.
-type answersSeen struct {
-	endpoint string
-	slowest  time.Duration
-	dated    bool
-	ahead    time.Duration // by the Date in the header
-}
-
-type answersSeenKey struct{}
-
-// noteForCheck notes what an answer says, if the request is part of a check.
-func noteForCheck(ctx context.Context, answer *http.Response, latency time.Duration) {
-	seen, ok := ctx.Value(answersSeenKey{}).(*answersSeen)
-	if !ok {
-		return
-	}
-	seen.slowest = max(seen.slowest, latency)
-	if answer.Request != nil {
-		seen.endpoint = answer.Request.URL.Scheme + "://" + answer.Request.URL.Host
-	}
-	if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
-		seen.dated, seen.ahead = true, time.Since(date).Truncate(time.Second)
-	}
 }

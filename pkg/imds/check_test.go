@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,9 +110,8 @@ func TestACheckNamesWhatIsNewerThanTheInstance(t *testing.T) {
 }
 
 func TestACheckTellsWhereAndHowFastTheServiceAnswers(t *testing.T) {
-	var lag atomic.Int64
-	lag.Store(int64(2 * time.Second))
-	inBubble(t, imds.Options{}, lagging(serve(map[string]string{lifeCyclePath: "spot"}), &lag), func(t *testing.T, source *imds.Source) {
+	slow := &lagging{next: serve(map[string]string{lifeCyclePath: "spot"}), lag: 2 * time.Second}
+	inBubble(t, imds.Options{}, slow, func(t *testing.T, source *imds.Source) {
 		c := source.Check(t.Context())
 		if c.Unreachable != nil || c.Endpoint != "http://169.254.169.254" || !c.Slow || c.Slowest.Round(time.Second) != 2*time.Second {
 			t.Errorf("of a slow service: got %+v", c)
@@ -123,7 +121,7 @@ func TestACheckTellsWhereAndHowFastTheServiceAnswers(t *testing.T) {
 				t.Errorf("%s", p)
 			}
 		}
-		lag.Store(0)
+		slow.lag = 0
 		if c := source.Check(t.Context()); c.Slow || c.Slowest > 100*time.Millisecond {
 			t.Errorf("of a fast service: got %+v", c)
 		}

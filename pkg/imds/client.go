@@ -8,26 +8,42 @@ import (
 	"io/fs"
 	"net/http"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
 )
 
-// How long one document may take, its session token included. The service is on the same host and answers in milliseconds.
+// The limits of one look, from the outside in: each contains those below it.
 //
-// A document that has not arrived after the first of these limits is reported as trouble. It is waited for all the same:
-// a service that answers in a few seconds still tells of a notice in time, while requests that are given up after one
-// second never hear of it. A late urgent request is hedged: others are made beside it, one after the other, so that
-// the end of an outage is seen at once, and the first answer counts. Each of them gets urgentLate, or as long as no
-// document has been answered. None is made while the service is slow or does not answer: it would not be answered
-// either, and a service that answers one request after the other would fall behind (see throttle).
+//	the silence of a loop           minSilence, 1 min or more: a look, its pause, and up to three documents
+//	a document                      firstLimit to longestLimit, 2 s to 20 s, its session token included
+//	a connection                    dialTimeout, 0.5 s, for each of the service's two addresses
+//
+// The service is on the same host and answers in milliseconds, so a document that has not come after two seconds is trouble. One that
+// takes a few seconds still tells of a notice in time: after each time-out the limit becomes longer, and once there is an answer, it
+// is four times what that took, as others may ask as well. Who looks for several documents asks for one after the other.
+//
+// EC2 drops what an instance sends above 1,024 packets a second to this service, its resolver and its clock together
+// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html, "Query throttling"). Some 170
+// requests a minute of ten packets each are 3 % of that, so there is no limit to their number here.
 const (
-	urgentLate     = time.Second
-	regularLate    = 2 * time.Second
-	requestTimeout = 15 * time.Second
-	checkTimeout   = 10 * time.Second // while somebody waits at a terminal
+	firstLimit   = 2 * time.Second
+	longestLimit = 20 * time.Second
+	checkLimit   = 10 * time.Second // while somebody waits at a terminal
+	growth       = 5                // after a time-out
+	roomFor      = 4                // answers
+	// dialTimeout is short because the service is on the same host: if there is no connection by then, a packet was lost.
+	dialTimeout = 500 * time.Millisecond
+)
+
+// The most that is read, in bytes. The longest document is the history of maintenance, with about 250 bytes for each event that the
+// instance ever had.
+const (
+	longDocument  = 64 << 10
+	shortDocument = 4 << 10
+	headerLimit   = 16 << 10
 )
 
 // Result is how a request for a document ended.
@@ -60,79 +76,58 @@ func (p Poll) String() string {
 	}
 }
 
-// client reads documents through the SDK, which keeps the session token and renews it.
-type client struct {
-	sdk *imds.Client
-	// hedgeSDK makes the hedging requests; nil if the documents are not urgent. It has a session token of its own, because
-	// an SDK client has one request fetch the token and makes the others wait for that.
-	hedgeSDK *imds.Client
-	priority priority
-	// late is when a request counts as trouble, timeout when it is given up.
-	late, timeout time.Duration
-	throttle      *throttle
-	observe       func(Poll)
+// patience is how long an answer is waited for. It grows after a time-out and shrinks with the next answer.
+type patience struct {
+	mu    sync.Mutex
+	limit time.Duration
+	fixed bool
 }
 
-// newClient returns a client that has no token yet. Each poller has its own: an SDK client lets only one request at a
-// time fetch a session token and makes the others wait for it, however long that takes.
-func (s *Source) newClient(p priority) *client {
-	c := &client{
-		sdk: s.newSDK(), priority: p, late: regularLate, timeout: requestTimeout, throttle: s.throttle, observe: s.opts.Observe,
-	}
-	if c.observe == nil {
-		c.observe = func(Poll) {}
-	}
-	if p == urgentPriority {
-		c.hedgeSDK, c.late = s.newSDK(), urgentLate
-	}
-	return c
+func (p *patience) now() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.limit
 }
 
-// newOneOffClient returns a client for callers that make a request once and repeat it when they need to: what hangs is
-// given up soon, so that the next item or the next attempt has its time, unless the service is known to be slow.
-func (s *Source) newOneOffClient() *client {
-	c := s.newClient(oneOffPriority)
-	if !s.throttle.isSlow() {
-		c.timeout = c.late
+func (p *patience) set(limit time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.fixed {
+		p.limit = min(max(limit, firstLimit), longestLimit)
 	}
-	return c
 }
 
-// newSDK returns a client of the SDK. The only configuration that it reads is the endpoint's environment variable: not
-// the shared config files, nor the variable that disables it.
-func (s *Source) newSDK() *imds.Client {
-	mode := imds.EndpointModeStateUnset
-	if strings.EqualFold(s.opts.EndpointMode, modeIPv6) {
-		mode = imds.EndpointModeStateIPv6
-	}
-	return imds.New(imds.Options{
-		Endpoint:                 s.opts.Endpoint,
-		EndpointMode:             mode,
-		HTTPClient:               s.newHTTPClient(),
-		ClientEnableState:        imds.ClientEnabled,
-		EnableFallback:           aws.FalseTernary,
-		Retryer:                  renewToken{},
-		DisableDefaultTimeout:    true,
-		DisableDefaultMaxBackoff: true,
-	})
+// reader reads documents, one after the other. Each has a client of the SDK of its own, which lets only one request at a time fetch a
+// session token, and has the others wait whatever their limits. What they share is the token (transport.go).
+type reader struct {
+	sdk      *imds.Client
+	patience *patience
+	observe  func(Poll)
+	answers  answers
 }
 
-// renewToken is the SDK's retry policy: once, at once, and only for what the SDK marks as retryable, which is an answer
-// of 401. By then it has dropped the session token, and the second attempt gets a new one. Every other failure waits for
-// the next poll.
-type renewToken struct{ aws.NopRetryer }
+// answers is what answers have said besides what was asked for.
+type answers struct {
+	endpoint string        // where the last one came from
+	slowest  time.Duration // the longest that one took
+	date     time.Time     // the service's clock, by the last one that said so; zero if none did
+	at       time.Time     // when that came
+	took     time.Duration
+}
 
-func (renewToken) MaxAttempts() int                             { return 2 }
-func (renewToken) RetryDelay(int, error) (time.Duration, error) { return 0, nil }
-func (renewToken) IsErrorRetryable(err error) bool {
-	var marked interface{ RetryableError() bool }
-	return errors.As(err, &marked) && marked.RetryableError()
+// newReader returns a reader that nobody else uses.
+func (s *Source) newReader(p *patience) *reader {
+	observe := s.opts.Observe
+	if observe == nil {
+		observe = func(Poll) {}
+	}
+	return &reader{sdk: s.newSDK(), patience: p, observe: observe}
 }
 
 // Document requests a document once, by its path below /latest/meta-data/, and returns it unchanged. The error is
 // fs.ErrNotExist if EC2 has none there.
 func (s *Source) Document(ctx context.Context, path string) ([]byte, error) {
-	body, present, err := s.newOneOffClient().get(ctx, path)
+	body, present, err := s.newReader(s.oneOff).get(ctx, path, longDocument)
 	if err == nil && !present {
 		err = fs.ErrNotExist
 	}
@@ -142,12 +137,12 @@ func (s *Source) Document(ctx context.Context, path string) ([]byte, error) {
 	return body, nil
 }
 
-// read requests a document and parses it. An absent document is the zero value of T and no error.
-func read[T any](ctx context.Context, c *client, path string, parse func([]byte) (T, error)) (T, error) {
+// read requests a document of that size at most and parses it. An absent document is the zero value of T and no error.
+func read[T any](ctx context.Context, r *reader, path string, size int64, parse func([]byte) (T, error)) (T, error) {
 	start := time.Now()
 	var value T
 	result := Absent
-	body, present, err := c.get(ctx, path)
+	body, present, err := r.get(ctx, path, size)
 	if err == nil && present {
 		result = OK
 		value, err = parse(body)
@@ -157,152 +152,40 @@ func read[T any](ctx context.Context, c *client, path string, parse func([]byte)
 		value, result = none, Failed
 		err = readingError(path, err)
 	}
-	c.observe(Poll{Document: path, Result: result, Err: err, Latency: time.Since(start)})
+	r.observe(Poll{Document: path, Result: result, Err: err, Latency: time.Since(start)})
 	return value, err
 }
 
 func readingError(path string, err error) error { return fmt.Errorf("reading %q: %w", path, err) }
 
 // get returns the body of a document, or present = false if EC2 has none. The path is one below /latest/meta-data/, or
-// below /latest/ if it begins with "dynamic/". A late answer is reported to the context's withLateReport.
-func (c *client) get(ctx context.Context, path string) (body []byte, present bool, err error) {
-	waiting, giveUp := context.WithCancel(ctx)
-	defer giveUp()
-	h := &hedge{client: c, path: path, timeout: c.timeout, cancelFirst: giveUp, done: make(chan struct{})}
-	late := time.AfterFunc(c.late, func() { h.run(waiting) })
-	got := c.request(waiting, path, &h.first)
-	giveUp()
-	if !late.Stop() {
-		<-h.done
-	}
-	if h.answer != nil {
-		got = *h.answer
-	}
-	switch {
-	case got.timedOut && ctx.Err() != nil: // the caller's deadline, not the request's
-		got.err = h.first.during(ctx.Err())
-	case got.timedOut:
-		got.err = h.first.during(noAnswer(h.timeout))
-	}
-	return got.body, got.present, got.err
-}
-
-// request makes a request for a document when it has got its slot.
-func (c *client) request(ctx context.Context, path string, last *exchange) answer {
-	release, err := c.throttle.acquire(ctx, c.priority)
-	if err != nil {
-		return answer{err: err}
-	}
-	defer release()
-	asked := time.Now()
-	limited, cancel := context.WithTimeout(ctx, c.timeout)
+// below /latest/ if it begins with "dynamic/".
+func (r *reader) get(ctx context.Context, path string, size int64) (body []byte, present bool, err error) {
+	limit := r.patience.now()
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	got := c.send(limited, c.sdk, path, last)
-	if got.timedOut && c.timeout == requestTimeout {
-		c.throttle.noteTimeout(asked)
-	}
-	return got
-}
-
-// answer is how a request for a document ended.
-type answer struct {
-	body     []byte
-	present  bool
-	err      error
-	timedOut bool
-}
-
-func noAnswer(limit time.Duration) error {
-	return fmt.Errorf("no answer within %s: %w", limit, context.DeadlineExceeded)
-}
-
-// send makes one request for a document, until ctx ends.
-func (c *client) send(ctx context.Context, sdk *imds.Client, path string, last *exchange) answer {
-	content, err := open(context.WithValue(ctx, exchangeKey{}, last), sdk, path)
-	var body []byte
+	last := &exchange{size: size, answers: &r.answers}
+	asked := time.Now()
+	content, err := open(context.WithValue(limited, exchangeKey{}, last), r.sdk, path)
 	if err == nil {
 		defer func() { _ = content.Close() }()
 		body, err = io.ReadAll(content)
 	}
 	switch {
 	case err == nil && last.status == http.StatusOK:
-		return answer{body: body, present: true}
+		present = true
 	case last.absent():
-		return answer{}
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return answer{err: ctx.Err(), timedOut: true}
+		body = nil
+	case ctx.Err() != nil: // the caller's deadline, not the document's
+		return nil, false, last.during(ctx.Err())
+	case limited.Err() != nil:
+		r.patience.set(growth * limit)
+		return nil, false, last.during(fmt.Errorf("no answer within %s: %w", limit, context.DeadlineExceeded))
 	default:
-		return answer{err: last.during(last.cause(err))}
+		return nil, false, last.during(last.cause(err))
 	}
-}
-
-// hedge reports a request that is late, and makes others beside it.
-type hedge struct {
-	client      *client
-	path        string
-	first       exchange      // of the late request
-	timeout     time.Duration // the limit that was last reported
-	cancelFirst func()
-	answer      *answer // to another request, which has come first
-	done        chan struct{}
-}
-
-// run reports the request as late, unless the service is known to be slow, and makes others beside it until one is
-// answered or ctx, which is the first request's, ends. An error is no answer, as the first request may still get a good
-// one: it is only observed.
-func (h *hedge) run(ctx context.Context) {
-	defer close(h.done)
-	late := h.client.late
-	for h.client.throttle.isSlow() {
-		if !sleep(ctx, late) {
-			return
-		}
-	}
-	if ctx.Err() != nil {
-		return
-	}
-	h.timeout = late
-	if report, ok := ctx.Value(lateReportKey{}).(func(error)); ok {
-		report(readingError(h.path, h.first.during(noAnswer(late))))
-	}
-	for h.client.hedgeSDK != nil && ctx.Err() == nil {
-		next := time.Now().Add(late)
-		if !h.client.throttle.mayBeStrained() {
-			timeout := min(max(h.client.throttle.sinceAnswer(), late), requestTimeout)
-			if h.answer = h.client.hedgeRequest(ctx, h.path, timeout); h.answer != nil {
-				h.cancelFirst()
-				return
-			}
-			next = next.Add(timeout - late)
-		}
-		_ = sleep(ctx, time.Until(next))
-	}
-}
-
-// hedgeRequest makes one more request for a document. It returns nil if that brought no good answer.
-func (c *client) hedgeRequest(ctx context.Context, path string, timeout time.Duration) *answer {
-	asked := time.Now()
-	limited, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	var last exchange
-	got := c.send(limited, c.hedgeSDK, path, &last)
-	switch {
-	case got.timedOut:
-		got.err = last.during(noAnswer(timeout))
-	case ctx.Err() != nil: // the first request was answered
-		return nil
-	case got.err == nil:
-		return &got
-	}
-	c.observe(Poll{Document: path, Result: Failed, Err: readingError(path, got.err), Latency: time.Since(asked)})
-	return nil
-}
-
-type lateReportKey struct{}
-
-// withLateReport returns a context whose requests report that they are late, and go on waiting.
-func withLateReport(ctx context.Context, report func(error)) context.Context {
-	return context.WithValue(ctx, lateReportKey{}, report)
+	r.patience.set(roomFor * time.Since(asked))
+	return body, present, nil
 }
 
 // open calls the SDK's operation for the path.
@@ -321,25 +204,51 @@ func open(ctx context.Context, sdk *imds.Client, path string) (io.ReadCloser, er
 	return out.Content, nil
 }
 
-// exchange is the last HTTP exchange that the SDK made for a document, noted by the transport. The SDK's own errors bury
-// the status below layers of wording, one of which cannot be unwrapped.
+// newSDK returns a client of the SDK. The only configuration that it reads is the endpoint's environment variable: not the shared config
+// files, nor the variable that disables it.
+func (s *Source) newSDK() *imds.Client {
+	mode := imds.EndpointModeStateUnset
+	if strings.EqualFold(s.opts.EndpointMode, modeIPv6) {
+		mode = imds.EndpointModeStateIPv6
+	}
+	return imds.New(imds.Options{
+		Endpoint:          s.opts.Endpoint,
+		EndpointMode:      mode,
+		HTTPClient:        s.newHTTPClient(),
+		ClientEnableState: imds.ClientEnabled,
+		EnableFallback:    aws.FalseTernary,
+		Retryer:           renewToken{},
+		// The limits are ours.
+		DisableDefaultTimeout: true, DisableDefaultMaxBackoff: true,
+	})
+}
+
+// renewToken is the SDK's retry policy: once, at once, and only for what the SDK marks as retryable, which is an answer
+// of 401. By then it has dropped the session token, and the second attempt gets a new one. Every other failure waits for
+// the next look.
+type renewToken struct{ aws.NopRetryer }
+
+func (renewToken) MaxAttempts() int                             { return 2 }
+func (renewToken) RetryDelay(int, error) (time.Duration, error) { return 0, nil }
+func (renewToken) IsErrorRetryable(err error) bool {
+	var marked interface{ RetryableError() bool }
+	return errors.As(err, &marked) && marked.RetryableError()
+}
+
+// exchange is the last HTTP exchange that the SDK made for a document, noted by httpClient. The SDK's own errors bury the status below
+// layers of wording, one of which cannot be unwrapped.
 type exchange struct {
-	token  atomic.Bool // it was for a session token, not the document; read while the request waits
-	status int         // of the answer; 0 if none came
-	err    error
+	size    int64
+	answers *answers
+	token   bool // it was for a session token, not the document
+	status  int  // of the answer; 0 if none came
+	err     error
 }
 
 type exchangeKey struct{}
 
-func (e *exchange) begin(token bool) {
-	e.token.Store(token)
-	e.status, e.err = 0, nil
-}
-
 // absent reports whether the service answered that there is no such document.
-func (e *exchange) absent() bool {
-	return !e.token.Load() && e.status == http.StatusNotFound && e.err == nil
-}
+func (e *exchange) absent() bool { return !e.token && e.status == http.StatusNotFound && e.err == nil }
 
 // cause says in plain words why the request failed; err is what the SDK says, which takes any 2xx for success: EC2 knows
 // no empty success, and only what it says expressly is read as "nothing is announced".
@@ -349,7 +258,7 @@ func (e *exchange) cause(err error) error {
 		return e.err
 	case e.status == http.StatusForbidden:
 		return errors.New("the metadata service refuses to answer (403): it is disabled for this instance, or a proxy stands before it")
-	case e.status == http.StatusUnauthorized && !e.token.Load():
+	case e.status == http.StatusUnauthorized && !e.token:
 		return errors.New("the metadata service does not accept the token that it has just given (401)")
 	case e.status != 0 && e.status != http.StatusOK:
 		return unexpectedStatus(e.status)
@@ -368,7 +277,7 @@ var errToken = errors.New("asking for a session token")
 
 // during marks err as one of the session token's, if it is.
 func (e *exchange) during(err error) error {
-	if e.token.Load() {
+	if e.token {
 		return fmt.Errorf("%w: %w", errToken, err)
 	}
 	return err

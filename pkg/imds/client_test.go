@@ -34,10 +34,10 @@ func TestTroubleIsNamedInPlainWords(t *testing.T) {
 		"busy giving tokens":   {"token", answer{status: 503}, "asking for a session token: the metadata service answers 503"},
 		"redirect":             {spotPath, answer{status: 302, header: http.Header{"Location": {"http://192.0.2.1/"}}}, "answers 302 Found"},
 		"empty success":        {spotPath, answer{status: 204}, "answers 204 No Content"},
-		"hang":                 {spotPath, answer{hang: true}, "no answer within 1s"},
-		"hang giving tokens":   {"token", answer{hang: true}, "asking for a session token: no answer within 1s"},
-		"too large":            {spotPath, answer{body: strings.Repeat(" ", 64<<10+1)}, "longer than 64 KiB"},
-		"too large a token":    {"token", answer{body: strings.Repeat("x", 64<<10+1)}, "asking for a session token: the answer is longer than 64 KiB"},
+		"hang":                 {spotPath, answer{hang: true}, "no answer within 2s"},
+		"hang giving tokens":   {"token", answer{hang: true}, "asking for a session token: no answer within 2s"},
+		"too large":            {spotPath, answer{body: strings.Repeat(" ", 64<<10+1)}, "longer than 4 KiB"},
+		"too large a token":    {"token", answer{body: strings.Repeat("x", 64<<10+1)}, "asking for a session token: the answer is longer than 4 KiB"},
 		"an empty token":       {"token", answer{status: 200}, "0 bytes that are no token"},
 		"a token of two lines": {"token", answer{body: "a\nb"}, "3 bytes that are no token"},
 		"a token for no time":  {"token", answer{body: "a"}, `a token for "" seconds`},
@@ -67,12 +67,16 @@ func TestTroubleIsNamedInPlainWords(t *testing.T) {
 }
 
 func TestLongestBodyIsRead(t *testing.T) {
-	notice := announced[spotPath]
-	ec2 := serve(map[string]string{spotPath: notice + strings.Repeat(" ", 64<<10-len(notice))})
-	bubble(t, spotOnly, ec2, func(t *testing.T, sink *sink) {
+	ec2 := serve(map[string]string{lifeCyclePath: "spot"})
+	for path, size := range map[string]int{spotPath: 4 << 10, scheduledPath: 64 << 10} {
+		ec2.say(path, answer{body: announced[path] + strings.Repeat(" ", size-len(announced[path]))})
+	}
+	bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
 		time.Sleep(headStart)
-		if events, _ := sink.last(event.SpotInterruption); len(events) != 1 {
-			t.Errorf("got %v", events)
+		for _, kind := range []event.Kind{event.SpotInterruption, event.ScheduledMaintenance} {
+			if events, _ := sink.last(kind); len(events) != 1 {
+				t.Errorf("%s: got %v", kind, events)
+			}
 		}
 	})
 }
@@ -136,7 +140,7 @@ func TestObserverSeesEveryRequest(t *testing.T) {
 		defer mu.Unlock()
 		seen[p.Document] = append(seen[p.Document], p)
 	}}
-	bubble(t, opts, ec2, func(t *testing.T, _ *sink) { time.Sleep(2200 * time.Millisecond) }) // the second beside the first has been given up
+	bubble(t, opts, ec2, func(t *testing.T, _ *sink) { time.Sleep(2200 * time.Millisecond) })
 	for path, want := range map[string]imds.Result{
 		lifeCyclePath: imds.OK, spotPath: imds.OK, rebalancePath: imds.Failed, targetStatePath: imds.Failed,
 		scheduledPath: imds.Absent, historyPath: imds.Absent,
@@ -150,8 +154,8 @@ func TestObserverSeesEveryRequest(t *testing.T) {
 			t.Errorf("%s: observed %q with error %v, want %q", path, p.Result, p.Err, want)
 		}
 	}
-	if hang := seen[targetStatePath]; len(hang) > 0 && hang[0].Latency != time.Second {
-		t.Errorf("a request that hangs was observed to take %s, want 1s", hang[0].Latency)
+	if hang := seen[targetStatePath]; len(hang) > 0 && hang[0].Latency != 2*time.Second {
+		t.Errorf("a request that hangs was observed to take %s, want 2s", hang[0].Latency)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // spotPath is the notice of a spot interruption:
@@ -26,8 +27,8 @@ const spotPath = "spot/instance-action"
 // spotActions are the actions that EC2 documents.
 var spotActions = []string{"terminate", "stop", "hibernate"}
 
-func pollSpot(c *client) pollFunc {
-	return func(ctx context.Context) (found, error) { return read(ctx, c, spotPath, parseSpot) }
+func lookForSpot(ctx context.Context, r *reader) (found, error) {
+	return read(ctx, r, spotPath, shortDocument, parseSpot)
 }
 
 // parseSpot reads the notice. A known action or a readable time is enough: an interruption that is half understood is
@@ -38,18 +39,22 @@ func parseSpot(body []byte) (found, error) {
 		return found{}, err
 	}
 	action := strings.TrimSpace(doc.Action)
-	at, err := parseTime(doc.Time)
-	if err != nil && !slices.Contains(spotActions, action) {
-		return found{}, fmt.Errorf("neither the action %q nor the time %q can be read", doc.Action, doc.Time)
+	at, noTime := parseTime(doc.Time)
+	if noTime != nil && !slices.Contains(spotActions, action) {
+		return found{}, fmt.Errorf("neither the action %s nor the time %s can be read", shown(doc.Action), shown(doc.Time))
 	}
-	e := event.Event{Kind: event.SpotInterruption, Code: action, State: event.Pending, Deadline: at}
-	if err != nil {
+	e := event.Event{Kind: event.SpotInterruption, State: event.Pending, Deadline: at}
+	noCode := errors.New("it names no action")
+	if action != "" {
+		e.Code, noCode = parseCode(action)
+	}
+	if noTime != nil {
 		e.ID = contentID(e.Kind, action, doc.Time)
-		return found{[]event.Event{e}, readingError(spotPath, fmt.Errorf("its time: %w", err))}, nil
+		return found{[]event.Event{e}, readingError(spotPath, fmt.Errorf("its time: %w", noTime))}, nil
 	}
 	e.ID = contentID(e.Kind, action, at.Format(time.RFC3339Nano))
-	if action == "" {
-		return found{[]event.Event{e}, readingError(spotPath, errors.New("it names no action"))}, nil
+	if noCode != nil {
+		return found{[]event.Event{e}, readingError(spotPath, noCode)}, nil
 	}
 	return found{events: []event.Event{e}}, nil
 }
@@ -61,8 +66,8 @@ func parseSpot(body []byte) (found, error) {
 // It is absent until EC2 sees an elevated risk of interruption. EC2 is not known to withdraw it.
 const rebalancePath = "events/recommendations/rebalance"
 
-func pollRebalance(c *client) pollFunc {
-	return func(ctx context.Context) (found, error) { return read(ctx, c, rebalancePath, parseRebalance) }
+func lookForRebalance(ctx context.Context, r *reader) (found, error) {
+	return read(ctx, r, rebalancePath, shortDocument, parseRebalance)
 }
 
 // parseRebalance reads the recommendation. Its time is all it says and its only identity, so without one it is an error.
@@ -99,31 +104,28 @@ const (
 // maintenanceLayout is how EC2 writes dates in these lists.
 const maintenanceLayout = "2 Jan 2006 15:04:05 GMT"
 
-// maintenance remembers what the last poll found, because a list that can only be read in part must not make an event
+// maintenance remembers what the last look found, because a list that can only be read in part must not make an event
 // vanish: that would look like its end.
 type maintenance struct {
-	client *client
-	last   []event.Event
+	last []event.Event
 	// instance is the machine's ID, known once something is announced: it decides when this machine of a fleet begins.
 	instance string
 }
 
-func pollMaintenance(c *client) pollFunc { return (&maintenance{client: c}).poll }
-
-// poll reads both lists. Without the first one it fails. If the second one fails, or either has entries without a
-// readable identity, events of the last poll that are not listed now stay as they were.
-func (m *maintenance) poll(ctx context.Context) (found, error) {
-	scheduled, err := read(ctx, m.client, scheduledPath, parseMaintenance)
+// look reads both lists. Without the first one it fails. If the second one fails, or either has entries without a
+// readable identity, events of the last look that are not listed now stay as they were.
+func (m *maintenance) look(ctx context.Context, r *reader) (found, error) {
+	scheduled, err := read(ctx, r, scheduledPath, longDocument, parseMaintenance)
 	if err != nil {
 		return found{}, err
 	}
-	history, err := read(ctx, m.client, historyPath, parseMaintenance)
+	history, err := read(ctx, r, historyPath, longDocument, parseMaintenance)
 	events := mergeMaintenance(scheduled.events, slices.DeleteFunc(history.events, isPending))
 	if err != nil || scheduled.unidentified || history.unidentified {
 		events = mergeMaintenance(events, m.last)
 	}
 	m.last = events
-	m.addInstance(ctx, events)
+	m.addInstance(ctx, r, events)
 	errs := []error{nil, nil, err}
 	if scheduled.err != nil {
 		errs[0] = readingError(scheduledPath, scheduled.err)
@@ -134,10 +136,10 @@ func (m *maintenance) poll(ctx context.Context) (found, error) {
 	return found{slices.Clone(events), errors.Join(errs...)}, nil
 }
 
-// addInstance puts the instance's ID into events. If it cannot be read, they count without it until the next poll.
-func (m *maintenance) addInstance(ctx context.Context, events []event.Event) {
+// addInstance puts the instance's ID into events. If it cannot be read, they count without it until the next look.
+func (m *maintenance) addInstance(ctx context.Context, r *reader, events []event.Event) {
 	if len(events) > 0 && m.instance == "" {
-		m.instance, _ = read(ctx, m.client, instancePath, parseText) // an error is observed
+		m.instance, _ = read(ctx, r, instancePath, shortDocument, parseText) // an error is observed
 	}
 	for i := range events {
 		events[i].Instance = m.instance
@@ -171,6 +173,12 @@ type maintenanceList struct {
 	unidentified bool  // an entry has no identity
 }
 
+// The most entries of a list that are read, and the most faults of a list that are told.
+const (
+	mostEntries = 256
+	mostFaults  = 3
+)
+
 // parseMaintenance reads a list. A bad entry hides no other.
 func parseMaintenance(body []byte) (maintenanceList, error) {
 	if len(strings.TrimSpace(string(body))) == 0 {
@@ -185,6 +193,10 @@ func parseMaintenance(body []byte) (maintenanceList, error) {
 	}
 	var list maintenanceList
 	var errs []error
+	if len(entries) > mostEntries {
+		errs = append(errs, fmt.Errorf("it has %d entries, of which %d are read", len(entries), mostEntries))
+		entries, list.unidentified = entries[:mostEntries], true
+	}
 	for i, raw := range entries {
 		e, err := parseMaintenanceEvent(raw)
 		if err != nil {
@@ -197,7 +209,7 @@ func parseMaintenance(body []byte) (maintenanceList, error) {
 		list.events = append(list.events, e)
 	}
 	list.events = mergeMaintenance(list.events, nil)
-	list.err = errors.Join(errs...)
+	list.err = errors.Join(errs[:min(len(errs), mostFaults)]...)
 	return list, nil
 }
 
@@ -208,26 +220,38 @@ func parseMaintenanceEvent(raw json.RawMessage) (event.Event, error) {
 	if err := decode(raw, &doc); err != nil {
 		return event.Event{}, err
 	}
-	e := event.Event{
-		ID:          strings.TrimSpace(doc.EventID),
-		Kind:        event.ScheduledMaintenance,
-		Code:        strings.TrimSpace(doc.Code),
-		State:       parseMaintenanceState(doc.State, doc.Description),
-		Description: strings.TrimSpace(doc.Description),
-	}
-	if e.ID == "" && e.Code == "" {
+	id, code := strings.TrimSpace(doc.EventID), strings.TrimSpace(doc.Code)
+	if id == "" && code == "" {
 		return event.Event{}, errors.New("it has neither an EventId nor a Code")
 	}
-	if e.ID == "" {
-		e.ID = contentID(e.Kind, e.Code, doc.NotBefore)
+	e := event.Event{
+		ID:          id,
+		Kind:        event.ScheduledMaintenance,
+		State:       parseMaintenanceState(doc.State, doc.Description),
+		Description: text.Visible(strings.TrimSpace(doc.Description), longestDescription),
 	}
 	var errs []error
-	var err error
-	if e.Deadline, err = parseMaintenanceDate(doc.NotBefore); err != nil {
-		errs = append(errs, fmt.Errorf("NotBefore of %q: %w", e.ID, err))
+	note := func(what string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s of %q: %w", what, e.ID, err))
+		}
 	}
-	if e.Until, err = parseMaintenanceDate(doc.NotAfter); err != nil && doc.NotAfter != "" {
-		errs = append(errs, fmt.Errorf("NotAfter of %q: %w", e.ID, err))
+	var err error
+	if id == "" {
+		e.ID = contentID(e.Kind, code, doc.NotBefore)
+	} else if _, err = parseCode(id); err != nil {
+		e.ID = contentID(e.Kind, id, code, doc.NotBefore)
+		note("EventId", err)
+	}
+	if code != "" {
+		e.Code, err = parseCode(code)
+		note("Code", err)
+	}
+	e.Deadline, err = parseMaintenanceDate(doc.NotBefore)
+	note("NotBefore", err)
+	if doc.NotAfter != "" {
+		e.Until, err = parseMaintenanceDate(doc.NotAfter)
+		note("NotAfter", err)
 	}
 	return e, errors.Join(errs...)
 }
@@ -249,14 +273,14 @@ func parseMaintenanceState(state, description string) event.State {
 }
 
 // parseMaintenanceDate also takes a date as EC2 writes it elsewhere.
-func parseMaintenanceDate(text string) (time.Time, error) {
-	text = strings.TrimSpace(text)
+func parseMaintenanceDate(date string) (time.Time, error) {
+	date = strings.TrimSpace(date)
 	for _, layout := range []string{maintenanceLayout, time.RFC3339} {
-		if at, err := time.Parse(layout, text); err == nil {
+		if at, err := time.Parse(layout, date); err == nil {
 			return at.UTC(), nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("%q is no date like %q", text, "21 Jan 2019 09:00:43 GMT")
+	return time.Time{}, fmt.Errorf("%s is no date like %q", shown(date), "21 Jan 2019 09:00:43 GMT")
 }
 
 // targetStatePath is the state that the instance's Auto Scaling group wants it to be in, as plain text: Detached,
@@ -298,39 +322,35 @@ const (
 type targetStates struct {
 	opts     Options
 	served   bool   // the instance was in service
-	state    string // from the last successful poll
-	settled  bool   // a poll has found a state whose meaning is certain; events is that
+	state    string // from the last good look
+	settled  bool   // a look has found a state whose meaning is certain; events is that
 	events   []event.Event
-	reported map[reportedState]bool
+	reported reportedState
 }
 
-// reportedState is an unknown state, and whether it was taken for a departure.
+// reportedState is an unknown state that was reported last, and whether it was taken for a departure.
 type reportedState struct {
 	state   string
 	departs bool
 }
 
-func newTargetStates(opts Options) *targetStates {
-	return &targetStates{opts: opts, served: opts.WasInService, reported: map[reportedState]bool{}}
-}
-
-func pollTargetState(c *client, t *targetStates) pollFunc {
-	return func(ctx context.Context) (found, error) {
-		state, err := read(ctx, c, targetStatePath, parseTargetState)
-		if err != nil {
-			return found{}, err
-		}
-		return t.follow(state)
+func (t *targetStates) look(ctx context.Context, r *reader) (found, error) {
+	state, err := read(ctx, r, targetStatePath, shortDocument, parseTargetState)
+	if err != nil {
+		return found{}, err
 	}
+	return t.follow(state)
 }
 
-var stateName = regexp.MustCompile(`^([A-Z][a-z]+)+$`)
+var stateName = regexp.MustCompile(`^([A-Z][a-z]+)+(:([A-Z][a-z]+)+){0,2}$`)
+
+// longestState is the length of the longest target lifecycle state that is taken for one, in bytes.
+const longestState = 64
 
 // parseTargetState accepts all that looks like a state, as EC2 may add some; an error page or noise does not.
 func parseTargetState(body []byte) (string, error) {
 	state := strings.TrimSpace(string(body))
-	names := strings.Split(state, ":")
-	if len(names) > 3 || slices.ContainsFunc(names, func(name string) bool { return len(name) > 32 || !stateName.MatchString(name) }) {
+	if len(state) > longestState || !stateName.MatchString(state) {
 		return "", fmt.Errorf("%d bytes that are no lifecycle state", len(body))
 	}
 	return state, nil
@@ -373,10 +393,10 @@ func (t *targetStates) follow(state string) (found, error) {
 
 // reportUnknown reports an unknown state once, and again if it means something else now.
 func (t *targetStates) reportUnknown(s reportedState) {
-	if !t.reported[s] && t.opts.Strange != nil {
+	if t.reported != s && t.opts.Strange != nil {
 		t.opts.Strange(s.state, s.departs)
 	}
-	t.reported[s] = true
+	t.reported = s
 }
 
 // departure is the event of the instance leaving for a state. Its ID contains the boot, because a group that stops its
@@ -401,13 +421,33 @@ func decode(body []byte, into any) error {
 }
 
 // parseTime reads a time as spot and rebalance documents give it, in UTC.
-func parseTime(text string) (time.Time, error) {
-	at, err := time.Parse(time.RFC3339, strings.TrimSpace(text))
+func parseTime(said string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, strings.TrimSpace(said))
 	if err != nil {
-		return time.Time{}, fmt.Errorf("%q is no time like 2017-09-18T08:22:00Z", text)
+		return time.Time{}, fmt.Errorf("%s is no time like 2017-09-18T08:22:00Z", shown(said))
 	}
 	return at.UTC(), nil
 }
+
+// The longest texts of a document that are taken over or shown, in bytes.
+const (
+	longestCode        = 64
+	longestDescription = 256
+)
+
+// codeShape is what codes and IDs look like, such as "system-reboot" and "instance-event-0d59937288b749b32".
+var codeShape = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+
+// parseCode returns a code or an ID, or an error that shows it. What is none is never interpreted, and goes no further.
+func parseCode(said string) (string, error) {
+	if len(said) > longestCode || !codeShape.MatchString(said) {
+		return "", fmt.Errorf("%s is no code of letters, digits, - and _", shown(said))
+	}
+	return said, nil
+}
+
+// shown is a text of a document as an error shows it.
+func shown(said string) string { return `"` + text.Visible(said, longestCode) + `"` }
 
 // contentID is the identity of an event whose document has none: its kind, and a digest of what it says.
 func contentID(kind event.Kind, content ...string) string {

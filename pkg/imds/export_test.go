@@ -34,11 +34,16 @@ func ParseTargetState(body []byte) ([]event.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := newTargetStates(Options{BootID: "boot", WasInService: true}).follow(state)
+	r, err := (&targetStates{opts: Options{BootID: "boot"}, served: true}).follow(state)
 	return r.events, err
 }
 
 func ParseMaintenance(body []byte) ([]event.Event, error) {
 	l, err := parseMaintenance(body)
 	return l.events, err
+}
+
+// InstanceParsers read the documents that say what the instance is.
+var InstanceParsers = map[string]func([]byte) (string, error){
+	"text": parseText, "life cycle": parseLifeCycle, "account": parseAccount, "version": newestVersion,
 }

@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"testing"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 func FuzzSpot(f *testing.F) {
@@ -75,6 +77,9 @@ func fuzz(f *testing.F, folder string, parse func([]byte) ([]event.Event, error)
 			if e.ID == "" || e.Kind == "" || e.State == "" {
 				t.Fatalf("incomplete event %+v", e)
 			}
+			if !code.MatchString(e.ID) || e.Code != "" && !code.MatchString(e.Code) || text.Visible(e.Description, 256) != e.Description {
+				t.Fatalf("more than a code: %+v", e)
+			}
 			if _, err := json.Marshal(e); err != nil {
 				t.Fatalf("event cannot be recorded: %v", err)
 			}
@@ -83,6 +88,24 @@ func fuzz(f *testing.F, folder string, parse func([]byte) ([]event.Event, error)
 			t.Fatalf("read twice:\n%+v\n%+v", events, again)
 		}
 		check(t, events)
+	})
+}
+
+// code is what IDs and codes of events are made of; a target lifecycle state has colons.
+var code = regexp.MustCompile(`^[A-Za-z0-9_:-]{1,64}$`)
+
+// FuzzInstance reads the documents that say what the instance is.
+func FuzzInstance(f *testing.F) {
+	for _, body := range []string{"i-0a1b2c3d4e5f60718", "spot", "us-east-1a\n", `{"accountId": "123456789012"}`, "<html>", "\x1b[2J"} {
+		f.Add([]byte(body))
+	}
+	line := regexp.MustCompile(`^[!-~]{0,255}$`)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for name, parse := range imds.InstanceParsers {
+			if value, err := parse(body); !line.MatchString(value) || err != nil && value != "" {
+				t.Fatalf("%s: %q and error %v", name, value, err)
+			}
+		}
 	})
 }
 

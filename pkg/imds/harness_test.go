@@ -200,10 +200,12 @@ type delivery struct {
 	events []event.Event
 	err    error
 	at     time.Time
+	clock  time.Time
+	within time.Duration
 }
 
 func (s *sink) Snapshot(snapshot event.Snapshot) {
-	s.keep(delivery{kind: snapshot.Kind, events: snapshot.Events})
+	s.keep(delivery{kind: snapshot.Kind, events: snapshot.Events, clock: snapshot.Clock, within: snapshot.Within})
 }
 
 func (s *sink) Trouble(kind event.Kind, err error) { s.keep(delivery{kind: kind, err: err}) }

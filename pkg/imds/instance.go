@@ -2,7 +2,6 @@ package imds
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -86,10 +85,10 @@ func (s *Source) Scope(lifeCycle string) Scope {
 // askLifeCycle retries until the life cycle is known, and sends it. An absent document (some simulators have none) is
 // retried like a failed one; nothing waits for it.
 func (s *Source) askLifeCycle(ctx context.Context, known chan<- string) {
-	client := s.newClient(regularPriority)
-	asking := cadence{interval: DefaultUrgentInterval, maxInterval: maxBackoff}
+	reader := s.newReader(s.oneOff)
+	asking := cadence{interval: DefaultUrgentInterval, most: longestPause}
 	for failures := 1; ; failures++ {
-		if lifeCycle, err := read(ctx, client, lifeCyclePath, parseLifeCycle); err == nil && lifeCycle != "" {
+		if lifeCycle, err := read(ctx, reader, lifeCyclePath, shortDocument, parseLifeCycle); err == nil && lifeCycle != "" {
 			known <- lifeCycle
 			return
 		}
@@ -99,11 +98,11 @@ func (s *Source) askLifeCycle(ctx context.Context, known chan<- string) {
 	}
 }
 
-var lifeCycleShape = regexp.MustCompile(`^[a-z][a-z-]*$`)
+var lifeCycleShape = regexp.MustCompile(`^[a-z][a-z-]{0,63}$`)
 
 func parseLifeCycle(body []byte) (string, error) {
-	lifeCycle, _ := parseText(body)
-	if len(lifeCycle) > 64 || !lifeCycleShape.MatchString(lifeCycle) {
+	lifeCycle := strings.TrimSpace(string(body))
+	if !lifeCycleShape.MatchString(lifeCycle) {
 		return "", fmt.Errorf("%d bytes that are no life cycle", len(body))
 	}
 	return lifeCycle, nil
@@ -126,7 +125,7 @@ type Instance struct {
 // errors of what failed. It may take seconds if the service hangs; ctx bounds that.
 func (s *Source) Instance(ctx context.Context) (Instance, error) {
 	var i Instance
-	client := s.newOneOffClient()
+	reader := s.newReader(s.oneOff)
 	var errs []error
 	for _, item := range []struct {
 		path  string
@@ -145,17 +144,20 @@ func (s *Source) Instance(ctx context.Context) (Instance, error) {
 		{"public-ipv4", parseText, &i.PublicIP},
 		{"public-hostname", parseText, &i.PublicName},
 	} {
-		value, err := read(ctx, client, item.path, item.parse)
+		value, err := read(ctx, reader, item.path, shortDocument, item.parse)
 		*item.into = value
 		errs = append(errs, err)
 	}
 	return i, errors.Join(errs...)
 }
 
+// line is what a document of one line may be: an ID, a name, an address.
+var line = regexp.MustCompile(`^[!-~]{0,255}$`)
+
 // parseText reads a document of one line.
 func parseText(body []byte) (string, error) {
 	text := strings.TrimSpace(string(body))
-	if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) {
+	if !line.MatchString(text) {
 		return "", fmt.Errorf("%d bytes that are no line of text", len(body))
 	}
 	return text, nil
@@ -163,8 +165,8 @@ func parseText(body []byte) (string, error) {
 
 func parseAccount(body []byte) (string, error) {
 	var doc struct{ AccountID string }
-	if err := json.Unmarshal(body, &doc); err != nil {
-		return "", fmt.Errorf("decoding %d bytes: %w", len(body), err)
+	if err := decode(body, &doc); err != nil {
+		return "", err
 	}
-	return doc.AccountID, nil
+	return parseText([]byte(doc.AccountID))
 }

@@ -1,16 +1,15 @@
-// Package imds is the event source over EC2's instance metadata service: it polls the documents in which EC2 announces
+// Package imds is the event source over EC2's instance metadata service: it looks at the documents in which EC2 announces
 // what will happen to the machine and turns them into events.
 //
-//	spot/instance-action                    spot-interruption         urgent
-//	autoscaling/target-lifecycle-state      asg-termination           urgent
-//	events/recommendations/rebalance        rebalance-recommendation
-//	events/maintenance/{scheduled,history}  scheduled-maintenance
+//	spot/instance-action                    spot-interruption         every 500 ms
+//	autoscaling/target-lifecycle-state      asg-termination           every 2 s
+//	events/recommendations/rebalance        rebalance-recommendation  every 5 s
+//	events/maintenance/{scheduled,history}  scheduled-maintenance     every 30 s
 //
-// Each kind of event has a poller of its own (poller.go) with an SDK client of its own (client.go), so that a request
-// that hangs delays nothing else. What they share is what is known of the service: how fast it answers, which decides
-// how many requests it gets at once (throttle.go), and at which of its two addresses it is reached (transport.go). A
-// failed poll is reported as trouble and never as an empty snapshot: only EC2's own "there is none" means that nothing
-// is announced. How odd documents are read is told in docs/events.md.
+// Each kind of event has a loop of its own (loop.go), so that a document that hangs delays no other. They share one client of AWS's SDK
+// with its session token, and which of the service's two addresses answers (client.go, with all limits). A failed look is reported as
+// trouble and never as an empty snapshot: only EC2's own "there is none" means that nothing is announced. How odd documents are read
+// (documents.go) is told in docs/events.md.
 //
 // Only version 2 of the service (IMDSv2, with session tokens) is used, and nothing is ever written to it.
 package imds
@@ -18,6 +17,7 @@ package imds
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -28,7 +28,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 )
 
-// The polling intervals that New fills in. The urgent one is short because a spot notice gives two minutes and every
+// The intervals that New fills in. The urgent one is short because a spot notice gives two minutes and every
 // millisecond before the cordon is lost; the others announce things that are minutes or days away.
 const (
 	DefaultUrgentInterval      = 500 * time.Millisecond
@@ -40,9 +40,12 @@ const (
 // cycle. It is polled all the same: life cycles have been added, and a mock of the service may know only one.
 const SeldomInterval = 5 * time.Second
 
-// nonUrgentDelay puts off the first poll for what is not urgent, so that a service that answers one request after the
-// other gets the urgent ones first.
-const nonUrgentDelay = 10 * time.Millisecond
+// targetStateRatio is how many urgent intervals there are to one of the target lifecycle state, whose terminations leave minutes.
+const targetStateRatio = 4
+
+// startDelay is between the first looks of two loops, so that a service that answers one request after the other gets the urgent
+// ones first.
+const startDelay = 5 * time.Millisecond
 
 // lifeCycleWait is how long Run waits for the life cycle before it polls everything. A healthy service answers in a few
 // milliseconds, and an unhealthy one must not delay the first poll for a spot notice.
@@ -56,8 +59,8 @@ type Options struct {
 	// EndpointMode says which of EC2's own addresses is used: "IPv4" or "IPv6", in any case. Empty means whichever
 	// answers, IPv4 first. It has no effect if an endpoint is given.
 	EndpointMode string
-	// UrgentInterval is the time between two polls of the spot notice and of the target lifecycle state,
-	// RebalanceInterval and MaintenanceInterval those of the others. Zero means the default.
+	// UrgentInterval is the time between two looks for a spot notice, a quarter of that between two for the target lifecycle state.
+	// RebalanceInterval and MaintenanceInterval are those of the others. Zero means the default.
 	UrgentInterval, RebalanceInterval, MaintenanceInterval time.Duration
 	// LifeCycles, if not empty, names the life cycles ("spot", "on-demand", ...) of the instances on which anything is
 	// polled at all.
@@ -84,17 +87,20 @@ type Options struct {
 	Told func(Scope)
 }
 
-// Source polls the metadata service. Make one with New.
+// Source looks at the metadata service. Make one with New.
 type Source struct {
-	opts      Options
-	dial      dialer
-	addresses *addresses // nil if there is only one
-	throttle  *throttle
+	opts       Options
+	token      token
+	dial       func(ctx context.Context, network, address string) (net.Conn, error) // nil means the network's own
+	anyAddress bool                                                                 // the service may answer at either of its addresses
+	onIPv6     atomic.Bool                                                          // and has last answered at the second
 	// targetStates are those of this boot, so they outlive a run.
 	targetStates *targetStates
+	// oneOff is for how long an answer is waited for outside the loops.
+	oneOff *patience
 
-	mu         sync.Mutex
-	heartbeats []*heartbeat // of the pollers of the current run
+	mu    sync.Mutex
+	loops []*loop // of the current run
 }
 
 // New checks the options and returns a source that has not made a request yet.
@@ -123,15 +129,16 @@ func New(opts Options) (*Source, error) {
 	if opts.BootID == "" && slices.Contains(opts.Kinds, event.ASGTermination) {
 		return nil, fmt.Errorf("polling for %s: the boot ID is missing", event.ASGTermination)
 	}
-	s := &Source{opts: opts, throttle: newThrottle(), targetStates: newTargetStates(opts)}
-	switch strings.ToLower(opts.EndpointMode) {
-	case "":
-		if opts.Endpoint == "" {
-			s.addresses = &addresses{}
-		}
-	case modeIPv4, modeIPv6:
-	default:
+	mode := strings.ToLower(opts.EndpointMode)
+	if mode != "" && mode != modeIPv4 && mode != modeIPv6 {
 		return nil, fmt.Errorf("the environment has %s=%q: it must be IPv4 or IPv6", EndpointModeVariable, opts.EndpointMode)
+	}
+	s := &Source{
+		opts: opts, targetStates: &targetStates{opts: opts, served: opts.WasInService}, oneOff: &patience{limit: firstLimit},
+		token: token{fetching: make(chan struct{}, 1), renewed: func(error) {}}, anyAddress: mode == "" && opts.Endpoint == "",
+	}
+	if opts.Renewed != nil {
+		s.token.renewed = opts.Renewed
 	}
 	return s, nil
 }
@@ -163,8 +170,8 @@ func checkEndpoint(endpoint string) error {
 	return nil
 }
 
-// Run polls until ctx ends and then returns nil, after its last request has returned. It never gives up: an absent or
-// broken service is reported to the sink and polled again. Run it once at a time.
+// Run looks until ctx ends and then returns nil, after its last request has returned. It never gives up: an absent or
+// broken service is reported to the sink and asked again. Run it once at a time.
 //
 // What is polled depends on the life cycle (see Scope). As long as that is unknown, everything is polled.
 func (s *Source) Run(ctx context.Context, sink event.Sink) error {
@@ -177,9 +184,9 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	lifeCycle := awaitLifeCycle(first, known)
 	cancel()
 
-	p := newPollers(s.pollers(), sink)
-	defer p.stop()
-	p.apply(ctx, s.Scope(lifeCycle))
+	r := &running{loops: s.newLoops(), sink: sink, ends: map[event.Kind]func(){}, excluded: map[event.Kind]bool{}}
+	defer r.stop()
+	r.apply(ctx, s.Scope(lifeCycle))
 	if lifeCycle == "" {
 		lifeCycle = awaitLifeCycle(ctx, known)
 	}
@@ -187,7 +194,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 		return nil
 	}
 	scope := s.Scope(lifeCycle)
-	p.apply(ctx, scope)
+	r.apply(ctx, scope)
 	if s.opts.Told != nil {
 		s.opts.Told(scope)
 	}
@@ -205,37 +212,33 @@ func awaitLifeCycle(ctx context.Context, known <-chan string) string {
 	}
 }
 
-// pollers returns a fresh poller for each kind that is to be polled. The urgent ones come first.
-func (s *Source) pollers() []poller {
-	urgent := cadence{interval: s.opts.UrgentInterval, maxInterval: 2 * s.opts.UrgentInterval}
-	rebalance := cadence{interval: s.opts.RebalanceInterval, maxInterval: max(s.opts.RebalanceInterval, maxBackoff)}
-	maintenance := cadence{interval: s.opts.MaintenanceInterval, maxInterval: max(s.opts.MaintenanceInterval, maxBackoff)}
-
-	all := []poller{
-		{kind: event.SpotInterruption, cadence: urgent, poll: pollSpot(s.newClient(urgentPriority))},
-		{kind: event.ASGTermination, cadence: urgent, poll: pollTargetState(s.newClient(urgentPriority), s.targetStates)},
-		{kind: event.RebalanceRecommendation, cadence: rebalance, delay: nonUrgentDelay, poll: pollRebalance(s.newClient(regularPriority))},
-		{kind: event.ScheduledMaintenance, cadence: maintenance, delay: nonUrgentDelay, poll: pollMaintenance(s.newClient(regularPriority))},
+// newLoops returns a fresh loop for each kind that is to be looked for, the urgent ones first.
+func (s *Source) newLoops() []*loop {
+	spot, state := s.opts.UrgentInterval, targetStateRatio*s.opts.UrgentInterval
+	rebalance, maintained := s.opts.RebalanceInterval, s.opts.MaintenanceInterval
+	all := []*loop{
+		{kind: event.SpotInterruption, cadence: cadence{spot, 2 * spot}, look: lookForSpot},
+		{kind: event.ASGTermination, cadence: cadence{state, 2 * state}, look: s.targetStates.look},
+		{kind: event.RebalanceRecommendation, cadence: cadence{rebalance, max(rebalance, longestPause)}, look: lookForRebalance},
+		{kind: event.ScheduledMaintenance, cadence: cadence{maintained, max(maintained, longestPause)}, look: (&maintenance{}).look},
 	}
-	all = slices.DeleteFunc(all, func(p poller) bool { return !slices.Contains(s.opts.Kinds, p.kind) })
+	all = slices.DeleteFunc(all, func(l *loop) bool { return !slices.Contains(s.opts.Kinds, l.kind) })
+	for i, l := range all {
+		l.delay, l.reader = time.Duration(i)*startDelay, s.newReader(&patience{limit: firstLimit})
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heartbeats = nil
-	for i := range all {
-		all[i].seldom = new(atomic.Bool)
-		all[i].heartbeat = newHeartbeat(all[i].kind, all[i].cadence)
-		s.heartbeats = append(s.heartbeats, all[i].heartbeat)
-	}
+	s.loops = all
 	return all
 }
 
-// Stuck returns an error if a poller hangs: for far longer than its cadence and its timeouts allow, it has reported
+// Stuck returns an error if a loop hangs: for far longer than its cadence and its limits allow, it has reported
 // neither a snapshot nor trouble to the sink. A service that does not answer is trouble, and nothing is stuck.
 func (s *Source) Stuck() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, h := range s.heartbeats {
-		if err := h.stuck(); err != nil {
+	for _, l := range s.loops {
+		if err := l.stuck(); err != nil {
 			return err
 		}
 	}
