@@ -25,7 +25,7 @@ func (c *IMDS) table() Table {
 		{"endpoint", optionalEndpoint(&c.Endpoint),
 			"Another address to ask, for rehearsals. Empty is EC2's own: 169.254.169.254, or [fd00:ec2::254] where only that answers. `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE=IPv6` in the environment, or `IPv4`, leaves one of them."},
 		{"urgent_interval", duration(&c.UrgentInterval, 100*time.Millisecond, 30*time.Second),
-			"How often to poll the documents that give only minutes of notice: spot interruption and Auto Scaling lifecycle state. What EC2 does not send to instances of this life cycle is looked at every five seconds."},
+			"How often to look for a spot interruption. The Auto Scaling lifecycle state is looked at a quarter as often. What EC2 does not send to instances of this life cycle is looked at every five seconds."},
 		{"rebalance_interval", duration(&c.RebalanceInterval, 100*time.Millisecond, 10*time.Minute),
 			"How often to poll the rebalance recommendation."},
 		{"maintenance_interval", duration(&c.MaintenanceInterval, 100*time.Millisecond, time.Hour),
