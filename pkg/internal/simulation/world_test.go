@@ -296,7 +296,7 @@ func (w *world) snapshot(kind event.Kind) ([]event.Event, *notice) {
 		}
 		if n.deadline.IsZero() {
 			ev.Deadline = time.Time{}
-		} else if !kind.Local() {
+		} else if !kind.Local() && kind != event.ASGTermination {
 			ev.Deadline = ev.Deadline.Add(time.Duration(w.slept.Load()))
 		}
 		events = append(events, ev)
