@@ -18,7 +18,7 @@ var mayImport = map[string][]string{
 	"pkg/drain/apitest":      {"pkg/internal/pipetest"},
 	"pkg/ekstoken":           {"pkg/role"},
 	"pkg/fleet":              {"pkg/agent", "pkg/kube", "pkg/drain", "pkg/event", "pkg/ec2", "pkg/policy", "pkg/sqs", "pkg/state", "pkg/systemd"},
-	"pkg/imds":               {"pkg/event", "pkg/text"},
+	"pkg/imds":               {"pkg/event"},
 	"pkg/imds/imdstest":      {"pkg/imds/standin"},
 	"pkg/ec2":                {"pkg/role"},
 	"pkg/ec2/ec2test":        {"pkg/internal/querytest"},
