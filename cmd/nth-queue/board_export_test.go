@@ -24,13 +24,13 @@ func (f fleetAs) Status() fleet.Status { return fleet.Status(f) }
 
 // Sentence is how an nth-queue that knows the nodes says how it stands.
 func Sentence(stand fleet.Status) string {
-	b := &statusReporter{queue: sqs.New(sqs.Options{}), fleet: fleetAs(stand), ready: true}
+	b := &statusReporter{queue: sqs.New(sqs.Options{}), fleet: fleetAs(stand)}
 	return b.status().Sentence
 }
 
 // Unready is why an nth-queue that stands so and reads these messages is not ready; "" if it is.
-func Unready(stand fleet.Status, knows bool, messages *sqs.Queue) string {
-	b := &statusReporter{queue: messages, fleet: fleetAs(stand), ready: knows}
+func Unready(stand fleet.Status, messages *sqs.Queue) string {
+	b := &statusReporter{queue: messages, fleet: fleetAs(stand)}
 	if err := b.unready(); err != nil {
 		return err.Error()
 	}

@@ -92,52 +92,49 @@ func TestReadyIsWhoHasTheAPIServerAndHasReceivedFromTheQueueLately(t *testing.T)
 			URL: "https://sqs.eu-central-1.amazonaws.com/123456789012/q", Visibility: time.Minute,
 			AWS: aws.Config{Region: "eu-central-1", HTTPClient: service, Credentials: aws.AnonymousCredentials{}},
 		})
-		want := func(stand fleet.Status, knows bool, why string) {
+		want := func(stand fleet.Status, why string) {
 			t.Helper()
 			synctest.Wait()
-			if got := nthqueue.Unready(stand, knows, messages); !strings.HasPrefix(got, why) || (got == "") != (why == "") {
+			if got := nthqueue.Unready(stand, messages); !strings.HasPrefix(got, why) || (got == "") != (why == "") {
 				t.Errorf("not ready because of %q, want %q", got, why)
 			}
 		}
-		want(fleet.Status{}, false, "no list of Nodes from the API server yet")
-		want(fleet.Status{Away: time.Now().Add(-3 * time.Second)}, false, "no list of Nodes from the API server for ")
-		want(fleet.Status{}, true, "nothing was received from the queue yet")
+		leads := fleet.Status{Known: true, Leads: true}
+		want(fleet.Status{}, "no list of Nodes from the API server yet")
+		want(fleet.Status{Away: time.Now().Add(-3 * time.Second)}, "no list of Nodes from the API server for ")
+		want(leads, "nothing was received from the queue yet")
+		want(fleet.Status{Known: true, Leader: "host-2"}, "")
+		want(fleet.Status{Known: true, LeaseError: errors.New("forbidden")}, "the Lease cannot be read or written: forbidden")
 
 		ctx, stop := context.WithCancel(t.Context())
 		go messages.Run(ctx, func(*sqs.Message) {})
 		time.Sleep(5 * time.Minute)
-		want(fleet.Status{}, true, "")
-		want(fleet.Status{Away: time.Now().Add(-time.Minute)}, true, "no list of Nodes from the API server for ")
+		want(leads, "")
+		want(fleet.Status{Away: time.Now().Add(-time.Minute)}, "no list of Nodes from the API server for ")
 
 		service.dead.Store(true)
 		time.Sleep(90 * time.Second)
-		want(fleet.Status{}, true, "nothing was received from the queue for ")
+		want(leads, "nothing was received from the queue for ")
 		service.dead.Store(false)
 		close(service.back)
 		time.Sleep(time.Minute)
-		want(fleet.Status{}, true, "")
+		want(leads, "")
 		stop()
 		synctest.Wait()
 	})
 }
 
-func TestTheSentenceCountsTheNodesThatAreLeftAlone(t *testing.T) {
+func TestStatus_SaysHowTheFleetStands(t *testing.T) {
 	for want, stand := range map[string]fleet.Status{
-		"reading the queue for 9 nodes; nothing is announced":                              {Nodes: 9},
-		"draining 1 nodes, 2 wait; 0 messages are being worked on":                         {Nodes: 9, Draining: 1, Waiting: 2},
-		"draining 1 nodes, 2 wait; 3 nodes are left alone; 0 messages are being worked on": {Nodes: 9, Draining: 1, Waiting: 2, LeftAlone: 3},
-		"draining 0 nodes, 0 wait; 1 nodes are left alone; 0 messages are being worked on": {Nodes: 9, LeftAlone: 1},
+		"waiting for the list of Nodes from the API server":                                {},
+		"standing by; host-2 leads":                                                        {Known: true, Nodes: 9, Leader: "host-2"},
+		"standing by; nobody leads; the Lease cannot be read or written since 12:00:00":    {Known: true, LeaseError: errors.New("forbidden"), Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)},
+		"reading the queue for 9 nodes; nothing is announced":                              {Known: true, Leads: true, Nodes: 9},
+		"draining 1 nodes, 2 wait; 0 messages are being worked on":                         {Known: true, Leads: true, Nodes: 9, Draining: 1, Waiting: 2},
+		"draining 1 nodes, 2 wait; 3 nodes are left alone; 0 messages are being worked on": {Known: true, Leads: true, Nodes: 9, Draining: 1, Waiting: 2, LeftAlone: 3},
 	} {
 		if got := nthqueue.Sentence(stand); got != want {
 			t.Errorf("%+v is told as %q, want %q", stand, got, want)
 		}
-	}
-}
-
-func TestTheSentenceSaysThatThereIsNoLease(t *testing.T) {
-	stand := fleet.Status{Nodes: 9, LeaseError: errors.New("forbidden"), Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
-	want := "reading the queue for 9 nodes; nothing is announced; paused without a Lease since 12:00:00"
-	if got := nthqueue.Sentence(stand); got != want {
-		t.Errorf("it is told as %q, want %q", got, want)
 	}
 }

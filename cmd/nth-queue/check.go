@@ -79,8 +79,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	}
 	c.OK("identity", "%s, by %s in %s, for %s", user, client.Credential(), client.Source, client.Server)
 	extras := fleet.Extras{
-		Condition: cfg.Kubernetes.Condition, Events: cfg.Kubernetes.Events,
-		Volumes: cfg.Drain.VolumeWait > 0, Delete: cfg.Fleet.DeleteNode,
+		Condition: cfg.Kubernetes.Condition, Events: cfg.Kubernetes.Events, Volumes: cfg.Drain.VolumeWait > 0,
 	}
 	for _, right := range fleet.Rights(extras) {
 		allowed, err := fleet.May(ctx, client, right)
@@ -99,8 +98,8 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	switch {
 	case err != nil:
 		c.Fail("nodes", "%s", err)
-	case nodes.Anonymous > 0:
-		c.Warn("nodes", "%d of %d do not tell their instance (spec.providerID): EC2 is asked for its private DNS name", nodes.Anonymous, nodes.All)
+	case nodes.Silent > 0:
+		c.Warn("nodes", "%d of %d do not name their instance (spec.providerID): they are found by their InternalIP, if no other instance of the region has it or the tags tell which is this cluster's", nodes.Silent, nodes.All)
 	case nodes.Elsewhere > 0:
 		c.OK("nodes", "all %d tell their instance, or that they are none of EC2's, as %d do", nodes.All, nodes.Elsewhere)
 	default:
@@ -157,26 +156,25 @@ func (c *check) lifeOf(cfg config.Queue, found sqs.Attributes) {
 		c.Warn("queue", "it has no dead-letter queue (RedrivePolicy): a message that nobody understands comes again and again, until it is not kept any more")
 		return
 	}
-	least := fleet.UrgentReceives(longestNotice)
+	least := fewestReceives
 	if waiting > 0 {
 		least = max(least, sqs.Receives(waiting))
 	}
 	if found.MaxReceives >= least {
-		c.OK("queue", "a message whose drain fails is tried for %s, and goes to %s then", span(fleet.RetryWindow(found.MaxReceives)),
-			found.DeadLetters[strings.LastIndexByte(found.DeadLetters, ':')+1:])
+		c.OK("queue", "a message that nobody settles goes to %s when it has been received %d times",
+			found.DeadLetters[strings.LastIndexByte(found.DeadLetters, ':')+1:], found.MaxReceives)
 		return
 	}
 	waiters := ""
 	if waiting > 0 {
 		waiters = fmt.Sprintf("; one that waits %s for a planned change is received %d times", span(waiting), sqs.Receives(waiting))
 	}
-	c.Warn("queue", "a message is given up when it has been received %d times (maxReceiveCount), so after %s if its drain fails%s: make it %d or more",
-		found.MaxReceives, span(fleet.RetryWindow(found.MaxReceives)), waiters, least)
+	c.Warn("queue", "a message is given up when it has been received %d times (maxReceiveCount), as it is by each process that takes over%s: make it %d or more",
+		found.MaxReceives, waiters, least)
 }
 
-// longestNotice is the longest notice of an interruption with a deadline, apart from scheduled events: EC2 announces the end of a Capacity
-// Block ten minutes before it terminates the instances.
-const longestNotice = 10 * time.Minute
+// fewestReceives is how often a message should be received before it is given up: once by each process that takes over.
+const fewestReceives = 10
 
 // waits reports whether messages are kept in the queue until the time that they announce is near.
 func waits(c config.ScheduledMaintenance) bool {
@@ -268,7 +266,7 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 	case cfg.Fleet.ManagedTag != "":
 		c.mustDescribe(ctx, catalog, ec2.DescribeInstances, "to know which instances have the tag in fleet.managed_tag")
 		c.mustDescribe(ctx, catalog, ec2.DescribeTags, "to know which of their groups have it")
-	case nodes.Anonymous > 0:
+	case nodes.Silent > 0:
 		c.mustDescribe(ctx, catalog, ec2.DescribeInstances, "to find the nodes that do not tell their instance")
 	default:
 		c.mayDescribe(ctx, catalog, ec2.DescribeInstances, withoutDescribe)

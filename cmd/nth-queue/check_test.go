@@ -100,7 +100,7 @@ func TestCheckFindsAGoodQueueGoodAndReceivesNothing(t *testing.T) {
 		`ok    aws         eu-central-1, with the access key AKIDEXAMPLE0000001 from the environment`,
 		`ok    queue       1 messages wait, 0 are being worked on`,
 		`ok    queue       messages are kept for 14 days`,
-		`ok    queue       a message whose drain fails is tried for 1h36m, and goes to dead-letters then`,
+		`ok    queue       a message that nobody settles goes to dead-letters when it has been received 100 times`,
 		`ok    right       sqs:ReceiveMessage: not refused, as far as can be told without receiving a message`,
 		`ok    right       sqs:ChangeMessageVisibility`,
 		`ok    right       sqs:DeleteMessage`,
@@ -151,11 +151,10 @@ func TestCheckWarnsOfHowAQueueIsSetUp(t *testing.T) {
 	const redrive = `{"deadLetterTargetArn":"arn:aws:sqs:eu-central-1:123456789012:dead-letters","maxReceiveCount":%d}`
 	for name, row := range map[string]struct{ attribute, value, want string }{
 		"nothing takes dead letters": {"RedrivePolicy", "", `warn  queue       it has no dead-letter queue \(RedrivePolicy\): .*`},
-		"it gives up soon": {"RedrivePolicy", fmt.Sprintf(redrive, 5),
-			`warn  queue       a message is given up when it has been received 5 times \(maxReceiveCount\), so after 1m if its drain fails; ` +
-				`one that waits 14 days for a planned change is received 30 times: make it 47 or more`},
-		"it gives up before a window comes": {"RedrivePolicy", fmt.Sprintf(redrive, 46), `warn  queue       a message is given up when it has been received 46 times .*`},
-		"it gives up when it may":           {"RedrivePolicy", fmt.Sprintf(redrive, 47), `ok    queue       a message whose drain fails is tried for .*`},
+		"it gives up before a window comes": {"RedrivePolicy", fmt.Sprintf(redrive, 29),
+			`warn  queue       a message is given up when it has been received 29 times \(maxReceiveCount\), as it is by each process that takes over; ` +
+				`one that waits 14 days for a planned change is received 30 times: make it 30 or more`},
+		"it gives up when it may": {"RedrivePolicy", fmt.Sprintf(redrive, 30), `ok    queue       a message that nobody settles goes to dead-letters when .*`},
 		"it forgets": {"MessageRetentionPeriod", "345600",
 			`warn  queue       messages are kept for 4 days \(MessageRetentionPeriod\): what is planned for later is forgotten; SQS can keep them for 14 days`},
 		"it waits":                     {"DelaySeconds", "90", `warn  queue       messages are kept back for 1m30s at first \(DelaySeconds\), .*`},
@@ -175,11 +174,11 @@ func TestCheckWarnsOfHowAQueueIsSetUp(t *testing.T) {
 func TestCheckMindsWindowsOnlyWhereMessagesWaitForThem(t *testing.T) {
 	b := newBench(t)
 	b.Say("MessageRetentionPeriod", "86400")
-	b.Say("RedrivePolicy", `{"deadLetterTargetArn":"dead-letters","maxReceiveCount":47}`)
+	b.Say("RedrivePolicy", `{"deadLetterTargetArn":"dead-letters","maxReceiveCount":10}`)
 	b.set(t, "[events.scheduled-maintenance]\naction = \"notify\"\n")
-	mustSay(t, b.check(t), `ok    queue       messages are kept for 1 day`, `ok    queue       a message whose drain fails is tried for 43m, .*`)
-	b.Say("RedrivePolicy", `{"deadLetterTargetArn":"dead-letters","maxReceiveCount":46}`) // What is urgent is tried each 5 s.
-	mustSay(t, b.check(t), `warn  queue       a message is given up when it has been received 46 times \(maxReceiveCount\), so after 42m if its drain fails: make it 47 or more`)
+	mustSay(t, b.check(t), `ok    queue       messages are kept for 1 day`, `ok    queue       a message that nobody settles goes to dead-letters when .*`)
+	b.Say("RedrivePolicy", `{"deadLetterTargetArn":"dead-letters","maxReceiveCount":9}`)
+	mustSay(t, b.check(t), `warn  queue       a message is given up when it has been received 9 times \(maxReceiveCount\), as it is by each process that takes over: make it 10 or more`)
 }
 
 func TestCheckAsksOfEC2WhatTheSettingsNeed(t *testing.T) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -204,7 +203,6 @@ type meter struct {
 	counts   daemon.Counts
 	queue    *sqs.Queue
 	reporter *statusReporter
-	fleet    *fleet.Fleet
 	waiting  func() int // notices
 }
 
@@ -212,8 +210,9 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 	m := &meter{waiting: func() int { return 0 }}
 	m.Metrics = daemon.NewMetrics("nth-queue", &cfg.Common, log, metrics.Options{
 		Queue:   true,
-		Stuck:   func() error { return cmp.Or(m.queue.Stuck(), m.fleet.LeaseError()) },
+		Stuck:   func() error { return m.queue.Stuck() },
 		Ready:   func() error { return m.reporter.unready() },
+		Leader:  func() string { return m.reporter.leader() },
 		Waiting: func() int { return m.waiting() },
 	})
 	if m.Metrics == nil {
@@ -227,9 +226,9 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 }
 
 // judges sets what health and readiness depend on.
-func (m *meter) judges(messages *sqs.Queue, nodes *fleet.Fleet, reporter *statusReporter) {
+func (m *meter) judges(messages *sqs.Queue, reporter *statusReporter) {
 	if m != nil {
-		m.queue, m.fleet, m.reporter = messages, nodes, reporter
+		m.queue, m.reporter = messages, reporter
 	}
 }
 
@@ -270,8 +269,8 @@ func (m *meter) show(status state.Status, nodes fleet.Status, messages sqs.Statu
 	}
 	m.Show(status)
 	m.ShowQueue(metrics.QueueStatus{
-		InFlight: messages.Held, Oldest: messages.Oldest, Up: messages.Up, Heard: messages.Answered,
-		Leased: nodes.LeaseError == nil, Known: nodes.Nodes, Draining: nodes.Draining, Waiting: nodes.Waiting,
+		InFlight: messages.Held, Oldest: messages.Oldest, Up: messages.Up || !nodes.Leads, Heard: messages.Answered,
+		Leads: nodes.Leads, Known: nodes.Nodes, Draining: nodes.Draining, Waiting: nodes.Waiting,
 	})
 }
 

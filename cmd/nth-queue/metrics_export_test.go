@@ -10,11 +10,11 @@ import (
 	"github.com/nth-project/nth/pkg/sqs"
 )
 
-// Health answers for an nth-queue that reads these messages for that fleet.
-func Health(messages *sqs.Queue, nodes *fleet.Fleet, log *logrus.Entry) http.Handler {
+// Probes answers for an nth-queue with that identity that reads these messages and stands so.
+func Probes(messages *sqs.Queue, stand fleet.Status, process string, log *logrus.Entry) http.Handler {
 	cfg := config.Queue{}
 	cfg.Metrics.Listen = "127.0.0.1:0"
 	m := newMeter(cfg, log)
-	m.judges(messages, nodes, nil)
+	m.judges(messages, &statusReporter{queue: messages, fleet: fleetAs(stand), process: process})
 	return m.Handler()
 }

@@ -1,67 +1,41 @@
 package main_test
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 
 	nthqueue "github.com/nth-project/nth/cmd/nth-queue"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/sqs"
 )
 
-func TestAProcessWithoutALeaseIsNotHealthy(t *testing.T) {
-	client := fake.NewClientset()
-	client.PrependReactor("create", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, errors.New("the namespace is not there")
-	})
-	client.PrependWatchReactor("nodes", func(clienttesting.Action) (bool, watch.Interface, error) {
-		none := watch.NewFakeWithChanSize(1, false)
-		none.Action(watch.Bookmark, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			ResourceVersion: "1", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"},
-		}})
-		return true, none, nil
-	})
+func TestProbes_SayWhoLeads(t *testing.T) {
 	logger, _ := logtest.NewNullLogger()
-	log := logrus.NewEntry(logger)
-	nodes := fleet.New(fleet.Options{Client: client, Log: log})
-	health := nthqueue.Health(sqs.New(sqs.Options{}), nodes, log)
-	ask := func() *httptest.ResponseRecorder {
-		answer := httptest.NewRecorder()
-		health.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil))
-		return answer
+	for name, row := range map[string]struct {
+		stand   fleet.Status
+		healthz int
+		readyz  int
+		said    string // by both
+	}{
+		"it leads, and has received nothing": {fleet.Status{Known: true, Leads: true}, http.StatusOK, http.StatusServiceUnavailable, ""},
+		"it stands by":                       {fleet.Status{Known: true, Leader: "host-2"}, http.StatusOK, http.StatusOK, "host-2 leads"},
+		"nobody leads":                       {fleet.Status{Known: true}, http.StatusOK, http.StatusOK, "nobody is known to lead"},
+		"the Lease cannot be read":           {fleet.Status{Known: true, LeaseError: errors.New("forbidden")}, http.StatusOK, http.StatusServiceUnavailable, ""},
+		"the Nodes are not known":            {fleet.Status{}, http.StatusOK, http.StatusServiceUnavailable, ""},
+	} {
+		probes := nthqueue.Probes(sqs.New(sqs.Options{}), row.stand, "host-1", logrus.NewEntry(logger))
+		for path, code := range map[string]int{"/healthz": row.healthz, "/readyz": row.readyz} {
+			answer := httptest.NewRecorder()
+			probes.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+			if answer.Code != code || !strings.Contains(answer.Body.String(), row.said) {
+				t.Errorf("%s: the answer of %s is %d: %s", name, path, answer.Code, answer.Body)
+			}
+		}
 	}
-	if answer := ask(); answer.Code != http.StatusOK {
-		t.Errorf("before it has asked for a Lease the answer is %d: %s", answer.Code, answer.Body)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		nodes.Run(ctx, func() { t.Error("it takes messages") })
-	}()
-	for deadline := time.Now().Add(time.Minute); nodes.LeaseError() == nil && time.Now().Before(deadline); {
-		time.Sleep(5 * time.Millisecond)
-	}
-	if answer := ask(); answer.Code != http.StatusServiceUnavailable || !strings.Contains(answer.Body.String(), "the namespace is not there") {
-		t.Errorf("without a Lease the answer is %d: %s", answer.Code, answer.Body)
-	}
-	if !nodes.Paused() {
-		t.Error("messages are received")
-	}
-	stop()
-	<-ended
 }

@@ -40,9 +40,10 @@ type statusReporter struct {
 	dryRun   bool
 	identity state.IdentityStatus
 
+	process string // in the Lease
+
 	mu       sync.Mutex
 	degraded []string
-	ready    bool
 	trouble  string // why the queue cannot be read; empty if it can
 	since    time.Time
 
@@ -111,8 +112,12 @@ func (b *statusReporter) status() state.Status {
 		Degraded: slices.Concat(b.degraded, b.meter.troubles()), Events: stand.Events, Documents: []state.DocumentStatus{}, Off: []state.OffStatus{},
 	}
 	switch {
-	case !b.ready:
+	case !stand.Known:
 		s.Sentence = "waiting for the list of Nodes from the API server"
+	case !stand.Leads && stand.Leader == "":
+		s.Sentence = "standing by; nobody leads"
+	case !stand.Leads:
+		s.Sentence = fmt.Sprintf("standing by; %s leads", stand.Leader)
 	case stand.Draining+stand.Waiting+stand.LeftAlone > 0:
 		s.Sentence = fmt.Sprintf("draining %d nodes, %d wait; %s%d messages are being worked on", stand.Draining, stand.Waiting, leftAlone(stand), held)
 	default:
@@ -123,7 +128,7 @@ func (b *statusReporter) status() state.Status {
 		s.Documents = append(s.Documents, state.DocumentStatus{Kind: "queue", Trouble: b.trouble, Since: b.since.Round(0)})
 	}
 	if why := stand.LeaseError; why != nil {
-		s.Sentence += fmt.Sprintf("; paused without a Lease since %s", stand.Since.Format("15:04:05"))
+		s.Sentence += fmt.Sprintf("; the Lease cannot be read or written since %s", stand.Since.Format("15:04:05"))
 		s.Documents = append(s.Documents, state.DocumentStatus{Kind: "lease", Trouble: why.Error(), Since: stand.Since.Round(0)})
 	}
 	if b.dryRun {
@@ -136,23 +141,36 @@ func (b *statusReporter) status() state.Status {
 // lately is how long ago SQS must have answered for nth-queue to be ready: three times as long as it waits for messages.
 const lately = time.Minute
 
-// unready returns why messages cannot be worked on at present; nil if they can.
+// unready returns why messages cannot be worked on at present, or could not be if this process led; nil if they can.
 func (b *statusReporter) unready() error {
-	b.mu.Lock()
-	known := b.ready
-	b.mu.Unlock()
-	away, answered := b.fleet.Status().Away, b.queue.Status().Answered
+	stand, answered := b.fleet.Status(), b.queue.Status().Answered
 	switch {
-	case !away.IsZero():
-		return fmt.Errorf("no list of Nodes from the API server for %s", time.Since(away).Round(time.Second))
-	case !known:
+	case !stand.Away.IsZero():
+		return fmt.Errorf("no list of Nodes from the API server for %s", time.Since(stand.Away).Round(time.Second))
+	case !stand.Known:
 		return errors.New("no list of Nodes from the API server yet")
+	case stand.LeaseError != nil:
+		return fmt.Errorf("the Lease cannot be read or written: %w", stand.LeaseError)
+	case !stand.Leads:
+		return nil
 	case answered.IsZero():
 		return errors.New("nothing was received from the queue yet")
 	case time.Since(answered) > lately:
 		return fmt.Errorf("nothing was received from the queue for %s", time.Since(answered).Round(time.Second))
 	}
 	return nil
+}
+
+// leader says who leads.
+func (b *statusReporter) leader() string {
+	switch stand := b.fleet.Status(); {
+	case stand.Leads:
+		return b.process + " leads, which is this process"
+	case stand.Leader == "":
+		return "nobody is known to lead"
+	default:
+		return stand.Leader + " leads"
+	}
 }
 
 // leftAlone is the part of the sentence about nodes that people want left alone.
@@ -170,13 +188,6 @@ func (b *statusReporter) degrade(faults []string) {
 	b.degraded = faults
 }
 
-// known notes that the Nodes are known.
-func (b *statusReporter) known() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ready = true
-}
-
 // heard notes whether the queue can be read.
 func (b *statusReporter) heard(err error) {
 	b.mu.Lock()
@@ -190,7 +201,7 @@ func (b *statusReporter) heard(err error) {
 }
 
 // newStatusReporter returns the reporter of a process that begins now.
-func newStatusReporter(cfg config.Queue, client *identity.Client, manager *systemd.Notifier, log *logrus.Entry) *statusReporter {
+func newStatusReporter(cfg config.Queue, client *identity.Client, process string, manager *systemd.Notifier, log *logrus.Entry) *statusReporter {
 	version, _ := cli.BuildVersion()
 	pace := glance
 	if watched := manager.WatchdogInterval(); watched > 0 {
@@ -198,7 +209,7 @@ func newStatusReporter(cfg config.Queue, client *identity.Client, manager *syste
 	}
 	return &statusReporter{
 		file: record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) }), log: log, manager: manager, pace: pace, began: time.Now().Round(0),
-		version: version, dryRun: cfg.DryRun,
+		version: version, dryRun: cfg.DryRun, process: process,
 		identity: state.IdentityStatus{Credential: client.Credential(), Source: client.Source, Server: client.Server},
 	}
 }

@@ -1,7 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net/url"
 	"os"
@@ -37,7 +41,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	d.SayDegraded()
 	cfg, log, gate := d.Config, d.Log, drain.NewGate(evictionsAtOnce)
 	meter := newMeter(cfg, log)
-	client, leases, err := clients(ctx, cfg, meter.counted().Requested)
+	reach, err := reachCluster(ctx, cfg, meter.counted().Requested)
 	if err != nil {
 		return err
 	}
@@ -45,33 +49,34 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	if err != nil {
 		return err
 	}
-	host, err := os.Hostname()
+	clock := &role.Clock{}
+	asked.HTTPClient = clock.Watch(asked.HTTPClient)
+	identity, err := leaseIdentity()
 	if err != nil {
-		return fmt.Errorf("asking for the host's name: %w", err)
+		return err
 	}
 	catalog := ec2.New(ec2.Options{AWS: asked, Tag: cfg.Fleet.ManagedTag})
-	notices := newNotices(ctx, cfg, notify.Identity{Client: client.Interface}, newTurns(gate.Quiet), meter, log)
+	notices := newNotices(ctx, cfg, notify.Identity{Client: reach.notices.Interface}, newTurns(gate.Quiet), meter, log)
 	hooks := newHooks(cfg, asked, meter.counted(), log)
 	nodes := fleet.New(fleet.Options{
-		Client: client.Interface, Leases: leases.Interface, Host: host, Own: ownPod(), Rules: rulesOf(cfg, gate),
+		Client: reach.drains.Interface, Leases: reach.lease.Interface, Lease: leaseOf(cfg.Queue.URL), Identity: identity, Own: ownPod(), Rules: rulesOf(cfg, gate),
 		GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
-		Instances: catalog, ManagedOnly: cfg.Fleet.ManagedTag != "", Schedule: catalog,
+		EC2: catalog, Clock: clock.Now, ManagedOnly: cfg.Fleet.ManagedTag != "",
 		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, ec2.ClusterTag), Cluster: clusterOf(cfg.Fleet),
 		Hooks: hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
-		DeleteNode: cfg.Fleet.DeleteNode,
-		Listeners:  notices.of, Replace: hooks.client.Replace,
+		Listeners: notices.of, Replace: hooks.client.Replace,
 	})
-	reporter := newStatusReporter(cfg, client, d.Service, log)
+	reporter := newStatusReporter(cfg, reach.drains, identity, d.Service, log)
 	reporter.degrade(d.Degraded)
 	messages := sqs.New(sqs.Options{
-		URL: cfg.Queue.URL, AWS: asked, Visibility: cfg.Queue.Visibility, Paused: nodes.Paused, DryRun: cfg.DryRun,
+		URL: cfg.Queue.URL, AWS: asked, Visibility: cfg.Queue.Visibility, DryRun: cfg.DryRun,
 		Tell: meter.telling(teller(log)), Trouble: troubled(log, reporter.heard),
 	})
 	notices.nodes.ask = nodes.Describe
 	reporter.fleet, reporter.queue, reporter.meter = nodes, messages, meter
-	meter.judges(messages, nodes, reporter)
-	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("reading the queue %s for the cluster at %s%s",
-		cfg.Queue.URL, client.Server, dryRun(cfg))
+	meter.judges(messages, reporter)
+	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("%s serves the queue %s and the cluster at %s%s",
+		identity, cfg.Queue.URL, reach.drains.Server, dryRun(cfg))
 	d.Service.Ready()
 	go d.Reload(ctx, late, func(cfg config.Queue, degraded []string) {
 		hooks.client.Use(hookSettings(cfg))
@@ -81,17 +86,14 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	})
 	told := notices.begin()
 	shown := reporter.begin(ctx)
-	var reading sync.WaitGroup
-	nodes.Run(ctx, func() {
-		reporter.known()
-		reading.Go(func() { messages.Run(ctx, func(l *sqs.Message) { nodes.Take(l.Notices, l.Receives, l) }) })
+	err = nodes.Run(ctx, func(ctx context.Context) {
+		messages.Run(ctx, func(m *sqs.Message) { nodes.Take(m.Notices, m.Receives, m) })
 	})
 	d.Service.Stopping()
-	reading.Wait()
 	shown()
 	told()
 	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped; unfinished messages are back in the queue")
-	return d.Service.Err()
+	return cmp.Or(err, d.Service.Err())
 }
 
 func dryRun(cfg config.Queue) string {
@@ -261,13 +263,32 @@ func connect(ctx context.Context, cfg config.Queue, requested func(method string
 	return identity.Connect(cfg.Kubernetes.Kubeconfig, options)
 }
 
-// clients makes two clients of the API server, one of them for Leases. They share no connection, so that renewing the Lease does not queue
-// behind other requests in a storm.
-func clients(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (all, leases *identity.Client, err error) {
-	if all, err = connect(ctx, cfg, requested); err == nil {
-		leases, err = connect(ctx, cfg, requested)
+// cluster has clients of the API server that share no connection: renewing the Lease does not queue behind the drains, nor do these behind
+// what is told of them. A client of drains refuses to write while this process does not lead.
+type cluster struct{ drains, lease, notices *identity.Client }
+
+func reachCluster(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (to cluster, err error) {
+	for _, client := range []**identity.Client{&to.drains, &to.lease, &to.notices} {
+		if *client, err = connect(ctx, cfg, requested); err != nil {
+			return cluster{}, err
+		}
 	}
-	return all, leases, err
+	return to, nil
+}
+
+// leaseOf names the Lease by which one of the processes that read a queue leads.
+func leaseOf(queue string) string {
+	sum := sha256.Sum256([]byte(queue))
+	return "nth-queue-" + hex.EncodeToString(sum[:4])
+}
+
+// leaseIdentity names this process in the Lease: by its host or pod, for people to read, and by what no other process has.
+func leaseIdentity() (string, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("asking for the host's name: %w", err)
+	}
+	return host + "_" + strings.ToLower(rand.Text()[:8]), nil
 }
 
 // ownPod is the pod that this process runs in, by the environment that its manifest sets; empty outside of a pod.

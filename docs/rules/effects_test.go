@@ -9,6 +9,9 @@ import (
 // typed is where the API server's clients are declared.
 const typed = "k8s.io/client-go/kubernetes/typed/"
 
+// lock is the Lease, as leaderelection has it.
+const lock = "k8s.io/client-go/tools/leaderelection/resourcelock.Interface."
+
 // mayAsk says for each package what it may ask of the API server.
 var mayAsk = map[string][]string{
 	"pkg/kube": {typed + "authorization/v1.SelfSubjectAccessReviewInterface.Create"},
@@ -17,15 +20,11 @@ var mayAsk = map[string][]string{
 		"k8s.io/client-go/rest.Interface.Delete",
 		"k8s.io/kubectl/pkg/drain.Helper.GetPodsForDeletion", "k8s.io/kubectl/pkg/drain.PodDeleteList.Pods", // of a client in memory
 	},
-	// Claims, and taints, which a node itself may not set; Nodes of instances that are terminated; and whether another
-	// pod of nth-queue's is there.
+	// Taints, which a node itself may not set, notes, and the Lease; and the fence before its writes.
 	"pkg/fleet": {
-		typed + "authentication/v1.SelfSubjectReviewInterface.Create",
-		typed + "coordination/v1.LeaseInterface.Create", typed + "coordination/v1.LeaseInterface.Delete", typed + "coordination/v1.LeaseInterface.Get",
-		typed + "coordination/v1.LeaseInterface.List", typed + "coordination/v1.LeaseInterface.Update",
-		typed + "core/v1.NodeInterface.Get", typed + "core/v1.NodeInterface.List", typed + "core/v1.NodeInterface.Watch",
-		typed + "core/v1.NodeInterface.Patch", typed + "core/v1.NodeInterface.Delete",
-		typed + "core/v1.PodInterface.List",
+		typed + "authentication/v1.SelfSubjectReviewInterface.Create", typed + "coordination/v1.LeaseInterface.Create",
+		typed + "core/v1.NodeInterface.Get", typed + "core/v1.NodeInterface.List", typed + "core/v1.NodeInterface.Watch", typed + "core/v1.NodeInterface.Patch",
+		"k8s.io/client-go/tools/leaderelection.LeaderElector.Run", lock + "Get", lock + "Create", lock + "Update", "k8s.io/client-go/rest.Client",
 	},
 	"pkg/identity": {
 		typed + "authentication/v1.SelfSubjectReviewInterface.Create", typed + "core/v1.NodeInterface.Get",
@@ -40,7 +39,7 @@ var mayAsk = map[string][]string{
 var effectRules = []rule{
 	{
 		name:    "drain writes to the node and its pods, and others ask only what they are there for",
-		why:     "what nth does to a node, and what it undoes, is in one package; identity reads the node, notify sets a condition, and fleet claims, taints, deletes what EC2 has terminated, and looks for its like",
+		why:     "what nth does to a node, and what it undoes, is in one package; identity reads the node, notify sets a condition, and fleet taints nodes, notes what was done, and leads",
 		uses:    func(t tree) ([]use, error) { return t.uses(everywhere, asks) },
 		permits: byPackage(mayAsk),
 		example: `

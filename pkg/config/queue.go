@@ -33,7 +33,6 @@ type Fleet struct {
 	Taints           bool
 	TaintEffect      string
 	OutOfService     bool
-	DeleteNode       bool
 	CompleteLaunches bool
 	LaunchHooks      []string // nil is the only hook of the group
 	AfterDrain       string   // keep, terminate or detach
@@ -42,7 +41,7 @@ type Fleet struct {
 func (c *Fleet) table() Table {
 	return Table{"fleet", "Which nodes are drained, and how many at once.", []Setting{
 		{"max_draining", number(&c.MaxDraining, 0, 100_000),
-			"How many nodes are drained at once, by all nth-queue processes together. What is gone in three minutes or less, such as a spot interruption, does not wait, but counts. `0` is no limit."},
+			"How many nodes are drained at once, 200 at most. What is gone in three minutes or less, such as a spot interruption, does not wait, but counts. `0` is no limit."},
 		{"max_per_group", number(&c.MaxPerGroup, 0, 100_000),
 			"The same for the nodes of one group, which have the same value of `group_label`. `0` is no limit."},
 		{"group_label", text(&c.GroupLabel, isKey, "a label's key"),
@@ -50,7 +49,7 @@ func (c *Fleet) table() Table {
 		{"managed_tag", optionalText(&c.ManagedTag, isTag, "a tag's key of up to 128 characters"),
 			"Drain only nodes whose instance, or the Auto Scaling group of the instance, has a tag with this key. Empty is every node of the cluster; EC2 is not asked for this tag then."},
 		{"cluster", optionalText(&c.Cluster, isCluster, "a cluster's name of up to 106 characters"),
-			"This cluster's name in the tags of its instances, whose key is `kubernetes.io/cluster/` and the name. An instance without a Node is this cluster's if it has that tag, and another's if it has only such tags with other names; docs/queue.md says what that leads to. Empty is the name in `managed_tag` if that is such a key, or else the one by which EC2 says that the instances of all Nodes are tagged, if that is one."},
+			"This cluster's name in the tags of its instances, whose key is `kubernetes.io/cluster/` and the name. An instance without a Node is this cluster's if it has that tag, and another's if it has only such tags with other names; docs/queue.md says what that leads to. Empty is the name in `managed_tag` if that is such a key, or else the one by which EC2 says that the instances of Nodes are tagged, if that is one. Where Nodes do not name their instance, set it: two instances of a region may have one private address."},
 		{"unknown", choice(&c.Unknown, "delete", "leave"),
 			"What becomes of a message about an instance that has no Node in this cluster, or lacks the tag in `managed_tag`: it is deleted, or left for others who read the queue, unless the instance is known to be this cluster's by `cluster`."},
 		{"uncordon_started", boolean(&c.UncordonStarted),
@@ -61,8 +60,6 @@ func (c *Fleet) table() Table {
 			"The effect of that taint."},
 		{"out_of_service", boolean(&c.OutOfService),
 			"Taint a node `node.kubernetes.io/out-of-service` once EC2 says that its instance is stopped or terminated, so that its volumes can go elsewhere."},
-		{"delete_node", boolean(&c.DeleteNode),
-			"Delete the Node of an instance that is terminated, as EC2 has told and says when it is asked, after the drain, and once its volumes are detached, for seven minutes at most. Only where `spec.providerID` names the instance. It needs one right more, see docs/queue.md."},
 		{"complete_launches", boolean(&c.CompleteLaunches),
 			"Complete the launch hook of an Auto Scaling group once the new instance's Node is Ready."},
 		hooksSetting("launch_hooks", &c.LaunchHooks, "unless "+ofOthers),

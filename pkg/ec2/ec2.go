@@ -30,8 +30,8 @@ type Instance struct {
 	ID string
 	// State is EC2's word for it: running, stopped, terminated, ...
 	State string
-	// DNS is its private DNS name; empty once it is terminated.
-	DNS string
+	// Address is its private IPv4 address; empty once it is terminated.
+	Address string
 	// Managed is set if the instance, or its Auto Scaling group, has the tag of Options.
 	Managed bool
 	// Clusters are the names of the Kubernetes clusters in its tags (ClusterTag). AWS forgets the tags of an instance some
@@ -76,6 +76,7 @@ type Catalog struct {
 	ec2          *ec2.Client
 	autoscaling  *autoscaling.Client
 	instances    *batcher[described]
+	atAddress    *batcher[[]Instance]
 	groupTagged  *batcher[bool]     // which groups have the tag
 	groupMembers *batcher[[]string] // the IDs of their instances
 	statuses     *batcher[Status]   // never from the cache: whoever gets one is about to act
@@ -89,6 +90,7 @@ func New(opts Options) *Catalog {
 	c := &Catalog{tag: opts.Tag, autoscaling: autoscaling.NewFromConfig(opts.AWS)}
 	c.ec2 = ec2.NewFromConfig(opts.AWS, func(o *ec2.Options) { o.Retryer = aws.NopRetryer{} })
 	c.instances = newBatcher(c.describeInstances)
+	c.atAddress = newBatcher(c.describeAddresses)
 	c.groupTagged = newBatcher(c.describeGroupTags)
 	c.groupMembers = newBatcher(c.describeGroupMembers)
 	c.statuses = newBatcher(c.describeStatuses)
@@ -114,9 +116,18 @@ func (c *Catalog) look(
 		d.Managed, _, err = c.groupTagged.get(ctx, d.group)
 	}
 	if err != nil {
-		err = fmt.Errorf("asking EC2 about %s: %w", id, err)
+		err = fmt.Errorf("asking EC2 about %s: %w", id, refused(err))
 	}
 	return d.Instance, known, err
+}
+
+// AtAddress returns the instances that have a private IP address, in any VPC. The answer may be minutes old.
+func (c *Catalog) AtAddress(ctx context.Context, address string) ([]Instance, error) {
+	found, _, err := c.atAddress.get(ctx, address)
+	if err != nil {
+		return nil, fmt.Errorf("asking EC2 for the instances at %s: %w", address, refused(err))
+	}
+	return found, nil
 }
 
 // InGroup returns the IDs of the instances of an Auto Scaling group. The answer may be minutes old.
@@ -186,7 +197,7 @@ func (c *Catalog) describeInstances(ctx context.Context, ids []string) (map[stri
 }
 
 func (c *Catalog) convert(i types.Instance) described {
-	found := described{Instance: Instance{ID: aws.ToString(i.InstanceId), DNS: aws.ToString(i.PrivateDnsName), Managed: c.tag == ""}}
+	found := described{Instance: Instance{ID: aws.ToString(i.InstanceId), Address: aws.ToString(i.PrivateIpAddress), Managed: c.tag == ""}}
 	if i.State != nil {
 		found.State = string(i.State.Name)
 	}
@@ -210,6 +221,19 @@ func tagValue(i types.Instance, key string) string {
 		}
 	}
 	return ""
+}
+
+func (c *Catalog) describeAddresses(ctx context.Context, addresses []string) (map[string][]Instance, error) {
+	raw, err := c.list(ctx, "private-ip-address", addresses)
+	if err != nil {
+		return nil, err
+	}
+	at := map[string][]Instance{}
+	for _, i := range raw {
+		found := c.convert(i).Instance
+		at[found.Address] = append(at[found.Address], found)
+	}
+	return at, nil
 }
 
 func (c *Catalog) describeGroupMembers(ctx context.Context, groups []string) (map[string][]string, error) {

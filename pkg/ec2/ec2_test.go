@@ -72,13 +72,13 @@ func TestAnInstanceIsManagedByItsTagOrByThatOfItsGroup(t *testing.T) {
 	catalog, r := ask(t, "managed")
 	r.tagged = []string{"workers"}
 	r.ec2.Add(
-		ec2test.Instance{ID: "i-1", State: "running", DNS: "ip-10-0-0-1.internal", Tags: map[string]string{"managed": ""}},
+		ec2test.Instance{ID: "i-1", State: "running", Address: "10.0.0.1", Tags: map[string]string{"managed": ""}},
 		ec2test.Instance{ID: "i-2", State: "running", Tags: inGroup("workers")},
 		ec2test.Instance{ID: "i-3", State: "stopping", Tags: inGroup("others")},
 		ec2test.Instance{ID: "i-4", State: "terminated"},
 	)
 	for id, want := range map[string]string{
-		"i-1": "{i-1 running ip-10-0-0-1.internal true []} true",
+		"i-1": "{i-1 running 10.0.0.1 true []} true",
 		"i-2": "{i-2 running  true []} true",
 		"i-3": "{i-3 stopping  false []} true",
 		"i-4": "{i-4 terminated  false []} true",
@@ -279,5 +279,17 @@ func TestGroupsAndClustersAreFoundByTheInstancesInThem(t *testing.T) {
 	r.ec2.Deny()
 	if groups, clusters, err := catalog.Marks(t.Context(), []string{"i-2"}); err == nil {
 		t.Errorf("who may not ask is told %v, %v", groups, clusters)
+	}
+}
+
+func TestAtAddress_FindsTheInstancesOfAnyVPC(t *testing.T) {
+	t.Parallel()
+	catalog, r := ask(t, "")
+	r.ec2.Add(ec2test.Instance{ID: "i-1", State: "running", Address: "10.0.0.1"}, ec2test.Instance{ID: "i-2", State: "running", Address: "10.0.0.1"},
+		ec2test.Instance{ID: "i-3", State: "running", Address: "10.0.0.3"})
+	for address, want := range map[string]int{"10.0.0.1": 2, "10.0.0.3": 1, "10.0.0.4": 0} {
+		if found, err := catalog.AtAddress(t.Context(), address); err != nil || len(found) != want {
+			t.Errorf("at %s are %v (%v), want %d", address, found, err, want)
+		}
 	}
 }

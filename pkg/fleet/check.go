@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	authentication "k8s.io/api/authentication/v1"
 	authorization "k8s.io/api/authorization/v1"
@@ -30,10 +29,10 @@ func User(ctx context.Context, client kubernetes.Interface) (string, error) {
 	return review.Status.UserInfo.Username, nil
 }
 
-// NodeCount is how many Nodes the cluster has, how many of them may be of any EC2 instance (Anonymous), and how many are of none
+// NodeCount is how many Nodes the cluster has, how many of them may be of any EC2 instance (Silent), and how many are of none
 // (Elsewhere).
 type NodeCount struct {
-	All, Anonymous, Elsewhere int
+	All, Silent, Elsewhere int
 	// Instances are some of the instances that Nodes tell.
 	Instances []string
 }
@@ -47,15 +46,15 @@ func CountNodes(ctx context.Context, client kubernetes.Interface) (NodeCount, er
 	defer cancel()
 	var found NodeCount
 	for next := ""; ; {
-		list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: pageSize, Continue: next})
+		list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: someInstances, Continue: next})
 		if err != nil {
 			return NodeCount{}, fmt.Errorf("listing the nodes: %w", err)
 		}
 		for i := range list.Items {
 			found.All++
 			provider := list.Items[i].Spec.ProviderID
-			if id := instanceOf(provider); silent(provider) {
-				found.Anonymous++
+			if id := instanceOf(provider); isSilent(provider) {
+				found.Silent++
 			} else if id == "" {
 				found.Elsewhere++
 			} else if len(found.Instances) < someInstances {
@@ -68,30 +67,10 @@ func CountNodes(ctx context.Context, client kubernetes.Interface) (NodeCount, er
 	}
 }
 
-// RetryWindow is how long a message is retried whose work always fails, if it is received that many times.
-func RetryWindow(receives int) time.Duration {
-	var pauses time.Duration
-	for n := range receives {
-		pauses += retryPause(n + 1)
-	}
-	return pauses
-}
-
-// UrgentReceives is how often a message is received whose work always fails, if it was sent so long before its deadline, until then.
-func UrgentReceives(notice time.Duration) int {
-	receives := 0
-	for left := notice; left > 0; receives++ {
-		left -= pauseBefore(left, retryPause(receives+1))
-	}
-	return receives
-}
-
 // Extras are optional parts of a drain that need rights of their own.
 type Extras struct {
 	// Condition sets the Node's condition, Events writes Events, and Volumes ignores the volumes of pods that stay when it waits for volumes.
 	Condition, Events, Volumes bool
-	// Delete is Options.DeleteNode.
-	Delete bool
 }
 
 // Rights lists the rights that draining any node needs, and those in LeaseNamespace.
@@ -106,10 +85,10 @@ func Rights(extras Extras) []kube.Right {
 	}
 	var core authorization.ResourceAttributes
 	add(false, "to know which node an instance is", "nodes", core, "get", "list", "watch")
-	add(false, "to claim, cordon, taint and uncordon a node", "nodes", core, "patch")
+	add(false, "to cordon, taint and uncordon a node", "nodes", core, "patch")
 	add(false, "to know what is on a node", "pods", core, "list", "watch")
-	add(false, "to have a Lease, which its claims and its places go by", "leases",
-		authorization.ResourceAttributes{Group: coordination.GroupName, Namespace: LeaseNamespace}, "get", "list", "create", "update", "delete")
+	add(false, "to know who leads, and to lead", "leases",
+		authorization.ResourceAttributes{Group: coordination.GroupName, Namespace: LeaseNamespace}, "get", "create", "update")
 	add(false, "to move pods away", "pods/eviction", core, "create")
 	add(false, "to remove pods that resist until a hard deadline", "pods", core, "delete")
 	if extras.Condition {
@@ -123,9 +102,6 @@ func Rights(extras Extras) []kube.Right {
 		add(true, why, "persistentvolumeclaims", core, "get")
 		add(true, why, "persistentvolumes", core, "get")
 	}
-	if extras.Delete {
-		add(true, "to delete the Nodes of terminated instances", "nodes", core, "delete")
-	}
 	return rights
 }
 
@@ -138,4 +114,13 @@ func May(ctx context.Context, client kubernetes.Interface, r kube.Right) (bool, 
 		return false, fmt.Errorf("asking whether it may %s: %w", r, err)
 	}
 	return allowed, nil
+}
+
+// TryLease tries to make a Lease, as a dry run.
+func TryLease(ctx context.Context, client kubernetes.Interface) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	lease := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{GenerateName: "nth-queue-"}}
+	_, err := client.CoordinationV1().Leases(LeaseNamespace).Create(ctx, lease, metav1.CreateOptions{FieldManager: manager, DryRun: []string{metav1.DryRunAll}})
+	return err
 }

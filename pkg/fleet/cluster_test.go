@@ -1,11 +1,13 @@
 package fleet_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,10 +27,10 @@ import (
 	"k8s.io/client-go/applyconfigurations"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/internal/pipetest"
 )
 
@@ -46,53 +48,12 @@ type cluster struct {
 	version int
 	asked   map[string]int
 	first   map[string]func(times int) error
-	// lag is how long a watch of Nodes is behind.
-	lag time.Duration
 	// leases are those in fleet.LeaseNamespace, by name.
 	leases map[string]*coordination.Lease
 	// ending is how long a pod takes to end. ended are those that have: a watch of pods begins with them, as one of the fake's does not tell
 	// what ended while it was being opened.
 	ending time.Duration
 	ended  []runtime.Object
-	// lists and glances count the lists of all Nodes, and of one.
-	lists, glances int
-	// numbered gives lists of Nodes the cluster's version, and their watches a bookmark each minute; nameless gives those of one Node a
-	// version that says nothing.
-	numbered, nameless bool
-	// stalled keeps what is to be told from the watch of the Nodes until it is closed; nil keeps nothing.
-	stalled chan struct{}
-	// busy, if set, is how slow it is.
-	busy *busy
-}
-
-// busy is an API server that answers so many requests at once, each after a while. The others wait until it comes to them.
-type busy struct {
-	places chan struct{}
-	takes  time.Duration
-
-	mu        sync.Mutex
-	now, most int // requests about Nodes that are under way
-}
-
-// wait waits until a request's turn has come and it has been worked on.
-func (b *busy) wait(r *http.Request) {
-	if strings.HasPrefix(r.URL.Path, "/api/v1/nodes/") {
-		b.count(1)
-		defer b.count(-1)
-	}
-	select {
-	case b.places <- struct{}{}:
-		time.Sleep(b.takes)
-		<-b.places
-	case <-r.Context().Done():
-	}
-}
-
-func (b *busy) count(more int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.now += more
-	b.most = max(b.most, b.now)
 }
 
 // bubble runs f with a cluster.
@@ -105,13 +66,7 @@ func bubble(t *testing.T, f func(t *testing.T, c *cluster)) {
 		}
 		c.store, c.objects = newStore(t)
 		c.store.PrependReactor("delete", "pods", c.ends)
-		routes := c.routes()
-		c.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if c.busy != nil && r.URL.Query().Get("watch") == "" {
-				c.busy.wait(r)
-			}
-			routes.ServeHTTP(w, r)
-		})
+		c.handler = c.routes()
 		c.server = pipetest.Serve(c.handler)
 		t.Cleanup(c.server.Close)
 		f(t, c)
@@ -154,17 +109,6 @@ func (c *cluster) add(objects ...runtime.Object) {
 	}
 }
 
-// run begins a fleet in the cluster, and returns when it watches: the fake tells no watch what happened before it was opened.
-func (c *cluster) run(change func(*fleet.Options)) *rig { c.t.Helper(); return c.runBy(&way{}, change) }
-
-// runBy is run, by a way of its own to the cluster.
-func (c *cluster) runBy(by *way, change func(*fleet.Options)) *rig {
-	c.t.Helper()
-	r := begin(c.t, c.client(by), change)
-	synctest.Wait()
-	return r
-}
-
 // client goes by a way to the cluster.
 func (c *cluster) client(by *way) kubernetes.Interface {
 	c.t.Helper()
@@ -184,11 +128,67 @@ type way struct {
 	next    http.RoundTripper
 	handler http.Handler
 	broken  atomic.Bool
+	with    *way // breaks with that one, if set
+
+	mu     sync.Mutex
+	frozen chan struct{}     // closed when it thaws; nil if it is not frozen
+	wrote  func(what string) // is told of each write, if set
+}
+
+// freeze holds requests up before they are made, as of a process that does not run.
+func (w *way) freeze() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.frozen = make(chan struct{})
+}
+
+func (w *way) thaw() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.frozen != nil {
+		close(w.frozen)
+		w.frozen = nil
+	}
+}
+
+// freezer is what a process does before a request of its is made: nothing, while the process is frozen.
+type freezer struct {
+	next http.RoundTripper
+	way  *way
+}
+
+// RoundTrip implements http.RoundTripper.
+func (f freezer) RoundTrip(r *http.Request) (*http.Response, error) {
+	f.way.await()
+	return f.next.RoundTrip(r)
+}
+
+// freezable holds the requests of a client up while a way is frozen.
+func freezable(client kubernetes.Interface, by *way) {
+	if api, is := client.CoreV1().RESTClient().(*rest.RESTClient); is {
+		api.Client.Transport = freezer{api.Client.Transport, by}
+	}
+}
+
+// await waits until it is not frozen.
+func (w *way) await() {
+	w.mu.Lock()
+	frozen := w.frozen
+	w.mu.Unlock()
+	if frozen != nil {
+		<-frozen
+	}
 }
 
 // RoundTrip implements http.RoundTripper.
 func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
-	if w.broken.Load() {
+	w.mu.Lock()
+	wrote := w.wrote
+	w.mu.Unlock()
+	if wrote != nil && r.Method != http.MethodGet {
+		wrote(r.Method + " " + r.URL.Path)
+	}
+	if w.broken.Load() || w.with != nil && w.with.broken.Load() {
 		return nil, errors.New("no route to host")
 	}
 	if r.URL.Query().Get("watch") != "" {
@@ -212,9 +212,8 @@ func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// before calls do before each request of a kind is answered: "list" or watch Nodes, "get", "claim", "taint", "change" or "remove"
-// one, "evict" or "delete" a pod, list "peers"; "list leases", "make", "renew" or "end" Leases, and "place" in fleet.SlotsAnnotation. What
-// it returns is answered instead, if it is not nil.
+// before calls do before each request of a kind is answered: "list" or watch Nodes; "get", "note", "taint" or "change" one; "evict" or "delete"
+// a pod; "make" or "renew" the Lease. What it returns is answered instead, if it is not nil.
 func (c *cluster) before(what string, do func(times int) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -288,14 +287,7 @@ func (c *cluster) routes() http.Handler {
 		}
 	})
 	mux.HandleFunc("PATCH /api/v1/nodes/{name}", c.patch)
-	mux.HandleFunc("DELETE /api/v1/nodes/{name}", c.removed)
 	mux.HandleFunc("GET /api/v1/pods", c.pods)
-	mux.HandleFunc("GET /api/v1/namespaces/{namespace}/pods", func(w http.ResponseWriter, r *http.Request) {
-		if !c.begins(w, "peers") {
-			list, err := c.store.CoreV1().Pods(r.PathValue("namespace")).List(r.Context(), metav1.ListOptions{LabelSelector: r.URL.Query().Get("labelSelector")})
-			answer(w, list, err)
-		}
-	})
 	c.serveLeases(mux)
 	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/eviction", c.evict)
 	mux.HandleFunc("DELETE /api/v1/namespaces/{namespace}/pods/{name}", func(w http.ResponseWriter, r *http.Request) {
@@ -330,7 +322,10 @@ func (c *cluster) apply(r *http.Request, name string, body []byte) (*corev1.Node
 		return nil, err
 	}
 	var of struct{ Metadata metav1.ObjectMeta }
-	if json.Unmarshal(body, &of) == nil && of.Metadata.ResourceVersion != "" && of.Metadata.ResourceVersion != n.ResourceVersion {
+	if json.Unmarshal(body, &of) == nil && of.Metadata.UID != "" && of.Metadata.UID != n.UID {
+		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Node").GroupKind(), name, nil)
+	}
+	if of.Metadata.ResourceVersion != "" && of.Metadata.ResourceVersion != n.ResourceVersion {
 		return nil, apierrors.NewConflict(corev1.Resource("nodes"), name, errors.New("the object has been modified"))
 	}
 	n, err = nodes.Patch(r.Context(), name, types.PatchType(r.Header.Get("Content-Type")), body,
@@ -345,10 +340,168 @@ func (c *cluster) apply(r *http.Request, name string, body []byte) (*corev1.Node
 // patchOf says what a patch is for.
 func patchOf(body string) string {
 	switch {
-	case strings.Contains(body, "nth-project.github.io/queue"), strings.Contains(body, "nth-project.github.io~1queue"):
-		return "claim"
+	case strings.Contains(body, "nth-project.github.io/queue-events"):
+		return "note"
 	case strings.Contains(body, `"taints"`):
 		return "taint"
 	}
 	return "change"
+}
+
+// nodes answers for the list and the watch of all Nodes.
+func (c *cluster) nodes(w http.ResponseWriter, r *http.Request) {
+	if c.begins(w, "list") {
+		return
+	}
+	query := r.URL.Query()
+	if query.Get("watch") != "" {
+		events, err := c.store.CoreV1().Nodes().Watch(r.Context(), metav1.ListOptions{ResourceVersion: query.Get("resourceVersion")})
+		stream(w, r, events, err, func(runtime.Object) bool { return true })
+		return
+	}
+	list, err := c.store.CoreV1().Nodes().List(r.Context(), metav1.ListOptions{})
+	answer(w, list, err)
+}
+
+// podOn is a pod on a node.
+func podOn(node, name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name)},
+		Spec:       corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+}
+
+func (c *cluster) pods(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	ours := func(o runtime.Object) bool {
+		pod, is := o.(*corev1.Pod)
+		return is && "spec.nodeName="+pod.Spec.NodeName == query.Get("fieldSelector")
+	}
+	pods := c.store.CoreV1().Pods("")
+	if query.Get("watch") != "" {
+		events, err := pods.Watch(r.Context(), metav1.ListOptions{ResourceVersion: query.Get("resourceVersion")})
+		stream(w, r, events, err, ours, c.gone()...)
+		return
+	}
+	list, err := pods.List(r.Context(), metav1.ListOptions{})
+	if err != nil {
+		answer(w, nil, err)
+		return
+	}
+	found := &corev1.PodList{ListMeta: list.ListMeta}
+	for _, pod := range list.Items {
+		if ours(&pod) {
+			found.Items = append(found.Items, pod)
+		}
+	}
+	answer(w, found, nil)
+}
+
+// ends keeps a pod in mind that is about to be deleted.
+func (c *cluster) ends(a clienttesting.Action) (handled bool, result runtime.Object, err error) {
+	deleted, is := a.(clienttesting.DeleteAction)
+	if !is {
+		return false, nil, nil
+	}
+	if pod, err := c.objects.Get(a.GetResource(), a.GetNamespace(), deleted.GetName()); err == nil {
+		c.mu.Lock()
+		c.ended = append(c.ended, pod)
+		c.mu.Unlock()
+	}
+	return false, nil, nil
+}
+
+// gone are the pods that have ended and are not there again.
+func (c *cluster) gone() []runtime.Object {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(c.ended), func(o runtime.Object) bool {
+		pod, is := o.(*corev1.Pod)
+		if !is {
+			return true
+		}
+		_, err := c.objects.Get(corev1.SchemeGroupVersion.WithResource("pods"), pod.Namespace, pod.Name)
+		return err == nil
+	})
+}
+
+// evict begins the end of a pod.
+func (c *cluster) evict(w http.ResponseWriter, r *http.Request) {
+	if c.begins(w, "evict") {
+		return
+	}
+	pods, name := c.store.CoreV1().Pods(r.PathValue("namespace")), r.PathValue("name")
+	pod, err := pods.Get(r.Context(), name, metav1.GetOptions{})
+	if err == nil {
+		pod.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		_, err = pods.Update(r.Context(), pod, metav1.UpdateOptions{})
+	}
+	if err == nil {
+		c.mu.Lock()
+		time.AfterFunc(c.ending, func() { _ = pods.Delete(context.Background(), name, metav1.DeleteOptions{}) })
+		c.mu.Unlock()
+	}
+	answer(w, &metav1.Status{Status: metav1.StatusSuccess}, err)
+}
+
+// answer writes an object, or what is wrong, as the API server does.
+func answer(w http.ResponseWriter, o runtime.Object, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	if err != nil {
+		var known apierrors.APIStatus
+		status := apierrors.NewInternalError(err).Status()
+		if errors.As(err, &known) {
+			status = known.Status()
+		}
+		w.WriteHeader(int(status.Code))
+		o = &status
+	}
+	_, _ = w.Write(encoded(o)) // who does not read the answer has left
+}
+
+func encoded(o runtime.Object) []byte {
+	o = o.DeepCopyObject() // To encode it is to write its kind into it, and the store and all watches share it.
+	return []byte(runtime.EncodeOrDie(scheme.Codecs.LegacyCodec(corev1.SchemeGroupVersion, coordination.SchemeGroupVersion), o))
+}
+
+// stream writes that objects are gone, and then the events of those that are wanted until nobody reads them any more.
+func stream(w http.ResponseWriter, r *http.Request, events watch.Interface, err error, of func(runtime.Object) bool, gone ...runtime.Object) {
+	if err == nil {
+		defer func() {
+			events.Stop()
+			for range events.ResultChan() { // A filter ends only when what it is about to tell has been taken.
+			}
+		}()
+	}
+	if err != nil || r.URL.Query().Get("sendInitialEvents") != "" {
+		answer(w, nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("ListOptions").GroupKind(), "", nil))
+		return
+	}
+	flush := http.NewResponseController(w).Flush
+	tell := func(e watch.Event) error {
+		if !of(e.Object) {
+			return nil
+		}
+		line, _ := json.Marshal(map[string]any{"type": e.Type, "object": json.RawMessage(encoded(e.Object))}) // text and JSON encode
+		_, err := w.Write(append(line, '\n'))
+		return err
+	}
+	for _, o := range gone {
+		if tell(watch.Event{Type: watch.Deleted, Object: o}) != nil {
+			return
+		}
+	}
+	for {
+		if flush() != nil {
+			return
+		}
+		select {
+		case e := <-events.ResultChan():
+			if tell(e) != nil {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		}
+	}
 }

@@ -1,20 +1,12 @@
-// Package fleet decides which nodes are drained, and when.
+// Package fleet drains the nodes that a queue and EC2 tell of: nth-queue without its settings.
 //
-// It takes what the messages of a queue say about instances, and finds their nodes in one watch of all Nodes. Each node that is
-// interrupted gets a session: a claim on the Node, which keeps other processes away from it, and an agent, which decides and acts
-// as it does on the machine itself. While too many nodes are being drained, sessions wait for their turn; a spot interruption, or
-// anything else that leaves no time, does not wait.
+// One process leads (leader.go); all work belongs to the term for which it does (term.go). A message is a hint that there is something to
+// look at (message.go). Each instance is reconciled (instance.go): what stands for it follows from what EC2 says now (truth.go), from its
+// Node (nodes.go, notes.go) and from the hints. If something is to be done, an agent does it, as on the machine itself (drain.go,
+// taints.go), when it is its turn (turns.go). Lifecycle hooks are held meanwhile, and completed once (hooks.go).
 //
-// A claim names its process and is written once. It is valid as long as the process holds its Lease, so that a thousand drains
-// are kept alive by one request every few seconds. A process that cannot renew its Lease stops its drains and returns their messages.
-//
-// A message is done when everything in it is done, or concerns other clusters. A message that has to wait, or whose work failed,
-// is returned to the queue with a delay. Apart from the queue and the Nodes' annotations nothing is stored, so that any process
-// can continue where another one was killed.
-//
-// A message goes through these files: intake.go finds the Node of its instance (owner.go and lister.go decide what becomes of an
-// instance without one), task.go and hooks.go are what is done for it, session.go is the work on its node, queue.go and slots.go
-// decide when that begins, claim.go and lease.go by which process. maintenance.go begins the same work for what EC2 lists.
+// A newcomer starts with Fleet.Run, Fleet.Take and term.look. Apart from the queue and the Nodes' annotations nothing is stored, so that a
+// standby needs nothing to take over.
 package fleet
 
 import (
@@ -38,22 +30,14 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Message is a message that is in flight while its work is done. Exactly one of its methods is called, once.
-type Message interface {
-	// Done deletes the message: nothing is left to be done for it.
-	Done()
-	// Return puts the message back into the queue, to be received again after that time.
-	Return(after time.Duration)
-}
-
 // Options configure a Fleet. All fields are required unless they say otherwise.
 type Options struct {
+	// Client is the fleet's alone: it is changed to refuse writes while this process does not lead.
 	Client kubernetes.Interface
-	// Leases is a client for Leases alone; by default it is Client. With connections of its own, renewing the Lease of this process does not
-	// queue behind other requests.
+	// Leases is a client for the Lease alone, with connections of its own, so that renewing it does not queue behind other requests.
 	Leases kubernetes.Interface
-	// Host is the name of the host, as a label on the Lease for people to read. Several processes may have the same.
-	Host string
+	// Lease is the name of the Lease, by which one of all processes with that name leads. Identity is this process's in it: no two have the same.
+	Lease, Identity string
 	// Own is the pod that this process runs in, if it does.
 	Own OwnPod
 	// Rules are the initial rules.
@@ -61,9 +45,9 @@ type Options struct {
 	// GroupLabel is the label of Nodes, such as that of the zone, whose value is a node's group.
 	GroupLabel string
 	Log        *logrus.Entry
-	// DryRun writes nothing, neither to the cluster nor to Auto Scaling.
+	// DryRun writes nothing, neither to the cluster nor to Auto Scaling, and works without the Lease.
 	DryRun bool
-	// Cluster is this cluster's name in the tags of its instances (ec2.ClusterTag). By default it is the name that the instances of all Nodes
+	// Cluster is this cluster's name in the tags of its instances (ec2.ClusterTag). By default it is the name that the instances of Nodes
 	// are tagged with, if that is a single one.
 	Cluster string
 	// LeaveUnknown returns messages about instances that have no Node here and are not known to be of this cluster, so that other readers of
@@ -71,107 +55,93 @@ type Options struct {
 	LeaveUnknown bool
 	// UncordonStarted uncordons a node that nth-queue has cordoned when EC2 says that its instance has been started since.
 	UncordonStarted bool
-	// ManagedOnly drains only nodes whose instances are managed (ec2.Instance.Managed).
-	ManagedOnly bool
-	// OwnTag says that a managed instance is always one of this cluster.
-	OwnTag bool
-	// Instances, if set, is asked about instances whose Nodes are not found, and about capacity reservations.
-	Instances Instances
-	// Schedule, if set, is asked which events EC2 has scheduled, and which status checks fail.
-	Schedule Schedule
+	// ManagedOnly drains only nodes whose instances are managed (ec2.Instance.Managed). OwnTag says that a managed instance is always one of
+	// this cluster.
+	ManagedOnly, OwnTag bool
+	EC2                 EC2
+	// Clock, if set, tells the time by AWS's clock.
+	Clock func() time.Time
 	// Hooks, if set, holds and completes lifecycle actions, with CompleteLaunches also those of launches. It decides which hooks are to be
 	// completed.
 	Hooks            Hooks
 	CompleteLaunches bool
 	// Replace, if set, asks for another instance in place of one that goes on running after its node was drained.
 	Replace func(ctx context.Context, instance string) error
-	// DeleteNode deletes the Node of an instance that is terminated, once its drain has ended and its volumes are detached.
-	DeleteNode bool
-	Taints     Taints
+	Taints  Taints
 	// Listeners, if set, returns the listeners for a node. entries returns the state of the node's events; end is called after the last
 	// transition, with lost if another process may be working on the node by now and is to keep its conditions.
 	Listeners func(node string, entries func() []state.Entry) (told []agent.Listener, end func(lost bool))
 }
 
-// Fleet drains the nodes that messages are about. Its methods may be called from several goroutines.
-type Fleet struct {
-	opts        Options
-	rules       atomic.Pointer[Rules]
-	nodes       *nodes
-	lister      *nodeLister
-	clusterTags *clusterTags
-	leases      *leases
-	claims      claims
-	slots       *slotStore // used only by the goroutine that has set updatingSlots
-	maintenance *ec2View
-	changed     chan struct{} // has an element when the waiting sessions are to be looked at
-	work        sync.WaitGroup
-	term        atomic.Pointer[leaseTerm] // the latest; nil before the first
+// OwnPod is the pod that a process runs in. It is evicted last from its node.
+type OwnPod struct {
+	// Node is the name of the node that the pod is on; "" outside of a pod.
+	Node           string
+	Namespace, Pod string
+}
 
-	mu sync.Mutex
-	// leaseError is why this process has no Lease; nil if it has one, or has not asked for one yet. leaseErrorSince is since when.
-	leaseError      error
-	leaseErrorSince time.Time
-	// updatingSlots is set while a goroutine updates the slots, and holdsSlots if this process may have some.
-	updatingSlots, holdsSlots bool
-	sessions                  map[string]*session
-	// handovers are of events that are left to others, by their IDs.
-	handovers map[string]handover
-	// budgetStarts is when an event's budget began to count, by the event's ID.
-	budgetStarts map[string]time.Time
+// manager is the field manager of all writes.
+const manager = drain.Queue
+
+// requestsAtOnce is how many requests about Nodes are made at the same time, and as many urgent ones. It keeps an API server busy, but
+// lets it answer each in time.
+const requestsAtOnce = 50
+
+// Fleet drains the nodes of instances that are interrupted. Its methods may be called from several goroutines.
+type Fleet struct {
+	opts     Options
+	rules    atomic.Pointer[Rules]
+	nodes    *nodes
+	lead     *leadership
+	requests *drain.Gate
+	term     atomic.Pointer[term] // nil while this process does not lead
 }
 
 // New returns a Fleet that is not running yet.
 func New(opts Options) *Fleet {
-	if opts.Leases == nil {
-		opts.Leases = opts.Client
+	if opts.Clock == nil {
+		opts.Clock = time.Now
 	}
-	f := &Fleet{
-		opts: opts, nodes: newNodes(opts.Client, opts.GroupLabel), maintenance: newEC2View(),
-		changed: make(chan struct{}, 1), sessions: map[string]*session{}, budgetStarts: map[string]time.Time{}, handovers: map[string]handover{},
+	f := &Fleet{opts: opts, lead: newLeadership(opts.Leases, opts.Lease, opts.Identity), requests: drain.NewGate(requestsAtOnce)}
+	if !opts.DryRun {
+		f.lead.fenceWrites(opts.Client)
 	}
-	f.lister, f.clusterTags = newNodeLister(opts.Client, f.nodes, f.background), newClusterTags(f.nodes, opts.Instances)
-	f.leases = newLeases(opts.Leases, opts.DryRun, f.wake)
-	f.claims, f.slots = claims{client: opts.Client, nodes: f.nodes, leases: f.leases, gate: drain.NewGate(requestsAtOnce)}, &slotStore{leases: f.leases}
+	f.nodes = newNodes(opts.Client, opts.GroupLabel, func(n node) {
+		if t := f.term.Load(); t != nil {
+			t.nodeChanged(n)
+		}
+	})
 	f.Use(opts.Rules)
 	return f
 }
 
-// dispatchInterval is how often the waiting sessions are looked at without being woken: other processes end their drains, too.
-const dispatchInterval = time.Second
-
-// Run watches the Nodes until ctx ends. Once they are known and this process has its Lease, it calls ready; Take may be called from then
-// on. Whenever the Lease is lost, and at the end, it stops all drains where they are and returns their messages. It returns when all its
-// goroutines have ended.
-func (f *Fleet) Run(ctx context.Context, ready func()) {
-	f.work.Go(func() { f.nodes.watch(ctx) })
-	f.work.Go(func() { f.leases.run(ctx) })
-	select {
-	case <-f.nodes.known:
-		f.terms(ctx, sync.OnceFunc(ready))
-	case <-ctx.Done():
+// Run watches the Nodes and stands for election until ctx ends. While this process leads, receive is run, which passes messages to Take until
+// its context ends, and returns when all of them are done or returned. When the Lease is lost, all work ends before Run stands again.
+func (f *Fleet) Run(ctx context.Context, receive func(ctx context.Context)) error {
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watched, stop := context.WithCancel(context.WithoutCancel(ctx)) // Also while the last work ends.
+	defer stop()
+	watching.Go(func() { f.nodes.watch(watched) })
+	for !f.nodes.informer.HasSynced() {
+		if !drain.Await(ctx, nil, syncInterval) {
+			return nil
+		}
 	}
-	f.work.Wait()
-}
-
-// wake has the waiting sessions looked at.
-func (f *Fleet) wake() {
-	select {
-	case f.changed <- struct{}{}:
-	default:
+	work := func(ctx context.Context) { f.serveTerm(ctx, receive) }
+	if f.opts.DryRun {
+		work(ctx)
+		return nil
 	}
+	return f.lead.campaign(ctx, work)
 }
 
-// background runs a function in a goroutine that Run waits for. Its context ends with the term.
-func (f *Fleet) background(do func(ctx context.Context)) {
-	ctx := f.term.Load().ctx
-	f.work.Go(func() { do(ctx) })
-}
+// syncInterval is how often Run looks whether the Nodes are known.
+const syncInterval = 50 * time.Millisecond
 
 // Rules are the settings that may change while a Fleet runs.
 type Rules struct {
 	Policy policy.Settings
-	// Drain is how nodes are drained.
 	Drain  drain.Options
 	Limits Limits
 	// Impaired is for how long a status check must have failed before something is done.
@@ -181,7 +151,10 @@ type Rules struct {
 // Use replaces the rules for all that begins from now on; a drain that is under way keeps its rules.
 func (f *Fleet) Use(rules Rules) {
 	f.rules.Store(&rules)
-	f.wake()
+	if t := f.term.Load(); t != nil {
+		t.wake()
+		t.lookAtAll()
+	}
 }
 
 func (f *Fleet) policy() policy.Settings { return f.rules.Load().Policy }
@@ -225,12 +198,16 @@ func (f *Fleet) Describe(ctx context.Context, name string) (Description, error) 
 
 // Status is the status of a Fleet.
 type Status struct {
-	// Nodes is how many Nodes the cluster has. Draining is how many of them this process drains, Waiting how many wait for their turn, and
-	// LeftAlone how many would be drained if people had not forbidden it.
+	// Known is set once the Nodes are known. Nodes is how many the cluster has. Draining is how many of them are drained, Waiting how many
+	// wait for their turn, and LeftAlone how many would be drained if people had not forbidden it.
+	Known                               bool
 	Nodes, Draining, Waiting, LeftAlone int
 	// Away is since when requests for the list of Nodes have failed; zero if the last was answered.
 	Away time.Time
-	// LeaseError is why this process has no Lease, so that it drains nothing, and Since since when; nil if it has one.
+	// Leads is set while this process leads. Leader is the identity of the leader as it was last seen; "" if that is not known.
+	Leads  bool
+	Leader string
+	// LeaseError is why the Lease can not be read or written, and Since since when; nil if it can.
 	LeaseError error
 	Since      time.Time
 	// Events are those that are not done.
@@ -239,13 +216,19 @@ type Status struct {
 
 // Status returns the fleet's current status.
 func (f *Fleet) Status() Status {
-	now := Status{Away: f.nodes.awaySince()}
-	f.nodes.each(func(node) { now.Nodes++ })
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now.LeaseError, now.Since = f.leaseError, f.leaseErrorSince
-	for _, s := range f.sessions {
+	now := Status{Known: f.nodes.informer.HasSynced(), Nodes: f.nodes.count(), Away: f.nodes.awaySince(), Leader: f.lead.leader()}
+	now.Since, now.LeaseError = f.lead.lock.trouble()
+	t := f.term.Load()
+	if now.Leads = t != nil; !now.Leads {
+		return now
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, in := range t.instances {
+		s := in.drain
 		switch {
+		case s == nil:
+			continue
 		case !s.begun:
 			now.Waiting++
 		case s.leftAlone():
@@ -253,13 +236,16 @@ func (f *Fleet) Status() Status {
 		default:
 			now.Draining++
 		}
-		for id, t := range s.tasks {
-			entry := state.Entry{Event: t.notice.Event, Phase: state.Seen, Changed: time.Now()}
+		for id, ev := range s.events {
+			if s.rested[id] {
+				continue
+			}
+			entry := state.Entry{Event: ev, Phase: state.Seen, Changed: time.Now()}
 			if s.record != nil {
 				entry = cmp.Or(s.record.entry(id), entry)
 			}
 			status := entry.Status(f.policy().Describe(entry))
-			status.Node = s.node
+			status.Node = s.node.name
 			now.Events = append(now.Events, status)
 		}
 	}

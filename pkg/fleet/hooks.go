@@ -2,15 +2,10 @@ package fleet
 
 import (
 	"context"
-	"maps"
 	"time"
 
-	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/sqs"
-	"github.com/nth-project/nth/pkg/state"
 )
 
 // Hooks holds and completes the lifecycle actions that messages tell of, if the settings say that their hooks are to be completed.
@@ -25,226 +20,108 @@ type Hooks interface {
 	Loses(ctx context.Context, instance string, hook sqs.Hook) (bool, error)
 }
 
-// launchTimeout is how long a new instance may take until its node is Ready.
-const launchTimeout = 30 * time.Minute
-
-// hasHook reports whether a task has a lifecycle action that is to be held and completed.
-func (f *Fleet) hasHook(t *task) bool {
-	return t.notice.Hook != nil && f.opts.Hooks != nil && !f.opts.DryRun
+// completes reports whether a hint has a lifecycle action that is to be held and completed.
+func (t *term) completes(h *hint) bool {
+	return h.Hook != nil && t.opts.Hooks != nil && !t.opts.DryRun
 }
 
-// hold holds the task's lifecycle action until the task ends or its event's budget is used up. The budget limits how long a termination
-// may take, however often its message is received.
-func (f *Fleet) hold(t *task) {
-	if !f.hasHook(t) || !f.wantsDrain(t) {
+// hold holds the lifecycle action of a hint until that is settled or completed.
+func (t *term) hold(in *instance, h *hint) {
+	t.mu.Lock()
+	if !t.completes(h) || h.release != nil || in.hints[h.key] != h {
+		t.mu.Unlock()
 		return
 	}
-	f.mu.Lock()
-	f.limitHold(t)
-	f.mu.Unlock()
-	if t.held.Err() != nil {
+	ctx, release := context.WithCancel(t.ctx)
+	h.release = release
+	t.mu.Unlock()
+	t.background(func(context.Context) { t.opts.Hooks.Hold(ctx, in.id, *h.Hook, h.Event.Noticed) })
+	if h.About != sqs.Interruption || !t.policy()[h.Event.Kind].SoftBudget {
 		return
 	}
-	f.work.Go(func() {
-		defer t.release()
-		f.work.Go(func() { f.checkTermination(t) })
-		f.opts.Hooks.Hold(t.held, t.notice.Instance, *t.notice.Hook, t.notice.Event.Noticed)
-	})
-}
-
-// checkTermination finds out, if the budget is soft, whether Auto Scaling terminates the machine at its end all the same. If so, the end
-// of the budget is a deadline for the drain.
-func (f *Fleet) checkTermination(t *task) {
-	if !f.policy()[t.notice.Event.Kind].SoftBudget {
-		return
-	}
-	if loses, err := f.opts.Hooks.Loses(t.held, t.notice.Instance, *t.notice.Hook); err != nil || !loses {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	t.lost = true
-	for _, s := range f.sessions {
-		if s.tasks[t.notice.Event.ID] == t {
-			s.announce(t.notice.Event.Kind)
-		}
-	}
-}
-
-// longestBudget is the longest budget that the settings allow.
-const longestBudget = 48 * time.Hour
-
-// startBudget makes the budget of a task's event count from that time, or from an earlier one that is known. Waiting for the node's turn
-// does not count. f.mu is held.
-func (f *Fleet) startBudget(t *task, since time.Time) {
-	if f.policy()[t.notice.Event.Kind].Budget <= 0 {
-		return
-	}
-	if before, known := f.budgetStarts[t.notice.Event.ID]; !known || since.Before(before) {
-		maps.DeleteFunc(f.budgetStarts, func(_ string, since time.Time) bool { return time.Since(since) > longestBudget })
-		f.budgetStarts[t.notice.Event.ID] = since
-	}
-	f.limitHold(t)
-}
-
-// limitHold ends the hold for a task when its event's budget is used up, if that counts already. f.mu is held.
-func (f *Fleet) limitHold(t *task) {
-	end := f.budgetEnd(t)
-	if !f.groupWaits(t) || end.IsZero() || t.held.Err() != nil {
-		return
-	}
-	if t.limit != nil {
-		t.limit.Stop()
-	}
-	left := time.Until(end)
-	if left <= 0 {
-		t.release()
-		return
-	}
-	timer := time.AfterFunc(left, t.release)
-	context.AfterFunc(t.held, func() { timer.Stop() })
-	t.limit = timer
-}
-
-// budgetEnd is when the budget of a task's event is used up; zero if it does not count yet, or there is none. f.mu is held.
-func (f *Fleet) budgetEnd(t *task) time.Time {
-	since, counts := f.budgetStarts[t.notice.Event.ID]
-	if budget := f.policy()[t.notice.Event.Kind].Budget; counts && budget > 0 {
-		return since.Add(budget)
-	}
-	return time.Time{}
-}
-
-// wantsDrain reports whether the rules want the node drained for a task. If they do not, somebody else drains it, and completes the
-// lifecycle action.
-func (f *Fleet) wantsDrain(t *task) bool {
-	return f.policy()[t.notice.Event.Kind].Action == policy.Drain
-}
-
-// completeTask ends a task for which nothing is left to be done on the node. Its lifecycle action is completed first.
-func (f *Fleet) completeTask(t *task, outcome event.Outcome) {
-	if !f.hasHook(t) || t.notice.About == sqs.Interruption && !f.wantsDrain(t) {
-		t.done()
-		return
-	}
-	t.release()
-	f.background(func(ctx context.Context) {
-		if err := f.opts.Hooks.Complete(ctx, t.notice.Instance, *t.notice.Hook, t.notice.Event.Noticed, outcome); err != nil {
-			t.retryAfter(0)
+	t.background(func(context.Context) {
+		if loses, err := t.opts.Hooks.Loses(ctx, in.id, *h.Hook); err != nil || !loses {
 			return
 		}
-		t.done()
+		t.mu.Lock()
+		h.lost = true
+		t.mu.Unlock()
+		t.queue.Add(in.id)
 	})
 }
 
-// endLeftAlone ends a task whose node was left alone, as people want it. Its lifecycle action was held for the event's budget, and is left
-// to its own timeout.
-func (f *Fleet) endLeftAlone(t *task) {
-	if f.hasHook(t) && f.wantsDrain(t) {
-		f.opts.Log.Infof("%s: people want the node left alone; the lifecycle hook %s of the Auto Scaling group %s is not completed and left to its timeout",
-			describeNotice(t.notice), t.notice.Hook.Name, t.notice.Hook.Group)
+// complete settles a hint for which nothing is left to be done on the node. Its lifecycle action is completed first, once.
+func (t *term) complete(in *instance, h *hint, outcome event.Outcome) {
+	t.mu.Lock()
+	busy := h.busy
+	h.busy = true
+	t.mu.Unlock()
+	if !busy {
+		t.background(func(ctx context.Context) { t.finish(ctx, in, h, outcome) })
 	}
-	t.done()
 }
 
-// groupWaits reports whether Auto Scaling waits for a task before it terminates the instance.
-func (f *Fleet) groupWaits(t *task) bool { return t.notice.About == sqs.Interruption && f.hasHook(t) }
-
-// handleLaunch completes a launch hook once the instance's node is Ready, if the instance may be this cluster's.
-func (f *Fleet) handleLaunch(t *task) {
-	completes := f.opts.CompleteLaunches && f.hasHook(t)
-	if !completes && !f.opts.LeaveUnknown {
-		t.done()
-		return
-	}
-	f.background(func(ctx context.Context) {
-		switch {
-		case f.endIfForeign(ctx, t), !f.isManaged(ctx, t):
-		case completes:
-			f.completeReady(ctx, t)
-		default:
-			t.done()
+// finish completes the lifecycle action of a hint that is busy, and settles the hint.
+func (t *term) finish(ctx context.Context, in *instance, h *hint, outcome event.Outcome) {
+	if t.completes(h) && (h.About == sqs.Launch || t.wantsDrain(h)) {
+		t.mu.Lock()
+		if h.release != nil {
+			h.release()
 		}
-	})
-}
-
-// isManaged reports whether a task's instance is to be taken care of with Options.ManagedOnly; without EC2 it is. The task of another one is
-// ended.
-func (f *Fleet) isManaged(ctx context.Context, t *task) bool {
-	if !f.opts.ManagedOnly || f.opts.Instances == nil {
-		return true
+		t.mu.Unlock()
+		if t.opts.Hooks.Complete(ctx, in.id, *h.Hook, h.Event.Noticed, outcome) != nil {
+			return // The term ends.
+		}
 	}
-	_, managed := f.managedInstance(ctx, t)
-	return managed
+	t.done(in, h)
+	t.queue.Add(in.id)
 }
 
-// managedInstance returns what EC2 says about a task's instance. If that is not managed, or EC2 cannot be asked, the task is ended.
-func (f *Fleet) managedInstance(ctx context.Context, t *task) (ec2.Instance, bool) {
-	instance, known, err := f.opts.Instances.Look(ctx, t.notice.Instance)
-	switch {
-	case err != nil:
-		f.retryLater(ctx, t, err)
-	case known && !instance.Managed:
-		f.opts.Log.Debugf("%s: the instance %s is not managed", describeNotice(t.notice), t.notice.Instance)
-		f.endForeign(t)
+// endLeftAlone ends a hint whose node was left alone, as people want it. Its lifecycle action is left to its own timeout.
+func (t *term) endLeftAlone(in *instance, h *hint) {
+	if t.completes(h) && t.wantsDrain(h) {
+		t.opts.Log.Infof("%s: people want the node left alone; the lifecycle hook %s of the Auto Scaling group %s is not completed and left to its timeout",
+			h.describe(), h.Hook.Name, h.Hook.Group)
+	}
+	t.done(in, h)
+}
+
+// takeLaunch completes a launch hook once the instance's node is Ready. An instance that comes back from a warm pool of running ones bears the
+// cordon of its way there, which is lifted.
+func (t *term) takeLaunch(in *instance, h *hint, on node) time.Duration {
+	age := time.Since(h.received)
+	switch back := on.ours && event.Kind(on.cordon.Kind) == event.ASGTermination; {
+	case !t.opts.CompleteLaunches || !t.completes(h):
+		t.done(in, h)
+	case age >= launchTimeout:
+		t.opts.Log.Warnf("%s: node %q of the instance %s is not Ready after %s: its lifecycle hook is left to its timeout", h.describe(), on.name, in.id, launchTimeout)
+		t.done(in, h)
+	case !on.ready:
+		t.awaitLaunch(in, h)
+		return launchTimeout - age
+	case back && !h.Hook.Back:
+		t.busily(in, h, func(ctx context.Context) {
+			t.reopen(ctx, on, "the instance is back in service", nil)
+			t.finish(ctx, in, h, "")
+		})
 	default:
-		return instance, true
+		t.complete(in, h, "")
 	}
-	return ec2.Instance{}, false
+	return 0
 }
 
-// completeReady waits until the instance's node is Ready and completes the launch hook, or gives it up after launchTimeout.
-func (f *Fleet) completeReady(ctx context.Context, t *task) {
-	limited, cancel := context.WithTimeout(ctx, launchTimeout)
-	defer cancel()
-	for {
-		news := f.nodes.changes()
-		if found, there := f.findNode(ctx, t.notice.Instance); there && found.ready {
-			if f.isManaged(ctx, t) { // EC2 may not have known it when the message came.
-				f.completeTask(t, "")
-			}
-			return
+// awaitLaunch holds a launch hook while its instance's node is not Ready, and says so.
+func (t *term) awaitLaunch(in *instance, h *hint) {
+	t.mu.Lock()
+	first := h.release == nil
+	t.mu.Unlock()
+	if first {
+		pool := ""
+		if h.Hook.Back {
+			pool = ", also as it goes into a warm pool"
 		}
-		if !drain.Await(limited, news, launchTimeout) {
-			break
-		}
+		t.opts.Log.Infof("launch: the lifecycle hook %s of the Auto Scaling group %s is held until the node of %s is Ready%s; for %s at most",
+			h.Hook.Name, h.Hook.Group, in.id, pool, launchTimeout)
 	}
-	if ctx.Err() != nil {
-		t.retryAfter(0)
-		return
-	}
-	f.confirmNoNode(ctx, t)
-}
-
-// staysRunning reports whether an instance goes on running for long after its node was drained for an event, although it is of no use:
-// until it is stopped or retired, or its rebalance recommendation comes true. An instance that is rebooted is back soon.
-func staysRunning(ev event.Event) bool {
-	return ev.Kind == event.RebalanceRecommendation || ev.Kind == event.ScheduledMaintenance && (ev.Code == "instance-stop" || ev.Code == "instance-retirement")
-}
-
-// wantsReplacement reports whether a task's instance, which is drained but stays, is to be replaced. f.mu is held.
-func (s *session) wantsReplacement(t *task) bool {
-	ev, f := t.notice.Event, s.fleet
-	drained := s.outcomes[ev.ID] == event.Drained && s.record.entry(ev.ID).Phase == state.Drained
-	return drained && f.opts.Replace != nil && !f.opts.DryRun && staysRunning(ev)
-}
-
-// requestReplacement has a task's instance replaced, and then ends the task. The session goes on until then: if it ended before, the event
-// would count as done.
-func (s *session) requestReplacement(ctx context.Context, t *task) {
-	f := s.fleet
-	err := f.opts.Replace(ctx, t.notice.Instance)
-	if ctx.Err() != nil {
-		return // session.end ends the task.
-	}
-	if err != nil {
-		f.opts.Log.Warnf("%s: %s", describeNotice(t.notice), err)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if id := t.notice.Event.ID; s.tasks[id] == t {
-		s.addNote(t.notice.Event, s.record.entry(id), time.Time{})
-		t.done()
-		s.removeTask(id)
-	}
+	t.hold(in, h)
 }

@@ -2,17 +2,15 @@ package fleet
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/util/retry"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/state"
 )
 
-// Taints says which taints nodes get. A failure to taint does not affect the drain.
+// Taints says which taints nodes get, as part of a cordon. A failure to taint does not affect the drain.
 type Taints struct {
 	// Kinds adds a taint for the kind of the event, with that Effect.
 	Kinds  bool
@@ -30,8 +28,10 @@ var outOfService = corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodes
 // longestValue is the longest value that a taint can have.
 const longestValue = 63
 
-// wanted returns the taints for an event.
-func (t Taints) wanted(ev event.Event, stopped bool) []corev1.Taint {
+func (t Taints) any() bool { return t.Kinds || t.OutOfService }
+
+// of returns the taints for an event.
+func (t Taints) of(ev event.Event, stopped bool) []corev1.Taint {
 	var taints []corev1.Taint
 	if key := ev.Kind.Info().Handler.Taint; key != "" && t.Kinds {
 		taints = append(taints, corev1.Taint{Key: key, Value: ev.ID[:min(len(ev.ID), longestValue)], Effect: t.Effect})
@@ -42,84 +42,87 @@ func (t Taints) wanted(ev event.Event, stopped bool) []corev1.Taint {
 	return taints
 }
 
-// ours reports whether a taint may be one that wanted has returned.
+// ours reports whether a taint may be one of ours.
 func (t Taints) ours(taint corev1.Taint) bool {
-	if t.OutOfService && taint.MatchTaint(&outOfService) && taint.Value == outOfService.Value {
-		return true
+	if taint.MatchTaint(&outOfService) {
+		return t.OutOfService && taint.Value == outOfService.Value
 	}
 	return t.Kinds && slices.ContainsFunc(event.AllKinds(), func(k event.Kind) bool { return k.Info().Handler.Taint == taint.Key })
 }
 
-// addTaints adds the taints of the session's events to the node. A failure does not affect the drain.
-func (s *session) addTaints(ctx context.Context) {
-	f := s.fleet
-	var wanted []corev1.Taint
-	f.mu.Lock()
-	for _, t := range s.tasks {
-		if ev := t.notice.Event; f.policy()[ev.Kind].Action != policy.Notify && ev.State == event.Pending && !t.lifts {
-			wanted = append(wanted, f.opts.Taints.wanted(t.notice.Event, t.notice.Stopped)...)
+// keepTaints sets the taints of the events for which nth-queue has cordoned the node, and takes back those of events whose cordon was lifted,
+// until ctx ends. A cordon of somebody else's counts as one: it is part of the goal, too.
+func (s *session) keepTaints(ctx context.Context) {
+	t := s.term
+	var before []corev1.Taint
+	for {
+		wanted, lifted := s.taints()
+		if !slices.Equal(wanted, before) || lifted {
+			err := t.taint(t.ctx, s.node, wanted, lifted && len(wanted) == 0)
+			if err == nil {
+				before = wanted
+			} else if t.ctx.Err() == nil {
+				t.opts.Log.WithField(fieldNode, s.node.name).Warn(err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			if again, nowLifted := s.taints(); nowLifted && !lifted || !slices.Equal(again, before) {
+				_ = t.taint(t.ctx, s.node, again, nowLifted && len(again) == 0) // It was the last step of the drain.
+			}
+			return
+		case <-s.record.changed:
 		}
 	}
-	f.mu.Unlock()
-	if len(wanted) == 0 || f.opts.DryRun {
-		return
+}
+
+// taints returns the taints that the record asks for, and whether the cordon of an event was lifted.
+func (s *session) taints() (wanted []corev1.Taint, lifted bool) {
+	t := s.term
+	for _, e := range s.record.Entries() {
+		switch {
+		case e.Phase == state.Closed || e.Phase == state.Undoing || e.Reopened:
+			lifted = true
+		case !e.CordonedAt.IsZero() && !e.LeftAlone && e.Acted():
+			wanted = append(wanted, t.opts.Taints.of(e.Event, s.isStopped(e.Event.ID))...)
+		}
 	}
-	err := f.changeTaints(ctx, s.node, func(taints []corev1.Taint) []corev1.Taint {
+	return wanted, lifted
+}
+
+// isStopped reports whether EC2 says that the instance of an event has stopped.
+func (s *session) isStopped(id string) bool {
+	s.term.mu.Lock()
+	defer s.term.mu.Unlock()
+	for _, h := range s.instance.hints {
+		if h.Event.ID == id && h.stopped {
+			return true
+		}
+	}
+	return false
+}
+
+// untaint takes back all taints of ours from a Node.
+func (t *term) untaint(ctx context.Context, on node) error { return t.taint(ctx, on, nil, true) }
+
+// taint adds taints to a Node and, with only, takes back all others of ours. The list can only be replaced as a whole.
+func (t *term) taint(ctx context.Context, on node, wanted []corev1.Taint, only bool) error {
+	if !t.opts.Taints.any() {
+		return nil
+	}
+	return t.change(ctx, on, func(now *corev1.Node) map[string]any {
+		taints := slices.Clone(now.Spec.Taints)
+		if only {
+			taints = slices.DeleteFunc(taints, t.opts.Taints.ours)
+		}
 		for _, w := range wanted {
 			if !slices.ContainsFunc(taints, func(there corev1.Taint) bool { return there.Key == w.Key }) {
 				taints = append(taints, w)
 			}
 		}
-		return taints
+		if slices.Equal(taints, now.Spec.Taints) {
+			return nil
+		}
+		return map[string]any{"spec": map[string]any{"taints": taints}}
 	})
-	if err != nil && ctx.Err() == nil {
-		f.opts.Log.WithField(fieldNode, s.node).Warn(err)
-	}
-}
-
-// untaint removes nth-queue's taints from a node.
-func (f *Fleet) untaint(ctx context.Context, name string) error {
-	return f.changeTaints(ctx, name, func(taints []corev1.Taint) []corev1.Taint {
-		return slices.DeleteFunc(taints, f.opts.Taints.ours)
-	})
-}
-
-// removeTaints removes nth-queue's taints from a node.
-func (f *Fleet) removeTaints(ctx context.Context, name string) {
-	if f.opts.DryRun {
-		return
-	}
-	if err := f.untaint(ctx, name); err != nil && ctx.Err() == nil {
-		f.opts.Log.WithField(fieldNode, name).Warn(err)
-	}
-}
-
-// changeTaints changes the list of a node's taints, which can only be replaced as a whole.
-func (f *Fleet) changeTaints(ctx context.Context, name string, change func([]corev1.Taint) []corev1.Taint) error {
-	again := retry.DefaultRetry
-	again.Steps = 11 // Others write to it all the time, and no later attempt follows.
-	err := retry.RetryOnConflict(again, func() error {
-		return f.claims.change(ctx, name, func() bool { return f.isUrgent(name) }, func(node *corev1.Node) map[string]any {
-			taints := change(slices.Clone(node.Spec.Taints))
-			if slices.Equal(keysOf(taints), keysOf(node.Spec.Taints)) {
-				return nil
-			}
-			return map[string]any{
-				"metadata": map[string]any{"resourceVersion": node.ResourceVersion},
-				"spec":     map[string]any{"taints": taints},
-			}
-		})
-	})
-	if err != nil {
-		return fmt.Errorf("tainting node %q: %w", name, err)
-	}
-	return nil
-}
-
-func keysOf(taints []corev1.Taint) []string {
-	var keys []string
-	for _, t := range taints {
-		keys = append(keys, t.Key+":"+string(t.Effect))
-	}
-	return keys
 }

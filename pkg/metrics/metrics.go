@@ -39,6 +39,8 @@ type Options struct {
 	// Ready, if set, returns why the work cannot be done at present although nothing hangs; nil if it can. Without it there is
 	// no readiness check.
 	Ready func() error
+	// Leader, if set, says which process leads, for the answers to probes.
+	Leader func() string
 	// Waiting, if set, counts the notices that have not been delivered yet.
 	Waiting func() int
 	// Trouble, if set, is called with an error of the listener or the file, once for as long as it stays the

@@ -317,12 +317,12 @@ func TestTheQueueTellsHowItStands(t *testing.T) {
 		m.Message("received")
 		m.Received(300 * time.Millisecond)
 		m.ShowQueue(metrics.QueueStatus{
-			InFlight: 3, Oldest: time.Now().Add(-20 * time.Second), Up: true, Heard: time.Now(), Leased: true, Known: 9, Draining: 2, Waiting: 1,
+			InFlight: 3, Oldest: time.Now().Add(-20 * time.Second), Up: true, Heard: time.Now(), Leads: true, Known: 9, Draining: 2, Waiting: 1,
 		})
 		m.Show(state.Status{Events: []state.EventStatus{{Kind: event.StateChange}}})
 		want(t, m, map[string]float64{
 			`nth_queue_messages_total{outcome="received"}`: 1, `nth_queue_messages_total{outcome="deleted"}`: 0,
-			"nth_queue_messages_in_flight": 3, "nth_queue_oldest_message_age_seconds": 20, "nth_queue_up": 1, "nth_queue_lease_held": 1,
+			"nth_queue_messages_in_flight": 3, "nth_queue_oldest_message_age_seconds": 20, "nth_queue_up": 1, "nth_queue_leads": 1,
 			"nth_queue_receive_delay_seconds_count": 1, "nth_queue_receive_delay_seconds_sum": 0.3,
 			`nth_queue_nodes{state="known"}`: 9, `nth_queue_nodes{state="draining"}`: 2, `nth_queue_nodes{state="waiting"}`: 1,
 			`nth_events_pending{kind="state-change"}`: 1,
@@ -330,7 +330,7 @@ func TestTheQueueTellsHowItStands(t *testing.T) {
 		wantNone(t, m, "nth_credential_up")
 
 		m.ShowQueue(metrics.QueueStatus{})
-		want(t, m, map[string]float64{"nth_queue_up": 0, "nth_queue_lease_held": 0, "nth_queue_oldest_message_age_seconds": 0})
+		want(t, m, map[string]float64{"nth_queue_up": 0, "nth_queue_leads": 0, "nth_queue_oldest_message_age_seconds": 0})
 	})
 }
 

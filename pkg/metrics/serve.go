@@ -77,9 +77,9 @@ func (m *Metrics) serve(ctx context.Context) error {
 func (m *Metrics) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", m.answerMetrics)
-	mux.HandleFunc("GET /healthz", probe(m.healthy))
+	mux.HandleFunc("GET /healthz", m.probe(m.healthy))
 	if m.opts.Ready != nil {
-		mux.HandleFunc("GET /readyz", probe(m.ready))
+		mux.HandleFunc("GET /readyz", m.probe(m.ready))
 	}
 	return mux
 }
@@ -160,7 +160,7 @@ func (c *boundedConn) Close() error {
 }
 
 // probe answers "ok" or the error.
-func probe(check func() error) http.HandlerFunc {
+func (m *Metrics) probe(check func() error) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		if err := check(); err != nil {
@@ -169,6 +169,9 @@ func probe(check func() error) http.HandlerFunc {
 			return
 		}
 		_, _ = fmt.Fprintln(w, "ok")
+		if m.opts.Leader != nil {
+			_, _ = fmt.Fprintln(w, m.opts.Leader())
+		}
 	}
 }
 

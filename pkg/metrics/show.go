@@ -81,11 +81,11 @@ type QueueStatus struct {
 	// InFlight is how many messages are held, and Oldest when the oldest of them was sent; zero if there is none.
 	InFlight int
 	Oldest   time.Time
-	// Up is set if the last request for messages succeeded, and Heard is when one last did; zero if never.
+	// Up is set if the last request for messages succeeded, or none is made as another process leads, and Heard is when one last did; zero if never.
 	Up    bool
 	Heard time.Time
-	// Leased is set unless the process has lost its Lease.
-	Leased bool
+	// Leads is set while this process leads.
+	Leads bool
 	// Known counts the nodes of the cluster; Draining and Waiting those that this process drains, or is going to.
 	Known, Draining, Waiting int
 }
@@ -100,7 +100,7 @@ func (m *Metrics) ShowQueue(now QueueStatus) {
 	}
 	q.oldest.Set(age)
 	q.up.Set(oneIf(now.Up))
-	q.leased.Set(oneIf(now.Leased))
+	q.leads.Set(oneIf(now.Leads))
 	if !now.Heard.IsZero() {
 		q.heard.Set(seconds(now.Heard))
 	}

@@ -23,7 +23,7 @@ func TestDuplicatesInAnyOrderDrainEachNodeOnce(t *testing.T) {
 	s := newScene(t)
 	nodes := s.storm(t, 10, 2, 4*time.Second)
 	const settings = shortly + "[events.rebalance-recommendation]\naction = \"drain\"\n"
-	consumers := []*daemon.Daemon{s.start(t, settings), s.start(t, settings)}
+	leader, standby := s.pair(t, settings)
 	seen := nodes.Watch(t)
 	var messages []string
 	for _, id := range nodes.Instances {
@@ -35,7 +35,7 @@ func TestDuplicatesInAnyOrderDrainEachNodeOnce(t *testing.T) {
 	s.Send(t, messages...)
 
 	seen.Wait(t)
-	s.mustBeDrainedOnce(t, nodes, len(messages), 20, consumers...)
+	s.mustBeDrainedOnce(t, nodes, len(messages), 20, leader, standby)
 }
 
 func TestAMessageThatIsSeenByOthersTooDrainsItsNodeOnce(t *testing.T) {
@@ -43,21 +43,19 @@ func TestAMessageThatIsSeenByOthersTooDrainsItsNodeOnce(t *testing.T) {
 	s := newScene(t)
 	node, id := s.add(t)
 	node.AddPods(t, "pod", 2, slow()...)
-	consumers := []*daemon.Daemon{s.start(t, shortly), s.start(t, shortly)}
+	leader, standby := s.pair(t, shortly)
 
 	s.Send(t, region.Spot(id))
-	awaitEviction(t, s, consumers)
+	awaitEviction(t, s, []*daemon.Daemon{leader})
 	before := len(s.Received())
 	s.Reveal(t, s.Received()...) // The lease is lost.
 	s.Await(t, "the message is delivered again", func() bool { return len(s.Received()) > before })
 
 	node.WaitEmpty(t)
 	s.WaitEmpty(t)
-	mustBeEvictedOnce(t, 2, consumers...)
-	waitUnclaimed(t, node)
-	for _, c := range consumers {
-		c.Stop(t)
-	}
+	mustBeEvictedOnce(t, 2, leader, standby)
+	leader.Stop(t)
+	standby.Stop(t)
 }
 
 func TestAMessageWhoseHandleIsStaleIsDeletedWhenItComesAgain(t *testing.T) {

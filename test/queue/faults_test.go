@@ -90,7 +90,6 @@ func TestAnAPIServerThatIsAwayInTheMidstOfDrainsIsWaitedFor(t *testing.T) {
 			s.WaitEmpty(t)
 			s.early.mustHaveJudged(t, 6)
 			s.mustBeSettled(t, nodes)
-			waitUnclaimed(t, second)
 			consumer.Stop(t)
 		})
 	}
@@ -102,24 +101,6 @@ func (s *scene) brokenWay(t *testing.T) *faultproxy.Proxy {
 	way := faultproxy.New(t, &lab.Node{Name: "nth-queue", Credential: lab.Credential{Kubeconfig: s.kubeconfig}})
 	s.kubeconfig = way.Kubeconfig
 	return way
-}
-
-func TestAClaimThatIsTakenAwayEndsNothingEarly(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	node, id := s.add(t)
-	node.AddPods(t, "pod", 2, lab.Grace(20*time.Second), lab.GoesAtGrace())
-	consumer := s.start(t, shortly)
-	s.Send(t, region.Spot(id))
-	consumer.WaitLog(t, systemd.PodEvicted)
-
-	node.Annotate(t, "nth-project.github.io/queue", "") // Somebody has cleaned up.
-
-	node.WaitEmpty(t)
-	s.WaitEmpty(t)
-	s.early.mustHaveJudged(t, 1)
-	waitUnclaimed(t, node)
-	consumer.Stop(t)
 }
 
 func TestTheRoleOfAServiceAccountIsEnoughAlsoWhereSTSThrottles(t *testing.T) {

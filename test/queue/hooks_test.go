@@ -181,7 +181,7 @@ func TestPeer28ALaunchIsCompletedOnceTheNodeIsReady(t *testing.T) {
 			s := newScene(t)
 			s.Groups.AddGroup("group-28", asgtest.Hook{Name: "join", Transition: asgtest.Launching, HeartbeatTimeout: time.Minute})
 			consumer := s.start(t, "")
-			id := s.NewInstance("ip-192-168-0-28."+region.Name+".compute.internal", nil)
+			id := s.NewInstance("192.168.0.28", nil)
 			s.Groups.AddInstance("group-28", id)
 			s.Groups.SetState(id, "Pending:Wait")
 

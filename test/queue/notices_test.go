@@ -58,6 +58,7 @@ func TestWhatHappensToManyNodesIsToldOfEach(t *testing.T) {
 	consumer := s.start(t, fmt.Sprintf(
 		"[webhook]\nurl = %q\ntemplate = '{{.Outcome}} {{.NodeName}} {{.InstanceID}}'\nheaders = { Content-Type = \"text/plain\" }\n", hook.URL))
 
+	s.EC2.Enter(other, "stopping")
 	s.Send(t, region.Spot(one), region.State(other, "stopping"))
 
 	s.WaitEmpty(t)

@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/region"
@@ -50,36 +49,10 @@ func (s *scene) startBelow(t *testing.T, first, node *lab.Node) (consumer *daemo
 		Kubeconfig: s.kubeconfig, URL: s.QueueURL, Endpoint: s.URL, Settings: shortly,
 		Env: []string{"NODE_NAME=" + node.Name, "POD_NAMESPACE=" + first.Namespace, "POD_NAME=" + pod},
 	})
-	consumer.WaitStatus(t, "reading the queue")
 	return consumer, pod
 }
 
-func TestOfTwoPodsTheOtherOneDrainsTheNodeOfOne(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	first, id := s.add(t)
-	second, _ := s.add(t)
-	first.AddPods(t, "web", 2, slow()...)
-	below, _ := s.startBelow(t, first, first)
-	other, _ := s.startBelow(t, first, second)
-
-	s.Send(t, region.Spot(id), region.Spot(id), region.State(id, "stopping"))
-
-	first.WaitCordoned(t)
-	first.WaitEmpty(t) // The pod of the first is gone, too.
-	below.Stop(t)
-	s.WaitEmpty(t)
-	waitUnclaimed(t, first)
-	if told := below.Logged(systemd.DrainStarted); len(told) > 0 {
-		t.Errorf("the process on the node has drained it: %v", told)
-	}
-	if evicted := len(other.Logged(systemd.PodEvicted)); evicted != 3 {
-		t.Errorf("the other one has evicted %d pods, want 3", evicted)
-	}
-	other.Stop(t)
-}
-
-func TestAPodThatIsAloneDrainsItsNodeItselfLastAndItsSuccessorGoesOn(t *testing.T) {
+func TestLeader_DrainsItsOwnNodeWithItsOwnPodLast(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	first, id := s.add(t)
@@ -89,6 +62,9 @@ func TestAPodThatIsAloneDrainsItsNodeItselfLastAndItsSuccessorGoesOn(t *testing.
 		pod.Spec.PriorityClassName = "system-cluster-critical"
 	}))
 	below, own := s.startBelow(t, first, first)
+	below.WaitStatus(t, "reading the queue")
+	standby, _ := s.startBelow(t, first, second)
+	standby.WaitStatus(t, "standing by")
 	var mu sync.Mutex
 	var gone []string
 	ended := make(chan struct{})
@@ -114,11 +90,9 @@ func TestAPodThatIsAloneDrainsItsNodeItselfLastAndItsSuccessorGoesOn(t *testing.
 		t.Fatal("its own pod is not evicted")
 	}
 	below.Stop(t) // As its kubelet does.
-	successor, _ := s.startBelow(t, first, second)
 	first.WaitEmpty(t)
 	s.WaitEmpty(t)
-	waitUnclaimed(t, first)
-	successor.Stop(t)
+	standby.Stop(t)
 }
 
 const podManifest = "../../packaging/kubernetes/nth-queue.yaml"

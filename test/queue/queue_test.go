@@ -63,6 +63,14 @@ func (s *scene) start(t *testing.T, settings string) *daemon.Daemon {
 	return consumer
 }
 
+// pair starts two nth-queues, of which the first leads.
+func (s *scene) pair(t *testing.T, settings string) (leader, standby *daemon.Daemon) {
+	t.Helper()
+	leader, standby = s.start(t, settings), s.open(t, settings)
+	standby.WaitStatus(t, "standing by")
+	return leader, standby
+}
+
 // open starts an nth-queue.
 func (s *scene) open(t *testing.T, settings string) *daemon.Daemon {
 	t.Helper()
@@ -155,10 +163,4 @@ func waitTainted(t *testing.T, node *lab.Node, key string) {
 
 func tainted(n *corev1.Node, key string) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
-}
-
-// waitUnclaimed waits until no process has a claim on the node.
-func waitUnclaimed(t *testing.T, node *lab.Node) {
-	t.Helper()
-	node.WaitFor(t, "unclaimed", func(n *corev1.Node) bool { return n.Annotations["nth-project.github.io/queue"] == "" })
 }

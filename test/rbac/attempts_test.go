@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/pkg/sqs/sqstest"
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -140,9 +142,17 @@ func TestTheRightsAreEnoughForADrainWithAllExtras(t *testing.T) {
 	user := newUser(t)
 	messages := sqstest.New()
 	t.Cleanup(messages.Close)
-	aws := httptest.NewServer(messages)
+	instances := &ec2test.Service{}
+	aws := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Amz-Target") != "" { // SQS has a protocol of its own.
+			messages.ServeHTTP(w, r)
+			return
+		}
+		instances.ServeHTTP(w, r)
+	}))
 	t.Cleanup(aws.Close)
 	node, instance := addInstance(t)
+	instances.Add(ec2test.Instance{ID: instance, State: "stopped"})
 	node.AddDaemonSet(t, "agent")
 	node.AddDeployment(t, "web", 2)
 	node.AddPods(t, "stubborn", 2, lab.Grace(time.Second), lab.MinAvailable(2))
@@ -160,7 +170,6 @@ func TestTheRightsAreEnoughForADrainWithAllExtras(t *testing.T) {
 		return n.Spec.Unschedulable && len(n.Spec.Taints) > 1 && n.Labels["node.kubernetes.io/exclude-from-external-load-balancers"] != ""
 	})
 	node.WaitEmpty(t)
-	node.WaitFor(t, "unclaimed", func(n *corev1.Node) bool { return n.Annotations["nth-project.github.io/queue"] == "" })
 	consumer.Stop(t)
 	for _, said := range complaints() {
 		t.Errorf("nth-queue says %q", said)

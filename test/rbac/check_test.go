@@ -68,15 +68,6 @@ func TestCheckAsksForWhatTheManifestGivesAndNothingElse(t *testing.T) {
 	mustBe(t, "warn", found["warn"], nil)
 }
 
-func TestCheckAsksForTheRightToDeleteNodesWhereThatIsWanted(t *testing.T) {
-	t.Parallel()
-	check := newChecker(t, newUser(t))
-	found := rightsIn(check("[fleet]\ndelete_node = true\n"))
-	mustBe(t, "ok", found["ok"], slices.Concat(needed, ofLeases))
-	mustBe(t, "fail", found["fail"], nil)
-	mustBe(t, "warn", found["warn"], []right{"delete nodes"})
-}
-
 func TestCheckTellsWhatIsRefusedAndHowBadThatIs(t *testing.T) {
 	t.Parallel()
 	check := newChecker(t, newReader(t))
@@ -89,8 +80,8 @@ func TestCheckTellsWhatIsRefusedAndHowBadThatIs(t *testing.T) {
 	})
 	for _, want := range []string{
 		"ok    identity    reader, by ",
-		"fail  right       patch nodes: refused; it is needed to claim, cordon, taint and uncordon a node",
-		"fail  right       update leases -n nth-queue: refused; it is needed to have a Lease",
+		"fail  right       patch nodes: refused; it is needed to cordon, taint and uncordon a node",
+		"fail  right       update leases -n nth-queue: refused; it is needed to know who leads, and to lead",
 		"fail  lease       making a Lease in the namespace nth-queue, as a dry run: ",
 		"warn  right       create events: refused; nth-queue asks for it to write Events, and can do without",
 	} {

@@ -27,7 +27,7 @@ var needed = []right{
 }
 
 // ofLeases is what it does in a namespace of its own, and may do nowhere else.
-var ofLeases = []right{"get leases", "list leases", "create leases", "update leases", "delete leases"}
+var ofLeases = []right{"get leases", "create leases", "update leases"}
 
 // everybodys is what everyone may do who has a credential: ask about himself.
 var everybodys = []right{

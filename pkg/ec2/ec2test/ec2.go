@@ -20,8 +20,8 @@ import (
 
 // Instance is one instance.
 type Instance struct {
-	ID, State, DNS, Reservation string
-	Tags                        map[string]string
+	ID, State, Address, Reservation string
+	Tags                            map[string]string
 }
 
 // Reservation is one capacity reservation.
@@ -119,7 +119,7 @@ type tag struct {
 type item struct {
 	ID       string `xml:"instanceId"`
 	State    string `xml:"instanceState>name"`
-	DNS      string `xml:"privateDnsName"`
+	Address  string `xml:"privateIpAddress,omitempty"`
 	Reserved string `xml:"capacityReservationId,omitempty"`
 	Tags     []tag  `xml:"tagSet>item"`
 }
@@ -221,8 +221,11 @@ func (i Instance) filtered(by string) string {
 	if key, tagged := strings.CutPrefix(by, "tag:"); tagged {
 		return i.Tags[key]
 	}
-	if by == "capacity-reservation-id" {
+	switch by {
+	case "capacity-reservation-id":
 		return i.Reservation
+	case "private-ip-address":
+		return i.Address
 	}
 	return i.ID
 }
@@ -242,7 +245,7 @@ func (s *Service) describe(by string, values []string, token string) any {
 			found.NextToken = strconv.Itoa(from + s.page)
 			break
 		}
-		one := item{ID: i.ID, State: i.State, DNS: i.DNS, Reserved: i.Reservation}
+		one := item{ID: i.ID, State: i.State, Address: i.Address, Reserved: i.Reservation}
 		for key, value := range i.Tags {
 			one.Tags = append(one.Tags, tag{key, value})
 		}

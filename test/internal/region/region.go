@@ -116,10 +116,10 @@ const patience = 150 * time.Second
 
 var instances atomic.Int64
 
-// NewInstance is the ID of an instance that nobody has named yet. EC2 says that it runs, and has those tags.
-func (r *Region) NewInstance(dns string, tags map[string]string) string {
+// NewInstance is the ID of an instance that nobody has named yet. EC2 says that it runs, at that private address, and has those tags.
+func (r *Region) NewInstance(address string, tags map[string]string) string {
 	id := fmt.Sprintf("i-%017x", instances.Add(1))
-	r.EC2.Add(ec2test.Instance{ID: id, State: "running", DNS: dns, Tags: tags})
+	r.EC2.Add(ec2test.Instance{ID: id, State: "running", Address: address, Tags: tags})
 	return id
 }
 
@@ -127,7 +127,7 @@ func (r *Region) NewInstance(dns string, tags map[string]string) string {
 func (r *Region) AddInstance(t lab.TB, cp *lab.ControlPlane, tags map[string]string) (*lab.Node, string) {
 	t.Helper()
 	node := cp.AddNode(t)
-	id := r.NewInstance(node.Name, tags)
+	id := r.NewInstance("", tags)
 	Bind(t, cp, node, id)
 	return node, id
 }

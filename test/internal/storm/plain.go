@@ -58,7 +58,7 @@ func (s *Storm) name(r *region.Region, nodes int) {
 	for i := range nodes {
 		name := fmt.Sprintf("%s-%d.%s.compute.internal", s.label, i, region.Name)
 		s.Nodes = append(s.Nodes, name)
-		s.Instances = append(s.Instances, r.NewInstance(name, nil))
+		s.Instances = append(s.Instances, r.NewInstance("", nil))
 	}
 }
 

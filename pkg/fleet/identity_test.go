@@ -1,0 +1,224 @@
+package fleet_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/sqs"
+)
+
+// silentNode is a node whose Node does not name its instance, as those of K3s, RKE2 and kubeadm without a cloud controller.
+func silentNode(name, providerID, address string) *corev1.Node {
+	n := nodeOf(name, name)
+	n.Spec.ProviderID = providerID
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+	return n
+}
+
+// held keeps pods from being evicted.
+func held(int) error { return errors.New("not now") }
+
+// takeName has another machine's Node take the name of one.
+func (c *cluster) takeName(name string) {
+	c.t.Helper()
+	c.remove(name)
+	time.Sleep(5 * time.Second)
+	n := nodeOf(name, third)
+	n.UID = types.UID("uid-of-the-next")
+	c.add(n, podOn(name, "innocent"))
+	synctest.Wait()
+}
+
+func TestLook_LeavesTheNextNodeOfThatNameAlone(t *testing.T) {
+	t.Parallel()
+	for name, n := range map[string]func() sqs.Notice{
+		"a state change": func() sqs.Notice { return notice(instance, event.StateChange, "shutting-down", 0) },
+		"a termination":  func() sqs.Notice { return termination(instance) },
+		"for spot":       func() sqs.Notice { return spot(instance) },
+	} {
+		for when, waits := range map[string]bool{"in the line": true, "in mid-drain": false} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				t.Parallel()
+				bubble(t, func(t *testing.T, c *cluster) {
+					c.add(nodeOf("a", instance), podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
+					c.before("evict", held)
+					r := c.run(func(o *fleet.Options) {
+						o.EC2 = &knowledge{states: map[string]string{instance: "shutting-down", other: "running", third: "running"}}
+						o.Taints = fleet.Taints{Kinds: true, Effect: "NoExecute"}
+						if waits {
+							o.Limits.Draining = 1
+						}
+					})
+					first := r.take(notice(other, event.RebalanceRecommendation, "", 0))
+					time.Sleep(2 * time.Second)
+					second := r.take(n())
+					time.Sleep(10 * time.Second)
+					c.takeName("a")
+					second.want(t, "done")
+					c.before("evict", nil)
+					first.want(t, "done")
+					time.Sleep(time.Minute)
+					c.wantUntouched("a")
+					if name == "a termination" {
+						r.hooks.want(t, "drain "+instance+" drained")
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestLook_DrainsTheReadyNodeOfTwo(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		old := nodeOf("old", instance)
+		old.Status.Conditions[0].Status = corev1.ConditionUnknown
+		c.add(old, nodeOf("new", instance), podOn("new", "one"))
+		r := c.run(nil)
+		r.take(spot(instance)).want(t, "done")
+		c.wantDrained("new")
+		if !strings.Contains(r.log.String(), "has 2 Nodes") {
+			t.Errorf("it was not said that there are two: %s", r.log)
+		}
+	})
+}
+
+func TestLook_FindsNodesThatDoNotNameTheirInstance(t *testing.T) {
+	t.Parallel()
+	const address = "10.0.1.2"
+	for name, row := range map[string]struct {
+		node    *corev1.Node
+		more    []*corev1.Node
+		ec2     *knowledge
+		cluster string
+		said    string // "" if the node is drained
+	}{
+		"K3s":     {node: silentNode("ip-10-0-1-2", "k3s://ip-10-0-1-2", address), ec2: &knowledge{}},
+		"RKE2":    {node: silentNode("worker-1", "rke2://worker-1", address), ec2: &knowledge{}},
+		"kubeadm": {node: silentNode("Worker.example.com", "", address), ec2: &knowledge{}},
+		"another VPC's with another cluster's tag": {
+			node: silentNode("a", "k3s://a", address), cluster: "mine",
+			ec2:  &knowledge{clusters: map[string][]string{instance: {"theirs"}, other: {"mine"}}, addresses: map[string]string{other: address}},
+			said: "another cluster's",
+		},
+		"another VPC's, as the tags tell": {
+			node: silentNode("a", "k3s://a", address), cluster: "mine",
+			ec2: &knowledge{clusters: map[string][]string{instance: {"mine"}, other: {"theirs"}}, addresses: map[string]string{other: address}},
+		},
+		"two instances, and no tags": {
+			node: silentNode("a", "k3s://a", address), ec2: &knowledge{addresses: map[string]string{other: address}}, said: "set fleet.cluster",
+		},
+		"two Nodes of one address": {
+			node: silentNode("a", "k3s://a", address), more: []*corev1.Node{silentNode("b", "k3s://b", address)}, ec2: &knowledge{}, said: "2 Nodes have its address",
+		},
+		"a hybrid node": {node: silentNode("a", "eks-hybrid:///eu-central-1/mine/mi-1", address), ec2: &knowledge{}, said: "has no Node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.add(row.node, podOn(row.node.Name, "one"))
+				for _, n := range row.more {
+					c.add(n)
+				}
+				r := c.run(func(o *fleet.Options) {
+					row.ec2.states = map[string]string{instance: "running", other: "running"}
+					if row.ec2.addresses == nil {
+						row.ec2.addresses = map[string]string{}
+					}
+					row.ec2.addresses[instance] = address
+					o.EC2, o.Cluster = row.ec2, row.cluster
+				})
+				n := spot(instance)
+				n.Event.Deadline = n.Event.Deadline.Add(-3 * time.Minute) // It joins no more.
+				r.take(n).want(t, "done")
+				if row.said == "" {
+					c.wantDrained(row.node.Name)
+					return
+				}
+				c.wantUntouched(row.node.Name)
+				if !strings.Contains(r.log.String(), row.said) {
+					t.Errorf("%q was not said: %s", row.said, r.log)
+				}
+			})
+		})
+	}
+}
+
+func TestLook_FindsAnInstanceThatJoinsAfterItsMessage(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		r := c.run(func(o *fleet.Options) {
+			o.Cluster, o.EC2 = "mine", &knowledge{states: map[string]string{instance: "running"}, clusters: map[string][]string{instance: {"mine"}}}
+		})
+		m := r.take(spot(instance))
+		time.Sleep(30 * time.Second)
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		m.want(t, "done")
+		c.wantDrained("a")
+	})
+}
+
+func TestLook_SettlesMessagesOfInstancesWithoutANode(t *testing.T) {
+	t.Parallel()
+	mine, theirs := []string{"mine"}, []string{"theirs"}
+	for name, row := range map[string]struct {
+		notice    sqs.Notice
+		tags      []string
+		group     []string // the instances of the hook's group
+		err       error
+		leave     bool
+		want      string
+		completed []string
+	}{
+		"another cluster's":                   {notice: notice(third, event.StateChange, "stopping", 0), tags: theirs, want: "done"},
+		"another cluster's, to be left":       {notice: notice(third, event.StateChange, "stopping", 0), tags: theirs, leave: true, want: "returned"},
+		"nobody's":                            {notice: notice(third, event.StateChange, "stopping", 0), want: "done"},
+		"nobody's, to be left":                {notice: notice(third, event.StateChange, "stopping", 0), leave: true, want: "returned"},
+		"nobody's, and EC2 fails":             {notice: notice(third, event.StateChange, "stopping", 0), err: errors.New("throttled"), want: "done"},
+		"this cluster's":                      {notice: notice(third, event.StateChange, "stopping", 0), tags: mine, leave: true, want: "done"},
+		"this cluster's, and its group waits": {notice: termination(third), tags: mine, want: "done", completed: []string{"drain " + third + " drained"}},
+		"of a group with a Node here":         {notice: termination(third), group: []string{instance}, want: "done", completed: []string{"drain " + third + " drained"}},
+		"nobody's, and its group waits":       {notice: termination(third), want: "done"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.add(nodeOf("a", instance), podOn("a", "one"))
+				r := c.run(func(o *fleet.Options) {
+					o.LeaveUnknown = row.leave
+					o.EC2 = &knowledge{
+						states: map[string]string{third: "running"}, clusters: map[string][]string{instance: mine, third: row.tags},
+						groups: map[string][]string{"workers": row.group}, err: row.err,
+					}
+				})
+				r.take(row.notice).want(t, row.want)
+				r.hooks.want(t, row.completed...)
+				c.wantUntouched("a")
+			})
+		})
+	}
+}
+
+// AWS Health may tell of an event for each instance of an account: no more is kept than what has a Node here.
+func TestTake_KeepsOfAHugeEventWhatHasANodeHere(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		r := c.run(nil)
+		all := make([]sqs.Notice, 0, 36_001)
+		for i := range 36_000 {
+			all = append(all, notice("i-"+strings.Repeat("0", 10)+string(rune('a'+i%26)), event.ScheduledMaintenance, "instance-stop", 0))
+		}
+		all = append(all, notice(instance, event.ScheduledMaintenance, "instance-stop", 0))
+		r.take(all...).want(t, "done")
+		c.wantDrained("a")
+	})
+}

@@ -1,0 +1,194 @@
+package fleet_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/fleet"
+)
+
+// pair is two processes on one cluster, of which the first leads.
+func (c *cluster) pair(change func(*fleet.Options)) (first, second *rig) {
+	first = c.start("host-1", change)
+	eventually(c.t, "the first leads", func() bool { return first.Status().Leads })
+	second = c.start("host-2", change)
+	time.Sleep(5 * time.Second)
+	if now := second.Status(); now.Leads || now.Leader != "host-1" || !now.Known {
+		c.t.Errorf("the second stands as %+v", now)
+	}
+	return first, second
+}
+
+func TestRun_HandsTheLeaseOverAtAnOrderlyEnd(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		c.before("evict", held)
+		first, second := c.pair(nil)
+		m := first.take(notice(instance, event.RebalanceRecommendation, "", 0))
+		time.Sleep(10 * time.Second)
+		m.held(t)
+		began := time.Now()
+		first.stop()
+		m.want(t, "returned")
+		eventually(t, "the second leads", func() bool { return second.Status().Leads })
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("the second leads after %s", took)
+		}
+		c.before("evict", nil)
+		second.take(notice(instance, event.RebalanceRecommendation, "", 0)).want(t, "done")
+		c.wantDrained("a")
+	})
+}
+
+// A leader that is away from the API server, or frozen, writes nothing once the other may lead.
+func TestRun_LetsOneProcessWriteAtATime(t *testing.T) {
+	t.Parallel()
+	const nodes = 50
+	for name, partition := range map[string]func(r *rig, c *cluster) (mend func()){
+		"the leader is cut off": func(r *rig, _ *cluster) func() {
+			r.way.broken.Store(true)
+			return func() { r.way.broken.Store(false) }
+		},
+		"the leader is frozen": func(r *rig, _ *cluster) func() {
+			r.way.freeze()
+			return r.way.thaw
+		},
+		"only its Lease cannot be renewed": func(_ *rig, c *cluster) func() {
+			c.before("renew", held)
+			return func() { c.before("renew", nil) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				for i := range nodes {
+					c.add(nodeOf(fmt.Sprintf("n%d", i), fmt.Sprintf("i-%d", i)), podOn(fmt.Sprintf("n%d", i), fmt.Sprintf("p%d", i)))
+				}
+				c.before("evict", held)
+				first, second := c.pair(nil)
+				var messages []parcel
+				for i := range nodes {
+					messages = append(messages, first.take(notice(fmt.Sprintf("i-%d", i), event.RebalanceRecommendation, "", 0)))
+				}
+				time.Sleep(10 * time.Second)
+				mend := partition(first, c)
+				time.Sleep(30 * time.Second)
+				c.watchWriters(first.way, second)
+				if name == "only its Lease cannot be renewed" {
+					mend()
+				}
+				eventually(t, "the second leads", func() bool { return second.Status().Leads || first.Status().Leads })
+				mend()
+				time.Sleep(10 * time.Second)
+				for _, m := range messages {
+					m.want(t, "returned")
+				}
+				leader := second
+				if first.Status().Leads {
+					leader = first
+				}
+				c.before("evict", nil)
+				for i := range nodes {
+					leader.take(notice(fmt.Sprintf("i-%d", i), event.RebalanceRecommendation, "", 0)).want(t, "done")
+					c.wantDrained(fmt.Sprintf("n%d", i))
+				}
+			})
+		})
+	}
+}
+
+// watchWriters fails the test if a process writes while another one leads.
+func (c *cluster) watchWriters(of *way, second *rig) {
+	of.wrote = func(what string) {
+		if second.Status().Leads {
+			c.t.Errorf("%s, while the other leads", what)
+		}
+	}
+}
+
+// A process that is killed leaves its Lease.
+func TestRun_TakesOverFromAProcessThatWasKilled(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		first, second := c.pair(nil)
+		began := time.Now()
+		first.way.broken.Store(true) // No more is heard of it.
+		eventually(t, "the second leads", func() bool { return second.Status().Leads })
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("the second leads after %s", took)
+		}
+		second.take(spot(instance)).want(t, "done")
+		c.wantDrained("a")
+	})
+}
+
+func TestTake_ReturnsMessagesWhileAnotherLeads(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		_, second := c.pair(nil)
+		second.take(spot(instance)).want(t, "returned")
+	})
+}
+
+func TestStatus_SaysWhyThereIsNoLease(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.before("make", held)
+		r := c.start("host-1", nil)
+		time.Sleep(10 * time.Second)
+		if now := r.Status(); now.Leads || now.LeaseError == nil || !strings.Contains(now.LeaseError.Error(), "not now") {
+			t.Errorf("it stands as %+v", now)
+		}
+		c.before("make", nil)
+		eventually(t, "it leads", func() bool { return r.Status().Leads })
+		if now := r.Status(); now.LeaseError != nil || now.Leader != "host-1" || c.leader() != "host-1" {
+			t.Errorf("it stands as %+v", now)
+		}
+	})
+}
+
+// etcd is restored from a backup: versions begin anew, and so does the list of Nodes.
+func TestRun_FollowsTheNodesAfterARestoreOfEtcd(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		r := c.run(nil)
+		for range 5 {
+			c.change("a", func(n *corev1.Node) { n.Labels = map[string]string{"x": time.Now().String()} })
+		}
+		synctest.Wait()
+		c.mu.Lock()
+		c.version = 2
+		c.mu.Unlock()
+		c.change("a", func(n *corev1.Node) { n.Spec.ProviderID = "aws:///eu-central-1a/" + other })
+		time.Sleep(time.Second)
+		r.take(spot(other)).want(t, "done")
+		c.wantDrained("a")
+	})
+}
+
+func TestTake_SharesTheWorkOfMessagesAboutOneEvent(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		r := c.run(nil)
+		var all sync.WaitGroup
+		for range 10 {
+			m := r.take(spot(instance))
+			all.Go(func() { m.want(t, "done") })
+		}
+		all.Wait()
+		if c.times("evict") != 1 {
+			t.Errorf("there were %d evictions, want one", c.times("evict"))
+		}
+	})
+}

@@ -1,0 +1,211 @@
+package fleet
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/nth-project/nth/pkg/ec2"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/sqs"
+)
+
+// Message is a message that is in flight while its work is done. Exactly one of its methods is called, once.
+type Message interface {
+	// Done deletes the message: nothing is left to be done for it.
+	Done()
+	// Return puts the message back into the queue, to be received again after that time.
+	Return(after time.Duration)
+}
+
+// maxHints is how many notices are worked on at once. A message that would exceed it is returned.
+const maxHints = 20_000
+
+// Take takes in what a message says. receives is how often the message has been received. It does not block. While this process does not
+// lead, the message is returned at once.
+func (f *Fleet) Take(notices []sqs.Notice, receives int, m Message) {
+	t := f.term.Load()
+	if t == nil {
+		m.Return(0)
+		return
+	}
+	d := &delivery{message: m, open: 1, pause: retryPause(receives)} // one for this function
+	kept := slices.DeleteFunc(slices.Clone(notices), t.concernsNobody)
+	t.mu.Lock()
+	full := t.hints+len(kept) > maxHints
+	d.open += len(kept)
+	t.mu.Unlock()
+	for _, n := range kept {
+		switch {
+		case full:
+			t.settle(d, true, longestPause)
+		case n.Reservation == "":
+			t.hint(n, d)
+		case !t.background(func(ctx context.Context) { t.expandReservation(ctx, n, d) }):
+			t.settle(d, true, 0)
+		}
+	}
+	t.settle(d, t.opts.LeaveUnknown && len(kept) < len(notices), d.pause)
+}
+
+// delivery is a message, and how many of its notices are not settled. Only when all are is it deleted, or returned if one of them asks for
+// that.
+type delivery struct {
+	message Message
+	// pause is the delay with which it is returned for others.
+	pause time.Duration
+
+	// The term's mutex guards what follows.
+	open  int
+	later bool
+	after time.Duration
+}
+
+// settle settles one notice of a message: nothing is left to be done for it or, with later, not before that time.
+func (t *term) settle(d *delivery, later bool, after time.Duration) {
+	t.mu.Lock()
+	if later && (!d.later || after < d.after) {
+		d.later, d.after = true, after
+	}
+	d.open--
+	open, later, after := d.open, d.later, d.after
+	t.mu.Unlock()
+	switch {
+	case open > 0:
+	case later:
+		d.message.Return(after)
+	default:
+		d.message.Done()
+	}
+}
+
+// hint is what one notice says of an instance, until it is settled. Messages about the same event share it.
+type hint struct {
+	sqs.Notice
+	key      string
+	received time.Time
+
+	// The term's mutex guards what follows.
+	deliveries []*delivery
+	tries      int  // how often EC2 could not be asked about it
+	busy       bool // something is being done for it, at the end of which it is settled
+	stands     bool // it was found to stand
+	// stopped is set if EC2 says now that its instance does not run.
+	stopped bool
+	// lost is set if Auto Scaling terminates the machine at the end of the budget, although the budget is soft.
+	lost bool
+	// release ends the hold of its lifecycle hook; nil if that is not held.
+	release context.CancelFunc
+}
+
+// concernsNobody reports whether a notice needs no look: EC2 lists maintenance for all instances, so that an instance which joins later is
+// found by that. AWS Health may name each instance of an account.
+func (t *term) concernsNobody(n sqs.Notice) bool {
+	planned := n.About == sqs.Interruption && n.Event.Kind == event.ScheduledMaintenance && ec2.Schedules(n.Event.Code)
+	return planned && len(t.nodes.of(n.Instance)) == 0 && !t.nodes.hasSilent()
+}
+
+// hint notes what a notice says, and has its instance looked at.
+func (t *term) hint(n sqs.Notice, d *delivery) {
+	n = t.byOurClock(n)
+	n.Event.Instance = n.Instance
+	h := &hint{Notice: n, key: string(n.About) + " " + n.Event.ID, received: time.Now(), deliveries: []*delivery{d}}
+	if n.Event.ID == "" && n.Hook != nil {
+		h.key += n.Hook.Group + " " + n.Hook.Name + " " + n.Hook.Token
+	}
+	t.mu.Lock()
+	if t.ended {
+		t.mu.Unlock()
+		t.settle(d, true, 0)
+		return
+	}
+	in := t.instance(n.Instance)
+	if same := in.hints[h.key]; same != nil {
+		same.deliveries = append(same.deliveries, d)
+	} else {
+		in.hints[h.key] = h
+		t.hints++
+	}
+	t.mu.Unlock()
+	t.queue.Add(n.Instance)
+}
+
+// byOurClock moves the times of a notice, which are by AWS's clock, to this machine's. A spot instance has two minutes from the notice, which
+// is no later than its receipt.
+func (t *term) byOurClock(n sqs.Notice) sqs.Notice {
+	n.Event.Noticed, n.Event.Deadline, n.Event.Until = t.ours(n.Event.Noticed), t.ours(n.Event.Deadline), t.ours(n.Event.Until)
+	if latest := time.Now().Add(spotNotice).Round(0); n.Event.Kind == event.SpotInterruption && n.Event.Deadline.After(latest) {
+		n.Event.Deadline = latest
+	}
+	return n
+}
+
+// spotNotice is how long before it takes a spot instance EC2 gives notice.
+const spotNotice = 2 * time.Minute
+
+// ours is a time by AWS's clock as this machine's clock shows it. Less than skew is no difference: the Date header has whole seconds.
+func (t *term) ours(at time.Time) time.Time {
+	const skew = 3 * time.Second
+	off := t.opts.Clock().Sub(time.Now().Round(0))
+	if at.IsZero() || off.Abs() < skew {
+		return at
+	}
+	return event.CredibleTime(at.Add(-off))
+}
+
+// expandReservation turns the end of a capacity reservation into one notice for each of its instances.
+func (t *term) expandReservation(ctx context.Context, n sqs.Notice, d *delivery) {
+	found, err := t.opts.EC2.InReservation(ctx, n.Reservation)
+	if err != nil {
+		t.opts.Log.Warn(err)
+		t.settle(d, true, d.pause)
+		return
+	}
+	t.mu.Lock()
+	d.open += len(found)
+	t.mu.Unlock()
+	for _, id := range found {
+		one := n
+		one.Instance, one.Reservation = id, ""
+		one.Event.ID += "-" + id
+		t.hint(one, d)
+	}
+	t.settle(d, false, 0)
+}
+
+// done settles a hint: nothing is left to be done for it.
+func (t *term) done(in *instance, h *hint) { t.endHint(in, h, false, 0) }
+
+// endHint removes a hint, lets go of its lifecycle hook and settles its messages.
+func (t *term) endHint(in *instance, h *hint, later bool, after time.Duration) {
+	t.mu.Lock()
+	if in.hints[h.key] != h {
+		t.mu.Unlock()
+		return
+	}
+	delete(in.hints, h.key)
+	t.hints--
+	if h.release != nil {
+		h.release()
+	}
+	deliveries := slices.Clone(h.deliveries)
+	t.mu.Unlock()
+	for _, d := range deliveries {
+		t.settle(d, later, after)
+	}
+}
+
+const firstPause, longestPause = 2 * time.Second, time.Minute
+
+// retryPause is the delay after something has failed that many times.
+func retryPause(times int) time.Duration {
+	return min(firstPause<<min(max(times-1, 0), 10), longestPause)
+}
+
+// describe names what a notice is about.
+func (h *hint) describe() string {
+	if h.Event.Kind != "" {
+		return string(h.Event.Kind)
+	}
+	return string(h.About)
+}

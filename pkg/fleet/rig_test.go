@@ -1,0 +1,296 @@
+package fleet_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nth-project/nth/pkg/agent"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+const (
+	instance = "i-0123456789abcdef0"
+	other    = "i-0fedcba9876543210"
+	third    = "i-00000000000000003"
+)
+
+// parcel is a message that says what became of it.
+type parcel struct{ became chan outcome }
+
+// outcome is what became of a message: "done", or "returned" until after that time.
+type outcome struct {
+	what  string
+	after time.Duration
+}
+
+func newParcel() parcel { return parcel{make(chan outcome, 1)} }
+
+func (m parcel) Done()                      { m.became <- outcome{what: "done"} }
+func (m parcel) Return(after time.Duration) { m.became <- outcome{"returned", after} }
+
+// want waits until the message is settled.
+func (m parcel) want(t *testing.T, what string) outcome {
+	t.Helper()
+	select {
+	case became := <-m.became:
+		if became.what != what {
+			t.Errorf("the message was %s, want it %s", became.what, what)
+		}
+		return became
+	case <-time.After(3 * time.Hour):
+		t.Errorf("the message was not %s within three hours", what)
+		return outcome{}
+	}
+}
+
+// held fails the test if the message is settled.
+func (m parcel) held(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case became := <-m.became:
+		t.Errorf("the message was %s, want it held", became.what)
+	default:
+	}
+}
+
+// ear hears what happens to nodes.
+type ear struct {
+	mu    sync.Mutex
+	heard []state.Transition
+}
+
+// OnTransition implements agent.Listener.
+func (e *ear) OnTransition(h state.Transition) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.heard = append(e.heard, h)
+}
+
+// times counts the transitions of a kind.
+func (e *ear) times(kind state.TransitionKind) (times int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, h := range e.heard {
+		if h.Kind == kind {
+			times++
+		}
+	}
+	return times
+}
+
+// nodeOf is a Ready node of an instance.
+func nodeOf(name, id string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name + "-" + id), Annotations: map[string]string{}},
+		Spec:       corev1.NodeSpec{ProviderID: "aws:///eu-central-1a/" + id},
+		Status: corev1.NodeStatus{
+			NodeInfo:   corev1.NodeSystemInfo{BootID: "boot-1"},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+// rig is a process with a fleet.
+type rig struct {
+	*fleet.Fleet
+	ear   *ear
+	hooks *group
+	log   *bytes.Buffer
+	way   *way
+	stop  func()
+}
+
+// run begins a process in the cluster, and returns when it leads.
+func (c *cluster) run(change func(*fleet.Options)) *rig {
+	c.t.Helper()
+	r := c.start("host-1", change)
+	eventually(c.t, "it leads", func() bool { return r.Status().Leads })
+	synctest.Wait()
+	return r
+}
+
+// start begins a process in the cluster. By default every event drains, EC2 says that each instance runs, and hooks are completed.
+func (c *cluster) start(identity string, change func(*fleet.Options)) *rig {
+	c.t.Helper()
+	r := &rig{ear: &ear{}, hooks: &group{}, log: &bytes.Buffer{}, way: &way{}}
+	logger := logrus.New()
+	logger.SetOutput(r.log)
+	opts := fleet.Options{
+		Client: c.client(r.way), Leases: c.client(&way{with: r.way}), Lease: "nth-queue", Identity: identity, Log: logrus.NewEntry(logger), EC2: &knowledge{}, Hooks: r.hooks,
+		Rules: fleet.Rules{Policy: policy.Settings{}},
+		Listeners: func(string, func() []state.Entry) ([]agent.Listener, func(bool)) {
+			return []agent.Listener{r.ear}, func(bool) {}
+		},
+	}
+	for _, kind := range event.QueuedKinds() {
+		opts.Policy[kind] = policy.Rule{Action: policy.Drain, Hard: kind == event.SpotInterruption, Codes: map[string]policy.When{policy.OtherCodes: policy.Lead}, Lead: time.Hour}
+	}
+	if change != nil {
+		change(&opts)
+	}
+	r.Fleet = fleet.New(opts)
+	freezable(opts.Client, r.way)
+	freezable(opts.Leases, r.way)
+	ctx, cancel := context.WithCancel(c.t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := r.Run(ctx, func(ctx context.Context) { <-ctx.Done() }); err != nil {
+			c.t.Error(err)
+		}
+	}()
+	r.stop = sync.OnceFunc(func() { cancel(); <-ended })
+	c.t.Cleanup(r.stop)
+	return r
+}
+
+// take has a message taken in.
+func (r *rig) take(notices ...sqs.Notice) parcel {
+	m := newParcel()
+	r.Take(notices, 1, m)
+	return m
+}
+
+// eventually waits until something is the case.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Hour); !is(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waiting until %s: it is not", what)
+		}
+	}
+}
+
+// notice is an interruption of which a message tells that was sent some time ago.
+func notice(id string, kind event.Kind, code string, ago time.Duration) sqs.Notice {
+	n := sqs.Notice{About: sqs.Interruption, Instance: id, Event: event.Event{
+		ID: fmt.Sprintf("%s-%s-%s", kind, code, id), Kind: kind, Code: code, State: event.Pending, Noticed: time.Now().Add(-ago).Round(0),
+	}}
+	if kind == event.SpotInterruption {
+		n.Event.Deadline = n.Event.Noticed.Add(2 * time.Minute)
+	}
+	n.Stopped = code == "stopped" || code == "terminated"
+	return n
+}
+
+// spot is the warning, just now, that a spot instance is taken.
+func spot(id string) sqs.Notice { return notice(id, event.SpotInterruption, "terminate", 0) }
+
+// running tells that an instance ran some time ago.
+func running(id string, ago time.Duration) sqs.Notice {
+	return sqs.Notice{About: sqs.Running, Instance: id, Event: event.Event{Noticed: time.Now().Add(-ago).Round(0)}}
+}
+
+// termination is a lifecycle action of a group that waits, and launch one of a launch.
+func termination(id string) sqs.Notice {
+	n := notice(id, event.ASGTermination, "terminating", 0)
+	n.Hook = &sqs.Hook{Group: "workers", Name: "drain", Token: "token"}
+	return n
+}
+
+func launch(id string) sqs.Notice {
+	return sqs.Notice{
+		About: sqs.Launch, Instance: id, Event: event.Event{ID: "launch-" + id, Noticed: time.Now().Round(0)},
+		Hook: &sqs.Hook{Group: "workers", Name: "ready", Token: "token", Launch: true},
+	}
+}
+
+// group is an Auto Scaling group that waits at its hooks.
+type group struct {
+	mu        sync.Mutex
+	completed []string
+	held      int
+}
+
+// Hold implements fleet.Hooks.
+func (g *group) Hold(ctx context.Context, _ string, _ sqs.Hook, _ time.Time) {
+	g.count(1)
+	<-ctx.Done()
+	g.count(-1)
+}
+
+func (g *group) count(by int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.held += by
+}
+
+// Complete implements fleet.Hooks.
+func (g *group) Complete(_ context.Context, id string, hook sqs.Hook, _ time.Time, outcome event.Outcome) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.completed = append(g.completed, strings.TrimSpace(fmt.Sprintf("%s %s %s", hook.Name, id, outcome)))
+	return nil
+}
+
+// Loses implements fleet.Hooks.
+func (g *group) Loses(context.Context, string, sqs.Hook) (bool, error) { return false, nil }
+
+// want fails the test if other hooks were completed, or any is held.
+func (g *group) want(t *testing.T, completed ...string) {
+	t.Helper()
+	synctest.Wait()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !slices.Equal(g.completed, completed) || g.held > 0 {
+		t.Errorf("completed is %q, want %q, and %d are held", g.completed, completed, g.held)
+	}
+}
+
+// wantDrained fails the test unless a node is cordoned, and all its pods were evicted.
+func (c *cluster) wantDrained(name string) {
+	c.t.Helper()
+	synctest.Wait()
+	if n := c.node(name); !n.Spec.Unschedulable || len(c.podsOn(name)) > 0 {
+		c.t.Errorf("node %s is unschedulable: %t, and has the pods %q", name, n.Spec.Unschedulable, c.podsOn(name))
+	}
+}
+
+// wantUntouched fails the test if anything was done to a node.
+func (c *cluster) wantUntouched(name string) {
+	c.t.Helper()
+	synctest.Wait()
+	if n := c.node(name); n.Spec.Unschedulable || len(n.Spec.Taints) > 0 || len(c.podsOn(name)) == 0 {
+		c.t.Errorf("node %s is unschedulable: %t, has the taints %v and the pods %q", name, n.Spec.Unschedulable, n.Spec.Taints, c.podsOn(name))
+	}
+}
+
+// podsOn are the names of the pods on a node that are not ending.
+func (c *cluster) podsOn(node string) (names []string) {
+	pods, err := c.store.CoreV1().Pods("").List(c.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		c.t.Error(err)
+		return nil
+	}
+	for _, pod := range pods.Items {
+		if pod.Spec.NodeName == node && pod.DeletionTimestamp == nil {
+			names = append(names, pod.Name)
+		}
+	}
+	return names
+}
+
+// replacing tells of each replacement that is asked for.
+func replacing(asked chan<- string) func(context.Context, string) error {
+	return func(_ context.Context, id string) error {
+		asked <- id
+		return nil
+	}
+}

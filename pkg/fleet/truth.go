@@ -1,0 +1,499 @@
+package fleet
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nth-project/nth/pkg/ec2"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// EC2 is what EC2 says of instances. ec2.Catalog implements it. An error is ec2.ErrRefused if IAM does not allow the request.
+type EC2 interface {
+	// Look returns what is known of an instance, which may be minutes old; LookAnew asks now.
+	Look(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
+	LookAnew(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
+	// AtAddress returns the instances that have a private IP address.
+	AtAddress(ctx context.Context, address string) ([]ec2.Instance, error)
+	// InGroup returns the IDs of the instances of an Auto Scaling group, and InReservation those in a capacity reservation.
+	InGroup(ctx context.Context, group string) ([]string, error)
+	InReservation(ctx context.Context, reservation string) ([]string, error)
+	// Marks returns the Auto Scaling groups and the clusters in the tags of up to 200 instances.
+	Marks(ctx context.Context, ids []string) (groups, clusters []string, err error)
+	// Status returns the status of one instance.
+	Status(ctx context.Context, id string) (found ec2.Status, known bool, err error)
+	// Notable returns, by instance ID, the status of all instances of the region with scheduled events and, with checks, of those whose
+	// status checks fail.
+	Notable(ctx context.Context, checks bool) (map[string]ec2.Status, error)
+}
+
+// owner is the cluster that an instance belongs to, as far as AWS knows.
+type owner int
+
+const (
+	// unknownOwner: no tag names a cluster, the instance has been gone for too long, or EC2 cannot be asked.
+	unknownOwner owner = iota
+	thisCluster
+	otherCluster
+)
+
+// lookUpTimeout bounds a question to EC2 on which the work for an instance waits. A later answer is cached for the next look.
+const lookUpTimeout = 5 * time.Second
+
+// truth is what EC2 has said last, and who this cluster's instances are.
+type truth struct {
+	mu       sync.Mutex
+	listed   map[string]ec2.Status // by instance, by the last poll
+	looked   time.Time             // when the last successful poll began; zero if EC2 refuses, or was not asked yet
+	impaired map[string]time.Time  // since which poll a status check fails, by instance
+	trouble  error                 // of the last poll
+	// clusters are the names in the tags of the Nodes' instances, as of asked.
+	clusters []string
+	asked    time.Time
+}
+
+// ownerOf tells by the tags of an instance which cluster it belongs to. It is another cluster's if the tags name only others and the name of
+// this one is known, from the settings or because the instances of the Nodes are tagged with the same one. An instance with any name that
+// the instances of Nodes are tagged with is this cluster's, whatever the settings say.
+func (t *term) ownerOf(ctx context.Context, id string) (owner, error) {
+	found, known, err := t.opts.EC2.Look(ctx, id)
+	switch {
+	case err != nil:
+		return unknownOwner, err
+	case known && found.Managed && t.opts.OwnTag, slices.Contains(found.Clusters, t.opts.Cluster):
+		return thisCluster, nil
+	case len(found.Clusters) == 0:
+		return unknownOwner, nil
+	}
+	names, err := t.clusterNames(ctx)
+	switch {
+	case err != nil:
+		return unknownOwner, err
+	case slices.ContainsFunc(found.Clusters, func(name string) bool { return slices.Contains(names, name) }):
+		return thisCluster, nil
+	case t.opts.Cluster != "" || len(names) == 1:
+		return otherCluster, nil
+	}
+	return unknownOwner, nil
+}
+
+// namesLife is how long the names of clusters in the tags of the Nodes' instances are taken to be unchanged.
+const namesLife = 10 * time.Minute
+
+// clusterNames returns the names that some instances of Nodes are tagged with.
+func (t *term) clusterNames(ctx context.Context) ([]string, error) {
+	t.truth.mu.Lock()
+	names, fresh := t.truth.clusters, time.Since(t.truth.asked) < namesLife
+	t.truth.mu.Unlock()
+	if fresh {
+		return names, nil
+	}
+	var some []string
+	for _, n := range t.nodes.all() {
+		if n.instance != "" && len(some) < someInstances {
+			some = append(some, n.instance)
+		}
+	}
+	if len(some) > 0 {
+		var err error
+		if _, names, err = t.opts.EC2.Marks(ctx, some); err != nil {
+			return nil, err
+		}
+	}
+	t.truth.mu.Lock()
+	defer t.truth.mu.Unlock()
+	t.truth.clusters, t.truth.asked = names, time.Now()
+	return names, nil
+}
+
+// errAmbiguous means that nobody can tell whose Node it is.
+var errAmbiguous = errors.New("it cannot be told which Node is its own")
+
+// nodesOf returns the Nodes of an instance, the one to be drained first: those that name it in spec.providerID or, where Nodes do not name
+// their instances, the one with the InternalIP that EC2 says it has. Private addresses and names are unique in a VPC only: where another
+// instance has the same, the tags have to tell which one is this cluster's. The error is errAmbiguous if they do not.
+func (t *term) nodesOf(ctx context.Context, in *instance) ([]node, error) {
+	if named := t.nodes.of(in.id); len(named) > 0 || !t.nodes.hasSilent() {
+		return named, nil
+	}
+	t.mu.Lock()
+	before := in.node
+	t.mu.Unlock()
+	if before.silent { // EC2 forgets the address of an instance that is terminated.
+		if now, there := t.nodes.withUID(before.name, before.uid); there {
+			return []node{now}, nil
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookUpTimeout)
+	defer cancel()
+	found, known, err := t.opts.EC2.Look(ctx, in.id)
+	if err != nil || !known {
+		return nil, err
+	}
+	nodes := t.nodes.at(found.Address)
+	if len(nodes) == 0 {
+		return nil, nil
+	}
+	who, err := t.ownerOf(ctx, in.id)
+	if err != nil || who == otherCluster {
+		return nil, err
+	}
+	if len(nodes) > 1 {
+		return nil, fmt.Errorf("the instance %s: %d Nodes have its address %s: %w", in.id, len(nodes), found.Address, errAmbiguous)
+	}
+	if err := t.mustBeAlone(ctx, found, who); err != nil {
+		return nil, err
+	}
+	return nodes, nil
+}
+
+// mustBeAlone returns errAmbiguous if another instance has the address of one, and the tags do not tell which one is this cluster's.
+func (t *term) mustBeAlone(ctx context.Context, found ec2.Instance, who owner) error {
+	same, err := t.opts.EC2.AtAddress(ctx, found.Address)
+	if err != nil {
+		return err
+	}
+	for _, other := range same {
+		if other.ID == found.ID || other.Gone() {
+			continue
+		}
+		its, err := t.ownerOf(ctx, other.ID)
+		if err != nil {
+			return err
+		}
+		if who != thisCluster || its == thisCluster {
+			return fmt.Errorf("the instances %s and %s have the address %s, and their tags do not tell which one is this cluster's (set fleet.cluster): %w",
+				found.ID, other.ID, found.Address, errAmbiguous)
+		}
+	}
+	return nil
+}
+
+const (
+	// settles is how long EC2's answers may lag behind its messages.
+	settles = 30 * time.Second
+	// asksAgain is when EC2 is asked again meanwhile.
+	asksAgain = 5 * time.Second
+	// believed is how long a message about a stop counts if EC2 may not be asked.
+	believed = 2 * time.Minute
+)
+
+// stopTime is when the instance stops according to a hint; zero if the hint is not about a stop. A terminated instance is never started
+// again.
+func stopTime(h *hint) time.Time {
+	switch ev := h.Event; {
+	case ev.Kind == event.StateChange && ev.Noticed.IsZero():
+		return h.received
+	case ev.Kind == event.StateChange:
+		return ev.Noticed
+	case ev.Kind == event.SpotInterruption && (ev.Code == "stop" || ev.Code == "hibernate"):
+		return ev.Deadline
+	}
+	return time.Time{}
+}
+
+// isOver reports whether the instance of a hint about a stop runs again, whatever the age of the message. again is when to ask again, if
+// that cannot be told yet.
+func (t *term) isOver(ctx context.Context, in *instance, h *hint, on node) (over bool, again time.Duration) {
+	stops := stopTime(h)
+	age := time.Since(stops)
+	switch {
+	case t.hasStarted(in, h):
+		return true, 0
+	case stops.IsZero(), h.Event.Kind == event.SpotInterruption && age < settles:
+		return false, 0 // It runs until then.
+	}
+	found, known, err := t.opts.EC2.LookAnew(ctx, h.Instance)
+	switch {
+	case errors.Is(err, ec2.ErrRefused):
+		return age > believed && on.ready, 0 // A machine that has been down for so long is not Ready.
+	case err != nil:
+		if !on.ready {
+			return false, 0
+		}
+		return false, t.failed(h, err)
+	case !known || !found.Runs():
+		t.mu.Lock()
+		h.stopped = h.Stopped && found.State != "stopping" && found.State != "shutting-down"
+		t.mu.Unlock()
+		return false, 0
+	case age < settles:
+		return false, asksAgain
+	}
+	return true, 0
+}
+
+// hasStarted reports whether a message has told that the instance runs, later than a hint that it stops.
+func (t *term) hasStarted(in *instance, h *hint) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	stops := stopTime(h)
+	return !stops.IsZero() && !in.started.IsZero() && !stops.After(in.started)
+}
+
+// failed logs why EC2 could not be asked about a hint, and returns when to try again.
+func (t *term) failed(h *hint, err error) time.Duration {
+	t.mu.Lock()
+	h.tries++
+	tries := h.tries
+	t.mu.Unlock()
+	if t.ctx.Err() == nil {
+		t.opts.Log.Warnf("%s: %s", h.describe(), err)
+	}
+	if isUrgent(h.Event) {
+		return asksAgain
+	}
+	return retryPause(tries)
+}
+
+// listedEvents returns the events that EC2 has listed last for an instance, and whether EC2 was asked.
+func (t *term) listedEvents(in *instance, on node) (events []event.Event, asked bool) {
+	t.truth.mu.Lock()
+	said, looked := t.truth.listed[in.id], t.truth.looked
+	since, impaired := t.truth.impaired[in.id]
+	t.truth.mu.Unlock()
+	events = t.plannedEvents(in, said)
+	if said.Impaired == "" || !impaired {
+		return events, !looked.IsZero()
+	}
+	if !said.Since.IsZero() {
+		since = t.ours(said.Since)
+	}
+	if looked.Sub(since) < t.rules.Load().Impaired {
+		return events, true
+	}
+	sum := sha256.Sum256([]byte(in.id + "\n" + strconv.FormatInt(since.Unix(), 10)))
+	ev := event.Event{
+		ID: string(event.StatusCheck) + "-" + hex.EncodeToString(sum[:8]), Kind: event.StatusCheck, Code: said.Impaired,
+		State: event.Pending, Noticed: event.CredibleTime(since), Instance: in.id,
+	}
+	if on.ours && on.cordon.Kind == string(event.StatusCheck) {
+		ev.ID = on.cordon.Event // While the node is cordoned for such an event, it keeps its ID.
+	}
+	return append(events, ev), true
+}
+
+// plannedEvents returns the scheduled events in the status of an instance.
+func (t *term) plannedEvents(in *instance, said ec2.Status) []event.Event {
+	var all []event.Event
+	for _, p := range said.Planned {
+		ev := event.Event{
+			ID: p.ID, Kind: event.ScheduledMaintenance, Code: p.Code, State: event.Pending, Description: p.Description,
+			Deadline: t.ours(p.NotBefore), Until: t.ours(p.NotAfter), Instance: in.id,
+		}
+		switch {
+		case p.ID == "":
+			continue
+		case p.Canceled:
+			ev.State = event.Canceled
+		case p.Completed:
+			ev.State = event.Completed
+		}
+		all = append(all, ev.Credible())
+	}
+	return all
+}
+
+// isPlanned reports whether EC2 lists what a hint tells of.
+func isPlanned(h *hint) bool {
+	return h.About == sqs.Interruption && h.Event.Kind == event.ScheduledMaintenance && ec2.Schedules(h.Event.Code)
+}
+
+// verify asks EC2 for scheduled maintenance that a message tells of. If EC2 lists it, that is what counts, and the message is not needed
+// any more. It is believed if EC2 cannot be asked, or may not list it yet.
+func (t *term) verify(ctx context.Context, in *instance, h *hint) (needed bool) {
+	said, known, err := t.opts.EC2.Status(ctx, in.id)
+	if ctx.Err() != nil {
+		return true
+	}
+	if err != nil {
+		t.notePoll(err)
+		return true
+	}
+	if known {
+		t.truth.mu.Lock()
+		if len(said.Planned) > 0 {
+			t.truth.listed[in.id] = said
+		}
+		t.truth.mu.Unlock()
+	}
+	ev, listed := listedAs(h.Event, t.plannedEvents(in, said))
+	switch {
+	case !listed && h.Event.State == event.Pending && (h.Event.Noticed.IsZero() || time.Since(h.Event.Noticed) < listDelay):
+		return true
+	case !listed || ev.State != event.Pending:
+		t.opts.Log.Infof("%s: EC2 has nothing more scheduled for the instance %s of what was announced (%s)", h.describe(), h.Instance, h.Event.Code)
+	}
+	return false
+}
+
+// listedAs finds the event of a message among those that EC2 lists for its instance. AWS Health does not use EC2's IDs. An event that was
+// moved has the same code, and one whose code has changed has the same time.
+func listedAs(told event.Event, events []event.Event) (event.Event, bool) {
+	var found event.Event
+	var best int
+	for _, ev := range events {
+		alike := 0
+		sameTime := ev.Deadline.Sub(told.Deadline).Abs() < time.Minute
+		switch {
+		case ev.Kind != told.Kind:
+		case ev.ID == told.ID:
+			alike = 5
+		case ev.Code == told.Code && sameTime:
+			alike = 4
+		case ev.State == event.Pending && ev.Code == told.Code:
+			alike = 3
+		case ev.State == event.Pending && sameTime:
+			alike = 2
+		}
+		if alike > best {
+			found, best = ev, alike
+		}
+	}
+	return found, best > 0
+}
+
+const (
+	// pollInterval is how often EC2 is asked for all that is notable, and refusedInterval the same while IAM does not allow it.
+	pollInterval, refusedInterval = time.Minute, 10 * time.Minute
+	// listDelay is how long EC2's list may lag behind an announcement, and how long an event must be missing from the list to be over.
+	listDelay = 15 * time.Minute
+)
+
+// poll asks EC2 for what is scheduled and which status checks fail, until the term ends, and has the instances looked at.
+func (t *term) poll() {
+	for {
+		pause := t.pollOnce()
+		for _, n := range t.nodes.all() {
+			id := t.instanceOn(n)
+			t.truth.mu.Lock()
+			_, listed := t.truth.listed[id]
+			t.truth.mu.Unlock()
+			if id == "" && n.silent && (n.ours || len(n.notes) > 0) {
+				id = t.instanceAt(n)
+			}
+			if listed || n.ours || len(n.notes) > 0 {
+				t.lookAt(id)
+			}
+		}
+		if t.nodes.hasSilent() {
+			t.truth.mu.Lock()
+			listed := slices.Collect(maps.Keys(t.truth.listed))
+			t.truth.mu.Unlock()
+			t.lookAt(listed...)
+		}
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// lookAt has instances looked at.
+func (t *term) lookAt(ids ...string) {
+	for _, id := range ids {
+		if id == "" {
+			continue
+		}
+		t.mu.Lock()
+		t.instance(id)
+		t.mu.Unlock()
+		t.queue.Add(id)
+	}
+}
+
+// instanceAt asks EC2 for the instance of a Node that does not name it; "" if that is not certain.
+func (t *term) instanceAt(n node) string {
+	id := ""
+	found, _ := t.opts.EC2.AtAddress(t.ctx, n.address) // The next poll asks again.
+	for _, one := range found {
+		switch {
+		case one.Gone():
+		case id != "":
+			return ""
+		default:
+			id = one.ID
+		}
+	}
+	return id
+}
+
+// pollOnce asks EC2, and returns the time until the next poll. Of instances without a Node nothing is kept.
+func (t *term) pollOnce() time.Duration {
+	checks := !t.ignoresKind(event.StatusCheck)
+	if !checks && t.ignoresKind(event.ScheduledMaintenance) {
+		return pollInterval
+	}
+	at := time.Now()
+	said, err := t.opts.EC2.Notable(t.ctx, checks)
+	if t.ctx.Err() != nil {
+		return pollInterval
+	}
+	if err != nil {
+		return t.notePoll(err)
+	}
+	if !t.nodes.hasSilent() {
+		for id := range said {
+			if len(t.nodes.of(id)) == 0 {
+				delete(said, id)
+			}
+		}
+	}
+	t.truth.mu.Lock()
+	recovered := t.truth.trouble != nil
+	since := map[string]time.Time{}
+	for id, status := range said {
+		if first, known := t.truth.impaired[id]; known && status.Impaired != "" {
+			since[id] = first
+		} else if status.Impaired != "" {
+			since[id] = at
+		}
+	}
+	t.truth.listed, t.truth.looked, t.truth.trouble, t.truth.impaired = said, at, nil, since
+	t.truth.mu.Unlock()
+	if recovered {
+		t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("EC2 tells again what it has scheduled")
+	}
+	return pollInterval
+}
+
+// notePoll logs that EC2 does not say what is scheduled, once, and returns the time until the next poll.
+func (t *term) notePoll(err error) time.Duration {
+	refused := errors.Is(err, ec2.ErrRefused)
+	t.truth.mu.Lock()
+	news := t.truth.trouble == nil || errors.Is(t.truth.trouble, ec2.ErrRefused) != refused
+	t.truth.trouble = err
+	if refused {
+		t.truth.listed, t.truth.looked = map[string]ec2.Status{}, time.Time{}
+	}
+	t.truth.mu.Unlock()
+	log := t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceTrouble)
+	switch {
+	case news && refused:
+		log.Warnf("maintenance is drained for as it was once announced, also if it is canceled or moved since, what was announced before "+
+			"nth-queue came is not known, nor are failed status checks: %s", err)
+	case news:
+		log.Warnf("what EC2 has scheduled stands as it was known: %s", err)
+	}
+	if refused {
+		return refusedInterval
+	}
+	return pollInterval
+}
+
+// ignoresKind reports whether the rules ignore a kind of events.
+func (t *term) ignoresKind(kind event.Kind) bool {
+	return t.policy().Ignores(state.Entry{Event: event.Event{Kind: kind}})
+}

@@ -1,0 +1,384 @@
+package fleet_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/ec2"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+const days = 3 * 24 * time.Hour
+
+func TestLook_BelievesAStopUnlessEC2SaysThatItRuns(t *testing.T) {
+	t.Parallel()
+	stop := func(code string, ago time.Duration) func() sqs.Notice {
+		return func() sqs.Notice { return notice(instance, event.StateChange, code, ago) }
+	}
+	reclaim := func(code string, ago time.Duration) func() sqs.Notice {
+		return func() sqs.Notice { return notice(instance, event.SpotInterruption, code, ago) }
+	}
+	timeless := func() sqs.Notice {
+		n := notice(instance, event.StateChange, "stopped", 0)
+		n.Event.Noticed = time.Time{}
+		return n
+	}
+	for name, row := range map[string]struct {
+		notice  func() sqs.Notice
+		state   string // what EC2 says now; "" if it does not know the instance
+		drained bool
+	}{
+		"stopped a minute ago and runs":         {stop("stopped", time.Minute), "running", false},
+		"stopped just now, and EC2 lags":        {stop("stopped", 0), "running", false},
+		"stopped days ago and is":               {stop("stopped", days), "stopped", true},
+		"stopping and still is":                 {stop("stopping", 5*time.Minute), "stopping", true},
+		"stopping and is terminated":            {stop("stopping", days), "terminated", true},
+		"shutting down, and nobody knows it":    {stop("shutting-down", days), "", true},
+		"stopped days ago and is being started": {stop("stopped", days), "pending", false},
+		"to be stopped for spot and runs again": {reclaim("stop", days), "running", false},
+		"to be hibernated and runs again":       {reclaim("hibernate", days), "running", false},
+		"to be stopped for spot in a minute":    {reclaim("stop", time.Minute), "running", true},
+		"to be terminated for spot, long ago":   {reclaim("terminate", days), "running", true},
+		"no time, and it is stopped":            {timeless, "stopped", true},
+		"no time, and it runs":                  {timeless, "running", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.add(nodeOf("a", instance), podOn("a", "one"))
+				r := c.run(func(o *fleet.Options) {
+					o.Taints.OutOfService = true
+					o.EC2 = &knowledge{states: map[string]string{instance: row.state}}
+					if row.state == "" {
+						o.EC2 = &knowledge{}
+					}
+				})
+				r.take(row.notice()).want(t, "done")
+				if row.drained {
+					c.wantDrained("a")
+				} else {
+					c.wantUntouched("a")
+				}
+			})
+		})
+	}
+}
+
+func TestLook_GoesByTheNodeWhereEC2CannotBeAsked(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		ready   corev1.ConditionStatus
+		err     error
+		ago     time.Duration
+		drained bool
+	}{
+		"refused, long ago, Ready":     {corev1.ConditionTrue, ec2.ErrRefused, days, false},
+		"refused, long ago, not Ready": {corev1.ConditionUnknown, ec2.ErrRefused, days, true},
+		"refused, just now, Ready":     {corev1.ConditionTrue, ec2.ErrRefused, time.Minute, true},
+		"down, not Ready":              {corev1.ConditionFalse, errors.New("down"), days, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				n := nodeOf("a", instance)
+				n.Status.Conditions[0].Status = row.ready
+				c.add(n, podOn("a", "one"))
+				r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{err: row.err} })
+				r.take(notice(instance, event.StateChange, "stopped", row.ago)).want(t, "done")
+				if row.drained {
+					c.wantDrained("a")
+				} else {
+					c.wantUntouched("a")
+				}
+			})
+		})
+	}
+}
+
+// A stop waits in the line, and is overtaken by a start.
+func TestLook_EndsAStopThatAStartOvertakes(t *testing.T) {
+	t.Parallel()
+	for name, told := range map[string]bool{"a message tells": true, "only EC2 says so": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.add(nodeOf("a", instance), podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
+				c.before("evict", held)
+				says := &knowledge{states: map[string]string{instance: "stopping", other: "running"}}
+				r := c.run(func(o *fleet.Options) { o.EC2, o.Limits.Draining = says, 1 })
+				first := r.take(notice(other, event.RebalanceRecommendation, "", 0))
+				time.Sleep(2 * time.Second)
+				second := r.take(notice(instance, event.StateChange, "stopping", 0))
+				time.Sleep(time.Minute)
+				second.held(t)
+				says.say(func(k *knowledge) { k.states[instance] = "running" })
+				if told {
+					r.take(running(instance, 0)).want(t, "done")
+					second.want(t, "done")
+				}
+				c.before("evict", nil)
+				first.want(t, "done")
+				if !told {
+					second.want(t, "done")
+				}
+				c.wantUntouched("a")
+			})
+		})
+	}
+}
+
+// An instance was drained because it stopped, and runs again in another boot.
+func TestLook_OpensTheNodeOfAnInstanceThatWasStarted(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "stopped"}}
+		r := c.run(func(o *fleet.Options) {
+			o.EC2, o.UncordonStarted, o.Taints = says, true, fleet.Taints{OutOfService: true}
+		})
+		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
+		c.wantDrained("a")
+		if len(c.node("a").Spec.Taints) != 1 {
+			t.Errorf("its taints are %v, want out-of-service", c.node("a").Spec.Taints)
+		}
+		says.say(func(k *knowledge) { k.states[instance] = "running" })
+		time.Sleep(time.Hour)
+		m := r.take(running(instance, 0))
+		time.Sleep(10 * time.Second)
+		m.held(t) // The kubelet has not reported the new boot yet.
+		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
+		m.want(t, "done")
+		if n := c.node("a"); n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
+			t.Errorf("the node is unschedulable: %t, and has the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
+		}
+	})
+}
+
+// planned is an event that EC2 has scheduled for the instance.
+func planned(code string, in time.Duration, description string) map[string]ec2.Status {
+	return map[string]ec2.Status{instance: {Planned: []ec2.Planned{{
+		ID: "instance-event-1", Code: code, NotBefore: time.Now().Add(in).Round(time.Second), Description: description,
+		Completed: description == "[Completed]", Canceled: description == "[Canceled]",
+	}}}}
+}
+
+func TestPoll_PursuesWhatEC2HasScheduled(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("instance-stop", 4*time.Hour, "")}
+		r := c.run(func(o *fleet.Options) { o.EC2 = says })
+		time.Sleep(time.Hour)
+		c.wantUntouched("a")
+		if r.ear.times(state.Announced) != 1 {
+			t.Errorf("it was announced %d times, want once", r.ear.times(state.Announced))
+		}
+		time.Sleep(2*time.Hour + time.Minute)
+		c.wantDrained("a")
+		r.stop()
+		again := c.run(func(o *fleet.Options) { o.EC2, o.Identity = says, "host-2" })
+		time.Sleep(10 * time.Minute)
+		if again.ear.times(state.Announced)+again.ear.times(state.Begun) > 0 {
+			t.Error("the next process has announced or done it again")
+		}
+		says.say(func(k *knowledge) { k.planned = planned("instance-stop", time.Hour, "[Canceled]") })
+		eventually(t, "the node takes pods again", func() bool { return !c.node("a").Spec.Unschedulable })
+		time.Sleep(time.Minute)
+		if notes := c.node("a").Annotations[fleet.NotesAnnotation]; notes != "" {
+			t.Errorf("what is noted of an event that is over is %s", notes)
+		}
+	})
+}
+
+// A reboot is over with a new boot, or when EC2 says so for long enough; not because a kubelet was restarted.
+func TestPoll_KnowsARebootByItsBootID(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		boot        string
+		description string
+		opened      bool
+	}{
+		"the kubelet was restarted":     {"boot-1", "", false},
+		"the machine was rebooted":      {"boot-2", "", true},
+		"EC2 says so, long enough":      {"boot-1", "[Completed]", true},
+		"the machine, and EC2 says so":  {"boot-2", "[Completed]", true},
+		"EC2 has canceled it meanwhile": {"boot-1", "[Canceled]", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.add(nodeOf("a", instance), podOn("a", "one"))
+				says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("system-reboot", 30*time.Minute, "")}
+				c.run(func(o *fleet.Options) { o.EC2 = says })
+				eventually(t, "it is drained", func() bool { return c.node("a").Spec.Unschedulable })
+				time.Sleep(40 * time.Minute)
+				c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+				time.Sleep(time.Minute)
+				c.change("a", func(n *corev1.Node) {
+					n.Status.NodeInfo.BootID = row.boot
+					n.Status.Conditions[0].Status, n.Status.Conditions[0].LastTransitionTime.Time = corev1.ConditionTrue, time.Now()
+				})
+				says.say(func(k *knowledge) {
+					k.planned[instance].Planned[0].Description = row.description
+					k.planned[instance].Planned[0].Completed = row.description == "[Completed]"
+					k.planned[instance].Planned[0].Canceled = row.description == "[Canceled]"
+				})
+				time.Sleep(20 * time.Minute)
+				if n := c.node("a"); n.Spec.Unschedulable == row.opened {
+					t.Errorf("the node is unschedulable: %t", n.Spec.Unschedulable)
+				}
+			})
+		})
+	}
+}
+
+func TestTake_VerifiesMaintenanceWithEC2(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		planned map[string]ec2.Status
+		err     error
+		ago     time.Duration
+		drained bool
+	}{
+		"it is listed":                    {planned: planned("instance-stop", time.Minute, ""), ago: days, drained: true},
+		"it is canceled":                  {planned: planned("instance-stop", time.Minute, "[Canceled]"), ago: days},
+		"it is not listed, and old":       {ago: days},
+		"it is not listed, but new":       {drained: true},
+		"EC2 may not be asked, and it is": {err: ec2.ErrRefused, ago: days, drained: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.add(nodeOf("a", instance), podOn("a", "one"))
+				for id, s := range row.planned { // by the bubble's clock
+					s.Planned[0].NotBefore = time.Now().Add(time.Minute)
+					row.planned[id] = s
+				}
+				r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{planned: row.planned, err: row.err} })
+				n := notice(instance, event.ScheduledMaintenance, "instance-stop", row.ago)
+				n.Event.ID, n.Event.Deadline = "scheduled-maintenance-1", time.Now().Add(time.Minute)
+				r.take(n).want(t, "done")
+				time.Sleep(time.Minute)
+				if row.drained {
+					c.wantDrained("a")
+				} else {
+					c.wantUntouched("a")
+				}
+			})
+		})
+	}
+}
+
+func TestTake_MovesTimesToThisMachinesClock(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{-10 * time.Minute, 0, 10 * time.Minute} {
+		t.Run(fmt.Sprintf("AWS is %s ahead", ahead), func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.add(nodeOf("a", instance), podOn("a", "one"))
+				c.before("evict", held)
+				var deleted time.Duration
+				began := time.Now()
+				c.before("delete", func(int) error {
+					deleted = time.Since(began)
+					return nil
+				})
+				r := c.run(func(o *fleet.Options) { o.Clock = func() time.Time { return time.Now().Round(0).Add(ahead) } })
+				began = time.Now()
+				m := r.take(notice(instance, event.SpotInterruption, "terminate", -ahead))
+				m.want(t, "done")
+				if deleted < time.Minute || deleted > 2*time.Minute {
+					t.Errorf("the pod that resists was deleted after %s", deleted)
+				}
+			})
+		})
+	}
+}
+
+// Even if the clock of AWS is not known, a spot notice ends two minutes after its receipt.
+func TestTake_BoundsASpotNotice(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		c.before("evict", held)
+		r := c.run(nil)
+		began := time.Now()
+		r.take(notice(instance, event.SpotInterruption, "terminate", -time.Hour)).want(t, "done")
+		if took := time.Since(began); took > 2*time.Minute+time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestPoll_ActsOnStatusChecksThatFailForLong(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "running"}, planned: map[string]ec2.Status{instance: {Impaired: "system", Since: time.Now()}}}
+		c.run(func(o *fleet.Options) { o.EC2, o.Impaired = says, 5*time.Minute })
+		time.Sleep(4 * time.Minute)
+		c.wantUntouched("a")
+		time.Sleep(5 * time.Minute)
+		c.wantDrained("a")
+		says.say(func(k *knowledge) { k.planned = nil })
+		time.Sleep(20 * time.Minute)
+		if c.node("a").Spec.Unschedulable {
+			t.Error("the check has passed for long, and the node is still cordoned")
+		}
+	})
+}
+
+func TestDrain_TaintsAsPartOfTheGoal(t *testing.T) {
+	t.Parallel()
+	const key = "aws-node-termination-handler/scheduled-maintenance"
+	for name, row := range map[string]struct {
+		action  policy.Action
+		in      time.Duration // until the maintenance
+		people  string        // what people want done to the node at most
+		tainted bool
+	}{
+		"to be drained":            {action: policy.Drain, in: time.Minute, tainted: true},
+		"to be cordoned":           {action: policy.Cordon, in: time.Minute, tainted: true},
+		"only told":                {action: policy.Notify, in: time.Minute},
+		"announced for later":      {action: policy.Drain, in: days},
+		"left alone by people":     {action: policy.Drain, in: time.Minute, people: drain.LeaveNode},
+		"only told, as people say": {action: policy.Drain, in: time.Minute, people: drain.OnlyNotify},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				n := nodeOf("a", instance)
+				n.Spec.Taints = []corev1.Taint{{Key: "people", Effect: corev1.TaintEffectNoSchedule}}
+				if row.people != "" {
+					n.Annotations[drain.ActionAnnotation] = row.people
+				}
+				c.add(n, podOn("a", "one"))
+				says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("instance-stop", row.in, "")}
+				c.run(func(o *fleet.Options) {
+					o.EC2, o.Taints = says, fleet.Taints{Kinds: true, Effect: "NoExecute"}
+					rule := o.Policy[event.ScheduledMaintenance]
+					rule.Action = row.action
+					o.Policy[event.ScheduledMaintenance] = rule
+				})
+				time.Sleep(30 * time.Second)
+				if taints := c.node("a").Spec.Taints; (len(taints) == 2 && taints[1].Key == key) != row.tainted || len(taints) < 1 {
+					t.Errorf("the taints are %v", taints)
+				}
+				says.say(func(k *knowledge) { k.planned = planned("instance-stop", row.in, "[Canceled]") })
+				time.Sleep(5 * time.Minute)
+				if taints := c.node("a").Spec.Taints; len(taints) != 1 || taints[0].Key != "people" {
+					t.Errorf("after it was canceled the taints are %v", taints)
+				}
+			})
+		})
+	}
+}
