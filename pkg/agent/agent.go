@@ -128,6 +128,7 @@ type Agent struct {
 	node     string // the node's name; empty until it is known
 	waiting  error  // why there is no identity; nil if there is one
 	nodeSeen bool   // there has been a Node in this boot
+	limited  bool   // people wanted its pods left alone when it was last read
 	ready    bool   // the kubelet has reported it Ready in this boot
 	opened   bool   // an uncordon has succeeded since the start
 	// inherited: our cordon was there at the start and may be from an earlier boot; readClaim finds out.

@@ -351,3 +351,23 @@ func TestACordonOfBeforeTheRootVolumeWasReplacedIsLiftedByTheClaimAlone(t *testi
 		}
 	})
 }
+
+// The next event may come while the API server does not answer.
+func TestOptedOut_IsKnownToTheNextGuard(t *testing.T) {
+	t.Parallel()
+	noting(t, func(r *rig, _ *outcomes) {
+		orders := &orders{node: r.node}
+		r.cfg.Node = orders
+		r.node.toGuard(limitedFor(24 * time.Hour))
+		r.run()
+		r.announce(terminated("a"))
+		r.pass(time.Minute)
+		r.announce()
+		r.pass(time.Hour)
+		r.announce(terminated("b"))
+		r.pass(time.Minute)
+		if got := orders.begun(); !slices.Equal(got, []bool{false, true}) {
+			t.Errorf("the guards began with a node that was opted out: %t; want that of the second only", got)
+		}
+	})
+}

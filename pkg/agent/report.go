@@ -205,6 +205,7 @@ func (a *Agent) handleProgress(p drain.Progress) {
 	if p.Goal == w.guardGoal.Number && !w.stopping {
 		w.state, w.stale = p.State, false
 		if p.State.Looked {
+			a.limited = p.State.Limited
 			w.lookedFor = slices.Clone(w.goal.Events)
 		}
 		if p.State.Drained {

@@ -118,7 +118,7 @@ func (a *Agent) start(parent context.Context, w work, do func(context.Context) w
 // guardGoal is a goal as the guard gets it.
 func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 	a.goals++
-	seen, limited, kinds := a.nodeSeen, false, []string(nil)
+	seen, limited, kinds := a.nodeSeen, a.limited, []string(nil)
 	for _, e := range a.cfg.Record.Entries() {
 		seen = seen || e.ClosedIn == a.cfg.BootID
 		if !slices.Contains(goal.Events, e.Event.ID) {
