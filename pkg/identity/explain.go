@@ -103,16 +103,24 @@ func checkShape(node *yaml.Node, path, shape string) error {
 				return err
 			}
 		}
-	case want == "true or false":
-		if node.Tag != "!!bool" {
-			return wrong()
-		}
-	case node.Kind != yaml.ScalarNode || node.Tag != "!!str":
-		return wrong()
-	case want == "base64":
-		if _, err := base64.StdEncoding.DecodeString(node.Value); err != nil {
-			return wrong()
-		}
+	default:
+		return checkLeaf(node, path, want)
+	}
+	return nil
+}
+
+// checkLeaf checks a value that has no keys below it.
+func checkLeaf(node *yaml.Node, path, want string) error {
+	ok := node.Kind == yaml.ScalarNode && node.Tag == "!!str"
+	switch want {
+	case "true or false":
+		ok = node.Tag == "!!bool"
+	case "base64":
+		_, err := base64.StdEncoding.DecodeString(node.Value)
+		ok = ok && err == nil
+	}
+	if !ok {
+		return fmt.Errorf("line %d: %s must be %s", node.Line, path, want)
 	}
 	return nil
 }

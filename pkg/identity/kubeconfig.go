@@ -49,6 +49,13 @@ func parse(document []byte, path, root string) (kubeconfig, error) {
 			return kubeconfig{}, errProxy
 		}
 	}
+	k.resolve(path, root)
+	return k, nil
+}
+
+// resolve turns paths into ones that this process can open: relative ones start at the kubeconfig, absolute ones at the root directory. That
+// of the exec plugin is as seen from the root directory.
+func (k kubeconfig) resolve(path, root string) {
 	dir := filepath.Dir(path)
 	for _, file := range k.files() {
 		switch {
@@ -66,7 +73,6 @@ func parse(document []byte, path, root string) (kubeconfig, error) {
 		}
 		k.user.Exec.Command = filepath.Join("/", below, k.user.Exec.Command)
 	}
-	return k, nil
 }
 
 var (
