@@ -368,7 +368,7 @@ func hookedWith(t *testing.T, change func(*notify.WebhookOptions), test func(r *
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		template, err := notify.CompileTemplate("test", plainText, "text/plain")
+		template, err := notify.CompileTemplate("test", plainText)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -422,7 +422,7 @@ func (r *hookRig) use(change func(*notify.WebhookSettings)) {
 
 // useTemplate makes the messages other ones.
 func (r *hookRig) useTemplate(text string) {
-	template, err := notify.CompileTemplate("test", text, "text/plain")
+	template, err := notify.CompileTemplate("test", text)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -11,75 +11,77 @@ import (
 	"time"
 
 	template "github.com/DataDog/datadog-agent/pkg/template/text"
-	"github.com/Masterminds/sprig/v3"
 )
 
 // defaultTemplate is understood by Slack, Mattermost, Rocket.Chat and compatible services.
 const defaultTemplate = `{"text": "{{ escapeSlack .Text }}"}`
 
-// maxTextSize bounds a message, in bytes.
-const maxTextSize = 128 << 10
-
 // Template renders Fields as messages.
 type Template struct{ parsed *template.Template }
 
-// CompileTemplate compiles a template, or nth's own if the text is empty. It renders a notice of every kind and outcome:
-// the error names the line that fails for one of them, or is not JSON although the content type says so. The name of the template is used in errors.
-func CompileTemplate(name, text, contentType string) (*Template, error) {
+// CompileTemplate compiles a template, or nth's own if the text is empty. It renders nothing. The name of the template is used in
+// errors, which name the line, too.
+func CompileTemplate(name, text string) (*Template, error) {
 	if text == "" {
 		text = defaultTemplate
 	}
 	if len(text) > maxTemplateSize {
 		return nil, fmt.Errorf("%s: it is longer than %d bytes", name, maxTemplateSize)
 	}
-	parsed, err := template.New(name).Funcs(functions()).Parse(text)
+	parsed, err := template.New(name).Funcs((&budget{}).functions()).Parse(text)
 	if err != nil {
 		return nil, templateError(err)
 	}
 	for _, defined := range parsed.Templates() {
 		rewrite(defined.Root)
 	}
-	t := &Template{parsed}
-	silent := true
+	return &Template{parsed}, nil
+}
+
+// TryTemplate compiles a template and tries it; see CompileTemplate and Try.
+func TryTemplate(name, text, contentType string) error {
+	t, err := CompileTemplate(name, text)
+	if err == nil {
+		err = t.Try(contentType)
+	}
+	return err
+}
+
+// Try renders a notice of every kind and outcome. The error names the line that fails for one of them, or says that the message is not
+// JSON although the content type says so.
+func (t *Template) Try(contentType string) error {
+	silent, until := true, time.Now().Add(maxRenderTime)
+	b := &budget{}
+	limited, err := t.within(b)
+	if err != nil {
+		return err
+	}
 	for _, sample := range Samples() {
-		rendered, err := t.Render(sample)
+		*b = budget{work: maxWork, until: until}
+		rendered, err := b.render(limited, sample)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		silent = silent && rendered == ""
 		if rendered != "" && isJSON(contentType) && !json.Valid([]byte(rendered)) {
-			return nil, fmt.Errorf("%s: it gives no JSON, which is what the Content-Type says that it is, for a notice that is %q: %w",
-				name, sample.Outcome, jsonError(rendered))
+			return fmt.Errorf("%s: it gives no JSON, which is what the Content-Type says that it is, for a notice that is %q: %w",
+				t.parsed.Name(), sample.Outcome, jsonError(rendered))
 		}
 	}
 	if silent {
-		return nil, fmt.Errorf("%s: it gives nothing, for no notice", name)
+		return fmt.Errorf("%s: it gives nothing, for no notice", t.parsed.Name())
 	}
-	return t, nil
+	return nil
 }
 
 // Render renders one message. It is empty if the template gives nothing but space: then there is nothing to post.
 func (t *Template) Render(f Fields) (string, error) {
-	into := &boundedText{}
-	if err := t.parsed.Execute(into, f); err != nil {
-		return "", templateError(err)
+	b := &budget{work: maxWork, until: time.Now().Add(maxRenderTime)}
+	limited, err := t.within(b)
+	if err != nil {
+		return "", err
 	}
-	if strings.TrimSpace(into.text.String()) == "" {
-		return "", nil
-	}
-	return into.text.String(), nil
-}
-
-// boundedText is an io.Writer that fails beyond maxTextSize.
-type boundedText struct{ text strings.Builder }
-
-var errTooLong = fmt.Errorf("it gives more than %d bytes", maxTextSize)
-
-func (b *boundedText) Write(p []byte) (int, error) {
-	if b.text.Len()+len(p) > maxTextSize {
-		return 0, errTooLong
-	}
-	return b.text.Write(p)
+	return b.render(limited, f)
 }
 
 // templateError removes the prefix of text/template's errors, which name the template, the line and the place.
@@ -100,81 +102,6 @@ func jsonError(text string) error {
 		return fmt.Errorf("line %d of the message: %w", line, err)
 	}
 	return err
-}
-
-// unsuitable are functions of sprig that give another result at each call, so that a notice would change from one attempt to the next,
-// or generate keys, which takes seconds.
-var unsuitable = []string{
-	"bcrypt", "derivePassword", "encryptAES", "genCA", "genCAWithKey", "genPrivateKey", "genSelfSignedCert", "genSelfSignedCertWithKey",
-	"genSignedCert", "genSignedCertWithKey", "htpasswd", "randInt", "shuffle",
-}
-
-// multiplying are the functions whose result grows with a number, and maxFactor is the largest number that they accept: a typo
-// must not use up the memory of the node.
-var multiplying = []string{"indent", "nindent", "repeat", "seq", "until", "untilStep"}
-
-const maxFactor = 10_000
-
-// slackEscapes keep a text from being a mention or a link in Slack's markup, which begin with "<", and teamsEscapes from being a link in
-// the Markdown of Teams' cards, which knows no escapes in a table of facts.
-var (
-	slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
-	teamsEscapes = strings.NewReplacer("[", "(", "]", ")")
-)
-
-// functions returns sprig's hermetic functions, which read neither the environment nor the network and give no random values, and those
-// about time, which are not hermetic as they read the clock.
-func functions() map[string]any {
-	all, some := sprig.TxtFuncMap(), sprig.HermeticTxtFuncMap()
-	for _, name := range []string{
-		"now", "date", "dateInZone", "date_in_zone", "dateModify", "date_modify", "htmlDate", "htmlDateInZone",
-	} {
-		some[name] = all[name]
-	}
-	for _, name := range unsuitable {
-		delete(some, name)
-	}
-	for _, name := range multiplying {
-		some[name] = limited(name, reflect.ValueOf(some[name]))
-	}
-	some["escapeSlack"], some["escapeTeams"] = slackEscapes.Replace, teamsEscapes.Replace
-	some[methodFunction] = callMethod
-	return some
-}
-
-// limited wraps a function of numbers and texts. It refuses to make more than a message has room for.
-func limited(name string, f reflect.Value) func(args ...any) (any, error) {
-	takes := f.Type()
-	wanted := func(i int) reflect.Type {
-		if last := takes.NumIn() - 1; i >= last && takes.IsVariadic() {
-			return takes.In(last).Elem()
-		}
-		return takes.In(i)
-	}
-	return func(args ...any) (any, error) {
-		if !takes.IsVariadic() && len(args) != takes.NumIn() {
-			return nil, fmt.Errorf("%s takes %d arguments, not %d", name, takes.NumIn(), len(args))
-		}
-		values, times, length := make([]reflect.Value, len(args)), int64(1), int64(1)
-		for i, arg := range args {
-			value, want := reflect.ValueOf(arg), wanted(i)
-			switch number := value.CanInt() && want.Kind() == reflect.Int; {
-			case number && (value.Int() < -maxFactor || value.Int() > maxFactor):
-				return nil, fmt.Errorf("%s takes numbers up to %d, not %d", name, maxFactor, arg)
-			case number:
-				times = max(times, value.Int())
-			case value.Kind() == reflect.String && want.Kind() == reflect.String:
-				length = max(length, int64(value.Len()))
-			default:
-				return nil, fmt.Errorf("%s takes no %T there", name, arg)
-			}
-			values[i] = value.Convert(want)
-		}
-		if times*length > maxTextSize {
-			return nil, errTooLong
-		}
-		return f.Call(values)[0].Interface(), nil
-	}
 }
 
 // The template engine is the standard library's without method calls. With them, the linker would have to keep every
@@ -254,16 +181,20 @@ func callWith(method reflect.Value, name string, args []any) (reflect.Value, err
 	return method.Call(values)[0], nil
 }
 
-// rewrite turns possible method calls below a node into calls of methodFunction.
+// rewrite turns possible method calls below a node into calls of methodFunction, and has every step counted.
 func rewrite(node parse.Node) {
 	switch n := node.(type) {
 	case *parse.ListNode:
 		if n == nil {
 			return
 		}
+		step := &parse.TextNode{NodeType: parse.NodeText, Pos: n.Pos} // See budget.Write.
+		counted := []parse.Node{step}
 		for _, child := range n.Nodes {
 			rewrite(child)
+			counted = append(counted, child, step)
 		}
+		n.Nodes = counted
 	case *parse.ActionNode:
 		rewrite(n.Pipe)
 	case *parse.IfNode:

@@ -2,6 +2,7 @@ package notify_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	standard "text/template"
 	"time"
 
+	"github.com/Masterminds/sprig/v3"
+
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/notify"
 )
@@ -21,11 +24,20 @@ const jsonType = "application/json; charset=utf-8"
 
 func compile(t *testing.T, text string) *notify.Template {
 	t.Helper()
-	template, err := notify.CompileTemplate("test", text, "text/plain")
+	template, err := tried("test", text, "text/plain")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return template
+}
+
+// tried compiles a template and tries it.
+func tried(name, text, contentType string) (*notify.Template, error) {
+	template, err := notify.CompileTemplate(name, text)
+	if err == nil {
+		err = template.Try(contentType)
+	}
+	return template, err
 }
 
 // sampleOf is the fullest sample of an outcome.
@@ -53,24 +65,12 @@ func TestTemplatesThatCannotBeRenderedAreRefusedWithTheirLine(t *testing.T) {
 		"a method of a text":               {"{{ .Kind.Format \"a\" }}", "text/plain", "string has no Format"},
 		"too few for a method":             {"{{ .StartTime.Round }}", "text/plain", "Round takes 1 arguments, not 0"},
 		"something else for a method":      {"{{ .StartTime.Sub 1 }}", "text/plain", "Sub takes a time.Time, not a int"},
-		"without end":                      {"{{ range until 10000 }}{{ $.Text }}{{ end }}", "text/plain", "it gives more than"},
-		"more than can be":                 {"{{ range until 2000000000 }}{{ end }}a", "text/plain", "until takes numbers up to 10000, not 2000000000"},
-		"more than can be, in steps":       {"{{ untilStep -2000000000 1 1 }}a", "text/plain", "untilStep takes numbers up to 10000"},
-		"more than can be, as a text":      {"{{ seq 9223372036854775807 }}a", "text/plain", "seq takes numbers up to 10000"},
-		"too much of a text":               {"{{ .Text | repeat 10000 | len }}", "text/plain", "it gives more than"},
-		"too much of a text, again":        {"{{ repeat 1000 (repeat 1000 \"a\") | len }}", "text/plain", "it gives more than"},
-		"too far in":                       {"{{ repeat 100 \"a\\n\" | nindent 10000 | len }}", "text/plain", "it gives more than"},
-		"less than none of a text":         {"{{ repeat -1 \"a\" }}", "text/plain", "negative"},
-		"a text for a number":              {"{{ range until .Outcome }}{{ end }}a", "text/plain", "until takes no string there"},
-		"a list for a number":              {"{{ range until .Pods }}{{ end }}a", "text/plain", "until takes no []string there"},
-		"nothing for a number":             {"{{ range until .NodeLabels.none }}{{ end }}a", "text/plain", "until takes no"},
-		"too few for a function":           {"{{ repeat 1 }}", "text/plain", "repeat takes 2 arguments, not 1"},
 		"makes a key":                      {"{{ genPrivateKey \"rsa\" }}", "text/plain", "function \"genPrivateKey\" not defined"},
 		"makes random values":              {"{{ randInt 1 2 }}", "text/plain", "function \"randInt\" not defined"},
 		"longer than any message":          {strings.Repeat("a", 128<<10+1), "text/plain", "it is longer than 131072 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := notify.CompileTemplate("test", test.text, test.kind)
+			_, err := tried("test", test.text, test.kind)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
@@ -78,20 +78,71 @@ func TestTemplatesThatCannotBeRenderedAreRefusedWithTheirLine(t *testing.T) {
 	}
 }
 
-func TestFunctionsThatMakeMuchOfSomethingMakeALittle(t *testing.T) {
-	const text = `{{ until 3 }} {{ untilStep 0 -6 -2 }} {{ seq 1 2 5 }} {{ seq 2 }} {{ "a" | repeat 3 }} {{ .EventKind | repeat 1 }}{{ "b\nc" | nindent 2 }}`
-	template, err := notify.CompileTemplate("test", text, "text/plain")
+// Each of these would take minutes or gigabytes.
+func TestTemplate_ends_soon_and_stays_small(t *testing.T) {
+	const (
+		tooLong, tooMuch = "it gives more than 131072 bytes", "it does more than a message may take"
+		grows            = `{{ $x := "aaaaaaaaaaaaaaaa" }}{{ range 13 }}{{ $x = print $x $x }}{{ end }}` // to 128 KiB
+	)
+	doubled := "{{ define `t0` }}{{ end }}"
+	for i := range 40 {
+		doubled += fmt.Sprintf("{{ define `t%d` }}{{ template `t%d` }}{{ template `t%d` }}{{ end }}", i+1, i, i)
+	}
+	for name, test := range map[string]struct{ text, want string }{
+		"until":                 {"{{ range until 10000 }}{{ range until 10000 }}{{ end }}{{ end }}x", `function "until" not defined`},
+		"untilStep":             {"{{ untilStep 0 10000 0 }}", `function "untilStep" not defined`},
+		"seq":                   {"{{ seq 1 1000000000 }}", `function "seq" not defined`},
+		"repeat":                {`{{ repeat 1000000000 "a" }}`, `function "repeat" not defined`},
+		"indent":                {`{{ indent 1000000000 "a" }}`, `function "indent" not defined`},
+		"wrapWith":              {`{{ wrapWith 1 .Text .Text }}`, `function "wrapWith" not defined`},
+		"a table in itself":     {`{{ $d := dict }}{{ $_ := set $d "a" $d }}{{ print $d }}`, `function "set" not defined`},
+		"a long loop":           {"{{ range 1000000000 }}{{ end }}x", tooMuch},
+		"a loop that goes back": {"{{ range 1000000000 }}{{ continue }}{{ end }}x", tooMuch},
+		"loops in a loop":       {"{{ range 3000 }}{{ range 3000 }}{{ range 3000 }}{{ end }}{{ end }}{{ end }}x", tooMuch},
+		"a loop with text":      {"{{ range 1000 }}{{ $.Text }}{{ end }}", tooLong},
+		"assignments":           {"{{ $x := 1 }}{{ range 1000000000 }}{{ $x = 2 }}{{ end }}x", tooMuch},
+		"itself":                {"{{ define `a` }}{{ template `a` }}{{ end }}{{ template `a` }}", tooMuch},
+		"twice itself":          {"{{ define `a` }}{{ if lt (len .) 60 }}{{ template `a` (print . 1) }}{{ template `a` (print . 1) }}{{ end }}{{ end }}{{ template `a` `x` }}", tooMuch},
+		"templates in a tree":   {doubled + "{{ template `t40` }}", tooMuch},
+		"print":                 {`{{ $x := "a" }}{{ range 60 }}{{ $x = print $x $x }}{{ end }}x`, tooLong},
+		"cat":                   {`{{ $x := "a" }}{{ range 60 }}{{ $x = cat $x $x }}{{ end }}x`, tooLong},
+		"quote":                 {`{{ $x := "a" }}{{ range 60 }}{{ $x = quote $x $x }}{{ end }}x`, tooLong},
+		"js":                    {`{{ $x := "<" }}{{ range 60 }}{{ $x = js $x }}{{ end }}x`, tooLong},
+		"lists":                 {`{{ $x := list 1 }}{{ range 60 }}{{ $x = concat $x $x }}{{ end }}x`, tooLong},
+		"lists of lists":        {`{{ $x := list 1 }}{{ range 60 }}{{ $x = list $x $x }}{{ end }}x`, tooLong},
+		"tables of tables":      {`{{ $x := dict }}{{ range 60 }}{{ $x = dict "a" $x "b" $x }}{{ end }}{{ $x }}`, tooLong},
+		"replace":               {grows + `{{ replace "a" $x $x | len }}`, tooLong},
+		"join":                  {grows + `{{ $l := trunc 8000 $x | splitList "" }}{{ join $x $l | len }}`, tooLong},
+		"many long values":      {grows + strings.Repeat(`{{ $_ := upper $x }}`, 100), tooMuch},
+		"printf, wide":          {`{{ printf "%999999999d" 1 }}`, "printf takes widths up to 999"},
+		"printf, precise":       {`{{ printf "%.100000f" 1.0 }}`, "printf takes widths up to 999"},
+		"printf, as wide as":    {`{{ printf "%*d" 200000000 1 | len }}`, "printf takes widths up to 999"},
+		"printf, again":         {grows + `{{ printf "%[1]s%[1]s" $x | len }}`, "printf takes widths up to 999"},
+		"an expression":         {grows + `{{ regexReplaceAll "(a*)*b" $x "x" }}`, "it takes no more than 4096 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := tried("test", test.text, "text/plain"); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestTemplate_takes_as_many_pods_as_a_notice_names(t *testing.T) {
+	f := sampleOf(t, event.SpotInterruption, "incomplete")
+	f.Pods = slices.Repeat([]string{"a-pod-with-a-name-of-the-usual-length-abcde"}, 512)
+	text := `{{ range .Pods }}{{ . | trunc 40 | upper | replace "-" "_" | printf "%-50s" | quote }} {{ if contains "a" . }}{{ regexFind "^[a-z]*" . }}{{ end }}, {{ end }}`
+	template, err := tried("test", text+`{{ join ", " .Pods | toJson }}`, "text/plain")
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := template.Render(sampleOf(t, event.SpotInterruption, "incomplete"))
-	if want := "[0 1 2] [0 -2 -4] 1 3 5 1 2 aaa spot-interruption\n  b\n  c"; err != nil || got != want {
-		t.Errorf("got %q (%v), want %q", got, err, want)
+	if got, err := template.Render(f); err != nil || strings.Count(got, "A_POD") != 512 {
+		t.Errorf("got %d bytes (%v)", len(got), err)
 	}
 }
 
 func TestNthsOwnTemplateIsOneSentence(t *testing.T) {
-	template, err := notify.CompileTemplate("", "", jsonType)
+	template, err := tried("", "", jsonType)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +213,7 @@ func TestEveryMethodOfTimesThatATemplateCanCallIsThere(t *testing.T) {
 			if err := standard.Must(standard.New("").Parse(text)).Execute(want, f); err != nil {
 				t.Fatalf("Go's own template: %v", err)
 			}
-			template, err := notify.CompileTemplate("test", text, "text/plain")
+			template, err := tried("test", text, "text/plain")
 			if err != nil {
 				t.Errorf("%s: %v", text, err)
 				continue
@@ -234,7 +285,7 @@ func TestShippedTemplatesGiveJSONForEveryNotice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		template, err := notify.CompileTemplate(file, string(text), jsonType)
+		template, err := tried(file, string(text), jsonType)
 		if err != nil {
 			t.Errorf("%v", err)
 			continue
@@ -374,6 +425,20 @@ func TestTheManualDescribesEveryFieldOfTemplates(t *testing.T) {
 	}
 }
 
+func TestManual_names_every_function_of_sprig_that_is_there(t *testing.T) {
+	page, err := os.ReadFile("../../docs/notices.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range sprig.TxtFuncMap() {
+		_, err := notify.CompileTemplate("test", "{{ "+name+" }}")
+		there, described := err == nil, strings.Contains(string(page), "`"+name+"`")
+		if there != described {
+			t.Errorf("%s: it is there: %t; docs/notices.md names it: %t", name, there, described)
+		}
+	}
+}
+
 // outcomes is a row of docs/notices.md that tells when something has an outcome: its phase, and the outcomes.
 var outcomes = regexp.MustCompile("(?m)^\\| `(announced|ended|over)` \\| ([a-z`, -]*) \\|")
 
@@ -399,7 +464,7 @@ func TestTheManualTellsWhenThereIsWhichOutcomeAndOfNoOther(t *testing.T) {
 // A field and a method must not have one name: the call of the method would take the field's place.
 func TestNoFieldHasTheNameOfAMethod(t *testing.T) {
 	for field := range reflect.TypeFor[notify.Fields]().Fields() {
-		if _, err := notify.CompileTemplate("test", "-{{ ."+field.Name+" }}", "text/plain"); err != nil {
+		if _, err := tried("test", "-{{ ."+field.Name+" }}", "text/plain"); err != nil {
 			t.Errorf("%v", err)
 		}
 	}

@@ -72,7 +72,7 @@ func convert(program, name string, target migration.Target, decode func(name str
 		err = decode(program+".toml", []byte(result.Text))
 	}
 	if err == nil && result.Template != "" {
-		_, err = notify.CompileTemplate("WEBHOOK_TEMPLATE", result.Template, notify.Destination{Headers: result.Headers}.ContentType())
+		err = notify.TryTemplate("WEBHOOK_TEMPLATE", result.Template, notify.Destination{Headers: result.Headers}.ContentType())
 	}
 	if err != nil {
 		return migration.Result{}, cli.ConfigError{Fault: fmt.Errorf("importing %s: %w", name, err)}

@@ -20,7 +20,7 @@ func Webhook(c config.Webhook, name string, given Given) (*notify.WebhookSetting
 	if to == nil {
 		return nil, nil
 	}
-	template, err := notify.CompileTemplate("the template", c.TemplateText, "")
+	template, err := notify.CompileTemplate("the template", c.TemplateText)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func Look(c *config.Webhook, name string, given Given) []Finding {
 	judged := to.Check()
 	reading.Wait()
 	if textErr == nil {
-		_, textErr = notify.CompileTemplate(place, text, to.ContentType())
+		textErr = notify.TryTemplate(place, text, to.ContentType())
 	}
 	if textErr != nil {
 		text, textErr = "", fmt.Errorf("%w; nth's own template is used", textErr)

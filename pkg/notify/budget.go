@@ -1,0 +1,209 @@
+package notify
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"regexp"
+	"strings"
+	"time"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/text"
+	"github.com/Masterminds/sprig/v3"
+)
+
+const (
+	// maxTextSize bounds a message, in bytes, and maxValueSize the result of a function.
+	maxTextSize  = 128 << 10
+	maxValueSize = 2 * maxTextSize
+	// maxWork bounds what one message takes to render: the bytes that functions take and give, and stepWork for each step.
+	maxWork  = 8 << 20
+	stepWork = 256
+	// maxRenderTime bounds what no count does, such as long comparisons.
+	maxRenderTime = 5 * time.Second
+	// maxShort bounds the arguments of functions whose work grows with the product of two of them, in bytes.
+	maxShort = 4 << 10
+)
+
+var (
+	errTooLong = fmt.Errorf("it gives more than %d bytes", maxTextSize)
+	errTooMuch = fmt.Errorf("it does more than a message may take: loops, or texts that grow")
+)
+
+// budget is what one message may use. Whatever a template does ends soon, in little memory: it has no functions but those whose result
+// is about as long as their arguments, each result is bounded, and so is the sum of all results and steps.
+type budget struct {
+	work  int
+	until time.Time
+	text  strings.Builder // the message
+}
+
+// within returns the template with functions that spend a budget.
+func (t *Template) within(b *budget) (*template.Template, error) {
+	limited, err := t.parsed.Clone()
+	if err != nil {
+		return nil, templateError(err)
+	}
+	return limited.Funcs(b.functions()), nil
+}
+
+// render renders a template that spends this budget; see Template.Render.
+func (b *budget) render(limited *template.Template, f Fields) (string, error) {
+	if err := limited.Execute(b, f); err != nil {
+		return "", templateError(err)
+	}
+	if strings.TrimSpace(b.text.String()) == "" {
+		return "", nil
+	}
+	return b.text.String(), nil
+}
+
+func (b *budget) spend(work int) error {
+	if b.work -= work; b.work < 0 || time.Now().After(b.until) {
+		return errTooMuch
+	}
+	return nil
+}
+
+// Write implements io.Writer for the message. rewrite makes the template write an empty text before each step.
+func (b *budget) Write(p []byte) (int, error) {
+	if err := b.spend(len(p) + stepWork); err != nil {
+		return 0, err
+	}
+	if b.text.Len()+len(p) > maxTextSize {
+		return 0, errTooLong
+	}
+	return b.text.Write(p)
+}
+
+// sprigs are all functions of sprig.
+var sprigs = sprig.TxtFuncMap()
+
+// linear are functions of sprig for templates; docs/notices.md lists all. Their results are no more than some times as long as their arguments, they change no
+// argument, and they read neither the environment nor the network. Those about time read the clock.
+var linear = []string{
+	"abbrev", "abbrevboth", "b64dec", "b64enc", "camelcase", "cat", "contains", "hasPrefix", "hasSuffix", "initials", "kebabcase", "lower",
+	"nospace", "plural", "quote", "sha1sum", "sha256sum", "snakecase", "split", "splitList", "splitn", "squote", "substr", "swapcase", "title",
+	"toString", "toStrings", "trim", "trimAll", "trimPrefix", "trimSuffix", "trunc", "untitle", "upper",
+	"add", "add1", "atoi", "ceil", "div", "float64", "floor", "int", "int64", "max", "min", "mod", "mul", "round", "sub",
+	"all", "any", "coalesce", "default", "empty", "ternary",
+	"append", "compact", "concat", "dict", "dig", "first", "get", "has", "hasKey", "initial", "keys", "last", "list", "omit", "pick", "prepend",
+	"rest", "reverse", "slice", "sortAlpha", "values",
+	"mustToJson", "mustToRawJson", "toJson", "toRawJson",
+	"ago", "date", "dateInZone", "date_in_zone", "dateModify", "date_modify", "duration", "durationRound", "htmlDate", "htmlDateInZone", "now",
+	"toDate", "unixEpoch",
+}
+
+// short are functions of sprig that take no more than maxShort bytes.
+var short = []string{"regexFind", "regexMatch", "regexReplaceAll", "regexReplaceAllLiteral"}
+
+// slackEscapes keep a text from being a mention or a link in Slack's markup, which begin with "<", and teamsEscapes from being a link in
+// the Markdown of Teams' cards, which knows no escapes in a table of facts.
+var (
+	slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+	teamsEscapes = strings.NewReplacer("[", "(", "]", ")")
+)
+
+// functions returns the functions of templates, which spend the budget.
+func (b *budget) functions() map[string]any {
+	some := map[string]any{
+		"escapeSlack": slackEscapes.Replace, "escapeTeams": teamsEscapes.Replace, methodFunction: callMethod,
+		"join": join, "replace": replace, "printf": printf,
+		// These are the engine's own.
+		"html": template.HTMLEscaper, "js": template.JSEscaper, "print": fmt.Sprint, "println": fmt.Sprintln, "urlquery": template.URLQueryEscaper,
+	}
+	for _, name := range linear {
+		some[name] = sprigs[name]
+	}
+	for name, f := range maps.Clone(some) {
+		some[name] = b.bounded(f, maxWork)
+	}
+	for _, name := range short {
+		some[name] = b.bounded(sprigs[name], maxShort)
+	}
+	return some
+}
+
+// bounded returns a function that spends the budget for its arguments and its result. It panics when there is too little; the template
+// engine turns that into its error.
+func (b *budget) bounded(f any, maxArguments int) any {
+	call := reflect.ValueOf(f)
+	spend := func(size int) {
+		if err := b.spend(size); err != nil {
+			panic(err)
+		}
+	}
+	bounded := func(args []reflect.Value) (results []reflect.Value) {
+		size := 0
+		for _, arg := range args {
+			size += sizeOf(arg, maxWork)
+		}
+		spend(size)
+		if size > maxArguments {
+			panic(fmt.Errorf("it takes no more than %d bytes", maxArguments))
+		}
+		if call.Type().IsVariadic() {
+			results = call.CallSlice(args)
+		} else {
+			results = call.Call(args)
+		}
+		if size = sizeOf(results[0], maxValueSize); size > maxValueSize {
+			panic(errTooLong)
+		}
+		spend(size)
+		return results
+	}
+	return reflect.MakeFunc(call.Type(), bounded).Interface()
+}
+
+// sizeOf is about how many bytes a value takes when it is written. It stops counting soon after enough.
+func sizeOf(v reflect.Value, enough int) int {
+	if v.IsValid() && v.Type() == reflect.TypeFor[reflect.Value]() { // Functions may return one.
+		v = v.Interface().(reflect.Value)
+	}
+	size := 16
+	switch v.Kind() {
+	case reflect.String:
+		size += v.Len()
+	case reflect.Interface:
+		size += sizeOf(v.Elem(), enough)
+	case reflect.Slice, reflect.Array:
+		for i := 0; i < v.Len() && size <= enough; i++ {
+			size += sizeOf(v.Index(i), enough-size)
+		}
+	case reflect.Map:
+		for entry := v.MapRange(); size <= enough && entry.Next(); {
+			size += sizeOf(entry.Key(), enough-size) + sizeOf(entry.Value(), enough-size)
+		}
+	case reflect.Struct:
+		for _, field := range v.Fields() {
+			size += sizeOf(field, enough-size)
+		}
+	}
+	return size
+}
+
+// join is sprig's, and replace and printf are as they are there and in Go, but refuse what would be long.
+func join(separator string, list any) (string, error) {
+	if v := reflect.ValueOf(list); v.Kind() == reflect.Slice && v.Len()*len(separator) > maxValueSize {
+		return "", errTooLong
+	}
+	return sprigs["join"].(func(string, any) string)(separator, list), nil
+}
+
+func replace(from, to, text string) (string, error) {
+	if strings.Count(text, from)*len(to) > maxValueSize {
+		return "", errTooLong
+	}
+	return strings.ReplaceAll(text, from, to), nil
+}
+
+// longVerbs are verbs of printf that use an argument again, or write more than 999 characters of none.
+var longVerbs = regexp.MustCompile(`%[-+# .0-9]*([\[*]|[0-9]{4})`)
+
+func printf(format string, args ...any) (string, error) {
+	if longVerbs.MatchString(format) {
+		return "", fmt.Errorf("%q: printf takes widths up to 999, and no [n] and no *", format)
+	}
+	return fmt.Sprintf(format, args...), nil
+}
