@@ -143,9 +143,18 @@ const (
 	keyDown   = 1
 )
 
-// oldestPress is how long ago a press can have been that is only read now: EC2 would have cut the power since. The time that the
-// kernel gives is that of the wall clock, which may be set.
-const oldestPress = 3 * time.Minute
+// oldestPress is how long ago a press can have been that is only read now: the watchdog ends a process that hangs for longer.
+const oldestPress = time.Minute
+
+// age is how long ago a press was, by the kernel's time for it. That is the wall clock's, which may have been set since: what cannot
+// be was just now.
+func age(event []byte) time.Duration {
+	at := time.Unix(int64(binary.NativeEndian.Uint64(event)), int64(binary.NativeEndian.Uint64(event[8:]))*1000) // Times fit.
+	if since := time.Since(at); since >= 0 && since <= oldestPress {
+		return since
+	}
+	return 0
+}
 
 // follow reads a device until it is removed or closed.
 func (k *Keys) follow(name string, device *os.File) {
@@ -156,8 +165,7 @@ func (k *Keys) follow(name string, device *os.File) {
 		}
 		kind, code := binary.NativeEndian.Uint16(e[16:]), binary.NativeEndian.Uint16(e[18:])
 		if kind == typeKey && (code == keyPower || code == keyPower2) && binary.NativeEndian.Uint32(e[20:]) == keyDown {
-			at := time.Unix(int64(binary.NativeEndian.Uint64(e)), int64(binary.NativeEndian.Uint64(e[8:]))*1000) // Times fit.
-			k.Pressed(time.Now().Add(-min(max(time.Since(at), 0), oldestPress)))
+			k.Pressed(time.Now().Add(-age(e)))
 		}
 	}
 	k.mu.Lock()

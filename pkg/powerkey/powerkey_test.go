@@ -18,6 +18,12 @@ import (
 // patience bounds every wait.
 const patience = 30 * time.Second
 
+// ago is when keys are pressed that are read later, and slack how exactly that is to be heard.
+const (
+	ago   = 50 * time.Second
+	slack = 8 * time.Second
+)
+
 // rig is a machine's devices, and what is heard of them.
 type rig struct {
 	root      string
@@ -122,10 +128,10 @@ func next[T any](t *testing.T, from <-chan T) T {
 	}
 }
 
-// mustBe fails the test unless a press is the one of that time, of those that are minutes apart.
+// mustBe fails the test unless a press is the one of that time.
 func mustBe(t *testing.T, got, want time.Time) {
 	t.Helper()
-	if got.Sub(want).Abs() > patience {
+	if got.Sub(want).Abs() > slack {
 		t.Errorf("it was pressed at %s, want %s", got, want)
 	}
 }
@@ -135,10 +141,10 @@ func TestPress_IsHeardOnEachDevice(t *testing.T) {
 	first := r.device(t, "event0")
 	r.start(t)
 	r.mustListen(t, true)
-	at := time.Now().Add(-2 * time.Minute)
+	at := time.Now().Add(-ago)
 	press(t, first, power, at)
 	mustBe(t, next(t, r.pressed), at)
-	at = at.Add(time.Minute)
+	at = at.Add(ago / 2)
 	press(t, r.device(t, "event1"), power2, at) // comes later
 	mustBe(t, next(t, r.pressed), at)
 }
@@ -147,28 +153,28 @@ func TestPress_IsNoOtherKeyAndNoRelease(t *testing.T) {
 	r := newRig(t)
 	device := r.device(t, "event0")
 	r.start(t)
-	at := time.Now().Add(-2 * time.Minute)
+	at := time.Now().Add(-ago)
 	report(t, device, at, 1, 30, 1)
 	report(t, device, at, 1, power, 0)
 	report(t, device, at, 1, power, 2) // It is held.
 	report(t, device, at, 4, power, 1)
-	press(t, device, power, at.Add(time.Minute))
-	mustBe(t, next(t, r.pressed), at.Add(time.Minute))
+	press(t, device, power, at.Add(ago/2))
+	mustBe(t, next(t, r.pressed), at.Add(ago/2))
 }
 
-// The kernel's time is that of the wall clock, which somebody may set before the press is read.
-func TestPress_IsOfTheLastMinutesWhateverTheClockSays(t *testing.T) {
+// The kernel's time is that of the wall clock, which may be set before the press is read. A drain must not be cut short by that.
+func TestPress_IsJustNowIfTheClockWasSet(t *testing.T) {
 	r := newRig(t)
 	device := r.device(t, "event0")
 	r.start(t)
-	press(t, device, power, time.Now().Add(time.Hour))
-	got := next(t, r.pressed)
-	mustBe(t, got, time.Now())
-	if got == got.Round(0) { // They are the same time, and one of them may have a reading of the monotonic clock.
-		t.Errorf("%s has no reading of the monotonic clock", got)
+	for _, at := range []time.Time{time.Now().Add(time.Hour), time.Now().Add(-2 * time.Minute), time.Now().Add(-24 * time.Hour), time.Unix(6000, 0)} {
+		press(t, device, power, at)
+		got := next(t, r.pressed)
+		mustBe(t, got, time.Now())
+		if got == got.Round(0) { // They are the same time, and one of them may have a reading of the monotonic clock.
+			t.Errorf("%s has no reading of the monotonic clock", got)
+		}
 	}
-	press(t, device, power, time.Now().Add(-24*time.Hour))
-	mustBe(t, next(t, r.pressed), time.Now().Add(-3*time.Minute))
 }
 
 // A pipe that nobody writes to cannot be opened by one who waits, and neither can some devices.

@@ -7,15 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // button is where the machine has its power button. A container shares the kernel of its host, and has no devices of its
-// own: in place of one there is a pipe, through which goes what the kernel would tell to nth, which asks it for times by
-// CLOCK_BOOTTIME. The machines of package virtual
-// have a real one. logind, which finds devices by udev, hears of this one nothing, whoever has its lock.
+// own: in place of one there is a pipe, through which goes what the kernel would report. The machines of package virtual have a real one. logind, which finds devices by udev, hears of this one nothing, whoever has its lock.
 const button = "/dev/input/event0"
 
 // AddPowerButton gives the machine a power button, which is there until the machine goes down.
@@ -32,13 +28,9 @@ func (m *Machine) PressPower(t lab.TB) time.Time {
 	t.Helper()
 	const syn, key, power = 0, 1, 116
 	pressed := time.Now()
-	var booted unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &booted); err != nil {
-		t.Fatalf("asking how long ago the machine was booted: %v", err)
-	}
 	var text bytes.Buffer
 	for _, event := range [][3]int{{key, power, 1}, {syn, 0, 0}, {key, power, 0}, {syn, 0, 0}} {
-		for _, field := range []any{booted.Sec, booted.Nsec / 1000, uint16(event[0]), uint16(event[1]), int32(event[2])} { // they are small
+		for _, field := range []any{pressed.Unix(), int64(pressed.Nanosecond() / 1000), uint16(event[0]), uint16(event[1]), int32(event[2])} { // they are small
 			_ = binary.Write(&text, binary.LittleEndian, field) // a buffer takes everything
 		}
 	}
