@@ -11,13 +11,13 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 )
 
-func TestTheQueueModeBecomesSettingsOfNthQueue(t *testing.T) {
+func TestImport_QueueMode(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "old")
 	for settings, want := range map[string]string{
 		"enableSqsTerminationDraining: true\nqueueURL: https://sqs.eu-west-1.amazonaws.com/123456789012/nth\nwebhookURL: https://a.example.com/hunter2\n": "",
 		"enableSqsTerminationDraining: true\nqueueURL: somewhere\n":                                                                                       "nth-queue.toml: queue.url",
-		"enableSpotInterruptionDraining: true\n":                                                                                                          `"nth config import" takes those of the other one`,
+		"enableSpotInterruptionDraining: true\n":                                                                                                          `"nth config import"`,
 	} {
 		if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
 			t.Fatal(err)

@@ -17,10 +17,10 @@ func importing(t *testing.T, settings string, flags ...string) (status int, stdo
 	return call(t, strings.Join(append(append([]string{"config", "import"}, flags...), file), " "))
 }
 
-func TestImportedSecretsGoIntoFilesThatOnlyTheirOwnerReads(t *testing.T) {
+func TestImport_SecretsGoIntoPrivateFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "secret")
 	const settings = "WEBHOOK_URL=https://hooks.example.com/hunter2\nWEBHOOK_HEADERS={\"X-Token\":\"hunter2\"}\n"
-	for range 2 { // Once more is no harm.
+	for range 2 { // A second time, the files have the right content.
 		status, stdout, stderr := importing(t, settings, "--secrets", dir)
 		if status != 0 || stderr != "" || strings.Contains(stdout, "hunter2") || !strings.Contains(stdout, `url_file = "`+dir+`/webhook-url"`) {
 			t.Fatalf("status %d: %s%s", status, stdout, stderr)
@@ -50,20 +50,16 @@ func TestImportedSecretsGoIntoFilesThatOnlyTheirOwnerReads(t *testing.T) {
 	}
 }
 
-// What is refused here would be refused at the daemon's start.
-func TestWhatIsImportedIsJudgedBeforeItIsPrinted(t *testing.T) {
+func TestImport_ValidatesBeforeItPrints(t *testing.T) {
 	for settings, want := range map[string]string{
-		"WEBHOOK_TEMPLATE={{ .Nope }}":                                             "WEBHOOK_TEMPLATE:1:3: ",
-		"WEBHOOK_TEMPLATE={{ .StartTime.Nope }}":                                   "WEBHOOK_TEMPLATE:1:13: ",
-		"WEBHOOK_TEMPLATE=hello {{ .Kind }}":                                       "it gives no JSON",
-		"INSTANCE_METADATA_URL=elsewhere":                                          "nth.toml: imds.endpoint",
-		"AWS_REGION=Frankfurt":                                                     "nth.toml: aws.region",
-		"DRY_RUN=perhaps":                                                          `DRY_RUN="perhaps": must be true or false`,
-		"ENABLE_SQS_TERMINATION_DRAINING=true\nQUEUE_URL=https://sqs.a/1/b":        `"nth-queue config import" takes them over`,
-		"WEBHOOK_URL=https://a.example.com\nWEBHOOK_HEADERS={\"a b\":\"hunter2\"}": "one of the names is none that a header may have",
+		"INSTANCE_METADATA_URL=elsewhere":       "nth.toml: imds.endpoint",
+		"AWS_REGION=Frankfurt":                  "nth.toml: aws.region",
+		"DRY_RUN=perhaps":                       `DRY_RUN = "perhaps": must be true or false`,
+		"ENABLE_SQS_TERMINATION_DRAINING=true":  `"nth-queue config import"`,
+		"WEBHOOK_HEADERS={\"a b\":\"hunter2\"}": "valid header names",
 	} {
 		dir := filepath.Join(t.TempDir(), "secret")
-		status, stdout, stderr := importing(t, settings, "--secrets", dir)
+		status, stdout, stderr := importing(t, "WEBHOOK_URL=https://a.example.com\n"+settings, "--secrets", dir)
 		if status != 78 || stdout != "" || !strings.Contains(stderr, want) || strings.Contains(stderr, "hunter2") {
 			t.Errorf("%s: status %d, on standard error %q, want 78 and %q:\n%s", settings, status, stderr, want, stdout)
 		}
@@ -71,17 +67,26 @@ func TestWhatIsImportedIsJudgedBeforeItIsPrinted(t *testing.T) {
 			t.Errorf("%s: was refused, and has left secrets (%v)", settings, err)
 		}
 	}
-	const secret = "---\nkind: Secret\nmetadata: {name: b}\nstringData: {c: '{{ .Nope }}'}\n"
-	const from = "kind: Pod\nspec: {containers: [{env: [{name: WEBHOOK_TEMPLATE, valueFrom: {secretKeyRef: {name: b, key: c}}}]}]}\n"
-	if status, stdout, stderr := importing(t, from+secret, "--secrets", filepath.Join(t.TempDir(), "secret")); status != 78 || !strings.Contains(stderr, "WEBHOOK_TEMPLATE:1:3: ") {
-		t.Errorf("a template from a Secret: status %d: %s%s", status, stdout, stderr)
+}
+
+// https://github.com/aws/aws-node-termination-handler/issues/521 has a template with a line break inside its JSON string.
+func TestImport_GoesOnWithoutAWrongTemplate(t *testing.T) {
+	for settings, want := range map[string]string{
+		"WEBHOOK_TEMPLATE={{ .Nope }}":                                   "the template:1:3: ",
+		"WEBHOOK_TEMPLATE={{ .StartTime.Nope }}":                         "the template:1:13: ",
+		"webhookTemplate: |-\n  {\"text\": \"on\n  {{ .NodeName }}\"}\n": "it gives no JSON",
+	} {
+		status, stdout, stderr := importing(t, settings)
+		if status != 0 || !strings.Contains(stdout, "WEBHOOK_TEMPLATE: left out") || !strings.Contains(stdout, want) || strings.Contains(stdout, "template = ") {
+			t.Errorf("%s: status %d, want %q:\n%s%s", settings, status, want, stdout, stderr)
+		}
 	}
 	for _, fine := range []string{
 		`WEBHOOK_TEMPLATE={"text":"{{ .NodeLabels.Local }} {{ (.StartTime.Round 60000000000).Before .EndTime }}"}`,
 		"WEBHOOK_TEMPLATE=hello {{ .Kind }}\nWEBHOOK_HEADERS={\"Content-Type\":\"text/plain\"}",
 	} {
-		if status, _, stderr := importing(t, fine); status != 0 {
-			t.Errorf("%s: status %d: %s", fine, status, stderr)
+		if status, stdout, stderr := importing(t, fine); status != 0 || !strings.Contains(stdout, "template = ") {
+			t.Errorf("%s: status %d: %s%s", fine, status, stdout, stderr)
 		}
 	}
 }

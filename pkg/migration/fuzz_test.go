@@ -11,11 +11,11 @@ import (
 	"github.com/nth-project/nth/pkg/migration"
 )
 
-// Whatever is read, what is written is TOML, and the same each time.
+// The result is always TOML, and the same each time.
 func FuzzRead(f *testing.F) {
 	inputs, err := filepath.Glob("testdata/*.in")
 	if err != nil || len(inputs) == 0 {
-		f.Fatal("there is nothing in testdata", err)
+		f.Fatal("testdata is empty", err)
 	}
 	for _, input := range inputs {
 		content, err := os.ReadFile(input)
@@ -35,14 +35,14 @@ func FuzzRead(f *testing.F) {
 					return
 				}
 				result, err := settings.For(target)
-				said := result.Text
+				got := result.Text
 				if err != nil {
-					said = err.Error()
+					got = err.Error()
 				}
-				if before != "" && said != before {
-					t.Fatalf("it is said\n%s\nand then\n%s", before, said)
+				if before != "" && got != before {
+					t.Fatalf("first\n%s\nthen\n%s", before, got)
 				}
-				before = said
+				before = got
 				cfg := config.DefaultQueue()
 				if err := config.Decode("a", []byte(result.Text), &cfg); err != nil && strings.HasPrefix(err.Error(), "a: line ") {
 					t.Fatalf("%v:\n%s", err, result.Text)

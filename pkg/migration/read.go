@@ -1,13 +1,11 @@
-// Package migration converts the settings of aws-node-termination-handler to a configuration file of nth.
+// Package migration converts the settings of aws-node-termination-handler to a configuration file of nth or nth-queue.
 //
-// Read accepts an environment ("NAME=value" lines), the values of the Helm chart, or the DaemonSet itself as YAML or JSON, with
-// its arguments and the ConfigMaps and Secrets that it refers to. Each setting has one rule (rules.go), which says what it
-// becomes, or why it has no counterpart. For makes a commented file for nth, or for nth-queue. Nothing that was set is dropped
-// silently, and no secret is shown.
+// Read (read.go, manifest.go) accepts an environment ("NAME=value" lines), values of the Helm chart, or the DaemonSet or Deployment
+// with the ConfigMaps and Secrets that it refers to. Each setting has one rule (rules.go): what it becomes, or why it has no
+// counterpart. For (write.go) makes the commented file. Every setting is named, and no secret is shown.
 package migration
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,108 +13,99 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v3"
 )
 
-// Settings are the handler's settings that were set explicitly.
+// Settings are the settings of aws-node-termination-handler that a file sets.
 type Settings struct {
-	// given has the last value of each, by the name of the environment variable.
-	given map[string]givenValue
-	// scope has all variables of the container so far, including those that the handler does not know: later variables, and the
-	// arguments, may refer to them.
-	scope map[string]givenValue
-	// pod names values and fields that only concern the pod, unknown settings without a rule, and missing objects of the cluster
-	// that contain settings and are not in the file.
-	pod, unknown, missing []string
+	// given has their values, by the names of the environment variables.
+	given map[string]value
+	// chart names values that are not settings of the program, and unknown names variables and flags without a rule.
+	chart, unknown []string
 	// remarks are further comments for the file.
 	remarks []string
 
-	// queue and secrets are those of the Target, while For runs.
-	queue   bool
-	secrets string
+	// target is what For converts for.
+	target Target
 }
 
-// givenValue is a value as the file has it.
-type givenValue struct {
+// value is what a setting is set to.
+type value struct {
 	text string
-	// from names the object or variable that has the value, or a part of it, if the file does not.
+	// from says where the value is, if the file does not have it: "the Secret webhook".
 	from string
-	// undefined lists references in the text to variables that do not exist, which stay as they are.
-	undefined string
-	// secret: the text, or a part of it, comes from a Secret, and must not be shown.
+	// secret: the text comes from a Secret.
 	secret bool
 }
 
-// maxInput is the largest input, in bytes: a rendered chart can be long, and a wrong file may be anything.
-const maxInput = 64 << 20
+// Limits of the input.
+const (
+	maxInput   = 4 << 20 // bytes
+	maxDepth   = 50      // nested lists and maps of YAML
+	maxAliases = 100     // of YAML, in one document
+)
 
-// Read reads settings in whichever form they are: "NAME=value" lines (terminated by newlines or NULs), values of the Helm chart, or a
-// DaemonSet (or a Deployment, a Pod, a list of objects) with the ConfigMaps and Secrets that it refers to.
+// Read reads settings in any of their forms. An error names the line where one is known, and repeats nothing of the input.
 func Read(r io.Reader) (Settings, error) {
 	content, err := io.ReadAll(io.LimitReader(r, maxInput+1))
 	if err != nil {
 		return Settings{}, fmt.Errorf("reading settings: %w", err)
 	}
-	if len(content) > maxInput {
-		return Settings{}, fmt.Errorf("reading settings: more than %d MiB (%d bytes); these are not the handler's settings", maxInput>>20, maxInput)
+	s := Settings{given: map[string]value{}}
+	if err := s.read(content); err != nil {
+		return Settings{}, fmt.Errorf("reading settings: %w", err)
 	}
-	s := Settings{given: map[string]givenValue{}, scope: map[string]givenValue{}}
-	if s.readEnvironment(string(content)) {
-		return s, nil
-	}
-	values, objects := map[string]any{}, false
-	var documents []string
-	for _, part := range separator.Split(string(content), -1) {
-		var document map[string]any
-		if err := yaml.Unmarshal([]byte(part), &document); err != nil {
-			return Settings{}, fmt.Errorf("reading settings: neither NAME=value lines nor YAML: %w", yamlError(err))
-		}
-		if document == nil {
-			continue // It has comments at most.
-		}
-		kind, _ := document["kind"].(string)
-		objects = objects || kind != ""
-		documents = append(documents, part)
-		maps.Copy(values, document)
-	}
-	switch {
-	case len(documents) == 0:
-		return Settings{}, errors.New("reading settings: nothing is in there")
-	case objects:
-		return s, s.readManifest(documents)
-	}
-	s.readChart(values)
 	return s, nil
 }
 
-// yamlQuotes matches what errors of the YAML parser repeat of its input. That may be a secret, such as a password that begins with an asterisk.
-var yamlQuotes = regexp.MustCompile("'[^']*'|\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`|, value: .*")
-
-// yamlError removes what an error of the YAML parser repeats of its input.
-func yamlError(err error) error {
-	return errors.New(yamlQuotes.ReplaceAllString(err.Error(), notShown))
+func (s *Settings) read(content []byte) error {
+	if len(content) > maxInput {
+		return fmt.Errorf("the input must be at most %d MiB", maxInput>>20)
+	}
+	line := 1
+	for text := range strings.Lines(string(content)) {
+		if !utf8.ValidString(text) {
+			return fmt.Errorf("line %d must be UTF-8", line)
+		}
+		line++
+	}
+	if s.readEnvironment(string(content)) {
+		return nil
+	}
+	documents, err := parseYAML(string(content))
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(documents, isObject) {
+		return s.readManifest(documents)
+	}
+	values := map[string]any{}
+	for _, document := range documents {
+		var more map[string]any
+		if err := decode(document, &more); err != nil {
+			return err
+		}
+		maps.Copy(values, more)
+	}
+	return s.readChart(values)
 }
 
-// separator begins a YAML document. The rest of its line is a comment, or belongs to the document.
-var separator = regexp.MustCompile(`(?m)^---(?:[ \t]|\r?$)`)
-
-// assignment matches a variable and its value. Kubernetes allows these names, including lower case.
+// assignment matches a variable and its value.
 var assignment = regexp.MustCompile(`(?s)^(?:export\s+)?([-._a-zA-Z][-._a-zA-Z0-9]*)=(.*)$`)
 
-// readEnvironment reads "NAME=value" lines, or the environment of a process (/proc/PID/environ), in which each ends with a NUL.
-// It returns false if there is anything else, or nothing.
+// readEnvironment reads "NAME=value" lines, or the environment of a process (/proc/PID/environ), where each ends with a NUL. It returns
+// false, and sets nothing, if there is anything else.
 func (s *Settings) readEnvironment(content string) bool {
-	end, raw := "\n", strings.Contains(content, "\x00")
-	if raw {
+	end := "\n"
+	if strings.Contains(content, "\x00") {
 		end = "\x00"
 	}
 	var found [][]string
 	for entry := range strings.SplitSeq(content, end) {
-		if !raw {
-			entry = strings.TrimSpace(entry)
-		}
-		if entry == "" || !raw && entry[0] == '#' {
+		entry = strings.TrimSpace(entry)
+		if entry == "" || entry[0] == '#' {
 			continue
 		}
 		m := assignment.FindStringSubmatch(entry)
@@ -126,185 +115,160 @@ func (s *Settings) readEnvironment(content string) bool {
 		found = append(found, m)
 	}
 	for _, m := range found {
-		if !raw {
-			m[2] = unquoted(m[2])
+		text := m[2]
+		if n := len(text); end == "\n" && n >= 2 && (text[0] == '"' || text[0] == '\'') && text[n-1] == text[0] {
+			text = text[1 : n-1]
 		}
-		s.define(m[1], givenValue{text: m[2]})
+		s.define(m[1], value{text: text})
 	}
 	return len(found) > 0
 }
 
-// unquoted removes one pair of quotes around the text.
-func unquoted(text string) string {
-	if n := len(text); n >= 2 && (text[0] == '"' || text[0] == '\'') && text[n-1] == text[0] {
-		return text[1 : n-1]
-	}
-	return text
-}
+// secretFiles are the settings that For puts into files with secrets.
+var secretFiles = []string{"WEBHOOK_URL", "WEBHOOK_HEADERS", "WEBHOOK_TEMPLATE"}
 
-// define sets a variable of the container. A variable that the handler does not know is reported without its value, which may be
-// a secret.
-func (s *Settings) define(name string, v givenValue) {
-	s.scope[name] = v
+// define sets a variable of the container: a later one replaces an earlier one, and an empty one means the default. What comes from
+// a Secret is dropped here, unless it is true or false, or goes into a file with secrets.
+func (s *Settings) define(name string, v value) {
 	if _, known := ruleOf(name); !known {
 		s.unknown = append(s.unknown, name)
 		return
 	}
-	s.set(name, v)
+	if _, err := parseBool(v.text); v.secret && err != nil && !slices.Contains(secretFiles, name) {
+		v = value{from: "a Secret"}
+	}
+	s.given[name] = v
 }
 
-// set sets one of the handler's settings. An empty value means the default to the handler.
-func (s *Settings) set(env string, v givenValue) {
-	switch {
-	case v.from != "":
-		v = givenValue{from: v.from}
-	case v.undefined != "" && slices.Contains(freeTexts, env):
-		s.remarks = append(s.remarks, fmt.Sprintf("%s: %s stands in it as it is, there as here: nothing in this file defines it", env, v.undefined))
-	case v.undefined != "":
-		v = givenValue{from: "the variable " + v.undefined}
-	case v.text == "":
-		v = givenValue{}
-	}
-	remark := env + ": it is set more than once; the last one counts, and a flag before any variable"
-	before := s.given[env]
-	if before.text != v.text && before != (givenValue{}) && !slices.Contains(s.remarks, remark) {
-		s.remarks = append(s.remarks, remark)
-	}
-	s.given[env] = v
+// text returns what a setting is set to; "" if it is not set, or if the file does not say to what.
+func (s Settings) text(env string) string { return s.given[env].text }
+
+func (s Settings) isGiven(env string) bool { return s.given[env] != (value{}) }
+
+func (s Settings) is(env string) bool {
+	on, err := parseBool(s.text(env))
+	return on && err == nil
 }
 
-// value returns what a setting is set to; "" if it is not set, or if the file does not say to what.
-func (s Settings) value(env string) string { return s.given[env].text }
+// yamlLine finds the line in an error of the YAML parser. The rest of the error may repeat a secret.
+var yamlLine = regexp.MustCompile(`line \d+`)
 
-// isGiven reports whether a setting is set, whether or not the file says to what.
-func (s Settings) isGiven(env string) bool { return s.given[env] != (givenValue{}) }
+func yamlError(err error) error {
+	if line := yamlLine.FindString(err.Error()); line != "" {
+		return fmt.Errorf("%s: not YAML as expected (nor are these NAME=value lines)", line)
+	}
+	return errors.New("not YAML as expected (nor NAME=value lines)")
+}
 
-func sortedKeys[V any](values map[string]V) []string { return slices.Sorted(maps.Keys(values)) }
-
-// variableReference matches a reference to a variable of the container, in another variable or an argument. $$ is an escaped $.
-var variableReference = regexp.MustCompile(`\$(?:\$|\([^)]*\))`)
-
-// variableName matches a valid name of a variable. Other text in parentheses may be anything, such as a shell command.
-var variableName = regexp.MustCompile(`^[-._a-zA-Z][-._a-zA-Z0-9]*$`)
-
-// freeTexts are settings that may contain a literal "$(".
-var freeTexts = []string{"WEBHOOK_TEMPLATE", "WEBHOOK_HEADERS", "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS"}
-
-// expand replaces references to variables as the kubelet does, which leaves references to undefined variables as they are. A
-// variable may still be defined by an object that is not in the file.
-func (s *Settings) expand(text string) givenValue {
-	var from, bare []string
-	secret := false
-	text = variableReference.ReplaceAllStringFunc(text, func(found string) string {
-		if found == "$$" {
-			return "$"
-		}
-		name := found[2 : len(found)-1]
-		v, defined := s.scope[name]
+// parseYAML returns the documents of a file that are not empty. They are within the limits.
+func parseYAML(content string) ([]*yaml.Node, error) {
+	var documents []*yaml.Node
+	for parser := yaml.NewDecoder(strings.NewReader(content)); ; {
+		var document yaml.Node
+		err := parser.Decode(&document)
 		switch {
-		case defined && v.from == "":
-			secret = secret || v.secret
-			return v.text
-		case !variableName.MatchString(name):
-		case defined || len(s.missing) > 0:
-			from = append(from, found)
-		default:
-			bare = append(bare, found)
+		case errors.Is(err, io.EOF) && len(documents) == 0:
+			return nil, errors.New("the file has no settings")
+		case errors.Is(err, io.EOF):
+			return documents, nil
+		case err != nil:
+			return nil, yamlError(err)
 		}
-		return found
-	})
-	v := givenValue{text: text, undefined: strings.Join(bare, ", "), secret: secret}
-	if len(from) > 0 {
-		v.from = "the variable " + strings.Join(from, ", ")
+		aliases := maxAliases
+		if err := checkLimits(&document, maxDepth, &aliases); err != nil {
+			return nil, err
+		}
+		if content := document.Content; len(content) > 0 && content[0].Tag != "!!null" {
+			documents = append(documents, &document)
+		}
 	}
-	return v
 }
 
-// chartName is the key under which a chart that depends on the handler's has its values.
+// checkLimits walks a document before anything is made of it: an alias stands for a copy of what it names.
+func checkLimits(node *yaml.Node, depth int, aliases *int) error {
+	if node.Kind == yaml.AliasNode {
+		*aliases--
+	}
+	switch {
+	case depth < 0:
+		return fmt.Errorf("line %d: lists and maps are nested more than %d deep", node.Line, maxDepth)
+	case *aliases < 0:
+		return fmt.Errorf("line %d: more than %d YAML aliases", node.Line, maxAliases)
+	}
+	for _, child := range node.Content {
+		if err := checkLimits(child, depth-1, aliases); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func decode(node *yaml.Node, into any) error {
+	if err := node.Decode(into); err != nil {
+		return yamlError(err)
+	}
+	return nil
+}
+
+// chartName is the key under which a chart that depends on the handler's chart has its values.
 const chartName = "aws-node-termination-handler"
 
 // readChart reads the values of the Helm chart, or of a chart that depends on it.
-func (s *Settings) readChart(values map[string]any) {
-	own, depends := values[chartName].(map[string]any)
-	if !depends {
-		s.readOwnChart(values)
-		return
-	}
-	if len(values) > 1 {
-		s.remarks = append(s.remarks, "values beside "+chartName+": they are another chart's, and not read")
-	}
-	s.readOwnChart(own)
-}
-
-// readOwnChart reads the values of the Helm chart in the order in which the chart makes variables of them.
-func (s *Settings) readOwnChart(values map[string]any) {
-	for _, name := range []string{"NODE_NAME", "POD_NAME", "NAMESPACE"} {
-		s.scope[name] = givenValue{from: "the pod's own fields"} // The chart sets them before all others.
-	}
-	for _, r := range rules {
-		if value := values[r.chart]; r.chart != "" && value != nil {
-			s.define(r.env, s.expand(chartText(value)))
+func (s *Settings) readChart(values map[string]any) error {
+	if own, depends := values[chartName].(map[string]any); depends {
+		if len(values) > 1 {
+			s.remarks = append(s.remarks, "values outside "+chartName+": they belong to another chart, and are not read")
 		}
+		values = own
 	}
-	s.readChartWebhook(values)
-	s.readExtraEnv(values["extraEnv"])
 	for _, key := range sortedKeys(values) {
-		switch {
-		case slices.Contains(webhookObjectKeys, key), key == "extraEnv":
-		case slices.ContainsFunc(rules, func(r rule) bool { return r.chart != "" && r.chart == key }):
-		case slices.Contains(placementValues, key) && chartText(values[key]) == "":
-		case slices.Contains(podValues, key):
-			s.pod = append(s.pod, key)
-		case chartText(values[key]) != "":
-			s.unknown = append(s.unknown, key)
+		i := slices.IndexFunc(rules, func(r rule) bool { return r.chart != "" && r.chart == key })
+		switch text := chartText(values[key]); {
+		case text == "":
+		case i >= 0:
+			s.define(rules[i].env, value{text: text})
+		case !slices.Contains([]string{"extraEnv", "webhookURLSecretName", "webhookTemplateConfigMapName", "webhookTemplateConfigMapKey"}, key):
+			s.chart = append(s.chart, key)
 		}
 	}
+	if name := chartText(values["webhookURLSecretName"]); name != "" {
+		s.define("WEBHOOK_URL", value{from: "the Secret " + name})
+	}
+	if name := chartText(values["webhookTemplateConfigMapName"]); name != "" {
+		s.define("WEBHOOK_TEMPLATE_FILE", value{from: "the ConfigMap " + name})
+	}
+	return s.readExtraEnv(values["extraEnv"])
 }
 
-// webhookObjectKeys are the chart's values that name objects with settings of the webhook.
-var webhookObjectKeys = []string{"webhookURLSecretName", "webhookTemplateConfigMapName", "webhookTemplateConfigMapKey"}
-
-// readChartWebhook notes the settings that are in objects of the cluster. They override the chart's other values.
-func (s *Settings) readChartWebhook(values map[string]any) {
-	secret, template, key := chartText(values[webhookObjectKeys[0]]), chartText(values[webhookObjectKeys[1]]), chartText(values[webhookObjectKeys[2]])
-	if secret != "" {
-		s.define("WEBHOOK_URL", givenValue{from: "the Secret " + secret})
+// readExtraEnv reads the chart's extraEnv, a list of variables as a container has it.
+func (s *Settings) readExtraEnv(list any) error {
+	var node yaml.Node
+	var variables []variable
+	if err := node.Encode(list); err != nil {
+		return yamlError(err)
 	}
-	switch {
-	case template != "" && key != "":
-		s.define("WEBHOOK_TEMPLATE_FILE", givenValue{from: "the ConfigMap " + template})
-	case template != key:
-		s.remarks = append(s.remarks, "webhookTemplateConfigMapName and webhookTemplateConfigMapKey: one does not count without the other")
+	if err := node.Decode(&variables); err != nil {
+		return errors.New("extraEnv must be a list of variables, each with name and value")
 	}
+	s.defineVariables(variables, nil, "")
+	return nil
 }
 
-// readExtraEnv reads the chart's extraEnv: a list of variables, as in a container.
-func (s *Settings) readExtraEnv(value any) {
-	var list []variable
-	encoded, err := json.Marshal(value)
-	if err == nil {
-		err = yaml.Unmarshal(encoded, &list) // Unlike JSON's decoder, it accepts numbers for strings.
-	}
-	if err != nil {
-		s.unknown = append(s.unknown, "extraEnv, which is no list of variables")
-	}
-	s.defineVariables(list, nil, "")
-}
-
-// chartText is a value of the chart as its template renders it.
-func chartText(value any) string {
-	switch v := value.(type) {
+// chartText returns a value of the chart as text; "" for an empty list or map.
+func chartText(v any) string {
+	switch v := v.(type) {
 	case nil:
 		return ""
-	case string:
-		return v
-	case map[string]any, []any:
-		encoded, err := json.Marshal(v)
-		if err != nil || string(encoded) == "{}" || string(encoded) == "[]" {
+	case map[string]any:
+		if len(v) == 0 {
 			return ""
 		}
-		return string(encoded)
-	default:
-		return fmt.Sprint(v)
+	case []any:
+		if len(v) == 0 {
+			return ""
+		}
 	}
+	return fmt.Sprint(v)
 }
+
+func sortedKeys[V any](values map[string]V) []string { return slices.Sorted(maps.Keys(values)) }

@@ -4,41 +4,36 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"math"
 	"net/url"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
+
+	"golang.org/x/net/http/httpguts"
 )
 
-// rule says what becomes of one of the handler's settings: to converts it, or why says why it has no counterpart.
+// rule says what becomes of one setting: to converts it, or why says why it has no counterpart.
 type rule struct {
 	env   string // the environment variable
-	chart string // the value of the Helm chart; "" if there is none
+	chart string // the value of the Helm chart; "" if there is no such value
 	to    conversion
-	// why says why there is no counterpart, or what else to know about it.
+	// why says why the setting has no counterpart, or what else to know about it.
 	why string
-	// always has to called even if the setting is not set.
+	// always: to is called even if the setting is not set.
 	always bool
-	// idle says why a value results in no line; "" means that it is what nth does anyway.
-	idle string
 	// queue is the rule for nth-queue, if it differs.
 	queue *rule
 }
 
-// conversion turns a value into lines. Its error says what is wrong with the value, and follows the setting's name and, if that is
-// no secret, the value.
+// conversion turns a value into lines; none if it has no effect. Its error completes the sentence "SETTING must be ...".
 type conversion func(s Settings, value string) ([]line, error)
 
 // line is one setting of nth. Its value is TOML.
 type line struct {
 	table, key, value string
-	// file is the file that the value names, and secret its content; both are "" if it names none.
+	// file is the file that the value names, and secret its content; both are "" if it names no file.
 	file, secret string
 }
 
@@ -54,10 +49,10 @@ const (
 )
 
 const (
-	queueOnly           = "of the queue mode, which nth-queue has: `nth-queue config import` takes it over"
+	queueOnly           = "of the queue mode: `nth-queue config import` converts it"
 	noMetadata          = "nth-queue asks no metadata service"
-	everyKind           = "in the queue mode, the handler acts upon whatever is in the queue; `action` says more here"
-	everyRecommendation = "in the queue mode, the handler drains for every recommendation that is in the queue, whatever this says"
+	everyKind           = "the handler's queue mode acts on every message, whatever this says; here, `action` of each kind of event decides"
+	everyRecommendation = "the handler's queue mode drains for every recommendation, whatever this says"
 	everyNode           = "nth-queue acts for all nodes"
 	noTaints            = "a node's own credential may not set taints; the cordon keeps new pods away"
 	ownIdentity         = "the kubelet's credential says which node this is"
@@ -71,24 +66,24 @@ var rules = []rule{
 		why: "stops and retirements are drained a day before their date, reboots ten to thirty minutes before: `codes`, `window` and `lead` say more", queue: &rule{why: everyKind}},
 	{env: "ENABLE_ASG_LIFECYCLE_DRAINING", chart: "enableASGLifecycleDraining", to: eventAction(asg), queue: &rule{why: everyKind}},
 	{env: "ENABLE_REBALANCE_MONITORING", chart: "enableRebalanceMonitoring", to: whenTrue(rebalanceCordon),
-		why: "the cordon ends after `cordon_for`", idle: "no more is done for a recommendation than ENABLE_REBALANCE_DRAINING says", queue: &rule{why: everyRecommendation}},
+		why: "the cordon ends after `cordon_for`", queue: &rule{why: everyRecommendation}},
 	{env: "ENABLE_REBALANCE_DRAINING", chart: "enableRebalanceDraining", to: whenTrue(rebalanceDrain), queue: &rule{to: queueRebalance, always: true, why: everyRecommendation}},
 	{env: "CORDON_ONLY", chart: "cordonOnly", to: whenTrue(cordonOnly), queue: &rule{to: whenTrue(queueCordonOnly)}},
 	{env: "DRY_RUN", chart: "dryRun", to: boolean("", "dry_run")},
-	{env: "INSTANCE_METADATA_URL", chart: "instanceMetadataURL", to: endpoint, queue: &rule{why: noMetadata}},
-	{env: "METADATA_TRIES", chart: "metadataTries", why: "a look that fails is repeated at the next poll, half a second later", queue: &rule{why: noMetadata}},
+	{env: "INSTANCE_METADATA_URL", chart: "instanceMetadataURL", to: metadataURL, queue: &rule{why: noMetadata}},
+	{env: "METADATA_TRIES", chart: "metadataTries", why: "a request that fails is repeated at the next poll, half a second later", queue: &rule{why: noMetadata}},
 	{env: "NODE_TERMINATION_GRACE_PERIOD", chart: "nodeTerminationGracePeriod", why: "the deadline is the one that EC2 names, and nth uses all of it", queue: &rule{why: "`budget` of each kind of event says how long a drain may take; pods that are left then are deleted"}},
-	{env: "POD_TERMINATION_GRACE_PERIOD", chart: "podTerminationGracePeriod", to: grace},
-	{env: "GRACE_PERIOD", chart: "gracePeriod", to: oldGrace, idle: "it counts only if it is not negative, and POD_TERMINATION_GRACE_PERIOD is not set"},
+	{env: "POD_TERMINATION_GRACE_PERIOD", chart: "podTerminationGracePeriod", to: podGrace},
+	{env: "GRACE_PERIOD", chart: "gracePeriod", why: "an older name of POD_TERMINATION_GRACE_PERIOD: set `pod_grace_period` in [drain] by hand"},
 	{env: "DELETE_LOCAL_DATA", chart: "deleteLocalData", to: either("drain", "protect_empty_dir", "false", "true")},
 	{env: "IGNORE_DAEMON_SETS", chart: "ignoreDaemonSets", why: "DaemonSet pods are always left alone"},
 	{env: "EXCLUDE_FROM_LOAD_BALANCERS", chart: "excludeFromLoadBalancers", to: boolean("drain", "exclude_from_load_balancers"),
 		why: "`load_balancer_wait` waits for load balancers to follow"},
 	{env: "TAINT_NODE", chart: "taintNode", why: noTaints, queue: &rule{to: boolean("fleet", "taints")}},
-	{env: "TAINT_EFFECT", chart: "taintEffect", why: noTaints, queue: &rule{to: quoted("fleet", "taint_effect")}},
+	{env: "TAINT_EFFECT", chart: "taintEffect", why: noTaints, queue: &rule{to: words("fleet", "taint_effect")}},
 	{env: "ENABLE_OUT_OF_SERVICE_TAINT", chart: "enableOutOfServiceTaint", why: noTaints, queue: &rule{to: boolean("fleet", "out_of_service"), why: "once EC2 says that the instance is stopped or terminated"}},
-	{env: "KUBE_API_QPS", why: "one node's drain has no limit on the client's side"},
-	{env: "KUBE_API_BURST", why: "one node's drain has no limit on the client's side"},
+	{env: "KUBE_API_QPS", why: "one node's drain has no limit of requests"},
+	{env: "KUBE_API_BURST", why: "one node's drain has no limit of requests"},
 	{env: "USE_APISERVER_CACHE", chart: "useAPIServerCacheToListPods", why: "pods are followed by a watch"},
 	{env: "WORKERS", chart: "workers", why: "one node, one drain", queue: &rule{to: workers, why: "a spot interruption does not wait"}},
 	{env: "NODE_NAME", why: ownIdentity, queue: &rule{why: everyNode}},
@@ -96,8 +91,8 @@ var rules = []rule{
 	{env: "KUBERNETES_SERVICE_HOST", why: "the kubeconfig says where the API server is"},
 	{env: "KUBERNETES_SERVICE_PORT", why: "the kubeconfig says where the API server is"},
 	{env: "NAMESPACE", why: noPod},
-	{env: "USE_PROVIDER_ID", chart: "useProviderId", why: ownIdentity, queue: &rule{why: "nodes are found by their provider ID, and by their private DNS name where they have none"}},
-	{env: "UPTIME_FROM_FILE", chart: "procUptimeFile", why: "the kernel's boot ID tells whether there was a reboot", queue: &rule{why: "of the other mode"}},
+	{env: "USE_PROVIDER_ID", chart: "useProviderId", why: ownIdentity, queue: &rule{why: "nodes are found by their provider ID, or by their private DNS name"}},
+	{env: "UPTIME_FROM_FILE", chart: "procUptimeFile", why: "the kernel's boot ID says whether there was a reboot", queue: &rule{why: "of the other mode"}},
 	{env: "JSON_LOGGING", chart: "jsonLogging", to: whenTrue(jsonLog), why: "under systemd the journal has all fields, and `auto` writes to it"},
 	{env: "LOG_LEVEL", chart: "logLevel", to: logLevel},
 	{env: "LOG_FORMAT_VERSION", chart: "logFormatVersion", why: "nth's fields are its own: see docs/events.md"},
@@ -105,14 +100,14 @@ var rules = []rule{
 	{env: "EMIT_KUBERNETES_EVENTS", chart: "emitKubernetesEvents", to: boolean("kubernetes", "events")},
 	{env: "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS", chart: "kubernetesEventsExtraAnnotations", to: annotations},
 	{env: "WEBHOOK_URL", chart: "webhookURL", to: webhookURL,
-		why: "the handler posts once for each event, after the work: so does this. Without `at_detection = false` what is announced is posted, too, of which some is only told"},
+		why: "the handler posts once for each event, after the drain: so does this"},
 	{env: "WEBHOOK_HEADERS", chart: "webhookHeaders", to: headers},
-	{env: "WEBHOOK_TEMPLATE", chart: "webhookTemplate", to: template, idle: "WEBHOOK_TEMPLATE_FILE goes before it"},
+	{env: "WEBHOOK_TEMPLATE", chart: "webhookTemplate", to: template},
 	{env: "WEBHOOK_TEMPLATE_FILE", why: "copy the template to the node and name it as `template_file` in [webhook]"},
-	{env: "WEBHOOK_PROXY", chart: "webhookProxy", to: webhookProxy, idle: "it holds a password, which is not shown: set `proxy` in [webhook] by hand, in a file that only root reads"},
+	{env: "WEBHOOK_PROXY", chart: "webhookProxy", to: webhookProxy},
 	{env: "ENABLE_PROMETHEUS_SERVER", chart: "enablePrometheusServer", to: whenTrue(metricsListen),
 		why: "`compatible` adds the metrics under their old names; the port is open to the network, as it was"},
-	{env: "PROMETHEUS_SERVER_PORT", chart: "prometheusServerPort", to: metricsPort, idle: "counts only with ENABLE_PROMETHEUS_SERVER"},
+	{env: "PROMETHEUS_SERVER_PORT", chart: "prometheusServerPort", to: metricsPort},
 	{env: "ENABLE_PROBES_SERVER", chart: "enableProbesServer", why: "the listener of [metrics] has /healthz; systemd's watchdog needs none"},
 	{env: "PROBES_SERVER_PORT", chart: "probesServerPort", why: "the listener of [metrics] has /healthz"},
 	{env: "PROBES_SERVER_ENDPOINT", chart: "probesServerEndpoint", why: "the listener of [metrics] has /healthz"},
@@ -120,27 +115,17 @@ var rules = []rule{
 	{env: "COMPLETE_LIFECYCLE_ACTION_DELAY_SECONDS", chart: "completeLifecycleActionDelaySeconds", why: "the hook is completed when the drain has ended"},
 	{env: "HEARTBEAT_INTERVAL", chart: "heartbeatInterval", why: "the interval follows from the hook's own timeout"},
 	{env: "HEARTBEAT_UNTIL", chart: "heartbeatUntil", why: "heartbeats end with the drain, which `budget` in [events.asg-termination] bounds"},
-	{env: "AWS_REGION", chart: "awsRegion", to: quoted("aws", "region")},
-	{env: "AWS_ENDPOINT", chart: "awsEndpoint", to: urlSetting("aws", "endpoint")},
+	{env: "AWS_REGION", chart: "awsRegion", to: words("aws", "region")},
+	{env: "AWS_ENDPOINT", chart: "awsEndpoint", to: urlText("aws", "endpoint")},
 
-	{env: "ENABLE_SQS_TERMINATION_DRAINING", chart: "enableSqsTerminationDraining", why: queueOnly, queue: &rule{why: "nth-queue is there for nothing else"}},
-	{env: "QUEUE_URL", chart: "queueURL", why: queueOnly, queue: &rule{to: urlSetting("queue", "url")}},
-	{env: "CHECK_TAG_BEFORE_DRAINING", chart: "checkTagBeforeDraining", why: queueOnly, queue: &rule{to: checkTag, idle: "every node of the cluster is drained, as it was"}},
-	{env: "MANAGED_TAG", chart: "managedTag", why: queueOnly, queue: &rule{to: managedTag, always: true, why: "there, only instances with this tag are drained for, unless CHECK_TAG_BEFORE_DRAINING=false", idle: "every node of the cluster is drained, as it was"}},
-	{env: "CHECK_ASG_TAG_BEFORE_DRAINING", chart: "checkASGTagBeforeDraining", why: queueOnly, queue: &rule{to: checkTag, idle: "every node of the cluster is drained, as it was"}},
-	{env: "MANAGED_ASG_TAG", chart: "managedAsgTag", why: queueOnly, queue: &rule{to: managedTag, idle: "every node of the cluster is drained, as it was"}},
+	{env: "ENABLE_SQS_TERMINATION_DRAINING", chart: "enableSqsTerminationDraining", why: queueOnly, queue: &rule{why: "it is what nth-queue does"}},
+	{env: "QUEUE_URL", chart: "queueURL", why: queueOnly, queue: &rule{to: urlText("queue", "url")}},
+	{env: "CHECK_TAG_BEFORE_DRAINING", chart: "checkTagBeforeDraining", why: queueOnly, queue: &rule{to: checkTag}},
+	{env: "MANAGED_TAG", chart: "managedTag", why: queueOnly, queue: &rule{to: managedTag, always: true, why: "the handler drains only instances with this tag, unless CHECK_TAG_BEFORE_DRAINING=false"}},
+	{env: "CHECK_ASG_TAG_BEFORE_DRAINING", chart: "checkASGTagBeforeDraining", why: queueOnly, queue: &rule{to: checkTag}},
+	{env: "MANAGED_ASG_TAG", chart: "managedAsgTag", why: queueOnly, queue: &rule{to: managedTag}},
 	{env: "DELETE_SQS_MSG_IF_NODE_NOT_FOUND", chart: "deleteSqsMsgIfNodeNotFound", why: queueOnly, queue: &rule{to: either("fleet", "unknown", quote("delete"), quote("leave"))}},
-	{env: "SQS_MSG_VISIBILITY_TIMEOUT_SEC", chart: "sqsMsgVisibilityTimeoutSec", why: queueOnly, queue: &rule{to: visibility, why: "it is extended while a drain goes on, and here it is ten seconds or more"}},
-}
-
-// forProgram returns the rule for the program that the settings are converted for.
-func (r rule) forProgram(s Settings) rule {
-	if !s.queue || r.queue == nil {
-		return r
-	}
-	own := *r.queue
-	own.env = r.env
-	return own
+	{env: "SQS_MSG_VISIBILITY_TIMEOUT_SEC", chart: "sqsMsgVisibilityTimeoutSec", why: queueOnly, queue: &rule{why: "nth-queue extends the visibility timeout of a message during its drain"}},
 }
 
 func ruleOf(env string) (r rule, known bool) {
@@ -151,50 +136,27 @@ func ruleOf(env string) (r rule, known bool) {
 	return rules[i], true
 }
 
-// podValues are the chart's values that concern the pod and the objects around it.
-var podValues = []string{
-	"affinity", "customLabels", "daemonsetAffinity", "daemonsetNodeSelector", "daemonsetPriorityClassName", "daemonsetTolerations",
-	"dnsConfig", "dnsPolicy", "fullnameOverride", "image", "imagePullSecrets", "labels", "linuxAffinity", "linuxDnsPolicy", "linuxNodeSelector",
-	"linuxPodAnnotations", "linuxPodLabels", "linuxTolerations", "linuxUpdateStrategy", "nameOverride", "nodeSelector", "nodeSelectorTermsArch", "nodeSelectorTermsOs", "podAnnotations",
-	"podDisruptionBudget", "podLabels", "podMonitor", "podSecurityContext", "priorityClassName", "probes", "rbac", "replicas",
-	"resources", "securityContext", "serviceAccount", "serviceMonitor", "strategy", "targetNodeOs", "terminationGracePeriodSeconds",
-	"tolerations", "topologySpreadConstraints", "updateStrategy", "useHostNetwork", "windowsAffinity", "windowsDnsPolicy",
-	"windowsNodeSelector", "windowsPodAnnotations", "windowsPodLabels", "windowsTolerations", "windowsUpdateStrategy",
-}
-
-// placementValues are those podValues that say on which nodes the pod runs.
-var placementValues = []string{"affinity", "daemonsetAffinity", "daemonsetNodeSelector", "linuxAffinity", "linuxNodeSelector", "nodeSelector"}
-
 func parseBool(value string) (bool, error) {
 	b, err := strconv.ParseBool(value)
 	if err != nil {
-		return false, errors.New("must be true or false")
+		return false, errors.New("true or false")
 	}
 	return b, nil
 }
 
+// parseInt returns a whole number of at most nine digits.
 func parseInt(value string) (int, error) {
-	// The chart's numbers may have been floats.
-	f, err := strconv.ParseFloat(value, 64)
-	if err != nil || f != float64(int(f)) {
-		return 0, errors.New("must be a whole number")
+	n, err := strconv.Atoi(value)
+	if err != nil || n > 999_999_999 || n < -999_999_999 {
+		return 0, errors.New("a whole number of at most nine digits")
 	}
-	return int(f), nil
-}
-
-// parseSeconds refuses numbers that overflow a Duration.
-func parseSeconds(value string) (time.Duration, error) {
-	n, err := parseInt(value)
-	if longest := int(math.MaxInt64 / time.Second); err == nil && (n > longest || n < -longest) {
-		err = fmt.Errorf("must be no more than %d seconds", longest)
-	}
-	return time.Duration(n) * time.Second, err
+	return n, nil
 }
 
 // one is a single line.
 func one(table, key, value string) []line { return []line{{table: table, key: key, value: value}} }
 
-// either is for a setting that is true or false there, and has one of two values here.
+// either is for a setting that is true or false, and has one of two values here.
 func either(table, key, whenTrue, whenFalse string) conversion {
 	return func(_ Settings, value string) ([]line, error) {
 		on, err := parseBool(value)
@@ -218,8 +180,26 @@ func whenTrue(lines func(s Settings) []line) conversion {
 	}
 }
 
-func quoted(table, key string) conversion {
+func words(table, key string) conversion {
 	return func(_ Settings, value string) ([]line, error) { return one(table, key, quote(value)), nil }
+}
+
+// urlText is for a URL, which is shown in the file.
+func urlText(table, key string) conversion {
+	return func(_ Settings, value string) ([]line, error) {
+		if strings.Contains(value, "@") {
+			return nil, errors.New("a URL without a password")
+		}
+		return one(table, key, quote(value)), nil
+	}
+}
+
+// metadataURL sets no endpoint for EC2's own address: an endpoint is for rehearsals.
+func metadataURL(s Settings, value string) ([]line, error) {
+	if strings.HasPrefix(value, "http://169.254.169.254") {
+		return nil, nil
+	}
+	return urlText("imds", "endpoint")(s, value)
 }
 
 // eventAction is for a setting that enables a kind of event.
@@ -239,29 +219,10 @@ func rebalanceCordon(s Settings) []line {
 
 func rebalanceDrain(s Settings) []line { return one(rebalance, "action", quote(s.limited("drain"))) }
 
-// cordonOnly prevents drains for all events, including those that the handler does not know.
-func cordonOnly(s Settings) []line {
-	var lines []line
-	for table, env := range map[string]string{
-		spot: "ENABLE_SPOT_INTERRUPTION_DRAINING", maintenance: "ENABLE_SCHEDULED_EVENT_DRAINING", asg: "ENABLE_ASG_LIFECYCLE_DRAINING",
-		shutdown: "", hibernation: "",
-	} {
-		if s.value(env) == "" || s.is(env) {
-			lines = append(lines, line{table: table, key: "action", value: quote("cordon")})
-		}
-	}
-	return lines
-}
+// queueRebalance is for the queue mode, in which no setting keeps the handler from draining.
+func queueRebalance(s Settings, _ string) ([]line, error) { return rebalanceDrain(s), nil }
 
-func queueCordonOnly(Settings) []line {
-	var lines []line
-	for _, table := range []string{spot, rebalance, maintenance, asg, reservation, stateChange} {
-		lines = append(lines, line{table: table, key: "action", value: quote("cordon")})
-	}
-	return lines
-}
-
-// limited returns the action, or "cordon" if the handler was told to cordon only.
+// limited returns the action, or "cordon" if the handler only cordons.
 func (s Settings) limited(action string) string {
 	if s.is("CORDON_ONLY") {
 		return "cordon"
@@ -269,51 +230,37 @@ func (s Settings) limited(action string) string {
 	return action
 }
 
-func (s Settings) is(env string) bool {
-	on, err := parseBool(s.value(env))
-	return on && err == nil
-}
-
-// awsEndpoint is the address of EC2's metadata service, which is the default.
-const awsEndpoint = "http://169.254.169.254"
-
-func endpoint(s Settings, value string) ([]line, error) {
-	if strings.TrimRight(value, "/") == awsEndpoint {
-		return nil, nil
-	}
-	return urlSetting("imds", "endpoint")(s, value)
-}
-
-// urlSetting is for a URL, which is shown in the file.
-func urlSetting(table, key string) conversion {
-	return func(s Settings, value string) ([]line, error) {
-		if hasPassword(value) {
-			return nil, errors.New("must be a URL without a password")
+// cordonOnly prevents drains for all events, including those that the handler does not know.
+func cordonOnly(s Settings) []line {
+	tables := []string{shutdown, hibernation}
+	for table, env := range map[string]string{
+		spot: "ENABLE_SPOT_INTERRUPTION_DRAINING", maintenance: "ENABLE_SCHEDULED_EVENT_DRAINING", asg: "ENABLE_ASG_LIFECYCLE_DRAINING",
+	} {
+		if s.text(env) == "" || s.is(env) {
+			tables = append(tables, table)
 		}
-		return quoted(table, key)(s, value)
 	}
+	return cordoned(tables)
 }
 
-// hasPassword reports whether a URL has credentials, or may have.
-func hasPassword(value string) bool {
-	u, err := url.Parse(value)
-	return err == nil && u.User != nil || err != nil && strings.Contains(value, "@")
+func queueCordonOnly(Settings) []line {
+	return cordoned([]string{spot, rebalance, maintenance, asg, reservation, stateChange})
 }
 
-// oldGrace is for the older of two settings, which the newer one overrides.
-func oldGrace(s Settings, value string) ([]line, error) {
-	if s.isGiven("POD_TERMINATION_GRACE_PERIOD") {
-		return nil, nil
+func cordoned(tables []string) []line {
+	var lines []line
+	for _, table := range tables {
+		lines = append(lines, line{table: table, key: "action", value: quote("cordon")})
 	}
-	return grace(s, value)
+	return lines
 }
 
-func grace(_ Settings, value string) ([]line, error) {
-	grace, err := parseSeconds(value)
-	if err != nil || grace < 0 { // each pod's own
+func podGrace(_ Settings, value string) ([]line, error) {
+	seconds, err := parseInt(value)
+	if err != nil || seconds < 0 { // each pod's own
 		return nil, err
 	}
-	return one("drain", "pod_grace_period", quote(grace.String())), nil
+	return one("drain", "pod_grace_period", quote((time.Duration(seconds) * time.Second).String())), nil
 }
 
 func jsonLog(Settings) []line { return one("log", "format", quote("json")) }
@@ -321,7 +268,7 @@ func jsonLog(Settings) []line { return one("log", "format", quote("json")) }
 func logLevel(_ Settings, value string) ([]line, error) {
 	level := strings.ToLower(value)
 	if !slices.Contains([]string{"debug", "info", "error"}, level) {
-		return nil, errors.New("must be debug, info or error")
+		return nil, errors.New("debug, info or error")
 	}
 	return one("log", "level", quote(level)), nil
 }
@@ -331,32 +278,40 @@ func annotations(_ Settings, value string) ([]line, error) {
 	for pair := range strings.SplitSeq(value, ",") {
 		key, value, ok := strings.Cut(pair, "=")
 		if !ok || strings.Contains(value, "=") {
-			return nil, errors.New("must be key=value pairs, with commas between them")
+			return nil, errors.New("key=value pairs, with commas between them")
 		}
 		pairs[key] = value
 	}
 	return one("kubernetes", "event_annotations", inlineTable(pairs)), nil
 }
 
-// headers leaves out the header that nth sends by default. All values but that of Content-Type may be secrets.
+func webhookURL(s Settings, value string) ([]line, error) {
+	if u, err := url.Parse(value); err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, errors.New("a URL that begins with https:// or http://")
+	}
+	return []line{s.secretFile("url_file", "webhook-url", value)}, nil
+}
+
+// secretFile is a line that names a file which has the value.
+func (s Settings) secretFile(key, file, content string) line {
+	file = path.Join(s.target.Secrets, file)
+	return line{table: "webhook", key: key, value: quote(file), file: file, secret: content}
+}
+
+// headers makes a file of all headers but the one that nth sends by itself. A Content-Type alone is not a secret.
 func headers(s Settings, value string) ([]line, error) {
-	var pairs map[string]string
-	if err := json.Unmarshal([]byte(value), &pairs); err != nil {
-		return nil, errors.New("must be a JSON object of strings")
+	pairs, err := parseHeaders(value)
+	if err != nil {
+		return nil, err
 	}
 	public := true
 	for _, name := range sortedKeys(pairs) {
-		if !headerName.MatchString(name) {
-			return nil, errors.New("one of the names is none that a header may have")
-		}
-		if strings.ContainsFunc(pairs[name], unicode.IsControl) {
-			return nil, fmt.Errorf("the value of %q must be a text on one line", name)
-		}
-		if strings.EqualFold(name, "Content-Type") && pairs[name] == "application/json" {
+		isType := strings.EqualFold(name, "Content-Type")
+		if isType && pairs[name] == "application/json" {
 			delete(pairs, name)
 			continue
 		}
-		public = public && strings.EqualFold(name, "Content-Type")
+		public = public && isType
 	}
 	switch {
 	case len(pairs) == 0:
@@ -365,46 +320,35 @@ func headers(s Settings, value string) ([]line, error) {
 		return one("webhook", "headers", inlineTable(pairs)), nil
 	}
 	content, err := json.Marshal(pairs)
-	return []line{s.secretFile("headers_file", headersFile, string(content))}, err
+	return []line{s.secretFile("headers_file", "webhook-headers", string(content))}, err
 }
 
-// headerName matches a token of HTTP.
-var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
-
-// The names of the files for secrets.
-const urlFile, headersFile, templateFile = "webhook-url", "webhook-headers", "webhook-template"
-
-// secretFile is a line that names a file which has the value.
-func (s Settings) secretFile(key, file, content string) line {
-	file = path.Join(s.secrets, file)
-	return line{table: "webhook", key: key, value: quote(file), file: file, secret: content}
-}
-
-func webhookURL(s Settings, value string) ([]line, error) {
-	if u, err := url.Parse(value); err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, errors.New("must be a URL that begins with https:// or http://")
+func parseHeaders(value string) (map[string]string, error) {
+	var pairs map[string]string
+	if err := json.Unmarshal([]byte(value), &pairs); err != nil {
+		return nil, errors.New("a JSON object of strings")
 	}
-	return append([]line{s.secretFile("url_file", urlFile, value)}, postOnce...), nil
+	for name, text := range pairs {
+		if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(text) {
+			return nil, errors.New("a JSON object of valid header names and values")
+		}
+	}
+	return pairs, nil
 }
 
-// template has no effect if there is a file for it. A template from a Secret may contain a key.
+// template makes a file of a template from a Secret, which may contain a key.
 func template(s Settings, value string) ([]line, error) {
-	switch {
-	case s.isGiven("WEBHOOK_TEMPLATE_FILE"):
-		return nil, nil
-	case s.given["WEBHOOK_TEMPLATE"].secret:
-		return []line{s.secretFile("template_file", templateFile, value)}, nil
+	if s.given["WEBHOOK_TEMPLATE"].secret {
+		return []line{s.secretFile("template_file", "webhook-template", value)}, nil
 	}
 	return one("webhook", "template", quote(value)), nil
 }
 
-// postOnce makes the webhook post as the handler does: once for each event, after the drain.
-var postOnce = []line{{table: "webhook", key: "at_detection", value: "false"}, {table: "webhook", key: "at_close", value: "false"}}
-
+// webhookProxy converts no proxy with a password: the handler's manifest shows it, and a readable file must not.
 func webhookProxy(_ Settings, value string) ([]line, error) {
 	u, err := url.Parse(value)
 	if err != nil || u.Hostname() == "" {
-		return nil, errors.New("must be a URL such as tcp://proxy:3128")
+		return nil, errors.New("a URL such as http://proxy:3128")
 	}
 	if u.User != nil {
 		return nil, nil
@@ -412,21 +356,11 @@ func webhookProxy(_ Settings, value string) ([]line, error) {
 	return one("webhook", "proxy", quote(value)), nil
 }
 
-// queueRebalance is for the queue mode, in which no setting keeps the handler from draining.
-func queueRebalance(s Settings, value string) ([]line, error) {
-	if value != "" {
-		if _, err := parseBool(value); err != nil {
-			return nil, err
-		}
-	}
-	return rebalanceDrain(s), nil
-}
-
-// workers is how many nodes are drained at once. Zero is refused: the handler drains none then, while here it means no limit.
+// workers is how many nodes are drained at once. Zero is refused: the handler drains no node then, while here it means no limit.
 func workers(_ Settings, value string) ([]line, error) {
 	n, err := parseInt(value)
 	if err != nil || n < 1 {
-		return nil, errors.New("must be a whole number, and not zero")
+		return nil, errors.New("a whole number above zero")
 	}
 	return one("fleet", "max_draining", strconv.Itoa(n)), nil
 }
@@ -442,53 +376,28 @@ func checkTag(s Settings, value string) ([]line, error) {
 // managedTag is for the four settings that together say which instances are handled: only tagged ones, unless the newer of the two
 // "check" settings, or the older if only that is given, is false.
 func managedTag(s Settings, _ string) ([]line, error) {
-	for _, env := range []string{"CHECK_TAG_BEFORE_DRAINING", "CHECK_ASG_TAG_BEFORE_DRAINING"} {
-		if !s.isGiven(env) {
-			continue
-		}
-		if check, err := parseBool(s.value(env)); err == nil && !check {
-			return nil, nil
-		}
-		break
+	if s.given["MANAGED_TAG"].from != "" || s.given["MANAGED_ASG_TAG"].from != "" {
+		return nil, nil // Another tag would be wrong.
 	}
-	tag := cmp.Or(s.value("MANAGED_TAG"), s.value("MANAGED_ASG_TAG"), handlerTag)
-	return one("fleet", "managed_tag", quote(tag)), nil
-}
-
-// handlerTag is the default of the handler.
-const handlerTag = "aws-node-termination-handler/managed"
-
-// visibility is raised to the least that nth-queue accepts.
-func visibility(_ Settings, value string) ([]line, error) {
-	visibility, err := parseSeconds(value)
-	if err != nil {
-		return nil, err
+	check := cmp.Or(s.text("CHECK_TAG_BEFORE_DRAINING"), s.text("CHECK_ASG_TAG_BEFORE_DRAINING"))
+	if on, err := parseBool(check); err == nil && !on {
+		return nil, nil
 	}
-	return one("queue", "visibility", quote(max(visibility, 10*time.Second).String())), nil
+	return one("fleet", "managed_tag", quote(cmp.Or(s.text("MANAGED_TAG"), s.text("MANAGED_ASG_TAG"), "aws-node-termination-handler/managed"))), nil
 }
 
 // metricsListen keeps the handler's port, on all addresses.
 func metricsListen(s Settings) []line {
-	port, err := parseInt(s.value("PROMETHEUS_SERVER_PORT"))
-	if err != nil {
-		port = handlerPort // The port's own rule reports it.
-	}
-	return []line{listener(port), {table: "metrics", key: "compatible", value: "true"}}
+	port := cmp.Or(s.text("PROMETHEUS_SERVER_PORT"), "9092")
+	return []line{{table: "metrics", key: "listen", value: quote("0.0.0.0:" + port)}, {table: "metrics", key: "compatible", value: "true"}}
 }
 
+// metricsPort has an effect by ENABLE_PROMETHEUS_SERVER.
 func metricsPort(s Settings, value string) ([]line, error) {
-	port, err := parseInt(value)
-	if err != nil || !s.is("ENABLE_PROMETHEUS_SERVER") {
+	if _, err := parseInt(value); err != nil || !s.is("ENABLE_PROMETHEUS_SERVER") {
 		return nil, err
 	}
-	return []line{listener(port)}, nil
-}
-
-// handlerPort is the default of the handler.
-const handlerPort = 9092
-
-func listener(port int) line {
-	return line{table: "metrics", key: "listen", value: quote(fmt.Sprintf("0.0.0.0:%d", port))}
+	return metricsListen(s)[:1], nil
 }
 
 // quote writes a string as TOML, in single quotes if that saves escapes. JSON's escapes are valid in TOML.

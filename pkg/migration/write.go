@@ -1,15 +1,11 @@
 package migration
 
 import (
-	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/nth-project/nth/pkg/text"
 )
@@ -20,12 +16,14 @@ var tableOrder = []string{
 	"aws", "webhook", "metrics",
 }
 
-// Target is the program that the settings are converted for.
+// Target is what the settings are converted for.
 type Target struct {
-	// Queue: it is nth-queue, not nth.
+	// Queue: the program is nth-queue, not nth.
 	Queue bool
-	// Secrets is the directory for files with secrets; if it is empty, secrets are reported and not converted.
+	// Secrets is the directory for files with secrets; if it is "", secrets are named and not converted.
 	Secrets string
+	// CheckTemplate returns why a template of the webhook does not work with these headers. It may be nil.
+	CheckTemplate func(template string, headers map[string]string) error
 }
 
 // Result is the converted settings.
@@ -34,255 +32,168 @@ type Result struct {
 	Text string
 	// Secrets has the contents of the files that Text names, by their paths.
 	Secrets map[string]string
-	// Headers are those of the webhook, and Template is its template, wherever they are stored; "" is the default.
-	Headers  map[string]string
-	Template string
 }
 
-// annotatedLine is a line with the settings that it comes from, and why.
-type annotatedLine struct {
+// origin is a line with the settings that it comes from, and what to know about them.
+type origin struct {
 	line
-	from []string
-	why  []string
+	from, why []string
 }
 
-// For makes a commented configuration file. The error has one line for each invalid value, with the setting, the value,
-// unless that may be a secret, and what would be right.
+// For makes a commented configuration file. The error has one line for each wrong value: the setting, the value, unless that may be a
+// secret, and what would be right.
 func (s Settings) For(t Target) (Result, error) {
-	s.queue, s.secrets = t.Queue, t.Secrets
-	if err := s.checkMode(); err != nil {
-		return Result{}, err
+	s.target = t
+	const mode = "ENABLE_SQS_TERMINATION_DRAINING"
+	name := "nth"
+	switch {
+	case t.Queue && !s.is(mode) && s.given[mode].from == "":
+		return Result{}, errors.New(mode + ` is not true, so the settings are for "nth config import"`)
+	case !t.Queue && s.is(mode):
+		return Result{}, errors.New(mode + ` is true, so the settings are for "nth-queue config import"`)
+	case t.Queue:
+		name = "nth-queue"
 	}
-	lines, remarks, err := s.translate()
+	lines, remarks, err := s.convert()
 	if err != nil {
 		return Result{}, err
 	}
 	result := Result{Secrets: map[string]string{}}
-	if !s.isGiven("WEBHOOK_TEMPLATE_FILE") {
-		result.Template = s.value("WEBHOOK_TEMPLATE")
-	}
-	_ = json.Unmarshal([]byte(s.value("WEBHOOK_HEADERS")), &result.Headers) // translate has checked it.
-	for _, l := range lines {
-		if l.secret != "" {
-			result.Secrets[l.file] = l.secret
-		}
-	}
 	b := &strings.Builder{}
-	fmt.Fprintf(b, `# /etc/nth/%s.toml, made from the settings of aws-node-termination-handler.
-# What is not named here is %s's default: see %s.toml(5). What was not set there is not set here.
-`, t.name(), t.name(), t.name())
+	fmt.Fprintf(b, "# /etc/nth/%s.toml, from the settings of aws-node-termination-handler.\n# All other settings have %s's defaults: see %s.toml(5).\n", name, name, name)
 	for _, table := range tableOrder {
-		var inTable []annotatedLine
+		header := "\n[" + table + "]\n"
+		if table == "" {
+			header = "\n"
+		}
 		for _, l := range lines {
-			if l.table == table {
-				inTable = append(inTable, l)
+			if l.table != table {
+				continue
+			}
+			fmt.Fprintf(b, "%s# From %s.%s\n%s = %s\n", header, strings.Join(l.from, ", "), strings.Join(l.why, ""), l.key, l.value)
+			header = ""
+			if l.secret != "" {
+				result.Secrets[l.file] = l.secret
 			}
 		}
-		writeTable(b, table, inTable)
 	}
-	s.writeRemarks(b, remarks)
+	if len(remarks) > 0 {
+		fmt.Fprint(b, "\n# Not converted:\n")
+	}
+	for _, remark := range remarks {
+		fmt.Fprintf(b, "#   %s.\n", text.Visible(remark, text.Line))
+	}
 	result.Text = b.String()
 	return result, nil
 }
 
-// checkMode refuses settings of the handler's other mode, for which there is another program here.
-func (s Settings) checkMode() error {
-	const sqs, url = "ENABLE_SQS_TERMINATION_DRAINING", "QUEUE_URL"
-	queued, other := s.is(sqs), `; "nth config import" takes those of the other one`
-	switch {
-	case !s.queue && queued:
-		return errors.New(sqs + `=true: these are settings of the queue mode; "nth-queue config import" takes them over`)
-	case s.queue && !queued && s.given[sqs].from == "":
-		return errors.New(sqs + ": is not true, so these are no settings of the queue mode" + other)
-	case s.queue && s.given[url].from != "":
-		return fmt.Errorf("%s: it comes from %s, which is not in this file: add it behind a line ---, and import that", url, text.Visible(s.given[url].from, text.Name))
-	case s.queue && s.value(url) == "":
-		return errors.New(url + ": is not set, so these are no settings of the queue mode" + other)
-	}
-	return nil
-}
-
-func (t Target) name() string {
-	if t.Queue {
-		return "nth-queue"
-	}
-	return "nth"
-}
-
-func writeTable(b *strings.Builder, table string, lines []annotatedLine) {
-	if len(lines) == 0 {
-		return
-	}
-	fmt.Fprintln(b)
-	if table != "" {
-		fmt.Fprintf(b, "[%s]\n", table)
-	}
-	for _, l := range lines {
-		fmt.Fprintf(b, "# From %s.", strings.Join(l.from, ", "))
-		for _, why := range l.why {
-			fmt.Fprintf(b, " %s.", capitalized(why))
-		}
-		fmt.Fprintf(b, "\n%s = %s\n", l.key, l.value)
-	}
-}
-
-// writeRemarks lists what has no counterpart, and why.
-func (s Settings) writeRemarks(b *strings.Builder, remarks []string) {
-	remarks = append(remarks, s.podRemarks()...)
-	for _, name := range s.missing {
-		remarks = append(remarks, name+": sets what stands in it, and is not in this file; add it behind a line ---, and import that")
-	}
-	remarks = append(remarks, s.remarks...)
-	slices.Sort(s.unknown)
-	for _, key := range slices.Compact(s.unknown) {
-		remarks = append(remarks, key+": not a setting of aws-node-termination-handler that nth knows")
-	}
-	if len(remarks) == 0 {
-		return
-	}
-	fmt.Fprint(b, "\n# Without a counterpart:\n")
-	for _, remark := range remarks {
-		fmt.Fprintf(b, "#   %s.\n", text.Visible(remark, text.Page))
-	}
-}
-
-func (s Settings) podRemarks() []string {
-	var nodes, rest, remarks []string
-	for _, key := range s.pod {
-		if slices.Contains(placementValues, key) && !s.queue {
-			nodes = append(nodes, key)
-		} else {
-			rest = append(rest, key)
-		}
-	}
-	if len(nodes) > 0 {
-		remarks = append(remarks, strings.Join(nodes, ", ")+
-			": there, the pod is on some nodes only; nth is where its image is, and `life_cycles` in [imds] can leave instances out")
-	}
-	if len(rest) > 0 {
-		remarks = append(remarks, strings.Join(rest, ", ")+": about the pod, and there is none")
-	}
-	return remarks
-}
-
-// fileAdvice says which setting takes a file, for values that are only in the cluster.
-var fileAdvice = map[string]string{
-	"WEBHOOK_URL":      ", put it into a file on the node, and name that as url_file in [webhook]",
-	"WEBHOOK_TEMPLATE": ", put it into a file on the node, and name that as template_file in [webhook]",
-	"WEBHOOK_HEADERS":  ", put it into a file on the node, and name that as headers_file in [webhook]",
-}
-
-// translate applies the rules. It returns the lines, and remarks about what became none.
-func (s Settings) translate() ([]annotatedLine, []string, error) {
-	var lines []annotatedLine
-	var remarks []string
+// convert applies the rules. It returns the lines, and remarks about the rest.
+func (s Settings) convert() (lines []origin, remarks []string, err error) {
 	var faults []error
-	for _, rule := range rules {
-		r := rule.forProgram(s)
+	for _, r := range rules {
+		if s.target.Queue && r.queue != nil {
+			env := r.env
+			r = *r.queue
+			r.env = env
+		}
 		given := s.given[r.env]
-		switch {
-		case given.from != "":
-			remarks = append(remarks, fromElsewhere(r, given.from))
-			continue
-		case given.text == "" && !r.always:
-			continue
-		case r.to == nil:
-			remarks = append(remarks, fmt.Sprintf("%s: %s", s.shown(r.env), r.why))
+		if given == (value{}) && !r.always {
 			continue
 		}
-		found, err := r.to(s, given.text)
-		if !utf8.ValidString(given.text) {
-			err = errors.New("must be UTF-8")
-		}
+		found, remark, err := s.apply(r, given)
 		if err != nil {
-			faults = append(faults, fmt.Errorf("%s=%s: %w", r.env, s.quoted(r.env), err))
+			faults = append(faults, fmt.Errorf("%s = %s: must be %w", r.env, shown(r.env, given), err))
 			continue
 		}
-		writable := slices.DeleteFunc(slices.Clone(found), func(l line) bool { return l.secret != "" && s.secrets == "" })
-		switch {
-		case len(writable) < len(found):
-			remarks = append(remarks, fmt.Sprintf("%s: a secret, which is not shown; import with --secrets DIR, which puts it into a file there", r.env))
-		case len(found) == 0 && given.text != "":
-			remarks = append(remarks, fmt.Sprintf("%s: %s", s.shown(r.env), cmp.Or(r.idle, "as nth does by itself")))
+		if remark != "" {
+			remarks = append(remarks, r.env+": "+remark)
 		}
-		lines = addLines(lines, writable, r.env, r.why)
+		for n, l := range found {
+			lines = addLine(lines, l, r, n == 0)
+		}
+		if r.env == "WEBHOOK_URL" { // The handler posts once for each event, after the drain.
+			for _, key := range []string{"at_detection", "at_close"} {
+				lines = addLine(lines, line{table: "webhook", key: key, value: "false"}, r, false)
+			}
+		}
 	}
-	if s.given["WEBHOOK_URL"].from != "" {
-		lines = addLines(lines, postOnce, "WEBHOOK_URL", "the handler posts once for each event, after the work")
+	for _, key := range s.chart {
+		if strings.HasSuffix(strings.ToLower(key), "affinity") || strings.HasSuffix(strings.ToLower(key), "nodeselector") {
+			s.remarks = append(s.remarks, key+": nth runs where its image or package is; `life_cycles` in [imds] can leave instances out")
+			break
+		}
 	}
-	return lines, remarks, errors.Join(faults...)
+	if len(s.chart) > 0 {
+		s.remarks = append(s.remarks, strings.Join(s.chart, ", ")+": about the pod or its objects, or unknown")
+	}
+	slices.Sort(s.unknown)
+	for _, name := range slices.Compact(s.unknown) {
+		s.remarks = append(s.remarks, name+": not a setting of aws-node-termination-handler that nth knows")
+	}
+	return lines, append(remarks, s.remarks...), errors.Join(faults...)
 }
 
-// fromElsewhere is the remark on a setting whose value is not in the file.
-func fromElsewhere(r rule, from string) string {
-	if r.to == nil {
-		return fmt.Sprintf("%s, from %s: %s", r.env, from, r.why)
+// apply applies one rule. The remark says why there are no lines; the error completes the sentence "SETTING must be ...".
+func (s Settings) apply(r rule, given value) (lines []line, remark string, err error) {
+	switch {
+	case r.to == nil:
+		return nil, r.why, nil
+	case given.from != "":
+		return nil, "its value is in " + given.from + ": look it up there, and set it by hand", nil
+	case r.env == "WEBHOOK_TEMPLATE":
+		remark = s.templateFault(given)
 	}
-	by := cmp.Or(fileAdvice[r.env], ", and set by hand what becomes of it")
-	return fmt.Sprintf("%s comes from %s, which is not in this file: look it up there%s", r.env, from, by)
+	lines, err = r.to(s, given.text)
+	switch {
+	case err != nil || remark != "":
+		return nil, remark, err
+	case s.target.Secrets == "" && slices.ContainsFunc(lines, func(l line) bool { return l.secret != "" }):
+		return nil, "a secret, which is not shown: import with --secrets DIR, which puts it into a file there", nil
+	case len(lines) == 0 && r.env == "WEBHOOK_PROXY":
+		return nil, "it has a password, which is not shown: set `proxy` in [webhook] by hand", nil
+	case len(lines) == 0 && given.text != "":
+		return nil, "there is nothing to set for its value", nil
+	}
+	return lines, "", nil
 }
 
-// addLines adds the lines that a setting has become: where a key has a line already, the setting is noted there. The reason is
-// given at the first line.
-func addLines(lines []annotatedLine, all []line, env, why string) []annotatedLine {
-	for n, l := range all {
-		i := slices.IndexFunc(lines, func(w annotatedLine) bool { return w.table == l.table && w.key == l.key })
-		if i < 0 {
-			lines, i = append(lines, annotatedLine{line: l}), len(lines)
-		}
-		lines[i].from = append(lines[i].from, env)
-		if why != "" && n == 0 {
-			lines[i].why = append(lines[i].why, why)
-		}
+// templateFault says why the template is left out; "" if it works.
+func (s Settings) templateFault(given value) string {
+	if s.isGiven("WEBHOOK_TEMPLATE_FILE") {
+		return "WEBHOOK_TEMPLATE_FILE overrides it"
+	}
+	if s.target.CheckTemplate == nil {
+		return ""
+	}
+	headers, _ := parseHeaders(s.text("WEBHOOK_HEADERS")) // Their own rule reports the error.
+	switch err := s.target.CheckTemplate(given.text, headers); {
+	case err == nil:
+		return ""
+	case given.secret:
+		return "left out, and nth posts its own text: the template, which is not shown, does not work"
+	default:
+		return "left out, and nth posts its own text: " + err.Error()
+	}
+}
+
+// addLine adds a line that a setting becomes. If its key has a line already, the setting is named there.
+func addLine(lines []origin, l line, r rule, explained bool) []origin {
+	i := slices.IndexFunc(lines, func(o origin) bool { return o.table == l.table && o.key == l.key })
+	if i < 0 {
+		i = len(lines)
+		lines = append(lines, origin{line: l})
+	}
+	lines[i].from = append(lines[i].from, r.env)
+	if explained && r.why != "" {
+		lines[i].why = append(lines[i].why, " "+strings.ToUpper(r.why[:1])+r.why[1:]+".")
 	}
 	return lines
 }
 
-// shown returns a setting with its value, unless that may be a secret.
-func (s Settings) shown(env string) string {
-	if s.isSecret(env) {
-		return env
+// shown returns a wrong value for an error, unless it may be a secret.
+func shown(env string, given value) string {
+	if given.secret || strings.HasPrefix(env, "WEBHOOK_") || strings.Contains(given.text, "://") || strings.Contains(given.text, "@") {
+		return "(not shown)"
 	}
-	return env + "=" + shortened(s.value(env))
+	return strconv.Quote(text.Visible(given.text, 60))
 }
-
-// notShown replaces a secret.
-const notShown = "(not shown)"
-
-// quoted returns a setting's value in quotes, unless it may be a secret.
-func (s Settings) quoted(env string) string {
-	if s.isSecret(env) {
-		return notShown
-	}
-	return strconv.Quote(shortened(s.value(env)))
-}
-
-var (
-	// secrets are settings that are always secret, and addresses those that may be URLs.
-	secrets   = []string{"WEBHOOK_URL", "WEBHOOK_HEADERS", "WEBHOOK_PROXY", "WEBHOOK_TEMPLATE"}
-	addresses = []string{"INSTANCE_METADATA_URL", "AWS_ENDPOINT", "QUEUE_URL"}
-)
-
-// flagLike matches a flag that was taken for the value of another.
-var flagLike = regexp.MustCompile("^--?[a-zA-Z]")
-
-// isSecret reports whether the value of a setting may be a secret: because of its kind, because it comes from a Secret, or
-// because it is a URL, or a flag, in the wrong place.
-func (s Settings) isSecret(env string) bool {
-	value := s.value(env)
-	switch {
-	case slices.Contains(secrets, env), s.given[env].secret, flagLike.MatchString(value):
-		return true
-	case slices.Contains(addresses, env):
-		return hasPassword(value)
-	}
-	return strings.Contains(value, "://")
-}
-
-func capitalized(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
-
-// maxShown is how many bytes of a value messages repeat.
-const maxShown = 63
-
-// shortened returns a value as messages repeat it.
-func shortened(value string) string { return text.Visible(value, maxShown) }

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -22,14 +20,13 @@ import (
 // Command returns the command "config import" of a program; queue: the program is nth-queue. decode reads the text of a configuration
 // file of that name, as the program does.
 func Command(program string, queue bool, decode func(name string, text []byte) error) *cobra.Command {
-	target := migration.Target{Queue: queue}
+	target := migration.Target{Queue: queue, CheckTemplate: checkTemplate}
 	cmd := &cobra.Command{
 		Use: "import FILE", Short: "convert the settings of aws-node-termination-handler", Args: cobra.ExactArgs(1),
-		Long: `Converts the settings of aws-node-termination-handler and prints them. FILE holds its environment
-("NAME=value" lines), the values of its Helm chart, or its manifest ("kubectl get daemonset -o yaml"),
-with the ConfigMaps and Secrets that it takes settings from, behind lines "---"; "-" is standard input.
-The result is validated before it is printed: status 78 and one line for each fault if anything cannot
-be taken over as it is.`,
+		Long: `Converts the settings of aws-node-termination-handler and prints them. FILE has its environment
+("NAME=value" lines), the values of its Helm chart, or its manifest ("kubectl get daemonset -o yaml")
+with the ConfigMaps and Secrets that it refers to; "-" is standard input. Comments name each setting that
+is not converted. The result is validated before it is printed: status 78 and one line for each fault.`,
 	}
 	cli.Flag(cmd, "secrets", "DIR", "put the webhook's URL and headers into files of mode 0600 in DIR; without it, they are only named", func(dir string) error {
 		target.Secrets = dir
@@ -71,66 +68,44 @@ func convert(program, name string, target migration.Target, decode func(name str
 	if err == nil {
 		err = decode(program+".toml", []byte(result.Text))
 	}
-	if err == nil && result.Template != "" {
-		err = notify.TryTemplate("WEBHOOK_TEMPLATE", result.Template, notify.Destination{Headers: result.Headers}.ContentType())
-	}
 	if err != nil {
 		return migration.Result{}, cli.ConfigError{Fault: fmt.Errorf("importing %s: %w", name, err)}
 	}
 	return result, nil
 }
 
-// keep writes secrets to files that only their owner may read: all of them, or none. A file that exists with other content is not
-// overwritten.
+func checkTemplate(template string, headers map[string]string) error {
+	return notify.TryTemplate("the template", template, notify.Destination{Headers: headers}.ContentType())
+}
+
+// keep writes secrets to files that only their owner may read. If one of the files has other content, it writes none.
 func keep(dir string, secrets map[string]string) error {
-	if len(secrets) == 0 {
-		return nil
-	}
-	var missing []string
-	for _, path := range slices.Sorted(maps.Keys(secrets)) {
-		before, err := os.ReadFile(path)
-		switch {
+	missing := map[string]string{}
+	for path, secret := range secrets {
+		switch before, err := os.ReadFile(path); {
 		case errors.Is(err, fs.ErrNotExist):
-			missing = append(missing, path)
+			missing[path] = secret
 		case err != nil:
 			return err
-		case string(before) != content(secrets[path]):
+		case string(before) != secret+"\n":
 			return fmt.Errorf("%s already exists with other content: move it away, or choose another directory", path)
-		default:
-			if err := os.Chmod(path, 0o600); err != nil {
-				return err
-			}
 		}
+	}
+	if len(missing) == 0 {
+		return nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	for i, path := range missing {
-		if err := create(path, content(secrets[path])); err != nil {
-			for _, written := range missing[:i] {
-				err = errors.Join(err, os.Remove(written))
-			}
+	for path, secret := range missing {
+		file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = io.WriteString(file, secret+"\n")
+		if err := errors.Join(err, file.Close()); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// content is the content of the file for a secret.
-func content(secret string) string { return secret + "\n" }
-
-// create writes a new file, or leaves none.
-func create(path, text string) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.WriteString(file, text)
-	if closing := file.Close(); err == nil {
-		err = closing
-	}
-	if err != nil {
-		err = errors.Join(err, os.Remove(path))
-	}
-	return err
 }
