@@ -215,7 +215,7 @@ var progressTexts = map[state.TransitionKind]string{
 	state.PodArrived:       "{pod} was scheduled to the cordoned node; evicting it too",
 	state.PodEvicted:       "evicted {pod}",
 	state.PodHeld:          "disruption budget {detail} blocks the eviction of {pod}; retrying",
-	state.PodRefused:       "eviction of {pod} refused: {detail}; retrying",
+	state.PodRefused:       "{pod} is not evicted: {detail}; retrying",
 	state.PodOverdue:       "{pod} is still running after its grace period",
 	state.PodsReturning:    "{detail} keeps recreating pods on the cordoned node; backing off",
 	state.PodsLeftToReturn: "{detail} keeps recreating pods on the cordoned node; leaving them there",

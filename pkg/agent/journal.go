@@ -105,7 +105,7 @@ var messages = map[state.TransitionKind][]message{
 	state.PodEvicted: {info(systemd.PodEvicted, "{would}evicted {pod}")},
 	state.PodDeleted: {warn(systemd.PodDeleted, "deleted {pod}, which could not be evicted in time")},
 	state.PodHeld: {
-		warn(systemd.PodHeld, "eviction of {pod} refused: {detail}; retrying").when(outcomeIs(state.Refused)),
+		warn(systemd.PodHeld, "{pod} is not evicted: {detail}; retrying").when(outcomeIs(state.Refused)),
 		info(systemd.PodHeld, "disruption budget {detail} blocks the eviction of {pod}; retrying"),
 	},
 	state.PodRefused:       {warn(systemd.PodHeld, "{detail}")},

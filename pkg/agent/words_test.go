@@ -33,7 +33,7 @@ func TestWhatAGuardTellsIsSaid(t *testing.T) {
 		"none is":               {drain.Progress{Kind: state.PodsFound}, systemd.DrainStarted, []string{begun, "info: 0 pods to evict"}},
 		"a pod is deleted":      {pod(state.PodDeleted, ""), systemd.PodDeleted, []string{"warning: deleted default/web, which could not be evicted in time"}},
 		"a pod is overdue":      {pod(state.PodOverdue, "still ending"), systemd.PodHeld, []string{"warning: default/web is still running after its grace period; critical pods no longer wait for it"}},
-		"a pod is refused":      {pod(state.PodRefused, "no"), systemd.PodHeld, []string{"warning: eviction of default/web refused: no; retrying"}},
+		"a pod is refused":      {pod(state.PodRefused, "no"), systemd.PodHeld, []string{"warning: default/web is not evicted: no; retrying"}},
 		"pods cannot be listed": {drain.Progress{Kind: state.PodRefused, Detail: "the pods cannot be listed"}, systemd.PodHeld, []string{"warning: the pods cannot be listed"}},
 		"evictions are delayed": {drain.Progress{Kind: state.EvictionsDelayed, Detail: "30s"}, systemd.DrainStarted, []string{begun, "info: delaying evictions for 30s"}},
 		"there is no Node":      {drain.Progress{Kind: state.NodeMissing, Detail: "it was deleted"}, systemd.DrainStarted, []string{begun, "info: no Node object: it was deleted; waiting"}},

@@ -120,26 +120,6 @@ func TestAnEvictionIsCountedThoughThePodIsGoneBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-func TestAnEvictionThatIsAcceptedAgainIsToldAndCountedOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a"), 0)
-		s.Answer("evict", accepted, accepted, accepted) // and nothing becomes of it
-		s.Answer("get node", pass)
-		s.Always("get node", apitest.Hang()) // No look comes in between.
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodGone)
-		if result := r.guard.Result(); result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 || count(s, "evict") != 4 {
-			t.Errorf("the result is %+v after %d evictions, told %+v", result, count(s, "evict"), r.of(state.PodEvicted))
-		}
-		for i, q := range s.Requests("evict") {
-			if after := q.At.Sub(r.began); after != time.Duration(i)*10*time.Second {
-				t.Errorf("eviction %d came after %s", i+1, after)
-			}
-		}
-	})
-}
-
 // What a budget has held and somebody else has ended is held no more.
 func TestAPodThatIsEndingIsHeldByNothing(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -684,12 +684,10 @@ func (g *guard) confirmed() bool {
 	g.workers.Go(func() {
 		var list *corev1.PodList
 		err := retry(g.ctx, func(ctx context.Context) (err error) {
-			since := version
 			if joined {
-				since, err = g.node.newestVersion(ctx)
-			}
-			if err == nil {
-				list, err = g.node.listSince(ctx, since)
+				list, err = g.node.listNow(ctx)
+			} else {
+				list, err = g.node.listSince(ctx, version)
 			}
 			if err != nil {
 				g.post(func() { g.handleListError(err) })

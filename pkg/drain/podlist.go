@@ -210,6 +210,15 @@ func (n *Node) newestVersion(ctx context.Context) (string, error) {
 	return list.ResourceVersion, err
 }
 
+// listNow lists the pods as they are now.
+func (n *Node) listNow(ctx context.Context) (*corev1.PodList, error) {
+	version, err := n.newestVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return n.listSince(ctx, version)
+}
+
 // listSince lists the pods from the API server's cache, which has to be at least as new as a resource version. If it does not become so in
 // time, the pods are listed from etcd.
 func (n *Node) listSince(ctx context.Context, version string) (*corev1.PodList, error) {

@@ -105,8 +105,10 @@ type target struct {
 	answerBy time.Time
 	// unknownSince is since when the API server says that there is no such pod; zero if it does not.
 	unknownSince time.Time
-	// unanswered is a request that may have been carried out, and accepted one that the API server has confirmed.
-	unanswered, accepted state.TransitionKind
+	// unanswered is a request that may have been carried out, accepted one that the API server has confirmed, and credited one that is
+	// counted. Once an accepted one was seen to change nothing (ineffective), the next is counted when the pod is terminating.
+	unanswered, accepted, credited state.TransitionKind
+	ineffective                    bool
 	// backoff are the pauses after a failure that may pass, or while a hard deadline is near, and refused those after any other.
 	backoff, refused wait.Backoff
 	budget           *budget
@@ -299,10 +301,15 @@ func (t *target) terminating() {
 	t.endBy = time.Now().Add(given(t.pod) + overdueAfter)
 }
 
-// creditRequest counts a pod that goes as evicted or deleted if that may be the doing of a request of ours that has no answer.
+// creditRequest counts a pod that goes as evicted or deleted if that may be the doing of a request of ours that has no answer, or whose
+// answer was not believed.
 func (g *guard) creditRequest(t *target) {
-	if t.accepted == "" && t.unanswered != "" {
+	switch {
+	case t.accepted == "" && t.unanswered != "":
+		t.ineffective = false
 		g.accept(t, t.unanswered)
+	case t.accepted != "":
+		g.credit(t)
 	}
 }
 
@@ -314,19 +321,49 @@ func (g *guard) accept(t *target, how state.TransitionKind) {
 		}
 		b.window, b.backoff, t.budget, g.all = min(b.window*2, widestWindow), evictions, nil, true
 	}
-	switch before := t.accepted; {
-	case before == how || before == state.PodDeleted:
-		return
-	case before == state.PodEvicted:
-		g.evicted--
+	if t.accepted != state.PodDeleted {
+		t.accepted = how
 	}
-	t.accepted, t.held = how, ""
-	if how == state.PodEvicted {
+	if !t.ineffective {
+		g.credit(t)
+	}
+}
+
+// credit counts and reports the request that was accepted for a pod.
+func (g *guard) credit(t *target) {
+	before := t.credited
+	if before == t.accepted {
+		return
+	}
+	g.uncount(t)
+	t.credited, t.held = t.accepted, ""
+	if t.credited == state.PodEvicted {
 		g.evicted++
 	} else {
 		g.deleted++
 	}
-	g.report(aboutPod(how, t.pod, ""))
+	g.report(aboutPod(t.credited, t.pod, ""))
+}
+
+func (g *guard) uncount(t *target) {
+	switch t.credited {
+	case state.PodEvicted:
+		g.evicted--
+	case state.PodDeleted:
+		g.deleted--
+	}
+	t.credited = ""
+}
+
+// noEffect is what is said of a pod that goes on running although its eviction was accepted: a webhook may have made that a dry run.
+const noEffect = "accepted, but the pod is not terminating"
+
+// handleNoEffect takes in that an accepted request has changed nothing. It is repeated with growing pauses.
+func (g *guard) handleNoEffect(t *target, now time.Time) {
+	g.uncount(t)
+	t.accepted, t.unanswered, t.ineffective = "", "", true
+	t.notBefore = now.Add(t.refused.Step())
+	g.noteHeld(t, state.PodRefused, noEffect)
 }
 
 // handleGone takes in that a pod has left the node, given as it was last.
@@ -439,6 +476,9 @@ func (g *guard) planRunning(t *target, end time.Time, turnCome bool, wake, now t
 	switch {
 	case t.accepted != "" && now.Before(effect):
 		return "", soonest(effect, wake)
+	case t.accepted != "" && !(hard && turnCome):
+		g.listAgain()
+		return "", wake
 	case t.needsLook > g.lookDone && !hard:
 		return "", time.Time{}
 	case t.needsLook > g.lookDone && now.Before(g.lookBy(t, turnCome)):
@@ -709,7 +749,7 @@ func (g *guard) handleRefusal(t *target, err error, now time.Time) {
 	case vanished(err, t.pod):
 		t.unknownSince = cmp.Or(unknown, now)
 		if now.Sub(t.unknownSince) >= unknownPatience {
-			g.listUnknown()
+			g.listAgain()
 		}
 	case held:
 		key := t.pod.Namespace + "/" + name
@@ -741,26 +781,38 @@ func (g *guard) endRefusals(now time.Time) {
 	}
 }
 
-// listUnknown lists the pods, and takes those for gone that the API server did not know before, and that the list does not show.
-func (g *guard) listUnknown() {
+// listAgain lists the pods as they are now, for what the watch does not tell: pods that the API server did not know before, and that are not
+// in the list, are gone; and a request that was accepted before, for a pod that is not terminating in the list, has had no effect.
+func (g *guard) listAgain() {
 	if g.listing {
 		return
 	}
 	g.listing = true
 	began := time.Now()
 	g.workers.Go(func() {
-		list, err := g.node.listPods(g.ctx, metav1.ListOptions{})
+		list, err := g.node.listNow(g.ctx)
+		if err != nil {
+			Await(g.ctx, nil, lookEvery)
+		}
 		g.post(func() {
-			if g.listing = false; err != nil {
-				return // The next answer has them listed again.
+			if g.listing, g.all = false, true; err != nil {
+				return
 			}
-			there := map[types.UID]bool{}
+			listed := map[types.UID]*corev1.Pod{}
 			for i := range list.Items {
-				there[list.Items[i].UID] = true
+				listed[list.Items[i].UID] = &list.Items[i]
 			}
 			for uid, t := range g.targets {
-				if !there[uid] && !t.unknownSince.IsZero() && !t.unknownSince.After(began) {
+				unknown := !t.unknownSince.IsZero() && !t.unknownSince.After(began)
+				accepted := t.accepted != "" && t.requesting == "" && t.requestedAt.Before(began)
+				switch pod := listed[uid]; {
+				case pod == nil && (unknown || accepted):
 					g.handleGone(t.pod)
+				case pod == nil || !accepted || t.pod.DeletionTimestamp != nil:
+				case pod.DeletionTimestamp != nil:
+					g.handlePod(pod)
+				default:
+					g.handleNoEffect(t, time.Now())
 				}
 			}
 		})

@@ -745,25 +745,6 @@ func TestAPodThatHasFinishedDoesNotWaitForABudget(t *testing.T) {
 	}
 }
 
-// Something between here and the API server says yes to what it does not pass on.
-func TestAnEvictionOfWhichNothingBecomesIsAskedForAgain(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a", grace(30)), 0)
-		s.Answer("evict", func(w http.ResponseWriter, _ *http.Request) bool {
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusCreated)
-			_, err := io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Success","code":201}`)
-			return err == nil
-		})
-		r := drained(t, s, drain.Options{})
-		asked := s.Requests("evict")
-		if after := asked[1].At.Sub(asked[0].At); len(asked) != 2 || after != 10*time.Second || r.result.Evicted != 1 {
-			t.Errorf("%d evictions, the second after %s; the result is %+v", len(asked), after, r.result)
-		}
-	})
-}
-
 // The answer comes after the news that somebody else has ended it.
 func TestWhatRefusesAnEvictionIsNotToldOfAPodThatIsEndingByThen(t *testing.T) {
 	bubble(t, func(t *testing.T) {
