@@ -20,16 +20,13 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestAStopWaitsForThoseWhoTellAndOnlyForAMoment(t *testing.T) {
-	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		outbox, _ := record.OpenOutbox(dir)
 		hangs := make(chan struct{})
-		end := queue.PassOn(t.Context(), notify.NewWebhook(notify.WebhookOptions{Outbox: outbox}), func(context.Context) { <-hangs })
+		end := queue.PassOn(t.Context(), notify.NewWebhook(notify.WebhookOptions{}), func(context.Context) { <-hangs })
 		began := time.Now()
 		if end(); time.Since(began) != 5*time.Second {
 			t.Errorf("it took %s", time.Since(began))
@@ -50,7 +47,6 @@ func TestTheConditionsOfANodeAreThoseOfWhoWorksOnItNow(t *testing.T) {
 		"this process works on it again, and loses it": {another: true, lost: true, want: "is being drained"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			outbox, _ := record.OpenOutbox(t.TempDir())
 			synctest.Test(t, func(t *testing.T) {
 				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 				client := fake.NewClientset(node)
@@ -64,7 +60,7 @@ func TestTheConditionsOfANodeAreThoseOfWhoWorksOnItNow(t *testing.T) {
 					written = append(written, string(a.(clienttesting.PatchAction).GetPatch()))
 					return false, nil, nil
 				})
-				of, stop := queue.KeepConditions(t.Context(), client, notify.NewWebhook(notify.WebhookOptions{Outbox: outbox}),
+				of, stop := queue.KeepConditions(t.Context(), client, notify.NewWebhook(notify.WebhookOptions{}),
 					policy.Settings{event.StateChange: {Action: policy.Drain}})
 				in := func(phase state.Phase) func() []state.Entry {
 					e := state.Entry{Event: event.Event{ID: "stop", Kind: event.StateChange, State: event.Pending}, Phase: phase, CordonedAt: time.Now()}

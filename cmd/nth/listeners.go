@@ -170,7 +170,6 @@ func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
 			from.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Error(err)
 		}
 		webhook.Use(to)
-		webhook.Resume(from.record.Entries(), time.Now(), n.rules.Load().Describe)
 	}
 	n.useWebhook(cfg)
 	n.add(webhook, webhook.Run)

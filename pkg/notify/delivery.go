@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
-
-	"github.com/nth-project/nth/pkg/record"
 )
 
 const (
@@ -30,9 +28,6 @@ const (
 	workers           = 8
 	extraPostInterval = time.Second
 	maxPosts          = 64
-	// syncInterval is the shortest time between two writes of the outbox, and lastSyncTimeout bounds the last one.
-	syncInterval    = 500 * time.Millisecond
-	lastSyncTimeout = 2 * time.Second
 	// maxRetryAfter bounds the pause that an endpoint may ask for.
 	maxRetryAfter = time.Hour
 )
@@ -40,37 +35,36 @@ const (
 // errTooMany is why a notice was given up in favor of newer ones.
 var errTooMany = errors.New("too many are waiting")
 
+// errStopped is why a notice was given up when nth stopped.
+var errStopped = errors.New("nth stopped before it was delivered")
+
 // Run makes notices and posts them until ctx ends, and then tries each notice that is left once more, for a moment. Call it once.
 func (w *Webhook) Run(ctx context.Context) {
-	changed, stop, saved := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(saved)
-		w.save(changed, stop)
-	}()
-	w.work(ctx, changed)
-
+	w.work(ctx)
 	w.mu.Lock()
 	w.stopping = true
 	w.mu.Unlock()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
-	w.work(last, changed)
-	close(stop)
-	select {
-	case <-saved:
-	case <-time.After(lastSyncTimeout):
-		w.report(DeliveryResult{Err: errors.New("writing the outbox: the disk does not answer")})
+	w.work(last)
+	w.mu.Lock()
+	lost := DeliveryResult{Err: errStopped, GivenUp: true, Alike: w.backlog() + len(w.outbox.waiting) - 1}
+	if len(w.outbox.waiting) > 0 {
+		lost.Notice = w.outbox.waiting[0]
+	}
+	w.mu.Unlock()
+	if lost.Alike >= 0 {
+		w.report(lost)
 	}
 }
 
 // work runs workers until ctx ends, and waits for them. While nth stops, it also returns once everything has been tried again.
-func (w *Webhook) work(ctx context.Context, changed chan<- struct{}) {
+func (w *Webhook) work(ctx context.Context) {
 	var busy sync.WaitGroup
 	defer busy.Wait()
 	for ctx.Err() == nil {
 		wait := w.dispatch(ctx, &busy)
 		w.reportDropped()
-		wake(changed)
 		if w.flushed() {
 			return
 		}
@@ -87,30 +81,6 @@ func (w *Webhook) flushed() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.stopping && w.rendering+w.posting == 0
-}
-
-// save keeps the disk up to date until stop is closed, and then once more. A disk that hangs delays no notice.
-func (w *Webhook) save(changed, stop <-chan struct{}) {
-	failing := false
-	for stopped := false; !stopped; {
-		select {
-		case <-changed:
-		case <-stop:
-			stopped = true
-		}
-		err := w.opts.Outbox.Sync()
-		if err != nil && !failing {
-			w.report(DeliveryResult{Err: err})
-		}
-		failing = err != nil
-		select {
-		case <-stop:
-		case <-time.After(syncInterval):
-		}
-		if failing {
-			wake(w.wake) // work then signals a change, so that it is tried again.
-		}
-	}
 }
 
 // dispatch starts workers for all that can be done now, and returns how long there is nothing else to do unless it is woken.
@@ -199,7 +169,7 @@ func (w *Webhook) ready(q *eventQueue, now time.Time) (wait time.Duration, rende
 		}
 	}
 	// While the endpoint works, no notice is rendered unless the outbox has room for it.
-	if len(q.transitions) > 0 && w.rendering < maxRenders && (w.stopping || w.endpoint.failing() || w.opts.Outbox.Room() > w.rendering) {
+	if len(q.transitions) > 0 && w.rendering < maxRenders && (w.stopping || w.endpoint.failing() || w.outbox.room() > w.rendering) {
 		return 0, true
 	}
 	if len(q.notices) == 0 || w.posting >= maxPosts {
@@ -256,19 +226,16 @@ func (w *Webhook) gateWait(node string, now time.Time) time.Duration {
 // makeNotice renders a notice and puts it into the outbox.
 func (w *Webhook) makeNotice(ctx context.Context, settings *WebhookSettings, q *eventQueue, t pendingTransition) {
 	n, wanted, err := w.render(ctx, settings, t)
-	var lost []record.Notice
+	var lost []Notice
 	w.mu.Lock()
 	switch {
 	case n.ID == "":
 	case err != nil:
 	case !wanted:
-		w.opts.Outbox.Note(n.Event, n.What)
+		w.outbox.note(n.Event, n.What)
 	default:
-		var givenUp []record.Notice
-		if givenUp, err = w.opts.Outbox.Add(n); err == nil {
-			q.notices = append(q.notices, pendingNotice{Notice: n, queued: time.Now()})
-		}
-		lost = w.giveUp(givenUp)
+		q.notices = append(q.notices, pendingNotice{Notice: n, queued: time.Now()})
+		lost = w.giveUp(w.outbox.add(n))
 	}
 	q.busy = false
 	w.rendering--
@@ -283,7 +250,7 @@ func (w *Webhook) makeNotice(ctx context.Context, settings *WebhookSettings, q *
 
 // giveUp removes notices from their queues, and returns those that are lost. A notice that is being posted may still be delivered:
 // its result is reported when it is known.
-func (w *Webhook) giveUp(notices []record.Notice) (lost []record.Notice) {
+func (w *Webhook) giveUp(notices []Notice) (lost []Notice) {
 	for _, n := range notices {
 		q := w.queues[n.Event]
 		if q == nil || q.posting != n.ID {
@@ -296,16 +263,19 @@ func (w *Webhook) giveUp(notices []record.Notice) (lost []record.Notice) {
 	return lost
 }
 
-// render makes the notice of a transition; it has no ID if the outcome was told before.
-func (w *Webhook) render(ctx context.Context, settings *WebhookSettings, t pendingTransition) (n record.Notice, wanted bool, err error) {
+// render makes the notice of a transition; it has no ID if the outcome was reported before.
+func (w *Webhook) render(ctx context.Context, settings *WebhookSettings, t pendingTransition) (n Notice, wanted bool, err error) {
 	id := t.Entry.Event.ID
-	if !isNews(w.opts.Outbox.Told(id), t.outcome) {
-		return record.Notice{}, false, nil
+	w.mu.Lock()
+	news := isNews(w.outbox.of(id), t.outcome)
+	w.mu.Unlock()
+	if !news {
+		return Notice{}, false, nil
 	}
 	info := w.lookUp(ctx, t.Node)
 	phase := phaseOf(t.outcome)
 	f := newFields(t.Transition, t.outcome, subject{settings.Cluster, info, t.pods, t.deleted}, w.opts.DryRun)
-	n = record.Notice{ID: f.NoticeID, Event: id, Node: f.Node, Made: f.Made.UTC().Round(0), What: t.outcome}
+	n = Notice{ID: f.NoticeID, Event: id, Node: f.Node, Made: f.Made.UTC().Round(0), What: t.outcome}
 	n.Text, err = settings.Template.Render(f)
 	if err != nil {
 		return n, false, fmt.Errorf("making a message: %w", err)
@@ -343,10 +313,9 @@ func (q *eventQueue) remove(id string) {
 	q.notices = slices.DeleteFunc(q.notices, func(n pendingNotice) bool { return n.ID == id })
 }
 
-// post posts a notice, unless it is too old, and handles the result. It is posted at least once, whatever its age: the
-// clock may have been set, or the machine suspended.
+// post posts a notice, unless it is too old, and handles the result.
 func (w *Webhook) post(ctx context.Context, settings *WebhookSettings, q *eventQueue, n pendingNotice, began time.Time, probe bool) {
-	over, err := n.tries > 0 && n.age() > maxNoticeAge, errors.New("it is older than a day")
+	over, err := n.age() > maxNoticeAge, errors.New("it is older than a day")
 	tried := !over
 	if tried {
 		err = settings.Post(ctx, n.ID, n.Text)
@@ -366,7 +335,7 @@ func (w *Webhook) post(ctx context.Context, settings *WebhookSettings, q *eventQ
 		w.endpoint.failed(err, began, w.newestAge())
 	}
 	if err == nil || over {
-		w.opts.Outbox.Remove(n.ID)
+		w.outbox.remove(n.ID)
 		q.remove(n.ID)
 	} else if !slices.ContainsFunc(q.notices, func(of pendingNotice) bool { return of.ID == n.ID }) { // given up meanwhile
 		over, canceled, err = true, false, errTooMany

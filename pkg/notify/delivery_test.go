@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/notify"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -22,7 +21,6 @@ func onNode(name string) func(*state.Transition) {
 
 // manyNodes is how nth-queue uses the webhook.
 func manyNodes(o *notify.WebhookOptions) {
-	o.Outbox.(*record.Outbox).Allow(1024)
 	o.Backlog = 1024
 }
 
@@ -217,34 +215,11 @@ func TestThousandsOfDrainsLeaveNothingBehind(t *testing.T) {
 	})
 }
 
-// A machine may have been away for as long, or its clock have been wrong.
-func TestANoticeIsTriedBeforeItIsTooOld(t *testing.T) {
-	t.Run("the clock was set since", func(t *testing.T) {
-		hooked(t, func(r *hookRig) {
-			r.hear(state.Announced, "a", func(h *state.Transition) { h.At = h.At.Add(-48 * time.Hour) })
-			r.want("a announced")
-		})
+func TestNotice_of_a_wrong_clock_is_posted(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		r.hear(state.Announced, "a", func(h *state.Transition) { h.At = h.At.Add(-48 * time.Hour) })
+		r.want("a announced")
 	})
-	for name, up := range map[string]bool{"the endpoint is there": true, "the endpoint is still away": false} {
-		t.Run("it was found at a start, and "+name, func(t *testing.T) {
-			hooked(t, func(r *hookRig) {
-				r.down()
-				r.hear(state.Announced, "a")
-				r.stop()
-				r.posted()
-				time.Sleep(48 * time.Hour)
-				if up {
-					r.up()
-				}
-				r.start()
-				r.pass(time.Minute)
-				r.want("a announced")
-				if last := r.told()[len(r.told())-1]; last.GivenUp == up || !up && !strings.Contains(last.Err.Error(), "older than a day") {
-					t.Errorf("told was last %+v", last)
-				}
-			})
-		})
-	}
 }
 
 // What becomes of a notice is told in the end, and then for good: a person looks for what is lost.
@@ -333,35 +308,4 @@ func TestAPauseThatIsAskedForHoldsWhateverWasUnderWayThen(t *testing.T) {
 			})
 		})
 	}
-}
-
-// hangingDisk is an outbox whose disk does not answer.
-type hangingDisk struct {
-	*record.Outbox
-	answers chan struct{}
-}
-
-func (d hangingDisk) Sync() error {
-	<-d.answers
-	return nil
-}
-
-func TestADiskThatHangsKeepsNobodyFromStopping(t *testing.T) {
-	disk := hangingDisk{}
-	hookedWith(t, func(o *notify.WebhookOptions) {
-		disk = hangingDisk{o.Outbox.(*record.Outbox), make(chan struct{})}
-		o.Outbox = disk
-	}, func(r *hookRig) {
-		r.hear(state.Announced, "a")
-		r.want("a announced @0s")
-		began := time.Now()
-		r.stop()
-		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("it took %s to stop", took)
-		}
-		if last := r.told()[len(r.told())-1]; last.Err == nil || !strings.Contains(last.Err.Error(), "the disk does not answer") {
-			t.Errorf("told was last %+v", last)
-		}
-		close(disk.answers)
-	})
 }

@@ -24,7 +24,6 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -341,7 +340,6 @@ type post struct {
 // hookRig is a webhook with an endpoint, on a clock that is the test's.
 type hookRig struct {
 	t     *testing.T
-	dir   string
 	began time.Time
 	hook  *notify.Webhook
 	stop  func()
@@ -366,13 +364,12 @@ func hooked(t *testing.T, test func(r *hookRig)) {
 // hookedWith does that with other options.
 func hookedWith(t *testing.T, change func(*notify.WebhookOptions), test func(r *hookRig)) {
 	t.Helper()
-	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		template, err := notify.CompileTemplate("test", plainText)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &hookRig{t: t, dir: dir, began: time.Now(), change: change}
+		r := &hookRig{t: t, began: time.Now(), change: change}
 		r.up()
 		r.settings = notify.WebhookSettings{Template: template, Post: r.post, AtDetection: true, AtEnd: true, AtClose: true}
 		r.start()
@@ -429,14 +426,9 @@ func (r *hookRig) useTemplate(text string) {
 	r.use(func(s *notify.WebhookSettings) { s.Template = template })
 }
 
-// start begins a run of the webhook over the same state directory.
+// start begins a run of a webhook, as after a restart.
 func (r *hookRig) start() {
-	box, warnings := record.OpenOutbox(r.dir)
-	if len(warnings) > 0 {
-		r.t.Errorf("opening the outbox: %v", warnings)
-	}
 	opts := notify.WebhookOptions{
-		Outbox:  box,
 		Machine: func(context.Context, string) notify.Machine { return notify.Machine{ID: "i-1"} },
 		Node: func(context.Context, string) (string, map[string]string) {
 			return "ip-10-0-0-1", map[string]string{"team": "web"}

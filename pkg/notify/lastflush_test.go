@@ -23,14 +23,14 @@ func TestTheMachineStaysKnownWhenItsNodeGetsItsName(t *testing.T) {
 		}
 	}, func(r *hookRig) {
 		r.useTemplate(`{{ .EventID }} {{ .Outcome }} of {{ .InstanceID }}`)
-		r.resume(r.entry("a", state.Seen))
+		r.hear(state.Announced, "a", onNode(""))
 		r.pass(2 * time.Second)
 		r.want("a announced of i-1")
 		r.hear(state.Announced, "b")
 		r.pass(2 * time.Second)
 		r.want("b announced of i-1")
 		deaf.Store(true)
-		r.resume(r.entry("c", state.Seen))
+		r.hear(state.Announced, "c", onNode(""))
 		r.pass(10 * time.Second)
 		r.want("c announced of i-1")
 	})

@@ -7,7 +7,7 @@
 //
 //   - Kubernetes keeps the Node's condition InterruptionPending, whose heartbeat shows that nth watches the node. It writes core/v1 Events about the Node and about evicted pods.
 //     docs/node-contract.md lists what it writes.
-//   - Webhook posts messages that a template renders, and keeps on disk those that have not been delivered yet.
+//   - Webhook posts messages that a template renders, and tries those again that could not be delivered, for a day at most.
 //
 // A failure is reported once, and not again until something has succeeded in between.
 package notify

@@ -12,7 +12,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -80,6 +79,9 @@ func outcomeOf(t state.Transition) string {
 	case state.RanOut:
 		return Incomplete
 	case state.Failed:
+		if t.Entry.Failures > 1 { // The first was reported, perhaps before a restart.
+			return ""
+		}
 		return Failed
 	case state.LeftAlone:
 		return LeftAlone
@@ -136,36 +138,24 @@ func (s *WebhookSettings) wants(phase Phase) bool {
 	return phase == Announced && s.AtDetection || phase == Ended && s.AtEnd || phase == Over && s.AtClose
 }
 
-// Outbox keeps notices until they are delivered, also over restarts. record.Outbox implements and documents it. Only Sync
-// waits for the disk.
-type Outbox interface {
-	Waiting() []record.Notice
-	Told(event string) []string
-	Note(event, what string)
-	Add(record.Notice) (givenUp []record.Notice, err error)
-	Room() int
-	Remove(id string)
-	Sync() error
-}
-
 // WebhookOptions are the options of a Webhook. All are required unless they say otherwise.
 type WebhookOptions struct {
-	Outbox Outbox
 	// Machine describes the machine, and Node returns its Node's name and labels, as far as they can be read before the
 	// context ends. node is the node's name; "" is the one that nth runs on.
 	Machine func(ctx context.Context, node string) Machine
 	Node    func(ctx context.Context, node string) (name string, labels map[string]string)
-	// Told is called with the result of each attempt to deliver a notice, one call at a time, and with errors of the outbox.
+	// Told is called with the result of each attempt to deliver a notice, one call at a time.
 	Told func(DeliveryResult)
 	// DryRun marks every notice.
 	DryRun bool
-	// Backlog is how many transitions wait at most until a notice is made of them; 0 is enough for one node.
+	// Backlog is how many transitions wait at most until a notice is made of them, and how many notices until they are delivered; 0 is
+	// enough for one node.
 	Backlog int
 }
 
 // DeliveryResult is the result of an attempt to deliver a notice.
 type DeliveryResult struct {
-	Notice record.Notice
+	Notice Notice
 	// Err is why it was not delivered; nil if it was.
 	Err error
 	// GivenUp is set if it never will be.
@@ -191,7 +181,8 @@ type Webhook struct {
 	nodes    map[string]*nodeState  // by name; "" is one whose name is not known yet
 	queues   map[string]*eventQueue // by event
 	pods     map[string]*podList    // by event
-	dropped  DeliveryResult         // transitions that were dropped since the last report
+	outbox   outbox
+	dropped  DeliveryResult // transitions that were dropped since the last report
 	endpoint endpoint
 	rendering,
 	posting int
@@ -231,15 +222,14 @@ type pendingTransition struct {
 
 // pendingNotice is a notice that is to be posted.
 type pendingNotice struct {
-	record.Notice
-	queued      time.Time     // in this process
-	queuedAge   time.Duration // its age when it was queued
-	tries       int           // in this process
+	Notice
+	queued      time.Time
+	tries       int
 	triedAtStop bool
 }
 
 // age is how old a notice is. Setting the clock while it waits does not change that.
-func (n pendingNotice) age() time.Duration { return n.queuedAge + time.Since(n.queued) }
+func (n pendingNotice) age() time.Duration { return time.Since(n.queued) }
 
 // podList has the pods that a drain for an event has evicted, deleted, or waits for.
 type podList struct {
@@ -266,15 +256,10 @@ func (d *deletions) observe(t state.Transition) {
 
 // NewWebhook returns a Webhook that is off until it gets its settings from Use.
 func NewWebhook(opts WebhookOptions) *Webhook {
-	w := &Webhook{
-		opts: opts, wake: make(chan struct{}, 1),
+	return &Webhook{
+		opts: opts, outbox: outbox{most: opts.Backlog}, wake: make(chan struct{}, 1),
 		nodes: map[string]*nodeState{}, queues: map[string]*eventQueue{}, pods: map[string]*podList{},
 	}
-	for _, n := range opts.Outbox.Waiting() {
-		q := w.queue(n.Event, n.Node)
-		q.notices = append(q.notices, pendingNotice{Notice: n, queued: time.Now(), queuedAge: max(time.Since(n.Made), 0)})
-	}
-	return w
 }
 
 // queue returns an event's queue.
@@ -301,11 +286,7 @@ func (w *Webhook) Use(settings *WebhookSettings) {
 func (w *Webhook) Waiting() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	count := w.backlog()
-	for _, q := range w.queues {
-		count += len(q.notices)
-	}
-	return count
+	return w.backlog() + len(w.outbox.waiting)
 }
 
 // backlog counts the transitions of which no notice has been made yet.
@@ -366,7 +347,7 @@ func (w *Webhook) enqueue(t pendingTransition) {
 		w.dropped.Alike++
 		return
 	}
-	n := record.Notice{Event: id, Node: t.Node, What: t.outcome}
+	n := Notice{Event: id, Node: t.Node, What: t.outcome}
 	w.dropped = DeliveryResult{Notice: n, GivenUp: true, Err: errors.New("too much happens at once")}
 }
 
@@ -400,45 +381,4 @@ func (w *Webhook) notePod(t state.Transition) {
 			list.pods = append(list.pods, name)
 		}
 	}
-}
-
-// Resume makes up for notices that were lost in a crash: it compares the record's entries with the outbox, which knows the
-// outcomes that were told. describe says what is going to be done about an entry. Call it after Use.
-func (w *Webhook) Resume(entries []state.Entry, now time.Time, describe func(state.Entry) string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.settings == nil {
-		return
-	}
-	for _, e := range entries {
-		for _, outcome := range w.outcomesSoFar(e, now) {
-			w.enqueue(pendingTransition{Transition: state.Transition{At: now, Entry: e, Plan: describe(e)}, outcome: outcome})
-		}
-	}
-	w.node("").gate.closeUntil(now.Add(decisionTime)) // A step that the crash has interrupted begins again at once.
-	wake(w.wake)
-}
-
-// outcomesSoFar lists the outcomes that should have been told of an entry: none if its event is over and was never announced,
-// as it is older than the webhook then.
-func (w *Webhook) outcomesSoFar(e state.Entry, now time.Time) []string {
-	outcomes := []string{string(Announced)}
-	if e.LeftAlone {
-		return append(outcomes, LeftAlone)
-	}
-	switch e.Phase {
-	case state.Cordoned:
-		outcomes = append(outcomes, Cordoned)
-	case state.Drained:
-		outcomes = append(outcomes, Drained)
-	case state.Incomplete:
-		outcomes = append(outcomes, Incomplete)
-	case state.Closed:
-		if isNews(w.opts.Outbox.Told(e.Event.ID), string(Announced)) || now.Sub(e.Changed) > maxNoticeAge {
-			return nil
-		}
-		return []string{string(e.Ending)}
-	case state.Seen, state.Cordoning, state.Draining, state.Undoing:
-	}
-	return outcomes
 }

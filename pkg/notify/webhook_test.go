@@ -250,7 +250,7 @@ func TestAnEndpointThatHangsHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-func TestStoppingTriesOnceMoreAndNotForLong(t *testing.T) {
+func TestStop_tries_each_notice_once_more_and_reports_the_lost(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.hear(state.Announced, "a")
 		r.stop() // within the second in which a cordon might have begun
@@ -266,119 +266,35 @@ func TestStoppingTriesOnceMoreAndNotForLong(t *testing.T) {
 		if took := time.Since(asked); took > 2*time.Second {
 			t.Errorf("stopping took %s", took)
 		}
-		r.posted()
-		r.up()
+		r.wantLost(1, "nth stopped before it was delivered")
 		r.start()
-		r.pass(time.Second)
-		r.want("b announced")
 	})
 }
 
-// resume makes up for what the record knows and nobody was told.
-func (r *hookRig) resume(entries ...state.Entry) {
-	r.hook.Resume(entries, time.Now(), func(state.Entry) string { return "drain now" })
-}
-
-func TestNoticesSurviveARestartUnderTheSameID(t *testing.T) {
+func TestWebhook_reports_nothing_again_after_a_restart(t *testing.T) {
 	hooked(t, func(r *hookRig) {
-		r.down()
+		again := func(h *state.Transition) { h.Entry.Failures = 2 }
 		r.hear(state.Announced, "a")
-		r.hear(state.Done, "a", drain(state.Drained))
+		r.hear(state.Failed, "a", drain(state.Draining), func(h *state.Transition) { h.Entry.Failures = 1 })
 		r.stop()
-		first := r.posted()[0]
-		r.up()
 		r.start()
-		r.resume(r.entry("a", state.Drained))
+		r.hear(state.Failed, "a", drain(state.Draining), again)
+		r.hear(state.Done, "a", drain(state.Drained))
 		r.pass(time.Minute)
-		again := r.posted()
-		if len(again) != 2 || again[0] != (post{again[0].at, first.id, "a announced"}) || again[1].text != "a drained" || first.id == "" {
-			t.Errorf("posted was %+v, and after a restart %+v", first, again)
-		}
+		r.want("a announced", "a failed", "a drained")
 	})
 }
 
-func TestWhatACrashHasSwallowedIsMadeUpForOnce(t *testing.T) {
-	hooked(t, func(r *hookRig) {
-		r.resume(r.entry("a", state.Draining), r.entry("b", state.Incomplete))
-		r.pass(10 * time.Second)
-		r.wantInAnyOrder("a announced", "b announced", "b incomplete")
-		for range 3 {
-			r.stop()
-			r.start()
-			r.resume(r.entry("a", state.Drained), r.entry("b", state.Incomplete))
-			r.pass(10 * time.Second)
-		}
-		r.want("a drained")
-	})
-}
-
-func TestTheCordonThatACrashHasInterruptedGoesBeforeItsNotice(t *testing.T) {
-	hooked(t, func(r *hookRig) {
-		r.resume(r.entry("a", state.Draining))
-		r.pass(100 * time.Millisecond)
-		r.hear(state.Begun, "a", drain(state.Draining))
-		r.pass(3 * time.Second)
-		r.want()
-		r.hear(state.NodeCordoned, "a", drain(state.Draining))
-		r.want("a announced")
-	})
-}
-
-func TestWhatIsOverIsMadeUpForOnlyIfItWasAnnounced(t *testing.T) {
-	closed := func(r *hookRig, id string) state.Entry {
-		e := r.entry(id, state.Closed)
-		e.Ending = state.Rebooted
-		return e
-	}
-	t.Run("before there was a webhook", func(t *testing.T) {
-		hooked(t, func(r *hookRig) {
-			r.resume(closed(r, "a"))
-			r.pass(time.Minute)
-			r.want()
-		})
-	})
-	t.Run("announced", func(t *testing.T) {
-		hooked(t, func(r *hookRig) {
-			r.hear(state.Announced, "a")
-			r.pass(time.Minute)
-			r.stop()
-			r.start()
-			r.resume(closed(r, "a"))
-			r.pass(time.Minute)
-			r.want("a announced", "a rebooted")
-		})
-	})
-	t.Run("long ago", func(t *testing.T) {
-		hooked(t, func(r *hookRig) {
-			r.hear(state.Announced, "a")
-			r.pass(25 * time.Hour)
-			r.resume(closed(r, "a"))
-			r.pass(time.Minute)
-			r.want("a announced")
-		})
-	})
-}
-
-func TestAWebhookThatIsSwitchedOnLaterTellsWhatStands(t *testing.T) {
+func TestWebhook_that_is_switched_on_later_reports_from_then_on(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.hook.Use(nil)
 		r.hear(state.Announced, "a")
 		r.pass(time.Minute)
-		r.want()
 		settings := r.settings
 		r.hook.Use(&settings)
-		r.resume(r.entry("a", state.Cordoned))
+		r.hear(state.Done, "a", drain(state.Drained))
 		r.pass(time.Minute)
-		r.want("a announced", "a cordoned")
-	})
-}
-
-func TestWhatIsMadeUpForNamesTheNode(t *testing.T) {
-	hooked(t, func(r *hookRig) {
-		r.useTemplate(`{{ .Node }}: {{ .Plan }}`)
-		r.resume(r.entry("a", state.Seen))
-		r.pass(time.Minute)
-		r.want("ip-10-0-0-1: drain now")
+		r.want("a drained")
 	})
 }
 

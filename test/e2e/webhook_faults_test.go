@@ -60,55 +60,28 @@ func TestAnEndpointThatDoesNotWorkChangesNothingAndIsToldWhenItDoes(t *testing.T
 	}
 }
 
-func TestAnEndpointThatIsAwayWhileNthIsRestartedIsToldWhenItIsBack(t *testing.T) {
+func TestWebhook_reports_nothing_twice_after_a_kill(t *testing.T) {
 	e := newEndpoint(t)
-	e.does(resets)
 	s := play(t, e.settings())
 	s.imds.SetSpot("terminate", twoMinutes())
 	s.waitDrained(t)
-	e.waitAttempt(t)
-	s.nth.Stop(t)
+	e.waitFor(t, notices...)
+	s.nth.Kill()
 	s.start(t)
 	s.nth.WaitReady(t)
-	e.works()
-	e.waitFor(t, notices...)
 	s.stopAfterLooks(t)
 	e.waitFor(t, notices...)
 }
 
-// Whatever is on its way when nth is killed, is told by the next.
-func TestAKillBetweenAnnouncementAndDeliveryLosesNoNotice(t *testing.T) {
-	for name, when := range map[string]func(*testing.T, *stage, *endpoint){
-		"as soon as it is seen":          func(t *testing.T, s *stage, _ *endpoint) { s.nth.WaitLog(t, systemd.EventSeen) },
-		"when the node is cordoned":      func(t *testing.T, s *stage, _ *endpoint) { s.nth.WaitLog(t, systemd.Cordoned) },
-		"while the notice is on its way": func(t *testing.T, _ *stage, e *endpoint) { e.waitAttempt(t) },
-		"when the node is drained":       func(t *testing.T, s *stage, _ *endpoint) { s.nth.WaitLog(t, systemd.Drained) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			e := newEndpoint(t)
-			e.does(hangs)
-			s := play(t, e.settings())
-			s.imds.SetSpot("terminate", twoMinutes())
-			when(t, s, e)
-			s.nth.Kill()
-			e.works()
-			s.start(t)
-			s.node.WaitEmpty(t)
-			e.waitFor(t, notices...)
-			s.stopAfterLooks(t)
-			e.waitFor(t, notices...)
-		})
-	}
-}
-
-func TestAWebhookThatAReloadBringsIsToldWhatStands(t *testing.T) {
+func TestWebhook_that_a_reload_brings_reports_from_then_on(t *testing.T) {
 	e := newEndpoint(t)
 	s := play(t, "")
-	s.imds.SetSpot("terminate", twoMinutes())
-	s.waitDrained(t)
+	s.nth.WaitReady(t)
 	s.options.Settings = e.settings()
 	s.machine.Configure(t, s.options)
 	s.nth.Reload(t)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.waitDrained(t)
 	e.waitFor(t, notices...)
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/notify"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -30,15 +29,10 @@ func TellStateTrouble(log *logrus.Entry, warnings []error) {
 	}
 }
 
-// NewWebhook returns the webhook of a daemon, with an outbox in the state directory, and logs what becomes of its notices. The options
-// are those that differ between the programs.
+// NewWebhook returns the webhook of a daemon, and logs what becomes of its notices. The options are those that differ between the
+// programs.
 func NewWebhook(cfg *config.Common, log *logrus.Entry, counts Counts, options notify.WebhookOptions) *notify.Webhook {
-	outbox, warnings := record.OpenOutbox(StateDirectory(cfg))
-	if options.Backlog > 0 {
-		outbox.Allow(options.Backlog)
-	}
-	TellStateTrouble(log, warnings)
-	options.Outbox, options.DryRun = outbox, cfg.DryRun
+	options.DryRun = cfg.DryRun
 	options.Told = func(t notify.DeliveryResult) {
 		tellDelivery(log, t)
 		counts.Notice(t)
@@ -51,8 +45,6 @@ func tellDelivery(log *logrus.Entry, t notify.DeliveryResult) {
 	log = log.WithField(systemd.FieldEventID, t.Notice.Event)
 	trouble := log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble)
 	switch {
-	case t.Notice.Event == "":
-		trouble.Warnf("webhook outbox not saved, pending notices may be lost at a restart: %s", t.Err)
 	case t.Err == nil:
 		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("webhook delivered: %s", t.Notice.What)
 	case t.Alike > 0:
