@@ -23,6 +23,7 @@ var faults = map[string]string{
 	"codes-not-a-table":   `events.scheduled-maintenance.codes = "now": must be a table of "instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other", each one of "now", "lead", "window", "notify", "ignore"`,
 	"directory-empty":     `runtime_directory = "": must be an absolute path`,
 	"directory-relative":  `state_directory = "lib/nth": must be an absolute path`,
+	"duration-days":       `events.scheduled-maintenance.window = "2d": must be a duration from "0s" to "720h" (use "48h")`,
 	"duration-long":       `events.asg-termination.budget = "100h": must be a duration from "1s" to "48h"`,
 	"duration-negative":   `drain.evict_after = "-1s": must be a duration from "0s" to "1h"`,
 	"duration-number":     `imds.urgent_interval = 500: must be a duration from "100ms" to "30s"`,
@@ -83,6 +84,29 @@ func TestEveryFaultIsNamedInOneLine(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", err, want)
 			}
 		})
+	}
+}
+
+func TestDecode_RefusesLargeAndDeepFiles(t *testing.T) {
+	keys := strings.Repeat("a.", 60)
+	for text, want := range map[string]string{
+		strings.Repeat("#", 1<<20+1): "x: the file must have at most 1 MiB",
+		"\"a\\\"\" = \"]]\" # ]\na = '''\n]'''\nb = " + strings.Repeat("[\"]\", ", 60): "x: line 4: lists, tables or keys are nested more than 50 deep",
+		"a = " + strings.Repeat("{ a = ", 20_000):                                      "x: line 1: lists,",
+		"\n" + keys + "b = 1": "x: line 2: lists,",
+		"[" + keys + "b]":     "x: line 1: lists,",
+	} {
+		cfg := config.Default()
+		if err := config.Decode("x", []byte(text), &cfg); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%.60q: the error is %v, want %s", text, err, want)
+		}
+	}
+	template := strings.Repeat(`[{[{....`, 100)
+	cfg := config.Default()
+	for _, text := range []string{"[webhook]\ntemplate = '" + template + "'", "[webhook]\ntemplate = \"\"\"" + template + "\"\"\"", "# " + template} {
+		if err := config.Decode("x", []byte(text), &cfg); err != nil {
+			t.Errorf("a text with brackets: %v", err)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -59,7 +60,7 @@ func read(sources []Source, tables []Table) error {
 		if s.Passed != "" {
 			continue
 		}
-		data, err := os.ReadFile(s.File)
+		data, err := readFile(s.File)
 		if err != nil {
 			err = fileFault(s.File, err)
 		} else {
@@ -72,6 +73,16 @@ func read(sources []Source, tables []Table) error {
 		}
 	}
 	return joined(faults, usable)
+}
+
+// readFile reads a file, or as much of it as decode needs to refuse it.
+func readFile(name string) ([]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // It was only read.
+	return io.ReadAll(io.LimitReader(file, maxSize+1))
 }
 
 // joined makes one error of the faults: a Degraded if the settings are usable in spite of them.
@@ -133,6 +144,9 @@ func Decode[C any, P Pointer[C]](name string, text []byte, cfg P) error {
 
 // decode reads the text of one file into the fields that the tables describe.
 func decode(name string, text []byte, tables []Table) error {
+	if err := checkLimits(string(text)); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
 	var tree map[string]any
 	meta, err := toml.Decode(string(text), &tree)
 	d := decoder{file: name, tree: tree, settings: map[string]value{}, tables: map[string]bool{}, done: map[string]bool{}, usable: true}

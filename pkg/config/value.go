@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -112,7 +113,7 @@ func list(at *[]string, good func(string) bool, want string) single[[]string] {
 
 // duration is a time.Duration from low to high, in Go's notation.
 func duration(at *time.Duration, low, high time.Duration) value {
-	return single[time.Duration]{at, durationWords(low, high), readDuration(low, high), quoteDuration}
+	return durations[time.Duration]{single[time.Duration]{at, durationWords(low, high), readDuration(low, high), quoteDuration}}
 }
 
 // optionalDuration is a duration, or empty, which is nil.
@@ -130,7 +131,21 @@ func optionalDuration(at **time.Duration, low, high time.Duration) value {
 		}
 		return quoteDuration(*d)
 	}
-	return single[*time.Duration]{at, durationWords(low, high) + `, or ""`, read, show}
+	return durations[*time.Duration]{single[*time.Duration]{at, durationWords(low, high) + `, or ""`, read, show}}
+}
+
+// durations is a duration whose fault says how to write days, which Go's notation does not have.
+type durations[T any] struct{ single[T] }
+
+func (v durations[T]) set(got any, fault faultFunc) {
+	v.single.set(got, func(sub string, got any, want string) {
+		text, _ := got.(string)
+		number, isDays := strings.CutSuffix(text, "d")
+		if days, err := strconv.ParseUint(number, 10, 16); isDays && err == nil {
+			want += fmt.Sprintf(" (use \"%dh\")", 24*days)
+		}
+		fault(sub, got, want)
+	})
 }
 
 func durationWords(low, high time.Duration) string {
