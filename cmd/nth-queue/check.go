@@ -110,7 +110,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 
 // queue checks that the queue exists and can be read, and how it is configured. It receives nothing.
 func (c *check) queue(ctx context.Context, cfg config.Queue, account aws.Config) {
-	q := sqs.New(sqs.Options{URL: cfg.Queue.URL, AWS: account, Visibility: cfg.Queue.Visibility})
+	q := sqs.New(sqs.Options{URL: cfg.Queue.URL, AWS: account, Visibility: visibility})
 	found, allowed, err := q.Check(ctx)
 	switch {
 	case err != nil:

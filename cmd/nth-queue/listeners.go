@@ -110,7 +110,7 @@ func (n *notices) of(node string, entries func() []state.Entry) (told []agent.Li
 		Entries:   entries,
 		Rules:     func() policy.Settings { return *n.rules.Load() },
 		Condition: n.cfg.Condition, Writer: drain.Queue, Events: n.cfg.Events,
-		Source: n.cfg.EventSource, Annotations: n.cfg.EventAnnotations,
+		Source: "nth-queue", Annotations: n.cfg.EventAnnotations,
 		Describe: func(ctx context.Context) map[string]string { return annotationsOf(n.nodes.of(ctx, node)) },
 		Turn:     n.turns.take, Dropped: n.meter.counted().EventsDropped, Trouble: n.trouble,
 	})

@@ -36,6 +36,9 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
+// visibility is how long SQS keeps a message from other consumers at a time. It is extended while the nodes of the message are drained.
+const visibility = 20 * time.Second
+
 // serve wires the service and runs it until ctx ends.
 func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) error {
 	d.SayDegraded()
@@ -69,7 +72,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	reporter := newStatusReporter(cfg, reach.drains, identity, d.Service, log)
 	reporter.degrade(d.Degraded)
 	messages := sqs.New(sqs.Options{
-		URL: cfg.Queue.URL, AWS: asked, Visibility: cfg.Queue.Visibility, DryRun: cfg.DryRun,
+		URL: cfg.Queue.URL, AWS: asked, Visibility: visibility, DryRun: cfg.DryRun,
 		Tell: meter.telling(teller(log)), Trouble: troubled(log, reporter.heard),
 	})
 	notices.nodes.ask = nodes.Describe

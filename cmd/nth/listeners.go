@@ -99,7 +99,7 @@ func (n *notices) addKubernetes(cfg config.Config, from listenerDeps) {
 		DryRun:      cfg.DryRun,
 		Writer:      drain.Host,
 		Events:      cluster.Events,
-		Source:      cluster.EventSource,
+		Source:      "nth",
 		Annotations: cluster.EventAnnotations,
 		Describe:    func(ctx context.Context) map[string]string { return annotationsOf(from.machine.describe(ctx)) },
 		Dropped:     from.counts.EventsDropped,

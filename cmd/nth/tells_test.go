@@ -158,7 +158,7 @@ func TestNothingThatOnlyTellsKeepsNthFromStartingReloadingOrStopping(t *testing.
 			stands: "address already in use",
 		},
 		"credentials": {
-			first:       "[metrics]\nlisten = 'nobody.invalid:9092'\n[webhook]\ntimeout = '1s'\nheaders = { Host = 'a' }\nca_file = '" + at("empty") + "'\n",
+			first:       "[metrics]\nlisten = 'nobody.invalid:9092'\n[webhook]\nheaders = { Host = 'a' }\nca_file = '" + at("empty") + "'\n",
 			second:      "[webhook]\nproxy = 'http://nobody.invalid:1'\n",
 			environment: "CREDENTIALS_DIRECTORY=" + filepath.Dir(at("pipe")),
 			told: []string{

@@ -61,7 +61,6 @@ func Default() Config {
 func DefaultQueue() Queue {
 	return Queue{
 		Common: defaultCommon("nth-queue"),
-		Queue:  SQS{Visibility: 20 * time.Second},
 		Fleet: Fleet{
 			GroupLabel: "topology.kubernetes.io/zone", Unknown: "delete", UncordonStarted: true,
 			TaintEffect: "NoSchedule", CompleteLaunches: true, AfterDrain: "keep",

@@ -62,7 +62,7 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 			Log:              config.Log{Level: "debug", Format: "json"},
 			Kubernetes: config.Kubernetes{
 				Kubeconfig: "/kubeconfig", Source: "bottlerocket", Token: "eks", KeepWarm: 4 * time.Second, Heartbeat: 7 * time.Minute, ToldCluster: config.ToldCluster{
-					Condition: false, Events: false, EventSource: "other.source", EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
+					Condition: false, Events: false, EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
 				},
 			},
 			AWS: config.AWS{Region: "eusc-de-east-1", Endpoint: "http://127.0.0.1:1"},
@@ -73,7 +73,7 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 			},
 			Webhook: config.Webhook{
 				URLFile: "/url", HeadersFile: "/headers", Template: "{{ .Text }}\n", TemplateFile: "/template", CAFile: "/ca",
-				Timeout: 13 * time.Second, Cluster: "prod-1", AtDetection: true, AtClose: true,
+				Cluster: "prod-1", AtDetection: true, AtClose: true,
 			},
 		},
 		HostRoot: "/host",

@@ -3,21 +3,17 @@ package config
 import (
 	"net/url"
 	"strings"
-	"time"
 )
 
 // SQS is the table [queue].
 type SQS struct {
-	URL        string
-	Visibility time.Duration
+	URL string
 }
 
 func (c *SQS) table() Table {
 	return Table{"queue", "The SQS queue that EventBridge, Auto Scaling or SNS fill.", []Setting{
 		{"url", optionalText(&c.URL, isQueueURL, `a queue's URL such as "https://sqs.eu-central-1.amazonaws.com/123456789012/interruptions"`),
 			"The queue's URL, also that of a VPC endpoint: its host is asked. Events of another account than the one in it are not ours. nth-queue does not start without it."},
-		{"visibility", duration(&c.Visibility, 10*time.Second, time.Hour),
-			"How long a message is kept from other consumers at a time. It is extended while its nodes are drained; where a process was killed, another one goes on after that."},
 	}}
 }
 

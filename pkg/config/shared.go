@@ -28,9 +28,9 @@ func defaultCommon(name string) Common {
 		StateDirectory:   "/var/lib/" + name,
 		RuntimeDirectory: "/run/" + name,
 		Log:              Log{Level: "info", Format: "auto"},
-		Kubernetes:       Kubernetes{Token: "auto", ToldCluster: ToldCluster{Condition: true, Events: true, EventSource: name}},
+		Kubernetes:       Kubernetes{Token: "auto", ToldCluster: ToldCluster{Condition: true, Events: true}},
 		Drain:            Drain{Margin: 2 * time.Second, VolumeWait: 20 * time.Second},
-		Webhook:          Webhook{Timeout: 5 * time.Second, AtDetection: true, AtEnd: true, AtClose: true},
+		Webhook:          Webhook{AtDetection: true, AtEnd: true, AtClose: true},
 	}
 }
 
@@ -105,7 +105,6 @@ type Kubernetes struct {
 type ToldCluster struct {
 	Condition        bool
 	Events           bool
-	EventSource      string
 	EventAnnotations map[string]string
 }
 
@@ -135,9 +134,6 @@ func (c *Kubernetes) table(p program) Table {
 			"Maintain the Node's condition `InterruptionPending`."},
 		Setting{"events", boolean(&c.Events),
 			"Write Events about the Node, and about the pods that are evicted, for `kubectl describe` and whoever collects them."},
-		Setting{"event_source", text(&c.EventSource, func(s string) bool { return len(s) <= longestName && component.MatchString(s) },
-			"a name of letters, digits, dashes and dots"),
-			"The component that Events name as their source."},
 		Setting{"event_annotations", annotations(&c.EventAnnotations),
 			"Annotations that every Event gets; of the same name, they go before those of nth."},
 	)
@@ -219,7 +215,6 @@ type Webhook struct {
 	TemplateText           string // the valid one of the two, set after validation; no setting
 	Proxy                  string
 	CAFile                 string
-	Timeout                time.Duration
 	Cluster                string // in the notices
 	AtDetection            bool
 	AtEnd                  bool
@@ -244,8 +239,6 @@ func (c *Webhook) table() Table {
 			"The proxy to go through. Those in the environment are not used. It is never printed."},
 		{"ca_file", optionalFile(&c.CAFile),
 			"Certificates, in PEM, to trust beside the system's."},
-		{"timeout", duration(&c.Timeout, 100*time.Millisecond, time.Minute),
-			"How long one attempt may take. One that fails is repeated, for a day at most."},
 		{"cluster", optionalText(&c.Cluster, func(s string) bool { return len(s) <= longestName && component.MatchString(s) }, "a name of letters, digits, dashes and dots"),
 			"The cluster's name in the notices. Empty is the name in the Node's label `alpha.eksctl.io/cluster-name`, if it has one."},
 		{"at_detection", boolean(&c.AtDetection),

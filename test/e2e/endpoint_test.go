@@ -22,7 +22,7 @@ const secretPath = "/services/T0/B0/hunter2"
 const noticeHeader = "X-Nth-Notice"
 
 // hookSettings are those of tests with a webhook: every notice is "kind outcome".
-const hookSettings = "[webhook]\ntemplate = \"{{ .EventKind }} {{ .Outcome }}\"\nheaders = { Content-Type = \"text/plain\" }\ntimeout = \"1s\"\n"
+const hookSettings = "[webhook]\ntemplate = \"{{ .EventKind }} {{ .Outcome }}\"\nheaders = { Content-Type = \"text/plain\" }\n"
 
 // An endpoint is what people run to be told by a webhook.
 type endpoint struct {

@@ -16,13 +16,11 @@ import (
 // slow pods are there for long enough to do something meanwhile.
 func slow() []lab.Option { return []lab.Option{lab.Grace(8 * time.Second), lab.GoesAtGrace()} }
 
-const shortly = "[queue]\nvisibility = \"10s\"\n"
-
 func TestDuplicatesInAnyOrderDrainEachNodeOnce(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	nodes := s.storm(t, 10, 2, 4*time.Second)
-	const settings = shortly + "[events.rebalance-recommendation]\naction = \"drain\"\n"
+	const settings = "[events.rebalance-recommendation]\naction = \"drain\"\n"
 	leader, standby := s.pair(t, settings)
 	seen := nodes.Watch(t)
 	var messages []string
@@ -43,7 +41,7 @@ func TestAMessageThatIsSeenByOthersTooDrainsItsNodeOnce(t *testing.T) {
 	s := newScene(t)
 	node, id := s.add(t)
 	node.AddPods(t, "pod", 2, slow()...)
-	leader, standby := s.pair(t, shortly)
+	leader, standby := s.pair(t, "")
 
 	s.Send(t, region.Spot(id))
 	awaitEviction(t, s, []*daemon.Daemon{leader})
@@ -63,7 +61,7 @@ func TestAMessageWhoseHandleIsStaleIsDeletedWhenItComesAgain(t *testing.T) {
 	s := newScene(t)
 	node, id := s.add(t)
 	node.AddPods(t, "pod", 2, slow()...)
-	consumer := s.start(t, shortly)
+	consumer := s.start(t, "")
 
 	s.Send(t, region.Spot(id))
 	awaitEviction(t, s, []*daemon.Daemon{consumer})
@@ -86,7 +84,7 @@ func TestAnOutageOfSQSIsOutlived(t *testing.T) {
 	later, second := s.add(t)
 	draining.AddPods(t, "pod", 2, slow()...)
 	later.AddPods(t, "pod", 2)
-	consumer := s.start(t, shortly)
+	consumer := s.start(t, "")
 	s.Send(t, region.Spot(first))
 	awaitEviction(t, s, []*daemon.Daemon{consumer})
 

@@ -47,7 +47,7 @@ func TestAnAPIServerThatIsAwayFromTheStartIsWaitedFor(t *testing.T) {
 	node, id := s.add(t)
 	node.AddPods(t, "pod", 2)
 	way.Fault(faultproxy.Fault{Kind: faultproxy.Refuse})
-	consumer := s.open(t, shortly)
+	consumer := s.open(t, "")
 	s.Send(t, region.Spot(id))
 	consumer.WaitStatus(t, "waiting for the list of Nodes")
 
@@ -72,7 +72,7 @@ func TestAnAPIServerThatIsAwayInTheMidstOfDrainsIsWaitedFor(t *testing.T) {
 			s := newScene(t)
 			way := s.brokenWay(t)
 			nodes := s.storm(t, 5, 2, 5*time.Second)
-			consumer := s.start(t, shortly)
+			consumer := s.start(t, "")
 			seen := nodes.Watch(t)
 			s.Send(t, nodes.Messages()...)
 			awaitEviction(t, s, []*daemon.Daemon{consumer})

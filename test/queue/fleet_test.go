@@ -71,7 +71,7 @@ func TestADryRunWritesAndDeletesNothing(t *testing.T) {
 	node, id := s.add(t)
 	node.AddPod(t, "pod")
 	before := node.Object(t)
-	consumer := s.start(t, "dry_run = true\n"+shortly)
+	consumer := s.start(t, "dry_run = true\n")
 
 	s.Send(t, region.Spot(id))
 

@@ -171,7 +171,7 @@ func TestReloadedSettingsHoldForTheNextMessage(t *testing.T) {
 
 	consumer.Configure(t, "[events.spot-interruption]\naction = \"drian\"\n")
 	consumer.Reload(t)
-	consumer.Configure(t, "[events.spot-interruption]\naction = \"cordon\"\n[queue]\nvisibility = \"30s\"\n")
+	consumer.Configure(t, "[events.spot-interruption]\naction = \"cordon\"\n[fleet]\ngroup_label = \"pool\"\n")
 	consumer.Reload(t)
 	s.Send(t, region.Spot(id))
 
@@ -187,7 +187,7 @@ func TestReloadedSettingsHoldForTheNextMessage(t *testing.T) {
 	}
 	want := []string{
 		"configuration reloaded; changed: events.spot-interruption.action",
-		"restart nth-queue to apply: queue.visibility",
+		"restart nth-queue to apply: fleet.group_label",
 	}
 	if !slices.Equal(said, want) || len(consumer.Logged(systemd.ConfigInvalid)) == 0 {
 		t.Errorf("it said %q, want %q and what is wrong", said, want)

@@ -16,7 +16,7 @@ func TestAMinuteWithoutSQSInTheMidstOfAStormIsOutlived(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	nodes := s.storm(t, 10, 3, 15*time.Second)
-	consumer := s.start(t, shortly)
+	consumer := s.start(t, "")
 	seen := nodes.Watch(t)
 	s.Send(t, nodes.Messages()...)
 	s.Await(t, "all messages are held", func() bool { visible, held := s.Count(t); return visible == 0 && held == 10 })
@@ -46,7 +46,7 @@ func TestAPoisonedMessageIsToldOnceAndEndsInTheDeadLetterQueue(t *testing.T) {
 	letters := s.LeaveToDeadLetters(t, 3)
 	node, id := s.add(t)
 	node.AddPods(t, "pod", 2)
-	consumer := s.start(t, shortly)
+	consumer := s.start(t, "")
 
 	s.Send(t, "what is this?", region.Spot(id))
 
@@ -83,7 +83,7 @@ func TestLeader_IsFollowedByTheStandby(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
 			nodes := s.storm(t, 10, 2, 50*time.Second)
-			leader, standby := s.pair(t, shortly)
+			leader, standby := s.pair(t, "")
 			seen := nodes.Watch(t)
 			s.Send(t, nodes.Messages()...)
 			awaitEviction(t, s, []*daemon.Daemon{leader})

@@ -46,7 +46,7 @@ func (s *scene) startBelow(t *testing.T, first, node *lab.Node) (consumer *daemo
 		})
 	})
 	consumer = daemon.StartQueue(t, daemon.QueueOptions{
-		Kubeconfig: s.kubeconfig, URL: s.QueueURL, Endpoint: s.URL, Settings: shortly,
+		Kubeconfig: s.kubeconfig, URL: s.QueueURL, Endpoint: s.URL,
 		Env: []string{"NODE_NAME=" + node.Name, "POD_NAMESPACE=" + first.Namespace, "POD_NAME=" + pod},
 	})
 	return consumer, pod

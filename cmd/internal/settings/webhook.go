@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/config"
@@ -139,13 +140,16 @@ func Destination(c config.Webhook, name string, given Given) *notify.Destination
 	return &to
 }
 
+// postTimeout is how long one post may take. A post that fails is repeated.
+const postTimeout = 5 * time.Second
+
 // destination returns where the webhook posts to, with or without an address, findings about the credentials for it, and the names of
 // the credentials by their files.
 func destination(c config.Webhook, name string, given Given) (to notify.Destination, found []Finding, names map[string]string) {
 	version, _ := cli.BuildVersion()
 	to = notify.Destination{
 		URL: c.URL, URLFile: c.URLFile, Headers: c.Headers, HeadersFile: c.HeadersFile, Proxy: c.Proxy,
-		CAFile: c.CAFile, Timeout: c.Timeout, UserAgent: name + "/" + version,
+		CAFile: c.CAFile, Timeout: postTimeout, UserAgent: name + "/" + version,
 	}
 	if c.URL != "" && c.URLFile != "" {
 		to.URL, to.URLFile = "", ""
