@@ -57,7 +57,11 @@ func (h Host) dial(ctx context.Context, socket string, o options) (*conn, error)
 	if err == nil {
 		err = c.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Getuid()))})
 	}
-	if err == nil && !o.private {
+	switch {
+	case err != nil:
+	case o.private:
+		err = awaitSystemd(ctx, c)
+	default:
 		err = c.Hello()
 	}
 	if err != nil {
@@ -67,6 +71,22 @@ func (h Host) dial(ctx context.Context, socket string, o options) (*conn, error)
 		return nil, err
 	}
 	return &conn{c, guard, end}, nil
+}
+
+// firstPing is how long systemd has for the first ping. Each that follows has twice as long.
+const firstPing = 10 * time.Millisecond
+
+// awaitSystemd returns when systemd has answered over its private socket. A message that it reads together with the end of the
+// authentication stays in its buffer until the next one comes (seen with systemd 252 and 257).
+func awaitSystemd(ctx context.Context, c *dbus.Conn) error {
+	for limit := firstPing; ; limit *= 2 {
+		waiting, cancel := context.WithTimeout(ctx, limit)
+		err := c.Object(systemdName, systemdPath).CallWithContext(waiting, "org.freedesktop.DBus.Peer.Ping", 0).Err
+		cancel()
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+	}
 }
 
 // close ends the connection.

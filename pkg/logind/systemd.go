@@ -199,14 +199,6 @@ func (h Host) StartTarget(ctx context.Context, target string) error {
 
 // start starts a target, and waits until its job is done: then systemd no longer knows the job.
 func (c *conn) start(ctx context.Context, target string) error {
-	path, _, err := c.unit(ctx, target)
-	if err != nil {
-		return err
-	}
-	before, err := c.lastActive(ctx, path)
-	if err != nil {
-		return err
-	}
 	var job dbus.ObjectPath
 	if err := c.systemd(ctx, "StartUnit", []any{&job}, target, "replace"); err != nil {
 		return err
@@ -215,7 +207,7 @@ func (c *conn) start(ctx context.Context, target string) error {
 		var state string
 		err := c.property(ctx, job, "org.freedesktop.systemd1.Job", "State", &state)
 		if _, gone := errors.AsType[dbus.Error](err); gone {
-			break
+			return c.failures(ctx, target)
 		}
 		if err != nil {
 			return err
@@ -226,42 +218,33 @@ func (c *conn) start(ctx context.Context, target string) error {
 		case <-time.After(jobPoll):
 		}
 	}
-	after, err := c.lastActive(ctx, path)
+}
+
+// failures returns an error with the failed units among those that a target wants or requires. The target itself tells nothing: it
+// stops once nobody needs it, and systemd forgets it then.
+func (c *conn) failures(ctx context.Context, target string) error {
+	path, _, err := c.unit(ctx, target)
 	if err != nil {
 		return err
 	}
-	var state string
-	if err := c.property(ctx, path, unitInterface, "ActiveState", &state); err != nil {
-		return err
-	}
-	if after == before && state != "active" { // It stops at once if nobody else needs it.
-		return errors.New("systemd has not started it; \"systemctl status\" tells why")
-	}
-	return c.wantedFailures(ctx, path)
-}
-
-// lastActive is when a unit was last started, by a clock of systemd's.
-func (c *conn) lastActive(ctx context.Context, path dbus.ObjectPath) (at uint64, err error) {
-	return at, c.property(ctx, path, unitInterface, "ActiveEnterTimestampMonotonic", &at)
-}
-
-// wantedFailures returns an error with the failed units among those that a target wants: a target starts without them.
-func (c *conn) wantedFailures(ctx context.Context, target dbus.ObjectPath) error {
-	var wanted, failed []string
-	if err := c.property(ctx, target, unitInterface, "Wants", &wanted); err != nil {
-		return err
-	}
-	for _, name := range wanted {
-		path, _, err := c.unit(ctx, name)
-		if err != nil {
+	var failed []string
+	for _, dependency := range []string{"Wants", "Requires"} {
+		var names []string
+		if err := c.property(ctx, path, unitInterface, dependency, &names); err != nil {
 			return err
 		}
-		state := ""
-		if err := c.property(ctx, path, unitInterface, "ActiveState", &state); err != nil {
-			return err
-		}
-		if state == "failed" {
-			failed = append(failed, name)
+		for _, name := range names {
+			unit, _, err := c.unit(ctx, name)
+			if err != nil {
+				return err
+			}
+			state := ""
+			if err := c.property(ctx, unit, unitInterface, "ActiveState", &state); err != nil {
+				return err
+			}
+			if state == "failed" {
+				failed = append(failed, name)
+			}
 		}
 	}
 	if len(failed) > 0 {
