@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -146,6 +147,16 @@ func TestPlugin_IsRunBelowTheRootOfTheHost(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("changing the root directory needs root")
 	}
+	built := filepath.Join(t.TempDir(), "below")
+	build := exec.Command("go", "build", "-o", built, "./testdata/below")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the plugin: %v\n%s", err, output)
+	}
+	program, err := os.ReadFile(built)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("PATH", "/usr/bin:/bin")
 	t.Setenv("SSL_CERT_FILE", "/nowhere")
 	for name, command := range map[string]string{
@@ -157,12 +168,8 @@ func TestPlugin_IsRunBelowTheRootOfTheHost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server, root := startAPIServer(t), t.TempDir()
 			place(t, filepath.Join(root, "/etc/kubernetes/kubelet/kubeconfig"), []byte(server.kubeconfig(execUser(t, command+" token -i production"))))
-			self, err := os.ReadFile("/proc/self/exe") // It is linked statically, as a root with nothing else needs it.
-			if err != nil {
-				t.Fatal(err)
-			}
 			for _, at := range []string{"/usr/bin/aws-iam-authenticator", "/etc/kubernetes/kubelet/plugin"} {
-				place(t, filepath.Join(root, at), self)
+				place(t, filepath.Join(root, at), program)
 				if err := os.Chmod(filepath.Join(root, at), 0o700); err != nil {
 					t.Fatal(err)
 				}
@@ -173,7 +180,6 @@ func TestPlugin_IsRunBelowTheRootOfTheHost(t *testing.T) {
 			if err := os.Symlink("/usr/bin/aws-iam-authenticator", filepath.Join(root, "opt", "authenticator")); err != nil {
 				t.Fatal(err)
 			}
-			t.Setenv(pluginVariable, "below")
 			id := identityOf(t, identity.New(identity.Options{Root: root}))
 			if id.Node != "below" || !strings.HasSuffix(id.Credential, filepath.Base(command)) {
 				t.Errorf("identity %+v", id)

@@ -3,7 +3,6 @@ package text
 import (
 	"regexp"
 	"strings"
-	"unicode"
 )
 
 // hidden stands for what was taken out.
@@ -29,12 +28,12 @@ var (
 	awsID     = regexp.MustCompile(`^(i|ami|eni|sg|subnet|vol|vpc)-[0-9a-f]{8,17}$`)
 )
 
-// Redact returns s in one line, with "…" for what is, or looks like, a secret. It is for what libraries and programs say of documents
+// Redact returns s without line breaks, with "…" for what is, or looks like, a secret. It is for what libraries and programs say of documents
 // that have secrets in them, such as a kubeconfig, the URL of a proxy or the output of an exec plugin.
 func Redact(s string) string {
 	s = pemBlock.ReplaceAllString(strings.ToValidUTF8(s, ""), hidden)
 	s = pemEnd.ReplaceAllString(s, hidden)
-	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	s = strings.Join(strings.Fields(s), " ")
 	s = userinfo.ReplaceAllString(s, "${1}"+hidden+"@")
 	s = schemeless.ReplaceAllString(s, "${1}"+hidden+"@")
 	s = header.ReplaceAllString(s, "${1}"+hidden)

@@ -56,7 +56,7 @@ func TestRedact_TakesSecretsOut(t *testing.T) {
 		"JSON":                        {`{"Token": "hunter2", "Code": "Success"}`, `{"Token": "…", "Code": "Success"}`},
 		"YAML":                        {"password: hunter2 found", "password: … found"},
 		"a query":                     {"?X-Amz-Security-Token=hunter2&a=b", "?X-Amz-Security-Token=…&a=b"},
-		"several lines":               {"Unable to\n\n\tread\x00it", "Unable to read it"},
+		"several lines":               {"Unable to\n\n\tread\x00it", "Unable to read\x00it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := text.Redact(c.given)

@@ -1,0 +1,14 @@
+// Command below is an exec plugin that runs below a root directory with nothing else in it: it is linked statically.
+package main
+
+import (
+	"fmt"
+	"os"
+)
+
+func main() {
+	if _, err := os.Stat("/proc/self"); err == nil || len(os.Args) != 4 || os.Getenv("SSL_CERT_FILE") != "" {
+		os.Exit(1)
+	}
+	fmt.Print(`{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1beta1", "status": {"token": "system:node:below"}}`)
+}
