@@ -36,6 +36,7 @@ type notices struct {
 	client  notify.Identity // without a node
 	nodes   *descriptions
 	turns   *turns
+	degrade func(fault string) // adds a fault to the status
 	rules   atomic.Pointer[policy.Settings]
 
 	passing context.Context // of all listeners; it ends after the drains
@@ -53,7 +54,7 @@ func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, t
 		nodes: &descriptions{}, turns: turns,
 	}
 	n.passing, n.stop = context.WithCancel(context.WithoutCancel(ctx))
-	n.webhook = daemon.NewWebhook(&cfg.Common, log, meter.counted(), notify.WebhookOptions{
+	n.webhook = daemon.NewWebhook(&cfg.Common, log, meter.counted(), func(fault string) { n.degrade(fault) }, notify.WebhookOptions{
 		Backlog: backlog,
 		Machine: func(ctx context.Context, node string) notify.Machine { return machineOf(n.nodes.of(ctx, node)) },
 		Node: func(ctx context.Context, node string) (string, map[string]string) {

@@ -181,6 +181,13 @@ func leftAlone(stand fleet.Status) string {
 	return fmt.Sprintf("%d nodes are left alone; ", stand.LeftAlone)
 }
 
+// alsoDegrade adds a fault in the settings.
+func (b *statusReporter) alsoDegrade(fault string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.degraded = append(slices.Clip(b.degraded), fault)
+}
+
 // degrade sets which settings are ignored because they are wrong.
 func (b *statusReporter) degrade(faults []string) {
 	b.mu.Lock()

@@ -71,6 +71,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	})
 	reporter := newStatusReporter(cfg, reach.drains, identity, d.Service, log)
 	reporter.degrade(d.Degraded)
+	notices.degrade = reporter.alsoDegrade
 	messages := sqs.New(sqs.Options{
 		URL: cfg.Queue.URL, AWS: asked, Visibility: visibility, DryRun: cfg.DryRun,
 		Tell: meter.telling(teller(log)), Trouble: troubled(log, reporter.heard),

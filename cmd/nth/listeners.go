@@ -40,6 +40,7 @@ type listenerDeps struct {
 	record   *record.Store
 	machine  *machine
 	alive    func() bool
+	degrade  func(fault string)
 	counts   daemon.Counts
 	log      *logrus.Entry
 }
@@ -153,7 +154,7 @@ func (m *machine) describe(ctx context.Context) imds.Instance {
 
 // addWebhook adds the webhook. Without an address it is idle, as a reload may set one. It also reports a dry run, as such.
 func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
-	webhook := daemon.NewWebhook(&cfg.Common, from.log, from.counts, notify.WebhookOptions{
+	webhook := daemon.NewWebhook(&cfg.Common, from.log, from.counts, from.degrade, notify.WebhookOptions{
 		Machine: func(ctx context.Context, _ string) notify.Machine {
 			i := from.machine.describe(ctx)
 			return notify.Machine{

@@ -60,7 +60,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	node := newLocalNode(borrowed, cfg, balancers(cfg, metadata), h.scripts(cfg))
 	shutdown := newShutdown(cfg, h.system(cfg), bootID, log, board.setNoNotice)
 	hooks := newHooks(metadata, cfg, store, board, meter.counted(), log)
-	notices := newNotices(cfg, listenerDeps{borrowed, store, &machine{ask: metadata.Instance}, liveness.alive, meter.counted(), log})
+	notices := newNotices(cfg, listenerDeps{borrowed, store, &machine{ask: metadata.Instance}, liveness.alive, board.degrade, meter.counted(), log})
 	meter.join(notices, metadata, node)
 	loop := agent.New(agent.Config{
 		Sources:   append(shutdown.sources(), hooks),

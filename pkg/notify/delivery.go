@@ -106,6 +106,13 @@ func (w *Webhook) nextJob(now time.Time) (job func(context.Context), wait time.D
 		w.dropBacklog()
 		return nil, idleWait
 	}
+	if !w.tried {
+		if w.rendering > 0 {
+			return nil, idleWait
+		}
+		w.rendering++
+		return func(context.Context) { w.try(settings) }, 0
+	}
 	q, render, wait := w.next(now)
 	if q == nil {
 		return nil, wait
@@ -125,6 +132,26 @@ func (w *Webhook) nextJob(now time.Time) (job func(context.Context), wait time.D
 	w.lastPost = now
 	probe := w.endpoint.beginProbe(n)
 	return func(ctx context.Context) { w.post(ctx, settings, q, n, now, probe) }, 0
+}
+
+// try tries the template. nth's own takes the place of one that fails.
+func (w *Webhook) try(settings *WebhookSettings) {
+	err := settings.Template.Try(settings.ContentType())
+	w.mu.Lock()
+	w.rendering--
+	current := w.settings == settings
+	if current {
+		w.tried = true
+	}
+	if current && err != nil {
+		own := *settings
+		own.Template, _ = CompileTemplate("", "") // It always compiles.
+		w.settings = &own
+	}
+	w.mu.Unlock()
+	if current && err != nil {
+		w.opts.Degraded(fmt.Errorf("webhook: %w; nth's own template is used", err))
+	}
 }
 
 // dropBacklog drops what was heard while the webhook was off.

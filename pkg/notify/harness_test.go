@@ -348,6 +348,7 @@ type hookRig struct {
 	answer   func(ctx context.Context, text string) error
 	posts    []post
 	tellings []notify.DeliveryResult
+	degraded []string
 
 	settings notify.WebhookSettings
 	change   func(*notify.WebhookOptions)
@@ -371,7 +372,9 @@ func hookedWith(t *testing.T, change func(*notify.WebhookOptions), test func(r *
 		}
 		r := &hookRig{t: t, began: time.Now(), change: change}
 		r.up()
-		r.settings = notify.WebhookSettings{Template: template, Post: r.post, AtDetection: true, AtEnd: true, AtClose: true}
+		r.settings = notify.WebhookSettings{
+			Template: template, ContentType: func() string { return "text/plain" }, Post: r.post, AtDetection: true, AtEnd: true, AtClose: true,
+		}
 		r.start()
 		test(r)
 		r.stop()
@@ -432,6 +435,11 @@ func (r *hookRig) start() {
 		Machine: func(context.Context, string) notify.Machine { return notify.Machine{ID: "i-1"} },
 		Node: func(context.Context, string) (string, map[string]string) {
 			return "ip-10-0-0-1", map[string]string{"team": "web"}
+		},
+		Degraded: func(err error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.degraded = append(r.degraded, err.Error())
 		},
 		Told: func(t notify.DeliveryResult) {
 			r.mu.Lock()

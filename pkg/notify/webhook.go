@@ -128,6 +128,8 @@ type WebhookSettings struct {
 	// Post sends one message; see Destination.Post.
 	Post     func(ctx context.Context, id, text string) error
 	Template *Template
+	// ContentType returns the content type of messages. It may read a file.
+	ContentType func() string
 	// Cluster names the cluster; empty is the name that eksctl has given the Node as a label, if any.
 	Cluster string
 	// AtDetection, AtEnd and AtClose enable the phases Announced, Ended and Over.
@@ -146,6 +148,8 @@ type WebhookOptions struct {
 	Node    func(ctx context.Context, node string) (name string, labels map[string]string)
 	// Told is called with the result of each attempt to deliver a notice, one call at a time.
 	Told func(DeliveryResult)
+	// Degraded is called when a template fails when it is tried, and nth's own takes its place.
+	Degraded func(error)
 	// DryRun marks every notice.
 	DryRun bool
 	// Backlog is how many transitions wait at most until a notice is made of them, and how many notices until they are delivered; 0 is
@@ -178,6 +182,7 @@ type Webhook struct {
 
 	mu       sync.Mutex // for all that follows
 	settings *WebhookSettings
+	tried    bool                   // its template
 	nodes    map[string]*nodeState  // by name; "" is one whose name is not known yet
 	queues   map[string]*eventQueue // by event
 	pods     map[string]*podList    // by event
@@ -273,10 +278,11 @@ func (w *Webhook) queue(id, node string) *eventQueue {
 	return q
 }
 
-// Use replaces the settings; nil turns the webhook off. Undelivered notices go where the new settings say.
+// Use replaces the settings; nil turns the webhook off. Undelivered notices go where the new settings say. Run tries the template before
+// it uses it, which holds up nobody else.
 func (w *Webhook) Use(settings *WebhookSettings) {
 	w.mu.Lock()
-	w.settings = settings
+	w.settings, w.tried = settings, false
 	w.endpoint = endpoint{} // It may be another one.
 	w.mu.Unlock()
 	wake(w.wake)

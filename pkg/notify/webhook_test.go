@@ -285,6 +285,30 @@ func TestWebhook_reports_nothing_again_after_a_restart(t *testing.T) {
 	})
 }
 
+func TestWebhook_posts_by_its_own_template_if_another_fails(t *testing.T) {
+	for name, test := range map[string]struct{ text, want string }{
+		"it fails for one notice": {`{{ if eq .Outcome "drained" }}{{ .Nope }}{{ end }}a`, "webhook: test:1:33: "},
+		"it has no end":           {`{{ range 1000000000 }}{{ end }}a`, "webhook: it does more than a message may take"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hooked(t, func(r *hookRig) {
+				r.useTemplate(test.text)
+				r.hear(state.Announced, "a")
+				posts := r.posted()
+				if len(posts) != 1 || !strings.HasPrefix(posts[0].text, `{"text": "nth: node`) {
+					t.Errorf("posted were %+v", posts)
+				}
+				if len(r.degraded) != 1 || !strings.HasPrefix(r.degraded[0], test.want) || !strings.HasSuffix(r.degraded[0], "; nth's own template is used") {
+					t.Errorf("degraded by %q", r.degraded)
+				}
+				r.useTemplate(plainText)
+				r.hear(state.Done, "a", drain(state.Drained))
+				r.want("a drained")
+			})
+		})
+	}
+}
+
 func TestWebhook_that_is_switched_on_later_reports_from_then_on(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.hook.Use(nil)

@@ -18,8 +18,8 @@ func shipped(t *testing.T, file string) string {
 	return string(text)
 }
 
-// onlyNTH are messages of nth on a node: nth-queue has no kubelet's identity, and is told of hooks by the queue.
-var onlyNTH = []string{"IdentityWaiting", "IdentityFound", "HookFound", "PowerButton", "TargetStateUnknown", "Stalled"}
+// onlyNTH are messages of nth on a node: nth-queue has no kubelet's identity and no record, and hears of hooks from the queue.
+var onlyNTH = []string{"IdentityWaiting", "IdentityFound", "HookFound", "PowerButton", "TargetStateUnknown", "Stalled", "StateTrouble"}
 
 func TestTheCatalogOfNTHQueueExplainsItsMessages(t *testing.T) {
 	t.Parallel()

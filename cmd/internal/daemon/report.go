@@ -30,9 +30,13 @@ func TellStateTrouble(log *logrus.Entry, warnings []error) {
 }
 
 // NewWebhook returns the webhook of a daemon, and logs what becomes of its notices. The options are those that differ between the
-// programs.
-func NewWebhook(cfg *config.Common, log *logrus.Entry, counts Counts, options notify.WebhookOptions) *notify.Webhook {
+// programs. degrade adds a fault to the status.
+func NewWebhook(cfg *config.Common, log *logrus.Entry, counts Counts, degrade func(fault string), options notify.WebhookOptions) *notify.Webhook {
 	options.DryRun = cfg.DryRun
+	options.Degraded = func(err error) {
+		log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("degraded: %s", err)
+		degrade(err.Error())
+	}
 	options.Told = func(t notify.DeliveryResult) {
 		tellDelivery(log, t)
 		counts.Notice(t)

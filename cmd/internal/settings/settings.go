@@ -86,11 +86,11 @@ func (p Program[C, P]) Read(path string) (C, error) {
 // ReadWith is Read with other credentials, and returns the findings about them.
 func (p Program[C, P]) ReadWith(path string, given Given) (C, Findings, error) {
 	cfg, err := p.Files(path)
-	found, err := p.judge(&cfg, err, given)
+	found, err := p.judge(&cfg, err, given, false)
 	return cfg, found, err
 }
 
-// Beside is Read with the credentials that the service gets by its unit. If offline, systemd is not asked.
+// Beside is Read with the credentials that the service gets by its unit, and tries the template of the webhook. If offline, systemd is not asked.
 func (p Program[C, P]) Beside(ctx context.Context, path string, offline bool) (C, Findings, error) {
 	cfg, err := p.Files(path)
 	root := ""
@@ -98,13 +98,13 @@ func (p Program[C, P]) Beside(ctx context.Context, path string, offline bool) (C
 		root = p.Root(&cfg)
 	}
 	unit := Beside(ctx, root, p.Name+".service", offline)
-	found, err := p.judge(&cfg, err, unit.Find)
+	found, err := p.judge(&cfg, err, unit.Find, true)
 	found.Unit = unit
 	return cfg, found, err
 }
 
-// judge validates what the settings name, and adds the faults to the error of reading them.
-func (p Program[C, P]) judge(cfg P, reading error, given Given) (Findings, error) {
+// judge validates what the settings name, and adds the faults to the error of reading them. try is that of Look.
+func (p Program[C, P]) judge(cfg P, reading error, given Given, try bool) (Findings, error) {
 	if _, fatal := Degraded(reading); fatal != nil {
 		return Findings{}, reading
 	}
@@ -112,7 +112,7 @@ func (p Program[C, P]) judge(cfg P, reading error, given Given) (Findings, error
 	if p.Identity != nil {
 		found.Identity = p.Identity(cfg, given)
 	}
-	found.Webhook = Look(&cfg.Base().Webhook, p.Name, given)
+	found.Webhook = Look(&cfg.Base().Webhook, p.Name, given, try)
 	if err := Add(reading, slices.Concat(found.Identity, found.Webhook)); err != nil {
 		return found, cli.ConfigError{Fault: err}
 	}

@@ -15,18 +15,18 @@ import (
 )
 
 // Webhook returns the settings of the webhook; nil if there is no address, or more than one. name is the program's. The table is one that
-// Look has validated: its template is not read again, and the default has replaced an invalid one.
+// Look has validated: its template is not read again, and the default has replaced one that does not compile.
 func Webhook(c config.Webhook, name string, given Given) (*notify.WebhookSettings, error) {
 	to := Destination(c, name, given)
 	if to == nil {
 		return nil, nil
 	}
-	template, err := notify.CompileTemplate("the template", c.TemplateText)
+	template, err := notify.CompileTemplate(cmp.Or(c.TemplateFile, "webhook.template"), c.TemplateText)
 	if err != nil {
 		return nil, err
 	}
 	return &notify.WebhookSettings{
-		Post: to.Post, Template: template, Cluster: c.Cluster, AtDetection: c.AtDetection, AtEnd: c.AtEnd, AtClose: c.AtClose,
+		Post: to.Post, Template: template, ContentType: to.ContentType, Cluster: c.Cluster, AtDetection: c.AtDetection, AtEnd: c.AtEnd, AtClose: c.AtClose,
 	}, nil
 }
 
@@ -88,8 +88,8 @@ func Found(c Credential, before string) Finding {
 }
 
 // Look reads all files and credentials that the table names, even if the address is unknown, and returns its findings. It sets
-// c.TemplateText.
-func Look(c *config.Webhook, name string, given Given) []Finding {
+// c.TemplateText. If try is false, it does not try the template: a daemon does so when it runs.
+func Look(c *config.Webhook, name string, given Given, try bool) []Finding {
 	text, place, textErr := "", "", error(nil)
 	var reading sync.WaitGroup
 	reading.Go(func() { text, place, textErr = templateText(*c) })
@@ -97,6 +97,9 @@ func Look(c *config.Webhook, name string, given Given) []Finding {
 	judged := to.Check()
 	reading.Wait()
 	if textErr == nil {
+		_, textErr = notify.CompileTemplate(place, text)
+	}
+	if textErr == nil && try {
 		textErr = notify.TryTemplate(place, text, to.ContentType())
 	}
 	if textErr != nil {
