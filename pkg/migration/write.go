@@ -117,20 +117,26 @@ func (s Settings) convert() (lines []origin, remarks []string, err error) {
 			}
 		}
 	}
-	for _, key := range s.chart {
-		if strings.HasSuffix(strings.ToLower(key), "affinity") || strings.HasSuffix(strings.ToLower(key), "nodeselector") {
-			s.remarks = append(s.remarks, key+": nth runs where its image or package is; `life_cycles` in [imds] can leave instances out")
-			break
-		}
+	return lines, append(remarks, s.unconverted()...), errors.Join(faults...)
+}
+
+// unconverted are the remarks about what has no rule.
+func (s Settings) unconverted() []string {
+	remarks := slices.Clone(s.remarks)
+	placed := slices.IndexFunc(s.chart, func(key string) bool {
+		key = strings.ToLower(key)
+		return strings.HasSuffix(key, "affinity") || strings.HasSuffix(key, "nodeselector")
+	})
+	if placed >= 0 {
+		remarks = append(remarks, s.chart[placed]+": nth runs where its image or package is; `life_cycles` in [imds] can leave instances out")
 	}
 	if len(s.chart) > 0 {
-		s.remarks = append(s.remarks, strings.Join(s.chart, ", ")+": about the pod or its objects, or unknown")
+		remarks = append(remarks, strings.Join(s.chart, ", ")+": about the pod or its objects, or unknown")
 	}
-	slices.Sort(s.unknown)
-	for _, name := range slices.Compact(s.unknown) {
-		s.remarks = append(s.remarks, name+": not a setting of aws-node-termination-handler that nth knows")
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(s.unknown))) {
+		remarks = append(remarks, name+": not a setting of aws-node-termination-handler that nth knows")
 	}
-	return lines, append(remarks, s.remarks...), errors.Join(faults...)
+	return remarks
 }
 
 // apply applies one rule. The remark says why there are no lines; the error completes the sentence "SETTING must be ...".
