@@ -15,10 +15,11 @@ var (
 	pemEnd     = regexp.MustCompile(`(?s)\A.*-----END [A-Z0-9 ]*-----`)
 	userinfo   = regexp.MustCompile(`(://)\S*@`)
 	schemeless = regexp.MustCompile(`(^|[\s"'(=])[^\s"'/@:]+:[^\s/@][^\s@]*@`)
-	named      = regexp.MustCompile(`(?i)([\w-]*(?:password|passwd|secret|token|api[-_]?key|key-data)[\w-]*(?:=|"?:\s*["']|:\s+))[^\s"',;&]+`)
-	header     = regexp.MustCompile(`(?i)((?:authorization|cookie|x-[a-z-]+):\s*)(?:(?:bearer|basic)\s+)?\S+`)
-	scheme     = regexp.MustCompile(`(?i)\b(bearer\s+)\S+`)
-	beginning  = regexp.MustCompile(`\b(?:xox[a-z]-|gh[pousr]_|glpat-|AKIA|ASIA|eyJ|k8s-aws-v1\.)[\w.+/=%-]*`)
+	named      = regexp.MustCompile(`(?i)([\w-]*(?:password|passwd|secret|token|api[-_]?key|key-data)[\w-]*["']?\s*[:=]\s*(?:[|>]-?\s+)?)` +
+		`(?:(")(?:\\.|[^"\\])*|(')[^']*|[^\s"',;&]+)`)
+	header    = regexp.MustCompile(`(?i)((?:authorization|cookie|x-[a-z-]+):\s*)(?:[\w-]+\s+|(?:\S+;\s+)*)\S+`)
+	scheme    = regexp.MustCompile(`(?i)\b(bearer\s+)\S+`)
+	beginning = regexp.MustCompile(`\b(?:xox[a-z]-|gh[pousr]_|glpat-|AKIA|ASIA|eyJ|k8s-aws-v1\.)[\w.+/=%-]*`)
 )
 
 // candidate is a name of a host, which is never a secret, or what may be one.
@@ -37,7 +38,7 @@ func Redact(s string) string {
 	s = userinfo.ReplaceAllString(s, "${1}"+hidden+"@")
 	s = schemeless.ReplaceAllString(s, "${1}"+hidden+"@")
 	s = header.ReplaceAllString(s, "${1}"+hidden)
-	s = named.ReplaceAllString(s, "${1}"+hidden)
+	s = named.ReplaceAllString(s, "${1}${2}${3}"+hidden)
 	s = scheme.ReplaceAllString(s, "${1}"+hidden)
 	s = beginning.ReplaceAllString(s, hidden)
 	return candidate.ReplaceAllStringFunc(s, redactWord)
