@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/textproto"
 	"net/url"
@@ -115,7 +116,7 @@ func (d Destination) Post(ctx context.Context, id, text string) error {
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader([]byte(text)))
 	if err != nil {
-		return withoutSecrets(err, target, headers)
+		return withoutSecrets(err)
 	}
 	request.Header = headers
 	if host := headers.Get("Host"); host != "" {
@@ -125,7 +126,7 @@ func (d Destination) Post(ctx context.Context, id, text string) error {
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	answer, err := client.Do(request)
 	if err != nil {
-		return withoutSecrets(err, target, headers)
+		return withoutSecrets(err)
 	}
 	defer func() { _ = answer.Body.Close() }()
 	_, _ = io.CopyN(io.Discard, answer.Body, 4<<10) // Only the status is of interest.
@@ -288,31 +289,23 @@ func (d Destination) proxy() (*url.URL, error) {
 	return proxy, nil
 }
 
-// withoutSecrets returns the error of a request without the URL and the headers.
-func withoutSecrets(err error, target *url.URL, headers http.Header) error {
+// withoutSecrets says why a request failed. Errors about an answer quote it, and it may repeat the URL and the headers, or a part of
+// them, in its own spelling. So only errors are shown that no answer words: those of connections, of TLS and of an end.
+func withoutSecrets(err error) error {
 	if outer, ok := errors.AsType[*url.Error](err); ok {
 		if outer.Timeout() {
 			return errors.New("no answer in time")
 		}
 		err = outer.Err
 	}
-	text := err.Error()
-	secrets := []string{target.String(), target.RequestURI(), target.Path, target.RawQuery}
-	if target.User != nil {
-		password, _ := target.User.Password()
-		secrets = append(secrets, target.User.String(), password)
+	_, ofConnection := errors.AsType[*net.OpError](err)
+	shown := slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, context.Canceled, http.ErrSchemeMismatch}, func(known error) bool {
+		return errors.Is(err, known)
+	})
+	if !ofConnection && !shown && !strings.HasPrefix(err.Error(), "tls: ") {
+		return errors.New("the request, its answer or that of a proxy is not as HTTP wants it")
 	}
-	for name, values := range headers {
-		if name != "Content-Type" && name != "User-Agent" {
-			secrets = append(secrets, values...)
-		}
-	}
-	for _, secret := range secrets {
-		if len(secret) > 1 {
-			text = strings.ReplaceAll(text, secret, "(not shown)")
-		}
-	}
-	return errors.New(text)
+	return errors.New(err.Error())
 }
 
 // The paths that people name for the webhook can be anything: a pipe that nobody writes to, a device, a file on a
