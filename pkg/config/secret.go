@@ -56,5 +56,6 @@ func isEndpoint(s string) bool {
 
 func isProxy(s string) bool {
 	u, err := url.Parse(s)
-	return err == nil && u.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "tcp"}, u.Scheme)
+	password := err == nil && strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") // one with a slash, which would be the host
+	return err == nil && !password && u.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "tcp"}, u.Scheme)
 }

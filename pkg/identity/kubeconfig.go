@@ -45,7 +45,7 @@ func parse(document []byte, path, root string) (kubeconfig, error) {
 		return kubeconfig{}, explain(document)
 	}
 	if proxy := k.cluster.ProxyURL; proxy != "" {
-		if found, err := url.Parse(proxy); err != nil || !slices.Contains([]string{"http", "https", "socks5"}, found.Scheme) {
+		if found, err := url.Parse(proxy); err != nil || hidesUser(found) || !slices.Contains([]string{"http", "https", "socks5"}, found.Scheme) {
 			return kubeconfig{}, errProxy
 		}
 	}
@@ -77,7 +77,7 @@ func (k kubeconfig) resolve(path, root string) {
 
 var (
 	errProxy = errors.New("the cluster's proxy-url is no address of a proxy: it must begin with http://, https:// or socks5://, " +
-		"and have a % in the password written as %25")
+		"and have each of %, /, ? and # in the password escaped, such as % as %25")
 	errServer = errors.New("the cluster's server is no address of an API server, such as https://10.0.0.1:6443")
 )
 

@@ -88,11 +88,19 @@ func (p Proxy) For(server string) string {
 	return (&url.URL{Scheme: found.Scheme, Host: found.Host}).String()
 }
 
-// find applies the rules of net/http.
+// find applies the rules of net/http, but passes over an address of which a part of the user or password would be the host.
 func (p Proxy) find(server *url.URL) (*url.URL, error) {
 	rules := httpproxy.Config{HTTPProxy: p.HTTP, HTTPSProxy: p.HTTPS, NoProxy: p.None}
-	return rules.ProxyFunc()(server)
+	found, err := rules.ProxyFunc()(server)
+	if found != nil && hidesUser(found) {
+		return nil, nil
+	}
+	return found, err
 }
+
+// hidesUser reports whether the host of a URL is a part of a user or password, as it is if one of the two has a slash, a question mark
+// or a number sign. The host is shown, and looked up.
+func hidesUser(u *url.URL) bool { return strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") }
 
 // environment returns the variables that make another program use the proxy.
 func (p Proxy) environment() []string {

@@ -190,14 +190,18 @@ func TestAnAddressIsReadAsGoDoesAndToldWithoutUserAndPassword(t *testing.T) {
 	}{
 		"http://robot:hunter2%@proxy.test:3128":   {"", true}, // a percent sign that was not escaped
 		"http://robot:hunter2%zz@proxy.test:3128": {"", true},
-		"http://robot:hunter2@proxy .test:3128":   {"http://http:", false},
+		"http://robot:hunter2@proxy .test:3128":   {"", true}, // which Go takes for a path on the host "http"
 		"robot:hunter2@proxy .test:3128":          {"what is no address of one", false},
 		"http://robot:hunter2%25@proxy.test:3128": {"http://proxy.test:3128", false},
+		"http://robot:1/hunter2@proxy.test:3128":  {"", true}, // which Go takes for the host "robot:1"
+		"hunter2/1@proxy.test:3128":               {"", true},
+		"robot:1?hunter2@proxy.test:3128":         {"", true},
+		"http://robot:1#hunter2@proxy.test:3128":  {"", true},
 		"robot:hunter2@proxy.test:3128":           {"http://proxy.test:3128", false},
 		"proxy.test":                              {"http://proxy.test", false},
 		"socks5://robot:hunter2@proxy.test":       {"socks5://proxy.test", false},
-		"http://robot:hunter2@[proxy.test":        {"http://http:", false}, // which Go takes for a path on the host "http"
-		"http://robot:hunter2@proxy.test:31x8":    {"http://http:", false},
+		"http://robot:hunter2@[proxy.test":        {"", true},
+		"http://robot:hunter2@proxy.test:31x8":    {"", true},
 	} {
 		proxy := identity.ProxyOf([]string{"HTTPS_PROXY=" + address, "HTTP_PROXY=http://proxy.test"}, "kubelet.service")
 		if got := proxy.For("https://apiserver.test"); got != test.shown {
@@ -219,6 +223,7 @@ func TestAProxyOfTheKubeconfigThatIsNoneIsToldWithoutUserAndPassword(t *testing.
 	server := startAPIServer(t)
 	for _, address := range []string{
 		"http://robot:hunter2%@proxy.test", "http://robot:hunter2@[proxy.test", "robot:hunter2@proxy.test", "ftp://robot:hunter2@proxy.test",
+		"http://hunter2/1@proxy.test",
 	} {
 		text := strings.Replace(server.kubeconfig(tokenUser("system:node:a")), `"server":`, fmt.Sprintf(`"proxy-url": %q, "server":`, address), 1)
 		path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(text))

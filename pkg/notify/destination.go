@@ -276,7 +276,8 @@ func (d Destination) proxy() (*url.URL, error) {
 		return nil, nil
 	}
 	proxy, err := url.Parse(d.Proxy)
-	if err != nil || proxy.Hostname() == "" {
+	// A password with a slash would be the host, which errors name.
+	if err != nil || proxy.Hostname() == "" || strings.Contains(proxy.Path+proxy.RawQuery+proxy.Fragment, "@") {
 		return nil, errors.New("the proxy is no URL such as \"http://proxy.example:3128\"")
 	}
 	switch proxy.Scheme {
