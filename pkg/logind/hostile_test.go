@@ -2,9 +2,12 @@ package logind_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -275,6 +278,34 @@ func peakMemory(t *testing.T, pid int) int64 {
 		t.Fatal(err)
 	}
 	return kib << 10
+}
+
+// Any user can keep the bus busy with connections that never say who they are (max_incomplete_connections).
+func TestSource_HearsShutdownsWhileNobodyCanConnect(t *testing.T) {
+	r := holdingRig(t)
+	var first net.Conn
+	for range 70 {
+		silent, err := net.Dial("unix", r.bus.socket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = silent.Close() })
+		first = cmp.Or(first, silent)
+	}
+	if _, err := r.bus.host().Delay(t.Context()); err == nil {
+		t.Fatal("the bus can be connected to")
+	}
+	for range 2 { // Each ends with another call of Inhibit.
+		r.logind.prepare(t, true)
+		r.announced(t)
+		r.source.Release(event.Shutdown)
+		r.logind.prepare(t, false)
+		r.nothing(t)
+	}
+	_ = first.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if _, err := io.Copy(io.Discard, first); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the shutdowns were only heard when the bus had hung up (%v)", err)
+	}
 }
 
 // The bus that a connection is made to may answer anything, or nothing.

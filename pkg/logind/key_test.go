@@ -250,6 +250,23 @@ func TestKey_IsReleasedWhenItIsNotRead(t *testing.T) {
 	}
 }
 
+// Any user may take locks until logind has no more of them (InhibitorsMax).
+func TestLock_RefusedLeavesTheKeyAndShutdownsToNth(t *testing.T) {
+	r := newRig(t)
+	r.logind.noSleep = true
+	r.source.ListenToKey(true)
+	r.bus.start(t)
+	r.logind.join(t)
+	r.run(t)
+	if !next(t, r.keyHeld) {
+		t.Error("the power key is not held")
+	}
+	r.mustHave(t, "shutdown", 1, 1)
+	if err := next(t, r.off); err == nil {
+		t.Error("it is not said that a lock is refused")
+	}
+}
+
 func TestKey_RefusedLeavesShutdownsHeard(t *testing.T) {
 	r, _ := keyRig(t)
 	r.logind.set(func(l *standIn) { l.noKey = true })

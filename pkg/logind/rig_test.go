@@ -150,6 +150,7 @@ type standIn struct {
 	powerOffs int    // how often it was asked for
 	refuses   bool   // to power off
 	noKey     bool   // it grants no lock on the power key
+	noSleep   bool   // it grants no lock on the sleep
 	pipes     []pipe // one for each lock that was taken
 }
 
@@ -228,7 +229,7 @@ func (l *standIn) inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error
 		return 0, dbus.NewError(loginName+".OperationInProgress", []any{"the operation is already running"})
 	}
 	modes := map[string]string{"shutdown": "delay", "sleep": "delay", "handle-power-key": "block"}
-	if who != "nth" || why == "" || mode != modes[what] || l.noKey && mode == "block" {
+	if who != "nth" || why == "" || mode != modes[what] || l.noKey && mode == "block" || l.noSleep && what == "sleep" {
 		return 0, dbus.MakeFailedError(fmt.Errorf("refusing a lock of %q for %q, for %q, mode %q", what, who, why, mode))
 	}
 	read, write, err := os.Pipe()

@@ -37,7 +37,7 @@ type Options struct {
 	// Margin is how much of the available time is not used.
 	Margin time.Duration
 	// Holding, if set, is called when the locks have been taken, and when logind's longest delay has changed or is known
-	// again. Off, if set, is called with the reason when logind cannot be reached, once for each outage.
+	// again. Off, if set, is called with the reason when logind cannot be reached or refuses a lock, once for each outage.
 	Holding func(delay time.Duration)
 	Off     func(error)
 	// Key is set if nth may answer the power key.
@@ -55,6 +55,7 @@ type Source struct {
 
 	key     key
 	press   press
+	wrong   time.Time     // since when a lock or logind is missing; zero if neither is
 	resumed bool          // systemd was asked for a press that an earlier process was answering
 	wake    chan struct{} // logind has to be queried
 	moved   chan struct{} // the press has changed
@@ -116,18 +117,17 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	var answering sync.WaitGroup
 	answering.Go(func() { s.answerKey(ctx) })
 	defer answering.Wait()
-	pause, longest, since := firstBackoff, absentBackoff, time.Time{}
+	pause, longest := firstBackoff, absentBackoff
+	s.wrong = time.Unix(0, 0) // A bus that is missing from the start is reported at once.
 	for {
 		met, err := s.session(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if met {
-			pause, longest, since = firstBackoff, lostBackoff, time.Now()
+			pause, longest = firstBackoff, lostBackoff
 		}
-		if time.Since(since) >= quietFor {
-			s.off(err)
-		}
+		s.note(err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -154,14 +154,25 @@ func (s *Source) session(ctx context.Context) (met bool, err error) {
 		return false, err
 	}
 	for {
-		if err := s.look(ctx, c); err != nil {
+		m, err := c.manager(ctx)
+		if err != nil {
 			return met, err
 		}
 		met = true
+		interval := lookInterval
+		switch err := s.look(ctx, m); {
+		case ctx.Err() != nil:
+			return met, err
+		case err != nil: // What is announced is still heard.
+			s.note(err)
+			interval = lostBackoff
+		default:
+			s.wrong = time.Time{}
+		}
 		for _, wait := range []struct {
 			wake <-chan struct{}
 			most time.Duration
-		}{{nil, lookPause}, {s.wake, lookInterval}} {
+		}{{nil, lookPause}, {s.wake, interval}} {
 			select {
 			case <-c.Context().Done():
 				return met, errLost
@@ -172,24 +183,23 @@ func (s *Source) session(ctx context.Context) (met bool, err error) {
 	}
 }
 
-// look queries logind, announces or withdraws events, and takes locks.
-func (s *Source) look(ctx context.Context, c *conn) error {
-	m, err := c.manager(ctx)
-	if err != nil {
-		return err
-	}
-	news := false
+// look announces or withdraws events and takes locks, by what logind says of itself. The error is about a lock. All calls together have
+// callTimeout, as nothing is heard meanwhile.
+func (s *Source) look(ctx context.Context, m manager) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	news, refused := false, error(nil)
 	for _, h := range s.holds {
 		taken, err := s.settle(ctx, h, m)
-		if err != nil {
-			return err
-		}
-		news = news || taken
+		news, refused = news || taken, errors.Join(refused, err)
 	}
 	if m.preparing[shutdownLock] {
 		return nil
 	}
 	s.holdKey(ctx, m.powerKey)
+	if refused != nil {
+		return refused
+	}
 	s.mu.Lock()
 	news = news || s.told != m.delay
 	s.told = m.delay // even if it is 0, which means that locks have no effect
@@ -323,8 +333,14 @@ func (s *Source) deliver(h *hold) {
 	}
 }
 
-// off reports once that logind cannot be reached.
-func (s *Source) off(err error) {
+// note reports what is missing, once, if it is for long.
+func (s *Source) note(err error) {
+	if s.wrong.IsZero() {
+		s.wrong = time.Now()
+	}
+	if time.Since(s.wrong) < quietFor {
+		return
+	}
 	s.mu.Lock()
 	said := s.told < 0
 	s.told = -1
