@@ -52,9 +52,12 @@ func Visible(s string, limit int) string {
 	return shown.String()
 }
 
-// invisible also reports U+FFFD, which stands for a byte that is not UTF-8.
-func invisible(r rune) bool { return r == utf8.RuneError || r != ' ' && !unicode.IsPrint(r) }
+// invisible also reports U+FFFD, which stands for a byte that is not UTF-8, and letters without a shape, such as U+3164.
+func invisible(r rune) bool {
+	return r == utf8.RuneError || r != ' ' && (!unicode.IsPrint(r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r))
+}
 
+// escape returns one rune, or one byte, as a Go escape.
 func escape(s string) string {
 	if s == string(utf8.RuneError) {
 		return s

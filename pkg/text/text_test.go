@@ -18,6 +18,7 @@ func TestVisible_shows_what_cannot_be_seen(t *testing.T) {
 		{"terminal escapes", "\x1b[2J\x1b]0;title\a\u009b1m\x7f", `\x1b[2J\x1b]0;title\a\u009b1m\x7f`},
 		{"direction of writing", "a\u202eb\u2066c\u200fd", `a\u202eb\u2066c\u200fd`},
 		{"separators", "a\u2028b\u2029c\u00a0d\ufeffe", `a\u2028b\u2029c\u00a0d\ufeffe`},
+		{"letters that nobody sees", "web\u3164\u115f\uffa0\u034f-0", `web\u3164\u115f\uffa0\u034f-0`},
 		{"not UTF-8", "a\xff\xc3(b", `a\xff\xc3(b`},
 		{"the replacement character itself", "a\ufffdb", "a\ufffdb"},
 	} {
