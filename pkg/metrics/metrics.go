@@ -68,7 +68,7 @@ type Metrics struct {
 	drains map[string]*drainProgress // the current drains, by node
 	// own has the series of nth, and process those of any Go program, which do not belong in the file.
 	own, process *prometheus.Registry
-	encoding     sync.Mutex // held while an answer is encoded
+	encoding     chan struct{} // has an element while an answer is encoded
 	// changed has an element if something has changed since the file was written.
 	changed                chan struct{}
 	listenFault, fileFault faultReporter
@@ -77,7 +77,7 @@ type Metrics struct {
 // New returns a Metrics that has counted nothing yet.
 func New(opts Options) *Metrics {
 	m := &Metrics{
-		opts: opts, began: time.Now(), changed: make(chan struct{}, 1),
+		opts: opts, began: time.Now(), encoding: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		own: prometheus.NewRegistry(), process: prometheus.NewRegistry(), drains: map[string]*drainProgress{},
 	}
 	m.listenFault.report, m.fileFault.report = opts.Trouble, opts.Trouble

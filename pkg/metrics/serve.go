@@ -87,7 +87,7 @@ func (m *Metrics) Handler() http.Handler {
 // answerMetrics encodes one answer at a time, and writes it when it is whole: a slow reader holds up nobody.
 func (m *Metrics) answerMetrics(w http.ResponseWriter, r *http.Request) {
 	format := expfmt.Negotiate(r.Header)
-	text, err := m.encode(format)
+	text, err := m.encode(r.Context(), format)
 	if err != nil {
 		http.Error(w, fmt.Sprintf("gathering metrics: %v", err), http.StatusInternalServerError)
 		return
@@ -96,9 +96,15 @@ func (m *Metrics) answerMetrics(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text) // The reader may be gone.
 }
 
-func (m *Metrics) encode(format expfmt.Format) ([]byte, error) {
-	m.encoding.Lock()
-	defer m.encoding.Unlock()
+// encode returns an answer, once it is its turn. The context is the request's: it ends when the client hangs up, or when a newer one gets its
+// place.
+func (m *Metrics) encode(ctx context.Context, format expfmt.Format) ([]byte, error) {
+	select {
+	case m.encoding <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-m.encoding }()
 	families, err := prometheus.Gatherers{m.own, m.process}.Gather()
 	if err != nil {
 		return nil, err

@@ -186,6 +186,31 @@ func TestListen_answers_beside_idle_and_slow_connections(t *testing.T) {
 	}
 }
 
+// A request costs the more the longer it waits for the others, also when its client has hung up.
+func TestListen_ForgetsRequestsWhoseClientIsGone(t *testing.T) {
+	address := somewhere()
+	m := metrics.New(metrics.Options{Listen: address})
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	ended.Go(func() { m.Run(ctx) })
+	defer ended.Wait()
+	defer cancel()
+	_ = await(t, address).Close()
+	most := 0
+	for range 10_000 {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n") // It may be closed for another one.
+		_ = conn.Close()
+		most = max(most, runtime.NumGoroutine())
+	}
+	if most > 1000 {
+		t.Errorf("%d goroutines were there at once, want a few for each of 128 connections", most)
+	}
+}
+
 func TestHealthIsLostWithTheLoopAndComesBackWithIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
