@@ -18,7 +18,7 @@ import (
 
 // The limits of the listener. Clients must not use up the memory or the file descriptors of a drain, and not keep others from the probes.
 const (
-	maxConnections  = 128     // beyond that, the oldest is closed
+	maxConnections  = 128     // beyond that, one of the address that has most is closed
 	headerLimit     = 8 << 10 // bytes
 	readTimeout     = 5 * time.Second
 	writeTimeout    = 10 * time.Second
@@ -122,8 +122,8 @@ func (m *Metrics) encode(ctx context.Context, format expfmt.Format) ([]byte, err
 	return text.Bytes(), err
 }
 
-// boundedListener keeps maxConnections open: a new connection closes the oldest one. So a probe, which opens one and is answered at
-// once, is served however many connections are idle or slow.
+// boundedListener keeps maxConnections open: a new connection closes the oldest of the address that has most. So a probe, which opens one
+// and is answered at once, is served however many connections are idle or slow, and however fast another machine opens them.
 type boundedListener struct {
 	net.Listener
 
@@ -135,6 +135,7 @@ type boundedListener struct {
 type boundedConn struct {
 	net.Conn
 	listener *boundedListener
+	from     string // the client's address, without the port
 }
 
 // Accept implements net.Listener.
@@ -143,18 +144,28 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &boundedConn{accepted, l}
-	var oldest *boundedConn
+	from, _, _ := net.SplitHostPort(accepted.RemoteAddr().String()) // It has a port.
+	c := &boundedConn{accepted, l, from}
+	var tooMany *boundedConn
 	l.mu.Lock()
 	if len(l.open) >= maxConnections {
-		oldest = l.open[0]
+		tooMany = l.oldestOfMost()
 	}
 	l.open = append(l.open, c)
 	l.mu.Unlock()
-	if oldest != nil {
-		_ = oldest.Close()
+	if tooMany != nil {
+		_ = tooMany.Close()
 	}
 	return c, nil
+}
+
+// oldestOfMost returns the oldest connection of the address that has most. The mutex is held.
+func (l *boundedListener) oldestOfMost() *boundedConn {
+	counts := map[string]int{}
+	for _, c := range l.open {
+		counts[c.from]++
+	}
+	return slices.MaxFunc(l.open, func(a, b *boundedConn) int { return counts[a.from] - counts[b.from] })
 }
 
 // Close implements net.Conn.

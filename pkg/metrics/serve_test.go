@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -184,6 +185,42 @@ func TestListen_answers_beside_idle_and_slow_connections(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestListen_ClosesConnectionsOfWhoHasMost(t *testing.T) {
+	address := somewhere()
+	m := metrics.New(metrics.Options{Listen: address})
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	ended.Go(func() { m.Run(ctx) })
+	defer ended.Wait()
+	defer cancel()
+	const request = "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
+	ask := func(conn net.Conn) {
+		t.Helper()
+		if _, err := io.WriteString(conn, request); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(answer.Body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scraper := await(t, address)
+	ask(scraper)
+	other := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	for range 300 {
+		conn, err := other.DialContext(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		ask(conn)
+	}
+	ask(scraper)
 }
 
 // A request costs the more the longer it waits for the others, also when its client has hung up.
