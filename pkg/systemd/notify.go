@@ -14,6 +14,8 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
+
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // Notifier notifies the service manager, over the socket in $NOTIFY_SOCKET, as sd_notify(3) does. Without a socket it does
@@ -47,7 +49,7 @@ func (n *Notifier) Reloading() {
 // Status sets the line that "systemctl status" shows. The same status again is not sent.
 func (n *Notifier) Status(format string, args ...any) {
 	// A newline would begin another assignment.
-	status := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")
+	status := text.Visible(strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " "), text.Line)
 	n.mu.Lock()
 	changed := status != n.status
 	n.status = status

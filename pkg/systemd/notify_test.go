@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -96,6 +97,13 @@ func TestAStatusIsOneLineWhateverItIsMadeOf(t *testing.T) {
 	var n systemd.Notifier
 	n.Status("refused: %s", "no\nMAINPID=1\n")
 	m.expect("STATUS=refused: no MAINPID=1")
+	n.Status("refused: \x1b[2J\u202e\xff") // systemd ignores what is not UTF-8, and shows the rest as it is.
+	m.expect(`STATUS=refused: \x1b[2J\u202e\xff`)
+	n.Status("%s", strings.Repeat("a", 1<<20)) // No datagram is so long.
+	m.expect("STATUS=" + strings.Repeat("a", 1021) + "…")
+	if err := n.Err(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestAStatusThatWasNotHeardIsSaidAgain(t *testing.T) {
