@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/BurntSushi/toml"
+
+	redact "github.com/nth-project/nth/pkg/text"
 )
 
 // maxShown is how many characters of a wrong value an error repeats.
@@ -94,11 +96,11 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// render shows a wrong value much as it was written, on one line and shortened.
+// render shows a wrong value much as it was written, on one line, shortened, and without the password of a URL.
 func render(v any) string {
 	switch v := v.(type) {
 	case string:
-		return strconv.Quote(cut(v))
+		return strconv.Quote(cut(redact.Redact(v)))
 	case time.Time:
 		return v.Format(time.RFC3339)
 	case []any:

@@ -79,6 +79,8 @@ func TestASecretInTheWrongPlaceIsInNoError(t *testing.T) {
 		"webhook = 'hunter'", "webhook = ['hunter']", "[[webhook]]\nurl = 'hunter'", "webhook = { url = hunter }", "webhook.url = hunter",
 		"\"webhook\" = { url = hunter }", "webhook.'https://hooks.test/hunter' = 1",
 		"[imds]\nendpoint = hunter", "hunter = hunter", "[log]\nlevel = 'hunter\n", "token: hunter", // a secret in the wrong place
+		"[imds]\nendpoint = 'http://me:hunter@a:b'", "[aws]\nendpoint = 'https://me:hunter@'", "[kubernetes]\nkubeconfig = 'https://me:hunter@a'",
+		"[imds]\nlife_cycles = ['http://me:hunter@a']",
 		"[webhook.'https://hooks.test/hunter']\n[webhook.'https://hooks.test/hunter']",
 		"[webhook]\nurl = 'https://hooks.test'\n[headers]\nAuthorization = hunter", "[webhook.'https://hooks.test/hunter']\na = true",
 	}
