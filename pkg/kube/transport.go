@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptrace"
 	"sync"
@@ -101,13 +102,41 @@ func (l *leaving) RoundTrip(request *http.Request) (*http.Response, error) {
 	l.mu.Unlock()
 	began := time.Now()
 	response, err := used.RoundTrip(request)
+	failed := func() {
+		if !errors.Is(context.Cause(request.Context()), context.Canceled) || time.Since(began) >= Read {
+			l.note(used, request.Method, false)
+		}
+	}
 	switch {
-	case err == nil:
-		l.note(used, request.Method, response.StatusCode < http.StatusInternalServerError && response.StatusCode != http.StatusUnauthorized)
-	case !errors.Is(context.Cause(request.Context()), context.Canceled) || time.Since(began) >= Read:
+	case err != nil:
+		failed()
+	case response.StatusCode >= http.StatusInternalServerError || response.StatusCode == http.StatusUnauthorized:
 		l.note(used, request.Method, false)
+	case request.URL.Query().Get("watch") == "": // A watch that is opened says nothing of other requests: it comes from a cache.
+		response.Body = &judged{ReadCloser: response.Body, failed: failed, well: func() { l.note(used, request.Method, true) }}
 	}
 	return response, err
+}
+
+// judged is the body of an answer. Only one that comes to its end makes the request a success: a server may hang after it has begun.
+type judged struct {
+	io.ReadCloser
+	well, failed func()
+	ended        bool
+}
+
+// Read implements io.Reader.
+func (j *judged) Read(p []byte) (int, error) {
+	n, err := j.ReadCloser.Read(p)
+	if err == nil || j.ended {
+		return n, err
+	}
+	if j.ended = true; errors.Is(err, io.EOF) {
+		j.well()
+	} else {
+		j.failed()
+	}
+	return n, err
 }
 
 // note notes whether a request has succeeded, and leaves the connections if too many have failed.
