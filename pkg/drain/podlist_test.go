@@ -217,7 +217,7 @@ func (n *fatNode) serve(t *testing.T) http.Handler {
 	s := apitest.New(t)
 	n.changed, n.version = make(chan struct{}), 1_000_000
 	mux := http.NewServeMux()
-	mux.HandleFunc("/api/v1/nodes/", func(w http.ResponseWriter, r *http.Request) {
+	forward := func(w http.ResponseWriter, r *http.Request) {
 		r.RequestURI, r.URL.Scheme, r.URL.Host = "", "http", "server"
 		answer, err := s.RoundTripper().RoundTrip(r)
 		if err != nil {
@@ -228,7 +228,9 @@ func (n *fatNode) serve(t *testing.T) http.Handler {
 		w.WriteHeader(answer.StatusCode)
 		_, _ = io.Copy(w, answer.Body)
 		_ = answer.Body.Close()
-	})
+	}
+	mux.HandleFunc("/api/v1/nodes", forward)
+	mux.HandleFunc("/api/v1/nodes/", forward)
 	mux.HandleFunc("GET /api/v1/pods", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if r.URL.Query().Get("watch") != "" {

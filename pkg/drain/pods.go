@@ -73,6 +73,9 @@ type pods struct {
 	// The other epochs are those in which a list has confirmed that no pod is left, volumes have been waited for, and the last event
 	// has joined.
 	epoch, confirmedEpoch, volumesEpoch, joinedEpoch int
+	// overdueListAt is when the pods are listed next for those that are overdue, and overduePause the pause after that.
+	overdueListAt time.Time
+	overduePause  wait.Backoff
 	// confirming tells that a list is under way that is to confirm it, and listing one for pods that the API server does not know.
 	confirming, listing bool
 	// cancelVolumeWait ends the wait for volumes; nil if there is none. volumeWaitBegan is when the first wait began after the last pod
@@ -555,14 +558,21 @@ func (g *guard) limits(t *target, now time.Time) (end, turn time.Time) {
 // grace from a time of the API server's clock.
 func (g *guard) planTerminating(t *target, end, now time.Time) (state.TransitionKind, time.Time) {
 	var again time.Time
-	if !t.overdue {
-		if now.Before(t.endBy) {
-			again = t.endBy
-		} else {
-			t.overdue, g.all = true, true
-			t.held = "it does not end"
-			g.report(aboutPod(state.PodOverdue, t.pod, t.held))
+	switch {
+	case now.Before(t.endBy):
+		again = t.endBy
+	case !t.overdue:
+		t.overdue, g.all = true, true
+		t.held = "it does not end"
+		g.report(aboutPod(state.PodOverdue, t.pod, t.held))
+		g.overduePause, g.overdueListAt = overdueLists, time.Time{}
+		fallthrough
+	default: // The watch may be silent.
+		if !now.Before(g.overdueListAt) {
+			g.overdueListAt = now.Add(g.overduePause.Step())
+			g.listAgain()
 		}
+		again = g.overdueListAt
 	}
 	// A grace that was shortened to the last second, or that is no longer than that, cannot be shortened.
 	last := t.pod.DeletionGracePeriodSeconds
@@ -782,7 +792,7 @@ func (g *guard) endRefusals(now time.Time) {
 }
 
 // listAgain lists the pods as they are now, for what the watch does not tell: pods that the API server did not know before, and that are not
-// in the list, are gone; and a request that was accepted before, for a pod that is not terminating in the list, has had no effect.
+// in the list, are gone, as are those that should have ended; and a request that was accepted before, for a pod that is not terminating in the list, has had no effect.
 func (g *guard) listAgain() {
 	if g.listing {
 		return
@@ -806,7 +816,7 @@ func (g *guard) listAgain() {
 				unknown := !t.unknownSince.IsZero() && !t.unknownSince.After(began)
 				accepted := t.accepted != "" && t.requesting == "" && t.requestedAt.Before(began)
 				switch pod := listed[uid]; {
-				case pod == nil && (unknown || accepted):
+				case pod == nil && (unknown || accepted || t.overdue):
 					g.handleGone(t.pod)
 				case pod == nil || !accepted || t.pod.DeletionTimestamp != nil:
 				case pod.DeletionTimestamp != nil:

@@ -323,6 +323,8 @@ var (
 	failures  = backoff(50*time.Millisecond, time.Second)
 	refusals  = backoff(time.Second, 30*time.Second)
 	evictions = backoff(100*time.Millisecond, 1500*time.Millisecond)
+	// overdueLists are the pauses between lists for pods that should have ended.
+	overdueLists = backoff(5*time.Second, 5*time.Minute)
 )
 
 // backoff returns pauses that double from first to longest, each with a jitter that adds up to as much again.
