@@ -122,8 +122,11 @@ type Agent struct {
 	known   map[event.Kind][]event.Event // the last snapshot of each kind
 	looked  map[event.Kind]time.Time     // when that came
 	trouble map[event.Kind]trouble
-	stalled bool          // a source is, and this was logged
-	ahead   time.Duration // by how much the loop's clock is ahead of the one that documents are dated by
+	stalled bool // a source is, and this was logged
+	// ahead is by how much the loop's clock is ahead of the one that documents are dated by. The last answer said aheadLast, if clocks
+	// were compared.
+	ahead, aheadLast time.Duration
+	compared         bool
 
 	node     string // the node's name; empty until it is known
 	waiting  error  // why there is no identity; nil if there is one

@@ -30,16 +30,19 @@ type found struct {
 
 // compareClocks takes in what the source's clock said when a snapshot came. Documents are moved by the difference as they are
 // read. As long as what is known of it can be right, it stays as it is, so that no document moves from one look to the next; else it
-// is the least that it can be, which gives nothing more time than it has.
+// is the least that it can be, which gives nothing more time than it has. As nobody can set either clock, a difference that changes
+// has to be found twice in a row: one answer may be dated wrongly.
 func (a *Agent) compareClocks(f found) {
 	if f.Clock.IsZero() {
 		return
 	}
 	most := f.at.Sub(f.Clock)
 	least := most - f.Within
-	if a.ahead < least-clockTolerance || a.ahead > most+clockTolerance {
+	canBe := func(ahead time.Duration) bool { return ahead >= least-clockTolerance && ahead <= most+clockTolerance }
+	if !canBe(a.ahead) && (!a.compared || canBe(a.aheadLast)) {
 		a.ahead = least
 	}
+	a.compared, a.aheadLast = true, least
 }
 
 // credibleEvents returns the events of a snapshot by the loop's clock, with the IDs that the record knows them by and without times
