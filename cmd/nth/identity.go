@@ -116,6 +116,8 @@ type localGuard struct {
 	guard   drain.Guard // nil while there is no identity
 	options drain.Options
 	again   context.CancelFunc // replaces the guard
+	// evicted and deleted count the pods of the guards before.
+	evicted, deleted int
 }
 
 // Run implements drain.Guard.
@@ -170,6 +172,10 @@ func (g *localGuard) tellIfNeverJoined(ctx context.Context) {
 func (g *localGuard) of(id identity.Identity, ended context.CancelFunc) drain.Guard {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.guard != nil {
+		before := g.guard.Result()
+		g.evicted, g.deleted = g.evicted+before.Evicted, g.deleted+before.Deleted
+	}
 	g.guard, g.again = g.self.of(id, g.options).Guard(g.goal, g.tell), ended
 	return g.guard
 }
@@ -201,7 +207,9 @@ func (g *localGuard) Result() drain.Result {
 	if g.guard == nil {
 		return drain.Result{}
 	}
-	return g.guard.Result()
+	result := g.guard.Result()
+	result.Evicted, result.Deleted = result.Evicted+g.evicted, result.Deleted+g.deleted
+	return result
 }
 
 // whileNamed returns a context that ends when the identity is that of another node, and a function that ends it. Meanwhile, the kubeconfig
