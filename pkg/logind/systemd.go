@@ -1,6 +1,7 @@
 package logind
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -191,10 +192,10 @@ func (h Host) StartTarget(ctx context.Context, target string) error {
 		defer c.close()
 		err = c.start(ctx, target)
 	}
-	if err != nil {
-		return fmt.Errorf("starting %s: %w", target, err)
+	if err != nil { // When ctx ends, the call that was under way says less.
+		return fmt.Errorf("starting %s: %w", target, cmp.Or(ctx.Err(), err))
 	}
-	return nil
+	return c.failures(ctx, target)
 }
 
 // start starts a target, and waits until its job is done: then systemd no longer knows the job.
@@ -207,7 +208,7 @@ func (c *conn) start(ctx context.Context, target string) error {
 		var state string
 		err := c.property(ctx, job, "org.freedesktop.systemd1.Job", "State", &state)
 		if _, gone := errors.AsType[dbus.Error](err); gone {
-			return c.failures(ctx, target)
+			return nil
 		}
 		if err != nil {
 			return err
@@ -249,7 +250,7 @@ func (c *conn) failures(ctx context.Context, target string) error {
 	}
 	if len(failed) > 0 {
 		slices.Sort(failed)
-		return fmt.Errorf("failed: %s", strings.Join(failed, ", "))
+		return fmt.Errorf("%s: failed: %s", target, strings.Join(failed, ", "))
 	}
 	return nil
 }
