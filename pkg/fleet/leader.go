@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
@@ -116,15 +117,16 @@ func (l *leadership) release(ctx context.Context) {
 // errNotLeading is why a write is refused.
 var errNotLeading = errors.New("this process does not lead")
 
-// holds returns nil while this process is sure to hold the Lease.
+// holds returns nil while this process is sure to hold the Lease. A standby may count from the moment at which the API server has written
+// it, which is not before it was asked to; an elector counts from the answer.
 func (l *leadership) holds() error {
 	l.mu.Lock()
 	elector := l.elector
 	l.mu.Unlock()
-	if elector == nil || !elector.IsLeader() {
+	if elector == nil || !elector.IsLeader() || l.lock.age() > leaseDuration-fenceMargin {
 		return errNotLeading
 	}
-	return elector.Check(-fenceMargin)
+	return nil
 }
 
 // leader is the identity of the leader as it was last seen; "" if that is not known.
@@ -137,25 +139,35 @@ func (l *leadership) leader() string {
 	return l.elector.GetLeader()
 }
 
-// observedLock remembers why the Lease can not be read or written.
+// observedLock remembers when the Lease was last asked for, and why it can not be read or written.
 type observedLock struct {
 	resourcelock.Interface
 
-	mu    sync.Mutex
-	err   error
-	since time.Time
+	mu      sync.Mutex
+	renewed time.Time // when the last write that has succeeded began
+	err     error
+	since   time.Time
+	last    time.Time // of the errors
 }
 
-func (o *observedLock) note(err error) error {
+// note notes the result of a read, or of a write that began at that time. Who can read the Lease, but not write it, has trouble, unless
+// there was no need to write for a while.
+func (o *observedLock) note(err error, writing time.Time) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	now, written := time.Now(), !writing.IsZero()
 	switch {
-	case err == nil || drain.NotFound(err):
-		o.err, o.since = nil, time.Time{}
-	case o.err == nil:
-		o.err, o.since = err, time.Now()
+	case err == nil && written:
+		o.renewed, o.err = writing, nil
+	case err == nil || drain.NotFound(err) && !written || apierrors.IsConflict(err):
+		if now.Sub(o.last) > renewDeadline {
+			o.err = nil
+		}
 	default:
-		o.err = err
+		if o.err == nil {
+			o.since = now
+		}
+		o.err, o.last = err, now
 	}
 	return err
 }
@@ -163,18 +175,37 @@ func (o *observedLock) note(err error) error {
 // Get implements resourcelock.Interface.
 func (o *observedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := o.Interface.Get(ctx)
-	return record, raw, o.note(err)
+	return record, raw, o.note(err, time.Time{})
 }
 
 // Create implements resourcelock.Interface.
 func (o *observedLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	return o.note(o.Interface.Create(ctx, record))
+	began := time.Now()
+	return o.note(o.Interface.Create(ctx, record), began)
+}
+
+// Update implements resourcelock.Interface.
+func (o *observedLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	began := time.Now()
+	return o.note(o.Interface.Update(ctx, record), began)
+}
+
+// age is how long ago the Lease was last asked for with success, by the clock that says more: only the wall clock goes on while a machine is
+// suspended, and only the other one cannot be set back.
+func (o *observedLock) age() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	return max(now.Sub(o.renewed), now.Round(0).Sub(o.renewed.Round(0)))
 }
 
 // trouble is why the Lease can not be read or written, and since when; nil if it can.
 func (o *observedLock) trouble() (time.Time, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.err == nil {
+		return time.Time{}, nil
+	}
 	return o.since, o.err
 }
 

@@ -1,14 +1,18 @@
 package fleet_test
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
@@ -189,6 +193,69 @@ func TestTake_SharesTheWorkOfMessagesAboutOneEvent(t *testing.T) {
 		all.Wait()
 		if c.times("evict") != 1 {
 			t.Errorf("there were %d evictions, want one", c.times("evict"))
+		}
+	})
+}
+
+// slowLease passes the answers to writes on late, until it is cut off.
+type slowLease struct {
+	next http.RoundTripper
+	off  atomic.Bool
+}
+
+// RoundTrip implements http.RoundTripper.
+func (s *slowLease) RoundTrip(r *http.Request) (*http.Response, error) {
+	if s.off.Load() {
+		return nil, errors.New("no route to host")
+	}
+	answer, err := s.next.RoundTrip(r)
+	if err == nil && r.Method != http.MethodGet {
+		time.Sleep(9 * time.Second)
+	}
+	return answer, err
+}
+
+// The Lease runs from when it was renewed, and not from when a slow API server has said so.
+func TestRun_CountsTheLeaseFromTheRequest(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		c.before("evict", held)
+		lease := &slowLease{}
+		first := c.start("host-1", func(o *fleet.Options) {
+			if api, is := o.Leases.CoreV1().RESTClient().(*rest.RESTClient); is {
+				lease.next, api.Client.Transport = api.Client.Transport, lease
+			}
+		})
+		eventually(t, "the first leads", func() bool { return first.Status().Leads })
+		second := c.start("host-2", nil)
+		first.take(notice(instance, event.RebalanceRecommendation, "", 0))
+		time.Sleep(30 * time.Second)
+		for renewed := c.times("renew"); c.times("renew") == renewed; {
+			time.Sleep(10 * time.Millisecond)
+		}
+		lease.off.Store(true)
+		c.watchWriters(first.way, second)
+		eventually(t, "the second leads", func() bool { return second.Status().Leads })
+		time.Sleep(10 * time.Second)
+	})
+}
+
+func TestStatus_SaysThatTheLeaseCannotBeTaken(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		first := c.run(nil)
+		first.way.broken.Store(true)
+		c.before("renew", held)
+		second := c.start("host-2", nil)
+		time.Sleep(3 * time.Minute)
+		if now := second.Status(); now.Leads || now.LeaseError == nil || time.Since(now.Since) < time.Minute {
+			t.Errorf("it stands as %+v", now)
+		}
+		c.before("renew", nil)
+		eventually(t, "it leads", func() bool { return second.Status().Leads })
+		if now := second.Status(); now.LeaseError != nil {
+			t.Errorf("it stands as %+v", now)
 		}
 	})
 }
