@@ -100,9 +100,12 @@ func (t *term) takeLaunch(in *instance, h *hint, on node) time.Duration {
 		t.awaitLaunch(in, h)
 		return launchTimeout - age
 	case back && !h.Hook.Back:
-		t.busily(in, h, func(ctx context.Context) {
-			t.reopen(ctx, on, "the instance is back in service", nil)
-			t.finish(ctx, in, h, "")
+		t.busily(in, h, func(ctx context.Context) error {
+			err := t.reopen(ctx, on, "the instance is back in service", nil)
+			if err == nil {
+				t.finish(ctx, in, h, "")
+			}
+			return err
 		})
 	default:
 		t.complete(in, h, "")

@@ -7,7 +7,10 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/sqs"
@@ -70,7 +73,8 @@ func (t *term) reconcile() {
 func (t *term) forget(in *instance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(in.hints) == 0 && in.drain == nil && len(in.notes) == 0 && !in.node.ours && len(in.node.notes) == 0 {
+	known := in.node.ours || len(in.node.notes) > 0 || len(in.notes) > 0
+	if len(in.hints) == 0 && in.drain == nil && !known && time.Since(in.started) >= believed {
 		delete(t.instances, in.id)
 	}
 }
@@ -512,47 +516,72 @@ func (in *instance) allNotes(on node) notes {
 // taken back.
 func (t *term) takeStart(in *instance, h *hint, on node) {
 	t.mu.Lock()
-	if at := h.Event.Noticed; at.After(in.started) {
+	at := h.Event.Noticed
+	if now := time.Now(); at.After(now) {
+		at = now
+	}
+	if at.After(in.started) {
 		in.started = at
 	}
-	before := in.drain
+	t.queue.AddAfter(in.id, believed) // A stop from before may come until then.
+	waits := in.drain != nil
 	t.mu.Unlock()
 	if !t.opts.UncordonStarted {
 		t.done(in, h)
 		return
 	}
-	t.busily(in, h, func(ctx context.Context) {
-		if before != nil && before.begun {
-			drain.Await(ctx, nil, asksAgain) // The hints before it are judged next, and their drain ends.
+	t.busily(in, h, func(ctx context.Context) error {
+		for waits && drain.Await(ctx, nil, asksAgain) { // The hints before it are judged next, and their drain ends.
+			t.mu.Lock()
+			waits = in.drain != nil && in.drain.over
+			t.mu.Unlock()
 		}
 		now, there := t.nodes.withUID(on.name, on.uid)
 		t.mu.Lock()
 		needed := in.drain != nil
 		t.mu.Unlock()
-		if there && !needed && now.ours && !isNoted(event.Kind(now.cordon.Kind)) && now.cordon.Since.Before(h.Event.Noticed) {
-			t.reopen(ctx, now, "the instance has been started", func(boot string) bool { return boot != now.cordon.BootID })
+		switch {
+		case !there || needed:
+			return nil
+		case now.ours && !isNoted(event.Kind(now.cordon.Kind)) && now.cordon.Since.Before(h.Event.Noticed):
+			return t.reopen(ctx, now, "the instance has been started", func(boot string) bool { return boot != now.cordon.BootID })
 		}
+		return t.backInService(ctx, now, in.id)
 	})
+}
+
+// backInService takes the taint out-of-service back from a Node whose cordon stays, if its instance runs.
+func (t *term) backInService(ctx context.Context, on node, id string) error {
+	if !t.opts.Taints.OutOfService {
+		return nil
+	}
+	found, _, err := t.opts.EC2.LookAnew(ctx, id)
+	if errors.Is(err, ec2.ErrRefused) && on.ready || err == nil && found.Runs() {
+		return t.taint(ctx, on, nil, func(taint corev1.Taint) bool { return t.opts.Taints.ours(taint) && taint.MatchTaint(&outOfService) })
+	}
+	return err
 }
 
 // reopenLimit is how long a node may take until it is Ready, so that it can take pods again.
 const reopenLimit = 15 * time.Minute
 
-// reopen takes back what nth-queue has set on a Node, once it is Ready in a boot that booted accepts; at once if that is nil.
-func (t *term) reopen(ctx context.Context, on node, why string, booted func(string) bool) {
-	ctx, cancel := context.WithTimeout(ctx, reopenLimit)
+// reopen takes back what nth-queue has set on a Node, once it is Ready in a boot that booted accepts; at once if that is nil. A node that is
+// not Ready in time stays closed, which is no error.
+func (t *term) reopen(ctx context.Context, on node, why string, booted func(string) bool) error {
+	limited, cancel := context.WithTimeout(ctx, reopenLimit)
 	defer cancel()
-	err := t.untaint(ctx, on)
-	if err == nil {
-		_, err = t.drainNode(on, nil).Uncordon(ctx, booted)
+	err := t.taint(limited, on, nil, t.opts.Taints.ours)
+	if err != nil {
+		return err
 	}
 	log := t.opts.Log.WithField(fieldNode, on.name)
-	if err != nil {
+	if _, err = t.drainNode(on, nil).Uncordon(limited, booted); err != nil {
 		log.Warn(err)
-		return
+		return ctx.Err()
 	}
 	log.Info(why + ": its node takes pods again")
 	t.reportClosed(on)
+	return nil
 }
 
 // reportClosed reports to the node's listeners that the event that it was cordoned for is over.
@@ -572,17 +601,22 @@ func (t *term) reportClosed(on node) {
 	}
 }
 
-// busily does something for a hint in the background, and then settles it.
-func (t *term) busily(in *instance, h *hint, do func(ctx context.Context)) {
+// busily does something for a hint in the background, and then settles it. What fails is tried again with its message.
+func (t *term) busily(in *instance, h *hint, do func(ctx context.Context) error) {
 	t.mu.Lock()
 	h.busy = true
+	pause := h.deliveries[0].pause
 	t.mu.Unlock()
 	t.background(func(ctx context.Context) {
-		do(ctx)
-		if ctx.Err() == nil { // Otherwise it goes back with all others.
-			t.done(in, h)
-			t.queue.Add(in.id)
+		err := do(ctx)
+		if ctx.Err() != nil {
+			return // It goes back with all others.
 		}
+		if err != nil {
+			t.opts.Log.Warnf("%s: %s", h.describe(), err)
+		}
+		t.endHint(in, h, err != nil, pause)
+		t.queue.Add(in.id)
 	})
 }
 

@@ -58,7 +58,7 @@ func (s *session) keepTaints(ctx context.Context) {
 	for {
 		wanted, lifted := s.taints()
 		if !slices.Equal(wanted, before) || lifted {
-			err := t.taint(t.ctx, s.node, wanted, lifted && len(wanted) == 0)
+			err := t.taint(t.ctx, s.node, wanted, s.untainted(wanted, lifted))
 			if err == nil {
 				before = wanted
 			} else if t.ctx.Err() == nil {
@@ -68,7 +68,7 @@ func (s *session) keepTaints(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			if again, nowLifted := s.taints(); nowLifted && !lifted || !slices.Equal(again, before) {
-				_ = t.taint(t.ctx, s.node, again, nowLifted && len(again) == 0) // It was the last step of the drain.
+				_ = t.taint(t.ctx, s.node, again, s.untainted(again, nowLifted)) // It was the last step of the drain.
 			}
 			return
 		case <-s.record.changed:
@@ -102,18 +102,23 @@ func (s *session) isStopped(id string) bool {
 	return false
 }
 
-// untaint takes back all taints of ours from a Node.
-func (t *term) untaint(ctx context.Context, on node) error { return t.taint(ctx, on, nil, true) }
+// untainted returns which taints are taken back: all of ours, once the cordon of the last event is lifted.
+func (s *session) untainted(wanted []corev1.Taint, lifted bool) func(corev1.Taint) bool {
+	if !lifted || len(wanted) > 0 {
+		return nil
+	}
+	return s.term.opts.Taints.ours
+}
 
-// taint adds taints to a Node and, with only, takes back all others of ours. The list can only be replaced as a whole.
-func (t *term) taint(ctx context.Context, on node, wanted []corev1.Taint, only bool) error {
+// taint adds taints to a Node and takes back those that lifted, if not nil, reports. The list can only be replaced as a whole.
+func (t *term) taint(ctx context.Context, on node, wanted []corev1.Taint, lifted func(corev1.Taint) bool) error {
 	if !t.opts.Taints.any() {
 		return nil
 	}
 	return t.change(ctx, on, func(now *corev1.Node) map[string]any {
 		taints := slices.Clone(now.Spec.Taints)
-		if only {
-			taints = slices.DeleteFunc(taints, t.opts.Taints.ours)
+		if lifted != nil {
+			taints = slices.DeleteFunc(taints, lifted)
 		}
 		for _, w := range wanted {
 			if !slices.ContainsFunc(taints, func(there corev1.Taint) bool { return there.Key == w.Key }) {

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
@@ -381,4 +382,118 @@ func TestDrain_TaintsAsPartOfTheGoal(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestLook_TakesTaintsBackFromANodeThatPeopleCordoned(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		n := nodeOf("a", instance)
+		n.Spec.Unschedulable = true
+		c.add(n, podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "stopped"}}
+		r := c.run(func(o *fleet.Options) {
+			o.EC2, o.UncordonStarted, o.Taints = says, true, fleet.Taints{OutOfService: true}
+		})
+		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
+		c.wantDrained("a")
+		t.Log(c.node("a").Spec.Taints)
+		says.say(func(k *knowledge) { k.states[instance] = "running" })
+		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
+		time.Sleep(time.Minute)
+		r.take(running(instance, 0)).want(t, "done")
+		if n := c.node("a"); !n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
+			t.Errorf("the node is unschedulable: %t, and has the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
+		}
+	})
+}
+
+func TestLook_OpensANodeHoweverLongItsDrainEnds(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		c.before("evict", held)
+		says := &knowledge{states: map[string]string{instance: "stopping"}}
+		r := c.run(func(o *fleet.Options) {
+			o.EC2, o.UncordonStarted = says, true
+			o.Listeners = func(string, func() []state.Entry) ([]agent.Listener, func(bool)) {
+				return nil, func(bool) { time.Sleep(20 * time.Second) }
+			}
+		})
+		stop := r.take(notice(instance, event.StateChange, "stopping", 0))
+		time.Sleep(10 * time.Second)
+		says.say(func(k *knowledge) { k.states[instance] = "running" })
+		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
+		r.take(running(instance, 0)).want(t, "done")
+		stop.want(t, "done")
+		time.Sleep(time.Minute)
+		if c.node("a").Spec.Unschedulable {
+			t.Error("the instance runs again, and its node is still cordoned")
+		}
+	})
+}
+
+func TestLook_OpensANodeWhoseDrainWaits(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
+		c.before("evict", held)
+		says := &knowledge{states: map[string]string{instance: "stopping"}}
+		change := func(o *fleet.Options) { o.EC2, o.UncordonStarted, o.Limits.Draining = says, true, 1 }
+		first := c.run(change)
+		stop := notice(instance, event.StateChange, "stopping", 0)
+		m := first.take(stop)
+		time.Sleep(10 * time.Second)
+		first.stop()
+		m.want(t, "returned")
+		second := c.start("host-2", change)
+		eventually(t, "it leads", func() bool { return second.Status().Leads })
+		second.take(notice(other, event.RebalanceRecommendation, "", 0))
+		time.Sleep(5 * time.Second)
+		m = second.take(stop)
+		time.Sleep(5 * time.Second)
+		says.say(func(k *knowledge) { k.states[instance] = "running" })
+		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
+		second.take(running(instance, 0)).want(t, "done")
+		m.want(t, "done")
+		if c.node("a").Spec.Unschedulable {
+			t.Error("the instance runs again, and its node is still cordoned")
+		}
+	})
+}
+
+func TestLook_KeepsAStartUntilItsNodeIsOpen(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "stopped"}}
+		r := c.run(func(o *fleet.Options) {
+			o.EC2, o.UncordonStarted, o.Taints = says, true, fleet.Taints{OutOfService: true}
+		})
+		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
+		says.say(func(k *knowledge) { k.states[instance] = "running" })
+		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
+		time.Sleep(time.Minute)
+		c.before("taint", held)
+		m := r.take(running(instance, 0))
+		time.Sleep(30 * time.Second)
+		c.before("taint", nil)
+		if m.want(t, "returned"); !c.node("a").Spec.Unschedulable {
+			t.Error("the node was opened before its taint was taken back")
+		}
+		r.take(running(instance, 0)).want(t, "done")
+		if n := c.node("a"); n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
+			t.Errorf("the node is unschedulable: %t, and has the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
+		}
+	})
+}
+
+func TestLook_RemembersAStartWithoutTheRightToAsk(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{err: ec2.ErrRefused} })
+		r.take(running(instance, 10*time.Second)).want(t, "done")
+		r.take(notice(instance, event.StateChange, "stopped", time.Minute)).want(t, "done")
+		c.wantUntouched("a")
+	})
 }
