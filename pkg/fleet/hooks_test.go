@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -198,5 +199,46 @@ func TestDrain_HearsPeopleWhoOpenTheNode(t *testing.T) {
 		if c.node("a").Spec.Unschedulable || r.ear.times(state.NodeReopened)+r.ear.times(state.Failed) > 1 {
 			t.Error("the node was cordoned again")
 		}
+	})
+}
+
+func TestDrain_BeginsWithTheNodeAsItIsThen(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
+		c.before("evict", held)
+		r := c.run(func(o *fleet.Options) { o.Limits.Draining = 1 })
+		r.take(notice(instance, event.RebalanceRecommendation, "", 0))
+		time.Sleep(5 * time.Second)
+		m := r.take(notice(other, event.RebalanceRecommendation, "", 0))
+		time.Sleep(5 * time.Second)
+		c.change("b", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
+		time.Sleep(5 * time.Second)
+		c.before("evict", nil)
+		m.want(t, "done")
+		var claim drain.Claim
+		if err := json.Unmarshal([]byte(c.node("b").Annotations[drain.CordonAnnotation]), &claim); err != nil || claim.BootID != "boot-2" {
+			t.Errorf("the cordon is of the boot %q, want boot-2 (%v)", claim.BootID, err)
+		}
+	})
+}
+
+func TestTakeLaunch_WaitsForTheNextNodeOfAnInstance(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		n := nodeOf("a", instance)
+		n.Status.Conditions = nil
+		c.add(n)
+		r := c.run(func(o *fleet.Options) { o.CompleteLaunches = true })
+		m := r.take(launch(instance))
+		time.Sleep(5 * time.Second)
+		c.remove("a")
+		time.Sleep(5 * time.Second)
+		m.held(t)
+		again := nodeOf("a", instance)
+		again.UID = "uid-2"
+		c.add(again)
+		m.want(t, "done")
+		r.hooks.want(t, "ready "+instance)
 	})
 }

@@ -222,3 +222,18 @@ func TestTake_KeepsOfAHugeEventWhatHasANodeHere(t *testing.T) {
 		c.wantDrained("a")
 	})
 }
+
+func TestLook_FindsANodeWithAnIPv6AddressFirst(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		n := nodeOf("a", instance)
+		n.Spec.ProviderID = "k3s://a"
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "2001:db8::1"}, {Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}
+		c.add(n, podOn("a", "one"))
+		r := c.run(func(o *fleet.Options) {
+			o.EC2 = &knowledge{states: map[string]string{instance: "running"}, addresses: map[string]string{instance: "10.0.0.1"}}
+		})
+		r.take(spot(instance)).want(t, "done")
+		c.wantDrained("a")
+	})
+}

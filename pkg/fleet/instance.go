@@ -165,7 +165,7 @@ func (t *term) judge(in *instance, h *hint, on node, gone bool, err error) time.
 		return 0
 	case err != nil && on.uid == "":
 		return t.failed(h, err)
-	case gone:
+	case gone && h.About != sqs.Launch: // A launch waits for the next Node.
 		t.complete(in, h, event.Drained)
 		return 0
 	case on.uid == "":
@@ -347,6 +347,7 @@ func (t *term) enlist(in *instance, on node, events []event.Event) {
 		s = &session{term: t, instance: in, node: on, since: time.Now(), stop: func() {}}
 		in.drain = s
 	}
+	s.node = on // It may have been booted, or cordoned by others, while it waits.
 	s.events, s.rested, s.outcomes = map[string]event.Event{}, map[string]bool{}, map[string]event.Outcome{}
 	for _, ev := range events {
 		s.events[ev.ID] = ev

@@ -32,7 +32,8 @@ func (f *Fleet) Take(notices []sqs.Notice, receives int, m Message) {
 	d := &delivery{message: m, open: 1, pause: retryPause(receives)} // one for this function
 	kept := slices.DeleteFunc(slices.Clone(notices), t.concernsNobody)
 	t.mu.Lock()
-	full := t.hints+len(kept) > maxHints
+	urgent := slices.ContainsFunc(kept, func(n sqs.Notice) bool { return isUrgent(n.Event) })
+	full := !urgent && t.hints+len(kept) > maxHints // The queue bounds what is urgent.
 	d.open += len(kept)
 	t.mu.Unlock()
 	for _, n := range kept {
@@ -83,6 +84,7 @@ func (t *term) settle(d *delivery, later bool, after time.Duration) {
 type hint struct {
 	sqs.Notice
 	key      string
+	told     time.Time // its deadline by AWS's clock
 	received time.Time
 
 	// The term's mutex guards what follows.
@@ -107,9 +109,10 @@ func (t *term) concernsNobody(n sqs.Notice) bool {
 
 // hint notes what a notice says, and has its instance looked at.
 func (t *term) hint(n sqs.Notice, d *delivery) {
+	told := n.Event.Deadline
 	n = t.byOurClock(n)
 	n.Event.Instance = n.Instance
-	h := &hint{Notice: n, key: string(n.About) + " " + n.Event.ID, received: time.Now(), deliveries: []*delivery{d}}
+	h := &hint{Notice: n, told: told, key: string(n.About) + " " + n.Event.ID, received: time.Now(), deliveries: []*delivery{d}}
 	if n.Event.ID == "" && n.Hook != nil {
 		h.key += n.Hook.Group + " " + n.Hook.Name + " " + n.Hook.Token
 	}
@@ -120,9 +123,15 @@ func (t *term) hint(n sqs.Notice, d *delivery) {
 		return
 	}
 	in := t.instance(n.Instance)
-	if same := in.hints[h.key]; same != nil {
+	same := in.hints[h.key]
+	switch {
+	case same != nil && (same.Event.State != n.Event.State || !same.told.Equal(h.told)):
+		t.mu.Unlock()
+		t.settle(d, true, d.pause) // What has changed is heard when the work for what was told before has ended.
+		return
+	case same != nil:
 		same.deliveries = append(same.deliveries, d)
-	} else {
+	default:
 		in.hints[h.key] = h
 		t.hints++
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -29,7 +30,7 @@ type node struct {
 	// instance is the one in spec.providerID; "" if that names none. silent is set if it may be of any EC2 instance all the same.
 	instance string
 	silent   bool
-	// address is its InternalIP, group the value of Options.GroupLabel.
+	// address is its first InternalIP of IPv4, as EC2 names instances by it, group the value of Options.GroupLabel.
 	address, group, bootID string
 	created                time.Time
 	ready, unschedulable   bool
@@ -223,7 +224,7 @@ func (n *nodes) parse(object any) node {
 		kept.ready = kept.ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	}
 	for _, a := range full.Status.Addresses {
-		if a.Type == corev1.NodeInternalIP && kept.address == "" {
+		if ip, err := netip.ParseAddr(a.Address); a.Type == corev1.NodeInternalIP && kept.address == "" && err == nil && ip.Is4() {
 			kept.address = a.Address
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -495,5 +496,48 @@ func TestLook_RemembersAStartWithoutTheRightToAsk(t *testing.T) {
 		r.take(running(instance, 10*time.Second)).want(t, "done")
 		r.take(notice(instance, event.StateChange, "stopped", time.Minute)).want(t, "done")
 		c.wantUntouched("a")
+	})
+}
+
+func TestTake_HasRoomForWhatIsUrgent(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		silent := nodeOf("s", third)
+		silent.Spec.ProviderID = ""
+		c.add(nodeOf("a", instance), podOn("a", "one"), silent)
+		r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{err: errors.New("throttled")} })
+		var all []sqs.Notice
+		for i := range 20_000 {
+			all = append(all, notice(fmt.Sprintf("i-%d", i), event.ScheduledMaintenance, "instance-stop", 0))
+		}
+		r.take(all...)
+		m := r.take(spot(instance))
+		m.want(t, "done")
+		c.wantDrained("a")
+	})
+}
+
+func TestTake_HearsThatAnEventHasChanged(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{err: ec2.ErrRefused} })
+		c.before("evict", held)
+		n := notice(instance, event.ScheduledMaintenance, "instance-stop", 0)
+		n.Event.Deadline = time.Now().Add(30 * time.Minute).Round(0)
+		r.take(n)
+		time.Sleep(10 * time.Second)
+		n.Event.State = event.Completed
+		m := r.take(n)
+		synctest.Wait()
+		c.before("evict", nil)
+		if m.want(t, "returned").after > 0 {
+			time.Sleep(time.Minute)
+			r.take(n).want(t, "done")
+		}
+		time.Sleep(time.Minute)
+		if c.node("a").Spec.Unschedulable {
+			t.Error("the maintenance is over, and its node is still cordoned")
+		}
 	})
 }
