@@ -5,9 +5,11 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/ec2"
@@ -20,6 +22,7 @@ import (
 // instance is an EC2 instance that something is known of. The term's mutex guards it.
 type instance struct {
 	id    string
+	looks sync.Mutex // held during a look at it, without the term's
 	hints map[string]*hint
 	// drain is the drain of its Node; nil if there is none.
 	drain *session
@@ -46,13 +49,13 @@ func (t *term) instance(id string) *instance {
 	return in
 }
 
-// reconcilers is how many instances are looked at at once. Their questions to EC2 share requests.
+// reconcilers is how many instances of each queue are looked at at once. Their questions to EC2 share requests.
 const reconcilers = 64
 
-// reconcile looks at instances until the term ends.
-func (t *term) reconcile() {
+// reconcile looks at the instances of a queue until the term ends.
+func (t *term) reconcile(queue workqueue.TypedDelayingInterface[string]) {
 	for {
-		id, over := t.queue.Get()
+		id, over := queue.Get()
 		if over {
 			return
 		}
@@ -60,13 +63,26 @@ func (t *term) reconcile() {
 		in := t.instances[id]
 		t.mu.Unlock()
 		if in != nil && t.ctx.Err() == nil {
-			if again := t.look(in); again > 0 {
-				t.queue.AddAfter(id, again)
+			if again := t.lookAlone(in); again > 0 {
+				queue.AddAfter(id, again)
 			}
-			t.forget(in)
 		}
-		t.queue.Done(id)
+		queue.Done(id)
 	}
+}
+
+// lookAlone is look, one at a time for each instance, unless that was forgotten meanwhile.
+func (t *term) lookAlone(in *instance) time.Duration {
+	in.looks.Lock()
+	defer in.looks.Unlock()
+	t.mu.Lock()
+	known := t.instances[in.id] == in
+	t.mu.Unlock()
+	if !known {
+		return 0
+	}
+	defer t.forget(in)
+	return t.look(in)
 }
 
 // forget removes an instance of which nothing is left to be known.
@@ -101,9 +117,16 @@ func (t *term) look(in *instance) time.Duration {
 	}
 	t.mu.Unlock()
 	var again time.Duration
-	slices.SortFunc(hints, func(a, b *hint) int { // A start ends what came before it.
-		return map[bool]int{true: 0, false: 1}[a.About == sqs.Running] - map[bool]int{true: 0, false: 1}[b.About == sqs.Running]
-	})
+	rank := func(h *hint) int { // A start ends what came before it, and what is urgent waits for no answer about the rest.
+		switch {
+		case h.About == sqs.Running:
+			return 0
+		case isUrgent(h.Event):
+			return 1
+		}
+		return 2
+	}
+	slices.SortFunc(hints, func(a, b *hint) int { return rank(a) - rank(b) })
 	for _, h := range hints {
 		again = sooner(again, t.judge(in, h, on, gone, err))
 	}

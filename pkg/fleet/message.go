@@ -136,7 +136,11 @@ func (t *term) hint(n sqs.Notice, d *delivery) {
 		t.hints++
 	}
 	t.mu.Unlock()
-	t.queue.Add(n.Instance)
+	if isUrgent(n.Event) {
+		t.urgent.Add(n.Instance)
+	} else {
+		t.queue.Add(n.Instance)
+	}
 }
 
 // byOurClock moves the times of a notice, which are by AWS's clock, to this machine's. A spot instance has two minutes from the notice, which

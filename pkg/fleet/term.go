@@ -18,7 +18,8 @@ type term struct {
 	*Fleet
 	ctx     context.Context
 	queue   workqueue.TypedDelayingInterface[string]
-	changed chan struct{} // has an element when the waiting drains are to be looked at
+	urgent  workqueue.TypedDelayingInterface[string] // of instances about which something urgent was told: it never waits behind others
+	changed chan struct{}                            // has an element when the waiting drains are to be looked at
 	truth   truth
 
 	beginning sync.Mutex // guards closed, and the beginning of work
@@ -36,7 +37,7 @@ type term struct {
 func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)) {
 	t := &term{
 		Fleet: f, ctx: ctx, changed: make(chan struct{}, 1), instances: map[string]*instance{}, owners: map[types.UID]string{},
-		queue: workqueue.NewTypedDelayingQueue[string](),
+		queue: workqueue.NewTypedDelayingQueue[string](), urgent: workqueue.NewTypedDelayingQueue[string](),
 		truth: truth{listed: map[string]ec2.Status{}},
 	}
 	f.opts.Log.Info("this process leads: it receives messages and drains nodes")
@@ -44,7 +45,8 @@ func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)
 	var receiving sync.WaitGroup
 	receiving.Go(func() { receive(ctx) })
 	for range reconcilers {
-		t.work.Go(t.reconcile)
+		t.work.Go(func() { t.reconcile(t.queue) })
+		t.work.Go(func() { t.reconcile(t.urgent) })
 	}
 	t.work.Go(t.poll)
 	t.work.Go(func() {
@@ -60,6 +62,7 @@ func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)
 	<-ctx.Done()
 	f.term.Store(nil)
 	t.queue.ShutDown()
+	t.urgent.ShutDown()
 	t.beginning.Lock()
 	t.closed = true
 	t.beginning.Unlock()

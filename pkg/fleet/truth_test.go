@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -539,5 +540,33 @@ func TestTake_HearsThatAnEventHasChanged(t *testing.T) {
 		if c.node("a").Spec.Unschedulable {
 			t.Error("the maintenance is over, and its node is still cordoned")
 		}
+	})
+}
+
+// throttled is an EC2 that answers each question about now with an error, half a minute later.
+type throttled struct{ *knowledge }
+
+// LookAnew implements fleet.EC2.
+func (throttled) LookAnew(ctx context.Context, _ string) (ec2.Instance, bool, error) {
+	drain.Await(ctx, nil, 30*time.Second)
+	return ec2.Instance{}, false, errors.New("throttled")
+}
+
+func TestLook_UrgentWaitsForNoAnswerOfEC2(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		const stops = 300
+		for i := range stops {
+			c.add(nodeOf(fmt.Sprintf("n%d", i), fmt.Sprintf("i-%d", i)))
+		}
+		r := c.run(func(o *fleet.Options) { o.EC2 = throttled{&knowledge{}} })
+		for i := range stops {
+			r.take(notice(fmt.Sprintf("i-%d", i), event.StateChange, "stopping", 0))
+		}
+		time.Sleep(time.Second)
+		r.take(spot(instance))
+		time.Sleep(10 * time.Second)
+		c.wantDrained("a")
 	})
 }
