@@ -82,6 +82,7 @@ func (b *systemBus) address() string {
 func (b *systemBus) start(t *testing.T) {
 	t.Helper()
 	b.daemon = exec.Command("dbus-daemon", "--config-file="+filepath.Join(b.dir, "conf"), "--nofork", "--nopidfile", "--print-address")
+	b.daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // also if the test is killed
 	said, err := b.daemon.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
