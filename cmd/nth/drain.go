@@ -106,7 +106,7 @@ type manualDrain struct {
 
 // undo removes what "nth drain" has set, once the kubelet of this boot has reported the node Ready.
 func (d *manualDrain) undo(ctx context.Context, node agent.Node, takes string) error {
-	result, err := node.Uncordon(ctx, func(id string) bool { return id == d.bootID })
+	result, err := node.Uncordon(ctx, func(id string, _ time.Time) bool { return id == d.bootID })
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("%w (%w)", err, context.Cause(ctx))

@@ -89,7 +89,7 @@ func TestUncordon_FollowsAReplacedKubeconfig(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() {
-				_, err := s.Uncordon(ctx, func(id string) bool { return id == "b1" })
+				_, err := s.Uncordon(ctx, func(id string, _ time.Time) bool { return id == "b1" })
 				ended <- err
 			}()
 			defer func() { stop(); <-ended }()

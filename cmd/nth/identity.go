@@ -82,7 +82,7 @@ func (n *localNode) of(id identity.Identity, options drain.Options) agent.Node {
 }
 
 // Uncordon implements agent.Node.
-func (n *localNode) Uncordon(ctx context.Context, booted func(bootID string) bool) (drain.UncordonResult, error) {
+func (n *localNode) Uncordon(ctx context.Context, booted drain.Booted) (drain.UncordonResult, error) {
 	node, err := n.node(ctx)
 	if err != nil {
 		return "", err

@@ -41,7 +41,7 @@ type Pulse interface {
 // Node is the node that is acted upon: see drain.Node.
 type Node interface {
 	Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard
-	Uncordon(ctx context.Context, booted func(bootID string) bool) (drain.UncordonResult, error)
+	Uncordon(ctx context.Context, booted drain.Booted) (drain.UncordonResult, error)
 	Claim(ctx context.Context) (claim drain.Claim, ours bool, err error)
 }
 

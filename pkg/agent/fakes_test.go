@@ -25,7 +25,7 @@ type node struct {
 	ways ways
 	// guards counts those that were begun, and booted is what the last Uncordon was to wait for.
 	guards int
-	booted func(bootID string) bool
+	booted drain.Booted
 }
 
 // ways are how calls go.
@@ -91,7 +91,7 @@ func (n *node) Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard {
 	return &guard{node: n, goal: goal, told: tell, adjusted: make(chan struct{}, 1)}
 }
 
-func (n *node) Uncordon(ctx context.Context, booted func(bootID string) bool) (drain.UncordonResult, error) {
+func (n *node) Uncordon(ctx context.Context, booted drain.Booted) (drain.UncordonResult, error) {
 	what := "uncordon"
 	if booted != nil {
 		what += " when ready"

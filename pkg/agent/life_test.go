@@ -107,6 +107,29 @@ func TestARestartBesideADrainedNodeIsQuiet(t *testing.T) {
 	})
 }
 
+// A soft reboot leaves the kernel's boot ID as it was, and the Node as the kubelet before it has reported it.
+func TestUncordon_AfterASoftReboot(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		r.cfg.Policy[event.Shutdown] = policy.Rule{Action: policy.Drain, Hard: true}
+		r.runFor(event.Event{ID: "down", Kind: event.Shutdown, State: event.Pending, Deadline: r.in(2 * time.Minute)})
+		before := time.Now()
+		r.pass(time.Minute)
+		r.end(nil)
+		r.tape.take()
+		r.run()
+		r.announce()
+		if tape := r.tape.take(); !slices.Contains(tape, "uncordon when ready") {
+			t.Fatalf("%q", tape)
+		}
+		for reported, want := range map[time.Time]bool{before: false, time.Now(): true, {}: true} {
+			if got := r.node.booted("boot-1", reported); got != want {
+				t.Errorf("Ready as reported at %s counts: %v, want %v", reported, got, want)
+			}
+		}
+	})
+}
+
 func TestAfterARebootTheCordonIsLiftedWhenTheNodeIsReady(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
@@ -119,7 +142,7 @@ func TestAfterARebootTheCordonIsLiftedWhenTheNodeIsReady(t *testing.T) {
 		r.cfg.BootID = "boot-2"
 		r.run() // the metadata service does not answer
 		r.wantTape("put a undoing", "uncordon when ready", "uncordon when ready ended", "put a closed rebooted")
-		if booted := r.node.booted; booted("boot-1") || !booted("boot-2") {
+		if booted := r.node.booted; booted("boot-1", time.Time{}) || !booted("boot-2", time.Time{}) {
 			t.Error("it is not the kubelet of this boot that says that the node is Ready")
 		}
 		r.announce(reboot)

@@ -79,11 +79,15 @@ func (a *Agent) startGuard(parent context.Context, goal policy.Goal) {
 }
 
 func (a *Agent) startUncordon(parent context.Context, goal policy.Goal) {
-	var booted func(string) bool
-	if goal.AfterReboot {
-		booted = func(id string) bool { return id == a.cfg.BootID }
-	}
 	e := a.entry(goal.Event)
+	var booted drain.Booted
+	if goal.AfterReboot {
+		booted = func(id string, heartbeat time.Time) bool {
+			// After a soft reboot, what the kubelet before it has reported has the same boot ID. The heartbeat is by this machine's clock.
+			before := !heartbeat.IsZero() && time.Since(heartbeat) > time.Since(a.began)+time.Second
+			return id == a.cfg.BootID && !(before && e.BootID == a.cfg.BootID)
+		}
+	}
 	a.steps[e.Event.ID] = time.Now()
 	a.emit(state.Transition{Kind: state.Begun, Action: string(policy.Uncordon), Reason: goal.Reason, Entry: e})
 	a.start(parent, work{goal: goal}, func(ctx context.Context) workResult {

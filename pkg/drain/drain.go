@@ -573,7 +573,7 @@ func (g *dryGuard) stay(node *corev1.Node, goal Goal, cordon CordonResult) func(
 }
 
 // Uncordon returns what Node.Uncordon would do.
-func (d *DryRun) Uncordon(ctx context.Context, _ func(string) bool) (result UncordonResult, err error) {
+func (d *DryRun) Uncordon(ctx context.Context, _ Booted) (result UncordonResult, err error) {
 	err = retry(ctx, func(ctx context.Context) error {
 		node, err := d.get(ctx, false)
 		if NotFound(err) {

@@ -147,7 +147,7 @@ func (n *Node) close(ctx, calm context.Context, goal Goal, before memory) view {
 		}
 	}
 	v := n.viewOf(node, found, goal.Reopened)
-	v.ready = isReady(node, func(id string) bool { return id == goal.Claim.BootID })
+	v.ready = isReady(node, func(id string, _ time.Time) bool { return id == goal.Claim.BootID })
 	told := before.view.cordon == CordonLifted || found == CordonLeft && before.view.uid == v.uid && !n.liftedSince(node, before)
 	v.setUncordoned(lifted, goal, told)
 	if claim, _ := readClaim(node); found == CordonOurs && before.view.uid == "" {
@@ -421,10 +421,14 @@ func neededBy(node *corev1.Node) UncordonResult {
 	return ""
 }
 
+// Booted reports whether a kubelet that has reported the Node Ready is the one to wait for: by its boot ID, and by when it reported that last,
+// by the clock of its machine; zero if it does not say.
+type Booted func(bootID string, heartbeat time.Time) bool
+
 // Uncordon removes what this writer has set on the node: the cordon, if nobody else needs it, the annotation and the label. If booted is not
-// nil, it first waits until the Node is reported Ready by the kubelet of a boot for which booted returns true. Failures that may pass are
-// retried until ctx ends.
-func (n *Node) Uncordon(ctx context.Context, booted func(bootID string) bool) (UncordonResult, error) {
+// nil, it first waits until the Node is reported Ready by a kubelet for which booted returns true. Failures that may pass are retried until
+// ctx ends.
+func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, error) {
 	var result UncordonResult
 	conflicts := 0
 	err := retry(ctx, func(ctx context.Context) error {
@@ -472,12 +476,10 @@ func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {
 
 // isReady tells whether the kubelet of the right boot has reported the Node Ready. After a quick reboot the Node still has the conditions
 // that were reported before. A kubelet that reports no boot ID, as a simulated one may, is believed.
-func isReady(node *corev1.Node, booted func(string) bool) bool {
-	if id := node.Status.NodeInfo.BootID; id != "" && !booted(id) {
-		return false
-	}
+func isReady(node *corev1.Node, booted Booted) bool {
+	id := node.Status.NodeInfo.BootID
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && (id == "" || booted(id, c.LastHeartbeatTime.Time))
 	})
 }
 

@@ -327,7 +327,7 @@ func TestAnUncordonThatIsCalledOffWritesNothingAndSaysSo(t *testing.T) {
 		s := apitest.New(t)
 		s.ChangeNode(cordoned(ours))
 		ctx, cancel := context.WithCancel(t.Context())
-		got, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(ctx, func(string) bool { cancel(); return true })
+		got, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(ctx, func(string, time.Time) bool { cancel(); return true })
 		if !errors.Is(err, context.Canceled) || count(s, "patch") != 0 {
 			t.Errorf("uncordon is %q, %v after %d patches", got, err, count(s, "patch"))
 		}
@@ -339,7 +339,7 @@ func TestUncordonOfANodeThatIsGoneIsASuccess(t *testing.T) {
 		s := apitest.New(t)
 		s.RemoveNode()
 		node := drain.New(s.Client(), apitest.Node, drain.Options{})
-		for name, uncordon := range map[string]func(context.Context, func(string) bool) (drain.UncordonResult, error){
+		for name, uncordon := range map[string]func(context.Context, drain.Booted) (drain.UncordonResult, error){
 			"real": node.Uncordon, "dry run": drain.NewDryRun(node).Uncordon,
 		} {
 			if got, err := uncordon(within(t, plenty), thisBoot); got != drain.UncordonNodeGone || err != nil {
@@ -353,7 +353,7 @@ func TestAnUncordonDoesNotEndWithAProxysPage(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
 		node := drain.New(s.Client(), apitest.Node, drain.Options{})
-		for _, uncordon := range []func(context.Context, func(string) bool) (drain.UncordonResult, error){drain.NewDryRun(node).Uncordon, node.Uncordon} {
+		for _, uncordon := range []func(context.Context, drain.Booted) (drain.UncordonResult, error){drain.NewDryRun(node).Uncordon, node.Uncordon} {
 			s.ChangeNode(cordoned(ours))
 			s.Answer("get node", apitest.Page(http.StatusNotFound))
 			if got, err := uncordon(within(t, plenty), thisBoot); got != drain.UncordonLifted || err != nil {
@@ -399,7 +399,7 @@ func TestAKubeletThatIsNotReadyIsLookedForEveryFiveSeconds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
 		s.ChangeNode(cordoned(ours))
-		_, _ = drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, time.Hour), func(string) bool { return false })
+		_, _ = drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, time.Hour), func(string, time.Time) bool { return false })
 		for i, after := range gaps(s.Requests("get node")) {
 			if after != 5*time.Second {
 				t.Errorf("read %d came after %s", i+2, after)
@@ -450,7 +450,7 @@ func TestUncordonThatRunsOutOfTimeSaysWhatWentWrongLast(t *testing.T) {
 }
 
 // thisBoot tells of the boot ID of the claim that it is the present one.
-func thisBoot(id string) bool { return id == claim.BootID }
+func thisBoot(id string, _ time.Time) bool { return id == claim.BootID }
 
 func within(t *testing.T, limit time.Duration) context.Context {
 	t.Helper()

@@ -568,7 +568,7 @@ func (t *term) takeStart(in *instance, h *hint, on node) {
 		case !there || needed:
 			return nil
 		case now.ours && !isNoted(event.Kind(now.cordon.Kind)) && now.cordon.Since.Before(h.Event.Noticed):
-			return t.reopen(ctx, now, "the instance has been started", func(boot string) bool { return boot != now.cordon.BootID })
+			return t.reopen(ctx, now, "the instance has been started", func(boot string, _ time.Time) bool { return boot != now.cordon.BootID })
 		}
 		return t.backInService(ctx, now, in.id)
 	})
@@ -591,7 +591,7 @@ const reopenLimit = 15 * time.Minute
 
 // reopen takes back what nth-queue has set on a Node, once it is Ready in a boot that booted accepts; at once if that is nil. A node that is
 // not Ready in time stays closed, which is no error.
-func (t *term) reopen(ctx context.Context, on node, why string, booted func(string) bool) error {
+func (t *term) reopen(ctx context.Context, on node, why string, booted drain.Booted) error {
 	limited, cancel := context.WithTimeout(ctx, reopenLimit)
 	defer cancel()
 	err := t.taint(limited, on, nil, t.opts.Taints.ours)

@@ -126,7 +126,9 @@ func (s Settings) opening(sit Situation, undoing []state.Entry) Goal {
 	goal := Goal{Action: Uncordon, Event: first.Event, Ending: ending, Reason: s.undoReason(first, ending), AfterReboot: sit.Before}
 	for _, e := range undoing {
 		goal.Events = append(goal.Events, e.Event.ID)
-		goal.AfterReboot = goal.AfterReboot || e.BootID != sit.BootID
+		// A shutdown that an earlier process has seen may have been a soft reboot, which leaves the boot ID as it was.
+		seenBefore := e.FirstSeen.Before(sit.Now.Add(-sit.Up))
+		goal.AfterReboot = goal.AfterReboot || e.BootID != sit.BootID || e.Event.Kind == event.Shutdown && seenBefore
 	}
 	return goal
 }

@@ -100,7 +100,7 @@ func TestWhatNobodyLooksForEndsInTime(t *testing.T) {
 		of("not at once", notice, 10*time.Minute-1, "drain a by 2h0m0s hard; again at 10m0s"),
 		of("after ten minutes", notice, 10*time.Minute, "uncordon a (withdrawn)"),
 		of("a shutdown not sooner", down, 10*time.Minute-1, "drain a by 2h0m0s hard; again at 10m0s"),
-		of("but then", down, 10*time.Minute, "uncordon a (withdrawn)"),
+		of("but then", down, 10*time.Minute, "uncordon a (withdrawn) when ready"),
 		of("maintenance has its hour", stop, time.Hour-1, "drain a by 2h0m0s soft; again at 1h0m0s"),
 		of("and no longer", stop, time.Hour, "uncordon a (withdrawn)"),
 		{

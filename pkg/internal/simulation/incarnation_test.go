@@ -303,7 +303,7 @@ func (h host) Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard {
 }
 
 // Uncordon implements agent.Node.
-func (h host) Uncordon(ctx context.Context, booted func(string) bool) (drain.UncordonResult, error) {
+func (h host) Uncordon(ctx context.Context, booted drain.Booted) (drain.UncordonResult, error) {
 	if !h.nth.world.identified(ctx) {
 		return "", ctx.Err()
 	}
