@@ -42,7 +42,7 @@ pages() {
 
 # manual OUTPUT PROGRAM puts the manual pages of a program's commands into OUTPUT/man, and the shells' completions into OUTPUT/completions.
 manual() {
-	CGO_ENABLED=0 go run -trimpath -tags manual "./cmd/$2" manual "packaging/man/$2.md" "$1"
+	TZ=UTC CGO_ENABLED=0 go run -trimpath -tags manual "./cmd/$2" manual "packaging/man/$2.md" "$1"
 	cp "packaging/man/$2.toml.5" "$1/man/"
 }
 

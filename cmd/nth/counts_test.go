@@ -32,7 +32,7 @@ func TestGuard_CountsOverAReload(t *testing.T) {
 		r.Out.URL.Scheme, r.Out.URL.Host = "http", "server"
 	}}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer := ""
+		var answer string
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/selfsubjectreviews"):
 			answer = `{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1","status":{"userInfo":{"username":"system:node:` + apitest.Node + `"}}}`

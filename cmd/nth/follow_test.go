@@ -92,7 +92,10 @@ func TestUncordon_FollowsAReplacedKubeconfig(t *testing.T) {
 				_, err := s.Uncordon(ctx, func(id string, _ time.Time) bool { return id == "b1" })
 				ended <- err
 			}()
-			defer func() { stop(); <-ended }()
+			defer func() {
+				stop()
+				t.Logf("the uncordon ended with: %v", <-ended)
+			}()
 			for askedBefore.Load() == 0 {
 				time.Sleep(10 * time.Millisecond)
 			}

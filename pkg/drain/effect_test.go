@@ -31,9 +31,9 @@ func TestEvict_AcceptedWithoutEffect(t *testing.T) {
 				t.Errorf("the result after the deadline is %+v", result)
 			}
 			s.Always("evict", nil)
-			if result := r.guard.Result(); !hard {
+			if !hard {
 				r.await(state.PodGone)
-				if result = r.guard.Result(); result.Evicted != 1 || len(result.HeldBy) != 0 {
+				if result := r.guard.Result(); result.Evicted != 1 || len(result.HeldBy) != 0 {
 					t.Errorf("the result without the webhook is %+v", result)
 				}
 			}

@@ -181,7 +181,7 @@ func drainFatNode(server string) (string, error) {
 	node := drain.New(client, apitest.Node, drain.Options{})
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	for err := error(context.DeadlineExceeded); errors.Is(err, context.DeadlineExceeded); { // On a busy machine its limit has to grow.
+	for err := context.DeadlineExceeded; errors.Is(err, context.DeadlineExceeded); { // On a busy machine its limit has to grow.
 		if _, err = node.Forecast(ctx, time.Minute); err != nil && ctx.Err() != nil {
 			return "", err
 		}

@@ -67,8 +67,8 @@ func TestHold_BeginsWhileANodeWaitsForItsTurn(t *testing.T) {
 		time.Sleep(time.Second)
 		second := r.take(termination(instance))
 		time.Sleep(time.Minute)
-		if r.hooks.held != 1 {
-			t.Errorf("%d hooks are held, want one", r.hooks.held)
+		if held := r.hooks.holds(); held != 1 {
+			t.Errorf("%d hooks are held, want one", held)
 		}
 		c.before("evict", nil)
 		first.want(t, "done")
@@ -87,8 +87,8 @@ func TestTakeLaunch_CompletesItsHookWhenTheNodeIsReady(t *testing.T) {
 		m := r.take(launch(instance))
 		time.Sleep(time.Minute)
 		m.held(t)
-		if r.hooks.held != 1 || !strings.Contains(r.log.String(), "is held until the node") {
-			t.Errorf("%d hooks are held, and it was said: %s", r.hooks.held, r.log)
+		if held := r.hooks.holds(); held != 1 || !strings.Contains(r.log.String(), "is held until the node") {
+			t.Errorf("%d hooks are held, and it was said: %s", held, r.log)
 		}
 		n := nodeOf("a", instance)
 		n.Status.Conditions[0].Status = corev1.ConditionFalse

@@ -111,6 +111,8 @@ func TestRun_LetsOneProcessWriteAtATime(t *testing.T) {
 
 // watchWriters fails the test if a process writes while another one leads.
 func (c *cluster) watchWriters(of *way, second *rig) {
+	of.mu.Lock()
+	defer of.mu.Unlock()
 	of.wrote = func(what string) {
 		if second.Status().Leads {
 			c.t.Errorf("%s, while the other leads", what)

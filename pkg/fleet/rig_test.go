@@ -226,6 +226,13 @@ func (g *group) Hold(ctx context.Context, _ string, _ sqs.Hook, _ time.Time) {
 	g.count(-1)
 }
 
+// holds is how many hooks are held.
+func (g *group) holds() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.held
+}
+
 func (g *group) count(by int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -231,6 +232,9 @@ func TestPoll_KnowsARebootByItsBootID(t *testing.T) {
 					n.Status.Conditions[0].Status, n.Status.Conditions[0].LastTransitionTime.Time = corev1.ConditionTrue, time.Now()
 				})
 				says.say(func(k *knowledge) {
+					said := k.planned[instance]
+					said.Planned = slices.Clone(said.Planned) // What was answered before stays as it was.
+					k.planned[instance] = said
 					k.planned[instance].Planned[0].Description = row.description
 					k.planned[instance].Planned[0].Completed = row.description == "[Completed]"
 					k.planned[instance].Planned[0].Canceled = row.description == "[Canceled]"

@@ -124,36 +124,46 @@ func (b *budget) functions() map[string]any {
 	return some
 }
 
-// bounded returns a function that spends the budget for its arguments and its result. It panics when there is too little; the template
-// engine turns that into its error.
+// bounded returns a function that spends the budget for its arguments and its result, and fails when there is too little.
 func (b *budget) bounded(f any, maxArguments int) any {
 	call := reflect.ValueOf(f)
-	spend := func(size int) {
-		if err := b.spend(size); err != nil {
-			panic(err)
-		}
+	kind, fault := call.Type(), reflect.TypeFor[error]()
+	var takes []reflect.Type
+	for i := range kind.NumIn() {
+		takes = append(takes, kind.In(i))
 	}
-	bounded := func(args []reflect.Value) (results []reflect.Value) {
+	bounded := func(args []reflect.Value) []reflect.Value {
+		failed := func(err error) []reflect.Value {
+			return []reflect.Value{reflect.Zero(kind.Out(0)), reflect.ValueOf(&err).Elem()}
+		}
 		size := 0
 		for _, arg := range args {
 			size += sizeOf(arg, maxWork)
 		}
-		spend(size)
-		if size > maxArguments {
-			panic(fmt.Errorf("it takes no more than %d bytes", maxArguments))
+		if err := b.spend(size); err != nil {
+			return failed(err)
 		}
-		if call.Type().IsVariadic() {
+		if size > maxArguments {
+			return failed(fmt.Errorf("it takes no more than %d bytes", maxArguments))
+		}
+		var results []reflect.Value
+		if kind.IsVariadic() {
 			results = call.CallSlice(args)
 		} else {
 			results = call.Call(args)
 		}
 		if size = sizeOf(results[0], maxValueSize); size > maxValueSize {
-			panic(errTooLong)
+			return failed(errTooLong)
 		}
-		spend(size)
+		if err := b.spend(size); err != nil {
+			return failed(err)
+		}
+		if len(results) == 1 {
+			results = append(results, reflect.Zero(fault))
+		}
 		return results
 	}
-	return reflect.MakeFunc(call.Type(), bounded).Interface()
+	return reflect.MakeFunc(reflect.FuncOf(takes, []reflect.Type{kind.Out(0), fault}, kind.IsVariadic()), bounded).Interface()
 }
 
 // sizeOf is about how many bytes a value takes when it is written. It stops counting soon after enough.

@@ -36,7 +36,7 @@ func TestCompletion_in_zsh_and_fish(t *testing.T) {
 		"nth sta":                           {"status"},
 		"nth check --off":                   {"--offline"},
 		"nth status --":                     {"--config", "--help", "--json"},
-		"nth help ":                         {"check", "config", "drain", "rehearse", "run", "status", "version"},
+		"nth help ":                         {"check", "config", "drain", "help", "rehearse", "run", "status", "version"},
 		"nth config --config /etc/nth/nth.": {"/etc/nth/nth.toml", "/etc/nth/nth.toml.d/"},
 		"nth-queue status --":               {"--config", "--help", "--json"},
 	} {

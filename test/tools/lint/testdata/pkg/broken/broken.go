@@ -150,49 +150,13 @@ func Long() { // want funlen
 
 // Winding has many ways through it.
 func Winding(n int) { // want gocyclo
-	if n == 0 {
+	if n == 0 || n == 1 || n == 2 || n == 3 || n == 4 || n == 5 || n == 6 {
 		n++
 	}
-	if n == 1 {
+	if n == 7 || n == 8 || n == 9 || n == 10 || n == 11 || n == 12 || n == 13 {
 		n++
 	}
-	if n == 2 {
-		n++
-	}
-	if n == 3 {
-		n++
-	}
-	if n == 4 {
-		n++
-	}
-	if n == 5 {
-		n++
-	}
-	if n == 6 {
-		n++
-	}
-	if n == 7 {
-		n++
-	}
-	if n == 8 {
-		n++
-	}
-	if n == 9 {
-		n++
-	}
-	if n == 10 {
-		n++
-	}
-	if n == 11 {
-		n++
-	}
-	if n == 12 {
-		n++
-	}
-	if n == 13 {
-		n++
-	}
-	if n == 14 {
+	if n == 14 || n == 15 || n == 16 || n == 17 || n == 18 || n == 19 {
 		n++
 	}
 	_ = n
