@@ -62,6 +62,9 @@ func (s *scene) mustBeSettled(t *testing.T, nodes *storm.Storm) {
 	}
 }
 
+// ofTheKilled stands for a number of pods that nobody knows: a process that is killed does not log the answers that it waits for.
+const ofTheKilled = -1
+
 // mustBeEvictedOnce fails the test unless so many pods were evicted, each once, by all consumers together. A pod whose
 // eviction got no answer in time, from a control plane that has too much to do, may have gone without a word of that.
 func mustBeEvictedOnce(t *testing.T, pods int, consumers ...*daemon.Daemon) {
@@ -83,7 +86,7 @@ func mustBeEvictedOnce(t *testing.T, pods int, consumers ...*daemon.Daemon) {
 		}
 		delete(unanswered, pod)
 	}
-	if len(times)+len(unanswered) != pods {
+	if pods != ofTheKilled && len(times)+len(unanswered) != pods {
 		t.Errorf("%d pods were evicted, and %d asked for without an answer, want %d in all", len(times), len(unanswered), pods)
 	}
 }
