@@ -17,7 +17,7 @@ RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 # Tests wait about as much as they work, so more packages are tested at once than there are processors. Go begins with those that are
 # named first: the ones that take longest, which else would run alone at the end. The suites that boot machines come one after another:
 # a machine takes up to 14 of the 128 inotify instances that Linux gives root (fs.inotify.max_user_instances).
-LONG_UNITS := $(addprefix ./pkg/,imds fleet drain kubelet)
+LONG_UNITS := $(addprefix ./pkg/,imds fleet drain identity)
 LONG_LABS  := $(addprefix ./,e2e release queue faults power metrics)
 MACHINES   := $(addprefix ./,node packages shutdown bottlerocket internal/machine)
 
@@ -51,6 +51,7 @@ test: unit e2e ## run all tests: the product's, then the lab's on a real control
 unit: ## run the product's own tests, with the race detector where there is a C compiler
 	$(call say,unit tests$(if $(RACE),, (no C compiler found: without the race detector)))
 	@go test $(RACE) -p $$(($$(nproc) + 1)) $(LONG_UNITS) ./...
+	$(if $(RACE),@CGO_ENABLED=0 go test -run Memory ./pkg/drain)
 	@for tool in image chart release; do (cd test/tools/$$tool && go test ./...); done
 
 .PHONY: e2e

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -135,33 +133,6 @@ func TestReads_LimitsGrowUntilAnswersCome(t *testing.T) {
 			<-r.done
 			for _, verb := range []string{"get", "list", "watch"} {
 				s.Always(verb, nil)
-			}
-		})
-	}
-}
-
-// A pod may have 1.5 MiB, which its author writes.
-func TestMemory_OfADrainDoesNotGrowWithPods(t *testing.T) {
-	for name, node := range map[string]*fatNode{
-		"110 pods of 1.3 MiB":        {pods: 110, size: 1363149, phase: corev1.PodRunning},
-		"300 finished pods of 1 MiB": {pods: 300, size: 1 << 20, phase: corev1.PodSucceeded},
-	} {
-		t.Run(name, func(t *testing.T) {
-			server := httptest.NewServer(node.serve(t))
-			defer server.Close()
-			child := exec.CommandContext(t.Context(), os.Args[0])
-			child.Env = append(os.Environ(), fatNodeAt+"="+server.URL)
-			said, err := child.CombinedOutput()
-			if err != nil {
-				t.Fatalf("%v: %s", err, said)
-			}
-			var evicted, kilobytes int
-			if _, err := fmt.Sscanf(string(said), "evicted %d VmHWM: %d kB", &evicted, &kilobytes); err != nil || evicted != node.pods {
-				t.Fatalf("it says %q: %v", said, err)
-			}
-			t.Logf("peak: %d MB", kilobytes>>10)
-			if text := node.pods * node.size >> 10; kilobytes > text {
-				t.Errorf("the process had %d kB at its peak, and the pods have %d", kilobytes, text)
 			}
 		})
 	}
