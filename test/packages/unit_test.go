@@ -37,7 +37,7 @@ func TestTheUnitMeansTheSameToEverySystemd(t *testing.T) {
 		"TimeoutStopUSec": "3min", "TimeoutAbortUSec": "10s", "KillMode": "mixed", "OOMScoreAdjust": "-999",
 		"MemoryMin": "67108864", "MemoryHigh": "268435456", "Slice": "-.slice", "ControlGroup": "/nth.service",
 		"StateDirectory": "nth", "RuntimeDirectory": "nth", "RuntimeDirectoryPreserve": "restart",
-		"CapabilityBoundingSet":  "", "NoNewPrivileges": "yes", "ProtectSystem": "strict",
+		"CapabilityBoundingSet": "", "NoNewPrivileges": "yes", "ProtectSystem": "strict",
 	}
 	onEverySuite(t, func(t *testing.T, suite string) {
 		h := newHost(t, suite)
