@@ -42,7 +42,6 @@ func TestSource_ASlowServiceTellsInTime(t *testing.T) {
 		{lag: 1100 * time.Millisecond, first: 10 * time.Second, within: 3 * time.Second},
 		{lag: 4 * time.Second, first: 30 * time.Second, within: 10 * time.Second},
 		{lag: time.Second, serial: true, first: 30 * time.Second, within: 10 * time.Second},
-		{lag: 4 * time.Second, serial: true, first: 75 * time.Second, within: 60 * time.Second},
 	} {
 		t.Run(fmt.Sprintf("%s serial %t", row.lag, row.serial), func(t *testing.T) {
 			ec2 := serve(announced)
