@@ -27,8 +27,8 @@ LINT_KEY    := $(shell { cat $(LINT_MODULE)/go.mod $(LINT_MODULE)/go.sum; go env
 LINT        := $(CURDIR)/.cache/bin/lint-$(LINT_KEY)/golangci-lint
 
 # What the tests of the lab, the linter and the programs are compiled from is compiled once, with the programs' own flags.
-lint lab e2e: export CGO_ENABLED := 0
-lint lab e2e: export GOFLAGS := -trimpath
+lint lab e2e fuzz: export CGO_ENABLED := 0
+lint lab e2e fuzz: export GOFLAGS := -trimpath
 
 say = @printf '\n== %s\n' '$(1)'
 
@@ -60,6 +60,12 @@ e2e: lab ## run the tests of the lab
 	$(call say,tests on a real control plane)
 	@cd test && { echo -p 1 $(MACHINES); echo -p 2 $(LONG_LABS) $$(go list ./... | grep -vxFf <(go list $(MACHINES))); } | \
 		xargs -P 2 -L 1 go test -timeout 30m
+
+# Whatever begins with Fuzz in a test file is a target: two at a time, each with a processor of its own.
+.PHONY: fuzz
+fuzz: ## give every fuzz target made-up input for 20 s, or for as long as FUZZ says, and print how many it was given
+	$(call say,fuzz targets)
+	@grep -rHo '^func Fuzz\w*' --include='*_test.go' cmd pkg | sed -E 's|/[^/]*:func | |' | xargs -P 2 -L 1 test/fuzz '$(or $(FUZZ),20s)'
 
 .PHONY: lab
 lab: ## build what the lab runs: etcd, Kubernetes, kwok (about 5 minutes when new)

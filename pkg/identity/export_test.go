@@ -36,6 +36,18 @@ func RunPlugin(ctx context.Context, config *rest.Config, root string) (Credentia
 	return Credential{s.token, s.certificate, s.expires}, err
 }
 
+// ReadPlugin reads what the exec plugin of a configuration has printed, without running it.
+func ReadPlugin(config *rest.Config, stdout, stderr []byte) (Credential, error) {
+	p, err := newPlugin(config, "", nil)
+	if err != nil {
+		return Credential{}, err
+	}
+	complaint := &tail{}
+	_, _ = complaint.Write(stderr) // It keeps the end, and never fails.
+	s, err := p.decode(stdout, complaint)
+	return Credential{s.token, s.certificate, s.expires}, err
+}
+
 // Describe returns what is said of a kubeconfig: the error, or how the client that was made from it is described.
 func Describe(ctx context.Context, k *Kubelet) []string {
 	said := []string{"", "", ""}

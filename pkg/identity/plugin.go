@@ -119,13 +119,18 @@ func (p *plugin) run(ctx context.Context) (secret, error) {
 	if err := p.start(ctx, stdout, stderr); err != nil {
 		return secret{}, err
 	}
+	return p.decode(stdout.text, stderr)
+}
+
+// decode reads what the plugin has printed.
+func (p *plugin) decode(stdout []byte, stderr *tail) (secret, error) {
 	answer := &clientauthentication.ExecCredential{}
-	_, kind, err := p.decoder.Decode(stdout.text, nil, answer)
+	_, kind, err := p.decoder.Decode(stdout, nil, answer)
 	switch {
 	case kruntime.IsNotRegisteredError(err):
 		return secret{}, fmt.Errorf("the exec plugin %s prints another kind of object than an ExecCredential of %s", p.name, p.version)
 	case err != nil, kind.Version == kruntime.APIVersionInternal: // The error would quote the output.
-		return secret{}, fmt.Errorf("the exec plugin %s prints no ExecCredential (%d bytes)%s", p.name, len(stdout.text), stderr)
+		return secret{}, fmt.Errorf("the exec plugin %s prints no ExecCredential (%d bytes)%s", p.name, len(stdout), stderr)
 	case kind.GroupVersion() != p.version:
 		return secret{}, fmt.Errorf("the exec plugin %s prints an ExecCredential of another version than %s", p.name, p.version)
 	case answer.Status == nil:

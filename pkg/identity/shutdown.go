@@ -24,6 +24,9 @@ var configPaths = []string{
 	"/var/lib/kubelet/config.yaml",
 }
 
+// longest is the most that the periods by pod priority are taken for, a year in seconds: what they add up to fits a time.Duration.
+const longest = 365 * 24 * 60 * 60
+
 // GracefulShutdown is the kubelet's own graceful shutdown, which ends the pods when the machine shuts down.
 type GracefulShutdown struct {
 	// Source is the kubelet's configuration file; empty if none was found.
@@ -47,6 +50,10 @@ func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 			if err := found.read(file); err != nil {
 				return found, fmt.Errorf("reading the kubelet's configuration %s: %w", file, err)
 			}
+		}
+		if found.Critical < 0 || found.Critical > found.Period { // The kubelet does not start then.
+			return GracefulShutdown{Source: path}, fmt.Errorf("the kubelet's configuration %s: shutdownGracePeriodCriticalPods is %s and must be "+
+				"between 0 and shutdownGracePeriod, %s", path, found.Critical, found.Period)
 		}
 		return found, nil
 	}
@@ -75,10 +82,10 @@ func (g *GracefulShutdown) read(path string) error {
 	if config.ShutdownGracePeriodCriticalPods != nil {
 		g.Critical = config.ShutdownGracePeriodCriticalPods.Duration
 	}
-	var byPriority time.Duration
+	var byPriority int64
 	for _, p := range config.ShutdownGracePeriodByPodPriority {
-		byPriority += time.Duration(p.ShutdownGracePeriodSeconds) * time.Second
+		byPriority = min(byPriority+min(max(p.ShutdownGracePeriodSeconds, 0), longest), longest)
 	}
-	g.Period = max(g.Period, byPriority)
+	g.Period = max(g.Period, time.Duration(byPriority)*time.Second)
 	return nil
 }

@@ -25,6 +25,7 @@ func TestTheKubeletsOwnShutdownIsReadFromItsConfiguration(t *testing.T) {
 		"a drop-in":    {map[string]string{eks: `{"shutdownGracePeriod": "1s"}`, eks + ".d/40-nodeadm.conf": `{"shutdownGracePeriod": "9s"}`}, eks, 9 * time.Second},
 		"the first":    {map[string]string{eks: `{}`, kubeadm: "shutdownGracePeriod: 45s\n"}, eks, 0},
 		"by priority":  {map[string]string{eks: `{"shutdownGracePeriodByPodPriority": [{"shutdownGracePeriodSeconds": 10}, {"shutdownGracePeriodSeconds": 20}]}`}, eks, 30 * time.Second},
+		"years":        {map[string]string{eks: `{"shutdownGracePeriodByPodPriority": [{"shutdownGracePeriodSeconds": 9223372036}, {"shutdownGracePeriodSeconds": 9223372036}]}`}, eks, 365 * 24 * time.Hour},
 		"other things": {map[string]string{eks: `{"maxPods": 110, "shutdownGracePeriod": "5s"}`}, eks, 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -44,11 +45,17 @@ func TestTheKubeletsOwnShutdownIsReadFromItsConfiguration(t *testing.T) {
 	}
 }
 
-func TestAConfigurationThatCannotBeReadIsNamed(t *testing.T) {
-	root := t.TempDir()
-	place(t, filepath.Join(root, "var/lib/kubelet/config.yaml"), []byte("shutdownGracePeriod: soon\n"))
-	_, err := identity.ReadGracefulShutdown(root)
-	wantError(t, err, "reading the kubelet's configuration", "/var/lib/kubelet/config.yaml", "soon")
+func TestKubeletConfiguration_FaultNamesTheFile(t *testing.T) {
+	for given, want := range map[string]string{
+		"shutdownGracePeriod: soon\n":                                     "soon",
+		"shutdownGracePeriod: 5s\nshutdownGracePeriodCriticalPods: 10s\n": "shutdownGracePeriodCriticalPods is 10s and must be",
+		"shutdownGracePeriodCriticalPods: -1s\n":                          "shutdownGracePeriodCriticalPods is -1s and must be",
+	} {
+		root := t.TempDir()
+		place(t, filepath.Join(root, "var/lib/kubelet/config.yaml"), []byte(given))
+		_, err := identity.ReadGracefulShutdown(root)
+		wantError(t, err, "the kubelet's configuration", "/var/lib/kubelet/config.yaml", want)
+	}
 }
 
 // Whoever opens a pipe waits for one who writes into it.

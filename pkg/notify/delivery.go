@@ -443,7 +443,7 @@ func (e *endpoint) succeeded() { *e = endpoint{retryAfter: e.retryAfter} }
 func (e *endpoint) failed(err error, began time.Time, newestAge time.Duration) {
 	now := time.Now()
 	if later, ok := errors.AsType[retryAfterError](err); ok {
-		if until := now.Add(min(later.after, maxRetryAfter)); until.After(e.retryAfter) {
+		if until := now.Add(later.after); until.After(e.retryAfter) {
 			e.retryAfter = until
 		}
 	}

@@ -133,13 +133,13 @@ func (d Destination) Post(ctx context.Context, id, text string) error {
 	return checkAnswer(answer)
 }
 
-// parseRetryAfter reads the header Retry-After, in seconds or a date (RFC 9110, 10.2.3); 0 if there is none.
+// parseRetryAfter reads the header Retry-After, in seconds or a date (RFC 9110, 10.2.3): maxRetryAfter at most, 0 if there is none.
 func parseRetryAfter(header string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(header, 10, 32); err == nil {
-		return time.Duration(seconds) * time.Second
+		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
 	}
 	if until, err := http.ParseTime(header); err == nil {
-		return max(until.Sub(now), 0)
+		return min(max(until.Sub(now), 0), maxRetryAfter)
 	}
 	return 0
 }

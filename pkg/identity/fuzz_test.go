@@ -1,0 +1,155 @@
+package identity_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/nth-project/nth/pkg/identity"
+)
+
+// mustBeShort fails the test unless an error is one line of bounded length without the canary.
+func mustBeShort(t *testing.T, err error) {
+	t.Helper()
+	if line := err.Error(); len(line) > 1500 || strings.ContainsAny(line, "\n\r") || strings.Contains(line, canary) {
+		t.Fatalf("the error has %d bytes: %q", len(line), line)
+	}
+}
+
+// FuzzKubeletConfiguration holds for any configuration and drop-in of a kubelet: they are read as spans that make sense, or the file is named.
+func FuzzKubeletConfiguration(f *testing.F) {
+	f.Add([]byte("shutdownGracePeriod: 45s\nshutdownGracePeriodCriticalPods: 10s\n"), []byte(`{"shutdownGracePeriod": "9s"}`))
+	f.Add([]byte(`{"shutdownGracePeriodByPodPriority": [{"shutdownGracePeriodSeconds": 9223372036}, {"shutdownGracePeriodSeconds": 9223372036}]}`), []byte("{}"))
+	f.Add([]byte("shutdownGracePeriod: -5s\n"), []byte("shutdownGracePeriodCriticalPods: 2562047h\n"))
+	f.Add([]byte("&a [*a, *a]\n"), []byte("shutdownGracePeriod: {"+canary+": \"\n"))
+	root := f.TempDir()
+	path := filepath.Join(root, "var/lib/kubelet/config.yaml")
+	dropin := path + ".d/10.conf"
+	if err := os.MkdirAll(filepath.Dir(dropin), 0o700); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, document, added []byte) {
+		for path, content := range map[string][]byte{path: document, dropin: added} {
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		found, err := identity.ReadGracefulShutdown(root)
+		if err != nil {
+			if mustBeShort(t, err); !strings.Contains(err.Error(), path) {
+				t.Fatalf("%v does not name the file", err)
+			}
+			return
+		}
+		if found.Source != path || found.Critical < 0 || found.Period < 0 || found.Critical > found.Period {
+			t.Fatalf("read as %+v", found)
+		}
+	})
+}
+
+// FuzzExecCredential holds for whatever an exec plugin prints: it is a credential, or an error that shows nothing of the output and
+// nothing secret of the complaint.
+func FuzzExecCredential(f *testing.F) {
+	for _, status := range []string{
+		`{"token": "a", "expirationTimestamp": "2026-01-01T00:00:00Z"}`, `{"token": 12345678901234567}`, `null`, `{}`,
+		`{"clientKeyData": "` + canary + `", "clientCertificateData": "` + canary + `"}`,
+	} {
+		f.Add([]byte(fmt.Sprintf(`{"kind": "ExecCredential", "apiVersion": %q, "status": %s}`, v1, status)), []byte("password: "+canary))
+	}
+	f.Add([]byte("kind: Secret\napiVersion: v1\n"), []byte(`{"token": "`+canary+`", "\u001b[2J`))
+	f.Add([]byte("usage: "+canary), []byte(strings.Repeat(canary+" ", 500)))
+	config := &rest.Config{Host: "https://apiserver.test", ExecProvider: &api.ExecConfig{
+		APIVersion: v1, Command: "aws", InteractiveMode: api.NeverExecInteractiveMode,
+	}}
+	f.Fuzz(func(t *testing.T, stdout, stderr []byte) {
+		got, err := identity.ReadPlugin(config, stdout, stderr)
+		if err != nil {
+			if mustBeShort(t, err); got != (identity.Credential{}) {
+				t.Fatalf("%v, and %+v", err, got)
+			}
+			return
+		}
+		if got.Token == "" && got.Certificate == nil {
+			t.Fatalf("%q is no credential", stdout)
+		}
+		if again, err := identity.ReadPlugin(config, stdout, nil); err != nil || again.Token != got.Token || !again.Expires.Equal(got.Expires) {
+			t.Fatalf("%q is read as %+v, and then as %+v (%v)", stdout, got, again, err)
+		}
+	})
+}
+
+// FuzzBottlerocketSettings holds for whatever Bottlerocket's API answers: a kubeconfig has its values and nth's own command, or a short error
+// says what is missing.
+func FuzzBottlerocketSettings(f *testing.F) {
+	f.Add(200, []byte(`{"kubernetes": {"api-server": "https://a.test", "cluster-certificate": "LS0t", "cluster-name": "b\"}"}, "aws": {"region": "c"}}`))
+	f.Add(200, []byte(`{"kubernetes": {"authentication-mode": "tls"}}`))
+	f.Add(200, []byte(`{"kubernetes": {"api-server": `+strings.Repeat("[", 20000)))
+	f.Add(500, []byte("data\nlost\x1b[2J"))
+	f.Add(204, []byte{})
+	root, err := os.MkdirTemp("", "nth") // f.TempDir can be too long for a socket.
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = os.RemoveAll(root) })
+	socket := identity.Bottlerocket(filepath.Join(root, "api.sock"))
+	listener, err := net.Listen("unix", string(socket))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = listener.Close() })
+	answers := make(chan string)
+	go func() {
+		for answer := range answers {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = connection.Read(make([]byte, 4096))
+			_, _ = io.WriteString(connection, answer)
+			_ = connection.Close()
+		}
+	}()
+	f.Cleanup(func() { close(answers) })
+	f.Fuzz(func(t *testing.T, status int, body []byte) {
+		status = 200 + max(status, 0)%400
+		answers <- fmt.Sprintf("HTTP/1.1 %d %s\r\nContent-Length: %d\r\n\r\n%s", status, http.StatusText(status), len(body), body)
+		_, kubeconfig, err := socket.Kubeconfig(t.Context())
+		if err != nil {
+			mustBeShort(t, err)
+			return
+		}
+		var settings struct {
+			Kubernetes map[string]any
+		}
+		var made struct {
+			Clusters []struct {
+				Cluster map[string]string
+			}
+			Users []struct {
+				User struct {
+					Exec struct {
+						Command string
+						Args    []string
+					}
+				}
+			}
+		}
+		if err := errors.Join(json.Unmarshal(body, &settings), json.Unmarshal(kubeconfig, &made)); err != nil || status != http.StatusOK {
+			t.Fatalf("a kubeconfig is made of %d %q: %v", status, body, err)
+		}
+		exec := made.Users[0].User.Exec
+		if made.Clusters[0].Cluster["server"] == "" || exec.Command != "/usr/bin/aws-iam-authenticator" || len(exec.Args) < 3 || exec.Args[1] != "-i" {
+			t.Fatalf("the kubeconfig is %s", kubeconfig)
+		}
+	})
+}
