@@ -29,6 +29,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/identity"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/role"
@@ -42,7 +43,7 @@ const visibility = 20 * time.Second
 // serve wires the service and runs it until ctx ends.
 func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) error {
 	d.SayDegraded()
-	cfg, log, gate := d.Config, d.Log, drain.NewGate(evictionsAtOnce)
+	cfg, log, gate := d.Config, d.Log, kube.NewGate(evictionsAtOnce)
 	meter := newMeter(cfg, log)
 	reach, err := reachCluster(ctx, cfg, meter.counted().Requested)
 	if err != nil {
@@ -181,14 +182,14 @@ func taintsOf(c config.Fleet) fleet.Taints {
 // control plane with two processors, fewer make the last pod leave later, and more delay the cordons of other nodes.
 const evictionsAtOnce = 100
 
-func drainOptions(c config.Queue, gate *drain.Gate) drain.Options {
+func drainOptions(c config.Queue, gate *kube.Gate) drain.Options {
 	options := daemon.DrainOptions(c.Drain)
 	options.Gate = gate
 	return options
 }
 
 // rulesOf are the settings of the fleet that may change while it runs.
-func rulesOf(cfg config.Queue, gate *drain.Gate) fleet.Rules {
+func rulesOf(cfg config.Queue, gate *kube.Gate) fleet.Rules {
 	return fleet.Rules{
 		Policy: policyOf(cfg.Events), Drain: drainOptions(cfg, gate),
 		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup}, Impaired: cfg.Events.StatusCheck.After,

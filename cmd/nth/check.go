@@ -20,6 +20,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/imds"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
@@ -396,7 +397,7 @@ func unreadable(s state.Status) []state.DocumentStatus {
 // counts. ours is the identity that this check has found.
 func (c *check) daemon(ctx context.Context, cfg config.Config, ours identity.Identity) {
 	status, why := checks.Running("nth", cfg.RuntimeDirectory, time.Now())
-	for why == "" && isStarting(status) && len(daemonFaults(status, ours)) > 0 && drain.Await(ctx, nil, startupPoll) {
+	for why == "" && isStarting(status) && len(daemonFaults(status, ours)) > 0 && kube.Await(ctx, nil, startupPoll) {
 		status, why = checks.Running("nth", cfg.RuntimeDirectory, time.Now())
 	}
 	if why != "" {

@@ -16,6 +16,7 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/text"
@@ -75,7 +76,7 @@ func (h hostInfo) drainByHand(ctx context.Context, cfg config.Config, undo bool,
 		return err
 	}
 	options := daemon.DrainOptions(cfg.Drain)
-	options.Writer, options.Gate, options.LoadBalancers = drain.ByHand, drain.NewGate(evictionsAtOnce), balancers(cfg, metadata)
+	options.Writer, options.Gate, options.LoadBalancers = drain.ByHand, kube.NewGate(evictionsAtOnce), balancers(cfg, metadata)
 	if options.ScriptsWait > 0 {
 		options.Scripts = h.scripts(cfg)
 	}

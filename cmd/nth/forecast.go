@@ -6,6 +6,7 @@ import (
 
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/role"
 )
 
@@ -24,7 +25,7 @@ type forecaster struct {
 
 // run makes forecasts until ctx ends, with jitter. Errors are not reported, as whatever prevents a forecast prevents a drain, too.
 func (f forecaster) run(ctx context.Context) {
-	for pause := firstForecast; drain.Await(ctx, nil, role.Spread(pause)); {
+	for pause := firstForecast; kube.Await(ctx, nil, role.Spread(pause)); {
 		pause = forecastAgain
 		if forecast, err := f.look(ctx); err == nil {
 			f.tell(forecast.Needs, len(forecast.Cut))

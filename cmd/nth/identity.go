@@ -16,6 +16,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/identity"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -23,7 +24,7 @@ import (
 type localNode struct {
 	kubelet   *identity.Kubelet
 	dryRun    bool
-	gate      *drain.Gate
+	gate      *kube.Gate
 	balancers drain.LoadBalancers // nil if there are none to wait for
 	scripts   drain.Scripts       // nil if there are none here
 	options   atomic.Pointer[drain.Options]
@@ -34,7 +35,7 @@ type localNode struct {
 const evictionsAtOnce = 128
 
 func newLocalNode(borrowed *identity.Kubelet, cfg config.Config, balancers drain.LoadBalancers, scripts drain.Scripts) *localNode {
-	n := &localNode{kubelet: borrowed, dryRun: cfg.DryRun, gate: drain.NewGate(evictionsAtOnce), balancers: balancers, scripts: scripts}
+	n := &localNode{kubelet: borrowed, dryRun: cfg.DryRun, gate: kube.NewGate(evictionsAtOnce), balancers: balancers, scripts: scripts}
 	n.use(daemon.DrainOptions(cfg.Drain))
 	return n
 }
@@ -58,7 +59,7 @@ func (n *localNode) identity(ctx context.Context) (identity.Identity, error) {
 		if err == nil {
 			return id, nil
 		}
-		if !drain.Await(ctx, nil, identityPause) {
+		if !kube.Await(ctx, nil, identityPause) {
 			return identity.Identity{}, fmt.Errorf("waiting for the kubelet's credential: %w (%w)", err, ctx.Err())
 		}
 	}
@@ -217,7 +218,7 @@ func (g *localGuard) Result() drain.Result {
 func (n *localNode) whileNamed(ctx context.Context, name string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
-		for drain.Await(ctx, nil, identityPause) {
+		for kube.Await(ctx, nil, identityPause) {
 			if id, err := n.kubelet.Identity(ctx); err == nil && id.Node != name {
 				cancel()
 			}
@@ -243,7 +244,7 @@ func (w warmIdentity) KeepWarm(ctx context.Context, tell func(node string, err e
 		if err == nil {
 			break
 		}
-		drain.Await(ctx, nil, identityPause)
+		kube.Await(ctx, nil, identityPause)
 	}
 	w.kubelet.KeepWarm(ctx, w.every, func(err error) {
 		id, idErr := w.kubelet.Identity(ctx)

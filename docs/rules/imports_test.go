@@ -12,7 +12,7 @@ import (
 // mayImport says for each package which others of the project its code (not its tests) may import. The programs cmd/nth and
 // cmd/nth-queue, which wire them, and the lab may import any.
 var mayImport = map[string][]string{
-	"pkg/agent":              {"pkg/drain", "pkg/event", "pkg/policy", "pkg/state", "pkg/systemd"},
+	"pkg/agent":              {"pkg/kube", "pkg/drain", "pkg/event", "pkg/policy", "pkg/state", "pkg/systemd"},
 	"pkg/config":             {"pkg/event"},
 	"pkg/drain":              {"pkg/kube", "pkg/state"},
 	"pkg/drain/apitest":      {"pkg/internal/pipetest"},
@@ -27,7 +27,7 @@ var mayImport = map[string][]string{
 	"pkg/asg/asgtest":        {"pkg/internal/querytest"},
 	"pkg/logind":             {"pkg/event"},
 	"pkg/metrics":            {"pkg/event", "pkg/state"},
-	"pkg/notify":             {"pkg/drain", "pkg/event", "pkg/policy", "pkg/state"},
+	"pkg/notify":             {"pkg/kube", "pkg/drain", "pkg/event", "pkg/policy", "pkg/state"},
 	"pkg/policy":             {"pkg/event", "pkg/state"},
 	"pkg/sqs":                {"pkg/event", "pkg/role"},
 	"pkg/record":             {"pkg/state"},
@@ -46,7 +46,7 @@ var libraries = []permit{
 	{"github.com/aws/*", []string{"pkg/imds", "pkg/asg", "pkg/role", "pkg/ekstoken", "pkg/sqs", "pkg/ec2", "pkg/targets", "cmd/nth-queue"}, "what AWS says is translated once, at the border"},
 	{"k8s.io/utils/lru", []string{"pkg/sqs"}, "what was seen is remembered, within bounds"},
 	{"k8s.io/klog*", []string{"cmd/internal/daemon", "pkg/drain", "pkg/fleet"}, "the words of client-go are redirected once, in cmd/internal/daemon"},
-	{"k8s.io/apimachinery/pkg/util/wait", []string{"pkg/role", "pkg/identity", "pkg/imds", "pkg/drain", "pkg/notify"}, "pauses with jitter are for those who ask a service that others ask, too"},
+	{"k8s.io/apimachinery/pkg/util/wait", []string{"pkg/role", "pkg/identity", "pkg/imds", "pkg/kube", "pkg/drain", "pkg/notify"}, "pauses with jitter are for those who ask a service that others ask, too"},
 	{"k8s.io/*", []string{"pkg/kube", "pkg/identity", "pkg/drain", "pkg/notify", "pkg/fleet", "pkg/rehearsal"}, "whoever can reach the API server can harm the node"},
 	{"sigs.k8s.io/yaml", []string{"pkg/identity"}, "only a kubeconfig is YAML"},
 	{"go.yaml.in/yaml/v3", []string{"pkg/identity", "pkg/migration"}, "it knows lines, and only foreign settings are YAML"},

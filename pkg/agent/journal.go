@@ -11,6 +11,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -161,7 +162,7 @@ const maxReasons = 16
 func (j *journal) isNews(t state.Transition) bool {
 	kind, text := t.Entry.Event.Kind, t.Err.Error()
 	logged := j.logged[kind]
-	if slices.ContainsFunc(logged, func(before string) bool { return drain.Alike(text, before) }) {
+	if slices.ContainsFunc(logged, func(before string) bool { return kube.Alike(text, before) }) {
 		return false
 	}
 	j.logged[kind] = append(logged[max(0, len(logged)+1-maxReasons):], text)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -28,7 +29,7 @@ func served() *corev1.Pod {
 type balancers time.Duration
 
 func (b balancers) Out(ctx context.Context, _ bool, addresses []string, _ func(string)) error {
-	if len(addresses) > 0 && !drain.Await(ctx, nil, time.Duration(b)) {
+	if len(addresses) > 0 && !kube.Await(ctx, nil, time.Duration(b)) {
 		return ctx.Err()
 	}
 	return nil

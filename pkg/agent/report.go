@@ -6,6 +6,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -302,7 +303,7 @@ func (a *Agent) handleIdentity(n identity) {
 		if a.cfg.Service != nil { // Otherwise the caller has named the node.
 			a.log(state.Transition{Kind: state.IdentityFound})
 		}
-	case n.err != nil && (a.waiting == nil || !drain.Alike(a.waiting.Error(), n.err.Error())):
+	case n.err != nil && (a.waiting == nil || !kube.Alike(a.waiting.Error(), n.err.Error())):
 		a.log(state.Transition{Kind: state.IdentityWaiting, Err: n.err})
 	}
 	a.waiting = n.err
@@ -315,7 +316,7 @@ func (a *Agent) handleFailedLook(n lookFailed) {
 	}
 	known.over = time.Time{}
 	text := n.err.Error()
-	if !drain.Alike(text, known.err) {
+	if !kube.Alike(text, known.err) {
 		known.err = text
 	}
 	a.trouble[n.kind] = known

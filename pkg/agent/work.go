@@ -9,6 +9,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -361,10 +362,10 @@ func (a *Agent) readClaim(ctx context.Context, again bool) {
 			a.inbox.put(claimFound{claim: claim, ours: ours, again: again})
 			return
 		}
-		if again && drain.NotFound(err) {
+		if again && kube.NotFound(err) {
 			return // A Node that registers later has no claim.
 		}
-		if !drain.Await(ctx, nil, adoptPause) {
+		if !kube.Await(ctx, nil, adoptPause) {
 			return
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -121,7 +122,7 @@ func TestNothingIsAskedForAfterTheEndWhereverItIsCanceled(t *testing.T) {
 			s.Always("evict", slowly(300*time.Millisecond))
 			s.Always("list", slowly(300*time.Millisecond))
 			began, goal := time.Now(), goalWithin(true, 10*time.Second)
-			guard := drain.New(s.Client(), apitest.Node, drain.Options{VolumeWait: time.Minute, Gate: drain.NewGate(2)}).Guard(goal, func(drain.Progress) {})
+			guard := drain.New(s.Client(), apitest.Node, drain.Options{VolumeWait: time.Minute, Gate: kube.NewGate(2)}).Guard(goal, func(drain.Progress) {})
 			guard.Adjust(goal)
 			ctx, cancel := context.WithTimeout(t.Context(), after)
 			guard.Run(ctx)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -78,7 +79,7 @@ func TestAnEvictionThatWasGivenUpIsCountedIfItWasCarriedOut(t *testing.T) {
 			s.Always("evict default/"+first, apitest.Hang())
 		}
 		s.Always("evict default/a", doneUnanswered(s, "default/a", 2900*time.Millisecond))
-		r := beginWithin(t, s, drain.Options{Gate: drain.NewGate(1)}, true, 13*time.Second)
+		r := beginWithin(t, s, drain.Options{Gate: kube.NewGate(1)}, true, 13*time.Second)
 		r.await(state.PodGone, "default/a")
 		if told := r.of(state.PodEvicted, "default/a"); len(told) != 1 || count(s, "delete default/a") != 0 {
 			t.Errorf("told %+v, and it was deleted %d times", told, count(s, "delete default/a"))

@@ -110,7 +110,7 @@ type Options struct {
 	Last string
 	// Gate and Requests, if set, are shared with the drains of other nodes: Gate limits evictions and deletions, Requests reads and writes
 	// of Nodes. Urgent, if set, tells whether this node's requests are urgent there. It may be called from any goroutine.
-	Gate, Requests *Gate
+	Gate, Requests *kube.Gate
 	Urgent         func() bool
 }
 
@@ -128,7 +128,7 @@ type Node struct {
 	client kubernetes.Interface
 	name   string
 	opts   Options
-	reads  reads
+	reads  kube.Reads
 }
 
 // New returns the node of that name. It makes no request.
@@ -269,13 +269,13 @@ func (m inMemory) List(context.Context, metav1.ListOptions) (*corev1.PodList, er
 
 // stays tells whether EvictAnnotation lets the pod stay in a drain with or without a deadline.
 func stays(pod *corev1.Pod, deadline bool) bool {
-	when, _ := KeyValue(pod.Annotations, EvictAnnotation)
+	when := pod.Annotations[EvictAnnotation]
 	return when == Never || when == AtDeadline && !deadline
 }
 
 // waits tells whether EvictAnnotation lets the pod run until its turn before the deadline.
 func waits(pod *corev1.Pod) bool {
-	when, _ := KeyValue(pod.Annotations, EvictAnnotation)
+	when := pod.Annotations[EvictAnnotation]
 	return when == AtDeadline
 }
 
@@ -428,7 +428,7 @@ func (n *Node) Rehearse(ctx context.Context) (Rehearsal, error) {
 			rehearsed.HeldBy, err = budget, nil
 		}
 		if err != nil {
-			return rehearsed, fmt.Errorf("rehearsing the eviction of %s: %s", rehearsed.Pod, plain(err))
+			return rehearsed, fmt.Errorf("rehearsing the eviction of %s: %s", rehearsed.Pod, kube.Plain(err))
 		}
 		return rehearsed, nil
 	}
@@ -475,19 +475,19 @@ func (g *dryGuard) Result() Result {
 func (g *dryGuard) Run(ctx context.Context) {
 	var pause time.Duration
 	reported, evicted, trouble := false, false, ""
-	for more := true; more; more = Await(ctx, g.adjusted, pause) {
+	for more := true; more; more = kube.Await(ctx, g.adjusted, pause) {
 		g.mu.Lock()
 		goal := g.goal
 		g.mu.Unlock()
 		reported = reported && (evicted || !goal.Evict) // Everything is reported again when evictions come in.
 		var would dryLook
-		err := retry(ctx, func(ctx context.Context) (err error) {
+		err := kube.Retry(ctx, func(ctx context.Context) (err error) {
 			would, err = g.look(ctx, goal)
 			return err
 		})
 		if err != nil {
 			pause = lookEvery
-			if ctx.Err() == nil && !Alike(err.Error(), trouble) {
+			if ctx.Err() == nil && !kube.Alike(err.Error(), trouble) {
 				trouble = err.Error()
 				g.tell(Progress{Kind: state.NodeUnclosable, Goal: goal.Number, State: State{Trouble: trouble}, Detail: trouble})
 			}
@@ -519,7 +519,7 @@ type dryLook struct {
 // look reads the Node and its pods. Result.Left stays empty, as if all pods had gone.
 func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 	node, err := g.node.get(ctx, false)
-	if NotFound(err) && goal.NodeSeen {
+	if kube.NotFound(err) && goal.NodeSeen {
 		return dryLook{
 			result: Result{NodeGone: true},
 			state:  State{Closed: true, Ours: true, Seen: true, Drained: goal.Evict, Looked: true},
@@ -574,9 +574,9 @@ func (g *dryGuard) stay(node *corev1.Node, goal Goal, cordon CordonResult) func(
 
 // Uncordon returns what Node.Uncordon would do.
 func (d *DryRun) Uncordon(ctx context.Context, _ Booted) (result UncordonResult, err error) {
-	err = retry(ctx, func(ctx context.Context) error {
+	err = kube.Retry(ctx, func(ctx context.Context) error {
 		node, err := d.get(ctx, false)
-		if NotFound(err) {
+		if kube.NotFound(err) {
 			result = UncordonNodeGone
 			return nil
 		}

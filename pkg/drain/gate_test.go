@@ -15,6 +15,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -39,7 +40,7 @@ func TestAGateBoundsTheEvictionsThatWaitForAnAnswer(t *testing.T) {
 			<-full // nobody is answered before all places are taken
 			return false
 		})
-		r := begin(t, s, drain.Options{Gate: drain.NewGate(places)})
+		r := begin(t, s, drain.Options{Gate: kube.NewGate(places)})
 		if result := r.succeed(); result.Evicted != pods {
 			t.Errorf("the result is %+v", result)
 		}
@@ -53,7 +54,7 @@ func TestAGateIsQuietWhileNobodyAsks(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
 		s.AddPod(pod("a"), 0)
-		gate := drain.NewGate(1)
+		gate := kube.NewGate(1)
 		<-gate.Quiet()
 		asked, answer := make(chan struct{}), make(chan struct{})
 		ask := sync.OnceFunc(func() { close(asked) })
@@ -81,7 +82,7 @@ func TestAGateIsQuietOnceThoseWhoWaitHaveGivenUp(t *testing.T) {
 		s.AddPod(pod("a"), 0)
 		s.AddPod(pod("b"), 0)
 		s.Always("evict", apitest.Hang())
-		gate := drain.NewGate(1)
+		gate := kube.NewGate(1)
 		r := begin(t, s, drain.Options{Gate: gate})
 		await(t, "an eviction", func() bool { return count(s, "evict") == 1 })
 		r.cancel()
@@ -101,7 +102,7 @@ func TestAPodThatWasNeverAskedForIsNotCountedAsEvicted(t *testing.T) {
 		s.AddPod(pod("a"), apitest.Ending(time.Second))
 		s.AddPod(pod("b"), apitest.Ending(time.Second))
 		s.Always("evict", slowly(5*time.Second))
-		r := begin(t, s, drain.Options{Gate: drain.NewGate(1)})
+		r := begin(t, s, drain.Options{Gate: kube.NewGate(1)})
 		await(t, "an eviction", func() bool { return count(s, "evict") == 1 })
 		other := "default/b"
 		if s.Requests("evict")[0].What == "evict default/b" {
@@ -118,7 +119,7 @@ func TestAPodThatWasNeverAskedForIsNotCountedAsEvicted(t *testing.T) {
 // All nodes of nth-queue share one gate. The API server does not answer for one of them.
 func TestWhatIsUrgentDoesNotWaitBehindWhatIsNot(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		gate := drain.NewGate(2)
+		gate := kube.NewGate(2)
 		hanging, lost := apitest.New(t), apitest.New(t)
 		for i := range 5 {
 			hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
@@ -149,7 +150,7 @@ func TestAnEvictionThatWaitsForItsPlaceIsDroppedOnceItIsNoLongerWanted(t *testin
 			s.AddPod(pod("a", grace(60)), apitest.Ending(time.Minute))
 			s.AddPod(pod("b", grace(60)), apitest.Ending(time.Minute))
 			s.Always("evict", slowly(5*time.Second))
-			begin(t, s, drain.Options{Gate: drain.NewGate(1)})
+			begin(t, s, drain.Options{Gate: kube.NewGate(1)})
 			await(t, "an eviction", func() bool { return count(s, "evict") == 1 })
 			other := "default/b"
 			if s.Requests("evict")[0].What == "evict default/b" {
@@ -169,7 +170,7 @@ func TestAnEvictionThatWaitsForItsPlaceGivesWayToADeletionAtTheTurn(t *testing.T
 	t.Parallel()
 	for name, comes := range map[string]time.Duration{"of a pod that was there": 0, "of one that comes late": 1500 * time.Millisecond} {
 		run(t, name, func(t *testing.T) {
-			gate := drain.NewGate(1)
+			gate := kube.NewGate(1)
 			hanging, lost := apitest.New(t), apitest.New(t)
 			for i := range 5 {
 				hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
@@ -201,7 +202,7 @@ func TestAnEvictionThatWaitsForItsPlaceGivesWayToADeletionAtTheTurn(t *testing.T
 // The API server does not answer for one node, while the turn of another one's pod comes.
 func TestTheGraceOfAPodThatHasWaitedAtTheGateIsWhatIsLeftThen(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		gate := drain.NewGate(1)
+		gate := kube.NewGate(1)
 		hanging, lost := apitest.New(t), apitest.New(t)
 		hanging.AddPod(pod("a", grace(30)), 0)
 		lost.AddPod(pod("a", grace(10)), apitest.Ending(time.Second))
@@ -241,7 +242,7 @@ func TestPodsWithVolumesComeFirstWhereNotAllAreAskedForAtOnce(t *testing.T) {
 				s.Always("evict", apitest.HeldBy("budget", 0))
 			}
 			s.Always(c.asked, slowly(100*time.Millisecond))
-			r := beginWithin(t, s, drain.Options{Gate: drain.NewGate(1)}, true, c.limit)
+			r := beginWithin(t, s, drain.Options{Gate: kube.NewGate(1)}, true, c.limit)
 			r.succeed()
 			var order []string
 			for _, asked := range s.Requests(c.asked) {
@@ -257,7 +258,7 @@ func TestPodsWithVolumesComeFirstWhereNotAllAreAskedForAtOnce(t *testing.T) {
 // All nodes of nth-queue share one gate, and those without volumes may have come before.
 func TestAPodWithAVolumePassesThoseOfOtherNodesThatWaitAtTheGate(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		gate := drain.NewGate(1)
+		gate := kube.NewGate(1)
 		first, second := apitest.New(t), apitest.New(t)
 		for i := range 5 {
 			first.AddPod(pod(fmt.Sprint("pod-", i)), 0)
@@ -276,7 +277,7 @@ func TestAPodWithAVolumePassesThoseOfOtherNodesThatWaitAtTheGate(t *testing.T) {
 
 func TestThePodsOfAnUrgentNodeWaitBehindThoseOfNoOtherNode(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		gate := drain.NewGate(2)
+		gate := kube.NewGate(2)
 		hanging, lost := apitest.New(t), apitest.New(t)
 		for i := range 5 {
 			hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
@@ -296,7 +297,7 @@ func TestThePodsOfAnUrgentNodeWaitBehindThoseOfNoOtherNode(t *testing.T) {
 }
 
 // enter takes a place at a gate, or waits for one until the test ends, and tells when it has it.
-func enter(t *testing.T, gate *drain.Gate, urgent, first bool) <-chan func() {
+func enter(t *testing.T, gate *kube.Gate, urgent, first bool) <-chan func() {
 	t.Helper()
 	entered := make(chan func(), 1)
 	go func() {
@@ -310,7 +311,7 @@ func enter(t *testing.T, gate *drain.Gate, urgent, first bool) <-chan func() {
 
 func TestRequestsEnterByTurnTheFirstAndTheUrgentBeforeOthers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		gate := drain.NewGate(1)
+		gate := kube.NewGate(1)
 		leave := <-enter(t, gate, false, false)
 		later, cordon := enter(t, gate, false, false), enter(t, gate, false, true)
 		if spot := enter(t, gate, true, false); len(spot) != 1 || len(later)+len(cordon) != 0 {
@@ -330,7 +331,7 @@ func TestRequestsEnterByTurnTheFirstAndTheUrgentBeforeOthers(t *testing.T) {
 // A webhook may not answer.
 func TestARequestThatTakesLongHoldsUpOthersForAWhileOnly(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		gate := drain.NewGate(1)
+		gate := kube.NewGate(1)
 		leave := <-enter(t, gate, false, false)
 		began := time.Now()
 		(<-enter(t, gate, false, false))()
@@ -366,7 +367,7 @@ func TestWhatHasWaitedAtTheGateGoesByTheDeadlineAsItIsThen(t *testing.T) {
 			"is later":  func(g *drain.Goal) { g.Hard = g.Hard.Add(time.Hour) },
 		} {
 			run(t, name+", "+how, func(t *testing.T) {
-				s, gate := apitest.New(t), drain.NewGate(1)
+				s, gate := apitest.New(t), kube.NewGate(1)
 				c.add(s)
 				var leave func()
 				if c.waits == 0 {
@@ -410,7 +411,7 @@ func TestAPodWhoseTurnHasComePassesOthersThatAreUrgentWhereItsNodeIs(t *testing.
 		"its turn has not come":                         {1, true, false},
 	} {
 		run(t, name, func(t *testing.T) {
-			s, gate := apitest.New(t), drain.NewGate(1)
+			s, gate := apitest.New(t), kube.NewGate(1)
 			s.AddPod(pod("a", grace(c.grace)), 0)
 			s.Always("evict", slowly(time.Second))
 			leave, waiting := <-enter(t, gate, true, false), enter(t, gate, true, false)
@@ -428,7 +429,7 @@ func TestAPodWhoseTurnHasComePassesOthersThatAreUrgentWhereItsNodeIs(t *testing.
 // A webhook for the evictions of one node's pods does not answer.
 func TestEvictionsThatHangHoldUpThoseOfOtherNodesForAWhileOnly(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		gate := drain.NewGate(2)
+		gate := kube.NewGate(2)
 		hanging, other := apitest.New(t), apitest.New(t)
 		for i := range 40 {
 			hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
@@ -447,7 +448,7 @@ func TestEvictionsThatHangHoldUpThoseOfOtherNodesForAWhileOnly(t *testing.T) {
 
 func TestWhatBecomesUrgentWhileItWaitsForAPlaceWaitsNoLongerBehindWhatIsNot(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		gate := drain.NewGate(1)
+		gate := kube.NewGate(1)
 		for range 100 {
 			go func() {
 				if leave, err := gate.Enter(t.Context(), nil, false); err == nil {
@@ -480,7 +481,7 @@ func TestWhoGivesUpWaitingAtTheGateGivesNobodyAPlaceAndTakesNone(t *testing.T) {
 		"who comes first":                         {2, 2, []int{0, 1}},
 	} {
 		run(t, name, func(t *testing.T) {
-			gate := drain.NewGate(1)
+			gate := kube.NewGate(1)
 			leave := <-enter(t, gate, false, false)
 			entered, failed := make(chan int, 3), make(chan error, 1)
 			var giveUp context.CancelFunc
@@ -532,7 +533,7 @@ func TestTheFirstRequestsAboutANodePassThoseThatHaveWaitedLonger(t *testing.T) {
 		"not its load balancer label": {"patch node", "patch node", drain.Options{ExcludeFromLoadBalancers: true}, false},
 	} {
 		run(t, name, func(t *testing.T) {
-			s, gate := apitest.New(t), drain.NewGate(1)
+			s, gate := apitest.New(t), kube.NewGate(1)
 			c.opts.Requests = gate
 			for _, what := range []string{"get", "patch"} {
 				s.Always(what, slowly(time.Second))
@@ -563,7 +564,7 @@ func TestNothingIsAskedForOnceNobodyWaitsForItsPlaceAnyMore(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]string{"a look at the node": "", "a cordon": "get node"} {
 		run(t, name, func(t *testing.T) {
-			s, gate := apitest.New(t), drain.NewGate(1)
+			s, gate := apitest.New(t), kube.NewGate(1)
 			s.Always("get", slowly(time.Second))
 			opts := drain.Options{Requests: gate}
 			var r *trial
@@ -594,7 +595,7 @@ func TestNothingIsAskedForOnceNobodyWaitsForItsPlaceAnyMore(t *testing.T) {
 // Others have come before, and the place of each is taken for two seconds: longer than a request may take.
 func TestALoadBalancerLabelThatGetsNoPlaceInTimeIsTriedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		s, gate := apitest.New(t), drain.NewGate(1)
+		s, gate := apitest.New(t), kube.NewGate(1)
 		s.Always("patch", slowly(time.Second))
 		r := begin(t, s, drain.Options{Requests: gate, ExcludeFromLoadBalancers: true})
 		await(t, "the cordon", func() bool { return count(s, "patch") == 1 })

@@ -7,12 +7,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nth-project/nth/pkg/kube"
-	"github.com/nth-project/nth/pkg/state"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 const (
@@ -61,10 +62,10 @@ type guard struct {
 	// the refusals that were reported.
 	tidying     bool
 	tidyBackoff wait.Backoff
-	tidyRefusal reasons
+	tidyRefusal kube.Reasons
 	// failing is since when the Node could not be read or cordoned, for reasons that may pass, and failureTold which of them were told.
 	failing     time.Time
-	failureTold reasons
+	failureTold kube.Reasons
 	// reregistered tells that there is another Node now than the one of which the agent may still say that people have uncordoned it.
 	reregistered bool
 	// uncordonUnreported tells that somebody uncordoned the node, and that this is reported once our label is off: the guard may be
@@ -84,7 +85,7 @@ func (n *Node) Guard(goal Goal, tell func(Progress)) Guard {
 	return &guard{
 		node: n, tell: tell, goal: goal, memory: memory{view: view{limited: goal.Limited}},
 		adjusted: make(chan struct{}, 1), posts: make(chan func()), wantLook: make(chan struct{}, 1),
-		tidyBackoff: failures, pods: pods{
+		tidyBackoff: kube.Failures, pods: pods{
 			targets: map[types.UID]*target{}, departed: map[types.UID]bool{},
 			staying: map[types.UID]*corev1.Pod{}, exempt: map[types.UID]bool{},
 			owners: map[string]*owner{}, budgets: map[string]*budget{}, epoch: 1,
@@ -114,7 +115,7 @@ func (g *guard) Run(ctx context.Context) {
 	defer g.workers.Wait()
 	defer stop()
 	g.ctx, g.closingSince = ctx, time.Now()
-	g.node.reads.setDeadline(g.goal.Hard)
+	g.node.reads.SetDeadline(g.goal.Hard)
 	g.workers.Go(g.keepLooking)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -205,7 +206,7 @@ func (g *guard) setDeadline(goal Goal) {
 	now := time.Now()
 	wasNear := g.deadlineNear(now)
 	g.goal = goal
-	g.node.reads.setDeadline(goal.Hard)
+	g.node.reads.SetDeadline(goal.Hard)
 	if !wasNear && g.deadlineNear(now) {
 		g.endRefusals(now)
 	}
@@ -234,10 +235,10 @@ func (g *guard) state() State {
 	}
 	switch err := g.view.err; {
 	case err == nil || g.view.missing:
-	case !passing(err):
+	case !kube.Passing(err):
 		s.Trouble = err.Error()
 	case len(g.failureTold) > 0:
-		s.Trouble = plain(err)
+		s.Trouble = kube.Plain(err)
 	}
 	return s
 }
@@ -339,7 +340,7 @@ func (g *guard) requestLook() int {
 // keepLooking looks at the Node until the guard ends: on request, every lookEvery otherwise, and with growing pauses while that
 // fails.
 func (g *guard) keepLooking() {
-	failing, refused := failures, refusals
+	failing, refused := kube.Failures, kube.Refusals
 	for more := true; more; {
 		g.mu.Lock()
 		goal, before, number := g.goal, g.memory, g.lookRequested
@@ -351,9 +352,9 @@ func (g *guard) keepLooking() {
 		pause, deaf := lookEvery, time.Second // deaf: while looks fail, requests must not make them more frequent than this.
 		switch {
 		case v.err == nil:
-			failing, refused, deaf = failures, refusals, 0
-		case passing(v.err):
-			pause = max(failing.Step(), retryAfter(v.err))
+			failing, refused, deaf = kube.Failures, kube.Refusals, 0
+		case kube.Passing(v.err):
+			pause = max(failing.Step(), kube.RetryAfter(v.err))
 		case !v.missing:
 			pause = refused.Step()
 		default:
@@ -362,7 +363,7 @@ func (g *guard) keepLooking() {
 		handled := make(chan struct{})
 		g.post(func() { g.handleLook(v, number, goal.Events); close(handled) })
 		deaf = min(deaf, pause)
-		more = Await(g.ctx, handled, forever) && Await(g.ctx, nil, deaf) && Await(g.ctx, g.wantLook, pause-deaf)
+		more = kube.Await(g.ctx, handled, forever) && kube.Await(g.ctx, nil, deaf) && kube.Await(g.ctx, g.wantLook, pause-deaf)
 	}
 }
 
@@ -413,7 +414,7 @@ func (g *guard) countLook(v view, number int, events []string) {
 	if answered || hard {
 		g.lookDone = number
 	}
-	if number >= g.lookNeeded && (answered || hard && !passing(v.err)) {
+	if number >= g.lookNeeded && (answered || hard && !kube.Passing(v.err)) {
 		g.lookNeeded = 0
 	}
 }
@@ -497,14 +498,14 @@ func (g *guard) handleNodeError(v view) {
 	if v.uncordonedFor != nil {
 		g.report(Progress{Kind: state.NodeReopened, Events: v.uncordonedFor})
 	}
-	if passing(v.err) {
+	if kube.Passing(v.err) {
 		g.handleLastingFailure(v.err)
 		return
 	}
 	if !g.goal.Hard.IsZero() && g.cordonDecided.IsZero() {
 		g.cordonDecided = time.Now()
 	}
-	if !Alike(text, known) || g.goal.Hard.IsZero() {
+	if !kube.Alike(text, known) || g.goal.Hard.IsZero() {
 		g.report(Progress{Kind: state.NodeUnclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
 	}
 }
@@ -522,7 +523,7 @@ func (g *guard) handleLastingFailure(err error) {
 	if g.failing.IsZero() {
 		g.failing = now
 	}
-	if text := plain(err); now.Sub(g.failing) >= failurePatience && g.failureTold.add(text, Alike) {
+	if text := kube.Plain(err); now.Sub(g.failing) >= failurePatience && g.failureTold.Add(text, kube.Alike) {
 		g.report(Progress{Kind: state.NodeUnclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
 	}
 }
@@ -562,7 +563,7 @@ func (v view) after(before view) view {
 	if v.cordon == CordonOurs && before.uid == v.uid && (before.cordon == CordonSet || before.cordon == CordonNone && !before.missing) {
 		v.cordon = CordonSet
 	}
-	if newer(v.version, before.version) != v.version {
+	if kube.Newer(v.version, before.version) != v.version {
 		v.ours = before.ours // The label was set after this was read.
 	}
 	return v
@@ -576,15 +577,15 @@ func (g *guard) tidy(v view) {
 	}
 	g.tidying = true
 	// Keys are taken off even if the guard ends meanwhile, as it may once it is known that people have uncordoned the node.
-	ctx, cancel := outlasting(g.ctx, g.goal.patchTimeout())
+	ctx, cancel := kube.Outlasting(g.ctx, g.goal.patchTimeout())
 	pause := g.tidyBackoff.Step()
 	g.workers.Go(func() {
 		defer cancel()
 		node, err := g.node.patch(ctx, v.tidy)
-		for b := failures; !v.excludes && err != nil && passing(err) && !apierrors.IsConflict(err) && Await(ctx, nil, b.Step()); {
+		for b := kube.Failures; !v.excludes && err != nil && kube.Passing(err) && !apierrors.IsConflict(err) && kube.Await(ctx, nil, b.Step()); {
 			node, err = g.node.patch(ctx, v.tidy)
 		}
-		again := err != nil && passing(err) && Await(g.ctx, nil, pause)
+		again := err != nil && kube.Passing(err) && kube.Await(g.ctx, nil, pause)
 		g.post(func() {
 			g.tidying = false
 			if again {
@@ -599,8 +600,8 @@ func (g *guard) tidy(v view) {
 func (g *guard) handleTidied(v view, node *corev1.Node, err error) {
 	switch {
 	case err == nil:
-		g.view.version = newer(g.view.version, node.ResourceVersion)
-		g.tidyBackoff, g.tidyRefusal = failures, nil
+		g.view.version = kube.Newer(g.view.version, node.ResourceVersion)
+		g.tidyBackoff, g.tidyRefusal = kube.Failures, nil
 	case !apierrors.IsConflict(err):
 		g.reportRefused(&g.tidyRefusal, err.Error())
 	}
@@ -608,14 +609,14 @@ func (g *guard) handleTidied(v view, node *corev1.Node, err error) {
 		g.view.ours = true
 		g.report(Progress{Kind: state.NodeExcluded})
 	}
-	if v.uncordoned && (err == nil || !passing(err)) {
+	if v.uncordoned && (err == nil || !kube.Passing(err)) {
 		g.reportUncordon()
 	}
 }
 
 // reportRefused reports why something about the node is refused, unless that was reported before.
-func (g *guard) reportRefused(told *reasons, text string) {
-	if told.add(text, Alike) {
+func (g *guard) reportRefused(told *kube.Reasons, text string) {
+	if told.Add(text, kube.Alike) {
 		g.report(Progress{Kind: state.PodRefused, Detail: text})
 	}
 }
@@ -627,10 +628,10 @@ func (g *guard) handleListError(err error) {
 		g.listFailing = now
 	}
 	switch {
-	case !passing(err):
+	case !kube.Passing(err):
 		g.reportRefused(&g.listRefusal, err.Error())
 	case now.Sub(g.listFailing) >= failurePatience:
-		g.reportRefused(&g.listRefusal, "listing the pods: "+plain(err))
+		g.reportRefused(&g.listRefusal, "listing the pods: "+kube.Plain(err))
 	}
 }
 
@@ -668,7 +669,7 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 
 // cordonPending tells whether the cordon is still being tried, so that pods may come.
 func (g *guard) cordonPending() bool {
-	return !g.view.closed() && !g.view.missing && !g.uncordoned && (g.view.err == nil || passing(g.view.err))
+	return !g.view.closed() && !g.view.missing && !g.uncordoned && (g.view.err == nil || kube.Passing(g.view.err))
 }
 
 // confirmed tells whether a list of the present epoch, at least as new as the cordon and the watch's last event, has shown no pod that has
@@ -679,11 +680,11 @@ func (g *guard) confirmed() bool {
 	}
 	g.confirming = true
 	clear(g.departed)
-	version, epoch := newer(g.view.version, g.version), g.epoch
+	version, epoch := kube.Newer(g.view.version, g.version), g.epoch
 	joined := g.confirmedEpoch < g.joinedEpoch // The watch may have been silent for a while, and the Node unchanged.
 	g.workers.Go(func() {
 		var list *corev1.PodList
-		err := retry(g.ctx, func(ctx context.Context) (err error) {
+		err := kube.Retry(g.ctx, func(ctx context.Context) (err error) {
 			if joined {
 				list, err = g.node.listNow(ctx)
 			} else {
@@ -695,7 +696,7 @@ func (g *guard) confirmed() bool {
 			return err
 		})
 		if err != nil {
-			Await(g.ctx, nil, lookEvery) // It is refused.
+			kube.Await(g.ctx, nil, lookEvery) // It is refused.
 		}
 		g.post(func() {
 			g.confirming = false
@@ -710,7 +711,7 @@ func (g *guard) confirmed() bool {
 			for i := range list.Items {
 				pod := &list.Items[i]
 				known := g.staying[pod.UID]
-				if known == nil && !g.departed[pod.UID] || known != nil && newer(known.ResourceVersion, pod.ResourceVersion) != known.ResourceVersion {
+				if known == nil && !g.departed[pod.UID] || known != nil && kube.Newer(known.ResourceVersion, pod.ResourceVersion) != known.ResourceVersion {
 					g.handlePod(pod)
 				}
 			}

@@ -9,19 +9,19 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nth-project/nth/pkg/kube"
-	"github.com/nth-project/nth/pkg/state"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Claim says whose the cordon is and why. It is the value of CordonAnnotation.
 type Claim struct {
-	// Writer is the program that has set the cordon; empty in claims of early versions.
+	// Writer is the program that has set the cordon.
 	Writer string `json:"writer,omitempty"`
-	// Event is the ID of the event that comes first, and Kind its kind. Events are the IDs of all events for which the node was closed;
-	// empty in claims of early versions.
+	// Event is the ID of the event that comes first, and Kind its kind. Events are the IDs of all events for which the node was closed.
 	Event  string   `json:"event"`
 	Kind   string   `json:"kind"`
 	Events []string `json:"events,omitempty"`
@@ -119,7 +119,7 @@ func (m memory) anotherThan(uid types.UID) bool { return m.view.uid != "" && m.v
 func (n *Node) close(ctx, calm context.Context, goal Goal, before memory) view {
 	node, err := n.get(ctx, !before.view.closed())
 	if err != nil {
-		return view{err: err, missing: NotFound(err)}
+		return view{err: err, missing: kube.NotFound(err)}
 	}
 	if before.anotherThan(node.UID) {
 		before.uncordoned, goal.Open, goal.Reopened = false, false, time.Time{} // What people wanted was about the Node before.
@@ -265,7 +265,7 @@ func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, exclu
 		metadata["labels"] = map[string]any{ExcludeLabel: nil} // It takes pods, so it should get traffic.
 	case v.cordon == CordonForeign && n.isMine(node):
 		// It is left over from a cordon of ours that somebody lifted before they set theirs.
-		metadata["annotations"] = KeyPatch(node.Annotations, CordonAnnotation, nil)
+		metadata["annotations"] = map[string]any{CordonAnnotation: nil}
 	default:
 		return nil, false
 	}
@@ -274,8 +274,8 @@ func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, exclu
 
 // hasClaim tells whether there is a claim on the Node, whoever wrote it.
 func hasClaim(node *corev1.Node) bool {
-	_, there := KeyValue(node.Annotations, CordonAnnotation)
-	return there
+	_, claimed := node.Annotations[CordonAnnotation]
+	return claimed
 }
 
 // isMine tells whether the claim on the Node is this writer's. A claim that cannot be parsed counts as one without a writer.
@@ -320,13 +320,13 @@ func (n *Node) writtenAt(node *corev1.Node, recorded time.Time) time.Time {
 
 // leave tells whether people want nothing done to the node, not even a cordon (ActionAnnotation).
 func leave(node *corev1.Node) bool {
-	action, _ := KeyValue(node.Annotations, ActionAnnotation)
+	action := node.Annotations[ActionAnnotation]
 	return action == LeaveNode || action == OnlyNotify
 }
 
 // onlyCordon tells whether people want the node's pods left alone (ActionAnnotation).
 func onlyCordon(node *corev1.Node) bool {
-	action, _ := KeyValue(node.Annotations, ActionAnnotation)
+	action := node.Annotations[ActionAnnotation]
 	return leave(node) || action == OnlyCordon
 }
 
@@ -347,8 +347,8 @@ func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 }
 
 func readClaim(node *corev1.Node) (claim Claim, ok bool) {
-	text, there := KeyValue(node.Annotations, CordonAnnotation)
-	if !there || json.Unmarshal([]byte(text), &claim) != nil || claim.Event == "" {
+	text, claimed := node.Annotations[CordonAnnotation]
+	if !claimed || json.Unmarshal([]byte(text), &claim) != nil || claim.Event == "" {
 		return Claim{}, false
 	}
 	return claim, true
@@ -431,9 +431,9 @@ type Booted func(bootID string, heartbeat time.Time) bool
 func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, error) {
 	var result UncordonResult
 	conflicts := 0
-	err := retry(ctx, func(ctx context.Context) error {
+	err := kube.Retry(ctx, func(ctx context.Context) error {
 		node, err := n.get(ctx, false)
-		if NotFound(err) {
+		if kube.NotFound(err) {
 			result = UncordonNodeGone
 			return nil
 		}
@@ -461,7 +461,7 @@ func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, err
 	return result, nil
 }
 
-var errNotReady = errors.New("the node is not Ready yet")
+var errNotReady = kube.NotYet{Text: "the node is not Ready yet", Pause: lookEvery}
 
 // uncordonOf says what an uncordon of this Node does.
 func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {
@@ -501,7 +501,7 @@ func insist(patch map[string]any, conflicts int) map[string]any {
 func cordonPatch(seen *corev1.Node, claim Claim) map[string]any {
 	text, _ := json.Marshal(claim) // a struct of strings and a time always encodes
 	metadata := asSeen(seen)
-	metadata["annotations"] = KeyPatch(seen.Annotations, CordonAnnotation, string(text))
+	metadata["annotations"] = map[string]any{CordonAnnotation: string(text)}
 	return map[string]any{"metadata": metadata, "spec": map[string]any{"unschedulable": true}}
 }
 
@@ -514,7 +514,7 @@ func (n *Node) uncordonPatch(node *corev1.Node, result UncordonResult) map[strin
 	}
 	metadata := asSeen(node)
 	if mine {
-		metadata["annotations"] = KeyPatch(node.Annotations, CordonAnnotation, nil)
+		metadata["annotations"] = map[string]any{CordonAnnotation: nil}
 	}
 	if labeled {
 		metadata["labels"] = map[string]any{ExcludeLabel: nil}

@@ -46,7 +46,7 @@ func strip(pod *corev1.Pod) *corev1.Pod {
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: slices.Clone(pod.Status.PodIPs[:min(len(pod.Status.PodIPs), 2)])},
 	}
-	for _, key := range []string{EvictAnnotation, OldKey(EvictAnnotation), corev1.MirrorPodAnnotationKey} {
+	for _, key := range []string{EvictAnnotation, corev1.MirrorPodAnnotationKey} {
 		if value, ok := pod.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value[:min(len(value), 64)])
 		}
@@ -106,7 +106,7 @@ func someVolumes(all []corev1.Volume) []corev1.Volume {
 func (n *Node) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
 	o.Limit, o.Continue = 0, ""
 	list := &corev1.PodList{}
-	err := n.reads.attempt(ctx, func(ctx context.Context) error {
+	err := n.reads.Attempt(ctx, func(ctx context.Context) error {
 		body, err := n.pods(o).SetHeader("Accept", runtime.ContentTypeJSON).Stream(ctx)
 		if err != nil {
 			return err
@@ -201,7 +201,7 @@ func expect(in *json.Decoder, want json.Delim) error {
 func (n *Node) newestVersion(ctx context.Context) (string, error) {
 	o := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String()}
 	list := &corev1.NodeList{}
-	err := n.reads.attempt(ctx, func(ctx context.Context) error {
+	err := n.reads.Attempt(ctx, func(ctx context.Context) error {
 		return n.rest().Get().Resource("nodes").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0).Do(ctx).Into(list)
 	})
 	if apierrors.IsForbidden(err) {

@@ -9,12 +9,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nth-project/nth/pkg/kube"
-	"github.com/nth-project/nth/pkg/state"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 const (
@@ -40,6 +41,13 @@ const (
 	widestWindow = 1 << 10
 )
 
+// A refused eviction is repeated often enough that a disruption budget which yields costs no more than seconds of a two-minute notice.
+// overdueLists are the pauses between lists for pods that should have ended.
+var (
+	evictions    = kube.Backoff(100*time.Millisecond, 1500*time.Millisecond)
+	overdueLists = kube.Backoff(5*time.Second, 5*time.Minute)
+)
+
 // pods is what a guard knows of the node's pods.
 type pods struct {
 	watching bool
@@ -47,7 +55,7 @@ type pods struct {
 	version string
 	// listFailing is since when lists have failed, and listRefusal why, as far as it was reported.
 	listFailing time.Time
-	listRefusal reasons
+	listRefusal kube.Reasons
 	// synced tells that there has been a complete list, and foundReported that this was reported.
 	synced        bool
 	foundReported bool
@@ -116,7 +124,7 @@ type target struct {
 	backoff, refused wait.Backoff
 	budget           *budget
 	held             string // what holds it now, in words
-	told             reasons
+	told             kube.Reasons
 	// overtime is until when it has to be gone if it is asked for after the deadline.
 	overtime time.Time
 	// endBy is when a pod that is terminating should have ended; overdue tells that it has not, and shortened that its grace was
@@ -256,7 +264,7 @@ func (g *guard) addTarget(pod *corev1.Pod) bool {
 func (g *guard) newTarget(pod *corev1.Pod, round int, fresh bool) *target {
 	now := time.Now()
 	t := &target{
-		pod: pod, round: round, metAt: now, backoff: evictions, refused: refusals,
+		pod: pod, round: round, metAt: now, backoff: evictions, refused: kube.Refusals,
 		notBefore: now.Add(rounds[round]),
 	}
 	if fresh && g.view.closed() || g.view.uid == "" {
@@ -639,7 +647,7 @@ func (g *guard) request(t *target, what state.TransitionKind, now time.Time) {
 		t.budget.inFlight++
 	}
 	nodeUrgent := func() bool { return g.node.opts.Urgent != nil && g.node.opts.Urgent() }
-	enter := g.node.opts.Gate.line(func() bool { return urgent || nodeUrgent() }, attaches(pod) || urgent && nodeUrgent())
+	enter := g.node.opts.Gate.Line(func() bool { return urgent || nodeUrgent() }, attaches(pod) || urgent && nodeUrgent())
 	g.workers.Go(func() {
 		defer cancel()
 		leave, err := enter(ctx)
@@ -676,7 +684,7 @@ func (g *guard) send(ctx context.Context, t *target, pod *corev1.Pod, what state
 	timeout = kube.Write
 	if !end.IsZero() {
 		left := max(end.Sub(now), g.goal.Hard.Sub(now)) // A slow API server may use up the margin.
-		timeout = min(timeout, max(turn.Sub(now), min(timeoutBefore(left), left/2), time.Second/2))
+		timeout = min(timeout, max(turn.Sub(now), min(kube.WriteLimit(left), left/2), time.Second/2))
 	}
 	return g.node.opts.deleteOptions(pod, end, now), timeout
 }
@@ -714,7 +722,7 @@ func (g *guard) handleAnswer(t *target, asked *corev1.Pod, what state.Transition
 		t.shortened, t.requestedAt = asked.DeletionTimestamp != nil, now // Webhooks may have taken long.
 		g.accept(t, what)
 		return
-	case answer(err).Code != 0:
+	case kube.Answer(err).Code != 0:
 		t.unanswered = ""
 	case t.sent.Load():
 		t.unanswered = what
@@ -749,8 +757,8 @@ func (g *guard) handleRefusal(t *target, err error, now time.Time) {
 		t.budget = nil
 	}
 	near := g.deadlineNear(now)
-	pause := max(t.backoff.Step(), retryAfter(err))
-	if !passing(err) && !near && !vanished(err, t.pod) {
+	pause := max(t.backoff.Step(), kube.RetryAfter(err))
+	if !kube.Passing(err) && !near && !vanished(err, t.pod) {
 		pause = t.refused.Step()
 	}
 	unknown := t.unknownSince
@@ -768,12 +776,12 @@ func (g *guard) handleRefusal(t *target, err error, now time.Time) {
 		}
 		b := g.budgets[key]
 		if !now.Before(b.next) {
-			b.window, b.next = 1, now.Add(max(b.backoff.Step(), retryAfter(err)))
+			b.window, b.next = 1, now.Add(max(b.backoff.Step(), kube.RetryAfter(err)))
 		}
 		t.budget, pause = b, 0
 		g.noteHeld(t, state.PodHeld, name)
 	default:
-		g.noteHeld(t, state.PodRefused, plain(err))
+		g.noteHeld(t, state.PodRefused, kube.Plain(err))
 	}
 	if end, _ := g.limits(t, now); t.urgent && near && !end.IsZero() { // It is to be repeated while some of its grace is left.
 		pause = min(pause, max(end.Sub(now)/3, shortestPause))
@@ -784,7 +792,7 @@ func (g *guard) handleRefusal(t *target, err error, now time.Time) {
 // endRefusals ends the pauses after refusals, since a hard deadline is near now.
 func (g *guard) endRefusals(now time.Time) {
 	for _, t := range g.targets {
-		t.refused = refusals
+		t.refused = kube.Refusals
 		if first := t.metAt.Add(rounds[t.round]); first.Before(now) {
 			t.notBefore = soonest(t.notBefore, now)
 		}
@@ -802,7 +810,7 @@ func (g *guard) listAgain() {
 	g.workers.Go(func() {
 		list, err := g.node.listNow(g.ctx)
 		if err != nil {
-			Await(g.ctx, nil, lookEvery)
+			kube.Await(g.ctx, nil, lookEvery)
 		}
 		g.post(func() {
 			if g.listing, g.all = false, true; err != nil {
@@ -831,13 +839,13 @@ func (g *guard) listAgain() {
 
 // noteHeld notes what holds a pod, and reports it if it is new.
 func (g *guard) noteHeld(t *target, what state.TransitionKind, by string) {
-	same := Alike
+	same := kube.Alike
 	if what == state.PodHeld { // The names of two budgets may differ in a digit.
 		same = func(a, b string) bool { return a == b }
 	}
 	before := t.held
 	switch t.held = by; {
-	case t.told.add(by, same):
+	case t.told.Add(by, same):
 		g.report(aboutPod(what, t.pod, by))
 	case by == before:
 	case what == state.PodHeld:

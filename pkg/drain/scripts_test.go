@@ -9,6 +9,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -32,7 +33,7 @@ func (s *scripts) Run(ctx context.Context) error {
 		time.Sleep(s.take)
 		return s.err
 	}
-	if !drain.Await(ctx, nil, s.take) {
+	if !kube.Await(ctx, nil, s.take) {
 		return ctx.Err()
 	}
 	return s.err

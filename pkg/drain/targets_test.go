@@ -12,6 +12,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -50,7 +51,7 @@ func (b *balancers) Out(ctx context.Context, labeled bool, addresses []string, t
 	}
 	if b.deaf {
 		time.Sleep(wait)
-	} else if !drain.Await(ctx, nil, wait) {
+	} else if !kube.Await(ctx, nil, wait) {
 		err = ctx.Err()
 	}
 	b.mu.Lock()

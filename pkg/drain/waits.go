@@ -8,9 +8,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nth-project/nth/pkg/state"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // volumePoll is how often the node's volumes are read. The kubelet reports them with its status, about every ten seconds or when they
@@ -25,7 +27,7 @@ func (n *Node) awaitVolumes(ctx context.Context, staying *podVolumes, tell func(
 		switch node, err := n.get(ctx, false); {
 		case err == nil:
 			left = len(staying.without(ctx, n, volumesOf(node)))
-		case NotFound(err):
+		case kube.NotFound(err):
 			left = 0
 		}
 		switch {
@@ -37,7 +39,7 @@ func (n *Node) awaitVolumes(ctx context.Context, staying *podVolumes, tell func(
 			tell(strconv.Itoa(left))
 		}
 		told = left
-		if !Await(ctx, nil, volumePoll) {
+		if !kube.Await(ctx, nil, volumePoll) {
 			return left
 		}
 	}
@@ -100,7 +102,7 @@ func (p *podVolumes) without(ctx context.Context, n *Node, volumes map[corev1.Un
 		p.claims = slices.DeleteFunc(p.claims, func(claim types.NamespacedName) bool {
 			name, err := n.volumeOf(ctx, claim)
 			p.names = append(p.names, name)
-			return err == nil || !passing(err)
+			return err == nil || !kube.Passing(err)
 		})
 	}
 	for _, name := range p.names {
@@ -113,13 +115,13 @@ func (p *podVolumes) without(ctx context.Context, n *Node, volumes map[corev1.Un
 // volume (GetUniqueVolumeName in pkg/volume/util of Kubernetes). It is empty for volumes that are not CSI's.
 func (n *Node) volumeOf(ctx context.Context, claim types.NamespacedName) (corev1.UniqueVolumeName, error) {
 	bound, volume := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}
-	err := n.reads.attempt(ctx, func(ctx context.Context) error {
+	err := n.reads.Attempt(ctx, func(ctx context.Context) error {
 		return n.rest().Get().Namespace(claim.Namespace).Resource("persistentvolumeclaims").Name(claim.Name).MaxRetries(0).Do(ctx).Into(bound)
 	})
 	if err != nil || bound.Spec.VolumeName == "" {
 		return "", err
 	}
-	err = n.reads.attempt(ctx, func(ctx context.Context) error {
+	err = n.reads.Attempt(ctx, func(ctx context.Context) error {
 		return n.rest().Get().Resource("persistentvolumes").Name(bound.Spec.VolumeName).MaxRetries(0).Do(ctx).Into(volume)
 	})
 	if err != nil || volume.Spec.CSI == nil {
@@ -213,7 +215,7 @@ func (g *guard) endDeregistrationWait(reason error) {
 	case reason != nil:
 		detail = reason.Error()
 	}
-	if g.waitReported || detail != "" && !Alike(detail, g.lastReason) {
+	if g.waitReported || detail != "" && !kube.Alike(detail, g.lastReason) {
 		g.waitReported, g.lastReason = false, detail
 		g.report(Progress{Kind: state.TargetsOut, Detail: detail})
 	}

@@ -22,7 +22,7 @@ import (
 // API server that is away. For a drain it also gets short pauses (after five failures they stay at two to three seconds), requests with a
 // timeout, and no log, since the guard reports what matters.
 func (g *guard) watchPods() {
-	refused := refusals
+	refused := kube.Refusals
 	list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return feed{g}.list(ctx, o, &refused)
 	}
@@ -42,33 +42,10 @@ type listFirst struct{ *cache.ListWatch }
 // IsWatchListSemanticsUnSupported is what the Reflector asks.
 func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
 
-// openWatch opens a watch. The API server ends it after kube.Watch, and the next one continues from there. If the connection has died
-// silently, the client ends the watch a little later; client-go would take minutes to notice.
+// openWatch opens a watch. The API server ends it after kube.Watch, and the next one continues from there.
 func (n *Node) openWatch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch, o.TimeoutSeconds = true, new(int64(kube.Watch/time.Second))
-	timeouts, began := int(n.reads.timeouts.Load()), time.Now()
-	limit := n.reads.limit(timeouts)
-	ctx, cancel := context.WithTimeout(ctx, kube.WatchEnd+limit-kube.Read)
-	opening := time.AfterFunc(limit, cancel)
-	w, err := n.pods(o).Watch(ctx)
-	n.reads.note(timeouts, err == nil, !opening.Stop(), time.Since(began))
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	return bounded{Interface: w, cancel: cancel}, nil
-}
-
-// bounded is a watch that cancels its context when it is stopped.
-type bounded struct {
-	watch.Interface
-	cancel context.CancelFunc
-}
-
-// Stop ends the watch.
-func (b bounded) Stop() {
-	b.Interface.Stop()
-	b.cancel()
+	return n.reads.Open(ctx, n.pods(o).Watch)
 }
 
 // feed is the store that the Reflector fills. It passes everything on to the guard.
@@ -79,14 +56,14 @@ func (f feed) list(ctx context.Context, o metav1.ListOptions, refused *wait.Back
 	list, err := f.node.listPods(ctx, o)
 	switch {
 	case err == nil:
-		*refused = refusals
+		*refused = kube.Refusals
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
 	default:
 		f.post(func() { f.handleListError(err) })
-		if passing(err) {
+		if kube.Passing(err) {
 			break
 		}
-		for left := refused.Step(); left > 0 && !f.pressed() && Await(ctx, nil, min(left, time.Second)); left -= time.Second {
+		for left := refused.Step(); left > 0 && !f.pressed() && kube.Await(ctx, nil, min(left, time.Second)); left -= time.Second {
 		}
 	}
 	return list, err
@@ -104,7 +81,7 @@ func (f feed) pass(obj any, handle func(*corev1.Pod)) {
 	if pod, ok := obj.(*corev1.Pod); ok && f.node.runs(pod) {
 		pod = strip(pod)
 		f.post(func() {
-			f.version = newer(f.version, pod.ResourceVersion)
+			f.version = kube.Newer(f.version, pod.ResourceVersion)
 			handle(pod)
 		})
 	}
@@ -128,7 +105,7 @@ func (f feed) Replace(objs []any, version string) error {
 		}
 	}
 	f.post(func() {
-		f.version = newer(f.version, version)
+		f.version = kube.Newer(f.version, version)
 		f.handleListed()
 		f.replacePods(all)
 	})

@@ -26,6 +26,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -93,7 +94,7 @@ type Fleet struct {
 	rules    atomic.Pointer[Rules]
 	nodes    *nodes
 	lead     *leadership
-	requests *drain.Gate
+	requests *kube.Gate
 	term     atomic.Pointer[term] // nil while this process does not lead
 }
 
@@ -102,7 +103,7 @@ func New(opts Options) *Fleet {
 	if opts.Clock == nil {
 		opts.Clock = time.Now
 	}
-	f := &Fleet{opts: opts, lead: newLeadership(opts.Leases, opts.Lease, opts.Identity), requests: drain.NewGate(requestsAtOnce)}
+	f := &Fleet{opts: opts, lead: newLeadership(opts.Leases, opts.Lease, opts.Identity), requests: kube.NewGate(requestsAtOnce)}
 	if !opts.DryRun {
 		f.lead.fenceWrites(opts.Client)
 	}
@@ -124,7 +125,7 @@ func (f *Fleet) Run(ctx context.Context, receive func(ctx context.Context)) erro
 	defer stop()
 	watching.Go(func() { f.nodes.watch(watched) })
 	for !f.nodes.informer.HasSynced() {
-		if !drain.Await(ctx, nil, syncInterval) {
+		if !kube.Await(ctx, nil, syncInterval) {
 			return nil
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
@@ -555,7 +556,7 @@ func (t *term) takeStart(in *instance, h *hint, on node) {
 		return
 	}
 	t.busily(in, h, func(ctx context.Context) error {
-		for waits && drain.Await(ctx, nil, asksAgain) { // The hints before it are judged next, and their drain ends.
+		for waits && kube.Await(ctx, nil, asksAgain) { // The hints before it are judged next, and their drain ends.
 			t.mu.Lock()
 			waits = in.drain != nil && in.drain.over
 			t.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
 
-	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/kube"
 )
 
 // LeaseNamespace is the namespace of the Lease. It has nothing else in it, because RBAC cannot limit the right to make something to some names.
@@ -159,7 +159,7 @@ func (o *observedLock) note(err error, writing time.Time) error {
 	switch {
 	case err == nil && written:
 		o.renewed, o.err = writing, nil
-	case err == nil || drain.NotFound(err) && !written || apierrors.IsConflict(err):
+	case err == nil || kube.NotFound(err) && !written || apierrors.IsConflict(err):
 		if now.Sub(o.last) > renewDeadline {
 			o.err = nil
 		}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/kube"
 )
 
 // node is what is kept of a Node. Its identity is its UID: its name passes to another machine.
@@ -270,7 +271,7 @@ func (f *Fleet) change(ctx context.Context, of node, patchFor func(*corev1.Node)
 	}
 	var err error
 	for range 5 {
-		if err = f.changeOnce(ctx, of, patchFor); err == nil || !drain.Await(ctx, nil, firstPause/4) {
+		if err = f.changeOnce(ctx, of, patchFor); err == nil || !kube.Await(ctx, nil, firstPause/4) {
 			break
 		}
 	}
@@ -289,7 +290,7 @@ func (f *Fleet) changeOnce(ctx context.Context, of node, patchFor func(*corev1.N
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	now, err := f.opts.Client.CoreV1().Nodes().Get(ctx, of.name, metav1.GetOptions{})
-	if drain.NotFound(err) || err == nil && now.UID != of.uid {
+	if kube.NotFound(err) || err == nil && now.UID != of.uid {
 		return nil
 	}
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
@@ -552,7 +553,7 @@ type throttled struct{ *knowledge }
 
 // LookAnew implements fleet.EC2.
 func (throttled) LookAnew(ctx context.Context, _ string) (ec2.Instance, bool, error) {
-	drain.Await(ctx, nil, 30*time.Second)
+	kube.Await(ctx, nil, 30*time.Second)
 	return ec2.Instance{}, false, errors.New("throttled")
 }
 

@@ -63,3 +63,8 @@ const (
 func ReadLimit(timeouts int) time.Duration {
 	return min(Read<<min(max(timeouts, 0), 8), ReadMost)
 }
+
+// WriteLimit bounds a write that a hard deadline presses, with so much time left: a connection that hangs must not use it up.
+func WriteLimit(left time.Duration) time.Duration {
+	return min(Write, max(WritePressed, left/10))
+}

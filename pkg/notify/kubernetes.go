@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	clientrecord "k8s.io/client-go/tools/record"
 
-	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -356,7 +356,7 @@ func classify(err error) verdict {
 		return retryable
 	case apierrors.IsForbidden(err):
 		return forbidden
-	case drain.NotFound(err), apierrors.IsGone(err):
+	case kube.NotFound(err), apierrors.IsGone(err):
 		return gone
 	case apierrors.IsTooManyRequests(err), apierrors.IsTimeout(err), apierrors.IsUnauthorized(err), apierrors.IsConflict(err),
 		apierrors.IsNotFound(err): // not the API server's word, but a proxy's

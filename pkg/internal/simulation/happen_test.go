@@ -15,6 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 )
 
@@ -840,7 +841,7 @@ type balancers struct {
 
 func (b balancers) Out(ctx context.Context, _ bool, _ []string, tell func(string)) error {
 	tell("a target")
-	if !drain.Await(ctx, nil, b.wait) {
+	if !kube.Await(ctx, nil, b.wait) {
 		return ctx.Err()
 	}
 	if b.kind == "unknown" {
