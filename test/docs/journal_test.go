@@ -16,7 +16,7 @@ import (
 
 // A troubleshooter searches for what the journal says. So it has to be what nth says, to the letter.
 func TestEveryMessageThatIsExplainedCanBeSaid(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(top, "docs", "operations.md"))
+	page, err := os.ReadFile(filepath.Join(top, "docs", "troubleshooting.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestEveryMessageThatIsExplainedCanBeSaid(t *testing.T) {
 	}
 	for _, row := range rows {
 		if !sayable(row[1], formats) {
-			t.Errorf("docs/operations.md: nth never says %q", row[1])
+			t.Errorf("docs/troubleshooting.md: nth never says %q", row[1])
 		}
 	}
 	for _, made := range []string{"the cordon was blown away by the wind", "the drain failed because of the weather; retrying"} {
@@ -39,7 +39,7 @@ func TestEveryMessageThatIsExplainedCanBeSaid(t *testing.T) {
 
 // Who is warned looks for what to do.
 func TestEveryWarningOfNTHQueueIsExplained(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(top, "docs", "operations.md"))
+	page, err := os.ReadFile(filepath.Join(top, "docs", "troubleshooting.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestEveryWarningOfNTHQueueIsExplained(t *testing.T) {
 				found++
 				is := pattern(text)
 				if !slices.ContainsFunc(rows, func(row []string) bool { return is.MatchString(row[1]) }) {
-					t.Errorf("docs/operations.md does not explain %q", text)
+					t.Errorf("docs/troubleshooting.md does not explain %q", text)
 				}
 				return true
 			})
