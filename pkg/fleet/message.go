@@ -18,8 +18,8 @@ type Message interface {
 	Return(after time.Duration)
 }
 
-// maxHints is how many notices are worked on at once. A message that would exceed it is returned.
-const maxHints = 20_000
+// maxHints is how many notices are worked on at once: those of the largest message, and some more. A message that would exceed it is returned.
+const maxHints = 40_000
 
 // Take takes in what a message says. receives is how often the message has been received. It does not block. While this process does not
 // lead, the message is returned at once.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -513,13 +515,65 @@ func TestTake_HasRoomForWhatIsUrgent(t *testing.T) {
 		c.add(nodeOf("a", instance), podOn("a", "one"), silent)
 		r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{err: errors.New("throttled")} })
 		var all []sqs.Notice
-		for i := range 20_000 {
+		for i := range 40_000 {
 			all = append(all, notice(fmt.Sprintf("i-%d", i), event.ScheduledMaintenance, "instance-stop", 0))
 		}
 		r.take(all...)
 		m := r.take(spot(instance))
 		m.want(t, "done")
 		c.wantDrained("a")
+	})
+}
+
+// gated is an EC2 that answers nothing before the gate is opened.
+type gated struct {
+	*knowledge
+	gate chan struct{}
+}
+
+// LookAnew implements fleet.EC2.
+func (g gated) LookAnew(ctx context.Context, id string) (ec2.Instance, bool, error) {
+	<-g.gate
+	return g.knowledge.LookAnew(ctx, id)
+}
+
+// A node without a provider ID may be any of its instances, so that EC2 is asked about each.
+func TestTake_WorksOffTheLargestMessage(t *testing.T) {
+	const start = `{"source":"aws.health","detail-type":"AWS Health Event","detail":{"service":"EC2","eventTypeCategory":"scheduledChange",` +
+		`"eventTypeCode":"AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED","affectedEntities":[`
+	const limit, shortest, end = 1 << 20, len(`{"entityValue":"i-00000000"},`), `]}}`
+	bubble(t, func(t *testing.T, c *cluster) {
+		silent := nodeOf("s", third)
+		silent.Spec.ProviderID = ""
+		c.add(silent)
+		ec2s := gated{&knowledge{}, make(chan struct{})}
+		r := c.run(func(o *fleet.Options) { o.EC2 = ec2s })
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		var body strings.Builder
+		body.WriteString(start)
+		count := (limit - len(start) - len(end)) / shortest
+		for i := range count {
+			fmt.Fprintf(&body, `{"entityValue":"i-%08x"},`, i)
+		}
+		notices, err := sqs.Parse(strings.TrimSuffix(body.String(), ",")+end, "")
+		if err != nil || len(notices) != count {
+			t.Fatalf("%d of %d instances, %v", len(notices), count, err)
+		}
+		m := r.take(notices...)
+		m.held(t)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		// A process has half as much again, and some 30 MB: 128 MB in all.
+		if held := int64(after.HeapAlloc) - int64(before.HeapAlloc); held > 64<<20 {
+			t.Errorf("%d instances are held with %d bytes", count, held)
+		}
+		close(ec2s.gate)
+		m.want(t, "done")
+		if ec2s.asked < count {
+			t.Errorf("EC2 was asked about %d instances of %d", ec2s.asked, count)
+		}
 	})
 }
 

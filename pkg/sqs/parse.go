@@ -61,11 +61,10 @@ func (e NotOursError) Error() string { return e.Why }
 func notOurs(format string, args ...any) error { return NotOursError{fmt.Sprintf(format, args...)} }
 
 const (
-	// maxBody is the size in bytes of the largest message, as SQS has it.
+	// maxBody is the size in bytes of the largest message, as SQS has it: it names 36,148 instances at most, as an ID and what JSON needs
+	// around it have 29 bytes. AWS Health's own messages, which it splits at 256 KiB, name less than 7,000
+	// (https://docs.aws.amazon.com/health/latest/ug/pagnation-of-health-events.html).
 	maxBody = 1 << 20
-	// maxNotices bounds the instances of one message. AWS Health splits an event at 256 KiB
-	// (https://docs.aws.amazon.com/health/latest/ug/pagnation-of-health-events.html), which leaves room for less than 7,000.
-	maxNotices = 10_000
 	// maxShown is how much of a text from outside an error shows, in bytes.
 	maxShown = 100
 )
@@ -392,9 +391,6 @@ func health(m message) ([]Notice, error) {
 	for _, entity := range d.Entities {
 		if !instanceID.pattern.MatchString(entity.Value) {
 			continue // A volume, a host, a reservation.
-		}
-		if len(notices) == maxNotices {
-			return nil, fmt.Errorf("it names more than %d instances", maxNotices)
 		}
 		n := m.interruption(entity.Value, event.ScheduledMaintenance, identity...)
 		n.Event.Code, n.Event.Description, n.Event.Deadline, n.Event.Until = change.Code, change.Description, change.Deadline, change.Until

@@ -255,9 +255,6 @@ func TestParse_refuses(t *testing.T) {
 		"an unknown transition":     {direct("EC2_INSTANCE_DANCING"), "a lifecycle action of an unknown kind"},
 		"no reservation":            {bridged("aws.ec2", "Capacity Block Expiration Warning", `{}`), "must be a capacity reservation's ID"},
 		"every reservation":         {bridged("aws.ec2", "Capacity Block Expiration Warning", `{"capacity-reservation-id":"*"}`), `is "*"`},
-		"more than 10,000 instances": {
-			health("X", "", strings.Repeat(entity+",", 10_000)+entity), "it names more than 10000 instances",
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -270,17 +267,6 @@ func TestParse_refuses(t *testing.T) {
 				t.Errorf("the error is no short line: %q", text)
 			}
 		})
-	}
-}
-
-func TestParse_largest_page_of_Health(t *testing.T) {
-	t.Parallel()
-	// AWS Health splits an event at 256 KiB; nothing in it is shorter than this.
-	const short = `{"entityValue":"i-0123456789abcdef0"},`
-	body := health("X", "", strings.TrimSuffix(strings.Repeat(short, 256<<10/len(short)), ","))
-	notices, err := sqs.Parse(body, account)
-	if err != nil || len(notices) != 256<<10/len(short) {
-		t.Errorf("says %d notices, %v", len(notices), err)
 	}
 }
 

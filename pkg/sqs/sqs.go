@@ -81,8 +81,9 @@ const (
 	maxBatch = 10
 	// receivers is how many requests wait for messages at the same time, so that one that hangs delays no message.
 	receivers = 3
-	// maxHeld bounds the notices in flight, and the messages. It is far above any storm, and below what SQS allows.
-	maxHeld = 20_000
+	// maxHeld bounds the notices in flight, and the messages: beside the largest message (see maxBody) there is room for a storm. SQS
+	// allows 120,000 messages.
+	maxHeld = 60_000
 	// maxRemembered is how many messages are recognized after their work.
 	maxRemembered = 8192
 	// requestTimeout bounds a request that does not wait for messages.

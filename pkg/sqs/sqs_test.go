@@ -284,20 +284,24 @@ func TestRun_paused_receives_nothing(t *testing.T) {
 	eventually(t, "the queue is empty", r.empty)
 }
 
-func TestRun_notices_in_flight_are_bounded(t *testing.T) {
+func TestRun_holds_the_largest_message_and_no_second(t *testing.T) {
 	t.Parallel()
-	const each, fit = 9_000, 2 // of at most 20,000
+	const shortest = `{"entityValue":"i-01234567"},` // No instance is named with less.
+	count := (1<<20 - len(health("X", "", ""))) / len(shortest)
+	largest := health("X", "", strings.TrimSuffix(strings.Repeat(shortest, count), ","))
 	r := consume(t, newServer(t), nil)
-	many := health("X", "", strings.Repeat(entity+",", each-1)+entity)
-	r.Send(many, many, many)
-	first, second := r.lease(t), r.lease(t)
-	eventually(t, "the third was returned", func() bool { return r.told(sqs.Returned) > 0 })
-	if len(first.Notices)+len(second.Notices) != fit*each || len(r.leases) > 0 {
-		t.Errorf("there are %d notices, and %d more messages", len(first.Notices)+len(second.Notices), len(r.leases))
+	r.Send(largest, largest)
+	first := r.lease(t)
+	eventually(t, "the second was returned", func() bool { return r.told(sqs.Returned) > 0 })
+	if len(first.Notices) != count || len(r.leases) > 0 {
+		t.Errorf("it says %d notices of %d, beside %d more messages", len(first.Notices), count, len(r.leases))
 	}
 	first.Done()
+	second := r.lease(t)
+	if len(second.Notices) != count {
+		t.Errorf("the second says %d notices of %d", len(second.Notices), count)
+	}
 	second.Done()
-	r.lease(t).Done()
 	eventually(t, "the queue is empty", r.empty)
 }
 
