@@ -46,7 +46,7 @@ func TestEveryAddressIsThatOfTheModule(t *testing.T) {
 	top := filepath.Join("..", "..")
 	for _, name := range []string{
 		"go.mod", "nfpm.yaml", "packaging/queue/nfpm.yaml", "packaging/deb/copyright", "packaging/queue/copyright", "systemd/nth.catalog",
-		"systemd/nth-queue.catalog", "systemd/nth.service", "systemd/nth-queue.service", "packaging/helm/nth-queue/Chart.yaml",
+		"systemd/nth.service", "systemd/nth-queue.service", "packaging/helm/nth-queue/Chart.yaml",
 	} {
 		text, err := os.ReadFile(filepath.Join(top, name))
 		if err != nil {

@@ -56,7 +56,7 @@ func TestTheCatalogExplainsEveryMessageAndNoOther(t *testing.T) {
 
 func TestEveryExplanationSaysWhatHappenedAndWhatToDo(t *testing.T) {
 	known := map[string]bool{}
-	for _, name := range []string{systemd.FieldEventID, systemd.FieldEventKind, systemd.FieldPhase, systemd.FieldNode, systemd.FieldPod} {
+	for _, name := range []string{"SYSLOG_IDENTIFIER", systemd.FieldEventID, systemd.FieldEventKind, systemd.FieldPhase, systemd.FieldNode, systemd.FieldPod} {
 		known["@"+name+"@"] = true
 	}
 	for id, e := range readCatalog(t) {

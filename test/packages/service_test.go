@@ -139,7 +139,7 @@ func mustExplainItself(t *testing.T, h *host.Host) {
 	t.Helper()
 	explained := h.Run(t, "journalctl", "--catalog", "--boot", "_SYSTEMD_UNIT=nth.service")
 	for _, want := range []string{
-		"Subject: Node " + h.Node.Name + " is drained\n", "Subject: An event was announced for this machine: spot-interruption\n",
+		"Subject: Node " + h.Node.Name + " is drained\n", "Subject: An event was announced: spot-interruption\n",
 		"Defined-By: nth\n", "Support: https://github.com/nth-project/nth\n", "journalctl NTH_EVENT_ID=",
 	} {
 		if !strings.Contains(explained, want) {
