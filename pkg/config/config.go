@@ -53,7 +53,7 @@ func Default() Config {
 		},
 		Events: defaultEvents(),
 	}
-	c.Kubernetes.Source, c.Kubernetes.KeepWarm, c.Kubernetes.Heartbeat = "kubeconfig", 50*time.Second, 5*time.Minute
+	c.Kubernetes.Source, c.Kubernetes.Heartbeat = "kubeconfig", 5*time.Minute
 	return c
 }
 

@@ -20,8 +20,8 @@ func TestDiffNamesWhatDiffersAndNothingElse(t *testing.T) {
 		"in a table of it": {func(c *config.Config) { c.Events.Shutdown.Margin++ }, []string{"events.shutdown.margin"}},
 		"below a setting": {func(c *config.Config) { c.Events.ScheduledMaintenance.Codes["system-reboot"] = "now" },
 			[]string{"events.scheduled-maintenance.codes"}},
-		"two, in order": {func(c *config.Config) { c.Kubernetes.KeepWarm, c.Log.Level = time.Hour, "debug" },
-			[]string{"log.level", "kubernetes.keep_warm"}},
+		"two, in order": {func(c *config.Config) { c.Kubernetes.Heartbeat, c.Log.Level = time.Hour, "debug" },
+			[]string{"log.level", "kubernetes.heartbeat"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			changed := config.Default()

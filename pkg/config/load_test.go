@@ -61,7 +61,7 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 			RuntimeDirectory: "/runtime",
 			Log:              config.Log{Level: "debug", Format: "json"},
 			Kubernetes: config.Kubernetes{
-				Kubeconfig: "/kubeconfig", Source: "bottlerocket", Token: "eks", KeepWarm: 4 * time.Second, Heartbeat: 7 * time.Minute, ToldCluster: config.ToldCluster{
+				Kubeconfig: "/kubeconfig", Source: "bottlerocket", Token: "eks", Heartbeat: 7 * time.Minute, ToldCluster: config.ToldCluster{
 					Condition: false, Events: false, EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
 				},
 			},

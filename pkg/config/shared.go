@@ -96,7 +96,6 @@ type Kubernetes struct {
 	Kubeconfig string        // "" is searched for; for nth-queue, it is a credential or the service account
 	Source     string        // nth only: kubeconfig or bottlerocket
 	Token      string        // auto, plugin or eks
-	KeepWarm   time.Duration // nth only
 	Heartbeat  time.Duration // nth only; 0 is none
 	ToldCluster
 }
@@ -126,8 +125,6 @@ func (c *Kubernetes) table(p program) Table {
 		Setting{"token", choice(&c.Token, AutoToken, PluginToken, "eks"),
 			p.either("How to obtain the EKS token where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth itself from the instance's role, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused. With `source = \"bottlerocket\"` it is always `eks`.",
 				"How to obtain the EKS token where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth-queue itself with the credentials by which it asks AWS, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused.")},
-		p.only(Setting{"keep_warm", duration(&c.KeepWarm, time.Second, time.Minute),
-			"The time between two cheap requests that keep a credential fresh and a connection open, so that a drain starts with neither. An API server closes connections that are unused for 90 seconds."}),
 		p.only(Setting{"heartbeat", duration(&c.Heartbeat, 0, day),
 			"The time between two writes of the condition `InterruptionPending`, give or take a tenth, while nth watches and nothing changes: by `lastHeartbeatTime` others see which nodes have a live nth. With \"0s\" there is no condition before something is announced, and it is refreshed only while it is `True`, every five minutes."}),
 		Setting{"condition", boolean(&c.Condition),

@@ -106,10 +106,10 @@ func drainsBegun(s *stage) int {
 
 func TestAReloadSaysWhatNeedsAnotherStart(t *testing.T) {
 	s := play(t, "")
-	s.reload(t, "dry_run = true\n[kubernetes]\nkeep_warm = \"1m\"\n")
+	s.reload(t, "dry_run = true\n[kubernetes]\nheartbeat = \"1m\"\n")
 	s.imds.SetSpot("terminate", twoMinutes())
 	s.waitDrained(t) // it is no dry run yet
 	s.nth.Stop(t)
 	s.mustHaveSaid(t, "info: configuration reloaded; no changes",
-		"warning: restart nth to apply: dry_run, kubernetes.keep_warm")
+		"warning: restart nth to apply: dry_run, kubernetes.heartbeat")
 }

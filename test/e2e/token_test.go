@@ -58,7 +58,7 @@ func TestATokenThatNthMakesWaitsForNoPlugin(t *testing.T) {
 			kubeconfig, calls := slowPlugin(t, cluster)
 			machine := daemon.NewMachine(t, daemon.Options{
 				Kubeconfig: kubeconfig, IMDS: metadata.URL, Cadence: 100 * time.Millisecond,
-				Settings: fmt.Sprintf("[kubernetes]\ntoken = %q\nkeep_warm = \"1m\"\n", setting),
+				Settings: fmt.Sprintf("[kubernetes]\ntoken = %q\n", setting),
 			})
 			nth := machine.Start(t)
 			nth.WaitWatching(t, node.Name)

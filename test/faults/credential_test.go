@@ -53,9 +53,6 @@ func TestAKubeconfigThatIsReplacedInTheMidstOfADrainIsFollowed(t *testing.T) {
 	}
 }
 
-// warmEverySecond has nth look after its credential every second.
-const warmEverySecond = "[kubernetes]\nkeep_warm = \"1s\"\n"
-
 // become makes the machine another node, as when its host name has changed and its kubelet has joined anew.
 func (s *scene) become(t *testing.T, other *lab.Node) {
 	t.Helper()
@@ -65,7 +62,7 @@ func (s *scene) become(t *testing.T, other *lab.Node) {
 }
 
 func TestANodeThatIsRenamedIsFollowedWhileNothingIsAnnounced(t *testing.T) {
-	s := newScene(t, warmEverySecond)
+	s := newScene(t, "")
 	s.watch(t)
 	renamed := s.cp.AddNode(t)
 	s.become(t, renamed)
@@ -81,7 +78,7 @@ func TestANodeThatIsRenamedIsFollowedWhileNothingIsAnnounced(t *testing.T) {
 }
 
 func TestANodeThatIsRenamedInTheMidstOfADrainIsDrainedUnderItsNewName(t *testing.T) {
-	s := newScene(t, warmEverySecond)
+	s := newScene(t, "")
 	s.node.AddDeployment(t, "guarded", 1, lab.MinAvailable(1))
 	s.watch(t)
 	renamed := s.cp.AddNode(t)
