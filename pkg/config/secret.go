@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"golang.org/x/net/http/httpguts"
+
+	redact "github.com/nth-project/nth/pkg/text"
 )
 
 // secret is a value that is never printed, and neither is what a file has in its place. Its show is for comparing.
@@ -54,8 +56,13 @@ func isEndpoint(s string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
 }
 
+// isPlainEndpoint is for an address that is shown: it has no user and password.
+func isPlainEndpoint(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && isEndpoint(s) && u.User == nil && !redact.HidesUser(u)
+}
+
 func isProxy(s string) bool {
 	u, err := url.Parse(s)
-	password := err == nil && strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") // one with a slash, which would be the host
-	return err == nil && !password && u.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "tcp"}, u.Scheme)
+	return err == nil && !redact.HidesUser(u) && u.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "tcp"}, u.Scheme)
 }

@@ -79,7 +79,7 @@ func TestASecretInTheWrongPlaceIsInNoError(t *testing.T) {
 		"webhook = 'hunter'", "webhook = ['hunter']", "[[webhook]]\nurl = 'hunter'", "webhook = { url = hunter }", "webhook.url = hunter",
 		"\"webhook\" = { url = hunter }", "webhook.'https://hooks.test/hunter' = 1",
 		"[imds]\nendpoint = hunter", "hunter = hunter", "[log]\nlevel = 'hunter\n", "token: hunter", // a secret in the wrong place
-		"[imds]\nendpoint = 'http://me:hunter@a:b'", "[aws]\nendpoint = 'https://me:hunter@'", "[kubernetes]\nkubeconfig = 'https://me:hunter@a'",
+		"[imds]\nendpoint = 'http://me:hunter@a:b'", "[imds]\nendpoint = 'http://me:hunter@a'", "[imds]\nendpoint = 'http://me:hun/ter/hunter@a'", "[aws]\nendpoint = 'https://me:hunter@'", "[kubernetes]\nkubeconfig = 'https://me:hunter@a'",
 		"[imds]\nlife_cycles = ['http://me:hunter@a']",
 		"[webhook.'https://hooks.test/hunter']\n[webhook.'https://hooks.test/hunter']",
 		"[webhook]\nurl = 'https://hooks.test'\n[headers]\nAuthorization = hunter", "[webhook.'https://hooks.test/hunter']\na = true",

@@ -89,7 +89,7 @@ func optionalFile(at *string) value {
 
 // optionalEndpoint is the address of a service, or empty.
 func optionalEndpoint(at *string) value {
-	return optionalText(at, isEndpoint, `a URL such as "http://169.254.169.254"`)
+	return optionalText(at, isPlainEndpoint, `a URL without user and password, such as "http://169.254.169.254"`)
 }
 
 func choice(at *string, of ...string) value {

@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // fileLimit is the most that is read of a kubeconfig, and of each file that it names, in bytes. A bundle of authorities has 250 kB.
@@ -45,7 +47,7 @@ func parse(document []byte, path, root string) (kubeconfig, error) {
 		return kubeconfig{}, explain(document)
 	}
 	if proxy := k.cluster.ProxyURL; proxy != "" {
-		if found, err := url.Parse(proxy); err != nil || hidesUser(found) || !slices.Contains([]string{"http", "https", "socks5"}, found.Scheme) {
+		if found, err := url.Parse(proxy); err != nil || text.HidesUser(found) || !slices.Contains([]string{"http", "https", "socks5"}, found.Scheme) {
 			return kubeconfig{}, errProxy
 		}
 	}

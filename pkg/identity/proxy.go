@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"golang.org/x/net/http/httpproxy"
+
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // metadataAddresses are never reached through a proxy, which would return another machine's metadata.
@@ -92,15 +94,11 @@ func (p Proxy) For(server string) string {
 func (p Proxy) find(server *url.URL) (*url.URL, error) {
 	rules := httpproxy.Config{HTTPProxy: p.HTTP, HTTPSProxy: p.HTTPS, NoProxy: p.None}
 	found, err := rules.ProxyFunc()(server)
-	if found != nil && hidesUser(found) {
+	if found != nil && text.HidesUser(found) {
 		return nil, nil
 	}
 	return found, err
 }
-
-// hidesUser reports whether the host of a URL is a part of a user or password, as it is if one of the two has a slash, a question mark
-// or a number sign. The host is shown, and looked up.
-func hidesUser(u *url.URL) bool { return strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") }
 
 // environment returns the variables that make another program use the proxy.
 func (p Proxy) environment() []string {

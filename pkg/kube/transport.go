@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
 	"sync"
 	"time"
 
@@ -48,7 +50,14 @@ func connections(config *rest.Config, certificate *tls.Certificate) (*http.Trans
 		proxy = http.ProxyFromEnvironment
 	}
 	return &http.Transport{
-		Proxy:               proxy,
+		Proxy: proxy,
+		OnProxyConnectResponse: func(_ context.Context, _ *url.URL, _ *http.Request, answer *http.Response) error {
+			if answer.StatusCode == http.StatusOK {
+				return nil
+			}
+			// net/http would repeat what the proxy says, which may be the user and password that it was given.
+			return fmt.Errorf("the proxy answers %d %s", answer.StatusCode, http.StatusText(answer.StatusCode))
+		},
 		DialContext:         dial,
 		TLSClientConfig:     tlsConfig,
 		TLSHandshakeTimeout: TLS,

@@ -168,6 +168,28 @@ func TestTransport_CountsReadsAndWritesApart(t *testing.T) {
 	}
 }
 
+func TestTransport_RepeatsNothingThatAProxySays(t *testing.T) {
+	t.Parallel()
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		connection, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		_, _ = io.WriteString(connection, "HTTP/1.1 407 not with me hunter2\r\nContent-Length: 7\r\n\r\nhunter2")
+		_ = connection.Close()
+	}))
+	t.Cleanup(proxy.Close)
+	through, err := url.Parse(proxy.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := clientOf(t, &rest.Config{Host: "https://api.nth.test", Proxy: http.ProxyURL(through), TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+	err = get(t.Context(), client, time.Minute)
+	if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "the proxy answers 407 Proxy Authentication Required") {
+		t.Errorf("it says %v", err)
+	}
+}
+
 func TestTransport_StaysWhereRequestsAreOnlyCanceled(t *testing.T) {
 	t.Parallel()
 	arrived := make(chan struct{}, 1)

@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/nth-project/nth/pkg/text"
 )
 
 const (
@@ -276,8 +278,7 @@ func (d Destination) proxy() (*url.URL, error) {
 		return nil, nil
 	}
 	proxy, err := url.Parse(d.Proxy)
-	// A password with a slash would be the host, which errors name.
-	if err != nil || proxy.Hostname() == "" || strings.Contains(proxy.Path+proxy.RawQuery+proxy.Fragment, "@") {
+	if err != nil || proxy.Hostname() == "" || text.HidesUser(proxy) {
 		return nil, errors.New("the proxy is no URL such as \"http://proxy.example:3128\"")
 	}
 	switch proxy.Scheme {

@@ -1,6 +1,7 @@
 package text
 
 import (
+	"net/url"
 	"regexp"
 	"strings"
 )
@@ -8,18 +9,27 @@ import (
 // hidden stands for what was taken out.
 const hidden = "…"
 
+// secretive is what names of secrets contain, and value what follows such a name: a text in quotation marks, which may be escaped, or one
+// without blanks.
+const (
+	secretive = `(?:pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|key-data)`
+	value     = `(?:(")(?:\\.|[^"\\])*|(\\+["'])(?:[^"'\\]|\\\\+.|\\[^"'\\])*|(')[^']*|[^\s"',;&\\]+)`
+)
+
 // What is taken out, whatever it looks like: PEM blocks, whose beginning or end may be cut off; the user and password of a URL, with a
-// scheme or without; what is named a secret; and what begins as tokens of AWS, EKS, GitHub, GitLab and Slack, and JSON Web Tokens, do.
+// scheme or without; what has the name of a secret, or follows a flag of that name; the path of a webhook's URL; and what begins as tokens
+// of AWS, EKS, GitHub, GitLab and Slack, and JSON Web Tokens, do.
 var (
 	pemBlock   = regexp.MustCompile(`(?s)-----BEGIN .*?(-----END [A-Z0-9 ]*-----|\z)`)
 	pemEnd     = regexp.MustCompile(`(?s)\A.*-----END [A-Z0-9 ]*-----`)
 	userinfo   = regexp.MustCompile(`(://)\S*@`)
 	schemeless = regexp.MustCompile(`(^|[\s"'(=])[^\s"'/@:]+:[^\s/@][^\s@]*@`)
-	named      = regexp.MustCompile(`(?i)([\w-]*(?:password|passwd|secret|token|api[-_]?key|key-data)[\w-]*["']?\s*[:=]\s*(?:[|>]-?\s+)?)` +
-		`(?:(")(?:\\.|[^"\\])*|(')[^']*|[^\s"',;&]+)`)
-	header    = regexp.MustCompile(`(?i)((?:authorization|cookie|x-[a-z-]+):\s*)(?:[\w-]+\s+|(?:\S+;\s+)*)\S+`)
-	scheme    = regexp.MustCompile(`(?i)\b(bearer\s+)\S+`)
-	beginning = regexp.MustCompile(`\b(?:xox[a-z]-|gh[pousr]_|glpat-|AKIA|ASIA|eyJ|k8s-aws-v1\.)[\w.+/=%-]*`)
+	named      = regexp.MustCompile(`(?i)([\w-]*` + secretive + `[\w-]*\\*["']?\s*(?:=>|[:=])\s*(?:[|>]-?\s+)?)` + value)
+	flag       = regexp.MustCompile(`(?i)((?:^|[\s"'(\[,])--?[\w-]*` + secretive + `[\w-]*(?:["',]*\s+|["'],))` + value)
+	webhook    = regexp.MustCompile(`(?i)(\b(?:hooks?|webhook)\.[\w.-]+/|/api/webhooks/)[^\s"']+`)
+	header     = regexp.MustCompile(`(?i)((?:authorization|cookie|x-[a-z-]+):\s*)(?:[\w-]+\s+|(?:\S+;\s+)*)\S+`)
+	scheme     = regexp.MustCompile(`(?i)\b(bearer\s+)\S+`)
+	beginning  = regexp.MustCompile(`\b(?:xox[a-z]-|gh[pousr]_|glpat-|AKIA|ASIA|eyJ|k8s-aws-v1\.)[\w.+/=%-]*`)
 )
 
 // candidate is a name of a host, which is never a secret, or what may be one.
@@ -38,7 +48,9 @@ func Redact(s string) string {
 	s = userinfo.ReplaceAllString(s, "${1}"+hidden+"@")
 	s = schemeless.ReplaceAllString(s, "${1}"+hidden+"@")
 	s = header.ReplaceAllString(s, "${1}"+hidden)
-	s = named.ReplaceAllString(s, "${1}${2}${3}"+hidden)
+	s = named.ReplaceAllString(s, "${1}${2}${3}${4}"+hidden)
+	s = flag.ReplaceAllString(s, "${1}${2}${3}${4}"+hidden)
+	s = webhook.ReplaceAllString(s, "${1}"+hidden)
 	s = scheme.ReplaceAllString(s, "${1}"+hidden)
 	s = beginning.ReplaceAllString(s, hidden)
 	return candidate.ReplaceAllStringFunc(s, redactWord)
@@ -94,6 +106,10 @@ func looksRandom(word string) bool {
 	}
 	return 3*changes >= characters
 }
+
+// HidesUser reports whether the host of a URL is a part of its user or password, as it is if one of those has a slash, a question mark or a
+// number sign. Hosts are shown, and looked up.
+func HidesUser(u *url.URL) bool { return strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") }
 
 // Redacted returns an error with the same causes and a redacted text; nil for nil.
 func Redacted(err error) error {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io/fs"
 	"math/rand/v2"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -64,6 +65,17 @@ func TestRedact_TakesSecretsOut(t *testing.T) {
 		"another scheme of a header":  {"Authorization: Token hunter2 (and more)", "Authorization: … (and more)"},
 		"cookies":                     {"Cookie: a=1; b=hunter2 (and more)", "Cookie: … (and more)"},
 		"a query":                     {"?X-Amz-Security-Token=hunter2&a=b", "?X-Amz-Security-Token=…&a=b"},
+		"a flag":                      {"running aws --session-token hunter2 --region a", "running aws --session-token … --region a"},
+		"a flag in a list":            {`args: ["-token", "hunter2", "a"]`, `args: ["-token", "…", "a"]`},
+		"a flag in a JSON list":       {`["--token","hunter2"]`, `["--token","…"]`},
+		"a flag with a phrase":        {`--password "hunter2 of me" x`, `--password "…" x`},
+		"a passphrase":                {"passphrase: hunter2 found", "passphrase: … found"},
+		"a short name":                {"Server=a;Uid=b;Pwd=hunter2;", "Server=a;Uid=b;Pwd=…;"},
+		"Ruby's map":                  {`{client_secret => "hunter2"}`, `{client_secret => "…"}`},
+		"JSON in a text":              {`"{\"token\": \"hunter2 \\\"of\\\" me\", \"a\": 1}"`, `"{\"token\": \"…\", \"a\": 1}"`},
+		"Slack's webhook":             {"Post https://hooks.slack.com/services/T0/B0/hunter2: EOF", "Post https://hooks.slack.com/… EOF"},
+		"Teams's webhook":             {`Post "https://a.webhook.office.com/webhookb2/hunter2": EOF`, `Post "https://a.webhook.office.com/…": EOF`},
+		"Discord's webhook":           {"https://discord.com/api/webhooks/1/hunter2 says", "https://discord.com/api/webhooks/… says"},
 		"several lines":               {"Unable to\n\n\tread\x00it", "Unable to read\x00it"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -95,6 +107,20 @@ func TestRedact_LeavesOtherTextAlone(t *testing.T) {
 	} {
 		if got := text.Redact(s); got != s {
 			t.Errorf("Redact(%q)\nis %q", s, got)
+		}
+	}
+}
+
+func TestHidesUser_OfEveryDelimiter(t *testing.T) {
+	for address, want := range map[string]bool{
+		"http://me:a@proxy.test:3128": false, "http://proxy.test/a": false, "http://me:1/b@proxy.test": true, "http://me?a@proxy.test": true, "http://me#a@proxy.test": true,
+	} {
+		parsed, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := text.HidesUser(parsed); got != want {
+			t.Errorf("of %s: %t", address, got)
 		}
 	}
 }
