@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -55,6 +56,10 @@ func (b *StatusFile) Run(ctx context.Context) {
 	wrong := false
 	write := func(s state.Status) {
 		err := b.file.write(s)
+		if err != nil {
+			// What is there would pass for the state of now. To remove it takes no descriptor and no room.
+			_ = os.Remove(b.file.path())
+		}
 		if err != nil && !wrong {
 			b.trouble(fmt.Errorf("writing the status: %w", err))
 		}

@@ -59,7 +59,7 @@ func (n *Notifier) Status(format string, args ...any) {
 	}
 }
 
-// Err returns the first error in notifying the service manager; nil if there was none.
+// Err returns why the service manager is not notified any more, by the first of several errors in a row; nil if it is.
 func (n *Notifier) Err() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -85,6 +85,9 @@ func (n *Notifier) sendState(d datagram) {
 	var err error
 	if d.lost == 0 {
 		if _, err = daemon.SdNotify(false, d.message); err == nil {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.err = nil
 			return
 		}
 		err = fmt.Errorf("telling systemd %q: %w", d.message, err)

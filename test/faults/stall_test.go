@@ -81,3 +81,23 @@ func fill(t *testing.T, out, in *os.File) {
 		}
 	}
 }
+
+// A process may open no file any more: it, or another part of the machine, has used up what there is.
+func TestDescriptors_NoneLeftIsShownAndSurvived(t *testing.T) {
+	s := newScene(t, "")
+	s.watch(t)
+	if err := unix.Prlimit(s.nth.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: 1024}, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.nth.WaitSays(t, "cannot read spot-interruption: reading \"spot/instance-action\": dial: socket: too many open files")
+	s.nth.WaitSays(t, "writing the status: ")
+	if shown := daemon.Command(t, "status", "--config", s.machine.ConfigFile()); shown.Status == 0 {
+		t.Errorf("nth cannot look, and its status is\n%s", shown.Stdout)
+	}
+	if err := unix.Prlimit(s.nth.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1024, Max: 1024}, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.waitDrained(t)
+	s.nth.Stop(t)
+}

@@ -26,6 +26,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/nth-project/nth/pkg/internal/pipetest"
 )
@@ -148,6 +149,9 @@ func (s *Server) serve(what string, handler http.HandlerFunc) http.HandlerFunc {
 
 // deleteOptions reads what an eviction or a deletion asks for, and insists on the right kind of body.
 func (s *Server) deleteOptions(what string, body []byte) metav1.DeleteOptions {
+	if bytes.HasPrefix(body, []byte("k8s\x00")) {
+		body = s.toJSON(what, body)
+	}
 	var sent struct {
 		metav1.TypeMeta
 		metav1.DeleteOptions
@@ -164,6 +168,21 @@ func (s *Server) deleteOptions(what string, body []byte) metav1.DeleteOptions {
 		return metav1.DeleteOptions{}
 	}
 	return *sent.Nested
+}
+
+// toJSON is a body in Kubernetes' protobuf as JSON.
+func (s *Server) toJSON(what string, body []byte) []byte {
+	object, kind, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		s.t.Errorf("%s with a body that cannot be read: %v", what, err)
+		return nil
+	}
+	object.GetObjectKind().SetGroupVersionKind(*kind)
+	text, err := json.Marshal(object)
+	if err != nil {
+		s.t.Errorf("%s: %v", what, err)
+	}
+	return text
 }
 
 // record notes a request and returns what it is to be answered with; nil for what the server answers by itself.

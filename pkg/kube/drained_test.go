@@ -1,0 +1,114 @@
+package kube_test
+
+import (
+	"context"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// newCluster returns an API server with a Node and one pod, and what answers for it.
+func newCluster(t *testing.T) (*apitest.Server, http.Handler) {
+	t.Helper()
+	s := apitest.New(t)
+	s.AddPod(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
+		Spec:       corev1.PodSpec{TerminationGracePeriodSeconds: new(int64(1))},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+	}, 0)
+	return s, &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: "apiserver.test"}) },
+		Transport:     s.RoundTripper(),
+		FlushInterval: -1,
+		ErrorLog:      log.New(io.Discard, "", 0), // of connections that the client leaves
+	}
+}
+
+// mustDrain drains the Node for a notice of 90 s.
+func mustDrain(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	end := time.Now().Add(90 * time.Second)
+	ctx, cancel := context.WithDeadline(t.Context(), end)
+	defer cancel()
+	claim := drain.Claim{Event: "event-1", Kind: "spot-interruption", BootID: "boot-1", Since: time.Now().UTC()}
+	goal := drain.Goal{Number: 1, Claim: claim, Events: []string{claim.Event}, Unclosed: []string{claim.Event}, Evict: true, Hard: end, TimeEnds: end}
+	var drained atomic.Bool
+	guard := drain.New(client, apitest.Node, drain.Options{}).Guard(goal, func(p drain.Progress) {
+		if p.Kind == state.NodeEmpty {
+			drained.Store(true)
+			cancel()
+		}
+	})
+	guard.Run(ctx)
+	if result := guard.Result(); !drained.Load() || result.Evicted != 1 {
+		t.Errorf("drained: %t, %+v", drained.Load(), result)
+	}
+}
+
+// The client has a connection to one of two servers behind a balancer when that one fails, which the balancer does not notice.
+func TestDrain_EndsInTimeThoughOneServerIsDeadInside(t *testing.T) {
+	t.Parallel()
+	for name, sick := range map[string]http.HandlerFunc{
+		"it hangs":       func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"it answers 500": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, cluster := newCluster(t)
+			var failed atomic.Bool
+			first := serve(t, true, func(w http.ResponseWriter, r *http.Request) {
+				if failed.Load() {
+					sick(w, r)
+					return
+				}
+				cluster.ServeHTTP(w, r)
+			})
+			b := balance(t, first)
+			client := clientOf(t, &rest.Config{Host: "https://" + b.Addr().String(), TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+			if err := get(t.Context(), client, time.Minute); !apierrors.IsForbidden(err) {
+				t.Fatalf("the first request, for the Node of another, ended with %v", err)
+			}
+			failed.Store(true)
+			b.lead(serve(t, true, cluster.ServeHTTP))
+			mustDrain(t, client)
+		})
+	}
+}
+
+// The system's resolver is replaced, so that no other test may run at the same time.
+func TestDrain_EndsInTimeThoughTheFirstNameserverIsDead(t *testing.T) {
+	names := &nameserver{}
+	names.silentFor.Store(2) // The resolver asks for both families.
+	before := net.DefaultResolver
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: names.dial}
+	t.Cleanup(func() { net.DefaultResolver = before })
+	_, cluster := newCluster(t)
+	server := serve(t, true, cluster.ServeHTTP)
+	mustDrain(t, clientOf(t, &rest.Config{Host: "https://api.nth.test.:" + portOf(t, server), TLSClientConfig: rest.TLSClientConfig{Insecure: true}}))
+}
+
+func portOf(t *testing.T, server *httptest.Server) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
