@@ -152,7 +152,7 @@ func (d *manualDrain) drain(ctx context.Context, node agent.Node) error {
 	if d.why != nil {
 		return fmt.Errorf("draining node %q: %w%s; the node stays cordoned until \"nth drain --undo\"", d.name, d.why, describeLeft(result))
 	}
-	d.say("node %s is drained: %d pods evicted, %d left in place", d.name, result.Evicted, result.Skipped)
+	d.say("node %s is drained: %s evicted, %d left in place", d.name, text.Pods(result.Evicted), result.Skipped)
 	return nil
 }
 
@@ -212,7 +212,7 @@ var progressTexts = map[state.TransitionKind]string{
 	state.NodeUnclosable:   "{detail}; retrying",
 	state.EvictionsDelayed: "delaying evictions for {detail}",
 	state.TargetsLeft:      "waiting for load balancers: {detail}",
-	state.PodsFound:        "{total} pods to evict",
+	state.PodsFound:        "{pods} to evict",
 	state.PodArrived:       "{pod} was scheduled to the cordoned node; evicting it too",
 	state.PodEvicted:       "evicted {pod}",
 	state.PodHeld:          "disruption budget {detail} blocks the eviction of {pod}; retrying",
@@ -230,5 +230,5 @@ func progressText(p drain.Progress) string {
 	if p.Kind == state.PodRefused && p.Pod == "" { // It concerns the node.
 		line = "{detail}; retrying"
 	}
-	return strings.NewReplacer("{pod}", p.Pod, "{detail}", p.Detail, "{total}", strconv.Itoa(p.Total), "{left}", strconv.Itoa(p.Left)).Replace(line)
+	return strings.NewReplacer("{pod}", p.Pod, "{detail}", p.Detail, "{total}", strconv.Itoa(p.Total), "{pods}", text.Pods(p.Total), "{left}", strconv.Itoa(p.Left)).Replace(line)
 }

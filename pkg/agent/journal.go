@@ -15,6 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // journal logs transitions: one short sentence each, with fields to find it by.
@@ -101,7 +102,7 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.DrainStarted, "load balancers have deregistered the node"),
 	},
 
-	state.PodsFound:  {info(systemd.DrainStarted, "{total} pods to evict")},
+	state.PodsFound:  {info(systemd.DrainStarted, "{pods} to evict")},
 	state.PodArrived: {info(systemd.DrainStarted, "{pod} was scheduled to the cordoned node; evicting it too")},
 	state.PodEvicted: {info(systemd.PodEvicted, "{would}evicted {pod}")},
 	state.PodDeleted: {warn(systemd.PodDeleted, "deleted {pod}, which could not be evicted in time")},
@@ -193,8 +194,8 @@ func fields(m message, t state.Transition) logrus.Fields {
 	return all
 }
 
-// fill replaces the placeholders in the text of a message.
-func (j *journal) fill(text string, t state.Transition) string {
+// fill replaces the placeholders in the format of a message.
+func (j *journal) fill(format string, t state.Transition) string {
 	not, would, dry := "", "", ""
 	if j.dryRun {
 		not, would, dry = "dry run: not ", "dry run: would have ", ", as a dry run: nothing will be cordoned or evicted"
@@ -206,7 +207,7 @@ func (j *journal) fill(text string, t state.Transition) string {
 	words := []string{
 		"{kind}", string(t.Entry.Event.Kind), "{plan}", t.Plan, "{ending}", string(t.Entry.Ending), "{action}", t.Action, "{reason}", t.Reason,
 		"{node}", t.Node, "{pod}", t.Pod, "{detail}", t.Detail, "{total}", strconv.Itoa(t.Total), "{left}", strconv.Itoa(t.Left),
-		"{took}", t.Took.Round(time.Millisecond).String(), "{error}", cause, "{not}", not, "{would}", would, "{dry}", dry,
+		"{pods}", text.Pods(t.Total), "{took}", t.Took.Round(time.Millisecond).String(), "{error}", cause, "{not}", not, "{would}", would, "{dry}", dry,
 	}
 	switch t.Kind { // The others need no more.
 	case state.Begun:
@@ -216,7 +217,7 @@ func (j *journal) fill(text string, t state.Transition) string {
 	case state.RanOut:
 		words = append(words, "{incomplete}", incomplete(t))
 	}
-	return strings.NewReplacer(words...).Replace(text)
+	return strings.NewReplacer(words...).Replace(format)
 }
 
 func timeLeft(t state.Transition) string {
@@ -237,20 +238,20 @@ func (j *journal) drained(t state.Transition) string {
 	case gone && r.Evicted+r.Deleted == 0:
 		return "the Node no longer exists; nothing to drain"
 	case j.dryRun:
-		return fmt.Sprintf("dry run: the node would have been cordoned and drained of %d pods, %d left alone", r.Evicted, r.Skipped)
+		return fmt.Sprintf("dry run: the node would have been cordoned and drained of %s, %d left alone", text.Pods(r.Evicted), r.Skipped)
 	}
-	text := fmt.Sprintf("drained: %d pods evicted, %d deleted, %d left in place", r.Evicted, r.Deleted, r.Skipped)
+	said := fmt.Sprintf("drained: %s evicted, %d deleted, %d left in place", text.Pods(r.Evicted), r.Deleted, r.Skipped)
 	if !t.Deadline.IsZero() {
 		left, side := t.Deadline.Sub(t.At).Seconds(), "before"
 		if left < 0 {
 			left, side = -left, "after"
 		}
-		text += fmt.Sprintf("; %.0f s %s the deadline", left, side)
+		said += fmt.Sprintf("; %.0f s %s the deadline", left, side)
 	}
 	if gone {
-		text += "; the Node no longer exists"
+		said += "; the Node no longer exists"
 	}
-	return text
+	return said
 }
 
 // incomplete describes how far a drain came that ran out of time.
@@ -271,5 +272,5 @@ func incomplete(t state.Transition) string {
 	if len(left) == 0 { // Pods have not been listed yet, or not since the last change.
 		left = []string{"not known"}
 	}
-	return fmt.Sprintf("%d pods evicted, %d deleted, left: %s", r.Evicted, r.Deleted, strings.Join(left, ", "))
+	return fmt.Sprintf("%s evicted, %d deleted, left: %s", text.Pods(r.Evicted), r.Deleted, strings.Join(left, ", "))
 }

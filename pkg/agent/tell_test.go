@@ -334,7 +334,7 @@ func TestADryRunNeverSaysThatSomethingWasDone(t *testing.T) {
 			systemd.Started:      {"info: watching for interruptions, as a dry run: nothing will be cordoned or evicted"},
 			systemd.DrainStarted: {"warning: dry run: not draining the node: EC2 has scheduled instance-stop at 01:00:00 UTC on 1 Jan 2000 (3600 s left)"},
 			systemd.PodEvicted:   {"info: dry run: would have evicted default/web-1"},
-			systemd.Drained:      {"warning: dry run: the node would have been cordoned and drained of 1 pods, 2 left alone"},
+			systemd.Drained:      {"warning: dry run: the node would have been cordoned and drained of 1 pod, 2 left alone"},
 			systemd.Uncordoned:   {"info: dry run: would have uncordoned the node: the event was withdrawn"},
 		} {
 			r.wantSaid(id, want...)

@@ -176,7 +176,7 @@ func TestACordonThatWasThereBeforeARestartIsNotSaidToBeSetAnew(t *testing.T) {
 // A guard that stands beside what is done has nothing to say, unless something comes.
 func TestPodsThatComeToADrainedNodeAreSaid(t *testing.T) {
 	t.Parallel()
-	for total, want := range map[int][]string{0: nil, 1: {"info: 1 pods to evict"}} {
+	for total, want := range map[int][]string{0: nil, 1: {"info: 1 pod to evict"}} {
 		bubble(t, func(r *rig) {
 			r.runFor(r.spot("a", 2*time.Minute))
 			r.end(nil)
@@ -276,15 +276,15 @@ func TestHowADrainEndedIsSaidAsItWas(t *testing.T) {
 	}{
 		"after the deadline": {
 			drain.Result{Cordon: drain.CordonSet, Evicted: 1}, 150 * time.Second,
-			"drained: 1 pods evicted, 0 deleted, 0 left in place; 30 s after the deadline",
+			"drained: 1 pod evicted, 0 deleted, 0 left in place; 30 s after the deadline",
 		},
 		"at the deadline": {
 			drain.Result{Cordon: drain.CordonSet, Evicted: 1}, 2 * time.Minute,
-			"drained: 1 pods evicted, 0 deleted, 0 left in place; 0 s before the deadline",
+			"drained: 1 pod evicted, 0 deleted, 0 left in place; 0 s before the deadline",
 		},
 		"when the Node was deleted after as many evictions as deletions": {
 			drain.Result{NodeGone: true, Evicted: 1, Deleted: 1}, time.Minute,
-			"drained: 1 pods evicted, 1 deleted, 0 left in place; 60 s before the deadline; the Node no longer exists",
+			"drained: 1 pod evicted, 1 deleted, 0 left in place; 60 s before the deadline; the Node no longer exists",
 		},
 		"when the Node was deleted meanwhile": {
 			drain.Result{NodeGone: true, Evicted: 3}, time.Minute,

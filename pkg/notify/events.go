@@ -211,7 +211,7 @@ func podCounts(r *state.Result) string {
 	if r == nil {
 		return "what became of the pods is not known"
 	}
-	return fmt.Sprintf("%d pods evicted, %d deleted, %d left in place", r.Evicted, r.Deleted, r.Skipped)
+	return fmt.Sprintf("%s evicted, %d deleted, %d left in place", text.Pods(r.Evicted), r.Deleted, r.Skipped)
 }
 
 // podsLeft says which pods a drain left, and what blocked them.

@@ -63,7 +63,7 @@ func TestEachPhaseOfADrainIsToldOfTheNodeAndEachPodOfItself(t *testing.T) {
 			"Node default/node-1 Normal Draining: cordoned the node; draining it: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; drain now",
 			"Pod shop/a Normal PodEviction: evicted from node node-1: the reason",
 			"Pod shop/b Warning PodEviction: deleted from node node-1, as it could not be evicted in time: the reason",
-			"Node default/node-1 Normal CordonAndDrain: cordoned and drained after 250ms: 1 pods evicted, 0 deleted, 2 left in place",
+			"Node default/node-1 Normal CordonAndDrain: cordoned and drained after 250ms: 1 pod evicted, 0 deleted, 2 left in place",
 			"Node default/node-1 Normal Uncordon: our cordon is already gone: the reason",
 		)
 	})

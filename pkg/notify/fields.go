@@ -250,7 +250,7 @@ func (f *Fields) sentence() string {
 }
 
 func (f *Fields) outcomeText() string {
-	pods := fmt.Sprintf("%d pods evicted, %d deleted", f.Evicted, f.Deleted)
+	pods := fmt.Sprintf("%s evicted, %d deleted", text.Pods(f.Evicted), f.Deleted)
 	switch f.Outcome {
 	case string(Announced):
 		return "announced; nth's plan: " + f.Plan

@@ -25,6 +25,14 @@ const (
 // ellipsis stands for what was cut off.
 const ellipsis = "…"
 
+// Pods is a number of pods in words: "1 pod", "3 pods".
+func Pods(n int) string {
+	if n == 1 {
+		return "1 pod"
+	}
+	return strconv.Itoa(n) + " pods"
+}
+
 // Visible returns s as one line of at most limit bytes. Runes without a shape of their own (control characters, line and paragraph
 // separators, marks that turn the direction of writing, unassigned ones) and bytes that are not UTF-8 are shown as Go escapes, such as
 // \n, \x1b or \u202e. A longer text ends with "…". The result of Visible is not changed by Visible.

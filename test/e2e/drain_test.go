@@ -160,7 +160,7 @@ func TestABudgetThatNeverYieldsOutlastsAReboot(t *testing.T) {
 	told := s.nth.WaitLog(t, systemd.DrainIncomplete).Message
 	s.nth.Stop(t)
 
-	if !strings.Contains(told, "1 pods evicted, 0 deleted, left: ") || strings.Count(told, "(held by web)") != 2 {
+	if !strings.Contains(told, "1 pod evicted, 0 deleted, left: ") || strings.Count(told, "(held by web)") != 2 {
 		t.Errorf("nth says %q; want 1 pod evicted and 2 left that the budget web holds", told)
 	}
 	if e := s.machine.RecordOf(t, event.ScheduledMaintenance); e.Phase == state.Drained || e.Result == nil || len(e.Result.Left) != 2 {

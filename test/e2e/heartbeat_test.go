@@ -83,7 +83,7 @@ func TestANodeWhoseNTHWatchesHasAHeartbeatAndIsNotFoundToBeWithoutOne(t *testing
 func TestADryRunHasAHeartbeatAndWritesNothingElse(t *testing.T) {
 	s := play(t, dryRun+beatsOften)
 	s.imds.SetSpot("terminate", twoMinutes())
-	s.nth.WaitSays(t, "would have been cordoned and drained of 1 pods")
+	s.nth.WaitSays(t, "would have been cordoned and drained of 1 pod")
 	if c := s.waitCondition(t, corev1.ConditionFalse); c.Reason != "DryRun" {
 		t.Errorf("the condition is %+v", c)
 	}

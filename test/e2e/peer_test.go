@@ -54,7 +54,7 @@ func TestPeer02SpotInterruptionAsADryRunTouchesNothing(t *testing.T) {
 // mustOnlyTalk waits until nth says what it would have done, and sees to it that it did not.
 func (s *stage) mustOnlyTalk(t *testing.T) {
 	t.Helper()
-	s.nth.WaitSays(t, "would have been cordoned and drained of 1 pods")
+	s.nth.WaitSays(t, "would have been cordoned and drained of 1 pod")
 	s.nth.WaitStatus(t, "(dry run)")
 	s.stopAfterLooks(t)
 	s.mustBeUntouched(t)
