@@ -90,6 +90,7 @@ var (
 	regionName    = newForm(`[a-z0-9-]{0,32}`, `a region, such as "eu-central-1"`)
 	code          = newForm(`[A-Za-z0-9_-]{1,100}`, "letters, digits, hyphens and underscores, 1 to 100 of them")
 	optionalCode  = newForm(`[A-Za-z0-9_-]{0,100}`, "letters, digits, hyphens and underscores, at most 100 of them")
+	identifier    = newForm(`(?s).{0,1000}`, "at most 1,000 characters")
 	moment        = newForm(`[A-Za-z0-9:., +-]{0,40}`, `a time, such as "2026-03-01T10:00:00Z"`)
 	groupName     = newForm(`[ -9;-~]{1,255}`, "the name of a group: 1 to 255 characters of ASCII without a colon")
 	hookName      = newForm(`[A-Za-z0-9/_-]{1,255}`, "the name of a hook: 1 to 255 letters, digits, hyphens, underscores and slashes")
@@ -133,6 +134,7 @@ var rows = map[string]row{
 
 	"aws.health/AWS Health Event": {[]field{
 		{"service", code}, {"eventTypeCategory", code}, {"eventTypeCode", code}, {"statusCode", optionalCode}, {"startTime", moment}, {"endTime", moment},
+		{"eventArn", identifier},
 	}, health},
 
 	"aws.autoscaling/EC2 Instance-terminate Lifecycle Action": terminateHook,
@@ -229,7 +231,7 @@ func open(body string) (e envelope, err error) {
 	for _, f := range []struct {
 		name, value string
 		form        form
-	}{{"account", e.Account, accountID}, {"AccountId", e.AccountID, accountID}, {"region", e.Region, regionName}} {
+	}{{"account", e.Account, accountID}, {"AccountId", e.AccountID, accountID}, {"region", e.Region, regionName}, {"id", e.ID, identifier}, {"time", e.Time, moment}} {
 		if !f.form.pattern.MatchString(f.value) {
 			return envelope{}, fmt.Errorf("its %s is %s, and must be %s", f.name, shown(f.value), f.form.example)
 		}
@@ -361,7 +363,6 @@ func health(m message) ([]Notice, error) {
 		return nil, notOurs("AWS Health writes of %q in %q", m.fields["eventTypeCategory"], m.fields["service"])
 	}
 	var d struct {
-		ARN          string `json:"eventArn"` // stays the same when AWS Health writes again
 		Descriptions []struct {
 			Text string `json:"latestDescription"`
 		} `json:"eventDescription"`
@@ -373,8 +374,8 @@ func health(m message) ([]Notice, error) {
 	if err := json.Unmarshal(m.detail, &d); err != nil {
 		return nil, fmt.Errorf("the detail of %q cannot be read: %s", m.DetailType, text.Visible(err.Error(), maxShown))
 	}
-	identity := []string{d.ARN}
-	if d.ARN == "" {
+	identity := []string{m.fields["eventArn"]} // It stays the same when AWS Health writes again.
+	if identity[0] == "" {
 		identity = []string{m.ID, m.Time}
 	}
 	change := event.Event{Code: m.fields["eventTypeCode"], Deadline: parseTime(m.fields["startTime"]), Until: parseTime(m.fields["endTime"])}

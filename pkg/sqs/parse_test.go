@@ -239,6 +239,7 @@ func TestParse_refuses(t *testing.T) {
 		"an account that is a name": {strings.Replace(state("stopping"), account, "ours", 1), `its account is "ours", and must be an account's ID`},
 		"a region that is a line":   {strings.Replace(state("stopping"), `"region":"eu-central-1"`, `"region":"a\nb"`, 1), `its region is "a\nb"`},
 		"no instance":               {bridged("aws.ec2", spot, `{"instance-id":""}`), `instance-id of "aws.ec2/` + spot + `" is "", and must be an instance ID`},
+		"an ARN without end":        {bridged("aws.health", "AWS Health Event", `{"service":"EC2","eventTypeCategory":"scheduledChange","eventTypeCode":"AWS_EC2","eventArn":"`+strings.Repeat("a", 5000)+`"}`), "must be at most 1,000 characters"},
 		"a path for an instance":    {bridged("aws.ec2", spot, `{"instance-id":"../nodes"}`), `is "../nodes", and must be an instance ID`},
 		"an instance that is long":  {bridged("aws.ec2", spot, `{"instance-id":"i-`+strings.Repeat("0", 5000)+`"}`), `…", and must be an instance ID`},
 		"a number for an instance":  {bridged("aws.ec2", spot, `{"instance-id":7}`), "instance-id of \"aws.ec2/" + spot + "\" is not text"},

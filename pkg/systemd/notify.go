@@ -22,11 +22,12 @@ import (
 // nothing. The zero value is ready for use, from several goroutines.
 //
 // Notifications are best effort: a service goes on when nobody listens, and does not wait for long for a manager that is too
-// busy, which gets them later, in order. Err returns the first failure, for a log line that explains why systemd killed the service.
+// busy, which gets them later, in order. Err returns the failure, for a log line that explains why systemd killed the service.
 type Notifier struct {
 	mu     sync.Mutex
 	status string // the last one that was sent; "" if the next one must be sent in any case
-	err    error
+	err    error  // the watchdog's interval cannot be read
+	unsent error  // the first of several in a row
 
 	sender sender
 }
@@ -59,11 +60,11 @@ func (n *Notifier) Status(format string, args ...any) {
 	}
 }
 
-// Err returns why the service manager is not notified any more, by the first of several errors in a row; nil if it is.
+// Err returns why the watchdog's interval cannot be read, or why the service manager cannot be notified now; nil if neither.
 func (n *Notifier) Err() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.err
+	return cmp.Or(n.err, n.unsent)
 }
 
 // WatchdogInterval returns how long systemd waits for a Beat before it kills the service; 0 if there is no watchdog.
@@ -87,7 +88,7 @@ func (n *Notifier) sendState(d datagram) {
 		if _, err = daemon.SdNotify(false, d.message); err == nil {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			n.err = nil
+			n.unsent = nil
 			return
 		}
 		err = fmt.Errorf("telling systemd %q: %w", d.message, err)
@@ -95,7 +96,7 @@ func (n *Notifier) sendState(d datagram) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.status = "" // It may be among what was lost.
-	n.err = cmp.Or(n.err, err)
+	n.unsent = cmp.Or(n.unsent, err)
 }
 
 // journalSocket is where the journal receives entries with fields.

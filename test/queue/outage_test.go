@@ -91,15 +91,26 @@ func TestLeader_IsFollowedByTheStandby(t *testing.T) {
 			thaw := end(leader)
 
 			standby.WaitLog(t, systemd.DrainStarted)
+			thawed := time.Now()
 			thaw()
 			seen.Wait(t)
 			s.WaitEmpty(t)
 			s.early.mustHaveJudged(t, 10)
-			pods := ofTheKilled
-			if name == "frozen" {
-				pods = 20
+			mustBeEvictedOnce(t, ofTheKilled, standby)
+			byStandby := map[string]bool{}
+			for _, e := range standby.Logged(systemd.PodEvicted) {
+				byStandby[e.Fields[systemd.FieldPod]] = true
 			}
-			mustBeEvictedOnce(t, pods, leader, standby)
+			for _, e := range leader.Logged(systemd.PodEvicted) { // Thawed, it may send the requests that it was about to send: those pods are ending already.
+				if pod := e.Fields[systemd.FieldPod]; byStandby[pod] && e.Time.Before(thawed) {
+					t.Errorf("%s was evicted by both", pod)
+				}
+			}
+			for _, e := range leader.Logged(systemd.DrainStarted) {
+				if e.Time.After(thawed) {
+					t.Errorf("the leader of before says %q", e.Message)
+				}
+			}
 			standby.Stop(t)
 			if name == "frozen" {
 				leader.WaitStatus(t, "reading the queue")
