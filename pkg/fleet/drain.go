@@ -33,8 +33,10 @@ type session struct {
 	urgent   atomic.Bool
 
 	// The term's mutex guards what follows.
-	begun    bool
-	deadline time.Time // the nearest of its events, while it waits; zero if there is none
+	begun bool
+	// closed is set once its Node was cordoned while it waits, or needed not be; cordoned if this process has done it.
+	closed, cordoned bool
+	deadline         time.Time // the nearest of its events, while it waits; zero if there is none
 	// events are those that the agent was told of, by ID. rested are those for which nothing is being done any more.
 	events   map[string]event.Event
 	rested   map[string]bool
@@ -49,7 +51,7 @@ type session struct {
 	rules          policy.Settings
 }
 
-// begin begins a drain that has waited. The term's mutex is held.
+// begin begins a drain whose turn has come. The term's mutex is held.
 func (t *term) begin(s *session) {
 	s.begun, s.rules = true, t.policy()
 	ctx, stop := context.WithCancel(t.ctx)
@@ -57,14 +59,18 @@ func (t *term) begin(s *session) {
 	s.record = s.recordFromNode()
 	t.background(func(context.Context) {
 		defer stop()
-		if s.stillStands(ctx) {
+		stands := s.stillStands(ctx)
+		if stands {
 			s.runAgent(ctx)
 			s.handOverCordon(t.ctx)
 			s.writeNotes(t.ctx)
 		}
 		t.mu.Lock()
-		s.over, s.sink = true, nil
-		s.instance.drain = nil
+		if s.sink = nil; !stands && s.cordoned {
+			s.begun = false // It takes that back.
+		} else {
+			s.over, s.instance.drain = true, nil
+		}
 		t.mu.Unlock()
 		t.queue.AddAfter(s.instance.id, time.Second) // The informer may not show yet what was written.
 		t.wake()
@@ -400,7 +406,8 @@ func (s *session) recordFromNode() *memoryRecord {
 	now := time.Now().UTC().Round(0)
 	noted := s.instance.allNotes(on)
 	for id, ev := range s.events {
-		closed := on.ours && on.cordon.Event == id
+		waited := s.cordoned && ev.State == event.Pending // Nobody was told of it yet.
+		closed := on.ours && on.cordon.Event == id && !waited
 		known, told := noted.of(ev)
 		if !closed && !(told && known.At.Equal(ev.Deadline)) && ev.State == event.Pending {
 			continue

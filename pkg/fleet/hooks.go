@@ -101,7 +101,7 @@ func (t *term) takeLaunch(in *instance, h *hint, on node) time.Duration {
 		return launchTimeout - age
 	case back && !h.Hook.Back:
 		t.busily(in, h, func(ctx context.Context) error {
-			err := t.reopen(ctx, on, "the instance is back in service", nil)
+			err := t.reopen(ctx, on, "the instance is back in service")
 			if err == nil {
 				t.finish(ctx, in, h, "")
 			}

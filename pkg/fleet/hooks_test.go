@@ -1,7 +1,6 @@
 package fleet_test
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -128,31 +127,6 @@ func TestTakeLaunch_OpensANodeThatComesBackFromAWarmPool(t *testing.T) {
 	})
 }
 
-func TestDispatch_BeginsDrainsInTurn(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		for _, id := range []string{"i-1", "i-2", "i-3", "i-4"} {
-			n := nodeOf("n-"+id, id)
-			n.Labels = map[string]string{"zone": map[bool]string{true: "a", false: "b"}[id < "i-3"]}
-			c.add(n, podOn("n-"+id, "p-"+id))
-		}
-		c.before("evict", held)
-		r := c.run(func(o *fleet.Options) { o.GroupLabel, o.Limits = "zone", fleet.Limits{Draining: 2, Group: 1} })
-		for _, id := range []string{"i-1", "i-2", "i-3"} {
-			r.take(notice(id, event.RebalanceRecommendation, "", 0))
-			time.Sleep(time.Second)
-		}
-		if now := r.Status(); now.Draining != 2 || now.Waiting != 1 || !c.node("n-i-3").Spec.Unschedulable {
-			t.Errorf("it stands as %+v", now)
-		}
-		r.take(spot("i-4"))
-		time.Sleep(time.Second)
-		if now := r.Status(); now.Draining != 3 || now.Waiting != 1 || !c.node("n-i-4").Spec.Unschedulable {
-			t.Errorf("with what leaves no time, it stands as %+v", now)
-		}
-	})
-}
-
 func TestReplace_IsAskedForAnInstanceThatStays(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[event.Kind]int{event.RebalanceRecommendation: 1, event.SpotInterruption: 0} {
@@ -198,27 +172,6 @@ func TestDrain_HearsPeopleWhoOpenTheNode(t *testing.T) {
 		time.Sleep(time.Minute)
 		if c.node("a").Spec.Unschedulable || r.ear.times(state.NodeReopened)+r.ear.times(state.Failed) > 1 {
 			t.Error("the node was cordoned again")
-		}
-	})
-}
-
-func TestDrain_BeginsWithTheNodeAsItIsThen(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
-		c.before("evict", held)
-		r := c.run(func(o *fleet.Options) { o.Limits.Draining = 1 })
-		r.take(notice(instance, event.RebalanceRecommendation, "", 0))
-		time.Sleep(5 * time.Second)
-		m := r.take(notice(other, event.RebalanceRecommendation, "", 0))
-		time.Sleep(5 * time.Second)
-		c.change("b", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
-		time.Sleep(5 * time.Second)
-		c.before("evict", nil)
-		m.want(t, "done")
-		var claim drain.Claim
-		if err := json.Unmarshal([]byte(c.node("b").Annotations[drain.CordonAnnotation]), &claim); err != nil || claim.BootID != "boot-2" {
-			t.Errorf("the cordon is of the boot %q, want boot-2 (%v)", claim.BootID, err)
 		}
 	})
 }

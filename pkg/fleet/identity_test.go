@@ -76,6 +76,31 @@ func TestLook_LeavesTheNextNodeOfThatNameAlone(t *testing.T) {
 	}
 }
 
+// A machine of K3s is replaced by another one of the same name, which takes over its Node.
+func TestLook_LeavesAMachineAloneThatTakesANodeOver(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		n := silentNode("worker-1", "k3s://worker-1", "10.0.1.2")
+		n.Status.NodeInfo.SystemUUID = "machine-1"
+		c.add(n, podOn("worker-1", "one"))
+		c.before("evict", held)
+		says := &knowledge{states: map[string]string{instance: "running"}, addresses: map[string]string{instance: "10.0.1.2"}}
+		r := c.run(func(o *fleet.Options) { o.EC2 = says })
+		m := r.take(notice(instance, event.RebalanceRecommendation, "", 0))
+		time.Sleep(10 * time.Second)
+		says.say(func(k *knowledge) { k.states[instance], k.addresses = "terminated", nil })
+		c.change("worker-1", func(n *corev1.Node) {
+			n.Status.NodeInfo.SystemUUID, n.Status.NodeInfo.BootID, n.Status.Addresses[0].Address = "machine-2", "boot-2", "10.0.1.3"
+		})
+		m.want(t, "done")
+		c.before("evict", nil)
+		time.Sleep(time.Minute)
+		if pods := c.podsOn("worker-1"); len(pods) != 1 {
+			t.Errorf("the pods that are left on the next machine are %q", pods)
+		}
+	})
+}
+
 func TestLook_DrainsTheReadyNodeOfTwo(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {

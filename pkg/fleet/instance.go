@@ -11,10 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
@@ -134,7 +132,7 @@ func (t *term) look(in *instance) time.Duration {
 	if on.uid != "" {
 		again = sooner(again, t.pursue(in, on))
 	}
-	return again
+	return sooner(again, t.keepWaiting(in))
 }
 
 // sooner returns the shorter of two times, where 0 means never.
@@ -218,7 +216,7 @@ func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 	case h.About == sqs.Interruption && t.policy().Ignores(state.Entry{Event: h.Event}):
 		t.done(in, h)
 	case h.About == sqs.Running:
-		t.takeStart(in, h, on)
+		return t.takeStart(in, h, on)
 	case h.About == sqs.Launch:
 		return t.takeLaunch(in, h, on)
 	case h.About != sqs.Interruption:
@@ -358,8 +356,9 @@ func (t *term) pursue(in *instance, on node) time.Duration {
 		s.update(events)
 	case needed:
 		t.enlist(in, on, events)
-	default:
-		in.drain = nil
+		t.dispatch()
+	case s != nil:
+		s.events = nil // keepWaiting takes back what was done.
 	}
 	return again
 }
@@ -376,7 +375,6 @@ func (t *term) enlist(in *instance, on node, events []event.Event) {
 	for _, ev := range events {
 		s.events[ev.ID] = ev
 	}
-	t.wake()
 }
 
 // standing returns the events that a drain of the Node is told of, and whether there is something to be done for them now.
@@ -538,8 +536,8 @@ func (in *instance) allNotes(on node) notes {
 }
 
 // takeStart takes in that an instance runs: a stop that was announced before is over, and what nth-queue has left on the Node because of it is
-// taken back.
-func (t *term) takeStart(in *instance, h *hint, on node) {
+// taken back once its kubelet reports it Ready. It returns when to look again without news.
+func (t *term) takeStart(in *instance, h *hint, on node) time.Duration {
 	t.mu.Lock()
 	at := h.Event.Noticed
 	if now := time.Now(); at.After(now) {
@@ -549,64 +547,73 @@ func (t *term) takeStart(in *instance, h *hint, on node) {
 		in.started = at
 	}
 	t.queue.AddAfter(in.id, believed) // A stop from before may come until then.
-	waits := in.drain != nil
+	age, drains, ends := time.Since(h.received), in.drain != nil, in.drain != nil && in.drain.over
 	t.mu.Unlock()
-	if !t.opts.UncordonStarted {
+	closed := on.ours && !isNoted(event.Kind(on.cordon.Kind)) && on.cordon.Since.Before(at)
+	switch {
+	case !t.opts.UncordonStarted:
 		t.done(in, h)
-		return
+	case ends || drains && age < asksAgain: // The hints before it are judged next, and their drain ends.
+		return asksAgain
+	case drains:
+		t.done(in, h)
+	case closed && !on.startedAfter(at):
+		if age >= reopenPatience {
+			t.once(in, "the instance %s was started: node %q stays cordoned until its kubelet reports it Ready", in.id, on.name)
+		}
+		return reopenPatience
+	case closed:
+		t.busily(in, h, func(ctx context.Context) error { return t.reopen(ctx, on, "the instance has been started") })
+	default:
+		t.busily(in, h, func(ctx context.Context) error { return t.backInService(ctx, on, in.id) })
 	}
-	t.busily(in, h, func(ctx context.Context) error {
-		for waits && kube.Await(ctx, nil, asksAgain) { // The hints before it are judged next, and their drain ends.
-			t.mu.Lock()
-			waits = in.drain != nil && in.drain.over
-			t.mu.Unlock()
-		}
-		now, there := t.nodes.withUID(on.name, on.uid)
-		t.mu.Lock()
-		needed := in.drain != nil
-		t.mu.Unlock()
-		switch {
-		case !there || needed:
-			return nil
-		case now.ours && !isNoted(event.Kind(now.cordon.Kind)) && now.cordon.Since.Before(h.Event.Noticed):
-			return t.reopen(ctx, now, "the instance has been started", func(boot string, _ time.Time) bool { return boot != now.cordon.BootID })
-		}
-		return t.backInService(ctx, now, in.id)
-	})
+	return 0
 }
 
-// backInService takes the taint out-of-service back from a Node whose cordon stays, if its instance runs.
+// startedAfter reports whether the kubelet has reported the Node Ready since its instance was started at that time. An instance that was
+// hibernated goes on in the same boot.
+func (n node) startedAfter(at time.Time) bool {
+	return n.ready && (n.bootID == "" || rebooted(n) || n.heartbeat.After(at))
+}
+
+// backInService takes the taints back from a Node whose cordon stays, if its instance runs. Those of events that EC2 lists are the events' own.
 func (t *term) backInService(ctx context.Context, on node, id string) error {
-	if !t.opts.Taints.OutOfService {
+	if !t.opts.Taints.any() {
 		return nil
 	}
 	found, _, err := t.opts.EC2.LookAnew(ctx, id)
 	if errors.Is(err, ec2.ErrRefused) && on.ready || err == nil && found.Runs() {
-		return t.taint(ctx, on, nil, func(taint corev1.Taint) bool { return t.opts.Taints.ours(taint) && taint.MatchTaint(&outOfService) })
+		return t.taint(ctx, on, nil, func(taint corev1.Taint) bool { return t.opts.Taints.ours(taint) && !ofNoted(taint) })
 	}
 	return err
 }
 
-// reopenLimit is how long a node may take until it is Ready, so that it can take pods again.
-const reopenLimit = 15 * time.Minute
+const (
+	// reopenPatience is after how long it is said that a node which was started is not Ready.
+	reopenPatience = 15 * time.Minute
+	// openTimeout bounds the requests by which a node is opened.
+	openTimeout = time.Minute
+)
 
-// reopen takes back what nth-queue has set on a Node, once it is Ready in a boot that booted accepts; at once if that is nil. A node that is
-// not Ready in time stays closed, which is no error.
-func (t *term) reopen(ctx context.Context, on node, why string, booted drain.Booted) error {
-	limited, cancel := context.WithTimeout(ctx, reopenLimit)
+// open takes back what nth-queue has set on a Node.
+func (t *term) open(ctx context.Context, on node) error {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	err := t.taint(limited, on, nil, t.opts.Taints.ours)
-	if err != nil {
+	if err := t.taint(ctx, on, nil, t.opts.Taints.ours); err != nil {
 		return err
 	}
-	log := t.opts.Log.WithField(fieldNode, on.name)
-	if _, err = t.drainNode(on, nil).Uncordon(limited, booted); err != nil {
-		log.Warn(err)
-		return ctx.Err()
+	_, err := t.drainNode(on, nil).Uncordon(ctx, nil)
+	return err
+}
+
+// reopen is open for a node that was drained, and says so.
+func (t *term) reopen(ctx context.Context, on node, why string) error {
+	err := t.open(ctx, on)
+	if err == nil {
+		t.opts.Log.WithField(fieldNode, on.name).Info(why + ": its node takes pods again")
+		t.reportClosed(on)
 	}
-	log.Info(why + ": its node takes pods again")
-	t.reportClosed(on)
-	return nil
+	return err
 }
 
 // reportClosed reports to the node's listeners that the event that it was cordoned for is over.

@@ -18,8 +18,9 @@ type Message interface {
 	Return(after time.Duration)
 }
 
-// maxHints is how many notices are worked on at once: those of the largest message, and some more. A message that would exceed it is returned.
-const maxHints = 40_000
+// maxHints is how many notices are worked on at once: those of the largest message, and some more. maxUrgentHints is the same for a message of
+// which some are urgent. What would exceed it is left for later.
+const maxHints, maxUrgentHints = 40_000, 80_000
 
 // Take takes in what a message says. receives is how often the message has been received. It does not block. While this process does not
 // lead, the message is returned at once.
@@ -31,12 +32,21 @@ func (f *Fleet) Take(notices []sqs.Notice, receives int, m Message) {
 	}
 	d := &delivery{message: m, open: 1, pause: retryPause(receives)} // one for this function
 	kept := slices.DeleteFunc(slices.Clone(notices), t.concernsNobody)
+	t.spread(kept, d)
+	t.settle(d, t.opts.LeaveUnknown && len(kept) < len(notices), d.pause)
+}
+
+// spread takes in the notices of a message, unless they are too many: then they are left for later.
+func (t *term) spread(notices []sqs.Notice, d *delivery) {
+	most := maxHints
+	if slices.ContainsFunc(notices, func(n sqs.Notice) bool { return isUrgent(n.Event) }) {
+		most = maxUrgentHints
+	}
 	t.mu.Lock()
-	urgent := slices.ContainsFunc(kept, func(n sqs.Notice) bool { return isUrgent(n.Event) })
-	full := !urgent && t.hints+len(kept) > maxHints // The queue bounds what is urgent.
-	d.open += len(kept)
+	full := t.hints+len(notices) > most
+	d.open += len(notices)
 	t.mu.Unlock()
-	for _, n := range kept {
+	for _, n := range notices {
 		switch {
 		case full:
 			t.settle(d, true, longestPause)
@@ -46,7 +56,6 @@ func (f *Fleet) Take(notices []sqs.Notice, receives int, m Message) {
 			t.settle(d, true, 0)
 		}
 	}
-	t.settle(d, t.opts.LeaveUnknown && len(kept) < len(notices), d.pause)
 }
 
 // delivery is a message, and how many of its notices are not settled. Only when all are is it deleted, or returned if one of them asks for
@@ -174,15 +183,14 @@ func (t *term) expandReservation(ctx context.Context, n sqs.Notice, d *delivery)
 		t.settle(d, true, d.pause)
 		return
 	}
-	t.mu.Lock()
-	d.open += len(found)
-	t.mu.Unlock()
+	notices := make([]sqs.Notice, 0, len(found))
 	for _, id := range found {
 		one := n
 		one.Instance, one.Reservation = id, ""
 		one.Event.ID += "-" + id
-		t.hint(one, d)
+		notices = append(notices, one)
 	}
+	t.spread(notices, d)
 	t.settle(d, false, 0)
 }
 

@@ -33,8 +33,11 @@ type node struct {
 	silent   bool
 	// address is its first InternalIP of IPv4, as EC2 names instances by it, group the value of Options.GroupLabel.
 	address, group, bootID string
-	created                time.Time
-	ready, unschedulable   bool
+	// machine is the system's UUID: a Node of K3s or kubeadm may outlive its machine, and be another's with the same UID.
+	machine              string
+	created              time.Time
+	ready, unschedulable bool
+	heartbeat            time.Time // when its kubelet last reported whether it is Ready
 	// cordon is drain.CordonAnnotation; ours is set if nth-queue has written it.
 	cordon drain.Claim
 	ours   bool
@@ -192,10 +195,10 @@ func (n *nodes) strip(object any) (any, error) {
 			metav1.SetMetaDataAnnotation(&lean.ObjectMeta, key, value)
 		}
 	}
-	lean.Status.NodeInfo.BootID = full.Status.NodeInfo.BootID
+	lean.Status.NodeInfo.BootID, lean.Status.NodeInfo.SystemUUID = full.Status.NodeInfo.BootID, full.Status.NodeInfo.SystemUUID
 	for _, c := range full.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			lean.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+			lean.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastHeartbeatTime: c.LastHeartbeatTime}}
 		}
 	}
 	for _, a := range full.Status.Addresses {
@@ -217,12 +220,14 @@ func (n *nodes) parse(object any) node {
 	}
 	kept := node{
 		name: full.Name, uid: full.UID, instance: instanceOf(full.Spec.ProviderID), silent: isSilent(full.Spec.ProviderID),
-		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, unschedulable: full.Spec.Unschedulable,
+		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, machine: full.Status.NodeInfo.SystemUUID, unschedulable: full.Spec.Unschedulable,
 		created: full.CreationTimestamp.Time, notes: notesOf(full.Annotations[NotesAnnotation]),
 	}
 	kept.cordon, kept.ours = cordonOf(full.Annotations[drain.CordonAnnotation])
 	for _, c := range full.Status.Conditions {
-		kept.ready = kept.ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		if c.Type == corev1.NodeReady {
+			kept.ready, kept.heartbeat = c.Status == corev1.ConditionTrue, c.LastHeartbeatTime.Time
+		}
 	}
 	for _, a := range full.Status.Addresses {
 		if ip, err := netip.ParseAddr(a.Address); a.Type == corev1.NodeInternalIP && kept.address == "" && err == nil && ip.Is4() {
@@ -271,18 +276,21 @@ func (f *Fleet) change(ctx context.Context, of node, patchFor func(*corev1.Node)
 	}
 	var err error
 	for range 5 {
-		if err = f.changeOnce(ctx, of, patchFor); err == nil || !kube.Await(ctx, nil, firstPause/4) {
+		if err = f.changeOnce(ctx, of, nil, patchFor); err == nil || !kube.Await(ctx, nil, firstPause/4) {
 			break
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("writing to node %q: %w", of.name, err)
-	}
-	return nil
+	return err
 }
 
-func (f *Fleet) changeOnce(ctx context.Context, of node, patchFor func(*corev1.Node) map[string]any) error {
-	leave, err := f.requests.Enter(ctx, nil, false)
+// changeOnce is one try. urgent, if not nil, reports whether it is urgent.
+func (f *Fleet) changeOnce(ctx context.Context, of node, urgent func() bool, patchFor func(*corev1.Node) map[string]any) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("writing to node %q: %w", of.name, err)
+		}
+	}()
+	leave, err := f.requests.Enter(ctx, urgent, false)
 	if err != nil {
 		return err
 	}

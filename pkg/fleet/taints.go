@@ -50,6 +50,11 @@ func (t Taints) ours(taint corev1.Taint) bool {
 	return t.Kinds && slices.ContainsFunc(event.AllKinds(), func(k event.Kind) bool { return k.Info().Handler.Taint == taint.Key })
 }
 
+// ofNoted reports whether a taint is for a kind of events that EC2 lists as long as they stand.
+func ofNoted(taint corev1.Taint) bool {
+	return slices.ContainsFunc(event.AllKinds(), func(k event.Kind) bool { return isNoted(k) && k.Info().Handler.Taint == taint.Key })
+}
+
 // keepTaints sets the taints of the events for which nth-queue has cordoned the node, and takes back those of events whose cordon was lifted,
 // until ctx ends. A cordon of somebody else's counts as one: it is part of the goal, too.
 func (s *session) keepTaints(ctx context.Context) {
@@ -120,14 +125,21 @@ func (t *term) taint(ctx context.Context, on node, wanted []corev1.Taint, lifted
 		if lifted != nil {
 			taints = slices.DeleteFunc(taints, lifted)
 		}
-		for _, w := range wanted {
-			if !slices.ContainsFunc(taints, func(there corev1.Taint) bool { return there.Key == w.Key }) {
-				taints = append(taints, w)
-			}
-		}
+		taints = with(taints, wanted)
 		if slices.Equal(taints, now.Spec.Taints) {
 			return nil
 		}
 		return map[string]any{"spec": map[string]any{"taints": taints}}
 	})
+}
+
+// with returns the taints with those that are wanted, except where one has the same key.
+func with(taints, wanted []corev1.Taint) []corev1.Taint {
+	all := slices.Clone(taints)
+	for _, w := range wanted {
+		if !slices.ContainsFunc(all, func(t corev1.Taint) bool { return t.Key == w.Key }) {
+			all = append(all, w)
+		}
+	}
+	return all
 }

@@ -55,7 +55,9 @@ func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)
 			case <-ctx.Done():
 				return
 			case <-t.changed:
+				t.mu.Lock()
 				t.dispatch()
+				t.mu.Unlock()
 			}
 		}
 	})
@@ -126,14 +128,14 @@ func (t *term) instanceOn(n node) string {
 	return t.owners[n.uid]
 }
 
-// nodeChanged takes in that a Node has changed, has come or is gone. A drain of one that is gone ends.
+// nodeChanged takes in that a Node has changed, has come or is gone. A drain of one that is gone, or another machine's by now, ends.
 func (t *term) nodeChanged(n node) {
 	id := t.instanceOn(n)
-	_, there := t.nodes.withUID(n.name, n.uid)
+	now, there := t.nodes.withUID(n.name, n.uid)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if in := t.instances[id]; in != nil {
-		if s := in.drain; s != nil && !there && s.node.uid == n.uid {
+		if s := in.drain; s != nil && s.node.uid == n.uid && (!there || now.machine != s.node.machine) {
 			s.over = true
 			s.stop()
 			if !s.begun {

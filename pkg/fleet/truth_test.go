@@ -137,37 +137,67 @@ func TestLook_EndsAStopThatAStartOvertakes(t *testing.T) {
 				if !told {
 					second.want(t, "done")
 				}
+				time.Sleep(5 * time.Second)
 				c.wantUntouched("a")
 			})
 		})
 	}
 }
 
-// An instance was drained because it stopped, and runs again in another boot.
-func TestLook_OpensTheNodeOfAnInstanceThatWasStarted(t *testing.T) {
+// An instance was drained because it stopped, and runs again. Its node is opened once the kubelet has reported it Ready since.
+func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		says := &knowledge{states: map[string]string{instance: "stopped"}}
-		r := c.run(func(o *fleet.Options) {
-			o.EC2, o.UncordonStarted, o.Taints = says, true, fleet.Taints{OutOfService: true}
+	for name, row := range map[string]struct {
+		boot    string
+		unheard bool          // the kubelet has not reported since
+		after   time.Duration // until then it is not Ready
+		opened  bool
+	}{
+		"it has booted":                 {boot: "boot-2", opened: true},
+		"it has booted, and takes long": {boot: "boot-2", after: 40 * time.Minute, opened: true},
+		"it was hibernated":             {boot: "boot-1", opened: true},
+		"its kubelet was not heard yet": {boot: "boot-1", unheard: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) {
+				c.add(nodeOf("a", instance), podOn("a", "one"))
+				says := &knowledge{states: map[string]string{instance: "stopped"}}
+				r := c.run(func(o *fleet.Options) {
+					o.EC2, o.UncordonStarted, o.Taints = says, true, fleet.Taints{OutOfService: true}
+				})
+				r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
+				c.wantDrained("a")
+				if len(c.node("a").Spec.Taints) != 1 {
+					t.Errorf("its taints are %v, want out-of-service", c.node("a").Spec.Taints)
+				}
+				time.Sleep(time.Hour)
+				says.say(func(k *knowledge) { k.states[instance] = "running" })
+				c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+				m := r.take(running(instance, 0))
+				time.Sleep(max(row.after, 10*time.Second))
+				m.held(t)
+				asked := c.times("get")
+				c.change("a", func(n *corev1.Node) {
+					n.Status.NodeInfo.BootID, n.Status.Conditions[0].Status = row.boot, corev1.ConditionTrue
+					if !row.unheard {
+						n.Status.Conditions[0].LastHeartbeatTime.Time = time.Now()
+					}
+				})
+				if !row.opened {
+					time.Sleep(time.Hour)
+					if m.held(t); c.times("get") > asked {
+						t.Error("to wait has cost requests")
+					}
+					return
+				}
+				m.want(t, "done")
+				if n := c.node("a"); n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
+					t.Errorf("the node is unschedulable: %t, and has the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
+				}
+			})
 		})
-		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
-		c.wantDrained("a")
-		if len(c.node("a").Spec.Taints) != 1 {
-			t.Errorf("its taints are %v, want out-of-service", c.node("a").Spec.Taints)
-		}
-		says.say(func(k *knowledge) { k.states[instance] = "running" })
-		time.Sleep(time.Hour)
-		m := r.take(running(instance, 0))
-		time.Sleep(10 * time.Second)
-		m.held(t) // The kubelet has not reported the new boot yet.
-		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
-		m.want(t, "done")
-		if n := c.node("a"); n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
-			t.Errorf("the node is unschedulable: %t, and has the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
-		}
-	})
+	}
 }
 
 // planned is an event that EC2 has scheduled for the instance.
@@ -401,11 +431,14 @@ func TestLook_TakesTaintsBackFromANodeThatPeopleCordoned(t *testing.T) {
 		c.add(n, podOn("a", "one"))
 		says := &knowledge{states: map[string]string{instance: "stopped"}}
 		r := c.run(func(o *fleet.Options) {
-			o.EC2, o.UncordonStarted, o.Taints = says, true, fleet.Taints{OutOfService: true}
+			o.EC2, o.UncordonStarted, o.Taints = says, true, fleet.Taints{Kinds: true, Effect: "NoSchedule", OutOfService: true}
 		})
+		r.take(notice(instance, event.SpotInterruption, "stop", 2*time.Minute)).want(t, "done")
 		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
 		c.wantDrained("a")
-		t.Log(c.node("a").Spec.Taints)
+		if taints := c.node("a").Spec.Taints; len(taints) != 2 {
+			t.Errorf("the taints are %v, want one for the kind and out-of-service", taints)
+		}
 		says.say(func(k *knowledge) { k.states[instance] = "running" })
 		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
 		time.Sleep(time.Minute)

@@ -2,14 +2,20 @@ package fleet
 
 import (
 	"cmp"
+	"context"
+	"encoding/json"
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
 )
 
 // Limits bound how many nodes are drained at once: Draining in all, and Group of those with the same value of the label
-// Options.GroupLabel. 0 is no limit. What leaves no time to wait does not wait for them, but counts.
+// Options.GroupLabel. 0 is no limit. What leaves no time to wait does not wait for them, but counts. Cordons are not limited.
 type Limits struct{ Draining, Group int }
 
 const (
@@ -30,17 +36,16 @@ func isUrgent(ev event.Event) bool {
 	return !ev.Deadline.IsZero() && left <= urgentWithin && left > -urgentWithin
 }
 
-// dispatch begins the drains for which it is time, the most urgent first. One whose group is full holds up no other.
+// dispatch begins the drains for which it is time, the most urgent first. One whose group is full holds up no other. The term's mutex
+// is held.
 func (t *term) dispatch() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	limits := t.rules.Load().Limits
 	var waiting []*session
 	all, counted, groups := 0, 0, map[string]int{}
 	for _, in := range t.instances {
 		s := in.drain
 		switch {
-		case s == nil:
+		case s == nil, len(s.events) == 0:
 		case !s.begun:
 			s.prioritize()
 			waiting = append(waiting, s)
@@ -93,4 +98,75 @@ func byDeadline(a, b time.Time) int {
 		return map[bool]int{true: 1, false: -1}[a.IsZero()]
 	}
 	return a.Compare(b)
+}
+
+// keepWaiting does what the drain of an instance needs while it waits for its turn, and returns when to try again; 0 if that is not needed. Its
+// Node is cordoned at once: the pods of other nodes would move there, only to be evicted again. That is taken back if there is nothing to
+// drain for any more.
+func (t *term) keepWaiting(in *instance) time.Duration {
+	t.mu.Lock()
+	s := in.drain
+	if s == nil || s.begun || s.closed && len(s.events) > 0 {
+		t.mu.Unlock()
+		return 0
+	}
+	needed, goal := len(s.events) > 0, s.goal()
+	closes := goal.Action == policy.Drain || goal.Action == policy.Cordon
+	t.mu.Unlock()
+	cordoned, err := s.cordoned, error(nil)
+	switch {
+	case t.opts.DryRun:
+	case needed && closes:
+		cordoned, err = t.cordon(t.ctx, s, goal)
+	case !needed && cordoned:
+		err = t.open(t.ctx, s.node)
+	}
+	if err != nil {
+		t.opts.Log.WithField(fieldNode, s.node.name).Warn(err)
+		return firstPause
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s.closed, s.cordoned = closes, cordoned
+	if !needed && !s.begun && in.drain == s {
+		in.drain = nil
+	}
+	return 0
+}
+
+// goal is what the drain comes to when its turn comes: what its agent decides first. The term's mutex is held.
+func (s *session) goal() policy.Goal {
+	rules, record := s.term.policy(), s.recordFromNode()
+	now := policy.Situation{Now: time.Now(), BootID: s.node.bootID, Known: map[event.Kind][]event.Event{}}
+	for _, ev := range s.events {
+		now.Known[ev.Kind] = append(now.Known[ev.Kind], ev)
+	}
+	now.Past = record.Entries()
+	record.Put(func(error) {}, rules.Fold(now)...)
+	now.Past = record.Entries()
+	return rules.Decide(now)
+}
+
+// cordon cordons the Node of a drain that waits, with its taints, as its agent would. It reports whether it has: a Node that is cordoned already,
+// that people have opened again, or that they want left alone, stays as it is.
+func (t *term) cordon(ctx context.Context, s *session, goal policy.Goal) (cordoned bool, err error) {
+	err = t.changeOnce(ctx, s.node, s.urgent.Load, func(now *corev1.Node) map[string]any {
+		_, claimed := now.Annotations[drain.CordonAnnotation]
+		action := now.Annotations[drain.ActionAnnotation]
+		if cordoned = !now.Spec.Unschedulable && !claimed && action != drain.LeaveNode && action != drain.OnlyNotify; !cordoned {
+			return nil
+		}
+		text, _ := json.Marshal(drain.Claim{ // texts and a time always encode
+			Writer: drain.Queue, Event: goal.Event.ID, Kind: string(goal.Event.Kind), Events: goal.Events,
+			BootID: now.Status.NodeInfo.BootID, Since: time.Now().UTC(),
+		})
+		patch := annotation(drain.CordonAnnotation, string(text))
+		spec := map[string]any{"unschedulable": true}
+		if taints := t.opts.Taints.of(goal.Event, false); len(taints) > 0 {
+			spec["taints"] = with(now.Spec.Taints, taints)
+		}
+		patch["spec"] = spec
+		return patch
+	})
+	return cordoned && err == nil, err
 }

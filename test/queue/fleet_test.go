@@ -133,7 +133,7 @@ func TestTheEndOfACapacityBlockDrainsAllItsNodes(t *testing.T) {
 func TestNodesWaitForEachOtherButSpotDoesNot(t *testing.T) {
 	s := newScene(t)
 	var mu sync.Mutex
-	var cordoned []string
+	var drained, cordoned []string
 	draining, most := map[string]bool{}, 0
 	add := func(name string) (*lab.Node, string) {
 		node, id := s.add(t)
@@ -144,11 +144,13 @@ func TestNodesWaitForEachOtherButSpotDoesNot(t *testing.T) {
 			switch m.What {
 			case lab.Cordoned:
 				cordoned = append(cordoned, name)
+			case lab.PodTerminating:
+				drained = append(drained, name)
 				draining[name] = true
 				most = max(most, len(draining))
 			case lab.PodGone:
 				delete(draining, name)
-			case lab.Uncordoned, lab.PodTerminating, lab.Excluded:
+			case lab.Uncordoned, lab.Excluded:
 			}
 		})
 		return node, id
@@ -161,7 +163,7 @@ func TestNodesWaitForEachOtherButSpotDoesNot(t *testing.T) {
 	s.EC2.Enter(a, "stopping")
 	s.EC2.Enter(b, "stopping")
 	s.Send(t, region.State(a, "stopping"), region.State(b, "stopping"))
-	s.Await(t, "one has begun", func() bool { mu.Lock(); defer mu.Unlock(); return len(cordoned) == 1 })
+	s.Await(t, "both are cordoned, and one has begun", func() bool { mu.Lock(); defer mu.Unlock(); return len(cordoned) == 2 && len(drained) == 1 })
 	s.Send(t, region.Spot(c))
 
 	for _, node := range []*lab.Node{first, second, urgent} {
@@ -171,7 +173,7 @@ func TestNodesWaitForEachOtherButSpotDoesNot(t *testing.T) {
 	consumer.Stop(t)
 	mu.Lock()
 	defer mu.Unlock()
-	if len(cordoned) != 3 || cordoned[1] != "urgent" || most != 2 {
-		t.Errorf("drained in the order %v, %d at once; want the urgent one second, beside the first", cordoned, most)
+	if len(drained) != 3 || drained[1] != "urgent" || most != 2 {
+		t.Errorf("drained in the order %v, %d at once; want the urgent one second, with the first", drained, most)
 	}
 }
