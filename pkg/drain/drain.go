@@ -275,8 +275,7 @@ func stays(pod *corev1.Pod, deadline bool) bool {
 
 // waits tells whether EvictAnnotation lets the pod run until its turn before the deadline.
 func waits(pod *corev1.Pod) bool {
-	when := pod.Annotations[EvictAnnotation]
-	return when == AtDeadline
+	return pod.Annotations[EvictAnnotation] == AtDeadline
 }
 
 // finished tells whether the pod's containers have ended for good.

@@ -92,13 +92,8 @@ func TestDrain_EndsInTimeThoughOneServerIsDeadInside(t *testing.T) {
 	}
 }
 
-// The system's resolver is replaced, so that no other test may run at the same time.
 func TestDrain_EndsInTimeThoughTheFirstNameserverIsDead(t *testing.T) {
-	names := &nameserver{}
-	names.silentFor.Store(2) // The resolver asks for both families.
-	before := net.DefaultResolver
-	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: names.dial}
-	t.Cleanup(func() { net.DefaultResolver = before })
+	newNameserver(t).silentFor.Store(2) // The resolver asks for both families.
 	_, cluster := newCluster(t)
 	server := serve(t, true, cluster.ServeHTTP)
 	mustDrain(t, clientOf(t, &rest.Config{Host: "https://api.nth.test.:" + portOf(t, server), TLSClientConfig: rest.TLSClientConfig{Insecure: true}}))

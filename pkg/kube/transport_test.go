@@ -234,6 +234,15 @@ type nameserver struct {
 	silentFor atomic.Int64 // how many queries are not answered
 }
 
+// newNameserver replaces the system's resolver, so that no other test may run at the same time.
+func newNameserver(t *testing.T) *nameserver {
+	t.Helper()
+	names, before := &nameserver{}, net.DefaultResolver
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: names.dial}
+	t.Cleanup(func() { net.DefaultResolver = before })
+	return names
+}
+
 func (n *nameserver) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	listener, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -266,12 +275,8 @@ func (n *nameserver) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, "udp", listener.LocalAddr().String())
 }
 
-// The system's resolver is replaced, so that no other test may run at the same time.
 func TestTransport_OutlivesADeadNameserver(t *testing.T) {
-	names := &nameserver{}
-	before := net.DefaultResolver
-	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: names.dial}
-	t.Cleanup(func() { net.DefaultResolver = before })
+	names := newNameserver(t)
 	server := serve(t, true, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) })
 	address, err := url.Parse(server.URL)
 	if err != nil {

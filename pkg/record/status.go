@@ -59,9 +59,9 @@ func (b *StatusFile) Run(ctx context.Context) {
 		if err != nil {
 			// What is there would pass for the state of now. To remove it takes no descriptor and no room.
 			_ = os.Remove(b.file.path())
-		}
-		if err != nil && !wrong {
-			b.trouble(fmt.Errorf("writing the status: %w", err))
+			if !wrong {
+				b.trouble(fmt.Errorf("writing the status: %w", err))
+			}
 		}
 		wrong = err != nil
 	}
