@@ -1,0 +1,276 @@
+package rules_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// budgets is how many words a page may have, as wc counts them. A page that outgrows its budget needs a cut, or a reason to raise it.
+var budgets = map[string]int{
+	"docs/README.md":              400,
+	"docs/commands.md":            1600,
+	"docs/configuration-queue.md": 3100,
+	"docs/configuration.md":       3200,
+	"docs/design.md":              5200,
+	"docs/events.md":              2400,
+	"docs/faq.md":                 600,
+	"docs/install.md":             1500,
+	"docs/karpenter.md":           1200,
+	"docs/lifecycle.md":           1200,
+	"docs/load-balancers.md":      700,
+	"docs/measurements.md":        1500,
+	"docs/metrics.md":             2200,
+	"docs/migration.md":           1400,
+	"docs/node-contract.md":       2400,
+	"docs/notices.md":             2200,
+	"docs/operations.md":          1600,
+	"docs/queue.md":               5400,
+	"docs/release.md":             600,
+	"docs/reliability.md":         1300,
+	"docs/rollout.md":             1000,
+	"docs/security.md":            2200,
+	"docs/shutdown.md":            2400,
+	"docs/sources.md":             1600,
+	"docs/troubleshooting.md":     2900,
+	"CONTRIBUTING.md":             700,
+	"README.md":                   1300,
+	"SECURITY.md":                 200,
+}
+
+// unrevised are pages whose sentences have yet to be made shorter.
+var unrevised = []string{
+	"docs/README.md",
+	"docs/configuration-queue.md",
+	"docs/configuration.md",
+	"docs/design.md",
+	"docs/events.md",
+	"docs/faq.md",
+	"docs/install.md",
+	"docs/karpenter.md",
+	"docs/lifecycle.md",
+	"docs/load-balancers.md",
+	"docs/measurements.md",
+	"docs/metrics.md",
+	"docs/migration.md",
+	"docs/node-contract.md",
+	"docs/notices.md",
+	"docs/operations.md",
+	"docs/queue.md",
+	"docs/release.md",
+	"docs/reliability.md",
+	"docs/rollout.md",
+	"docs/security.md",
+	"docs/shutdown.md",
+	"docs/sources.md",
+	"docs/troubleshooting.md",
+	"CONTRIBUTING.md",
+	"README.md",
+	"SECURITY.md",
+}
+
+// longest is how many words a sentence for users may have.
+const longest = 25
+
+// banned are terms that an operator would have to translate, with the plain one.
+var banned = []struct {
+	term  *regexp.Regexp
+	plain string
+}{
+	{regexp.MustCompile(`(?i)\bwhoever\b`), "who, or name them"},
+	{regexp.MustCompile(`(?i)\bbeside\b`), "next to, with, compared with"},
+	{regexp.MustCompile(`(?i)\banew\b`), "again"},
+	{regexp.MustCompile(`(?i)\blikewise\b`), "also, in the same way"},
+	{regexp.MustCompile(`(?i)\bheed(s|ed|ing)?\b`), "follow, respect"},
+	{regexp.MustCompile(`(?i)\bis none\b`), "is not one"},
+	{regexp.MustCompile(`(?i)\btold\b`), "reported, notified"},
+	{regexp.MustCompile(`(?i)\bpeople\b`), "operators, users"},
+	{regexp.MustCompile(`(?i)\bgo(es)? on\b`), "continue"},
+	{regexp.MustCompile(`(?i)\bby then\b`), "name the moment"},
+	{regexp.MustCompile(`(?i)\bstrangers?\b`), "name them"},
+	{regexp.MustCompile(`(?i)\ban order\b`), "a request, a command"},
+	{regexp.MustCompile(`(?i)\bdoomed\b`), "about to be taken"},
+}
+
+func TestPage_UsesPlainTerms(t *testing.T) {
+	for name, text := range manual(t) {
+		if slices.Contains(unrevised, name) {
+			continue
+		}
+		for _, line := range prose(text) {
+			for _, b := range banned {
+				if found := b.term.FindString(line.text); found != "" {
+					t.Errorf("%s:%d: %q: say %s", name, line.number, found, b.plain)
+				}
+			}
+		}
+	}
+}
+
+func TestPage_SentencesAreShort(t *testing.T) {
+	for name, text := range manual(t) {
+		if slices.Contains(unrevised, name) {
+			continue
+		}
+		for _, s := range sentences(text) {
+			if n := len(strings.Fields(s.text)); n > longest {
+				t.Errorf("%s:%d: a sentence of %d words, %d are the most: %s", name, s.number, n, longest, s.text)
+			}
+		}
+	}
+}
+
+func TestPage_KeepsItsBudget(t *testing.T) {
+	pages := manual(t)
+	for name, text := range pages {
+		if n := len(strings.Fields(text)); n > budgets[name] {
+			t.Errorf("%s has %d words, and its budget is %d", name, n, budgets[name])
+		}
+	}
+	for _, name := range unrevised {
+		if _, found := pages[name]; !found {
+			t.Errorf("there is no %s to be revised", name)
+		}
+	}
+	for name := range budgets {
+		if _, found := pages[name]; !found {
+			t.Errorf("there is a budget for %s, and no such page", name)
+		}
+	}
+}
+
+func TestPage_ProseIsFound(t *testing.T) {
+	const text = "# The title\n\nOne `a b c` [of them](told.md) is\nhere. Two e.g. here: v1.2!\n\n- an item\n  of two lines\n- [x](y)\n\nMore:\n\n" +
+		"    told in code\n\n```\ntold\n```\n<!-- told -->\n| a cell | told |\n|---|---|\n"
+	var got []string
+	for _, s := range sentences(text) {
+		got = append(got, fmt.Sprintf("%d %s", s.number, s.text))
+	}
+	want := []string{"1 The title", "3 One CODE of them is here.", "3 Two e.g. here: v1.2!", "6 an item of two lines", "8 x", "10 More:"}
+	if !slices.Equal(got, want) {
+		t.Errorf("sentences:\n%q, want\n%q", got, want)
+	}
+	var cells []string
+	for _, line := range prose(text) {
+		cells = append(cells, line.text)
+	}
+	if last := cells[len(cells)-1]; !strings.Contains(strings.Join(cells, " "), "told") || strings.Contains(last, "CODE") {
+		t.Errorf("lines: %q", cells)
+	}
+}
+
+// manual returns the pages for readers: those of docs/, and those at the top but the change log and the licence.
+func manual(t *testing.T) map[string]string {
+	t.Helper()
+	pages := map[string]string{}
+	for _, pattern := range []string{"docs/*.md", "*.md"} {
+		files, err := filepath.Glob(filepath.Join(top, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name, err := filepath.Rel(top, file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name != "CHANGELOG.md" {
+				pages[name] = string(text)
+			}
+		}
+	}
+	return pages
+}
+
+// numbered is some text of a page, and the line where it begins.
+type numbered struct {
+	number int
+	text   string
+}
+
+var (
+	codeSpan  = regexp.MustCompile("`[^`]*`")
+	linkOf    = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
+	listItem  = regexp.MustCompile(`^\s*(?:[-*]|\d+\.)\s+`)
+	tableRule = regexp.MustCompile(`^[|\s:-]+$`)
+	ending    = regexp.MustCompile(`[.!?][)"”*]*\s+`)
+)
+
+// prose returns the lines that are text: no code, comment or address.
+func prose(page string) []numbered {
+	var lines []numbered
+	fenced, list, before := false, false, ""
+	for i, line := range strings.Split(page, "\n") {
+		trimmed := strings.TrimSpace(line)
+		item := listItem.MatchString(line)
+		switch {
+		case strings.HasPrefix(trimmed, "```"):
+			fenced, trimmed = !fenced, ""
+		case fenced, strings.HasPrefix(trimmed, "<!--"), tableRule.MatchString(trimmed):
+			trimmed = ""
+		case strings.HasPrefix(line, "    ") && !item && (before == "" || strings.HasPrefix(before, "    ")) && (!list || strings.HasPrefix(line, "       ")):
+			trimmed = ""
+		}
+		if item {
+			list = true
+		} else if line != "" && !strings.HasPrefix(line, " ") {
+			list = false
+		}
+		before = line
+		if trimmed != "" || line == "" {
+			text := linkOf.ReplaceAllString(codeSpan.ReplaceAllString(strings.TrimRight(line, " "), "CODE"), "$1")
+			lines = append(lines, numbered{i + 1, text})
+		}
+	}
+	return lines
+}
+
+// sentences returns those of the paragraphs, list items and headings. A table has none.
+func sentences(page string) []numbered {
+	var found []numbered
+	var paragraph numbered
+	end := func() {
+		text := strings.Join(strings.Fields(paragraph.text), " ")
+		for text != "" {
+			cut := len(text)
+			for _, at := range ending.FindAllStringIndex(text, -1) {
+				if first := text[at[1] : at[1]+1]; first == strings.ToUpper(first) { // "e.g. here" is not an end.
+					cut = at[1]
+					break
+				}
+			}
+			found = append(found, numbered{paragraph.number, strings.TrimSpace(text[:cut])})
+			text = text[cut:]
+		}
+		paragraph = numbered{}
+	}
+	for _, line := range prose(page) {
+		text := strings.TrimLeft(line.text, "# ")
+		switch {
+		case text == "":
+			end()
+			continue
+		case strings.HasPrefix(text, "|"):
+			end()
+			continue
+		case listItem.MatchString(line.text), strings.HasPrefix(line.text, "#"):
+			end()
+		}
+		if paragraph.text == "" {
+			paragraph.number = line.number
+		}
+		paragraph.text += " " + listItem.ReplaceAllString(text, "")
+		if strings.HasPrefix(line.text, "#") {
+			end()
+		}
+	}
+	end()
+	return found
+}
