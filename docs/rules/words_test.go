@@ -33,7 +33,7 @@ var budgets = map[string]int{
 	"docs/release.md":             600,
 	"docs/reliability.md":         1300,
 	"docs/rollout.md":             1000,
-	"docs/security.md":            2200,
+	"docs/security.md":            1400,
 	"docs/shutdown.md":            2400,
 	"docs/sources.md":             1600,
 	"docs/troubleshooting.md":     2900,
@@ -64,7 +64,6 @@ var unrevised = []string{
 	"docs/release.md",
 	"docs/reliability.md",
 	"docs/rollout.md",
-	"docs/security.md",
 	"docs/shutdown.md",
 	"docs/sources.md",
 	"docs/troubleshooting.md",
@@ -200,6 +199,7 @@ var (
 	linkOf    = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
 	listItem  = regexp.MustCompile(`^\s*(?:[-*]|\d+\.)\s+`)
 	tableRule = regexp.MustCompile(`^[|\s:-]+$`)
+	capital   = regexp.MustCompile(`^(?:[^a-z]|(?:nth|systemd|logind)\b)`)
 	ending    = regexp.MustCompile(`[.!?][)"”*]*\s+`)
 )
 
@@ -241,7 +241,7 @@ func sentences(page string) []numbered {
 		for text != "" {
 			cut := len(text)
 			for _, at := range ending.FindAllStringIndex(text, -1) {
-				if first := text[at[1] : at[1]+1]; first == strings.ToUpper(first) { // "e.g. here" is not an end.
+				if capital.MatchString(text[at[1]:]) { // "e.g. here" is not an end.
 					cut = at[1]
 					break
 				}
