@@ -19,6 +19,7 @@ RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 # a machine takes up to 14 of the 128 inotify instances that Linux gives root (fs.inotify.max_user_instances).
 LONG_UNITS := $(addprefix ./pkg/,imds fleet drain identity)
 LONG_LABS  := $(addprefix ./,e2e release queue faults power metrics)
+ROOTLESS   := ./aws ./tools/...
 MACHINES   := $(addprefix ./,node packages shutdown bottlerocket internal/machine)
 
 # The linter is kept under a name that changes with what it is built from.
@@ -45,20 +46,18 @@ build: ## build bin/nth, bin/nth-queue and bin/nth-imds, static and stripped
 	done
 
 .PHONY: test
-test: unit e2e ## run all tests: the product's, then the lab's on a real control plane
-
-.PHONY: unit
-unit: ## run the product's own tests, with the race detector where there is a C compiler
-	$(call say,unit tests$(if $(RACE),, (no C compiler found: without the race detector)))
+test: ## run the tests that need no root, with the race detector where there is a C compiler
+	$(call say,tests$(if $(RACE),, (no C compiler found: without the race detector)))
 	@go test $(RACE) -p $$(($$(nproc) + 1)) $(LONG_UNITS) ./...
 	$(if $(RACE),@CGO_ENABLED=0 go test -run Memory ./pkg/drain)
+	@cd test && CGO_ENABLED=0 GOFLAGS=-trimpath go test $(ROOTLESS)
 	@for tool in image chart release; do (cd test/tools/$$tool && go test ./...); done
 
 .PHONY: e2e
-e2e: lab ## run the tests of the lab
+e2e: lab ## run the tests of the lab, as root: a real control plane, booted machines, installed packages
 	@cd test && go run ./cmd/labtools kubelet containerd packer packer-amazon fauxqs
 	$(call say,tests on a real control plane)
-	@cd test && { echo -p 1 $(MACHINES); echo -p 2 $(LONG_LABS) $$(go list ./... | grep -vxFf <(go list $(MACHINES))); } | \
+	@cd test && { echo -p 1 $(MACHINES); echo -p 2 $(LONG_LABS) $$(go list ./... | grep -vxFf <(go list $(MACHINES) $(ROOTLESS))); } | \
 		xargs -P 2 -L 1 go test -timeout 30m
 
 # Whatever begins with Fuzz in a test file is a target: two at a time, each with a processor of its own.

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The race detector has several times the memory and the time of what it watches: "make unit" runs this without it.
+// The race detector has several times the memory and the time of what it watches: "make test" runs this without it.
 
 // A pod may have 1.5 MiB, which its author writes.
 func TestMemory_OfADrainDoesNotGrowWithPods(t *testing.T) {
