@@ -49,7 +49,7 @@ var libraries = []permit{
 	{"k8s.io/apimachinery/pkg/util/wait", []string{"pkg/role", "pkg/identity", "pkg/imds", "pkg/kube", "pkg/drain", "pkg/notify"}, "pauses with jitter are for those who ask a service that others ask, too"},
 	{"k8s.io/*", []string{"pkg/kube", "pkg/identity", "pkg/drain", "pkg/notify", "pkg/fleet", "pkg/rehearsal"}, "whoever can reach the API server can harm the node"},
 	{"sigs.k8s.io/yaml", []string{"pkg/identity"}, "only a kubeconfig is YAML"},
-	{"go.yaml.in/yaml/v3", []string{"pkg/identity", "pkg/migration"}, "it knows lines, and only foreign settings are YAML"},
+	{"go.yaml.in/yaml/v3", []string{"pkg/migration"}, "it knows lines, and only foreign settings are YAML"},
 	{"github.com/go-logr/*", []string{"cmd/internal/daemon", "pkg/drain", "pkg/fleet"}, "as for klog"},
 	{"github.com/coreos/go-systemd/*", []string{"pkg/systemd"}, "nth must run, and be tested, without systemd"},
 	{"github.com/godbus/*", []string{"pkg/logind"}, "nth must run, and be tested, without D-Bus"},

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -90,15 +89,11 @@ func newClient(config *rest.Config, source, static string, opts ClientOptions) (
 		}
 	}
 	config.ExecProvider = nil // client-go must not run it as well.
-	if c.through, err = kube.NewTransport(config, nil); err != nil {
+	if c.through, err = kube.NewTransport(config); err != nil {
 		return failed(err)
 	}
 	if c.keeper != nil {
-		c.keeper.plain = c.through
-		c.keeper.build = func(certificate *tls.Certificate) (http.RoundTripper, error) {
-			return kube.NewTransport(config, certificate)
-		}
-		c.through = authenticated{c.keeper}
+		c.through = authenticated{c.through, c.keeper}
 	}
 	if opts.Requested != nil {
 		c.through = kube.Counted(c.through, opts.Requested)
@@ -121,14 +116,6 @@ func (c *Client) Credential() string {
 
 // node asks the API server for the node to which the credential belongs.
 func (c *Client) node(ctx context.Context) (string, error) {
-	node, err := c.whose(ctx)
-	if errors.Is(err, errNoNode) && c.keeper != nil && c.keeper.alternates && c.keeper.doubt() {
-		return c.whose(ctx)
-	}
-	return node, err
-}
-
-func (c *Client) whose(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, kube.ReadLimit(int(c.timeouts.Load())))
 	defer cancel()
 	review, err := c.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authentication.SelfSubjectReview{}, meta.CreateOptions{})
@@ -142,7 +129,7 @@ func (c *Client) whose(ctx context.Context) (string, error) {
 	user := review.Status.UserInfo.Username
 	node, found := strings.CutPrefix(user, nodeUser)
 	if !found || node == "" {
-		return "", fmt.Errorf("the credential in %s belongs to the user %q, %w", c.Source, user, errNoNode)
+		return "", fmt.Errorf("the credential in %s belongs to the user %q, which is not a node (%s<name>)", c.Source, user, nodeUser)
 	}
 	return node, nil
 }
@@ -151,9 +138,6 @@ func (c *Client) whose(ctx context.Context) (string, error) {
 // the error has another reason.
 func (c *Client) fault(err error) string {
 	leaf := c.certificate
-	if c.keeper != nil {
-		leaf = c.keeper.certificate()
-	}
 	if leaf == nil {
 		return ""
 	}

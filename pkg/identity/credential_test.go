@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -16,384 +17,294 @@ import (
 	"github.com/nth-project/nth/pkg/identity"
 )
 
-// A desk is where tokens are made, and the server that looks at them.
-type desk struct {
+// issuer makes tokens, and is the server that accepts or refuses them.
+type issuer struct {
 	takes time.Duration // each time
 	life  time.Duration // 0 is for ever
 	err   error
-	// refuses are tokens that the server does not believe.
+	// refuses are tokens that the server refuses; "all" is each.
 	refuses []string
 
-	mu      sync.Mutex
-	made    []time.Time
-	refused int // how often it was said that the last one was refused
-	shown   []string
-	bodies  []string
-	open    int // refusals that nobody has closed
-	early   int // credentials that were asked for meanwhile
-	road    http.RoundTripper
+	mu       sync.Mutex
+	made     []time.Time
+	replaced int // how often a token was made because the last one was refused
+	shown    []string
+	bodies   []string
+	client   http.RoundTripper
 }
 
-// refusal is how the server says that it does not believe a token.
-const refusal = "who are you?"
-
-// A refusedBody is what it says, until it is closed.
-type refusedBody struct {
-	io.Reader
-	closed func()
+func newIssuer(i *issuer) *issuer {
+	i.client = identity.Authenticated(i, i.create)
+	return i
 }
 
-func (a refusedBody) Close() error {
-	a.closed()
-	return nil
-}
-
-func newDesk(d *desk) *desk {
-	d.road = identity.Authenticated(d, d.fetch)
-	return d
-}
-
-func (d *desk) fetch(_ context.Context, refused bool) (string, time.Time, error) {
-	time.Sleep(d.takes)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.made = append(d.made, time.Now())
-	if d.open > 0 {
-		d.early++
-	}
+func (i *issuer) create(_ context.Context, refused bool) (string, time.Time, error) {
+	time.Sleep(i.takes)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.made = append(i.made, time.Now())
 	if refused {
-		d.refused++
+		i.replaced++
 	}
-	if d.err != nil {
-		return "", time.Time{}, d.err
+	if i.err != nil {
+		return "", time.Time{}, i.err
 	}
-	token, expires := fmt.Sprint(len(d.made)), time.Time{}
-	if d.life != 0 {
-		expires = time.Now().Add(d.life)
+	token, expires := fmt.Sprint(len(i.made)), time.Time{}
+	if i.life != 0 {
+		expires = time.Now().Add(i.life)
 	}
 	return token, expires, nil
 }
 
-// times is when credentials were made.
-func (d *desk) times() []time.Time {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.made)
+// times is when tokens were made.
+func (i *issuer) times() []time.Time {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.made)
 }
 
 // RoundTrip implements http.RoundTripper.
-func (d *desk) RoundTrip(r *http.Request) (*http.Response, error) {
+func (i *issuer) RoundTrip(r *http.Request) (*http.Response, error) {
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.shown = append(d.shown, token)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.shown = append(i.shown, token)
 	if r.Body != nil {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return nil, err
 		}
-		d.bodies = append(d.bodies, string(body))
+		i.bodies = append(i.bodies, string(body))
 	}
-	if !slices.Contains(d.refuses, token) && !slices.Contains(d.refuses, "all") {
-		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+	status := http.StatusOK
+	if slices.Contains(i.refuses, token) || slices.Contains(i.refuses, "all") {
+		status = http.StatusUnauthorized
 	}
-	d.open++
-	said := refusedBody{strings.NewReader(refusal + strings.Repeat(".", 100<<10)), sync.OnceFunc(func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.open--
-	})}
-	return &http.Response{StatusCode: http.StatusUnauthorized, Body: said}, nil
+	return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(http.StatusText(status)))}, nil
 }
 
-// ask makes a request and tells which token it went with, and how long it took.
-func (d *desk) ask(t *testing.T) (token string, took time.Duration, err error) {
-	t.Helper()
-	return d.askWithin(t.Context())
-}
-
-func (d *desk) askWithin(ctx context.Context) (token string, took time.Duration, err error) {
+// request makes a request and returns its status, with which token it went, and how long it took.
+func (i *issuer) request(ctx context.Context) (status int, token string, took time.Duration, err error) {
 	began := time.Now()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://apiserver.test/", nil)
 	if err != nil {
-		return "", 0, err
+		return 0, "", 0, err
 	}
-	response, err := d.road.RoundTrip(request)
+	response, err := i.client.RoundTrip(request)
 	if err != nil {
-		return "", time.Since(began), err
+		return 0, "", time.Since(began), err
 	}
-	_ = response.Body.Close() // it is empty
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.shown[len(d.shown)-1], time.Since(began), nil
+	_ = response.Body.Close()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return response.StatusCode, i.shown[len(i.shown)-1], time.Since(began), nil
 }
 
-// mustShow fails the test unless a request goes at once, with that token.
-func (d *desk) mustShow(t *testing.T, want string) {
+// mustShow fails the test unless a request is answered after that time, with that token.
+func (i *issuer) mustShow(t *testing.T, want string, after time.Duration) {
 	t.Helper()
-	if token, took, err := d.ask(t); err != nil || took != 0 || token != want {
-		t.Errorf("the token is %q after %s, %v; want %q at once", token, took, err, want)
+	if status, token, took, err := i.request(t.Context()); err != nil || took != after || token != want || status != http.StatusOK {
+		t.Errorf("status %d with the token %q after %s, %v; want %q after %s", status, token, took, err, want, after)
 	}
 }
 
-func TestACredentialIsReplacedBeforeItExpiresBesideTheRequests(t *testing.T) {
+func TestCredential_IsRenewedBeforeItExpires(t *testing.T) {
+	for name, c := range map[string]struct {
+		life    time.Duration
+		renewed map[time.Duration]string // the token that is shown after so long
+	}{
+		"14 minutes": {14 * time.Minute, map[time.Duration]string{7 * time.Minute: "1", 10 * time.Minute: "2"}},
+		"half of it": {4 * time.Minute, map[time.Duration]string{time.Minute: "1", 3 * time.Minute: "2"}},
+		"for ever":   {0, map[time.Duration]string{48 * time.Hour: "1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				i := newIssuer(&issuer{takes: 3 * time.Second, life: c.life})
+				i.mustShow(t, "1", 3*time.Second)
+				began := time.Now()
+				for _, after := range slices.Sorted(maps.Keys(c.renewed)) {
+					for time.Since(began) < after-time.Minute {
+						time.Sleep(time.Minute) // the interval of the warm-ups
+						if _, _, took, err := i.request(t.Context()); took != 0 || err != nil {
+							t.Fatalf("a request took %s, %v", took, err)
+						}
+					}
+					time.Sleep(time.Until(began.Add(after)))
+					i.mustShow(t, c.renewed[after], 0)
+				}
+			})
+		})
+	}
+}
+
+func TestCredential_ExpiredOneIsReplacedWhenItIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(&desk{takes: 3 * time.Second, life: 14 * time.Minute})
-		if _, took, err := d.ask(t); took != 3*time.Second || err != nil {
-			t.Fatalf("the first request took %s, %v", took, err)
+		i := newIssuer(&issuer{takes: time.Second, life: 10 * time.Second})
+		i.mustShow(t, "1", time.Second)
+		time.Sleep(24 * time.Hour)
+		if len(i.times()) != 1 {
+			t.Errorf("%d were made while there were no requests", len(i.times()))
 		}
-		time.Sleep(7 * time.Minute)
-		d.mustShow(t, "1")
-		time.Sleep(2 * time.Minute) // and nobody asks for anything
-		d.mustShow(t, "2")
-		if got := d.times()[1].Sub(d.times()[0]); got != 8*time.Minute+3*time.Second {
-			t.Errorf("the second one was there after %s", got)
-		}
+		i.mustShow(t, "2", time.Second)
 	})
 }
 
-func TestACredentialThatLivesForAMomentIsReplacedWhenItIsUsed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(&desk{takes: time.Second, life: 10 * time.Second})
-		if _, _, err := d.ask(t); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Hour)
-		if len(d.times()) != 1 {
-			t.Errorf("%d were made though nobody asked for any", len(d.times()))
-		}
-		if token, took, err := d.ask(t); token != "2" || took != time.Second || err != nil {
-			t.Errorf("the token is %q after %s, %v", token, took, err)
-		}
-	})
-}
-
-func TestACredentialThatLiesAboutItsEndIsShownForAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, life := range []time.Duration{-time.Hour, -1, time.Second} {
-			d := newDesk(&desk{takes: time.Second, life: life})
-			if _, took, err := d.ask(t); took != time.Second || err != nil {
-				t.Errorf("of %s, the first request took %s, %v", life, took, err)
-			}
+func TestCredential_ThatIsMadeExpiredIsUsedForAWhile(t *testing.T) {
+	for _, life := range []time.Duration{-time.Hour, -1, time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			i := newIssuer(&issuer{takes: time.Second, life: life})
+			i.mustShow(t, "1", time.Second)
 			for range 600 {
-				if _, took, err := d.ask(t); took != 0 || err != nil {
+				if _, _, took, err := i.request(t.Context()); took != 0 || err != nil {
 					t.Fatalf("of %s, a request took %s, %v", life, took, err)
 				}
 				time.Sleep(100 * time.Millisecond)
 			}
-			if n := len(d.times()); n > 12 {
+			if n := len(i.times()); n > 12 {
 				t.Errorf("of %s, %d were made in a minute", life, n)
 			}
-			d.refuses = []string{"all"}
-			n := len(d.times())
-			if _, took, err := d.ask(t); took > 2*time.Second || err != nil || len(d.times()) == n {
-				t.Errorf("of %s, a request whose token is refused took %s, %v, and had no other made", life, took, err)
-			}
-		}
-	})
+		})
+	}
 }
 
-func TestACredentialThatNobodyUsesIsNotReplaced(t *testing.T) {
+func TestCredential_RequestsWaitForOneAndNotBeyondTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(&desk{life: 10 * time.Minute})
-		if _, _, err := d.ask(t); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(24 * time.Hour)
-		if len(d.times()) > 4 {
-			t.Errorf("%d were made in a day in which nobody asked for any", len(d.times()))
-		}
-	})
-}
-
-func TestACredentialWithoutAnEndIsMadeOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(&desk{})
-		for range 48 {
-			d.mustShow(t, "1")
-			time.Sleep(time.Hour)
-		}
-	})
-}
-
-func TestManyRequestsWaitForOneCredentialAndNoneBeyondItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(&desk{takes: 19 * time.Second})
+		i := newIssuer(&issuer{takes: 19 * time.Second})
 		var waiting sync.WaitGroup
 		for range 50 {
 			waiting.Go(func() {
-				if _, took, err := d.ask(t); took != 19*time.Second || err != nil {
+				if _, _, took, err := i.request(t.Context()); took != 19*time.Second || err != nil {
 					t.Errorf("after %s: %v", took, err)
 				}
 			})
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		_, took, err := d.askWithin(ctx)
+		_, _, took, err := i.request(ctx)
 		if took != 5*time.Second || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("with five seconds, after %s: %v", took, err)
 		}
 		waiting.Wait()
-		if len(d.times()) != 1 {
-			t.Errorf("%d were made", len(d.times()))
+		if len(i.times()) != 1 {
+			t.Errorf("%d were made", len(i.times()))
 		}
 	})
 }
 
-func TestAFailureIsRepeatedAfterPausesThatGrow(t *testing.T) {
+func TestCredential_FailureIsRetriedAfterPausesThatGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(&desk{err: errors.New("no credential provider")})
+		i := newIssuer(&issuer{err: errors.New("no credential provider")})
 		for range 600 {
-			if _, took, err := d.ask(t); took != 0 || !errors.Is(err, d.err) || !strings.HasPrefix(err.Error(), "getting credentials: ") {
+			if _, _, took, err := i.request(t.Context()); took != 0 || !errors.Is(err, i.err) || !strings.HasPrefix(err.Error(), "getting credentials: ") {
 				t.Fatalf("after %s: %v", took, err)
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		if n := len(d.times()); n < 7 || n > 14 {
+		if n := len(i.times()); n < 7 || n > 14 {
 			t.Errorf("it was tried %d times in a minute", n)
 		}
-		d.err = nil
+		i.err = nil
 		time.Sleep(15 * time.Second)
-		if _, _, err := d.ask(t); err != nil {
+		if _, _, _, err := i.request(t.Context()); err != nil {
 			t.Errorf("when it works again: %v", err)
 		}
 	})
 }
 
-func TestAnOldCredentialIsUsedWhileNoOtherCanBeHad(t *testing.T) {
+func TestCredential_IsUsedUntilItExpiresIfNoOtherCanBeMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(&desk{life: 14 * time.Minute})
-		d.mustShow(t, "1")
-		d.takes, d.err = 20*time.Second, errors.New("no answer from the metadata service")
+		i := newIssuer(&issuer{life: 14 * time.Minute})
+		i.mustShow(t, "1", 0)
+		i.takes, i.err = 20*time.Second, errors.New("no answer from the metadata service")
 		for range 13 {
 			time.Sleep(time.Minute)
-			d.mustShow(t, "1")
+			i.mustShow(t, "1", 0)
 		}
-		if len(d.times()) < 10 {
-			t.Errorf("another one was asked for %d times", len(d.times())-1)
+		if len(i.times()) < 5 {
+			t.Errorf("another one was asked for %d times", len(i.times())-1)
 		}
 		time.Sleep(2 * time.Minute)
-		if token, _, err := d.ask(t); err == nil {
+		if _, token, _, err := i.request(t.Context()); err == nil {
 			t.Errorf("after its end it is used: %q", token)
 		}
 	})
 }
 
-func TestACredentialThatIsRefusedIsAskedForAnew(t *testing.T) {
+func TestCredential_RefusedOneIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(&desk{refuses: []string{"1"}})
-		d.mustShow(t, "2") // once more, in the same request
-		d.mustShow(t, "2")
-		if d.refused != 1 {
-			t.Errorf("it was said %d times that one was refused", d.refused)
+		i := newIssuer(&issuer{refuses: []string{"1"}})
+		i.mustShow(t, "2", 0) // in the same request
+		i.mustShow(t, "2", 0)
+		if i.replaced != 1 {
+			t.Errorf("it was replaced %d times", i.replaced)
 		}
-		d.refuses = []string{"all"}
+		i.refuses = []string{"all"}
 		for range 600 {
-			if _, took, err := d.ask(t); took != 0 || err != nil {
-				t.Fatalf("after %s: %v", took, err)
+			if status, _, took, err := i.request(t.Context()); took != 0 || err != nil || status != http.StatusUnauthorized {
+				t.Fatalf("status %d after %s: %v", status, took, err)
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		if n := len(d.times()); n > 16 {
+		if n := len(i.times()); n > 16 {
 			t.Errorf("a server that refuses everything has %d made in a minute", n)
 		}
-		d.refuses = nil
-		d.err = errors.New("the plugin is gone")
+		i.refuses, i.err = nil, errors.New("the plugin is gone")
 		time.Sleep(time.Minute)
-		if _, _, err := d.ask(t); err != nil {
-			t.Errorf("with one that was refused and no other: %v", err)
-		}
-	})
-}
-
-func TestARefusalIsReadBeforeAnotherCredentialIsAskedForAndStandsIfThereIsNone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(&desk{})
-		d.mustShow(t, "1")
-		d.refuses, d.err = []string{"1"}, errors.New("the plugin is gone")
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://apiserver.test/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response, err := d.road.RoundTrip(request)
-		if err != nil || response.StatusCode != http.StatusUnauthorized {
-			t.Fatalf("%+v, %v", response, err)
-		}
-		said, err := io.ReadAll(response.Body)
-		if err != nil || !strings.HasPrefix(string(said), refusal) || int64(len(said)) != response.ContentLength || len(said) > 64<<10 {
-			t.Errorf("it is told with %d bytes of %d, %v: %.20s", len(said), response.ContentLength, err, said)
-		}
-		if d.early != 0 || d.open != 0 {
-			t.Errorf("%d were asked for while a refusal was unread, of which %d still are", d.early, d.open)
+		if status, _, _, err := i.request(t.Context()); err != nil || status != http.StatusOK {
+			t.Errorf("with one that was refused and no other: status %d, %v", status, err)
 		}
 	})
 }
 
 // A webhook that the API server asks may be away for a moment, and a plugin that asks the same network hang meanwhile.
-func TestAGoodTokenThatWasRefusedOnceIsShownWhileThePluginHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(&desk{})
-		d.mustShow(t, "1")
-		d.takes, d.err, d.refuses = 20*time.Second, errors.New("it has hung and was killed"), []string{"1"}
-		first, cancel := context.WithTimeout(t.Context(), 6*time.Second)
-		defer cancel()
-		if _, took, err := d.askWithin(first); took != 6*time.Second || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the request whose token was refused ended after %s: %v", took, err)
-		}
-		d.refuses = nil
-		for range 30 { // long after the plugin was killed
-			d.mustShow(t, "1")
-			time.Sleep(time.Second)
-		}
-		if n := len(d.times()); n != 2 {
-			t.Errorf("for a token that is believed, others were asked for %d times", n-1)
-		}
-	})
-}
-
-func TestARequestGoesWithATokenThatWasRefusedWhereNoOtherComesInTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for within, want := range map[time.Duration]time.Duration{time.Minute: 5 * time.Second, 3 * time.Second: 3 * time.Second} {
-			d := newDesk(&desk{})
-			d.mustShow(t, "1")
-			d.takes, d.err, d.refuses = 20*time.Second, errors.New("it has hung and was killed"), []string{"1"}
-			unread, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://apiserver.test/", io.NopCloser(strings.NewReader("read once")))
-			if err != nil {
-				t.Fatal(err)
+func TestCredential_RefusedByMistakeIsUsedWhileThePluginHangs(t *testing.T) {
+	for within, want := range map[time.Duration]time.Duration{time.Minute: 5 * time.Second, 3 * time.Second: 3 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			i := newIssuer(&issuer{})
+			i.mustShow(t, "1", 0)
+			i.takes, i.err, i.refuses = 20*time.Second, errors.New("it has hung and was killed"), []string{"1"}
+			first, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			if _, _, took, err := i.request(first); took != time.Millisecond || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("the request whose token was refused ended after %s: %v", took, err)
 			}
-			if response, err := d.road.RoundTrip(unread); err != nil || response.StatusCode != http.StatusUnauthorized {
-				t.Fatalf("%+v, %v", response, err)
-			}
-			d.refuses = nil
+			i.refuses = nil
 			ctx, cancel := context.WithTimeout(t.Context(), within)
-			if token, took, err := d.askWithin(ctx); token != "1" || took != want || err != nil {
+			defer cancel()
+			if _, token, took, err := i.request(ctx); token != "1" || took > want || err != nil {
 				t.Errorf("within %s, the token is %q after %s: %v", within, token, took, err)
 			}
-			cancel()
-			time.Sleep(time.Minute) // the plugin has ended
-		}
-	})
+			for range 30 { // long after the plugin was killed
+				i.mustShow(t, "1", 0)
+				time.Sleep(time.Second)
+			}
+			if n := len(i.times()); n != 2 {
+				t.Errorf("for a token that is accepted, others were asked for %d times", n-1)
+			}
+		})
+	}
 }
 
-func TestARequestWhoseTokenIsRefusedIsMadeAgainWhole(t *testing.T) {
+func TestCredential_RequestIsRepeatedWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for name, want := range map[string][]string{"can be read again": {"what is asked", "what is asked"}, "is read once": {"what is asked"}} {
-			d := newDesk(&desk{refuses: []string{"1"}})
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://apiserver.test/", strings.NewReader("what is asked"))
+		for name, want := range map[string][]string{"can be read again": {"body", "body"}, "is read once": {"body"}} {
+			i := newIssuer(&issuer{refuses: []string{"1"}})
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://apiserver.test/", strings.NewReader("body"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			if len(want) == 1 {
 				request.GetBody = nil
 			}
-			response, err := d.road.RoundTrip(request)
+			response, err := i.client.RoundTrip(request)
 			if err != nil {
 				t.Fatal(err)
 			}
-			_ = response.Body.Close() // it is empty
-			if refused := response.StatusCode == http.StatusUnauthorized; !slices.Equal(d.bodies, want) || refused != (len(want) == 1) {
-				t.Errorf("a body that %s was sent as %q; status %d", name, d.bodies, response.StatusCode)
+			said, _ := io.ReadAll(response.Body)
+			if refused := response.StatusCode == http.StatusUnauthorized; !slices.Equal(i.bodies, want) || refused != (len(want) == 1) || len(said) == 0 {
+				t.Errorf("a body that %s was sent as %q; status %d, %q", name, i.bodies, response.StatusCode, said)
 			}
+			_ = response.Body.Close()
 		}
 	})
 }

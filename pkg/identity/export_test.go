@@ -2,7 +2,6 @@ package identity
 
 import (
 	"context"
-	"crypto/tls"
 	"net/http"
 	"time"
 
@@ -11,47 +10,38 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// Authenticated shows next a token that fetch makes, as a client does.
-func Authenticated(next http.RoundTripper, fetch func(ctx context.Context, refused bool) (token string, expires time.Time, err error)) http.RoundTripper {
-	return authenticated{&keeper{plain: next, fetch: func(ctx context.Context, refused bool) (credential, error) {
-		token, expires, err := fetch(ctx, refused)
-		return credential{secret: secret{token: token, expires: expires}}, err
+// Authenticated shows next a token that create makes, as a client does.
+func Authenticated(next http.RoundTripper, create func(ctx context.Context, refused bool) (token string, expires time.Time, err error)) http.RoundTripper {
+	return authenticated{next, &keeper{create: func(ctx context.Context, refused bool) (credential, error) {
+		token, expires, err := create(ctx, refused)
+		return credential{token: token, expires: expires}, err
 	}}}
 }
 
-// Credential is what an exec plugin prints.
-type Credential struct {
-	Token       string
-	Certificate *tls.Certificate
-	Expires     time.Time
-}
-
-// RunPlugin runs the exec plugin of a configuration, below a root directory unless that is "".
-func RunPlugin(ctx context.Context, config *rest.Config, root string) (Credential, error) {
-	p, err := newPlugin(config, root, nil)
+// RunPlugin runs the exec plugin of a configuration for a token.
+func RunPlugin(ctx context.Context, config *rest.Config) (token string, expires time.Time, err error) {
+	p, err := newPlugin(config, "", nil)
 	if err != nil {
-		return Credential{}, err
+		return "", time.Time{}, err
 	}
-	s, err := p.run(ctx)
-	return Credential{s.token, s.certificate, s.expires}, err
+	c, err := p.create(ctx)
+	return c.token, c.expires, err
 }
 
 // ReadPlugin reads what the exec plugin of a configuration has printed, without running it.
-func ReadPlugin(config *rest.Config, stdout, stderr []byte) (Credential, error) {
+func ReadPlugin(config *rest.Config, stdout, stderr []byte) (token string, expires time.Time, err error) {
 	p, err := newPlugin(config, "", nil)
 	if err != nil {
-		return Credential{}, err
+		return "", time.Time{}, err
 	}
-	complaint := &tail{}
-	_, _ = complaint.Write(stderr) // It keeps the end, and never fails.
-	s, err := p.decode(stdout, complaint)
-	return Credential{s.token, s.certificate, s.expires}, err
+	c, err := p.decode(stdout, stderr)
+	return c.token, c.expires, err
 }
 
 // Describe returns what is said of a kubeconfig: the error, or how the client that was made from it is described.
 func Describe(ctx context.Context, k *Kubelet) []string {
 	said := []string{"", "", ""}
-	if err := text.Redacted(k.refresh(ctx)); err != nil {
+	if err := text.Redacted(k.refresh(ctx, &look{})); err != nil {
 		said[0] = err.Error()
 	}
 	if k.next != nil {

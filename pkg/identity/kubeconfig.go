@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -29,22 +30,38 @@ const fileLimit = 4 << 20
 type kubeconfig struct {
 	cluster *api.Cluster
 	user    *api.AuthInfo
-	// credential describes the credential in it, before load.
-	credential string
 }
 
-// parse reads the text of the kubeconfig at path, of which root is the root directory; "" is this process's. No error quotes the text.
+var (
+	errProxy = errors.New("the cluster's proxy-url is no address of a proxy: it must begin with http://, https:// or socks5://, " +
+		"and have each of %, /, ? and # in the password escaped, such as % as %25")
+	errServer     = errors.New("the cluster's server is no address of an API server, such as https://10.0.0.1:6443")
+	errContext    = errors.New("its current-context names no context with a user and a cluster that has a server")
+	errPair       = errors.New("the user's client certificate and key are no pair in PEM")
+	errUser       = errors.New("the user has no credential that is complete, or several")
+	errKubeconfig = errors.New(`it is no kubeconfig; "kubectl config view --kubeconfig" says why`)
+)
+
+// where finds the line or the key in an error of client-go about a kubeconfig.
+var where = regexp.MustCompile(`line \d+|Go struct field [\w.-]+`)
+
+// parse reads the text of the kubeconfig at path, of which root is the root directory; "" is this process's. No error quotes a value of
+// it, as client-go's own do: some of a user's key, token and password.
 func parse(document []byte, path, root string) (kubeconfig, error) {
 	whole, err := clientcmd.Load(document)
 	if err != nil {
-		return kubeconfig{}, explain(document)
+		if found := where.FindString(err.Error()); found != "" {
+			return kubeconfig{}, fmt.Errorf("%w (%s)", errKubeconfig, strings.TrimPrefix(found, "Go struct field "))
+		}
+		return kubeconfig{}, errKubeconfig
 	}
-	var k kubeconfig
-	if current := whole.Contexts[whole.CurrentContext]; whole.CurrentContext != "" && current != nil {
-		k.cluster, k.user = whole.Clusters[current.Cluster], whole.AuthInfos[current.AuthInfo]
+	current := whole.Contexts[whole.CurrentContext]
+	if current == nil {
+		return kubeconfig{}, errContext
 	}
+	k := kubeconfig{whole.Clusters[current.Cluster], whole.AuthInfos[current.AuthInfo]}
 	if k.cluster == nil || k.user == nil || k.cluster.Server == "" {
-		return kubeconfig{}, explain(document)
+		return kubeconfig{}, errContext
 	}
 	if proxy := k.cluster.ProxyURL; proxy != "" {
 		if found, err := url.Parse(proxy); err != nil || text.HidesUser(found) || !slices.Contains([]string{"http", "https", "socks5"}, found.Scheme) {
@@ -61,31 +78,35 @@ func (k kubeconfig) resolve(path, root string) {
 	dir := filepath.Dir(path)
 	for _, file := range k.files() {
 		switch {
-		case *file == "":
-		case !filepath.IsAbs(*file):
-			*file = filepath.Join(dir, *file)
+		case *file.path == "":
+		case !filepath.IsAbs(*file.path):
+			*file.path = filepath.Join(dir, *file.path)
 		default:
-			*file = filepath.Join(root, *file)
+			*file.path = filepath.Join(root, *file.path)
 		}
 	}
-	if k.user.Exec != nil && strings.Contains(k.user.Exec.Command, "/") && !filepath.IsAbs(k.user.Exec.Command) {
-		below, err := filepath.Rel(filepath.Join("/", root), dir)
-		if err != nil || root == "" {
-			below = dir
+	if exec := k.user.Exec; exec != nil && strings.Contains(exec.Command, "/") && !filepath.IsAbs(exec.Command) {
+		if root != "" {
+			dir = strings.TrimPrefix(dir, filepath.Join("/", root))
 		}
-		k.user.Exec.Command = filepath.Join("/", below, k.user.Exec.Command)
+		exec.Command = filepath.Join("/", dir, exec.Command)
 	}
 }
 
-var (
-	errProxy = errors.New("the cluster's proxy-url is no address of a proxy: it must begin with http://, https:// or socks5://, " +
-		"and have each of %, /, ? and # in the password escaped, such as % as %25")
-	errServer = errors.New("the cluster's server is no address of an API server, such as https://10.0.0.1:6443")
-)
+// file is a file that is named, and its content; what the kubeconfig has itself is used in its place.
+type file struct {
+	path    *string
+	content *[]byte
+}
 
-// files returns the paths that are named.
-func (k kubeconfig) files() []*string {
-	return []*string{&k.cluster.CertificateAuthority, &k.user.ClientCertificate, &k.user.ClientKey, &k.user.TokenFile}
+func (k kubeconfig) files() []file {
+	token := []byte(nil)
+	return []file{
+		{&k.cluster.CertificateAuthority, &k.cluster.CertificateAuthorityData},
+		{&k.user.ClientCertificate, &k.user.ClientCertificateData},
+		{&k.user.ClientKey, &k.user.ClientKeyData},
+		{&k.user.TokenFile, &token},
+	}
 }
 
 // load reads the files that are named, so that the kubeconfig has their content instead, and returns a digest of all that. The error is an
@@ -94,34 +115,24 @@ func (k kubeconfig) files() []*string {
 func (k kubeconfig) load() (digest [sha256.Size]byte, err error) {
 	sum := sha256.New()
 	for _, file := range k.files() {
-		if *file == "" {
+		if *file.path == "" {
 			continue
 		}
-		content, err := readFile(*file)
+		content, err := readFile(*file.path)
 		if err != nil {
 			return digest, unlessMissing(err)
 		}
 		fmt.Fprintf(sum, "%q", content)
-		switch file {
-		case &k.cluster.CertificateAuthority:
-			if len(bytes.TrimSpace(content)) == 0 { // client-go would trust the system's authorities instead.
-				return digest, fmt.Errorf("%w: the certificate authority %s is empty", ErrNotYet, *file)
-			}
-			if len(k.cluster.CertificateAuthorityData) == 0 {
-				k.cluster.CertificateAuthorityData = content
-			}
-		case &k.user.ClientCertificate:
-			if len(k.user.ClientCertificateData) == 0 {
-				k.user.ClientCertificateData = content
-			}
-		case &k.user.ClientKey:
-			if len(k.user.ClientKeyData) == 0 {
-				k.user.ClientKeyData = content
-			}
-		case &k.user.TokenFile:
+		if file.path == &k.cluster.CertificateAuthority && len(bytes.TrimSpace(content)) == 0 { // client-go would trust the system's.
+			return digest, fmt.Errorf("%w: the certificate authority %s is empty", ErrNotYet, *file.path)
+		}
+		if file.path == &k.user.TokenFile {
 			k.user.Token = strings.TrimSpace(string(content))
 		}
-		*file = ""
+		if len(*file.content) == 0 {
+			*file.content = content
+		}
+		*file.path = ""
 	}
 	sum.Sum(digest[:0])
 	return digest, nil
@@ -143,13 +154,13 @@ func (k kubeconfig) static() string {
 }
 
 // config returns the configuration of a client. No error quotes a value of the kubeconfig.
-func (k kubeconfig) config(document []byte) (*rest.Config, error) {
+func (k kubeconfig) config() (*rest.Config, error) {
 	used := api.NewConfig()
 	used.Clusters["used"], used.AuthInfos["used"] = k.cluster, k.user
 	used.Contexts["used"], used.CurrentContext = &api.Context{Cluster: "used", AuthInfo: "used"}, "used"
 	config, err := clientcmd.NewDefaultClientConfig(*used, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
-		return nil, explain(document)
+		return nil, errUser
 	}
 	if _, _, err := rest.DefaultServerUrlFor(config); err != nil {
 		return nil, errServer
@@ -159,7 +170,7 @@ func (k kubeconfig) config(document []byte) (*rest.Config, error) {
 	}
 	if len(config.CertData) > 0 {
 		if _, err := tls.X509KeyPair(config.CertData, config.KeyData); err != nil {
-			return nil, errors.New("the user's client certificate and key are no pair in PEM")
+			return nil, errPair
 		}
 	}
 	return config, nil
@@ -175,7 +186,7 @@ func readKubeconfig(path string) (*rest.Config, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	config, err := k.config(document)
+	config, err := k.config()
 	return config, k.static(), err
 }
 

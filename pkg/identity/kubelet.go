@@ -50,9 +50,6 @@ var ErrNotYet = errors.New("the kubelet has not joined its cluster yet")
 // nodeUser is the prefix of every kubelet's user name; the rest is the node's name.
 const nodeUser = "system:node:"
 
-// errNoNode means that a credential does not belong to a node.
-var errNoNode = errors.New("which is not a node (" + nodeUser + "<name>)")
-
 // Options say where the identity is found.
 type Options struct {
 	ClientOptions
@@ -90,36 +87,47 @@ type Kubelet struct {
 	// known is the identity that the API server has confirmed, and used the client for it.
 	known Identity
 	used  *loaded
-	asked time.Time // when the API server was last asked whose the credential is, as it had refused a request
-	// refreshing is the refresh that is under way; nil if there is none.
-	refreshing *refresh
+	// last is the last look, which may be under way; nil before the first one.
+	last  *look
+	asked time.Time // when it was last asked whose the credential is because a request was refused
 
-	// Only the refresh uses these: a client that was loaded and is not confirmed yet, and the proxy.
-	next       *loaded
+	// Only a look uses these: a client that was made and is not confirmed yet, and the reading that has not ended.
+	next    *loaded
+	reading chan func() (contents, error)
+
+	// Only a reading uses these.
 	proxy      Proxy
 	proxyFound time.Time
 }
 
-// refresh reads the kubeconfig. When done is closed, err is why known could not be brought up to date.
-type refresh struct {
-	began time.Time
-	done  chan struct{}
-	err   error
+// contents is a kubeconfig, with the files that it names, and the proxy that goes with it.
+type contents struct {
+	kubeconfig
+	source string            // its path, or where else it is from
+	static string            // describes the credential in it
+	proxy  Proxy             // for a kubeconfig that names none
+	digest [sha256.Size]byte // of all that
 }
 
 // loaded is a client that was made from a kubeconfig and a proxy.
 type loaded struct {
 	*Client
 	proxy  Proxy             // that the client uses
-	digest [sha256.Size]byte // of the kubeconfig, the files that it names and the proxy
-	// refusal is why it was not confirmed, and notBefore when the API server is asked again, after a backoff.
-	refusal   error
-	notBefore time.Time
-	backoff   time.Duration
+	digest [sha256.Size]byte // of the contents
 }
 
-func (l *loaded) madeFrom(source string, digest [sha256.Size]byte) bool {
-	return l != nil && l.Source == source && l.digest == digest
+func (l *loaded) madeFrom(c contents) bool {
+	return l != nil && l.Source == c.source && l.digest == c.digest
+}
+
+// look is one look at the kubeconfig.
+type look struct {
+	// asks is set if the API server is asked whose the credential is, though nothing has changed; decided when it is too late
+	// to want that.
+	asks, decided bool
+	began         time.Time
+	done          chan struct{}
+	err           error // why known could not be brought up to date; set when done is closed
 }
 
 // New returns a Kubelet that has not looked for anything yet.
@@ -128,94 +136,132 @@ func New(opts Options) *Kubelet {
 	return &Kubelet{opts: opts}
 }
 
+const (
+	// lookPause is the shortest time between two looks at the kubeconfig of an identity that works.
+	lookPause = time.Second
+	// askPause is the shortest time between two questions whose the credential is, because requests were refused. The API server
+	// refuses some in each drain, such as the eviction of a pod that is no longer on the node.
+	askPause = 5 * time.Second
+)
+
 // Identity returns the identity. It makes no request if the kubeconfig is unchanged. Once there is an identity, it returns at
 // once: a kubeconfig that was replaced is confirmed in the background. The error is an ErrNotYet if it is worth waiting.
 func (k *Kubelet) Identity(ctx context.Context) (Identity, error) {
-	known, refreshing := k.begin(ctx)
+	known, look := k.look(ctx, false, lookPause)
 	if known.Client != nil {
 		return known, nil
 	}
-	if err := refreshing.wait(ctx); err != nil {
+	if err := look.wait(ctx); err != nil {
 		return Identity{}, err
 	}
-	return k.identity(), nil
-}
-
-func (k *Kubelet) identity() Identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.known
+	return k.known, nil
 }
 
-// begin returns the identity that is known so far, and the refresh that is under way. If there is none, it begins one.
-func (k *Kubelet) begin(ctx context.Context) (Identity, *refresh) {
+// look returns the identity that is known so far, and a look: the one that is under way, the last one if it began within the pause
+// and there is an identity, or else a new one.
+func (k *Kubelet) look(ctx context.Context, asks bool, pause time.Duration) (Identity, *look) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.refreshing == nil {
-		r := &refresh{began: time.Now(), done: make(chan struct{})}
-		k.refreshing = r
-		go func() {
-			r.err = text.Redacted(k.refresh(context.WithoutCancel(ctx)))
-			k.mu.Lock()
-			defer k.mu.Unlock()
-			k.refreshing = nil
-			close(r.done)
-		}()
+	if last := k.last; last != nil {
+		select {
+		case <-last.done:
+			if k.known.Client != nil && time.Since(last.began) < pause {
+				return k.known, last
+			}
+		default:
+			if !last.decided {
+				last.asks = last.asks || asks
+			}
+			return k.known, last
+		}
 	}
-	return k.known, k.refreshing
+	l := &look{asks: asks, began: time.Now(), done: make(chan struct{})}
+	k.last = l
+	go func() {
+		l.err = text.Redacted(k.refresh(context.WithoutCancel(ctx), l))
+		k.mu.Lock() // No other look may want more of this one once it is done.
+		defer k.mu.Unlock()
+		close(l.done)
+	}()
+	return k.known, l
 }
 
-func (r *refresh) wait(ctx context.Context) error {
-	late := time.NewTimer(time.Until(r.began.Add(kube.Identity)))
-	defer late.Stop()
+func (l *look) wait(ctx context.Context) error {
 	select {
-	case <-r.done:
-		return r.err
-	case <-late.C:
-		return fmt.Errorf("looking at the kubeconfig takes more than %s: it, or a file that it names, cannot be read to its end", kube.Identity)
+	case <-l.done:
+		return l.err
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the kubelet's identity: %w", ctx.Err())
 	}
 }
 
-// refresh brings known up to date with the kubeconfig.
-func (k *Kubelet) refresh(ctx context.Context) error {
-	source, document, err := k.read(ctx)
-	if err != nil {
-		return err
-	}
-	k.findProxy(ctx)
-	config, digest, err := k.load(source, document)
-	if err != nil {
-		return fmt.Errorf("reading the kubeconfig %s: %w", source, err)
-	}
+// refresh brings known up to date with the kubeconfig. If that is unchanged or cannot be used, it asks again whose the credential is, if
+// the look asks for that.
+func (k *Kubelet) refresh(ctx context.Context, l *look) error {
 	k.mu.Lock()
 	used := k.used
 	k.mu.Unlock()
-	if used.madeFrom(source, digest) {
-		k.next = nil
-		return nil
-	}
-	if !k.next.madeFrom(source, digest) {
-		if k.next, err = k.connect(config, source, document); err != nil {
-			return err
+	changed, readErr := k.load(ctx, used)
+	if changed != nil {
+		node, err := changed.node(ctx)
+		if err == nil {
+			return k.adopt(changed, node)
 		}
-		k.next.digest = digest
+		readErr = err
 	}
-	if used != nil && time.Now().Before(k.next.notBefore) {
-		return k.next.refusal
+	k.mu.Lock()
+	l.decided = true
+	k.mu.Unlock()
+	if used == nil || !l.asks {
+		return readErr
 	}
-	node, err := k.next.node(ctx)
-	if err != nil {
-		k.next.refusal, k.next.backoff = err, min(max(2*k.next.backoff, time.Second), maxBackoff)
-		k.next.notBefore = time.Now().Add(k.next.backoff)
-		return err
+	node, err := used.node(ctx)
+	if err == nil {
+		err = k.adopt(used, node)
 	}
-	return k.adopt(node)
+	return errors.Join(readErr, err)
 }
 
-// adopt makes the client that was confirmed to be that of a node the one that is used.
-func (k *Kubelet) adopt(node string) (err error) {
+// load returns a client for the kubeconfig, of which it makes one only once; nil if it is the one that is used. It makes no request.
+func (k *Kubelet) load(ctx context.Context, used *loaded) (*loaded, error) {
+	from, err := k.read(ctx)
+	if err != nil || used.madeFrom(from) {
+		return nil, err
+	}
+	if !k.next.madeFrom(from) {
+		if k.next, err = k.connect(from); err != nil {
+			return nil, fmt.Errorf("reading the kubeconfig %s: %w", from.source, err)
+		}
+	}
+	return k.next, nil
+}
+
+// read reads the kubeconfig. A file on a server that is gone is read for ever: the reading is left to itself then, and what it finds when
+// the server is back is what the next look gets.
+func (k *Kubelet) read(ctx context.Context) (contents, error) {
+	if k.reading == nil {
+		reading := make(chan func() (contents, error), 1)
+		k.reading = reading
+		go func() {
+			found, err := k.find(ctx)
+			reading <- func() (contents, error) { return found, err }
+		}()
+	}
+	limit := time.NewTimer(kube.File)
+	defer limit.Stop()
+	select {
+	case result := <-k.reading:
+		k.reading = nil
+		return result()
+	case <-limit.C:
+		return contents{}, fmt.Errorf("the kubeconfig, or a file that it names, could not be read to its end in %s", kube.File)
+	}
+}
+
+// adopt takes over a client that was confirmed to be that of a node.
+func (k *Kubelet) adopt(confirmed *loaded, node string) (err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.known.Client == nil {
@@ -223,53 +269,15 @@ func (k *Kubelet) adopt(node string) (err error) {
 			return err
 		}
 	}
-	if k.used != nil {
+	if k.used != nil && k.used != confirmed {
 		go utilnet.CloseIdleConnectionsFor(k.used.through)
 	}
-	k.used, k.next = k.next, nil
+	k.used, k.next = confirmed, nil
 	k.known = Identity{
-		Client: k.known.Client, Node: node, Source: k.used.Source, Server: k.used.Server, Credential: k.used.Credential(), Proxy: k.used.proxy,
+		Client: k.known.Client, Node: node,
+		Source: confirmed.Source, Server: confirmed.Server, Credential: confirmed.Credential(), Proxy: confirmed.proxy,
 	}
 	return nil
-}
-
-// confirm asks the API server again whose the credential is, and returns the client that it has asked with; nil if there is none yet.
-func (k *Kubelet) confirm(ctx context.Context) (*loaded, error) {
-	k.mu.Lock()
-	used := k.used
-	k.mu.Unlock()
-	if used == nil {
-		return nil, nil
-	}
-	node, err := used.node(ctx)
-	if err != nil {
-		return used, text.Redacted(err)
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.used == used {
-		k.known.Node, k.known.Credential = node, used.Credential()
-	}
-	return used, nil
-}
-
-// askAgain is how often the API server is asked whose the credential is, at most, because it has refused requests. It refuses some in
-// each drain, such as the eviction of a pod that is no longer on the node.
-const askAgain = 5 * time.Second
-
-// refused has the kubeconfig read, and asks whose the credential is, as the API server has refused a request.
-func (k *Kubelet) refused(ctx context.Context) {
-	k.mu.Lock()
-	recently := time.Since(k.asked) < askAgain
-	if !recently {
-		k.asked = time.Now()
-	}
-	k.mu.Unlock()
-	if recently {
-		return
-	}
-	k.begin(ctx)
-	go func() { _, _ = k.confirm(context.WithoutCancel(ctx)) }() // KeepWarm reports what keeps failing.
 }
 
 // following is a transport that sends each request to the API server that is known then, with the credential for it.
@@ -292,8 +300,21 @@ func (f following) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// read returns the kubeconfig, and its path or where else it is from.
-func (k *Kubelet) read(ctx context.Context) (source string, document []byte, err error) {
+// refused looks at the kubeconfig, and asks whose the credential is, as the API server has refused a request.
+func (k *Kubelet) refused(ctx context.Context) {
+	k.mu.Lock()
+	recently := time.Since(k.asked) < askPause
+	if !recently {
+		k.asked = time.Now()
+	}
+	k.mu.Unlock()
+	if !recently {
+		k.look(ctx, true, 0) // KeepWarm reports what keeps failing.
+	}
+}
+
+// document returns the kubeconfig, and its path or where else it is from.
+func (k *Kubelet) document(ctx context.Context) (source string, document []byte, err error) {
 	if k.opts.Read != nil {
 		from, document, err := k.opts.Read(ctx)
 		return from, document, unlessMissing(err)
@@ -317,38 +338,50 @@ func (k *Kubelet) read(ctx context.Context) (source string, document []byte, err
 	return "", nil, fmt.Errorf("%w: there is no kubeconfig at %s", ErrNotYet, strings.Join(paths, ", "))
 }
 
-// load reads what the kubeconfig names, and returns a digest of all that a client is made from.
-func (k *Kubelet) load(source string, document []byte) (kubeconfig, [sha256.Size]byte, error) {
-	if len(strings.TrimSpace(string(document))) == 0 {
-		return kubeconfig{}, [sha256.Size]byte{}, fmt.Errorf("%w: it is empty", ErrNotYet)
-	}
-	config, err := parse(document, source, k.opts.Root)
+// find reads the kubeconfig, the files that it names and the proxy.
+func (k *Kubelet) find(ctx context.Context) (contents, error) {
+	source, document, err := k.document(ctx)
 	if err != nil {
-		return kubeconfig{}, [sha256.Size]byte{}, err
+		return contents{}, err
 	}
-	config.credential = config.static()
-	files, err := config.load()
-	return config, sha256.Sum256(fmt.Appendf(nil, "%q %q %q\n%x %s", k.proxy.HTTPS, k.proxy.HTTP, k.proxy.None, files, document)), err
+	k.findProxy(ctx)
+	failed := func(err error) (contents, error) {
+		return contents{}, fmt.Errorf("reading the kubeconfig %s: %w", source, err)
+	}
+	if len(strings.TrimSpace(string(document))) == 0 {
+		return failed(fmt.Errorf("%w: it is empty", ErrNotYet))
+	}
+	parsed, err := parse(document, source, k.opts.Root)
+	if err != nil {
+		return failed(err)
+	}
+	static := parsed.static()
+	files, err := parsed.load()
+	if err != nil {
+		return failed(err)
+	}
+	digest := sha256.Sum256(fmt.Appendf(nil, "%q %q %q\n%x %s", k.proxy.HTTPS, k.proxy.HTTP, k.proxy.None, files, document))
+	return contents{parsed, source, static, k.proxy, digest}, nil
 }
 
-// connect makes a client. It makes no request.
-func (k *Kubelet) connect(from kubeconfig, source string, document []byte) (*loaded, error) {
-	config, err := from.config(document)
+// connect makes a client.
+func (k *Kubelet) connect(from contents) (*loaded, error) {
+	config, err := from.config()
 	if err != nil {
-		return nil, fmt.Errorf("reading the kubeconfig %s: %w", source, err)
+		return nil, err
 	}
-	opts, proxy := k.opts.ClientOptions, k.proxy
+	opts, proxy := k.opts.ClientOptions, from.proxy
 	opts.environment = proxy.environment()
 	if config.Proxy != nil {
 		proxy = OfTheKubeconfig
 	} else if proxy.set() {
 		config.Proxy = func(request *http.Request) (*url.URL, error) { return proxy.find(request.URL) }
 	}
-	client, err := newClient(config, source, from.credential, opts)
+	client, err := newClient(config, from.source, from.static, opts)
 	if err != nil {
 		return nil, err
 	}
-	return &loaded{Client: client, proxy: proxy}, nil
+	return &loaded{client, proxy, from.digest}, nil
 }
 
 // proxyInterval is how often Options.Proxy is called. The proxy is the kubelet's, and changes with its unit.
@@ -401,13 +434,10 @@ func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, tell fun
 
 // warm makes one cheap request with the identity.
 func (k *Kubelet) warm(ctx context.Context) error {
-	asked, err := k.confirm(ctx)
-	_, refreshing := k.begin(ctx)
-	refreshErr := refreshing.wait(ctx)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.used != asked { // Another one was confirmed meanwhile.
-		return refreshErr
+	for {
+		_, look := k.look(ctx, true, 0)
+		if err := look.wait(ctx); ctx.Err() != nil || look.asks {
+			return err
+		}
 	}
-	return errors.Join(err, refreshErr)
 }

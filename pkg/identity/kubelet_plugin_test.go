@@ -1,12 +1,7 @@
 package identity_test
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,106 +10,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/identity"
 )
-
-// pluginVariable turns this test binary into an exec plugin, of the sort that the variable says.
-const pluginVariable = "NTH_TEST_PLUGIN"
-
-func TestMain(m *testing.M) {
-	if sort := os.Getenv(pluginVariable); sort != "" {
-		os.Exit(plugin(sort, os.Args[1]))
-	}
-	os.Exit(m.Run())
-}
-
-func plugin(sort, arg string) int {
-	var expires string
-	switch sort {
-	case "expired":
-		expires = `, "expirationTimestamp": "2025-01-01T00:00:00Z"`
-	case "hanging": // until the test closes the connection
-		connection, err := net.Dial("tcp", arg)
-		if err != nil {
-			return 1
-		}
-		_, _ = io.Copy(io.Discard, connection)
-		return 1
-	case "garbage":
-		fmt.Println("usage:\n\n  plugin")
-		return 0
-	case "failing":
-		return 3
-	}
-	fmt.Printf(`{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1beta1", "status": {"token": %q%s}}`, arg, expires)
-	return 0
-}
-
-// pluginUser is a kubeconfig's user with this test binary as its exec plugin.
-func pluginUser(t *testing.T, sort, arg string) string {
-	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf(`{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": %q, "args": [%q],
-    "env": [{"name": %q, "value": %q}]}}`, self, arg, pluginVariable, sort)
-}
-
-func TestAnExecPluginProvesTheIdentity(t *testing.T) {
-	for _, sort := range []string{"quick", "expired"} {
-		t.Run(sort, func(t *testing.T) {
-			server := startAPIServer(t)
-			id := borrow(t, server.kubeconfig(pluginUser(t, sort, "system:node:exec")))
-			if id.Node != "exec" || !strings.HasPrefix(id.Credential, "the exec plugin ") {
-				t.Errorf("identity: %+v", id)
-			}
-			readNode(t, id) // With the same token, or a new one.
-		})
-	}
-}
-
-func TestPlugin_FailureIsOneLine(t *testing.T) {
-	server := startAPIServer(t)
-	missing := `{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "nth-test-no-such-plugin",
-    "installHint": "Install it\n\nfrom somewhere."}}`
-	for name, test := range map[string]struct{ user, says string }{
-		"not installed": {missing, "nth-test-no-such-plugin not found"},
-		"failing":       {pluginUser(t, "failing", ""), "exit code 3"},
-		"garbage":       {pluginUser(t, "garbage", ""), "getting credentials"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(test.user)))
-			_, err := identity.New(identity.Options{Kubeconfig: path}).Identity(t.Context())
-			wantError(t, err, path, test.says)
-		})
-	}
-}
-
-func TestAHangingExecPluginDoesNotOutlastTheContext(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	server := startAPIServer(t)
-	user := pluginUser(t, "hanging", listener.Addr().String())
-	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(user)))
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() {
-		_, err := identity.New(identity.Options{Kubeconfig: path}).Identity(ctx)
-		ended <- err
-	}()
-	running, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = running.Close() }() // This ends the plugin.
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v, want the context's", err)
-	}
-}
 
 // scripted returns the kubelet of a kubeconfig whose plugin is a script, which runs in a directory of its own.
 func scripted(t *testing.T, server *apiServer, script string) (k *identity.Kubelet, dir string) {
@@ -142,7 +37,7 @@ func runs(t *testing.T, dir string) int {
 }
 
 // It takes the twenty seconds that a plugin is given.
-func TestAPluginThatHangsIsKilledAndRunAgain(t *testing.T) {
+func TestPlugin_ThatHangsIsKilledAndRunAgain(t *testing.T) {
 	t.Parallel()
 	for name, hang := range map[string]string{"itself": "exec sleep 600", "with a child": "sleep 600 & wait"} {
 		t.Run(name, func(t *testing.T) {
@@ -165,7 +60,7 @@ credential '"token": "system:node:a"'`)
 	}
 }
 
-func TestAPluginThatFailsAndThenWorksIsRunAgain(t *testing.T) {
+func TestPlugin_ThatFailsIsRunAgain(t *testing.T) {
 	t.Parallel()
 	k, dir := scripted(t, startAPIServer(t), `if [ "$(wc -l <runs)" -lt 3 ]; then echo no network >&2; exit 1; fi
 credential '"token": "system:node:a"'`)
@@ -184,7 +79,7 @@ credential '"token": "system:node:a"'`)
 }
 
 // The server believes the token of each run for as long as it says itself.
-func TestAPluginWhoseTokenExpiresIsRunForAnother(t *testing.T) {
+func TestPlugin_IsRunAgainWhenItsTokenExpires(t *testing.T) {
 	t.Parallel()
 	server := startAPIServer(t)
 	k, dir := scripted(t, server, `credential '"token": "system:node:a'"$(wc -l <runs)"'", "expirationTimestamp": "'"$(date -u -d @$(($(date +%s) + 2)) +%Y-%m-%dT%H:%M:%SZ)"'"'`)
@@ -201,30 +96,24 @@ func TestAPluginWhoseTokenExpiresIsRunForAnother(t *testing.T) {
 	}
 }
 
-func TestAPluginsCertificateIsUsedAndReplacedWhenItIsRefused(t *testing.T) {
+// Each run gives the certificate of another node, and the server refuses the first one from some time on.
+func TestPlugin_ClientCertificateIsReplacedWhenRefused(t *testing.T) {
 	t.Parallel()
 	server := startAPIServer(t)
-	k, dir := scripted(t, server, `if [ "$(wc -l <runs)" -gt 1 ]; then which=b; else which=a; fi
-credential "$(cat "$which")"`)
-	for _, node := range []string{"a", "b"} {
-		pair := string(certificate(t, "system:node:"+node))
-		chain, key, _ := strings.Cut(pair, "-----BEGIN PRIVATE")
-		status, err := json.Marshal(map[string]string{"clientCertificateData": chain, "clientKeyData": "-----BEGIN PRIVATE" + key})
-		if err != nil {
-			t.Fatal(err)
-		}
-		place(t, filepath.Join(dir, node), []byte(strings.Trim(string(status), "{}")))
+	k, dir := scripted(t, server, `pem="$(sed 's/$/\\n/' pair$(wc -l <runs) | tr -d '\n')"
+credential '"clientCertificateData": "'"$pem"'", "clientKeyData": "'"$pem"'"'`)
+	for _, number := range []string{"1", "2"} {
+		place(t, filepath.Join(dir, "pair"+number), certificate(t, "system:node:a"+number))
 	}
 	id := identityOf(t, k)
-	if id.Node != "a" {
+	readNode(t, id)
+	if id.Node != "a1" || id.Credential != "the exec plugin plugin" {
 		t.Errorf("identity %+v", id)
 	}
-	server.bar("system:node:a")
-	if err := use(t, id); err != nil {
-		t.Error(err)
-	}
-	heard := server.heard()
-	if last := heard[len(heard)-1]; !strings.HasSuffix(last, "by system:node:b") || runs(t, dir) != 2 {
-		t.Errorf("the last request was %s, after %d runs of the plugin", last, runs(t, dir))
+	server.bar("system:node:a1")
+	keepWarm(t, k)("it is warm", warm)
+	becomes(t, k, "a2")
+	if runs(t, dir) != 2 {
+		t.Errorf("the plugin was run %d times", runs(t, dir))
 	}
 }

@@ -1,12 +1,13 @@
 package identity
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,137 +16,130 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
 
-	kruntime "k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/pkg/apis/clientauthentication"
-	"k8s.io/client-go/pkg/apis/clientauthentication/install"
 	v1 "k8s.io/client-go/pkg/apis/clientauthentication/v1"
 	"k8s.io/client-go/pkg/apis/clientauthentication/v1beta1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
 
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/text"
 )
 
 const (
-	// outputLimit is the most that a plugin may print, in bytes: a token, or a certificate chain and a key.
+	// outputLimit is the most that is read of what a plugin prints, in bytes.
 	outputLimit = 1 << 20
 	// quoteLimit is the most that errors quote of what a plugin prints on its standard error, or of a kubeconfig's installHint, in bytes.
 	quoteLimit = 500
 )
 
-// secret is what a plugin prints.
-type secret struct {
-	token       string           // empty if there is none
-	certificate *tls.Certificate // with its key; nil if there is none
-	expires     time.Time        // when the first of the two expires; zero if neither says
-}
-
 // plugin runs the exec plugin of a kubeconfig, as client-go does, but fit for a daemon: client-go waits for a plugin without a limit, and
-// all requests wait with it. This one is killed with its process group when it does not end in time, and can be run again. It may be used
-// from several goroutines at once.
+// all requests wait with it. This one is killed with its process group when it does not end in time, and can be run again.
 //
-// The input and the output of a plugin are Kubernetes' formats:
+// The input and the output of a plugin are Kubernetes' formats, of which v1 and v1beta1 have the same fields:
 // https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
 type plugin struct {
-	name    string // for errors
-	command string
-	args    []string
-	env     []string
-	root    string // the directory that the plugin sees as "/"; "" for this process's
-	hint    string
-	version schema.GroupVersion
-	decoder kruntime.Decoder
+	name string // for errors
+	spec *api.ExecConfig
+	env  []string
+	root string // the directory that the plugin sees as "/"; "" for this process's
+	// config is that of the client, for a transport with a certificate.
+	config *rest.Config
 }
 
 // newPlugin returns the plugin of a client's configuration. env is added to this process's environment, as "NAME=value"; variables in
 // the kubeconfig override both.
 func newPlugin(config *rest.Config, root string, env []string) (*plugin, error) {
-	spec := config.ExecProvider
-	name := filepath.Base(spec.Command)
-	if spec.InteractiveMode == api.AlwaysExecInteractiveMode {
-		return nil, fmt.Errorf("the exec plugin %s wants a terminal (interactiveMode: Always), and a daemon has none", name)
+	p := &plugin{name: filepath.Base(config.ExecProvider.Command), spec: config.ExecProvider, root: root, config: config}
+	if p.spec.InteractiveMode == api.AlwaysExecInteractiveMode {
+		return nil, fmt.Errorf("the exec plugin %s wants a terminal (interactiveMode: Always), and a daemon has none", p.name)
 	}
-	info, version, decoder, err := protocol(config)
+	if known := []string{v1.SchemeGroupVersion.String(), v1beta1.SchemeGroupVersion.String()}; !slices.Contains(known, p.spec.APIVersion) {
+		return nil, fmt.Errorf("the exec plugin %s: its apiVersion must be one of %q", p.name, known)
+	}
+	var input v1.ExecCredential
+	input.Kind, input.APIVersion = "ExecCredential", p.spec.APIVersion
+	if p.spec.ProvideClusterInfo {
+		cluster, err := rest.ConfigToExecCluster(config)
+		if err == nil {
+			input.Spec.Cluster = &v1.Cluster{}
+			err = v1.Convert_clientauthentication_Cluster_To_v1_Cluster(cluster, input.Spec.Cluster, nil)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the exec plugin %s: %w", p.name, err)
+		}
+	}
+	info, err := json.Marshal(input)
 	if err != nil {
-		return nil, fmt.Errorf("the exec plugin %s: %w", name, err)
-	}
-	p := &plugin{
-		name: name, command: spec.Command, args: spec.Args, root: root,
-		hint: spec.InstallHint, version: version, decoder: decoder,
+		return nil, fmt.Errorf("the exec plugin %s: %w", p.name, err)
 	}
 	p.env = (&exec.Cmd{}).Environ()
 	if root != "" { // The trusted authorities in the environment are for this process's root.
 		p.env = slices.DeleteFunc(p.env, func(v string) bool { return strings.HasPrefix(v, "SSL_CERT_") })
 	}
 	p.env = append(p.env, env...)
-	for _, variable := range spec.Env {
+	for _, variable := range p.spec.Env {
 		p.env = append(p.env, variable.Name+"="+variable.Value)
 	}
-	p.env = append(p.env, "KUBERNETES_EXEC_INFO="+info)
+	p.env = append(p.env, "KUBERNETES_EXEC_INFO="+string(info)+"\n") // as client-go
 	return p, nil
 }
 
-// protocol returns the KUBERNETES_EXEC_INFO for the plugin of a configuration, and the decoder of its output.
-func protocol(config *rest.Config) (info string, version schema.GroupVersion, decoder kruntime.Decoder, err error) {
-	switch config.ExecProvider.APIVersion {
-	case v1.SchemeGroupVersion.String():
-		version = v1.SchemeGroupVersion
-	case v1beta1.SchemeGroupVersion.String():
-		version = v1beta1.SchemeGroupVersion
-	default:
-		return "", version, nil, fmt.Errorf("its apiVersion must be %q or %q", v1.SchemeGroupVersion, v1beta1.SchemeGroupVersion)
+// create runs the plugin for a token. No error shows any of its standard output.
+func (p *plugin) create(ctx context.Context) (credential, error) {
+	var stdout, stderr output
+	if err := p.run(ctx, &stdout, &stderr); err != nil {
+		return credential{}, fmt.Errorf("the exec plugin %s %w%s", p.name, err, quoted(string(stderr.text)))
 	}
-	scheme := kruntime.NewScheme()
-	install.Install(scheme)
-	codecs := serializer.NewCodecFactory(scheme)
-	input := &clientauthentication.ExecCredential{}
-	if config.ExecProvider.ProvideClusterInfo {
-		if input.Spec.Cluster, err = rest.ConfigToExecCluster(config); err != nil {
-			return "", version, nil, err
-		}
+	if stdout.full {
+		return credential{}, fmt.Errorf("the exec plugin %s prints more than %d bytes", p.name, outputLimit)
 	}
-	text, err := kruntime.Encode(codecs.LegacyCodec(version), input)
-	return string(text), version, codecs.UniversalDecoder(version), err
+	return p.decode(stdout.text, stderr.text)
 }
 
-// run runs the plugin. When ctx ends, the plugin is killed with its process group. No error shows any of the plugin's standard output.
-func (p *plugin) run(ctx context.Context) (secret, error) {
-	stdout, stderr := &head{limit: outputLimit}, &tail{}
-	if err := p.start(ctx, stdout, stderr); err != nil {
-		return secret{}, err
+// decode reads what the plugin has printed, which is JSON or, as client-go has it, YAML.
+func (p *plugin) decode(stdout, stderr []byte) (credential, error) {
+	var answer v1.ExecCredential
+	document, err := yaml.YAMLToJSON(stdout)
+	if err == nil {
+		err = json.Unmarshal(document, &answer)
 	}
-	return p.decode(stdout.text, stderr)
-}
-
-// decode reads what the plugin has printed.
-func (p *plugin) decode(stdout []byte, stderr *tail) (secret, error) {
-	answer := &clientauthentication.ExecCredential{}
-	_, kind, err := p.decoder.Decode(stdout, nil, answer)
 	switch {
-	case kruntime.IsNotRegisteredError(err):
-		return secret{}, fmt.Errorf("the exec plugin %s prints another kind of object than an ExecCredential of %s", p.name, p.version)
-	case err != nil, kind.Version == kruntime.APIVersionInternal: // The error would quote the output.
-		return secret{}, fmt.Errorf("the exec plugin %s prints no ExecCredential (%d bytes)%s", p.name, len(stdout), stderr)
-	case kind.GroupVersion() != p.version:
-		return secret{}, fmt.Errorf("the exec plugin %s prints an ExecCredential of another version than %s", p.name, p.version)
-	case answer.Status == nil:
-		return secret{}, fmt.Errorf("the exec plugin %s prints an ExecCredential without a status%s", p.name, stderr)
+	case err != nil || answer.Kind != "ExecCredential" || answer.APIVersion != p.spec.APIVersion: // The error would quote the output.
+		return credential{}, fmt.Errorf("the exec plugin %s prints no ExecCredential of %s (%d bytes)%s",
+			p.name, p.spec.APIVersion, len(stdout), quoted(string(stderr)))
+	case answer.Status == nil || answer.Status.Token == "" && answer.Status.ClientCertificateData == "":
+		return credential{}, fmt.Errorf("the exec plugin %s gives neither a token nor a client certificate%s", p.name, quoted(string(stderr)))
 	}
-	return p.read(answer.Status)
+	c := credential{token: answer.Status.Token, source: "the exec plugin " + p.name}
+	if answer.Status.ExpirationTimestamp != nil {
+		c.expires = answer.Status.ExpirationTimestamp.Time
+	}
+	if answer.Status.ClientCertificateData != "" || answer.Status.ClientKeyData != "" {
+		c.through, err = p.transport([]byte(answer.Status.ClientCertificateData), []byte(answer.Status.ClientKeyData))
+	}
+	return c, err
 }
 
-// start runs the plugin and collects its output.
-func (p *plugin) start(ctx context.Context, stdout *head, stderr *tail) error {
+// transport returns a transport that presents a client certificate. Each one has connections of its own: the API server takes a connection
+// for that of the certificate that it began with.
+func (p *plugin) transport(certificate, key []byte) (http.RoundTripper, error) {
+	if _, err := tls.X509KeyPair(certificate, key); err != nil { // The error could quote them.
+		return nil, fmt.Errorf("the exec plugin %s gives a client certificate and key that are no pair in PEM", p.name)
+	}
+	presents := rest.CopyConfig(p.config)
+	presents.CertData, presents.KeyData, presents.ExecProvider = certificate, key, nil
+	return kube.NewTransport(presents)
+}
+
+// run runs the plugin and collects its output. When ctx ends, the plugin is killed with its process group.
+func (p *plugin) run(ctx context.Context, stdout, stderr *output) error {
 	path, err := p.path()
 	if err != nil {
-		return fmt.Errorf("the exec plugin %s not found%s", p.name, quoted(p.hint))
+		return fmt.Errorf("not found%s", quoted(p.spec.InstallHint))
 	}
-	cmd := exec.CommandContext(ctx, path, p.args...)
+	cmd := exec.CommandContext(ctx, path, p.spec.Args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.env, stdout, stderr
 	// The process group is killed as a whole. Pdeathsig kills the plugin with this process, but the kernel sends it when the
 	// thread that started the plugin ends, so that this goroutine keeps its thread.
@@ -161,116 +155,55 @@ func (p *plugin) start(ctx context.Context, stdout *head, stderr *tail) error {
 	err = cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) { // The plugin has ended, but not its child.
 		_ = kill() // which fails if the child has ended meanwhile
-		if ctx.Err() == nil {
-			err = nil
-		}
+		err = nil
 	}
 	exit, exited := errors.AsType[*exec.ExitError](err)
 	switch {
-	case err == nil:
-		return nil
 	case ctx.Err() != nil:
-		return fmt.Errorf("the exec plugin %s has not ended within %s and was killed: %w%s",
-			p.name, time.Since(began).Round(time.Second/10), ctx.Err(), stderr)
-	case stdout.full:
-		return fmt.Errorf("the exec plugin %s prints more than %d bytes", p.name, outputLimit)
+		return fmt.Errorf("has not ended within %s and was killed: %w", time.Since(began).Round(time.Second/10), ctx.Err())
 	case exited && exit.ExitCode() >= 0:
-		return fmt.Errorf("the exec plugin %s failed with exit code %d%s", p.name, exit.ExitCode(), stderr)
+		return fmt.Errorf("failed with exit code %d", exit.ExitCode())
+	case err != nil:
+		return fmt.Errorf("failed: %w", err)
 	}
-	return fmt.Errorf("the exec plugin %s: %w%s", p.name, err, stderr)
+	return nil
 }
 
 // path returns where the plugin is, as seen from its root. A name without a slash is looked for in PATH.
 func (p *plugin) path() (string, error) {
 	if p.root == "" {
-		return exec.LookPath(p.command)
+		return exec.LookPath(p.spec.Command)
 	}
-	places := []string{p.command}
-	if !strings.Contains(p.command, "/") {
+	places := []string{p.spec.Command}
+	if !strings.Contains(p.spec.Command, "/") {
 		places = nil
 		for _, variable := range (&exec.Cmd{}).Environ() {
-			if path, is := strings.CutPrefix(variable, "PATH="); is {
+			if path, found := strings.CutPrefix(variable, "PATH="); found {
 				for _, dir := range filepath.SplitList(path) {
-					places = append(places, filepath.Join("/", dir, p.command))
+					places = append(places, filepath.Join("/", dir, p.spec.Command))
 				}
 			}
 		}
 	}
 	for _, place := range places {
-		// A link may lead to somewhere else as seen from here.
-		if found, err := os.Lstat(filepath.Join(p.root, place)); err == nil && !found.IsDir() && (found.Mode()&fs.ModeSymlink != 0 || found.Mode()&0o111 != 0) {
+		if _, err := os.Lstat(filepath.Join(p.root, place)); err == nil { // A link may lead to somewhere else as seen from here.
 			return place, nil
 		}
 	}
 	return "", exec.ErrNotFound
 }
 
-// read checks the credential in the plugin's output.
-func (p *plugin) read(status *clientauthentication.ExecCredentialStatus) (secret, error) {
-	c := secret{token: status.Token}
-	if status.ExpirationTimestamp != nil {
-		c.expires = status.ExpirationTimestamp.Time
-	}
-	if (status.ClientCertificateData == "") != (status.ClientKeyData == "") {
-		return secret{}, fmt.Errorf("the exec plugin %s gives a certificate or its key, and not both", p.name)
-	}
-	if status.Token == "" && status.ClientKeyData == "" {
-		return secret{}, fmt.Errorf("the exec plugin %s gives neither a token nor a certificate", p.name)
-	}
-	if status.ClientKeyData == "" {
-		return c, nil
-	}
-	pair, err := tls.X509KeyPair([]byte(status.ClientCertificateData), []byte(status.ClientKeyData))
-	if err != nil {
-		return secret{}, fmt.Errorf("the exec plugin %s: reading its certificate: %w", p.name, err)
-	}
-	c.certificate = &pair
-	if end := pair.Leaf.NotAfter; c.expires.IsZero() || end.Before(c.expires) {
-		c.expires = end
-	}
-	return c, nil
-}
-
-// head keeps what is written, up to a limit. To write more is an error.
-type head struct {
-	limit int
-	text  []byte
-	full  bool
-}
-
-var errFull = errors.New("too much output")
-
-// Write implements io.Writer.
-func (h *head) Write(p []byte) (int, error) {
-	if len(h.text)+len(p) > h.limit {
-		h.full = true
-		return 0, errFull
-	}
-	h.text = append(h.text, p...)
-	return len(p), nil
-}
-
-// tail keeps the end of what is written.
-type tail struct {
+// output keeps the beginning of what is written.
+type output struct {
 	text []byte
-	cut  bool // the first word may be incomplete
+	full bool // what followed was dropped
 }
 
 // Write implements io.Writer.
-func (t *tail) Write(p []byte) (int, error) {
-	const kept = 4 * quoteLimit // more than is quoted, so that secrets are recognized
-	t.cut = t.cut || len(t.text)+len(p) > kept
-	t.text = append(t.text, p[max(0, len(p)-kept):]...)
-	t.text = t.text[max(0, len(t.text)-kept):]
+func (o *output) Write(p []byte) (int, error) {
+	kept := p[:min(len(p), outputLimit-len(o.text))]
+	o.text, o.full = append(o.text, kept...), o.full || len(kept) < len(p)
 	return len(p), nil
-}
-
-// String returns the end of an error that quotes what was written.
-func (t *tail) String() string {
-	if t.cut {
-		return quoted(string(bytes.TrimLeftFunc(t.text, func(r rune) bool { return !unicode.IsSpace(r) })))
-	}
-	return quoted(string(t.text))
 }
 
 // quoted returns ": " and the end of a text without secrets, in one line, for the end of an error; "" for an empty text.
@@ -283,4 +216,97 @@ func quoted(s string) string {
 		s = "…" + strings.ToValidUTF8(s[len(s)-quoteLimit:], "")
 	}
 	return ": " + s
+}
+
+// newKeeper returns the keeper of the credential that the kubeconfig's exec plugin or ClientOptions.Token makes, and describes it.
+func newKeeper(config *rest.Config, opts ClientOptions) (k *keeper, configured string, err error) {
+	run, err := newPlugin(config, opts.root, opts.environment)
+	if err != nil {
+		return nil, "", err
+	}
+	byPlugin := func(ctx context.Context, _ bool) (credential, error) {
+		ctx, cancel := context.WithTimeout(ctx, kube.Plugin)
+		defer cancel()
+		return run.create(ctx)
+	}
+	var cluster, region string
+	if opts.Token != nil {
+		cluster, region, err = eksCluster(config.ExecProvider)
+	}
+	if opts.Token == nil || err != nil && opts.Fallback {
+		return &keeper{create: byPlugin}, "the exec plugin " + run.name, nil
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	configured = fmt.Sprintf("a token for the EKS cluster %s, of %s,", cluster, cmp.Or(opts.Role, "the instance's role"))
+	refusals := 0
+	return &keeper{create: func(ctx context.Context, refused bool) (credential, error) {
+		if refused {
+			refusals++
+		}
+		if opts.Fallback && refusals%2 == 1 { // The API server has refused what Token has made, and not what the plugin has.
+			return byPlugin(ctx, refused)
+		}
+		limited, cancel := context.WithTimeout(ctx, kube.Token)
+		defer cancel()
+		token, expires, err := opts.Token(limited, cluster, region)
+		if err == nil || !opts.Fallback {
+			return credential{token: token, expires: expires, source: configured}, err
+		}
+		c, pluginErr := byPlugin(ctx, refused)
+		if pluginErr != nil {
+			return c, fmt.Errorf("%w; %w", err, pluginErr)
+		}
+		c.source += fmt.Sprintf(" (%s)", err)
+		return c, nil
+	}}, configured, nil
+}
+
+// errNeedsPlugin is why Options.Token cannot replace a plugin.
+var errNeedsPlugin = errors.New("and has to be run")
+
+// eksCluster reads from the command line of an exec plugin for EKS, "aws eks get-token" or "aws-iam-authenticator token",
+// which cluster it makes tokens for. It is an error if the plugin has other arguments, such as the name of another role.
+func eksCluster(exec *api.ExecConfig) (cluster, region string, err error) {
+	name := filepath.Base(exec.Command)
+	variables := map[string]string{}
+	for _, variable := range exec.Env {
+		switch variable.Name {
+		case "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_STS_REGIONAL_ENDPOINTS": // Tokens name regional endpoints in any case.
+			variables[variable.Name] = variable.Value
+		default:
+			return "", "", fmt.Errorf("the exec plugin %s is given the variable %s, %w", name, variable.Name, errNeedsPlugin)
+		}
+	}
+	region = cmp.Or(variables["AWS_REGION"], variables["AWS_DEFAULT_REGION"])
+	var words []string
+	for i := 0; i < len(exec.Args); i++ {
+		flag, value, hasValue := strings.Cut(exec.Args[i], "=")
+		if !strings.HasPrefix(flag, "-") {
+			words = append(words, exec.Args[i])
+			continue
+		}
+		if !hasValue && i+1 < len(exec.Args) {
+			i++
+			value = exec.Args[i]
+		}
+		switch flag {
+		case "-i", "--cluster-id", "--cluster-name":
+			cluster = value
+		case "--region":
+			region = value
+		case "--output": // JSON, as no kubelet understands anything else
+		default:
+			return "", "", fmt.Errorf("the exec plugin %s is called with %s, %w", name, flag, errNeedsPlugin)
+		}
+	}
+	subcommand := map[string]string{"aws": "eks get-token", "aws-iam-authenticator": "token"}[name]
+	if subcommand == "" || strings.Join(words, " ") != subcommand {
+		return "", "", fmt.Errorf("the exec plugin %s is none of those that make tokens for EKS, %w", name, errNeedsPlugin)
+	}
+	if cluster == "" {
+		return "", "", fmt.Errorf("the exec plugin %s is called for no cluster", name)
+	}
+	return cluster, region, nil
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -176,40 +175,5 @@ func TestKubeconfig_FaultShowsNoValue(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range faults {
 		mustNotShowTheCanary(t, faulty(t, random.IntN(7), random.IntN(1<<20), random.IntN(1<<20)))
-	}
-}
-
-func TestKubeconfig_FaultNamesKeyAndLine(t *testing.T) {
-	good := func() map[string]any { return kubeconfigWithCanaries() }
-	user := func(whole map[string]any) map[string]any {
-		return whole["users"].([]any)[0].(map[string]any)["user"].(map[string]any)
-	}
-	for name, c := range map[string]struct {
-		change func(map[string]any)
-		want   string
-	}{
-		"two users of one name":    {func(w map[string]any) { w["users"].([]any)[1].(map[string]any)["name"] = canary + "0" }, "users[1] has the same name as users[0] (duplicate name)"},
-		"two clusters of one name": {func(w map[string]any) { w["clusters"].([]any)[1].(map[string]any)["name"] = canary + "0" }, "clusters[1] has the same name as clusters[0] (duplicate name)"},
-		"a token that is a number": {func(w map[string]any) { user(w)["token"] = 1234567890123 }, "users[0].user.token must be a string"},
-		"a key that is no base64":  {func(w map[string]any) { user(w)["client-key-data"] = canary + "!" }, "users[0].user.client-key-data must be base64"},
-		"no such context":          {func(w map[string]any) { w["current-context"] = canary }, "contexts has no context of the name in current-context"},
-		"users that are no list":   {func(w map[string]any) { w["users"] = canary }, "users must be a list"},
-		"an argument that is a map": {func(w map[string]any) {
-			user(w)["exec"].(map[string]any)["args"] = []any{map[string]any{canary: canary}}
-		}, "users[0].user.exec.args[0] must be a string"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			whole := good()
-			c.change(whole)
-			document, err := yaml.Marshal(whole)
-			if err != nil {
-				t.Fatal(err)
-			}
-			path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), document)
-			_, err = identity.New(identity.Options{Kubeconfig: path}).Identity(t.Context())
-			wantError(t, err, "kubeconfig: line ", ": "+c.want)
-			_, err = identity.Connect(path, identity.ClientOptions{})
-			wantError(t, err, "kubeconfig: line ", ": "+c.want)
-		})
 	}
 }

@@ -1,7 +1,6 @@
 package identity_test
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,7 +40,6 @@ type mint struct {
 	made            int
 	cluster, region string
 	broken          error
-	user            string // if it is not a node's
 }
 
 func (m *mint) token(_ context.Context, cluster, region string) (string, time.Time, error) {
@@ -50,7 +48,7 @@ func (m *mint) token(_ context.Context, cluster, region string) (string, time.Ti
 	}
 	m.made++
 	m.cluster, m.region = cluster, region
-	return cmp.Or(m.user, fmt.Sprintf("system:node:made-%d", m.made)), time.Now().Add(m.life), nil
+	return fmt.Sprintf("system:node:made-%d", m.made), time.Now().Add(m.life), nil
 }
 
 // minted returns the kubelet of a kubeconfig with that user, for which the mint makes tokens, and no plugin is run.
@@ -62,7 +60,7 @@ func minted(t *testing.T, server *apiServer, m *mint, user string) *identity.Kub
 
 const eksPlugin = "aws eks get-token --cluster-name production --region eu-central-1"
 
-func TestATokenIsMadeInPlaceOfAnExecPluginForEKS(t *testing.T) {
+func TestToken_IsMadeInPlaceOfAnExecPluginForEKS(t *testing.T) {
 	server := startAPIServer(t)
 	for line, test := range map[string]struct {
 		env    []string
@@ -90,7 +88,7 @@ func TestATokenIsMadeInPlaceOfAnExecPluginForEKS(t *testing.T) {
 	}
 }
 
-func TestAPluginThatIsMoreThanATokenForEKSIsNotReplaced(t *testing.T) {
+func TestToken_ReplacesNoPluginThatDoesMore(t *testing.T) {
 	server := startAPIServer(t)
 	for line, says := range map[string]string{
 		"gke-gcloud-auth-plugin":                                       "gke-gcloud-auth-plugin",
@@ -106,7 +104,7 @@ func TestAPluginThatIsMoreThanATokenForEKSIsNotReplaced(t *testing.T) {
 	}
 }
 
-func TestACredentialThatIsNoPluginIsLeftAsItIs(t *testing.T) {
+func TestToken_ReplacesNothingButAPlugin(t *testing.T) {
 	m := &mint{}
 	id := identityOf(t, minted(t, startAPIServer(t), m, tokenUser("system:node:own")))
 	if id.Node != "own" || m.made != 0 {
@@ -114,7 +112,7 @@ func TestACredentialThatIsNoPluginIsLeftAsItIs(t *testing.T) {
 	}
 }
 
-func TestATokenThatIsRefusedIsNotUsedAgain(t *testing.T) {
+func TestToken_IsReplacedWhenItIsRefused(t *testing.T) {
 	server, m := startAPIServer(t), &mint{life: 14 * time.Minute}
 	id := identityOf(t, minted(t, server, m, execUser(t, eksPlugin)))
 	server.refuse(http.StatusUnauthorized)
@@ -128,7 +126,7 @@ func TestATokenThatIsRefusedIsNotUsedAgain(t *testing.T) {
 	}
 }
 
-func TestAKubeconfigNeedsNoFile(t *testing.T) {
+func TestKubeconfig_NeedsNoFile(t *testing.T) {
 	server := startAPIServer(t)
 	text, readErr := []byte(nil), fmt.Errorf("asking: %w", os.ErrNotExist)
 	k := identity.New(identity.Options{Read: func(context.Context) (string, []byte, error) { return "the settings", text, readErr }})
@@ -194,7 +192,7 @@ func use(t *testing.T, id identity.Identity) error {
 	return id.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/" + id.Node).Do(t.Context()).Error()
 }
 
-func TestATokenThatDoesNotComeDoesNotOutlastTheContext(t *testing.T) {
+func TestToken_DoesNotOutlastTheContext(t *testing.T) {
 	server, m := startAPIServer(t), &mint{life: 14 * time.Minute}
 	asked, come := make(chan struct{}, 2), make(chan struct{})
 	defer close(come)
@@ -227,22 +225,10 @@ func TestATokenThatDoesNotComeDoesNotOutlastTheContext(t *testing.T) {
 // makes tokens where it can; and what the plugin has been called with so far. The plugin's user is the node "plugged".
 func either(t *testing.T, server *apiServer, m *mint, arguments string, env ...string) (k *identity.Kubelet, calls func() string) {
 	t.Helper()
-	return eitherWith(t, server, m, map[string]string{"token": "system:node:plugged"}, arguments, env...)
-}
-
-// eitherWith does that with a plugin that has such a credential.
-func eitherWith(
-	t *testing.T, server *apiServer, m *mint, credential map[string]string, arguments string, env ...string,
-) (k *identity.Kubelet, calls func() string) {
-	t.Helper()
-	status, err := json.Marshal(credential)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
 	command, called := filepath.Join(dir, "aws"), filepath.Join(dir, "called")
-	script := fmt.Sprintf("#!/bin/sh\necho \"$*\" >>%s\ncat <<'END'\n%s\nEND\n", called,
-		`{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1beta1", "status": `+string(status)+`}`)
+	script := fmt.Sprintf("#!/bin/sh\necho \"$*\" >>%s\necho '%s'\n", called,
+		`{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1beta1", "status": {"token": "system:node:plugged"}}`)
 	if err := os.WriteFile(command, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -255,103 +241,38 @@ func eitherWith(
 
 const getToken = "eks get-token --cluster-name production --region eu-central-1"
 
-func TestThePluginIsNotRunWhereItsTokenCanBeMade(t *testing.T) {
-	k, calls := either(t, startAPIServer(t), &mint{life: 14 * time.Minute}, getToken)
-	id := identityOf(t, k)
-	readNode(t, id)
-	if id.Node != "made-1" || calls() != "" || !strings.Contains(id.Credential, "token for the EKS cluster production") {
-		t.Errorf("identity %+v; the plugin was run with %s", id, calls())
-	}
-}
-
-func TestThePluginIsRunWhereItDoesMoreThanAToken(t *testing.T) {
-	for arguments, env := range map[string][]string{
-		getToken + " --role-arn arn:aws:iam::123456789012:role/other": nil,
-		getToken + " --profile admin":                                 nil,
-		"sts get-something":                                           nil,
-		getToken:                                                      {"AWS_PROFILE", "admin"},
+func TestToken_PluginIsRunWhereItIsNeeded(t *testing.T) {
+	const made = "a token for the EKS cluster production, of the instance's role,"
+	for name, c := range map[string]struct {
+		arguments        string
+		env              []string
+		broken           error
+		refused          bool
+		node, credential string
+	}{
+		"the token can be made": {getToken, nil, nil, false, "made-1", made},
+		"another role":          {getToken + " --role-arn arn:aws:iam::123456789012:role/other", nil, nil, false, "plugged", "the exec plugin aws"},
+		"another profile":       {getToken + " --profile admin", nil, nil, false, "plugged", "the exec plugin aws"},
+		"another service":       {"sts get-something", nil, nil, false, "plugged", "the exec plugin aws"},
+		"a variable":            {getToken, []string{"AWS_PROFILE", "admin"}, nil, false, "plugged", "the exec plugin aws"},
+		"no token can be made":  {getToken, nil, errors.New("the instance has no IAM role"), false, "plugged", "the exec plugin aws (the instance has no IAM role)"},
+		"the token is refused":  {getToken, nil, nil, true, "plugged", "the exec plugin aws"},
 	} {
-		m := &mint{life: 14 * time.Minute}
-		k, calls := either(t, startAPIServer(t), m, arguments, env...)
-		id := identityOf(t, k)
-		if id.Node != "plugged" || m.made != 0 || calls() != arguments+"\n" || id.Credential != "the exec plugin aws" {
-			t.Errorf("%s: identity %+v; %d tokens made, the plugin run with %q", arguments, id, m.made, calls())
-		}
-	}
-}
-
-func TestThePluginIsRunWhereMakingATokenFails(t *testing.T) {
-	m := &mint{life: 14 * time.Minute, broken: errors.New("the instance has no IAM role")}
-	k, calls := either(t, startAPIServer(t), m, getToken)
-	id := identityOf(t, k)
-	if id.Node != "plugged" || calls() != getToken+"\n" || id.Credential != "the exec plugin aws (the instance has no IAM role)" {
-		t.Errorf("identity %+v; the plugin was run with %q", id, calls())
-	}
-}
-
-func TestThePluginIsRunWhereTheTokenIsRefused(t *testing.T) {
-	server := startAPIServer(t)
-	server.bar("system:node:made-1")
-	k, calls := either(t, server, &mint{life: 14 * time.Minute}, getToken)
-	if id := identityOf(t, k); id.Node != "plugged" || calls() != getToken+"\n" || id.Credential != "the exec plugin aws" {
-		t.Errorf("identity %+v; the plugin was run with %q", id, calls())
-	}
-}
-
-// certified is what a plugin says that has a certificate.
-func certified(t *testing.T) map[string]string {
-	t.Helper()
-	chain, key, _ := strings.Cut(string(certificate(t, "system:node:plugged")), "-----BEGIN PRIVATE")
-	return map[string]string{"clientCertificateData": chain, "clientKeyData": "-----BEGIN PRIVATE" + key}
-}
-
-func TestThePluginsCertificateIsUsedAtOnceWhereTheTokenIsRefused(t *testing.T) {
-	server := startAPIServer(t)
-	server.bar("system:node:made-1")
-	k, calls := eitherWith(t, server, &mint{life: 14 * time.Minute}, certified(t), getToken)
-	if id := identityOf(t, k); id.Node != "plugged" || calls() != getToken+"\n" {
-		t.Errorf("identity %+v; the plugin was run with %q", id, calls())
-	}
-}
-
-func TestARequestWhoseTokenIsRefusedIsMadeAgainWithThePluginsCertificate(t *testing.T) {
-	server := startAPIServer(t)
-	k, calls := eitherWith(t, server, &mint{life: 14 * time.Minute}, certified(t), getToken)
-	id := identityOf(t, k)
-	if id.Node != "made-1" {
-		t.Errorf("identity %+v", id)
-	}
-	watching := make(chan error, 1)
-	go func() { watching <- id.Client.CoreV1().RESTClient().Get().AbsPath("/held").Do(t.Context()).Error() }()
-	<-server.held
-	server.bar("system:node:made-1")
-	for _, right := range id.Rights() { // which is asked for with a body
-		if allowed, err := id.May(t.Context(), right); !allowed || err != nil {
-			t.Errorf("the right to %s: %t, %v", right, allowed, err)
-		}
-	}
-	heard := server.heard()
-	if last := heard[len(heard)-1]; !strings.HasSuffix(last, "by system:node:plugged") || calls() != getToken+"\n" {
-		t.Errorf("the last request was %s, after the plugin was run with %q", last, calls())
-	}
-	close(server.release)
-	select {
-	case err := <-watching:
-		if err != nil {
-			t.Errorf("what was under way when the certificate came ended with: %v", err)
-		}
-	case <-server.held:
-		t.Error("what was under way when the certificate came had to be asked for again")
-	}
-}
-
-// A machine may have a role that the cluster knows by another name than the kubelet's.
-func TestThePluginIsRunWhereTheTokenIsNoNodes(t *testing.T) {
-	server := startAPIServer(t)
-	m := &mint{life: 14 * time.Minute}
-	k, calls := either(t, server, m, getToken)
-	m.user = "somebody"
-	if id := identityOf(t, k); id.Node != "plugged" || calls() != getToken+"\n" {
-		t.Errorf("identity %+v; the plugin was run with %q", id, calls())
+		t.Run(name, func(t *testing.T) {
+			server := startAPIServer(t)
+			if c.refused {
+				server.bar("system:node:made-1")
+			}
+			k, calls := either(t, server, &mint{life: 14 * time.Minute, broken: c.broken}, c.arguments, c.env...)
+			id := identityOf(t, k)
+			readNode(t, id)
+			want := ""
+			if c.node == "plugged" {
+				want = c.arguments + "\n"
+			}
+			if id.Node != c.node || id.Credential != c.credential || calls() != want {
+				t.Errorf("identity %+v; the plugin was run with %q", id, calls())
+			}
+		})
 	}
 }

@@ -55,8 +55,8 @@ const (
 	Credential = 30 * time.Second
 	// Settings bounds a question to Bottlerocket's API for the settings of the cluster.
 	Settings = 5 * time.Second
-	// Identity is how long callers wait to be told whose credential it is. Contains Settings, Credential and a read.
-	Identity = 70 * time.Second
+	// File bounds the reading of the kubeconfig and of the files that it names, which may be on a server. Contains Settings.
+	File = 8 * time.Second
 )
 
 // ReadLimit bounds an attempt to read after so many time-outs in a row: 8, 16 and 30 s.

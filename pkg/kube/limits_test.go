@@ -22,7 +22,7 @@ func TestLimits_OuterExceedsTheSumOfInner(t *testing.T) {
 		{"WatchEnd", kube.WatchEnd, []time.Duration{kube.Watch}},
 		{"Idle", kube.Idle, []time.Duration{kube.WarmUp, kube.WarmUp / 10, kube.ReadMost}},
 		{"Credential", kube.Credential, []time.Duration{kube.Token, kube.Plugin, kube.PluginChild}},
-		{"Identity", kube.Identity, []time.Duration{kube.Settings, kube.Credential, kube.ReadMost}},
+		{"File", kube.File, []time.Duration{kube.Settings}},
 	} {
 		var sum time.Duration
 		for _, inner := range limit.inner {

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -17,10 +16,10 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// NewTransport returns a transport with connections of its own, which adds the credential in a configuration to requests, and presents
-// the client certificate instead unless it is nil. It makes no request.
-func NewTransport(config *rest.Config, certificate *tls.Certificate) (http.RoundTripper, error) {
-	build := func() (*http.Transport, error) { return connections(config, certificate) }
+// NewTransport returns a transport with connections of its own, which adds the credential in a configuration to requests. It makes no
+// request.
+func NewTransport(config *rest.Config) (http.RoundTripper, error) {
+	build := func() (*http.Transport, error) { return connections(config) }
 	first, err := build()
 	if err != nil {
 		return nil, err
@@ -33,13 +32,10 @@ func NewTransport(config *rest.Config, certificate *tls.Certificate) (http.Round
 }
 
 // connections returns a transport that has no connections yet. Files that the configuration names are read.
-func connections(config *rest.Config, certificate *tls.Certificate) (*http.Transport, error) {
+func connections(config *rest.Config) (*http.Transport, error) {
 	settings, err := config.TransportConfig()
 	if err != nil {
 		return nil, err
-	}
-	if certificate != nil {
-		settings.TLS.GetCertHolder = &transport.GetCertHolder{GetCert: func() (*tls.Certificate, error) { return certificate, nil }}
 	}
 	tlsConfig, err := transport.TLSConfigFor(settings)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 
 func clientOf(t *testing.T, config *rest.Config) kubernetes.Interface {
 	t.Helper()
-	through, err := kube.NewTransport(config, nil)
+	through, err := kube.NewTransport(config)
 	if err != nil {
 		t.Fatal(err)
 	}
