@@ -22,7 +22,7 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// backlog is how many transitions and notices may wait for the webhook: those of some hundred nodes at once.
+// backlog is how many notices may wait for the webhook: those of some hundred nodes at once.
 const backlog = 1024
 
 // notices reports what happens to nodes: to the metrics and the webhook, which are shared by all nodes, and to the cluster, by one
@@ -55,7 +55,7 @@ func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, t
 	}
 	n.passing, n.stop = context.WithCancel(context.WithoutCancel(ctx))
 	n.webhook = daemon.NewWebhook(&cfg.Common, log, meter.counted(), func(fault string) { n.degrade(fault) }, notify.WebhookOptions{
-		Backlog: backlog,
+		Limit: backlog,
 		Machine: func(ctx context.Context, node string) notify.Machine { return machineOf(n.nodes.of(ctx, node)) },
 		Node: func(ctx context.Context, node string) (string, map[string]string) {
 			return node, n.nodes.of(ctx, node).Labels

@@ -51,7 +51,7 @@ func TestTheCredentialsOfTheServiceAreJudgedBesideIt(t *testing.T) {
 	for fault, change := range map[string]func(path string) error{
 		`/etc/nth/url is not there: systemd does not start nth\.service without it \(status 243\)`: os.Remove,
 		`.*/etc/nth/url is empty`: func(path string) error { return os.Truncate(path, 0) },
-		`the URL in .*/etc/nth/url is none that begins with http:// or https://`: func(path string) error { return os.WriteFile(path, []byte("hunter2"), 0o600) },
+		`the URL in .*/etc/nth/url is no URL that begins with http:// or https://`: func(path string) error { return os.WriteFile(path, []byte("hunter2"), 0o600) },
 		`/etc/nth/url is not a file.*`: func(path string) error {
 			if err := os.Remove(path); err != nil {
 				return err

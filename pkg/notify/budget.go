@@ -38,26 +38,6 @@ type budget struct {
 	text  strings.Builder // the message
 }
 
-// within returns the template with functions that spend a budget.
-func (t *Template) within(b *budget) (*template.Template, error) {
-	limited, err := t.parsed.Clone()
-	if err != nil {
-		return nil, templateError(err)
-	}
-	return limited.Funcs(b.functions()), nil
-}
-
-// render renders a template that spends this budget; see Template.Render.
-func (b *budget) render(limited *template.Template, f Fields) (string, error) {
-	if err := limited.Execute(b, f); err != nil {
-		return "", templateError(err)
-	}
-	if strings.TrimSpace(b.text.String()) == "" {
-		return "", nil
-	}
-	return b.text.String(), nil
-}
-
 func (b *budget) spend(work int) error {
 	if b.work -= work; b.work < 0 || time.Now().After(b.until) {
 		return errTooMuch

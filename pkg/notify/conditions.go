@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
@@ -20,8 +22,26 @@ import (
 // ConditionType is the type of nth's own condition.
 const ConditionType = "InterruptionPending"
 
-// nothingPending is the reason of a condition that is False.
-const nothingPending = "NothingPending"
+// The reasons of a condition that is False.
+const (
+	nothingPending = "NothingPending"
+	dryRun         = "DryRun"
+)
+
+const (
+	// refreshInterval is how often a condition that is True is written without a heartbeat: as often as the kubelet
+	// writes its own.
+	refreshInterval = 5 * time.Minute
+	// silence is the pause before Alive is called again after it was false.
+	silence = time.Minute
+)
+
+// dryRunCondition is the condition of a dry run, without times. It is False even while something is announced, so that nobody acts
+// upon it.
+var dryRunCondition = corev1.NodeCondition{
+	Type: ConditionType, Status: corev1.ConditionFalse,
+	Reason: dryRun, Message: "this is a dry run: what is announced for this machine is only logged on it",
+}
 
 // wantedCondition derives the condition from the record, without times. It is True while there are open entries, with the reason
 // of the first.
@@ -89,43 +109,102 @@ func describeEntry(e state.Entry, rules policy.Settings) string {
 	return text
 }
 
-// updateCondition brings the node's condition up to date, and returns when to check it again; zero for never. It
+// touch makes the condition be looked at, if it is ours to keep.
+func (k *Kubernetes) touch() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.opts.Condition || k.ceded || k.stale || time.Now().Before(k.muted[conditionArea]) {
+		return
+	}
+	k.stale = true
+	k.conditions.add(&parcel{message: conditionMessage{k}, gate: &k.gate})
+}
+
+// touchIn has the condition looked at after a duration, instead of any earlier such wish; 0 is never.
+func (k *Kubernetes) touchIn(d time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.refresh != nil {
+		k.refresh.Stop()
+	}
+	if d > 0 {
+		k.refresh = time.AfterFunc(d, k.touch)
+	}
+}
+
+// conditionMessage brings the node's condition up to date.
+type conditionMessage struct{ *Kubernetes }
+
+func (k conditionMessage) deliver(ctx context.Context) error {
+	k.mu.Lock()
+	ceded := k.ceded
+	k.stale = false
+	k.mu.Unlock()
+	if ceded {
+		return errNothing
+	}
+	refresh := refusedFor
+	err := k.write(ctx, conditionArea, func(id Identity) (err error) {
+		refresh, err = k.updateCondition(ctx, id)
+		return err
+	})
+	_, refused := errors.AsType[refusedError](err)
+	switch {
+	case err == nil:
+		k.touchIn(refresh)
+	case refused:
+		k.touchIn(refusedFor)
+	default: // This message is tried again, unless another was added meanwhile.
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.stale {
+			return errNothing
+		}
+		k.stale = true
+	}
+	return err
+}
+
+// updateCondition brings the node's condition up to date, and returns when to check it again; 0 for never. It
 // reads the Node first, so that the condition is written only if it has to change.
-func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh time.Time, err error) {
+func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	wanted := dryRunCondition()
+	wanted := dryRunCondition
 	if !k.opts.DryRun {
 		wanted = wantedCondition(k.opts.Entries(), k.opts.Rules())
 	}
 	node, err := id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{})
 	if err != nil {
-		return k.beat.next(wanted, time.Now()), err
+		return 0, err
 	}
 	now := time.Now()
 	existing := findCondition(node, ConditionType)
 	version := ""
 	if setByOthers(node, wanted, k.opts.Writer) {
 		if k.opts.Heartbeat == 0 {
-			return time.Time{}, nil
+			return 0, nil
 		}
 		// nth-queue knows of an interruption that the machine does not: its condition stays, with our heartbeat.
 		wanted, version = *existing, node.ResourceVersion
 	}
 	switch {
 	case !k.beat.has(wanted) && (existing == nil || existing.Status != corev1.ConditionTrue):
-		return time.Time{}, nil // Where nothing was ever announced, there is no condition.
+		return 0, nil // Where nothing was ever announced, there is no condition.
 	case existing != nil && sameContent(*existing, wanted) && !k.beat.due(*existing, now):
-		return k.beat.next(*existing, now), nil
-	case !isChange(existing, wanted) && !k.alive():
-		return now.Add(silence), nil
+		return k.beat.pause - now.Sub(existing.LastHeartbeatTime.Time), nil
+	case !isChange(existing, wanted) && k.opts.Heartbeat > 0 && !k.opts.Alive():
+		return silence, nil
 	}
 	wanted.LastHeartbeatTime, wanted.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
 	if existing != nil && existing.Status == wanted.Status {
 		wanted.LastTransitionTime = existing.LastTransitionTime
 	}
 	k.beat.draw()
-	return k.beat.next(wanted, now), patchCondition(ctx, id, version, wanted)
+	if k.beat.has(wanted) {
+		refresh = k.beat.pause
+	}
+	return refresh, patchCondition(ctx, id, version, wanted)
 }
 
 // sameContent reports whether two conditions are equal but for their times.
@@ -184,4 +263,44 @@ func setByOthers(node *corev1.Node, wanted corev1.NodeCondition, writer string) 
 		known = known || status
 	}
 	return known
+}
+
+// isChange reports whether a condition says something new, which is written even if nth is not well. Every other write is only a
+// heartbeat.
+func isChange(existing *corev1.NodeCondition, wanted corev1.NodeCondition) bool {
+	if existing == nil {
+		return wanted.Status == corev1.ConditionTrue
+	}
+	return existing.Status != wanted.Status || wanted.Status == corev1.ConditionTrue && !sameContent(*existing, wanted)
+}
+
+// heartbeat says when an unchanged condition is written again, so that its lastHeartbeatTime shows that nth watches the node.
+type heartbeat struct {
+	every time.Duration // 0 for none: the condition is refreshed while it is True
+	pause time.Duration // from the last write to the next
+}
+
+func newHeartbeat(every time.Duration) *heartbeat {
+	h := &heartbeat{every: every}
+	h.draw()
+	return h
+}
+
+// draw draws the next pause. It varies by a tenth, so that the nodes of a fleet do not write in step.
+func (h *heartbeat) draw() {
+	h.pause = refreshInterval
+	if h.every > 0 {
+		h.pause = wait.Jitter(h.every*9/10, 2.0/9)
+	}
+}
+
+// has reports whether a condition is kept on the Node, and refreshed there.
+func (h *heartbeat) has(c corev1.NodeCondition) bool {
+	return h.every > 0 || c.Status == corev1.ConditionTrue
+}
+
+// due reports whether a condition is old enough to be written again. If it is from the future, the clock was wrong.
+func (h *heartbeat) due(c corev1.NodeCondition, now time.Time) bool {
+	age := now.Sub(c.LastHeartbeatTime.Time)
+	return h.has(c) && (age < 0 || age >= h.pause)
 }

@@ -52,21 +52,6 @@ type Destination struct {
 	UserAgent string
 }
 
-// rejectedError is an answer that refuses this very message, so that there is no use in trying again.
-type rejectedError struct{ answer string }
-
-func (e rejectedError) Error() string { return e.answer + ": it does not take this message" }
-
-// retryAfterError is an answer that says when to try again.
-type retryAfterError struct {
-	answer string
-	after  time.Duration
-}
-
-func (e retryAfterError) Error() string {
-	return fmt.Sprintf("%s: it asks for a pause of %s", e.answer, e.after.Round(time.Second))
-}
-
 // ContentType is the content type of a message, as the headers say.
 func (d Destination) ContentType() string {
 	headers, err := d.headers()
@@ -146,7 +131,7 @@ func parseRetryAfter(header string, now time.Time) time.Duration {
 	return 0
 }
 
-// checkAnswer returns nil if the notice was delivered, a retryAfterError or another error if it is to be sent again, and a rejectedError
+// checkAnswer returns nil if the notice was delivered, a retryAfterError or another error if it is to be sent again, and a refusedError
 // if it never will be delivered.
 func checkAnswer(answer *http.Response) error {
 	status := answer.StatusCode
@@ -162,7 +147,7 @@ func checkAnswer(answer *http.Response) error {
 		return fmt.Errorf("%s: redirects are not followed", text)
 	case status == http.StatusBadRequest, status == http.StatusRequestEntityTooLarge,
 		status == http.StatusUnsupportedMediaType, status == http.StatusUnprocessableEntity:
-		return rejectedError{text}
+		return refusedError{text + ": it does not take this message"}
 	}
 	return errors.New(text)
 }
@@ -178,7 +163,7 @@ func (d Destination) target() (*url.URL, error) {
 	}
 	target, err := url.Parse(text) // Its error would contain the text.
 	if err != nil || target.Hostname() == "" || target.Scheme != "http" && target.Scheme != "https" {
-		return nil, fmt.Errorf("%s is none that begins with http:// or https://", of)
+		return nil, fmt.Errorf("%s is no URL that begins with http:// or https://", of)
 	}
 	return target, nil
 }
@@ -310,9 +295,8 @@ func withoutSecrets(err error) error {
 	return errors.New(err.Error())
 }
 
-// The paths that people name for the webhook can be anything: a pipe that nobody writes to, a device, a file on a
-// network disk that is gone. None of it may block nth or use up its memory: only regular files are read, up to a limit of
-// their size, and for no longer than readTimeout.
+// The paths in the settings can be anything: a pipe that nobody writes to, a device, a file on a network disk that is gone. None of it
+// may block nth or use up its memory: only regular files are read, up to a limit of their size, and for no longer than readTimeout.
 const (
 	readTimeout = 2 * time.Second
 	// These bound, in bytes, the files with the URL and the headers, a template, and certificates. Those of a whole system are a
@@ -348,7 +332,7 @@ func readFile(path string, longest int64) (string, error) {
 		err  error
 	}
 	this := &fileRead{time.Now()}
-	if other, there := filesBeingRead.LoadOrStore(path, this); there && time.Since(other.(*fileRead).since) >= readTimeout {
+	if other, known := filesBeingRead.LoadOrStore(path, this); known && time.Since(other.(*fileRead).since) >= readTimeout {
 		return "", fmt.Errorf("%s: an earlier attempt to read it hangs", path)
 	}
 	done := make(chan result, 1)

@@ -55,16 +55,20 @@ func TestEachPhaseOfADrainIsToldOfTheNodeAndEachPodOfItself(t *testing.T) {
 		s.tell(pod(state.PodHeld, "b"))
 		s.tell(pod(state.PodDeleted, "b"))
 		s.tell(pod(state.PodGone, "a"))
-		s.tell(drained(1))
-		s.tell(step(state.Done, "uncordon", spot(state.Closed)))
+		done := drained(1)
+		done.Entry.Result.Deleted = 1
+		s.tell(done)
+		closed := spot(state.Closed)
+		closed.Ending = state.Withdrawn
+		s.tell(step(state.Done, "uncordon", closed))
 		s.pass(time.Second)
 		s.wantLines(
-			"Node default/node-1 Normal SpotInterruption: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; drain now",
-			"Node default/node-1 Normal Draining: cordoned the node; draining it: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; drain now",
+			"Node default/node-1 Normal SpotInterruption: spot-interruption: announced; nth's plan: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; drain now",
+			"Node default/node-1 Normal Draining: spot-interruption: cordoned the node; draining it: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; drain now",
 			"Pod shop/a Normal PodEviction: evicted from node node-1: the reason",
 			"Pod shop/b Warning PodEviction: deleted from node node-1, as it could not be evicted in time: the reason",
-			"Node default/node-1 Normal CordonAndDrain: cordoned and drained after 250ms: 1 pod evicted, 0 deleted, 2 left in place",
-			"Node default/node-1 Normal Uncordon: our cordon is already gone: the reason",
+			"Node default/node-1 Warning CordonAndDrain: spot-interruption: drained after 250ms: 1 pod evicted, 1 deleted, 2 left in place; deleted, as they could not be evicted in time: shop/b",
+			"Node default/node-1 Normal Uncordon: spot-interruption: withdrawn; nothing of it is left on the node",
 		)
 	})
 }
@@ -176,7 +180,7 @@ func TestAFullNodeWritesFiftyEventsAboutPodsAndOneAboutTheOthers(t *testing.T) {
 		if pods != 100 || len(rest) != 2 {
 			t.Fatalf("%d Events about pods and %q about others, want 100 and 2", pods, rest)
 		}
-		if !strings.HasPrefix(rest[0], "and 60 more pods: shop/p050, shop/p051, ") || !strings.HasSuffix(rest[0], "shop/p109") {
+		if !strings.HasPrefix(rest[0], "spot-interruption: and 60 pods more: shop/p050, shop/p051, ") || !strings.HasSuffix(rest[0], "shop/p109") {
 			t.Errorf("about the others: %q", rest[0])
 		}
 	})
@@ -205,10 +209,10 @@ func TestWhatDoesNotEndWellIsAWarning(t *testing.T) {
 	held := spot(state.Incomplete)
 	held.Result = &state.Result{Evicted: 3, Left: []string{"shop/a", "shop/b"}, HeldBy: map[string]string{"shop/b": "PDB shop/pdb"}}
 	for want, h := range map[string]state.Transition{
-		"CordonError: cordon after 250ms: no answer; retrying": step(state.Failed, "cordon", spot(state.Cordoning)),
-		"CordonAndDrainError: the drain ran out of time after 250ms: 3 pods evicted, 0 deleted, 0 left in place; " +
-			"2 left: shop/a, shop/b (held by PDB shop/pdb)": step(state.RanOut, "drain", held),
-		"UncordonError: uncordon after 250ms: no answer; retrying": step(state.Failed, "uncordon", spot(state.Undoing)),
+		"CordonError: spot-interruption: the cordon failed after 250ms and will be tried again: no answer": step(state.Failed, "cordon", spot(state.Cordoning)),
+		"CordonAndDrainError: spot-interruption: the drain ran out of time after 250ms: 3 pods evicted, 0 deleted, 0 left in place; " +
+			"left: shop/a, shop/b (held by PDB shop/pdb)": step(state.RanOut, "drain", held),
+		"UncordonError: spot-interruption: the uncordon failed after 250ms and will be tried again: no answer": step(state.Failed, "uncordon", spot(state.Undoing)),
 	} {
 		play(t, bare, func(s *stage) {
 			s.opts.Condition = false
@@ -246,9 +250,9 @@ func TestEvents_warn_of_deleted_pods(t *testing.T) {
 
 func TestACordonIsToldOnceAndWhoseItIs(t *testing.T) {
 	for what, want := range map[state.TransitionKind]string{
-		state.NodeCordoned: "Cordon: cordoned the node: the reason",
-		state.CordonFound:  "Cordon: the node was already cordoned by someone else: the reason",
-		state.Begun:        "NodeLeftAlone: nothing was done to the node, as its annotation asks or it is gone: the reason",
+		state.NodeCordoned: "Cordon: spot-interruption: cordoned the node: the reason",
+		state.CordonFound:  "Cordon: spot-interruption: the node was already cordoned by someone else: the reason",
+		state.Begun:        "NodeLeftAlone: spot-interruption: the node is left alone because of its annotation nth-project.github.io/action: its pods are not evicted",
 	} {
 		play(t, bare, func(s *stage) {
 			s.opts.Condition = false
@@ -286,7 +290,7 @@ func TestAnEndWithoutAnUndoingIsTold(t *testing.T) {
 		e.Ending = state.Withdrawn
 		s.tell(state.Transition{Kind: state.ClosedWith, Entry: e})
 		s.pass(time.Second)
-		s.wantLines("Node default/node-1 Normal InterruptionOver: rebalance-recommendation: withdrawn; nothing to undo")
+		s.wantLines("Node default/node-1 Normal InterruptionOver: rebalance-recommendation: withdrawn; nothing of it is left on the node")
 	})
 }
 
@@ -308,7 +312,7 @@ func TestAnOutageOfASourceIsToldOnceIfItLasts(t *testing.T) {
 			t.Errorf("there are Events: %q", events)
 		}
 		look(state.SourceLost, 1000)
-		s.wantLines("Node default/node-1 Warning MonitorError: cannot read spot-interruption since 2000-01-01T00:00:31Z: " +
+		s.wantLines("Node default/node-1 Warning MonitorError: spot-interruption: cannot be read since 2000-01-01T00:00:31Z: " +
 			"no answer; keeping last known state")
 		look(state.SourceBack, 1)
 		look(state.SourceLost, 100)
@@ -366,7 +370,7 @@ func TestANodeThatIsLeftAloneIsNowhereSaidToBeDrained(t *testing.T) {
 			s.tell(step(state.Begun, "drain", spot(state.Draining)))
 			s.tell(step(state.LeftAlone, "drain", left))
 			s.pass(time.Second)
-			s.wantLines("Node default/node-1 Normal NodeLeftAlone: the node is left alone, as its annotation nth-project.github.io/action asks; its pods are not evicted: the reason")
+			s.wantLines("Node default/node-1 Normal NodeLeftAlone: spot-interruption: the node is left alone because of its annotation nth-project.github.io/action: its pods are not evicted")
 		})
 	})
 	t.Run("by the webhook", func(t *testing.T) {

@@ -12,34 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/text"
 )
-
-// The severities of notices. Info: nothing has to be done about it. OK: the node is closed or drained as the rules ask. Warning: it is, and pods
-// were deleted that could not be evicted. Critical: pods are left, or the work has failed.
-const (
-	Info     = "info"
-	OK       = "ok"
-	Warning  = "warning"
-	Critical = "critical"
-)
-
-func severityOf(outcome string, deleted int) string {
-	switch outcome {
-	case Incomplete, Failed:
-		return Critical
-	case Cordoned, Drained:
-		if deleted > 0 {
-			return Warning
-		}
-		return OK
-	}
-	return Info
-}
 
 // Fields are the data of a webhook's template. What is not known is empty. No text in them, nor in their lists and tables, contains a
 // quotation mark, a backslash or anything invisible, so that all can stand between the quotation marks of JSON as they are.
@@ -116,10 +93,9 @@ type Machine struct {
 
 // subject is what is known about the node of a notice.
 type subject struct {
-	cluster string
-	nodeInfo
-	pods    []string          // that the drain has evicted, deleted, or waits for
-	deleted map[string]string // what held each pod that was deleted
+	cluster, name string
+	machine       Machine
+	labels        map[string]string
 }
 
 func (f *Fields) setSubject(s subject) {
@@ -133,9 +109,7 @@ func (f *Fields) setSubject(s subject) {
 	f.Cluster = cmp.Or(s.cluster, s.labels["alpha.eksctl.io/cluster-name"])
 	f.Node = cmp.Or(f.Node, s.name)
 	f.NodeName = f.Node
-	f.NodeLabels, f.Pods, f.DeletedPods = map[string]string{}, append([]string{}, s.pods...), map[string]string{}
-	maps.Copy(f.NodeLabels, s.labels)
-	maps.Copy(f.DeletedPods, s.deleted)
+	f.NodeLabels = s.labels
 }
 
 // awsnthStates are aws-node-termination-handler's names, and EC2's, for the state of an event.
@@ -144,35 +118,32 @@ var awsnthStates = map[event.State]string{
 }
 
 // newFields returns the fields of a notice.
-func newFields(t state.Transition, outcome string, about subject, dryRun bool) Fields {
-	e := t.Entry
+func newFields(n notice, about subject, dryRun bool) Fields {
+	e := n.Entry
 	f := Fields{
-		NoticeID: noticeID(e, outcome, t.At), Phase: phaseOf(outcome), Outcome: outcome, DryRun: dryRun, Made: t.At, Node: t.Node,
-		EventKind: e.Event.Kind, Code: e.Event.Code, FirstSeen: e.FirstSeen, Deadline: cmp.Or(e.Event.Deadline, t.Deadline),
-		Plan: t.Plan, Action: t.Action, Reason: t.Reason, Took: t.Took.Seconds(), Error: e.Error,
-		Left: []string{}, HeldBy: map[string]string{},
+		NoticeID: noticeID(n), Phase: phaseOf(n.outcome), Outcome: n.outcome, Severity: n.severity, DryRun: dryRun, Made: n.At, Node: n.Node,
+		EventKind: e.Event.Kind, Code: e.Event.Code, FirstSeen: e.FirstSeen, Deadline: cmp.Or(e.Event.Deadline, n.Deadline),
+		Plan: n.Plan, Action: n.Action, Reason: n.Reason, Took: n.Took.Seconds(), Error: e.Error, DeletedPods: n.deleted,
 	}
-	if outcome == Moved && t.Detail != "" {
+	if n.outcome == Moved && n.Detail != "" {
 		f.Action = "" // The cordon is left to somebody else.
 	}
 	if !f.Deadline.IsZero() {
-		f.SecondsLeft = max(0, int(f.Deadline.Sub(t.At).Seconds()))
+		f.SecondsLeft = max(0, int(f.Deadline.Sub(n.At).Seconds()))
 	}
-	if t.Err != nil {
-		f.Error = t.Err.Error()
+	if n.Err != nil {
+		f.Error = n.Err.Error()
 	}
 	if r := e.Result; r != nil {
-		f.Evicted, f.Deleted, f.Skipped = r.Evicted, r.Deleted, r.Skipped
-		f.Left = append(f.Left, r.Left...)
-		if r.HeldBy != nil {
-			f.HeldBy = r.HeldBy
-		}
+		f.Evicted, f.Deleted, f.Skipped, f.Left, f.HeldBy = r.Evicted, r.Deleted, r.Skipped, r.Left, r.HeldBy
 	}
-	f.Severity = severityOf(outcome, f.Deleted)
+	for _, pod := range n.pods {
+		f.Pods = append(f.Pods, pod[strings.Index(pod, "/")+1:])
+	}
 	f.setSubject(about)
 	f.setAWSNTHFields(e)
 	f.clean()
-	f.Text = jsonSafe(f.sentence(), text.Page)
+	f.Text = jsonSafe(f.place()+": "+string(f.EventKind)+": "+n.text, text.Page)
 	return f
 }
 
@@ -223,21 +194,21 @@ func jsonSafe(s string, limit int) string {
 	return strings.NewReplacer(`"`, `'`, `\`, `/`).Replace(text.Visible(strings.Join(strings.Fields(s), " "), limit))
 }
 
-// noticeID depends on the time, as an event may be announced, and its outcome told, more than once.
-func noticeID(e state.Entry, outcome string, made time.Time) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d", e.Event.ID, outcome, made.UnixNano()))
+// noticeID depends on the time, as an event may be announced, and its outcome reported, more than once.
+func noticeID(n notice) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d", n.Entry.Event.ID, n.outcome, n.At.UnixNano()))
 	return hex.EncodeToString(sum[:16])
 }
 
-// sentence is the notice in one sentence: who, where, and what.
-func (f *Fields) sentence() string {
-	sender := "nth"
+// place says who sends a notice, and of which node.
+func (f *Fields) place() string {
+	place := "nth"
 	if f.DryRun {
-		sender += " (dry run)"
+		place += " (dry run)"
 	}
-	place := ""
+	place += ": "
 	if f.Cluster != "" {
-		place = "cluster " + f.Cluster + ", "
+		place += "cluster " + f.Cluster + ", "
 	}
 	if f.Region != "" {
 		place += f.Region + ", "
@@ -246,57 +217,7 @@ func (f *Fields) sentence() string {
 	if f.InstanceID != "" {
 		place += " (" + f.InstanceID + ")"
 	}
-	return fmt.Sprintf("%s: %s: %s: %s", sender, place, f.EventKind, f.outcomeText())
-}
-
-func (f *Fields) outcomeText() string {
-	pods := fmt.Sprintf("%s evicted, %d deleted", text.Pods(f.Evicted), f.Deleted)
-	switch f.Outcome {
-	case string(Announced):
-		return "announced; nth's plan: " + f.Plan
-	case Drained:
-		return fmt.Sprintf("drained: %s, %d left in place%s", pods, f.Skipped, listDeleted(f.DeletedPods))
-	case Incomplete:
-		return fmt.Sprintf("the drain ran out of time: %s, left: %s%s", pods, listPods(f.Left), listDeleted(f.DeletedPods))
-	case Failed:
-		return "it failed and will be tried again: " + f.Error
-	case LeftAlone:
-		return "the node is left alone because of its annotation " + drain.KeyPrefix + "action: its pods are not evicted"
-	case Cordoned:
-		return "cordoned"
-	case Moved:
-		if f.Action == string(policy.Uncordon) {
-			return "put off; the node takes pods again until then"
-		}
-		return "put off; nothing is done for it until then, and the node stays as it is"
-	}
-	return f.Outcome + "; nothing of it is left on the node"
-}
-
-// listDeleted names the pods that were deleted, and the budget that held each; it is empty if none were.
-func listDeleted(deleted map[string]string) string {
-	if len(deleted) == 0 {
-		return ""
-	}
-	pods := slices.Sorted(maps.Keys(deleted))
-	for i, pod := range pods {
-		if budget := deleted[pod]; budget != "" {
-			pods[i] = fmt.Sprintf("%s (against the disruption budget %s)", pod, budget)
-		}
-	}
-	return "; deleted, as they could not be evicted in time: " + listPods(pods)
-}
-
-// listPods lists some pods, and the number of the others.
-func listPods(pods []string) string {
-	const most = 20
-	switch {
-	case len(pods) == 0:
-		return "not known"
-	case len(pods) > most:
-		return fmt.Sprintf("%s and %d more", strings.Join(pods[:most], ", "), len(pods)-most)
-	}
-	return strings.Join(pods, ", ")
+	return place
 }
 
 // Samples returns the fields of a notice of every kind of event with every outcome, both with all that can be known and
@@ -311,8 +232,7 @@ func Samples() []Fields {
 	return samples
 }
 
-// TestFields are those of the message of "nth check --webhook". sender says who sends it from where, as in "nth check on ip-10-0-0-1"; the
-// node's name may be empty.
+// TestFields are those of the message of "nth check --webhook". sender says who sends it from where; the node's name may be empty.
 func TestFields(sender, node string, now time.Time) Fields {
 	f := sample(event.SpotInterruption, string(Announced), false)
 	f.Test, f.Made, f.Node, f.NodeName, f.FirstSeen, f.StartTime = true, now, node, node, now, now
@@ -342,32 +262,52 @@ var (
 func sample(kind event.Kind, outcome string, full bool) Fields {
 	t := state.Transition{
 		At: sampleTime.Add(time.Second), Node: "ip-10-0-0-1.ec2.internal", Plan: "nothing will be done",
-		Entry: state.Entry{
-			Event: event.Event{ID: string(kind) + "-1", Kind: kind, State: event.Pending}, FirstSeen: sampleTime,
-		},
+		Entry: state.Entry{Event: event.Event{ID: string(kind) + "-1", Kind: kind, State: event.Pending}, FirstSeen: sampleTime},
 	}
-	if !full {
-		return newFields(t, outcome, subject{}, false)
+	about := subject{}
+	b := builder{cordoned: true}
+	if full {
+		fillSample(&t)
+		b.pods = []string{"default/web-1", "default/web-2"}
+		for _, kind := range []state.TransitionKind{state.PodHeld, state.PodDeleted} {
+			held := t
+			held.Kind, held.Pod, held.Detail = kind, `default/web-3"`, `default/web\`
+			b.observe(held)
+		}
+		about = subject{
+			cluster: `the "east"`, machine: sampleMachine,
+			labels: map[string]string{"topology.kubernetes.io/zone": "us-east-1a", "team": "web", "note": `the "1"`},
+		}
 	}
-	fillSample(&t, phaseOf(outcome))
-	return newFields(t, outcome, subject{
-		cluster:  `the "east"`,
-		nodeInfo: nodeInfo{machine: sampleMachine, labels: map[string]string{"topology.kubernetes.io/zone": "us-east-1a", "team": "web", "note": `the "1"`}},
-		pods:     []string{"web-1", "web-2"},
-		deleted:  map[string]string{"default/web-3\"": `default/web\`},
-	}, false)
+	t.Action = string(policy.Drain)
+	switch outcome {
+	case string(Announced):
+		t.Kind, t.Action, t.Entry.Result = state.Announced, "", nil
+	case Drained:
+		t.Kind = state.Done
+	case Cordoned:
+		t.Kind, t.Action, t.Entry.CordonedAt = state.Done, string(policy.Cordon), sampleTime
+	case Incomplete:
+		t.Kind = state.RanOut
+	case Failed:
+		t.Kind, t.Err = state.Failed, errors.New("no answer:\n\"default/web-1\"")
+	case LeftAlone:
+		t.Kind = state.LeftAlone
+	case Moved:
+		t.Kind, t.Action = state.PutOff, string(policy.Uncordon)
+	default:
+		t.Kind, t.Action = state.ClosedWith, ""
+		t.Entry.Phase, t.Entry.Ending = state.Closed, state.Ending(outcome)
+	}
+	return newFields(b.build(t)[0], about, false)
 }
 
-func fillSample(t *state.Transition, phase Phase) {
+func fillSample(t *state.Transition) {
 	ev := &t.Entry.Event
 	ev.Code, ev.Description = "terminate", `it is "planned"; see C:\notes`
 	ev.Noticed, ev.Deadline, ev.Until = sampleTime, sampleTime.Add(2*time.Minute), sampleTime.Add(time.Hour)
 	t.Plan = "EC2 will terminate the instance; drain now"
-	if phase == Announced {
-		return
-	}
-	t.Action, t.Reason, t.Took = "drain", "EC2 will terminate the instance", 100*time.Second
-	t.Err = errors.New("the deadline came first:\n\"default/web-1\"")
+	t.Reason, t.Took = "EC2 will terminate the instance", 100*time.Second
 	t.Entry.Result = &state.Result{
 		Evicted: 12, Deleted: 1, Skipped: 3, Left: []string{"default/web-1", "default/web-2\""},
 		HeldBy: map[string]string{"default/web-1": `default/"web"`},

@@ -79,7 +79,10 @@ func (c *cluster) asked() []string {
 
 func (c *cluster) wantAsked(what ...string) {
 	c.t.Helper()
-	if asked := c.asked(); !slices.Equal(asked, what) {
+	asked := c.asked()
+	slices.Sort(asked) // The condition and Events are written at the same time.
+	slices.Sort(what)
+	if !slices.Equal(asked, what) {
 		c.t.Errorf("asked for %q, want %q", asked, what)
 	}
 }
@@ -251,7 +254,11 @@ func play(t *testing.T, c func(*testing.T) *cluster, f func(s *stage)) {
 			},
 			Rules:     func() policy.Settings { return rules },
 			Condition: true, Events: true, Source: "nth", Writer: "nth",
-			Trouble: func(err error) { s.trouble = append(s.trouble, err.Error()) },
+			Trouble: func(err error) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.trouble = append(s.trouble, err.Error())
+			},
 		}
 		f(s)
 		s.end()
@@ -441,7 +448,7 @@ func (r *hookRig) start() {
 			defer r.mu.Unlock()
 			r.degraded = append(r.degraded, err.Error())
 		},
-		Told: func(t notify.DeliveryResult) {
+		Reported: func(t notify.DeliveryResult) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.tellings = append(r.tellings, t)

@@ -4,14 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	clientrecord "k8s.io/client-go/tools/record"
 
@@ -26,18 +22,12 @@ const (
 	startupDelay = 5 * time.Second
 	// requestTimeout bounds one request.
 	requestTimeout = 5 * time.Second
-	// eventInterval is the pause between two Events, so that those of a full node reach etcd over seconds.
-	eventInterval = 50 * time.Millisecond
-	// minBackoff and maxBackoff are between attempts while the API server does not answer.
-	minBackoff, maxBackoff = time.Second, time.Minute
+	// maxPause is the longest pause between attempts while the API server does not answer.
+	maxPause = time.Minute
 	// refusedFor is how long nothing more is tried after the API server has refused it (403).
 	refusedFor = time.Hour
-	// flushTimeout bounds the last attempt to deliver what is left when nth stops.
-	flushTimeout = 2 * time.Second
-	// finishTimeout bounds how long Run goes on after Finish: the drains of other nodes come first.
+	// finishTimeout bounds how long Run continues after Finish: the drains of other nodes come first.
 	finishTimeout = 5 * time.Minute
-	// describeTimeout is how long an Event waits for the machine's description.
-	describeTimeout = 3 * time.Second
 )
 
 // Identity is a client and the name of the node that it belongs to.
@@ -57,10 +47,10 @@ type KubernetesOptions struct {
 	// Condition and Events enable nth's condition, and Events.
 	Condition, Events bool
 	// Heartbeat is how often the condition is written although nothing has changed, give or take a tenth. With it, the condition is
-	// also there if nothing was ever announced. With 0 there is no heartbeat: the condition is there from the first announcement on, and
-	// refreshed every five minutes while it is True.
+	// also on the Node if nothing was ever announced. With 0 there is no heartbeat: the condition is written from the first announcement
+	// on, and refreshed every five minutes while it is True.
 	Heartbeat time.Duration
-	// Alive reports whether nth does its work; otherwise there is no heartbeat. It is required with Heartbeat, is called from Run's
+	// Alive reports whether nth does its work; otherwise there is no heartbeat. It is required with Heartbeat, is called from one
 	// goroutine, and must not block.
 	Alive func() bool
 	// DryRun says that nothing is done to the node: the condition says so, and no event.
@@ -77,47 +67,32 @@ type KubernetesOptions struct {
 	Annotations map[string]string
 	// Turn, if set, is called before each write, and returns when it may be made, with a function to call after it. Conditions
 	// are hurried, Events are not. The error is ctx's.
+	// It is called from two goroutines.
 	Turn func(ctx context.Context, hurried bool) (end func(), err error)
 	// Dropped, if set, is called with the number of Events that are dropped, because too many wait or they are refused. It
 	// must not block.
 	Dropped func(int)
-	// Trouble is called once for each outage, separately for the condition and for Events.
+	// Trouble is called once for each outage, separately for the condition and for Events, from two goroutines.
 	Trouble func(error)
 }
 
 // Kubernetes is the listener that writes to the cluster. Make one with NewKubernetes.
 type Kubernetes struct {
 	opts KubernetesOptions
-	wake chan struct{}
+	gate gate
+	// An admission webhook that is down, or Events in an etcd of their own, let one kind of request fail and not the other.
+	conditions, events *queue
+	correlator         *clientrecord.EventCorrelator // it and the number belong to the one worker of events
+	eventNumber        int64
+	beat               *heartbeat // it belongs to the one worker of conditions
 
-	mu          sync.Mutex // for these, which OnTransition uses, too
-	gate        gate
-	builder     eventBuilder
-	queue       []*corev1.Event // drafts, which newEvent completes
-	stale       bool            // the condition may have to be written
-	eventsMuted time.Time       // no Events are written until then
-	finishBy    time.Time       // when Run ends at the latest; zero until Finish
-	ceded       bool            // the condition is others' to keep
-
-	// These belong to Run's goroutine.
-	correlator  *clientrecord.EventCorrelator
-	sending     *clientrecord.EventCorrelateResult
-	beat        *heartbeat
-	notBefore   time.Time // of the next write
-	areas       map[area]*areaState
-	eventNumber int64 // makes the names of Events unique
-}
-
-// areaState is how requests of an area fare. Each area has its own backoff: an admission webhook that is down, or Events in
-// an etcd of their own, make one kind of request fail and not the others.
-type areaState struct {
-	backoff wait.Backoff
-	retryAt time.Time // the end of the backoff
-	// refreshAt is when a condition has to be checked although no transition has come; zero for never. After a refusal it is not
-	// tried before that.
-	refreshAt time.Time
-	refused   bool
-	reported  bool // A failure was reported, and nothing has succeeded since.
+	mu       sync.Mutex // for all that follows
+	builder  builder
+	stale    bool        // a message for the condition waits
+	refresh  *time.Timer // adds one without a transition
+	ceded    bool        // the condition is others' to keep
+	muted    map[area]time.Time
+	reported map[area]bool // a failure was reported, and nothing has succeeded since
 }
 
 // area is a kind of request that can fail or be refused separately.
@@ -126,71 +101,54 @@ type area string
 const (
 	conditionArea area = "the node's condition " + ConditionType
 	eventArea     area = "Events"
-	podEventArea  area = "Events about pods"
+	podEventArea  area = "Events about pods" // their namespaces may have quotas
 )
 
 // NewKubernetes returns a Kubernetes that has not written anything yet.
 func NewKubernetes(opts KubernetesOptions) *Kubernetes {
-	return &Kubernetes{
-		opts: opts, wake: make(chan struct{}, 1), stale: opts.Condition,
-		correlator: newCorrelator(), beat: newHeartbeat(opts.Heartbeat),
-		areas: map[area]*areaState{
-			conditionArea: {backoff: newBackoff()}, eventArea: {backoff: newBackoff()}, podEventArea: {},
-		},
+	k := &Kubernetes{
+		opts: opts, correlator: newCorrelator(), beat: newHeartbeat(opts.Heartbeat), muted: map[area]time.Time{}, reported: map[area]bool{},
 	}
-}
-
-func newBackoff() wait.Backoff {
-	return wait.Backoff{Duration: minBackoff, Factor: 2, Cap: maxBackoff, Steps: math.MaxInt}
+	k.conditions = newQueue(2, 1, 0, maxPause, maxPause, func(r DeliveryResult) { k.report(conditionArea, r) })
+	k.events = newQueue(maxEvents, 1, eventInterval, maxPause, maxPause, func(r DeliveryResult) { k.report(eventArea, r) })
+	return k
 }
 
 // OnTransition implements agent.Listener.
 func (k *Kubernetes) OnTransition(t state.Transition) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.gate.observe(t)
-	if k.opts.Events && time.Now().After(k.eventsMuted) {
-		k.enqueue(k.builder.build(t, k.opts.Rules()))
+	k.mu.Lock()
+	notices := k.builder.build(t)
+	k.mu.Unlock()
+	ignored := k.opts.Rules().Ignores(t.Entry) && (t.Kind == state.Announced || t.Kind == state.Changed || t.Kind == state.ClosedWith)
+	for _, n := range notices {
+		if k.opts.Events && n.reason != "" && !ignored && !time.Now().Before(k.mutedUntil(eventArea)) {
+			k.events.add(&parcel{message: &eventMessage{kubernetes: k, notice: n}, gate: &k.gate})
+		}
 	}
 	if t.Pod == "" && t.Kind != state.SourceLost && t.Kind != state.SourceBack {
-		k.stale = k.opts.Condition
+		k.touch()
 	}
-	wake(k.wake)
+	k.events.poke() // The gate may have opened.
+	k.conditions.poke()
 }
 
 // Run writes until ctx ends, and then for a moment longer, if there is anything left to write. Call it once.
 func (k *Kubernetes) Run(ctx context.Context) {
-	k.mu.Lock()
-	k.gate.closeUntil(time.Now().Add(startupDelay))
-	k.mu.Unlock()
-	for ctx.Err() == nil && !k.finished() {
-		wait := k.step(ctx)
-		select {
-		case <-ctx.Done():
-		case <-k.wake:
-		case <-time.After(wait):
-		}
-	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
-	defer cancel()
-	for _, s := range k.areas {
-		s.backoff, s.retryAt = newBackoff(), time.Time{}
-	}
-	for last.Err() == nil {
-		a, _ := k.next(time.Now())
-		if a == "" {
-			return
-		}
-		_ = k.try(last, a)
-	}
+	k.gate.close(startupDelay)
+	k.touch()
+	var events sync.WaitGroup
+	events.Go(func() { k.events.run(ctx) })
+	k.conditions.run(ctx)
+	k.touchIn(0)
+	events.Wait()
 }
 
 // Finish says that no transition follows: Run ends when all is written, or after five minutes.
 func (k *Kubernetes) Finish() {
-	k.mu.Lock()
-	k.gate, k.finishBy = gate{}, time.Now().Add(finishTimeout)
-	k.mu.Unlock()
-	wake(k.wake)
+	k.gate.open()
+	k.events.finish(finishTimeout)
+	k.conditions.finish(finishTimeout)
 }
 
 // Cede leaves the node's condition to others from now on, but for a request that is under way. Events are still written.
@@ -198,88 +156,13 @@ func (k *Kubernetes) Cede() {
 	k.mu.Lock()
 	k.ceded = true
 	k.mu.Unlock()
-	wake(k.wake)
+	k.conditions.forget()
 }
 
-// finished reports whether Run is to end.
-func (k *Kubernetes) finished() bool {
-	k.mu.Lock()
-	finishBy := k.finishBy
-	k.mu.Unlock()
-	now := time.Now()
-	return !finishBy.IsZero() && (len(k.pending(now)) == 0 || now.After(finishBy))
-}
-
-// step writes one thing, if it is time, and returns how long to wait until the next step, unless it is woken before.
-func (k *Kubernetes) step(ctx context.Context) time.Duration {
-	now := time.Now()
-	k.mu.Lock()
-	wait := max(k.gate.closed(now), k.notBefore.Sub(now))
-	k.mu.Unlock()
-	if wait > 0 {
-		return wait
-	}
-	a, wait := k.next(now)
-	if a == "" {
-		return wait
-	}
-	if err := k.try(ctx, a); err != nil {
-		return 0 // Something else may be written meanwhile.
-	}
-	k.notBefore = time.Now().Add(eventInterval)
-	return eventInterval
-}
-
-// next returns the area that is to be written next; empty, and for how long, if there is none.
-func (k *Kubernetes) next(now time.Time) (a area, wait time.Duration) {
-	wait = idleWait
-	for _, s := range k.areas {
-		if left := s.refreshAt.Sub(now); left > 0 {
-			wait = min(wait, left)
-		}
-	}
-	for _, a := range k.pending(now) {
-		left := k.areas[a].retryAt.Sub(now)
-		if left <= 0 {
-			return a, 0
-		}
-		wait = min(wait, left)
-	}
-	return "", wait
-}
-
-// pending returns the areas in which there is something to write, the most urgent first.
-func (k *Kubernetes) pending(now time.Time) []area {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	var areas []area
-	s := k.areas[conditionArea]
-	due := !s.refreshAt.IsZero() && !now.Before(s.refreshAt)
-	if !k.ceded && (due || k.stale && !s.refused) {
-		areas = append(areas, conditionArea)
-	}
-	if k.sending != nil || len(k.queue) > 0 {
-		areas = append(areas, eventArea)
-	}
-	return areas
-}
-
-// try writes one thing of an area, or backs off if that has failed.
-func (k *Kubernetes) try(ctx context.Context, a area) error {
-	s, err := k.areas[a], k.write(ctx, a)
-	if err == nil {
-		s.backoff, s.retryAt = newBackoff(), time.Time{}
-		return nil
-	}
-	s.retryAt = time.Now().Add(s.backoff.Step())
-	return err
-}
-
-// write writes one thing of an area. An error means that the API server could not be asked, and that it is still to be
-// written.
-func (k *Kubernetes) write(ctx context.Context, a area) error {
+// write makes one write of an area when it is its turn.
+func (k *Kubernetes) write(ctx context.Context, a area, do func(Identity) error) error {
 	if k.opts.Turn != nil {
-		end, err := k.opts.Turn(ctx, a != eventArea) // Others act upon conditions.
+		end, err := k.opts.Turn(ctx, a == conditionArea) // Others act upon conditions.
 		if err != nil {
 			return err
 		}
@@ -287,88 +170,60 @@ func (k *Kubernetes) write(ctx context.Context, a area) error {
 	}
 	id, err := k.opts.Identity(ctx)
 	if err != nil {
-		return fmt.Errorf("writing to the node: %w", err)
+		return fmt.Errorf("%w: %w", errNoIdentity, err)
 	}
-	if a == eventArea {
-		return k.sendEvent(ctx, id)
-	}
-	return k.writeCondition(ctx, id)
+	return k.judge(a, do(id))
 }
 
-// writeCondition brings the node's condition up to date.
-func (k *Kubernetes) writeCondition(ctx context.Context, id Identity) error {
-	k.setStale(false)
-	refresh, err := k.updateCondition(ctx, id)
-	v, err := k.handleResult(ctx, conditionArea, err)
-	if err != nil {
-		k.setStale(true)
-		return err
-	}
-	s := k.areas[conditionArea]
-	if s.refreshAt, s.refused = refresh, v == forbidden || v == rejected; s.refused {
-		s.refreshAt = time.Now().Add(refusedFor)
-	}
-	return nil
-}
+// errNoIdentity: it is not known who writes to which node. That is reported elsewhere.
+var errNoIdentity = errors.New("there is no identity")
 
-func (k *Kubernetes) setStale(stale bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.stale = stale
-}
-
-// handleResult reports the first failure of a row, and returns an error if the request should be repeated later.
-func (k *Kubernetes) handleResult(ctx context.Context, a area, err error) (verdict, error) {
-	v, s := classify(err), k.areas[a]
-	if v == accepted {
-		s.reported = false
-		return v, nil
-	}
-	if !s.reported && v != gone && ctx.Err() == nil {
-		s.reported = true
-		k.opts.Trouble(fmt.Errorf("writing %s: %w; %s", a, err, v))
-	}
-	if v == retryable {
-		return v, fmt.Errorf("writing %s: %w", a, err)
-	}
-	return v, nil
-}
-
-// verdict is what an answer of the API server means for a request.
-type verdict string
-
-const (
-	accepted  verdict = "it was accepted"
-	retryable verdict = "trying again"
-	forbidden verdict = "it is not tried again for an hour"
-	rejected  verdict = "it is left out"
-	// gone: what the request is about no longer exists.
-	gone verdict = "it is of no use"
-)
-
-// classify returns the verdict on an error. What is not an answer of the API server, or says that it is busy or broken, is retryable.
-func classify(err error) verdict {
+// judge returns what an answer of the API server means for a message. What is no answer of the API server, or says that it is busy or broken,
+// is tried again.
+func (k *Kubernetes) judge(a area, err error) error {
 	var status apierrors.APIStatus
 	switch {
 	case err == nil, apierrors.IsAlreadyExists(err):
-		return accepted
-	case !errors.As(err, &status):
-		return retryable
-	case apierrors.IsForbidden(err):
-		return forbidden
-	case kube.NotFound(err), apierrors.IsGone(err):
-		return gone
+		return nil
+	case errors.Is(err, errNothing), !errors.As(err, &status):
+		return err
+	case apierrors.IsForbidden(err) && a != podEventArea:
+		k.mu.Lock()
+		k.muted[a] = time.Now().Add(refusedFor)
+		k.mu.Unlock()
+		return refusedError{err.Error() + "; it is not tried again for an hour"}
+	case kube.NotFound(err), apierrors.IsGone(err): // What it is about no longer exists.
+		return errNothing
 	case apierrors.IsTooManyRequests(err), apierrors.IsTimeout(err), apierrors.IsUnauthorized(err), apierrors.IsConflict(err),
-		apierrors.IsNotFound(err): // not the API server's word, but a proxy's
-		return retryable
-	case status.Status().Code >= 500:
-		return retryable
+		apierrors.IsNotFound(err), // not the API server's answer, but a proxy's
+		status.Status().Code >= 500:
+		return err
 	}
-	return rejected
+	return refusedError{err.Error() + "; it is left out"}
 }
 
-// nodeReference refers to the Node in an Event about it. Like the kubelet, it uses the name as the UID: "kubectl describe node"
-// looks for that, and a node that registers again keeps its history.
-func nodeReference(node string) corev1.ObjectReference {
-	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
+func (k *Kubernetes) mutedUntil(a area) time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.muted[a]
+}
+
+// report reports the first failure of a row, and counts Events that are lost.
+func (k *Kubernetes) report(a area, r DeliveryResult) {
+	if r.Lost && a == eventArea && k.opts.Dropped != nil {
+		k.opts.Dropped(1 + r.Alike)
+	}
+	k.mu.Lock()
+	news := r.Err != nil && !k.reported[a]
+	if !errors.Is(r.Err, errNoIdentity) {
+		k.reported[a] = r.Err != nil
+	}
+	k.mu.Unlock()
+	switch {
+	case !news || errors.Is(r.Err, errNoIdentity):
+	case r.Lost:
+		k.opts.Trouble(fmt.Errorf("writing %s: %w", a, r.Err))
+	default:
+		k.opts.Trouble(fmt.Errorf("writing %s: %w; trying again", a, r.Err))
+	}
 }

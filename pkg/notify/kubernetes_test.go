@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -266,8 +267,11 @@ func TestWhatWasToldBeforeTheFinishIsWritten(t *testing.T) {
 // Whoever watches nodes acts upon the condition, and upon Events later.
 func TestTheConditionIsHurriedAndEventsAreNot(t *testing.T) {
 	play(t, bare, func(s *stage) {
+		var counting sync.Mutex
 		hurried := map[bool]int{}
 		s.opts.Turn = func(_ context.Context, so bool) (func(), error) {
+			counting.Lock()
+			defer counting.Unlock()
 			hurried[so]++
 			return func() {}, nil
 		}
@@ -302,10 +306,11 @@ func TestACordonThatIsLeftToOthersSaysToWhom(t *testing.T) {
 		s.opts.Condition = false
 		s.start()
 		left := step(state.Done, "uncordon", spot(state.Closed))
+		left.Entry.Ending = state.Withdrawn
 		left.Detail = "Karpenter"
 		s.tell(left)
 		s.pass(time.Second)
-		s.wantLines("Node default/node-1 Normal Uncordon: the cordon is left to Karpenter, who still needs it: the reason")
+		s.wantLines("Node default/node-1 Normal Uncordon: spot-interruption: withdrawn; nothing of it is left on the node; the cordon is left to Karpenter, who still needs it")
 	})
 }
 

@@ -1,76 +1,76 @@
-// Package notify reports what happens, to the cluster and to people.
+// Package notify reports what happens to a node: in the cluster, and to a webhook.
 //
-// It has two agent.Listeners. Each is told of every state.Transition and must not hold up the agent. So OnTransition only
-// puts what there is to report into a bounded queue, and Run, in a goroutine of its own, delivers it: best effort, bounded in time,
-// with backoff after a failure, and with a last short attempt when nth stops. Nothing here can fail a drain, and
-// nothing is sent before the cordon that it is about.
+// It has two agent.Listeners, each for destinations of its own: Kubernetes writes Events and keeps the Node's condition
+// InterruptionPending with its heartbeat, and Webhook posts notices to an endpoint. A state.Transition passes through three stages:
 //
-//   - Kubernetes keeps the Node's condition InterruptionPending, whose heartbeat shows that nth watches the node. It writes core/v1 Events about the Node and about evicted pods.
-//     docs/node-contract.md lists what it writes.
-//   - Webhook posts messages that a template renders, and tries those again that could not be delivered, for a day at most.
+//   - build (build.go) makes notices of it: what has happened, how grave that is, and the text.
+//   - gate (gate.go) lets nothing pass before the node is cordoned, and no outcome of an event twice.
+//   - deliver (deliver.go) holds a bounded number of messages in memory, and tries each until it is delivered, too old or refused. When nth
+//     stops, each is tried once more.
 //
-// A failure is reported once, and not again until something has succeeded in between.
+// OnTransition only puts messages into the queue of the last stage, and Run delivers them. So nothing here can delay or fail a drain. Each
+// message knows its destination: a webhook's is in webhook.go, with its fields (fields.go), its template (template.go) and its endpoint
+// (destination.go); those for the cluster are in events.go and conditions.go. Start with build.go.
 package notify
 
 import (
-	"time"
-
-	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// idleWait is how long to wait when there is nothing to wait for.
-const idleWait = time.Hour
+// The severities of notices.
+const (
+	// Info: nothing has to be done about it.
+	Info = "info"
+	// OK: the node is cordoned or drained as the rules ask.
+	OK = "ok"
+	// Warning: it is, and pods were deleted that could not be evicted.
+	Warning = "warning"
+	// Critical: pods are left, or the work has failed.
+	Critical = "critical"
+)
 
-// decisionTime is how long nothing is written after the announcement of an event that is acted upon, unless the node is
-// cordoned before that.
-const decisionTime = time.Second
+// Phase is the stage of an event at which a notice is made.
+type Phase string
 
-// gate is closed while the node is being cordoned, or is about to be: no request of this package may delay that. An event that is
-// only announced does not close it.
-type gate struct {
-	cordoning bool
-	begun     time.Time // the cordon that is under way
-	until     time.Time
+// The phases of a notice.
+const (
+	// Announced: the event is new.
+	Announced Phase = "announced"
+	// Ended: the work on the node is done, or its time is over, or it has failed.
+	Ended Phase = "ended"
+	// Over: the event no longer stands, and nothing of it is left on the node.
+	Over Phase = "over"
+)
+
+// The outcomes in the phase Ended. The outcome in the phase Announced has the same name, and those in the phase Over are the endings of
+// an entry of the record, and Moved.
+const (
+	Cordoned   = "cordoned"
+	Drained    = "drained"
+	Incomplete = "incomplete"
+	Failed     = "failed"
+	// LeftAlone: the node has opted out, so it is not drained or, if no more was asked for, not cordoned.
+	LeftAlone = string(event.LeftAlone)
+	// Moved: the event was put off, and nothing is done for it until then.
+	Moved = "moved"
+)
+
+// Outcomes lists all outcomes, by their phases.
+func Outcomes() []string {
+	outcomes := []string{string(Announced), Cordoned, Drained, Incomplete, Failed, LeftAlone, Moved}
+	for _, ending := range state.Endings() {
+		outcomes = append(outcomes, string(ending))
+	}
+	return outcomes
 }
 
-// observe opens and closes the gate.
-func (g *gate) observe(t state.Transition) {
-	switch t.Kind {
-	case state.Announced, state.Changed:
-		if t.Entry.Phase == state.Cordoning || t.Entry.Phase == state.Draining {
-			g.closeUntil(time.Now().Add(decisionTime))
-		}
-	case state.Begun:
-		g.cordoning, g.begun = t.Action == string(policy.Cordon) || t.Action == string(policy.Drain), time.Now()
-	case state.CalledBack:
-		g.cordoning = false
-		g.closeUntil(time.Now().Add(decisionTime)) // Another step may follow.
-	case state.NodeCordoned, state.CordonFound, state.Done, state.Failed, state.RanOut, state.LeftAlone,
-		state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone: // The cordon has succeeded or failed by then.
-		*g = gate{}
-	case state.Missed, state.PutOff, state.ClosedWith, state.SourceLost, state.SourceBack:
+func phaseOf(outcome string) Phase {
+	switch outcome {
+	case string(Announced):
+		return Announced
+	case Cordoned, Drained, Incomplete, Failed, LeftAlone:
+		return Ended
 	}
-}
-
-func (g *gate) closeUntil(until time.Time) {
-	if until.After(g.until) {
-		g.until = until
-	}
-}
-
-// closed is how long the gate stays closed without another transition; 0 if it is open.
-func (g *gate) closed(now time.Time) time.Duration {
-	if g.cordoning {
-		return idleWait
-	}
-	return max(g.until.Sub(now), 0)
-}
-
-// wake wakes the goroutine that waits for c, whose capacity is 1.
-func wake(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	return Over
 }

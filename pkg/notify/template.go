@@ -7,6 +7,7 @@ import (
 	"mime"
 	"reflect"
 	"strings"
+	"sync"
 	"text/template/parse"
 	"time"
 
@@ -16,8 +17,13 @@ import (
 // defaultTemplate is understood by Slack, Mattermost, Rocket.Chat and compatible services.
 const defaultTemplate = `{"text": "{{ escapeSlack .Text }}"}`
 
-// Template renders Fields as messages.
-type Template struct{ parsed *template.Template }
+// Template renders Fields as messages, one at a time.
+type Template struct {
+	parsed *template.Template
+
+	mu     sync.Mutex
+	budget *budget // that of the message that is being rendered
+}
 
 // CompileTemplate compiles a template, or nth's own if the text is empty. It renders nothing. The name of the template is used in
 // errors, which name the line, too.
@@ -28,14 +34,15 @@ func CompileTemplate(name, text string) (*Template, error) {
 	if len(text) > maxTemplateSize {
 		return nil, fmt.Errorf("%s: it is longer than %d bytes", name, maxTemplateSize)
 	}
-	parsed, err := template.New(name).Funcs((&budget{}).functions()).Parse(text)
+	b := &budget{}
+	parsed, err := template.New(name).Funcs(b.functions()).Parse(text)
 	if err != nil {
 		return nil, templateError(err)
 	}
 	for _, defined := range parsed.Templates() {
 		rewrite(defined.Root)
 	}
-	return &Template{parsed}, nil
+	return &Template{parsed: parsed, budget: b}, nil
 }
 
 // TryTemplate compiles a template and tries it; see CompileTemplate and Try.
@@ -51,14 +58,8 @@ func TryTemplate(name, text, contentType string) error {
 // JSON although the content type says so.
 func (t *Template) Try(contentType string) error {
 	silent, until := true, time.Now().Add(maxRenderTime)
-	b := &budget{}
-	limited, err := t.within(b)
-	if err != nil {
-		return err
-	}
 	for _, sample := range Samples() {
-		*b = budget{work: maxWork, until: until}
-		rendered, err := b.render(limited, sample)
+		rendered, err := t.render(sample, until)
 		if err != nil {
 			return err
 		}
@@ -76,12 +77,20 @@ func (t *Template) Try(contentType string) error {
 
 // Render renders one message. It is empty if the template gives nothing but space: then there is nothing to post.
 func (t *Template) Render(f Fields) (string, error) {
-	b := &budget{work: maxWork, until: time.Now().Add(maxRenderTime)}
-	limited, err := t.within(b)
-	if err != nil {
-		return "", err
+	return t.render(f, time.Now().Add(maxRenderTime))
+}
+
+func (t *Template) render(f Fields, until time.Time) (string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	*t.budget = budget{work: maxWork, until: until}
+	if err := t.parsed.Execute(t.budget, f); err != nil {
+		return "", templateError(err)
 	}
-	return b.render(limited, f)
+	if strings.TrimSpace(t.budget.text.String()) == "" {
+		return "", nil
+	}
+	return t.budget.text.String(), nil
 }
 
 // templateError removes the prefix of text/template's errors, which name the template, the line and the place.

@@ -37,28 +37,28 @@ func NewWebhook(cfg *config.Common, log *logrus.Entry, counts Counts, degrade fu
 		log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("degraded: %s", err)
 		degrade(err.Error())
 	}
-	options.Told = func(t notify.DeliveryResult) {
-		tellDelivery(log, t)
-		counts.Notice(t)
+	options.Reported = func(r notify.DeliveryResult) {
+		logDelivery(log, r)
+		counts.Notice(r)
 	}
 	return notify.NewWebhook(options)
 }
 
-// tellDelivery logs the delivery of a notice. An outage is logged once, and each notice that is lost.
-func tellDelivery(log *logrus.Entry, t notify.DeliveryResult) {
-	log = log.WithField(systemd.FieldEventID, t.Notice.Event)
+// logDelivery logs the delivery of a notice. An outage is logged once, and each notice that is lost.
+func logDelivery(log *logrus.Entry, r notify.DeliveryResult) {
+	log = log.WithField(systemd.FieldEventID, r.Notice.Event)
 	trouble := log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble)
 	switch {
-	case t.Err == nil:
-		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("webhook delivered: %s", t.Notice.What)
-	case t.Alike > 0:
-		trouble.Errorf("webhook notice dropped (%s), and %d more: %s", t.Notice.What, t.Alike, t.Err)
-	case t.GivenUp:
-		trouble.Errorf("webhook notice dropped (%s): %s", t.Notice.What, t.Err)
-	case t.Again:
-		trouble.Debugf("webhook delivery failed (%s): %s; retrying", t.Notice.What, t.Err)
+	case r.Err == nil:
+		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("webhook delivered: %s", r.Notice.Outcome)
+	case r.Alike > 0:
+		trouble.Errorf("webhook notice dropped (%s), and %d more: %s", r.Notice.Outcome, r.Alike, r.Err)
+	case r.Lost:
+		trouble.Errorf("webhook notice dropped (%s): %s", r.Notice.Outcome, r.Err)
+	case r.Again:
+		trouble.Debugf("webhook delivery failed (%s): %s; retrying", r.Notice.Outcome, r.Err)
 	default:
-		trouble.Warnf("webhook delivery failed (%s): %s; retrying", t.Notice.What, t.Err)
+		trouble.Warnf("webhook delivery failed (%s): %s; retrying", r.Notice.Outcome, r.Err)
 	}
 }
 
@@ -109,12 +109,12 @@ func texts[T ~string](all []T) []string {
 }
 
 // Notice counts a notice that was delivered or lost.
-func (c Counts) Notice(t notify.DeliveryResult) {
+func (c Counts) Notice(r notify.DeliveryResult) {
 	switch {
 	case c.in == nil:
-	case t.GivenUp:
-		c.in.NoticesLost(1 + t.Alike)
-	case t.Err == nil:
+	case r.Lost:
+		c.in.NoticesLost(1 + r.Alike)
+	case r.Err == nil:
 		c.in.Noticed()
 	}
 }

@@ -17,7 +17,7 @@ import (
 func happen(c daemon.Counts) {
 	c.Notice(notify.DeliveryResult{})
 	c.Notice(notify.DeliveryResult{Err: errors.New("no answer")}) // It is tried again.
-	c.Notice(notify.DeliveryResult{Err: errors.New("too many are waiting"), GivenUp: true, Alike: 2})
+	c.Notice(notify.DeliveryResult{Err: errors.New("too many are waiting"), Lost: true, Alike: 2})
 	c.EventsDropped(5)
 	c.Requested(http.MethodGet, http.StatusOK)
 	c.HookRequested(asg.Heartbeat, asg.NotAllowed)

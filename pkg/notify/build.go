@@ -1,0 +1,299 @@
+package notify
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/text"
+)
+
+const (
+	// maxPodEvents is how many pods of one drain get an Event of their own. The others share one about the Node, so that
+	// the number of objects in etcd does not grow with the number of pods.
+	maxPodEvents = 50
+	// maxPods is how many pods of one drain are remembered.
+	maxPods = 512
+	// outageTolerated is how long a source may fail before that is worth an Event.
+	outageTolerated = 30 * time.Second
+)
+
+// The reasons of Events; where aws-node-termination-handler has such an Event, the reason is the same.
+const (
+	reasonOver     = "InterruptionOver"
+	reasonDraining = "Draining"
+	reasonEviction = "PodEviction"
+	reasonAlone    = "NodeLeftAlone"
+	reasonMonitor  = "MonitorError"
+	errorSuffix    = "Error"
+)
+
+// actionReasons are the reasons of Events about the end of a step; with errorSuffix if it has failed or run out of time.
+var actionReasons = map[string]string{
+	string(policy.Cordon):   "Cordon",
+	string(policy.Drain):    "CordonAndDrain",
+	string(policy.Uncordon): "Uncordon",
+}
+
+// notice is what a transition is worth reporting. A webhook reports it if it has an outcome, and an Event if it has a reason.
+type notice struct {
+	state.Transition
+	outcome  string
+	reason   string
+	severity string
+	text     string
+	// pods are those that the drain has evicted, deleted or waits for, as "namespace/name". deleted has the disruption budget that held
+	// each pod that was deleted; "" if none did.
+	pods    []string
+	deleted map[string]string
+}
+
+// builder makes notices of the transitions of one node. It remembers what it needs of the work under way, and of outages.
+type builder struct {
+	events        map[string]bool // the IDs of the events that the work is for
+	cordoned      bool
+	foreignCordon bool              // somebody else had cordoned the node
+	pods          []string          // those that were evicted, deleted or held
+	held, deleted map[string]string // the budgets that held pods, and those against which pods were deleted
+	evicted       map[string]bool   // pods that have been reported
+	unreported    []string          // those of them without an Event of their own
+	outages       map[event.Kind]time.Time
+}
+
+// build returns what a transition is worth reporting.
+func (b *builder) build(t state.Transition) []notice {
+	b.observe(t)
+	n := notice{Transition: t, severity: Info}
+	switch t.Kind {
+	case state.Announced:
+		n.outcome, n.reason, n.text = string(Announced), t.Entry.Event.Kind.Info().EventReason, "announced; nth's plan: "+t.Plan
+	case state.Changed:
+		n.reason, n.text = t.Entry.Event.Kind.Info().EventReason, "changed; nth's plan: "+t.Plan
+	case state.ClosedWith:
+		n.outcome, n.reason, n.text = string(t.Entry.Ending), reasonOver, overText(t)
+	case state.PutOff:
+		n.outcome, n.text = Moved, overText(t)
+	case state.NodeCordoned, state.CordonFound:
+		if t.Action == string(policy.Drain) {
+			n.reason, n.text = reasonDraining, b.cordonText()+"; draining it: "+t.Plan
+		}
+	case state.PodEvicted, state.PodDeleted:
+		return b.podNotice(n)
+	case state.Done, state.Failed, state.RanOut, state.LeftAlone:
+		b.end(&n)
+	case state.SourceLost, state.SourceBack:
+		b.source(&n)
+	case state.Missed, state.Begun, state.PodHeld, state.PodGone, state.CalledBack:
+	}
+	if rest := b.remainingPods(t); rest.reason != "" {
+		return []notice{rest, n}
+	}
+	return []notice{n}
+}
+
+// observe notes what later notices need.
+func (b *builder) observe(t state.Transition) {
+	switch t.Kind {
+	case state.Begun:
+		if len(b.events) == 0 {
+			*b = builder{events: map[string]bool{}, outages: b.outages}
+		}
+		b.events[t.Entry.Event.ID] = true
+	case state.NodeCordoned, state.CordonFound:
+		b.cordoned, b.foreignCordon = true, t.Kind == state.CordonFound
+	case state.PodHeld, state.PodEvicted, state.PodDeleted:
+		b.observePod(t)
+	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
+		if t.Kind != state.Failed || t.Action == string(policy.Uncordon) { // A failed drain continues.
+			delete(b.events, t.Entry.Event.ID)
+		}
+	}
+}
+
+func (b *builder) observePod(t state.Transition) {
+	if t.Pod == "" || len(b.pods) >= maxPods {
+		return
+	}
+	if !slices.Contains(b.pods, t.Pod) {
+		b.pods = append(b.pods, t.Pod)
+	}
+	if b.held == nil {
+		b.held, b.deleted = map[string]string{}, map[string]string{}
+	}
+	switch {
+	case t.Kind == state.PodHeld && t.Outcome != state.Refused:
+		b.held[t.Pod] = t.Detail
+	case t.Kind == state.PodDeleted:
+		b.deleted[t.Pod] = b.held[t.Pod]
+	}
+}
+
+func (b *builder) cordonText() string {
+	if b.foreignCordon {
+		return "the node was already cordoned by someone else"
+	}
+	return "cordoned the node"
+}
+
+// podNotice reports a pod that was evicted or deleted, unless that pod was reported before. It is about the pod, or noted for remainingPods.
+func (b *builder) podNotice(n notice) []notice {
+	if n.Pod == "" || b.evicted[n.Pod] {
+		return nil
+	}
+	if b.evicted == nil {
+		b.evicted = map[string]bool{}
+	}
+	b.evicted[n.Pod] = true
+	if len(b.evicted) > maxPodEvents {
+		b.unreported = append(b.unreported, n.Pod)
+		return nil
+	}
+	n.reason, n.text = reasonEviction, "evicted from node "+n.Node+": "+n.Reason
+	if n.Kind == state.PodDeleted {
+		n.severity, n.text = Warning, "deleted from node "+n.Node+", as it could not be evicted in time: "+n.Reason
+	}
+	return []notice{n}
+}
+
+// remainingPods returns, at the end of a step, one notice about the pods that have none of their own.
+func (b *builder) remainingPods(t state.Transition) notice {
+	switch t.Kind {
+	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
+	default:
+		return notice{}
+	}
+	pods := b.unreported
+	b.unreported = nil
+	if len(pods) == 0 {
+		return notice{}
+	}
+	slices.Sort(pods)
+	t.Pod = ""
+	return notice{Transition: t, reason: reasonEviction, severity: Info, text: fmt.Sprintf("and %s more: %s", text.Pods(len(pods)), strings.Join(pods, ", "))}
+}
+
+// end fills in the notice about the end of a step.
+func (b *builder) end(n *notice) {
+	n.pods, n.deleted = slices.Clone(b.pods), maps.Clone(b.deleted)
+	n.reason = actionReasons[n.Action]
+	took := n.Took.Round(time.Millisecond)
+	switch {
+	case n.Kind == state.Failed:
+		n.reason, n.severity = n.reason+errorSuffix, Critical
+		n.text = fmt.Sprintf("the %s failed after %s and will be tried again: %v", n.Action, took, n.Err)
+		if n.Entry.Failures <= 1 { // A webhook is told of the first of a row; it may have been before a restart.
+			n.outcome = Failed
+		}
+	case n.Kind == state.LeftAlone, n.Action == string(policy.Cordon) && n.Entry.LeftOpen() && !b.cordoned:
+		n.outcome, n.reason = LeftAlone, reasonAlone
+		n.text = "the node is left alone because of its annotation " + drain.KeyPrefix + "action: its pods are not evicted"
+	case n.Kind == state.RanOut:
+		n.outcome, n.reason, n.severity = Incomplete, n.reason+errorSuffix, Critical
+		n.text = fmt.Sprintf("the %s ran out of time after %s: %s; left: %s%s", n.Action, took, counts(n.Entry.Result), left(n.Entry.Result), b.listDeleted())
+	case n.Action == string(policy.Cordon):
+		n.outcome, n.severity, n.text = Cordoned, OK, b.cordonText()+": "+n.Reason
+	case n.Action == string(policy.Drain):
+		n.outcome, n.severity = Drained, OK
+		if r := n.Entry.Result; r != nil && r.Deleted > 0 {
+			n.severity = Warning
+		}
+		n.text = fmt.Sprintf("drained after %s: %s%s", took, counts(n.Entry.Result), b.listDeleted())
+	default: // an uncordon
+		n.outcome, n.text = Moved, overText(n.Transition)
+		if n.Entry.Phase == state.Closed {
+			n.outcome = string(n.Entry.Ending)
+		}
+	}
+	if n.outcome == Drained && !b.cordoned && n.Entry.CordonedAt.IsZero() {
+		n.reason, n.text = reasonAlone, n.text+"; the node was not cordoned, as its annotation asks or it is gone"
+	}
+}
+
+// overText says what is left on the node of an event that is over or put off.
+func overText(t state.Transition) string {
+	var text string
+	switch {
+	case t.Entry.Phase == state.Closed:
+		text = string(t.Entry.Ending) + "; nothing of it is left on the node"
+	case t.Action == string(policy.Uncordon) && t.Detail == "":
+		text = "put off; the node takes pods again until then"
+	default:
+		text = "put off; nothing is done for it until then, and the node stays as it is"
+	}
+	if t.Detail != "" {
+		text += "; the cordon is left to " + t.Detail + ", who still needs it"
+	}
+	return text
+}
+
+// source reports an outage of a source once, if it lasts. There is a transition for each failed look, so it needs no clock.
+func (b *builder) source(n *notice) {
+	kind := n.Entry.Event.Kind
+	if n.Kind == state.SourceBack {
+		delete(b.outages, kind)
+		return
+	}
+	if b.outages == nil {
+		b.outages = map[event.Kind]time.Time{}
+	}
+	since, known := b.outages[kind]
+	switch {
+	case !known:
+		b.outages[kind] = n.At
+	case !since.IsZero() && n.At.Sub(since) >= outageTolerated:
+		b.outages[kind] = time.Time{} // reported
+		n.reason, n.severity = reasonMonitor, Warning
+		n.text = fmt.Sprintf("cannot be read since %s: %v; keeping last known state", since.UTC().Format(time.RFC3339), n.Err)
+	}
+}
+
+// counts says what a drain did.
+func counts(r *state.Result) string {
+	if r == nil {
+		return "what became of the pods is not known"
+	}
+	return fmt.Sprintf("%s evicted, %d deleted, %d left in place", text.Pods(r.Evicted), r.Deleted, r.Skipped)
+}
+
+// left lists the pods that a drain left, and what held them.
+func left(r *state.Result) string {
+	if r == nil || len(r.Left) == 0 {
+		return "not known"
+	}
+	pods := slices.Clone(r.Left)
+	for i, pod := range pods {
+		if by := r.HeldBy[pod]; by != "" {
+			pods[i] += " (held by " + by + ")"
+		}
+	}
+	return listPods(pods)
+}
+
+// listDeleted names the pods that were deleted, and the budget that held each; it is empty if none were.
+func (b *builder) listDeleted() string {
+	if len(b.deleted) == 0 {
+		return ""
+	}
+	pods := slices.Sorted(maps.Keys(b.deleted))
+	for i, pod := range pods {
+		if budget := b.deleted[pod]; budget != "" {
+			pods[i] = fmt.Sprintf("%s (against the disruption budget %s)", pod, budget)
+		}
+	}
+	return "; deleted, as they could not be evicted in time: " + listPods(pods)
+}
+
+// listPods lists some pods, and the number of the others.
+func listPods(pods []string) string {
+	const most = 20
+	if len(pods) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(pods[:most], ", "), len(pods)-most)
+	}
+	return strings.Join(pods, ", ")
+}

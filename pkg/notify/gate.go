@@ -1,0 +1,95 @@
+package notify
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+const (
+	// decisionTime is how long nothing is sent after the announcement of an event that is acted upon, unless the node is cordoned
+	// before that.
+	decisionTime = time.Second
+	// maxCordonWait is how long messages wait for a cordon that is under way. It may not succeed.
+	maxCordonWait = 5 * time.Second
+)
+
+// gate is closed while the node is being cordoned, or is about to be: no request of this package may delay that. An event that is only
+// announced does not close it.
+type gate struct {
+	mu    sync.Mutex
+	until time.Time // when it opens
+}
+
+// observe opens and closes the gate.
+func (g *gate) observe(t state.Transition) {
+	switch t.Kind {
+	case state.Announced, state.Changed:
+		if t.Entry.Phase == state.Cordoning || t.Entry.Phase == state.Draining {
+			g.close(decisionTime)
+		}
+	case state.Begun:
+		if t.Action == string(policy.Uncordon) {
+			g.open()
+		} else {
+			g.close(maxCordonWait)
+		}
+	case state.CalledBack:
+		g.open()
+		g.close(decisionTime) // Another step may follow.
+	case state.NodeCordoned, state.CordonFound, state.Done, state.Failed, state.RanOut, state.LeftAlone,
+		state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone: // The cordon has succeeded or failed before these.
+		g.open()
+	case state.Missed, state.PutOff, state.ClosedWith, state.SourceLost, state.SourceBack:
+	}
+}
+
+// close closes the gate for a duration, if it is not closed for longer.
+func (g *gate) close(d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if until := time.Now().Add(d); until.After(g.until) {
+		g.until = until
+	}
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.until = time.Time{}
+}
+
+// wait is how long the gate stays closed without another transition; 0 if it is open.
+func (g *gate) wait(now time.Time) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return max(g.until.Sub(now), 0)
+}
+
+// reported remembers the last outcomes of events, the oldest first, so that none is reported twice. A restart forgets them; the record
+// keeps the agent from repeating most.
+type reported struct{ outcomes []reportedOutcome }
+
+type reportedOutcome struct{ event, outcome string }
+
+// isNews reports whether an outcome of an event was not reported since the event entered its phase, and notes it. An outcome next to
+// LeftAlone always is: the node has opted out, or in again.
+func (r *reported) isNews(event, outcome string, most int) bool {
+	for _, before := range slices.Backward(r.outcomes) {
+		if before.event != event {
+			continue
+		}
+		if before.outcome == outcome {
+			return false
+		}
+		if phaseOf(before.outcome) != phaseOf(outcome) || before.outcome == LeftAlone || outcome == LeftAlone {
+			break
+		}
+	}
+	r.outcomes = append(r.outcomes, reportedOutcome{event, outcome})
+	r.outcomes = r.outcomes[max(len(r.outcomes)-most, 0):]
+	return true
+}
