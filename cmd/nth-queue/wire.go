@@ -334,23 +334,23 @@ func resourceOf(address, region string) string {
 	return strings.Join([]string{":sqs", region, account, name}, ":")
 }
 
-func actionOf(instance string, hook sqs.Hook, since time.Time) asg.Action {
+func actionOf(instance string, hook sqs.Hook) asg.Action {
 	return asg.Action{
-		Group: hook.Group, Hook: hook.Name, Instance: instance, Token: hook.Token, Launch: hook.Launch, Back: hook.Back, Since: since,
+		Group: hook.Group, Hook: hook.Name, Instance: instance, Token: hook.Token, Launch: hook.Launch, Back: hook.Back,
 	}
 }
 
 // Hold implements fleet.Hooks.
-func (h hooks) Hold(ctx context.Context, instance string, hook sqs.Hook, since time.Time) {
-	h.client.Hold(ctx, actionOf(instance, hook, since))
+func (h hooks) Hold(ctx context.Context, instance string, hook sqs.Hook) {
+	h.client.Hold(ctx, actionOf(instance, hook))
 }
 
 // Complete implements fleet.Hooks.
-func (h hooks) Complete(ctx context.Context, instance string, hook sqs.Hook, since time.Time, outcome event.Outcome) error {
-	return h.client.Complete(ctx, actionOf(instance, hook, since), outcome)
+func (h hooks) Complete(ctx context.Context, instance string, hook sqs.Hook, outcome event.Outcome) error {
+	return h.client.Complete(ctx, actionOf(instance, hook), outcome)
 }
 
 // Loses implements fleet.Hooks.
 func (h hooks) Loses(ctx context.Context, instance string, hook sqs.Hook) (bool, error) {
-	return h.client.Loses(ctx, actionOf(instance, hook, time.Time{}))
+	return h.client.Loses(ctx, actionOf(instance, hook))
 }

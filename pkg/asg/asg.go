@@ -1,27 +1,23 @@
-// Package asg handles the lifecycle hooks of an Auto Scaling group: while the node is being drained, heartbeats hold the
-// instance, and when that is done the hook is completed, so that the group need not wait for the hook's timeout.
+// Package asg handles the lifecycle hooks of an Auto Scaling group: heartbeats hold the instance while its node is drained, and then the
+// hook is completed, so that the group need not wait for the hook's timeout.
 //
-// There are two clients. A Keeper handles the hooks of its own instance, and a HookClient those of any instance, as messages tell
-// of them (messages.go). Both choose the hooks that are ours, and the result that each is completed with, in the same way.
+// A HookClient (client.go) holds and completes lifecycle actions of any instance: nth-queue hears of them from its queue. A Keeper stands
+// before the source of events on the machine itself (pkg/imds), and passes everything on. When a termination is announced it finds the
+// hooks that wait for its own instance (termination.go), and has a HookClient hold and complete them. Which hooks are ours is decided
+// in one place (choose.go), and so is what is asked of Auto Scaling (api.go).
 //
-// A Keeper stands before the source of events (pkg/imds) and passes everything on. When a termination is announced,
-// it asks with the instance's own role for the group and its hooks (api.go), chooses those that are nth's
-// to complete (hooks.go), and holds and completes them (messages.go). It gives the event a deadline where Auto Scaling
-// takes the machine before the drain's budget is used up, or at the end of the budget although people want it kept
-// (api.go). What to do about the event is decided elsewhere; Settled tells when that is done.
+// Hooks wait for an instance that is terminated, that returns to a warm pool, or whose root volume is replaced. All three are held and
+// completed alike, and are called terminations here.
 //
-// Hooks wait for an instance that is terminated, that returns to a warm pool, or whose root volume is replaced. All three are held
-// and completed alike, and are called terminations here.
-//
-// Nothing is remembered on disk: Auto Scaling knows whether a hook still waits, and is asked again after a restart. A hook is
-// completed with CONTINUE. It is abandoned only where people ask for that and the group keeps the machine then (api.go), and it is
-// left to its own timeout where they want the node left alone. A missing permission is reported once, and the drain goes on
-// without it.
+// Nothing is remembered on disk: Auto Scaling knows whether a hook still waits, and is asked again after a restart. A missing permission
+// is reported once, and the drain continues without it.
 package asg
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -30,25 +26,90 @@ import (
 	"github.com/nth-project/nth/pkg/role"
 )
 
-// Source watches for events until ctx ends and tells the sink.
-type Source interface {
-	Run(ctx context.Context, sink event.Sink) error
-}
-
-// Settings are what people say about hooks.
+// Settings say what is done about hooks.
 type Settings struct {
-	// Complete enables all of this. Without it Auto Scaling is never asked anything.
+	// Complete enables the hooks of terminations. Without it a Keeper never asks Auto Scaling anything.
 	Complete bool
-	// Hooks names the hooks to complete. If it is empty, that is the group's only one; see choose. LaunchHooks is the same for hooks
-	// that wait until a new instance is in service, of which only messages tell.
+	// Hooks names the hooks of terminations to complete, and LaunchHooks those that wait until a new instance is in service, of which
+	// only a HookClient hears. Without names, choose decides.
 	Hooks, LaunchHooks []string
 	// Budget is how long the drain may take from when the event was first seen: a later limit of Auto Scaling's gives the event no
-	// deadline. A machine whose node people want left alone is held for as long; with 0, for as long as the hooks wait.
+	// deadline. A machine whose node is opted out is held for as long; with 0, for as long as its hooks wait.
 	Budget time.Duration
 	// Abandon says to abandon the hooks of a termination whose time is over with pods left, where the group keeps the machine then.
 	Abandon bool
 	// AfterDrain is what HookClient.Replace does; empty is Keep.
 	AfterDrain AfterDrain
+}
+
+// What is the kind of a HookReport.
+type What string
+
+// The kinds of reports.
+const (
+	// Found: it is known which hooks the group has, and which of them are ours.
+	Found What = "found"
+	// Trouble: Auto Scaling does not answer, or not as it should. It is asked again.
+	Trouble What = "trouble"
+	// Refused: a permission is missing.
+	Refused What = "refused"
+	// Completed: a hook was completed, or does not wait any more.
+	Completed What = "completed"
+)
+
+// HookReport is one finding for the log, in words. A HookClient's reports have no Event.
+type HookReport struct {
+	What  What
+	Event event.Event
+	Text  string
+}
+
+// reporter reports what is found out and what fails.
+type reporter struct {
+	report func(HookReport)
+
+	mu   sync.Mutex
+	said map[string]bool
+}
+
+func (r *reporter) say(what What, format string, args ...any) {
+	r.report(HookReport{What: what, Text: fmt.Sprintf(format, args...)})
+}
+
+// once says what was not said before.
+func (r *reporter) once(what What, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	r.mu.Lock()
+	if r.said == nil {
+		r.said = map[string]bool{}
+	}
+	said := r.said[text]
+	r.said[text] = true
+	r.mu.Unlock()
+	if !said {
+		r.say(what, "%s", text)
+	}
+}
+
+// failed says why a request failed, unless last says it, the text of the failure before. It returns the text; empty if nothing failed.
+func (r *reporter) failed(doing string, err error, last string) string {
+	if err == nil {
+		return ""
+	}
+	what, text := Trouble, fmt.Sprintf("%s: %s; Auto Scaling is asked again", doing, err)
+	if unpermitted(err) {
+		what, text = Refused, fmt.Sprintf("%s: %s; %s (docs/lifecycle.md has the policy)", doing, err, without(err))
+	}
+	if text != last {
+		r.say(what, "%s", text)
+	}
+	return text
+}
+
+// Source watches for events until ctx ends and passes them to the sink. Stuck says what has stalled in it; nil if nothing has.
+type Source interface {
+	Run(ctx context.Context, sink event.Sink) error
+	Stuck() error
 }
 
 // Options are those of a Keeper.
@@ -61,34 +122,12 @@ type Options struct {
 	// FirstSeen, if set, returns when an event was first seen, in this run or in one before, with a reading of the monotonic clock; zero
 	// if never.
 	FirstSeen func(eventID string) time.Time
-	// Tell is called with what people should know. It must not block.
+	// Tell is called with each finding. It must not block.
 	Tell func(HookReport)
-	// Requested, if set, is told of each request about a hook that waits, once it has ended. It must not block.
+	// Requested, if set, is called after each request about a hook that waits. It must not block.
 	Requested func(Request, Answer)
 	// DryRun asks, and changes nothing.
 	DryRun bool
-}
-
-// What is the kind of a HookReport.
-type What string
-
-// The kinds of reports.
-const (
-	// Found: it is known which hooks there are, and which of them are looked after.
-	Found What = "found"
-	// Trouble: Auto Scaling does not answer, or not as it should. It is asked again.
-	Trouble What = "trouble"
-	// Refused: a permission is missing.
-	Refused What = "refused"
-	// Completed: a hook was completed, or turned out not to wait any more.
-	Completed What = "completed"
-)
-
-// HookReport is one thing that people should know, in words. A HookClient's reports have no Event.
-type HookReport struct {
-	What  What
-	Event event.Event
-	Text  string
 }
 
 // Keeper is an event source that keeps lifecycle hooks. Make one with New.
@@ -101,7 +140,7 @@ type Keeper struct {
 	settings Settings
 	current  *termination // the one that is announced; nil if none is, or nothing is to be done for it
 	ctx      context.Context
-	watches  sync.WaitGroup
+	running  sync.WaitGroup
 }
 
 // dialer makes a connection; nil means the network's own.
@@ -123,31 +162,22 @@ func (k *Keeper) Run(ctx context.Context, sink event.Sink) error {
 	k.mu.Lock()
 	k.leave()
 	k.mu.Unlock()
-	k.watches.Wait()
+	k.running.Wait()
 	return err
 }
 
-// Stuck says what has come to a stop in the source that should go on; nil if nothing has, or if it cannot tell.
-func (k *Keeper) Stuck() error {
-	if pulse, ok := k.source.(interface{ Stuck() error }); ok {
-		return pulse.Stuck()
-	}
-	return nil
-}
+// Stuck says what has stalled in the source; nil if nothing has.
+func (k *Keeper) Stuck() error { return k.source.Stuck() }
 
-// Use replaces the settings. The hooks of a termination under way are chosen anew if others are named.
+// Use replaces the settings. A termination under way is handled by the new ones.
 func (k *Keeper) Use(s Settings) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	before, t := k.settings, k.current
+	if reflect.DeepEqual(s, k.settings) {
+		return
+	}
 	k.settings = s
-	switch {
-	case !s.Complete:
-		k.leave()
-	case t == nil:
-	case slices.Equal(s.Hooks, before.Hooks):
-		t.use(s)
-	default:
+	if t := k.current; t != nil {
 		k.leave()
 		k.begin(t.again())
 	}
@@ -178,7 +208,7 @@ func (t tap) Snapshot(s event.Snapshot) {
 	t.Sink.Snapshot(s)
 }
 
-// see begins and ends the watch for the termination that is announced, and returns the events with their deadlines. There is one
+// see begins and ends the handling of the termination that is announced, and returns the events with their deadlines. There is one
 // at most, as an instance has one target state.
 func (k *Keeper) see(events []event.Event) []event.Event {
 	k.mu.Lock()
@@ -195,23 +225,26 @@ func (k *Keeper) see(events []event.Event) []event.Event {
 		k.begin(&termination{event: events[0], firstSeen: k.firstSeen(events[0])})
 	}
 	events = slices.Clone(events)
-	events[0].Deadline = k.current.deadline(k.settings.Budget)
+	events[0].Deadline = k.current.deadline()
 	return events
 }
 
-// begin starts the watch of a termination.
+// begin starts to handle a termination, if the settings say so.
 func (k *Keeper) begin(t *termination) {
-	ctx, cancel := context.WithCancel(k.ctx)
-	t.cancel, t.settings, t.changed = cancel, k.settings, make(chan struct{}, 1)
-	k.current = t
-	w := &watch{
-		opts: k.opts, dial: k.dial, named: k.settings.Hooks, termination: t, since: t.firstSeen,
-		reporter: reporter{report: k.opts.Tell, about: t.event},
+	if !k.settings.Complete {
+		return
 	}
-	k.watches.Go(func() { w.run(ctx) })
+	t.opts, t.dial, t.settings = k.opts, k.dial, k.settings
+	t.reporter.report = func(n HookReport) {
+		n.Event = t.event
+		k.opts.Tell(n)
+	}
+	t.start(k.ctx)
+	k.current = t
+	k.running.Go(t.run)
 }
 
-// leave ends the watch of the current termination.
+// leave ends the handling of the current termination.
 func (k *Keeper) leave() {
 	if k.current != nil {
 		k.current.cancel()

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 )
 
 // Checkup is the result of Check.
@@ -26,32 +24,33 @@ type Checkup struct {
 
 // Check looks for the group and its hooks, tries the permissions for ours, and changes nothing.
 func Check(ctx context.Context, opts Options, s Settings) Checkup {
-	service, err := newService(ctx, opts, nil)
+	opts.Requested = nil
+	c, instance, err := ownClient(ctx, opts, nil, s, func(HookReport) {})
 	if err != nil {
 		return Checkup{Err: err}
 	}
-	group, _, err := service.place(ctx)
+	group, _, err := c.place(ctx, instance)
 	if err != nil || group == "" {
 		return Checkup{Err: err}
 	}
-	hooks, err := service.hooks(ctx, group)
+	hooks, err := c.describeHooks(ctx, group)
 	if err != nil {
 		return Checkup{Err: err}
 	}
-	ours, why := choose(group, hooks, rule{transition: terminating, named: s.Hooks})
+	ours, why := choose(group, hooks, c.rule(false))
 	found := Checkup{Found: why, Ours: len(ours) > 0}
 	if found.Ours {
-		found.Missing = errors.Join(service.try(ctx, heartbeat, group), service.try(ctx, complete, group))
+		found.Missing = errors.Join(c.try(ctx, heartbeat, group), c.try(ctx, complete, group))
 	}
 	if found.Ours && s.Abandon {
-		found.retention(ctx, service, group)
+		found.retention(ctx, c, group)
 	}
 	return found
 }
 
 // retention finds out whether the group keeps a machine whose hook is abandoned.
-func (c *Checkup) retention(ctx context.Context, s *service, group string) {
-	keeps, err := s.retains(ctx, group)
+func (c *Checkup) retention(ctx context.Context, client *HookClient, group string) {
+	keeps, err := client.retains(ctx, group)
 	switch {
 	case unpermitted(err):
 		c.Missing = errors.Join(c.Missing, fmt.Errorf("%w; %s", err, without(err)))
@@ -65,8 +64,8 @@ func (c *Checkup) retention(ctx context.Context, s *service, group string) {
 }
 
 // try returns an error if a permission is missing for the group.
-func (s *service) try(ctx context.Context, permission, group string) error {
-	allowed, err := may(ctx, s.sdk, permission, group)
+func (c *HookClient) try(ctx context.Context, permission, group string) error {
+	allowed, err := c.may(ctx, permission, group)
 	if err == nil && !allowed {
 		err = refusedError{Action: permission}
 		return fmt.Errorf("%w; %s", err, without(err))
@@ -103,15 +102,14 @@ func HookClientPermissions(s Settings) []Permission {
 
 // Explain says which of a group's hooks are ours, and whether any is. found is empty for launches in a group without such hooks.
 func (c *HookClient) Explain(ctx context.Context, group string, launch bool) (found string, ours bool, err error) {
-	hooks, err := (&service{sdk: c.sdk}).hooks(ctx, group)
+	hooks, err := c.describeHooks(ctx, group)
 	if err != nil {
 		return "", false, err
 	}
-	r := c.rule(Action{Launch: launch})
 	if launch && !slices.ContainsFunc(hooks, func(h hook) bool { return h.transition == launching }) {
 		return "", false, nil
 	}
-	chosen, why := choose(group, hooks, r)
+	chosen, why := choose(group, hooks, c.rule(launch))
 	return why, len(chosen) > 0, nil
 }
 
@@ -121,27 +119,27 @@ func (c *HookClient) May(ctx context.Context, p Permission, group string) (bool,
 	if group == "" {
 		group = noGroup
 	}
-	return may(ctx, c.sdk, p.Name, group)
+	return c.may(ctx, p.Name, group)
 }
 
-func may(ctx context.Context, sdk *autoscaling.Client, permission, group string) (bool, error) {
-	s := &service{sdk: sdk, instance: noInstance}
+func (c *HookClient) may(ctx context.Context, permission, group string) (bool, error) {
+	nothing := Action{Group: group, Hook: noHook, Instance: noInstance}
 	var err error
 	switch permission {
 	case heartbeat:
-		err = s.heartbeat(ctx, group, noHook)
+		err = c.heartbeat(ctx, nothing)
 	case complete:
-		err = s.complete(ctx, group, noHook, proceed)
+		err = c.complete(ctx, nothing, proceed)
 	case describeInstances:
-		_, _, err = s.place(ctx)
+		_, _, err = c.place(ctx, noInstance)
 	case terminateInstance:
-		err = s.remove(ctx, group, Terminate)
+		err = c.remove(ctx, group, noInstance, Terminate)
 	case detachInstances:
-		err = s.remove(ctx, group, Detach)
+		err = c.remove(ctx, group, noInstance, Detach)
 	case describeGroups:
-		_, err = s.retains(ctx, group)
+		_, err = c.retains(ctx, group)
 	default:
-		_, err = s.hooks(ctx, group)
+		_, err = c.describeHooks(ctx, group)
 	}
 	if _, refused := errors.AsType[refusedError](err); refused {
 		return false, nil

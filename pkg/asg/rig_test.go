@@ -39,8 +39,8 @@ type rig struct {
 	source *source
 	stop   func()
 
-	mu   sync.Mutex
-	news []asg.HookReport
+	mu      sync.Mutex
+	reports []asg.HookReport
 }
 
 // hook is the group's in most tests.
@@ -91,7 +91,7 @@ func (r *rig) document(_ context.Context, path string) ([]byte, error) {
 func (r *rig) tell(n asg.HookReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.news = append(r.news, n)
+	r.reports = append(r.reports, n)
 }
 
 // run starts a Keeper.
@@ -209,21 +209,21 @@ func (r *rig) wantCalls(action string, want int) {
 	}
 }
 
-// wantNews compares what was told since the last time: each line begins with the kind and has all words of the text's.
-func (r *rig) wantNews(want ...string) {
+// wantReports compares what was told since the last time: each line begins with the kind and has all words of the text's.
+func (r *rig) wantReports(want ...string) {
 	r.t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var got []string
-	for _, n := range r.news {
+	for _, n := range r.reports {
 		got = append(got, fmt.Sprintf("%s: %s", n.What, n.Text))
 		if n.Event.ID != ending.ID {
 			r.t.Errorf("%q was told of event %q", n.Text, n.Event.ID)
 		}
 	}
-	r.news = nil
+	r.reports = nil
 	if !slices.EqualFunc(got, want, strings.Contains) {
-		r.t.Errorf("the news are\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+		r.t.Errorf("the reports are\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
 	}
 }
 
@@ -244,6 +244,8 @@ func (s *source) Run(ctx context.Context, sink event.Sink) error {
 	<-ctx.Done()
 	return nil
 }
+
+func (s *source) Stuck() error { return nil }
 
 func (s *source) see(events []event.Event) {
 	s.mu.Lock()

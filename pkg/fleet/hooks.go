@@ -10,11 +10,11 @@ import (
 
 // Hooks holds and completes the lifecycle actions that messages tell of, if the settings say that their hooks are to be completed.
 type Hooks interface {
-	// Hold sends heartbeats for an action that began at that time, until ctx ends or Auto Scaling does not wait any more.
-	Hold(ctx context.Context, instance string, hook sqs.Hook, since time.Time)
+	// Hold sends heartbeats for an action until ctx ends or Auto Scaling does not wait any more.
+	Hold(ctx context.Context, instance string, hook sqs.Hook)
 	// Complete completes the action with the result for that outcome, if there is one; a launch has no outcome. It tries again until it has
 	// succeeded or Auto Scaling does not wait any more. The error is that of ctx.
-	Complete(ctx context.Context, instance string, hook sqs.Hook, since time.Time, outcome event.Outcome) error
+	Complete(ctx context.Context, instance string, hook sqs.Hook, outcome event.Outcome) error
 	// Loses reports whether the machine is terminated when the action times out, although pods are left on it and the budget is soft. The
 	// error is that of ctx.
 	Loses(ctx context.Context, instance string, hook sqs.Hook) (bool, error)
@@ -35,7 +35,7 @@ func (t *term) hold(in *instance, h *hint) {
 	ctx, release := context.WithCancel(t.ctx)
 	h.release = release
 	t.mu.Unlock()
-	t.background(func(context.Context) { t.opts.Hooks.Hold(ctx, in.id, *h.Hook, h.Event.Noticed) })
+	t.background(func(context.Context) { t.opts.Hooks.Hold(ctx, in.id, *h.Hook) })
 	if h.About != sqs.Interruption || !t.policy()[h.Event.Kind].SoftBudget {
 		return
 	}
@@ -69,7 +69,7 @@ func (t *term) finish(ctx context.Context, in *instance, h *hint, outcome event.
 			h.release()
 		}
 		t.mu.Unlock()
-		if t.opts.Hooks.Complete(ctx, in.id, *h.Hook, h.Event.Noticed, outcome) != nil {
+		if t.opts.Hooks.Complete(ctx, in.id, *h.Hook, outcome) != nil {
 			return // The term ends.
 		}
 	}

@@ -220,7 +220,7 @@ type group struct {
 }
 
 // Hold implements fleet.Hooks.
-func (g *group) Hold(ctx context.Context, _ string, _ sqs.Hook, _ time.Time) {
+func (g *group) Hold(ctx context.Context, _ string, _ sqs.Hook) {
 	g.count(1)
 	<-ctx.Done()
 	g.count(-1)
@@ -240,7 +240,7 @@ func (g *group) count(by int) {
 }
 
 // Complete implements fleet.Hooks.
-func (g *group) Complete(_ context.Context, id string, hook sqs.Hook, _ time.Time, outcome event.Outcome) error {
+func (g *group) Complete(_ context.Context, id string, hook sqs.Hook, outcome event.Outcome) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.completed = append(g.completed, strings.TrimSpace(fmt.Sprintf("%s %s %s", hook.Name, id, outcome)))

@@ -170,27 +170,6 @@ func TestATerminationThatNTHMayNotHoldIsDrainedForAllTheSame(t *testing.T) {
 	}
 }
 
-func TestATerminationOutsideOfAnyGroupIsDrainedFor(t *testing.T) {
-	g := inGroup(t, "")
-	g.aws.Detach(imdstest.InstanceID)
-	g.watches(t)
-	g.imds.SetLifecycleState("Terminated")
-	g.nth.WaitSays(t, "the instance is in no Auto Scaling group")
-	g.release(t)
-	g.waitDrained(t)
-	g.nth.Stop(t)
-}
-
-func TestATerminationByAGroupWithoutHooksIsDrainedFor(t *testing.T) {
-	g := inGroup(t, "")
-	g.watches(t)
-	g.terminate()
-	g.nth.WaitSays(t, "has no lifecycle hook for terminations")
-	g.release(t)
-	g.waitDrained(t)
-	g.nth.Stop(t)
-}
-
 // With capacity rebalancing, the group terminates a spot instance that is being interrupted.
 func TestASpotInterruptionAndTheTerminationByTheGroupAreOneDrainAndTheHookIsCompletedAfterIt(t *testing.T) {
 	g := inGroup(t, "", hook)
@@ -207,15 +186,6 @@ func TestASpotInterruptionAndTheTerminationByTheGroupAreOneDrainAndTheHookIsComp
 	if evicted := g.nth.Logged(systemd.PodEvicted); len(evicted) != len(g.before) {
 		t.Errorf("%d evictions of %d pods: %v", len(evicted), len(g.before), evicted)
 	}
-}
-
-func TestADrainWhoseBudgetIsOverLetsTheMachineGo(t *testing.T) {
-	g := inGroup(t, "budget = \"8s\"\n", hook)
-	g.watches(t)
-	g.terminate()
-	g.waitCompleted(t)
-	g.stopAfterLooks(t)
-	g.mustBeCompletedOnce(t)
 }
 
 func TestCheckTellsWhichHookWillBeCompletedAndWhatIsMissing(t *testing.T) {

@@ -97,50 +97,6 @@ func TestPeer26HeartbeatsHoldAnInstanceUntilItsNodeIsDrained(t *testing.T) {
 	consumer.Stop(t)
 }
 
-// A heartbeat is due after each third of the hook's timeout. The fourth would come when Auto Scaling waits no longer.
-func TestPeer26ThreeHeartbeatsAreSentUntilTheDeadlineAndNoneAfterIt(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	const limit = 58 * time.Second
-	node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 45 * time.Second, GlobalTimeout: limit}, lab.Grace(70*time.Second), lab.GoesAtGrace())
-	consumer := s.start(t, "")
-
-	s.terminate(t, id)
-
-	node.WaitCordoned(t)
-	s.Await(t, "the deadline is over", func() bool { return s.Groups.Actions(id)[0].TimedOut })
-	if len(node.Pods(t)) == 0 {
-		t.Error("the deadline came after the drain")
-	}
-	node.WaitEmpty(t) // Nobody's deadline ends the drain.
-	s.WaitEmpty(t)
-	action := s.Groups.Actions(id)[0]
-	if action.Result != "ABANDON" || action.Ended.Sub(action.Began) != limit || len(action.Heartbeats) != 3 || s.heartbeats() != 3 {
-		t.Errorf("%d heartbeats were sent, and the lifecycle action came to %+v; want 3 until it was abandoned", s.heartbeats(), action)
-	}
-	s.early.mustHaveJudged(t, 1)
-	consumer.Stop(t)
-}
-
-func TestPeer26HeartbeatsEndWhenNothingWaitsAnyMore(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 6 * time.Second}, lab.Grace(20*time.Second), lab.GoesAtGrace())
-	consumer := s.start(t, "")
-
-	s.terminate(t, id)
-	s.Await(t, "a heartbeat is sent", func() bool { return s.heartbeats() > 0 })
-	s.Groups.Forget(id) // Somebody else has completed it.
-	before := s.heartbeats()
-
-	node.WaitEmpty(t)
-	s.WaitEmpty(t)
-	if more := s.heartbeats() - before; more > 1 {
-		t.Errorf("%d heartbeats were sent after the first that was refused", more-1)
-	}
-	consumer.Stop(t)
-}
-
 func TestACompletionIsRepeatedUntilItHolds(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]asgtest.Fault{

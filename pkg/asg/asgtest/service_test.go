@@ -1,7 +1,6 @@
 package asgtest_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -176,19 +175,5 @@ func TestRequestsCanBeBrokenAndAreKept(t *testing.T) {
 	const last = " InstanceId=" + id + " LifecycleActionResult=CONTINUE LifecycleHookName=drain: ValidationError"
 	if said := s.Calls("")[3].String(); !strings.HasSuffix(said, last) {
 		t.Errorf("the last call was %s", said)
-	}
-}
-
-func TestOneCanWaitForCalls(t *testing.T) {
-	t.Parallel()
-	s := workers()
-	go ask(s, request(nil, about("CompleteLifecycleAction")...))
-	if err := s.Await(t.Context(), "a call", func() bool { return len(s.Calls("")) == 1 }); err != nil {
-		t.Error(err)
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := s.Await(ended, "what never comes", func() bool { return false }); err == nil {
-		t.Error("nothing came, and Await is content")
 	}
 }

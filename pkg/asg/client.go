@@ -1,0 +1,386 @@
+package asg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/role"
+)
+
+// Action is one lifecycle action: a group waits at a hook until something is done about an instance.
+type Action struct {
+	Group, Hook, Instance string
+	// Token identifies the action, so that no later one of the same instance is meant; empty where it is not known.
+	Token string
+	// Launch is set if the group waits to put the instance into service, and not to end it, and Back if the instance goes back to a warm
+	// pool.
+	Launch, Back bool
+}
+
+func (a Action) String() string {
+	return fmt.Sprintf("the lifecycle hook %s of the Auto Scaling group %s, for %s", a.Hook, a.Group, a.Instance)
+}
+
+func (a Action) token() *string {
+	if a.Token == "" {
+		return nil
+	}
+	return &a.Token
+}
+
+// HookClientOptions are those of a HookClient.
+type HookClientOptions struct {
+	AWS aws.Config
+	// Queue is the queue that the messages come from, as its ARN has it after the partition, such as
+	// ":sqs:eu-central-1:123456789012:nth-queue": a hook that notifies it is ours. Empty if there is none.
+	Queue string
+	// Tell is called with each finding, from several goroutines. It must not block.
+	Tell func(HookReport)
+	// Requested, if set, is called after each request about a hook that waits. It must not block.
+	Requested func(Request, Answer)
+}
+
+// HookClient holds and completes lifecycle actions of any instance, if their hooks are ours by the settings. All that it has to find out
+// for that are the groups' hooks. Its methods may be called from several goroutines.
+type HookClient struct {
+	opts     HookClientOptions
+	sdk      *autoscaling.Client
+	settings atomic.Pointer[Settings]
+	reporter
+
+	mu     sync.Mutex
+	groups map[string]*groupHooks
+}
+
+// groupHooks are a group's hooks, as far as they are known.
+type groupHooks struct {
+	turn     chan struct{} // has room for one, who may use what follows
+	hooks    []hook
+	err      error // why they are not known
+	trouble  string
+	failures int
+	until    time.Time // of the next request
+}
+
+const (
+	// hooksLife is how long a group's hooks are taken to be unchanged.
+	hooksLife = 5 * time.Minute
+	// leastTimeout is the shortest that a hook can have, and is used until its own is known; shortTimeout is used if
+	// asking for it is not allowed. No hook waits for longer than longestTimeout without a heartbeat.
+	// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
+	leastTimeout   = 30 * time.Second
+	shortTimeout   = 3 * time.Minute
+	longestTimeout = 2 * time.Hour
+)
+
+// NewHookClient returns a HookClient that has asked nothing yet.
+func NewHookClient(opts HookClientOptions, settings Settings) *HookClient {
+	c := &HookClient{opts: opts, sdk: newClient(opts.AWS), reporter: reporter{report: opts.Tell}, groups: map[string]*groupHooks{}}
+	c.Use(settings)
+	return c
+}
+
+// Use replaces the settings.
+func (c *HookClient) Use(s Settings) { c.settings.Store(&s) }
+
+// rule returns the rule for the hooks of a transition.
+func (c *HookClient) rule(launch bool) rule {
+	settings := c.settings.Load()
+	if launch {
+		return rule{transition: launching, named: settings.LaunchHooks, queue: c.opts.Queue}
+	}
+	return rule{transition: terminating, named: settings.Hooks, queue: c.opts.Queue}
+}
+
+// find returns the hook of an action, and whether it is ours; an error means that this is not known. Until a hook is known it has the
+// shortest timeout that it may have.
+func (c *HookClient) find(ctx context.Context, a Action) (h hook, ours bool, err error) {
+	r := c.rule(a.Launch)
+	named := slices.Contains(r.named, a.Hook)
+	if !a.Launch && !c.settings.Load().Complete || len(r.named) > 0 && !named {
+		return hook{}, false, nil
+	}
+	hooks, err := c.hooks(ctx, a.Group)
+	h = hook{name: a.Hook, timeout: leastTimeout}
+	if unpermitted(err) {
+		h.timeout = shortTimeout
+	}
+	if i := slices.IndexFunc(hooks, func(h hook) bool { return h.name == a.Hook }); i >= 0 {
+		h = hooks[i]
+	}
+	switch {
+	case named:
+		return h, true, nil
+	case err != nil:
+		return h, false, err
+	}
+	chosen, why := choose(a.Group, hooks, r)
+	c.once(Found, "%s", why)
+	return h, slices.ContainsFunc(chosen, func(h hook) bool { return h.name == a.Hook }), nil
+}
+
+// hooks returns the hooks of a group, from memory for a while. Several callers for one group share one request, and its error.
+func (c *HookClient) hooks(ctx context.Context, group string) ([]hook, error) {
+	c.mu.Lock()
+	g, known := c.groups[group]
+	if !known {
+		g = &groupHooks{turn: make(chan struct{}, 1)}
+		c.groups[group] = g
+	}
+	c.mu.Unlock()
+	select {
+	case g.turn <- struct{}{}:
+		defer func() { <-g.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if time.Now().Before(g.until) {
+		return g.hooks, g.err
+	}
+	hooks, err := c.describeHooks(ctx, group)
+	if ctx.Err() != nil {
+		return nil, ctx.Err() // This says nothing about the group.
+	}
+	if errors.Is(err, errNothingWaits) { // The group exists no more.
+		hooks, err = []hook{}, nil
+	}
+	g.trouble = c.failed("asking for the lifecycle hooks of the Auto Scaling group "+group, err, g.trouble)
+	life := hooksLife
+	switch {
+	case err == nil:
+		g.failures = 0
+	case unpermitted(err):
+		life = role.Spread(longestPause)
+	default:
+		g.failures++
+		life = pause(g.failures)
+	}
+	g.until = time.Now().Add(life)
+	if err == nil || g.hooks == nil { // What was known before is better than nothing.
+		g.hooks, g.err = hooks, err
+	}
+	return g.hooks, g.err
+}
+
+// Hold sends heartbeats for an action that is ours, one for each third of the hook's timeout, until ctx ends or nothing waits any more.
+// Until it is known whether the hook is ours, it is taken for ours, as a heartbeat does no harm.
+func (c *HookClient) Hold(ctx context.Context, a Action) {
+	c.hold(ctx, a, c.find, func(hook, error) {})
+}
+
+// finder returns the hook of an action, and whether it is ours, as HookClient.find does.
+type finder func(context.Context, Action) (h hook, ours bool, err error)
+
+// hold is Hold. sent is called after each heartbeat.
+func (c *HookClient) hold(ctx context.Context, a Action, find finder, sent func(hook, error)) {
+	failures, trouble := 0, ""
+	for {
+		h, ours, err := find(ctx, a)
+		if ctx.Err() != nil || err == nil && !ours {
+			return
+		}
+		err = c.heartbeat(ctx, a)
+		if ctx.Err() != nil || errors.Is(err, errNothingWaits) {
+			return
+		}
+		sent(h, err)
+		trouble = c.failed("holding the machine by "+a.String(), err, trouble)
+		wait := h.interval()
+		if failures++; err == nil {
+			failures = 0
+		} else if !unpermitted(err) {
+			wait = min(wait, pause(failures))
+		}
+		if !role.Sleep(ctx, wait) {
+			return
+		}
+	}
+}
+
+// Complete completes an action that is ours with the result that the outcome calls for, if it calls for one. It retries until that
+// succeeds or the hook's own time is over, when the group does not wait any more. The outcome does not matter for a launch. The error is
+// ctx's.
+func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outcome) error {
+	c.finish(ctx, a, outcome, c.find)
+	if ctx.Err() != nil {
+		return fmt.Errorf("completing %s: %w", a, ctx.Err())
+	}
+	return nil
+}
+
+// finish is Complete. It reports whether nothing is left to be done: false if ctx has ended, if Auto Scaling says that nothing waits, or
+// if the hook's own time is over.
+func (c *HookClient) finish(ctx context.Context, a Action, outcome event.Outcome, find finder) (done bool) {
+	if !a.Launch && outcome != event.Drained && outcome != event.OutOfTime {
+		return true // The work that the hook waits for is not done.
+	}
+	held, trouble := time.Now(), ""
+	for failures := 1; ; failures++ {
+		h, ours, err := find(ctx, a)
+		switch {
+		case unpermitted(err):
+			c.say(Refused, "%s: it is left to its timeout, as it cannot be known whose it is, and %s does not name it",
+				a, wordsFor[c.rule(a.Launch).transition].setting)
+			return true
+		case err != nil: // hooks has reported it.
+			h.timeout = longestTimeout
+		case !ours:
+			return true
+		default:
+			sent := time.Now()
+			beaten, err := c.attempt(ctx, a, outcome)
+			switch {
+			case err == nil:
+				return true
+			case errors.Is(err, errNothingWaits):
+				c.once(Completed, "%s does not wait any more", a)
+				return false
+			case beaten:
+				held = sent
+			}
+			if ctx.Err() == nil {
+				trouble = c.failed("completing "+a.String(), err, trouble)
+			}
+		}
+		if time.Since(held) >= h.timeout {
+			c.say(Trouble, "%s: it could not be completed before its own time was over, and its default result holds", a)
+			return false
+		}
+		if !role.Sleep(ctx, min(pause(failures), max(h.interval(), leastTimeout/3))) {
+			return false
+		}
+	}
+}
+
+// attempt completes an action, and tries once. While it is not known whether the group keeps the machine, it is not given away: it is
+// held by a heartbeat then.
+func (c *HookClient) attempt(ctx context.Context, a Action, outcome event.Outcome) (beaten bool, err error) {
+	result := proceed
+	if !a.Launch && outcome == event.OutOfTime && c.settings.Load().Abandon {
+		keeps, err := c.keeps(ctx, a)
+		if err != nil {
+			return c.heartbeat(ctx, a) == nil, err
+		}
+		if keeps {
+			result = abandon
+		}
+	}
+	if err := c.complete(ctx, a, result); err != nil {
+		return false, err
+	}
+	switch {
+	case result == abandon:
+		c.say(Completed, "abandoned %s: pods are left, and the group keeps the machine", a)
+	case a.Launch:
+		c.say(Completed, "completed %s: its node is Ready", a)
+	default:
+		c.say(Completed, "completed %s: the machine may go", a)
+	}
+	return false, nil
+}
+
+// An Auto Scaling group takes an instance whose hook for terminations is abandoned, as it takes one whose hook is completed. Only where
+// its instance lifecycle policy says TerminateHookAbandon=retain is the instance kept, in the state Terminating:Retained, until somebody
+// ends it. https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html
+
+// keeps asks whether the group keeps the machine if the action is abandoned. A missing permission is a no.
+func (c *HookClient) keeps(ctx context.Context, a Action) (bool, error) {
+	if a.Back {
+		c.once(Found, "%s: no machine is kept that goes back to a warm pool or gets another root volume: its hooks are completed with %s", a, proceed)
+		return false, nil
+	}
+	keeps, err := c.retains(ctx, a.Group)
+	switch {
+	case unpermitted(err):
+		c.once(Refused, "%s; %s", err, without(err))
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("finding out whether the group keeps the machine: %w", err)
+	case !keeps:
+		c.once(Found, "%s", willNotKeep(a.Group))
+	}
+	return keeps, nil
+}
+
+// Loses reports whether the group takes the machine when the time for an action is over and pods are left, although the settings ask to
+// keep it. It asks until that is known. The error is ctx's.
+func (c *HookClient) Loses(ctx context.Context, a Action) (bool, error) {
+	if !c.settings.Load().Abandon {
+		return false, nil
+	}
+	trouble := ""
+	for failures := 1; ; failures++ {
+		keeps, err := c.keeps(ctx, a)
+		if err == nil {
+			return !keeps, nil
+		}
+		if ctx.Err() == nil {
+			trouble = c.failed(a.String(), err, trouble)
+		}
+		if !role.Sleep(ctx, pause(failures)) {
+			return false, fmt.Errorf("finding out whether the group %s would keep %s: %w", a.Group, a.Instance, ctx.Err())
+		}
+	}
+}
+
+// willNotKeep and willKeep say what on_incomplete = "abandon" means for a group.
+func willNotKeep(group string) string {
+	return fmt.Sprintf(`the Auto Scaling group %s does not keep a machine whose hook is abandoned, its instance lifecycle policy has no `+
+		`TerminateHookAbandon=retain: out of time, hooks are completed with %s in spite of on_incomplete = "abandon"`, group, proceed)
+}
+
+func willKeep(group string) string {
+	return fmt.Sprintf("out of time with pods left, hooks are abandoned, and the Auto Scaling group %s keeps the machine (Terminating:Retained)", group)
+}
+
+// AfterDrain says what becomes of an instance whose node was drained for something that does not end it soon.
+type AfterDrain string
+
+// What may become of it.
+const (
+	// Keep: it stays where it is. Terminate: its group terminates it, and Detach: its group lets go of it; both have another in its place.
+	Keep      AfterDrain = "keep"
+	Terminate AfterDrain = "terminate"
+	Detach    AfterDrain = "detach"
+)
+
+// replaceLimit is how long Replace tries.
+const replaceLimit = 5 * time.Minute
+
+// Replace has an instance's group put another one in its place, as the settings say: a drained instance would be paid for until it ends
+// by itself. One that is in no group, or leaves it already, is left as it is. It retries for five minutes at most, unless a permission is
+// missing.
+func (c *HookClient) Replace(ctx context.Context, instance string) error {
+	how := c.settings.Load().AfterDrain
+	if how != Terminate && how != Detach {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, replaceLimit)
+	defer cancel()
+	for failures := 1; ; failures++ {
+		group, state, err := c.place(ctx, instance)
+		if err == nil && !strings.HasPrefix(state, "InService") && !strings.HasPrefix(state, "Standby") {
+			return nil
+		}
+		if err == nil {
+			err = c.remove(ctx, group, instance, how)
+		}
+		switch {
+		case err == nil:
+			c.say(Completed, "%s is drained, and the Auto Scaling group %s was asked to %s it and to have another in its place", instance, group, how)
+			return nil
+		case unpermitted(err), !role.Sleep(ctx, pause(failures)):
+			return fmt.Errorf("having %s replaced, which is drained: %w", instance, err)
+		}
+	}
+}

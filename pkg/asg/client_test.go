@@ -1,0 +1,400 @@
+package asg_test
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/nth-project/nth/pkg/asg"
+	"github.com/nth-project/nth/pkg/asg/asgtest"
+	"github.com/nth-project/nth/pkg/event"
+)
+
+// keys are credentials of a role.
+var keys = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+	return aws.Credentials{AccessKeyID: "AKIDEXAMPLE0000001", SecretAccessKey: "secret", SessionToken: "token"}, nil
+})
+
+// client is a HookClient on the rig's network and clock.
+func (r *rig) client(settings asg.Settings) *asg.HookClient {
+	return asg.NewHookClient(asg.HookClientOptions{AWS: aws.Config{
+		Region: "eu-central-1", BaseEndpoint: &r.opts.Endpoint, HTTPClient: &http.Client{Transport: &http.Transport{DialContext: r.dial}},
+		Credentials: keys,
+	}, Queue: ":sqs:eu-central-1:123456789012:interruptions", Tell: r.tell}, settings)
+}
+
+// holding runs f while a HookClient holds actions, which begin now.
+func (r *rig) holding(f func(), actions ...asg.Action) {
+	ctx, release := context.WithCancel(r.t.Context())
+	client := r.client(r.settings)
+	for _, a := range actions {
+		go client.Hold(ctx, a)
+	}
+	f()
+	release()
+	synctest.Wait()
+}
+
+// A queue brings what happens at all hooks of a region. Which of them are ours is the same rule as on the machine itself.
+func TestHookClient_HoldsAndCompletesOnlyOurHooks(t *testing.T) {
+	t.Parallel()
+	const ownQueue = "arn:aws:sqs:eu-central-1:123456789012:interruptions"
+	logs := asgtest.Hook{Name: "logs", HeartbeatTimeout: 5 * time.Minute, DefaultResult: "CONTINUE"}
+	bake := asgtest.Hook{Name: "bake", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}
+	notifying := func(h asgtest.Hook, arn string) asgtest.Hook { h.NotificationTarget = arn; return h }
+	for name, row := range map[string]struct {
+		hooks   []asgtest.Hook
+		named   []string
+		off     bool
+		launch  bool
+		ours    []string
+		reports string
+	}{
+		"the only one":  {hooks: one(hook), ours: []string{"drain"}, reports: "after the drain, the lifecycle hook drain of"},
+		"a launch hook": {hooks: []asgtest.Hook{hook, bake}, launch: true, ours: []string{"bake"}, reports: "once the node is Ready, the lifecycle hook bake of"},
+		"several":       {hooks: []asgtest.Hook{hook, logs}, reports: "several lifecycle hooks for terminations: drain, logs; none is completed unless events.asg-termination.hooks"},
+		"several launch hooks": {
+			hooks: []asgtest.Hook{bake, {Name: "warm", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}}, launch: true,
+			reports: "several lifecycle hooks for launches: bake, warm; none is completed unless fleet.launch_hooks",
+		},
+		"one of several is named":        {hooks: []asgtest.Hook{hook, logs}, named: []string{"drain", "elsewhere"}, ours: []string{"drain"}},
+		"one launch hook is named":       {hooks: []asgtest.Hook{bake, {Name: "warm", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}}, launch: true, named: []string{"warm"}, ours: []string{"warm"}},
+		"others are named":               {hooks: one(hook), named: []string{"elsewhere"}},
+		"that of EKS":                    {hooks: one(asgtest.Hook{Name: "Terminate-LC-Hook"}), reports: "is that of an EKS managed node group"},
+		"that of EKS for launches":       {hooks: one(asgtest.Hook{Name: "Launch-LC-Hook", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}), launch: true, reports: "is that of an EKS managed node group"},
+		"it notifies somebody":           {hooks: one(notifying(hook, "arn:aws:sns:eu-central-1:123456789012:topic")), reports: "notifies arn:aws:sns"},
+		"it notifies another queue":      {hooks: one(notifying(hook, "arn:aws:sqs:eu-central-1:123456789012:my-interruptions")), reports: "notifies arn:aws:sqs"},
+		"it notifies the queue":          {hooks: one(notifying(hook, ownQueue)), ours: []string{"drain"}},
+		"one of several notifies it":     {hooks: []asgtest.Hook{notifying(hook, ownQueue), logs}, ours: []string{"drain"}},
+		"hooks are left alone":           {hooks: one(hook), off: true},
+		"hooks for ends are left alone":  {hooks: []asgtest.Hook{hook, bake}, off: true, launch: true, ours: []string{"bake"}},
+		"a hook for the other direction": {hooks: one(bake), launch: false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, row.hooks, func(r *rig) {
+				client := r.client(asg.Settings{Complete: !row.off, Hooks: row.named, LaunchHooks: row.named})
+				if row.launch {
+					r.aws.SetState(instance, "Pending:Wait")
+				} else {
+					r.aws.Terminate(instance)
+				}
+				ctx, release := context.WithCancel(r.t.Context())
+				var actions []asg.Action
+				for _, a := range r.aws.Actions(instance) {
+					actions = append(actions, asg.Action{
+						Group: group, Hook: a.Hook, Instance: instance, Token: a.Token, Launch: row.launch,
+					})
+				}
+				for _, a := range actions {
+					go client.Hold(ctx, a)
+				}
+				time.Sleep(4 * time.Minute)
+				release()
+				synctest.Wait()
+				for _, a := range actions {
+					if err := client.Complete(r.t.Context(), a, event.Drained); err != nil {
+						r.t.Error(err)
+					}
+				}
+				r.wantOurs(row.ours)
+				r.wantFound(row.reports)
+			})
+		})
+	}
+}
+
+// wantOurs fails unless the instance's hooks of those names were held and completed, and no others.
+func (r *rig) wantOurs(names []string) {
+	r.t.Helper()
+	ours := map[string]bool{}
+	for _, name := range names {
+		ours[name] = true
+	}
+	for _, a := range r.aws.Actions(instance) {
+		if completed := a.Result == "CONTINUE" && !a.TimedOut; completed != ours[a.Hook] || len(a.Heartbeats) > 0 != ours[a.Hook] {
+			r.t.Errorf("the hook %s has %d heartbeats and came to %q; it is ours: %t", a.Hook, len(a.Heartbeats), a.Result, ours[a.Hook])
+		}
+	}
+}
+
+// wantFound fails unless what was found has those words, and was told once.
+func (r *rig) wantFound(words string) {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	times := map[string]int{}
+	for _, n := range r.reports {
+		times[n.Text]++
+		if n.What == asg.Found && words != "" && !strings.Contains(n.Text, words) {
+			r.t.Errorf("found: %s", n.Text)
+		}
+	}
+	for text, n := range times {
+		if n > 1 {
+			r.t.Errorf("told %d times: %s", n, text)
+		}
+	}
+}
+
+func TestHookClient_CompletesAsTheOutcomeCallsFor(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		outcome       event.Outcome
+		abandon, keep bool
+		back, denied  bool
+		want          string
+	}{
+		"drained":                              {outcome: event.Drained, want: "CONTINUE"},
+		"drained, and kept otherwise":          {outcome: event.Drained, abandon: true, keep: true, want: "CONTINUE"},
+		"out of time":                          {outcome: event.OutOfTime, keep: true, want: "CONTINUE"},
+		"out of time, and kept":                {outcome: event.OutOfTime, abandon: true, keep: true, want: "ABANDON"},
+		"out of time, and the group keeps not": {outcome: event.OutOfTime, abandon: true, want: "CONTINUE"},
+		"out of time, and nobody may ask":      {outcome: event.OutOfTime, abandon: true, keep: true, denied: true, want: "CONTINUE"},
+		"out of time, back to the warm pool":   {outcome: event.OutOfTime, abandon: true, keep: true, back: true, want: "CONTINUE"},
+		"left alone":                           {outcome: event.LeftAlone},
+		"not to be drained":                    {outcome: event.NoDrain},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, one(hook), func(r *rig) {
+				client := r.client(asg.Settings{Complete: true, Abandon: row.abandon})
+				r.aws.Retain(group, row.keep)
+				if row.denied {
+					r.aws.Deny("DescribeAutoScalingGroups")
+				}
+				r.aws.Terminate(instance)
+				action := asg.Action{Group: group, Hook: hook.Name, Instance: instance, Back: row.back}
+				loses, err := client.Loses(r.t.Context(), action)
+				if want := row.abandon && (!row.keep || row.back || row.denied); loses != want || err != nil {
+					r.t.Errorf("it loses the machine: %t (%v), want %t", loses, err, want)
+				}
+				if err := client.Complete(r.t.Context(), action, row.outcome); err != nil {
+					r.t.Error(err)
+				}
+				if a := r.aws.Actions(instance)[0]; a.Result != row.want {
+					r.t.Errorf("the hook is %+v", a)
+				}
+			})
+		})
+	}
+}
+
+// The instance came back from its warm pool, and is terminated again when a message of the first time comes late.
+func TestHookClient_CompletesNoLaterActionOfTheInstance(t *testing.T) {
+	t.Parallel()
+	bubble(t, one(hook), func(r *rig) {
+		client := r.client(asg.Settings{Complete: true})
+		r.aws.Terminate(instance)
+		first := asg.Action{Group: group, Hook: hook.Name, Instance: instance, Token: r.aws.Actions(instance)[0].Token}
+		if err := client.Complete(r.t.Context(), first, event.Drained); err != nil {
+			r.t.Fatal(err)
+		}
+		r.aws.SetState(instance, "InService")
+		r.aws.Terminate(instance)
+		if err := client.Complete(r.t.Context(), first, event.Drained); err != nil {
+			r.t.Fatal(err)
+		}
+		if a := r.aws.Actions(instance)[1]; a.Result != "" {
+			r.t.Errorf("the second action is %+v", a)
+		}
+	})
+}
+
+func TestHookClient_GivesUpWhenTheHookIsOver(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		spoil func(*asgtest.Service)
+		most  time.Duration
+	}{
+		"refused":   {spoil: func(s *asgtest.Service) { s.Deny("CompleteLifecycleAction") }, most: 7 * time.Minute},
+		"throttled": {spoil: func(s *asgtest.Service) { s.Fail(asgtest.Throttled("CompleteLifecycleAction", 0)) }, most: 7 * time.Minute},
+		"the group cannot be asked for its hooks": {
+			spoil: func(s *asgtest.Service) { s.Fail(asgtest.Throttled("DescribeLifecycleHooks", 0)) }, most: 3 * time.Hour,
+		},
+		"it may not be asked for its hooks": {spoil: func(s *asgtest.Service) { s.Deny("DescribeLifecycleHooks") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, one(hook), func(r *rig) {
+				row.spoil(r.aws)
+				r.aws.Terminate(instance)
+				action := asg.Action{Group: group, Hook: hook.Name, Instance: instance}
+				if err := r.client(asg.Settings{Complete: true}).Complete(r.t.Context(), action, event.Drained); err != nil {
+					r.t.Error(err)
+				}
+				if took := time.Since(r.start); took > row.most {
+					r.t.Errorf("it was given up after %s, want %s at most", took, row.most)
+				}
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				if len(r.reports) == 0 || len(r.reports) > 3 {
+					r.t.Errorf("%d things were told: %v", len(r.reports), r.reports)
+				}
+			})
+		})
+	}
+}
+
+// A hook of half a minute is gone after the first request that fails, if its timeout is taken for a longer one.
+func TestHookClient_HoldsAShortHookOfUnknownTimeout(t *testing.T) {
+	t.Parallel()
+	action := asg.Action{Group: group, Hook: short.Name, Instance: instance}
+	for name, fault := range map[string]asgtest.Fault{
+		"throttled once": asgtest.Throttled("DescribeLifecycleHooks", 1), "throttled for a while": asgtest.Throttled("DescribeLifecycleHooks", 5),
+		"throttled all the time": asgtest.Throttled("DescribeLifecycleHooks", 0),
+		"silent once":            {Action: "DescribeLifecycleHooks", Times: 1}, "silent all the time": {Action: "DescribeLifecycleHooks"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, one(short), func(r *rig) {
+				r.aws.Fail(fault)
+				r.aws.Terminate(instance)
+				r.holding(func() { time.Sleep(10 * time.Minute) }, action)
+				if a := r.aws.Actions(instance)[0]; a.TimedOut || len(a.Heartbeats) < 25 {
+					t.Errorf("the hook is %+v", a)
+				}
+			})
+		})
+	}
+}
+
+// What is not known yet is asked for often enough; what is known is not.
+func TestHookClient_HoldsAtTheHooksPaceOnceKnown(t *testing.T) {
+	t.Parallel()
+	bubble(t, one(asgtest.Hook{Name: "drain", HeartbeatTimeout: 30 * time.Minute}), func(r *rig) {
+		r.aws.Fail(asgtest.Throttled("DescribeLifecycleHooks", 5))
+		r.aws.Terminate(instance)
+		r.holding(func() { time.Sleep(2 * time.Hour) }, asg.Action{Group: group, Hook: "drain", Instance: instance})
+		if a := r.aws.Actions(instance)[0]; a.TimedOut || len(a.Heartbeats) > 20 {
+			t.Errorf("the hook is %+v", a)
+		}
+	})
+}
+
+// Without the permission nothing is learned by asking often, and a hook that is not the shortest is held all the same.
+func TestHookClient_HoldsWithoutPermissionToDescribe(t *testing.T) {
+	t.Parallel()
+	bubble(t, one(asgtest.Hook{Name: "drain", HeartbeatTimeout: 5 * time.Minute}), func(r *rig) {
+		r.aws.Deny("DescribeLifecycleHooks")
+		r.aws.Terminate(instance)
+		r.holding(func() {
+			time.Sleep(10 * time.Minute)
+			if n := len(r.aws.Calls("DescribeLifecycleHooks")); n < 5 || n > 15 {
+				t.Errorf("asked %d times", n)
+			}
+			if a := r.aws.Actions(instance)[0]; a.TimedOut || len(a.Heartbeats) > 12 {
+				t.Errorf("the hook is %+v", a)
+			}
+			r.aws.Allow("DescribeLifecycleHooks")
+			time.Sleep(10 * time.Minute)
+			if a := r.aws.Actions(instance)[0]; a.TimedOut || len(a.Heartbeats) > 20 {
+				t.Errorf("the hook, which is known now, is %+v", a)
+			}
+		}, asg.Action{Group: group, Hook: "drain", Instance: instance})
+	})
+}
+
+func TestHookClient_ASilentGroupDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	bubble(t, one(short), func(r *rig) {
+		const another, lone = "others", "i-0123456789abcdef1"
+		r.aws.AddGroup(another, short)
+		r.aws.AddInstance(another, lone)
+		r.aws.Terminate(instance)
+		r.aws.Terminate(lone)
+		r.aws.Fail(asgtest.Fault{Action: "DescribeLifecycleHooks", Times: 1}) // It is silent for ten seconds.
+		ctx, release := context.WithCancel(r.t.Context())
+		client := r.client(r.settings)
+		go client.Hold(ctx, asg.Action{Group: group, Hook: short.Name, Instance: instance})
+		time.Sleep(time.Second)
+		asked := time.Now()
+		go client.Hold(ctx, asg.Action{Group: another, Hook: short.Name, Instance: lone})
+		time.Sleep(time.Second)
+		calls := r.aws.Calls("DescribeLifecycleHooks")
+		if len(calls) == 0 || calls[0].Values.Get("AutoScalingGroupName") != another || calls[0].At.Sub(asked) > 0 {
+			t.Errorf("while another group is asked for, the calls that were answered are %v", calls)
+		}
+		release()
+		synctest.Wait()
+	})
+}
+
+// A hundred instances of a group are terminated at once, and its hooks cannot be asked for. That is tried again for all of them.
+func TestHookClient_AsksOnceForAllInstancesOfAGroup(t *testing.T) {
+	t.Parallel()
+	bubble(t, one(short), func(r *rig) {
+		var actions []asg.Action
+		for i := range 100 {
+			id := "i-" + strconv.Itoa(i)
+			r.aws.AddInstance(group, id)
+			r.aws.Terminate(id)
+			actions = append(actions, asg.Action{Group: group, Hook: short.Name, Instance: id})
+		}
+		r.aws.Fail(asgtest.Throttled("DescribeLifecycleHooks", 4))
+		r.holding(func() { time.Sleep(2 * time.Minute) }, actions...)
+		r.wantCalls("DescribeLifecycleHooks", 5)
+		for _, a := range actions {
+			if held := r.aws.Actions(a.Instance)[0]; held.TimedOut {
+				t.Errorf("the hook of %s is %+v", a.Instance, held)
+			}
+		}
+	})
+}
+
+func TestReplace_DoesWhatTheSettingsSay(t *testing.T) {
+	t.Parallel()
+	const gone = "gone"
+	for name, row := range map[string]struct {
+		how   asg.AfterDrain
+		state string // that it is in; in service without one
+		spoil func(*asgtest.Service)
+		want  string
+		fails bool
+	}{
+		"it stays":                    {how: asg.Keep, want: "InService"},
+		"nobody has said":             {want: "InService"},
+		"it is terminated":            {how: asg.Terminate, want: "Terminating:Wait"},
+		"it is let go":                {how: asg.Detach, want: gone},
+		"it is leaving already":       {how: asg.Detach, state: "Terminating:Wait", want: "Terminating:Wait"},
+		"it is being prepared":        {how: asg.Terminate, state: "Warmed:Stopped", want: "Warmed:Stopped"},
+		"Auto Scaling throttles":      {how: asg.Terminate, spoil: func(s *asgtest.Service) { s.Fail(asgtest.Throttled("", 4)) }, want: "Terminating:Wait"},
+		"Auto Scaling only throttles": {how: asg.Terminate, spoil: func(s *asgtest.Service) { s.Fail(asgtest.Throttled("", 0)) }, want: "InService", fails: true},
+		"it may not be terminated": {
+			how: asg.Terminate, spoil: func(s *asgtest.Service) { s.Deny("TerminateInstanceInAutoScalingGroup") }, want: "InService", fails: true,
+		},
+		"it is in no group": {how: asg.Detach, spoil: func(s *asgtest.Service) { s.Detach(instance) }, want: gone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, one(hook), func(r *rig) {
+				if row.state != "" {
+					r.aws.SetState(instance, row.state)
+				}
+				if row.spoil != nil {
+					row.spoil(r.aws)
+				}
+				err := r.client(asg.Settings{AfterDrain: row.how}).Replace(r.t.Context(), instance)
+				if failed := err != nil; failed != row.fails || time.Since(r.start) > 6*time.Minute {
+					r.t.Errorf("after %s: %v", time.Since(r.start), err)
+				}
+				if row.want == gone {
+					defer func() {
+						if recover() == nil {
+							r.t.Error("the instance is in its group still")
+						}
+					}()
+				}
+				if state := r.aws.State(instance); state != row.want {
+					r.t.Errorf("the instance is %s, want %s", state, row.want)
+				}
+			})
+		})
+	}
+}
