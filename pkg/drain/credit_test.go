@@ -23,22 +23,6 @@ func doneUnanswered(s *apitest.Server, name string, after time.Duration) apitest
 	}
 }
 
-func TestAnEvictionThatIsNotAnsweredIsToldTwoSecondsAfterThePodIsSeenToEnd(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a", grace(60)), apitest.Ending(time.Minute))
-		s.Always("evict", doneUnanswered(s, "default/a", 0))
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodEvicted)
-		if after := time.Since(r.began); after > 2100*time.Millisecond || r.guard.Result().Evicted != 1 {
-			t.Errorf("told after %s; the result is %+v", after, r.guard.Result())
-		}
-		if result := r.succeed(); result.Evicted != 1 || count(s, "evict") != 1 {
-			t.Errorf("the result is %+v after %d evictions", result, count(s, "evict"))
-		}
-	})
-}
-
 // The watch is later than the end of the connection.
 func TestAnEvictionWhoseAnswerIsLostIsCounted(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -88,7 +88,7 @@ func (n *Node) Guard(goal Goal, tell func(Progress)) Guard {
 		tidyBackoff: kube.Failures, pods: pods{
 			targets: map[types.UID]*target{}, departed: map[types.UID]bool{},
 			staying: map[types.UID]*corev1.Pod{}, exempt: map[types.UID]bool{},
-			owners: map[string]*owner{}, budgets: map[string]*budget{}, epoch: 1,
+			owners: map[string]*owner{}, budgets: map[string]*budget{}, epoch: 1, listPause: suspicions,
 		},
 	}
 }
@@ -181,7 +181,6 @@ func (g *guard) setGoal(goal Goal) {
 			g.cordonedAt = time.Time{}
 		}
 		g.epoch++
-		g.joinedEpoch = g.epoch
 		g.forgetReturns()
 	}
 	if begins {
@@ -660,64 +659,18 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 	if out, until := g.deregistered(now); !out {
 		return until
 	}
-	if g.confirmed() {
-		g.drained = true
-		g.report(Progress{Kind: state.NodeEmpty})
+	if g.confirmedEpoch != g.epoch {
+		g.relist(g.epoch)
+		return time.Time{}
 	}
+	g.drained = true
+	g.report(Progress{Kind: state.NodeEmpty})
 	return time.Time{}
 }
 
 // cordonPending tells whether the cordon is still being tried, so that pods may come.
 func (g *guard) cordonPending() bool {
 	return !g.view.closed() && !g.view.missing && !g.uncordoned && (g.view.err == nil || kube.Passing(g.view.err))
-}
-
-// confirmed tells whether a list of the present epoch, at least as new as the cordon and the watch's last event, has shown no pod that has
-// to go. If there is no such list, it has one made. The watch alone may lag.
-func (g *guard) confirmed() bool {
-	if g.confirmedEpoch == g.epoch || g.confirming {
-		return g.confirmedEpoch == g.epoch
-	}
-	g.confirming = true
-	clear(g.departed)
-	version, epoch := kube.Newer(g.view.version, g.version), g.epoch
-	joined := g.confirmedEpoch < g.joinedEpoch // The watch may have been silent for a while, and the Node unchanged.
-	g.workers.Go(func() {
-		var list *corev1.PodList
-		err := kube.Retry(g.ctx, func(ctx context.Context) (err error) {
-			if joined {
-				list, err = g.node.listNow(ctx)
-			} else {
-				list, err = g.node.listSince(ctx, version)
-			}
-			if err != nil {
-				g.post(func() { g.handleListError(err) })
-			}
-			return err
-		})
-		if err != nil {
-			kube.Await(g.ctx, nil, lookEvery) // It is refused.
-		}
-		g.post(func() {
-			g.confirming = false
-			if err != nil {
-				return
-			}
-			g.handleListed()
-			if g.epoch != epoch {
-				return // Its pods may have gone since, and another list is needed anyway.
-			}
-			g.confirmedEpoch = epoch
-			for i := range list.Items {
-				pod := &list.Items[i]
-				known := g.staying[pod.UID]
-				if known == nil && !g.departed[pod.UID] || known != nil && kube.Newer(known.ResourceVersion, pod.ResourceVersion) != known.ResourceVersion {
-					g.handlePod(pod)
-				}
-			}
-		})
-	})
-	return false
 }
 
 // volumesFree tells whether the wait for volumes has ended, and begins it if necessary. A volume that is still attached keeps its pod from

@@ -96,11 +96,6 @@ func TestOfPodsThatTheAPIServerDoesNotKnowThoseAreGoneThatAListDoesNotShow(t *te
 		for _, name := range []string{"gone-1", "gone-2", "young"} {
 			s.Always("evict default/"+name, apitest.NotFound())
 		}
-		lists := count(s, "list")
-		time.Sleep(8 * time.Second)
-		if n := count(s, "list") - lists; n > 0 {
-			t.Errorf("the pods were listed %d times within eight seconds", n)
-		}
 		s.Answer("list", apitest.Unavailable())
 		time.Sleep(time.Minute)
 		var gone []string
@@ -109,34 +104,6 @@ func TestOfPodsThatTheAPIServerDoesNotKnowThoseAreGoneThatAListDoesNotShow(t *te
 		}
 		if slices.Sort(gone); !slices.Equal(gone, []string{"default/gone-1", "default/gone-2"}) {
 			t.Errorf("told as gone are %q", gone)
-		}
-	})
-}
-
-// It knows the pod in between, and is asked for a list only if it goes on not to know it.
-func TestThePodsAreListedAnewOnlyIfOneIsUnknownForTenSecondsOnEnd(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a"), 0)
-		s.Always("evict", apitest.HeldBy("budget", 0))
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodHeld)
-		time.Sleep(15 * time.Second)
-		lists := count(s, "list")
-		for range 4 {
-			s.Always("evict", apitest.NotFound())
-			time.Sleep(7 * time.Second)
-			s.Always("evict", apitest.Unavailable())
-			time.Sleep(10 * time.Second)
-		}
-		if n := count(s, "list") - lists; n > 0 {
-			t.Errorf("the pods were listed %d times", n)
-		}
-		s.Always("list", apitest.Hang())
-		s.Always("evict", apitest.NotFound())
-		time.Sleep(17 * time.Second)
-		if n := count(s, "list") - lists; n != 1 {
-			t.Errorf("while a list hangs, the pods were listed %d times", n)
 		}
 	})
 }

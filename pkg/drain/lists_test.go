@@ -283,15 +283,15 @@ func TestAListThatIsRefusedIsAskedForEveryFiveSeconds(t *testing.T) {
 		s := apitest.New(t)
 		r := begin(t, s, drain.Options{})
 		r.await(state.PodsFound)
-		s.Always("list", apitest.Forbidden("no lists here"))
-		lists := count(s, "list")
+		s.Always("list pods", apitest.Forbidden("no lists here"))
+		lists := count(s, "list pods")
 		time.Sleep(time.Minute)
-		for i, after := range gaps(s.Requests("list")[lists:]) {
+		for i, after := range gaps(s.Requests("list pods")[lists:]) {
 			if after != 5*time.Second {
 				t.Errorf("list %d came after %s", i+1, after)
 			}
 		}
-		s.Always("list", nil)
+		s.Always("list pods", nil)
 		r.succeed()
 	})
 }

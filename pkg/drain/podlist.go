@@ -196,41 +196,29 @@ func expect(in *json.Decoder, want json.Delim) error {
 	return err
 }
 
-// newestVersion returns the resource version at which the API server is now; "" if this client may not ask. A list that names its only object
-// is a read of one key (ListPredicate in pkg/registry/generic/registry/store.go of k8s.io/apiserver).
-func (n *Node) newestVersion(ctx context.Context) (string, error) {
-	o := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String()}
-	list := &corev1.NodeList{}
-	err := n.reads.Attempt(ctx, func(ctx context.Context) error {
-		return n.rest().Get().Resource("nodes").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0).Do(ctx).Into(list)
-	})
-	if apierrors.IsForbidden(err) {
-		return "", nil
-	}
-	return list.ResourceVersion, err
-}
-
-// listNow lists the pods as they are now.
+// listNow lists the pods as they are now: from the API server's cache, which has to be at least as new as the server is now. If it does not
+// become so in time, or this client may not ask how new that is, the pods are listed from etcd.
 func (n *Node) listNow(ctx context.Context) (*corev1.PodList, error) {
-	version, err := n.newestVersion(ctx)
-	if err != nil {
+	// A list that names its only object is a read of one key (ListPredicate in pkg/registry/generic/registry/store.go of k8s.io/apiserver).
+	o := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String()}
+	nodes := &corev1.NodeList{}
+	err := n.reads.Attempt(ctx, func(ctx context.Context) error {
+		return n.rest().Get().Resource("nodes").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0).Do(ctx).Into(nodes)
+	})
+	version := nodes.ResourceVersion
+	switch {
+	case apierrors.IsForbidden(err):
+		version = ""
+	case err != nil:
 		return nil, err
 	}
-	return n.listSince(ctx, version)
-}
-
-// listSince lists the pods from the API server's cache, which has to be at least as new as a resource version. If it does not become so in
-// time, the pods are listed from etcd.
-func (n *Node) listSince(ctx context.Context, version string) (*corev1.PodList, error) {
-	o := metav1.ListOptions{ResourceVersion: version}
 	if version != "" {
-		o.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+		list, err := n.listPods(ctx, metav1.ListOptions{ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+		if !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
+			return list, err
+		}
 	}
-	list, err := n.listPods(ctx, o)
-	if version != "" && apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
-		return n.listPods(ctx, metav1.ListOptions{})
-	}
-	return list, err
+	return n.listPods(ctx, metav1.ListOptions{})
 }
 
 func (n *Node) pods(o metav1.ListOptions) *rest.Request {

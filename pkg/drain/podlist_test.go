@@ -125,7 +125,7 @@ func TestReads_LimitsGrowUntilAnswersCome(t *testing.T) {
 			for _, verb := range []string{"get", "list", "watch"} {
 				s.Always(verb, late(takes))
 			}
-			r := beginWithin(t, s, drain.Options{}, true, 90*time.Second)
+			r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
 			if result := r.succeed(); result.Evicted != 1 {
 				t.Errorf("the result is %+v", result)
 			}

@@ -28,10 +28,8 @@ const (
 	overdueAfter = 10 * time.Second
 	// lookGrace is how long a pod whose turn has come waits for a look at the Node: after an outage, there is one within two seconds.
 	lookGrace = 3 * time.Second
-	// answerPatience is how long a request under way is waited for once its pod is terminating: somebody else may have deleted that.
-	answerPatience = 2 * time.Second
-	// unknownPatience is how long the API server may say that it does not know a pod before the pods are listed anew: a watch from a version
-	// that is still to come, as after etcd was restored from a backup, says nothing.
+	// unknownPatience is how long the API server may say that it does not know a young pod. Then the watch is suspected: one from a version that
+	// is still to come, as after etcd was restored from a backup, says nothing.
 	unknownPatience = 10 * time.Second
 	// shortestPause is the shortest time between two requests for a pod whose turn has come.
 	shortestPause = 100 * time.Millisecond
@@ -42,17 +40,15 @@ const (
 )
 
 // A refused eviction is repeated often enough that a disruption budget which yields costs no more than seconds of a two-minute notice.
-// overdueLists are the pauses between lists for pods that should have ended.
+// suspicions are the pauses between lists for what the watch should have shown.
 var (
-	evictions    = kube.Backoff(100*time.Millisecond, 1500*time.Millisecond)
-	overdueLists = kube.Backoff(5*time.Second, 5*time.Minute)
+	evictions  = kube.Backoff(100*time.Millisecond, 1500*time.Millisecond)
+	suspicions = kube.Backoff(5*time.Second, 5*time.Minute)
 )
 
 // pods is what a guard knows of the node's pods.
 type pods struct {
 	watching bool
-	// version is the newest resource version of which the watch has told.
-	version string
 	// listFailing is since when lists have failed, and listRefusal why, as far as it was reported.
 	listFailing time.Time
 	listRefusal kube.Reasons
@@ -63,12 +59,11 @@ type pods struct {
 	// staying are the pods that need not go. Of these, the exempt came back too often, or came after somebody uncordoned the node.
 	staying map[types.UID]*corev1.Pod
 	exempt  map[types.UID]bool
-	// departed are the pods that have left the node while a list was under way, which may still have them.
+	// listing tells that relist's list is under way, and departed are the pods that have left the node meanwhile, which it may still have.
+	listing  bool
 	departed map[types.UID]bool
 	owners   map[string]*owner
-	// ownersForgotten is when the owners without pods were last forgotten.
-	ownersForgotten time.Time
-	budgets         map[string]*budget
+	budgets  map[string]*budget
 
 	total, evicted, deleted int
 	// The next actOnPods plans for the targets in touched, or for all of them. wake is when to come back to the others.
@@ -78,14 +73,11 @@ type pods struct {
 
 	drained bool
 	// epoch counts what voids any earlier proof that the node is drained: a new target, an open node, an event that joins.
-	// The other epochs are those in which a list has confirmed that no pod is left, volumes have been waited for, and the last event
-	// has joined.
-	epoch, confirmedEpoch, volumesEpoch, joinedEpoch int
-	// overdueListAt is when the pods are listed next for those that are overdue, and overduePause the pause after that.
-	overdueListAt time.Time
-	overduePause  wait.Backoff
-	// confirming tells that a list is under way that is to confirm it, and listing one for pods that the API server does not know.
-	confirming, listing bool
+	// The other epochs are those in which a list has proven that no pod is left, and volumes have been waited for.
+	epoch, confirmedEpoch, volumesEpoch int
+	// listAt is when the pods may be listed for what the watch should have shown, and listPause the pause after that.
+	listAt    time.Time
+	listPause wait.Backoff
 	// cancelVolumeWait ends the wait for volumes; nil if there is none. volumeWaitBegan is when the first wait began after the last pod
 	// had gone from the closed node; zero if there was none. volumesLeft were in use when the last wait ended.
 	cancelVolumeWait context.CancelFunc
@@ -112,14 +104,10 @@ type target struct {
 	requestedAt             time.Time
 	sent                    *atomic.Bool
 	urgent                  bool
-	// answerBy is until when the answer to the request under way may say whose doing it is that the pod is terminating; zero if it is known.
-	answerBy time.Time
-	// unknownSince is since when the API server says that there is no such pod; zero if it does not.
-	unknownSince time.Time
-	// unanswered is a request that may have been carried out, accepted one that the API server has confirmed, and credited one that is
-	// counted. Once an accepted one was seen to change nothing (ineffective), the next is counted when the pod is terminating.
-	unanswered, accepted, credited state.TransitionKind
-	ineffective                    bool
+	// doneBy is the request that would have done it if the pod went now: one that was accepted, or that has no answer. It is credited, which
+	// means counted, once the pod is terminating: a webhook may have made it a dry run.
+	accepted         bool
+	doneBy, credited state.TransitionKind
 	// backoff are the pauses after a failure that may pass, or while a hard deadline is near, and refused those after any other.
 	backoff, refused wait.Backoff
 	budget           *budget
@@ -144,17 +132,12 @@ type budget struct {
 
 // owner is the controller of pods, or whatever else makes them.
 type owner struct {
-	name                         string
-	departures                   []departure
+	name string
+	// from is when the first of its pods began to leave, by the API server's clock: pods that are younger have come back, in this round.
+	from                         time.Time
+	round                        int
 	changed                      time.Time // when a pod of it was last met or left
 	returnReported, leftReported bool
-}
-
-// departure is one pod that has left. From and to bound when its replacement was created, by the API server's clock.
-type departure struct {
-	from, to time.Time
-	round    int
-	replaced bool // the replacement has come
 }
 
 // replacePods takes in a complete list. Pods that are missing from it are gone, even if the watch has not told so.
@@ -229,7 +212,7 @@ func (g *guard) addTarget(pod *corev1.Pod) bool {
 		return false
 	}
 	o := g.ownerOf(pod)
-	round := o.roundOf(pod.CreationTimestamp.Time)
+	round := o.roundOf(pod)
 	if round >= len(rounds) {
 		g.exempt[pod.UID] = true
 		if !o.leftReported {
@@ -285,11 +268,10 @@ func (g *guard) updateTarget(t *target, pod *corev1.Pod) {
 		if t.cancel != nil && !t.sent.Load() {
 			t.cancel()
 		}
-		if t.requesting == "" { // Otherwise its answer tells whose doing it is.
-			g.creditRequest(t)
-		}
-		t.answerBy = time.Now().Add(answerPatience)
 		t.held = ""
+		if t.requesting == "" { // Otherwise its answer tells whose doing it is.
+			g.credit(t)
+		}
 		g.noteDeparture(t)
 		t.terminating()
 	} else if pod.DeletionTimestamp != nil { // Its grace may have been shortened, or only a finalizer holds it now.
@@ -312,76 +294,53 @@ func (t *target) terminating() {
 	t.endBy = time.Now().Add(given(t.pod) + overdueAfter)
 }
 
-// creditRequest counts a pod that goes as evicted or deleted if that may be the doing of a request of ours that has no answer, or whose
-// answer was not believed.
-func (g *guard) creditRequest(t *target) {
-	switch {
-	case t.accepted == "" && t.unanswered != "":
-		t.ineffective = false
-		g.accept(t, t.unanswered)
-	case t.accepted != "":
-		g.credit(t)
-	}
-}
-
 // accept takes in that a request for a pod was accepted.
 func (g *guard) accept(t *target, how state.TransitionKind) {
-	if b := t.budget; b != nil { // It grants evictions: try more at once.
-		if t.requesting != "" {
-			b.inFlight--
-		}
-		b.window, b.backoff, t.budget, g.all = min(b.window*2, widestWindow), evictions, nil, true
-	}
-	if t.accepted != state.PodDeleted {
-		t.accepted = how
-	}
-	if !t.ineffective {
+	g.widenBudget(t)
+	t.accepted, t.doneBy = true, how
+	if t.pod.DeletionTimestamp != nil {
 		g.credit(t)
 	}
 }
 
-// credit counts and reports the request that was accepted for a pod.
-func (g *guard) credit(t *target) {
-	before := t.credited
-	if before == t.accepted {
+// widenBudget takes in that a budget has let a pod go: more are tried at once.
+func (g *guard) widenBudget(t *target) {
+	b := t.budget
+	if b == nil {
 		return
 	}
-	g.uncount(t)
-	t.credited, t.held = t.accepted, ""
-	if t.credited == state.PodEvicted {
-		g.evicted++
-	} else {
-		g.deleted++
+	if t.requesting != "" {
+		b.inFlight--
 	}
-	g.report(aboutPod(t.credited, t.pod, ""))
+	b.window, b.backoff, t.budget, g.all = min(b.window*2, widestWindow), evictions, nil, true
 }
 
-func (g *guard) uncount(t *target) {
-	switch t.credited {
-	case state.PodEvicted:
+// credit counts and reports a pod that goes as evicted or deleted, if that may be the doing of a request of ours.
+func (g *guard) credit(t *target) {
+	switch {
+	case t.doneBy == t.credited || t.doneBy == "" || t.credited == state.PodDeleted:
+		return
+	case t.doneBy == state.PodEvicted:
+		g.evicted++
+	case t.credited == state.PodEvicted: // Its grace was shortened.
 		g.evicted--
-	case state.PodDeleted:
-		g.deleted--
+		fallthrough
+	default:
+		g.deleted++
 	}
-	t.credited = ""
+	t.credited, t.held = t.doneBy, ""
+	g.widenBudget(t)
+	g.report(aboutPod(t.credited, t.pod, ""))
 }
 
 // noEffect is what is said of a pod that goes on running although its eviction was accepted: a webhook may have made that a dry run.
 const noEffect = "accepted, but the pod is not terminating"
 
-// handleNoEffect takes in that an accepted request has changed nothing. It is repeated with growing pauses.
-func (g *guard) handleNoEffect(t *target, now time.Time) {
-	g.uncount(t)
-	t.accepted, t.unanswered, t.ineffective = "", "", true
-	t.notBefore = now.Add(t.refused.Step())
-	g.noteHeld(t, state.PodRefused, noEffect)
-}
-
 // handleGone takes in that a pod has left the node, given as it was last.
 func (g *guard) handleGone(last *corev1.Pod) {
 	delete(g.staying, last.UID)
 	delete(g.exempt, last.UID)
-	if g.confirming {
+	if g.listing {
 		g.departed[last.UID] = true
 	}
 	t, known := g.targets[last.UID]
@@ -389,9 +348,9 @@ func (g *guard) handleGone(last *corev1.Pod) {
 		return
 	}
 	if t.requesting != "" && t.sent.Load() { // No answer is waited for.
-		t.unanswered = t.requesting
+		t.doneBy = t.requesting
 	}
-	g.creditRequest(t)
+	g.credit(t)
 	t.pod = last
 	if t.endBy.IsZero() {
 		g.noteDeparture(t)
@@ -447,7 +406,6 @@ func (g *guard) actOnPods(now time.Time) time.Time {
 // plan decides which request to make for a pod now, an eviction or a deletion. If none, it returns when to plan again; zero if something
 // has to happen first.
 func (g *guard) plan(t *target, now time.Time) (state.TransitionKind, time.Time) {
-	g.awaitAnswer(t, now)
 	end, turn := g.limits(t, now)
 	hard, turnCome, wake := !end.IsZero(), false, turn
 	if !turn.IsZero() && !now.Before(turn) {
@@ -469,27 +427,14 @@ func (g *guard) plan(t *target, now time.Time) (state.TransitionKind, time.Time)
 	return g.planRunning(t, end, turnCome, wake, now)
 }
 
-// awaitAnswer credits a request that has been sent for a pod, if its answer does not come in time.
-func (g *guard) awaitAnswer(t *target, now time.Time) {
-	switch {
-	case t.requesting == "" || !t.sent.Load() || t.answerBy.IsZero():
-	case now.Before(t.answerBy):
-		g.wake = soonest(g.wake, t.answerBy)
-	default:
-		t.unanswered = t.requesting
-		g.creditRequest(t)
-	}
-}
-
 // planRunning is plan for a pod that is running, with no request under way.
 func (g *guard) planRunning(t *target, end time.Time, turnCome bool, wake, now time.Time) (state.TransitionKind, time.Time) {
 	hard, effect := !end.IsZero(), t.effectBy(end, turnCome)
 	switch {
-	case t.accepted != "" && now.Before(effect):
+	case t.accepted && now.Before(effect):
 		return "", soonest(effect, wake)
-	case t.accepted != "" && !(hard && turnCome):
-		g.listAgain()
-		return "", wake
+	case t.accepted && !(hard && turnCome):
+		return "", soonest(g.suspectWatch(now), wake)
 	case t.needsLook > g.lookDone && !hard:
 		return "", time.Time{}
 	case t.needsLook > g.lookDone && now.Before(g.lookBy(t, turnCome)):
@@ -546,7 +491,7 @@ func (g *guard) limits(t *target, now time.Time) (end, turn time.Time) {
 	case now.Before(hard):
 		end = hard.Add(-g.node.opts.Margin)
 	default:
-		if t.overtime.IsZero() || !now.Before(t.overtime) && t.accepted == "" {
+		if t.overtime.IsZero() || !now.Before(t.overtime) && !t.accepted {
 			t.overtime = now.Add(overtime)
 		}
 		end = t.overtime
@@ -573,14 +518,10 @@ func (g *guard) planTerminating(t *target, end, now time.Time) (state.Transition
 		t.overdue, g.all = true, true
 		t.held = "it does not end"
 		g.report(aboutPod(state.PodOverdue, t.pod, t.held))
-		g.overduePause, g.overdueListAt = overdueLists, time.Time{}
+		g.listPause, g.listAt = suspicions, time.Time{}
 		fallthrough
-	default: // The watch may be silent.
-		if !now.Before(g.overdueListAt) {
-			g.overdueListAt = now.Add(g.overduePause.Step())
-			g.listAgain()
-		}
-		again = g.overdueListAt
+	default:
+		again = g.suspectWatch(now)
 	}
 	// A grace that was shortened to the last second, or that is no longer than that, cannot be shortened.
 	last := t.pod.DeletionGracePeriodSeconds
@@ -711,7 +652,7 @@ func (g *guard) handleAnswer(t *target, asked *corev1.Pod, what state.Transition
 		return
 	}
 	now := time.Now()
-	t.requesting, t.cancel, t.answerBy = "", nil, time.Time{}
+	t.requesting, t.cancel = "", nil
 	g.touched = append(g.touched, t)
 	if b := t.budget; b != nil {
 		b.inFlight--
@@ -723,12 +664,14 @@ func (g *guard) handleAnswer(t *target, asked *corev1.Pod, what state.Transition
 		g.accept(t, what)
 		return
 	case kube.Answer(err).Code != 0:
-		t.unanswered = ""
+		if !t.accepted {
+			t.doneBy = ""
+		}
 	case t.sent.Load():
-		t.unanswered = what
+		t.doneBy = what
 	}
 	if t.pod.DeletionTimestamp != nil && asked.DeletionTimestamp == nil { // It has begun to terminate all the same.
-		g.creditRequest(t)
+		g.credit(t)
 		return
 	}
 	if canceled {
@@ -761,13 +704,10 @@ func (g *guard) handleRefusal(t *target, err error, now time.Time) {
 	if !kube.Passing(err) && !near && !vanished(err, t.pod) {
 		pause = t.refused.Step()
 	}
-	unknown := t.unknownSince
-	t.unknownSince = time.Time{}
 	switch {
 	case vanished(err, t.pod):
-		t.unknownSince = cmp.Or(unknown, now)
-		if now.Sub(t.unknownSince) >= unknownPatience {
-			g.listAgain()
+		if now.Sub(t.metAt) >= unknownPatience {
+			g.suspectWatch(now)
 		}
 	case held:
 		key := t.pod.Namespace + "/" + name
@@ -799,42 +739,70 @@ func (g *guard) endRefusals(now time.Time) {
 	}
 }
 
-// listAgain lists the pods as they are now, for what the watch does not tell: pods that the API server did not know before, and that are not
-// in the list, are gone, as are those that should have ended; and a request that was accepted before, for a pod that is not terminating in the list, has had no effect.
-func (g *guard) listAgain() {
+// suspectWatch has the pods listed, since the watch should have shown something, and returns when to ask again. The pauses grow.
+func (g *guard) suspectWatch(now time.Time) time.Time {
+	if !now.Before(g.listAt) {
+		g.listAt = now.Add(g.listPause.Step())
+		g.relist(0)
+	}
+	return g.listAt
+}
+
+// relist lists the pods as they are now: the watch may be silent, or lag. The list proves that no pod has to go in an epoch, unless it shows
+// one that has to, or the epoch has ended; 0 is none.
+func (g *guard) relist(proves int) {
 	if g.listing {
 		return
 	}
 	g.listing = true
+	clear(g.departed)
 	began := time.Now()
 	g.workers.Go(func() {
-		list, err := g.node.listNow(g.ctx)
+		var list *corev1.PodList
+		err := kube.Retry(g.ctx, func(ctx context.Context) (err error) {
+			if list, err = g.node.listNow(ctx); err != nil {
+				g.post(func() { g.handleListError(err) })
+			}
+			return err
+		})
 		if err != nil {
-			kube.Await(g.ctx, nil, lookEvery)
+			kube.Await(g.ctx, nil, lookEvery) // It is refused.
 		}
 		g.post(func() {
-			if g.listing, g.all = false, true; err != nil {
-				return
-			}
-			listed := map[types.UID]*corev1.Pod{}
-			for i := range list.Items {
-				listed[list.Items[i].UID] = &list.Items[i]
-			}
-			for uid, t := range g.targets {
-				unknown := !t.unknownSince.IsZero() && !t.unknownSince.After(began)
-				accepted := t.accepted != "" && t.requesting == "" && t.requestedAt.Before(began)
-				switch pod := listed[uid]; {
-				case pod == nil && (unknown || accepted || t.overdue):
-					g.handleGone(t.pod)
-				case pod == nil || !accepted || t.pod.DeletionTimestamp != nil:
-				case pod.DeletionTimestamp != nil:
-					g.handlePod(pod)
-				default:
-					g.handleNoEffect(t, time.Now())
-				}
+			if g.listing, g.all = false, true; err == nil {
+				g.handleListed()
+				g.confirmedEpoch = max(g.confirmedEpoch, proves)
+				g.handleRelisted(list.Items, began)
 			}
 		})
 	})
+}
+
+// handleRelisted takes in a list that was begun at a time. A pod that was known before, and is not in it, is gone. A request that was accepted
+// before, for a pod that is not terminating in it, has had no effect.
+func (g *guard) handleRelisted(pods []corev1.Pod, began time.Time) {
+	listed := map[types.UID]bool{}
+	for i := range pods {
+		pod := &pods[i]
+		listed[pod.UID] = true
+		known := g.staying[pod.UID]
+		if t := g.targets[pod.UID]; t != nil {
+			known = t.pod
+		}
+		if !g.departed[pod.UID] && (known == nil || kube.Newer(known.ResourceVersion, pod.ResourceVersion) != known.ResourceVersion) {
+			g.handlePod(pod)
+		}
+	}
+	for uid, t := range g.targets {
+		switch {
+		case !listed[uid] && t.metAt.Before(began):
+			g.handleGone(t.pod)
+		case t.accepted && t.pod.DeletionTimestamp == nil && t.requesting == "" && t.requestedAt.Before(began):
+			t.accepted, t.doneBy = false, ""
+			t.notBefore = time.Now().Add(t.refused.Step())
+			g.noteHeld(t, state.PodRefused, noEffect)
+		}
+	}
 }
 
 // noteHeld notes what holds a pod, and reports it if it is new.
@@ -879,20 +847,9 @@ func cameAfter(pod *corev1.Pod, since time.Time) bool {
 // bound before the scheduler heard of the cordon.
 var rounds = []time.Duration{0, 500 * time.Millisecond, 2 * time.Second, 4 * time.Second, 8 * time.Second}
 
-// ownerMemory is for how long an owner is remembered that has no pod on the node. One that brings its pods back does so sooner.
+// ownerMemory is for how long an owner is remembered none of whose pods comes or goes: a guard may stand for weeks, and each Job is another
+// owner. One that brings its pods back does so sooner.
 const ownerMemory = 15 * time.Minute
-
-// forgetOwners forgets those of which no pod has been there for long: a guard may stand for weeks, and each Job is another owner.
-func (g *guard) forgetOwners(now time.Time) {
-	there := map[string]bool{}
-	for _, pod := range g.staying {
-		there[ownerName(pod)] = true
-	}
-	for _, t := range g.targets {
-		there[ownerName(t.pod)] = true
-	}
-	maps.DeleteFunc(g.owners, func(name string, o *owner) bool { return !there[name] && now.Sub(o.changed) > ownerMemory })
-}
 
 // ownerOf returns a pod's owner, and notes that one of its pods has come or gone.
 func (g *guard) ownerOf(pod *corev1.Pod) *owner {
@@ -921,43 +878,24 @@ func ownerName(pod *corev1.Pod) string {
 	return name
 }
 
-// roundOf returns the round of a pod that was met now: 0, unless it replaces one that has left. A pod that was created before the first of
-// the owner's pods left was only bound late. Any other is taken for the replacement of the last one that had left by then, so that a
-// round has as many pods as have come back, however many there were at first. If more come than have left, it is not known which those
-// are, and they belong to the latest round that is possible.
-func (o *owner) roundOf(created time.Time) int {
-	round, last := 0, (*departure)(nil)
-	for i := range o.departures {
-		d := &o.departures[i]
-		if created.Before(d.from) {
-			continue
-		}
-		round = max(round, d.round+1)
-		if !d.replaced && !created.After(d.to) && (last == nil || cmp.Or(d.from.Compare(last.from), cmp.Compare(d.round, last.round)) > 0) {
-			last = d
-		}
+// roundOf returns the round of a pod that was met now: 0, unless it came after one that has left.
+func (o *owner) roundOf(pod *corev1.Pod) int {
+	if o.from.IsZero() || pod.CreationTimestamp.Time.Before(o.from) { // It was only bound late.
+		return 0
 	}
-	if last == nil {
-		return round
-	}
-	last.replaced = true
-	return last.round + 1
+	return o.round
 }
 
-// noteDeparture notes that a pod leaves the node. Its replacement is created between the request for its end, to a second, and shortly
-// after its grace. If the pod was not seen terminating, all that is known is that the replacement is younger.
+// noteDeparture notes that a pod leaves the node. Its replacement is created after the request for its end, to a second. If the pod was not
+// seen terminating, all that is known is that the replacement is younger.
 func (g *guard) noteDeparture(t *target) {
-	from := t.pod.CreationTimestamp.Time
-	to := from.Add(forever)
+	from, now := t.pod.CreationTimestamp.Time, time.Now()
 	if end := t.pod.DeletionTimestamp; end != nil {
-		from, to = end.Add(-given(t.pod)), end.Add(overdueAfter)
+		from = end.Add(-given(t.pod))
 	}
 	o := g.ownerOf(t.pod)
-	o.departures = append(o.departures, departure{from: from, to: to, round: t.round})
-	if now := time.Now(); now.Sub(g.ownersForgotten) > ownerMemory/15 { // not for each of a thousand pods
-		g.ownersForgotten = now
-		g.forgetOwners(now)
-	}
+	o.from, o.round = soonest(o.from, from), max(o.round, t.round+1)
+	maps.DeleteFunc(g.owners, func(_ string, o *owner) bool { return now.Sub(o.changed) > ownerMemory && !o.leftReported })
 }
 
 // aboutPod is something that happened to a pod.

@@ -329,7 +329,7 @@ func TestAfterAPodThatCameLateTheNodeIsFoundEmptyAnew(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
 		r := drained(t, s, drain.Options{VolumeWait: time.Hour})
-		lists := count(s, "list")
+		lists := count(s, "list pods")
 		s.ChangeNode(inUse("vol-1"))
 		s.AddPod(pod("late"), 0)
 		r.await(state.PodGone, "default/late")
@@ -339,7 +339,7 @@ func TestAfterAPodThatCameLateTheNodeIsFoundEmptyAnew(t *testing.T) {
 		}
 		s.ChangeNode(inUse())
 		await(t, "that it is drained again", func() bool { return len(r.of(state.NodeEmpty)) == 2 })
-		if n := count(s, "list") - lists; n != 1 {
+		if n := count(s, "list pods") - lists; n != 1 {
 			t.Errorf("%d lists since; want one that shows that nothing is left", n)
 		}
 	})

@@ -80,10 +80,7 @@ func (f feed) pressed() bool {
 func (f feed) pass(obj any, handle func(*corev1.Pod)) {
 	if pod, ok := obj.(*corev1.Pod); ok && f.node.runs(pod) {
 		pod = strip(pod)
-		f.post(func() {
-			f.version = kube.Newer(f.version, pod.ResourceVersion)
-			handle(pod)
-		})
+		f.post(func() { handle(pod) })
 	}
 }
 
@@ -97,7 +94,7 @@ func (f feed) Update(obj any) error { f.pass(obj, f.handlePod); return nil }
 func (f feed) Delete(obj any) error { f.pass(obj, f.handleGone); return nil }
 
 // Replace handles a complete list.
-func (f feed) Replace(objs []any, version string) error {
+func (f feed) Replace(objs []any, _ string) error {
 	all := make([]*corev1.Pod, 0, len(objs))
 	for _, obj := range objs {
 		if pod, ok := obj.(*corev1.Pod); ok {
@@ -105,7 +102,6 @@ func (f feed) Replace(objs []any, version string) error {
 		}
 	}
 	f.post(func() {
-		f.version = kube.Newer(f.version, version)
 		f.handleListed()
 		f.replacePods(all)
 	})

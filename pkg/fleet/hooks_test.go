@@ -153,7 +153,7 @@ func TestDrain_CountsWritesAndReads(t *testing.T) {
 		lists := c.times("list")
 		r.take(spot(instance)).want(t, "done")
 		c.wantDrained("a")
-		if writes := c.times("evict") + c.times("change") + c.times("note") + c.times("taint"); writes > 11 || c.times("list") != lists {
+		if writes := c.times("evict") + c.times("change") + c.times("note") + c.times("taint"); writes > 11 || c.times("list") > lists+1 { // How new the last list of pods has to be is asked once.
 			t.Errorf("there were %d writes and %d more lists of Nodes", writes, c.times("list")-lists)
 		}
 	})
