@@ -12,13 +12,13 @@ import (
 
 // budgets is how many words a page may have, as wc counts them. A page that outgrows its budget needs a cut, or a reason to raise it.
 var budgets = map[string]int{
-	"docs/README.md":              400,
+	"docs/README.md":              350,
 	"docs/commands.md":            1600,
 	"docs/configuration-queue.md": 3100,
 	"docs/configuration.md":       3200,
 	"docs/design.md":              2700,
 	"docs/events.md":              1650,
-	"docs/faq.md":                 600,
+	"docs/faq.md":                 550,
 	"docs/install.md":             1150,
 	"docs/karpenter.md":           1000,
 	"docs/lifecycle.md":           1200,
@@ -30,35 +30,30 @@ var budgets = map[string]int{
 	"docs/notices.md":             2000,
 	"docs/operations.md":          1300,
 	"docs/queue.md":               5400,
-	"docs/release.md":             600,
+	"docs/release.md":             400,
 	"docs/reliability.md":         1250,
 	"docs/rollout.md":             800,
 	"docs/security.md":            1400,
 	"docs/shutdown.md":            2400,
 	"docs/sources.md":             1300,
 	"docs/troubleshooting.md":     2450,
-	"CONTRIBUTING.md":             700,
-	"README.md":                   1300,
-	"SECURITY.md":                 200,
+	"CONTRIBUTING.md":             500,
+	"README.md":                   1200,
+	"SECURITY.md":                 150,
+	"STYLE.md":                    800,
 }
 
 // unrevised are pages whose sentences have yet to be made shorter.
 var unrevised = []string{
-	"docs/README.md",
 	"docs/configuration-queue.md",
 	"docs/configuration.md",
-	"docs/faq.md",
 	"docs/lifecycle.md",
 	"docs/load-balancers.md",
 	"docs/metrics.md",
 	"docs/migration.md",
 	"docs/notices.md",
 	"docs/queue.md",
-	"docs/release.md",
 	"docs/shutdown.md",
-	"CONTRIBUTING.md",
-	"README.md",
-	"SECURITY.md",
 }
 
 // longest is how many words a sentence for users may have.

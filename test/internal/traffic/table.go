@@ -39,8 +39,8 @@ func Table(results []Result, o Options) string {
 		}
 		text.WriteByte('\n')
 	}
-	fmt.Fprintf(&text, "\nEach Service got %d requests a second, each over a connection of its own and never sent twice, from %.0f s"+
-		" before the\nmachine's end, or from its two minutes' notice where that is heeded, until %.0f s after it.\n",
+	fmt.Fprintf(&text, "\nEach Service got %d requests a second, each over a new connection and without retries. They began with the notice, or\n"+
+		"%.0f s before the machine's end where nothing acts on the notice, and ended %.0f s after it.\n",
 		o.Rate, o.Unheeded.Seconds(), o.After.Seconds())
 	return text.String()
 }
