@@ -55,15 +55,12 @@ func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, t
 	}
 	n.passing, n.stop = context.WithCancel(context.WithoutCancel(ctx))
 	n.webhook = daemon.NewWebhook(&cfg.Common, log, meter.counted(), func(fault string) { n.degrade(fault) }, notify.WebhookOptions{
-		Limit: backlog,
+		Limit:   backlog,
 		Machine: func(ctx context.Context, node string) notify.Machine { return machineOf(n.nodes.of(ctx, node)) },
 		Node: func(ctx context.Context, node string) (string, map[string]string) {
 			return node, n.nodes.of(ctx, node).Labels
 		},
 	})
-	if meter != nil {
-		meter.waiting = n.webhook.Waiting
-	}
 	n.use(cfg)
 	return n
 }
@@ -113,7 +110,7 @@ func (n *notices) of(node string, entries func() []state.Entry) (told []agent.Li
 		Condition: n.cfg.Condition, Writer: drain.Queue, Events: n.cfg.Events,
 		Source: "nth-queue", Annotations: n.cfg.EventAnnotations,
 		Describe: func(ctx context.Context) map[string]string { return annotationsOf(n.nodes.of(ctx, node)) },
-		Turn:     n.turns.take, Dropped: n.meter.counted().EventsDropped, Trouble: n.trouble,
+		Turn:     n.turns.take, Trouble: n.trouble,
 	})
 	n.keep(node, k)
 	return append(told, k), func(lost bool) {
@@ -204,17 +201,15 @@ type meter struct {
 	counts   daemon.Counts
 	queue    *sqs.Queue
 	reporter *statusReporter
-	waiting  func() int // notices
 }
 
 func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
-	m := &meter{waiting: func() int { return 0 }}
+	m := &meter{}
 	m.Metrics = daemon.NewMetrics("nth-queue", &cfg.Common, log, metrics.Options{
-		Queue:   true,
-		Stuck:   func() error { return m.queue.Stuck() },
-		Ready:   func() error { return m.reporter.unready() },
-		Leader:  func() string { return m.reporter.leader() },
-		Waiting: func() int { return m.waiting() },
+		Queue:  true,
+		Stuck:  func() error { return m.queue.Stuck() },
+		Ready:  func() error { return m.reporter.unready() },
+		Leader: func() string { return m.reporter.leader() },
 	})
 	if m.Metrics == nil {
 		return nil

@@ -28,8 +28,6 @@ type notices struct {
 	listeners []agent.Listener
 	work      []func(context.Context) // of the listeners; each ends soon after its context
 	rules     atomic.Pointer[policy.Settings]
-	// waiting is how many notices wait for the webhook.
-	waiting func() int
 	// useWebhook applies settings to the webhook.
 	useWebhook func(config.Config)
 }
@@ -103,7 +101,6 @@ func (n *notices) addKubernetes(cfg config.Config, from listenerDeps) {
 		Source:      "nth",
 		Annotations: cluster.EventAnnotations,
 		Describe:    func(ctx context.Context) map[string]string { return annotationsOf(from.machine.describe(ctx)) },
-		Dropped:     from.counts.EventsDropped,
 		Trouble:     func(err error) { from.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err) },
 	})
 	n.add(k, k.Run)
@@ -164,7 +161,6 @@ func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
 		},
 		Node: func(ctx context.Context, _ string) (string, map[string]string) { return described(ctx, from.identity) },
 	})
-	n.waiting = webhook.Waiting
 	n.useWebhook = func(cfg config.Config) {
 		to, err := settings.Webhook(cfg.Webhook, "nth", settings.Own)
 		if err != nil { // Faults in the settings were reported when they were validated.
@@ -208,16 +204,14 @@ func (c *check) webhook(ctx context.Context, cfg config.Config, found settings.F
 // meter has the metrics. It is nil if the settings ask for none.
 type meter struct {
 	*metrics.Metrics
-	counts  daemon.Counts
-	source  agent.Pulse
-	waiting func() int // notices
+	counts daemon.Counts
+	source agent.Pulse
 }
 
 func newMeter(cfg config.Config, log *logrus.Entry) *meter {
-	m := &meter{waiting: func() int { return 0 }}
+	m := &meter{}
 	m.Metrics = daemon.NewMetrics("nth", &cfg.Common, log, metrics.Options{
-		Stuck:   func() error { return m.source.Stuck() },
-		Waiting: func() int { return m.waiting() },
+		Stuck: func() error { return m.source.Stuck() },
 	})
 	if m.Metrics == nil {
 		return nil
@@ -231,7 +225,7 @@ func (m *meter) join(n *notices, source agent.Pulse, node *localNode) {
 	if m == nil {
 		return
 	}
-	m.source, m.waiting = source, n.waiting
+	m.source = source
 	n.add(m, m.Run)
 	n.work = append(n.work, forecaster{node.forecast, m.Forecast}.run)
 }
@@ -257,8 +251,7 @@ func (m *meter) observe(opts *imds.Options) {
 	if m == nil {
 		return
 	}
-	opts.Observe = func(p imds.Poll) { m.Polled(p.Document, string(p.Result), p.Latency) }
-	opts.Renewed = m.Renewed
+	opts.Observe = func(p imds.Poll) { m.Polled(p.Document, string(p.Result)) }
 }
 
 // statusWriter takes the daemon's status.

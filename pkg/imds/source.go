@@ -80,9 +80,6 @@ type Options struct {
 	Strange     func(state string, departs bool)
 	// Observe, if set, is called after each request for a document, from several goroutines at once.
 	Observe func(Poll)
-	// Renewed, if set, is called after each request for a session token, from several goroutines at once; err says why
-	// there is none.
-	Renewed func(err error)
 	// Told, if set, is called once, when the instance's life cycle has become known.
 	Told func(Scope)
 }
@@ -135,10 +132,7 @@ func New(opts Options) (*Source, error) {
 	}
 	s := &Source{
 		opts: opts, targetStates: &targetStates{opts: opts, served: opts.WasInService}, oneOff: &patience{limit: firstLimit},
-		token: token{fetching: make(chan struct{}, 1), renewed: func(error) {}}, anyAddress: mode == "" && opts.Endpoint == "",
-	}
-	if opts.Renewed != nil {
-		s.token.renewed = opts.Renewed
+		token: token{fetching: make(chan struct{}, 1)}, anyAddress: mode == "" && opts.Endpoint == "",
 	}
 	return s, nil
 }

@@ -24,7 +24,6 @@ const (
 // token is the session token that all clients of a source share.
 type token struct {
 	fetching chan struct{} // holds the one request that fetches one
-	renewed  func(error)   // Options.Renewed
 
 	mu    sync.Mutex
 	value string
@@ -45,14 +44,12 @@ func (t *token) ask(r *http.Request, fetch func() (*http.Response, error)) (*htt
 	}
 	resp, err := fetch()
 	if err == nil && resp.StatusCode != http.StatusOK {
-		t.renewed(unexpectedStatus(resp.StatusCode))
 		return resp, nil
 	}
 	if err == nil {
 		err = t.take(resp)
 		_ = resp.Body.Close()
 	}
-	t.renewed(err)
 	if err != nil {
 		return nil, err
 	}
@@ -126,8 +123,8 @@ func (s *Source) newHTTPClient() *httpClient {
 	}}
 }
 
-// Do implements imds.HTTPClient. It gives the token that there is, limits and checks an answer, notes how the exchange ended in the one
-// of the request's context, and reports requests for a session token to Options.Renewed.
+// Do implements imds.HTTPClient. It gives the token that there is, limits and checks an answer, and notes how the exchange ended in the
+// one of the request's context.
 func (c *httpClient) Do(r *http.Request) (*http.Response, error) {
 	last, _ := r.Context().Value(exchangeKey{}).(*exchange)
 	if last == nil {

@@ -26,8 +26,9 @@ func (m *Metrics) OnTransition(t state.Transition) {
 	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
 		m.ended(t)
 	}
-	if t.Action == draining {
-		m.countDrain(t)
+	if t.Action == draining && !m.opts.Queue {
+		s.pods.Set(float64(t.Total))
+		s.left.Set(float64(t.Left))
 	}
 	m.countCompatible(t)
 	m.touch()
@@ -46,8 +47,8 @@ func (m *Metrics) cordoned(t state.Transition) {
 	m.series.cordonTook.Observe(max(took, 0).Seconds())
 }
 
-// ended counts steps that have ended, or failed and go on. The duration of a drain that was canceled, or left to people,
-// is not observed.
+// ended counts steps that have ended, or failed and are tried again. The duration of a drain that was canceled, or that an operator
+// ended, is not observed.
 func (m *Metrics) ended(t state.Transition) {
 	m.series.actions.WithLabelValues(t.Action, string(t.Kind)).Inc()
 	if t.Action != draining || t.Kind == state.CalledBack || t.Kind == state.Failed || t.Kind == state.LeftAlone {
@@ -74,12 +75,6 @@ func (m *Metrics) NoticesLost(n int) {
 	m.touch()
 }
 
-// EventsDropped counts Events that were not written to the cluster.
-func (m *Metrics) EventsDropped(n int) {
-	m.series.eventsDropped.Add(float64(n))
-	m.touch()
-}
-
 // touch makes writeFiles write the file soon.
 func (m *Metrics) touch() {
 	select {
@@ -92,18 +87,8 @@ func (m *Metrics) touch() {
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 
 // Polled counts a request for a document of the metadata service, named by its path.
-func (m *Metrics) Polled(document, result string, took time.Duration) {
+func (m *Metrics) Polled(document, result string) {
 	m.series.imdsRequests.WithLabelValues(document, result).Inc()
-	m.series.imdsTook.Observe(took.Seconds())
-}
-
-// Renewed counts a request for a session token of the metadata service; err says why it failed.
-func (m *Metrics) Renewed(err error) {
-	result := "ok"
-	if err != nil {
-		result = "error"
-	}
-	m.series.imdsTokens.WithLabelValues(result).Inc()
 }
 
 // HookRequests creates the counters for these actions and results, so that the first request is seen as an increase.
@@ -128,65 +113,6 @@ func (m *Metrics) Requested(method string, code int) {
 		answer = strconv.Itoa(code)
 	}
 	m.series.apiRequests.WithLabelValues(method, answer).Inc()
-}
-
-// drainProgress is the progress of one drain.
-type drainProgress struct {
-	events      map[string]bool // the IDs of the events that the drain is still for
-	total, left int
-	blocked     map[string]bool // pods
-}
-
-// countDrain follows a drain. The gauges are the sum over the current drains; if there is none, they keep the values of the
-// last one, to which a late pod may still be added.
-func (m *Metrics) countDrain(t state.Transition) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if p := m.drainOf(t); p != nil {
-		p.update(t)
-		if len(p.events) == 0 {
-			delete(m.drains, t.Node)
-		}
-	}
-	total, left, blocked := 0, 0, 0
-	for _, p := range m.drains {
-		total, left, blocked = total+p.total, left+p.left, blocked+len(p.blocked)
-	}
-	if len(m.drains) == 0 {
-		total, left = t.Total, t.Left
-	}
-	m.series.draining.Set(float64(len(m.drains)))
-	m.series.pods.Set(float64(total))
-	m.series.left.Set(float64(left))
-	if m.opts.Queue { // Otherwise Show sets it.
-		m.series.held.Set(float64(blocked))
-	}
-}
-
-// drainOf returns the drain that a transition belongs to; nil if there is none.
-func (m *Metrics) drainOf(t state.Transition) *drainProgress {
-	if p := m.drains[""]; p != nil && m.drains[t.Node] == nil { // It began before the node's name was known.
-		delete(m.drains, "")
-		m.drains[t.Node] = p
-	}
-	if t.Kind == state.Begun && m.drains[t.Node] == nil {
-		m.drains[t.Node] = &drainProgress{events: map[string]bool{}, blocked: map[string]bool{}}
-	}
-	return m.drains[t.Node]
-}
-
-func (p *drainProgress) update(t state.Transition) {
-	p.total, p.left = t.Total, t.Left
-	switch t.Kind { // The others neither begin nor end a drain, nor block or unblock a pod.
-	case state.Begun:
-		p.events[t.Entry.Event.ID] = true
-	case state.Done, state.RanOut, state.CalledBack, state.LeftAlone: // A failed drain goes on.
-		delete(p.events, t.Entry.Event.ID)
-	case state.PodHeld:
-		p.blocked[t.Pod] = true
-	case state.PodEvicted, state.PodDeleted, state.PodGone, state.PodSpared:
-		delete(p.blocked, t.Pod)
-	}
 }
 
 // compatibleActions are aws-node-termination-handler's names for the steps.

@@ -1,7 +1,7 @@
 // Package metrics counts what happens, for Prometheus. It only observes: a call costs a few additions, and without
 // a listener and a file there is no Metrics.
 //
-// OnTransition counts what happens, and Polled, Renewed and Requested the requests of the daemon (count.go); Show exports the
+// OnTransition counts what happens, and Polled and Requested the requests of the daemon (count.go); Show exports the
 // status (show.go). All series are created in one place (series.go); docs/metrics.md lists them, and a test compares. Run
 // exports them over HTTP, with health checks, and in a file for node_exporter (serve.go); each can be enabled separately. Neither can
 // make nth fail: errors are reported, and the attempt is repeated.
@@ -41,8 +41,6 @@ type Options struct {
 	Ready func() error
 	// Leader, if set, says which process leads, for the answers to probes.
 	Leader func() string
-	// Waiting, if set, counts the notices that have not been delivered yet.
-	Waiting func() int
 	// Trouble, if set, is called with an error of the listener or the file, once for as long as it stays the
 	// same, from several goroutines.
 	Trouble func(error)
@@ -64,8 +62,6 @@ type Metrics struct {
 	lastShow atomic.Pointer[time.Time]
 	series   *series
 
-	mu     sync.Mutex
-	drains map[string]*drainProgress // the current drains, by node
 	// own has the series of nth, and process those of any Go program, which do not belong in the file.
 	own, process *prometheus.Registry
 	encoding     chan struct{} // has an element while an answer is encoded
@@ -78,7 +74,7 @@ type Metrics struct {
 func New(opts Options) *Metrics {
 	m := &Metrics{
 		opts: opts, began: time.Now(), encoding: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		own: prometheus.NewRegistry(), process: prometheus.NewRegistry(), drains: map[string]*drainProgress{},
+		own: prometheus.NewRegistry(), process: prometheus.NewRegistry(),
 	}
 	m.listenFault.report, m.fileFault.report = opts.Trouble, opts.Trouble
 	m.beat()
@@ -91,7 +87,7 @@ func New(opts Options) *Metrics {
 	return m
 }
 
-// Run serves and writes the metrics until ctx ends, and writes the file a last time then.
+// Run serves and writes the metrics until ctx ends, and writes the file a last time then, which takes as long as the disk.
 func (m *Metrics) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()

@@ -16,8 +16,6 @@ var (
 	cordonBuckets = []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120}
 	// A drain is over in a second, or takes as long as pods and budgets need.
 	drainBuckets = []float64{0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600}
-	// The metadata service answers in milliseconds. A slow one is waited for.
-	imdsBuckets = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 2, 5, 15}
 	// A message arrives at once, or has waited while nobody read the queue.
 	delayBuckets = []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900}
 )
@@ -31,13 +29,11 @@ type series struct {
 	drainTook, cordonTook      prometheus.Histogram
 	timeLeft                   *prometheus.GaugeVec
 	sourceUp, sourceGood       *prometheus.GaugeVec
-	imdsRequests, imdsTokens   *prometheus.CounterVec
-	imdsTook                   prometheus.Histogram
-	apiRequests, hookRequests  *prometheus.CounterVec
+	imdsRequests, apiRequests  *prometheus.CounterVec
+	hookRequests               *prometheus.CounterVec
 	credential                 prometheus.Gauge
 	forecast, forecastCut      *prometheus.GaugeVec // without labels: absent until there is a forecast
 	notices                    *prometheus.CounterVec
-	eventsDropped              prometheus.Counter
 	degraded                   prometheus.Gauge
 	compatibleActions          *prometheus.CounterVec // nil unless wanted
 	compatibleErrors           *prometheus.CounterVec // likewise
@@ -85,10 +81,6 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 		deadline: f.gauges("nth_event_deadline_timestamp_seconds", "The nearest deadline of the pending events, where they have one.", "kind"),
 		actions:  f.counters("nth_actions_total", "Completed steps, by result.", "action", "outcome"),
 
-		draining:   f.gauge("nth_draining", "1 while the node is being drained; for nth-queue, how many nodes are."),
-		pods:       f.gauge("nth_drain_pods", "Pods to evict in the drains under way, or in the last one."),
-		left:       f.gauge("nth_drain_pods_left", "Those of them that are still on the node, or were when the drain ended."),
-		held:       f.gauge("nth_drain_pods_held", "Those of them whose eviction is being refused."),
 		evicted:    f.counter("nth_pods_evicted_total", "Pods whose eviction the API server has accepted."),
 		deleted:    f.counter("nth_pods_deleted_total", "Pods that could not be evicted in time and were deleted."),
 		drainTook:  f.histogram("nth_drain_duration_seconds", "How long drains took until the node was drained or the time was over.", drainBuckets),
@@ -98,7 +90,6 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 	s.apiRequests = f.counters("nth_api_requests_total", "Requests to the Kubernetes API server, by the answer's status.", "method", "code")
 	s.hookRequests = f.counters("nth_hook_requests_total", "Requests about lifecycle hooks that wait, by what came of them.", "action", "result")
 	s.notices = f.counters("nth_notices_total", "Webhook notices by result: delivered or lost.", "outcome")
-	s.eventsDropped = f.counter("nth_kubernetes_events_dropped_total", "Events for the cluster that could not be written in time and were dropped.")
 	s.degraded = f.gauge("nth_degraded", "1 while [log], [webhook] or [metrics] is misconfigured; draining works.")
 	if opts.Queue {
 		s.queue = f.queue()
@@ -129,13 +120,13 @@ func (f factory) queue() *queueSeries {
 
 // addLocal adds the series of an nth that watches its own machine.
 func (s *series) addLocal(f factory) {
+	s.draining = f.gauge("nth_draining", "1 while the node is being drained.")
+	s.pods = f.gauge("nth_drain_pods", "Pods to evict in the drain under way, or in the last one.")
+	s.left = f.gauge("nth_drain_pods_left", "Those of them that are still on the node, or were when the drain ended.")
+	s.held = f.gauge("nth_drain_pods_held", "Those of them whose eviction is being refused.")
 	s.sourceUp = f.gauges("nth_source_up", "1 if the last poll for events of the kind succeeded.", "kind")
 	s.sourceGood = f.gauges("nth_source_last_success_timestamp_seconds", "When the last successful poll for events of the kind was.", "kind")
-
 	s.imdsRequests = f.counters("nth_imds_requests_total", "Requests for documents of the metadata service, by how they ended.", "document", "result")
-	s.imdsTokens = f.counters("nth_imds_token_requests_total", "Requests for session tokens of the metadata service.", "result")
-	s.imdsTook = f.histogram("nth_imds_request_duration_seconds", "How long requests for documents took, tokens included.", imdsBuckets)
-
 	s.forecast = f.gauges("nth_drain_forecast_seconds", "How long a drain for a spot notice would take at most, unless disruption budgets hold pods.")
 	s.forecastCut = f.gauges("nth_drain_forecast_pods_cut", "Pods that would get less than their grace period in it.")
 	s.credential = f.gauge("nth_credential_up", "1 if the API server has accepted the kubelet's credential when it was last used.")
@@ -149,15 +140,6 @@ func (f factory) constants(opts Options, healthy func() error) {
 	f.NewGaugeFunc(
 		prometheus.GaugeOpts{Name: "nth_healthy", Help: "1 unless the main loop or an event source has stalled."},
 		func() float64 { return oneIf(healthy() == nil) },
-	)
-	f.NewGaugeFunc(
-		prometheus.GaugeOpts{Name: "nth_notices_waiting", Help: "Notices for the webhook that have not been delivered yet."},
-		func() float64 {
-			if opts.Waiting == nil {
-				return 0
-			}
-			return float64(opts.Waiting())
-		},
 	)
 }
 

@@ -18,12 +18,11 @@ import (
 
 // The limits of the listener. Clients must not use up the memory or the file descriptors of a drain, and not keep others from the probes.
 const (
-	maxConnections  = 128     // beyond that, one of the address that has most is closed
-	headerLimit     = 8 << 10 // bytes
-	readTimeout     = 5 * time.Second
-	writeTimeout    = 10 * time.Second
-	idleTimeout     = 2 * time.Minute // longer than between two scrapes
-	shutdownTimeout = time.Second
+	maxConnections = 128     // beyond that, one of the address that has most is closed
+	headerLimit    = 8 << 10 // bytes
+	readTimeout    = 5 * time.Second
+	writeTimeout   = 10 * time.Second
+	idleTimeout    = 2 * time.Minute // longer than between two scrapes
 )
 
 // listenRetry is the pause before an address that could not be listened on is tried again.
@@ -57,19 +56,8 @@ func (m *Metrics) serve(ctx context.Context) error {
 		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: headerLimit,
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(&boundedListener{Listener: listener}) }()
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
-		defer cancel()
-		if server.Shutdown(last) != nil {
-			_ = server.Close() // Clients that have not read their answer by now do not get it.
-		}
-		return <-ended
-	}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })() // A client that reads its answer then does not get all of it.
+	return server.Serve(&boundedListener{Listener: listener})
 }
 
 // Handler serves /metrics, in the formats that Prometheus accepts, and /healthz: 200 if nth is alive, and 503 with a
@@ -197,26 +185,10 @@ func (m *Metrics) probe(check func() error) http.HandlerFunc {
 const (
 	minInterval = time.Second
 	maxInterval = 15 * time.Second
-	// lastWriteTimeout is how long the last write is waited for.
-	lastWriteTimeout = 2 * time.Second
 )
 
-// writeFiles writes the file until ctx ends. A disk that hangs does not keep nth from stopping.
+// writeFiles writes the file until ctx ends, and once more then.
 func (m *Metrics) writeFiles(ctx context.Context) {
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		m.writeFilesBlocking(ctx)
-	}()
-	<-ctx.Done()
-	select {
-	case <-written:
-	case <-time.After(lastWriteTimeout):
-	}
-}
-
-// writeFilesBlocking writes the file until ctx ends, and once more then.
-func (m *Metrics) writeFilesBlocking(ctx context.Context) {
 	write := func() { m.fileFault.set(m.writeFile()) }
 	defer write()
 	ticks := time.NewTicker(maxInterval)

@@ -23,29 +23,56 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
+const request = "GET /healthz HTTP/1.1\r\nHost: nth\r\n\r\n"
+
 // somewhere is an address of the loopback network that nobody else has.
 func somewhere() string {
 	return fmt.Sprintf("127.%d.%d.%d:9092", 1+rand.N(254), rand.N(256), 1+rand.N(254))
 }
 
-// await waits until somebody listens and returns the connection, which ends with the test.
-func await(t *testing.T, address string) net.Conn {
+// run runs m until stop is called, at the latest at the end of the test.
+func run(t *testing.T, m *metrics.Metrics) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	ended.Go(func() { m.Run(ctx) })
+	stop = func() { cancel(); ended.Wait() }
+	t.Cleanup(stop)
+	return stop
+}
+
+// await waits until something listens and returns a connection, which ends with the test.
+func await(t *testing.T, address string, from net.Dialer) net.Conn {
 	t.Helper()
 	for {
-		if conn, err := net.Dial("tcp", address); err == nil {
+		if conn, err := from.Dial("tcp", address); err == nil {
 			t.Cleanup(func() { _ = conn.Close() })
 			return conn
 		}
 		if t.Context().Err() != nil {
-			t.Fatalf("nobody listens at %s", address)
+			t.Fatalf("nothing listens at %s", address)
 		}
 		runtime.Gosched()
 	}
 }
 
-// fetch asks a listener for a page, over a connection of its own.
-func fetch(t *testing.T, url string) (status int, text string, err error) {
+// exchange sends a request and reads the answer.
+func exchange(t *testing.T, conn net.Conn) {
 	t.Helper()
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(answer.Body); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fetch asks a listener for a page, over a connection of its own.
+func fetch(url string) (status int, text string, err error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Get(url)
 	if err != nil {
@@ -56,7 +83,25 @@ func fetch(t *testing.T, url string) (status int, text string, err error) {
 	return answer.StatusCode, string(body), err
 }
 
-func TestAnAddressThatIsInUseIsToldOnceAndTriedAgain(t *testing.T) {
+// faults are what was reported, by any goroutine.
+type faults struct {
+	mu    sync.Mutex
+	texts []string
+}
+
+func (f *faults) report(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.texts = append(f.texts, err.Error())
+}
+
+func (f *faults) reported() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.texts)
+}
+
+func TestListen_ReportsAnAddressInUseOnceAndTriesAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		address := somewhere()
@@ -64,177 +109,79 @@ func TestAnAddressThatIsInUseIsToldOnceAndTriedAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var troubles troubles
-		m := metrics.New(metrics.Options{Listen: address, Trouble: troubles.tell})
-		ctx, cancel := context.WithCancel(t.Context())
-		var ended sync.WaitGroup
-		ended.Go(func() { m.Run(ctx) })
-		defer ended.Wait()
-		defer cancel()
+		var faults faults
+		m := metrics.New(metrics.Options{Listen: address, Trouble: faults.report})
+		defer run(t, m)()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		want := fmt.Sprintf("serving metrics at %s: listen tcp %s: bind: address already in use", address, address)
-		if told := troubles.told(); !slices.Equal(told, []string{want}) {
-			t.Errorf("told %q, want once %q", told, want)
+		want := []string{fmt.Sprintf("serving metrics at %s: listen tcp %s: bind: address already in use", address, address)}
+		if got, now := faults.reported(), m.Troubles(); !slices.Equal(got, want) || !slices.Equal(now, want) {
+			t.Errorf("reported %q, and shown %q, want once %q", got, now, want)
 		}
-
-		if now := m.Troubles(); !slices.Equal(now, []string{want}) {
-			t.Errorf("the troubles are %q, want %q", now, want)
-		}
-
 		if err := occupant.Close(); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second) // and no longer: while a listener waits, the bubble's clock stands still
-		_ = await(t, address).Close()
-		status, text, err := fetch(t, "http://"+address+"/metrics")
-		if err != nil || status != http.StatusOK || !strings.Contains(text, "nth_build_info") {
-			t.Errorf("got %d %q (%v), want the metrics", status, text, err)
-		}
-		if now := m.Troubles(); len(now) > 0 {
-			t.Errorf("once it is free the troubles are %q", now)
+		_ = await(t, address, net.Dialer{}).Close()
+		status, text, err := fetch("http://" + address + "/metrics")
+		if err != nil || status != http.StatusOK || !strings.Contains(text, "nth_build_info") || len(m.Troubles()) > 0 {
+			t.Errorf("got %d %q (%v) and %q, want the metrics", status, text, err, m.Troubles())
 		}
 	})
 }
 
-func TestAnAddressWithoutAHostIsEveryAddressOfTheMachine(t *testing.T) {
-	t.Parallel()
-	occupant, err := net.Listen("tcp", "127.0.0.1:0") // which leaves no room for every address
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = occupant.Close() }()
-	_, port, err := net.SplitHostPort(occupant.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	told := make(chan error, 1)
-	m := metrics.New(metrics.Options{Listen: ":" + port, Trouble: func(err error) { told <- err }})
-	ctx, cancel := context.WithCancel(t.Context())
-	var ended sync.WaitGroup
-	ended.Go(func() { m.Run(ctx) })
-	defer ended.Wait()
-	defer cancel()
-	if err := <-told; !strings.HasPrefix(err.Error(), "serving metrics at :"+port+": listen tcp :"+port+": ") {
-		t.Errorf("does not listen at every address: %v", err)
-	}
-}
-
-// A client that asks and does not read, or does not even ask, must not keep nth from stopping.
-func TestTheListenerEndsWithItsContextWhateverClientsDo(t *testing.T) {
-	t.Parallel()
+// Idle connections have asked for something and keep the connection; slow ones have sent half a request. None keeps the listener from ending.
+func TestListen_AnswersBesideAnyConnectionsAndEnds(t *testing.T) {
 	address := somewhere()
-	m := metrics.New(metrics.Options{Listen: address, Trouble: func(err error) { t.Error(err) }})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		m.Run(ctx)
-	}()
-	silent := await(t, address)
-	if _, err := io.WriteString(silent, "GET /metrics HTTP/1.1\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	if status, _, err := fetch(t, "http://"+address+"/healthz"); err != nil || status != http.StatusOK {
-		t.Errorf("got %d (%v) beside a client that says nothing", status, err)
-	}
-	cancel()
-	<-ended
-	if _, _, err := fetch(t, "http://"+address+"/healthz"); err == nil {
-		t.Error("somebody answers after the end")
-	}
-}
-
-// Idle connections have asked for something and keep the connection; slow ones have sent half a request.
-func TestListen_answers_beside_idle_and_slow_connections(t *testing.T) {
-	address := somewhere()
-	m := metrics.New(metrics.Options{Listen: address, Ready: func() error { return nil }})
-	ctx, cancel := context.WithCancel(t.Context())
-	var ended sync.WaitGroup
-	ended.Go(func() { m.Run(ctx) })
-	defer ended.Wait()
-	defer cancel()
-	occupy := func(count int, sent string, answered bool) {
-		for range count {
-			conn := await(t, address)
-			if _, err := io.WriteString(conn, sent); err != nil {
-				t.Fatal(err)
-			}
-			if !answered {
-				continue
-			}
-			if _, err := conn.Read(make([]byte, 1)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	stop := run(t, metrics.New(metrics.Options{Listen: address, Ready: func() error { return nil }}))
 	for _, phase := range []struct {
 		name     string
 		count    int
 		sent     string
 		answered bool
 	}{
-		{"idle", 500, "GET /healthz HTTP/1.1\r\nHost: nth\r\n\r\n", true},
+		{"idle", 500, request, true},
 		{"slow", 200, "GET /metrics HTTP/1.1\r\nHost:", false},
 		{"readers that never read", 200, "GET /metrics HTTP/1.1\r\nHost: nth\r\n\r\n", false},
 	} {
-		occupy(phase.count, phase.sent, phase.answered)
+		for range phase.count {
+			conn := await(t, address, net.Dialer{})
+			if phase.answered {
+				exchange(t, conn)
+			} else if _, err := io.WriteString(conn, phase.sent); err != nil {
+				t.Fatal(err)
+			}
+		}
 		for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
-			if status, text, err := fetch(t, "http://"+address+path); err != nil || status != http.StatusOK {
+			if status, text, err := fetch("http://" + address + path); err != nil || status != http.StatusOK {
 				t.Errorf("beside %s connections, %s answers %d %.80q (%v)", phase.name, path, status, text, err)
 			}
 		}
 	}
+	stop()
+	if _, _, err := fetch("http://" + address + "/healthz"); err == nil {
+		t.Error("it answers after the end")
+	}
 }
 
-func TestListen_ClosesConnectionsOfWhoHasMost(t *testing.T) {
+func TestListen_ClosesConnectionsOfTheAddressThatHasMost(t *testing.T) {
 	address := somewhere()
-	m := metrics.New(metrics.Options{Listen: address})
-	ctx, cancel := context.WithCancel(t.Context())
-	var ended sync.WaitGroup
-	ended.Go(func() { m.Run(ctx) })
-	defer ended.Wait()
-	defer cancel()
-	const request = "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
-	ask := func(conn net.Conn) {
-		t.Helper()
-		if _, err := io.WriteString(conn, request); err != nil {
-			t.Fatal(err)
-		}
-		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadAll(answer.Body); err != nil {
-			t.Fatal(err)
-		}
-	}
-	scraper := await(t, address)
-	ask(scraper)
-	other := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	run(t, metrics.New(metrics.Options{Listen: address}))
+	scraper := await(t, address, net.Dialer{})
+	exchange(t, scraper)
 	for range 300 {
-		conn, err := other.DialContext(t.Context(), "tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		ask(conn)
+		exchange(t, await(t, address, net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}))
 	}
-	ask(scraper)
+	exchange(t, scraper)
 }
 
-// A request costs the more the longer it waits for the others, also when its client has hung up.
+// A request costs more the longer it waits for the others, also when its client has hung up.
 func TestListen_ForgetsRequestsWhoseClientIsGone(t *testing.T) {
 	address := somewhere()
-	m := metrics.New(metrics.Options{Listen: address})
-	ctx, cancel := context.WithCancel(t.Context())
-	var ended sync.WaitGroup
-	ended.Go(func() { m.Run(ctx) })
-	defer ended.Wait()
-	defer cancel()
-	_ = await(t, address).Close()
+	run(t, metrics.New(metrics.Options{Listen: address}))
+	_ = await(t, address, net.Dialer{}).Close()
 	most := 0
-	for range 10_000 {
+	for range 3_000 {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
 			t.Fatal(err)
@@ -244,52 +191,11 @@ func TestListen_ForgetsRequestsWhoseClientIsGone(t *testing.T) {
 		most = max(most, runtime.NumGoroutine())
 	}
 	if most > 1000 {
-		t.Errorf("%d goroutines were there at once, want a few for each of 128 connections", most)
+		t.Errorf("%d goroutines existed at once, want a few for each of 128 connections", most)
 	}
 }
 
-func TestHealthIsLostWithTheLoopAndComesBackWithIt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		m := metrics.New(metrics.Options{})
-		for range 6 {
-			time.Sleep(10 * time.Second)
-			wantHealth(t, m, "")
-			m.Show(state.Status{})
-		}
-		time.Sleep(31 * time.Second)
-		wantHealth(t, m, "the loop that decides has given no sign of life for 31s")
-		m.Show(state.Status{})
-		wantHealth(t, m, "")
-	})
-}
-
-func TestHealthIsLostWithASource(t *testing.T) {
-	t.Parallel()
-	var stuck error
-	m := metrics.New(metrics.Options{Stuck: func() error { return stuck }})
-	wantHealth(t, m, "")
-	stuck = errors.New("looking for spot-interruption: neither an answer nor an error for 1m1s")
-	wantHealth(t, m, stuck.Error())
-	stuck = nil
-	wantHealth(t, m, "")
-}
-
-// wantHealth checks what is said about nth's health, in the two ways. trouble "" is none.
-func wantHealth(t *testing.T, m *metrics.Metrics, trouble string) {
-	t.Helper()
-	status, text, healthy := http.StatusOK, "ok\n", 1.0
-	if trouble != "" {
-		status, text, healthy = http.StatusServiceUnavailable, trouble+"\n", 0
-	}
-	answer := ask(t, m, "/healthz")
-	if answer.Code != status || answer.Body.String() != text {
-		t.Errorf("got %d %q, want %d %q", answer.Code, answer.Body, status, text)
-	}
-	want(t, m, map[string]float64{"nth_healthy": healthy})
-}
-
-func TestNothingElseIsServed(t *testing.T) {
+func TestHandler_ServesMetricsAndProbesOnly(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Options{})
 	for _, path := range []string{"/", "/debug/pprof/", "/metrics/x", "/readyz"} {
@@ -299,6 +205,50 @@ func TestNothingElseIsServed(t *testing.T) {
 	}
 	if kind := ask(t, m, "/metrics").Header().Get("Content-Type"); !strings.HasPrefix(kind, "text/plain; version=0.0.4") {
 		t.Errorf("the content type is %q", kind)
+	}
+}
+
+// What is stuck is neither healthy nor ready; what waits for another is healthy.
+func TestHandler_AnswersProbes(t *testing.T) {
+	t.Parallel()
+	stuck, away := errors.New("receiving from the queue: no answer for 91s"), errors.New("nothing was received from the queue yet")
+	for name, test := range map[string]struct {
+		stuck, away error
+		silence     time.Duration // of the loop
+		health      string        // "" is healthy
+		readiness   string
+	}{
+		"well":                 {silence: 30 * time.Second},
+		"the loop is silent":   {silence: 31 * time.Second, health: "the loop that decides has given no sign of life for 31s"},
+		"a source is stuck":    {stuck: stuck, health: stuck.Error()},
+		"a dependency is away": {away: away, readiness: away.Error()},
+		"both stuck, and away": {stuck: stuck, away: away, health: stuck.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := metrics.New(metrics.Options{
+					Stuck: func() error { return test.stuck }, Ready: func() error { return test.away },
+					Leader: func() string { return "the leader is a" },
+				})
+				time.Sleep(time.Hour)
+				m.Show(state.Status{})
+				time.Sleep(test.silence)
+				for path, fault := range map[string]string{"/healthz": test.health, "/readyz": test.health + test.readiness} {
+					code, text := http.StatusOK, "ok\nthe leader is a"
+					if fault != "" {
+						code, text = http.StatusServiceUnavailable, fault
+					}
+					if answer := ask(t, m, path); answer.Code != code || answer.Body.String() != text+"\n" {
+						t.Errorf("%s answers %d %q, want %d %q", path, answer.Code, answer.Body, code, text)
+					}
+				}
+				healthy := 1.0
+				if test.health != "" {
+					healthy = 0
+				}
+				want(t, m, map[string]float64{"nth_healthy": healthy})
+			})
+		})
 	}
 }
 
@@ -317,90 +267,38 @@ func written(t *testing.T, file, series string) string {
 	return ""
 }
 
-// running runs f while the metrics are kept in a file.
-func running(t *testing.T, opts metrics.Options, f func(t *testing.T, m *metrics.Metrics, stop func())) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		m := metrics.New(opts)
-		ctx, cancel := context.WithCancel(t.Context())
-		var ended sync.WaitGroup
-		ended.Go(func() { m.Run(ctx) })
-		stop := func() { cancel(); ended.Wait() }
-		defer stop()
-		synctest.Wait()
-		f(t, m, stop)
-	})
-}
-
-func TestTheFileIsWrittenAtOnceAtAChangeAndAtTheEnd(t *testing.T) {
+func TestTextfile_IsWrittenAtOnceAtAChangeRegularlyAndAtTheEnd(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "nth.prom")
-	running(t, metrics.Options{Textfile: file}, func(t *testing.T, m *metrics.Metrics, stop func()) {
+	synctest.Test(t, func(t *testing.T) {
+		m := metrics.New(metrics.Options{Textfile: file, Compatible: true})
+		stop := run(t, m)
 		evicted := func(want string) {
 			t.Helper()
+			synctest.Wait()
 			if got := written(t, file, "nth_pods_evicted_total"); got != want {
 				t.Errorf("the file has %q pods evicted, want %q", got, want)
 			}
 		}
 		evicted("0")
 		time.Sleep(5 * time.Second)
-		m.OnTransition(spot(state.PodEvicted, 0, 0))
-		synctest.Wait()
+		m.OnTransition(spot(state.PodEvicted))
 		evicted("1")
-		for range 10 { // are not worth writing the file for, each
-			m.OnTransition(spot(state.PodEvicted, 0, 0))
+		for range 10 { // The file is not written for each.
+			m.OnTransition(spot(state.PodEvicted))
 		}
-		synctest.Wait()
 		evicted("1")
 		time.Sleep(time.Second)
-		synctest.Wait()
 		evicted("11")
-		m.OnTransition(spot(state.PodEvicted, 0, 0))
-		stop()
-		evicted("12")
-	})
-}
-
-func TestADiskThatHangsKeepsNobodyFromStopping(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "nth.prom")
-	synctest.Test(t, func(t *testing.T) {
-		answers := make(chan struct{})
-		m := metrics.New(metrics.Options{Textfile: file, Waiting: func() int { // It is asked for each time that the file is written.
-			<-answers
-			return 0
-		}})
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		began := time.Now()
-		m.Run(ctx)
-		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("it took %s to stop", took)
-		}
-		close(answers)
-	})
-}
-
-func TestTheFileIsWrittenEvenIfNothingHappens(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "nth.prom")
-	running(t, metrics.Options{Textfile: file}, func(t *testing.T, _ *metrics.Metrics, _ func()) {
 		time.Sleep(46 * time.Second)
 		synctest.Wait()
 		if got := written(t, file, "nth_healthy"); got != "0" {
-			t.Errorf("the file says %q about nth's health, want 0: nothing has moved for long", got)
+			t.Errorf("the file says %q about nth's health, want 0: the loop is silent", got)
 		}
+		m.OnTransition(spot(state.PodEvicted))
+		stop()
+		evicted("12")
 	})
-}
-
-func TestTheFileIsForEverybodyAndHasNothingOfTheProcess(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "nth.prom")
-	running(t, metrics.Options{Textfile: file, Compatible: true}, func(*testing.T, *metrics.Metrics, func()) {})
-	info, err := os.Stat(file)
-	if err != nil || info.Mode() != 0o644 {
-		t.Errorf("the file is %v (%v), want a regular file of mode 0644", info.Mode(), err)
-	}
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -410,13 +308,9 @@ func TestTheFileIsForEverybodyAndHasNothingOfTheProcess(t *testing.T) {
 			t.Errorf("the file has %s, which others may have, too", name)
 		}
 	}
-	entries, err := os.ReadDir(filepath.Dir(file))
-	if err != nil || len(entries) != 1 {
-		t.Errorf("there is %v beside the file (%v)", entries, err)
-	}
 }
 
-func TestWhatLiesInTheWayOfTheFileIsNotFollowed(t *testing.T) {
+func TestTextfile_IsReplacedAndFollowsNoLink(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file, victim := filepath.Join(dir, "nth.prom"), filepath.Join(dir, "victim")
@@ -428,58 +322,46 @@ func TestWhatLiesInTheWayOfTheFileIsNotFollowed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	running(t, metrics.Options{Textfile: file}, func(*testing.T, *metrics.Metrics, func()) {})
+	synctest.Test(t, func(t *testing.T) { run(t, metrics.New(metrics.Options{Textfile: file}))() })
 	if text, err := os.ReadFile(victim); err != nil || string(text) != "mine" {
 		t.Errorf("another's file holds %q (%v), want it to be left alone", text, err)
 	}
 	if got := written(t, file, "nth_dry_run"); got != "0" {
 		t.Errorf("the file does not hold the metrics")
 	}
+	info, err := os.Lstat(file)
+	if err != nil || info.Mode() != 0o644 {
+		t.Errorf("the file is %v (%v), want a regular file of mode 0644", info.Mode(), err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
+		t.Errorf("the directory has %v (%v), want the file and the other's", entries, err)
+	}
 }
 
-// troubles are what was told, by whichever goroutine.
-type troubles struct {
-	mu    sync.Mutex
-	texts []string
-}
-
-func (t *troubles) tell(err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.texts = append(t.texts, err.Error())
-}
-
-func (t *troubles) told() []string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.Clone(t.texts)
-}
-
-func TestAFileThatCannotBeWrittenIsToldOnceAndTriedAgain(t *testing.T) {
+func TestTextfile_ReportsAFaultOnceAndTriesAgain(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "later")
 	file := filepath.Join(dir, "nth.prom")
-	var troubles troubles
-	running(t, metrics.Options{Textfile: file, Trouble: troubles.tell}, func(t *testing.T, m *metrics.Metrics, _ func()) {
-		time.Sleep(5 * time.Minute)
-		synctest.Wait()
-		told := troubles.told()
-		if len(told) != 1 || !strings.Contains(told[0], "writing metrics: ") || !strings.Contains(told[0], "no such file") {
-			t.Errorf("told %q, want once that there is no such file", told)
+	synctest.Test(t, func(t *testing.T) {
+		var faults faults
+		run(t, metrics.New(metrics.Options{Textfile: file, Trouble: faults.report}))
+		wantFaults := func(count int) {
+			t.Helper()
+			time.Sleep(5 * time.Minute)
+			synctest.Wait()
+			if got := faults.reported(); len(got) != count || !strings.HasPrefix(got[0], "writing metrics: ") || !strings.Contains(got[0], "no such file") {
+				t.Errorf("reported %q, want %d times that there is no such file", got, count)
+			}
 		}
+		wantFaults(1)
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(15 * time.Second)
-		synctest.Wait()
+		wantFaults(1)
 		written(t, file, "nth_healthy")
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(15 * time.Second)
-		synctest.Wait()
-		if told := troubles.told(); len(told) != 2 {
-			t.Errorf("told %q, want twice, as it went wrong twice", told)
-		}
+		wantFaults(2)
 	})
 }

@@ -21,11 +21,12 @@ func (m *Metrics) Show(status state.Status) {
 }
 
 func (m *Metrics) showNode(status state.Status) {
-	held := 0
-	if status.Step != nil {
-		held = len(status.Step.HeldBy)
+	step := status.Step
+	if step == nil {
+		step = &state.StepStatus{}
 	}
-	m.series.held.Set(float64(held))
+	m.series.draining.Set(oneIf(step.Action == draining))
+	m.series.held.Set(float64(len(step.HeldBy)))
 	m.series.credential.Set(oneIf(status.Node != "" && status.Identity.Trouble == ""))
 }
 

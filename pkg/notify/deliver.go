@@ -143,13 +143,6 @@ func (q *queue) poke() {
 	}
 }
 
-// length counts the messages that are not delivered yet.
-func (q *queue) length() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.waiting)
-}
-
 // forget forgets an outage, as after a change of the settings.
 func (q *queue) forget() {
 	q.mu.Lock()

@@ -69,9 +69,6 @@ type KubernetesOptions struct {
 	// are hurried, Events are not. The error is ctx's.
 	// It is called from two goroutines.
 	Turn func(ctx context.Context, hurried bool) (end func(), err error)
-	// Dropped, if set, is called with the number of Events that are dropped, because too many wait or they are refused. It
-	// must not block.
-	Dropped func(int)
 	// Trouble is called once for each outage, separately for the condition and for Events, from two goroutines.
 	Trouble func(error)
 }
@@ -208,11 +205,8 @@ func (k *Kubernetes) mutedUntil(a area) time.Time {
 	return k.muted[a]
 }
 
-// report reports the first failure of a row, and counts Events that are lost.
+// report reports the first failure of a row.
 func (k *Kubernetes) report(a area, r DeliveryResult) {
-	if r.Lost && a == eventArea && k.opts.Dropped != nil {
-		k.opts.Dropped(1 + r.Alike)
-	}
 	k.mu.Lock()
 	news := r.Err != nil && !k.reported[a]
 	if !errors.Is(r.Err, errNoIdentity) {

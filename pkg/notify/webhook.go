@@ -127,9 +127,6 @@ func (w *Webhook) current(ctx context.Context) *triedSettings {
 // Run posts notices until ctx ends, and then tries each notice that is left once more, for a moment. Call it once.
 func (w *Webhook) Run(ctx context.Context) { w.queue.run(ctx) }
 
-// Waiting counts the notices that are to be delivered.
-func (w *Webhook) Waiting() int { return w.queue.length() }
-
 // OnTransition implements agent.Listener.
 func (w *Webhook) OnTransition(t state.Transition) {
 	w.mu.Lock()

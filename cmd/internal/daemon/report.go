@@ -119,13 +119,6 @@ func (c Counts) Notice(r notify.DeliveryResult) {
 	}
 }
 
-// EventsDropped counts Events that were not written.
-func (c Counts) EventsDropped(events int) {
-	if c.in != nil {
-		c.in.EventsDropped(events)
-	}
-}
-
 // Requested counts a request to the API server.
 func (c Counts) Requested(method string, status int) {
 	if c.in != nil {
