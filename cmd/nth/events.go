@@ -10,7 +10,6 @@ import (
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/logind"
@@ -18,6 +17,7 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/pkg/targets"
+	"github.com/nth-project/nth/pkg/wait"
 )
 
 // newHooks returns the keeper of lifecycle hooks, which wraps the metadata source.
@@ -110,7 +110,7 @@ func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Sour
 }
 
 // balancers returns the load balancers to wait for; nil if the settings name none.
-func balancers(cfg config.Config, metadata *imds.Source) drain.LoadBalancers {
+func balancers(cfg config.Config, metadata *imds.Source) wait.Blocker {
 	if len(cfg.LoadBalancers.TargetGroups) == 0 {
 		return nil
 	}
@@ -152,11 +152,13 @@ const beforeDrain = "nth-before-drain.target"
 // scripts starts beforeDrain on a host.
 type scripts struct{ host logind.Host }
 
-// Run implements drain.Scripts.
-func (s scripts) Run(ctx context.Context) error { return s.host.StartTarget(ctx, beforeDrain) }
+// Wait implements wait.Blocker.
+func (s scripts) Wait(ctx context.Context, _ wait.Node, _ func(string)) error {
+	return s.host.StartTarget(ctx, beforeDrain)
+}
 
 // scripts returns those of the host; nil in a container without access to it.
-func (h hostInfo) scripts(cfg config.Config) drain.Scripts {
+func (h hostInfo) scripts(cfg config.Config) wait.Blocker {
 	if h.noNotice(cfg) != nil {
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/wait"
 )
 
 // localNode is the node that nth runs on. Its client follows the credential; its name is not known before there is one.
@@ -25,8 +26,8 @@ type localNode struct {
 	kubelet   *identity.Kubelet
 	dryRun    bool
 	gate      *kube.Gate
-	balancers drain.LoadBalancers // nil if there are none to wait for
-	scripts   drain.Scripts       // nil if there are none here
+	balancers wait.Blocker // nil if there are none to wait for
+	scripts   wait.Blocker // nil if there are none here
 	options   atomic.Pointer[drain.Options]
 }
 
@@ -34,7 +35,7 @@ type localNode struct {
 // node at once answers most of them too late, so that they are retried.
 const evictionsAtOnce = 128
 
-func newLocalNode(borrowed *identity.Kubelet, cfg config.Config, balancers drain.LoadBalancers, scripts drain.Scripts) *localNode {
+func newLocalNode(borrowed *identity.Kubelet, cfg config.Config, balancers, scripts wait.Blocker) *localNode {
 	n := &localNode{kubelet: borrowed, dryRun: cfg.DryRun, gate: kube.NewGate(evictionsAtOnce), balancers: balancers, scripts: scripts}
 	n.use(daemon.DrainOptions(cfg.Drain))
 	return n

@@ -14,6 +14,7 @@ const lock = "k8s.io/client-go/tools/leaderelection/resourcelock.Interface."
 
 // mayAsk says for each package what it may ask of the API server.
 var mayAsk = map[string][]string{
+	"pkg/wait": {"k8s.io/client-go/rest.Interface.Get"},
 	"pkg/kube": {typed + "authorization/v1.SelfSubjectAccessReviewInterface.Create"},
 	"pkg/drain": {
 		"k8s.io/client-go/rest.Interface.Get", "k8s.io/client-go/rest.Interface.Post", "k8s.io/client-go/rest.Interface.Patch",

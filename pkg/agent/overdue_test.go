@@ -15,6 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
+	blockers "github.com/nth-project/nth/pkg/wait"
 )
 
 // served is a pod to which load balancers send requests.
@@ -28,8 +29,8 @@ func served() *corev1.Pod {
 // balancers are done with pods after a time, and with the machine at once.
 type balancers time.Duration
 
-func (b balancers) Out(ctx context.Context, _ bool, addresses []string, _ func(string)) error {
-	if len(addresses) > 0 && !kube.Await(ctx, nil, time.Duration(b)) {
+func (b balancers) Wait(ctx context.Context, node blockers.Node, _ func(string)) error {
+	if len(node.Addresses) > 0 && !kube.Await(ctx, nil, time.Duration(b)) {
 		return ctx.Err()
 	}
 	return nil

@@ -33,6 +33,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/wait"
 )
 
 // Keys that nth writes on a Node. docs/node-contract.md says who may write and read them.
@@ -83,7 +84,7 @@ type Options struct {
 	UID types.UID
 	// Scripts, if set, are run once the node is closed, and again for each drain that begins later. Evictions wait for them: at most for
 	// ScriptsWait, and for a quarter of the time before a hard deadline. A failure is reported and has no other consequence.
-	Scripts     Scripts
+	Scripts     wait.Blocker
 	ScriptsWait time.Duration
 	// EvictAfter delays evictions after the cordon, but no pod beyond the time that leaves it its grace before the deadline.
 	EvictAfter time.Duration
@@ -98,9 +99,9 @@ type Options struct {
 	// evictions then wait for the load balancers to follow.
 	ExcludeFromLoadBalancers bool
 	LoadBalancerWait         time.Duration
-	// LoadBalancers, if set, tell when they are done with the node. Evictions wait for that, at most for half of the time before the
-	// deadline. LoadBalancerWait applies only if they cannot tell.
-	LoadBalancers LoadBalancers
+	// LoadBalancers, if set, are waited for until they are done with the machine before evictions, at most for half of the time before the
+	// deadline, and with its pods before the node counts as drained. LoadBalancerWait applies only if that cannot be found out.
+	LoadBalancers wait.Blocker
 	// VolumeWait bounds the wait for volumes to be unmounted after the last pod is gone.
 	VolumeWait time.Duration
 	// Last is the pod in which the drain itself runs, as "namespace/name". It goes when no other is left, whatever the deadline. "" is none.
@@ -111,13 +112,12 @@ type Options struct {
 	Urgent         func() bool
 }
 
-// LoadBalancers tell when they are done with a machine.
-type LoadBalancers interface {
-	// Out waits until no load balancer has the machine as a target any more, nor any of the addresses, which are those of pods that were on
-	// it. It returns nil then. Otherwise it returns why it stopped waiting: ctx has ended, it cannot be found out, or nobody deregisters
-	// them. labeled tells that the Node has ExcludeLabel, by which the machine should be deregistered. tell is called with what is left,
-	// in words, whenever that changes.
-	Out(ctx context.Context, labeled bool, addresses []string, tell func(left string)) error
+// delay is how long evictions wait after the cordon if load balancers cannot be asked.
+func (o Options) delay() time.Duration {
+	if o.ExcludeFromLoadBalancers {
+		return max(o.EvictAfter, o.LoadBalancerWait)
+	}
+	return o.EvictAfter
 }
 
 // Node is one node, reached with the rights of its client.
@@ -331,10 +331,7 @@ func (n *Node) Forecast(ctx context.Context, notice time.Duration) (Forecast, er
 
 // forecast follows the rules of guard.plan, with an API server that answers at once.
 func (o Options) forecast(pods []corev1.Pod, notice time.Duration) Forecast {
-	evictFrom, end := o.EvictAfter, notice-o.Margin
-	if o.ExcludeFromLoadBalancers {
-		evictFrom = max(evictFrom, o.LoadBalancerWait)
-	}
+	evictFrom, end := o.delay(), notice-o.Margin
 	evictFrom += min(o.ScriptsWait, notice/4)
 	var f Forecast
 	for _, last := range []bool{false, true} {

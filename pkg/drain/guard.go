@@ -75,7 +75,7 @@ type guard struct {
 	// while that is not known.
 	cordonDecided, evictFrom time.Time
 
-	scripts
+	waiting
 	pods
 }
 
@@ -85,7 +85,7 @@ func (n *Node) Guard(goal Goal, tell func(Progress)) Guard {
 	return &guard{
 		node: n, tell: tell, goal: goal, memory: memory{view: view{limited: goal.Limited}},
 		adjusted: make(chan struct{}, 1), posts: make(chan func()), wantLook: make(chan struct{}, 1),
-		tidyBackoff: kube.Failures, pods: pods{
+		tidyBackoff: kube.Failures, waiting: waiting{addresses: map[string]bool{}}, pods: pods{
 			targets: map[types.UID]*target{}, departed: map[types.UID]bool{},
 			staying: map[types.UID]*corev1.Pod{}, exempt: map[types.UID]bool{},
 			owners: map[string]*owner{}, budgets: map[string]*budget{}, epoch: 1, listPause: suspicions,
@@ -187,7 +187,7 @@ func (g *guard) setGoal(goal Goal) {
 		g.evictFrom, g.scriptsDone = time.Time{}, false
 	}
 	if begins || !goal.Evict {
-		g.endDeregistrationWait(nil)
+		g.balancers.end(errCalledOff)
 	}
 	if grown || begins {
 		g.lookNeeded = g.requestLook()
@@ -291,9 +291,8 @@ func (g *guard) advance(now time.Time) time.Time {
 // scheduleEvictions sets evictFrom once the cordon is decided: after the scripts have run, and with the delays that are configured. It
 // returns when to call it again.
 func (g *guard) scheduleEvictions(now time.Time) time.Time {
-	scripts := g.awaitScripts(now)
-	if !g.evictFrom.IsZero() || g.view.limited {
-		return soonest(scripts, g.limitDeregistrationHold(now))
+	if wake := soonest(g.scripts.limit(now), g.balancers.limit(now)); !g.evictFrom.IsZero() || g.view.limited {
+		return wake
 	}
 	if g.cordonDecided.IsZero() {
 		if g.goal.Hard.IsZero() {
@@ -304,22 +303,15 @@ func (g *guard) scheduleEvictions(now time.Time) time.Time {
 			return patience
 		}
 	}
-	if g.node.opts.Scripts != nil && !g.scriptsDone {
-		g.runScripts(now)
+	switch {
+	case g.node.opts.Scripts != nil && !g.scriptsDone:
+		g.evictFrom = now.Add(forever)
 		return g.awaitScripts(now)
+	case g.node.opts.LoadBalancers != nil:
+		g.evictFrom = now.Add(forever)
+		return g.awaitMachine(now)
 	}
-	delay := g.node.opts.EvictAfter
-	if g.node.opts.ExcludeFromLoadBalancers {
-		delay = max(delay, g.node.opts.LoadBalancerWait)
-	}
-	if g.node.opts.LoadBalancers != nil {
-		g.holdForDeregistration(now, delay)
-		return g.limitDeregistrationHold(now)
-	}
-	if delay > 0 {
-		g.report(Progress{Kind: state.EvictionsDelayed, Detail: delay.String()})
-	}
-	g.evictFrom, g.all = now.Add(delay), true
+	g.delayEvictions(now, g.node.opts.delay())
 	return g.evictFrom
 }
 
@@ -536,7 +528,7 @@ func (g *guard) handleNode(v view) {
 		// Until now the node was open, or it is another Node: pods may have come since the last look, and what was found out before
 		// proves nothing.
 		g.epoch++
-		g.drained, g.cordonDecided, g.volumeWaitBegan = false, time.Now(), time.Time{}
+		g.drained, g.cordonDecided, g.volumesSince = false, time.Now(), time.Time{}
 	}
 	g.view = v.after(before)
 	if newlyClosed && !g.uncordoned {
@@ -640,7 +632,7 @@ func (g *guard) handleListed() { g.listFailing, g.listRefusal = time.Time{}, nil
 // concludeDrain reports the node drained once it is. It returns when to call it again.
 func (g *guard) concludeDrain(now time.Time) time.Time {
 	switch {
-	case g.drained || g.lookNeeded > 0 || g.view.limited || g.cancelScripts != nil:
+	case g.drained || g.lookNeeded > 0 || g.view.limited || g.scripts != nil:
 		return time.Time{}
 	case !g.synced || len(g.targets) > 0 || g.cordonDecided.IsZero() || g.cordonPending():
 		return time.Time{}
@@ -648,15 +640,7 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 	if settled := g.cordonDecided.Add(settle); now.Before(settled) {
 		return settled
 	}
-	if !g.volumesFree() {
-		until := g.volumeDeadline(now)
-		if until.IsZero() || now.Before(until) {
-			return until
-		}
-		g.cancelVolumeWait() // A deadline may have come nearer during the wait.
-		return time.Time{}
-	}
-	if out, until := g.deregistered(now); !out {
+	if waiting, until := g.awaitRest(now); waiting {
 		return until
 	}
 	if g.confirmedEpoch != g.epoch {
@@ -671,48 +655,6 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 // cordonPending tells whether the cordon is still being tried, so that pods may come.
 func (g *guard) cordonPending() bool {
 	return !g.view.closed() && !g.view.missing && !g.uncordoned && (g.view.err == nil || kube.Passing(g.view.err))
-}
-
-// volumesFree tells whether the wait for volumes has ended, and begins it if necessary. A volume that is still attached keeps its pod from
-// starting elsewhere for minutes. When an event joins, volumes are waited for again, but only in what is left of VolumeWait since the last
-// pod's end: no event may run out of time because another one came before it.
-func (g *guard) volumesFree() bool {
-	if g.volumesEpoch == g.epoch || g.cancelVolumeWait != nil {
-		return g.cancelVolumeWait == nil
-	}
-	if g.volumeWaitBegan.IsZero() {
-		g.volumeWaitBegan = time.Now()
-	}
-	remaining := time.Until(g.volumeWaitBegan.Add(g.node.opts.VolumeWait))
-	if remaining <= 0 {
-		return true
-	}
-	ctx, stop := context.WithTimeout(g.ctx, remaining)
-	g.cancelVolumeWait = stop
-	epoch, inUse := g.epoch, claimedBy(g.staying)
-	g.workers.Go(func() {
-		defer stop()
-		left := g.node.awaitVolumes(ctx, inUse, func(left string) {
-			g.post(func() { g.report(Progress{Kind: state.VolumesInUse, Detail: left}) })
-		})
-		g.post(func() {
-			g.cancelVolumeWait, g.volumesEpoch, g.volumesLeft = nil, epoch, left
-		})
-	})
-	return false
-}
-
-// volumeDeadline is until when volumes may be waited for, so that the node is drained a margin before an event runs out of time; zero
-// for any time.
-func (g *guard) volumeDeadline(now time.Time) time.Time {
-	until := g.goal.Hard
-	if g.goal.TimeEnds.After(now) {
-		until = soonest(until, g.goal.TimeEnds)
-	}
-	if !until.IsZero() {
-		until = until.Add(-g.node.opts.Margin)
-	}
-	return until
 }
 
 // soonest returns the earlier of two times, where zero means never.

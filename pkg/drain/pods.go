@@ -73,18 +73,11 @@ type pods struct {
 
 	drained bool
 	// epoch counts what voids any earlier proof that the node is drained: a new target, an open node, an event that joins.
-	// The other epochs are those in which a list has proven that no pod is left, and volumes have been waited for.
-	epoch, confirmedEpoch, volumesEpoch int
+	// confirmedEpoch is the last in which a list has proven that no pod is left.
+	epoch, confirmedEpoch int
 	// listAt is when the pods may be listed for what the watch should have shown, and listPause the pause after that.
 	listAt    time.Time
 	listPause wait.Backoff
-	// cancelVolumeWait ends the wait for volumes; nil if there is none. volumeWaitBegan is when the first wait began after the last pod
-	// had gone from the closed node; zero if there was none. volumesLeft were in use when the last wait ended.
-	cancelVolumeWait context.CancelFunc
-	volumeWaitBegan  time.Time
-	volumesLeft      int
-
-	balancing
 }
 
 // target is a pod that has to go.
@@ -228,7 +221,7 @@ func (g *guard) addTarget(pod *corev1.Pod) bool {
 	g.total++
 	g.touched = append(g.touched, t)
 	g.epoch++
-	g.volumeWaitBegan = time.Time{}
+	g.volumesSince = time.Time{}
 	if round > 1 && !o.returnReported {
 		o.returnReported = true
 		g.report(Progress{Kind: state.PodsReturning, Detail: o.name})
@@ -896,6 +889,22 @@ func (g *guard) noteDeparture(t *target) {
 	o := g.ownerOf(t.pod)
 	o.from, o.round = soonest(o.from, from), max(o.round, t.round+1)
 	maps.DeleteFunc(g.owners, func(_ string, o *owner) bool { return now.Sub(o.changed) > ownerMemory && !o.leftReported })
+}
+
+// attaches tells whether a pod has volumes that have to be attached to the next node, which is what takes longest when a pod moves.
+func attaches(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil })
+}
+
+// volumesFirst compares two pods: those that attach volumes come first.
+func volumesFirst(a, b *corev1.Pod) int {
+	switch x, y := attaches(a), attaches(b); {
+	case x == y:
+		return 0
+	case x:
+		return -1
+	}
+	return 1
 }
 
 // aboutPod is something that happened to a pod.

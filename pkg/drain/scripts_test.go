@@ -11,6 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/wait"
 )
 
 // scripts take a time, and come to something.
@@ -25,7 +26,7 @@ type scripts struct {
 	server *apitest.Server
 }
 
-func (s *scripts) Run(ctx context.Context) error {
+func (s *scripts) Wait(ctx context.Context, _ wait.Node, _ func(string)) error {
 	s.runs.Add(1)
 	defer s.ended.Store(true)
 	s.closed.Store(s.server.CurrentNode().Spec.Unschedulable)

@@ -14,6 +14,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/wait"
 )
 
 // balancers are done with the machine, and with pods, after a time each.
@@ -34,7 +35,8 @@ type inquiry struct {
 	ended     time.Time
 }
 
-func (b *balancers) Out(ctx context.Context, labeled bool, addresses []string, tell func(string)) error {
+func (b *balancers) Wait(ctx context.Context, node wait.Node, tell func(string)) error {
+	labeled, addresses := node.Labeled, node.Addresses
 	b.mu.Lock()
 	number := len(b.asked)
 	b.asked = append(b.asked, inquiry{at: time.Now(), labeled: labeled, addresses: addresses})
@@ -122,19 +124,16 @@ func TestEvictionsWaitUntilLoadBalancersAreDoneWithTheMachine(t *testing.T) {
 func TestLoadBalancersAreWaitedForAnHourAtMost(t *testing.T) {
 	t.Parallel()
 	const set = 20 * time.Second
-	for name, c := range map[string]struct {
-		deaf bool
-		want time.Duration
-	}{"and asked no longer": {false, time.Hour}, "and a while longer where they hear nobody": {true, time.Hour + set}} {
+	for name, deaf := range map[string]bool{"and asked no longer": false, "also where they hear nobody": true} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
 			s.AddPod(pod("a"), 0)
-			b := &balancers{machine: 5 * time.Hour, deaf: c.deaf}
+			b := &balancers{machine: 5 * time.Hour, deaf: deaf}
 			r := beginWithin(t, s, drain.Options{LoadBalancers: b, ExcludeFromLoadBalancers: true, LoadBalancerWait: set}, false, 0)
 			time.Sleep(2 * time.Hour)
 			asked := s.Requests("evict")
-			if len(asked) != 1 || asked[0].At.Sub(r.began) != c.want {
-				t.Errorf("evictions %+v, want one after %s", asked, c.want)
+			if len(asked) != 1 || asked[0].At.Sub(r.began) != time.Hour {
+				t.Errorf("evictions %+v, want one after an hour", asked)
 			}
 		})
 	}

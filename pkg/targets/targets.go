@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/role"
+	"github.com/nth-project/nth/pkg/wait"
 )
 
 // All stands for all target groups in the instance's VPC.
@@ -77,12 +78,11 @@ type left struct {
 	machine bool // it is the machine itself, and not a pod
 }
 
-// Out waits until neither the machine nor a target with one of the addresses is in a target group any more. It returns nil then, and
+// Wait implements wait.Blocker. It waits until neither the machine nor a target with one of the addresses is in a target group any more. It returns nil then, and
 // otherwise why it waits no longer: ctx has ended, a group could not be looked at, or nobody deregisters the targets. An error of one
-// group does not end the wait for the others. labeled says that a controller is expected to deregister the machine. report is called
-// with what is waited for whenever that changes.
-func (t *Targets) Out(ctx context.Context, labeled bool, addresses []string, report func(left string)) error {
-	w := &wait{targets: t, labeled: labeled, addresses: parse(addresses), began: time.Now()}
+// group does not end the wait for the others. Where the Node is labeled, a controller is expected to deregister the machine.
+func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left string)) error {
+	w := &call{targets: t, labeled: node.Labeled, addresses: parse(node.Addresses), began: time.Now()}
 	for reported := ""; ; {
 		waited, unknown, err := w.look(ctx)
 		switch {
@@ -100,8 +100,8 @@ func (t *Targets) Out(ctx context.Context, labeled bool, addresses []string, rep
 	}
 }
 
-// wait is one call of Out.
-type wait struct {
+// call is one call of Wait.
+type call struct {
 	targets   *Targets
 	labeled   bool
 	addresses map[netip.Addr]bool
@@ -125,7 +125,7 @@ type watched struct {
 
 // look looks once at each group that is not done. It returns what is waited for, and whether something is not known yet. If neither, the
 // error says why the wait ends early; nil if all is out.
-func (w *wait) look(ctx context.Context) (waited string, unknown bool, err error) {
+func (w *call) look(ctx context.Context) (waited string, unknown bool, err error) {
 	if w.groups == nil {
 		if err := w.find(ctx); err != nil {
 			w.count(errors.Is(err, errThrottled))
@@ -151,7 +151,7 @@ func (w *wait) look(ctx context.Context) (waited string, unknown bool, err error
 }
 
 // find finds the groups.
-func (w *wait) find(ctx context.Context) error {
+func (w *call) find(ctx context.Context) error {
 	beginning, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	service, err := w.targets.begin(beginning)
@@ -194,14 +194,14 @@ func givenUp(err error, after, limit time.Duration) bool {
 }
 
 // count counts the looks in a row that were throttled.
-func (w *wait) count(throttled bool) {
+func (w *call) count(throttled bool) {
 	if w.throttled++; !throttled {
 		w.throttled = 0
 	}
 }
 
 // judge says which targets are waited for, and whether some group is not known yet. If neither, the error says why the wait ends early.
-func (w *wait) judge() (waited string, unknown bool, err error) {
+func (w *call) judge() (waited string, unknown bool, err error) {
 	var waiting, stuck []left
 	late := time.Since(w.began) >= patience
 	for _, g := range w.groups {
@@ -226,7 +226,7 @@ func (w *wait) judge() (waited string, unknown bool, err error) {
 }
 
 // failed is why groups were given up: the reason alone if all were for the same one, else each with its group.
-func (w *wait) failed() error {
+func (w *call) failed() error {
 	var reasons []string
 	var all error
 	for _, g := range w.groups {
@@ -243,7 +243,7 @@ func (w *wait) failed() error {
 }
 
 // pause is how long to wait before the next look: shortly while something is not known yet, as that is soon given up.
-func (w *wait) pause(unknown bool) time.Duration {
+func (w *call) pause(unknown bool) time.Duration {
 	pause := shortestPause + rand.N(longestPause-shortestPause)
 	switch {
 	case w.throttled > 0:

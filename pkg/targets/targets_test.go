@@ -16,6 +16,7 @@ import (
 	"github.com/nth-project/nth/pkg/internal/pipetest"
 	"github.com/nth-project/nth/pkg/targets"
 	"github.com/nth-project/nth/pkg/targets/elbtest"
+	"github.com/nth-project/nth/pkg/wait"
 )
 
 const (
@@ -93,7 +94,7 @@ func (r *rig) targets() *targets.Targets {
 // out waits, and returns how long that took and what came of it.
 func (r *rig) out(labeled bool, addresses ...string) (time.Duration, error) {
 	began := time.Now()
-	err := r.targets().Out(r.t.Context(), labeled, addresses, func(left string) {
+	err := r.targets().Wait(r.t.Context(), wait.Node{Labeled: labeled, Addresses: addresses}, func(left string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.told = append(r.told, left)
@@ -477,7 +478,7 @@ func TestOneWhoAsksTooMuchAsksMoreSeldom(t *testing.T) {
 		r.elb.Fail(elbtest.Throttled(4))
 		ctx, cancel := context.WithTimeout(r.t.Context(), 2*time.Minute)
 		defer cancel()
-		if err := r.targets().Out(ctx, true, nil, func(string) {}); !errors.Is(err, context.DeadlineExceeded) {
+		if err := r.targets().Wait(ctx, wait.Node{Labeled: true}, func(string) {}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("it ended with %v", err)
 		}
 		calls, last := r.elb.Calls(""), time.Duration(0)
@@ -564,7 +565,7 @@ func TestTheWaitEndsWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithCancel(r.t.Context())
 		r.after(time.Second, cancel)
 		began := time.Now()
-		if err := r.targets().Out(ctx, true, nil, func(string) {}); !errors.Is(err, context.Canceled) || time.Since(began) > time.Second {
+		if err := r.targets().Wait(ctx, wait.Node{Labeled: true}, func(string) {}); !errors.Is(err, context.Canceled) || time.Since(began) > time.Second {
 			t.Errorf("after %s it ended with %v", time.Since(began), err)
 		}
 	})

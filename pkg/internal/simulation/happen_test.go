@@ -17,6 +17,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/wait"
 )
 
 // live lets a plan happen. Between things that are far enough apart, what has become of the node is judged; and so it is at
@@ -839,7 +840,7 @@ type balancers struct {
 	kind  string
 }
 
-func (b balancers) Out(ctx context.Context, _ bool, _ []string, tell func(string)) error {
+func (b balancers) Wait(ctx context.Context, _ wait.Node, tell func(string)) error {
 	tell("a target")
 	if !kube.Await(ctx, nil, b.wait) {
 		return ctx.Err()
