@@ -23,7 +23,8 @@ func TestAWSIsAskedWithWhatTheSDKFinds(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE0000001")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	cfg := config.DefaultQueue()
-	cfg.AWS.Region, cfg.AWS.Endpoint = "eu-central-1", server.URL
+	t.Setenv("AWS_REGION", "eu-central-1")
+	t.Setenv("AWS_ENDPOINT_URL", server.URL)
 	found, err := nthqueue.AWSConfig(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

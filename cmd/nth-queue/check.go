@@ -229,7 +229,7 @@ func (c *check) credentials(ctx context.Context, cfg config.Queue) (account aws.
 		c.Fail("aws", "%s", err)
 		return aws.Config{}, false
 	case account.Region == "":
-		c.Fail("aws", "neither the settings nor the queue's URL nor the environment name a region: set aws.region")
+		c.Fail("aws", "neither the queue's URL nor the environment names a region: set AWS_REGION")
 		return aws.Config{}, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, credentialsLimit)

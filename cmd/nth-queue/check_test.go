@@ -46,7 +46,7 @@ func newBench(t *testing.T) *bench {
 	for name, value := range map[string]string{
 		"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE0000001", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "token",
 		"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/absent", "AWS_SHARED_CREDENTIALS_FILE": "/absent",
-		"AWS_REGION": "", "AWS_DEFAULT_REGION": "", "AWS_PROFILE": "", "CREDENTIALS_DIRECTORY": "",
+		"AWS_REGION": "eu-central-1", "AWS_ENDPOINT_URL": b.url, "AWS_DEFAULT_REGION": "", "AWS_PROFILE": "", "CREDENTIALS_DIRECTORY": "",
 	} {
 		t.Setenv(name, value)
 	}
@@ -57,8 +57,8 @@ func newBench(t *testing.T) *bench {
 // set writes the settings, with more tables at their end.
 func (b *bench) set(t *testing.T, more string) {
 	t.Helper()
-	const form = "[kubernetes]\nkubeconfig = \"/absent\"\n[queue]\nurl = %q\n[aws]\nregion = \"eu-central-1\"\nendpoint = %q\n%s"
-	if err := os.WriteFile(b.settings, fmt.Appendf(nil, form, b.URL(), b.url, more), 0o600); err != nil {
+	const form = "[kubernetes]\nkubeconfig = \"/absent\"\n[queue]\nurl = %q\n%s"
+	if err := os.WriteFile(b.settings, fmt.Appendf(nil, form, b.URL(), more), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -243,8 +243,9 @@ func TestCheckSaysWhoIsMissing(t *testing.T) {
 
 func TestCheckSaysThatARegionOrAQueueIsMissing(t *testing.T) {
 	b := newBench(t)
+	t.Setenv("AWS_REGION", "")
 	for settings, want := range map[string]string{
-		"[queue]\nurl = \"" + b.URL() + "\"\n[kubernetes]\nkubeconfig = \"/absent\"\n": `fail  aws         neither the settings nor .*: set aws\.region`,
+		"[queue]\nurl = \"" + b.URL() + "\"\n[kubernetes]\nkubeconfig = \"/absent\"\n": `fail  aws         neither .*: set AWS_REGION`,
 		"dry_run = true\n[kubernetes]\nkubeconfig = \"/absent\"\n":                     `fail  settings    queue\.url is not set`,
 	} {
 		if err := os.WriteFile(b.settings, []byte(settings), 0o600); err != nil {

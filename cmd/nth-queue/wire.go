@@ -64,7 +64,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	hooks := newHooks(cfg, asked, meter.counted(), log)
 	nodes := fleet.New(fleet.Options{
 		Client: reach.drains.Interface, Leases: reach.lease.Interface, Lease: leaseOf(cfg.Queue.URL), Identity: identity, Own: ownPod(), Rules: rulesOf(cfg, gate),
-		GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave", UncordonStarted: cfg.Fleet.UncordonStarted,
+		GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave",
 		EC2: catalog, Clock: clock.Now, ManagedOnly: cfg.Fleet.ManagedTag != "",
 		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, ec2.ClusterTag), Cluster: clusterOf(cfg.Fleet),
 		Hooks: hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
@@ -156,14 +156,10 @@ func policyOf(c config.QueueEvents) policy.Settings {
 	maintenance := rules[event.ScheduledMaintenance]
 	maintenance.Kept = kept
 	rules[event.ScheduledMaintenance] = maintenance
-	rules[event.ReservationEnd] = budgeted(c.ReservationEnd)
-	rules[event.StateChange] = budgeted(c.StateChange)
-	rules[event.StatusCheck] = policy.Rule{Action: policy.Action(c.StatusCheck.Action), Budget: c.StatusCheck.Budget}
+	rules[event.ReservationEnd] = policy.Rule{Action: policy.Action(c.ReservationEnd.Action), Hard: true, Budget: 10 * time.Minute}
+	rules[event.StateChange] = policy.Rule{Action: policy.Action(c.StateChange.Action), Hard: true, Budget: 5 * time.Minute}
+	rules[event.StatusCheck] = policy.Rule{Action: policy.Action(c.StatusCheck.Action), Budget: 15 * time.Minute}
 	return rules
-}
-
-func budgeted(c config.Budgeted) policy.Rule {
-	return policy.Rule{Action: policy.Action(c.Action), Hard: true, Budget: c.Budget}
 }
 
 // clusterOf is this cluster's name in the tags of its instances, if the settings have it.
@@ -175,7 +171,7 @@ func clusterOf(c config.Fleet) string {
 }
 
 func taintsOf(c config.Fleet) fleet.Taints {
-	return fleet.Taints{Kinds: c.Taints, Effect: fleet.TaintEffect(c.TaintEffect), OutOfService: c.OutOfService}
+	return fleet.Taints{Kinds: c.Taints != "none", Effect: fleet.TaintEffect(c.Taints), OutOfService: c.OutOfService}
 }
 
 // evictionsAtOnce is how many evictions are requested at the same time. It keeps an API server busy, but lets it answer each in time. On a
@@ -211,14 +207,10 @@ func late(name string, _, _ config.Queue) bool {
 }
 
 // awsConfig finds credentials wherever AWS's programs look for them: the role of an instance, a service account or a pod, or the
-// environment. It fetches none.
+// environment. It fetches none. The region is the one in the URL of the queue, or else that of the environment.
 func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
-	region := cfg.AWS.Region
-	if region == "" {
-		region = regionOf(cfg.Queue.URL)
-	}
 	var options []func(*awsconfig.LoadOptions) error
-	if region != "" {
+	if region := regionOf(cfg.Queue.URL); region != "" {
 		options = append(options, awsconfig.WithRegion(region))
 	}
 	found, err := awsconfig.LoadDefaultConfig(ctx, options...)
@@ -226,9 +218,6 @@ func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
 		return aws.Config{}, fmt.Errorf("reading AWS's own settings: %w", err)
 	}
 	found.HTTPClient = role.Unhurried(found.HTTPClient)
-	if cfg.AWS.Endpoint != "" {
-		found.BaseEndpoint = aws.String(strings.TrimSuffix(cfg.AWS.Endpoint, "/"))
-	}
 	return found, nil
 }
 

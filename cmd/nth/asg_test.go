@@ -21,8 +21,8 @@ func TestTheBudgetOfATerminationIsSoftWhereMachinesMayBeKept(t *testing.T) {
 		complete   bool
 		want       bool
 	}{{"abandon", true, true}, {"continue", true, false}, {"abandon", false, false}} {
-		c := config.Default().Events
-		c.ASGTermination.OnIncomplete, c.ASGTermination.CompleteHook = row.incomplete, row.complete
+		c := config.Default()
+		c.Events.ASGTermination.OnIncomplete, c.Events.ASGTermination.CompleteHook = row.incomplete, row.complete
 		if rule := nth.PolicyOf(c)[event.ASGTermination]; rule.SoftBudget != row.want || !rule.Hard {
 			t.Errorf("%s, %t: %+v", row.incomplete, row.complete, rule)
 		}

@@ -63,7 +63,6 @@ func TestCheckFailsUnlessTheDaemonRunsAndCouldActItself(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
-			b.set(t, `runtime_directory = "`+filepath.Join(b.host, "run")+`"`)
 			if c.joined {
 				b.join(t)
 			}
@@ -88,7 +87,6 @@ func deafFor(d time.Duration) func(*state.Status) {
 // Who has just installed nth looks at once, and must not be told what will be over in a moment.
 func TestCheckGivesADaemonThatBeginsAMomentToFindItsCredential(t *testing.T) {
 	b := newBench(t)
-	b.set(t, `runtime_directory = "`+filepath.Join(b.host, "run")+`"`)
 	b.join(t)
 	s := watching()
 	s.Started = s.Updated

@@ -27,6 +27,8 @@ func newBench(t *testing.T) *bench {
 	b := &bench{host: t.TempDir(), settings: filepath.Join(t.TempDir(), "nth.toml"), imds: imdstest.NewServer()}
 	t.Cleanup(b.imds.Close)
 	b.set(t, "")
+	t.Setenv("STATE_DIRECTORY", filepath.Join(b.host, "state"))
+	t.Setenv("RUNTIME_DIRECTORY", filepath.Join(b.host, "run"))
 	for _, name := range []string{"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"} {
 		t.Setenv(name, "")
 		t.Setenv(strings.ToLower(name), "")
@@ -37,8 +39,8 @@ func newBench(t *testing.T) *bench {
 // set writes the settings, with some more lines at the top and perhaps a table after them.
 func (b *bench) set(t *testing.T, more string) {
 	t.Helper()
-	const form = "state_directory = %q\nhost_root = %q\n%s\n[imds]\nendpoint = %q\n[kubernetes]\nkubeconfig = \"/absent\"\n"
-	text := fmt.Appendf(nil, form, filepath.Join(b.host, "state"), b.host, more, b.imds.URL)
+	const form = "host_root = %q\n%s\n[imds]\nendpoint = %q\n[kubernetes]\nkubeconfig = \"/absent\"\n"
+	text := fmt.Appendf(nil, form, b.host, more, b.imds.URL)
 	if err := os.WriteFile(b.settings, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +88,7 @@ func TestCheckSaysWhatIsWrongWithTheSettingsAndNothingElse(t *testing.T) {
 		t.Errorf("status %d, standard error %q, standard output\n%s", status, stderr, stdout)
 	}
 	mustSay(t, stdout, `fail  settings    testdata/wrong\.toml: events\.spot-interruption\.action = .*`,
-		`fail  settings    testdata/wrong\.toml: imds\.urgent_intervall: unknown key.*`)
+		`fail  settings    testdata/wrong\.toml: imds\.intervall: unknown key.*`)
 }
 
 func TestCheck_ends_with_a_summary(t *testing.T) {
@@ -104,7 +106,7 @@ func TestCheck_ends_with_a_summary(t *testing.T) {
     {
       "verdict": "fail",
       "subject": "settings",
-      "text": "testdata/wrong.toml: imds.urgent_intervall: unknown key, did you mean imds.urgent_interval?"
+      "text": "testdata/wrong.toml: imds.intervall: unknown key, did you mean imds.interval?"
     },
     {
       "verdict": "fail",
@@ -122,7 +124,7 @@ func TestCheck_ends_with_a_summary(t *testing.T) {
 
 func TestCheck_without_root_says_so_and_nothing_else(t *testing.T) {
 	process := exec.CommandContext(t.Context(), "/proc/self/exe", "check", "--offline")
-	process.Dir, process.Env = "/", append(os.Environ(), asProgram+"=nth", "STATE_DIRECTORY=/nth-state-of-root", "RUNTIME_DIRECTORY=")
+	process.Dir, process.Env = "/", append(os.Environ(), asProgram+"=nth", "STATE_DIRECTORY=/nth-state-of-root")
 	if os.Geteuid() == 0 {
 		process.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	}

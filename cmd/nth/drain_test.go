@@ -76,7 +76,7 @@ func typed(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	}
 	var out, errs bytes.Buffer
 	program := exec.CommandContext(t.Context(), self, args...)
-	program.Env = append(os.Environ(), asProgram+"=nth", "STATE_DIRECTORY=", "RUNTIME_DIRECTORY=")
+	program.Env = append(os.Environ(), asProgram+"=nth")
 	program.Stdout, program.Stderr = &out, &errs
 	if err := program.Run(); err != nil {
 		exit, ended := errors.AsType[*exec.ExitError](err)

@@ -36,7 +36,7 @@ func newHooks(
 
 func hookOptions(cfg config.Config, metadata *imds.Source) asg.Options {
 	return asg.Options{
-		Region: cfg.AWS.Region, Endpoint: cfg.AWS.Endpoint, Metadata: metadata.Document, DryRun: cfg.DryRun,
+		Metadata: metadata.Document, DryRun: cfg.DryRun,
 	}
 }
 
@@ -119,7 +119,7 @@ func balancers(cfg config.Config, metadata *imds.Source) wait.Blocker {
 
 func targetOptions(cfg config.Config, metadata *imds.Source) targets.Options {
 	return targets.Options{
-		Groups: cfg.LoadBalancers.TargetGroups, Region: cfg.AWS.Region, Endpoint: cfg.LoadBalancers.Endpoint, Metadata: metadata.Document,
+		Groups: cfg.LoadBalancers.TargetGroups, Metadata: metadata.Document,
 	}
 }
 

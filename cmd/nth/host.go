@@ -49,9 +49,6 @@ func (h hostInfo) place() config.Place[config.Config, *config.Config] {
 	place.File = h.UserData
 	place.Defaults.StateDirectory = h.StateDirectory
 	place.Defaults.HostRoot = h.Host
-	if h.Host == "" {
-		place.Defaults.Kubernetes.Source = config.BottlerocketSource
-	}
 	return place
 }
 
@@ -75,21 +72,21 @@ func (h hostInfo) identityOptions(cfg config.Config, metadata func(context.Conte
 	options := identity.Options{Kubeconfig: cfg.Kubernetes.Kubeconfig, Root: cfg.HostRoot}
 	options.UserAgent = "nth/" + version
 	options.Proxy = h.proxy(cfg)
-	bottlerockets := cfg.Kubernetes.Source == config.BottlerocketSource
+	bottlerockets := h.noNotice(cfg) != nil && cfg.Kubernetes.Kubeconfig == "" // The kubelet's files are out of sight.
 	if bottlerockets {
 		options.Read = h.API.Kubeconfig
 	}
 	if bottlerockets || cfg.Kubernetes.Token != config.PluginToken {
-		options.Token = ekstoken.New(metadata, ownRegion(cfg)).Token
+		options.Token = ekstoken.New(metadata, ownRegion()).Token
 		options.Fallback = !bottlerockets && cfg.Kubernetes.Token == config.AutoToken // The plugin in Bottlerocket's settings is not in the container.
 	}
 	return options
 }
 
-// ownRegion is the region for EKS tokens unless the plugin's arguments name one: that of the settings, or of the environment, as for the
-// plugin. "" is the region of the instance.
-func ownRegion(cfg config.Config) string {
-	return cmp.Or(cfg.AWS.Region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
+// ownRegion is the region for EKS tokens unless the plugin's arguments name one: that of the environment, as for the plugin. "" is
+// the region of the instance.
+func ownRegion() string {
+	return cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
 }
 
 // noNotice returns why there is no notice of shutdowns; nil if there is.

@@ -53,7 +53,6 @@ func TestImport_SecretsGoIntoPrivateFiles(t *testing.T) {
 func TestImport_ValidatesBeforeItPrints(t *testing.T) {
 	for settings, want := range map[string]string{
 		"INSTANCE_METADATA_URL=elsewhere":       "nth.toml: imds.endpoint",
-		"AWS_REGION=Frankfurt":                  "nth.toml: aws.region",
 		"DRY_RUN=perhaps":                       `DRY_RUN = "perhaps": must be true or false`,
 		"ENABLE_SQS_TERMINATION_DRAINING=true":  `"nth-queue config import"`,
 		"WEBHOOK_HEADERS={\"a b\":\"hunter2\"}": "valid header names",

@@ -45,7 +45,7 @@ type listenerDeps struct {
 
 func newNotices(cfg config.Config, from listenerDeps) *notices {
 	n := &notices{}
-	n.use(policyOf(cfg.Events))
+	n.use(policyOf(cfg))
 	n.addKubernetes(cfg, from)
 	n.addWebhook(cfg, from)
 	return n

@@ -2,15 +2,12 @@ package main_test
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 )
 
 func TestRun_beside_the_service(t *testing.T) {
 	b := newBench(t)
-	run := filepath.Join(b.host, "run")
-	b.set(t, fmt.Sprintf("runtime_directory = %q", run))
 	service := b.serveNth(t)
 	service.awaitStatus(t, b, "process "+itoa(service.process.Process.Pid))
 
@@ -19,7 +16,7 @@ func TestRun_beside_the_service(t *testing.T) {
 		t.Errorf("a second one: status %d, on standard output %q, on standard error %q, want %q", status, stdout, stderr, want)
 	}
 
-	b.set(t, fmt.Sprintf("runtime_directory = %q\ndry_run = true", run))
+	b.set(t, "dry_run = true")
 	dry := b.serveNth(t)
 	if said := dry.stop(t); !strings.Contains(said, "dry run") {
 		t.Errorf("the dry run said\n%s", said)
@@ -30,6 +27,6 @@ func TestRun_beside_the_service(t *testing.T) {
 	}
 	service.stop(t)
 
-	b.set(t, fmt.Sprintf("runtime_directory = %q", run))
+	b.set(t, "")
 	b.serveNth(t).stop(t)
 }

@@ -22,6 +22,9 @@ var update = flag.Bool("update", false, "write the golden files anew")
 const asProgram = "NTH_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) == "" { // What systemd has set is for the test itself.
+		_, _ = os.Unsetenv("STATE_DIRECTORY"), os.Unsetenv("RUNTIME_DIRECTORY")
+	}
 	switch os.Getenv(asProgram) {
 	case "nth":
 		os.Exit(nth.Run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
@@ -47,11 +50,9 @@ func beStubborn() {
 	time.Sleep(10 * time.Minute)
 }
 
-// call runs nth with arguments that are separated by spaces, away from whatever systemd has set for the test itself.
+// call runs nth with arguments that are separated by spaces.
 func call(t *testing.T, args string) (status int, stdout, stderr string) {
 	t.Helper()
-	t.Setenv("STATE_DIRECTORY", "")
-	t.Setenv("RUNTIME_DIRECTORY", "")
 	var out, err bytes.Buffer
 	status = nth.Run(t.Context(), strings.Fields(args), &out, &err)
 	return status, out.String(), err.String()
@@ -143,7 +144,7 @@ func TestWrongSettingsAreStatus78AndOneLineEach(t *testing.T) {
 		t.Run(args, func(t *testing.T) {
 			status, stdout, stderr := call(t, args+" --config testdata/wrong.toml")
 			want := `testdata/wrong.toml: events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"
-testdata/wrong.toml: imds.urgent_intervall: unknown key, did you mean imds.urgent_interval?
+testdata/wrong.toml: imds.intervall: unknown key, did you mean imds.interval?
 `
 			if status != 78 || stdout != "" || stderr != want {
 				t.Errorf("status %d, stdout %q, stderr\n%s", status, stdout, stderr)

@@ -80,7 +80,7 @@ func (h hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubecon
 	}
 	defer run.shut()
 	fmt.Fprint(out, run.intro(h.place(), path))
-	rules, only := policyOf(run.cfg.Events), run.cfg.IMDS.LifeCycles
+	rules, only := policyOf(run.cfg), run.cfg.IMDS.LifeCycles
 	switch {
 	case rules[event.SpotInterruption].Action == policy.Ignore:
 		fmt.Fprintf(out, "\nNothing would be done: events.%s.action is %q.\n", event.SpotInterruption, policy.Ignore)
@@ -245,7 +245,7 @@ func (h hostInfo) newRehearsal(ctx context.Context, cfg config.Config, bootID, k
 		if err != nil {
 			return nil, fmt.Errorf("finding the kubeconfig: %w", err)
 		}
-		cfg.Kubernetes.Kubeconfig, cfg.HostRoot, cfg.Kubernetes.Source = absolute, "", config.Default().Kubernetes.Source
+		cfg.Kubernetes.Kubeconfig, cfg.HostRoot = absolute, ""
 	}
 	metadata, err := checkedSource(cfg) // of this machine: the credential may need the instance's role
 	if err != nil {

@@ -68,11 +68,10 @@ func TestAReloadSaysWhatTakesEffectAndWhatNeedsAnotherStart(t *testing.T) {
 		},
 		"what is wired at the start": {
 			func(c *config.Config) {
-				c.DryRun, c.StateDirectory, c.Log.Format, c.IMDS.Endpoint, c.Kubernetes.Heartbeat = true, "/s", "json", "http://a", time.Hour
-				c.Events.Shutdown.Margin = time.Second
+				c.DryRun, c.Log.Format, c.IMDS.Endpoint, c.Kubernetes.Heartbeat = true, "json", "http://a", time.Hour
 			},
-			[]string{nothing, "warning: restart nth to apply: dry_run, state_directory, log.format, imds.endpoint, " +
-				"kubernetes.heartbeat, events.shutdown.margin"},
+			[]string{nothing, "warning: restart nth to apply: dry_run, log.format, imds.endpoint, " +
+				"kubernetes.heartbeat"},
 		},
 		"a kind that is ignored from now on": {
 			func(c *config.Config) { c.Events.Shutdown.Action = "ignore" },

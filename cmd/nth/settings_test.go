@@ -30,19 +30,15 @@ func TestDryRunFlagGoesBeforeTheFile(t *testing.T) {
 	}
 }
 
-func TestDirectoriesOfSystemdGoBeforeTheFile(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "nth.toml")
-	if err := os.WriteFile(file, []byte("state_directory = \"/s\"\nruntime_directory = \"/r\""), 0o644); err != nil {
-		t.Fatal(err)
-	}
+func TestSettings_DirectoriesOfSystemd(t *testing.T) {
 	for _, c := range []struct{ state, runtime, wantState, wantRuntime string }{
-		{"", "", "/s", "/r"},
+		{"", "", "/var/lib/nth", "/run/nth"},
 		{"/var/lib/a", "/run/a", "/var/lib/a", "/run/a"},
-		{"/var/lib/a:/var/lib/b", "relative", "/var/lib/a", "/r"},
+		{"/var/lib/a:/var/lib/b", "relative", "/var/lib/a", "/run/nth"},
 	} {
 		t.Setenv("STATE_DIRECTORY", c.state)
 		t.Setenv("RUNTIME_DIRECTORY", c.runtime)
-		cfg, err := nth.RunSettings("--config", file)
+		cfg, err := nth.RunSettings("--config", "/dev/null")
 		if err != nil || cfg.StateDirectory != c.wantState || cfg.RuntimeDirectory != c.wantRuntime {
 			t.Errorf("%+v: got %q, %q, %v", c, cfg.StateDirectory, cfg.RuntimeDirectory, err)
 		}

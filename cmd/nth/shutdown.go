@@ -61,11 +61,14 @@ type shutdown struct {
 	trouble string // the last error in powering the machine off
 }
 
+// shutdownMargin is how much of the time for a shutdown or a sleep is left unused, so that it goes on by itself.
+const shutdownMargin = 5 * time.Second
+
 // newShutdown returns the handler of shutdowns, by the settings. heard is called with nil when logind announces shutdowns, or with the
 // reason why it does not.
 func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Entry, heard func(error)) *shutdown {
 	s := &shutdown{system: where, log: log}
-	kinds := slices.DeleteFunc(watched(policyOf(cfg.Events)), func(kind event.Kind) bool { return !kind.Local() })
+	kinds := slices.DeleteFunc(watched(policyOf(cfg)), func(kind event.Kind) bool { return !kind.Local() })
 	if len(kinds) == 0 {
 		return s
 	}
@@ -83,7 +86,7 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 		Host:   where.host,
 		BootID: bootID,
 		Kinds:  kinds,
-		Margin: cfg.Events.Shutdown.Margin,
+		Margin: shutdownMargin,
 		Holding: func(delay time.Duration) {
 			heard(nil)
 			if delay < dropInDelay {

@@ -83,7 +83,7 @@ func TestWhatWasReadAndWhatWasPassedOverIsSaid(t *testing.T) {
 	b := newBench(t)
 	b.serve(t, "SetCredential=webhook-url:https://hooks.test/hunter2")
 	for name, text := range map[string]string{
-		"50-webhook.toml": "[webhook]\nurl = \"https://a.test/hunter2\"\ntemplate_file = \"" + b.host + "/page.tmpl\"\n",
+		"50-webhook.toml": "[webhook]\nurl = \"https://a.test/hunter2\"\ntemplate = \"" + b.host + "/page.tmpl\"\n",
 		"60-old.toml.bak": "no TOML", ".70.toml": "no TOML",
 	} {
 		if err := os.MkdirAll(b.settings+".d", 0o700); err != nil {
@@ -109,8 +109,8 @@ func TestWhatWasReadAndWhatWasPassedOverIsSaid(t *testing.T) {
 // A template is judged whether or not anybody knows where its messages go.
 func TestATemplateThatIsWrongIsFoundWithoutAnAddress(t *testing.T) {
 	b := newBench(t)
-	b.set(t, "[webhook]\ntemplate_file = \""+b.host+"/page.tmpl\"")
-	for text, want := range map[string]string{"{{ .Nope }}": `webhook: .*/page\.tmpl:1:3: .*; nth's own template is used`, "": `webhook: webhook\.template_file: .*/page\.tmpl is empty; nth's own template is used`} {
+	b.set(t, "[webhook]\ntemplate = \""+b.host+"/page.tmpl\"")
+	for text, want := range map[string]string{"{{ .Nope }}": `webhook: .*/page\.tmpl:1:3: .*; nth's own template is used`, "": `webhook: webhook\.template: .*/page\.tmpl is empty; nth's own template is used`} {
 		b.put(t, "page.tmpl", text)
 		mustSay(t, b.check(t, "--offline"), "fail  degraded    "+want)
 		status, _, stderr := b.judge(t)

@@ -36,7 +36,7 @@ type statusReporter struct {
 func newStatusReporter(next statusWriter, failing func() []string, degraded []string, cfg config.Config) *statusReporter {
 	version, _ := cli.BuildVersion()
 	b := &statusReporter{next: next, failing: failing, degraded: degraded, program: version, dryRun: cfg.DryRun}
-	b.setIgnored(policyOf(cfg.Events))
+	b.setIgnored(policyOf(cfg))
 	return b
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -49,11 +48,8 @@ func statusOf(t *testing.T, s *state.Status, flags string) (status int, stdout, 
 		stop()
 		board.Run(ended)
 	}
-	file := filepath.Join(t.TempDir(), "nth.toml")
-	if err := os.WriteFile(file, []byte("runtime_directory = \""+dir+"\"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	status, stdout, stderr = call(t, "status --config "+file+" "+flags)
+	t.Setenv("RUNTIME_DIRECTORY", dir)
+	status, stdout, stderr = call(t, "status --config /dev/null "+flags)
 	return status, strings.ReplaceAll(stdout, dir, "/run/nth"), stderr
 }
 

@@ -143,12 +143,11 @@ func runParent(t *testing.T, settings string) (parent *exec.Cmd, dir string, out
 	t.Helper()
 	dir, out = t.TempDir(), &bytes.Buffer{}
 	file := filepath.Join(t.TempDir(), "nth.toml")
-	text := "state_directory = \"" + dir + "\"\nruntime_directory = \"" + dir + "\"\n" + settings
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	parent = exec.CommandContext(t.Context(), os.Args[0], "--config", file)
-	parent.Env = append(os.Environ(), asProgram+"=parent", "NOTIFY_SOCKET=", "STATE_DIRECTORY=", "RUNTIME_DIRECTORY=")
+	parent.Env = append(os.Environ(), asProgram+"=parent", "NOTIFY_SOCKET=", "STATE_DIRECTORY="+dir, "RUNTIME_DIRECTORY="+dir)
 	parent.Stdout, parent.Stderr = out, out
 	if err := parent.Start(); err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func (b *bench) serveNth(t *testing.T, environment ...string) *served {
 	t.Cleanup(cancel)
 	context.AfterFunc(ctx, func() { _ = s.notices.Close() })
 	s.process = exec.CommandContext(ctx, os.Args[0], "run", "--config", b.settings)
-	s.process.Env = append(append(os.Environ(), asProgram+"=nth", "NOTIFY_SOCKET="+socket, "STATE_DIRECTORY=", "RUNTIME_DIRECTORY="), environment...)
+	s.process.Env = append(append(os.Environ(), asProgram+"=nth", "NOTIFY_SOCKET="+socket), environment...)
 	s.process.Stdout, s.process.Stderr = &s.said, &s.said
 	if err := s.process.Start(); err != nil {
 		t.Fatal(err)
@@ -126,12 +126,6 @@ func rubbish(t *testing.T) (at func(name string) string) {
 	return at
 }
 
-// tells sets the bench's tables of what is only told.
-func (b *bench) tells(t *testing.T, text string) {
-	t.Helper()
-	b.set(t, fmt.Sprintf("runtime_directory = %q\n%s", filepath.Join(b.host, "run"), text))
-}
-
 // A pipe that nobody writes to, a disk that is full of nothing, an address that somebody else has: nth starts, reloads and stops.
 func TestNothingThatOnlyTellsKeepsNthFromStartingReloadingOrStopping(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -147,11 +141,11 @@ func TestNothingThatOnlyTellsKeepsNthFromStartingReloadingOrStopping(t *testing.
 		stands        string   // what "nth status" says besides
 	}{
 		"files": {
-			first: fmt.Sprintf("[log]\nlevel = 'loud'\n[metrics]\nlisten = %q\ntextfile = %q\n[webhook]\nurl_file = %q\ntemplate_file = %q\nheaders_file = %q\nca_file = %q\n",
+			first: fmt.Sprintf("[log]\nlevel = 'loud'\n[metrics]\nlisten = %q\ntextfile = %q\n[webhook]\nurl_file = %q\ntemplate = %q\nheaders_file = %q\nca_file = %q\n",
 				taken.Addr(), at("none/nth.prom"), at("pipe"), at("pipe"), filepath.Dir(at("pipe")), at("huge")),
-			second: fmt.Sprintf("[webhook]\nurl = 'http://127.0.0.1:1'\ntemplate_file = %q\nca_file = '/dev/zero'\n", at("pipe")),
+			second: fmt.Sprintf("[webhook]\nurl = 'http://127.0.0.1:1'\ntemplate = %q\nca_file = '/dev/zero'\n", at("pipe")),
 			told: []string{
-				"log.level", "webhook: webhook.template_file: " + at("pipe") + " is not a file; nth's own template is used",
+				"log.level", "webhook: webhook.template: " + at("pipe") + " is not a file; nth's own template is used",
 				"webhook: reading the URL: " + at("pipe") + " is not a file", "webhook: reading the headers: " + filepath.Dir(at("pipe")) + " is not a file",
 				"webhook: reading the certificates to trust: " + at("huge") + " is longer than 4194304 bytes",
 			},
@@ -175,10 +169,10 @@ func TestNothingThatOnlyTellsKeepsNthFromStartingReloadingOrStopping(t *testing.
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
 			b.imds.SetSpot("terminate", time.Now().Add(time.Hour)) // There is something to be told.
-			b.tells(t, row.first)
+			b.set(t, row.first)
 			s := b.serveNth(t, row.environment)
 			s.awaitStatus(t, b, append(row.told, row.stands)...)
-			b.tells(t, row.second)
+			b.set(t, row.second)
 			s.reload(t)
 			start, _, _ := strings.Cut(s.stop(t), "watching for interruptions")
 			for _, want := range row.told {

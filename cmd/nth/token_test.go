@@ -12,7 +12,7 @@ import (
 	"github.com/nth-project/nth/pkg/ekstoken/ekstokentest"
 )
 
-func TestTheRegionOfATokenIsThatOfThePluginOrTheSettingsOrTheEnvironment(t *testing.T) {
+func TestTheRegionOfATokenIsThatOfThePluginOrTheEnvironment(t *testing.T) {
 	documents := map[string]string{
 		"iam/security-credentials/":     "node",
 		"iam/security-credentials/node": `{"Code": "Success", "AccessKeyId": "ASIAEXAMPLE", "SecretAccessKey": "secret", "Token": "session", "Expiration": "2100-01-01T00:00:00Z"}`,
@@ -26,23 +26,20 @@ func TestTheRegionOfATokenIsThatOfThePluginOrTheSettingsOrTheEnvironment(t *test
 	}
 	secret := func(string) (string, bool) { return "secret", true }
 	for name, test := range map[string]struct {
-		plugin, settings string
-		environment      map[string]string
-		want             string // "" is that it cannot be known, as the metadata service does not tell it
+		plugin      string
+		environment map[string]string
+		want        string // "" is that it cannot be known, as the metadata service does not tell it
 	}{
-		"the plugin's":      {"us-east-1", "eu-west-1", map[string]string{"AWS_REGION": "eu-west-2"}, "us-east-1"},
-		"the settings'":     {"", "eu-west-1", map[string]string{"AWS_REGION": "eu-west-2"}, "eu-west-1"},
-		"the environment's": {"", "", map[string]string{"AWS_REGION": "eu-west-2", "AWS_DEFAULT_REGION": "eu-west-3"}, "eu-west-2"},
-		"the other one":     {"", "", map[string]string{"AWS_DEFAULT_REGION": "eu-west-3"}, "eu-west-3"},
-		"nobody's":          {"", "", nil, ""},
+		"the plugin's":      {"us-east-1", map[string]string{"AWS_REGION": "eu-west-2"}, "us-east-1"},
+		"the environment's": {"", map[string]string{"AWS_REGION": "eu-west-2", "AWS_DEFAULT_REGION": "eu-west-3"}, "eu-west-2"},
+		"the other one":     {"", map[string]string{"AWS_DEFAULT_REGION": "eu-west-3"}, "eu-west-3"},
+		"nobody's":          {"", nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, variable := range []string{"AWS_REGION", "AWS_DEFAULT_REGION"} {
 				t.Setenv(variable, test.environment[variable])
 			}
-			cfg := config.Default()
-			cfg.AWS.Region = test.settings
-			token, err := nth.Token(t.Context(), cfg, metadata, "production", test.plugin)
+			token, err := nth.Token(t.Context(), config.Default(), metadata, "production", test.plugin)
 			if test.want == "" {
 				if err == nil {
 					t.Errorf("the token is %s", token)

@@ -42,7 +42,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	file := record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) })
 	liveness := &liveness{statusWriter: exclusiveStatus{file, cfg}, meter: meter}
 	board := newStatusReporter(liveness, meter.troubles, d.Degraded, cfg)
-	rules := policyOf(cfg.Events)
+	rules := policyOf(cfg)
 	store, warnings := record.Open(daemon.StateDirectory(&cfg.Common), bootID, booted())
 	daemon.TellStateTrouble(log, warnings)
 	options := metadataOptions(cfg, bootID, rules)
@@ -132,7 +132,7 @@ type adjustable struct {
 
 // use applies reloaded settings. degraded lists the faults in them.
 func (a adjustable) use(cfg config.Config, degraded []string) {
-	rules := policyOf(cfg.Events)
+	rules := policyOf(cfg)
 	a.node.use(daemon.DrainOptions(cfg.Drain))
 	a.board.setIgnored(rules)
 	a.board.setDegraded(degraded)
@@ -157,9 +157,9 @@ func writeStatus(ctx context.Context, file *record.StatusFile, run func(context.
 func metadataOptions(cfg config.Config, bootID string, rules policy.Settings) imds.Options {
 	return imds.Options{
 		Endpoint:            cfg.IMDS.Endpoint,
-		UrgentInterval:      cfg.IMDS.UrgentInterval,
-		RebalanceInterval:   cfg.IMDS.RebalanceInterval,
-		MaintenanceInterval: cfg.IMDS.MaintenanceInterval,
+		UrgentInterval:      cfg.IMDS.Interval,
+		RebalanceInterval:   10 * cfg.IMDS.Interval,
+		MaintenanceInterval: 60 * cfg.IMDS.Interval,
 		LifeCycles:          cfg.IMDS.LifeCycles,
 		Kinds:               watched(rules),
 		BootID:              bootID,
@@ -242,13 +242,11 @@ func (h hostInfo) watch(cmd *cobra.Command, read func() (config.Config, error)) 
 // late tells whether a setting takes effect only after a restart.
 func late(name string, started, now config.Config) bool {
 	switch {
-	case name == "events.shutdown.margin":
-		return true // It is an option of the logind source.
-	case name == "log.level", strings.HasPrefix(name, "drain."), strings.HasPrefix(name, "webhook."):
+	case name == "log.level", name == "imds.withdrawn_after", strings.HasPrefix(name, "drain."), strings.HasPrefix(name, "webhook."):
 		return false
 	case strings.HasPrefix(name, "events."):
 		// A kind that was ignored at the start is not polled for.
-		before, after := policyOf(started.Events), policyOf(now.Events)
+		before, after := policyOf(started), policyOf(now)
 		kind := kindOf(name)
 		return strings.HasSuffix(name, ".action") && before[kind].Action == policy.Ignore && after[kind].Action != policy.Ignore
 	}
@@ -262,9 +260,16 @@ func kindOf(name string) event.Kind {
 }
 
 // policyOf returns the rules for all kinds of events. Deadlines at which EC2 or the system takes the machine in any case are hard.
-func policyOf(c config.Events) policy.Settings {
-	rules := daemon.Rules(c.Announced)
-	rules[event.Shutdown] = policy.Rule{Action: policy.Action(c.Shutdown.Action), Hard: true}
-	rules[event.Hibernation] = policy.Rule{Action: policy.Action(c.Hibernation.Action), Hard: true}
+func policyOf(c config.Config) policy.Settings {
+	rules := daemon.Rules(c.Events.Announced)
+	for kind, rule := range rules {
+		rule.WithdrawnAfter = c.IMDS.WithdrawnAfter
+		if kind == event.ScheduledMaintenance { // EC2's history of it lags by an hour.
+			rule.WithdrawnAfter *= 120
+		}
+		rules[kind] = rule
+	}
+	rules[event.Shutdown] = policy.Rule{Action: policy.Action(c.Events.Shutdown.Action), Hard: true}
+	rules[event.Hibernation] = policy.Rule{Action: policy.Action(c.Events.Hibernation.Action), Hard: true}
 	return rules
 }

@@ -46,14 +46,10 @@ type Queue struct {
 func Default() Config {
 	c := Config{
 		Common: defaultCommon("nth"),
-		IMDS: IMDS{
-			UrgentInterval:      500 * time.Millisecond,
-			RebalanceInterval:   5 * time.Second,
-			MaintenanceInterval: 30 * time.Second,
-		},
+		IMDS:   IMDS{Interval: 500 * time.Millisecond, WithdrawnAfter: 30 * time.Second},
 		Events: defaultEvents(),
 	}
-	c.Kubernetes.Source, c.Kubernetes.Heartbeat = "kubeconfig", 5*time.Minute
+	c.Kubernetes.Heartbeat = 5 * time.Minute
 	return c
 }
 
@@ -62,8 +58,8 @@ func DefaultQueue() Queue {
 	return Queue{
 		Common: defaultCommon("nth-queue"),
 		Fleet: Fleet{
-			GroupLabel: "topology.kubernetes.io/zone", Unknown: "delete", UncordonStarted: true,
-			TaintEffect: "NoSchedule", CompleteLaunches: true, AfterDrain: "keep",
+			GroupLabel: "topology.kubernetes.io/zone", Unknown: "delete",
+			Taints: "none", CompleteLaunches: true, AfterDrain: "keep",
 		},
 		Events: defaultQueueEvents(),
 	}
@@ -94,7 +90,7 @@ func (c *Config) tables() []Table {
 	top.Settings = append(top.Settings, Setting{"host_root", optionalFile(&c.HostRoot),
 		"Where the host's file system begins for an nth that runs in a container or a chroot of its own: the kubelet's files and plugin, and the sockets of D-Bus and systemd, are looked for below. Empty is `/`."})
 	tables := []Table{
-		top, c.Log.table(), c.IMDS.table(), c.AWS.table(host), c.Kubernetes.table(host), c.Drain.table(host), c.LoadBalancers.table(),
+		top, c.Log.table(), c.IMDS.table(), c.Kubernetes.table(host), c.Drain.table(host), c.LoadBalancers.table(),
 		c.Webhook.table(), c.Metrics.table(host),
 	}
 	return append(tables, c.Events.tables()...)
@@ -103,7 +99,7 @@ func (c *Config) tables() []Table {
 // tables describes every key, with its field in c.
 func (c *Queue) tables() []Table {
 	tables := []Table{
-		c.top(queue), c.Log.table(), c.Queue.table(), c.AWS.table(queue), c.Kubernetes.table(queue), c.Fleet.table(), c.Drain.table(queue),
+		c.top(queue), c.Log.table(), c.Queue.table(), c.Kubernetes.table(queue), c.Fleet.table(), c.Drain.table(queue),
 		c.Webhook.table(), c.Metrics.table(queue),
 	}
 	return append(tables, c.Events.tables()...)

@@ -9,7 +9,7 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 )
 
-const knownAtTop = "aws, drain, dry_run, events, host_root, imds, kubernetes, load_balancers, log, metrics, runtime_directory, state_directory, webhook"
+const knownAtTop = "drain, dry_run, events, host_root, imds, kubernetes, load_balancers, log, metrics, webhook"
 
 // faults holds the message of every broken file in testdata, without the file's name.
 var faults = map[string]string{
@@ -21,13 +21,11 @@ var faults = map[string]string{
 	"code-unknown":        `events.scheduled-maintenance.codes.system-rebot: unknown key, did you mean events.scheduled-maintenance.codes.system-reboot?`,
 	"code-when":           `events.scheduled-maintenance.codes.other = "soon": must be one of "now", "lead", "window", "notify", "ignore"`,
 	"codes-not-a-table":   `events.scheduled-maintenance.codes = "now": must be a table of "instance-stop", "instance-retirement", "system-reboot", "instance-reboot", "system-maintenance", "other", each one of "now", "lead", "window", "notify", "ignore"`,
-	"directory-empty":     `runtime_directory = "": must be an absolute path`,
-	"directory-relative":  `state_directory = "lib/nth": must be an absolute path`,
 	"duration-days":       `events.scheduled-maintenance.window = "2d": must be a duration from "0s" to "720h" (use "48h")`,
 	"duration-long":       `events.asg-termination.budget = "100h": must be a duration from "1s" to "48h"`,
-	"duration-negative":   `drain.evict_after = "-1s": must be a duration from "0s" to "1h"`,
-	"duration-number":     `imds.urgent_interval = 500: must be a duration from "100ms" to "30s"`,
-	"duration-short":      `imds.urgent_interval = "1ms": must be a duration from "100ms" to "30s"`,
+	"duration-negative":   `drain.scripts_wait = "-1s": must be a duration from "0s" to "1h"`,
+	"duration-number":     `imds.interval = 500: must be a duration from "50ms" to "30s"`,
+	"duration-short":      `imds.interval = "1ms": must be a duration from "50ms" to "30s"`,
 	"duration-unit":       `drain.margin = "2 seconds": must be a duration from "0s" to "10m"`,
 	"endpoint-scheme":     `imds.endpoint = "169.254.169.254": must be a URL without user and password, such as "http://169.254.169.254", or ""`,
 	"format-unknown":      `log.format = "logfmt": must be one of "auto", "text", "journal", "json", "prefix"`,
@@ -39,9 +37,9 @@ var faults = map[string]string{
 	"hooks-text":          `events.asg-termination.hooks = "drain": must be a list of names of lifecycle hooks, such as ["drain"]`,
 	"key-case":            `Dry_Run: unknown key, did you mean dry_run?`,
 	"key-cut-short":       `events.spot: unknown key, did you mean events.spot-interruption?`,
-	"key-misspelt":        `imds.urgent_intervall: unknown key, did you mean imds.urgent_interval?`,
+	"key-misspelt":        `imds.intervall: unknown key, did you mean imds.interval?`,
 	"key-top":             `prometheus: unknown key, the top of the file has ` + knownAtTop,
-	"key-unlike":          `kubernetes.password: unknown key, [kubernetes] has condition, event_annotations, events, heartbeat, kubeconfig, source, token`,
+	"key-unlike":          `kubernetes.password: unknown key, [kubernetes] has condition, event_annotations, events, heartbeat, kubeconfig, token`,
 	"key-wrong-table":     `drain.lead: unknown key, did you mean events.scheduled-maintenance.lead?`,
 	"kubeconfig-relative": `kubernetes.kubeconfig = "kubeconfig": must be an absolute path, or ""`,
 	"level-unknown":       `log.level = "verbose": must be one of "debug", "info", "warning", "error"`,
@@ -49,14 +47,13 @@ var faults = map[string]string{
 	"life-cycle-unknown":  `imds.life_cycles = ["spot", "reserved"]: must be a list of any of "spot", "on-demand", "scheduled", "capacity-block", "interruptible-capacity-reservation"`,
 	"metrics-port":        `metrics.listen = "9092": must be an address such as ":9092" or "127.0.0.1:9092", or ""`,
 	"metrics-textfile":    `metrics.textfile = "/var/lib/node_exporter/nth": must be an absolute path that ends with ".prom", or ""`,
-	"region-zone":         `aws.region = "eu-central-1a": must be a region such as "eu-central-1", or ""`,
 	"several": `dry_run = 1: must be true or false
 colour: unknown key, the top of the file has ` + knownAtTop + `
 log.level = "loud": must be one of "debug", "info", "warning", "error"
 events.shutdwn: unknown key, did you mean events.shutdown?`,
 	"syntax-bare":      `line 2: not valid TOML near events.shutdown.action; a text needs quotes, and a key or table stands once`,
 	"syntax-duplicate": `line 3: not valid TOML near log.level; a text needs quotes, and a key or table stands once`,
-	"syntax-quote":     `line 2: not valid TOML near state_directory; a text needs quotes, and a key or table stands once`,
+	"syntax-quote":     `line 2: not valid TOML near host_root; a text needs quotes, and a key or table stands once`,
 	"table-array":      `imds = [[...]]: must be a table: [imds]`,
 	"table-value":      `log = "debug": must be a table: [log]`,
 	"secret-header":    `webhook.headers.Authorization = "(not shown)": must be a text on one line`,

@@ -17,7 +17,7 @@ func TestDiffNamesWhatDiffersAndNothingElse(t *testing.T) {
 		"nothing":          {func(*config.Config) {}, nil},
 		"the top":          {func(c *config.Config) { c.DryRun = true }, []string{"dry_run"}},
 		"what was empty":   {func(c *config.Config) { c.Drain.PodGracePeriod = &grace }, []string{"drain.pod_grace_period"}},
-		"in a table of it": {func(c *config.Config) { c.Events.Shutdown.Margin++ }, []string{"events.shutdown.margin"}},
+		"in a table of it": {func(c *config.Config) { c.Events.Shutdown.PowerKey = "logind" }, []string{"events.shutdown.power_key"}},
 		"below a setting": {func(c *config.Config) { c.Events.ScheduledMaintenance.Codes["system-reboot"] = "now" },
 			[]string{"events.scheduled-maintenance.codes"}},
 		"two, in order": {func(c *config.Config) { c.Kubernetes.Heartbeat, c.Log.Level = time.Hour, "debug" },

@@ -188,7 +188,7 @@ func TestTheConffileIsTheDefaultWithAndWithoutItsComments(t *testing.T) {
 		cfg := config.Default()
 		if name == "uncommented" {
 			// What the file does not set would stay visible.
-			cfg = config.Config{}
+			cfg = config.Config{Common: config.Common{StateDirectory: cfg.StateDirectory, RuntimeDirectory: cfg.RuntimeDirectory}}
 		}
 		if err := config.Decode(conffile, []byte(text), &cfg); err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -11,7 +11,7 @@ const day = 24 * time.Hour
 
 // Announced has one table for each kind of event that both programs handle. Actions are ignore, notify, cordon or drain.
 type Announced struct {
-	SpotInterruption        SpotInterruption
+	SpotInterruption        Plain
 	RebalanceRecommendation RebalanceRecommendation
 	ScheduledMaintenance    ScheduledMaintenance
 	ASGTermination          ASGTermination
@@ -21,20 +21,20 @@ type Announced struct {
 type Events struct {
 	Announced
 	Shutdown    Shutdown
-	Hibernation Hibernation
+	Hibernation Plain
 }
 
 // QueueEvents has one table for each kind of event that nth-queue handles.
 type QueueEvents struct {
 	Announced
-	ReservationEnd Budgeted
-	StateChange    Budgeted
+	ReservationEnd Plain
+	StateChange    Plain
 	StatusCheck    QueueStatusCheck
 }
 
 func defaultAnnounced() Announced {
 	return Announced{
-		SpotInterruption:        SpotInterruption{Action: "drain", Hibernate: "cordon"},
+		SpotInterruption:        Plain{Action: "drain"},
 		RebalanceRecommendation: RebalanceRecommendation{Action: "notify", CordonFor: time.Hour},
 		ScheduledMaintenance: ScheduledMaintenance{
 			Action: "drain", Lead: 10 * time.Minute, Window: day, Spread: 20 * time.Minute,
@@ -52,39 +52,38 @@ func defaultAnnounced() Announced {
 }
 
 func defaultEvents() Events {
-	c := Events{
+	return Events{
 		Announced:   defaultAnnounced(),
-		Shutdown:    Shutdown{Action: "drain", Margin: 5 * time.Second, PowerKey: "nth"},
-		Hibernation: Hibernation{Action: "drain"},
+		Shutdown:    Shutdown{Action: "drain", PowerKey: "nth"},
+		Hibernation: Plain{Action: "drain"},
 	}
-	c.SpotInterruption.WithdrawnAfter = 30 * time.Second
-	c.RebalanceRecommendation.WithdrawnAfter = 30 * time.Second
-	c.ScheduledMaintenance.WithdrawnAfter = time.Hour
-	c.ASGTermination.WithdrawnAfter = 30 * time.Second
-	return c
 }
 
 func defaultQueueEvents() QueueEvents {
 	return QueueEvents{
 		Announced:      defaultAnnounced(),
-		ReservationEnd: Budgeted{Action: "drain", Budget: 10 * time.Minute},
-		StateChange:    Budgeted{Action: "drain", Budget: 5 * time.Minute},
-		StatusCheck:    QueueStatusCheck{Action: "notify", After: 5 * time.Minute, Budget: 15 * time.Minute},
+		ReservationEnd: Plain{Action: "drain"},
+		StateChange:    Plain{Action: "drain"},
+		StatusCheck:    QueueStatusCheck{Action: "notify", After: 5 * time.Minute},
 	}
 }
 
 func (c *Announced) tables(p program) []Table {
-	return []Table{c.SpotInterruption.table(p), c.RebalanceRecommendation.table(p), c.ScheduledMaintenance.table(p), c.ASGTermination.table(p)}
+	return []Table{
+		c.SpotInterruption.table(event.SpotInterruption, "EC2 reclaims a spot instance, with about two minutes' notice. One that will only be hibernated is cordoned at most."),
+		c.RebalanceRecommendation.table(p), c.ScheduledMaintenance.table(p), c.ASGTermination.table(p),
+	}
 }
 
 func (c *Events) tables() []Table {
-	return append(c.Announced.tables(host), c.Shutdown.table(), c.Hibernation.table())
+	return append(c.Announced.tables(host), c.Shutdown.table(),
+		c.Hibernation.table(event.Hibernation, "The machine is put to sleep, which is what EC2's hibernation is to it. What was done is undone when it wakes."))
 }
 
 func (c *QueueEvents) tables() []Table {
 	return append(c.Announced.tables(queue),
-		c.ReservationEnd.table(event.ReservationEnd, "The Capacity Block, or the interruptible Capacity Reservation, that the instance runs in comes to its end."),
-		c.StateChange.table(event.StateChange, "The instance stops or terminates, whoever asked for it."),
+		c.ReservationEnd.table(event.ReservationEnd, "The Capacity Block, or the interruptible Capacity Reservation, that the instance runs in comes to its end. Where the message names no time, the drain has ten minutes."),
+		c.StateChange.table(event.StateChange, "The instance stops or terminates, whoever asked for it. The drain has five minutes."),
 		c.StatusCheck.table(),
 	)
 }
@@ -98,42 +97,17 @@ var (
 	whens   = []string{"now", "lead", "window", "notify", "ignore"}
 )
 
-const (
-	spreadDoc    = "Over how long the instances of a fleet begin, for codes that wait: each at a moment of its own, which follows from its instance ID, and none later than `lead` before. `0s` is all at once."
-	withdrawnDoc = "How long the announcement must have been missing, while the metadata service answers, before it counts as withdrawn and what was done for it is undone."
-)
+const spreadDoc = "Over how long the instances of a fleet begin, for codes that wait: each at a moment of its own, which follows from its instance ID, and none later than `lead` before. `0s` is all at once."
 
 // actionSetting is the setting that every kind of event has.
 func actionSetting(at *string) Setting {
 	return Setting{"action", choice(at, actions...), "What to do: nothing at all, only report it, cordon, or cordon and drain."}
 }
 
-// withdrawn is a setting of nth, which polls what is announced: nth-queue gets a message when it is over.
-func (p program) withdrawn(at *time.Duration) Setting {
-	return p.only(Setting{"withdrawn_after", duration(at, 0, 7*day), withdrawnDoc})
-}
-
-// SpotInterruption is the table [events.spot-interruption].
-type SpotInterruption struct {
-	Action         string
-	Hibernate      string        // an action, too
-	WithdrawnAfter time.Duration // nth only
-}
-
-func (c *SpotInterruption) table(p program) Table {
-	return p.table(tableOf(event.SpotInterruption), "EC2 reclaims a spot instance, with about two minutes' notice.",
-		actionSetting(&c.Action),
-		Setting{"hibernate", choice(&c.Hibernate, actions...),
-			"What is done instead if the instance will only be hibernated; never more than `action`."},
-		p.withdrawn(&c.WithdrawnAfter),
-	)
-}
-
 // RebalanceRecommendation is the table [events.rebalance-recommendation].
 type RebalanceRecommendation struct {
-	Action         string
-	CordonFor      time.Duration // 0 is until the recommendation is withdrawn
-	WithdrawnAfter time.Duration // nth only
+	Action    string
+	CordonFor time.Duration // 0 is until the recommendation is withdrawn
 }
 
 func (c *RebalanceRecommendation) table(p program) Table {
@@ -146,18 +120,16 @@ func (c *RebalanceRecommendation) table(p program) Table {
 		Setting{"cordon_for", duration(&c.CordonFor, 0, longest),
 			p.either("How long a cordon lasts if no drain follows; `0s` is until the recommendation is withdrawn.",
 				"How long a cordon lasts if no drain follows; `0s` is for ever.")},
-		p.withdrawn(&c.WithdrawnAfter),
 	)
 }
 
 // ScheduledMaintenance is the table [events.scheduled-maintenance].
 type ScheduledMaintenance struct {
-	Action         string
-	Lead           time.Duration
-	Window         time.Duration
-	Spread         time.Duration
-	HardDeadline   bool
-	WithdrawnAfter time.Duration // nth only
+	Action       string
+	Lead         time.Duration
+	Window       time.Duration
+	Spread       time.Duration
+	HardDeadline bool
 	// Codes says when Action is taken for each event code of EC2, and for "other": now, lead, window, notify or ignore.
 	Codes map[string]string
 }
@@ -176,7 +148,6 @@ func (c *ScheduledMaintenance) table(p program) Table {
 		Setting{"hard_deadline", boolean(&c.HardDeadline),
 			p.either("Delete pods that resist eviction in time for the window. Otherwise their disruption budgets are respected to the end.",
 				"Delete pods that resist eviction in time for the change. Otherwise their disruption budgets are respected to the end.")},
-		p.withdrawn(&c.WithdrawnAfter),
 		Setting{"codes", newChoiceOfEach(&c.Codes, codes, whens),
 			p.either("When the action is taken for each event code: at once (`now`), `lead` before the maintenance begins, near its date (`window`), or not, with (`notify`) or without (`ignore`) a word. `other` is every code that EC2 may yet invent.",
 				"When the action is taken for each event code: at once (`now`), `lead` before the change, near its date (`window`), or not, with (`notify`) or without (`ignore`) a word. `other` is every code that EC2 may yet invent.")},
@@ -185,12 +156,11 @@ func (c *ScheduledMaintenance) table(p program) Table {
 
 // ASGTermination is the table [events.asg-termination].
 type ASGTermination struct {
-	Action         string
-	Budget         time.Duration
-	CompleteHook   bool
-	Hooks          []string      // nil is the only hook of the group
-	OnIncomplete   string        // "continue" or "abandon"
-	WithdrawnAfter time.Duration // nth only
+	Action       string
+	Budget       time.Duration
+	CompleteHook bool
+	Hooks        []string // nil is the only hook of the group
+	OnIncomplete string   // "continue" or "abandon"
 }
 
 func (c *ASGTermination) table(p program) Table {
@@ -206,7 +176,6 @@ func (c *ASGTermination) table(p program) Table {
 		hooksSetting("hooks", &c.Hooks, p.either("unless it notifies somebody or is the one of an EKS managed node group.", "unless "+ofOthers)),
 		Setting{"on_incomplete", choice(&c.OnIncomplete, "continue", "abandon"),
 			"How the hooks are completed when the time is over and pods are left: `abandon` keeps the machine, running, where the group's instance lifecycle policy says so (TerminateHookAbandon=retain), and is `continue` elsewhere. It needs one permission more, see docs/lifecycle.md."},
-		p.withdrawn(&c.WithdrawnAfter),
 	)
 }
 
@@ -227,58 +196,36 @@ const ofOthers = "it notifies somebody else or is one of an EKS managed node gro
 // Shutdown is the table [events.shutdown].
 type Shutdown struct {
 	Action   string
-	Margin   time.Duration
 	PowerKey string // "nth" or "logind": who answers it
 }
 
 func (c *Shutdown) table() Table {
 	return Table{tableOf(event.Shutdown), "The operating system goes down, whoever asked for it.", []Setting{
 		actionSetting(&c.Action),
-		{"margin", duration(&c.Margin, 0, 10*time.Minute),
-			"How much of the time that there is for a shutdown or a sleep is left unused, so that it goes on by itself."},
 		{"power_key", choice(&c.PowerKey, "nth", "logind"),
 			"Who answers the power button, which is all that EC2 presses. `nth` drains the node, if `action` is `drain`, and has logind power the machine off then, so that the kubelet's own graceful shutdown comes after it; see docs/shutdown.md. `logind` announces a shutdown to both at once."},
 	}}
 }
 
-// Hibernation is the table [events.hibernation].
-type Hibernation struct {
+// Plain is the table of a kind of event of which only the action can be set.
+type Plain struct {
 	Action string
 }
 
-func (c *Hibernation) table() Table {
-	return Table{tableOf(event.Hibernation), "The machine is put to sleep, which is what EC2's hibernation is to it. What was done is undone when it wakes.", []Setting{
-		actionSetting(&c.Action),
-	}}
-}
-
-// Budgeted is the table of a kind of event whose message may name no deadline.
-type Budgeted struct {
-	Action string
-	Budget time.Duration
-}
-
-func (c *Budgeted) table(kind event.Kind, doc string) Table {
-	return Table{tableOf(kind), doc, []Setting{
-		actionSetting(&c.Action),
-		{"budget", duration(&c.Budget, time.Second, 2*day),
-			"How long the drain may take where the message names no time."},
-	}}
+func (c *Plain) table(kind event.Kind, doc string) Table {
+	return Table{tableOf(kind), doc, []Setting{actionSetting(&c.Action)}}
 }
 
 // QueueStatusCheck is the table [events.status-check].
 type QueueStatusCheck struct {
 	Action string
 	After  time.Duration
-	Budget time.Duration
 }
 
 func (c *QueueStatusCheck) table() Table {
 	return Table{tableOf(event.StatusCheck), "A status check of EC2's fails, of the instance or of the system below it. EC2 is asked for those each minute.", []Setting{
 		actionSetting(&c.Action),
 		{"after", duration(&c.After, 0, day),
-			"How long the check must have failed. What has begun is taken back once it has passed for a quarter of an hour."},
-		{"budget", duration(&c.Budget, time.Second, 2*day),
-			"How long a drain may take. Pods that resist eviction are not deleted then: the machine may yet recover."},
+			"How long the check must have failed. What has begun is taken back once it has passed for a quarter of an hour. A drain may take as long, and deletes no pod that resists eviction: the machine may yet recover."},
 	}}
 }

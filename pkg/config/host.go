@@ -9,11 +9,10 @@ import (
 
 // IMDS is the table [imds].
 type IMDS struct {
-	Endpoint            string // "" is the address of EC2's service
-	UrgentInterval      time.Duration
-	RebalanceInterval   time.Duration
-	MaintenanceInterval time.Duration
-	LifeCycles          []string // nil is all
+	Endpoint       string // "" is the address of EC2's service
+	Interval       time.Duration
+	WithdrawnAfter time.Duration
+	LifeCycles     []string // nil is all
 }
 
 var lifeCycles = []string{"spot", "on-demand", "scheduled", "capacity-block", "interruptible-capacity-reservation"}
@@ -24,12 +23,10 @@ func (c *IMDS) table() Table {
 	return Table{"imds", "The instance metadata service, which announces what EC2 is going to do.", []Setting{
 		{"endpoint", optionalEndpoint(&c.Endpoint),
 			"Another address to ask, for rehearsals. Empty is EC2's own: 169.254.169.254, or [fd00:ec2::254] where only that answers. `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE=IPv6` in the environment, or `IPv4`, leaves one of them."},
-		{"urgent_interval", duration(&c.UrgentInterval, 100*time.Millisecond, 30*time.Second),
-			"How often to look for a spot interruption. The Auto Scaling lifecycle state is looked at a quarter as often. What EC2 does not send to instances of this life cycle is looked at every five seconds."},
-		{"rebalance_interval", duration(&c.RebalanceInterval, 100*time.Millisecond, 10*time.Minute),
-			"How often to poll the rebalance recommendation."},
-		{"maintenance_interval", duration(&c.MaintenanceInterval, 100*time.Millisecond, time.Hour),
-			"How often to poll scheduled maintenance."},
+		{"interval", duration(&c.Interval, 50*time.Millisecond, 30*time.Second),
+			"How often to look for a spot interruption. The Auto Scaling lifecycle state is looked at a quarter as often, the rebalance recommendation a tenth, and scheduled maintenance a sixtieth. What EC2 does not send to instances of this life cycle is looked at every five seconds."},
+		{"withdrawn_after", duration(&c.WithdrawnAfter, 0, day),
+			"How long an announcement must be missing, while the metadata service answers, before it counts as withdrawn and what was done for it is undone. Scheduled maintenance must be missing 120 times as long: EC2's history of it lags."},
 		{"life_cycles", list(&c.LifeCycles, isLifeCycle, "a list of any of "+quoteAll(lifeCycles)),
 			"Watch only on instances of these life cycles (`[\"spot\"]`), so that one image serves all. Empty is all of them."},
 	}}
@@ -38,15 +35,12 @@ func (c *IMDS) table() Table {
 // LoadBalancers is the table [load_balancers].
 type LoadBalancers struct {
 	TargetGroups []string // ARNs, or "all" alone; nil is none
-	Endpoint     string   // "" is that of the region
 }
 
 func (c *LoadBalancers) table() Table {
 	return Table{"load_balancers", "Load balancers of AWS, which are asked with the role of the instance when they are done with it.", []Setting{
 		{"target_groups", targetGroups(&c.TargetGroups),
 			"The target groups of Elastic Load Balancing that this node or its pods are in, by their ARNs. Evictions wait until the node is out of them, instead of for `drain.load_balancer_wait`, and the end of the drain until its pods are. `[\"all\"]` stands for those of the instance's VPC. Empty asks nothing. It needs a policy on the instance's role, see docs/load-balancers.md."},
-		{"endpoint", optionalEndpoint(&c.Endpoint),
-			"Another address to ask, such as that of a VPC endpoint without private DNS, or a rehearsal's. Empty is the region's own, or what `AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2`, `AWS_USE_FIPS_ENDPOINT` and their like in the environment say."},
 	}}
 }
 

@@ -263,8 +263,8 @@ func Diff[C any, P Pointer[C]](a, b C) []string {
 		}
 	}
 	before, now := P(&a).Base().Webhook, P(&b).Base().Webhook
-	if now.TemplateFile != "" && before.TemplateFile == now.TemplateFile && before.TemplateText != now.TemplateText {
-		keys = append(keys, "webhook.template_file") // The file has changed.
+	if now.IsTemplateFile() && before.Template == now.Template && before.TemplateText != now.TemplateText {
+		keys = append(keys, "webhook.template") // The file has changed.
 	}
 	return keys
 }

@@ -57,51 +57,49 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 	want := config.Config{
 		Common: config.Common{
 			DryRun:           true,
-			StateDirectory:   `/state/"quoted"`,
-			RuntimeDirectory: "/runtime",
+			StateDirectory:   "/var/lib/nth",
+			RuntimeDirectory: "/run/nth",
 			Log:              config.Log{Level: "debug", Format: "json"},
 			Kubernetes: config.Kubernetes{
-				Kubeconfig: "/kubeconfig", Source: "bottlerocket", Token: "eks", Heartbeat: 7 * time.Minute, ToldCluster: config.ToldCluster{
+				Kubeconfig: `/"quoted"/kubeconfig`, Token: "eks", Heartbeat: 7 * time.Minute, ToldCluster: config.ToldCluster{
 					Condition: false, Events: false, EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
 				},
 			},
-			AWS: config.AWS{Region: "eusc-de-east-1", Endpoint: "http://127.0.0.1:1"},
 			Drain: config.Drain{
 				ScriptsWait: 15 * time.Second,
-				EvictAfter:  5 * time.Second, Margin: 6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
+				Margin:      6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
 				ProtectUnmanaged: true, ExcludeFromLoadBalancers: true, LoadBalancerWait: 7 * time.Second, VolumeWait: 8 * time.Second,
 			},
 			Webhook: config.Webhook{
-				URLFile: "/url", HeadersFile: "/headers", Template: "{{ .Text }}\n", TemplateFile: "/template", CAFile: "/ca",
-				Cluster: "prod-1", AtDetection: true, AtClose: true,
+				URLFile: "/url", HeadersFile: "/headers", Template: "{{ .Text }}\n", CAFile: "/ca",
+				Cluster: "prod-1", At: []string{"announced", "over"},
 			},
 		},
 		HostRoot: "/host",
 		IMDS: config.IMDS{
-			Endpoint: "http://127.0.0.1:1338", UrgentInterval: time.Second, RebalanceInterval: 2 * time.Second,
-			MaintenanceInterval: 3 * time.Second, LifeCycles: []string{"spot", "on-demand"},
+			Endpoint: "http://127.0.0.1:1338", Interval: time.Second, WithdrawnAfter: 9 * time.Second,
+			LifeCycles: []string{"spot", "on-demand"},
 		},
 		LoadBalancers: config.LoadBalancers{
 			TargetGroups: []string{"arn:aws-cn:elasticloadbalancing:cn-north-1:123456789012:targetgroup/web/0123456789abcdef"},
-			Endpoint:     "https://elb.example",
 		},
 		Events: config.Events{
 			Announced: config.Announced{
-				SpotInterruption:        config.SpotInterruption{Action: "cordon", Hibernate: "ignore", WithdrawnAfter: 9 * time.Second},
-				RebalanceRecommendation: config.RebalanceRecommendation{Action: "drain", CordonFor: 0, WithdrawnAfter: 90 * time.Minute},
+				SpotInterruption:        config.Plain{Action: "cordon"},
+				RebalanceRecommendation: config.RebalanceRecommendation{Action: "drain", CordonFor: 0},
 				ScheduledMaintenance: config.ScheduledMaintenance{
-					Action: "notify", Lead: 10 * time.Second, HardDeadline: true, WithdrawnAfter: 25 * time.Hour,
+					Action: "notify", Lead: 10 * time.Second, HardDeadline: true,
 					Codes: map[string]string{
 						"instance-stop": "lead", "instance-retirement": "ignore", "system-reboot": "now", "instance-reboot": "notify",
 						"system-maintenance": "now", "other": "lead",
 					},
 				},
 				ASGTermination: config.ASGTermination{
-					Action: "ignore", Budget: 11 * time.Second, OnIncomplete: "abandon", WithdrawnAfter: 1500 * time.Millisecond,
+					Action: "ignore", Budget: 11 * time.Second, OnIncomplete: "abandon",
 				},
 			},
-			Shutdown:    config.Shutdown{Action: "notify", Margin: 12 * time.Second, PowerKey: "logind"},
-			Hibernation: config.Hibernation{Action: "ignore"},
+			Shutdown:    config.Shutdown{Action: "notify", PowerKey: "logind"},
+			Hibernation: config.Plain{Action: "ignore"},
 		},
 	}
 	if got := reload(t, want); !same(got, want) {

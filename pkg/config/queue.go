@@ -25,9 +25,7 @@ type Fleet struct {
 	ManagedTag       string // "" is any instance
 	Cluster          string // "" is found by the tags of the Nodes' instances
 	Unknown          string // delete or leave
-	UncordonStarted  bool
-	Taints           bool
-	TaintEffect      string
+	Taints           string // an effect, or none
 	OutOfService     bool
 	CompleteLaunches bool
 	LaunchHooks      []string // nil is the only hook of the group
@@ -48,12 +46,8 @@ func (c *Fleet) table() Table {
 			"This cluster's name in the tags of its instances, whose key is `kubernetes.io/cluster/` and the name. An instance without a Node is this cluster's if it has that tag, and another's if it has only such tags with other names; docs/queue.md says what that leads to. Empty is the name in `managed_tag` if that is such a key, or else the one by which EC2 says that the instances of Nodes are tagged, if that is one. Where Nodes do not name their instance, set it: two instances of a region may have one private address."},
 		{"unknown", choice(&c.Unknown, "delete", "leave"),
 			"What becomes of a message about an instance that has no Node in this cluster, or lacks the tag in `managed_tag`: it is deleted, or left for others who read the queue, unless the instance is known to be this cluster's by `cluster`."},
-		{"uncordon_started", boolean(&c.UncordonStarted),
-			"Lift a cordon of nth's when EC2 says that the instance has been started since, and its Node is Ready."},
-		{"taints", boolean(&c.Taints),
-			"Taint a node with the key that aws-node-termination-handler uses for the kind of event."},
-		{"taint_effect", choice(&c.TaintEffect, "NoSchedule", "PreferNoSchedule", "NoExecute"),
-			"The effect of that taint."},
+		{"taints", choice(&c.Taints, "none", "NoSchedule", "PreferNoSchedule", "NoExecute"),
+			"Taint a node with the key that aws-node-termination-handler uses for the kind of event: with this effect, or not."},
 		{"out_of_service", boolean(&c.OutOfService),
 			"Taint a node `node.kubernetes.io/out-of-service` once EC2 says that its instance is stopped or terminated, so that its volumes can go elsewhere."},
 		{"complete_launches", boolean(&c.CompleteLaunches),

@@ -139,7 +139,7 @@ func TestWrongSettingsOfTheQueueAreNamed(t *testing.T) {
 		"[fleet]\nunknown = \"keep\"":                    `fleet.unknown = "keep": must be one of "delete", "leave"`,
 		"[fleet]\ncluster = \"kubernetes.io/cluster/a\"": "fleet.cluster",
 		"[events.shutdown]\naction = \"drain\"":          "events.shutdown",
-		"[events.state-change]\nbudget = \"soon\"":       "events.state-change.budget",
+		"[events.status-check]\nafter = \"soon\"":        "events.status-check.after",
 		"[fleet]\ngroup_label = \"not a label's key\"":   "fleet.group_label",
 	} {
 		if _, err := loadQueue(t, text); err == nil || !strings.Contains(err.Error(), want) {

@@ -79,7 +79,7 @@ func TestASecretInTheWrongPlaceIsInNoError(t *testing.T) {
 		"webhook = 'hunter'", "webhook = ['hunter']", "[[webhook]]\nurl = 'hunter'", "webhook = { url = hunter }", "webhook.url = hunter",
 		"\"webhook\" = { url = hunter }", "webhook.'https://hooks.test/hunter' = 1",
 		"[imds]\nendpoint = hunter", "hunter = hunter", "[log]\nlevel = 'hunter\n", "token: hunter", // a secret in the wrong place
-		"[imds]\nendpoint = 'http://me:hunter@a:b'", "[imds]\nendpoint = 'http://me:hunter@a'", "[imds]\nendpoint = 'http://me:hun/ter/hunter@a'", "[aws]\nendpoint = 'https://me:hunter@'", "[kubernetes]\nkubeconfig = 'https://me:hunter@a'",
+		"[imds]\nendpoint = 'http://me:hunter@a:b'", "[imds]\nendpoint = 'http://me:hunter@a'", "[imds]\nendpoint = 'http://me:hun/ter/hunter@a'", "[kubernetes]\nkubeconfig = 'https://me:hunter@a'",
 		"[imds]\nlife_cycles = ['http://me:hunter@a']",
 		"[webhook.'https://hooks.test/hunter']\n[webhook.'https://hooks.test/hunter']",
 		"[webhook]\nurl = 'https://hooks.test'\n[headers]\nAuthorization = hunter", "[webhook.'https://hooks.test/hunter']\na = true",
@@ -87,7 +87,7 @@ func TestASecretInTheWrongPlaceIsInNoError(t *testing.T) {
 	for _, line := range []string{
 		"url = hunter", "url = https://hooks.test/hunter", "url = 'https://hooks.test/hunter", "url = 'a' hunter", "url 'hunter'", "url: hunter",
 		"url = 'a'\nurl = 'hunter'", "url = 12345hunter", "url = ['hunter']", "url_file = 'https://hooks.test/hunter'", "timeout = 'hunter'",
-		"at_end = 'hunter'", "proxy = 'http://me:hunter@'", "https://hooks.test/hunter", "'https://hooks.test/hunter' = true", "hunter hunter",
+		"at = 'hunter'", "proxy = 'http://me:hunter@'", "https://hooks.test/hunter", "'https://hooks.test/hunter' = true", "hunter hunter",
 		"headers = { Authorization = Bearer hunter }", "headers = { Authorization = hunter }", "headers = { 'Bearer hunter' = 1 }",
 		"headers = { 'Authorization: Bearer hunter' = '' }", "headers = ['hunter']", "headers = 'hunter'", "headers.Authorization = ['hunter']",
 		"headers = { 'a.hunter' = 'b', 'a.hunter' = 'c' }", "headers = { X = \"hunter\\n\" }",
@@ -110,7 +110,7 @@ func TestWhatIsNoSecretIsShownWhereItIsNoTOML(t *testing.T) {
 		"dry_run = certainly\n[webhook]":                     "nth.toml: line 1: not valid TOML near dry_run;",
 		"[lgo]\nlevel = certainly":                           "nth.toml: line 2: not valid TOML;",
 		"[webhook]\nurls = 'a'":                              "nth.toml: webhook.urls: unknown key, did you mean webhook.url?",
-		"[webhook]\n'a b' = 'a'":                             "nth.toml: webhook.(not shown): unknown key, [webhook] has at_close,",
+		"[webhook]\n'a b' = 'a'":                             "nth.toml: webhook.(not shown): unknown key, [webhook] has at,",
 		"[webhook.headers]\nX-Key = 1":                       `nth.toml: webhook.headers.X-Key = "(not shown)": must be a text on one line`,
 	} {
 		cfg := config.Default()

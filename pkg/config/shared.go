@@ -4,6 +4,7 @@ import (
 	"net"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,11 +12,11 @@ import (
 
 // Common has the settings that both programs have.
 type Common struct {
-	DryRun           bool
+	DryRun bool
+	// StateDirectory survives reboots, and RuntimeDirectory does not. They are no settings: systemd names them in the environment.
 	StateDirectory   string
 	RuntimeDirectory string
 	Log              Log
-	AWS              AWS
 	Kubernetes       Kubernetes
 	Drain            Drain
 	Webhook          Webhook
@@ -30,7 +31,7 @@ func defaultCommon(name string) Common {
 		Log:              Log{Level: "info", Format: "auto"},
 		Kubernetes:       Kubernetes{Token: "auto", ToldCluster: ToldCluster{Condition: true, Events: true}},
 		Drain:            Drain{Margin: 2 * time.Second, VolumeWait: 20 * time.Second},
-		Webhook:          Webhook{AtDetection: true, AtEnd: true, AtClose: true},
+		Webhook:          Webhook{At: phases},
 	}
 }
 
@@ -47,12 +48,6 @@ func (c *Common) top(p program) Table {
 		Setting{"dry_run", boolean(&c.DryRun),
 			p.either("Watch, decide and log what would be done, but write nothing to the cluster except `kubernetes.heartbeat`.",
 				"Watch, decide and log what would be done, but write nothing to the cluster, complete no lifecycle action and delete no message.")},
-		Setting{"state_directory", directory(&c.StateDirectory),
-			p.either("Where nth remembers what it has seen and done. `$STATE_DIRECTORY`, which systemd sets from `StateDirectory=`, overrides it.",
-				"Where nth-queue keeps notices that the webhook has not taken yet. `$STATE_DIRECTORY` goes before it.")},
-		Setting{"runtime_directory", directory(&c.RuntimeDirectory),
-			p.either("Where nth keeps what needs not outlive a reboot. `$RUNTIME_DIRECTORY` overrides it.",
-				"Where nth-queue shows how it stands. `$RUNTIME_DIRECTORY` overrides it.")},
 	)
 }
 
@@ -71,30 +66,9 @@ func (c *Log) table() Table {
 	}}
 }
 
-// AWS is the table [aws].
-type AWS struct {
-	Region   string // "" is that of the instance, or of the queue
-	Endpoint string // "" is that of the region
-}
-
-func (c *AWS) table(p program) Table {
-	return p.table("aws", p.either("AWS's own services, which are asked with the role of the instance.",
-		"AWS's own services, which are asked with the credentials that AWS's programs would find: an instance's role, those of a pod or a service account, the environment."),
-		Setting{"region", optionalText(&c.Region, region.MatchString, `a region such as "eu-central-1"`),
-			p.either("The region to ask in. Empty is the one that the instance is in.",
-				"The region to ask in. Empty is the one in the queue's URL; of a URL that names none, it is what `AWS_REGION` in the environment says.")},
-		Setting{"endpoint", optionalEndpoint(&c.Endpoint),
-			p.either("Another address of Auto Scaling to ask, such as that of a VPC endpoint without private DNS, or a rehearsal's. Empty is the region's own, or what `AWS_ENDPOINT_URL_AUTO_SCALING`, `AWS_USE_FIPS_ENDPOINT` and their like in the environment say.",
-				"Another address to ask, for SQS, EC2 and Auto Scaling alike, such as a rehearsal's. Empty is the region's own; `AWS_ENDPOINT_URL_SQS` and its like in the environment lead to the endpoints of a VPC.")},
-	)
-}
-
-var region = regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`)
-
 // Kubernetes is the table [kubernetes].
 type Kubernetes struct {
 	Kubeconfig string        // "" is searched for; for nth-queue, it is a credential or the service account
-	Source     string        // nth only: kubeconfig or bottlerocket
 	Token      string        // auto, plugin or eks
 	Heartbeat  time.Duration // nth only; 0 is none
 	ToldCluster
@@ -107,11 +81,10 @@ type ToldCluster struct {
 	EventAnnotations map[string]string
 }
 
-// Values of kubernetes.source and kubernetes.token.
+// Values of kubernetes.token.
 const (
-	BottlerocketSource = "bottlerocket"
-	AutoToken          = "auto"
-	PluginToken        = "plugin"
+	AutoToken   = "auto"
+	PluginToken = "plugin"
 )
 
 func (c *Kubernetes) table(p program) Table {
@@ -120,10 +93,8 @@ func (c *Kubernetes) table(p program) Table {
 		Setting{"kubeconfig", optionalFile(&c.Kubeconfig),
 			p.either("The kubelet's kubeconfig. Empty is the first that exists of `/var/lib/kubelet/kubeconfig`, `/etc/kubernetes/kubelet/kubeconfig` and `/etc/kubernetes/kubelet.conf`.",
 				"The kubeconfig of an identity with the rights in docs/queue.md. Empty is the service's credential `kubeconfig` (`$CREDENTIALS_DIRECTORY`), which the unit loads from `/etc/nth/nth-queue.kubeconfig`, or else the service account of the pod that nth-queue runs in.")},
-		p.only(Setting{"source", choice(&c.Source, "kubeconfig", BottlerocketSource),
-			"Where the API server, its certificate and the cluster's name are from: the kubelet's kubeconfig, or the settings of the Bottlerocket host on which nth is a host container."}),
 		Setting{"token", choice(&c.Token, AutoToken, PluginToken, "eks"),
-			p.either("How to obtain the EKS token where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth itself from the instance's role, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused. With `source = \"bottlerocket\"` it is always `eks`.",
+			p.either("How to obtain the EKS token where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth itself from the instance's role, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused. In a host container of Bottlerocket that does not see the host's files it is always `eks`.",
 				"How to obtain the EKS token where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth-queue itself with the credentials by which it asks AWS, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused.")},
 		p.only(Setting{"heartbeat", duration(&c.Heartbeat, 0, day),
 			"The time between two writes of the condition `InterruptionPending`, give or take a tenth, while nth watches and nothing changes: by `lastHeartbeatTime` others see which nodes have a live nth. With \"0s\" there is no condition before something is announced, and it is refreshed only while it is `True`, every five minutes."}),
@@ -170,7 +141,6 @@ func isKey(s string) bool {
 // Drain is the table [drain].
 type Drain struct {
 	ScriptsWait              time.Duration // nth only; 0 is none
-	EvictAfter               time.Duration
 	Margin                   time.Duration
 	PodGracePeriod           *time.Duration // nil is that of each pod
 	ProtectEmptyDir          bool
@@ -184,8 +154,6 @@ func (c *Drain) table(p program) Table {
 	return p.table("drain", "How nodes are drained, whatever the event.",
 		p.only(Setting{"scripts_wait", duration(&c.ScriptsWait, 0, time.Hour),
 			"The longest wait, once the node is cordoned, for the units that `nth-before-drain.target` wants, before the first eviction; a quarter of the time before a hard deadline at most. With `0s` the target is not started."}),
-		Setting{"evict_after", duration(&c.EvictAfter, 0, time.Hour),
-			"How long to wait between the cordon and the first eviction."},
 		Setting{"margin", duration(&c.Margin, 0, 10*time.Minute),
 			"How long before a hard deadline every pod should be gone. A pod that resists eviction is deleted when only its grace period and this margin are left."},
 		Setting{"pod_grace_period", optionalDuration(&c.PodGracePeriod, 0, day),
@@ -205,18 +173,22 @@ func (c *Drain) table(p program) Table {
 
 // Webhook is the table [webhook]. URL, Headers and Proxy are never printed.
 type Webhook struct {
-	URL, URLFile           string // if both are "", the service's credential is used
-	Headers                map[string]string
-	HeadersFile            string
-	Template, TemplateFile string // if both are "", the default is used
-	TemplateText           string // the valid one of the two, set after validation; no setting
-	Proxy                  string
-	CAFile                 string
-	Cluster                string // in the notices
-	AtDetection            bool
-	AtEnd                  bool
-	AtClose                bool
+	URL, URLFile string // if both are "", the service's credential is used
+	Headers      map[string]string
+	HeadersFile  string
+	Template     string // a template, or the absolute path of one; if "", the default is used
+	TemplateText string // the valid one, set after validation; no setting
+	Proxy        string
+	CAFile       string
+	Cluster      string   // in the notices
+	At           []string // announced, ended and over
 }
+
+// IsTemplateFile tells whether Template is the path of a file. No template for JSON or text begins with a slash.
+func (c *Webhook) IsTemplateFile() bool { return filepath.IsAbs(c.Template) }
+
+// phases are those of a notice; see docs/notices.md.
+var phases = []string{"announced", "ended", "over"}
 
 func (c *Webhook) table() Table {
 	return Table{"webhook", "Where notices are posted to. docs/notices.md says when, and what a template can use.", []Setting{
@@ -229,21 +201,15 @@ func (c *Webhook) table() Table {
 		{"headers_file", optionalFile(&c.HeadersFile),
 			"A file with a line `Name: value` for each further header, or an object in JSON, read for each notice. Empty is the service's credential `webhook-headers`, if it has one."},
 		{"template", anyText(&c.Template),
-			"What is posted: a template as Go's text/template has them, with the functions of sprig. Empty is `template_file`, or `{\"text\": \"...\"}` with one sentence."},
-		{"template_file", optionalFile(&c.TemplateFile),
-			"A file that holds the template, read at the start and at a reload. There are some in `/usr/share/nth/webhook`."},
+			"What is posted: a template as Go's text/template has them, with the functions of sprig, or the absolute path of a file that holds one, which is read at the start and at a reload. There are some in `/usr/share/nth/webhook`. Empty is `{\"text\": \"...\"}` with one sentence."},
 		{"proxy", secret{optionalText(&c.Proxy, isProxy, `a URL that begins with "http://", "https://", "socks5://" or "tcp://"`)},
 			"The proxy to go through. Those in the environment are not used. It is never printed."},
 		{"ca_file", optionalFile(&c.CAFile),
 			"Certificates, in PEM, to trust beside the system's."},
 		{"cluster", optionalText(&c.Cluster, func(s string) bool { return len(s) <= longestName && component.MatchString(s) }, "a name of letters, digits, dashes and dots"),
 			"The cluster's name in the notices. Empty is the name in the Node's label `alpha.eksctl.io/cluster-name`, if it has one."},
-		{"at_detection", boolean(&c.AtDetection),
-			"Post when an event is announced."},
-		{"at_end", boolean(&c.AtEnd),
-			"Post when what was to be done about it is done, its time is over, or it went wrong."},
-		{"at_close", boolean(&c.AtClose),
-			"Post when the event no longer stands and nothing of it is left on the node."},
+		{"at", list(&c.At, func(s string) bool { return slices.Contains(phases, s) }, "a list of any of "+quoteAll(phases)),
+			"When to post: when an event is announced; when what was to be done about it has ended, well or not; when the event is over and nothing of it is left on the node."},
 	}}
 }
 

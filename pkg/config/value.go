@@ -79,10 +79,6 @@ func anyText(at *string) value {
 	return text(at, func(string) bool { return true }, "a text")
 }
 
-func directory(at *string) value {
-	return text(at, filepath.IsAbs, "an absolute path")
-}
-
 func optionalFile(at *string) value {
 	return optionalText(at, filepath.IsAbs, "an absolute path")
 }

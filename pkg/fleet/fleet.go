@@ -54,8 +54,6 @@ type Options struct {
 	// LeaveUnknown returns messages about instances that have no Node here and are not known to be of this cluster, so that other readers of
 	// the queue get them.
 	LeaveUnknown bool
-	// UncordonStarted uncordons a node that nth-queue has cordoned when EC2 says that its instance has been started since.
-	UncordonStarted bool
 	// ManagedOnly drains only nodes whose instances are managed (ec2.Instance.Managed). OwnTag says that a managed instance is always one of
 	// this cluster.
 	ManagedOnly, OwnTag bool

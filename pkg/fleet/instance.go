@@ -551,8 +551,6 @@ func (t *term) takeStart(in *instance, h *hint, on node) time.Duration {
 	t.mu.Unlock()
 	closed := on.ours && !isNoted(event.Kind(on.cordon.Kind)) && on.cordon.Since.Before(at)
 	switch {
-	case !t.opts.UncordonStarted:
-		t.done(in, h)
 	case ends || drains && age < asksAgain: // The hints before it are judged next, and their drain ends.
 		return asksAgain
 	case drains:

@@ -164,7 +164,7 @@ func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 				c.add(nodeOf("a", instance), podOn("a", "one"))
 				says := &knowledge{states: map[string]string{instance: "stopped"}}
 				r := c.run(func(o *fleet.Options) {
-					o.EC2, o.UncordonStarted, o.Taints = says, true, fleet.Taints{OutOfService: true}
+					o.EC2, o.Taints = says, fleet.Taints{OutOfService: true}
 				})
 				r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
 				c.wantDrained("a")
@@ -431,7 +431,7 @@ func TestLook_TakesTaintsBackFromANodeThatPeopleCordoned(t *testing.T) {
 		c.add(n, podOn("a", "one"))
 		says := &knowledge{states: map[string]string{instance: "stopped"}}
 		r := c.run(func(o *fleet.Options) {
-			o.EC2, o.UncordonStarted, o.Taints = says, true, fleet.Taints{Kinds: true, Effect: "NoSchedule", OutOfService: true}
+			o.EC2, o.Taints = says, fleet.Taints{Kinds: true, Effect: "NoSchedule", OutOfService: true}
 		})
 		r.take(notice(instance, event.SpotInterruption, "stop", 2*time.Minute)).want(t, "done")
 		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
@@ -456,7 +456,7 @@ func TestLook_OpensANodeHoweverLongItsDrainEnds(t *testing.T) {
 		c.before("evict", held)
 		says := &knowledge{states: map[string]string{instance: "stopping"}}
 		r := c.run(func(o *fleet.Options) {
-			o.EC2, o.UncordonStarted = says, true
+			o.EC2 = says
 			o.Listeners = func(string, func() []state.Entry) ([]agent.Listener, func(bool)) {
 				return nil, func(bool) { time.Sleep(20 * time.Second) }
 			}
@@ -480,7 +480,7 @@ func TestLook_OpensANodeWhoseDrainWaits(t *testing.T) {
 		c.add(nodeOf("a", instance), podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
 		c.before("evict", held)
 		says := &knowledge{states: map[string]string{instance: "stopping"}}
-		change := func(o *fleet.Options) { o.EC2, o.UncordonStarted, o.Limits.Draining = says, true, 1 }
+		change := func(o *fleet.Options) { o.EC2, o.Limits.Draining = says, 1 }
 		first := c.run(change)
 		stop := notice(instance, event.StateChange, "stopping", 0)
 		m := first.take(stop)
@@ -509,7 +509,7 @@ func TestLook_KeepsAStartUntilItsNodeIsOpen(t *testing.T) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		says := &knowledge{states: map[string]string{instance: "stopped"}}
 		r := c.run(func(o *fleet.Options) {
-			o.EC2, o.UncordonStarted, o.Taints = says, true, fleet.Taints{OutOfService: true}
+			o.EC2, o.Taints = says, fleet.Taints{OutOfService: true}
 		})
 		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
 		says.say(func(k *knowledge) { k.states[instance] = "running" })

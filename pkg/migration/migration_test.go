@@ -249,7 +249,7 @@ func TestImport_RefusesWrongInput(t *testing.T) {
 		"URL":                  {content: "WEBHOOK_URL=hooks.example.com/hunter2", want: "WEBHOOK_URL = (not shown): must be a URL"},
 		"URL without a host":   {content: "WEBHOOK_URL=http://:80/", want: "WEBHOOK_URL = (not shown): must be a URL"},
 		"URL at a wrong place": {content: "LOG_LEVEL=https://hooks.example.com/hunter2", want: "LOG_LEVEL = (not shown): must be debug"},
-		"URL with a password":  {content: "AWS_ENDPOINT=http://me:hunter2@[a", want: "AWS_ENDPOINT = (not shown): must be a URL without a password"},
+		"URL with a password":  {content: "INSTANCE_METADATA_URL=http://me:hunter2@[a", want: "INSTANCE_METADATA_URL = (not shown): must be a URL without a password"},
 		"annotations":          {content: "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS=a", want: `"a": must be key=value pairs`},
 		"workers":              {content: queueMode + "WORKERS=0", want: `WORKERS = "0": must be a whole number above zero`, queue: true},
 		"tag":                  {content: queueMode + "CHECK_TAG_BEFORE_DRAINING=maybe", want: "must be true or false", queue: true},
@@ -266,7 +266,7 @@ func TestImport_RefusesWrongInput(t *testing.T) {
 		"too deep":             {content: nested(60), want: "nested more than 50 deep"},
 		"far too deep":         {content: nested(20_000), want: "not YAML"},
 		"many aliases":         {content: "a: &a 1\nb: [" + strings.Repeat("*a,", 101) + "]", want: "more than 100 YAML aliases"},
-		"not UTF-8":            {content: "LOG_LEVEL=info\nAWS_REGION=\xff\n", want: "line 2 must be UTF-8"},
+		"not UTF-8":            {content: "LOG_LEVEL=info\nWEBHOOK_TEMPLATE=\xff\n", want: "line 2 must be UTF-8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -298,7 +298,7 @@ func TestImport_NamesWhatItDoesNotConvert(t *testing.T) {
 		pod("envFrom: [{secretRef: {name: a}}]") + object("ConfigMap", ""):                  "the Secret a: may have settings",
 		pod("env: [{name: LOG_LEVEL, valueFrom: {secretKeyRef: {name: a, key: b}}}]"):       "LOG_LEVEL: its value is in the Secret a",
 		pod("env: [{name: LOG_LEVEL, valueFrom: {fieldRef: {fieldPath: a}}}]"):              "LOG_LEVEL: its value is in a field of the pod",
-		pod("env: [{name: AWS_REGION, value: $(PLACE)-1}]"):                                 "AWS_REGION: its value is in another variable",
+		pod("env: [{name: WEBHOOK_TEMPLATE, value: $(PLACE)-1}]"):                           "WEBHOOK_TEMPLATE: its value is in another variable",
 		pod("args: [--cordon-only=$(ONLY)]"):                                                "CORDON_ONLY: its value is in another variable",
 		pod("command: [sh, -c, \"WEBHOOK_URL=hunter2 /node-termination-handler\"]"):         "the container's command: it is not the handler",
 		pod("args: [hunter2, --dry-run]"):                                                   "argument 1, which is not shown",
@@ -311,7 +311,7 @@ func TestImport_NamesWhatItDoesNotConvert(t *testing.T) {
 		if !strings.Contains(result.Text, want) || strings.Contains(result.Text, "hunter") {
 			t.Errorf("of\n%s\nwant %q and no secret:\n%s", content, want, result.Text)
 		}
-		if strings.Contains(want, "WEBHOOK_URL") && nthSettings(t, result.Text).Webhook.AtDetection {
+		if strings.Contains(want, "WEBHOOK_URL") && !slices.Equal(nthSettings(t, result.Text).Webhook.At, []string{"ended"}) {
 			t.Errorf("of\n%s\nthe webhook posts more than once for an event", content)
 		}
 	}
@@ -372,7 +372,7 @@ func TestImport_SecretsGoIntoFiles(t *testing.T) {
 			}
 		}
 		webhook := nthSettings(t, result.Text).Webhook
-		if strings.Contains(result.Text, "hunter2") || webhook.AtDetection || webhook.AtClose || !webhook.AtEnd {
+		if strings.Contains(result.Text, "hunter2") || !slices.Equal(webhook.At, []string{"ended"}) {
 			t.Errorf("a secret is shown, or the webhook does not post once:\n%s", result.Text)
 		}
 		want := map[string]string{}
@@ -430,7 +430,7 @@ func TestImport_TemplateThatDoesNotWork(t *testing.T) {
 	} {
 		text := convert(t, target, content).Text
 		cfg := nthSettings(t, text)
-		if !strings.Contains(text, want) || strings.Contains(text, "hunter2") || cfg.Log.Level != "debug" || cfg.Webhook.TemplateFile != "" || cfg.Webhook.Template == "bad" {
+		if !strings.Contains(text, want) || strings.Contains(text, "hunter2") || cfg.Log.Level != "debug" || cfg.Webhook.IsTemplateFile() || cfg.Webhook.Template == "bad" {
 			t.Errorf("of\n%s\nwant %q:\n%s", content, want, text)
 		}
 	}

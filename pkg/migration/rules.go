@@ -79,8 +79,8 @@ var rules = []rule{
 	{env: "IGNORE_DAEMON_SETS", chart: "ignoreDaemonSets", why: "DaemonSet pods are always left alone"},
 	{env: "EXCLUDE_FROM_LOAD_BALANCERS", chart: "excludeFromLoadBalancers", to: boolean("drain", "exclude_from_load_balancers"),
 		why: "`load_balancer_wait` waits for load balancers to follow"},
-	{env: "TAINT_NODE", chart: "taintNode", why: noTaints, queue: &rule{to: boolean("fleet", "taints")}},
-	{env: "TAINT_EFFECT", chart: "taintEffect", why: noTaints, queue: &rule{to: words("fleet", "taint_effect")}},
+	{env: "TAINT_NODE", chart: "taintNode", why: noTaints, queue: &rule{to: whenTrue(taints)}},
+	{env: "TAINT_EFFECT", chart: "taintEffect", why: noTaints, queue: &rule{why: "TAINT_NODE uses it"}},
 	{env: "ENABLE_OUT_OF_SERVICE_TAINT", chart: "enableOutOfServiceTaint", why: noTaints, queue: &rule{to: boolean("fleet", "out_of_service"), why: "once EC2 says that the instance is stopped or terminated"}},
 	{env: "KUBE_API_QPS", why: "one node's drain has no limit of requests"},
 	{env: "KUBE_API_BURST", why: "one node's drain has no limit of requests"},
@@ -103,7 +103,7 @@ var rules = []rule{
 		why: "the handler posts once for each event, after the drain: so does this"},
 	{env: "WEBHOOK_HEADERS", chart: "webhookHeaders", to: headers},
 	{env: "WEBHOOK_TEMPLATE", chart: "webhookTemplate", to: template},
-	{env: "WEBHOOK_TEMPLATE_FILE", why: "copy the template to the node and name it as `template_file` in [webhook]"},
+	{env: "WEBHOOK_TEMPLATE_FILE", why: "copy the template to the node and name its path as `template` in [webhook]"},
 	{env: "WEBHOOK_PROXY", chart: "webhookProxy", to: webhookProxy},
 	{env: "ENABLE_PROMETHEUS_SERVER", chart: "enablePrometheusServer", to: whenTrue(metricsListen),
 		why: "`compatible` adds the metrics under their old names; the port is open to the network, as it was"},
@@ -115,8 +115,8 @@ var rules = []rule{
 	{env: "COMPLETE_LIFECYCLE_ACTION_DELAY_SECONDS", chart: "completeLifecycleActionDelaySeconds", why: "the hook is completed when the drain has ended"},
 	{env: "HEARTBEAT_INTERVAL", chart: "heartbeatInterval", why: "the interval follows from the hook's own timeout"},
 	{env: "HEARTBEAT_UNTIL", chart: "heartbeatUntil", why: "heartbeats end with the drain, which `budget` in [events.asg-termination] bounds"},
-	{env: "AWS_REGION", chart: "awsRegion", to: words("aws", "region")},
-	{env: "AWS_ENDPOINT", chart: "awsEndpoint", to: urlText("aws", "endpoint")},
+	{env: "AWS_REGION", chart: "awsRegion", why: "nth asks in the region of the instance", queue: &rule{why: "nth-queue asks in the region of the queue's URL"}},
+	{env: "AWS_ENDPOINT", chart: "awsEndpoint", why: "AWS_ENDPOINT_URL in the environment of the service names another endpoint"},
 
 	{env: "ENABLE_SQS_TERMINATION_DRAINING", chart: "enableSqsTerminationDraining", why: queueOnly, queue: &rule{why: "it is what nth-queue does"}},
 	{env: "QUEUE_URL", chart: "queueURL", why: queueOnly, queue: &rule{to: urlText("queue", "url")}},
@@ -178,10 +178,6 @@ func whenTrue(lines func(s Settings) []line) conversion {
 		}
 		return lines(s), nil
 	}
-}
-
-func words(table, key string) conversion {
-	return func(_ Settings, value string) ([]line, error) { return one(table, key, quote(value)), nil }
 }
 
 // urlText is for a URL, which is shown in the file.
@@ -253,6 +249,11 @@ func cordoned(tables []string) []line {
 		lines = append(lines, line{table: table, key: "action", value: quote("cordon")})
 	}
 	return lines
+}
+
+// taints are set with an effect, which has a default.
+func taints(s Settings) []line {
+	return one("fleet", "taints", quote(cmp.Or(s.text("TAINT_EFFECT"), "NoSchedule")))
 }
 
 func podGrace(_ Settings, value string) ([]line, error) {
@@ -339,7 +340,7 @@ func parseHeaders(value string) (map[string]string, error) {
 // template makes a file of a template from a Secret, which may contain a key.
 func template(s Settings, value string) ([]line, error) {
 	if s.given["WEBHOOK_TEMPLATE"].secret {
-		return []line{s.secretFile("template_file", "webhook-template", value)}, nil
+		return []line{s.secretFile("template", "webhook-template", value)}, nil
 	}
 	return one("webhook", "template", quote(value)), nil
 }

@@ -13,7 +13,7 @@ import (
 // tableOrder is the order of the tables in the file.
 var tableOrder = []string{
 	"", "log", "imds", "queue", "kubernetes", "fleet", "drain", spot, rebalance, maintenance, asg, shutdown, hibernation, reservation, stateChange,
-	"aws", "webhook", "metrics",
+	"webhook", "metrics",
 }
 
 // Target is what the settings are converted for.
@@ -112,9 +112,7 @@ func (s Settings) convert() (lines []origin, remarks []string, err error) {
 			lines = addLine(lines, l, r, n == 0)
 		}
 		if r.env == "WEBHOOK_URL" { // The handler posts once for each event, after the drain.
-			for _, key := range []string{"at_detection", "at_close"} {
-				lines = addLine(lines, line{table: "webhook", key: key, value: "false"}, r, false)
-			}
+			lines = addLine(lines, line{table: "webhook", key: "at", value: `["ended"]`}, r, false)
 		}
 	}
 	return lines, append(remarks, s.unconverted()...), errors.Join(faults...)

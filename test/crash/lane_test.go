@@ -22,7 +22,7 @@ const cordonAnnotation = "nth-project.github.io/cordon"
 const spotDocument = "/latest/meta-data/spot/instance-action"
 
 // settings let a withdrawal count almost at once, but not within the same look.
-const settings = "[events.spot-interruption]\nwithdrawn_after = \"100ms\"\n"
+const settings = "[imds]\nwithdrawn_after = \"100ms\"\n"
 
 // patience bounds every wait.
 const patience = time.Minute
@@ -52,7 +52,7 @@ func newLane(t *testing.T, kills *toll) *lane {
 	t.Cleanup(l.imds.Close)
 	l.proxy = faultproxy.New(t, l.node)
 	l.machine = daemon.NewMachine(t, daemon.Options{
-		Kubeconfig: l.proxy.Kubeconfig, IMDS: l.imds.URL, Cadence: 100 * time.Millisecond, Settings: settings,
+		Kubeconfig: l.proxy.Kubeconfig, IMDS: l.imds.URL, Cadence: 50 * time.Millisecond, Settings: settings,
 	})
 	l.node.AddDaemonSet(t, "agent")
 	return l

@@ -56,7 +56,7 @@ func shell(t *testing.T) docs.Terminal {
 	return func(command string) (string, int) {
 		number++
 		printed := filepath.Join(home, fmt.Sprintf(".printed%d", number))
-		command = strings.ReplaceAll(command, standard, address)
+		command = strings.NewReplacer(standard, address, "/tmp/rehearsal", filepath.Join(home, "rehearsal")).Replace(command)
 		if background, yes := strings.CutSuffix(command, "&"); yes {
 			// It is at work when it has said the first word.
 			command = background + "&\nfor i in {1..600}; do [ -s " + printed + " ] && break; sleep 0.05; done"

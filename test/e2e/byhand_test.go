@@ -4,14 +4,12 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/nth-project/nth/test/internal/daemon"
 )
 
 // byHand runs "nth drain", which has to end well, and returns what it says.
 func (s *stage) byHand(t *testing.T, args ...string) string {
 	t.Helper()
-	got := daemon.Command(t, append([]string{"drain", "--config", s.machine.ConfigFile()}, args...)...)
+	got := s.machine.Command(t, append([]string{"drain"}, args...)...)
 	if got.Status != 0 || got.Stderr != "" {
 		t.Errorf("nth drain %q ended with %d\n%s%s", args, got.Status, got.Stdout, got.Stderr)
 	}
@@ -20,7 +18,7 @@ func (s *stage) byHand(t *testing.T, args ...string) string {
 
 // The daemon has cordoned the node before, and its event ends after people have had the node drained.
 func TestANodeThatIsDrainedByHandStaysClosedUntilPeopleOpenIt(t *testing.T) {
-	s := play(t, rebalanceCordons+"withdrawn_after = \"1s\"\n")
+	s := play(t, rebalanceCordons+"[imds]\nwithdrawn_after = \"1s\"\n")
 	s.imds.SetRebalance(time.Now())
 	s.node.WaitCordoned(t)
 	said := s.byHand(t, "--deadline", "1m")

@@ -13,7 +13,7 @@ import (
 // check runs "nth check" and fails the test unless every line is a finding and the exit status goes with them.
 func check(t *testing.T, machine *daemon.Machine, args ...string) string {
 	t.Helper()
-	got := daemon.Command(t, append([]string{"check", "--config", machine.ConfigFile()}, args...)...)
+	got := machine.Command(t, append([]string{"check"}, args...)...)
 	finding := regexp.MustCompile(`^(ok  |warn|fail)  [a-z]+ *  \S.*\n$`)
 	failed := 0
 	for line := range strings.Lines(got.Stdout) {
@@ -86,7 +86,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 func TestCheckOfWrongSettingsIsStatus78(t *testing.T) {
 	t.Parallel()
 	machine := daemon.NewMachine(t, daemon.Options{Settings: "dry_run = 1\n[drain]\nmargin = 2\n"})
-	got := daemon.Command(t, "check", "--config", machine.ConfigFile())
+	got := machine.Command(t, "check")
 	if got.Status != 78 || strings.Count(got.Stdout, "fail  settings    ") != 2 || got.Stderr != "" {
 		t.Errorf("nth check ended with %d\n%s%s", got.Status, got.Stdout, got.Stderr)
 	}

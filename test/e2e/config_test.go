@@ -104,8 +104,8 @@ func TestWrongSettingsAreRefusedInOneLine(t *testing.T) {
 			`events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"`,
 		},
 		"a key that does not exist": {
-			"[imds]\nurgent_intervall = \"1s\"\n",
-			"imds.urgent_intervall: unknown key, did you mean imds.urgent_interval?",
+			"[imds]\nintervall = \"1s\"\n",
+			"imds.intervall: unknown key, did you mean imds.interval?",
 		},
 		"a duration without its unit": {
 			"[drain]\nmargin = \"2\"\n",
@@ -120,7 +120,7 @@ func TestWrongSettingsAreRefusedInOneLine(t *testing.T) {
 			t.Parallel()
 			machine := daemon.NewMachine(t, daemon.Options{Settings: test.settings})
 			for _, command := range [][]string{{"run"}, {"config", "--check"}, {"config"}} {
-				got := daemon.Command(t, append(command, "--config", machine.ConfigFile())...)
+				got := machine.Command(t, command...)
 				if got.Status != 78 {
 					t.Errorf("nth %s: exit status %d, want 78", strings.Join(command, " "), got.Status)
 				}

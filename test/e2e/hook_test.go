@@ -35,7 +35,8 @@ func inGroup(t *testing.T, settings string, hooks ...asgtest.Hook) *group {
 	t.Cleanup(g.aws.Close)
 	g.aws.AddGroup("workers", hooks...)
 	g.aws.AddInstance("workers", imdstest.InstanceID)
-	g.options.Settings = fmt.Sprintf("[aws]\nendpoint = %q\n[events.asg-termination]\ncomplete_hook = true\n%s", g.aws.URL, settings)
+	g.options.Settings = fmt.Sprintf("[events.asg-termination]\ncomplete_hook = true\n%s", settings)
+	g.options.Env = []string{"AWS_ENDPOINT_URL_AUTO_SCALING=" + g.aws.URL}
 	g.machine.Configure(t, g.options)
 	g.node.AddDeployment(t, heldPods, 1, lab.MinAvailable(1))
 	return g

@@ -148,7 +148,7 @@ func (s *stage) describe(t *testing.T) string {
 }
 
 func TestTheConditionComesWithAnEventAndGoesWithIt(t *testing.T) {
-	s := play(t, "[events.spot-interruption]\nwithdrawn_after = \"1s\"\n")
+	s := play(t, "[imds]\nwithdrawn_after = \"1s\"\n")
 	if c := condition(s.node.Object(t)); c != nil && c.Status != corev1.ConditionFalse {
 		t.Errorf("the node bears %+v before anything was announced", c)
 	}

@@ -109,7 +109,7 @@ func TestANodeIsDrainedThroughTheKubeletsProxy(t *testing.T) {
 	root, connections := hide(t, node)
 	node.AddPods(t, "work", 3)
 	machine := daemon.NewMachine(t, daemon.Options{
-		Kubeconfig: "/var/lib/kubelet/kubeconfig", IMDS: metadata.URL, Cadence: 100 * time.Millisecond,
+		Kubeconfig: "/var/lib/kubelet/kubeconfig", IMDS: metadata.URL, Cadence: 50 * time.Millisecond,
 		Settings: fmt.Sprintf("host_root = %q\n", root),
 	})
 	nth := machine.Start(t)

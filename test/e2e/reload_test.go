@@ -53,7 +53,7 @@ func TestAReloadLosesNoEventAndRestartsNoDrain(t *testing.T) {
 	s.nth.WaitLog(t, systemd.PodHeld)
 	before := s.machine.RecordOf(t, event.SpotInterruption)
 	for _, settings := range []string{
-		"[events.spot-interruption]\nwithdrawn_after = \"10s\"\n[drain]\nprotect_unmanaged = true\n",
+		"[imds]\nwithdrawn_after = \"10s\"\n[drain]\nprotect_unmanaged = true\n",
 		"[events.spot-interruption]\naction = \"drian\"\n",
 		"",
 	} {
@@ -63,7 +63,7 @@ func TestAReloadLosesNoEventAndRestartsNoDrain(t *testing.T) {
 	s.node.Scale(t, "db", 2) // the second one runs on the spare, and the first may go
 	s.waitDrained(t)
 	s.nth.Stop(t)
-	const changed = "info: configuration reloaded; changed: drain.protect_unmanaged, events.spot-interruption.withdrawn_after"
+	const changed = "info: configuration reloaded; changed: imds.withdrawn_after, drain.protect_unmanaged"
 	s.mustHaveSaid(t, changed,
 		"error: "+s.machine.DropIn()+`: events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"`,
 		"warning: invalid configuration; keeping the current one",

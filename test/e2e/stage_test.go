@@ -50,7 +50,7 @@ func prepare(t *testing.T, settings string) *stage {
 	t.Cleanup(imds.Close)
 	s := &stage{node: node, imds: imds, options: daemon.Options{
 		Kubeconfig: node.Kubeconfig, IMDS: imds.URL,
-		Cadence: 200 * time.Millisecond, Settings: settings,
+		Cadence: 50 * time.Millisecond, Settings: settings,
 	}}
 	s.machine = daemon.NewMachine(t, s.options)
 	node.AddDeployment(t, "regular", 1)

@@ -9,7 +9,6 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
@@ -23,7 +22,7 @@ type told struct {
 // status runs "nth status --json", and fails the test unless the exit status goes with the state.
 func (s *stage) status(t *testing.T) told {
 	t.Helper()
-	got := daemon.Command(t, "status", "--json", "--config", s.machine.ConfigFile())
+	got := s.machine.Command(t, "status", "--json")
 	var found told
 	if err := json.Unmarshal([]byte(got.Stdout), &found); err != nil {
 		t.Fatalf("nth status --json prints no JSON: %v\n%s%s", err, got.Stdout, got.Stderr)
@@ -71,7 +70,7 @@ func TestTheStatusFollowsADrainAndOutlivesTheDaemon(t *testing.T) {
 	if step := draining.Step; step.Action != "drain" || step.Kind != event.SpotInterruption || !step.Hard || step.PodsTotal != 2 {
 		t.Errorf("the step is %+v", step)
 	}
-	people := daemon.Command(t, "status", "--config", s.machine.ConfigFile())
+	people := s.machine.Command(t, "status")
 	for _, want := range []string{"draining node " + s.node.Name, "held by PDB db", "doing     drain for spot-interruption", "pods      1 of 2 left"} {
 		if people.Status != 0 || !strings.Contains(people.Stdout, want) {
 			t.Errorf("nth status ended with %d and does not say %q:\n%s%s", people.Status, want, people.Stdout, people.Stderr)

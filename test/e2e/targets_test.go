@@ -29,6 +29,9 @@ type balanced struct {
 	web string // the group's ARN
 }
 
+// elbEndpoint is the variable that names another endpoint of Elastic Load Balancing.
+const elbEndpoint = "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2="
+
 // behindBalancers sets the stage; nth does not run yet. Once the machine is taken out, it drains for so long.
 func behindBalancers(t *testing.T, delay time.Duration, settings string) *balanced {
 	t.Helper()
@@ -36,8 +39,9 @@ func behindBalancers(t *testing.T, delay time.Duration, settings string) *balanc
 	t.Cleanup(b.elb.Close)
 	b.web = b.elb.AddGroup("web", elbtest.Group{Delay: delay})
 	b.elb.Register(b.web, imdstest.InstanceID, 30080)
-	b.options.Settings = fmt.Sprintf("[load_balancers]\ntarget_groups = [%q]\nendpoint = %q\n[drain]\nexclude_from_load_balancers = true\n%s",
-		b.web, b.elb.URL, settings)
+	b.options.Settings = fmt.Sprintf("[load_balancers]\ntarget_groups = [%q]\n[drain]\nexclude_from_load_balancers = true\n%s",
+		b.web, settings)
+	b.options.Env = []string{elbEndpoint + b.elb.URL}
 	b.machine.Configure(t, b.options)
 	return b
 }
@@ -139,7 +143,8 @@ func TestTheHookIsCompletedWhenThePodsAreOutOfTheirTargetGroups(t *testing.T) {
 	elb := elbtest.NewServer()
 	t.Cleanup(elb.Close)
 	pods := elb.AddGroup("pods", elbtest.Group{Type: "ip", Delay: 2 * time.Second})
-	g.options.Settings += fmt.Sprintf("[load_balancers]\ntarget_groups = [%q]\nendpoint = %q\n", pods, elb.URL)
+	g.options.Settings += fmt.Sprintf("[load_balancers]\ntarget_groups = [%q]\n", pods)
+	g.options.Env = append(g.options.Env, elbEndpoint+elb.URL)
 	g.machine.Configure(t, g.options)
 	var addresses []string
 	for n, pod := range g.node.Pods(t) { // The lab's kubelet gives them none.

@@ -57,7 +57,7 @@ func TestATokenThatNthMakesWaitsForNoPlugin(t *testing.T) {
 			cluster := eks.New(t, node, metadata)
 			kubeconfig, calls := slowPlugin(t, cluster)
 			machine := daemon.NewMachine(t, daemon.Options{
-				Kubeconfig: kubeconfig, IMDS: metadata.URL, Cadence: 100 * time.Millisecond,
+				Kubeconfig: kubeconfig, IMDS: metadata.URL, Cadence: 50 * time.Millisecond,
 				Settings: fmt.Sprintf("[kubernetes]\ntoken = %q\n", setting),
 			})
 			nth := machine.Start(t)

@@ -13,7 +13,7 @@ import (
 )
 
 // withdrawnSoon takes a notice that is missing for a second as withdrawn.
-const withdrawnSoon = "[events.spot-interruption]\nwithdrawn_after = \"1s\"\n"
+const withdrawnSoon = "[imds]\nwithdrawn_after = \"1s\"\n"
 
 // withdrawSpot takes the notice back, and waits until nth is through with it.
 func (s *stage) withdrawSpot(t *testing.T) {
@@ -53,7 +53,7 @@ func TestAWithdrawnNoticeIsUndone(t *testing.T) {
 }
 
 func TestANoticeThatIsMissingForAMomentIsNotUndone(t *testing.T) {
-	s := play(t, "[events.spot-interruption]\nwithdrawn_after = \"1h\"\n")
+	s := play(t, "[imds]\nwithdrawn_after = \"1h\"\n")
 	at := twoMinutes()
 	s.imds.SetSpot("terminate", at)
 	s.waitDrained(t)

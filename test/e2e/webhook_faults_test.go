@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/systemd"
-	"github.com/nth-project/nth/test/internal/daemon"
 )
 
 // course are the messages about what is done to the node, in their order, where a drain of one pod goes well.
@@ -123,7 +122,7 @@ func TestATemplateThatCannotBeUsedKeepsNobodyFromDraining(t *testing.T) {
 				args   []string
 				status int
 			}{{[]string{"check"}, 1}, {[]string{"config", "--check"}, 78}} {
-				got := daemon.Command(t, append(of.args, "--config", s.machine.ConfigFile())...)
+				got := s.machine.Command(t, of.args...)
 				if said := got.Stdout + got.Stderr; got.Status != of.status || !strings.Contains(said, fault) {
 					t.Errorf("nth %s ended with %d: %s", of.args, got.Status, said)
 				}
@@ -133,7 +132,7 @@ func TestATemplateThatCannotBeUsedKeepsNobodyFromDraining(t *testing.T) {
 			if posts {
 				s.nth.WaitLog(t, systemd.ConfigInvalid)
 				poll(t, "nth status names the fault", func() bool {
-					got := daemon.Command(t, "status", "--config", s.machine.ConfigFile())
+					got := s.machine.Command(t, "status")
 					return strings.Contains(got.Stdout, "degraded") && strings.Contains(got.Stdout, fault)
 				})
 			}

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/debian"
 )
 
@@ -87,7 +86,7 @@ func (s *stage) mustKeepSecret(t *testing.T) {
 			t.Errorf("nth said %q %v", e.Message, e.Fields)
 		}
 	}
-	if got := daemon.Command(t, "config", "--config", s.machine.ConfigFile()); strings.Contains(got.Stdout+got.Stderr, "hunter2") {
+	if got := s.machine.Command(t, "config"); strings.Contains(got.Stdout+got.Stderr, "hunter2") {
 		t.Errorf("nth config says\n%s%s", got.Stdout, got.Stderr)
 	}
 }

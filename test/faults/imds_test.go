@@ -39,7 +39,7 @@ const (
 )
 
 // hasty lets a spot notice that is missing count as withdrawn sooner than a fault is lifted.
-const hasty = "[events.spot-interruption]\nwithdrawn_after = \"100ms\"\n"
+const hasty = "[imds]\nwithdrawn_after = \"100ms\"\n"
 
 // underMetadataFaults runs a test for each of them, on a scene on which nth does not run yet.
 func underMetadataFaults(t *testing.T, test func(t *testing.T, s *scene, fault string)) {

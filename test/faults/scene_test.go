@@ -66,7 +66,7 @@ func sceneOn(t *testing.T, cp *lab.ControlPlane, settings string, kubeconfig fun
 	})
 	s.options = daemon.Options{
 		Kubeconfig: kubeconfig(s), IMDS: s.imds.URL,
-		Cadence: 200 * time.Millisecond, Settings: settings,
+		Cadence: 50 * time.Millisecond, Settings: settings,
 	}
 	s.machine = daemon.NewMachine(t, s.options)
 	return s

@@ -30,7 +30,7 @@ func TestAnNthThatHangsWhereNobodyWatchesEndsItself(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = out.Close(); _ = in.Close() })
 	nth := exec.CommandContext(t.Context(), binary, "run", "--config", machine.ConfigFile())
-	nth.Env = append(os.Environ(), "NOTIFY_SOCKET=", "WATCHDOG_USEC=")
+	nth.Env = append(append(os.Environ(), "NOTIFY_SOCKET=", "WATCHDOG_USEC="), machine.Environment()...)
 	nth.Stderr = in
 	if err := nth.Start(); err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func TestDescriptors_NoneLeftIsShownAndSurvived(t *testing.T) {
 	s.imds.SetSpot("terminate", twoMinutes())
 	s.nth.WaitSays(t, "cannot read spot-interruption: reading \"spot/instance-action\": dial: socket: too many open files")
 	s.nth.WaitSays(t, "writing the status: ")
-	if shown := daemon.Command(t, "status", "--config", s.machine.ConfigFile()); shown.Status == 0 {
+	if shown := s.machine.Command(t, "status"); shown.Status == 0 {
 		t.Errorf("nth cannot look, and its status is\n%s", shown.Stdout)
 	}
 	if err := unix.Prlimit(s.nth.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1024, Max: 1024}, nil); err != nil {

@@ -8,14 +8,14 @@ import (
 
 func TestADrainGoesOnWithoutMemoryAndSaysSo(t *testing.T) {
 	t.Parallel()
-	for name, disk := range map[string]struct{ prepare, settings string }{
+	for name, disk := range map[string]struct{ prepare, env string }{
 		"read-only":                   {prepare: `mkdir -p "$state" && mount -t tmpfs -o ro none "$state"`},
 		"full after the first record": {prepare: `mkdir -p "$state" && mount -t tmpfs -o size=4k none "$state"`},
-		"no directory":                {settings: "state_directory = \"/dev/null/nth\"\n"},
+		"no directory":                {env: "STATE_DIRECTORY=/dev/null/nth"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newScene(t, disk.settings+hasty)
-			s.options.Prepare = disk.prepare
+			s := newScene(t, hasty)
+			s.options.Prepare, s.options.Env = disk.prepare, []string{disk.env}
 			s.machine.Configure(t, s.options)
 			s.node.AddPods(t, "work", 5)
 			s.watch(t)

@@ -46,7 +46,8 @@ const settings = `
 listen = "%s:9092"
 textfile = %q
 [drain]
-evict_after = "2s"
+exclude_from_load_balancers = true
+load_balancer_wait = "2s"
 `
 
 func TestPrometheusFollowsADrainThroughBothWays(t *testing.T) {

@@ -163,10 +163,11 @@ func configureQueue(t *testing.T, m *machine.Machine, url, endpoint, more string
 	m.Write(t, "/etc/nth/nth-queue.kubeconfig", string(text))
 	m.Run(t, "chmod", "600", "/etc/nth/nth-queue.kubeconfig")
 	m.Write(t, "/etc/nth/nth-queue.toml.d/50-site.toml", fmt.Sprintf("[queue]\nurl = %q\n"+
-		"[aws]\nregion = \"eu-central-1\"\nendpoint = %q\n%s", url, endpoint, more))
+		"%s", url, more))
 	m.Run(t, "chmod", "644", "/etc/nth/nth-queue.toml.d/50-site.toml") // as an editor leaves it
 	m.Write(t, "/etc/systemd/system/nth-queue.service.d/50-test.conf", "[Service]\n"+
-		"Environment=AWS_ACCESS_KEY_ID=AKIDEXAMPLE0000001 AWS_SECRET_ACCESS_KEY=secret AWS_EC2_METADATA_DISABLED=true\n")
+		"Environment=AWS_ACCESS_KEY_ID=AKIDEXAMPLE0000001 AWS_SECRET_ACCESS_KEY=secret AWS_EC2_METADATA_DISABLED=true "+
+		"AWS_REGION=eu-central-1 AWS_ENDPOINT_URL="+endpoint+"\n")
 	m.Run(t, "systemctl", "daemon-reload")
 	bind(t)
 }

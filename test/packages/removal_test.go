@@ -69,7 +69,7 @@ func TestAPackageThatComesBackKnowsItsNode(t *testing.T) {
 		h.WaitStatus(t, "node "+h.Node.Name+" is drained")
 		h.Run(t, "dpkg", "--remove", "nth")
 		h.IMDS.ClearSpot()
-		h.Configure(t, "[events.spot-interruption]\nwithdrawn_after = \"1s\"\n")
+		h.Write(t, "/etc/nth/nth.toml.d/60-withdrawn.toml", "[imds]\nwithdrawn_after = \"1s\"\n")
 
 		h.Install(t, host.Newer)
 

@@ -18,7 +18,7 @@ import (
 // numbers there; those about lifecycle hooks are in hooks_test.go. Its workload is a Deployment of one pod.
 
 // taints are its taints, which nth-queue puts on a node if it is told to.
-const taints = "[fleet]\ntaints = true\n"
+const taints = "[fleet]\ntaints = \"NoSchedule\"\n"
 
 const prefix = "aws-node-termination-handler/"
 

@@ -159,8 +159,8 @@ func TestTheRightsAreEnoughForADrainWithAllExtras(t *testing.T) {
 
 	consumer := daemon.StartQueue(t, daemon.QueueOptions{
 		Kubeconfig: user.Kubeconfig, URL: messages.URL(), Endpoint: aws.URL,
-		Settings: "[fleet]\ntaints = true\nout_of_service = true\n[drain]\nexclude_from_load_balancers = true\n" +
-			"[events.state-change]\nbudget = \"15s\"\n",
+		Settings: "[fleet]\ntaints = \"NoSchedule\"\nout_of_service = true\n[drain]\nexclude_from_load_balancers = true\n" +
+			"margin = \"4m45s\"\n", // of the five minutes
 	})
 	complaints := follow(consumer)
 	consumer.WaitStatus(t, "reading the queue")

@@ -22,7 +22,7 @@ import (
 )
 
 // cadence is how often nth looks at each document.
-const cadence = 200 * time.Millisecond
+const cadence = 50 * time.Millisecond
 
 // A life is a machine, what happens to it, and what must be true of it.
 type life struct {

@@ -74,6 +74,8 @@ func (r rules) settings(t traits) string {
 		live = "1500ms"
 	}
 	return fmt.Sprintf(`
+[imds]
+withdrawn_after = "100ms"
 [drain]
 margin = %q
 volume_wait = "0s"
@@ -81,20 +83,16 @@ exclude_from_load_balancers = %t
 load_balancer_wait = "200ms"
 [events.spot-interruption]
 action = %q
-withdrawn_after = "1s"
 [events.rebalance-recommendation]
 action = %q
 cordon_for = %q
-withdrawn_after = "1s"
 [events.scheduled-maintenance]
 action = %q
 lead = %q
 spread = %q
-withdrawn_after = "1s"
 [events.asg-termination]
 action = %q
 budget = %q
-withdrawn_after = "1s"
 `, margin, t.Balanced, action[r.Interruption], action[r.Rebalance], live, action[r.Maintenance], lead, spread, action[r.Termination], budget)
 }
 

@@ -38,32 +38,28 @@ func Rules(c config.Announced) policy.Settings {
 	hooks := Hooks(c.ASGTermination)
 	return policy.Settings{
 		event.SpotInterruption: {
-			Action:         policy.Action(c.SpotInterruption.Action),
-			Hibernate:      policy.Action(c.SpotInterruption.Hibernate),
-			Hard:           true,
-			Budget:         SpotNotice,
-			WithdrawnAfter: c.SpotInterruption.WithdrawnAfter,
+			Action:    policy.Action(c.SpotInterruption.Action),
+			Hibernate: policy.Cordon,
+			Hard:      true,
+			Budget:    SpotNotice,
 		},
 		event.RebalanceRecommendation: {
-			Action:         policy.Action(c.RebalanceRecommendation.Action),
-			CordonFor:      c.RebalanceRecommendation.CordonFor,
-			WithdrawnAfter: c.RebalanceRecommendation.WithdrawnAfter,
+			Action:    policy.Action(c.RebalanceRecommendation.Action),
+			CordonFor: c.RebalanceRecommendation.CordonFor,
 		},
 		event.ScheduledMaintenance: {
-			Action:         policy.Action(c.ScheduledMaintenance.Action),
-			Codes:          moments(c.ScheduledMaintenance.Codes),
-			Lead:           c.ScheduledMaintenance.Lead,
-			Window:         c.ScheduledMaintenance.Window,
-			Spread:         c.ScheduledMaintenance.Spread,
-			Hard:           c.ScheduledMaintenance.HardDeadline,
-			WithdrawnAfter: c.ScheduledMaintenance.WithdrawnAfter,
+			Action: policy.Action(c.ScheduledMaintenance.Action),
+			Codes:  moments(c.ScheduledMaintenance.Codes),
+			Lead:   c.ScheduledMaintenance.Lead,
+			Window: c.ScheduledMaintenance.Window,
+			Spread: c.ScheduledMaintenance.Spread,
+			Hard:   c.ScheduledMaintenance.HardDeadline,
 		},
 		event.ASGTermination: {
-			Action:         policy.Action(c.ASGTermination.Action),
-			Hard:           true,
-			Budget:         c.ASGTermination.Budget,
-			SoftBudget:     hooks.Complete && hooks.Abandon,
-			WithdrawnAfter: c.ASGTermination.WithdrawnAfter,
+			Action:     policy.Action(c.ASGTermination.Action),
+			Hard:       true,
+			Budget:     c.ASGTermination.Budget,
+			SoftBudget: hooks.Complete && hooks.Abandon,
 		},
 	}
 }
@@ -72,7 +68,6 @@ func Rules(c config.Announced) policy.Settings {
 func DrainOptions(c config.Drain) drain.Options {
 	return drain.Options{
 		ScriptsWait:              c.ScriptsWait,
-		EvictAfter:               c.EvictAfter,
 		Margin:                   c.Margin,
 		GracePeriod:              c.PodGracePeriod,
 		ProtectEmptyDir:          c.ProtectEmptyDir,

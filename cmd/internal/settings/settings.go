@@ -40,8 +40,7 @@ type Findings struct {
 	Unit              Unit
 }
 
-// Files loads the files at a path, or the default ones if it is empty. Directories from systemd override those of the files. If the
-// error is a config.Degraded, the settings can be used.
+// Files loads the files at a path, or the default ones if it is empty. If the error is a config.Degraded, the settings can be used.
 func (p Program[C, P]) Files(path string) (C, error) {
 	cfg, err := p.Place.Load(path)
 	if _, fatal := Degraded(err); fatal != nil {

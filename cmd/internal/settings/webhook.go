@@ -21,12 +21,13 @@ func Webhook(c config.Webhook, name string, given Given) (*notify.WebhookSetting
 	if to == nil {
 		return nil, nil
 	}
-	template, err := notify.CompileTemplate(cmp.Or(c.TemplateFile, "webhook.template"), c.TemplateText)
+	template, err := notify.CompileTemplate(templatePlace(&c), c.TemplateText)
 	if err != nil {
 		return nil, err
 	}
 	return &notify.WebhookSettings{
-		Post: to.Post, Template: template, ContentType: to.ContentType, Cluster: c.Cluster, AtDetection: c.AtDetection, AtEnd: c.AtEnd, AtClose: c.AtClose,
+		Post: to.Post, Template: template, ContentType: to.ContentType, Cluster: c.Cluster,
+		AtDetection: slices.Contains(c.At, "announced"), AtEnd: slices.Contains(c.At, "ended"), AtClose: slices.Contains(c.At, "over"),
 	}, nil
 }
 
@@ -90,13 +91,17 @@ func Found(c Credential, before string) Finding {
 // Look reads all files and credentials that the table names, even if the address is unknown, and returns its findings. It sets
 // c.TemplateText. If try is false, it does not try the template: a daemon does so when it runs.
 func Look(c *config.Webhook, name string, given Given, try bool) []Finding {
-	text, place, textErr := "", "", error(nil)
+	place, text, textErr := templatePlace(c), c.Template, error(nil)
 	var reading sync.WaitGroup
-	reading.Go(func() { text, place, textErr = templateText(*c) })
+	if c.IsTemplateFile() {
+		reading.Go(func() { text, textErr = notify.ReadTemplate(c.Template) })
+	}
 	to, found, names := destination(*c, name, given)
 	judged := to.Check()
 	reading.Wait()
-	if textErr == nil {
+	if textErr != nil {
+		textErr = fmt.Errorf("webhook.template: %w", textErr)
+	} else {
 		_, textErr = notify.CompileTemplate(place, text)
 	}
 	if textErr == nil && try {
@@ -106,7 +111,11 @@ func Look(c *config.Webhook, name string, given Given, try bool) []Finding {
 		text, textErr = "", fmt.Errorf("%w; nth's own template is used", textErr)
 	}
 	c.TemplateText = text
-	found = append([]Finding{{Source: c.TemplateFile, Fault: textErr}}, found...)
+	template := Finding{Fault: textErr}
+	if c.IsTemplateFile() {
+		template.Source = c.Template
+	}
+	found = append([]Finding{template}, found...)
 	for _, j := range judged {
 		found = append(found, Finding{Source: cmp.Or(names[j.File], j.File), Fault: j.Fault})
 	}
@@ -119,19 +128,12 @@ func Look(c *config.Webhook, name string, given Given, try bool) []Finding {
 	return found
 }
 
-// templateText returns the text of the template, and where it comes from. The text is "" for the default.
-func templateText(c config.Webhook) (text, place string, err error) {
-	switch {
-	case c.Template != "" && c.TemplateFile != "":
-		return "", "", errors.New("webhook.template and webhook.template_file are both set: keep one")
-	case c.TemplateFile == "":
-		return c.Template, "webhook.template", nil
+// templatePlace is where the template comes from, for errors.
+func templatePlace(c *config.Webhook) string {
+	if c.IsTemplateFile() {
+		return c.Template
 	}
-	text, err = notify.ReadTemplate(c.TemplateFile)
-	if err != nil {
-		return "", "", fmt.Errorf("webhook.template_file: %w", err)
-	}
-	return text, c.TemplateFile, nil
+	return "webhook.template"
 }
 
 // Destination returns where the webhook posts to; nil if there is no address.

@@ -55,12 +55,11 @@ func TestWhatIsWrongWithTheWebhookIsToldWhetherOrNotItsAddressIsKnown(t *testing
 	}{
 		"nothing":                    {func(*config.Webhook) {}, "", false},
 		"a template":                 {func(c *config.Webhook) { c.Template = "{{ .Nope }}" }, "webhook.template:1:3: ", true},
-		"a template's file":          {func(c *config.Webhook) { c.Template, c.TemplateFile = "", write(t, "{{ .Nope }}") }, "/file:1:3: ", true},
-		"that is not there":          {func(c *config.Webhook) { c.Template, c.TemplateFile = "", "/nowhere/file" }, "webhook.template_file: stat /nowhere/file", true},
-		"that is a pipe":             {func(c *config.Webhook) { c.Template, c.TemplateFile = "", pipe(t) }, "/pipe is not a file", true},
-		"that is a directory":        {func(c *config.Webhook) { c.Template, c.TemplateFile = "", t.TempDir() }, " is not a file", true},
-		"that is empty":              {func(c *config.Webhook) { c.Template, c.TemplateFile = "", write(t, "") }, "/file is empty", true},
-		"two templates":              {func(c *config.Webhook) { c.TemplateFile = write(t, sound) }, "both set", true},
+		"a template's file":          {func(c *config.Webhook) { c.Template = write(t, "{{ .Nope }}") }, "/file:1:3: ", true},
+		"that is not there":          {func(c *config.Webhook) { c.Template = "/nowhere/file" }, "webhook.template: stat /nowhere/file", true},
+		"that is a pipe":             {func(c *config.Webhook) { c.Template = pipe(t) }, "/pipe is not a file", true},
+		"that is a directory":        {func(c *config.Webhook) { c.Template = t.TempDir() }, " is not a file", true},
+		"that is empty":              {func(c *config.Webhook) { c.Template = write(t, "") }, "/file is empty", true},
 		"a template that is no JSON": {func(c *config.Webhook) { c.Template = "hello" }, "it gives no JSON", true},
 		"headers":                    {func(c *config.Webhook) { c.HeadersFile = write(t, "hello") }, `line 1 is not "Name: value"`, false},
 		"headers in a pipe":          {func(c *config.Webhook) { c.HeadersFile = pipe(t) }, "/pipe is not a file", false},
@@ -108,7 +107,7 @@ func TestLook_renders_a_template_only_if_it_is_to_try_it(t *testing.T) {
 }
 
 func TestSeveralFaultsAreOneLineEachBesideThoseOfReading(t *testing.T) {
-	c := config.Webhook{URLFile: "/nowhere/url", HeadersFile: "/nowhere/headers", CAFile: "/nowhere/ca", TemplateFile: "/nowhere/template"}
+	c := config.Webhook{URLFile: "/nowhere/url", HeadersFile: "/nowhere/headers", CAFile: "/nowhere/ca", Template: "/nowhere/template"}
 	faults, fatal := settings.Degraded(settings.Add(config.Degraded{Faults: []error{errors.New("metrics.listen is none")}}, settings.Look(&c, "nth", settings.Own, true)))
 	if fatal != nil || len(faults) != 5 || faults[0] != "metrics.listen is none" {
 		t.Errorf("%v, %q", fatal, faults)
@@ -126,11 +125,11 @@ func TestSeveralFaultsAreOneLineEachBesideThoseOfReading(t *testing.T) {
 
 // A file may change between two looks at it: what was judged is what is used.
 func TestATemplatesFileIsReadOnce(t *testing.T) {
-	c := config.Webhook{URL: "http://127.0.0.1:1", TemplateFile: write(t, sound)}
+	c := config.Webhook{URL: "http://127.0.0.1:1", Template: write(t, sound)}
 	if err := settings.Add(nil, settings.Look(&c, "nth", settings.Own, true)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(c.TemplateFile, []byte("{{ .Nope }}"), 0o600); err != nil {
+	if err := os.WriteFile(c.Template, []byte("{{ .Nope }}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	webhook, err := settings.Webhook(c, "nth", settings.Own)
@@ -152,18 +151,18 @@ func TestAReloadNamesWhatHasChangedOfTheTemplate(t *testing.T) {
 		}
 		return cfg
 	}
-	file, text := config.Webhook{TemplateFile: path}, config.Webhook{Template: sound}
+	file, text := config.Webhook{Template: path}, config.Webhook{Template: sound}
 	before := judged(file)
 	if got := config.Diff(before, judged(file)); len(got) > 0 {
 		t.Errorf("of what is as it was %q differ", got)
 	}
-	if got, want := config.Diff(before, judged(text)), []string{"webhook.template", "webhook.template_file"}; !slices.Equal(got, want) {
+	if got, want := config.Diff(before, judged(text)), []string{"webhook.template"}; !slices.Equal(got, want) {
 		t.Errorf("in another place %q differ, want %q", got, want)
 	}
 	if err := os.WriteFile(path, []byte(sound+" "), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := config.Diff(before, judged(file)), []string{"webhook.template_file"}; !slices.Equal(got, want) {
+	if got, want := config.Diff(before, judged(file)), []string{"webhook.template"}; !slices.Equal(got, want) {
 		t.Errorf("with another text %q differ, want %q", got, want)
 	}
 	longer := config.Webhook{Template: sound + " "}

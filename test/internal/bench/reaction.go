@@ -11,7 +11,7 @@ import (
 
 // quickUndo lets nth uncordon as soon as a notice is withdrawn, so that one node can be doomed many times. What leads
 // to the cordon is not touched by it.
-const quickUndo = "[events.spot-interruption]\nwithdrawn_after = \"0s\"\n"
+const quickUndo = "[imds]\nwithdrawn_after = \"0s\"\n"
 
 // reacting measures the time from the moment at which a spot notice can be read to the node's being unschedulable, at
 // random moments between two polls, for each edition in turns.

@@ -118,7 +118,7 @@ func New(t lab.TB, cp *lab.ControlPlane, superpowered bool) *Host {
 // UserData writes the settings of nth, which the metadata service's address is added to.
 func (h *Host) UserData(t lab.TB, settings string) {
 	t.Helper()
-	h.Write(t, home+"/user-data", fmt.Sprintf("%s\n[imds]\nendpoint = %q\nmaintenance_interval = \"1s\"\nrebalance_interval = \"1s\"\n",
+	h.Write(t, home+"/user-data", fmt.Sprintf("%s\n[imds]\nendpoint = %q\ninterval = \"50ms\"\n",
 		settings, h.IMDS.URL))
 }
 

@@ -19,6 +19,17 @@ type Outcome struct {
 // Command runs nth with the arguments to its end, as a person would. It fails the test if nth goes on running.
 func Command(t lab.TB, args ...string) Outcome {
 	t.Helper()
+	return run(t, nil, args)
+}
+
+// Command runs nth on the machine, with its settings and the environment of its daemon.
+func (m *Machine) Command(t lab.TB, args ...string) Outcome {
+	t.Helper()
+	return run(t, m.Environment(), append(args, "--config", m.ConfigFile()))
+}
+
+func run(t lab.TB, environment, args []string) Outcome {
+	t.Helper()
 	binary, err := Binary()
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -27,7 +38,7 @@ func Command(t lab.TB, args ...string) Outcome {
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	command := exec.CommandContext(ctx, binary, args...)
-	command.Env = append(os.Environ(), "NOTIFY_SOCKET=")
+	command.Env = append(append(os.Environ(), "NOTIFY_SOCKET="), environment...)
 	command.Stdout, command.Stderr = &stdout, &stderr
 	err = command.Run()
 	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && (!ended || ctx.Err() != nil) {

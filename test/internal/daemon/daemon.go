@@ -25,7 +25,7 @@ const patience = 150 * time.Second
 type Options struct {
 	// Kubeconfig is the kubelet's; IMDS the metadata service's URL.
 	Kubeconfig, IMDS string
-	// Cadence is how often every document of the metadata service is looked at.
+	// Cadence is how often a spot interruption is looked for: imds.interval.
 	Cadence time.Duration
 	// Settings is the text of a drop-in, which overrides everything else.
 	Settings string
@@ -77,8 +77,8 @@ func NewMachine(t lab.TB, opts Options) *Machine {
 // Configure writes the configuration anew: a file and, if there are Settings, a drop-in.
 func (m *Machine) Configure(t lab.TB, opts Options) {
 	t.Helper()
-	text := fmt.Sprintf("state_directory = %q\nruntime_directory = %q\n[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n%s%s",
-		m.StateDirectory(), m.RuntimeDirectory(), opts.Kubeconfig, metadata(opts), noHooks)
+	text := fmt.Sprintf("[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n%s%s",
+		opts.Kubeconfig, metadata(opts), noHooks)
 	if err := os.MkdirAll(filepath.Dir(m.DropIn()), 0o700); err != nil {
 		t.Fatalf("preparing a machine: %v", err)
 	}
@@ -96,11 +96,18 @@ const noHooks = "[events.asg-termination]\ncomplete_hook = false\n"
 func metadata(opts Options) string {
 	text := fmt.Sprintf("[imds]\nendpoint = %q\n", opts.IMDS)
 	if opts.Cadence > 0 {
-		for _, documents := range []string{"urgent", "rebalance", "maintenance"} {
-			text += fmt.Sprintf("%s_interval = %q\n", documents, opts.Cadence)
-		}
+		text += fmt.Sprintf("interval = %q\n", opts.Cadence)
 	}
 	return text
+}
+
+// Environment is what the daemon's environment has more than the test's.
+func (m *Machine) Environment() []string {
+	env := []string{"AWS_EC2_METADATA_SERVICE_ENDPOINT=", "STATE_DIRECTORY=" + m.StateDirectory(), "RUNTIME_DIRECTORY=" + m.RuntimeDirectory()}
+	if more, err := os.ReadFile(m.file("env")); err == nil && len(more) > 0 {
+		env = append(env, strings.Split(string(more), "\n")...)
+	}
+	return env
 }
 
 func (m *Machine) file(name string) string { return filepath.Join(m.dir, name) }
@@ -155,10 +162,7 @@ func (m *Machine) Start(t lab.TB) *Daemon {
 	d.cmd = exec.Command("/bin/sh", "-c",
 		`mount --bind "$1" /proc/sys/kernel/random/boot_id && state=$2 && . "$3" && shift 3 && exec "$@"`, "sh",
 		m.file("boot_id"), m.StateDirectory(), m.file("prepare"), m.binary, "run", "--config", m.ConfigFile())
-	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+notify.path, "AWS_EC2_METADATA_SERVICE_ENDPOINT=")
-	if env, err := os.ReadFile(m.file("env")); err == nil && len(env) > 0 {
-		d.cmd.Env = append(d.cmd.Env, strings.Split(string(env), "\n")...)
-	}
+	d.cmd.Env = append(append(os.Environ(), "NOTIFY_SOCKET="+notify.path), m.Environment()...)
 	d.cmd.Stderr = d.log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := d.start(); err != nil {

@@ -37,15 +37,16 @@ func StartQueue(t lab.TB, opts QueueOptions) *Daemon {
 		t.Fatalf("preparing a machine: %v", err)
 	}
 	m.write(t, m.DropIn(), opts.Settings)
-	m.write(t, m.ConfigFile(), fmt.Sprintf("state_directory = %q\nruntime_directory = %q\n[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n"+
-		"[queue]\nurl = %q\n[aws]\nregion = \"eu-central-1\"\nendpoint = %q\n", m.file("state"), m.file("run"), opts.Kubeconfig, opts.URL, opts.Endpoint))
+	m.write(t, m.ConfigFile(), fmt.Sprintf("[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n"+
+		"[queue]\nurl = %q\n", opts.Kubeconfig, opts.URL))
 	notify, err := newNotifySocket(m.file("notify"))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	d := &Daemon{log: newJournal(), notify: notify, done: make(chan struct{})}
 	d.cmd = exec.Command(binary, "run", "--config", m.ConfigFile())
-	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+notify.path,
+	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+notify.path, "STATE_DIRECTORY="+m.file("state"), "RUNTIME_DIRECTORY="+m.file("run"),
+		"AWS_REGION=eu-central-1", "AWS_ENDPOINT_URL="+opts.Endpoint,
 		"AWS_ACCESS_KEY_ID=AKIDEXAMPLE0000001", "AWS_SECRET_ACCESS_KEY=secret", "AWS_SESSION_TOKEN=token", "AWS_EC2_METADATA_DISABLED=true")
 	d.cmd.Env = append(d.cmd.Env, opts.Env...)
 	d.cmd.Stderr = d.log

@@ -66,7 +66,7 @@ func New(t lab.TB, cp *lab.ControlPlane, suite string) *Host {
 // starts the next time.
 func (h *Host) Configure(t lab.TB, settings string) {
 	t.Helper()
-	h.Write(t, settingsFile, fmt.Sprintf("[imds]\nendpoint = %q\nmaintenance_interval = \"1s\"\nrebalance_interval = \"1s\"\n%s",
+	h.Write(t, settingsFile, fmt.Sprintf("[imds]\nendpoint = %q\ninterval = \"50ms\"\n%s",
 		h.IMDS.URL, settings))
 }
 

@@ -44,6 +44,8 @@ type Options struct {
 	Nth bool
 	// Settings are nth's, in TOML.
 	Settings string
+	// Environment is what the environment of nth has more, as NAME=VALUE.
+	Environment string
 	// Beside makes this a second node for the workloads of another one, which takes the pods that are evicted there.
 	Beside *Node
 	// Button gives the machine a power button.
@@ -124,6 +126,7 @@ func Start(t lab.TB, cp *lab.ControlPlane, o Options) *Node {
 	}
 	if o.Nth {
 		n.Configure(t, o.Settings)
+		n.Write(t, "/etc/systemd/system/nth.service.d/50-test.conf", "[Service]\nEnvironment="+o.Environment+"\n")
 		n.Install(t, host.Older)
 	}
 	n.startKubelet(t, o)

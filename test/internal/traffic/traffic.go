@@ -178,6 +178,7 @@ func furnish(t lab.TB, cp *lab.ControlPlane, way Way, o Options, tell func(Fact)
 	s.stays = node.Start(t, cp, node.Options{})
 	with := way.node
 	with.Beside, with.Settings = s.stays, s.settings()
+	with.Environment = "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2=" + s.elb.URL
 	s.doomed = node.Start(t, cp, with)
 	options := func(more ...lab.Option) []lab.Option {
 		return append([]lab.Option{node.Ends(o.Ends.String()), lab.Grace(o.Grace), node.Prepares(o.Prepares)}, more...)
