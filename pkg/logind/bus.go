@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -150,6 +151,8 @@ type manager struct {
 	shutdown string
 	// powerKey is HandlePowerKey: what logind does when the power key is pressed.
 	powerKey string
+	// scheduled is when logind powers off for a press that nth answers; zero if it is not to.
+	scheduled time.Time
 }
 
 // manager asks logind how it stands.
@@ -168,11 +171,20 @@ func (c *conn) manager(ctx context.Context) (manager, error) {
 	key, _ := properties["HandlePowerKey"].Value().(string)
 	metadata, _ := properties["PreparingForShutdownWithMetadata"].Value().(map[string]dbus.Variant)
 	kind, _ := metadata["type"].Value().(string)
+	var scheduled time.Time
+	if schedule, _ := properties["ScheduledShutdown"].Value().([]any); len(schedule) == 2 && schedule[0] == "poweroff" {
+		words, _ := properties["WallMessage"].Value().(string)
+		usec, found := schedule[1].(uint64)
+		if found && words == pressWords {
+			scheduled = time.UnixMicro(int64(min(usec, math.MaxInt64))) // It fits.
+		}
+	}
 	return manager{
 		delay:     fromMicroseconds(usec),
 		preparing: map[string]bool{shutdownLock: down, sleepLock: asleep},
 		shutdown:  kind,
 		powerKey:  key,
+		scheduled: scheduled,
 	}, nil
 }
 
@@ -239,6 +251,22 @@ func (h Host) KeyHolders(ctx context.Context) (holders []Inhibitor, action strin
 	return slices.DeleteFunc(holders, func(i Inhibitor) bool {
 		return i.Mode != "block" || !slices.Contains(strings.Split(i.What, ":"), powerKeyLock)
 	}), m.powerKey, nil
+}
+
+// pressWords is what logind tells all terminals when nth has it power off later. It is also how nth knows that schedule from others.
+const pressWords = "The power button was pressed: nth drains this Kubernetes node first."
+
+// schedulePowerOff asks logind to power off at a time. It survives this process, and since systemd 254 a restart of logind.
+func (h Host) schedulePowerOff(ctx context.Context, at time.Time) error {
+	c, err := h.bus(ctx, options{})
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if err := c.logind(ctx, "SetWallMessage", nil, pressWords, true); err != nil {
+		return err
+	}
+	return c.logind(ctx, "ScheduleShutdown", nil, "poweroff", uint64(at.UnixMicro())) // It is positive.
 }
 
 // powerOff asks logind to power off.

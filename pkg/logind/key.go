@@ -16,13 +16,12 @@ import (
 // (pkg/powerkey), announces the event, and requests the power-off from logind when the event is settled.
 //
 // nth must never keep a machine from shutting down:
-//   - At the press, systemd gets a timer that powers off when EC2's time is over, whatever happens to nth. It is also the memory
-//     of the press: a process that finds it goes on with the drain.
+//   - At the press, logind gets a schedule to power off when EC2's time is over, whatever happens to nth. It is also the memory
+//     of the press: a process that finds it continues the drain.
 //   - The lock is an open file: it ends with the process, and logind answers the next press.
-//   - Without the lock, nth does nothing in logind's place. A press that was read without it is left to logind. nth answers it
-//     only if logind does nothing or cannot be reached.
+//   - Without the lock, a press is logind's.
 //   - A power-off that logind refuses, as it does since systemd 257 even for root while somebody blocks shutdowns, is requested
-//     from systemd. If both refuse, the lock is released.
+//     from systemd.
 
 // KeyOptions are callbacks about the power key.
 type KeyOptions struct {
@@ -41,21 +40,16 @@ type key struct {
 	told   string   // the last arguments of Held
 }
 
-// press is the first press of the power key, and how far its answer is. Further presses are ignored.
+// press is the press of the power key that nth answers. Further presses are ignored.
 type press struct {
-	at      time.Time // zero if there was none
-	ours    bool      // nth answers it, not logind
-	timed   bool      // systemd has the timer
+	at      time.Time // zero if there is none
 	settled bool      // nothing delays the power-off any more
 	asked   time.Time // when the power-off was last requested; zero if it was not
-	stuck   bool      // requests have no effect
 }
 
 const (
-	// leftTo is how long logind may take to answer a press that is left to it.
-	leftTo = time.Second
 	// pressTick is the interval at which the answer to a press is checked.
-	pressTick = 500 * time.Millisecond
+	pressTick = time.Second
 	// askAgain is how long logind may take to announce a power-off that was requested.
 	askAgain = 5 * time.Second
 	// overdueAfter is how long after its deadline a drain that has not ended is no longer waited for.
@@ -78,60 +72,48 @@ func (s *Source) ListenToKey(listening bool) {
 // Pressed says when the power key was pressed.
 func (s *Source) Pressed(at time.Time) {
 	s.mu.Lock()
-	ours, news := s.key.lock != nil, s.press.at.IsZero()
+	news := s.key.lock != nil && s.press.at.IsZero()
 	if news {
-		s.press = press{at: at, ours: ours}
-		poke(s.moved)
+		s.press = press{at: at}
 	}
 	s.mu.Unlock()
-	if news && ours {
-		s.announcePress()
+	if news {
+		s.announcePress(at)
 	}
 }
 
-// resume finds the press that an earlier process was answering, by the timer that it has left with systemd.
-func (s *Source) resume(ctx context.Context) error {
-	if s.opts.Key == nil || s.resumed {
-		return nil
-	}
-	at, err := s.opts.Host.powerOffTimerSince(ctx)
-	if err != nil {
-		return err
-	}
-	s.resumed = true
+// resume continues with the press that an earlier process was answering, by the schedule that it has left with logind. That is by the
+// wall clock, which may have been set since: the press was within the grant in any case.
+func (s *Source) resume(scheduled time.Time) {
+	at := time.Now().Add(min(max(time.Until(scheduled), 0), PowerOffGrant) - PowerOffGrant)
 	s.mu.Lock()
-	found := s.press.at.IsZero() && !at.IsZero()
-	if found {
-		// By the wall clock, which may have been set since: the press was within the timer's time in any case.
-		s.press = press{at: time.Now().Add(-min(max(time.Since(at), 0), PowerOffGrant)), ours: true, timed: true}
-		poke(s.moved)
+	news := s.opts.Key != nil && s.press.at.IsZero()
+	if news {
+		s.press = press{at: at}
 	}
 	s.mu.Unlock()
-	if found {
-		s.announcePress()
+	if news {
+		s.announcePress(at)
 	}
-	return nil
 }
 
 // answering reports whether nth is answering a press.
 func (s *Source) answering() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.press.ours
+	return !s.press.at.IsZero()
 }
 
-// announcePress announces the shutdown for which the power key was pressed. Its deadline is EC2's, not logind's.
-func (s *Source) announcePress() {
-	s.mu.Lock()
-	left := time.Until(s.press.at.Add(s.opts.within(PowerOffGrant)))
-	s.mu.Unlock()
-	s.Stopping(max(left, 0))
+// announcePress announces the shutdown for which the power key was pressed, and has it answered. Its deadline is EC2's, not logind's.
+func (s *Source) announcePress(at time.Time) {
+	s.Stopping(max(time.Until(at.Add(s.opts.within(PowerOffGrant))), 0))
+	poke(s.moved)
 }
 
 // holdKey takes the lock on the power key, or releases it. action is what logind does when the key is pressed.
 func (s *Source) holdKey(ctx context.Context, action string) {
 	s.mu.Lock()
-	known, wanted, why, have := s.key.known, s.key.wanted && !s.press.stuck, "", s.key.lock != nil
+	known, wanted, why, have := s.key.known, s.key.wanted, "", s.key.lock != nil
 	s.mu.Unlock()
 	if !known {
 		return
@@ -183,95 +165,48 @@ func (s *Source) answerKey(ctx context.Context) {
 func (s *Source) answer(ctx context.Context) (again bool) {
 	s.mu.Lock()
 	p := s.press
-	s.mu.Unlock()
-	if p.at.IsZero() {
-		return false
-	}
 	if time.Since(p.at) > giveUp {
-		s.forgetPress()
-		return false
+		s.press = press{}
 	}
-	trouble := s.startTimer(ctx, p) // before anything else: from here on, the machine goes down whatever becomes of nth
-	m, err := s.opts.Host.ask(ctx)
-	preparing := err == nil && m.preparing[shutdownLock]
+	s.mu.Unlock()
 	switch {
-	case !p.ours:
-		return s.leave(p, preparing, err == nil && m.powerKey != "poweroff")
-	case s.overdue(p) && !p.settled:
+	case p.at.IsZero():
+		return false
+	case time.Since(p.at) > giveUp:
+		poke(s.wake)
+		return false
+	case !p.settled && time.Since(p.at) > s.opts.within(PowerOffGrant)+overdueAfter:
 		s.Release(event.Shutdown)
-	case !preparing && p.settled && time.Since(p.asked) > askAgain:
-		trouble = errors.Join(trouble, s.goDown(ctx, p))
+		return true
 	}
-	if trouble != nil && !preparing && ctx.Err() == nil && s.opts.Key.Trouble != nil {
-		s.opts.Key.Trouble(trouble)
+	if err := s.bringDown(ctx, p); err != nil && ctx.Err() == nil && s.opts.Key.Trouble != nil {
+		s.opts.Key.Trouble(err)
 	}
 	return true
 }
 
-// startTimer gives systemd the timer for a press that nth answers, unless it has it.
-func (s *Source) startTimer(ctx context.Context, p press) error {
-	if !p.ours || p.timed {
+// bringDown has logind power off: at the end of the grant, whatever becomes of nth, or now if nothing delays that any more.
+func (s *Source) bringDown(ctx context.Context, p press) error {
+	m, err := s.opts.Host.ask(ctx)
+	switch {
+	case err == nil && m.preparing[shutdownLock]:
 		return nil
+	case p.settled && time.Since(p.asked) > askAgain:
+		return s.powerOff(ctx, p)
+	case err == nil && !p.settled && m.scheduled.IsZero():
+		return s.opts.Host.schedulePowerOff(ctx, time.Now().Add(time.Until(p.at.Add(PowerOffGrant))))
 	}
-	err := s.opts.Host.startPowerOffTimer(ctx, time.Until(p.at.Add(PowerOffGrant)))
-	s.mu.Lock()
-	s.press.timed = err == nil
-	s.mu.Unlock()
 	return err
 }
 
-// leave handles a press that is left to logind. preparing says that logind has announced a shutdown, and elsewhere that it is
-// configured to do something else than to power off. again reports whether the press has to be checked again.
-func (s *Source) leave(p press, preparing, elsewhere bool) (again bool) {
-	switch {
-	case preparing && !s.announced(event.Shutdown):
-		return true // The next look finds the shutdown.
-	case preparing:
-		s.announcePress() // EC2's deadline may be nearer than that of the shutdown.
-		s.forgetPress()
-		return false
-	case elsewhere:
-		s.forgetPress()
-		return false
-	case time.Since(p.at) < leftTo:
-		return true
-	}
-	s.mu.Lock()
-	s.press.ours = true
-	s.mu.Unlock()
-	s.announcePress()
-	return true
-}
-
-// overdue reports whether the drain should have ended by now.
-func (s *Source) overdue(p press) bool {
-	return time.Since(p.at) > s.opts.within(PowerOffGrant)+overdueAfter
-}
-
-// forgetPress ends the answer to the press.
-func (s *Source) forgetPress() {
-	s.mu.Lock()
-	s.press = press{}
-	s.mu.Unlock()
-	poke(s.wake)
-}
-
-// goDown requests the power-off from logind, and from systemd if logind fails or an earlier request had no effect. If systemd
-// refuses, or this is not the first request, the lock is released, so that logind answers the next press.
-func (s *Source) goDown(ctx context.Context, p press) error {
+// powerOff requests the power-off from logind, and from systemd if logind fails or an earlier request had no effect.
+func (s *Source) powerOff(ctx context.Context, p press) error {
 	err := s.opts.Host.powerOff(ctx)
-	stuck := !p.asked.IsZero()
-	if err != nil || stuck {
-		second := s.opts.Host.startPowerOff(ctx)
-		stuck = stuck || second != nil
-		err = errors.Join(err, second)
+	if err != nil || !p.asked.IsZero() {
+		err = errors.Join(err, s.opts.Host.startPowerOff(ctx))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.press.asked = time.Now()
-	if stuck {
-		s.press.stuck = true
-		giveBack(&s.key.lock)
-	}
 	return err
 }

@@ -10,19 +10,19 @@ import (
 
 const powerKey = "handle-power-key"
 
-// keyRig returns a source that does not run yet, on a machine with logind and systemd.
-func keyRig(t *testing.T) (*rig, *manager) {
+// keyRig returns a source that does not run yet, on a machine with logind.
+func keyRig(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t)
 	r.bus.start(t)
 	r.logind.join(t)
-	return r, manage(t, r.bus, nil)
+	return r
 }
 
 // answering returns one that answers the power key.
-func answering(t *testing.T) (*rig, *manager) {
+func answering(t *testing.T) *rig {
 	t.Helper()
-	r, systemd := keyRig(t)
+	r := keyRig(t)
 	r.source.ListenToKey(true)
 	r.run(t)
 	if !next(t, r.keyHeld) {
@@ -30,21 +30,19 @@ func answering(t *testing.T) (*rig, *manager) {
 	}
 	r.nothing(t)
 	r.mustHave(t, powerKey, 1, 1)
-	return r, systemd
+	return r
 }
 
-// timedFor waits until systemd is to power off when EC2 would, for a press at that time.
-func (r *rig) timedFor(t *testing.T, m *manager, pressed time.Time) {
+// timedFor waits until logind is to power off when EC2 would, for a press at that time.
+func (r *rig) timedFor(t *testing.T, pressed time.Time) {
 	t.Helper()
-	var after time.Duration
-	r.await(t, "systemd is to power off by itself", func() bool {
-		return with(m, func() (found bool) {
-			after, found = m.units[timerName]["after"].(time.Duration)
-			return found
-		})
+	var at time.Time
+	r.await(t, "logind is to power off by itself", func() bool {
+		r.logind.set(func(l *standIn) { at = l.scheduled })
+		return !at.IsZero()
 	})
-	if off := time.Until(pressed.Add(logind.PowerOffGrant)) - after; off.Abs() > 5*time.Second {
-		t.Errorf("systemd is to power off %s too early", off)
+	if off := pressed.Add(logind.PowerOffGrant).Sub(at); off.Abs() > 5*time.Second {
+		t.Errorf("logind is to power off %s too early", off)
 	}
 }
 
@@ -64,13 +62,13 @@ func (r *rig) powersOffAfterTheDrain(t *testing.T) {
 }
 
 func TestPress_IsDrainedForAndPoweredOffThen(t *testing.T) {
-	r, systemd := answering(t)
+	r := answering(t)
 	r.logind.set(func(l *standIn) { l.delay = 5 * time.Second }) // EC2's time counts, not logind's.
 	pressed := time.Now().Add(-20 * time.Second)
 	r.source.Pressed(pressed)
 	mustEnd(t, r.announced(t), pressed.Add(logind.PowerOffGrant-margin))
 	r.source.Pressed(time.Now()) // says nothing new
-	r.timedFor(t, systemd, pressed)
+	r.timedFor(t, pressed)
 	r.logind.prepare(t, false) // nor does logind
 	r.powersOffAfterTheDrain(t)
 	r.mustHave(t, "shutdown", 1, 0)
@@ -80,85 +78,61 @@ func TestPress_IsDrainedForAndPoweredOffThen(t *testing.T) {
 }
 
 func TestPress_OutlivesLogind(t *testing.T) {
-	r, systemd := answering(t)
+	r := answering(t)
 	r.source.Pressed(time.Now())
 	r.announced(t)
-	r.timedFor(t, systemd, time.Now())
+	r.timedFor(t, time.Now())
 	r.logind.leave()
+	r.logind.set(func(l *standIn) { l.scheduled = time.Time{} }) // as before systemd 254
 	r.logind.join(t)
+	r.timedFor(t, time.Now())
 	r.mustHave(t, powerKey, 1, 1)
 	r.powersOffAfterTheDrain(t)
 	r.saidNoMore(t)
 }
 
-// systemd's timer is the memory of a press.
+// logind's schedule is the memory of a press.
 func TestPress_OutlivesTheProcess(t *testing.T) {
 	for name, c := range map[string]struct{ ago, want time.Duration }{
 		"a minute ago":                     {time.Minute, logind.PowerOffGrant - margin - time.Minute},
-		"after all of its time":            {155 * time.Second, 0},
 		"before the clock was set forward": {24 * time.Hour, 0},
 		"before the clock was set back":    {-time.Hour, logind.PowerOffGrant - margin},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, systemd := keyRig(t)
-			with(systemd, func() bool {
-				systemd.units[timerName] = map[string]any{"ActiveEnterTimestamp": uint64(time.Now().Add(-c.ago).UnixMicro())}
-				return true
-			})
-			r.logind.leave() // It need not be there.
+			r := answering(t)
+			r.source.Pressed(time.Now())
+			r.announced(t)
+			r.timedFor(t, time.Now())
+			r.stop()
+			r.logind.set(func(l *standIn) { l.scheduled = l.scheduled.Add(-c.ago) })
+			r.source, r.snapshots = r.newSource(), make(chan []event.Event, 1000)
 			r.run(t)
 			first := next(t, r.snapshots)
 			if len(first) != 1 {
 				t.Fatalf("the first word is %v, want the shutdown", first)
 			}
 			mustEnd(t, first[0], time.Now().Add(c.want))
-			r.logind.join(t)
-			r.powersOffAfterTheDrain(t)
+			r.source.Release(event.Shutdown)
+			r.await(t, "logind is asked to power off", func() bool { return r.powerOffs() > 0 })
 			r.saidNoMore(t)
-			for len(r.troubles) > 0 {
-				t.Errorf("it is said that %v", <-r.troubles)
-			}
 		})
 	}
 }
 
-func TestPress_WithoutTheLockIsLeftToLogind(t *testing.T) {
-	r, systemd := keyRig(t)
-	r.logind.set(func(l *standIn) { l.preparing = true })
-	r.source.Pressed(time.Now())
-	r.run(t)
-	r.announced(t)
-	r.logind.prepare(t, false)
-	r.nothing(t)
-	r.stop()
-	if r.powerOffs() > 0 || with(systemd, func() bool { return systemd.units[timerName] != nil }) {
-		t.Error("nth answers it, too")
+// "shutdown +10" is no press.
+func TestPress_IsNoScheduleOfSomebodyElse(t *testing.T) {
+	r := answering(t)
+	r.logind.set(func(l *standIn) { l.scheduled, l.words = time.Now().Add(time.Minute), "maintenance" })
+	for range 3 {
+		r.logind.prepare(t, false)
+		r.nothing(t)
 	}
-}
-
-func TestPress_WithoutTheLockIsAnsweredIfLogindDoesNot(t *testing.T) {
-	for name, there := range map[string]bool{"which hangs": true, "which is not there": false} {
-		t.Run(name, func(t *testing.T) {
-			r, systemd := keyRig(t)
-			if !there {
-				r.logind.leave()
-			}
-			pressed := time.Now().Add(-time.Minute)
-			r.source.Pressed(pressed)
-			r.run(t)
-			mustEnd(t, r.announced(t), pressed.Add(logind.PowerOffGrant-margin))
-			r.timedFor(t, systemd, pressed)
-			if !there {
-				r.logind.join(t)
-			}
-			r.powersOffAfterTheDrain(t)
-		})
-	}
+	r.saidNoMore(t)
 }
 
 // A machine whose administrator has set HandlePowerKey= to "ignore" is not to be powered off.
 func TestPress_IsLogindsIfItDoesSomethingElse(t *testing.T) {
-	r, systemd := keyRig(t)
+	r := keyRig(t)
 	r.logind.set(func(l *standIn) { l.powerKey = "ignore" })
 	r.source.ListenToKey(true)
 	r.run(t)
@@ -171,35 +145,31 @@ func TestPress_IsLogindsIfItDoesSomethingElse(t *testing.T) {
 		r.logind.prepare(t, false)
 		r.nothing(t)
 	}
-	if r.powerOffs() > 0 || with(systemd, func() bool { return systemd.units[timerName] != nil }) {
-		t.Error("the machine is to be powered off")
-	}
+	r.logind.set(func(l *standIn) {
+		if l.powerOffs > 0 || !l.scheduled.IsZero() {
+			t.Error("the machine is to be powered off")
+		}
+	})
 }
 
 func TestPress_DuringARebootLeavesTheTimeOfEC2(t *testing.T) {
-	for name, held := range map[string]bool{"with the lock": true, "without the lock": false} {
-		t.Run(name, func(t *testing.T) {
-			r, _ := keyRig(t)
-			r.logind.set(func(l *standIn) { l.delay, l.kind, l.noKey = 300*time.Second, "reboot", !held })
-			r.source.ListenToKey(true)
-			r.run(t)
-			if next(t, r.keyHeld) != held {
-				t.Fatalf("it holds the key: %t", !held)
-			}
-			r.nothing(t)
-			r.logind.prepare(t, true)
-			mustEnd(t, r.announced(t), time.Now().Add(295*time.Second))
-			pressed := time.Now().Add(-20 * time.Second)
-			r.source.Pressed(pressed)
-			mustEnd(t, r.announced(t), pressed.Add(logind.PowerOffGrant-margin))
-			r.source.Pressed(time.Now()) // says nothing new
-			r.saidNoMore(t)
-		})
-	}
+	r := keyRig(t)
+	r.logind.set(func(l *standIn) { l.delay, l.kind = 300*time.Second, "reboot" })
+	r.source.ListenToKey(true)
+	r.run(t)
+	r.mustHave(t, powerKey, 1, 1)
+	r.nothing(t)
+	r.logind.prepare(t, true)
+	mustEnd(t, r.announced(t), time.Now().Add(295*time.Second))
+	pressed := time.Now().Add(-20 * time.Second)
+	r.source.Pressed(pressed)
+	mustEnd(t, r.announced(t), pressed.Add(logind.PowerOffGrant-margin))
+	r.source.Pressed(time.Now()) // says nothing new
+	r.saidNoMore(t)
 }
 
 func TestPress_LongOverIsGivenUp(t *testing.T) {
-	r, _ := answering(t)
+	r := answering(t)
 	r.source.Pressed(time.Now().Add(-11 * time.Minute))
 	r.announced(t)
 	r.nothing(t)
@@ -208,11 +178,11 @@ func TestPress_LongOverIsGivenUp(t *testing.T) {
 
 // systemd-inhibit --what=shutdown --mode=block: since systemd 257 logind refuses root, too, and would not answer the key itself.
 func TestPowerOff_RefusedByLogindIsAskedOfSystemd(t *testing.T) {
-	r, systemd := answering(t)
+	r := answering(t)
+	systemd := manage(t, r.bus, nil)
 	r.logind.set(func(l *standIn) { l.refuses = true })
 	r.source.Pressed(time.Now())
 	r.announced(t)
-	r.timedFor(t, systemd, time.Now())
 	r.source.Release(event.Shutdown)
 	r.await(t, "systemd is asked", func() bool { return systemd.wasAsked("poweroff.target replace-irreversibly") })
 	if next(t, r.troubles) == nil {
@@ -221,23 +191,8 @@ func TestPowerOff_RefusedByLogindIsAskedOfSystemd(t *testing.T) {
 	r.mustHave(t, powerKey, 1, 1)
 }
 
-func TestPowerOff_RefusedByBothReleasesTheKey(t *testing.T) {
-	r, systemd := answering(t)
-	r.logind.set(func(l *standIn) { l.refuses = true })
-	_ = systemd.conn.Close()
-	r.source.Pressed(time.Now())
-	r.announced(t)
-	r.source.Release(event.Shutdown)
-	if next(t, r.troubles) == nil {
-		t.Error("it is not said what the trouble is")
-	}
-	r.mustHave(t, powerKey, 1, 0)
-	r.await(t, "logind is asked again", func() bool { return r.powerOffs() > 1 })
-	r.mustHave(t, powerKey, 1, 0)
-}
-
 func TestKey_IsReleasedWhenItIsNotRead(t *testing.T) {
-	r, _ := answering(t)
+	r := answering(t)
 	r.source.ListenToKey(false)
 	if next(t, r.keyHeld) {
 		t.Error("it is not said")
@@ -268,7 +223,7 @@ func TestLock_RefusedLeavesTheKeyAndShutdownsToNth(t *testing.T) {
 }
 
 func TestKey_RefusedLeavesShutdownsHeard(t *testing.T) {
-	r, _ := keyRig(t)
+	r := keyRig(t)
 	r.logind.set(func(l *standIn) { l.noKey = true })
 	r.source.ListenToKey(true)
 	r.run(t)

@@ -150,6 +150,8 @@ type standIn struct {
 	powerKey  string // HandlePowerKey
 	powerOffs int    // how often it was asked for
 	refuses   bool   // to power off
+	words     string // the wall message
+	scheduled time.Time
 	noKey     bool   // it grants no lock on the power key
 	noSleep   bool   // it grants no lock on the sleep
 	pipes     []pipe // one for each lock that was taken
@@ -181,7 +183,8 @@ func newLogind(t *testing.T, bus *systemBus) *standIn {
 func (l *standIn) join(t *testing.T) {
 	t.Helper()
 	l.conn = l.bus.connect(t)
-	export(t, l.conn, loginPath, managerName, map[string]any{"Inhibit": l.inhibit, "PowerOff": l.powerOff, "ListInhibitors": l.list})
+	export(t, l.conn, loginPath, managerName, map[string]any{"Inhibit": l.inhibit, "PowerOff": l.powerOff, "ListInhibitors": l.list,
+		"SetWallMessage": l.setWallMessage, "ScheduleShutdown": l.schedule})
 	export(t, l.conn, loginPath, properties, map[string]any{"GetAll": l.getAll})
 	own(t, l.conn, loginName)
 }
@@ -216,6 +219,10 @@ func (l *standIn) getAll(string) (map[string]dbus.Variant, *dbus.Error) {
 		"PreparingForShutdown": dbus.MakeVariant(l.preparing),
 		"PreparingForSleep":    dbus.MakeVariant(l.sleeping),
 		"HandlePowerKey":       dbus.MakeVariant(l.powerKey),
+		"WallMessage":          dbus.MakeVariant(l.words),
+	}
+	if !l.scheduled.IsZero() {
+		all["ScheduledShutdown"] = dbus.MakeVariant(scheduled{"poweroff", uint64(l.scheduled.UnixMicro())})
 	}
 	if l.kind != "" {
 		all["PreparingForShutdownWithMetadata"] = dbus.MakeVariant(map[string]dbus.Variant{"type": dbus.MakeVariant(l.kind)})
@@ -252,6 +259,27 @@ func (l *standIn) powerOff(bool) *dbus.Error {
 	if l.refuses {
 		return dbus.NewError(loginName+".BlockedByInhibitorLock", []any{"Operation denied due to active block inhibitor"})
 	}
+	return nil
+}
+
+// scheduled is logind's property of a shutdown that is to come.
+type scheduled struct {
+	Type string
+	Usec uint64
+}
+
+func (l *standIn) setWallMessage(words string, _ bool) *dbus.Error {
+	l.set(func(l *standIn) { l.words = words })
+	return nil
+}
+
+func (l *standIn) schedule(what string, usec uint64) *dbus.Error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if what != "poweroff" || l.refuses {
+		return dbus.MakeFailedError(fmt.Errorf("refusing to schedule %q", what))
+	}
+	l.scheduled = time.UnixMicro(int64(usec))
 	return nil
 }
 
@@ -350,7 +378,7 @@ func manage(t *testing.T, bus *systemBus, units map[string]map[string]any) *mana
 		m.units = map[string]map[string]any{}
 	}
 	export(t, m.conn, systemdPath, systemdName+".Manager", map[string]any{
-		"LoadUnit": m.load, "GetUnit": m.get, "StartUnit": m.start, "StartTransientUnit": m.startTransient,
+		"LoadUnit": m.load, "StartUnit": m.start,
 	})
 	export(t, m.conn, systemdPath, properties, map[string]any{"Get": m.property})
 	own(t, m.conn, systemdName)
@@ -364,15 +392,6 @@ func unitPath(name string) dbus.ObjectPath {
 }
 
 func (m *manager) load(name string) (dbus.ObjectPath, *dbus.Error) { return unitPath(name), nil }
-
-func (m *manager) get(name string) (dbus.ObjectPath, *dbus.Error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.units[name] == nil {
-		return "", dbus.NewError(systemdName+".NoSuchUnit", []any{"Unit " + name + " not loaded."})
-	}
-	return unitPath(name), nil
-}
 
 func (m *manager) property(message dbus.Message, _, name string) (dbus.Variant, *dbus.Error) {
 	m.mu.Lock()
@@ -405,53 +424,6 @@ func (m *manager) start(unit, mode string) (dbus.ObjectPath, *dbus.Error) {
 	m.asked = append(m.asked, unit+" "+mode)
 	return jobPath, m.refusal
 }
-
-// setting is a property of a unit that is made by asking for it, and auxiliary another unit that comes with it.
-type (
-	setting struct {
-		Name  string
-		Value dbus.Variant
-	}
-	auxiliary struct {
-		Name     string
-		Settings []setting
-	}
-)
-
-// startTransient takes the one timer that it is asked for, once.
-func (m *manager) startTransient(name, mode string, settings []setting, others []auxiliary) (dbus.ObjectPath, *dbus.Error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.units[name] != nil {
-		return "", dbus.NewError(systemdName+".UnitExists", []any{"Unit " + name + " was already loaded or has a fragment file."})
-	}
-	var spans []struct {
-		Base string
-		Time uint64
-	}
-	ends := map[string]any{}
-	for _, s := range settings {
-		if s.Name == "TimersMonotonic" {
-			_ = s.Value.Store(&spans) // What it is not is missed below.
-		}
-	}
-	for _, other := range others {
-		for _, s := range other.Settings {
-			ends[s.Name] = s.Value.Value()
-		}
-	}
-	if mode != "fail" || len(others) != 1 || others[0].Name != "nth-power-off.service" || name != timerName || len(spans) != 1 ||
-		spans[0].Base != "OnActiveSec" || ends["SuccessAction"] != "poweroff" || ends["FailureAction"] != "poweroff" {
-		return "", dbus.MakeFailedError(fmt.Errorf("refusing %s after %v, with %v, mode %q", name, spans, others, mode))
-	}
-	m.units[name] = map[string]any{
-		"ActiveEnterTimestamp": uint64(time.Now().UnixMicro()),
-		"after":                time.Duration(spans[0].Time) * time.Microsecond,
-	}
-	return jobPath, nil
-}
-
-const timerName = "nth-power-off.timer"
 
 // with returns what f finds, which has systemd for itself.
 func with[T any](m *manager, f func() T) T {

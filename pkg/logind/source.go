@@ -53,12 +53,11 @@ type Source struct {
 	holds []*hold
 	told  time.Duration // the last argument of Holding; 0 before the first call, negative after Off
 
-	key     key
-	press   press
-	wrong   time.Time     // since when a lock or logind is missing; zero if neither is
-	resumed bool          // systemd was asked for a press that an earlier process was answering
-	wake    chan struct{} // logind has to be queried
-	moved   chan struct{} // the press has changed
+	key   key
+	press press
+	wrong time.Time     // since when a lock or logind is missing; zero if neither is
+	wake  chan struct{} // logind has to be queried
+	moved chan struct{} // the press has changed
 }
 
 // hold is a delay lock, and the event that is announced to its holders.
@@ -85,11 +84,9 @@ func New(opts Options) *Source {
 }
 
 const (
-	// firstBackoff is the time until a bus that cannot be reached is tried again. It doubles, up to lostBackoff if the bus
-	// was reached before, and to absentBackoff if it never was.
-	firstBackoff  = 250 * time.Millisecond
-	lostBackoff   = time.Second
-	absentBackoff = time.Minute
+	// firstBackoff is the time until a bus that cannot be reached is tried again. It doubles, up to longestBackoff.
+	firstBackoff   = 250 * time.Millisecond
+	longestBackoff = 15 * time.Second
 	// quietFor is how long logind may be unreachable before that is reported: a restart is not worth it.
 	quietFor = 10 * time.Second
 	// lookPause is the shortest time between two looks, however many signals come, and lookInterval the longest: the bus
@@ -117,7 +114,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	var answering sync.WaitGroup
 	answering.Go(func() { s.answerKey(ctx) })
 	defer answering.Wait()
-	pause, longest := firstBackoff, absentBackoff
+	pause := firstBackoff
 	s.wrong = time.Unix(0, 0) // A bus that is missing from the start is reported at once.
 	for {
 		met, err := s.session(ctx)
@@ -125,7 +122,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 			return nil
 		}
 		if met {
-			pause, longest = firstBackoff, lostBackoff
+			pause = firstBackoff
 		}
 		s.note(err)
 		select {
@@ -133,7 +130,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 			return nil
 		case <-time.After(pause):
 		}
-		pause = min(2*pause, longest)
+		pause = min(2*pause, longestBackoff)
 	}
 }
 
@@ -141,9 +138,6 @@ var errLost = errors.New("the connection to the system bus was lost")
 
 // session watches over one connection to the bus, until that is lost. met reports whether logind has answered.
 func (s *Source) session(ctx context.Context) (met bool, err error) {
-	if err := s.resume(ctx); err != nil {
-		return false, err
-	}
 	c, err := s.opts.Host.bus(ctx, options{signals: s.wake})
 	if err != nil {
 		return false, err
@@ -165,7 +159,7 @@ func (s *Source) session(ctx context.Context) (met bool, err error) {
 			return met, err
 		case err != nil: // What is announced is still heard.
 			s.note(err)
-			interval = lostBackoff
+			interval = time.Second
 		default:
 			s.wrong = time.Time{}
 		}
@@ -188,6 +182,9 @@ func (s *Source) session(ctx context.Context) (met bool, err error) {
 func (s *Source) look(ctx context.Context, m manager) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	if !m.scheduled.IsZero() {
+		s.resume(m.scheduled)
+	}
 	news, refused := false, error(nil)
 	for _, h := range s.holds {
 		taken, err := s.settle(ctx, h, m)

@@ -63,11 +63,11 @@ func property(t *testing.T, h *host.Host, name string) string {
 		"org.freedesktop.login1.Manager", name).Stdout)
 }
 
-// waitTimed waits until systemd is to power off by itself, whatever becomes of nth.
-func waitTimed(t *testing.T, h *host.Host) {
+// waitScheduled waits until logind is to power off by itself, whatever becomes of nth.
+func waitScheduled(t *testing.T, h *host.Host) {
 	t.Helper()
-	h.Await(t, "systemd is to power off by itself", func() bool {
-		return strings.Contains(h.Try(t, "systemctl", "list-timers", "--no-legend").Stdout, "nth-power-off.timer")
+	h.Await(t, "logind is to power off by itself", func() bool {
+		return strings.Contains(property(t, h, "ScheduledShutdown"), `"poweroff"`)
 	})
 }
 
@@ -77,7 +77,7 @@ func TestPress_IsAnsweredByADrainBeforeAnybodyElseHearsOfIt(t *testing.T) {
 		h.Node.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
 		h.PressPower(t)
 		h.WaitLogged(t, systemd.DrainStarted)
-		waitTimed(t, h)
+		waitScheduled(t, h)
 		if announced(t, h) {
 			t.Error("logind has announced the shutdown before the node is drained")
 		}
@@ -109,20 +109,20 @@ func TestPress_OutlivesNthAndLogindAndTheBus(t *testing.T) {
 	}
 }
 
-// systemd waits for what nth was to have, which is too long for a test.
-func TestPress_IsAnsweredBySystemdIfNthIsStopped(t *testing.T) {
+// logind waits for what nth was to have, which is too long for a test.
+func TestPress_IsAnsweredByLogindIfNthIsStopped(t *testing.T) {
 	withAButton(t, func(t *testing.T, h *host.Host) {
 		h.Node.AddPods(t, "web", 1, lab.Grace(time.Hour), lab.GoesAtGrace())
 		h.PressPower(t)
-		waitTimed(t, h)
+		waitScheduled(t, h)
 		h.Run(t, "systemctl", "stop", "nth")
 		waitKey(t, h, false)
-		waitTimed(t, h)
-		// The timer is the memory of the press.
+		waitScheduled(t, h)
+		// logind's schedule is the memory of the press.
 		h.Run(t, "systemctl", "start", "nth")
 		h.WaitStatus(t, "draining node")
 		waitKey(t, h, true)
-		waitTimed(t, h)
+		waitScheduled(t, h)
 		if !h.Node.Object(t).Spec.Unschedulable || len(h.Logged(t, systemd.Uncordoned)) > 0 {
 			t.Error("the machine goes down, and its node takes pods")
 		}
