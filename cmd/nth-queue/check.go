@@ -117,7 +117,7 @@ func (c *check) queue(ctx context.Context, cfg config.Queue, account aws.Config)
 		c.Fail("queue", "%s", err)
 		return
 	case !allowed:
-		c.Warn("queue", "%s: refused; how the queue is set up cannot be told, and nothing else needs it", sqs.GetQueueAttributes)
+		c.Warn("queue", "%s: refused; how the queue is set up is unknown, and nothing else needs it", sqs.GetQueueAttributes)
 	default:
 		c.OK("queue", "%d messages wait, %d are being worked on", found.Visible, found.InFlight)
 		c.lifeOf(cfg, found)
@@ -129,7 +129,7 @@ func (c *check) queue(ctx context.Context, cfg config.Queue, account aws.Config)
 		case err != nil:
 			c.Fail("right", "%s", err)
 		case allowed && right.Vague:
-			c.OK("right", "%s: not refused, as far as can be told without receiving a message", right.Name)
+			c.OK("right", "%s: not refused, as far as that shows without receiving a message", right.Name)
 		default:
 			c.Right(right.Name, right.For, false, allowed)
 		}
@@ -292,7 +292,7 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 const (
 	// withoutOwner is for when EC2 does not tell which cluster an instance belongs to.
 	withoutOwner    = "messages about other clusters' instances are held until the API server has said that they have no Node here, and with fleet.unknown = \"leave\" those about this cluster's own come back until they are dead letters"
-	withoutDescribe = "a stop that is told minutes late and the end of a Capacity Block would drain no node, an instance without one would hold up its group, and nobody could say whose it is: " + withoutOwner
+	withoutDescribe = "a stop that is reported minutes late and the end of a Capacity Block would drain no node, an instance without one would hold up its group, and nobody could say whose it is: " + withoutOwner
 	withoutSchedule = "maintenance that is canceled or moved is drained for as it was announced, none is known that was announced before, and no status check that fails"
 )
 

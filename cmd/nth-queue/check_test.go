@@ -101,7 +101,7 @@ func TestCheckFindsAGoodQueueGoodAndReceivesNothing(t *testing.T) {
 		`ok    queue       1 messages wait, 0 are being worked on`,
 		`ok    queue       messages are kept for 14 days`,
 		`ok    queue       a message that nobody settles goes to dead-letters when it has been received 100 times`,
-		`ok    right       sqs:ReceiveMessage: not refused, as far as can be told without receiving a message`,
+		`ok    right       sqs:ReceiveMessage: not refused, as far as that shows without receiving a message`,
 		`ok    right       sqs:ChangeMessageVisibility`,
 		`ok    right       sqs:DeleteMessage`,
 		`fail  identity    .*/absent.*`,
@@ -188,7 +188,7 @@ func TestCheckAsksOfEC2WhatTheSettingsNeed(t *testing.T) {
 		want     []string
 	}{
 		"by default": {"", []string{
-			`warn  right       ec2:DescribeInstances: refused; a stop that is told minutes late and the end of a Capacity Block would drain no node, .*`,
+			`warn  right       ec2:DescribeInstances: refused; a stop that is reported minutes late and the end of a Capacity Block would drain no node, .*`,
 			`warn  right       ec2:DescribeInstanceStatus: refused; maintenance that is canceled or moved is drained for as it was announced, .*`,
 		}},
 		"for neither maintenance nor status checks": {"[events.scheduled-maintenance]\naction = \"ignore\"\n[events.status-check]\naction = \"ignore\"\n", []string{

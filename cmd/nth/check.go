@@ -186,7 +186,7 @@ func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.So
 	}
 	for _, document := range found.Lacking {
 		c.Warn("metadata", "%s is not there, and never will be: the instance's metadata is of %s, from before EC2 had it, and "+
-			"stays so on instances of the Nitro system; launch the instance anew", document, found.Build)
+			"stays so on instances of the Nitro system; replace the instance", document, found.Build)
 	}
 	if found.LifeCycle == "" {
 		c.Warn("metadata", "it does not say the instance's life cycle; polling everything")
@@ -327,7 +327,7 @@ func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	case err == nil && delay < kubelets.Period:
 		c.Warn("shutdown", "the kubelet wants to hold it for %s, and logind grants %s: raise InhibitDelayMaxSec= in logind.conf", kubelets.Period, delay)
 	default:
-		c.OK("shutdown", "the kubelet holds it for %s beside nth; %s", kubelets.Period, besideNth(kubelets))
+		c.OK("shutdown", "the kubelet holds it for %s as well; %s", kubelets.Period, besideNth(kubelets))
 	}
 	if err == nil {
 		c.powerKey(ctx, cfg, where, kubelets.Period > 0)

@@ -206,7 +206,7 @@ func TestCheckRefusesAnEndpointModeThatThereIsNot(t *testing.T) {
 
 func TestCheckTellsWhatTheKubeletMakesOfAShutdown(t *testing.T) {
 	for name, c := range map[string]struct{ config, want string }{
-		"it holds it":         {"shutdownGracePeriod: 60s", `ok    shutdown    the kubelet holds it for 1m0s beside nth; where logind announces .* no more than 1m0s, critical ones 0s`},
+		"it holds it":         {"shutdownGracePeriod: 60s", `ok    shutdown    the kubelet holds it for 1m0s as well; where logind announces .* no more than 1m0s, critical ones 0s`},
 		"it does not hold it": {"shutdownGracePeriod: 0s", `ok    shutdown    the kubelet does not delay it`},
 		"nobody knows":        {"shutdownGracePeriod: a while", `warn  shutdown    reading the kubelet's configuration .*`},
 	} {

@@ -198,7 +198,7 @@ func (r *rehearsalRun) agent(rules policy.Settings, source *imds.Source, lines *
 const patience = time.Minute
 
 const introduction = `nth rehearses a spot interruption, with the settings in effect here: %s
-The metadata service is a stand-in, in this process. %s
+The metadata service is simulated in this process. %s
 `
 
 // intro says what is real and what is not.
@@ -284,9 +284,9 @@ func makeUp(cfg config.Config, bootID string, why error) (*rehearsalRun, error) 
 	var words strings.Builder
 	words.WriteString("So is the cluster.\n")
 	if errors.Is(why, identity.ErrNotYet) {
-		words.WriteString("This machine is no node, so the node and its pods are made up:\n")
+		words.WriteString("This machine is not a Kubernetes node, so the node and its pods are simulated:\n")
 	} else {
-		fmt.Fprintf(&words, "The node and its pods are made up, as this machine's own cannot be used: %s\n", text.Visible(why.Error(), text.Page))
+		fmt.Fprintf(&words, "The node and its pods are simulated, because this machine's own cannot be used: %s\n", text.Visible(why.Error(), text.Page))
 	}
 	for _, line := range rehearsal.Describe() {
 		words.WriteString("\n  " + line)
@@ -430,7 +430,7 @@ func (t *timeline) conclude(outcome event.Outcome, rules policy.Settings) error 
 		fmt.Fprintf(t.out, "The node is not drained, since the settings do not ask for it: events.%s.action is %q.\n",
 			event.SpotInterruption, rules[event.SpotInterruption].Action)
 	case event.LeftAlone:
-		fmt.Fprintln(t.out, "The node is left alone, as people ask for on the Node.")
+		fmt.Fprintln(t.out, "The node is left alone, as its annotation asks.")
 	case event.OutOfTime:
 		fmt.Fprintln(t.out, "The node is NOT drained in time. What is left would end with the machine.")
 		return cli.ErrReported

@@ -64,7 +64,7 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.EventWithdrawn, "{not}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
 	state.CalledBack: {
-		info(systemd.Stopping, "the {action} for {kind} is not finished; it goes on when nth is started again").when(outcomeIs(state.ProcessEnds)),
+		info(systemd.Stopping, "the {action} for {kind} is not finished; it continues when nth starts again").when(outcomeIs(state.ProcessEnds)),
 		info(systemd.EventWithdrawn, "stopping the {action} for {kind}: no longer needed").withoutPhase(),
 	},
 	state.NodeCordoned: {warn(systemd.Cordoned, "{would}cordoned the node: {reason}").when(actionIs(policy.Cordon))},

@@ -75,7 +75,7 @@ func TestAMessageHasTheFieldsOfItsEventAndOfNothingElse(t *testing.T) {
 		},
 		"of a step that ends with the process": {
 			state.Transition{Kind: state.CalledBack, Entry: spot, Action: string(policy.Drain), Outcome: state.ProcessEnds}, systemd.Stopping,
-			"info: the drain for spot-interruption is not finished; it goes on when nth is started again %s" + ofSpot + " NTH_PHASE=draining",
+			"info: the drain for spot-interruption is not finished; it continues when nth starts again %s" + ofSpot + " NTH_PHASE=draining",
 		},
 		"of an event whose phase says nothing, as it is made up": {
 			state.Transition{Kind: state.CordonAdopted, Entry: spot}, systemd.EventSeen,

@@ -225,7 +225,7 @@ func TestAStepThatIsNotFinishedWhenNthStopsIsSaidToGoOnLater(t *testing.T) {
 				r.end(nil)
 				r.wantSaid(systemd.EventWithdrawn)
 				r.wantSaid(systemd.Stopping,
-					"info: the "+string(action)+" for spot-interruption is not finished; it goes on when nth is started again",
+					"info: the "+string(action)+" for spot-interruption is not finished; it continues when nth starts again",
 					"info: stopped; the node is left as it is")
 			})
 		})
@@ -256,7 +256,7 @@ func TestASourceThatGivesUpEndsTheRun(t *testing.T) {
 		r.source.fail <- gaveUp
 		synctest.Wait()
 		r.end(gaveUp)
-		r.wantSaid(systemd.Stopping, "info: the drain for spot-interruption is not finished; it goes on when nth is started again")
+		r.wantSaid(systemd.Stopping, "info: the drain for spot-interruption is not finished; it continues when nth starts again")
 		if e := r.entry("a"); e.Phase != state.Draining || e.Error != "" {
 			t.Errorf("the entry is %+v", e)
 		}

@@ -174,8 +174,8 @@ func TestUncordonLeavesTheCordonToThoseWhoStillNeedIt(t *testing.T) {
 		"an updated node group":     {tainted("eks.amazonaws.com/nodegroup", "unschedulable", no), drain.UncordonLeftNodeGroup, "the update of the managed node group"},
 		"another use of its key":    {tainted("eks.amazonaws.com/nodegroup", "mine", no), drain.UncordonLifted, ""},
 		"somebody's taint":          {tainted("dedicated", "gpu", no), drain.UncordonLifted, ""},
-		"a Node that is deleted":    {going, drain.UncordonLeftGoing, "whoever has deleted the Node"},
-		"Karpenter on our own node": {func(n *corev1.Node) { going(n); setBy("nth")(n) }, drain.UncordonLeftGoing, "whoever has deleted the Node"},
+		"a Node that is deleted":    {going, drain.UncordonLeftGoing, "the one who deleted the Node"},
+		"Karpenter on our own node": {func(n *corev1.Node) { going(n); setBy("nth")(n) }, drain.UncordonLeftGoing, "the one who deleted the Node"},
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)

@@ -378,7 +378,7 @@ const (
 // LeftTo names who still needs the cordon, as part of a sentence; empty if nobody does.
 func (r UncordonResult) LeftTo() string {
 	return map[UncordonResult]string{
-		UncordonLeftGoing:      "whoever has deleted the Node",
+		UncordonLeftGoing:      "the one who deleted the Node",
 		UncordonLeftKarpenter:  "Karpenter",
 		UncordonLeftAutoscaler: "Cluster Autoscaler",
 		UncordonLeftNodeGroup:  "the update of the managed node group",

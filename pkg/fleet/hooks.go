@@ -80,7 +80,7 @@ func (t *term) finish(ctx context.Context, in *instance, h *hint, outcome event.
 // endLeftAlone ends a hint whose node was left alone, as people want it. Its lifecycle action is left to its own timeout.
 func (t *term) endLeftAlone(in *instance, h *hint) {
 	if t.completes(h) && t.wantsDrain(h) {
-		t.opts.Log.Infof("%s: people want the node left alone; the lifecycle hook %s of the Auto Scaling group %s is not completed and left to its timeout",
+		t.opts.Log.Infof("%s: the node is opted out; the lifecycle hook %s of the Auto Scaling group %s is not completed and left to its timeout",
 			h.describe(), h.Hook.Name, h.Hook.Group)
 	}
 	t.done(in, h)

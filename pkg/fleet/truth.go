@@ -118,7 +118,7 @@ func (t *term) clusterNames(ctx context.Context) ([]string, error) {
 }
 
 // errAmbiguous means that nobody can tell whose Node it is.
-var errAmbiguous = errors.New("it cannot be told which Node is its own")
+var errAmbiguous = errors.New("it is unclear which Node is its own")
 
 // nodesOf returns the Nodes of an instance, the one to be drained first: those that name it in spec.providerID or, where Nodes do not name
 // their instances, the one with the InternalIP that EC2 says it has. Private addresses and names are unique in a VPC only: where another

@@ -195,7 +195,7 @@ func parseHeaders(content string, into http.Header) error {
 		}
 		for name, value := range object {
 			if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
-				return errors.New("reading the headers: a name or a value in them is none that HTTP allows")
+				return errors.New("reading the headers: HTTP does not allow a name or a value in them")
 			}
 			into.Set(name, value)
 		}
