@@ -19,6 +19,7 @@ var mayAsk = map[string][]string{
 	"pkg/drain": {
 		"k8s.io/client-go/rest.Interface.Get", "k8s.io/client-go/rest.Interface.Post", "k8s.io/client-go/rest.Interface.Patch",
 		"k8s.io/client-go/rest.Interface.Delete",
+		"k8s.io/kubectl/pkg/drain.Helper.GetPodsForDeletion", "k8s.io/kubectl/pkg/drain.PodDeleteList.Pods", // of a client in memory
 	},
 	// Taints, which a node itself may not set, notes, and the Lease; and the fence before its writes.
 	"pkg/fleet": {
@@ -70,9 +71,11 @@ func f(ctx context.Context, c kubernetes.Interface, raw *rest.RESTClient) {
 }
 -- pkg/fleet/a.go --
 package fleet
-import ("context"; meta "k8s.io/apimachinery/pkg/apis/meta/v1"; "k8s.io/client-go/dynamic"; "k8s.io/client-go/tools/cache")
+import ("context"; meta "k8s.io/apimachinery/pkg/apis/meta/v1"; "k8s.io/client-go/dynamic"; "k8s.io/kubectl/pkg/drain"; "k8s.io/client-go/tools/cache")
 func f(ctx context.Context, c dynamic.NamespaceableResourceInterface, r *cache.Reflector) {
 	c.Namespace("").Delete(ctx, "a", meta.DeleteOptions{}) // breaks
+	drain.RunCordonOrUncordon(&drain.Helper{}, nil, true) // breaks
+	new(drain.Helper).DeleteOrEvictPods(nil) // breaks
 	r.RunWithContext(ctx)
 }
 -- pkg/drain/a.go --
@@ -224,7 +227,7 @@ func named(name string, patterns []string) bool {
 }
 
 // asks tells whether something is a way to ask the API server, be it through a client of one kind of object, of any kind,
-// or with an address of one's own. Such clients' methods take a context, and those that begin a request return one.
+// with an address of one's own, or through kubectl. Such clients' methods take a context, and those that begin a request return one.
 func asks(name string, object types.Object) bool {
 	if named(name, []string{"k8s.io/client-go/rest.Client", "k8s.io/client-go/rest.HTTPClientFor", "k8s.io/client-go/rest.TransportFor", "k8s.io/client-go/rest.Request.Verb"}) {
 		return true
@@ -233,7 +236,7 @@ func asks(name string, object types.Object) bool {
 	if !ok || named(name, []string{"k8s.io/client-go/rest.Request.*", "k8s.io/client-go/tools/cache.*"}) {
 		return false
 	}
-	if named(name, []string{"k8s.io/client-go/tools/events.*", "k8s.io/client-go/tools/record.NewBroadcaster*", "k8s.io/client-go/tools/record.EventRecorder*"}) {
+	if named(name, []string{"k8s.io/kubectl/*", "k8s.io/cli-runtime/*", "k8s.io/client-go/tools/events.*", "k8s.io/client-go/tools/record.NewBroadcaster*", "k8s.io/client-go/tools/record.EventRecorder*"}) {
 		return true
 	}
 	signature := f.Signature()

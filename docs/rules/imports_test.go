@@ -263,7 +263,7 @@ var weight = map[string]string{
 	"k8s.io/client-go/informers":       "a node watches its own pods, and caches no others",
 	"k8s.io/apiserver":                 "it is a server",
 	"k8s.io/component-base/cli":        "nth has its own commands",
-	"k8s.io/kubectl/pkg/drain":         "nth is no kubectl",
+	"k8s.io/kubectl/pkg/cmd/drain":     "nth is no kubectl",
 	"sigs.k8s.io/controller-runtime":   "a node is no controller",
 	module + "/pkg/imds/imdstest":      "the simulator belongs to nth-imds and to tests",
 }

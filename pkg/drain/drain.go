@@ -3,8 +3,9 @@
 // A Guard pursues a Goal until it is stopped: it cordons, evicts, deletes before a hard deadline, reports when the node is empty, and goes on
 // watching. The goal may change meanwhile. Node.Uncordon takes back what is ours.
 //
-// The package is given a client and a node's name, and gets by with the rights of that node's kubelet, which are narrow. It concerns the same
-// pods as k8s.io/kubectl/pkg/drain, which fails with this identity, or does not do enough:
+// The package is given a client and a node's name, and gets by with the rights of that node's kubelet, which are narrow. It uses the filters
+// of k8s.io/kubectl/pkg/drain, which decide which pods a drain concerns, with a client that answers from memory. The rest of that package
+// fails with this identity, or does not do enough:
 //
 //   - kubectl looks up the DaemonSet of every DaemonSet pod; a kubelet may not, and one refusal fails the whole drain.
 //     We go by the controller's ownerReference.
@@ -30,6 +31,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	kubectl "k8s.io/kubectl/pkg/drain"
 
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
@@ -230,16 +233,38 @@ type Result struct {
 // VolumesUnknown is Result.VolumesInUse if the Node could not be read.
 const VolumesUnknown = -1
 
-// concerns tells whether a drain removes a pod: not a mirror pod, nor a DaemonSet's, which would be replaced at once. The kind counts in any
-// API group: there are other DaemonSets than those of apps/v1, such as OpenKruise's. A pod that has finished is protected by no setting.
+// concerns tells whether a drain removes a pod, by kubectl's filters: mirror pods stay, finished pods go, and pods that a
+// setting protects stay. A DaemonSet's pods stay in any phase, while kubectl removes the finished ones: their controller would replace
+// them, and a kubelet that shuts down fails the replacements as well, so that there would be no end to it. The kind counts in any API
+// group: there are other DaemonSets than those of apps/v1, such as OpenKruise's.
 func (o Options) concerns(pod *corev1.Pod) bool {
-	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
-	owner := metav1.GetControllerOf(pod)
-	if mirror || owner != nil && owner.Kind == "DaemonSet" {
+	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" {
 		return false
 	}
-	local := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.EmptyDir != nil })
-	return finished(pod) || !(o.ProtectUnmanaged && owner == nil) && !(o.ProtectEmptyDir && local)
+	helper := kubectl.Helper{
+		Client:              inMemory{pod: pod},
+		Force:               !o.ProtectUnmanaged,
+		IgnoreAllDaemonSets: true,
+		DeleteEmptyDirData:  !o.ProtectEmptyDir,
+	}
+	list, protected := helper.GetPodsForDeletion(pod.Spec.NodeName)
+	return len(protected) == 0 && list != nil && len(list.Pods()) > 0
+}
+
+// inMemory is a client that knows one pod. It answers the only request that kubectl's filters still make: the list of the node's pods. If
+// kubectl comes to make others, the nil interfaces panic in the tests.
+type inMemory struct {
+	kubernetes.Interface
+	coreclient.CoreV1Interface
+	coreclient.PodInterface
+	pod *corev1.Pod
+}
+
+func (m inMemory) CoreV1() coreclient.CoreV1Interface  { return m }
+func (m inMemory) Pods(string) coreclient.PodInterface { return m }
+
+func (m inMemory) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
+	return &corev1.PodList{Items: []corev1.Pod{*m.pod}}, nil
 }
 
 // stays tells whether EvictAnnotation lets the pod stay in a drain with or without a deadline.
