@@ -16,8 +16,8 @@ import (
 var budgets = map[string]int{
 	"docs/README.md":              350,
 	"docs/commands.md":            1600,
-	"docs/configuration-queue.md": 3100,
-	"docs/configuration.md":       3200,
+	"docs/configuration-queue.md": 2750,
+	"docs/configuration.md":       2700,
 	"docs/design.md":              2700,
 	"docs/events.md":              1650,
 	"docs/faq.md":                 550,
@@ -26,7 +26,7 @@ var budgets = map[string]int{
 	"docs/lifecycle.md":           1200,
 	"docs/load-balancers.md":      700,
 	"docs/measurements.md":        950,
-	"docs/metrics.md":             2200,
+	"docs/metrics.md":             1300,
 	"docs/migration.md":           1400,
 	"docs/node-contract.md":       1550,
 	"docs/notices.md":             2000,
@@ -47,12 +47,6 @@ var budgets = map[string]int{
 
 // unrevised are pages whose sentences have yet to be made shorter.
 var unrevised = []string{
-	"docs/configuration-queue.md",
-	"docs/configuration.md",
-	"docs/lifecycle.md",
-	"docs/load-balancers.md",
-	"docs/metrics.md",
-	"docs/migration.md",
 	"docs/notices.md",
 	"docs/queue.md",
 }
@@ -95,13 +89,10 @@ func TestPage_UsesPlainTerms(t *testing.T) {
 	}
 }
 
-// unrevisedTexts are packages whose messages have yet to be made plain.
-var unrevisedTexts = []string{"pkg/config"}
-
 func TestMessage_UsesPlainTerms(t *testing.T) {
 	seen := 0
 	for _, s := range project(t).sources {
-		if s.test() || slices.Contains(unrevisedTexts, s.dir()) {
+		if s.test() {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {

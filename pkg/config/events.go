@@ -83,7 +83,7 @@ func (c *Events) tables() []Table {
 func (c *QueueEvents) tables() []Table {
 	return append(c.Announced.tables(queue),
 		c.ReservationEnd.table(event.ReservationEnd, "The Capacity Block, or the interruptible Capacity Reservation, that the instance runs in comes to its end. Where the message names no time, the drain has ten minutes."),
-		c.StateChange.table(event.StateChange, "The instance stops or terminates, whoever asked for it. The drain has five minutes."),
+		c.StateChange.table(event.StateChange, "The instance stops or terminates, for any reason. The drain has five minutes."),
 		c.StatusCheck.table(),
 	)
 }
@@ -200,7 +200,7 @@ type Shutdown struct {
 }
 
 func (c *Shutdown) table() Table {
-	return Table{tableOf(event.Shutdown), "The operating system goes down, whoever asked for it.", []Setting{
+	return Table{tableOf(event.Shutdown), "The operating system goes down, for any reason.", []Setting{
 		actionSetting(&c.Action),
 		{"power_key", choice(&c.PowerKey, "nth", "logind"),
 			"Who answers the power button, which is all that EC2 presses. `nth` drains the node, if `action` is `drain`, and has logind power the machine off then, so that the kubelet's own graceful shutdown comes after it; see docs/shutdown.md. `logind` announces a shutdown to both at once."},

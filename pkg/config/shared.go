@@ -88,8 +88,8 @@ const (
 )
 
 func (c *Kubernetes) table(p program) Table {
-	return p.table("kubernetes", p.either("The way to the API server, with the kubelet's own identity, and what is told there.",
-		"The way to the API server, and what is told there."),
+	return p.table("kubernetes", p.either("The connection to the API server, with the kubelet's own identity, and what is reported there.",
+		"The connection to the API server, and what is reported there."),
 		Setting{"kubeconfig", optionalFile(&c.Kubeconfig),
 			p.either("The kubelet's kubeconfig. Empty is the first that exists of `/var/lib/kubelet/kubeconfig`, `/etc/kubernetes/kubelet/kubeconfig` and `/etc/kubernetes/kubelet.conf`.",
 				"The kubeconfig of an identity with the rights in docs/queue.md. Empty is the service's credential `kubeconfig` (`$CREDENTIALS_DIRECTORY`), which the unit loads from `/etc/nth/nth-queue.kubeconfig`, or else the service account of the pod that nth-queue runs in.")},
@@ -101,7 +101,7 @@ func (c *Kubernetes) table(p program) Table {
 		Setting{"condition", boolean(&c.Condition),
 			"Maintain the Node's condition `InterruptionPending`."},
 		Setting{"events", boolean(&c.Events),
-			"Write Events about the Node, and about the pods that are evicted, for `kubectl describe` and whoever collects them."},
+			"Write Events about the Node, and about the pods that are evicted, for `kubectl describe` and for collectors."},
 		Setting{"event_annotations", annotations(&c.EventAnnotations),
 			"Annotations that every Event gets; of the same name, they go before those of nth."},
 	)
@@ -205,7 +205,7 @@ func (c *Webhook) table() Table {
 		{"proxy", secret{optionalText(&c.Proxy, isProxy, `a URL that begins with "http://", "https://", "socks5://" or "tcp://"`)},
 			"The proxy to go through. Those in the environment are not used. It is never printed."},
 		{"ca_file", optionalFile(&c.CAFile),
-			"Certificates, in PEM, to trust beside the system's."},
+			"Certificates, in PEM, to trust in addition to the system's."},
 		{"cluster", optionalText(&c.Cluster, func(s string) bool { return len(s) <= longestName && component.MatchString(s) }, "a name of letters, digits, dashes and dots"),
 			"The cluster's name in the notices. Empty is the name in the Node's label `alpha.eksctl.io/cluster-name`, if it has one."},
 		{"at", list(&c.At, func(s string) bool { return slices.Contains(phases, s) }, "a list of any of "+quoteAll(phases)),
