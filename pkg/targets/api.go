@@ -28,8 +28,11 @@ const (
 // answerLimit is how long one request may take, including the one for credentials.
 const answerLimit = 4 * time.Second
 
-// atOnce is how many groups are asked about at once.
-const atOnce = 8
+// atOnce is how many groups are asked about at once, and lookLimit how long all requests of one look may take.
+const (
+	atOnce    = 8
+	lookLimit = 2 * answerLimit
+)
 
 // mostGroups is how many target groups of a VPC are looked at. Each is a request, and all nodes share the limit for those.
 const mostGroups = 100
@@ -54,12 +57,6 @@ func lasting(err error) bool {
 	return refused || many || errors.Is(err, role.ErrNoRole)
 }
 
-// group is a target group. pods is set if its targets are known to be addresses.
-type group struct {
-	arn, name string
-	pods      bool
-}
-
 // name is the short name of a target group: that of arn:aws:elasticloadbalancing:REGION:ACCOUNT:targetgroup/web/0123456789abcdef
 // is tg/web.
 func name(arn string) string {
@@ -78,13 +75,13 @@ type service struct {
 // newService asks the metadata service for the instance's ID and region, and for its VPC if that is needed. It sends nothing to
 // Elastic Load Balancing.
 func newService(ctx context.Context, opts Options, dial dialer) (*service, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
 	instance, err := opts.Metadata.Line(ctx, "instance-id")
 	if err != nil {
-		return nil, fmt.Errorf("asking the metadata service who this is: %w", err)
+		return nil, fmt.Errorf("asking the metadata service for the instance's ID: %w", err)
 	}
-	cfg, err := role.Config(ctx, role.Options{
-		Metadata: opts.Metadata, Region: opts.Region, Endpoint: opts.Endpoint, Dial: dial, AtOnce: atOnce,
-	})
+	cfg, err := role.Config(ctx, role.Options{Metadata: opts.Metadata, Endpoint: opts.Endpoint, Dial: dial, AtOnce: atOnce})
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +92,7 @@ func newService(ctx context.Context, opts Options, dial dialer) (*service, error
 			vpc, err = opts.Metadata.Line(ctx, "network/interfaces/macs/"+mac+"/vpc-id")
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // Without it, groups of all VPCs are looked at.
-			return nil, fmt.Errorf("asking the metadata service who this is: %w", err)
+			return nil, fmt.Errorf("asking the metadata service for the VPC: %w", err)
 		}
 	}
 	// The SDK does not retry: the next look does.
@@ -104,30 +101,28 @@ func newService(ctx context.Context, opts Options, dial dialer) (*service, error
 }
 
 // groups returns the groups that are named, or finds those of the VPC.
-func (s *service) groups(ctx context.Context, named []string) ([]group, error) {
-	found := []group{}
+func (s *service) groups(ctx context.Context, named []string) ([]*group, error) {
+	found := []*group{}
 	if !slices.Contains(named, All) {
 		for _, arn := range named {
-			found = append(found, group{arn: arn, name: name(arn)})
+			found = append(found, &group{arn: arn, name: name(arn), seen: time.Now()})
 		}
 		return found, nil
 	}
-	for in := (&elasticloadbalancingv2.DescribeTargetGroupsInput{}); ; {
-		out, err := s.page(ctx, in)
+	for pages := elasticloadbalancingv2.NewDescribeTargetGroupsPaginator(s.sdk, &elasticloadbalancingv2.DescribeTargetGroupsInput{}); pages.HasMorePages(); {
+		asking, cancel := context.WithTimeout(ctx, answerLimit)
+		page, err := pages.NextPage(asking)
+		cancel()
 		if err != nil {
-			return nil, err
+			return nil, explain(describeGroups, err)
 		}
-		for _, g := range out.TargetGroups {
+		for _, g := range page.TargetGroups {
 			machines, pods := g.TargetType == types.TargetTypeEnumInstance, g.TargetType == types.TargetTypeEnumIp
 			if (s.vpc == "" || aws.ToString(g.VpcId) == s.vpc) && (machines || pods) {
 				arn := aws.ToString(g.TargetGroupArn)
-				found = append(found, group{arn: arn, name: name(arn), pods: pods})
+				found = append(found, &group{arn: arn, name: name(arn), pods: pods, seen: time.Now()})
 			}
 		}
-		if aws.ToString(out.NextMarker) == "" {
-			break
-		}
-		in.Marker = out.NextMarker
 	}
 	if len(found) > mostGroups {
 		return nil, manyError{len(found)}
@@ -135,53 +130,31 @@ func (s *service) groups(ctx context.Context, named []string) ([]group, error) {
 	return found, nil
 }
 
-// page asks for one page of the list of groups.
-func (s *service) page(
-	ctx context.Context, in *elasticloadbalancingv2.DescribeTargetGroupsInput,
-) (*elasticloadbalancingv2.DescribeTargetGroupsOutput, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
-	defer cancel()
-	out, err := s.sdk.DescribeTargetGroups(ctx, in)
-	if err != nil {
-		return nil, explain(describeGroups, err)
-	}
-	return out, nil
-}
-
 // healths asks which targets of groups are the machine or have one of the addresses, and are not out, a few groups at once. It calls
-// take for each group, one at a time. If the service throttles or does not answer at all, or there is no role, the remaining groups get
-// the same error without a request.
-func (s *service) healths(ctx context.Context, groups []group, addresses map[netip.Addr]bool, take func(i int, found []left, err error)) {
-	next := make(chan int, len(groups))
-	for i := range groups {
-		next <- i
-	}
-	close(next)
+// take for each group, one at a time. If the service throttles, if there is no role, or if the time for a look is over, the remaining
+// groups get the same error without a request.
+func (s *service) healths(ctx context.Context, groups []*group, addresses map[netip.Addr]bool, take func(i int, found []left, err error)) {
+	ctx, cancel := context.WithTimeoutCause(ctx, lookLimit, fmt.Errorf("calling %s: %w", describeHealth, errSilent))
+	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	var mu sync.Mutex
-	var hopeless error
-	heard := false
-	ask := func(i int) {
-		mu.Lock()
-		err := hopeless
-		mu.Unlock()
-		var found []left
-		if err == nil {
-			found, err = s.health(ctx, groups[i], addresses)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		heard = heard || !errors.Is(err, errSilent)
-		if !heard || errors.Is(err, errThrottled) || errors.Is(err, role.ErrNoRole) {
-			hopeless = err
-		}
-		take(i, found, err)
-	}
 	var asking sync.WaitGroup
-	for range atOnce {
+	free := make(chan struct{}, atOnce)
+	for i, g := range groups {
+		free <- struct{}{}
 		asking.Go(func() {
-			for i := range next {
-				ask(i)
+			defer func() { <-free }()
+			found, err := s.health(ctx, *g, addresses)
+			if errors.Is(err, errThrottled) || errors.Is(err, role.ErrNoRole) {
+				stop(err)
 			}
+			if ctx.Err() != nil && err != nil {
+				err = context.Cause(ctx)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			take(i, found, err)
 		})
 	}
 	asking.Wait()

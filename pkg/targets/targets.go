@@ -32,8 +32,8 @@ const All = "all"
 type Options struct {
 	// Groups are the ARNs of target groups, or All alone.
 	Groups []string
-	// Region is the region's name, and Endpoint the base URL of the service in it. Empty is as in role.Options.
-	Region, Endpoint string
+	// Endpoint is the base URL of the service. Empty is as in role.Options.
+	Endpoint string
 	// Metadata reads a document of the instance metadata service, by its path below /latest/meta-data/. The error is
 	// fs.ErrNotExist if there is none.
 	Metadata role.Metadata
@@ -78,42 +78,10 @@ type left struct {
 	machine bool // it is the machine itself, and not a pod
 }
 
-// Wait implements wait.Blocker. It waits until neither the machine nor a target with one of the addresses is in a target group any more. It returns nil then, and
-// otherwise why it waits no longer: ctx has ended, a group could not be looked at, or nobody deregisters the targets. An error of one
-// group does not end the wait for the others. Where the Node is labeled, a controller is expected to deregister the machine.
-func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left string)) error {
-	w := &call{targets: t, labeled: node.Labeled, addresses: parse(node.Addresses), began: time.Now()}
-	for reported := ""; ; {
-		waited, unknown, err := w.look(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case waited == "" && !unknown:
-			return err
-		case waited != "" && waited != reported:
-			reported = waited
-			report(waited)
-		}
-		if !role.Sleep(ctx, w.pause(unknown)) {
-			return ctx.Err()
-		}
-	}
-}
-
-// call is one call of Wait.
-type call struct {
-	targets   *Targets
-	labeled   bool
-	addresses map[netip.Addr]bool
-	began     time.Time
-
-	groups    []*watched // nil before they are known
-	throttled int        // looks in a row
-}
-
-// watched is what is known of a group.
-type watched struct {
-	group
+// group is a target group, and what is known of it.
+type group struct {
+	arn, name string
+	pods      bool // its targets are known to be addresses
 	// done is set once it has nothing of ours any more, or is given up because of failed.
 	done   bool
 	failed error
@@ -123,54 +91,70 @@ type watched struct {
 	looked bool // there was a good look
 }
 
-// look looks once at each group that is not done. It returns what is waited for, and whether something is not known yet. If neither, the
-// error says why the wait ends early; nil if all is out.
-func (w *call) look(ctx context.Context) (waited string, unknown bool, err error) {
-	if w.groups == nil {
-		if err := w.find(ctx); err != nil {
-			w.count(errors.Is(err, errThrottled))
-			if givenUp(err, time.Since(w.began), silence) {
-				return "", false, err
-			}
-			return "", true, nil
+// Wait implements wait.Blocker. It waits until neither the machine nor a target with one of the addresses is in a target group any more.
+// It returns nil then, and otherwise why it waits no longer: ctx has ended, a group could not be looked at, or nobody deregisters the
+// targets. An error of one group does not end the wait for the others. Where the Node is labeled, a controller is expected to deregister
+// the machine.
+func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left string)) error {
+	addresses, began := parse(node.Addresses), time.Now()
+	var groups []*group
+	throttled, reported := 0, ""
+	for {
+		var err error
+		if groups == nil {
+			groups, err = t.find(ctx, len(addresses) > 0)
+		}
+		slowed := errors.Is(err, errThrottled)
+		if err == nil {
+			slowed = t.look(ctx, groups, addresses)
+		}
+		waited, unknown, why := judge(groups, node.Labeled, time.Since(began) >= patience)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && givenUp(err, time.Since(began), silence):
+			return err
+		case err == nil && waited == "" && !unknown:
+			return why
+		case waited != "" && waited != reported:
+			reported = waited
+			report(waited)
+		}
+		if throttled++; !slowed {
+			throttled = 0
+		}
+		if !role.Sleep(ctx, pause(throttled, unknown || err != nil)) {
+			return ctx.Err()
 		}
 	}
-	open := slices.DeleteFunc(slices.Clone(w.groups), func(g *watched) bool { return g.done })
-	slices.SortStableFunc(open, func(a, b *watched) int { return a.seen.Compare(b.seen) })
-	groups := make([]group, len(open))
-	for i, g := range open {
-		groups[i] = g.group
+}
+
+// find finds the groups. Those of pods are done where no pod is waited for.
+func (t *Targets) find(ctx context.Context, pods bool) ([]*group, error) {
+	service, err := t.begin(ctx)
+	if err != nil {
+		return nil, err
 	}
-	throttled := false
-	w.targets.service.healths(ctx, groups, w.addresses, func(i int, found []left, err error) {
+	groups, err := service.groups(ctx, t.opts.Groups)
+	for _, g := range groups {
+		g.done = g.pods && !pods
+	}
+	return groups, err
+}
+
+// look looks once at each group that is not done, those first that have been unknown for the longest.
+func (t *Targets) look(ctx context.Context, groups []*group, addresses map[netip.Addr]bool) (throttled bool) {
+	open := slices.DeleteFunc(slices.Clone(groups), func(g *group) bool { return g.done })
+	slices.SortStableFunc(open, func(a, b *group) int { return a.seen.Compare(b.seen) })
+	t.service.healths(ctx, open, addresses, func(i int, found []left, err error) {
 		throttled = throttled || errors.Is(err, errThrottled)
 		open[i].take(found, err)
 	})
-	w.count(throttled)
-	return w.judge()
-}
-
-// find finds the groups.
-func (w *call) find(ctx context.Context) error {
-	beginning, cancel := context.WithTimeout(ctx, answerLimit)
-	defer cancel()
-	service, err := w.targets.begin(beginning)
-	if err != nil {
-		return err
-	}
-	found, err := service.groups(ctx, w.targets.opts.Groups)
-	if err != nil {
-		return err
-	}
-	w.groups = make([]*watched, 0, len(found))
-	for _, g := range found {
-		w.groups = append(w.groups, &watched{group: g, done: g.pods && len(w.addresses) == 0, seen: time.Now()})
-	}
-	return nil
+	return throttled
 }
 
 // take notes what a look at the group has found, or why it failed. After a failure, the last good look counts for a while.
-func (g *watched) take(found []left, err error) {
+func (g *group) take(found []left, err error) {
 	limit := silence
 	if g.looked {
 		limit = lapse
@@ -185,7 +169,7 @@ func (g *watched) take(found []left, err error) {
 	}
 }
 
-// givenUp reports whether a group is given up whose requests have failed for so long.
+// givenUp reports whether nothing is to be learned any more where requests have failed for so long.
 func givenUp(err error, after, limit time.Duration) bool {
 	if errors.Is(err, errThrottled) {
 		limit = patience
@@ -193,21 +177,14 @@ func givenUp(err error, after, limit time.Duration) bool {
 	return lasting(err) || after >= limit
 }
 
-// count counts the looks in a row that were throttled.
-func (w *call) count(throttled bool) {
-	if w.throttled++; !throttled {
-		w.throttled = 0
-	}
-}
-
 // judge says which targets are waited for, and whether some group is not known yet. If neither, the error says why the wait ends early.
-func (w *call) judge() (waited string, unknown bool, err error) {
+// It is late when whoever deregisters the targets should have begun.
+func judge(groups []*group, labeled, late bool) (waited string, unknown bool, err error) {
 	var waiting, stuck []left
-	late := time.Since(w.began) >= patience
-	for _, g := range w.groups {
+	for _, g := range groups {
 		unknown = unknown || !g.done && !g.looked
 		for _, l := range g.left {
-			if l.state != draining && (late || l.machine && !w.labeled) {
+			if l.state != draining && (late || l.machine && !labeled) {
 				stuck = append(stuck, l)
 			} else {
 				waiting = append(waiting, l)
@@ -217,37 +194,34 @@ func (w *call) judge() (waited string, unknown bool, err error) {
 	switch {
 	case len(waiting) > 0 || unknown:
 		return words(waiting), unknown, nil
-	case len(stuck) > 0 && stuck[0].machine && !w.labeled:
+	case len(stuck) > 0 && stuck[0].machine && !labeled:
 		return "", false, fmt.Errorf("%s, and the node is not labeled for anybody to take it out", words(stuck))
 	case len(stuck) > 0:
 		return "", false, fmt.Errorf("%s, and nobody has begun to take it out within %s", words(stuck), patience)
 	}
-	return "", false, w.failed()
+	return "", false, failure(groups)
 }
 
-// failed is why groups were given up: the reason alone if all were for the same one, else each with its group.
-func (w *call) failed() error {
-	var reasons []string
-	var all error
-	for _, g := range w.groups {
-		if g.failed != nil {
-			all = g.failed
-			reasons = append(reasons, g.name+": "+g.failed.Error())
-		}
+// failure is why groups were given up: the first one's reason.
+func failure(groups []*group) error {
+	failed := slices.DeleteFunc(slices.Clone(groups), func(g *group) bool { return g.failed == nil })
+	switch {
+	case len(failed) == 0:
+		return nil
+	case lasting(failed[0].failed):
+		return failed[0].failed
+	case len(failed) > 1:
+		return fmt.Errorf("%s and %d more: %w", failed[0].name, len(failed)-1, failed[0].failed)
 	}
-	same := func(g *watched) bool { return g.failed != nil && g.failed.Error() == all.Error() }
-	if all == nil || !slices.ContainsFunc(w.groups, func(g *watched) bool { return !same(g) }) {
-		return all
-	}
-	return errors.New(strings.Join(reasons, "; "))
+	return fmt.Errorf("%s: %w", failed[0].name, failed[0].failed)
 }
 
 // pause is how long to wait before the next look: shortly while something is not known yet, as that is soon given up.
-func (w *call) pause(unknown bool) time.Duration {
+func pause(throttled int, unknown bool) time.Duration {
 	pause := shortestPause + rand.N(longestPause-shortestPause)
 	switch {
-	case w.throttled > 0:
-		return min(pause<<min(w.throttled, 4), slowest)
+	case throttled > 0:
+		return min(pause<<min(throttled, 4), slowest)
 	case unknown:
 		return time.Second
 	}
@@ -310,7 +284,7 @@ func (t *Targets) Check(ctx context.Context) ([]Found, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups = slices.DeleteFunc(groups, func(g group) bool { return g.pods }) // The pods are not known here.
+	groups = slices.DeleteFunc(groups, func(g *group) bool { return g.pods }) // The pods are not known here.
 	all := make([]Found, len(groups))
 	service.healths(ctx, groups, nil, func(i int, found []left, err error) {
 		name := groups[i].name

@@ -33,8 +33,8 @@ type rig struct {
 	server   *pipetest.Server
 	start    time.Time
 
-	mu   sync.Mutex
-	told []string
+	mu      sync.Mutex
+	reports []string
 	// takes is how long each answer takes. asking are the requests under way, and most how many there have been at once.
 	takes        time.Duration
 	asking, most int
@@ -97,7 +97,7 @@ func (r *rig) out(labeled bool, addresses ...string) (time.Duration, error) {
 	err := r.targets().Wait(r.t.Context(), wait.Node{Labeled: labeled, Addresses: addresses}, func(left string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.told = append(r.told, left)
+		r.reports = append(r.reports, left)
 	})
 	return time.Since(began), err
 }
@@ -118,13 +118,21 @@ func (r *rig) after(d time.Duration, do func()) {
 	go func() { time.Sleep(d); do() }()
 }
 
-func (r *rig) wantTold(want ...string) {
+func (r *rig) wantReports(want ...string) {
 	r.t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !slices.Equal(r.told, want) {
-		r.t.Errorf("told\n\t%s\nwant\n\t%s", strings.Join(r.told, "\n\t"), strings.Join(want, "\n\t"))
+	if !slices.Equal(r.reports, want) {
+		r.t.Errorf("reported\n\t%s\nwant\n\t%s", strings.Join(r.reports, "\n\t"), strings.Join(want, "\n\t"))
 	}
+}
+
+// errorOrNothing is the text of an error; empty if there is none.
+func errorOrNothing(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 // wantWithin fails unless something took that long, or less than a pause more.
@@ -135,18 +143,7 @@ func (r *rig) wantWithin(took, want time.Duration) {
 	}
 }
 
-func TestAMachineThatIsInNoTargetGroupIsOutAtOnce(t *testing.T) {
-	bubble(t, func(r *rig) {
-		web := r.group("web", elbtest.Group{})
-		r.elb.Register(web, another, 30080)
-		if took, err := r.out(true); took > 0 || err != nil {
-			t.Errorf("it took %s: %v", took, err)
-		}
-		r.wantTold()
-	})
-}
-
-func TestTheMachineIsWaitedForUntilItHasDrained(t *testing.T) {
+func TestWait_LastsUntilTheMachineHasDrained(t *testing.T) {
 	for _, delay := range []time.Duration{0, 6 * time.Second, 180 * time.Second} {
 		t.Run(delay.String(), func(t *testing.T) {
 			bubble(t, func(r *rig) {
@@ -166,7 +163,7 @@ func TestTheMachineIsWaitedForUntilItHasDrained(t *testing.T) {
 				if delay == 0 {
 					want = want[:1]
 				}
-				r.wantTold(want...)
+				r.wantReports(want...)
 				if asked := len(r.elb.Calls("DescribeTargetHealth")); asked > 2+int(took/(2*time.Second))+1 {
 					t.Errorf("%d requests in %s", asked, took)
 				}
@@ -175,7 +172,7 @@ func TestTheMachineIsWaitedForUntilItHasDrained(t *testing.T) {
 	}
 }
 
-func TestATargetIsOutWhenNothingIsSentToIt(t *testing.T) {
+func TestWait_EndsForATargetThatGetsNothing(t *testing.T) {
 	for state, out := range map[string]bool{
 		"initial": false, "healthy": false, "unhealthy": false, "draining": false, "unhealthy.draining": false, "unavailable": false, "unused": true,
 	} {
@@ -194,7 +191,7 @@ func TestATargetIsOutWhenNothingIsSentToIt(t *testing.T) {
 }
 
 // A group whose targets are addresses says nothing of the machine. Its pods are waited for once they have gone.
-func TestPodsAreWaitedForByTheirAddresses(t *testing.T) {
+func TestWait_FindsPodsByTheirAddresses(t *testing.T) {
 	bubble(t, func(r *rig) {
 		pods := r.group("pods", elbtest.Group{Type: "ip", Delay: 30 * time.Second})
 		r.elb.Register(pods, "10.0.0.7", 8080)
@@ -209,11 +206,11 @@ func TestPodsAreWaitedForByTheirAddresses(t *testing.T) {
 			t.Error(err)
 		}
 		r.wantWithin(took, 31*time.Second)
-		r.wantTold("2 targets are still healthy in tg/pods", "2 targets are still draining in tg/pods")
+		r.wantReports("2 targets are still healthy in tg/pods", "2 targets are still draining in tg/pods")
 	})
 }
 
-func TestAMachineThatNobodyTakesOutIsNotWaitedForForLong(t *testing.T) {
+func TestWait_EndsWhereNobodyDeregisters(t *testing.T) {
 	for name, test := range map[string]struct {
 		labeled bool
 		want    time.Duration
@@ -235,20 +232,7 @@ func TestAMachineThatNobodyTakesOutIsNotWaitedForForLong(t *testing.T) {
 	}
 }
 
-// An Auto Scaling group takes its instances out by itself.
-func TestAMachineThatDrainsIsWaitedForAlsoWithoutALabel(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.elb.Register(r.group("web", elbtest.Group{Delay: 90 * time.Second}), instance, 30080)
-		r.elb.Deregister(instance)
-		took, err := r.out(false)
-		if err != nil {
-			t.Error(err)
-		}
-		r.wantWithin(took, 90*time.Second)
-	})
-}
-
-func TestWhatIsRefusedIsWaitedForWithNothing(t *testing.T) {
+func TestWait_EndsAtOnceWhereNothingIsToBeLearned(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(r *rig)
 		why     string
@@ -257,6 +241,16 @@ func TestWhatIsRefusedIsWaitedForWithNothing(t *testing.T) {
 			"the instance's role does not allow elasticloadbalancing:DescribeTargetHealth"},
 		"the groups": {func(r *rig) { r.groups = []string{targets.All}; r.elb.Deny("DescribeTargetGroups") },
 			"the instance's role does not allow elasticloadbalancing:DescribeTargetGroups"},
+		"too many groups": {func(r *rig) {
+			for n := range 100 {
+				r.elb.AddGroup(fmt.Sprintf("other-%d", n), elbtest.Group{})
+			}
+			r.groups = []string{targets.All}
+		}, "there are 101 target groups in the VPC, too many to look at: name those of this node in load_balancers.target_groups"},
+		"nothing: the machine is no target": {func(r *rig) {
+			r.elb.RemoveGroup(r.groups[0])
+			r.elb.Register(r.group("other", elbtest.Group{}), another, 30080)
+		}, ""},
 		"there is no role": {func(r *rig) { delete(r.metadata, "iam/security-credentials/") }, "the instance has no IAM role"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -264,7 +258,7 @@ func TestWhatIsRefusedIsWaitedForWithNothing(t *testing.T) {
 				r.elb.Register(r.group("web", elbtest.Group{}), instance, 30080)
 				test.prepare(r)
 				took, err := r.out(true)
-				if took > 0 || err == nil || err.Error() != test.why {
+				if took > 0 || test.why != errorOrNothing(err) {
 					t.Errorf("after %s, the reason is %v, want %s", took, err, test.why)
 				}
 			})
@@ -272,7 +266,7 @@ func TestWhatIsRefusedIsWaitedForWithNothing(t *testing.T) {
 	}
 }
 
-func TestAGroupThatIsRefusedHidesNoOther(t *testing.T) {
+func TestWait_ContinuesForOthersThanARefusedGroup(t *testing.T) {
 	bubble(t, func(r *rig) {
 		secret, web := r.group("secret", elbtest.Group{}), r.group("web", elbtest.Group{Delay: 20 * time.Second})
 		r.elb.Deny("DescribeTargetHealth " + secret)
@@ -290,7 +284,7 @@ func TestAGroupThatIsRefusedHidesNoOther(t *testing.T) {
 }
 
 // One look at all of them takes longer than one answer may.
-func TestManyTargetGroupsAreLookedAtAFewAtOnce(t *testing.T) {
+func TestWait_AsksAboutAFewGroupsAtOnce(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.takes = 150 * time.Millisecond
 		for n := range 30 {
@@ -310,7 +304,7 @@ func TestManyTargetGroupsAreLookedAtAFewAtOnce(t *testing.T) {
 	})
 }
 
-func TestAGroupThatFailsHidesNoOther(t *testing.T) {
+func TestWait_ContinuesForOthersThanAFailedGroup(t *testing.T) {
 	for name, test := range map[string]struct {
 		fault  elbtest.Fault
 		why    string
@@ -318,7 +312,7 @@ func TestAGroupThatFailsHidesNoOther(t *testing.T) {
 		inTime bool
 	}{
 		"silent":     {elbtest.Silent(), "calling elasticloadbalancing:DescribeTargetHealth: no answer within 4s", 3, false},
-		"broken":     {elbtest.Fault{Status: 500, Code: "InternalFailure"}, "calling elasticloadbalancing:DescribeTargetHealth: InternalFailure: it is a fault", 8, false},
+		"broken":     {elbtest.Fault{Status: 500, Code: "InternalFailure"}, "calling elasticloadbalancing:DescribeTargetHealth: InternalFailure: it is a fault", 12, false},
 		"for a time": {elbtest.Fault{Status: 500, Code: "InternalFailure", Times: 2}, "", 40, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -346,89 +340,44 @@ func TestAGroupThatFailsHidesNoOther(t *testing.T) {
 	}
 }
 
-// What was seen last of a group stands for a while, and then it holds nobody.
-func TestAGroupThatFailsLaterIsGivenUpAlone(t *testing.T) {
+// What was seen last of a group stands for a while, and then it holds nobody. An Auto Scaling group deregisters its instances by itself,
+// without a label.
+func TestWait_GivesUpAGroupThatFailsLater(t *testing.T) {
 	bubble(t, func(r *rig) {
 		bad, web := r.group("bad", elbtest.Group{Delay: time.Hour}), r.group("web", elbtest.Group{Delay: 2 * time.Minute})
 		r.elb.Register(web, instance, 30080)
 		r.elb.Register(bad, instance, 30080)
 		r.elb.Deregister(instance)
 		r.after(20*time.Second, func() { r.elb.Fail(elbtest.Fault{About: bad, Status: 500, Code: "InternalFailure"}) })
-		took, err := r.out(true)
+		took, err := r.out(false)
 		if err == nil || !strings.HasPrefix(err.Error(), "tg/bad: ") {
 			t.Errorf("the reason is %v", err)
 		}
 		r.wantWithin(took, 2*time.Minute)
-		r.wantTold("1 target is still draining in tg/bad, 1 target is still draining in tg/web", "1 target is still draining in tg/web")
+		r.wantReports("1 target is still draining in tg/bad, 1 target is still draining in tg/web", "1 target is still draining in tg/web")
 	})
 }
 
-// Nobody waits for each of many groups in turn where none is answered, or asks about each where too much is asked.
-func TestManyTargetGroupsAreGivenUpAsOne(t *testing.T) {
+// Many groups are not waited for in turn where none is answered, or asked about each where the service throttles.
+func TestWait_GivesUpAServiceThatDoesNotAnswer(t *testing.T) {
+	const calling = "calling elasticloadbalancing:DescribeTargetHealth: "
 	for name, test := range map[string]struct {
-		fault elbtest.Fault
-		want  time.Duration
+		groups int
+		fault  elbtest.Fault
+		want   time.Duration
+		why    string
 	}{
-		"silent":    {elbtest.Silent(), 5 * time.Second},
-		"throttled": {elbtest.Throttled(0), time.Minute},
+		"silent":          {1, elbtest.Silent(), 5 * time.Second, "tg/web-0: " + calling + "no answer within 4s"},
+		"broken":          {1, elbtest.Fault{Status: 500, Code: "InternalFailure"}, 5 * time.Second, "tg/web-0: " + calling + "InternalFailure: it is a fault"},
+		"throttled":       {1, elbtest.Throttled(0), time.Minute, "tg/web-0: " + calling + "too much is asked"},
+		"silent, many":    {60, elbtest.Silent(), 5 * time.Second, "tg/web-0 and 59 more: " + calling + "no answer within 4s"},
+		"throttled, many": {60, elbtest.Throttled(0), time.Minute, "tg/web-0 and 59 more: " + calling + "too much is asked"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(r *rig) {
-				for n := range 60 {
+				for n := range test.groups {
 					r.elb.Register(r.group(fmt.Sprintf("web-%d", n), elbtest.Group{}), instance, 30080)
 				}
-				r.elb.Fail(test.fault)
-				took, err := r.out(true)
-				if err == nil || !strings.HasPrefix(err.Error(), "calling elasticloadbalancing:DescribeTargetHealth: ") {
-					t.Errorf("the reason is %v", err)
-				}
-				if took < test.want || took > test.want+20*time.Second {
-					t.Errorf("it took %s, want about %s", took, test.want)
-				}
-				if asked := len(r.elb.Calls("")); asked > 70 {
-					t.Errorf("it was asked %d times", asked)
-				}
-			})
-		})
-	}
-	t.Run("throttled for a moment", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			for n := range 60 {
-				r.elb.Register(r.group(fmt.Sprintf("web-%d", n), elbtest.Group{}), another, 30080)
-			}
-			r.elb.Fail(elbtest.Throttled(3))
-			if _, err := r.out(true); err != nil {
-				t.Error(err)
-			}
-			if asked := len(r.elb.Calls("")); asked > 60+3 {
-				t.Errorf("it was asked %d times about 60 groups", asked)
-			}
-		})
-	})
-}
-
-func TestAGroupThatIsNotThereHoldsNothing(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.elb.RemoveGroup(r.group("web", elbtest.Group{}))
-		if took, err := r.out(true); took > 0 || err != nil {
-			t.Errorf("it took %s: %v", took, err)
-		}
-	})
-}
-
-func TestAServiceThatDoesNotAnswerIsGivenUp(t *testing.T) {
-	for name, test := range map[string]struct {
-		fault elbtest.Fault
-		want  time.Duration
-		why   string
-	}{
-		"silent":    {elbtest.Silent(), 5 * time.Second, "calling elasticloadbalancing:DescribeTargetHealth: no answer within 4s"},
-		"broken":    {elbtest.Fault{Status: 500, Code: "InternalFailure"}, 5 * time.Second, "calling elasticloadbalancing:DescribeTargetHealth: InternalFailure: it is a fault"},
-		"throttled": {elbtest.Throttled(0), time.Minute, "calling elasticloadbalancing:DescribeTargetHealth: too much is asked"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(r *rig) {
-				r.elb.Register(r.group("web", elbtest.Group{}), instance, 30080)
 				r.elb.Fail(test.fault)
 				took, err := r.out(true)
 				if err == nil || err.Error() != test.why {
@@ -437,13 +386,15 @@ func TestAServiceThatDoesNotAnswerIsGivenUp(t *testing.T) {
 				if took < test.want || took > test.want+20*time.Second {
 					t.Errorf("it took %s, want about %s", took, test.want)
 				}
-				r.wantTold()
+				if asked := len(r.elb.Calls("")); asked > 130 {
+					t.Errorf("it was asked %d times", asked)
+				}
 			})
 		})
 	}
 }
 
-func TestWhatWasSeenLastStandsThroughAShortOutage(t *testing.T) {
+func TestWait_SurvivesAShortOutage(t *testing.T) {
 	for name, fault := range map[string]elbtest.Fault{"silent": elbtest.Silent(), "throttled": elbtest.Throttled(0)} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(r *rig) {
@@ -455,7 +406,7 @@ func TestWhatWasSeenLastStandsThroughAShortOutage(t *testing.T) {
 				if err != nil || took < 40*time.Second {
 					t.Errorf("it took %s: %v", took, err)
 				}
-				r.wantTold("1 target is still draining in tg/web")
+				r.wantReports("1 target is still draining in tg/web")
 			})
 		})
 	}
@@ -471,7 +422,7 @@ func TestWhatWasSeenLastStandsThroughAShortOutage(t *testing.T) {
 	})
 }
 
-func TestOneWhoAsksTooMuchAsksMoreSeldom(t *testing.T) {
+func TestWait_SlowsDownWhereThrottled(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.elb.Register(r.group("web", elbtest.Group{Delay: time.Hour}), instance, 30080)
 		r.elb.Deregister(instance)
@@ -495,7 +446,7 @@ func TestOneWhoAsksTooMuchAsksMoreSeldom(t *testing.T) {
 	})
 }
 
-func TestTheTargetGroupsOfTheVPCAreFound(t *testing.T) {
+func TestWait_FindsTheGroupsOfTheVPC(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.elb.Page(2)
 		for n := range 3 {
@@ -527,38 +478,7 @@ func TestTheTargetGroupsOfTheVPCAreFound(t *testing.T) {
 	})
 }
 
-// An account may have thousands, of which a page has a part. Each page is an answer, and has the time of one.
-func TestTargetGroupsOnManyPagesAreFound(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.elb.Page(1)
-		r.takes = time.Second
-		for n := range 8 {
-			r.elb.AddGroup(fmt.Sprintf("elsewhere-%d", n), elbtest.Group{VPC: "vpc-1"})
-		}
-		r.elb.Register(r.elb.AddGroup("web", elbtest.Group{Delay: time.Minute}), instance, 30080)
-		r.elb.Deregister(instance)
-		r.groups = []string{targets.All}
-		took, err := r.out(true)
-		if err != nil || took < time.Minute {
-			t.Errorf("it waits for %s, and ends with %v", took, err)
-		}
-	})
-}
-
-func TestTooManyTargetGroupsAreNotLookedAt(t *testing.T) {
-	bubble(t, func(r *rig) {
-		for n := range 101 {
-			r.elb.AddGroup(fmt.Sprintf("web-%d", n), elbtest.Group{})
-		}
-		r.groups = []string{targets.All}
-		took, err := r.out(true)
-		if took > 0 || err == nil || !strings.Contains(err.Error(), "101 target groups") || len(r.elb.Calls("DescribeTargetHealth")) > 0 {
-			t.Errorf("after %s, the reason is %v", took, err)
-		}
-	})
-}
-
-func TestTheWaitEndsWithItsContext(t *testing.T) {
+func TestWait_EndsWithItsContext(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.elb.Register(r.group("web", elbtest.Group{}), instance, 30080)
 		r.elb.Fail(elbtest.Silent())
@@ -571,7 +491,7 @@ func TestTheWaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestACheckTellsHowTheMachineStandsInEachGroup(t *testing.T) {
+func TestCheck_SaysTheMachinesStateInEachGroup(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.elb.Register(r.group("web", elbtest.Group{}), instance, 30080)
 		r.group("empty", elbtest.Group{})

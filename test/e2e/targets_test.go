@@ -124,19 +124,6 @@ func TestWithoutTheRightToAskTheSetTimeHolds(t *testing.T) {
 	}
 }
 
-func TestAnElasticLoadBalancingThatDoesNotAnswerHoldsNothing(t *testing.T) {
-	b := behindBalancers(t, time.Hour, "")
-	b.elb.Fail(elbtest.Silent())
-	b.watches(t)
-	began := time.Now()
-	b.imds.SetSpot("terminate", began.Add(2*time.Minute))
-	b.waitDrained(t)
-	if took := time.Since(began); took > time.Minute {
-		t.Errorf("the drain took %s", took)
-	}
-	b.nth.Stop(t)
-}
-
 // A pod's requests are under way when it has gone, and so may the machine be, if nobody holds it.
 func TestTheHookIsCompletedWhenThePodsAreOutOfTheirTargetGroups(t *testing.T) {
 	g := inGroup(t, "", hook)
