@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,7 +16,7 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// node is a Node whose guards, and whose other calls, go as they are told to. It minds that one of them is under way at a time.
+// node is a Node whose calls go as the test says. It sees to it that one of them is under way at a time.
 type node struct {
 	t    *testing.T
 	tape *tape
@@ -23,9 +24,10 @@ type node struct {
 	mu   sync.Mutex
 	busy bool
 	ways ways
-	// guards counts those that were begun, and booted is what the last Uncordon was to wait for.
-	guards int
-	booted drain.Booted
+	// begun are the goals that guards began with, goals those and the ones that they were adjusted to, and booted is what the last
+	// Uncordon was to wait for.
+	begun, goals []drain.Goal
+	booted       drain.Booted
 }
 
 // ways are how calls go.
@@ -35,15 +37,11 @@ type ways struct {
 	claim    func(ctx context.Context) (drain.Claim, bool, error)
 }
 
-// script is what a guard tells, and when. It may end before ctx does: then the guard stands and tells nothing more.
+// script is what a guard reports, and when. If it ends before ctx does, the guard stays and reports nothing more.
 type script func(ctx context.Context, g *guard)
 
 func newNode(t *testing.T, tp *tape) *node {
-	return &node{t: t, tape: tp, ways: ways{
-		guard:    empty,
-		uncordon: func(context.Context) (drain.UncordonResult, error) { return drain.UncordonLifted, nil },
-		claim:    func(context.Context) (drain.Claim, bool, error) { return drain.Claim{}, false, nil },
-	}}
+	return &node{t: t, tape: tp, ways: ways{guard: empty, uncordon: lifts, claim: claims(nil)}}
 }
 
 // to changes how calls go from now on.
@@ -69,7 +67,7 @@ func (n *node) now() ways {
 	return n.ways
 }
 
-// enter begins what takes its time, and returns what ends it.
+// enter begins a call, and returns what ends it.
 func (n *node) enter(what string) func() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -87,8 +85,18 @@ func (n *node) enter(what string) func() {
 	}
 }
 
-func (n *node) Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard {
-	return &guard{node: n, goal: goal, told: tell, adjusted: make(chan struct{}, 1)}
+func (n *node) Guard(goal drain.Goal, report func(drain.Progress)) drain.Guard {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.begun, n.goals = append(n.begun, goal), append(n.goals, goal)
+	return &guard{node: n, goal: goal, report: report, adjusted: make(chan struct{}, 1)}
+}
+
+// all are the goals of all guards.
+func (n *node) all() (begun, goals []drain.Goal) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.begun), slices.Clone(n.goals)
 }
 
 func (n *node) Uncordon(ctx context.Context, booted drain.Booted) (drain.UncordonResult, error) {
@@ -103,7 +111,7 @@ func (n *node) Uncordon(ctx context.Context, booted drain.Booted) (drain.Uncordo
 	return n.now().uncordon(ctx)
 }
 
-// awaits tells whether the last Uncordon was to wait for the kubelet.
+// awaits reports whether the last Uncordon was to wait for the kubelet.
 func (n *node) awaits() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -112,10 +120,10 @@ func (n *node) awaits() bool {
 
 func (n *node) Claim(ctx context.Context) (drain.Claim, bool, error) { return n.now().claim(ctx) }
 
-// guard is a Guard that tells what its script says.
+// guard is a Guard that reports what its script says.
 type guard struct {
 	node     *node
-	told     func(drain.Progress)
+	report   func(drain.Progress)
 	adjusted chan struct{}
 
 	mu     sync.Mutex
@@ -125,9 +133,6 @@ type guard struct {
 }
 
 func (g *guard) Run(ctx context.Context) {
-	g.node.mu.Lock()
-	g.node.guards++
-	g.node.mu.Unlock()
 	defer g.node.enter("guard for " + inWords(g.wants()))()
 	g.node.now().guard(ctx, g)
 	for g.next(ctx) {
@@ -138,6 +143,9 @@ func (g *guard) Adjust(goal drain.Goal) {
 	g.mu.Lock()
 	g.goal = goal
 	g.mu.Unlock()
+	g.node.mu.Lock()
+	g.node.goals = append(g.node.goals, goal)
+	g.node.mu.Unlock()
 	g.node.tape.add("adjust to %s", inWords(goal))
 	select {
 	case g.adjusted <- struct{}{}:
@@ -158,7 +166,7 @@ func (g *guard) wants() drain.Goal {
 	return g.goal
 }
 
-// inWords is what is wanted for whom by when, counted from now.
+// inWords is a goal with its times counted from now.
 func inWords(goal drain.Goal) string {
 	words := strings.Join(goal.Events, ", ") + ": cordon"
 	if goal.Evict {
@@ -176,29 +184,28 @@ func inWords(goal drain.Goal) string {
 	return words
 }
 
-// next waits until the goal has changed, and tells how the node stands then. It is false when ctx has ended.
+// next waits until the goal has changed, and reports how the node is then. It is false when ctx has ended.
 func (g *guard) next(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
 		return false
 	case <-g.adjusted:
-		g.mu.Lock()
-		g.state.Drained = false
-		g.mu.Unlock()
-		g.say(drain.Progress{Kind: state.GoalChanged})
+		g.becomes(func(s *drain.State) { s.Drained = false }, drain.Progress{Kind: state.GoalChanged})
 		return true
 	}
 }
 
-// say tells something, with how the node stands.
-func (g *guard) say(p drain.Progress) {
-	g.mu.Lock()
-	p.Goal, p.State = g.goal.Number, g.state
-	g.mu.Unlock()
-	g.told(p)
+// say reports something, with how the node is.
+func (g *guard) say(all ...drain.Progress) {
+	for _, p := range all {
+		g.mu.Lock()
+		p.Goal, p.State = g.goal.Number, g.state
+		g.mu.Unlock()
+		g.report(p)
+	}
 }
 
-// becomes tells something of the node that changes how it stands.
+// becomes reports something that changes how the node is.
 func (g *guard) becomes(change func(*drain.State), p drain.Progress) {
 	g.mu.Lock()
 	change(&g.state)
@@ -216,24 +223,29 @@ func (g *guard) closeAs(what state.TransitionKind, how drain.CordonResult) {
 		drain.Progress{Kind: what, Detail: string(how)})
 }
 
-// drain tells that the node is drained.
+// drain reports that the node is drained.
 func (g *guard) drain() {
 	g.becomes(func(s *drain.State) { s.Drained = true }, drain.Progress{Kind: state.NodeEmpty})
 }
 
-// limit tells what a look at the Node has shown of whether people want its pods left alone.
+// open reports that an operator has uncordoned the node.
+func (g *guard) open() {
+	g.becomes(func(s *drain.State) { s.Closed = false }, drain.Progress{Kind: state.NodeReopened, Events: g.wants().Events})
+}
+
+// limit reports what a look at the Node has shown of its annotation.
 func (g *guard) limit(limited bool) {
 	g.becomes(func(s *drain.State) { s.Looked, s.Limited, s.Drained = true, limited, s.Drained && !limited }, drain.Progress{Kind: state.GoalChanged})
 }
 
-// did is how far it has come.
+// did sets the result so far.
 func (g *guard) did(r drain.Result) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.result = r
 }
 
-// rest lets time pass, and tells whether it did: ctx may end before.
+// rest lets time pass, and reports whether it did: ctx may end before.
 func rest(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -243,12 +255,7 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// pods tells several things in a row.
-func (g *guard) pods(told ...drain.Progress) {
-	for _, p := range told {
-		g.say(p)
-	}
-}
+// The scripts.
 
 // empty guards a node that is drained as soon as it is closed.
 func empty(ctx context.Context, g *guard) {
@@ -284,6 +291,16 @@ func after(d time.Duration) script {
 	}
 }
 
+// resumed guards a node that an earlier process has closed, and that is drained after a while.
+func resumed(d time.Duration) script {
+	return func(ctx context.Context, g *guard) {
+		g.closeAs(state.NodeClosed, drain.CordonOurs)
+		if rest(ctx, d) {
+			emptied(ctx, g)
+		}
+	}
+}
+
 // forbidden guards a node whose cordon is refused for good.
 func forbidden(ctx context.Context, g *guard) {
 	for pause := 2 * time.Second; ; pause = min(2*pause, time.Minute) {
@@ -294,39 +311,93 @@ func forbidden(ctx context.Context, g *guard) {
 	}
 }
 
-// memory is a Record that can be told to fail, or to take its time.
+// reports guards a node and reports this, with no cordon.
+func reports(all ...drain.Progress) script {
+	return func(_ context.Context, g *guard) { g.say(all...) }
+}
+
+// limitedFor guards a node that is opted out for so long; after that it is drained in ten seconds.
+func limitedFor(d time.Duration) script {
+	return func(ctx context.Context, g *guard) {
+		g.close()
+		g.limit(true)
+		if !rest(ctx, d) {
+			return
+		}
+		g.limit(false)
+		if rest(ctx, 10*time.Second) {
+			emptied(ctx, g)
+		}
+	}
+}
+
+// leftOpenFor guards a node that is not cordoned for so long, as its annotation asks.
+func leftOpenFor(d time.Duration) script {
+	return func(ctx context.Context, g *guard) {
+		g.did(drain.Result{Cordon: drain.CordonLeft, Limited: true})
+		g.becomes(func(s *drain.State) { s.Seen, s.Left, s.Looked, s.Limited = true, true, true, true }, drain.Progress{Kind: state.NodeOptedOut})
+		if rest(ctx, d) {
+			g.close()
+		}
+	}
+}
+
+// The ways of an uncordon and of the claim.
+
+func lifts(context.Context) (drain.UncordonResult, error) { return drain.UncordonLifted, nil }
+
+// refused is an uncordon that the API server refuses.
+func refused(context.Context) (drain.UncordonResult, error) { return "", errors.New("forbidden") }
+
+// hangs is an uncordon that does not end by itself.
+func hangs(ctx context.Context) (drain.UncordonResult, error) {
+	<-ctx.Done()
+	return "", ctx.Err()
+}
+
+// claims is a Node that bears this claim of nth's; none if it is nil.
+func claims(claim *drain.Claim) func(context.Context) (drain.Claim, bool, error) {
+	return func(context.Context) (drain.Claim, bool, error) {
+		if claim == nil {
+			return drain.Claim{}, false, nil
+		}
+		return *claim, true, nil
+	}
+}
+
+// unanswered is a Node that cannot be read.
+func unanswered(context.Context) (drain.Claim, bool, error) {
+	return drain.Claim{}, false, errors.New("connection refused")
+}
+
+// memory is a Record that can fail, or take its time. Like pkg/record, it takes no entry that cannot be encoded.
 type memory struct {
 	tape *tape
-	// released is closed when the disk hangs no more.
+	// released is closed when the disk no longer hangs.
 	released chan struct{}
 	writes   sync.WaitGroup
 
 	mu      sync.Mutex
 	entries []state.Entry
-	count   int // of Puts
-	err     error
-	hangs   time.Duration
+	puts    int
+	err     error         // of every Put
+	hangs   time.Duration // how long every Put takes
+	refuses string        // the event of which nothing is taken
+	refused int           // how many entries were not taken
 }
 
-// puts is how often something was put.
-func (m *memory) puts() int {
+// set changes or reads what the test may know.
+func (m *memory) set(f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.count
+	f()
 }
 
-// hangsFor lets every Put take so long from now on.
-func (m *memory) hangsFor(d time.Duration) {
+// counts is how often something was put, and how many entries were refused.
+func (m *memory) counts() (puts, refused int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.hangs = d
-}
-
-// loses lets every Put fail from now on.
-func (m *memory) loses(err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.err = err
+	return m.puts, m.refused
 }
 
 func (m *memory) Entries() []state.Entry {
@@ -335,10 +406,19 @@ func (m *memory) Entries() []state.Entry {
 	return slices.Clone(m.entries)
 }
 
+// endless is after how many refusals an entry is taken, so that a loop that puts it again and again ends.
+const endless = 1000
+
 func (m *memory) Put(written func(error), entries ...state.Entry) {
 	m.mu.Lock()
-	m.count++
+	m.puts++
+	err, hangs := m.err, m.hangs
 	for _, e := range entries {
+		if _, bad := json.Marshal(e); (bad != nil || e.Event.ID == m.refuses) && m.refused < endless {
+			m.refused++
+			err = errors.Join(err, errors.New("refused"))
+			continue
+		}
 		i := slices.IndexFunc(m.entries, func(o state.Entry) bool { return o.Event.ID == e.Event.ID })
 		if i < 0 {
 			i = len(m.entries)
@@ -349,7 +429,6 @@ func (m *memory) Put(written func(error), entries ...state.Entry) {
 		}
 		m.entries[i] = e
 	}
-	err, hangs := m.err, m.hangs
 	m.mu.Unlock()
 	if hangs == 0 {
 		written(err)
@@ -401,18 +480,24 @@ func (m *memory) Flush(ctx context.Context) error {
 
 // service is a Service that remembers.
 type service struct {
-	tape *tape
-
 	mu       sync.Mutex
 	status   string
-	slow     time.Duration // how long it takes to tell
+	slow     time.Duration // how long Status takes
 	statuses int
 	beats    int
 	ready    bool
 	stopping bool
 }
 
-func (s *service) Ready() { s.set(func() { s.ready = true }) }
+func (s *service) set(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+func (s *service) Ready()    { s.set(func() { s.ready = true }) }
+func (s *service) Stopping() { s.set(func() { s.stopping = true }) }
+func (s *service) Beat()     { s.set(func() { s.beats++ }) }
 
 func (s *service) Status(format string, args ...any) {
 	var slow time.Duration
@@ -422,27 +507,25 @@ func (s *service) Status(format string, args ...any) {
 	}
 }
 
-func (s *service) Stopping() { s.set(func() { s.stopping = true }) }
-
-func (s *service) Beat() { s.set(func() { s.beats++ }) }
-
-func (s *service) set(f func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f()
+func (s *service) sentence() (sentence string) {
+	s.set(func() { sentence = s.status })
+	return sentence
 }
 
-func (s *service) sentence() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.status
+// counts are how often the watchdog was fed, and how often a status was shown.
+func (s *service) counts() (beats, statuses int) {
+	s.set(func() { beats, statuses = s.beats, s.statuses })
+	return beats, statuses
 }
 
-// source is a Source that the test speaks through.
+// source is a Source, and a Pulse, that the test speaks through.
 type source struct {
 	sink event.Sink
 	fail chan error
-	last error // what it says when it was asked to end
+	last error // the result if ctx ends
+
+	mu      sync.Mutex
+	stalled error
 }
 
 func (s *source) Run(ctx context.Context, sink event.Sink) error {
@@ -455,7 +538,27 @@ func (s *source) Run(ctx context.Context, sink event.Sink) error {
 	}
 }
 
-// identity is an Identity that tells one thing at once, if it has a name or an error, and others when the test says so.
+func (s *source) Stuck() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stalled
+}
+
+func (s *source) stall(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stalled = err
+}
+
+// silent is a Source that never finds anything.
+type silent struct{}
+
+func (silent) Run(ctx context.Context, _ event.Sink) error {
+	<-ctx.Done()
+	return nil
+}
+
+// identity is an Identity that reports one thing at once, if it has a name or an error, and others when the test says so.
 type identity struct {
 	name string
 	err  error
@@ -470,70 +573,95 @@ func (i *identity) KeepWarm(ctx context.Context, tell func(node string, err erro
 	<-ctx.Done()
 }
 
-// waiting is an uncordon that comes to nothing.
-func waiting(ctx context.Context) (drain.UncordonResult, error) { return "", wait(ctx) }
-
-// noClaim is what a Node says that cannot be asked.
-func noClaim(context.Context) (drain.Claim, bool, error) {
-	return drain.Claim{}, false, errors.New("connection refused")
+// ear is a Listener that writes down what it hears.
+type ear struct {
+	mu    sync.Mutex
+	lines []string
+	all   []state.Transition
 }
 
-// nothing guards a node and tells nothing.
-func nothing(ctx context.Context, _ *guard) { <-ctx.Done() }
-
-// glimpse guards a node that was there once, and tells no more of it.
-func glimpse(ctx context.Context, g *guard) {
-	g.becomes(func(s *drain.State) { s.Seen = true }, drain.Progress{Kind: state.GoalChanged})
-	g.becomes(func(s *drain.State) { s.Seen = false }, drain.Progress{Kind: state.GoalChanged})
-	<-ctx.Done()
-}
-
-// orders is a Node that writes down what its guards are to do, and of each whether the node was left alone as it began.
-type orders struct {
-	*node
-	mu      sync.Mutex
-	goals   []drain.Goal
-	limited []bool
-}
-
-func (o *orders) Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard {
-	o.note(goal)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.limited = append(o.limited, goal.Limited)
-	return &ordered{Guard: o.node.Guard(goal, tell), orders: o}
-}
-
-func (o *orders) note(goal drain.Goal) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.goals = append(o.goals, goal)
-}
-
-// begun is whether each guard began with a node that was left alone.
-func (o *orders) begun() []bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Clone(o.limited)
-}
-
-// seen is whether each goal said that there has been a Node.
-func (o *orders) seen() []bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	var all []bool
-	for _, goal := range o.goals {
-		all = append(all, goal.NodeSeen)
+func (e *ear) OnTransition(h state.Transition) {
+	line := fmt.Sprintf("%s %s", h.Kind, h.Entry.Event.ID)
+	if h.Action != "" {
+		line += fmt.Sprintf(" %s after %s", h.Action, h.Took)
 	}
-	return all
+	if h.Pod != "" {
+		line += fmt.Sprintf(" %s (%s) %d of %d", h.Pod, h.PodUID, h.Left, h.Total)
+	}
+	if h.Err != nil {
+		line += ": " + h.Err.Error()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lines, e.all = append(e.lines, strings.TrimSpace(line+" "+h.Detail)), append(e.all, h)
 }
 
-type ordered struct {
-	drain.Guard
-	orders *orders
+// take are the lines since it was last asked.
+func (e *ear) take() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	lines := e.lines
+	e.lines = nil
+	return lines
 }
 
-func (o *ordered) Adjust(goal drain.Goal) {
-	o.orders.note(goal)
-	o.Guard.Adjust(goal)
+// find is the first transition of a kind.
+func (e *ear) find(kind state.TransitionKind) state.Transition {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, h := range e.all {
+		if h.Kind == kind {
+			return h
+		}
+	}
+	return state.Transition{}
+}
+
+// outcomes notes each event's outcome whenever it changes, as in "a left-alone after 1m0s".
+type outcomes struct {
+	start time.Time
+	mu    sync.Mutex
+	last  map[string]event.Outcome
+	lines []string
+}
+
+func (o *outcomes) note(ev event.Event, outcome event.Outcome) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if last, known := o.last[ev.ID]; known && last == outcome {
+		return
+	}
+	o.last[ev.ID] = outcome
+	o.lines = append(o.lines, strings.TrimSpace(ev.ID+" "+string(outcome))+" after "+time.Since(o.start).String())
+}
+
+func (o *outcomes) take() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	lines := o.lines
+	o.lines = nil
+	return lines
+}
+
+// board is a StatusWriter that remembers.
+type board struct {
+	mu    sync.Mutex
+	shown []state.Status
+}
+
+func (b *board) Show(s state.Status) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.shown = append(b.shown, s)
+}
+
+func (b *board) all() []state.Status {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.shown)
+}
+
+func (b *board) last() state.Status {
+	all := b.all()
+	return all[len(all)-1]
 }

@@ -1,10 +1,12 @@
 package agent_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,140 +14,254 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/nth-project/nth/pkg/agent"
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// lines are what the journal says of transitions, each with its fields, sorted.
-func lines(dryRun bool, transitions ...state.Transition) []string {
+// logged is what the journal says of a transition, with its fields, sorted; empty if nothing.
+func logged(dryRun bool, t state.Transition) string {
 	log, hook := logtest.NewNullLogger()
-	j := agent.NewJournal(logrus.NewEntry(log), dryRun)
-	for _, t := range transitions {
-		j.OnTransition(t)
+	agent.NewJournal(logrus.NewEntry(log), dryRun).OnTransition(t)
+	said := hook.LastEntry()
+	if said == nil {
+		return ""
 	}
-	var all []string
-	for _, said := range hook.AllEntries() {
-		text := said.Level.String() + ": " + said.Message
-		for _, name := range slices.Sorted(maps.Keys(said.Data)) {
+	text := said.Level.String() + ": " + said.Message
+	for _, name := range slices.Sorted(maps.Keys(said.Data)) {
+		if name != systemd.FieldMessageID {
 			text += fmt.Sprintf(" %s=%v", name, said.Data[name])
 		}
-		all = append(all, text)
 	}
-	return all
+	return text
 }
 
-func TestAMessageHasTheFieldsOfItsEventAndOfNothingElse(t *testing.T) {
+func TestJournal_FieldsAndWords(t *testing.T) {
 	t.Parallel()
 	spot := state.Entry{Event: event.Event{ID: "a", Kind: event.SpotInterruption}, Phase: state.Draining}
-	ofSpot := " NTH_EVENT_ID=a NTH_EVENT_KIND=spot-interruption"
+	const ofSpot, draining = " NTH_EVENT_ID=a NTH_EVENT_KIND=spot-interruption", " NTH_PHASE=draining"
 	gone := errors.New("it is gone")
-	for name, row := range map[string]struct {
-		told state.Transition
-		id   string
-		want string
-	}{
-		"of no event": {state.Transition{Kind: state.Started}, systemd.Started, "info: watching for interruptions %s"},
-		"of a kind": {
-			state.Transition{Kind: state.SourceStalled, Entry: state.Entry{Event: event.Event{Kind: event.Shutdown}}}, systemd.SourceTrouble,
-			"error: event source stalled; waiting for the service manager to restart nth %s NTH_EVENT_KIND=shutdown",
-		},
-		"of a node, and an event whose kind is not known": {
-			state.Transition{Kind: state.NodeExcluded, Node: "node-a", Entry: state.Entry{Event: event.Event{ID: "a"}, Phase: state.Cordoned}},
-			systemd.Cordoned,
-			"info: excluded the node from external load balancers %s NTH_EVENT_ID=a NTH_EVENT_KIND= NTH_NODE=node-a NTH_PHASE=cordoned",
-		},
-		"of a pod": {
-			state.Transition{Kind: state.PodEvicted, Entry: spot, Pod: "default/web"}, systemd.PodEvicted,
-			"info: evicted default/web %s" + ofSpot + " NTH_PHASE=draining NTH_POD=default/web",
-		},
-		"of an event whose phase says nothing, as it may be over": {
-			state.Transition{Kind: state.Missed, Entry: spot}, systemd.EventWithdrawn,
-			"info: spot-interruption: no longer announced; waiting to confirm before undoing anything %s" + ofSpot,
-		},
-		"of an event whose phase says nothing, as there is nothing to undo": {
-			state.Transition{Kind: state.ClosedWith, Entry: state.Entry{Event: spot.Event, Phase: state.Closed, Ending: state.Withdrawn}},
-			systemd.EventWithdrawn,
-			"info: spot-interruption: withdrawn; nothing to undo %s" + ofSpot,
-		},
-		"of an event whose phase says nothing, as it is over": {
-			state.Transition{Kind: state.CalledBack, Entry: spot, Action: string(policy.Drain)}, systemd.EventWithdrawn,
-			"info: stopping the drain for spot-interruption: no longer needed %s" + ofSpot,
-		},
-		"of a step that ends with the process": {
-			state.Transition{Kind: state.CalledBack, Entry: spot, Action: string(policy.Drain), Outcome: state.ProcessEnds}, systemd.Stopping,
-			"info: the drain for spot-interruption is not finished; it continues when nth starts again %s" + ofSpot + " NTH_PHASE=draining",
-		},
-		"of an event whose phase says nothing, as it is made up": {
-			state.Transition{Kind: state.CordonAdopted, Entry: spot}, systemd.EventSeen,
-			"warning: adopting our cordon, missing from the record %s" + ofSpot,
-		},
-		"with an error": {
-			state.Transition{Kind: state.Failed, Entry: spot, Action: string(policy.Drain), Err: gone}, systemd.DrainIncomplete,
-			"error: the drain failed; retrying %s" + ofSpot + " NTH_PHASE=draining error=it is gone",
-		},
-		"with an error that the text has": {
-			state.Transition{Kind: state.IdentityWaiting, Err: gone}, systemd.IdentityWaiting,
-			"warning: waiting for the kubelet's credential: it is gone %s",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			want := []string{fmt.Sprintf(row.want, systemd.FieldMessageID+"="+row.id)}
-			if said := lines(false, row.told); !slices.Equal(said, want) {
-				t.Errorf("it says\n%q\nwant\n%q", said, want)
-			}
-		})
-	}
-}
-
-func TestAMessageSaysWhatBelongsToIt(t *testing.T) {
-	t.Parallel()
-	draining := state.Entry{Phase: state.Draining}
 	drain, cordon := string(policy.Drain), string(policy.Cordon)
 	for name, row := range map[string]struct {
-		dryRun bool
-		told   state.Transition
-		want   string // "" is nothing
+		t    state.Transition
+		want string
 	}{
+		"no event": {state.Transition{Kind: state.Started}, "info: watching for interruptions"},
+		"a kind": {
+			state.Transition{Kind: state.SourceStalled, Entry: state.Entry{Event: event.Event{Kind: event.Shutdown}}},
+			"error: event source stalled; waiting for the service manager to restart nth NTH_EVENT_KIND=shutdown",
+		},
+		"a node, and an event of no kind": {
+			state.Transition{Kind: state.NodeExcluded, Node: "node-a", Entry: state.Entry{Event: event.Event{ID: "a"}, Phase: state.Cordoned}},
+			"info: excluded the node from external load balancers NTH_EVENT_ID=a NTH_EVENT_KIND= NTH_NODE=node-a NTH_PHASE=cordoned",
+		},
+		"a pod": {
+			state.Transition{Kind: state.PodEvicted, Entry: spot, Pod: "default/web"}, "info: evicted default/web" + ofSpot + draining + " NTH_POD=default/web",
+		},
+		"no phase: it may be over": {
+			state.Transition{Kind: state.Missed, Entry: spot}, "info: spot-interruption: no longer announced; waiting to confirm before undoing anything" + ofSpot,
+		},
+		"no phase: nothing to undo": {
+			state.Transition{Kind: state.ClosedWith, Entry: state.Entry{Event: spot.Event, Phase: state.Closed, Ending: state.Withdrawn}},
+			"info: spot-interruption: withdrawn; nothing to undo" + ofSpot,
+		},
+		"no phase: it is over": {
+			state.Transition{Kind: state.CalledBack, Entry: spot, Action: drain}, "info: stopping the drain for spot-interruption: no longer needed" + ofSpot,
+		},
+		"no phase: it is made up": {state.Transition{Kind: state.CordonAdopted, Entry: spot}, "warning: adopting our cordon, missing from the record" + ofSpot},
+		"a step that ends with the process": {
+			state.Transition{Kind: state.CalledBack, Entry: spot, Action: drain, Outcome: state.ProcessEnds},
+			"info: the drain for spot-interruption is not finished; it continues when nth starts again" + ofSpot + draining,
+		},
+		"an error": {
+			state.Transition{Kind: state.Failed, Entry: spot, Action: drain, Err: gone}, "error: the drain failed; retrying" + ofSpot + draining + " error=it is gone",
+		},
+		"an error in the text": {state.Transition{Kind: state.IdentityWaiting, Err: gone}, "warning: waiting for the kubelet's credential: it is gone"},
 		"a drain without a deadline": {
-			false, state.Transition{Kind: state.Begun, Entry: draining, Action: drain, Reason: "why"}, "draining the node: why (no deadline)",
+			state.Transition{Kind: state.Begun, Entry: spot, Action: drain, Reason: "why"}, "warning: draining the node: why (no deadline)" + ofSpot + draining,
 		},
-		"a drain that has its node cordoned only": {false, state.Transition{Kind: state.Begun, Entry: state.Entry{Phase: state.Cordoned}, Action: drain}, ""},
-		"a cordon beside a drain":                 {false, state.Transition{Kind: state.Begun, Entry: draining, Action: cordon}, ""},
-		"how long a cordon took, to a millisecond": {
-			false, state.Transition{Kind: state.NodeClosed, Took: 1234567 * time.Microsecond}, "cordoned the node after 1.235s",
-		},
-		"a drain of which nothing is known": {
-			false, state.Transition{Kind: state.Done, Action: drain}, "drained: 0 pods evicted, 0 deleted, 0 left in place",
-		},
-		"a dry run of which nothing is known": {
-			true, state.Transition{Kind: state.Done, Action: drain},
-			"dry run: the node would have been cordoned and drained of 0 pods, 0 left alone",
-		},
+		"a drain that is over already":         {state.Transition{Kind: state.Begun, Entry: state.Entry{Phase: state.Cordoned}, Action: drain}, ""},
+		"a cordon, which its end is logged of": {state.Transition{Kind: state.Begun, Entry: spot, Action: cordon}, ""},
+		"a time, to a millisecond":             {state.Transition{Kind: state.NodeClosed, Took: 1234567 * time.Microsecond}, "warning: cordoned the node after 1.235s"},
+		"a drain without a result":             {state.Transition{Kind: state.Done, Action: drain}, "warning: drained: 0 pods evicted, 0 deleted, 0 left in place"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			log, hook := logtest.NewNullLogger()
-			agent.NewJournal(logrus.NewEntry(log), row.dryRun).OnTransition(row.told)
-			said := ""
-			if last := hook.LastEntry(); last != nil {
-				said = last.Message
-			}
-			if said != row.want {
-				t.Errorf("it says %q; want %q", said, row.want)
-			}
-		})
+		if said := logged(false, row.t); said != row.want {
+			t.Errorf("%s: it says\n%q\nwant\n%q", name, said, row.want)
+		}
+	}
+	const want = "warning: dry run: the node would have been cordoned and drained of 0 pods, 0 left alone"
+	if said := logged(true, state.Transition{Kind: state.Done, Action: drain}); said != want {
+		t.Errorf("a dry run: it says %q, want %q", said, want)
 	}
 }
 
-func TestTheReasonOfAnOutageIsSaidOnceInEachOutage(t *testing.T) {
-	t.Parallel()
-	kind := state.Entry{Event: event.Event{Kind: event.Shutdown}}
-	lost := state.Transition{Kind: state.SourceLost, Entry: kind, Err: errors.New("no answer")}
-	back := state.Transition{Kind: state.SourceBack, Entry: kind}
-	if said := lines(false, lost, lost, back, lost); len(said) != 3 {
-		t.Errorf("it says %q; want the reason, the end, and the reason once more", said)
+const begun = "warning: draining the node: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000 (120 s left)"
+
+// pod is a report about default/web.
+func pod(what state.TransitionKind, detail string) drain.Progress {
+	return drain.Progress{Kind: what, Pod: "default/web", Detail: detail, Total: 2, Left: 1}
+}
+
+func TestJournal_WhatAGuardReports(t *testing.T) {
+	type row struct {
+		report drain.Progress
+		id     string
+		want   []string
 	}
+	node := func(what state.TransitionKind, detail string) drain.Progress {
+		return drain.Progress{Kind: what, Detail: detail}
+	}
+	each(t, map[string]row{
+		"pods are found":        {drain.Progress{Kind: state.PodsFound, Total: 2, Left: 2}, systemd.DrainStarted, []string{begun, "info: 2 pods to evict"}},
+		"no pod is":             {drain.Progress{Kind: state.PodsFound}, systemd.DrainStarted, []string{begun, "info: 0 pods to evict"}},
+		"a pod is deleted":      {pod(state.PodDeleted, ""), systemd.PodDeleted, []string{"warning: deleted default/web, which could not be evicted in time"}},
+		"a pod is overdue":      {pod(state.PodOverdue, "still ending"), systemd.PodHeld, []string{"warning: default/web is still running after its grace period; critical pods no longer wait for it"}},
+		"a pod is refused":      {pod(state.PodRefused, "no"), systemd.PodHeld, []string{"warning: default/web is not evicted: no; retrying"}},
+		"a pod is gone":         {pod(state.PodGone, ""), systemd.PodGone, []string{"info: default/web is gone, 1 of 2 left"}},
+		"pods cannot be listed": {node(state.PodRefused, "the pods cannot be listed"), systemd.PodHeld, []string{"warning: the pods cannot be listed"}},
+		"evictions are delayed": {node(state.EvictionsDelayed, "30s"), systemd.DrainStarted, []string{begun, "info: delaying evictions for 30s"}},
+		"there is no Node":      {node(state.NodeMissing, "it was deleted"), systemd.DrainStarted, []string{begun, "info: no Node object: it was deleted; waiting"}},
+		"scripts fail":          {node(state.ScriptsFailed, "failed: save.service"), systemd.DrainStarted, []string{begun, "warning: the units that are to run before the drain: failed: save.service"}},
+		"targets are left":      {node(state.TargetsLeft, "2 targets"), systemd.DrainStarted, []string{begun, "info: waiting for load balancers: 2 targets"}},
+		"targets are out":       {node(state.TargetsOut, ""), systemd.DrainStarted, []string{begun, "info: load balancers have deregistered the node"}},
+		"targets are given up":  {node(state.TargetsOut, "no permission"), systemd.DrainStarted, []string{begun, "warning: not waiting for load balancers: no permission"}},
+		"pods are left alone":   {drain.Progress{Kind: state.GoalChanged}, systemd.DrainLeft, []string{leftAlone(event.SpotInterruption)}},
+	}, func(r *rig, row row) {
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			if row.id == systemd.DrainLeft {
+				g.close()
+				g.limit(true)
+			}
+			g.say(row.report)
+		})
+		r.run()
+		r.announce(r.spot("a", 2*time.Minute))
+		r.wantSaid(row.id, row.want...)
+	})
+}
+
+func TestJournal_ACordonIsLoggedOnce(t *testing.T) {
+	each(t, map[string]func(r *rig) (want string){
+		"in a drain, when it is set": func(r *rig) string {
+			r.node.toGuard(func(ctx context.Context, g *guard) {
+				time.Sleep(time.Second)
+				stuck(ctx, g)
+			})
+			r.runFor(r.spot("a", 2*time.Minute))
+			r.pass(time.Second)
+			return "warning: cordoned the node after 1s"
+		},
+		"with its reason, where no more is wanted": func(r *rig) string {
+			r.runFor(r.hibernating("a", 2*time.Minute))
+			return "warning: cordoned the node: EC2 will hibernate this spot instance at 00:02:00 UTC on 1 Jan 2000"
+		},
+		"though the answer to the patch is lost": func(r *rig) string {
+			r.serve(drain.Options{}).Answer("patch", apitest.Lost())
+			r.runFor(r.stopping("a", 14*24*time.Hour))
+			r.pass(time.Minute)
+			return "warning: cordoned the node after " + r.heard.find(state.NodeCordoned).Took.Round(time.Millisecond).String()
+		},
+	}, func(r *rig, row func(r *rig) string) { r.wantSaid(systemd.Cordoned, row(r)) })
+}
+
+func TestJournal_HowADrainEnds(t *testing.T) {
+	type row struct {
+		result drain.Result
+		after  time.Duration // 0 if it is not drained in time
+		want   string
+	}
+	each(t, map[string]row{
+		"no pods were found in time": {drain.Result{Cordon: drain.CordonSet}, 0, "0 pods evicted, 0 deleted, left: not known"},
+		"without a cordon":           {drain.Result{Deleted: 1, Left: []string{"default/web"}}, 0, "0 pods evicted, 1 deleted, left: default/web"},
+		"nothing could be done":      {drain.Result{}, 0, "the node could not be cordoned; remaining pods unknown"},
+		"after the deadline": {
+			drain.Result{Cordon: drain.CordonSet, Evicted: 1}, 150 * time.Second,
+			"drained: 1 pod evicted, 0 deleted, 0 left in place; 30 s after the deadline",
+		},
+		"at the deadline": {
+			drain.Result{Cordon: drain.CordonSet, Evicted: 1}, 2 * time.Minute,
+			"drained: 1 pod evicted, 0 deleted, 0 left in place; 0 s before the deadline",
+		},
+		"the Node was deleted after as many evictions as deletions": {
+			drain.Result{NodeGone: true, Evicted: 1, Deleted: 1}, time.Minute,
+			"drained: 1 pod evicted, 1 deleted, 0 left in place; 60 s before the deadline; the Node no longer exists",
+		},
+		"the Node was deleted meanwhile": {
+			drain.Result{NodeGone: true, Evicted: 3}, time.Minute,
+			"drained: 3 pods evicted, 0 deleted, 0 left in place; 60 s before the deadline; the Node no longer exists",
+		},
+		"the Node was deleted before": {drain.Result{NodeGone: true}, time.Minute, "the Node no longer exists; nothing to drain"},
+	}, func(r *rig, row row) {
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			if row.after > 0 {
+				g.close()
+				time.Sleep(row.after)
+			}
+			g.did(row.result)
+			if row.after > 0 {
+				g.drain()
+			}
+		})
+		r.runFor(r.spot("a", 2*time.Minute))
+		r.pass(max(row.after, 2*time.Minute))
+		if row.after > 0 {
+			r.wantSaid(systemd.Drained, "warning: "+row.want)
+		} else {
+			r.wantSaid(systemd.DrainIncomplete, "error: the drain ran out of time: "+row.want)
+		}
+	})
+}
+
+func TestJournal_ADryRunNeverSaysThatSomethingWasDone(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cfg.DryRun = true
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			g.did(drain.Result{Cordon: drain.CordonSet, Evicted: 1, Skipped: 2})
+			g.say(drain.Progress{Kind: state.PodEvicted, Pod: "default/web-1", Total: 1})
+			emptied(ctx, g)
+		})
+		r.run()
+		stop, hibernation := r.stopping("a", time.Hour), r.hibernating("b", time.Minute)
+		r.announce(stop)
+		r.wantStatus("node node-a is drained for scheduled-maintenance (dry run)")
+		r.announce(stop, hibernation)
+		r.announce(canceled(stop))
+		r.pass(time.Minute)
+		for id, want := range map[string][]string{
+			systemd.Started:      {"info: watching for interruptions, as a dry run: nothing will be cordoned or evicted"},
+			systemd.DrainStarted: {"warning: dry run: not draining the node: EC2 has scheduled instance-stop at 01:00:00 UTC on 1 Jan 2000 (3600 s left)"},
+			systemd.PodEvicted:   {"info: dry run: would have evicted default/web-1"},
+			systemd.Drained:      {"warning: dry run: the node would have been cordoned and drained of 1 pod, 2 left alone"},
+			systemd.Uncordoned:   {"info: dry run: would have uncordoned the node: the event was withdrawn"},
+		} {
+			r.wantSaid(id, want...)
+		}
+		for _, said := range r.said(systemd.Cordoned) {
+			if !strings.Contains(said, "dry run: would have cordoned the node") {
+				t.Errorf("logged: %s", said)
+			}
+		}
+	})
+}
+
+// A dry run whose first look takes a while, with a second event meanwhile.
+func TestDryRun_EndsThoughAnotherEventComesDuringItsLook(t *testing.T) {
+	bubble(t, func(r *rig) {
+		s := apitest.New(r.t)
+		s.Answer("get node", apitest.Unavailable(), apitest.Unavailable(), apitest.Unavailable())
+		r.cfg.Node = drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{}))
+		r.cfg.DryRun = true
+		r.rule(event.RebalanceRecommendation, cordons)
+		r.run()
+		a, b := r.hibernating("a", time.Hour), recommended("b")
+		r.announce(a)
+		r.announce(a, b)
+		r.pass(5 * time.Minute)
+		r.wantPhase("a", state.Cordoned)
+		r.wantPhase("b", state.Cordoned)
+	})
 }

@@ -2,8 +2,10 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -13,25 +15,40 @@ import (
 
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/nth-project/nth/pkg/agent"
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// rig is an agent among fakes, on a clock of its own: an hour takes no time, and a time measured is exact.
+// TestMain leaves out a handler of client-go's that counts a millisecond between two errors, of all bubbles. Their clocks do not
+// agree: it may be years.
+func TestMain(m *testing.M) {
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
+	os.Exit(m.Run())
+}
+
+// rig is an agent among the fakes of fakes_test.go, on a clock of its own: an hour takes no time, and a measured time is exact.
 type rig struct {
-	t       *testing.T
-	cfg     agent.Config
-	tape    *tape
-	node    *node
-	record  *memory
-	service *service
-	source  *source
-	ident   *identity
-	hook    *logtest.Hook
+	t        *testing.T
+	cfg      agent.Config
+	tape     *tape
+	node     *node
+	record   *memory
+	service  *service
+	source   *source
+	ident    *identity
+	hook     *logtest.Hook
+	heard    *ear
+	outcomes *outcomes
+	board    *board
 
 	start time.Time
 	agent *agent.Agent
@@ -39,28 +56,60 @@ type rig struct {
 	ended chan error
 }
 
-// bubble runs f with a rig that is not running yet; what still runs at the end is stopped, and must stop at once.
+// bubble runs f with a rig that is not running yet. What still runs at the end is stopped, and must stop at once.
 func bubble(t *testing.T, f func(r *rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		logger, hook := logtest.NewNullLogger()
-		logger.SetOutput(io.Discard)
-		tp := &tape{}
-		r := &rig{
-			t: t, tape: tp, hook: hook, start: time.Now(),
-			node: newNode(t, tp), record: &memory{tape: tp, released: make(chan struct{})}, service: &service{tape: tp},
-			source: &source{fail: make(chan error, 1)}, ident: &identity{name: "node-a"},
-		}
-		r.cfg = agent.Config{
-			Sources: []agent.Source{r.source}, Node: r.node, Identity: r.ident, Record: r.record, Service: r.service,
-			Policy: rules(), BootID: "boot-1", Log: logrus.NewEntry(logger),
-		}
-		f(r)
-		if r.stop != nil {
-			r.end(nil)
-		}
-		close(r.record.released)
-	})
+	t.Parallel()
+	repeat(t, 1, f)
+}
+
+// each runs f for each row, in a bubble of its own.
+func each[R any](t *testing.T, rows map[string]R, f func(r *rig, row R)) {
+	t.Helper()
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) { bubble(t, func(r *rig) { f(r, row) }) })
+	}
+}
+
+// repeat runs f so many times, for what depends on the order in which goroutines run.
+func repeat(t *testing.T, times int, f func(r *rig)) {
+	t.Helper()
+	for range times {
+		synctest.Test(t, func(t *testing.T) {
+			logger, hook := logtest.NewNullLogger()
+			logger.SetOutput(io.Discard)
+			tp := &tape{}
+			r := &rig{
+				t: t, tape: tp, hook: hook, start: time.Now(), heard: &ear{}, board: &board{},
+				node: newNode(t, tp), record: &memory{tape: tp, released: make(chan struct{})}, service: &service{},
+				source: &source{fail: make(chan error, 1)}, ident: &identity{name: "node-a"},
+			}
+			r.outcomes = &outcomes{start: r.start, last: map[string]event.Outcome{}}
+			r.cfg = agent.Config{
+				Sources: []agent.Source{r.source, silent{}}, Node: r.node, Identity: r.ident, Record: r.record, Service: r.service,
+				Policy: rules(), BootID: "boot-1", Log: logrus.NewEntry(logger), Settled: r.outcomes.note, Board: r.board,
+				Listeners: []agent.Listener{r.heard},
+			}
+			f(r)
+			if r.stop != nil {
+				r.end(nil)
+			}
+			close(r.record.released)
+		})
+	}
+}
+
+// withServer runs f with the Node of pkg/drain and an API server.
+func withServer(t *testing.T, f func(r *rig, s *apitest.Server)) {
+	t.Helper()
+	bubble(t, func(r *rig) { f(r, r.serve(drain.Options{Margin: 2 * time.Second})) })
+}
+
+// serve has the agent act upon the Node of an API server.
+func (r *rig) serve(options drain.Options) *apitest.Server {
+	s := apitest.New(r.t)
+	r.cfg.Node = drain.New(s.Client(), apitest.Node, options)
+	return s
 }
 
 // rules are the defaults of the configuration, as far as they matter here.
@@ -77,6 +126,27 @@ func rules() policy.Settings {
 		event.ASGTermination: {Action: policy.Drain, Hard: true, Budget: 15 * time.Minute, WithdrawnAfter: 30 * time.Second},
 	}
 }
+
+// rule changes the rule of a kind before the agent runs.
+func (r *rig) rule(kind event.Kind, change func(*policy.Rule)) {
+	rule := r.cfg.Policy[kind]
+	change(&rule)
+	r.cfg.Policy[kind] = rule
+}
+
+// set gives the running agent rules that differ from the rig's for one kind.
+func (r *rig) set(kind event.Kind, change func(*policy.Rule)) {
+	changed := rules()
+	rule := changed[kind]
+	change(&rule)
+	changed[kind] = rule
+	r.agent.SetPolicy(changed)
+	synctest.Wait()
+}
+
+func cordons(rule *policy.Rule)  { rule.Action = policy.Cordon }
+func notifies(rule *policy.Rule) { rule.Action = policy.Notify }
+func ignores(rule *policy.Rule)  { rule.Action = policy.Ignore }
 
 // run starts the agent and lets it settle.
 func (r *rig) run() {
@@ -96,18 +166,36 @@ func (r *rig) runFor(events ...event.Event) {
 	r.tape.take()
 }
 
-// end stops the agent, at once, and expects what it says.
+// end stops the agent, at once, and expects this error.
 func (r *rig) end(want error) {
+	r.t.Helper()
+	if took := r.endWithin(want); took > 0 {
+		r.t.Errorf("Run took %s to end", took)
+	}
+}
+
+func (r *rig) endWithin(want error) (took time.Duration) {
 	r.t.Helper()
 	before := time.Now()
 	r.stop()
 	if err := <-r.ended; err != want { //nolint:errorlint // that very error
 		r.t.Errorf("Run returned %v, want %v", err, want)
 	}
-	if took := time.Since(before); took > 0 {
-		r.t.Errorf("Run took %s to end", took)
-	}
 	r.stop = nil
+	return time.Since(before)
+}
+
+// restart ends the agent, has something done meanwhile, and starts it again. What was seen and heard before is forgotten.
+func (r *rig) restart(meanwhile ...func()) {
+	r.t.Helper()
+	r.end(nil)
+	r.tape.take()
+	r.heard.take()
+	r.hook.Reset()
+	for _, do := range meanwhile {
+		do()
+	}
+	r.run()
 }
 
 // pass lets time pass, and what happens in it.
@@ -125,8 +213,14 @@ func (r *rig) announce(events ...event.Event) {
 	}
 }
 
+// look announces events and lets ten seconds pass.
+func (r *rig) look(events ...event.Event) {
+	r.announce(events...)
+	r.pass(10 * time.Second)
+}
+
 func (r *rig) trouble(kind event.Kind, text string) {
-	r.source.sink.Trouble(kind, fmt.Errorf("%s", text))
+	r.source.sink.Trouble(kind, errors.New(text))
 	synctest.Wait()
 }
 
@@ -152,6 +246,11 @@ func (r *rig) rebooting(id string, deadline time.Duration) event.Event {
 	return ev
 }
 
+func canceled(ev event.Event) event.Event {
+	ev.State = event.Canceled
+	return ev
+}
+
 // recommended is EC2's advice to move away.
 func recommended(id string) event.Event {
 	return event.Event{ID: id, Kind: event.RebalanceRecommendation, State: event.Pending}
@@ -162,12 +261,11 @@ func terminated(id string) event.Event {
 	return event.Event{ID: id, Kind: event.ASGTermination, Code: "Terminated", State: event.Pending}
 }
 
-// wantTape expects these calls since it was last asked, in this order.
-func (r *rig) wantTape(want ...string) {
-	r.t.Helper()
-	if got := r.tape.take(); !slices.Equal(got, want) {
-		r.t.Errorf("after %s, what was done is\n\t%s\nwant\n\t%s", time.Since(r.start),
-			strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+// drained is an entry of an event for which the node was cordoned in that boot.
+func (r *rig) drained(ev event.Event, phase state.Phase, boot string) state.Entry {
+	return state.Entry{
+		Event: ev, Phase: phase, BootID: boot, ListedIn: boot, FirstSeen: r.start, Changed: r.start, ActedFor: r.start,
+		OnNode: true, CordonedAt: r.start, ClosedIn: boot,
 	}
 }
 
@@ -178,18 +276,38 @@ func (r *rig) entry(id string) state.Entry {
 			return e
 		}
 	}
-	r.t.Fatalf("the record knows no event %q", id)
+	r.t.Fatalf("the record has no event %q", id)
 	return state.Entry{}
 }
 
-func (r *rig) wantStatus(want string) {
+func (r *rig) wantPhase(id string, want state.Phase) state.Entry {
 	r.t.Helper()
-	if got := r.service.sentence(); got != want {
-		r.t.Errorf("after %s, the status is\n\t%q, want\n\t%q", time.Since(r.start), got, want)
+	e := r.entry(id)
+	if e.Phase != want {
+		r.t.Errorf("after %s, %s is %s, want %s", time.Since(r.start), id, e.Phase, want)
 	}
+	return e
 }
 
-// said returns the messages of a kind, with their levels.
+// wantTape expects these calls since it was last asked, in this order.
+func (r *rig) wantTape(want ...string) {
+	r.t.Helper()
+	r.compare("what was done", r.tape.take(), want)
+}
+
+// wantHeard expects that listeners have heard this since it was last asked.
+func (r *rig) wantHeard(want ...string) {
+	r.t.Helper()
+	r.compare("what listeners heard", r.heard.take(), want)
+}
+
+// wantOutcomes expects these new outcomes since it was last asked.
+func (r *rig) wantOutcomes(want ...string) {
+	r.t.Helper()
+	r.compare("what the outcomes became", r.outcomes.take(), want)
+}
+
+// said returns the messages with an ID, with their levels.
 func (r *rig) said(id string) []string {
 	var said []string
 	for _, e := range r.hook.AllEntries() {
@@ -202,9 +320,62 @@ func (r *rig) said(id string) []string {
 
 func (r *rig) wantSaid(id string, want ...string) {
 	r.t.Helper()
-	if got := r.said(id); !slices.Equal(got, want) {
-		r.t.Errorf("what was said is\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	r.compare("what was logged", r.said(id), want)
+}
+
+func (r *rig) wantStatus(want string) {
+	r.t.Helper()
+	r.compare("the status", []string{r.service.sentence()}, []string{want})
+}
+
+func (r *rig) compare(what string, got, want []string) {
+	r.t.Helper()
+	if !slices.Equal(got, want) {
+		r.t.Errorf("after %s, %s is\n\t%s\nwant\n\t%s", time.Since(r.start), what, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
 	}
+}
+
+// wantUnschedulable expects that of the API server's Node.
+func (r *rig) wantUnschedulable(s *apitest.Server, want bool) {
+	r.t.Helper()
+	if got := s.CurrentNode().Spec.Unschedulable; got != want {
+		var entries []string
+		for _, e := range r.record.Entries() {
+			entries = append(entries, fmt.Sprintf("%s %s %s, reopened %t, on node %t", e.Event.ID, e.Phase, e.Ending, e.Reopened, e.OnNode))
+		}
+		r.t.Errorf("after %s, the node is unschedulable: %t, want %t; %s", time.Since(r.start), got, want, strings.Join(entries, "; "))
+	}
+}
+
+// wantReopened expects that the record says for exactly these events that an operator has uncordoned the node.
+func (r *rig) wantReopened(want ...string) {
+	r.t.Helper()
+	var got []string
+	for _, e := range r.record.Entries() {
+		if e.Reopened {
+			got = append(got, e.Event.ID)
+		}
+	}
+	r.compare("what the node was reopened for", got, want)
+}
+
+// web is a pod that ends by itself within its grace period.
+func web(name string, grace int64) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: name, Labels: map[string]string{"app": "web"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "web", Controller: new(true)}},
+		},
+		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &grace},
+	}
+	apitest.Ready(pod)
+	return pod
+}
+
+// hold adds the pod default/web, which a budget holds.
+func hold(s *apitest.Server, grace int64) {
+	s.AddPod(web("web", grace), apitest.Never)
+	s.Always("evict default/web", apitest.HeldBy("budget", 0))
 }
 
 // tape is the order in which things were done.

@@ -1,103 +1,442 @@
 package agent_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// The most urgent event is shown of those that something was done for, and whose cordon nobody has lifted; else of those that something was
-// done for.
-func TestAtRestTheStatusIsAboutWhatSomethingWasDoneFor(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		urgent, other func(*state.Entry)
-		want          string
-	}{
-		"one of two": {seen, cordonedByUs, "node node-a is drained for scheduled-maintenance"},
-		"two":        {cordonedByUs, cordonedByUs, "node node-a is drained for spot-interruption"},
-		"one that people opened the node during, beside one that nothing was done for": {
-			seen, liftedByPeople, "watching node node-a: EC2 has scheduled instance-stop at 02:00:00 UTC on 1 Jan 2000; nothing more will be done",
-		},
-		"one that they did not":                     {liftedByPeople, cordonedByUs, "node node-a is drained for scheduled-maintenance"},
-		"the urgent one, if they did not during it": {cordonedByUs, liftedByPeople, "node node-a is drained for spot-interruption"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(r *rig) {
-				at := r.start.Add(-time.Minute).UTC()
-				for i, how := range []func(*state.Entry){row.urgent, row.other} {
-					e := state.Entry{Event: []event.Event{r.spot("a", time.Hour), r.stopping("b", 2*time.Hour)}[i], BootID: "boot-1", FirstSeen: at, Changed: at}
-					how(&e)
-					r.record.entries = append(r.record.entries, e)
-				}
-				r.run()
-				r.wantStatus(row.want)
-			})
-		})
-	}
+const allClear = "watching; nothing is announced for node node-a"
+
+func TestStatus_WhileNothingHappens(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.ident.name = ""
+		r.run()
+		r.wantStatus("watching; waiting for the kubelet's credential")
+		r.ident.tell("", errors.New("there is no kubeconfig"))
+		r.pass(0)
+		r.wantStatus("watching; waiting for the kubelet's credential: there is no kubeconfig")
+		r.ident.tell("node-a", nil)
+		r.pass(0)
+		r.wantStatus(allClear)
+		r.announce(r.rebooting("a", time.Hour))
+		r.wantStatus("watching node node-a: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000; drain begins at 00:50:00 UTC on 1 Jan 2000 (sooner with kubectl drain)")
+		r.announce(r.spot("b", 2*time.Minute))
+		r.wantStatus("node node-a is drained for spot-interruption")
+	})
 }
 
-func seen(e *state.Entry) { e.Phase = state.Seen }
+// A look that failed never means that nothing is announced.
+func TestStatus_NoAllClearForADocumentThatWasNeverRead(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.run()
+		for _, kind := range event.Kinds() {
+			if kind != event.SpotInterruption {
+				r.source.sink.Snapshot(event.Snapshot{Kind: kind})
+			}
+		}
+		r.trouble(event.SpotInterruption, "status 403")
+		r.wantStatus("watching node node-a; not known whether there is: spot-interruption")
+		r.announce()
+		r.wantStatus(allClear)
+	})
+}
 
-func cordonedByUs(e *state.Entry) { e.Phase, e.OnNode, e.CordonedAt = state.Drained, true, e.FirstSeen }
-
-func liftedByPeople(e *state.Entry) { cordonedByUs(e); e.Reopened, e.OnNode = true, false }
-
-// foremost is what the status is about while nothing is being done.
-func TestTheStatusIsAboutWhatWasActedUponLast(t *testing.T) {
-	t.Parallel()
-	spot, stop, asg := event.SpotInterruption, event.ScheduledMaintenance, event.ASGTermination
-	type past struct {
-		kind    event.Kind
-		phase   state.Phase
-		changed time.Duration
+func TestStatus_AnOutageOfTheMetadataService(t *testing.T) {
+	outage := func(since string) string { return allClear + "; metadata service unreachable since " + since }
+	type row struct {
+		looked bool // at the start
+		kinds  []event.Kind
+		want   string
 	}
-	for want, rows := range map[string][][]past{
-		"node node-a is drained for spot-interruption": {
-			{{spot, state.Drained, 0}},
-			{{spot, state.Drained, 0}, {stop, state.Seen, time.Minute}},
-			{{stop, state.Seen, time.Minute}, {spot, state.Drained, 0}},
-			{{spot, state.Drained, time.Minute}, {asg, state.Drained, 0}},
-			{{asg, state.Drained, 0}, {spot, state.Drained, time.Minute}},
-			{{spot, state.Drained, 0}, {asg, state.Closed, time.Minute}},
-			{{asg, state.Closed, time.Minute}, {spot, state.Drained, 0}},
-		},
-		"watching; nothing is announced for node node-a": {
-			nil, {{spot, state.Closed, 0}}, {{spot, state.Closed, 0}, {asg, state.Closed, time.Minute}},
-		},
-		"watching node node-a: EC2 will terminate this spot instance; nothing will be done": {
-			{{spot, state.Seen, 0}}, {{spot, state.Seen, time.Minute}, {asg, state.Seen, 0}}, {{asg, state.Seen, 0}, {spot, state.Seen, time.Minute}},
-		},
-	} {
-		for i, row := range rows {
-			t.Run(fmt.Sprint(want, " ", i), func(t *testing.T) {
-				t.Parallel()
-				bubble(t, func(r *rig) {
-					r.start = r.start.Add(-time.Hour)
-					for _, p := range row {
-						e := state.Entry{
-							Event: event.Event{ID: string(p.kind), Kind: p.kind, Code: "terminate", State: event.Pending}, Phase: p.phase,
-							BootID: "boot-1", ListedIn: "boot-1", FirstSeen: r.start, Changed: r.in(p.changed), CordonedAt: r.start,
-						}
-						if p.phase == state.Closed {
-							e.Ending = state.Rebooted
-						}
-						r.record.entries = append(r.record.entries, e)
-						rule := r.cfg.Policy[p.kind]
-						if rule.Action, rule.Budget, rule.Codes = policy.Drain, 0, nil; p.phase == state.Seen {
-							rule.Action = policy.Notify
-						}
-						r.cfg.Policy[p.kind] = rule
-					}
-					r.run()
-					r.wantStatus(want)
-				})
-			})
+	polled := event.PolledKinds()
+	rows := map[string]row{
+		"all fail": {true, slices.Concat([]event.Kind{event.Shutdown}, polled), outage("01:01:00")},
+		"all but one that is not looked for any more":  {true, polled[1:], outage("01:00:00")},
+		"what the machine announces is no such outage": {true, []event.Kind{event.Shutdown}, allClear},
+	}
+	for _, kind := range polled { // Some kinds may not be looked for at all.
+		rows["only "+string(kind)+" is looked for"] = row{false, []event.Kind{kind}, outage("01:00:00")}
+	}
+	each(t, rows, func(r *rig, row row) {
+		r.run()
+		if row.looked {
+			r.announce()
+		}
+		r.pass(time.Hour)
+		for _, kind := range row.kinds {
+			r.trouble(kind, "connection refused")
+			r.pass(time.Minute)
+		}
+		r.wantStatus(row.want)
+		r.announce()
+		r.wantStatus(allClear)
+	})
+	t.Run("not while a kind is read", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			r.run()
+			for _, kind := range polled[1:] {
+				r.trouble(kind, "connection refused")
+			}
+			r.source.sink.Snapshot(event.Snapshot{Kind: polled[0]})
+			r.pass(0)
+			if status := r.service.sentence(); strings.Contains(status, "unreachable") {
+				t.Errorf("the status is %q", status)
+			}
+		})
+	})
+}
+
+func TestStatus_DuringADrain(t *testing.T) {
+	bubble(t, func(r *rig) {
+		about := func(what state.TransitionKind, pod, detail string, left int) drain.Progress {
+			return drain.Progress{Kind: what, Pod: pod, Detail: detail, Total: 3, Left: left}
+		}
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			time.Sleep(time.Second)
+			g.say(about(state.PodsFound, "", "", 3), about(state.PodHeld, "default/web-1", "default/web", 3), about(state.PodHeld, "default/web-2", "default/web", 3))
+			time.Sleep(time.Second)
+			g.say(about(state.PodRefused, "default/api-1", "the webhook says no", 3))
+			time.Sleep(time.Second)
+			g.say(about(state.PodEvicted, "default/web-1", "", 3), about(state.PodGone, "default/web-1", "", 2), about(state.PodGone, "default/web-2", "", 1))
+			g.say(about(state.TargetsLeft, "", "2 targets are still draining in tg/web", 1))
+			time.Sleep(time.Second)
+			g.say(about(state.TargetsOut, "", "", 1))
+		})
+		r.run()
+		r.announce(r.spot("a", 2*time.Minute))
+		const draining = "draining node node-a for spot-interruption"
+		r.wantStatus(draining + ", 120 s left")
+		for _, want := range []string{
+			": 0 of 3 pods gone, 119 s left, held by PDB default/web",
+			": 0 of 3 pods gone, 118 s left, held by PDB default/web, the webhook says no",
+			": 2 of 3 pods gone, 117 s left, held by the webhook says no; 2 targets are still draining in tg/web",
+			": 2 of 3 pods gone, 116 s left, held by the webhook says no",
+		} {
+			r.pass(time.Second)
+			r.wantStatus(draining + want)
+		}
+		r.ident.tell("", errors.New("the certificate has expired"))
+		r.pass(0)
+		r.wantStatus(draining + ": 2 of 3 pods gone, 116 s left, held by the webhook says no; waiting for the kubelet's credential: the certificate has expired")
+	})
+}
+
+// What holds a pod does so until the pod is evicted, deleted or gone, or need not go any more.
+func TestStatus_NamesWhatHoldsPodsForAsLongAsItDoes(t *testing.T) {
+	type row struct {
+		holds  drain.Progress
+		holder string
+		ends   state.TransitionKind
+	}
+	rows := map[string]row{}
+	for _, ends := range []state.TransitionKind{state.PodEvicted, state.PodDeleted, state.PodGone, state.PodSpared} {
+		for _, row := range []row{
+			{pod(state.PodHeld, "web"), "PDB web", ends}, {pod(state.PodHeldAgain, "a webhook"), "a webhook", ends}, {pod(state.PodOverdue, "slow"), "slow", ends},
+		} {
+			rows[fmt.Sprint(row.holds.Kind, " until ", ends)] = row
 		}
 	}
+	each(t, rows, func(r *rig, row row) {
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			g.close()
+			g.say(row.holds)
+			time.Sleep(time.Second)
+			g.say(pod(row.ends, ""))
+		})
+		r.runFor(r.spot("a", 2*time.Minute))
+		r.wantStatus("draining node node-a for spot-interruption: 1 of 2 pods gone, 120 s left, held by " + row.holder)
+		r.pass(time.Second)
+		r.wantStatus("draining node node-a for spot-interruption: 1 of 2 pods gone, 119 s left")
+	})
+}
+
+func TestStatus_NamesWhatHoldsAPodNow(t *testing.T) {
+	withServer(t, func(r *rig, s *apitest.Server) { // A budget does; the API server is away for a moment; the budget does again.
+		hold(s, 30)
+		r.run()
+		r.announce(r.stopping("a", 14*24*time.Hour))
+		r.pass(time.Minute)
+		const held = "draining node node-a for scheduled-maintenance: 0 of 1 pods gone, %d s left, held by PDB budget"
+		r.wantStatus(fmt.Sprintf(held, 1209540))
+		s.Always("evict default/web", apitest.Unavailable())
+		r.pass(10 * time.Second)
+		s.Always("evict default/web", apitest.HeldBy("budget", 0))
+		r.pass(time.Hour)
+		r.wantStatus(fmt.Sprintf(held, 1205930))
+		s.ChangePod("default/web", func(p *corev1.Pod) { p.Annotations = map[string]string{drain.EvictAnnotation: drain.Never} })
+		r.pass(time.Minute)
+		r.wantPhase("a", state.Drained)
+		s.AddPod(web("api", 60), apitest.Never)
+		r.announce(r.stopping("a", 14*24*time.Hour), r.spot("b", time.Since(r.start)+4*time.Minute))
+		r.pass(5 * time.Second)
+		if status := r.service.sentence(); strings.Contains(status, "budget") { // On call, one would loosen the wrong one.
+			t.Errorf("nothing that has to go is held, and the status is %q", status)
+		}
+	})
+}
+
+func TestStatus_PodsThatHaveComeSinceTheDrain(t *testing.T) {
+	withServer(t, func(r *rig, s *apitest.Server) {
+		r.run()
+		r.look(r.stopping("a", time.Hour))
+		hold(s, 1)
+		r.pass(20 * time.Minute)
+		r.wantStatus("node node-a is drained for scheduled-maintenance; 1 pods have come since, held by PDB budget")
+		s.RemovePod("default/web")
+		r.pass(10 * time.Second)
+		r.wantStatus("node node-a is drained for scheduled-maintenance")
+	})
+}
+
+func TestStatus_ForgetsAnEarlierGuard(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			if slices.Contains(g.wants().Events, "b") {
+				time.Sleep(time.Second)
+				g.say(drain.Progress{Kind: state.PodsFound, Total: 2, Left: 2})
+				return
+			}
+			g.say(drain.Progress{Kind: state.PodHeld, Pod: "default/web-1", Detail: "default/web", Total: 3, Left: 2})
+		})
+		stop := r.stopping("a", time.Hour)
+		r.runFor(stop)
+		r.announce(canceled(stop))
+		r.announce(canceled(stop), r.spot("b", 2*time.Minute))
+		r.wantStatus("draining node node-a for spot-interruption, 120 s left")
+		r.pass(time.Second)
+		r.wantStatus("draining node node-a for spot-interruption: 0 of 2 pods gone, 119 s left")
+	})
+}
+
+// An API server that refuses the cordon keeps a drain without a hard deadline from its first eviction, for good.
+func TestStatus_OtherWorkAndWhyItFails(t *testing.T) {
+	type row struct {
+		guard    script
+		uncordon func(context.Context) (drain.UncordonResult, error)
+		run      func(r *rig)
+		want     string
+	}
+	withdrawn := func(after time.Duration) func(r *rig) {
+		return func(r *rig) {
+			r.runFor(r.spot("a", 2*time.Minute))
+			r.announce()
+			r.pass(after)
+		}
+	}
+	each(t, map[string]row{
+		"it is being cordoned": {reports(), nil, func(r *rig) {
+			r.ident.name = ""
+			r.runFor(r.hibernating("a", 2*time.Minute))
+		}, "cordoning the node: EC2 will hibernate this spot instance at 00:02:00 UTC on 1 Jan 2000"},
+		"it is cordoned, and pods do not count": {func(_ context.Context, g *guard) {
+			g.close()
+			g.say(drain.Progress{Kind: state.GoalChanged, Total: 2, Left: 1})
+		}, nil, func(r *rig) { r.runFor(r.hibernating("a", 2*time.Minute)) }, "node node-a is cordoned for spot-interruption"},
+		"it is being uncordoned": {empty, hangs, withdrawn(30 * time.Second), "uncordoning node node-a: the event was withdrawn"},
+		"it cannot be cordoned": {forbidden, nil, func(r *rig) {
+			r.runFor(r.stopping("a", time.Hour))
+			r.pass(10 * time.Minute)
+		}, "node node-a is to be drained for scheduled-maintenance, 3000 s left; the last attempt failed: forbidden"},
+		"it cannot be cordoned, where no more is wanted": {forbidden, nil, func(r *rig) {
+			r.rule(event.RebalanceRecommendation, cordons)
+			r.runFor(recommended("a"))
+		}, "cordoning node node-a: EC2 recommends rebalancing: this spot instance is at elevated risk of interruption; the last attempt failed: forbidden"},
+		"it cannot be uncordoned, and nth will try again": {
+			empty, refused, withdrawn(5*time.Minute + 10*time.Second),
+			"node node-a, cordoned for spot-interruption, is to be uncordoned; the last attempt failed: forbidden",
+		},
+		"it cannot be uncordoned, and nth tries again": {empty, refused, func(r *rig) {
+			withdrawn(31 * time.Second)(r)
+			r.node.toUncordon(hangs)
+			r.pass(2 * time.Minute)
+		}, "uncordoning node node-a: the event was withdrawn; the last attempt failed: forbidden"},
+		"it is not known whether its drain is still wanted": {empty, nil, func(r *rig) {
+			r.cfg.BootID = "boot-2"
+			r.record.entries = []state.Entry{r.drained(terminated("a"), state.Draining, "boot-1")}
+			r.run()
+			r.trouble(event.ASGTermination, "status 403")
+			if begun, _ := r.node.all(); len(begun) > 0 {
+				r.t.Error("a guard was begun")
+			}
+		}, "node node-a is to be drained for asg-termination, once that is confirmed; metadata service unreachable since 00:00:00"},
+		"it ran out of time, and another event cordons it": {func(ctx context.Context, g *guard) {
+			g.close()
+			g.say(drain.Progress{Kind: state.PodHeld, Pod: "default/web-1", Detail: "default/web", Total: 2, Left: 1})
+			for g.next(ctx) {
+				g.say(drain.Progress{Kind: state.GoalChanged, Total: 2, Left: 1})
+			}
+		}, nil, func(r *rig) {
+			r.rule(event.RebalanceRecommendation, cordons)
+			stop := r.stopping("a", 5*time.Minute)
+			r.runFor(stop)
+			r.pass(6 * time.Minute)
+			r.announce(stop, recommended("b"))
+		}, "node node-a was not drained in time for scheduled-maintenance; still draining: 1 of 2 pods gone, held by PDB default/web"},
+	}, func(r *rig, row row) {
+		r.node.toGuard(row.guard)
+		if row.uncordon != nil {
+			r.node.toUncordon(row.uncordon)
+		}
+		row.run(r)
+		r.wantStatus(row.want)
+	})
+}
+
+// The most urgent event is shown of those that something was done for, and whose cordon no operator has lifted; else of those that
+// something was done for.
+func TestStatus_WhichEventIsShownAtRest(t *testing.T) {
+	seen := func(e *state.Entry) { e.Phase, e.OnNode, e.CordonedAt = state.Seen, false, time.Time{} }
+	over := func(e *state.Entry) { e.Phase, e.OnNode, e.Ending = state.Closed, false, state.Rebooted }
+	lifted := func(e *state.Entry) { e.Reopened, e.OnNode = true, false }
+	ours := func(*state.Entry) {}
+	const urgent, other = "node node-a is drained for spot-interruption", "node node-a is drained for scheduled-maintenance"
+	type row struct {
+		urgent, other func(*state.Entry)
+		want          string
+	}
+	each(t, map[string]row{
+		"one that is over":                {over, ours, other},
+		"two that are over":               {over, over, allClear},
+		"one that nothing was done for":   {seen, ours, other},
+		"two that something was done for": {ours, ours, urgent},
+		"one that an operator opened the node during, and one that nothing was done for": {
+			seen, lifted, "watching node node-a: EC2 has scheduled instance-stop at 02:00:00 UTC on 1 Jan 2000; nothing more will be done",
+		},
+		"the other one, if the node was not opened during it":  {lifted, ours, other},
+		"the urgent one, if the node was not opened during it": {ours, lifted, urgent},
+	}, func(r *rig, row row) {
+		for i, how := range []func(*state.Entry){row.urgent, row.other} {
+			e := r.drained([]event.Event{r.spot("a", time.Hour), r.stopping("b", 2*time.Hour)}[i], state.Drained, "boot-1")
+			how(&e)
+			r.record.entries = append(r.record.entries, e)
+		}
+		slices.Reverse(r.record.entries)
+		r.run()
+		r.wantStatus(row.want)
+	})
+}
+
+func TestBoard_ShowsADrain(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(reports(
+			drain.Progress{Kind: state.PodsFound, Total: 3, Left: 3},
+			drain.Progress{Kind: state.PodHeld, Pod: "default/web-1", Detail: "web", Total: 3, Left: 2},
+		))
+		r.run()
+		r.announce(r.spot("a", 2*time.Minute))
+		r.pass(2 * time.Second)
+		got := r.board.last()
+		if got.Version != state.StatusVersion || got.Node != "node-a" || !got.Started.Equal(r.start) || !got.Updated.Equal(r.in(2*time.Second)) {
+			t.Errorf("the board shows %+v", got)
+		}
+		if want := "draining node node-a for spot-interruption: 1 of 3 pods gone, 118 s left, held by PDB web"; got.Sentence != want {
+			t.Errorf("the sentence is %q, want %q", got.Sentence, want)
+		}
+		step := got.Step
+		if step == nil || step.Action != "drain" || step.Event != "a" || !step.Hard || step.PodsTotal != 3 || step.PodsLeft != 2 ||
+			!step.Deadline.Equal(r.in(2*time.Minute)) || step.HeldBy["default/web-1"] != "PDB web" {
+			t.Errorf("the step is %+v", step)
+		}
+		if len(got.Events) != 1 || got.Events[0].Phase != state.Draining || got.Events[0].Kind != event.SpotInterruption {
+			t.Errorf("the events are %+v", got.Events)
+		}
+		if len(got.Documents) != 4 || !got.Documents[0].LastGood.Equal(r.start) || !got.Stopped.IsZero() {
+			t.Errorf("the documents are %+v, stopped at %s", got.Documents, got.Stopped)
+		}
+		r.end(nil)
+		if got := r.board.last(); got.Stopped.IsZero() || got.Step != nil || len(got.Events) != 1 {
+			t.Errorf("the board shows %+v", got)
+		}
+	})
+}
+
+func TestBoard_ShowsWhatIsWrongUntilItIsOver(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.ident.name, r.ident.err = "", errors.New("there is no kubeconfig")
+		r.run()
+		r.trouble(event.SpotInterruption, "connection refused")
+		r.pass(time.Second)
+		if got := r.board.last(); got.Identity.Trouble != "there is no kubeconfig" {
+			t.Errorf("the identity is %+v", got.Identity)
+		}
+		want := state.DocumentStatus{Kind: event.SpotInterruption, Trouble: "connection refused", Since: r.start.Round(0)}
+		if got := r.board.last(); len(got.Documents) != 1 || got.Documents[0] != want {
+			t.Errorf("the documents are %+v, want %+v", got.Documents, want)
+		}
+		r.announce(r.spot("a", time.Hour))
+		r.pass(time.Minute + 500*time.Millisecond)
+		r.announce()
+		if got := r.board.last().Documents[0]; !got.LastGood.Equal(r.in(time.Minute+1500*time.Millisecond)) || got.Trouble != "" || !got.Since.IsZero() {
+			t.Errorf("the document is %+v", got)
+		}
+		r.pass(time.Minute)
+		if got := r.board.last(); len(got.Events) > 0 {
+			t.Errorf("the events are %+v", got.Events)
+		}
+	})
+}
+
+func TestBoard_HowOftenItIsUpdated(t *testing.T) {
+	bubble(t, func(r *rig) { // Every ten seconds, if nothing changes but times.
+		r.run()
+		for range 600 {
+			r.announce()
+			r.pass(time.Second / 10)
+		}
+		shown := r.board.all()
+		if len(shown) < 6 || len(shown) > 9 {
+			t.Errorf("the board was shown %d statuses in a quiet minute", len(shown))
+		}
+		for i := len(shown) - 3; i < len(shown); i++ {
+			if age := shown[i].Updated.Sub(shown[i-1].Updated); age != 10*time.Second {
+				t.Errorf("it was updated after %s", age)
+			}
+		}
+	})
+	t.Run("during a drain", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			r.cfg.Beat = 100 * time.Millisecond
+			r.node.toGuard(stuck)
+			r.run()
+			r.announce(r.spot("a", time.Hour))
+			r.pass(time.Minute)
+			if shown := len(r.board.all()); shown < 59 || shown > 62 {
+				t.Errorf("the board was shown %d statuses in a minute, want about 60", shown)
+			}
+		})
+	})
+}
+
+func TestBoard_SaysWhetherTheDeadlineIsHard(t *testing.T) {
+	type row struct {
+		events func(r *rig) []event.Event
+		want   bool
+	}
+	each(t, map[string]row{
+		"a hard deadline":      {func(r *rig) []event.Event { return []event.Event{r.spot("a", time.Hour)} }, true},
+		"a soft one":           {func(r *rig) []event.Event { return []event.Event{r.stopping("a", time.Hour)} }, false},
+		"a soft one is nearer": {func(r *rig) []event.Event { return []event.Event{r.stopping("a", time.Hour), r.spot("b", 2*time.Hour)} }, false},
+		"no deadline":          {func(*rig) []event.Event { return []event.Event{recommended("a")} }, false},
+	}, func(r *rig, row row) {
+		r.rule(event.RebalanceRecommendation, func(rule *policy.Rule) { rule.Action = policy.Drain })
+		r.node.toGuard(reports())
+		r.runFor(row.events(r)...)
+		r.pass(time.Second)
+		if step := r.board.last().Step; step == nil || step.Hard != row.want || step.PodsTotal != 0 || step.PodsLeft != 0 {
+			r.t.Errorf("the step is %+v, want hard: %t", step, row.want)
+		}
+	})
 }

@@ -1,0 +1,640 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/systemd"
+	blockers "github.com/nth-project/nth/pkg/wait"
+)
+
+func TestGoal_WorkIsRecordedBeforeAndAfterIt(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.run()
+		stop, hibernation := r.stopping("a", time.Hour), r.hibernating("b", 2*time.Minute)
+		r.announce(stop)
+		r.wantTape("put a seen", "put a draining", "guard for a: drain, soft in 1h0m0s", "put a drained")
+		r.announce(stop, hibernation)
+		r.wantTape("put b seen", "put b cordoning", "adjust to a, b: drain, soft in 1h0m0s", "put b cordoned")
+		r.announce(canceled(stop), hibernation)
+		r.wantTape("put a closed canceled", "adjust to b: cordon") // b needs what is on the node
+		for range 20 {
+			r.announce(hibernation)
+			r.pass(time.Minute)
+		}
+		r.wantTape()
+		r.announce()
+		r.wantTape("put b cordoned, missing")
+		r.pass(30*time.Second - 1)
+		r.wantTape()
+		r.pass(1)
+		r.wantTape("put b undoing", "guard ended", "uncordon", "uncordon ended", "put b closed withdrawn")
+		if e := r.entry("b"); e.OnNode || e.Ending != state.Withdrawn {
+			t.Errorf("the entry is %+v", e)
+		}
+	})
+}
+
+func TestGoal_EventsThatEndTogetherAreUndoneOnce(t *testing.T) {
+	bubble(t, func(r *rig) {
+		a, b := r.stopping("a", time.Hour), r.stopping("b", 2*time.Hour)
+		r.runFor(a, b)
+		r.heard.take()
+		r.announce(canceled(a), canceled(b))
+		r.wantTape("put a undoing", "put b undoing", "guard ended", "uncordon", "uncordon ended",
+			"put a closed canceled", "put b closed canceled")
+		r.wantHeard("begun a uncordon after 0s", "done a uncordon after 0s", "closed b")
+		if a, b := r.entry("a"), r.entry("b"); a.OnNode || b.OnNode {
+			t.Errorf("a: %+v\nb: %+v", a, b)
+		}
+	})
+}
+
+func TestGoal_AnEventThatJoinsAdjustsTheGuard(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(stuck)
+		r.run()
+		slow, fast := r.stopping("slow", time.Hour), r.spot("fast", 2*time.Minute)
+		r.announce(slow)
+		r.wantTape("put slow seen", "put slow draining", "guard for slow: drain, soft in 1h0m0s")
+		r.announce(slow, fast)
+		r.wantTape("put fast seen", "put fast draining", "adjust to fast, slow: drain, hard in 2m0s, soft in 1h0m0s")
+		r.announce(slow)
+		r.tape.take()
+		r.pass(30 * time.Second)
+		r.wantTape("put fast closed withdrawn", "adjust to slow: drain, soft in 59m30s")
+		fast.ID = "again"
+		fast.Deadline = r.in(150 * time.Second)
+		r.announce(slow, fast)
+		r.tape.take()
+		r.pass(2 * time.Minute)
+		r.wantTape("put again incomplete")
+		if e := r.wantPhase("slow", state.Draining); e.Error != "" || e.Failures != 0 || !e.OnNode {
+			t.Errorf("the entry is %+v", e)
+		}
+		r.announce(r.stopping("slow", 2*time.Hour), fast)
+		r.wantTape("put slow draining, changed", "adjust to again, slow: drain, hard in 0s, soft in 1h57m30s")
+	})
+}
+
+// However near or overdue a soft deadline is, it takes nothing from a hard one.
+func TestGoal_ASoftDeadlineTakesNothingFromAHardOne(t *testing.T) {
+	each(t, map[string]time.Duration{"nearer": 50 * time.Second, "overdue": -time.Minute}, func(r *rig, at time.Duration) {
+		r.node.toGuard(stuck)
+		stop := r.stopping("m", at)
+		r.runFor(stop)
+		r.announce(stop, r.spot("s", time.Minute))
+		r.wantTape("put s seen", "put s draining", "adjust to s, m: drain, hard in 1m0s, soft in "+at.String())
+		r.pass(time.Minute)
+		if begun, _ := r.node.all(); len(begun) != 1 {
+			r.t.Errorf("%d guards were begun", len(begun))
+		}
+	})
+}
+
+// A budget holds a pod that needs 40 s to end. It gets them, whatever else is due before.
+func TestGoal_APodGetsItsGraceBeforeTheMachineIsLost(t *testing.T) {
+	each(t, map[string][]time.Duration{"alone": nil, "with a stop": {50 * time.Second}, "with an overdue stop": {-time.Minute}},
+		func(r *rig, others []time.Duration) {
+			s := r.serve(drain.Options{Margin: 2 * time.Second})
+			hold(s, 40)
+			r.run()
+			events := []event.Event{}
+			for _, at := range others {
+				events = append(events, r.stopping("m", at))
+			}
+			r.announce(events...)
+			r.announce(append(events, r.spot("s", time.Minute))...)
+			r.pass(time.Minute)
+			deletions := s.Requests("delete")
+			if len(deletions) == 0 || deletions[0].At.Sub(r.start) != 18*time.Second {
+				r.t.Fatalf("the deletions are %+v, want one after 18 s", deletions)
+			}
+			if grace := deletions[0].Options.GracePeriodSeconds; grace != nil && *grace < 40 {
+				r.t.Errorf("its grace is %d s", *grace)
+			}
+		})
+}
+
+// EC2 has not come for the machine at the time of its maintenance, and the group terminates it later.
+func TestGoal_AnOverdueMaintenanceTakesNoTimeFromATermination(t *testing.T) {
+	bubble(t, func(r *rig) {
+		s := r.serve(drain.Options{LoadBalancers: balancers(time.Minute)})
+		pod := web("web", 30)
+		pod.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.7"}}
+		s.AddPod(pod, 0)
+		r.run()
+		r.announce(r.stopping("m", -time.Hour), terminated("a"))
+		r.pass(59 * time.Second)
+		r.wantStatus("draining node node-a for asg-termination: 1 of 1 pods gone, 841 s left")
+		if step := r.board.last().Step; step == nil || !step.Hard || !step.Deadline.Equal(r.in(15*time.Minute)) {
+			t.Errorf("the step is %+v", step)
+		}
+		r.pass(5 * time.Second)
+		r.wantPhase("a", state.Drained)
+		draining := slices.DeleteFunc(r.said(systemd.DrainStarted), func(text string) bool { return !strings.Contains(text, "draining") })
+		r.compare("what was logged", draining, []string{
+			"warning: draining the node: EC2 has scheduled instance-stop at 23:00:00 UTC on 31 Dec 1999 (0 s left)",
+			"warning: draining the node: the Auto Scaling group terminates this instance (900 s left)",
+		})
+	})
+}
+
+// balancers deregister pods after a time, and the machine at once.
+type balancers time.Duration
+
+func (b balancers) Wait(ctx context.Context, node blockers.Node, _ func(string)) error {
+	if len(node.Addresses) > 0 && !kube.Await(ctx, nil, time.Duration(b)) {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// A guard has ended before the next begins, whatever was wanted and found meanwhile.
+func TestGoal_OneGuardAtATime(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			g.drain()
+			<-ctx.Done()
+			time.Sleep(5 * time.Second) // what has to be finished first
+			g.say(drain.Progress{Kind: state.PodGone, Pod: "default/web"})
+		})
+		stop := r.stopping("slow", time.Hour)
+		r.runFor(stop)
+		r.announce(canceled(stop))
+		r.wantTape("put slow undoing")
+		r.announce(canceled(stop), r.spot("fast", 2*time.Minute))
+		r.pass(5*time.Second - 1)
+		r.wantTape("put fast seen", "put slow closed canceled", "put fast draining") // and not drained, as that guard is not for it
+		r.node.toGuard(stuck)
+		r.pass(1)
+		r.wantTape("guard ended", "guard for fast: drain, hard in 1m55s")
+		if e := r.entry("fast"); !e.OnNode {
+			t.Errorf("the entry is %+v", e)
+		}
+	})
+}
+
+// amazon-ec2-metadata-mock computes the time of its notice anew at each look.
+func TestGoal_ANoticeWhoseTimeMovesIsOneInterruption(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(stuck)
+		r.rule(event.SpotInterruption, func(rule *policy.Rule) { rule.Budget = 2 * time.Minute })
+		r.runFor(r.spot("notice-0", 2*time.Minute))
+		before, _ := r.record.counts()
+		for n := range 119 {
+			r.pass(500 * time.Millisecond)
+			r.announce(r.spot(fmt.Sprint("notice-", n+1), time.Since(r.start)+2*time.Minute))
+		}
+		r.wantTape()
+		if puts, _ := r.record.counts(); len(r.record.Entries()) != 1 || puts != before {
+			t.Errorf("%d entries, %d writes after the first notice", len(r.record.Entries()), puts-before)
+		}
+		r.pass(time.Minute + 500*time.Millisecond)
+		r.wantTape("put notice-0 incomplete")
+	})
+}
+
+func TestGoal_AnEventThatIsBackInTimeWasNeverGone(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(stuck)
+		r.run()
+		for range 10 {
+			r.announce(r.spot("a", time.Hour))
+			r.pass(20 * time.Second)
+			r.announce()
+			r.pass(20 * time.Second)
+		}
+		if said := r.said(systemd.DrainStarted); len(said) != 1 {
+			t.Errorf("the drain was begun %d times", len(said))
+		}
+	})
+}
+
+func TestGoal_AnEventThatIsBackWhileItIsUndone(t *testing.T) {
+	type row struct {
+		result drain.UncordonResult // "" if the API server had not lifted the cordon yet
+		want   []string
+	}
+	guards := []string{"guard for a, b: drain, hard in 59m30s", "put a drained", "put b drained"}
+	each(t, map[string]row{
+		"before the cordon was lifted": {"", guards},
+		"after it was lifted": {
+			drain.UncordonLifted, append([]string{"put a seen", "put b seen", "put a draining", "put b draining"}, guards...),
+		},
+		"and an operator had lifted it": {
+			drain.UncordonOpened, []string{
+				"put a draining, reopened", "put b draining, reopened", "guard for a, b: drain, hard in 59m30s, reopened",
+				"put a drained", "put b drained", "guard ended",
+			},
+		},
+	}, func(r *rig, row row) {
+		r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) {
+			<-ctx.Done()
+			if row.result == "" {
+				return "", ctx.Err()
+			}
+			return row.result, nil
+		})
+		a, b := r.spot("a", time.Hour), r.spot("b", 2*time.Hour)
+		r.run()
+		r.announce(a, b)
+		r.announce()
+		r.pass(30 * time.Second)
+		r.tape.take()
+		r.announce(a, b)
+		r.wantTape(append([]string{"put a draining", "put b draining", "uncordon ended"}, row.want...)...)
+	})
+}
+
+func TestGoal_AnEventThatIsMovedFarIsUndoneUntilThen(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.run()
+		r.announce(r.rebooting("a", time.Hour))
+		r.wantTape("put a seen")
+		r.pass(50*time.Minute - 1)
+		r.wantTape()
+		r.pass(1)
+		r.wantTape("put a draining", "guard for a: drain, soft in 10m0s", "put a drained")
+		r.announce(r.rebooting("a", 2*time.Hour))
+		r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a seen")
+		r.pass(time.Hour)
+		r.wantTape("put a draining", "guard for a: drain, soft in 10m0s", "put a drained")
+	})
+}
+
+func TestGoal_NewRulesHoldForWhatIsAnnounced(t *testing.T) {
+	type row struct {
+		change func(*policy.Rule)
+		want   []string
+	}
+	each(t, map[string]row{
+		"the kind is ignored":  {ignores, []string{"put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed ignored"}},
+		"it is only told of":   {notifies, []string{"put a undoing", "guard ended", "uncordon", "uncordon ended", "put a seen"}},
+		"the action is weaker": {cordons, []string{"put a cordoning", "adjust to a: cordon", "put a cordoned"}},
+		"its deadline is soft": {func(rule *policy.Rule) { rule.Hard = false }, []string{"adjust to a: drain, soft in 2m0s"}},
+	}, func(r *rig, row row) {
+		r.node.toGuard(stuck)
+		r.runFor(r.spot("a", 2*time.Minute))
+		r.set(event.SpotInterruption, row.change)
+		r.wantTape(row.want...)
+		r.announce(r.spot("a", 2*time.Minute))
+		r.pass(time.Minute)
+		r.wantTape()
+	})
+	t.Run("the action is stronger", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			r.runFor(recommended("a"))
+			r.set(event.RebalanceRecommendation, cordons)
+			r.wantTape("put a cordoning", "guard for a: cordon", "put a cordoned")
+			r.set(event.RebalanceRecommendation, notifies)
+			r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a seen")
+		})
+	})
+}
+
+// What is on the node because of a rule is taken back with it, also if nobody looks for its kind any more.
+func TestGoal_ARuleThatEndsWhileNthIsStopped(t *testing.T) {
+	each(t, map[string][]event.Kind{"watched": nil, "not watched any more": {event.RebalanceRecommendation}}, func(r *rig, unwatched []event.Kind) {
+		r.rule(event.RebalanceRecommendation, cordons)
+		r.runFor(recommended("a"))
+		r.pass(time.Minute)
+		r.restart(func() {
+			r.rule(event.RebalanceRecommendation, ignores)
+			r.cfg.Unwatched = unwatched
+			r.node.toClaim(unanswered) // Whether the cordon is from before a reboot is not known yet.
+		})
+		r.wantTape("put a undoing", "uncordon when ready", "uncordon when ready ended", "put a closed ignored")
+	})
+}
+
+func TestGoal_ACordonThatHadExpiredIsADrainOnceTheRulesAskForIt(t *testing.T) {
+	withServer(t, func(r *rig, s *apitest.Server) {
+		s.AddPod(web("web", 5), 0)
+		r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Minute, WithdrawnAfter: time.Minute}
+		r.run()
+		r.announce(recommended("b"))
+		r.pass(2 * time.Minute)
+		r.wantPhase("b", state.Closed)
+		r.wantUnschedulable(s, false)
+		r.set(event.RebalanceRecommendation, func(rule *policy.Rule) { rule.Action = policy.Drain })
+		r.pass(2 * time.Minute)
+		if r.wantPhase("b", state.Drained); s.HasPod("default/web") {
+			t.Error("the pod was not evicted")
+		}
+	})
+}
+
+func TestGoal_TheGuardGetsTheKindsOfItsEvents(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(stuck)
+		stop := r.stopping("m", time.Hour)
+		r.runFor(stop)
+		r.announce(stop, r.stopping("n", time.Hour), r.spot("s", time.Minute), recommended("r")) // for which nothing is done
+		_, goals := r.node.all()
+		for at, want := range map[int][]event.Kind{0: {event.ScheduledMaintenance}, len(goals) - 1: {event.ScheduledMaintenance, event.SpotInterruption}} {
+			var got []event.Kind
+			for _, kind := range goals[at].Kinds {
+				got = append(got, event.Kind(kind))
+			}
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("goal %d is for %v, want %v", at, got, want)
+			}
+		}
+	})
+}
+
+// A Node that has been seen in this boot was deleted if it is missing. The record counts, and what was read of the Node.
+func TestGoal_TheGuardKnowsWhetherANodeWasSeen(t *testing.T) {
+	over := func(boot string) func(r *rig) {
+		return func(r *rig) {
+			e := r.drained(r.stopping("b", time.Hour), state.Closed, boot)
+			e.OnNode, e.Ending = false, state.Canceled
+			r.record.entries = []state.Entry{e}
+		}
+	}
+	type row struct {
+		prepare func(r *rig)
+		want    []bool // at first, and once an event has joined
+	}
+	each(t, map[string]row{
+		"nothing says so":      {func(*rig) {}, []bool{false, false}},
+		"it was at the start":  {func(r *rig) { r.cfg.NodeSeen = true }, []bool{true, true}},
+		"a guard sees nothing": {func(r *rig) { r.node.toGuard(reports(drain.Progress{Kind: state.GoalChanged})) }, []bool{false, false}},
+		"a guard has seen it": {func(r *rig) {
+			r.node.toGuard(func(_ context.Context, g *guard) {
+				for _, seen := range []bool{true, false} {
+					g.becomes(func(s *drain.State) { s.Seen = seen }, drain.Progress{Kind: state.GoalChanged})
+				}
+			})
+		}, []bool{false, true}},
+		"its claim was read":              {func(r *rig) { r.node.toClaim(claims(nil)) }, []bool{true, true}},
+		"it was cordoned in this boot":    {over("boot-1"), []bool{true, true}},
+		"it was cordoned in another boot": {over("boot-0"), []bool{false, false}},
+	}, func(r *rig, row row) {
+		r.node.toClaim(unanswered)
+		r.node.toGuard(reports())
+		row.prepare(r)
+		r.run()
+		r.announce(r.spot("a", time.Hour))
+		r.pass(time.Second)
+		r.announce(r.spot("a", time.Hour), r.spot("c", time.Hour))
+		_, goals := r.node.all()
+		if got := []bool{goals[0].NodeSeen, goals[len(goals)-1].NodeSeen}; !slices.Equal(got, row.want) {
+			r.t.Errorf("NodeSeen is %v, want %v", got, row.want)
+		}
+	})
+}
+
+// What was so under the goal before says nothing of an event that has joined.
+func TestGoal_ADrainedNodeIsDrainedForANewEventWhenTheGuardSaysSo(t *testing.T) {
+	each(t, map[string]bool{"reported before it joined": false, "reported late, of the goal before": true}, func(r *rig, late bool) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			g.drain()
+			old := g.wants()
+			select {
+			case <-g.adjusted:
+			case <-ctx.Done():
+			}
+			if late {
+				g.report(drain.Progress{Kind: state.NodeEmpty, Goal: old.Number, State: drain.State{Closed: true, Ours: true, Seen: true, Drained: true}})
+			}
+			<-ctx.Done()
+		})
+		r.runFor(r.stopping("a", time.Hour))
+		r.announce(r.stopping("a", time.Hour), r.spot("b", 2*time.Minute))
+		r.pass(time.Second)
+		r.wantPhase("a", state.Drained)
+		r.wantPhase("b", state.Draining)
+	})
+}
+
+// The guard reports that the node is drained, and at the same time another event joins. From then on the API server is away.
+func TestGoal_DrainedForAnEventThoughAnotherJoinsAtThatMoment(t *testing.T) {
+	bubble(t, func(r *rig) {
+		stop := r.stopping("b", time.Hour)
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			rest(ctx, 10*time.Second)
+			r.service.set(func() { r.service.slow = time.Second })
+			g.say(drain.Progress{Kind: state.PodGone, Pod: "default/web"}) // The loop is busy for a second with this.
+			rest(ctx, 100*time.Millisecond)
+			g.drain()
+			r.source.sink.Snapshot(event.Snapshot{Kind: event.ScheduledMaintenance, Events: []event.Event{stop}})
+			r.service.set(func() { r.service.slow = 0 })
+		})
+		r.run()
+		r.announce(r.spot("a", 2*time.Minute))
+		r.pass(3 * time.Minute)
+		r.wantPhase("a", state.Drained)
+	})
+}
+
+// The guard is in the midst of a look when an event joins, and the look may show how the node was before.
+func TestGoal_ClosedForANewEventWhenTheGuardHasLooked(t *testing.T) {
+	bubble(t, func(r *rig) {
+		looked := make(chan struct{})
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			select {
+			case <-looked:
+			case <-ctx.Done():
+			}
+		})
+		a, b, c := r.stopping("a", time.Hour), r.stopping("b", 2*time.Hour), r.stopping("c", 3*time.Hour)
+		r.runFor(a)
+		r.announce(a, b)
+		r.announce(a, b, c)
+		a.Deadline = r.in(90 * time.Minute)
+		r.announce(a, b, c)
+		for id, closed := range map[string]bool{"a": true, "b": false, "c": false} {
+			if e := r.entry(id); e.CordonedAt.IsZero() == closed {
+				t.Errorf("%s: cordoned at %s before the guard has looked", id, e.CordonedAt)
+			}
+		}
+		close(looked)
+		r.pass(0)
+		for _, id := range []string{"a", "b", "c"} {
+			if r.entry(id).CordonedAt.IsZero() {
+				t.Errorf("%s: not cordoned, though the guard has looked", id)
+			}
+		}
+	})
+}
+
+func TestGoal_EachEventHasTheResultOfItsMoment(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.close()
+			time.Sleep(time.Second)
+			for n := 1; ; n++ {
+				g.did(drain.Result{Cordon: drain.CordonSet, Evicted: n, Deleted: 2, Skipped: 1})
+				g.drain()
+				if !g.next(ctx) {
+					return
+				}
+			}
+		})
+		r.run()
+		stop := r.stopping("a", 2*time.Minute)
+		r.announce(stop)
+		r.pass(time.Second)
+		r.wantSaid(systemd.Drained, "warning: drained: 1 pod evicted, 2 deleted, 1 left in place; 119 s before the deadline")
+		r.announce(stop, r.spot("b", 2*time.Minute))
+		for i, id := range []string{"a", "b"} {
+			e := r.wantPhase(id, state.Drained)
+			if e.Result == nil || e.Result.Evicted != i+1 || e.Result.Deleted != 2 || e.Result.Skipped != 1 || !e.OnNode || e.BootID != "boot-1" {
+				t.Errorf("the entry is %+v, the result %+v", e, e.Result)
+			}
+		}
+		if e := r.entry("a"); !e.CordonedAt.Equal(r.start) || !e.ActedFor.Equal(r.start) {
+			t.Errorf("the entry is %+v", e)
+		}
+	})
+}
+
+func TestGoal_ADeadlineThatPassesLeavesTheGuardAtWork(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			stuck(ctx, g)
+			time.Sleep(3 * time.Minute)
+			g.did(drain.Result{Cordon: drain.CordonSet, Evicted: 3})
+			emptied(ctx, g)
+		})
+		r.runFor(r.spot("a", 2*time.Minute))
+		r.pass(2*time.Minute - 1)
+		r.wantTape()
+		r.pass(1)
+		r.wantTape("put a incomplete")
+		e := r.entry("a")
+		if e.Failures != 1 || e.Error == "" || len(e.Result.Left) != 1 || e.Result.HeldBy["default/web-1"] != "PDB default/web" {
+			t.Errorf("the entry is %+v, the result %+v", e, e.Result)
+		}
+		r.wantSaid(systemd.DrainIncomplete,
+			"error: the drain ran out of time: 2 pods evicted, 0 deleted, left: default/web-1 (held by PDB default/web)")
+		r.wantStatus("node node-a was not drained in time for spot-interruption; still draining")
+
+		r.pass(time.Minute)
+		r.wantTape("put a drained") // by the same guard
+		if e := r.entry("a"); e.Failures != 0 || e.Error != "" || e.Result.Evicted != 3 || !e.CordonedAt.Equal(r.start) {
+			t.Errorf("the entry is %+v", e)
+		}
+	})
+}
+
+func TestGoal_ANodeThatCannotBeCordoned(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			limited, stop := context.WithTimeout(ctx, time.Minute)
+			defer stop()
+			forbidden(limited, g)
+			stuck(ctx, g)
+		})
+		r.run()
+		r.announce(r.stopping("a", time.Hour))
+		r.wantTape("put a seen", "put a draining", "guard for a: drain, soft in 1h0m0s", "put a draining: forbidden")
+		r.pass(3 * time.Second)
+		r.wantHeard("announced a", "begun a drain after 0s", "failed a drain after 0s: forbidden", "failed a drain after 2s: forbidden")
+		r.pass(56 * time.Second)
+		if e := r.entry("a"); e.Phase != state.Draining || e.Error != "forbidden" || e.Failures != 5 || !e.OnNode {
+			t.Errorf("the entry is %+v", e)
+		}
+		if said := r.said(systemd.DrainIncomplete); len(said) != 5 || said[0] != "error: the drain failed; retrying" {
+			t.Errorf("what was logged is %q", said)
+		}
+		r.pass(time.Second) // It can, and the drain takes long after that.
+		if e := r.entry("a"); e.Phase != state.Draining || e.Error != "" || e.Failures != 0 {
+			t.Errorf("the entry is %+v", e)
+		}
+	})
+	t.Run("before a hard deadline", func(t *testing.T) { // The guard evicts without a cordon: that is no failure.
+		bubble(t, func(r *rig) {
+			r.node.toGuard(forbidden)
+			r.run()
+			r.announce(r.stopping("a", time.Hour), r.spot("b", 2*time.Minute))
+			r.pass(time.Minute)
+			for _, id := range []string{"a", "b"} {
+				if e := r.entry(id); e.Error != "" || e.Failures != 0 {
+					t.Errorf("the entry is %+v", e)
+				}
+			}
+			if said := r.said(systemd.PodHeld); len(said) == 0 || said[0] != "warning: forbidden" {
+				t.Errorf("what was logged is %q", said)
+			}
+		})
+	})
+}
+
+// What a pod of a late binding and late events are due follows from the state of the node.
+func TestGoal_WhatComesToADrainedNode(t *testing.T) {
+	withServer(t, func(r *rig, s *apitest.Server) {
+		s.AddPod(web("web", 5), 0)
+		r.run()
+		stop, notice := r.stopping("m", time.Hour), r.spot("s", 4*time.Minute)
+		r.announce(stop)
+		s.AddPodLate(web("late", 5), 20*time.Second, 0)
+		r.pass(10 * time.Second)
+		r.wantPhase("m", state.Drained)
+		r.heard.take()
+		r.pass(30 * time.Second)
+		if r.wantPhase("m", state.Drained); s.HasPod("default/late") {
+			t.Error("the late pod was not evicted")
+		}
+		for _, line := range r.heard.take() {
+			if !strings.HasPrefix(line, "pod-") {
+				t.Errorf("heard %q", line)
+			}
+		}
+		r.announce(stop, notice)
+		r.pass(2 * time.Second)
+		r.announce(stop, notice, terminated("a"))
+		r.pass(2 * time.Second)
+		lines := r.heard.take()
+		for i, line := range lines {
+			lines[i], _, _ = strings.Cut(line, " after")
+		}
+		r.compare("what listeners heard", lines, []string{
+			"announced s", "begun s drain", "cordoned s drain", "done s drain", "announced a", "begun a drain", "cordoned a drain", "done a drain",
+		})
+		if n := len(s.Requests("patch node")); n != 1 {
+			t.Errorf("the Node was written to %d times", n)
+		}
+	})
+}
+
+// The kubelet's kubeconfig is on the disk, its Node is not in the API yet, and the machine is doomed already.
+func TestGoal_WaitsForANodeThatIsNotRegisteredYet(t *testing.T) {
+	each(t, map[string]bool{"at the first boot": false, "with a Node of an earlier boot": true}, func(r *rig, earlier bool) {
+		s := r.serve(drain.Options{Margin: 2 * time.Second})
+		s.RemoveNode()
+		ev := r.spot("s", 2*time.Minute)
+		if earlier {
+			ev = r.stopping("s", time.Hour)
+			r.record.entries = []state.Entry{r.drained(ev, state.Draining, "boot-0")}
+		}
+		r.run()
+		r.look(ev)
+		r.wantPhase("s", state.Draining)
+		s.RegisterNode()
+		s.AddPod(web("web", 5), 0)
+		r.pass(30 * time.Second)
+		if r.wantPhase("s", state.Drained); s.HasPod("default/web") {
+			r.t.Error("the pod was not evicted")
+		}
+		r.wantUnschedulable(s, true)
+	})
+}

@@ -1,0 +1,368 @@
+package agent_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+func TestListener_ADrainFromNoticeToEnd(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			pod := func(what state.TransitionKind, left int, detail string) drain.Progress {
+				return drain.Progress{Kind: what, Pod: "default/web", PodUID: "u1", Total: 1, Left: left, Detail: detail}
+			}
+			if !rest(ctx, time.Second) {
+				return
+			}
+			g.close()
+			g.say(
+				drain.Progress{Kind: state.PodsFound, Total: 1, Left: 1}, pod(state.PodHeld, 1, "default/pdb"), pod(state.PodSpared, 1, ""),
+				pod(state.PodHeldAgain, 1, "default/pdb"), pod(state.PodEvicted, 1, ""), pod(state.PodGone, 0, ""),
+			)
+			g.drain()
+			if !rest(ctx, 5*time.Second) {
+				return
+			} // A pod that was bound late is evicted, too.
+			g.becomes(func(s *drain.State) { s.Drained = false }, pod(state.PodArrived, 1, ""))
+			g.say(pod(state.PodEvicted, 1, ""), pod(state.PodGone, 0, ""))
+			emptied(ctx, g)
+		})
+		r.run()
+		r.announce(r.spot("a", 2*time.Minute))
+		r.pass(time.Second)
+		r.wantHeard("announced a", "begun a drain after 0s", "cordoned a drain after 1s",
+			"pod-held a drain after 1s default/web (u1) 1 of 1 default/pdb", "pod-spared a drain after 1s default/web (u1) 1 of 1",
+			"pod-evicted a drain after 1s default/web (u1) 1 of 1",
+			"pod-gone a drain after 1s default/web (u1) 0 of 1", "done a drain after 1s")
+		r.pass(time.Minute)
+		r.wantHeard("pod-evicted a drain after 6s default/web (u1) 1 of 1", "pod-gone a drain after 6s default/web (u1) 0 of 1")
+		r.wantSaid(systemd.Drained, "warning: drained: 0 pods evicted, 0 deleted, 0 left in place; 119 s before the deadline")
+		r.announce()
+		r.pass(time.Minute)
+		r.wantHeard("missed a", "begun a uncordon after 0s", "done a uncordon after 0s")
+		r.announce(r.spot("a", time.Hour)) // It had been given up.
+		r.wantHeard("announced a", "begun a drain after 0s")
+	})
+}
+
+func TestListener_WhenWhereWhyAndUntilWhen(t *testing.T) {
+	const reason = "EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000"
+	bubble(t, func(r *rig) {
+		r.node.toGuard(after(10 * time.Second))
+		r.run()
+		r.look(r.spot("a", 2*time.Minute))
+		for what, at := range map[state.TransitionKind]time.Duration{state.Begun: 0, state.NodeCordoned: 0, state.Done: 10 * time.Second} {
+			h := r.heard.find(what)
+			if !h.At.Equal(r.in(at)) || h.Node != "node-a" || h.Reason != reason || !h.Deadline.Equal(r.in(2*time.Minute)) || !h.Hard {
+				t.Errorf("%s: at %s on %q, as %q, until %s, hard: %t", what, h.At, h.Node, h.Reason, h.Deadline, h.Hard)
+			}
+		}
+		if h := r.heard.find(state.Announced); h.Plan != reason+"; drain now" {
+			t.Errorf("the plan is %q", h.Plan)
+		}
+	})
+	t.Run("a cordon has no end", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			r.runFor(r.hibernating("a", 2*time.Minute))
+			if h := r.heard.find(state.Done); h.Action != "cordon" || !h.Deadline.IsZero() || h.Hard {
+				t.Errorf("a cordon is until %s, hard: %t", h.Deadline, h.Hard)
+			}
+			r.wantHeard("announced a", "begun a cordon after 0s", "cordoned a cordon after 0s", "done a cordon after 0s")
+		})
+	})
+}
+
+// One guard works for several events; each event has its own beginning and end.
+func TestListener_EachEventOfADrain(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(after(90 * time.Second))
+		r.run()
+		stop, notice := r.stopping("a", time.Hour), r.spot("b", time.Minute)
+		r.look(stop)
+		r.wantHeard("announced a", "begun a drain after 0s", "cordoned a drain after 0s")
+		r.announce(stop, notice)
+		r.wantHeard("announced b", "begun b drain after 0s", "cordoned b drain after 0s")
+		r.pass(50 * time.Second)
+		r.wantHeard("deadline-exceeded b drain after 50s")
+		r.pass(30 * time.Second)
+		r.wantHeard("done a drain after 1m30s", "done b drain after 1m20s")
+		r.announce(stop)
+		r.pass(30 * time.Second)
+		r.announce(canceled(stop))
+		r.wantHeard("missed b", "closed b", "begun a uncordon after 0s", "done a uncordon after 0s")
+	})
+}
+
+func TestListener_StopAndStartOfADrain(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(stuck)
+		r.run()
+		r.announce(r.stopping("a", time.Hour), r.spot("b", time.Minute))
+		r.heard.take()
+		r.pass(time.Second)
+		r.end(nil)
+		r.wantHeard("preempted a drain after 1s", "preempted b drain after 1s")
+		r.run()
+		r.wantHeard("begun b drain after 0s", "begun a drain after 0s", "cordoned b drain after 0s", "cordoned a drain after 0s")
+	})
+}
+
+// It ran out of time in an earlier process, of which this listener may have heard nothing.
+func TestListener_ADrainThatEndsAfterARestartBegins(t *testing.T) {
+	each(t, map[string]bool{"on a cordoned node": true, "on a node that cannot be cordoned": false}, func(r *rig, closes bool) {
+		r.node.toGuard(stuck)
+		r.runFor(r.spot("a", 2*time.Minute))
+		r.pass(3 * time.Minute)
+		want := []string{"begun a drain after 0s", "done a drain after 10s"}
+		if closes {
+			want = []string{"begun a drain after 0s", "cordoned a drain after 10s", "done a drain after 10s"}
+		}
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			if closes {
+				g.closeAs(state.NodeClosed, drain.CordonOurs)
+			}
+			time.Sleep(10 * time.Second)
+			emptied(ctx, g)
+		})
+		r.restart()
+		r.pass(time.Minute)
+		r.wantHeard(want...)
+	})
+}
+
+// What was begun is ended, in the same words, before something else is begun for the same event.
+func TestListener_AnotherStepForTheSameEvent(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(stuck)
+		r.node.toUncordon(hangs)
+		r.run()
+		r.announce(r.spot("a", time.Hour))
+		r.wantHeard("announced a", "begun a drain after 0s", "cordoned a drain after 0s")
+		r.set(event.SpotInterruption, cordons)
+		r.wantHeard("preempted a drain after 0s", "begun a cordon after 0s", "cordoned a cordon after 0s", "done a cordon after 0s")
+		r.set(event.SpotInterruption, func(*policy.Rule) {})
+		r.wantHeard("begun a drain after 0s", "cordoned a drain after 0s")
+		r.set(event.SpotInterruption, notifies)
+		r.wantHeard("preempted a drain after 0s", "begun a uncordon after 0s")
+		r.set(event.SpotInterruption, func(*policy.Rule) {})
+		r.wantHeard("preempted a uncordon after 0s", "begun a drain after 0s", "cordoned a drain after 0s")
+		r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) {
+			<-ctx.Done()
+			return drain.UncordonLifted, nil
+		})
+		r.announce()
+		r.pass(30 * time.Second)
+		r.wantHeard("missed a", "preempted a drain after 30s", "begun a uncordon after 0s")
+		r.announce(r.spot("a", time.Hour)) // It is back while it is being undone.
+		r.wantHeard("preempted a uncordon after 0s", "changed a", "begun a drain after 0s", "cordoned a drain after 0s")
+	})
+}
+
+func TestListener_AnOperatorOpensTheNode(t *testing.T) {
+	bubble(t, func(r *rig) { // That calls a cordon back.
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			time.Sleep(time.Second)
+			g.open()
+		})
+		r.run()
+		r.announce(r.hibernating("a", 2*time.Minute))
+		r.pass(2 * time.Second)
+		r.wantHeard("announced a", "begun a cordon after 0s", "preempted a cordon after 1s")
+		r.wantReopened("a")
+		r.wantPhase("a", state.Cordoned)
+	})
+	t.Run("and the rules end the drain", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			r.node.toGuard(func(ctx context.Context, g *guard) {
+				stuck(ctx, g)
+				time.Sleep(10 * time.Second)
+				g.open()
+			})
+			r.run()
+			r.announce(r.stopping("a", 14*24*time.Hour))
+			r.pass(time.Minute)
+			r.heard.take()
+			r.set(event.ScheduledMaintenance, cordons)
+			r.pass(time.Hour)
+			r.wantHeard("preempted a drain after 1m0s")
+		})
+	})
+	t.Run("and the event is back while it is undone", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			r.node.toGuard(func(ctx context.Context, g *guard) {
+				g.close()
+				g.drain()
+				time.Sleep(10 * time.Second)
+				g.becomes(func(s *drain.State) { *s = drain.State{Ours: true, Seen: true, Drained: true} },
+					drain.Progress{Kind: state.NodeReopened, Events: g.wants().Events})
+			})
+			r.node.toUncordon(hangs) // The API server is away.
+			r.run()
+			r.announce(r.spot("a", 2*time.Minute))
+			r.pass(time.Minute)
+			r.announce()
+			r.pass(time.Minute)
+			r.wantPhase("a", state.Undoing)
+			r.wantReopened("a")
+			r.heard.take()
+			r.announce(r.spot("a", 2*time.Minute))
+			r.pass(time.Minute)
+			for _, line := range r.heard.take() {
+				if strings.HasPrefix(line, "done a cordon") || strings.HasPrefix(line, "cordoned a") {
+					t.Errorf("heard of a node that is open: %q", line)
+				}
+			}
+		})
+	})
+}
+
+// A node that takes no pods, with an Event that says the opposite, would be no help.
+func TestListener_ANodeThatWasLeftOpenIsCordoned(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(leftOpenFor(time.Minute))
+		r.runFor(r.hibernating("a", 10*time.Minute))
+		r.wantHeard("announced a", "begun a cordon after 0s", "done a cordon after 0s")
+		r.wantSaid(systemd.Cordoned)
+		r.wantStatus("watching node node-a: EC2 will hibernate this spot instance at 00:10:00 UTC on 1 Jan 2000; the node is left open because of its annotation")
+		r.pass(time.Minute)
+		r.wantHeard("begun a cordon after 0s", "cordoned a cordon after 0s", "done a cordon after 0s")
+		r.wantSaid(systemd.Cordoned, "warning: cordoned the node: EC2 will hibernate this spot instance at 00:10:00 UTC on 1 Jan 2000")
+		r.wantStatus("node node-a is cordoned for spot-interruption")
+	})
+}
+
+// Each event is reported on its own, for someone who may wait for either.
+func TestListener_EachEventThatIsPutOff(t *testing.T) {
+	bubble(t, func(r *rig) { // While another one keeps the node closed.
+		notice := r.spot("b", time.Hour)
+		r.runFor(r.rebooting("a", 5*time.Minute), notice)
+		r.heard.take()
+		r.announce(r.rebooting("a", 5*time.Hour), notice)
+		r.wantHeard("changed a", "put-off a")
+		r.announce(r.rebooting("a", 6*time.Hour), notice)
+		r.wantHeard("changed a")
+	})
+	type row struct {
+		result drain.UncordonResult
+		heard  []string
+		action string
+	}
+	each(t, map[string]row{
+		"with another": {
+			drain.UncordonLifted, []string{"begun a uncordon after 0s", "done a uncordon after 0s", "changed b", "put-off b uncordon after 0s"}, "uncordon",
+		},
+		"on a node that Karpenter has tainted": {
+			drain.UncordonLeftKarpenter, []string{"begun a uncordon after 0s", "done a uncordon after 0s Karpenter", "changed b", "put-off b"}, "",
+		},
+	}, func(r *rig, row row) {
+		r.node.toUncordon(func(context.Context) (drain.UncordonResult, error) { return row.result, nil })
+		r.runFor(r.rebooting("a", 5*time.Minute), r.rebooting("b", 6*time.Minute))
+		r.heard.take()
+		r.announce(r.rebooting("a", 5*time.Hour), r.rebooting("b", 6*time.Hour))
+		r.wantHeard(row.heard...)
+		if h := r.heard.find(state.PutOff); h.Entry.Event.ID != "b" || h.Action != row.action {
+			r.t.Errorf("%s is put off with the action %q, want %q", h.Entry.Event.ID, h.Action, row.action)
+		}
+	})
+}
+
+// A guard may be in the midst of something when it is stopped.
+func TestListener_NothingOfAGuardThatIsOver(t *testing.T) {
+	bubble(t, func(r *rig) {
+		var late *guard
+		r.node.toGuard(func(_ context.Context, g *guard) {
+			late = g
+			g.close()
+		})
+		r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) {
+			if rest(ctx, 10*time.Second) {
+				return drain.UncordonLifted, nil
+			}
+			return "", ctx.Err()
+		})
+		stop := r.stopping("a", time.Hour)
+		r.runFor(stop)
+		r.announce(canceled(stop))
+		r.heard.take()
+		late.say(pod(state.PodGone, ""))
+		r.pass(10 * time.Second)
+		r.wantHeard("done a uncordon after 10s")
+		late.say(pod(state.PodGone, ""))
+		r.pass(time.Second)
+		r.wantHeard()
+	})
+}
+
+// An operator has opened the node for the drain, and it is closed for an event that only cordons. The drain is still for the first.
+func TestListener_ADrainIsForItsEventThoughAnotherClosesTheNode(t *testing.T) {
+	withServer(t, func(r *rig, s *apitest.Server) {
+		r.rule(event.RebalanceRecommendation, cordons)
+		hold(s, 5)
+		r.run()
+		a := r.spot("a", time.Hour)
+		r.look(a)
+		s.UncordonAs("kubectl")
+		r.pass(10 * time.Second)
+		r.look(a, recommended("b"))
+		r.wantReopened("a")
+		r.wantUnschedulable(s, true)
+		r.wantStatus("draining node node-a for spot-interruption: 0 of 1 pods gone, 3570 s left, held by PDB budget")
+		if step := r.board.last().Step; step == nil || step.Event != "a" || !strings.HasPrefix(step.Reason, "EC2 will terminate") {
+			t.Errorf("the step is %+v", step)
+		}
+		r.heard.take()
+		s.RemovePod("default/web")
+		r.pass(time.Millisecond)
+		if heard := r.heard.take(); len(heard) == 0 || !strings.HasPrefix(heard[0], "pod-gone a drain") {
+			t.Errorf("heard is %q", heard)
+		}
+	})
+}
+
+func TestOutcome_IsKnownWhenTheDrainEnds(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(after(time.Minute))
+		r.run()
+		r.announce(r.spot("s", 3*time.Minute), terminated("a"))
+		r.pass(time.Minute - time.Second)
+		r.wantOutcomes("s after 0s", "a after 0s")
+		r.pass(time.Second)
+		got := r.outcomes.take()
+		slices.Sort(got)
+		r.compare("what the outcomes became", got, []string{"a drained after 1m0s", "s drained after 1m0s"})
+		r.restart() // The annotation may have changed since: a look has to show that it has not.
+		r.announce(terminated("a"))
+		r.pass(59 * time.Second)
+		r.wantOutcomes("a after 1m0s")
+		r.pass(time.Second)
+		r.wantOutcomes("a drained after 2m0s")
+	})
+}
+
+// EC2 retires the machine in a week, the group replaces it now, and a pod does not go.
+func TestOutcome_IsKnownWhenTheTimeIsOver(t *testing.T) {
+	each(t, map[string]script{"with a guard that reports": stuck, "with one that does not": reports()}, func(r *rig, script script) {
+		r.node.toGuard(script)
+		r.run()
+		r.announce(r.stopping("m", 7*24*time.Hour), terminated("a"))
+		r.pass(15*time.Minute - 1)
+		r.wantOutcomes("m after 0s", "a after 0s")
+		r.heard.take()
+		r.pass(1)
+		r.wantOutcomes("a out-of-time after 15m0s")
+		r.wantHeard("deadline-exceeded a drain after 15m0s")
+		r.pass(20 * time.Minute)
+		r.wantOutcomes()
+		r.wantHeard()
+	})
+}

@@ -1,0 +1,635 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+func TestStart_ReadyWaitsForNothing(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.ident.name = ""
+		r.node.toClaim(func(ctx context.Context) (drain.Claim, bool, error) {
+			<-ctx.Done()
+			return drain.Claim{}, false, ctx.Err()
+		})
+		r.run()
+		if took := time.Since(r.start); !r.service.ready || took > 0 {
+			t.Errorf("ready: %t, after %s", r.service.ready, took)
+		}
+	})
+}
+
+func TestRestart_ContinuesADrainAndRepeatsNothing(t *testing.T) {
+	each(t, map[string]string{"in the same boot": "boot-1", "in the next boot": "boot-2"}, func(r *rig, boot string) {
+		stop, notice := r.stopping("a", time.Hour), r.spot("b", 3*time.Minute)
+		r.node.toGuard(stuck)
+		r.runFor(stop, notice)
+		r.restart(func() {
+			r.pass(time.Minute)
+			r.cfg.BootID = boot
+		})
+		r.wantTape("guard for b, a: drain, hard in 2m0s, soft in 59m0s")
+		r.announce(stop, notice)
+		r.pass(30 * time.Second)
+		r.wantTape()
+		r.wantHeard("begun b drain after 0s", "begun a drain after 0s", "cordoned b drain after 0s", "cordoned a drain after 0s")
+		if e := r.entry("a"); e.Phase != state.Draining || !e.OnNode {
+			r.t.Errorf("the entry is %+v", e)
+		}
+	})
+}
+
+// A start finds the same goal in each phase, and reports only what has not ended.
+func TestRestart_InAnyPhaseHasTheSameGoal(t *testing.T) {
+	type row struct{ tape, heard []string }
+	guard, begins := []string{"guard for a: drain, hard in 2m0s"}, []string{"begun a drain after 0s", "cordoned a drain after 0s"}
+	fresh := append([]string{"put a draining"}, guard...)
+	for phase, row := range map[state.Phase]row{
+		state.Seen: {fresh, begins}, state.Cordoning: {fresh, begins}, state.Draining: {guard, begins},
+		state.Drained: {guard, nil}, state.Incomplete: {guard, nil}, state.Closed: {nil, nil},
+	} {
+		t.Run(string(phase), func(t *testing.T) {
+			bubble(t, func(r *rig) {
+				r.node.toGuard(stuck)
+				e := r.drained(r.spot("a", 2*time.Minute), phase, "boot-1")
+				if e.OnNode = phase != state.Seen && phase != state.Closed; phase == state.Closed {
+					e.Ending = state.Rebooted
+				}
+				r.record.entries = []state.Entry{e}
+				r.run()
+				r.announce(r.spot("a", 2*time.Minute))
+				r.wantTape(row.tape...)
+				r.wantHeard(row.heard...)
+			})
+		})
+	}
+}
+
+// A guard that stays when everything is done stays after a restart, too. Only what is new is logged.
+func TestRestart_OnADrainedNodeIsQuiet(t *testing.T) {
+	type row struct {
+		how  drain.CordonResult
+		pods int
+		said map[string][]string
+	}
+	each(t, map[string]row{
+		"as it was":           {how: drain.CordonOurs},
+		"somebody opened it":  {drain.CordonSet, 0, map[string][]string{systemd.Cordoned: {"warning: cordoned the node after 0s"}}},
+		"pods came meanwhile": {drain.CordonOurs, 1, map[string][]string{systemd.DrainStarted: {"info: 1 pod to evict"}}},
+	}, func(r *rig, row row) {
+		r.runFor(r.spot("a", 2*time.Minute))
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			g.closeAs(state.NodeClosed, row.how)
+			g.say(drain.Progress{Kind: state.PodsFound, Total: row.pods, Left: row.pods})
+			emptied(ctx, g)
+		})
+		r.restart()
+		r.announce(r.spot("a", 2*time.Minute))
+		r.wantTape("guard for a: drain, hard in 2m0s")
+		r.wantHeard()
+		for _, id := range []string{systemd.Cordoned, systemd.Drained, systemd.DrainStarted} {
+			r.wantSaid(id, row.said[id]...)
+		}
+	})
+}
+
+// On call, one would conclude that somebody had uncordoned the node meanwhile.
+func TestRestart_DuringADrainLogsNoNewCordon(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.record.entries = []state.Entry{r.drained(r.spot("a", 90*time.Second), state.Draining, "boot-1")}
+		r.node.toGuard(resumed(time.Hour))
+		r.runFor(r.spot("a", 90*time.Second))
+		r.wantSaid(systemd.Cordoned)
+	})
+}
+
+func TestRestart_WhatRanOutOfTimeWhileNthWasStopped(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toGuard(stuck)
+		r.runFor(r.spot("a", time.Minute))
+		r.restart(func() { r.pass(2 * time.Minute) })
+		r.wantTape("put a incomplete", "guard for a: drain, hard in -1m0s")
+		r.wantSaid(systemd.DrainIncomplete,
+			"error: the drain ran out of time: the deadline passed before nth could continue; remaining pods unknown")
+	})
+}
+
+// A soft reboot leaves the kernel's boot ID as it was, and the Node as the kubelet before it has reported it.
+func TestReboot_ASoftOneWaitsForANewHeartbeat(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cfg.Policy[event.Shutdown] = policy.Rule{Action: policy.Drain, Hard: true}
+		r.runFor(event.Event{ID: "down", Kind: event.Shutdown, State: event.Pending, Deadline: r.in(2 * time.Minute)})
+		before := time.Now()
+		r.restart(func() { r.pass(time.Minute) })
+		r.announce()
+		if !r.node.awaits() {
+			t.Fatal("the uncordon does not wait for the kubelet")
+		}
+		for reported, want := range map[time.Time]bool{before: false, time.Now(): true, {}: true} {
+			if got := r.node.booted("boot-1", reported); got != want {
+				t.Errorf("Ready as reported at %s counts: %v, want %v", reported, got, want)
+			}
+		}
+	})
+}
+
+func TestReboot_UncordonsWhenTheNodeIsReady(t *testing.T) {
+	bubble(t, func(r *rig) {
+		reboot := r.rebooting("a", time.Minute)
+		r.runFor(reboot)
+		r.restart(func() {
+			r.pass(5 * time.Minute)
+			r.cfg.BootID = "boot-2"
+		}) // The metadata service does not answer.
+		r.wantTape("put a undoing", "uncordon when ready", "uncordon when ready ended", "put a closed rebooted")
+		if booted := r.node.booted; booted("boot-1", time.Time{}) || !booted("boot-2", time.Time{}) {
+			t.Error("it does not wait for the kubelet of this boot")
+		}
+		r.announce(reboot)
+		r.pass(time.Hour)
+		r.wantTape()
+	})
+}
+
+// The Node has been Ready all the time, as the reboot was quick. The claim may be read late, as the API server is away at first.
+func TestReboot_TheKubeletOfThisBootHasToReport(t *testing.T) {
+	each(t, map[string]bool{"the claim is read at once": false, "the claim is read late": true}, func(r *rig, late bool) {
+		s := r.serve(drain.Options{})
+		r.run()
+		a := r.stopping("a", 14*24*time.Hour)
+		r.look(a)
+		r.restart(func() {
+			r.cfg.BootID = "boot-2"
+			if late {
+				s.GoAway()
+			}
+		})
+		r.announce(a)
+		r.pass(time.Second)
+		r.announce(canceled(a))
+		r.pass(time.Second)
+		if late {
+			s.ComeBack()
+		}
+		r.pass(time.Minute)
+		r.wantUnschedulable(s, true)
+		s.SetBootID("boot-2")
+		r.pass(time.Minute)
+		r.wantUnschedulable(s, false)
+	})
+}
+
+// together makes the loop slow, so that what f does waits for it all at once and is handled in any order.
+func together(r *rig, f func()) {
+	r.service.slow = time.Second
+	r.announce(r.spot("a", time.Hour))
+	f()
+	r.pass(time.Minute)
+}
+
+func TestStop_LeavesADrainToBeContinued(t *testing.T) {
+	t.Parallel()
+	repeat(t, 20, func(r *rig) {
+		r.node.toGuard(stuck)
+		r.source.last = context.Canceled
+		r.run()
+		together(r, r.stop)
+		r.end(nil)
+		if e := r.entry("a"); e.Phase != state.Draining || e.Error != "" || e.Failures != 0 || !e.OnNode {
+			t.Errorf("the entry is %+v", e)
+		}
+		for _, e := range r.hook.AllEntries() {
+			if e.Level <= logrus.ErrorLevel {
+				t.Errorf("logged: %s", e.Message)
+			}
+		}
+		if !r.service.stopping {
+			t.Error("the service manager does not know that nth stops")
+		}
+	})
+}
+
+// On call, "no longer needed" would mean that the interruption is off.
+func TestStop_LogsThatAStepContinuesLater(t *testing.T) {
+	type row struct {
+		action policy.Action
+		begin  func(r *rig)
+	}
+	each(t, map[string]row{
+		"a cordon": {policy.Cordon, func(r *rig) { r.announce(r.hibernating("a", time.Hour)) }},
+		"a drain":  {policy.Drain, func(r *rig) { r.announce(r.spot("a", time.Hour)) }},
+		"an uncordon": {policy.Uncordon, func(r *rig) {
+			r.announce(r.spot("a", time.Hour))
+			r.announce()
+			r.pass(30 * time.Second)
+		}},
+	}, func(r *rig, row row) {
+		r.node.toGuard(reports())
+		r.node.toUncordon(hangs)
+		r.run()
+		row.begin(r)
+		r.pass(time.Second)
+		r.hook.Reset()
+		r.heard.take()
+		r.wantSaid(systemd.Stopping)
+		r.end(nil)
+		r.wantSaid(systemd.EventWithdrawn)
+		r.wantSaid(systemd.Stopping,
+			"info: the "+string(row.action)+" for spot-interruption is not finished; it continues when nth starts again",
+			"info: stopped; the node is left as it is")
+		r.wantHeard("preempted a " + string(row.action) + " after 1s")
+		if e := r.entry("a"); e.Error != "" || e.Failures != 0 {
+			r.t.Errorf("the entry is %+v", e)
+		}
+	})
+}
+
+func TestStop_BeginsNothing(t *testing.T) {
+	t.Parallel()
+	repeat(t, 50, func(r *rig) {
+		r.run()
+		sink := r.source.sink
+		r.stop()
+		sink.Snapshot(event.Snapshot{Kind: event.SpotInterruption, Events: []event.Event{r.spot("a", time.Minute)}})
+		r.end(nil)
+		r.wantTape()
+	})
+}
+
+func TestStop_WhenASourceGivesUp(t *testing.T) {
+	bubble(t, func(r *rig) {
+		gaveUp := errors.New("no such bus")
+		r.node.toGuard(stuck)
+		r.runFor(r.spot("a", time.Minute))
+		r.source.fail <- gaveUp
+		synctest.Wait()
+		r.wantTape("guard ended")
+		r.end(gaveUp)
+		r.wantSaid(systemd.Stopping, "info: the drain for spot-interruption is not finished; it continues when nth starts again")
+		if e := r.entry("a"); e.Phase != state.Draining || e.Error != "" {
+			t.Errorf("the entry is %+v", e)
+		}
+	})
+	t.Run("what ends at the same time is recorded", func(t *testing.T) {
+		t.Parallel()
+		repeat(t, 20, func(r *rig) {
+			gaveUp, finish := errors.New("no such bus"), make(chan struct{})
+			r.node.toGuard(func(_ context.Context, g *guard) {
+				g.close()
+				<-finish
+				g.drain()
+			})
+			r.run()
+			together(r, func() {
+				r.source.fail <- gaveUp
+				synctest.Wait()
+				close(finish)
+			})
+			r.end(gaveUp)
+			r.wantPhase("a", state.Drained)
+		})
+	})
+}
+
+const unwritten = "error: cannot write the state record; a restart now may forget what was done"
+
+// Nothing may be to be recorded for hours, until a reboot.
+func TestRecord_AFailedWriteIsRepeatedAndStopsNoDrain(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.run()
+		r.record.set(func() { r.record.err = errors.New("no space left on device") })
+		r.announce(r.spot("a", 2*time.Minute))
+		r.wantTape("put a seen", "put a draining", "guard for a: drain, hard in 2m0s", "put a drained")
+		r.wantSaid(systemd.StateTrouble, unwritten, unwritten, unwritten)
+		writes := func(d time.Duration, least, most int) {
+			t.Helper()
+			before, _ := r.record.counts()
+			r.pass(d)
+			if after, _ := r.record.counts(); after-before < least || after-before > most {
+				t.Errorf("after %s: %d writes in %s, want %d to %d", time.Since(r.start), after-before, d, least, most)
+			}
+		}
+		writes(10*time.Second-1, 0, 0)
+		writes(1, 1, 1)
+		writes(time.Minute, 5, 6)
+		r.wantSaid(systemd.StateTrouble, unwritten, unwritten, unwritten)
+		r.record.set(func() { r.record.err = nil })
+		r.pass(11 * time.Second)
+		writes(time.Minute, 0, 0)
+	})
+}
+
+// A failing volume is just when EC2 retires a machine.
+func TestRecord_ADiskThatHangsDelaysNoDrain(t *testing.T) {
+	each(t, map[string]time.Duration{"for 10 s": 10 * time.Second, "for ever": 1000 * time.Hour}, func(r *rig, hangs time.Duration) {
+		r.record.hangs, r.cfg.Beat = hangs, time.Second
+		r.run()
+		r.announce(r.spot("a", 2*time.Minute))
+		r.wantTape("put a seen", "put a draining")
+		r.pass(250 * time.Millisecond)
+		r.wantTape("guard for a: drain, hard in 1m59.75s", "put a drained")
+		r.pass(time.Minute)
+		if beats, _ := r.service.counts(); beats != 60 {
+			r.t.Errorf("%d beats in a minute", beats)
+		}
+		if took := r.endWithin(nil); took > 2*time.Second {
+			r.t.Errorf("Run took %s to end", took)
+		}
+		r.tape.take()
+		r.run() // What is on disk already is not waited for.
+		r.wantTape("guard for a: drain, hard in " + (2*time.Minute - time.Since(r.start)).String())
+		r.endWithin(nil)
+	})
+}
+
+func TestRecord_WhatIsNotWrittenInTheEndIsLogged(t *testing.T) {
+	each(t, map[string]time.Duration{"as it cannot be": 0, "as it takes more than two seconds": time.Hour}, func(r *rig, hangs time.Duration) {
+		r.record.hangs = hangs
+		r.run()
+		if hangs == 0 {
+			r.record.set(func() { r.record.err = errors.New("no space left on device") })
+		} else {
+			r.announce(recommended("a"))
+		}
+		if took := r.endWithin(nil); took != min(hangs, 2*time.Second) {
+			r.t.Errorf("Run took %s to end", took)
+		}
+		r.wantSaid(systemd.StateTrouble, unwritten)
+	})
+}
+
+// The loop continues, other events are handled, and the event is not said to be settled.
+func TestRecord_AnEntryThatIsRefusedHoldsNothingElseUp(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.record.refuses = "a"
+		r.run()
+		r.announce(terminated("a"), r.spot("b", 2*time.Minute))
+		r.pass(time.Minute)
+		r.wantOutcomes("b after 0s", "b drained after 0s")
+		if _, n := r.record.counts(); n < 2 || n > 10 {
+			t.Errorf("it was put %d times within a minute, want it to be tried now and then", n)
+		}
+		r.wantSaid(systemd.StateTrouble, unwritten)
+		for _, line := range r.heard.take() {
+			if strings.Contains(line, " a ") {
+				t.Errorf("listeners hear %q of an event that the record does not have", line)
+			}
+		}
+		r.record.set(func() { r.record.refuses = "" })
+		r.pass(11 * time.Second)
+		r.wantPhase("a", state.Drained)
+	})
+	t.Run("what was taken before stays", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			r.rule(event.SpotInterruption, notifies)
+			r.runFor(r.spot("a", time.Hour))
+			for _, row := range []struct {
+				refuses string
+				want    time.Duration
+			}{{"a", time.Hour}, {"", 2 * time.Hour}} { // It is tried again after ten seconds.
+				r.record.set(func() { r.record.refuses = row.refuses })
+				r.announce(r.spot("a", 2*time.Hour))
+				r.pass(5 * time.Second)
+				if e := r.entry("a"); !e.Event.Deadline.Equal(r.in(row.want)) {
+					t.Errorf("after %s, the deadline is %s", time.Since(r.start), e.Event.Deadline)
+				}
+			}
+		})
+	})
+}
+
+// A maintenance is canceled, and stays in EC2's list as such; the API server hangs for ten minutes.
+func TestRecord_IsNotWrittenEachSecondDuringAnUncordon(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.node.toUncordon(hangs)
+		ev := r.stopping("a", 7*24*time.Hour)
+		r.run()
+		r.look(ev)
+		r.look(canceled(ev))
+		r.wantPhase("a", state.Undoing)
+		before, _ := r.record.counts()
+		r.pass(10 * time.Minute)
+		if after, _ := r.record.counts(); after-before > 5 {
+			t.Errorf("the record was written %d times in ten minutes", after-before)
+		}
+	})
+}
+
+// claim is a claim of nth's on the Node for the event a, made an hour ago.
+func (r *rig) claim(kind event.Kind, boot string) *drain.Claim {
+	return &drain.Claim{Event: "a", Kind: string(kind), BootID: boot, Since: r.in(-time.Hour)}
+}
+
+// The record was lost: the claim on the Node says that the cordon is nth's.
+func TestClaim_IsAdopted(t *testing.T) {
+	lifted := []string{"put a undoing", "uncordon when ready", "uncordon when ready ended", "put a closed withdrawn"}
+	type row struct {
+		then func(r *rig)
+		want []string
+	}
+	each(t, map[string]row{
+		"and nothing else is known": {func(r *rig) { r.pass(time.Hour) }, nil},
+		"and its event is over":     {func(r *rig) { r.announce(); r.pass(30 * time.Second) }, lifted},
+		"but not sooner":            {func(r *rig) { r.announce(); r.pass(30*time.Second - 1) }, nil},
+		"and its event is announced": {
+			func(r *rig) { r.announce(r.spot("a", time.Minute)) }, []string{"put a draining", "guard for a: drain, hard in 50s", "put a drained"},
+		},
+	}, func(r *rig, row row) {
+		r.node.toClaim(func(ctx context.Context) (drain.Claim, bool, error) {
+			if time.Since(r.start) < 7*time.Second {
+				return unanswered(ctx)
+			}
+			return *r.claim(event.SpotInterruption, "boot-0"), true, nil
+		})
+		r.run()
+		r.pass(10*time.Second - 1)
+		r.wantTape()
+		r.wantSaid(systemd.EventSeen)
+		r.pass(1) // It is read again every five seconds.
+		r.wantTape("put a cordoned")
+		r.wantSaid(systemd.EventSeen, "warning: adopting our cordon, missing from the record")
+		if e := r.entry("a"); !e.OnNode || e.BootID != "boot-0" || !e.FirstSeen.Equal(r.in(-time.Hour)) || !e.CordonedAt.Equal(r.in(-time.Hour)) {
+			r.t.Errorf("the entry is %+v", e)
+		}
+		row.then(r)
+		r.wantTape(row.want...)
+	})
+}
+
+// The root volume may have been replaced, and the record with it; or what was put last has not reached the disk.
+func TestClaim_WhatBecomesOfIt(t *testing.T) {
+	adopted := []string{"put a cordoned", "put a undoing", "uncordon when ready", "uncordon when ready ended"}
+	knows := func(phase state.Phase) func(r *rig) {
+		return func(r *rig) {
+			e := r.drained(r.stopping("a", time.Hour), phase, "boot-0")
+			if e.OnNode = false; phase == state.Closed {
+				e.Ending = state.Canceled
+			}
+			r.record.entries = []state.Entry{e}
+			r.rule(event.ScheduledMaintenance, notifies)
+		}
+	}
+	watched := func(r *rig) {
+		r.cfg.Policy[event.StateChange] = policy.Rule{Action: policy.Cordon}
+		r.cfg.Unwatched = []event.Kind{event.StateChange}
+	}
+	type row struct {
+		kind    event.Kind
+		boot    string
+		prepare func(r *rig)
+		want    []string
+	}
+	nothing := func(*rig) {}
+	each(t, map[string]row{
+		"the machine was shut down":        {event.Shutdown, "boot-0", nothing, append(adopted, "put a closed rebooted")},
+		"the event is in the record":       {event.ScheduledMaintenance, "boot-0", knows(state.Seen), append(adopted, "put a seen")},
+		"the event is over in the record":  {event.ScheduledMaintenance, "boot-0", knows(state.Closed), append(adopted, "put a seen")},
+		"its kind is unknown":              {"made-up", "boot-1", nothing, []string{"put a cordoned", "put a undoing", "uncordon", "uncordon ended", "put a closed ignored"}},
+		"it is unknown, of an old boot":    {"made-up", "boot-0", nothing, append(adopted, "put a closed ignored")},
+		"nobody looks for its kind at all": {event.StateChange, "boot-1", watched, []string{"put a cordoned", "guard for a: cordon"}},
+	}, func(r *rig, row row) {
+		r.node.toClaim(claims(r.claim(row.kind, row.boot)))
+		row.prepare(r)
+		r.run()
+		r.wantTape(row.want...)
+	})
+	t.Run("in time, if nobody looks for its kind", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			watched(r)
+			r.node.toClaim(claims(r.claim(event.StateChange, "boot-1")))
+			r.run()
+			r.announce()
+			r.pass(10*time.Minute - 1)
+			r.wantTape("put a cordoned", "guard for a: cordon")
+			r.pass(1)
+			r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed withdrawn")
+		})
+	})
+}
+
+func TestClaim_IsNotAdopted(t *testing.T) {
+	bubble(t, func(r *rig) { // nth-queue takes back its own.
+		r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
+			return *r.claim(event.RebalanceRecommendation, "boot-1"), false, nil
+		})
+		r.run()
+		r.announce(recommended("b"))
+		r.pass(time.Hour)
+		r.wantTape("put b seen")
+	})
+	t.Run("if the record has it", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			r.runFor(r.spot("a", time.Minute))
+			r.restart(func() { r.node.toClaim(claims(r.claim(event.SpotInterruption, "boot-1"))) })
+			r.wantTape("guard for a: drain, hard in 1m0s")
+		})
+	})
+	t.Run("if the cordon was lifted before the Node has answered", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
+				time.Sleep(5 * time.Second)
+				return *r.claim(event.ScheduledMaintenance, "boot-0"), true, nil
+			})
+			r.record.entries = []state.Entry{r.drained(r.rebooting("a", -time.Minute), state.Drained, "boot-0")}
+			r.run()
+			r.pass(time.Minute)
+			if e := r.entry("a"); e.Phase != state.Closed || e.Ending != state.Rebooted {
+				t.Errorf("the entry is %+v", e)
+			}
+		})
+	})
+}
+
+// Whoever may write to the Node can write any time there.
+func TestClaim_OfAnIncredibleTimeIsOfNow(t *testing.T) {
+	each(t, incredible, func(r *rig, at time.Time) {
+		claim := r.claim(event.ScheduledMaintenance, "boot-1")
+		claim.Since = at
+		r.node.toClaim(claims(claim))
+		r.run()
+		if e := r.entry("a"); !e.FirstSeen.Equal(r.start) || !e.CordonedAt.Equal(r.start) || !e.ActedFor.Equal(r.start) {
+			r.t.Errorf("the entry is %+v", e)
+		}
+		r.announce(r.rebooting("a", 10*time.Hour)) // It is not due yet, so it was put off.
+		if _, refused := r.record.counts(); refused > 0 {
+			r.t.Errorf("refused %d times", refused)
+		}
+		r.wantPhase("a", state.Seen)
+	})
+}
+
+// The claim on the Node names an event that is over; another one holds the cordon, as the record says.
+func TestClaim_BringsNoEventBackThatIsOver(t *testing.T) {
+	withServer(t, func(r *rig, s *apitest.Server) {
+		r.rule(event.ScheduledMaintenance, func(rule *policy.Rule) { rule.WithdrawnAfter = time.Minute })
+		r.run()
+		a, b := r.stopping("a", 14*24*time.Hour), r.stopping("b", 7*24*time.Hour)
+		r.look(a)
+		r.look(a, b)
+		r.look(canceled(a), b)
+		r.announce(b)
+		r.wantPhase("a", state.Closed)
+		r.restart()
+		r.announce(b)
+		r.pass(2 * time.Minute)
+		r.wantHeard()
+		if e := r.entry("a"); e.Phase != state.Closed || e.Ending != state.Canceled {
+			t.Errorf("a is %s %s", e.Phase, e.Ending)
+		}
+		r.announce(canceled(b))
+		r.pass(time.Minute)
+		r.wantUnschedulable(s, false)
+	})
+}
+
+// The kubelet that has reported the Node Ready may be of the boot before. The claim says whether there was a reboot.
+func TestClaim_SaysWhetherAnUncordonWaitsForTheKubelet(t *testing.T) {
+	bubble(t, func(r *rig) {
+		a, b := r.stopping("a", time.Hour), r.stopping("b", 2*time.Hour)
+		r.record.entries = []state.Entry{r.drained(a, state.Drained, "boot-0")}
+		r.node.toClaim(claims(r.claim(event.ScheduledMaintenance, "boot-0")))
+		r.runFor(a) // It was not the announced reboot.
+		r.announce()
+		r.pass(time.Hour)
+		r.wantTape("put a drained, missing", "put a undoing", "guard ended", "uncordon when ready", "uncordon when ready ended", "put a closed withdrawn")
+		r.announce(b)
+		r.tape.take()
+		r.announce()
+		r.pass(time.Hour)
+		r.wantTape("put b drained, missing", "put b undoing", "guard ended", "uncordon", "uncordon ended", "put b closed withdrawn")
+	})
+	t.Run("it does not, once it is read", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			a := r.stopping("a", time.Hour)
+			r.runFor(a)
+			r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) {
+				if r.node.awaits() {
+					return hangs(ctx)
+				}
+				return drain.UncordonLifted, nil
+			})
+			r.restart(func() {
+				r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
+					time.Sleep(5 * time.Second)
+					return *r.claim(event.ScheduledMaintenance, "boot-1"), true, nil
+				})
+			})
+			r.look(canceled(a))
+			r.wantTape("guard for a: drain, soft in 1h0m0s", "put a undoing", "guard ended", "uncordon when ready",
+				"uncordon when ready ended", "uncordon", "uncordon ended", "put a closed canceled")
+		})
+	})
+}

@@ -1,0 +1,488 @@
+package agent_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/systemd"
+)
+
+// lost is what is logged of a look for spot notices that failed.
+func lost(reason string) string {
+	return "warning: cannot read spot-interruption: " + reason + "; keeping last known state"
+}
+
+func TestSource_TroubleIsLoggedOnceForEachReason(t *testing.T) {
+	each(t, map[string]struct{ reasons, want []string }{
+		"the same but for its numbers": {
+			[]string{"reading 10.0.0.1:9999: reset", "reading 10.0.0.1:10000: reset"}, []string{"reading 10.0.0.1:9999: reset"},
+		},
+		"reasons that alternate":          {[]string{"no token", "no answer", "no token", "no answer"}, []string{"no token", "no answer"}},
+		"16 reasons are remembered":       {letters("abcdefghijklmnop" + "ap"), letters("abcdefghijklmnop")},
+		"and the oldest is then replaced": {letters("abcdefghijklmnop" + "qba"), letters("abcdefghijklmnop" + "qa")},
+	}, func(r *rig, row struct{ reasons, want []string }) {
+		r.run()
+		for _, reason := range row.reasons {
+			r.trouble(event.SpotInterruption, reason)
+		}
+		var want []string
+		for _, reason := range row.want {
+			want = append(want, lost(reason))
+		}
+		r.wantSaid(systemd.SourceTrouble, want...)
+	})
+}
+
+func letters(s string) []string { return strings.Split(s, "") }
+
+func TestSource_TroubleEndsAfterASecondWithout(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.run()
+		for range 2 {
+			r.hook.Reset()
+			r.heard.take()
+			r.trouble(event.SpotInterruption, "no answer")
+			r.trouble(event.SpotInterruption, "no answer")
+			r.pass(time.Minute + time.Second)
+			r.announce()
+			r.pass(time.Second - 1)
+			r.wantSaid(systemd.SourceRecovered)
+			r.pass(1)
+			r.wantSaid(systemd.SourceTrouble, lost("no answer")) // It is logged in each outage.
+			r.wantSaid(systemd.SourceRecovered, "info: spot-interruption is readable again after 1m1s")
+			r.wantHeard("source-lost : no answer", "source-lost : no answer", "source-back")
+		}
+	})
+}
+
+// A document of which a part cannot be read gives a snapshot and trouble at each look.
+func TestSource_APartlyReadableDocument(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.runFor(r.spot("a", 2*time.Minute))
+		r.pass(time.Second - 1)
+		for range 32 {
+			r.source.sink.Snapshot(event.Snapshot{Kind: event.SpotInterruption})
+			r.pass(2) // Not even a tick in between ends the outage.
+			r.trouble(event.SpotInterruption, "entry 1 has no time")
+			r.pass(time.Second - 2)
+		}
+		r.wantSaid(systemd.SourceTrouble, lost("entry 1 has no time"))
+		r.wantSaid(systemd.SourceRecovered)
+		r.wantTape("put a drained, missing", "put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed withdrawn")
+	})
+}
+
+func TestSource_OnlyGoodLooksWithdraw(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.runFor(r.spot("a", 2*time.Minute))
+		for range 20 {
+			r.trouble(event.SpotInterruption, "connection refused")
+			r.pass(time.Minute)
+		}
+		r.wantTape()
+		for range 2 { // It is missing, the service is away, and the next look finds it again.
+			r.announce(r.spot("a", 2*time.Minute))
+			r.announce()
+			r.tape.take()
+			r.trouble(event.SpotInterruption, "connection refused")
+			r.pass(10 * time.Minute)
+			r.wantTape()
+		}
+		r.announce()
+		r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed withdrawn")
+	})
+}
+
+func TestSource_KeepsWhatItDelivered(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.run()
+		ev := r.spot("a", time.Hour)
+		ev.Deadline = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+		delivered := []event.Event{ev}
+		r.source.sink.Snapshot(event.Snapshot{Kind: ev.Kind, Events: delivered})
+		r.pass(time.Second)
+		if delivered[0] != ev {
+			t.Errorf("the event has become %+v", delivered[0])
+		}
+	})
+}
+
+func TestSource_AStalledOneStarvesTheWatchdog(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cfg.Beat = 100 * time.Millisecond
+		r.node.toGuard(stuck)
+		r.run()
+		r.announce(r.stopping("a", time.Hour))
+		fed := func(want int) {
+			t.Helper()
+			before, _ := r.service.counts()
+			r.pass(10 * time.Second)
+			if after, _ := r.service.counts(); after-before != want {
+				t.Errorf("after %s: fed %d times in ten seconds, want %d", time.Since(r.start), after-before, want)
+			}
+		}
+		for range 2 {
+			fed(100)
+			r.source.stall(errors.New("neither an answer nor an error for 1m1s"))
+			fed(0)
+			r.source.stall(nil)
+		}
+		const stalled = "error: event source stalled; waiting for the service manager to restart nth"
+		r.wantSaid(systemd.SourceTrouble, stalled, stalled)
+	})
+}
+
+func TestLoop_RunsOnceASecond(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cfg.Beat = time.Minute
+		r.node.toGuard(stuck)
+		r.run()
+		r.announce(r.stopping("a", time.Hour), r.rebooting("b", 3*time.Hour))
+		r.announce(r.stopping("a", time.Hour)) // b is missing
+		_, before := r.service.counts()
+		r.pass(time.Minute)
+		if beats, after := r.service.counts(); beats != 60 || after-before > 65 {
+			t.Errorf("%d beats and %d turns in a minute, want about one a second", beats, after-before)
+		}
+	})
+	t.Run("and when something is due", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			r.node.toGuard(stuck)
+			r.runFor(r.spot("a", time.Minute+500*time.Millisecond))
+			r.pass(time.Minute + 500*time.Millisecond - 1)
+			r.wantTape()
+			r.pass(1)
+			r.wantTape("put a incomplete")
+		})
+	})
+}
+
+// boottime is the loop's clock, which is ahead of EC2's, and counts while the machine sleeps. The bubble's clock stops then, like
+// the monotonic one, so EC2's is the bubble's and what was slept.
+type boottime struct{ ahead, slept atomic.Int64 }
+
+func (c *boottime) now() time.Time { return c.ec2().Add(time.Duration(c.ahead.Load())) }
+
+func (c *boottime) ec2() time.Time { return time.Now().Add(time.Duration(c.slept.Load())) }
+
+// clocked has the rig's loop run by a clock that is ahead of EC2's, with guards that do not end.
+func (r *rig) clocked(ahead time.Duration) *boottime {
+	clock := &boottime{}
+	clock.ahead.Store(int64(ahead))
+	r.cfg.Now = clock.now
+	r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Hour, WithdrawnAfter: time.Minute}
+	r.cfg.Policy[event.Shutdown] = policy.Rule{Action: policy.Drain, Hard: true}
+	r.node.toGuard(stuck)
+	r.run()
+	return clock
+}
+
+// dated is a good look at one document, in an answer that EC2 has dated, which took so long.
+func (r *rig) dated(date time.Time, took time.Duration, events ...event.Event) {
+	r.source.sink.Snapshot(event.Snapshot{
+		Kind: events[0].Kind, Events: events, Clock: date.Truncate(time.Second), Within: time.Second + took,
+	})
+	r.pass(0)
+}
+
+// begins are the calls that begin something on the node since it was last asked.
+func (r *rig) begins() []string {
+	var begun []string
+	for _, call := range r.tape.take() {
+		if !strings.HasPrefix(call, "put ") && !strings.HasSuffix(call, " ended") || strings.HasSuffix(call, " incomplete") {
+			begun = append(begun, call)
+		}
+	}
+	return begun
+}
+
+func (r *rig) wantBegun(want ...string) {
+	r.t.Helper()
+	r.compare("what was begun", r.begins(), want)
+}
+
+func TestClock_DocumentsAreReadByEC2s(t *testing.T) {
+	each(t, map[string]struct {
+		ahead, took, want time.Duration // want differs from two minutes by what cannot be known
+	}{
+		"right":                            {want: 2 * time.Minute},
+		"right, and an answer takes 4 s":   {took: 4 * time.Second, want: 2 * time.Minute},
+		"3 s ahead, which is not known":    {ahead: 3 * time.Second, want: 2*time.Minute - 3*time.Second},
+		"a little more":                    {ahead: 3*time.Second + 1, want: 2*time.Minute - time.Second},
+		"2 s behind, which is not known":   {ahead: -2 * time.Second, want: 2*time.Minute + 2*time.Second},
+		"a little more behind":             {ahead: -2*time.Second - 1, want: 2*time.Minute - time.Second},
+		"10 h ahead":                       {ahead: 10 * time.Hour, want: 2*time.Minute - time.Second},
+		"10 min. behind, and it takes 4 s": {ahead: -10 * time.Minute, took: 4 * time.Second, want: 2*time.Minute - 5*time.Second},
+		"1970, as without a battery":       {ahead: -30 * 365 * 24 * time.Hour, want: 2*time.Minute - time.Second},
+	}, func(r *rig, row struct{ ahead, took, want time.Duration }) {
+		clock := r.clocked(row.ahead)
+		r.dated(clock.ec2(), row.took, r.spot("a", 2*time.Minute))
+		r.wantBegun("guard for a: drain, hard in " + row.want.String())
+	})
+}
+
+// EC2 dates its answers in whole seconds, and they take their time.
+func TestClock_ADocumentThatIsReadAgainStays(t *testing.T) {
+	each(t, map[string]time.Duration{"right": 0, "ahead": 10 * time.Minute, "behind": -10 * time.Minute}, func(r *rig, ahead time.Duration) {
+		clock := r.clocked(ahead)
+		r.dated(clock.ec2(), 0, r.spot("a", time.Hour))
+		r.begins()
+		for range 50 {
+			r.pass(370 * time.Millisecond)
+			r.dated(clock.ec2(), 0, r.spot("a", time.Hour))
+		}
+		r.wantBegun()
+	})
+}
+
+// One answer may be dated wrongly. Neither clock can be set, so the next one shows whether that was so.
+func TestClock_MovesWhenTwoAnswersAgree(t *testing.T) {
+	each(t, map[string]time.Duration{"ahead": 3 * time.Hour, "behind": -3 * time.Hour, "1970": -50 * 365 * 24 * time.Hour}, func(r *rig, wrong time.Duration) {
+		clock := r.clocked(10 * time.Minute)
+		ev := r.stopping("a", time.Hour)
+		r.dated(clock.ec2(), 0, ev)
+		r.begins()
+		for range 3 {
+			r.pass(time.Second)
+			r.dated(clock.ec2().Add(wrong), 0, ev)
+			r.pass(time.Second)
+			r.dated(clock.ec2(), 0, ev)
+		}
+		r.wantBegun()
+		r.dated(clock.ec2().Add(10*time.Minute), 0, ev)
+		r.wantBegun()
+		r.pass(time.Second)
+		r.dated(clock.ec2().Add(10*time.Minute), 0, ev)
+		r.wantBegun("adjust to a: drain, soft in 49m52s")
+	})
+}
+
+func TestClock_AnUndatedAnswerIsReadAsItIs(t *testing.T) {
+	bubble(t, func(r *rig) {
+		clock := r.clocked(10 * time.Minute)
+		r.dated(clock.ec2(), 0, recommended("a"))
+		stop := r.stopping("b", time.Hour)
+		r.source.sink.Snapshot(event.Snapshot{Kind: stop.Kind, Events: []event.Event{stop}})
+		r.pass(0)
+		if e := r.entry("b"); !e.Event.Deadline.Equal(stop.Deadline) {
+			t.Errorf("its deadline is %s, want %s", e.Event.Deadline, stop.Deadline)
+		}
+	})
+}
+
+func TestClock_SleepIsPartOfEachSpan(t *testing.T) {
+	type row struct {
+		until        func(r *rig, clock *boottime) // brings the agent to where it waits, or drains
+		sleep, after time.Duration                 // so long after the sleep, begun happens
+		begun        string
+	}
+	each(t, map[string]row{
+		"a deadline that a document gives": {
+			func(r *rig, clock *boottime) { r.dated(clock.ec2(), 0, r.spot("a", 10*time.Hour)) },
+			9 * time.Hour, time.Second, "adjust to a: drain, hard in 59m58s",
+		},
+		"a maintenance's lead": {
+			func(r *rig, clock *boottime) { r.dated(clock.ec2(), 0, r.rebooting("a", 11*time.Hour)) },
+			10 * time.Hour, 50*time.Minute - time.Second, "guard for a: drain, soft in 10m0s",
+		},
+		"a budget": {
+			func(r *rig, _ *boottime) { r.announce(terminated("a")) },
+			10 * time.Minute, 5 * time.Minute, "put a incomplete",
+		},
+		"a cordon's time to live": {
+			func(r *rig, _ *boottime) { r.announce(recommended("a")) },
+			50 * time.Minute, 10 * time.Minute, "uncordon",
+		},
+		"a cordon's time to live that ended meanwhile": {
+			func(r *rig, _ *boottime) { r.announce(recommended("a")) },
+			10 * time.Hour, time.Second, "uncordon",
+		},
+	}, func(r *rig, row row) {
+		clock := r.clocked(10 * time.Minute)
+		row.until(r, clock)
+		r.begins()
+		clock.slept.Add(int64(row.sleep))
+		r.pass(row.after - 1)
+		before := strings.Join(r.begins(), "; ")
+		r.pass(1)
+		if after := strings.Join(r.begins(), "; "); strings.Contains(before, row.begun) || !strings.Contains(after, row.begun) {
+			r.t.Errorf("after it has slept, it does %q, and then %q; want %q then", before, after, row.begun)
+		}
+	})
+}
+
+// What the machine announces itself, and the end of a hook, is the time that is left, by no clock.
+func TestClock_TimeLeftIsMovedByNothing(t *testing.T) {
+	each(t, map[string]event.Event{
+		"a shutdown": {ID: "a", Kind: event.Shutdown, State: event.Pending},
+		"a hook":     terminated("a"),
+	}, func(r *rig, ev event.Event) {
+		clock := r.clocked(10 * time.Minute)
+		ev.Deadline = time.Now().Add(4 * time.Minute)
+		r.dated(clock.ec2(), 0, ev)
+		if e := r.entry("a"); e.Event.Deadline.Sub(clock.now()) != 4*time.Minute {
+			r.t.Errorf("its deadline is %s, and now is %s", e.Event.Deadline, clock.now())
+		}
+		r.begins()
+		r.pass(time.Minute)
+		r.dated(clock.ec2(), 0, ev)
+		r.wantBegun()
+	})
+}
+
+func TestClock_AShutdownGetsNoLater(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.clocked(0)
+		for _, row := range []struct{ in, want time.Duration }{
+			{295 * time.Second, 295 * time.Second},
+			{600 * time.Second, 295 * time.Second},
+			{155 * time.Second, 155 * time.Second}, // the power button is pressed meanwhile
+			{0, 155 * time.Second},
+		} {
+			ev := event.Event{ID: "a", Kind: event.Shutdown, State: event.Pending}
+			if row.in > 0 {
+				ev.Deadline = r.start.Add(row.in)
+			}
+			r.announce(ev)
+			if e := r.entry("a"); !e.Event.Deadline.Equal(r.in(row.want)) {
+				t.Errorf("announced with %s, its deadline is in %s, want %s", row.in, e.Event.Deadline.Sub(r.start), row.want)
+			}
+		}
+	})
+}
+
+func TestClock_AGuardGetsADeadlineThatHasMoved(t *testing.T) {
+	rows := map[string]time.Duration{}
+	for _, moved := range []time.Duration{0, 100*time.Millisecond - 1, 100 * time.Millisecond, -100 * time.Millisecond} {
+		rows[moved.String()] = moved
+	}
+	each(t, rows, func(r *rig, moved time.Duration) {
+		r.clocked(0)
+		r.announce(r.spot("a", time.Hour))
+		r.begins()
+		r.announce(r.spot("a", time.Hour+moved))
+		if begun := r.begins(); (len(begun) > 0) != (moved.Abs() >= 100*time.Millisecond) {
+			r.t.Errorf("what was begun is %q", begun)
+		}
+	})
+}
+
+// incredible are times that no record can hold, or that cannot be counted from. pkg/event has the rule.
+var incredible = map[string]time.Time{
+	"in the last year":            time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
+	"long after":                  time.Date(292277026596, 12, 4, 15, 30, 7, 0, time.UTC),
+	"before the year 0":           time.Date(-1, 12, 31, 23, 0, 0, 0, time.UTC),
+	"before the year 0 elsewhere": time.Date(0, 1, 1, 0, 0, 0, 0, time.FixedZone("", 3600)),
+}
+
+func TestClock_AnIncredibleTimeIsNone(t *testing.T) {
+	each(t, incredible, func(r *rig, at time.Time) {
+		r.run()
+		for i, field := range []func(*event.Event) *time.Time{
+			func(ev *event.Event) *time.Time { return &ev.Deadline },
+			func(ev *event.Event) *time.Time { return &ev.Noticed },
+			func(ev *event.Event) *time.Time { return &ev.Until },
+		} {
+			ev := r.stopping(fmt.Sprint("a", i), time.Minute)
+			*field(&ev) = at
+			r.announce(ev)
+			e := r.entry(ev.ID)
+			if _, refused := r.record.counts(); refused > 0 || !field(&e.Event).IsZero() {
+				r.t.Errorf("refused %d times; the entry is %+v", refused, e)
+			}
+		}
+	})
+	t.Run("a zone that JSON does not have is no reason", func(t *testing.T) {
+		bubble(t, func(r *rig) {
+			ev := r.spot("a", time.Minute)
+			ev.Deadline = ev.Deadline.In(time.FixedZone("", 24*3600))
+			r.runFor(ev)
+			e := r.entry("a")
+			if _, refused := r.record.counts(); refused > 0 || !e.Event.Deadline.Equal(ev.Deadline) {
+				t.Errorf("refused %d times; the entry is %+v", refused, e)
+			}
+		})
+	})
+}
+
+// Spans end at three centuries, and what is cut off would move with the clock.
+func TestClock_AGuardGetsADeadlineInCenturiesOnce(t *testing.T) {
+	each(t, map[string]int{"2": 2, "1600": 1600, "2400": 2400, "9998": 9998}, func(r *rig, year int) {
+		r.node.toGuard(stuck)
+		ev := r.spot("a", 0)
+		ev.Deadline = time.Date(year, 1, 2, 0, 0, 0, 0, time.UTC)
+		r.runFor(ev)
+		r.pass(20 * time.Second)
+		r.wantBegun()
+	})
+}
+
+func TestIdentity_TroubleIsLoggedOnce(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.ident.name, r.ident.err = "", errors.New("there is no kubeconfig")
+		r.run()
+		for _, step := range []identity{
+			{err: errors.New("there is no kubeconfig")}, {err: errors.New("expired at 10:00:01")}, {err: errors.New("expired at 10:00:02")},
+			{name: "node-a"}, {name: "node-a"}, {name: "node-b"},
+		} {
+			r.ident.tell(step.name, step.err)
+			r.pass(time.Second)
+		}
+		r.wantSaid(systemd.IdentityWaiting, "warning: waiting for the kubelet's credential: there is no kubeconfig",
+			"warning: waiting for the kubelet's credential: expired at 10:00:01")
+		r.wantSaid(systemd.IdentityFound, "info: acting for node node-a", "info: acting for node node-b")
+	})
+}
+
+// nth-queue runs an agent for each node in one process.
+func TestAgent_WithoutAServiceLogsNothingOfItself(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cfg.Service = nil
+		r.run()
+		r.announce(r.spot("a", 2*time.Minute))
+		r.wantTape("put a seen", "put a draining", "guard for a: drain, hard in 2m0s", "put a drained")
+		r.pass(3 * time.Second)
+		if sentence := r.board.last().Sentence; sentence != "node node-a is drained for spot-interruption" {
+			t.Errorf("the board says %q", sentence)
+		}
+		r.end(nil)
+		for _, id := range []string{systemd.Started, systemd.Stopping, systemd.IdentityFound} {
+			r.wantSaid(id)
+		}
+	})
+}
+
+// What keeps an agent for a node has to know when it is not needed for a while.
+func TestAgent_SaysForWhichEventsItRests(t *testing.T) {
+	bubble(t, func(r *rig) {
+		rested := make(chan map[string]time.Time, 1)
+		rested <- map[string]time.Time{}
+		r.cfg.Rested = func(ev event.Event, again time.Time) {
+			all := <-rested
+			all[ev.ID] = again
+			rested <- all
+		}
+		want := func(id string, rests bool, until time.Time) {
+			t.Helper()
+			all := <-rested
+			defer func() { rested <- all }()
+			if got, ok := all[id]; ok != rests || !got.Equal(until) {
+				t.Errorf("%s rests: %t, until %s; want %t, %s", id, ok, got, rests, until)
+			}
+		}
+		r.node.toGuard(after(time.Minute))
+		r.run()
+		r.announce(r.spot("a", 2*time.Minute), r.rebooting("b", time.Hour))
+		r.pass(59 * time.Second)
+		want("b", true, r.in(50*time.Minute))
+		want("a", false, time.Time{}) // The node is being drained for it.
+		r.pass(time.Second)
+		want("a", true, time.Time{})
+	})
+}
