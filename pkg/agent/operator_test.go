@@ -364,11 +364,11 @@ func TestReopened_EndsForAnEventThatBeginsAgain(t *testing.T) {
 			soon := h.rebooting("c", 10*time.Minute)
 			h.look(soon)
 			h.look(soon, h.b)
-			h.look(h.rebooting("c", 5*time.Hour), h.b)
+			h.look(h.rebooting("c", 40*time.Minute), h.b)
 			h.wantPhase("c", state.Seen)
 			h.uncordon()
 			h.wantHeld(false, "b")
-			h.pass(4*time.Hour + 55*time.Minute)
+			h.pass(30 * time.Minute)
 			h.wantHeld(true, "b")
 		},
 		"it is put off, and due again, before a restart": func(h *history) {
