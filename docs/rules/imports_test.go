@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	"pkg/wait":               {"pkg/kube"},
 	"cmd/internal/checks":    {"cmd/internal/daemon", "cmd/internal/cli", "cmd/internal/settings", "pkg/config", "pkg/notify", "pkg/record", "pkg/state"},
 	"cmd/internal/daemon":    {"cmd/internal/cli", "cmd/internal/settings", "pkg/asg", "pkg/config", "pkg/drain", "pkg/event", "pkg/metrics", "pkg/notify", "pkg/policy", "pkg/systemd"},
-	"cmd/internal/importing": {"cmd/internal/cli", "pkg/migration", "pkg/notify"},
+	"cmd/internal/importing": {"cmd/internal/cli", "pkg/migration"},
 	"cmd/internal/settings":  {"cmd/internal/importing", "cmd/internal/cli", "pkg/config", "pkg/logind", "pkg/notify", "pkg/systemd"},
 	"cmd/nth-imds":           {"cmd/internal/cli", "pkg/imds/imdstest"},
 }
@@ -60,7 +60,7 @@ var libraries = []permit{
 	{"text/template/parse", []string{"pkg/notify"}, "templates are the webhook's alone"},
 	{"github.com/prometheus/*", []string{"pkg/metrics"}, "metrics follow from what is told, and never steer it"},
 	{"github.com/sirupsen/logrus", []string{"cmd/nth", "cmd/nth-queue", "cmd/internal/checks", "cmd/internal/daemon", "pkg/agent", "pkg/fleet", "pkg/systemd"}, "errors are returned, and logged once, where it is decided what to do about them"},
-	{"golang.org/x/net/*", []string{"pkg/config", "pkg/identity", "pkg/migration", "pkg/notify"}, "what of HTTP the standard library keeps to itself"},
+	{"golang.org/x/net/*", []string{"pkg/config", "pkg/identity", "pkg/notify"}, "what of HTTP the standard library keeps to itself"},
 	{"golang.org/x/sys/unix", []string{"cmd/internal/daemon", "pkg/powerkey", "pkg/record", "pkg/systemd"}, "most that is asked of the kernel is in the standard library"},
 	{"os/signal", []string{"cmd/"}, "a package that takes signals cannot be run in a test"},
 	{"github.com/spf13/*", []string{"cmd/"}, "settings are given to packages as values"},

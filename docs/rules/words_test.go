@@ -27,7 +27,7 @@ var budgets = map[string]int{
 	"docs/load-balancers.md":      700,
 	"docs/measurements.md":        950,
 	"docs/metrics.md":             1300,
-	"docs/migration.md":           1400,
+	"docs/migration.md":           1050,
 	"docs/node-contract.md":       1500,
 	"docs/notices.md":             2000,
 	"docs/operations.md":          1300,

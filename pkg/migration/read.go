@@ -1,8 +1,8 @@
 // Package migration converts the settings of aws-node-termination-handler to a configuration file of nth or nth-queue.
 //
-// Read (read.go, manifest.go) accepts an environment ("NAME=value" lines), values of the Helm chart, or the DaemonSet or Deployment
-// with the ConfigMaps and Secrets that it refers to. Each setting has one rule (rules.go): what it becomes, or why it has no
-// counterpart. For (write.go) makes the commented file. Every setting is named, and no secret is shown.
+// Read (read.go) accepts an environment ("NAME=value" lines), values of the Helm chart, or the manifest of the DaemonSet or Deployment.
+// Each setting has one rule (rules.go): what it becomes, or why it has no counterpart. For (write.go) makes the commented file. Every
+// setting is named. No secret is shown: addresses, headers and passwords are not copied.
 package migration
 
 import (
@@ -22,13 +22,8 @@ import (
 type Settings struct {
 	// given has their values, by the names of the environment variables.
 	given map[string]value
-	// chart names values that are not settings of the program, and unknown names variables and flags without a rule.
-	chart, unknown []string
-	// remarks are further comments for the file.
-	remarks []string
-
-	// target is what For converts for.
-	target Target
+	// others are the names of what has no rule: values of the chart that are not settings of the program, and unknown variables.
+	others []string
 }
 
 // value is what a setting is set to.
@@ -36,60 +31,28 @@ type value struct {
 	text string
 	// from says where the value is, if the file does not have it: "the Secret webhook".
 	from string
-	// secret: the text comes from a Secret.
-	secret bool
 }
 
-// Limits of the input.
-const (
-	maxInput   = 4 << 20 // bytes
-	maxDepth   = 50      // nested lists and maps of YAML
-	maxAliases = 100     // of YAML, in one document
-)
+// maxInput is the largest input, in bytes. The YAML parser bounds depth and aliases.
+const maxInput = 4 << 20
 
 // Read reads settings in any of their forms. An error names the line where one is known, and repeats nothing of the input.
 func Read(r io.Reader) (Settings, error) {
 	content, err := io.ReadAll(io.LimitReader(r, maxInput+1))
-	if err != nil {
-		return Settings{}, fmt.Errorf("reading settings: %w", err)
-	}
 	s := Settings{given: map[string]value{}}
-	if err := s.read(content); err != nil {
+	switch {
+	case err != nil:
+	case len(content) > maxInput:
+		err = fmt.Errorf("the input must be at most %d MiB", maxInput>>20)
+	case !utf8.Valid(content):
+		err = errors.New("the input must be UTF-8")
+	case !s.readEnvironment(string(content)):
+		err = s.readYAML(string(content))
+	}
+	if err != nil {
 		return Settings{}, fmt.Errorf("reading settings: %w", err)
 	}
 	return s, nil
-}
-
-func (s *Settings) read(content []byte) error {
-	if len(content) > maxInput {
-		return fmt.Errorf("the input must be at most %d MiB", maxInput>>20)
-	}
-	line := 1
-	for text := range strings.Lines(string(content)) {
-		if !utf8.ValidString(text) {
-			return fmt.Errorf("line %d must be UTF-8", line)
-		}
-		line++
-	}
-	if s.readEnvironment(string(content)) {
-		return nil
-	}
-	documents, err := parseYAML(string(content))
-	if err != nil {
-		return err
-	}
-	if slices.ContainsFunc(documents, isObject) {
-		return s.readManifest(documents)
-	}
-	values := map[string]any{}
-	for _, document := range documents {
-		var more map[string]any
-		if err := decode(document, &more); err != nil {
-			return err
-		}
-		maps.Copy(values, more)
-	}
-	return s.readChart(values)
 }
 
 // assignment matches a variable and its value.
@@ -124,30 +87,83 @@ func (s *Settings) readEnvironment(content string) bool {
 	return len(found) > 0
 }
 
-// secretFiles are the settings that For puts into files with secrets.
-var secretFiles = []string{"WEBHOOK_URL", "WEBHOOK_HEADERS", "WEBHOOK_TEMPLATE"}
-
-// define sets a variable of the container: a later one replaces an earlier one, and an empty one means the default. What comes from
-// a Secret is dropped here, unless it is true or false, or goes into a file with secrets.
+// define sets a variable of the container: a later one replaces an earlier one, and an empty one means the default.
 func (s *Settings) define(name string, v value) {
-	if _, known := ruleOf(name); !known {
-		s.unknown = append(s.unknown, name)
-		return
+	if slices.ContainsFunc(rules, func(r rule) bool { return r.env == name }) {
+		s.given[name] = v
+	} else {
+		s.others = append(s.others, name)
 	}
-	if _, err := parseBool(v.text); v.secret && err != nil && !slices.Contains(secretFiles, name) {
-		v = value{from: "a Secret"}
-	}
-	s.given[name] = v
 }
 
-// text returns what a setting is set to; "" if it is not set, or if the file does not say to what.
 func (s Settings) text(env string) string { return s.given[env].text }
 
-func (s Settings) isGiven(env string) bool { return s.given[env] != (value{}) }
-
+// is tells whether a setting is true.
 func (s Settings) is(env string) bool {
 	on, err := parseBool(s.text(env))
 	return on && err == nil
+}
+
+// object is a workload, or a list of objects.
+type object struct {
+	Kind string
+	Spec struct {
+		podSpec  `yaml:",inline"`
+		Template struct{ Spec podSpec }
+	}
+	Items []object
+}
+
+type podSpec struct{ Containers []container }
+
+type container struct {
+	Name, Image   string
+	Command, Args []any
+	Env           []variable
+	EnvFrom       []any `yaml:"envFrom"`
+}
+
+type variable struct {
+	Name, Value string
+	ValueFrom   map[string]struct{ Name string } `yaml:"valueFrom"`
+}
+
+// readYAML reads a manifest, or values of the chart.
+func (s *Settings) readYAML(content string) error {
+	var objects []object
+	values := map[string]any{}
+	for parser := yaml.NewDecoder(strings.NewReader(content)); ; {
+		var document yaml.Node
+		err := parser.Decode(&document)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		var is struct{ Kind string }
+		if err == nil {
+			err = document.Decode(&is)
+		}
+		switch {
+		case err != nil:
+		case is.Kind == "":
+			var more map[string]any
+			err = document.Decode(&more)
+			maps.Copy(values, more)
+		default:
+			var o object
+			err = document.Decode(&o)
+			objects = append(append(objects, o), o.Items...)
+		}
+		if err != nil {
+			return yamlError(err)
+		}
+	}
+	switch {
+	case len(objects) > 0:
+		return s.readManifest(objects)
+	case len(values) > 0:
+		return s.readChart(values)
+	}
+	return errors.New("the file has no settings")
 }
 
 // yamlLine finds the line in an error of the YAML parser. The rest of the error may repeat a secret.
@@ -160,54 +176,42 @@ func yamlError(err error) error {
 	return errors.New("not YAML as expected (nor NAME=value lines)")
 }
 
-// parseYAML returns the documents of a file that are not empty. They are within the limits.
-func parseYAML(content string) ([]*yaml.Node, error) {
-	var documents []*yaml.Node
-	for parser := yaml.NewDecoder(strings.NewReader(content)); ; {
-		var document yaml.Node
-		err := parser.Decode(&document)
-		switch {
-		case errors.Is(err, io.EOF) && len(documents) == 0:
-			return nil, errors.New("the file has no settings")
-		case errors.Is(err, io.EOF):
-			return documents, nil
-		case err != nil:
-			return nil, yamlError(err)
-		}
-		aliases := maxAliases
-		if err := checkLimits(&document, maxDepth, &aliases); err != nil {
-			return nil, err
-		}
-		if content := document.Content; len(content) > 0 && content[0].Tag != "!!null" {
-			documents = append(documents, &document)
-		}
+// readManifest reads the variables of the handler's container.
+func (s *Settings) readManifest(objects []object) error {
+	var all []container
+	for _, o := range objects {
+		all = slices.Concat(all, o.Spec.Containers, o.Spec.Template.Spec.Containers)
 	}
-}
-
-// checkLimits walks a document before anything is made of it: an alias stands for a copy of what it names.
-func checkLimits(node *yaml.Node, depth int, aliases *int) error {
-	if node.Kind == yaml.AliasNode {
-		*aliases--
+	if len(all) > 1 { // The others may be sidecars.
+		all = slices.DeleteFunc(all, func(c container) bool { return !strings.Contains(c.Image+" "+c.Name, "node-termination-handler") })
 	}
 	switch {
-	case depth < 0:
-		return fmt.Errorf("line %d: lists and maps are nested more than %d deep", node.Line, maxDepth)
-	case *aliases < 0:
-		return fmt.Errorf("line %d: more than %d YAML aliases", node.Line, maxAliases)
+	case len(all) != 1:
+		return errors.New("there must be one container, or one with node-termination-handler in its name or image")
+	case len(all[0].Args)+len(all[0].Command) > 0:
+		return errors.New("the container has a command or arguments, which are not read: write them as variables (CORDON_ONLY for --cordon-only)")
+	case len(all[0].EnvFrom) > 0:
+		return errors.New("the container has envFrom, which is not read: import /proc/PID/environ of the running handler")
 	}
-	for _, child := range node.Content {
-		if err := checkLimits(child, depth-1, aliases); err != nil {
-			return err
-		}
-	}
+	s.defineAll(all[0].Env)
 	return nil
 }
 
-func decode(node *yaml.Node, into any) error {
-	if err := node.Decode(into); err != nil {
-		return yamlError(err)
+// defineAll sets variables. What refers to something else is not followed.
+func (s *Settings) defineAll(list []variable) {
+	for _, v := range list {
+		given := value{text: v.Value}
+		if strings.Contains(v.Value, "$(") || strings.Contains(v.Value, "$$") {
+			given = value{from: "another variable, by a reference $(NAME)"}
+		}
+		for kind, ref := range v.ValueFrom {
+			given = value{from: "a field of the pod"}
+			if object, is := strings.CutSuffix(kind, "KeyRef"); is {
+				given = value{from: "the " + object + " " + ref.Name}
+			}
+		}
+		s.define(v.Name, given)
 	}
-	return nil
 }
 
 // chartName is the key under which a chart that depends on the handler's chart has its values.
@@ -216,59 +220,42 @@ const chartName = "aws-node-termination-handler"
 // readChart reads the values of the Helm chart, or of a chart that depends on it.
 func (s *Settings) readChart(values map[string]any) error {
 	if own, depends := values[chartName].(map[string]any); depends {
-		if len(values) > 1 {
-			s.remarks = append(s.remarks, "values outside "+chartName+": they belong to another chart, and are not read")
-		}
 		values = own
 	}
 	for _, key := range sortedKeys(values) {
 		i := slices.IndexFunc(rules, func(r rule) bool { return r.chart != "" && r.chart == key })
 		switch text := chartText(values[key]); {
-		case text == "":
+		case text == "" || key == "extraEnv" || key == "webhookTemplateConfigMapKey":
+		case key == "webhookURLSecretName":
+			s.define("WEBHOOK_URL", value{from: "the secret " + text})
+		case key == "webhookTemplateConfigMapName":
+			s.define("WEBHOOK_TEMPLATE_FILE", value{from: "the configMap " + text})
 		case i >= 0:
 			s.define(rules[i].env, value{text: text})
-		case !slices.Contains([]string{"extraEnv", "webhookURLSecretName", "webhookTemplateConfigMapName", "webhookTemplateConfigMapKey"}, key):
-			s.chart = append(s.chart, key)
+		default:
+			s.others = append(s.others, key)
 		}
 	}
-	if name := chartText(values["webhookURLSecretName"]); name != "" {
-		s.define("WEBHOOK_URL", value{from: "the Secret " + name})
-	}
-	if name := chartText(values["webhookTemplateConfigMapName"]); name != "" {
-		s.define("WEBHOOK_TEMPLATE_FILE", value{from: "the ConfigMap " + name})
-	}
-	return s.readExtraEnv(values["extraEnv"])
-}
-
-// readExtraEnv reads the chart's extraEnv, a list of variables as a container has it.
-func (s *Settings) readExtraEnv(list any) error {
 	var node yaml.Node
-	var variables []variable
-	if err := node.Encode(list); err != nil {
-		return yamlError(err)
+	var more []variable
+	err := node.Encode(values["extraEnv"])
+	if err == nil {
+		err = node.Decode(&more)
 	}
-	if err := node.Decode(&variables); err != nil {
+	if err != nil {
 		return errors.New("extraEnv must be a list of variables, each with name and value")
 	}
-	s.defineVariables(variables, nil, "")
+	s.defineAll(more)
 	return nil
 }
 
 // chartText returns a value of the chart as text; "" for an empty list or map.
 func chartText(v any) string {
-	switch v := v.(type) {
-	case nil:
+	text := fmt.Sprint(v)
+	if v == nil || text == "[]" || text == "map[]" {
 		return ""
-	case map[string]any:
-		if len(v) == 0 {
-			return ""
-		}
-	case []any:
-		if len(v) == 0 {
-			return ""
-		}
 	}
-	return fmt.Sprint(v)
+	return text
 }
 
 func sortedKeys[V any](values map[string]V) []string { return slices.Sorted(maps.Keys(values)) }

@@ -5,13 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"net/url"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/net/http/httpguts"
 )
 
 // rule says what becomes of one setting: to converts it, or why says why it has no counterpart.
@@ -31,11 +28,10 @@ type rule struct {
 type conversion func(s Settings, value string) ([]line, error)
 
 // line is one setting of nth. Its value is TOML.
-type line struct {
-	table, key, value string
-	// file is the file that the value names, and secret its content; both are "" if it names no file.
-	file, secret string
-}
+type line struct{ table, key, value string }
+
+// webhookURL is always converted: nth reads the address from a file of its own.
+const webhookURL = "WEBHOOK_URL"
 
 const (
 	spot        = "events.spot-interruption"
@@ -68,11 +64,12 @@ var rules = []rule{
 	{env: "ENABLE_REBALANCE_MONITORING", chart: "enableRebalanceMonitoring", to: whenTrue(rebalanceCordon),
 		why: "the cordon ends after `cordon_for`", queue: &rule{why: everyRecommendation}},
 	{env: "ENABLE_REBALANCE_DRAINING", chart: "enableRebalanceDraining", to: whenTrue(rebalanceDrain), queue: &rule{to: queueRebalance, always: true, why: everyRecommendation}},
-	{env: "CORDON_ONLY", chart: "cordonOnly", to: whenTrue(cordonOnly), queue: &rule{to: whenTrue(queueCordonOnly)}},
+	{env: "CORDON_ONLY", chart: "cordonOnly", to: whenTrue(cordonOnly(spot, maintenance, asg, shutdown, hibernation)),
+		queue: &rule{to: whenTrue(cordonOnly(spot, rebalance, maintenance, asg, reservation, stateChange))}},
 	{env: "DRY_RUN", chart: "dryRun", to: boolean("", "dry_run")},
 	{env: "INSTANCE_METADATA_URL", chart: "instanceMetadataURL", to: metadataURL, queue: &rule{why: noMetadata}},
 	{env: "METADATA_TRIES", chart: "metadataTries", why: "a request that fails is repeated at the next poll, half a second later", queue: &rule{why: noMetadata}},
-	{env: "NODE_TERMINATION_GRACE_PERIOD", chart: "nodeTerminationGracePeriod", why: "the deadline is the one that EC2 names, and nth uses all of it", queue: &rule{why: "`budget` of each kind of event says how long a drain may take; pods that are left then are deleted"}},
+	{env: "NODE_TERMINATION_GRACE_PERIOD", chart: "nodeTerminationGracePeriod", why: "the deadline is the one that EC2 names, and nth uses all of it", queue: &rule{why: "`budget` in [events.asg-termination] is set by hand; other events have fixed times"}},
 	{env: "POD_TERMINATION_GRACE_PERIOD", chart: "podTerminationGracePeriod", to: podGrace},
 	{env: "GRACE_PERIOD", chart: "gracePeriod", why: "an older name of POD_TERMINATION_GRACE_PERIOD: set `pod_grace_period` in [drain] by hand"},
 	{env: "DELETE_LOCAL_DATA", chart: "deleteLocalData", to: either("drain", "protect_empty_dir", "false", "true")},
@@ -99,10 +96,9 @@ var rules = []rule{
 
 	{env: "EMIT_KUBERNETES_EVENTS", chart: "emitKubernetesEvents", to: boolean("kubernetes", "events")},
 	{env: "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS", chart: "kubernetesEventsExtraAnnotations", to: annotations},
-	{env: "WEBHOOK_URL", chart: "webhookURL", to: webhookURL,
-		why: "the handler posts once for each event, after the drain: so does this"},
-	{env: "WEBHOOK_HEADERS", chart: "webhookHeaders", to: headers},
-	{env: "WEBHOOK_TEMPLATE", chart: "webhookTemplate", to: template},
+	{env: webhookURL, chart: "webhookURL", to: webhook, why: "put the URL into this file, which only root may read"},
+	{env: "WEBHOOK_HEADERS", chart: "webhookHeaders", to: headers, why: "put the headers into this file, which only root may read, as they are"},
+	{env: "WEBHOOK_TEMPLATE", chart: "webhookTemplate", to: words("webhook", "template")},
 	{env: "WEBHOOK_TEMPLATE_FILE", why: "copy the template to the node and name its path as `template` in [webhook]"},
 	{env: "WEBHOOK_PROXY", chart: "webhookProxy", to: webhookProxy},
 	{env: "ENABLE_PROMETHEUS_SERVER", chart: "enablePrometheusServer", to: whenTrue(metricsListen),
@@ -128,14 +124,6 @@ var rules = []rule{
 	{env: "SQS_MSG_VISIBILITY_TIMEOUT_SEC", chart: "sqsMsgVisibilityTimeoutSec", why: queueOnly, queue: &rule{why: "nth-queue extends the visibility timeout of a message during its drain"}},
 }
 
-func ruleOf(env string) (r rule, known bool) {
-	i := slices.IndexFunc(rules, func(r rule) bool { return r.env == env })
-	if i < 0 {
-		return rule{}, false
-	}
-	return rules[i], true
-}
-
 func parseBool(value string) (bool, error) {
 	b, err := strconv.ParseBool(value)
 	if err != nil {
@@ -154,7 +142,7 @@ func parseInt(value string) (int, error) {
 }
 
 // one is a single line.
-func one(table, key, value string) []line { return []line{{table: table, key: key, value: value}} }
+func one(table, key, value string) []line { return []line{{table, key, value}} }
 
 // either is for a setting that is true or false, and has one of two values here.
 func either(table, key, whenTrue, whenFalse string) conversion {
@@ -178,6 +166,10 @@ func whenTrue(lines func(s Settings) []line) conversion {
 		}
 		return lines(s), nil
 	}
+}
+
+func words(table, key string) conversion {
+	return func(_ Settings, value string) ([]line, error) { return one(table, key, quote(value)), nil }
 }
 
 // urlText is for a URL, which is shown in the file.
@@ -226,29 +218,15 @@ func (s Settings) limited(action string) string {
 	return action
 }
 
-// cordonOnly prevents drains for all events, including those that the handler does not know.
-func cordonOnly(s Settings) []line {
-	tables := []string{shutdown, hibernation}
-	for table, env := range map[string]string{
-		spot: "ENABLE_SPOT_INTERRUPTION_DRAINING", maintenance: "ENABLE_SCHEDULED_EVENT_DRAINING", asg: "ENABLE_ASG_LIFECYCLE_DRAINING",
-	} {
-		if s.text(env) == "" || s.is(env) {
-			tables = append(tables, table)
+// cordonOnly prevents drains for all events, including those that the handler does not know. Rules before it may have set other actions.
+func cordonOnly(tables ...string) func(Settings) []line {
+	return func(Settings) []line {
+		var lines []line
+		for _, table := range tables {
+			lines = append(lines, line{table, "action", quote("cordon")})
 		}
+		return lines
 	}
-	return cordoned(tables)
-}
-
-func queueCordonOnly(Settings) []line {
-	return cordoned([]string{spot, rebalance, maintenance, asg, reservation, stateChange})
-}
-
-func cordoned(tables []string) []line {
-	var lines []line
-	for _, table := range tables {
-		lines = append(lines, line{table: table, key: "action", value: quote("cordon")})
-	}
-	return lines
 }
 
 // taints are set with an effect, which has a default.
@@ -286,63 +264,23 @@ func annotations(_ Settings, value string) ([]line, error) {
 	return one("kubernetes", "event_annotations", inlineTable(pairs)), nil
 }
 
-func webhookURL(s Settings, value string) ([]line, error) {
-	if u, err := url.Parse(value); err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, errors.New("a URL that begins with https:// or http://")
-	}
-	return []line{s.secretFile("url_file", "webhook-url", value)}, nil
+// webhook names a file for the address, which is not copied. The handler posts once for each event, after the drain.
+func webhook(Settings, string) ([]line, error) {
+	return []line{{"webhook", "url_file", quote("/etc/nth/webhook-url")}, {"webhook", "at", `["ended"]`}}, nil
 }
 
-// secretFile is a line that names a file which has the value.
-func (s Settings) secretFile(key, file, content string) line {
-	file = path.Join(s.target.Secrets, file)
-	return line{table: "webhook", key: key, value: quote(file), file: file, secret: content}
-}
-
-// headers makes a file of all headers but the one that nth sends by itself. A Content-Type alone is not a secret.
-func headers(s Settings, value string) ([]line, error) {
-	pairs, err := parseHeaders(value)
-	if err != nil {
-		return nil, err
-	}
-	public := true
-	for _, name := range sortedKeys(pairs) {
-		isType := strings.EqualFold(name, "Content-Type")
-		if isType && pairs[name] == "application/json" {
-			delete(pairs, name)
-			continue
-		}
-		public = public && isType
-	}
-	switch {
-	case len(pairs) == 0:
-		return nil, nil
-	case public:
-		return one("webhook", "headers", inlineTable(pairs)), nil
-	}
-	content, err := json.Marshal(pairs)
-	return []line{s.secretFile("headers_file", "webhook-headers", string(content))}, err
-}
-
-func parseHeaders(value string) (map[string]string, error) {
+// headers names a file for the headers, unless there is only the one that nth sends by itself.
+func headers(_ Settings, value string) ([]line, error) {
 	var pairs map[string]string
 	if err := json.Unmarshal([]byte(value), &pairs); err != nil {
 		return nil, errors.New("a JSON object of strings")
 	}
 	for name, text := range pairs {
-		if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(text) {
-			return nil, errors.New("a JSON object of valid header names and values")
+		if !strings.EqualFold(name, "Content-Type") || text != "application/json" {
+			return one("webhook", "headers_file", quote("/etc/nth/webhook-headers")), nil
 		}
 	}
-	return pairs, nil
-}
-
-// template makes a file of a template from a Secret, which may contain a key.
-func template(s Settings, value string) ([]line, error) {
-	if s.given["WEBHOOK_TEMPLATE"].secret {
-		return []line{s.secretFile("template", "webhook-template", value)}, nil
-	}
-	return one("webhook", "template", quote(value)), nil
+	return nil, nil
 }
 
 // webhookProxy converts no proxy with a password: the handler's manifest shows it, and a readable file must not.
@@ -390,7 +328,7 @@ func managedTag(s Settings, _ string) ([]line, error) {
 // metricsListen keeps the handler's port, on all addresses.
 func metricsListen(s Settings) []line {
 	port := cmp.Or(s.text("PROMETHEUS_SERVER_PORT"), "9092")
-	return []line{{table: "metrics", key: "listen", value: quote("0.0.0.0:" + port)}, {table: "metrics", key: "compatible", value: "true"}}
+	return []line{{"metrics", "listen", quote("0.0.0.0:" + port)}, {"metrics", "compatible", "true"}}
 }
 
 // metricsPort has an effect by ENABLE_PROMETHEUS_SERVER.
