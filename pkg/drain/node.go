@@ -128,7 +128,7 @@ func (n *Node) close(ctx, calm context.Context, goal Goal, before memory) view {
 	found := n.cordonOf(node, goal, before, lifted)
 	if found == CordonNone {
 		goal.Claim.Writer, goal.Claim.Lifted = n.opts.Writer, lifted
-		patched, err := n.patchToEnd(ctx, calm, insist(cordonPatch(node, goal.Claim), before.conflicts), goal.patchTimeout())
+		patched, err := n.patchToEnd(ctx, calm, n.insist(cordonPatch(node, goal.Claim), before.conflicts), goal.patchTimeout())
 		if apierrors.IsInvalid(err) {
 			err = errAnotherNode // The API server says that a UID cannot be changed. The next look reads the new Node.
 		}
@@ -167,7 +167,7 @@ func (n *Node) forgetLifted(ctx, calm context.Context, node *corev1.Node, goal G
 	if len(claim.Lifted) == before {
 		return node, nil
 	}
-	return n.patchToEnd(ctx, calm, insist(cordonPatch(node, claim), conflicts), goal.patchTimeout())
+	return n.patchToEnd(ctx, calm, n.insist(cordonPatch(node, claim), conflicts), goal.patchTimeout())
 }
 
 // setUncordoned sets for which events people have lifted the cordon, unless that was told before.
@@ -449,7 +449,7 @@ func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, err
 			return errNotReady
 		}
 		// Were it carried out later, the next guard would conclude that people have uncordoned the node.
-		_, err = n.patchToEnd(ctx, ctx, insist(patch, conflicts), kube.Write)
+		_, err = n.patchToEnd(ctx, ctx, n.insist(patch, conflicts), kube.Write)
 		if apierrors.IsConflict(err) {
 			conflicts++
 		}
@@ -489,10 +489,11 @@ func asSeen(node *corev1.Node) map[string]any {
 }
 
 // insist lets a patch apply to any version of the same Node after some conflicts in a row: others may write the Node all the time, its status
-// included. What they have written since it was read, such as a cordon of theirs, is not heeded then.
-func insist(patch map[string]any, conflicts int) map[string]any {
+// included. What they have written since it was read, such as a cordon of theirs, is overwritten then. Where another process may act on the
+// Node next (Options.UID), a late patch must not undo what that has done: it is for the Node as it was read alone.
+func (n *Node) insist(patch map[string]any, conflicts int) map[string]any {
 	const most = 3
-	if metadata, ok := patch["metadata"].(map[string]any); ok && conflicts >= most {
+	if metadata, ok := patch["metadata"].(map[string]any); ok && conflicts >= most && n.opts.UID == "" {
 		delete(metadata, "resourceVersion")
 	}
 	return patch

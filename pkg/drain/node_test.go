@@ -191,6 +191,40 @@ func TestANodeThatOthersWriteAllTheTimeIsClosedAndOpened(t *testing.T) {
 	})
 }
 
+// Another leader of nth-queue may have cordoned the Node since it was read, and the patch arrives late.
+func TestNode_ofManyWritersIsPatchedOnlyAsItWasRead(t *testing.T) {
+	for name, act := range map[string]func(t *testing.T, s *apitest.Server, o drain.Options){
+		"cordon": func(t *testing.T, s *apitest.Server, o drain.Options) {
+			start(t, s, o, toCordon())
+			time.Sleep(time.Minute)
+		},
+		"uncordon": func(t *testing.T, s *apitest.Server, o drain.Options) {
+			text, _ := json.Marshal(claim)
+			s.ChangeNode(cordoned(string(text)))
+			if _, err := drain.New(s.Client(), apitest.Node, o).Uncordon(within(t, time.Minute), nil); err == nil {
+				t.Error("it was uncordoned")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				s := apitest.New(t)
+				s.Always("patch", apitest.Conflict())
+				act(t, s, drain.Options{UID: s.CurrentNode().UID})
+				patches := s.Requests("patch")
+				if len(patches) < 5 {
+					t.Fatalf("%d patches", len(patches))
+				}
+				for _, p := range patches {
+					if body := string(p.Body); !strings.Contains(body, `"resourceVersion":"`) || !strings.Contains(body, `"uid":"`) {
+						t.Fatalf("a patch applies to any version of the Node: %s", body)
+					}
+				}
+			})
+		})
+	}
+}
+
 // A webhook may be mended, and the node is not closed before that.
 func TestACordonThatIsRefusedIsTriedAgainWithGrowingPauses(t *testing.T) {
 	bubble(t, func(t *testing.T) {
