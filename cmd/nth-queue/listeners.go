@@ -14,6 +14,7 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
@@ -22,8 +23,15 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// backlog is how many notices may wait for the webhook: those of some hundred nodes at once.
-const backlog = 1024
+const (
+	// backlog is how many notices may wait for the webhook: those of some hundred nodes at once.
+	backlog = 1024
+	// writers is how many Events, and how many conditions, are written at the same time for all nodes together: the drains need the API
+	// server more.
+	writers = 8
+	// unwritten is how long a drain that has ended keeps its place while something of it is to be written, so that this does not pile up.
+	unwritten = 2 * time.Second
+)
 
 // notices reports what happens to nodes: to the metrics and the webhook, which are shared by all nodes, and to the cluster, by one
 // notify.Kubernetes for each node.
@@ -34,10 +42,12 @@ type notices struct {
 	meter   *meter
 	webhook *notify.Webhook
 	client  notify.Identity // without a node
-	nodes   *descriptions
-	turns   *turns
-	degrade func(fault string) // adds a fault to the status
-	rules   atomic.Pointer[policy.Settings]
+	// describe describes a node's machine.
+	describe func(node string) fleet.Description
+	labels   *labels
+	writes   *kube.Gate
+	degrade  func(fault string) // adds a fault to the status
+	rules    atomic.Pointer[policy.Settings]
 
 	passing context.Context // of all listeners; it ends after the drains
 	stop    context.CancelFunc
@@ -48,17 +58,17 @@ type notices struct {
 	keepers map[string]*notify.Kubernetes
 }
 
-func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, turns *turns, meter *meter, log *logrus.Entry) *notices {
+func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, meter *meter, log *logrus.Entry) *notices {
 	n := &notices{
 		cfg: cfg.Kubernetes, dryRun: cfg.DryRun, log: log, meter: meter, client: client,
-		nodes: &descriptions{}, turns: turns,
+		labels: &labels{}, writes: kube.NewGate(writers),
 	}
 	n.passing, n.stop = context.WithCancel(context.WithoutCancel(ctx))
 	n.webhook = daemon.NewWebhook(&cfg.Common, log, meter.counted(), func(fault string) { n.degrade(fault) }, notify.WebhookOptions{
 		Limit:   backlog,
-		Machine: func(ctx context.Context, node string) notify.Machine { return machineOf(n.nodes.of(ctx, node)) },
+		Machine: func(_ context.Context, node string) notify.Machine { return machineOf(n.describe(node)) },
 		Node: func(ctx context.Context, node string) (string, map[string]string) {
-			return node, n.nodes.of(ctx, node).Labels
+			return node, n.labels.of(ctx, node)
 		},
 	})
 	n.use(cfg)
@@ -109,21 +119,39 @@ func (n *notices) of(node string, entries func() []state.Entry) (told []agent.Li
 		Rules:     func() policy.Settings { return *n.rules.Load() },
 		Condition: n.cfg.Condition, Writer: drain.Queue, Events: n.cfg.Events,
 		Source: "nth-queue", Annotations: n.cfg.EventAnnotations,
-		Describe: func(ctx context.Context) map[string]string { return annotationsOf(n.nodes.of(ctx, node)) },
-		Turn:     n.turns.take, Trouble: n.trouble,
+		Describe: func(context.Context) map[string]string { return annotationsOf(n.describe(node)) },
+		Turn: func(ctx context.Context, condition bool) (func(), error) {
+			return n.writes.Enter(ctx, func() bool { return condition }, false)
+		},
+		Trouble: n.trouble,
 	})
-	n.keep(node, k)
-	return append(told, k), func(lost bool) {
+	written := n.keep(node, k)
+	return append(told, ofNode{k}), func(lost bool) {
 		if lost {
 			k.Cede()
 		}
 		k.Finish()
+		if !lost {
+			kube.Await(n.passing, written, unwritten)
+		}
 		forget(lost)
 	}
 }
 
-// keep runs a notify.Kubernetes, which alone keeps the conditions of its node from now on: an earlier one may still have to be written.
-func (n *notices) keep(node string, k *notify.Kubernetes) {
+// ofNode keeps the evictions of pods from a notify.Kubernetes: an Event for each would be most of what a storm writes. A pod that is deleted
+// gets one.
+type ofNode struct{ *notify.Kubernetes }
+
+// OnTransition implements agent.Listener.
+func (n ofNode) OnTransition(t state.Transition) {
+	if t.Kind != state.PodEvicted {
+		n.Kubernetes.OnTransition(t)
+	}
+}
+
+// keep runs a notify.Kubernetes, which alone keeps the conditions of its node from now on: an earlier one may still have to be written. The
+// channel is closed when all is.
+func (n *notices) keep(node string, k *notify.Kubernetes) (written <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.keepers == nil {
@@ -133,7 +161,9 @@ func (n *notices) keep(node string, k *notify.Kubernetes) {
 		before.Cede()
 	}
 	n.keepers[node] = k
+	ended := make(chan struct{})
 	n.work.Go(func() {
+		defer close(ended)
 		k.Run(n.passing)
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -141,6 +171,7 @@ func (n *notices) keep(node string, k *notify.Kubernetes) {
 			delete(n.keepers, node)
 		}
 	})
+	return ended
 }
 
 func machineOf(d fleet.Description) notify.Machine {
@@ -158,40 +189,40 @@ func annotationsOf(d fleet.Description) map[string]string {
 	}
 }
 
-// descriptions caches what Nodes say about their machines.
-type descriptions struct {
-	ask func(ctx context.Context, node string) (fleet.Description, error)
+// labels caches the labels of Nodes.
+type labels struct {
+	ask func(ctx context.Context, node string) (map[string]string, error)
 
 	mu    sync.Mutex
-	known map[string]described
+	known map[string]knownLabels
 }
 
-type described struct {
-	fleet.Description
-	until time.Time
+type knownLabels struct {
+	labels map[string]string
+	until  time.Time
 }
 
-// describeAgain is how long a description is cached, and mostDescribed how many are.
-const describeAgain, mostDescribed = time.Minute, 512
+// askAgain is how long labels are cached, and mostKnown those of how many Nodes are.
+const askAgain, mostKnown = time.Minute, 512
 
-// of returns the description of a node; an outdated or empty one if the API server does not answer within ctx.
-func (d *descriptions) of(ctx context.Context, node string) fleet.Description {
-	d.mu.Lock()
-	known, there := d.known[node]
-	d.mu.Unlock()
+// of returns the labels of a Node; outdated ones or none if the API server does not answer within ctx.
+func (l *labels) of(ctx context.Context, node string) map[string]string {
+	l.mu.Lock()
+	known, there := l.known[node]
+	l.mu.Unlock()
 	if there && time.Now().Before(known.until) {
-		return known.Description
+		return known.labels
 	}
-	found, err := d.ask(ctx, node)
+	found, err := l.ask(ctx, node)
 	if err != nil {
-		return known.Description
+		return known.labels
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.known) >= mostDescribed || d.known == nil {
-		d.known = map[string]described{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.known) >= mostKnown || l.known == nil {
+		l.known = map[string]knownLabels{}
 	}
-	d.known[node] = described{found, time.Now().Add(describeAgain)}
+	l.known[node] = knownLabels{found, time.Now().Add(askAgain)}
 	return found
 }
 
@@ -268,67 +299,4 @@ func (m *meter) show(status state.Status, nodes fleet.Status, messages sqs.Statu
 		InFlight: messages.Held, Oldest: messages.Oldest, Up: messages.Up || !nodes.Leads, Heard: messages.Answered,
 		Leads: nodes.Leads, Known: nodes.Nodes, Draining: nodes.Draining, Waiting: nodes.Waiting,
 	})
-}
-
-const (
-	// writers is how many requests are made at the same time to report something in the cluster, for all nodes together: the drains need the
-	// API server more.
-	writers = 4
-	// yielding is how long an Event waits until there are no evictions. It carries its own time.
-	yielding = 10 * time.Second
-)
-
-// turns limits the requests that report something in the cluster, and makes Events wait for evictions: in a storm, Events would be half of
-// all writes.
-type turns struct {
-	places chan struct{}
-	// quiet returns a channel that is closed once no evictions are requested.
-	quiet func() <-chan struct{}
-}
-
-func newTurns(quiet func() <-chan struct{}) *turns {
-	return &turns{places: make(chan struct{}, writers), quiet: quiet}
-}
-
-// take waits for a turn; it implements notify.KubernetesOptions.Turn.
-func (t *turns) take(ctx context.Context, hurried bool) (end func(), err error) {
-	late := make(chan struct{})
-	timer := time.AfterFunc(yielding, func() { close(late) })
-	defer timer.Stop()
-	for {
-		if !hurried {
-			if err := either(ctx, t.quiet(), late); err != nil {
-				return nil, err
-			}
-		}
-		select {
-		case t.places <- struct{}{}:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		if hurried || isClosed(t.quiet()) || isClosed(late) {
-			return func() { <-t.places }, nil
-		}
-		<-t.places // Evictions have begun meanwhile.
-	}
-}
-
-// either waits until one of the channels is closed. The error is ctx's.
-func either(ctx context.Context, a, b <-chan struct{}) error {
-	select {
-	case <-a:
-	case <-b:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return nil
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

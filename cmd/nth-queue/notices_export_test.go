@@ -10,6 +10,7 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
@@ -29,12 +30,10 @@ func KeepConditions(
 ) (of func(node string, entries func() []state.Entry) ([]agent.Listener, func(lost bool)), end func()) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	quiet := make(chan struct{})
-	close(quiet)
 	n := &notices{
 		cfg: config.Kubernetes{ToldCluster: config.ToldCluster{Condition: true}}, log: logrus.NewEntry(log), client: notify.Identity{Client: client}, webhook: webhook,
-		nodes: &descriptions{ask: func(context.Context, string) (fleet.Description, error) { return fleet.Description{}, nil }},
-		turns: newTurns(func() <-chan struct{} { return quiet }),
+		describe: func(string) fleet.Description { return fleet.Description{} },
+		writes:   kube.NewGate(writers),
 	}
 	n.rules.Store(&rules)
 	n.passing, n.stop = context.WithCancel(ctx)

@@ -60,7 +60,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 		return err
 	}
 	catalog := ec2.New(ec2.Options{AWS: asked, Tag: cfg.Fleet.ManagedTag})
-	notices := newNotices(ctx, cfg, notify.Identity{Client: reach.notices.Interface}, newTurns(gate.Quiet), meter, log)
+	notices := newNotices(ctx, cfg, notify.Identity{Client: reach.notices.Interface}, meter, log)
 	hooks := newHooks(cfg, asked, meter.counted(), log)
 	nodes := fleet.New(fleet.Options{
 		Client: reach.drains.Interface, Leases: reach.lease.Interface, Lease: leaseOf(cfg.Queue.URL), Identity: identity, Own: ownPod(), Rules: rulesOf(cfg, gate),
@@ -77,7 +77,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 		URL: cfg.Queue.URL, AWS: asked, Visibility: visibility, DryRun: cfg.DryRun,
 		Tell: meter.telling(teller(log)), Trouble: troubled(log, reporter.heard),
 	})
-	notices.nodes.ask = nodes.Describe
+	notices.describe, notices.labels.ask = nodes.Describe, nodes.Labels
 	reporter.fleet, reporter.queue, reporter.meter = nodes, messages, meter
 	meter.judges(messages, reporter)
 	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("%s serves the queue %s and the cluster at %s%s",

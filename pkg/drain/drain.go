@@ -113,6 +113,9 @@ type Options struct {
 	// of Nodes. Urgent, if set, tells whether this node's requests are urgent there. It may be called from any goroutine.
 	Gate, Requests *kube.Gate
 	Urgent         func() bool
+	// Unchanged, if set, reports whether the Node still has a resource version, as far as a watch of all Nodes tells. It is not read again
+	// while it has.
+	Unchanged func(version string) bool
 }
 
 // delay is how long evictions wait after the cordon if load balancers cannot be asked.

@@ -354,7 +354,28 @@ func (g *guard) keepLooking() {
 		handled := make(chan struct{})
 		g.post(func() { g.handleLook(v, number, goal.Events); close(handled) })
 		deaf = min(deaf, pause)
-		more = kube.Await(g.ctx, handled, forever) && kube.Await(g.ctx, nil, deaf) && kube.Await(g.ctx, g.wantLook, pause-deaf)
+		more = kube.Await(g.ctx, handled, forever) && kube.Await(g.ctx, nil, deaf) && g.awaitLook(v, pause-deaf)
+	}
+}
+
+// awaitLook waits until a look is requested, or until the pause is over and the Node may have changed since the last look. It reports false
+// if the guard ends.
+func (g *guard) awaitLook(last view, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-g.ctx.Done():
+			return false
+		case <-g.wantLook:
+			return true
+		case <-timer.C:
+		}
+		if unchanged := g.node.opts.Unchanged; unchanged == nil || last.err != nil || last.tidy != nil || !unchanged(last.version) {
+			return true
+		}
+		g.post(func() { g.all = true })
+		timer.Reset(lookEvery)
 	}
 }
 

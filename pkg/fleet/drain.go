@@ -92,7 +92,7 @@ func (s *session) stillStands(ctx context.Context) bool {
 			t.endOvertaken(in, h, s.node)
 		}
 	}
-	_, there := t.nodes.withUID(s.node.name, s.node.uid)
+	_, there := t.nodes.now(s.node)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return there && len(s.events) > 0 && ctx.Err() == nil
@@ -199,6 +199,10 @@ func (s *session) runAgent(ctx context.Context) {
 func (f *Fleet) drainNode(on node, urgent func() bool) agent.Node {
 	options := f.rules.Load().Drain
 	options.Writer, options.UID, options.Requests, options.Urgent = drain.Queue, on.uid, f.requests, urgent
+	options.Unchanged = func(version string) bool {
+		now := f.nodes.watched(on)
+		return now != nil && now.ResourceVersion == version
+	}
 	if own := f.opts.Own; on.name == own.Node {
 		options.Last = own.Namespace + "/" + own.Pod
 	}
@@ -327,13 +331,15 @@ func (s *session) handOverCordon(ctx context.Context) {
 	t.mu.Lock()
 	to := s.staysClosedFor
 	t.mu.Unlock()
-	if to.ID == "" || isNoted(to.Kind) && !slices.ContainsFunc(s.record.Entries(), func(e state.Entry) bool { return s.expires(e.Event.Kind) }) {
+	passes := func(kind event.Kind) bool { return s.expires(kind) || isNoted(kind) && !isNoted(to.Kind) }
+	cordoned := passes(event.Kind(s.node.cordon.Kind)) ||
+		slices.ContainsFunc(s.record.Entries(), func(e state.Entry) bool { return passes(e.Event.Kind) })
+	if to.ID == "" || !cordoned {
 		return
 	}
 	err := t.change(ctx, s.node, func(now *corev1.Node) map[string]any {
 		claim, ours := cordonOf(now.Annotations[drain.CordonAnnotation])
-		kind := event.Kind(claim.Kind)
-		if !now.Spec.Unschedulable || !ours || claim.Event == to.ID || !s.expires(kind) && (!isNoted(kind) || isNoted(to.Kind)) {
+		if !now.Spec.Unschedulable || !ours || claim.Event == to.ID || !passes(event.Kind(claim.Kind)) {
 			return nil
 		}
 		claim.Event, claim.Kind, claim.BootID = to.ID, string(to.Kind), now.Status.NodeInfo.BootID

@@ -162,18 +162,18 @@ func (f *Fleet) policy() policy.Settings { return f.rules.Load().Policy }
 type Description struct {
 	Instance, Type, Zone, Region             string
 	LocalIP, LocalName, PublicIP, PublicName string
-	Labels                                   map[string]string
 }
 
-// Describe gets a Node from the API server and returns what it says about its machine.
-func (f *Fleet) Describe(ctx context.Context, name string) (Description, error) {
-	n, err := f.opts.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return Description{}, fmt.Errorf("describing node %q: %w", name, err)
+// Describe returns what a Node says about its machine, as the watch knows it.
+func (f *Fleet) Describe(name string) Description {
+	o, _, _ := f.nodes.informer.GetStore().GetByKey(name) // It never fails.
+	n, known := o.(*corev1.Node)
+	if !known {
+		return Description{}
 	}
 	d := Description{
 		Instance: instanceOf(n.Spec.ProviderID), Type: n.Labels[corev1.LabelInstanceTypeStable],
-		Zone: n.Labels[corev1.LabelTopologyZone], Region: n.Labels[corev1.LabelTopologyRegion], Labels: n.Labels,
+		Zone: n.Labels[corev1.LabelTopologyZone], Region: n.Labels[corev1.LabelTopologyRegion],
 	}
 	if d.Zone == "" && d.Instance != "" {
 		zone := strings.TrimPrefix(n.Spec.ProviderID, "aws:///")
@@ -192,7 +192,16 @@ func (f *Fleet) Describe(ctx context.Context, name string) (Description, error) 
 		case corev1.NodeHostName:
 		}
 	}
-	return d, nil
+	return d
+}
+
+// Labels gets the labels of a Node from the API server: the watch keeps few of them.
+func (f *Fleet) Labels(ctx context.Context, name string) (map[string]string, error) {
+	n, err := f.opts.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("asking for the labels of node %q: %w", name, err)
+	}
+	return n.Labels, nil
 }
 
 // Status is the status of a Fleet.

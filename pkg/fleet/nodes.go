@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -155,14 +156,19 @@ func (n *nodes) hasSilent() bool {
 	return len(keys) > 0
 }
 
-// withUID returns the Node of that name if it has that UID.
-func (n *nodes) withUID(name string, uid types.UID) (node, bool) {
-	o, there, _ := n.informer.GetStore().GetByKey(name) // It never fails.
-	if !there {
-		return node{}, false
+// watched returns a Node as the watch knows it, without what strip drops; nil if that knows none of its UID.
+func (n *nodes) watched(of node) *corev1.Node {
+	o, _, _ := n.informer.GetStore().GetByKey(of.name) // It never fails.
+	if now, known := o.(*corev1.Node); known && now.UID == of.uid {
+		return now
 	}
-	found := n.parse(o)
-	return found, found.uid == uid
+	return nil
+}
+
+// now returns the Node of the same UID as it is now; false if it is gone.
+func (n *nodes) now(of node) (node, bool) {
+	found := n.watched(of)
+	return n.parse(found), found != nil
 }
 
 // all returns every Node.
@@ -185,12 +191,14 @@ func (n *nodes) strip(object any) (any, error) {
 	}
 	lean := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion, CreationTimestamp: full.CreationTimestamp},
-		Spec:       corev1.NodeSpec{ProviderID: full.Spec.ProviderID, Unschedulable: full.Spec.Unschedulable},
+		Spec:       corev1.NodeSpec{ProviderID: full.Spec.ProviderID, Unschedulable: full.Spec.Unschedulable, Taints: full.Spec.Taints},
 	}
-	if group, there := full.Labels[n.label]; there {
-		lean.Labels = map[string]string{n.label: group}
+	for _, key := range []string{n.label, corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, corev1.LabelTopologyRegion} {
+		if value, there := full.Labels[key]; there {
+			metav1.SetMetaDataLabel(&lean.ObjectMeta, key, value)
+		}
 	}
-	for _, key := range []string{drain.CordonAnnotation, NotesAnnotation} {
+	for _, key := range []string{drain.CordonAnnotation, drain.ActionAnnotation, NotesAnnotation} {
 		if value, there := full.Annotations[key]; there {
 			metav1.SetMetaDataAnnotation(&lean.ObjectMeta, key, value)
 		}
@@ -201,11 +209,7 @@ func (n *nodes) strip(object any) (any, error) {
 			lean.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastHeartbeatTime: c.LastHeartbeatTime}}
 		}
 	}
-	for _, a := range full.Status.Addresses {
-		if a.Type == corev1.NodeInternalIP {
-			lean.Status.Addresses = append(lean.Status.Addresses, a)
-		}
-	}
+	lean.Status.Addresses = full.Status.Addresses
 	return lean, nil
 }
 
@@ -214,8 +218,8 @@ func (n *nodes) parse(object any) node {
 	if gone, is := object.(cache.DeletedFinalStateUnknown); is {
 		object = gone.Obj
 	}
-	full, ok := object.(*corev1.Node)
-	if !ok {
+	full, _ := object.(*corev1.Node)
+	if full == nil {
 		return node{}
 	}
 	kept := node{
@@ -283,7 +287,8 @@ func (f *Fleet) change(ctx context.Context, of node, patchFor func(*corev1.Node)
 	return err
 }
 
-// changeOnce is one try. urgent, if not nil, reports whether it is urgent.
+// changeOnce is one try. urgent, if not nil, reports whether it is urgent. The Node is taken as the watch knows it, and read only if that is
+// out of date, or if nothing is to be written.
 func (f *Fleet) changeOnce(ctx context.Context, of node, urgent func() bool, patchFor func(*corev1.Node) map[string]any) (err error) {
 	defer func() {
 		if err != nil {
@@ -297,6 +302,14 @@ func (f *Fleet) changeOnce(ctx context.Context, of node, urgent func() bool, pat
 	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
+	if now := f.nodes.watched(of); now != nil {
+		if patch := patchFor(now); patch != nil {
+			err := f.patch(ctx, now, patch)
+			if outdated := apierrors.IsConflict(err) || apierrors.IsInvalid(err) || kube.NotFound(err); !outdated {
+				return err
+			}
+		}
+	}
 	now, err := f.opts.Client.CoreV1().Nodes().Get(ctx, of.name, metav1.GetOptions{})
 	if kube.NotFound(err) || err == nil && now.UID != of.uid {
 		return nil
@@ -304,20 +317,24 @@ func (f *Fleet) changeOnce(ctx context.Context, of node, urgent func() bool, pat
 	if err != nil {
 		return err
 	}
-	patch := patchFor(now)
-	if patch == nil {
-		return nil
+	if patch := patchFor(now); patch != nil {
+		return f.patch(ctx, now, patch)
 	}
+	return nil
+}
+
+// patch changes a Node, unless it has changed since it was read.
+func (f *Fleet) patch(ctx context.Context, seen *corev1.Node, patch map[string]any) error {
 	metadata, _ := patch["metadata"].(map[string]any)
 	if metadata == nil {
 		metadata = map[string]any{}
 		patch["metadata"] = metadata
 	}
-	metadata["uid"], metadata["resourceVersion"] = now.UID, now.ResourceVersion
+	metadata["uid"], metadata["resourceVersion"] = seen.UID, seen.ResourceVersion
 	body, err := json.Marshal(patch)
 	if err != nil {
 		return err
 	}
-	_, err = f.opts.Client.CoreV1().Nodes().Patch(ctx, of.name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: manager})
+	_, err = f.opts.Client.CoreV1().Nodes().Patch(ctx, seen.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: manager})
 	return err
 }

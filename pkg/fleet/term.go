@@ -131,7 +131,7 @@ func (t *term) instanceOn(n node) string {
 // nodeChanged takes in that a Node has changed, has come or is gone. A drain of one that is gone, or another machine's by now, ends.
 func (t *term) nodeChanged(n node) {
 	id := t.instanceOn(n)
-	now, there := t.nodes.withUID(n.name, n.uid)
+	now, there := t.nodes.now(n)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if in := t.instances[id]; in != nil {

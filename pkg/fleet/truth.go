@@ -131,7 +131,7 @@ func (t *term) nodesOf(ctx context.Context, in *instance) ([]node, error) {
 	before := in.node
 	t.mu.Unlock()
 	if before.silent { // EC2 forgets the address of an instance that is terminated.
-		if now, there := t.nodes.withUID(before.name, before.uid); there && now.machine == before.machine {
+		if now, there := t.nodes.now(before); there && now.machine == before.machine {
 			return []node{now}, nil
 		}
 	}

@@ -21,7 +21,7 @@ type Limits struct{ Draining, Group int }
 const (
 	// places is how many drains are under way at once, whatever the limits, and urgentPlaces how many more if they leave no time: each
 	// needs some 300 kB.
-	places, urgentPlaces = 200, 50
+	places, urgentPlaces = 150, 50
 	// urgentWithin is how close a deadline has to be for its event to leave no time. It does not any more when the deadline has been over
 	// for as long: a machine that still runs then, such as one that is to be retired, may do so for days.
 	urgentWithin = 3 * time.Minute

@@ -73,19 +73,18 @@ func TestWhatHappensToManyNodesIsToldOfEach(t *testing.T) {
 			})
 		})
 	}
-	s.waitEvents(t, "default", fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": first.Name},
+	s.waitEvents(t, fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": first.Name},
 		"SpotInterruption", "Draining", "CordonAndDrain")
-	s.waitEvents(t, "default", fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": second.Name},
+	s.waitEvents(t, fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": second.Name},
 		"StateChange", "Draining", "CordonAndDrain")
-	s.waitEvents(t, first.Namespace, fields.Set{"involvedObject.kind": "Pod", "involvedObject.name": "pod"}, "PodEviction")
 	consumer.Stop(t)
 }
 
 // waitEvents waits until there are Events about an object with all those reasons, of which nth-queue is the source.
-func (s *scene) waitEvents(t *testing.T, namespace string, about fields.Set, reasons ...string) {
+func (s *scene) waitEvents(t *testing.T, about fields.Set, reasons ...string) {
 	t.Helper()
 	s.Await(t, fmt.Sprintf("%v has the Events %v", about, reasons), func() bool {
-		list, err := s.cp.Admin.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: fields.SelectorFromSet(about).String()})
+		list, err := s.cp.Admin.CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{FieldSelector: fields.SelectorFromSet(about).String()})
 		if err != nil {
 			t.Fatalf("listing Events: %v", err)
 		}
