@@ -31,7 +31,8 @@ var budgets = map[string]int{
 	"docs/node-contract.md":       1500,
 	"docs/notices.md":             2000,
 	"docs/operations.md":          1300,
-	"docs/queue.md":               5400,
+	"docs/queue-install.md":       1200,
+	"docs/queue.md":               1550,
 	"docs/release.md":             400,
 	"docs/reliability.md":         1250,
 	"docs/rollout.md":             800,
@@ -48,7 +49,6 @@ var budgets = map[string]int{
 // unrevised are pages whose sentences have yet to be made shorter.
 var unrevised = []string{
 	"docs/notices.md",
-	"docs/queue.md",
 }
 
 // longest is how many words a sentence for users may have.
