@@ -114,8 +114,8 @@ type Source interface {
 
 // Options are those of a Keeper.
 type Options struct {
-	// Region is the region's name, and Endpoint the base URL of the service in it. Empty is as in role.Options.
-	Region, Endpoint string
+	// Endpoint is the base URL of the service. Empty is as in role.Options.
+	Endpoint string
 	// Metadata reads a document of the instance metadata service, by its path below /latest/meta-data/. The error is
 	// fs.ErrNotExist if there is none.
 	Metadata role.Metadata

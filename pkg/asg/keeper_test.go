@@ -326,13 +326,12 @@ func TestKeeper_UsesNewSettingsForATerminationUnderWay(t *testing.T) {
 func TestKeeper_AsksTheServiceOfTheRegion(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ region, endpoint, want string }{
-		{"", "", "autoscaling.eu-central-1.amazonaws.com:443"},
 		{"us-east-1", "", "autoscaling.us-east-1.amazonaws.com:443"},
 		{"cn-north-1", "", "autoscaling.cn-north-1.amazonaws.com.cn:443"},
 		{"us-east-1", "https://vpce-1.example.com/", "vpce-1.example.com:443"},
 	} {
 		bubble(t, one(hook), func(r *rig) {
-			r.opts.Region, r.opts.Endpoint = row.region, row.endpoint
+			r.metadata["placement/region"], r.opts.Endpoint = row.region, row.endpoint
 			var mu sync.Mutex
 			var dialed []string
 			r.dial = func(_ context.Context, _, address string) (net.Conn, error) {

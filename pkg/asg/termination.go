@@ -193,7 +193,7 @@ func ownClient(ctx context.Context, opts Options, dial dialer, settings Settings
 	if err != nil {
 		return nil, "", fmt.Errorf("asking the metadata service for the instance's ID: %w", err)
 	}
-	cfg, err := role.Config(ctx, role.Options{Metadata: opts.Metadata, Region: opts.Region, Endpoint: opts.Endpoint, Dial: dial})
+	cfg, err := role.Config(ctx, role.Options{Metadata: opts.Metadata, Endpoint: opts.Endpoint, Dial: dial})
 	if err != nil {
 		return nil, "", err
 	}
