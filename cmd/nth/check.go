@@ -188,7 +188,7 @@ func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.So
 		c.Warn("metadata", "%s is not there, and never will be: the instance's metadata is of %s, from before EC2 had it, and "+
 			"stays so on instances of the Nitro system; replace the instance", document, found.Build)
 	}
-	if found.LifeCycle == "" {
+	if found.LifeCycle == "" && len(cfg.IMDS.LifeCycles) > 0 {
 		c.Warn("metadata", "it does not say the instance's life cycle; polling everything")
 	} else {
 		c.OK("metadata", "%s", source.Scope(found.LifeCycle))

@@ -135,7 +135,7 @@ func (r *rehearsalRun) perform(ctx context.Context, rules policy.Settings, notic
 	defer shut()
 	opts := metadataOptions(r.cfg, r.bootID, rules)
 	opts.Endpoint = endpoint
-	opts.Told = func(imds.Scope) { close(watched) }
+	opts.Scoped = func(imds.Scope) { close(watched) }
 	source, err := newSource(opts)
 	if err != nil {
 		return "", err

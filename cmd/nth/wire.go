@@ -46,7 +46,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	store, warnings := record.Open(daemon.StateDirectory(&cfg.Common), bootID, booted())
 	daemon.TellStateTrouble(log, warnings)
 	options := metadataOptions(cfg, bootID, rules)
-	options.Told = func(scope imds.Scope) {
+	options.Scoped = func(scope imds.Scope) {
 		board.setScope(scope)
 		log.WithField(systemd.FieldMessageID, systemd.Started).Info(scope)
 	}
@@ -156,13 +156,11 @@ func writeStatus(ctx context.Context, file *record.StatusFile, run func(context.
 // metadataOptions returns what to poll of the metadata service, by the settings.
 func metadataOptions(cfg config.Config, bootID string, rules policy.Settings) imds.Options {
 	return imds.Options{
-		Endpoint:            cfg.IMDS.Endpoint,
-		UrgentInterval:      cfg.IMDS.Interval,
-		RebalanceInterval:   10 * cfg.IMDS.Interval,
-		MaintenanceInterval: 60 * cfg.IMDS.Interval,
-		LifeCycles:          cfg.IMDS.LifeCycles,
-		Kinds:               watched(rules),
-		BootID:              bootID,
+		Endpoint:   cfg.IMDS.Endpoint,
+		Interval:   cfg.IMDS.Interval,
+		LifeCycles: cfg.IMDS.LifeCycles,
+		Kinds:      watched(rules),
+		BootID:     bootID,
 	}
 }
 

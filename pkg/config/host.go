@@ -24,7 +24,7 @@ func (c *IMDS) table() Table {
 		{"endpoint", optionalEndpoint(&c.Endpoint),
 			"Another address to ask, for rehearsals. Empty is EC2's own: 169.254.169.254, or [fd00:ec2::254] where only that answers. `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE=IPv6` in the environment, or `IPv4`, leaves one of them."},
 		{"interval", duration(&c.Interval, 50*time.Millisecond, 30*time.Second),
-			"How often to look for a spot interruption. The Auto Scaling lifecycle state is looked at a quarter as often, the rebalance recommendation a tenth, and scheduled maintenance a sixtieth. What EC2 does not send to instances of this life cycle is looked at every five seconds."},
+			"How often to look for a spot interruption. The Auto Scaling lifecycle state is looked at a quarter as often, the rebalance recommendation a tenth, and scheduled maintenance a sixtieth."},
 		{"withdrawn_after", duration(&c.WithdrawnAfter, 0, day),
 			"How long an announcement must be missing, while the metadata service answers, before it counts as withdrawn and what was done for it is undone. Scheduled maintenance must be missing 120 times as long: EC2's history of it lags."},
 		{"life_cycles", list(&c.LifeCycles, isLifeCycle, "a list of any of "+quoteAll(lifeCycles)),

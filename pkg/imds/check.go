@@ -39,9 +39,9 @@ func (c Checkup) Hops() bool {
 // Check requests a token, the life cycle, the versions and every document, once each.
 func (s *Source) Check(ctx context.Context) Checkup {
 	var c Checkup
-	r := s.newReader(&patience{limit: checkLimit, fixed: true})
+	r := s.newReader()
 	lifeCycle, err := read(ctx, r, lifeCyclePath, shortDocument, parseLifeCycle)
-	seen := &r.answers
+	seen := &r.said
 	c.Endpoint, c.Dated = seen.endpoint, !seen.date.IsZero()
 	if c.Dated {
 		c.Ahead = seen.at.Sub(seen.date).Truncate(time.Second)

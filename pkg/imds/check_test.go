@@ -20,7 +20,7 @@ func checkUp(t *testing.T, ec2 *service, f func(c imds.Checkup, took time.Durati
 	})
 }
 
-func TestACheckAsksForEverythingOnce(t *testing.T) {
+func TestCheck_AsksForEverythingOnce(t *testing.T) {
 	ec2 := serve(map[string]string{
 		lifeCyclePath: "spot", spotPath: `{"action":"terminate","time":"2017-09-18T08:22:00Z"}`, rebalancePath: "<html>",
 	})
@@ -45,7 +45,7 @@ func TestACheckAsksForEverythingOnce(t *testing.T) {
 	})
 }
 
-func TestACheckTellsAHopLimitFromOtherTroubles(t *testing.T) {
+func TestCheck_KnowsAHopLimitFromOtherTroubles(t *testing.T) {
 	for name, test := range map[string]struct {
 		token answer
 		want  string
@@ -70,7 +70,7 @@ func TestACheckTellsAHopLimitFromOtherTroubles(t *testing.T) {
 	}
 }
 
-func TestACheckComparesTheClocks(t *testing.T) {
+func TestCheck_ComparesTheClocks(t *testing.T) {
 	ec2 := serve(nil)
 	behind := time.Date(1999, 12, 31, 0, 0, 0, 0, time.UTC) // a bubble begins at midnight the next day
 	ec2.say(lifeCyclePath, answer{body: "spot", header: http.Header{"Date": {behind.Format(http.TimeFormat)}}})
@@ -82,7 +82,7 @@ func TestACheckComparesTheClocks(t *testing.T) {
 	})
 }
 
-func TestACheckNamesWhatIsNewerThanTheInstance(t *testing.T) {
+func TestCheck_NamesWhatIsNewerThanTheInstance(t *testing.T) {
 	for name, test := range map[string]struct {
 		versions answer
 		build    string
@@ -109,7 +109,7 @@ func TestACheckNamesWhatIsNewerThanTheInstance(t *testing.T) {
 	}
 }
 
-func TestACheckTellsWhereAndHowFastTheServiceAnswers(t *testing.T) {
+func TestCheck_SaysWhereAndHowFastTheServiceIs(t *testing.T) {
 	slow := &lagging{next: serve(map[string]string{lifeCyclePath: "spot"}), lag: 2 * time.Second}
 	inBubble(t, imds.Options{}, slow, func(t *testing.T, source *imds.Source) {
 		c := source.Check(t.Context())

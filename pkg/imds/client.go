@@ -1,14 +1,15 @@
 package imds
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -22,8 +23,8 @@ import (
 //	a connection                    dialTimeout, 0.5 s, for each of the service's two addresses
 //
 // The service is on the same host and answers in milliseconds, so a document that has not come after two seconds is trouble. One that
-// takes a few seconds still tells of a notice in time: after each time-out the limit becomes longer, and once there is an answer, it
-// is four times what that took, as others may ask as well. Who looks for several documents asks for one after the other.
+// takes a few seconds still tells of a notice in time: after each time-out the limit of a loop becomes longer, and once there is an
+// answer, it is four times what that took. Who waits for a document that is read once waits for onceLimit.
 //
 // EC2 drops what an instance sends above 1,024 packets a second to this service, its resolver and its clock together
 // (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html, "Query throttling"). Some 170
@@ -31,9 +32,9 @@ import (
 const (
 	firstLimit   = 2 * time.Second
 	longestLimit = 20 * time.Second
-	checkLimit   = 10 * time.Second // while somebody waits at a terminal
-	growth       = 5                // after a time-out
-	roomFor      = 4                // answers
+	onceLimit    = 10 * time.Second
+	growth       = 5 // after a time-out
+	roomFor      = 4 // answers
 	// dialTimeout is short because the service is on the same host: if there is no connection by then, a packet was lost.
 	dialTimeout = 500 * time.Millisecond
 )
@@ -76,38 +77,33 @@ func (p Poll) String() string {
 	}
 }
 
-// patience is how long an answer is waited for. It grows after a time-out and shrinks with the next answer.
-type patience struct {
-	mu    sync.Mutex
-	limit time.Duration
-	fixed bool
-}
-
-func (p *patience) now() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.limit
-}
-
-func (p *patience) set(limit time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.fixed {
-		p.limit = min(max(limit, firstLimit), longestLimit)
-	}
-}
-
-// reader reads documents, one after the other. Each has a client of the SDK of its own, which lets only one request at a time fetch a
-// session token, and has the others wait whatever their limits. What they share is the token (transport.go).
+// reader reads documents, one after the other. Each has a client of the SDK of its own, with a session token of its own: the SDK lets
+// only one request at a time fetch a token, and has the others wait whatever their limits.
+//
+// It speaks to the metadata service alone: no proxy and no redirect, which could carry the session token elsewhere, nothing unbounded,
+// and one connection for each request, as EC2 closes it anyway.
 type reader struct {
-	sdk      *imds.Client
-	patience *patience
-	observe  func(Poll)
-	answers  answers
+	source    *Source
+	sdk       *imds.Client
+	transport *http.Transport
+	observe   func(Poll)
+	limit     time.Duration // of the next document
+	grows     bool          // the limit follows what answers take
+	answer    answer
+	said      said
 }
 
-// answers is what answers have said besides what was asked for.
-type answers struct {
+// answer is how the last HTTP request ended. The SDK's own errors bury that below layers of wording, one of which cannot be unwrapped.
+type answer struct {
+	token  bool // it was for a session token, not the document
+	size   int  // the most that the document may have
+	status int  // 0 if no whole answer came
+	body   []byte
+	err    error // why
+}
+
+// said is what answers have said besides what was asked for.
+type said struct {
 	endpoint string        // where the last one came from
 	slowest  time.Duration // the longest that one took
 	date     time.Time     // the service's clock, by the last one that said so; zero if none did
@@ -116,18 +112,40 @@ type answers struct {
 }
 
 // newReader returns a reader that nobody else uses.
-func (s *Source) newReader(p *patience) *reader {
-	observe := s.opts.Observe
-	if observe == nil {
-		observe = func(Poll) {}
+func (s *Source) newReader() *reader {
+	dial := s.dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: -1}).DialContext
 	}
-	return &reader{sdk: s.newSDK(), patience: p, observe: observe}
+	r := &reader{source: s, observe: s.opts.Observe, limit: onceLimit, transport: &http.Transport{
+		DialContext: dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: headerLimit,
+	}}
+	if r.observe == nil {
+		r.observe = func(Poll) {}
+	}
+	mode := imds.EndpointModeStateUnset
+	if strings.EqualFold(s.opts.EndpointMode, modeIPv6) {
+		mode = imds.EndpointModeStateIPv6
+	}
+	// The only configuration that the SDK reads is the endpoint's environment variable: not the shared config files, nor the variable
+	// that disables it.
+	r.sdk = imds.New(imds.Options{
+		Endpoint:          s.opts.Endpoint,
+		EndpointMode:      mode,
+		HTTPClient:        r,
+		ClientEnableState: imds.ClientEnabled,
+		EnableFallback:    aws.FalseTernary,
+		Retryer:           renewToken{},
+		// The limits are ours.
+		DisableDefaultTimeout: true, DisableDefaultMaxBackoff: true,
+	})
+	return r
 }
 
 // Document requests a document once, by its path below /latest/meta-data/, and returns it unchanged. The error is
 // fs.ErrNotExist if EC2 has none there.
 func (s *Source) Document(ctx context.Context, path string) ([]byte, error) {
-	body, present, err := s.newReader(s.oneOff).get(ctx, path, longDocument)
+	body, present, err := s.newReader().get(ctx, path, longDocument)
 	if err == nil && !present {
 		err = fs.ErrNotExist
 	}
@@ -138,7 +156,7 @@ func (s *Source) Document(ctx context.Context, path string) ([]byte, error) {
 }
 
 // read requests a document of that size at most and parses it. An absent document is the zero value of T and no error.
-func read[T any](ctx context.Context, r *reader, path string, size int64, parse func([]byte) (T, error)) (T, error) {
+func read[T any](ctx context.Context, r *reader, path string, size int, parse func([]byte) (T, error)) (T, error) {
 	start := time.Now()
 	var value T
 	result := Absent
@@ -158,69 +176,58 @@ func read[T any](ctx context.Context, r *reader, path string, size int64, parse 
 
 func readingError(path string, err error) error { return fmt.Errorf("reading %q: %w", path, err) }
 
-// get returns the body of a document, or present = false if EC2 has none. The path is one below /latest/meta-data/, or
-// below /latest/ if it begins with "dynamic/".
-func (r *reader) get(ctx context.Context, path string, size int64) (body []byte, present bool, err error) {
-	limit := r.patience.now()
-	limited, cancel := context.WithTimeout(ctx, limit)
+// get returns the body of a document, or present = false if EC2 expressly has none.
+func (r *reader) get(ctx context.Context, path string, size int) (body []byte, present bool, err error) {
+	limited, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel()
-	last := &exchange{size: size, answers: &r.answers}
 	asked := time.Now()
-	content, err := open(context.WithValue(limited, exchangeKey{}, last), r.sdk, path)
-	if err == nil {
-		defer func() { _ = content.Close() }()
-		body, err = io.ReadAll(content)
-	}
+	r.answer = answer{size: size}
+	_, err = r.sdk.GetMetadata(limited, &imds.GetMetadataInput{Path: path})
+	absent := r.answer.status == http.StatusNotFound
 	switch {
-	case err == nil && last.status == http.StatusOK:
-		present = true
-	case last.absent():
-		body = nil
+	case !r.answer.token && (absent || r.answer.status == http.StatusOK):
+		r.setLimit(roomFor * time.Since(asked))
+		return r.answer.body, !absent, nil
 	case ctx.Err() != nil: // the caller's deadline, not the document's
-		return nil, false, last.during(ctx.Err())
+		err = ctx.Err()
 	case limited.Err() != nil:
-		r.patience.set(growth * limit)
-		return nil, false, last.during(fmt.Errorf("no answer within %s: %w", limit, context.DeadlineExceeded))
+		err = fmt.Errorf("no answer within %s: %w", r.limit, context.DeadlineExceeded)
+		r.setLimit(growth * r.limit)
 	default:
-		return nil, false, last.during(last.cause(err))
+		err = r.answer.fault(err)
 	}
-	r.patience.set(roomFor * time.Since(asked))
-	return body, present, nil
+	if r.answer.token {
+		err = fmt.Errorf("%w: %w", errToken, err)
+	}
+	return nil, false, err
 }
 
-// open calls the SDK's operation for the path.
-func open(ctx context.Context, sdk *imds.Client, path string) (io.ReadCloser, error) {
-	if dynamic, ok := strings.CutPrefix(path, "dynamic/"); ok {
-		out, err := sdk.GetDynamicData(ctx, &imds.GetDynamicDataInput{Path: dynamic})
-		if err != nil {
-			return nil, err
-		}
-		return out.Content, nil
+func (r *reader) setLimit(limit time.Duration) {
+	if r.grows {
+		r.limit = min(max(limit, firstLimit), longestLimit)
 	}
-	out, err := sdk.GetMetadata(ctx, &imds.GetMetadataInput{Path: path})
-	if err != nil {
-		return nil, err
-	}
-	return out.Content, nil
 }
 
-// newSDK returns a client of the SDK. The only configuration that it reads is the endpoint's environment variable: not the shared config
-// files, nor the variable that disables it.
-func (s *Source) newSDK() *imds.Client {
-	mode := imds.EndpointModeStateUnset
-	if strings.EqualFold(s.opts.EndpointMode, modeIPv6) {
-		mode = imds.EndpointModeStateIPv6
+// errToken marks what went wrong before the document itself was requested.
+var errToken = errors.New("asking for a session token")
+
+// fault says in plain words why the request failed; err is what the SDK says, which takes any 2xx for success: EC2 knows no empty
+// success, and only what it says expressly is read as "nothing is announced".
+func (a answer) fault(err error) error {
+	switch {
+	case a.err != nil:
+		return a.err
+	case a.status == http.StatusForbidden:
+		return errors.New("the metadata service refuses to answer (403): it is disabled for this instance, or a proxy stands before it")
+	case a.status == http.StatusUnauthorized && !a.token:
+		return errors.New("the metadata service does not accept the token that it has just given (401)")
+	case a.token && a.status == http.StatusOK: // without a lifetime
+		return fmt.Errorf("the metadata service answers %d bytes that are no token", len(a.body))
+	case a.status != 0 && a.status != http.StatusOK:
+		return fmt.Errorf("the metadata service answers %d %s", a.status, http.StatusText(a.status))
+	default:
+		return err
 	}
-	return imds.New(imds.Options{
-		Endpoint:          s.opts.Endpoint,
-		EndpointMode:      mode,
-		HTTPClient:        s.newHTTPClient(),
-		ClientEnableState: imds.ClientEnabled,
-		EnableFallback:    aws.FalseTernary,
-		Retryer:           renewToken{},
-		// The limits are ours.
-		DisableDefaultTimeout: true, DisableDefaultMaxBackoff: true,
-	})
 }
 
 // renewToken is the SDK's retry policy: once, at once, and only for what the SDK marks as retryable, which is an answer
@@ -235,50 +242,89 @@ func (renewToken) IsErrorRetryable(err error) bool {
 	return errors.As(err, &marked) && marked.RetryableError()
 }
 
-// exchange is the last HTTP exchange that the SDK made for a document, noted by httpClient. The SDK's own errors bury the status below
-// layers of wording, one of which cannot be unwrapped.
-type exchange struct {
-	size    int64
-	answers *answers
-	token   bool // it was for a session token, not the document
-	status  int  // of the answer; 0 if none came
-	err     error
+// Do implements imds.HTTPClient. It reads the whole answer, and notes it.
+func (r *reader) Do(request *http.Request) (*http.Response, error) {
+	r.answer = answer{token: request.Method == http.MethodPut, size: r.answer.size}
+	response, err := r.exchange(request)
+	r.answer.err = err
+	return response, err
 }
 
-type exchangeKey struct{}
-
-// absent reports whether the service answered that there is no such document.
-func (e *exchange) absent() bool { return !e.token && e.status == http.StatusNotFound && e.err == nil }
-
-// cause says in plain words why the request failed; err is what the SDK says, which takes any 2xx for success: EC2 knows
-// no empty success, and only what it says expressly is read as "nothing is announced".
-func (e *exchange) cause(err error) error {
+func (r *reader) exchange(request *http.Request) (*http.Response, error) {
+	asked := time.Now()
+	response, err := r.reach(request)
+	if err != nil {
+		return nil, withoutAddresses(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	r.said.note(response, time.Since(asked))
+	size := r.answer.size
+	if r.answer.token {
+		size = shortDocument
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, int64(size)+1))
 	switch {
-	case e.err != nil:
-		return e.err
-	case e.status == http.StatusForbidden:
-		return errors.New("the metadata service refuses to answer (403): it is disabled for this instance, or a proxy stands before it")
-	case e.status == http.StatusUnauthorized && !e.token:
-		return errors.New("the metadata service does not accept the token that it has just given (401)")
-	case e.status != 0 && e.status != http.StatusOK:
-		return unexpectedStatus(e.status)
-	default:
-		return err
+	case err != nil:
+		return nil, withoutAddresses(err)
+	case len(body) > size:
+		return nil, fmt.Errorf("the answer is longer than %d KiB", size>>10)
+	case r.answer.token && response.StatusCode == http.StatusOK && (len(body) == 0 || !line.Match(body)):
+		// The SDK would keep it, and it fits in no header, so that the service could not refuse it.
+		return nil, fmt.Errorf("the metadata service answers %d bytes that are no token", len(body))
+	}
+	r.answer.status, r.answer.body = response.StatusCode, body
+	response.Body = io.NopCloser(bytes.NewReader(body))
+	return response, nil
+}
+
+func (s *said) note(response *http.Response, took time.Duration) {
+	s.endpoint = response.Request.URL.Scheme + "://" + response.Request.URL.Host
+	s.slowest = max(s.slowest, took)
+	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
+		s.date, s.at, s.took = date, time.Now(), took
 	}
 }
 
-// unexpectedStatus is also reported for session tokens.
-func unexpectedStatus(status int) error {
-	return fmt.Errorf("the metadata service answers %d %s", status, http.StatusText(status))
-}
-
-// errToken marks what went wrong before the document itself was requested.
-var errToken = errors.New("asking for a session token")
-
-// during marks err as one of the session token's, if it is.
-func (e *exchange) during(err error) error {
-	if e.token {
-		return fmt.Errorf("%w: %w", errToken, err)
+// withoutAddresses removes the addresses from a network error: the local port differs each time, and the same trouble
+// should read the same.
+func withoutAddresses(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return fmt.Errorf("%s: %w", op.Op, op.Err)
 	}
 	return err
+}
+
+// The service's own addresses. The second exists on Nitro instances with HttpProtocolIpv6 enabled, and is the only one
+// that an instance in an IPv6-only subnet can reach.
+const (
+	addressIPv4 = "169.254.169.254"
+	addressIPv6 = "[fd00:ec2::254]"
+)
+
+// reach sends a request to whichever of the service's own addresses answers, first to the one that has answered last. A custom endpoint
+// has only one.
+func (r *reader) reach(request *http.Request) (*http.Response, error) {
+	if !r.source.anyAddress || request.URL.Host != addressIPv4 {
+		return r.transport.RoundTrip(request)
+	}
+	order := []string{addressIPv4, addressIPv6}
+	if r.source.onIPv6.Load() {
+		order = []string{addressIPv6, addressIPv4}
+	}
+	var unreached []string
+	for _, address := range order {
+		there := request.Clone(request.Context())
+		there.URL.Host, there.Host = address, address
+		response, err := r.transport.RoundTrip(there)
+		if err == nil {
+			r.source.onIPv6.Store(address == addressIPv6)
+			return response, nil
+		}
+		if op := new(net.OpError); !errors.As(err, &op) || op.Op != "dial" || request.Context().Err() != nil {
+			return nil, err
+		}
+		unreached = append(unreached, fmt.Sprintf("%s (%s)", address, withoutAddresses(err)))
+	}
+	return nil, fmt.Errorf("the metadata service cannot be reached at %s", strings.Join(unreached, ", nor at "))
 }

@@ -1,25 +1,30 @@
 package imds_test
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
-	"github.com/nth-project/nth/pkg/imds/imdstest"
 )
 
 // spotOnly polls for spot interruptions and nothing else.
 var spotOnly = imds.Options{Kinds: []event.Kind{event.SpotInterruption}}
 
-func TestTroubleIsNamedInPlainWords(t *testing.T) {
+func TestClient_NamesTroubleInPlainWords(t *testing.T) {
 	for name, test := range map[string]struct {
 		path string
 		says answer
@@ -29,9 +34,7 @@ func TestTroubleIsNamedInPlainWords(t *testing.T) {
 		"forbidden":            {spotPath, answer{status: 403}, `reading "spot/instance-action": the metadata service refuses to answer (403)`},
 		"unauthorized":         {spotPath, answer{status: 401}, "does not accept the token that it has just given (401)"},
 		"no token":             {"token", answer{status: 401}, "asking for a session token: the metadata service answers 401 Unauthorized"},
-		"no such thing as v2":  {"token", answer{status: 404, body: "x"}, "asking for a session token: the metadata service answers 404 Not Found"},
 		"busy":                 {spotPath, answer{status: 503}, "the metadata service answers 503 Service Unavailable"},
-		"busy giving tokens":   {"token", answer{status: 503}, "asking for a session token: the metadata service answers 503"},
 		"redirect":             {spotPath, answer{status: 302, header: http.Header{"Location": {"http://192.0.2.1/"}}}, "answers 302 Found"},
 		"empty success":        {spotPath, answer{status: 204}, "answers 204 No Content"},
 		"hang":                 {spotPath, answer{hang: true}, "no answer within 2s"},
@@ -40,9 +43,7 @@ func TestTroubleIsNamedInPlainWords(t *testing.T) {
 		"too large a token":    {"token", answer{body: strings.Repeat("x", 64<<10+1)}, "asking for a session token: the answer is longer than 4 KiB"},
 		"an empty token":       {"token", answer{status: 200}, "0 bytes that are no token"},
 		"a token of two lines": {"token", answer{body: "a\nb"}, "3 bytes that are no token"},
-		"a token for no time":  {"token", answer{body: "a"}, `a token for "" seconds`},
-		"a token for ever": {"token", answer{body: "a", header: http.Header{"X-Aws-Ec2-Metadata-Token-Ttl-Seconds": {"9999999999"}}},
-			`a token for "9999999999" seconds`},
+		"a token for no time":  {"token", answer{body: "a"}, "1 bytes that are no token"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ec2 := serve(announced)
@@ -66,24 +67,9 @@ func TestTroubleIsNamedInPlainWords(t *testing.T) {
 	}
 }
 
-func TestLongestBodyIsRead(t *testing.T) {
-	ec2 := serve(map[string]string{lifeCyclePath: "spot"})
-	for path, size := range map[string]int{spotPath: 4 << 10, scheduledPath: 64 << 10} {
-		ec2.say(path, answer{body: announced[path] + strings.Repeat(" ", size-len(announced[path]))})
-	}
-	bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
-		time.Sleep(headStart)
-		for _, kind := range []event.Kind{event.SpotInterruption, event.ScheduledMaintenance} {
-			if events, _ := sink.last(kind); len(events) != 1 {
-				t.Errorf("%s: got %v", kind, events)
-			}
-		}
-	})
-}
-
 // A token that the service has dropped before its time (a reboot of the service, a clock set back) costs one more
 // request and no poll.
-func TestRefusedTokenIsRenewedAtOnce(t *testing.T) {
+func TestClient_RenewsARefusedTokenAtOnce(t *testing.T) {
 	ec2 := serve(announced)
 	bubble(t, spotOnly, ec2, func(t *testing.T, sink *sink) {
 		time.Sleep(time.Second)
@@ -101,21 +87,8 @@ func TestRefusedTokenIsRenewedAtOnce(t *testing.T) {
 	})
 }
 
-func TestExpiredTokenIsRenewedWithoutTrouble(t *testing.T) {
-	ec2 := serve(announced)
-	bubble(t, spotOnly, ec2, func(t *testing.T, sink *sink) {
-		time.Sleep(time.Hour)
-		if _, troubles := sink.of(event.SpotInterruption); len(troubles) > 0 {
-			t.Errorf("got trouble: %v", troubles[0].err)
-		}
-		if len(ec2.bare) > 0 {
-			t.Errorf("asked without a token: %v", ec2.bare)
-		}
-	})
-}
-
 // IMDSv1 is never fallen back to: not when tokens are refused, nor later.
-func TestNothingIsAskedWithoutToken(t *testing.T) {
+func TestClient_AsksNothingWithoutAToken(t *testing.T) {
 	for _, status := range []int{400, 401, 403, 404, 405, 500} {
 		ec2 := serve(announced)
 		ec2.say("token", answer{status: status, body: "no"})
@@ -130,7 +103,7 @@ func TestNothingIsAskedWithoutToken(t *testing.T) {
 	}
 }
 
-func TestObserverSeesEveryRequest(t *testing.T) {
+func TestClient_ObserverSeesEveryRequest(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string][]imds.Poll{}
 	ec2 := serve(map[string]string{lifeCyclePath: "spot", spotPath: announced[spotPath], rebalancePath: "garbage"})
@@ -142,7 +115,7 @@ func TestObserverSeesEveryRequest(t *testing.T) {
 	}}
 	bubble(t, opts, ec2, func(t *testing.T, _ *sink) { time.Sleep(2200 * time.Millisecond) })
 	for path, want := range map[string]imds.Result{
-		lifeCyclePath: imds.OK, spotPath: imds.OK, rebalancePath: imds.Failed, targetStatePath: imds.Failed,
+		spotPath: imds.OK, rebalancePath: imds.Failed, targetStatePath: imds.Failed,
 		scheduledPath: imds.Absent, historyPath: imds.Absent,
 	} {
 		if len(seen[path]) == 0 {
@@ -159,41 +132,306 @@ func TestObserverSeesEveryRequest(t *testing.T) {
 	}
 }
 
-func TestSameTroubleReadsTheSame(t *testing.T) {
-	ec2 := serve(nil)
-	ec2.say(spotPath, answer{status: 500})
-	bubble(t, spotOnly, ec2, func(t *testing.T, sink *sink) {
-		time.Sleep(time.Minute)
+func TestDocument_IsReadAsItIs(t *testing.T) {
+	for name, test := range map[string]struct {
+		says answer
+		lag  time.Duration
+		want string
+		err  string // "" for none
+	}{
+		"there":             {answer{body: "a\nb "}, 0, "a\nb ", ""},
+		"of a slow service": {answer{body: "a"}, 4 * time.Second, "a", ""},
+		"absent":            {answer{}, 0, "", fs.ErrNotExist.Error()},
+		"broken":            {answer{status: 500}, 0, "", "500"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ec2 := serve(nil)
+			ec2.say("tags", test.says)
+			inBubble(t, imds.Options{}, &lagging{next: ec2, lag: test.lag}, func(t *testing.T, source *imds.Source) {
+				got, err := source.Document(t.Context(), "tags")
+				if string(got) != test.want || (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+					t.Errorf("got %q, %v", got, err)
+				}
+				if absent := test.err == fs.ErrNotExist.Error(); absent != errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("got %v, want fs.ErrNotExist only if it is absent", err)
+				}
+			})
+		})
+	}
+}
+
+// The faults that only a real network has. Each is held until it was met several times, and then lifted.
+func TestClient_OutlivesFaultsOfTheNetwork(t *testing.T) {
+	for name, test := range map[string]struct {
+		fault func(conn net.Conn)
+		want  string
+	}{
+		"reset":              {reset, "connection reset by peer"},
+		"closed at once":     {func(net.Conn) {}, "EOF"},
+		"no HTTP":            {say("SSH-2.0-OpenSSH_9.9\r\n"), "malformed HTTP"},
+		"cut off":            {say("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"act"), "unexpected EOF"},
+		"endless body":       {sayForEver("HTTP/1.1 200 OK\r\n\r\n", " "), "longer than 4 KiB"},
+		"endless header":     {sayForEver("HTTP/1.1 200 OK\r\n", "X-More: and more\r\n"), "header"},
+		"compressed garbage": {say("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b"), "decoding 2 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var faulty atomic.Bool
+			faulty.Store(true)
+			ec2 := serve(map[string]string{spotPath: announced[spotPath], lifeCyclePath: "spot"})
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if faulty.Load() && strings.HasSuffix(r.URL.Path, spotPath) {
+					hijack(t, w, test.fault)
+					return
+				}
+				ec2.ServeHTTP(w, r)
+			}))
+			t.Cleanup(server.Close)
+			opts := spotOnly
+			opts.Endpoint = server.URL
+			sink := poll(t, opts)
+			outlive(t, sink, test.want, func() { faulty.Store(false) })
+		})
+	}
+}
+
+// outlive waits for the same trouble several times and without a snapshot, lifts the fault, and waits for the notice.
+func outlive(t *testing.T, sink *sink, want string, lift func()) {
+	t.Helper()
+	await(t, "trouble", func() bool {
 		_, troubles := sink.of(event.SpotInterruption)
-		words := make([]string, 0, len(troubles))
-		for _, trouble := range troubles {
-			words = append(words, trouble.err.Error())
+		return len(troubles) >= 5
+	})
+	snapshots, troubles := sink.of(event.SpotInterruption)
+	if len(snapshots) > 0 {
+		t.Errorf("got %d snapshots while the fault was held", len(snapshots))
+	}
+	var words []string
+	for _, trouble := range troubles {
+		words = append(words, trouble.err.Error())
+	}
+	if words = slices.Compact(words); len(words) != 1 || !strings.Contains(words[0], want) {
+		t.Errorf("got trouble %q, want always the same, with %q in it", words, want)
+	}
+	lift()
+	await(t, "the notice", func() bool {
+		events, _ := sink.last(event.SpotInterruption)
+		return len(events) == 1
+	})
+}
+
+// hijack takes the connection of a request over.
+func hijack(t *testing.T, w http.ResponseWriter, f func(net.Conn)) {
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		t.Errorf("hijacking a connection: %v", err)
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	f(conn)
+}
+
+func reset(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+}
+
+func say(text string) func(net.Conn) {
+	return func(conn net.Conn) { _, _ = io.WriteString(conn, text) }
+}
+
+// sayForEver says the first text and then the other until nobody listens.
+func sayForEver(first, then string) func(net.Conn) {
+	return func(conn net.Conn) {
+		_, err := io.WriteString(conn, first)
+		for chunk := strings.Repeat(then, 1000); err == nil; {
+			_, err = io.WriteString(conn, chunk)
 		}
-		if different := slices.Compact(words); len(different) != 1 {
-			t.Errorf("got %q", different)
+	}
+}
+
+// A redirect would carry the session token to whoever is named.
+func TestClient_CarriesTheTokenNowhereElse(t *testing.T) {
+	var strays atomic.Int32
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { strays.Add(1) }))
+	t.Cleanup(elsewhere.Close)
+	ec2 := serve(nil)
+	ec2.say(spotPath, answer{status: http.StatusTemporaryRedirect, header: http.Header{"Location": {elsewhere.URL}}})
+	server := httptest.NewServer(ec2)
+	t.Cleanup(server.Close)
+	opts := spotOnly
+	opts.Endpoint = server.URL
+	sink := poll(t, opts)
+	await(t, "trouble", func() bool {
+		_, troubles := sink.of(event.SpotInterruption)
+		return len(troubles) >= 3
+	})
+	if n := strays.Load(); n > 0 {
+		t.Errorf("%d requests went elsewhere", n)
+	}
+}
+
+// What the SDK would read from its environment must not change what is asked.
+func TestClient_IsDisabledByNoVariable(t *testing.T) {
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	t.Setenv("AWS_EC2_METADATA_V1_DISABLED", "false")
+	server := httptest.NewServer(serve(announced))
+	t.Cleanup(server.Close)
+	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.URL)
+	opts := spotOnly
+	source, err := imds.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	found := &sink{}
+	ended := make(chan error, 1)
+	go func() { ended <- source.Run(ctx, found) }()
+	await(t, "the notice", func() bool {
+		events, _ := found.last(event.SpotInterruption)
+		return len(events) == 1
+	})
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(fmt.Errorf("Run: %w", err))
+	}
+}
+
+const (
+	byIPv4 = "169.254.169.254:80"
+	byIPv6 = "[fd00:ec2::254]:80"
+)
+
+// routes are a machine's ways to the service: to an address that is not up there is no connection, after so long.
+type routes struct {
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	mu    sync.Mutex
+	down  map[string]time.Duration
+	tried []string // the addresses that were dialed
+}
+
+func (r *routes) set(down map[string]time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.down, r.tried = down, nil
+}
+
+// dialed counts the attempts at an address since the routes were set.
+func (r *routes) dialed(address string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(slices.DeleteFunc(slices.Clone(r.tried), func(a string) bool { return a != address }))
+}
+
+func (r *routes) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	r.mu.Lock()
+	r.tried = append(r.tried, address)
+	lost, down := r.down[address]
+	r.mu.Unlock()
+	if !down {
+		return r.dial(ctx, network, address)
+	}
+	select {
+	case <-time.After(lost):
+		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ENETUNREACH}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// onRoutes runs a source that was told no endpoint on a machine with these routes.
+func onRoutes(t *testing.T, opts imds.Options, down map[string]time.Duration, f func(t *testing.T, ways *routes, sink *sink)) {
+	t.Helper()
+	opts.BootID = "boot-1"
+	ec2 := serve(announced)
+	ec2.say(lifeCyclePath, answer{body: "spot"})
+	inBubble(t, imds.Options{}, ec2, func(t *testing.T, stand *imds.Source) {
+		source, err := imds.New(opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ways := &routes{dial: stand.Dialed(), down: down}
+		source.DialWith(ways.Dial)
+		run(t, source, func(t *testing.T, sink *sink) { f(t, ways, sink) })
+	})
+}
+
+func TestClient_FindsTheAddressThatAnswers(t *testing.T) {
+	for name, test := range map[string]struct {
+		mode          string
+		down          map[string]time.Duration
+		asked, silent string
+	}{
+		"a machine with both":                        {"", nil, byIPv4, byIPv6},
+		"without IPv4":                               {"", map[string]time.Duration{byIPv4: 0}, byIPv6, ""},
+		"without IPv4, of which nothing is heard":    {"", map[string]time.Duration{byIPv4: 500 * time.Millisecond}, byIPv6, ""},
+		"without IPv6":                               {"", map[string]time.Duration{byIPv6: 0}, byIPv4, byIPv6},
+		"a machine with both, told to use IPv6":      {"IPv6", nil, byIPv6, byIPv4},
+		"a machine with both, told to use IPv4":      {"ipv4", nil, byIPv4, byIPv6},
+		"without IPv4, told in capitals to use IPv6": {"IPV6", map[string]time.Duration{byIPv4: 0}, byIPv6, byIPv4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onRoutes(t, imds.Options{EndpointMode: test.mode}, test.down, func(t *testing.T, ways *routes, sink *sink) {
+				time.Sleep(2 * time.Second)
+				for _, kind := range imdsKinds {
+					if events, _ := sink.last(kind); len(events) != 1 {
+						t.Errorf("%s: got %v", kind, events)
+					}
+				}
+				if n := ways.dialed(test.silent); test.silent != "" && n > 0 {
+					t.Errorf("%s was dialed %d times", test.silent, n)
+				}
+				ways.set(test.down)
+				time.Sleep(time.Minute)
+				for _, address := range []string{byIPv4, byIPv6} {
+					if n := ways.dialed(address); (n > 0) != (address == test.asked) {
+						t.Errorf("%s was dialed %d times after the first answer", address, n)
+					}
+				}
+				if _, troubles := sink.of(event.SpotInterruption); len(troubles) > 0 {
+					t.Errorf("trouble: %v", troubles[0].err)
+				}
+			})
+		})
+	}
+}
+
+func TestClient_LeavesALostAddressForGood(t *testing.T) {
+	onRoutes(t, imds.Options{}, nil, func(t *testing.T, ways *routes, sink *sink) {
+		time.Sleep(time.Minute)
+		for _, lost := range []string{byIPv4, byIPv6} {
+			ways.set(map[string]time.Duration{lost: 0})
+			time.Sleep(10 * time.Second)
+			ways.set(nil) // both are there again
+			time.Sleep(time.Minute)
+			if n := ways.dialed(lost); n > 0 {
+				t.Errorf("it went back to %s though the other answers: dialed %d times", lost, n)
+			}
+		}
+		if _, troubles := sink.of(event.SpotInterruption); len(troubles) > 0 {
+			t.Errorf("trouble: %v", troubles[0].err)
 		}
 	})
 }
 
-func TestADocumentIsReadAsItIsAndOneThatIsNotThereIsToldFromTrouble(t *testing.T) {
-	t.Parallel()
-	srv := imdstest.NewServer()
-	defer srv.Close()
-	source := newSource(t, imds.Options{Endpoint: srv.URL})
-	role, err := source.Document(t.Context(), "iam/security-credentials/")
-	if err != nil || string(role) != imdstest.Role {
-		t.Fatalf("the role is %q, %v", role, err)
-	}
-	body, err := source.Document(t.Context(), "iam/security-credentials/"+imdstest.Role)
-	var credentials struct{ AccessKeyID, SecretAccessKey, Token string }
-	if err := errors.Join(err, json.Unmarshal(body, &credentials)); err != nil || credentials.Token == "" {
-		t.Errorf("the credentials are %q, %v", body, err)
-	}
-	if _, err := source.Document(t.Context(), "spot/instance-action"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a document that is not there: %v, want fs.ErrNotExist", err)
-	}
-	srv.Fault(imdstest.Fault{Kind: imdstest.Status, Status: 500})
-	if _, err := source.Document(t.Context(), "instance-id"); err == nil || errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a service that fails: %v, want trouble", err)
-	}
+func TestClient_NamesBothAddressesInAnOutage(t *testing.T) {
+	down := map[string]time.Duration{byIPv4: 0, byIPv6: 0}
+	onRoutes(t, imds.Options{}, down, func(t *testing.T, ways *routes, sink *sink) {
+		time.Sleep(5 * time.Second)
+		_, troubles := sink.of(event.SpotInterruption)
+		if len(troubles) == 0 {
+			t.Fatal("no trouble")
+		}
+		want := "cannot be reached at 169.254.169.254 (dial: network is unreachable), nor at [fd00:ec2::254] (dial: network is unreachable)"
+		if text := troubles[0].err.Error(); !strings.Contains(text, want) {
+			t.Errorf("trouble %q, want it to say %q", text, want)
+		}
+		ways.set(map[string]time.Duration{byIPv4: 0})
+		time.Sleep(time.Second + 10*time.Millisecond)
+		if events, _ := sink.last(event.SpotInterruption); len(events) != 1 {
+			t.Error("the notice was not seen within a second")
+		}
+	})
 }

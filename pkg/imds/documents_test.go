@@ -12,6 +12,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 const (
@@ -96,7 +97,7 @@ func interruption(action string, at time.Time) event.Event {
 	return event.Event{Kind: event.SpotInterruption, Code: action, State: event.Pending, Deadline: at}
 }
 
-func TestSpotNoticeIsRead(t *testing.T) {
+func TestSpot_IsRead(t *testing.T) {
 	at := utc("2017-09-18T08:22:00Z")
 	withFlaw := func(e event.Event, trouble string) wanted {
 		return wanted{events: []event.Event{e}, trouble: trouble}
@@ -122,8 +123,12 @@ func TestSpotNoticeIsRead(t *testing.T) {
 		"null":                         {`null`, failed("neither")},
 		"a list":                       {`["terminate"]`, failed("neither")},
 		"cut off":                      {`{"action":"terminate","ti`, failed(spotPath)},
-		"two documents":                {`{"action":"stop","time":"2017-09-18T08:22:00Z"}{}`, failed(spotPath)},
-		"an error page":                {`<html>busy</html>`, failed(spotPath)},
+		"a hostile action": {`{"action": "reboot\u202e\u001b[2Jnow", "time": "2017-09-18T08:22:00Z"}`,
+			withFlaw(interruption("", at), `"reboot\u202e\x1b[2Jnow" is no code`)},
+		"a long action": {`{"action": "` + strings.Repeat("a", 65) + `", "time": "2017-09-18T08:22:00Z"}`, withFlaw(interruption("", at), "is no code")},
+		"of 4 KiB":      {`{"action":"stop","time":"2017-09-18T08:22:00Z"}` + strings.Repeat(" ", 4<<10-47), one(interruption("stop", at))},
+		"two documents": {`{"action":"stop","time":"2017-09-18T08:22:00Z"}{}`, failed(spotPath)},
+		"an error page": {`<html>busy</html>`, failed(spotPath)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lookOnce(t, event.SpotInterruption, map[string]string{spotPath: test.body}, test.want)
@@ -132,7 +137,7 @@ func TestSpotNoticeIsRead(t *testing.T) {
 	t.Run("absent", func(t *testing.T) { lookOnce(t, event.SpotInterruption, nil, none) })
 }
 
-func TestRebalanceRecommendationIsRead(t *testing.T) {
+func TestRebalance_IsRead(t *testing.T) {
 	recommended := func(at string) wanted {
 		return one(event.Event{Kind: event.RebalanceRecommendation, State: event.Pending, Noticed: utc(at)})
 	}
@@ -153,7 +158,7 @@ func TestRebalanceRecommendationIsRead(t *testing.T) {
 	t.Run("absent", func(t *testing.T) { lookOnce(t, event.RebalanceRecommendation, nil, none) })
 }
 
-func TestTargetLifecycleStateIsRead(t *testing.T) {
+func TestTargetState_IsRead(t *testing.T) {
 	terminated := func(state string) wanted {
 		return one(event.Event{Kind: event.ASGTermination, Code: state, State: event.Pending})
 	}
@@ -183,41 +188,7 @@ func TestTargetLifecycleStateIsRead(t *testing.T) {
 	t.Run("absent", func(t *testing.T) { lookOnce(t, event.ASGTermination, nil, none) })
 }
 
-// The record of an earlier version knows events by these IDs: another ID for the same document would drain twice.
-func TestIDsNeverChange(t *testing.T) {
-	for _, test := range []struct {
-		kind event.Kind
-		path string
-		file string
-		id   string
-	}{
-		{event.SpotInterruption, spotPath, "spot/terminate.json", "spot-interruption-5c16af8504c4fe2e"},
-		{event.RebalanceRecommendation, rebalancePath, "rebalance/recommended.json", "rebalance-recommendation-b8c530b615cdcc7d"},
-		{event.ASGTermination, targetStatePath, "target-state/terminated.txt", "asg-termination-9cb47c41f319a050"},
-		{event.ScheduledMaintenance, scheduledPath, "maintenance/reboot.json", "instance-event-0d59937288b749b32"},
-	} {
-		t.Run(string(test.kind), func(t *testing.T) {
-			body, err := os.ReadFile("testdata/" + test.file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			bubble(t, imds.Options{}, serve(map[string]string{test.path: string(body)}), func(t *testing.T, sink *sink) {
-				time.Sleep(10 * time.Minute)
-				snapshots, _ := sink.of(test.kind)
-				for _, s := range snapshots {
-					if len(s.events) != 1 || s.events[0].ID != test.id {
-						t.Fatalf("got %+v, want one event %q", s.events, test.id)
-					}
-				}
-				if len(snapshots) < 10 {
-					t.Fatalf("only %d snapshots", len(snapshots))
-				}
-			})
-		})
-	}
-}
-
-func TestIDsTellDocumentsApart(t *testing.T) {
+func TestID_TellsDocumentsApart(t *testing.T) {
 	ids := map[string]string{}
 	for _, test := range []struct {
 		name, path, body, boot string
@@ -235,11 +206,11 @@ func TestIDsTellDocumentsApart(t *testing.T) {
 	} {
 		opts := imds.Options{Kinds: []event.Kind{test.kind}, BootID: test.boot}
 		bubble(t, opts, serve(map[string]string{test.path: test.body}), func(t *testing.T, sink *sink) {
-			time.Sleep(headStart)
-			synctest.Wait()
+			time.Sleep(10 * time.Minute)
 			events, _ := sink.last(test.kind)
-			if len(events) != 1 {
-				t.Fatalf("%s: got %+v", test.name, events)
+			snapshots, _ := sink.of(test.kind)
+			if len(events) != 1 || events[0] != snapshots[0].events[0] {
+				t.Fatalf("%s: got %+v first and %+v last, want one event that stays the same", test.name, snapshots[0].events, events)
 			}
 			if other, taken := ids[events[0].ID]; taken {
 				t.Errorf("%q and %q share the ID %q", test.name, other, events[0].ID)
@@ -271,7 +242,7 @@ func changed(e event.Event, change func(*event.Event)) event.Event {
 
 func listOf(entries ...string) string { return "[" + strings.Join(entries, ",") + "]" }
 
-func TestScheduledMaintenanceIsRead(t *testing.T) {
+func TestMaintenance_IsRead(t *testing.T) {
 	pending := reboot("i-1", event.Pending)
 	entry := func(from, to string) string { return strings.Replace(planned("i-1", "active"), from, to, 1) }
 	for name, test := range map[string]struct {
@@ -312,6 +283,22 @@ func TestScheduledMaintenanceIsRead(t *testing.T) {
 			wanted{events: []event.Event{pending}, trouble: "entry 1"}},
 		"null among them": {listOf(planned("i-1", "active"), "null"),
 			wanted{events: []event.Event{pending}, trouble: "entry 2"}},
+		"a hostile code": {listOf(entry("system-reboot", `reboot\u202e\u001b[2Jnow`)), wanted{
+			events:  []event.Event{changed(pending, func(e *event.Event) { e.Code = "" })},
+			trouble: `Code of "i-1": "reboot\u202e\x1b[2Jnow" is no code`,
+		}},
+		"a hostile EventId": {listOf(entry("i-1", `i\u202e\u001b[2J`)), wanted{
+			events:  []event.Event{changed(pending, func(e *event.Event) { e.ID = "" })},
+			trouble: `"i\u202e\x1b[2J" is no code`,
+		}},
+		"a hostile date": {listOf(entry("21 Jan 2019 09:00:43 GMT", `soon\u202e\u001b[2J`)), wanted{
+			events:  []event.Event{changed(pending, func(e *event.Event) { e.Deadline = time.Time{} })},
+			trouble: `"soon\u202e\x1b[2J" is no date`,
+		}},
+		"a description of two lines": {listOf(entry("scheduled reboot", `scheduled\nreboot`)),
+			one(changed(pending, func(e *event.Event) { e.Description = `scheduled\nreboot` }))},
+		"a long description": {listOf(entry("scheduled reboot", strings.Repeat("a", 500))),
+			one(changed(pending, func(e *event.Event) { e.Description = text.Visible(strings.Repeat("a", 500), 256) }))},
 		"null":          {`null`, failed("null")},
 		"one object":    {planned("i-1", "active"), failed(scheduledPath)},
 		"cut off":       {`[` + planned("i-1", "active"), failed(scheduledPath)},
@@ -324,7 +311,7 @@ func TestScheduledMaintenanceIsRead(t *testing.T) {
 	t.Run("absent", func(t *testing.T) { lookOnce(t, event.ScheduledMaintenance, nil, none) })
 }
 
-func TestDocumentedHistoryIsRead(t *testing.T) {
+func TestMaintenance_HistoryOfTheDocumentation(t *testing.T) {
 	history, err := os.ReadFile("testdata/maintenance/history.json")
 	if err != nil {
 		t.Fatal(err)
@@ -341,8 +328,8 @@ func TestDocumentedHistoryIsRead(t *testing.T) {
 	}})
 }
 
-// TestMaintenanceTakesItsCourse follows both lists through several looks.
-func TestMaintenanceTakesItsCourse(t *testing.T) {
+// Both lists are followed through several looks.
+func TestMaintenance_TakesItsCourse(t *testing.T) {
 	active, canceled, broken := planned("i-1", "active"), planned("i-1", "canceled"), answer{status: 500}
 	list := func(entries ...string) answer { return answer{body: listOf(entries...)} }
 	pending, called := reboot("i-1", event.Pending), reboot("i-1", event.Canceled)
@@ -391,7 +378,7 @@ func TestMaintenanceTakesItsCourse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ec2 := serve(nil)
-			opts := imds.Options{Kinds: []event.Kind{event.ScheduledMaintenance}, MaintenanceInterval: time.Minute}
+			opts := imds.Options{Kinds: []event.Kind{event.ScheduledMaintenance}, Interval: time.Second}
 			ec2.say(scheduledPath, looks[0].scheduled)
 			ec2.say(historyPath, looks[0].history)
 			bubble(t, opts, ec2, func(t *testing.T, sink *sink) {
@@ -413,12 +400,33 @@ func TestMaintenanceTakesItsCourse(t *testing.T) {
 	}
 }
 
+// A list that is longer than EC2's is read in part, and what was known stands.
+func TestMaintenance_OfALongListAPartIsRead(t *testing.T) {
+	var entries []string
+	for i := range 300 {
+		entries = append(entries, planned(fmt.Sprintf("i-%d", i+2), "active"))
+	}
+	ec2 := serve(map[string]string{scheduledPath: listOf(planned("i-1", "active"))})
+	bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
+		time.Sleep(headStart)
+		ec2.say(scheduledPath, answer{body: listOf(entries...)})
+		time.Sleep(time.Minute)
+		events, _ := sink.last(event.ScheduledMaintenance)
+		if len(events) != 257 {
+			t.Errorf("%d events are known, want 256 of the list and the one of before", len(events))
+		}
+		if _, troubles := sink.of(event.ScheduledMaintenance); len(troubles) == 0 || !strings.Contains(troubles[0].err.Error(), "300 entries, of which 256 are read") {
+			t.Errorf("trouble %v", troubles)
+		}
+	})
+}
+
 // An instance has a share of its own of a fleet's time, which follows from its ID.
-func TestMaintenanceIsToldWithTheInstanceOnceItIsKnown(t *testing.T) {
+func TestMaintenance_NamesTheInstanceOnceKnown(t *testing.T) {
 	const id = "i-1234567890abcdef0"
 	ec2 := serve(nil)
 	ec2.say(instanceIDPath, answer{status: 500})
-	opts := imds.Options{Kinds: []event.Kind{event.ScheduledMaintenance}, MaintenanceInterval: time.Minute}
+	opts := imds.Options{Kinds: []event.Kind{event.ScheduledMaintenance}, Interval: time.Second}
 	bubble(t, opts, ec2, func(t *testing.T, sink *sink) {
 		time.Sleep(30 * time.Second) // Between two looks.
 		look := func(want int, events ...event.Event) {
@@ -500,7 +508,7 @@ func departing(t *testing.T, sink *sink) string {
 	return strings.Join(codes, " ")
 }
 
-func TestWhatATargetStateMeansDependsOnTheOneBefore(t *testing.T) {
+func TestTargetState_MeansWhatTheOneBeforeSays(t *testing.T) {
 	for name, row := range map[string]struct {
 		was    bool     // in service before nth was started, in this boot
 		states []string // each stands for a while
@@ -571,7 +579,7 @@ func (l *looks) next() string {
 }
 
 // A proxy's word for its own trouble may look like a state.
-func TestAnUnknownStateCountsWhenTwoLooksInARowFindIt(t *testing.T) {
+func TestTargetState_UnknownCountsWhenFoundTwice(t *testing.T) {
 	for name, row := range map[string]struct {
 		was      bool
 		states   []string

@@ -16,14 +16,11 @@ const (
 	// lifeCyclePath is how the instance was bought: spot, on-demand, and others. It never changes.
 	lifeCyclePath = "instance-life-cycle"
 	// identityPath is the signed description of the instance, as JSON, and the only document with the account.
-	identityPath = "dynamic/instance-identity/document"
+	identityPath = "../dynamic/instance-identity/document" // The SDK cleans the path.
 )
 
-// notSpot are the life cycles that, as EC2 documents, get neither spot interruptions nor rebalance recommendations.
-// Other life cycles may get them.
-var notSpot = []string{"on-demand", "scheduled", "capacity-block"}
-
-// Scope is what is polled on an instance, depending on its life cycle.
+// Scope is what is polled on an instance. Which events EC2 sends it, by its life cycle, does not matter: life cycles have been added, and
+// a mock of the service may know only one.
 type Scope struct {
 	// LifeCycle is the instance's; empty while it is unknown.
 	LifeCycle string
@@ -31,71 +28,33 @@ type Scope struct {
 	Standby bool
 	// Kinds are the kinds that are polled.
 	Kinds []event.Kind
-	// Seldom are those of Kinds that are not to be expected on such an instance. They are polled every SeldomInterval.
-	Seldom []event.Kind
 }
 
 // String is the scope in one sentence.
 func (s Scope) String() string {
+	instance := ""
+	if s.LifeCycle != "" {
+		instance = s.LifeCycle + " instance, "
+	}
 	switch {
 	case s.Standby:
 		return fmt.Sprintf("standing by: %s instances are excluded by imds.life_cycles, nothing is polled", s.LifeCycle)
 	case len(s.Kinds) == 0:
-		return fmt.Sprintf("%s instance, nothing is polled", s.LifeCycle)
-	default:
-		var often, seldom []string
-		for _, kind := range s.Kinds {
-			if slices.Contains(s.Seldom, kind) {
-				seldom = append(seldom, string(kind))
-			} else {
-				often = append(often, string(kind))
-			}
-		}
-		var polled []string
-		if len(often) > 0 {
-			polled = append(polled, "for "+strings.Join(often, ", "))
-		}
-		if len(seldom) > 0 {
-			polled = append(polled, fmt.Sprintf("every %s for what such instances are not sent: %s", SeldomInterval, strings.Join(seldom, ", ")))
-		}
-		return fmt.Sprintf("%s instance, polling %s", s.LifeCycle, strings.Join(polled, "; "))
+		return instance + "nothing is polled"
 	}
+	polled := make([]string, 0, len(s.Kinds))
+	for _, kind := range s.Kinds {
+		polled = append(polled, string(kind))
+	}
+	return instance + "polling for " + strings.Join(polled, ", ")
 }
 
 // Scope returns what is polled on instances of a life cycle; everything if that is not known ("").
 func (s *Source) Scope(lifeCycle string) Scope {
-	scope := Scope{LifeCycle: lifeCycle}
 	if lifeCycle != "" && len(s.opts.LifeCycles) > 0 && !slices.Contains(s.opts.LifeCycles, lifeCycle) {
-		scope.Standby = true
-		return scope
+		return Scope{LifeCycle: lifeCycle, Standby: true}
 	}
-	for _, kind := range event.PolledKinds() {
-		if !slices.Contains(s.opts.Kinds, kind) {
-			continue
-		}
-		scope.Kinds = append(scope.Kinds, kind)
-		spotOnly := kind == event.SpotInterruption || kind == event.RebalanceRecommendation
-		if spotOnly && slices.Contains(notSpot, lifeCycle) {
-			scope.Seldom = append(scope.Seldom, kind)
-		}
-	}
-	return scope
-}
-
-// askLifeCycle retries until the life cycle is known, and sends it. An absent document (some simulators have none) is
-// retried like a failed one; nothing waits for it.
-func (s *Source) askLifeCycle(ctx context.Context, known chan<- string) {
-	reader := s.newReader(s.oneOff)
-	asking := cadence{interval: DefaultUrgentInterval, most: longestPause}
-	for failures := 1; ; failures++ {
-		if lifeCycle, err := read(ctx, reader, lifeCyclePath, shortDocument, parseLifeCycle); err == nil && lifeCycle != "" {
-			known <- lifeCycle
-			return
-		}
-		if !sleep(ctx, asking.next(failures)) {
-			return
-		}
-	}
+	return Scope{LifeCycle: lifeCycle, Kinds: s.polledKinds()}
 }
 
 var lifeCycleShape = regexp.MustCompile(`^[a-z][a-z-]{0,63}$`)
@@ -125,7 +84,7 @@ type Instance struct {
 // errors of what failed. It may take seconds if the service hangs; ctx bounds that.
 func (s *Source) Instance(ctx context.Context) (Instance, error) {
 	var i Instance
-	reader := s.newReader(s.oneOff)
+	reader := s.newReader()
 	var errs []error
 	for _, item := range []struct {
 		path  string

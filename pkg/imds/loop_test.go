@@ -1,113 +1,97 @@
 package imds_test
 
 import (
-	"context"
+	"fmt"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
 )
 
-// perMinute counts how often a path was asked for since a moment, in requests per minute.
-func perMinute(ec2 *service, path string, since time.Time) float64 {
-	n := 0
-	for _, at := range ec2.times(path) {
-		if !at.Before(since) {
-			n++
-		}
-	}
-	return float64(n) / time.Since(since).Minutes()
-}
-
 // rate is how many requests a minute are right.
 type rate struct{ least, most float64 }
+
+// healthy are the rates of a service that answers. In all, it is asked for something about 170 times a minute.
+var healthy = map[string]rate{
+	spotPath: {117, 123}, targetStatePath: {29, 31}, rebalancePath: {11.4, 12.6}, scheduledPath: {1.9, 2.1}, historyPath: {1.9, 2.1},
+	lifeCyclePath: {0, 0}, "token": {0.7, 0.9}, // one every five minutes for each loop
+}
 
 func judgeRates(t *testing.T, ec2 *service, since time.Time, want map[string]rate) {
 	t.Helper()
 	for path, right := range want {
-		if got := perMinute(ec2, path, since); got < right.least || got > right.most {
+		n := 0
+		for _, at := range ec2.times(path) {
+			if !at.Before(since) {
+				n++
+			}
+		}
+		if got := float64(n) / time.Since(since).Minutes(); got < right.least || got > right.most {
 			t.Errorf("%s: %.1f requests a minute, want %.1f to %.1f", path, got, right.least, right.most)
 		}
 	}
 }
 
-func TestCadenceOfAHealthyService(t *testing.T) {
-	ec2 := serve(map[string]string{lifeCyclePath: "spot"})
-	bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
-		time.Sleep(time.Second)
-		began := time.Now()
-		time.Sleep(20 * time.Minute)
-		judgeRates(t, ec2, began, map[string]rate{
-			spotPath: {117, 123}, targetStatePath: {29, 31}, rebalancePath: {11.5, 12.5}, scheduledPath: {1.9, 2.1},
-			historyPath: {1.9, 2.1}, lifeCyclePath: {0, 0},
-			"token": {0.1, 0.3}, // one every five minutes for all
-		})
-		if len(ec2.bare) > 0 {
-			t.Errorf("asked without a token: %v", ec2.bare)
-		}
-	})
-}
-
-func TestCadenceOfAFailingService(t *testing.T) {
-	faults := map[string]func(ec2 *service){
-		"documents answer 503": func(ec2 *service) {
-			for _, path := range paths {
-				ec2.say(path, answer{status: 503})
-			}
-		},
-		"tokens are refused":      func(ec2 *service) { ec2.say("token", answer{status: 403}) },
-		"tokens are garbage":      func(ec2 *service) { ec2.say("token", answer{body: "<html>\n"}) },
-		"documents hang":          func(ec2 *service) { everywhere(ec2, answer{hang: true}) },
-		"documents are too large": func(ec2 *service) { everywhere(ec2, answer{body: string(make([]byte, 70<<10))}) },
-	}
-	for name, fault := range faults {
+func TestLoop_KeepsItsPaceWhateverIsAnswered(t *testing.T) {
+	token := healthy["token"]
+	for name, test := range map[string]struct {
+		fault func(ec2 *service)
+		want  map[string]rate // that differ from those of a healthy service
+	}{
+		"a healthy service":        {func(*service) {}, nil},
+		"something is announced":   {func(ec2 *service) { ec2.say(rebalancePath, answer{body: announced[rebalancePath]}) }, nil},
+		"documents answer 503":     {func(ec2 *service) { everywhere(ec2, answer{status: 503}) }, map[string]rate{historyPath: {0, 0}}},
+		"documents are too large":  {func(ec2 *service) { everywhere(ec2, answer{body: string(make([]byte, 70<<10))}) }, map[string]rate{historyPath: {0, 0}}},
+		"documents refuse a token": {func(ec2 *service) { everywhere(ec2, answer{status: 401}) }, map[string]rate{spotPath: {234, 246}, targetStatePath: {58, 62}, rebalancePath: {22, 26}, scheduledPath: {3.8, 4.2}, historyPath: {0, 0}, "token": {310, 340}}},
+		"tokens are refused": {func(ec2 *service) { ec2.say("token", answer{status: 403}) },
+			map[string]rate{spotPath: {0, 0}, targetStatePath: {0, 0}, rebalancePath: {0, 0}, scheduledPath: {0, 0}, historyPath: {0, 0}, "token": {155, 170}}},
+		// Each is waited for for 20 s, and all but the spot notice are followed by a pause as long.
+		"documents hang": {func(ec2 *service) { everywhere(ec2, answer{hang: true}) },
+			map[string]rate{spotPath: {2.7, 3.3}, targetStatePath: {1.3, 1.7}, rebalancePath: {1.3, 1.7}, scheduledPath: {1.3, 1.7}, historyPath: {0, 0}, "token": {0.5, 0.9}}},
+		"the spot notice hangs": {func(ec2 *service) { ec2.say(spotPath, answer{hang: true}) }, map[string]rate{spotPath: {2.7, 3.3}, "token": token}},
+		"the state hangs":       {func(ec2 *service) { ec2.say(targetStatePath, answer{hang: true}) }, map[string]rate{targetStatePath: {1.3, 1.7}, "token": token}},
+		"rebalance hangs":       {func(ec2 *service) { ec2.say(rebalancePath, answer{hang: true}) }, map[string]rate{rebalancePath: {1.3, 1.7}, "token": token}},
+		"maintenance hangs":     {func(ec2 *service) { ec2.say(scheduledPath, answer{hang: true}) }, map[string]rate{scheduledPath: {1.3, 1.7}, historyPath: {0, 0}, "token": token}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			ec2 := serve(map[string]string{lifeCyclePath: "spot"})
-			observe, counts := counter()
-			opts := imds.Options{Observe: observe}
-			bubble(t, opts, ec2, func(t *testing.T, sink *sink) {
+			bubble(t, imds.Options{}, ec2, func(t *testing.T, _ *sink) {
 				time.Sleep(time.Minute)
-				fault(ec2)
+				test.fault(ec2)
 				time.Sleep(10 * time.Minute) // for the long waits to be reached and the tokens to expire
-				began, before := time.Now(), counts()
+				began := time.Now()
 				time.Sleep(20 * time.Minute)
-				synctest.Wait()
-				// Urgent ones at half their cadence or better, the others about once a minute. If nothing is answered, each is waited for
-				// for 20 seconds, and that of the state is followed by a pause as long.
-				spot, state := rate{57, 123}, rate{14, 31}
-				if name == "documents hang" {
-					spot, state = rate{2.7, 3.3}, rate{1.3, 1.7}
-				}
-				for path, right := range map[string]rate{
-					spotPath: spot, targetStatePath: state, rebalancePath: {0.9, 1.4}, scheduledPath: {0.9, 1.4},
-				} {
-					got := float64(counts()[path]-before[path]) / time.Since(began).Minutes()
-					if got < right.least || got > right.most {
-						t.Errorf("%s: %.1f attempts a minute, want %.1f to %.1f", path, got, right.least, right.most)
+				for path, right := range healthy {
+					if other, differs := test.want[path]; differs {
+						right = other
 					}
+					judgeRates(t, ec2, began, map[string]rate{path: right})
 				}
 				for path, most := range ec2.atOnce() {
-					if most > 1 {
+					if most > 1 && path != "token" {
 						t.Errorf("%s: %d requests at once", path, most)
 					}
+				}
+				if len(ec2.bare) > 0 {
+					t.Errorf("asked without a token: %v", ec2.bare)
 				}
 			})
 		})
 	}
 }
 
-// everywhere sets the answer of all four documents.
+// everywhere sets the answer of the first document of each kind.
 func everywhere(ec2 *service, a answer) {
 	for _, path := range paths {
 		ec2.say(path, a)
 	}
 }
 
-func TestTroubleIsNeverReadAsAllClear(t *testing.T) {
+func TestLoop_TroubleIsNoAllClear(t *testing.T) {
 	faults := map[string]answer{
 		"500": {status: 500}, "503": {status: 503}, "401": {status: 401}, "403": {status: 403}, "302": {status: 302},
 		"204": {status: 204}, "hang": {hang: true}, "too large": {body: string(make([]byte, 70<<10))},
@@ -136,23 +120,28 @@ func TestTroubleIsNeverReadAsAllClear(t *testing.T) {
 	}
 }
 
-func TestNoticeIsSeenPromptlyAfterAnOutage(t *testing.T) {
-	for name, fault := range map[string]answer{"errors": {status: 500}, "hang": {hang: true}} {
+func TestLoop_SeesANoticePromptlyAfterAnOutage(t *testing.T) {
+	for name, row := range map[string]struct {
+		path   string
+		fault  answer
+		within time.Duration
+	}{
+		"errors":      {spotPath, answer{status: 500}, 600 * time.Millisecond},
+		"hang":        {spotPath, answer{hang: true}, 21 * time.Second},
+		"tokens hang": {"token", answer{hang: true}, 21 * time.Second},
+	} {
 		t.Run(name, func(t *testing.T) {
 			ec2 := serve(map[string]string{lifeCyclePath: "spot"})
-			ec2.say(spotPath, fault)
 			bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
 				for range 8 {
-					ec2.say(spotPath, fault)
-					time.Sleep(2*time.Minute + 123*time.Millisecond)
+					time.Sleep(time.Second)
+					ec2.say(row.path, row.fault)
+					time.Sleep(7*time.Minute + 123*time.Millisecond)
+					ec2.unsay(row.path)
 					ec2.say(spotPath, answer{body: announced[spotPath]})
-					within := time.Second + 10*time.Millisecond
-					if fault.hang {
-						within += 20 * time.Second
-					}
-					time.Sleep(within)
+					time.Sleep(row.within)
 					if events, _ := sink.last(event.SpotInterruption); len(events) != 1 {
-						t.Fatalf("the notice was not seen within %s", within)
+						t.Fatalf("the notice was not seen within %s", row.within)
 					}
 					ec2.unsay(spotPath)
 					time.Sleep(time.Second)
@@ -165,119 +154,180 @@ func TestNoticeIsSeenPromptlyAfterAnOutage(t *testing.T) {
 	}
 }
 
-func TestOneHangingDocumentDelaysNoOther(t *testing.T) {
-	for kind, path := range paths {
-		t.Run(string(kind), func(t *testing.T) {
-			ec2 := serve(map[string]string{lifeCyclePath: "spot"})
-			ec2.say(path, answer{hang: true})
-			bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
-				time.Sleep(time.Second)
-				began := time.Now()
-				time.Sleep(20 * time.Minute)
-				want := map[string]rate{
-					spotPath: {117, 123}, targetStatePath: {29, 31}, rebalancePath: {11.4, 12.6}, scheduledPath: {1.85, 2.15},
+// lagging is a service whose every answer, also that with a session token, takes so long. If queue is set, it answers one request after
+// the other, also those that nobody waits for any more.
+type lagging struct {
+	next  http.Handler
+	lag   time.Duration
+	over  atomic.Bool // it is fast from now on
+	queue chan struct{}
+}
+
+func (l *lagging) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if l.queue != nil {
+		l.queue <- struct{}{}
+		defer func() { <-l.queue }()
+	}
+	if !l.over.Load() {
+		time.Sleep(l.lag)
+	}
+	l.next.ServeHTTP(w, r)
+}
+
+// A notice is there from the start, before it is known how slow the service is, or comes later.
+func TestLoop_ASlowServiceTellsInTime(t *testing.T) {
+	for _, row := range []struct {
+		lag           time.Duration
+		serial        bool
+		first, within time.Duration // until the notice is seen, from the start, and once the service is known
+	}{
+		{lag: 600 * time.Millisecond, first: 3 * time.Second, within: 2 * time.Second},
+		{lag: 1100 * time.Millisecond, first: 10 * time.Second, within: 3 * time.Second},
+		{lag: 4 * time.Second, first: 30 * time.Second, within: 10 * time.Second},
+		{lag: time.Second, serial: true, first: 30 * time.Second, within: 10 * time.Second},
+	} {
+		t.Run(fmt.Sprintf("%s serial %t", row.lag, row.serial), func(t *testing.T) {
+			ec2 := serve(announced)
+			slow := &lagging{next: ec2, lag: row.lag}
+			lazily := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { slow.ServeHTTP(w, r) })
+			inBubble(t, imds.Options{}, lazily, func(t *testing.T, source *imds.Source) {
+				if row.serial {
+					slow.queue = make(chan struct{}, 1) // of the bubble, whose clock goes on while somebody waits for it
 				}
-				delete(want, path)
-				judgeRates(t, ec2, began, want)
-				if most := ec2.atOnce()[path]; most != 1 {
-					t.Errorf("%d requests for %s at once, want one", most, path)
+				run(t, source, func(t *testing.T, sink *sink) {
+					wantSpot := func(n int, within time.Duration) {
+						t.Helper()
+						time.Sleep(within)
+						if events, _ := sink.last(event.SpotInterruption); len(events) != n {
+							t.Errorf("after %s, %d notices are known, want %d", within, len(events), n)
+						}
+					}
+					wantSpot(1, row.first)
+					ec2.unsay(spotPath)
+					wantSpot(0, 2*time.Minute)
+					ec2.say(spotPath, answer{body: announced[spotPath]})
+					wantSpot(1, row.within)
+					time.Sleep(2 * time.Minute)
+					for _, kind := range imdsKinds {
+						if events, _ := sink.last(kind); len(events) != 1 {
+							t.Errorf("%s is not known", kind)
+						}
+					}
+					slow.over.Store(true)
+				})
+			})
+		})
+	}
+}
+
+// Once it has hung, an answer is waited for for longer; once one came, no longer than before.
+func TestLoop_LimitGrowsAndShrinks(t *testing.T) {
+	ec2 := serve(nil)
+	bubble(t, spotOnly, ec2, func(t *testing.T, sink *sink) {
+		for range 2 {
+			time.Sleep(time.Minute)
+			ec2.say(spotPath, answer{hang: true})
+			began := time.Now()
+			time.Sleep(2 * time.Minute)
+			ec2.unsay(spotPath)
+			for i, want := range []time.Duration{2 * time.Second, 10 * time.Second, 20 * time.Second, 20 * time.Second} {
+				troubles := sink.troublesSince(event.SpotInterruption, began)
+				if text := fmt.Sprintf("reading %q: no answer within %s: context deadline exceeded", spotPath, want); troubles[i].err.Error() != text {
+					t.Errorf("trouble %d is %q, want %q", i, troubles[i].err, text)
+				}
+			}
+		}
+	})
+}
+
+// EC2's clock is what its answers say, while they are on their way.
+func TestLoop_SnapshotsSayWhatEC2sClockSays(t *testing.T) {
+	for name, lag := range map[string]time.Duration{"at once": 0, "after a while": 1500 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			ahead := 10 * time.Minute
+			dated := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Date", time.Now().Add(ahead).UTC().Format(http.TimeFormat))
+				w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "300")
+				_, _ = fmt.Fprint(w, "token")
+			})
+			opts := imds.Options{Kinds: []event.Kind{event.ASGTermination}}
+			ec2 := http.NewServeMux()
+			ec2.Handle("/latest/api/token", dated)
+			ec2.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Date", time.Now().Add(ahead).UTC().Format(http.TimeFormat))
+				_, _ = fmt.Fprint(w, "InService")
+			})
+			bubble(t, opts, &lagging{next: ec2, lag: lag}, func(t *testing.T, sink *sink) {
+				time.Sleep(40 * time.Second)
+				snapshots, _ := sink.of(event.ASGTermination)
+				for _, s := range snapshots {
+					if off := s.at.Add(ahead).Sub(s.clock); off < 0 || off > s.within || s.within > time.Second+lag+10*time.Millisecond {
+						t.Errorf("at %s the clock is said to be %s or up to %s later", s.at.Add(ahead), s.clock, s.within)
+					}
+				}
+				if len(snapshots) < 5 {
+					t.Errorf("%d snapshots", len(snapshots))
 				}
 			})
 		})
 	}
 }
 
-func TestUrgentPollsKeepTheirCadenceWithARecommendation(t *testing.T) {
-	ec2 := serve(announced)
-	ec2.unsay(spotPath)
-	bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
-		time.Sleep(time.Second)
-		began := time.Now()
-		time.Sleep(20 * time.Minute)
-		judgeRates(t, ec2, began, map[string]rate{spotPath: {117, 123}, targetStatePath: {29, 31}})
-	})
-}
-
-// watchPulse runs a source while f looks at it.
-func watchPulse(t *testing.T, opts imds.Options, ec2 *service, f func(t *testing.T, source *imds.Source)) {
-	t.Helper()
-	inBubble(t, opts, ec2, func(t *testing.T, source *imds.Source) {
-		ended := make(chan error)
-		ctx, stop := context.WithCancel(t.Context())
-		go func() { ended <- source.Run(ctx, &sink{}) }()
-		f(t, source)
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("Run returned %v, want nil", err)
-		}
-	})
-}
-
-func TestASourceThatLooksIsNotStuckWhateverItFinds(t *testing.T) {
+func TestStuck_IsNoLoopThatLooks(t *testing.T) {
 	for name, test := range map[string]struct {
 		opts imds.Options
 		fail func(ec2 *service)
 	}{
 		"a healthy service":         {imds.Options{}, func(*service) {}},
 		"one that hangs":            {imds.Options{}, func(ec2 *service) { ec2.say("token", answer{hang: true}) }},
-		"one that refuses":          {imds.Options{}, func(ec2 *service) { ec2.say("token", answer{status: 403}) }},
-		"slow looks by the setting": {imds.Options{MaintenanceInterval: time.Hour, Kinds: []event.Kind{event.ScheduledMaintenance}}, func(*service) {}},
-		"kinds that are ruled out": {imds.Options{}, func(ec2 *service) {
-			ec2.say(lifeCyclePath, answer{body: "on-demand"})
-		}},
+		"slow looks by the setting": {imds.Options{Interval: time.Minute, Kinds: []event.Kind{event.ScheduledMaintenance}}, func(*service) {}},
+		"an instance ruled out":     {imds.Options{LifeCycles: []string{"spot"}}, func(ec2 *service) { ec2.say(lifeCyclePath, answer{body: "on-demand"}) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ec2 := serve(map[string]string{lifeCyclePath: "spot"})
+			ec2 := serve(nil)
 			test.fail(ec2)
-			watchPulse(t, test.opts, ec2, func(t *testing.T, source *imds.Source) {
-				for range 20 {
-					time.Sleep(max(10*time.Second, test.opts.MaintenanceInterval/6))
-					if err := source.Stuck(); err != nil {
-						t.Fatal(err)
+			inBubble(t, test.opts, ec2, func(t *testing.T, source *imds.Source) {
+				run(t, source, func(t *testing.T, _ *sink) {
+					for range 20 {
+						time.Sleep(max(10*time.Second, 10*test.opts.Interval))
+						if err := source.Stuck(); err != nil {
+							t.Fatal(err)
+						}
 					}
-				}
+				})
 			})
 		})
 	}
 }
 
-func TestALoopThatSaysNothingIsStuck(t *testing.T) {
-	for path, limit := range map[string]time.Duration{spotPath: time.Minute, scheduledPath: 4 * time.Minute} {
-		t.Run(path, func(t *testing.T) {
+func TestStuck_IsALoopThatSaysNothing(t *testing.T) {
+	for kind, limit := range map[event.Kind]time.Duration{event.SpotInterruption: 62 * time.Second, event.ScheduledMaintenance: 150 * time.Second} {
+		t.Run(string(kind), func(t *testing.T) {
 			var hangs atomic.Bool
 			opts := imds.Options{Observe: func(p imds.Poll) {
-				for p.Document == path && hangs.Load() {
+				for p.Document == paths[kind] && hangs.Load() {
 					time.Sleep(time.Second)
 				}
 			}}
-			ec2 := serve(map[string]string{lifeCyclePath: "spot"})
-			watchPulse(t, opts, ec2, func(t *testing.T, source *imds.Source) {
-				time.Sleep(time.Minute)
-				hangs.Store(true)
-				time.Sleep(limit - 30*time.Second) // it began to hang with its next look
-				if err := source.Stuck(); err != nil {
-					t.Errorf("too early: %v", err)
-				}
-				time.Sleep(time.Minute + 10*time.Second)
-				err := source.Stuck()
-				if err == nil || !strings.Contains(err.Error(), string(kindOfPath(path))) {
-					t.Errorf("after %s: %v", limit, err)
-				}
-				hangs.Store(false)
-				time.Sleep(2 * time.Second)
-				if err := source.Stuck(); err != nil {
-					t.Errorf("it goes on again: %v", err)
-				}
+			inBubble(t, opts, serve(nil), func(t *testing.T, source *imds.Source) {
+				run(t, source, func(t *testing.T, _ *sink) {
+					time.Sleep(time.Minute)
+					hangs.Store(true)
+					time.Sleep(limit - time.Second) // it began to hang with its next look
+					if err := source.Stuck(); err != nil {
+						t.Errorf("too early: %v", err)
+					}
+					time.Sleep(40 * time.Second)
+					if err := source.Stuck(); err == nil || !strings.Contains(err.Error(), string(kind)) {
+						t.Errorf("after %s: %v", limit, err)
+					}
+					hangs.Store(false)
+					time.Sleep(2 * time.Second)
+					if err := source.Stuck(); err != nil {
+						t.Errorf("it looks again: %v", err)
+					}
+				})
 			})
 		})
 	}
-}
-
-func kindOfPath(path string) event.Kind {
-	for kind, p := range paths {
-		if p == path {
-			return kind
-		}
-	}
-	return ""
 }

@@ -6,15 +6,15 @@
 //	events/recommendations/rebalance        rebalance-recommendation  every 5 s
 //	events/maintenance/{scheduled,history}  scheduled-maintenance     every 30 s
 //
-// Each kind of event has a loop of its own (loop.go), so that a document that hangs delays no other. They share one client of AWS's SDK
-// with its session token, and which of the service's two addresses answers (client.go, with all limits). A failed look is reported as
-// trouble and never as an empty snapshot: only EC2's own "there is none" means that nothing is announced. How odd documents are read
-// (documents.go) is told in docs/events.md.
+// Each kind of event has a loop of its own (loop.go), with a client and a session token of its own (client.go, with all limits), so that a
+// document that hangs delays no other. A failed look is reported as trouble and never as an empty snapshot: only EC2's own "there is none"
+// means that nothing is announced. docs/events.md says how odd documents are read (documents.go).
 //
 // Only version 2 of the service (IMDSv2, with session tokens) is used, and nothing is ever written to it.
 package imds
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -28,28 +28,27 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 )
 
-// The intervals that New fills in. The urgent one is short because a spot notice gives two minutes and every
-// millisecond before the cordon is lost; the others announce things that are minutes or days away.
+// DefaultInterval is short because a spot notice gives two minutes, and every millisecond before the cordon is lost.
+const DefaultInterval = 500 * time.Millisecond
+
+// How many intervals there are to one of the others, which announce what is minutes or days away.
 const (
-	DefaultUrgentInterval      = 500 * time.Millisecond
-	DefaultRebalanceInterval   = 5 * time.Second
-	DefaultMaintenanceInterval = 30 * time.Second
+	targetStateRatio = 4
+	rebalanceRatio   = 10
+	maintenanceRatio = 60
 )
-
-// SeldomInterval is the shortest time between two polls for what EC2 documents not to announce to instances of a life
-// cycle. It is polled all the same: life cycles have been added, and a mock of the service may know only one.
-const SeldomInterval = 5 * time.Second
-
-// targetStateRatio is how many urgent intervals there are to one of the target lifecycle state, whose terminations leave minutes.
-const targetStateRatio = 4
 
 // startDelay is between the first looks of two loops, so that a service that answers one request after the other gets the urgent
 // ones first.
 const startDelay = 5 * time.Millisecond
 
-// lifeCycleWait is how long Run waits for the life cycle before it polls everything. A healthy service answers in a few
-// milliseconds, and an unhealthy one must not delay the first poll for a spot notice.
-const lifeCycleWait = 250 * time.Millisecond
+const (
+	// lifeCycleWait is how long Run waits for the life cycle, if that matters, before it polls. A healthy service answers in a few
+	// milliseconds, and an unhealthy one must not delay the first poll for a spot notice.
+	lifeCycleWait = 250 * time.Millisecond
+	// lifeCyclePause is the time between two questions for the life cycle.
+	lifeCyclePause = time.Second
+)
 
 // Options say what a Source polls, and how often.
 type Options struct {
@@ -59,11 +58,11 @@ type Options struct {
 	// EndpointMode says which of EC2's own addresses is used: "IPv4" or "IPv6", in any case. Empty means whichever
 	// answers, IPv4 first. It has no effect if an endpoint is given.
 	EndpointMode string
-	// UrgentInterval is the time between two looks for a spot notice, a quarter of that between two for the target lifecycle state.
-	// RebalanceInterval and MaintenanceInterval are those of the others. Zero means the default.
-	UrgentInterval, RebalanceInterval, MaintenanceInterval time.Duration
+	// Interval is the time between two looks for a spot notice. Zero means the default. The other looks are 4, 10 and 60 times as far
+	// apart.
+	Interval time.Duration
 	// LifeCycles, if not empty, names the life cycles ("spot", "on-demand", ...) of the instances on which anything is
-	// polled at all.
+	// polled at all. Everything is polled until the life cycle is known.
 	LifeCycles []string
 	// Kinds are the kinds to poll; nil means all that this source knows, and others are ignored.
 	Kinds []event.Kind
@@ -80,21 +79,18 @@ type Options struct {
 	Strange     func(state string, departs bool)
 	// Observe, if set, is called after each request for a document, from several goroutines at once.
 	Observe func(Poll)
-	// Told, if set, is called once, when the instance's life cycle has become known.
-	Told func(Scope)
+	// Scoped, if set, is called once, when it is known what is polled on this instance.
+	Scoped func(Scope)
 }
 
 // Source looks at the metadata service. Make one with New.
 type Source struct {
 	opts       Options
-	token      token
 	dial       func(ctx context.Context, network, address string) (net.Conn, error) // nil means the network's own
 	anyAddress bool                                                                 // the service may answer at either of its addresses
 	onIPv6     atomic.Bool                                                          // and has last answered at the second
 	// targetStates are those of this boot, so they outlive a run.
 	targetStates *targetStates
-	// oneOff is for how long an answer is waited for outside the loops.
-	oneOff *patience
 
 	mu    sync.Mutex
 	loops []*loop // of the current run
@@ -105,20 +101,8 @@ func New(opts Options) (*Source, error) {
 	if err := checkEndpoint(opts.Endpoint); err != nil {
 		return nil, err
 	}
-	for _, interval := range []struct {
-		value    *time.Duration
-		standard time.Duration
-	}{
-		{&opts.UrgentInterval, DefaultUrgentInterval},
-		{&opts.RebalanceInterval, DefaultRebalanceInterval},
-		{&opts.MaintenanceInterval, DefaultMaintenanceInterval},
-	} {
-		if *interval.value < 0 {
-			return nil, fmt.Errorf("polling every %s: the interval must be positive", *interval.value)
-		}
-		if *interval.value == 0 {
-			*interval.value = interval.standard
-		}
+	if opts.Interval = cmp.Or(opts.Interval, DefaultInterval); opts.Interval < 0 {
+		return nil, fmt.Errorf("polling every %s: the interval must be positive", opts.Interval)
 	}
 	if opts.Kinds == nil {
 		opts.Kinds = event.PolledKinds()
@@ -130,11 +114,9 @@ func New(opts Options) (*Source, error) {
 	if mode != "" && mode != modeIPv4 && mode != modeIPv6 {
 		return nil, fmt.Errorf("the environment has %s=%q: it must be IPv4 or IPv6", EndpointModeVariable, opts.EndpointMode)
 	}
-	s := &Source{
-		opts: opts, targetStates: &targetStates{opts: opts, served: opts.WasInService}, oneOff: &patience{limit: firstLimit},
-		token: token{fetching: make(chan struct{}, 1)}, anyAddress: mode == "" && opts.Endpoint == "",
-	}
-	return s, nil
+	return &Source{
+		opts: opts, targetStates: &targetStates{opts: opts, served: opts.WasInService}, anyAddress: mode == "" && opts.Endpoint == "",
+	}, nil
 }
 
 // EndpointModeVariable is the environment variable from which AWS's SDKs take the endpoint mode.
@@ -166,59 +148,71 @@ func checkEndpoint(endpoint string) error {
 
 // Run looks until ctx ends and then returns nil, after its last request has returned. It never gives up: an absent or
 // broken service is reported to the sink and asked again. Run it once at a time.
-//
-// What is polled depends on the life cycle (see Scope). As long as that is unknown, everything is polled.
 func (s *Source) Run(ctx context.Context, sink event.Sink) error {
-	known := make(chan string, 1)
-	var asking sync.WaitGroup
-	asking.Go(func() { s.askLifeCycle(ctx, known) })
-	defer asking.Wait()
-
-	first, cancel := context.WithTimeout(ctx, lifeCycleWait)
-	lifeCycle := awaitLifeCycle(first, known)
-	cancel()
-
-	r := &running{loops: s.newLoops(), sink: sink, ends: map[event.Kind]func(){}, excluded: map[event.Kind]bool{}}
-	defer r.stop()
-	r.apply(ctx, s.Scope(lifeCycle))
-	if lifeCycle == "" {
-		lifeCycle = awaitLifeCycle(ctx, known)
+	polling, stop := context.WithCancel(ctx)
+	defer stop()
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	for _, l := range s.newLoops() {
+		loops.Go(func() { l.run(polling, sink) })
 	}
-	if lifeCycle == "" {
-		return nil
+	scope := s.Scope("")
+	if len(s.opts.LifeCycles) > 0 {
+		lifeCycle, known := s.awaitLifeCycle(ctx)
+		if !known {
+			return nil
+		}
+		scope = s.Scope(lifeCycle)
 	}
-	scope := s.Scope(lifeCycle)
-	r.apply(ctx, scope)
-	if s.opts.Told != nil {
-		s.opts.Told(scope)
+	if scope.Standby {
+		stop()
+		loops.Wait()
+		for _, kind := range s.polledKinds() { // Now it is certain that nothing of the kind is to be handled.
+			sink.Snapshot(event.Snapshot{Kind: kind})
+		}
+	}
+	if s.opts.Scoped != nil {
+		s.opts.Scoped(scope)
 	}
 	<-ctx.Done()
 	return nil
 }
 
-// awaitLifeCycle returns the life cycle, or "" if ctx ended before it was known.
-func awaitLifeCycle(ctx context.Context, known <-chan string) string {
-	select {
-	case lifeCycle := <-known:
-		return lifeCycle
-	case <-ctx.Done():
-		return ""
+// awaitLifeCycle asks until the life cycle is known, or ctx ends. An absent document (some simulators have none) is asked for again like
+// one that failed.
+func (s *Source) awaitLifeCycle(ctx context.Context) (lifeCycle string, known bool) {
+	reader := s.newReader()
+	for {
+		if lifeCycle, err := read(ctx, reader, lifeCyclePath, shortDocument, parseLifeCycle); err == nil && lifeCycle != "" {
+			return lifeCycle, true
+		}
+		if !sleep(ctx, lifeCyclePause) {
+			return "", false
+		}
 	}
+}
+
+// polledKinds are the kinds that this source polls.
+func (s *Source) polledKinds() []event.Kind {
+	return slices.DeleteFunc(event.PolledKinds(), func(k event.Kind) bool { return !slices.Contains(s.opts.Kinds, k) })
 }
 
 // newLoops returns a fresh loop for each kind that is to be looked for, the urgent ones first.
 func (s *Source) newLoops() []*loop {
-	spot, state := s.opts.UrgentInterval, targetStateRatio*s.opts.UrgentInterval
-	rebalance, maintained := s.opts.RebalanceInterval, s.opts.MaintenanceInterval
 	all := []*loop{
-		{kind: event.SpotInterruption, cadence: cadence{spot, 2 * spot}, look: lookForSpot},
-		{kind: event.ASGTermination, cadence: cadence{state, 2 * state}, look: s.targetStates.look},
-		{kind: event.RebalanceRecommendation, cadence: cadence{rebalance, max(rebalance, longestPause)}, look: lookForRebalance},
-		{kind: event.ScheduledMaintenance, cadence: cadence{maintained, max(maintained, longestPause)}, look: (&maintenance{}).look},
+		{kind: event.SpotInterruption, interval: s.opts.Interval, look: lookForSpot},
+		{kind: event.ASGTermination, interval: targetStateRatio * s.opts.Interval, look: s.targetStates.look},
+		{kind: event.RebalanceRecommendation, interval: rebalanceRatio * s.opts.Interval, look: lookForRebalance},
+		{kind: event.ScheduledMaintenance, interval: maintenanceRatio * s.opts.Interval, look: (&maintenance{}).look},
 	}
 	all = slices.DeleteFunc(all, func(l *loop) bool { return !slices.Contains(s.opts.Kinds, l.kind) })
 	for i, l := range all {
-		l.delay, l.reader = time.Duration(i)*startDelay, s.newReader(&patience{limit: firstLimit})
+		l.reader = s.newReader()
+		l.reader.limit, l.reader.grows = firstLimit, true
+		l.delay = time.Duration(i) * startDelay
+		if len(s.opts.LifeCycles) > 0 {
+			l.delay += lifeCycleWait
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,7 +220,7 @@ func (s *Source) newLoops() []*loop {
 	return all
 }
 
-// Stuck returns an error if a loop hangs: for far longer than its cadence and its limits allow, it has reported
+// Stuck returns an error if a loop hangs: for far longer than its interval and its limits allow, it has reported
 // neither a snapshot nor trouble to the sink. A service that does not answer is trouble, and nothing is stuck.
 func (s *Source) Stuck() error {
 	s.mu.Lock()

@@ -1,12 +1,9 @@
 package imds_test
 
 import (
-	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -14,7 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 )
 
-func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
+func TestNew_RefusesOptionsThatCannotWork(t *testing.T) {
 	for name, test := range map[string]struct {
 		opts imds.Options
 		want string
@@ -24,7 +21,7 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 		"a path":               {imds.Options{Endpoint: "http://169.254.169.254/latest"}, "must end after"},
 		"a query":              {imds.Options{Endpoint: "http://169.254.169.254?x"}, "must end after"},
 		"not even a URL":       {imds.Options{Endpoint: "http://[::1"}, "reading the metadata endpoint"},
-		"a negative interval":  {imds.Options{RebalanceInterval: -time.Second}, "must be positive"},
+		"a negative interval":  {imds.Options{Interval: -time.Second}, "must be positive"},
 		"an unknown mode":      {imds.Options{BootID: "1", EndpointMode: "IPv5"}, `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE="IPv5": it must be IPv4 or IPv6`},
 		"no boot ID":           {imds.Options{}, "boot ID"},
 		"no boot ID, asked so": {imds.Options{Kinds: []event.Kind{event.ASGTermination}}, "boot ID"},
@@ -37,7 +34,7 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 	}
 }
 
-func TestOptionsThatWorkAreTaken(t *testing.T) {
+func TestNew_TakesOptionsThatWork(t *testing.T) {
 	for name, opts := range map[string]imds.Options{
 		"defaults":                   {BootID: "1"},
 		"IPv6":                       {BootID: "1", Endpoint: "http://[fd00:ec2::254]"},
@@ -71,48 +68,44 @@ var paths = map[event.Kind]string{
 	event.ScheduledMaintenance: scheduledPath, event.ASGTermination: targetStatePath,
 }
 
-func TestLifeCycleDecidesWhatIsPolled(t *testing.T) {
-	all, notSpot := imdsKinds, []event.Kind{event.ScheduledMaintenance, event.ASGTermination}
+// However the instance was bought, what is announced counts: a mock of the service may know only one life cycle.
+func TestScope_IsWhatIsPolled(t *testing.T) {
+	lasting := []event.Kind{event.ScheduledMaintenance, event.ASGTermination}
 	for name, test := range map[string]struct {
 		lifeCycle answer
 		only      []string // Options.LifeCycles
 		kinds     []event.Kind
 		polled    []event.Kind
-		told      string // a part of the scope's sentence; "" if nobody is told
+		asked     bool   // for the life cycle
+		says      string // a part of the scope's sentence; "" if it is not known
 	}{
-		"spot":                             {answer{body: "spot\n"}, nil, nil, all, "spot instance"},
-		"on-demand":                        {answer{body: "on-demand"}, nil, nil, all, "on-demand instance, polling for scheduled-maintenance, asg-termination; every 5s for what such instances are not sent: spot-interruption, rebalance-recommendation"},
-		"scheduled":                        {answer{body: "scheduled"}, nil, nil, all, "scheduled instance, polling for scheduled-maintenance"},
-		"capacity block":                   {answer{body: "capacity-block"}, nil, nil, all, "capacity-block instance, polling for scheduled-maintenance"},
-		"a life cycle of the future":       {answer{body: "interruptible-leap"}, nil, nil, all, "interruptible-leap"},
-		"absent":                           {answer{}, nil, nil, all, ""},
-		"broken":                           {answer{status: 500}, nil, nil, all, ""},
-		"hanging":                          {answer{hang: true}, nil, nil, all, ""},
-		"garbage":                          {answer{body: "<html>"}, nil, nil, all, ""},
-		"spot only, on spot":               {answer{body: "spot"}, []string{"spot"}, nil, all, "spot instance"},
-		"spot only, on demand":             {answer{body: "on-demand"}, []string{"spot"}, nil, nil, "standing by"},
-		"spot only, unknown":               {answer{status: 500}, []string{"spot"}, nil, all, ""},
-		"not all kinds":                    {answer{body: "spot"}, nil, notSpot, notSpot, "spot instance"},
-		"none of the kinds":                {answer{body: "spot"}, nil, []event.Kind{event.Shutdown}, nil, "nothing is polled"},
-		"on demand, kinds of spot only":    {answer{body: "on-demand"}, nil, []event.Kind{event.SpotInterruption}, []event.Kind{event.SpotInterruption}, "polling every 5s for what such instances are not sent: spot-interruption"},
-		"two life cycles, one is the same": {answer{body: "on-demand"}, []string{"spot", "on-demand"}, nil, all, "on-demand"},
+		"on-demand":            {answer{body: "on-demand"}, nil, nil, imdsKinds, false, "polling for spot-interruption, rebalance-recommendation, scheduled-maintenance, asg-termination"},
+		"not all kinds":        {answer{body: "spot"}, nil, lasting, lasting, false, "polling for scheduled-maintenance, asg-termination"},
+		"none of the kinds":    {answer{body: "spot"}, nil, []event.Kind{event.Shutdown}, nil, false, "nothing is polled"},
+		"spot only, on spot":   {answer{body: "spot\n"}, []string{"spot"}, nil, imdsKinds, true, "spot instance, polling for"},
+		"two, on one of them":  {answer{body: "on-demand"}, []string{"spot", "on-demand"}, nil, imdsKinds, true, "on-demand instance, polling"},
+		"spot only, on demand": {answer{body: "on-demand"}, []string{"spot"}, nil, nil, true, "standing by: on-demand instances are excluded"},
+		"spot only, a kind":    {answer{body: "on-demand"}, []string{"spot"}, lasting, nil, true, "standing by"},
+		"spot only, absent":    {answer{}, []string{"spot"}, nil, imdsKinds, true, ""},
+		"spot only, broken":    {answer{status: 500}, []string{"spot"}, nil, imdsKinds, true, ""},
+		"spot only, hanging":   {answer{hang: true}, []string{"spot"}, nil, imdsKinds, true, ""},
+		"spot only, garbage":   {answer{body: "<html>"}, []string{"spot"}, nil, imdsKinds, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ec2 := serve(announced)
 			ec2.say(lifeCyclePath, test.lifeCycle)
-			var told []imds.Scope
-			opts := imds.Options{LifeCycles: test.only, Kinds: test.kinds, Told: func(s imds.Scope) { told = append(told, s) }}
+			var scopes []imds.Scope
+			opts := imds.Options{LifeCycles: test.only, Kinds: test.kinds, Scoped: func(s imds.Scope) { scopes = append(scopes, s) }}
 			bubble(t, opts, ec2, func(t *testing.T, sink *sink) {
-				time.Sleep(5 * time.Minute)
-				synctest.Wait()
+				time.Sleep(headStart)
 				for _, kind := range imdsKinds {
 					judgeScope(t, kind, opts, ec2, sink, test.polled)
 				}
-				if (test.told != "") != (len(told) == 1) {
-					t.Fatalf("told %v", told)
+				if asked := len(ec2.times(lifeCyclePath)); (asked > 0) != test.asked {
+					t.Errorf("the life cycle was asked for %d times", asked)
 				}
-				if test.told != "" && !strings.Contains(told[0].String(), test.told) {
-					t.Errorf("told %q, want it to say %q", told[0], test.told)
+				if (test.says != "") != (len(scopes) == 1) || test.says != "" && !strings.Contains(scopes[0].String(), test.says) {
+					t.Errorf("got scopes %v, want one that says %q", scopes, test.says)
 				}
 			})
 		})
@@ -140,7 +133,7 @@ func judgeScope(t *testing.T, kind event.Kind, opts imds.Options, ec2 *service, 
 	}
 }
 
-func TestLifeCycleThatComesLateStopsWhatTheSettingsLeaveOut(t *testing.T) {
+func TestScope_EndsWhatALateLifeCycleRulesOut(t *testing.T) {
 	ec2 := serve(announced)
 	ec2.say(lifeCyclePath, answer{status: 500})
 	bubble(t, imds.Options{LifeCycles: []string{"spot"}}, ec2, func(t *testing.T, sink *sink) {
@@ -163,39 +156,7 @@ func TestLifeCycleThatComesLateStopsWhatTheSettingsLeaveOut(t *testing.T) {
 	})
 }
 
-func TestLifeCycleThatComesLateMakesWhatItDoesNotBringSeldom(t *testing.T) {
-	ec2 := serve(announced)
-	ec2.say(lifeCyclePath, answer{status: 500})
-	bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
-		time.Sleep(time.Minute)
-		judgeRates(t, ec2, time.Now().Add(-30*time.Second), map[string]rate{spotPath: {115, 125}})
-		ec2.say(lifeCyclePath, answer{body: "on-demand"})
-		time.Sleep(2 * time.Minute)
-		began := time.Now()
-		time.Sleep(10 * time.Minute)
-		judgeRates(t, ec2, began, map[string]rate{spotPath: {11.5, 12.5}, rebalancePath: {11.5, 12.5}, targetStatePath: {29, 31}})
-		for _, kind := range imdsKinds {
-			if events, _ := sink.last(kind); len(events) != 1 {
-				t.Errorf("%s: got %v, want what is announced to stand", kind, events)
-			}
-		}
-	})
-}
-
-func TestFirstLookDoesNotWaitForTheLifeCycle(t *testing.T) {
-	ec2 := serve(announced)
-	ec2.say(lifeCyclePath, answer{hang: true})
-	bubble(t, imds.Options{}, ec2, func(t *testing.T, sink *sink) {
-		began := time.Now()
-		time.Sleep(headStart)
-		snapshots, _ := sink.of(event.SpotInterruption)
-		if len(snapshots) == 0 {
-			t.Fatalf("no snapshot after %s", time.Since(began))
-		}
-	})
-}
-
-func TestInstanceIsDescribed(t *testing.T) {
+func TestInstance_IsDescribedAsFarAsItCanBeRead(t *testing.T) {
 	ec2 := serve(map[string]string{
 		"instance-id": "i-1234567890abcdef0", "instance-type": "m5.large", lifeCyclePath: "spot", "ami-id": "ami-1",
 		"placement/region": "us-east-1", "placement/availability-zone": "us-east-1a", "local-ipv4": "10.0.0.4",
@@ -224,48 +185,9 @@ func TestInstanceIsDescribed(t *testing.T) {
 	})
 }
 
-// TestWhatIsAnnouncedIsHeededWhateverTheLifeCycleSays asks a service that is shaped like amazon-ec2-metadata-mock with its
-// defaults, started as "spot --action terminate": its life cycle is on-demand, and it computes the times anew at each look.
-func TestWhatIsAnnouncedIsHeededWhateverTheLifeCycleSays(t *testing.T) {
-	ec2 := serve(map[string]string{lifeCyclePath: "on-demand"})
-	mock := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch now := time.Now().UTC(); {
-		case strings.HasSuffix(r.URL.Path, spotPath):
-			_, _ = fmt.Fprintf(w, "{\n\t\"action\": \"terminate\",\n\t\"time\": %q\n}", now.Add(2*time.Minute).Format(time.RFC3339))
-		case strings.HasSuffix(r.URL.Path, rebalancePath):
-			_, _ = fmt.Fprintf(w, "{\n\t\"noticeTime\": %q\n}", now.Format(time.RFC3339))
-		default:
-			ec2.ServeHTTP(w, r)
-		}
-	})
-	var told []imds.Scope
-	opts := imds.Options{Told: func(s imds.Scope) { told = append(told, s) }}
-	bubble(t, opts, mock, func(t *testing.T, sink *sink) {
-		time.Sleep(headStart)
-		for _, kind := range []event.Kind{event.SpotInterruption, event.RebalanceRecommendation} {
-			if events, _ := sink.last(kind); len(events) != 1 {
-				t.Fatalf("%s: got %v at once, want what is announced", kind, events)
-			}
-		}
-		time.Sleep(time.Minute)
-		snapshots, troubles := sink.of(event.SpotInterruption)
-		if len(snapshots) < 11 || len(snapshots) > 15 || len(troubles) > 0 {
-			t.Errorf("%d looks and %d troubles in a minute, want one look every five seconds", len(snapshots), len(troubles))
-		}
-		for _, s := range snapshots {
-			if len(s.events) != 1 || s.events[0].Code != "terminate" || s.events[0].Deadline.Sub(s.at) > 2*time.Minute {
-				t.Errorf("got %+v", s.events)
-			}
-		}
-		if len(told) != 1 || !strings.Contains(told[0].String(), "every 5s for what such instances are not sent: spot-interruption, rebalance-recommendation") {
-			t.Errorf("told %v", told)
-		}
-	})
-}
-
-// TestServiceFaultsAreOutlived breaks a faithful service in every way it knows. While it is broken, all there is to hear is
-// trouble: nothing new, no all clear, and no crowd of requests. Once it is repaired, what waits is found.
-func TestServiceFaultsAreOutlived(t *testing.T) {
+// A faithful service is broken in every way it knows. While it is broken, all there is to hear is trouble: nothing new, no all clear, and
+// no crowd of requests. Once it is repaired, what waits is found.
+func TestSource_OutlivesFaultsOfTheService(t *testing.T) {
 	faults := []imdstest.Fault{
 		{Kind: imdstest.Status, Status: 503},
 		{Kind: imdstest.Status, Status: 403},
@@ -343,96 +265,5 @@ func awaitEvents(t *testing.T, sink *sink, want map[event.Kind]int) {
 			events, ok := sink.last(kind)
 			return ok && len(events) == n
 		})
-	}
-}
-
-func TestSlowServiceIsGoodEnough(t *testing.T) {
-	t.Parallel()
-	ec2 := imdstest.NewServer()
-	t.Cleanup(ec2.Close)
-	ec2.SetSpot("stop", time.Now().Add(2*time.Minute))
-	ec2.Fault(imdstest.Fault{Kind: imdstest.Slow, Over: 300 * time.Millisecond})
-	sink := poll(t, imds.Options{Endpoint: ec2.URL})
-	awaitEvents(t, sink, map[event.Kind]int{event.SpotInterruption: 1})
-}
-
-func TestExpiredTokensAreRenewedInTheSamePoll(t *testing.T) {
-	t.Parallel()
-	ec2 := imdstest.NewServer()
-	t.Cleanup(ec2.Close)
-	sink := poll(t, imds.Options{Endpoint: ec2.URL})
-	awaitEvents(t, sink, map[event.Kind]int{event.SpotInterruption: 0, event.ASGTermination: 0})
-	for round := 1; round <= 5; round++ {
-		refused := ec2.Requests().ByStatus[401]
-		ec2.ExpireTokens()
-		await(t, "a refused token", func() bool { return ec2.Requests().ByStatus[401] > refused })
-		if round%2 == 1 {
-			ec2.SetSpot("terminate", time.Now().Add(2*time.Minute))
-		} else {
-			ec2.ClearSpot()
-		}
-		awaitEvents(t, sink, map[event.Kind]int{event.SpotInterruption: round % 2})
-		// All have a new token once they have looked twice more. One that expires before its first use is another story.
-		for _, kind := range imdsKinds {
-			before, _ := sink.of(kind)
-			await(t, string(kind), func() bool {
-				now, _ := sink.of(kind)
-				return len(now) >= len(before)+2
-			})
-		}
-	}
-	for _, kind := range imdsKinds {
-		if _, troubles := sink.of(kind); len(troubles) > 0 {
-			t.Errorf("%s: got trouble: %v", kind, troubles[0].err)
-		}
-	}
-}
-
-func TestEventsComeAndGo(t *testing.T) {
-	t.Parallel()
-	ec2 := imdstest.NewServer()
-	t.Cleanup(ec2.Close)
-	sink := poll(t, imds.Options{Endpoint: ec2.URL})
-	awaitEvents(t, sink, map[event.Kind]int{event.SpotInterruption: 0, event.ScheduledMaintenance: 0})
-
-	at := time.Now().Add(time.Hour).Truncate(time.Second).UTC()
-	first := ec2.AddMaintenance(imdstest.MaintenanceEvent{Code: "system-reboot", NotBefore: at, NotAfter: at.Add(time.Hour)})
-	ec2.AddMaintenance(imdstest.MaintenanceEvent{Code: "instance-retirement", NotBefore: at})
-	awaitEvents(t, sink, map[event.Kind]int{event.ScheduledMaintenance: 2})
-	events, _ := sink.last(event.ScheduledMaintenance)
-	if e := events[0]; e.ID != first.EventId || !e.Deadline.Equal(at) || !e.Until.Equal(at.Add(time.Hour)) || e.State != event.Pending {
-		t.Errorf("got %+v, want %+v", e, first)
-	}
-
-	ec2.WithdrawMaintenance(first.EventId, false)
-	await(t, "the cancellation", func() bool {
-		events, _ := sink.last(event.ScheduledMaintenance)
-		for _, e := range events {
-			if e.ID == first.EventId {
-				return e.State == event.Canceled && len(events) == 2
-			}
-		}
-		return false
-	})
-
-	ec2.SetLifecycleState("InService")
-	ec2.SetLifecycleState("Terminated")
-	awaitEvents(t, sink, map[event.Kind]int{event.ASGTermination: 1})
-	ec2.SetLifecycleState("InService")
-	awaitEvents(t, sink, map[event.Kind]int{event.ASGTermination: 0})
-}
-
-func TestFaithfulInstanceIsDescribed(t *testing.T) {
-	t.Parallel()
-	ec2 := imdstest.NewServer()
-	t.Cleanup(ec2.Close)
-	got, err := newSource(t, imds.Options{Endpoint: ec2.URL}).Instance(t.Context())
-	if err != nil {
-		t.Error(err)
-	}
-	if got.ID != imdstest.InstanceID || got.Type != imdstest.InstanceType || got.LifeCycle != "spot" ||
-		got.Zone != imdstest.AvailabilityZone || got.Region != imdstest.Region ||
-		got.LocalIP != imdstest.LocalIPv4 || got.LocalName != imdstest.LocalHostname {
-		t.Errorf("got %+v", got)
 	}
 }

@@ -49,21 +49,6 @@ func TestNTHWatchesBeforeThereIsACredential(t *testing.T) {
 	}
 }
 
-// The first thing that people try is a stand-in for the metadata service whose life cycle is on-demand, unless it is told.
-func TestASpotNoticeIsHeededOnAnInstanceThatIsSaidToBeOnDemand(t *testing.T) {
-	s := prepare(t, "")
-	s.imds.SetLifeCycle("on-demand")
-	s.start(t)
-	s.nth.WaitSays(t, "every 5s for what such instances are not sent: spot-interruption, rebalance-recommendation")
-	s.imds.SetSpot("terminate", twoMinutes())
-	s.waitDrained(t)
-	s.nth.WaitLog(t, systemd.Drained)
-	s.nth.Stop(t)
-	if phase := s.machine.RecordOf(t, event.SpotInterruption).Phase; phase != state.Drained {
-		t.Errorf("nth remembers the node as %s, want %s", phase, state.Drained)
-	}
-}
-
 // A second node, whose settings leave nothing out, shows that there was time enough to notice the same announcements.
 func TestAnInstanceThatIsLeftOutIsLeftAlone(t *testing.T) {
 	s := prepare(t, "[imds]\nlife_cycles = [\"spot\"]\n")
@@ -81,7 +66,7 @@ func TestAnInstanceThatIsLeftOutIsLeftAlone(t *testing.T) {
 	witness.options.Kubeconfig, witness.options.IMDS, witness.options.Settings = witness.node.Kubeconfig, witness.imds.URL, ""
 	witness.machine = daemon.NewMachine(t, witness.options)
 	witness.start(t)
-	witness.nth.WaitSays(t, "on-demand instance, polling for scheduled-maintenance, asg-termination")
+	witness.nth.WaitSays(t, "polling for spot-interruption")
 	for _, imds := range []*imdstest.Server{s.imds, witness.imds} {
 		imds.SetSpot("terminate", twoMinutes())
 		imds.SetLifecycleState("Terminated")
