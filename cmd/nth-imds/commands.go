@@ -2,13 +2,9 @@ package main
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,10 +16,19 @@ import (
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 )
 
-// spotNotice is how long before an interruption EC2 gives notice.
-const spotNotice = 2 * time.Minute
+// act changes the simulator, and returns what was done or what it shows.
+type act func(s *imdstest.Server, args []string) (string, error)
 
-func triggerCommand() *cobra.Command {
+// performer performs the act of a command, in this process or in the one that serves.
+type performer func(cmd *cobra.Command, args []string, do act) error
+
+// commands returns the commands that need a simulator.
+func commands(perform performer) []*cobra.Command {
+	command := func(use, short string, do act) *cobra.Command {
+		return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, args []string) error {
+			return perform(cmd, args, do)
+		}}
+	}
 	trigger := &cobra.Command{
 		Use: "trigger", Short: "announce something", Long: `Announces what EC2 announces. Several announcements can stand at once; maintenance adds to what is scheduled.`,
 		Args: func(*cobra.Command, []string) error {
@@ -31,56 +36,108 @@ func triggerCommand() *cobra.Command {
 		},
 		RunE: func(*cobra.Command, []string) error { return nil },
 	}
-	in, action := spotNotice, ""
-	spot := remote("spot", "an interruption of a spot instance", func(ctx context.Context, c imdstest.Client, _ []string) (string, error) {
-		return c.TriggerSpot(ctx, action, in)
+	rebalance := command("rebalance", "a rebalance recommendation", func(s *imdstest.Server, _ []string) (string, error) {
+		s.SetRebalance(time.Now())
+		return "rebalance recommendation", nil
 	})
-	duration(spot, &in, "in", "how long after the notice EC2 acts (default 2m)")
-	spot.Flags().StringVar(&action, "action", "terminate", "what EC2 does to the instance: terminate, stop or hibernate")
-	var m imdstest.Maintenance
-	maintenance := remote("maintenance", "a scheduled event", func(ctx context.Context, c imdstest.Client, _ []string) (string, error) {
-		return c.TriggerMaintenance(ctx, m)
+	lifecycle := command("lifecycle STATE", "the target lifecycle state in the Auto Scaling group", func(s *imdstest.Server, args []string) (string, error) {
+		s.SetLifecycleState(args[0])
+		return "target lifecycle state: " + args[0], nil
 	})
-	maintenance.Flags().StringVar(&m.Code, "code", "", "instance-reboot, system-reboot, system-maintenance, instance-retirement or instance-stop")
-	maintenance.Flags().StringVar(&m.ID, "id", "", "the event's ID; a scheduled one is changed, and keeps what is not given (default: made up)")
-	maintenance.Flags().StringVar(&m.State, "state", "", "active, canceled or completed; the last two also enter the history (default active)")
-	duration(maintenance, &m.In, "in", "how long after the notice EC2 acts (default 1h)")
-	duration(maintenance, &m.For, "for", "how long the maintenance takes (default 2h)")
-	lifecycle := remote("lifecycle STATE", "the target lifecycle state in the Auto Scaling group", func(ctx context.Context, c imdstest.Client, args []string) (string, error) {
-		return c.TriggerLifecycle(ctx, args[0])
-	})
-	lifecycle.Long = `Announces the state that Auto Scaling brings the instance into: Detached, InService, Standby, Terminated,
-Warmed:Hibernated, Warmed:Running, Warmed:Stopped or Warmed:Terminated.`
-	lifecycle.Args = cobra.ExactArgs(1)
-	rebalance := remote("rebalance", "a rebalance recommendation", func(ctx context.Context, c imdstest.Client, _ []string) (string, error) {
-		return c.TriggerRebalance(ctx)
-	})
-	trigger.AddCommand(spot, rebalance, maintenance, lifecycle)
-	return trigger
+	lifecycle.ValidArgs = []string{
+		"Detached", "InService", "Standby", "Terminated", "Warmed:Hibernated", "Warmed:Running", "Warmed:Stopped", "Warmed:Terminated",
+	}
+	lifecycle.Long = "Announces the state that Auto Scaling brings the instance into: " + strings.Join(lifecycle.ValidArgs, ", ") + "."
+	lifecycle.Args = cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs)
+	trigger.AddCommand(triggerSpot(command), rebalance, triggerMaintenance(command), lifecycle)
+	return []*cobra.Command{
+		trigger, withdrawCommand(command), faultCommand(command),
+		command("lift", "lift all faults; requests that hang are answered", func(s *imdstest.Server, _ []string) (string, error) {
+			s.Lift()
+			return "all faults lifted", nil
+		}),
+		command("expire-tokens", "make all tokens invalid that were handed out", func(s *imdstest.Server, _ []string) (string, error) {
+			s.ExpireTokens()
+			return "all tokens expired", nil
+		}),
+		command("show", "show what is announced, broken and asked for", show),
+	}
 }
 
-func withdrawCommand() *cobra.Command {
-	var id string
-	var noHistory bool
-	cmd := remote("withdraw spot|rebalance|maintenance|lifecycle|all", "take back what was announced", func(ctx context.Context, c imdstest.Client, args []string) (string, error) {
-		if args[0] == "maintenance" {
-			return c.WithdrawMaintenance(ctx, id, noHistory)
-		}
-		return c.Withdraw(ctx, args[0])
+type newCommand func(use, short string, do act) *cobra.Command
+
+func triggerSpot(command newCommand) *cobra.Command {
+	in, action := 2*time.Minute, "terminate"
+	cmd := command("spot", "an interruption of a spot instance", func(s *imdstest.Server, _ []string) (string, error) {
+		s.SetSpot(action, time.Now().Add(in))
+		return fmt.Sprintf("spot interruption: %s %v after the notice", action, in), nil
 	})
-	cmd.Long = `Takes back what was announced. Maintenance leaves the schedule and enters the history as canceled, as on EC2.
-"all" also drops changes that still wait for their --after.`
-	cmd.ValidArgs = []string{"spot", "rebalance", "maintenance", "lifecycle", "all"}
-	cmd.Args = cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs)
-	cmd.Flags().StringVar(&id, "id", "", "only this maintenance event")
-	cmd.Flags().BoolVar(&noHistory, "no-history", false, "let maintenance just disappear")
+	duration(cmd, &in, "in", "how long after the notice EC2 acts (default 2m)")
+	oneOf(cmd, &action, "action", "what EC2 does to the instance (default terminate)", "terminate", "stop", "hibernate")
 	return cmd
 }
 
-func faultCommand() *cobra.Command {
+func triggerMaintenance(command newCommand) *cobra.Command {
+	in, length := time.Hour, 2*time.Hour
+	var event imdstest.MaintenanceEvent
+	cmd := command("maintenance", "a scheduled event", func(s *imdstest.Server, _ []string) (string, error) {
+		changed := slices.ContainsFunc(s.Scheduled(), func(e imdstest.MaintenanceEvent) bool { return e.EventId == event.EventId })
+		if event.Code == "" && !changed {
+			return "", errors.New("name what is scheduled, such as --code system-reboot")
+		}
+		if event.Code != "" { // An event that is only said to be over keeps its times.
+			event.NotBefore = time.Now().Add(in)
+			event.NotAfter = event.NotBefore.Add(length)
+		}
+		served := s.AddMaintenance(event)
+		return fmt.Sprintf("maintenance %s: %s %s", served.EventId, served.State, served.Code), nil
+	})
+	oneOf(cmd, &event.Code, "code", "what is scheduled",
+		"instance-reboot", "system-reboot", "system-maintenance", "instance-retirement", "instance-stop")
+	cmd.Flags().StringVar(&event.EventId, "id", "", "the event's ID; a scheduled one is changed (default: made up)")
+	oneOf(cmd, &event.State, "state", "the last two also enter the history (default active)", "active", "canceled", "completed")
+	duration(cmd, &in, "in", "how long after the notice EC2 acts (default 1h)")
+	duration(cmd, &length, "for", "how long the maintenance takes (default 2h)")
+	return cmd
+}
+
+func withdrawCommand(command newCommand) *cobra.Command {
+	var id string
+	cmd := command("withdraw spot|rebalance|maintenance|lifecycle|all", "take back what was announced", func(s *imdstest.Server, args []string) (string, error) {
+		what := args[0]
+		if what == "spot" || what == "all" {
+			s.ClearSpot()
+		}
+		if what == "rebalance" || what == "all" {
+			s.ClearRebalance()
+		}
+		if what == "lifecycle" || what == "all" {
+			s.ClearLifecycleState()
+		}
+		if what == "maintenance" || what == "all" {
+			if gone := s.WithdrawMaintenance(id, false); len(gone) == 0 && id != "" {
+				return "", fmt.Errorf("no maintenance event %q is scheduled", id)
+			}
+		}
+		return map[string]string{
+			"spot": "spot interruption withdrawn", "rebalance": "rebalance recommendation withdrawn", "all": "everything withdrawn",
+			"lifecycle": "target lifecycle state withdrawn", "maintenance": "maintenance " + cmp.Or(id, "of all IDs") + " withdrawn",
+		}[what], nil
+	})
+	cmd.Long = "Takes back what was announced. Maintenance leaves the schedule and enters the history as canceled, as on EC2."
+	cmd.ValidArgs = []string{"spot", "rebalance", "maintenance", "lifecycle", "all"}
+	cmd.Args = cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs)
+	cmd.Flags().StringVar(&id, "id", "", "only this maintenance event")
+	return cmd
+}
+
+func faultCommand(command newCommand) *cobra.Command {
 	var f imdstest.Fault
-	cmd := remote("fault KIND", "break the service", func(ctx context.Context, c imdstest.Client, _ []string) (string, error) {
-		return c.Fault(ctx, f)
+	cmd := command("fault KIND", "break the service", func(s *imdstest.Server, _ []string) (string, error) {
+		if f.Kind == imdstest.Refuse && f.For == 0 {
+			return "", errors.New("refuse also closes the port to whoever would lift it: say for how long, such as --for 12s")
+		}
+		return "fault: " + s.Fault(f), nil
 	})
 	cmd.Long = `Breaks the service until "nth-imds lift". Several faults can be in force; a request meets the one set last.
 
@@ -91,7 +148,7 @@ func faultCommand() *cobra.Command {
   401               refuse every token, though new ones are handed out
   garbage           answer 200 with random bytes
   oversized         answer 200 with 1 GiB
-  token-down        answer only requests for tokens with an error (--status);
+  token-down        answer only requests for tokens with 500
                     for a token endpoint that hangs: hang --path /latest/api/token
   refuse            close the port; needs --for, because nobody could lift it`
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -103,8 +160,6 @@ func faultCommand() *cobra.Command {
 	cmd.Flags().StringVar(&f.Path, "path", "", "only what lies below this path, such as /latest/meta-data/spot")
 	duration(cmd, &f.For, "for", "lift it after so long")
 	duration(cmd, &f.Over, "over", "how long a slow answer takes (default 30s)")
-	cmd.Flags().IntVar(&f.Status, "status", 0, "the status of token-down (default 500)")
-	cmd.Flags().IntVar(&f.Times, "times", 0, "break only the next so many requests")
 	return cmd
 }
 
@@ -124,98 +179,33 @@ func setKind(f *imdstest.Fault, kind string) error {
 	return nil
 }
 
-func liftCommand() *cobra.Command {
-	return remote("lift", "lift all faults; requests that hang are answered", func(ctx context.Context, c imdstest.Client, _ []string) (string, error) {
-		return c.Lift(ctx)
-	})
-}
-
-func expireTokensCommand() *cobra.Command {
-	return remote("expire-tokens", "make all tokens invalid that were handed out", func(ctx context.Context, c imdstest.Client, _ []string) (string, error) {
-		return c.ExpireTokens(ctx)
-	})
-}
-
-func showCommand() *cobra.Command {
-	var raw bool
-	cmd := remote("show", "show what is announced, broken and asked for", func(ctx context.Context, c imdstest.Client, _ []string) (string, error) {
-		state, err := c.State(ctx)
-		if err != nil {
-			return "", err
-		}
-		if raw {
-			text, err := json.MarshalIndent(state, "", "  ")
-			return string(text), err
-		}
-		return render(state), nil
-	})
-	cmd.Flags().BoolVar(&raw, "json", false, "print JSON")
-	return cmd
-}
-
-// render writes a State for people.
-func render(state imdstest.State) string {
+func show(s *imdstest.Server, _ []string) (string, error) {
 	var b strings.Builder
 	b.WriteString("announced:")
-	if len(state.Announced) == 0 {
+	announced := s.Announced()
+	if len(announced) == 0 {
 		b.WriteString(" nothing")
 	}
-	for _, path := range slices.Sorted(maps.Keys(state.Announced)) {
-		fmt.Fprintf(&b, "\n  %s\n    %s", path, strings.ReplaceAll(state.Announced[path], "\n", "\n    "))
+	for _, path := range slices.Sorted(maps.Keys(announced)) {
+		fmt.Fprintf(&b, "\n  %s\n    %s", path, strings.ReplaceAll(announced[path], "\n", "\n    "))
 	}
-	renderList(&b, "waiting", state.Waiting)
-	renderList(&b, "faults", state.Faults)
-	r := state.Requests
-	fmt.Fprintf(&b, "\ntokens: %d valid, %d asked for", state.ValidTokens, r.Tokens)
-	fmt.Fprintf(&b, "\nrequests: %d, at most %d at once", r.Total, r.MostInFlight)
+	b.WriteString("\nfaults:")
+	faults := s.Faults()
+	if len(faults) == 0 {
+		b.WriteString(" none")
+	}
+	for _, fault := range faults {
+		b.WriteString("\n  " + fault.String())
+	}
+	r := s.Requests()
+	fmt.Fprintf(&b, "\nrequests: %d, at most %d at once, %d of them for tokens", r.Total, r.MostInFlight, r.Tokens)
 	for _, status := range slices.Sorted(maps.Keys(r.ByStatus)) {
 		fmt.Fprintf(&b, "\n  %6d answered %d", r.ByStatus[status], status)
 	}
 	for _, path := range slices.Sorted(maps.Keys(r.ByPath)) {
 		fmt.Fprintf(&b, "\n  %6d %s", r.ByPath[path], path)
 	}
-	return b.String()
-}
-
-func renderList(b *strings.Builder, title string, lines []string) {
-	fmt.Fprintf(b, "\n%s:", title)
-	if len(lines) == 0 {
-		b.WriteString(" none")
-	}
-	for _, line := range lines {
-		b.WriteString("\n  " + line)
-	}
-}
-
-const defaultServer = "http://" + defaultListen
-
-// callTimeout is how long a simulator may take to answer.
-const callTimeout = 10 * time.Second
-
-// remote returns a command that calls another nth-imds, which serves, and prints the answer.
-func remote(use, short string, call func(ctx context.Context, c imdstest.Client, args []string) (string, error)) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs}
-	server := cmd.Flags().String("server", cmp.Or(os.Getenv("NTH_IMDS"), defaultServer), "the URL of the simulator, or $NTH_IMDS")
-	var after time.Duration
-	duration(cmd, &after, "after", "wait so long before the change")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx, cancel := context.WithTimeout(cmd.Context(), callTimeout)
-		defer cancel()
-		address := *server
-		if !strings.Contains(address, "://") {
-			address = "http://" + address
-		}
-		text, err := call(ctx, imdstest.Client{URL: address, After: after}, args)
-		if unreachable, ok := errors.AsType[*url.Error](err); ok {
-			return fmt.Errorf("no simulator answers at %s (%w): start one with \"nth-imds\", or name it with --server or NTH_IMDS", *server, unreachable.Err)
-		}
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintln(cmd.OutOrStdout(), text)
-		return err
-	}
-	return cmd
+	return b.String(), nil
 }
 
 // duration defines a flag for a duration that is not negative.
@@ -226,6 +216,16 @@ func duration(cmd *cobra.Command, d *time.Duration, name, usage string) {
 			return errors.New("want a duration such as 90s or 2m")
 		}
 		*d = parsed
+		return nil
+	})
+}
+
+// oneOf defines a flag that takes one of a few words.
+func oneOf(cmd *cobra.Command, at *string, name, usage string, words ...string) {
+	cli.Flag(cmd, name, "WORD", strings.Join(words, ", ")+": "+usage, func(text string) error {
+		if *at = text; !slices.Contains(words, text) {
+			return fmt.Errorf("want one of %s", strings.Join(words, ", "))
+		}
 		return nil
 	})
 }

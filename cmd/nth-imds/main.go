@@ -1,7 +1,7 @@
 // Command nth-imds simulates EC2's instance metadata service, to rehearse an interruption on any machine. One process serves; others
 // tell it what to announce and how to fail.
 //
-// It is a thin wrapper around pkg/imds/imdstest, which has the service, its control API and a client.
+// The service is that of pkg/imds/imdstest. A command line is posted to the process that serves, which runs it (remote.go).
 package main
 
 import (
@@ -38,7 +38,7 @@ the address and each change. What is announced stays until it is withdrawn, even
 
   nth-imds                         in one terminal
   nth-imds trigger spot --in 2m    in another`,
-		triggerCommand(), withdrawCommand(), faultCommand(), liftCommand(), expireTokensCommand(), showCommand())
+		remoteCommands()...)
 	root.Args = cobra.NoArgs
 	serve(root)
 	return root
@@ -63,6 +63,7 @@ func serve(cmd *cobra.Command) {
 			return err
 		}
 		out := cmd.OutOrStdout()
+		srv.Handle(controlPath, obey(srv))
 		srv.SetLifeCycle(lifeCycle)
 		printBanner(out, srv.URL, lifeCycle)
 		logChanges(srv, out, *verbose)
@@ -78,7 +79,7 @@ func serve(cmd *cobra.Command) {
 // printBanner says what is served where. The last word of its first line is the address, for programs.
 func printBanner(out io.Writer, url, lifeCycle string) {
 	server := ""
-	if url != defaultServer {
+	if url != "http://"+defaultListen {
 		server = " --server " + url
 	}
 	fmt.Fprintf(out, `nth-imds serves the instance metadata service, version 2, on %s

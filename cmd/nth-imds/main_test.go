@@ -10,156 +10,66 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/nth-project/nth/pkg/imds/imdstest"
 )
 
-func TestARehearsal(t *testing.T) {
-	s := serve(t, "--verbose")
-	steps := []struct {
-		args   []string
-		stdout string // what is printed
-		told   string // what the serving nth-imds tells
-		where  string // the document that changes
-		served string // a part of it, empty if it must be absent
-	}{
-		{
-			[]string{"trigger", "spot", "--in", "5s"}, "spot interruption: terminate 5s after the notice",
-			"spot interruption: terminate at 20", "meta-data/spot/instance-action", `"action": "terminate"`,
-		},
-		{
-			[]string{"trigger", "spot", "--action", "hibernate", "--in", "2m"}, "spot interruption: hibernate 2m0s after the notice",
-			"spot interruption: hibernate at 20", "meta-data/spot/instance-action", `"action": "hibernate"`,
-		},
-		{
-			[]string{"trigger", "rebalance"}, "rebalance recommendation", "rebalance recommendation, noticed at 20",
-			"meta-data/events/recommendations/rebalance", `"noticeTime": "20`,
-		},
-		{
-			[]string{"trigger", "maintenance", "--code", "system-reboot", "--in", "1h", "--for", "30m", "--id", "a"},
-			"maintenance a: active system-reboot", "scheduled maintenance: a system-reboot",
-			"meta-data/events/maintenance/scheduled", `"EventId": "a"`,
-		},
-		{
-			[]string{"trigger", "maintenance", "--id", "a", "--state", "completed"},
-			"maintenance a: completed", "maintenance history: a system-reboot",
-			"meta-data/events/maintenance/history", `"State": "completed"`,
-		},
-		{
-			[]string{"trigger", "lifecycle", "Terminated"}, "target lifecycle state: Terminated", "target lifecycle state: Terminated",
-			"meta-data/autoscaling/target-lifecycle-state", "Terminated",
-		},
-		{
-			[]string{"withdraw", "rebalance"}, "rebalance recommendation withdrawn", "rebalance recommendation withdrawn",
-			"meta-data/events/recommendations/rebalance", "",
-		},
-		{
-			[]string{"withdraw", "maintenance", "--id", "a", "--no-history"}, "maintenance a withdrawn", "scheduled maintenance: none",
-			"meta-data/events/maintenance/scheduled", "",
-		},
-		{
-			[]string{"withdraw", "all"}, "everything withdrawn", "spot interruption withdrawn",
-			"meta-data/spot/instance-action", "",
-		},
+func TestNthIMDS_PerformsWhatIsPosted(t *testing.T) {
+	s := serve(t, "--verbose", "--life-cycle", "on-demand")
+	const spot, rebalance, lifecycle = "meta-data/spot/instance-action", "meta-data/events/recommendations/rebalance", "meta-data/autoscaling/target-lifecycle-state"
+	const scheduled, history = "meta-data/events/maintenance/scheduled", "meta-data/events/maintenance/history"
+	if quiet := s.tell(t, "show"); quiet != "announced: nothing\nfaults: none\nrequests: 0, at most 0 at once, 0 of them for tokens\n" {
+		t.Errorf("nothing happens: %q", quiet)
 	}
-	for _, step := range steps {
-		if out := s.tell(t, step.args...); out != step.stdout+"\n" {
-			t.Errorf("%q printed %q, want %q", step.args, out, step.stdout)
+	for _, step := range []struct {
+		line   string
+		prints string // of the command
+		says   string // the serving nth-imds
+		shows  string // "show" afterwards
+		not    string // what it does not show
+	}{
+		{"trigger spot --in 5s", "spot interruption: terminate 5s after the notice", "spot interruption: terminate at 20", `"action": "terminate"`, ""},
+		{"trigger spot --action hibernate", "spot interruption: hibernate 2m0s after the notice", "spot interruption: hibernate at 20", `"action": "hibernate"`, ""},
+		{"trigger rebalance", "rebalance recommendation", "rebalance recommendation, noticed at 20", `"noticeTime": "20`, ""},
+		{"trigger maintenance --code system-reboot --in 1h --for 30m --id a", "maintenance a: active system-reboot", "scheduled maintenance: a system-reboot", scheduled, history},
+		{"trigger maintenance --id a --state completed", "maintenance a: completed system-reboot", "maintenance history: a system-reboot", `"State": "completed"`, ""},
+		{"trigger lifecycle Terminated", "target lifecycle state: Terminated", "target lifecycle state: Terminated", lifecycle, ""},
+		{"withdraw rebalance", "rebalance recommendation withdrawn", "rebalance recommendation withdrawn", spot, rebalance},
+		{"withdraw maintenance --id a", "maintenance a withdrawn", "scheduled maintenance: none", history, scheduled},
+		{"withdraw all", "everything withdrawn", "spot interruption withdrawn", "announced:", spot},
+		{"fault hang --path /latest/api/token", "fault: hang on /latest/api/token", "fault: hang", "hang on /latest/api/token", ""},
+		{"lift", "all faults lifted", "fault lifted: hang", "faults: none", ""},
+		{"fault slow --over 3s", "fault: slow over 3s", "fault: slow", "slow over 3s", ""},
+		{"fault refuse --for 300ms", "fault: refuse for 300ms", "fault lifted: refuse", "slow over 3s", "refuse"},
+		{"lift", "all faults lifted", "fault lifted: slow", "faults: none", ""},
+		{"fault 503", "fault: status 503", "fault: status 503", "status 503", ""},
+		{"expire-tokens", "all tokens expired", "all tokens expired", "requests: 0", ""},
+	} {
+		if out := s.tell(t, strings.Fields(step.line)...); out != step.prints+"\n" {
+			t.Errorf("%s: printed %q, want %q", step.line, out, step.prints)
 		}
-		s.line(t, step.told)
-		body, announced := s.state(t).Announced[step.where]
-		if announced != (step.served != "") || !strings.Contains(body, step.served) {
-			t.Errorf("after %q: %s is %q, want %q", step.args, step.where, body, step.served)
+		s.line(t, step.says)
+		if shown := s.tell(t, "show"); !strings.Contains(shown, step.shows) || step.not != "" && strings.Contains(shown, step.not) {
+			t.Errorf("%s: shown is\n%swant %q, and not %q", step.line, shown, step.shows, step.not)
 		}
+	}
+	response, err := http.Get(s.url + "/latest/meta-data/instance-id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	s.line(t, "GET /latest/meta-data/instance-id: 503, fault: status 503")
+	if shown := s.tell(t, "show"); !strings.HasSuffix(shown, "requests: 1, at most 1 at once, 0 of them for tokens\n       1 answered 503\n       1 /latest/meta-data/instance-id\n") {
+		t.Errorf("shown:\n%s", shown)
 	}
 	if status := s.stop(t, syscall.SIGTERM); status != 0 {
 		t.Errorf("SIGTERM: exit status %d, want 0", status)
 	}
 }
 
-func TestFaultsFromTheCommandLine(t *testing.T) {
-	s := serve(t, "--verbose")
-	for _, test := range []struct{ args, want string }{
-		{"reset", "reset"},
-		{"hang --path /latest/api/token", "hang on /latest/api/token"},
-		{"slow --over 3s", "slow over 3s"},
-		{"500", "status 500"},
-		{"503 --times 2", "status 503, 2 times"},
-		{"401", "401"},
-		{"garbage --for 1h", "garbage for 1h0m0s"},
-		{"oversized --path meta-data/spot", "oversized on meta-data/spot"},
-		{"token-down", "token-down 500"},
-		{"--status 503 token-down", "token-down 503"},
-	} {
-		if out := s.tell(t, append([]string{"fault"}, strings.Fields(test.args)...)...); out != "fault: "+test.want+"\n" {
-			t.Errorf("fault %s printed %q, want %q", test.args, out, test.want)
-		}
-		if got := s.state(t).Faults; len(got) != 1 || got[0] != test.want {
-			t.Errorf("fault %s: in force is %q, want %q", test.args, got, test.want)
-		}
-		s.tell(t, "lift")
-	}
-
-	s.tell(t, "fault", "503")
-	response, err := http.Get(s.url + "/latest/meta-data/instance-id")
-	if err != nil {
-		t.Fatal(err)
-	}
-	response.Body.Close()
-	if response.StatusCode != 503 {
-		t.Errorf("status %d, want 503", response.StatusCode)
-	}
-	s.line(t, "GET /latest/meta-data/instance-id: 503, fault: status 503")
-	if status := s.stop(t, syscall.SIGINT); status != 0 {
-		t.Errorf("SIGINT: exit status %d, want 0", status)
-	}
-}
-
-func TestRefusedConnectionsComeBack(t *testing.T) {
-	s := serve(t)
-	s.tell(t, "fault", "refuse", "--for", "300ms")
-	s.line(t, "fault lifted: refuse")
-	if got := s.state(t).Faults; len(got) != 0 {
-		t.Errorf("faults left: %q", got)
-	}
-}
-
-func TestShowTellsWhatIsGoingOn(t *testing.T) {
-	s := serve(t, "--life-cycle", "on-demand")
-	if quiet := s.tell(t, "show"); !strings.HasPrefix(quiet, "announced: nothing\nwaiting: none\nfaults: none\ntokens: 0 valid, 0 asked for\n") {
-		t.Errorf("nothing going on: %q", quiet)
-	}
-	s.tell(t, "trigger", "rebalance")
-	s.tell(t, "trigger", "spot", "--after", "1h")
-	s.tell(t, "fault", "token-down")
-	s.tell(t, "expire-tokens")
-	request, _ := http.NewRequest(http.MethodPut, s.url+"/latest/api/token", nil)
-	if response, err := http.DefaultClient.Do(request); err == nil {
-		response.Body.Close()
-	}
-	want := regexp.MustCompile(`^announced:
-  meta-data/events/recommendations/rebalance
-    \{"noticeTime": "[-0-9T:]+Z"\}
-waiting:
-  spot interruption: terminate 2m0s after the notice, at [-0-9T:]+Z
-faults:
-  token-down 500
-tokens: 0 valid, 1 asked for
-requests: 1, at most 1 at once
-       1 answered 500
-       1 /latest/api/token
-$`)
-	if busy := s.tell(t, "show"); !want.MatchString(busy) {
-		t.Errorf("shown:\n%s\nwant:\n%s", busy, want)
-	}
-}
-
-func TestUsage_errors_are_one_line(t *testing.T) {
+func TestNthIMDS_UsageErrorsAreOneLine(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"explode", `nth-imds: unknown command "explode" for "nth-imds"; see "nth-imds --help"`},
 		{"--port 1", `nth-imds: unknown flag: --port; see "nth-imds --help"`},
@@ -168,6 +78,7 @@ func TestUsage_errors_are_one_line(t *testing.T) {
 		{"trigger flood", `nth-imds trigger: name one of spot, rebalance, maintenance, lifecycle; see "nth-imds trigger --help"`},
 		{"trigger spot --in 5", `nth-imds trigger spot: invalid argument "5" for "--in" flag: want a duration such as 90s or 2m; see "nth-imds trigger spot --help"`},
 		{"trigger spot --in -5s", `nth-imds trigger spot: invalid argument "-5s" for "--in" flag: want a duration such as 90s or 2m; see "nth-imds trigger spot --help"`},
+		{"trigger spot --action pause", `nth-imds trigger spot: invalid argument "pause" for "--action" flag: want one of terminate, stop, hibernate; see "nth-imds trigger spot --help"`},
 		{"trigger lifecycle", `nth-imds trigger lifecycle: accepts 1 arg(s), received 0; see "nth-imds trigger lifecycle --help"`},
 		{"withdraw flood", `nth-imds withdraw: invalid argument "flood" for "nth-imds withdraw"; see "nth-imds withdraw --help"`},
 		{"fault 200", `nth-imds fault: "200" is no fault: want reset, hang, slow, garbage, oversized, token-down, refuse, or a status from 400 to 599; see "nth-imds fault --help"`},
@@ -178,36 +89,20 @@ func TestUsage_errors_are_one_line(t *testing.T) {
 	}
 }
 
-func TestSimulator_refuses_what_EC2_does_not_announce(t *testing.T) {
-	s := serve(t)
+func TestNthIMDS_ErrorsAreOneLine(t *testing.T) {
+	s, gone := serve(t), serve(t)
+	gone.stop(t, syscall.SIGINT)
 	for _, test := range []struct{ args, want string }{
-		{"trigger spot --action pause", `action is "pause": want one of terminate, stop, hibernate`},
-		{"trigger maintenance --code reboot", `code is "reboot": want one of instance-reboot, system-reboot, ` +
-			`system-maintenance, instance-retirement, instance-stop`},
+		{"trigger maintenance --id x", "name what is scheduled, such as --code system-reboot"},
 		{"withdraw maintenance --id x", `no maintenance event "x" is scheduled`},
-		{"fault refuse", `refuse also closes the port to whoever would lift it: say for how long, such as for 12s`},
+		{"fault refuse", "refuse also closes the port to whoever would lift it: say for how long, such as --for 12s"},
+		{"show --server " + gone.url, "no simulator answers at " + gone.url},
+		{"--listen " + strings.TrimPrefix(s.url, "http://"), "address already in use"},
 	} {
 		status, stdout, stderr := call(t, []string{"NTH_IMDS=" + s.url}, strings.Fields(test.args)...)
-		if status != 1 || stdout != "" || stderr != "nth-imds: "+test.want+"\n" {
+		if status != 1 || stdout != "" || !strings.HasPrefix(stderr, "nth-imds: ") || !strings.Contains(stderr, test.want) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%q: status %d, stdout %q, stderr %q; want 1 and %q", test.args, status, stdout, stderr, test.want)
 		}
-	}
-}
-
-func TestWithoutASimulatorTheErrorSaysHowToGetOne(t *testing.T) {
-	gone := serve(t)
-	gone.stop(t, syscall.SIGTERM)
-	status, _, stderr := call(t, nil, "trigger", "spot", "--server", gone.url)
-	if status != 1 || !strings.Contains(stderr, "no simulator answers at "+gone.url) || strings.Count(stderr, "\n") != 1 {
-		t.Errorf("status %d, %q", status, stderr)
-	}
-}
-
-func TestAPortInUseIsAnError(t *testing.T) {
-	s := serve(t)
-	status, _, stderr := call(t, nil, "--listen", strings.TrimPrefix(s.url, "http://"))
-	if status != 1 || !strings.Contains(stderr, "address already in use") || strings.Count(stderr, "\n") != 1 {
-		t.Errorf("status %d, %q", status, stderr)
 	}
 }
 
@@ -325,13 +220,4 @@ func (s *serving) tell(t *testing.T, args ...string) string {
 		t.Fatalf("%q: status %d, %s", args, status, stderr)
 	}
 	return stdout
-}
-
-func (s *serving) state(t *testing.T) imdstest.State {
-	t.Helper()
-	state, err := imdstest.Client{URL: s.url}.State(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return state
 }

@@ -69,11 +69,8 @@ const (
 
 // MaintenanceEvent is one entry of events/maintenance/scheduled and events/maintenance/history.
 type MaintenanceEvent struct {
-	// NotBefore and NotAfter bound the time of the maintenance, and NotBeforeDeadline is until when it can be postponed. Zero
-	// times are left out.
-	NotBefore, NotAfter, NotBeforeDeadline time.Time
-	// RawNotBefore and RawNotAfter are served instead of the times above, for invalid dates.
-	RawNotBefore, RawNotAfter string
+	// NotBefore and NotAfter bound the time of the maintenance. Zero times are left out.
+	NotBefore, NotAfter time.Time
 	// Code is instance-reboot, system-reboot, system-maintenance, instance-retirement or instance-stop on EC2. Any
 	// text is served.
 	Code string
@@ -177,7 +174,7 @@ func (e MaintenanceEvent) complete() MaintenanceEvent {
 		e.Description = describe(e.Code, e.State)
 	}
 	if e.EventId == "" {
-		sum := sha256.Sum256([]byte(e.Code + e.notBefore()))
+		sum := sha256.Sum256([]byte(e.Code + maintenanceDate(e.NotBefore)))
 		e.EventId = fmt.Sprintf("instance-event-0%x", sum[:8])
 	}
 	return e
@@ -186,14 +183,11 @@ func (e MaintenanceEvent) complete() MaintenanceEvent {
 // updating returns e with what it leaves out taken from an earlier version of the event.
 func (e MaintenanceEvent) updating(earlier MaintenanceEvent) MaintenanceEvent {
 	e.Code = cmp.Or(e.Code, earlier.Code)
-	if e.NotBefore.IsZero() && e.RawNotBefore == "" {
-		e.NotBefore, e.RawNotBefore = earlier.NotBefore, earlier.RawNotBefore
+	if e.NotBefore.IsZero() {
+		e.NotBefore = earlier.NotBefore
 	}
-	if e.NotAfter.IsZero() && e.RawNotAfter == "" {
-		e.NotAfter, e.RawNotAfter = earlier.NotAfter, earlier.RawNotAfter
-	}
-	if e.NotBeforeDeadline.IsZero() {
-		e.NotBeforeDeadline = earlier.NotBeforeDeadline
+	if e.NotAfter.IsZero() {
+		e.NotAfter = earlier.NotAfter
 	}
 	return e
 }
@@ -215,13 +209,6 @@ func describe(code, state string) string {
 	return text
 }
 
-func (e MaintenanceEvent) notBefore() string {
-	return cmp.Or(e.RawNotBefore, maintenanceDate(e.NotBefore))
-}
-func (e MaintenanceEvent) notAfter() string {
-	return cmp.Or(e.RawNotAfter, maintenanceDate(e.NotAfter))
-}
-
 // maintenanceDate is a time as EC2 writes it in these two documents alone; empty for the zero time.
 func maintenanceDate(t time.Time) string {
 	if t.IsZero() {
@@ -233,14 +220,13 @@ func maintenanceDate(t time.Time) string {
 // MarshalJSON renders the event as EC2 does.
 func (e MaintenanceEvent) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
-		NotBefore         string `json:",omitempty"`
-		Code              string
-		Description       string
-		EventID           string `json:"EventId"`
-		NotAfter          string `json:",omitempty"`
-		NotBeforeDeadline string `json:",omitempty"`
-		State             string
-	}{e.notBefore(), e.Code, e.Description, e.EventId, e.notAfter(), maintenanceDate(e.NotBeforeDeadline), e.State})
+		NotBefore   string `json:",omitempty"`
+		Code        string
+		Description string
+		EventID     string `json:"EventId"`
+		NotAfter    string `json:",omitempty"`
+		State       string
+	}{maintenanceDate(e.NotBefore), e.Code, e.Description, e.EventId, maintenanceDate(e.NotAfter), e.State})
 }
 
 func list(events []MaintenanceEvent) string {
@@ -256,7 +242,7 @@ func summary(events []MaintenanceEvent) string {
 	}
 	parts := make([]string, len(events))
 	for i, e := range events {
-		parts[i] = fmt.Sprintf("%s %s not before %s (%s)", e.EventId, e.Code, cmp.Or(e.notBefore(), "?"), e.State)
+		parts[i] = fmt.Sprintf("%s %s not before %s (%s)", e.EventId, e.Code, cmp.Or(maintenanceDate(e.NotBefore), "?"), e.State)
 	}
 	return strings.Join(parts, ", ")
 }
@@ -273,4 +259,22 @@ func put(events []MaintenanceEvent, event MaintenanceEvent) []MaintenanceEvent {
 
 func indexOf(events []MaintenanceEvent, id string) int {
 	return slices.IndexFunc(events, func(e MaintenanceEvent) bool { return e.EventId == id })
+}
+
+// Scheduled returns the events that are served as scheduled.
+func (s *Simulator) Scheduled() []MaintenanceEvent {
+	s.announcing.Lock()
+	defer s.announcing.Unlock()
+	return slices.Clone(s.scheduled)
+}
+
+// Announced returns the documents that announce something, by path.
+func (s *Simulator) Announced() map[string]string {
+	announced := map[string]string{}
+	for _, path := range []string{spotPath, rebalancePath, scheduledPath, historyPath, lifecyclePath} {
+		if body, found := s.service.Get(path); found && body != "[]" {
+			announced[path] = body
+		}
+	}
+	return announced
 }

@@ -20,7 +20,7 @@ const (
 // noon is a time with a zone and a fraction, neither of which EC2 writes.
 var noon = time.Date(2019, time.January, 21, 12, 0, 43, 500, time.FixedZone("CEST", 2*60*60))
 
-func TestAnnouncementsAppearAsEC2WritesThemAndGoAgain(t *testing.T) {
+func TestAnnouncement_AppearsAsEC2WritesIt(t *testing.T) {
 	tests := map[string]struct {
 		announce, withdraw func(*imdstest.Server)
 		path, body         string
@@ -62,23 +62,6 @@ func TestAnnouncementsAppearAsEC2WritesThemAndGoAgain(t *testing.T) {
 	}
 }
 
-func TestANoticeToStopHasNoTerminationTime(t *testing.T) {
-	srv := start(t)
-	srv.SetSpot("terminate", noon)
-	srv.SetSpot("stop", noon)
-	if status, _ := get(t, srv, termination); status != 404 {
-		t.Errorf("status %d, want 404", status)
-	}
-}
-
-func TestTheLifeCycleCanBeOnDemand(t *testing.T) {
-	srv := start(t)
-	srv.SetLifeCycle("on-demand")
-	if _, body := get(t, srv, "/latest/meta-data/instance-life-cycle"); body != "on-demand" {
-		t.Errorf("life cycle %q, want on-demand", body)
-	}
-}
-
 // entry is a maintenance event as a client of EC2 reads it.
 type entry = map[string]string
 
@@ -92,19 +75,19 @@ func entries(t *testing.T, srv *imdstest.Server, path string) []entry {
 	return list
 }
 
-func TestMaintenanceEventsAreWrittenAsEC2WritesThem(t *testing.T) {
+func TestMaintenance_IsWrittenAsEC2WritesIt(t *testing.T) {
 	tests := map[string]struct {
 		event imdstest.MaintenanceEvent
 		want  entry
 	}{
 		"complete": {
 			imdstest.MaintenanceEvent{
-				NotBefore: noon, NotAfter: noon.Add(time.Hour), NotBeforeDeadline: noon.Add(48 * time.Hour),
+				NotBefore: noon, NotAfter: noon.Add(time.Hour),
 				Code: "system-reboot", Description: "scheduled reboot", EventId: "instance-event-0d59937288b749b32", State: "active",
 			},
 			entry{
 				"NotBefore": "21 Jan 2019 10:00:43 GMT", "NotAfter": "21 Jan 2019 11:00:43 GMT",
-				"NotBeforeDeadline": "23 Jan 2019 10:00:43 GMT", "Code": "system-reboot", "Description": "scheduled reboot",
+				"Code": "system-reboot", "Description": "scheduled reboot",
 				"EventId": "instance-event-0d59937288b749b32", "State": "active",
 			},
 		},
@@ -115,10 +98,10 @@ func TestMaintenanceEventsAreWrittenAsEC2WritesThem(t *testing.T) {
 				"Description": "The instance is running on degraded hardware",
 			},
 		},
-		"dates that are none, an unknown code": {
-			imdstest.MaintenanceEvent{RawNotBefore: "soon", RawNotAfter: "later", Code: "disk-swap", EventId: "e", State: "completed"},
+		"no dates, an unknown code": {
+			imdstest.MaintenanceEvent{Code: "disk-swap", EventId: "e", State: "completed"},
 			entry{
-				"NotBefore": "soon", "NotAfter": "later", "Code": "disk-swap", "EventId": "e", "State": "completed",
+				"Code": "disk-swap", "EventId": "e", "State": "completed",
 				"Description": "[Completed] disk-swap",
 			},
 		},
@@ -147,7 +130,7 @@ func sameEntry(a, b entry) bool {
 	return string(x) == string(y)
 }
 
-func TestAnEventWithoutAnIDKeepsTheOneItGets(t *testing.T) {
+func TestMaintenance_KeepsTheIDItGets(t *testing.T) {
 	srv := start(t)
 	reboot := imdstest.MaintenanceEvent{Code: "system-reboot", NotBefore: noon}
 	stop := imdstest.MaintenanceEvent{Code: "instance-stop", NotBefore: noon}
@@ -160,7 +143,7 @@ func TestAnEventWithoutAnIDKeepsTheOneItGets(t *testing.T) {
 	}
 }
 
-func TestAMaintenanceEventThatEndsEntersTheHistory(t *testing.T) {
+func TestMaintenance_EntersTheHistoryWhenItEnds(t *testing.T) {
 	srv := start(t)
 	srv.AddMaintenance(imdstest.MaintenanceEvent{EventId: "a", Code: "system-reboot", NotBefore: noon})
 	srv.AddMaintenance(imdstest.MaintenanceEvent{EventId: "b", Code: "instance-stop", NotBefore: noon})
@@ -176,7 +159,7 @@ func TestAMaintenanceEventThatEndsEntersTheHistory(t *testing.T) {
 	}
 }
 
-func TestWithdrawnMaintenanceLeavesTheSchedule(t *testing.T) {
+func TestMaintenance_LeavesTheScheduleWhenWithdrawn(t *testing.T) {
 	tests := map[string]struct {
 		id        string
 		noHistory bool
@@ -207,16 +190,5 @@ func TestWithdrawnMaintenanceLeavesTheSchedule(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestAnEventThatIsScheduledAgainLeavesTheHistory(t *testing.T) {
-	srv := start(t)
-	event := imdstest.MaintenanceEvent{EventId: "a", Code: "system-reboot", NotBefore: noon}
-	srv.AddMaintenance(event)
-	srv.WithdrawMaintenance("a", false)
-	srv.AddMaintenance(event)
-	if past := entries(t, srv, history); len(past) != 0 {
-		t.Errorf("history: %v, want none", past)
 	}
 }

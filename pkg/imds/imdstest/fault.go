@@ -59,9 +59,6 @@ type Fault struct {
 	Over time.Duration
 	// For is after how long the fault is lifted; never unless given.
 	For time.Duration
-	// Times is how many requests the fault affects; any number unless given. It does not apply to Refuse, which sees no
-	// requests.
-	Times int
 }
 
 // String describes the fault in a few words.
@@ -78,12 +75,6 @@ func (f Fault) String() string {
 	}
 	if f.For > 0 {
 		text += fmt.Sprintf(" for %v", f.For)
-	}
-	switch {
-	case f.Times == 1:
-		text += ", once"
-	case f.Times > 1:
-		text += fmt.Sprintf(", %d times", f.Times)
 	}
 	return text
 }
@@ -112,12 +103,13 @@ func (f Fault) meets(r *http.Request) bool {
 	return prefix == "" || path == prefix || strings.HasPrefix(path, prefix+"/")
 }
 
-// Fault breaks the service until Lift, or for as long as the fault says.
-func (s *Simulator) Fault(f Fault) {
+// Fault breaks the service until Lift, or for as long as the fault says. It returns the fault in a few words.
+func (s *Simulator) Fault(f Fault) string {
 	f = f.complete()
 	s.faults.add(f, s.lift)
 	s.faultsChanged()
 	s.reportChange("fault: %s", f)
+	return f.String()
 }
 
 // Lift repairs the service: no fault is left, and requests that hang are answered.
@@ -165,7 +157,6 @@ type faults struct {
 
 type setFault struct {
 	Fault
-	met    int           // the requests that have met it
 	lifted chan struct{} // closed when it is lifted
 	timer  *time.Timer
 }
@@ -186,8 +177,7 @@ func (f *faults) match(r *http.Request) (*setFault, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, fault := range slices.Backward(f.set) {
-		if fault.meets(r) && (fault.Times == 0 || fault.met < fault.Times) {
-			fault.met++
+		if fault.meets(r) {
 			return fault, true
 		}
 	}

@@ -1,11 +1,8 @@
 package imdstest_test
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"io"
-	"net/http"
 	"syscall"
 	"testing"
 	"time"
@@ -13,7 +10,7 @@ import (
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 )
 
-func TestFaultsThatAnswerWithAStatus(t *testing.T) {
+func TestFault_AnswersWithAStatus(t *testing.T) {
 	tests := map[string]struct {
 		fault                imdstest.Fault
 		token, spot, another int
@@ -51,7 +48,7 @@ func TestFaultsThatAnswerWithAStatus(t *testing.T) {
 	}
 }
 
-func TestTheFaultThatWasSetLastWins(t *testing.T) {
+func TestFault_TheLastOneWins(t *testing.T) {
 	srv := start(t)
 	srv.Fault(imdstest.Fault{Kind: imdstest.Status, Status: 503})
 	srv.Fault(imdstest.Fault{Kind: imdstest.Status, Status: 500, Path: "meta-data/spot"})
@@ -62,18 +59,7 @@ func TestTheFaultThatWasSetLastWins(t *testing.T) {
 	}
 }
 
-func TestAFaultMeetsNoMoreRequestsThanItsTimes(t *testing.T) {
-	srv := start(t)
-	valid := token(t, srv)
-	srv.Fault(imdstest.Fault{Kind: imdstest.Status, Status: 503, Times: 2})
-	for i, want := range []int{503, 503, 200} {
-		if response, _ := do(t, "GET", srv.URL+instanceID, tokenHeader, valid); response.StatusCode != want {
-			t.Errorf("request %d: status %d, want %d", i+1, response.StatusCode, want)
-		}
-	}
-}
-
-func TestAFaultLiftsItselfWhenItsTimeHasPassed(t *testing.T) {
+func TestFault_LiftsItselfInTime(t *testing.T) {
 	srv := start(t)
 	valid := token(t, srv)
 	// The request hangs until the fault is lifted: it is answered only if that happens by itself.
@@ -86,7 +72,7 @@ func TestAFaultLiftsItselfWhenItsTimeHasPassed(t *testing.T) {
 	}
 }
 
-func TestResetBreaksTheConnectionInTheMiddleOfTheAnswer(t *testing.T) {
+func TestFault_ResetBreaksTheAnswer(t *testing.T) {
 	srv := start(t)
 	valid := token(t, srv)
 	srv.Fault(imdstest.Fault{Kind: imdstest.Reset})
@@ -104,7 +90,7 @@ func TestResetBreaksTheConnectionInTheMiddleOfTheAnswer(t *testing.T) {
 	}
 }
 
-func TestAHangingRequestIsAnsweredOnceTheFaultIsLifted(t *testing.T) {
+func TestFault_HangAnswersOnceLifted(t *testing.T) {
 	srv := start(t)
 	valid := token(t, srv)
 	srv.Fault(imdstest.Fault{Kind: imdstest.Hang})
@@ -127,24 +113,7 @@ func TestAHangingRequestIsAnsweredOnceTheFaultIsLifted(t *testing.T) {
 	}
 }
 
-func TestAHangingRequestEndsWhenItsClientLeaves(t *testing.T) {
-	srv := start(t)
-	srv.Fault(imdstest.Fault{Kind: imdstest.Hang})
-	ctx, leave := context.WithCancel(bounded(t))
-	failed := make(chan error, 1)
-	go func() {
-		_, err := try(ctx, "PUT", srv.URL+"/latest/api/token", ttlHeader, "60")
-		failed <- err
-	}()
-	await(t, srv, "a request that hangs", func(c imdstest.Counts) bool { return c.InFlight == 1 })
-	leave()
-	if err := <-failed; !errors.Is(err, context.Canceled) {
-		t.Errorf("the request ended with %v, want it canceled by its client", err)
-	}
-	await(t, srv, "the end of the request", func(c imdstest.Counts) bool { return c.InFlight == 0 })
-}
-
-func TestCloseEndsHangingAndSlowRequests(t *testing.T) {
+func TestClose_EndsHangingAndSlowRequests(t *testing.T) {
 	for _, kind := range []imdstest.Kind{imdstest.Hang, imdstest.Slow} {
 		t.Run(string(kind), func(t *testing.T) {
 			srv := imdstest.NewServer()
@@ -172,7 +141,7 @@ func TestCloseEndsHangingAndSlowRequests(t *testing.T) {
 	}
 }
 
-func TestASlowAnswerIsTheRightOneAndComesInParts(t *testing.T) {
+func TestFault_SlowIsRightAndComesInParts(t *testing.T) {
 	srv := start(t)
 	valid := token(t, srv)
 	srv.Fault(imdstest.Fault{Kind: imdstest.Slow, Over: time.Hour})
@@ -194,33 +163,7 @@ func TestASlowAnswerIsTheRightOneAndComesInParts(t *testing.T) {
 	}
 }
 
-func TestGarbageIsAnAnswerThatIsNotJSON(t *testing.T) {
-	srv := start(t)
-	srv.Fault(imdstest.Fault{Kind: imdstest.Garbage})
-	_, first := do(t, "GET", srv.URL+spot)
-	response, second := do(t, "GET", srv.URL+spot)
-	if response.StatusCode != 200 || json.Valid([]byte(first)) || first == second {
-		t.Errorf("status %d, bodies %q and %q; want 200 and random bytes", response.StatusCode, first, second)
-	}
-}
-
-func TestAnOversizedBodyHasNoEndThatAClientShouldWaitFor(t *testing.T) {
-	srv := start(t)
-	srv.Fault(imdstest.Fault{Kind: imdstest.Oversized})
-	response, err := try(bounded(t), "GET", srv.URL+scheduled)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const much = 64 << 20
-	n, err := io.Copy(io.Discard, io.LimitReader(response.Body, much))
-	response.Body.Close()
-	if n != much || err != nil || response.StatusCode != http.StatusOK || response.ContentLength != -1 {
-		t.Errorf("read %d bytes of status %d, length %d: %v", n, response.StatusCode, response.ContentLength, err)
-	}
-	await(t, srv, "the end of the stream", func(c imdstest.Counts) bool { return c.InFlight == 0 })
-}
-
-func TestRefusedConnectionsAreAcceptedAgainOnTheSamePort(t *testing.T) {
+func TestFault_RefuseOpensTheSamePortAgain(t *testing.T) {
 	srv := start(t)
 	for round := range 3 {
 		srv.Fault(imdstest.Fault{Kind: imdstest.Refuse})
@@ -232,17 +175,6 @@ func TestRefusedConnectionsAreAcceptedAgainOnTheSamePort(t *testing.T) {
 			t.Fatalf("round %d, lifted: status %d, want 200", round, status)
 		}
 	}
-}
-
-func TestARefusingServerCanBeClosed(t *testing.T) {
-	srv := imdstest.NewServer()
-	srv.Fault(imdstest.Fault{Kind: imdstest.Refuse})
-	srv.Close()
-	srv.Lift()
-	if _, err := try(bounded(t), "GET", srv.URL+instanceID); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("%v, want a refused connection", err)
-	}
-	srv.Close()
 }
 
 func await(t *testing.T, srv *imdstest.Server, what string, reached func(imdstest.Counts) bool) {

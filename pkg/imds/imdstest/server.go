@@ -10,12 +10,13 @@ import (
 	"time"
 )
 
-// Server is a Simulator on a port of its own, with the control API beside it.
+// Server is a Simulator on a port of its own.
 type Server struct {
 	*Simulator
 	// URL is "http://127.0.0.1:PORT", without a slash at its end.
 	URL string
 
+	mux     *http.ServeMux
 	http    *http.Server
 	address *net.TCPAddr
 	serving sync.WaitGroup
@@ -46,11 +47,10 @@ func Listen(address string) (*Server, error) {
 		URL:       "http://" + listener.Addr().String(),
 		address:   listener.Addr().(*net.TCPAddr),
 	}
-	mux := http.NewServeMux()
-	mux.Handle("/", s.Simulator)
-	mux.Handle(ControlPath, s.Control())
+	s.mux = http.NewServeMux()
+	s.mux.Handle("/", s.Simulator)
 	s.http = &http.Server{
-		Handler:   mux,
+		Handler:   s.mux,
 		ConnState: s.countConnection,
 		// net/http need not report clients that reset or leave.
 		ErrorLog:          log.New(io.Discard, "", 0),
@@ -61,13 +61,15 @@ func Listen(address string) (*Server, error) {
 	return s, nil
 }
 
+// Handle serves something else at a path that EC2 does not have. No fault touches it.
+func (s *Server) Handle(path string, handler http.Handler) { s.mux.Handle(path, handler) }
+
 // Close cuts all connections and waits for their handlers.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
 	s.releasePort()
 	s.mu.Unlock()
-	s.delayed.stop()
 	_ = s.http.Close()
 	s.serving.Wait()
 	s.Lift()

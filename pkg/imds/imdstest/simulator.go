@@ -11,8 +11,7 @@
 //
 // A Simulator is an http.Handler with announcements (announce.go), faults (fault.go) and counts of its requests; the
 // documents, the tokens and the protocol are those of pkg/imds/standin. A Server gives it a port, which it can also close
-// and reopen, and serves the control API (control.go) below /nth-imds/, a path that EC2 does not have. The command nth-imds
-// runs a Server and controls it with a Client, and so can any test that uses a simulator in another process.
+// and reopen. The command nth-imds runs one.
 //
 // Everything is safe for concurrent use. A change is visible to every request that begins after the call returned.
 package imdstest
@@ -33,7 +32,6 @@ type Simulator struct {
 	service *standin.Service
 	faults  faults
 	traffic traffic
-	delayed delayed
 
 	// announcing serializes changes of more than one document.
 	announcing sync.Mutex

@@ -385,11 +385,3 @@ func (s *Service) ExpireTokens() {
 	defer s.tokens.mu.Unlock()
 	clear(s.tokens.expires)
 }
-
-// ValidTokens counts the valid tokens.
-func (s *Service) ValidTokens() int {
-	s.tokens.mu.Lock()
-	defer s.tokens.mu.Unlock()
-	s.tokens.removeExpired()
-	return len(s.tokens.expires)
-}

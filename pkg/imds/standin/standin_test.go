@@ -19,7 +19,7 @@ func ask(s *standin.Service, method, path, header, value string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-func TestANoticeIsReadBehindATokenUntilItIsWithdrawn(t *testing.T) {
+func TestService_ANoticeStandsUntilItIsWithdrawn(t *testing.T) {
 	s := standin.New()
 	const path = "/latest/meta-data/spot/instance-action"
 	if status, _ := ask(s, http.MethodGet, path, "X-Nothing", ""); status != http.StatusUnauthorized {

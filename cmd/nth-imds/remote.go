@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nth-project/nth/cmd/internal/cli"
+	"github.com/nth-project/nth/pkg/imds/imdstest"
+)
+
+const (
+	// controlPath is a path that EC2 does not have. A command is posted to it, as a JSON list of its words.
+	controlPath = "/nth-imds/"
+	// callTimeout is how long a simulator may take to answer.
+	callTimeout = 10 * time.Second
+	// commandLimit and answerLimit bound what is read of a command and of its answer, in bytes.
+	commandLimit, answerLimit = 64 << 10, 1 << 20
+)
+
+// remoteCommands are the commands that have the nth-imds that serves do what they are for.
+func remoteCommands() []*cobra.Command {
+	var server string
+	all := commands(func(cmd *cobra.Command, args []string, _ act) error {
+		words := strings.Fields(cmd.CommandPath())[1:]
+		cmd.Flags().Visit(func(f *pflag.Flag) {
+			if f.Name != "server" {
+				words = append(words, "--"+f.Name+"="+f.Value.String())
+			}
+		})
+		return ask(cmd, server, append(words, args...))
+	})
+	for _, cmd := range all {
+		cmd.PersistentFlags().StringVar(&server, "server", cmp.Or(os.Getenv("NTH_IMDS"), "http://"+defaultListen), "the URL of the simulator, or $NTH_IMDS")
+	}
+	return all
+}
+
+// ask sends a command to the simulator, and prints the answer.
+func ask(cmd *cobra.Command, server string, words []string) error {
+	if !strings.Contains(server, "://") {
+		server = "http://" + server
+	}
+	body, err := json.Marshal(words)
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(cmd.Context(), http.MethodPost, strings.TrimSuffix(server, "/")+controlPath, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	response, err := (&http.Client{Timeout: callTimeout}).Do(request)
+	if unreachable, ok := errors.AsType[*url.Error](err); ok {
+		return fmt.Errorf("no simulator answers at %s (%w): start one with \"nth-imds\", or name it with --server or NTH_IMDS", server, unreachable.Err)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(response.Body, answerLimit))
+	if err != nil {
+		return fmt.Errorf("reading the simulator's answer: %w", err)
+	}
+	switch response.StatusCode {
+	case http.StatusOK:
+		_, err = cmd.OutOrStdout().Write(answer)
+		return err
+	case http.StatusBadRequest:
+		return errors.New(strings.TrimSpace(string(answer)))
+	default:
+		return fmt.Errorf("%s answers %s: is this nth-imds?", server, response.Status)
+	}
+}
+
+// obey performs the commands that other processes of this machine post.
+func obey(s *imdstest.Server) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "close") // As for everything on this port: no idle connection outlives a fault that closes it.
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		if ip, err := netip.ParseAddr(host); err != nil || !ip.Unmap().IsLoopback() || r.Method != http.MethodPost {
+			http.Error(w, "commands are taken only from the machine that nth-imds runs on", http.StatusForbidden)
+			return
+		}
+		var words []string
+		if err := json.NewDecoder(io.LimitReader(r.Body, commandLimit)).Decode(&words); err != nil {
+			http.Error(w, "the command is no list of words", http.StatusBadRequest)
+			return
+		}
+		root := &cobra.Command{Use: "nth-imds", SilenceErrors: true, SilenceUsage: true}
+		root.AddCommand(commands(func(cmd *cobra.Command, args []string, do act) error {
+			done, err := do(s, args)
+			if err == nil {
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), done)
+			}
+			return err
+		})...)
+		var out, wrong bytes.Buffer
+		status := cli.Run(r.Context(), root, words, &out, &wrong, func(stderr io.Writer, err error) { fmt.Fprintln(stderr, err) })
+		if status != cli.ExitOK {
+			http.Error(w, wrong.String(), http.StatusBadRequest)
+			return
+		}
+		_, _ = w.Write(out.Bytes())
+	})
+}
