@@ -135,7 +135,7 @@ func faultCommand(command newCommand) *cobra.Command {
 	var f imdstest.Fault
 	cmd := command("fault KIND", "break the service", func(s *imdstest.Server, _ []string) (string, error) {
 		if f.Kind == imdstest.Refuse && f.For == 0 {
-			return "", errors.New("refuse also closes the port to whoever would lift it: say for how long, such as --for 12s")
+			return "", errors.New("refuse also closes the port for lift: say for how long, such as --for 12s")
 		}
 		return "fault: " + s.Fault(f), nil
 	})

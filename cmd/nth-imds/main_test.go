@@ -95,7 +95,7 @@ func TestNthIMDS_ErrorsAreOneLine(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"trigger maintenance --id x", "name what is scheduled, such as --code system-reboot"},
 		{"withdraw maintenance --id x", `no maintenance event "x" is scheduled`},
-		{"fault refuse", "refuse also closes the port to whoever would lift it: say for how long, such as --for 12s"},
+		{"fault refuse", "refuse also closes the port for lift: say for how long, such as --for 12s"},
 		{"show --server " + gone.url, "no simulator answers at " + gone.url},
 		{"--listen " + strings.TrimPrefix(s.url, "http://"), "address already in use"},
 	} {
