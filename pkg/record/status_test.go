@@ -51,7 +51,7 @@ func show(t *testing.T, dir string, statuses ...state.Status) (troubles []error)
 	return troubles
 }
 
-func TestAStatusIsReadAsItWasShown(t *testing.T) {
+func TestStatus_IsReadAsItWasShown(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run", "nth")
 	defer syscall.Umask(syscall.Umask(0o077))
 	if troubles := show(t, dir, state.Status{}, full()); troubles != nil {
@@ -61,17 +61,12 @@ func TestAStatusIsReadAsItWasShown(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, full()) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	info, err := os.Stat(filepath.Join(dir, "status.json"))
-	if err != nil || info.Mode().Perm() != 0o644 {
-		t.Errorf("the file's mode is %v, %v; anybody may read it", info.Mode(), err)
-	}
-	if names := listing(t, dir); names != "status.json" {
-		t.Errorf("the directory holds %s", names)
-	}
+	wantMode(t, filepath.Join(dir, "status.json"), 0o644)
+	wantFiles(t, dir, "status.json")
 }
 
 // Programs know these names.
-func TestTheNamesInAStatusStay(t *testing.T) {
+func TestStatus_TheNamesInTheFileStay(t *testing.T) {
 	dir := t.TempDir()
 	show(t, dir, full())
 	content, err := os.ReadFile(filepath.Join(dir, "status.json"))
@@ -92,7 +87,7 @@ func TestTheNamesInAStatusStay(t *testing.T) {
 	}
 }
 
-func TestABoardThatIsShownMoreThanItCanWriteKeepsTheNewest(t *testing.T) {
+func TestStatus_TheNewestIsWritten(t *testing.T) {
 	dir := t.TempDir()
 	board := record.NewStatusFile(dir, func(err error) { t.Error(err) })
 	for pid := range 100 {
@@ -106,18 +101,16 @@ func TestABoardThatIsShownMoreThanItCanWriteKeepsTheNewest(t *testing.T) {
 	}
 }
 
-func TestAStatusThatCannotBeWrittenIsTold(t *testing.T) {
+func TestStatus_AFailedWriteIsReported(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(dir, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(t, dir, "")
 	troubles := show(t, filepath.Join(dir, "nth"), full())
 	if len(troubles) != 1 || !strings.HasPrefix(troubles[0].Error(), "writing the status: ") {
-		t.Errorf("told: %v", troubles)
+		t.Errorf("reported: %v", troubles)
 	}
 }
 
-func TestAStatusThatIsNoneIsAnError(t *testing.T) {
+func TestStatus_AForeignFileIsAnError(t *testing.T) {
 	if _, err := record.ReadStatus(t.TempDir()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing one: %v", err)
 	}
@@ -129,9 +122,7 @@ func TestAStatusThatIsNoneIsAnError(t *testing.T) {
 		`{"version": 1, "pid": "a"`: "",
 	} {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "status.json"), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		write(t, filepath.Join(dir, "status.json"), content)
 		if _, err := record.ReadStatus(dir); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.20q: got %v, want an error that says %q", content, err, want)
 		}

@@ -1,10 +1,15 @@
 package record_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,15 +20,11 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// slowDisk holds each write until the test says what becomes of it.
+// slowDisk holds each write until the test says what its result is.
 type slowDisk struct {
 	begun  chan struct{}
 	answer chan error
 	writes int
-}
-
-func newSlowDisk() *slowDisk {
-	return &slowDisk{begun: make(chan struct{}), answer: make(chan error)}
 }
 
 func (d *slowDisk) take(write func() error) error {
@@ -46,34 +47,16 @@ func onSlowDisk(t *testing.T, test func(t *testing.T, dir string, store *record.
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		store, disk := open(t, dir), newSlowDisk()
+		store, disk := open(t, dir), &slowDisk{begun: make(chan struct{}), answer: make(chan error)}
 		store.Through(disk.take)
 		test(t, dir, store, disk)
 		synctest.Wait() // for what is still being written
 	})
 }
 
-func TestAPutBehindADiskThatHangsIsSeenAtOnce(t *testing.T) {
+func TestPut_ManyDuringOneWriteAreTheNext(t *testing.T) {
 	onSlowDisk(t, func(t *testing.T, dir string, store *record.Store, disk *slowDisk) {
-		told := false
-		store.Put(func(error) { told = true }, entry("a", state.Seen, noon))
-		<-disk.begun
-		store.Put(func(error) { told = true }, entry("a", state.Draining, noon), entry("b", state.Seen, noon))
-		synctest.Wait()
-		if entries := store.Entries(); ids(entries) != "a b" || entries[0].Phase != state.Draining {
-			t.Errorf("entries: %+v", entries)
-		}
-		if told || listing(t, dir) != "" {
-			t.Errorf("told %v, with %q on disk", told, listing(t, dir))
-		}
-		disk.answer <- nil
-		disk.next(nil)
-	})
-}
-
-func TestManyPutsBehindADiskThatHangsAreOneWrite(t *testing.T) {
-	onSlowDisk(t, func(t *testing.T, dir string, store *record.Store, disk *slowDisk) {
-		var told, want []string
+		var written, want []string
 		for i := range 101 {
 			id := fmt.Sprintf("event-%03d", i)
 			want = append(want, id)
@@ -81,39 +64,41 @@ func TestManyPutsBehindADiskThatHangsAreOneWrite(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				told = append(told, id)
+				written = append(written, id)
 			}, entry(id, state.Seen, noon))
 			if i == 0 {
 				<-disk.begun
 			}
 		}
+		if got := ids(store.Entries()); got != strings.Join(want, " ") || len(written) > 0 {
+			t.Errorf("in memory: %q; written: %q", got, written)
+		}
+		wantFiles(t, dir, "")
 		disk.answer <- nil
 		<-disk.begun
-		if !slices.Equal(told, want[:1]) {
-			t.Errorf("after the first write those were told: %q", told)
+		if !slices.Equal(written, want[:1]) {
+			t.Errorf("the first write has written %q", written)
 		}
 		disk.answer <- nil
 		synctest.Wait()
-		if disk.writes != 2 || !slices.Equal(told, want) {
-			t.Errorf("%d writes, told were %q", disk.writes, told)
+		if disk.writes != 2 || !slices.Equal(written, want) {
+			t.Errorf("%d writes have written %q", disk.writes, written)
 		}
-		if got := ids(open(t, dir).Entries()); got != strings.Join(want, " ") {
-			t.Errorf("on disk: %q", got)
-		}
+		wantStored(t, dir, strings.Join(want, " "))
 	})
 }
 
-func TestWhatBecomesOfAPutIsToldOnce(t *testing.T) {
+func TestPut_CallsBackOnce(t *testing.T) {
 	good, bad, worse := entry("good", state.Seen, noon), entry("bad", "wandering", noon), entry("", state.Seen, noon)
 	full := errors.New("no space left")
 	for name, test := range map[string]struct {
 		entries []state.Entry
-		disk    []error // what becomes of each write
+		disk    []error // the result of each write
 		says    []string
 		stored  string
 	}{
 		"one that is written":             {entries: []state.Entry{good}, disk: []error{nil}, stored: "good"},
-		"none at all":                     {},
+		"no entry at all":                 {},
 		"one that is refused":             {entries: []state.Entry{bad}, says: []string{`recording event "bad": the phase "wandering" is unknown`}},
 		"a good one between bad ones":     {[]state.Entry{bad, good, worse}, []error{nil}, []string{`"bad": the phase`, `"": the event has no ID`}, "good"},
 		"one that the disk does not take": {entries: []state.Entry{good}, disk: []error{full}, says: []string{`recording event "good": no space left`}},
@@ -126,29 +111,27 @@ func TestWhatBecomesOfAPutIsToldOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onSlowDisk(t, func(t *testing.T, dir string, store *record.Store, disk *slowDisk) {
-				var told []error
-				store.Put(func(err error) { told = append(told, err) }, test.entries...)
+				var results []error
+				store.Put(func(err error) { results = append(results, err) }, test.entries...)
 				for _, err := range test.disk {
 					disk.next(err)
 				}
 				synctest.Wait()
-				if len(told) != 1 || (told[0] != nil) != (len(test.says) > 0) {
-					t.Fatalf("told: %v, want one that says %q", told, test.says)
+				if len(results) != 1 || (results[0] != nil) != (len(test.says) > 0) {
+					t.Fatalf("results: %v, want one that says %q", results, test.says)
 				}
 				for _, want := range test.says {
-					if !strings.Contains(told[0].Error(), want) {
-						t.Errorf("told: %v, want it to say %q", told[0], want)
+					if !strings.Contains(results[0].Error(), want) {
+						t.Errorf("result: %v, want it to say %q", results[0], want)
 					}
 				}
-				if got := ids(open(t, dir).Entries()); got != test.stored {
-					t.Errorf("on disk: %q, want %q", got, test.stored)
-				}
+				wantStored(t, dir, test.stored)
 			})
 		})
 	}
 }
 
-func TestAnOlderStateNeverTakesThePlaceOfANewerOne(t *testing.T) {
+func TestPut_AnOlderStateNeverReplacesANewerOne(t *testing.T) {
 	phase := func(t *testing.T, dir string) state.Phase { return open(t, dir).Entries()[0].Phase }
 	onSlowDisk(t, func(t *testing.T, dir string, store *record.Store, disk *slowDisk) {
 		store.Put(nil, entry("a", state.Seen, noon))
@@ -170,16 +153,16 @@ func TestAnOlderStateNeverTakesThePlaceOfANewerOne(t *testing.T) {
 	})
 }
 
-func TestFlushWaitsForTheDisk(t *testing.T) {
-	onSlowDisk(t, func(t *testing.T, dir string, store *record.Store, disk *slowDisk) {
+func TestFlush_WaitsForTheDisk(t *testing.T) {
+	onSlowDisk(t, func(t *testing.T, _ string, store *record.Store, disk *slowDisk) {
 		if err := store.Flush(t.Context()); err != nil {
 			t.Errorf("with nothing to write: %v", err)
 		}
-		for _, becomes := range []error{nil, errors.New("no space left"), nil} {
-			told := 0
-			store.Put(func(error) { told++ }, entry("a", state.Seen, noon))
+		for _, result := range []error{nil, errors.New("no space left"), nil} {
+			called := 0
+			store.Put(func(error) { called++ }, entry("a", state.Seen, noon))
 			<-disk.begun
-			store.Put(func(error) { told++ }, entry("b", state.Seen, noon))
+			store.Put(func(error) { called++ }, entry("b", state.Seen, noon))
 			flushed := make(chan error, 1)
 			go func() { flushed <- store.Flush(t.Context()) }()
 			disk.answer <- nil
@@ -188,38 +171,29 @@ func TestFlushWaitsForTheDisk(t *testing.T) {
 			if len(flushed) > 0 {
 				t.Error("it returned before all was on disk")
 			}
-			disk.answer <- becomes
-			if err := <-flushed; !errors.Is(err, becomes) || told != 2 {
-				t.Errorf("got %v, want %v; %d were told", err, becomes, told)
+			disk.answer <- result
+			if err := <-flushed; !errors.Is(err, result) || called != 2 {
+				t.Errorf("got %v, want %v; %d callbacks", err, result, called)
 			}
-			if err := store.Flush(t.Context()); !errors.Is(err, becomes) {
-				t.Errorf("asked again: %v, want %v", err, becomes)
+			if err := store.Flush(t.Context()); !errors.Is(err, result) {
+				t.Errorf("again: %v, want %v", err, result)
 			}
 		}
-	})
-}
-
-func TestFlushGivesUpWithItsContext(t *testing.T) {
-	onSlowDisk(t, func(t *testing.T, dir string, store *record.Store, disk *slowDisk) {
 		store.Put(nil, entry("a", state.Seen, noon))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := store.Flush(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(err.Error(), "writing the record: ") {
-			t.Errorf("got %v", err)
+			t.Errorf("with a disk that hangs: %v", err)
 		}
 		disk.next(nil)
-		synctest.Wait()
-		if err := store.Flush(ctx); err != nil {
-			t.Errorf("all is on disk: %v", err)
-		}
 	})
 }
 
-func TestManyWhoPutAndReadAtOnceSeeWholeStepsAndLoseNothing(t *testing.T) {
+func TestPut_ManyAtOnceAreSeenWhole(t *testing.T) {
 	const writers, rounds = 8, 15
 	dir := t.TempDir()
 	store := open(t, dir)
-	var told [writers][rounds]int // Only the store's writer counts.
+	var called [writers][rounds]int // Only the store's writer counts.
 	var running sync.WaitGroup
 	for w := range writers {
 		running.Go(func() {
@@ -230,7 +204,7 @@ func TestManyWhoPutAndReadAtOnceSeeWholeStepsAndLoseNothing(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					}
-					told[w][round]++
+					called[w][round]++
 				}, left, right)
 				for pair := range slices.Chunk(store.Entries(), 2) {
 					if len(pair) != 2 || pair[0].Failures != pair[1].Failures {
@@ -244,20 +218,79 @@ func TestManyWhoPutAndReadAtOnceSeeWholeStepsAndLoseNothing(t *testing.T) {
 		})
 	}
 	running.Wait()
-	for w, rounds := range told {
+	for w, rounds := range called {
 		for round, times := range rounds {
 			if times != 1 {
-				t.Errorf("round %d of writer %d was told %d times", round, w, times)
+				t.Errorf("round %d of writer %d: %d callbacks", round, w, times)
 			}
 		}
 	}
 	entries := open(t, dir).Entries()
-	if len(entries) != 2*writers {
-		t.Errorf("on disk: %q", ids(entries))
+	if len(entries) != 2*writers || slices.ContainsFunc(entries, func(e state.Entry) bool { return e.Failures != rounds-1 }) {
+		t.Errorf("on disk: %+v", entries)
 	}
-	for _, e := range entries {
-		if e.Failures != rounds-1 {
-			t.Errorf("on disk is round %d of %s, want the last", e.Failures, e.Event.ID)
+}
+
+// writerVariable turns this test binary into a writer that puts one entry after another and prints each that is on disk, until it
+// is killed.
+const writerVariable = "NTH_TEST_RECORD_DIRECTORY"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(writerVariable); dir != "" {
+		writeForever(dir)
+	}
+	os.Exit(m.Run())
+}
+
+func writeForever(dir string) {
+	store, warnings := record.Open(dir, boot, noon)
+	if len(warnings) > 0 {
+		fmt.Println(warnings)
+		os.Exit(1)
+	}
+	underway := make(chan struct{}, 8) // So that some are gathered into one write.
+	for i := 0; ; i++ {
+		underway <- struct{}{}
+		store.Put(func(err error) {
+			if err != nil {
+				fmt.Println(err)
+				os.Exit(1)
+			}
+			fmt.Println(i)
+			<-underway
+		}, entry(fmt.Sprintf("event-%06d", i), state.Closed, noon.Add(time.Duration(i))))
+	}
+}
+
+func TestPut_AKilledWriterLosesNothingThatWasWritten(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range 8 {
+		dir := filepath.Join(t.TempDir(), "nth")
+		writer := exec.Command(self)
+		writer.Env = append(os.Environ(), writerVariable+"="+dir)
+		said, err := writer.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := writer.Start(); err != nil {
+			t.Fatal(err)
+		}
+		last := -1
+		for lines := bufio.NewScanner(said); lines.Scan(); {
+			if last, err = strconv.Atoi(lines.Text()); err != nil {
+				t.Fatalf("the writer says %q", lines.Text())
+			}
+			if last == 3+5*round {
+				_ = writer.Process.Kill() // The lines that are on their way are still read.
+			}
+		}
+		_ = writer.Wait() // It was killed.
+		want := fmt.Sprintf("event-%06d", last)
+		if got := ids(open(t, dir).Entries()); last < 0 || !strings.Contains(got, want) {
+			t.Errorf("round %d: the record holds %q, without %s", round, got, want)
 		}
 	}
 }
