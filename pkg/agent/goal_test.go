@@ -4,20 +4,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
-	blockers "github.com/nth-project/nth/pkg/wait"
 )
 
 func TestGoal_WorkIsRecordedBeforeAndAfterIt(t *testing.T) {
@@ -89,79 +83,6 @@ func TestGoal_AnEventThatJoinsAdjustsTheGuard(t *testing.T) {
 	})
 }
 
-// However near or overdue a soft deadline is, it takes nothing from a hard one.
-func TestGoal_ASoftDeadlineTakesNothingFromAHardOne(t *testing.T) {
-	each(t, map[string]time.Duration{"nearer": 50 * time.Second, "overdue": -time.Minute}, func(r *rig, at time.Duration) {
-		r.node.toGuard(stuck)
-		stop := r.stopping("m", at)
-		r.runFor(stop)
-		r.announce(stop, r.spot("s", time.Minute))
-		r.wantTape("put s seen", "put s draining", "adjust to s, m: drain, hard in 1m0s, soft in "+at.String())
-		r.pass(time.Minute)
-		if begun, _ := r.node.all(); len(begun) != 1 {
-			r.t.Errorf("%d guards were begun", len(begun))
-		}
-	})
-}
-
-// A budget holds a pod that needs 40 s to end. It gets them, whatever else is due before.
-func TestGoal_APodGetsItsGraceBeforeTheMachineIsLost(t *testing.T) {
-	each(t, map[string][]time.Duration{"alone": nil, "with a stop": {50 * time.Second}, "with an overdue stop": {-time.Minute}},
-		func(r *rig, others []time.Duration) {
-			s := r.serve(drain.Options{Margin: 2 * time.Second})
-			hold(s, 40)
-			r.run()
-			events := []event.Event{}
-			for _, at := range others {
-				events = append(events, r.stopping("m", at))
-			}
-			r.announce(events...)
-			r.announce(append(events, r.spot("s", time.Minute))...)
-			r.pass(time.Minute)
-			deletions := s.Requests("delete")
-			if len(deletions) == 0 || deletions[0].At.Sub(r.start) != 18*time.Second {
-				r.t.Fatalf("the deletions are %+v, want one after 18 s", deletions)
-			}
-			if grace := deletions[0].Options.GracePeriodSeconds; grace != nil && *grace < 40 {
-				r.t.Errorf("its grace is %d s", *grace)
-			}
-		})
-}
-
-// EC2 has not come for the machine at the time of its maintenance, and the group terminates it later.
-func TestGoal_AnOverdueMaintenanceTakesNoTimeFromATermination(t *testing.T) {
-	bubble(t, func(r *rig) {
-		s := r.serve(drain.Options{LoadBalancers: balancers(time.Minute)})
-		pod := web("web", 30)
-		pod.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.7"}}
-		s.AddPod(pod, 0)
-		r.run()
-		r.announce(r.stopping("m", -time.Hour), terminated("a"))
-		r.pass(59 * time.Second)
-		r.wantStatus("draining node node-a for asg-termination: 1 of 1 pods gone, 841 s left")
-		if step := r.board.last().Step; step == nil || !step.Hard || !step.Deadline.Equal(r.in(15*time.Minute)) {
-			t.Errorf("the step is %+v", step)
-		}
-		r.pass(5 * time.Second)
-		r.wantPhase("a", state.Drained)
-		draining := slices.DeleteFunc(r.said(systemd.DrainStarted), func(text string) bool { return !strings.Contains(text, "draining") })
-		r.compare("what was logged", draining, []string{
-			"warning: draining the node: EC2 has scheduled instance-stop at 23:00:00 UTC on 31 Dec 1999 (0 s left)",
-			"warning: draining the node: the Auto Scaling group terminates this instance (900 s left)",
-		})
-	})
-}
-
-// balancers deregister pods after a time, and the machine at once.
-type balancers time.Duration
-
-func (b balancers) Wait(ctx context.Context, node blockers.Node, _ func(string)) error {
-	if len(node.Addresses) > 0 && !kube.Await(ctx, nil, time.Duration(b)) {
-		return ctx.Err()
-	}
-	return nil
-}
-
 // A guard has ended before the next begins, whatever was wanted and found meanwhile.
 func TestGoal_OneGuardAtATime(t *testing.T) {
 	bubble(t, func(r *rig) {
@@ -208,22 +129,6 @@ func TestGoal_ANoticeWhoseTimeMovesIsOneInterruption(t *testing.T) {
 	})
 }
 
-func TestGoal_AnEventThatIsBackInTimeWasNeverGone(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.node.toGuard(stuck)
-		r.run()
-		for range 10 {
-			r.announce(r.spot("a", time.Hour))
-			r.pass(20 * time.Second)
-			r.announce()
-			r.pass(20 * time.Second)
-		}
-		if said := r.said(systemd.DrainStarted); len(said) != 1 {
-			t.Errorf("the drain was begun %d times", len(said))
-		}
-	})
-}
-
 func TestGoal_AnEventThatIsBackWhileItIsUndone(t *testing.T) {
 	type row struct {
 		result drain.UncordonResult // "" if the API server had not lifted the cordon yet
@@ -260,22 +165,6 @@ func TestGoal_AnEventThatIsBackWhileItIsUndone(t *testing.T) {
 	})
 }
 
-func TestGoal_AnEventThatIsMovedFarIsUndoneUntilThen(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.run()
-		r.announce(r.rebooting("a", time.Hour))
-		r.wantTape("put a seen")
-		r.pass(50*time.Minute - 1)
-		r.wantTape()
-		r.pass(1)
-		r.wantTape("put a draining", "guard for a: drain, soft in 10m0s", "put a drained")
-		r.announce(r.rebooting("a", 2*time.Hour))
-		r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a seen")
-		r.pass(time.Hour)
-		r.wantTape("put a draining", "guard for a: drain, soft in 10m0s", "put a drained")
-	})
-}
-
 func TestGoal_NewRulesHoldForWhatIsAnnounced(t *testing.T) {
 	type row struct {
 		change func(*policy.Rule)
@@ -303,38 +192,6 @@ func TestGoal_NewRulesHoldForWhatIsAnnounced(t *testing.T) {
 			r.set(event.RebalanceRecommendation, notifies)
 			r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a seen")
 		})
-	})
-}
-
-// What is on the node because of a rule is taken back with it, also if nobody looks for its kind any more.
-func TestGoal_ARuleThatEndsWhileNthIsStopped(t *testing.T) {
-	each(t, map[string][]event.Kind{"watched": nil, "not watched any more": {event.RebalanceRecommendation}}, func(r *rig, unwatched []event.Kind) {
-		r.rule(event.RebalanceRecommendation, cordons)
-		r.runFor(recommended("a"))
-		r.pass(time.Minute)
-		r.restart(func() {
-			r.rule(event.RebalanceRecommendation, ignores)
-			r.cfg.Unwatched = unwatched
-			r.node.toClaim(unanswered) // Whether the cordon is from before a reboot is not known yet.
-		})
-		r.wantTape("put a undoing", "uncordon when ready", "uncordon when ready ended", "put a closed ignored")
-	})
-}
-
-func TestGoal_ACordonThatHadExpiredIsADrainOnceTheRulesAskForIt(t *testing.T) {
-	withServer(t, func(r *rig, s *apitest.Server) {
-		s.AddPod(web("web", 5), 0)
-		r.cfg.Policy[event.RebalanceRecommendation] = policy.Rule{Action: policy.Cordon, CordonFor: time.Minute, WithdrawnAfter: time.Minute}
-		r.run()
-		r.announce(recommended("b"))
-		r.pass(2 * time.Minute)
-		r.wantPhase("b", state.Closed)
-		r.wantUnschedulable(s, false)
-		r.set(event.RebalanceRecommendation, func(rule *policy.Rule) { rule.Action = policy.Drain })
-		r.pass(2 * time.Minute)
-		if r.wantPhase("b", state.Drained); s.HasPod("default/web") {
-			t.Error("the pod was not evicted")
-		}
 	})
 }
 
@@ -576,65 +433,5 @@ func TestGoal_ANodeThatCannotBeCordoned(t *testing.T) {
 				t.Errorf("what was logged is %q", said)
 			}
 		})
-	})
-}
-
-// What a pod of a late binding and late events are due follows from the state of the node.
-func TestGoal_WhatComesToADrainedNode(t *testing.T) {
-	withServer(t, func(r *rig, s *apitest.Server) {
-		s.AddPod(web("web", 5), 0)
-		r.run()
-		stop, notice := r.stopping("m", time.Hour), r.spot("s", 4*time.Minute)
-		r.announce(stop)
-		s.AddPodLate(web("late", 5), 20*time.Second, 0)
-		r.pass(10 * time.Second)
-		r.wantPhase("m", state.Drained)
-		r.heard.take()
-		r.pass(30 * time.Second)
-		if r.wantPhase("m", state.Drained); s.HasPod("default/late") {
-			t.Error("the late pod was not evicted")
-		}
-		for _, line := range r.heard.take() {
-			if !strings.HasPrefix(line, "pod-") {
-				t.Errorf("heard %q", line)
-			}
-		}
-		r.announce(stop, notice)
-		r.pass(2 * time.Second)
-		r.announce(stop, notice, terminated("a"))
-		r.pass(2 * time.Second)
-		lines := r.heard.take()
-		for i, line := range lines {
-			lines[i], _, _ = strings.Cut(line, " after")
-		}
-		r.compare("what listeners heard", lines, []string{
-			"announced s", "begun s drain", "cordoned s drain", "done s drain", "announced a", "begun a drain", "cordoned a drain", "done a drain",
-		})
-		if n := len(s.Requests("patch node")); n != 1 {
-			t.Errorf("the Node was written to %d times", n)
-		}
-	})
-}
-
-// The kubelet's kubeconfig is on the disk, its Node is not in the API yet, and the machine is doomed already.
-func TestGoal_WaitsForANodeThatIsNotRegisteredYet(t *testing.T) {
-	each(t, map[string]bool{"at the first boot": false, "with a Node of an earlier boot": true}, func(r *rig, earlier bool) {
-		s := r.serve(drain.Options{Margin: 2 * time.Second})
-		s.RemoveNode()
-		ev := r.spot("s", 2*time.Minute)
-		if earlier {
-			ev = r.stopping("s", time.Hour)
-			r.record.entries = []state.Entry{r.drained(ev, state.Draining, "boot-0")}
-		}
-		r.run()
-		r.look(ev)
-		r.wantPhase("s", state.Draining)
-		s.RegisterNode()
-		s.AddPod(web("web", 5), 0)
-		r.pass(30 * time.Second)
-		if r.wantPhase("s", state.Drained); s.HasPod("default/web") {
-			r.t.Error("the pod was not evicted")
-		}
-		r.wantUnschedulable(s, true)
 	})
 }

@@ -158,12 +158,6 @@ func TestJournal_ACordonIsLoggedOnce(t *testing.T) {
 			r.runFor(r.hibernating("a", 2*time.Minute))
 			return "warning: cordoned the node: EC2 will hibernate this spot instance at 00:02:00 UTC on 1 Jan 2000"
 		},
-		"though the answer to the patch is lost": func(r *rig) string {
-			r.serve(drain.Options{}).Answer("patch", apitest.Lost())
-			r.runFor(r.stopping("a", 14*24*time.Hour))
-			r.pass(time.Minute)
-			return "warning: cordoned the node after " + r.heard.find(state.NodeCordoned).Took.Round(time.Millisecond).String()
-		},
 	}, func(r *rig, row func(r *rig) string) { r.wantSaid(systemd.Cordoned, row(r)) })
 }
 

@@ -103,20 +103,6 @@ func TestListener_EachEventOfADrain(t *testing.T) {
 	})
 }
 
-func TestListener_StopAndStartOfADrain(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.node.toGuard(stuck)
-		r.run()
-		r.announce(r.stopping("a", time.Hour), r.spot("b", time.Minute))
-		r.heard.take()
-		r.pass(time.Second)
-		r.end(nil)
-		r.wantHeard("preempted a drain after 1s", "preempted b drain after 1s")
-		r.run()
-		r.wantHeard("begun b drain after 0s", "begun a drain after 0s", "cordoned b drain after 0s", "cordoned a drain after 0s")
-	})
-}
-
 // It ran out of time in an earlier process, of which this listener may have heard nothing.
 func TestListener_ADrainThatEndsAfterARestartBegins(t *testing.T) {
 	each(t, map[string]bool{"on a cordoned node": true, "on a node that cannot be cordoned": false}, func(r *rig, closes bool) {
@@ -346,23 +332,5 @@ func TestOutcome_IsKnownWhenTheDrainEnds(t *testing.T) {
 		r.wantOutcomes("a after 1m0s")
 		r.pass(time.Second)
 		r.wantOutcomes("a drained after 2m0s")
-	})
-}
-
-// EC2 retires the machine in a week, the group replaces it now, and a pod does not go.
-func TestOutcome_IsKnownWhenTheTimeIsOver(t *testing.T) {
-	each(t, map[string]script{"with a guard that reports": stuck, "with one that does not": reports()}, func(r *rig, script script) {
-		r.node.toGuard(script)
-		r.run()
-		r.announce(r.stopping("m", 7*24*time.Hour), terminated("a"))
-		r.pass(15*time.Minute - 1)
-		r.wantOutcomes("m after 0s", "a after 0s")
-		r.heard.take()
-		r.pass(1)
-		r.wantOutcomes("a out-of-time after 15m0s")
-		r.wantHeard("deadline-exceeded a drain after 15m0s")
-		r.pass(20 * time.Minute)
-		r.wantOutcomes()
-		r.wantHeard()
 	})
 }

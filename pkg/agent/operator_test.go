@@ -159,32 +159,6 @@ func TestUncordon_CalledBackHalfwayIsNoReopening(t *testing.T) {
 	})
 }
 
-// A pod that a budget holds has a grace period of a minute, and the machine is there for two.
-func TestUncordon_ANewEventMeanwhileHasItsWholeTime(t *testing.T) {
-	withServer(t, func(r *rig, s *apitest.Server) {
-		r.rule(event.SpotInterruption, func(rule *policy.Rule) { rule.Budget = 2 * time.Minute })
-		hold(s, 60)
-		r.run()
-		r.look(r.spot("old", 2*time.Minute))
-		r.announce()
-		r.pass(25 * time.Second)
-		s.GoAway()
-		r.pass(265 * time.Second)
-		r.wantPhase("old", state.Undoing)
-		r.announce(r.spot("new", 7*time.Minute))
-		s.ComeBack()
-		for range 120 {
-			r.pass(time.Second)
-			if p := s.Pod("default/web"); p == nil || p.DeletionTimestamp != nil {
-				break
-			}
-		}
-		if p := s.Pod("default/web"); p == nil || p.DeletionGracePeriodSeconds == nil || *p.DeletionGracePeriodSeconds < 55 {
-			t.Errorf("%s before the machine is lost, the pod is %+v", 7*time.Minute-time.Since(r.start), p)
-		}
-	})
-}
-
 // An operator who uncordons the node wants it open for all events that it was closed for.
 func TestReopened_HoldsUntilAnotherEventComes(t *testing.T) {
 	bubble(t, func(r *rig) {
@@ -443,33 +417,6 @@ func TestReopened_WithAnotherEventThatClosesTheNode(t *testing.T) {
 	})
 }
 
-// Pods that were there when the operator opened the node have to go, and those that came since stay, whatever the clocks say.
-func TestReopened_WhichPodsGoAfterARestart(t *testing.T) {
-	each(t, map[string]time.Duration{"the API server's clock is ahead": 2 * time.Hour, "it is behind": -2 * time.Hour}, func(r *rig, skew time.Duration) {
-		s := r.serve(drain.Options{Margin: 2 * time.Second})
-		s.SetSkew(skew)
-		hold(s, 30)
-		r.pass(time.Hour)
-		r.run()
-		ev := r.spot("a", time.Hour+3*time.Minute)
-		r.look(ev)
-		s.UncordonAs("kubectl")
-		r.pass(30 * time.Second)
-		s.AddPod(web("since", 30), apitest.Never)
-		r.pass(30 * time.Second)
-		r.wantReopened("a")
-		r.restart()
-		r.announce(ev)
-		r.pass(105 * time.Second)
-		if p := s.Pod("default/web"); p != nil && p.DeletionTimestamp == nil {
-			r.t.Error("5 s before the machine is lost the pod is not deleted")
-		}
-		if p := s.Pod("default/since"); p == nil || p.DeletionTimestamp != nil || len(s.Requests("evict default/since")) > 0 {
-			r.t.Error("a pod that came after the operator had opened the node was evicted")
-		}
-	})
-}
-
 // No more than a cordon was wanted, and an operator has lifted it. The settings ask for a drain since.
 func TestReopened_ADrainThatIsWantedLaterIsLeftAlone(t *testing.T) {
 	withServer(t, func(r *rig, s *apitest.Server) {
@@ -566,37 +513,6 @@ func TestOptedOut_IsDrainedWhenItIsNoLonger(t *testing.T) {
 	})
 }
 
-// The time of the termination passes while the node is opted out. From then on it has half a minute.
-func TestOptedOut_DoesNotRunOutOfTime(t *testing.T) {
-	type row struct {
-		takes time.Duration
-		want  string
-	}
-	each(t, map[string]row{
-		"and is drained in its overtime": {10 * time.Second, "a drained after 20m10s"},
-		"and then does":                  {time.Hour, "a out-of-time after 20m30s"},
-	}, func(r *rig, row row) {
-		r.node.toGuard(func(ctx context.Context, g *guard) {
-			g.close()
-			g.limit(true)
-			if !rest(ctx, 20*time.Minute) {
-				return
-			}
-			g.limit(false)
-			if rest(ctx, row.takes) {
-				emptied(ctx, g)
-			}
-		})
-		r.run()
-		r.announce(terminated("a"))
-		r.pass(20*time.Minute - time.Second)
-		r.wantOutcomes("a after 0s", "a left-alone after 0s")
-		r.wantSaid(systemd.DrainIncomplete)
-		r.pass(2 * time.Minute)
-		r.wantOutcomes("a after 20m0s", row.want)
-	})
-}
-
 // The API server may not answer for a while after a start, or when the next event comes.
 func TestOptedOut_IsKnownToTheNextGuard(t *testing.T) {
 	bubble(t, func(r *rig) {
@@ -636,35 +552,6 @@ func TestOptedOut_IsKnownToTheNextGuard(t *testing.T) {
 	})
 }
 
-// A drain has ended, nth is gone before the hook is completed, and the node may be opted out before it is back.
-func TestOptedOut_ADrainedNodeAfterARestart(t *testing.T) {
-	type row struct {
-		limited bool
-		want    []string
-	}
-	each(t, map[string]row{
-		"that is opted out since": {true, []string{"a after 1m0s", "a left-alone after 1m5s"}},
-		"that is as it was":       {false, []string{"a after 1m0s", "a drained after 1m6s"}},
-	}, func(r *rig, row row) {
-		r.run()
-		r.announce(terminated("a"))
-		r.pass(time.Minute)
-		r.wantOutcomes("a after 0s", "a drained after 0s")
-		r.node.toGuard(func(ctx context.Context, g *guard) {
-			if rest(ctx, 5*time.Second) {
-				g.limit(row.limited)
-			}
-			if rest(ctx, time.Second) && !row.limited {
-				g.drain()
-			}
-		})
-		r.restart()
-		r.announce(terminated("a"))
-		r.pass(time.Minute)
-		r.wantOutcomes(row.want...)
-	})
-}
-
 // What a look has shown before an event came says nothing about that event.
 func TestOptedOut_AnEventThatJoinsWaitsForTheNextLook(t *testing.T) {
 	bubble(t, func(r *rig) {
@@ -688,19 +575,5 @@ func TestOptedOut_AnEventThatJoinsWaitsForTheNextLook(t *testing.T) {
 		r.announce(terminated("a"), r.spot("s", 2*time.Minute))
 		r.pass(time.Minute)
 		r.wantOutcomes("s after 1m0s", "s left-alone after 1m3s")
-	})
-}
-
-// Under rules that ask for a cordon only, nothing is left that the annotation keeps nth from.
-func TestOptedOut_EndsWithTheRuleThatAsksForADrain(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.node.toGuard(limitedFor(time.Hour))
-		r.runFor(terminated("a"))
-		r.pass(time.Minute)
-		r.set(event.ASGTermination, cordons)
-		r.pass(time.Minute)
-		if e := r.entry("a"); e.Phase != state.Cordoned || e.LeftAlone {
-			t.Errorf("the entry is %+v", e)
-		}
 	})
 }

@@ -411,23 +411,6 @@ func TestRecord_AnEntryThatIsRefusedHoldsNothingElseUp(t *testing.T) {
 	})
 }
 
-// A maintenance is canceled, and stays in EC2's list as such; the API server hangs for ten minutes.
-func TestRecord_IsNotWrittenEachSecondDuringAnUncordon(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.node.toUncordon(hangs)
-		ev := r.stopping("a", 7*24*time.Hour)
-		r.run()
-		r.look(ev)
-		r.look(canceled(ev))
-		r.wantPhase("a", state.Undoing)
-		before, _ := r.record.counts()
-		r.pass(10 * time.Minute)
-		if after, _ := r.record.counts(); after-before > 5 {
-			t.Errorf("the record was written %d times in ten minutes", after-before)
-		}
-	})
-}
-
 // claim is a claim of nth's on the Node for the event a, made an hour ago.
 func (r *rig) claim(kind event.Kind, boot string) *drain.Claim {
 	return &drain.Claim{Event: "a", Kind: string(kind), BootID: boot, Since: r.in(-time.Hour)}

@@ -188,19 +188,6 @@ func TestStatus_NamesWhatHoldsAPodNow(t *testing.T) {
 	})
 }
 
-func TestStatus_PodsThatHaveComeSinceTheDrain(t *testing.T) {
-	withServer(t, func(r *rig, s *apitest.Server) {
-		r.run()
-		r.look(r.stopping("a", time.Hour))
-		hold(s, 1)
-		r.pass(20 * time.Minute)
-		r.wantStatus("node node-a is drained for scheduled-maintenance; 1 pods have come since, held by PDB budget")
-		s.RemovePod("default/web")
-		r.pass(10 * time.Second)
-		r.wantStatus("node node-a is drained for scheduled-maintenance")
-	})
-}
-
 func TestStatus_ForgetsAnEarlierGuard(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
@@ -245,6 +232,12 @@ func TestStatus_OtherWorkAndWhyItFails(t *testing.T) {
 			g.close()
 			g.say(drain.Progress{Kind: state.GoalChanged, Total: 2, Left: 1})
 		}, nil, func(r *rig) { r.runFor(r.hibernating("a", 2*time.Minute)) }, "node node-a is cordoned for spot-interruption"},
+		"pods have come since the drain": {func(_ context.Context, g *guard) {
+			g.close()
+			g.drain()
+			g.say(drain.Progress{Kind: state.PodHeld, Pod: "default/web-1", Detail: "default/web", Total: 2, Left: 1})
+		}, nil, func(r *rig) { r.runFor(r.spot("a", 2*time.Minute)) },
+			"node node-a is drained for spot-interruption; 1 pods have come since, held by PDB default/web"},
 		"it is being uncordoned": {empty, hangs, withdrawn(30 * time.Second), "uncordoning node node-a: the event was withdrawn"},
 		"it cannot be cordoned": {forbidden, nil, func(r *rig) {
 			r.runFor(r.stopping("a", time.Hour))
@@ -429,6 +422,7 @@ func TestBoard_SaysWhetherTheDeadlineIsHard(t *testing.T) {
 		"a hard deadline":      {func(r *rig) []event.Event { return []event.Event{r.spot("a", time.Hour)} }, true},
 		"a soft one":           {func(r *rig) []event.Event { return []event.Event{r.stopping("a", time.Hour)} }, false},
 		"a soft one is nearer": {func(r *rig) []event.Event { return []event.Event{r.stopping("a", time.Hour), r.spot("b", 2*time.Hour)} }, false},
+		"a soft one is over":   {func(r *rig) []event.Event { return []event.Event{r.stopping("a", -time.Hour), terminated("b")} }, true},
 		"no deadline":          {func(*rig) []event.Event { return []event.Event{recommended("a")} }, false},
 	}, func(r *rig, row row) {
 		r.rule(event.RebalanceRecommendation, func(rule *policy.Rule) { rule.Action = policy.Drain })
