@@ -3,10 +3,6 @@ package systemd_test
 import (
 	"fmt"
 	"io"
-	"net"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,7 +27,7 @@ func hanging() (logger *logrus.Logger, letGo func(), taken func() []entry) {
 	return logger, letGo, func() []entry { return sent }
 }
 
-func TestAJournalThatHangsHoldsNobodyUp(t *testing.T) {
+func TestJournalHook_AJournalThatHangsDelaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger, letGo, taken := hanging()
 		began := time.Now()
@@ -59,7 +55,7 @@ func TestAJournalThatHangsHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-func TestMessagesThatAreLostAreCountedAtTheirPlace(t *testing.T) {
+func TestJournalHook_CountsWhatIsLost(t *testing.T) {
 	for name, after := range map[string]bool{"and others follow": true, "and they were the last": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -94,53 +90,4 @@ func TestMessagesThatAreLostAreCountedAtTheirPlace(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The socket is a real one that nobody reads from, as that of a journal which is stopped.
-func TestASocketThatNobodyReadsHoldsNobodyUp(t *testing.T) {
-	dir, err := os.MkdirTemp("", "nth") //nolint:usetesting // t.TempDir can be too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	address := &net.UnixAddr{Name: filepath.Join(dir, "journal"), Net: "unixgram"}
-	journal, err := net.ListenUnixgram("unixgram", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	to, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = to.Close() })
-	logger := logrus.New()
-	logger.SetOutput(io.Discard)
-	logger.AddHook(&systemd.JournalHook{Send: func(message string, _ int, _ map[string]string) error {
-		_, _, err := to.WriteMsgUnix([]byte(message), nil, address)
-		return err
-	}})
-	written := make(chan struct{})
-	const many = 600
-	go func() {
-		defer close(written)
-		for i := range many {
-			logger.Info(i, " ", strings.Repeat("x", 4096))
-		}
-	}()
-	select {
-	case <-written:
-	case <-time.After(time.Minute):
-		t.Fatal("a socket that is full holds the messages up")
-	}
-	text := make([]byte, 8192)
-	for i := range many {
-		n, err := journal.Read(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if number, _, _ := strings.Cut(string(text[:n]), " "); number != fmt.Sprint(i) {
-			t.Fatalf("message %d is %s", i, number)
-		}
-	}
-	_ = journal.Close() // all has been read
 }

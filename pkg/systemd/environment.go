@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"unicode"
 )
 
 // ReadEnvironment reads, below root ("" for "/"), the unit files of the first of these services that exists: "NAME=value" for each
@@ -14,21 +15,16 @@ import (
 func ReadEnvironment(root string, services ...string) (service string, variables, files []string, err error) {
 	for _, service := range services {
 		all, found, err := readUnit(root, service)
-		for _, a := range all {
-			switch {
-			case a.name == "Environment" && a.value == "":
-				variables = nil
-			case a.name == "Environment":
-				for _, word := range words(a.value) {
-					if variable, ok := unspecified(word); ok {
-						variables = append(variables, variable)
-					}
+		for _, option := range all {
+			value := strings.ReplaceAll(option.Value, "%%", "%") // Other specifiers are left, as only systemd can resolve them.
+			switch option.Name {
+			case "Environment":
+				if variables = append(variables, words(value)...); value == "" {
+					variables = nil
 				}
-			case a.name == "EnvironmentFile" && a.value == "":
-				files = nil
-			case a.name == "EnvironmentFile":
-				if file, ok := unspecified(a.value); ok {
-					files = append(files, strings.TrimPrefix(file, "-"))
+			case "EnvironmentFile":
+				if files = append(files, strings.TrimPrefix(value, "-")); value == "" {
+					files = nil
 				}
 			}
 		}
@@ -39,16 +35,30 @@ func ReadEnvironment(root string, services ...string) (service string, variables
 	return "", nil, nil, nil
 }
 
-// unspecified replaces "%%" with "%". Other specifiers are left, as only systemd can resolve them. It is not ok if a digit follows a
-// percent sign, as in a URL that was not escaped for systemd: there is no such specifier, and systemd ignores the text.
-func unspecified(text string) (value string, ok bool) {
-	single := strings.ReplaceAll(text, "%%", "\x00")
-	for i := range len(single) - 1 {
-		if next := single[i+1]; single[i] == '%' && next >= '0' && next <= '9' {
-			return "", false
+// words splits a value at whitespace outside quotes, and removes the quotes. Escapes are left: addresses have none.
+func words(value string) []string {
+	var found []string
+	var word strings.Builder
+	quote, begun := rune(0), false
+	for _, r := range strings.ReplaceAll(value, "\\\n", " ") + " " {
+		switch {
+		case quote == 0 && unicode.IsSpace(r):
+			if begun {
+				found = append(found, word.String())
+				word.Reset()
+			}
+			begun = false
+			continue
+		case quote == 0 && (r == '"' || r == '\''):
+			quote = r
+		case r == quote:
+			quote = 0
+		default:
+			word.WriteRune(r)
 		}
+		begun = true
 	}
-	return strings.ReplaceAll(single, "\x00", "%"), true
+	return found
 }
 
 // ReadEnvironmentFiles reads files below root as EnvironmentFile= does, and returns "NAME=value" for each variable. Paths may
@@ -68,4 +78,30 @@ func ReadEnvironmentFiles(root string, paths []string) (variables []string, err 
 		}
 	}
 	return variables, nil
+}
+
+// environmentIn parses the text of an EnvironmentFile=, as far as addresses need it: a line that ends with a backslash continues in the
+// next one, and a value may be in quotes. It returns "NAME=value" for each variable.
+func environmentIn(text string) (variables []string) {
+	begun := ""
+	for line := range strings.Lines(text) {
+		line = begun + strings.TrimSpace(line)
+		if begun = ""; line == "" || strings.ContainsAny(line[:1], "#;") {
+			continue
+		}
+		if part, continued := strings.CutSuffix(line, `\`); continued {
+			begun = part
+			continue
+		}
+		name, value, found := strings.Cut(line, "=")
+		if !found {
+			continue
+		}
+		value = strings.TrimSpace(value)
+		if last := len(value) - 1; last > 0 && value[0] == value[last] && strings.ContainsAny(value[:1], `"'`) {
+			value = value[1:last]
+		}
+		variables = append(variables, strings.TrimSpace(name)+"="+value)
+	}
+	return variables
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-func TestWhatIsInstalledIsFoundBelowARoot(t *testing.T) {
+func TestFindInstalled_LooksBelowARoot(t *testing.T) {
 	root := t.TempDir()
 	if got := systemd.FindInstalled(root); got != (systemd.Installed{}) {
 		t.Errorf("in an empty root: %+v", got)

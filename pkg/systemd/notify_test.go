@@ -59,7 +59,7 @@ func (m *manager) expect(want ...string) {
 	}
 }
 
-func TestNotifierTellsTheServiceManager(t *testing.T) {
+func TestNotifier_SendsEachState(t *testing.T) {
 	m := listen(t)
 	var n systemd.Notifier
 	n.Ready()
@@ -72,7 +72,7 @@ func TestNotifierTellsTheServiceManager(t *testing.T) {
 	}
 }
 
-func TestReloadingIsOneDatagramWithItsTime(t *testing.T) {
+func TestNotifier_ReloadingIsOneDatagram(t *testing.T) {
 	m := listen(t)
 	var n systemd.Notifier
 	n.Reloading()
@@ -81,7 +81,7 @@ func TestReloadingIsOneDatagramWithItsTime(t *testing.T) {
 	}
 }
 
-func TestTheSameStatusIsSentOnce(t *testing.T) {
+func TestNotifier_SendsTheSameStatusOnce(t *testing.T) {
 	m := listen(t)
 	var n systemd.Notifier
 	n.Status("watching")
@@ -92,7 +92,7 @@ func TestTheSameStatusIsSentOnce(t *testing.T) {
 	m.expect("STATUS=watching", "STATUS=draining", "STATUS=watching", "READY=1")
 }
 
-func TestAStatusIsOneLineWhateverItIsMadeOf(t *testing.T) {
+func TestNotifier_AStatusIsOneLine(t *testing.T) {
 	m := listen(t)
 	var n systemd.Notifier
 	n.Status("refused: %s", "no\nMAINPID=1\n")
@@ -106,7 +106,7 @@ func TestAStatusIsOneLineWhateverItIsMadeOf(t *testing.T) {
 	}
 }
 
-func TestAStatusThatWasNotHeardIsSaidAgain(t *testing.T) {
+func TestNotifier_RepeatsAStatusThatWasLost(t *testing.T) {
 	m := listen(t)
 	heard := os.Getenv("NOTIFY_SOCKET")
 	t.Setenv("NOTIFY_SOCKET", heard+".gone")
@@ -122,7 +122,7 @@ func TestAStatusThatWasNotHeardIsSaidAgain(t *testing.T) {
 
 // While the service manager reloads its units, or waits for a disk, it reads nothing, and its socket has room for some hundred
 // words of all services.
-func TestAServiceManagerThatIsBusyHoldsNobodyUp(t *testing.T) {
+func TestNotifier_ABusyManagerDelaysNothing(t *testing.T) {
 	m := listen(t)
 	var n systemd.Notifier
 	said := make(chan struct{})
@@ -158,7 +158,7 @@ func TestAServiceManagerThatIsBusyHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-func TestWithoutAServiceManagerNothingHappens(t *testing.T) {
+func TestNotifier_IsSilentWithoutAManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	t.Setenv("WATCHDOG_USEC", "")
 	var n systemd.Notifier
@@ -172,7 +172,7 @@ func TestWithoutAServiceManagerNothingHappens(t *testing.T) {
 	}
 }
 
-func TestWatchdogIntervalIsOursAlone(t *testing.T) {
+func TestNotifier_WatchdogIntervalIsOursAlone(t *testing.T) {
 	for _, c := range []struct {
 		name, usec, pid string
 		want            time.Duration

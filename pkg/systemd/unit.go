@@ -1,6 +1,7 @@
 package systemd
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,30 +9,31 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/coreos/go-systemd/v22/journal"
+	"github.com/coreos/go-systemd/v22/unit"
 )
 
 // unitDirectories are systemd's unit directories, in the order of their precedence.
 var unitDirectories = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
 
-// assignment is a line "Name=value" of a unit. An empty value resets a list.
-type assignment struct{ name, value string }
-
-// readUnit returns the assignments in the section [Service] of a service's unit and its drop-ins, below root ("" for "/"), in the order in
-// which systemd applies them.
-func readUnit(root, service string) (all []assignment, found bool, err error) {
+// readUnit returns the options in the section [Service] of a service's unit and its drop-ins, below root ("" for "/"), in the order in
+// which systemd applies them. An empty value resets a list.
+func readUnit(root, service string) (all []*unit.UnitOption, found bool, err error) {
 	paths := unitFiles(root, service)
 	for _, path := range paths {
 		text, err := readFile(path)
+		if err == nil {
+			var options []*unit.UnitOption
+			options, err = unit.DeserializeOptions(bytes.NewReader(text))
+			all = append(all, options...)
+		}
 		if err != nil {
 			return nil, false, fmt.Errorf("reading the unit %s: %w", path, err)
 		}
-		all = append(all, serviceAssignments(string(text))...)
 	}
-	return all, len(paths) > 0, nil
+	return slices.DeleteFunc(all, func(o *unit.UnitOption) bool { return o.Section != "Service" }), len(paths) > 0, nil
 }
 
 // unitFiles lists the unit file of a service and its drop-ins, in the order in which systemd applies them; nothing if there is no unit.
@@ -91,14 +93,14 @@ var credentialLists = map[string]string{
 // such as "LoadCredential=ID:PATH". It is for where systemd cannot be asked. If there is no such unit, found is false.
 func ReadCredentials(root, service string) (lines []string, found bool, err error) {
 	all, found, err := readUnit(root, service)
-	for _, a := range all {
-		list := credentialLists[a.name]
+	for _, option := range all {
+		list := credentialLists[option.Name]
 		switch {
 		case list == "":
-		case a.value == "":
+		case option.Value == "":
 			lines = slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, list) })
 		default:
-			lines = append(lines, a.name+"="+strings.ReplaceAll(a.value, "%%", "%"))
+			lines = append(lines, option.Name+"="+strings.ReplaceAll(option.Value, "%%", "%"))
 		}
 	}
 	return lines, found, err
@@ -140,195 +142,4 @@ func firstOf(root string, paths []string) string {
 		}
 	}
 	return ""
-}
-
-// The characters that systemd takes for the end of a line, for whitespace, and for the beginning of a comment.
-const (
-	newline  = "\n\r"
-	space    = " \t" + newline
-	comments = "#;"
-)
-
-// serviceAssignments parses the section [Service] of a unit file, as systemd.syntax(7) describes it. A line that ends with a backslash
-// continues in the next line that is no comment.
-func serviceAssignments(text string) (all []assignment) {
-	section, begun := "", ""
-	for line := range strings.Lines(text + "\n\n") { // An empty line ends the last one if that is to be continued.
-		line = strings.TrimLeft(strings.TrimRight(line, newline), space)
-		if line != "" && strings.ContainsAny(line[:1], comments) {
-			continue
-		}
-		line = begun + line
-		if begun = continued(line); begun != "" {
-			continue
-		}
-		line = strings.Trim(line, space)
-		if header, found := strings.CutPrefix(line, "["); found {
-			section = strings.TrimSuffix(header, "]")
-			continue
-		}
-		if name, value, found := strings.Cut(line, "="); found && section == "Service" {
-			all = append(all, assignment{strings.Trim(name, space), strings.Trim(value, space)})
-		}
-	}
-	return all
-}
-
-// continued returns the line with a space for the unescaped backslash at its end; "" if there is none.
-func continued(line string) string {
-	whole := strings.TrimRight(line, `\`)
-	if (len(line)-len(whole))%2 == 0 {
-		return ""
-	}
-	return line[:len(line)-1] + " "
-}
-
-// words splits a value at whitespace outside quotes, and removes quotes and escapes, as systemd.syntax(7) describes. Like
-// systemd, it ignores everything from the first syntax error on.
-func words(value string) []string {
-	var found []string
-	for {
-		value = strings.TrimLeft(value, space)
-		if value == "" {
-			return found
-		}
-		word, rest, ok := firstWord(value)
-		if !ok {
-			return found
-		}
-		found, value = append(found, word), rest
-	}
-}
-
-// firstWord returns the first word of a value, and what follows.
-func firstWord(value string) (word, rest string, ok bool) {
-	var read []byte
-	quote := byte(0)
-	for value != "" {
-		c := value[0]
-		switch {
-		case c == '\\':
-			if read, value, ok = unescaped(read, value[1:]); !ok {
-				return "", "", false
-			}
-			continue
-		case c == quote:
-			quote = 0
-		case quote == 0 && (c == '"' || c == '\''):
-			quote = c
-		case quote == 0 && strings.IndexByte(space, c) >= 0:
-			return string(read), value, true
-		default:
-			read = append(read, c)
-		}
-		value = value[1:]
-	}
-	return string(read), "", quote == 0
-}
-
-// unescaped appends what an escape stands for, and returns what follows it. The text begins after the backslash.
-func unescaped(read []byte, text string) (added []byte, rest string, ok bool) {
-	if text == "" {
-		return nil, "", false
-	}
-	switch text[0] {
-	case 's':
-		return append(read, ' '), text[1:], true
-	case '"', '\'':
-		return append(read, text[0]), text[1:], true
-	}
-	letter, many, rest, err := strconv.UnquoteChar(`\`+text, 0) // The others are those of C and Go.
-	if err != nil || letter == 0 {
-		return nil, "", false
-	}
-	if many {
-		return append(read, string(letter)...), rest, true
-	}
-	return append(read, byte(letter)), rest, true
-}
-
-// environmentFile is the rest of an EnvironmentFile=, while it is parsed.
-type environmentFile struct{ text string }
-
-// environmentIn parses the text of an EnvironmentFile=, as systemd.exec(5) describes it. It returns "NAME=value" for each variable.
-func environmentIn(text string) []string {
-	file := &environmentFile{text}
-	var variables []string
-	for {
-		file.text = strings.TrimLeft(file.text, space)
-		if file.text == "" {
-			return variables
-		}
-		end := strings.IndexAny(file.text, newline+"=")
-		if strings.ContainsAny(file.text[:1], comments) {
-			end = strings.IndexAny(file.text, newline)
-		}
-		if end < 0 {
-			return variables
-		}
-		name, next := file.text[:end], file.text[end]
-		file.text = file.text[end+1:]
-		if next == '=' && !strings.ContainsAny(name[:min(1, len(name))], comments) {
-			variables = append(variables, strings.Trim(name, space)+"="+file.value())
-		}
-	}
-}
-
-// value parses the value after an equals sign. Quotes are special until the first unquoted character, and whitespace around them is
-// dropped; a backslash escapes the next character.
-func (f *environmentFile) value() string {
-	var read []byte
-	whole, bare := 0, false // the length without trailing whitespace, and whether there was an unquoted character
-	for f.text != "" {
-		c := f.text[0]
-		f.text = f.text[1:]
-		switch {
-		case strings.IndexByte(newline, c) >= 0:
-			return string(read[:whole])
-		case c == '\\':
-			bare = true
-			if f.text != "" && strings.IndexByte(newline, f.text[0]) < 0 {
-				read = append(read, f.text[0])
-			}
-			f.text = f.text[min(1, len(f.text)):]
-			whole = len(read)
-		case !bare && (c == '"' || c == '\''):
-			read = append(read, f.quoted(c)...)
-			whole = len(read)
-		case strings.IndexByte(space, c) < 0:
-			bare = true
-			read = append(read, c)
-			whole = len(read)
-		case bare:
-			read = append(read, c)
-		}
-	}
-	return string(read[:whole])
-}
-
-// quoted parses up to the closing quote, which may be on another line. Within double quotes, a backslash escapes what is special to a
-// shell, and removes the end of a line.
-func (f *environmentFile) quoted(quote byte) []byte {
-	var read []byte
-	for f.text != "" {
-		c := f.text[0]
-		f.text = f.text[1:]
-		switch {
-		case c == quote:
-			return read
-		case c != '\\' || quote == '\'':
-			read = append(read, c)
-			continue
-		case f.text == "":
-			return read
-		}
-		switch next := f.text[0]; {
-		case strings.IndexByte("\"\\`$", next) >= 0:
-			read = append(read, next)
-		case next != '\n':
-			read = append(read, '\\', next)
-		}
-		f.text = f.text[1:]
-	}
-	return read
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-func TestTheCredentialsOfAServiceAreReadFromItsFiles(t *testing.T) {
+func TestReadCredentials_AppliesDropIns(t *testing.T) {
 	root := host(t, map[string]string{
 		"usr/lib/systemd/system/nth-queue.service":           "[Unit]\nLoadCredential=no:/no\n[Service]\nLoadCredential=kubeconfig:/etc/nth/kubeconfig\nSetCredential=a:x:y 100%%\n",
 		"etc/systemd/system/service.d/10.conf":               "[Service]\nImportCredential=all\nLoadCredential=all:/all\n",
@@ -30,8 +30,8 @@ func TestTheCredentialsOfAServiceAreReadFromItsFiles(t *testing.T) {
 	}
 }
 
-// Whoever opens a pipe waits for one who writes into it. /dev/null is how a drop-in is masked.
-func TestAPipeIsNoUnit(t *testing.T) {
+// Who opens a pipe waits for a writer. /dev/null is how a drop-in is masked.
+func TestReadCredentials_APipeIsNoUnit(t *testing.T) {
 	root := host(t, map[string]string{"etc/systemd/system/nth-queue.service": "[Service]\nLoadCredential=a:/a\n"})
 	dropIns := filepath.Join(root, "etc/systemd/system/nth-queue.service.d")
 	if err := os.Mkdir(dropIns, 0o755); err != nil {
@@ -51,7 +51,7 @@ func TestAPipeIsNoUnit(t *testing.T) {
 	}
 }
 
-func TestOfTwoDropInsOfOneNameTheNearerOneCounts(t *testing.T) {
+func TestReadCredentials_TheNearerOfTwoDropInsCounts(t *testing.T) {
 	root := host(t, map[string]string{
 		"etc/systemd/system/nth-queue.service":               "[Service]\n",
 		"etc/systemd/system/nth-.service.d/20.conf":          "[Service]\nLoadCredential=far:/far\n",
