@@ -266,20 +266,6 @@ func TestOutcome_TheLastOneCountsUntilTheCompletion(t *testing.T) {
 			}
 		})
 	})
-	t.Run("before the instance waits", func(t *testing.T) {
-		t.Parallel()
-		bubble(t, one(hook), func(r *rig) {
-			r.run()
-			r.aws.SetState(instance, "Terminating")
-			r.announce(ending)
-			r.keeper.Settled(ending, event.Drained)
-			r.pass(time.Minute)
-			r.keeper.Settled(ending, event.LeftAlone)
-			r.aws.Terminate(instance)
-			r.pass(time.Minute)
-			r.wantCalls("CompleteLifecycleAction", 0)
-		})
-	})
 	t.Run("after the budget", func(t *testing.T) {
 		t.Parallel()
 		bubble(t, one(asgtest.Hook{Name: "drain", HeartbeatTimeout: time.Hour}), func(r *rig) {

@@ -286,26 +286,6 @@ func TestKeeper_AsksNothingWhereHooksAreDisabled(t *testing.T) {
 	})
 }
 
-// What had come of the drain before hooks were left alone says nothing about the node as it is when they are looked after again.
-func TestKeeper_ForgetsTheOutcomeWhereHooksWereDisabled(t *testing.T) {
-	t.Parallel()
-	bubble(t, one(hook), func(r *rig) {
-		r.run()
-		r.aws.SetState(instance, "Terminating")
-		r.announce(ending)
-		r.keeper.Settled(ending, event.Drained)
-		other := r.settings
-		other.Hooks = []string{"drain"}
-		r.keeper.Use(other)
-		r.keeper.Use(asg.Settings{})
-		r.pass(time.Minute)
-		r.aws.Terminate(instance)
-		r.keeper.Use(r.settings)
-		r.pass(time.Minute)
-		r.wantCalls("CompleteLifecycleAction", 0)
-	})
-}
-
 func TestKeeper_UsesNewSettingsForATerminationUnderWay(t *testing.T) {
 	t.Parallel()
 	bubble(t, one(hook), func(r *rig) {

@@ -221,19 +221,3 @@ func TestLock_RefusedLeavesTheKeyAndShutdownsToNth(t *testing.T) {
 		t.Error("it is not said that a lock is refused")
 	}
 }
-
-func TestKey_RefusedLeavesShutdownsHeard(t *testing.T) {
-	r := keyRig(t)
-	r.logind.set(func(l *standIn) { l.noKey = true })
-	r.source.ListenToKey(true)
-	r.run(t)
-	if next(t, r.keyHeld) {
-		t.Error("it says that it answers the power key")
-	}
-	r.mustHave(t, "shutdown", 1, 1)
-	r.logind.prepare(t, true)
-	r.announced(t)
-	if len(r.off) > 0 {
-		t.Errorf("it says that there is no logind, whose lock it holds: %v", <-r.off)
-	}
-}

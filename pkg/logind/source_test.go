@@ -87,18 +87,6 @@ func TestRestart_OfLogindKeepsTheLock(t *testing.T) {
 	r.mustHave(t, "shutdown", 1, 1)
 }
 
-func TestRestart_OfLogindThatForgetsAShutdownWithdrawsIt(t *testing.T) {
-	r := holdingRig(t)
-	r.logind.prepare(t, true)
-	r.announced(t)
-	r.source.Release(event.Shutdown)
-	r.logind.leave()
-	r.logind.set(func(l *standIn) { l.preparing = false })
-	r.logind.join(t)
-	r.nothing(t)
-	r.mustHave(t, "shutdown", 2, 1)
-}
-
 func TestRestart_OfTheBusMissesNothing(t *testing.T) {
 	r := holdingRig(t)
 	r.bus.stop()

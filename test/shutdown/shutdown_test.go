@@ -152,22 +152,6 @@ func TestAShutdownThatIsScheduledAndCalledOffIsNone(t *testing.T) {
 	})
 }
 
-func TestAShutdownIsHeardOfAfterLogindAndTheBusWereRestarted(t *testing.T) {
-	onEverySuite(t, func(t *testing.T, h *host.Host) {
-		before := h.MainPID(t)
-		h.Run(t, "systemctl", "restart", "systemd-logind")
-		h.Run(t, "systemctl", "restart", "dbus")
-		h.Run(t, "systemctl", "restart", "systemd-logind")
-		waitLock(t, h, true)
-		if after := h.MainPID(t); after != before {
-			t.Errorf("the process is %s, and was %s before", after, before)
-		}
-		h.Node.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
-		h.PowerOff(t)
-		mustBeDrained(t, h)
-	})
-}
-
 // holdAsWell holds another lock until the returned function is called, in place of the kubelet, which holds one for its
 // own graceful shutdown.
 func holdAsWell(t *testing.T, h *host.Host) (letGo func()) {
@@ -176,22 +160,6 @@ func holdAsWell(t *testing.T, h *host.Host) (letGo func()) {
 		"sh", "-c", "until [ -e /run/let-go ]; do sleep 0.1; done")
 	h.Await(t, "the other lock is held", func() bool { return locks(t, h, "kubelet") })
 	return func() { h.Run(t, "touch", "/run/let-go") }
-}
-
-func TestAnotherLockIsHeldSideBySide(t *testing.T) {
-	onEverySuite(t, func(t *testing.T, h *host.Host) {
-		letGo := holdAsWell(t, h)
-		h.Node.AddPods(t, "web", pods)
-		h.Try(t, "systemctl", "poweroff")
-		h.WaitLogged(t, systemd.Drained)
-		waitLock(t, h, false)
-		if !locks(t, h, "kubelet") {
-			t.Error("the other lock is gone")
-		}
-		letGo()
-		h.WaitOff(t)
-		mustBeDrained(t, h)
-	})
 }
 
 // The hogs stand for pods that take every processor. Package power has those that take all memory, which a container

@@ -30,7 +30,7 @@ func (s *Service) perform(action string, v url.Values) (any, *querytest.Failure)
 	case "DescribeAutoScalingInstances":
 		return s.describeInstances(members(v, "InstanceIds"))
 	case "DescribeLifecycleHooks":
-		return s.describeHooks(v.Get("AutoScalingGroupName"), members(v, "LifecycleHookNames"))
+		return s.describeHooks(v.Get("AutoScalingGroupName"))
 	case "DescribeAutoScalingGroups":
 		return s.describeGroups(members(v, "AutoScalingGroupNames"))
 	case "RecordLifecycleActionHeartbeat":
@@ -100,7 +100,7 @@ type hookXML struct {
 	NotificationTargetARN string `xml:",omitempty"`
 }
 
-func (s *Service) describeHooks(group string, names []string) (any, *querytest.Failure) {
+func (s *Service) describeHooks(group string) (any, *querytest.Failure) {
 	hooks, known := s.groups[group]
 	if !known {
 		return nil, invalid("AutoScalingGroup name not found - AutoScalingGroup %s not found", group)
@@ -109,11 +109,9 @@ func (s *Service) describeHooks(group string, names []string) (any, *querytest.F
 		Members []hookXML `xml:"LifecycleHooks>member"`
 	}
 	for _, h := range hooks {
-		if len(names) == 0 || slices.Contains(names, h.Name) {
-			found.Members = append(found.Members, hookXML{
-				h.Name, group, h.Transition, int(h.HeartbeatTimeout.Seconds()), int(h.global().Seconds()), h.DefaultResult, h.NotificationTarget,
-			})
-		}
+		found.Members = append(found.Members, hookXML{
+			h.Name, group, h.Transition, int(h.HeartbeatTimeout.Seconds()), int(h.global().Seconds()), h.DefaultResult, h.NotificationTarget,
+		})
 	}
 	return found, nil
 }

@@ -101,19 +101,6 @@ func TestAnExpiredRequestIsRefused(t *testing.T) {
 	})
 }
 
-func TestInstancesAndHooksAreDescribed(t *testing.T) {
-	t.Parallel()
-	s := workers(asgtest.Hook{Name: "drain", HeartbeatTimeout: 30 * time.Second}, asgtest.Hook{Name: "greet", Transition: asgtest.Launching})
-	wantAnswer(t, ask(s, request(nil, "Action", "DescribeAutoScalingInstances", "InstanceIds.member.1", id, "InstanceIds.member.2", "i-unknown")),
-		"<AutoScalingInstances><member><InstanceId>"+id+"</InstanceId><AutoScalingGroupName>workers</AutoScalingGroupName>",
-		"<LifecycleState>InService</LifecycleState>", "</member></AutoScalingInstances>")
-	wantAnswer(t, ask(s, request(nil, "Action", "DescribeLifecycleHooks", "AutoScalingGroupName", "workers")),
-		"<LifecycleHookName>drain</LifecycleHookName>", "<HeartbeatTimeout>30</HeartbeatTimeout><GlobalTimeout>3000</GlobalTimeout>",
-		"<LifecycleHookName>greet</LifecycleHookName>", "<HeartbeatTimeout>3600</HeartbeatTimeout><GlobalTimeout>172800</GlobalTimeout>")
-	wantAnswer(t, ask(s, request(nil, "Action", "DescribeLifecycleHooks", "AutoScalingGroupName", "others")), "400 ", "ValidationError")
-	wantAnswer(t, ask(s, request(nil, "Action", "DeleteEverything")), "400 ", "InvalidAction")
-}
-
 func TestHooksWaitAreHeldAndTimeOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -148,32 +135,5 @@ func TestToAbandonOneHookAbandonsAll(t *testing.T) {
 	wantAnswer(t, ask(s, request(nil, about("CompleteLifecycleAction", "LifecycleActionResult", "ABANDON")...)), "200 ")
 	if a := s.Actions(id); a[0].Result != "ABANDON" || a[1].Result != "ABANDON" || s.State(id) != "Terminating:Proceed" {
 		t.Errorf("the hooks are %+v, the instance is %s", a, s.State(id))
-	}
-}
-
-func TestRequestsCanBeBrokenAndAreKept(t *testing.T) {
-	t.Parallel()
-	s := workers(asgtest.Hook{Name: "drain"})
-	s.Terminate(id)
-	done := about("CompleteLifecycleAction", "LifecycleActionResult", "CONTINUE")
-	s.Fail(asgtest.Throttled("CompleteLifecycleAction", 1))
-	wantAnswer(t, ask(s, request(nil, done...)), "400 ", "Throttling")
-	s.Deny("CompleteLifecycleAction")
-	wantAnswer(t, ask(s, request(nil, done...)), "403 ", "AccessDenied", "autoscaling:CompleteLifecycleAction")
-	s.Allow("CompleteLifecycleAction")
-	s.Fail(asgtest.Fault{Status: 500, Code: "InternalFailure", After: true})
-	wantAnswer(t, ask(s, request(nil, done...)), "500 ", "Receiver")
-	s.Lift()
-	wantAnswer(t, ask(s, request(nil, done...)), "400 ", "No active Lifecycle Action")
-	var codes []string
-	for _, c := range s.Calls("CompleteLifecycleAction") {
-		codes = append(codes, c.Code)
-	}
-	if want := "[Throttling AccessDenied InternalFailure ValidationError]"; fmt.Sprint(codes) != want || len(s.Calls("DescribeLifecycleHooks")) != 0 {
-		t.Errorf("the calls were %v", s.Calls(""))
-	}
-	const last = " InstanceId=" + id + " LifecycleActionResult=CONTINUE LifecycleHookName=drain: ValidationError"
-	if said := s.Calls("")[3].String(); !strings.HasSuffix(said, last) {
-		t.Errorf("the last call was %s", said)
 	}
 }

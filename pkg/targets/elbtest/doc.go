@@ -9,8 +9,7 @@
 //
 // A Service is an http.Handler; a Server gives it a port. A request must look signed with version 4 of AWS's signature, by the
 // credentials of a role. Targets drain as they do at AWS: by the clock, as seen by the next who asks. Whoever plays the load
-// balancer itself learns from Targets where requests may go. Targets are registered and deregistered by these methods or by the
-// API's own RegisterTargets and DeregisterTargets. Calls are kept, and requests can be made to fail or refused
+// balancer itself learns from Targets where requests may go. Calls are kept, and requests can be made to fail or refused
 // (pkg/internal/querytest).
 //
 // Everything is safe for concurrent use, and works on the clock of testing/synctest.

@@ -1,7 +1,6 @@
 package elbtest
 
 import (
-	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -32,31 +31,10 @@ func (s *Service) perform(action string, v url.Values) (any, *querytest.Failure)
 		return nil, &querytest.Failure{Status: http.StatusBadRequest, Code: "TargetGroupNotFound", Message: "One or more target groups not found"}
 	}
 	e.expire()
-	switch action {
-	case "DescribeTargetHealth":
-		return e.describeHealth(asked(v)), nil
-	case "RegisterTargets":
-		for _, t := range asked(v) {
-			e.register(t.ID, t.Port)
-		}
-		return struct{}{}, nil
-	case "DeregisterTargets":
-		for _, t := range asked(v) {
-			e.deregister(t.ID, t.Port)
-		}
-		return struct{}{}, nil
+	if action == "DescribeTargetHealth" {
+		return e.describeHealth(), nil
 	}
 	return nil, querytest.Unknown(action)
-}
-
-// asked are the targets that a request names: Targets.member.1.Id, Targets.member.1.Port, ...
-func asked(v url.Values) []Target {
-	var all []Target
-	for n := 1; v.Has(fmt.Sprintf("Targets.member.%d.Id", n)); n++ {
-		port, _ := strconv.Atoi(v.Get(fmt.Sprintf("Targets.member.%d.Port", n))) // none is any
-		all = append(all, Target{ID: v.Get(fmt.Sprintf("Targets.member.%d.Id", n)), Port: port})
-	}
-	return all
 }
 
 type healthXML struct {
@@ -72,27 +50,12 @@ var reasons = map[string]string{
 	"unhealthy.draining": "Target.DeregistrationInProgress", "unused": "Target.NotInUse", "unavailable": "Target.HealthCheckDisabled",
 }
 
-// describeHealth tells of all targets, or of those that are asked for: of one that is not registered, that it is in no use.
-func (e *entry) describeHealth(of []Target) any {
+func (e *entry) describeHealth() any {
 	var found struct {
 		Members []healthXML `xml:"TargetHealthDescriptions>member"`
 	}
-	tell := func(t Target, reason string) {
-		found.Members = append(found.Members, healthXML{strconv.Itoa(t.Port), t.State, reason, t.Port, t.ID})
-	}
 	for _, t := range e.targets {
-		if of == nil {
-			tell(*t, reasons[t.State])
-		}
-	}
-	for _, want := range of {
-		i := slices.IndexFunc(e.targets, func(t *Target) bool { return t.ID == want.ID && t.Port == want.Port })
-		if i < 0 {
-			want.State = "unused"
-			tell(want, "Target.NotRegistered")
-			continue
-		}
-		tell(*e.targets[i], reasons[e.targets[i].State])
+		found.Members = append(found.Members, healthXML{strconv.Itoa(t.Port), t.State, reasons[t.State], t.Port, t.ID})
 	}
 	return found
 }

@@ -46,9 +46,6 @@ type Target struct {
 	gone time.Time // when it will have drained
 }
 
-// Open tells whether a load balancer sends new requests to the target.
-func (t Target) Open() bool { return t.State == "healthy" }
-
 type entry struct {
 	Group
 	name    string
@@ -109,10 +106,7 @@ func (s *Service) RemoveGroup(arn string) {
 func (s *Service) Register(arn, id string, port int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mustHave(arn).register(id, port)
-}
-
-func (e *entry) register(id string, port int) {
+	e := s.mustHave(arn)
 	e.targets = slices.DeleteFunc(e.targets, func(t *Target) bool { return t.ID == id && t.Port == port })
 	e.targets = append(e.targets, &Target{ID: id, Port: port, State: "healthy"})
 }
@@ -122,23 +116,18 @@ func (s *Service) Deregister(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.groups {
-		e.deregister(id, 0)
-	}
-}
-
-// deregister has a target leave that is registered with that port; 0 is any.
-func (e *entry) deregister(id string, port int) {
-	for _, t := range e.targets {
-		if t.ID == id && (port == 0 || port == t.Port) && t.gone.IsZero() {
-			t.gone = time.Now().Add(e.Delay)
-			if t.State == "unhealthy" {
-				t.State = "unhealthy.draining"
-			} else {
-				t.State = "draining"
+		for _, t := range e.targets {
+			if t.ID == id && t.gone.IsZero() {
+				t.gone = time.Now().Add(e.Delay)
+				if t.State == "unhealthy" {
+					t.State = "unhealthy.draining"
+				} else {
+					t.State = "draining"
+				}
 			}
 		}
+		e.expire()
 	}
-	e.expire()
 }
 
 // SetState puts a target into a state in all groups that it is in.
