@@ -2,6 +2,9 @@ package fleet_test
 
 import (
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/state"
@@ -24,4 +27,26 @@ func TestTake_DrainsTheNodeOfTheInstanceAlone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A pod that resists holds its node for long. The watch says whether the Node has changed, and it is read when it has.
+func TestDrain_ReadsANodeOnlyWhenItHasChanged(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		c.before("evict", held)
+		r := c.run(nil)
+		m := r.take(notice(instance, event.RebalanceRecommendation, "", 0))
+		time.Sleep(time.Minute)
+		reads := c.times("get")
+		time.Sleep(10 * time.Minute)
+		if m.held(t); c.times("get") != reads {
+			t.Errorf("the Node was read %d times while it was the same", c.times("get")-reads)
+		}
+		c.change("a", func(n *corev1.Node) { n.Spec.Unschedulable = false })
+		time.Sleep(30 * time.Second)
+		if c.times("get") == reads {
+			t.Error("it was not read after it was uncordoned")
+		}
+	})
 }

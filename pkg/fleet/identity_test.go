@@ -16,10 +16,12 @@ import (
 )
 
 // silentNode is a node whose Node does not name its instance, as those of K3s, RKE2 and kubeadm without a cloud controller.
-func silentNode(name, providerID, address string) *corev1.Node {
+func silentNode(name, providerID string, addresses ...string) *corev1.Node {
 	n := nodeOf(name, name)
 	n.Spec.ProviderID = providerID
-	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+	for _, address := range addresses {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
+	}
 	return n
 }
 
@@ -126,9 +128,10 @@ func TestLook_FindsNodesThatDoNotNameTheirInstance(t *testing.T) {
 		cluster string
 		said    string // "" if the node is drained
 	}{
-		"K3s":     {node: silentNode("ip-10-0-1-2", "k3s://ip-10-0-1-2", address), ec2: &knowledge{}},
-		"RKE2":    {node: silentNode("worker-1", "rke2://worker-1", address), ec2: &knowledge{}},
-		"kubeadm": {node: silentNode("Worker.example.com", "", address), ec2: &knowledge{}},
+		"K3s":                         {node: silentNode("ip-10-0-1-2", "k3s://ip-10-0-1-2", address), ec2: &knowledge{}},
+		"RKE2":                        {node: silentNode("worker-1", "rke2://worker-1", address), ec2: &knowledge{}},
+		"kubeadm":                     {node: silentNode("Worker.example.com", "", address), ec2: &knowledge{}},
+		"an IPv6 address comes first": {node: silentNode("a", "k3s://a", "2001:db8::1", address), ec2: &knowledge{}},
 		"another VPC's with another cluster's tag": {
 			node: silentNode("a", "k3s://a", address), cluster: "mine",
 			ec2:  &knowledge{clusters: map[string][]string{instance: {"theirs"}, other: {"mine"}}, addresses: map[string]string{other: address}},
@@ -244,21 +247,6 @@ func TestTake_KeepsOfAHugeEventWhatHasANodeHere(t *testing.T) {
 		}
 		all = append(all, notice(instance, event.ScheduledMaintenance, "instance-stop", 0))
 		r.take(all...).want(t, "done")
-		c.wantDrained("a")
-	})
-}
-
-func TestLook_FindsANodeWithAnIPv6AddressFirst(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		n := nodeOf("a", instance)
-		n.Spec.ProviderID = "k3s://a"
-		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "2001:db8::1"}, {Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}
-		c.add(n, podOn("a", "one"))
-		r := c.run(func(o *fleet.Options) {
-			o.EC2 = &knowledge{states: map[string]string{instance: "running"}, addresses: map[string]string{instance: "10.0.0.1"}}
-		})
-		r.take(spot(instance)).want(t, "done")
 		c.wantDrained("a")
 	})
 }

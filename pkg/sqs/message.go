@@ -56,13 +56,13 @@ type wanted struct {
 	hidden time.Duration
 }
 
-// receive requests messages until ctx ends. It waits while it is paused, and backs off while SQS cannot be reached.
+// receive requests messages until ctx ends. It waits while too much is in flight, and backs off while SQS cannot be reached.
 func (q *Queue) receive(ctx context.Context, number int, take func(*Message)) {
 	defer q.note(number, time.Time{})
 	failures := 0
 	for ctx.Err() == nil {
 		q.note(number, time.Now())
-		if q.isFull() || q.opts.Paused != nil && q.opts.Paused() {
+		if q.isFull() {
 			role.Sleep(ctx, minBackoff)
 			continue
 		}

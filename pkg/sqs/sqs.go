@@ -29,9 +29,6 @@ type Options struct {
 	AWS aws.Config
 	// Visibility is the visibility timeout of a message, which is extended while its work goes on.
 	Visibility time.Duration
-	// Paused, if set, reports whether no messages are to be received now, because nobody can work on them. What is in flight
-	// stays so until it is Done or Returned.
-	Paused func() bool
 	// DryRun leaves every message in the queue.
 	DryRun bool
 	// Tell, if set, is called with what happens to messages. It must not block.

@@ -265,25 +265,6 @@ func TestRun_storm_is_deleted_in_batches(t *testing.T) {
 	}
 }
 
-func TestRun_paused_receives_nothing(t *testing.T) {
-	t.Parallel()
-	var paused atomic.Bool
-	paused.Store(true)
-	var asked atomic.Int32
-	server := newServer(t)
-	server.Send(state("stopping"))
-	r := consume(t, server, func(o *sqs.Options) {
-		o.Paused = func() bool { asked.Add(1); return paused.Load() }
-	})
-	eventually(t, "each receiver has seen the pause", func() bool { return asked.Load() > 2 })
-	if n := r.Requests("ReceiveMessage"); n > 0 {
-		t.Errorf("in the pause SQS was asked for messages %d times", n)
-	}
-	paused.Store(false)
-	r.lease(t).Done()
-	eventually(t, "the queue is empty", r.empty)
-}
-
 func TestRun_holds_the_largest_message_and_no_second(t *testing.T) {
 	t.Parallel()
 	const shortest = `{"entityValue":"i-01234567"},` // No instance is named with less.
