@@ -16,30 +16,30 @@ import (
 var budgets = map[string]int{
 	"docs/README.md":              350,
 	"docs/commands.md":            1500,
-	"docs/configuration-queue.md": 2750,
-	"docs/configuration.md":       2700,
-	"docs/design.md":              2700,
+	"docs/configuration-queue.md": 2800,
+	"docs/configuration.md":       2800,
+	"docs/design.md":              2800,
 	"docs/events.md":              1650,
 	"docs/faq.md":                 550,
 	"docs/install.md":             1150,
 	"docs/karpenter.md":           1000,
-	"docs/lifecycle.md":           1050,
-	"docs/load-balancers.md":      600,
+	"docs/lifecycle.md":           1250,
+	"docs/load-balancers.md":      700,
 	"docs/measurements.md":        950,
-	"docs/metrics.md":             1300,
-	"docs/migration.md":           1050,
+	"docs/metrics.md":             1350,
+	"docs/migration.md":           1100,
 	"docs/node-contract.md":       1500,
 	"docs/notices.md":             2000,
 	"docs/operations.md":          1300,
-	"docs/queue-install.md":       900,
-	"docs/queue.md":               1550,
+	"docs/queue-install.md":       1000,
+	"docs/queue.md":               1600,
 	"docs/release.md":             400,
 	"docs/reliability.md":         1250,
 	"docs/rollout.md":             800,
 	"docs/security.md":            1350,
-	"docs/shutdown.md":            1400,
+	"docs/shutdown.md":            1500,
 	"docs/sources.md":             1300,
-	"docs/troubleshooting.md":     2450,
+	"docs/troubleshooting.md":     2500,
 	"bottlerocket/README.md":      950,
 	"CONTRIBUTING.md":             500,
 	"README.md":                   1100,
@@ -170,12 +170,14 @@ func TestPage_ProseIsFound(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("sentences:\n%q, want\n%q", got, want)
 	}
-	var cells []string
+	var found []string
 	for _, line := range prose(text) {
-		cells = append(cells, line.text)
+		if strings.Contains(line.text, "told") {
+			found = append(found, line.text)
+		}
 	}
-	if last := cells[len(cells)-1]; !strings.Contains(strings.Join(cells, " "), "told") || strings.Contains(last, "CODE") {
-		t.Errorf("lines: %q", cells)
+	if want := []string{"| a cell | told |"}; !slices.Equal(found, want) { // and none in code, comments and addresses
+		t.Errorf("prose with the term: %q, want %q", found, want)
 	}
 }
 
