@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -12,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -35,11 +33,12 @@ func TestClient_NamesTroubleInPlainWords(t *testing.T) {
 		"unauthorized":         {spotPath, answer{status: 401}, "does not accept the token that it has just given (401)"},
 		"no token":             {"token", answer{status: 401}, "asking for a session token: the metadata service answers 401 Unauthorized"},
 		"busy":                 {spotPath, answer{status: 503}, "the metadata service answers 503 Service Unavailable"},
-		"redirect":             {spotPath, answer{status: 302, header: http.Header{"Location": {"http://192.0.2.1/"}}}, "answers 302 Found"},
+		"redirect":             {spotPath, answer{status: 302, header: http.Header{"Location": {"http://192.0.2.1/"}}}, "answers 302 Found"}, // which would get the token
 		"empty success":        {spotPath, answer{status: 204}, "answers 204 No Content"},
 		"hang":                 {spotPath, answer{hang: true}, "no answer within 2s"},
 		"hang giving tokens":   {"token", answer{hang: true}, "asking for a session token: no answer within 2s"},
 		"too large":            {spotPath, answer{body: strings.Repeat(" ", 64<<10+1)}, "longer than 4 KiB"},
+		"too long a header":    {spotPath, answer{body: "x", header: http.Header{"X-More": {strings.Repeat("x", 32<<10)}}}, "header"},
 		"too large a token":    {"token", answer{body: strings.Repeat("x", 64<<10+1)}, "asking for a session token: the answer is longer than 4 KiB"},
 		"an empty token":       {"token", answer{status: 200}, "0 bytes that are no token"},
 		"a token of two lines": {"token", answer{body: "a\nb"}, "3 bytes that are no token"},
@@ -157,118 +156,6 @@ func TestDocument_IsReadAsItIs(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// The faults that only a real network has. Each is held until it was met several times, and then lifted.
-func TestClient_OutlivesFaultsOfTheNetwork(t *testing.T) {
-	for name, test := range map[string]struct {
-		fault func(conn net.Conn)
-		want  string
-	}{
-		"reset":              {reset, "connection reset by peer"},
-		"closed at once":     {func(net.Conn) {}, "EOF"},
-		"no HTTP":            {say("SSH-2.0-OpenSSH_9.9\r\n"), "malformed HTTP"},
-		"cut off":            {say("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"act"), "unexpected EOF"},
-		"endless body":       {sayForEver("HTTP/1.1 200 OK\r\n\r\n", " "), "longer than 4 KiB"},
-		"endless header":     {sayForEver("HTTP/1.1 200 OK\r\n", "X-More: and more\r\n"), "header"},
-		"compressed garbage": {say("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b"), "decoding 2 bytes"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var faulty atomic.Bool
-			faulty.Store(true)
-			ec2 := serve(map[string]string{spotPath: announced[spotPath], lifeCyclePath: "spot"})
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if faulty.Load() && strings.HasSuffix(r.URL.Path, spotPath) {
-					hijack(t, w, test.fault)
-					return
-				}
-				ec2.ServeHTTP(w, r)
-			}))
-			t.Cleanup(server.Close)
-			opts := spotOnly
-			opts.Endpoint = server.URL
-			sink := poll(t, opts)
-			outlive(t, sink, test.want, func() { faulty.Store(false) })
-		})
-	}
-}
-
-// outlive waits for the same trouble several times and without a snapshot, lifts the fault, and waits for the notice.
-func outlive(t *testing.T, sink *sink, want string, lift func()) {
-	t.Helper()
-	await(t, "trouble", func() bool {
-		_, troubles := sink.of(event.SpotInterruption)
-		return len(troubles) >= 5
-	})
-	snapshots, troubles := sink.of(event.SpotInterruption)
-	if len(snapshots) > 0 {
-		t.Errorf("got %d snapshots while the fault was held", len(snapshots))
-	}
-	var words []string
-	for _, trouble := range troubles {
-		words = append(words, trouble.err.Error())
-	}
-	if words = slices.Compact(words); len(words) != 1 || !strings.Contains(words[0], want) {
-		t.Errorf("got trouble %q, want always the same, with %q in it", words, want)
-	}
-	lift()
-	await(t, "the notice", func() bool {
-		events, _ := sink.last(event.SpotInterruption)
-		return len(events) == 1
-	})
-}
-
-// hijack takes the connection of a request over.
-func hijack(t *testing.T, w http.ResponseWriter, f func(net.Conn)) {
-	conn, _, err := w.(http.Hijacker).Hijack()
-	if err != nil {
-		t.Errorf("hijacking a connection: %v", err)
-		return
-	}
-	defer func() { _ = conn.Close() }()
-	f(conn)
-}
-
-func reset(conn net.Conn) {
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0)
-	}
-}
-
-func say(text string) func(net.Conn) {
-	return func(conn net.Conn) { _, _ = io.WriteString(conn, text) }
-}
-
-// sayForEver says the first text and then the other until nobody listens.
-func sayForEver(first, then string) func(net.Conn) {
-	return func(conn net.Conn) {
-		_, err := io.WriteString(conn, first)
-		for chunk := strings.Repeat(then, 1000); err == nil; {
-			_, err = io.WriteString(conn, chunk)
-		}
-	}
-}
-
-// A redirect would carry the session token to whoever is named.
-func TestClient_CarriesTheTokenNowhereElse(t *testing.T) {
-	var strays atomic.Int32
-	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { strays.Add(1) }))
-	t.Cleanup(elsewhere.Close)
-	ec2 := serve(nil)
-	ec2.say(spotPath, answer{status: http.StatusTemporaryRedirect, header: http.Header{"Location": {elsewhere.URL}}})
-	server := httptest.NewServer(ec2)
-	t.Cleanup(server.Close)
-	opts := spotOnly
-	opts.Endpoint = server.URL
-	sink := poll(t, opts)
-	await(t, "trouble", func() bool {
-		_, troubles := sink.of(event.SpotInterruption)
-		return len(troubles) >= 3
-	})
-	if n := strays.Load(); n > 0 {
-		t.Errorf("%d requests went elsewhere", n)
 	}
 }
 

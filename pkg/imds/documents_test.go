@@ -2,7 +2,6 @@ package imds_test
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -309,23 +308,6 @@ func TestMaintenance_IsRead(t *testing.T) {
 		})
 	}
 	t.Run("absent", func(t *testing.T) { lookOnce(t, event.ScheduledMaintenance, nil, none) })
-}
-
-func TestMaintenance_HistoryOfTheDocumentation(t *testing.T) {
-	history, err := os.ReadFile("testdata/maintenance/history.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	past := func(id, word string, state event.State, from, to string) event.Event {
-		return event.Event{
-			ID: id, Kind: event.ScheduledMaintenance, Code: "system-reboot", State: state,
-			Description: word + " scheduled reboot", Deadline: utc(from), Until: utc(to),
-		}
-	}
-	lookOnce(t, event.ScheduledMaintenance, map[string]string{historyPath: string(history)}, wanted{events: []event.Event{
-		past("instance-event-0d59937288b749b32", "[Canceled]", event.Canceled, "2018-11-06T09:00:43Z", "2018-11-06T09:17:23Z"),
-		past("instance-event-0d59937288b749b33", "[Completed]", event.Completed, "2018-10-29T09:00:43Z", "2018-10-29T09:17:23Z"),
-	}})
 }
 
 // Both lists are followed through several looks.

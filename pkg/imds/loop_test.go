@@ -18,7 +18,7 @@ type rate struct{ least, most float64 }
 // healthy are the rates of a service that answers. In all, it is asked for something about 170 times a minute.
 var healthy = map[string]rate{
 	spotPath: {117, 123}, targetStatePath: {29, 31}, rebalancePath: {11.4, 12.6}, scheduledPath: {1.9, 2.1}, historyPath: {1.9, 2.1},
-	lifeCyclePath: {0, 0}, "token": {0.7, 0.9}, // one every five minutes for each loop
+	lifeCyclePath: {0, 0}, "token": {0.5, 0.9}, // one every five minutes for each loop
 }
 
 func judgeRates(t *testing.T, ec2 *service, since time.Time, want map[string]rate) {
