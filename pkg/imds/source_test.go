@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -98,6 +99,7 @@ func TestScope_IsWhatIsPolled(t *testing.T) {
 			opts := imds.Options{LifeCycles: test.only, Kinds: test.kinds, Scoped: func(s imds.Scope) { scopes = append(scopes, s) }}
 			bubble(t, opts, ec2, func(t *testing.T, sink *sink) {
 				time.Sleep(headStart)
+				synctest.Wait()
 				for _, kind := range imdsKinds {
 					judgeScope(t, kind, opts, ec2, sink, test.polled)
 				}
