@@ -118,7 +118,7 @@ func (n *notices) of(node string, entries func() []state.Entry) (told []agent.Li
 		Entries:   entries,
 		Rules:     func() policy.Settings { return *n.rules.Load() },
 		Condition: n.cfg.Condition, Writer: drain.Queue, Events: n.cfg.Events,
-		Source: "nth-queue", Annotations: n.cfg.EventAnnotations,
+		Source:   "nth-queue",
 		Describe: func(context.Context) map[string]string { return annotationsOf(n.describe(node)) },
 		Turn: func(ctx context.Context, condition bool) (func(), error) {
 			return n.writes.Enter(ctx, func() bool { return condition }, false)

@@ -243,7 +243,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.S
 		}
 		c.Right(right.String(), right.For, right.Optional, allowed)
 	}
-	node := drain.New(id.Client, id.Node, daemon.DrainOptions(cfg.Drain))
+	node := drain.New(id.Client, id.Node, drainOptions(cfg))
 	c.rehearse(ctx, node)
 	c.forecast(ctx, node)
 	if ahead, err := id.Ahead(ctx); err != nil {

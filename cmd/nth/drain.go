@@ -75,7 +75,7 @@ func (h hostInfo) drainByHand(ctx context.Context, cfg config.Config, undo bool,
 	if err != nil {
 		return err
 	}
-	options := daemon.DrainOptions(cfg.Drain)
+	options := drainOptions(cfg)
 	options.Writer, options.Gate, options.LoadBalancers = drain.ByHand, kube.NewGate(evictionsAtOnce), balancers(cfg, metadata)
 	if options.ScriptsWait > 0 {
 		options.Scripts = h.scripts(cfg)

@@ -129,9 +129,6 @@ func (c *check) targets(ctx context.Context, cfg config.Config, metadata *imds.S
 		return
 	}
 	const otherwise = "drain.load_balancer_wait holds evictions instead"
-	if !cfg.Drain.ExcludeFromLoadBalancers {
-		c.Warn("targets", "drain.exclude_from_load_balancers is off: the node is waited for only where somebody else takes it out")
-	}
 	found, err := targets.New(targetOptions(cfg, metadata)).Check(ctx)
 	if err != nil {
 		c.Warn("targets", "%s; %s", err, otherwise)

@@ -37,7 +37,7 @@ const evictionsAtOnce = 128
 
 func newLocalNode(borrowed *identity.Kubelet, cfg config.Config, balancers, scripts wait.Blocker) *localNode {
 	n := &localNode{kubelet: borrowed, dryRun: cfg.DryRun, gate: kube.NewGate(evictionsAtOnce), balancers: balancers, scripts: scripts}
-	n.use(daemon.DrainOptions(cfg.Drain))
+	n.use(drainOptions(cfg))
 	return n
 }
 
@@ -258,4 +258,11 @@ func (w warmIdentity) tell(tell func(node string, err error), id identity.Identi
 		w.found(id)
 	}
 	tell(id.Node, err)
+}
+
+// drainOptions returns how the node is drained. Target groups are waited for once the label asks for the node to be taken out of them.
+func drainOptions(cfg config.Config) drain.Options {
+	options := daemon.DrainOptions(cfg.Drain)
+	options.ExcludeFromLoadBalancers = options.ExcludeFromLoadBalancers || len(cfg.LoadBalancers.TargetGroups) > 0
+	return options
 }

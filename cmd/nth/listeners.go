@@ -90,18 +90,17 @@ func (n *notices) addKubernetes(cfg config.Config, from listenerDeps) {
 			id, err := from.identity.Identity(ctx)
 			return notify.Identity{Client: id.Client, Node: id.Node}, err
 		},
-		Entries:     from.record.Entries,
-		Rules:       func() policy.Settings { return *n.rules.Load() },
-		Condition:   cluster.Condition,
-		Heartbeat:   cfg.Kubernetes.Heartbeat,
-		Alive:       from.alive,
-		DryRun:      cfg.DryRun,
-		Writer:      drain.Host,
-		Events:      cluster.Events,
-		Source:      "nth",
-		Annotations: cluster.EventAnnotations,
-		Describe:    func(ctx context.Context) map[string]string { return annotationsOf(from.machine.describe(ctx)) },
-		Trouble:     func(err error) { from.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err) },
+		Entries:   from.record.Entries,
+		Rules:     func() policy.Settings { return *n.rules.Load() },
+		Condition: cluster.Condition,
+		Heartbeat: cfg.Kubernetes.Heartbeat,
+		Alive:     from.alive,
+		DryRun:    cfg.DryRun,
+		Writer:    drain.Host,
+		Events:    cluster.Events,
+		Source:    "nth",
+		Describe:  func(ctx context.Context) map[string]string { return annotationsOf(from.machine.describe(ctx)) },
+		Trouble:   func(err error) { from.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err) },
 	})
 	n.add(k, k.Run)
 }

@@ -110,7 +110,7 @@ func (r *rehearsalRun) forecast(ctx context.Context, notice time.Duration, out i
 	if err != nil {
 		return err
 	}
-	f, err := drain.New(id.Client, id.Node, daemon.DrainOptions(r.cfg.Drain)).Forecast(ctx, notice)
+	f, err := drain.New(id.Client, id.Node, drainOptions(r.cfg)).Forecast(ctx, notice)
 	if err != nil {
 		return err
 	}

@@ -131,7 +131,7 @@ func TestAReloadedOptionHoldsForAnEventThatComesAfterIt(t *testing.T) {
 	}
 	for patience := time.Now().Add(time.Minute); !known(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(patience) {
-			t.Fatal("drain.exclude_from_load_balancers was switched on before the spot interruption was announced, and it has no effect on it")
+			t.Fatal("drain.load_balancer_wait was set before the spot interruption was announced, and it has no effect on it")
 		}
 	}
 }

@@ -133,7 +133,7 @@ type adjustable struct {
 // use applies reloaded settings. degraded lists the faults in them.
 func (a adjustable) use(cfg config.Config, degraded []string) {
 	rules := policyOf(cfg)
-	a.node.use(daemon.DrainOptions(cfg.Drain))
+	a.node.use(drainOptions(cfg))
 	a.board.setIgnored(rules)
 	a.board.setDegraded(degraded)
 	a.down.use(cfg)

@@ -15,8 +15,6 @@ const knownAtTop = "drain, dry_run, events, host_root, imds, kubernetes, load_ba
 var faults = map[string]string{
 	"action-misspelt":     `events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"`,
 	"action-number":       `events.shutdown.action = 1: must be one of "ignore", "notify", "cordon", "drain"`,
-	"annotation-key":      `kubernetes.event_annotations."Not a key" = "a": must be a table of annotations such as { "example.com/team" = "a" }, each of up to 1024 bytes`,
-	"annotation-number":   `kubernetes.event_annotations.team = 7: must be a table of annotations such as { "example.com/team" = "a" }, each of up to 1024 bytes`,
 	"bool-quoted":         `dry_run = "yes": must be true or false`,
 	"code-unknown":        `events.scheduled-maintenance.codes.system-rebot: unknown key, did you mean events.scheduled-maintenance.codes.system-reboot?`,
 	"code-when":           `events.scheduled-maintenance.codes.other = "soon": must be one of "now", "lead", "window", "notify", "ignore"`,
@@ -39,7 +37,7 @@ var faults = map[string]string{
 	"key-cut-short":       `events.spot: unknown key, did you mean events.spot-interruption?`,
 	"key-misspelt":        `imds.intervall: unknown key, did you mean imds.interval?`,
 	"key-top":             `prometheus: unknown key, the top of the file has ` + knownAtTop,
-	"key-unlike":          `kubernetes.password: unknown key, [kubernetes] has condition, event_annotations, events, heartbeat, kubeconfig, token`,
+	"key-unlike":          `kubernetes.password: unknown key, [kubernetes] has condition, events, heartbeat, kubeconfig, token`,
 	"key-wrong-table":     `drain.lead: unknown key, did you mean events.scheduled-maintenance.lead?`,
 	"kubeconfig-relative": `kubernetes.kubeconfig = "kubeconfig": must be an absolute path, or ""`,
 	"level-unknown":       `log.level = "verbose": must be one of "debug", "info", "warning", "error"`,

@@ -159,7 +159,6 @@ action = \(dqcordon\(dq
 cordon_for = \(dq1h\(dq
 
 [drain]
-exclude_from_load_balancers = true
 load_balancer_wait = \(dq20s\(dq
 .fi
 .SH SEE ALSO

@@ -62,13 +62,13 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 			Log:              config.Log{Level: "debug", Format: "json"},
 			Kubernetes: config.Kubernetes{
 				Kubeconfig: `/"quoted"/kubeconfig`, Token: "eks", Heartbeat: 7 * time.Minute, ToldCluster: config.ToldCluster{
-					Condition: false, Events: false, EventAnnotations: map[string]string{"example.com/team": `with "quotes"`, "cluster": ""},
+					Condition: false, Events: false,
 				},
 			},
 			Drain: config.Drain{
 				ScriptsWait: 15 * time.Second,
 				Margin:      6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
-				ProtectUnmanaged: true, ExcludeFromLoadBalancers: true, LoadBalancerWait: 7 * time.Second, VolumeWait: 8 * time.Second,
+				ProtectUnmanaged: true, LoadBalancerWait: 7 * time.Second, VolumeWait: 8 * time.Second,
 			},
 			Webhook: config.Webhook{
 				URLFile: "/url", HeadersFile: "/headers", Template: "{{ .Text }}\n", CAFile: "/ca",

@@ -76,9 +76,8 @@ type Kubernetes struct {
 
 // ToldCluster is the part of the table [kubernetes] that says what is reported to the cluster.
 type ToldCluster struct {
-	Condition        bool
-	Events           bool
-	EventAnnotations map[string]string
+	Condition bool
+	Events    bool
 }
 
 // Values of kubernetes.token.
@@ -102,8 +101,6 @@ func (c *Kubernetes) table(p program) Table {
 			"Maintain the Node's condition `InterruptionPending`."},
 		Setting{"events", boolean(&c.Events),
 			"Write Events about the Node, and about the pods that are evicted, for `kubectl describe` and for collectors."},
-		Setting{"event_annotations", annotations(&c.EventAnnotations),
-			"Annotations that every Event gets; of the same name, they go before those of nth."},
 	)
 }
 
@@ -119,16 +116,7 @@ const (
 	longestDomain = 253
 )
 
-// annotations is a table of annotations that the API server accepts, of a reasonable size.
-func annotations(at *map[string]string) value {
-	const want = `a table of annotations such as { "example.com/team" = "a" }, each of up to 1024 bytes`
-	return texts{at: at, want: want, judge: func(key string, got any) (string, bool) {
-		s, ok := got.(string)
-		return want, ok && isKey(key) && len(s) <= 1024
-	}}
-}
-
-// isKey tells whether s is the key of an annotation or a label: a name, with or without a domain and a slash before it.
+// isKey tells whether s is the key of a label: a name, with or without a domain and a slash before it.
 func isKey(s string) bool {
 	domain, name, found := strings.Cut(s, "/")
 	if !found {
@@ -140,14 +128,13 @@ func isKey(s string) bool {
 
 // Drain is the table [drain].
 type Drain struct {
-	ScriptsWait              time.Duration // nth only; 0 is none
-	Margin                   time.Duration
-	PodGracePeriod           *time.Duration // nil is that of each pod
-	ProtectEmptyDir          bool
-	ProtectUnmanaged         bool
-	ExcludeFromLoadBalancers bool
-	LoadBalancerWait         time.Duration
-	VolumeWait               time.Duration
+	ScriptsWait      time.Duration // nth only; 0 is none
+	Margin           time.Duration
+	PodGracePeriod   *time.Duration // nil is that of each pod
+	ProtectEmptyDir  bool
+	ProtectUnmanaged bool
+	LoadBalancerWait time.Duration
+	VolumeWait       time.Duration
 }
 
 func (c *Drain) table(p program) Table {
@@ -162,10 +149,9 @@ func (c *Drain) table(p program) Table {
 			"Do not evict pods with `emptyDir` volumes."},
 		Setting{"protect_unmanaged", boolean(&c.ProtectUnmanaged),
 			"Do not evict pods without a controller, which nothing would recreate."},
-		Setting{"exclude_from_load_balancers", boolean(&c.ExcludeFromLoadBalancers),
-			"Label the node `node.kubernetes.io/exclude-from-external-load-balancers` before evicting."},
 		Setting{"load_balancer_wait", duration(&c.LoadBalancerWait, 0, time.Hour),
-			"How long to wait after that label, for load balancers to notice."},
+			p.either("How long to wait before the first eviction, for load balancers to notice that the node has the label `node.kubernetes.io/exclude-from-external-load-balancers`. With `0s` the label is set only if there are `load_balancers.target_groups`.",
+				"How long to wait before the first eviction, for load balancers to notice that the node has the label `node.kubernetes.io/exclude-from-external-load-balancers`. With `0s` the label is not set.")},
 		Setting{"volume_wait", duration(&c.VolumeWait, 0, time.Hour),
 			"The longest wait, once the pods are gone, for their volumes to be released. It ends `margin` before a deadline at the latest."},
 	)

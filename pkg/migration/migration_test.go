@@ -224,7 +224,6 @@ func TestImport_RefusesWrongInput(t *testing.T) {
 		"headers":              {content: "WEBHOOK_HEADERS=X-A: hunter2", want: "WEBHOOK_HEADERS = (not shown): must be a JSON object"},
 		"URL at a wrong place": {content: "LOG_LEVEL=https://hooks.example.com/hunter2", want: "LOG_LEVEL = (not shown): must be debug"},
 		"URL with a password":  {content: "INSTANCE_METADATA_URL=http://me:hunter2@[a", want: "INSTANCE_METADATA_URL = (not shown): must be a URL without a password"},
-		"annotations":          {content: "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS=a", want: `"a": must be key=value pairs`},
 		"workers":              {content: queueMode + "WORKERS=0", want: `WORKERS = "0": must be a whole number above zero`, queue: true},
 		"tag":                  {content: queueMode + "CHECK_TAG_BEFORE_DRAINING=maybe", want: "must be true or false", queue: true},
 		"queue mode for nth":   {content: queueMode, want: `"nth-queue config import"`},

@@ -74,8 +74,8 @@ var rules = []rule{
 	{env: "GRACE_PERIOD", chart: "gracePeriod", why: "an older name of POD_TERMINATION_GRACE_PERIOD: set `pod_grace_period` in [drain] by hand"},
 	{env: "DELETE_LOCAL_DATA", chart: "deleteLocalData", to: either("drain", "protect_empty_dir", "false", "true")},
 	{env: "IGNORE_DAEMON_SETS", chart: "ignoreDaemonSets", why: "DaemonSet pods are always left alone"},
-	{env: "EXCLUDE_FROM_LOAD_BALANCERS", chart: "excludeFromLoadBalancers", to: boolean("drain", "exclude_from_load_balancers"),
-		why: "`load_balancer_wait` waits for load balancers to follow"},
+	{env: "EXCLUDE_FROM_LOAD_BALANCERS", chart: "excludeFromLoadBalancers", to: whenTrue(exclude),
+		why: "evictions wait so long for load balancers to follow"},
 	{env: "TAINT_NODE", chart: "taintNode", why: noTaints, queue: &rule{to: whenTrue(taints)}},
 	{env: "TAINT_EFFECT", chart: "taintEffect", why: noTaints, queue: &rule{why: "TAINT_NODE uses it"}},
 	{env: "ENABLE_OUT_OF_SERVICE_TAINT", chart: "enableOutOfServiceTaint", why: noTaints, queue: &rule{to: boolean("fleet", "out_of_service"), why: "once EC2 says that the instance is stopped or terminated"}},
@@ -95,7 +95,7 @@ var rules = []rule{
 	{env: "LOG_FORMAT_VERSION", chart: "logFormatVersion", why: "nth's fields are its own: see docs/events.md"},
 
 	{env: "EMIT_KUBERNETES_EVENTS", chart: "emitKubernetesEvents", to: boolean("kubernetes", "events")},
-	{env: "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS", chart: "kubernetesEventsExtraAnnotations", to: annotations},
+	{env: "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS", chart: "kubernetesEventsExtraAnnotations", why: "Events have the annotations of the instance, and no others"},
 	{env: webhookURL, chart: "webhookURL", to: webhook, why: "put the URL into this file, which only root may read"},
 	{env: "WEBHOOK_HEADERS", chart: "webhookHeaders", to: headers, why: "put the headers into this file, which only root may read, as they are"},
 	{env: "WEBHOOK_TEMPLATE", chart: "webhookTemplate", to: words("webhook", "template")},
@@ -242,6 +242,8 @@ func podGrace(_ Settings, value string) ([]line, error) {
 	return one("drain", "pod_grace_period", quote((time.Duration(seconds) * time.Second).String())), nil
 }
 
+func exclude(Settings) []line { return one("drain", "load_balancer_wait", quote("20s")) }
+
 func jsonLog(Settings) []line { return one("log", "format", quote("json")) }
 
 func logLevel(_ Settings, value string) ([]line, error) {
@@ -250,18 +252,6 @@ func logLevel(_ Settings, value string) ([]line, error) {
 		return nil, errors.New("debug, info or error")
 	}
 	return one("log", "level", quote(level)), nil
-}
-
-func annotations(_ Settings, value string) ([]line, error) {
-	pairs := map[string]string{}
-	for pair := range strings.SplitSeq(value, ",") {
-		key, value, ok := strings.Cut(pair, "=")
-		if !ok || strings.Contains(value, "=") {
-			return nil, errors.New("key=value pairs, with commas between them")
-		}
-		pairs[key] = value
-	}
-	return one("kubernetes", "event_annotations", inlineTable(pairs)), nil
 }
 
 // webhook names a file for the address, which is not copied. The handler posts once for each event, after the drain.
@@ -350,13 +340,4 @@ func quote(text string) string {
 	e.SetEscapeHTML(false)
 	_ = e.Encode(text) // Neither encoding a string nor writing to a Builder can fail.
 	return strings.ReplaceAll(strings.TrimSpace(b.String()), "\x7f", `\u007f`)
-}
-
-// inlineTable writes a table on one line.
-func inlineTable(pairs map[string]string) string {
-	var written []string
-	for _, key := range sortedKeys(pairs) {
-		written = append(written, quote(key)+" = "+quote(pairs[key]))
-	}
-	return "{ " + strings.Join(written, ", ") + " }"
 }

@@ -127,7 +127,6 @@ func (k *Kubernetes) newEvent(ctx context.Context, n notice, node string) *corev
 		}
 	}
 	maps.Copy(e.Annotations, own)
-	maps.Copy(e.Annotations, k.opts.Annotations)
 	e.Message = text.Visible(e.Message, maxMessage)
 	k.eventNumber++ // It makes the names of Events unique.
 	e.Name = recordutil.GenerateEventName(e.InvolvedObject.Name, e.FirstTimestamp.UnixNano()+k.eventNumber)

@@ -109,7 +109,6 @@ func TestEventsBearWhatPeopleLookForThemBy(t *testing.T) {
 		s.opts.Describe = func(context.Context) map[string]string {
 			return map[string]string{"instance-id": "i-1", "region": "us-east-1"}
 		}
-		s.opts.Annotations = map[string]string{"region": "elsewhere", "app": "ours", "team": "a"}
 		s.start()
 		s.tell(announced(spot(state.Seen)))
 		s.cordoned()
@@ -124,10 +123,10 @@ func TestEventsBearWhatPeopleLookForThemBy(t *testing.T) {
 			{"the source", node.Source.Component + " " + node.Source.Host, "nth " + nodeName},
 			{"the reporter", node.ReportingController + " " + node.ReportingInstance, "nth " + nodeName},
 			{"the node's annotations", fmt.Sprint(node.Annotations),
-				"map[app:ours instance-id:i-1 nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption region:elsewhere team:a]"},
+				"map[instance-id:i-1 nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption region:us-east-1]"},
 			{"the pod", fmt.Sprintf("%s %s %s", pod.InvolvedObject.Namespace, pod.InvolvedObject.Name, pod.InvolvedObject.UID), "shop a uid-a"},
 			{"the pod's annotations", fmt.Sprint(pod.Annotations),
-				"map[app:ours node:node-1 nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption region:elsewhere team:a]"},
+				"map[app:web node:node-1 nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption]"},
 		} {
 			if check.got != check.want {
 				t.Errorf("%s is %q, want %q", check.what, check.got, check.want)

@@ -63,8 +63,6 @@ type KubernetesOptions struct {
 	// Describe, if set, returns annotations for Events about the Node, which describe the machine: fewer, or none, if they cannot be
 	// read in time.
 	Describe func(context.Context) map[string]string
-	// Annotations are added to every Event, and override others.
-	Annotations map[string]string
 	// Turn, if set, is called before each write, and returns when it may be made, with a function to call after it. Conditions
 	// are hurried, Events are not. The error is ctx's.
 	// It is called from two goroutines.

@@ -39,7 +39,7 @@ func behindBalancers(t *testing.T, delay time.Duration, settings string) *balanc
 	t.Cleanup(b.elb.Close)
 	b.web = b.elb.AddGroup("web", elbtest.Group{Delay: delay})
 	b.elb.Register(b.web, imdstest.InstanceID, 30080)
-	b.options.Settings = fmt.Sprintf("[load_balancers]\ntarget_groups = [%q]\n[drain]\nexclude_from_load_balancers = true\n%s",
+	b.options.Settings = fmt.Sprintf("[load_balancers]\ntarget_groups = [%q]\n[drain]\n%s",
 		b.web, settings)
 	b.options.Env = []string{elbEndpoint + b.elb.URL}
 	b.machine.Configure(t, b.options)
@@ -175,10 +175,6 @@ func TestCheckTellsHowTheMachineStandsInItsTargetGroups(t *testing.T) {
 	mustSay(t, check(t, b.machine), `ok    targets     the machine is healthy in tg/web`)
 	b.elb.Deregister(imdstest.InstanceID)
 	mustSay(t, check(t, b.machine), `ok    targets     the machine is no target in tg/web`)
-	b.options.Settings = strings.Replace(b.options.Settings, "= true", "= false", 1)
-	b.machine.Configure(t, b.options)
-	mustSay(t, check(t, b.machine),
-		`warn  targets     drain.exclude_from_load_balancers is off: the node is waited for only where somebody else takes it out`)
 	for _, call := range b.elb.Calls("") {
 		if !strings.HasPrefix(call.Action, "Describe") {
 			t.Errorf("nth check has called %s", call.Action)

@@ -46,7 +46,6 @@ const settings = `
 listen = "%s:9092"
 textfile = %q
 [drain]
-exclude_from_load_balancers = true
 load_balancer_wait = "2s"
 `
 

@@ -159,7 +159,7 @@ func TestTheRightsAreEnoughForADrainWithAllExtras(t *testing.T) {
 
 	consumer := daemon.StartQueue(t, daemon.QueueOptions{
 		Kubeconfig: user.Kubeconfig, URL: messages.URL(), Endpoint: aws.URL,
-		Settings: "[fleet]\ntaints = \"NoSchedule\"\nout_of_service = true\n[drain]\nexclude_from_load_balancers = true\n" +
+		Settings: "[fleet]\ntaints = \"NoSchedule\"\nout_of_service = true\n[drain]\nload_balancer_wait = \"1s\"\n" +
 			"margin = \"4m45s\"\n", // of the five minutes
 	})
 	complaints := follow(consumer)

@@ -73,14 +73,17 @@ func (r rules) settings(t traits) string {
 	if r.Brief {
 		live = "1500ms"
 	}
+	wait := "0s"
+	if t.Balanced {
+		wait = "200ms"
+	}
 	return fmt.Sprintf(`
 [imds]
 withdrawn_after = "100ms"
 [drain]
 margin = %q
 volume_wait = "0s"
-exclude_from_load_balancers = %t
-load_balancer_wait = "200ms"
+load_balancer_wait = %q
 [events.spot-interruption]
 action = %q
 [events.rebalance-recommendation]
@@ -93,7 +96,7 @@ spread = %q
 [events.asg-termination]
 action = %q
 budget = %q
-`, margin, t.Balanced, action[r.Interruption], action[r.Rebalance], live, action[r.Maintenance], lead, spread, action[r.Termination], budget)
+`, margin, wait, action[r.Interruption], action[r.Rebalance], live, action[r.Maintenance], lead, spread, action[r.Termination], budget)
 }
 
 // of is what is done about a kind.

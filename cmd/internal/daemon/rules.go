@@ -72,7 +72,7 @@ func DrainOptions(c config.Drain) drain.Options {
 		GracePeriod:              c.PodGracePeriod,
 		ProtectEmptyDir:          c.ProtectEmptyDir,
 		ProtectUnmanaged:         c.ProtectUnmanaged,
-		ExcludeFromLoadBalancers: c.ExcludeFromLoadBalancers,
+		ExcludeFromLoadBalancers: c.LoadBalancerWait > 0,
 		LoadBalancerWait:         c.LoadBalancerWait,
 		VolumeWait:               c.VolumeWait,
 	}

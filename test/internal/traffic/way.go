@@ -115,7 +115,7 @@ func isAnnounced(ctx context.Context, url string) (bool, error) {
 
 // settings are those of nth.
 func (s *scene) settings() string {
-	return fmt.Sprintf("[load_balancers]\ntarget_groups = [%q]\n[drain]\nexclude_from_load_balancers = true\n", s.group)
+	return fmt.Sprintf("[load_balancers]\ntarget_groups = [%q]\n", s.group)
 }
 
 // lose takes the machine from the node, as the way has it. It returns at once.
