@@ -18,6 +18,7 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/kube"
@@ -284,7 +285,7 @@ func (c *check) forecast(ctx context.Context, node *drain.Node) {
 }
 
 // describeForecast says how long a drain would take, and which pods get less than their grace period.
-func describeForecast(f drain.Forecast, notice time.Duration) (needs string, cut []string) {
+func describeForecast(f evict.Forecast, notice time.Duration) (needs string, cut []string) {
 	if f.Pods == 0 {
 		return "no pods to evict", nil
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/config"
-	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -122,7 +122,7 @@ type pulse func() error
 func (p pulse) Stuck() error { return p() }
 
 // Forecasting makes forecasts until ctx ends.
-func Forecasting(ctx context.Context, look func(context.Context) (drain.Forecast, error), tell func(needs time.Duration, cut int)) {
+func Forecasting(ctx context.Context, look func(context.Context) (evict.Forecast, error), tell func(needs time.Duration, cut int)) {
 	forecaster{look, tell}.run(ctx)
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/role"
 )
@@ -19,7 +20,7 @@ const (
 
 // forecaster makes forecasts of how long a drain would take.
 type forecaster struct {
-	look func(context.Context) (drain.Forecast, error)
+	look func(context.Context) (evict.Forecast, error)
 	tell func(needs time.Duration, cut int)
 }
 
@@ -35,10 +36,10 @@ func (f forecaster) run(ctx context.Context) {
 }
 
 // forecast waits for the identity, and makes a forecast of a drain for a spot notice.
-func (n *localNode) forecast(ctx context.Context) (drain.Forecast, error) {
+func (n *localNode) forecast(ctx context.Context) (evict.Forecast, error) {
 	id, err := n.identity(ctx)
 	if err != nil {
-		return drain.Forecast{}, err
+		return evict.Forecast{}, err
 	}
 	return drain.New(id.Client, id.Node, *n.options.Load()).Forecast(ctx, daemon.SpotNotice)
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	nth "github.com/nth-project/nth/cmd/nth"
-	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/evict"
 )
 
 func TestAForecastIsMadeAboutOnceAnHourAndSoonerAfterOneThatFailed(t *testing.T) {
@@ -18,14 +18,14 @@ func TestAForecastIsMadeAboutOnceAnHourAndSoonerAfterOneThatFailed(t *testing.T)
 		began, looks, told := time.Now(), []time.Duration{}, []time.Duration{}
 		failing := false
 		var mu sync.Mutex // of what both sides use
-		look := func(context.Context) (drain.Forecast, error) {
+		look := func(context.Context) (evict.Forecast, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			looks = append(looks, time.Since(began))
 			if failing {
-				return drain.Forecast{}, errors.New("the API server does not answer")
+				return evict.Forecast{}, errors.New("the API server does not answer")
 			}
-			return drain.Forecast{Needs: 94 * time.Second, Cut: make([]drain.Cut, 3)}, nil
+			return evict.Forecast{Needs: 94 * time.Second, Cut: make([]evict.Cut, 3)}, nil
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()

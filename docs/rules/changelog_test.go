@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/kube"
 )
 
 // The packages' change logs come from one, and people read the other.
@@ -39,8 +39,8 @@ func TestBothChangeLogsHaveTheSameVersions(t *testing.T) {
 // catalogs name are that place. "make adopt" changes them all.
 func TestEveryAddressIsThatOfTheModule(t *testing.T) {
 	owner, repository, found := strings.Cut(strings.TrimPrefix(module, "github.com/"), "/")
-	if !found || drain.KeyPrefix != owner+".github.io/" {
-		t.Errorf("keys begin with %q, and the module is %s", drain.KeyPrefix, module)
+	if !found || kube.KeyPrefix != owner+".github.io/" {
+		t.Errorf("keys begin with %q, and the module is %s", kube.KeyPrefix, module)
 	}
 	address := regexp.MustCompile(`github\.com/` + regexp.QuoteMeta(owner) + `[\w.-]*/[\w.-]+`)
 	top := filepath.Join("..", "..")
@@ -81,5 +81,5 @@ func TestATreeThatIsAdoptedNamesNobodyElse(t *testing.T) {
 	if left := run(copied, "git grep -nI nth-[p]roject || true"); left != "" {
 		t.Errorf("it still names the owner before:\n%s", left)
 	}
-	run(copied, "grep -qx 'module github.com/somebody/else' go.mod && grep -qF 'KeyPrefix = \"somebody.github.io/\"' pkg/drain/keys.go && go vet ./pkg/drain")
+	run(copied, "grep -qx 'module github.com/somebody/else' go.mod && grep -qF 'KeyPrefix = \"somebody.github.io/\"' pkg/kube/keys.go && go vet ./pkg/kube")
 }

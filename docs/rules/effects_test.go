@@ -14,13 +14,13 @@ const lock = "k8s.io/client-go/tools/leaderelection/resourcelock.Interface."
 
 // mayAsk says for each package what it may ask of the API server.
 var mayAsk = map[string][]string{
-	"pkg/wait": {"k8s.io/client-go/rest.Interface.Get"},
-	"pkg/kube": {typed + "authorization/v1.SelfSubjectAccessReviewInterface.Create"},
-	"pkg/drain": {
-		"k8s.io/client-go/rest.Interface.Get", "k8s.io/client-go/rest.Interface.Post", "k8s.io/client-go/rest.Interface.Patch",
-		"k8s.io/client-go/rest.Interface.Delete",
+	"pkg/evict": {
+		"k8s.io/client-go/rest.Interface.Get", "k8s.io/client-go/rest.Interface.Post", "k8s.io/client-go/rest.Interface.Delete",
 		"k8s.io/kubectl/pkg/drain.Helper.GetPodsForDeletion", "k8s.io/kubectl/pkg/drain.PodDeleteList.Pods", // of a client in memory
 	},
+	"pkg/wait":  {"k8s.io/client-go/rest.Interface.Get"},
+	"pkg/kube":  {typed + "authorization/v1.SelfSubjectAccessReviewInterface.Create"},
+	"pkg/drain": {"k8s.io/client-go/rest.Interface.Get", "k8s.io/client-go/rest.Interface.Patch"},
 	// Taints, which a node itself may not set, notes, and the Lease; and the fence before its writes.
 	"pkg/fleet": {
 		typed + "authentication/v1.SelfSubjectReviewInterface.Create", typed + "coordination/v1.LeaseInterface.Create",
@@ -78,8 +78,8 @@ func f(ctx context.Context, c dynamic.NamespaceableResourceInterface, r *cache.R
 	new(drain.Helper).DeleteOrEvictPods(nil) // breaks
 	r.RunWithContext(ctx)
 }
--- pkg/drain/a.go --
-package drain
+-- pkg/evict/a.go --
+package evict
 import "k8s.io/client-go/kubernetes"
 func f(c kubernetes.Interface) { c.CoreV1().RESTClient().Delete() }
 -- pkg/policy/a.go --

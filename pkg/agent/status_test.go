@@ -14,6 +14,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -176,7 +177,7 @@ func TestStatus_NamesWhatHoldsAPodNow(t *testing.T) {
 		s.Always("evict default/web", apitest.HeldBy("budget", 0))
 		r.pass(10 * time.Minute)
 		r.wantStatus(fmt.Sprintf(held, 1208930))
-		s.ChangePod("default/web", func(p *corev1.Pod) { p.Annotations = map[string]string{drain.EvictAnnotation: drain.Never} })
+		s.ChangePod("default/web", func(p *corev1.Pod) { p.Annotations = map[string]string{evict.Annotation: evict.Never} })
 		r.pass(time.Minute)
 		r.wantPhase("a", state.Drained)
 		s.AddPod(web("api", 60), apitest.Never)

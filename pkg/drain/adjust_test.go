@@ -10,6 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -62,7 +63,7 @@ func TestADeadlineMayMoveWhileAPodWaitsForItsTurn(t *testing.T) {
 			"asked for, in vain":     func(s *apitest.Server) { s.Always("evict", apitest.Hang()) },
 			"refused by a webhook":   func(s *apitest.Server) { s.Always("evict", apitest.Forbidden("no")) },
 			"throttled for a minute": func(s *apitest.Server) { s.Always("evict", apitest.Throttled(60)) },
-			"as it asks for that":    func(s *apitest.Server) { s.ChangePod("default/a", annotated(drain.EvictAnnotation, drain.AtDeadline)) },
+			"as it asks for that":    func(s *apitest.Server) { s.ChangePod("default/a", annotated(evict.Annotation, evict.AtDeadline)) },
 			"as others are left": func(s *apitest.Server) {
 				s.ChangePod("default/a", critical)
 				s.AddPod(pod("z", ending(3600)), apitest.Never)

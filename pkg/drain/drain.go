@@ -3,17 +3,8 @@
 // A Guard pursues a Goal until it is stopped: it cordons, evicts, deletes before a hard deadline, reports when the node is empty, and goes on
 // watching. The goal may change meanwhile. Node.Uncordon takes back what is ours.
 //
-// The package is given a client and a node's name, and gets by with the rights of that node's kubelet, which are narrow. It uses the filters
-// of k8s.io/kubectl/pkg/drain, which decide which pods a drain concerns, with a client that answers from memory. The rest of that package
-// fails with this identity, or does not do enough:
-//
-//   - kubectl looks up the DaemonSet of every DaemonSet pod; a kubelet may not, and one refusal fails the whole drain.
-//     We go by the controller's ownerReference.
-//   - kubectl polls each evicted pod until the answer is 404; a kubelet is told 403 once the pod has left its node, so that
-//     kubectl reports failure after success. We watch the node's pods.
-//   - kubectl's cordon patches spec.unschedulable alone; we set it together with the annotation that says whose it is.
-//   - kubectl never stops evicting; we switch to deleting while a pod's grace still fits before the deadline.
-//   - kubectl ends when the node is empty; we go on, as pods may be bound late.
+// The package is given a client and a node's name, and gets by with the rights of that node's kubelet, which are narrow. The node's pods are
+// pkg/evict's. Newcomers begin with guard.advance.
 //
 // The package does not know on which node it runs.
 package drain
@@ -22,19 +13,15 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
-	kubectl "k8s.io/kubectl/pkg/drain"
 
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/wait"
 )
@@ -42,7 +29,7 @@ import (
 // Keys that nth writes on a Node. docs/node-contract.md says who may write and read them.
 const (
 	// CordonAnnotation holds a Claim as JSON while a cordon is ours.
-	CordonAnnotation = KeyPrefix + "cordon"
+	CordonAnnotation = kube.KeyPrefix + "cordon"
 	// ExcludeLabel takes a node out of the target sets of external load balancers. Its value is the writer if it is ours.
 	ExcludeLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
 )
@@ -50,20 +37,14 @@ const (
 // Keys by which people limit what nth does. nth never writes them, and heeds a change at any time.
 const (
 	// ActionAnnotation on a Node names the most that is done to it: LeaveNode, OnlyNotify or OnlyCordon. Any other value is ignored.
-	ActionAnnotation = KeyPrefix + "action"
-	// EvictAnnotation on a Pod says when it may be evicted: AtDeadline or Never. Any other value is ignored.
-	EvictAnnotation = KeyPrefix + "evict"
+	ActionAnnotation = kube.KeyPrefix + "action"
 )
 
-// The values of ActionAnnotation and EvictAnnotation.
+// The values of ActionAnnotation.
 const (
 	LeaveNode  = "ignore"
 	OnlyNotify = "notify"
 	OnlyCordon = "cordon"
-	// AtDeadline lets the pod run until no more than its grace period is left before the deadline. Without a deadline the pod stays.
-	AtDeadline = "at-deadline"
-	// Never lets the pod run until the machine is gone.
-	Never = "never"
 )
 
 // The writers of claims.
@@ -91,13 +72,11 @@ type Options struct {
 	ScriptsWait time.Duration
 	// EvictAfter delays evictions after the cordon, but no pod beyond the time that leaves it its grace before the deadline.
 	EvictAfter time.Duration
-	// Margin is how long before a deadline pods have to be gone, so that the last pod's end can still be seen.
-	Margin time.Duration
-	// GracePeriod replaces each pod's own termination grace period; nil leaves it.
-	GracePeriod *time.Duration
-	// ProtectEmptyDir and ProtectUnmanaged let pods with emptyDir volumes, and pods without a controller, stay.
-	ProtectEmptyDir  bool
-	ProtectUnmanaged bool
+	// Margin, GracePeriod, ProtectEmptyDir, ProtectUnmanaged and Last are as in evict.Options.
+	Margin                            time.Duration
+	GracePeriod                       *time.Duration
+	ProtectEmptyDir, ProtectUnmanaged bool
+	Last                              string
 	// ExcludeFromLoadBalancers labels the node with ExcludeLabel after the cordon; LoadBalancerWait is how long
 	// evictions then wait for the load balancers to follow.
 	ExcludeFromLoadBalancers bool
@@ -107,8 +86,6 @@ type Options struct {
 	LoadBalancers wait.Blocker
 	// VolumeWait bounds the wait for volumes to be unmounted after the last pod is gone.
 	VolumeWait time.Duration
-	// Last is the pod in which the drain itself runs, as "namespace/name". It goes when no other is left, whatever the deadline. "" is none.
-	Last string
 	// Gate and Requests, if set, are shared with the drains of other nodes: Gate limits evictions and deletions, Requests reads and writes
 	// of Nodes. Urgent, if set, tells whether this node's requests are urgent there. It may be called from any goroutine.
 	Gate, Requests *kube.Gate
@@ -126,8 +103,17 @@ func (o Options) delay() time.Duration {
 	return o.EvictAfter
 }
 
+// pods are the settings that hold for pods.
+func (o Options) pods() evict.Options {
+	return evict.Options{
+		Margin: o.Margin, GracePeriod: o.GracePeriod, ProtectEmptyDir: o.ProtectEmptyDir, ProtectUnmanaged: o.ProtectUnmanaged,
+		Last: o.Last, Gate: o.Gate, Urgent: o.Urgent,
+	}
+}
+
 // Node is one node, reached with the rights of its client.
 type Node struct {
+	*evict.Evictor
 	client kubernetes.Interface
 	name   string
 	opts   Options
@@ -137,7 +123,17 @@ type Node struct {
 // New returns the node of that name. It makes no request.
 func New(client kubernetes.Interface, name string, opts Options) *Node {
 	opts.Writer = cmp.Or(opts.Writer, Host)
-	return &Node{client: client, name: name, opts: opts}
+	n := &Node{client: client, name: name, opts: opts}
+	n.Evictor = evict.New(n.rest(), &n.reads, name, opts.pods())
+	return n
+}
+
+// forever is longer than any node stands.
+const forever = 365 * 24 * time.Hour
+
+// Forecast says how a drain would go if the machine was gone so long after the notice. It lists the node's pods once.
+func (n *Node) Forecast(ctx context.Context, notice time.Duration) (evict.Forecast, error) {
+	return n.Evictor.Forecast(ctx, notice, n.opts.delay()+min(n.opts.ScriptsWait, notice/4))
 }
 
 // Goal is what a node is to come to, and by when: closed, and also empty if Evict is set.
@@ -236,204 +232,6 @@ type Result struct {
 // VolumesUnknown is Result.VolumesInUse if the Node could not be read.
 const VolumesUnknown = -1
 
-// concerns tells whether a drain removes a pod, by kubectl's filters: mirror pods stay, finished pods go, and pods that a
-// setting protects stay. A DaemonSet's pods stay in any phase, while kubectl removes the finished ones: their controller would replace
-// them, and a kubelet that shuts down fails the replacements as well, so that there would be no end to it. The kind counts in any API
-// group: there are other DaemonSets than those of apps/v1, such as OpenKruise's.
-func (o Options) concerns(pod *corev1.Pod) bool {
-	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" {
-		return false
-	}
-	helper := kubectl.Helper{
-		Client:              inMemory{pod: pod},
-		Force:               !o.ProtectUnmanaged,
-		IgnoreAllDaemonSets: true,
-		DeleteEmptyDirData:  !o.ProtectEmptyDir,
-	}
-	list, protected := helper.GetPodsForDeletion(pod.Spec.NodeName)
-	return len(protected) == 0 && list != nil && len(list.Pods()) > 0
-}
-
-// inMemory is a client that knows one pod. It answers the only request that kubectl's filters still make: the list of the node's pods. If
-// kubectl comes to make others, the nil interfaces panic in the tests.
-type inMemory struct {
-	kubernetes.Interface
-	coreclient.CoreV1Interface
-	coreclient.PodInterface
-	pod *corev1.Pod
-}
-
-func (m inMemory) CoreV1() coreclient.CoreV1Interface  { return m }
-func (m inMemory) Pods(string) coreclient.PodInterface { return m }
-
-func (m inMemory) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
-	return &corev1.PodList{Items: []corev1.Pod{*m.pod}}, nil
-}
-
-// stays tells whether EvictAnnotation lets the pod stay in a drain with or without a deadline.
-func stays(pod *corev1.Pod, deadline bool) bool {
-	when := pod.Annotations[EvictAnnotation]
-	return when == Never || when == AtDeadline && !deadline
-}
-
-// waits tells whether EvictAnnotation lets the pod run until its turn before the deadline.
-func waits(pod *corev1.Pod) bool {
-	return pod.Annotations[EvictAnnotation] == AtDeadline
-}
-
-// finished tells whether the pod's containers have ended for good.
-func finished(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
-// critical tells whether other pods may need this one, such as cluster DNS, until they are gone.
-func critical(pod *corev1.Pod) bool {
-	return pod.Spec.PriorityClassName == "system-node-critical" || pod.Spec.PriorityClassName == "system-cluster-critical"
-}
-
-// lastRank is the rank of Options.Last.
-const lastRank = 2
-
-// rank orders evictions: pods of a higher rank wait for those of a lower one.
-func (o Options) rank(pod *corev1.Pod) int {
-	switch {
-	case o.Last != "" && podName(pod) == o.Last:
-		return lastRank
-	case critical(pod):
-		return 1
-	}
-	return 0
-}
-
-// grace is the pod's termination grace period, or Options.GracePeriod, but a second at least: the turn of a pod without any has to come
-// before the deadline, too.
-func (o Options) grace(pod *corev1.Pod) time.Duration {
-	grace := corev1.DefaultTerminationGracePeriodSeconds * time.Second
-	switch {
-	case o.GracePeriod != nil:
-		grace = *o.GracePeriod
-	case pod.Spec.TerminationGracePeriodSeconds != nil:
-		grace = seconds(*pod.Spec.TerminationGracePeriodSeconds)
-	}
-	return max(grace, time.Second)
-}
-
-// forever is longer than any node stands.
-const forever = 365 * 24 * time.Hour
-
-// seconds converts a grace period, or another number of seconds that the API server gives. It accepts those that overflow a Duration, and
-// takes a negative one for 1 (BeforeDelete in pkg/registry/rest/delete.go of k8s.io/apiserver).
-func seconds(n int64) time.Duration {
-	if n < 0 {
-		n = 1
-	}
-	return time.Duration(min(n, int64(forever/time.Second))) * time.Second
-}
-
-func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
-
-// Forecast is how a drain of a node would go if it began now, each pod took all of its grace, and no disruption budget held any.
-type Forecast struct {
-	// Pods counts the pods that would have to go, and Needs is how long that would take, counted from the notice.
-	Pods  int
-	Needs time.Duration
-	// Cut are the pods that would get less than their grace, sorted by name.
-	Cut []Cut
-}
-
-// Cut is a pod, as "namespace/name", that would get less than its grace before the deadline.
-type Cut struct {
-	Pod         string
-	Grace, Gets time.Duration
-}
-
-// Forecast lists the node's pods once, from the API server's cache, and says how a drain would go if the machine was gone so long after the
-// notice.
-func (n *Node) Forecast(ctx context.Context, notice time.Duration) (Forecast, error) {
-	list, err := n.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		return Forecast{}, fmt.Errorf("listing the pods of node %q: %w", n.name, err)
-	}
-	return n.opts.forecast(list.Items, notice), nil
-}
-
-// forecast follows the rules of guard.plan, with an API server that answers at once.
-func (o Options) forecast(pods []corev1.Pod, notice time.Duration) Forecast {
-	evictFrom, end := o.delay(), notice-o.Margin
-	evictFrom += min(o.ScriptsWait, notice/4)
-	var f Forecast
-	for _, last := range []bool{false, true} {
-		for i := range pods {
-			pod := &pods[i]
-			if critical(pod) != last || !o.concerns(pod) || stays(pod, true) {
-				continue
-			}
-			gone, cut := o.foresee(pod, evictFrom, end)
-			f.Pods, f.Needs = f.Pods+1, max(f.Needs, gone)
-			if cut != nil {
-				f.Cut = append(f.Cut, *cut)
-			}
-		}
-		evictFrom = max(evictFrom, f.Needs) // Critical pods wait for the others.
-	}
-	slices.SortFunc(f.Cut, func(a, b Cut) int { return strings.Compare(a.Pod, b.Pod) })
-	return f
-}
-
-// foresee returns when a pod would be gone that may be evicted from a time on, and has to be gone by the end. cut is not nil if that costs it
-// some of its grace. Times are counted from the notice.
-func (o Options) foresee(pod *corev1.Pod, evictFrom, end time.Duration) (gone time.Duration, cut *Cut) {
-	if finished(pod) {
-		return 0, nil
-	}
-	if pod.DeletionTimestamp != nil {
-		return min(given(pod), max(end, 0)), nil
-	}
-	grace := o.grace(pod)
-	turn := max(end-grace, 0)
-	asked := min(evictFrom, turn)
-	if waits(pod) {
-		asked = turn
-	}
-	if left := max(end-asked, time.Second); left < grace {
-		left = left.Truncate(time.Second)
-		return asked + left, &Cut{Pod: podName(pod), Grace: grace, Gets: left}
-	}
-	return asked + grace, nil
-}
-
-// Rehearsal is the result of an eviction that was a dry run.
-type Rehearsal struct {
-	// Pod is "namespace/name" of the pod; empty if none on the node would have to go.
-	Pod string
-	// HeldBy is the disruption budget that would refuse the eviction now; empty if none would.
-	HeldBy string
-}
-
-// Rehearse asks the API server, once, to evict one of the node's pods as a dry run. Admission is part of it; nothing is changed.
-func (n *Node) Rehearse(ctx context.Context) (Rehearsal, error) {
-	list, err := n.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		return Rehearsal{}, fmt.Errorf("listing the pods of node %q: %w", n.name, err)
-	}
-	for i := range list.Items {
-		pod := &list.Items[i]
-		if pod.DeletionTimestamp != nil || !n.opts.concerns(pod) {
-			continue
-		}
-		rehearsed := Rehearsal{Pod: podName(pod)}
-		err := n.remove(ctx, state.PodEvicted, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, kube.Write)
-		if budget, held := heldBy(err); held {
-			rehearsed.HeldBy, err = budget, nil
-		}
-		if err != nil {
-			return rehearsed, fmt.Errorf("rehearsing the eviction of %s: %s", rehearsed.Pod, kube.Plain(err))
-		}
-		return rehearsed, nil
-	}
-	return Rehearsal{}, nil
-}
-
 // DryRun is a Node whose guard and Uncordon only read, and report what would be done.
 type DryRun struct{ *Node }
 
@@ -460,7 +258,7 @@ func (g *dryGuard) Adjust(goal Goal) {
 	g.mu.Lock()
 	g.goal = goal
 	g.mu.Unlock()
-	nudge(g.adjusted)
+	loop.Nudge(g.adjusted)
 }
 
 // Result implements Guard.
@@ -544,31 +342,22 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 	if !goal.Evict || limited {
 		return would, nil
 	}
-	pods, err := g.node.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		return dryLook{}, fmt.Errorf("listing the pods of node %q: %w", g.node.name, err)
+	terms := evict.Terms{Evict: true, Hard: goal.Hard, Soft: goal.Soft, Since: goal.Reopened}
+	if cordon == CordonLifted {
+		terms.Since = cmp.Or(g.node.viewOf(node, cordon, goal.Reopened).cordonedAt, goal.Reopened)
 	}
-	all, stay := len(pods.Items), g.stay(node, goal, cordon)
-	left := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return stay(&p) })
-	would.result.Evicted, would.result.Skipped = len(left), all-len(left)
-	for i := range left {
-		evicted := aboutPod(state.PodEvicted, &left[i], "")
-		evicted.Total = len(left)
+	going, staying, err := g.node.Going(ctx, terms)
+	if err != nil {
+		return dryLook{}, err
+	}
+	would.result.Evicted, would.result.Skipped = len(going), staying
+	for i := range going {
+		evicted := aboutPod(state.PodEvicted, &going[i], "")
+		evicted.Total = len(going)
 		would.news = append(would.news, evicted)
 	}
-	would.news = append(would.news, Progress{Kind: state.NodeEmpty, Total: len(left)})
+	would.news = append(would.news, Progress{Kind: state.NodeEmpty, Total: len(going)})
 	return would, nil
-}
-
-// stay returns a function that tells which pods would stay on the Node, given its cordon.
-func (g *dryGuard) stay(node *corev1.Node, goal Goal, cordon CordonResult) func(*corev1.Pod) bool {
-	deadline, since := !goal.Hard.IsZero() || !goal.Soft.IsZero(), goal.Reopened
-	if cordon == CordonLifted {
-		since = cmp.Or(g.node.viewOf(node, cordon, since).cordonedAt, since)
-	}
-	return func(pod *corev1.Pod) bool {
-		return !g.node.opts.concerns(pod) || stays(pod, deadline) || cameAfter(pod, since)
-	}
 }
 
 // Uncordon returns what Node.Uncordon would do.

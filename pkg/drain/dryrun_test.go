@@ -9,12 +9,13 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/state"
 )
 
 // evictAt has a pod evicted as its annotation says.
 func evictAt(when string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Annotations = map[string]string{drain.EvictAnnotation: when} }
+	return func(p *corev1.Pod) { p.Annotations = map[string]string{evict.Annotation: when} }
 }
 
 func TestAForecastGoesByEachRuleOfADrain(t *testing.T) {
@@ -23,37 +24,37 @@ func TestAForecastGoesByEachRuleOfADrain(t *testing.T) {
 	for name, row := range map[string]struct {
 		opts drain.Options
 		pods []*corev1.Pod
-		want drain.Forecast
+		want evict.Forecast
 	}{
 		"one pod takes its grace": {
-			drain.Options{}, []*corev1.Pod{pod("web", grace(30))}, drain.Forecast{Pods: 1, Needs: 30 * second},
+			drain.Options{}, []*corev1.Pod{pod("web", grace(30))}, evict.Forecast{Pods: 1, Needs: 30 * second},
 		},
 		"evictions are delayed": {
-			drain.Options{EvictAfter: 10 * second}, []*corev1.Pod{pod("web", grace(30))}, drain.Forecast{Pods: 1, Needs: 40 * second},
+			drain.Options{EvictAfter: 10 * second}, []*corev1.Pod{pod("web", grace(30))}, evict.Forecast{Pods: 1, Needs: 40 * second},
 		},
 		"they wait for load balancers": {
 			drain.Options{ExcludeFromLoadBalancers: true, LoadBalancerWait: 20 * second, EvictAfter: 10 * second},
-			[]*corev1.Pod{pod("web", grace(30))}, drain.Forecast{Pods: 1, Needs: 50 * second},
+			[]*corev1.Pod{pod("web", grace(30))}, evict.Forecast{Pods: 1, Needs: 50 * second},
 		},
 		"they do not if the node stays in": {
-			drain.Options{LoadBalancerWait: 20 * second}, []*corev1.Pod{pod("web", grace(30))}, drain.Forecast{Pods: 1, Needs: 30 * second},
+			drain.Options{LoadBalancerWait: 20 * second}, []*corev1.Pod{pod("web", grace(30))}, evict.Forecast{Pods: 1, Needs: 30 * second},
 		},
 		"critical pods go after the others": {
-			drain.Options{}, []*corev1.Pod{pod("dns", grace(20), critical), pod("web", grace(30))}, drain.Forecast{Pods: 2, Needs: 50 * second},
+			drain.Options{}, []*corev1.Pod{pod("dns", grace(20), critical), pod("web", grace(30))}, evict.Forecast{Pods: 2, Needs: 50 * second},
 		},
 		"a pod that has finished takes no time": {
-			drain.Options{}, []*corev1.Pod{pod("job", grace(60), phase(corev1.PodSucceeded))}, drain.Forecast{Pods: 1},
+			drain.Options{}, []*corev1.Pod{pod("job", grace(60), phase(corev1.PodSucceeded))}, evict.Forecast{Pods: 1},
 		},
 		"a pod that runs until the deadline takes all of it": {
-			drain.Options{Margin: 5 * second}, []*corev1.Pod{pod("job", grace(30), evictAt(drain.AtDeadline))}, drain.Forecast{Pods: 1, Needs: 115 * second},
+			drain.Options{Margin: 5 * second}, []*corev1.Pod{pod("job", grace(30), evictAt(evict.AtDeadline))}, evict.Forecast{Pods: 1, Needs: 115 * second},
 		},
 		"a pod that needs longer is cut short, to a whole second": {
 			drain.Options{Margin: 4500 * time.Millisecond}, []*corev1.Pod{pod("db", grace(200))},
-			drain.Forecast{Pods: 1, Needs: 115 * second, Cut: []drain.Cut{{Pod: "default/db", Grace: 200 * second, Gets: 115 * second}}},
+			evict.Forecast{Pods: 1, Needs: 115 * second, Cut: []evict.Cut{{Pod: "default/db", Grace: 200 * second, Gets: 115 * second}}},
 		},
 		"a pod gets a second where there is no time": {
 			drain.Options{Margin: time.Hour}, []*corev1.Pod{pod("db", grace(200))},
-			drain.Forecast{Pods: 1, Needs: second, Cut: []drain.Cut{{Pod: "default/db", Grace: 200 * second, Gets: second}}},
+			evict.Forecast{Pods: 1, Needs: second, Cut: []evict.Cut{{Pod: "default/db", Grace: 200 * second, Gets: second}}},
 		},
 	} {
 		run(t, name, func(t *testing.T) {
@@ -81,7 +82,7 @@ func TestADryRunCountsPodsThatRunUntilTheDeadlineIfThereIsOne(t *testing.T) {
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
-			s.AddPod(pod("job", evictAt(drain.AtDeadline)), 0)
+			s.AddPod(pod("job", evictAt(evict.AtDeadline)), 0)
 			goal := goalWithin(true, plenty)
 			row.change(&goal)
 			r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
 )
 
 // anyPods puts pods of any sort on the node, none of which ends before its grace is over.
@@ -26,7 +27,7 @@ func anyPods(s *apitest.Server, random *rand.Rand) {
 			changes = append(changes, ownedBy("DaemonSet", "apps/v1"))
 		case 2:
 			changes = append(changes, func(p *corev1.Pod) {
-				p.Annotations = map[string]string{drain.EvictAnnotation: []string{drain.AtDeadline, drain.Never}[random.IntN(2)]}
+				p.Annotations = map[string]string{evict.Annotation: []string{evict.AtDeadline, evict.Never}[random.IntN(2)]}
 			})
 		case 3:
 			changes = append(changes, phase(corev1.PodSucceeded), grace(1)) // It has nothing to lose.

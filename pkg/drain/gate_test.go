@@ -15,6 +15,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -143,7 +144,7 @@ func TestAnEvictionThatWaitsForItsPlaceIsDroppedOnceItIsNoLongerWanted(t *testin
 	t.Parallel()
 	for name, happens := range map[string]func(*apitest.Server, string){
 		"somebody else deletes the pod": func(s *apitest.Server, name string) { s.DeletePod(name) },
-		"the pod is to stay":            func(s *apitest.Server, name string) { s.ChangePod(name, annotated(drain.EvictAnnotation, drain.Never)) },
+		"the pod is to stay":            func(s *apitest.Server, name string) { s.ChangePod(name, annotated(evict.Annotation, evict.Never)) },
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)

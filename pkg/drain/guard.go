@@ -1,10 +1,10 @@
 package drain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,7 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -22,28 +24,19 @@ const (
 	settle = time.Second
 	// lookEvery is how often the Node is read while nothing happens.
 	lookEvery = 5 * time.Second
-	// cordonPatience is how long evictions wait for a cordon that keeps failing, where the machine is lost anyway.
-	cordonPatience = 10 * time.Second
-	// lookPatience is how long evictions wait for the first look at the Node even if no time is left: the Node may say that people
-	// want its pods left alone.
-	lookPatience = time.Second
 )
 
-// guard implements Guard. Only Run's goroutine changes its fields, with mu held. Whatever may block runs in a worker, which
-// posts its result back to that goroutine.
+// guard implements Guard. Only its loop changes its fields.
 //
 // A look is one read of the Node, with the cordon if that is missing (Node.close). Looks are numbered in the order in which they are
 // requested.
 type guard struct {
 	node     *Node
 	tell     func(Progress)
-	adjusted chan struct{}
-	posts    chan func()
+	loop     *loop.Loop
+	pods     *evict.Pods
 	wantLook chan struct{} // wakes keepLooking
-	workers  sync.WaitGroup
 
-	mu   sync.Mutex
-	ctx  context.Context // Run's, for the workers
 	goal Goal
 	next *Goal // set by Adjust, not taken over yet
 	news []Progress
@@ -54,8 +47,6 @@ type guard struct {
 	// lookRequested is the last look that was requested, and lookDone the last that has returned. Until the look lookNeeded has
 	// returned, it is not known whether the node is closed for all events; 0 if it is known.
 	lookRequested, lookDone, lookNeeded int
-	// hurry bounds a cordon that is under way as a hard deadline does; nil before the first look.
-	hurry context.CancelFunc
 	// lookedFor are the events for which a look has been answered.
 	lookedFor []string
 	// tidying tells that a patch of our other keys is under way, tidyBackoff how long to wait after one that fails, and tidyRefusal
@@ -75,61 +66,46 @@ type guard struct {
 	// while that is not known.
 	cordonDecided, evictFrom time.Time
 
+	// foundReported tells that the first list of the pods was reported.
+	foundReported bool
+	drained       bool
+	// epoch counts what voids any earlier proof that the node is drained: a new pod, an open node, an event that joins.
+	epoch int
 	waiting
-	pods
 }
 
 // Guard returns a guard of the node, which does nothing before it is run. tell is called for everything that happens, from one
 // goroutine. It must not block.
 func (n *Node) Guard(goal Goal, tell func(Progress)) Guard {
-	return &guard{
-		node: n, tell: tell, goal: goal, memory: memory{view: view{limited: goal.Limited}},
-		adjusted: make(chan struct{}, 1), posts: make(chan func()), wantLook: make(chan struct{}, 1),
-		tidyBackoff: kube.Failures, waiting: waiting{addresses: map[string]bool{}}, pods: pods{
-			targets: map[types.UID]*target{}, departed: map[types.UID]bool{},
-			staying: map[types.UID]*corev1.Pod{}, exempt: map[types.UID]bool{},
-			owners: map[string]*owner{}, budgets: map[string]*budget{}, epoch: 1, listPause: suspicions,
-		},
+	g := &guard{
+		node: n, tell: tell, goal: goal, memory: memory{view: view{limited: goal.Limited}}, loop: loop.New(),
+		wantLook: make(chan struct{}, 1), tidyBackoff: kube.Failures, epoch: 1,
 	}
+	g.pods = n.Pods(g.loop, g)
+	return g
 }
 
 // Adjust implements Guard.
 func (g *guard) Adjust(goal Goal) {
-	g.mu.Lock()
+	g.loop.Lock()
 	g.next = &goal
-	g.mu.Unlock()
-	nudge(g.adjusted)
-}
-
-// nudge wakes the receiver of a channel with a buffer of one.
-func nudge(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	g.loop.Unlock()
+	g.loop.Wake()
 }
 
 // Run implements Guard.
 func (g *guard) Run(ctx context.Context) {
-	ctx, stop := context.WithCancel(ctx)
-	defer g.workers.Wait()
-	defer stop()
-	g.ctx, g.closingSince = ctx, time.Now()
+	g.closingSince = time.Now()
 	g.node.reads.SetDeadline(g.goal.Hard)
-	g.workers.Go(g.keepLooking)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		var post func()
-		select {
-		case <-ctx.Done():
-			return
-		case <-g.adjusted:
-		case post = <-g.posts:
-		case <-timer.C:
-			post = func() { g.all = true }
+	looking := false
+	g.loop.Run(ctx, func(post func(), timed bool) (time.Time, func()) {
+		if !looking {
+			looking = true
+			g.loop.Go(g.keepLooking)
 		}
-		g.mu.Lock()
+		if timed {
+			g.pods.Replan()
+		}
 		if g.next != nil {
 			g.setGoal(*g.next)
 			g.next = nil
@@ -140,23 +116,48 @@ func (g *guard) Run(ctx context.Context) {
 		wake := g.advance(time.Now())
 		news := g.news
 		g.news = nil
-		g.mu.Unlock()
-		for _, p := range news {
-			g.tell(p)
+		return wake, func() {
+			for _, p := range news {
+				g.tell(p)
+			}
 		}
-		timer.Stop()
-		if !wake.IsZero() {
-			timer.Reset(max(time.Until(wake), 0))
-		}
+	})
+}
+
+// Terms implements evict.Drain.
+func (g *guard) Terms() evict.Terms {
+	return evict.Terms{
+		Evict: g.goal.Evict && !g.view.limited, Hard: g.goal.Hard, Soft: g.goal.Soft, From: g.evictFrom,
+		Seen: g.view.uid != "", Closed: g.view.closed(), Looked: g.lookDone,
+		Reopened: g.uncordoned, Since: cmp.Or(g.cordonedAt, g.goal.Reopened), // The latter is by the machine's clock.
 	}
 }
 
-// post has a function called in Run's goroutine, unless Run ends before.
-func (g *guard) post(do func()) {
-	select {
-	case g.posts <- do:
-	case <-g.ctx.Done():
+// Look implements evict.Drain.
+func (g *guard) Look() int { return g.requestLook() }
+
+// Met implements evict.Drain.
+func (g *guard) Met(pod *corev1.Pod, fresh bool) {
+	g.epoch++
+	g.volumesSince = time.Time{}
+	if fresh && (g.drained || g.view.closed()) {
+		g.Report(state.PodArrived, pod, "")
 	}
+	g.drained = false
+}
+
+// Report implements evict.Drain.
+func (g *guard) Report(what state.TransitionKind, pod *corev1.Pod, detail string) {
+	if pod == nil {
+		g.report(Progress{Kind: what, Detail: detail})
+	} else {
+		g.report(aboutPod(what, pod, detail))
+	}
+}
+
+// aboutPod is something that happened to a pod.
+func aboutPod(what state.TransitionKind, pod *corev1.Pod, detail string) Progress {
+	return Progress{Kind: what, Pod: evict.Name(pod), PodUID: string(pod.UID), PodLabels: pod.Labels, Detail: detail}
 }
 
 // setGoal changes the goal. An event that joins starts afresh: that people have uncordoned the node, or which pods were left because they
@@ -181,7 +182,7 @@ func (g *guard) setGoal(goal Goal) {
 			g.cordonedAt = time.Time{}
 		}
 		g.epoch++
-		g.forgetReturns()
+		g.pods.ForgetReturns()
 	}
 	if begins {
 		g.evictFrom, g.scriptsDone = time.Time{}, false
@@ -192,22 +193,18 @@ func (g *guard) setGoal(goal Goal) {
 	if grown || begins {
 		g.lookNeeded = g.requestLook()
 	}
-	g.rejudge()
+	g.pods.Rejudge()
 	g.report(Progress{Kind: state.GoalChanged})
 }
 
-// setDeadline changes the goal. What waits longer than its hard deadline allows is hurried: a cordon under way, and requests that were
-// refused.
+// setDeadline changes the goal. Requests that were refused wait no longer if a hard deadline is near now.
 func (g *guard) setDeadline(goal Goal) {
-	if goal.patchTimeout() < kube.Write && (g.goal.Hard.IsZero() || goal.Hard.Before(g.goal.Hard.Add(-time.Minute))) && g.hurry != nil {
-		g.hurry()
-	}
 	now := time.Now()
-	wasNear := g.deadlineNear(now)
+	wasNear := g.Terms().Near(now)
 	g.goal = goal
 	g.node.reads.SetDeadline(goal.Hard)
-	if !wasNear && g.deadlineNear(now) {
-		g.endRefusals(now)
+	if !wasNear && g.Terms().Near(now) {
+		g.pods.EndRefusals(now)
 	}
 }
 
@@ -223,7 +220,8 @@ func Joined(before, now []string) bool {
 
 // report queues what happened for tell, together with the present state.
 func (g *guard) report(p Progress) {
-	p.Goal, p.State, p.Total, p.Left = g.goal.Number, g.state(), g.total, len(g.targets)
+	pods := g.pods.Counts()
+	p.Goal, p.State, p.Total, p.Left = g.goal.Number, g.state(), pods.Total, pods.Left
 	g.news = append(g.news, p)
 }
 
@@ -250,17 +248,17 @@ func (g *guard) closed() bool { return g.view.closed() && !Joined(g.closedFor, g
 
 // Result implements Guard.
 func (g *guard) Result() Result {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	g.loop.Lock()
+	defer g.loop.Unlock()
+	pods := g.pods.Counts()
 	r := Result{
-		Cordon: g.view.cordon, Evicted: g.evicted, Deleted: g.deleted, Skipped: len(g.staying), HeldBy: map[string]string{},
+		Cordon: g.view.cordon, Evicted: pods.Evicted, Deleted: pods.Deleted, Skipped: pods.Skipped, HeldBy: map[string]string{},
 		NodeGone: g.nodeGone(), Limited: g.view.limited, VolumesInUse: g.volumesLeft,
 	}
-	for _, t := range g.targets {
-		name := podName(t.pod)
+	for name, held := range g.pods.Left() {
 		r.Left = append(r.Left, name)
-		if t.held != "" {
-			r.HeldBy[name] = t.held
+		if held != "" {
+			r.HeldBy[name] = held
 		}
 	}
 	slices.Sort(r.Left)
@@ -275,23 +273,20 @@ func (g *guard) advance(now time.Time) time.Time {
 	if !g.goal.Evict || g.node.opts.UID != "" && g.view.missing {
 		return time.Time{}
 	}
-	if !g.watching {
-		g.watching = true
-		g.workers.Go(g.watchPods)
-	}
+	g.pods.Begin()
 	wake := g.scheduleEvictions(now)
-	if g.synced && !g.evictFrom.IsZero() && !g.foundReported { // The list often comes before the cordon.
+	if g.pods.Synced() && !g.evictFrom.IsZero() && !g.foundReported { // The list often comes before the cordon.
 		g.foundReported = true
 		g.report(Progress{Kind: state.PodsFound})
 	}
-	wake = soonest(wake, g.actOnPods(now))
-	return soonest(wake, g.concludeDrain(now))
+	wake = loop.Soonest(wake, g.pods.Act(now))
+	return loop.Soonest(wake, g.concludeDrain(now))
 }
 
 // scheduleEvictions sets evictFrom once the cordon is decided: after the scripts have run, and with the delays that are configured. It
 // returns when to call it again.
 func (g *guard) scheduleEvictions(now time.Time) time.Time {
-	if wake := soonest(g.scripts.limit(now), g.balancers.limit(now)); !g.evictFrom.IsZero() || g.view.limited {
+	if wake := loop.Soonest(g.scripts.limit(now), g.balancers.limit(now)); !g.evictFrom.IsZero() || g.view.limited {
 		return wake
 	}
 	if g.cordonDecided.IsZero() {
@@ -299,7 +294,7 @@ func (g *guard) scheduleEvictions(now time.Time) time.Time {
 			return time.Time{}
 		}
 		// The machine is lost: evicting without a cordon is better than pods that die with it.
-		if patience := g.patience(g.closingSince); now.Before(patience) {
+		if patience := g.Terms().Patience(g.closingSince); now.Before(patience) {
 			return patience
 		}
 	}
@@ -315,31 +310,22 @@ func (g *guard) scheduleEvictions(now time.Time) time.Time {
 	return g.evictFrom
 }
 
-// patience is until when evictions wait for the API server to answer before a hard deadline, if they wait since began: for a quarter of
-// the time, within bounds.
-func (g *guard) patience(began time.Time) time.Time {
-	return began.Add(min(cordonPatience, max(g.goal.Hard.Sub(began)/4, lookPatience)))
-}
-
 // requestLook requests a look at the Node, and returns its number.
 func (g *guard) requestLook() int {
 	g.lookRequested++
-	nudge(g.wantLook)
+	loop.Nudge(g.wantLook)
 	return g.lookRequested
 }
 
 // keepLooking looks at the Node until the guard ends: on request, every lookEvery otherwise, and with growing pauses while that
 // fails.
-func (g *guard) keepLooking() {
+func (g *guard) keepLooking(ctx context.Context) (then func()) {
 	failing, refused := kube.Failures, kube.Refusals
 	for more := true; more; {
-		g.mu.Lock()
+		g.loop.Lock()
 		goal, before, number := g.goal, g.memory, g.lookRequested
-		calm, hurry := context.WithCancel(g.ctx)
-		g.hurry = hurry
-		g.mu.Unlock()
-		v := g.node.close(g.ctx, calm, goal, before)
-		hurry()
+		g.loop.Unlock()
+		v := g.node.close(ctx, goal, before)
 		pause, deaf := lookEvery, time.Second // deaf: while looks fail, requests must not make them more frequent than this.
 		switch {
 		case v.err == nil:
@@ -352,20 +338,21 @@ func (g *guard) keepLooking() {
 			pause = time.Second
 		}
 		handled := make(chan struct{})
-		g.post(func() { g.handleLook(v, number, goal.Events); close(handled) })
+		g.loop.Post(func() { g.handleLook(v, number, goal.Events); close(handled) })
 		deaf = min(deaf, pause)
-		more = kube.Await(g.ctx, handled, forever) && kube.Await(g.ctx, nil, deaf) && g.awaitLook(v, pause-deaf)
+		more = kube.Await(ctx, handled, forever) && kube.Await(ctx, nil, deaf) && g.awaitLook(ctx, v, pause-deaf)
 	}
+	return nil
 }
 
 // awaitLook waits until a look is requested, or until the pause is over and the Node may have changed since the last look. It reports false
 // if the guard ends.
-func (g *guard) awaitLook(last view, pause time.Duration) bool {
+func (g *guard) awaitLook(ctx context.Context, last view, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
 		select {
-		case <-g.ctx.Done():
+		case <-ctx.Done():
 			return false
 		case <-g.wantLook:
 			return true
@@ -374,7 +361,7 @@ func (g *guard) awaitLook(last view, pause time.Duration) bool {
 		if unchanged := g.node.opts.Unchanged; unchanged == nil || last.err != nil || last.tidy != nil || !unchanged(last.version) {
 			return true
 		}
-		g.post(func() { g.all = true })
+		g.loop.Post(g.pods.Replan)
 		timer.Reset(lookEvery)
 	}
 }
@@ -383,7 +370,7 @@ func (g *guard) awaitLook(last view, pause time.Duration) bool {
 func (g *guard) handleLook(v view, number int, events []string) {
 	before, lookDone, first := g.view, g.lookDone, g.view.uid == ""
 	wasClosed, hadLooked, reported := g.closed(), g.hasLooked(), len(g.news)
-	g.all = true
+	g.pods.Replan()
 	g.countLook(v, number, events)
 	switch {
 	case v.missing:
@@ -402,7 +389,7 @@ func (g *guard) handleLook(v view, number int, events []string) {
 	if limitedChanged {
 		g.epoch++
 		g.drained = false // People may have freed its pods.
-		g.rejudge()
+		g.pods.Rejudge()
 	}
 	changed := g.closed() && !wasClosed || g.view.ready && !before.ready || g.hasLooked() && !hadLooked || limitedChanged
 	if changed && len(g.news) == reported {
@@ -452,16 +439,13 @@ func (g *guard) handleUncordon(v view, events []string, lookDone int, first bool
 func (g *guard) markUncordoned(v view, lookDone int, first bool) {
 	if !g.uncordoned {
 		g.uncordoned, g.cordonedAt, g.uncordonUnreported = true, v.cordonedAt, true
-		g.rejudge()
+		g.pods.Rejudge()
 	}
 	if v.tidy == nil {
 		g.reportUncordon()
 	}
-	for _, t := range g.targets {
-		if !first && t.needsLook > lookDone && t.needsLook <= g.lookDone {
-			g.exempt[t.pod.UID] = true
-			g.release(t)
-		}
+	if !first {
+		g.pods.SpareLate(lookDone, g.lookDone)
 	}
 }
 
@@ -553,8 +537,8 @@ func (g *guard) handleNode(v view) {
 	}
 	g.view = v.after(before)
 	if newlyClosed && !g.uncordoned {
-		g.forgetReturns() // Pods that came back to an open node need not come back to a closed one.
-		g.rejudge()
+		g.pods.ForgetReturns() // Pods that came back to an open node need not come back to a closed one.
+		g.pods.Rejudge()
 	}
 	if g.cordonDecided.IsZero() && (v.closed() || !Joined(g.closedFor, g.goal.Events)) { // For an event that has joined, the next look decides.
 		g.cordonDecided = time.Now()
@@ -581,30 +565,30 @@ func (v view) after(before view) view {
 	return v
 }
 
-// tidy brings our other keys on the Node up to date, without holding anything up. If that fails, the next look tries again, and is
-// requested soon if the failure may pass.
+// tidy brings our other keys on the Node up to date, without holding anything up. If that fails, the next look tries again; it is requested
+// soon if the failure may pass.
 func (g *guard) tidy(v view) {
 	if v.tidy == nil || g.tidying {
 		return
 	}
 	g.tidying = true
-	// Keys are taken off even if the guard ends meanwhile, as it may once it is known that people have uncordoned the node.
-	ctx, cancel := kube.Outlasting(g.ctx, g.goal.patchTimeout())
-	pause := g.tidyBackoff.Step()
-	g.workers.Go(func() {
+	timeout, pause := g.goal.patchTimeout(), g.tidyBackoff.Step()
+	g.loop.Go(func(running context.Context) func() {
+		// Keys are taken off even if the guard ends meanwhile, as it may once it is known that people have uncordoned the node.
+		ctx, cancel := kube.Outlasting(running, timeout)
 		defer cancel()
 		node, err := g.node.patch(ctx, v.tidy)
 		for b := kube.Failures; !v.excludes && err != nil && kube.Passing(err) && !apierrors.IsConflict(err) && kube.Await(ctx, nil, b.Step()); {
 			node, err = g.node.patch(ctx, v.tidy)
 		}
-		again := err != nil && kube.Passing(err) && kube.Await(g.ctx, nil, pause)
-		g.post(func() {
+		again := err != nil && kube.Passing(err) && kube.Await(running, nil, pause)
+		return func() {
 			g.tidying = false
 			if again {
 				g.requestLook()
 			}
 			g.handleTidied(v, node, err)
-		})
+		}
 	})
 }
 
@@ -633,29 +617,12 @@ func (g *guard) reportRefused(told *kube.Reasons, text string) {
 	}
 }
 
-// handleListError takes in that the pods could not be listed. A failure that may pass is reported once it has lasted.
-func (g *guard) handleListError(err error) {
-	now := time.Now()
-	if g.listFailing.IsZero() {
-		g.listFailing = now
-	}
-	switch {
-	case !kube.Passing(err):
-		g.reportRefused(&g.listRefusal, err.Error())
-	case now.Sub(g.listFailing) >= failurePatience:
-		g.reportRefused(&g.listRefusal, "listing the pods: "+kube.Plain(err))
-	}
-}
-
-// handleListed takes in that the pods could be listed.
-func (g *guard) handleListed() { g.listFailing, g.listRefusal = time.Time{}, nil }
-
 // concludeDrain reports the node drained once it is. It returns when to call it again.
 func (g *guard) concludeDrain(now time.Time) time.Time {
 	switch {
 	case g.drained || g.lookNeeded > 0 || g.view.limited || g.scripts != nil:
 		return time.Time{}
-	case !g.synced || len(g.targets) > 0 || g.cordonDecided.IsZero() || g.cordonPending():
+	case !g.pods.Synced() || g.pods.Counts().Left > 0 || g.cordonDecided.IsZero() || g.cordonPending():
 		return time.Time{}
 	}
 	if settled := g.cordonDecided.Add(settle); now.Before(settled) {
@@ -664,8 +631,8 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 	if waiting, until := g.awaitRest(now); waiting {
 		return until
 	}
-	if g.confirmedEpoch != g.epoch {
-		g.relist(g.epoch)
+	if g.pods.Proven() != g.epoch {
+		g.pods.Prove(g.epoch) // The watch may lag.
 		return time.Time{}
 	}
 	g.drained = true
@@ -676,12 +643,4 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 // cordonPending tells whether the cordon is still being tried, so that pods may come.
 func (g *guard) cordonPending() bool {
 	return !g.view.closed() && !g.view.missing && !g.uncordoned && (g.view.err == nil || kube.Passing(g.view.err))
-}
-
-// soonest returns the earlier of two times, where zero means never.
-func soonest(a, b time.Time) time.Time {
-	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
-		return b
-	}
-	return a
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -342,7 +343,7 @@ func TestWhatPeopleWantOfAPodIsHeardAtAnyTime(t *testing.T) {
 		free := addHeld(s, pod("a"))
 		r := begin(t, s, drain.Options{})
 		r.await(state.PodHeld)
-		s.ChangePod("default/a", annotated(drain.EvictAnnotation, drain.Never))
+		s.ChangePod("default/a", annotated(evict.Annotation, evict.Never))
 		free()
 		result := r.succeed()
 		time.Sleep(time.Minute)
@@ -413,34 +414,6 @@ func TestAPodThatOnlyTheLastListShowsIsEvicted(t *testing.T) {
 		r.await(state.PodEvicted, "default/missed")
 		s.Always("watch", nil)
 		r.succeed()
-	})
-}
-
-// One of a hundred pods that a budget holds asks for all.
-func TestTheBudgetOfManyPodsIsAskedByOneAndLetsManyFollow(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		const pods = 100
-		for i := range pods {
-			s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
-		}
-		s.Always("evict", apitest.HeldBy("budget", 0))
-		r := begin(t, s, drain.Options{})
-		time.Sleep(time.Minute)
-		asked := count(s, "evict")
-		time.Sleep(time.Minute)
-		if n := count(s, "evict") - asked; n < 15 || n > 60 {
-			t.Errorf("%d evictions in a minute", n)
-		}
-		if held := r.guard.Result().HeldBy; len(held) != pods || held["default/web-7"] != "budget" {
-			t.Errorf("held are %v", held)
-		}
-		s.Always("evict", nil)
-		yielded := time.Now()
-		r.succeed()
-		if after := r.drainedAt().Sub(yielded); after > 5*time.Second {
-			t.Errorf("drained %s after the budget has yielded", after)
-		}
 	})
 }
 

@@ -108,36 +108,6 @@ func TestOfPodsThatTheAPIServerDoesNotKnowThoseAreGoneThatAListDoesNotShow(t *te
 	})
 }
 
-// A cordon that is under way is given up for another one only if the deadline comes much nearer.
-func TestACordonUnderWayIsHurriedForADeadlineThatIsMuchNearerOnly(t *testing.T) {
-	for name, row := range map[string]struct {
-		hard    bool
-		limit   time.Duration
-		to      func(g *drain.Goal)
-		patches int
-	}{
-		"half an hour, and then two minutes":      {true, 30 * time.Minute, func(g *drain.Goal) { g.Hard = time.Now().Add(2 * time.Minute) }, 2},
-		"five minutes, and then a minute less":    {true, 5 * time.Minute, func(g *drain.Goal) { g.Hard = g.Hard.Add(-61 * time.Second) }, 2},
-		"five minutes, and then half of one less": {true, 5 * time.Minute, func(g *drain.Goal) { g.Hard = g.Hard.Add(-30 * time.Second) }, 1},
-		"five minutes, and then one more":         {true, 5 * time.Minute, func(g *drain.Goal) { g.Hard = g.Hard.Add(time.Minute) }, 1},
-		"half an hour, and then ten minutes":      {true, 30 * time.Minute, func(g *drain.Goal) { g.Hard = time.Now().Add(10 * time.Minute) }, 1},
-		"a soft deadline that moves":              {false, 30 * time.Minute, func(g *drain.Goal) { g.Soft = time.Now().Add(time.Minute) }, 1},
-		"no hard deadline any more":               {true, 5 * time.Minute, func(g *drain.Goal) { g.Hard = time.Time{} }, 1},
-	} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
-			s.Answer("patch", late(20*time.Second))
-			r := beginWithin(t, s, drain.Options{}, row.hard, row.limit)
-			time.Sleep(time.Second)
-			r.adjust(row.to)
-			time.Sleep(30 * time.Second)
-			if n := count(s, "patch"); n != row.patches {
-				t.Errorf("%d attempts to cordon, want %d", n, row.patches)
-			}
-		})
-	}
-}
-
 // A webhook refuses the eviction; a hard deadline is near all the time.
 func TestAGoalThatChangesNearTheDeadlineEndsNoPause(t *testing.T) {
 	bubble(t, func(t *testing.T) {

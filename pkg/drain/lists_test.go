@@ -3,10 +3,8 @@ package drain_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,37 +13,9 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/state"
 )
-
-// A budget of many pods lets most of them go: the API server needs longer for a yes, which it writes, than for a no.
-func TestABudgetThatHasLetManyGoLetsTheOthersGoToo(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		const pods = 110 // what a node may have by default
-		for i := range pods {
-			s.AddPod(pod(fmt.Sprintf("web-%03d", i)), 0)
-		}
-		s.Always("evict", apitest.HeldBy("budget", 0))
-		r := begin(t, s, drain.Options{})
-		time.Sleep(time.Minute)
-		var allowed atomic.Int32
-		s.Always("evict", func(w http.ResponseWriter, q *http.Request) bool {
-			if allowed.Add(1) > 90 {
-				return apitest.HeldBy("budget", 0)(w, q)
-			}
-			return slowly(20*time.Millisecond)(w, q)
-		})
-		time.Sleep(time.Minute)
-		t.Logf("%d left", len(r.guard.Result().Left))
-		s.Always("evict", nil)
-		asked := count(s, "evict")
-		time.Sleep(10 * time.Minute)
-		if left := len(r.guard.Result().Left); left > 0 {
-			t.Errorf("%d pods are left that nothing holds, and %d evictions were asked for in ten minutes", left, count(s, "evict")-asked)
-		}
-	})
-}
 
 // A pod ends before the first list. The last list comes from another API server, which is behind.
 func TestAPodThatOnlyAnOldListShowsIsNotWaitedForForEver(t *testing.T) {
@@ -216,33 +186,11 @@ func answeredLate(s *apitest.Server, asked func(), arrives <-chan struct{}) apit
 	}
 }
 
-// The list before the end is on its way while a pod comes and goes, and all are listed anew.
-func TestAPodThatALateListShowsIsNotWaitedForForEver(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		relisted := make(chan struct{})
-		s.Answer("list", pass, answeredLate(s, func() {
-			s.AddPod(pod("late"), 0)
-			time.AfterFunc(2*time.Second, func() { // It is gone.
-				s.Answer("watch", apitest.Expired())
-				s.DropWatches()
-				time.AfterFunc(2*time.Second, func() { close(relisted) })
-			})
-		}, relisted))
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodsFound)
-		time.Sleep(10 * time.Minute)
-		if told := r.of(state.NodeEmpty); len(told) == 0 {
-			t.Errorf("a node without pods is not drained after ten minutes and %d evictions of a pod that is gone: %+v", count(s, "evict"), r.guard.Result())
-		}
-	})
-}
-
 // The watch has been silent. The list before the end shows that people do not want the pod left any more.
 func TestWhatPeopleWantOfAPodIsHeardFromTheListBeforeTheEnd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
-		s.AddPod(pod("a", annotated(drain.EvictAnnotation, drain.Never)), apitest.Ending(time.Second))
+		s.AddPod(pod("a", annotated(evict.Annotation, evict.Never)), apitest.Ending(time.Second))
 		s.Answer("watch pods", apitest.Silence())
 		r := drained(t, s, drain.Options{})
 		s.ChangePod("default/a", func(p *corev1.Pod) { p.Annotations = nil })

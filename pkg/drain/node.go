@@ -11,7 +11,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
@@ -116,7 +119,7 @@ type memory struct {
 func (m memory) anotherThan(uid types.UID) bool { return m.view.uid != "" && m.view.uid != uid }
 
 // close reads the Node, and cordons it if that is called for.
-func (n *Node) close(ctx, calm context.Context, goal Goal, before memory) view {
+func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	node, err := n.get(ctx, !before.view.closed())
 	if err != nil {
 		return view{err: err, missing: kube.NotFound(err)}
@@ -128,7 +131,7 @@ func (n *Node) close(ctx, calm context.Context, goal Goal, before memory) view {
 	found := n.cordonOf(node, goal, before, lifted)
 	if found == CordonNone {
 		goal.Claim.Writer, goal.Claim.Lifted = n.opts.Writer, lifted
-		patched, err := n.patchToEnd(ctx, calm, n.insist(cordonPatch(node, goal.Claim), before.conflicts), goal.patchTimeout())
+		patched, err := n.patchToEnd(ctx, n.insist(cordonPatch(node, goal.Claim), before.conflicts), goal.patchTimeout())
 		if apierrors.IsInvalid(err) {
 			err = errAnotherNode // The API server says that a UID cannot be changed. The next look reads the new Node.
 		}
@@ -142,7 +145,7 @@ func (n *Node) close(ctx, calm context.Context, goal Goal, before memory) view {
 		found, node = CordonSet, patched
 	}
 	if found == CordonOurs {
-		if node, err = n.forgetLifted(ctx, calm, node, goal, before.conflicts); err != nil {
+		if node, err = n.forgetLifted(ctx, node, goal, before.conflicts); err != nil {
 			return view{err: err}
 		}
 	}
@@ -160,14 +163,14 @@ func (n *Node) close(ctx, calm context.Context, goal Goal, before memory) view {
 
 // forgetLifted removes events that have begun anew from Claim.Lifted: a process that starts later could not tell that they have begun since.
 // Only after that does the node count as closed for them.
-func (n *Node) forgetLifted(ctx, calm context.Context, node *corev1.Node, goal Goal, conflicts int) (*corev1.Node, error) {
+func (n *Node) forgetLifted(ctx context.Context, node *corev1.Node, goal Goal, conflicts int) (*corev1.Node, error) {
 	claim, _ := readClaim(node)
 	before := len(claim.Lifted)
 	claim.Lifted = slices.DeleteFunc(claim.Lifted, func(id string) bool { return slices.Contains(goal.Anew, id) })
 	if len(claim.Lifted) == before {
 		return node, nil
 	}
-	return n.patchToEnd(ctx, calm, n.insist(cordonPatch(node, claim), conflicts), goal.patchTimeout())
+	return n.patchToEnd(ctx, n.insist(cordonPatch(node, claim), conflicts), goal.patchTimeout())
 }
 
 // setUncordoned sets for which events people have lifted the cordon, unless that was told before.
@@ -449,7 +452,7 @@ func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, err
 			return errNotReady
 		}
 		// Were it carried out later, the next guard would conclude that people have uncordoned the node.
-		_, err = n.patchToEnd(ctx, ctx, n.insist(patch, conflicts), kube.Write)
+		_, err = n.patchToEnd(ctx, n.insist(patch, conflicts), kube.Write)
 		if apierrors.IsConflict(err) {
 			conflicts++
 		}
@@ -525,4 +528,78 @@ func (n *Node) uncordonPatch(node *corev1.Node, result UncordonResult) map[strin
 		patch["spec"] = map[string]any{"unschedulable": nil}
 	}
 	return patch
+}
+
+// patchTimeout bounds a patch of the Node.
+func (g Goal) patchTimeout() time.Duration {
+	if g.Hard.IsZero() {
+		return kube.Write
+	}
+	return kube.WriteLimit(time.Until(g.Hard))
+}
+
+func (n *Node) rest() rest.Interface { return n.client.CoreV1().RESTClient() }
+
+// enter waits for a place at the gate for Nodes. The requests that close a node go first, so that a node is closed soon once that was
+// begun.
+func (n *Node) enter(ctx context.Context, first bool) (leave func(), err error) {
+	return n.opts.Requests.Enter(ctx, n.opts.Urgent, first)
+}
+
+func (n *Node) get(ctx context.Context, first bool) (*corev1.Node, error) {
+	leave, err := n.enter(ctx, first)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	node := &corev1.Node{}
+	err = n.reads.Attempt(ctx, func(ctx context.Context) error {
+		return n.rest().Get().Resource("nodes").Name(n.name).MaxRetries(0).Do(ctx).Into(node)
+	})
+	if err == nil && n.opts.UID != "" && node.UID != n.opts.UID {
+		err = apierrors.NewNotFound(corev1.Resource("nodes"), n.name)
+	}
+	return node, err
+}
+
+// labelManager is the field manager of our other keys on a Node: to write them must not move the time that the API server has noted for the
+// cordon (writtenAt).
+func (n *Node) labelManager() string { return n.opts.Writer + "-label" }
+
+// patch changes our other keys on the Node, and returns the new Node.
+func (n *Node) patch(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
+	leave, err := n.enter(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return n.write(ctx, patch, n.labelManager())
+}
+
+// patchToEnd changes the cordon, with the writer as field manager. It is like patch, except that a request that was begun is not
+// canceled with ctx: the API server might still carry it out, and whoever uncordons the node afterwards has to see it.
+func (n *Node) patchToEnd(ctx context.Context, patch map[string]any, timeout time.Duration) (*corev1.Node, error) {
+	leave, err := n.enter(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := kube.Outlasting(ctx, timeout)
+	defer cancel()
+	return n.write(ctx, patch, n.opts.Writer)
+}
+
+func (n *Node) write(ctx context.Context, patch map[string]any, manager string) (*corev1.Node, error) {
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return nil, fmt.Errorf("encoding patch: %w", err)
+	}
+	node := &corev1.Node{}
+	err = n.rest().Patch(types.MergePatchType).Resource("nodes").Name(n.name).
+		VersionedParams(&metav1.PatchOptions{FieldManager: manager}, scheme.ParameterCodec).
+		Body(body).MaxRetries(0).Do(ctx).Into(node)
+	return node, err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -62,7 +63,7 @@ func TestTheNodesAnnotationLimitsWhatIsDoneToIt(t *testing.T) {
 func TestAPodThatAsksForItIsNeverEvictedAndNotWaitedFor(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
-		s.AddPod(pod("a", annotated(drain.EvictAnnotation, drain.Never)), 0)
+		s.AddPod(pod("a", annotated(evict.Annotation, evict.Never)), 0)
 		s.AddPod(pod("b"), 0)
 		r := drained(t, s, drain.Options{})
 		if r.result.Evicted != 1 || r.result.Skipped != 1 || !s.HasPod("default/a") {
@@ -74,7 +75,7 @@ func TestAPodThatAsksForItIsNeverEvictedAndNotWaitedFor(t *testing.T) {
 func TestAPodThatAsksForItRunsUntilTheDeadlineNeedsItGone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
-		s.AddPod(pod("late", grace(1), annotated(drain.EvictAnnotation, drain.AtDeadline)), 0)
+		s.AddPod(pod("late", grace(1), annotated(evict.Annotation, evict.AtDeadline)), 0)
 		s.AddPod(pod("b"), 0)
 		r := beginWithin(t, s, drain.Options{}, true, 5*time.Second)
 		if result := r.succeed(); result.Evicted != 2 {
@@ -89,7 +90,7 @@ func TestAPodThatAsksForItRunsUntilTheDeadlineNeedsItGone(t *testing.T) {
 func TestWithoutADeadlineAPodThatWaitsForOneIsLeftAlone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
-		s.AddPod(pod("late", annotated(drain.EvictAnnotation, drain.AtDeadline)), 0)
+		s.AddPod(pod("late", annotated(evict.Annotation, evict.AtDeadline)), 0)
 		result := beginWithin(t, s, drain.Options{}, false, 0).succeed()
 		if result.Skipped != 1 || count(s, "evict") != 0 {
 			t.Errorf("the result is %+v", result)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -149,7 +150,7 @@ func TestAnOldListDoesNotOverruleWhatPeopleWantOfAPod(t *testing.T) {
 		free()
 		// In between no eviction is asked for: the next is, at the latest, in three seconds.
 		s.Always("list", func(http.ResponseWriter, *http.Request) bool { s.SetLag(0, 2*time.Second); return false })
-		s.ChangePod("default/a", annotated(drain.EvictAnnotation, drain.Never))
+		s.ChangePod("default/a", annotated(evict.Annotation, evict.Never))
 		time.Sleep(time.Minute)
 		if !s.HasPod("default/a") || count(s, "list") < 2 {
 			t.Errorf("a pod that is never to be evicted is gone; told: %+v", r.told)
@@ -209,7 +210,7 @@ func TestWhatPeopleWantOfAPodStandsUnderTheNextGoal(t *testing.T) {
 			}
 			r := begin(t, s, drain.Options{})
 			r.await(state.PodHeld, "default/a")
-			s.ChangePod("default/a", annotated(drain.EvictAnnotation, drain.Never))
+			s.ChangePod("default/a", annotated(evict.Annotation, evict.Never))
 			if await(t, "that it is counted as one that stays", func() bool { return r.guard.Result().Skipped == 1 }); !others {
 				r.succeed()
 			}
@@ -227,7 +228,7 @@ func TestWhatPeopleWantOfAPodStandsUnderTheNextGoal(t *testing.T) {
 func TestAPodThatIsNoLongerToStayIsCountedAsOneThatGoes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
-		addHeld(s, pod("a", annotated(drain.EvictAnnotation, drain.Never)))
+		addHeld(s, pod("a", annotated(evict.Annotation, evict.Never)))
 		r := drained(t, s, drain.Options{})
 		if r.result.Skipped != 1 {
 			t.Errorf("the result is %+v", r.result)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -320,32 +321,6 @@ func TestCriticalPodsDoNotWaitForAPodThatDoesNotEnd(t *testing.T) {
 	})
 }
 
-// It began to end with an hour. A finalizer holds it, or its kubelet does.
-func TestCriticalPodsDoNotWaitForAPodThatWasToEndSooner(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		ends    apitest.Ending
-		shorter func(*apitest.Server)
-	}{
-		"as it is deleted without grace":   {apitest.Never, func(s *apitest.Server) { s.DeletePod("default/web", 0) }},
-		"as it is deleted with less grace": {apitest.Never, func(s *apitest.Server) { s.DeletePod("default/web", 5) }},
-		"as its containers have ended":     {apitest.Ending(2 * time.Second), func(*apitest.Server) {}},
-	} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
-			s.AddPod(pod("web", grace(3600), func(p *corev1.Pod) { p.Finalizers = []string{"example.com/held"} }), c.ends)
-			s.AddPod(pod("dns", critical), 0)
-			r := beginWithin(t, s, drain.Options{}, false, 0)
-			time.Sleep(5 * time.Second)
-			c.shorter(s)
-			time.Sleep(20 * time.Second)
-			if s.HasPod("default/dns") || len(r.of(state.PodOverdue, "default/web")) != 1 {
-				t.Errorf("left are %v; told is %+v", r.guard.Result().Left, r.of(state.PodOverdue))
-			}
-		})
-	}
-}
-
 // What a disruption budget holds still runs, and may need them.
 func TestCriticalPodsWaitForAPodThatIsHeld(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -374,27 +349,6 @@ func TestAHeldPodIsAskedForAgainAndItsBudgetToldOnce(t *testing.T) {
 		}
 		if held := r.of(state.PodHeld); len(held) != 1 || held[0].Detail != "web-budget" || held[0].Pod != "default/a" {
 			t.Errorf("told %+v", held)
-		}
-	})
-}
-
-// Somebody writes to it meanwhile.
-func TestAHeldPodThatChangesIsHeldAsBeforeAndItsBudgetToldOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		addHeld(s, pod("a"))
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodHeld)
-		for range 10 {
-			s.ChangePod("default/a", annotated("example.com/at", time.Now().String()))
-			time.Sleep(time.Millisecond)
-			if by := r.guard.Result().HeldBy["default/a"]; by != "budget" {
-				t.Errorf("it is held by %q", by)
-			}
-			time.Sleep(5 * time.Second)
-		}
-		if told := r.of(state.PodHeld); len(told) != 1 {
-			t.Errorf("told %+v", told)
 		}
 	})
 }
@@ -466,7 +420,7 @@ func TestABudgetIsAskedForOneOtherPodOnceTheOneThatAsksIsToStay(t *testing.T) {
 		}
 		asked := count(s, "evict")
 		await(t, "an eviction", func() bool { return count(s, "evict") > asked })
-		s.ChangePod(strings.TrimPrefix(s.Requests("evict")[asked].What, "evict "), annotated(drain.EvictAnnotation, drain.Never))
+		s.ChangePod(strings.TrimPrefix(s.Requests("evict")[asked].What, "evict "), annotated(evict.Annotation, evict.Never))
 		time.Sleep(time.Second)
 		if n := count(s, "evict") - asked; n != 2 {
 			t.Errorf("%d of three pods were asked for", n)

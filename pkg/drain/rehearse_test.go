@@ -7,6 +7,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
 )
 
 // accepted answers a rehearsal as the API server does, without the eviction that the stand-in would begin.
@@ -17,7 +18,7 @@ func accepted(w http.ResponseWriter, _ *http.Request) bool {
 	return true
 }
 
-func rehearse(t *testing.T, s *apitest.Server) (drain.Rehearsal, error) {
+func rehearse(t *testing.T, s *apitest.Server) (evict.Rehearsal, error) {
 	t.Helper()
 	return drain.New(s.Client(), apitest.Node, drain.Options{}).Rehearse(t.Context())
 }
@@ -27,7 +28,7 @@ func TestARehearsalIsADryRunOfAPodThatWouldHaveToGo(t *testing.T) {
 		s := apitest.New(t)
 		s.AddPod(pod("agent", ownedBy("DaemonSet", "apps/v1")), apitest.Never)
 		s.AddPod(pod("static", mirror), apitest.Never)
-		if got, err := rehearse(t, s); err != nil || got != (drain.Rehearsal{}) {
+		if got, err := rehearse(t, s); err != nil || got != (evict.Rehearsal{}) {
 			t.Errorf("without such a pod: %+v, %v", got, err)
 		}
 		s.AddPod(pod("web"), apitest.Never)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
@@ -100,29 +99,6 @@ func TestPodsThatKeepComingBackAreEvictedEverMoreSlowlyBeforeADeadline(t *testin
 		time.Sleep(time.Minute)
 		if n := count(s, "evict", "delete"); n != len(asked) {
 			t.Errorf("%d were evicted after they were left in peace", n-len(asked))
-		}
-	})
-}
-
-// A pod that comes back once may have been bound before the scheduler heard of the cordon.
-func TestManyPodsOfOneControllerThatComeBackTogetherAreOneRound(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		const pods = 20
-		for i := range pods {
-			s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
-		}
-		free := addHeld(s, pod("held", ownedBy("StatefulSet", "apps/v1")))
-		r := begin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond})
-		await(t, "the first pods' end", func() bool { return len(r.of(state.PodGone)) == pods })
-		for i := range pods {
-			s.AddPod(pod(fmt.Sprintf("again-%d", i)), 0)
-		}
-		await(t, "the others' end", func() bool { return len(r.of(state.PodGone)) == 2*pods })
-		free()
-		r.succeed()
-		if told := r.of(state.PodsReturning); len(told) != 0 {
-			t.Errorf("told %+v", told)
 		}
 	})
 }
@@ -362,25 +338,4 @@ func TestPodsThatKeepComingBackAreLeftThereThoughNobodySaysToControlThem(t *test
 			}
 		})
 	}
-}
-
-// A guard may stand for weeks over a node where Jobs go on that tolerate everything: each of them is another owner.
-func TestWhatIsRememberedOfPodsThatAreGoneDoesNotGrowForEver(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		of := func(name string) func(p *corev1.Pod) {
-			return func(p *corev1.Pod) {
-				p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: name, UID: "u", Controller: new(true)}}
-			}
-		}
-		r := drained(t, s, drain.Options{})
-		for i := range 300 {
-			s.AddPod(pod(fmt.Sprintf("tick-%d-x", i), of(fmt.Sprintf("tick-%d", i))), 0)
-			time.Sleep(20 * time.Second)
-		}
-		owners, departed := drain.Remembered(r.guard)
-		if len(owners) > 55 || departed > 50 {
-			t.Errorf("after 300 pods that are gone, %d pods that have left are remembered, and the owners %q", departed, owners)
-		}
-	})
 }

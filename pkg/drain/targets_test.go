@@ -317,37 +317,6 @@ func TestTheWaitForLoadBalancersAtTheEndIsOverInTimeForTheDeadline(t *testing.T)
 	}
 }
 
-// The machine of an event is lost, and another event has a deadline as well.
-func TestTheWaitForLoadBalancersAtTheEndIsOverInTimeForTheFirstDeadlineToCome(t *testing.T) {
-	t.Parallel()
-	const margin = 2 * time.Second
-	for name, c := range map[string]struct {
-		hard, soft, want time.Duration // 0 is none
-	}{
-		"the soft one comes first":   {time.Hour, time.Minute, time.Minute - margin},
-		"the hard one comes first":   {time.Minute, time.Hour, time.Minute - margin},
-		"the soft one is over":       {time.Minute, -time.Minute, time.Minute - margin},
-		"the only one is over":       {0, -time.Minute, time.Second}, // as soon as the node is drained
-		"there is none":              {0, 0, 30 * time.Minute},
-		"there is only a soft one":   {0, time.Minute, time.Minute - margin},
-		"there is only the hard one": {time.Minute, 0, time.Minute - margin},
-	} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
-			s.AddPod(pod("a", at("10.0.0.7")), 0)
-			goal := goalWithin(true, c.hard)
-			if c.soft != 0 {
-				goal.Soft = time.Now().Add(c.soft)
-			}
-			r := start(t, s, drain.Options{LoadBalancers: &balancers{pods: 30 * time.Minute}, Margin: margin}, goal)
-			r.await(state.NodeEmpty)
-			if after := r.drainedAt().Sub(r.began); after < c.want || after > c.want+2*time.Second {
-				t.Errorf("drained after %s, want %s", after, c.want)
-			}
-		})
-	}
-}
-
 // Then the node has been drained for the event, and what is told of it, as under the next goal, is not to take another hour.
 func TestTheWaitForLoadBalancersThatADeadlineHasEndedDoesNotBeginAnew(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -360,21 +329,6 @@ func TestTheWaitForLoadBalancersThatADeadlineHasEndedDoesNotBeginAnew(t *testing
 		time.Sleep(time.Second)
 		if told, asked := r.of(state.NodeEmpty), b.inquiries(); len(told) != 2 || told[1].Goal != r.goal.Number || len(asked) != 2 {
 			t.Errorf("told %+v; asked %+v", told, asked)
-		}
-	})
-}
-
-// One was to be lost before anything began, and another one is to come.
-func TestTheWaitForLoadBalancersAtTheEndIsOverInTimeForAnEventThatBeganOverdue(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a", at("10.0.0.7")), 0)
-		goal := goalWithin(true, time.Hour)
-		goal.TimeEnds = time.Now().Add(30 * time.Second)
-		r := start(t, s, drain.Options{LoadBalancers: &balancers{pods: time.Hour}, Margin: 2 * time.Second}, goal)
-		r.await(state.NodeEmpty)
-		if after := r.drainedAt().Sub(r.began); after < 28*time.Second || after > 29*time.Second {
-			t.Errorf("drained after %s", after)
 		}
 	})
 }

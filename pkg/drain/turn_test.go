@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
@@ -137,21 +136,6 @@ func TestADeletionMayTakeTheMargin(t *testing.T) {
 		time.Sleep(limit)
 		if s.HasPod("default/a") {
 			t.Errorf("a pod is there at the deadline after %d deletions, each of which would have been carried out after 0.7 s", count(s, "delete"))
-		}
-	})
-}
-
-// While volumes are waited for, the machine turns out to be lost in half a minute.
-func TestTheWaitForVolumesHeedsADeadlineThatComesUp(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.ChangeNode(func(n *corev1.Node) { n.Status.VolumesInUse = []corev1.UniqueVolumeName{"kubernetes.io/csi/ebs^vol-1"} })
-		r := beginWithin(t, s, drain.Options{VolumeWait: 10 * time.Minute}, false, 0)
-		r.await(state.VolumesInUse)
-		r.adjust(func(g *drain.Goal) { g.Hard = time.Now().Add(30 * time.Second) })
-		time.Sleep(31 * time.Second)
-		if told := r.of(state.NodeEmpty); len(told) != 1 {
-			t.Errorf("the deadline is over, and the node without pods was not told to be drained: %+v", r.last())
 		}
 	})
 }

@@ -3,14 +3,13 @@ package drain
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/wait"
 )
@@ -38,8 +37,6 @@ type waiting struct {
 	volumesSince                 time.Time
 	// volumesLeft were in use when the last wait ended.
 	volumesLeft int
-	// addresses are all that pods have had that had to go.
-	addresses map[string]bool
 	// balancersReason is the last reason for the end of a wait for load balancers that was reported.
 	balancersReason string
 }
@@ -58,19 +55,20 @@ type hold struct {
 // await begins a wait, which is kept in a place of the guard until it ends. What is missing meanwhile is reported as missing. done is called
 // once, in the guard's goroutine.
 func (g *guard) await(in **hold, h *hold, b wait.Blocker, node wait.Node, missing state.TransitionKind, done func(error)) {
-	ctx, cancel := context.WithCancel(g.ctx)
+	ctx, cancel := context.WithCancel(g.loop.Context())
 	h.began, *in = time.Now(), h
 	h.over = func(err error) {
 		cancel()
 		if *in == h {
-			*in, g.all = nil, true
+			*in = nil
+			g.pods.Replan()
 			done(err)
 		}
 	}
 	node.Labeled = g.node.opts.ExcludeFromLoadBalancers
-	g.workers.Go(func() {
+	g.loop.Go(func(context.Context) func() {
 		err := b.Wait(ctx, node, func(left string) {
-			g.post(func() {
+			g.loop.Post(func() {
 				if *in == h {
 					h.left = left
 					g.report(Progress{Kind: missing, Detail: left})
@@ -78,7 +76,7 @@ func (g *guard) await(in **hold, h *hold, b wait.Blocker, node wait.Node, missin
 			})
 		})
 		cancel()
-		g.post(func() { h.over(err) })
+		return func() { h.over(err) }
 	})
 }
 
@@ -112,7 +110,7 @@ func (g *guard) awaitScripts(now time.Time) time.Time {
 	h.until = func(time.Time) time.Time {
 		until := h.began.Add(g.node.opts.ScriptsWait)
 		if !g.goal.Hard.IsZero() {
-			until = soonest(until, h.began.Add(max(g.goal.Hard.Sub(h.began)/4, 0)))
+			until = loop.Soonest(until, h.began.Add(max(g.goal.Hard.Sub(h.began)/4, 0)))
 		}
 		return until
 	}
@@ -132,7 +130,7 @@ func (g *guard) awaitMachine(now time.Time) time.Time {
 	h.until = func(now time.Time) time.Time {
 		until := h.began.Add(longestDeregistration)
 		if deadline := g.balancersDeadline(now); !deadline.IsZero() {
-			until = soonest(until, h.began.Add(deadline.Sub(h.began)/2))
+			until = loop.Soonest(until, h.began.Add(deadline.Sub(h.began)/2))
 		}
 		return until
 	}
@@ -148,7 +146,8 @@ func (g *guard) awaitMachine(now time.Time) time.Time {
 
 // delayEvictions sets when evictions begin.
 func (g *guard) delayEvictions(since time.Time, delay time.Duration) {
-	g.evictFrom, g.all = since.Add(delay), true
+	g.evictFrom = since.Add(delay)
+	g.pods.Replan()
 	if left := time.Until(g.evictFrom); left > 0 {
 		g.report(Progress{Kind: state.EvictionsDelayed, Detail: left.Round(100 * time.Millisecond).String()})
 	}
@@ -189,9 +188,9 @@ func (g *guard) awaitRest(now time.Time) (waiting bool, until time.Time) {
 	case g.balancers == nil:
 		h := &hold{late: errLate}
 		h.until = func(now time.Time) time.Time {
-			return soonest(h.began.Add(longestDeregistration), g.balancersDeadline(now))
+			return loop.Soonest(h.began.Add(longestDeregistration), g.balancersDeadline(now))
 		}
-		g.awaitBalancers(h, g.departedAddresses(), func(error) { g.balancersEpoch = epoch })
+		g.awaitBalancers(h, g.pods.Addresses(), func(error) { g.balancersEpoch = epoch })
 	}
 	return true, g.balancers.limit(now)
 }
@@ -205,12 +204,12 @@ func (g *guard) awaitVolumes(now time.Time) time.Time {
 	}
 	end := g.volumesSince.Add(g.node.opts.VolumeWait)
 	if epoch := g.epoch; g.volumes == nil && g.volumesEpoch != epoch && now.Before(end) {
-		h := &hold{late: errLate, until: func(now time.Time) time.Time { return soonest(end, g.restDeadline(now)) }}
+		h := &hold{late: errLate, until: func(now time.Time) time.Time { return loop.Soonest(end, g.restDeadline(now)) }}
 		volumes := wait.Volumes{
 			Node:   func(ctx context.Context) (*corev1.Node, error) { return g.node.get(ctx, false) },
 			Client: g.node.rest(), Reads: &g.node.reads,
 		}
-		g.await(&g.volumes, h, volumes, wait.Node{Staying: slices.Collect(maps.Values(g.staying))}, state.VolumesInUse, func(err error) {
+		g.await(&g.volumes, h, volumes, wait.Node{Staying: g.pods.Staying()}, state.VolumesInUse, func(err error) {
 			g.volumesEpoch, g.volumesLeft = epoch, 0
 			if err == nil {
 				return
@@ -228,7 +227,7 @@ func (g *guard) awaitVolumes(now time.Time) time.Time {
 func (g *guard) restDeadline(now time.Time) time.Time {
 	until := g.goal.Hard
 	if g.goal.TimeEnds.After(now) {
-		until = soonest(until, g.goal.TimeEnds)
+		until = loop.Soonest(until, g.goal.TimeEnds)
 	}
 	if !until.IsZero() {
 		until = until.Add(-g.node.opts.Margin)
@@ -241,29 +240,7 @@ func (g *guard) restDeadline(now time.Time) time.Time {
 func (g *guard) balancersDeadline(now time.Time) time.Time {
 	until, soft := g.restDeadline(now), g.goal.Soft
 	if soft.After(now) || g.goal.Hard.IsZero() && !soft.IsZero() {
-		until = soonest(until, soft.Add(-g.node.opts.Margin))
+		until = loop.Soonest(until, soft.Add(-g.node.opts.Margin))
 	}
 	return until
-}
-
-// noteAddresses notes the addresses by which load balancers may still know a pod when it is gone. A pod that has finished has given its
-// addresses up.
-func (g *guard) noteAddresses(pod *corev1.Pod) {
-	if g.node.opts.LoadBalancers == nil || finished(pod) {
-		return
-	}
-	for _, ip := range pod.Status.PodIPs {
-		g.addresses[ip.IP] = true
-	}
-}
-
-// departedAddresses are the addresses to wait for: all but those of pods that stay.
-func (g *guard) departedAddresses() []string {
-	left := maps.Clone(g.addresses)
-	for _, pod := range g.staying {
-		for _, ip := range pod.Status.PodIPs {
-			delete(left, ip.IP)
-		}
-	}
-	return slices.Sorted(maps.Keys(left))
 }

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 )
 
 // NotesAnnotation on a Node says which of the events that EC2 lists for its instance were told or done, as the JSON of notes. Without it,
 // they would be told and done again after each restart.
-const NotesAnnotation = drain.KeyPrefix + "queue-events"
+const NotesAnnotation = kube.KeyPrefix + "queue-events"
 
 // note says how far one event has come.
 type note struct {

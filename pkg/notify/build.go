@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/text"
@@ -192,7 +192,7 @@ func (b *builder) end(n *notice) {
 		}
 	case n.Kind == state.LeftAlone, n.Action == string(policy.Cordon) && n.Entry.LeftOpen() && !b.cordoned:
 		n.outcome, n.reason = LeftAlone, reasonAlone
-		n.text = "the node is left alone because of its annotation " + drain.KeyPrefix + "action: its pods are not evicted"
+		n.text = "the node is left alone because of its annotation " + kube.KeyPrefix + "action: its pods are not evicted"
 	case n.Kind == state.RanOut:
 		n.outcome, n.reason, n.severity = Incomplete, n.reason+errorSuffix, Critical
 		n.text = fmt.Sprintf("the %s ran out of time after %s: %s; left: %s%s", n.Action, took, counts(n.Entry.Result), left(n.Entry.Result), b.listDeleted())

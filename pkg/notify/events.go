@@ -13,7 +13,7 @@ import (
 	clientrecord "k8s.io/client-go/tools/record"
 	recordutil "k8s.io/client-go/tools/record/util"
 
-	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/text"
 )
@@ -105,7 +105,7 @@ func (k *Kubernetes) newEvent(ctx context.Context, n notice, node string) *corev
 	kind := string(n.Entry.Event.Kind)
 	own := map[string]string{} // They win over a pod's labels, which its author chooses.
 	if id := n.Entry.Event.ID; id != "" {
-		own[drain.KeyPrefix+"event"], own[drain.KeyPrefix+"kind"] = id, kind
+		own[kube.KeyPrefix+"event"], own[kube.KeyPrefix+"kind"] = id, kind
 	}
 	e.Annotations = map[string]string{}
 	if aboutPod(n) {

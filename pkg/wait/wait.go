@@ -4,8 +4,15 @@ package wait
 
 import (
 	"context"
+	"slices"
+	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/nth-project/nth/pkg/kube"
 )
 
 // Blocker is one thing that is waited for.
@@ -23,4 +30,113 @@ type Node struct {
 	Addresses []string
 	// Staying are the pods that need not go.
 	Staying []*corev1.Pod
+}
+
+// volumePoll is how often the node's volumes are read. The kubelet reports them with its status, about every ten seconds or when they
+// change.
+const volumePoll = time.Second
+
+// Volumes waits until the node reports no volumes in use or attached except those of pods that stay: a volume that is still attached keeps
+// its pod from starting elsewhere for minutes.
+type Volumes struct {
+	// Node reads the Node.
+	Node func(context.Context) (*corev1.Node, error)
+	// Client and Reads read the claims and volumes of pods. A node may read those of its own pods.
+	Client rest.Interface
+	Reads  *kube.Reads
+}
+
+// Wait implements Blocker. It reports how many volumes are left, if that is known.
+func (v Volumes) Wait(ctx context.Context, of Node, report func(left string)) error {
+	staying, reported := claimsOf(of.Staying), ""
+	left := "an unknown number"
+	for {
+		switch node, err := v.Node(ctx); {
+		case kube.NotFound(err):
+			return nil
+		case err == nil:
+			volumes := staying.without(ctx, v, volumesOf(node))
+			if len(volumes) == 0 {
+				return nil
+			}
+			left = strconv.Itoa(len(volumes))
+		}
+		if left != reported {
+			report(left)
+		}
+		reported = left
+		if !kube.Await(ctx, nil, volumePoll) {
+			return ctx.Err()
+		}
+	}
+}
+
+// volumesOf returns the volumes that a node reports.
+func volumesOf(node *corev1.Node) map[corev1.UniqueVolumeName]bool {
+	volumes := map[corev1.UniqueVolumeName]bool{}
+	for _, name := range node.Status.VolumesInUse {
+		volumes[name] = true
+	}
+	for _, attached := range node.Status.VolumesAttached {
+		volumes[attached.Name] = true
+	}
+	return volumes
+}
+
+// podVolumes are the volumes of pods that stay. Their names are asked of the API server when the first volume is waited for: a node may
+// read the PersistentVolumeClaims and the volumes of its own pods.
+type podVolumes struct {
+	claims []types.NamespacedName // whose volumes are not in names yet
+	names  []corev1.UniqueVolumeName
+}
+
+func claimsOf(staying []*corev1.Pod) *podVolumes {
+	p := &podVolumes{}
+	for _, pod := range staying {
+		for _, volume := range pod.Spec.Volumes {
+			switch {
+			case volume.PersistentVolumeClaim != nil:
+				p.claims = append(p.claims, types.NamespacedName{Namespace: pod.Namespace, Name: volume.PersistentVolumeClaim.ClaimName})
+			case volume.Ephemeral != nil:
+				p.claims = append(p.claims, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name + "-" + volume.Name})
+			}
+		}
+	}
+	return p
+}
+
+// without removes these volumes from a set. If a claim cannot be read and the failure may pass, it is read again the next time; until then,
+// its volume is waited for like any other.
+func (p *podVolumes) without(ctx context.Context, v Volumes, volumes map[corev1.UniqueVolumeName]bool) map[corev1.UniqueVolumeName]bool {
+	if len(volumes) > 0 {
+		p.claims = slices.DeleteFunc(p.claims, func(claim types.NamespacedName) bool {
+			name, err := v.volumeOf(ctx, claim)
+			p.names = append(p.names, name)
+			return err == nil || !kube.Passing(err)
+		})
+	}
+	for _, name := range p.names {
+		delete(volumes, name)
+	}
+	return volumes
+}
+
+// volumeOf returns the name under which the node reports the volume of a claim: the CSI driver's and its handle for the
+// volume (GetUniqueVolumeName in pkg/volume/util of Kubernetes). It is empty for volumes that are not CSI's.
+func (v Volumes) volumeOf(ctx context.Context, claim types.NamespacedName) (corev1.UniqueVolumeName, error) {
+	bound, volume := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}
+	err := v.Reads.Attempt(ctx, func(ctx context.Context) error {
+		return v.Client.Get().Namespace(claim.Namespace).Resource("persistentvolumeclaims").Name(claim.Name).MaxRetries(0).Do(ctx).Into(bound)
+	})
+	if err != nil || bound.Spec.VolumeName == "" {
+		return "", err
+	}
+	err = v.Reads.Attempt(ctx, func(ctx context.Context) error {
+		return v.Client.Get().Resource("persistentvolumes").Name(bound.Spec.VolumeName).MaxRetries(0).Do(ctx).Into(volume)
+	})
+	if err != nil || volume.Spec.CSI == nil {
+		return "", err
+	}
+	csi := volume.Spec.CSI
+	return corev1.UniqueVolumeName("kubernetes.io/csi/" + csi.Driver + "^" + csi.VolumeHandle), nil
 }

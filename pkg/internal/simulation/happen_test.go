@@ -15,6 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/wait"
@@ -769,8 +770,8 @@ func (w *world) addPod(h happening) {
 			owner = ""
 		case "critical":
 			pod.Spec.PriorityClassName = "system-cluster-critical"
-		case drain.Never, drain.AtDeadline:
-			pod.Annotations[drain.EvictAnnotation] = word
+		case evict.Never, evict.AtDeadline:
+			pod.Annotations[evict.Annotation] = word
 		case "stuck":
 			pod.Finalizers = []string{"example.com/stuck"}
 		case "hangs":
@@ -825,7 +826,7 @@ func (w *world) annotate(h happening) {
 		if p.Annotations == nil {
 			p.Annotations = map[string]string{}
 		}
-		p.Annotations[drain.EvictAnnotation] = h.kind
+		p.Annotations[evict.Annotation] = h.kind
 	})
 	w.mu.Lock()
 	w.cluster.annotated[name] = time.Now()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -291,11 +292,11 @@ func (w *world) standing() string {
 // not come back also one that may wait for it.
 func (w *world) mustGo(pod *corev1.Pod, n *notice, last bool) bool {
 	owner := metav1.GetControllerOf(pod)
-	when := pod.Annotations[drain.EvictAnnotation]
+	when := pod.Annotations[evict.Annotation]
 	switch {
 	case owner != nil && owner.Kind == "DaemonSet", pod.Annotations[corev1.MirrorPodAnnotationKey] != "":
 		return false
-	case when == drain.Never || when == drain.AtDeadline && !last:
+	case when == evict.Never || when == evict.AtDeadline && !last:
 		return false
 	case owner == nil && w.options.ProtectUnmanaged:
 		return false
@@ -336,7 +337,7 @@ func (w *world) judgePods(node *corev1.Node, pods []*corev1.Pod) {
 	}
 	othersHeld := false
 	for _, pod := range pods {
-		waits := pod.Annotations[drain.EvictAnnotation] == drain.AtDeadline
+		waits := pod.Annotations[evict.Annotation] == evict.AtDeadline
 		owner := metav1.GetControllerOf(pod)
 		returns := owner != nil && w.cluster.returning[owner.Name] // round after round
 		othersHeld = othersHeld || w.cluster.guarded[pod.Labels["app"]] || waits || returns || pod.DeletionTimestamp != nil
@@ -615,7 +616,7 @@ func (w *world) judgeEnd1(q request) {
 		w.violatedNow(nodesOwnStays, "%s %s", q.verb, q.pod)
 	}
 	annotated := time.Since(w.cluster.annotated[q.pod]) > slow && time.Since(w.muted) > slow // No watch told of it before.
-	if pod.Annotations[drain.EvictAnnotation] == drain.Never && annotated && time.Since(w.cluster.arrived(pod)) > 2*time.Second {
+	if pod.Annotations[evict.Annotation] == evict.Never && annotated && time.Since(w.cluster.arrived(pod)) > 2*time.Second {
 		w.violatedNow(peopleHeard, "%s %s, which is never to be evicted", q.verb, q.pod)
 	}
 	there := !w.cluster.gone.After(w.cluster.back) // What is written on a Node goes with it.

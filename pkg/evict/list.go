@@ -1,4 +1,4 @@
-package drain
+package evict
 
 import (
 	"context"
@@ -6,16 +6,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
+	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/nth-project/nth/pkg/kube"
 )
 
 // A pod may have 1.5 MiB, which is etcd's limit for a request, and most of that is what its authors write. So lists are read one pod
@@ -38,7 +45,7 @@ func strip(pod *corev1.Pod) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, GenerateName: pod.GenerateName, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
-			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds, Labels: someLabels(pod.Labels),
+			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds, Labels: fewLabels(pod.Labels),
 		},
 		Spec: corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, PriorityClassName: pod.Spec.PriorityClassName,
@@ -46,7 +53,7 @@ func strip(pod *corev1.Pod) *corev1.Pod {
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: slices.Clone(pod.Status.PodIPs[:min(len(pod.Status.PodIPs), 2)])},
 	}
-	for _, key := range []string{EvictAnnotation, corev1.MirrorPodAnnotationKey} {
+	for _, key := range []string{Annotation, corev1.MirrorPodAnnotationKey} {
 		if value, ok := pod.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value[:min(len(value), 64)])
 		}
@@ -64,23 +71,16 @@ func strip(pod *corev1.Pod) *corev1.Pod {
 	return kept
 }
 
-// someLabels are the first labels by name, up to mostLabels bytes.
-func someLabels(all map[string]string) map[string]string {
+// fewLabels are a pod's labels; none if they are too large.
+func fewLabels(all map[string]string) map[string]string {
 	size := 0
 	for key, value := range all {
 		size += len(key) + len(value)
 	}
-	if size <= mostLabels {
-		return all
+	if size > mostLabels {
+		return nil
 	}
-	size, some := 0, map[string]string{}
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		if size += len(key) + len(all[key]); size > mostLabels {
-			break
-		}
-		some[key] = all[key]
-	}
-	return some
+	return all
 }
 
 // someVolumes are one emptyDir, which Options.ProtectEmptyDir asks for, and the volumes with claims.
@@ -103,17 +103,17 @@ func someVolumes(all []corev1.Volume) []corev1.Volume {
 }
 
 // listPods lists the pods of this node, stripped. A server, or a proxy before it, that ignores the selector also lists others.
-func (n *Node) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
+func (e *Evictor) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
 	o.Limit, o.Continue = 0, ""
 	list := &corev1.PodList{}
-	err := n.reads.Attempt(ctx, func(ctx context.Context) error {
-		body, err := n.pods(o).SetHeader("Accept", runtime.ContentTypeJSON).Stream(ctx)
+	err := e.reads.Attempt(ctx, func(ctx context.Context) error {
+		body, err := e.query(o).SetHeader("Accept", runtime.ContentTypeJSON).Stream(ctx)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = body.Close() }()
 		list.ResourceVersion, err = decodeList(body, func(pod *corev1.Pod) {
-			if n.runs(pod) {
+			if e.runs(pod) {
 				list.Items = append(list.Items, *strip(pod))
 			}
 		})
@@ -129,7 +129,7 @@ func (n *Node) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.PodL
 }
 
 // runs tells whether a pod is on this node.
-func (n *Node) runs(pod *corev1.Pod) bool { return pod.Spec.NodeName == n.name }
+func (e *Evictor) runs(pod *corev1.Pod) bool { return pod.Spec.NodeName == e.name }
 
 // decodeList decodes the JSON of a PodList, one pod at a time, and returns the list's resource version.
 func decodeList(body io.Reader, handle func(*corev1.Pod)) (version string, err error) {
@@ -198,12 +198,12 @@ func expect(in *json.Decoder, want json.Delim) error {
 
 // listNow lists the pods as they are now: from the API server's cache, which has to be at least as new as the server is now. If it does not
 // become so in time, or this client may not ask how new that is, the pods are listed from etcd.
-func (n *Node) listNow(ctx context.Context) (*corev1.PodList, error) {
+func (e *Evictor) listNow(ctx context.Context) (*corev1.PodList, error) {
 	// A list that names its only object is a read of one key (ListPredicate in pkg/registry/generic/registry/store.go of k8s.io/apiserver).
-	o := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, n.name).String()}
+	o := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, e.name).String()}
 	nodes := &corev1.NodeList{}
-	err := n.reads.Attempt(ctx, func(ctx context.Context) error {
-		return n.rest().Get().Resource("nodes").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0).Do(ctx).Into(nodes)
+	err := e.reads.Attempt(ctx, func(ctx context.Context) error {
+		return e.client.Get().Resource("nodes").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0).Do(ctx).Into(nodes)
 	})
 	version := nodes.ResourceVersion
 	switch {
@@ -213,15 +213,110 @@ func (n *Node) listNow(ctx context.Context) (*corev1.PodList, error) {
 		return nil, err
 	}
 	if version != "" {
-		list, err := n.listPods(ctx, metav1.ListOptions{ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+		list, err := e.listPods(ctx, metav1.ListOptions{ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
 		if !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
 			return list, err
 		}
 	}
-	return n.listPods(ctx, metav1.ListOptions{})
+	return e.listPods(ctx, metav1.ListOptions{})
 }
 
-func (n *Node) pods(o metav1.ListOptions) *rest.Request {
-	o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", n.name).String()
-	return n.rest().Get().Resource("pods").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0)
+func (e *Evictor) query(o metav1.ListOptions) *rest.Request {
+	o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", e.name).String()
+	return e.client.Get().Resource("pods").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0)
 }
+
+// watchPods follows the pods on the node until ctx ends. It begins with a list from the API server's cache, which is cheap and may be old;
+// the watch from the list's version makes up for that. client-go's Reflector survives closed connections, expired resource versions and an
+// API server that is away. For a drain it also gets short pauses (after five failures they stay at two to three seconds), requests with a
+// timeout, and no log, since what matters is reported.
+func (p *Pods) watchPods(ctx context.Context) (then func()) {
+	refused := kube.Refusals
+	list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return feed{p}.list(ctx, o, &refused)
+	}
+	pods := listFirst{&cache.ListWatch{ListWithContextFunc: list, WatchFuncWithContext: p.openWatch}}
+	silent := logr.Discard()
+	reflector := cache.NewReflectorWithOptions(pods, &corev1.Pod{}, feed{p}, cache.ReflectorOptions{
+		Logger:  &silent,
+		Backoff: &wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 5, Cap: 2 * time.Second},
+	})
+	reflector.RunWithContext(klog.NewContext(ctx, silent))
+	return nil
+}
+
+// listFirst makes the Reflector list and then watch. By default it would open one stream for both (a watch list), which
+// blocks for ever if it hangs, and sleeps without regard to the context if it is refused.
+type listFirst struct{ *cache.ListWatch }
+
+// IsWatchListSemanticsUnSupported is what the Reflector asks.
+func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
+
+// openWatch opens a watch. The API server ends it after kube.Watch, and the next one continues from there.
+func (e *Evictor) openWatch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	o.Watch, o.TimeoutSeconds = true, new(int64(kube.Watch/time.Second))
+	return e.reads.Open(ctx, e.query(o).Watch)
+}
+
+// feed is the store that the Reflector fills. It passes everything on to the loop.
+type feed struct{ *Pods }
+
+// list lists the pods, and reports if that is refused or keeps failing. After a refusal it pauses, as long as nothing is urgent.
+func (f feed) list(ctx context.Context, o metav1.ListOptions, refused *wait.Backoff) (runtime.Object, error) {
+	list, err := f.listPods(ctx, o)
+	switch {
+	case err == nil:
+		*refused = kube.Refusals
+	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
+	default:
+		f.loop.Post(func() { f.handleListError(err) })
+		if kube.Passing(err) {
+			break
+		}
+		for left := refused.Step(); left > 0 && !f.pressed() && kube.Await(ctx, nil, min(left, time.Second)); left -= time.Second {
+		}
+	}
+	return list, err
+}
+
+// pressed tells whether a hard deadline is near.
+func (f feed) pressed() bool {
+	f.loop.Lock()
+	defer f.loop.Unlock()
+	return f.terms().Near(time.Now())
+}
+
+// pass has the loop handle a pod. The Reflector delivers no other objects.
+func (f feed) pass(obj any, handle func(*corev1.Pod)) {
+	if pod, ok := obj.(*corev1.Pod); ok && f.runs(pod) {
+		pod = strip(pod)
+		f.loop.Post(func() { handle(pod) })
+	}
+}
+
+// Add handles a pod that is new.
+func (f feed) Add(obj any) error { f.pass(obj, f.handlePod); return nil }
+
+// Update handles a pod that has changed.
+func (f feed) Update(obj any) error { f.pass(obj, f.handlePod); return nil }
+
+// Delete handles a pod that is gone.
+func (f feed) Delete(obj any) error { f.pass(obj, f.handleGone); return nil }
+
+// Replace handles a complete list.
+func (f feed) Replace(objs []any, _ string) error {
+	all := make([]*corev1.Pod, 0, len(objs))
+	for _, obj := range objs {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			all = append(all, pod) // feed.list has stripped it
+		}
+	}
+	f.loop.Post(func() {
+		f.handleListed()
+		f.replacePods(all)
+	})
+	return nil
+}
+
+// Resync does nothing: there is no periodic work on pods.
+func (feed) Resync() error { return nil }

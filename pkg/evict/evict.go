@@ -1,0 +1,715 @@
+// Package evict empties one node of its pods: which of them have to go, when each is evicted or deleted, and what holds it.
+//
+// It gets by with the rights of a kubelet, which are narrow. It uses the filters of k8s.io/kubectl/pkg/drain, which decide which pods a drain
+// concerns, with a client that answers from memory. The rest of that package fails with this identity, or does not do enough: it looks up the DaemonSet of a pod, which a kubelet may not; it polls each evicted pod until the answer is 404, while
+// a kubelet gets 403 once the pod has left its node; and it never deletes a pod that is not evicted in time.
+//
+// Newcomers begin with Pods.plan, which says what comes next for a pod, and when.
+package evict
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// Annotation on a Pod says when it may be evicted: AtDeadline or Never. Any other value is ignored. nth never writes it.
+const Annotation = kube.KeyPrefix + "evict"
+
+// The values of Annotation.
+const (
+	// AtDeadline lets the pod run until no more than its grace period is left before the deadline. Without a deadline the pod stays.
+	AtDeadline = "at-deadline"
+	// Never lets the pod run until the machine is gone.
+	Never = "never"
+)
+
+// Options are the settings that hold for every drain of a node. The zero value drains with each pod's own grace, and protects nothing.
+type Options struct {
+	// Margin is how long before a deadline pods have to be gone, so that the last pod's end can still be seen.
+	Margin time.Duration
+	// GracePeriod replaces each pod's own termination grace period; nil leaves it.
+	GracePeriod *time.Duration
+	// ProtectEmptyDir and ProtectUnmanaged let pods with emptyDir volumes, and pods without a controller, stay.
+	ProtectEmptyDir, ProtectUnmanaged bool
+	// Last is the pod in which the drain itself runs, as "namespace/name". It goes when no other is left, whatever the deadline. "" is none.
+	Last string
+	// Gate, if set, limits evictions and deletions; it is shared with the drains of other nodes. Urgent, if set, tells whether this node's
+	// requests are urgent there. It may be called from any goroutine.
+	Gate   *kube.Gate
+	Urgent func() bool
+}
+
+// Evictor evicts the pods of one node.
+type Evictor struct {
+	client rest.Interface
+	reads  *kube.Reads
+	name   string
+	opts   Options
+}
+
+// New returns the evictor of the node of that name. It makes no request.
+func New(client rest.Interface, reads *kube.Reads, name string, opts Options) *Evictor {
+	return &Evictor{client: client, reads: reads, name: name, opts: opts}
+}
+
+// Drain is what Pods are asked for. All methods are called in its loop.
+type Drain interface {
+	// Terms are what holds for all pods now.
+	Terms() Terms
+	// Look requests a look at the Node, and returns its number. Looks are numbered in the order in which they are requested.
+	Look() int
+	// Met takes in that a pod has to go that was not known to. fresh tells that it was not on the node at the first list.
+	Met(pod *corev1.Pod, fresh bool)
+	// Report takes in what happened to a pod, or to all if pod is nil. detail names the budget, the reason or the controller.
+	Report(what state.TransitionKind, pod *corev1.Pod, detail string)
+}
+
+// Terms are what holds for all pods of a node.
+type Terms struct {
+	// Evict tells that pods are to go.
+	Evict bool
+	// Hard is when the machine is gone: pods that are left are deleted in time. Soft is when the drain should have ended. Zero is never.
+	Hard, Soft time.Time
+	// From is when evictions begin; zero if that is not known. A pod does not wait for it beyond its turn.
+	From time.Time
+	// Seen tells that the Node was read, and Closed that it takes no pods. Looked is the last look that has returned.
+	Seen, Closed bool
+	Looked       int
+	// Reopened tells that somebody uncordoned the node: pods that come now stay. Pods that came after Since stay, too; zero is never.
+	Reopened bool
+	Since    time.Time
+}
+
+// deadline tells whether there is a deadline of any kind.
+func (t Terms) deadline() bool { return !t.Hard.IsZero() || !t.Soft.IsZero() }
+
+// Near tells whether the hard deadline leaves no time for long pauses. It is not near any more once it is long over.
+func (t Terms) Near(now time.Time) bool {
+	const near = 10 * time.Minute
+	return !t.Hard.IsZero() && t.Hard.Sub(now) < near && !t.longOver(now)
+}
+
+// longOver tells whether a hard deadline has been over for as long as pods get after it.
+func (t Terms) longOver(now time.Time) bool {
+	return !t.Hard.IsZero() && now.After(t.Hard.Add(overtime))
+}
+
+const (
+	// patience is how long evictions wait for the Node where the machine is lost anyway, and leastPatience even if no time is left: the
+	// Node may be opted out.
+	patience      = 10 * time.Second
+	leastPatience = time.Second
+)
+
+// Patience is until when evictions wait for the API server to answer before a hard deadline, if they wait since began: for a quarter of
+// the time, within bounds.
+func (t Terms) Patience(began time.Time) time.Time {
+	return began.Add(min(patience, max(t.Hard.Sub(began)/4, leastPatience)))
+}
+
+// Pods is what is known of a node's pods. Only its loop changes it.
+type Pods struct {
+	*Evictor
+	loop  *loop.Loop
+	drain Drain
+
+	watching bool
+	// listFailing is since when lists have failed, and listRefusal why, as far as it was reported.
+	listFailing time.Time
+	listRefusal kube.Reasons
+	// synced tells that there has been a complete list.
+	synced  bool
+	targets map[types.UID]*target
+	// staying are the pods that need not go. Of these, the exempt came back too often, or came after somebody uncordoned the node.
+	staying map[types.UID]*corev1.Pod
+	exempt  map[types.UID]bool
+	owners  map[string]*owner
+	budgets map[string]*budget
+	// addresses are all that pods have had that had to go.
+	addresses map[string]bool
+	counts    Counts
+
+	// The next Act plans for the targets in touched, or for all of them. wake is when to come back to the others.
+	all     bool
+	touched []*target
+	wake    time.Time
+
+	// listAt is when the pods may be listed for what the watch should have shown, and listPause the pause after that.
+	listAt    time.Time
+	listPause wait.Backoff
+	// listing tells that relist's list is under way, and departed are the pods that have left the node meanwhile, which it may still have.
+	listing  bool
+	departed map[types.UID]bool
+	// proven is the last of Prove's numbers for which a list has shown that no pod has to go.
+	proven int
+}
+
+// Counts count pods.
+type Counts struct {
+	// Total counts the pods that had to go, Left those of them that are on the node, and Skipped the pods that stay.
+	Total, Left, Skipped int
+	// Evicted counts the pods whose eviction was accepted, and Deleted those that had to be deleted.
+	Evicted, Deleted int
+}
+
+// Pods returns the pods of the node, of which nothing is known yet.
+func (e *Evictor) Pods(of *loop.Loop, drain Drain) *Pods {
+	return &Pods{
+		Evictor: e, loop: of, drain: drain,
+		targets: map[types.UID]*target{}, staying: map[types.UID]*corev1.Pod{}, exempt: map[types.UID]bool{},
+		departed: map[types.UID]bool{}, owners: map[string]*owner{}, budgets: map[string]*budget{}, addresses: map[string]bool{}, listPause: suspicions,
+	}
+}
+
+// Begin begins to watch the pods, unless that has begun.
+func (p *Pods) Begin() {
+	if p.watching {
+		return
+	}
+	p.watching = true
+	p.loop.Go(p.watchPods)
+}
+
+// Synced tells whether there has been a complete list.
+func (p *Pods) Synced() bool { return p.synced }
+
+// Replan has the next Act plan for all pods.
+func (p *Pods) Replan() { p.all = true }
+
+// Counts counts the pods.
+func (p *Pods) Counts() Counts {
+	c := p.counts
+	c.Left, c.Skipped = len(p.targets), len(p.staying)
+	return c
+}
+
+// Left returns what holds each pod that has to go, by the pod's "namespace/name"; "" if nothing does.
+func (p *Pods) Left() map[string]string {
+	left := make(map[string]string, len(p.targets))
+	for _, t := range p.targets {
+		left[Name(t.pod)] = t.held
+	}
+	return left
+}
+
+// Staying are the pods that need not go.
+func (p *Pods) Staying() []*corev1.Pod { return slices.Collect(maps.Values(p.staying)) }
+
+// Prove has the pods listed to prove that none has to go. Numbers grow: a proof for an earlier one is none for a later.
+func (p *Pods) Prove(number int) { p.relist(number) }
+
+// Proven is the number of the last proof that succeeded.
+func (p *Pods) Proven() int { return p.proven }
+
+// Addresses are those by which load balancers may still know the pods that had to go, sorted.
+func (p *Pods) Addresses() []string {
+	left := maps.Clone(p.addresses)
+	for _, pod := range p.staying {
+		for _, ip := range pod.Status.PodIPs {
+			delete(left, ip.IP)
+		}
+	}
+	return slices.Sorted(maps.Keys(left))
+}
+
+// Name is a pod's "namespace/name".
+func Name(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
+
+const (
+	// overtime is the time that a pod gets if the deadline is over and the machine is still there: enough for most to end by
+	// themselves, short enough to be a last effort.
+	overtime = 30 * time.Second
+	// overdueAfter is how much longer than its grace period a pod may take to end before critical pods stop waiting for it, and how long
+	// an accepted eviction may show no effect before it is repeated. The kubelet needs seconds to clean up after the last container;
+	// what takes longer is stuck, for instance behind a finalizer or a volume, and needs no name service any more.
+	overdueAfter = 10 * time.Second
+	// lookGrace is how long a pod whose turn has come waits for a look at the Node: after an outage, there is one within two seconds.
+	lookGrace = 3 * time.Second
+	// unknownPatience is how long the API server may say that it does not know a young pod. Then the watch is suspected: one from a version that
+	// is still to come, as after etcd was restored from a backup, says nothing.
+	unknownPatience = 10 * time.Second
+	// shortestPause is the shortest time between two requests for a pod whose turn has come.
+	shortestPause = 100 * time.Millisecond
+	// shortestNews is the least time that the watch gets to show that a pod is terminating.
+	shortestNews = time.Second
+	// widestWindow bounds how many pods of one disruption budget are evicted at once. A node has fewer pods.
+	widestWindow = 1 << 10
+	// refusedPause is the pause after a list that was refused, and listPatience how long lists may fail for a reason that may pass before that is
+	// reported.
+	refusedPause = 5 * time.Second
+	listPatience = 10 * time.Second
+)
+
+// A refused eviction is repeated often enough that a disruption budget which yields costs no more than seconds of a two-minute notice.
+// suspicions are the pauses between lists for what the watch should have shown.
+var (
+	evictions  = kube.Backoff(100*time.Millisecond, 1500*time.Millisecond)
+	suspicions = kube.Backoff(5*time.Second, 5*time.Minute)
+)
+
+// target is a pod that has to go.
+type target struct {
+	pod *corev1.Pod
+	// round is how often its owner has brought pods back (see rounds).
+	round int
+	// needsLook is the look that first has to show that the node is still closed; 0 for none.
+	needsLook int
+	metAt     time.Time
+	// notBefore is the earliest time for the next request: its owner brings pods back, or the last request failed.
+	notBefore time.Time
+	// requesting is the request under way, which cancel ends; sent tells that it has left the gate. lastRequest was made, or accepted, at
+	// requestedAt; urgent tells that the pod's turn had come then.
+	requesting, lastRequest state.TransitionKind
+	cancel                  context.CancelFunc
+	requestedAt             time.Time
+	sent                    *atomic.Bool
+	urgent                  bool
+	// doneBy is the request that would have done it if the pod went now: one that was accepted, or that has no answer. It is credited, which
+	// means counted, once the pod is terminating: a webhook may have made it a dry run.
+	accepted         bool
+	doneBy, credited state.TransitionKind
+	// backoff are the pauses after a failure that may pass, or while a hard deadline is near, and refused those after any other.
+	backoff, refused wait.Backoff
+	budget           *budget
+	held             string // what holds it now, in words
+	told             kube.Reasons
+	// overtime is until when it has to be gone if it is asked for after the deadline.
+	overtime time.Time
+	// endBy is when a pod that is terminating should have ended; overdue tells that it has not, and shortened that its grace was
+	// shortened.
+	endBy     time.Time
+	overdue   bool
+	shortened bool
+}
+
+// budget is a disruption budget that holds pods. While it refuses, one of them is tried for all; each eviction that it grants doubles
+// the window, which is how many are tried at once.
+type budget struct {
+	window, inFlight int
+	next             time.Time
+	backoff          wait.Backoff
+}
+
+// owner is the controller of pods, or whatever else makes them.
+type owner struct {
+	name string
+	// from is when the first of its pods began to leave, by the API server's clock: pods that are younger have come back, in this round.
+	from                         time.Time
+	round                        int
+	changed                      time.Time // when a pod of it was last met or left
+	returnReported, leftReported bool
+}
+
+func (p *Pods) terms() Terms { return p.drain.Terms() }
+
+// noteAddresses notes the addresses by which others may still know a pod when it is gone. A pod that has finished has given its addresses up.
+func (p *Pods) noteAddresses(pod *corev1.Pod) {
+	if !finished(pod) {
+		for _, ip := range pod.Status.PodIPs {
+			p.addresses[ip.IP] = true
+		}
+	}
+}
+
+// replacePods takes in a complete list. Pods that are missing from it are gone, even if the watch has not told so.
+func (p *Pods) replacePods(all []*corev1.Pod) {
+	there := make(map[types.UID]bool, len(all))
+	for _, pod := range all {
+		there[pod.UID] = true
+	}
+	for uid, t := range p.targets {
+		if !there[uid] {
+			p.handleGone(t.pod)
+		}
+	}
+	for _, pod := range all { // after those that they replace have gone
+		p.handlePod(pod)
+	}
+	maps.DeleteFunc(p.staying, func(uid types.UID, _ *corev1.Pod) bool { return !there[uid] })
+	maps.DeleteFunc(p.exempt, func(uid types.UID, _ bool) bool { return !there[uid] })
+	if !p.synced {
+		p.synced, p.all = true, true
+	}
+}
+
+// handlePod takes in a pod that is on the node.
+func (p *Pods) handlePod(pod *corev1.Pod) {
+	t, known := p.targets[pod.UID]
+	switch mustGo := p.mustGo(pod); {
+	case known && mustGo:
+		p.updateTarget(t, pod)
+	case known:
+		t.pod = pod
+		p.release(t)
+	case mustGo && p.addTarget(pod):
+	default:
+		p.staying[pod.UID] = pod
+	}
+}
+
+// mustGo tells whether a pod has to go.
+func (p *Pods) mustGo(pod *corev1.Pod) bool {
+	terms := p.terms()
+	return terms.Evict && !p.exempt[pod.UID] && !p.opts.Stays(pod, terms)
+}
+
+// Rejudge decides again for all pods whether they have to go.
+func (p *Pods) Rejudge() {
+	p.all = true
+	pods := slices.Collect(maps.Values(p.staying))
+	for _, t := range p.targets {
+		pods = append(pods, t.pod)
+	}
+	for _, pod := range pods {
+		p.handlePod(pod)
+	}
+}
+
+// ForgetReturns counts the rounds of returning pods from the start. No pod is exempt after that.
+func (p *Pods) ForgetReturns() {
+	clear(p.owners)
+	clear(p.exempt)
+	for _, t := range p.targets {
+		t.round = 0
+	}
+}
+
+// addTarget makes a target of a pod that has to go. It returns false if the pod is exempt instead.
+func (p *Pods) addTarget(pod *corev1.Pod) bool {
+	_, known := p.staying[pod.UID]
+	fresh := p.synced && !known
+	if p.terms().Reopened && fresh {
+		p.exempt[pod.UID] = true // It came after somebody uncordoned the node.
+		return false
+	}
+	o := p.ownerOf(pod)
+	round := o.roundOf(pod)
+	if round >= len(rounds) {
+		p.exempt[pod.UID] = true
+		if !o.leftReported {
+			o.leftReported = true
+			p.drain.Report(state.PodsLeftToReturn, nil, o.name)
+		}
+		return false
+	}
+	delete(p.staying, pod.UID)
+	p.noteAddresses(pod)
+	t := p.newTarget(pod, round, fresh)
+	p.targets[pod.UID] = t
+	p.counts.Total++
+	p.touched = append(p.touched, t)
+	if round > 1 && !o.returnReported {
+		o.returnReported = true
+		p.drain.Report(state.PodsReturning, nil, o.name)
+	}
+	p.drain.Met(pod, fresh)
+	if pod.DeletionTimestamp != nil { // No noteDeparture: it was leaving before the drain, so its replacement does not count as a return.
+		t.terminating()
+	}
+	return true
+}
+
+// newTarget returns the target for a pod. A fresh one was not on the node at the first list.
+func (p *Pods) newTarget(pod *corev1.Pod, round int, fresh bool) *target {
+	now := time.Now()
+	t := &target{
+		pod: pod, round: round, metAt: now, backoff: evictions, refused: kube.Refusals,
+		notBefore: now.Add(rounds[round]),
+	}
+	if terms := p.terms(); fresh && terms.Closed || !terms.Seen {
+		t.needsLook = p.drain.Look() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
+	}
+	return t
+}
+
+// updateTarget takes in a change of a target. Once the pod is terminating, whoever caused that, it is not evicted any more: a second
+// eviction would have no effect, and look like another one to others. All that may be left to do is to shorten its grace before the deadline.
+//
+// A request that has been sent is not canceled: before the API server removes a pod without a grace, it writes that the pod is
+// terminating, and if the client goes away in between, the pod stays so for ever.
+func (p *Pods) updateTarget(t *target, pod *corev1.Pod) {
+	t.pod = pod
+	p.noteAddresses(pod)
+	if pod.DeletionTimestamp != nil && t.endBy.IsZero() {
+		if t.cancel != nil && !t.sent.Load() {
+			t.cancel()
+		}
+		t.held = ""
+		if t.requesting == "" { // Otherwise its answer tells whose doing it is.
+			p.credit(t)
+		}
+		p.noteDeparture(t)
+		t.terminating()
+	} else if pod.DeletionTimestamp != nil { // Its grace may have been shortened, or only a finalizer holds it now.
+		t.endBy = loop.Soonest(t.endBy, time.Now().Add(given(pod)+overdueAfter))
+	}
+	p.touched = append(p.touched, t)
+}
+
+// given is the grace period that a terminating pod was given.
+func given(pod *corev1.Pod) time.Duration {
+	if pod.DeletionGracePeriodSeconds == nil {
+		return 0
+	}
+	return seconds(*pod.DeletionGracePeriodSeconds)
+}
+
+// terminating notes when a pod that is terminating should have ended. That is counted from when it was first seen, on the monotonic clock:
+// the pod's timestamps are by the API server's clock.
+func (t *target) terminating() {
+	t.endBy = time.Now().Add(given(t.pod) + overdueAfter)
+}
+
+// accept takes in that a request for a pod was accepted.
+func (p *Pods) accept(t *target, how state.TransitionKind) {
+	p.widenBudget(t)
+	t.accepted, t.doneBy = true, how
+	if t.pod.DeletionTimestamp != nil {
+		p.credit(t)
+	}
+}
+
+// widenBudget takes in that a budget has let a pod go: more are tried at once.
+func (p *Pods) widenBudget(t *target) {
+	b := t.budget
+	if b == nil {
+		return
+	}
+	if t.requesting != "" {
+		b.inFlight--
+	}
+	b.window, b.backoff, t.budget, p.all = min(b.window*2, widestWindow), evictions, nil, true
+}
+
+// credit counts and reports a pod that goes as evicted or deleted, if that may be the doing of a request of ours.
+func (p *Pods) credit(t *target) {
+	switch {
+	case t.doneBy == t.credited || t.doneBy == "" || t.credited == state.PodDeleted:
+		return
+	case t.doneBy == state.PodEvicted:
+		p.counts.Evicted++
+	case t.credited == state.PodEvicted: // Its grace was shortened.
+		p.counts.Evicted--
+		fallthrough
+	default:
+		p.counts.Deleted++
+	}
+	t.credited, t.held = t.doneBy, ""
+	p.widenBudget(t)
+	p.drain.Report(t.credited, t.pod, "")
+}
+
+// noEffect is what is said of a pod that goes on running although its eviction was accepted: a webhook may have made that a dry run.
+const noEffect = "accepted, but the pod is not terminating"
+
+// handleGone takes in that a pod has left the node, given as it was last.
+func (p *Pods) handleGone(last *corev1.Pod) {
+	delete(p.staying, last.UID)
+	delete(p.exempt, last.UID)
+	if p.listing {
+		p.departed[last.UID] = true
+	}
+	t, known := p.targets[last.UID]
+	if !known {
+		return
+	}
+	if t.requesting != "" && t.sent.Load() { // No answer is waited for.
+		t.doneBy = t.requesting
+	}
+	p.credit(t)
+	t.pod = last
+	if t.endBy.IsZero() {
+		p.noteDeparture(t)
+	}
+	p.removeTarget(t)
+	p.drain.Report(state.PodGone, last, "")
+}
+
+// removeTarget forgets a target.
+func (p *Pods) removeTarget(t *target) {
+	if t.cancel != nil {
+		t.cancel()
+	}
+	delete(p.targets, t.pod.UID)
+	p.all = true // Critical pods may have waited for it, and others for its budget.
+	if b := t.budget; b != nil && t.requesting != "" {
+		b.inFlight--
+	}
+}
+
+// SpareLate lets those pods stay that wait for a look at the Node after one, up to another: somebody uncordoned the node before they came.
+func (p *Pods) SpareLate(after, upTo int) {
+	for _, t := range p.targets {
+		if t.needsLook > after && t.needsLook <= upTo {
+			p.exempt[t.pod.UID] = true
+			p.release(t)
+		}
+	}
+}
+
+// release lets a target stay.
+func (p *Pods) release(t *target) {
+	p.removeTarget(t)
+	p.counts.Total--
+	p.staying[t.pod.UID] = t.pod
+	p.drain.Report(state.PodSpared, t.pod, "")
+}
+
+// suspectWatch has the pods listed, since the watch should have shown something, and returns when to ask again. The pauses grow.
+func (p *Pods) suspectWatch(now time.Time) time.Time {
+	if !now.Before(p.listAt) {
+		p.listAt = now.Add(p.listPause.Step())
+		p.relist(0)
+	}
+	return p.listAt
+}
+
+// relist lists the pods as they are now: the watch may be silent, or lag. It is a proof of that number (Prove); 0 is none.
+func (p *Pods) relist(proves int) {
+	if p.listing {
+		return
+	}
+	p.listing = true
+	clear(p.departed)
+	began := time.Now()
+	p.loop.Go(func(ctx context.Context) func() {
+		var list *corev1.PodList
+		err := kube.Retry(ctx, func(ctx context.Context) (err error) {
+			if list, err = p.listNow(ctx); err != nil {
+				p.loop.Post(func() { p.handleListError(err) })
+			}
+			return err
+		})
+		if err != nil {
+			kube.Await(ctx, nil, refusedPause)
+		}
+		return func() {
+			if p.listing, p.all = false, true; err == nil {
+				p.handleListed()
+				p.proven = max(p.proven, proves)
+				p.handleRelisted(list.Items, began)
+			}
+		}
+	})
+}
+
+// handleRelisted takes in a list that was begun at a time. A pod that was known before, and is not in it, is gone. A request that was accepted
+// before, for a pod that is not terminating in it, has had no effect.
+func (p *Pods) handleRelisted(pods []corev1.Pod, began time.Time) {
+	listed := map[types.UID]bool{}
+	for i := range pods {
+		pod := &pods[i]
+		listed[pod.UID] = true
+		known := p.staying[pod.UID]
+		if t := p.targets[pod.UID]; t != nil {
+			known = t.pod
+		}
+		if !p.departed[pod.UID] && (known == nil || kube.Newer(known.ResourceVersion, pod.ResourceVersion) != known.ResourceVersion) {
+			p.handlePod(pod)
+		}
+	}
+	for uid, t := range p.targets {
+		switch {
+		case !listed[uid] && t.metAt.Before(began):
+			p.handleGone(t.pod)
+		case t.accepted && t.pod.DeletionTimestamp == nil && t.requesting == "" && t.requestedAt.Before(began):
+			t.accepted, t.doneBy = false, ""
+			t.notBefore = time.Now().Add(t.refused.Step())
+			p.noteHeld(t, state.PodRefused, noEffect)
+		}
+	}
+}
+
+// A cordon does not keep off pods that tolerate it, or that name the node themselves: their controller replaces each one that is
+// evicted, on the same node. So they are evicted in rounds, with pauses that grow, and left there after the last round.
+
+// rounds are the pauses before the pods of a round are evicted, so that all of them are likely to be there. Pods of round 1 may have been
+// bound before the scheduler heard of the cordon.
+var rounds = []time.Duration{0, 500 * time.Millisecond, 2 * time.Second, 4 * time.Second, 8 * time.Second}
+
+// ownerMemory is for how long an owner is remembered none of whose pods comes or goes: a guard may stand for weeks, and each Job is another
+// owner. One that brings its pods back does so sooner.
+const ownerMemory = 15 * time.Minute
+
+// ownerOf returns a pod's owner, and notes that one of its pods has come or gone.
+func (p *Pods) ownerOf(pod *corev1.Pod) *owner {
+	name := ownerName(pod)
+	if p.owners[name] == nil {
+		p.owners[name] = &owner{name: name}
+	}
+	p.owners[name].changed = time.Now()
+	return p.owners[name]
+}
+
+// ownerName names a pod's controller. If there is none, that is its first owner, or else the prefix from which its name was generated. Any
+// other pod is its own owner.
+func ownerName(pod *corev1.Pod) string {
+	ref := metav1.GetControllerOf(pod)
+	if ref == nil && len(pod.OwnerReferences) > 0 {
+		ref = &pod.OwnerReferences[0]
+	}
+	name := "pod " + Name(pod)
+	switch {
+	case ref != nil:
+		name = ref.Kind + " " + pod.Namespace + "/" + ref.Name
+	case pod.GenerateName != "":
+		name = "the maker of pods " + pod.Namespace + "/" + pod.GenerateName + "*"
+	}
+	return name
+}
+
+// roundOf returns the round of a pod that was met now: 0, unless it came after one that has left.
+func (o *owner) roundOf(pod *corev1.Pod) int {
+	if o.from.IsZero() || pod.CreationTimestamp.Time.Before(o.from) { // It was only bound late.
+		return 0
+	}
+	return o.round
+}
+
+// noteDeparture notes that a pod leaves the node. Its replacement is created after the request for its end, to a second. If the pod was not
+// seen terminating, all that is known is that the replacement is younger.
+func (p *Pods) noteDeparture(t *target) {
+	from, now := t.pod.CreationTimestamp.Time, time.Now()
+	if end := t.pod.DeletionTimestamp; end != nil {
+		from = end.Add(-given(t.pod))
+	}
+	o := p.ownerOf(t.pod)
+	o.from, o.round = loop.Soonest(o.from, from), max(o.round, t.round+1)
+	maps.DeleteFunc(p.owners, func(_ string, o *owner) bool { return now.Sub(o.changed) > ownerMemory && !o.leftReported })
+}
+
+// handleListError takes in that the pods could not be listed. A failure that may pass is reported once it has lasted.
+func (p *Pods) handleListError(err error) {
+	now := time.Now()
+	if p.listFailing.IsZero() {
+		p.listFailing = now
+	}
+	switch {
+	case !kube.Passing(err):
+		p.reportUnlisted(err.Error())
+	case now.Sub(p.listFailing) >= listPatience:
+		p.reportUnlisted("listing the pods: " + kube.Plain(err))
+	}
+}
+
+// handleListed takes in that the pods could be listed.
+func (p *Pods) handleListed() { p.listFailing, p.listRefusal = time.Time{}, nil }
+
+func (p *Pods) reportUnlisted(why string) {
+	if p.listRefusal.Add(why, kube.Alike) {
+		p.drain.Report(state.PodRefused, nil, why)
+	}
+}

@@ -1,0 +1,441 @@
+package evict
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// Act makes all requests that are due, and returns when to call it again.
+func (p *Pods) Act(now time.Time) time.Time {
+	due := p.touched
+	if p.all { // Where a budget grants one eviction at a time, pods that come back do not delay those that have not been evicted yet.
+		due = slices.SortedFunc(maps.Values(p.targets), func(a, b *target) int {
+			return cmp.Or(cmp.Compare(a.round, b.round), a.requestedAt.Compare(b.requestedAt), volumesFirst(a.pod, b.pod), cmp.Compare(Name(a.pod), Name(b.pod)))
+		})
+		p.wake = time.Time{}
+	}
+	p.all, p.touched = false, nil
+	for _, t := range due {
+		what, again := p.plan(t, now)
+		if what != "" {
+			p.request(t, what, now)
+		} else {
+			p.wake = loop.Soonest(p.wake, again)
+		}
+	}
+	if p.all { // One of them has become overdue, and others before it in line may have waited for that.
+		return now
+	}
+	return p.wake
+}
+
+// plan decides which request to make for a pod now, an eviction or a deletion. If none, it returns when to plan again; zero if something
+// has to happen first.
+func (p *Pods) plan(t *target, now time.Time) (state.TransitionKind, time.Time) {
+	end, turn := p.limits(t, now)
+	hard, turnCome, wake := !end.IsZero(), false, turn
+	if !turn.IsZero() && !now.Before(turn) {
+		turnCome, wake = true, time.Time{}
+	}
+	switch {
+	case t.requesting == state.PodEvicted && hard && turnCome && !t.urgent:
+		t.cancel() // An eviction that hangs gives way to a deletion.
+		return "", time.Time{}
+	case t.requesting == state.PodEvicted && hard:
+		return "", wake
+	case t.requesting != "":
+		return "", time.Time{}
+	case t.pod.DeletionTimestamp != nil:
+		return p.planTerminating(t, end, now)
+	case p.opts.rank(t.pod) == lastRank && p.isPreceded(t.pod):
+		return "", time.Time{} // The drain itself runs in it, and would end with it.
+	}
+	return p.planRunning(t, end, turnCome, wake, now)
+}
+
+// planRunning is plan for a pod that is running, with no request under way.
+func (p *Pods) planRunning(t *target, end time.Time, turnCome bool, wake, now time.Time) (state.TransitionKind, time.Time) {
+	hard, effect := !end.IsZero(), t.effectBy(end, turnCome)
+	switch {
+	case t.accepted && now.Before(effect):
+		return "", loop.Soonest(effect, wake)
+	case t.accepted && !(hard && turnCome):
+		return "", loop.Soonest(p.suspectWatch(now), wake)
+	case t.needsLook > p.terms().Looked && !hard:
+		return "", time.Time{}
+	case t.needsLook > p.terms().Looked && now.Before(p.lookBy(t, turnCome)):
+		return "", loop.Soonest(p.lookBy(t, turnCome), wake)
+	case hard && turnCome && p.escalates(t, now):
+		if t.lastRequest == "" {
+			return state.PodEvicted, time.Time{} // Its budget is asked once.
+		}
+		return state.PodDeleted, time.Time{}
+	case now.Before(t.notBefore):
+		return "", loop.Soonest(t.notBefore, wake)
+	}
+	if held, again := p.heldBack(t, turnCome, now); held {
+		return "", loop.Soonest(again, wake)
+	}
+	return state.PodEvicted, time.Time{}
+}
+
+// escalates tells whether a pod whose turn before a hard deadline has come is requested now: its first request, and the deletion that
+// follows an eviction, wait for no pause.
+func (p *Pods) escalates(t *target, now time.Time) bool {
+	return t.lastRequest == "" || t.lastRequest == state.PodEvicted && !p.terms().longOver(now) || !now.Before(t.notBefore)
+}
+
+// effectBy is until when an accepted request has to show an effect before it is repeated. Once the pod's turn before a hard deadline has
+// come, that is at most a third of the time that was left when the request was made.
+func (t *target) effectBy(end time.Time, turnCome bool) time.Time {
+	patience := overdueAfter
+	switch {
+	case end.IsZero() || !turnCome:
+	case t.urgent:
+		patience = min(patience, max(end.Sub(t.requestedAt)/3, shortestNews))
+	default:
+		patience = shortestNews
+	}
+	return t.requestedAt.Add(patience)
+}
+
+// lookBy is until when a pod waits for its look at the Node before a hard deadline: an API server that does not answer must not cost the
+// pod its grace. A pod whose turn has come waits for a moment only: the watch and the look recover from an outage at the same time.
+func (p *Pods) lookBy(t *target, turnCome bool) time.Time {
+	by := p.terms().Patience(t.metAt)
+	if turnCome {
+		by = loop.Soonest(by, t.metAt.Add(lookGrace))
+	}
+	return by
+}
+
+// limits returns by when a pod must be gone, zero without a hard deadline, and its turn: the latest time that leaves it its grace before
+// the deadline, hard or soft. From then on nothing may delay it, and before a hard deadline eviction gives way to deletion.
+func (p *Pods) limits(t *target, now time.Time) (end, turn time.Time) {
+	switch hard := p.terms().Hard; {
+	case hard.IsZero():
+	case now.Before(hard):
+		end = hard.Add(-p.opts.Margin)
+	default:
+		if t.overtime.IsZero() || !now.Before(t.overtime) && !t.accepted {
+			t.overtime = now.Add(overtime)
+		}
+		end = t.overtime
+	}
+	grace, soft := p.opts.grace(t.pod), p.terms().Soft
+	switch {
+	case !end.IsZero():
+		turn = end.Add(-grace)
+	case !soft.IsZero():
+		turn = soft.Add(-p.opts.Margin - grace)
+	}
+	return end, turn
+}
+
+// planTerminating is plan for a pod that is terminating. It is left to end, unless it would end after the deadline. Then its grace is shortened
+// to a second, and only in the last second: its containers have had their signal and are using their time, and the kubelet would count a new
+// grace from a time of the API server's clock.
+func (p *Pods) planTerminating(t *target, end, now time.Time) (state.TransitionKind, time.Time) {
+	var again time.Time
+	switch {
+	case now.Before(t.endBy):
+		again = t.endBy
+	case !t.overdue:
+		t.overdue, p.all = true, true
+		t.held = "it does not end"
+		p.drain.Report(state.PodOverdue, t.pod, t.held)
+		p.listPause, p.listAt = suspicions, time.Time{}
+		fallthrough
+	default:
+		again = p.suspectWatch(now)
+	}
+	// A grace that was shortened to the last second, or that is no longer than that, cannot be shortened.
+	last := t.pod.DeletionGracePeriodSeconds
+	if end.IsZero() || t.shortened || last != nil && *last <= 1 || !t.endBy.Add(-overdueAfter).After(end) {
+		return "", again
+	}
+	if at := end.Add(-time.Second); now.Before(at) {
+		return "", loop.Soonest(again, at)
+	}
+	if now.Before(t.notBefore) {
+		return "", loop.Soonest(again, t.notBefore)
+	}
+	return state.PodDeleted, time.Time{}
+}
+
+// heldBack tells whether something holds back a pod's eviction, and until when; zero if that is not known. Once its turn before a soft
+// deadline has come, only a missing cordon or its disruption budget does.
+func (p *Pods) heldBack(t *target, turnCome bool, now time.Time) (bool, time.Time) {
+	if finished(t.pod) { // No budget holds it.
+		t.budget = nil
+	}
+	switch b := t.budget; {
+	case p.terms().From.IsZero() || !turnCome && (waits(t.pod) || p.isPreceded(t.pod)):
+		return true, time.Time{}
+	case !turnCome && now.Before(p.terms().From):
+		return true, p.terms().From
+	case b == nil:
+		return false, time.Time{}
+	case now.Before(b.next):
+		return true, b.next
+	default:
+		return b.inFlight >= b.window, time.Time{}
+	}
+}
+
+// isPreceded tells whether a pod of a lower rank is left that this one has to wait for.
+func (p *Pods) isPreceded(pod *corev1.Pod) bool {
+	rank := p.opts.rank(pod)
+	if rank == 0 {
+		return false
+	}
+	for _, t := range p.targets {
+		if p.opts.rank(t.pod) < rank && !t.overdue {
+			return true
+		}
+	}
+	return false
+}
+
+// request evicts or deletes a pod, and does not wait for that.
+func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
+	end, turn := p.limits(t, now)
+	pod := t.pod
+	ctx, cancel := context.WithCancel(p.loop.Context())
+	t.requesting, t.lastRequest, t.requestedAt, t.cancel, t.sent = what, what, now, cancel, new(atomic.Bool)
+	urgent := !end.IsZero() && !now.Before(turn)
+	if urgent && !t.urgent {
+		t.backoff = evictions // Earlier failures must not slow it down now.
+	}
+	if t.urgent = urgent; !urgent {
+		p.wake = loop.Soonest(p.wake, turn)
+	}
+	if t.budget != nil {
+		t.budget.inFlight++
+	}
+	nodeUrgent := func() bool { return p.opts.Urgent != nil && p.opts.Urgent() }
+	enter := p.opts.Gate.Line(func() bool { return urgent || nodeUrgent() }, attaches(pod) || urgent && nodeUrgent())
+	p.loop.Go(func(context.Context) func() {
+		defer cancel()
+		leave, err := enter(ctx)
+		if err == nil {
+			if options, timeout := p.send(ctx, t, pod, what); options != nil {
+				err = p.remove(ctx, what, pod, options, timeout)
+			} else {
+				err = errUnwanted
+			}
+			leave()
+		}
+		canceled := errors.Is(err, errUnwanted) || ctx.Err() != nil // before the deferred cancel
+		return func() { p.handleAnswer(t, pod, what, err, canceled) }
+	})
+}
+
+var errUnwanted = errors.New("it is no longer wanted")
+
+// send returns the options and the timeout of a request that has passed the gate; nil if it is no longer wanted. The gate may have taken
+// long, so that this goes by the present deadline.
+func (p *Pods) send(ctx context.Context, t *target, pod *corev1.Pod, what state.TransitionKind) (options *metav1.DeleteOptions, timeout time.Duration) {
+	p.loop.Lock()
+	defer p.loop.Unlock()
+	now := time.Now()
+	end, turn := p.limits(t, now)
+	due := turn
+	if pod.DeletionTimestamp != nil {
+		due = end.Add(-time.Second) // as in planTerminating
+	}
+	if ctx.Err() != nil || what == state.PodDeleted && (end.IsZero() || now.Before(due)) {
+		return nil, 0
+	}
+	t.sent.Store(true)
+	timeout = kube.Write
+	if !end.IsZero() {
+		left := max(end.Sub(now), p.terms().Hard.Sub(now)) // A slow API server may use up the margin.
+		timeout = min(timeout, max(turn.Sub(now), min(kube.WriteLimit(left), left/2), time.Second/2))
+	}
+	return p.opts.deleteOptions(pod, end, now), timeout
+}
+
+// deleteOptions are what a pod is evicted or deleted with: its grace, or what the deadline leaves of that, and its UID, so that another
+// pod of the same name is not touched.
+func (o Options) deleteOptions(pod *corev1.Pod, end, now time.Time) *metav1.DeleteOptions {
+	// Requests are made some milliseconds after the pod's turn; that must not cost the pod a second of its grace.
+	const late = 200 * time.Millisecond
+	options := &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))}
+	grace, replaced := o.grace(pod), o.GracePeriod != nil || pod.DeletionTimestamp != nil
+	if left := end.Sub(now) + late; !end.IsZero() && left < grace {
+		grace, replaced = left, true
+	}
+	if replaced {
+		options.GracePeriodSeconds = new(max(int64(grace/time.Second), 1))
+	}
+	return options
+}
+
+// handleAnswer takes in the answer to a request, or that there was none. asked is the pod as it was at the request.
+func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, what state.TransitionKind, err error, canceled bool) {
+	if p.targets[t.pod.UID] != t {
+		return
+	}
+	now := time.Now()
+	t.requesting, t.cancel = "", nil
+	p.touched = append(p.touched, t)
+	if b := t.budget; b != nil {
+		b.inFlight--
+		p.all = true // Another pod of the budget may be tried now.
+	}
+	switch {
+	case err == nil:
+		t.shortened, t.requestedAt = asked.DeletionTimestamp != nil, now // Webhooks may have taken long.
+		p.accept(t, what)
+		return
+	case kube.Answer(err).Code != 0:
+		if !t.accepted {
+			t.doneBy = ""
+		}
+	case t.sent.Load():
+		t.doneBy = what
+	}
+	if t.pod.DeletionTimestamp != nil && asked.DeletionTimestamp == nil { // It has begun to terminate all the same.
+		p.credit(t)
+		return
+	}
+	if canceled {
+		return
+	}
+	p.handleRefusal(t, err, now)
+}
+
+// handleRefusal takes in that a request was not accepted. An answer that says that the pod is gone is not reported: the watch will tell,
+// and until then the answer may come from an API server that has not heard of a young pod yet.
+func (p *Pods) handleRefusal(t *target, err error, now time.Time) {
+	name, held := heldBy(err)
+	if !held {
+		t.budget = nil
+	}
+	near := p.terms().Near(now)
+	pause := max(t.backoff.Step(), kube.RetryAfter(err))
+	if !kube.Passing(err) && !near && !vanished(err, t.pod) {
+		pause = t.refused.Step()
+	}
+	switch {
+	case vanished(err, t.pod):
+		if now.Sub(t.metAt) >= unknownPatience {
+			p.suspectWatch(now)
+		}
+	case held:
+		key := t.pod.Namespace + "/" + name
+		if p.budgets[key] == nil {
+			p.budgets[key] = &budget{backoff: evictions}
+		}
+		b := p.budgets[key]
+		if !now.Before(b.next) {
+			b.window, b.next = 1, now.Add(max(b.backoff.Step(), kube.RetryAfter(err)))
+		}
+		t.budget, pause = b, 0
+		p.noteHeld(t, state.PodHeld, name)
+	default:
+		p.noteHeld(t, state.PodRefused, kube.Plain(err))
+	}
+	if end, _ := p.limits(t, now); t.urgent && near && !end.IsZero() { // It is to be repeated while some of its grace is left.
+		pause = min(pause, max(end.Sub(now)/3, shortestPause))
+	}
+	t.notBefore = now.Add(pause)
+}
+
+// EndRefusals ends the pauses after refusals, since a hard deadline is near now.
+func (p *Pods) EndRefusals(now time.Time) {
+	for _, t := range p.targets {
+		t.refused = kube.Refusals
+		if first := t.metAt.Add(rounds[t.round]); first.Before(now) {
+			t.notBefore = loop.Soonest(t.notBefore, now)
+		}
+	}
+}
+
+// noteHeld notes what holds a pod, and reports it if it is new.
+func (p *Pods) noteHeld(t *target, what state.TransitionKind, by string) {
+	same := kube.Alike
+	if what == state.PodHeld { // The names of two budgets may differ in a digit.
+		same = func(a, b string) bool { return a == b }
+	}
+	before := t.held
+	switch t.held = by; {
+	case t.told.Add(by, same):
+		p.drain.Report(what, t.pod, by)
+	case by == before:
+	case what == state.PodHeld:
+		p.drain.Report(state.PodHeldAgain, t.pod, "PDB "+by)
+	default:
+		p.drain.Report(state.PodHeldAgain, t.pod, by)
+	}
+}
+
+// remove makes one request for a pod's eviction, or for its deletion, which no disruption budget can refuse.
+func (e *Evictor) remove(ctx context.Context, what state.TransitionKind, pod *corev1.Pod, options *metav1.DeleteOptions, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	request, body := e.client.Delete(), runtime.Object(options)
+	if what == state.PodEvicted {
+		// The API server takes the dry run from the query only; proxies and webhooks may look at the body.
+		request = e.client.Post().SubResource("eviction").VersionedParams(&metav1.CreateOptions{DryRun: options.DryRun}, scheme.ParameterCodec)
+		body = &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: options}
+	}
+	// The answer has to be one of the API server's: a proxy may answer 200, too.
+	_, err := request.Namespace(pod.Namespace).Resource("pods").Name(pod.Name).MaxRetries(0).Body(body).Do(ctx).Get()
+	return err
+}
+
+// vanished tells whether an answer means that the pod is no longer on the node: the pod's own 404, a conflict over the UID, the node
+// authorizer's 403 for an object to which the node has no relationship (any more), or NodeRestriction's for a pod that is not on this node
+// (plugin/pkg/admission/noderestriction/admission.go of Kubernetes). An admission webhook may deny a request with any code, in its own words.
+func vanished(err error, pod *corev1.Pod) bool {
+	switch s := kube.Answer(err); s.Code {
+	case http.StatusNotFound:
+		return s.Details != nil && s.Details.Kind == "pods" && s.Details.Name == pod.Name
+	case http.StatusConflict:
+		return otherUID.MatchString(s.Message)
+	case http.StatusForbidden:
+		return noRelationship.MatchString(s.Message)
+	}
+	return false
+}
+
+// The API server's words: BeforeDelete in pkg/registry/rest/delete.go, and Preconditions.Check in pkg/storage/interfaces.go, of k8s.io/apiserver.
+var otherUID = regexp.MustCompile(`^Operation cannot be fulfilled on .*UID in (the )?precondition`)
+
+var noRelationship = regexp.MustCompile(`no relationship found between node|can only (evict|delete) pods with spec.nodeName set to itself`)
+
+// heldBy returns the disruption budget that refuses an eviction. A 429 without that cause means that the API server is busy.
+func heldBy(err error) (budget string, held bool) {
+	cause, found := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
+	if !found {
+		return "", false
+	}
+	if m := budgetName.FindStringSubmatch(cause.Message); m != nil {
+		return m[1], true
+	}
+	return "a disruption budget", true
+}
+
+// The API server's words: "The disruption budget NAME needs N healthy pods and has M currently", or "... is still being
+// processed by the server." (pkg/registry/core/pod/storage/eviction.go of Kubernetes).
+var budgetName = regexp.MustCompile(`disruption budget (\S+)`)

@@ -1,0 +1,256 @@
+package evict
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	kubectl "k8s.io/kubectl/pkg/drain"
+
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// concerns tells whether a drain removes a pod, by kubectl's filters: mirror pods stay, finished pods go, and pods that a
+// setting protects stay. A DaemonSet's pods stay in any phase, while kubectl removes the finished ones: their controller would replace
+// them, and a kubelet that shuts down fails the replacements as well, so that there would be no end to it. The kind counts in any API
+// group: there are other DaemonSets than those of apps/v1, such as OpenKruise's.
+func (o Options) concerns(pod *corev1.Pod) bool {
+	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" {
+		return false
+	}
+	helper := kubectl.Helper{
+		Client:              inMemory{pod: pod},
+		Force:               !o.ProtectUnmanaged,
+		IgnoreAllDaemonSets: true,
+		DeleteEmptyDirData:  !o.ProtectEmptyDir,
+	}
+	list, protected := helper.GetPodsForDeletion(pod.Spec.NodeName)
+	return len(protected) == 0 && list != nil && len(list.Pods()) > 0
+}
+
+// inMemory is a client that knows one pod. It answers the only request that kubectl's filters still make: the list of the node's pods. If
+// kubectl comes to make others, the nil interfaces panic in the tests.
+type inMemory struct {
+	kubernetes.Interface
+	coreclient.CoreV1Interface
+	coreclient.PodInterface
+	pod *corev1.Pod
+}
+
+func (m inMemory) CoreV1() coreclient.CoreV1Interface  { return m }
+func (m inMemory) Pods(string) coreclient.PodInterface { return m }
+
+func (m inMemory) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
+	return &corev1.PodList{Items: []corev1.Pod{*m.pod}}, nil
+}
+
+// Stays tells whether a pod need not go under these terms.
+func (o Options) Stays(pod *corev1.Pod, terms Terms) bool {
+	return !o.concerns(pod) || stays(pod, terms.deadline()) || cameAfter(pod, terms.Since)
+}
+
+// stays tells whether Annotation lets the pod stay in a drain with or without a deadline.
+func stays(pod *corev1.Pod, deadline bool) bool {
+	when := pod.Annotations[Annotation]
+	return when == Never || when == AtDeadline && !deadline
+}
+
+// waits tells whether Annotation lets the pod run until its turn before the deadline.
+func waits(pod *corev1.Pod) bool {
+	return pod.Annotations[Annotation] == AtDeadline
+}
+
+// finished tells whether the pod's containers have ended for good.
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// critical tells whether other pods may need this one, such as cluster DNS, until they are gone.
+func critical(pod *corev1.Pod) bool {
+	return pod.Spec.PriorityClassName == "system-node-critical" || pod.Spec.PriorityClassName == "system-cluster-critical"
+}
+
+// lastRank is the rank of Options.Last.
+const lastRank = 2
+
+// rank orders evictions: pods of a higher rank wait for those of a lower one.
+func (o Options) rank(pod *corev1.Pod) int {
+	switch {
+	case o.Last != "" && Name(pod) == o.Last:
+		return lastRank
+	case critical(pod):
+		return 1
+	}
+	return 0
+}
+
+// grace is the pod's termination grace period, or Options.GracePeriod, but a second at least: the turn of a pod without any has to come
+// before the deadline, too.
+func (o Options) grace(pod *corev1.Pod) time.Duration {
+	grace := corev1.DefaultTerminationGracePeriodSeconds * time.Second
+	switch {
+	case o.GracePeriod != nil:
+		grace = *o.GracePeriod
+	case pod.Spec.TerminationGracePeriodSeconds != nil:
+		grace = seconds(*pod.Spec.TerminationGracePeriodSeconds)
+	}
+	return max(grace, time.Second)
+}
+
+// forever is longer than any node stands.
+const forever = 365 * 24 * time.Hour
+
+// seconds converts a grace period, or another number of seconds that the API server gives. It accepts those that overflow a Duration, and
+// takes a negative one for 1 (BeforeDelete in pkg/registry/rest/delete.go of k8s.io/apiserver).
+func seconds(n int64) time.Duration {
+	if n < 0 {
+		n = 1
+	}
+	return time.Duration(min(n, int64(forever/time.Second))) * time.Second
+}
+
+// attaches tells whether a pod has volumes that have to be attached to the next node, which is what takes longest when a pod moves.
+func attaches(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil })
+}
+
+// volumesFirst compares two pods: those that attach volumes come first.
+func volumesFirst(a, b *corev1.Pod) int {
+	switch x, y := attaches(a), attaches(b); {
+	case x == y:
+		return 0
+	case x:
+		return -1
+	}
+	return 1
+}
+
+// cameAfter tells whether a pod was created or bound after a time; never after zero.
+func cameAfter(pod *corev1.Pod, since time.Time) bool {
+	came := pod.CreationTimestamp.Time
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(came) {
+			came = c.LastTransitionTime.Time
+		}
+	}
+	return !since.IsZero() && came.After(since)
+}
+
+// Forecast is how a drain of a node would go if it began now, each pod took all of its grace, and no disruption budget held any.
+type Forecast struct {
+	// Pods counts the pods that would have to go, and Needs is how long that would take, counted from the notice.
+	Pods  int
+	Needs time.Duration
+	// Cut are the pods that would get less than their grace, sorted by name.
+	Cut []Cut
+}
+
+// Cut is a pod, as "namespace/name", that would get less than its grace before the deadline.
+type Cut struct {
+	Pod         string
+	Grace, Gets time.Duration
+}
+
+// Forecast lists the node's pods once, from the API server's cache, and says how a drain would go if the machine was gone so long after the
+// notice, and evictions began from so long after it.
+func (e *Evictor) Forecast(ctx context.Context, notice, from time.Duration) (Forecast, error) {
+	list, err := e.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return Forecast{}, fmt.Errorf("listing the pods of node %q: %w", e.name, err)
+	}
+	return e.opts.forecast(list.Items, notice, from), nil
+}
+
+// forecast follows the rules of Pods.plan, with an API server that answers at once.
+func (o Options) forecast(pods []corev1.Pod, notice, from time.Duration) Forecast {
+	end := notice - o.Margin
+	var f Forecast
+	for _, last := range []bool{false, true} {
+		for i := range pods {
+			pod := &pods[i]
+			if critical(pod) != last || !o.concerns(pod) || stays(pod, true) {
+				continue
+			}
+			gone, cut := o.foresee(pod, from, end)
+			f.Pods, f.Needs = f.Pods+1, max(f.Needs, gone)
+			if cut != nil {
+				f.Cut = append(f.Cut, *cut)
+			}
+		}
+		from = max(from, f.Needs) // Critical pods wait for the others.
+	}
+	slices.SortFunc(f.Cut, func(a, b Cut) int { return strings.Compare(a.Pod, b.Pod) })
+	return f
+}
+
+// foresee returns when a pod would be gone that may be evicted from a time on, and has to be gone by the end. cut is not nil if that costs it
+// some of its grace. Times are counted from the notice.
+func (o Options) foresee(pod *corev1.Pod, from, end time.Duration) (gone time.Duration, cut *Cut) {
+	if finished(pod) {
+		return 0, nil
+	}
+	if pod.DeletionTimestamp != nil {
+		return min(given(pod), max(end, 0)), nil
+	}
+	grace := o.grace(pod)
+	turn := max(end-grace, 0)
+	asked := min(from, turn)
+	if waits(pod) {
+		asked = turn
+	}
+	if left := max(end-asked, time.Second); left < grace {
+		left = left.Truncate(time.Second)
+		return asked + left, &Cut{Pod: Name(pod), Grace: grace, Gets: left}
+	}
+	return asked + grace, nil
+}
+
+// Rehearsal is the result of an eviction that was a dry run.
+type Rehearsal struct {
+	// Pod is "namespace/name" of the pod; empty if none on the node would have to go.
+	Pod string
+	// HeldBy is the disruption budget that would refuse the eviction now; empty if none would.
+	HeldBy string
+}
+
+// Rehearse asks the API server, once, to evict one of the node's pods as a dry run. Admission is part of it; nothing is changed.
+func (e *Evictor) Rehearse(ctx context.Context) (Rehearsal, error) {
+	list, err := e.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return Rehearsal{}, fmt.Errorf("listing the pods of node %q: %w", e.name, err)
+	}
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if pod.DeletionTimestamp != nil || !e.opts.concerns(pod) {
+			continue
+		}
+		rehearsed := Rehearsal{Pod: Name(pod)}
+		err := e.remove(ctx, state.PodEvicted, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, kube.Write)
+		if budget, held := heldBy(err); held {
+			rehearsed.HeldBy, err = budget, nil
+		}
+		if err != nil {
+			return rehearsed, fmt.Errorf("rehearsing the eviction of %s: %s", rehearsed.Pod, kube.Plain(err))
+		}
+		return rehearsed, nil
+	}
+	return Rehearsal{}, nil
+}
+
+// Going lists the pods that have to go under these terms, from the API server's cache, and counts the others.
+func (e *Evictor) Going(ctx context.Context, terms Terms) (going []corev1.Pod, staying int, err error) {
+	list, err := e.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, 0, fmt.Errorf("listing the pods of node %q: %w", e.name, err)
+	}
+	all := len(list.Items)
+	going = slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return e.opts.Stays(&pod, terms) })
+	return going, all - len(going), nil
+}
