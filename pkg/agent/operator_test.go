@@ -196,9 +196,11 @@ func TestReopened_IsRecordedAndLoggedOnce(t *testing.T) {
 			}
 		})
 		r.runFor(r.spot("a", 2*time.Minute))
+		const opened = "info: someone uncordoned the node during this event; pods scheduled since then are left alone"
+		r.wantSaid(systemd.CordonForeign, opened)
 		before, _ := r.record.counts()
 		r.pass(2 * time.Second)
-		r.wantSaid(systemd.CordonForeign, "info: someone uncordoned the node during this event; pods scheduled since then are left alone")
+		r.wantSaid(systemd.CordonForeign, opened)
 		if after, _ := r.record.counts(); after != before {
 			t.Errorf("the record was written %d times more", after-before)
 		}

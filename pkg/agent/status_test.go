@@ -39,6 +39,14 @@ func TestStatus_WhileNothingHappens(t *testing.T) {
 	})
 }
 
+func TestStatus_WithoutABoard(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.cfg.Board = nil
+		r.run()
+		r.wantStatus(allClear)
+	})
+}
+
 // A look that failed never means that nothing is announced.
 func TestStatus_NoAllClearForADocumentThatWasNeverRead(t *testing.T) {
 	bubble(t, func(r *rig) {
@@ -371,6 +379,7 @@ func TestBoard_ShowsWhatIsWrongUntilItIsOver(t *testing.T) {
 			t.Errorf("the documents are %+v, want %+v", got.Documents, want)
 		}
 		r.announce(r.spot("a", time.Hour))
+		r.trouble(event.SpotInterruption, "connection refused")
 		r.pass(time.Minute + 500*time.Millisecond)
 		r.announce()
 		if got := r.board.last().Documents[0]; !got.LastGood.Equal(r.in(time.Minute+1500*time.Millisecond)) || got.Trouble != "" || !got.Since.IsZero() {
