@@ -9,75 +9,43 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-func TestWhatTheRecordShouldSay(t *testing.T) {
+func TestFold_WhatTheRecordShouldSay(t *testing.T) {
 	t.Parallel()
 	notice, stop := spot("a", 10*time.Minute), maintenance("b", "instance-stop", time.Hour)
 	canceled, completed := inState(stop, event.Canceled), inState(stop, event.Completed)
 	moved := maintenance("c", "system-reboot", 48*time.Hour)
 	for _, row := range []decision{
-		{name: "nothing about nothing", known: known(), want: ""},
-		{name: "an event is met", known: known(notice), want: "a seen"},
-		{name: "so are several", known: known(stop, notice), want: "a seen, b seen"},
-		{name: "an unknown code is met", known: known(maintenance("x", "new-thing", time.Hour)), want: "x seen"},
 		{
-			name: "what is to be ignored is not", known: known(notice), want: "",
-			rules: withAction(event.SpotInterruption, policy.Ignore),
-		},
-		{
-			name: "nor a code that is to be ignored", known: known(stop), want: "",
+			name: "a code that is to be ignored is not met", known: known(stop), want: "",
 			rules: with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Codes["instance-stop"] = policy.Never }),
 		},
-		{
-			name: "nor an action that is to be ignored, where the others are told", known: known(hibernation("h", time.Hour)), want: "",
-			rules: with(event.SpotInterruption, func(r *policy.Rule) { r.Action, r.Hibernate = policy.Notify, policy.Ignore }),
-		},
-		{name: "nor what is canceled already", known: known(canceled), want: ""},
-		{name: "nor what is completed already", known: known(completed), want: ""},
 		{name: "what is known stays as it is", known: known(notice), past: past(entry(notice, state.Drained)), want: ""},
 		{
 			name: "a new time is taken over", known: known(spot("a", 6*time.Minute)),
 			past: past(entry(notice, state.Draining)), want: "a draining on node",
 		},
 		{
-			name: "also one that is over already", known: known(spot("a", time.Minute)),
+			name: "a new time that is over already is taken over", known: known(spot("a", time.Minute)),
 			past: past(entry(notice, state.Draining)), want: "a incomplete on node",
 		},
-		{name: "what is no longer announced is missing", known: known(), past: past(entry(notice, state.Seen)), want: "a seen missing since 5m0s"},
-		{name: "not if its document has not been looked at", past: past(entry(notice, state.Drained)), want: ""},
-		{name: "since the first time", known: known(), past: past(entry(notice, state.Drained, missing(5*time.Minute-1))), want: ""},
+		{name: "nothing is missing whose document has not been looked at", past: past(entry(notice, state.Drained)), want: ""},
+		{name: "what is missing stays missing since the first time", known: known(), past: past(entry(notice, state.Drained, missing(5*time.Minute-1))), want: ""},
 		{
-			name: "or since now, if that is in the future", known: known(),
+			name: "it is missing since now, if that time is in the future", known: known(),
 			past: past(entry(notice, state.Drained, missing(time.Hour))), want: "a drained missing since 5m0s on node",
 		},
 		{name: "what is back is not missing", known: known(notice), past: past(entry(notice, state.Drained, missing(0))), want: "a drained on node"},
-		{name: "what was missing long enough is closed", known: known(), past: past(entry(notice, state.Seen, missing(0))), want: "a closed withdrawn missing since 0s"},
-		{name: "not before what is on the node was taken back", known: known(), past: past(entry(notice, state.Drained, missing(0))), want: "a undoing missing since 0s on node"},
-		{
-			name: "but if the cordon was somebody else's", known: known(),
-			past: past(entry(notice, state.Drained, missing(0), foreign)), want: "a closed withdrawn missing since 0s",
-		},
-		{name: "what is canceled is closed", known: known(canceled), past: past(entry(stop, state.Seen)), want: "b closed canceled"},
 		{name: "what is completed is closed", known: known(completed), past: past(entry(stop, state.Seen)), want: "b closed completed"},
-		{name: "what has left something on the node is not yet", known: known(canceled), past: past(entry(stop, state.Drained)), want: "b undoing on node"},
 		{
-			name: "but if another event holds it", known: known(canceled, notice),
+			name: "what is canceled is closed at once if another event holds the node", known: known(canceled, notice),
 			past: past(entry(stop, state.Drained), entry(notice, state.Drained)), want: "b closed canceled",
 		},
-		{
-			name: "of two that end at once, neither leaves it to the other", known: known(canceled, inState(notice, event.Canceled)),
-			past: past(entry(stop, state.Drained), entry(notice, state.Drained)), want: "b undoing on node, a undoing on node",
-		},
-		{name: "a reboot's end is closed", known: known(), past: past(entry(shutdown("a", 0), state.Seen, before)), want: "a closed rebooted missing since 5m0s"},
 		{
 			name: "what was withdrawn and is back is met anew", known: known(notice),
 			past: past(entry(notice, state.Closed, closed(state.Withdrawn), missing(0))), want: "a seen",
 		},
-		{name: "also what was canceled", known: known(stop), past: past(entry(stop, state.Closed, closed(state.Canceled))), want: "b seen"},
-		{name: "not what is over still", known: known(canceled), past: past(entry(stop, state.Closed, closed(state.Withdrawn))), want: ""},
-		{name: "not what ended with a reboot", known: known(notice), past: past(entry(notice, state.Closed, closed(state.Rebooted))), want: ""},
-		{name: "not what has lived its time", known: known(rebalance("a")), past: past(entry(rebalance("a"), state.Closed, closed(state.Expired))), want: ""},
 		{
-			name: "but that is, if it was only cordoned for, and is to be drained for now", known: known(rebalance("a")),
+			name: "what expired as a cordon is met again if it is to be drained for now", known: known(rebalance("a")),
 			rules: withAction(event.RebalanceRecommendation, policy.Drain),
 			past:  past(entry(rebalance("a"), state.Closed, closed(state.Expired))), want: "a seen",
 		},
@@ -87,20 +55,15 @@ func TestWhatTheRecordShouldSay(t *testing.T) {
 			past:  past(entry(notice, state.Undoing, listedHere)), want: "",
 		},
 		{
-			name: "not what is to be ignored now", known: known(notice), rules: withAction(event.SpotInterruption, policy.Ignore),
-			past: past(entry(notice, state.Closed, closed(state.Withdrawn))), want: "",
-		},
-		{name: "what was moved far is undone if something is on the node", known: known(moved), past: past(entry(moved, state.Drained, actedFor(0))), want: "c undoing on node"},
-		{
-			name: "and begins anew if there is none", known: known(moved),
+			name: "what was moved far begins again if nothing is on the node", known: known(moved),
 			past: past(entry(moved, state.Drained, actedFor(0), foreign)), want: "c seen",
 		},
 		{
-			name: "or another event holds it", known: known(moved, notice),
+			name: "what was moved far begins again if another event holds the node", known: known(moved, notice),
 			past: past(entry(moved, state.Drained, actedFor(0)), entry(notice, state.Drained)), want: "c seen",
 		},
 		{
-			name: "so that a reboot before its time is not the announced one", known: known(moved, notice),
+			name: "a reboot before its new time is not the announced one", known: known(moved, notice),
 			past: past(entry(moved, state.Seen, actedFor(0), before, listedHere), entry(notice, state.Drained, before, listedHere)), want: "a drained on node",
 		},
 		{
@@ -108,19 +71,11 @@ func TestWhatTheRecordShouldSay(t *testing.T) {
 			past: past(entry(notice, state.Drained)), want: "",
 		},
 		{
-			name: "that an event is still announced after a reboot is remembered", known: known(notice),
-			past: past(entry(notice, state.Drained, before)), want: "a drained on node",
-		},
-		{
-			name: "a span that begins in the future begins now", known: known(notice),
-			past: past(entry(notice, state.Drained, seenAt(time.Hour))), want: "a drained on node",
-		},
-		{
-			name: "so does a phase, lest half a minute last for an hour", known: known(notice),
+			name: "a phase that begins in the future begins now", known: known(notice),
 			past: past(entry(notice, state.Draining, begun(time.Hour))), want: "a draining on node",
 		},
 		{
-			name: "but nothing is counted any more for what is over", known: known(notice), want: "",
+			name: "nothing is counted for what is over", known: known(notice), want: "",
 			past: past(entry(notice, state.Closed, closed(state.Rebooted), begun(time.Hour))),
 		},
 		{
@@ -143,7 +98,7 @@ func inZone(ev event.Event) event.Event {
 	return ev
 }
 
-func TestAnEventIsMetWithItsBootAndTime(t *testing.T) {
+func TestFold_ANewEntryHasItsBootAndTime(t *testing.T) {
 	t.Parallel()
 	again := termination("b")
 	sit := policy.Situation{
@@ -162,7 +117,7 @@ func TestAnEventIsMetWithItsBootAndTime(t *testing.T) {
 }
 
 // One that people want left alone has not been closed for the event, whatever it was before.
-func TestWhatIsKnownOfTheNodeIsNoted(t *testing.T) {
+func TestFold_WhatIsKnownOfTheNode(t *testing.T) {
 	t.Parallel()
 	hibernates := hibernation("a", time.Hour)
 	for name, row := range map[string]struct {
@@ -190,7 +145,7 @@ func TestWhatIsKnownOfTheNodeIsNoted(t *testing.T) {
 }
 
 // What is noted when the node is about to be acted upon tells later whether the event was moved, and whether there was a Node.
-func TestTheBeginningIsNotedWithWhenAnEventWasDue(t *testing.T) {
+func TestFold_WhenAnEventWasDue(t *testing.T) {
 	t.Parallel()
 	notice, reboot := spot("a", time.Hour), maintenance("b", "system-reboot", time.Hour)
 	for name, row := range map[string]struct {
@@ -215,21 +170,8 @@ func TestTheBeginningIsNotedWithWhenAnEventWasDue(t *testing.T) {
 	}
 }
 
-// A budget that was used up when an event was withdrawn must not be missing when it comes back.
-func TestABudgetBeginsAnewWithAnEventThatIsBack(t *testing.T) {
-	t.Parallel()
-	ev := termination("a")
-	sit := policy.Situation{
-		Now: at(time.Hour), BootID: thisBoot, Known: known(ev),
-		Past: past(entry(ev, state.Closed, closed(state.Withdrawn))),
-	}
-	if got, want := describeGoal(rules().Decide(brought(t, rules(), sit))), "drain a by 1h15m0s hard; again at 1h15m0s"; got != want {
-		t.Errorf("Decide: %s\n   want: %s", got, want)
-	}
-}
-
 // Its budget counts from when it names no deadline any more.
-func TestABudgetBeginsAnewWithEachDeadlineThatIsTakenBack(t *testing.T) {
+func TestFold_ABudgetCountsFromWhenADeadlineIsTakenBack(t *testing.T) {
 	t.Parallel()
 	limited := termination("a")
 	limited.Deadline = at(time.Hour)
@@ -257,33 +199,21 @@ type step struct {
 	want string
 }
 
-func TestAnEntryGoesOnePhaseAtATime(t *testing.T) {
+func TestFold_OnePhaseAtATime(t *testing.T) {
 	t.Parallel()
 	notice, hibernate := spot("a", 2*time.Minute), hibernation("a", 2*time.Minute)
 	for _, row := range []step{
-		{name: "what is met is drained for", from: entry(notice, state.Seen), want: "a draining on node"},
-		{name: "also where the node is empty already", from: entry(notice, state.Seen), node: emptyNode, want: "a draining on node"},
 		{name: "it is drained when the guard says so", from: entry(notice, state.Draining), node: emptyNode, want: "a drained on node"},
-		{name: "not when the node is only closed", from: entry(notice, state.Draining), node: closedNode, want: ""},
 		{name: "a cordon of somebody else is not ours to lift", from: entry(notice, state.Draining), node: foreignNode, want: "a draining"},
-		{name: "its time may be over before", from: entry(notice, state.Draining), node: closedNode, now: 2 * time.Minute, want: "a incomplete on node"},
-		{name: "not a moment sooner", from: entry(notice, state.Draining), node: closedNode, now: 2*time.Minute - 1, want: ""},
-		{name: "at that moment, the guard's word counts", from: entry(notice, state.Draining), node: emptyNode, now: 2 * time.Minute, want: "a drained on node"},
-		{name: "it is drained also when the node is empty later", from: entry(notice, state.Incomplete), node: emptyNode, now: time.Hour, want: "a drained on node"},
-		{name: "what is drained stays so", from: entry(notice, state.Drained), node: closedNode, now: time.Hour, want: ""},
+		{name: "its time is not over a moment sooner", from: entry(notice, state.Draining), node: closedNode, now: 2*time.Minute - 1, want: ""},
 		{
 			name: "what was begun too late has half a minute", now: 10*time.Minute + 30*time.Second - 1, node: closedNode, want: "",
-			from: entry(notice, state.Draining, begun(10*time.Minute)),
-		},
-		{
-			name: "and no more", now: 10*time.Minute + 30*time.Second, node: closedNode, want: "a incomplete on node",
 			from: entry(notice, state.Draining, begun(10*time.Minute)),
 		},
 		{name: "a cordon is on its way", from: entry(hibernate, state.Seen), want: "a cordoning on node"},
 		{name: "it is set when the guard says so", from: entry(hibernate, state.Cordoning), node: closedNode, want: "a cordoned on node"},
 		{name: "it may be somebody else's", from: entry(hibernate, state.Cordoning), node: foreignNode, want: "a cordoned"},
 		{name: "a guard that tells nothing changes nothing", from: entry(hibernate, state.Cordoned), want: ""},
-		{name: "a cordoned node is drained if that is wanted now", from: entry(notice, state.Cordoned), want: "a draining on node"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -295,7 +225,7 @@ func TestAnEntryGoesOnePhaseAtATime(t *testing.T) {
 	}
 }
 
-func TestADrainThatRanOutOfTimeAndEndsLaterIsDrained(t *testing.T) {
+func TestFold_WhatRanOutOfTimeMayStillBeDrained(t *testing.T) {
 	t.Parallel()
 	notice := spot("a", 2*time.Minute)
 	fold := func(e state.Entry, node policy.Node, now time.Duration) state.Entry {
@@ -315,7 +245,7 @@ func TestADrainThatRanOutOfTimeAndEndsLaterIsDrained(t *testing.T) {
 	}
 }
 
-func TestACordonIsAsOldAsItIs(t *testing.T) {
+func TestFold_ACordonKeepsItsAge(t *testing.T) {
 	t.Parallel()
 	advice := rebalance("a")
 	settings := withAction(event.RebalanceRecommendation, policy.Cordon)
@@ -329,7 +259,7 @@ func TestACordonIsAsOldAsItIs(t *testing.T) {
 	}
 }
 
-func TestFoldingOnChangesNothingMore(t *testing.T) {
+func TestFold_SettlesInTheEnd(t *testing.T) {
 	t.Parallel()
 	notice, canceled := spot("a", time.Minute), inState(maintenance("b", "instance-stop", time.Hour), event.Canceled)
 	sit := brought(t, rules(), policy.Situation{
@@ -343,7 +273,7 @@ func TestFoldingOnChangesNothingMore(t *testing.T) {
 }
 
 // A moving notice is taken over at each look, and must not be written at each.
-func TestBookkeepingIsNoNews(t *testing.T) {
+func TestSameNews_BookkeepingIsNone(t *testing.T) {
 	t.Parallel()
 	e := entry(spot("a", time.Minute), state.Draining)
 	same := func(change func(*state.Entry)) bool {
@@ -364,7 +294,7 @@ func TestBookkeepingIsNoNews(t *testing.T) {
 }
 
 // It is told from another one by whether it was announced in this boot already.
-func TestThatAnExpiredEventIsStillAnnouncedAfterARebootIsNoted(t *testing.T) {
+func TestFold_AnExpiredEventThatIsListedAfterAReboot(t *testing.T) {
 	t.Parallel()
 	e := entry(rebalance("a"), state.Closed, closed(state.Expired), before)
 	sit := decision{now: time.Minute, known: known(rebalance("a")), past: past(e)}.situation()
@@ -380,7 +310,7 @@ func TestThatAnExpiredEventIsStillAnnouncedAfterARebootIsNoted(t *testing.T) {
 }
 
 // What was withdrawn and comes back while the node is being opened has time of its own.
-func TestOnlyWhatHasEndedHasTimeOfItsOwnWhenItIsAnnouncedAgain(t *testing.T) {
+func TestFold_WhatIsBackHasItsOwnTimeIfItHadEnded(t *testing.T) {
 	t.Parallel()
 	ev := spot("a", time.Hour)
 	for name, row := range map[string]struct {

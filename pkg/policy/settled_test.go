@@ -9,7 +9,7 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
+func TestSettled_Outcomes(t *testing.T) {
 	t.Parallel()
 	ev := termination("a")
 	cordons := withAction(event.ASGTermination, policy.Cordon)
@@ -24,61 +24,27 @@ func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
 		want  event.Outcome
 	}{
 		{name: "it was drained for", past: past(entry(ev, state.Drained)), look: "empty", want: event.Drained},
-		{name: "an earlier process has drained for it", past: past(entry(ev, state.Drained)), want: ""},
-		{name: "and nobody has said since that it is empty still", past: past(entry(ev, state.Drained)), look: "free", want: ""},
 		{name: "nobody has yet, and its time is over", past: past(entry(ev, state.Drained)), now: 15 * time.Minute, up: 30*time.Second - 1, want: ""},
 		{name: "nobody can", past: past(entry(ev, state.Drained)), now: 15 * time.Minute, up: 30 * time.Second, want: event.Drained},
 		{name: "pods have come since", past: past(entry(ev, state.Drained)), look: "free", now: 15 * time.Minute, up: 30*time.Second - 1, want: ""},
-		{name: "and do not end", past: past(entry(ev, state.Drained)), look: "free", now: 15 * time.Minute, up: 30 * time.Second, want: event.OutOfTime},
-		{name: "it is found empty again after its time", past: past(entry(ev, state.Drained)), look: "empty", now: 15 * time.Minute, want: event.Drained},
-		{name: "people limit it", past: past(entry(ev, state.Draining)), look: "limited", want: event.LeftAlone},
-		{name: "people limit it before anything is begun", past: past(entry(ev, state.Seen)), look: "limited", want: event.LeftAlone},
-		{name: "people limit it when it is drained", past: past(entry(ev, state.Drained)), look: "limited", want: event.LeftAlone},
-		{name: "people limit it when its time is over", past: past(entry(ev, state.Draining)), look: "limited", now: time.Hour, want: event.LeftAlone},
-		{name: "people limit it after its time", past: past(entry(ev, state.Incomplete)), look: "limited", now: time.Hour, want: event.LeftAlone},
-		{name: "people limited it before the start", past: past(entry(ev, state.Draining, leftAlone)), want: event.LeftAlone},
-		{name: "before the start, and its time is over", past: past(entry(ev, state.Draining, leftAlone)), now: time.Hour, want: event.LeftAlone},
-		{name: "people limit it no longer", past: past(entry(ev, state.Draining, leftAlone)), look: "free", want: ""},
-		{name: "no longer, after its time", past: past(entry(ev, state.Draining, leftAlone)), look: "free", now: time.Hour, want: ""},
-		{name: "no longer, and it had been drained", past: past(entry(ev, state.Drained, leftAlone)), look: "free", want: ""},
-		{name: "no longer, and it had been out of time", past: past(entry(ev, state.Incomplete, leftAlone)), look: "free", now: time.Hour, want: ""},
-		{name: "people limit it, and no more than a cordon is wanted", rules: cordons, past: past(entry(ev, state.Draining, leftAlone)), look: "limited", want: ""},
-		{name: "people limit it, and it is cordoned as it should be", rules: cordons, past: past(entry(ev, state.Cordoned)), look: "limited", want: event.NoDrain},
-		{name: "people limit it, and it is nobody's business any more", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, state.Draining, leftAlone)), look: "limited", want: event.NoDrain},
+		{name: "pods have come since, and do not end", past: past(entry(ev, state.Drained)), look: "free", now: 15 * time.Minute, up: 30 * time.Second, want: event.OutOfTime},
+		{name: "operators limit it before anything is begun", past: past(entry(ev, state.Seen)), look: "limited", want: event.LeftAlone},
+		{name: "operators limit it when it is drained", past: past(entry(ev, state.Drained)), look: "limited", want: event.LeftAlone},
+		{name: "operators limit it when its time is over", past: past(entry(ev, state.Draining)), look: "limited", now: time.Hour, want: event.LeftAlone},
+		{name: "operators limit it no longer, after its time", past: past(entry(ev, state.Draining, leftAlone)), look: "free", now: time.Hour, want: ""},
+		{name: "operators limit it no longer, and it had been out of time", past: past(entry(ev, state.Incomplete, leftAlone)), look: "free", now: time.Hour, want: ""},
+		{name: "operators limit it, and no more than a cordon is wanted", rules: cordons, past: past(entry(ev, state.Draining, leftAlone)), look: "limited", want: ""},
+		{name: "operators limit it, and it is nobody's business any more", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, state.Draining, leftAlone)), look: "limited", want: event.NoDrain},
 		{name: "its time was too short", past: past(entry(ev, state.Incomplete)), want: event.OutOfTime},
-		{name: "nothing has been done yet", past: past(entry(ev, state.Seen)), want: ""},
-		{name: "the drain was stopped by a crash", past: past(entry(ev, state.Draining)), want: ""},
-		{name: "an attempt failed, and there is time", now: time.Minute, past: past(entry(ev, state.Draining, failed(1, 0))), want: ""},
-		{name: "an attempt failed, and its time is over", now: 15 * time.Minute, past: past(entry(ev, state.Draining, failed(3, 0))), want: event.OutOfTime},
 		{name: "the node was cordoned, and it is to be drained", past: past(entry(ev, state.Cordoned)), want: ""},
 		{name: "the node was cordoned, as it should be", rules: cordons, past: past(entry(ev, state.Cordoned)), want: event.NoDrain},
-		{name: "it is to be cordoned", rules: cordons, past: past(entry(ev, state.Seen)), want: ""},
-		{name: "it is only to be told", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, state.Seen)), want: event.NoDrain},
-		{name: "it was drained for, and is only to be told now", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, state.Drained)), look: "empty", want: event.NoDrain},
-		{name: "its time was too short, and it is only to be told now", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, state.Incomplete)), want: event.NoDrain},
-		{name: "it was only told, and is to be drained now", past: past(entry(ev, state.Seen)), want: ""},
-		{name: "it is nobody's business", rules: withAction(event.ASGTermination, policy.Ignore), want: event.NoDrain},
-		{
-			name: "its time has not come", event: maintenance("m", "system-reboot", time.Hour),
-			past: past(entry(maintenance("m", "system-reboot", time.Hour), state.Seen)), want: event.Drained,
-		},
-		{
-			name: "its time has come", event: maintenance("m", "system-reboot", time.Hour), now: 50 * time.Minute,
-			past: past(entry(maintenance("m", "system-reboot", time.Hour), state.Seen)), want: "",
-		},
 		{name: "it was over before it was met", event: inState(maintenance("m", "system-reboot", 0), event.Canceled), want: event.Drained},
-		{name: "it is over", past: past(entry(ev, state.Closed, closed(state.Rebooted))), want: event.Drained},
-		{name: "it was begun too late, and has half a minute", now: time.Hour, past: past(entry(ev, state.Seen)), want: ""},
 		{name: "that is over, too", now: time.Hour + 30*time.Second, past: past(entry(ev, state.Draining, begun(time.Hour))), want: event.OutOfTime},
-		{name: "it is to be cordoned, and the node cannot be", rules: cordons, now: 15*time.Minute - 1, past: past(entry(ev, state.Cordoning)), want: ""},
-		{name: "for longer than its time", rules: cordons, now: 15 * time.Minute, past: past(entry(ev, state.Cordoning)), want: event.NoDrain},
+		{name: "it is to be cordoned, and the node cannot be for longer than its time", rules: cordons, now: 15 * time.Minute, past: past(entry(ev, state.Cordoning)), want: event.NoDrain},
 		{name: "it is to be cordoned too late, and has half a minute", rules: cordons, now: time.Hour, past: past(entry(ev, state.Seen)), want: ""},
 		{name: "its cordon was lifted", past: past(entry(ev, state.Cordoned, reopened)), want: event.LeftAlone},
-		{name: "its cordon was lifted, and no more than one is wanted", rules: cordons, past: past(entry(ev, state.Cordoned, reopened)), want: event.NoDrain},
 		{name: "its cordon was lifted when it was drained", past: past(entry(ev, state.Drained, reopened)), want: event.Drained},
 		{name: "its cordon was lifted, and its time was too short", past: past(entry(ev, state.Incomplete, reopened)), want: event.OutOfTime},
-		{name: "its cordon was lifted, and its drain goes on", past: past(entry(ev, state.Draining, reopened)), want: ""},
-		{name: "it is being undone", rules: withAction(event.ASGTermination, policy.Notify), past: past(entry(ev, state.Draining)), want: event.NoDrain},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -106,27 +72,15 @@ func TestWhenAnEventHasGotWhatItIsDue(t *testing.T) {
 	}
 }
 
-func TestADrainOfBeforeARebootIsNotDueBeforeALook(t *testing.T) {
+func TestAgain_WhenAndWhetherBusy(t *testing.T) {
 	t.Parallel()
 	ev := termination("a")
-	sit := brought(t, rules(), policy.Situation{Now: noon, BootID: thisBoot, Past: past(entry(ev, state.Draining, before))})
-	if rules().Settled(sit, ev) == "" {
-		t.Errorf("%s is not settled", describeEntries(sit.Past))
-	}
-}
-
-func TestWhenAnEventMayCallForSomethingWithoutNews(t *testing.T) {
-	t.Parallel()
-	ev, reboot := termination("a"), maintenance("a", "system-reboot", time.Hour)
 	cordons := withAction(event.ASGTermination, policy.Cordon)
 	for _, row := range []struct {
 		decision
 		event event.Event
 	}{
 		{decision{name: "never met", rules: withAction(ev.Kind, policy.Ignore), want: "never"}, ev},
-		{decision{name: "nothing to be done", rules: withAction(ev.Kind, policy.Notify), past: past(entry(ev, state.Seen)), want: "never"}, ev},
-		{decision{name: "when its time comes", past: past(entry(reboot, state.Seen)), want: "at 50m0s"}, reboot},
-		{decision{name: "now, and it is being done", past: past(entry(ev, state.Draining)), want: "at 0s, busy"}, ev},
 		{decision{name: "a cordon, too", rules: cordons, past: past(entry(ev, state.Cordoning)), want: "at 0s, busy"}, ev},
 		{decision{name: "now, but it could not be done", past: past(entry(ev, state.Draining, failed(1, 0))), want: "at 0s"}, ev},
 		{decision{name: "now, as something is left", past: past(entry(ev, state.Incomplete)), want: "at 0s"}, ev},
@@ -136,9 +90,7 @@ func TestWhenAnEventMayCallForSomethingWithoutNews(t *testing.T) {
 		{decision{name: "never of itself, and its time is over", now: 15 * time.Minute, past: past(entry(ev, state.Draining, leftAlone)), want: "never"}, ev},
 		{decision{name: "never of itself, whatever was left", now: time.Hour, past: past(entry(ev, state.Incomplete, leftAlone)), want: "never"}, ev},
 		{decision{name: "when a cordon ends", rules: withAction(event.RebalanceRecommendation, policy.Cordon), past: past(entry(rebalance("a"), state.Cordoned)), want: "at 1h0m0s"}, rebalance("a")},
-		{decision{name: "while it is taken back", past: past(entry(inState(reboot, event.Canceled), state.Drained)), want: "never, busy"}, inState(reboot, event.Canceled)},
 		{decision{name: "never, if the cordon was lifted", past: past(entry(ev, state.Undoing, reopened)), want: "never"}, ev},
-		{decision{name: "never, when it is over", past: past(entry(ev, state.Closed, closed(state.Rebooted))), want: "never"}, ev},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -158,7 +110,7 @@ func TestWhenAnEventMayCallForSomethingWithoutNews(t *testing.T) {
 	}
 }
 
-func TestGoalsSayWhy(t *testing.T) {
+func TestReason_OfEachGoal(t *testing.T) {
 	t.Parallel()
 	canceled := inState(maintenance("a", "instance-stop", time.Hour), event.Canceled)
 	moved := maintenance("a", "system-reboot", 48*time.Hour)
@@ -200,7 +152,7 @@ func ofKind(kind event.Kind, code string) event.Event {
 	return ev
 }
 
-func TestEventsAreDescribedWithWhatWillBeDone(t *testing.T) {
+func TestDescribe_WhatWillBeDone(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		entry state.Entry

@@ -14,24 +14,11 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-func TestOfSeveralEventsTheMostUrgentComesFirst(t *testing.T) {
+func TestSeveral_TheMostUrgentComesFirst(t *testing.T) {
 	t.Parallel()
 	soon, later := spot("soon", 2*time.Minute), maintenance("later", "instance-stop", 72*time.Hour)
-	cordoning := with(event.RebalanceRecommendation, func(r *policy.Rule) { r.Action = policy.Cordon })
 	canceled := entry(inState(maintenance("over", "instance-stop", time.Hour), event.Canceled), state.Drained)
 	decide(t, []decision{
-		{
-			name: "the nearest deadline comes first", known: known(soon, later),
-			past: past(entry(later, state.Seen), entry(soon, state.Seen)), want: "drain soon, later by 2m0s hard by 72h0m0s soft; again at 2m0s",
-		},
-		{
-			name: "also when the other is drained for already", known: known(soon, later),
-			past: past(entry(later, state.Draining), entry(soon, state.Seen)), want: "drain soon, later by 2m0s hard by 72h0m0s soft; again at 2m0s",
-		},
-		{
-			name: "the node stays closed for both when the nearer is done", known: known(soon, later),
-			past: past(entry(later, state.Draining), entry(soon, state.Drained)), want: "drain soon, later by 2m0s hard by 72h0m0s soft; again at 72h0m0s",
-		},
 		{
 			name: "a budget is a deadline like one that was announced", known: known(termination("a"), later),
 			past: past(entry(later, state.Draining), entry(termination("a"), state.Seen)), want: "drain a, later by 15m0s hard by 72h0m0s soft; again at 15m0s",
@@ -52,27 +39,14 @@ func TestOfSeveralEventsTheMostUrgentComesFirst(t *testing.T) {
 			want: "drain b, a by 1m0s hard; again at 1m0s",
 		},
 		{
-			name: "draining comes before cordoning", rules: cordoning, known: known(rebalance("r"), later),
-			past: past(entry(rebalance("r"), state.Seen), entry(later, state.Seen)), want: "drain later, r by 72h0m0s soft; again at 72h0m0s",
-		},
-		{
-			name: "cordoning comes before uncordoning", rules: cordoning, known: known(rebalance("r"), canceled.Event),
-			past: past(canceled, entry(rebalance("r"), state.Seen)), want: "cordon r",
-		},
-		{
 			name: "draining comes before uncordoning", known: known(soon, canceled.Event),
 			past: past(canceled, entry(soon, state.Seen)), want: "drain soon by 2m0s hard; again at 2m0s",
-		},
-		{
-			name: "what is due now leaves the other to its time", known: known(soon, maintenance("b", "system-reboot", time.Hour)),
-			past: past(entry(maintenance("b", "system-reboot", time.Hour), state.Seen), entry(soon, state.Seen)),
-			want: "drain soon by 2m0s hard; again at 2m0s",
 		},
 	})
 }
 
 // Whatever else is due, the machine is lost when it is lost.
-func TestASoftEventTakesNothingFromAHardOne(t *testing.T) {
+func TestSeveral_ASoftEventTakesNothingFromAHardOne(t *testing.T) {
 	t.Parallel()
 	overdue := maintenance("soft", "instance-stop", -5*time.Minute)
 	nearer := maintenance("soft", "system-reboot", 100*time.Second)
@@ -103,7 +77,7 @@ func TestASoftEventTakesNothingFromAHardOne(t *testing.T) {
 }
 
 // The machine has survived the first: pods have to be gone for the second.
-func TestAHardDeadlineThatIsOverGivesWayToTheNext(t *testing.T) {
+func TestSeveral_AHardDeadlineThatIsOverGivesWay(t *testing.T) {
 	t.Parallel()
 	first, second := termination("first"), spot("second", 2*time.Minute)
 	first.Deadline = at(time.Minute)
@@ -123,7 +97,7 @@ func TestAHardDeadlineThatIsOverGivesWayToTheNext(t *testing.T) {
 }
 
 // What is waited for once no pod is left ends before that.
-func TestAGoalTellsWhenTheNextEventRunsOutOfTime(t *testing.T) {
+func TestGoal_WhenTheNextEventRunsOutOfTime(t *testing.T) {
 	t.Parallel()
 	soft := func(id string, deadline time.Duration) event.Event { return maintenance(id, "instance-stop", deadline) }
 	endless := with(event.ASGTermination, func(r *policy.Rule) { r.Budget = 0 })
@@ -133,17 +107,12 @@ func TestAGoalTellsWhenTheNextEventRunsOutOfTime(t *testing.T) {
 		up    time.Duration
 		want  time.Duration // 0: none does
 	}{
-		"at its deadline":                              {past: past(entry(soft("s", time.Hour), state.Draining)), want: time.Hour},
-		"a while after it began, overdue":              {past: past(entry(soft("s", -time.Hour), state.Seen)), want: 30 * time.Second},
 		"a while after a start, drained before":        {past: past(entry(soft("s", -time.Hour), state.Drained)), up: 10 * time.Second, want: 20 * time.Second},
-		"which was before now":                         {past: past(entry(soft("s", -time.Minute), state.Draining, begun(-time.Hour))), want: -time.Minute},
 		"one that is to come, beside an overdue one":   {past: past(entry(soft("s", -time.Hour), state.Incomplete), entry(soft("t", time.Hour), state.Draining)), want: time.Hour},
-		"the nearest":                                  {past: past(entry(soft("s", 2*time.Hour), state.Draining), entry(soft("t", time.Hour), state.Seen)), want: time.Hour},
 		"one that is to come before the while is over": {past: past(entry(soft("s", -time.Hour), state.Seen), entry(soft("t", 10*time.Second), state.Draining)), want: 10 * time.Second},
 		"a machine that is lost":                       {past: past(entry(soft("s", 2*time.Minute), state.Draining), entry(spot("l", time.Hour), state.Draining)), want: time.Hour},
 		"one that was to be lost, and another":         {past: past(entry(spot("k", -time.Hour), state.Seen), entry(spot("l", time.Hour), state.Draining)), want: 30 * time.Second},
 		"a soft one, beside what may last for ever":    {rules: endless, past: past(entry(soft("s", time.Hour), state.Draining), entry(termination("l"), state.Draining)), want: time.Hour},
-		"not one that is not drained for":              {rules: withAction(event.ScheduledMaintenance, policy.Cordon), past: past(entry(soft("s", time.Hour), state.Cordoned))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -168,9 +137,9 @@ func TestAGoalTellsWhenTheNextEventRunsOutOfTime(t *testing.T) {
 	}
 }
 
-func TestSeveralEventsMakeOneGoal(t *testing.T) {
+func TestSeveral_MakeOneGoal(t *testing.T) {
 	t.Parallel()
-	notice, stop, reboot := spot("n", 2*time.Minute), maintenance("s", "instance-stop", 72*time.Hour), maintenance("r", "system-reboot", time.Hour)
+	notice, stop := spot("n", 2*time.Minute), maintenance("s", "instance-stop", 72*time.Hour)
 	cordoning := withAction(event.RebalanceRecommendation, policy.Cordon)
 	decide(t, []decision{
 		{
@@ -179,35 +148,19 @@ func TestSeveralEventsMakeOneGoal(t *testing.T) {
 			want: "drain n, t, s by 2m0s hard by 72h0m0s soft; again at 2m0s",
 		},
 		{
-			name: "also those that want less", rules: cordoning, known: known(rebalance("a"), hibernation("h", 2*time.Minute), stop),
+			name: "those that want less are named, too", rules: cordoning, known: known(rebalance("a"), hibernation("h", 2*time.Minute), stop),
 			past: past(entry(rebalance("a"), state.Cordoned), entry(hibernation("h", 2*time.Minute), state.Seen), entry(stop, state.Seen)),
 			want: "drain s, h, a by 72h0m0s soft; again at 2m0s",
-		},
-		{
-			name: "not those whose time is still to come", known: known(notice, reboot),
-			past: past(entry(notice, state.Draining), entry(reboot, state.Seen)), want: "drain n by 2m0s hard; again at 2m0s",
-		},
-		{
-			name: "nor those that are over", known: known(notice, inState(stop, event.Canceled)),
-			past: past(entry(notice, state.Draining), entry(stop, state.Drained)), want: "drain n by 2m0s hard; again at 2m0s",
-		},
-		{
-			name: "nor those that are as well attested as to stay, and no more", known: known(notice),
-			past: past(entry(notice, state.Draining), entry(stop, state.Drained, before, missing(0))), want: "drain n by 2m0s hard; again at 2m0s",
 		},
 		{
 			name: "of two hard deadlines the nearer counts", known: known(notice, termination("t")), now: time.Minute,
 			past: past(entry(termination("t"), state.Draining), entry(notice, state.Seen)), want: "drain n, t by 2m0s hard; again at 2m0s",
 		},
-		{
-			name: "of two soft ones, too", rules: withAction(event.SpotInterruption, policy.Notify), now: 55 * time.Minute, known: known(stop, reboot),
-			past: past(entry(stop, state.Drained), entry(reboot, state.Seen)), want: "drain r, s by 1h0m0s soft; again at 1h0m0s",
-		},
 	})
 }
 
 // A claim on the node may name an event that has begun anew since. It says nothing of that any more.
-func TestAGoalTellsWhichEventsHaveBegunAnew(t *testing.T) {
+func TestGoal_WhichEventsHaveBegunAgain(t *testing.T) {
 	t.Parallel()
 	stop, notice, reboot := maintenance("s", "instance-stop", 72*time.Hour), spot("n", time.Hour), maintenance("r", "system-reboot", 48*time.Hour)
 	later := brought(t, rules(), policy.Situation{
@@ -235,7 +188,7 @@ func TestAGoalTellsWhichEventsHaveBegunAnew(t *testing.T) {
 }
 
 // Who finds the cordon lifted at a start has to know for which events that is an order.
-func TestAGoalTellsForWhichEventsTheNodeWasNotClosedYet(t *testing.T) {
+func TestGoal_ForWhichEventsTheNodeWasNotClosed(t *testing.T) {
 	t.Parallel()
 	notice, stop := spot("n", 30*time.Second), maintenance("s", "instance-stop", 72*time.Hour)
 	for name, row := range map[string]struct {
@@ -256,7 +209,7 @@ func TestAGoalTellsForWhichEventsTheNodeWasNotClosedYet(t *testing.T) {
 	}
 }
 
-func TestAGoalIsForAnEventWhoseCordonNobodyHasLifted(t *testing.T) {
+func TestGoal_ItsEventIsOneThatIsNotReopened(t *testing.T) {
 	t.Parallel()
 	notice, group := spot("n", time.Minute), termination("g")
 	for name, row := range map[string]struct {
@@ -276,32 +229,8 @@ func TestAGoalIsForAnEventWhoseCordonNobodyHasLifted(t *testing.T) {
 	}
 }
 
-// An event that joins others has its own outcome, and takes nothing from theirs.
-func TestAnEventJoinsADrainedNode(t *testing.T) {
-	t.Parallel()
-	stop, end := maintenance("s", "instance-stop", 72*time.Hour), termination("t")
-	sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(stop, end), Past: past(entry(stop, state.Drained))}
-	for _, look := range []struct {
-		node policy.Node
-		want string
-	}{
-		{policy.Node{}, "s drained on node, t draining on node"},
-		{closedNode, "s drained on node, t draining on node"},
-		{emptyNode, "s drained on node, t drained on node"},
-		{closedNode, "s drained on node, t drained on node"},
-	} {
-		sit.Node = look.node
-		if sit = brought(t, rules(), sit); describeEntries(sit.Past) != look.want {
-			t.Errorf("the record says %s\n           want %s", describeEntries(sit.Past), look.want)
-		}
-		if got, want := describeGoal(rules().Decide(sit)), "drain t, s by 15m0s hard by 72h0m0s soft"; !strings.HasPrefix(got, want) {
-			t.Errorf("Decide: %s\n   want: %s", got, want)
-		}
-	}
-}
-
 // What the guard has told was true for those that it knew of.
-func TestWhatIsToldOfTheNodeHoldsForTheEventsThatItWasToldFor(t *testing.T) {
+func TestFold_AReportHoldsForItsEventsOnly(t *testing.T) {
 	t.Parallel()
 	stop, end := maintenance("s", "instance-stop", 72*time.Hour), termination("t")
 	for name, row := range map[string]struct {
@@ -325,7 +254,7 @@ func TestWhatIsToldOfTheNodeHoldsForTheEventsThatItWasToldFor(t *testing.T) {
 }
 
 // A node that never empties must not hold the hook of a termination for as long as a retirement is away.
-func TestEachEventIsSettledByItsOwnTime(t *testing.T) {
+func TestSettled_EachEventByItsOwnTime(t *testing.T) {
 	t.Parallel()
 	end, retirement, reboot := termination("t"), maintenance("w", "instance-retirement", 168*time.Hour), maintenance("r", "system-reboot", time.Hour)
 	sit := policy.Situation{BootID: thisBoot, Known: known(end, retirement, reboot), Node: closedNode}
@@ -359,7 +288,7 @@ func TestEachEventIsSettledByItsOwnTime(t *testing.T) {
 }
 
 // The order of the record must not matter where many events are due at once.
-func TestTheOrderOfTheRecordDoesNotMatter(t *testing.T) {
+func TestDecide_TheOrderOfTheRecordDoesNotMatter(t *testing.T) {
 	t.Parallel()
 	var events []event.Event
 	var entries []state.Entry

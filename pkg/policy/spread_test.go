@@ -36,7 +36,7 @@ func begins(rules policy.Settings, ev event.Event) time.Time {
 }
 
 // What these instances' shares are is told here once and for all: nth, nth-queue, and both of another version, have to agree.
-func TestAFleetDoesNotBeginAsOne(t *testing.T) {
+func TestSpread_WhenAnInstanceBegins(t *testing.T) {
 	t.Parallel()
 	const first, second, third = "i-0a1b2c3d4e5f60718", "i-1234567890abcdef0", "i-0000000000000000a"
 	week := 7 * 24 * time.Hour
@@ -93,7 +93,7 @@ func noticed(ev event.Event) event.Event {
 	return ev
 }
 
-func TestAFleetIsSpreadOverAllOfItsTime(t *testing.T) {
+func TestSpread_IsEven(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 1))
 	var in [20]int
@@ -109,7 +109,7 @@ func TestAFleetIsSpreadOverAllOfItsTime(t *testing.T) {
 }
 
 // Whatever the settings, nobody gets less time than the lead, and nobody begins before what was asked for.
-func TestNoShareOfAFleetIsPastWhatTheDeadlineAllows(t *testing.T) {
+func TestSpread_StaysWithinItsBounds(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(2, 2))
 	some := func(most time.Duration) time.Duration {
@@ -135,19 +135,15 @@ func TestNoShareOfAFleetIsPastWhatTheDeadlineAllows(t *testing.T) {
 	}
 }
 
-func TestARetirementIsDrainedNearItsDate(t *testing.T) {
+func TestSpread_ARetirementIsDrainedNearItsDate(t *testing.T) {
 	t.Parallel()
 	ev := on("i-1234567890abcdef0", maintenance("a", "instance-retirement", 48*time.Hour))
-	start := 24*time.Hour + 10*time.Minute + 15*time.Second
-	unknown, tomorrow := ev, 72*time.Hour
+	unknown := ev
 	unknown.Instance = ""
 	nameless := unknown
 	decide(t, []decision{
-		{name: "not when it is announced", rules: fleet(), known: known(ev), past: past(entry(ev, state.Seen)), want: "wait; again at 24h10m15s"},
-		{name: "not a moment sooner", rules: fleet(), known: known(ev), now: start - 1, past: past(entry(ev, state.Seen)), want: "wait; again at 24h10m15s"},
-		{name: "but then", rules: fleet(), known: known(ev), now: start, past: past(entry(ev, state.Seen)), want: "drain a by 48h0m0s soft; again at 48h0m0s"},
 		{
-			name: "at once, where it is announced late", rules: fleet(), known: known(on(ev.Instance, maintenance("a", "instance-retirement", time.Hour))),
+			name: "it begins at once, where it is announced late", rules: fleet(), known: known(on(ev.Instance, maintenance("a", "instance-retirement", time.Hour))),
 			past: past(entry(on(ev.Instance, maintenance("a", "instance-retirement", time.Hour)), state.Seen)), want: "drain a by 1h0m0s soft; again at 1h0m0s",
 		},
 		{
@@ -162,14 +158,10 @@ func TestARetirementIsDrainedNearItsDate(t *testing.T) {
 			name: "an instance that is not told any more is the one that it was", rules: fleet(), known: known(nameless), now: 24*time.Hour + time.Minute,
 			past: past(entry(ev, state.Seen)), want: "wait; again at 24h10m15s",
 		},
-		{
-			name: "one that is moved is waited for anew", rules: fleet(), known: known(on(ev.Instance, maintenance("a", "instance-retirement", tomorrow))),
-			now: start, past: past(entry(ev, state.Drained, actedFor(start))), node: closedNode, want: "uncordon a (); again at 48h10m15s",
-		},
 	})
 }
 
-func TestTheBeginningIsToldWithItsSpreadAndHowToBeSooner(t *testing.T) {
+func TestDescribe_TheSpreadAndHowToBeSooner(t *testing.T) {
 	t.Parallel()
 	ev := on("i-1234567890abcdef0", maintenance("a", "instance-retirement", 48*time.Hour))
 	const text = "EC2 has scheduled instance-retirement at 12:00:00 UTC on 3 Mar 2026; "

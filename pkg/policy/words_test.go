@@ -11,7 +11,7 @@ import (
 )
 
 // A drain under way whose event was moved goes on; people must not read that it will begin.
-func TestADrainThatIsUnderWayIsNotSaidToBegin(t *testing.T) {
+func TestDescribe_ADrainUnderWayDoesNotBegin(t *testing.T) {
 	t.Parallel()
 	settings := with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Spread = 20 * time.Minute })
 	for _, phase := range []state.Phase{state.Cordoning, state.Draining, state.Incomplete} {
@@ -23,7 +23,7 @@ func TestADrainThatIsUnderWayIsNotSaidToBegin(t *testing.T) {
 	}
 }
 
-func TestAnEventWhoseCordonIsTakenBackIsNotSaidToBeDrainedNow(t *testing.T) {
+func TestDescribe_AnUncordonIsNoDrainNow(t *testing.T) {
 	t.Parallel()
 	for name, e := range map[string]state.Entry{
 		"canceled":  entry(inState(maintenance("m", "instance-stop", time.Hour), event.Canceled), state.Undoing, begun(0)),
@@ -36,7 +36,7 @@ func TestAnEventWhoseCordonIsTakenBackIsNotSaidToBeDrainedNow(t *testing.T) {
 }
 
 // The record was lost, and the claim on the Node does not say what is announced.
-func TestWhatIsOnlyKnownFromAClaimIsNotSaidToBeDrainedNow(t *testing.T) {
+func TestDescribe_AClaimIsNoDrainNow(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []event.Kind{event.SpotInterruption, event.ScheduledMaintenance} {
 		e := entry(event.Event{ID: "a", Kind: kind}, state.Cordoned, adopted)
