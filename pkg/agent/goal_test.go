@@ -69,6 +69,9 @@ func TestGoal_AnEventThatJoinsAdjustsTheGuard(t *testing.T) {
 		r.tape.take()
 		r.pass(30 * time.Second)
 		r.wantTape("put fast closed withdrawn", "adjust to slow: drain, soft in 59m30s")
+		if e := r.entry("fast"); e.Result != nil || e.OnNode {
+			t.Errorf("the entry is %+v", e)
+		}
 		fast.ID = "again"
 		fast.Deadline = r.in(150 * time.Second)
 		r.announce(slow, fast)

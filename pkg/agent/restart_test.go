@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -385,13 +386,16 @@ func TestRecord_AnEntryThatIsRefusedHoldsNothingElseUp(t *testing.T) {
 		}
 		r.wantSaid(systemd.StateTrouble, unwritten)
 		for _, line := range r.heard.take() {
-			if strings.Contains(line, " a ") {
+			if slices.Contains(strings.Fields(line), "a") {
 				t.Errorf("listeners hear %q of an event that the record does not have", line)
 			}
 		}
 		r.record.set(func() { r.record.refuses = "" })
 		r.pass(11 * time.Second)
 		r.wantPhase("a", state.Drained)
+		if got := r.outcomes.take(); !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "a drained after 1m") }) {
+			t.Errorf("what the outcomes became is %q", got)
+		}
 	})
 	t.Run("what was taken before stays", func(t *testing.T) {
 		bubble(t, func(r *rig) {
