@@ -124,7 +124,7 @@ func (r *rig) wantOurs(names []string) {
 	}
 }
 
-// wantFound fails unless what was found has those words, and was told once.
+// wantFound fails unless what was found has those words, and was reported once.
 func (r *rig) wantFound(words string) {
 	r.t.Helper()
 	r.mu.Lock()
@@ -138,7 +138,7 @@ func (r *rig) wantFound(words string) {
 	}
 	for text, n := range times {
 		if n > 1 {
-			r.t.Errorf("told %d times: %s", n, text)
+			r.t.Errorf("reported %d times: %s", n, text)
 		}
 	}
 }
@@ -235,7 +235,7 @@ func TestHookClient_GivesUpWhenTheHookIsOver(t *testing.T) {
 				r.mu.Lock()
 				defer r.mu.Unlock()
 				if len(r.reports) == 0 || len(r.reports) > 3 {
-					r.t.Errorf("%d things were told: %v", len(r.reports), r.reports)
+					r.t.Errorf("%d findings were reported: %v", len(r.reports), r.reports)
 				}
 			})
 		})

@@ -74,7 +74,7 @@ func TestDeadline_IsNearerWhileHeartbeatsFail(t *testing.T) {
 		if got := r.deadline(); got != 0 {
 			t.Errorf("while there is time the event has a deadline after %s", got)
 		}
-		r.pass(150 * time.Second) // It is told with a heartbeat that fails.
+		r.pass(150 * time.Second) // It is known with a heartbeat that fails.
 		if got := r.deadline(); got != 12*time.Minute {
 			t.Errorf("the event has a deadline after %s, want 12m: nothing was heard since the start", got)
 		}
@@ -135,7 +135,7 @@ func TestDeadline_IsTheBudgetsEndUnlessTheGroupKeepsTheMachine(t *testing.T) {
 	t.Parallel()
 	const minutes = 15 * time.Minute
 	for name, row := range map[string]struct {
-		keep            bool // people want that
+		keep            bool // the settings ask for that
 		retain          bool // the group does
 		denied          string
 		target, state   string // if others than those of a termination
@@ -240,7 +240,7 @@ func TestOutcome_AnOptedOutNodeIsHeldForTheBudget(t *testing.T) {
 	})
 }
 
-// The last word counts, also where Auto Scaling was about to be told the one before.
+// The last word counts, also where the one before was about to be sent.
 func TestOutcome_TheLastOneCountsUntilTheCompletion(t *testing.T) {
 	t.Parallel()
 	t.Run("while it is throttled", func(t *testing.T) {
@@ -257,7 +257,7 @@ func TestOutcome_TheLastOneCountsUntilTheCompletion(t *testing.T) {
 			if a := r.aws.Actions(instance)[0]; a.Result != "" || len(a.Heartbeats) < 4 {
 				t.Errorf("the hook is %+v, want it held", a)
 			}
-			r.keeper.Settled(ending, "") // they have given it free, and it is drained anew
+			r.keeper.Settled(ending, "") // the annotation is gone, and the node is drained again
 			r.pass(time.Minute)
 			r.keeper.Settled(ending, event.Drained)
 			r.pass(0)
@@ -287,7 +287,7 @@ func TestOutcome_TheLastOneCountsUntilTheCompletion(t *testing.T) {
 	})
 }
 
-// Auto Scaling takes its time to say whether the group keeps the machine. What has come of the drain by then counts.
+// Auto Scaling takes its time to say whether the group keeps the machine. What has come of the drain meanwhile counts.
 func TestOutcome_AChangeWhileTheGroupIsAskedCounts(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -301,8 +301,8 @@ func TestOutcome_AChangeWhileTheGroupIsAskedCounts(t *testing.T) {
 			s.Abandon = false
 			r.keeper.Use(s)
 		}, "CONTINUE", "Terminating:Proceed"},
-		"it is left alone":   {func(r *rig) { r.keeper.Settled(ending, event.LeftAlone) }, "", "Terminating:Wait"},
-		"it is drained anew": {func(r *rig) { r.keeper.Settled(ending, "") }, "", "Terminating:Wait"},
+		"it is left alone":    {func(r *rig) { r.keeper.Settled(ending, event.LeftAlone) }, "", "Terminating:Wait"},
+		"it is drained again": {func(r *rig) { r.keeper.Settled(ending, "") }, "", "Terminating:Wait"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -209,7 +209,7 @@ func (r *rig) wantCalls(action string, want int) {
 	}
 }
 
-// wantReports compares what was told since the last time: each line begins with the kind and has all words of the text's.
+// wantReports compares what was reported since the last time: each line begins with the kind and has all words of the text's.
 func (r *rig) wantReports(want ...string) {
 	r.t.Helper()
 	r.mu.Lock()
@@ -218,7 +218,7 @@ func (r *rig) wantReports(want ...string) {
 	for _, n := range r.reports {
 		got = append(got, fmt.Sprintf("%s: %s", n.What, n.Text))
 		if n.Event.ID != ending.ID {
-			r.t.Errorf("%q was told of event %q", n.Text, n.Event.ID)
+			r.t.Errorf("%q was reported of event %q", n.Text, n.Event.ID)
 		}
 	}
 	r.reports = nil

@@ -66,7 +66,7 @@ func (g *guard) Write(p []byte) (int, error) {
 	return g.socket.Write(p)
 }
 
-// negotiate asks for descriptors, of which godbus is not told.
+// negotiate asks for descriptors, which godbus does not know of.
 func (g *guard) negotiate() error {
 	const agreed = "AGREE_UNIX_FD\r\n"
 	if _, err := io.WriteString(g.socket, "NEGOTIATE_UNIX_FD\r\n"); err != nil {

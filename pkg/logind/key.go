@@ -37,7 +37,7 @@ type key struct {
 	known  bool     // ListenToKey was called
 	wanted bool     // the key is being read
 	lock   *os.File // nil while it is not held
-	told   string   // the last arguments of Held
+	last   string   // the last arguments of Held
 }
 
 // press is the press of the power key that nth answers. Further presses are ignored.
@@ -136,8 +136,8 @@ func (s *Source) holdKey(ctx context.Context, action string) {
 		giveBack(&s.key.lock)
 	}
 	arguments := fmt.Sprint(wanted, why)
-	news := arguments != s.key.told
-	s.key.told = arguments
+	news := arguments != s.key.last
+	s.key.last = arguments
 	s.mu.Unlock()
 	if news && s.opts.Key.Held != nil {
 		s.opts.Key.Held(wanted, why)

@@ -1,4 +1,4 @@
-// Package logind is the event source for shutdowns of the machine, whoever has requested them: EC2's StopInstances and
+// Package logind is the event source for shutdowns of the machine: EC2's StopInstances and
 // TerminateInstances, which press the power key, a reboot, an administrator; and for sleep, which is EC2's hibernation. It also
 // asks systemd over D-Bus, for the rest of nth. Begin with Source.look; the power key is in key.go.
 //
@@ -51,7 +51,7 @@ type Source struct {
 	mu    sync.Mutex
 	sink  event.Sink
 	holds []*hold
-	told  time.Duration // the last argument of Holding; 0 before the first call, negative after Off
+	last  time.Duration // the last argument of Holding; 0 before the first call, negative after Off
 
 	key   key
 	press press
@@ -198,8 +198,8 @@ func (s *Source) look(ctx context.Context, m manager) error {
 		return refused
 	}
 	s.mu.Lock()
-	news = news || s.told != m.delay
-	s.told = m.delay // even if it is 0, which means that locks have no effect
+	news = news || s.last != m.delay
+	s.last = m.delay // even if it is 0, which means that locks have no effect
 	s.mu.Unlock()
 	if news && s.opts.Holding != nil {
 		s.opts.Holding(m.delay)
@@ -339,8 +339,8 @@ func (s *Source) note(err error) {
 		return
 	}
 	s.mu.Lock()
-	said := s.told < 0
-	s.told = -1
+	said := s.last < 0
+	s.last = -1
 	s.mu.Unlock()
 	if !said && s.opts.Off != nil {
 		s.opts.Off(err)

@@ -1,7 +1,7 @@
 // Package targets tells when load balancers are done with this machine: when neither the machine nor a pod that was on it is
 // a target of a target group of Elastic Load Balancing (version 2).
 //
-// It only looks, with one permission of the instance's own role, and deregisters nothing. That is done by whoever has registered the
+// It only looks, with one permission of the instance's own role, and deregisters nothing. That is done by the program that has registered the
 // target, such as the AWS Load Balancer Controller, when the Node gets its label or the pod has gone. In a target group of the type
 // "instance" the machine itself is a target, by its instance ID; in one of the type "ip" pods are, by their addresses.
 //
@@ -178,7 +178,7 @@ func givenUp(err error, after, limit time.Duration) bool {
 }
 
 // judge says which targets are waited for, and whether some group is not known yet. If neither, the error says why the wait ends early.
-// It is late when whoever deregisters the targets should have begun.
+// It is late when a controller should have begun to deregister the targets.
 func judge(groups []*group, labeled, late bool) (waited string, unknown bool, err error) {
 	var waiting, stuck []left
 	for _, g := range groups {

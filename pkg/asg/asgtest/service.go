@@ -30,7 +30,7 @@ type Hook struct {
 	GlobalTimeout time.Duration
 	// DefaultResult is what happens when the hook times out: "ABANDON" by default.
 	DefaultResult string
-	// NotificationTarget is the ARN of the queue or topic that is told; none by default.
+	// NotificationTarget is the ARN of the queue or topic that is notified; none by default.
 	NotificationTarget string
 }
 

@@ -8,7 +8,7 @@
 //	aws.Deregister("i-0123") // it is draining now, and gone in three seconds
 //
 // A Service is an http.Handler; a Server gives it a port. A request must look signed with version 4 of AWS's signature, by the
-// credentials of a role. Targets drain as they do at AWS: by the clock, as seen by the next who asks. Whoever plays the load
+// credentials of a role. Targets drain as they do at AWS: by the clock, as seen by the next who asks. A test that plays the load
 // balancer itself learns from Targets where requests may go. Calls are kept, and requests can be made to fail or refused
 // (pkg/internal/querytest).
 //
