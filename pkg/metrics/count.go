@@ -69,9 +69,9 @@ func (m *Metrics) Noticed() {
 	m.touch()
 }
 
-// NoticesLost counts notices that will never be delivered.
-func (m *Metrics) NoticesLost(n int) {
-	m.series.notices.WithLabelValues(lost).Add(float64(n))
+// NoticeLost counts a notice that will never be delivered.
+func (m *Metrics) NoticeLost() {
+	m.series.notices.WithLabelValues(lost).Inc()
 	m.touch()
 }
 

@@ -161,14 +161,14 @@ func TestRequests_AreCountedByHowTheyEnded(t *testing.T) {
 	m.HookRequests([]string{"heartbeat", "abandon"}, []string{"ok"})
 	m.HookRequested("heartbeat", "ok")
 	m.Noticed()
-	m.NoticesLost(3)
+	m.NoticeLost()
 	want(t, m, map[string]float64{
 		`nth_imds_requests_total{document="spot/instance-action",result="absent"}`: 1,
 		`nth_api_requests_total{code="200",method="PATCH"}`:                        1,
 		`nth_api_requests_total{code="none",method="GET"}`:                         1,
 		`nth_hook_requests_total{action="heartbeat",result="ok"}`:                  1,
 		`nth_hook_requests_total{action="abandon",result="ok"}`:                    0,
-		`nth_notices_total{outcome="delivered"}`:                                   1, `nth_notices_total{outcome="lost"}`: 3,
+		`nth_notices_total{outcome="delivered"}`:                                   1, `nth_notices_total{outcome="lost"}`: 1,
 	})
 }
 

@@ -39,7 +39,7 @@ func (s *stage) want(status corev1.ConditionStatus, reason string, words ...stri
 	}
 }
 
-func TestTheConditionFollowsAnEventFromItsNoticeToItsEnd(t *testing.T) {
+func TestCondition_FollowsAnEventFromItsNoticeToItsEnd(t *testing.T) {
 	play(t, func(t *testing.T) *cluster { return newCluster(t, kubelets) }, func(s *stage) {
 		s.opts.Events = false
 		s.start()
@@ -73,7 +73,7 @@ func TestTheConditionFollowsAnEventFromItsNoticeToItsEnd(t *testing.T) {
 	})
 }
 
-func TestAConditionThatIsTrueIsRefreshedAsTheKubeletsAreAndKeepsItsTime(t *testing.T) {
+func TestCondition_IsRefreshedWhileItIsTrue(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Events = false
 		s.start()
@@ -92,50 +92,46 @@ func TestAConditionThatIsTrueIsRefreshedAsTheKubeletsAreAndKeepsItsTime(t *testi
 	})
 }
 
-func TestANodeForWhichNothingWasAnnouncedBearsNoCondition(t *testing.T) {
+// An earlier run may have left a condition. Where nothing was ever announced, the Node has none.
+func TestCondition_FollowsTheRecordAtAStart(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.start()
 		s.pass(24 * time.Hour)
 		s.cluster.wantAsked("get node")
 	})
-}
-
-func TestAConditionThatAnEarlierRunHasLeftIsMadeTrueToTheRecord(t *testing.T) {
-	t.Run("nothing is announced any more", func(t *testing.T) {
-		play(t, func(t *testing.T) *cluster { return newCluster(t, stale()) }, func(s *stage) {
-			s.start()
-			s.want(corev1.ConditionFalse, "NothingPending")
-		})
+	play(t, func(t *testing.T) *cluster { return newCluster(t, stale()) }, func(s *stage) {
+		s.start()
+		s.want(corev1.ConditionFalse, "NothingPending")
 	})
-	t.Run("something else is announced", func(t *testing.T) {
-		play(t, func(t *testing.T) *cluster { return newCluster(t, stale()) }, func(s *stage) {
-			s.entries = []state.Entry{entry("asg", event.ASGTermination, state.Drained)}
-			s.start()
-			s.want(corev1.ConditionTrue, "ASGTermination", "takes this instance out of service", "is drained")
-			if since := s.cluster.condition().LastTransitionTime; !since.Equal(&[]metav1.Time{stale().LastTransitionTime}[0]) {
-				t.Errorf("the condition is True since %s, want %s", since, stale().LastTransitionTime)
-			}
-		})
+	play(t, func(t *testing.T) *cluster { return newCluster(t, stale()) }, func(s *stage) {
+		s.entries = []state.Entry{entry("asg", event.ASGTermination, state.Drained)}
+		s.start()
+		s.want(corev1.ConditionTrue, "ASGTermination", "takes this instance out of service", "is drained")
+		if since := s.cluster.condition().LastTransitionTime; !since.Equal(&[]metav1.Time{stale().LastTransitionTime}[0]) {
+			t.Errorf("the condition is True since %s, want %s", since, stale().LastTransitionTime)
+		}
 	})
 }
 
-// On call, people look here whether pods still come.
-func TestTheConditionSaysOfAnOpenNodeThatItIsOpen(t *testing.T) {
+// On call, operators look here whether pods still come.
+func TestCondition_SaysThatAnOpenNodeIsOpen(t *testing.T) {
 	opened := func(phase state.Phase) state.Entry {
 		e := spot(phase)
 		e.CordonedAt, e.Reopened = e.FirstSeen, true
 		return e
 	}
-	hibernates := spot(state.Cordoned)
+	hibernates, left := spot(state.Cordoned), spot(state.Draining)
 	hibernates.Event.Code = "hibernate"
+	left.LeftAlone = true
 	for name, test := range map[string]struct {
 		entry state.Entry
 		words string
 	}{
-		"somebody uncordoned it":                  {opened(state.Cordoned), "nothing more will be done (someone uncordoned the node)"},
-		"somebody uncordoned it when drained":     {opened(state.Drained), "nothing more will be done (someone uncordoned the node)"},
-		"somebody uncordoned it during its drain": {opened(state.Draining), "drain now (the node is being drained)"},
-		"its annotation asks for that":            {hibernates, "the node is left open because of its annotation"},
+		"uncordoned":                  {opened(state.Cordoned), "nothing more will be done (someone uncordoned the node)"},
+		"uncordoned when drained":     {opened(state.Drained), "nothing more will be done (someone uncordoned the node)"},
+		"uncordoned during its drain": {opened(state.Draining), "drain now (the node is being drained)"},
+		"opted out of the cordon":     {hibernates, "the node is left open because of its annotation"},
+		"opted out of the drain":      {left, "the node is left alone because of its annotation"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, bare, func(s *stage) {
@@ -150,7 +146,7 @@ func TestTheConditionSaysOfAnOpenNodeThatItIsOpen(t *testing.T) {
 	}
 }
 
-func TestTheNearestDeadlineIsTheReasonAndAllAreTold(t *testing.T) {
+func TestCondition_NamesAllEventsTheNearestDeadlineFirst(t *testing.T) {
 	reboot := entry("m", event.ScheduledMaintenance, state.Seen)
 	reboot.Event.Code, reboot.Event.Deadline = "system-reboot", time.Date(2000, 1, 2, 0, 0, 0, 0, time.UTC)
 	missing := entry("r", event.RebalanceRecommendation, state.Seen)
@@ -188,7 +184,7 @@ func TestTheNearestDeadlineIsTheReasonAndAllAreTold(t *testing.T) {
 	})
 }
 
-func TestNothingIsWrittenBeforeTheCordonOfTheEvent(t *testing.T) {
+func TestCondition_IsWrittenAfterTheCordon(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.start()
 		s.cluster.asked()
@@ -203,10 +199,13 @@ func TestNothingIsWrittenBeforeTheCordonOfTheEvent(t *testing.T) {
 	})
 }
 
-// The cordon has been refused, or lifted before this process began; it is known by then.
-func TestADrainThatNeverCordonsOpensTheWayWithItsFirstPod(t *testing.T) {
-	for _, what := range []state.TransitionKind{state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone} {
-		t.Run(string(what), func(t *testing.T) {
+// A cordon may be refused, or lifted before this process began. The step shows that by its first pod or by its end.
+func TestCondition_IsWrittenWhenAStepDoesNotCordon(t *testing.T) {
+	kinds := []state.TransitionKind{
+		state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone, state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone,
+	}
+	for _, kind := range kinds {
+		t.Run(string(kind), func(t *testing.T) {
 			play(t, bare, func(s *stage) {
 				s.start()
 				s.cluster.asked()
@@ -214,7 +213,7 @@ func TestADrainThatNeverCordonsOpensTheWayWithItsFirstPod(t *testing.T) {
 				s.tell(step(state.Begun, "drain", spot(state.Draining)))
 				s.pass(4 * time.Second)
 				s.cluster.wantAsked()
-				s.tell(pod(what, "a"))
+				s.tell(pod(kind, "a"))
 				s.pass(3 * time.Second)
 				if all := s.cluster.asked(); len(all) < 3 {
 					t.Errorf("asked for %q", all)
@@ -224,25 +223,7 @@ func TestADrainThatNeverCordonsOpensTheWayWithItsFirstPod(t *testing.T) {
 	}
 }
 
-func TestAStepThatNeverCordonsOpensTheWayAtItsEnd(t *testing.T) {
-	for what, asked := range map[state.TransitionKind]int{state.Done: 4, state.Failed: 4, state.RanOut: 4, state.CalledBack: 3} {
-		t.Run(string(what), func(t *testing.T) {
-			play(t, bare, func(s *stage) {
-				s.start()
-				s.cluster.asked()
-				s.tell(announced(spot(state.Draining)))
-				s.tell(step(state.Begun, "drain", spot(state.Draining)))
-				s.tell(step(what, "drain", spot(state.Draining)))
-				s.pass(3 * time.Second)
-				if all := s.cluster.asked(); len(all) != asked {
-					t.Errorf("asked for %q, want %d requests", all, asked)
-				}
-			})
-		})
-	}
-}
-
-func TestWhatIsOnlyToldIsWrittenAtOnce(t *testing.T) {
+func TestCondition_IsWrittenAtOnceIfNothingIsDone(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.start()
 		s.cluster.asked()

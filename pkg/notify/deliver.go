@@ -12,12 +12,10 @@ import (
 )
 
 const (
-	// idleWait is how long to wait when there is nothing to wait for.
-	idleWait = time.Hour
 	// maxMessageAge is the age at which a message is given up.
 	maxMessageAge = 24 * time.Hour
-	// minPause is the pause after a first failure. Later pauses grow up to a limit, which depends on whether the message is older than
-	// young: most interrupted machines are gone then.
+	// minPause is the pause after a first failure. It doubles with each failure, up to a limit that depends on whether the message is
+	// older than young: most interrupted machines are gone then.
 	minPause = time.Second
 	young    = 15 * time.Minute
 	// maxRetryAfter bounds the pause that a destination may ask for.
@@ -68,8 +66,6 @@ type DeliveryResult struct {
 	Lost bool
 	// Again is set if the attempt before failed, too.
 	Again bool
-	// Alike counts further messages with the same result.
-	Alike int
 }
 
 // parcel is a message in a queue.
@@ -77,274 +73,251 @@ type parcel struct {
 	message
 	Notice
 	// line is what the message stands in: messages of one line are delivered in turn, one at a time.
-	line   string
-	gate   *gate
-	queued time.Time // with a monotonic reading, so that a change of the clock does not matter
-	tries  int
-	busy   bool // it is being delivered
-	probe  bool // that shows whether the destination works again
-	// lastTry: it is the attempt that each message has when nth stops.
-	lastTry bool
+	line string
+	gate *gate
+
+	queued  time.Time     // with a monotonic reading, so that a change of the clock does not matter
+	dropped chan struct{} // closed when the message makes room for a newer one
+	// The queue's mutex is held for these.
+	next     time.Time // the earliest time of the next attempt
+	tries    int
+	inFlight bool
 }
 
-// queue holds the messages for one destination, the oldest first, and delivers them. Of several lines the newest message goes first.
-//
-// While the destination fails, one message at a time probes whether it works again, and new ones are tried once without waiting for that.
+// queue holds the messages for one destination, and delivers each line of them in a goroutine of its own.
 type queue struct {
 	limit    int           // messages; with more, the oldest is lost
-	workers  int           // messages that are delivered at a time
-	pace     time.Duration // from the beginning of one delivery to the next
+	slots    chan struct{} // an element for each delivery under way
+	pace     time.Duration // how long a slot rests after a delivery
 	maxPause time.Duration // between two attempts for a message that is young
 	oldPause time.Duration // and for one that is not
 	report   func(DeliveryResult)
-	wake     chan struct{}
 
-	mu       sync.Mutex // for all that follows
-	waiting  []*parcel
-	dropped  DeliveryResult // what was lost since the last report
-	busy     int
-	next     time.Time // the earliest time of the next delivery
-	stopping bool
-	finishBy time.Time // when run ends at the latest; zero until finish
-	outage   outage
+	mu         sync.Mutex      // for all that follows
+	waiting    []*parcel       // the oldest first
+	working    map[string]bool // lines
+	lines      sync.WaitGroup
+	retried    chan struct{} // closed when pauses no longer hold
+	retryAfter time.Time     // the end of the pause that the destination has asked for
+	finishBy   time.Time     // when run ends at the latest; zero until finish
+	// ctx is the context of attempts, nil before run. After its end, each message has one more attempt, with last.
+	ctx, last context.Context
+	stop      context.CancelFunc
 }
 
 func newQueue(limit, workers int, pace, maxPause, oldPause time.Duration, report func(DeliveryResult)) *queue {
-	return &queue{limit: limit, workers: workers, pace: pace, maxPause: maxPause, oldPause: oldPause, report: report, wake: make(chan struct{}, 1)}
-}
-
-// add adds a message. It does not block.
-func (q *queue) add(p *parcel) {
-	p.queued = time.Now()
-	q.mu.Lock()
-	q.waiting = append(q.waiting, p)
-	if i := slices.IndexFunc(q.waiting, func(p *parcel) bool { return !p.busy }); len(q.waiting) > q.limit && i >= 0 {
-		q.drop(q.waiting[i].Notice, errors.New("too many are waiting"))
-		q.waiting = slices.Delete(q.waiting, i, i+1)
+	return &queue{
+		limit: limit, slots: make(chan struct{}, workers), pace: pace, maxPause: maxPause, oldPause: oldPause, report: report,
+		working: map[string]bool{}, retried: make(chan struct{}),
 	}
-	q.mu.Unlock()
-	q.poke()
 }
 
-// drop notes a lost message for the next report.
-func (q *queue) drop(n Notice, why error) {
-	if q.dropped.Lost {
-		q.dropped.Alike++
+// add adds a message, unless the queue has ended. It does not block.
+func (q *queue) add(p *parcel) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ctx != nil && q.ctx.Err() != nil {
 		return
 	}
-	q.dropped = DeliveryResult{Notice: n, Err: why, Lost: true}
+	p.queued, p.dropped = time.Now(), make(chan struct{})
+	q.waiting = append(q.waiting, p)
+	if i := slices.IndexFunc(q.waiting, func(p *parcel) bool { return !p.inFlight }); len(q.waiting) > q.limit && i >= 0 {
+		oldest := q.waiting[i]
+		close(oldest.dropped)
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+		go q.report(DeliveryResult{Notice: oldest.Notice, Err: errors.New("too many are waiting"), Lost: true})
+	}
+	q.start(p.line)
 }
 
-// poke makes run look at the queue again.
-func (q *queue) poke() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
+// start delivers a line, once run has begun. The mutex is held.
+func (q *queue) start(line string) {
+	if q.ctx != nil && !q.working[line] {
+		q.working[line] = true
+		q.lines.Go(func() { q.deliverLine(line) })
 	}
 }
 
-// forget forgets an outage, as after a change of the settings.
-func (q *queue) forget() {
+// retry has all messages tried now, as after a change of the settings.
+func (q *queue) retry() {
 	q.mu.Lock()
-	q.outage = outage{}
-	q.mu.Unlock()
-	q.poke()
+	defer q.mu.Unlock()
+	q.retryAfter = time.Time{}
+	for _, p := range q.waiting {
+		p.next = time.Time{}
+	}
+	close(q.retried)
+	q.retried = make(chan struct{})
 }
 
 // finish makes run end once all is delivered, or after a duration.
 func (q *queue) finish(within time.Duration) {
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	q.finishBy = time.Now().Add(within)
-	q.mu.Unlock()
-	q.poke()
+	q.endIfFinished()
 }
 
-// run delivers until ctx ends or finish is called. Then it tries each message that is left once more, for a moment, and reports what is lost.
-func (q *queue) run(ctx context.Context) {
-	q.work(ctx)
-	q.mu.Lock()
-	q.stopping = true
-	q.mu.Unlock()
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
-	defer cancel()
-	q.work(last)
-	q.mu.Lock()
-	for _, p := range q.waiting {
-		q.drop(p.Notice, errors.New("nth stopped before it was delivered"))
+// endIfFinished ends run soon if nothing more is to come. The mutex is held.
+func (q *queue) endIfFinished() {
+	if q.ctx == nil || q.finishBy.IsZero() {
+		return
 	}
-	q.waiting = nil
-	q.mu.Unlock()
-	q.reportDropped()
+	if len(q.working) == 0 {
+		q.stop()
+	}
+	time.AfterFunc(time.Until(q.finishBy), q.stop)
 }
 
-// work starts deliveries until ctx ends or nothing is left to be done, and waits for those under way.
-func (q *queue) work(ctx context.Context) {
-	var busy sync.WaitGroup
-	defer busy.Wait()
-	for ctx.Err() == nil {
-		p, wait := q.take(time.Now())
-		if p != nil {
-			busy.Go(func() {
-				q.try(ctx, p)
-				q.poke()
-			})
-			continue
-		}
-		q.reportDropped()
-		if wait == 0 {
+// run returns when ctx has ended, or all is delivered after finish, and each message that is left was tried once more.
+func (q *queue) run(ctx context.Context) {
+	last, stopLast := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLast()
+	q.mu.Lock()
+	q.ctx, q.stop = context.WithCancel(ctx)
+	q.last = last
+	for _, p := range q.waiting {
+		q.start(p.line)
+	}
+	q.endIfFinished()
+	q.mu.Unlock()
+	<-q.ctx.Done()
+	defer time.AfterFunc(flushTimeout, stopLast).Stop()
+	q.lines.Wait()
+}
+
+// deliverLine delivers the messages of a line, the oldest first.
+func (q *queue) deliverLine(line string) {
+	for {
+		q.mu.Lock()
+		i := slices.IndexFunc(q.waiting, func(p *parcel) bool { return p.line == line })
+		if i < 0 {
+			delete(q.working, line)
+			if !q.finishBy.IsZero() && len(q.working) == 0 {
+				q.stop()
+			}
+			q.mu.Unlock()
 			return
 		}
+		p := q.waiting[i]
+		q.mu.Unlock()
+		q.deliver(p)
+	}
+}
+
+// deliver tries a message until it is delivered, lost or dropped.
+func (q *queue) deliver(p *parcel) {
+	for {
+		ctx := q.turn(p)
+		if ctx == nil {
+			return
+		}
+		var err error = refusedError{"it is older than a day"}
+		if time.Since(p.queued) < maxMessageAge {
+			err = p.deliver(ctx)
+		}
+		_, refused := errors.AsType[refusedError](err)
+		over := err == nil || refused || errors.Is(err, errNothing)
+		q.release()
+		switch {
+		case !over && ctx == q.last:
+			q.end(p, errStopped)
+			return
+		case over:
+			q.end(p, err)
+			return
+		}
+		q.failed(p, err)
+	}
+}
+
+var errStopped = refusedError{"nth stopped before it was delivered"}
+
+// turn waits until a message may be tried, and returns the context for that, and a slot; nil if it was dropped or nth has stopped.
+func (q *queue) turn(p *parcel) context.Context {
+	for {
+		now, ctx, slots := time.Now(), q.ctx, q.slots
+		pause, opened := p.gate.wait(now)
+		q.mu.Lock()
+		pause, retried := max(pause, p.next.Sub(now), q.retryAfter.Sub(now)), q.retried
+		q.mu.Unlock()
+		switch {
+		case ctx.Err() != nil:
+			ctx, pause = q.last, maxMessageAge
+		case pause > 0:
+			slots = nil // It does not want one yet.
+		default:
+			pause = maxMessageAge
+		}
 		select {
+		case slots <- struct{}{}:
+			if q.fly(p, ctx == q.last) {
+				return ctx
+			}
+			<-q.slots
+		case <-p.dropped:
+			return nil
 		case <-ctx.Done():
-		case <-q.wake:
-		case <-time.After(wait):
+			if ctx == q.last {
+				q.end(p, errStopped)
+				return nil
+			}
+		case <-opened:
+		case <-retried:
+		case <-time.After(pause):
 		}
 	}
 }
 
-// take returns the message to deliver now; nil, and for how long, if there is none, and nil and 0 if nothing is left to be done.
-func (q *queue) take(now time.Time) (best *parcel, wait time.Duration) {
+// fly marks a message as being delivered, so that it is not dropped; false if it was, or if it has to wait again.
+func (q *queue) fly(p *parcel, final bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.finishBy.IsZero() && (len(q.waiting) == 0 || now.After(q.finishBy)) {
-		return nil, 0
-	}
-	if pause := q.next.Sub(now); pause > 0 && !q.stopping {
-		return nil, pause
-	}
-	wait = idleWait
-	if q.busy >= q.workers {
-		return nil, wait
-	}
-	lines := map[string]bool{} // that have a message before
-	for _, p := range q.waiting {
-		if lines[p.line] {
-			continue
-		}
-		lines[p.line] = true
-		if p.busy {
-			continue
-		}
-		if pause := q.pause(p, now); pause > 0 {
-			wait = min(wait, pause)
-		} else if best == nil || p.tries <= best.tries {
-			best = p
-		}
-	}
-	if best == nil {
-		if q.stopping && q.busy == 0 {
-			wait = 0
-		}
-		return nil, wait
-	}
-	best.busy, best.probe, best.lastTry = true, q.outage.wouldProbe(best), q.stopping
-	q.outage.probing = q.outage.probing || best.probe
-	q.busy++
-	q.next = now.Add(q.pace)
-	return best, 0
+	p.inFlight = slices.Contains(q.waiting, p) && (final || !time.Now().Before(q.retryAfter))
+	return p.inFlight
 }
 
-// pause is how long a message must not be tried.
-func (q *queue) pause(p *parcel, now time.Time) time.Duration {
-	asked := q.outage.retryAfter.Sub(now)
-	switch {
-	case q.stopping && (p.lastTry || asked > 0):
-		return idleWait
-	case q.stopping:
-		return 0
-	case asked > 0:
-		return asked
+// release gives a slot back, after its rest.
+func (q *queue) release() {
+	if q.pace > 0 {
+		select {
+		case <-time.After(q.pace):
+		case <-q.ctx.Done():
+		}
 	}
-	return max(p.gate.wait(now), q.outage.pause(p, now))
+	<-q.slots
 }
 
-// try delivers a message once, and handles the result.
-func (q *queue) try(ctx context.Context, p *parcel) {
-	began := time.Now()
-	var err error = refusedError{"it is older than a day"}
-	if time.Since(p.queued) < maxMessageAge {
-		err = p.deliver(ctx)
+// failed plans the next attempt. The pause is jittered, so that not all messages come at once when their destination works again.
+func (q *queue) failed(p *parcel, err error) {
+	if q.ctx.Err() != nil {
+		return // It was interrupted, and is tried once more.
 	}
-	_, refused := errors.AsType[refusedError](err)
-	nothing := errors.Is(err, errNothing)
-	over := err == nil || refused || nothing
-	canceled := !over && ctx.Err() != nil
-
+	now := time.Now()
 	q.mu.Lock()
-	if p.probe {
-		q.outage.probing = false
+	longest := q.maxPause
+	if now.Sub(p.queued) > young {
+		longest = q.oldPause
 	}
-	switch {
-	case canceled, nothing:
-	case over:
-		q.outage = outage{retryAfter: q.outage.retryAfter} // A pause that was asked for holds.
-	default:
-		longest := q.maxPause
-		if time.Since(p.queued) > young {
-			longest = q.oldPause
-		}
-		q.outage.failed(err, began, longest)
-	}
-	if over {
-		q.waiting = slices.DeleteFunc(q.waiting, func(other *parcel) bool { return other == p })
+	pause := min(minPause<<min(p.tries, 16), longest)
+	p.next = now.Add(wait.Jitter(pause/2, 1))
+	if later, asks := errors.AsType[retryAfterError](err); asks && now.Add(later.after).After(q.retryAfter) {
+		q.retryAfter = now.Add(later.after)
 	}
 	again := p.tries > 0
 	p.tries++
-	p.busy = false
-	q.busy--
+	p.inFlight = false
 	q.mu.Unlock()
-	if !canceled && !nothing {
-		q.report(DeliveryResult{Notice: p.Notice, Err: err, Lost: refused, Again: again})
-	}
+	q.report(DeliveryResult{Notice: p.Notice, Err: err, Again: again})
 }
 
-func (q *queue) reportDropped() {
+// end removes a message, and reports what became of it.
+func (q *queue) end(p *parcel, err error) {
 	q.mu.Lock()
-	dropped := q.dropped
-	q.dropped = DeliveryResult{}
+	q.waiting = slices.DeleteFunc(q.waiting, func(other *parcel) bool { return other == p })
 	q.mu.Unlock()
-	if dropped.Lost {
-		q.report(dropped)
+	_, refused := errors.AsType[refusedError](err)
+	if !errors.Is(err, errNothing) {
+		q.report(DeliveryResult{Notice: p.Notice, Err: err, Lost: refused, Again: p.tries > 0})
 	}
-}
-
-// outage is how a destination fails; the zero value works.
-type outage struct {
-	failures   int
-	failedAt   time.Time // the last failure
-	nextProbe  time.Time // what was queued by failedAt is not tried before
-	probing    bool      // a message is being delivered to see whether the destination works again
-	retryAfter time.Time // the end of the pause that the destination has asked for
-}
-
-// wouldProbe reports whether a delivery is a probe. A message that was queued after the last failure is tried once in any case.
-func (o *outage) wouldProbe(p *parcel) bool {
-	return !o.failedAt.IsZero() && (p.tries > 0 || !p.queued.After(o.failedAt))
-}
-
-func (o *outage) pause(p *parcel, now time.Time) time.Duration {
-	switch {
-	case !o.wouldProbe(p):
-		return 0
-	case o.probing:
-		return idleWait // Its result wakes the queue.
-	}
-	return max(o.nextProbe.Sub(now), 0)
-}
-
-// failed handles a failure of a delivery that began then. The pause doubles with each failure in a row. It is jittered, so that the nodes of
-// a fleet do not all come at once when their destination works again.
-func (o *outage) failed(err error, began time.Time, longest time.Duration) {
-	now := time.Now()
-	if later, ok := errors.AsType[retryAfterError](err); ok {
-		if until := now.Add(later.after); until.After(o.retryAfter) {
-			o.retryAfter = until
-		}
-	}
-	if began.Before(o.failedAt) {
-		return // It was on its way when another delivery failed: this is the same failure.
-	}
-	pause := min(minPause<<min(o.failures, 16), longest)
-	o.failures++
-	o.failedAt, o.nextProbe = now, now.Add(wait.Jitter(pause/2, 1))
 }

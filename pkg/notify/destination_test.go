@@ -58,7 +58,7 @@ func file(t *testing.T, content string) string {
 	return path
 }
 
-func TestAPostIsTheTextWithItsHeaders(t *testing.T) {
+func TestPost_SendsTheTextWithItsHeaders(t *testing.T) {
 	t.Parallel()
 	e := serve(t, httptest.NewServer, fine)
 	d := to(e.URL + "/services/T0/B0?a=b")
@@ -79,19 +79,13 @@ func TestAPostIsTheTextWithItsHeaders(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
-}
-
-// WEBHOOK_HEADERS of aws-node-termination-handler is an object in JSON.
-func TestHeadersMayBeAnObjectInJSON(t *testing.T) {
-	t.Parallel()
-	d := to("http://endpoint.invalid")
-	d.HeadersFile = file(t, `{"Content-type":"text/plain", "X-Team": "web"}`)
+	d.HeadersFile = file(t, `{"Content-type":"text/plain", "X-Team": "web"}`) // as WEBHOOK_HEADERS of aws-node-termination-handler
 	if got := d.ContentType(); got != "text/plain" {
 		t.Errorf("the Content-Type is %q", got)
 	}
 }
 
-func TestTheURLsFileIsReadForEachPost(t *testing.T) {
+func TestPost_ReadsTheURLsFileEachTime(t *testing.T) {
 	t.Parallel()
 	first, second := serve(t, httptest.NewServer, fine), serve(t, httptest.NewServer, fine)
 	d := to("")
@@ -110,7 +104,7 @@ func TestTheURLsFileIsReadForEachPost(t *testing.T) {
 	}
 }
 
-func TestAnswersSayWhatBecameOfAPost(t *testing.T) {
+func TestPost_JudgesTheAnswer(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]string{
 		200: "", 202: "", 204: "",
@@ -136,32 +130,29 @@ func TestAnswersSayWhatBecameOfAPost(t *testing.T) {
 	}
 }
 
-func TestAPostHasItsTimeout(t *testing.T) {
+func TestPost_BoundsAnAnswerInTimeAndSize(t *testing.T) {
 	t.Parallel()
 	released := make(chan struct{})
-	e := serve(t, httptest.NewServer, func(http.ResponseWriter, *http.Request) { <-released })
 	defer close(released)
-	d := to(e.URL + "/secret-path")
-	d.Timeout = 50 * time.Millisecond
-	err := d.Post(t.Context(), "1", "a")
-	if err == nil || err.Error() != "no answer in time" {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestPost_refuses_an_answer_with_huge_headers(t *testing.T) {
-	t.Parallel()
-	e := serve(t, httptest.NewServer, func(w http.ResponseWriter, _ *http.Request) {
-		for i := range 20 {
-			w.Header().Set(fmt.Sprintf("Padding-%d", i), strings.Repeat("a", 8<<10))
+	for want, answer := range map[string]http.HandlerFunc{
+		"no answer in time": func(http.ResponseWriter, *http.Request) { <-released },
+		"the request, its answer or that of a proxy is not as HTTP wants it": func(w http.ResponseWriter, _ *http.Request) {
+			for i := range 20 {
+				w.Header().Set(fmt.Sprintf("Padding-%d", i), strings.Repeat("a", 8<<10))
+			}
+		},
+	} {
+		d := to(serve(t, httptest.NewServer, answer).URL + "/secret-path")
+		if want == "no answer in time" {
+			d.Timeout = 50 * time.Millisecond
 		}
-	})
-	if err := to(e.URL).Post(t.Context(), "1", "a"); err == nil || !strings.Contains(err.Error(), "not as HTTP wants it") {
-		t.Errorf("got %v", err)
+		if err := d.Post(t.Context(), "1", "a"); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
 
-func TestCertificatesAreTrustedThatTheSettingsName(t *testing.T) {
+func TestPost_TrustsTheCertificatesOfTheSettings(t *testing.T) {
 	t.Parallel()
 	e := serve(t, httptest.NewTLSServer, fine)
 	if err := to(e.URL).Post(t.Context(), "1", "a"); err == nil || !strings.Contains(err.Error(), "certificate") {
@@ -178,7 +169,7 @@ func TestCertificatesAreTrustedThatTheSettingsName(t *testing.T) {
 	}
 }
 
-func TestProxiesAreThoseOfTheSettingsAlone(t *testing.T) {
+func TestPost_UsesNoProxyButThatOfTheSettings(t *testing.T) {
 	proxy := serve(t, httptest.NewServer, fine)
 	direct := serve(t, httptest.NewServer, fine)
 	at, err := url.Parse(proxy.URL)
@@ -206,7 +197,7 @@ func TestProxiesAreThoseOfTheSettingsAlone(t *testing.T) {
 }
 
 // Whatever goes wrong, neither the address nor what is in the headers is told.
-func TestErrorsDoNotTellSecrets(t *testing.T) {
+func TestPost_ShowsNoSecretsInErrors(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -296,7 +287,7 @@ func faults(d notify.Destination) []error {
 	return found
 }
 
-func TestADestinationIsJudgedWithoutAPost(t *testing.T) {
+func TestCheck_FindsFaultsWithoutAPost(t *testing.T) {
 	t.Parallel()
 	e := serve(t, httptest.NewServer, fine)
 	d := to(e.URL)
@@ -354,8 +345,8 @@ func unreadable(t *testing.T) map[string]string {
 	return found
 }
 
-// A pipe that nobody writes to hangs whoever opens it, and what is endless or huge fills the memory of whoever reads it.
-func TestWhatIsNoFileToReadIsAFaultAndNothingWaitsForIt(t *testing.T) {
+// A pipe without a writer hangs its reader, and what is endless or huge fills its memory.
+func TestFiles_ThatAreNotRegularAreFaultsAtOnce(t *testing.T) {
 	for path, want := range unreadable(t) {
 		mustSay := func(what string, err error) {
 			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
@@ -381,18 +372,9 @@ func TestWhatIsNoFileToReadIsAFaultAndNothingWaitsForIt(t *testing.T) {
 	}
 }
 
-func TestAnEmptyTemplateIsAFault(t *testing.T) {
-	if _, err := notify.ReadTemplate(file(t, "")); err == nil || !strings.Contains(err.Error(), "is empty") {
-		t.Error(err)
-	}
-	if got, err := notify.ReadTemplate(file(t, "a")); err != nil || got != "a" {
-		t.Errorf("%q, %v", got, err)
-	}
-}
-
-// The disk of another machine may be gone, and a thread of whoever reads from it hangs until it is back.
-func TestAFileThatHangsIsWaitedForForAMomentAndAskedForOnce(t *testing.T) {
-	path := file(t, "http://127.0.0.1:1")
+// The disk of another machine may be gone, and a thread that reads from it hangs until it is back.
+func TestFiles_ThatHangAreOpenedOnceAndLeftSoon(t *testing.T) {
+	path, headers, ca := file(t, "http://127.0.0.1:1"), file(t, "A: b"), file(t, "c")
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
 		back := make(chan struct{})
@@ -417,26 +399,15 @@ func TestAFileThatHangsIsWaitedForForAMomentAndAskedForOnce(t *testing.T) {
 		if took := time.Since(began); took != 2*time.Second || asked.Load() != 1 {
 			t.Errorf("all judging took %s, and the file was opened %d times", took, asked.Load())
 		}
+		began = time.Now()
+		all := faults(notify.Destination{URLFile: path, HeadersFile: headers, CAFile: ca})
+		if took := time.Since(began); len(all) != 3 || took != 2*time.Second { // All that can hang does.
+			t.Errorf("after %s it is judged as %v", took, all)
+		}
 		close(back)
 		synctest.Wait()
 		if err := faults(d); len(err) > 0 {
 			t.Errorf("once it is back: %v", err)
 		}
-	})
-}
-
-// All that can hang does.
-func TestADestinationIsJudgedWithinAMomentWhateverHangs(t *testing.T) {
-	url, headers, ca := file(t, "http://127.0.0.1:1"), file(t, "A: b"), file(t, "c")
-	synctest.Test(t, func(t *testing.T) {
-		back := make(chan struct{})
-		defer notify.OpenWith(func(path string) (*os.File, error) { <-back; return os.Open(path) })()
-		began := time.Now()
-		found := faults(notify.Destination{URLFile: url, HeadersFile: headers, CAFile: ca})
-		if took := time.Since(began); len(found) != 3 || took != 2*time.Second {
-			t.Errorf("after %s it is judged as %v", took, found)
-		}
-		close(back)
-		synctest.Wait()
 	})
 }

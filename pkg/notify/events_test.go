@@ -45,14 +45,16 @@ func drained(evicted int) state.Transition {
 	return step(state.Done, "drain", e)
 }
 
-func TestEachPhaseOfADrainIsToldOfTheNodeAndEachPodOfItself(t *testing.T) {
+func TestEvents_ReportEachPhaseOfADrainAndEachPod(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.start()
 		s.tell(announced(spot(state.Seen)))
 		s.cordoned()
 		s.tell(pod(state.PodEvicted, "a"))
-		s.tell(pod(state.PodHeld, "b"))
+		held := pod(state.PodHeld, "b")
+		held.Detail = "shop/db"
+		s.tell(held)
 		s.tell(pod(state.PodDeleted, "b"))
 		s.tell(pod(state.PodGone, "a"))
 		done := drained(1)
@@ -67,14 +69,14 @@ func TestEachPhaseOfADrainIsToldOfTheNodeAndEachPodOfItself(t *testing.T) {
 			"Node default/node-1 Normal Draining: spot-interruption: cordoned the node; draining it: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; drain now",
 			"Pod shop/a Normal PodEviction: evicted from node node-1: the reason",
 			"Pod shop/b Warning PodEviction: deleted from node node-1, as it could not be evicted in time: the reason",
-			"Node default/node-1 Warning CordonAndDrain: spot-interruption: drained after 250ms: 1 pod evicted, 1 deleted, 2 left in place; deleted, as they could not be evicted in time: shop/b",
+			"Node default/node-1 Warning CordonAndDrain: spot-interruption: drained after 250ms: 1 pod evicted, 1 deleted, 2 left in place; deleted, as they could not be evicted in time: shop/b (against the disruption budget shop/db)",
 			"Node default/node-1 Normal Uncordon: spot-interruption: withdrawn; nothing of it is left on the node",
 		)
 	})
 }
 
 // One guard works for several events. What was met for one of them is told when another has joined, too.
-func TestAnEventThatJoinsADrainTakesNothingFromWhatIsTold(t *testing.T) {
+func TestEvents_OfTwoInterruptionsInOneDrainNameEachPodOnce(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.start()
@@ -103,7 +105,7 @@ func TestAnEventThatJoinsADrainTakesNothingFromWhatIsTold(t *testing.T) {
 	})
 }
 
-func TestEventsBearWhatPeopleLookForThemBy(t *testing.T) {
+func TestEvents_HaveTheAnnotationsAndObjectsThatOperatorsLookFor(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.opts.Describe = func(context.Context) map[string]string {
@@ -135,7 +137,7 @@ func TestEventsBearWhatPeopleLookForThemBy(t *testing.T) {
 	})
 }
 
-func TestEveryKindOfEventHasAReasonOfItsOwn(t *testing.T) {
+func TestEvents_HaveAReasonForEachKind(t *testing.T) {
 	seen := map[string]event.Kind{}
 	for _, kind := range event.Kinds() {
 		play(t, bare, func(s *stage) {
@@ -155,7 +157,7 @@ func TestEveryKindOfEventHasAReasonOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAFullNodeWritesFiftyEventsAboutPodsAndOneAboutTheOthers(t *testing.T) {
+func TestEvents_OfAFullNodeAreFiftyAboutPodsAndOneForTheRest(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.start()
@@ -185,7 +187,7 @@ func TestAFullNodeWritesFiftyEventsAboutPodsAndOneAboutTheOthers(t *testing.T) {
 	})
 }
 
-func TestEventsReachTheClusterOneAfterAnother(t *testing.T) {
+func TestEvents_AreWrittenOverSeconds(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.start()
@@ -204,96 +206,65 @@ func TestEventsReachTheClusterOneAfterAnother(t *testing.T) {
 	})
 }
 
-func TestWhatDoesNotEndWellIsAWarning(t *testing.T) {
-	held := spot(state.Incomplete)
-	held.Result = &state.Result{Evicted: 3, Left: []string{"shop/a", "shop/b"}, HeldBy: map[string]string{"shop/b": "PDB shop/pdb"}}
-	for want, h := range map[string]state.Transition{
-		"CordonError: spot-interruption: the cordon failed after 250ms and will be tried again: no answer": step(state.Failed, "cordon", spot(state.Cordoning)),
-		"CordonAndDrainError: spot-interruption: the drain ran out of time after 250ms: 3 pods evicted, 0 deleted, 0 left in place; " +
-			"left: shop/a, shop/b (held by PDB shop/pdb)": step(state.RanOut, "drain", held),
-		"UncordonError: spot-interruption: the uncordon failed after 250ms and will be tried again: no answer": step(state.Failed, "uncordon", spot(state.Undoing)),
-	} {
-		play(t, bare, func(s *stage) {
-			s.opts.Condition = false
-			h.Err = errors.New("no answer")
-			s.start()
-			s.tell(step(state.Begun, h.Action, h.Entry))
-			s.tell(h)
-			s.pass(time.Second)
-			s.wantLines("Node default/node-1 Warning " + want)
-		})
+// One step, and the Event at its end.
+func TestEvents_ReportHowAStepEnded(t *testing.T) {
+	const alone = "NodeLeftAlone: spot-interruption: the node is left alone because of its annotation nth-project.github.io/action: its pods are not evicted"
+	incomplete, left, withdrawn := spot(state.Incomplete), spot(state.Draining), spot(state.Closed)
+	incomplete.Result = &state.Result{Evicted: 3, Left: []string{"shop/a", "shop/b"}, HeldBy: map[string]string{"shop/b": "PDB shop/pdb"}}
+	left.LeftAlone = true
+	withdrawn.Ending = state.Withdrawn
+	rebalance := entry("r", event.RebalanceRecommendation, state.Closed)
+	rebalance.Ending = state.Withdrawn
+	to := step(state.Done, "uncordon", withdrawn)
+	to.Detail = "Karpenter"
+	failed := func(action string, phase state.Phase) state.Transition {
+		h := step(state.Failed, action, spot(phase))
+		h.Err = errors.New("no answer")
+		return h
 	}
-}
-
-func TestEvents_warn_of_deleted_pods(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		s.opts.Condition = false
-		s.start()
-		s.cordoned()
-		held := pod(state.PodHeld, "db-0")
-		held.Detail = "shop/db"
-		s.tell(held)
-		s.tell(pod(state.PodDeleted, "db-0"))
-		done := drained(1)
-		done.Entry.Result.Deleted = 1
-		s.tell(done)
-		s.pass(time.Second)
-		events := s.cluster.written()
-		last := events[len(events)-1]
-		want := "; deleted, as they could not be evicted in time: shop/db-0 (against the disruption budget shop/db)"
-		if last.Type != corev1.EventTypeWarning || !strings.HasSuffix(last.Message, want) {
-			t.Errorf("got %s %q, want a warning that ends with %q", last.Type, last.Message, want)
-		}
-	})
-}
-
-func TestACordonIsToldOnceAndWhoseItIs(t *testing.T) {
-	for what, want := range map[state.TransitionKind]string{
-		state.NodeCordoned: "Cordon: spot-interruption: cordoned the node: the reason",
-		state.CordonFound:  "Cordon: spot-interruption: the node was already cordoned by someone else: the reason",
-		state.Begun:        "NodeLeftAlone: spot-interruption: the node is left alone because of its annotation nth-project.github.io/action: its pods are not evicted",
+	for want, happens := range map[string][]state.Transition{
+		"Warning CordonError: spot-interruption: the cordon failed after 250ms and will be tried again: no answer":     {failed("cordon", state.Cordoning)},
+		"Warning UncordonError: spot-interruption: the uncordon failed after 250ms and will be tried again: no answer": {failed("uncordon", state.Undoing)},
+		"Warning CordonAndDrainError: spot-interruption: the drain ran out of time after 250ms: 3 pods evicted, 0 deleted, 0 left in place; " +
+			"left: shop/a, shop/b (held by PDB shop/pdb)": {step(state.RanOut, "drain", incomplete)},
+		"Normal Cordon: spot-interruption: cordoned the node: the reason": {
+			step(state.NodeCordoned, "cordon", spot(state.Cordoned)), step(state.Done, "cordon", spot(state.Cordoned)),
+		},
+		"Normal Cordon: spot-interruption: the node was already cordoned by someone else: the reason": {
+			step(state.CordonFound, "cordon", spot(state.Cordoned)), step(state.Done, "cordon", spot(state.Cordoned)),
+		},
+		"Normal " + alone:       {step(state.Done, "cordon", spot(state.Cordoned))},
+		"Normal " + alone + " ": {step(state.LeftAlone, "drain", left)},
+		"Normal Uncordon: spot-interruption: withdrawn; nothing of it is left on the node; the cordon is left to Karpenter, who still needs it": {to},
+		"Normal InterruptionOver: rebalance-recommendation: withdrawn; nothing of it is left on the node":                                       {{Kind: state.ClosedWith, Entry: rebalance}},
 	} {
 		play(t, bare, func(s *stage) {
 			s.opts.Condition = false
 			s.start()
-			s.tell(step(state.Begun, "cordon", spot(state.Cordoning)))
-			s.tell(step(what, "cordon", spot(state.Cordoned)))
-			s.tell(step(state.Done, "cordon", spot(state.Cordoned)))
-			s.pass(time.Second)
-			s.wantLines("Node default/node-1 Normal " + want)
+			s.tell(step(state.Begun, happens[0].Action, happens[0].Entry))
+			for _, h := range happens {
+				s.tell(h)
+			}
+			s.pass(6 * time.Second)
+			s.wantLines("Node default/node-1 " + strings.TrimSpace(want))
 		})
 	}
 }
 
-func TestWhatIsIgnoredIsNotTold(t *testing.T) {
+func TestEvents_OmitWhatIsIgnored(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.start()
-		s.cluster.asked()
 		ignored := entry("i", event.ScheduledMaintenance, state.Seen)
 		ignored.Event.Code = "system-maintenance"
 		s.tell(announced(ignored))
 		ignored.Phase, ignored.Ending = state.Closed, state.Completed
 		s.tell(state.Transition{Kind: state.ClosedWith, Entry: ignored})
 		s.pass(time.Minute)
-		if events := s.lines(); len(events) != 0 {
-			t.Errorf("there are Events: %q", events)
-		}
+		s.wantLines()
 	})
 }
 
-func TestAnEndWithoutAnUndoingIsTold(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		s.opts.Condition = false
-		s.start()
-		e := entry("r", event.RebalanceRecommendation, state.Closed)
-		e.Ending = state.Withdrawn
-		s.tell(state.Transition{Kind: state.ClosedWith, Entry: e})
-		s.pass(time.Second)
-		s.wantLines("Node default/node-1 Normal InterruptionOver: rebalance-recommendation: withdrawn; nothing of it is left on the node")
-	})
-}
-
-func TestAnOutageOfASourceIsToldOnceIfItLasts(t *testing.T) {
+func TestEvents_ReportALastingOutageOfASourceOnce(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.start()
@@ -321,7 +292,7 @@ func TestAnOutageOfASourceIsToldOnceIfItLasts(t *testing.T) {
 	})
 }
 
-func TestARepetitionIsCountedOnTheEventThatIsThere(t *testing.T) {
+func TestEvents_CountARepetition(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.start()
@@ -338,7 +309,7 @@ func TestARepetitionIsCountedOnTheEventThatIsThere(t *testing.T) {
 	})
 }
 
-func TestAMessageIsCutToWhatIsAllowed(t *testing.T) {
+func TestEvents_AreCutToTheLengthThatIsAllowed(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.start()
@@ -349,42 +320,5 @@ func TestAMessageIsCutToWhatIsAllowed(t *testing.T) {
 		if m := s.cluster.written()[0].Message; len(m) > 1024 || len(m) < 1020 || !strings.HasSuffix(m, "ü…") {
 			t.Errorf("the message has %d bytes and ends with %q", len(m), m[len(m)-8:])
 		}
-	})
-}
-
-func TestANodeThatIsLeftAloneIsNowhereSaidToBeDrained(t *testing.T) {
-	left := spot(state.Draining)
-	left.LeftAlone = true
-	t.Run("by the condition", func(t *testing.T) {
-		play(t, bare, func(s *stage) {
-			s.entries = []state.Entry{left}
-			s.start()
-			s.want(corev1.ConditionTrue, "SpotInterruption", "the node is left alone because of its annotation")
-		})
-	})
-	t.Run("by Events", func(t *testing.T) {
-		play(t, bare, func(s *stage) {
-			s.opts.Condition = false
-			s.start()
-			s.tell(step(state.Begun, "drain", spot(state.Draining)))
-			s.tell(step(state.LeftAlone, "drain", left))
-			s.pass(time.Second)
-			s.wantLines("Node default/node-1 Normal NodeLeftAlone: spot-interruption: the node is left alone because of its annotation nth-project.github.io/action: its pods are not evicted")
-		})
-	})
-	t.Run("by the webhook", func(t *testing.T) {
-		hooked(t, func(r *hookRig) {
-			for _, what := range []state.TransitionKind{state.Done, state.LeftAlone, state.LeftAlone, state.Begun, state.NodeCordoned, state.Done, state.LeftAlone} {
-				r.hear(what, "a", drain(state.Drained), func(h *state.Transition) { h.Entry.LeftAlone = what == state.LeftAlone })
-				r.pass(time.Minute)
-			}
-			var texts []string
-			for _, p := range r.posted() {
-				texts = append(texts, p.text)
-			}
-			if want := []string{"a drained", "a left-alone", "a drained", "a left-alone"}; !slices.Equal(texts, want) {
-				t.Errorf("posted %q, want %q", texts, want)
-			}
-		})
 	})
 }

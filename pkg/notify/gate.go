@@ -20,8 +20,9 @@ const (
 // gate is closed while the node is being cordoned, or is about to be: no request of this package may delay that. An event that is only
 // announced does not close it.
 type gate struct {
-	mu    sync.Mutex
-	until time.Time // when it opens
+	mu     sync.Mutex
+	until  time.Time     // when it opens
+	opened chan struct{} // closed when it opens before that; nil if nothing waits for it
 }
 
 // observe opens and closes the gate.
@@ -60,13 +61,21 @@ func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.until = time.Time{}
+	if g.opened != nil {
+		close(g.opened)
+		g.opened = nil
+	}
 }
 
-// wait is how long the gate stays closed without another transition; 0 if it is open.
-func (g *gate) wait(now time.Time) time.Duration {
+// wait is how long the gate stays closed, and a channel that is closed if it opens before that; 0 if it is open.
+func (g *gate) wait(now time.Time) (time.Duration, <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return max(g.until.Sub(now), 0)
+	pause := g.until.Sub(now)
+	if pause > 0 && g.opened == nil {
+		g.opened = make(chan struct{})
+	}
+	return max(pause, 0), g.opened
 }
 
 // reported remembers the last outcomes of events, the oldest first, so that none is reported twice. A restart forgets them; the record

@@ -36,7 +36,7 @@ func (s *stage) writes() int {
 	return len(slices.DeleteFunc(s.cluster.asked(), func(what string) bool { return what != "patch condition" }))
 }
 
-func TestANodeThatIsWatchedBearsAHeartbeatThoughNothingIsAnnounced(t *testing.T) {
+func TestHeartbeat_IsRenewedThoughNothingIsAnnounced(t *testing.T) {
 	play(t, func(t *testing.T) *cluster { return newCluster(t, kubelets) }, func(s *stage) {
 		beating(s)
 		s.start()
@@ -59,7 +59,7 @@ func TestANodeThatIsWatchedBearsAHeartbeatThoughNothingIsAnnounced(t *testing.T)
 }
 
 // A fleet that was started in one moment must not write in one moment for ever.
-func TestHeartbeatsAreNotInStep(t *testing.T) {
+func TestHeartbeat_IsJittered(t *testing.T) {
 	times := map[time.Time]bool{}
 	for range 8 {
 		play(t, bare, func(s *stage) {
@@ -74,33 +74,35 @@ func TestHeartbeatsAreNotInStep(t *testing.T) {
 	}
 }
 
-func TestWithoutALookThatIsGoodThereIsNoHeartbeat(t *testing.T) {
-	t.Run("since the start", func(t *testing.T) {
-		play(t, bare, func(s *stage) {
-			beating(s).Store(false)
-			s.start()
-			s.pass(time.Hour)
-			if c := s.cluster.condition(); c != nil {
-				t.Errorf("the condition is %+v, want none", c)
-			}
-		})
+func TestHeartbeat_StopsWhileNTHDoesNotWork(t *testing.T) {
+	play(t, bare, func(s *stage) { // since the start
+		beating(s).Store(false)
+		s.start()
+		s.pass(time.Hour)
+		if c := s.cluster.condition(); c != nil {
+			t.Errorf("the condition is %+v, want none", c)
+		}
 	})
-	for name, pending := range map[string]bool{"while nothing is announced": false, "while something is": true} {
+	for name, test := range map[string]struct{ pending, identity bool }{
+		"nothing is announced": {}, "something is announced": {pending: true}, "there is no identity": {identity: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, bare, func(s *stage) {
 				alive := beating(s)
 				s.start()
-				if pending {
+				if test.pending {
 					s.tell(announced(spot(state.Seen)))
 					s.pass(10 * time.Second)
 				}
-				alive.Store(false)
+				alive.Store(test.identity)
+				s.away.Store(test.identity)
 				s.writes()
 				s.pass(3 * time.Hour)
 				if n := s.writes(); n != 0 || s.age() < 3*time.Hour {
 					t.Errorf("the condition was written %d times, and is %s old", n, s.age())
 				}
 				alive.Store(true)
+				s.away.Store(false)
 				s.pass(2 * time.Minute)
 				if age := s.age(); age > 2*time.Minute {
 					t.Errorf("the heartbeat is %s old after all is well for two minutes", age)
@@ -110,25 +112,7 @@ func TestWithoutALookThatIsGoodThereIsNoHeartbeat(t *testing.T) {
 	}
 }
 
-func TestWithoutAnIdentityThereIsNoHeartbeat(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		beating(s)
-		s.start()
-		s.away.Store(true)
-		s.pass(time.Hour)
-		if age := s.age(); age < time.Hour {
-			t.Errorf("the heartbeat is %s old", age)
-		}
-		s.away.Store(false)
-		s.pass(2 * time.Minute)
-		if age := s.age(); age > 2*time.Minute {
-			t.Errorf("the heartbeat is %s old after the identity is back for two minutes", age)
-		}
-	})
-}
-
-// What is announced is told, by whoever has learned of it.
-func TestWhatIsAnnouncedIsToldThoughALookIsNotGood(t *testing.T) {
+func TestHeartbeat_DoesNotHoldUpWhatIsAnnounced(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		beating(s).Store(false)
 		s.start()
@@ -143,36 +127,27 @@ func TestWhatIsAnnouncedIsToldThoughALookIsNotGood(t *testing.T) {
 	})
 }
 
-// Starting again costs no write: what the process before has written is young enough.
-func TestAProcessThatFollowsAnotherWaitsForItsTurn(t *testing.T) {
-	young := stale()
-	young.Status, young.Reason, young.Message = corev1.ConditionFalse, "NothingPending", "nothing is announced for this machine"
-	play(t, func(t *testing.T) *cluster { return newCluster(t, young) }, func(s *stage) {
-		beating(s)
-		s.start()
-		s.cluster.wantAsked("get node")
-		s.pass(6 * time.Minute)
-		if n := s.writes(); n != 1 {
-			t.Errorf("%d writes in six minutes, want one", n)
-		}
-	})
+// A young heartbeat of the process before costs no write; one from the future shows that the clock was wrong.
+func TestHeartbeat_FollowsThatOfAnEarlierProcess(t *testing.T) {
+	for years, writes := range map[int]int{0: 0, 1: 1} {
+		before := stale()
+		before.Status, before.Reason, before.Message = corev1.ConditionFalse, "NothingPending", "nothing is announced for this machine"
+		before.LastHeartbeatTime = metav1.NewTime(before.LastHeartbeatTime.AddDate(years, 0, 0))
+		play(t, func(t *testing.T) *cluster { return newCluster(t, before) }, func(s *stage) {
+			beating(s)
+			s.start()
+			if n := s.writes(); n != writes {
+				t.Errorf("%d writes at the start for a heartbeat %d years ahead, want %d", n, years, writes)
+			}
+			s.pass(6 * time.Minute)
+			if n := s.writes(); n != 1 {
+				t.Errorf("%d writes in six minutes, want one", n)
+			}
+		})
+	}
 }
 
-// The clock was wrong when it was written, and a heartbeat that comes years ahead would prove nothing.
-func TestAHeartbeatFromTheFutureIsReplaced(t *testing.T) {
-	ahead := stale()
-	ahead.Status, ahead.Reason, ahead.Message = corev1.ConditionFalse, "NothingPending", "nothing is announced for this machine"
-	ahead.LastHeartbeatTime = metav1.NewTime(ahead.LastHeartbeatTime.AddDate(1, 0, 0))
-	play(t, func(t *testing.T) *cluster { return newCluster(t, ahead) }, func(s *stage) {
-		beating(s)
-		s.start()
-		if age := s.age(); age < 0 {
-			t.Errorf("the heartbeat comes %s ahead", -age)
-		}
-	})
-}
-
-func TestADryRunHasAHeartbeatAndTellsOfNoEvent(t *testing.T) {
+func TestHeartbeat_OfADryRunReportsNoEvent(t *testing.T) {
 	play(t, func(t *testing.T) *cluster { return newCluster(t, stale()) }, func(s *stage) {
 		beating(s)
 		s.opts.DryRun = true
@@ -197,9 +172,9 @@ func managedBy(manager string, fields ...string) metav1.ManagedFieldsEntry {
 	return metav1.ManagedFieldsEntry{Manager: manager, Subresource: "status", FieldsV1: metav1.NewFieldsV1(set)}
 }
 
-func TestWithoutAHeartbeatWhatNTHQueueHasAnnouncedIsNotTouched(t *testing.T) {
-	play(t, func(t *testing.T) *cluster { return newCluster(t, stale()) }, func(s *stage) {
-		s.opts.Events = false
+// nth-queue hears of failed status checks, of which the machine tells nothing.
+func TestHeartbeat_LeavesWhatNTHQueueHasAnnounced(t *testing.T) {
+	play(t, func(t *testing.T) *cluster { return newCluster(t, stale()) }, func(s *stage) { // without a heartbeat
 		s.cluster.managed = []metav1.ManagedFieldsEntry{managedBy("nth-queue", "f:status", "f:reason", "f:message")}
 		s.start()
 		s.pass(time.Hour)
@@ -207,10 +182,6 @@ func TestWithoutAHeartbeatWhatNTHQueueHasAnnouncedIsNotTouched(t *testing.T) {
 			t.Errorf("the condition was written %d times", n)
 		}
 	})
-}
-
-// nth-queue hears of failed status checks, of which the machine tells nothing.
-func TestAHeartbeatLeavesWhatNTHQueueHasAnnounced(t *testing.T) {
 	all := []string{".", "f:type", "f:status", "f:reason", "f:message", "f:lastHeartbeatTime", "f:lastTransitionTime"}
 	queues := stale()
 	queues.Reason, queues.Message = "StatusCheckFailed", "EC2 says that the machine is impaired"

@@ -124,8 +124,6 @@ func (k *Kubernetes) OnTransition(t state.Transition) {
 	if t.Pod == "" && t.Kind != state.SourceLost && t.Kind != state.SourceBack {
 		k.touch()
 	}
-	k.events.poke() // The gate may have opened.
-	k.conditions.poke()
 }
 
 // Run writes until ctx ends, and then for a moment longer, if there is anything left to write. Call it once.
@@ -151,7 +149,7 @@ func (k *Kubernetes) Cede() {
 	k.mu.Lock()
 	k.ceded = true
 	k.mu.Unlock()
-	k.conditions.forget()
+	k.conditions.retry()
 }
 
 // write makes one write of an area when it is its turn.

@@ -8,9 +8,9 @@
 //   - deliver (deliver.go) holds a bounded number of messages in memory, and tries each until it is delivered, too old or refused. When nth
 //     stops, each is tried once more.
 //
-// OnTransition only puts messages into the queue of the last stage, and Run delivers them. So nothing here can delay or fail a drain. Each
-// message knows its destination: a webhook's is in webhook.go, with its fields (fields.go), its template (template.go) and its endpoint
-// (destination.go); those for the cluster are in events.go and conditions.go. Start with build.go.
+// OnTransition only puts messages into the queue of the last stage, which delivers them in goroutines of its own. So nothing here can
+// delay or fail a drain. Each message knows its destination: a webhook's is in webhook.go, with its fields (fields.go), its template
+// (template.go) and its endpoint (destination.go); those for the cluster are in events.go and conditions.go. Start with build.go.
 package notify
 
 import (

@@ -57,9 +57,9 @@ func TryTemplate(name, text, contentType string) error {
 // Try renders a notice of every kind and outcome. The error names the line that fails for one of them, or says that the message is not
 // JSON although the content type says so.
 func (t *Template) Try(contentType string) error {
-	silent, until := true, time.Now().Add(maxRenderTime)
+	silent := true
 	for _, sample := range Samples() {
-		rendered, err := t.render(sample, until)
+		rendered, err := t.Render(sample)
 		if err != nil {
 			return err
 		}
@@ -77,13 +77,9 @@ func (t *Template) Try(contentType string) error {
 
 // Render renders one message. It is empty if the template gives nothing but space: then there is nothing to post.
 func (t *Template) Render(f Fields) (string, error) {
-	return t.render(f, time.Now().Add(maxRenderTime))
-}
-
-func (t *Template) render(f Fields, until time.Time) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	*t.budget = budget{work: maxWork, until: until}
+	*t.budget = budget{work: maxWork, until: time.Now().Add(maxRenderTime)}
 	if err := t.parsed.Execute(t.budget, f); err != nil {
 		return "", templateError(err)
 	}

@@ -48,7 +48,7 @@ func sampleOf(t *testing.T, kind event.Kind, outcome string) notify.Fields {
 	return notify.Samples()[i]
 }
 
-func TestTemplatesThatCannotBeRenderedAreRefusedWithTheirLine(t *testing.T) {
+func TestTemplate_ErrorsNameTheLine(t *testing.T) {
 	for name, test := range map[string]struct{ text, kind, want string }{
 		"no such field":                    {"{\n\n\"a\": \"{{ .Nope }}\"}", jsonType, "test:3:9: "},
 		"no such function":                 {"\n{{ nope }}", jsonType, "test:2: function \"nope\" not defined"},
@@ -126,7 +126,7 @@ func TestTemplate_EndsSoonAndStaysSmall(t *testing.T) {
 	}
 }
 
-func TestTemplate_takes_as_many_pods_as_a_notice_names(t *testing.T) {
+func TestTemplate_TakesAsManyPodsAsANoticeNames(t *testing.T) {
 	f := sampleOf(t, event.SpotInterruption, "incomplete")
 	f.Pods = slices.Repeat([]string{"a-pod-with-a-name-of-the-usual-length-abcde"}, 512)
 	text := `{{ range .Pods }}{{ . | trunc 40 | upper | replace "-" "_" | printf "%-50s" | quote }} {{ if contains "a" . }}{{ regexFind "^[a-z]*" . }}{{ end }}, {{ end }}`
@@ -139,7 +139,7 @@ func TestTemplate_takes_as_many_pods_as_a_notice_names(t *testing.T) {
 	}
 }
 
-func TestNthsOwnTemplateIsOneSentence(t *testing.T) {
+func TestTemplate_OfNTHIsOneSentence(t *testing.T) {
 	template, err := tried("", "", jsonType)
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func TestNthsOwnTemplateIsOneSentence(t *testing.T) {
 
 // What people have written for aws-node-termination-handler: the fields of its manual, sprig's functions, and methods of
 // times.
-func TestTemplatesOfTheContainerBasedHandlerWorkUnchanged(t *testing.T) {
+func TestTemplate_OfAWSNodeTerminationHandlerWorksUnchanged(t *testing.T) {
 	f := sampleOf(t, event.ScheduledMaintenance, "drained")
 	for text, want := range map[string]string{
 		`{"text":":rotating_light: {{ .Kind }} {{ .InstanceID }} {{ .NodeName }} {{ .Description }} {{ .StartTime }}"}`: `{"text":":rotating_light: SCHEDULED_EVENT i-1234567890abcdef0 ip-10-0-0-1.ec2.internal ` +
@@ -182,7 +182,7 @@ func TestTemplatesOfTheContainerBasedHandlerWorkUnchanged(t *testing.T) {
 }
 
 // What a template can call of Go's own, it can call here; what is missing would be found by those who move.
-func TestEveryMethodOfTimesThatATemplateCanCallIsThere(t *testing.T) {
+func TestTemplate_HasEveryMethodOfTimes(t *testing.T) {
 	f := sampleOf(t, event.ScheduledMaintenance, "drained")
 	for place, of := range map[string]reflect.Type{
 		".StartTime": reflect.TypeFor[time.Time](), ".TimeUntilEvent": reflect.TypeFor[time.Duration](),
@@ -255,7 +255,7 @@ func TestKindsHaveTheWordsOfTheContainerBasedHandler(t *testing.T) {
 	}
 }
 
-func TestTextsOfFieldsDoNotEndAStringOfJSON(t *testing.T) {
+func TestFields_CanStandInAStringOfJSON(t *testing.T) {
 	template := compile(t, `{"a": "{{ .Description }}", "b": "{{ .Error }}", "c": "{{ .Text }}", "d": "{{ .Cluster }}",
 		"e": "{{ join "," .Left }}", "f": "{{ join "," .Pods }}", "g": "{{ range $k, $v := .HeldBy }}{{ $k }}{{ $v }}{{ end }}",
 		"h": "{{ range $k, $v := .NodeLabels }}{{ $k }}{{ $v }}{{ end }}", "i": "{{ range $k, $v := .DeletedPods }}{{ $k }}{{ $v }}{{ end }}"}`)
@@ -277,7 +277,7 @@ func shipped(t *testing.T) []string {
 	return files
 }
 
-func TestShippedTemplatesGiveJSONForEveryNotice(t *testing.T) {
+func TestShippedTemplates_GiveJSONForEveryNotice(t *testing.T) {
 	for _, file := range shipped(t) {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -304,7 +304,7 @@ func TestShippedTemplatesGiveJSONForEveryNotice(t *testing.T) {
 	}
 }
 
-func TestPagerDuty_opens_and_resolves_one_incident(t *testing.T) {
+func TestPagerDuty_OpensAndResolvesOneIncident(t *testing.T) {
 	text, err := os.ReadFile("../../packaging/webhook/pagerduty.tmpl")
 	if err != nil {
 		t.Fatal(err)
@@ -360,7 +360,7 @@ func incident(t *testing.T, rendered string, keys map[string]bool) string {
 	return event.EventAction + " " + event.Payload.Severity
 }
 
-func TestTemplates_escape_markup(t *testing.T) {
+func TestShippedTemplates_EscapeMarkup(t *testing.T) {
 	const mark = "<!channel> <https://evil.example|here> [here](https://evil.example)"
 	for file, forbidden := range map[string]string{"slack.tmpl": "<", "teams.tmpl": "[", "": "<"} {
 		content := []byte{}
@@ -406,7 +406,7 @@ func TestTemplates_escape_markup(t *testing.T) {
 // row is how docs/notices.md begins the description of a field.
 var row = regexp.MustCompile("(?m)^\\| `\\.([A-Za-z]+)` \\|")
 
-func TestTheManualDescribesEveryFieldOfTemplates(t *testing.T) {
+func TestManual_DescribesEveryField(t *testing.T) {
 	text, err := os.ReadFile("../../docs/notices.md")
 	if err != nil {
 		t.Fatal(err)
@@ -426,7 +426,7 @@ func TestTheManualDescribesEveryFieldOfTemplates(t *testing.T) {
 // outcomes is a row of docs/notices.md that tells when something has an outcome: its phase, and the outcomes.
 var outcomes = regexp.MustCompile("(?m)^\\| `(announced|ended|over)` \\| ([a-z`, -]*) \\|")
 
-func TestTheManualTellsWhenThereIsWhichOutcomeAndOfNoOther(t *testing.T) {
+func TestManual_ListsEveryOutcome(t *testing.T) {
 	text, err := os.ReadFile("../../docs/notices.md")
 	if err != nil {
 		t.Fatal(err)
@@ -446,7 +446,7 @@ func TestTheManualTellsWhenThereIsWhichOutcomeAndOfNoOther(t *testing.T) {
 }
 
 // A field and a method must not have one name: the call of the method would take the field's place.
-func TestNoFieldHasTheNameOfAMethod(t *testing.T) {
+func TestFields_HaveNoNameOfAMethod(t *testing.T) {
 	for field := range reflect.TypeFor[notify.Fields]().Fields() {
 		if _, err := tried("test", "-{{ ."+field.Name+" }}", "text/plain"); err != nil {
 			t.Errorf("%v", err)

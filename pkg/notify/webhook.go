@@ -106,7 +106,7 @@ func (w *Webhook) Use(settings *WebhookSettings) {
 	w.mu.Lock()
 	w.settings = used
 	w.mu.Unlock()
-	w.queue.forget() // It may be another endpoint.
+	w.queue.retry() // It may be another endpoint.
 }
 
 // current returns the settings, once their template has been tried; nil if the webhook is off.
@@ -124,7 +124,7 @@ func (w *Webhook) current(ctx context.Context) *triedSettings {
 	return settings
 }
 
-// Run posts notices until ctx ends, and then tries each notice that is left once more, for a moment. Call it once.
+// Run waits until ctx ends, and until each notice that is left then was tried once more, for a moment. Call it once.
 func (w *Webhook) Run(ctx context.Context) { w.queue.run(ctx) }
 
 // OnTransition implements agent.Listener.
@@ -145,7 +145,6 @@ func (w *Webhook) OnTransition(t state.Transition) {
 			line:    event, gate: &node.gate,
 		})
 	}
-	w.queue.poke() // The gate may have opened.
 }
 
 // node returns what is remembered of a node. The first node with a name is the one whose name was not known before.

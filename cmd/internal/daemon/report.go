@@ -51,8 +51,6 @@ func logDelivery(log *logrus.Entry, r notify.DeliveryResult) {
 	switch {
 	case r.Err == nil:
 		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("webhook delivered: %s", r.Notice.Outcome)
-	case r.Alike > 0:
-		trouble.Errorf("webhook notice dropped (%s), and %d more: %s", r.Notice.Outcome, r.Alike, r.Err)
 	case r.Lost:
 		trouble.Errorf("webhook notice dropped (%s): %s", r.Notice.Outcome, r.Err)
 	case r.Again:
@@ -113,7 +111,7 @@ func (c Counts) Notice(r notify.DeliveryResult) {
 	switch {
 	case c.in == nil:
 	case r.Lost:
-		c.in.NoticesLost(1 + r.Alike)
+		c.in.NoticeLost()
 	case r.Err == nil:
 		c.in.Noticed()
 	}

@@ -17,7 +17,7 @@ import (
 func happen(c daemon.Counts) {
 	c.Notice(notify.DeliveryResult{})
 	c.Notice(notify.DeliveryResult{Err: errors.New("no answer")}) // It is tried again.
-	c.Notice(notify.DeliveryResult{Err: errors.New("too many are waiting"), Lost: true, Alike: 2})
+	c.Notice(notify.DeliveryResult{Err: errors.New("too many are waiting"), Lost: true})
 	c.Requested(http.MethodGet, http.StatusOK)
 	c.HookRequested(asg.Heartbeat, asg.NotAllowed)
 }
@@ -28,7 +28,7 @@ func TestWhatBothProgramsDoIsCounted(t *testing.T) {
 	answer := httptest.NewRecorder()
 	m.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for _, want := range []string{
-		`nth_notices_total{outcome="delivered"} 1`, `nth_notices_total{outcome="lost"} 3`,
+		`nth_notices_total{outcome="delivered"} 1`, `nth_notices_total{outcome="lost"} 1`,
 		`nth_api_requests_total{code="200",method="GET"} 1`, `nth_hook_requests_total{action="heartbeat",result="refused"} 1`,
 		`nth_hook_requests_total{action="abandon",result="ok"} 0`, // An increase is seen from there.
 	} {

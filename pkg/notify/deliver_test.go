@@ -1,0 +1,286 @@
+package notify_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nth-project/nth/pkg/notify"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// manyNodes is how nth-queue uses the webhook.
+func manyNodes(o *notify.WebhookOptions) { o.Limit = 1024 }
+
+// wantLost compares how many notices were lost, and why.
+func (r *hookRig) wantLost(want int, why string) {
+	r.t.Helper()
+	lost := 0
+	for _, result := range r.told() {
+		if result.Lost && strings.Contains(result.Err.Error(), why) {
+			lost++
+		}
+	}
+	if lost != want {
+		r.t.Errorf("%d were lost because %s, want %d", lost, why, want)
+	}
+}
+
+// answered is the error that an answer of an endpoint gives.
+func answered(t *testing.T, status int, retryAfter string) error {
+	t.Helper()
+	e := serve(t, httptest.NewServer, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", retryAfter)
+		w.WriteHeader(status)
+	})
+	err := to(e.URL).Post(t.Context(), "1", "a")
+	if err == nil {
+		t.Fatalf("%d passed for a success", status)
+	}
+	return err
+}
+
+func TestDeliver_PostsAStormWithinAMinute(t *testing.T) {
+	hookedWith(t, manyNodes, func(r *hookRig) {
+		r.answers(func(context.Context, string) error {
+			time.Sleep(200 * time.Millisecond)
+			return nil
+		})
+		for i := range 1500 {
+			r.hear(state.Announced, fmt.Sprint("e", i), onNode(fmt.Sprint("n", i)))
+			time.Sleep(10 * time.Millisecond)
+		}
+		r.pass(time.Minute - 1500*10*time.Millisecond)
+		if posts := r.posted(); len(posts) != 1500 {
+			t.Errorf("%d of 1500 announcements are posted within a minute", len(posts))
+		}
+	})
+}
+
+func TestDeliver_TriesANewNoticeAtOnceThoughOthersHang(t *testing.T) {
+	for _, after := range []time.Duration{0, 3 * time.Second, 10 * time.Minute} {
+		t.Run(after.String(), func(t *testing.T) {
+			hookedWith(t, manyNodes, func(r *hookRig) {
+				r.answers(func(ctx context.Context, _ string) error {
+					ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+					defer cancel()
+					<-ctx.Done()
+					return errors.New("no answer in time")
+				})
+				for i := range 60 {
+					r.hear(state.Announced, fmt.Sprint("e", i), onNode(fmt.Sprint("n", i)))
+				}
+				r.pass(after)
+				r.posted()
+				r.hear(state.Announced, "new", onNode("new"))
+				if !slices.ContainsFunc(r.posted(), func(p post) bool { return p.text == "new announced" }) {
+					t.Error("an announcement was not tried at once")
+				}
+			})
+		})
+	}
+}
+
+func TestDeliver_RetriesInTurnUntilTheEndpointIsBack(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		r.down()
+		r.hear(state.Announced, "a")
+		r.hear(state.Done, "a", drain(state.Drained))
+		r.hear(state.Announced, "b")
+		r.pass(10 * time.Minute)
+		tries := map[string]int{}
+		for _, p := range r.posted() {
+			tries[p.text]++
+		}
+		for _, text := range []string{"a announced", "b announced"} { // each 7.5 to 15 s
+			if n := tries[text]; n < 40 || n > 90 {
+				t.Errorf("%d attempts in ten minutes for %s", n, text)
+			}
+		}
+		if len(tries) != 2 {
+			t.Errorf("tried %v, want no end of an event before its beginning", tries)
+		}
+		results := r.told()
+		if fresh := slices.DeleteFunc(results, func(result notify.DeliveryResult) bool { return result.Again }); len(fresh) != 2 || fresh[0].Err == nil || fresh[0].Lost {
+			t.Errorf("the first results were %+v, want a failure for each notice", fresh)
+		}
+		r.up()
+		r.pass(15 * time.Second)
+		r.want("a announced", "a drained", "b announced")
+	})
+}
+
+func TestDeliver_GivesUpAndSaysSo(t *testing.T) {
+	t.Run("too many wait", func(t *testing.T) {
+		hooked(t, func(r *hookRig) {
+			r.down()
+			for i := range 70 {
+				r.hear(state.Announced, fmt.Sprint("e", i))
+			}
+			r.wantLost(6, "too many are waiting")
+			r.posted()
+			r.up()
+			r.pass(time.Minute)
+			if n := len(r.posted()); n != 64 {
+				t.Errorf("%d are posted in the end, want the newest 64", n)
+			}
+		})
+	})
+	t.Run("after a day", func(t *testing.T) {
+		hooked(t, func(r *hookRig) {
+			r.down()
+			r.hear(state.Announced, "a")
+			r.pass(25 * time.Hour)
+			r.wantLost(1, "older than a day")
+			if n := len(r.posted()); n > 1000 {
+				t.Errorf("%d attempts in a day", n)
+			}
+			r.up()
+			r.pass(time.Hour)
+			r.want()
+		})
+	})
+	t.Run("a message that is refused", func(t *testing.T) { // It must not hold up the others of its event.
+		rejected := answered(t, http.StatusBadRequest, "")
+		hooked(t, func(r *hookRig) {
+			r.answers(func(_ context.Context, text string) error {
+				if text == "a announced" {
+					return rejected
+				}
+				return nil
+			})
+			r.hear(state.Announced, "a")
+			r.hear(state.Done, "a", drain(state.Drained))
+			r.pass(time.Hour)
+			r.want("a announced", "a drained")
+			r.wantLost(1, "it does not take this message")
+		})
+	})
+	t.Run("a stop", func(t *testing.T) {
+		hooked(t, func(r *hookRig) {
+			r.hear(state.Announced, "a", drain(state.Draining))
+			r.stop() // while it waits for a cordon
+			r.want("a announced @0s")
+			r.start()
+			r.answers(func(ctx context.Context, _ string) error {
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			r.hear(state.Announced, "b")
+			asked := time.Now()
+			r.stop()
+			if took := time.Since(asked); took > 2*time.Second {
+				t.Errorf("stopping took %s", took)
+			}
+			r.want("b announced", "b announced")
+			r.wantLost(1, "nth stopped before it was delivered")
+			r.start()
+		})
+	})
+}
+
+func TestDeliver_PausesAsAnEndpointAsks(t *testing.T) {
+	for name, test := range map[string]struct {
+		status int
+		header string
+		pause  time.Duration
+	}{
+		"429, in seconds":       {http.StatusTooManyRequests, "90", 90 * time.Second},
+		"503, in seconds":       {http.StatusServiceUnavailable, "90", 90 * time.Second},
+		"longer than an hour":   {http.StatusTooManyRequests, "86400", time.Hour},
+		"another status has it": {http.StatusInternalServerError, "90", 0},
+		"it cannot be read":     {http.StatusTooManyRequests, "soon", 0},
+		"a date that is over":   {http.StatusTooManyRequests, "Mon, 02 Jan 2006 15:04:05 GMT", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer, shorter := answered(t, test.status, test.header), answered(t, http.StatusTooManyRequests, "0")
+			hooked(t, func(r *hookRig) {
+				r.answers(func(_ context.Context, text string) error {
+					if text == "a announced" {
+						return answer
+					}
+					time.Sleep(time.Second) // It is under way when the pause is asked for.
+					return shorter
+				})
+				r.hear(state.Announced, "b")
+				r.hear(state.Announced, "a")
+				r.posted()
+				r.up() // for what is not under way
+				r.pass(time.Second)
+				r.hear(state.Announced, "c") // What is new waits too.
+				if test.pause > 0 {
+					r.pass(test.pause - 2*time.Second)
+					r.want()
+				}
+				r.pass(3 * time.Second)
+				r.want("a announced", "b announced", "c announced")
+			})
+		})
+	}
+}
+
+func TestDeliver_HoldsNothingUpIfAnEndpointHangs(t *testing.T) {
+	hooked(t, func(r *hookRig) {
+		r.answers(func(context.Context, string) error {
+			time.Sleep(time.Hour) // deaf to its context, too
+			return errors.New("no answer")
+		})
+		r.hear(state.Announced, "a")
+		heard := time.Now()
+		for range 1_000 {
+			r.hook.OnTransition(state.Transition{Kind: state.PodEvicted, At: time.Now(), Pod: "default/web"})
+			r.hook.OnTransition(state.Transition{Kind: state.Announced, At: time.Now(), Entry: r.entry("b", state.Seen)})
+		}
+		if took := time.Since(heard); took != 0 {
+			t.Errorf("it took %s to be heard", took)
+		}
+		r.pass(time.Hour)
+	})
+}
+
+func TestDeliver_LeavesNothingBehindAfterThousandsOfDrains(t *testing.T) {
+	hookedWith(t, manyNodes, func(r *hookRig) {
+		drained := func(i int) {
+			id, node := fmt.Sprint("e", i), fmt.Sprint("n", i)
+			r.hear(state.Announced, id, onNode(node))
+			r.hear(state.Begun, id, onNode(node), drain(state.Draining))
+			r.hear(state.NodeCordoned, id, onNode(node), drain(state.Draining))
+			for pod := range 110 {
+				r.hook.OnTransition(state.Transition{
+					Kind: state.PodEvicted, At: time.Now(), Node: node, Pod: fmt.Sprintf("default/a-pod-with-a-name-of-the-usual-length-%03d", pod),
+					Entry: r.entry(id, state.Draining), Action: "drain",
+				})
+			}
+			r.hear(state.Done, id, onNode(node), drain(state.Drained))
+			r.hook.Forget(node)
+			r.posted()
+			r.mu.Lock()
+			r.tellings = nil
+			r.mu.Unlock()
+		}
+		inUse := func() uint64 {
+			r.pass(time.Second)
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc
+		}
+		for i := range 1000 { // The webhook remembers the newest outcomes.
+			drained(i)
+		}
+		before := inUse()
+		for i := range 2000 {
+			drained(1000 + i)
+		}
+		if after := inUse(); after > before+1<<20 {
+			t.Errorf("%d KiB are in use after 1,000 drains, and %d after 3,000", before>>10, after>>10)
+		}
+	})
+}
