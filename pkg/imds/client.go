@@ -268,7 +268,7 @@ func (r *reader) exchange(request *http.Request) (*http.Response, error) {
 		return nil, withoutAddresses(err)
 	case len(body) > size:
 		return nil, fmt.Errorf("the answer is longer than %d KiB", size>>10)
-	case r.answer.token && response.StatusCode == http.StatusOK && (len(body) == 0 || !line.Match(body)):
+	case r.answer.token && response.StatusCode == http.StatusOK && (len(body) == 0 || !isLine(string(body))):
 		// The SDK would keep it, and it fits in no header, so that the service could not refuse it.
 		return nil, fmt.Errorf("the metadata service answers %d bytes that are no token", len(body))
 	}

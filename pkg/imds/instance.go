@@ -57,11 +57,12 @@ func (s *Source) Scope(lifeCycle string) Scope {
 	return Scope{LifeCycle: lifeCycle, Kinds: s.polledKinds()}
 }
 
-var lifeCycleShape = regexp.MustCompile(`^[a-z][a-z-]{0,63}$`)
+// lifeCycleShape is what a life cycle looks like; it is a line, too.
+var lifeCycleShape = regexp.MustCompile(`^[a-z][a-z-]*$`)
 
 func parseLifeCycle(body []byte) (string, error) {
 	lifeCycle := strings.TrimSpace(string(body))
-	if !lifeCycleShape.MatchString(lifeCycle) {
+	if !isLine(lifeCycle) || !lifeCycleShape.MatchString(lifeCycle) {
 		return "", fmt.Errorf("%d bytes that are no life cycle", len(body))
 	}
 	return lifeCycle, nil
@@ -110,13 +111,18 @@ func (s *Source) Instance(ctx context.Context) (Instance, error) {
 	return i, errors.Join(errs...)
 }
 
-// line is what a document of one line may be: an ID, a name, an address.
-var line = regexp.MustCompile(`^[!-~]{0,255}$`)
+// maxLine is the most that a document of one line may have, in bytes: an ID, a name, an address.
+const maxLine = 255
+
+// isLine reports whether a document is one line of printable characters without blanks.
+func isLine(text string) bool {
+	return len(text) <= maxLine && !strings.ContainsFunc(text, func(r rune) bool { return r < '!' || r > '~' })
+}
 
 // parseText reads a document of one line.
 func parseText(body []byte) (string, error) {
 	text := strings.TrimSpace(string(body))
-	if !line.MatchString(text) {
+	if !isLine(text) {
 		return "", fmt.Errorf("%d bytes that are no line of text", len(body))
 	}
 	return text, nil
