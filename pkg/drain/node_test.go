@@ -216,7 +216,7 @@ func TestNode_ofManyWritersIsPatchedOnlyAsItWasRead(t *testing.T) {
 					t.Fatalf("%d patches", len(patches))
 				}
 				for _, p := range patches {
-					if body := string(p.Body); !strings.Contains(body, `"resourceVersion":"`) || !strings.Contains(body, `"uid":"`) {
+					if body := p.Body; !strings.Contains(body, `"resourceVersion":"`) || !strings.Contains(body, `"uid":"`) {
 						t.Fatalf("a patch applies to any version of the Node: %s", body)
 					}
 				}

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/state"
