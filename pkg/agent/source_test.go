@@ -266,12 +266,18 @@ func TestClock_MovesWhenTwoAnswersAgree(t *testing.T) {
 func TestClock_AnUndatedAnswerIsReadAsItIs(t *testing.T) {
 	bubble(t, func(r *rig) {
 		clock := r.clocked(10 * time.Minute)
-		r.dated(clock.ec2(), 0, recommended("a"))
 		stop := r.stopping("b", time.Hour)
-		r.source.sink.Snapshot(event.Snapshot{Kind: stop.Kind, Events: []event.Event{stop}})
-		r.pass(0)
-		if e := r.entry("b"); !e.Event.Deadline.Equal(stop.Deadline) {
-			t.Errorf("its deadline is %s, want %s", e.Event.Deadline, stop.Deadline)
+		for range 2 {
+			r.source.sink.Snapshot(event.Snapshot{Kind: stop.Kind, Events: []event.Event{stop}})
+			r.pass(0)
+			if e := r.entry("b"); !e.Event.Deadline.Equal(stop.Deadline) {
+				t.Errorf("its deadline is %s, want %s", e.Event.Deadline, stop.Deadline)
+			}
+			notice := r.spot("a", time.Hour)
+			r.dated(clock.ec2(), 0, notice)
+			if e := r.entry("a"); !e.Event.Deadline.Equal(notice.Deadline.Add(10*time.Minute - time.Second)) {
+				t.Errorf("a dated one is moved by %s", e.Event.Deadline.Sub(notice.Deadline))
+			}
 		}
 	})
 }
@@ -333,12 +339,23 @@ func TestClock_TimeLeftIsMovedByNothing(t *testing.T) {
 		r.pass(time.Minute)
 		r.dated(clock.ec2(), 0, ev)
 		r.wantBegun()
+		known := r.entry("a").Event.Deadline
+		for later, moved := range map[time.Duration]bool{time.Second - 1: false, time.Second: ev.Kind == event.ASGTermination} {
+			next := ev
+			next.Deadline = ev.Deadline.Add(later)
+			r.dated(clock.ec2(), 0, next)
+			if got := r.entry("a").Event.Deadline; got.Equal(known) == moved {
+				r.t.Errorf("announced %s later, it has moved by %s", later, got.Sub(known))
+			}
+			r.dated(clock.ec2(), 0, ev)
+		}
 	})
 }
 
 func TestClock_AShutdownGetsNoLater(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.clocked(0)
+		r.announce(event.Event{ID: "a", Kind: event.Shutdown, State: event.Pending})
 		for _, row := range []struct{ in, want time.Duration }{
 			{295 * time.Second, 295 * time.Second},
 			{600 * time.Second, 295 * time.Second},
