@@ -30,7 +30,7 @@ import (
 //
 // Pages would not bound a list. An API server that answers from its cache, as for resourceVersion=0, ignores a limit (the comments on
 // pagination in tools/cache/reflector.go of client-go). For any other version a limit makes servers before 1.34 read etcd, where a selector
-// costs them all pods of the cluster (KEP-2340 and KEP-4988). A list without a version does so before 1.31, with a limit or without.
+// costs them all pods of the cluster (KEP-4988).
 
 const (
 	// mostVolumes bounds the volumes of a pod that are kept. A node can have fewer attached.
@@ -196,28 +196,9 @@ func expect(in *json.Decoder, want json.Delim) error {
 	return err
 }
 
-// listNow lists the pods as they are now: from the API server's cache, which has to be at least as new as the server is now. If it does not
-// become so in time, or this client may not ask how new that is, the pods are listed from etcd.
+// listNow lists the pods as they are now. A server from 1.31 answers a list without a version from its cache, once that is up to date
+// (KEP-2340); an older one reads etcd.
 func (e *Evictor) listNow(ctx context.Context) (*corev1.PodList, error) {
-	// A list that names its only object is a read of one key (ListPredicate in pkg/registry/generic/registry/store.go of k8s.io/apiserver).
-	o := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, e.name).String()}
-	nodes := &corev1.NodeList{}
-	err := e.reads.Attempt(ctx, func(ctx context.Context) error {
-		return e.client.Get().Resource("nodes").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0).Do(ctx).Into(nodes)
-	})
-	version := nodes.ResourceVersion
-	switch {
-	case apierrors.IsForbidden(err):
-		version = ""
-	case err != nil:
-		return nil, err
-	}
-	if version != "" {
-		list, err := e.listPods(ctx, metav1.ListOptions{ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
-		if !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
-			return list, err
-		}
-	}
 	return e.listPods(ctx, metav1.ListOptions{})
 }
 
