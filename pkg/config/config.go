@@ -88,7 +88,7 @@ func (s Setting) Allowed() string { return s.value.allowed() }
 func (c *Config) tables() []Table {
 	top := c.top(host)
 	top.Settings = append(top.Settings, Setting{"host_root", optionalFile(&c.HostRoot),
-		"Where the host's file system begins for an nth that runs in a container or a chroot of its own: the kubelet's files and plugin, and the sockets of D-Bus and systemd, are looked for below. Empty is `/`."})
+		"Where the host's file system begins, if nth runs in a container or a chroot: the kubelet's files and plugin, and the sockets of D-Bus and systemd, are below it. Empty is `/`."})
 	tables := []Table{
 		top, c.Log.table(), c.IMDS.table(), c.Kubernetes.table(host), c.Drain.table(host), c.LoadBalancers.table(),
 		c.Webhook.table(), c.Metrics.table(host),

@@ -42,11 +42,11 @@ func read(t *testing.T, file string) string {
 }
 
 func TestGeneratedManualDescribesEverySetting(t *testing.T) {
-	inManual(t, manual, config.Describe(config.Default()))
+	inManual(t, manual, config.Describe(config.Default()), nil)
 }
 
-// inManual judges, or writes, the part of a manual that follows from the code.
-func inManual(t *testing.T, manual string, tables []config.Table) {
+// inManual judges, or writes, the part of a manual that follows from the code. For tables that are among those of nth, it leads to nth's manual.
+func inManual(t *testing.T, manual string, tables, nth []config.Table) {
 	t.Helper()
 	const begin, end = "<!-- begin: go test ./pkg/config -update -->\n", "<!-- end -->"
 	text := read(t, manual)
@@ -55,27 +55,41 @@ func inManual(t *testing.T, manual string, tables []config.Table) {
 	if !found || !closed {
 		t.Fatalf("%s lacks the marks %q and %q", manual, begin, end)
 	}
-	generated(t, manual, before+begin+reference(tables)+end+after)
+	generated(t, manual, before+begin+reference(tables, nth)+end+after)
 }
 
 // reference is the part of the manual that follows from the code.
-func reference(tables []config.Table) string {
+func reference(tables, nth []config.Table) string {
+	known := map[string]bool{}
+	for _, table := range nth {
+		known[section(table)] = true
+	}
 	var b strings.Builder
 	for _, table := range tables {
 		title := "`[" + table.Name + "]`"
 		if table.Name == "" {
 			title = "At the top of the file"
 		}
-		fmt.Fprintf(&b, "\n### %s\n\n", title)
-		if table.Doc != "" {
-			fmt.Fprintf(&b, "%s\n\n", table.Doc)
+		text := section(table)
+		if known[text] {
+			text = fmt.Sprintf("The same as [for nth](configuration.md#%s).\n", strings.ReplaceAll(table.Name, ".", ""))
 		}
-		b.WriteString("| key | default | may be | meaning |\n|---|---|---|---|\n")
-		for _, s := range table.Settings {
-			fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s |\n", s.Name, s.Default(), s.Allowed(), s.Doc)
-		}
+		fmt.Fprintf(&b, "\n### %s\n\n%s", title, text)
 	}
 	return b.String() + "\n"
+}
+
+// section describes a table of the settings.
+func section(table config.Table) string {
+	var b strings.Builder
+	if table.Doc != "" {
+		fmt.Fprintf(&b, "%s\n\n", table.Doc)
+	}
+	b.WriteString("| key | default | may be | meaning |\n|---|---|---|---|\n")
+	for _, s := range table.Settings {
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s |\n", s.Name, s.Default(), s.Allowed(), s.Doc)
+	}
+	return b.String()
 }
 
 func TestGeneratedConffileShowsEveryDefault(t *testing.T) {

@@ -77,12 +77,12 @@ func (c *Announced) tables(p program) []Table {
 
 func (c *Events) tables() []Table {
 	return append(c.Announced.tables(host), c.Shutdown.table(),
-		c.Hibernation.table(event.Hibernation, "The machine is put to sleep, which is what EC2's hibernation is to it. What was done is undone when it wakes."))
+		c.Hibernation.table(event.Hibernation, "The machine is put to sleep, as EC2's hibernation does. The node is uncordoned when it wakes."))
 }
 
 func (c *QueueEvents) tables() []Table {
 	return append(c.Announced.tables(queue),
-		c.ReservationEnd.table(event.ReservationEnd, "The Capacity Block, or the interruptible Capacity Reservation, that the instance runs in comes to its end. Where the message names no time, the drain has ten minutes."),
+		c.ReservationEnd.table(event.ReservationEnd, "The instance's Capacity Block or interruptible Capacity Reservation ends. Where the message names no time, the drain has ten minutes."),
 		c.StateChange.table(event.StateChange, "The instance stops or terminates, for any reason. The drain has five minutes."),
 		c.StatusCheck.table(),
 	)
@@ -97,11 +97,9 @@ var (
 	whens   = []string{"now", "lead", "window", "notify", "ignore"}
 )
 
-const spreadDoc = "Over how long the instances of a fleet begin, for codes that wait: each at a moment of its own, which follows from its instance ID, and none later than `lead` before. `0s` is all at once."
-
 // actionSetting is the setting that every kind of event has.
 func actionSetting(at *string) Setting {
-	return Setting{"action", choice(at, actions...), "What to do: nothing at all, only report it, cordon, or cordon and drain."}
+	return Setting{"action", choice(at, actions...), "Do nothing, only report it, cordon, or cordon and drain."}
 }
 
 // RebalanceRecommendation is the table [events.rebalance-recommendation].
@@ -135,22 +133,19 @@ type ScheduledMaintenance struct {
 }
 
 func (c *ScheduledMaintenance) table(p program) Table {
-	return p.table(tableOf(event.ScheduledMaintenance), p.either("EC2 has planned a reboot, stop, retirement or maintenance.",
-		"EC2 has planned a reboot, stop, retirement or maintenance, of which AWS Health writes."),
+	return p.table(tableOf(event.ScheduledMaintenance), "EC2 has planned a reboot, stop, retirement or maintenance.",
 		actionSetting(&c.Action),
 		Setting{"lead", duration(&c.Lead, 0, 30*day),
-			p.either("How long before the maintenance begins (`NotBefore`) the action does at the latest, for codes that say `lead` or `window`.",
-				"How long before the change begins the action does at the latest, for codes that say `lead` or `window`.")},
+			"How long before the maintenance (`NotBefore`) the action begins at the latest, for codes that say `lead` or `window`."},
 		Setting{"window", duration(&c.Window, 0, 30*day),
-			p.either("How long before the maintenance begins the action does at the earliest, for codes that say `window`. It is never less than `lead` and `spread` together.",
-				"How long before the change begins the action does at the earliest, for codes that say `window`. It is never less than `lead` and `spread` together. Where nth-queue may not ask EC2 for what it has scheduled, the action begins thirteen days after it was announced in any case: SQS forgets a message after fourteen.")},
-		Setting{"spread", duration(&c.Spread, 0, day), spreadDoc},
+			p.either("How long before the maintenance the action begins at the earliest, for codes that say `window`; at least `lead` and `spread` together.",
+				"How long before the maintenance the action begins at the earliest, for codes that say `window`; at least `lead` and `spread` together. Where nth-queue may not ask EC2, it begins thirteen days after the announcement at the latest: SQS forgets a message after fourteen.")},
+		Setting{"spread", duration(&c.Spread, 0, day),
+			"Over how long the instances of a fleet begin, each at a moment that follows from its instance ID. `0s` is all at once."},
 		Setting{"hard_deadline", boolean(&c.HardDeadline),
-			p.either("Delete pods that resist eviction in time for the window. Otherwise their disruption budgets are respected to the end.",
-				"Delete pods that resist eviction in time for the change. Otherwise their disruption budgets are respected to the end.")},
+			"Delete pods that resist eviction in time for the maintenance. Otherwise their disruption budgets are respected to the end."},
 		Setting{"codes", newChoiceOfEach(&c.Codes, codes, whens),
-			p.either("When the action is taken for each event code: at once (`now`), `lead` before the maintenance begins, near its date (`window`), or not, with (`notify`) or without (`ignore`) a word. `other` is every code that EC2 may yet invent.",
-				"When the action is taken for each event code: at once (`now`), `lead` before the change, near its date (`window`), or not, with (`notify`) or without (`ignore`) a word. `other` is every code that EC2 may yet invent.")},
+			"When the action is taken for each event code: at once (`now`), `lead` before the maintenance, near its date (`window`), or not, with (`notify`) or without (`ignore`) a report. `other` is every other code."},
 	)
 }
 
@@ -168,21 +163,21 @@ func (c *ASGTermination) table(p program) Table {
 		"The Auto Scaling group terminates the instance, and waits at a lifecycle hook."),
 		actionSetting(&c.Action),
 		Setting{"budget", duration(&c.Budget, time.Second, 2*day),
-			p.either("How long the drain may take: the announcement names no time. Heartbeats hold the machine that long, if nth may send them; otherwise keep this within the timeout of the group's lifecycle hook.",
-				"How long the drain may take, from when its turn has come. Heartbeats hold the machine that long.")},
+			p.either("How long the drain may take. Heartbeats hold the machine that long; if nth may not send them, keep this within the timeout of the group's lifecycle hook.",
+				"How long the drain may take, once its turn has come. Heartbeats hold the machine that long.")},
 		Setting{"complete_hook", boolean(&c.CompleteHook),
-			p.either("If `action` is `drain`: hold the machine by heartbeats while it lasts, and complete the group's lifecycle hook when it has ended. It needs a policy on the instance's role, see docs/lifecycle.md.",
-				"If `action` is `drain`: hold the machine by heartbeats while it lasts, and complete the group's lifecycle hook when it has ended or its time is over.")},
-		hooksSetting("hooks", &c.Hooks, p.either("unless it notifies somebody or is the one of an EKS managed node group.", "unless "+ofOthers)),
+			p.either("Hold the machine by heartbeats during a drain, and complete the group's lifecycle hook at its end. It needs a policy: see docs/lifecycle.md.",
+				"Hold the machine by heartbeats during a drain, and complete the group's lifecycle hook at its end.")},
+		hooksSetting("hooks", &c.Hooks, p.either("the group's only one, unless it notifies somebody or is that of an EKS managed node group.", queuesHooks)),
 		Setting{"on_incomplete", choice(&c.OnIncomplete, "continue", "abandon"),
-			"How the hooks are completed when the time is over and pods are left: `abandon` keeps the machine, running, where the group's instance lifecycle policy says so (TerminateHookAbandon=retain), and is `continue` elsewhere. It needs one permission more, see docs/lifecycle.md."},
+			"How hooks are completed when time is over and pods are left: `abandon` keeps the machine, running, where the group's policy says `TerminateHookAbandon=retain`, and is `continue` elsewhere. It needs one more permission: see docs/lifecycle.md."},
 	)
 }
 
-// hooksSetting is a list of lifecycle hooks to complete. If it is empty, the only hook of the group is completed, unless what is said there holds.
-func hooksSetting(key string, at *[]string, unless string) Setting {
+// hooksSetting is a list of lifecycle hooks to complete. If it is empty, those that are described are completed.
+func hooksSetting(key string, at *[]string, ifEmpty string) Setting {
 	return Setting{key, list(at, isHookName, `a list of names of lifecycle hooks, such as ["drain"]`),
-		"The names of the lifecycle hooks to complete. Empty is the group's only one, " + unless}
+		"The lifecycle hooks to complete. Empty is " + ifEmpty}
 }
 
 // isHookName tells whether Auto Scaling accepts the name for a lifecycle hook.
@@ -190,8 +185,8 @@ func isHookName(s string) bool {
 	return s != "" && len(s) <= 255 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_/") == ""
 }
 
-// ofOthers says which hooks nth-queue does not take for its own.
-const ofOthers = "it notifies somebody else or is one of an EKS managed node group; and those that notify the queue are completed, whatever else there is. See docs/lifecycle.md."
+// queuesHooks are the hooks that nth-queue takes for its own.
+const queuesHooks = "those that notify the queue, or else the group's only one, unless it notifies somebody else or is that of an EKS managed node group."
 
 // Shutdown is the table [events.shutdown].
 type Shutdown struct {
@@ -203,7 +198,7 @@ func (c *Shutdown) table() Table {
 	return Table{tableOf(event.Shutdown), "The operating system goes down, for any reason.", []Setting{
 		actionSetting(&c.Action),
 		{"power_key", choice(&c.PowerKey, "nth", "logind"),
-			"Who answers the power button, which is all that EC2 presses. `nth` drains the node, if `action` is `drain`, and has logind power the machine off then, so that the kubelet's own graceful shutdown comes after it; see docs/shutdown.md. `logind` announces a shutdown to both at once."},
+			"Who answers the power button, which is how EC2 stops a machine. `nth`: if `action` is `drain`, nth drains the node, and then has logind power off. `logind` announces a shutdown to nth and the kubelet at once. See docs/shutdown.md."},
 	}}
 }
 
@@ -223,9 +218,9 @@ type QueueStatusCheck struct {
 }
 
 func (c *QueueStatusCheck) table() Table {
-	return Table{tableOf(event.StatusCheck), "A status check of EC2's fails, of the instance or of the system below it. EC2 is asked for those each minute.", []Setting{
+	return Table{tableOf(event.StatusCheck), "EC2's status check of the instance or of its system fails. nth-queue asks each minute.", []Setting{
 		actionSetting(&c.Action),
 		{"after", duration(&c.After, 0, day),
-			"How long the check must have failed. What has begun is taken back once it has passed for a quarter of an hour. A drain may take as long, and deletes no pod that resists eviction: the machine may yet recover."},
+			"How long the check must have failed. The action is undone once it has passed for a quarter of an hour. A drain may take as long, and deletes no pod: the machine may recover."},
 	}}
 }

@@ -22,13 +22,13 @@ func isLifeCycle(s string) bool { return slices.Contains(lifeCycles, s) }
 func (c *IMDS) table() Table {
 	return Table{"imds", "The instance metadata service, which announces what EC2 is going to do.", []Setting{
 		{"endpoint", optionalEndpoint(&c.Endpoint),
-			"Another address to ask, for rehearsals. Empty is EC2's own: 169.254.169.254, or [fd00:ec2::254] where only that answers. `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE=IPv6` in the environment, or `IPv4`, leaves one of them."},
+			"Another address, for rehearsals. Empty is 169.254.169.254, or [fd00:ec2::254] where only that answers; `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE=IPv4` or `IPv6` in the environment selects one."},
 		{"interval", duration(&c.Interval, 50*time.Millisecond, 30*time.Second),
-			"How often to look for a spot interruption. The Auto Scaling lifecycle state is looked at a quarter as often, the rebalance recommendation a tenth, and scheduled maintenance a sixtieth."},
+			"How often to look for a spot interruption. The lifecycle state is read a quarter as often, the rebalance recommendation a tenth, maintenance a sixtieth."},
 		{"withdrawn_after", duration(&c.WithdrawnAfter, 0, day),
-			"How long an announcement must be missing, while the metadata service answers, before it counts as withdrawn and what was done for it is undone. Scheduled maintenance must be missing 120 times as long: EC2's history of it lags."},
+			"How long an announcement must be missing, while the metadata service answers, before it counts as withdrawn. Maintenance must be missing 120 times as long."},
 		{"life_cycles", list(&c.LifeCycles, isLifeCycle, "a list of any of "+quoteAll(lifeCycles)),
-			"Watch only on instances of these life cycles (`[\"spot\"]`), so that one image serves all. Empty is all of them."},
+			"Watch only on instances of these life cycles, so that one image serves all. Empty is all."},
 	}}
 }
 
@@ -38,9 +38,9 @@ type LoadBalancers struct {
 }
 
 func (c *LoadBalancers) table() Table {
-	return Table{"load_balancers", "Load balancers of AWS, which are asked with the role of the instance when they are done with it.", []Setting{
+	return Table{"load_balancers", "Load balancers of AWS, which nth asks with the instance's role.", []Setting{
 		{"target_groups", targetGroups(&c.TargetGroups),
-			"The target groups of Elastic Load Balancing that this node or its pods are in, by their ARNs. Evictions wait until the node is out of them, instead of for `drain.load_balancer_wait`, and the end of the drain until its pods are. `[\"all\"]` stands for those of the instance's VPC. Empty asks nothing. It needs a policy on the instance's role, see docs/load-balancers.md."},
+			"ARNs of the target groups that this node or its pods are in; `[\"all\"]` is those of the instance's VPC. Evictions wait until the node is out of them, instead of for `drain.load_balancer_wait`, and the end of the drain until its pods are. It needs a policy: see docs/load-balancers.md."},
 	}}
 }
 

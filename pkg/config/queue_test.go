@@ -18,7 +18,7 @@ const (
 )
 
 func TestGeneratedQueueManualDescribesEverySetting(t *testing.T) {
-	inManual(t, queueManual, config.Describe(config.DefaultQueue()))
+	inManual(t, queueManual, config.Describe(config.DefaultQueue()), config.Describe(config.Default()))
 }
 
 func TestGeneratedQueueConffileShowsEveryDefault(t *testing.T) {

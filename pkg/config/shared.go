@@ -62,7 +62,7 @@ func (c *Log) table() Table {
 		{"level", choice(&c.Level, "debug", "info", "warning", "error"),
 			"The lowest level that is logged."},
 		{"format", choice(&c.Format, "auto", "text", "journal", "json", "prefix"),
-			"`journal` writes to the systemd journal with fields, `text` and `json` write lines to standard error. `prefix` writes lines that begin with a priority such as `<6>` to standard output, for what hands them to a journal. `auto` is `journal` when systemd connects standard error to the journal, `prefix` in a host container of Bottlerocket, else `text`."},
+			"`journal` writes to the systemd journal, with fields; `text` and `json` write to standard error; `prefix` writes to standard output, with a priority such as `<6>` before each line. `auto` is `journal` where standard error leads to the journal, `prefix` in a host container of Bottlerocket, else `text`."},
 	}}
 }
 
@@ -91,16 +91,17 @@ func (c *Kubernetes) table(p program) Table {
 		"The connection to the API server, and what is reported there."),
 		Setting{"kubeconfig", optionalFile(&c.Kubeconfig),
 			p.either("The kubelet's kubeconfig. Empty is the first that exists of `/var/lib/kubelet/kubeconfig`, `/etc/kubernetes/kubelet/kubeconfig` and `/etc/kubernetes/kubelet.conf`.",
-				"The kubeconfig of an identity with the rights in docs/queue.md. Empty is the service's credential `kubeconfig` (`$CREDENTIALS_DIRECTORY`), which the unit loads from `/etc/nth/nth-queue.kubeconfig`, or else the service account of the pod that nth-queue runs in.")},
+				"The kubeconfig of an identity with the rights in docs/queue.md. Empty is the service's credential `kubeconfig`, which the unit loads from `/etc/nth/nth-queue.kubeconfig`, or else the service account of the pod.")},
 		Setting{"token", choice(&c.Token, AutoToken, PluginToken, "eks"),
-			p.either("How to obtain the EKS token where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth itself from the instance's role, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused. In a host container of Bottlerocket that does not see the host's files it is always `eks`.",
-				"How to obtain the EKS token where the kubeconfig names a plugin for that (`aws eks get-token`, `aws-iam-authenticator`): made by nth-queue itself with the credentials by which it asks AWS, as the plugin would (`eks`), or by running the plugin (`plugin`). `auto` makes it where the plugin is asked for nothing but a cluster's token, and runs the plugin elsewhere, and where that fails or the token is refused.")},
+			p.either("How to obtain the EKS token where the kubeconfig names a plugin for it: `eks` makes it from the instance's role, `plugin` runs the plugin. `auto` makes it where the plugin's arguments name only a cluster and a region; otherwise, or if that token fails, it runs the plugin. In a host container of Bottlerocket without the host's files it is always `eks`.",
+				"How to obtain the EKS token where the kubeconfig names a plugin for it: `eks` makes it with nth-queue's credentials at AWS, `plugin` runs the plugin. `auto` makes it where the plugin's arguments name only a cluster and a region; otherwise, or if that token fails, it runs the plugin.")},
 		p.only(Setting{"heartbeat", duration(&c.Heartbeat, 0, day),
-			"The time between two writes of the condition `InterruptionPending`, give or take a tenth, while nth watches and nothing changes: by `lastHeartbeatTime` others see which nodes have a live nth. With \"0s\" there is no condition before something is announced, and it is refreshed only while it is `True`, every five minutes."}),
+			"How often the condition `InterruptionPending` is renewed, give or take a tenth: its `lastHeartbeatTime` shows which nodes have a live nth. With `0s` it is set only when something is announced, and renewed only while it is `True`, every five minutes."}),
 		Setting{"condition", boolean(&c.Condition),
 			"Maintain the Node's condition `InterruptionPending`."},
 		Setting{"events", boolean(&c.Events),
-			"Write Events about the Node, and about the pods that are evicted, for `kubectl describe` and for collectors."},
+			p.either("Write Events about the Node, and about pods that are evicted or deleted.",
+				"Write Events about the Node, and about pods that are deleted.")},
 	)
 }
 
@@ -140,7 +141,7 @@ type Drain struct {
 func (c *Drain) table(p program) Table {
 	return p.table("drain", "How nodes are drained, whatever the event.",
 		p.only(Setting{"scripts_wait", duration(&c.ScriptsWait, 0, time.Hour),
-			"The longest wait, once the node is cordoned, for the units that `nth-before-drain.target` wants, before the first eviction; a quarter of the time before a hard deadline at most. With `0s` the target is not started."}),
+			"The longest wait, after the cordon, for the units that `nth-before-drain.target` wants; at most a quarter of the time before a hard deadline. With `0s` the target is not started."}),
 		Setting{"margin", duration(&c.Margin, 0, 10*time.Minute),
 			"How long before a hard deadline every pod should be gone. A pod that resists eviction is deleted when only its grace period and this margin are left."},
 		Setting{"pod_grace_period", optionalDuration(&c.PodGracePeriod, 0, day),
@@ -150,10 +151,10 @@ func (c *Drain) table(p program) Table {
 		Setting{"protect_unmanaged", boolean(&c.ProtectUnmanaged),
 			"Do not evict pods without a controller, which nothing would recreate."},
 		Setting{"load_balancer_wait", duration(&c.LoadBalancerWait, 0, time.Hour),
-			p.either("How long to wait before the first eviction, for load balancers to notice that the node has the label `node.kubernetes.io/exclude-from-external-load-balancers`. With `0s` the label is set only if there are `load_balancers.target_groups`.",
-				"How long to wait before the first eviction, for load balancers to notice that the node has the label `node.kubernetes.io/exclude-from-external-load-balancers`. With `0s` the label is not set.")},
+			p.either("How long evictions wait for load balancers to notice the label `node.kubernetes.io/exclude-from-external-load-balancers`. With `0s` it is set only if there are `load_balancers.target_groups`.",
+				"How long evictions wait for load balancers to notice the label `node.kubernetes.io/exclude-from-external-load-balancers`. With `0s` it is not set.")},
 		Setting{"volume_wait", duration(&c.VolumeWait, 0, time.Hour),
-			"The longest wait, once the pods are gone, for their volumes to be released. It ends `margin` before a deadline at the latest."},
+			"The longest wait for the volumes of pods that are gone; it ends `margin` before a deadline."},
 	)
 }
 
@@ -179,23 +180,23 @@ var phases = []string{"announced", "ended", "over"}
 func (c *Webhook) table() Table {
 	return Table{"webhook", "Where notices are posted to. docs/notices.md says when, and what a template can use.", []Setting{
 		{"url", secret{optionalText(&c.URL, isEndpoint, `a URL that begins with "https://" or "http://"`)},
-			"The address. Empty is what `url_file` says, or the service's credential `webhook-url`; without any, nothing is posted. It is never printed or logged."},
+			"The address, never printed or logged. Empty is what `url_file` says, or the service's credential `webhook-url`; without any, nothing is posted."},
 		{"url_file", optionalFile(&c.URLFile),
 			"A file that holds the address, read for each notice."},
 		{"headers", secret{headers(&c.Headers)},
-			"Headers to send, such as `{ Authorization = \"...\" }`. `Content-Type` is `application/json` unless one says otherwise. Their values are never printed or logged."},
+			"Headers to send, such as `{ Authorization = \"...\" }`; their values are never printed or logged. `Content-Type` is `application/json` by default."},
 		{"headers_file", optionalFile(&c.HeadersFile),
-			"A file with a line `Name: value` for each further header, or an object in JSON, read for each notice. Empty is the service's credential `webhook-headers`, if it has one."},
+			"A file with further headers, read for each notice: lines `Name: value`, or a JSON object. Empty is the service's credential `webhook-headers`, if any."},
 		{"template", anyText(&c.Template),
-			"What is posted: a template as Go's text/template has them, with the functions of sprig, or the absolute path of a file that holds one, which is read at the start and at a reload. There are some in `/usr/share/nth/webhook`. Empty is `{\"text\": \"...\"}` with one sentence."},
+			"The template of what is posted, or the absolute path of its file, which is read at the start and at a reload. Empty is `{\"text\": \"...\"}` with one sentence."},
 		{"proxy", secret{optionalText(&c.Proxy, isProxy, `a URL that begins with "http://", "https://", "socks5://" or "tcp://"`)},
-			"The proxy to go through. Those in the environment are not used. It is never printed."},
+			"The proxy to use, never printed. Those in the environment are ignored."},
 		{"ca_file", optionalFile(&c.CAFile),
 			"Certificates, in PEM, to trust in addition to the system's."},
 		{"cluster", optionalText(&c.Cluster, func(s string) bool { return len(s) <= longestName && component.MatchString(s) }, "a name of letters, digits, dashes and dots"),
-			"The cluster's name in the notices. Empty is the name in the Node's label `alpha.eksctl.io/cluster-name`, if it has one."},
+			"The cluster's name in notices. Empty is the Node's label `alpha.eksctl.io/cluster-name`."},
 		{"at", list(&c.At, func(s string) bool { return slices.Contains(phases, s) }, "a list of any of "+quoteAll(phases)),
-			"When to post: when an event is announced; when what was to be done about it has ended, well or not; when the event is over and nothing of it is left on the node."},
+			"When to post: an event is announced; the work for it has ended, well or not; it is over and undone."},
 	}}
 }
 
@@ -207,15 +208,13 @@ type Metrics struct {
 }
 
 func (c *Metrics) table(p program) Table {
-	return p.table("metrics", p.either("Metrics for Prometheus, and whether nth is alive. docs/metrics.md lists them.",
-		"Metrics for Prometheus, and whether nth-queue is alive. docs/metrics.md lists them."),
+	return p.table("metrics", "Metrics for Prometheus. docs/metrics.md lists them.",
 		Setting{"listen", optionalText(&c.Listen, isListener, `an address such as ":9092" or "127.0.0.1:9092"`),
-			"Where `/metrics` and `/healthz` are served. `\":9092\"` is every address of the machine; `\"127.0.0.1:9092\"` is reached from this machine only. Empty is nowhere."},
+			"Where `/metrics` and `/healthz` are served: `\":9092\"` is every address of the machine, `\"127.0.0.1:9092\"` this machine only. Empty is nowhere."},
 		Setting{"textfile", optionalText(&c.Textfile, isTextfile, `an absolute path that ends with ".prom"`),
-			p.either("A file that node_exporter's textfile collector reads. The unit lets nth write into `/var/lib/node_exporter` and `/var/lib/prometheus/node-exporter`; another directory needs `ReadWritePaths=`. Empty is none.",
-				"A file that node_exporter's textfile collector reads. The service's user has to be allowed to write into its directory, see docs/metrics.md. Empty is none.")},
+			"A file for node_exporter's textfile collector, in a directory that the service may write to; see docs/metrics.md. Empty is none."},
 		Setting{"compatible", boolean(&c.Compatible),
-			"Add the counters of aws-node-termination-handler, `actions_total` and `events_error_total`, for dashboards that have them."},
+			"Add the counters `actions_total` and `events_error_total` of aws-node-termination-handler."},
 	)
 }
 
