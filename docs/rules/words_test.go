@@ -47,11 +47,6 @@ var budgets = map[string]int{
 	"STYLE.md":                    800,
 }
 
-// unrevised are pages whose sentences have yet to be made shorter.
-var unrevised = []string{
-	"docs/notices.md",
-}
-
 // longest is how many words a sentence for users may have.
 const longest = 25
 
@@ -77,9 +72,6 @@ var banned = []struct {
 
 func TestPage_UsesPlainTerms(t *testing.T) {
 	for name, text := range manual(t) {
-		if slices.Contains(unrevised, name) {
-			continue
-		}
 		for _, line := range prose(text) {
 			for _, b := range banned {
 				if found := b.term.FindString(line.text); found != "" {
@@ -129,9 +121,6 @@ func TestMessage_UsesPlainTerms(t *testing.T) {
 
 func TestPage_SentencesAreShort(t *testing.T) {
 	for name, text := range manual(t) {
-		if slices.Contains(unrevised, name) {
-			continue
-		}
 		for _, s := range sentences(text) {
 			if n := len(strings.Fields(s.text)); n > longest {
 				t.Errorf("%s:%d: a sentence of %d words, %d are the most: %s", name, s.number, n, longest, s.text)
@@ -145,11 +134,6 @@ func TestPage_KeepsItsBudget(t *testing.T) {
 	for name, text := range pages {
 		if n := len(strings.Fields(text)); n > budgets[name] {
 			t.Errorf("%s has %d words, and its budget is %d", name, n, budgets[name])
-		}
-	}
-	for _, name := range unrevised {
-		if _, found := pages[name]; !found {
-			t.Errorf("there is no %s to be revised", name)
 		}
 	}
 	for name := range budgets {
