@@ -76,7 +76,7 @@ func TestADeadlineMayMoveWhileAPodWaitsForItsTurn(t *testing.T) {
 				setUp(s)
 				opts := drain.Options{}
 				if how == "held back by a settings" {
-					opts.EvictAfter = time.Hour
+					opts.LoadBalancerWait = time.Hour
 				}
 				r := beginWithin(t, s, opts, true, first)
 				time.Sleep(10 * time.Second)
@@ -121,7 +121,7 @@ func TestACordonMayBecomeADrainAndADrainACordon(t *testing.T) {
 		s.AddPod(pod("b"), 0)
 		goal := goalWithin(false, plenty)
 		goal.Evict = false
-		r := start(t, s, drain.Options{EvictAfter: 30 * time.Second}, goal)
+		r := start(t, s, drain.Options{LoadBalancerWait: 30 * time.Second}, goal)
 		r.await(state.NodeClosed)
 		time.Sleep(time.Minute)
 		if count(s, "evict", "list", "watch") != 0 || len(r.of(state.NodeEmpty)) != 0 {
@@ -408,7 +408,7 @@ func TestAChangeOfTheGoalHoldsEvictionsBackNoLonger(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
 		s.AddPod(pod("a"), 0)
-		r := begin(t, s, drain.Options{EvictAfter: time.Minute})
+		r := begin(t, s, drain.Options{LoadBalancerWait: time.Minute})
 		time.Sleep(30 * time.Second)
 		r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(time.Hour) })
 		time.Sleep(15 * time.Second)

@@ -230,12 +230,12 @@ func TestNothingHoldsAPodLongerThanToItsTurn(t *testing.T) {
 		hard bool
 		want time.Duration // when it is evicted
 	}{
-		"a hold":                        {pod("a", grace(2)), drain.Options{EvictAfter: time.Hour}, true, 3 * time.Second},
-		"a hold, with a soft deadline":  {pod("a", grace(2)), drain.Options{EvictAfter: time.Hour}, false, 3 * time.Second},
+		"a hold":                        {pod("a", grace(2)), drain.Options{LoadBalancerWait: time.Hour}, true, 3 * time.Second},
+		"a hold, with a soft deadline":  {pod("a", grace(2)), drain.Options{LoadBalancerWait: time.Hour}, false, 3 * time.Second},
 		"load balancers":                {pod("a", grace(2)), drain.Options{ExcludeFromLoadBalancers: true, LoadBalancerWait: time.Hour}, true, 3 * time.Second},
 		"the rest, for a critical pod":  {pod("a", grace(2), critical), drain.Options{}, true, 3 * time.Second},
 		"the rest, softly":              {pod("a", grace(2), critical), drain.Options{}, false, 3 * time.Second},
-		"a grace longer than all there": {pod("a", grace(600)), drain.Options{EvictAfter: time.Hour}, true, 0},
+		"a grace longer than all there": {pod("a", grace(600)), drain.Options{LoadBalancerWait: time.Hour}, true, 0},
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
@@ -259,7 +259,7 @@ func TestEvictionsWaitAsLongAsTheyAreHeldBack(t *testing.T) {
 		s := apitest.New(t)
 		s.AddPod(pod("a"), 0)
 		began := time.Now()
-		r := beginWithin(t, s, drain.Options{EvictAfter: time.Hour}, false, 2*time.Hour)
+		r := beginWithin(t, s, drain.Options{LoadBalancerWait: time.Hour}, false, 2*time.Hour)
 		r.await(state.PodsFound)
 		if told := r.of(state.EvictionsDelayed); len(told) != 1 || told[0].Detail != "1h0m0s" {
 			t.Errorf("told %+v", told)

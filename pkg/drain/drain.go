@@ -70,15 +70,13 @@ type Options struct {
 	// ScriptsWait, and for a quarter of the time before a hard deadline. A failure is reported and has no other consequence.
 	Scripts     wait.Blocker
 	ScriptsWait time.Duration
-	// EvictAfter delays evictions after the cordon, but no pod beyond the time that leaves it its grace before the deadline.
-	EvictAfter time.Duration
 	// Margin, GracePeriod, ProtectEmptyDir, ProtectUnmanaged and Last are as in evict.Options.
 	Margin                            time.Duration
 	GracePeriod                       *time.Duration
 	ProtectEmptyDir, ProtectUnmanaged bool
 	Last                              string
-	// ExcludeFromLoadBalancers labels the node with ExcludeLabel after the cordon; LoadBalancerWait is how long
-	// evictions then wait for the load balancers to follow.
+	// ExcludeFromLoadBalancers labels the node with ExcludeLabel after the cordon. LoadBalancerWait is how long evictions wait after the
+	// cordon for the load balancers to follow, but no pod beyond the time that leaves it its grace before the deadline.
 	ExcludeFromLoadBalancers bool
 	LoadBalancerWait         time.Duration
 	// LoadBalancers, if set, are waited for until they are done with the machine before evictions, at most for half of the time before the
@@ -93,14 +91,6 @@ type Options struct {
 	// Unchanged, if set, reports whether the Node still has a resource version, as far as a watch of all Nodes tells. It is not read again
 	// while it has.
 	Unchanged func(version string) bool
-}
-
-// delay is how long evictions wait after the cordon if load balancers cannot be asked.
-func (o Options) delay() time.Duration {
-	if o.ExcludeFromLoadBalancers {
-		return max(o.EvictAfter, o.LoadBalancerWait)
-	}
-	return o.EvictAfter
 }
 
 // pods are the settings that hold for pods.
@@ -133,7 +123,7 @@ const forever = 365 * 24 * time.Hour
 
 // Forecast says how a drain would go if the machine was gone so long after the notice. It lists the node's pods once.
 func (n *Node) Forecast(ctx context.Context, notice time.Duration) (evict.Forecast, error) {
-	return n.Evictor.Forecast(ctx, notice, n.opts.delay()+min(n.opts.ScriptsWait, notice/4))
+	return n.Evictor.Forecast(ctx, notice, n.opts.LoadBalancerWait+min(n.opts.ScriptsWait, notice/4))
 }
 
 // Goal is what a node is to come to, and by when: closed, and also empty if Evict is set.

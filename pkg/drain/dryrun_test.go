@@ -30,14 +30,7 @@ func TestAForecastGoesByEachRuleOfADrain(t *testing.T) {
 			drain.Options{}, []*corev1.Pod{pod("web", grace(30))}, evict.Forecast{Pods: 1, Needs: 30 * second},
 		},
 		"evictions are delayed": {
-			drain.Options{EvictAfter: 10 * second}, []*corev1.Pod{pod("web", grace(30))}, evict.Forecast{Pods: 1, Needs: 40 * second},
-		},
-		"they wait for load balancers": {
-			drain.Options{ExcludeFromLoadBalancers: true, LoadBalancerWait: 20 * second, EvictAfter: 10 * second},
-			[]*corev1.Pod{pod("web", grace(30))}, evict.Forecast{Pods: 1, Needs: 50 * second},
-		},
-		"they do not if the node stays in": {
-			drain.Options{LoadBalancerWait: 20 * second}, []*corev1.Pod{pod("web", grace(30))}, evict.Forecast{Pods: 1, Needs: 30 * second},
+			drain.Options{LoadBalancerWait: 10 * second}, []*corev1.Pod{pod("web", grace(30))}, evict.Forecast{Pods: 1, Needs: 40 * second},
 		},
 		"critical pods go after the others": {
 			drain.Options{}, []*corev1.Pod{pod("dns", grace(20), critical), pod("web", grace(30))}, evict.Forecast{Pods: 2, Needs: 50 * second},

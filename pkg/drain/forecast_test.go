@@ -86,7 +86,7 @@ func TestAForecastIsWhatTheGuardThenDoes(t *testing.T) {
 			anyPods(s, random)
 			opts := drain.Options{Margin: time.Duration(1+random.IntN(10)) * time.Second}
 			if random.IntN(3) == 0 {
-				opts.EvictAfter = time.Duration(random.IntN(90)) * time.Second
+				opts.LoadBalancerWait = time.Duration(random.IntN(90)) * time.Second
 			}
 			forecast, err := drain.New(s.Client(), apitest.Node, opts).Forecast(t.Context(), notice)
 			if err != nil {

@@ -306,7 +306,7 @@ func (g *guard) scheduleEvictions(now time.Time) time.Time {
 		g.evictFrom = now.Add(forever)
 		return g.awaitMachine(now)
 	}
-	g.delayEvictions(now, g.node.opts.delay())
+	g.delayEvictions(now, g.node.opts.LoadBalancerWait)
 	return g.evictFrom
 }
 

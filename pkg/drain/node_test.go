@@ -646,18 +646,6 @@ func TestACordonThatFailsIsWaitedForAQuarterOfTheTimeBetweenOneSecondAndTen(t *t
 	}
 }
 
-// LoadBalancerWait is for those who want the label.
-func TestEvictionsWaitForLoadBalancersOnlyWithTheLabel(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a"), 0)
-		r := drained(t, s, drain.Options{LoadBalancerWait: time.Minute})
-		if after := s.Requests("evict")[0].At.Sub(r.began); after != 0 || len(r.of(state.EvictionsDelayed)) != 0 {
-			t.Errorf("evicted after %s, and told %+v", after, r.of(state.EvictionsDelayed))
-		}
-	})
-}
-
 // That a cordon is refused once more says nothing new of the pods.
 func TestWhereTheCordonIsRefusedANodeIsDrainedOnceItsLastPodIsGone(t *testing.T) {
 	bubble(t, func(t *testing.T) {

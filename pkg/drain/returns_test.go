@@ -46,7 +46,7 @@ func TestPodsThatKeepComingBackAreLeftThereWithoutADeadline(t *testing.T) {
 		replace(t, s, "static")
 		// The drain must be well under way when the first comes back.
 		free := addHeld(s, pod("held", ownedBy("StatefulSet", "apps/v1")))
-		r := beginWithin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond}, false, 0)
+		r := beginWithin(t, s, drain.Options{LoadBalancerWait: 1500 * time.Millisecond}, false, 0)
 		r.await(state.PodsLeftToReturn)
 		free()
 		result := r.succeed()
@@ -83,7 +83,7 @@ func TestPodsThatKeepComingBackAreEvictedEverMoreSlowlyBeforeADeadline(t *testin
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)
 		replace(t, s, "static")
-		r := beginWithin(t, s, drain.Options{EvictAfter: 1500 * time.Millisecond, Margin: time.Second}, true, time.Minute)
+		r := beginWithin(t, s, drain.Options{LoadBalancerWait: 1500 * time.Millisecond, Margin: time.Second}, true, time.Minute)
 		r.await(state.PodsLeftToReturn)
 		if result, _ := r.wait(); result.Evicted != 5 || result.Deleted != 0 || result.Skipped != 1 {
 			t.Errorf("the result is %+v", result)

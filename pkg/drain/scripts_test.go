@@ -64,7 +64,7 @@ func TestScriptsRunOnceTheNodeIsClosedAndEvictionsWaitForThemWithinBounds(t *tes
 			s := apitest.New(t)
 			c.scripts.server = s
 			s.AddPod(pod("a", grace(1)), 0)
-			r := beginWithin(t, s, drain.Options{Scripts: c.scripts, ScriptsWait: c.wait, EvictAfter: c.evictAfter}, c.limit > 0, c.limit)
+			r := beginWithin(t, s, drain.Options{Scripts: c.scripts, ScriptsWait: c.wait, LoadBalancerWait: c.evictAfter}, c.limit > 0, c.limit)
 			r.await(state.NodeEmpty)
 			ended := append(s.Requests("evict"), s.Requests("delete")...)
 			if after := ended[0].At.Sub(r.began); after != c.want {

@@ -271,7 +271,7 @@ func TestAnEvictionOfWhichNothingBecomesGivesWayToADeletionInTime(t *testing.T) 
 				_, err := io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Success","code":201}`)
 				return err == nil
 			})
-			r := beginWithin(t, s, drain.Options{EvictAfter: c.opens}, true, time.Minute)
+			r := beginWithin(t, s, drain.Options{LoadBalancerWait: c.opens}, true, time.Minute)
 			result := r.succeed()
 			asked := s.Requests("delete")[0]
 			if after := asked.At.Sub(r.began); after != c.want || count(s, "evict") != 1 || result.Evicted != 0 || result.Deleted != 1 {

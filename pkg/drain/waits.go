@@ -135,9 +135,9 @@ func (g *guard) awaitMachine(now time.Time) time.Time {
 		return until
 	}
 	g.awaitBalancers(h, nil, func(err error) {
-		delay := g.node.opts.EvictAfter
+		delay := time.Duration(0)
 		if err != nil && !errors.Is(err, errHalf) {
-			delay = g.node.opts.delay()
+			delay = g.node.opts.LoadBalancerWait
 		}
 		g.delayEvictions(h.began, delay)
 	})

@@ -240,7 +240,7 @@ func (w *world) option(h happening) {
 	defer w.mu.Unlock()
 	switch h.name {
 	case "evict-after":
-		w.options.EvictAfter = h.span
+		w.options.LoadBalancerWait = h.span
 	case "margin":
 		w.options.Margin = h.span
 	case "exclude":
