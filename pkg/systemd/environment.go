@@ -15,9 +15,9 @@ import (
 func ReadEnvironment(root string, services ...string) (service string, variables, files []string, err error) {
 	for _, service := range services {
 		all, found, err := readUnit(root, service)
-		for _, option := range all {
-			value := strings.ReplaceAll(option.Value, "%%", "%") // Other specifiers are left, as only systemd can resolve them.
-			switch option.Name {
+		for _, a := range all {
+			value := strings.ReplaceAll(a.value, "%%", "%") // Other specifiers are left, as only systemd can resolve them.
+			switch a.name {
 			case "Environment":
 				if variables = append(variables, words(value)...); value == "" {
 					variables = nil
@@ -40,7 +40,7 @@ func words(value string) []string {
 	var found []string
 	var word strings.Builder
 	quote, begun := rune(0), false
-	for _, r := range strings.ReplaceAll(value, "\\\n", " ") + " " {
+	for _, r := range value + " " {
 		switch {
 		case quote == 0 && unicode.IsSpace(r):
 			if begun {
@@ -80,28 +80,15 @@ func ReadEnvironmentFiles(root string, paths []string) (variables []string, err 
 	return variables, nil
 }
 
-// environmentIn parses the text of an EnvironmentFile=, as far as addresses need it: a line that ends with a backslash continues in the
-// next one, and a value may be in quotes. It returns "NAME=value" for each variable.
+// environmentIn parses the text of an EnvironmentFile=, as far as addresses need it: a value may be in quotes. It returns "NAME=value" for
+// each variable.
 func environmentIn(text string) (variables []string) {
-	begun := ""
-	for line := range strings.Lines(text) {
-		line = begun + strings.TrimSpace(line)
-		if begun = ""; line == "" || strings.ContainsAny(line[:1], "#;") {
-			continue
-		}
-		if part, continued := strings.CutSuffix(line, `\`); continued {
-			begun = part
-			continue
-		}
-		name, value, found := strings.Cut(line, "=")
-		if !found {
-			continue
-		}
-		value = strings.TrimSpace(value)
+	for _, a := range assignments(text, "") {
+		value := a.value
 		if last := len(value) - 1; last > 0 && value[0] == value[last] && strings.ContainsAny(value[:1], `"'`) {
 			value = value[1:last]
 		}
-		variables = append(variables, strings.TrimSpace(name)+"="+value)
+		variables = append(variables, a.name+"="+value)
 	}
 	return variables
 }

@@ -1,7 +1,6 @@
 package systemd
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,28 +11,49 @@ import (
 	"strings"
 
 	"github.com/coreos/go-systemd/v22/journal"
-	"github.com/coreos/go-systemd/v22/unit"
 )
 
 // unitDirectories are systemd's unit directories, in the order of their precedence.
 var unitDirectories = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
 
-// readUnit returns the options in the section [Service] of a service's unit and its drop-ins, below root ("" for "/"), in the order in
+// readUnit returns the assignments in the section [Service] of a service's unit and its drop-ins, below root ("" for "/"), in the order in
 // which systemd applies them. An empty value resets a list.
-func readUnit(root, service string) (all []*unit.UnitOption, found bool, err error) {
+func readUnit(root, service string) (all []assignment, found bool, err error) {
 	paths := unitFiles(root, service)
 	for _, path := range paths {
 		text, err := readFile(path)
-		if err == nil {
-			var options []*unit.UnitOption
-			options, err = unit.DeserializeOptions(bytes.NewReader(text))
-			all = append(all, options...)
-		}
 		if err != nil {
 			return nil, false, fmt.Errorf("reading the unit %s: %w", path, err)
 		}
+		all = append(all, assignments(string(text), " ")...)
 	}
-	return slices.DeleteFunc(all, func(o *unit.UnitOption) bool { return o.Section != "Service" }), len(paths) > 0, nil
+	return slices.DeleteFunc(all, func(a assignment) bool { return a.section != "[Service]" }), len(paths) > 0, nil
+}
+
+// assignment is a line "name=value" below a line "[section]".
+type assignment struct{ section, name, value string }
+
+// assignments parses the text of a unit (systemd.syntax(7)), or of an EnvironmentFile=. A line that ends with a backslash continues in the
+// next one that is no comment, with joint between them. What is no assignment is ignored, as by systemd.
+func assignments(text, joint string) (all []assignment) {
+	section, begun := "", ""
+	for line := range strings.Lines(text + "\n\n") { // An empty line ends the last one if that is to be continued.
+		line = strings.TrimSpace(line)
+		if line != "" && strings.ContainsAny(line[:1], "#;") {
+			continue
+		}
+		if part, continued := strings.CutSuffix(line, `\`); continued {
+			begun += part + joint
+			continue
+		}
+		line, begun = begun+line, ""
+		if strings.HasPrefix(line, "[") {
+			section = line
+		} else if name, value, found := strings.Cut(line, "="); found {
+			all = append(all, assignment{section, strings.TrimSpace(name), strings.TrimSpace(value)})
+		}
+	}
+	return all
 }
 
 // unitFiles lists the unit file of a service and its drop-ins, in the order in which systemd applies them; nothing if there is no unit.
@@ -93,14 +113,14 @@ var credentialLists = map[string]string{
 // such as "LoadCredential=ID:PATH". It is for where systemd cannot be asked. If there is no such unit, found is false.
 func ReadCredentials(root, service string) (lines []string, found bool, err error) {
 	all, found, err := readUnit(root, service)
-	for _, option := range all {
-		list := credentialLists[option.Name]
+	for _, a := range all {
+		list := credentialLists[a.name]
 		switch {
 		case list == "":
-		case option.Value == "":
+		case a.value == "":
 			lines = slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, list) })
 		default:
-			lines = append(lines, option.Name+"="+strings.ReplaceAll(option.Value, "%%", "%"))
+			lines = append(lines, a.name+"="+strings.ReplaceAll(a.value, "%%", "%"))
 		}
 	}
 	return lines, found, err
