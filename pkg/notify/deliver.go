@@ -82,6 +82,7 @@ type parcel struct {
 	next     time.Time // the earliest time of the next attempt
 	tries    int
 	inFlight bool
+	retried  chan struct{} // the queue's at the last attempt
 }
 
 // queue holds the messages for one destination, and delivers each line of them in a goroutine of its own.
@@ -269,11 +270,14 @@ func (q *queue) turn(p *parcel) context.Context {
 	}
 }
 
-// fly marks a message as being delivered, so that it is not dropped; false if it was, or if it has to wait again.
+// fly marks a message as being delivered, so that it is not dropped; false if it was, or if it has to wait again: it may have waited for a slot.
 func (q *queue) fly(p *parcel, final bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	p.inFlight = slices.Contains(q.waiting, p) && (final || !time.Now().Before(q.retryAfter))
+	now := time.Now()
+	closed, _ := p.gate.wait(now)
+	p.inFlight = slices.Contains(q.waiting, p) && (final || closed == 0 && !now.Before(q.retryAfter))
+	p.retried = q.retried
 	return p.inFlight
 }
 
@@ -300,9 +304,11 @@ func (q *queue) failed(p *parcel, err error) {
 		longest = q.oldPause
 	}
 	pause := min(minPause<<min(p.tries, 16), longest)
-	p.next = now.Add(wait.Jitter(pause/2, 1))
-	if later, asks := errors.AsType[retryAfterError](err); asks && now.Add(later.after).After(q.retryAfter) {
-		q.retryAfter = now.Add(later.after)
+	if p.retried == q.retried { // It was not an endpoint of former settings that has failed.
+		p.next = now.Add(wait.Jitter(pause/2, 1))
+		if later, asks := errors.AsType[retryAfterError](err); asks && now.Add(later.after).After(q.retryAfter) {
+			q.retryAfter = now.Add(later.after)
+		}
 	}
 	again := p.tries > 0
 	p.tries++

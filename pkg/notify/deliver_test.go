@@ -284,3 +284,59 @@ func TestDeliver_LeavesNothingBehindAfterThousandsOfDrains(t *testing.T) {
 		}
 	})
 }
+
+func TestDeliver_ANewEndpointOwesNoPauseToTheOldOne(t *testing.T) {
+	answer := answered(t, http.StatusServiceUnavailable, "3600")
+	hooked(t, func(r *hookRig) {
+		r.answers(func(context.Context, string) error {
+			time.Sleep(time.Second)
+			return answer
+		})
+		r.hear(state.Announced, "a")
+		r.up()
+		r.use(func(*notify.WebhookSettings) {}) // while the old endpoint takes its time
+		r.pass(5 * time.Second)
+		r.hear(state.Announced, "b")
+		r.want("a announced", "a announced", "b announced")
+	})
+}
+
+func TestDeliver_ANoticeWithASlotStillWaitsForTheCordon(t *testing.T) {
+	hookedWith(t, manyNodes, func(r *hookRig) {
+		r.answers(func(context.Context, string) error {
+			time.Sleep(time.Second)
+			return nil
+		})
+		for i := range 65 {
+			r.hear(state.Announced, fmt.Sprint("e", i))
+		}
+		r.hear(state.Begun, "e0", drain(state.Cordoning))
+		r.pass(3 * time.Second)
+		if n := len(r.posted()); n != 64 {
+			t.Errorf("%d notices are posted during the cordon, want the 64 that were under way", n)
+		}
+		r.hear(state.NodeCordoned, "e0", drain(state.Draining))
+		r.want("e64 announced")
+	})
+}
+
+func TestDeliver_DescribesTheNodeThoughAStopInterrupts(t *testing.T) {
+	slow := func(o *notify.WebhookOptions) {
+		describe, asked := o.Node, false
+		o.Node = func(ctx context.Context, node string) (string, map[string]string) {
+			if !asked {
+				asked = true
+				<-ctx.Done()
+				return "", nil
+			}
+			return describe(ctx, node)
+		}
+	}
+	hookedWith(t, slow, func(r *hookRig) {
+		r.useTemplate(`{{ .EventID }} {{ .NodeLabels.team }}`)
+		r.hear(state.Announced, "a")
+		r.stop()
+		r.want("a web")
+		r.start()
+	})
+}

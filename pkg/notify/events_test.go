@@ -322,3 +322,16 @@ func TestEvents_AreCutToTheLengthThatIsAllowed(t *testing.T) {
 		}
 	})
 }
+
+func TestEvents_OneNamespaceHoldsUpNoOther(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.start()
+		s.cluster.answers("create event PodEviction", 500) // as an admission webhook for that namespace does
+		s.tell(pod(state.PodEvicted, "web"))
+		s.tell(announced(spot(state.Seen)))
+		s.pass(time.Minute)
+		if written := s.cluster.written(); len(written) != 1 || written[0].InvolvedObject.Kind != "Node" {
+			t.Errorf("written are %d Events, want the one about the Node", len(written))
+		}
+	})
+}

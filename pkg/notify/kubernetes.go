@@ -187,6 +187,8 @@ func (k *Kubernetes) judge(a area, err error) error {
 		return refusedError{err.Error() + "; it is not tried again for an hour"}
 	case kube.NotFound(err), apierrors.IsGone(err): // What it is about no longer exists.
 		return errNothing
+	case apierrors.IsInternalError(err) && a == podEventArea: // A namespace's admission webhook must not hold up Events about the Node.
+		return refusedError{err.Error() + "; it is left out"}
 	case apierrors.IsTooManyRequests(err), apierrors.IsTimeout(err), apierrors.IsUnauthorized(err), apierrors.IsConflict(err),
 		apierrors.IsNotFound(err), // not the API server's answer, but a proxy's
 		status.Status().Code >= 500:

@@ -18,8 +18,8 @@ const (
 	maxPosts = 64
 	// youngPause and oldPause are the longest pauses between two posts of a young notice, and of another.
 	youngPause, oldPause = 15 * time.Second, 5 * time.Minute
-	// lookupTimeout is how long a notice waits for the description of the machine, and then for that of its Node.
-	lookupTimeout = 2 * time.Second
+	// lookupTimeout is how long a notice waits for the descriptions of the machine and of its Node. It leaves time to post it at a stop.
+	lookupTimeout = flushTimeout / 2
 )
 
 // WebhookSettings are the settings of a Webhook, which can be replaced.
@@ -184,6 +184,9 @@ func (m *webhookMessage) deliver(ctx context.Context) error {
 	}
 	if m.fields == nil {
 		f := newFields(m.notice, m.subject(ctx, settings.Cluster), m.webhook.opts.DryRun)
+		if ctx.Err() != nil {
+			return ctx.Err() // The last attempt describes the node.
+		}
 		m.fields, m.notice = &f, notice{}
 	}
 	text, err := settings.Template.Render(*m.fields)
@@ -198,12 +201,12 @@ func (m *webhookMessage) deliver(ctx context.Context) error {
 
 // subject describes the node and its machine, as far as that can be read in time.
 func (m *webhookMessage) subject(ctx context.Context, cluster string) subject {
-	node := m.notice.Node
-	limited, cancel := context.WithTimeout(ctx, lookupTimeout)
-	about := subject{cluster: cluster, machine: m.webhook.opts.Machine(limited, node)}
-	cancel()
-	limited, cancel = context.WithTimeout(ctx, lookupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	about.name, about.labels = m.webhook.opts.Node(limited, node)
+	about, node := subject{cluster: cluster}, m.notice.Node
+	var asking sync.WaitGroup
+	asking.Go(func() { about.machine = m.webhook.opts.Machine(ctx, node) })
+	about.name, about.labels = m.webhook.opts.Node(ctx, node)
+	asking.Wait()
 	return about
 }
