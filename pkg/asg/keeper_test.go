@@ -560,3 +560,23 @@ func (c *count) want(t *testing.T, want map[string]int) {
 		t.Errorf("the requests were %v, want %v", c.kinds, want)
 	}
 }
+
+func TestKeeper_CompletesOnceThoughAnotherHookIsOver(t *testing.T) {
+	t.Parallel()
+	bubble(t, []asgtest.Hook{hook, {Name: "short", HeartbeatTimeout: time.Hour, GlobalTimeout: time.Minute, DefaultResult: "CONTINUE"}, {Name: "other"}}, func(r *rig) {
+		r.settings.Hooks = []string{"drain", "short"}
+		r.terminate()
+		r.pass(2 * time.Minute)
+		r.keeper.Settled(ending, event.Drained)
+		r.pass(10 * time.Minute)
+		drain := 0
+		for _, call := range r.aws.Calls("CompleteLifecycleAction") {
+			if call.Values.Get("LifecycleHookName") == "drain" {
+				drain++
+			}
+		}
+		if drain != 1 {
+			t.Errorf("%d requests complete the hook, want one", drain)
+		}
+	})
+}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -25,7 +25,7 @@ type termination struct {
 	client   *HookClient // nil before the instance is known
 	instance string
 	group    string
-	ours     []hook // nil before they are known
+	ours     []hook // that are not done; nil before they are known
 	// since is the latest time at which the hooks did not wait yet, as far as is known.
 	since time.Time
 
@@ -125,7 +125,8 @@ func (t *termination) run() {
 			return
 		}
 		if found {
-			asking.Go(func() { t.foresee(ctx) })
+			first := t.action(t.ours[0].name)
+			asking.Go(func() { t.foresee(ctx, first) })
 		}
 		trouble = t.failed("looking for lifecycle hooks", err, trouble)
 		wait := role.Pause(looks, firstPause, longestLook)
@@ -205,26 +206,26 @@ func (t *termination) action(hook string) Action {
 }
 
 // foresee finds out whether the group would keep the machine when time is over with pods left: then no pod has to be deleted before that.
-func (t *termination) foresee(ctx context.Context) {
-	if lost, err := t.client.Loses(ctx, t.action(t.ours[0].name)); err == nil {
+func (t *termination) foresee(ctx context.Context, a Action) {
+	if lost, err := t.client.Loses(ctx, a); err == nil {
 		t.setLost(lost)
 	}
 }
 
-// serveAll holds and completes all hooks that wait. It reports whether nothing is left to be done: false if Auto Scaling says that
-// one does not wait.
+// serveAll holds and completes all hooks that wait, and forgets those that are done. It reports whether nothing is left to be done: false
+// if Auto Scaling says that one does not wait.
 func (t *termination) serveAll(ctx context.Context) bool {
 	var serving sync.WaitGroup
-	var done atomic.Int64
+	var done sync.Map
 	for _, h := range t.ours {
-		serving.Go(func() {
-			if t.serve(ctx, h) {
-				done.Add(1)
-			}
-		})
+		serving.Go(func() { done.Store(h.name, t.serve(ctx, h)) })
 	}
 	serving.Wait()
-	return int(done.Load()) == len(t.ours)
+	t.ours = slices.DeleteFunc(t.ours, func(h hook) bool {
+		is, _ := done.Load(h.name)
+		return is == true
+	})
+	return len(t.ours) == 0
 }
 
 // serve holds one hook, and completes it when the outcome calls for that.
