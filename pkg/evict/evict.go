@@ -1,7 +1,8 @@
 // Package evict empties one node of its pods: which of them have to go, when each is evicted or deleted, and what holds it.
 //
-// It gets by with the rights of a kubelet, which are narrow. It uses the filters of k8s.io/kubectl/pkg/drain, which decide which pods a drain
-// concerns, with a client that answers from memory. The rest of that package fails with this identity, or does not do enough: it looks up the DaemonSet of a pod, which a kubelet may not; it polls each evicted pod until the answer is 404, while
+// It gets by with the rights of a kubelet, which are narrow. It uses the filters of k8s.io/kubectl/pkg/drain, which decide which pods a
+// drain concerns, with a client that answers from memory. The rest of that package fails with this identity, or does not do enough: it
+// looks up the DaemonSet of a pod, which a kubelet may not; it polls each evicted pod until the answer is 404, while
 // a kubelet gets 403 once the pod has left its node; and it never deletes a pod that is not evicted in time.
 //
 // Newcomers begin with Pods.plan, which says what comes next for a pod, and when.

@@ -23,8 +23,8 @@ type group struct {
 	aws *asgtest.Server
 }
 
-// heartbeats come every second, as a hook with this timeout needs them.
-var hook = asgtest.Hook{Name: "drain", HeartbeatTimeout: 3 * time.Second}
+// hook needs a heartbeat every two seconds.
+var hook = asgtest.Hook{Name: "drain", HeartbeatTimeout: 6 * time.Second}
 
 const heldPods = "held"
 
@@ -84,7 +84,7 @@ func (g *group) waitAWS(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// waitBeats waits for so many further heartbeats. The hook would have timed out without any after three seconds.
+// waitBeats waits for so many further heartbeats. The hook would have timed out without any after six seconds.
 func (g *group) waitBeats(t *testing.T, count int) {
 	t.Helper()
 	goal := len(g.hook(t).Heartbeats) + count
