@@ -36,6 +36,37 @@ func TestAnEvictionWhoseAnswerIsLostIsCounted(t *testing.T) {
 	})
 }
 
+// The pod is gone before the watch tells, so that the next eviction finds none.
+func TestCredit_LostAnswerOfAPodThatIsGone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a"), 0)
+		s.SetLag(0, 3*time.Second)
+		s.Answer("evict", apitest.Lost())
+		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || count(s, "evict") < 2 {
+			t.Errorf("the result is %+v after %d evictions", r.result, count(s, "evict"))
+		}
+	})
+}
+
+// The pod is terminating, but the watch does not tell yet.
+func TestCredit_CalledOffAfterTheEviction(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.AddPod(pod("a", grace(30)), apitest.Ending(20*time.Second))
+		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true, LoadBalancerWait: 5 * time.Second})
+		r.await(state.PodsFound)
+		s.SetLag(0, 3*time.Second)
+		await(t, "the eviction", func() bool { return count(s, "evict") > 0 })
+		time.Sleep(time.Second)
+		r.adjust(func(g *drain.Goal) { g.Evict = false })
+		r.await(state.PodSpared)
+		if result := r.guard.Result(); result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}
+
 // The first eviction broke off, and might have been carried out. That the next is refused says that it was not.
 func TestAnEvictionThatWasRefusedAfterAllIsNotCounted(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -339,3 +339,29 @@ func TestPodsThatKeepComingBackAreLeftThereThoughNobodySaysToControlThem(t *test
 		})
 	}
 }
+
+// Their pods take 20 minutes to end. Meanwhile others, such as those of Jobs, come and go.
+func TestReturns_OfPodsThatEndSlowly(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		of := func(name string) func(*corev1.Pod) {
+			return func(p *corev1.Pod) { p.OwnerReferences[0].Name = name }
+		}
+		beginWithin(t, s, drain.Options{}, false, 0)
+		for i := range 40 {
+			for _, name := range []string{"a", "b"}[:min(i+1, 2)] {
+				if !s.HasPod("default/" + name) {
+					s.AddPod(pod(name, grace(20*60), of(name)), apitest.Ending(20*time.Minute))
+				}
+			}
+			job := fmt.Sprint("job-", i)
+			s.AddPod(pod(job, of(job)), 0)
+			time.Sleep(10 * time.Minute)
+		}
+		for _, name := range []string{"a", "b"} {
+			if n := count(s, "evict default/"+name); n != 5 {
+				t.Errorf("%s was evicted %d times", name, n)
+			}
+		}
+	})
+}

@@ -2,6 +2,7 @@ package drain_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -11,7 +12,13 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// The watch tells nothing any more, and ends in its time, as any: the API server's own watch of etcd may hang.
+// silently accepts a watch that tells nothing, and ends in its time, as any: the API server's own watch of etcd may hang.
+func silently(w http.ResponseWriter, r *http.Request) bool {
+	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
+	defer cancel()
+	return apitest.Silence()(w, r.WithContext(ctx))
+}
+
 func TestWatch_SilentWhileAPodTerminates(t *testing.T) {
 	t.Parallel()
 	for name, hard := range map[string]bool{"hard": true, "soft": false} {
@@ -21,17 +28,35 @@ func TestWatch_SilentWhileAPodTerminates(t *testing.T) {
 			r := beginWithin(t, s, drain.Options{}, hard, 2*time.Minute)
 			r.await(state.PodEvicted)
 			time.Sleep(time.Second)
-			s.Always("watch", func(w http.ResponseWriter, r *http.Request) bool {
-				ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
-				defer cancel()
-				return apitest.Silence()(w, r.WithContext(ctx))
-			})
+			s.Always("watch", silently)
 			s.DropWatches()
 			time.Sleep(time.Minute)
 			if result := r.guard.Result(); !r.last().State.Drained || result.Evicted != 1 {
 				t.Errorf("the pod ended 40 s ago, and the result is %+v", result)
 			}
 			s.Always("watch", nil)
+		})
+	}
+}
+
+// Lists that show what the watch does not are not made less often: the last pod would be missed for minutes.
+func TestWatch_SilentWhileABudgetYields(t *testing.T) {
+	t.Parallel()
+	for pods := 6; pods <= 18; pods += 3 {
+		run(t, fmt.Sprint(pods, " pods"), func(t *testing.T) {
+			s := apitest.New(t)
+			for i := range pods {
+				s.AddPod(pod(fmt.Sprint("web-", i)), 0)
+			}
+			s.Always("evict", apitest.OneAtATime("budget", time.Minute))
+			r := beginWithin(t, s, drain.Options{}, false, 0)
+			time.Sleep(time.Second)
+			s.Always("watch", silently)
+			s.DropWatches()
+			r.succeed()
+			if after := r.drainedAt().Sub(s.LastRemoval()); after > 30*time.Second {
+				t.Errorf("drained %s after the last pod", after)
+			}
 		})
 	}
 }

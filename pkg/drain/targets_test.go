@@ -133,6 +133,9 @@ func TestLoadBalancersAreWaitedForAnHourAtMost(t *testing.T) {
 			if len(asked) != 1 || asked[0].At.Sub(r.began) != time.Hour {
 				t.Errorf("evictions %+v, want one after an hour", asked)
 			}
+			if reported := r.of(state.TargetsOut); len(reported) == 0 || reported[0].Detail != "the time for that is over" {
+				t.Errorf("reported %+v", reported)
+			}
 		})
 	}
 }

@@ -126,12 +126,15 @@ func (g *guard) awaitScripts(now time.Time) time.Time {
 // awaitMachine has evictions wait until load balancers are done with the machine, or for a set time if that cannot be found out. It takes
 // half of the time before the deadline at most: a target may drain for longer than that, and disruption budgets need time as well.
 func (g *guard) awaitMachine(now time.Time) time.Time {
-	h := &hold{late: errHalf}
+	h := &hold{}
 	h.until = func(now time.Time) time.Time {
-		until := h.began.Add(longestDeregistration)
+		until, late := h.began.Add(longestDeregistration), errLate
 		if deadline := g.balancersDeadline(now); !deadline.IsZero() {
-			until = loop.Soonest(until, h.began.Add(deadline.Sub(h.began)/2))
+			if half := h.began.Add(deadline.Sub(h.began) / 2); half.Before(until) {
+				until, late = half, errHalf
+			}
 		}
+		h.late = late
 		return until
 	}
 	g.awaitBalancers(h, nil, func(err error) {

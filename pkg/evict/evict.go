@@ -310,7 +310,7 @@ type owner struct {
 	// from is when the first of its pods began to leave, by the API server's clock: pods that are younger have come back, in this round.
 	from                         time.Time
 	round                        int
-	changed                      time.Time // when a pod of it was last met or left
+	changed                      time.Time // when a pod of it was last met, or should be gone
 	returnReported, leftReported bool
 }
 
@@ -561,8 +561,11 @@ func (p *Pods) SpareLate(after, upTo int) {
 	}
 }
 
-// release lets a target stay.
+// release lets a target stay, unless its eviction was accepted: it goes by that, though the watch may not show it yet.
 func (p *Pods) release(t *target) {
+	if t.accepted {
+		p.credit(t)
+	}
 	p.removeTarget(t)
 	p.counts.Total--
 	p.staying[t.pod.UID] = t.pod
@@ -625,6 +628,7 @@ func (p *Pods) handleRelisted(pods []corev1.Pod, began time.Time) {
 	for uid, t := range p.targets {
 		switch {
 		case !listed[uid] && t.metAt.Before(began):
+			p.listPause, p.listAt = suspicions, time.Time{} // It was right to suspect the watch.
 			p.handleGone(t.pod)
 		case t.accepted && t.pod.DeletionTimestamp == nil && t.requesting == "" && t.requestedAt.Before(began):
 			t.accepted, t.doneBy = false, ""
@@ -688,7 +692,7 @@ func (p *Pods) noteDeparture(t *target) {
 		from = end.Add(-given(t.pod))
 	}
 	o := p.ownerOf(t.pod)
-	o.from, o.round = loop.Soonest(o.from, from), max(o.round, t.round+1)
+	o.from, o.round, o.changed = loop.Soonest(o.from, from), max(o.round, t.round+1), now.Add(given(t.pod))
 	maps.DeleteFunc(p.owners, func(_ string, o *owner) bool { return now.Sub(o.changed) > ownerMemory && !o.leftReported })
 }
 

@@ -307,12 +307,12 @@ func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, what state.TransitionK
 		t.shortened, t.requestedAt = asked.DeletionTimestamp != nil, now // Webhooks may have taken long.
 		p.accept(t, what)
 		return
-	case kube.Answer(err).Code != 0:
-		if !t.accepted {
-			t.doneBy = ""
+	case kube.Answer(err).Code == 0:
+		if t.sent.Load() {
+			t.doneBy = what
 		}
-	case t.sent.Load():
-		t.doneBy = what
+	case !t.accepted && !vanished(err, asked): // An earlier request without an answer was not carried out.
+		t.doneBy = ""
 	}
 	if t.pod.DeletionTimestamp != nil && asked.DeletionTimestamp == nil { // It has begun to terminate all the same.
 		p.credit(t)
