@@ -54,6 +54,8 @@ type guard struct {
 	tidying     bool
 	tidyBackoff wait.Backoff
 	tidyRefusal kube.Reasons
+	// endLook ends the look under way, apart from what a patch needs that was sent; nil before the first look.
+	endLook context.CancelFunc
 	// failing is since when the Node could not be read or cordoned, for reasons that may pass, and failureTold which of them were told.
 	failing     time.Time
 	failureTold kube.Reasons
@@ -197,9 +199,13 @@ func (g *guard) setGoal(goal Goal) {
 	g.report(Progress{Kind: state.GoalChanged})
 }
 
-// setDeadline changes the goal. Requests that were refused wait no longer if a hard deadline is near now.
+// setDeadline changes the goal. Requests that were refused wait no longer if a hard deadline is near now, and a cordon that hangs is given up
+// sooner if it is nearer than before.
 func (g *guard) setDeadline(goal Goal) {
 	now := time.Now()
+	if nearer := g.goal.Hard.IsZero() || goal.Hard.Before(g.goal.Hard.Add(-time.Minute)); nearer && goal.patchTimeout() < kube.Write && g.endLook != nil {
+		g.endLook()
+	}
 	wasNear := g.Terms().Near(now)
 	g.goal = goal
 	g.node.reads.SetDeadline(goal.Hard)
@@ -324,8 +330,11 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 	for more := true; more; {
 		g.loop.Lock()
 		goal, before, number := g.goal, g.memory, g.lookRequested
+		look, end := context.WithCancel(ctx)
+		g.endLook = end
 		g.loop.Unlock()
-		v := g.node.close(ctx, goal, before)
+		v := g.node.close(look, goal, before)
+		end()
 		pause, deaf := lookEvery, time.Second // deaf: while looks fail, requests must not make them more frequent than this.
 		switch {
 		case v.err == nil:

@@ -84,7 +84,7 @@ func TestAFullNodeIsDrainedWithABoundedNumberOfEventsAndNoneBeforeTheCordon(t *t
 	if writes != 54 {
 		t.Errorf("%d writes of Events, want 54", writes)
 	}
-	if more := s.awaitEvent(t, "PodEviction"); !strings.HasPrefix(more.Message, fmt.Sprintf("and %d more pods: ", pods-50)) {
+	if more := s.awaitEvent(t, "PodEviction"); !strings.HasPrefix(more.Message, fmt.Sprintf("spot-interruption: and %d pods more: ", pods-50)) {
 		t.Errorf("the others are told as %q", more.Message)
 	}
 }
