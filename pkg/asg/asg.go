@@ -64,6 +64,9 @@ type HookReport struct {
 	Text  string
 }
 
+// mostSaid is how many texts a reporter remembers: many name an instance, and nth-queue sees thousands.
+const mostSaid = 1024
+
 // reporter reports what is found out and what fails.
 type reporter struct {
 	report func(HookReport)
@@ -80,7 +83,7 @@ func (r *reporter) say(what What, format string, args ...any) {
 func (r *reporter) once(what What, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	r.mu.Lock()
-	if r.said == nil {
+	if r.said == nil || len(r.said) >= mostSaid {
 		r.said = map[string]bool{}
 	}
 	said := r.said[text]

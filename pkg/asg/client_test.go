@@ -2,7 +2,9 @@ package asg_test
 
 import (
 	"context"
+	"io"
 	"net/http"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -396,5 +398,40 @@ func TestReplace_DoesWhatTheSettingsSay(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// nothingWaits is an Auto Scaling where every hook is over.
+type nothingWaits struct{}
+
+func (nothingWaits) RoundTrip(r *http.Request) (*http.Response, error) {
+	const body = `<ErrorResponse><Error><Code>ValidationError</Code><Message>No active Lifecycle Action found</Message></Error></ErrorResponse>`
+	return &http.Response{StatusCode: http.StatusBadRequest, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+}
+
+// nth-queue runs for months, and what it says names another instance each time.
+func TestHookClient_RemembersNoInstanceForEver(t *testing.T) {
+	endpoint := "http://autoscaling.test"
+	client := asg.NewHookClient(asg.HookClientOptions{
+		AWS:  aws.Config{Region: "eu-central-1", BaseEndpoint: &endpoint, HTTPClient: &http.Client{Transport: nothingWaits{}}, Credentials: keys},
+		Tell: func(asg.HookReport) {},
+	}, asg.Settings{Complete: true, Hooks: []string{hook.Name}})
+	completed := 0
+	inUseAfter := func(instances int) uint64 {
+		for ; completed < instances; completed++ {
+			action := asg.Action{Group: group, Hook: hook.Name, Instance: "i-" + strconv.Itoa(completed)}
+			if err := client.Complete(t.Context(), action, event.Drained); err != nil {
+				t.Fatal(err)
+			}
+		}
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		runtime.KeepAlive(client)
+		return m.HeapAlloc
+	}
+	before := inUseAfter(2000)
+	if after := inUseAfter(8000); after > before+512<<10 {
+		t.Errorf("%d KiB are in use after 2,000 instances, and %d after 8,000", before>>10, after>>10)
 	}
 }
