@@ -40,9 +40,6 @@ func mustBeCompleted(t *testing.T, s *scene, id string) asgtest.Action {
 	return actions[0]
 }
 
-// heartbeats counts those that Auto Scaling was sent, refused ones included.
-func (s *scene) heartbeats() int { return len(s.Groups.Calls("RecordLifecycleActionHeartbeat")) }
-
 // ways are those that messages about lifecycle actions take to a queue: through EventBridge, and from Auto Scaling itself.
 var ways = map[string]func(message string) string{
 	"through EventBridge": func(message string) string { return message }, "from Auto Scaling itself": region.Direct,
