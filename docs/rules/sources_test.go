@@ -32,22 +32,12 @@ func TestWhatIsSaidOfOthersIsOnThePageOfSources(t *testing.T) {
 	if len(known) < 20 {
 		t.Fatalf("docs/sources.md has %d rows: it is read wrongly", len(known))
 	}
-	for _, pattern := range []string{"*.md", "docs/*.md", "bottlerocket/*.md"} {
-		files, err := filepath.Glob(filepath.Join(top, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+	for file, text := range pages(t) {
+		for _, use := range sourceUse.FindAllStringSubmatch(text, -1) {
+			if _, found := known[use[1]]; !found {
+				t.Errorf("%s refers to %s, which docs/sources.md does not have", file, use[1])
 			}
-			for _, use := range sourceUse.FindAllStringSubmatch(string(text), -1) {
-				if _, there := known[use[1]]; !there {
-					t.Errorf("%s refers to %s, which docs/sources.md does not have", file, use[1])
-				}
-				known[use[1]] = true
-			}
+			known[use[1]] = true
 		}
 	}
 	for name, used := range known {

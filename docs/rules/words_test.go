@@ -165,10 +165,18 @@ func TestPage_ProseIsFound(t *testing.T) {
 	}
 }
 
-// manual returns the pages for readers: those of docs/ and bottlerocket/, and those at the top but the change log.
+// manual returns the pages for readers: all but the change log.
 func manual(t *testing.T) map[string]string {
 	t.Helper()
-	pages := map[string]string{}
+	found := pages(t)
+	delete(found, "CHANGELOG.md")
+	return found
+}
+
+// pages returns the text of each page, by its path from the top: those of docs/ and bottlerocket/, and those at the top.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
 	for _, pattern := range []string{"docs/*.md", "bottlerocket/*.md", "*.md"} {
 		files, err := filepath.Glob(filepath.Join(top, pattern))
 		if err != nil {
@@ -183,12 +191,10 @@ func manual(t *testing.T) map[string]string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if name != "CHANGELOG.md" {
-				pages[name] = string(text)
-			}
+			found[name] = string(text)
 		}
 	}
-	return pages
+	return found
 }
 
 // numbered is some text of a page, and the line where it begins.
