@@ -66,8 +66,8 @@ func (t *term) begin(s *session) {
 			s.writeNotes(t.ctx)
 		}
 		t.mu.Lock()
-		if s.sink = nil; !stands && s.cordoned {
-			s.begun = false // It takes that back.
+		if s.sink = nil; s.cordoned && !s.hasClosed() {
+			s.begun, s.events = false, nil // keepWaiting takes that back.
 		} else {
 			s.over, s.instance.drain = true, nil
 		}
@@ -75,6 +75,12 @@ func (t *term) begin(s *session) {
 		t.queue.AddAfter(s.instance.id, time.Second) // The informer may not show yet what was written.
 		t.wake()
 	})
+}
+
+// hasClosed reports whether the agent has taken over the cordon that was set while the drain waited. It has not if nothing stands any more, or
+// if the rules have changed.
+func (s *session) hasClosed() bool {
+	return slices.ContainsFunc(s.record.Entries(), func(e state.Entry) bool { return !e.CordonedAt.IsZero() })
 }
 
 // stillStands asks EC2 again about what can be over by now, as the drain has waited for its turn. It reports whether anything is left.

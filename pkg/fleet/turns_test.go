@@ -113,6 +113,9 @@ func TestDispatch_TakesACordonBackThatIsNotNeeded(t *testing.T) {
 		"the rules change": {action: policy.Drain, closed: true, then: func(_ *cluster, r *rig, _ sqs.Notice) {
 			r.Use(fleet.Rules{Policy: policy.Settings{}})
 		}},
+		"the rules change to telling": {action: policy.Drain, closed: true, then: func(_ *cluster, r *rig, _ sqs.Notice) {
+			r.Use(fleet.Rules{Policy: policy.Settings{event.RebalanceRecommendation: {Action: policy.Notify}}})
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
