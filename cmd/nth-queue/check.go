@@ -26,7 +26,7 @@ func runCheck(ctx context.Context, list *checks.List, path string, post bool) er
 	c := &check{list}
 	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
-	cfg, looked, err := own.Beside(ctx, path, false)
+	cfg, looked, err := own.ReadAsService(ctx, path, false)
 	degraded, fatal := settings.Degraded(err)
 	if fatal != nil {
 		return c.Wrong(fatal)
@@ -82,7 +82,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 		Condition: cfg.Kubernetes.Condition, Events: cfg.Kubernetes.Events, Volumes: cfg.Drain.VolumeWait > 0,
 	}
 	for _, right := range fleet.Rights(extras) {
-		allowed, err := fleet.May(ctx, client, right)
+		allowed, err := fleet.CheckPermission(ctx, client, right)
 		if err != nil {
 			c.Fail("right", "%s", err)
 			return fleet.NodeCount{}
@@ -124,7 +124,7 @@ func (c *check) queue(ctx context.Context, cfg config.Queue, account aws.Config)
 		c.wayInto(found)
 	}
 	for _, right := range sqs.Rights() {
-		allowed, err := q.May(ctx, right)
+		allowed, err := q.CheckPermission(ctx, right)
 		switch {
 		case err != nil:
 			c.Fail("right", "%s", err)
@@ -317,7 +317,7 @@ func (c *check) owner(settings config.Fleet, names []string) {
 
 // mustDescribe checks a right that messages cannot be understood without.
 func (c *check) mustDescribe(ctx context.Context, catalog *ec2.Catalog, right ec2.Right, why string) {
-	allowed, err := catalog.May(ctx, right)
+	allowed, err := catalog.CheckPermission(ctx, right)
 	if err != nil {
 		c.Fail("right", "%s", err)
 		return
@@ -327,7 +327,7 @@ func (c *check) mustDescribe(ctx context.Context, catalog *ec2.Catalog, right ec
 
 // mayDescribe checks a right that nth-queue can do without.
 func (c *check) mayDescribe(ctx context.Context, catalog *ec2.Catalog, right ec2.Right, without string) {
-	allowed, err := catalog.May(ctx, right)
+	allowed, err := catalog.CheckPermission(ctx, right)
 	switch {
 	case err != nil:
 		c.Warn("right", "%s", err)
@@ -342,9 +342,9 @@ func (c *check) mayDescribe(ctx context.Context, catalog *ec2.Catalog, right ec2
 // up. Actual lifecycle actions are not touched.
 func (c *check) hooks(ctx context.Context, cfg config.Queue, account aws.Config, group string) {
 	settings := hookSettings(cfg)
-	told := asg.NewHookClient(asg.HookClientOptions{AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region)}, settings)
+	client := asg.NewHookClient(asg.HookClientOptions{AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region)}, settings)
 	for _, p := range asg.HookClientPermissions(settings) {
-		allowed, err := told.May(ctx, p, group)
+		allowed, err := client.CheckPermission(ctx, p, group)
 		switch {
 		case err != nil:
 			c.Warn("right", "%s", err)
@@ -363,16 +363,16 @@ func (c *check) hooks(ctx context.Context, cfg config.Queue, account aws.Config,
 		return
 	}
 	if settings.Complete {
-		c.ours(ctx, told, group, false)
+		c.ours(ctx, client, group, false)
 	}
 	if cfg.Fleet.CompleteLaunches {
-		c.ours(ctx, told, group, true)
+		c.ours(ctx, client, group, true)
 	}
 }
 
 // ours says which of a group's hooks would be completed.
-func (c *check) ours(ctx context.Context, told *asg.HookClient, group string, launch bool) {
-	switch found, ours, err := told.Explain(ctx, group, launch); {
+func (c *check) ours(ctx context.Context, client *asg.HookClient, group string, launch bool) {
+	switch found, ours, err := client.Explain(ctx, group, launch); {
 	case err != nil:
 		c.Warn("hook", "%s", err)
 	case ours:

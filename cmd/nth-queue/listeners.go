@@ -103,14 +103,14 @@ func (n *notices) begin() (end func()) {
 }
 
 // of returns the listeners for a node; it implements fleet.Options.Listeners.
-func (n *notices) of(node string, entries func() []state.Entry) (told []agent.Listener, end func(lost bool)) {
-	told = []agent.Listener{n.webhook}
+func (n *notices) of(node string, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool)) {
+	listeners = []agent.Listener{n.webhook}
 	if n.meter != nil {
-		told = append(told, n.meter)
+		listeners = append(listeners, n.meter)
 	}
 	forget := func(bool) { n.webhook.Forget(node) }
 	if n.dryRun || !n.cfg.Condition && !n.cfg.Events {
-		return told, forget
+		return listeners, forget
 	}
 	identity := notify.Identity{Client: n.client.Client, Node: node}
 	k := notify.NewKubernetes(notify.KubernetesOptions{
@@ -126,7 +126,7 @@ func (n *notices) of(node string, entries func() []state.Entry) (told []agent.Li
 		Trouble: n.trouble,
 	})
 	written := n.keep(node, k)
-	return append(told, ofNode{k}), func(lost bool) {
+	return append(listeners, ofNode{k}), func(lost bool) {
 		if lost {
 			k.Cede()
 		}
@@ -208,9 +208,9 @@ const askAgain, mostKnown = time.Minute, 512
 // of returns the labels of a Node; outdated ones or none if the API server does not answer within ctx.
 func (l *labels) of(ctx context.Context, node string) map[string]string {
 	l.mu.Lock()
-	known, there := l.known[node]
+	known, ok := l.known[node]
 	l.mu.Unlock()
-	if there && time.Now().Before(known.until) {
+	if ok && time.Now().Before(known.until) {
 		return known.labels
 	}
 	found, err := l.ask(ctx, node)
@@ -238,7 +238,7 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 	m := &meter{}
 	m.Metrics = daemon.NewMetrics("nth-queue", &cfg.Common, log, metrics.Options{
 		Queue:  true,
-		Stuck:  func() error { return m.queue.Stuck() },
+		Stuck:  func() error { return m.queue.Stalled() },
 		Ready:  func() error { return m.reporter.unready() },
 		Leader: func() string { return m.reporter.leader() },
 	})
@@ -246,7 +246,7 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 		return nil
 	}
 	m.counts = daemon.CountIn(m.Metrics)
-	for _, what := range sqs.Whats() {
+	for _, what := range sqs.Outcomes() {
 		m.Messages(string(what))
 	}
 	return m
@@ -281,8 +281,8 @@ func (m *meter) telling(tell func(sqs.Report)) func(sqs.Report) {
 		return tell
 	}
 	return func(r sqs.Report) {
-		m.Message(string(r.What))
-		if r.What == sqs.Received && r.Receives <= 1 && !r.Sent.IsZero() {
+		m.Message(string(r.Outcome))
+		if r.Outcome == sqs.Received && r.Receives <= 1 && !r.Sent.IsZero() {
 			m.Received(time.Since(r.Sent))
 		}
 		tell(r)

@@ -92,7 +92,7 @@ func (b *statusReporter) run(ctx context.Context) {
 
 // beat feeds the watchdog, unless a receiver hangs: then the service manager is to restart the service.
 func (b *statusReporter) beat() {
-	err := b.queue.Stuck()
+	err := b.queue.Stalled()
 	if err == nil {
 		b.manager.Beat()
 	} else if !b.stuck {

@@ -89,14 +89,14 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 		notices.use(cfg)
 		reporter.degrade(degraded)
 	})
-	told := notices.begin()
-	shown := reporter.begin(ctx)
+	endNotices := notices.begin()
+	endReports := reporter.begin(ctx)
 	err = nodes.Run(ctx, func(ctx context.Context) {
 		messages.Run(ctx, func(m *sqs.Message) { nodes.Take(m.Notices, m.Receives, m) })
 	})
 	d.Service.Stopping()
-	shown()
-	told()
+	endReports()
+	endNotices()
 	log.WithField(systemd.FieldMessageID, systemd.Stopping).Info("stopped; unfinished messages are back in the queue")
 	return cmp.Or(err, d.Service.Err())
 }
@@ -112,7 +112,7 @@ func dryRun(cfg config.Queue) string {
 func teller(log *logrus.Entry) func(sqs.Report) {
 	return func(r sqs.Report) {
 		of := log.WithField("NTH_MESSAGE", r.Message)
-		switch r.What {
+		switch r.Outcome {
 		case sqs.Poisoned:
 			of.WithField(systemd.FieldMessageID, systemd.MessagePoisoned).
 				Errorf("unrecognized message, left to the dead-letter queue: %s", r.Why)
@@ -121,7 +121,7 @@ func teller(log *logrus.Entry) func(sqs.Report) {
 		case sqs.Lost:
 			of.Infof("message may be visible to other consumers: %s", r.Why)
 		case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:
-			of.Debugf("a message was %s", r.What)
+			of.Debugf("a message was %s", r.Outcome)
 		}
 	}
 }

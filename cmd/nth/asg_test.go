@@ -54,12 +54,12 @@ func TestADepartureThatIsOverWasNotTheFirstOfTheNext(t *testing.T) {
 }
 
 func TestNewsOfHooksHaveAMessageOfTheirOwn(t *testing.T) {
-	for what, id := range map[asg.What]string{
+	for what, id := range map[asg.Outcome]string{
 		asg.Found: systemd.HookFound, asg.Trouble: systemd.HookTrouble,
 		asg.Refused: systemd.HookRefused, asg.Completed: systemd.HookCompleted,
 	} {
 		logger, hook := logtest.NewNullLogger()
-		nth.TellHook(logger.WithField("a", "b"), asg.HookReport{What: what, Event: event.Event{ID: "e", Kind: event.ASGTermination}, Text: "so it is"})
+		nth.TellHook(logger.WithField("a", "b"), asg.HookReport{Outcome: what, Event: event.Event{ID: "e", Kind: event.ASGTermination}, Text: "so it is"})
 		entry := hook.LastEntry()
 		if entry == nil || entry.Message != "so it is" || entry.Data[systemd.FieldMessageID] != id ||
 			entry.Data[systemd.FieldEventID] != "e" || entry.Data[systemd.FieldEventKind] != "asg-termination" {

@@ -52,7 +52,7 @@ func (h hostInfo) check(ctx context.Context, list *checks.List, path string, off
 	c := &check{list, h}
 	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
-	cfg, found, err := h.settings().Beside(ctx, path, offline)
+	cfg, found, err := h.settings().ReadAsService(ctx, path, offline)
 	degraded, fatal := settings.Degraded(err)
 	if fatal != nil {
 		return c.Wrong(fatal)
@@ -237,7 +237,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.S
 	c.OK("identity", "node %s, by %s in %s, for %s", id.Node, id.Credential, id.Source, id.Server)
 	c.proxyInUse(id)
 	for _, right := range id.Rights() {
-		allowed, err := id.May(ctx, right)
+		allowed, err := id.CheckPermission(ctx, right)
 		if err != nil {
 			c.Fail("right", "%s", err)
 			continue

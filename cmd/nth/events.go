@@ -63,7 +63,7 @@ func followTargetState(opts *imds.Options, store *record.Store, board *statusRep
 		})
 	}
 	opts.TargetState = board.setTarget
-	opts.Strange = func(state string, departs bool) {
+	opts.OnUnknownState = func(state string, departs bool) {
 		log := log.WithField(systemd.FieldMessageID, systemd.TargetStateUnknown).WithField(systemd.FieldEventKind, string(event.ASGTermination))
 		if departs {
 			log.Warnf("unknown Auto Scaling target state %s: the instance was in service, so it is taken to leave", state)

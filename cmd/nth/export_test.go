@@ -119,7 +119,7 @@ func (unseen) Show(state.Status) {}
 // pulse is a source of which nothing is asked but whether it is stuck.
 type pulse func() error
 
-func (p pulse) Stuck() error { return p() }
+func (p pulse) Stalled() error { return p() }
 
 // Forecasting makes forecasts until ctx ends.
 func Forecasting(ctx context.Context, look func(context.Context) (evict.Forecast, error), tell func(needs time.Duration, cut int)) {

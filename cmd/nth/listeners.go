@@ -204,13 +204,13 @@ func (c *check) webhook(ctx context.Context, cfg config.Config, found settings.F
 type meter struct {
 	*metrics.Metrics
 	counts daemon.Counts
-	source agent.Pulse
+	source agent.HealthChecker
 }
 
 func newMeter(cfg config.Config, log *logrus.Entry) *meter {
 	m := &meter{}
 	m.Metrics = daemon.NewMetrics("nth", &cfg.Common, log, metrics.Options{
-		Stuck: func() error { return m.source.Stuck() },
+		Stuck: func() error { return m.source.Stalled() },
 	})
 	if m.Metrics == nil {
 		return nil
@@ -220,7 +220,7 @@ func newMeter(cfg config.Config, log *logrus.Entry) *meter {
 }
 
 // join makes the meter a listener. Its health depends on source, and it makes forecasts for node.
-func (m *meter) join(n *notices, source agent.Pulse, node *localNode) {
+func (m *meter) join(n *notices, source agent.HealthChecker, node *localNode) {
 	if m == nil {
 		return
 	}
@@ -267,7 +267,7 @@ type liveness struct {
 	mu     sync.Mutex
 	shown  time.Time // of the last status; with a monotonic reading
 	good   bool
-	source agent.Pulse
+	source agent.HealthChecker
 }
 
 // Show implements statusWriter.
@@ -295,7 +295,7 @@ func isWatching(s state.Status) bool {
 }
 
 // follow makes alive depend on the source, too.
-func (l *liveness) follow(source agent.Pulse) {
+func (l *liveness) follow(source agent.HealthChecker) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.source = source
@@ -305,5 +305,5 @@ func (l *liveness) follow(source agent.Pulse) {
 func (l *liveness) alive() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.good && time.Since(l.shown) < longestSilence && l.source != nil && l.source.Stuck() == nil
+	return l.good && time.Since(l.shown) < longestSilence && l.source != nil && l.source.Stalled() == nil
 }

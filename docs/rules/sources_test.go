@@ -34,7 +34,7 @@ func TestWhatIsSaidOfOthersIsOnThePageOfSources(t *testing.T) {
 	}
 	for file, text := range pages(t) {
 		for _, use := range sourceUse.FindAllStringSubmatch(text, -1) {
-			if _, found := known[use[1]]; !found {
+			if _, ok := known[use[1]]; !ok {
 				t.Errorf("%s refers to %s, which docs/sources.md does not have", file, use[1])
 			}
 			known[use[1]] = true

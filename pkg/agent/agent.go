@@ -32,10 +32,10 @@ type Source interface {
 	Run(ctx context.Context, sink event.Sink) error
 }
 
-// Pulse is a Source that notices when it stalls.
-type Pulse interface {
-	// Stuck says what has stalled; nil if nothing has.
-	Stuck() error
+// HealthChecker is a Source that notices when it stalls.
+type HealthChecker interface {
+	// Stalled says what has stalled; nil if nothing has.
+	Stalled() error
 }
 
 // Node is the node that is acted upon: see drain.Node.
@@ -267,11 +267,11 @@ func (a *Agent) feedWatchdog() {
 		return
 	}
 	for _, s := range a.cfg.Sources {
-		pulse, ok := s.(Pulse)
+		pulse, ok := s.(HealthChecker)
 		if !ok {
 			continue
 		}
-		if err := pulse.Stuck(); err != nil {
+		if err := pulse.Stalled(); err != nil {
 			if !a.stalled {
 				a.log(state.Transition{Kind: state.SourceStalled, Err: err})
 			}
@@ -373,8 +373,8 @@ func (a *Agent) fold(sit policy.Situation) policy.Situation {
 
 // wasTaken reports whether the record has taken an entry, and remembers a refusal.
 func (a *Agent) wasTaken(past []state.Entry, e state.Entry) bool {
-	there, met := policy.Find(past, e.Event.ID)
-	if met && policy.Same(there, e) {
+	recorded, found := policy.Find(past, e.Event.ID)
+	if found && policy.Same(recorded, e) {
 		delete(a.refused, e.Event.ID)
 		return true
 	}

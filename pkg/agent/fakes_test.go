@@ -518,7 +518,7 @@ func (s *service) counts() (beats, statuses int) {
 	return beats, statuses
 }
 
-// source is a Source, and a Pulse, that the test speaks through.
+// source is a Source, and a HealthChecker, that the test speaks through.
 type source struct {
 	sink event.Sink
 	fail chan error
@@ -538,7 +538,7 @@ func (s *source) Run(ctx context.Context, sink event.Sink) error {
 	}
 }
 
-func (s *source) Stuck() error {
+func (s *source) Stalled() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stalled

@@ -42,26 +42,26 @@ type Settings struct {
 	AfterDrain AfterDrain
 }
 
-// What is the kind of a HookReport.
-type What string
+// Outcome is the kind of a HookReport.
+type Outcome string
 
 // The kinds of reports.
 const (
 	// Found: it is known which hooks the group has, and which of them are ours.
-	Found What = "found"
+	Found Outcome = "found"
 	// Trouble: Auto Scaling does not answer, or not as it should. It is asked again.
-	Trouble What = "trouble"
+	Trouble Outcome = "trouble"
 	// Refused: a permission is missing.
-	Refused What = "refused"
+	Refused Outcome = "refused"
 	// Completed: a hook was completed, or does not wait any more.
-	Completed What = "completed"
+	Completed Outcome = "completed"
 )
 
 // HookReport is one finding for the log, in words. A HookClient's reports have no Event.
 type HookReport struct {
-	What  What
-	Event event.Event
-	Text  string
+	Outcome Outcome
+	Event   event.Event
+	Text    string
 }
 
 // mostSaid is how many texts a reporter remembers: many name an instance, and nth-queue sees thousands.
@@ -75,12 +75,12 @@ type reporter struct {
 	said map[string]bool
 }
 
-func (r *reporter) say(what What, format string, args ...any) {
-	r.report(HookReport{What: what, Text: fmt.Sprintf(format, args...)})
+func (r *reporter) say(what Outcome, format string, args ...any) {
+	r.report(HookReport{Outcome: what, Text: fmt.Sprintf(format, args...)})
 }
 
 // once says what was not said before.
-func (r *reporter) once(what What, format string, args ...any) {
+func (r *reporter) once(what Outcome, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	r.mu.Lock()
 	if r.said == nil || len(r.said) >= mostSaid {
@@ -112,7 +112,7 @@ func (r *reporter) failed(doing string, err error, last string) string {
 // Source watches for events until ctx ends and passes them to the sink. Stuck says what has stalled in it; nil if nothing has.
 type Source interface {
 	Run(ctx context.Context, sink event.Sink) error
-	Stuck() error
+	Stalled() error
 }
 
 // Options are those of a Keeper.
@@ -169,8 +169,8 @@ func (k *Keeper) Run(ctx context.Context, sink event.Sink) error {
 	return err
 }
 
-// Stuck says what has stalled in the source; nil if nothing has.
-func (k *Keeper) Stuck() error { return k.source.Stuck() }
+// Stalled says what has stalled in the source; nil if nothing has.
+func (k *Keeper) Stalled() error { return k.source.Stalled() }
 
 // Use replaces the settings. A termination under way is handled by the new ones.
 func (k *Keeper) Use(s Settings) {

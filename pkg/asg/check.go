@@ -113,9 +113,9 @@ func (c *HookClient) Explain(ctx context.Context, group string, launch bool) (fo
 	return why, len(chosen) > 0, nil
 }
 
-// May tries a permission without effect, by a request for a group, but for a hook and an instance that do not exist. With "" the group
+// CheckPermission tries a permission without effect, by a request for a group, but for a hook and an instance that do not exist. With "" the group
 // does not exist either, and a policy that is limited to some groups refuses that.
-func (c *HookClient) May(ctx context.Context, p Permission, group string) (bool, error) {
+func (c *HookClient) CheckPermission(ctx context.Context, p Permission, group string) (bool, error) {
 	if group == "" {
 		group = noGroup
 	}

@@ -110,7 +110,7 @@ func TestMay_TriesEachPermissionWithoutEffect(t *testing.T) {
 		server.Deny(strings.TrimPrefix(denied.Name, "autoscaling:"))
 		for _, group := range []string{"", "workers"} {
 			for _, permission := range everything {
-				allowed, err := client.May(t.Context(), permission, group)
+				allowed, err := client.CheckPermission(t.Context(), permission, group)
 				if want := permission != denied; allowed != want || err != nil {
 					t.Errorf("without %s, %s is allowed for %q: %t (%v), want %t", denied.Name, permission.Name, group, allowed, err, want)
 				}
@@ -127,7 +127,7 @@ func TestMay_FailsWhereItCannotTry(t *testing.T) {
 	server, client := waiting(t)
 	server.Fail(asgtest.Fault{Status: 503, Code: "ServiceUnavailable"})
 	for _, permission := range asg.HookClientPermissions(asg.Settings{Complete: true, Abandon: true}) {
-		if allowed, err := client.May(t.Context(), permission, ""); allowed || err == nil {
+		if allowed, err := client.CheckPermission(t.Context(), permission, ""); allowed || err == nil {
 			t.Errorf("%s is allowed: %t (%v), want an error", permission.Name, allowed, err)
 		}
 	}

@@ -134,7 +134,7 @@ func (r *rig) wantFound(words string) {
 	times := map[string]int{}
 	for _, n := range r.reports {
 		times[n.Text]++
-		if n.What == asg.Found && words != "" && !strings.Contains(n.Text, words) {
+		if n.Outcome == asg.Found && words != "" && !strings.Contains(n.Text, words) {
 			r.t.Errorf("found: %s", n.Text)
 		}
 	}

@@ -216,7 +216,7 @@ func (r *rig) wantReports(want ...string) {
 	defer r.mu.Unlock()
 	var got []string
 	for _, n := range r.reports {
-		got = append(got, fmt.Sprintf("%s: %s", n.What, n.Text))
+		got = append(got, fmt.Sprintf("%s: %s", n.Outcome, n.Text))
 		if n.Event.ID != ending.ID {
 			r.t.Errorf("%q was reported of event %q", n.Text, n.Event.ID)
 		}
@@ -245,7 +245,7 @@ func (s *source) Run(ctx context.Context, sink event.Sink) error {
 	return nil
 }
 
-func (s *source) Stuck() error { return nil }
+func (s *source) Stalled() error { return nil }
 
 func (s *source) see(events []event.Event) {
 	s.mu.Lock()

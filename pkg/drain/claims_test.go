@@ -92,7 +92,7 @@ func TestACordonThatTheOtherWriterTakesBackIsTakenOver(t *testing.T) {
 func TestTheLoadBalancerLabelIsTakenBackByItself(t *testing.T) {
 	t.Parallel()
 	opts := drain.Options{ExcludeFromLoadBalancers: true}
-	labeled := func(s *apitest.Server) bool { _, there := s.CurrentNode().Labels[drain.ExcludeLabel]; return there }
+	labeled := func(s *apitest.Server) bool { _, ok := s.CurrentNode().Labels[drain.ExcludeLabel]; return ok }
 	for name, node := range map[string]func(*corev1.Node){
 		"beside a cordon of ours": func(*corev1.Node) {}, "beside an administrator's": cordoned(""), "beside nth-queue's": cordoned(claimBy(drain.Queue)),
 	} {

@@ -56,9 +56,9 @@ type guard struct {
 	tidyRefusal kube.Reasons
 	// endLook ends the look under way, apart from what a patch needs that was sent; nil before the first look.
 	endLook context.CancelFunc
-	// failing is since when the Node could not be read or cordoned, for reasons that may pass, and failureTold which of them were told.
-	failing     time.Time
-	failureTold kube.Reasons
+	// failing is since when the Node could not be read or cordoned, for reasons that may pass, and failuresReported which of them were reported.
+	failing          time.Time
+	failuresReported kube.Reasons
 	// reregistered tells that there is another Node now than the one of which the agent may still say that people have uncordoned it.
 	reregistered bool
 	// uncordonUnreported tells that somebody uncordoned the node, and that this is reported once our label is off: the guard may be
@@ -240,7 +240,7 @@ func (g *guard) state() State {
 	case err == nil || g.view.missing:
 	case !kube.Passing(err):
 		s.Trouble = err.Error()
-	case len(g.failureTold) > 0:
+	case len(g.failuresReported) > 0:
 		s.Trouble = kube.Plain(err)
 	}
 	return s
@@ -335,10 +335,10 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		g.loop.Unlock()
 		v := g.node.close(look, goal, before)
 		end()
-		pause, deaf := lookEvery, time.Second // deaf: while looks fail, requests must not make them more frequent than this.
+		pause, minPause := lookEvery, time.Second // minPause: while looks fail, requests must not make them more frequent than this.
 		switch {
 		case v.err == nil:
-			failing, refused, deaf = kube.Failures, kube.Refusals, 0
+			failing, refused, minPause = kube.Failures, kube.Refusals, 0
 		case kube.Passing(v.err):
 			pause = max(failing.Step(), kube.RetryAfter(v.err))
 		case !v.missing:
@@ -348,8 +348,8 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		}
 		handled := make(chan struct{})
 		g.loop.Post(func() { g.handleLook(v, number, goal.Events); close(handled) })
-		deaf = min(deaf, pause)
-		more = kube.Await(ctx, handled, forever) && kube.Await(ctx, nil, deaf) && g.awaitLook(ctx, v, pause-deaf)
+		minPause = min(minPause, pause)
+		more = kube.Await(ctx, handled, forever) && kube.Await(ctx, nil, minPause) && g.awaitLook(ctx, v, pause-minPause)
 	}
 	return nil
 }
@@ -412,7 +412,7 @@ func (g *guard) countLook(v view, number int, events []string) {
 	answered, hard := v.err == nil || v.missing, !g.goal.Hard.IsZero()
 	switch {
 	case answered:
-		g.failing, g.failureTold, g.conflicts = time.Time{}, nil, 0
+		g.failing, g.failuresReported, g.conflicts = time.Time{}, nil, 0
 	case apierrors.IsConflict(v.err):
 		g.conflicts++
 	}
@@ -515,11 +515,11 @@ func (g *guard) handleNodeError(v view) {
 	}
 }
 
-// failurePatience is how long something may fail for a reason that may pass before that is told.
+// failurePatience is how long something may fail for a reason that may pass before that is reported.
 const failurePatience = 10 * time.Second
 
 // handleLastingFailure takes in that a node that is to be closed could not be, for a reason that may pass. Once that has lasted, each reason is
-// told once.
+// reported once.
 func (g *guard) handleLastingFailure(err error) {
 	if !g.cordonPending() || g.view.cordon == CordonLeft {
 		return
@@ -528,7 +528,7 @@ func (g *guard) handleLastingFailure(err error) {
 	if g.failing.IsZero() {
 		g.failing = now
 	}
-	if text := kube.Plain(err); now.Sub(g.failing) >= failurePatience && g.failureTold.Add(text, kube.Alike) {
+	if text := kube.Plain(err); now.Sub(g.failing) >= failurePatience && g.failuresReported.Add(text, kube.Alike) {
 		g.report(Progress{Kind: state.NodeUnclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
 	}
 }
@@ -620,8 +620,8 @@ func (g *guard) handleTidied(v view, node *corev1.Node, err error) {
 }
 
 // reportRefused reports why something about the node is refused, unless that was reported before.
-func (g *guard) reportRefused(told *kube.Reasons, text string) {
-	if told.Add(text, kube.Alike) {
+func (g *guard) reportRefused(reported *kube.Reasons, text string) {
+	if reported.Add(text, kube.Alike) {
 		g.report(Progress{Kind: state.PodRefused, Detail: text})
 	}
 }

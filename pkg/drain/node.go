@@ -131,7 +131,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	found := n.cordonOf(node, goal, before, lifted)
 	if found == CordonNone {
 		goal.Claim.Writer, goal.Claim.Lifted = n.opts.Writer, lifted
-		patched, err := n.patchToEnd(ctx, n.insist(cordonPatch(node, goal.Claim), before.conflicts), goal.patchTimeout())
+		patched, err := n.patchToEnd(ctx, n.dropVersionAfter(cordonPatch(node, goal.Claim), before.conflicts), goal.patchTimeout())
 		if apierrors.IsInvalid(err) {
 			err = errAnotherNode // The API server says that a UID cannot be changed. The next look reads the new Node.
 		}
@@ -151,8 +151,8 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	}
 	v := n.viewOf(node, found, goal.Reopened)
 	v.ready = isReady(node, func(id string, _ time.Time) bool { return id == goal.Claim.BootID })
-	told := before.view.cordon == CordonLifted || found == CordonLeft && before.view.uid == v.uid && !n.liftedSince(node, before)
-	v.setUncordoned(lifted, goal, told)
+	reported := before.view.cordon == CordonLifted || found == CordonLeft && before.view.uid == v.uid && !n.liftedSince(node, before)
+	v.setUncordoned(lifted, goal, reported)
 	if claim, _ := readClaim(node); found == CordonOurs && before.view.uid == "" {
 		v.uncordonedFor = claim.Lifted
 	}
@@ -170,15 +170,15 @@ func (n *Node) forgetLifted(ctx context.Context, node *corev1.Node, goal Goal, c
 	if len(claim.Lifted) == before {
 		return node, nil
 	}
-	return n.patchToEnd(ctx, n.insist(cordonPatch(node, claim), conflicts), goal.patchTimeout())
+	return n.patchToEnd(ctx, n.dropVersionAfter(cordonPatch(node, claim), conflicts), goal.patchTimeout())
 }
 
-// setUncordoned sets for which events people have lifted the cordon, unless that was told before.
-func (v *view) setUncordoned(lifted []string, goal Goal, told bool) {
+// setUncordoned sets for which events people have lifted the cordon, unless that was reported before.
+func (v *view) setUncordoned(lifted []string, goal Goal, reported bool) {
 	switch {
 	case v.cordon == CordonLifted, v.cordon == CordonLeft && len(lifted) > 0 && !Joined(lifted, goal.Events):
 		v.uncordoned = true
-	case (v.cordon == CordonSet || v.cordon == CordonLeft) && !told:
+	case (v.cordon == CordonSet || v.cordon == CordonLeft) && !reported:
 		v.uncordonedFor = lifted
 	}
 }
@@ -452,7 +452,7 @@ func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, err
 			return errNotReady
 		}
 		// Were it carried out later, the next guard would conclude that people have uncordoned the node.
-		_, err = n.patchToEnd(ctx, n.insist(patch, conflicts), kube.Write)
+		_, err = n.patchToEnd(ctx, n.dropVersionAfter(patch, conflicts), kube.Write)
 		if apierrors.IsConflict(err) {
 			conflicts++
 		}
@@ -491,10 +491,10 @@ func asSeen(node *corev1.Node) map[string]any {
 	return map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
 }
 
-// insist lets a patch apply to any version of the same Node after some conflicts in a row: others may write the Node all the time, its status
-// included. What they have written since it was read, such as a cordon of theirs, is overwritten then. Where another process may act on the
-// Node next (Options.UID), a late patch must not undo what that has done: it is for the Node as it was read alone.
-func (n *Node) insist(patch map[string]any, conflicts int) map[string]any {
+// dropVersionAfter lets a patch apply to any version of the same Node after some conflicts in a row: others may write the Node all the
+// time. It then overwrites what they have written since, such as their cordon. With Options.UID another process may act on the Node next,
+// so that a late patch must not undo its work: the patch keeps the version that was read.
+func (n *Node) dropVersionAfter(patch map[string]any, conflicts int) map[string]any {
 	const most = 3
 	if metadata, ok := patch["metadata"].(map[string]any); ok && conflicts >= most && n.opts.UID == "" {
 		delete(metadata, "resourceVersion")

@@ -569,9 +569,9 @@ func TestWithAHardDeadlineACordonThatKeepsFailingDoesNotHoldTheEvictionsUp(t *te
 func TestTheLoadBalancerLabelIsSetOnlyWhereNoneIs(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		there *string
-		want  string
-		told  int
+		before *string
+		want   string
+		told   int
 	}{
 		"no label":              {nil, drain.Host, 1},
 		"somebody's label":      {new("true"), "true", 0},
@@ -579,12 +579,12 @@ func TestTheLoadBalancerLabelIsSetOnlyWhereNoneIs(t *testing.T) {
 	} {
 		run(t, name, func(t *testing.T) {
 			s := apitest.New(t)
-			if c.there != nil {
-				s.ChangeNode(func(n *corev1.Node) { n.Labels[drain.ExcludeLabel] = *c.there })
+			if c.before != nil {
+				s.ChangeNode(func(n *corev1.Node) { n.Labels[drain.ExcludeLabel] = *c.before })
 			}
 			r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-			label, there := s.CurrentNode().Labels[drain.ExcludeLabel]
-			if !there || label != c.want || len(r.of(state.NodeExcluded)) != c.told {
+			label, ok := s.CurrentNode().Labels[drain.ExcludeLabel]
+			if !ok || label != c.want || len(r.of(state.NodeExcluded)) != c.told {
 				t.Errorf("the label is %q, told %+v", label, r.of(state.NodeExcluded))
 			}
 		})

@@ -121,8 +121,8 @@ func controller(t *testing.T, s *apitest.Server, pods int, stateful bool) {
 				if !stateful {
 					name = fmt.Sprintf("web-%d-%d", i, j)
 				}
-				there := s.AddPod(pod(name, kind), apitest.Ending(time.Second))
-				for s.HasPod("default/"+name) && (stateful || !s.Ends("default/"+name, there.UID)) {
+				added := s.AddPod(pod(name, kind), apitest.Ending(time.Second))
+				for s.HasPod("default/"+name) && (stateful || !s.Ends("default/"+name, added.UID)) {
 					select {
 					case <-stop:
 						return

@@ -297,8 +297,8 @@ const (
 	DescribeTags           Right = "autoscaling:DescribeTags"
 )
 
-// May tries a right. None of them changes anything.
-func (c *Catalog) May(ctx context.Context, r Right) (bool, error) {
+// CheckPermission tries a right. None of them changes anything.
+func (c *Catalog) CheckPermission(ctx context.Context, r Right) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	var err error

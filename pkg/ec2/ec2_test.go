@@ -218,7 +218,7 @@ func TestAnAnswerThatMakesNoSenseIsAnError(t *testing.T) {
 
 func mustBeAllowed(t *testing.T, catalog *ec2.Catalog, right ec2.Right, want bool) {
 	t.Helper()
-	if allowed, err := catalog.May(t.Context(), right); allowed != want || err != nil {
+	if allowed, err := catalog.CheckPermission(t.Context(), right); allowed != want || err != nil {
 		t.Errorf("%s is allowed: %t (%v), want %t", right, allowed, err, want)
 	}
 }
@@ -253,7 +253,7 @@ func TestARightThatCannotBeTriedIsAnError(t *testing.T) {
 		}),
 	}
 	for _, right := range []ec2.Right{ec2.DescribeInstances, ec2.DescribeInstanceStatus, ec2.DescribeTags} {
-		if allowed, err := ec2.New(ec2.Options{AWS: cfg}).May(t.Context(), right); allowed || err == nil {
+		if allowed, err := ec2.New(ec2.Options{AWS: cfg}).CheckPermission(t.Context(), right); allowed || err == nil {
 			t.Errorf("%s is allowed: %t (%v), want an error", right, allowed, err)
 		}
 	}

@@ -57,7 +57,7 @@ func TestAnInstanceThatEC2DoesNotKnowHidesNoOther(t *testing.T) {
 			all.Go(func() {
 				id := fmt.Sprintf("i-%d", n)
 				found, known, err := catalog.Status(t.Context(), id)
-				if there := n != 70 && n != 71; err != nil || known != there || there && found.Planned[0].ID != "instance-event-"+id {
+				if ok := n != 70 && n != 71; err != nil || known != ok || ok && found.Planned[0].ID != "instance-event-"+id {
 					t.Errorf("the status of %s is %+v, %t (%v)", id, found, known, err)
 				}
 			})

@@ -105,8 +105,8 @@ func Rights(extras Extras) []kube.Right {
 	return rights
 }
 
-// May asks the API server whether the client has a right.
-func May(ctx context.Context, client kubernetes.Interface, r kube.Right) (bool, error) {
+// CheckPermission asks the API server whether the client has a right.
+func CheckPermission(ctx context.Context, client kubernetes.Interface, r kube.Right) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	allowed, err := r.Allowed(ctx, client)

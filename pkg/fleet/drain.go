@@ -98,10 +98,10 @@ func (s *session) stillStands(ctx context.Context) bool {
 			t.endOvertaken(in, h, s.node)
 		}
 	}
-	_, there := t.nodes.now(s.node)
+	_, ok := t.nodes.now(s.node)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return there && len(s.events) > 0 && ctx.Err() == nil
+	return ok && len(s.events) > 0 && ctx.Err() == nil
 }
 
 // update tells the agent what stands now. The term's mutex is held.
@@ -126,8 +126,8 @@ func (s *session) update(events []event.Event) {
 
 // drop forgets an event as if it had never been announced, and ends the drain if none is left. The term's mutex is held.
 func (s *session) drop(id string) {
-	ev, there := s.events[id]
-	if !there {
+	ev, ok := s.events[id]
+	if !ok {
 		return
 	}
 	delete(s.events, id)
@@ -246,11 +246,11 @@ func (s *session) onRested(ctx context.Context, ev event.Event, again time.Time)
 	t := s.term
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	told, ours := s.events[ev.ID]
+	known, ours := s.events[ev.ID]
 	outcome := s.outcomes[ev.ID]
 	ends := again.IsZero() || outcome == event.OutOfTime
 	switch {
-	case !ours || s.rested[ev.ID] || !sameEvent(told, ev):
+	case !ours || s.rested[ev.ID] || !sameEvent(known, ev):
 		return
 	case !ends && s.record.entry(ev.ID).Error != "":
 		return
@@ -418,10 +418,10 @@ func (s *session) recordFromNode() *memoryRecord {
 	now := time.Now().UTC().Round(0)
 	noted := s.instance.allNotes(on)
 	for id, ev := range s.events {
-		waited := s.cordoned && ev.State == event.Pending // Nobody was told of it yet.
+		waited := s.cordoned && ev.State == event.Pending // It was reported to nobody yet.
 		closed := on.ours && on.cordon.Event == id && !waited
-		known, told := noted.of(ev)
-		if !closed && !(told && known.At.Equal(ev.Deadline)) && ev.State == event.Pending {
+		known, found := noted.of(ev)
+		if !closed && !(found && known.At.Equal(ev.Deadline)) && ev.State == event.Pending {
 			continue
 		}
 		e := state.Entry{Event: ev, Phase: state.Seen, BootID: on.bootID, ListedIn: on.bootID, FirstSeen: now, Changed: now}

@@ -69,7 +69,7 @@ type Options struct {
 	Taints  Taints
 	// Listeners, if set, returns the listeners for a node. entries returns the state of the node's events; end is called after the last
 	// transition, with lost if another process may be working on the node by now and is to keep its conditions.
-	Listeners func(node string, entries func() []state.Entry) (told []agent.Listener, end func(lost bool))
+	Listeners func(node string, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool))
 }
 
 // OwnPod is the pod that a process runs in. It is evicted last from its node.

@@ -34,15 +34,15 @@ type instance struct {
 	started time.Time
 	// missing is since which poll EC2 does not list an event, or lists it as completed, by the event's ID.
 	missing map[string]time.Time
-	// told are texts that were logged, each once.
-	told map[string]bool
+	// warned are the formats of texts that were logged, each once.
+	warned map[string]bool
 }
 
 // instance returns the instance of that ID. The term's mutex is held.
 func (t *term) instance(id string) *instance {
 	in := t.instances[id]
 	if in == nil {
-		in = &instance{id: id, hints: map[string]*hint{}, missing: map[string]time.Time{}, told: map[string]bool{}}
+		in = &instance{id: id, hints: map[string]*hint{}, missing: map[string]time.Time{}, warned: map[string]bool{}}
 		t.instances[id] = in
 	}
 	return in
@@ -161,10 +161,10 @@ func (t *term) choose(in *instance, nodes []node) node {
 // once warns of something about an instance, unless that was the text before.
 func (t *term) once(in *instance, format string, args ...any) {
 	t.mu.Lock()
-	told := in.told[format]
-	in.told[format] = true
+	before := in.warned[format]
+	in.warned[format] = true
 	t.mu.Unlock()
-	if !told {
+	if !before {
 		t.opts.Log.Warnf(format, args...)
 	}
 }
@@ -423,7 +423,7 @@ func (t *term) knownAs(in *instance, on node, noted notes, ev event.Event) strin
 			}
 		}
 	}
-	if n, there := noted.of(ev); there {
+	if n, ok := noted.of(ev); ok {
 		return n.Event
 	}
 	return ev.ID
@@ -431,10 +431,10 @@ func (t *term) knownAs(in *instance, on node, noted notes, ev event.Event) strin
 
 // isDue reports whether a drain is to be told of a listed event, and whether something is to be done for it now.
 func (t *term) isDue(in *instance, on node, noted notes, ev event.Event) (about, due bool) {
-	known, told := noted.of(ev)
+	known, found := noted.of(ev)
 	closedFor := on.ours && (on.cordon.Event == ev.ID || slices.Contains(on.cordon.Events, ev.ID))
 	if ev.State != event.Pending {
-		over := told || on.ours && on.cordon.Event == ev.ID
+		over := found || on.ours && on.cordon.Event == ev.ID
 		return over, over && t.hasEnded(in, on, ev, true)
 	}
 	e := state.Entry{Event: ev}
@@ -445,7 +445,7 @@ func (t *term) isDue(in *instance, on node, noted notes, ev event.Event) (about,
 	switch {
 	case rebooted(on) && closedFor && isReboot(ev.Code):
 		return true, on.ready // It has happened, whatever EC2 lists.
-	case !told, !known.At.Equal(ev.Deadline):
+	case !found, !known.At.Equal(ev.Deadline):
 		return true, true
 	case early:
 		return closedFor, closedFor // It was put off: what was done is taken back.
@@ -473,8 +473,8 @@ func rebooted(on node) bool {
 func (t *term) unlisted(in *instance, on node, noted notes, events, listed []event.Event, asked bool) (over []event.Event) {
 	for _, ev := range remembered(on, noted) {
 		ev.Instance = in.id
-		told := slices.ContainsFunc(events, func(other event.Event) bool { return other.ID == ev.ID })
-		if told || slices.ContainsFunc(listed, func(l event.Event) bool { return t.knownAs(in, on, noted, l) == ev.ID }) {
+		kept := slices.ContainsFunc(events, func(other event.Event) bool { return other.ID == ev.ID })
+		if kept || slices.ContainsFunc(listed, func(l event.Event) bool { return t.knownAs(in, on, noted, l) == ev.ID }) {
 			t.lasts(in, ev.ID, false)
 			continue
 		}
@@ -500,7 +500,7 @@ func remembered(on node, noted notes) []event.Event {
 		all = append(all, n.event())
 	}
 	if kind := event.Kind(on.cordon.Kind); on.ours && isNoted(kind) {
-		if _, there := noted.of(event.Event{ID: on.cordon.Event}); !there {
+		if _, ok := noted.of(event.Event{ID: on.cordon.Event}); !ok {
 			all = append(all, event.Event{ID: on.cordon.Event, Kind: kind, State: event.Pending})
 		}
 	}
@@ -624,9 +624,9 @@ func (t *term) reportClosed(on node) {
 		Event: event.Event{ID: on.cordon.Event, Kind: event.Kind(on.cordon.Kind)}, Phase: state.Closed, Ending: state.Completed,
 		FirstSeen: on.cordon.Since, Changed: now.Round(0),
 	}
-	told, end := t.opts.Listeners(on.name, func() []state.Entry { return []state.Entry{e} })
+	listeners, end := t.opts.Listeners(on.name, func() []state.Entry { return []state.Entry{e} })
 	defer end(false)
-	for _, l := range told {
+	for _, l := range listeners {
 		l.OnTransition(state.Transition{Kind: state.ClosedWith, At: now, Node: on.name, Entry: e, Plan: t.policy().Describe(e)})
 	}
 }

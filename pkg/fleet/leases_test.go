@@ -38,8 +38,8 @@ func (c *cluster) serveLeases(mux *http.ServeMux) {
 
 // lease finds a Lease. c.mu is held.
 func (c *cluster) lease(name string) (*coordination.Lease, error) {
-	l, there := c.leases[name]
-	if !there {
+	l, ok := c.leases[name]
+	if !ok {
 		return nil, apierrors.NewNotFound(leaseResource, name)
 	}
 	return l.DeepCopy(), nil
@@ -50,7 +50,7 @@ func (c *cluster) makeLease(body []byte) (*coordination.Lease, error) {
 	if err := json.Unmarshal(body, l); err != nil {
 		return nil, err
 	}
-	if _, there := c.leases[l.Name]; there {
+	if _, ok := c.leases[l.Name]; ok {
 		return nil, apierrors.NewAlreadyExists(leaseResource, l.Name)
 	}
 	l.UID = types.UID("uid-" + l.Name)
@@ -70,8 +70,8 @@ func (c *cluster) updateLease(name string, body []byte) (*coordination.Lease, er
 	if err := json.Unmarshal(body, l); err != nil {
 		return nil, err
 	}
-	now, there := c.leases[name]
-	if !there || now.ResourceVersion != l.ResourceVersion {
+	now, ok := c.leases[name]
+	if !ok || now.ResourceVersion != l.ResourceVersion {
 		return nil, apierrors.NewConflict(leaseResource, name, errors.New("the object has been modified"))
 	}
 	return c.keepLease(l), nil

@@ -92,9 +92,9 @@ func (t *term) settle(d *delivery, later bool, after time.Duration) {
 // hint is what one notice says of an instance, until it is settled. Messages about the same event share it.
 type hint struct {
 	sqs.Notice
-	key      string
-	told     time.Time // its deadline by AWS's clock
-	received time.Time
+	key       string
+	announced time.Time // its deadline by AWS's clock
+	received  time.Time
 
 	// The term's mutex guards what follows.
 	deliveries []*delivery
@@ -118,10 +118,10 @@ func (t *term) concernsNobody(n sqs.Notice) bool {
 
 // hint notes what a notice says, and has its instance looked at.
 func (t *term) hint(n sqs.Notice, d *delivery) {
-	told := n.Event.Deadline
+	announced := n.Event.Deadline
 	n = t.byOurClock(n)
 	n.Event.Instance = n.Instance
-	h := &hint{Notice: n, told: told, key: string(n.About) + " " + n.Event.ID, received: time.Now(), deliveries: []*delivery{d}}
+	h := &hint{Notice: n, announced: announced, key: string(n.About) + " " + n.Event.ID, received: time.Now(), deliveries: []*delivery{d}}
 	if n.Event.ID == "" && n.Hook != nil {
 		h.key += n.Hook.Group + " " + n.Hook.Name + " " + n.Hook.Token
 	}
@@ -134,9 +134,9 @@ func (t *term) hint(n sqs.Notice, d *delivery) {
 	in := t.instance(n.Instance)
 	same := in.hints[h.key]
 	switch {
-	case same != nil && (same.Event.State != n.Event.State || !same.told.Equal(h.told)):
+	case same != nil && (same.Event.State != n.Event.State || !same.announced.Equal(h.announced)):
 		t.mu.Unlock()
-		t.settle(d, true, d.pause) // What has changed is heard when the work for what was told before has ended.
+		t.settle(d, true, d.pause) // What has changed is heard when the work for the earlier message has ended.
 		return
 	case same != nil:
 		same.deliveries = append(same.deliveries, d)

@@ -194,12 +194,12 @@ func (n *nodes) strip(object any) (any, error) {
 		Spec:       corev1.NodeSpec{ProviderID: full.Spec.ProviderID, Unschedulable: full.Spec.Unschedulable, Taints: full.Spec.Taints},
 	}
 	for _, key := range []string{n.label, corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, corev1.LabelTopologyRegion} {
-		if value, there := full.Labels[key]; there {
+		if value, ok := full.Labels[key]; ok {
 			metav1.SetMetaDataLabel(&lean.ObjectMeta, key, value)
 		}
 	}
 	for _, key := range []string{drain.CordonAnnotation, drain.ActionAnnotation, NotesAnnotation} {
-		if value, there := full.Annotations[key]; there {
+		if value, ok := full.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&lean.ObjectMeta, key, value)
 		}
 	}

@@ -131,11 +131,11 @@ func (t *term) instanceOn(n node) string {
 // nodeChanged takes in that a Node has changed, has come or is gone. A drain of one that is gone, or another machine's by now, ends.
 func (t *term) nodeChanged(n node) {
 	id := t.instanceOn(n)
-	now, there := t.nodes.now(n)
+	now, ok := t.nodes.now(n)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if in := t.instances[id]; in != nil {
-		if s := in.drain; s != nil && s.node.uid == n.uid && (!there || now.machine != s.node.machine) {
+		if s := in.drain; s != nil && s.node.uid == n.uid && (!ok || now.machine != s.node.machine) {
 			s.over = true
 			s.stop()
 			if !s.begun {

@@ -131,7 +131,7 @@ func (t *term) nodesOf(ctx context.Context, in *instance) ([]node, error) {
 	before := in.node
 	t.mu.Unlock()
 	if before.silent { // EC2 forgets the address of an instance that is terminated.
-		if now, there := t.nodes.now(before); there && now.machine == before.machine {
+		if now, ok := t.nodes.now(before); ok && now.machine == before.machine {
 			return []node{now}, nil
 		}
 	}
@@ -340,19 +340,19 @@ func (t *term) verify(ctx context.Context, in *instance, h *hint) (needed bool) 
 
 // listedAs finds the event of a message among those that EC2 lists for its instance. AWS Health does not use EC2's IDs. An event that was
 // moved has the same code, and one whose code has changed has the same time.
-func listedAs(told event.Event, events []event.Event) (event.Event, bool) {
+func listedAs(announced event.Event, events []event.Event) (event.Event, bool) {
 	var found event.Event
 	var best int
 	for _, ev := range events {
 		alike := 0
-		sameTime := ev.Deadline.Sub(told.Deadline).Abs() < time.Minute
+		sameTime := ev.Deadline.Sub(announced.Deadline).Abs() < time.Minute
 		switch {
-		case ev.Kind != told.Kind:
-		case ev.ID == told.ID:
+		case ev.Kind != announced.Kind:
+		case ev.ID == announced.ID:
 			alike = 5
-		case ev.Code == told.Code && sameTime:
+		case ev.Code == announced.Code && sameTime:
 			alike = 4
-		case ev.State == event.Pending && ev.Code == told.Code:
+		case ev.State == event.Pending && ev.Code == announced.Code:
 			alike = 3
 		case ev.State == event.Pending && sameTime:
 			alike = 2

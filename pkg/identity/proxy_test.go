@@ -48,12 +48,12 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	p.asked = append(p.asked, r.Method+" "+r.Host+" "+string(user))
 	p.mu.Unlock()
-	there, err := net.Dial("tcp", p.to)
+	server, err := net.Dial("tcp", p.to)
 	if err != nil || r.Method != http.MethodConnect {
 		http.Error(w, "no way", http.StatusBadGateway)
 		return
 	}
-	defer there.Close()
+	defer server.Close()
 	here, said, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return
@@ -63,10 +63,10 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	go func() {
-		_, _ = io.Copy(there, said)
-		_ = there.Close() // the one who asked is gone
+		_, _ = io.Copy(server, said)
+		_ = server.Close() // the one who asked is gone
 	}()
-	_, _ = io.Copy(here, there)
+	_, _ = io.Copy(here, server)
 }
 
 func (p *proxy) heard() string {

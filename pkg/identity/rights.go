@@ -35,8 +35,8 @@ func (id Identity) Rights() []kube.Right {
 	}
 }
 
-// May asks the API server whether the identity has a right. Admission may still refuse a request.
-func (id Identity) May(ctx context.Context, r kube.Right) (bool, error) {
+// CheckPermission asks the API server whether the identity has a right. Admission may still refuse a request.
+func (id Identity) CheckPermission(ctx context.Context, r kube.Right) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, kube.ReadMost)
 	defer cancel()
 	allowed, err := r.Allowed(ctx, id.Client)

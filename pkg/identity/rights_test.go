@@ -13,7 +13,7 @@ func TestRightsAreAskedForAsTheyAreUsed(t *testing.T) {
 	server.deny("delete pods")
 	var allowed, refused []string
 	for _, right := range id.Rights() {
-		may, err := id.May(t.Context(), right)
+		may, err := id.CheckPermission(t.Context(), right)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func TestARightThatCannotBeAskedForIsAnError(t *testing.T) {
 	server := startAPIServer(t)
 	id := borrow(t, server.kubeconfig(tokenUser("system:node:a")))
 	server.refuse(http.StatusServiceUnavailable)
-	_, err := id.May(t.Context(), id.Rights()[0])
+	_, err := id.CheckPermission(t.Context(), id.Rights()[0])
 	wantError(t, err, "for the right to get nodes a", server.URL)
 }
 

@@ -314,9 +314,9 @@ func (r *reader) reach(request *http.Request) (*http.Response, error) {
 	}
 	var unreached []string
 	for _, address := range order {
-		there := request.Clone(request.Context())
-		there.URL.Host, there.Host = address, address
-		response, err := r.transport.RoundTrip(there)
+		direct := request.Clone(request.Context())
+		direct.URL.Host, direct.Host = address, address
+		response, err := r.transport.RoundTrip(direct)
 		if err == nil {
 			r.source.onIPv6.Store(address == addressIPv6)
 			return response, nil

@@ -393,8 +393,8 @@ func (t *targetStates) follow(state string) (found, error) {
 
 // reportUnknown reports an unknown state once, and again if it means something else now.
 func (t *targetStates) reportUnknown(s reportedState) {
-	if t.reported != s && t.opts.Strange != nil {
-		t.opts.Strange(s.state, s.departs)
+	if t.reported != s && t.opts.OnUnknownState != nil {
+		t.opts.OnUnknownState(s.state, s.departs)
 	}
 	t.reported = s
 }

@@ -459,9 +459,9 @@ func (s *story) want(t *testing.T, want ...string) {
 // follow makes options that tell a story.
 func follow(s *story) imds.Options {
 	return imds.Options{
-		Kinds:     []event.Kind{event.ASGTermination},
-		InService: func() { s.tell("in service") },
-		Strange:   func(state string, departs bool) { s.tell("strange %s %t", state, departs) },
+		Kinds:          []event.Kind{event.ASGTermination},
+		InService:      func() { s.tell("in service") },
+		OnUnknownState: func(state string, departs bool) { s.tell("strange %s %t", state, departs) },
 	}
 }
 

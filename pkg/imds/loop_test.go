@@ -273,7 +273,7 @@ func TestLoop_SnapshotsSayWhatEC2sClockSays(t *testing.T) {
 	}
 }
 
-func TestStuck_IsNoLoopThatLooks(t *testing.T) {
+func TestStalled_IsNoLoopThatLooks(t *testing.T) {
 	for name, test := range map[string]struct {
 		opts imds.Options
 		fail func(ec2 *service)
@@ -290,7 +290,7 @@ func TestStuck_IsNoLoopThatLooks(t *testing.T) {
 				run(t, source, func(t *testing.T, _ *sink) {
 					for range 20 {
 						time.Sleep(max(10*time.Second, 10*test.opts.Interval))
-						if err := source.Stuck(); err != nil {
+						if err := source.Stalled(); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -300,7 +300,7 @@ func TestStuck_IsNoLoopThatLooks(t *testing.T) {
 	}
 }
 
-func TestStuck_IsALoopThatSaysNothing(t *testing.T) {
+func TestStalled_IsALoopThatSaysNothing(t *testing.T) {
 	for kind, limit := range map[event.Kind]time.Duration{event.SpotInterruption: 62 * time.Second, event.ScheduledMaintenance: 150 * time.Second} {
 		t.Run(string(kind), func(t *testing.T) {
 			var hangs atomic.Bool
@@ -314,16 +314,16 @@ func TestStuck_IsALoopThatSaysNothing(t *testing.T) {
 					time.Sleep(time.Minute)
 					hangs.Store(true)
 					time.Sleep(limit - time.Second) // it began to hang with its next look
-					if err := source.Stuck(); err != nil {
+					if err := source.Stalled(); err != nil {
 						t.Errorf("too early: %v", err)
 					}
 					time.Sleep(40 * time.Second)
-					if err := source.Stuck(); err == nil || !strings.Contains(err.Error(), string(kind)) {
+					if err := source.Stalled(); err == nil || !strings.Contains(err.Error(), string(kind)) {
 						t.Errorf("after %s: %v", limit, err)
 					}
 					hangs.Store(false)
 					time.Sleep(2 * time.Second)
-					if err := source.Stuck(); err != nil {
+					if err := source.Stalled(); err != nil {
 						t.Errorf("it looks again: %v", err)
 					}
 				})

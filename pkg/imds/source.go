@@ -73,10 +73,10 @@ type Options struct {
 	// if set, is called once when it first does. From then on, other target states mean that the instance leaves.
 	WasInService bool
 	InService    func()
-	// TargetState, if set, is called when the group's target state for the instance changes; "" is none. Strange, if set,
+	// TargetState, if set, is called when the group's target state for the instance changes; "" is none. OnUnknownState, if set,
 	// is called once for each state that is not known, and says whether the instance leaves because of it.
-	TargetState func(state string)
-	Strange     func(state string, departs bool)
+	TargetState    func(state string)
+	OnUnknownState func(state string, departs bool)
 	// Observe, if set, is called after each request for a document, from several goroutines at once.
 	Observe func(Poll)
 	// Scoped, if set, is called once, when it is known what is polled on this instance.
@@ -220,9 +220,9 @@ func (s *Source) newLoops() []*loop {
 	return all
 }
 
-// Stuck returns an error if a loop hangs: for far longer than its interval and its limits allow, it has reported
+// Stalled returns an error if a loop hangs: for far longer than its interval and its limits allow, it has reported
 // neither a snapshot nor trouble to the sink. A service that does not answer is trouble, and nothing is stuck.
-func (s *Source) Stuck() error {
+func (s *Source) Stalled() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.loops {

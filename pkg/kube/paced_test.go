@@ -36,10 +36,10 @@ func (h *host) Accept() (net.Conn, error) {
 // hostOf begins an API server, and returns it with a client of it.
 func hostOf(t *testing.T, together int, http2 bool, deaf int64) (*host, kubernetes.Interface) {
 	t.Helper()
-	var there atomic.Int64
+	var arrived atomic.Int64
 	complete := make(chan struct{})
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if there.Add(1) == int64(together) {
+		if arrived.Add(1) == int64(together) {
 			close(complete)
 		}
 		select {

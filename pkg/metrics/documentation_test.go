@@ -114,7 +114,7 @@ func everythingOfQueue() *metrics.Metrics {
 	m.OnTransition(spot(state.Done))
 	m.Show(state.Status{Events: []state.EventStatus{{Kind: event.StateChange, Deadline: time.Unix(1, 0)}}})
 	m.ShowQueue(metrics.QueueStatus{})
-	for _, what := range sqs.Whats() {
+	for _, what := range sqs.Outcomes() {
 		m.Message(string(what))
 	}
 	return m

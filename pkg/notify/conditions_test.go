@@ -67,8 +67,8 @@ func TestCondition_FollowsAnEventFromItsNoticeToItsEnd(t *testing.T) {
 		s.cluster.asked()
 		s.pass(24 * time.Hour)
 		s.cluster.wantAsked()
-		if there := s.cluster.conditions[0]; there != kubelets {
-			t.Errorf("the kubelet's condition became %+v", there)
+		if c := s.cluster.conditions[0]; c != kubelets {
+			t.Errorf("the kubelet's condition became %+v", c)
 		}
 	})
 }

@@ -171,7 +171,7 @@ func (c *cluster) patchConditions(r *http.Request, body []byte) any {
 	var patch corev1.Node
 	c.decode(body, &patch)
 	for _, sent := range patch.Status.Conditions {
-		i := slices.IndexFunc(c.conditions, func(there corev1.NodeCondition) bool { return there.Type == sent.Type })
+		i := slices.IndexFunc(c.conditions, func(c corev1.NodeCondition) bool { return c.Type == sent.Type })
 		if i < 0 {
 			c.conditions = append(c.conditions, sent)
 		} else {

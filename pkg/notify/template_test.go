@@ -197,11 +197,11 @@ func TestTemplate_HasEveryMethodOfTimes(t *testing.T) {
 			}
 			text := "{{ " + place + "." + m.Name
 			for i := 1; i < m.Type.NumIn(); i++ {
-				arg, there := map[reflect.Type]string{
+				arg, ok := map[reflect.Type]string{
 					reflect.TypeFor[time.Time](): " $.EndTime", reflect.TypeFor[time.Duration](): " $.TimeUntilEvent", reflect.TypeFor[int](): " 1",
 					reflect.TypeFor[string](): ` "15:04"`, reflect.TypeFor[*time.Location](): " $.EndTime.Location",
 				}[m.Type.In(i)]
-				if !there {
+				if !ok {
 					t.Fatalf("%s.%s takes a %s", of, m.Name, m.Type.In(i))
 				}
 				text += arg
@@ -414,15 +414,15 @@ func TestManual_DescribesEveryField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var described, there []string
+	var described, defined []string
 	for _, match := range rows.FindAllSubmatch(text, -1) {
 		described = append(described, names.FindAllString(string(match[1]), -1)...)
 	}
 	for field := range reflect.TypeFor[notify.Fields]().Fields() {
-		there = append(there, field.Name)
+		defined = append(defined, field.Name)
 	}
-	if !slices.Equal(described, there) {
-		t.Errorf("docs/notices.md describes\n%q\nand there are\n%q", described, there)
+	if !slices.Equal(described, defined) {
+		t.Errorf("docs/notices.md describes\n%q\nand there are\n%q", described, defined)
 	}
 }
 
@@ -434,17 +434,17 @@ func TestManual_ListsEveryOutcome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told, there := map[string]bool{}, map[string]bool{}
+	described, defined := map[string]bool{}, map[string]bool{}
 	for _, match := range outcomes.FindAllSubmatch(text, -1) {
 		for outcome := range strings.FieldsFuncSeq(string(match[2]), func(r rune) bool { return strings.ContainsRune("`, ", r) }) {
-			told[string(match[1])+" "+outcome] = true
+			described[string(match[1])+" "+outcome] = true
 		}
 	}
 	for _, f := range notify.Samples() {
-		there[string(f.Phase)+" "+f.Outcome] = true
+		defined[string(f.Phase)+" "+f.Outcome] = true
 	}
-	if !maps.Equal(told, there) {
-		t.Errorf("docs/notices.md tells of\n%q\nand there are\n%q", slices.Sorted(maps.Keys(told)), slices.Sorted(maps.Keys(there)))
+	if !maps.Equal(described, defined) {
+		t.Errorf("docs/notices.md tells of\n%q\nand there are\n%q", slices.Sorted(maps.Keys(described)), slices.Sorted(maps.Keys(defined)))
 	}
 }
 

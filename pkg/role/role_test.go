@@ -196,7 +196,7 @@ func asked(t *testing.T, region string) []string {
 		t.Errorf("EC2 says %v", err)
 	}
 	// That is in the words of EC2; of the others, only the host is of interest.
-	_, _ = asg.NewHookClient(asg.HookClientOptions{AWS: account}, asg.Settings{}).May(t.Context(), asg.HookClientPermissions(asg.Settings{})[0], "workers")
+	_, _ = asg.NewHookClient(asg.HookClientOptions{AWS: account}, asg.Settings{}).CheckPermission(t.Context(), asg.HookClientPermissions(asg.Settings{})[0], "workers")
 	_, _, _ = sqs.New(sqs.Options{AWS: account, URL: "/1/queue"}).Check(t.Context())
 	for _, source := range []*ekstoken.Source{ekstoken.Of(account), ekstoken.New(metadata(region), "")} {
 		token, _, err := source.Token(t.Context(), "production", "")

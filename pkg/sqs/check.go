@@ -36,8 +36,8 @@ func Rights() []Right {
 	}
 }
 
-// May tries a right without effect: no message is received or changed.
-func (q *Queue) May(ctx context.Context, r Right) (bool, error) {
+// CheckPermission tries a right without effect: no message is received or changed.
+func (q *Queue) CheckPermission(ctx context.Context, r Right) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	err := r.try(q, ctx)

@@ -36,7 +36,7 @@ func TestMay_tries_each_right_by_its_own_request(t *testing.T) {
 		server := newServer(t)
 		server.Always(actions[denied.Name], sqstest.Deny())
 		for _, right := range sqs.Rights() {
-			allowed, err := look(server).May(t.Context(), right)
+			allowed, err := look(server).CheckPermission(t.Context(), right)
 			if want := right.Name != denied.Name; allowed != want || err != nil {
 				t.Errorf("without %s, %s is allowed: %t (%v), want %t", denied.Name, right.Name, allowed, err, want)
 			}
@@ -49,7 +49,7 @@ func TestMay_error_is_neither_allowed_nor_refused(t *testing.T) {
 	for _, right := range sqs.Rights() {
 		server := newServer(t)
 		server.Always(actions[right.Name], sqstest.Refuse("QueueDoesNotExist", "there is none"))
-		if allowed, err := look(server).May(t.Context(), right); allowed || err == nil {
+		if allowed, err := look(server).CheckPermission(t.Context(), right); allowed || err == nil {
 			t.Errorf("%s is allowed: %t (%v), want an error", right.Name, allowed, err)
 		}
 	}
@@ -60,7 +60,7 @@ func TestMay_changes_nothing(t *testing.T) {
 	server := newServer(t)
 	server.Send(state("stopping"))
 	for _, right := range sqs.Rights() {
-		if _, err := look(server).May(t.Context(), right); err != nil {
+		if _, err := look(server).CheckPermission(t.Context(), right); err != nil {
 			t.Error(err)
 		}
 	}

@@ -51,8 +51,8 @@ type Message struct {
 
 // wanted is what SQS is to do with a message.
 type wanted struct {
-	what   What   // Extended, Returned or Deleted
-	handle string // the receipt handle by which SQS knows it
+	what   Outcome // Extended, Returned or Deleted
+	handle string  // the receipt handle by which SQS knows it
 	hidden time.Duration
 }
 
@@ -237,12 +237,12 @@ func (m *Message) Return(after time.Duration) {
 	q.want(m, Returned, min(max(after, 0), maxReturn))
 }
 
-func (m *Message) report(what What, why string) Report {
-	return Report{What: what, Message: m.ID, Why: why, Sent: m.Sent, Receives: m.Receives}
+func (m *Message) report(what Outcome, why string) Report {
+	return Report{Outcome: what, Message: m.ID, Why: why, Sent: m.Sent, Receives: m.Receives}
 }
 
 // want has SQS asked for something at once. The mutex is held.
-func (q *Queue) want(m *Message, what What, hidden time.Duration) {
+func (q *Queue) want(m *Message, what Outcome, hidden time.Duration) {
 	m.wanted.what, m.wanted.hidden, m.due = what, hidden, time.Time{}
 	select {
 	case q.wake <- struct{}{}:
@@ -367,7 +367,7 @@ func (q *Queue) handleResult(u update, err error) {
 }
 
 // settled returns what has happened to the message; "" if nothing has.
-func (q *Queue) settled(u update, err error) (what What, why string) {
+func (q *Queue) settled(u update, err error) (what Outcome, why string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	m, now := u.message, time.Now()

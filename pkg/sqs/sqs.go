@@ -37,31 +37,31 @@ type Options struct {
 	Trouble func(error)
 }
 
-// What is what happened to a message.
-type What string
+// Outcome is what happened to a message.
+type Outcome string
 
 // What happens to messages.
 const (
-	Received What = "received"
+	Received Outcome = "received"
 	// NotOurs: nobody here needs it; it is deleted. Poisoned: it cannot be understood; it is left.
-	NotOurs  What = "not-ours"
-	Poisoned What = "poisoned"
+	NotOurs  Outcome = "not-ours"
+	Poisoned Outcome = "poisoned"
 	// Extended: its visibility timeout was extended. Lost: it could not be, and others may see the message.
-	Extended What = "extended"
-	Lost     What = "lost"
+	Extended Outcome = "extended"
+	Lost     Outcome = "lost"
 	// Returned and Deleted: its work is left for later, or done.
-	Returned What = "returned"
-	Deleted  What = "deleted"
+	Returned Outcome = "returned"
+	Deleted  Outcome = "deleted"
 )
 
-// Whats lists what happens to messages.
-func Whats() []What {
-	return []What{Received, NotOurs, Poisoned, Extended, Lost, Returned, Deleted}
+// Outcomes lists what happens to messages.
+func Outcomes() []Outcome {
+	return []Outcome{Received, NotOurs, Poisoned, Extended, Lost, Returned, Deleted}
 }
 
 // Report is what happened to a message.
 type Report struct {
-	What    What
+	Outcome Outcome
 	Message string
 	// Why belongs to NotOurs, Poisoned and Lost.
 	Why string
@@ -155,8 +155,8 @@ func (q *Queue) Run(ctx context.Context, take func(*Message)) {
 	}
 }
 
-// Stuck returns an error if a receiver hangs. SQS not answering, or refusing, is trouble, and nothing is stuck.
-func (q *Queue) Stuck() error {
+// Stalled returns an error if a receiver hangs. SQS not answering, or refusing, is trouble, and nothing is stuck.
+func (q *Queue) Stalled() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, asked := range q.asked {

@@ -87,10 +87,10 @@ func (r *rig) lease(t *testing.T) *sqs.Message {
 }
 
 // told counts the reports of a kind.
-func (r *rig) told(what sqs.What) int {
+func (r *rig) told(what sqs.Outcome) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(slices.DeleteFunc(slices.Clone(r.reports), func(report sqs.Report) bool { return report.What != what }))
+	return len(slices.DeleteFunc(slices.Clone(r.reports), func(report sqs.Report) bool { return report.Outcome != what }))
 }
 
 func eventually(t *testing.T, what string, is func() bool) {
@@ -359,7 +359,7 @@ func run(t *testing.T, q *sqs.Queue, take func(*sqs.Message)) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-func TestStuck_not_while_SQS_is_silent_or_refuses(t *testing.T) {
+func TestStalled_not_while_SQS_is_silent_or_refuses(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]answers{
 		"there are no messages":      nothing,
@@ -373,7 +373,7 @@ func TestStuck_not_while_SQS_is_silent_or_refuses(t *testing.T) {
 				defer run(t, q, func(*sqs.Message) {})()
 				for range 60 {
 					time.Sleep(time.Minute)
-					if err := q.Stuck(); err != nil {
+					if err := q.Stalled(); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -382,7 +382,7 @@ func TestStuck_not_while_SQS_is_silent_or_refuses(t *testing.T) {
 	}
 }
 
-func TestStuck_while_a_receiver_hangs_for_over_90_s(t *testing.T) {
+func TestStalled_while_a_receiver_hangs_for_over_90_s(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var given atomic.Bool
@@ -396,7 +396,7 @@ func TestStuck_while_a_receiver_hangs_for_over_90_s(t *testing.T) {
 			}
 			return map[string]any{"Messages": []any{map[string]any{"MessageId": "a", "ReceiptHandle": "b", "Body": state("stopping")}}}, nil
 		})
-		if err := q.Stuck(); err != nil {
+		if err := q.Stalled(); err != nil {
 			t.Errorf("before it begins: %v", err)
 		}
 		stop := run(t, q, func(m *sqs.Message) {
@@ -404,21 +404,21 @@ func TestStuck_while_a_receiver_hangs_for_over_90_s(t *testing.T) {
 			m.Done()
 		})
 		time.Sleep(90 * time.Second)
-		if err := q.Stuck(); err != nil {
+		if err := q.Stalled(); err != nil {
 			t.Errorf("after 90 s: %v", err)
 		}
 		time.Sleep(time.Second)
-		if err := q.Stuck(); err == nil || !strings.Contains(err.Error(), "neither an answer nor an error for 1m31s") {
+		if err := q.Stalled(); err == nil || !strings.Contains(err.Error(), "neither an answer nor an error for 1m31s") {
 			t.Errorf("after 91 s it says %v", err)
 		}
 		close(goOn)
 		synctest.Wait()
-		if err := q.Stuck(); err != nil {
+		if err := q.Stalled(); err != nil {
 			t.Errorf("when it goes on: %v", err)
 		}
 		stop()
 		time.Sleep(time.Hour)
-		if err := q.Stuck(); err != nil {
+		if err := q.Stalled(); err != nil {
 			t.Errorf("after the end: %v", err)
 		}
 	})

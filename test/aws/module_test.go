@@ -99,7 +99,7 @@ func name(reference hcl.Traversal) string {
 func TestEverythingThatTheModuleRefersToIsThereAndUsed(t *testing.T) {
 	t.Parallel()
 	blocks := readModule(t)
-	there, used := declared(blocks), map[string]bool{}
+	names, used := declared(blocks), map[string]bool{}
 	for _, b := range blocks {
 		if b.Type == "terraform" {
 			continue
@@ -114,13 +114,13 @@ func TestEverythingThatTheModuleRefersToIsThereAndUsed(t *testing.T) {
 					continue
 				}
 				used[name(reference)] = true
-				if !slices.Contains(there, name(reference)) {
+				if !slices.Contains(names, name(reference)) {
 					t.Errorf("%s: there is no %s", expr.Range(), name(reference))
 				}
 			}
 		})
 	}
-	for _, one := range there {
+	for _, one := range names {
 		if kind, _, _ := strings.Cut(one, "."); (kind == "var" || kind == "local" || kind == "data") && !used[one] {
 			t.Errorf("nothing refers to %s", one)
 		}
@@ -154,8 +154,8 @@ func TestTheModuleNamesOnlyWhatTheProviderKnows(t *testing.T) {
 		if b.Type != "resource" && b.Type != "data" {
 			continue
 		}
-		known, there := arguments[b.Labels[0]]
-		if !there {
+		known, ok := arguments[b.Labels[0]]
+		if !ok {
 			t.Errorf("%s: of %s the table knows nothing", b.Range(), b.Labels[0])
 		}
 		known = append([]string{"count", "for_each", "lifecycle.", "dynamic."}, known...)

@@ -277,7 +277,7 @@ func TestTheQueuesAreEncryptedByOneOfTwoKeys(t *testing.T) {
 		if redrive := fmt.Sprint(s.property("Queue", "RedrivePolicy")); redrive != "map[deadLetterTargetArn:<DeadLetters.Arn> maxReceiveCount:100]" {
 			t.Errorf("dead letters go by %s", redrive)
 		}
-		if _, there := s.resources["Key"]; !there {
+		if _, ok := s.resources["Key"]; !ok {
 			return
 		}
 		writes := statements(t, s.property("Key", "KeyPolicy"))[1]

@@ -108,13 +108,13 @@ func (tpl template) make(parameters map[string]string) *stack {
 }
 
 func (s *stack) wanted(raw any) bool {
-	condition, there := raw.(map[string]any)["Condition"]
-	return !there || s.condition(condition.(string))
+	condition, ok := raw.(map[string]any)["Condition"]
+	return !ok || s.condition(condition.(string))
 }
 
 func (s *stack) condition(name string) bool {
-	raw, there := s.template.Conditions[name]
-	if !there {
+	raw, ok := s.template.Conditions[name]
+	if !ok {
 		s.fault("there is no condition %s", name)
 		return false
 	}
@@ -184,9 +184,9 @@ func (s *stack) function(place, name string, argument any) any {
 	case "Fn::GetAtt":
 		list := argument.([]any)
 		resource, attribute := list[0].(string), list[1].(string)
-		raw, there := s.resources[resource]
+		raw, ok := s.resources[resource]
 		switch {
-		case !there:
+		case !ok:
 			s.fault("%s refers to the resource %s, which there is not", place, resource)
 		case !slices.Contains(attributes[raw.(map[string]any)["Type"].(string)], attribute):
 			s.fault("%s asks %s for %s, which it has not", place, resource, attribute)
@@ -213,13 +213,13 @@ var pseudo = map[string]any{
 }
 
 func (s *stack) ref(place, name string) any {
-	if value, there := pseudo[name]; there {
+	if value, ok := pseudo[name]; ok {
 		return value
 	}
-	if value, there := s.parameters[name]; there {
+	if value, ok := s.parameters[name]; ok {
 		return value
 	}
-	if _, there := s.resources[name]; !there {
+	if _, ok := s.resources[name]; !ok {
 		s.fault("%s refers to %s, which there is not", place, name)
 	}
 	s.needs[place] = append(s.needs[place], name)

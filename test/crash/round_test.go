@@ -113,7 +113,7 @@ func (r *round) mustBeUndone(t *testing.T) {
 	if node.Spec.Unschedulable != r.plan.foreign {
 		t.Errorf("unschedulable is %t after the withdrawal, want %t", node.Spec.Unschedulable, r.plan.foreign)
 	}
-	if claim, there := node.Annotations[cordonAnnotation]; there {
+	if claim, ok := node.Annotations[cordonAnnotation]; ok {
 		t.Errorf("nth's claim is left on the node: %s", claim)
 	}
 	if removals := r.removals()[r.drainedAt:]; len(removals) > 0 {

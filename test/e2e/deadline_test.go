@@ -31,9 +31,9 @@ func TestPodsThatNoBudgetLetsGoGetTheLongestGraceThatTheDeadlineAllows(t *testin
 
 			deadline := time.Now().Add(c.notice)
 			s.imds.SetSpot("terminate", deadline)
-			s.node.WaitForPods(t, "all pods have had their signal", func(there []*corev1.Pod) bool {
+			s.node.WaitForPods(t, "all pods have had their signal", func(listed []*corev1.Pod) bool {
 				ending := 0
-				for _, pod := range there {
+				for _, pod := range listed {
 					if held(pod) && pod.DeletionTimestamp != nil {
 						ending++
 					}

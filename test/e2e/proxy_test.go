@@ -33,12 +33,12 @@ func newTunnel(t *testing.T, address string) (proxy string, made *atomic.Int64) 
 			http.Error(w, "not here", http.StatusForbidden)
 			return
 		}
-		there, err := net.Dial("tcp", address)
+		server, err := net.Dial("tcp", address)
 		if err != nil {
 			http.Error(w, "no way", http.StatusBadGateway)
 			return
 		}
-		defer there.Close()
+		defer server.Close()
 		here, said, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			return
@@ -49,10 +49,10 @@ func newTunnel(t *testing.T, address string) (proxy string, made *atomic.Int64) 
 		}
 		made.Add(1)
 		go func() {
-			_, _ = io.Copy(there, said)
-			_ = there.Close() // the one who asked is gone
+			_, _ = io.Copy(server, said)
+			_ = server.Close() // the one who asked is gone
 		}()
-		_, _ = io.Copy(here, there)
+		_, _ = io.Copy(here, server)
 	}))
 	t.Cleanup(server.Close)
 	return server.URL, made

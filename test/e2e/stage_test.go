@@ -152,15 +152,15 @@ func (s *stage) mustBeSchedulable(t *testing.T) {
 // mustKeepPods fails the test unless all pods are there that were there before, and none is about to go.
 func (s *stage) mustKeepPods(t *testing.T) {
 	t.Helper()
-	var there []types.UID
+	var found []types.UID
 	for _, pod := range s.node.Pods(t) {
-		there = append(there, pod.UID)
+		found = append(found, pod.UID)
 		if pod.DeletionTimestamp != nil {
 			t.Errorf("pod %s is about to go, want it to stay", pod.Name)
 		}
 	}
 	for _, id := range s.before {
-		if !slices.Contains(there, id) {
+		if !slices.Contains(found, id) {
 			t.Errorf("the pod with the UID %s is gone, want it to stay", id)
 		}
 	}

@@ -66,11 +66,11 @@ func TestPeer18AWebhookIsReachedThroughASquid(t *testing.T) {
 	s.imds.SetSpot("terminate", twoMinutes())
 	s.waitDrained(t)
 	e.waitFor(t, "spot-interruption announced", "spot-interruption drained")
-	there, err := url.Parse(e.server.URL)
+	hook, err := url.Parse(e.server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	squid.waitLog(t, "POST http://"+there.Host+"/")
+	squid.waitLog(t, "POST http://"+hook.Host+"/")
 	if e.taken[0].header.Get("Via") == "" {
 		t.Errorf("the notice did not come through a proxy: %v", e.taken[0].header)
 	}

@@ -61,11 +61,11 @@ var attempts = map[string]func(ctx context.Context, client kubernetes.Interface,
 		return client.CoreV1().Nodes().Delete(ctx, node.Name, metav1.DeleteOptions{})
 	},
 	"replace a node": func(ctx context.Context, client kubernetes.Interface, node *lab.Node) error {
-		there, err := client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
+		fresh, err := client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("reading it: %w", err)
 		}
-		_, err = client.CoreV1().Nodes().Update(ctx, there, metav1.UpdateOptions{})
+		_, err = client.CoreV1().Nodes().Update(ctx, fresh, metav1.UpdateOptions{})
 		return err
 	},
 	"reach the kubelet of a node": func(ctx context.Context, client kubernetes.Interface, node *lab.Node) error {

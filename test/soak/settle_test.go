@@ -189,11 +189,11 @@ func (l *life) wrongPods(s sight) []string {
 		}
 	}
 	for uid, p := range l.model.pods {
-		_, there := s.pods[uid]
+		_, ok := s.pods[uid]
 		switch fate := l.model.fate(p); {
-		case there && fate == mustGo:
+		case ok && fate == mustGo:
 			wrong = append(wrong, "pod "+p.name+" is there, want it gone")
-		case !there && fate == stays:
+		case !ok && fate == stays:
 			wrong = append(wrong, "pod "+p.name+" is gone, want it to stay")
 		}
 	}
@@ -244,7 +244,7 @@ func (l *life) conclude(t *testing.T, s sight) {
 	slices.Sort(names)
 	l.note("settled: the cordon is that of %s; announced are %s; on the node are %s", s.owner, l.model.notices, names)
 	for uid := range l.model.pods {
-		if _, there := s.pods[uid]; !there {
+		if _, ok := s.pods[uid]; !ok {
 			delete(l.model.pods, uid)
 		}
 	}

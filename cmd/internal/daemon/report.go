@@ -62,7 +62,7 @@ func logDelivery(log *logrus.Entry, r notify.DeliveryResult) {
 
 // TellHook logs a report about lifecycle hooks.
 func TellHook(log *logrus.Entry, n asg.HookReport) {
-	switch n.What {
+	switch n.Outcome {
 	case asg.Trouble:
 		log.WithField(systemd.FieldMessageID, systemd.HookTrouble).Warn(n.Text)
 	case asg.Refused:

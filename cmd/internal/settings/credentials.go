@@ -101,9 +101,9 @@ type source struct {
 	sealed bool
 }
 
-// Beside reads the unit of a service, below root ("" for "/"), for a command that people run beside the service. If systemd does not
+// ReadUnit reads the unit of a service, below root ("" for "/"), for a command that people run beside the service. If systemd does not
 // answer, or offline, the unit files are read. In the service itself, Find is Own.
-func Beside(ctx context.Context, root, service string, offline bool) Unit {
+func ReadUnit(ctx context.Context, root, service string, offline bool) Unit {
 	u := Unit{root: root, service: service, load: map[string]source{}, set: map[string]source{}}
 	if directory() != "" {
 		return u
@@ -149,7 +149,7 @@ func (u Unit) Find(name string) Credential {
 			c.Source = fmt.Sprintf("%s of %s, %s", setting, u.service, from.value)
 			return u.at(c, from)
 		}
-		if found, there := u.stored(c, setting, cmp.Or(from.value, name)); there {
+		if found, ok := u.stored(c, setting, cmp.Or(from.value, name)); ok {
 			return found
 		}
 		c.Source = setting + " of " + u.service
@@ -157,7 +157,7 @@ func (u Unit) Find(name string) Credential {
 	}
 	for _, glob := range u.imports {
 		if matches, _ := path.Match(glob, name); matches { // A malformed pattern matches nothing.
-			if found, there := u.stored(c, "ImportCredential=", name); there {
+			if found, ok := u.stored(c, "ImportCredential=", name); ok {
 				return found
 			}
 		}
@@ -190,7 +190,7 @@ func (u Unit) at(c Credential, from source) Credential {
 }
 
 // stored finds a credential where systemd looks for those without a path.
-func (u Unit) stored(c Credential, setting, name string) (found Credential, there bool) {
+func (u Unit) stored(c Credential, setting, name string) (found Credential, ok bool) {
 	for i, store := range slices.Concat(stores, sealedStores) {
 		file := filepath.Join("/", u.root, store, name)
 		if _, err := os.Stat(file); err == nil {

@@ -89,14 +89,14 @@ func (p Program[C, P]) ReadWith(path string, given Given) (C, Findings, error) {
 	return cfg, found, err
 }
 
-// Beside is Read with the credentials that the service gets by its unit, and tries the template of the webhook. If offline, systemd is not asked.
-func (p Program[C, P]) Beside(ctx context.Context, path string, offline bool) (C, Findings, error) {
+// ReadAsService is Read with the credentials that the service gets by its unit, and tries the template of the webhook. If offline, systemd is not asked.
+func (p Program[C, P]) ReadAsService(ctx context.Context, path string, offline bool) (C, Findings, error) {
 	cfg, err := p.Files(path)
 	root := ""
 	if p.Root != nil {
 		root = p.Root(&cfg)
 	}
-	unit := Beside(ctx, root, p.Name+".service", offline)
+	unit := ReadUnit(ctx, root, p.Name+".service", offline)
 	found, err := p.judge(&cfg, err, unit.Find, true)
 	found.Unit = unit
 	return cfg, found, err
@@ -174,7 +174,7 @@ func (p Program[C, P]) Command(queue bool) *cobra.Command {
 // check is "config --check". It writes one line for each file and credential that was read or ignored, and "ok" unless something is
 // wrong.
 func (p Program[C, P]) check(ctx context.Context, path string, out io.Writer) error {
-	_, found, wrong := p.Beside(ctx, path, false)
+	_, found, wrong := p.ReadAsService(ctx, path, false)
 	if _, fatal := Degraded(wrong); fatal != nil {
 		return wrong
 	}

@@ -149,10 +149,10 @@ func Silence() Answer {
 // Together holds requests until n of them are there, and then lets the server answer them by itself.
 func Together(n int) Answer {
 	var mu sync.Mutex
-	there, all := 0, make(chan struct{})
+	arrived, all := 0, make(chan struct{})
 	return func(_ http.ResponseWriter, r *http.Request) bool {
 		mu.Lock()
-		if there++; there == n {
+		if arrived++; arrived == n {
 			close(all)
 		}
 		mu.Unlock()

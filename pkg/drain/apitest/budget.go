@@ -63,7 +63,7 @@ func (b *budget) selects(o *object) bool {
 		return false
 	}
 	for label, value := range b.Selector {
-		if has, there := o.pod.Labels[label]; !there || has != value {
+		if has, ok := o.pod.Labels[label]; !ok || has != value {
 			return false
 		}
 	}

@@ -45,12 +45,12 @@ func own(before, after *corev1.Node, manager, subresource string, at metav1.Time
 func difference(old, fresh map[string]any) (changed, lost map[string]bool) {
 	changed, lost = map[string]bool{}, map[string]bool{}
 	for path, value := range fresh {
-		if was, there := old[path]; !there || !reflect.DeepEqual(was, value) {
+		if was, ok := old[path]; !ok || !reflect.DeepEqual(was, value) {
 			changed[path] = true
 		}
 	}
 	for path := range old {
-		if _, there := fresh[path]; !there {
+		if _, ok := fresh[path]; !ok {
 			lost[path] = true
 		}
 	}
@@ -133,8 +133,8 @@ func build(paths map[string]bool) *metav1.FieldsV1 {
 	for path := range paths {
 		at := tree
 		for name := range strings.SplitSeq(path, "\x00") {
-			sub, there := at[name].(map[string]any)
-			if !there {
+			sub, ok := at[name].(map[string]any)
+			if !ok {
 				sub = map[string]any{}
 				at[name] = sub
 			}

@@ -65,9 +65,9 @@ func (s *Server) setUnschedulable(to bool, manager string) {
 func (s *Server) SetBootID(id string) {
 	s.mu.Lock()
 	s.bootID = id
-	there := s.node != nil
+	exists := s.node != nil
 	s.mu.Unlock()
-	if there {
+	if exists {
 		s.ChangeNode(func(n *corev1.Node) { n.Status.NodeInfo.BootID = id })
 	}
 }
@@ -164,7 +164,7 @@ func admitNode(before, node *corev1.Node, name string) (why string) {
 	var forbidden []string
 	for _, pair := range [][2]map[string]string{{before.Labels, node.Labels}, {node.Labels, before.Labels}} {
 		for label, value := range pair[0] {
-			if now, there := pair[1][label]; (!there || now != value) && !slices.Contains(forbidden, label) && closedLabel(label) {
+			if now, ok := pair[1][label]; (!ok || now != value) && !slices.Contains(forbidden, label) && closedLabel(label) {
 				forbidden = append(forbidden, label)
 			}
 		}
@@ -267,11 +267,11 @@ func merged(node, patch []byte) (*corev1.Node, error) {
 func merge(into, patch map[string]any) {
 	for key, value := range patch {
 		sub, isObject := value.(map[string]any)
-		switch there, isThere := into[key].(map[string]any); {
+		switch old, wasObject := into[key].(map[string]any); {
 		case value == nil:
 			delete(into, key)
-		case isObject && isThere:
-			merge(there, sub)
+		case isObject && wasObject:
+			merge(old, sub)
 		case isObject:
 			fresh := map[string]any{}
 			merge(fresh, sub)

@@ -193,8 +193,8 @@ func (s *Server) Pods() []*corev1.Pod {
 func (s *Server) Ends(name string, uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	there := s.pods[name]
-	return there == nil || there.pod.UID != uid || there.pod.DeletionTimestamp != nil
+	p := s.pods[name]
+	return p == nil || p.pod.UID != uid || p.pod.DeletionTimestamp != nil
 }
 
 // DropWatches ends all watches that are under way.

@@ -619,8 +619,8 @@ func (w *world) judgeEnd1(q request) {
 	if pod.Annotations[evict.Annotation] == evict.Never && annotated && time.Since(w.cluster.arrived(pod)) > 2*time.Second {
 		w.violatedNow(peopleHeard, "%s %s, which is never to be evicted", q.verb, q.pod)
 	}
-	there := !w.cluster.gone.After(w.cluster.back) // What is written on a Node goes with it.
-	if there && w.cluster.action != "" && time.Since(w.cluster.actionSet) > slow && w.steady(slow) {
+	ok := !w.cluster.gone.After(w.cluster.back) // What is written on a Node goes with it.
+	if ok && w.cluster.action != "" && time.Since(w.cluster.actionSet) > slow && w.steady(slow) {
 		w.violatedNow(peopleHeard, "%s %s in spite of nth-project.github.io/action", q.verb, q.pod)
 	}
 	w.judgeGrace(q, pod)

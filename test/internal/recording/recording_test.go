@@ -62,14 +62,14 @@ func TestTheEssenceOfARecordingIsWhatHostsAndMomentsDoNotChange(t *testing.T) {
 		"settings in effect here: the defaults", "  0.0 s   120.2 s    cordoned the node after 3ms", "",
 		"  0.0 s   120.2 s    evicted default/web-1", "  0.0 s   120.2 s    evicted default/cache-0", "at 15:20:00 UTC on 23 Nov 2026",
 	}
-	there := []string{
+	elsewhere := []string{
 		"settings in effect here: /etc/nth/nth.toml", " 0.1 s   99.8 s    cordoned the node after 1.2s",
 		" 0.0 s   120.2 s    evicted default/cache-0", " 0.2 s    99.7 s    evicted default/web-2", "at 9:00:01 UTC on 1 Jan 2027",
 	}
-	if a, b := recording.Essence(here), recording.Essence(there); !slices.Equal(a, b) || len(a) != 5 {
+	if a, b := recording.Essence(here), recording.Essence(elsewhere); !slices.Equal(a, b) || len(a) != 5 {
 		t.Errorf("the same is taken for something else:\n%q\n%q", a, b)
 	}
-	for _, other := range [][]string{there[:4], append(slices.Clone(there), "  0.3 s   99.6 s  ! more"), append(slices.Clone(there[1:]), "settings elsewhere")} {
+	for _, other := range [][]string{elsewhere[:4], append(slices.Clone(elsewhere), "  0.3 s   99.6 s  ! more"), append(slices.Clone(elsewhere[1:]), "settings elsewhere")} {
 		if slices.Equal(recording.Essence(here), recording.Essence(other)) {
 			t.Errorf("something else is taken for the same: %q", other)
 		}

@@ -31,7 +31,7 @@ func newLayer(files map[string]entry, made time.Time) (v1.Layer, error) {
 	files = maps.Clone(files)
 	for file := range maps.Clone(files) {
 		for dir := path.Dir(file); dir != "."; dir = path.Dir(dir) {
-			if _, there := files[dir]; !there {
+			if _, ok := files[dir]; !ok {
 				files[dir] = entry{mode: 0o755}
 			}
 		}

@@ -88,12 +88,12 @@ func (s spared) has(what, name string) bool {
 
 // unmet returns the subjects that spare nothing, of those that name a package's file or function.
 func (s spared) unmet(pkg *loaded) []string {
-	there := map[string]bool{}
+	known := map[string]bool{}
 	for _, f := range pkg.files {
-		there["file "+f.name] = true
+		known["file "+f.name] = true
 		for _, decl := range f.file.Decls {
 			if function, ok := decl.(*ast.FuncDecl); ok {
-				there["func "+pkg.dir+"."+functionName(function)] = true
+				known["func "+pkg.dir+"."+functionName(function)] = true
 			}
 		}
 	}
@@ -101,7 +101,7 @@ func (s spared) unmet(pkg *loaded) []string {
 	for _, e := range s.entries {
 		kind, name, _ := strings.Cut(e.subject, " ")
 		ours := kind == "file" && path.Dir(name) == pkg.dir || kind == "func" && strings.HasPrefix(name, pkg.dir+".")
-		if ours && !strings.HasSuffix(name, "*") && !there[e.subject] {
+		if ours && !strings.HasSuffix(name, "*") && !known[e.subject] {
 			unmet = append(unmet, e.subject)
 		}
 	}
