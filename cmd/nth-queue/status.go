@@ -173,7 +173,7 @@ func (b *statusReporter) leader() string {
 	}
 }
 
-// leftAlone is the part of the sentence about nodes that people want left alone.
+// leftAlone is the part of the sentence about nodes that operators want left alone.
 func leftAlone(stand fleet.Status) string {
 	if stand.LeftAlone == 0 {
 		return ""

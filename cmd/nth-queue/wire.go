@@ -258,7 +258,7 @@ func connect(ctx context.Context, cfg config.Queue, requested func(method string
 }
 
 // cluster has clients of the API server that share no connection: renewing the Lease does not queue behind the drains, nor do these behind
-// what is told of them. A client of drains refuses to write while this process does not lead.
+// what is reported of them. A client of drains refuses to write while this process does not lead.
 type cluster struct{ drains, lease, notices *identity.Client }
 
 func reachCluster(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (to cluster, err error) {
@@ -276,7 +276,7 @@ func leaseOf(queue string) string {
 	return "nth-queue-" + hex.EncodeToString(sum[:4])
 }
 
-// leaseIdentity names this process in the Lease: by its host or pod, for people to read, and by what no other process has.
+// leaseIdentity names this process in the Lease: by its host or pod, for operators to read, and by what no other process has.
 func leaseIdentity() (string, error) {
 	host, err := os.Hostname()
 	if err != nil {

@@ -133,7 +133,7 @@ var (
 
 // drain drains the node with its own guard.
 func (d *manualDrain) drain(ctx context.Context, node agent.Node) error {
-	id := []string{drain.ByHand} // Each call is a new order, even if people have lifted the cordon of an earlier one.
+	id := []string{drain.ByHand} // Each call counts by itself, even if operators have lifted the cordon of an earlier one.
 	goal := drain.Goal{
 		Number: 1, Evict: true, Events: id, Kinds: id, Unclosed: id, Anew: id,
 		Claim: drain.Claim{Event: drain.ByHand, Kind: drain.ByHand, Events: id, BootID: d.bootID, Since: time.Now().UTC()},

@@ -61,7 +61,7 @@ type shutdown struct {
 	trouble string // the last error in powering the machine off
 }
 
-// shutdownMargin is how much of the time for a shutdown or a sleep is left unused, so that it goes on by itself.
+// shutdownMargin is how much of the time for a shutdown or a sleep is left unused, so that it continues by itself.
 const shutdownMargin = 5 * time.Second
 
 // newShutdown returns the handler of shutdowns, by the settings. heard is called with nil when logind announces shutdowns, or with the

@@ -88,7 +88,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	return errors.Join(writeStatus(running, file, notices.around(loop.Run)), service.Err())
 }
 
-// lockDaemon makes this process the only daemon here, until unlock is called. A dry run may run beside the service, and takes no lock.
+// lockDaemon makes this process the only daemon here, until unlock is called. A dry run may run at the same time as the service, and takes no lock.
 func lockDaemon(cfg config.Config, log *logrus.Entry) (unlock func(), err error) {
 	if cfg.DryRun {
 		return func() {}, nil

@@ -93,12 +93,12 @@ type Config struct {
 	ClaimRead bool
 	Log       *logrus.Entry
 	// Now reads the clock by which the times in the Record are, from any goroutine. Nobody may set it: see record.Store.Now. Nil means
-	// what the machine's clock says when New is called, and goes on from there.
+	// what the machine's clock says when New is called, and continues from there.
 	Now func() time.Time
 	// Beat is how often to feed the service manager's watchdog; 0 if there is none.
 	Beat time.Duration
 	// Settled, if set, is called with the outcome of each announced event, "" while something is still to be done for it. The
-	// latest call counts, as people may change their minds. It is called often and must not block.
+	// latest call counts, as operators may change their minds. It is called often and must not block.
 	Settled func(event.Event, event.Outcome)
 	// Rested, if set, is called for each announced event for which nothing is being done. again is when something may be due for
 	// it without further news; zero if never. It is called often and must not block.
@@ -131,7 +131,7 @@ type Agent struct {
 	node     string // the node's name; empty until it is known
 	waiting  error  // why there is no identity; nil if there is one
 	nodeSeen bool   // there has been a Node in this boot
-	limited  bool   // people wanted its pods left alone when it was last read
+	limited  bool   // operators wanted its pods left alone when it was last read
 	ready    bool   // the kubelet has reported it Ready in this boot
 	opened   bool   // an uncordon has succeeded since the start
 	// inherited: our cordon was there at the start and may be from an earlier boot; readClaim finds out.

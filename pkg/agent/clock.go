@@ -12,7 +12,7 @@ import (
 // read from it, so that a span keeps its length whatever becomes of the machine's clock.
 func (a *Agent) now() time.Time { return a.cfg.Now().Round(0) }
 
-// unsettable returns a clock that says what the machine's clock says now, and goes on from there.
+// unsettable returns a clock that says what the machine's clock says now, and continues from there.
 func unsettable() func() time.Time {
 	start := time.Now()
 	return func() time.Time { return start.Add(time.Since(start)) }

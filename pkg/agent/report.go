@@ -151,7 +151,7 @@ func (a *Agent) emitDrainEnd(e state.Entry) {
 	a.emitStep(policy.Drain, e, t)
 }
 
-// emitLeftAlone emits that people want the node left alone, so that it is not drained for an event, or logs that they no longer do.
+// emitLeftAlone emits that operators want the node left alone, so that it is not drained for an event, or logs that they no longer do.
 // In any other phase than Draining, the transition to that phase is enough.
 func (a *Agent) emitLeftAlone(e state.Entry) {
 	if e.LeftAlone {
@@ -170,8 +170,8 @@ func (a *Agent) emitLeftOpenNoMore(before, e state.Entry) {
 	}
 }
 
-// emitCordonEnd emits the end of the cordon step for an event: it was called back if people have lifted the cordon, and is done
-// otherwise, even if the node is not cordoned since people want nothing done to it.
+// emitCordonEnd emits the end of the cordon step for an event: it was called back if operators have lifted the cordon, and is done
+// otherwise, even if the node is not cordoned since operators want nothing done to it.
 func (a *Agent) emitCordonEnd(before, e state.Entry) {
 	if e.Reopened {
 		a.emitCalledBack(before, e)
@@ -276,7 +276,7 @@ func (a *Agent) emitNode(p drain.Progress, t state.Transition) {
 	kind := state.CordonFound
 	switch p.Kind { // The others are always news.
 	case state.NodeClosed:
-		// A cordon that an earlier guard or process has set is no news, and one of a node that was left open is told for each event.
+		// A cordon that an earlier guard or process has set is no news, and one of a node that was left open is reported for each event.
 		kind, news = state.NodeCordoned, p.Detail != string(drain.CordonOurs) && (len(drains) > 0 || len(left) == 0 && !leftOpen)
 	case state.NodeReopened:
 		news = a.recordReopened(p)

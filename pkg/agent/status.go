@@ -51,7 +51,7 @@ func (a *Agent) mainClause() string {
 	}
 	e, ok := a.mainEntry()
 	if !ok {
-		if unread := a.unread(); len(unread) > 0 && a.outage().IsZero() { // The outage of all is told anyhow.
+		if unread := a.unread(); len(unread) > 0 && a.outage().IsZero() { // An outage of all sources is reported anyhow.
 			return fmt.Sprintf("watching node %s; not known whether there is: %s", a.node, strings.Join(unread, ", "))
 		}
 		return fmt.Sprintf("watching; nothing is announced for node %s", a.node)

@@ -186,7 +186,7 @@ func (a *Agent) adjust(goal policy.Goal) {
 		return
 	}
 	w.guardGoal = a.guardGoal(goal)
-	w.state = drain.State{Closed: w.state.Closed, Ours: w.state.Ours, Limited: w.state.Limited} // The guard reports the rest anew.
+	w.state = drain.State{Closed: w.state.Closed, Ours: w.state.Ours, Limited: w.state.Limited} // The guard reports the rest again.
 	gone := func(id string) bool { return !slices.Contains(goal.Events, id) }
 	w.lookedFor, w.drainedFor = slices.DeleteFunc(w.lookedFor, gone), slices.DeleteFunc(w.drainedFor, gone)
 	w.stale = w.stale || joined
@@ -278,7 +278,7 @@ func (a *Agent) recordUncordonFailed(w *work, result workResult) {
 }
 
 // first is the entry of the most urgent event of the goal, under whose name the work is reported. It need not be the goal's Event:
-// people may have lifted the cordon for this one, whose drain goes on.
+// operators may have lifted the cordon for this one, whose drain continues.
 func (a *Agent) first() state.Entry {
 	goal := a.work.goal
 	if e, met := policy.Find(a.cfg.Record.Entries(), goal.Events[0]); met {

@@ -1,7 +1,7 @@
 // Package config reads the configuration files: /etc/nth/nth.toml and /etc/nth/nth-queue.toml, and their drop-ins.
 //
 // Config and Queue are plain data, and only cmd knows them: it hands each package the few values that the package needs.
-// Every key is described once, beside the type of its table: its name, its field, its allowed values and its meaning.
+// Every key is described once, next to the type of its table: its name, its field, its allowed values and its meaning.
 // Decoding, validation, printing, docs/configuration.md and the shipped packaging/nth.toml all follow from that
 // description. What both programs share is in Common and Announced, in shared.go and events.go.
 //

@@ -100,7 +100,7 @@ type Source struct {
 	Passed string
 }
 
-// Sources lists the files that Load reads for path, in order, and the files beside the drop-ins that it ignores.
+// Sources lists the files that Load reads for path, in order, and the files next to the drop-ins that it ignores.
 func (p Place[C, P]) Sources(path string) ([]Source, error) {
 	var sources []Source
 	if path != "" {
@@ -118,7 +118,7 @@ func (p Place[C, P]) Sources(path string) ([]Source, error) {
 	for _, entry := range dropins {
 		s := Source{File: filepath.Join(path+".d", entry.Name())}
 		switch {
-		case strings.HasPrefix(entry.Name(), "."): // Editors leave hidden files beside the one they have open.
+		case strings.HasPrefix(entry.Name(), "."): // Editors leave hidden files next to the one they have open.
 			s.Passed = "its name begins with a dot"
 		case filepath.Ext(entry.Name()) != ".toml":
 			s.Passed = "its name does not end with .toml"

@@ -1,6 +1,6 @@
 // Package drain drains one node: it cordons the node, evicts its pods, keeps it empty, and takes back what it has set.
 //
-// A Guard pursues a Goal until it is stopped: it cordons, evicts, deletes before a hard deadline, reports when the node is empty, and goes on
+// A Guard pursues a Goal until it is stopped: it cordons, evicts, deletes before a hard deadline, reports when the node is empty, and continues
 // watching. The goal may change meanwhile. Node.Uncordon takes back what is ours.
 //
 // The package is given a client and a node's name, and gets by with the rights of that node's kubelet, which are narrow. The node's pods are
@@ -34,7 +34,7 @@ const (
 	ExcludeLabel = "node.kubernetes.io/exclude-from-external-load-balancers"
 )
 
-// Keys by which people limit what nth does. nth never writes them, and heeds a change at any time.
+// Keys by which operators limit what nth does. nth never writes them. A change takes effect at any time.
 const (
 	// ActionAnnotation on a Node names the most that is done to it: LeaveNode, OnlyNotify or OnlyCordon. Any other value is ignored.
 	ActionAnnotation = kube.KeyPrefix + "action"
@@ -53,7 +53,7 @@ const (
 	Host = "nth"
 	// Queue is nth-queue.
 	Queue = "nth-queue"
-	// ByHand is "nth drain", by which people drain the machine's node. It takes over a cordon of Host's, which Host would lift when its
+	// ByHand is "nth drain", by which operators drain the machine's node. It takes over a cordon of Host's, which Host would lift when its
 	// event is over.
 	ByHand = "nth-drain"
 )
@@ -149,7 +149,7 @@ type Goal struct {
 	Open     bool
 	// NodeSeen tells that there has been a Node in this boot, so that a missing one was deleted.
 	NodeSeen bool
-	// Limited tells that people wanted its pods left alone when the Node was last read. It applies until the guard has read the Node.
+	// Limited tells that operators wanted its pods left alone when the Node was last read. It applies until the guard has read the Node.
 	Limited bool
 }
 
@@ -188,13 +188,13 @@ type Progress struct {
 type State struct {
 	// Closed: it takes no more pods. Ours: something on it is ours to take back.
 	Closed, Ours bool
-	// Left: people want nothing done to it.
+	// Left: operators want nothing done to it.
 	Left bool
 	// Seen: there is a Node, or was one. Ready: the kubelet of the claim's boot has reported it Ready.
 	Seen, Ready bool
 	// Drained: no pod is left that has to go.
 	Drained bool
-	// Looked: the Node has been read since the last event of the goal joined. Limited: people want its pods left alone, by the last
+	// Looked: the Node has been read since the last event of the goal joined. Limited: operators want its pods left alone, by the last
 	// look; then it is not drained.
 	Looked, Limited bool
 	// Trouble says why it cannot be closed; empty if it can.
@@ -213,7 +213,7 @@ type Result struct {
 	HeldBy map[string]string
 	// NodeGone tells that the Node object was deleted.
 	NodeGone bool
-	// Limited tells that people want this node's pods left alone, by its ActionAnnotation; none are evicted.
+	// Limited tells that operators want this node's pods left alone, by its ActionAnnotation; none are evicted.
 	Limited bool
 	// VolumesInUse counts the volumes that were still in use when the wait for them ended, or is VolumesUnknown.
 	VolumesInUse int
@@ -228,7 +228,7 @@ type DryRun struct{ *Node }
 // NewDryRun returns a dry run for a node.
 func NewDryRun(n *Node) *DryRun { return &DryRun{n} }
 
-// Guard returns a guard that reports what would be done, as if everything succeeded at once, and goes on until it is stopped.
+// Guard returns a guard that reports what would be done, as if everything succeeded at once, and continues until it is stopped.
 func (d *DryRun) Guard(goal Goal, tell func(Progress)) Guard {
 	return &dryGuard{node: d.Node, tell: tell, goal: goal, adjusted: make(chan struct{}, 1)}
 }

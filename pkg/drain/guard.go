@@ -59,7 +59,7 @@ type guard struct {
 	// failing is since when the Node could not be read or cordoned, for reasons that may pass, and failuresReported which of them were reported.
 	failing          time.Time
 	failuresReported kube.Reasons
-	// reregistered tells that there is another Node now than the one of which the agent may still say that people have uncordoned it.
+	// reregistered tells that there is another Node now than the one of which the agent may still say that operators have uncordoned it.
 	reregistered bool
 	// uncordonUnreported tells that somebody uncordoned the node, and that this is reported once our label is off: the guard may be
 	// ended then, and nobody else would take the label off.
@@ -162,7 +162,7 @@ func aboutPod(what state.TransitionKind, pod *corev1.Pod, detail string) Progres
 	return Progress{Kind: what, Pod: evict.Name(pod), PodUID: string(pod.UID), PodLabels: pod.Labels, Detail: detail}
 }
 
-// setGoal changes the goal. An event that joins starts afresh: that people have uncordoned the node, or which pods were left because they
+// setGoal changes the goal. An event that joins starts afresh: that operators have uncordoned the node, or which pods were left because they
 // keep coming back, does not count for it.
 func (g *guard) setGoal(goal Goal) {
 	grown, begins := Joined(g.goal.Events, goal.Events), goal.Evict && !g.goal.Evict
@@ -397,7 +397,7 @@ func (g *guard) handleLook(v view, number int, events []string) {
 	limitedChanged := g.view.limited != before.limited
 	if limitedChanged {
 		g.epoch++
-		g.drained = false // People may have freed its pods.
+		g.drained = false // Operators may have freed its pods.
 		g.pods.Rejudge()
 	}
 	changed := g.closed() && !wasClosed || g.view.ready && !before.ready || g.hasLooked() && !hadLooked || limitedChanged
@@ -583,7 +583,7 @@ func (g *guard) tidy(v view) {
 	g.tidying = true
 	timeout, pause := g.goal.patchTimeout(), g.tidyBackoff.Step()
 	g.loop.Go(func(running context.Context) func() {
-		// Keys are taken off even if the guard ends meanwhile, as it may once it is known that people have uncordoned the node.
+		// Keys are taken off even if the guard ends meanwhile, as it may once it is known that operators have uncordoned the node.
 		ctx, cancel := kube.Outlasting(running, timeout)
 		defer cancel()
 		node, err := g.node.patch(ctx, v.tidy)

@@ -28,7 +28,7 @@ type Claim struct {
 	Event  string   `json:"event"`
 	Kind   string   `json:"kind"`
 	Events []string `json:"events,omitempty"`
-	// Lifted are those of them for which people had lifted the cordon before it was set again for others. The process may end before it
+	// Lifted are those of them for which operators had lifted the cordon before it was set again for others. The process may end before it
 	// has recorded that.
 	Lifted []string  `json:"lifted,omitempty"`
 	BootID string    `json:"boot_id"`
@@ -86,7 +86,7 @@ type view struct {
 	unschedulable, foreignClaim bool
 	// autoscaled tells that Cluster Autoscaler is removing the Node.
 	autoscaled bool
-	// ours tells that our claim or our label is on it, limited that people want its pods left alone, and ready that the kubelet of the
+	// ours tells that our claim or our label is on it, limited that operators want its pods left alone, and ready that the kubelet of the
 	// claim's boot has reported it Ready.
 	ours, limited, ready bool
 	// uncordoned tells that somebody uncordoned it for all events of the goal, and uncordonKnown that this was known before.
@@ -125,7 +125,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 		return view{err: err, missing: kube.NotFound(err)}
 	}
 	if before.anotherThan(node.UID) {
-		before.uncordoned, goal.Open, goal.Reopened = false, false, time.Time{} // What people wanted was about the Node before.
+		before.uncordoned, goal.Open, goal.Reopened = false, false, time.Time{} // What operators wanted was about the Node before.
 	}
 	lifted := n.liftedFor(node, goal, before)
 	found := n.cordonOf(node, goal, before, lifted)
@@ -161,7 +161,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	return v
 }
 
-// forgetLifted removes events that have begun anew from Claim.Lifted: a process that starts later could not tell that they have begun since.
+// forgetLifted removes events that have begun again from Claim.Lifted: a process that starts later could not tell that they have begun since.
 // Only after that does the node count as closed for them.
 func (n *Node) forgetLifted(ctx context.Context, node *corev1.Node, goal Goal, conflicts int) (*corev1.Node, error) {
 	claim, _ := readClaim(node)
@@ -173,7 +173,7 @@ func (n *Node) forgetLifted(ctx context.Context, node *corev1.Node, goal Goal, c
 	return n.patchToEnd(ctx, n.dropVersionAfter(cordonPatch(node, claim), conflicts), goal.patchTimeout())
 }
 
-// setUncordoned sets for which events people have lifted the cordon, unless that was reported before.
+// setUncordoned sets for which events operators have lifted the cordon, unless that was reported before.
 func (v *view) setUncordoned(lifted []string, goal Goal, reported bool) {
 	switch {
 	case v.cordon == CordonLifted, v.cordon == CordonLeft && len(lifted) > 0 && !Joined(lifted, goal.Events):
@@ -201,7 +201,7 @@ func (n *Node) viewOf(node *corev1.Node, found CordonResult, recorded time.Time)
 
 var errAnotherNode = errors.New("there is another Node of that name now")
 
-// cordonOf says how the Node is cordoned; CordonNone if it has to be cordoned now. lifted are the events for which people have lifted the
+// cordonOf says how the Node is cordoned; CordonNone if it has to be cordoned now. lifted are the events for which operators have lifted the
 // cordon.
 func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, lifted []string) CordonResult {
 	switch {
@@ -230,7 +230,7 @@ func (n *Node) takesOver(node *corev1.Node) bool {
 	return ok && n.opts.Writer == ByHand && claim.Writer == Host && !n.setByOther(node)
 }
 
-// liftedFor returns the events for which people have lifted the cordon of an open Node: those for which it was closed at the look before,
+// liftedFor returns the events for which operators have lifted the cordon of an open Node: those for which it was closed at the look before,
 // and, if there is still a claim on it, those that the claim names or for which the goal says that it was closed.
 func (n *Node) liftedFor(node *corev1.Node, goal Goal, before memory) []string {
 	if node.Spec.Unschedulable || before.view.autoscaled && before.view.uid == node.UID && !autoscaled(node) {
@@ -250,13 +250,13 @@ func (n *Node) liftedFor(node *corev1.Node, goal Goal, before memory) []string {
 	return events
 }
 
-// liftedSince tells whether people have lifted the cordon since the look before. A program that lifts its own cordon removes its claim, too.
+// liftedSince tells whether operators have lifted the cordon since the look before. A program that lifts its own cordon removes its claim, too.
 func (n *Node) liftedSince(node *corev1.Node, before memory) bool {
 	return !node.Spec.Unschedulable && before.view.unschedulable && before.view.uid == node.UID && (!before.view.foreignClaim || hasClaim(node))
 }
 
 // tidyPatch returns the patch that brings our other keys on the Node up to date, and whether that sets ExcludeLabel; nil if there is nothing
-// to do. The label is not set for events whose cordon people have lifted.
+// to do. The label is not set for events whose cordon operators have lifted.
 func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, excludes bool) {
 	value, labeled := node.Labels[ExcludeLabel]
 	metadata := asSeen(node)
@@ -275,7 +275,7 @@ func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, exclu
 	return map[string]any{"metadata": metadata}, excludes
 }
 
-// hasClaim tells whether there is a claim on the Node, whoever wrote it.
+// hasClaim tells whether there is a claim on the Node, no matter who wrote it.
 func hasClaim(node *corev1.Node) bool {
 	_, claimed := node.Annotations[CordonAnnotation]
 	return claimed
@@ -308,7 +308,7 @@ func (n *Node) setByOther(node *corev1.Node) bool {
 	return other
 }
 
-// writtenAt is when our cordon was set, or last written for an event that has begun anew. The managed fields say so by the API server's
+// writtenAt is when our cordon was set, or last written for an event that has begun again. The managed fields say so by the API server's
 // clock, as do the pods' timestamps; but only for Host, which writes nothing else on the Node as this manager (labelManager). Otherwise it is
 // recorded, or else the claim's time, by the clock of the machine that has written that.
 func (n *Node) writtenAt(node *corev1.Node, recorded time.Time) time.Time {
@@ -321,20 +321,20 @@ func (n *Node) writtenAt(node *corev1.Node, recorded time.Time) time.Time {
 	return cmp.Or(recorded, claim.Since)
 }
 
-// leave tells whether people want nothing done to the node, not even a cordon (ActionAnnotation).
+// leave tells whether operators want nothing done to the node, not even a cordon (ActionAnnotation).
 func leave(node *corev1.Node) bool {
 	action := node.Annotations[ActionAnnotation]
 	return action == LeaveNode || action == OnlyNotify
 }
 
-// onlyCordon tells whether people want the node's pods left alone (ActionAnnotation).
+// onlyCordon tells whether operators want the node's pods left alone (ActionAnnotation).
 func onlyCordon(node *corev1.Node) bool {
 	action := node.Annotations[ActionAnnotation]
 	return leave(node) || action == OnlyCordon
 }
 
 // Claim reads the claim on the node's cordon. ok is false if that is not this writer's: there is no annotation, it cannot be parsed, or it is
-// another program's. If only ExcludeLabel is this writer's, as beside somebody else's cordon, the claim returned is for the event "label".
+// another program's. If only ExcludeLabel is this writer's, as with another program's cordon, the claim returned is for the event "label".
 // A Node that does not exist is an error.
 func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	node, err := n.get(ctx, false)
@@ -402,7 +402,7 @@ var drainTaints = []struct {
 }
 
 // autoscalerTaint is on a node that Cluster Autoscaler removes. If that fails, it takes the taint off and makes the node schedulable in one
-// update, whoever had cordoned it (CleanToBeDeleted in cluster-autoscaler/utils/taints/taints.go). That is nobody's order.
+// update, no matter who had cordoned it (CleanToBeDeleted in cluster-autoscaler/utils/taints/taints.go). That is no uncordon by an operator.
 const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
 
 func autoscaled(node *corev1.Node) bool {
@@ -451,7 +451,7 @@ func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, err
 		if booted != nil && result.LeftTo() == "" && !isReady(node, booted) {
 			return errNotReady
 		}
-		// Were it carried out later, the next guard would conclude that people have uncordoned the node.
+		// Were it carried out later, the next guard would conclude that operators have uncordoned the node.
 		_, err = n.patchToEnd(ctx, n.dropVersionAfter(patch, conflicts), kube.Write)
 		if apierrors.IsConflict(err) {
 			conflicts++
@@ -577,7 +577,7 @@ func (n *Node) patch(ctx context.Context, patch map[string]any) (*corev1.Node, e
 }
 
 // patchToEnd changes the cordon, with the writer as field manager. It is like patch, except that a request that was begun is not
-// canceled with ctx: the API server might still carry it out, and whoever uncordons the node afterwards has to see it.
+// canceled with ctx: the API server might still carry it out, and a later uncordon has to see it.
 func (n *Node) patchToEnd(ctx context.Context, patch map[string]any, timeout time.Duration) (*corev1.Node, error) {
 	leave, err := n.enter(ctx, true)
 	if err != nil {

@@ -79,7 +79,7 @@ func (b *batcher[V]) fetch(ctx context.Context, key string) (value V, known bool
 func (b *batcher[V]) join(ctx context.Context, key string) *batch[V] {
 	if b.next == nil {
 		b.next = &batch[V]{keys: map[string]bool{}, done: make(chan struct{})}
-		go b.run(context.WithoutCancel(ctx), b.next) // Others may wait for it when whoever began it does not any more.
+		go b.run(context.WithoutCancel(ctx), b.next) // Others may wait for it when the one who began it no longer does.
 	}
 	next := b.next
 	next.keys[key] = true
@@ -156,7 +156,7 @@ func retryEC2[T any](ctx context.Context, call func(context.Context) (*T, error)
 		}
 		retryable := timedOut || retryRules.IsErrorRetryable(err) // It looks at the answer's status, which api has not.
 		if api, ok := errors.AsType[smithy.APIError](err); ok {
-			err = api // The SDK's further text is of no use to people.
+			err = api // The SDK's further text is of no use to operators.
 		}
 		if ctx.Err() != nil || !retryable || !role.Sleep(ctx, role.Pause(attempt, minBackoff, maxBackoff)) {
 			return nil, err

@@ -79,7 +79,7 @@ type Catalog struct {
 	atAddress    *batcher[[]Instance]
 	groupTagged  *batcher[bool]     // which groups have the tag
 	groupMembers *batcher[[]string] // the IDs of their instances
-	statuses     *batcher[Status]   // never from the cache: whoever gets one is about to act
+	statuses     *batcher[Status]   // never from the cache: the caller is about to act
 }
 
 // New returns a catalog that has made no request yet.

@@ -20,13 +20,13 @@ const (
 	ScheduledMaintenance Kind = "scheduled-maintenance"
 	// ASGTermination: the Auto Scaling group has chosen the instance for termination.
 	ASGTermination Kind = "asg-termination"
-	// Shutdown: the operating system is going down, whoever asked for it.
+	// Shutdown: the operating system is going down, no matter who asked for it.
 	Shutdown Kind = "shutdown"
 	// Hibernation: the machine is going to sleep, with all processes on it. EC2 saves its memory to a disk and stops it.
 	Hibernation Kind = "hibernation"
 	// ReservationEnd: the capacity reservation that the instance runs in ends.
 	ReservationEnd Kind = "reservation-end"
-	// StateChange: EC2 reports that the instance is being stopped or terminated, whoever asked for it.
+	// StateChange: EC2 reports that the instance is being stopped or terminated, no matter who asked for it.
 	StateChange Kind = "state-change"
 	// StatusCheck: EC2's status check of the instance, or of the system below it, has been failing for some time.
 	StatusCheck Kind = "status-check"
@@ -56,7 +56,7 @@ const (
 	NoDrain Outcome = "no-drain"
 	// OutOfTime: the time for the event ended before the work did.
 	OutOfTime Outcome = "out-of-time"
-	// LeftAlone: the node is not drained although the rule asks for it, because people limit by its annotation what is done to it,
+	// LeftAlone: the node is not drained although the rule asks for it, because operators limit by its annotation what is done to it,
 	// or lifted the cordon while the rule asked for no drain.
 	LeftAlone Outcome = "left-alone"
 )

@@ -37,7 +37,7 @@ type session struct {
 	// closed is set once its Node was cordoned while it waits, or needed not be; cordoned if this process has done it.
 	closed, cordoned bool
 	deadline         time.Time // the nearest of its events, while it waits; zero if there is none
-	// events are those that the agent was told of, by ID. rested are those for which nothing is being done any more.
+	// events are those that the agent knows, by ID. rested are those for which nothing is being done any more.
 	events   map[string]event.Event
 	rested   map[string]bool
 	outcomes map[string]event.Outcome
@@ -219,7 +219,7 @@ func (f *Fleet) drainNode(on node, urgent func() bool) agent.Node {
 	return n
 }
 
-// leftAlone reports whether people want the node left alone for all of its events; it takes no place of others then. The term's mutex is
+// leftAlone reports whether operators want the node left alone for all of its events; it takes no place of others then. The term's mutex is
 // held.
 func (s *session) leftAlone() bool {
 	for id := range s.events {
@@ -272,7 +272,7 @@ func (s *session) onRested(ctx context.Context, ev event.Event, again time.Time)
 	s.settle(ev, ends, again)
 }
 
-// sameEvent reports whether two events are told in the same words.
+// sameEvent reports whether two events are described in the same words.
 func sameEvent(a, b event.Event) bool {
 	return a.State == b.State && a.Code == b.Code && a.Deadline.Equal(b.Deadline)
 }
@@ -309,7 +309,7 @@ func (s *session) budgetEnd(ev event.Event) time.Time {
 	return cmp.Or(e.FirstSeen, time.Now()).Add(s.rules[ev.Kind].Budget).Round(0)
 }
 
-// wantsReplacement reports whether an instance goes on running for long after its node was drained for an event, although it is of no use,
+// wantsReplacement reports whether an instance keeps running for long after its node was drained for an event, although it is of no use,
 // and is to be replaced: until it is stopped or retired, or its rebalance recommendation comes true. The term's mutex is held.
 func (s *session) wantsReplacement(ev event.Event) bool {
 	stays := ev.Kind == event.RebalanceRecommendation || ev.Kind == event.ScheduledMaintenance && (ev.Code == "instance-stop" || ev.Code == "instance-retirement")
@@ -317,7 +317,7 @@ func (s *session) wantsReplacement(ev event.Event) bool {
 	return stays && drained && ev.State == event.Pending && s.term.opts.Replace != nil && !s.term.opts.DryRun
 }
 
-// staysClosed reports whether the node stays cordoned for an event for which nothing more is done, until people or the end of the event say
+// staysClosed reports whether the node stays cordoned for an event for which nothing more is done, until operators or the end of the event say
 // otherwise. A cordon with a time to live does not count.
 func (s *session) staysClosed(e state.Entry) bool {
 	done := e.Phase == state.Drained || e.Phase == state.Cordoned || e.Phase == state.Incomplete || e.LeftAlone
@@ -411,8 +411,8 @@ func (s *session) writeNotes(ctx context.Context) {
 }
 
 // recordFromNode rebuilds the record from the Node's cordon, if nth-queue has set it for one of the events. If the node is schedulable all the
-// same, people have lifted that cordon: only the pods that were there before are evicted for that event. A cordon of anybody else is not
-// the drain's to undo. Events that are noted were told of before. The term's mutex is held.
+// same, operators have lifted that cordon: only the pods that were there before are evicted for that event. A cordon of anybody else is not
+// the drain's to undo. Events that are noted were reported before. The term's mutex is held.
 func (s *session) recordFromNode() *memoryRecord {
 	b, on := &memoryRecord{changed: make(chan struct{}, 1)}, s.node
 	now := time.Now().UTC().Round(0)

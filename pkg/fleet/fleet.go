@@ -64,7 +64,7 @@ type Options struct {
 	// completed.
 	Hooks            Hooks
 	CompleteLaunches bool
-	// Replace, if set, asks for another instance in place of one that goes on running after its node was drained.
+	// Replace, if set, asks for another instance in place of one that keeps running after its node was drained.
 	Replace func(ctx context.Context, instance string) error
 	Taints  Taints
 	// Listeners, if set, returns the listeners for a node. entries returns the state of the node's events; end is called after the last
@@ -207,7 +207,7 @@ func (f *Fleet) Labels(ctx context.Context, name string) (map[string]string, err
 // Status is the status of a Fleet.
 type Status struct {
 	// Known is set once the Nodes are known. Nodes is how many the cluster has. Draining is how many of them are drained, Waiting how many
-	// wait for their turn, and LeftAlone how many would be drained if people had not forbidden it.
+	// wait for their turn, and LeftAlone how many would be drained if operators had not forbidden it.
 	Known                               bool
 	Nodes, Draining, Waiting, LeftAlone int
 	// Away is since when requests for the list of Nodes have failed; zero if the last was answered.

@@ -77,7 +77,7 @@ func (t *term) finish(ctx context.Context, in *instance, h *hint, outcome event.
 	t.queue.Add(in.id)
 }
 
-// endLeftAlone ends a hint whose node was left alone, as people want it. Its lifecycle action is left to its own timeout.
+// endLeftAlone ends a hint whose node was left alone, as operators want it. Its lifecycle action is left to its own timeout.
 func (t *term) endLeftAlone(in *instance, h *hint) {
 	if t.completes(h) && t.wantsDrain(h) {
 		t.opts.Log.Infof("%s: the node is opted out; the lifecycle hook %s of the Auto Scaling group %s is not completed and left to its timeout",

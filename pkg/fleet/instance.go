@@ -30,7 +30,7 @@ type instance struct {
 	had  bool
 	// notes are those on the Node, as this process has written them; nil if it has written none.
 	notes map[string]*note
-	// started is when EC2 last told that it runs.
+	// started is when EC2 last reported that it runs.
 	started time.Time
 	// missing is since which poll EC2 does not list an event, or lists it as completed, by the event's ID.
 	missing map[string]time.Time
@@ -377,7 +377,7 @@ func (t *term) enlist(in *instance, on node, events []event.Event) {
 	}
 }
 
-// standing returns the events that a drain of the Node is told of, and whether there is something to be done for them now.
+// standing returns the events that a drain of the Node gets, and whether there is something to be done for them now.
 func (t *term) standing(in *instance, on node) (events []event.Event, needed bool, again time.Duration) {
 	t.mu.Lock()
 	for _, h := range in.hints {
@@ -412,7 +412,7 @@ func (t *term) standing(in *instance, on node) (events []event.Event, needed boo
 	return events, needed, again
 }
 
-// knownAs returns the ID by which a listed event is known: that of EC2, or of the message that has told of it before.
+// knownAs returns the ID by which a listed event is known: that of EC2, or of the message that announced it.
 func (t *term) knownAs(in *instance, on node, noted notes, ev event.Event) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -429,7 +429,7 @@ func (t *term) knownAs(in *instance, on node, noted notes, ev event.Event) strin
 	return ev.ID
 }
 
-// isDue reports whether a drain is to be told of a listed event, and whether something is to be done for it now.
+// isDue reports whether a drain gets a listed event, and whether something is to be done for it now.
 func (t *term) isDue(in *instance, on node, noted notes, ev event.Event) (about, due bool) {
 	known, found := noted.of(ev)
 	closedFor := on.ours && (on.cordon.Event == ev.ID || slices.Contains(on.cordon.Events, ev.ID))
@@ -569,7 +569,7 @@ func (t *term) takeStart(in *instance, h *hint, on node) time.Duration {
 }
 
 // startedAfter reports whether the kubelet has reported the Node Ready since its instance was started at that time. An instance that was
-// hibernated goes on in the same boot.
+// hibernated continues in the same boot.
 func (n node) startedAfter(at time.Time) bool {
 	return n.ready && (n.bootID == "" || rebooted(n) || n.heartbeat.After(at))
 }

@@ -61,7 +61,7 @@ func (l *leadership) campaign(ctx context.Context, lead func(ctx context.Context
 	return nil
 }
 
-// stand stands for election once. The election goes on, and the Lease is renewed, until lead has returned.
+// stand stands for election once. The election continues, and the Lease is renewed, until lead has returned.
 func (l *leadership) stand(ctx context.Context, lead func(ctx context.Context)) error {
 	elected := make(chan context.Context, 1)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -190,7 +190,7 @@ func (o *observedLock) Update(ctx context.Context, record resourcelock.LeaderEle
 	return o.note(o.Interface.Update(ctx, record), began)
 }
 
-// age is how long ago the Lease was last asked for with success, by the clock that says more: only the wall clock goes on while a machine is
+// age is how long ago the Lease was last asked for with success, by the clock that says more: only the wall clock continues while a machine is
 // suspended, and only the other one cannot be set back.
 func (o *observedLock) age() time.Duration {
 	o.mu.Lock()
@@ -209,8 +209,8 @@ func (o *observedLock) trouble() (time.Time, error) {
 	return o.since, o.err
 }
 
-// fence refuses to write while this process does not hold the Lease. A process that was frozen, and goes on before it notices, would write
-// beside the next leader.
+// fence refuses to write while this process does not hold the Lease. A process that was frozen, and continues before it notices, would write
+// together with the next leader.
 type fence struct {
 	next http.RoundTripper
 	lead *leadership

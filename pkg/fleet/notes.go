@@ -11,15 +11,15 @@ import (
 	"github.com/nth-project/nth/pkg/policy"
 )
 
-// NotesAnnotation on a Node says which of the events that EC2 lists for its instance were told or done, as the JSON of notes. Without it,
-// they would be told and done again after each restart.
+// NotesAnnotation on a Node says which of the events that EC2 lists for its instance were reported or done, as the JSON of notes. Without it,
+// they would be reported and done again after each restart.
 const NotesAnnotation = kube.KeyPrefix + "queue-events"
 
 // note says how far one event has come.
 type note struct {
 	Event string `json:"event"`
 	Code  string `json:"code,omitempty"`
-	// At is the deadline that the event had: if it is moved, it begins anew.
+	// At is the deadline that the event had: if it is moved, it begins again.
 	At time.Time `json:"at,omitzero"`
 	// Action is what was done because the rules asked for it; "" while the event's time has not come.
 	Action policy.Action `json:"action,omitempty"`

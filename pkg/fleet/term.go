@@ -18,7 +18,7 @@ type term struct {
 	*Fleet
 	ctx     context.Context
 	queue   workqueue.TypedDelayingInterface[string]
-	urgent  workqueue.TypedDelayingInterface[string] // of instances about which something urgent was told: it never waits behind others
+	urgent  workqueue.TypedDelayingInterface[string] // of instances with urgent notices: it never waits behind others
 	changed chan struct{}                            // has an element when the waiting drains are to be looked at
 	truth   truth
 

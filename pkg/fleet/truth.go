@@ -204,7 +204,7 @@ func stopTime(h *hint) time.Time {
 }
 
 // isOver reports whether the instance of a hint about a stop runs again, whatever the age of the message. again is when to ask again, if
-// that cannot be told yet.
+// that is not known yet.
 func (t *term) isOver(ctx context.Context, in *instance, h *hint, on node) (over bool, again time.Duration) {
 	stops := stopTime(h)
 	age := time.Since(stops)
@@ -234,7 +234,7 @@ func (t *term) isOver(ctx context.Context, in *instance, h *hint, on node) (over
 	return true, 0
 }
 
-// hasStarted reports whether a message has told that the instance runs, later than a hint that it stops.
+// hasStarted reports whether a message has reported that the instance runs, later than a hint that it stops.
 func (t *term) hasStarted(in *instance, h *hint) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -148,7 +148,7 @@ func (s *session) goal() policy.Goal {
 }
 
 // cordon cordons the Node of a drain that waits, with its taints, as its agent would. It reports whether it has: a Node that is cordoned already,
-// that people have opened again, or that they want left alone, stays as it is.
+// that operators have opened again, or that they want left alone, stays as it is.
 func (t *term) cordon(ctx context.Context, s *session, goal policy.Goal) (cordoned bool, err error) {
 	err = t.changeOnce(ctx, s.node, s.urgent.Load, func(now *corev1.Node) map[string]any {
 		_, claimed := now.Annotations[drain.CordonAnnotation]

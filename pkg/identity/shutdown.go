@@ -16,7 +16,7 @@ import (
 )
 
 // configPaths are the usual paths of a kubelet's configuration: Amazon's EKS images, the older ones and Ubuntu's,
-// Bottlerocket, kubeadm. Amazon's has drop-ins in a directory beside it.
+// Bottlerocket, kubeadm. Amazon's has drop-ins in a directory next to it.
 var configPaths = []string{
 	"/etc/kubernetes/kubelet/config.json",
 	"/etc/kubernetes/kubelet/kubelet-config.json",

@@ -35,7 +35,7 @@ const (
 	onceLimit    = 10 * time.Second
 	growth       = 5 // after a time-out
 	roomFor      = 4 // answers
-	// dialTimeout is short because the service is on the same host: if there is no connection by then, a packet was lost.
+	// dialTimeout is short because the service is on the same host: without a connection after that time, a packet was lost.
 	dialTimeout = 500 * time.Millisecond
 )
 
@@ -231,7 +231,7 @@ func (a answer) fault(err error) error {
 }
 
 // renewToken is the SDK's retry policy: once, at once, and only for what the SDK marks as retryable, which is an answer
-// of 401. By then it has dropped the session token, and the second attempt gets a new one. Every other failure waits for
+// of 401. It has dropped the session token before, and the second attempt gets a new one. Every other failure waits for
 // the next look.
 type renewToken struct{ aws.NopRetryer }
 

@@ -173,7 +173,7 @@ type maintenanceList struct {
 	unidentified bool  // an entry has no identity
 }
 
-// The most entries of a list that are read, and the most faults of a list that are told.
+// The most entries of a list that are read, and the most faults of a list that are reported.
 const (
 	mostEntries = 256
 	mostFaults  = 3
@@ -315,7 +315,7 @@ const (
 //
 // What a state means depends on the one before it. An instance that goes to the warm pool is being prepared, unless it
 // was in service: then its node has to be empty before it is stopped, hibernated or reused. That is remembered for one
-// boot, as an instance that is started again is prepared anew.
+// boot, as an instance that is started again is prepared again.
 //
 // EC2 may add states, such as one for the replacement of the root volume: for an instance in service, an unknown state
 // is a departure, too. To drain for nothing does less harm than to lose the pods.

@@ -37,7 +37,7 @@ func keepAddresses(host string, found []netip.Addr) {
 	addresses.of[host] = found
 }
 
-// resolve looks up the addresses of a name, for this connection and those after it: the lookup goes on when ctx ends.
+// resolve looks up the addresses of a name, for this connection and those after it: the lookup continues when ctx ends.
 func resolve(ctx context.Context, host string) <-chan resolved {
 	found := make(chan resolved, 1)
 	go func() {
@@ -58,7 +58,7 @@ type resolved struct {
 }
 
 // dial makes a connection. Where a name is not resolved soon, or not at all, it uses the addresses to which it was resolved before. If
-// none of those answers, it goes on waiting for the lookup.
+// none of those answers, it keeps waiting for the lookup.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

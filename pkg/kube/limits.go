@@ -23,7 +23,7 @@ const (
 	ReadMost = 30 * time.Second
 
 	// Webhook is the longest that one admission webhook may take, and WebhookUsual what it may take by default, before the API server
-	// goes on without it or names it (timeoutSeconds, admissionregistration.k8s.io/v1). They are Kubernetes' limits.
+	// continues without it or names it (timeoutSeconds, admissionregistration.k8s.io/v1). They are Kubernetes' limits.
 	Webhook      = 30 * time.Second
 	WebhookUsual = 10 * time.Second
 	// Write bounds a write that no hard deadline presses. Contains Webhook.

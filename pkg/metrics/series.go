@@ -36,7 +36,7 @@ type series struct {
 	notices                    *prometheus.CounterVec
 	degraded                   prometheus.Gauge
 	compatibleActions          *prometheus.CounterVec // nil unless wanted
-	compatibleErrors           *prometheus.CounterVec // likewise
+	compatibleErrors           *prometheus.CounterVec // by kind, too
 	queue                      *queueSeries           // nil but for nth-queue
 }
 

@@ -187,7 +187,7 @@ func (b *builder) end(n *notice) {
 	case n.Kind == state.Failed:
 		n.reason, n.severity = n.reason+errorSuffix, Critical
 		n.text = fmt.Sprintf("the %s failed after %s and will be tried again: %v", n.Action, took, n.Err)
-		if n.Entry.Failures <= 1 { // A webhook is told of the first of a row; it may have been before a restart.
+		if n.Entry.Failures <= 1 { // A webhook gets the first failure of a row, perhaps before a restart.
 			n.outcome = Failed
 		}
 	case n.Kind == state.LeftAlone, n.Action == string(policy.Cordon) && n.Entry.LeftOpen() && !b.cordoned:

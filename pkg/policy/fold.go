@@ -136,7 +136,7 @@ func (s Settings) next(sit Situation, e state.Entry) state.Entry {
 		return s.act(sit, s.drainPhase(sit, e), noteLeftAlone(sit, e))
 	case left:
 		if e.UnderWay() || e.Phase == state.Undoing {
-			return enter(sit, state.Cordoned, e) // Its part is over: people decided about the cordon.
+			return enter(sit, state.Cordoned, e) // Its part is over: operators decided about the cordon.
 		}
 	case kept:
 	}
@@ -159,7 +159,7 @@ func (s Settings) release(sit Situation, e state.Entry) state.Entry {
 	return e
 }
 
-// reset puts an entry back to its beginning: the node is acted upon anew when its time comes, and a reboot before that is not the
+// reset puts an entry back to its beginning: the node is acted upon again when its time comes, and a reboot before that is not the
 // announced one.
 func reset(sit Situation, e state.Entry) state.Entry {
 	e = enter(sit, state.Seen, e)
@@ -182,7 +182,7 @@ func (s Settings) act(sit Situation, phase state.Phase, e state.Entry) state.Ent
 	return e
 }
 
-// noteLeftAlone sets whether people want the node left alone. When that changes, so does Changed: an overdue event gets its overtime
+// noteLeftAlone sets whether operators want the node left alone. When that changes, so does Changed: an overdue event gets its overtime
 // from when they no longer want it.
 func noteLeftAlone(sit Situation, e state.Entry) state.Entry {
 	if left := sit.leftAlone(e); left != e.LeftAlone {
@@ -243,8 +243,8 @@ func cordonPhase(sit Situation, e state.Entry) state.Phase {
 	return e.Phase
 }
 
-// drainPhase is the next phase of an entry that wants the node drained. A node that people want left alone is neither drained nor out
-// of time; when they no longer want it, it is drained anew.
+// drainPhase is the next phase of an entry that wants the node drained. A node that operators want left alone is neither drained nor out
+// of time; when they no longer want it, it is drained again.
 func (s Settings) drainPhase(sit Situation, e state.Entry) state.Phase {
 	switch e.Phase {
 	case state.Draining, state.Drained, state.Incomplete:
@@ -272,7 +272,7 @@ func (s Settings) heldByOther(sit Situation, e state.Entry) bool {
 }
 
 // holds reports whether an entry's event needs what is on the node. It does not once its cordon was lifted, even if its drain
-// goes on.
+// continues.
 func (s Settings) holds(sit Situation, e state.Entry) bool {
 	return !e.Reopened && s.want(sit, e) >= kept
 }

@@ -48,7 +48,7 @@ func (s Settings) Decide(sit Situation) Goal {
 	return goal
 }
 
-// precedes reports whether the node is opened before the entries that want it closed get their goal: people have lifted the
+// precedes reports whether the node is opened before the entries that want it closed get their goal: operators have lifted the
 // cordons of all of them, so that the cordon on the node is not theirs. An uncordon that has to wait until the rebooted machine
 // is Ready must not hold up their drains.
 func (g Goal) precedes(wanting []state.Entry, ready bool) bool {
@@ -184,7 +184,7 @@ func (s Settings) want(sit Situation, e state.Entry) want {
 	case e.Phase == state.Cordoning || e.Phase == state.Cordoned:
 		return cordoned
 	}
-	return level // The drain goes on until the event counts as withdrawn.
+	return level // The drain continues until the event counts as withdrawn.
 }
 
 // attested reports whether there is enough evidence of an entry's event to begin anything for it: its source lists it. Before

@@ -108,7 +108,7 @@ type Situation struct {
 	Node    Node
 	NodeFor []string
 	// LookedFor are the IDs of the events since whose announcement this process has looked at the Node, and DrainedFor of the
-	// events for which the node was then reported drained. Limited: at the last look, people wanted the node's pods left alone.
+	// events for which the node was then reported drained. Limited: at the last look, operators wanted the node's pods left alone.
 	LookedFor, DrainedFor []string
 	Limited               bool
 	// Before: our cordon may be older than this boot, whatever the record says. Ready: the kubelet has reported the node Ready
@@ -118,7 +118,7 @@ type Situation struct {
 
 // Node is what the guard reported of the node. The zero value means that nothing is known.
 type Node struct {
-	// Closed: it takes no more pods. Left: people want nothing done to it. Ours: something on it is ours to take back.
+	// Closed: it takes no more pods. Left: operators want nothing done to it. Ours: something on it is ours to take back.
 	Closed, Left, Ours bool
 	// Drained: it is closed, or never will be, and no pod is left that has to go.
 	Drained bool
@@ -135,7 +135,7 @@ func (sit Situation) node(e state.Entry) Node {
 // looked reports whether the Node has been looked at since an entry's event was announced.
 func (sit Situation) looked(e state.Entry) bool { return slices.Contains(sit.LookedFor, e.Event.ID) }
 
-// leftAlone reports whether people want the node's pods left alone, according to the last look or, before the first one, to
+// leftAlone reports whether operators want the node's pods left alone, according to the last look or, before the first one, to
 // the record.
 func (sit Situation) leftAlone(e state.Entry) bool {
 	return sit.looked(e) && sit.Limited || !sit.looked(e) && e.LeftAlone
@@ -148,7 +148,7 @@ type Goal struct {
 	Action Action
 	// Event is the most urgent event that wants the goal; one whose cordon nobody has lifted, if there is one. Events are the
 	// IDs of all events that want it, the most urgent first, Unclosed of those for which the node has not been closed yet, and
-	// Anew of those in Unclosed that have begun anew, so that earlier work for them no longer counts.
+	// Anew of those in Unclosed that have begun again, so that earlier work for them no longer counts.
 	Event                  event.Event
 	Events, Unclosed, Anew []string
 	// Hard is when the machine is gone, and Soft when the work should be done: the nearest such deadline of all events that

@@ -8,7 +8,7 @@ import (
 )
 
 // Recognize returns the events of a snapshot under the IDs that the record knows them by. A spot or rebalance notice that
-// differs from a recorded one in nothing but its time is that one: amazon-ec2-metadata-mock computes the time anew at each look.
+// differs from a recorded one in nothing but its time is that one: amazon-ec2-metadata-mock computes the time again at each look.
 // It keeps the recorded time, unless the new one is nearer. A notice that was withdrawn is over, even while its cordon is still
 // being lifted: another one has a time of its own.
 func Recognize(past []state.Entry, bootID string, now event.Snapshot) []event.Event {
@@ -59,7 +59,7 @@ func Same(a, b state.Entry) bool {
 		a.FirstSeen.Equal(b.FirstSeen) && a.Timeless.Equal(b.Timeless) && a.Changed.Equal(b.Changed) && a.CordonedAt.Equal(b.CordonedAt)
 }
 
-// SameNews reports whether two entries of one event differ in nothing that people are told about. The rest is bookkeeping.
+// SameNews reports whether two entries of one event differ in nothing that operators get to see. The rest is bookkeeping.
 func SameNews(a, b state.Entry) bool {
 	return sameEvent(a.Event, b.Event) && a.Phase == b.Phase && a.Missing.Equal(b.Missing) && a.Ending == b.Ending
 }

@@ -109,7 +109,7 @@ func isDone(e state.Entry, action Action) bool {
 		action == Cordon && (e.Phase == state.Cordoned || e.Phase == state.Incomplete)
 }
 
-// startNotes says, in brackets, over which time a fleet begins, and how people can drain sooner.
+// startNotes says, in brackets, over which time a fleet begins, and how operators can drain sooner.
 func (s Settings) startNotes(e state.Entry) string {
 	var notes []string
 	if spread := s[e.Event.Kind].Spread; spread > 0 {

@@ -15,7 +15,7 @@ func Uptime() time.Duration {
 }
 
 // Now is the time by the clock of this boot: what the wall clock said when the boot's first process opened the record, and
-// Uptime from there on. Nobody can set it, it goes on while the machine sleeps, and the next process goes on with it. All
+// Uptime from there on. Nobody can set it, it continues while the machine sleeps, and the next process continues with it. All
 // times in entries are read from it.
 func (s *Store) Now() time.Time { return s.booted.Add(Uptime()) }
 

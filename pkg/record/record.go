@@ -2,7 +2,7 @@
 // pkg/state has it.
 //
 // The record is one file, record.json in the state directory. It is read once, by Open, and each change writes the whole file:
-// a temporary file beside it, fsync, rename, fsync of the directory. The caller of Put is told when the entries would survive a
+// a temporary file next to it, fsync, rename, fsync of the directory. Put calls back when the entries would survive a
 // power cut. Work is recorded before it begins, so that after a crash, an upgrade or a reboot it is known what was begun. A
 // reboot is recognized by the kernel's boot ID, not by arithmetic on clocks.
 //

@@ -29,7 +29,7 @@ const (
 	broken    = ".broken-"
 	// maxBroken is how many files that were set aside are kept.
 	maxBroken = 4
-	// maxClosed is how many closed entries are kept, beside those of the last Put. They are forgotten by number, not by age: a
+	// maxClosed is how many closed entries are kept, in addition to those of the last Put. They are forgotten by number, not by age: a
 	// rebalance recommendation can stay announced for months after its entry was closed, and must not be announced again.
 	maxClosed = 256
 )

@@ -121,7 +121,7 @@ func readCABundle(path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
 	}
-	text, err := os.ReadFile(path) // whoever starts nth says where it is
+	text, err := os.ReadFile(path) // the one who starts nth says where it is
 	if err != nil {
 		return nil, fmt.Errorf("reading AWS_CA_BUNDLE: %w", err)
 	}
@@ -220,7 +220,7 @@ func errorCode(err error) string {
 // Pause is the backoff after that many failures in a row: first after one, doubled after each further one, up to longest,
 // and of that a random part between half and all, so that a fleet whose requests failed together does not retry together.
 func Pause(failures int, first, longest time.Duration) time.Duration {
-	steps := min(max(failures, 1), 64) // By then it does not grow any more.
+	steps := min(max(failures, 1), 64) // The pause has reached its maximum before.
 	backoff := wait.Backoff{Duration: first / 2, Cap: longest / 2, Factor: 2, Jitter: 1, Steps: steps}
 	var pause time.Duration
 	for range steps {

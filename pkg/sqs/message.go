@@ -179,7 +179,7 @@ func (q *Queue) admit(m *Message) bool {
 		}
 		return false
 	}
-	if held { // It has arrived in the queue, and begins anew.
+	if held { // It has arrived in the queue, and begins again.
 		q.notices -= len(known.Notices)
 	}
 	_, finished := q.finished.Get(m.ID)

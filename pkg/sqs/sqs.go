@@ -27,7 +27,7 @@ type Options struct {
 	URL string
 	// AWS has the credentials and the region.
 	AWS aws.Config
-	// Visibility is the visibility timeout of a message, which is extended while its work goes on.
+	// Visibility is the visibility timeout of a message, which is extended while its work continues.
 	Visibility time.Duration
 	// DryRun leaves every message in the queue.
 	DryRun bool
@@ -78,14 +78,14 @@ const (
 	maxBatch = 10
 	// receivers is how many requests wait for messages at the same time, so that one that hangs delays no message.
 	receivers = 3
-	// maxHeld bounds the notices in flight, and the messages: beside the largest message (see maxBody) there is room for a storm. SQS
+	// maxHeld bounds the notices in flight, and the messages: with the largest message (see maxBody) there is room for a storm. SQS
 	// allows 120,000 messages.
 	maxHeld = 60_000
 	// maxRemembered is how many messages are recognized after their work.
 	maxRemembered = 8192
 	// requestTimeout bounds a request that does not wait for messages.
 	requestTimeout = 5 * time.Second
-	// stopTimeout is how long Run waits, at the end, for SQS to be told what was decided.
+	// stopTimeout is how long Run waits, at the end, to send SQS what was decided.
 	stopTimeout = 10 * time.Second
 	// maxSilence is how long a receiver may make no request: far longer than a request, or the pause after one that failed,
 	// can take.
@@ -134,7 +134,7 @@ func New(opts Options) *Queue {
 }
 
 // Run passes messages to take, which must not block, until ctx ends. Then it waits, for a while, until all messages are Done
-// or Returned and SQS has been told.
+// or Returned and SQS knows.
 func (q *Queue) Run(ctx context.Context, take func(*Message)) {
 	var receiving sync.WaitGroup
 	for number := range receivers {

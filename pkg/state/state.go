@@ -16,7 +16,7 @@ import (
 // Phase is how far nth has come with an event.
 type Phase string
 
-// The phases of an entry. Each is recorded before its work begins, and is on disk by then unless the disk hangs, so that the record
+// The phases of an entry. Each is recorded before its work begins, and is on disk before it unless the disk hangs, so that the record
 // says after a crash what may have been done.
 const (
 	// Seen: the event was announced; nothing has been done to the node.
@@ -60,7 +60,7 @@ type Entry struct {
 	// Reopened: someone uncordoned the node while this event wanted it cordoned. That is an order: it is not cordoned again for
 	// this event.
 	Reopened bool `json:"reopened,omitempty"`
-	// LeftAlone: at the last look at the Node, people limited what is done to it, so that it is not drained for this event
+	// LeftAlone: at the last look at the Node, operators limited what is done to it, so that it is not drained for this event
 	// although the rule asks for it. The phase stays what it was.
 	LeftAlone bool `json:"left_alone,omitempty"`
 	// CordonedAt is when the node was first found cordoned for this event; zero if it never was. ClosedIn is the boot in which
@@ -92,7 +92,7 @@ func (e Entry) Acted() bool {
 	return e.Phase != "" && e.Phase != Seen && e.Phase != Closed
 }
 
-// LeftOpen reports whether the event wants no more than a cordon, and the node was not cordoned, since people want nothing done to it.
+// LeftOpen reports whether the event wants no more than a cordon, and the node was not cordoned, since operators want nothing done to it.
 func (e Entry) LeftOpen() bool { return e.Phase == Cordoned && e.CordonedAt.IsZero() && !e.Reopened }
 
 // UnderWay reports whether the node is being cordoned or drained for the event, and the outcome is not known yet.

@@ -9,7 +9,7 @@ import (
 // StatusVersion is the version of Status. It grows with changes that an older reader would misunderstand, not with new fields.
 const StatusVersion = 1
 
-// Status is how the daemon stands, for people and programs. It is about the present process; what must be remembered is in
+// Status is how the daemon stands, for operators and programs. It is about the present process; what must be remembered is in
 // an Entry. All times are by the clock of the boot.
 type Status struct {
 	Version int `json:"version"`
@@ -85,7 +85,7 @@ type EventStatus struct {
 	Deadline  time.Time  `json:"deadline,omitzero"`
 	// Missing is since when it is no longer announced; zero while it is announced.
 	Missing time.Time `json:"missing,omitzero"`
-	// LeftAlone: people want the node left alone, so that it is not drained for the event.
+	// LeftAlone: operators want the node left alone, so that it is not drained for the event.
 	LeftAlone bool `json:"left_alone,omitempty"`
 	// Plan says in words what is announced and what will be done.
 	Plan string `json:"plan"`

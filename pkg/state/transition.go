@@ -29,9 +29,9 @@ const (
 	Failed     TransitionKind = "failed"
 	RanOut     TransitionKind = "deadline-exceeded"
 	CalledBack TransitionKind = "preempted"
-	// LeftAlone: people want the node's pods left alone, so that it is not drained. When they no longer do, the drain begins anew.
+	// LeftAlone: operators want the node's pods left alone, so that it is not drained. When they no longer do, the drain begins again.
 	LeftAlone TransitionKind = "left-alone"
-	// PutOff: the node was acted upon for the event, which begins anew later, since its time was moved or the rules ask for less.
+	// PutOff: the node was acted upon for the event, which begins again later, since its time was moved or the rules ask for less.
 	// Action is "uncordon" if the node takes pods again, and empty if something else keeps it closed. An event that gets Done
 	// for the uncordon does not get PutOff as well.
 	PutOff TransitionKind = "put-off"
@@ -50,7 +50,7 @@ const (
 	NodeFoundClosed TransitionKind = "node-found-closed"
 	// NodeReopened: someone uncordoned the node.
 	NodeReopened TransitionKind = "node-reopened"
-	// NodeOptedOut: people want nothing done to this node.
+	// NodeOptedOut: operators want nothing done to this node.
 	NodeOptedOut TransitionKind = "node-opted-out"
 	// NodeExcluded: the load balancer label is set.
 	NodeExcluded TransitionKind = "node-excluded"
@@ -76,7 +76,7 @@ const (
 	PodRefused TransitionKind = "pod-refused"
 	// PodSpared: the pod was held, and need not go any more.
 	PodSpared TransitionKind = "pod-spared"
-	// PodHeldAgain: the pod is held by what was told of it before, in the words of the status.
+	// PodHeldAgain: the pod is held by the reason that was reported before, in the words of the status.
 	PodHeldAgain TransitionKind = "pod-held-again"
 	// PodOverdue: the pod is still there after its grace period; critical pods no longer wait for it.
 	PodOverdue TransitionKind = "pod-overdue"
@@ -90,7 +90,7 @@ const (
 	NodeEmpty TransitionKind = "node-empty"
 	// GoalChanged: the guard pursues another goal.
 	GoalChanged TransitionKind = "goal-changed"
-	// LeftAloneNoMore: people no longer want the node's pods left alone.
+	// LeftAloneNoMore: operators no longer want the node's pods left alone.
 	LeftAloneNoMore TransitionKind = "left-alone-no-more"
 	// CordonAdopted: nth's cordon was found on the Node, and the record did not know of it.
 	CordonAdopted TransitionKind = "cordon-adopted"
@@ -117,7 +117,7 @@ const (
 	NeverClosed = "never-closed"
 	// Refused: the pod is held by a refusal, not by a disruption budget.
 	Refused = "refused"
-	// ProcessEnds: the step was called back only because nth stops. It goes on when nth is started again.
+	// ProcessEnds: the step was called back only because nth stops. It continues when nth is started again.
 	ProcessEnds = "process-ends"
 )
 

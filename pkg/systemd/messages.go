@@ -35,7 +35,7 @@ const (
 	Drained = "9fe1a9f46db14a18b16abc442fe09dea"
 	// DrainIncomplete: the time for a drain is over, and pods are left.
 	DrainIncomplete = "e9c40ac4cdd14915ad798c24eac3e3a9"
-	// DrainLeft: people want the node left alone, so that it is not drained; or no longer do.
+	// DrainLeft: operators want the node left alone, so that it is not drained; or no longer do.
 	DrainLeft = "3c1f8f0a5d6b4b0e9a7d2e64c1b85f37"
 	// Uncordoned: nth has lifted a cordon that it had set.
 	Uncordoned = "2f6dc0b7f92f4c46b17f6a7c052e7a96"

@@ -21,7 +21,7 @@ import (
 // Notifier notifies the service manager, over the socket in $NOTIFY_SOCKET, as sd_notify(3) does. Without a socket it does
 // nothing. The zero value is ready for use, from several goroutines.
 //
-// Notifications are best effort: a service goes on when nobody listens, and does not wait for long for a manager that is too
+// Notifications are best effort: a service continues when nobody listens, and does not wait for long for a manager that is too
 // busy, which gets them later, in order. Err returns the failure, for a log line that explains why systemd killed the service.
 type Notifier struct {
 	mu     sync.Mutex
@@ -103,7 +103,7 @@ func (n *Notifier) sendState(d datagram) {
 const journalSocket = "/run/systemd/journal/socket"
 
 // AwaitJournal waits, up to the limit, until the journal has processed the entries that were sent so far. It is for the last entries
-// of a process: the journal asks the kernel which unit a sender belongs to, and if that has exited by then, "journalctl -u" does
+// of a process: the journal asks the kernel which unit a sender belongs to, and if that has exited already, "journalctl -u" does
 // not show why the unit has failed.
 //
 // The journal receives one datagram after another, and ignores empty ones. When it has received an empty one, it has processed

@@ -1,4 +1,4 @@
-// Package text makes text from outside fit for people to read.
+// Package text makes text from outside fit to read.
 //
 // What a pod's author, the sender of a message, a server or a library has written ends up in terminals, logs, chat rooms and
 // Kubernetes Events. Visible shows such text as it is where it can be seen, and escaped where it cannot, so that nobody forges a line of

@@ -1,5 +1,5 @@
 // Package checks has what the commands "status" and "check" of both programs share. "status" shows the status that the daemon keeps in
-// its runtime directory, as lines for people or as JSON. "check" prints one line for each finding: a verdict, a subject and a text.
+// its runtime directory, as lines for operators or as JSON. "check" prints one line for each finding: a verdict, a subject and a text.
 package checks
 
 import (

@@ -85,7 +85,7 @@ func writeJSON(w io.Writer, found any) error {
 	return encoder.Encode(found)
 }
 
-// moment writes a time for people.
+// moment writes a time for operators.
 func moment(t time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -93,7 +93,7 @@ func moment(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
-// writeText writes a report for people: the sentence first, then a table of details.
+// writeText writes a report for operators: the sentence first, then a table of details.
 func writeText(w io.Writer, found report) error {
 	if found.Why != "" {
 		fmt.Fprintln(w, text.Visible(found.Why, text.Page))

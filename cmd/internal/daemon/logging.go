@@ -81,7 +81,7 @@ func isTerminal(w io.Writer) bool {
 	return err == nil
 }
 
-// lineFormatter writes log entries as lines for people:
+// lineFormatter writes log entries as lines for operators:
 //
 //	2026-01-31 09:00:00.250  info     cordoned the node  event=spot-… node=ip-10-0-0-1
 //
@@ -128,7 +128,7 @@ func (f *lineFormatter) Format(entry *logrus.Entry) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// field writes a field for people: NTH_EVENT_ID is event_id.
+// field writes a field for operators: NTH_EVENT_ID is event_id.
 func (f *lineFormatter) field(name, value string) string {
 	if rest, ours := strings.CutPrefix(name, "NTH_"); ours {
 		name = strings.ToLower(rest)

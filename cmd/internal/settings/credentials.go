@@ -101,7 +101,7 @@ type source struct {
 	sealed bool
 }
 
-// ReadUnit reads the unit of a service, below root ("" for "/"), for a command that people run beside the service. If systemd does not
+// ReadUnit reads the unit of a service, below root ("" for "/"), for a command that operators run while the service runs. If systemd does not
 // answer, or offline, the unit files are read. In the service itself, Find is Own.
 func ReadUnit(ctx context.Context, root, service string, offline bool) Unit {
 	u := Unit{root: root, service: service, load: map[string]source{}, set: map[string]source{}}

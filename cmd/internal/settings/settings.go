@@ -1,5 +1,5 @@
 // Package settings loads a program's settings from its files and from the credentials that systemd passes to the service, and validates
-// them completely. A command that people run beside the service looks for the credentials where the unit gets them from, so that
+// them completely. A command that operators run while the service runs looks for the credentials where the unit gets them from, so that
 // a missing one is found before the service needs it. It also has the command "config".
 package settings
 

@@ -69,7 +69,7 @@ func beyondBudgets(pod *corev1.Pod) bool {
 	return finished(pod) || pod.Status.Phase == corev1.PodPending || pod.DeletionTimestamp != nil
 }
 
-// evictNow is addConditionAndDeletePod: two writes. A budget has been asked by then, so that a conflict costs it.
+// evictNow is addConditionAndDeletePod: two writes. A budget was asked before, so that a conflict costs it.
 func (s *Server) evictNow(pod *corev1.Pod, options metav1.DeleteOptions) Answer {
 	if refused := preconditions(pod, options); refused != nil || len(options.DryRun) > 0 {
 		return refused

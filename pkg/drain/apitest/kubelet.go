@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Ending says how long a pod's processes go on after they were told to end. The kubelet kills them at the end of the grace
+// Ending says how long a pod's processes continue after SIGTERM. The kubelet kills them at the end of the grace
 // that the pod was given.
 type Ending time.Duration
 
@@ -21,7 +21,7 @@ type termination struct {
 	round int // counts the times that it was begun or shortened
 }
 
-// terminate has the kubelet end a pod, or end it sooner: then it counts its grace anew, and the processes, which had their
+// terminate has the kubelet end a pod, or end it sooner: then it counts its grace again, and the processes, which had their
 // signal, do not (calculateEffectiveGracePeriod in pkg/kubelet/pod_workers.go).
 func (s *Server) terminate(pod *corev1.Pod, grace time.Duration) {
 	t := s.terminations[pod.UID]

@@ -13,7 +13,7 @@ import (
 
 // own keeps metadata.managedFields true to a write by a manager, to the Node itself ("") or to a subresource. What it adds or
 // changes is its own from then on and nobody else's; what it sets to the value that is there stays whose it was; what it removes is
-// nobody's any more (Update in structured-merge-diff's merge/update.go). Of a Node, that is told of its labels, annotations and spec,
+// nobody's any more (Update in structured-merge-diff's merge/update.go). Of a Node, that covers its labels, annotations and spec,
 // and of its status; a list is one field, but for that of conditions, and an object that holds others is none.
 func own(before, after *corev1.Node, manager, subresource string, at metav1.Time) {
 	changed, lost := difference(fieldsOf(before, subresource), fieldsOf(after, subresource))

@@ -88,7 +88,7 @@ func (s *Server) RemoveNode() {
 	}
 }
 
-// RegisterNode makes the Node anew, as the kubelet does of a machine whose Node was deleted: with another UID, and nothing
+// RegisterNode makes the Node again, as the kubelet does of a machine whose Node was deleted: with another UID, and nothing
 // on it of what others had written.
 func (s *Server) RegisterNode() {
 	s.RemoveNode()

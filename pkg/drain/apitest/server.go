@@ -2,7 +2,7 @@
 //
 // It speaks only what a drain may ask: read, watch and patch the node and its status, list and watch its pods, evict and delete them.
 // Anything else fails the test. What it answers by itself follows kube-apiserver with the Node authorizer and
-// NodeRestriction; where that may surprise, the source in Kubernetes is named (1.36). What it is told to answer (see Answer)
+// NodeRestriction; where that may surprise, the source in Kubernetes is named (1.36). What a test has it answer (see Answer)
 // replaces that for single requests. client-go's fake clientset is not used, because it has neither the refusals nor a
 // connection that can break, and agrees with what production refuses.
 //
@@ -122,7 +122,7 @@ func New(t testing.TB) *Server {
 	return s
 }
 
-// serve records a request, and answers it as it was told to or as the server does by itself.
+// serve records a request, and answers it as a test asked or as the server does by itself.
 func (s *Server) serve(what string, handler http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)

@@ -72,7 +72,7 @@ func (s *Server) SetLag(writes int64, by time.Duration) {
 	s.wake()
 }
 
-// Compact makes the API server forget its history: a watch from an older version is told that it has expired.
+// Compact makes the API server forget its history: a watch from an older version gets an error that it has expired.
 func (s *Server) Compact() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +164,7 @@ func (s *Server) wake() {
 	s.changed = make(chan struct{})
 }
 
-// putPod writes a pod's new state, which is the server's from now on. Whoever looks after pods does so after that.
+// putPod writes a pod's new state, which is the server's from now on. Controllers of pods act after that.
 func (s *Server) putPod(pod *corev1.Pod) {
 	name := key(pod)
 	before := s.pods[name]
@@ -214,7 +214,7 @@ func (s *Server) putNode(node *corev1.Node) {
 	s.happened(kind, s.node)
 }
 
-// later does something after a while, unless the server has ended by then.
+// later does something after a while, unless the server has ended.
 func (s *Server) later(in time.Duration, do func()) {
 	time.AfterFunc(in, func() {
 		s.mu.Lock()

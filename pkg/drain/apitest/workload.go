@@ -23,7 +23,7 @@ type Workload struct {
 	// Ending is that of each pod.
 	Ending Ending
 	// Tolerates tells that its pods come to the node though it is cordoned. Others go elsewhere if it is when they are made:
-	// what the scheduler has chosen by then stands.
+	// what the scheduler has chosen so far stands.
 	Tolerates bool
 	// Delay is from when a pod is made until it is bound, and Starts from then until it is Ready.
 	Delay, Starts time.Duration
@@ -176,7 +176,7 @@ func (s *Server) create(w *workload, name string) {
 // apart; here one is just then.
 const quarantine = 40 * time.Second
 
-// CollectPods has the pods of a Node that is deleted from now on removed, unless it is registered anew in time.
+// CollectPods has the pods of a Node that is deleted from now on removed, unless it is registered again in time.
 func (s *Server) CollectPods() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

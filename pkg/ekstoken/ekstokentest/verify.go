@@ -1,4 +1,4 @@
-// Package ekstokentest verifies tokens as an EKS cluster and STS do, for tests. The signature is computed anew, from
+// Package ekstokentest verifies tokens as an EKS cluster and STS do, for tests. The signature is computed again, from
 // nothing but the specification of AWS Signature Version 4.
 package ekstokentest
 

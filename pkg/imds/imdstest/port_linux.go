@@ -7,7 +7,7 @@ import (
 
 // holdPort keeps a port from being given to anybody else while nothing listens on it, so that it can be opened again.
 // A socket that is bound but does not listen does that: connections to it are refused, and Linux lets net.Listen have
-// the port beside it, because both allow the reuse of their address. It is best effort; release is never nil.
+// the port next to it, because both allow the reuse of their address. It is best effort; release is never nil.
 func holdPort(address *net.TCPAddr) (release func()) {
 	family, name := sockaddr(address)
 	socket, err := syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)

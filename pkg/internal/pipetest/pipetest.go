@@ -72,7 +72,7 @@ func (s *Server) Close() {
 	time.Sleep(time.Minute)
 }
 
-// follow is told of each connection's beginning and end.
+// follow is called at each connection's beginning and end.
 func (s *Server) follow(conn net.Conn, state http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
