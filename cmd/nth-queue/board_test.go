@@ -126,15 +126,15 @@ func TestReadyIsWhoHasTheAPIServerAndHasReceivedFromTheQueueLately(t *testing.T)
 
 func TestStatus_SaysHowTheFleetStands(t *testing.T) {
 	for want, stand := range map[string]fleet.Status{
-		"waiting for the list of Nodes from the API server":                                {},
-		"standing by; host-2 leads":                                                        {Known: true, Nodes: 9, Leader: "host-2"},
-		"standing by; nobody leads; the Lease cannot be read or written since 12:00:00":    {Known: true, LeaseError: errors.New("forbidden"), Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)},
-		"reading the queue for 9 nodes; nothing is announced":                              {Known: true, Leads: true, Nodes: 9},
-		"draining 1 nodes, 2 wait; 0 messages are being worked on":                         {Known: true, Leads: true, Nodes: 9, Draining: 1, Waiting: 2},
-		"draining 1 nodes, 2 wait; 3 nodes are left alone; 0 messages are being worked on": {Known: true, Leads: true, Nodes: 9, Draining: 1, Waiting: 2, LeftAlone: 3},
+		"waiting for the list of Nodes from the API server":                             {},
+		"standing by; host-2 leads":                                                     {Known: true, Nodes: 9, Leader: "host-2"},
+		"standing by; nobody leads; the Lease cannot be read or written since 12:00:00": {Known: true, LeaseError: errors.New("forbidden"), Since: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)},
+		"reading the queue for 9 nodes; nothing is announced":                           {Known: true, Leads: true, Nodes: 9},
+		"draining 1 node, 2 waiting; 0 messages in flight":                              {Known: true, Leads: true, Nodes: 9, Draining: 1, Waiting: 2},
+		"draining 1 node, 2 waiting; 3 nodes left alone; 0 messages in flight":          {Known: true, Leads: true, Nodes: 9, Draining: 1, Waiting: 2, LeftAlone: 3},
 	} {
 		if got := nthqueue.Sentence(stand); got != want {
-			t.Errorf("%+v is told as %q, want %q", stand, got, want)
+			t.Errorf("%+v is shown as %q, want %q", stand, got, want)
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // runCheck is "nth-queue check".
@@ -65,7 +66,7 @@ func (c *check) settings(path string, cfg config.Queue) {
 	}
 }
 
-// cluster checks the identity and its rights in the cluster, and whether Nodes tell their instances.
+// cluster checks the identity and its rights in the cluster, and whether Nodes name their instances.
 func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	client, err := connect(ctx, cfg, nil)
 	if err != nil {
@@ -101,9 +102,9 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	case nodes.Silent > 0:
 		c.Warn("nodes", "%d of %d do not name their instance (spec.providerID): they are found by their InternalIP, if no other instance of the region has it or the tags tell which is this cluster's", nodes.Silent, nodes.All)
 	case nodes.Elsewhere > 0:
-		c.OK("nodes", "all %d tell their instance, or that they are none of EC2's, as %d do", nodes.All, nodes.Elsewhere)
+		c.OK("nodes", "all %d name their instance, except %d that are not EC2 instances", nodes.All, nodes.Elsewhere)
 	default:
-		c.OK("nodes", "all %d tell their instance", nodes.All)
+		c.OK("nodes", "all %d name their instance", nodes.All)
 	}
 	return nodes
 }
@@ -119,7 +120,7 @@ func (c *check) queue(ctx context.Context, cfg config.Queue, account aws.Config)
 	case !allowed:
 		c.Warn("queue", "%s: refused; how the queue is set up is unknown, and nothing else needs it", sqs.GetQueueAttributes)
 	default:
-		c.OK("queue", "%d messages wait, %d are being worked on", found.Visible, found.InFlight)
+		c.OK("queue", "%s waiting, %d in flight", text.Count(found.Visible, "message"), found.InFlight)
 		c.lifeOf(cfg, found)
 		c.wayInto(found)
 	}
@@ -267,7 +268,7 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 		c.mustDescribe(ctx, catalog, ec2.DescribeInstances, "to know which instances have the tag in fleet.managed_tag")
 		c.mustDescribe(ctx, catalog, ec2.DescribeTags, "to know which of their groups have it")
 	case nodes.Silent > 0:
-		c.mustDescribe(ctx, catalog, ec2.DescribeInstances, "to find the nodes that do not tell their instance")
+		c.mustDescribe(ctx, catalog, ec2.DescribeInstances, "to find the nodes that do not name their instance")
 	default:
 		c.mayDescribe(ctx, catalog, ec2.DescribeInstances, withoutDescribe)
 	}
@@ -350,11 +351,11 @@ func (c *check) hooks(ctx context.Context, cfg config.Queue, account aws.Config,
 			c.Warn("right", "%s", err)
 			return // The others would take as long to say the same.
 		case allowed && group == "":
-			c.OK("right", "%s: not refused for an Auto Scaling group that there is not", p.Name)
+			c.OK("right", "%s: not refused for an Auto Scaling group that does not exist", p.Name)
 		case allowed:
 			c.OK("right", "%s for the Auto Scaling group %s", p.Name, group)
 		case group == "":
-			c.Warn("right", "%s: refused for an Auto Scaling group that there is not, as it is where only some groups are allowed; without it, %s", p.Name, p.Without)
+			c.Warn("right", "%s: refused for an Auto Scaling group that does not exist, as a policy for named groups does; without it, %s", p.Name, p.Without)
 		default:
 			c.Warn("right", "%s: refused for the Auto Scaling group %s; %s", p.Name, group, p.Without)
 		}

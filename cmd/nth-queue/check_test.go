@@ -98,7 +98,7 @@ func TestCheckFindsAGoodQueueGoodAndReceivesNothing(t *testing.T) {
 	b.Send("a message")
 	mustSay(t, b.check(t),
 		`ok    aws         eu-central-1, with the access key AKIDEXAMPLE0000001 from the environment`,
-		`ok    queue       1 messages wait, 0 are being worked on`,
+		`ok    queue       1 message waiting, 0 in flight`,
 		`ok    queue       messages are kept for 14 days`,
 		`ok    queue       a message that nobody settles goes to dead-letters when it has been received 100 times`,
 		`ok    right       sqs:ReceiveMessage: not refused, as far as that shows without receiving a message`,
@@ -107,7 +107,7 @@ func TestCheckFindsAGoodQueueGoodAndReceivesNothing(t *testing.T) {
 		`fail  identity    .*/absent.*`,
 		`ok    right       ec2:DescribeInstances`,
 		`ok    right       ec2:DescribeInstanceStatus`,
-		`ok    right       autoscaling:RecordLifecycleActionHeartbeat: not refused for an Auto Scaling group that there is not`,
+		`ok    right       autoscaling:RecordLifecycleActionHeartbeat: not refused for an Auto Scaling group that does not exist`,
 		`ok    right       autoscaling:CompleteLifecycleAction: not refused for .*`,
 		`ok    right       autoscaling:DescribeLifecycleHooks: not refused for .*`,
 		`ok    webhook     no webhook configured`,
@@ -218,8 +218,8 @@ func TestCheckTriesHooksWhereTheyAreToBeAnswered(t *testing.T) {
 	b := newBench(t)
 	b.groups.Deny("RecordLifecycleActionHeartbeat", "CompleteLifecycleAction", "DescribeLifecycleHooks")
 	mustSay(t, b.check(t),
-		`warn  right       autoscaling:RecordLifecycleActionHeartbeat: refused for an Auto Scaling group that there is not, `+
-			`as it is where only some groups are allowed; without it, a machine is held for one timeout of its hook only`,
+		`warn  right       autoscaling:RecordLifecycleActionHeartbeat: refused for an Auto Scaling group that does not exist, `+
+			`as a policy for named groups does; without it, a machine is held for one timeout of its hook only`,
 		`warn  right       autoscaling:CompleteLifecycleAction: refused .*, hooks are left to their timeouts`,
 		`warn  right       autoscaling:DescribeLifecycleHooks: refused .*, hooks are taken to have a timeout of 3m0s, and only those are completed that the settings name`)
 	calls := len(b.groups.Calls(""))

@@ -19,6 +19,7 @@ import (
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // statusReporter keeps the status current: the sentence in "systemctl status", and the file for "nth-queue status". It feeds the watchdog
@@ -119,9 +120,9 @@ func (b *statusReporter) status() state.Status {
 	case !stand.Leads:
 		s.Sentence = fmt.Sprintf("standing by; %s leads", stand.Leader)
 	case stand.Draining+stand.Waiting+stand.LeftAlone > 0:
-		s.Sentence = fmt.Sprintf("draining %d nodes, %d wait; %s%d messages are being worked on", stand.Draining, stand.Waiting, leftAlone(stand), held)
+		s.Sentence = fmt.Sprintf("draining %s, %d waiting; %s%s in flight", text.Count(stand.Draining, "node"), stand.Waiting, leftAlone(stand), text.Count(held, "message"))
 	default:
-		s.Sentence = fmt.Sprintf("reading the queue for %d nodes; nothing is announced", stand.Nodes)
+		s.Sentence = fmt.Sprintf("reading the queue for %s; nothing is announced", text.Count(stand.Nodes, "node"))
 	}
 	if b.trouble != "" {
 		s.Sentence += fmt.Sprintf("; cannot receive from the queue since %s", b.since.Format("15:04:05"))
@@ -178,7 +179,7 @@ func leftAlone(stand fleet.Status) string {
 	if stand.LeftAlone == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d nodes are left alone; ", stand.LeftAlone)
+	return text.Count(stand.LeftAlone, "node") + " left alone; "
 }
 
 // alsoDegrade adds a fault in the settings.

@@ -27,6 +27,7 @@ import (
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // checkCommand returns "nth check".
@@ -292,8 +293,8 @@ func describeForecast(f evict.Forecast, notice time.Duration) (needs string, cut
 	for _, c := range f.Cut {
 		cut = append(cut, fmt.Sprintf("%s has a grace period of %.0f s, and would get %.0f s of it", c.Pod, c.Grace.Seconds(), c.Gets.Seconds()))
 	}
-	return fmt.Sprintf("a drain needs about %.0f s of the %.0f s of a spot notice, if each of the %d pods takes all of its grace and no disruption budget holds one",
-		f.Needs.Seconds(), notice.Seconds(), f.Pods), cut
+	return fmt.Sprintf("a drain of %s takes up to %.0f s of the %.0f s of a spot notice, if no disruption budget blocks it",
+		text.Pods(f.Pods), f.Needs.Seconds(), notice.Seconds()), cut
 }
 
 // shutdown checks how long logind delays a shutdown, and how long the kubelet does.

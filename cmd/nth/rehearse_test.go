@@ -156,7 +156,7 @@ func TestARealNodeIsOnlyLookedAtInARehearsal(t *testing.T) {
 	for _, words := range []string{
 		fmt.Sprintf("The node %s is real", rehearsal.Node), "dry run: would have evicted default/web-1",
 		"dry run: the node would have been cordoned and drained of 6 pods, 1 left alone", "The node would be drained.",
-		"a drain needs about 18 s of the 20 s of a spot notice, if each of the 6 pods takes all of its grace",
+		"a drain of 6 pods takes up to 18 s of the 20 s of a spot notice",
 		"! default/cache-0 has a grace period of 30 s, and would get 18 s of it",
 	} {
 		if !strings.Contains(said, words) {

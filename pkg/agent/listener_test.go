@@ -302,7 +302,7 @@ func TestListener_ADrainIsForItsEventThoughAnotherClosesTheNode(t *testing.T) {
 		r.look(a, recommended("b"))
 		r.wantReopened("a")
 		r.wantUnschedulable(s, true)
-		r.wantStatus("draining node node-a for spot-interruption: 0 of 1 pods gone, 3570 s left, held by PDB budget")
+		r.wantStatus("draining node node-a for spot-interruption: 0 of 1 pod gone, 3570 s left, held by PDB budget")
 		if step := r.board.last().Step; step == nil || step.Event != "a" || !strings.HasPrefix(step.Reason, "EC2 will terminate") {
 			t.Errorf("the step is %+v", step)
 		}

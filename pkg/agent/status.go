@@ -12,6 +12,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // status updates the sentence that "systemctl status nth" shows, and the board.
@@ -76,27 +77,27 @@ func (a *Agent) unread() []string {
 
 // restClause is mainClause while nothing is being done, for an entry that was acted upon.
 func (a *Agent) restClause(e state.Entry) string {
-	text := fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
+	said := fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
 	switch e.Phase {
 	case state.Undoing:
 		return fmt.Sprintf("node %s, cordoned for %s, is to be uncordoned%s", a.node, e.Event.Kind, lastError(e))
 	case state.Cordoning, state.Draining: // For example, the machine has rebooted, and its document cannot be read.
 		return fmt.Sprintf("node %s is to be %sed for %s, once that is confirmed", a.node, actions[e.Phase], e.Event.Kind)
 	case state.Incomplete:
-		text = fmt.Sprintf("node %s was not drained in time for %s", a.node, e.Event.Kind)
+		said = fmt.Sprintf("node %s was not drained in time for %s", a.node, e.Event.Kind)
 		if a.work != nil {
-			text += "; still draining"
+			said += "; still draining"
 		}
 		if a.work != nil && a.total > 0 {
-			text += fmt.Sprintf(": %d of %d pods gone%s", a.total-a.left, a.total, a.work.holders())
+			said += fmt.Sprintf(": %d of %s gone%s", a.total-a.left, text.Pods(a.total), a.work.holders())
 		}
 	case state.Drained:
 		if a.work != nil && a.left > 0 {
-			text += fmt.Sprintf("; %d pods have come since%s", a.left, a.work.holders())
+			said += fmt.Sprintf("; not gone yet: %s%s", text.Pods(a.left), a.work.holders())
 		}
 	case state.Seen, state.Cordoned, state.Closed:
 	}
-	return text
+	return said
 }
 
 // lastError says why the last attempt for an entry failed; empty if it did not.
@@ -121,25 +122,25 @@ func (a *Agent) workClause() string {
 	if deadline := a.deadline(goal); !deadline.IsZero() {
 		left = fmt.Sprintf(", %d s left", int(max(deadline.Sub(a.now()), 0).Seconds()))
 	}
-	text := fmt.Sprintf("draining %s for %s", node, first.Event.Kind)
+	said := fmt.Sprintf("draining %s for %s", node, first.Event.Kind)
 	switch {
 	case goal.Action == policy.Drain && first.Error != "": // Without a hard deadline, no pod is evicted before the cordon is set.
-		text = fmt.Sprintf("%s is to be drained for %s%s", node, first.Event.Kind, left)
+		said = fmt.Sprintf("%s is to be drained for %s%s", node, first.Event.Kind, left)
 	case goal.Action != policy.Drain:
-		text = fmt.Sprintf("%sing %s: %s", goal.Action, node, goal.Reason)
+		said = fmt.Sprintf("%sing %s: %s", goal.Action, node, goal.Reason)
 	case a.total > 0:
-		text += fmt.Sprintf(": %d of %d pods gone%s%s", a.total-a.left, a.total, left, a.work.holders())
+		said += fmt.Sprintf(": %d of %s gone%s%s", a.total-a.left, text.Pods(a.total), left, a.work.holders())
 	default:
-		text += left
+		said += left
 	}
-	text += lastError(first)
+	said += lastError(first)
 	if a.work.targets != "" {
-		text += "; " + a.work.targets
+		said += "; " + a.work.targets
 	}
 	if a.waiting != nil {
-		text += "; waiting for the kubelet's credential: " + a.waiting.Error()
+		said += "; waiting for the kubelet's credential: " + a.waiting.Error()
 	}
-	return text
+	return said
 }
 
 // holders names what holds back pods, each holder once.

@@ -178,7 +178,7 @@ func TestStatus_NamesWhatHoldsAPodNow(t *testing.T) {
 		r.run()
 		r.announce(r.stopping("a", 14*24*time.Hour))
 		r.pass(time.Minute)
-		const held = "draining node node-a for scheduled-maintenance: 0 of 1 pods gone, %d s left, held by PDB budget"
+		const held = "draining node node-a for scheduled-maintenance: 0 of 1 pod gone, %d s left, held by PDB budget"
 		r.wantStatus(fmt.Sprintf(held, 1209540))
 		s.Always("evict default/web", apitest.Unavailable())
 		r.pass(10 * time.Second)
@@ -246,7 +246,7 @@ func TestStatus_OtherWorkAndWhyItFails(t *testing.T) {
 			g.drain()
 			g.say(drain.Progress{Kind: state.PodHeld, Pod: "default/web-1", Detail: "default/web", Total: 2, Left: 1})
 		}, nil, func(r *rig) { r.runFor(r.spot("a", 2*time.Minute)) },
-			"node node-a is drained for spot-interruption; 1 pods have come since, held by PDB default/web"},
+			"node node-a is drained for spot-interruption; not gone yet: 1 pod, held by PDB default/web"},
 		"it is being uncordoned": {empty, hangs, withdrawn(30 * time.Second), "uncordoning node node-a: the event was withdrawn"},
 		"it cannot be cordoned": {forbidden, nil, func(r *rig) {
 			r.runFor(r.stopping("a", time.Hour))

@@ -72,7 +72,7 @@ func TestJournalHook_CountsWhatIsLost(t *testing.T) {
 				for _, e := range taken() {
 					switch {
 					case e.fields[systemd.FieldMessageID] == systemd.MessagesLost:
-						if _, err := fmt.Sscanf(e.message, "here %d messages are missing: the journal took none", &lost); err != nil || e.priority != 4 {
+						if _, err := fmt.Sscanf(e.message, "the journal did not accept messages in time, and lost %d", &lost); err != nil || e.priority != 4 {
 							t.Errorf("it is said that %q, with priority %d", e.message, e.priority)
 						}
 						if by := e.fields["SYSLOG_IDENTIFIER"]; by != "someone" {

@@ -66,7 +66,7 @@ func (h *JournalHook) Fire(entry *logrus.Entry) error {
 
 func (h *JournalHook) sendEntry(d datagram) {
 	if d.lost > 0 {
-		d.message, d.priority = fmt.Sprintf("here %d messages are missing: the journal took none", d.lost), int(journal.PriWarning)
+		d.message, d.priority = fmt.Sprintf("the journal did not accept messages in time, and lost %d", d.lost), int(journal.PriWarning)
 		d.fields = map[string]string{fieldIdentifier: h.Identifier, FieldMessageID: MessagesLost}
 	}
 	if err := h.Send(d.message, d.priority, d.fields); err != nil && h.Fallback != nil {

@@ -26,11 +26,14 @@ const (
 const ellipsis = "…"
 
 // Pods is a number of pods in words: "1 pod", "3 pods".
-func Pods(n int) string {
-	if n == 1 {
-		return "1 pod"
+func Pods(n int) string { return Count(n, "pod") }
+
+// Count is a number of things in words. The noun is in the singular, and takes an "s" in the plural.
+func Count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
 	}
-	return strconv.Itoa(n) + " pods"
+	return strconv.Itoa(n) + " " + noun
 }
 
 // Visible returns s as one line of at most limit bytes. Runes without a shape of their own (control characters, line and paragraph

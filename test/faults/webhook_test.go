@@ -108,7 +108,7 @@ func TestAnEvictionThatAWebhookRefusesIsAskedForAgainUntilItRelents(t *testing.T
 	if want := `admission webhook "guard.example.com" denied the request: the ledger is being closed`; !strings.Contains(said, want) {
 		t.Errorf("nth said %q, want it to say %q", said, want)
 	}
-	s.nth.WaitStatus(t, "0 of 1 pods gone")
+	s.nth.WaitStatus(t, "0 of 1 pod gone")
 	s.nth.WaitStatus(t, "the ledger is being closed")
 	g.asked.await(t, 3)
 	if n := len(s.nth.Logged(systemd.PodHeld)); n != 1 {

@@ -23,7 +23,7 @@ func TestCheckTriesEveryRightAndLeavesTheMessagesAlone(t *testing.T) {
 	s.Send(t, region.Spot(id))
 
 	mustSay(t, check(t, consumer),
-		`ok    queue       1 messages wait, 0 are being worked on`,
+		`ok    queue       1 message waiting, 0 in flight`,
 		`warn  queue       messages are kept for 4 days \(MessageRetentionPeriod\): .*`, // SQS's default
 		`warn  queue       it has no dead-letter queue \(RedrivePolicy\): .*`,
 		`ok    right       sqs:ReceiveMessage: not refused, .*`,
@@ -72,7 +72,7 @@ func TestCheckAndStatusTellHowThingsStand(t *testing.T) {
 	s := newScene(t)
 	consumer := s.start(t, "")
 
-	mustSay(t, check(t, consumer), `ok    queue       0 messages wait.*`)
+	mustSay(t, check(t, consumer), `ok    queue       0 messages waiting.*`)
 	said, err := consumer.Ask("status")
 	if err != nil {
 		t.Errorf("nth-queue status: %v", err)

@@ -182,7 +182,7 @@ func (t rows) events(events []state.EventStatus) {
 			line += fmt.Sprintf("; not announced since %s", moment(e.Missing))
 		}
 		if e.Error != "" {
-			line += fmt.Sprintf("; %d attempts ended early: %s", max(e.Failures, 1), e.Error)
+			line += fmt.Sprintf("; %s failed: %s", text.Count(max(e.Failures, 1), "attempt"), e.Error)
 		}
 		t.row(first(i, "event"), line)
 	}
