@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
 
@@ -81,12 +80,11 @@ func (h hostInfo) drainByHand(ctx context.Context, cfg config.Config, undo bool,
 		options.Scripts = h.scripts(cfg)
 	}
 	node := drain.New(id.Client, id.Node, options)
-	d := &manualDrain{out: out, name: id.Node, bootID: bootID, began: time.Now()}
+	d := &manualDrain{out: out, name: id.Node, bootID: bootID, dryRun: cfg.DryRun, began: time.Now()}
 	switch {
 	case cfg.DryRun && undo:
 		return d.undo(ctx, drain.NewDryRun(node), "would take")
 	case cfg.DryRun:
-		d.prefix = "dry run: "
 		return d.drain(ctx, drain.NewDryRun(node))
 	case undo:
 		return d.undo(ctx, node, "takes")
@@ -98,7 +96,7 @@ func (h hostInfo) drainByHand(ctx context.Context, cfg config.Config, undo bool,
 type manualDrain struct {
 	out          io.Writer
 	name, bootID string
-	prefix       string // of each line
+	dryRun       bool
 	began        time.Time
 	stop         context.CancelFunc // stops the guard
 	ended        bool               // by what the guard has reported
@@ -152,7 +150,11 @@ func (d *manualDrain) drain(ctx context.Context, node agent.Node) error {
 	if d.why != nil {
 		return fmt.Errorf("draining node %q: %w%s; the node stays cordoned until \"nth drain --undo\"", d.name, d.why, describeLeft(result))
 	}
-	d.say("node %s is drained: %s evicted, %d left in place", d.name, text.Pods(result.Evicted), result.Skipped)
+	is := "is"
+	if d.dryRun {
+		is = "would be"
+	}
+	d.say(fmt.Sprintf("node %s %s drained: %s evicted, %d left in place", d.name, is, text.Pods(result.Evicted), result.Skipped))
 	return nil
 }
 
@@ -171,8 +173,9 @@ func describeLeft(result drain.Result) string {
 	return "; left: " + strings.Join(left, ", ")
 }
 
-func (d *manualDrain) say(format string, args ...any) {
-	d.print("%6.1f s  %s%s", time.Since(d.began).Seconds(), d.prefix, fmt.Sprintf(format, args...))
+// say prints a line with the time since the start.
+func (d *manualDrain) say(line string) {
+	d.print("%6.1f s  %s", time.Since(d.began).Seconds(), line)
 }
 
 // print prints one line.
@@ -185,50 +188,22 @@ func (d *manualDrain) tell(p drain.Progress) {
 	if d.ended {
 		return
 	}
-	if line := progressText(p); line != "" {
-		d.say("%s", line)
-	}
 	switch {
 	case p.Kind == state.NodeReopened:
 		d.end(errLifted)
+		return
 	case p.State.Limited && p.State.Looked:
 		d.end(errLeft)
+		return
 	case p.Kind == state.NodeEmpty:
 		d.end(nil)
+	}
+	if line := agent.ProgressText(p, time.Since(d.began), d.dryRun); line != "" {
+		d.say(line)
 	}
 }
 
 func (d *manualDrain) end(why error) {
 	d.ended, d.why = true, why
 	d.stop()
-}
-
-// progressTexts are the lines for the guard's progress, with placeholders in braces. What is missing here is not printed.
-var progressTexts = map[state.TransitionKind]string{
-	state.NodeClosed:       "cordoned the node",
-	state.NodeFoundClosed:  "the node was already cordoned by someone else; --undo will not uncordon it",
-	state.NodeMissing:      "no Node object: {detail}; waiting",
-	state.NodeExcluded:     "excluded the node from external load balancers",
-	state.NodeUnclosable:   "{detail}; retrying",
-	state.EvictionsDelayed: "delaying evictions for {detail}",
-	state.TargetsLeft:      "waiting for load balancers: {detail}",
-	state.PodsFound:        "{pods} to evict",
-	state.PodArrived:       "{pod} was scheduled to the cordoned node; evicting it too",
-	state.PodEvicted:       "evicted {pod}",
-	state.PodHeld:          "disruption budget {detail} blocks the eviction of {pod}; retrying",
-	state.PodRefused:       "{pod} is not evicted: {detail}; retrying",
-	state.PodOverdue:       "{pod} is still running after its grace period",
-	state.PodsReturning:    "{detail} keeps recreating pods on the cordoned node; backing off",
-	state.PodsLeftToReturn: "{detail} keeps recreating pods on the cordoned node; leaving them there",
-	state.PodGone:          "{pod} is gone, {left} of {total} left",
-	state.VolumesInUse:     "waiting for volumes: {detail} still in use",
-}
-
-// progressText returns the line for some progress; "" if there is none.
-func progressText(p drain.Progress) string {
-	line := progressTexts[p.Kind]
-	if p.Kind == state.PodRefused && p.Pod == "" { // It concerns the node.
-		line = "{detail}; retrying"
-	}
-	return strings.NewReplacer("{pod}", p.Pod, "{detail}", p.Detail, "{total}", strconv.Itoa(p.Total), "{pods}", text.Pods(p.Total), "{left}", strconv.Itoa(p.Left)).Replace(line)
 }

@@ -96,7 +96,7 @@ func TestANodeIsDrainedByHandAndOpenedAgain(t *testing.T) {
 		t.Errorf("status %d, on standard error %q, cordoned by %q, said\n%s", status, stderr, writerOf(t, cluster), said)
 	}
 	for _, words := range []string{
-		" s  cordoned the node\n", " s  6 pods to evict\n", " s  evicted default/deaf-1\n", "; retrying\n",
+		" s  cordoned the node after ", " s  6 pods to evict\n", " s  evicted default/deaf-1\n", "; retrying\n",
 		" s  kube-system/coredns-1 is gone, 0 of 6 left\n", "is drained: 6 pods evicted, 1 left in place\n",
 	} {
 		if !strings.Contains(said, words) {
@@ -151,7 +151,7 @@ func TestADryRunOfADrainByHandChangesNothing(t *testing.T) {
 	cluster, settings := ownCluster(t, "dry_run = true\n")
 	version := nodeOf(t, cluster).ResourceVersion
 	status, said, stderr := typed(t, "drain", "--config", settings)
-	if status != 0 || stderr != "" || !strings.Contains(said, "dry run: evicted default/web-1\n") || nodeOf(t, cluster).ResourceVersion != version {
+	if status != 0 || stderr != "" || !strings.Contains(said, "dry run: would have evicted default/web-1\n") || nodeOf(t, cluster).ResourceVersion != version {
 		t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
 	}
 }

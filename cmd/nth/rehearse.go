@@ -29,7 +29,6 @@ import (
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/rehearsal"
-	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/pkg/text"
 )
@@ -89,7 +88,7 @@ func (h hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubecon
 		fmt.Fprintf(out, "\nNothing would be done: imds.life_cycles is %q, which leaves out spot instances.\n", only)
 		return nil
 	}
-	lines := newTimeline(out, run.cfg.DryRun)
+	lines := newTimeline(out)
 	outcome, err := run.perform(ctx, rules, notice, lines)
 	lines.end()
 	switch {
@@ -115,9 +114,9 @@ func (r *rehearsalRun) forecast(ctx context.Context, notice time.Duration, out i
 		return err
 	}
 	needs, cut := describeForecast(f, notice)
-	fmt.Fprintf(out, "By their grace periods, %s.\n", needs)
+	fmt.Fprintln(out, wrap("By their grace periods, "+needs+".", 0))
 	for _, pod := range cut {
-		fmt.Fprintln(out, "! "+text.Visible(pod, text.Page))
+		fmt.Fprintln(out, "! "+wrap(text.Visible(pod, text.Page), len("! ")))
 	}
 	return nil
 }
@@ -190,7 +189,6 @@ func (r *rehearsalRun) agent(rules policy.Settings, source *imds.Source, lines *
 				}
 			}
 		},
-		Listeners: []agent.Listener{lines},
 	})
 }
 
@@ -198,7 +196,7 @@ func (r *rehearsalRun) agent(rules policy.Settings, source *imds.Source, lines *
 const patience = time.Minute
 
 const introduction = `nth rehearses a spot interruption, with the settings in effect here: %s
-The metadata service is simulated in this process. %s
+%s
 `
 
 // intro says what is real and what is not.
@@ -215,14 +213,6 @@ func (r *rehearsalRun) intro(place config.Place[config.Config, *config.Config], 
 		from += " and its drop-ins"
 	}
 	return fmt.Sprintf(introduction, from, r.cluster)
-}
-
-// log returns a logger that writes lines of the timeline.
-func (t *timeline) log() *logrus.Entry {
-	logger := logrus.New()
-	logger.SetOutput(t.out)
-	logger.SetFormatter(t)
-	return logrus.NewEntry(logger)
 }
 
 // rehearsalRun is a rehearsal on this node, where nothing is changed, or in a made-up cluster.
@@ -260,7 +250,8 @@ func (h hostInfo) newRehearsal(ctx context.Context, cfg config.Config, bootID, k
 		cfg.DryRun = true
 		return &rehearsalRun{
 			cfg: cfg, bootID: bootID, borrowed: borrowed, shut: func() {},
-			cluster: fmt.Sprintf("The node %s is real, at %s,\nand nothing is written there: this is a dry run, as if every pod went at once.", id.Node, id.Server),
+			cluster: wrap(fmt.Sprintf("EC2 is simulated. The node %s is real, at %s, and nothing is written there: this is a dry run, as if every pod went at once.",
+				id.Node, id.Server), 0),
 		}, nil
 	case kubeconfig != "":
 		return nil, err
@@ -281,13 +272,12 @@ func makeUp(cfg config.Config, bootID string, why error) (*rehearsalRun, error) 
 			return "a kubeconfig that is made up", rehearsal.Kubeconfig(url), nil
 		},
 	})
-	var words strings.Builder
-	words.WriteString("So is the cluster.\n")
-	if errors.Is(why, identity.ErrNotYet) {
-		words.WriteString("This machine is not a Kubernetes node, so the node and its pods are simulated:\n")
-	} else {
-		fmt.Fprintf(&words, "The node and its pods are simulated, because this machine's own cannot be used: %s\n", text.Visible(why.Error(), text.Page))
+	line := "EC2 and the cluster are simulated: this machine is not a Kubernetes node."
+	if !errors.Is(why, identity.ErrNotYet) {
+		line = "EC2 and the cluster are simulated: the credential here cannot be used: " + text.Visible(why.Error(), text.Page)
 	}
+	var words strings.Builder
+	words.WriteString(wrap(line, 0) + "\n")
 	for _, line := range rehearsal.Describe() {
 		words.WriteString("\n  " + line)
 	}
@@ -305,51 +295,40 @@ func serve(handler http.Handler) (url string, shut func(), err error) {
 	return "http://" + listener.Addr().String(), func() { _ = server.Close() }, nil
 }
 
-// timeline prints what nth logs as lines with the time since the notice and the time that is left, in ASCII, for any terminal:
+// timeline prints what nth logs as lines of 80 columns with the time since the notice and the time that is left, in ASCII:
 //
 //	 time      left
 //	0.5 s   119.4 s    cordoned the node after 4ms
 //	0.5 s   119.4 s  ! disruption budget web blocks the eviction of default/web-2; retrying
 //
-// It is a logrus.Formatter and an agent.Listener, and safe for concurrent use.
+// It is a logrus.Formatter, and safe for concurrent use.
 type timeline struct {
-	out io.Writer
-	dry bool
+	out    io.Writer
+	colour bool
 
 	mu           sync.Mutex
 	notice, ends time.Time
 	over         bool
-	pods         map[string]*podTimes
-	order        []string
-	result       *state.Result
-	took         time.Duration
 }
 
-// podTimes has when a pod was asked to end, and when it was gone, since the notice; zero if it was not.
-type podTimes struct {
-	asked, gone time.Duration
-	deleted     bool
-	heldBy      string
-	held        time.Duration // since when
+func newTimeline(out io.Writer) *timeline {
+	return &timeline{out: out, colour: daemon.HasColours(out)}
 }
 
-func newTimeline(out io.Writer, dry bool) *timeline {
-	return &timeline{out: out, dry: dry, pods: map[string]*podTimes{}}
+// log returns a logger that writes lines of the timeline.
+func (t *timeline) log() *logrus.Entry {
+	logger := logrus.New()
+	logger.SetOutput(t.out)
+	logger.SetFormatter(t)
+	return logrus.NewEntry(logger)
 }
 
 // begin notes that the notice is given now, and when the interruption is.
 func (t *timeline) begin(ends time.Time) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.notice, t.ends = time.Now(), ends
-	t.mu.Unlock()
 	fmt.Fprintf(t.out, "\n%7s  %8s\n", "time", "left")
-	t.say(fmt.Sprintf("EC2 gives notice that it takes the machine in %.0f s", time.Until(ends).Seconds()))
-}
-
-// say prints a line.
-func (t *timeline) say(said string) {
-	line, _ := t.Format(&logrus.Entry{Message: said}) // It cannot fail.
-	_, _ = t.out.Write(line)                          // The reader may have gone.
 }
 
 // end drops all further lines.
@@ -365,122 +344,76 @@ var troubles = map[any]bool{
 	systemd.SourceTrouble: true, systemd.IdentityWaiting: true, systemd.StateTrouble: true,
 }
 
-// Format implements logrus.Formatter.
+// Colours of the lines of a terminal.
+const (
+	yellow = "33"
+	green  = "32"
+)
+
+// terminalWidth is how many columns a line of a rehearsal has at most, and timesWidth those before its text.
+const (
+	terminalWidth = 80
+	timesWidth    = 21
+)
+
+// Format implements logrus.Formatter. That the event is announced is left out: the next line says what is done about it.
 func (t *timeline) Format(entry *logrus.Entry) ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.over {
+	if t.over || entry.Data[systemd.FieldMessageID] == systemd.EventSeen {
 		return nil, nil
 	}
-	mark, said := " ", strings.TrimSpace(entry.Message)
-	if troubles[entry.Data[systemd.FieldMessageID]] {
-		mark = "!"
+	mark, colour, line := " ", "", strings.TrimSpace(entry.Message)
+	switch id := entry.Data[systemd.FieldMessageID]; {
+	case troubles[id]:
+		mark, colour = "!", yellow
+	case id == systemd.Drained:
+		colour = green
 	}
 	if err, found := entry.Data[logrus.ErrorKey]; found {
-		said += fmt.Sprintf(": %s", err)
+		line += fmt.Sprintf(": %s", err)
 	}
-	said = text.Visible(said, text.Page)
-	if t.notice.IsZero() {
-		return fmt.Appendf(nil, "%7s  %8s  %s %s\n", "", "", mark, said), nil
+	times := fmt.Sprintf("%17s", "")
+	if !t.notice.IsZero() {
+		times = fmt.Sprintf("%5.1f s  %6.1f s", time.Since(t.notice).Seconds(), max(time.Until(t.ends), 0).Seconds())
 	}
-	left := max(time.Until(t.ends), 0)
-	return fmt.Appendf(nil, "%5.1f s  %6.1f s  %s %s\n", time.Since(t.notice).Seconds(), left.Seconds(), mark, said), nil
+	line = fmt.Sprintf("%s  %s %s", times, mark, wrap(text.Visible(line, text.Page), timesWidth))
+	if t.colour && colour != "" {
+		line = "\x1b[" + colour + "m" + line + "\x1b[0m"
+	}
+	return []byte(line + "\n"), nil
 }
 
-// OnTransition implements agent.Listener.
-func (t *timeline) OnTransition(h state.Transition) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if h.Entry.Result != nil {
-		t.result, t.took = h.Entry.Result, time.Since(t.notice)
-	}
-	if h.Pod == "" {
-		return
-	}
-	p, known := t.pods[h.Pod]
-	if !known {
-		p = &podTimes{}
-		t.pods[h.Pod], t.order = p, append(t.order, h.Pod)
-	}
-	switch now := time.Since(t.notice); h.Kind { // these are what happens to a pod
-	case state.PodEvicted, state.PodDeleted:
-		p.asked, p.deleted = now, h.Kind == state.PodDeleted
-	case state.PodGone:
-		p.gone = now
-	case state.PodHeld:
-		if p.heldBy == "" {
-			p.heldBy, p.held = h.Detail, now
+// wrap breaks a line between words, so that it ends within the width of a terminal if it begins after so many columns, as all others do.
+func wrap(line string, indent int) string {
+	var b strings.Builder
+	column := indent
+	for i, word := range strings.Fields(line) {
+		switch {
+		case i == 0:
+		case column+1+len(word) > terminalWidth:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			column = indent
+		default:
+			b.WriteByte(' ')
+			column++
 		}
+		b.WriteString(word)
+		column += len(word)
 	}
+	return b.String()
 }
 
-// conclude prints the outcome, and returns the error to end the program with.
+// conclude prints what nth has not logged about the outcome, and returns the error to end the program with.
 func (t *timeline) conclude(outcome event.Outcome, rules policy.Settings) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	fmt.Fprint(t.out, "\n", t.table())
 	switch outcome {
-	case event.Drained:
-		if t.dry {
-			fmt.Fprintln(t.out, "The node would be drained.")
-			return nil
-		}
-		fmt.Fprintf(t.out, "The node is drained after %.1f s, %.0f s before EC2 takes the machine.\n", t.took.Seconds(), max(time.Until(t.ends), 0).Seconds())
 	case event.NoDrain:
-		fmt.Fprintf(t.out, "The node is not drained, since the settings do not ask for it: events.%s.action is %q.\n",
-			event.SpotInterruption, rules[event.SpotInterruption].Action)
-	case event.LeftAlone:
-		fmt.Fprintln(t.out, "The node is left alone, as its annotation asks.")
+		fmt.Fprintln(t.out, "\n"+wrap(fmt.Sprintf("The node is not drained, since the settings do not ask for it: events.%s.action is %q.",
+			event.SpotInterruption, rules[event.SpotInterruption].Action), 0))
 	case event.OutOfTime:
-		fmt.Fprintln(t.out, "The node is NOT drained in time. What is left would end with the machine.")
+		fmt.Fprintln(t.out, "\nThe node is NOT drained in time. What is left would end with the machine.")
 		return cli.ErrReported
+	case event.Drained, event.LeftAlone: // nth has logged it.
 	}
 	return nil
-}
-
-// table has a line for each pod that had to go.
-func (t *timeline) table() string {
-	if t.dry || len(t.order) == 0 {
-		return ""
-	}
-	width := 0
-	for _, name := range t.order {
-		width = max(width, len(name))
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%-*s  %8s  %8s\n", width, "pod", "asked at", "gone at")
-	for _, name := range t.order {
-		p := t.pods[name]
-		line := fmt.Sprintf("%-*s  %8s  %8s  %s", width, name, moment(p.asked), moment(p.gone), p.note())
-		b.WriteString(text.Visible(strings.TrimRight(line, " "), text.Page) + "\n")
-	}
-	return b.String() + "\n"
-}
-
-// note says what is remarkable about a pod.
-func (p *podTimes) note() string {
-	var notes []string
-	by := p.heldBy
-	if !strings.Contains(by, " ") { // It is a name, not the API server's reason.
-		by = "the disruption budget " + by
-	}
-	switch held := p.asked - p.held; {
-	case p.heldBy == "":
-	case p.asked == 0:
-		notes = append(notes, "held to the end by "+by)
-	case held >= time.Second/10:
-		notes = append(notes, fmt.Sprintf("held for %.1f s by %s", held.Seconds(), by))
-	}
-	if p.deleted {
-		notes = append(notes, "deleted, as no time was left")
-	}
-	return strings.Join(notes, "; ")
-}
-
-// moment formats a time since the notice; "-" for zero.
-func moment(d time.Duration) string {
-	if d == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f s", d.Seconds())
 }

@@ -88,16 +88,17 @@ func TestTheFirstBlockOfTheREADMEWorksAsItIsPastedWithoutRootsRights(t *testing.
 		t.Fatalf("%v\n%s", err, said)
 	}
 	for _, line := range []string{
-		`EC2 gives notice that it takes the machine in \d+ s`, `cordoned the node after`, `! disruption budget web blocks the eviction of default/web-\d; retrying`,
+		`draining the node: EC2 will terminate this spot instance at`, `cordoned the node after`, `! disruption budget web blocks the eviction of default/web-\d;`,
 		`evicted default/deaf-1`, `kube-system/coredns-1 is gone, 0 of 6 left`, `drained: 6 pods evicted, 0 deleted, 1 left in place`,
-		`default/web-\d +[\d.]+ s +[\d.]+ s  held for [\d.]+ s by the disruption budget web`, `The node is drained after [\d.]+ s`,
 	} {
 		if !regexp.MustCompile(line).MatchString(said) {
 			t.Errorf("nothing is said that matches %q:\n%s", line, said)
 		}
 	}
-	if strings.ContainsAny(said, "\x1b\r\t") {
-		t.Errorf("what is said is not for every terminal: %q", said)
+	for line := range strings.Lines(said) {
+		if strings.ContainsAny(line, "\x1b\r\t") || len(line) > len("\n")+80 && !strings.Contains(line, "settings in effect") {
+			t.Errorf("not for every terminal: %q", line)
+		}
 	}
 }
 
@@ -114,7 +115,7 @@ func TestWhatTheSettingsDoNotAskForIsNotRehearsed(t *testing.T) {
 				t.Fatal(err)
 			}
 			status, said, stderr := call(t, "rehearse --config "+file)
-			if status != 0 || stderr != "" || !strings.Contains(said, c.said) || !strings.Contains(said, "settings in effect here: "+file) {
+			if status != 0 || stderr != "" || !strings.Contains(strings.Join(strings.Fields(said), " "), c.said) || !strings.Contains(said, "settings in effect here: "+file) {
 				t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
 			}
 		})
@@ -155,11 +156,11 @@ func TestARealNodeIsOnlyLookedAtInARehearsal(t *testing.T) {
 	}
 	for _, words := range []string{
 		fmt.Sprintf("The node %s is real", rehearsal.Node), "dry run: would have evicted default/web-1",
-		"dry run: the node would have been cordoned and drained of 6 pods, 1 left alone", "The node would be drained.",
+		"dry run: the node would have been cordoned and drained of 6 pods, 1 left alone",
 		"a drain of 6 pods takes up to 18 s of the 20 s of a spot notice",
 		"! default/cache-0 has a grace period of 30 s, and would get 18 s of it",
 	} {
-		if !strings.Contains(said, words) {
+		if !strings.Contains(strings.Join(strings.Fields(said), " "), words) {
 			t.Errorf("%q is not said:\n%s", words, said)
 		}
 	}

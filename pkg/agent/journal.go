@@ -147,13 +147,28 @@ func (j *journal) OnTransition(t state.Transition) {
 	if t.Kind == state.SourceBack {
 		delete(j.logged, t.Entry.Event.Kind)
 	}
-	all := messages[t.Kind]
-	i := slices.IndexFunc(all, func(m message) bool { return m.fits == nil || m.fits(t) })
-	if i < 0 || t.Kind == state.SourceLost && !j.isNews(t) {
+	m, found := messageFor(t)
+	if !found || t.Kind == state.SourceLost && !j.isNews(t) {
 		return
 	}
-	m := all[i]
 	j.log.WithFields(fields(m, t)).Log(m.level, j.fill(m.text, t))
+}
+
+// messageFor returns the message for a transition, if it has one.
+func messageFor(t state.Transition) (m message, found bool) {
+	all := messages[t.Kind]
+	i := slices.IndexFunc(all, func(m message) bool { return m.fits == nil || m.fits(t) })
+	if i < 0 {
+		return message{}, false
+	}
+	return all[i], true
+}
+
+// ProgressText returns what the journal says about the progress of a drain that began so long ago; "" if it says nothing.
+func ProgressText(p drain.Progress, took time.Duration, dryRun bool) string {
+	t := transitionOf(p, took)
+	m, _ := messageFor(t)
+	return (&journal{dryRun: dryRun}).fill(m.text, t)
 }
 
 // maxReasons is how many reasons of an outage are remembered as logged.

@@ -239,24 +239,19 @@ func (w *work) noteHolders(p drain.Progress) {
 
 // emitProgress emits or logs a report of the guard. What concerns a pod is emitted for the most urgent event.
 func (a *Agent) emitProgress(p drain.Progress) {
-	t := state.Transition{
-		Kind: p.Kind, Entry: a.first(), Pod: p.Pod, PodUID: p.PodUID, PodLabels: p.PodLabels, Total: p.Total, Left: p.Left, Detail: p.Detail,
-		Took: time.Since(a.work.began),
-	}
+	t := transitionOf(p, time.Since(a.work.began))
+	t.Entry = a.first()
 	switch p.Kind {
 	case state.NodeEmpty, state.GoalChanged, state.PodHeldAgain: // These are only about p.State.
 	case state.NodeUnclosable:
 		a.recordCordonFailed(t)
 	case state.NodeClosed, state.NodeFoundClosed, state.NodeReopened, state.NodeOptedOut, state.NodeExcluded:
 		a.emitNode(p, t)
-	case state.PodRefused:
-		if p.Pod == "" {
+	case state.PodRefused, state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone, state.PodSpared:
+		if p.Pod == "" { // What is refused concerns the node.
 			a.log(t)
 			break
 		}
-		t.Kind, t.Outcome = state.PodHeld, state.Refused
-		a.emitStep(a.work.goal.Action, t.Entry, t)
-	case state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone, state.PodSpared:
 		a.emitStep(a.work.goal.Action, t.Entry, t)
 	case state.PodsFound:
 		if len(a.unfinished()) > 0 || p.Total > 0 { // A node that stays empty is not worth a message.
@@ -265,6 +260,17 @@ func (a *Agent) emitProgress(p drain.Progress) {
 	default:
 		a.log(t)
 	}
+}
+
+// transitionOf returns the transition for a report of the guard, without the event.
+func transitionOf(p drain.Progress, took time.Duration) state.Transition {
+	t := state.Transition{
+		Kind: p.Kind, Pod: p.Pod, PodUID: p.PodUID, PodLabels: p.PodLabels, Total: p.Total, Left: p.Left, Detail: p.Detail, Took: took,
+	}
+	if p.Kind == state.PodRefused && p.Pod != "" {
+		t.Kind, t.Outcome = state.PodHeld, state.Refused
+	}
+	return t
 }
 
 // emitNode logs what happened to the Node, and emits for each event that is drained for that the node is cordoned. For an event that

@@ -92,13 +92,13 @@ type sample struct {
 func samples() []sample {
 	const usual = 30 * time.Second
 	return []sample{
-		{namespace: "default", name: "web-1", controller: "ReplicaSet", app: "web", grace: usual, ends: 2 * time.Second, why: "of a Deployment whose disruption budget lets one pod go at a time"},
+		{namespace: "default", name: "web-1", controller: "ReplicaSet", app: "web", grace: usual, ends: 2 * time.Second, why: "of a Deployment: its budget lets one go at a time"},
 		{namespace: "default", name: "web-2", controller: "ReplicaSet", app: "web", grace: usual, ends: 2 * time.Second, why: "of the same"},
 		{namespace: "default", name: "cache-0", controller: "StatefulSet", grace: usual, ends: 4 * time.Second, emptyDir: true, why: "of a StatefulSet, with an emptyDir"},
-		{namespace: "default", name: "deaf-1", controller: "ReplicaSet", grace: 8 * time.Second, ends: time.Hour, why: "ignores SIGTERM; its grace period is 8 s"},
+		{namespace: "default", name: "deaf-1", controller: "ReplicaSet", grace: 8 * time.Second, ends: time.Hour, why: "ignores SIGTERM; grace period 8 s"},
 		{namespace: "default", name: "by-hand", grace: usual, ends: time.Second, why: "without a controller"},
-		{namespace: "kube-system", name: "coredns-1", controller: "ReplicaSet", priorityClass: "system-cluster-critical", grace: usual, ends: time.Second, why: "critical, so that it goes when the others are gone"},
-		{namespace: "kube-system", name: "kube-proxy-1", controller: "DaemonSet", grace: usual, ends: time.Second, why: "of a DaemonSet, so that it stays"},
+		{namespace: "kube-system", name: "coredns-1", controller: "ReplicaSet", priorityClass: "system-cluster-critical", grace: usual, ends: time.Second, why: "critical: goes when the others are gone"},
+		{namespace: "kube-system", name: "kube-proxy-1", controller: "DaemonSet", grace: usual, ends: time.Second, why: "of a DaemonSet: stays"},
 	}
 }
 

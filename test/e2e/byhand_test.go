@@ -22,7 +22,7 @@ func TestANodeThatIsDrainedByHandStaysClosedUntilPeopleOpenIt(t *testing.T) {
 	s.imds.SetRebalance(time.Now())
 	s.node.WaitCordoned(t)
 	said := s.byHand(t, "--deadline", "1m")
-	if !strings.Contains(said, " s  cordoned the node\n") || !strings.Contains(said, "is drained: 1 pod evicted") {
+	if !strings.Contains(said, " s  cordoned the node after ") || !strings.Contains(said, "is drained: 1 pod evicted") {
 		t.Errorf("it says\n%s", said)
 	}
 	s.node.WaitEmpty(t)

@@ -98,7 +98,12 @@ func newLineFormatter(w io.Writer) *lineFormatter {
 	if !isTerminal(w) {
 		return &lineFormatter{time: "2006-01-02 15:04:05.000"}
 	}
-	return &lineFormatter{time: timeOfDay, colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+	return &lineFormatter{time: timeOfDay, colour: HasColours(w)}
+}
+
+// HasColours tells whether w is a terminal on which colours are wanted.
+func HasColours(w io.Writer) bool {
+	return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
 const timeOfDay = "15:04:05.000"

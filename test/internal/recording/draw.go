@@ -65,9 +65,9 @@ func class(number int, text string) string {
 		return "strong"
 	case strings.Contains(text, "s  ! "):
 		return "caution"
-	case strings.HasPrefix(text, "The node is drained"), strings.Contains(text, "    drained: "):
+	case strings.Contains(text, "    drained: "):
 		return "good"
-	case strings.HasPrefix(text, "time "), strings.HasPrefix(text, "pod "):
+	case strings.HasPrefix(text, "time "):
 		return "faint"
 	}
 	return "plain"
