@@ -344,7 +344,7 @@ func (c *check) mayDescribe(ctx context.Context, catalog *ec2.Catalog, right ec2
 func (c *check) hooks(ctx context.Context, cfg config.Queue, account aws.Config, group string) {
 	settings := hookSettings(cfg)
 	client := asg.NewHookClient(asg.HookClientOptions{AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region)}, settings)
-	for _, p := range asg.HookClientPermissions(settings) {
+	for _, p := range asg.Permissions(settings) {
 		allowed, err := client.CheckPermission(ctx, p, group)
 		switch {
 		case err != nil:

@@ -219,8 +219,8 @@ func TestCheckTriesHooksWhereTheyAreToBeAnswered(t *testing.T) {
 	b.groups.Deny("RecordLifecycleActionHeartbeat", "CompleteLifecycleAction", "DescribeLifecycleHooks")
 	mustSay(t, b.check(t),
 		`warn  right       autoscaling:RecordLifecycleActionHeartbeat: refused for an Auto Scaling group that does not exist, `+
-			`as a policy for named groups does; without it, a machine is held for one timeout of its hook only`,
-		`warn  right       autoscaling:CompleteLifecycleAction: refused .*, hooks are left to their timeouts`,
+			`as a policy for named groups does; without it, the machine is held for one timeout of the hook only`,
+		`warn  right       autoscaling:CompleteLifecycleAction: refused .*, the hook is left to its timeout`,
 		`warn  right       autoscaling:DescribeLifecycleHooks: refused .*, hooks are taken to have a timeout of 3m0s, and only those are completed that the settings name`)
 	calls := len(b.groups.Calls(""))
 	b.set(t, "[fleet]\ncomplete_launches = false\n[events.asg-termination]\naction = \"ignore\"\n")

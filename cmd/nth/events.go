@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -14,6 +13,7 @@ import (
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/pkg/targets"
@@ -35,9 +35,7 @@ func newHooks(
 }
 
 func hookOptions(cfg config.Config, metadata *imds.Source) asg.Options {
-	return asg.Options{
-		Metadata: metadata.Document, DryRun: cfg.DryRun,
-	}
+	return asg.Options{AWS: role.Metadata(metadata.Document).Account, Metadata: metadata.Document, DryRun: cfg.DryRun}
 }
 
 // firstSeen returns when the event was first seen, by this or an earlier process, as the wall clock is set now; zero if never. A closed
@@ -81,30 +79,41 @@ func tellHook(log *logrus.Entry, n asg.HookReport) {
 
 // hook checks, without changing anything, whether the hook of the instance's group can be held and completed.
 func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Source) {
-	if !daemon.Hooks(cfg.Events.ASGTermination).Complete {
+	settings := daemon.Hooks(cfg.Events.ASGTermination)
+	if !settings.Complete {
 		c.OK("hook", "lifecycle hooks are disabled by configuration: events.%s", event.ASGTermination)
 		return
 	}
-	found := asg.Check(ctx, hookOptions(cfg, metadata), daemon.Hooks(cfg.Events.ASGTermination))
+	client, group, err := asg.OwnGroup(ctx, hookOptions(cfg, metadata), settings)
+	found, ours := "the instance is in no Auto Scaling group", false
+	if err == nil && group != "" {
+		found, ours, err = client.Explain(ctx, group, false)
+	}
 	switch {
-	case found.Err != nil:
-		c.Warn("hook", "%s; a termination would be drained for within its budget, and lifecycle hooks left to their timeouts", found.Err)
-	case found.Found == "":
-		c.OK("hook", "the instance is in no Auto Scaling group")
-	case !found.Ours:
-		c.Warn("hook", "%s", found.Found)
+	case err != nil:
+		c.Warn("hook", "%s; a termination would be drained for within its budget, and lifecycle hooks left to their timeouts", err)
+	case ours, group == "":
+		c.OK("hook", "%s", found)
 	default:
-		c.OK("hook", "%s", found.Found)
+		c.Warn("hook", "%s", found)
 	}
-	switch {
-	case found.Kept:
-		c.OK("hook", "%s", found.Keeps)
-	case found.Keeps != "":
-		c.Warn("hook", "%s", found.Keeps)
+	if !ours {
+		return
 	}
-	if found.Missing != nil {
-		for line := range strings.SplitSeq(found.Missing.Error(), "\n") {
-			c.Warn("hook", "%s", line)
+	if settings.Abandon {
+		switch found, keeps, err := client.ExplainAbandon(ctx, group); {
+		case keeps:
+			c.OK("hook", "%s", found)
+		case err == nil:
+			c.Warn("hook", "%s", found)
+		}
+	}
+	for _, p := range asg.Permissions(settings) {
+		switch allowed, err := client.CheckPermission(ctx, p, group); {
+		case err != nil:
+			c.Warn("hook", "%s", err)
+		case !allowed:
+			c.Warn("hook", "%s; %s", role.RefusedError{Action: p.Name}, p.Without)
 		}
 	}
 }
@@ -118,9 +127,7 @@ func balancers(cfg config.Config, metadata *imds.Source) wait.Blocker {
 }
 
 func targetOptions(cfg config.Config, metadata *imds.Source) targets.Options {
-	return targets.Options{
-		Groups: cfg.LoadBalancers.TargetGroups, Metadata: metadata.Document,
-	}
+	return targets.Options{Groups: cfg.LoadBalancers.TargetGroups, AWS: role.Metadata(metadata.Document).Account, Metadata: metadata.Document}
 }
 
 // targets checks, without changing anything, whether load balancers say when they have deregistered the node.

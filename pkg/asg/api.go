@@ -25,14 +25,6 @@ const (
 	detachInstances   = "autoscaling:DetachInstances"
 )
 
-// Permissions lists the IAM actions that a Keeper needs. To abandon hooks it needs RetainPermission, too.
-func Permissions() []string {
-	return []string{describeInstances, describeHooks, heartbeat, complete}
-}
-
-// RetainPermission is the IAM action that tells whether a group keeps an instance whose hook is abandoned.
-const RetainPermission = describeGroups
-
 // answerLimit is how long one request may take, including the one for credentials.
 const answerLimit = 10 * time.Second
 
@@ -55,9 +47,8 @@ func unpermitted(err error) bool {
 }
 
 // without says what a missing permission means.
-func without(err error) string {
-	refused, _ := errors.AsType[refusedError](err)
-	switch refused.Action {
+func without(action string) string {
+	switch action {
 	case describeGroups:
 		return "whether the group keeps a machine whose hook is abandoned is not known, and the hook is completed with CONTINUE"
 	case heartbeat:

@@ -15,12 +15,14 @@ package asg
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"net"
 	"reflect"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/role"
@@ -65,7 +67,7 @@ type HookReport struct {
 }
 
 // mostSaid is how many texts a reporter remembers: many name an instance, and nth-queue sees thousands.
-const mostSaid = 1024
+const mostSaid = 256
 
 // reporter reports what is found out and what fails.
 type reporter struct {
@@ -83,10 +85,10 @@ func (r *reporter) say(what Outcome, format string, args ...any) {
 func (r *reporter) once(what Outcome, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	r.mu.Lock()
-	if r.said == nil || len(r.said) >= mostSaid {
+	said := r.said[text]
+	if r.said == nil || !said && len(r.said) >= mostSaid {
 		r.said = map[string]bool{}
 	}
-	said := r.said[text]
 	r.said[text] = true
 	r.mu.Unlock()
 	if !said {
@@ -101,7 +103,8 @@ func (r *reporter) failed(doing string, err error, last string) string {
 	}
 	what, text := Trouble, fmt.Sprintf("%s: %s; Auto Scaling is asked again", doing, err)
 	if unpermitted(err) {
-		what, text = Refused, fmt.Sprintf("%s: %s; %s (docs/lifecycle.md has the policy)", doing, err, without(err))
+		refused, _ := errors.AsType[refusedError](err)
+		what, text = Refused, fmt.Sprintf("%s: %s; %s (docs/lifecycle.md has the policy)", doing, err, without(refused.Action))
 	}
 	if text != last {
 		r.say(what, "%s", text)
@@ -117,8 +120,8 @@ type Source interface {
 
 // Options are those of a Keeper.
 type Options struct {
-	// Endpoint is the base URL of the service. Empty is as in role.Options.
-	Endpoint string
+	// AWS returns what clients are made from, as role.Metadata.Account does.
+	AWS func(context.Context) (aws.Config, error)
 	// Metadata reads a document of the instance metadata service, by its path below /latest/meta-data/. The error is
 	// fs.ErrNotExist if there is none.
 	Metadata role.Metadata
@@ -137,7 +140,6 @@ type Options struct {
 type Keeper struct {
 	source Source
 	opts   Options
-	dial   dialer
 
 	mu       sync.Mutex
 	settings Settings
@@ -145,9 +147,6 @@ type Keeper struct {
 	ctx      context.Context
 	running  sync.WaitGroup
 }
-
-// dialer makes a connection; nil means the network's own.
-type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // New returns a Keeper for the terminations that the source announces. It asks nothing before there is one.
 func New(source Source, opts Options, settings Settings) *Keeper {
@@ -237,7 +236,7 @@ func (k *Keeper) begin(t *termination) {
 	if !k.settings.Complete {
 		return
 	}
-	t.opts, t.dial, t.settings = k.opts, k.dial, k.settings
+	t.opts, t.settings = k.opts, k.settings
 	t.reporter.report = func(n HookReport) {
 		n.Event = t.event
 		k.opts.Tell(n)

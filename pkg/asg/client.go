@@ -302,7 +302,7 @@ func (c *HookClient) keeps(ctx context.Context, a Action) (bool, error) {
 	keeps, err := c.retains(ctx, a.Group)
 	switch {
 	case unpermitted(err):
-		c.once(Refused, "%s; %s", err, without(err))
+		c.once(Refused, "%s; %s", err, without(describeGroups))
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("finding out whether the group keeps the machine: %w", err)
@@ -333,14 +333,10 @@ func (c *HookClient) Loses(ctx context.Context, a Action) (bool, error) {
 	}
 }
 
-// willNotKeep and willKeep say what on_incomplete = "abandon" means for a group.
+// willNotKeep says what on_incomplete = "abandon" means for a group that keeps no machine.
 func willNotKeep(group string) string {
 	return fmt.Sprintf(`the Auto Scaling group %s does not keep a machine whose hook is abandoned, its instance lifecycle policy has no `+
 		`TerminateHookAbandon=retain: out of time, hooks are completed with %s in spite of on_incomplete = "abandon"`, group, proceed)
-}
-
-func willKeep(group string) string {
-	return fmt.Sprintf("out of time with pods left, hooks are abandoned, and the Auto Scaling group %s keeps the machine (Terminating:Retained)", group)
 }
 
 // AfterDrain says what becomes of an instance whose node was drained for something that does not end it soon.

@@ -2,33 +2,21 @@ package asg_test
 
 import (
 	"context"
-	"io"
-	"net/http"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/event"
 )
 
-// keys are credentials of a role.
-var keys = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-	return aws.Credentials{AccessKeyID: "AKIDEXAMPLE0000001", SecretAccessKey: "secret", SessionToken: "token"}, nil
-})
-
 // client is a HookClient on the rig's network and clock.
 func (r *rig) client(settings asg.Settings) *asg.HookClient {
-	return asg.NewHookClient(asg.HookClientOptions{AWS: aws.Config{
-		Region: "eu-central-1", BaseEndpoint: &r.opts.Endpoint, HTTPClient: &http.Client{Transport: &http.Transport{DialContext: r.dial}},
-		Credentials: keys,
-	}, Queue: ":sqs:eu-central-1:123456789012:interruptions", Tell: r.tell}, settings)
+	account, _ := r.account(r.t.Context()) // It has no error.
+	return asg.NewHookClient(asg.HookClientOptions{AWS: account, Queue: ":sqs:eu-central-1:123456789012:interruptions", Tell: r.tell}, settings)
 }
 
 // holding runs f while a HookClient holds actions, which begin now.
@@ -401,37 +389,24 @@ func TestReplace_DoesWhatTheSettingsSay(t *testing.T) {
 	}
 }
 
-// nothingWaits is an Auto Scaling where every hook is over.
-type nothingWaits struct{}
-
-func (nothingWaits) RoundTrip(r *http.Request) (*http.Response, error) {
-	const body = `<ErrorResponse><Error><Code>ValidationError</Code><Message>No active Lifecycle Action found</Message></Error></ErrorResponse>`
-	return &http.Response{StatusCode: http.StatusBadRequest, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
-}
-
 // nth-queue runs for months, and what it says names another instance each time.
-func TestHookClient_RemembersNoInstanceForEver(t *testing.T) {
-	endpoint := "http://autoscaling.test"
-	client := asg.NewHookClient(asg.HookClientOptions{
-		AWS:  aws.Config{Region: "eu-central-1", BaseEndpoint: &endpoint, HTTPClient: &http.Client{Transport: nothingWaits{}}, Credentials: keys},
-		Tell: func(asg.HookReport) {},
-	}, asg.Settings{Complete: true, Hooks: []string{hook.Name}})
-	completed := 0
-	inUseAfter := func(instances int) uint64 {
-		for ; completed < instances; completed++ {
-			action := asg.Action{Group: group, Hook: hook.Name, Instance: "i-" + strconv.Itoa(completed)}
-			if err := client.Complete(t.Context(), action, event.Drained); err != nil {
-				t.Fatal(err)
+func TestHookClient_RemembersFewReports(t *testing.T) {
+	t.Parallel()
+	bubble(t, one(hook), func(r *rig) {
+		client := r.client(asg.Settings{Complete: true, Hooks: []string{hook.Name}})
+		for i := range 257 { // one more than it remembers
+			action := asg.Action{Group: group, Hook: hook.Name, Instance: "i-" + strconv.Itoa(i)} // No action waits.
+			for range 2 {
+				if err := client.Complete(r.t.Context(), action, event.Drained); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		runtime.KeepAlive(client)
-		return m.HeapAlloc
-	}
-	before := inUseAfter(2000)
-	if after := inUseAfter(8000); after > before+512<<10 {
-		t.Errorf("%d KiB are in use after 2,000 instances, and %d after 8,000", before>>10, after>>10)
-	}
+		if err := client.Complete(r.t.Context(), asg.Action{Group: group, Hook: hook.Name, Instance: "i-0"}, event.Drained); err != nil {
+			t.Fatal(err)
+		}
+		if len(r.reports) != 258 || r.reports[257].Text != r.reports[0].Text {
+			t.Errorf("%d reports, want one for each instance, and the first again", len(r.reports))
+		}
+	})
 }

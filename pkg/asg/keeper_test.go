@@ -1,11 +1,8 @@
 package asg_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -301,33 +298,6 @@ func TestKeeper_UsesNewSettingsForATerminationUnderWay(t *testing.T) {
 			t.Errorf("the instance is %s", got)
 		}
 	})
-}
-
-func TestKeeper_AsksTheServiceOfTheRegion(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct{ region, endpoint, want string }{
-		{"us-east-1", "", "autoscaling.us-east-1.amazonaws.com:443"},
-		{"cn-north-1", "", "autoscaling.cn-north-1.amazonaws.com.cn:443"},
-		{"us-east-1", "https://vpce-1.example.com/", "vpce-1.example.com:443"},
-	} {
-		bubble(t, one(hook), func(r *rig) {
-			r.metadata["placement/region"], r.opts.Endpoint = row.region, row.endpoint
-			var mu sync.Mutex
-			var dialed []string
-			r.dial = func(_ context.Context, _, address string) (net.Conn, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				dialed = append(dialed, address)
-				return nil, errors.New("there is no network")
-			}
-			r.run()
-			r.announce(ending)
-			if len(dialed) != 1 || dialed[0] != row.want {
-				t.Errorf("dialed %q, want %s", dialed, row.want)
-			}
-			r.wantReports("trouble: looking for lifecycle hooks: calling autoscaling:DescribeAutoScalingInstances: there is no network; Auto Scaling is asked again")
-		})
-	}
 }
 
 func TestKeeper_RetriesWhatFails(t *testing.T) {

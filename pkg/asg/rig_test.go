@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -13,10 +13,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/internal/pipetest"
+	awsrole "github.com/nth-project/nth/pkg/role"
 )
 
 const (
@@ -32,7 +35,7 @@ type rig struct {
 	opts     asg.Options
 	settings asg.Settings
 	metadata map[string]string
-	dial     func(ctx context.Context, network, address string) (net.Conn, error)
+	http     *http.Client
 
 	start  time.Time
 	keeper *asg.Keeper
@@ -54,11 +57,11 @@ func bubble(t *testing.T, hooks []asgtest.Hook, f func(r *rig)) {
 			t: t, aws: asgtest.New(), start: time.Now(), settings: asg.Settings{Complete: true, Budget: 15 * time.Minute},
 			metadata: role("ASIAREHEARSALONLY000"),
 		}
-		r.opts = asg.Options{Metadata: r.document, Tell: r.tell, Endpoint: "http://autoscaling.test"}
+		r.opts = asg.Options{Metadata: r.document, AWS: r.account, Tell: r.tell}
 		r.aws.AddGroup(group, hooks...)
 		r.aws.AddInstance(group, instance)
 		server := pipetest.Serve(r.aws)
-		r.dial = server.Dial
+		r.http = &http.Client{Transport: &http.Transport{DialContext: server.Dial}}
 		defer func() {
 			if r.stop != nil {
 				r.end()
@@ -88,6 +91,13 @@ func (r *rig) document(_ context.Context, path string) ([]byte, error) {
 	return []byte(body), nil
 }
 
+// account is the instance's role in its region.
+func (r *rig) account(context.Context) (aws.Config, error) {
+	return aws.Config{
+		Region: "eu-central-1", BaseEndpoint: aws.String("http://autoscaling.test"), HTTPClient: awsrole.Unhurried(r.http), Credentials: awsrole.Credentials(r.document),
+	}, nil
+}
+
 func (r *rig) tell(n asg.HookReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,7 +110,6 @@ func (r *rig) run() {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	r.source = &source{started: make(chan struct{})}
 	r.keeper = asg.New(r.source, r.opts, r.settings)
-	r.keeper.DialWith(r.dial)
 	ended := make(chan error, 1)
 	go func() { ended <- r.keeper.Run(ctx, r.source) }()
 	<-r.source.started

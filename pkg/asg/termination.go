@@ -19,7 +19,6 @@ type termination struct {
 	firstSeen time.Time // with a monotonic reading
 	settings  Settings
 	opts      Options
-	dial      dialer
 	reporter
 
 	client   *HookClient // nil before the instance is known
@@ -163,7 +162,7 @@ func (t *termination) run() {
 // look asks for the state of the instance, empty if it is in no group, and for its group's hooks until they are found.
 func (t *termination) look(ctx context.Context) (state string, found bool, err error) {
 	if t.client == nil {
-		if t.client, t.instance, err = ownClient(ctx, t.opts, t.dial, t.settings, t.report); err != nil {
+		if t.client, t.instance, err = ownClient(ctx, t.opts, t.settings, t.report); err != nil {
 			return "", false, err
 		}
 	}
@@ -189,12 +188,12 @@ func (t *termination) look(ctx context.Context) (state string, found bool, err e
 }
 
 // ownClient asks the metadata service for the instance's ID and region. It sends nothing to Auto Scaling.
-func ownClient(ctx context.Context, opts Options, dial dialer, settings Settings, tell func(HookReport)) (*HookClient, string, error) {
+func ownClient(ctx context.Context, opts Options, settings Settings, tell func(HookReport)) (*HookClient, string, error) {
 	instance, err := opts.Metadata.Line(ctx, "instance-id")
 	if err != nil {
 		return nil, "", fmt.Errorf("asking the metadata service for the instance's ID: %w", err)
 	}
-	cfg, err := role.Config(ctx, role.Options{Metadata: opts.Metadata, Endpoint: opts.Endpoint, Dial: dial})
+	cfg, err := opts.AWS(ctx)
 	if err != nil {
 		return nil, "", err
 	}

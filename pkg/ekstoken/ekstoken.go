@@ -50,7 +50,7 @@ func New(metadata role.Metadata, region string) *Source {
 	own.Store(&region)
 	return &Source{signer: v4.NewSigner(), account: func(ctx context.Context, region string) (aws.Config, error) {
 		known := cmp.Or(region, *own.Load())
-		account, err := role.Config(ctx, role.Options{Metadata: metadata, Region: known})
+		account, err := role.Config(ctx, metadata, known)
 		if err == nil && known == "" {
 			own.Store(&account.Region)
 		}

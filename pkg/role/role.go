@@ -52,27 +52,14 @@ func Credentials(metadata Metadata) *aws.CredentialsCache {
 	return aws.NewCredentialsCache(ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = metadata }))
 }
 
-// Options say how to reach AWS.
-type Options struct {
-	// Metadata reads the documents of the instance metadata service.
-	Metadata Metadata
-	// Region is the region's name, and Endpoint the base URL of the service in it. If empty, they are the instance's
-	// region, and what the environment says or the SDK knows of the region.
-	Region, Endpoint string
-	// Dial makes a connection; nil means the network's own.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// AtOnce is how many connections are kept for requests that are made at once, at least one.
-	AtOnce int
-}
-
 // connectTimeout is how long a connection to AWS may take to be made, and as long again to be encrypted.
 const connectTimeout = 5 * time.Second
 
-// Config returns what clients of the SDK are made from to use the instance's role. It sends nothing to AWS. It reads the
-// same environment variables as AWS's own programs, as far as they say where and how services are reached:
+// Config returns what clients of the SDK are made from to use the instance's role. It sends nothing to AWS. An empty region is the
+// instance's. It reads the same environment variables as AWS's own programs, as far as they say where and how services are reached:
 // AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT, AWS_ENDPOINT_URL, with the name of a service or without, and
 // AWS_CA_BUNDLE. Credentials in the environment are ignored: they are the role's.
-func Config(ctx context.Context, o Options) (aws.Config, error) {
+func Config(ctx context.Context, metadata Metadata, region string) (aws.Config, error) {
 	env, err := readEnvironment()
 	if err != nil {
 		return aws.Config{}, fmt.Errorf("reading AWS's settings in the environment: %w", err)
@@ -81,32 +68,32 @@ func Config(ctx context.Context, o Options) (aws.Config, error) {
 	if err != nil {
 		return aws.Config{}, err
 	}
-	if o.Region == "" {
-		if o.Region, err = o.Metadata.Line(ctx, "placement/region"); err != nil {
+	if region == "" {
+		if region, err = metadata.Line(ctx, "placement/region"); err != nil {
 			return aws.Config{}, fmt.Errorf("asking the metadata service for the region: %w", err)
 		}
 	}
-	if o.Endpoint == "" {
-		o.Endpoint = env.baseEndpoint()
-	}
 	cfg := aws.Config{
-		Region: o.Region, Credentials: Credentials(o.Metadata), HTTPClient: Unhurried(newHTTPClient(o.Dial, roots, max(o.AtOnce, 1))),
+		Region: region, Credentials: Credentials(metadata), HTTPClient: Unhurried(newHTTPClient(roots)),
 		ConfigSources: []any{env}, // Clients look up the settings of their own service there.
 	}
-	if o.Endpoint != "" {
-		cfg.BaseEndpoint = aws.String(strings.TrimSuffix(o.Endpoint, "/"))
+	if endpoint := env.baseEndpoint(); endpoint != "" {
+		cfg.BaseEndpoint = aws.String(strings.TrimSuffix(endpoint, "/"))
 	}
 	return cfg, nil
 }
 
+// Account is Config for the instance's own region.
+func (m Metadata) Account(ctx context.Context) (aws.Config, error) { return Config(ctx, m, "") }
+
+// connections is how many connections to a service are kept for requests that are made at once.
+const connections = 8
+
 // newHTTPClient returns a client for requests that are seconds or minutes apart: no connection is kept for long.
-func newHTTPClient(dial func(context.Context, string, string) (net.Conn, error), roots *x509.CertPool, connections int) *http.Client {
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: connectTimeout}).DialContext
-	}
+func newHTTPClient(roots *x509.CertPool) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         dial,
+		DialContext:         (&net.Dialer{Timeout: connectTimeout}).DialContext,
 		TLSClientConfig:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout: connectTimeout,
 		ForceAttemptHTTP2:   true,

@@ -135,17 +135,15 @@ func TestAnAnswerThatIsFasterThanTheRequestsEndIsReadWhole(t *testing.T) {
 			}
 		}))
 		defer server.Close()
-		cfg, err := role.Config(t.Context(), role.Options{
-			Metadata: metadata("eu-central-1"), Endpoint: "http://ec2.test",
-			Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-				conn, err := server.Dial(ctx, network, address)
-				return slow{conn}, err
-			},
-		})
-		if err != nil {
-			t.Fatal(err)
+		dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := server.Dial(ctx, network, address)
+			return slow{conn}, err
 		}
-		cfg.Retryer = func() aws.Retryer { return aws.NopRetryer{} }
+		cfg := aws.Config{
+			Region: "eu-central-1", BaseEndpoint: aws.String("http://ec2.test"), Credentials: role.Credentials(metadata("eu-central-1")),
+			HTTPClient: role.Unhurried(&http.Client{Transport: &http.Transport{DialContext: dial}}),
+			Retryer:    func() aws.Retryer { return aws.NopRetryer{} },
+		}
 		answer, err := ec2.NewFromConfig(cfg).DescribeInstances(t.Context(), &ec2.DescribeInstancesInput{InstanceIds: []string{"i-1"}})
 		if err != nil || len(answer.Reservations) != 1 {
 			t.Errorf("the answer is %+v: %v", answer, err)
@@ -186,7 +184,7 @@ func (r *refusing) Do(request *http.Request) (*http.Response, error) {
 // asked lists the hosts that all parts of nth and nth-queue ask which speak to AWS, and to which a token for EKS is addressed.
 func asked(t *testing.T, region string) []string {
 	t.Helper()
-	account, err := role.Config(t.Context(), role.Options{Metadata: metadata(region)})
+	account, err := role.Config(t.Context(), metadata(region), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +194,7 @@ func asked(t *testing.T, region string) []string {
 		t.Errorf("EC2 says %v", err)
 	}
 	// That is in the words of EC2; of the others, only the host is of interest.
-	_, _ = asg.NewHookClient(asg.HookClientOptions{AWS: account}, asg.Settings{}).CheckPermission(t.Context(), asg.HookClientPermissions(asg.Settings{})[0], "workers")
+	_, _ = asg.NewHookClient(asg.HookClientOptions{AWS: account}, asg.Settings{}).CheckPermission(t.Context(), asg.Permissions(asg.Settings{})[0], "workers")
 	_, _, _ = sqs.New(sqs.Options{AWS: account, URL: "/1/queue"}).Check(t.Context())
 	for _, source := range []*ekstoken.Source{ekstoken.Of(account), ekstoken.New(metadata(region), "")} {
 		token, _, err := source.Token(t.Context(), "production", "")
@@ -280,17 +278,9 @@ func TestTheEnvironmentSaysWhichEndpointsAreAsked(t *testing.T) {
 	}
 }
 
-func TestAnEndpointOfTheSettingsGoesBeforeTheOneForAll(t *testing.T) {
-	t.Setenv("AWS_ENDPOINT_URL", "https://aws.example")
-	cfg, err := role.Config(t.Context(), role.Options{Metadata: metadata("us-east-1"), Endpoint: "https://mine.example/"})
-	if err != nil || aws.ToString(cfg.BaseEndpoint) != "https://mine.example" {
-		t.Errorf("asked would be %q (%v)", aws.ToString(cfg.BaseEndpoint), err)
-	}
-}
-
 func TestAWordInTheEnvironmentThatIsNoneIsNamed(t *testing.T) {
 	t.Setenv("AWS_USE_FIPS_ENDPOINT", "maybe")
-	if _, err := role.Config(t.Context(), role.Options{Metadata: metadata("us-east-1")}); err == nil || !strings.Contains(err.Error(), "AWS_USE_FIPS_ENDPOINT") {
+	if _, err := role.Config(t.Context(), metadata("us-east-1"), ""); err == nil || !strings.Contains(err.Error(), "AWS_USE_FIPS_ENDPOINT") {
 		t.Errorf("it says %v", err)
 	}
 }
@@ -310,28 +300,14 @@ func encrypted(t *testing.T, service http.Handler) (server *httptest.Server, bun
 	return server, bundle
 }
 
-func TestLoadBalancersAreAskedForWhereAndAsTheEnvironmentSays(t *testing.T) {
-	elb := elbtest.New()
-	group := elb.AddGroup("web", elbtest.Group{})
-	server, bundle := encrypted(t, elb)
-	t.Setenv("AWS_CA_BUNDLE", bundle)
-	for _, variable := range []string{"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2"} {
-		t.Run(variable, func(t *testing.T) {
-			t.Setenv(variable, server.URL)
-			found, err := targets.New(targets.Options{Groups: []string{group}, Metadata: metadata("eu-central-1")}).Check(t.Context())
-			if err != nil || len(found) != 1 || found[0].Err != nil {
-				t.Errorf("found is %v, %v", found, err)
-			}
-		})
-	}
-}
-
 func TestWhoIsTrustedIsInTheBundle(t *testing.T) {
 	elb := elbtest.New()
 	group := elb.AddGroup("web", elbtest.Group{})
 	server, bundle := encrypted(t, elb)
+	t.Setenv("AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2", server.URL)
 	check := func() (bool, error) {
-		found, err := targets.New(targets.Options{Groups: []string{group}, Endpoint: server.URL, Metadata: metadata("us-east-1")}).Check(t.Context())
+		region := metadata("us-east-1")
+		found, err := targets.New(targets.Options{Groups: []string{group}, AWS: region.Account, Metadata: region}).Check(t.Context())
 		for _, f := range found {
 			err = errors.Join(err, f.Err)
 		}

@@ -74,14 +74,14 @@ type service struct {
 
 // newService asks the metadata service for the instance's ID and region, and for its VPC if that is needed. It sends nothing to
 // Elastic Load Balancing.
-func newService(ctx context.Context, opts Options, dial dialer) (*service, error) {
+func newService(ctx context.Context, opts Options) (*service, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	instance, err := opts.Metadata.Line(ctx, "instance-id")
 	if err != nil {
 		return nil, fmt.Errorf("asking the metadata service for the instance's ID: %w", err)
 	}
-	cfg, err := role.Config(ctx, role.Options{Metadata: opts.Metadata, Endpoint: opts.Endpoint, Dial: dial, AtOnce: atOnce})
+	cfg, err := opts.AWS(ctx)
 	if err != nil {
 		return nil, err
 	}

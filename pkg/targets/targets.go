@@ -14,12 +14,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/wait"
@@ -32,8 +33,8 @@ const All = "all"
 type Options struct {
 	// Groups are the ARNs of target groups, or All alone.
 	Groups []string
-	// Endpoint is the base URL of the service. Empty is as in role.Options.
-	Endpoint string
+	// AWS returns what clients are made from, as role.Metadata.Account does.
+	AWS func(context.Context) (aws.Config, error)
 	// Metadata reads a document of the instance metadata service, by its path below /latest/meta-data/. The error is
 	// fs.ErrNotExist if there is none.
 	Metadata role.Metadata
@@ -42,14 +43,10 @@ type Options struct {
 // Targets looks for this machine and its pods in target groups. Make one with New.
 type Targets struct {
 	opts Options
-	dial dialer
 
 	mu      sync.Mutex
 	service *service // nil before the metadata service has answered
 }
-
-// dialer makes a connection; nil means the network's own.
-type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 // New returns a Targets that has asked nothing yet.
 func New(opts Options) *Targets { return &Targets{opts: opts} }
@@ -257,7 +254,7 @@ func (t *Targets) begin(ctx context.Context) (*service, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.service == nil {
-		service, err := newService(ctx, t.opts, t.dial)
+		service, err := newService(ctx, t.opts)
 		if err != nil {
 			return nil, err
 		}

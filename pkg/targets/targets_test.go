@@ -13,7 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+
 	"github.com/nth-project/nth/pkg/internal/pipetest"
+	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/targets"
 	"github.com/nth-project/nth/pkg/targets/elbtest"
 	"github.com/nth-project/nth/pkg/wait"
@@ -86,9 +89,13 @@ func (r *rig) document(_ context.Context, path string) ([]byte, error) {
 }
 
 func (r *rig) targets() *targets.Targets {
-	all := targets.New(targets.Options{Groups: r.groups, Metadata: r.document, Endpoint: "http://elb.test"})
-	all.DialWith(r.server.Dial)
-	return all
+	account := aws.Config{
+		Region: "eu-central-1", BaseEndpoint: aws.String("http://elb.test"), Credentials: role.Credentials(r.document),
+		HTTPClient: role.Unhurried(&http.Client{Transport: &http.Transport{DialContext: r.server.Dial}}),
+	}
+	return targets.New(targets.Options{
+		Groups: r.groups, Metadata: r.document, AWS: func(context.Context) (aws.Config, error) { return account, nil },
+	})
 }
 
 // out waits, and returns how long that took and what came of it.

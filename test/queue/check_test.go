@@ -61,7 +61,7 @@ func TestCheckTriesHooksForAGroupThatTheNodesAreIn(t *testing.T) {
 		`ok    right       autoscaling:CompleteLifecycleAction for the Auto Scaling group workers`)
 	s.Groups.Deny("CompleteLifecycleAction")
 	mustSay(t, check(t, consumer),
-		`warn  right       autoscaling:CompleteLifecycleAction: refused for the Auto Scaling group workers; hooks are left to their timeouts`)
+		`warn  right       autoscaling:CompleteLifecycleAction: refused for the Auto Scaling group workers; the hook is left to its timeout`)
 	if a := s.Groups.Actions(id)[0]; len(a.Heartbeats) > 0 || a.Result != "" {
 		t.Errorf("the hook that waits is %+v", a)
 	}
