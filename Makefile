@@ -87,15 +87,15 @@ $(LINT):
 	@mv $@.new $@
 
 .PHONY: bench
-bench: ## measure nth, and print it beside the targets (BASE=v1.2.3 compares it with that revision, too; ONLY=polling measures that)
+bench: ## measure nth, and print it with the targets (BASE=v1.2.3 compares it with that revision, too; ONLY=polling measures that)
 	@cd test && go run ./cmd/bench $(if $(ONLY),-only $(ONLY)) $(BASE)
 
 .PHONY: compare
-compare: lab ## measure nth beside aws-node-termination-handler, in turns (WRITE=1 writes the table into README.md)
-	@cd test && go run ./cmd/bench -beside $(if $(WRITE),-table ../README.md)
+compare: lab ## measure nth and aws-node-termination-handler, in turns (WRITE=1 writes the table into README.md)
+	@cd test && go run ./cmd/bench -compare $(if $(WRITE),-table ../README.md)
 
 .PHONY: bench-queue
-bench-queue: lab ## measure nth-queue in storms (NODES=100: one of 30, 100 and 300; GROWTH=1: beside 100, 1,000 and 5,000 Nodes)
+bench-queue: lab ## measure nth-queue in storms (NODES=100: one of 30, 100 and 300; GROWTH=1: with 100, 1,000 and 5,000 Nodes)
 	@cd test && go run ./cmd/benchqueue $(if $(GROWTH),-growth) $(NODES)
 
 .PHONY: demo
@@ -107,7 +107,7 @@ node: lab ## watch nodes with real containers being lost, and count the requests
 	@cd test && go run ./cmd/demo -lose $(if $(WRITE),-table ../README.md)
 
 .PHONY: recording
-recording: ## record "nth rehearse" anew, and draw the picture in README.md of it
+recording: ## record "nth rehearse", and draw the picture in README.md
 	@cd test && go run ./cmd/recording ../docs/rehearse.svg
 
 .PHONY: crash
@@ -131,7 +131,7 @@ simulate: ## let random histories happen to the daemon's core, for SIMULATE=10m 
 	@SIMULATE="$${SIMULATE:-10m}" go test ./pkg/internal/simulation -run Simulate -count=1 -timeout 0 -v
 
 .PHONY: reproduce
-reproduce: ## live through one of them with its story, and find the shortest that fails likewise: SEED=42, or a file
+reproduce: ## live through one of them with its story, and find the shortest that fails in the same way: SEED=42, or a file
 	@: "$${SEED:?say which, as in SEED=42 or SEED=testdata/some.txt}"
 	@go test ./pkg/internal/simulation -run Reproduce -count=1 -timeout 0 -v
 

@@ -57,7 +57,7 @@ type shutdown struct {
 	log      *logrus.Entry
 
 	mu      sync.Mutex
-	done    func() // is called when the shutdown may go on; nil unless the daemon has been asked to stop
+	done    func() // is called when the shutdown may proceed; nil unless the daemon has been asked to stop
 	trouble string // the last error in powering the machine off
 }
 
@@ -183,7 +183,7 @@ func (s *shutdown) sources() []agent.Source {
 	return []agent.Source{s.source}
 }
 
-// settled lets the shutdown or hibernation go on, whatever the outcome.
+// settled lets the shutdown or hibernation proceed, whatever the outcome.
 func (s *shutdown) settled(ev event.Event, outcome event.Outcome) {
 	if !ev.Kind.Local() || outcome == "" {
 		return
@@ -196,7 +196,7 @@ func (s *shutdown) settled(ev event.Event, outcome event.Outcome) {
 	}
 }
 
-// outlive returns the context to run in. It ends with ctx, but if the whole system is stopping, only when the shutdown may go on.
+// outlive returns the context to run in. It ends with ctx, but if the whole system is stopping, only when the shutdown may proceed.
 func (s *shutdown) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {

@@ -126,7 +126,7 @@ func (b *batcher[V]) store(keys []string, values map[string]V) {
 const (
 	// attemptTimeout bounds one attempt: a dead connection must not use up all the time there is.
 	attemptTimeout = 8 * time.Second
-	// minBackoff and maxBackoff are the pauses between attempts, which go on as long as there is time: a node whose instance
+	// minBackoff and maxBackoff are the pauses between attempts, made as long as there is time: a node whose instance
 	// is gone in two minutes may wait for the answer. As up to 200 lookups share a request, that is a request every two
 	// seconds even in a storm.
 	minBackoff, maxBackoff = time.Second, 2 * time.Second

@@ -436,7 +436,7 @@ func (p *Pods) newTarget(pod *corev1.Pod, round int, fresh bool) *target {
 	return t
 }
 
-// updateTarget takes in a change of a target. Once the pod is terminating, whoever caused that, it is not evicted any more: a second
+// updateTarget takes in a change of a target. Once the pod is terminating, for any reason, it is not evicted any more: a second
 // eviction would have no effect, and look like another one to others. All that may be left to do is to shorten its grace before the deadline.
 //
 // A request that has been sent is not canceled: before the API server removes a pod without a grace, it writes that the pod is
@@ -513,7 +513,7 @@ func (p *Pods) credit(t *target) {
 	p.drain.Report(t.credited, t.pod, "")
 }
 
-// noEffect is what is said of a pod that goes on running although its eviction was accepted: a webhook may have made that a dry run.
+// noEffect is what is said of a pod that keeps running although its eviction was accepted: a webhook may have made that a dry run.
 const noEffect = "accepted, but the pod is not terminating"
 
 // handleGone takes in that a pod has left the node, given as it was last.

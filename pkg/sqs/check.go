@@ -101,7 +101,7 @@ type Attributes struct {
 	MaxReceives int
 	// Key is the KMS key that messages are encrypted with; "" if they are encrypted with SQS's own, or not at all.
 	Key string
-	// FIFO is set if the queue keeps an order.
+	// FIFO is set if the queue delivers messages in the sequence in which they came.
 	FIFO bool
 	// Policy is set if the queue has a policy of its own, which can allow others to write into it.
 	Policy bool

@@ -65,7 +65,7 @@ resource "aws_iam_role" "consumer" {
   count = var.consumer == "none" ? 0 : 1
 
   name_prefix        = "${substr(var.name, 0, 37)}-"
-  description        = "Whoever reads the queue ${var.name}"
+  description        = "Reads the queue ${var.name}"
   assume_role_policy = data.aws_iam_policy_document.trust.json
   tags               = var.tags
 

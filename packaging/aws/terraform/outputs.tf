@@ -19,7 +19,7 @@ output "policy_arn" {
 }
 
 output "role_arn" {
-  description = "The role of whoever reads the queue, for the annotation eks.amazonaws.com/role-arn of a service account."
+  description = "The role that reads the queue, for the annotation eks.amazonaws.com/role-arn of a service account."
   value       = one(aws_iam_role.consumer[*].arn)
 }
 

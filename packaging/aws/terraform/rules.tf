@@ -22,7 +22,7 @@ locals {
       }
     }
     state = {
-      description = "An instance stops, terminates or runs again, whoever asked for it"
+      description = "An instance stops, terminates or runs again"
       wanted      = var.state_changes
       seconds     = 3600
       pattern = {

@@ -290,7 +290,7 @@ func (i *instance) end(a *Action, result string, at time.Time) {
 	}
 }
 
-// proceed lets an instance go on that waits for nothing more, or keeps it.
+// proceed lets an instance proceed that waits for nothing more, or keeps it.
 func (i *instance) proceed(retain bool) {
 	if slices.ContainsFunc(i.actions, func(a *Action) bool { return a.Result == "" }) {
 		return

@@ -1,5 +1,5 @@
 // Package pipetest serves HTTP on a network of pipes, for tests in a bubble of testing/synctest: a goroutine that waits for
-// a pipe, unlike one that waits for a socket, lets the bubble's clock go on.
+// a pipe, unlike one that waits for a socket, lets the bubble's clock advance.
 //
 //	server := pipetest.Serve(handler)
 //	defer server.Close()

@@ -1,5 +1,5 @@
-// The bench command measures nth and prints the numbers beside their targets, and beside those of an older revision if one is
-// named: "make bench" runs it. With -beside it measures nth and aws-node-termination-handler: "make compare" runs that.
+// The bench command measures nth and prints the numbers next to their targets, and to those of an older revision if one is
+// named: "make bench" runs it. With -compare it measures nth and aws-node-termination-handler: "make compare" runs that.
 package main
 
 import (
@@ -20,13 +20,13 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	klog.SetLogger(logr.Discard()) // client-go's words about its watches belong nowhere in the table
-	beside := flag.Bool("beside", false, "measure nth and aws-node-termination-handler instead")
-	table := flag.String("table", "", "with -beside: the page that the table is written into")
+	compare := flag.Bool("compare", false, "measure nth and aws-node-termination-handler instead")
+	table := flag.String("table", "", "with -compare: the page that the table is written into")
 	only := flag.String("only", "", "measure only what has this in its name, such as polling")
 	flag.Parse()
 	measure := func() error { return bench.Run(ctx, os.Stdout, flag.Arg(0), *only) }
 	switch {
-	case *beside:
+	case *compare:
 		measure = func() error { return bench.Beside(ctx, os.Stdout, *table) }
 	case flag.Arg(0) == bench.BarePoller:
 		measure = func() error { return bench.Poll(ctx, flag.Arg(1)) }

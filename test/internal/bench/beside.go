@@ -17,7 +17,7 @@ import (
 )
 
 // place is where a page has the comparison.
-var place = docs.Part{Name: "nth beside the handler", Command: "make compare WRITE=1"}
+var place = docs.Part{Name: "nth and the handler", Command: "make compare WRITE=1"}
 
 // How much is compared. All of it takes some five minutes.
 const (
@@ -85,7 +85,7 @@ func Beside(ctx context.Context, out io.Writer, page string) error {
 }
 
 func compare(t lab.TB, out io.Writer, c *Comparison) {
-	fmt.Fprintf(out, "measuring nth beside the handler on %d processors, load %s; some minutes\n", c.Processors, loadNow())
+	fmt.Fprintf(out, "measuring nth and the handler on %d processors, load %s; some minutes\n", c.Processors, loadNow())
 	b := &bench{cp: lab.ForTest(t), editions: []edition{present}}
 	b.compareSizes(t, c)
 	b.compareReactions(t, c)
