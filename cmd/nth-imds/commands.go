@@ -134,9 +134,6 @@ func withdrawCommand(command newCommand) *cobra.Command {
 func faultCommand(command newCommand) *cobra.Command {
 	var f imdstest.Fault
 	cmd := command("fault KIND", "break the service", func(s *imdstest.Server, _ []string) (string, error) {
-		if f.Kind == imdstest.Refuse && f.For == 0 {
-			return "", errors.New("refuse also closes the port for lift: say for how long, such as --for 12s")
-		}
 		return "fault: " + s.Fault(f), nil
 	})
 	cmd.Long = `Breaks the service until "nth-imds lift". Several faults can be in force; a request meets the one set last.
@@ -145,12 +142,10 @@ func faultCommand(command newCommand) *cobra.Command {
   hang              accept requests and answer them only once lifted
   slow              send the right answer byte by byte (--over)
   500, 503, ...     answer with this status
-  401               refuse every token, though new ones are handed out
-  garbage           answer 200 with random bytes
+  garbage           answer 200 with what is no document
   oversized         answer 200 with 1 GiB
-  token-down        answer only requests for tokens with 500
-                    for a token endpoint that hangs: hang --path /latest/api/token
-  refuse            close the port; needs --for, because nobody could lift it`
+
+To refuse every token and hand out new ones: 401 --path meta-data. To break only the token endpoint: --path /latest/api/token.`
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if err := cobra.ExactArgs(1)(cmd, args); err != nil {
 			return err
@@ -173,7 +168,7 @@ func setKind(f *imdstest.Fault, kind string) error {
 	}
 	status, err := strconv.Atoi(kind)
 	if err != nil || status < 400 || status > 599 {
-		return fmt.Errorf("%q is no fault: want reset, hang, slow, garbage, oversized, token-down, refuse, or a status from 400 to 599", kind)
+		return fmt.Errorf("%q is no fault: want reset, hang, slow, garbage, oversized, or a status from 400 to 599", kind)
 	}
 	f.Kind, f.Status = imdstest.Status, status
 	return nil

@@ -63,12 +63,13 @@ func serve(cmd *cobra.Command) {
 			return err
 		}
 		out := cmd.OutOrStdout()
-		srv.Handle(controlPath, obey(srv))
-		srv.SetLifeCycle(lifeCycle)
+		srv.Handle(controlPath, obey(srv, func(done string) { fmt.Fprintf(out, "%s %s\n", clock(), done) }))
+		srv.Set("meta-data/instance-life-cycle", lifeCycle)
 		printBanner(out, srv.URL, lifeCycle)
-		logChanges(srv, out, *verbose)
+		if *verbose {
+			logRequests(srv, out)
+		}
 		<-cmd.Context().Done()
-		srv.OnChange(nil)
 		srv.Close()
 		seen := srv.Requests()
 		fmt.Fprintf(out, "%s stopped, after %d requests, %d of them for tokens\n", clock(), seen.Total, seen.Tokens)
@@ -89,12 +90,8 @@ func printBanner(out io.Writer, url, lifeCycle string) {
 `, url, imdstest.InstanceID, imdstest.InstanceType, lifeCycle, imdstest.AvailabilityZone, server)
 }
 
-// logChanges prints each change and, if verbose, each request. The simulator does not call concurrently.
-func logChanges(srv *imdstest.Server, out io.Writer, verbose bool) {
-	srv.OnChange(func(change string) { fmt.Fprintf(out, "%s %s\n", clock(), change) })
-	if !verbose {
-		return
-	}
+// logRequests prints each request. The simulator does not call concurrently.
+func logRequests(srv *imdstest.Server, out io.Writer) {
 	srv.OnRequest(func(e imdstest.Exchange) {
 		status := "no answer"
 		if e.Status != 0 {

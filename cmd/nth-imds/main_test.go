@@ -25,32 +25,30 @@ func TestNthIMDS_PerformsWhatIsPosted(t *testing.T) {
 	}
 	for _, step := range []struct {
 		line   string
-		prints string // of the command
-		says   string // the serving nth-imds
+		prints string // the command, and the nth-imds that serves
 		shows  string // "show" afterwards
 		not    string // what it does not show
 	}{
-		{"trigger spot --in 5s", "spot interruption: terminate 5s after the notice", "spot interruption: terminate at 20", `"action": "terminate"`, ""},
-		{"trigger spot --action hibernate", "spot interruption: hibernate 2m0s after the notice", "spot interruption: hibernate at 20", `"action": "hibernate"`, ""},
-		{"trigger rebalance", "rebalance recommendation", "rebalance recommendation, noticed at 20", `"noticeTime": "20`, ""},
-		{"trigger maintenance --code system-reboot --in 1h --for 30m --id a", "maintenance a: active system-reboot", "scheduled maintenance: a system-reboot", scheduled, history},
-		{"trigger maintenance --id a --state completed", "maintenance a: completed system-reboot", "maintenance history: a system-reboot", `"State": "completed"`, ""},
-		{"trigger lifecycle Terminated", "target lifecycle state: Terminated", "target lifecycle state: Terminated", lifecycle, ""},
-		{"withdraw rebalance", "rebalance recommendation withdrawn", "rebalance recommendation withdrawn", spot, rebalance},
-		{"withdraw maintenance --id a", "maintenance a withdrawn", "scheduled maintenance: none", history, scheduled},
-		{"withdraw all", "everything withdrawn", "spot interruption withdrawn", "announced:", spot},
-		{"fault hang --path /latest/api/token", "fault: hang on /latest/api/token", "fault: hang", "hang on /latest/api/token", ""},
-		{"lift", "all faults lifted", "fault lifted: hang", "faults: none", ""},
-		{"fault slow --over 3s", "fault: slow over 3s", "fault: slow", "slow over 3s", ""},
-		{"fault refuse --for 300ms", "fault: refuse for 300ms", "fault lifted: refuse", "slow over 3s", "refuse"},
-		{"lift", "all faults lifted", "fault lifted: slow", "faults: none", ""},
-		{"fault 503", "fault: status 503", "fault: status 503", "status 503", ""},
-		{"expire-tokens", "all tokens expired", "all tokens expired", "requests: 0", ""},
+		{"trigger spot --in 5s", "spot interruption: terminate 5s after the notice", `"action": "terminate"`, ""},
+		{"trigger spot --action hibernate", "spot interruption: hibernate 2m0s after the notice", `"action": "hibernate"`, ""},
+		{"trigger rebalance", "rebalance recommendation", `"noticeTime": "20`, ""},
+		{"trigger maintenance --code system-reboot --in 1h --for 30m --id a", "maintenance a: active system-reboot", scheduled, history},
+		{"trigger maintenance --id a --state completed", "maintenance a: completed system-reboot", `"State": "completed"`, ""},
+		{"trigger lifecycle Terminated", "target lifecycle state: Terminated", lifecycle, ""},
+		{"withdraw rebalance", "rebalance recommendation withdrawn", spot, rebalance},
+		{"withdraw maintenance --id a", "maintenance a withdrawn", history, scheduled},
+		{"withdraw all", "everything withdrawn", "announced:", spot},
+		{"fault hang --path /latest/api/token", "fault: hang on /latest/api/token", "hang on /latest/api/token", ""},
+		{"lift", "all faults lifted", "faults: none", ""},
+		{"fault slow --over 3s --for 1h", "fault: slow over 3s for 1h0m0s", "slow over 3s", ""},
+		{"lift", "all faults lifted", "faults: none", ""},
+		{"fault 503", "fault: status 503", "status 503", ""},
+		{"expire-tokens", "all tokens expired", "requests: 0", ""},
 	} {
 		if out := s.tell(t, strings.Fields(step.line)...); out != step.prints+"\n" {
 			t.Errorf("%s: printed %q, want %q", step.line, out, step.prints)
 		}
-		s.line(t, step.says)
+		s.line(t, step.prints)
 		if shown := s.tell(t, "show"); !strings.Contains(shown, step.shows) || step.not != "" && strings.Contains(shown, step.not) {
 			t.Errorf("%s: shown is\n%swant %q, and not %q", step.line, shown, step.shows, step.not)
 		}
@@ -81,7 +79,7 @@ func TestNthIMDS_UsageErrorsAreOneLine(t *testing.T) {
 		{"trigger spot --action pause", `nth-imds trigger spot: invalid argument "pause" for "--action" flag: want one of terminate, stop, hibernate; see "nth-imds trigger spot --help"`},
 		{"trigger lifecycle", `nth-imds trigger lifecycle: accepts 1 arg(s), received 0; see "nth-imds trigger lifecycle --help"`},
 		{"withdraw flood", `nth-imds withdraw: invalid argument "flood" for "nth-imds withdraw"; see "nth-imds withdraw --help"`},
-		{"fault 200", `nth-imds fault: "200" is no fault: want reset, hang, slow, garbage, oversized, token-down, refuse, or a status from 400 to 599; see "nth-imds fault --help"`},
+		{"fault 200", `nth-imds fault: "200" is no fault: want reset, hang, slow, garbage, oversized, or a status from 400 to 599; see "nth-imds fault --help"`},
 	} {
 		if status, stdout, stderr := call(t, nil, strings.Fields(test.args)...); status != 64 || stdout != "" || stderr != test.want+"\n" {
 			t.Errorf("%q: status %d, stdout %q, stderr %q; want 64 and %q", test.args, status, stdout, stderr, test.want)
@@ -95,7 +93,6 @@ func TestNthIMDS_ErrorsAreOneLine(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"trigger maintenance --id x", "name what is scheduled, such as --code system-reboot"},
 		{"withdraw maintenance --id x", `no maintenance event "x" is scheduled`},
-		{"fault refuse", "refuse also closes the port for lift: say for how long, such as --for 12s"},
 		{"show --server " + gone.url, "no simulator answers at " + gone.url},
 		{"--listen " + strings.TrimPrefix(s.url, "http://"), "address already in use"},
 	} {

@@ -85,10 +85,9 @@ func ask(cmd *cobra.Command, server string, words []string) error {
 	}
 }
 
-// obey performs the commands that other processes of this machine post.
-func obey(s *imdstest.Server) http.Handler {
+// obey performs the commands that other processes of this machine post, and reports what they have changed.
+func obey(s *imdstest.Server, changed func(done string)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Connection", "close") // As for everything on this port: no idle connection outlives a fault that closes it.
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
 		if ip, err := netip.ParseAddr(host); err != nil || !ip.Unmap().IsLoopback() || r.Method != http.MethodPost {
 			http.Error(w, "commands are taken only from the machine that nth-imds runs on", http.StatusForbidden)
@@ -102,9 +101,13 @@ func obey(s *imdstest.Server) http.Handler {
 		root := &cobra.Command{Use: "nth-imds", SilenceErrors: true, SilenceUsage: true}
 		root.AddCommand(commands(func(cmd *cobra.Command, args []string, do act) error {
 			done, err := do(s, args)
-			if err == nil {
-				_, err = fmt.Fprintln(cmd.OutOrStdout(), done)
+			if err != nil {
+				return err
 			}
+			if cmd.Name() != "show" {
+				changed(done)
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), done)
 			return err
 		})...)
 		var out, wrong bytes.Buffer

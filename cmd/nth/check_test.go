@@ -177,7 +177,7 @@ func TestCheckNamesWhatTheInstanceIsTooOldFor(t *testing.T) {
 			fmt.Fprint(w, "1.0\n2020-10-27\n2021-03-23\nlatest")
 			return
 		}
-		b.imds.Simulator.ServeHTTP(w, r)
+		b.imds.ServeHTTP(w, r)
 	}))
 	t.Cleanup(old.Close)
 	b.set(t, "")

@@ -193,6 +193,8 @@ func TestSource_OutlivesFaultsOfTheService(t *testing.T) {
 	faults := []imdstest.Fault{
 		{Kind: imdstest.Status, Status: 503},
 		{Kind: imdstest.Status, Status: 403},
+		{Kind: imdstest.Status, Status: 401, Path: "meta-data"},
+		{Kind: imdstest.Status, Path: "/latest/api/token"},
 		{Kind: imdstest.Status, Status: 404, Path: "/latest/api/token"},
 		{Kind: imdstest.Hang, Path: "/latest/api/token"},
 		{Kind: imdstest.Reset, Path: "/latest/api/token"},

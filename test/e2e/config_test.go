@@ -52,7 +52,7 @@ func TestNTHWatchesBeforeThereIsACredential(t *testing.T) {
 // A second node, whose settings leave nothing out, shows that there was time enough to notice the same announcements.
 func TestAnInstanceThatIsLeftOutIsLeftAlone(t *testing.T) {
 	s := prepare(t, "[imds]\nlife_cycles = [\"spot\"]\n")
-	s.imds.SetLifeCycle("on-demand")
+	s.imds.Set("meta-data/instance-life-cycle", "on-demand")
 	s.start(t)
 	s.nth.WaitSays(t, "standing by: on-demand instances are excluded by imds.life_cycles, nothing is polled")
 	s.nth.WaitLog(t, systemd.IdentityFound)
@@ -62,7 +62,7 @@ func TestAnInstanceThatIsLeftOutIsLeftAlone(t *testing.T) {
 	witness.node = s.node.AddSpare(t)
 	witness.imds = imdstest.NewServer()
 	t.Cleanup(witness.imds.Close)
-	witness.imds.SetLifeCycle("on-demand")
+	witness.imds.Set("meta-data/instance-life-cycle", "on-demand")
 	witness.options.Kubeconfig, witness.options.IMDS, witness.options.Settings = witness.node.Kubeconfig, witness.imds.URL, ""
 	witness.machine = daemon.NewMachine(t, witness.options)
 	witness.start(t)

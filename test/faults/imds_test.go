@@ -18,16 +18,15 @@ var metadataFaults = map[string][]imdstest.Fault{
 	"slow":                 {{Kind: imdstest.Slow}},
 	"500":                  {{Kind: imdstest.Status, Status: 500}},
 	"503":                  {{Kind: imdstest.Status, Status: 503}},
-	"401":                  {{Kind: imdstest.Unauthorized}},
+	"401":                  {unauthorized},
 	"garbage":              {{Kind: imdstest.Garbage}},
 	"oversized":            {{Kind: imdstest.Oversized}},
-	"token endpoint down":  {{Kind: imdstest.Unauthorized}, {Kind: imdstest.TokenDown}},
-	"token endpoint hangs": {{Kind: imdstest.Unauthorized}, {Kind: imdstest.Hang, Path: "/latest/api/token"}},
-	refused:                {{Kind: imdstest.Refuse}},
+	"token endpoint down":  {unauthorized, {Kind: imdstest.Status, Path: "/latest/api/token"}},
+	"token endpoint hangs": {unauthorized, {Kind: imdstest.Hang, Path: "/latest/api/token"}},
 }
 
-// refused is the fault that nobody can count.
-const refused = "connection refused"
+// unauthorized refuses every token, and has new ones handed out.
+var unauthorized = imdstest.Fault{Kind: imdstest.Status, Status: 401, Path: "meta-data"}
 
 const (
 	// manyTimes is how many requests a fault has to break before it has been held for long enough. The two urgent
@@ -106,9 +105,7 @@ func (s *scene) survive(t *testing.T, fault string) {
 	t.Helper()
 	s.hold(t, fault)
 	s.imds.SetSpot("terminate", twoMinutes())
-	if fault != refused {
-		s.met.await(t, timesOf(fault)/2)
-	}
+	s.met.await(t, timesOf(fault)/2)
 	s.mustBeUntouched(t)
 	s.nth.MustRun(t)
 
@@ -132,9 +129,7 @@ var urgent = []event.Kind{event.SpotInterruption, event.ASGTermination}
 // hold returns when nth has met the fault many times and tells of it.
 func (s *scene) hold(t *testing.T, fault string) {
 	t.Helper()
-	if fault != refused {
-		s.met.await(t, timesOf(fault))
-	}
+	s.met.await(t, timesOf(fault))
 	for _, kind := range urgent {
 		s.nth.WaitSays(t, "cannot read "+string(kind))
 	}

@@ -25,7 +25,7 @@ func TestTheStatusReadsLikeASentence(t *testing.T) {
 		h.WaitWatching(t)
 		mustShow(t, h, `Status: "watching; nothing is announced for node `+h.Node.Name+`"`)
 
-		h.IMDS.Fault(imdstest.Fault{Kind: imdstest.Refuse})
+		h.IMDS.Fault(imdstest.Fault{Kind: imdstest.Reset})
 		h.WaitStatus(t, "watching; nothing is announced for node "+h.Node.Name+"; metadata service unreachable since ")
 		h.IMDS.Lift()
 		h.Await(t, "the metadata service is well again", func() bool {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nth-project/nth/pkg/imds/standin"
@@ -18,49 +17,20 @@ const (
 	lifecyclePath = "meta-data/autoscaling/target-lifecycle-state"
 )
 
-// SetSpot announces a spot interruption: action is "terminate", "stop" or "hibernate", and at is when EC2 acts.
-func (s *Simulator) SetSpot(action string, at time.Time) {
-	s.announcing.Lock()
-	defer s.announcing.Unlock()
-	s.service.SetSpot(action, at)
-	s.reportChange("spot interruption: %s at %s", action, standin.Timestamp(at))
-}
-
-// ClearSpot withdraws the spot interruption.
-func (s *Simulator) ClearSpot() {
-	s.announcing.Lock()
-	defer s.announcing.Unlock()
-	if s.service.ClearSpot() {
-		s.reportChange("spot interruption withdrawn")
-	}
-}
-
 // SetRebalance announces a rebalance recommendation, given at noticeTime.
-func (s *Simulator) SetRebalance(noticeTime time.Time) {
-	s.service.Set(rebalancePath, fmt.Sprintf(`{"noticeTime": %q}`, standin.Timestamp(noticeTime)))
-	s.reportChange("rebalance recommendation, noticed at %s", standin.Timestamp(noticeTime))
+func (s *Server) SetRebalance(noticeTime time.Time) {
+	s.Set(rebalancePath, fmt.Sprintf(`{"noticeTime": %q}`, standin.Timestamp(noticeTime)))
 }
 
 // ClearRebalance withdraws the rebalance recommendation.
-func (s *Simulator) ClearRebalance() {
-	if s.service.Unset(rebalancePath) {
-		s.reportChange("rebalance recommendation withdrawn")
-	}
-}
+func (s *Server) ClearRebalance() { s.Unset(rebalancePath) }
 
 // SetLifecycleState sets the state into which Auto Scaling is bringing the instance, such as "InService" or
 // "Terminated". The document is absent until it is first set.
-func (s *Simulator) SetLifecycleState(state string) {
-	s.service.Set(lifecyclePath, state)
-	s.reportChange("target lifecycle state: %s", state)
-}
+func (s *Server) SetLifecycleState(state string) { s.Set(lifecyclePath, state) }
 
 // ClearLifecycleState makes the instance one without a target lifecycle state, as outside of an Auto Scaling group.
-func (s *Simulator) ClearLifecycleState() {
-	if s.service.Unset(lifecyclePath) {
-		s.reportChange("target lifecycle state withdrawn")
-	}
-}
+func (s *Server) ClearLifecycleState() { s.Unset(lifecyclePath) }
 
 const (
 	scheduledPath = "meta-data/events/maintenance/scheduled"
@@ -83,24 +53,24 @@ type MaintenanceEvent struct {
 }
 
 // SetMaintenance serves these events, and no others, as scheduled. Without events the document is an empty list.
-func (s *Simulator) SetMaintenance(events ...MaintenanceEvent) {
-	s.announcing.Lock()
-	defer s.announcing.Unlock()
+func (s *Server) SetMaintenance(events ...MaintenanceEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.setScheduled(complete(events))
 }
 
 // SetHistory serves these events, and no others, as past ones. Without events the document is an empty list.
-func (s *Simulator) SetHistory(events ...MaintenanceEvent) {
-	s.announcing.Lock()
-	defer s.announcing.Unlock()
+func (s *Server) SetHistory(events ...MaintenanceEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.setHistory(complete(events))
 }
 
 // AddMaintenance schedules one more event, or updates the one with the same EventId. An event that is canceled or completed
 // also enters the history; an active one is not in it. It returns the event as it is served.
-func (s *Simulator) AddMaintenance(event MaintenanceEvent) MaintenanceEvent {
-	s.announcing.Lock()
-	defer s.announcing.Unlock()
+func (s *Server) AddMaintenance(event MaintenanceEvent) MaintenanceEvent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if i := indexOf(s.scheduled, event.EventId); i >= 0 {
 		event = event.updating(s.scheduled[i])
 	}
@@ -119,9 +89,9 @@ func (s *Simulator) AddMaintenance(event MaintenanceEvent) MaintenanceEvent {
 // WithdrawMaintenance cancels the scheduled event with this ID, or all if id is empty, as EC2 does: an event leaves the
 // schedule and enters the history as canceled. With noHistory it only leaves the schedule, as EC2's history may lag by an
 // hour. It returns the IDs that were withdrawn.
-func (s *Simulator) WithdrawMaintenance(id string, noHistory bool) []string {
-	s.announcing.Lock()
-	defer s.announcing.Unlock()
+func (s *Server) WithdrawMaintenance(id string, noHistory bool) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var kept []MaintenanceEvent
 	var withdrawn []string
 	history := s.history
@@ -147,16 +117,14 @@ func (s *Simulator) WithdrawMaintenance(id string, noHistory bool) []string {
 	return withdrawn
 }
 
-func (s *Simulator) setScheduled(events []MaintenanceEvent) {
+func (s *Server) setScheduled(events []MaintenanceEvent) {
 	s.scheduled = events
-	s.service.Set(scheduledPath, list(events))
-	s.reportChange("scheduled maintenance: %s", summary(events))
+	s.Set(scheduledPath, list(events))
 }
 
-func (s *Simulator) setHistory(events []MaintenanceEvent) {
+func (s *Server) setHistory(events []MaintenanceEvent) {
 	s.history = events
-	s.service.Set(historyPath, list(events))
-	s.reportChange("maintenance history: %s", summary(events))
+	s.Set(historyPath, list(events))
 }
 
 func complete(events []MaintenanceEvent) []MaintenanceEvent {
@@ -236,17 +204,6 @@ func list(events []MaintenanceEvent) string {
 	return standin.Indented(events)
 }
 
-func summary(events []MaintenanceEvent) string {
-	if len(events) == 0 {
-		return "none"
-	}
-	parts := make([]string, len(events))
-	for i, e := range events {
-		parts[i] = fmt.Sprintf("%s %s not before %s (%s)", e.EventId, e.Code, cmp.Or(maintenanceDate(e.NotBefore), "?"), e.State)
-	}
-	return strings.Join(parts, ", ")
-}
-
 // put returns events with event in place of the one with its ID, or at the end.
 func put(events []MaintenanceEvent, event MaintenanceEvent) []MaintenanceEvent {
 	events = slices.Clone(events)
@@ -262,17 +219,17 @@ func indexOf(events []MaintenanceEvent, id string) int {
 }
 
 // Scheduled returns the events that are served as scheduled.
-func (s *Simulator) Scheduled() []MaintenanceEvent {
-	s.announcing.Lock()
-	defer s.announcing.Unlock()
+func (s *Server) Scheduled() []MaintenanceEvent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return slices.Clone(s.scheduled)
 }
 
 // Announced returns the documents that announce something, by path.
-func (s *Simulator) Announced() map[string]string {
+func (s *Server) Announced() map[string]string {
 	announced := map[string]string{}
 	for _, path := range []string{spotPath, rebalancePath, scheduledPath, historyPath, lifecyclePath} {
-		if body, found := s.service.Get(path); found && body != "[]" {
+		if body, found := s.Get(path); found && body != "[]" {
 			announced[path] = body
 		}
 	}

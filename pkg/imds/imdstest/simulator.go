@@ -1,4 +1,4 @@
-// Package imdstest simulates EC2's instance metadata service, version 2, for tests and for rehearsals.
+// Package imdstest simulates EC2's instance metadata service, version 2, for tests and for nth-imds.
 //
 // A test starts a Server on a free port, as it would with net/http/httptest, lets EC2 announce something, and breaks
 // the service where it likes:
@@ -9,9 +9,8 @@
 //	srv.Fault(imdstest.Fault{Kind: imdstest.Hang})
 //	srv.Lift()
 //
-// A Simulator is an http.Handler with announcements (announce.go), faults (fault.go) and counts of its requests; the
-// documents, the tokens and the protocol are those of pkg/imds/standin. A Server gives it a port, which it can also close
-// and reopen. The command nth-imds runs one.
+// The documents, the tokens and the protocol are those of pkg/imds/standin. This package adds announcements (announce.go),
+// faults (fault.go) and counts of the requests.
 //
 // Everything is safe for concurrent use. A change is visible to every request that begins after the call returned.
 package imdstest
@@ -20,64 +19,124 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"maps"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"sync"
+	"time"
 
 	"github.com/nth-project/nth/pkg/imds/standin"
 )
 
-// Simulator is the metadata service of one instance. It is an http.Handler; Server puts it on a port.
-type Simulator struct {
-	service *standin.Service
-	faults  faults
-	traffic traffic
+// The instance, of which Set changes any document.
+const (
+	InstanceID       = standin.InstanceID
+	InstanceType     = standin.InstanceType
+	AvailabilityZone = standin.AvailabilityZone
+	Region           = standin.Region
+	// Role is the instance's IAM role. Its credentials are made up and open nothing.
+	Role = standin.Role
+)
 
-	// announcing serializes changes of more than one document.
-	announcing sync.Mutex
-	scheduled  []MaintenanceEvent
-	history    []MaintenanceEvent
+// Server is the metadata service of one instance, on a port of its own.
+type Server struct {
+	*standin.Service
+	// URL is "http://127.0.0.1:PORT", without a slash at its end.
+	URL string
 
-	watching  sync.Mutex
-	onChange  func(change string)
+	http *httptest.Server
+	mux  *http.ServeMux
+
+	mu        sync.Mutex
+	faults    []*setFault // in the order in which they were set
+	scheduled []MaintenanceEvent
+	history   []MaintenanceEvent
 	onRequest func(Exchange)
-	// onFaults is called after each change of the set of faults, so that a Server can close or open its port.
-	onFaults func()
+	counts    Counts
+	counted   chan struct{} // closed when counts change
 }
 
-// New returns the metadata service of a healthy spot instance for which nothing is announced.
-func New() *Simulator {
-	s := &Simulator{service: standin.New()}
-	s.SetMaintenance()
-	s.SetHistory()
+// NewServer starts a Server on a free port of 127.0.0.1. Like httptest.NewServer it panics if there is none.
+func NewServer() *Server {
+	s, err := Listen("127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
 	return s
 }
 
-// ServeHTTP answers as EC2 would, unless a fault says otherwise.
-func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// Listen starts a Server on a TCP address such as "127.0.0.1:1338". It is that of a healthy spot instance for which nothing is announced.
+func Listen(address string) (*Server, error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("opening the metadata service's port: %w", err)
+	}
+	s := &Server{
+		Service: standin.New(), mux: http.NewServeMux(),
+		counts: Counts{ByPath: map[string]int{}, ByStatus: map[int]int{}}, counted: make(chan struct{}),
+	}
+	s.mux.HandleFunc("/", s.serve)
+	s.http = &httptest.Server{Listener: listener, Config: &http.Server{
+		Handler: s.mux, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0), // net/http need not report clients that reset or leave.
+	}}
+	s.http.Start()
+	s.URL = s.http.URL
+	return s, nil
+}
+
+// Handle serves something else at a path that EC2 does not have. No fault touches it.
+func (s *Server) Handle(path string, handler http.Handler) { s.mux.Handle(path, handler) }
+
+// Close cuts all connections and waits for their handlers.
+func (s *Server) Close() {
+	s.http.CloseClientConnections()
+	s.http.Close()
+}
+
+// serve answers as EC2 would, unless a fault says otherwise.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	// net/http notices that a client has left only once the request's body is read.
 	_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, 64<<10))
 	_, document := standin.SplitVersion(r.URL.Path)
-	s.traffic.begin(r.URL.Path, r.Method == http.MethodPut && document == "api/token")
-	defer s.traffic.end()
+	s.count(func(c *Counts) {
+		c.Total++
+		c.ByPath[r.URL.Path]++
+		if r.Method == http.MethodPut && document == "api/token" {
+			c.Tokens++
+		}
+		c.InFlight++
+		c.MostInFlight = max(c.MostInFlight, c.InFlight)
+	})
+	defer s.count(func(c *Counts) { c.InFlight-- })
 
 	exchange := Exchange{Method: r.Method, Path: r.URL.Path}
-	if fault, broken := s.faults.match(r); broken {
+	if fault := s.faultOf(r); fault != nil {
 		exchange.Fault = fault.String()
 		exchange.Status = s.inject(fault, w, r)
 	} else {
-		exchange.Status = s.send(w, s.service.Answer(r))
+		exchange.Status = s.send(w, s.Answer(r))
 	}
-	s.reportRequest(exchange)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.onRequest != nil {
+		s.onRequest(exchange)
+	}
 }
 
 // send writes an answer and returns its status.
-func (s *Simulator) send(w http.ResponseWriter, a standin.Answer) int {
-	s.traffic.answered(a.Status)
+func (s *Server) send(w http.ResponseWriter, a standin.Answer) int {
 	body := a.Header(w)
-	w.WriteHeader(a.Status)
+	s.begin(w, a.Status)
 	_, _ = w.Write(body) // The client may have left.
 	return a.Status
+}
+
+// begin counts an answer before it writes its header, so that a client that has read it finds it counted.
+func (s *Server) begin(w http.ResponseWriter, status int) {
+	s.count(func(c *Counts) { c.ByStatus[status]++ })
+	w.WriteHeader(status)
 }
 
 // Exchange is one request and its answer.
@@ -89,101 +148,54 @@ type Exchange struct {
 	Fault string
 }
 
-// OnChange sets the function that is called with a sentence for each change of what is served. It must not call the
-// Simulator.
-func (s *Simulator) OnChange(f func(change string)) {
-	s.watching.Lock()
-	defer s.watching.Unlock()
-	s.onChange = f
-}
-
-// OnRequest sets the function that is called after each request. It must not call the Simulator.
-func (s *Simulator) OnRequest(f func(Exchange)) {
-	s.watching.Lock()
-	defer s.watching.Unlock()
+// OnRequest sets the function that is called after each request. It must not call the Server.
+func (s *Server) OnRequest(f func(Exchange)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.onRequest = f
 }
 
-func (s *Simulator) reportChange(format string, args ...any) {
-	s.watching.Lock()
-	defer s.watching.Unlock()
-	if s.onChange != nil {
-		s.onChange(fmt.Sprintf(format, args...))
-	}
-}
-
-func (s *Simulator) reportRequest(e Exchange) {
-	s.watching.Lock()
-	defer s.watching.Unlock()
-	if s.onRequest != nil {
-		s.onRequest(e)
-	}
-}
-
-// The machine that every Simulator starts as. Set changes any of it.
-const (
-	InstanceID       = standin.InstanceID
-	InstanceType     = standin.InstanceType
-	AvailabilityZone = standin.AvailabilityZone
-	Region           = standin.Region
-	LocalIPv4        = standin.LocalIPv4
-	LocalHostname    = standin.LocalHostname
-	// Role is the instance's IAM role. Its credentials are made up and open nothing.
-	Role = standin.Role
-)
-
-// SetLifeCycle says how the instance was bought: "spot", "on-demand", "scheduled" or "capacity-block". It starts as
-// "spot".
-func (s *Simulator) SetLifeCycle(lifeCycle string) {
-	s.service.Set("meta-data/instance-life-cycle", lifeCycle)
-	s.reportChange("instance life cycle: %s", lifeCycle)
-}
-
-// Set serves body at a path such as "/latest/meta-data/instance-id" or "meta-data/instance-id". It replaces whatever is
-// served there, also an announcement, until that is changed.
-func (s *Simulator) Set(path, body string) {
-	s.service.Set(path, body)
-	s.reportChange("document %s set, %d bytes", standin.DocumentPath(path), len(body))
-}
-
-// Unset removes the document at path.
-func (s *Simulator) Unset(path string) {
-	if s.service.Unset(path) {
-		s.reportChange("document %s removed", standin.DocumentPath(path))
-	}
-}
-
-// ExpireTokens makes every token invalid: requests with one get 401.
-func (s *Simulator) ExpireTokens() {
-	s.service.ExpireTokens()
-	s.reportChange("all tokens expired")
-}
-
-// Counts counts the requests to a Simulator since it was made.
+// Counts counts the requests to a Server since it was started.
 type Counts struct {
 	// Total counts all requests when they begin, those for tokens included.
-	Total int `json:"total"`
+	Total int
 	// Tokens counts the requests for a token.
-	Tokens int `json:"tokens"`
+	Tokens int
 	// ByPath counts the requests by their path, such as /latest/meta-data/spot/instance-action.
-	ByPath map[string]int `json:"byPath"`
+	ByPath map[string]int
 	// ByStatus counts the answers by HTTP status. Requests that a fault left without an answer are not in it.
-	ByStatus map[int]int `json:"byStatus"`
+	ByStatus map[int]int
 	// InFlight is the number of requests being answered, and MostInFlight the largest it ever was.
-	InFlight     int `json:"inFlight"`
-	MostInFlight int `json:"mostInFlight"`
+	InFlight, MostInFlight int
+}
+
+func (s *Server) count(change func(*Counts)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.counts)
+	close(s.counted)
+	s.counted = make(chan struct{})
 }
 
 // Requests returns the current counts.
-func (s *Simulator) Requests() Counts {
-	counts, _ := s.traffic.read()
+func (s *Server) Requests() Counts {
+	counts, _ := s.read()
 	return counts
 }
 
+// read returns the counts and a channel that is closed when they change.
+func (s *Server) read() (Counts, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	counts := s.counts
+	counts.ByPath, counts.ByStatus = maps.Clone(counts.ByPath), maps.Clone(counts.ByStatus)
+	return counts, s.counted
+}
+
 // Await waits until reached returns true, or returns an error if ctx ends before that.
-func (s *Simulator) Await(ctx context.Context, reached func(Counts) bool) error {
+func (s *Server) Await(ctx context.Context, reached func(Counts) bool) error {
 	for {
-		counts, changed := s.traffic.read()
+		counts, changed := s.read()
 		if reached(counts) {
 			return nil
 		}
@@ -192,54 +204,5 @@ func (s *Simulator) Await(ctx context.Context, reached func(Counts) bool) error 
 		case <-ctx.Done():
 			return fmt.Errorf("awaiting requests, %d so far: %w", counts.Total, ctx.Err())
 		}
-	}
-}
-
-type traffic struct {
-	mu      sync.Mutex
-	counts  Counts
-	changed chan struct{}
-}
-
-func (t *traffic) begin(path string, token bool) {
-	t.update(func(c *Counts) {
-		c.Total++
-		c.ByPath[path]++
-		if token {
-			c.Tokens++
-		}
-		c.InFlight++
-		c.MostInFlight = max(c.MostInFlight, c.InFlight)
-	})
-}
-
-// answered is called before the answer is written, so that a client that has read it finds it counted.
-func (t *traffic) answered(status int) { t.update(func(c *Counts) { c.ByStatus[status]++ }) }
-
-func (t *traffic) end() { t.update(func(c *Counts) { c.InFlight-- }) }
-
-func (t *traffic) update(change func(*Counts)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.ready()
-	change(&t.counts)
-	close(t.changed)
-	t.changed = make(chan struct{})
-}
-
-// read returns the counts and a channel that is closed when they change.
-func (t *traffic) read() (Counts, <-chan struct{}) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.ready()
-	counts := t.counts
-	counts.ByPath, counts.ByStatus = maps.Clone(counts.ByPath), maps.Clone(counts.ByStatus)
-	return counts, t.changed
-}
-
-func (t *traffic) ready() {
-	if t.changed == nil {
-		t.changed = make(chan struct{})
-		t.counts.ByPath, t.counts.ByStatus = map[string]int{}, map[int]int{}
 	}
 }

@@ -22,15 +22,14 @@ import (
 
 // Service is the metadata service of one instance. It is an http.Handler.
 type Service struct {
-	documents documents
-	tokens    tokens
+	mu        sync.Mutex
+	documents map[string]string    // by their path below the version, such as "meta-data/instance-id"
+	tokens    map[string]time.Time // until when each is valid
 }
 
 // New returns the metadata service of a healthy spot instance for which nothing is announced.
 func New() *Service {
-	s := &Service{}
-	s.setMachine()
-	return s
+	return &Service{documents: machine(time.Now()), tokens: map[string]time.Time{}}
 }
 
 // ServeHTTP answers as EC2 would.
@@ -88,14 +87,14 @@ func (s *Service) Answer(r *http.Request) Answer {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return Answer{Status: http.StatusMethodNotAllowed, Allow: "GET, HEAD"}
 	}
-	ttl, valid := s.tokens.check(r.Header.Get(tokenHeader))
-	if !valid {
+	ttl := s.lifetime(r.Header.Get(tokenHeader))
+	if ttl == 0 {
 		return Answer{Status: http.StatusUnauthorized}
 	}
 	if version == "" && path == "" {
 		return Answer{Status: http.StatusOK, Body: "2021-07-15\n2022-09-24\nlatest", TTL: ttl}
 	}
-	body, found := s.documents.get(path)
+	body, found := s.Get(path)
 	if version == "" || !found {
 		return Answer{Status: http.StatusNotFound, TTL: ttl}
 	}
@@ -115,7 +114,7 @@ func (s *Service) answerToken(r *http.Request, version string) Answer {
 	if err != nil || ttl < 1 || ttl > 21600 {
 		return Answer{Status: http.StatusBadRequest}
 	}
-	return Answer{Status: http.StatusOK, Body: s.tokens.issue(ttl), TTL: ttl}
+	return Answer{Status: http.StatusOK, Body: s.issue(ttl), TTL: ttl}
 }
 
 // Header sets the answer's headers and returns its body, which is a page about it for an error.
@@ -173,31 +172,26 @@ func SplitVersion(path string) (version, document string) {
 	return first, rest
 }
 
-// documents are served by their path below the version, such as "meta-data/instance-id".
-type documents struct {
-	mu   sync.RWMutex
-	body map[string]string
-}
-
-// get returns the document at path or, if path is a folder, the list of its content.
-func (d *documents) get(path string) (body string, found bool) {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	if body, found = d.body[path]; found {
+// Get returns what is served at a path: a document or, if the path is a folder, the list of its content.
+func (s *Service) Get(path string) (body string, found bool) {
+	path = DocumentPath(path)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if body, found = s.documents[path]; found {
 		return body, true
 	}
-	entries := d.list(path)
-	return strings.Join(entries, "\n"), len(entries) > 0
+	names := s.list(path)
+	return strings.Join(names, "\n"), len(names) > 0
 }
 
-// list returns the sorted names in a folder, with a slash after folders but for those at the top, as on EC2.
-func (d *documents) list(folder string) []string {
+// list returns the sorted names in a folder, with a slash after folders but for those at the top, as on EC2. s.mu is held.
+func (s *Service) list(folder string) []string {
 	prefix, slash := folder+"/", "/"
 	if folder == "" {
 		prefix, slash = "", ""
 	}
 	names := map[string]bool{}
-	for path := range d.body {
+	for path := range s.documents {
 		below, inside := strings.CutPrefix(path, prefix)
 		if !inside {
 			continue
@@ -211,34 +205,23 @@ func (d *documents) list(folder string) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-func (d *documents) set(path, body string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.body == nil {
-		d.body = map[string]string{}
-	}
-	d.body[path] = body
-}
-
-func (d *documents) unset(path string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, found := d.body[path]
-	delete(d.body, path)
-	return found
-}
-
-// Get returns what is served at a path: a document or, if the path is a folder, the list of its content.
-func (s *Service) Get(path string) (body string, found bool) {
-	return s.documents.get(DocumentPath(path))
-}
-
 // Set serves body at a path such as "/latest/meta-data/instance-id" or "meta-data/instance-id". It replaces whatever is
 // served there, also an announcement, until that is changed.
-func (s *Service) Set(path, body string) { s.documents.set(DocumentPath(path), body) }
+func (s *Service) Set(path, body string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.documents[DocumentPath(path)] = body
+}
 
-// Unset removes the document at path, and reports whether there was one.
-func (s *Service) Unset(path string) bool { return s.documents.unset(DocumentPath(path)) }
+// Unset removes the document at path, and reports whether it existed.
+func (s *Service) Unset(path string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	path = DocumentPath(path)
+	_, found := s.documents[path]
+	delete(s.documents, path)
+	return found
+}
 
 // DocumentPath is a document's path without a version and without slashes at its ends.
 func DocumentPath(path string) string {
@@ -261,75 +244,36 @@ const (
 // credentialsTTL is longer than EC2's six hours, and than any rehearsal, because the credentials are made only once.
 const credentialsTTL = 30 * 24 * time.Hour
 
-func (s *Service) setMachine() {
-	for path, body := range map[string]string{
-		"meta-data/instance-id":                      InstanceID,
-		"meta-data/instance-type":                    InstanceType,
-		"meta-data/instance-life-cycle":              "spot",
-		"meta-data/hostname":                         LocalHostname,
-		"meta-data/local-hostname":                   LocalHostname,
-		"meta-data/local-ipv4":                       LocalIPv4,
-		"meta-data/placement/availability-zone":      AvailabilityZone,
-		"meta-data/placement/region":                 Region,
-		"meta-data/services/domain":                  "amazonaws.com",
-		"meta-data/events/maintenance/scheduled":     "[]",
-		"meta-data/events/maintenance/history":       "[]",
-		"dynamic/instance-identity/document":         identityDocument(time.Now()),
-		"meta-data/iam/security-credentials/" + Role: credentials(time.Now()),
-	} {
-		s.Set(path, body)
+// machine returns the documents of a healthy spot instance that was launched now.
+func machine(now time.Time) map[string]string {
+	return map[string]string{
+		"meta-data/instance-id":                  InstanceID,
+		"meta-data/instance-type":                InstanceType,
+		"meta-data/instance-life-cycle":          "spot",
+		"meta-data/hostname":                     LocalHostname,
+		"meta-data/local-hostname":               LocalHostname,
+		"meta-data/local-ipv4":                   LocalIPv4,
+		"meta-data/placement/availability-zone":  AvailabilityZone,
+		"meta-data/placement/region":             Region,
+		"meta-data/services/domain":              "amazonaws.com",
+		"meta-data/events/maintenance/scheduled": "[]",
+		"meta-data/events/maintenance/history":   "[]",
+		"dynamic/instance-identity/document": Indented(map[string]string{
+			"accountId": "123456789012", "architecture": "x86_64", "availabilityZone": AvailabilityZone, "imageId": "ami-0a1b2c3d4e5f60718",
+			"instanceId": InstanceID, "instanceType": InstanceType, "pendingTime": Timestamp(now), "privateIp": LocalIPv4, "region": Region,
+			"version": "2017-09-30",
+		}),
+		"meta-data/iam/security-credentials/" + Role: Indented(map[string]string{
+			"Code": "Success", "LastUpdated": Timestamp(now), "Type": "AWS-HMAC", "AccessKeyId": "ASIAREHEARSALONLY000",
+			"SecretAccessKey": "not-a-secret-only-for-rehearsals", "Token": "not-a-token-only-for-rehearsals",
+			"Expiration": Timestamp(now.Add(credentialsTTL)),
+		}),
 	}
-}
-
-func identityDocument(launched time.Time) string {
-	return Indented(struct {
-		AccountID        string `json:"accountId"`
-		Architecture     string `json:"architecture"`
-		AvailabilityZone string `json:"availabilityZone"`
-		ImageID          string `json:"imageId"`
-		InstanceID       string `json:"instanceId"`
-		InstanceType     string `json:"instanceType"`
-		PendingTime      string `json:"pendingTime"`
-		PrivateIP        string `json:"privateIp"`
-		Region           string `json:"region"`
-		Version          string `json:"version"`
-	}{
-		AccountID:        "123456789012",
-		Architecture:     "x86_64",
-		AvailabilityZone: AvailabilityZone,
-		ImageID:          "ami-0a1b2c3d4e5f60718",
-		InstanceID:       InstanceID,
-		InstanceType:     InstanceType,
-		PendingTime:      Timestamp(launched),
-		PrivateIP:        LocalIPv4,
-		Region:           Region,
-		Version:          "2017-09-30",
-	})
-}
-
-func credentials(now time.Time) string {
-	return Indented(struct {
-		Code            string
-		LastUpdated     string
-		Type            string
-		AccessKeyID     string `json:"AccessKeyId"`
-		SecretAccessKey string
-		Token           string
-		Expiration      string
-	}{
-		Code:            "Success",
-		LastUpdated:     Timestamp(now),
-		Type:            "AWS-HMAC",
-		AccessKeyID:     "ASIAREHEARSALONLY000",
-		SecretAccessKey: "not-a-secret-only-for-rehearsals",
-		Token:           "not-a-token-only-for-rehearsals",
-		Expiration:      Timestamp(now.Add(credentialsTTL)),
-	})
 }
 
 // Indented renders a document as EC2 does its longer ones.
 func Indented(v any) string {
-	text, _ := json.MarshalIndent(v, "", "  ") // cannot fail for plain structs of strings
+	text, _ := json.MarshalIndent(v, "", "  ") // cannot fail for strings
 	return string(text)
 }
 
@@ -338,50 +282,29 @@ func Timestamp(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// tokens are the valid session tokens.
-type tokens struct {
-	mu      sync.Mutex
-	expires map[string]time.Time
-}
-
 // issue makes a token that is valid for ttl seconds. Like EC2's it has 56 characters of base64.
-func (t *tokens) issue(ttl int) string {
+func (s *Service) issue(ttl int) string {
 	random := make([]byte, 40)
 	_, _ = rand.Read(random) // never fails, by its documentation
 	token := base64.URLEncoding.EncodeToString(random)
 
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.removeExpired()
-	if t.expires == nil {
-		t.expires = map[string]time.Time{}
-	}
-	t.expires[token] = time.Now().Add(time.Duration(ttl) * time.Second)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.tokens, func(_ string, until time.Time) bool { return time.Until(until) <= 0 })
+	s.tokens[token] = time.Now().Add(time.Duration(ttl) * time.Second)
 	return token
 }
 
-// check returns how many seconds a token still has, rounded up, and whether it is valid at all.
-func (t *tokens) check(token string) (ttl int, valid bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	left := time.Until(t.expires[token])
-	if left <= 0 {
-		return 0, false
-	}
-	return int((left + time.Second - 1) / time.Second), true
-}
-
-func (t *tokens) removeExpired() {
-	for token, at := range t.expires {
-		if time.Until(at) <= 0 {
-			delete(t.expires, token)
-		}
-	}
+// lifetime returns how many seconds a token still has, rounded up; 0 if it is not valid.
+func (s *Service) lifetime(token string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int((max(time.Until(s.tokens[token]), 0) + time.Second - 1) / time.Second)
 }
 
 // ExpireTokens makes every token invalid: requests with one get 401.
 func (s *Service) ExpireTokens() {
-	s.tokens.mu.Lock()
-	defer s.tokens.mu.Unlock()
-	clear(s.tokens.expires)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.tokens)
 }
