@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,40 +77,45 @@ type parcel struct {
 	line string
 	gate *gate
 
-	queued  time.Time     // with a monotonic reading, so that a change of the clock does not matter
-	dropped chan struct{} // closed when the message makes room for a newer one
+	queued time.Time // with a monotonic reading, so that a change of the clock does not matter
 	// The queue's mutex is held for these.
 	next     time.Time // the earliest time of the next attempt
-	tries    int
+	failures int
 	inFlight bool
-	retried  chan struct{} // the queue's at the last attempt
+	period   int // the queue's at the last attempt
 }
 
-// queue holds the messages for one destination, and delivers each line of them in a goroutine of its own.
+// queue holds the messages for one destination. Its loop, deliver, starts a goroutine for each attempt.
 type queue struct {
 	limit    int           // messages; with more, the oldest is lost
-	slots    chan struct{} // an element for each delivery under way
-	pace     time.Duration // how long a slot rests after a delivery
+	workers  int           // attempts at a time
+	pace     time.Duration // the pause after each attempt
 	maxPause time.Duration // between two attempts for a message that is young
 	oldPause time.Duration // and for one that is not
 	report   func(DeliveryResult)
+	woken    chan struct{} // has an element if the loop is to look again
 
-	mu         sync.Mutex      // for all that follows
-	waiting    []*parcel       // the oldest first
-	working    map[string]bool // lines
-	lines      sync.WaitGroup
-	retried    chan struct{} // closed when pauses no longer hold
-	retryAfter time.Time     // the end of the pause that the destination has asked for
-	finishBy   time.Time     // when run ends at the latest; zero until finish
-	// ctx is the context of attempts, nil before run. After its end, each message has one more attempt, with last.
-	ctx, last context.Context
-	stop      context.CancelFunc
+	mu         sync.Mutex // for all that follows
+	waiting    []*parcel  // the oldest first
+	flying     int        // attempts under way
+	nextStart  time.Time  // when pace allows the next attempt
+	retryAfter time.Time  // the end of the pause that the destination has asked for
+	period     int        // counts calls of retry: a failure of an earlier period causes no pause
+	finishBy   time.Time  // when run ends at the latest; zero until finish
+	closed     bool       // nothing is added any more
 }
 
 func newQueue(limit, workers int, pace, maxPause, oldPause time.Duration, report func(DeliveryResult)) *queue {
 	return &queue{
-		limit: limit, slots: make(chan struct{}, workers), pace: pace, maxPause: maxPause, oldPause: oldPause, report: report,
-		working: map[string]bool{}, retried: make(chan struct{}),
+		limit: limit, workers: workers, pace: pace, maxPause: maxPause, oldPause: oldPause, report: report, woken: make(chan struct{}, 1),
+	}
+}
+
+// wake makes the loop look again.
+func (q *queue) wake() {
+	select {
+	case q.woken <- struct{}{}:
+	default:
 	}
 }
 
@@ -117,38 +123,29 @@ func newQueue(limit, workers int, pace, maxPause, oldPause time.Duration, report
 func (q *queue) add(p *parcel) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.ctx != nil && q.ctx.Err() != nil {
+	if q.closed {
 		return
 	}
-	p.queued, p.dropped = time.Now(), make(chan struct{})
+	p.queued = time.Now()
 	q.waiting = append(q.waiting, p)
 	if i := slices.IndexFunc(q.waiting, func(p *parcel) bool { return !p.inFlight }); len(q.waiting) > q.limit && i >= 0 {
 		oldest := q.waiting[i]
-		close(oldest.dropped)
 		q.waiting = slices.Delete(q.waiting, i, i+1)
 		go q.report(DeliveryResult{Notice: oldest.Notice, Err: errors.New("too many are waiting"), Lost: true})
 	}
-	q.start(p.line)
-}
-
-// start delivers a line, once run has begun. The mutex is held.
-func (q *queue) start(line string) {
-	if q.ctx != nil && !q.working[line] {
-		q.working[line] = true
-		q.lines.Go(func() { q.deliverLine(line) })
-	}
+	q.wake()
 }
 
 // retry has all messages tried now, as after a change of the settings.
 func (q *queue) retry() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.period++
 	q.retryAfter = time.Time{}
 	for _, p := range q.waiting {
 		p.next = time.Time{}
 	}
-	close(q.retried)
-	q.retried = make(chan struct{})
+	q.wake()
 }
 
 // finish makes run end once all is delivered, or after a duration.
@@ -156,174 +153,133 @@ func (q *queue) finish(within time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.finishBy = time.Now().Add(within)
-	q.endIfFinished()
-}
-
-// endIfFinished ends run soon if nothing more is to come. The mutex is held.
-func (q *queue) endIfFinished() {
-	if q.ctx == nil || q.finishBy.IsZero() {
-		return
-	}
-	if len(q.working) == 0 {
-		q.stop()
-	}
-	time.AfterFunc(time.Until(q.finishBy), q.stop)
+	q.wake()
 }
 
 // run returns when ctx has ended, or all is delivered after finish, and each message that is left was tried once more.
 func (q *queue) run(ctx context.Context) {
-	last, stopLast := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopLast()
+	var attempts sync.WaitGroup
+	q.deliver(ctx, &attempts, false)
 	q.mu.Lock()
-	q.ctx, q.stop = context.WithCancel(ctx)
-	q.last = last
-	for _, p := range q.waiting {
-		q.start(p.line)
-	}
-	q.endIfFinished()
+	q.closed = true
 	q.mu.Unlock()
-	<-q.ctx.Done()
-	defer time.AfterFunc(flushTimeout, stopLast).Stop()
-	q.lines.Wait()
-}
-
-// deliverLine delivers the messages of a line, the oldest first.
-func (q *queue) deliverLine(line string) {
-	for {
-		q.mu.Lock()
-		i := slices.IndexFunc(q.waiting, func(p *parcel) bool { return p.line == line })
-		if i < 0 {
-			delete(q.working, line)
-			if !q.finishBy.IsZero() && len(q.working) == 0 {
-				q.stop()
-			}
-			q.mu.Unlock()
-			return
-		}
-		p := q.waiting[i]
-		q.mu.Unlock()
-		q.deliver(p)
+	last, stop := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+	defer stop()
+	q.deliver(last, &attempts, true)
+	attempts.Wait()
+	for _, p := range q.waiting {
+		q.report(DeliveryResult{Notice: p.Notice, Err: errStopped, Lost: true, Again: p.failures > 0})
 	}
 }
 
-// deliver tries a message until it is delivered, lost or dropped.
-func (q *queue) deliver(p *parcel) {
-	for {
-		ctx := q.turn(p)
-		if ctx == nil {
-			return
-		}
-		var err error = refusedError{"it is older than a day"}
-		if time.Since(p.queued) < maxMessageAge {
-			err = p.deliver(ctx)
-		}
-		_, refused := errors.AsType[refusedError](err)
-		over := err == nil || refused || errors.Is(err, errNothing)
-		q.release()
-		switch {
-		case !over && ctx == q.last:
-			q.end(p, errStopped)
-			return
-		case over:
-			q.end(p, err)
-			return
-		}
-		q.failed(p, err)
-	}
-}
-
-var errStopped = refusedError{"nth stopped before it was delivered"}
-
-// turn waits until a message may be tried, and returns the context for that, and a slot; nil if it was dropped or nth has stopped.
-func (q *queue) turn(p *parcel) context.Context {
-	for {
-		now, ctx, slots := time.Now(), q.ctx, q.slots
-		pause, opened := p.gate.wait(now)
-		q.mu.Lock()
-		pause, retried := max(pause, p.next.Sub(now), q.retryAfter.Sub(now)), q.retried
-		q.mu.Unlock()
-		switch {
-		case ctx.Err() != nil:
-			ctx, pause = q.last, maxMessageAge
-		case pause > 0:
-			slots = nil // It does not want one yet.
-		default:
-			pause = maxMessageAge
+// deliver makes attempts until ctx ends or there is nothing more to deliver. last says that each is a message's last one.
+func (q *queue) deliver(ctx context.Context, attempts *sync.WaitGroup, last bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for ctx.Err() == nil && !q.finished(last) {
+		ready, pause := q.takeReady(last)
+		for _, p := range ready {
+			attempts.Go(func() { q.attempt(ctx, p, last) })
 		}
 		select {
-		case slots <- struct{}{}:
-			if q.fly(p, ctx == q.last) {
-				return ctx
-			}
-			<-q.slots
-		case <-p.dropped:
-			return nil
 		case <-ctx.Done():
-			if ctx == q.last {
-				q.end(p, errStopped)
-				return nil
-			}
-		case <-opened:
-		case <-retried:
+		case <-q.woken:
 		case <-time.After(pause):
 		}
 	}
 }
 
-// fly marks a message as being delivered, so that it is not dropped; false if it was, or if it has to wait again: it may have waited for a slot.
-func (q *queue) fly(p *parcel, final bool) bool {
+func (q *queue) finished(last bool) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if last || q.finishBy.IsZero() {
+		return last && len(q.waiting) == 0
+	}
+	return len(q.waiting) == 0 || !time.Now().Before(q.finishBy)
+}
+
+// takeReady returns the messages to try now, each the first of its line, and for how long no other gets ready by itself. Those that have
+// failed least come first, so that they hold up no new one. Last attempts wait for nothing but a worker.
+func (q *queue) takeReady(last bool) (ready []*parcel, pause time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
-	closed, _ := p.gate.wait(now)
-	p.inFlight = slices.Contains(q.waiting, p) && (final || closed == 0 && !now.Before(q.retryAfter))
-	p.retried = q.retried
-	return p.inFlight
-}
-
-// release gives a slot back, after its rest.
-func (q *queue) release() {
-	if q.pace > 0 {
-		select {
-		case <-time.After(q.pace):
-		case <-q.ctx.Done():
+	soonest := now.Add(maxMessageAge)
+	if !last && !q.finishBy.IsZero() {
+		soonest = q.finishBy
+	}
+	lines := map[string]bool{}
+	for _, p := range q.waiting {
+		first := !lines[p.line]
+		lines[p.line] = true
+		if !first || p.inFlight {
+			continue
+		}
+		at := slices.MaxFunc([]time.Time{p.next, q.retryAfter, q.nextStart, p.gate.opensAt()}, time.Time.Compare)
+		switch {
+		case last || !at.After(now):
+			ready = append(ready, p)
+		case at.Before(soonest):
+			soonest = at
 		}
 	}
-	<-q.slots
+	slices.SortStableFunc(ready, func(a, b *parcel) int { return cmp.Compare(a.failures, b.failures) })
+	ready = ready[:min(len(ready), q.workers-q.flying)]
+	for _, p := range ready {
+		p.inFlight, p.period = true, q.period
+	}
+	q.flying += len(ready)
+	return ready, soonest.Sub(now)
 }
 
-// failed plans the next attempt. The pause is jittered, so that not all messages come at once when their destination works again.
-func (q *queue) failed(p *parcel, err error) {
-	if q.ctx.Err() != nil {
-		return // It was interrupted, and is tried once more.
+var errStopped = refusedError{"nth stopped before it was delivered"}
+
+// attempt tries a message once, and reports the result.
+func (q *queue) attempt(ctx context.Context, p *parcel, last bool) {
+	defer q.wake()
+	var err error = refusedError{"it is older than a day"}
+	if time.Since(p.queued) < maxMessageAge {
+		err = p.deliver(ctx)
 	}
-	now := time.Now()
+	_, lost := errors.AsType[refusedError](err)
+	nothing := errors.Is(err, errNothing)
+	again := err != nil && !lost && !nothing
+	if again && last {
+		again, lost, err = false, true, errStopped
+	}
+	interrupted := again && ctx.Err() != nil
 	q.mu.Lock()
+	q.flying--
+	q.nextStart = time.Now().Add(q.pace)
+	p.inFlight = false
+	result := DeliveryResult{Notice: p.Notice, Err: err, Lost: lost, Again: p.failures > 0}
+	switch {
+	case !again:
+		q.waiting = slices.DeleteFunc(q.waiting, func(other *parcel) bool { return other == p })
+	case !interrupted:
+		q.failed(p, err)
+	}
+	q.mu.Unlock()
+	if !nothing && !interrupted {
+		q.report(result)
+	}
+}
+
+// failed plans the next attempt. The pause is jittered, so that not all messages come at once when their destination works again. The
+// mutex is held.
+func (q *queue) failed(p *parcel, err error) {
+	now := time.Now()
 	longest := q.maxPause
 	if now.Sub(p.queued) > young {
 		longest = q.oldPause
 	}
-	pause := min(minPause<<min(p.tries, 16), longest)
-	if p.retried == q.retried { // It was not an endpoint of former settings that has failed.
-		p.next = now.Add(wait.Jitter(pause/2, 1))
-		if later, asks := errors.AsType[retryAfterError](err); asks && now.Add(later.after).After(q.retryAfter) {
-			q.retryAfter = now.Add(later.after)
-		}
+	pause := min(minPause<<min(p.failures, 16), longest)
+	p.failures++
+	if p.period != q.period { // An endpoint of former settings has failed.
+		return
 	}
-	again := p.tries > 0
-	p.tries++
-	p.inFlight = false
-	q.mu.Unlock()
-	q.report(DeliveryResult{Notice: p.Notice, Err: err, Again: again})
-}
-
-// end removes a message, and reports what became of it.
-func (q *queue) end(p *parcel, err error) {
-	q.mu.Lock()
-	q.waiting = slices.DeleteFunc(q.waiting, func(other *parcel) bool { return other == p })
-	q.mu.Unlock()
-	_, refused := errors.AsType[refusedError](err)
-	if !errors.Is(err, errNothing) {
-		q.report(DeliveryResult{Notice: p.Notice, Err: err, Lost: refused, Again: p.tries > 0})
+	p.next = now.Add(wait.Jitter(pause/2, 1))
+	if later, asks := errors.AsType[retryAfterError](err); asks && now.Add(later.after).After(q.retryAfter) {
+		q.retryAfter = now.Add(later.after)
 	}
 }

@@ -20,62 +20,54 @@ const (
 // gate is closed while the node is being cordoned, or is about to be: no request of this package may delay that. An event that is only
 // announced does not close it.
 type gate struct {
-	mu     sync.Mutex
-	until  time.Time     // when it opens
-	opened chan struct{} // closed when it opens before that; nil if nothing waits for it
+	mu    sync.Mutex
+	opens time.Time
 }
 
-// observe opens and closes the gate.
-func (g *gate) observe(t state.Transition) {
+// observe opens and closes the gate, and reports whether it opens sooner than before.
+func (g *gate) observe(t state.Transition) (sooner bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := g.opens
 	switch t.Kind {
 	case state.Announced, state.Changed:
 		if t.Entry.Phase == state.Cordoning || t.Entry.Phase == state.Draining {
-			g.close(decisionTime)
+			g.closeFor(decisionTime)
 		}
 	case state.Begun:
 		if t.Action == string(policy.Uncordon) {
-			g.open()
+			g.opens = time.Time{}
 		} else {
-			g.close(maxCordonWait)
+			g.closeFor(maxCordonWait)
 		}
-	case state.CalledBack:
-		g.open()
-		g.close(decisionTime) // Another step may follow.
+	case state.CalledBack: // Another step may follow.
+		g.opens = time.Now().Add(decisionTime)
 	case state.NodeCordoned, state.CordonFound, state.Done, state.Failed, state.RanOut, state.LeftAlone,
 		state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone: // The cordon has succeeded or failed before these.
-		g.open()
+		g.opens = time.Time{}
 	case state.Missed, state.PutOff, state.ClosedWith, state.SourceLost, state.SourceBack:
 	}
+	return g.opens.Before(before)
 }
 
-// close closes the gate for a duration, if it is not closed for longer.
-func (g *gate) close(d time.Duration) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if until := time.Now().Add(d); until.After(g.until) {
-		g.until = until
+// closeFor closes the gate for a duration, if it is not closed for longer. The mutex is held.
+func (g *gate) closeFor(d time.Duration) {
+	if opens := time.Now().Add(d); opens.After(g.opens) {
+		g.opens = opens
 	}
 }
 
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.until = time.Time{}
-	if g.opened != nil {
-		close(g.opened)
-		g.opened = nil
-	}
+	g.opens = time.Time{}
 }
 
-// wait is how long the gate stays closed, and a channel that is closed if it opens before that; 0 if it is open.
-func (g *gate) wait(now time.Time) (time.Duration, <-chan struct{}) {
+// opensAt is when the gate opens; a time that is over, or zero, if it is open.
+func (g *gate) opensAt() time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	pause := g.until.Sub(now)
-	if pause > 0 && g.opened == nil {
-		g.opened = make(chan struct{})
-	}
-	return max(pause, 0), g.opened
+	return g.opens
 }
 
 // reported remembers the last outcomes of events, the oldest first, so that none is reported twice. A restart forgets them; the record

@@ -102,7 +102,7 @@ const (
 // NewKubernetes returns a Kubernetes that has not written anything yet.
 func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	k := &Kubernetes{
-		opts: opts, correlator: newCorrelator(), beat: newHeartbeat(opts.Heartbeat), muted: map[area]time.Time{}, reported: map[area]bool{},
+		opts: opts, gate: gate{opens: time.Now().Add(startupDelay)}, correlator: newCorrelator(), beat: newHeartbeat(opts.Heartbeat), muted: map[area]time.Time{}, reported: map[area]bool{},
 	}
 	k.conditions = newQueue(2, 1, 0, maxPause, maxPause, func(r DeliveryResult) { k.report(conditionArea, r) })
 	k.events = newQueue(maxEvents, 1, eventInterval, maxPause, maxPause, func(r DeliveryResult) { k.report(eventArea, r) })
@@ -111,7 +111,10 @@ func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 
 // OnTransition implements agent.Listener.
 func (k *Kubernetes) OnTransition(t state.Transition) {
-	k.gate.observe(t)
+	if k.gate.observe(t) {
+		k.conditions.wake()
+		k.events.wake()
+	}
 	k.mu.Lock()
 	notices := k.builder.build(t)
 	k.mu.Unlock()
@@ -128,7 +131,6 @@ func (k *Kubernetes) OnTransition(t state.Transition) {
 
 // Run writes until ctx ends, and then for a moment longer, if there is anything left to write. Call it once.
 func (k *Kubernetes) Run(ctx context.Context) {
-	k.gate.close(startupDelay)
 	k.touch()
 	var events sync.WaitGroup
 	events.Go(func() { k.events.run(ctx) })

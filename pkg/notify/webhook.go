@@ -132,7 +132,9 @@ func (w *Webhook) OnTransition(t state.Transition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	node := w.node(t.Node)
-	node.gate.observe(t)
+	if node.gate.observe(t) {
+		w.queue.wake()
+	}
 	for _, n := range node.builder.build(t) {
 		event := t.Entry.Event.ID
 		if w.settings == nil || n.outcome == "" || !w.reported.isNews(event, n.outcome, reportedPerNotice*w.opts.Limit) || !w.settings.wants(phaseOf(n.outcome)) {
