@@ -6,6 +6,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
@@ -24,7 +25,7 @@ func (f fleetAs) Status() fleet.Status { return fleet.Status(f) }
 
 // Sentence is how an nth-queue that knows the nodes says how it stands.
 func Sentence(stand fleet.Status) string {
-	b := &statusReporter{queue: sqs.New(sqs.Options{}), fleet: fleetAs(stand)}
+	b := &statusReporter{queue: sqs.New(sqs.Options{}), fleet: fleetAs(stand), meter: newMeter(config.Queue{}, nil)}
 	return b.status().Sentence
 }
 
@@ -39,6 +40,6 @@ func Unready(stand fleet.Status, messages *sqs.Queue) string {
 
 // ShowAndBeat keeps the reporter of an nth-queue that reads these messages, until ctx ends.
 func ShowAndBeat(ctx context.Context, messages *sqs.Queue, manager Manager, log *logrus.Entry, dir string, pace time.Duration) {
-	b := &statusReporter{file: record.NewStatusFile(dir, nil), log: log, queue: messages, fleet: fleetAs{}, manager: manager, pace: pace}
+	b := &statusReporter{file: record.NewStatusFile(dir, nil), log: log, queue: messages, fleet: fleetAs{}, manager: manager, pace: pace, meter: newMeter(config.Queue{}, nil)}
 	b.begin(ctx)()
 }

@@ -64,7 +64,7 @@ func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, m
 		labels: &labels{}, writes: kube.NewGate(writers),
 	}
 	n.passing, n.stop = context.WithCancel(context.WithoutCancel(ctx))
-	n.webhook = daemon.NewWebhook(&cfg.Common, log, meter.counted(), func(fault string) { n.degrade(fault) }, notify.WebhookOptions{
+	n.webhook = daemon.NewWebhook(&cfg.Common, log, meter.Metrics, func(fault string) { n.degrade(fault) }, notify.WebhookOptions{
 		Limit:   backlog,
 		Machine: func(_ context.Context, node string) notify.Machine { return machineOf(n.describe(node)) },
 		Node: func(ctx context.Context, node string) (string, map[string]string) {
@@ -93,9 +93,7 @@ func (n *notices) trouble(err error) {
 // begin starts to deliver. end waits, for a while, until everything is delivered.
 func (n *notices) begin() (end func()) {
 	n.work.Go(func() { n.webhook.Run(n.passing) })
-	if n.meter != nil {
-		n.work.Go(func() { n.meter.Run(n.passing) })
-	}
+	n.work.Go(func() { n.meter.Run(n.passing) })
 	return func() {
 		n.stop()
 		daemon.Within(daemon.ReportTimeout, n.work.Wait)
@@ -104,10 +102,7 @@ func (n *notices) begin() (end func()) {
 
 // of returns the listeners for a node; it implements fleet.Options.Listeners.
 func (n *notices) of(node string, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool)) {
-	listeners = []agent.Listener{n.webhook}
-	if n.meter != nil {
-		listeners = append(listeners, n.meter)
-	}
+	listeners = []agent.Listener{n.webhook, n.meter}
 	forget := func(bool) { n.webhook.Forget(node) }
 	if n.dryRun || !n.cfg.Condition && !n.cfg.Events {
 		return listeners, forget
@@ -226,10 +221,9 @@ func (l *labels) of(ctx context.Context, node string) map[string]string {
 	return found
 }
 
-// meter counts for the metrics. It is nil, and does nothing, if the settings ask for no metrics.
+// meter has the metrics, and what health and readiness depend on.
 type meter struct {
 	*metrics.Metrics
-	counts   daemon.Counts
 	queue    *sqs.Queue
 	reporter *statusReporter
 }
@@ -242,44 +236,14 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 		Ready:  func() error { return m.reporter.unready() },
 		Leader: func() string { return m.reporter.leader() },
 	})
-	if m.Metrics == nil {
-		return nil
-	}
-	m.counts = daemon.CountIn(m.Metrics)
 	for _, what := range sqs.Outcomes() {
 		m.Messages(string(what))
 	}
 	return m
 }
 
-// judges sets what health and readiness depend on.
-func (m *meter) judges(messages *sqs.Queue, reporter *statusReporter) {
-	if m != nil {
-		m.queue, m.reporter = messages, reporter
-	}
-}
-
-// troubles are the current errors of the metrics server.
-func (m *meter) troubles() []string {
-	if m == nil {
-		return nil
-	}
-	return m.Troubles()
-}
-
-// counted returns the counters that nth has, too.
-func (m *meter) counted() daemon.Counts {
-	if m == nil {
-		return daemon.Counts{}
-	}
-	return m.counts
-}
-
 // telling counts what happens to messages before it is reported to tell.
 func (m *meter) telling(tell func(sqs.Report)) func(sqs.Report) {
-	if m == nil {
-		return tell
-	}
 	return func(r sqs.Report) {
 		m.Message(string(r.Outcome))
 		if r.Outcome == sqs.Received && r.Receives <= 1 && !r.Sent.IsZero() {
@@ -291,9 +255,6 @@ func (m *meter) telling(tell func(sqs.Report)) func(sqs.Report) {
 
 // show updates the gauges.
 func (m *meter) show(status state.Status, nodes fleet.Status, messages sqs.Status) {
-	if m == nil {
-		return
-	}
 	m.Show(status)
 	m.ShowQueue(metrics.QueueStatus{
 		InFlight: messages.Held, Oldest: messages.Oldest, Up: messages.Up || !nodes.Leads, Heard: messages.Answered,

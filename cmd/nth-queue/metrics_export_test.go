@@ -12,9 +12,7 @@ import (
 
 // Probes answers for an nth-queue with that identity that reads these messages and stands so.
 func Probes(messages *sqs.Queue, stand fleet.Status, process string, log *logrus.Entry) http.Handler {
-	cfg := config.Queue{}
-	cfg.Metrics.Listen = "127.0.0.1:0"
-	m := newMeter(cfg, log)
-	m.judges(messages, &statusReporter{queue: messages, fleet: fleetAs(stand), process: process})
+	m := newMeter(config.Queue{}, log)
+	m.queue, m.reporter = messages, &statusReporter{queue: messages, fleet: fleetAs(stand), process: process}
 	return m.Handler()
 }

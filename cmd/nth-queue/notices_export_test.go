@@ -18,7 +18,7 @@ import (
 
 // PassOn passes on what a webhook has to tell, and what some other work does, until it is ended.
 func PassOn(ctx context.Context, webhook *notify.Webhook, work func(context.Context)) (end func()) {
-	n := &notices{webhook: webhook}
+	n := &notices{webhook: webhook, meter: newMeter(config.Queue{}, nil)}
 	n.passing, n.stop = context.WithCancel(ctx)
 	n.work.Go(func() { work(n.passing) })
 	return n.begin()
@@ -34,6 +34,7 @@ func KeepConditions(
 		cfg: config.Kubernetes{ToldCluster: config.ToldCluster{Condition: true}}, log: logrus.NewEntry(log), client: notify.Identity{Client: client}, webhook: webhook,
 		describe: func(string) fleet.Description { return fleet.Description{} },
 		writes:   kube.NewGate(writers),
+		meter:    newMeter(config.Queue{}, nil),
 	}
 	n.rules.Store(&rules)
 	n.passing, n.stop = context.WithCancel(ctx)

@@ -110,7 +110,7 @@ func (b *statusReporter) status() state.Status {
 	s := state.Status{
 		Version: state.StatusVersion, Program: b.version, PID: os.Getpid(), Started: b.began, Updated: time.Now().Round(0),
 		DryRun: b.dryRun, Identity: b.identity,
-		Degraded: slices.Concat(b.degraded, b.meter.troubles()), Events: stand.Events, Documents: []state.DocumentStatus{}, Off: []state.OffStatus{},
+		Degraded: slices.Concat(b.degraded, b.meter.Troubles()), Events: stand.Events, Documents: []state.DocumentStatus{}, Off: []state.OffStatus{},
 	}
 	switch {
 	case !stand.Known:

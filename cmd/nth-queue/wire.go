@@ -45,7 +45,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	d.SayDegraded()
 	cfg, log, gate := d.Config, d.Log, kube.NewGate(evictionsAtOnce)
 	meter := newMeter(cfg, log)
-	reach, err := reachCluster(ctx, cfg, meter.counted().Requested)
+	reach, err := reachCluster(ctx, cfg, meter.Requested)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	}
 	catalog := ec2.New(ec2.Options{AWS: asked, Tag: cfg.Fleet.ManagedTag})
 	notices := newNotices(ctx, cfg, notify.Identity{Client: reach.notices.Interface}, meter, log)
-	hooks := newHooks(cfg, asked, meter.counted(), log)
+	hooks := newHooks(cfg, asked, meter, log)
 	nodes := fleet.New(fleet.Options{
 		Client: reach.drains.Interface, Leases: reach.lease.Interface, Lease: leaseOf(cfg.Queue.URL), Identity: identity, Own: ownPod(), Rules: rulesOf(cfg, gate),
 		GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave",
@@ -79,7 +79,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	})
 	notices.describe, notices.labels.ask = nodes.Describe, nodes.Labels
 	reporter.fleet, reporter.queue, reporter.meter = nodes, messages, meter
-	meter.judges(messages, reporter)
+	meter.queue, meter.reporter = messages, reporter
 	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("%s serves the queue %s and the cluster at %s%s",
 		identity, cfg.Queue.URL, reach.drains.Server, dryRun(cfg))
 	d.Service.Ready()
@@ -293,9 +293,9 @@ func ownPod() fleet.OwnPod {
 // hooks implements fleet.Hooks with pkg/asg.
 type hooks struct{ client *asg.HookClient }
 
-func newHooks(cfg config.Queue, asked aws.Config, counts daemon.Counts, log *logrus.Entry) hooks {
+func newHooks(cfg config.Queue, asked aws.Config, meter *meter, log *logrus.Entry) hooks {
 	return hooks{asg.NewHookClient(asg.HookClientOptions{
-		AWS: asked, Queue: resourceOf(cfg.Queue.URL, asked.Region), Requested: counts.HookRequested,
+		AWS: asked, Queue: resourceOf(cfg.Queue.URL, asked.Region), Requested: daemon.CountHooks(meter.Metrics),
 		Tell: func(n asg.HookReport) { daemon.TellHook(log, n) },
 	}, hookSettings(cfg))}
 }

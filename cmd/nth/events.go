@@ -12,6 +12,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/logind"
+	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/state"
@@ -22,11 +23,11 @@ import (
 
 // newHooks returns the keeper of lifecycle hooks, which wraps the metadata source.
 func newHooks(
-	metadata *imds.Source, cfg config.Config, store *record.Store, board *statusReporter, counts daemon.Counts, log *logrus.Entry,
+	metadata *imds.Source, cfg config.Config, store *record.Store, board *statusReporter, meter *metrics.Metrics, log *logrus.Entry,
 ) *asg.Keeper {
 	options := hookOptions(cfg, metadata)
 	options.FirstSeen = func(id string) time.Time { return firstSeen(store, id) }
-	options.Requested = counts.HookRequested
+	options.Requested = daemon.CountHooks(meter)
 	options.Tell = func(n asg.HookReport) {
 		board.setHook(n.Text)
 		tellHook(log, n)

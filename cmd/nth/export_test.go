@@ -14,6 +14,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/evict"
+	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -106,7 +107,7 @@ func Vigil(ctx context.Context, stalled func()) (beat, stopping func()) {
 
 // Watching is shown how the daemon stands, and says whether it does its work; stuck says what has come to a stop.
 func Watching(stuck func() error) (show func(state.Status), alive func() bool) {
-	l := &liveness{statusWriter: unseen{}}
+	l := &liveness{statusWriter: unseen{}, meter: metrics.New(metrics.Options{})}
 	l.follow(pulse(stuck))
 	return l.Show, l.alive
 }

@@ -39,7 +39,7 @@ type listenerDeps struct {
 	machine  *machine
 	alive    func() bool
 	degrade  func(fault string)
-	counts   daemon.Counts
+	meter    *metrics.Metrics
 	log      *logrus.Entry
 }
 
@@ -150,7 +150,7 @@ func (m *machine) describe(ctx context.Context) imds.Instance {
 
 // addWebhook adds the webhook. Without an address it is idle, as a reload may set one. It also reports a dry run, as such.
 func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
-	webhook := daemon.NewWebhook(&cfg.Common, from.log, from.counts, from.degrade, notify.WebhookOptions{
+	webhook := daemon.NewWebhook(&cfg.Common, from.log, from.meter, from.degrade, notify.WebhookOptions{
 		Machine: func(ctx context.Context, _ string) notify.Machine {
 			i := from.machine.describe(ctx)
 			return notify.Machine{
@@ -200,57 +200,12 @@ func (c *check) webhook(ctx context.Context, cfg config.Config, found settings.F
 	})
 }
 
-// meter has the metrics. It is nil if the settings ask for none.
-type meter struct {
-	*metrics.Metrics
-	counts daemon.Counts
-	source agent.HealthChecker
-}
-
-func newMeter(cfg config.Config, log *logrus.Entry) *meter {
-	m := &meter{}
-	m.Metrics = daemon.NewMetrics("nth", &cfg.Common, log, metrics.Options{
-		Stuck: func() error { return m.source.Stalled() },
-	})
-	if m.Metrics == nil {
-		return nil
+// addMetrics adds the metrics. Forecasts for them are made if somebody can read them.
+func (n *notices) addMetrics(cfg config.Metrics, meter *metrics.Metrics, node *localNode) {
+	n.add(meter, meter.Run)
+	if cfg.Listen != "" || cfg.Textfile != "" {
+		n.work = append(n.work, forecaster{node.forecast, meter.Forecast}.run)
 	}
-	m.counts = daemon.CountIn(m.Metrics)
-	return m
-}
-
-// join makes the meter a listener. Its health depends on source, and it makes forecasts for node.
-func (m *meter) join(n *notices, source agent.HealthChecker, node *localNode) {
-	if m == nil {
-		return
-	}
-	m.source = source
-	n.add(m, m.Run)
-	n.work = append(n.work, forecaster{node.forecast, m.Forecast}.run)
-}
-
-// counted returns the counters that both programs have.
-func (m *meter) counted() daemon.Counts {
-	if m == nil {
-		return daemon.Counts{}
-	}
-	return m.counts
-}
-
-// troubles says why metrics cannot be served or written at present.
-func (m *meter) troubles() []string {
-	if m == nil {
-		return nil
-	}
-	return m.Troubles()
-}
-
-// observe counts requests to the metadata service.
-func (m *meter) observe(opts *imds.Options) {
-	if m == nil {
-		return
-	}
-	opts.Observe = func(p imds.Poll) { m.Polled(p.Document, string(p.Result)) }
 }
 
 // statusWriter takes the daemon's status.
@@ -262,7 +217,7 @@ const longestSilence = 30 * time.Second
 // liveness passes the status on, and derives from it whether the daemon works, for the heartbeat on the Node.
 type liveness struct {
 	statusWriter
-	meter *meter
+	meter *metrics.Metrics
 
 	mu     sync.Mutex
 	shown  time.Time // of the last status; with a monotonic reading
@@ -276,9 +231,7 @@ func (l *liveness) Show(s state.Status) {
 	l.shown, l.good = time.Now(), isWatching(s)
 	l.mu.Unlock()
 	l.statusWriter.Show(s)
-	if l.meter != nil {
-		l.meter.Show(s)
-	}
+	l.meter.Show(s)
 }
 
 // isWatching tells whether nth has an identity and all documents can be polled.

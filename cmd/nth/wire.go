@@ -22,6 +22,7 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
@@ -38,10 +39,11 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	if err != nil {
 		return err
 	}
-	meter := newMeter(cfg, log)
+	var metadata *imds.Source
+	meter := daemon.NewMetrics("nth", &cfg.Common, log, metrics.Options{Stuck: func() error { return metadata.Stalled() }})
 	file := record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) })
 	liveness := &liveness{statusWriter: exclusiveStatus{file, cfg}, meter: meter}
-	board := newStatusReporter(liveness, meter.troubles, d.Degraded, cfg)
+	board := newStatusReporter(liveness, meter.Troubles, d.Degraded, cfg)
 	rules := policyOf(cfg)
 	store, warnings := record.Open(daemon.StateDirectory(&cfg.Common), bootID, booted())
 	daemon.TellStateTrouble(log, warnings)
@@ -51,18 +53,17 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 		log.WithField(systemd.FieldMessageID, systemd.Started).Info(scope)
 	}
 	followTargetState(&options, store, board, log)
-	meter.observe(&options)
-	metadata, err := newSource(options)
-	if err != nil {
+	options.Observe = func(p imds.Poll) { meter.Polled(p.Document, string(p.Result)) }
+	if metadata, err = newSource(options); err != nil {
 		return err
 	}
 	liveness.follow(metadata)
-	borrowed := h.newKubelet(cfg, metadata, meter.counted().Requested)
+	borrowed := h.newKubelet(cfg, metadata, meter.Requested)
 	node := newLocalNode(borrowed, cfg, balancers(cfg, metadata), h.scripts(cfg))
 	shutdown := newShutdown(cfg, h.system(cfg), bootID, log, board.setNoNotice)
-	hooks := newHooks(metadata, cfg, store, board, meter.counted(), log)
-	notices := newNotices(cfg, listenerDeps{borrowed, store, &machine{ask: metadata.Instance}, liveness.alive, board.degrade, meter.counted(), log})
-	meter.join(notices, metadata, node)
+	hooks := newHooks(metadata, cfg, store, board, meter, log)
+	notices := newNotices(cfg, listenerDeps{borrowed, store, &machine{ask: metadata.Instance}, liveness.alive, board.degrade, meter, log})
+	notices.addMetrics(cfg.Metrics, meter, node)
 	loop := agent.New(agent.Config{
 		Sources:   append(shutdown.sources(), hooks),
 		Node:      node,

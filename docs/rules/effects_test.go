@@ -121,7 +121,7 @@ var x = unix.Exec // breaks
 			"golang.org/x/sys/unix.Rmdir", "golang.org/x/sys/unix.Link*", "golang.org/x/sys/unix.Symlink*", "golang.org/x/sys/unix.Chmod", "golang.org/x/sys/unix.Chown",
 			"golang.org/x/sys/unix.Fchmod*", "golang.org/x/sys/unix.Fchown*", "golang.org/x/sys/unix.Lchown", "golang.org/x/sys/unix.Truncate"),
 		permits: []permit{
-			{what: "os.*", dirs: []string{"pkg/record", "pkg/metrics"}},
+			{what: "os.*", dirs: []string{"pkg/record"}},
 			{"golang.org/x/sys/unix.Open", []string{"pkg/powerkey"}, "the opening of a device must not wait"},
 		},
 		example: `

@@ -1,10 +1,9 @@
-// Package metrics counts what happens, for Prometheus. It only observes: a call costs a few additions, and without
-// a listener and a file there is no Metrics.
+// Package metrics counts what happens, for Prometheus. It only observes: a call costs a few additions.
 //
 // OnTransition counts what happens, and Polled and Requested the requests of the daemon (count.go); Show exports the
 // status (show.go). All series are created in one place (series.go); docs/metrics.md lists them, and a test compares. Run
-// exports them over HTTP, with health checks, and in a file for node_exporter (serve.go); each can be enabled separately. Neither can
-// make nth fail: errors are reported, and the attempt is repeated.
+// exports them over HTTP, with health checks, and in a file for node_exporter (serve.go), if the options ask for that. Neither can make
+// nth fail: errors are reported, and the attempt is repeated.
 package metrics
 
 import (
@@ -87,7 +86,8 @@ func New(opts Options) *Metrics {
 	return m
 }
 
-// Run serves and writes the metrics until ctx ends, and writes the file a last time then, which takes as long as the disk.
+// Run serves and writes the metrics, as far as the options ask for that, until ctx ends. It writes the file a last time then, which takes
+// as long as the disk.
 func (m *Metrics) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -209,37 +209,17 @@ func (m *Metrics) writeFiles(ctx context.Context) {
 	}
 }
 
-// writeFile replaces the file atomically. It does not sync it, as its content would be wrong after a power failure.
-//
-// The process's own metrics are left out: node_exporter has series of the same names, and serves nothing at all if a file
-// has them, too.
+// writeFile replaces the file atomically. The process's own metrics are left out: node_exporter has series of the same names, and serves
+// nothing at all if a file has them, too.
 func (m *Metrics) writeFile() error {
-	families, err := m.own.Gather()
-	if err != nil {
-		return fmt.Errorf("gathering metrics: %w", err)
-	}
-	// node_exporter only reads names that end with .prom. O_EXCL makes sure that no symbolic link is followed, and needs the file of a
-	// killed writer to be removed first.
-	temporary := m.opts.Textfile + ".new"
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("writing metrics: %w", err)
-	}
-	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return fmt.Errorf("writing metrics: %w", err)
-	}
-	encoder := expfmt.NewEncoder(file, expfmt.NewFormat(expfmt.TypeTextPlain))
-	for _, family := range families {
-		err = errors.Join(err, encoder.Encode(family))
-	}
-	err = errors.Join(err, file.Chmod(0o644), file.Close()) // The service's umask is stricter.
+	err := prometheus.WriteToTextfile(m.opts.Textfile, m.own)
 	if err == nil {
-		err = os.Rename(temporary, m.opts.Textfile)
+		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("writing metrics: %w", errors.Join(err, os.Remove(temporary)))
+	if plain, ok := errors.AsType[syscall.Errno](err); ok { // Around it is the name of a temporary file, which is another each time.
+		err = plain
 	}
-	return nil
+	return fmt.Errorf("writing metrics to %s: %w", m.opts.Textfile, err)
 }
 
 // Troubles returns the current errors of the listener and the file.

@@ -317,10 +317,8 @@ func TestTextfile_IsReplacedAndFollowsNoLink(t *testing.T) {
 	if err := os.WriteFile(victim, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, link := range []string{file, file + ".new"} {
-		if err := os.Symlink(victim, link); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.Symlink(victim, file); err != nil {
+		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) { run(t, metrics.New(metrics.Options{Textfile: file}))() })
 	if text, err := os.ReadFile(victim); err != nil || string(text) != "mine" {
@@ -349,7 +347,7 @@ func TestTextfile_ReportsAFaultOnceAndTriesAgain(t *testing.T) {
 			t.Helper()
 			time.Sleep(5 * time.Minute)
 			synctest.Wait()
-			if got := faults.reported(); len(got) != count || !strings.HasPrefix(got[0], "writing metrics: ") || !strings.Contains(got[0], "no such file") {
+			if got := faults.reported(); len(got) != count || !strings.HasPrefix(got[0], "writing metrics to "+file+": ") || !strings.Contains(got[0], "no such file") {
 				t.Errorf("reported %q, want %d times that there is no such file", got, count)
 			}
 		}

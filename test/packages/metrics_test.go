@@ -38,7 +38,7 @@ func TestTheFileOfMetricsCanBeWrittenWhereTheManualSays(t *testing.T) {
 
 	configure("/srv/textfile")
 	h.Run(t, "systemctl", "restart", "nth")
-	if said := h.WaitLogged(t, systemd.MetricsTrouble).Message(); !strings.Contains(said, "/srv/textfile/nth.prom.new: read-only file system") {
+	if said := h.WaitLogged(t, systemd.MetricsTrouble).Message(); !strings.Contains(said, "/srv/textfile/nth.prom: read-only file system") {
 		t.Errorf("of a directory that it cannot write to, nth says %q", said)
 	}
 	h.Write(t, "/etc/systemd/system/nth.service.d/50-metrics.conf", "[Service]\nReadWritePaths=/srv/textfile\n")

@@ -31,7 +31,7 @@ func TellStateTrouble(log *logrus.Entry, warnings []error) {
 
 // NewWebhook returns the webhook of a daemon, and logs what becomes of its notices. The options are those that differ between the
 // programs. degrade adds a fault to the status.
-func NewWebhook(cfg *config.Common, log *logrus.Entry, counts Counts, degrade func(fault string), options notify.WebhookOptions) *notify.Webhook {
+func NewWebhook(cfg *config.Common, log *logrus.Entry, meter *metrics.Metrics, degrade func(fault string), options notify.WebhookOptions) *notify.Webhook {
 	options.DryRun = cfg.DryRun
 	options.Degraded = func(err error) {
 		log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("degraded: %s", err)
@@ -39,7 +39,12 @@ func NewWebhook(cfg *config.Common, log *logrus.Entry, counts Counts, degrade fu
 	}
 	options.Reported = func(r notify.DeliveryResult) {
 		logDelivery(log, r)
-		counts.Notice(r)
+		switch {
+		case r.Lost:
+			meter.NoticeLost()
+		case r.Err == nil:
+			meter.Noticed()
+		}
 	}
 	return notify.NewWebhook(options)
 }
@@ -74,28 +79,17 @@ func TellHook(log *logrus.Entry, n asg.HookReport) {
 	}
 }
 
-// NewMetrics returns the metrics of the daemon of that name; nil if the settings ask for none. The options are those that differ between
-// the programs.
+// NewMetrics returns the metrics of the daemon of that name. The options are those that differ between the programs.
 func NewMetrics(name string, cfg *config.Common, log *logrus.Entry, options metrics.Options) *metrics.Metrics {
-	if cfg.Metrics.Listen == "" && cfg.Metrics.Textfile == "" {
-		return nil
-	}
 	options.Version, options.Commit = cli.BuildVersion()
 	options.DryRun, options.Compatible = cfg.DryRun, cfg.Metrics.Compatible
 	options.Listen, options.Textfile = cfg.Metrics.Listen, cfg.Metrics.Textfile
 	options.Trouble = func(err error) {
 		log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; %s continues without metrics, and retries", err, name)
 	}
-	return metrics.New(options)
-}
-
-// Counts counts what both programs do. The zero value, for settings without metrics, counts nothing.
-type Counts struct{ in *metrics.Metrics }
-
-// CountIn returns Counts for m.
-func CountIn(m *metrics.Metrics) Counts {
+	m := metrics.New(options)
 	m.HookRequests(texts(asg.Requests()), texts(asg.Answers()))
-	return Counts{m}
+	return m
 }
 
 func texts[T ~string](all []T) []string {
@@ -106,27 +100,7 @@ func texts[T ~string](all []T) []string {
 	return words
 }
 
-// Notice counts a notice that was delivered or lost.
-func (c Counts) Notice(r notify.DeliveryResult) {
-	switch {
-	case c.in == nil:
-	case r.Lost:
-		c.in.NoticeLost()
-	case r.Err == nil:
-		c.in.Noticed()
-	}
-}
-
-// Requested counts a request to the API server.
-func (c Counts) Requested(method string, status int) {
-	if c.in != nil {
-		c.in.Requested(method, status)
-	}
-}
-
-// HookRequested counts a request about a lifecycle hook.
-func (c Counts) HookRequested(what asg.Request, answer asg.Answer) {
-	if c.in != nil {
-		c.in.HookRequested(string(what), string(answer))
-	}
+// CountHooks returns a function that counts requests about lifecycle hooks.
+func CountHooks(m *metrics.Metrics) func(asg.Request, asg.Answer) {
+	return func(what asg.Request, answer asg.Answer) { m.HookRequested(string(what), string(answer)) }
 }

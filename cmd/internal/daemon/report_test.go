@@ -1,30 +1,50 @@
 package daemon_test
 
 import (
+	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/asg"
+	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/notify"
+	"github.com/nth-project/nth/pkg/state"
 )
 
-// happen has counted what there is to count.
-func happen(c daemon.Counts) {
-	c.Notice(notify.DeliveryResult{})
-	c.Notice(notify.DeliveryResult{Err: errors.New("no answer")}) // It is tried again.
-	c.Notice(notify.DeliveryResult{Err: errors.New("too many are waiting"), Lost: true})
-	c.Requested(http.MethodGet, http.StatusOK)
-	c.HookRequested(asg.Heartbeat, asg.NotAllowed)
-}
-
-func TestWhatBothProgramsDoIsCounted(t *testing.T) {
-	m := metrics.New(metrics.Options{})
-	happen(daemon.CountIn(m))
+func TestMetrics_CountWhatBothProgramsDo(t *testing.T) {
+	logger := logrus.New()
+	logger.SetOutput(io.Discard)
+	log, cfg := logrus.NewEntry(logger), &config.Common{}
+	m := daemon.NewMetrics("nth", cfg, log, metrics.Options{})
+	m.Requested(http.MethodGet, http.StatusOK)
+	daemon.CountHooks(m)(asg.Heartbeat, asg.NotAllowed)
+	template, err := notify.CompileTemplate("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, answer := range []error{nil, errors.New("no answer")} {
+		w := daemon.NewWebhook(cfg, log, m, func(string) {}, notify.WebhookOptions{
+			Machine: func(context.Context, string) notify.Machine { return notify.Machine{} },
+			Node:    func(context.Context, string) (string, map[string]string) { return "", nil },
+		})
+		w.Use(&notify.WebhookSettings{
+			Template: template, ContentType: func() string { return "" }, AtDetection: true,
+			Post: func(context.Context, string, string) error { return answer },
+		})
+		w.OnTransition(state.Transition{Kind: state.Announced, At: time.Now()})
+		ended, end := context.WithCancel(t.Context())
+		end()
+		w.Run(ended) // A notice that is left is tried once more.
+	}
 	answer := httptest.NewRecorder()
 	m.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for _, want := range []string{
@@ -33,11 +53,7 @@ func TestWhatBothProgramsDoIsCounted(t *testing.T) {
 		`nth_hook_requests_total{action="abandon",result="ok"} 0`, // An increase is seen from there.
 	} {
 		if !strings.Contains(answer.Body.String(), want+"\n") {
-			t.Errorf("there is no %s", want)
+			t.Errorf("%s is missing", want)
 		}
 	}
-}
-
-func TestWhereNobodyAsksForMetricsNothingIsCounted(*testing.T) {
-	happen(daemon.Counts{})
 }
