@@ -39,9 +39,9 @@ const (
 type Destination struct {
 	// URL is the address, or URLFile a file that contains it.
 	URL, URLFile string
-	// Headers override those in HeadersFile or, without a file, in HeadersText: lines "Name: value", or one object of JSON.
-	Headers                  map[string]string
-	HeadersFile, HeadersText string
+	// Headers override those in HeadersFile: lines "Name: value", or one object of JSON.
+	Headers     map[string]string
+	HeadersFile string
 	// Proxy is http://, https://, socks5:// or tcp://, which means http://. If empty there is none: the environment is
 	// ignored.
 	Proxy string
@@ -170,15 +170,14 @@ func (d Destination) target() (*url.URL, error) {
 
 func (d Destination) headers() (http.Header, error) {
 	headers := http.Header{"Content-Type": {defaultContentType}, "User-Agent": {d.UserAgent}}
-	content := d.HeadersText
 	if d.HeadersFile != "" {
-		var err error
-		if content, err = readFile(d.HeadersFile, maxSecretSize); err != nil {
+		content, err := readFile(d.HeadersFile, maxSecretSize)
+		if err != nil {
 			return nil, fmt.Errorf("reading the headers: %w", err)
 		}
-	}
-	if err := parseHeaders(content, headers); err != nil {
-		return nil, err
+		if err := parseHeaders(content, headers); err != nil {
+			return nil, err
+		}
 	}
 	for name, value := range d.Headers {
 		headers.Set(name, value)

@@ -306,10 +306,6 @@ func TestCheck_FindsFaultsWithoutAPost(t *testing.T) {
 	if found := d.Check(); len(found) != 3 || found[0] != (notify.Checked{File: d.HeadersFile}) || found[1].File != d.CAFile || found[2].File != "" {
 		t.Errorf("the parts of one without an address are judged as %+v", found)
 	}
-	d = notify.Destination{HeadersText: "A b"}
-	if found := d.Check(); len(found) != 1 || found[0].Fault == nil || found[0].File != "" {
-		t.Errorf("headers that are no file are judged as %+v", found)
-	}
 }
 
 // unreadable are paths of what is there and cannot be read, with what is said of each.

@@ -8,9 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/nth-project/nth/pkg/logind"
@@ -22,8 +20,8 @@ type Credential struct {
 	Name string
 	// Source says where it comes from; "" in the service itself.
 	Source string
-	// File contains it, or Text is the credential. Both are "" if it cannot be read here.
-	File, Text string
+	// File contains it; "" if it cannot be read here.
+	File string
 	// Sealed says why it cannot be read here, although nothing may be wrong.
 	Sealed string
 	// Fault says why the service does not get it, or does not start.
@@ -63,24 +61,20 @@ func directory() string {
 	return ""
 }
 
-// Where systemd looks for credentials without a path, in this order, and for encrypted ones.
-var (
-	stores       = []string{"/run/credentials/@system", "/etc/credstore", "/run/credstore", "/usr/local/lib/credstore", "/usr/lib/credstore"}
-	sealedStores = []string{
-		"/run/credentials/@encrypted", "/etc/credstore.encrypted", "/run/credstore.encrypted", "/usr/local/lib/credstore.encrypted",
-		"/usr/lib/credstore.encrypted",
-	}
-)
-
 // Unit has the settings of a service's unit that concern credentials.
 type Unit struct {
 	root, service string
-	// load has the paths from LoadCredential=, set the texts from SetCredential=, and imports the patterns from ImportCredential=.
-	load, set map[string]source
-	imports   []string
+	given         map[string]source // by the name of the credential
 	// stale: systemd has not reloaded the unit files since they changed. unknown says why the unit cannot be read.
 	stale   bool
 	unknown error
+}
+
+// source is where a unit has a credential from.
+type source struct {
+	setting string // the last one that names it, such as LoadCredential
+	path    string // of LoadCredential= and LoadCredentialEncrypted=
+	set     bool   // SetCredential= or SetCredentialEncrypted= has a text that stands in for a missing file
 }
 
 // Doubts says why the service may get other credentials than are found here, one line each.
@@ -95,16 +89,10 @@ func (u Unit) Doubts() []string {
 	return doubts
 }
 
-// source is a path or text, and whether the credential is encrypted.
-type source struct {
-	value  string
-	sealed bool
-}
-
 // ReadUnit reads the unit of a service, below root ("" for "/"), for a command that operators run while the service runs. If systemd does not
 // answer, or offline, the unit files are read. In the service itself, Find is Own.
 func ReadUnit(ctx context.Context, root, service string, offline bool) Unit {
-	u := Unit{root: root, service: service, load: map[string]source{}, set: map[string]source{}}
+	u := Unit{root: root, service: service, given: map[string]source{}}
 	if directory() != "" {
 		return u
 	}
@@ -118,134 +106,89 @@ func ReadUnit(ctx context.Context, root, service string, offline bool) Unit {
 	}
 	u.unknown = err
 	for _, line := range lines {
-		name, value, _ := strings.Cut(line, "=")
-		id, of, _ := strings.Cut(value, ":")
-		switch name {
-		case "LoadCredential", "LoadCredentialEncrypted":
-			u.load[id] = source{of, name == "LoadCredentialEncrypted"}
-		case "SetCredential", "SetCredentialEncrypted":
-			u.set[id] = source{of, name == "SetCredentialEncrypted"}
-		case "ImportCredential":
-			if of == "" { // Otherwise it is renamed.
-				u.imports = append(u.imports, id)
-			}
+		setting, value, _ := strings.Cut(line, "=")
+		name, of, _ := strings.Cut(value, ":")
+		from := u.given[name]
+		if set := strings.HasPrefix(setting, "Set"); set && from.path != "" {
+			from.set = true
+		} else if set {
+			from = source{setting: setting, set: true}
+		} else {
+			from = source{setting, of, from.set}
 		}
+		u.given[name] = from
 	}
 	return u
 }
 
-// Find is a Given: it finds a credential as the service gets it.
+// sealed is why a credential cannot be read here that is encrypted, or comes from elsewhere than a file.
+const sealed = "only the service gets it"
+
+// Find is a Given: it finds a credential as the service gets it. What is no plain file is read as the running service has it.
 func (u Unit) Find(name string) Credential {
 	if directory() != "" {
 		return Own(name)
 	}
 	c := Credential{Name: name}
-	if from, named := u.load[name]; named {
-		setting := "LoadCredential="
-		if from.sealed {
-			setting = "LoadCredentialEncrypted="
-		}
-		if filepath.IsAbs(from.value) {
-			c.Source = fmt.Sprintf("%s of %s, %s", setting, u.service, from.value)
-			return u.at(c, from)
-		}
-		if found, ok := u.stored(c, setting, cmp.Or(from.value, name)); ok {
-			return found
-		}
-		c.Source = setting + " of " + u.service
-		return u.without(c, "it is in none of the places where systemd looks for one without a path, such as "+stores[1])
+	from, named := u.given[name]
+	if named {
+		c.Source = from.setting + "= of " + u.service
 	}
-	for _, glob := range u.imports {
-		if matches, _ := path.Match(glob, name); matches { // A malformed pattern matches nothing.
-			if found, ok := u.stored(c, "ImportCredential=", name); ok {
-				return found
-			}
-		}
+	if filepath.IsAbs(from.path) {
+		c.Source += ", " + from.path
+		c = u.load(c, from)
 	}
-	if _, set := u.set[name]; set {
-		return u.without(c, "")
-	}
-	return Credential{}
-}
-
-// at finds a credential at the path that the unit names.
-func (u Unit) at(c Credential, from source) Credential {
-	file := filepath.Join("/", u.root, from.value)
-	found, err := os.Stat(file)
-	_, set := u.set[c.Name]
+	running := filepath.Join("/", u.root, "run/credentials", u.service, name)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && set:
-		return u.without(c, "")
-	case errors.Is(err, fs.ErrNotExist):
-		c.Fault = fmt.Errorf("%s is not there: systemd does not start %s without it (status 243)", from.value, u.service)
-		return c
-	case err == nil && found.Mode()&fs.ModeSocket != 0:
-		c.Sealed = "it comes from a socket, which only systemd asks"
-		return c
-	case err == nil && !found.Mode().IsRegular():
-		c.Fault = fmt.Errorf("%s is not a file: systemd cannot read it for %s", from.value, u.service)
-		return c
-	}
-	return u.readable(c, file, from.sealed)
-}
-
-// stored finds a credential where systemd looks for those without a path.
-func (u Unit) stored(c Credential, setting, name string) (found Credential, ok bool) {
-	for i, store := range slices.Concat(stores, sealedStores) {
-		file := filepath.Join("/", u.root, store, name)
-		if _, err := os.Stat(file); err == nil {
-			c.Source = fmt.Sprintf("%s of %s, %s", setting, u.service, filepath.Join(store, name))
-			return u.readable(c, file, i >= len(stores) || setting == "LoadCredentialEncrypted="), true
-		}
-	}
-	return c, false
-}
-
-// readable checks that the file of a credential can be read and is not empty. The running service has the plain text of an encrypted one.
-func (u Unit) readable(c Credential, file string, sealed bool) Credential {
-	content, err := os.Open(file)
-	if err == nil {
-		defer func() { _ = content.Close() }() // It was only read.
-		_, err = content.Read(make([]byte, 1))
-	}
-	switch running := filepath.Join("/", u.root, "run/credentials", u.service, c.Name); {
-	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
-		c.Sealed = "only root may read it"
-	case errors.Is(err, io.EOF):
-		c.Fault = fmt.Errorf("%s is empty", file)
-	case err != nil:
-		c.Fault = err
-	case !sealed:
-		c.File = file
-	case isFile(running):
-		c.File = running
+	case c.File != "" || c.Sealed != "" || c.Fault != nil:
+	case isFile(running): // ImportCredential= may have found it.
+		c.Source, c.File = cmp.Or(c.Source, "of "+u.service), running
+	case named:
+		c.Sealed = sealed
 	default:
-		c.Sealed = "it is encrypted, and only the service gets it in the clear"
+		return Credential{}
 	}
 	return c
+}
+
+// load finds a credential at the path that the unit names, and sets its file if that is not encrypted.
+func (u Unit) load(c Credential, from source) Credential {
+	file := filepath.Join("/", u.root, from.path)
+	found, err := os.Stat(file)
+	if err == nil && found.Mode().IsRegular() {
+		err = readable(file)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && from.set:
+	case errors.Is(err, fs.ErrNotExist):
+		c.Fault = fmt.Errorf("%s is not there: systemd does not start %s without it (status 243)", from.path, u.service)
+	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
+		c.Sealed = "only root may read it"
+	case err != nil:
+		c.Fault = err
+	case found.Mode()&fs.ModeSocket != 0:
+	case !found.Mode().IsRegular():
+		c.Fault = fmt.Errorf("%s is not a file: systemd cannot read it for %s", from.path, u.service)
+	case from.setting == "LoadCredential":
+		c.File = file
+	}
+	return c
+}
+
+// readable says why a file cannot be read, or that it is empty.
+func readable(name string) error {
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }() // It was only read.
+	if _, err = file.Read(make([]byte, 1)); errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s is empty", name)
+	}
+	return err
 }
 
 func isFile(path string) bool {
 	found, err := os.Stat(path)
 	return err == nil && found.Mode().IsRegular()
-}
-
-// without returns a credential without a file: the text in the unit, or none, with the reason why.
-func (u Unit) without(c Credential, why string) Credential {
-	text, set := u.set[c.Name]
-	switch {
-	case !set:
-		c.Sealed = why
-		return c
-	case text.sealed:
-		c.Source, c.Sealed = "SetCredentialEncrypted= of "+u.service, "it is encrypted, and only the service gets it in the clear"
-		return c
-	}
-	c.Source = "SetCredential= of " + u.service
-	if strings.Contains(text.value, `\`) {
-		c.Sealed = "it is written with backslashes"
-		return c
-	}
-	c.Text = text.value
-	return c
 }

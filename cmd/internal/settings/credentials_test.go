@@ -32,96 +32,37 @@ func machine(t *testing.T, unit string, files map[string]string) string {
 	return root
 }
 
-func TestACommandBesideTheServiceFindsWhatTheUnitHandsIt(t *testing.T) {
-	const encrypted = "it is encrypted, and only the service gets it in the clear"
+func TestUnit_FindsWhatTheServiceGets(t *testing.T) {
 	const missing = "is not there: systemd does not start nth.service without it (status 243)"
+	const url = "LoadCredential= of nth.service, /etc/url"
+	const encrypted = "LoadCredentialEncrypted= of nth.service, /etc/url"
+	const only = "only the service gets it"
 	for name, row := range map[string]struct {
 		unit  string
 		files map[string]string
 		want  settings.Credential // its File below the root
 		fault string
 	}{
-		"none": {unit: "LoadCredential=other:/etc/url", want: settings.Credential{}},
-		"a file": {
-			unit: "LoadCredential=a:/etc/url", files: map[string]string{"etc/url": "x"},
-			want: settings.Credential{Name: "a", Source: "LoadCredential= of nth.service, /etc/url", File: "etc/url"},
-		},
-		"a file that is named later": {
-			unit: "LoadCredential=a:/etc/old\nLoadCredential=a:/etc/url", files: map[string]string{"etc/url": "x"},
-			want: settings.Credential{Name: "a", Source: "LoadCredential= of nth.service, /etc/url", File: "etc/url"},
-		},
-		"a file that is not there": {
-			unit: "LoadCredential=a:/etc/url", want: settings.Credential{Name: "a", Source: "LoadCredential= of nth.service, /etc/url"}, fault: "/etc/url " + missing,
-		},
-		"a file that is not there, with a text in its place": {
-			unit: "LoadCredential=a:/etc/url\nSetCredential=a:none: at all",
-			want: settings.Credential{Name: "a", Source: "SetCredential= of nth.service", Text: "none: at all"},
-		},
-		"an empty file": {
-			unit: "LoadCredential=a:/etc/url", files: map[string]string{"etc/url": ""},
-			want: settings.Credential{Name: "a", Source: "LoadCredential= of nth.service, /etc/url"}, fault: "/etc/url is empty",
-		},
-		"a directory": {
-			unit: "LoadCredential=a:/etc/nth", files: map[string]string{"etc/nth/a": "x"},
-			want: settings.Credential{Name: "a", Source: "LoadCredential= of nth.service, /etc/nth"}, fault: "/etc/nth is not a file",
-		},
-		"a way that ends too soon": {
-			unit: "LoadCredential=a:/etc/nth/b", files: map[string]string{"etc/nth": "x"},
-			want: settings.Credential{Name: "a", Source: "LoadCredential= of nth.service, /etc/nth/b"}, fault: "not a directory",
-		},
-		"an encrypted file": {
-			unit: "LoadCredentialEncrypted=a:/etc/url", files: map[string]string{"etc/url": "x"},
-			want: settings.Credential{Name: "a", Source: "LoadCredentialEncrypted= of nth.service, /etc/url", Sealed: encrypted},
-		},
-		"an encrypted file of a service that runs": {
-			unit: "LoadCredentialEncrypted=a:/etc/url", files: map[string]string{"etc/url": "x", "run/credentials/nth.service/a": "y"},
-			want: settings.Credential{Name: "a", Source: "LoadCredentialEncrypted= of nth.service, /etc/url", File: "run/credentials/nth.service/a"},
-		},
-		"an encrypted file that is not there": {
-			unit: "LoadCredentialEncrypted=a:/etc/url",
-			want: settings.Credential{Name: "a", Source: "LoadCredentialEncrypted= of nth.service, /etc/url"}, fault: missing,
-		},
-		"an encrypted file that is empty": {
-			unit: "LoadCredentialEncrypted=a:/etc/url", files: map[string]string{"etc/url": ""},
-			want: settings.Credential{Name: "a", Source: "LoadCredentialEncrypted= of nth.service, /etc/url"}, fault: "is empty",
-		},
-		"one of the store": {
-			unit: "LoadCredential=a", files: map[string]string{"etc/credstore/a": "x", "usr/lib/credstore/a": "y"},
-			want: settings.Credential{Name: "a", Source: "LoadCredential= of nth.service, /etc/credstore/a", File: "etc/credstore/a"},
-		},
-		"one of the store, by another name": {
-			unit: "LoadCredential=a:b", files: map[string]string{"run/credstore/b": "x"},
-			want: settings.Credential{Name: "a", Source: "LoadCredential= of nth.service, /run/credstore/b", File: "run/credstore/b"},
-		},
-		"one that is in no store": {
-			unit: "LoadCredential=a",
-			want: settings.Credential{
-				Name: "a", Source: "LoadCredential= of nth.service",
-				Sealed: "it is in none of the places where systemd looks for one without a path, such as /etc/credstore",
-			},
-		},
-		"an encrypted one of the store": {
-			unit: "LoadCredentialEncrypted=a", files: map[string]string{"etc/credstore.encrypted/a": "x"},
-			want: settings.Credential{Name: "a", Source: "LoadCredentialEncrypted= of nth.service, /etc/credstore.encrypted/a", Sealed: encrypted},
-		},
-		"one that is imported": {
-			unit: "ImportCredential=[a-c]", files: map[string]string{"etc/credstore/a": "x"},
-			want: settings.Credential{Name: "a", Source: "ImportCredential= of nth.service, /etc/credstore/a", File: "etc/credstore/a"},
-		},
-		"one that may be imported, and is not there": {unit: "ImportCredential=*", want: settings.Credential{}},
-		"a text": {
-			unit: "SetCredential=a:https://hooks.test/x", want: settings.Credential{Name: "a", Source: "SetCredential= of nth.service", Text: "https://hooks.test/x"},
-		},
-		"a text with backslashes": {
-			unit: `SetCredential=a:x\n`, want: settings.Credential{Name: "a", Source: "SetCredential= of nth.service", Sealed: "it is written with backslashes"},
-		},
-		"an encrypted text": {
-			unit: "SetCredentialEncrypted=a:AAAA", want: settings.Credential{Name: "a", Source: "SetCredentialEncrypted= of nth.service", Sealed: encrypted},
-		},
-		"what a drop-in takes back": {unit: "LoadCredential=a:/etc/url\nLoadCredential=\nSetCredential=a:b\nSetCredential=", want: settings.Credential{}},
+		"none":                       {unit: "LoadCredential=other:/etc/url"},
+		"a file":                     {unit: "LoadCredential=a:/etc/url", files: map[string]string{"etc/url": "x"}, want: settings.Credential{Source: url, File: "etc/url"}},
+		"a file that is named later": {unit: "LoadCredential=a:/etc/old\nLoadCredential=a:/etc/url", files: map[string]string{"etc/url": "x"}, want: settings.Credential{Source: url, File: "etc/url"}},
+		"a missing file":             {unit: "LoadCredential=a:/etc/url", want: settings.Credential{Source: url}, fault: "/etc/url " + missing},
+		"a missing file with a text": {unit: "LoadCredential=a:/etc/url\nSetCredential=a:none: at all", want: settings.Credential{Source: url, Sealed: only}},
+		"an empty file":              {unit: "LoadCredential=a:/etc/url", files: map[string]string{"etc/url": ""}, want: settings.Credential{Source: url}, fault: "/etc/url is empty"},
+		"a directory":                {unit: "LoadCredential=a:/etc/url", files: map[string]string{"etc/url/a": "x"}, want: settings.Credential{Source: url}, fault: "/etc/url is not a file"},
+		"an encrypted file":          {unit: "LoadCredentialEncrypted=a:/etc/url", files: map[string]string{"etc/url": "x"}, want: settings.Credential{Source: encrypted, Sealed: only}},
+		"an encrypted file, running": {unit: "LoadCredentialEncrypted=a:/etc/url", files: map[string]string{"etc/url": "x", "run/credentials/nth.service/a": "y"}, want: settings.Credential{Source: encrypted, File: "run/credentials/nth.service/a"}},
+		"a missing encrypted file":   {unit: "LoadCredentialEncrypted=a:/etc/url", want: settings.Credential{Source: encrypted}, fault: missing},
+		"of a store":                 {unit: "LoadCredential=a", want: settings.Credential{Source: "LoadCredential= of nth.service", Sealed: only}},
+		"of a store, running":        {unit: "ImportCredential=*", files: map[string]string{"run/credentials/nth.service/a": "y"}, want: settings.Credential{Source: "of nth.service", File: "run/credentials/nth.service/a"}},
+		"a text":                     {unit: "SetCredential=a:x", want: settings.Credential{Source: "SetCredential= of nth.service", Sealed: only}},
+		"what a drop-in takes back":  {unit: "LoadCredential=a:/etc/url\nLoadCredential=\nSetCredential=a:b\nSetCredential="},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := machine(t, row.unit, row.files)
+			if row.want.Source != "" {
+				row.want.Name = "a"
+			}
 			if row.want.File != "" {
 				row.want.File = filepath.Join(root, row.want.File)
 			}

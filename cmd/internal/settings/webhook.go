@@ -161,7 +161,7 @@ func destination(c config.Webhook, name string, given Given) (to notify.Destinat
 		found = append(found, Finding{Fault: errors.New("webhook.url and webhook.url_file are both set: keep one; nothing is posted")})
 	}
 	names = map[string]string{}
-	use := func(c Credential, before string, file, text *string) {
+	use := func(c Credential, before string, file *string) {
 		switch {
 		case c.Name == "":
 		case c.File == "" || before != "":
@@ -170,11 +170,11 @@ func destination(c config.Webhook, name string, given Given) (to notify.Destinat
 			names[c.File] = c.String()
 		}
 		if before == "" {
-			*file, *text = c.File, c.Text
+			*file = c.File
 		}
 	}
-	use(given(urlCredential), firstSet("webhook.url", c.URL, "webhook.url_file", c.URLFile), &to.URLFile, &to.URL)
-	use(given(headersCredential), firstSet("webhook.headers_file", c.HeadersFile), &to.HeadersFile, &to.HeadersText)
+	use(given(urlCredential), firstSet("webhook.url", c.URL, "webhook.url_file", c.URLFile), &to.URLFile)
+	use(given(headersCredential), firstSet("webhook.headers_file", c.HeadersFile), &to.HeadersFile)
 	return to, found, names
 }
 

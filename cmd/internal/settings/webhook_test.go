@@ -211,18 +211,6 @@ func TestCredentialsAreJudgedLikeFilesOfTheSettings(t *testing.T) {
 				{Source: ofHeaders, Fault: missing.Fault, Passed: "webhook.headers_file goes before it"}, {},
 			}, false,
 		},
-		"a text of the unit": {
-			config.Webhook{}, given(settings.Credential{Name: "webhook-url", Source: "SetCredential=", Text: "https://hooks.test/hunter2"}),
-			[]settings.Finding{{Source: "the credential webhook-url (SetCredential=)"}}, true,
-		},
-		"a text that takes the place of a file": {
-			config.Webhook{}, given(settings.Credential{Name: "webhook-url", Source: "SetCredential=", Text: "hunter2"}),
-			[]settings.Finding{{Source: "the credential webhook-url (SetCredential=)"}, {Fault: missing.Fault}}, true,
-		},
-		"headers in a text": {
-			config.Webhook{}, given(settings.Credential{Name: "webhook-headers", Text: "hunter2"}),
-			[]settings.Finding{{Source: "the credential webhook-headers"}, {Fault: missing.Fault}}, false,
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := row.webhook
