@@ -232,20 +232,21 @@ func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
 		t.budget.inFlight++
 	}
 	nodeUrgent := func() bool { return p.opts.Urgent != nil && p.opts.Urgent() }
-	enter := p.opts.Gate.Line(func() bool { return urgent || nodeUrgent() }, attaches(pod) || urgent && nodeUrgent())
-	p.loop.Go(func(context.Context) func() {
-		defer cancel()
-		leave, err := enter(ctx)
-		if err == nil {
-			if options, timeout := p.send(ctx, t, pod, what); options != nil {
-				err = p.remove(ctx, what, pod, options, timeout)
-			} else {
-				err = errUnwanted
+	run := p.loop.Worker()
+	p.opts.Gate.Line(ctx, func() bool { return urgent || nodeUrgent() }, attaches(pod) || urgent && nodeUrgent(), func(leave func(), err error) {
+		go run(func(context.Context) func() {
+			defer cancel()
+			if err == nil {
+				if options, timeout := p.send(ctx, t, pod, what); options != nil {
+					err = p.remove(ctx, what, pod, options, timeout)
+				} else {
+					err = errUnwanted
+				}
+				leave()
 			}
-			leave()
-		}
-		canceled := errors.Is(err, errUnwanted) || ctx.Err() != nil // before the deferred cancel
-		return func() { p.handleAnswer(t, pod, what, err, canceled) }
+			canceled := errors.Is(err, errUnwanted) || ctx.Err() != nil // before the deferred cancel
+			return func() { p.handleAnswer(t, pod, what, err, canceled) }
+		})
 	})
 }
 

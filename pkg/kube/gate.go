@@ -17,12 +17,21 @@ type Gate struct {
 	normal, urgent lane
 	entered        int           // how many requests have a place or wait for one
 	quiet          chan struct{} // closed while there are none
+	looks          *time.Timer   // at the urgency of those that wait; nil while nobody has to look
 }
 
 // lane is a number of places, with the two lines for them.
 type lane struct {
 	free        int
-	first, rest []chan struct{}
+	first, rest []*ticket
+}
+
+// ticket is a request that waits for a place.
+type ticket struct {
+	urgent func() bool // nil if its urgency does not change
+	first  bool
+	turn   func(leave func(), err error)
+	forget func() bool // ends the watch for the end of its context
 }
 
 // NewGate returns a gate with so many places, and as many more for urgent requests.
@@ -43,53 +52,123 @@ func (g *Gate) Quiet() <-chan struct{} {
 // and must not hold up all nodes.
 const longestPass = 2 * time.Second
 
-// urgentLook is how often a request that waits for a place checks whether it has become urgent.
+// urgentLook is how often requests that wait for a place are checked for whether they have become urgent.
 const urgentLook = time.Second
 
 // Enter waits for a place, and returns a function that must be called to leave it. The request's own timeout should begin only then. urgent,
-// if not nil, tells whether the request is urgent, and is called again while it waits. The error is ctx's.
+// if not nil, tells whether the request is urgent, and is called again while it waits; it must not block. The error is ctx's.
 func (g *Gate) Enter(ctx context.Context, urgent func() bool, first bool) (leave func(), err error) {
-	return g.Line(urgent, first)(ctx)
+	come := make(chan struct{})
+	g.Line(ctx, urgent, first, func(place func(), ended error) {
+		leave, err = place, ended
+		close(come)
+	})
+	<-come
+	return leave, err
 }
 
-// Line is Enter in two steps: it joins the line at once, and returns the function that waits, which must be called.
-func (g *Gate) Line(urgent func() bool, first bool) func(ctx context.Context) (leave func(), err error) {
+// Line is Enter for those who do not wait: it joins the line, and turn is called once with what Enter returns. turn must not block. A
+// thousand requests in line need no goroutine.
+func (g *Gate) Line(ctx context.Context, urgent func() bool, first bool, turn func(leave func(), err error)) {
 	if g == nil {
-		return func(context.Context) (func(), error) { return func() {}, nil }
+		turn(func() {}, nil)
+		return
 	}
+	t := &ticket{urgent: urgent, first: first, turn: turn}
 	l := &g.normal
 	if urgent != nil && urgent() {
-		l = &g.urgent
+		l, t.urgent = &g.urgent, nil
 	}
-	turn := g.join(l, first)
-	return func(ctx context.Context) (func(), error) {
-		var looks <-chan time.Time
-		if l == &g.normal && urgent != nil {
-			ticks := time.NewTicker(urgentLook)
-			defer ticks.Stop()
-			looks = ticks.C
+	g.mu.Lock()
+	if g.entered++; g.entered == 1 {
+		g.quiet = make(chan struct{})
+	}
+	if l.free > 0 {
+		l.free--
+		g.mu.Unlock()
+		turn(g.pass(l), nil)
+		return
+	}
+	g.join(l, t)
+	t.forget = context.AfterFunc(ctx, func() { g.giveUp(t, ctx.Err()) })
+	g.mu.Unlock()
+}
+
+// join puts a ticket into a line. The mutex is held.
+func (g *Gate) join(l *lane, t *ticket) {
+	if t.first {
+		l.first = append(l.first, t)
+	} else {
+		l.rest = append(l.rest, t)
+	}
+	if t.urgent != nil && g.looks == nil {
+		g.looks = time.AfterFunc(urgentLook, g.look)
+	}
+}
+
+// remove takes a ticket out of a lane's lines, and reports whether it was in one.
+func (l *lane) remove(t *ticket) bool {
+	for _, line := range []*[]*ticket{&l.first, &l.rest} {
+		if i := slices.Index(*line, t); i >= 0 {
+			*line = slices.Delete(*line, i, i+1)
+			return true
 		}
-		for {
-			select {
-			case <-turn:
-				return g.pass(l, turn), nil
-			case <-ctx.Done():
-				g.leave(l, turn)
-				return nil, ctx.Err()
-			case <-looks:
-				if urgent() {
-					before := turn
-					l, turn, looks = &g.urgent, g.join(&g.urgent, first), nil
-					g.leave(&g.normal, before)
-				}
+	}
+	return false
+}
+
+// look moves the tickets that have become urgent.
+func (g *Gate) look() {
+	g.mu.Lock()
+	var granted []*ticket
+	more := false
+	for _, t := range slices.Concat(g.normal.first, g.normal.rest) {
+		switch {
+		case t.urgent == nil:
+		case !t.urgent():
+			more = true
+		default:
+			g.normal.remove(t)
+			t.urgent = nil
+			if g.urgent.free == 0 {
+				g.join(&g.urgent, t)
+				continue
 			}
+			g.urgent.free--
+			granted = append(granted, t)
 		}
 	}
+	if g.looks = nil; more {
+		g.looks = time.AfterFunc(urgentLook, g.look)
+	}
+	g.mu.Unlock()
+	for _, t := range granted {
+		g.grant(&g.urgent, t)
+	}
+}
+
+// giveUp takes a ticket out of its line, unless its turn has come.
+func (g *Gate) giveUp(t *ticket, why error) {
+	g.mu.Lock()
+	waits := g.normal.remove(t) || g.urgent.remove(t)
+	if waits {
+		g.count()
+	}
+	g.mu.Unlock()
+	if waits {
+		t.turn(nil, why)
+	}
+}
+
+// grant gives a ticket that has left the line a place that was taken for it.
+func (g *Gate) grant(l *lane, t *ticket) {
+	t.forget()
+	t.turn(g.pass(l), nil)
 }
 
 // pass returns the function that leaves a place. After longestPass, the place is left in any case.
-func (g *Gate) pass(l *lane, turn chan struct{}) (leave func()) {
-	once := sync.OnceFunc(func() { g.leave(l, turn) })
+func (g *Gate) pass(l *lane) (leave func()) {
+	once := sync.OnceFunc(func() { g.leave(l) })
 	limit := time.AfterFunc(longestPass, once)
 	return func() {
 		limit.Stop()
@@ -97,45 +176,30 @@ func (g *Gate) pass(l *lane, turn chan struct{}) (leave func()) {
 	}
 }
 
-// join takes a place or joins the line for one. The channel is closed once the place is taken.
-func (g *Gate) join(l *lane, first bool) (turn chan struct{}) {
-	turn = make(chan struct{})
+// leave gives a place to the next one in line.
+func (g *Gate) leave(l *lane) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.entered++; g.entered == 1 {
-		g.quiet = make(chan struct{})
+	g.count()
+	var next *ticket
+	for _, line := range []*[]*ticket{&l.first, &l.rest} {
+		if len(*line) > 0 {
+			next, (*line)[0] = (*line)[0], nil
+			*line = (*line)[1:]
+			break
+		}
 	}
-	switch {
-	case l.free > 0:
-		l.free--
-		close(turn)
-	case first:
-		l.first = append(l.first, turn)
-	default:
-		l.rest = append(l.rest, turn)
+	if next == nil {
+		l.free++
 	}
-	return turn
+	g.mu.Unlock()
+	if next != nil {
+		g.grant(l, next)
+	}
 }
 
-// leave leaves the line, or gives the place to the next one in line.
-func (g *Gate) leave(l *lane, turn chan struct{}) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+// count notes that a request has left. The mutex is held.
+func (g *Gate) count() {
 	if g.entered--; g.entered == 0 {
 		close(g.quiet)
 	}
-	for _, waiting := range []*[]chan struct{}{&l.first, &l.rest} {
-		if i := slices.Index(*waiting, turn); i >= 0 {
-			*waiting = slices.Delete(*waiting, i, i+1)
-			return
-		}
-	}
-	for _, waiting := range []*[]chan struct{}{&l.first, &l.rest} {
-		if len(*waiting) > 0 {
-			close((*waiting)[0])
-			*waiting = (*waiting)[1:]
-			return
-		}
-	}
-	l.free++
 }

@@ -74,12 +74,18 @@ func (l *Loop) Post(do func()) {
 }
 
 // Go runs work apart from the loop. ctx ends with the loop. What work returns is posted, unless that is nil.
-func (l *Loop) Go(work func(ctx context.Context) (then func())) {
-	l.workers.Go(func() {
+func (l *Loop) Go(work func(ctx context.Context) (then func())) { go l.Worker()(work) }
+
+// Worker returns a function that runs work as Go does, but later, and in the caller's goroutine. It must be called once: the loop waits
+// for it.
+func (l *Loop) Worker() (run func(work func(ctx context.Context) (then func()))) {
+	l.workers.Add(1)
+	return func(work func(ctx context.Context) (then func())) {
+		defer l.workers.Done()
 		if then := work(l.ctx); then != nil {
 			l.Post(then)
 		}
-	})
+	}
 }
 
 // Soonest returns the earlier of two times to be woken at, where zero is never.
