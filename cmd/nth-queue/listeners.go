@@ -113,7 +113,7 @@ func (n *notices) of(node string, entries func() []state.Entry) (listeners []age
 		Entries:   entries,
 		Rules:     func() policy.Settings { return *n.rules.Load() },
 		Condition: n.cfg.Condition, Writer: drain.Queue, Events: n.cfg.Events,
-		Source:   "nth-queue",
+		Source:   "nth-queue", Brief: true,
 		Describe: func(context.Context) map[string]string { return annotationsOf(n.describe(node)) },
 		Turn: func(ctx context.Context, condition bool) (func(), error) {
 			return n.writes.Enter(ctx, func() bool { return condition }, false)
@@ -121,7 +121,7 @@ func (n *notices) of(node string, entries func() []state.Entry) (listeners []age
 		Trouble: n.trouble,
 	})
 	written := n.keep(node, k)
-	return append(listeners, ofNode{k}), func(lost bool) {
+	return append(listeners, k), func(lost bool) {
 		if lost {
 			k.Cede()
 		}
@@ -130,17 +130,6 @@ func (n *notices) of(node string, entries func() []state.Entry) (listeners []age
 			kube.Await(n.passing, written, unwritten)
 		}
 		forget(lost)
-	}
-}
-
-// ofNode keeps the evictions of pods from a notify.Kubernetes: an Event for each would be most of what a storm writes. A pod that is deleted
-// gets one.
-type ofNode struct{ *notify.Kubernetes }
-
-// OnTransition implements agent.Listener.
-func (n ofNode) OnTransition(t state.Transition) {
-	if t.Kind != state.PodEvicted {
-		n.Kubernetes.OnTransition(t)
 	}
 }
 

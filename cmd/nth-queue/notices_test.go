@@ -43,8 +43,8 @@ func TestTheConditionsOfANodeAreThoseOfWhoWorksOnItNow(t *testing.T) {
 	}{
 		"nobody else works on it since":                {want: "is cordoned"},
 		"it is another process's since":                {lost: true},
-		"this process works on it again":               {another: true, want: "is being drained"},
-		"this process works on it again, and loses it": {another: true, lost: true, want: "is being drained"},
+		"this process works on it again":               {another: true, want: "is drained"},
+		"this process works on it again, and loses it": {another: true, lost: true, want: "is drained"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestTheConditionsOfANodeAreThoseOfWhoWorksOnItNow(t *testing.T) {
 				end(row.lost)
 				if row.another {
 					time.Sleep(time.Minute)
-					_, end := of("a", in(state.Draining))
+					_, end := of("a", in(state.Drained))
 					defer end(false)
 				}
 				time.Sleep(time.Minute)

@@ -45,7 +45,7 @@ var dryRunCondition = corev1.NodeCondition{
 
 // wantedCondition derives the condition from the record, without times. It is True while there are open entries, with the reason
 // of the first.
-func wantedCondition(entries []state.Entry, rules policy.Settings) corev1.NodeCondition {
+func wantedCondition(entries []state.Entry, rules policy.Settings, brief bool) corev1.NodeCondition {
 	open := openEntries(entries, rules)
 	if len(open) == 0 {
 		return corev1.NodeCondition{
@@ -55,7 +55,7 @@ func wantedCondition(entries []state.Entry, rules policy.Settings) corev1.NodeCo
 	}
 	sentences := make([]string, len(open))
 	for i, e := range open {
-		sentences[i] = describeEntry(e, rules)
+		sentences[i] = describeEntry(e, rules, brief)
 	}
 	return corev1.NodeCondition{
 		Type: ConditionType, Status: corev1.ConditionTrue,
@@ -88,15 +88,18 @@ var phaseTexts = map[state.Phase]string{
 	state.Undoing:    "what was done is being undone",
 }
 
-// describeEntry says what is announced, what is done about it and how far that is. It contains no counts and no remaining time,
-// so that it changes only when something happens.
-func describeEntry(e state.Entry, rules policy.Settings) string {
+// underway are the phases that another follows soon.
+var underway = map[state.Phase]bool{state.Cordoning: true, state.Draining: true, state.Undoing: true}
+
+// describeEntry says what is announced, what is done about it and how far that is; if it is to be brief, only once that is done. It
+// contains no counts and no remaining time, so that it changes only when something happens.
+func describeEntry(e state.Entry, rules policy.Settings, brief bool) string {
 	var notes []string
 	switch text := phaseTexts[e.Phase]; {
 	case e.LeftAlone, e.LeftOpen(): // Describe says so.
 	case e.Reopened && (e.Phase == state.Cordoned || e.Phase == state.Drained):
 		notes = append(notes, "someone uncordoned the node")
-	case text != "":
+	case text != "" && !(brief && underway[e.Phase]):
 		notes = append(notes, text)
 	}
 	if !e.Missing.IsZero() {
@@ -172,7 +175,7 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 	defer cancel()
 	wanted := dryRunCondition
 	if !k.opts.DryRun {
-		wanted = wantedCondition(k.opts.Entries(), k.opts.Rules())
+		wanted = wantedCondition(k.opts.Entries(), k.opts.Rules(), k.opts.Brief)
 	}
 	node, err := id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{})
 	if err != nil {

@@ -75,6 +75,27 @@ func TestEvents_ReportEachPhaseOfADrainAndEachPod(t *testing.T) {
 	})
 }
 
+func TestEvents_AreFewIfTheyAreToBeBrief(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Brief = true
+		s.start()
+		s.tell(announced(spot(state.Seen)))
+		s.tell(step(state.NodeCordoned, "drain", spot(state.Draining)))
+		s.tell(pod(state.PodEvicted, "a"))
+		s.pass(time.Second)
+		s.tell(drained(1))
+		s.pass(time.Second)
+		s.wantLines(
+			"Node default/node-1 Normal SpotInterruption: spot-interruption: announced; nth's plan: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000; drain now",
+			"Node default/node-1 Normal CordonAndDrain: spot-interruption: drained after 250ms: 1 pod evicted, 0 deleted, 2 left in place",
+		)
+		patched := slices.DeleteFunc(s.cluster.asked(), func(what string) bool { return what != "patch condition" })
+		if len(patched) != 2 || !strings.HasSuffix(s.cluster.condition().Message, "(the node is drained)") {
+			t.Errorf("the condition was written %d times and is %q, want one at the beginning, and one that the node is drained", len(patched), s.cluster.condition().Message)
+		}
+	})
+}
+
 // One guard works for several events. What was met for one of them is told when another has joined, too.
 func TestEvents_OfTwoInterruptionsInOneDrainNameEachPodOnce(t *testing.T) {
 	play(t, bare, func(s *stage) {

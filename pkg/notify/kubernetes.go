@@ -53,6 +53,9 @@ type KubernetesOptions struct {
 	// Alive reports whether nth does its work; otherwise there is no heartbeat. It is required with Heartbeat, is called from one
 	// goroutine, and must not block.
 	Alive func() bool
+	// Brief keeps a storm of many nodes from being mostly reports. There is no Event about an eviction, nor about the beginning of a drain,
+	// and the condition tells only how that has ended.
+	Brief bool
 	// DryRun says that nothing is done to the node: the condition says so, and no event.
 	DryRun bool
 	// Writer is our field manager at the API server: the product in the user agent of the identity's client, before the slash. Conditions
@@ -111,6 +114,9 @@ func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 
 // OnTransition implements agent.Listener.
 func (k *Kubernetes) OnTransition(t state.Transition) {
+	if k.opts.Brief && t.Kind == state.PodEvicted {
+		return
+	}
 	if k.gate.observe(t) {
 		k.conditions.wake()
 		k.events.wake()
@@ -120,7 +126,8 @@ func (k *Kubernetes) OnTransition(t state.Transition) {
 	k.mu.Unlock()
 	ignored := k.opts.Rules().Ignores(t.Entry) && (t.Kind == state.Announced || t.Kind == state.Changed || t.Kind == state.ClosedWith)
 	for _, n := range notices {
-		if k.opts.Events && n.reason != "" && !ignored && !time.Now().Before(k.mutedUntil(eventArea)) {
+		begins := k.opts.Brief && n.reason == reasonDraining // What is announced says so, too.
+		if k.opts.Events && n.reason != "" && !begins && !ignored && !time.Now().Before(k.mutedUntil(eventArea)) {
 			k.events.add(&parcel{message: &eventMessage{kubernetes: k, notice: n}, gate: &k.gate})
 		}
 	}

@@ -74,9 +74,9 @@ func TestWhatHappensToManyNodesIsToldOfEach(t *testing.T) {
 		})
 	}
 	s.waitEvents(t, fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": first.Name},
-		"SpotInterruption", "Draining", "CordonAndDrain")
+		"SpotInterruption", "CordonAndDrain")
 	s.waitEvents(t, fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": second.Name},
-		"StateChange", "Draining", "CordonAndDrain")
+		"StateChange", "CordonAndDrain")
 	consumer.Stop(t)
 }
 
