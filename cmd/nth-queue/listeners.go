@@ -113,7 +113,7 @@ func (n *notices) of(node string, entries func() []state.Entry) (listeners []age
 		Entries:   entries,
 		Rules:     func() policy.Settings { return *n.rules.Load() },
 		Condition: n.cfg.Condition, Writer: drain.Queue, Events: n.cfg.Events,
-		Source:   "nth-queue", Brief: true,
+		Source: "nth-queue", Brief: true,
 		Describe: func(context.Context) map[string]string { return annotationsOf(n.describe(node)) },
 		Turn: func(ctx context.Context, condition bool) (func(), error) {
 			return n.writes.Enter(ctx, func() bool { return condition }, false)
