@@ -11,7 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 )
 
-var update = flag.Bool("update", false, "write the generated files anew")
+var update = flag.Bool("update", false, "write the generated files")
 
 const (
 	manual   = "../../docs/configuration.md"
@@ -62,7 +62,10 @@ func inManual(t *testing.T, manual string, tables, nth []config.Table) {
 func reference(tables, nth []config.Table) string {
 	known := map[string]bool{}
 	for _, table := range nth {
-		known[section(table)] = true
+		known[table.Name+table.Doc] = true
+		for _, s := range table.Settings {
+			known[table.Name+row(s)] = true
+		}
 	}
 	var b strings.Builder
 	for _, table := range tables {
@@ -70,26 +73,44 @@ func reference(tables, nth []config.Table) string {
 		if table.Name == "" {
 			title = "At the top of the file"
 		}
-		text := section(table)
-		if known[text] {
-			text = fmt.Sprintf("The same as [for nth](configuration.md#%s).\n", strings.ReplaceAll(table.Name, ".", ""))
-		}
-		fmt.Fprintf(&b, "\n### %s\n\n%s", title, text)
+		fmt.Fprintf(&b, "\n### %s\n\n%s", title, section(table, known))
 	}
 	return b.String() + "\n"
 }
 
-// section describes a table of the settings.
-func section(table config.Table) string {
-	var b strings.Builder
-	if table.Doc != "" {
-		fmt.Fprintf(&b, "%s\n\n", table.Doc)
-	}
-	b.WriteString("| key | default | may be | meaning |\n|---|---|---|---|\n")
+// section describes a table of the settings. What nth's manual says already, word for word, is only named.
+func section(table config.Table, known map[string]bool) string {
+	var rows, same []string
 	for _, s := range table.Settings {
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s |\n", s.Name, s.Default(), s.Allowed(), s.Doc)
+		if known[table.Name+row(s)] {
+			same = append(same, "`"+s.Name+"`")
+		} else {
+			rows = append(rows, row(s))
+		}
 	}
-	return b.String()
+	link := fmt.Sprintf("[for nth](configuration.md#%s)", strings.ReplaceAll(table.Name, ".", ""))
+	if rows == nil && known[table.Name+table.Doc] {
+		return "The same as " + link + ".\n"
+	}
+	text := ""
+	if table.Doc != "" {
+		text = table.Doc + "\n\n"
+	}
+	if same != nil {
+		text += "The same as " + link + ": " + strings.Join(same, ", ") + ".\n"
+	}
+	if rows == nil {
+		return text
+	}
+	if same != nil {
+		text += "\n"
+	}
+	return text + "| key | default | may be | meaning |\n|---|---|---|---|\n" + strings.Join(rows, "")
+}
+
+// row describes a setting.
+func row(s config.Setting) string {
+	return fmt.Sprintf("| `%s` | `%s` | %s | %s |\n", s.Name, s.Default(), s.Allowed(), s.Doc)
 }
 
 func TestGeneratedConffileShowsEveryDefault(t *testing.T) {
