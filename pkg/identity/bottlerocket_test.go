@@ -3,9 +3,7 @@ package identity_test
 import (
 	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,7 +50,8 @@ func serve(t *testing.T, c identity.Container) *bottlerockettest.API {
 	return api
 }
 
-func TestAHostContainerIsKnownByWhatHostCtrMounts(t *testing.T) {
+func TestBottlerocket_ContainerIsKnownByItsMounts(t *testing.T) {
+	t.Parallel()
 	if c, found := identity.FindContainer(t.TempDir()); found {
 		t.Errorf("an empty directory is the host container %+v", c)
 	}
@@ -66,7 +65,8 @@ func TestAHostContainerIsKnownByWhatHostCtrMounts(t *testing.T) {
 	}
 }
 
-func TestTheKubeconfigIsMadeOfTheSettings(t *testing.T) {
+func TestBottlerocket_KubeconfigIsMadeOfTheSettings(t *testing.T) {
+	t.Parallel()
 	c := container(t)
 	api := serve(t, c)
 	from, text, err := c.API.Kubeconfig(t.Context())
@@ -108,7 +108,8 @@ func TestTheKubeconfigIsMadeOfTheSettings(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotThereYetIsWorthWaitingFor(t *testing.T) {
+func TestBottlerocket_SettingsMayComeLater(t *testing.T) {
+	t.Parallel()
 	c := container(t)
 	if _, _, err := c.API.Kubeconfig(t.Context()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a socket: %v", err)
@@ -126,42 +127,12 @@ func TestWhatIsNotThereYetIsWorthWaitingFor(t *testing.T) {
 	}
 }
 
-func TestAKubeletWithACertificateNeedsSuperpowers(t *testing.T) {
+func TestBottlerocket_CertificateNeedsSuperpowers(t *testing.T) {
+	t.Parallel()
 	c := container(t)
 	serve(t, c).Set("settings.kubernetes.authentication-mode", "tls")
 	_, _, err := c.API.Kubeconfig(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "superpowered") || errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error: %v", err)
-	}
-}
-
-func TestAnAPIThatAnswersNonsenseIsAnErrorInOneLine(t *testing.T) {
-	for name, answer := range map[string]string{
-		"nothing":  "",
-		"an error": "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 9\r\n\r\ndata\nlost",
-		"garbage":  "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
-		"torn":     "HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\n{",
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := container(t)
-			listener, err := net.Listen("unix", string(c.API))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = listener.Close() })
-			go func() {
-				connection, err := listener.Accept()
-				if err != nil {
-					return
-				}
-				_, _ = connection.Read(make([]byte, 4096))
-				_, _ = io.WriteString(connection, answer)
-				_ = connection.Close()
-			}()
-			_, _, err = c.API.Kubeconfig(t.Context())
-			if err == nil || errors.Is(err, fs.ErrNotExist) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error: %v", err)
-			}
-		})
 	}
 }

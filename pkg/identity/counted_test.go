@@ -11,17 +11,17 @@ import (
 	"github.com/nth-project/nth/pkg/identity"
 )
 
-func TestEachRequestIsToldWithItsAnswer(t *testing.T) {
+func TestClient_ReportsEachRequest(t *testing.T) {
 	t.Parallel()
 	server := startAPIServer(t)
 	var mu sync.Mutex
-	var told []string
+	var reported []string
 	k := identity.New(identity.Options{
 		Kubeconfig: place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a")))),
 		ClientOptions: identity.ClientOptions{Requested: func(method string, status int) {
 			mu.Lock()
 			defer mu.Unlock()
-			told = append(told, fmt.Sprintf("%s %d", method, status))
+			reported = append(reported, fmt.Sprintf("%s %d", method, status))
 		}},
 	})
 	server.refuse(http.StatusForbidden)
@@ -35,7 +35,7 @@ func TestEachRequestIsToldWithItsAnswer(t *testing.T) {
 	_, _ = id.Client.Discovery().ServerVersion() // nobody is there, which client-go may ask twice
 	mu.Lock()
 	defer mu.Unlock()
-	if want := []string{"POST 403", "POST 201", "GET 0"}; !slices.Equal(slices.Compact(told), want) {
-		t.Errorf("told %q, want %q", told, want)
+	if want := []string{"POST 403", "POST 201", "GET 0"}; !slices.Equal(slices.Compact(reported), want) {
+		t.Errorf("reported are %q, want %q", reported, want)
 	}
 }

@@ -41,7 +41,7 @@ func ReadPlugin(config *rest.Config, stdout, stderr []byte) (token string, expir
 // Describe returns what is said of a kubeconfig: the error, or how the client that was made from it is described.
 func Describe(ctx context.Context, k *Kubelet) []string {
 	said := []string{"", "", ""}
-	if err := text.Redacted(k.refresh(ctx, &look{})); err != nil {
+	if err := text.Redacted(k.refresh(ctx)); err != nil {
 		said[0] = err.Error()
 	}
 	if k.next != nil {

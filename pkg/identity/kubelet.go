@@ -3,11 +3,10 @@
 //
 // The node's name comes from the credential. Every authenticated user may ask the API server for its user name, and that of a kubelet is
 // "system:node:<name>"; hostnames, DNS and cloud metadata differ from it on some nodes. A credential that does not belong to a node is an
-// error. It is asked for again with each warm-up, and when the API server has refused a request: a certificate may be renewed under
-// another name.
+// error. It is asked for again with each warm-up, every few seconds in a drain, and when a request has failed or was refused: a certificate
+// may be renewed under another name.
 //
-// The kubeconfig is the kubelet's, so nth follows its changes, and those of the files that it names. One client is handed out for all of
-// them: each request goes to the server, and with the credential, that were confirmed last. A kubeconfig that does not exist yet (the
+// The kubeconfig is the kubelet's, so nth reads it again at the same times, with the files that it names. One client is handed out for all: each request goes to the server, and with the credential, that were confirmed last. A kubeconfig that does not exist yet (the
 // kubelet has not joined) is ErrNotYet. One that was deleted or is invalid leaves a client that works in use.
 //
 // docs/design.md describes what a kubelet's identity may do.
@@ -60,8 +59,8 @@ type Options struct {
 	// Read, if set, returns a kubeconfig that is not in a file, and says where it is from. If its error is an fs.ErrNotExist,
 	// the identity is ErrNotYet. Kubeconfig is ignored then.
 	Read func(ctx context.Context) (from string, text []byte, err error)
-	// Proxy, if set, finds the proxy through which the API server is reached. It is called from time to time; after an error
-	// the last proxy stays in use.
+	// Proxy, if set, finds the proxy through which the API server is reached. It is called whenever the kubeconfig is read; after an
+	// error the last proxy stays in use.
 	Proxy func(ctx context.Context) (Proxy, error)
 }
 
@@ -88,16 +87,14 @@ type Kubelet struct {
 	known Identity
 	used  *loaded
 	// last is the last look, which may be under way; nil before the first one.
-	last  *look
-	asked time.Time // when it was last asked whose the credential is because a request was refused
+	last *look
 
 	// Only a look uses these: a client that was made and is not confirmed yet, and the reading that has not ended.
 	next    *loaded
 	reading chan func() (contents, error)
 
-	// Only a reading uses these.
-	proxy      Proxy
-	proxyFound time.Time
+	// Only a reading uses it.
+	proxy Proxy
 }
 
 // contents is a kubeconfig, with the files that it names, and the proxy that goes with it.
@@ -120,14 +117,11 @@ func (l *loaded) madeFrom(c contents) bool {
 	return l != nil && l.Source == c.source && l.digest == c.digest
 }
 
-// look is one look at the kubeconfig.
+// look is one look at the kubeconfig, and one question whose the credential is.
 type look struct {
-	// asks is set if the API server is asked whose the credential is, though nothing has changed; decided when it is too late
-	// to want that.
-	asks, decided bool
-	began         time.Time
-	done          chan struct{}
-	err           error // why known could not be brought up to date; set when done is closed
+	began time.Time
+	done  chan struct{}
+	err   error // why known could not be confirmed or brought up to date; set when done is closed
 }
 
 // New returns a Kubelet that has not looked for anything yet.
@@ -136,22 +130,21 @@ func New(opts Options) *Kubelet {
 	return &Kubelet{opts: opts}
 }
 
-const (
-	// lookPause is the shortest time between two looks at the kubeconfig of an identity that works.
-	lookPause = time.Second
-	// askPause is the shortest time between two questions whose the credential is, because requests were refused. The API server
-	// refuses some in each drain, such as the eviction of a pod that is no longer on the node.
-	askPause = 5 * time.Second
-)
+// lookPause is the shortest time between two looks, but for those of KeepWarm. Identity is called all the time in a drain, and the API
+// server refuses some requests in each, such as the eviction of a pod that is no longer on the node.
+const lookPause = 5 * time.Second
 
-// Identity returns the identity. It makes no request if the kubeconfig is unchanged. Once there is an identity, it returns at
-// once: a kubeconfig that was replaced is confirmed in the background. The error is an ErrNotYet if it is worth waiting.
+// Identity returns the identity, at once if there is one: what has changed is found in the background. The error is an ErrNotYet if it is
+// worth waiting.
 func (k *Kubelet) Identity(ctx context.Context) (Identity, error) {
-	known, look := k.look(ctx, false, lookPause)
+	k.mu.Lock()
+	known := k.known
+	k.mu.Unlock()
 	if known.Client != nil {
+		k.look(ctx, lookPause)
 		return known, nil
 	}
-	if err := look.wait(ctx); err != nil {
+	if err := k.look(ctx, 0).wait(ctx); err != nil {
 		return Identity{}, err
 	}
 	k.mu.Lock()
@@ -159,33 +152,27 @@ func (k *Kubelet) Identity(ctx context.Context) (Identity, error) {
 	return k.known, nil
 }
 
-// look returns the identity that is known so far, and a look: the one that is under way, the last one if it began within the pause
-// and there is an identity, or else a new one.
-func (k *Kubelet) look(ctx context.Context, asks bool, pause time.Duration) (Identity, *look) {
+// look returns the look that is under way, the last one if it began within the pause, or else a new one.
+func (k *Kubelet) look(ctx context.Context, pause time.Duration) *look {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if last := k.last; last != nil {
 		select {
 		case <-last.done:
-			if k.known.Client != nil && time.Since(last.began) < pause {
-				return k.known, last
+			if time.Since(last.began) < pause {
+				return last
 			}
 		default:
-			if !last.decided {
-				last.asks = last.asks || asks
-			}
-			return k.known, last
+			return last
 		}
 	}
-	l := &look{asks: asks, began: time.Now(), done: make(chan struct{})}
+	l := &look{began: time.Now(), done: make(chan struct{})}
 	k.last = l
 	go func() {
-		l.err = text.Redacted(k.refresh(context.WithoutCancel(ctx), l))
-		k.mu.Lock() // No other look may want more of this one once it is done.
-		defer k.mu.Unlock()
-		close(l.done)
+		defer close(l.done)
+		l.err = text.Redacted(k.refresh(context.WithoutCancel(ctx)))
 	}()
-	return k.known, l
+	return l
 }
 
 func (l *look) wait(ctx context.Context) error {
@@ -197,31 +184,27 @@ func (l *look) wait(ctx context.Context) error {
 	}
 }
 
-// refresh brings known up to date with the kubeconfig. If that is unchanged or cannot be used, it asks again whose the credential is, if
-// the look asks for that.
-func (k *Kubelet) refresh(ctx context.Context, l *look) error {
+// refresh brings known up to date with the kubeconfig. If that is unchanged or cannot be used, it asks again whose the credential is.
+func (k *Kubelet) refresh(ctx context.Context) error {
 	k.mu.Lock()
 	used := k.used
 	k.mu.Unlock()
-	changed, readErr := k.load(ctx, used)
+	changed, failure := k.load(ctx, used)
 	if changed != nil {
 		node, err := changed.node(ctx)
 		if err == nil {
 			return k.adopt(changed, node)
 		}
-		readErr = err
+		failure = err
 	}
-	k.mu.Lock()
-	l.decided = true
-	k.mu.Unlock()
-	if used == nil || !l.asks {
-		return readErr
+	if used == nil {
+		return failure
 	}
 	node, err := used.node(ctx)
 	if err == nil {
 		err = k.adopt(used, node)
 	}
-	return errors.Join(readErr, err)
+	return errors.Join(failure, err)
 }
 
 // load returns a client for the kubeconfig, of which it makes one only once; nil if it is the one that is used. It makes no request.
@@ -294,23 +277,11 @@ func (f following) RoundTrip(request *http.Request) (*http.Response, error) {
 	aimed.URL.Scheme, aimed.URL.Host, aimed.URL.User = to.address.Scheme, to.address.Host, to.address.User
 	aimed.URL.Path = strings.TrimSuffix(to.address.Path, "/") + request.URL.Path
 	response, err := to.through.RoundTrip(aimed)
-	if err == nil && (response.StatusCode == http.StatusUnauthorized || response.StatusCode == http.StatusForbidden) {
-		f.refused(request.Context())
+	refused := err == nil && (response.StatusCode == http.StatusUnauthorized || response.StatusCode == http.StatusForbidden)
+	if refused || err != nil && !errors.Is(err, context.Canceled) {
+		f.look(request.Context(), lookPause) // KeepWarm reports what keeps failing.
 	}
 	return response, err
-}
-
-// refused looks at the kubeconfig, and asks whose the credential is, as the API server has refused a request.
-func (k *Kubelet) refused(ctx context.Context) {
-	k.mu.Lock()
-	recently := time.Since(k.asked) < askPause
-	if !recently {
-		k.asked = time.Now()
-	}
-	k.mu.Unlock()
-	if !recently {
-		k.look(ctx, true, 0) // KeepWarm reports what keeps failing.
-	}
 }
 
 // document returns the kubeconfig, and its path or where else it is from.
@@ -344,7 +315,11 @@ func (k *Kubelet) find(ctx context.Context) (contents, error) {
 	if err != nil {
 		return contents{}, err
 	}
-	k.findProxy(ctx)
+	if k.opts.Proxy != nil {
+		if found, err := k.opts.Proxy(ctx); err == nil {
+			k.proxy = found
+		}
+	}
 	failed := func(err error) (contents, error) {
 		return contents{}, fmt.Errorf("reading the kubeconfig %s: %w", source, err)
 	}
@@ -384,20 +359,6 @@ func (k *Kubelet) connect(from contents) (*loaded, error) {
 	return &loaded{client, proxy, from.digest}, nil
 }
 
-// proxyInterval is how often Options.Proxy is called. The proxy is the kubelet's, and changes with its unit.
-const proxyInterval = 10 * time.Second
-
-// findProxy calls Options.Proxy, if the last call was long enough ago.
-func (k *Kubelet) findProxy(ctx context.Context) {
-	if k.opts.Proxy == nil || time.Since(k.proxyFound) < proxyInterval {
-		return
-	}
-	k.proxyFound = time.Now()
-	if found, err := k.opts.Proxy(ctx); err == nil {
-		k.proxy = found
-	}
-}
-
 // Labels requests the labels of the node.
 func (id Identity) Labels(ctx context.Context) (map[string]string, error) {
 	node, err := id.Client.CoreV1().Nodes().Get(ctx, id.Node, meta.GetOptions{})
@@ -419,7 +380,7 @@ func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, tell fun
 			return
 		case <-timer.C:
 		}
-		err := k.warm(ctx)
+		err := k.look(ctx, 0).wait(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -429,15 +390,5 @@ func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, tell fun
 			pause = min(interval, maxBackoff)
 		}
 		timer.Reset(wait.Jitter(pause*9/10, 2.0/9)) // a tenth more or less, so that the nodes of a fleet do not ask in step
-	}
-}
-
-// warm makes one cheap request with the identity.
-func (k *Kubelet) warm(ctx context.Context) error {
-	for {
-		_, look := k.look(ctx, true, 0)
-		if err := look.wait(ctx); ctx.Err() != nil || look.asks {
-			return err
-		}
 	}
 }

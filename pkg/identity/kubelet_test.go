@@ -37,18 +37,22 @@ func identityOf(t *testing.T, k *identity.Kubelet) identity.Identity {
 	return id
 }
 
-// becomes waits until the identity is that of a node, which is confirmed beside those who ask.
+// becomes keeps the identity warm until it is that of a node.
 func becomes(t *testing.T, k *identity.Kubelet, node string) identity.Identity {
 	t.Helper()
-	for limit := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-		id := identityOf(t, k)
-		if id.Node == node {
-			return id
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var id identity.Identity
+	var last error
+	k.KeepWarm(ctx, time.Millisecond, func(err error) {
+		if id, last = identityOf(t, k), err; id.Node == node {
+			cancel()
 		}
-		if time.Now().After(limit) {
-			t.Fatalf("the identity is still %+v, want %s", id, node)
-		}
+	})
+	if id.Node != node {
+		t.Fatalf("the identity is still %+v (%v), want %s", id, last, node)
 	}
+	return id
 }
 
 func readNode(t *testing.T, id identity.Identity) {
@@ -79,6 +83,7 @@ func wantError(t *testing.T, err error, words ...string) {
 }
 
 func TestKubelet_NodeIsTheCredentials(t *testing.T) {
+	t.Parallel()
 	server, dir := startAPIServer(t), t.TempDir()
 	text := certificate(t, "system:node:certified")
 	pair := place(t, filepath.Join(dir, "pki", "kubelet-client-current.pem"), text)
@@ -120,6 +125,7 @@ func TestKubelet_NodeIsTheCredentials(t *testing.T) {
 }
 
 func TestKubelet_NotYetJoined(t *testing.T) {
+	t.Parallel()
 	server, root := startAPIServer(t), t.TempDir()
 	pair := "/var/lib/kubelet/pki/kubelet-client-current.pem"
 	user := fmt.Sprintf(`{"client-certificate": %q, "client-key": %q}`, pair, pair)
@@ -131,7 +137,11 @@ func TestKubelet_NotYetJoined(t *testing.T) {
 		t.Errorf("without a kubeconfig: %v is no ErrNotYet", err)
 	}
 
-	path := place(t, filepath.Join(root, "/etc/kubernetes/kubelet.conf"), []byte(server.kubeconfig(user)))
+	path := place(t, filepath.Join(root, "/etc/kubernetes/kubelet.conf"), nil)
+	if _, err = k.Identity(t.Context()); !errors.Is(err, identity.ErrNotYet) || !strings.Contains(err.Error(), "is empty") {
+		t.Errorf("of an empty file: %v", err)
+	}
+	place(t, path, []byte(server.kubeconfig(user)))
 	_, err = k.Identity(t.Context())
 	wantError(t, err, path, pair)
 	if !errors.Is(err, identity.ErrNotYet) {
@@ -145,6 +155,7 @@ func TestKubelet_NotYetJoined(t *testing.T) {
 }
 
 func TestKubeconfig_FirstOfTheSearchPathsCounts(t *testing.T) {
+	t.Parallel()
 	server, root := startAPIServer(t), t.TempDir()
 	k := identity.New(identity.Options{Root: root})
 	for i, path := range slices.Backward(identity.SearchPaths) {
@@ -155,6 +166,7 @@ func TestKubeconfig_FirstOfTheSearchPathsCounts(t *testing.T) {
 }
 
 func TestKubeconfig_FaultIsOneLine(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	whole := server.kubeconfig(tokenUser("system:node:a"))
 	for name, test := range map[string]struct{ text, says string }{
@@ -181,6 +193,7 @@ func TestKubeconfig_FaultIsOneLine(t *testing.T) {
 }
 
 func TestKubelet_CredentialMustBeANodes(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	for _, user := range []string{"kubernetes-admin", "system:serviceaccount:kube-system:node", "system:node:"} {
 		path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser(user))))
@@ -190,6 +203,7 @@ func TestKubelet_CredentialMustBeANodes(t *testing.T) {
 }
 
 func TestKubelet_NamesAServerThatRefuses(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
 	k := identity.New(identity.Options{Kubeconfig: path})
@@ -206,6 +220,7 @@ func TestKubelet_NamesAServerThatRefuses(t *testing.T) {
 }
 
 func TestKubelet_AsksOnceForTheSameKubeconfig(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
 	k := identity.New(identity.Options{Kubeconfig: path})
@@ -216,17 +231,6 @@ func TestKubelet_AsksOnceForTheSameKubeconfig(t *testing.T) {
 	}
 	if requests := server.heard(); len(requests) != 1 {
 		t.Errorf("requests: %q, want one", requests)
-	}
-}
-
-func TestKubelet_FollowsAReplacedKubeconfig(t *testing.T) {
-	before, after := startAPIServer(t), startAPIServer(t)
-	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(before.kubeconfig(tokenUser("system:node:a"))))
-	k := identity.New(identity.Options{Kubeconfig: path})
-	identityOf(t, k)
-	place(t, path, []byte(after.kubeconfig(tokenUser("system:node:b"))))
-	if id := becomes(t, k, "b"); id.Server != after.URL {
-		t.Errorf("identity: %+v, want b at %s", id, after.URL)
 	}
 }
 
@@ -242,6 +246,7 @@ func authorityIn(t *testing.T, server *apiServer, path string) []byte {
 }
 
 func TestKubelet_AuthorityMayComeLater(t *testing.T) {
+	t.Parallel()
 	server, dir := startAPIServer(t), t.TempDir()
 	other, _, _ := strings.Cut(string(certificate(t, "another-cluster")), "-----BEGIN PRIVATE")
 	for name, test := range map[string]struct {
@@ -272,35 +277,9 @@ func TestKubelet_AuthorityMayComeLater(t *testing.T) {
 	}
 }
 
-func TestKubelet_FollowsTheCertificateAuthority(t *testing.T) {
-	server, dir := startAPIServer(t), t.TempDir()
-	authority := place(t, filepath.Join(dir, "ca.crt"), server.authority())
-	path := place(t, filepath.Join(dir, "kubeconfig"), authorityIn(t, server, authority))
-	k := identity.New(identity.Options{Kubeconfig: path})
-	until := keepWarm(t, k)
-	until("it is warm", warm)
-	another := certificate(t, "another-cluster")
-	for name, text := range map[string][]byte{"another": another, "no": []byte("-----BEGIN"), "an empty": nil} {
-		place(t, authority, text)
-		until("it has "+name+" authority", func(err error) bool { return err != nil })
-		readNode(t, identityOf(t, k))
-		place(t, authority, server.authority())
-		until("it has its own again, after "+name, warm)
-	}
-	if err := os.Remove(authority); err != nil {
-		t.Fatal(err)
-	}
-	until("it is gone", func(error) bool { return true })
-	readNode(t, identityOf(t, k))
-	if err := syscall.Mkfifo(authority, 0o600); err != nil { // Reading it would never end.
-		t.Fatal(err)
-	}
-	until("it is seen to be a pipe", says("is no file"))
-	readNode(t, identityOf(t, k))
-}
-
 // A named pipe is read for as long as nobody writes into it.
 func TestKubeconfig_NoFileIsNotRead(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	for name, user := range map[string]string{
 		"the kubeconfig":            tokenUser("system:node:a"),
@@ -403,58 +382,45 @@ func listen(t *testing.T) net.Listener {
 	return listener
 }
 
-// A file is written in several steps by those who do not know better.
-func TestKubelet_HalfWrittenKubeconfigTakesNothingAway(t *testing.T) {
-	server := startAPIServer(t)
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	k := identity.New(identity.Options{Kubeconfig: path})
-	place(t, path, nil)
-	if _, err := k.Identity(t.Context()); !errors.Is(err, identity.ErrNotYet) || !strings.Contains(err.Error(), "is empty") {
-		t.Errorf("of an empty file: %v", err)
-	}
-	whole := []byte(server.kubeconfig(tokenUser("system:node:a")))
-	place(t, path, whole)
-	first := becomes(t, k, "a")
-	until := keepWarm(t, k)
-	for name, part := range map[string][]byte{"empty": nil, "half": whole[:len(whole)/2], "blank": []byte("\n")} {
-		place(t, path, part)
-		until("the file is seen to be "+name, func(err error) bool { return err != nil && strings.Contains(err.Error(), path) })
-		if id := identityOf(t, k); id != first {
-			t.Errorf("with a file that is %s the identity is %+v", name, id)
-		}
-		place(t, path, whole)
-		until("the file is whole", warm)
-	}
-	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:b"))))
-	becomes(t, k, "b")
-}
-
+// A kubeconfig that is being written, broken or gone, or whose server does not confirm it, takes nothing away from an identity that works.
 func TestKubelet_OutlivesItsKubeconfig(t *testing.T) {
-	server, other := startAPIServer(t), startAPIServer(t)
+	t.Parallel()
+	server, other, dir := startAPIServer(t), startAPIServer(t), t.TempDir()
 	other.refuse(http.StatusForbidden)
-	good := []byte(server.kubeconfig(tokenUser("system:node:a")))
-	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), good)
+	authority := place(t, filepath.Join(dir, "ca.crt"), server.authority())
+	good := authorityIn(t, server, authority)
+	path := place(t, filepath.Join(dir, "kubeconfig"), good)
 	k := identity.New(identity.Options{Kubeconfig: path})
 	first, until := identityOf(t, k), keepWarm(t, k)
+	remove := func(path string) {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, spoil := range map[string]func(){
-		"broken":        func() { place(t, path, []byte("}")) },
-		"not confirmed": func() { place(t, path, []byte(other.kubeconfig(tokenUser("system:node:b")))) },
-		"vanished": func() {
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
-		},
+		"the kubeconfig is empty":         func() { place(t, path, nil) },
+		"the kubeconfig is half":          func() { place(t, path, good[:len(good)/2]) },
+		"the kubeconfig is no YAML":       func() { place(t, path, []byte("}")) },
+		"the kubeconfig is not confirmed": func() { place(t, path, []byte(other.kubeconfig(tokenUser("system:node:b")))) },
+		"the kubeconfig is gone":          func() { remove(path) },
+		"the authority is another's":      func() { place(t, authority, certificate(t, "another-cluster")) },
+		"the authority is no certificate": func() { place(t, authority, []byte("-----BEGIN")) },
+		"the authority is empty":          func() { place(t, authority, nil) },
+		"the authority is gone":           func() { remove(authority) },
 	} {
 		spoil()
-		until("it is "+name, func(err error) bool { return err != nil })
+		until(name, func(err error) bool { return err != nil })
 		if id := identityOf(t, k); id != first {
-			t.Errorf("%s: identity %+v, want %+v", name, id, first)
+			t.Errorf("%s: the identity is %+v, want %+v", name, id, first)
 		}
+		readNode(t, first)
+		place(t, authority, server.authority())
 		place(t, path, good)
-		until("it is good", warm)
+		until("all is well again, after "+name, warm)
 	}
-	place(t, path, []byte(other.kubeconfig(tokenUser("system:node:b"))))
-	identityOf(t, k)
 	other.refuse(0)
-	becomes(t, k, "b")
+	place(t, path, []byte(other.kubeconfig(tokenUser("system:node:b"))))
+	if id := becomes(t, k, "b"); id.Server != other.URL || id.Client != first.Client {
+		t.Errorf("identity: %+v, want b at %s by the same client", id, other.URL)
+	}
 }

@@ -16,7 +16,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/nth-project/nth/pkg/identity"
 )
@@ -83,7 +82,8 @@ func through(t *testing.T, server *apiServer, user string, find func(context.Con
 	return identity.New(identity.Options{Kubeconfig: path, Proxy: find})
 }
 
-func TestTheAPIServerIsReachedThroughTheKubeletsProxy(t *testing.T) {
+func TestProxy_IsTheWayToTheAPIServer(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	p := startProxy(t, server)
 	address := strings.Replace(p.URL, "http://", "http://me:hunter2@", 1)
@@ -96,7 +96,7 @@ func TestTheAPIServerIsReachedThroughTheKubeletsProxy(t *testing.T) {
 		id := identityOf(t, through(t, server, tokenUser("system:node:a"), func(context.Context) (identity.Proxy, error) { return found, nil }))
 		readNode(t, id)
 		if id.Proxy != found {
-			t.Errorf("%s: the identity tells of %+v", name, id.Proxy)
+			t.Errorf("%s: the identity has the proxy %+v", name, id.Proxy)
 		}
 		if shown := id.Proxy.For(id.Server); shown != p.URL {
 			t.Errorf("%s: shown as %s", name, shown)
@@ -107,82 +107,84 @@ func TestTheAPIServerIsReachedThroughTheKubeletsProxy(t *testing.T) {
 	}
 }
 
-// The proxy is asked for now and then, the first time at once.
-func TestAProxyThatChangesInAnyOfItsWordsLeadsToAnotherClient(t *testing.T) {
+func TestProxy_OfTheKubeconfigGoesFirst(t *testing.T) {
+	t.Parallel()
+	server := startAPIServer(t)
+	p := startProxy(t, server)
+	text := strings.ReplaceAll(server.kubeconfig(tokenUser("system:node:a")), `"server": "`+server.URL+`"`, `"server": "`+proxied+`", "proxy-url": "`+p.URL+`"`)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(text))
+	other := identity.Proxy{HTTPS: "http://127.0.0.1:1"}
+	id := identityOf(t, identity.New(identity.Options{Kubeconfig: path, Proxy: func(context.Context) (identity.Proxy, error) { return other, nil }}))
+	if id.Proxy != identity.OfTheKubeconfig {
+		t.Errorf("the identity has the proxy %+v", id.Proxy)
+	}
+}
+
+// A client is made for each change of the proxy; one that cannot be found leaves the last one in use.
+func TestProxy_IsFollowed(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
-	before := identity.Proxy{HTTPS: "http://me:hunter2@proxy.test:3128", HTTP: "http://proxy.test:3128", None: "a.test", From: "a"}
-	for name, change := range map[string]func(*identity.Proxy){
-		"the password":       func(p *identity.Proxy) { p.HTTPS = "http://me:hunter3@proxy.test:3128" },
-		"the one for http":   func(p *identity.Proxy) { p.HTTP = "http://proxy.test:3129" },
-		"what goes directly": func(p *identity.Proxy) { p.None = "b.test" },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			after := before
-			change(&after)
-			var asked atomic.Int32
-			k := identity.New(identity.Options{Kubeconfig: path, Proxy: func(context.Context) (identity.Proxy, error) {
-				if asked.Add(1) == 1 {
-					return before, nil
-				}
-				return after, nil
-			}})
-			if first := identityOf(t, k); first.Proxy != before {
-				t.Errorf("the identity tells of %+v", first.Proxy)
-			}
-			for limit := time.Now().Add(60 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-				if identityOf(t, k).Proxy == after {
-					return
-				}
-				if time.Now().After(limit) {
-					t.Fatalf("it is still the proxy of before, after the proxy was asked for %d times", asked.Load())
-				}
-			}
-		})
+	steps := []identity.Proxy{
+		{},
+		{HTTPS: "http://me:hunter2@proxy.test:3128", HTTP: "http://proxy.test:3128", None: "a.test", From: "a"},
+		{HTTPS: "http://me:hunter3@proxy.test:3128", HTTP: "http://proxy.test:3128", None: "a.test", From: "a"},
+		{HTTPS: "http://me:hunter3@proxy.test:3128", HTTP: "http://proxy.test:3129", None: "a.test", From: "a"},
+		{HTTPS: "http://me:hunter3@proxy.test:3128", HTTP: "http://proxy.test:3129", None: "127.0.0.1", From: "a"},
 	}
-}
-
-func TestWhatNeedsNoProxyIsReachedWithoutOne(t *testing.T) {
-	for name, test := range map[string]struct {
-		environment []string
-		want        string
-	}{
-		"by its name":    {[]string{"HTTPS_PROXY=http://proxy.test:3128", "NO_PROXY=169.254.169.254,.eu-central-1.eks.amazonaws.com"}, ""},
-		"by its address": {[]string{"HTTPS_PROXY=http://proxy.test:3128", "NO_PROXY=10.0.0.0/8"}, "http://proxy.test:3128"},
-		"in lower case":  {[]string{"https_proxy=proxy.test:3128", "no_proxy=*"}, ""},
-		"only http has":  {[]string{"HTTP_PROXY=http://proxy.test:3128"}, ""},
-		"nobody has":     {nil, ""},
-	} {
-		if got := identity.ProxyOf(test.environment, "kubelet.service").For("https://abc.gr7.eu-central-1.eks.amazonaws.com"); got != test.want {
-			t.Errorf("%s: %q, want %q", name, got, test.want)
+	var step atomic.Int32
+	step.Store(-1)
+	k := identity.New(identity.Options{Kubeconfig: path, Proxy: func(context.Context) (identity.Proxy, error) {
+		if at := step.Load(); at >= 0 {
+			return steps[at], nil
 		}
+		return identity.Proxy{}, errors.New("systemd cannot be asked")
+	}})
+	until := keepWarm(t, k)
+	until("no proxy can be found", warm)
+	for i, want := range steps {
+		step.Store(int32(i))
+		until("the proxy is followed", func(error) bool { return identityOf(t, k).Proxy == want })
+	}
+	step.Store(-1)
+	until("no proxy can be found", warm)
+	if got := identityOf(t, k).Proxy; got != steps[len(steps)-1] {
+		t.Errorf("the identity has the proxy %+v", got)
 	}
 }
 
-func TestNthsOwnProxyGoesBeforeTheKubelets(t *testing.T) {
+func TestProxy_OfAnEnvironment(t *testing.T) {
+	t.Parallel()
+	const server = "https://abc.gr7.eu-central-1.eks.amazonaws.com"
 	kubelets := identity.ProxyOf([]string{"HTTPS_PROXY=http://kubelet.test", "NO_PROXY=a.test"}, "kubelet.service")
 	for name, test := range map[string]struct {
 		own                []string
+		kubelets           identity.Proxy
 		address, from, not string
 	}{
-		"it has one":           {[]string{"HTTPS_PROXY=http://own.test"}, "http://own.test", "nth", ""},
-		"it has none":          {nil, "http://kubelet.test", "kubelet.service", "a.test"},
-		"it has an exception":  {[]string{"NO_PROXY=b.test"}, "http://kubelet.test", "kubelet.service", "a.test,b.test"},
-		"it is to go directly": {[]string{"NO_PROXY=*"}, "", "kubelet.service", "a.test,*"},
+		"not by its name":      {[]string{"HTTPS_PROXY=http://own.test", "NO_PROXY=169.254.169.254,.eu-central-1.eks.amazonaws.com"}, kubelets, "", "nth", "169.254.169.254,.eu-central-1.eks.amazonaws.com"},
+		"not by its address":   {[]string{"HTTPS_PROXY=http://own.test", "NO_PROXY=10.0.0.0/8"}, kubelets, "http://own.test", "nth", "10.0.0.0/8"},
+		"in lower case":        {[]string{"https_proxy=own.test", "no_proxy=*"}, kubelets, "", "nth", "*"},
+		"only http has":        {[]string{"HTTP_PROXY=http://own.test"}, identity.Proxy{}, "", "nth", ""},
+		"nobody has":           {nil, identity.Proxy{}, "", "nth", ""},
+		"nth's own goes first": {[]string{"HTTPS_PROXY=http://own.test"}, kubelets, "http://own.test", "nth", ""},
+		"then the kubelet's":   {nil, kubelets, "http://kubelet.test", "kubelet.service", "a.test"},
+		"an exception of nth":  {[]string{"NO_PROXY=b.test"}, kubelets, "http://kubelet.test", "kubelet.service", "a.test,b.test"},
+		"none for nth":         {[]string{"NO_PROXY=*"}, kubelets, "", "kubelet.service", "a.test,*"},
 	} {
-		got := identity.ProxyOf(test.own, "nth").Or(kubelets)
-		if address := got.For("https://c.test"); address != test.address || got.From != test.from || got.None != test.not {
+		got := identity.ProxyOf(test.own, "nth").Or(test.kubelets)
+		if address := got.For(server); address != test.address || got.From != test.from || got.None != test.not {
 			t.Errorf("%s: %q by %+v", name, address, got)
 		}
 	}
 }
 
-// secret is what may not be told of a proxy's address.
+// secret is what may not be shown of a proxy's address.
 var secret = regexp.MustCompile("hunter2|robot")
 
 // The kubelet is written in Go: what Go makes of an address, it does.
-func TestAnAddressIsReadAsGoDoesAndToldWithoutUserAndPassword(t *testing.T) {
+func TestProxy_IsReadAsGoDoesAndHidesItsUser(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	for address, test := range map[string]struct {
 		shown  string
@@ -211,7 +213,7 @@ func TestAnAddressIsReadAsGoDoesAndToldWithoutUserAndPassword(t *testing.T) {
 			t.Errorf("%s: %q are passed over", address, proxy.PassedOver())
 		}
 		if secret.MatchString(proxy.String()) {
-			t.Errorf("%s: it is told as %s", address, proxy)
+			t.Errorf("%s: it is shown as %s", address, proxy)
 		}
 		path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
 		readNode(t, identityOf(t, identity.New(identity.Options{Kubeconfig: path, Proxy: func(context.Context) (identity.Proxy, error) { return proxy, nil }})))
@@ -219,7 +221,8 @@ func TestAnAddressIsReadAsGoDoesAndToldWithoutUserAndPassword(t *testing.T) {
 }
 
 // An error is logged.
-func TestAProxyOfTheKubeconfigThatIsNoneIsToldWithoutUserAndPassword(t *testing.T) {
+func TestProxy_FaultOfTheKubeconfigHidesItsUser(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	for _, address := range []string{
 		"http://robot:hunter2%@proxy.test", "http://robot:hunter2@[proxy.test", "robot:hunter2@proxy.test", "ftp://robot:hunter2@proxy.test",
@@ -231,36 +234,14 @@ func TestAProxyOfTheKubeconfigThatIsNoneIsToldWithoutUserAndPassword(t *testing.
 		wantError(t, err, path, "the cluster's proxy-url is no address of a proxy")
 		_, otherErr := identity.Connect(path, identity.ClientOptions{})
 		wantError(t, otherErr, path, "the cluster's proxy-url is no address of a proxy")
-		if told := fmt.Sprint(err, otherErr); secret.MatchString(told) {
-			t.Errorf("what may not be told is: %s", told)
+		if shown := fmt.Sprint(err, otherErr); secret.MatchString(shown) {
+			t.Errorf("what may not be shown is: %s", shown)
 		}
 	}
 }
 
-func TestTheKubeconfigsOwnProxyGoesBeforeAnyOther(t *testing.T) {
-	server := startAPIServer(t)
-	p := startProxy(t, server)
-	text := strings.ReplaceAll(server.kubeconfig(tokenUser("system:node:a")), `"server": "`+server.URL+`"`, `"server": "`+proxied+`", "proxy-url": "`+p.URL+`"`)
-	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(text))
-	other := identity.Proxy{HTTPS: "http://127.0.0.1:1"}
-	id := identityOf(t, identity.New(identity.Options{Kubeconfig: path, Proxy: func(context.Context) (identity.Proxy, error) { return other, nil }}))
-	if id.Proxy != identity.OfTheKubeconfig {
-		t.Errorf("the identity tells of %+v", id.Proxy)
-	}
-}
-
-func TestAProxyThatCannotBeFoundLeavesTheWayAsItIs(t *testing.T) {
-	server := startAPIServer(t)
-	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
-	id := identityOf(t, identity.New(identity.Options{Kubeconfig: path, Proxy: func(context.Context) (identity.Proxy, error) {
-		return identity.Proxy{}, errors.New("there is no systemd")
-	}}))
-	if id.Node != "a" || id.Proxy != (identity.Proxy{}) {
-		t.Errorf("identity %+v", id)
-	}
-}
-
-func TestAPluginIsGivenTheProxyAndNoWayToTheMetadataServiceThroughIt(t *testing.T) {
+func TestProxy_IsGivenToAPluginButNotForMetadata(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	p := startProxy(t, server)
 	script := `{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "/bin/sh", "args": ["-c", ` +

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-func TestRightsAreAskedForAsTheyAreUsed(t *testing.T) {
+func TestRights_AreAskedForAsTheyAreUsed(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	id := borrow(t, server.kubeconfig(tokenUser("system:node:a")))
 	server.deny("delete pods")
@@ -41,7 +42,8 @@ func TestRightsAreAskedForAsTheyAreUsed(t *testing.T) {
 	}
 }
 
-func TestARightThatCannotBeAskedForIsAnError(t *testing.T) {
+func TestRights_FaultNamesRightAndServer(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	id := borrow(t, server.kubeconfig(tokenUser("system:node:a")))
 	server.refuse(http.StatusServiceUnavailable)
@@ -49,7 +51,8 @@ func TestARightThatCannotBeAskedForIsAnError(t *testing.T) {
 	wantError(t, err, "for the right to get nodes a", server.URL)
 }
 
-func TestTheClocksAreCompared(t *testing.T) {
+func TestIdentity_ComparesTheClocks(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	id := borrow(t, server.kubeconfig(tokenUser("system:node:a")))
 	if ahead, err := id.Ahead(t.Context()); err != nil || ahead.Abs().Minutes() > 1 {

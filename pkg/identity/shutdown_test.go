@@ -10,7 +10,8 @@ import (
 	"github.com/nth-project/nth/pkg/identity"
 )
 
-func TestTheKubeletsOwnShutdownIsReadFromItsConfiguration(t *testing.T) {
+func TestKubeletConfiguration_SaysHowItShutsDown(t *testing.T) {
+	t.Parallel()
 	const eks, kubeadm = "etc/kubernetes/kubelet/config.json", "var/lib/kubelet/config.yaml"
 	for name, test := range map[string]struct {
 		files  map[string]string
@@ -46,6 +47,7 @@ func TestTheKubeletsOwnShutdownIsReadFromItsConfiguration(t *testing.T) {
 }
 
 func TestKubeletConfiguration_FaultNamesTheFile(t *testing.T) {
+	t.Parallel()
 	for given, want := range map[string]string{
 		"shutdownGracePeriod: soon\n":                                     "soon",
 		"shutdownGracePeriod: 5s\nshutdownGracePeriodCriticalPods: 10s\n": "shutdownGracePeriodCriticalPods is 10s and must be",
@@ -58,8 +60,9 @@ func TestKubeletConfiguration_FaultNamesTheFile(t *testing.T) {
 	}
 }
 
-// Whoever opens a pipe waits for one who writes into it.
-func TestAPipeIsNoConfiguration(t *testing.T) {
+// A pipe is read for as long as nobody writes into it.
+func TestKubeletConfiguration_IsNoPipe(t *testing.T) {
+	t.Parallel()
 	root := t.TempDir()
 	path := filepath.Join(root, "var/lib/kubelet/config.yaml")
 	place(t, path, []byte("shutdownGracePeriod: 5s\n"))

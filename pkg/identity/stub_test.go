@@ -39,7 +39,6 @@ type apiServer struct {
 	refusal   int             // the status that answers everything; 0 for none
 	strangers map[string]bool // users whom it does not let in
 	renamed   string          // the user whose every credential is now, who may read their own Node only; "" for none
-	absent    map[string]bool // nodes that do not exist
 	denied    map[string]bool // rights, as in "delete pods"
 	reviews   map[string]string
 	date      string        // of the answers, if it is not now
@@ -50,7 +49,7 @@ type apiServer struct {
 func startAPIServer(t *testing.T) *apiServer {
 	t.Helper()
 	s := &apiServer{
-		strangers: map[string]bool{}, absent: map[string]bool{}, denied: map[string]bool{}, reviews: map[string]string{},
+		strangers: map[string]bool{}, denied: map[string]bool{}, reviews: map[string]string{},
 		held: make(chan struct{}), release: make(chan struct{}),
 	}
 	s.Server = httptest.NewUnstartedServer(s)
@@ -75,7 +74,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests = append(s.requests, r.Method+" "+r.URL.String()+" by "+user)
 	s.agents = append(s.agents, r.UserAgent())
 	refusal, node := s.refusal, strings.TrimPrefix(r.URL.Path, "/api/v1/nodes/")
-	absent, renamed := s.absent[node], s.renamed != ""
+	renamed := s.renamed != ""
 	if s.strangers[user] && refusal == 0 {
 		refusal = http.StatusUnauthorized
 	}
@@ -105,8 +104,6 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.review(w, r)
 	case renamed && user != nodeUser+node:
 		answer(w, http.StatusForbidden, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden"})
-	case absent:
-		answer(w, http.StatusNotFound, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound"})
 	default:
 		answer(w, http.StatusOK, map[string]any{"kind": "Node", "apiVersion": "v1", "metadata": map[string]any{"name": node}})
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,6 +60,7 @@ func minted(t *testing.T, server *apiServer, m *mint, user string) *identity.Kub
 const eksPlugin = "aws eks get-token --cluster-name production --region eu-central-1"
 
 func TestToken_IsMadeInPlaceOfAnExecPluginForEKS(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	for line, test := range map[string]struct {
 		env    []string
@@ -89,6 +89,7 @@ func TestToken_IsMadeInPlaceOfAnExecPluginForEKS(t *testing.T) {
 }
 
 func TestToken_ReplacesNoPluginThatDoesMore(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	for line, says := range map[string]string{
 		"gke-gcloud-auth-plugin":                                       "gke-gcloud-auth-plugin",
@@ -105,6 +106,7 @@ func TestToken_ReplacesNoPluginThatDoesMore(t *testing.T) {
 }
 
 func TestToken_ReplacesNothingButAPlugin(t *testing.T) {
+	t.Parallel()
 	m := &mint{}
 	id := identityOf(t, minted(t, startAPIServer(t), m, tokenUser("system:node:own")))
 	if id.Node != "own" || m.made != 0 {
@@ -112,21 +114,8 @@ func TestToken_ReplacesNothingButAPlugin(t *testing.T) {
 	}
 }
 
-func TestToken_IsReplacedWhenItIsRefused(t *testing.T) {
-	server, m := startAPIServer(t), &mint{life: 14 * time.Minute}
-	id := identityOf(t, minted(t, server, m, execUser(t, eksPlugin)))
-	server.refuse(http.StatusUnauthorized)
-	if use(t, id) == nil {
-		t.Error("a server that refuses everything has answered")
-	}
-	server.refuse(0)
-	readNode(t, id)
-	if m.made != 2 {
-		t.Errorf("%d tokens were made, want 2", m.made)
-	}
-}
-
 func TestKubeconfig_NeedsNoFile(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	text, readErr := []byte(nil), fmt.Errorf("asking: %w", os.ErrNotExist)
 	k := identity.New(identity.Options{Read: func(context.Context) (string, []byte, error) { return "the settings", text, readErr }})
@@ -192,35 +181,6 @@ func use(t *testing.T, id identity.Identity) error {
 	return id.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/" + id.Node).Do(t.Context()).Error()
 }
 
-func TestToken_DoesNotOutlastTheContext(t *testing.T) {
-	server, m := startAPIServer(t), &mint{life: 14 * time.Minute}
-	asked, come := make(chan struct{}, 2), make(chan struct{})
-	defer close(come)
-	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(execUser(t, eksPlugin))))
-	id := identityOf(t, identity.New(identity.Options{Kubeconfig: path, ClientOptions: identity.ClientOptions{
-		Token: func(ctx context.Context, cluster, region string) (string, time.Time, error) {
-			if m.made > 0 {
-				asked <- struct{}{}
-				<-come
-			}
-			return m.token(ctx, cluster, region)
-		},
-	}}))
-	server.bar("system:node:made-1")
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 2)
-	get := func() { ended <- id.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/a").Do(ctx).Error() }
-	go get()
-	<-asked
-	go get() // waits for the same token
-	cancel()
-	for range 2 {
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("error %v, want the context's", err)
-		}
-	}
-}
-
 // either returns the kubelet of a kubeconfig whose plugin is a script, called aws, with these arguments, for which the mint
 // makes tokens where it can; and what the plugin has been called with so far. The plugin's user is the node "plugged".
 func either(t *testing.T, server *apiServer, m *mint, arguments string, env ...string) (k *identity.Kubelet, calls func() string) {
@@ -242,6 +202,7 @@ func either(t *testing.T, server *apiServer, m *mint, arguments string, env ...s
 const getToken = "eks get-token --cluster-name production --region eu-central-1"
 
 func TestToken_PluginIsRunWhereItIsNeeded(t *testing.T) {
+	t.Parallel()
 	const made = "a token for the EKS cluster production, of the instance's role,"
 	for name, c := range map[string]struct {
 		arguments        string

@@ -58,6 +58,7 @@ func says(word string) func(error) bool {
 }
 
 func TestKeepWarm_ReportsEveryRound(t *testing.T) {
+	t.Parallel()
 	server := startAPIServer(t)
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	k := identity.New(identity.Options{Kubeconfig: path})
@@ -100,6 +101,7 @@ func TestKeepWarm_KeepsAnIdentityWhoseFileHangs(t *testing.T) {
 }
 
 func TestIdentity_EndsWhenAFileHangs(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		back := make(chan struct{})
 		k := identity.New(identity.Options{Read: func(context.Context) (string, []byte, error) {
@@ -118,15 +120,8 @@ func TestIdentity_EndsWhenAFileHangs(t *testing.T) {
 	})
 }
 
-func TestKeepWarm_NeedsNoNode(t *testing.T) {
-	server := startAPIServer(t)
-	server.absent["a"] = true
-	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
-	until := keepWarm(t, identity.New(identity.Options{Kubeconfig: path}))
-	until("it is warm", warm)
-}
-
 func TestKubelet_FollowsARotatedCertificate(t *testing.T) {
+	t.Parallel()
 	server, dir := startAPIServer(t), t.TempDir()
 	pair := place(t, filepath.Join(dir, "current.pem"), certificate(t, "system:node:a"))
 	path := place(t, filepath.Join(dir, "kubeconfig"), []byte(server.kubeconfig(fmt.Sprintf(`{"client-certificate": %q, "client-key": %q}`, pair, pair))))
@@ -146,6 +141,7 @@ func TestKubelet_FollowsARotatedCertificate(t *testing.T) {
 
 // A certificate may be renewed under another name, and the kubeconfig stay as it is.
 func TestKubelet_AsksAgainWhoseTheCredentialIs(t *testing.T) {
+	t.Parallel()
 	for name, cause := range map[string]func(*testing.T, *identity.Kubelet, identity.Identity){
 		"when a request is refused": func(t *testing.T, _ *identity.Kubelet, id identity.Identity) {
 			t.Helper()
@@ -171,6 +167,7 @@ func TestKubelet_AsksAgainWhoseTheCredentialIs(t *testing.T) {
 }
 
 func TestCertificate_FaultIsNamedWithItsDates(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		from, to time.Duration
 		want     string
