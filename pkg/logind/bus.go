@@ -103,6 +103,14 @@ func (c *conn) call(ctx context.Context, name string, path dbus.ObjectPath, meth
 	return c.Object(name, path).CallWithContext(ctx, method, 0, args...).Store(results...)
 }
 
+// properties reads all properties of an object that are of one interface, by their names.
+func (c *conn) properties(ctx context.Context, name string, path dbus.ObjectPath, of string) (all map[string]dbus.Variant, err error) {
+	if err := c.call(ctx, name, path, "org.freedesktop.DBus.Properties.GetAll", []any{&all}, of); err != nil {
+		return nil, fmt.Errorf("asking for the properties of %s: %w", path, err)
+	}
+	return all, nil
+}
+
 // bus connects to the host's system bus.
 func (h Host) bus(ctx context.Context, o options) (*conn, error) {
 	c, err := h.dial(ctx, "run/dbus/system_bus_socket", o)
@@ -157,10 +165,9 @@ type manager struct {
 
 // manager asks logind how it stands.
 func (c *conn) manager(ctx context.Context) (manager, error) {
-	var properties map[string]dbus.Variant
-	err := c.call(ctx, logindName, logindPath, "org.freedesktop.DBus.Properties.GetAll", []any{&properties}, logindManager)
+	properties, err := c.properties(ctx, logindName, logindPath, logindManager)
 	if err != nil {
-		return manager{}, fmt.Errorf("asking logind how it stands: %w", err)
+		return manager{}, err
 	}
 	usec, found := properties["InhibitDelayMaxUSec"].Value().(uint64)
 	if !found {
@@ -212,19 +219,14 @@ func (h Host) inhibit(ctx context.Context, what, mode string) (*os.File, error) 
 	return lock, nil
 }
 
-// ask asks logind how it stands, over a connection of its own.
-func (h Host) ask(ctx context.Context) (manager, error) {
-	c, err := h.bus(ctx, options{})
-	if err != nil {
-		return manager{}, err
-	}
-	defer c.close()
-	return c.manager(ctx)
-}
-
 // Delay asks logind for InhibitDelayMaxSec, which is how long delay locks may hold a shutdown up.
 func (h Host) Delay(ctx context.Context) (time.Duration, error) {
-	m, err := h.ask(ctx)
+	c, err := h.bus(ctx, options{})
+	if err != nil {
+		return 0, err
+	}
+	defer c.close()
+	m, err := c.manager(ctx)
 	return m.delay, err
 }
 
@@ -257,24 +259,9 @@ func (h Host) KeyHolders(ctx context.Context) (holders []Inhibitor, action strin
 const pressWords = "The power button was pressed: nth drains this Kubernetes node first."
 
 // schedulePowerOff asks logind to power off at a time. It survives this process, and since systemd 254 a restart of logind.
-func (h Host) schedulePowerOff(ctx context.Context, at time.Time) error {
-	c, err := h.bus(ctx, options{})
-	if err != nil {
-		return err
-	}
-	defer c.close()
+func (c *conn) schedulePowerOff(ctx context.Context, at time.Time) error {
 	if err := c.logind(ctx, "SetWallMessage", nil, pressWords, true); err != nil {
 		return err
 	}
 	return c.logind(ctx, "ScheduleShutdown", nil, "poweroff", uint64(at.UnixMicro())) // It is positive.
-}
-
-// powerOff asks logind to power off.
-func (h Host) powerOff(ctx context.Context) error {
-	c, err := h.bus(ctx, options{})
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	return c.logind(ctx, "PowerOff", nil, false)
 }

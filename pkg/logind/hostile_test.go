@@ -2,16 +2,13 @@ package logind_test
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
-	"context"
+	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,72 +17,7 @@ import (
 	"github.com/godbus/dbus/v5"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/logind"
 )
-
-// The tests run themselves as other processes, which have these roles.
-const (
-	roleVariable = "NTH_TEST_ROLE"
-	sourceRole   = "source"   // watches the host in its argument
-	attackRole   = "attacker" // of the process in its second argument, over the bus in its first
-)
-
-func TestMain(m *testing.M) {
-	switch arguments := os.Args[1:]; os.Getenv(roleVariable) {
-	case sourceRole:
-		watch(logind.Host(arguments[0]))
-	case attackRole:
-		pid, _ := strconv.ParseUint(arguments[1], 10, 32) // 0 is nobody.
-		if err := attack(arguments[0], uint32(pid)); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	default:
-		os.Exit(m.Run())
-	}
-}
-
-// play starts this program in a role.
-func play(t *testing.T, role string, as *syscall.Credential, arguments ...string) (process *exec.Cmd, said *bufio.Reader) {
-	t.Helper()
-	process = exec.Command("/proc/self/exe", arguments...)
-	process.Env = append(os.Environ(), roleVariable+"="+role)
-	process.Dir, process.Stderr = "/", os.Stderr
-	process.SysProcAttr = &syscall.SysProcAttr{Credential: as}
-	out, err := process.StdoutPipe()
-	if err == nil {
-		err = process.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = process.Process.Kill() }) // It fails only if the process has ended.
-	return process, bufio.NewReader(out)
-}
-
-// printer prints what is announced, and lets it go on at once.
-type printer struct{ source *logind.Source }
-
-func (p *printer) Snapshot(s event.Snapshot) {
-	if s.Kind != event.Shutdown {
-		return
-	}
-	fmt.Println(len(s.Events), "announced")
-	if len(s.Events) > 0 {
-		go p.source.Release(event.Shutdown)
-	}
-}
-
-func (*printer) Trouble(event.Kind, error) {}
-
-// watch is what nth does with the bus. It ends with its standard output.
-func watch(host logind.Host) {
-	source := logind.New(logind.Options{
-		Host: host, BootID: bootID, Kinds: []event.Kind{event.Shutdown, event.Hibernation}, Key: &logind.KeyOptions{},
-	})
-	source.ListenToKey(true)
-	_ = source.Run(context.Background(), &printer{source}) // It has no error.
-}
 
 // bodies has all basic types and containers of D-Bus, with and without descriptors.
 func bodies(file dbus.UnixFD) [][]any {
@@ -105,179 +37,135 @@ func bodies(file dbus.UnixFD) [][]any {
 			A byte
 			B []struct{ C int64 }
 		}{}}, {file}, {files}, {[]struct{ A dbus.UnixFD }{{file}}}, {dbus.MakeVariant(file)}, {map[string]dbus.UnixFD{"a": file}},
-		{make([]byte, 8<<20)},
 	}
 }
 
-// flood is how many signals without a body are sent in all, and filed how many have descriptors.
-const (
-	flood  = 200_000
-	filed  = 300
-	rounds = 20
-)
-
-// attack sends a process what anybody may send. It says when it begins.
-func attack(bus string, victim uint32) error {
-	conn, err := dbus.Connect(bus)
-	if err != nil {
-		return err
-	}
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = null.Close() }() // It was only sent.
-	file := dbus.UnixFD(null.Fd())
-	if owner, err := pidOf(conn, conn.Names()[0]); err != nil || owner == 0 {
-		return fmt.Errorf("asking the bus for a process: %w", err)
-	}
-	for round := range rounds { // The victim has other connections each time.
-		names, err := connectionsOf(conn, victim)
-		for limit := time.Now().Add(patience); err == nil && len(names) == 0 && time.Now().Before(limit); time.Sleep(10 * time.Millisecond) {
-			names, err = connectionsOf(conn, victim) // It may be about to connect again: a call can take too long on a slow machine.
-		}
-		if err != nil || len(names) == 0 {
-			return fmt.Errorf("looking for the victim: %q, %w", names, err)
-		}
-		for _, name := range names {
-			for i, body := range bodies(file) {
-				if round > 0 && i == len(bodies(file))-1 {
-					break // The large one takes long to make.
-				}
-				for _, kind := range []dbus.Type{dbus.TypeSignal, dbus.TypeMethodCall, dbus.TypeMethodReply, dbus.TypeError} {
-					conn.Send(message(kind, name, body), nil)
-				}
-			}
-		}
-		for i := range flood / rounds {
-			conn.Send(message(dbus.TypeSignal, names[i%len(names)], nil), nil)
-		}
-		for i := range filed / rounds {
-			body := make([]any, 16)
-			for j := range body {
-				body[j] = file
-			}
-			conn.Send(message(dbus.TypeSignal, names[i%len(names)], body), nil)
-		}
-		if _, err := connectionsOf(conn, victim); err != nil { // The bus has passed everything on.
-			return err
-		}
-		if round == 0 {
-			fmt.Println("begun")
-		}
-	}
-	return nil
-}
-
-func pidOf(conn *dbus.Conn, name string) (pid uint32, err error) {
-	err = conn.BusObject().Call("org.freedesktop.DBus.GetConnectionUnixProcessID", 0, name).Store(&pid)
-	return pid, err
-}
-
-// connectionsOf are the names that a process has on the bus.
-func connectionsOf(conn *dbus.Conn, process uint32) (own []string, err error) {
-	var names []string
-	if err := conn.BusObject().Call("org.freedesktop.DBus.ListNames", 0).Store(&names); err != nil {
-		return nil, err
-	}
-	for _, name := range names {
-		if pid, err := pidOf(conn, name); err == nil && pid == process && strings.HasPrefix(name, ":") { // Others have gone meanwhile.
-			own = append(own, name)
-		}
-	}
-	return own, nil
-}
-
-// message looks like one of logind's, and is for one connection.
-func message(kind dbus.Type, to string, body []any) *dbus.Message {
+// message looks like one of logind's.
+func message(kind dbus.Type, body []any) *dbus.Message {
 	m := &dbus.Message{Type: kind, Flags: dbus.FlagNoReplyExpected, Body: body, Headers: map[dbus.HeaderField]dbus.Variant{
-		dbus.FieldDestination: dbus.MakeVariant(to),
-		dbus.FieldPath:        dbus.MakeVariant(loginPath),
-		dbus.FieldInterface:   dbus.MakeVariant(managerName),
-		dbus.FieldMember:      dbus.MakeVariant("PrepareForShutdown"),
+		dbus.FieldPath:      dbus.MakeVariant(loginPath),
+		dbus.FieldInterface: dbus.MakeVariant(managerName),
+		dbus.FieldMember:    dbus.MakeVariant("PrepareForShutdown"),
 	}}
-	if kind == dbus.TypeMethodReply || kind == dbus.TypeError {
-		m.Headers[dbus.FieldReplySerial] = dbus.MakeVariant(uint32(1))
-		m.Headers[dbus.FieldErrorName] = dbus.MakeVariant("org.freedesktop.DBus.Error.Failed")
-	}
 	if len(body) > 0 {
 		m.Headers[dbus.FieldSignature] = dbus.MakeVariant(dbus.SignatureOf(body...))
 	}
 	return m
 }
 
-func TestSource_CannotBeStoppedBlindedOrBloatedOverTheBus(t *testing.T) {
-	bus := newBus(t)
-	bus.start(t)
-	login := newLogind(t, bus)
-	login.join(t)
-	source, said := play(t, sourceRole, nil, bus.dir)
-	hear := func(want string) {
-		t.Helper()
-		for {
-			line, err := said.ReadString('\n')
-			if err != nil {
-				t.Fatalf("waiting for %q: %v", want, err)
-			}
-			if strings.HasPrefix(line, want) {
-				return
-			}
-		}
-	}
-	hear("0 announced")
-
-	var other *syscall.Credential // Only root can become another user.
-	if os.Getuid() == 0 {
-		other = &syscall.Credential{Uid: 65534, Gid: 65534}
-	}
-	attacker, begun := play(t, attackRole, other, bus.address(), strconv.Itoa(source.Process.Pid))
-	if _, err := begun.ReadString('\n'); err != nil {
-		t.Fatalf("the attack does not begin: %v", err)
-	}
-	attacked := make(chan error, 1)
-	go func() {
-		_, _ = io.Copy(io.Discard, begun) // until it ends
-		attacked <- attacker.Wait()
-	}()
-	heard := 0
-	for over := false; !over || heard == 0; heard++ { // Each ends with another call of Inhibit.
-		login.prepare(t, true)
-		hear("1 announced")
-		login.prepare(t, false)
-		hear("0 announced")
-		select {
-		case err := <-attacked:
-			if err != nil {
-				t.Fatalf("the attack failed: %v", err)
-			}
-			over = true
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-	open, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(source.Process.Pid), "fd"))
+// hostileBus listens in the bus's place, with logind behind it. Before each answer it passes on all that any user could send.
+func hostileBus(t *testing.T, bus *systemBus) {
+	t.Helper()
+	null, err := os.Open(os.DevNull)
 	if err != nil {
-		t.Fatalf("the process has ended: %v", err)
+		t.Fatal(err)
 	}
-	peak := peakMemory(t, source.Process.Pid)
-	t.Logf("%d shutdowns were heard of meanwhile; %d descriptors are open, and the peak is %d MiB", heard, len(open), peak>>20)
-	if len(open) >= 100 || peak >= 64<<20 {
-		t.Errorf("%d descriptors are open and the peak is %d MiB, want less than 100 and 64 MiB", len(open), peak>>20)
+	listener, err := net.Listen("unix", bus.socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = listener.Close(), null.Close() })
+	file := dbus.UnixFD(null.Fd())
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // The test is over.
+			}
+			go answer(conn.(*net.UnixConn), file)
+		}
+	}()
+}
+
+// answer serves one connection until its end. It passes descriptors on if that was negotiated.
+func answer(conn *net.UnixConn, file dbus.UnixFD) {
+	defer func() { _ = conn.Close() }()
+	in, files := bufio.NewReader(conn), false
+	for line := ""; line != "BEGIN\r\n"; {
+		var err error
+		if line, err = in.ReadString('\n'); err != nil {
+			return
+		}
+		reply := "REJECTED EXTERNAL\r\n"
+		switch {
+		case strings.HasPrefix(line, "AUTH EXTERNAL"):
+			reply = "OK 1\r\n"
+		case strings.HasPrefix(line, "NEGOTIATE"):
+			reply, files = "AGREE_UNIX_FD\r\n", true
+		case strings.HasPrefix(line, "BEGIN"):
+			reply = ""
+		}
+		_, _ = io.WriteString(conn, reply) // If the client has hung up, the next line does not come.
+	}
+	results := map[string]any{
+		"Hello": ":1.7", "Inhibit": file,
+		"GetAll": map[string]dbus.Variant{"InhibitDelayMaxUSec": dbus.MakeVariant(uint64(delay.Microseconds()))},
+	}
+	for {
+		asked, err := dbus.DecodeMessage(in)
+		if err != nil {
+			return
+		}
+		for _, body := range bodies(file) {
+			send(conn, message(dbus.TypeSignal, body), files)
+			send(conn, message(dbus.TypeMethodCall, body), files)
+		}
+		reply := message(dbus.TypeMethodReply, nil)
+		member, _ := asked.Headers[dbus.FieldMember].Value().(string)
+		if result, found := results[member]; found {
+			reply = message(dbus.TypeMethodReply, []any{result})
+		}
+		reply.Headers[dbus.FieldReplySerial] = dbus.MakeVariant(asked.Serial())
+		send(conn, reply, files)
 	}
 }
 
-// peakMemory is the most that a process has had in memory, in bytes.
-func peakMemory(t *testing.T, pid int) int64 {
+// send sends a message, unless it has descriptors and they are not passed on.
+func send(conn *net.UnixConn, m *dbus.Message, files bool) {
+	var text bytes.Buffer
+	fds, err := m.EncodeToWithFDs(&text, binary.LittleEndian)
+	if err != nil || len(fds) > 0 && !files {
+		return
+	}
+	if len(fds) > 0 { // They come with the first byte.
+		if _, _, err := conn.WriteMsgUnix(text.Next(1), syscall.UnixRights(fds...), nil); err != nil {
+			return
+		}
+	}
+	_, _ = text.WriteTo(conn) // If the client has hung up, the next message does not come.
+}
+
+func TestSource_CannotBeStoppedOrBlindedOverTheBus(t *testing.T) {
+	r := newRig(t)
+	hostileBus(t, r.bus)
+	before := openFiles(t)
+	r.run(t)
+	if got := next(t, r.holding); got != delay {
+		t.Errorf("the lock holds a shutdown for %s, want %s", got, delay)
+	}
+	const few = 40 // A message may have 16, and each answer came after a hundred.
+	if open := openFiles(t); open > before+few {
+		t.Errorf("%d descriptors are open, and %d were before", open, before)
+	}
+}
+
+// shutDownAndBack has a shutdown announced, released and called off. The source takes another lock then.
+func (r *rig) shutDownAndBack(t *testing.T) {
 	t.Helper()
-	status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	r.logind.prepare(t, true)
+	r.announced(t)
+	r.source.Release(event.Shutdown)
+	r.logind.prepare(t, false)
+	r.nothing(t)
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	open, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, peak, _ := strings.Cut(string(status), "VmHWM:")
-	kib, err := strconv.ParseInt(strings.Fields(peak)[0], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return kib << 10
+	return len(open)
 }
 
 // Any user can keep the bus busy with connections that never say who they are (max_incomplete_connections).
@@ -296,11 +184,7 @@ func TestSource_HearsShutdownsWhileNobodyCanConnect(t *testing.T) {
 		t.Fatal("the bus can be connected to")
 	}
 	for range 2 { // Each ends with another call of Inhibit.
-		r.logind.prepare(t, true)
-		r.announced(t)
-		r.source.Release(event.Shutdown)
-		r.logind.prepare(t, false)
-		r.nothing(t)
+		r.shutDownAndBack(t)
 	}
 	_ = first.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 	if _, err := io.Copy(io.Discard, first); !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -187,26 +187,28 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 
 // bringDown has logind power off: at the end of the grant, whatever becomes of nth, or now if nothing delays that any more.
 func (s *Source) bringDown(ctx context.Context, p press) error {
-	m, err := s.opts.Host.ask(ctx)
+	var m manager
+	c, err := s.opts.Host.bus(ctx, options{})
+	if err == nil {
+		defer c.close()
+		m, err = c.manager(ctx)
+	}
 	switch {
 	case err == nil && m.preparing[shutdownLock]:
 		return nil
 	case p.settled && time.Since(p.asked) > askAgain:
-		return s.powerOff(ctx, p)
+		if err == nil {
+			err = c.logind(ctx, "PowerOff", nil, false)
+		}
+		if err != nil || !p.asked.IsZero() { // logind refuses, or an earlier request had no effect.
+			err = errors.Join(err, s.opts.Host.startPowerOff(ctx))
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.press.asked = time.Now()
+		return err
 	case err == nil && !p.settled && m.scheduled.IsZero():
-		return s.opts.Host.schedulePowerOff(ctx, time.Now().Add(time.Until(p.at.Add(PowerOffGrant))))
+		return c.schedulePowerOff(ctx, time.Now().Add(time.Until(p.at.Add(PowerOffGrant))))
 	}
-	return err
-}
-
-// powerOff requests the power-off from logind, and from systemd if logind fails or an earlier request had no effect.
-func (s *Source) powerOff(ctx context.Context, p press) error {
-	err := s.opts.Host.powerOff(ctx)
-	if err != nil || !p.asked.IsZero() {
-		err = errors.Join(err, s.opts.Host.startPowerOff(ctx))
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.press.asked = time.Now()
 	return err
 }

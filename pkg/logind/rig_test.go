@@ -380,7 +380,7 @@ func manage(t *testing.T, bus *systemBus, units map[string]map[string]any) *mana
 	export(t, m.conn, systemdPath, systemdName+".Manager", map[string]any{
 		"LoadUnit": m.load, "StartUnit": m.start,
 	})
-	export(t, m.conn, systemdPath, properties, map[string]any{"Get": m.property})
+	export(t, m.conn, systemdPath, properties, map[string]any{"GetAll": m.properties})
 	own(t, m.conn, systemdName)
 	return m
 }
@@ -393,29 +393,26 @@ func unitPath(name string) dbus.ObjectPath {
 
 func (m *manager) load(name string) (dbus.ObjectPath, *dbus.Error) { return unitPath(name), nil }
 
-func (m *manager) property(message dbus.Message, _, name string) (dbus.Variant, *dbus.Error) {
+// properties are those of a unit, whatever the interface. A job that is done is not known.
+func (m *manager) properties(message dbus.Message, _ string) (map[string]dbus.Variant, *dbus.Error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	at, _ := message.Headers[dbus.FieldPath].Value().(dbus.ObjectPath)
-	if at == jobPath && m.working {
-		return dbus.MakeVariant("running"), nil
+	all := map[string]dbus.Variant{"LoadState": dbus.MakeVariant("not-found")}
+	if at == jobPath {
+		if m.working {
+			return all, nil
+		}
+		return nil, dbus.NewError("org.freedesktop.DBus.Error.UnknownObject", []any{"Unknown object."})
 	}
-	encoded := path.Base(string(at))
-	decoded, err := hex.DecodeString(encoded[1:])
-	if err != nil {
-		return dbus.Variant{}, dbus.NewError("org.freedesktop.DBus.Error.UnknownObject", []any{"Unknown object."})
-	}
-	value, found := m.units[string(decoded)][name]
-	if !found && name == "LoadState" {
-		value, found = "loaded", m.units[string(decoded)] != nil
-		if !found {
-			value, found = "not-found", true
+	name, _ := hex.DecodeString(path.Base(string(at))[1:]) // See unitPath.
+	if unit, found := m.units[string(name)]; found {
+		all["LoadState"] = dbus.MakeVariant("loaded")
+		for property, value := range unit {
+			all[property] = dbus.MakeVariant(value)
 		}
 	}
-	if !found {
-		return dbus.Variant{}, dbus.NewError("org.freedesktop.DBus.Error.UnknownProperty", nil)
-	}
-	return dbus.MakeVariant(value), nil
+	return all, nil
 }
 
 func (m *manager) start(unit, mode string) (dbus.ObjectPath, *dbus.Error) {

@@ -43,27 +43,13 @@ func (c *conn) systemd(ctx context.Context, method string, results []any, args .
 	return nil
 }
 
-// property reads a property of one of systemd's objects.
-func (c *conn) property(ctx context.Context, path dbus.ObjectPath, of, name string, into any) error {
-	value := dbus.Variant{}
-	err := c.call(ctx, systemdName, path, "org.freedesktop.DBus.Properties.Get", []any{&value}, of, name)
-	if err == nil {
-		err = value.Store(into)
-	}
-	if err != nil {
-		return fmt.Errorf("asking systemd for %s of %s: %w", name, path, err)
-	}
-	return nil
-}
-
-// unit returns the path of a unit. loaded is false if there is no such unit.
-func (c *conn) unit(ctx context.Context, name string) (path dbus.ObjectPath, loaded bool, err error) {
+// unit returns the path of a unit and its properties. loaded is false if there is no such unit.
+func (c *conn) unit(ctx context.Context, name string) (path dbus.ObjectPath, all map[string]dbus.Variant, loaded bool, err error) {
 	if err := c.systemd(ctx, "LoadUnit", []any{&path}, name); err != nil {
-		return "", false, fmt.Errorf("%s: %w", name, err)
+		return "", nil, false, fmt.Errorf("%s: %w", name, err)
 	}
-	var state string
-	err = c.property(ctx, path, unitInterface, "LoadState", &state)
-	return path, state == "loaded", err
+	all, err = c.properties(ctx, systemdName, path, unitInterface)
+	return path, all, all["LoadState"].Value() == "loaded", err
 }
 
 // GoingDown reports whether systemd is stopping the whole system, not this service alone. If systemd does not answer, it
@@ -74,8 +60,9 @@ func (h Host) GoingDown(ctx context.Context) bool {
 		return false
 	}
 	defer c.close()
-	var state string
-	return c.property(ctx, systemdPath, systemdManager, "SystemState", &state) == nil && state == "stopping"
+	var state dbus.Variant
+	err = c.call(ctx, systemdName, systemdPath, "org.freedesktop.DBus.Properties.Get", []any{&state}, systemdManager, "SystemState")
+	return err == nil && state.Value() == "stopping"
 }
 
 // StopTimeout asks systemd for TimeoutStopSec= of this process's service; a day if it is infinity.
@@ -92,9 +79,15 @@ func (h Host) StopTimeout(ctx context.Context) (time.Duration, error) {
 	if err := c.systemd(ctx, "GetUnitByPID", []any{&path}, uint32(os.Getpid())); err != nil { // Process IDs are small.
 		return 0, err
 	}
-	var usec uint64
-	err = c.property(ctx, path, service, "TimeoutStopUSec", &usec)
-	return fromMicroseconds(usec), err
+	all, err := c.properties(ctx, systemdName, path, service)
+	if err != nil {
+		return 0, err
+	}
+	usec, found := all["TimeoutStopUSec"].Value().(uint64)
+	if !found {
+		return 0, errors.New("systemd does not say how long the service may take to stop (TimeoutStopUSec)")
+	}
+	return fromMicroseconds(usec), nil
 }
 
 // Environment returns the environment of the first of these services that is loaded, from the unit and its drop-ins: the
@@ -107,20 +100,23 @@ func (h Host) Environment(ctx context.Context, services ...string) (found string
 	}
 	defer c.close()
 	for _, name := range services {
-		path, loaded, err := c.unit(ctx, name)
+		path, _, loaded, err := c.unit(ctx, name)
 		if err != nil {
 			return "", nil, nil, err
 		}
 		if !loaded {
 			continue
 		}
+		all, err := c.properties(ctx, systemdName, path, service)
+		if err != nil {
+			return "", nil, nil, err
+		}
 		var named []struct {
 			Path    string
 			Ignored bool // if it does not exist
 		}
-		err = errors.Join(c.property(ctx, path, service, "Environment", &variables), c.property(ctx, path, service, "EnvironmentFiles", &named))
-		if err != nil {
-			return "", nil, nil, err
+		if err := errors.Join(store(all, "Environment", &variables), store(all, "EnvironmentFiles", &named)); err != nil {
+			return "", nil, nil, fmt.Errorf("reading the environment of %s: %w", name, err)
 		}
 		for _, file := range named {
 			files = append(files, file.Path)
@@ -128,6 +124,18 @@ func (h Host) Environment(ctx context.Context, services ...string) (found string
 		return name, variables, files, nil
 	}
 	return "", nil, nil, nil
+}
+
+// store stores a property. One that this version of systemd does not have stays empty.
+func store(all map[string]dbus.Variant, name string, into any) error {
+	value, found := all[name]
+	if !found {
+		return nil
+	}
+	if err := value.Store(into); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
 }
 
 // Credentials returns the credentials of a service, from the unit and its drop-ins, each as a line of a unit, such as
@@ -139,14 +147,17 @@ func (h Host) Credentials(ctx context.Context, name string) (lines []string, loa
 		return nil, false, false, fmt.Errorf("asking for the credentials of %s: %w", name, err)
 	}
 	defer c.close()
-	path, loaded, err := c.unit(ctx, name)
+	path, unit, loaded, err := c.unit(ctx, name)
 	if err != nil || !loaded {
 		return nil, false, false, err
 	}
-	_ = c.property(ctx, path, unitInterface, "NeedDaemonReload", &stale) // Without an answer, it is not.
+	all, err := c.properties(ctx, systemdName, path, service)
+	if err != nil {
+		return nil, false, false, err
+	}
 	for _, setting := range []string{"LoadCredential", "LoadCredentialEncrypted"} {
 		var found []struct{ ID, Path string }
-		err = errors.Join(err, ifKnown(c.property(ctx, path, service, setting, &found)))
+		err = errors.Join(err, store(all, setting, &found))
 		for _, f := range found {
 			lines = append(lines, setting+"="+f.ID+":"+f.Path)
 		}
@@ -156,28 +167,20 @@ func (h Host) Credentials(ctx context.Context, name string) (lines []string, loa
 			ID   string
 			Data []byte
 		}
-		err = errors.Join(err, ifKnown(c.property(ctx, path, service, setting, &found)))
+		err = errors.Join(err, store(all, setting, &found))
 		for _, f := range found {
 			lines = append(lines, setting+"="+f.ID+":"+string(f.Data))
 		}
 	}
 	var globs []string
-	err = errors.Join(err, ifKnown(c.property(ctx, path, service, "ImportCredential", &globs)))
+	err = errors.Join(err, store(all, "ImportCredential", &globs))
 	for _, glob := range globs {
 		lines = append(lines, "ImportCredential="+glob)
 	}
 	if err != nil {
-		return nil, false, false, err
+		return nil, false, false, fmt.Errorf("reading the credentials of %s: %w", name, err)
 	}
-	return lines, true, stale, nil
-}
-
-// ifKnown returns err, unless it is that this version of systemd does not know the property.
-func ifKnown(err error) error {
-	if fault, ok := errors.AsType[dbus.Error](err); ok && fault.Name == "org.freedesktop.DBus.Error.UnknownProperty" {
-		return nil
-	}
-	return err
+	return lines, true, unit["NeedDaemonReload"].Value() == true, nil
 }
 
 // jobPoll is how often systemd is asked whether a job is done.
@@ -205,8 +208,7 @@ func (c *conn) start(ctx context.Context, target string) error {
 		return err
 	}
 	for {
-		var state string
-		err := c.property(ctx, job, "org.freedesktop.systemd1.Job", "State", &state)
+		_, err := c.properties(ctx, systemdName, job, "org.freedesktop.systemd1.Job")
 		if _, gone := errors.AsType[dbus.Error](err); gone {
 			return nil
 		}
@@ -224,28 +226,21 @@ func (c *conn) start(ctx context.Context, target string) error {
 // failures returns an error with the failed units among those that a target wants or requires. The target itself tells nothing: it
 // stops once nobody needs it, and systemd forgets it then.
 func (c *conn) failures(ctx context.Context, target string) error {
-	path, _, err := c.unit(ctx, target)
+	_, of, _, err := c.unit(ctx, target)
 	if err != nil {
 		return err
 	}
-	var failed []string
-	for _, dependency := range []string{"Wants", "Requires"} {
-		var names []string
-		if err := c.property(ctx, path, unitInterface, dependency, &names); err != nil {
+	var wanted, required, failed []string
+	if err := errors.Join(store(of, "Wants", &wanted), store(of, "Requires", &required)); err != nil {
+		return fmt.Errorf("%s: %w", target, err)
+	}
+	for _, name := range slices.Concat(wanted, required) {
+		_, of, _, err := c.unit(ctx, name)
+		if err != nil {
 			return err
 		}
-		for _, name := range names {
-			unit, _, err := c.unit(ctx, name)
-			if err != nil {
-				return err
-			}
-			state := ""
-			if err := c.property(ctx, unit, unitInterface, "ActiveState", &state); err != nil {
-				return err
-			}
-			if state == "failed" {
-				failed = append(failed, name)
-			}
+		if of["ActiveState"].Value() == "failed" {
+			failed = append(failed, name)
 		}
 	}
 	if len(failed) > 0 {
