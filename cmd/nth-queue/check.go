@@ -80,7 +80,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	}
 	c.OK("identity", "%s, by %s in %s, for %s", user, client.Credential(), client.Source, client.Server)
 	extras := fleet.Extras{
-		Condition: cfg.Kubernetes.Condition, Events: cfg.Kubernetes.Events, Volumes: cfg.Drain.VolumeWait > 0,
+		Condition: cfg.Kubernetes.Condition, Events: cfg.Kubernetes.Events,
 	}
 	for _, right := range fleet.Rights(extras) {
 		allowed, err := fleet.CheckPermission(ctx, client, right)

@@ -31,7 +31,7 @@ func KeepConditions(
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	n := &notices{
-		cfg: config.Kubernetes{ToldCluster: config.ToldCluster{Condition: true}}, log: logrus.NewEntry(log), client: notify.Identity{Client: client}, webhook: webhook,
+		cfg: config.Kubernetes{Condition: true}, log: logrus.NewEntry(log), client: notify.Identity{Client: client}, webhook: webhook,
 		describe: func(string) fleet.Description { return fleet.Description{} },
 		writes:   kube.NewGate(writers),
 		meter:    newMeter(config.Queue{}, nil),

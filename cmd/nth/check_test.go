@@ -87,8 +87,8 @@ func TestCheckSaysWhatIsWrongWithTheSettingsAndNothingElse(t *testing.T) {
 	if status != 78 || stderr != "" || strings.Count(stdout, "\n") != 3 {
 		t.Errorf("status %d, standard error %q, standard output\n%s", status, stderr, stdout)
 	}
-	mustSay(t, stdout, `fail  settings    testdata/wrong\.toml: events\.spot-interruption\.action = .*`,
-		`fail  settings    testdata/wrong\.toml: imds\.intervall: unknown key.*`)
+	mustSay(t, stdout, `fail  settings    testdata/wrong\.toml: line 2: events\.spot-interruption\.action = .*`,
+		`fail  settings    testdata/wrong\.toml: line 5: imds\.intervall: unknown key.*`)
 }
 
 func TestCheck_ends_with_a_summary(t *testing.T) {
@@ -101,12 +101,12 @@ func TestCheck_ends_with_a_summary(t *testing.T) {
     {
       "verdict": "fail",
       "subject": "settings",
-      "text": "testdata/wrong.toml: events.spot-interruption.action = \"drian\": must be one of \"ignore\", \"notify\", \"cordon\", \"drain\""
+      "text": "testdata/wrong.toml: line 2: events.spot-interruption.action = \"drian\": must be one of \"ignore\", \"notify\", \"cordon\", \"drain\""
     },
     {
       "verdict": "fail",
       "subject": "settings",
-      "text": "testdata/wrong.toml: imds.intervall: unknown key, did you mean imds.interval?"
+      "text": "testdata/wrong.toml: line 5: imds.intervall: unknown key, did you mean imds.interval?"
     },
     {
       "verdict": "fail",

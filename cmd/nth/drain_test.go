@@ -125,7 +125,7 @@ func TestADrainByHandThatIsNotDoneInTimeIsStatus1AndNamesWhatIsLeft(t *testing.T
 
 func TestADrainByHandDoesNotRunOutOfTimeForVolumesAlone(t *testing.T) {
 	t.Parallel()
-	cluster, settings := ownCluster(t, "[drain]\npod_grace_period = \"1s\"\nmargin = \"15s\"\nvolume_wait = \"1h\"\n")
+	cluster, settings := ownCluster(t, "[drain]\npod_grace_period = \"1s\"\nmargin = \"15s\"\n")
 	patch := `{"status":{"volumesInUse":["kubernetes.io/csi/ebs.csi.aws.com^vol-1"]}}`
 	cluster.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPatch, "/api/v1/nodes/"+rehearsal.Node, strings.NewReader(patch)))
 	status, said, stderr := typed(t, "drain", "--deadline", "30s", "--config", settings)

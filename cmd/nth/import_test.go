@@ -11,7 +11,7 @@ func TestImport_ValidatesBeforeItPrints(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "old")
 	for settings, want := range map[string]string{
 		"ENABLE_SPOT_INTERRUPTION_DRAINING=false": "", // is right
-		"INSTANCE_METADATA_URL=elsewhere":         "nth.toml: imds.endpoint",
+		"INSTANCE_METADATA_URL=elsewhere":         ": imds.endpoint",
 		"DRY_RUN=perhaps":                         `DRY_RUN = "perhaps": must be true or false`,
 		"ENABLE_SQS_TERMINATION_DRAINING=true":    `"nth-queue config import"`,
 		"WEBHOOK_HEADERS=hunter2":                 "a JSON object",

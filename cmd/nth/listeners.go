@@ -78,11 +78,7 @@ func (n *notices) around(run func(context.Context) error) func(context.Context) 
 
 // addKubernetes adds the listener that reports to the cluster. A dry run only writes the heartbeat.
 func (n *notices) addKubernetes(cfg config.Config, from listenerDeps) {
-	cluster := cfg.Kubernetes.ToldCluster
-	if cfg.DryRun {
-		cluster = config.ToldCluster{Condition: cluster.Condition && cfg.Kubernetes.Heartbeat > 0}
-	}
-	if !cluster.Condition && !cluster.Events {
+	if cfg.DryRun && cfg.Kubernetes.Heartbeat == 0 {
 		return
 	}
 	k := notify.NewKubernetes(notify.KubernetesOptions{
@@ -92,12 +88,12 @@ func (n *notices) addKubernetes(cfg config.Config, from listenerDeps) {
 		},
 		Entries:   from.record.Entries,
 		Rules:     func() policy.Settings { return *n.rules.Load() },
-		Condition: cluster.Condition,
+		Condition: true,
 		Heartbeat: cfg.Kubernetes.Heartbeat,
 		Alive:     from.alive,
 		DryRun:    cfg.DryRun,
 		Writer:    drain.Host,
-		Events:    cluster.Events,
+		Events:    cfg.Kubernetes.Events && !cfg.DryRun,
 		Source:    "nth",
 		Describe:  func(ctx context.Context) map[string]string { return annotationsOf(from.machine.describe(ctx)) },
 		Trouble:   func(err error) { from.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err) },

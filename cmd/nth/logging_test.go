@@ -119,7 +119,7 @@ func TestOnTheJournalsStreamEveryFaultHasItsPriority(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(got)), "\n")
-	if len(lines) != 2 || !strings.HasPrefix(lines[0], "<3>testdata/wrong.toml: events.") || !strings.HasPrefix(lines[1], "<3>testdata/wrong.toml: imds.") {
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "<3>testdata/wrong.toml: line 2: events.") || !strings.HasPrefix(lines[1], "<3>testdata/wrong.toml: line 5: imds.") {
 		t.Errorf("got\n%s", got)
 	}
 }

@@ -142,8 +142,8 @@ func TestWrongSettingsAreStatus78AndOneLineEach(t *testing.T) {
 	for _, args := range []string{"run", "rehearse", "drain", "config", "config --check"} {
 		t.Run(args, func(t *testing.T) {
 			status, stdout, stderr := call(t, args+" --config testdata/wrong.toml")
-			want := `testdata/wrong.toml: events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"
-testdata/wrong.toml: imds.intervall: unknown key, did you mean imds.interval?
+			want := `testdata/wrong.toml: line 2: events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"
+testdata/wrong.toml: line 5: imds.intervall: unknown key, did you mean imds.interval?
 `
 			if status != 78 || stdout != "" || stderr != want {
 				t.Errorf("status %d, stdout %q, stderr\n%s", status, stdout, stderr)

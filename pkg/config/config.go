@@ -11,6 +11,7 @@ package config
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -55,7 +56,7 @@ func Default() Config {
 
 // DefaultQueue returns the settings of an empty file of nth-queue.
 func DefaultQueue() Queue {
-	return Queue{
+	c := Queue{
 		Common: defaultCommon("nth-queue"),
 		Fleet: Fleet{
 			GroupLabel: "topology.kubernetes.io/zone", Unknown: "delete",
@@ -63,6 +64,8 @@ func DefaultQueue() Queue {
 		},
 		Events: defaultQueueEvents(),
 	}
+	c.Kubernetes.Condition = true
+	return c
 }
 
 // Table describes one table of the configuration file; Name is "" for the top of the file.
@@ -121,9 +124,9 @@ func (p program) either(nth, nthQueue string) string {
 	return nthQueue
 }
 
-// only returns the setting for nth, and none for nth-queue.
-func (p program) only(s Setting) Setting {
-	if p == host {
+// only returns the setting for that program, and none for the other.
+func (p program) only(of program, s Setting) Setting {
+	if p == of {
 		return s
 	}
 	return Setting{}
@@ -146,20 +149,23 @@ type Pointer[C any] interface {
 func Describe[C any, P Pointer[C]](defaults C) []Table { return P(&defaults).tables() }
 
 // Encode writes every setting of cfg in TOML. Decode reads the same settings from it, but for secrets: a comment says that they
-// are set.
-func Encode[C any, P Pointer[C]](w io.Writer, cfg C) error {
+// are set. With origins, which Origins returns, a comment says where each is from.
+func Encode[C any, P Pointer[C]](w io.Writer, cfg C, origins map[string]string) error {
 	b := bufio.NewWriter(w)
 	for _, t := range P(&cfg).tables() {
 		if t.Name != "" {
 			fmt.Fprintf(b, "\n[%s]\n", t.Name)
 		}
 		for _, s := range t.Settings {
-			shown := s.value.show()
+			shown, origin := s.value.show(), ""
+			if origins != nil {
+				origin = "  # " + cmp.Or(origins[fullKey(t, s)], "default")
+			}
 			if _, hidden := s.value.(secret); hidden && shown != `""` && shown != "{}" {
-				fmt.Fprintf(b, "# %s is set, and not shown.\n", s.Name)
+				fmt.Fprintf(b, "# %s is set, and not shown.%s\n", s.Name, origin)
 				continue
 			}
-			fmt.Fprintf(b, "%s = %s\n", s.Name, shown)
+			fmt.Fprintf(b, "%s = %s%s\n", s.Name, shown, origin)
 		}
 	}
 	return b.Flush()

@@ -3,6 +3,7 @@ package config_test
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -33,11 +34,12 @@ var faults = map[string]string{
 	"target-groups-all":   `load_balancers.target_groups = ["all", "all"]: must be a list of ARNs of target groups, or ["all"]`,
 	"on-incomplete":       `events.asg-termination.on_incomplete = "retain": must be one of "continue", "abandon"`,
 	"hooks-text":          `events.asg-termination.hooks = "drain": must be a list of names of lifecycle hooks, such as ["drain"]`,
+	"key-cut-in-a-table":  `asg: unknown key, did you mean events.asg-termination?`,
 	"key-case":            `Dry_Run: unknown key, did you mean dry_run?`,
 	"key-cut-short":       `events.spot: unknown key, did you mean events.spot-interruption?`,
 	"key-misspelt":        `imds.intervall: unknown key, did you mean imds.interval?`,
 	"key-top":             `prometheus: unknown key, the top of the file has ` + knownAtTop,
-	"key-unlike":          `kubernetes.password: unknown key, [kubernetes] has condition, events, heartbeat, kubeconfig, token`,
+	"key-unlike":          `kubernetes.password: unknown key, [kubernetes] has events, heartbeat, kubeconfig, token`,
 	"key-wrong-table":     `drain.lead: unknown key, did you mean events.scheduled-maintenance.lead?`,
 	"kubeconfig-relative": `kubernetes.kubeconfig = "kubeconfig": must be an absolute path, or ""`,
 	"level-unknown":       `log.level = "verbose": must be one of "debug", "info", "warning", "error"`,
@@ -62,6 +64,9 @@ events.shutdwn: unknown key, did you mean events.shutdown?`,
 	"value-long":       `log.level = "a word that goes on and on and on and on, until nobody wants...": must be one of "debug", "info", "warning", "error"`,
 }
 
+// line is where in a file a fault is: TestLoad_NamesTheLine.
+var line = regexp.MustCompile(`line \d+: `)
+
 func TestEveryFaultIsNamedInOneLine(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.toml")
 	if err != nil || len(files) != len(faults) {
@@ -75,7 +80,7 @@ func TestEveryFaultIsNamedInOneLine(t *testing.T) {
 				t.Fatalf("loaded as %+v", cfg)
 			}
 			want := file + ": " + strings.ReplaceAll(message, "\n", "\n"+file+": ")
-			if err.Error() != want {
+			if got := line.ReplaceAllString(err.Error(), ""); got != line.ReplaceAllString(want, "") {
 				t.Errorf("got  %s\nwant %s", err, want)
 			}
 		})
@@ -83,35 +88,28 @@ func TestEveryFaultIsNamedInOneLine(t *testing.T) {
 }
 
 func TestDecode_RefusesLargeAndDeepFiles(t *testing.T) {
-	keys := strings.Repeat("a.", 60)
+	keys := strings.Repeat("a.", 600)
 	for text, want := range map[string]string{
-		strings.Repeat("#", 1<<20+1): "x: the file must have at most 1 MiB",
-		"\"a\\\"\" = \"]]\" # ]\na = '''\n]'''\nb = " + strings.Repeat("[\"]\", ", 60): "x: line 4: lists, tables or keys are nested more than 50 deep",
-		"a = " + strings.Repeat("{ a = ", 20_000):                                      "x: line 1: lists,",
-		"\n" + keys + "b = 1": "x: line 2: lists,",
-		"[" + keys + "b]":     "x: line 1: lists,",
+		strings.Repeat("#", 1<<20+1):                "x: the file must have at most 1 MiB",
+		"a = [\n]\nb = " + strings.Repeat("[", 600): "x: line 3: lists, tables or keys are nested more than 500 deep",
+		"a = " + strings.Repeat("{ a = ", 20_000):   "x: line 1: lists,",
+		strings.Repeat("[\n", 600):                  "x: line 501: lists,",
+		"\n" + keys + "b = 1":                       "x: line 2: lists,",
 	} {
 		cfg := config.Default()
 		if err := config.Decode("x", []byte(text), &cfg); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%.60q: the error is %v, want %s", text, err, want)
 		}
 	}
-	template := strings.Repeat(`[{[{....`, 100)
-	cfg := config.Default()
-	for _, text := range []string{"[webhook]\ntemplate = '" + template + "'", "[webhook]\ntemplate = \"\"\"" + template + "\"\"\"", "# " + template} {
-		if err := config.Decode("x", []byte(text), &cfg); err != nil {
-			t.Errorf("a text with brackets: %v", err)
-		}
-	}
 }
 
 func TestAFaultLeavesItsKeyAsItWas(t *testing.T) {
 	cfg := config.Default()
-	if err := config.Decode("x", []byte("[drain]\nmargin = 3\nvolume_wait = \"1s\""), &cfg); err == nil {
+	if err := config.Decode("x", []byte("[drain]\nmargin = 3\nload_balancer_wait = \"1s\""), &cfg); err == nil {
 		t.Error("a number passed for a duration")
 	}
-	if cfg.Drain.Margin != config.Default().Drain.Margin || cfg.Drain.VolumeWait.String() != "1s" {
-		t.Errorf("margin %v, volume_wait %v", cfg.Drain.Margin, cfg.Drain.VolumeWait)
+	if cfg.Drain.Margin != config.Default().Drain.Margin || cfg.Drain.LoadBalancerWait.String() != "1s" {
+		t.Errorf("margin %v, load_balancer_wait %v", cfg.Drain.Margin, cfg.Drain.LoadBalancerWait)
 	}
 }
 

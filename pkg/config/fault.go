@@ -32,7 +32,7 @@ func (d *decoder) syntaxFault(err error) error {
 }
 
 // unknown says that there is no such key, and which one may have been meant.
-func (d *decoder) unknown(key string) error {
+func (d *decoder) unknown(key string) string {
 	known := append(sorted(d.settings), sorted(d.tables)...)
 	for name, v := range d.settings {
 		if each, ok := v.(choiceOfEach); ok {
@@ -42,7 +42,7 @@ func (d *decoder) unknown(key string) error {
 		}
 	}
 	if near := nearest(key, known); near != "" {
-		return fmt.Errorf("%s: %s: unknown key, did you mean %s?", d.file, key, near)
+		return fmt.Sprintf("%s: unknown key, did you mean %s?", key, near)
 	}
 	prefix, where := "", "the top of the file"
 	if i := strings.LastIndexByte(key, '.'); i >= 0 {
@@ -55,17 +55,17 @@ func (d *decoder) unknown(key string) error {
 		}
 	}
 	slices.Sort(siblings)
-	return fmt.Errorf("%s: %s: unknown key, %s has %s", d.file, key, where, strings.Join(siblings, ", "))
+	return fmt.Sprintf("%s: unknown key, %s has %s", key, where, strings.Join(siblings, ", "))
 }
 
 // nearest returns the known key that was most likely meant: one that differs in a few letters, the same name in another
-// table, or one of which key is the beginning. It returns "" if there is none.
+// table, or one of which key begins the name. It returns "" if there is none.
 func nearest(key string, known []string) string {
 	best, bestDistance := "", 0
 	slices.Sort(known)
 	for _, candidate := range known {
 		distance := editDistance(strings.ToLower(key), candidate)
-		likely := distance <= max(2, len(key)/8) || lastPart(key) == lastPart(candidate) || strings.HasPrefix(candidate, key)
+		likely := distance <= min(2, len(key)/4) || strings.HasPrefix(candidate, key) || strings.HasPrefix(lastPart(candidate), lastPart(key))
 		if candidate != "" && likely && (best == "" || distance < bestDistance) {
 			best, bestDistance = candidate, distance
 		}

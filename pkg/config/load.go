@@ -32,13 +32,21 @@ func (p Place[C, P]) Load(path string) (C, error) {
 	cfg := p.Defaults
 	sources, err := p.Sources(path)
 	if err == nil {
-		err = read(sources, P(&cfg).tables())
+		err = read(sources, P(&cfg).tables(), nil)
 	}
 	if _, degraded := errors.AsType[Degraded](err); err != nil && !degraded {
 		var none C
 		return none, err
 	}
 	return cfg, err
+}
+
+// Origins returns where each setting is from that Load reads for path and that is not the default: "FILE: line N", by its key.
+func (p Place[C, P]) Origins(path string) map[string]string {
+	cfg, origins := p.Defaults, map[string]string{}
+	sources, _ := p.Sources(path)                // Load has reported
+	_ = read(sources, P(&cfg).tables(), origins) // what is wrong.
+	return origins
 }
 
 // Degraded lists faults in the tables that only concern reporting: [log], [webhook] and [metrics]. A faulty key keeps its value.
@@ -52,8 +60,9 @@ func reportsOnly(key string) bool {
 	return slices.Contains([]string{"log", "webhook", "metrics"}, table)
 }
 
-// read reads files, one after the other, into the fields that the tables describe.
-func read(sources []Source, tables []Table) error {
+// read reads files, one after the other, into the fields that the tables describe. It notes in origins, unless that is nil, where
+// a setting was read last.
+func read(sources []Source, tables []Table, origins map[string]string) error {
 	var faults []error
 	usable := true
 	for _, s := range sources {
@@ -64,7 +73,7 @@ func read(sources []Source, tables []Table) error {
 		if err != nil {
 			err = fileFault(s.File, err)
 		} else {
-			err = decode(s.File, data, tables)
+			err = decode(s.File, data, tables, origins)
 		}
 		if degraded, ok := errors.AsType[Degraded](err); ok {
 			faults = append(faults, degraded.Faults...)
@@ -139,17 +148,19 @@ func fileFault(file string, err error) error {
 // Decode reads the text of one file into cfg; keys that it does not contain, and faulty ones, keep their values. The name of the file is
 // for errors, which have one line for each fault, and are a Degraded if all faults only concern reporting.
 func Decode[C any, P Pointer[C]](name string, text []byte, cfg P) error {
-	return decode(name, text, cfg.tables())
+	return decode(name, text, cfg.tables(), nil)
 }
 
-// decode reads the text of one file into the fields that the tables describe.
-func decode(name string, text []byte, tables []Table) error {
+// decode reads the text of one file into the fields that the tables describe. For origins, see read.
+func decode(name string, text []byte, tables []Table, origins map[string]string) error {
 	if err := checkLimits(string(text)); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	var tree map[string]any
 	meta, err := toml.Decode(string(text), &tree)
-	d := decoder{file: name, tree: tree, settings: map[string]value{}, tables: map[string]bool{}, done: map[string]bool{}, usable: true}
+	d := decoder{
+		file: name, text: string(text), tree: tree, settings: map[string]value{}, tables: map[string]bool{}, done: map[string]bool{}, usable: true,
+	}
 	for _, t := range tables {
 		d.know(t)
 	}
@@ -159,12 +170,18 @@ func decode(name string, text []byte, tables []Table) error {
 	for _, key := range meta.Keys() {
 		d.place(key)
 	}
+	for key := range d.done {
+		if origins != nil && d.settings[key] != nil {
+			origins[key] = d.position(key)
+		}
+	}
 	return joined(d.faults, d.usable)
 }
 
 // decoder stores the keys of one file in their fields.
 type decoder struct {
 	file     string
+	text     string
 	tree     map[string]any
 	settings map[string]value // by full key
 	tables   map[string]bool  // by name, with the tables that contain them
@@ -219,11 +236,34 @@ func (d *decoder) fault(key string, got any, want string) {
 	if secretive(key) {
 		shown = render(notShown) // A secret may be at the wrong key.
 	}
-	d.note(key, fmt.Errorf("%s: %s = %s: must be %s", d.file, key, shown, want))
+	d.note(key, fmt.Sprintf("%s = %s: must be %s", key, shown, want))
 }
 
-func (d *decoder) note(key string, fault error) {
-	d.faults, d.usable = append(d.faults, fault), d.usable && reportsOnly(key)
+func (d *decoder) note(key, fault string) {
+	d.faults, d.usable = append(d.faults, fmt.Errorf("%s: %s", d.position(key), fault)), d.usable && reportsOnly(key)
+}
+
+// position names the file and, if it is found, the line of a key, or of the table that the key is in.
+func (d *decoder) position(key string) string {
+	for key != "" {
+		table, number := "", 0
+		for line := range strings.Lines(d.text) {
+			number++
+			line = strings.TrimSpace(line)
+			name, _, _ := strings.Cut(line, "=")
+			name = strings.TrimPrefix(table+"."+strings.TrimSpace(name), ".")
+			if strings.HasPrefix(line, "[") {
+				table, _, _ = strings.Cut(strings.TrimLeft(line, "[ "), "]")
+				table = strings.TrimSpace(table)
+				name = table
+			}
+			if name == key {
+				return fmt.Sprintf("%s: line %d", d.file, number)
+			}
+		}
+		key = key[:max(0, strings.LastIndexByte(key, '.'))]
+	}
+	return d.file
 }
 
 // lookUp finds the value of a key; nil if there is none.

@@ -35,7 +35,7 @@ func same(a, b config.Config) bool { return reflect.DeepEqual(a, b) }
 func reload(t *testing.T, cfg config.Config) config.Config {
 	t.Helper()
 	var text bytes.Buffer
-	if err := config.Encode(&text, cfg); err != nil {
+	if err := config.Encode(&text, cfg, nil); err != nil {
 		t.Fatal(err)
 	}
 	again := config.Default()
@@ -61,14 +61,12 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 			RuntimeDirectory: "/run/nth",
 			Log:              config.Log{Level: "debug", Format: "json"},
 			Kubernetes: config.Kubernetes{
-				Kubeconfig: `/"quoted"/kubeconfig`, Token: "eks", Heartbeat: 7 * time.Minute, ToldCluster: config.ToldCluster{
-					Condition: false, Events: false,
-				},
+				Kubeconfig: `/"quoted"/kubeconfig`, Token: "eks", Heartbeat: 7 * time.Minute,
 			},
 			Drain: config.Drain{
 				ScriptsWait: 15 * time.Second,
 				Margin:      6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
-				ProtectUnmanaged: true, LoadBalancerWait: 7 * time.Second, VolumeWait: 8 * time.Second,
+				ProtectUnmanaged: true, LoadBalancerWait: 7 * time.Second,
 			},
 			Webhook: config.Webhook{
 				URLFile: "/url", HeadersFile: "/headers", Template: "{{ .Text }}\n", CAFile: "/ca",
@@ -109,7 +107,7 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 
 func TestDropInsOverrideSingleKeysInLexicalOrder(t *testing.T) {
 	cfg, err := config.Usual().Load(write(t,
-		"nth.toml", "[drain]\nmargin = \"1s\"\nvolume_wait = \"1s\"\n[imds]\nlife_cycles = [\"spot\"]\n",
+		"nth.toml", "[drain]\nmargin = \"1s\"\nprotect_empty_dir = true\n[imds]\nlife_cycles = [\"spot\"]\n",
 		"nth.toml.d/20-b.toml", "[drain]\nmargin = \"20s\"\n[events.scheduled-maintenance]\ncodes = { other = \"now\" }\n",
 		"nth.toml.d/10-a.toml", "[drain]\nmargin = \"10s\"\npod_grace_period = \"1m\"\n[imds]\nlife_cycles = []\n",
 		"nth.toml.d/30-c.toml", "[events.scheduled-maintenance.codes]\nsystem-reboot = \"ignore\"\n",
@@ -121,7 +119,7 @@ func TestDropInsOverrideSingleKeysInLexicalOrder(t *testing.T) {
 	}
 	minute := time.Minute
 	want := config.Default()
-	want.Drain.Margin, want.Drain.VolumeWait, want.Drain.PodGracePeriod = 20*time.Second, time.Second, &minute
+	want.Drain.Margin, want.Drain.ProtectEmptyDir, want.Drain.PodGracePeriod = 20*time.Second, true, &minute
 	want.Events.ScheduledMaintenance.Codes["other"] = "now"
 	want.Events.ScheduledMaintenance.Codes["system-reboot"] = "ignore"
 	if !same(cfg, want) {
@@ -141,9 +139,9 @@ func TestFaultsOfAllFilesAreToldAtOnce(t *testing.T) {
 		t.Fatal("loaded")
 	}
 	want := strings.Join([]string{
-		path + ": dry_run = 1: must be true or false",
+		path + ": line 1: dry_run = 1: must be true or false",
 		path + ".d/1.toml: line 1: not valid TOML; a text needs quotes, and a key or table stands once",
-		path + ".d/2.toml: log.levl: unknown key, did you mean log.level?",
+		path + ".d/2.toml: line 3: log.levl: unknown key, did you mean log.level?",
 		path + ".d/3.toml: is a directory",
 	}, "\n")
 	if err.Error() != want {
@@ -166,6 +164,45 @@ func TestWhatIsWrongWithWhatIsOnlyToldDegrades(t *testing.T) {
 		t.Error("it was loaded with a wrong margin")
 	} else if _, ok := errors.AsType[config.Degraded](err); ok || strings.Count(err.Error(), "\n") != 1 {
 		t.Errorf("a wrong margin is told as %v", err)
+	}
+}
+
+func TestLoad_NamesTheLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"# [drain]\n[ events.asg-termination ] # ours\n\n  budget='1'":             "line 4: events.asg-termination.budget",
+		"[imds]\ninterval = '1s'\n[log]\ninterval = 1":                             "line 4: log.interval",
+		"events.shutdown.action = 'off'":                                           "line 1: events.shutdown.action",
+		"[events]\nshutdown = { action = 'off' }":                                  "line 2: events.shutdown.action",
+		"[events.scheduled-maintenance]\ncodes = {\n  other = 'soon',\n}\n[drain]": "line 2: events.scheduled-maintenance.codes.other",
+		"[drian]\n": "line 1: drian: unknown key",
+	} {
+		path := write(t, "nth.toml", text)
+		if _, err := config.Usual().Load(path); err == nil || !strings.HasPrefix(err.Error(), path+": "+want) {
+			t.Errorf("of\n%s\nit is said: %v, want %s", text, err, want)
+		}
+	}
+}
+
+func TestOrigins_AreTheLastFileAndItsLine(t *testing.T) {
+	path := write(t,
+		"nth.toml", "dry_run = true\n[log]\nlevel = \"info\"\nformat = \"text\"\n[webhook]\nurl = \"http://a\"\n",
+		"nth.toml.d/1.toml", "[log]\nlevel = \"debug\"\n",
+	)
+	cfg, err := config.Usual().Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var printed bytes.Buffer
+	if err := config.Encode(&printed, cfg, config.Usual().Origins(path)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"dry_run = true  # " + path + ": line 1\n", "level = \"debug\"  # " + path + ".d/1.toml: line 2\n", "format = \"text\"  # " + path + ": line 4\n",
+		"interval = \"500ms\"  # default\n", "# url is set, and not shown.  # " + path + ": line 6\n",
+	} {
+		if !strings.Contains(printed.String(), want) {
+			t.Errorf("%q is missing:\n%s", want, &printed)
+		}
 	}
 }
 

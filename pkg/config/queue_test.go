@@ -83,7 +83,7 @@ max_per_group = 5
 func settingsOf(t *testing.T, cfg config.Queue) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := config.Encode(&b, cfg); err != nil {
+	if err := config.Encode(&b, cfg, nil); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()

@@ -12,12 +12,8 @@ import (
 	redact "github.com/nth-project/nth/pkg/text"
 )
 
-// secret is a value that is never printed, and neither is what a file has in its place. Its show is for comparing.
+// secret is a value that is never printed. Its show is for comparing.
 type secret struct{ value }
-
-func (v secret) set(got any, fault faultFunc) {
-	v.value.set(got, func(sub string, _ any, want string) { fault(sub, notShown, want) })
-}
 
 // notShown stands for a wrong value of a secret.
 const notShown = "(not shown)"

@@ -37,7 +37,7 @@ func TestSecretsAreReadAndNeverPrinted(t *testing.T) {
 		t.Errorf("read as %+v", w)
 	}
 	var printed bytes.Buffer
-	if err := config.Encode(&printed, cfg); err != nil {
+	if err := config.Encode(&printed, cfg, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, word := range []string{"hunter2", "hooks.example", "proxy.example"} {
@@ -109,9 +109,9 @@ func TestWhatIsNoSecretIsShownWhereItIsNoTOML(t *testing.T) {
 		"[webhook]\nurl = 'a'\n[imds]\nendpoint = certainly": "nth.toml: line 4: not valid TOML near imds.endpoint;",
 		"dry_run = certainly\n[webhook]":                     "nth.toml: line 1: not valid TOML near dry_run;",
 		"[lgo]\nlevel = certainly":                           "nth.toml: line 2: not valid TOML;",
-		"[webhook]\nurls = 'a'":                              "nth.toml: webhook.urls: unknown key, did you mean webhook.url?",
-		"[webhook]\n'a b' = 'a'":                             "nth.toml: webhook.(not shown): unknown key, [webhook] has at,",
-		"[webhook.headers]\nX-Key = 1":                       `nth.toml: webhook.headers.X-Key = "(not shown)": must be a text on one line`,
+		"[webhook]\nurls = 'a'":                              "nth.toml: line 2: webhook.urls: unknown key, did you mean webhook.url?",
+		"[webhook]\n'a b' = 'a'":                             "nth.toml: line 1: webhook.(not shown): unknown key, [webhook] has at,",
+		"[webhook.headers]\nX-Key = 1":                       `nth.toml: line 2: webhook.headers.X-Key = "(not shown)": must be a text on one line`,
 	} {
 		cfg := config.Default()
 		if err := config.Decode("nth.toml", []byte(text), &cfg); err == nil || !strings.HasPrefix(err.Error(), want) {

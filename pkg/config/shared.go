@@ -29,8 +29,8 @@ func defaultCommon(name string) Common {
 		StateDirectory:   "/var/lib/" + name,
 		RuntimeDirectory: "/run/" + name,
 		Log:              Log{Level: "info", Format: "auto"},
-		Kubernetes:       Kubernetes{Token: "auto", ToldCluster: ToldCluster{Condition: true, Events: true}},
-		Drain:            Drain{Margin: 2 * time.Second, VolumeWait: 20 * time.Second},
+		Kubernetes:       Kubernetes{Token: "auto", Events: true},
+		Drain:            Drain{Margin: 2 * time.Second},
 		Webhook:          Webhook{At: phases},
 	}
 }
@@ -71,13 +71,8 @@ type Kubernetes struct {
 	Kubeconfig string        // "" is searched for; for nth-queue, it is a credential or the service account
 	Token      string        // auto, plugin or eks
 	Heartbeat  time.Duration // nth only; 0 is none
-	ToldCluster
-}
-
-// ToldCluster is the part of the table [kubernetes] that says what is reported to the cluster.
-type ToldCluster struct {
-	Condition bool
-	Events    bool
+	Condition  bool          // nth-queue only
+	Events     bool
 }
 
 // Values of kubernetes.token.
@@ -95,10 +90,10 @@ func (c *Kubernetes) table(p program) Table {
 		Setting{"token", choice(&c.Token, AutoToken, PluginToken, "eks"),
 			p.either("How to obtain the EKS token where the kubeconfig names a plugin for it: `eks` makes it from the instance's role, `plugin` runs the plugin. `auto` makes it where the plugin's arguments name only a cluster and a region; otherwise, or if that token fails, it runs the plugin. In a host container of Bottlerocket without the host's files it is always `eks`.",
 				"How to obtain the EKS token where the kubeconfig names a plugin for it: `eks` makes it with nth-queue's credentials at AWS, `plugin` runs the plugin. `auto` makes it where the plugin's arguments name only a cluster and a region; otherwise, or if that token fails, it runs the plugin.")},
-		p.only(Setting{"heartbeat", duration(&c.Heartbeat, 0, day),
+		p.only(host, Setting{"heartbeat", duration(&c.Heartbeat, 0, day),
 			"How often the condition `InterruptionPending` is renewed, give or take a tenth: its `lastHeartbeatTime` shows which nodes have a live nth. With `0s` it is set only when something is announced, and renewed only while it is `True`, every five minutes."}),
-		Setting{"condition", boolean(&c.Condition),
-			"Maintain the Node's condition `InterruptionPending`."},
+		p.only(queue, Setting{"condition", boolean(&c.Condition),
+			"Maintain the Node's condition `InterruptionPending`."}),
 		Setting{"events", boolean(&c.Events),
 			p.either("Write Events about the Node, and about pods that are evicted or deleted.",
 				"Write Events about the Node, and about pods that are deleted.")},
@@ -135,12 +130,11 @@ type Drain struct {
 	ProtectEmptyDir  bool
 	ProtectUnmanaged bool
 	LoadBalancerWait time.Duration
-	VolumeWait       time.Duration
 }
 
 func (c *Drain) table(p program) Table {
 	return p.table("drain", "How nodes are drained, whatever the event.",
-		p.only(Setting{"scripts_wait", duration(&c.ScriptsWait, 0, time.Hour),
+		p.only(host, Setting{"scripts_wait", duration(&c.ScriptsWait, 0, time.Hour),
 			"The longest wait, after the cordon, for the units that `nth-before-drain.target` wants; at most a quarter of the time before a hard deadline. With `0s` the target is not started."}),
 		Setting{"margin", duration(&c.Margin, 0, 10*time.Minute),
 			"How long before a hard deadline every pod should be gone. A pod that resists eviction is deleted when only its grace period and this margin are left."},
@@ -153,8 +147,6 @@ func (c *Drain) table(p program) Table {
 		Setting{"load_balancer_wait", duration(&c.LoadBalancerWait, 0, time.Hour),
 			p.either("How long evictions wait for load balancers to notice the label `node.kubernetes.io/exclude-from-external-load-balancers`. With `0s` it is set only if there are `load_balancers.target_groups`.",
 				"How long evictions wait for load balancers to notice the label `node.kubernetes.io/exclude-from-external-load-balancers`. With `0s` it is not set.")},
-		Setting{"volume_wait", duration(&c.VolumeWait, 0, time.Hour),
-			"The longest wait for the volumes of pods that are gone; it ends `margin` before a deadline."},
 	)
 }
 

@@ -69,8 +69,8 @@ func CountNodes(ctx context.Context, client kubernetes.Interface) (NodeCount, er
 
 // Extras are optional parts of a drain that need rights of their own.
 type Extras struct {
-	// Condition sets the Node's condition, Events writes Events, and Volumes ignores the volumes of pods that stay when it waits for volumes.
-	Condition, Events, Volumes bool
+	// Condition sets the Node's condition, and Events writes Events.
+	Condition, Events bool
 }
 
 // Rights lists the rights that draining any node needs, and those in LeaseNamespace.
@@ -97,11 +97,9 @@ func Rights(extras Extras) []kube.Right {
 	if extras.Events {
 		add(true, "to write Events", "events", core, "create", "patch")
 	}
-	if extras.Volumes {
-		const why = "to wait for no volume of a pod that stays"
-		add(true, why, "persistentvolumeclaims", core, "get")
-		add(true, why, "persistentvolumes", core, "get")
-	}
+	const volumes = "to wait for no volume of a pod that stays"
+	add(true, volumes, "persistentvolumeclaims", core, "get")
+	add(true, volumes, "persistentvolumes", core, "get")
 	return rights
 }
 

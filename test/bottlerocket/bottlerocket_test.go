@@ -75,7 +75,7 @@ func TestANormalHostContainerDrainsItsNode(t *testing.T) {
 	t.Run("so have those about wrong settings", func(t *testing.T) {
 		h.UserData(t, "colour = \"blue\"")
 		h.Run(t, "systemctl", "restart", "host-containers@nth.service")
-		h.WaitSaid(t, "/.bottlerocket/host-containers/current/user-data: colour: unknown key", 1)
+		h.WaitSaid(t, "/.bottlerocket/host-containers/current/user-data: line 1: colour: unknown key", 1)
 		if e := h.Said(t, "unknown key")[0]; e["PRIORITY"] != "3" {
 			t.Errorf("priority %s: %s", e["PRIORITY"], e.Message())
 		}

@@ -65,7 +65,7 @@ func TestAReloadLosesNoEventAndRestartsNoDrain(t *testing.T) {
 	s.nth.Stop(t)
 	const changed = "info: configuration reloaded; changed: imds.withdrawn_after, drain.protect_unmanaged"
 	s.mustHaveSaid(t, changed,
-		"error: "+s.machine.DropIn()+`: events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"`,
+		"error: "+s.machine.DropIn()+`: line 2: events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"`,
 		"warning: invalid configuration; keeping the current one",
 		changed)
 	if begun := drainsBegun(s); begun != 1 {

@@ -11,11 +11,8 @@ import (
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
-// patientWithVolumes makes a wait for volumes that nobody will ever release last longer than any test.
-const patientWithVolumes = "[drain]\nvolume_wait = \"1h\"\n"
-
 func TestANodeObjectThatIsDeletedInTheMidstOfADrainIsASuccess(t *testing.T) {
-	s := newScene(t, patientWithVolumes)
+	s := newScene(t, "")
 	s.node.AddPods(t, "quick", 3)
 	s.node.AddDeployment(t, "guarded", 1, lab.MinAvailable(1))
 	s.watch(t)
@@ -36,7 +33,7 @@ func TestANodeObjectThatIsDeletedInTheMidstOfADrainIsASuccess(t *testing.T) {
 
 // The pods of a node that is gone are removed by the cluster's garbage collector for pods, some forty seconds later.
 func TestADrainEndsWhenTheClusterHasRemovedThePodsOfANodeThatIsGone(t *testing.T) {
-	s := newScene(t, rebalanceDrains+patientWithVolumes)
+	s := newScene(t, rebalanceDrains)
 	s.node.AddDeployment(t, "guarded", 2, lab.MinAvailable(2))
 	s.watch(t)
 	s.imds.SetRebalance(time.Now())

@@ -28,7 +28,7 @@ func (s *scene) reportVolumes(t *testing.T, volumes ...corev1.UniqueVolumeName) 
 
 // A node may read which volumes its own pods use, and no others.
 func TestVolumesOfPodsThatStayAreNotWaitedFor(t *testing.T) {
-	s := newScene(t, rebalanceDrains+patientWithVolumes)
+	s := newScene(t, rebalanceDrains)
 	cache, data := s.node.AddVolume(t, "cache"), s.node.AddVolume(t, "data")
 	s.node.AddDaemonSet(t, "agent", lab.Uses("cache"))
 	s.node.AddPod(t, "db", lab.Uses("data"))

@@ -90,9 +90,10 @@ func TestCheckTellsWhatIsRefusedAndHowBadThatIs(t *testing.T) {
 		}
 	}
 
-	found = rightsIn(check("[kubernetes]\ncondition = false\nevents = false\n[drain]\nvolume_wait = \"0s\"\n"))
+	found = rightsIn(check("[kubernetes]\ncondition = false\nevents = false\n"))
 	mustBe(t, "what is asked for without extras", slices.Concat(found["ok"], found["fail"], found["warn"]), slices.Concat(ofLeases, []right{
 		"get nodes", "list nodes", "watch nodes", "patch nodes", "list pods", "watch pods", "create pods/eviction", "delete pods",
+		"get persistentvolumeclaims", "get persistentvolumes",
 	}))
 }
 

@@ -82,7 +82,6 @@ func (r rules) settings(t traits) string {
 withdrawn_after = "100ms"
 [drain]
 margin = %q
-volume_wait = "0s"
 load_balancer_wait = %q
 [events.spot-interruption]
 action = %q

@@ -64,6 +64,9 @@ func Rules(c config.Announced) policy.Settings {
 	}
 }
 
+// volumeWait is how long the volumes of pods that are gone are waited for. A kubelet takes some seconds to release them.
+const volumeWait = 20 * time.Second
+
 // DrainOptions returns how a node is drained.
 func DrainOptions(c config.Drain) drain.Options {
 	return drain.Options{
@@ -74,6 +77,6 @@ func DrainOptions(c config.Drain) drain.Options {
 		ProtectUnmanaged:         c.ProtectUnmanaged,
 		ExcludeFromLoadBalancers: c.LoadBalancerWait > 0,
 		LoadBalancerWait:         c.LoadBalancerWait,
-		VolumeWait:               c.VolumeWait,
+		VolumeWait:               volumeWait,
 	}
 }

@@ -153,6 +153,7 @@ func (p Program[C, P]) Command(queue bool) *cobra.Command {
 		Long: "Prints the settings in effect, all of them, as a valid configuration file.",
 	}
 	path := p.ConfigFlag(cmd)
+	origin := cmd.Flags().Bool("origin", false, "add where each setting is from: a file with its line, or the default")
 	check := cmd.Flags().Bool("check", false, "only validate, with the service's credentials: one line for each file that was read or ignored")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *check {
@@ -162,7 +163,11 @@ func (p Program[C, P]) Command(queue bool) *cobra.Command {
 		if _, fatal := Degraded(err); fatal != nil {
 			return err
 		}
-		return errors.Join(config.Encode[C, P](cmd.OutOrStdout(), cfg), err)
+		var origins map[string]string
+		if *origin {
+			origins = p.Place.Origins(*path)
+		}
+		return errors.Join(config.Encode[C, P](cmd.OutOrStdout(), cfg, origins), err)
 	}
 	cmd.AddCommand(importing.Command(p.Name, queue, func(name string, text []byte) error {
 		cfg := p.Place.Defaults
