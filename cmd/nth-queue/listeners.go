@@ -114,7 +114,7 @@ func (n *notices) of(node string, entries func() []state.Entry) (listeners []age
 		Rules:     func() policy.Settings { return *n.rules.Load() },
 		Condition: n.cfg.Condition, Writer: drain.Queue, Events: n.cfg.Events,
 		Source: "nth-queue", Brief: true,
-		Describe: func(context.Context) map[string]string { return annotationsOf(n.describe(node)) },
+		Machine: func(context.Context) notify.Machine { return machineOf(n.describe(node)) },
 		Turn: func(ctx context.Context, condition bool) (func(), error) {
 			return n.writes.Enter(ctx, func() bool { return condition }, false)
 		},
@@ -162,14 +162,6 @@ func machineOf(d fleet.Description) notify.Machine {
 	return notify.Machine{
 		ID: d.Instance, Type: d.Type, Region: d.Region, Zone: d.Zone,
 		LocalIP: d.LocalIP, LocalName: d.LocalName, PublicIP: d.PublicIP, PublicName: d.PublicName,
-	}
-}
-
-// annotationsOf returns the annotations of Events that describe a node's machine.
-func annotationsOf(d fleet.Description) map[string]string {
-	return map[string]string{
-		"availability-zone": d.Zone, "instance-id": d.Instance, "instance-type": d.Type, "region": d.Region,
-		"local-hostname": d.LocalName, "local-ipv4": d.LocalIP, "public-hostname": d.PublicName, "public-ipv4": d.PublicIP,
 	}
 }
 

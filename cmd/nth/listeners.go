@@ -95,27 +95,10 @@ func (n *notices) addKubernetes(cfg config.Config, from listenerDeps) {
 		Writer:    drain.Host,
 		Events:    cfg.Kubernetes.Events && !cfg.DryRun,
 		Source:    "nth",
-		Describe:  func(ctx context.Context) map[string]string { return annotationsOf(from.machine.describe(ctx)) },
+		Machine:   from.machine.describe,
 		Trouble:   func(err error) { from.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err) },
 	})
 	n.add(k, k.Run)
-}
-
-// annotationsOf returns the annotations of Events that describe the instance. aws-node-termination-handler has the same, all of them even
-// if they are empty.
-func annotationsOf(i imds.Instance) map[string]string {
-	return map[string]string{
-		"account-id":          i.Account,
-		"availability-zone":   i.Zone,
-		"instance-id":         i.ID,
-		"instance-life-cycle": i.LifeCycle,
-		"instance-type":       i.Type,
-		"local-hostname":      i.LocalName,
-		"local-ipv4":          i.LocalIP,
-		"public-hostname":     i.PublicName,
-		"public-ipv4":         i.PublicIP,
-		"region":              i.Region,
-	}
 }
 
 // machine caches the description of this instance. It is read when it is first needed, which is when something is announced, and
@@ -124,7 +107,7 @@ type machine struct {
 	ask func(context.Context) (imds.Instance, error)
 
 	mu       sync.Mutex
-	known    imds.Instance
+	known    notify.Machine
 	complete bool
 	again    time.Time // when to ask again for an incomplete description; zero at first
 }
@@ -133,28 +116,22 @@ type machine struct {
 const describeAgain = 30 * time.Second
 
 // describe returns as much of the description as could be read.
-func (m *machine) describe(ctx context.Context) imds.Instance {
+func (m *machine) describe(ctx context.Context) notify.Machine {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.complete || time.Now().Before(m.again) {
 		return m.known
 	}
 	known, err := m.ask(ctx) // The error is one of the metadata service, which is reported elsewhere.
-	m.known, m.complete, m.again = known, err == nil, time.Now().Add(describeAgain)
-	return known
+	m.known, m.complete, m.again = notify.Machine(known), err == nil, time.Now().Add(describeAgain)
+	return m.known
 }
 
 // addWebhook adds the webhook. Without an address it is idle, as a reload may set one. It also reports a dry run, as such.
 func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
 	webhook := daemon.NewWebhook(&cfg.Common, from.log, from.meter, from.degrade, notify.WebhookOptions{
-		Machine: func(ctx context.Context, _ string) notify.Machine {
-			i := from.machine.describe(ctx)
-			return notify.Machine{
-				ID: i.ID, Type: i.Type, LifeCycle: i.LifeCycle, Account: i.Account, Region: i.Region, Zone: i.Zone,
-				LocalIP: i.LocalIP, LocalName: i.LocalName, PublicIP: i.PublicIP, PublicName: i.PublicName,
-			}
-		},
-		Node: func(ctx context.Context, _ string) (string, map[string]string) { return described(ctx, from.identity) },
+		Machine: func(ctx context.Context, _ string) notify.Machine { return from.machine.describe(ctx) },
+		Node:    func(ctx context.Context, _ string) (string, map[string]string) { return described(ctx, from.identity) },
 	})
 	n.useWebhook = func(cfg config.Config) {
 		to, err := settings.Webhook(cfg.Webhook, "nth", settings.Own)

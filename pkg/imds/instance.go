@@ -73,7 +73,6 @@ type Instance struct {
 	ID        string // such as "i-1234567890abcdef0"
 	Type      string // such as "m5.large"
 	LifeCycle string // such as "spot"
-	Image     string // the AMI's ID
 	Account   string
 	Region    string
 	Zone      string // such as "us-east-1a"
@@ -95,7 +94,6 @@ func (s *Source) Instance(ctx context.Context) (Instance, error) {
 		{instancePath, parseText, &i.ID},
 		{"instance-type", parseText, &i.Type},
 		{lifeCyclePath, parseLifeCycle, &i.LifeCycle},
-		{"ami-id", parseText, &i.Image},
 		{identityPath, parseAccount, &i.Account},
 		{"placement/region", parseText, &i.Region},
 		{"placement/availability-zone", parseText, &i.Zone},

@@ -160,13 +160,13 @@ func TestScope_EndsWhatALateLifeCycleRulesOut(t *testing.T) {
 
 func TestInstance_IsDescribedAsFarAsItCanBeRead(t *testing.T) {
 	ec2 := serve(map[string]string{
-		"instance-id": "i-1234567890abcdef0", "instance-type": "m5.large", lifeCyclePath: "spot", "ami-id": "ami-1",
+		"instance-id": "i-1234567890abcdef0", "instance-type": "m5.large", lifeCyclePath: "spot",
 		"placement/region": "us-east-1", "placement/availability-zone": "us-east-1a", "local-ipv4": "10.0.0.4",
 		"local-hostname": "ip-10-0-0-4.ec2.internal", "public-ipv4": "192.0.2.1",
 		"dynamic/instance-identity/document": `{"accountId": "123456789012", "devpayProductCodes": null}`,
 	})
 	want := imds.Instance{
-		ID: "i-1234567890abcdef0", Type: "m5.large", LifeCycle: "spot", Image: "ami-1", Account: "123456789012",
+		ID: "i-1234567890abcdef0", Type: "m5.large", LifeCycle: "spot", Account: "123456789012",
 		Region: "us-east-1", Zone: "us-east-1a",
 		LocalIP: "10.0.0.4", LocalName: "ip-10-0-0-4.ec2.internal", PublicIP: "192.0.2.1",
 	}

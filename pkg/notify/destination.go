@@ -310,7 +310,12 @@ const (
 var filesBeingRead sync.Map
 
 // fileRead is one attempt to read a file.
-type fileRead struct{ since time.Time }
+type fileRead struct {
+	until time.Time     // when nobody waits for it any more
+	done  chan struct{} // closed once there are the following
+	text  string
+	err   error
+}
 
 // openFile is replaced in tests by one that hangs.
 var openFile = os.Open
@@ -326,31 +331,20 @@ func ReadTemplate(path string) (string, error) {
 
 // readFile reads a file of no more than longest bytes. The error names the file, and contains nothing of its content.
 func readFile(path string, longest int64) (string, error) {
-	type result struct {
-		text string
-		err  error
-	}
-	this := &fileRead{time.Now()}
-	if other, known := filesBeingRead.LoadOrStore(path, this); known && time.Since(other.(*fileRead).since) >= readTimeout {
-		return "", fmt.Errorf("%s: an earlier attempt to read it hangs", path)
-	}
-	done := make(chan result, 1)
-	go func() {
-		text, err := readBlocking(path, longest)
-		filesBeingRead.CompareAndDelete(path, this)
-		done <- result{text, err}
-	}()
-	limit := time.NewTimer(readTimeout)
-	defer limit.Stop()
-	select {
-	case r := <-done:
-		return r.text, r.err
-	case <-limit.C:
+	read := &fileRead{until: time.Now().Add(readTimeout), done: make(chan struct{})}
+	if other, known := filesBeingRead.LoadOrStore(path, read); known {
+		read = other.(*fileRead)
+	} else {
+		go func() {
+			read.text, read.err = readBlocking(path, longest)
+			filesBeingRead.Delete(path)
+			close(read.done)
+		}()
 	}
 	select {
-	case r := <-done: // The file was read in time, and this goroutine was slow.
-		return r.text, r.err
-	default:
+	case <-read.done:
+		return read.text, read.err
+	case <-time.After(time.Until(read.until)):
 		return "", fmt.Errorf("%s: it could not be read within %s", path, readTimeout)
 	}
 }

@@ -120,11 +120,9 @@ func (k *Kubernetes) newEvent(ctx context.Context, n notice, node string) *corev
 		// its history.
 		e.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
 		e.Namespace = metav1.NamespaceDefault // of Events about cluster-scoped objects
-		if k.opts.Describe != nil {
-			limited, cancel := context.WithTimeout(ctx, describeTimeout)
-			maps.Copy(e.Annotations, k.opts.Describe(limited))
-			cancel()
-		}
+		limited, cancel := context.WithTimeout(ctx, describeTimeout)
+		maps.Copy(e.Annotations, k.opts.Machine(limited).annotations())
+		cancel()
 	}
 	maps.Copy(e.Annotations, own)
 	e.Message = text.Visible(e.Message, maxMessage)

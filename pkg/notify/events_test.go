@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -129,9 +130,7 @@ func TestEvents_OfTwoInterruptionsInOneDrainNameEachPodOnce(t *testing.T) {
 func TestEvents_HaveTheAnnotationsAndObjectsThatOperatorsLookFor(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
-		s.opts.Describe = func(context.Context) map[string]string {
-			return map[string]string{"instance-id": "i-1", "region": "us-east-1"}
-		}
+		s.opts.Machine = func(context.Context) notify.Machine { return notify.Machine{ID: "i-1", Region: "us-east-1"} }
 		s.start()
 		s.tell(announced(spot(state.Seen)))
 		s.cordoned()
@@ -146,7 +145,8 @@ func TestEvents_HaveTheAnnotationsAndObjectsThatOperatorsLookFor(t *testing.T) {
 			{"the source", node.Source.Component + " " + node.Source.Host, "nth " + nodeName},
 			{"the reporter", node.ReportingController + " " + node.ReportingInstance, "nth " + nodeName},
 			{"the node's annotations", fmt.Sprint(node.Annotations),
-				"map[instance-id:i-1 nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption region:us-east-1]"},
+				"map[account-id: availability-zone: instance-id:i-1 instance-life-cycle: instance-type: local-hostname: local-ipv4: " +
+					"nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption public-hostname: public-ipv4: region:us-east-1]"},
 			{"the pod", fmt.Sprintf("%s %s %s", pod.InvolvedObject.Namespace, pod.InvolvedObject.Name, pod.InvolvedObject.UID), "shop a uid-a"},
 			{"the pod's annotations", fmt.Sprint(pod.Annotations),
 				"map[app:web node:node-1 nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption]"},

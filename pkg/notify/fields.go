@@ -91,6 +91,22 @@ type Machine struct {
 	LocalIP, LocalName, PublicIP, PublicName   string
 }
 
+// annotations are those of an Event about the machine's Node. aws-node-termination-handler has the same, all of them even if they are empty.
+func (m Machine) annotations() map[string]string {
+	return map[string]string{
+		"account-id":          m.Account,
+		"availability-zone":   m.Zone,
+		"instance-id":         m.ID,
+		"instance-life-cycle": m.LifeCycle,
+		"instance-type":       m.Type,
+		"local-hostname":      m.LocalName,
+		"local-ipv4":          m.LocalIP,
+		"public-hostname":     m.PublicName,
+		"public-ipv4":         m.PublicIP,
+		"region":              m.Region,
+	}
+}
+
 // subject is what is known about the node of a notice.
 type subject struct {
 	cluster, name string

@@ -253,6 +253,7 @@ func play(t *testing.T, c func(*testing.T) *cluster, f func(s *stage)) {
 				return slices.Clone(s.entries)
 			},
 			Rules:     func() policy.Settings { return rules },
+			Machine:   func(context.Context) notify.Machine { return notify.Machine{} },
 			Condition: true, Events: true, Source: "nth", Writer: "nth",
 			Trouble: func(err error) {
 				s.mu.Lock()
@@ -380,7 +381,7 @@ func hookedWith(t *testing.T, change func(*notify.WebhookOptions), test func(r *
 		r := &hookRig{t: t, began: time.Now(), change: change}
 		r.up()
 		r.settings = notify.WebhookSettings{
-			Template: template, ContentType: func() string { return "text/plain" }, Post: r.post, AtDetection: true, AtEnd: true, AtClose: true,
+			Template: template, ContentType: func() string { return "text/plain" }, Post: r.post, At: []notify.Phase{notify.Announced, notify.Ended, notify.Over},
 		}
 		r.start()
 		test(r)

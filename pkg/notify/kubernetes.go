@@ -63,9 +63,8 @@ type KubernetesOptions struct {
 	Writer string
 	// Source is the component that Events name as their source.
 	Source string
-	// Describe, if set, returns annotations for Events about the Node, which describe the machine: fewer, or none, if they cannot be
-	// read in time.
-	Describe func(context.Context) map[string]string
+	// Machine describes the machine, as far as that can be read before the context ends, for Events about the Node.
+	Machine func(context.Context) Machine
 	// Turn, if set, is called before each write, and returns when it may be made, with a function to call after it. Conditions
 	// are hurried, Events are not. The error is ctx's.
 	// It is called from two goroutines.

@@ -45,15 +45,6 @@ func CompileTemplate(name, text string) (*Template, error) {
 	return &Template{parsed: parsed, budget: b}, nil
 }
 
-// TryTemplate compiles a template and tries it; see CompileTemplate and Try.
-func TryTemplate(name, text, contentType string) error {
-	t, err := CompileTemplate(name, text)
-	if err == nil {
-		err = t.Try(contentType)
-	}
-	return err
-}
-
 // Try renders a notice of every kind and outcome. The error names the line that fails for one of them, or says that the message is not
 // JSON although the content type says so.
 func (t *Template) Try(contentType string) error {

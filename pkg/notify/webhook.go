@@ -3,6 +3,7 @@ package notify
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,12 +32,8 @@ type WebhookSettings struct {
 	ContentType func() string
 	// Cluster names the cluster; empty is the name that eksctl has given the Node as a label, if any.
 	Cluster string
-	// AtDetection, AtEnd and AtClose enable the phases Announced, Ended and Over.
-	AtDetection, AtEnd, AtClose bool
-}
-
-func (s *WebhookSettings) wants(phase Phase) bool {
-	return phase == Announced && s.AtDetection || phase == Ended && s.AtEnd || phase == Over && s.AtClose
+	// At lists the phases whose notices are posted.
+	At []Phase
 }
 
 // WebhookOptions are the options of a Webhook. All are required unless they say otherwise.
@@ -137,7 +134,7 @@ func (w *Webhook) OnTransition(t state.Transition) {
 	}
 	for _, n := range node.builder.build(t) {
 		event := t.Entry.Event.ID
-		if w.settings == nil || n.outcome == "" || !w.reported.isNews(event, n.outcome, reportedPerNotice*w.opts.Limit) || !w.settings.wants(phaseOf(n.outcome)) {
+		if w.settings == nil || n.outcome == "" || !w.reported.isNews(event, n.outcome, reportedPerNotice*w.opts.Limit) || !slices.Contains(w.settings.At, phaseOf(n.outcome)) {
 			continue
 		}
 		id := noticeID(n)

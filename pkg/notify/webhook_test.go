@@ -72,8 +72,8 @@ func TestWebhook_WaitsForTheCordonOfItsNode(t *testing.T) {
 }
 
 func TestWebhook_ReportsEachOutcomeOnce(t *testing.T) {
-	off := func(r *hookRig, change func(*notify.WebhookSettings)) {
-		r.use(change)
+	with := func(r *hookRig, at ...notify.Phase) {
+		r.use(func(s *notify.WebhookSettings) { s.At = at })
 		r.hear(state.Announced, "a")
 		r.hear(state.Done, "a", drain(state.Drained))
 		r.hear(state.ClosedWith, "a", endsAs(state.Canceled))
@@ -129,12 +129,12 @@ func TestWebhook_ReportsEachOutcomeOnce(t *testing.T) {
 		"a wrong clock": {func(r *hookRig) {
 			r.hear(state.Announced, "a", func(h *state.Transition) { h.At = h.At.Add(-48 * time.Hour) })
 		}, []string{"a announced"}},
-		"without detection": {func(r *hookRig) { off(r, func(s *notify.WebhookSettings) { s.AtDetection = false }) }, []string{"a drained", "a canceled"}},
-		"without end":       {func(r *hookRig) { off(r, func(s *notify.WebhookSettings) { s.AtEnd = false }) }, []string{"a announced", "a canceled"}},
-		"without close":     {func(r *hookRig) { off(r, func(s *notify.WebhookSettings) { s.AtClose = false }) }, []string{"a announced", "a drained"}},
+		"without detection": {func(r *hookRig) { with(r, notify.Ended, notify.Over) }, []string{"a drained", "a canceled"}},
+		"without end":       {func(r *hookRig) { with(r, notify.Announced, notify.Over) }, []string{"a announced", "a canceled"}},
+		"without close":     {func(r *hookRig) { with(r, notify.Announced, notify.Ended) }, []string{"a announced", "a drained"}},
 		"a template that chooses": {func(r *hookRig) {
 			r.useTemplate(`{{ if eq .Phase "ended" }}{{ .EventID }} {{ .Outcome }}{{ end }}`)
-			off(r, func(*notify.WebhookSettings) {})
+			with(r, r.settings.At...)
 		}, []string{"a drained"}},
 		"a webhook that is switched on later": {func(r *hookRig) {
 			r.hook.Use(nil)

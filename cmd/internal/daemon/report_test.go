@@ -37,7 +37,7 @@ func TestMetrics_CountWhatBothProgramsDo(t *testing.T) {
 			Node:    func(context.Context, string) (string, map[string]string) { return "", nil },
 		})
 		w.Use(&notify.WebhookSettings{
-			Template: template, ContentType: func() string { return "" }, AtDetection: true,
+			Template: template, ContentType: func() string { return "" }, At: []notify.Phase{notify.Announced},
 			Post: func(context.Context, string, string) error { return answer },
 		})
 		w.OnTransition(state.Transition{Kind: state.Announced, At: time.Now()})

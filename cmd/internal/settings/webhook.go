@@ -25,10 +25,11 @@ func Webhook(c config.Webhook, name string, given Given) (*notify.WebhookSetting
 	if err != nil {
 		return nil, err
 	}
-	return &notify.WebhookSettings{
-		Post: to.Post, Template: template, ContentType: to.ContentType, Cluster: c.Cluster,
-		AtDetection: slices.Contains(c.At, "announced"), AtEnd: slices.Contains(c.At, "ended"), AtClose: slices.Contains(c.At, "over"),
-	}, nil
+	settings := &notify.WebhookSettings{Post: to.Post, Template: template, ContentType: to.ContentType, Cluster: c.Cluster}
+	for _, phase := range c.At {
+		settings.At = append(settings.At, notify.Phase(phase))
+	}
+	return settings, nil
 }
 
 // Add adds the faults among findings to the error of reading the settings.
@@ -102,10 +103,10 @@ func Look(c *config.Webhook, name string, given Given, try bool) []Finding {
 	if textErr != nil {
 		textErr = fmt.Errorf("webhook.template: %w", textErr)
 	} else {
-		_, textErr = notify.CompileTemplate(place, text)
-	}
-	if textErr == nil && try {
-		textErr = notify.TryTemplate(place, text, to.ContentType())
+		var template *notify.Template
+		if template, textErr = notify.CompileTemplate(place, text); textErr == nil && try {
+			textErr = template.Try(to.ContentType())
+		}
 	}
 	if textErr != nil {
 		text, textErr = "", fmt.Errorf("%w; nth's own template is used", textErr)

@@ -54,6 +54,7 @@ func TestWhatIsWrongWithTheWebhookIsToldWhetherOrNotItsAddressIsKnown(t *testing
 		own    bool // nth's own template takes the place of the one that is set
 	}{
 		"nothing":                    {func(*config.Webhook) {}, "", false},
+		"that does not compile":      {func(c *config.Webhook) { c.Template = "{{ nope }}" }, "webhook.template:1: function \"nope\" not defined", true},
 		"a template":                 {func(c *config.Webhook) { c.Template = "{{ .Nope }}" }, "webhook.template:1:3: ", true},
 		"a template's file":          {func(c *config.Webhook) { c.Template = write(t, "{{ .Nope }}") }, "/file:1:3: ", true},
 		"that is not there":          {func(c *config.Webhook) { c.Template = "/nowhere/file" }, "webhook.template: stat /nowhere/file", true},
