@@ -116,11 +116,9 @@ func describeEntry(e state.Entry, rules policy.Settings, brief bool) string {
 func (k *Kubernetes) touch() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.opts.Condition || k.ceded || k.stale || time.Now().Before(k.muted[conditionArea]) {
-		return
+	if k.opts.Condition && !k.ceded && !time.Now().Before(k.muted[conditionArea]) {
+		k.conditions.add(k.condition)
 	}
-	k.stale = true
-	k.conditions.add(&parcel{message: conditionMessage{k}, gate: &k.gate})
 }
 
 // touchIn has the condition looked at after a duration, instead of any earlier such wish; 0 is never.
@@ -141,7 +139,6 @@ type conditionMessage struct{ *Kubernetes }
 func (k conditionMessage) deliver(ctx context.Context) error {
 	k.mu.Lock()
 	ceded := k.ceded
-	k.stale = false
 	k.mu.Unlock()
 	if ceded {
 		return errNothing
@@ -151,19 +148,10 @@ func (k conditionMessage) deliver(ctx context.Context) error {
 		refresh, err = k.updateCondition(ctx, id)
 		return err
 	})
-	_, refused := errors.AsType[refusedError](err)
-	switch {
-	case err == nil:
-		k.touchIn(refresh)
-	case refused:
+	if _, refused := errors.AsType[refusedError](err); refused {
 		k.touchIn(refusedFor)
-	default: // This message is tried again, unless another was added meanwhile.
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if k.stale {
-			return errNothing
-		}
-		k.stale = true
+	} else if err == nil {
+		k.touchIn(refresh)
 	}
 	return err
 }

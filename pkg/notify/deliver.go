@@ -76,13 +76,16 @@ type parcel struct {
 	// line is what the message stands in: messages of one line are delivered in turn, one at a time.
 	line string
 	gate *gate
+	// lasting: it is about the present whenever it is delivered, so it is never too old.
+	lasting bool
 
 	queued time.Time // with a monotonic reading, so that a change of the clock does not matter
 	// The queue's mutex is held for these.
 	next     time.Time // the earliest time of the next attempt
 	failures int
 	inFlight bool
-	period   int // the queue's at the last attempt
+	again    bool // it was added once more while it was in flight
+	period   int  // the queue's at the last attempt
 }
 
 // queue holds the messages for one destination. Its loop, deliver, starts a goroutine for each attempt.
@@ -119,7 +122,8 @@ func (q *queue) wake() {
 	}
 }
 
-// add adds a message, unless the queue has ended. It does not block.
+// add adds a message, unless the queue has ended. It does not block. One that waits already is not added, and one that is being delivered is
+// delivered once more.
 func (q *queue) add(p *parcel) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -127,6 +131,10 @@ func (q *queue) add(p *parcel) {
 		return
 	}
 	p.queued = time.Now()
+	if slices.Contains(q.waiting, p) {
+		p.again = p.inFlight
+		return
+	}
 	q.waiting = append(q.waiting, p)
 	if i := slices.IndexFunc(q.waiting, func(p *parcel) bool { return !p.inFlight }); len(q.waiting) > q.limit && i >= 0 {
 		oldest := q.waiting[i]
@@ -238,27 +246,30 @@ var errStopped = refusedError{"nth stopped before it was delivered"}
 func (q *queue) attempt(ctx context.Context, p *parcel, last bool) {
 	defer q.wake()
 	var err error = refusedError{"it is older than a day"}
-	if time.Since(p.queued) < maxMessageAge {
+	if p.lasting || time.Since(p.queued) < maxMessageAge {
 		err = p.deliver(ctx)
 	}
 	_, lost := errors.AsType[refusedError](err)
 	nothing := errors.Is(err, errNothing)
-	again := err != nil && !lost && !nothing
-	if again && last {
-		again, lost, err = false, true, errStopped
+	failed := err != nil && !lost && !nothing
+	interrupted := failed && !last && ctx.Err() != nil
+	if failed && last {
+		failed, lost, err = false, true, errStopped
 	}
-	interrupted := again && ctx.Err() != nil
 	q.mu.Lock()
 	q.flying--
 	q.nextStart = time.Now().Add(q.pace)
 	p.inFlight = false
 	result := DeliveryResult{Notice: p.Notice, Err: err, Lost: lost, Again: p.failures > 0}
 	switch {
-	case !again:
-		q.waiting = slices.DeleteFunc(q.waiting, func(other *parcel) bool { return other == p })
-	case !interrupted:
+	case failed && !interrupted:
 		q.failed(p, err)
+	case !failed && p.again:
+		p.failures = 0
+	case !failed:
+		q.waiting = slices.DeleteFunc(q.waiting, func(other *parcel) bool { return other == p })
 	}
+	p.again = false
 	q.mu.Unlock()
 	if !nothing && !interrupted {
 		q.report(result)

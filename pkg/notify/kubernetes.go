@@ -79,13 +79,13 @@ type Kubernetes struct {
 	gate gate
 	// An admission webhook that is down, or Events in an etcd of their own, let one kind of request fail and not the other.
 	conditions, events *queue
+	condition          *parcel                       // the one message of its queue
 	correlator         *clientrecord.EventCorrelator // it and the number belong to the one worker of events
 	eventNumber        int64
 	beat               *heartbeat // it belongs to the one worker of conditions
 
 	mu       sync.Mutex // for all that follows
 	builder  builder
-	stale    bool        // a message for the condition waits
 	refresh  *time.Timer // adds one without a transition
 	ceded    bool        // the condition is others' to keep
 	muted    map[area]time.Time
@@ -106,7 +106,8 @@ func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	k := &Kubernetes{
 		opts: opts, gate: gate{opens: time.Now().Add(startupDelay)}, correlator: newCorrelator(), beat: newHeartbeat(opts.Heartbeat), muted: map[area]time.Time{}, reported: map[area]bool{},
 	}
-	k.conditions = newQueue(2, 1, 0, maxPause, maxPause, func(r DeliveryResult) { k.report(conditionArea, r) })
+	k.condition = &parcel{message: conditionMessage{k}, gate: &k.gate, lasting: true}
+	k.conditions = newQueue(1, 1, 0, maxPause, maxPause, func(r DeliveryResult) { k.report(conditionArea, r) })
 	k.events = newQueue(maxEvents, 1, eventInterval, maxPause, maxPause, func(r DeliveryResult) { k.report(eventArea, r) })
 	return k
 }
