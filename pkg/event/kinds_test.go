@@ -25,8 +25,13 @@ func TestWhoHearsOfWhichKinds(t *testing.T) {
 
 func TestEachKindHasAllItsNames(t *testing.T) {
 	t.Parallel()
+	reasons := map[string]event.Kind{}
 	for i, kind := range event.AllKinds() {
 		info := kind.Info()
+		if other, known := reasons[info.EventReason]; known {
+			t.Errorf("%s and %s have one reason, %s", kind, other, info.EventReason)
+		}
+		reasons[info.EventReason] = kind
 		if info.Kind != kind || info.Reason == "" || info.EventReason == "" || info.Description == "" || info.Handler.Event == "" {
 			t.Errorf("%s has a gap in the table: %+v", kind, info)
 		}

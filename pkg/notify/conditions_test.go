@@ -184,25 +184,11 @@ func TestCondition_NamesAllEventsTheNearestDeadlineFirst(t *testing.T) {
 	})
 }
 
-func TestCondition_IsWrittenAfterTheCordon(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		s.start()
-		s.cluster.asked()
-		s.tell(announced(spot(state.Draining)))
-		s.pass(900 * time.Millisecond)
-		s.tell(step(state.Begun, "drain", spot(state.Draining)))
-		s.pass(4 * time.Second)
-		s.cluster.wantAsked()
-		s.tell(step(state.NodeCordoned, "drain", spot(state.Draining)))
-		s.pass(time.Second)
-		s.cluster.wantAsked("get node", "patch condition", "create event SpotInterruption", "create event Draining")
-	})
-}
-
 // A cordon may be refused, or lifted before this process began. The step shows that by its first pod or by its end.
-func TestCondition_IsWrittenWhenAStepDoesNotCordon(t *testing.T) {
+func TestCondition_WaitsForTheCordonOrWhatFollows(t *testing.T) {
 	kinds := []state.TransitionKind{
-		state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone, state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone,
+		state.NodeCordoned, state.CordonFound, state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone, state.Done, state.Failed,
+		state.RanOut, state.CalledBack, state.LeftAlone,
 	}
 	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
@@ -210,6 +196,7 @@ func TestCondition_IsWrittenWhenAStepDoesNotCordon(t *testing.T) {
 				s.start()
 				s.cluster.asked()
 				s.tell(announced(spot(state.Draining)))
+				s.pass(900 * time.Millisecond)
 				s.tell(step(state.Begun, "drain", spot(state.Draining)))
 				s.pass(4 * time.Second)
 				s.cluster.wantAsked()

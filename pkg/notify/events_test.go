@@ -158,26 +158,6 @@ func TestEvents_HaveTheAnnotationsAndObjectsThatOperatorsLookFor(t *testing.T) {
 	})
 }
 
-func TestEvents_HaveAReasonForEachKind(t *testing.T) {
-	seen := map[string]event.Kind{}
-	for _, kind := range event.Kinds() {
-		play(t, bare, func(s *stage) {
-			s.opts.Condition = false
-			s.start()
-			s.tell(announced(entry("a", kind, state.Seen)))
-			s.pass(2 * time.Second)
-			events := s.cluster.written()
-			if len(events) != 1 {
-				t.Fatalf("%s: %d Events, want 1", kind, len(events))
-			}
-			if other, known := seen[events[0].Reason]; known || events[0].Reason == "" {
-				t.Errorf("%s has the reason %q, as %s", kind, events[0].Reason, other)
-			}
-			seen[events[0].Reason] = kind
-		})
-	}
-}
-
 func TestEvents_OfAFullNodeAreFiftyAboutPodsAndOneForTheRest(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
@@ -340,19 +320,6 @@ func TestEvents_AreCutToTheLengthThatIsAllowed(t *testing.T) {
 		s.pass(2 * time.Second)
 		if m := s.cluster.written()[0].Message; len(m) > 1024 || len(m) < 1020 || !strings.HasSuffix(m, "ü…") {
 			t.Errorf("the message has %d bytes and ends with %q", len(m), m[len(m)-8:])
-		}
-	})
-}
-
-func TestEvents_OneNamespaceHoldsUpNoOther(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		s.start()
-		s.cluster.answers("create event PodEviction", 500) // as an admission webhook for that namespace does
-		s.tell(pod(state.PodEvicted, "web"))
-		s.tell(announced(spot(state.Seen)))
-		s.pass(time.Minute)
-		if written := s.cluster.written(); len(written) != 1 || written[0].InvolvedObject.Kind != "Node" {
-			t.Errorf("written are %d Events, want the one about the Node", len(written))
 		}
 	})
 }

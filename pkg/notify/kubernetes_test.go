@@ -108,6 +108,7 @@ func TestKubernetes_JudgesTheAnswerToOneEvent(t *testing.T) {
 		"a quota":              {403, 2, 1},
 		"a namespace is gone":  {404, 2, 0},
 		"it is no good":        {422, 2, 1},
+		"an admission webhook": {500, 2, 1}, // One namespace holds up no other.
 		"it exists since then": {409, 2, 0}, // The answer to the first attempt was lost.
 	} {
 		t.Run(name, func(t *testing.T) {

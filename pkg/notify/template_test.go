@@ -239,22 +239,6 @@ func TestANameIsAMethodOrAKeyByWhatItStandsBehind(t *testing.T) {
 	}
 }
 
-func TestKindsHaveTheWordsOfTheContainerBasedHandler(t *testing.T) {
-	for kind, want := range map[event.Kind]string{
-		event.SpotInterruption: "SPOT_ITN", event.RebalanceRecommendation: "REBALANCE_RECOMMENDATION",
-		event.ScheduledMaintenance: "SCHEDULED_EVENT", event.ASGTermination: "ASG_LIFECYCLE", event.Shutdown: "STATE_CHANGE",
-	} {
-		if f := sampleOf(t, kind, "announced"); f.Kind != want || f.Monitor != want+"_MONITOR" {
-			t.Errorf("%s is %q of %q, want %q", kind, f.Kind, f.Monitor, want)
-		}
-	}
-	for _, f := range notify.Samples() {
-		if f.Kind == "" || f.Description == "" || f.Text == "" || f.StartTime.IsZero() {
-			t.Errorf("a sample of %s, %s lacks something: %+v", f.EventKind, f.Outcome, f)
-		}
-	}
-}
-
 func TestFields_CanStandInAStringOfJSON(t *testing.T) {
 	template := compile(t, `{"a": "{{ .Description }}", "b": "{{ .Error }}", "c": "{{ .Text }}", "d": "{{ .Cluster }}",
 		"e": "{{ join "," .Left }}", "f": "{{ join "," .Pods }}", "g": "{{ range $k, $v := .HeldBy }}{{ $k }}{{ $v }}{{ end }}",
@@ -263,6 +247,9 @@ func TestFields_CanStandInAStringOfJSON(t *testing.T) {
 		got, err := template.Render(f)
 		if err != nil || !json.Valid([]byte(got)) {
 			t.Errorf("%s, %s gives no JSON (%v): %s", f.EventKind, f.Outcome, err, got)
+		}
+		if f.Kind == "" || f.Description == "" || f.Text == "" || f.StartTime.IsZero() {
+			t.Errorf("a sample of %s, %s lacks something: %+v", f.EventKind, f.Outcome, f)
 		}
 	}
 }

@@ -71,7 +71,7 @@ func TestCatalog_ExplainsEveryMessageAndNoOther(t *testing.T) {
 	catalog := readCatalog(t)
 	for name, id := range messages(t) {
 		if _, ok := catalog[id]; !ok {
-			t.Errorf("%s, %s, is not explained in %s", name, id, catalogFile)
+			t.Errorf("%s, %s, is not explained in %s, or has the ID of another", name, id, catalogFile)
 		}
 		delete(catalog, id)
 	}

@@ -101,19 +101,6 @@ func TestJournalHook_WritesWhatTheJournalRefuses(t *testing.T) {
 	}
 }
 
-func TestMessages_AreDistinct(t *testing.T) {
-	seen := map[string]string{}
-	for name, id := range messages(t) {
-		if other, twice := seen[id]; twice {
-			t.Errorf("%s and %s share an ID", name, other)
-		}
-		seen[id] = name
-	}
-	if len(seen) == 0 {
-		t.Error("there are none")
-	}
-}
-
 func TestForJournal_IsWhatTheJournalTakes(t *testing.T) {
 	for _, name := range []string{
 		systemd.FieldMessageID, systemd.FieldEventID, systemd.FieldEventKind, systemd.FieldPhase, systemd.FieldNode, systemd.FieldPod,
