@@ -282,7 +282,7 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 			group = strings.Join(groups[:min(len(groups), 1)], "") // Without a group, its name is made up.
 		}
 	}
-	if !hookSettings(cfg).Complete && !cfg.Fleet.CompleteLaunches && cfg.Fleet.AfterDrain == string(asg.Keep) {
+	if !hookSettings(cfg).Complete && !cfg.Fleet.CompleteLaunches {
 		c.OK("hook", "lifecycle hooks are disabled by configuration: events.asg-termination, fleet.complete_launches")
 		return
 	}

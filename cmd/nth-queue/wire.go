@@ -68,7 +68,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 		EC2: catalog, Clock: clock.Now, ManagedOnly: cfg.Fleet.ManagedTag != "",
 		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, ec2.ClusterTag), Cluster: clusterOf(cfg.Fleet),
 		Hooks: hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
-		Listeners: notices.of, Replace: hooks.client.Replace,
+		Listeners: notices.of,
 	})
 	reporter := newStatusReporter(cfg, reach.drains, identity, d.Service, log)
 	reporter.degrade(d.Degraded)
@@ -195,7 +195,7 @@ func rulesOf(cfg config.Queue, gate *kube.Gate) fleet.Rules {
 // late reports whether a setting takes effect only after a restart.
 func late(name string, _, _ config.Queue) bool {
 	switch name {
-	case "log.level", "fleet.max_draining", "fleet.max_per_group", "fleet.launch_hooks", "fleet.after_drain":
+	case "log.level", "fleet.max_draining", "fleet.max_per_group", "fleet.launch_hooks":
 		return false
 	}
 	for _, table := range []string{"drain.", "webhook.", "events."} {
@@ -303,7 +303,7 @@ func newHooks(cfg config.Queue, asked aws.Config, meter *meter, log *logrus.Entr
 // hookSettings are the settings for the lifecycle hooks of terminations and launches.
 func hookSettings(cfg config.Queue) asg.Settings {
 	hooks := daemon.Hooks(cfg.Events.ASGTermination)
-	hooks.LaunchHooks, hooks.AfterDrain = cfg.Fleet.LaunchHooks, asg.AfterDrain(cfg.Fleet.AfterDrain)
+	hooks.LaunchHooks = cfg.Fleet.LaunchHooks
 	return hooks
 }
 

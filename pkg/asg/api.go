@@ -21,8 +21,6 @@ const (
 	heartbeat         = "autoscaling:RecordLifecycleActionHeartbeat"
 	complete          = "autoscaling:CompleteLifecycleAction"
 	describeGroups    = "autoscaling:DescribeAutoScalingGroups"
-	terminateInstance = "autoscaling:TerminateInstanceInAutoScalingGroup"
-	detachInstances   = "autoscaling:DetachInstances"
 )
 
 // answerLimit is how long one request may take, including the one for credentials.
@@ -207,20 +205,6 @@ func (c *HookClient) retains(ctx context.Context, group string) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// remove has the group terminate or detach an instance, and put another one in its place.
-func (c *HookClient) remove(ctx context.Context, group, instance string, how AfterDrain) (err error) {
-	if how == Detach {
-		_, err = call(ctx, detachInstances, c.sdk.DetachInstances, &autoscaling.DetachInstancesInput{
-			AutoScalingGroupName: &group, InstanceIds: []string{instance}, ShouldDecrementDesiredCapacity: aws.Bool(false),
-		})
-		return err
-	}
-	_, err = call(ctx, terminateInstance, c.sdk.TerminateInstanceInAutoScalingGroup, &autoscaling.TerminateInstanceInAutoScalingGroupInput{
-		InstanceId: &instance, ShouldDecrementDesiredCapacity: aws.Bool(false),
-	})
-	return err
 }
 
 // Request is what is asked of Auto Scaling about a hook that waits. Its text never changes: metrics have it as a label.

@@ -40,8 +40,6 @@ type Settings struct {
 	Budget time.Duration
 	// Abandon says to abandon the hooks of a termination whose time is over with pods left, where the group keeps the machine then.
 	Abandon bool
-	// AfterDrain is what HookClient.Replace does; empty is Keep.
-	AfterDrain AfterDrain
 }
 
 // Outcome is the kind of a HookReport.

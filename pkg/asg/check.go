@@ -45,7 +45,7 @@ func (c *HookClient) ExplainAbandon(ctx context.Context, group string) (found st
 // Permission is an IAM action, by its name in policies, and what its absence means.
 type Permission struct{ Name, Without string }
 
-// Permissions lists what a HookClient with these settings needs. Only a Keeper, and those who replace drained instances, need
+// Permissions lists what a HookClient with these settings needs. Only a Keeper needs
 // autoscaling:DescribeAutoScalingInstances.
 func Permissions(s Settings) []Permission {
 	permissions := []Permission{
@@ -55,14 +55,6 @@ func Permissions(s Settings) []Permission {
 	}
 	if s.Complete && s.Abandon {
 		permissions = append(permissions, Permission{describeGroups, without(describeGroups)})
-	}
-	const stay = "instances stay that are drained for maintenance or a rebalance recommendation"
-	switch s.AfterDrain {
-	case Terminate:
-		permissions = append(permissions, Permission{describeInstances, stay}, Permission{terminateInstance, stay})
-	case Detach:
-		permissions = append(permissions, Permission{describeInstances, stay}, Permission{detachInstances, stay})
-	case Keep:
 	}
 	return permissions
 }
@@ -82,12 +74,6 @@ func (c *HookClient) CheckPermission(ctx context.Context, p Permission, group st
 		err = c.heartbeat(ctx, nothing)
 	case complete:
 		err = c.complete(ctx, nothing, proceed)
-	case describeInstances:
-		_, _, err = c.place(ctx, noInstance)
-	case terminateInstance:
-		err = c.remove(ctx, group, noInstance, Terminate)
-	case detachInstances:
-		err = c.remove(ctx, group, noInstance, Detach)
 	case describeGroups:
 		_, err = c.retains(ctx, group)
 	default:

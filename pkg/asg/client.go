@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -337,46 +336,4 @@ func (c *HookClient) Loses(ctx context.Context, a Action) (bool, error) {
 func willNotKeep(group string) string {
 	return fmt.Sprintf(`the Auto Scaling group %s does not keep a machine whose hook is abandoned, its instance lifecycle policy has no `+
 		`TerminateHookAbandon=retain: out of time, hooks are completed with %s in spite of on_incomplete = "abandon"`, group, proceed)
-}
-
-// AfterDrain says what becomes of an instance whose node was drained for something that does not end it soon.
-type AfterDrain string
-
-// What may become of it.
-const (
-	// Keep: it stays where it is. Terminate: its group terminates it, and Detach: its group lets go of it; both have another in its place.
-	Keep      AfterDrain = "keep"
-	Terminate AfterDrain = "terminate"
-	Detach    AfterDrain = "detach"
-)
-
-// replaceLimit is how long Replace tries.
-const replaceLimit = 5 * time.Minute
-
-// Replace has an instance's group put another one in its place, as the settings say: a drained instance would be paid for until it ends
-// by itself. One that is in no group, or leaves it already, is left as it is. It retries for five minutes at most, unless a permission is
-// missing.
-func (c *HookClient) Replace(ctx context.Context, instance string) error {
-	how := c.settings.Load().AfterDrain
-	if how != Terminate && how != Detach {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, replaceLimit)
-	defer cancel()
-	for failures := 1; ; failures++ {
-		group, state, err := c.place(ctx, instance)
-		if err == nil && !strings.HasPrefix(state, "InService") && !strings.HasPrefix(state, "Standby") {
-			return nil
-		}
-		if err == nil {
-			err = c.remove(ctx, group, instance, how)
-		}
-		switch {
-		case err == nil:
-			c.say(Completed, "%s is drained, and the Auto Scaling group %s was asked to %s it and to have another in its place", instance, group, how)
-			return nil
-		case unpermitted(err), !role.Sleep(ctx, pause(failures)):
-			return fmt.Errorf("having %s replaced, which is drained: %w", instance, err)
-		}
-	}
 }

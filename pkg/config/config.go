@@ -60,7 +60,7 @@ func DefaultQueue() Queue {
 		Common: defaultCommon("nth-queue"),
 		Fleet: Fleet{
 			GroupLabel: "topology.kubernetes.io/zone", Unknown: "delete",
-			Taints: "none", CompleteLaunches: true, AfterDrain: "keep",
+			Taints: "none", CompleteLaunches: true,
 		},
 		Events: defaultQueueEvents(),
 	}

@@ -29,7 +29,6 @@ type Fleet struct {
 	OutOfService     bool
 	CompleteLaunches bool
 	LaunchHooks      []string // nil is the only hook of the group
-	AfterDrain       string   // keep, terminate or detach
 }
 
 func (c *Fleet) table() Table {
@@ -53,8 +52,6 @@ func (c *Fleet) table() Table {
 		{"complete_launches", boolean(&c.CompleteLaunches),
 			"Complete the launch hook of an Auto Scaling group once the new instance's Node is Ready."},
 		hooksSetting("launch_hooks", &c.LaunchHooks, queuesHooks),
-		{"after_drain", choice(&c.AfterDrain, "keep", "terminate", "detach"),
-			"What becomes of an Auto Scaling group's instance that was drained for a rebalance recommendation, a stop or a retirement: it stays (`keep`), or its group terminates it (`terminate`) or lets go of it, running (`detach`), and replaces it. It needs two more permissions: see docs/queue.md."},
 	}}
 }
 

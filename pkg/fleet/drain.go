@@ -256,19 +256,6 @@ func (s *session) onRested(ctx context.Context, ev event.Event, again time.Time)
 		return
 	}
 	s.rested[ev.ID] = true
-	if ends && s.wantsReplacement(ev) {
-		t.background(func(context.Context) {
-			if err := t.opts.Replace(ctx, s.instance.id); err != nil && ctx.Err() == nil {
-				t.opts.Log.Warnf("%s: %s", ev.Kind, err)
-			}
-			if ctx.Err() == nil {
-				t.mu.Lock()
-				defer t.mu.Unlock()
-				s.settle(ev, ends, again)
-			}
-		})
-		return
-	}
 	s.settle(ev, ends, again)
 }
 
@@ -307,14 +294,6 @@ func (s *session) settle(ev event.Event, ends bool, again time.Time) {
 func (s *session) budgetEnd(ev event.Event) time.Time {
 	e := s.record.entry(ev.ID)
 	return cmp.Or(e.FirstSeen, time.Now()).Add(s.rules[ev.Kind].Budget).Round(0)
-}
-
-// wantsReplacement reports whether an instance keeps running for long after its node was drained for an event, although it is of no use,
-// and is to be replaced: until it is stopped or retired, or its rebalance recommendation comes true. The term's mutex is held.
-func (s *session) wantsReplacement(ev event.Event) bool {
-	stays := ev.Kind == event.RebalanceRecommendation || ev.Kind == event.ScheduledMaintenance && (ev.Code == "instance-stop" || ev.Code == "instance-retirement")
-	drained := s.outcomes[ev.ID] == event.Drained && s.record.entry(ev.ID).Phase == state.Drained
-	return stays && drained && ev.State == event.Pending && s.term.opts.Replace != nil && !s.term.opts.DryRun
 }
 
 // staysClosed reports whether the node stays cordoned for an event for which nothing more is done, until operators or the end of the event say

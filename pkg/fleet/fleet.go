@@ -64,9 +64,7 @@ type Options struct {
 	// completed.
 	Hooks            Hooks
 	CompleteLaunches bool
-	// Replace, if set, asks for another instance in place of one that keeps running after its node was drained.
-	Replace func(ctx context.Context, instance string) error
-	Taints  Taints
+	Taints           Taints
 	// Listeners, if set, returns the listeners for a node. entries returns the state of the node's events; end is called after the last
 	// transition, with lost if another process may be working on the node by now and is to keep its conditions.
 	Listeners func(node string, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool))

@@ -127,21 +127,6 @@ func TestTakeLaunch_OpensANodeThatComesBackFromAWarmPool(t *testing.T) {
 	})
 }
 
-func TestReplace_IsAskedForAnInstanceThatStays(t *testing.T) {
-	t.Parallel()
-	for kind, want := range map[event.Kind]int{event.RebalanceRecommendation: 1, event.SpotInterruption: 0} {
-		bubble(t, func(t *testing.T, c *cluster) {
-			c.add(nodeOf("a", instance), podOn("a", "one"))
-			asked := make(chan string, 9)
-			r := c.run(func(o *fleet.Options) { o.Replace = replacing(asked) })
-			r.take(notice(instance, kind, "terminate", 0)).want(t, "done")
-			if len(asked) != want {
-				t.Errorf("%s: a replacement was asked for %d times, want %d", kind, len(asked), want)
-			}
-		})
-	}
-}
-
 func TestDrain_CountsWritesAndReads(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {

@@ -293,11 +293,3 @@ func (c *cluster) podsOn(node string) (names []string) {
 	}
 	return names
 }
-
-// replacing tells of each replacement that is asked for.
-func replacing(asked chan<- string) func(context.Context, string) error {
-	return func(_ context.Context, id string) error {
-		asked <- id
-		return nil
-	}
-}

@@ -18,11 +18,8 @@ import (
 // callers are the packages of nth-queue that call AWS, with the SDK's package for each service.
 var callers = []string{"sqs", "ec2", "asg"}
 
-// elsewhere are calls that the same packages make for nth on a node, and those that nth-queue makes where people ask for it only: docs/queue.md
-// has a policy of their own for these.
-var elsewhere = []string{
-	"autoscaling:DescribeAutoScalingInstances", "autoscaling:DetachInstances", "autoscaling:TerminateInstanceInAutoScalingGroup",
-}
+// elsewhere are calls that the same packages make for nth on a node alone.
+var elsewhere = []string{"autoscaling:DescribeAutoScalingInstances"}
 
 // permissions are the actions of IAM that have another name than the call: whole batches go by that of one.
 var permissions = map[string]string{

@@ -37,10 +37,6 @@ func (s *Service) perform(action string, v url.Values) (any, *querytest.Failure)
 		return s.heartbeat(v)
 	case "CompleteLifecycleAction":
 		return s.complete(v)
-	case "TerminateInstanceInAutoScalingGroup":
-		return s.leave(v.Get("InstanceId"), func(id string) { s.enter(id, "Terminating:Wait") })
-	case "DetachInstances":
-		return s.leave(v.Get("InstanceIds.member.1"), func(id string) { delete(s.instances, id) })
 	}
 	return nil, querytest.Unknown(action)
 }
@@ -52,15 +48,6 @@ func members(v url.Values, name string) []string {
 		list = append(list, v.Get(fmt.Sprintf("%s.member.%d", name, n)))
 	}
 	return list
-}
-
-// leave lets an instance leave its group in a way.
-func (s *Service) leave(id string, way func(id string)) (any, *querytest.Failure) {
-	if _, known := s.instances[id]; !known {
-		return nil, invalid("Instance Id not found - No managed instance found for instance ID: %s", id)
-	}
-	way(id)
-	return struct{}{}, nil
 }
 
 type instanceXML struct {

@@ -137,13 +137,6 @@ func (s *Service) AddInstance(group, id string) {
 	s.instances[id] = &instance{group: group, state: "InService", served: true}
 }
 
-// Detach takes an instance out of its group.
-func (s *Service) Detach(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.instances, id)
-}
-
 // Terminate ends an instance: it waits for its group's hooks or, without any, proceeds.
 func (s *Service) Terminate(id string) {
 	s.SetState(id, "Terminating:Wait")
