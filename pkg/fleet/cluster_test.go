@@ -73,6 +73,18 @@ func bubble(t *testing.T, f func(t *testing.T, c *cluster)) {
 	})
 }
 
+// each runs f with a cluster for each row, all at the same time.
+func each[R any](t *testing.T, rows map[string]R, f func(t *testing.T, c *cluster, row R)) {
+	t.Helper()
+	t.Parallel()
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, c *cluster) { f(t, c, row) })
+		})
+	}
+}
+
 // newStore is fake.NewClientset of no more than Nodes and pods. That one goes through all kinds of objects that Kubernetes has each time that
 // one of them is written.
 func newStore(t *testing.T) (*fake.Clientset, clienttesting.ObjectTracker) {

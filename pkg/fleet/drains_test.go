@@ -11,22 +11,16 @@ import (
 )
 
 func TestTake_DrainsTheNodeOfTheInstanceAlone(t *testing.T) {
-	t.Parallel()
-	for name, kind := range map[string]event.Kind{"spot": event.SpotInterruption, "rebalance": event.RebalanceRecommendation} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, c *cluster) {
-				c.add(nodeOf("a", instance), podOn("a", "one"), podOn("a", "two"), nodeOf("b", other), podOn("b", "three"))
-				r := c.run(nil)
-				r.take(notice(instance, kind, "terminate", 0)).want(t, "done")
-				c.wantDrained("a")
-				c.wantUntouched("b")
-				if r.ear.times(state.Done) != 1 {
-					t.Errorf("drains were done %d times, want once", r.ear.times(state.Done))
-				}
-			})
-		})
-	}
+	each(t, map[string]event.Kind{"spot": event.SpotInterruption, "rebalance": event.RebalanceRecommendation}, func(t *testing.T, c *cluster, kind event.Kind) {
+		c.add(nodeOf("a", instance), podOn("a", "one"), podOn("a", "two"), nodeOf("b", other), podOn("b", "three"))
+		r := c.run(nil)
+		r.take(notice(instance, kind, "terminate", 0)).want(t, "done")
+		c.wantDrained("a")
+		c.wantUntouched("b")
+		if r.ear.times(state.Done) != 1 {
+			t.Errorf("drains were done %d times, want once", r.ear.times(state.Done))
+		}
+	})
 }
 
 // A pod that resists holds its node for long. The watch says whether the Node has changed, and it is read when it has.

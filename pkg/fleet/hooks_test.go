@@ -15,12 +15,12 @@ import (
 )
 
 func TestHold_LastsUntilTheHookIsCompletedOnce(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
+	type row struct {
 		prepare   func(c *cluster, o *fleet.Options)
 		completed []string
 		returned  bool
-	}{
+	}
+	each(t, map[string]row{
 		"the node is drained": {prepare: func(*cluster, *fleet.Options) {}, completed: []string{"drain " + instance + " drained"}},
 		"its time is over": {
 			prepare:   func(c *cluster, _ *fleet.Options) { c.before("evict", held) },
@@ -40,20 +40,15 @@ func TestHold_LastsUntilTheHookIsCompletedOnce(t *testing.T) {
 			o.Policy[event.ASGTermination] = policy.Rule{Action: policy.Notify}
 		}},
 		"a dry run": {prepare: func(_ *cluster, o *fleet.Options) { o.DryRun = true }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, c *cluster) {
-				c.add(nodeOf("a", instance), podOn("a", "one"))
-				r := c.run(func(o *fleet.Options) {
-					o.Policy[event.ASGTermination] = policy.Rule{Action: policy.Drain, Budget: 10 * time.Minute, Hard: true, SoftBudget: true}
-					row.prepare(c, o)
-				})
-				r.take(termination(instance)).want(t, "done")
-				r.hooks.want(t, row.completed...)
-			})
+	}, func(t *testing.T, c *cluster, row row) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		r := c.run(func(o *fleet.Options) {
+			o.Policy[event.ASGTermination] = policy.Rule{Action: policy.Drain, Budget: 10 * time.Minute, Hard: true, SoftBudget: true}
+			row.prepare(c, o)
 		})
-	}
+		r.take(termination(instance)).want(t, "done")
+		r.hooks.want(t, row.completed...)
+	})
 }
 
 func TestHold_BeginsWhileANodeWaitsForItsTurn(t *testing.T) {

@@ -119,15 +119,15 @@ func TestLook_DrainsTheReadyNodeOfTwo(t *testing.T) {
 }
 
 func TestLook_FindsNodesThatDoNotNameTheirInstance(t *testing.T) {
-	t.Parallel()
 	const address = "10.0.1.2"
-	for name, row := range map[string]struct {
+	type row struct {
 		node    *corev1.Node
 		more    []*corev1.Node
 		ec2     *knowledge
 		cluster string
 		said    string // "" if the node is drained
-	}{
+	}
+	each(t, map[string]row{
 		"K3s":                         {node: silentNode("ip-10-0-1-2", "k3s://ip-10-0-1-2", address), ec2: &knowledge{}},
 		"RKE2":                        {node: silentNode("worker-1", "rke2://worker-1", address), ec2: &knowledge{}},
 		"kubeadm":                     {node: silentNode("Worker.example.com", "", address), ec2: &knowledge{}},
@@ -148,36 +148,31 @@ func TestLook_FindsNodesThatDoNotNameTheirInstance(t *testing.T) {
 			node: silentNode("a", "k3s://a", address), more: []*corev1.Node{silentNode("b", "k3s://b", address)}, ec2: &knowledge{}, said: "2 Nodes have its address",
 		},
 		"a hybrid node": {node: silentNode("a", "eks-hybrid:///eu-central-1/mine/mi-1", address), ec2: &knowledge{}, said: "has no Node"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, c *cluster) {
-				c.add(row.node, podOn(row.node.Name, "one"))
-				for _, n := range row.more {
-					c.add(n)
-				}
-				r := c.run(func(o *fleet.Options) {
-					row.ec2.states = map[string]string{instance: "running", other: "running"}
-					if row.ec2.addresses == nil {
-						row.ec2.addresses = map[string]string{}
-					}
-					row.ec2.addresses[instance] = address
-					o.EC2, o.Cluster = row.ec2, row.cluster
-				})
-				n := spot(instance)
-				n.Event.Deadline = n.Event.Deadline.Add(-3 * time.Minute) // It joins no more.
-				r.take(n).want(t, "done")
-				if row.said == "" {
-					c.wantDrained(row.node.Name)
-					return
-				}
-				c.wantUntouched(row.node.Name)
-				if !strings.Contains(r.log.String(), row.said) {
-					t.Errorf("%q was not said: %s", row.said, r.log)
-				}
-			})
+	}, func(t *testing.T, c *cluster, row row) {
+		c.add(row.node, podOn(row.node.Name, "one"))
+		for _, n := range row.more {
+			c.add(n)
+		}
+		r := c.run(func(o *fleet.Options) {
+			row.ec2.states = map[string]string{instance: "running", other: "running"}
+			if row.ec2.addresses == nil {
+				row.ec2.addresses = map[string]string{}
+			}
+			row.ec2.addresses[instance] = address
+			o.EC2, o.Cluster = row.ec2, row.cluster
 		})
-	}
+		n := spot(instance)
+		n.Event.Deadline = n.Event.Deadline.Add(-3 * time.Minute) // It joins no more.
+		r.take(n).want(t, "done")
+		if row.said == "" {
+			c.wantDrained(row.node.Name)
+			return
+		}
+		c.wantUntouched(row.node.Name)
+		if !strings.Contains(r.log.String(), row.said) {
+			t.Errorf("%q was not said: %s", row.said, r.log)
+		}
+	})
 }
 
 func TestLook_FindsAnInstanceThatJoinsAfterItsMessage(t *testing.T) {
@@ -195,9 +190,8 @@ func TestLook_FindsAnInstanceThatJoinsAfterItsMessage(t *testing.T) {
 }
 
 func TestLook_SettlesMessagesOfInstancesWithoutANode(t *testing.T) {
-	t.Parallel()
 	mine, theirs := []string{"mine"}, []string{"theirs"}
-	for name, row := range map[string]struct {
+	type row struct {
 		notice    sqs.Notice
 		tags      []string
 		group     []string // the instances of the hook's group
@@ -205,7 +199,8 @@ func TestLook_SettlesMessagesOfInstancesWithoutANode(t *testing.T) {
 		leave     bool
 		want      string
 		completed []string
-	}{
+	}
+	each(t, map[string]row{
 		"another cluster's":                   {notice: notice(third, event.StateChange, "stopping", 0), tags: theirs, want: "done"},
 		"another cluster's, to be left":       {notice: notice(third, event.StateChange, "stopping", 0), tags: theirs, leave: true, want: "returned"},
 		"nobody's":                            {notice: notice(third, event.StateChange, "stopping", 0), want: "done"},
@@ -215,24 +210,19 @@ func TestLook_SettlesMessagesOfInstancesWithoutANode(t *testing.T) {
 		"this cluster's, and its group waits": {notice: termination(third), tags: mine, want: "done", completed: []string{"drain " + third + " drained"}},
 		"of a group with a Node here":         {notice: termination(third), group: []string{instance}, want: "done", completed: []string{"drain " + third + " drained"}},
 		"nobody's, and its group waits":       {notice: termination(third), want: "done"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, c *cluster) {
-				c.add(nodeOf("a", instance), podOn("a", "one"))
-				r := c.run(func(o *fleet.Options) {
-					o.LeaveUnknown = row.leave
-					o.EC2 = &knowledge{
-						states: map[string]string{third: "running"}, clusters: map[string][]string{instance: mine, third: row.tags},
-						groups: map[string][]string{"workers": row.group}, err: row.err,
-					}
-				})
-				r.take(row.notice).want(t, row.want)
-				r.hooks.want(t, row.completed...)
-				c.wantUntouched("a")
-			})
+	}, func(t *testing.T, c *cluster, row row) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		r := c.run(func(o *fleet.Options) {
+			o.LeaveUnknown = row.leave
+			o.EC2 = &knowledge{
+				states: map[string]string{third: "running"}, clusters: map[string][]string{instance: mine, third: row.tags},
+				groups: map[string][]string{"workers": row.group}, err: row.err,
+			}
 		})
-	}
+		r.take(row.notice).want(t, row.want)
+		r.hooks.want(t, row.completed...)
+		c.wantUntouched("a")
+	})
 }
 
 // AWS Health may tell of an event for each instance of an account: no more is kept than what has a Node here.

@@ -279,6 +279,16 @@ func (c *cluster) wantUntouched(name string) {
 	}
 }
 
+// want is wantDrained, or else wantUntouched.
+func (c *cluster) want(name string, drained bool) {
+	c.t.Helper()
+	if drained {
+		c.wantDrained(name)
+	} else {
+		c.wantUntouched(name)
+	}
+}
+
 // podsOn are the names of the pods on a node that are not ending.
 func (c *cluster) podsOn(node string) (names []string) {
 	pods, err := c.store.CoreV1().Pods("").List(c.t.Context(), metav1.ListOptions{})

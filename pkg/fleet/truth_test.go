@@ -27,7 +27,6 @@ import (
 const days = 3 * 24 * time.Hour
 
 func TestLook_BelievesAStopUnlessEC2SaysThatItRuns(t *testing.T) {
-	t.Parallel()
 	stop := func(code string, ago time.Duration) func() sqs.Notice {
 		return func() sqs.Notice { return notice(instance, event.StateChange, code, ago) }
 	}
@@ -39,11 +38,12 @@ func TestLook_BelievesAStopUnlessEC2SaysThatItRuns(t *testing.T) {
 		n.Event.Noticed = time.Time{}
 		return n
 	}
-	for name, row := range map[string]struct {
+	type row struct {
 		notice  func() sqs.Notice
 		state   string // what EC2 says now; "" if it does not know the instance
 		drained bool
-	}{
+	}
+	each(t, map[string]row{
 		"stopped a minute ago and runs":         {stop("stopped", time.Minute), "running", false},
 		"stopped just now, and EC2 lags":        {stop("stopped", 0), "running", false},
 		"stopped days ago and is":               {stop("stopped", days), "stopped", true},
@@ -57,147 +57,118 @@ func TestLook_BelievesAStopUnlessEC2SaysThatItRuns(t *testing.T) {
 		"to be terminated for spot, long ago":   {reclaim("terminate", days), "running", true},
 		"no time, and it is stopped":            {timeless, "stopped", true},
 		"no time, and it runs":                  {timeless, "running", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, c *cluster) {
-				c.add(nodeOf("a", instance), podOn("a", "one"))
-				r := c.run(func(o *fleet.Options) {
-					o.Taints.OutOfService = true
-					o.EC2 = &knowledge{states: map[string]string{instance: row.state}}
-					if row.state == "" {
-						o.EC2 = &knowledge{}
-					}
-				})
-				r.take(row.notice()).want(t, "done")
-				if row.drained {
-					c.wantDrained("a")
-				} else {
-					c.wantUntouched("a")
-				}
-			})
+	}, func(t *testing.T, c *cluster, row row) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		r := c.run(func(o *fleet.Options) {
+			o.Taints.OutOfService = true
+			o.EC2 = &knowledge{states: map[string]string{instance: row.state}}
+			if row.state == "" {
+				o.EC2 = &knowledge{}
+			}
 		})
-	}
+		r.take(row.notice()).want(t, "done")
+		c.want("a", row.drained)
+	})
 }
 
 func TestLook_GoesByTheNodeWhereEC2CannotBeAsked(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
+	type row struct {
 		ready   corev1.ConditionStatus
 		err     error
 		ago     time.Duration
 		drained bool
-	}{
+	}
+	each(t, map[string]row{
 		"refused, long ago, Ready":     {corev1.ConditionTrue, ec2.ErrRefused, days, false},
 		"refused, long ago, not Ready": {corev1.ConditionUnknown, ec2.ErrRefused, days, true},
 		"refused, just now, Ready":     {corev1.ConditionTrue, ec2.ErrRefused, time.Minute, true},
 		"down, not Ready":              {corev1.ConditionFalse, errors.New("down"), days, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, c *cluster) {
-				n := nodeOf("a", instance)
-				n.Status.Conditions[0].Status = row.ready
-				c.add(n, podOn("a", "one"))
-				r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{err: row.err} })
-				r.take(notice(instance, event.StateChange, "stopped", row.ago)).want(t, "done")
-				if row.drained {
-					c.wantDrained("a")
-				} else {
-					c.wantUntouched("a")
-				}
-			})
-		})
-	}
+	}, func(t *testing.T, c *cluster, row row) {
+		n := nodeOf("a", instance)
+		n.Status.Conditions[0].Status = row.ready
+		c.add(n, podOn("a", "one"))
+		r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{err: row.err} })
+		r.take(notice(instance, event.StateChange, "stopped", row.ago)).want(t, "done")
+		c.want("a", row.drained)
+	})
 }
 
 // A stop waits in the line, and is overtaken by a start.
 func TestLook_EndsAStopThatAStartOvertakes(t *testing.T) {
-	t.Parallel()
-	for name, told := range map[string]bool{"a message tells": true, "only EC2 says so": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, c *cluster) {
-				c.add(nodeOf("a", instance), podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
-				c.before("evict", held)
-				says := &knowledge{states: map[string]string{instance: "stopping", other: "running"}}
-				r := c.run(func(o *fleet.Options) { o.EC2, o.Limits.Draining = says, 1 })
-				first := r.take(notice(other, event.RebalanceRecommendation, "", 0))
-				time.Sleep(2 * time.Second)
-				second := r.take(notice(instance, event.StateChange, "stopping", 0))
-				time.Sleep(time.Minute)
-				second.held(t)
-				says.say(func(k *knowledge) { k.states[instance] = "running" })
-				if told {
-					r.take(running(instance, 0)).want(t, "done")
-					second.want(t, "done")
-				}
-				c.before("evict", nil)
-				first.want(t, "done")
-				if !told {
-					second.want(t, "done")
-				}
-				time.Sleep(5 * time.Second)
-				c.wantUntouched("a")
-			})
-		})
-	}
+	each(t, map[string]bool{"a message tells": true, "only EC2 says so": false}, func(t *testing.T, c *cluster, told bool) {
+		c.add(nodeOf("a", instance), podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
+		c.before("evict", held)
+		says := &knowledge{states: map[string]string{instance: "stopping", other: "running"}}
+		r := c.run(func(o *fleet.Options) { o.EC2, o.Limits.Draining = says, 1 })
+		first := r.take(notice(other, event.RebalanceRecommendation, "", 0))
+		time.Sleep(2 * time.Second)
+		second := r.take(notice(instance, event.StateChange, "stopping", 0))
+		time.Sleep(time.Minute)
+		second.held(t)
+		says.say(func(k *knowledge) { k.states[instance] = "running" })
+		if told {
+			r.take(running(instance, 0)).want(t, "done")
+			second.want(t, "done")
+		}
+		c.before("evict", nil)
+		first.want(t, "done")
+		if !told {
+			second.want(t, "done")
+		}
+		time.Sleep(5 * time.Second)
+		c.wantUntouched("a")
+	})
 }
 
 // An instance was drained because it stopped, and runs again. Its node is opened once the kubelet has reported it Ready since.
 func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
+	type row struct {
 		boot    string
 		unheard bool          // the kubelet has not reported since
 		after   time.Duration // until then it is not Ready
 		opened  bool
-	}{
+	}
+	each(t, map[string]row{
 		"it has booted":                 {boot: "boot-2", opened: true},
 		"it has booted, and takes long": {boot: "boot-2", after: 40 * time.Minute, opened: true},
 		"it was hibernated":             {boot: "boot-1", opened: true},
 		"its kubelet was not heard yet": {boot: "boot-1", unheard: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, c *cluster) {
-				c.add(nodeOf("a", instance), podOn("a", "one"))
-				says := &knowledge{states: map[string]string{instance: "stopped"}}
-				r := c.run(func(o *fleet.Options) {
-					o.EC2, o.Taints = says, fleet.Taints{OutOfService: true}
-				})
-				r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
-				c.wantDrained("a")
-				if len(c.node("a").Spec.Taints) != 1 {
-					t.Errorf("its taints are %v, want out-of-service", c.node("a").Spec.Taints)
-				}
-				time.Sleep(time.Hour)
-				says.say(func(k *knowledge) { k.states[instance] = "running" })
-				c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
-				m := r.take(running(instance, 0))
-				time.Sleep(max(row.after, 10*time.Second))
-				m.held(t)
-				asked := c.times("get")
-				c.change("a", func(n *corev1.Node) {
-					n.Status.NodeInfo.BootID, n.Status.Conditions[0].Status = row.boot, corev1.ConditionTrue
-					if !row.unheard {
-						n.Status.Conditions[0].LastHeartbeatTime.Time = time.Now()
-					}
-				})
-				if !row.opened {
-					time.Sleep(time.Hour)
-					if m.held(t); c.times("get") > asked {
-						t.Error("to wait has cost requests")
-					}
-					return
-				}
-				m.want(t, "done")
-				if n := c.node("a"); n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
-					t.Errorf("the node is unschedulable: %t, and has the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
-				}
-			})
+	}, func(t *testing.T, c *cluster, row row) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "stopped"}}
+		r := c.run(func(o *fleet.Options) {
+			o.EC2, o.Taints = says, fleet.Taints{OutOfService: true}
 		})
-	}
+		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
+		c.wantDrained("a")
+		if len(c.node("a").Spec.Taints) != 1 {
+			t.Errorf("its taints are %v, want out-of-service", c.node("a").Spec.Taints)
+		}
+		time.Sleep(time.Hour)
+		says.say(func(k *knowledge) { k.states[instance] = "running" })
+		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+		m := r.take(running(instance, 0))
+		time.Sleep(max(row.after, 10*time.Second))
+		m.held(t)
+		asked := c.times("get")
+		c.change("a", func(n *corev1.Node) {
+			n.Status.NodeInfo.BootID, n.Status.Conditions[0].Status = row.boot, corev1.ConditionTrue
+			if !row.unheard {
+				n.Status.Conditions[0].LastHeartbeatTime.Time = time.Now()
+			}
+		})
+		if !row.opened {
+			time.Sleep(time.Hour)
+			if m.held(t); c.times("get") > asked {
+				t.Error("to wait has cost requests")
+			}
+			return
+		}
+		m.want(t, "done")
+		if n := c.node("a"); n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
+			t.Errorf("the node is unschedulable: %t, and has the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
+		}
+	})
 }
 
 // planned is an event that EC2 has scheduled for the instance.
@@ -238,123 +209,101 @@ func TestPoll_PursuesWhatEC2HasScheduled(t *testing.T) {
 
 // A reboot is over with a new boot, or when EC2 says so for long enough; not because a kubelet was restarted.
 func TestPoll_KnowsARebootByItsBootID(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
+	type row struct {
 		boot        string
 		description string
 		opened      bool
-	}{
+	}
+	each(t, map[string]row{
 		"the kubelet was restarted":     {"boot-1", "", false},
 		"the machine was rebooted":      {"boot-2", "", true},
 		"EC2 says so, long enough":      {"boot-1", "[Completed]", true},
 		"the machine, and EC2 says so":  {"boot-2", "[Completed]", true},
 		"EC2 has canceled it meanwhile": {"boot-1", "[Canceled]", true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, c *cluster) {
-				c.add(nodeOf("a", instance), podOn("a", "one"))
-				says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("system-reboot", 30*time.Minute, "")}
-				c.run(func(o *fleet.Options) { o.EC2 = says })
-				eventually(t, "it is drained", func() bool { return c.node("a").Spec.Unschedulable })
-				time.Sleep(40 * time.Minute)
-				c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
-				time.Sleep(time.Minute)
-				c.change("a", func(n *corev1.Node) {
-					n.Status.NodeInfo.BootID = row.boot
-					n.Status.Conditions[0].Status, n.Status.Conditions[0].LastTransitionTime.Time = corev1.ConditionTrue, time.Now()
-				})
-				says.say(func(k *knowledge) {
-					said := k.planned[instance]
-					said.Planned = slices.Clone(said.Planned) // What was answered before stays as it was.
-					k.planned[instance] = said
-					k.planned[instance].Planned[0].Description = row.description
-					k.planned[instance].Planned[0].Completed = row.description == "[Completed]"
-					k.planned[instance].Planned[0].Canceled = row.description == "[Canceled]"
-				})
-				time.Sleep(20 * time.Minute)
-				if n := c.node("a"); n.Spec.Unschedulable == row.opened {
-					t.Errorf("the node is unschedulable: %t", n.Spec.Unschedulable)
-				}
-			})
+	}, func(t *testing.T, c *cluster, row row) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("system-reboot", 30*time.Minute, "")}
+		c.run(func(o *fleet.Options) { o.EC2 = says })
+		eventually(t, "it is drained", func() bool { return c.node("a").Spec.Unschedulable })
+		time.Sleep(40 * time.Minute)
+		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+		time.Sleep(time.Minute)
+		c.change("a", func(n *corev1.Node) {
+			n.Status.NodeInfo.BootID = row.boot
+			n.Status.Conditions[0].Status, n.Status.Conditions[0].LastTransitionTime.Time = corev1.ConditionTrue, time.Now()
 		})
-	}
+		says.say(func(k *knowledge) {
+			said := k.planned[instance]
+			said.Planned = slices.Clone(said.Planned) // What was answered before stays as it was.
+			k.planned[instance] = said
+			k.planned[instance].Planned[0].Description = row.description
+			k.planned[instance].Planned[0].Completed = row.description == "[Completed]"
+			k.planned[instance].Planned[0].Canceled = row.description == "[Canceled]"
+		})
+		time.Sleep(20 * time.Minute)
+		if n := c.node("a"); n.Spec.Unschedulable == row.opened {
+			t.Errorf("the node is unschedulable: %t", n.Spec.Unschedulable)
+		}
+	})
 }
 
 func TestTake_VerifiesMaintenanceWithEC2(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
+	type row struct {
 		planned map[string]ec2.Status
 		err     error
 		ago     time.Duration
 		drained bool
-	}{
+	}
+	each(t, map[string]row{
 		"it is listed":                    {planned: planned("instance-stop", time.Minute, ""), ago: days, drained: true},
 		"it is canceled":                  {planned: planned("instance-stop", time.Minute, "[Canceled]"), ago: days},
 		"it is not listed, and old":       {ago: days},
 		"it is not listed, but new":       {drained: true},
 		"EC2 may not be asked, and it is": {err: ec2.ErrRefused, ago: days, drained: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, c *cluster) {
-				c.add(nodeOf("a", instance), podOn("a", "one"))
-				for id, s := range row.planned { // by the bubble's clock
-					s.Planned[0].NotBefore = time.Now().Add(time.Minute)
-					row.planned[id] = s
-				}
-				r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{planned: row.planned, err: row.err} })
-				n := notice(instance, event.ScheduledMaintenance, "instance-stop", row.ago)
-				n.Event.ID, n.Event.Deadline = "scheduled-maintenance-1", time.Now().Add(time.Minute)
-				r.take(n).want(t, "done")
-				time.Sleep(time.Minute)
-				if row.drained {
-					c.wantDrained("a")
-				} else {
-					c.wantUntouched("a")
-				}
-			})
-		})
-	}
+	}, func(t *testing.T, c *cluster, row row) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		for id, s := range row.planned { // by the bubble's clock
+			s.Planned[0].NotBefore = time.Now().Add(time.Minute)
+			row.planned[id] = s
+		}
+		r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{planned: row.planned, err: row.err} })
+		n := notice(instance, event.ScheduledMaintenance, "instance-stop", row.ago)
+		n.Event.ID, n.Event.Deadline = "scheduled-maintenance-1", time.Now().Add(time.Minute)
+		r.take(n).want(t, "done")
+		time.Sleep(time.Minute)
+		c.want("a", row.drained)
+	})
 }
 
+// A spot notice ends two minutes after its receipt, even if the clock of AWS is not known.
 func TestTake_MovesTimesToThisMachinesClock(t *testing.T) {
-	t.Parallel()
-	for _, ahead := range []time.Duration{-10 * time.Minute, 0, 10 * time.Minute} {
-		t.Run(fmt.Sprintf("AWS is %s ahead", ahead), func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, c *cluster) {
-				c.add(nodeOf("a", instance), podOn("a", "one"))
-				c.before("evict", held)
-				var deleted time.Duration
-				began := time.Now()
-				c.before("delete", func(int) error {
-					deleted = time.Since(began)
-					return nil
-				})
-				r := c.run(func(o *fleet.Options) { o.Clock = func() time.Time { return time.Now().Round(0).Add(ahead) } })
-				began = time.Now()
-				m := r.take(notice(instance, event.SpotInterruption, "terminate", -ahead))
-				m.want(t, "done")
-				if deleted < time.Minute || deleted > 2*time.Minute {
-					t.Errorf("the pod that resists was deleted after %s", deleted)
-				}
-			})
-		})
+	type row struct {
+		ahead   time.Duration
+		unknown bool
 	}
-}
-
-// Even if the clock of AWS is not known, a spot notice ends two minutes after its receipt.
-func TestTake_BoundsASpotNotice(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
+	each(t, map[string]row{
+		"AWS is behind":                 {ahead: -10 * time.Minute},
+		"AWS has the same time":         {},
+		"AWS is ahead":                  {ahead: 10 * time.Minute},
+		"AWS is ahead, and nobody knew": {ahead: time.Hour, unknown: true},
+	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		c.before("evict", held)
-		r := c.run(nil)
 		began := time.Now()
-		r.take(notice(instance, event.SpotInterruption, "terminate", -time.Hour)).want(t, "done")
-		if took := time.Since(began); took > 2*time.Minute+time.Second {
-			t.Errorf("it took %s", took)
+		var deleted time.Duration
+		c.before("delete", func(int) error {
+			deleted = time.Since(began)
+			return nil
+		})
+		r := c.run(func(o *fleet.Options) {
+			if !row.unknown {
+				o.Clock = func() time.Time { return time.Now().Round(0).Add(row.ahead) }
+			}
+		})
+		began = time.Now()
+		r.take(notice(instance, event.SpotInterruption, "terminate", -row.ahead)).want(t, "done")
+		if deleted < time.Minute || deleted > 2*time.Minute {
+			t.Errorf("the pod that resists was deleted after %s", deleted)
 		}
 	})
 }
@@ -378,49 +327,44 @@ func TestPoll_ActsOnStatusChecksThatFailForLong(t *testing.T) {
 }
 
 func TestDrain_TaintsAsPartOfTheGoal(t *testing.T) {
-	t.Parallel()
 	const key = "aws-node-termination-handler/scheduled-maintenance"
-	for name, row := range map[string]struct {
+	type row struct {
 		action  policy.Action
 		in      time.Duration // until the maintenance
 		people  string        // what people want done to the node at most
 		tainted bool
-	}{
+	}
+	each(t, map[string]row{
 		"to be drained":            {action: policy.Drain, in: time.Minute, tainted: true},
 		"to be cordoned":           {action: policy.Cordon, in: time.Minute, tainted: true},
 		"only told":                {action: policy.Notify, in: time.Minute},
 		"announced for later":      {action: policy.Drain, in: days},
 		"left alone by people":     {action: policy.Drain, in: time.Minute, people: drain.LeaveNode},
 		"only told, as people say": {action: policy.Drain, in: time.Minute, people: drain.OnlyNotify},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, c *cluster) {
-				n := nodeOf("a", instance)
-				n.Spec.Taints = []corev1.Taint{{Key: "people", Effect: corev1.TaintEffectNoSchedule}}
-				if row.people != "" {
-					n.Annotations[drain.ActionAnnotation] = row.people
-				}
-				c.add(n, podOn("a", "one"))
-				says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("instance-stop", row.in, "")}
-				c.run(func(o *fleet.Options) {
-					o.EC2, o.Taints = says, fleet.Taints{Kinds: true, Effect: "NoExecute"}
-					rule := o.Policy[event.ScheduledMaintenance]
-					rule.Action = row.action
-					o.Policy[event.ScheduledMaintenance] = rule
-				})
-				time.Sleep(30 * time.Second)
-				if taints := c.node("a").Spec.Taints; (len(taints) == 2 && taints[1].Key == key) != row.tainted || len(taints) < 1 {
-					t.Errorf("the taints are %v", taints)
-				}
-				says.say(func(k *knowledge) { k.planned = planned("instance-stop", row.in, "[Canceled]") })
-				time.Sleep(5 * time.Minute)
-				if taints := c.node("a").Spec.Taints; len(taints) != 1 || taints[0].Key != "people" {
-					t.Errorf("after it was canceled the taints are %v", taints)
-				}
-			})
+	}, func(t *testing.T, c *cluster, row row) {
+		n := nodeOf("a", instance)
+		n.Spec.Taints = []corev1.Taint{{Key: "people", Effect: corev1.TaintEffectNoSchedule}}
+		if row.people != "" {
+			n.Annotations[drain.ActionAnnotation] = row.people
+		}
+		c.add(n, podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "running"}, planned: planned("instance-stop", row.in, "")}
+		c.run(func(o *fleet.Options) {
+			o.EC2, o.Taints = says, fleet.Taints{Kinds: true, Effect: "NoExecute"}
+			rule := o.Policy[event.ScheduledMaintenance]
+			rule.Action = row.action
+			o.Policy[event.ScheduledMaintenance] = rule
 		})
-	}
+		time.Sleep(30 * time.Second)
+		if taints := c.node("a").Spec.Taints; (len(taints) == 2 && taints[1].Key == key) != row.tainted || len(taints) < 1 {
+			t.Errorf("the taints are %v", taints)
+		}
+		says.say(func(k *knowledge) { k.planned = planned("instance-stop", row.in, "[Canceled]") })
+		time.Sleep(5 * time.Minute)
+		if taints := c.node("a").Spec.Taints; len(taints) != 1 || taints[0].Key != "people" {
+			t.Errorf("after it was canceled the taints are %v", taints)
+		}
+	})
 }
 
 func TestLook_TakesTaintsBackFromANodeThatPeopleCordoned(t *testing.T) {

@@ -96,15 +96,15 @@ func TestDispatch_CordonsAllAtOnce(t *testing.T) {
 }
 
 func TestDispatch_TakesACordonBackThatIsNotNeeded(t *testing.T) {
-	t.Parallel()
 	const key = "aws-node-termination-handler/rebalance-recommendation"
-	for name, row := range map[string]struct {
+	type row struct {
 		action  policy.Action
 		people  string // what people want done to the node at most
 		then    func(*cluster, *rig, sqs.Notice)
 		closed  bool // while it waits
 		drained bool // in the end
-	}{
+	}
+	each(t, map[string]row{
 		"its turn comes":         {action: policy.Drain, closed: true, drained: true},
 		"to be cordoned":         {action: policy.Cordon, closed: true},
 		"only told":              {action: policy.Notify},
@@ -116,46 +116,41 @@ func TestDispatch_TakesACordonBackThatIsNotNeeded(t *testing.T) {
 		"the rules change to telling": {action: policy.Drain, closed: true, then: func(_ *cluster, r *rig, _ sqs.Notice) {
 			r.Use(fleet.Rules{Policy: policy.Settings{event.RebalanceRecommendation: {Action: policy.Notify}}})
 		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, c *cluster) {
-				n := nodeOf("a", instance)
-				if row.people != "" {
-					n.Annotations[drain.ActionAnnotation] = row.people
-				}
-				c.add(n, podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
-				c.before("evict", held)
-				r := c.run(func(o *fleet.Options) {
-					o.Limits.Draining, o.Taints = 1, fleet.Taints{Kinds: true, Effect: "NoSchedule"}
-					o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: row.action}
-				})
-				r.take(spot(other))
-				time.Sleep(2 * time.Second)
-				waits := notice(instance, event.RebalanceRecommendation, "", 0)
-				m := r.take(waits)
-				time.Sleep(2 * time.Second)
-				tainted := func(n *corev1.Node) bool {
-					return slices.ContainsFunc(n.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
-				}
-				if n := c.node("a"); n.Spec.Unschedulable != row.closed || tainted(n) != row.closed {
-					t.Errorf("while it waits, the node is unschedulable: %t, with the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
-				}
-				if row.then != nil {
-					row.then(c, r, waits)
-				}
-				synctest.Wait()
-				c.before("evict", nil)
-				m.want(t, "done")
-				time.Sleep(5 * time.Second)
-				if row.drained {
-					c.wantDrained("a")
-				} else if row.then != nil || !row.closed {
-					c.wantUntouched("a")
-				}
-			})
+	}, func(t *testing.T, c *cluster, row row) {
+		n := nodeOf("a", instance)
+		if row.people != "" {
+			n.Annotations[drain.ActionAnnotation] = row.people
+		}
+		c.add(n, podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
+		c.before("evict", held)
+		r := c.run(func(o *fleet.Options) {
+			o.Limits.Draining, o.Taints = 1, fleet.Taints{Kinds: true, Effect: "NoSchedule"}
+			o.Policy[event.RebalanceRecommendation] = policy.Rule{Action: row.action}
 		})
-	}
+		r.take(spot(other))
+		time.Sleep(2 * time.Second)
+		waits := notice(instance, event.RebalanceRecommendation, "", 0)
+		m := r.take(waits)
+		time.Sleep(2 * time.Second)
+		tainted := func(n *corev1.Node) bool {
+			return slices.ContainsFunc(n.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
+		}
+		if n := c.node("a"); n.Spec.Unschedulable != row.closed || tainted(n) != row.closed {
+			t.Errorf("while it waits, the node is unschedulable: %t, with the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
+		}
+		if row.then != nil {
+			row.then(c, r, waits)
+		}
+		synctest.Wait()
+		c.before("evict", nil)
+		m.want(t, "done")
+		time.Sleep(5 * time.Second)
+		if row.drained {
+			c.wantDrained("a")
+		} else if row.then != nil || !row.closed {
+			c.wantUntouched("a")
+		}
+	})
 }
 
 // People open a node that waits: it is not cordoned again, and only the pods that were on it before are evicted.
