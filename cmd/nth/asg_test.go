@@ -39,9 +39,9 @@ func TestADepartureThatIsOverWasNotTheFirstOfTheNext(t *testing.T) {
 	}{
 		{state.Closed, time.Time{}}, {state.Seen, at}, {state.Draining, at}, {state.Incomplete, at}, {state.Undoing, at},
 	} {
-		book, warnings := record.Open(t.TempDir(), "boot-1", time.Now().Add(-record.Uptime()))
-		if len(warnings) > 0 {
-			t.Fatal(warnings)
+		book, err := record.Open(t.TempDir(), "boot-1", time.Now().Add(-record.Uptime()))
+		if err != nil {
+			t.Fatal(err)
 		}
 		book.Put(nil, state.Entry{Event: event.Event{ID: "a", Kind: event.ASGTermination}, Phase: row.phase, FirstSeen: at, Changed: at})
 		if got := nth.FirstSeen(book, "a"); got.Sub(row.want).Abs() > time.Minute {

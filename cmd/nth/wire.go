@@ -45,8 +45,10 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	liveness := &liveness{statusWriter: exclusiveStatus{file, cfg}, meter: meter}
 	board := newStatusReporter(liveness, meter.Troubles, d.Degraded, cfg)
 	rules := policyOf(cfg)
-	store, warnings := record.Open(daemon.StateDirectory(&cfg.Common), bootID, booted())
-	daemon.TellStateTrouble(log, warnings)
+	store, warning := record.Open(daemon.StateDirectory(&cfg.Common), bootID, booted())
+	if warning != nil {
+		log.WithField(systemd.FieldMessageID, systemd.StateTrouble).Error(warning)
+	}
 	options := metadataOptions(cfg, bootID, rules)
 	options.Scoped = func(scope imds.Scope) {
 		board.setScope(scope)

@@ -20,6 +20,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 var uuid = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
@@ -37,4 +40,12 @@ func BootID(root string) (string, error) {
 		return "", fmt.Errorf("reading the boot ID: %s holds %q, which is no UUID", path, id)
 	}
 	return id, nil
+}
+
+// Uptime returns how long the machine has run since it was booted, and slept, by the kernel's clock that nobody can set
+// (CLOCK_BOOTTIME, clock_gettime(2)).
+func Uptime() time.Duration {
+	var since unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &since) // every supported kernel has it
+	return time.Duration(since.Nano())
 }

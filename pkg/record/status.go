@@ -12,9 +12,9 @@ import (
 // fs.ErrNotExist.
 func ReadStatus(dir string) (state.Status, error) {
 	f := statusFile(dir)
-	s, err := read[status](f)
-	if err != nil {
-		return s.Status, fmt.Errorf("reading the status %s: %w", f.path(), err)
+	var s status
+	if err := f.read(&s); err != nil {
+		return state.Status{}, fmt.Errorf("reading the status %s: %w", f.path(), err)
 	}
 	return s.Status, nil
 }
@@ -22,7 +22,12 @@ func ReadStatus(dir string) (state.Status, error) {
 // status is the content of the file.
 type status struct{ state.Status }
 
-func (s status) valid() error { return sameVersion(s.Version, state.StatusVersion) }
+func (s status) valid() error {
+	if s.Version != state.StatusVersion {
+		return versionError{s.Version, state.StatusVersion}
+	}
+	return nil
+}
 
 func statusFile(dir string) file { return file{dir: dir, name: "status.json", public: true} }
 

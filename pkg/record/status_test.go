@@ -38,16 +38,16 @@ func full() state.Status {
 	}
 }
 
-// show puts the statuses on a board in dir, one after the other, and returns what went wrong.
+// show has the last of the statuses written in dir, and returns what went wrong.
 func show(t *testing.T, dir string, statuses ...state.Status) (troubles []error) {
 	t.Helper()
+	board := record.NewStatusFile(dir, func(err error) { troubles = append(troubles, err) })
 	for _, s := range statuses {
-		board := record.NewStatusFile(dir, func(err error) { troubles = append(troubles, err) })
-		ended, stop := context.WithCancel(t.Context())
 		board.Show(s)
-		stop()
-		board.Run(ended)
 	}
+	ended, stop := context.WithCancel(t.Context())
+	stop()
+	board.Run(ended)
 	return troubles
 }
 
@@ -84,20 +84,6 @@ func TestStatus_TheNamesInTheFileStay(t *testing.T) {
 		phase first_seen deadline missing plan error failures documents kind last_good trouble since off what why`)
 	if !slices.Equal(names, want) {
 		t.Errorf("got  %q\nwant %q", names, want)
-	}
-}
-
-func TestStatus_TheNewestIsWritten(t *testing.T) {
-	dir := t.TempDir()
-	board := record.NewStatusFile(dir, func(err error) { t.Error(err) })
-	for pid := range 100 {
-		board.Show(state.Status{Version: state.StatusVersion, PID: pid})
-	}
-	ended, stop := context.WithCancel(t.Context())
-	stop()
-	board.Run(ended)
-	if s, err := record.ReadStatus(dir); err != nil || s.PID != 99 {
-		t.Errorf("got %+v, %v", s, err)
 	}
 }
 

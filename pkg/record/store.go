@@ -8,10 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,13 +19,6 @@ const (
 	// version is the version of the record's format. It grows with changes that an older nth would misunderstand, not with new
 	// fields, which it ignores.
 	version = 1
-	// maxFile is the largest file, in bytes, that is read or written: far more than maxClosed entries need.
-	maxFile = 32 << 20
-	// temporary is what a file's name ends in while it is written, and broken what it ends in when it has been set aside.
-	temporary = ".tmp-"
-	broken    = ".broken-"
-	// maxBroken is how many files that were set aside are kept.
-	maxBroken = 4
 	// maxClosed is how many closed entries are kept, in addition to those of the last Put. They are forgotten by number, not by age: a
 	// rebalance recommendation can stay announced for months after its entry was closed, and must not be announced again.
 	maxClosed = 256
@@ -59,22 +49,38 @@ type Store struct {
 // of this boot may know another time, by which its own times were read: then that one counts. A missing directory is created, for
 // its owner alone.
 //
-// The Store always works. The warnings are for the operator: that an unreadable file was set aside, and under which name, or
+// The Store always works. The warning is for the operator: that an unreadable file was set aside, and under which name, or
 // that the directory cannot be used.
-func Open(dir, bootID string, booted time.Time) (*Store, []error) {
+func Open(dir, bootID string, booted time.Time) (store *Store, warning error) {
 	f := recordFile(dir)
 	s := &Store{save: f.write, bootID: bootID, booted: booted.Round(0)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return s, []error{fmt.Errorf("creating the state directory %s: %w", dir, err)}
+		return s, fmt.Errorf("creating the state directory %s: %w", dir, err)
 	}
-	content, warnings := load[recordContent](f, "record", "nth starts with an empty record")
+	f.sweep()
+	var content recordContent
+	err := f.read(&content)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return s, nil
+	case err != nil:
+		return s, fmt.Errorf("reading the record %s: %w; %w, and nth starts with an empty one", f.path(), err, f.setAside())
+	}
 	s.replace(content.Entries)
 	s.inService = content.InService
 	if content.BootID == bootID && !content.Booted.IsZero() {
 		s.booted = content.Booted
 	}
-	return s, warnings
+	return s, nil
 }
+
+// Now is the time by the clock of this boot: what the wall clock said when the boot's first process opened the record, and
+// Uptime from there on. Nobody can set it, it continues while the machine sleeps, and the next process continues with it. All
+// times in entries are read from it.
+func (s *Store) Now() time.Time { return s.booted.Add(Uptime()) }
+
+// Booted returns when this boot began, by the clock of this boot.
+func (s *Store) Booted() time.Time { return s.booted }
 
 // InMemory returns an empty record that is not written to disk, for a rehearsal.
 func InMemory(bootID string, booted time.Time) *Store {
@@ -93,12 +99,12 @@ func (s *Store) SetInService(written func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inService = s.bootID
-	s.unwritten = append(s.unwritten, written)
-	s.startWriter()
+	s.startWriter(written)
 }
 
-// startWriter starts the writer unless it is running. s.mu is held.
-func (s *Store) startWriter() {
+// startWriter starts the writer unless it is running, and has written called with the result of the next write. s.mu is held.
+func (s *Store) startWriter(written func(error)) {
+	s.unwritten = append(s.unwritten, written)
 	if s.idle == nil {
 		s.idle = make(chan struct{})
 		go s.write()
@@ -138,17 +144,7 @@ func (s *Store) Put(written func(error), entries ...state.Entry) {
 	defer s.mu.Unlock()
 	s.replace(taken)
 	s.forget(taken)
-	ids := make([]string, len(taken))
-	for i, e := range taken {
-		ids[i] = strconv.Quote(e.Event.ID)
-	}
-	s.unwritten = append(s.unwritten, func(err error) {
-		if err != nil {
-			err = fmt.Errorf("recording event %s: %w", strings.Join(ids, ", "), err)
-		}
-		written(errors.Join(refused, err))
-	})
-	s.startWriter()
+	s.startWriter(func(err error) { written(errors.Join(refused, err)) })
 }
 
 // Flush waits until everything that was put is on disk and its callbacks have been called. It returns the error of the last
@@ -166,10 +162,7 @@ func (s *Store) Flush(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.failed != nil {
-		return fmt.Errorf("writing the record: %w", s.failed)
-	}
-	return nil
+	return s.failed
 }
 
 // write writes until nothing is left to be written. There is one writer at a time, so that older content never replaces newer
@@ -185,6 +178,9 @@ func (s *Store) write() {
 		s.unwritten = nil
 		s.mu.Unlock()
 		err := s.save(content)
+		if err != nil {
+			err = fmt.Errorf("writing the record: %w", err)
+		}
 		for _, written := range callbacks {
 			written(err)
 		}
@@ -263,8 +259,8 @@ type recordContent struct {
 
 // valid rejects the whole file for one bad entry: nth did not write it then.
 func (c recordContent) valid() error {
-	if err := sameVersion(c.Version, version); err != nil {
-		return err
+	if c.Version != version {
+		return versionError{c.Version, version}
 	}
 	seen := make(map[string]bool, len(c.Entries))
 	for i, e := range c.Entries {
@@ -277,175 +273,4 @@ func (c recordContent) valid() error {
 		seen[e.Event.ID] = true
 	}
 	return nil
-}
-
-// sameVersion returns an error if a file has another version than ours.
-func sameVersion(found, ours int) error {
-	if found != ours {
-		return fmt.Errorf("the file has version %d, this nth reads version %d", found, ours)
-	}
-	return nil
-}
-
-// file is a file that is replaced as a whole, so that a reader finds the old content or the new one.
-type file struct {
-	dir, name string
-	// public: anybody may read it, and it need not survive a power cut. Otherwise only its owner may read it, and it is on disk
-	// when write returns.
-	public bool
-}
-
-func (f file) path() string { return filepath.Join(f.dir, f.name) }
-
-// load returns the content of a file; that of a missing file is empty. A file that cannot be read as ours is set aside, with a
-// warning: what the file is, its new name, and what follows from that. Temporary files that a killed writer left are removed.
-func load[C interface{ valid() error }](f file, what, follows string) (C, []error) {
-	f.sweep()
-	content, err := read[C](f)
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		return content, nil
-	}
-	warning := fmt.Errorf("reading the %s %s: %w", what, f.path(), err)
-	aside, err := f.setAside()
-	if err != nil {
-		return content, []error{warning, fmt.Errorf("setting the %s aside: %w", what, err)}
-	}
-	return content, []error{fmt.Errorf("%w; it is now %s, and %s", warning, aside, follows)}
-}
-
-// read returns the content of a file. The error of a missing file is fs.ErrNotExist.
-func read[C interface{ valid() error }](f file) (content C, err error) {
-	text, err := f.text()
-	if err != nil {
-		return content, err
-	}
-	var found C
-	if err := json.Unmarshal(text, &found); err != nil {
-		return content, fmt.Errorf("decoding JSON: %w", err)
-	}
-	if err := found.valid(); err != nil {
-		return content, err
-	}
-	return found, nil
-}
-
-func (f file) text() ([]byte, error) {
-	info, err := os.Lstat(f.path())
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is not a regular file", f.path())
-	case info.Size() == 0:
-		return nil, errors.New("the file is empty")
-	case info.Size() > maxFile:
-		return nil, fmt.Errorf("the file is larger than %d bytes", maxFile)
-	}
-	return os.ReadFile(f.path())
-}
-
-// write replaces the content of the file, or leaves everything as it was. Content that read would reject as too large is not
-// written.
-func (f file) write(content any) error {
-	text, err := json.MarshalIndent(content, "", "  ")
-	if err != nil {
-		return err
-	}
-	if len(text) >= maxFile {
-		return fmt.Errorf("%s would be larger than %d bytes", f.path(), maxFile)
-	}
-	mode := os.FileMode(0o700)
-	if f.public {
-		mode = 0o755
-	}
-	if err := os.MkdirAll(f.dir, mode); err != nil {
-		return err
-	}
-	temp, err := f.writeTemporary(append(text, '\n'))
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(temp, f.path()); err != nil {
-		_ = os.Remove(temp)
-		return err
-	}
-	if f.public {
-		return nil
-	}
-	dir, err := os.Open(f.dir) // Without a sync of the directory, the rename may not survive a power cut.
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
-// writeTemporary writes a temporary file in the same directory and returns its path.
-func (f file) writeTemporary(text []byte) (path string, err error) {
-	temp, err := os.CreateTemp(f.dir, f.name+temporary) // Mode 0600.
-	if err != nil {
-		return "", err
-	}
-	_, err = temp.Write(text)
-	if err == nil && f.public {
-		err = temp.Chmod(0o644) // The service's umask is stricter.
-	} else if err == nil {
-		err = temp.Sync()
-	}
-	if err = errors.Join(err, temp.Close()); err != nil {
-		_ = os.Remove(temp.Name())
-	}
-	return temp.Name(), err
-}
-
-// sweep removes temporary files that a killed writer left behind.
-func (f file) sweep() {
-	left, _ := fs.Glob(os.DirFS(f.dir), f.name+temporary+"*")
-	for _, name := range left {
-		_ = os.Remove(filepath.Join(f.dir, name)) // Only to tidy up.
-	}
-}
-
-// setAside renames the file to a free name and returns the new path. It removes the oldest files that were set aside before.
-func (f file) setAside() (string, error) {
-	var numbers []int
-	names, _ := fs.Glob(os.DirFS(f.dir), f.name+broken+"*")
-	for _, name := range names {
-		if n, err := strconv.Atoi(strings.TrimPrefix(name, f.name+broken)); err == nil && n > 0 {
-			numbers = append(numbers, n)
-		}
-	}
-	slices.Sort(numbers)
-	next := 1
-	if len(numbers) > 0 {
-		next = numbers[len(numbers)-1] + 1
-	}
-	numbered := func(n int) string { return f.path() + broken + strconv.Itoa(n) }
-	if err := os.Rename(f.path(), numbered(next)); err != nil {
-		return "", err
-	}
-	for ; len(numbers) >= maxBroken; numbers = numbers[1:] {
-		_ = os.RemoveAll(numbered(numbers[0])) // Only to tidy up.
-	}
-	return numbered(next), nil
-}
-
-// Writable returns an error if files cannot be written in a directory, or the directory cannot be created. It changes nothing.
-func Writable(dir string) error {
-	for at := dir; ; at = filepath.Dir(at) {
-		_, err := os.Stat(at)
-		if errors.Is(err, fs.ErrNotExist) && at != filepath.Dir(at) {
-			continue // The directory above must allow to create it.
-		}
-		var path string
-		if err == nil {
-			path, err = recordFile(at).writeTemporary([]byte("nth\n"))
-		}
-		if err == nil {
-			err = os.Remove(path)
-		}
-		if err != nil {
-			return fmt.Errorf("writing to %s: %w", at, err)
-		}
-		return nil
-	}
 }

@@ -22,13 +22,6 @@ func StateDirectory(cfg *config.Common) string {
 	return cfg.StateDirectory
 }
 
-// TellStateTrouble logs what is wrong with the state directory.
-func TellStateTrouble(log *logrus.Entry, warnings []error) {
-	for _, w := range warnings {
-		log.WithField(systemd.FieldMessageID, systemd.StateTrouble).Error(w)
-	}
-}
-
 // NewWebhook returns the webhook of a daemon, and logs what becomes of its notices. The options are those that differ between the
 // programs. degrade adds a fault to the status.
 func NewWebhook(cfg *config.Common, log *logrus.Entry, meter *metrics.Metrics, degrade func(fault string), options notify.WebhookOptions) *notify.Webhook {

@@ -80,8 +80,8 @@ func (w *world) begin() {
 	if w.disk != nil {
 		w.check(os.WriteFile(filepath.Join(dir, "record.json"), w.disk, 0o600))
 	}
-	store, warnings := record.Open(dir, w.bootID(), w.ec2().Add(w.offset-w.uptime()))
-	for _, err := range warnings {
+	store, err := record.Open(dir, w.bootID(), w.ec2().Add(w.offset-w.uptime()))
+	if err != nil {
 		w.violatedNow(recordReadable, "%v", err)
 	}
 	i.store = store
