@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -320,55 +319,20 @@ func TestKubelet_SilentServerOfAReplacementHoldsNothingUp(t *testing.T) {
 	identityOf(t, k)
 	next := strings.ReplaceAll(server.kubeconfig(tokenUser("system:node:b")), server.URL, "https://"+silent.Addr().String())
 	place(t, path, []byte(next))
-	answered := make(chan identity.Identity)
-	go func() {
-		for {
-			id, err := k.Identity(t.Context())
-			select {
-			case answered <- id:
-			case <-t.Context().Done():
-				return
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		}
-	}()
-	accepted := make(chan net.Conn, 1)
-	go func() {
-		if conn, err := silent.Accept(); err == nil {
-			accepted <- conn
-		}
-	}()
-	var asked net.Conn
-	for asked == nil {
-		select {
-		case <-answered:
-		case asked = <-accepted:
-		}
+	until := keepWarm(t, k)
+	asked, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
 	}
-	givenUp := make(chan struct{})
-	go func() {
-		defer close(givenUp)
-		_, _ = io.Copy(io.Discard, asked) // until nobody waits for an answer any more
-	}()
 	for range 10 {
-		select {
-		case id := <-answered:
-			if id.Node != "a" {
-				t.Errorf("the identity is %+v", id)
-			}
-		case <-givenUp:
-			t.Fatal("who asked for the identity has waited for a server that is silent")
+		if id := identityOf(t, k); id.Node != "a" {
+			t.Errorf("the identity is %+v", id)
 		}
 	}
-	_ = asked.Close() // it was answered by nobody
+	readNode(t, identityOf(t, k))
+	_ = asked.Close() // it was answered by nobody, and this look has not ended before
 	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:c"))))
-	for id := range answered {
-		if id.Node == "c" {
-			break
-		}
-	}
+	until("the next one is confirmed", func(error) bool { return identityOf(t, k).Node == "c" })
 }
 
 // listen returns a server that takes connections and says nothing.
