@@ -205,7 +205,7 @@ func TestID_TellsDocumentsApart(t *testing.T) {
 	} {
 		opts := imds.Options{Kinds: []event.Kind{test.kind}, BootID: test.boot}
 		bubble(t, opts, serve(map[string]string{test.path: test.body}), func(t *testing.T, sink *sink) {
-			time.Sleep(10 * time.Minute)
+			time.Sleep(2 * time.Minute)
 			events, _ := sink.last(test.kind)
 			snapshots, _ := sink.of(test.kind)
 			if len(events) != 1 || events[0] != snapshots[0].events[0] {

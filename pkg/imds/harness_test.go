@@ -247,31 +247,3 @@ func (s *sink) troublesSince(kind event.Kind, then time.Time) []delivery {
 	_, troubles := s.of(kind)
 	return slices.DeleteFunc(troubles, func(d delivery) bool { return !d.at.After(then) })
 }
-
-// await waits until a condition holds, and gives up only when the test is as good as hung.
-func await(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waiting for %s: it did not come", what)
-		}
-	}
-}
-
-// poll runs a source on the host's network until the test ends.
-func poll(t *testing.T, opts imds.Options) *sink {
-	t.Helper()
-	opts.Interval = 5 * time.Millisecond
-	source := newSource(t, opts)
-	ctx, cancel := context.WithCancel(t.Context())
-	found := &sink{}
-	ended := make(chan error, 1)
-	go func() { ended <- source.Run(ctx, found) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("Run returned %v, want nil", err)
-		}
-	})
-	return found
-}

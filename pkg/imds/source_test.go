@@ -9,7 +9,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
-	"github.com/nth-project/nth/pkg/imds/imdstest"
 )
 
 func TestNew_RefusesOptionsThatCannotWork(t *testing.T) {
@@ -185,89 +184,4 @@ func TestInstance_IsDescribedAsFarAsItCanBeRead(t *testing.T) {
 			t.Errorf("got error %v, want one that names both", err)
 		}
 	})
-}
-
-// A faithful service is broken in every way it knows. While it is broken, all there is to hear is trouble: nothing new, no all clear, and
-// no crowd of requests. Once it is repaired, what waits is found.
-func TestSource_OutlivesFaultsOfTheService(t *testing.T) {
-	faults := []imdstest.Fault{
-		{Kind: imdstest.Status, Status: 503},
-		{Kind: imdstest.Status, Status: 403},
-		{Kind: imdstest.Status, Status: 401, Path: "meta-data"},
-		{Kind: imdstest.Status, Path: "/latest/api/token"},
-		{Kind: imdstest.Status, Status: 404, Path: "/latest/api/token"},
-		{Kind: imdstest.Hang, Path: "/latest/api/token"},
-		{Kind: imdstest.Reset, Path: "/latest/api/token"},
-		{Kind: imdstest.Garbage, Path: "/latest/api/token"},
-		{Kind: imdstest.Oversized, Path: "/latest/api/token"},
-	}
-	for _, kind := range imdstest.Kinds() {
-		if kind != imdstest.Slow { // which is no trouble
-			faults = append(faults, imdstest.Fault{Kind: kind})
-		}
-	}
-	for _, fault := range faults {
-		t.Run(fault.String(), func(t *testing.T) {
-			t.Parallel()
-			ec2 := imdstest.NewServer()
-			t.Cleanup(ec2.Close)
-			at := time.Now().Add(2 * time.Minute).Truncate(time.Second).UTC()
-			ec2.SetRebalance(at)
-			ec2.AddMaintenance(imdstest.MaintenanceEvent{Code: "instance-stop", NotBefore: at})
-			sink := poll(t, imds.Options{Endpoint: ec2.URL})
-			awaitEvents(t, sink, map[event.Kind]int{
-				event.SpotInterruption: 0, event.ASGTermination: 0, event.RebalanceRecommendation: 1, event.ScheduledMaintenance: 1,
-			})
-
-			ec2.Fault(fault)
-			broken := time.Now()
-			ec2.ExpireTokens()
-			ec2.SetSpot("terminate", at)
-			ec2.SetLifecycleState("Terminated")
-			for _, kind := range imdsKinds {
-				enough := 3
-				if fault.Kind == imdstest.Hang || fault.Kind == imdstest.Oversized {
-					enough = 1 // each takes its time
-				}
-				await(t, "trouble of "+string(kind), func() bool { return len(sink.troublesSince(kind, broken)) >= enough })
-				judgeHeld(t, sink, kind, broken)
-			}
-			if most := ec2.Requests().MostInFlight; most > 2*len(imdsKinds) {
-				t.Errorf("%d requests at once", most)
-			}
-
-			ec2.Lift()
-			awaitEvents(t, sink, map[event.Kind]int{
-				event.SpotInterruption: 1, event.ASGTermination: 1, event.RebalanceRecommendation: 1, event.ScheduledMaintenance: 1,
-			})
-			if events, _ := sink.last(event.SpotInterruption); events[0].Code != "terminate" || !events[0].Deadline.Equal(at) {
-				t.Errorf("got %+v, want to be terminated at %s", events[0], at)
-			}
-		})
-	}
-}
-
-// judgeHeld checks that nothing but trouble was heard of a kind since the first trouble that the fault has made. There may
-// be some before, on a busy host.
-func judgeHeld(t *testing.T, sink *sink, kind event.Kind, broken time.Time) {
-	t.Helper()
-	troubles := sink.troublesSince(kind, broken)
-	first := troubles[0]
-	snapshots, _ := sink.of(kind)
-	for _, s := range snapshots {
-		if s.at.After(first.at) {
-			t.Errorf("%s: got snapshot %+v while the service was broken (%v)", kind, s.events, first.err)
-		}
-	}
-}
-
-// awaitEvents waits until the newest snapshots hold that many events.
-func awaitEvents(t *testing.T, sink *sink, want map[event.Kind]int) {
-	t.Helper()
-	for kind, n := range want {
-		await(t, string(kind), func() bool {
-			events, ok := sink.last(kind)
-			return ok && len(events) == n
-		})
-	}
 }
