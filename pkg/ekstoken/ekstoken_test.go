@@ -54,7 +54,7 @@ func (i *instance) read(_ context.Context, path string) ([]byte, error) {
 
 func secret(key string) (string, bool) { return secretKey, key == accessKey }
 
-func TestAClusterBelievesTheToken(t *testing.T) {
+func TestToken_IsBelievedByACluster(t *testing.T) {
 	for name, test := range map[string]struct{ region, domain, want string }{
 		"the instance's region": {"", "amazonaws.com", "eu-central-1"},
 		"another region":        {"us-gov-west-1", "amazonaws.com", "us-gov-west-1"},
@@ -78,7 +78,7 @@ func TestAClusterBelievesTheToken(t *testing.T) {
 	}
 }
 
-func TestAClusterBelievesTheTokenOfWhoeverHasCredentials(t *testing.T) {
+func TestToken_OfCredentialsIsBelieved(t *testing.T) {
 	account := aws.Config{Region: "eu-central-1", Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 		return aws.Credentials{AccessKeyID: accessKey, SecretAccessKey: secretKey, SessionToken: session}, nil
 	})}
@@ -98,7 +98,7 @@ func TestAClusterBelievesTheTokenOfWhoeverHasCredentials(t *testing.T) {
 	}
 }
 
-func TestATokenIsForOneClusterAndForItsTime(t *testing.T) {
+func TestToken_IsForOneClusterAndForItsTime(t *testing.T) {
 	token, expires, err := ekstoken.New(newInstance().read, "").Token(t.Context(), "production", "")
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestATokenIsForOneClusterAndForItsTime(t *testing.T) {
 	}
 }
 
-func TestATokenDoesNotOutliveTheCredentialsThatItWasMadeFrom(t *testing.T) {
+func TestToken_DoesNotOutliveItsCredentials(t *testing.T) {
 	for left, want := range map[time.Duration]time.Duration{6 * time.Hour: 14 * time.Minute, 10 * time.Minute: 10 * time.Minute} {
 		i := newInstance()
 		i.documents["iam/security-credentials/node"] = fmt.Sprintf(
@@ -136,7 +136,7 @@ func TestATokenDoesNotOutliveTheCredentialsThatItWasMadeFrom(t *testing.T) {
 	}
 }
 
-func TestTheCredentialsAreReadOnce(t *testing.T) {
+func TestToken_CredentialsAreReadOnce(t *testing.T) {
 	i := newInstance()
 	source := ekstoken.New(i.read, "")
 	if len(i.reads) > 0 {
@@ -152,7 +152,7 @@ func TestTheCredentialsAreReadOnce(t *testing.T) {
 	}
 }
 
-func TestAMetadataServiceThatIsAwayIsNotMissedOnceItHasTold(t *testing.T) {
+func TestToken_NeedsTheMetadataServiceOnce(t *testing.T) {
 	for name, test := range map[string]struct{ own, asked, want string }{
 		"it has told the region":      {"", "", "eu-central-1"},
 		"the region was known before": {"eu-west-1", "", "eu-west-1"},
@@ -178,7 +178,7 @@ func TestAMetadataServiceThatIsAwayIsNotMissedOnceItHasTold(t *testing.T) {
 	}
 }
 
-func TestWithoutARoleThereIsNoToken(t *testing.T) {
+func TestToken_NeedsARole(t *testing.T) {
 	i := newInstance()
 	delete(i.documents, "iam/security-credentials/")
 	_, _, err := ekstoken.New(i.read, "").Token(t.Context(), "production", "")
@@ -187,7 +187,7 @@ func TestWithoutARoleThereIsNoToken(t *testing.T) {
 	}
 }
 
-func TestAMetadataServiceThatIsDownIsAnErrorAndNoEnd(t *testing.T) {
+func TestToken_FaultOfTheMetadataServicePasses(t *testing.T) {
 	i := newInstance()
 	i.down = errors.New("connection refused")
 	source := ekstoken.New(i.read, "")
