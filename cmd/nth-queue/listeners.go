@@ -44,7 +44,7 @@ type notices struct {
 	client  notify.Identity // without a node
 	// describe describes a node's machine.
 	describe func(node string) fleet.Description
-	labels   *labels
+	labels   func(ctx context.Context, node string) (map[string]string, error) // of a Node
 	writes   *kube.Gate
 	degrade  func(fault string) // adds a fault to the status
 	rules    atomic.Pointer[policy.Settings]
@@ -61,14 +61,15 @@ type notices struct {
 func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, meter *meter, log *logrus.Entry) *notices {
 	n := &notices{
 		cfg: cfg.Kubernetes, dryRun: cfg.DryRun, log: log, meter: meter, client: client,
-		labels: &labels{}, writes: kube.NewGate(writers),
+		writes: kube.NewGate(writers),
 	}
 	n.passing, n.stop = context.WithCancel(context.WithoutCancel(ctx))
 	n.webhook = daemon.NewWebhook(&cfg.Common, log, meter.Metrics, func(fault string) { n.degrade(fault) }, notify.WebhookOptions{
 		Limit:   backlog,
 		Machine: func(_ context.Context, node string) notify.Machine { return machineOf(n.describe(node)) },
 		Node: func(ctx context.Context, node string) (string, map[string]string) {
-			return node, n.labels.of(ctx, node)
+			labels, _ := n.labels(ctx, node) // The notice is sent without them.
+			return node, labels
 		},
 	})
 	n.use(cfg)
@@ -163,43 +164,6 @@ func machineOf(d fleet.Description) notify.Machine {
 		ID: d.Instance, Type: d.Type, Region: d.Region, Zone: d.Zone,
 		LocalIP: d.LocalIP, LocalName: d.LocalName, PublicIP: d.PublicIP, PublicName: d.PublicName,
 	}
-}
-
-// labels caches the labels of Nodes.
-type labels struct {
-	ask func(ctx context.Context, node string) (map[string]string, error)
-
-	mu    sync.Mutex
-	known map[string]knownLabels
-}
-
-type knownLabels struct {
-	labels map[string]string
-	until  time.Time
-}
-
-// askAgain is how long labels are cached, and mostKnown those of how many Nodes are.
-const askAgain, mostKnown = time.Minute, 512
-
-// of returns the labels of a Node; outdated ones or none if the API server does not answer within ctx.
-func (l *labels) of(ctx context.Context, node string) map[string]string {
-	l.mu.Lock()
-	known, ok := l.known[node]
-	l.mu.Unlock()
-	if ok && time.Now().Before(known.until) {
-		return known.labels
-	}
-	found, err := l.ask(ctx, node)
-	if err != nil {
-		return known.labels
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.known) >= mostKnown || l.known == nil {
-		l.known = map[string]knownLabels{}
-	}
-	l.known[node] = knownLabels{found, time.Now().Add(askAgain)}
-	return found
 }
 
 // meter has the metrics, and what health and readiness depend on.

@@ -301,22 +301,19 @@ func TestDeliver_ANewEndpointOwesNoPauseToTheOldOne(t *testing.T) {
 	})
 }
 
-func TestDeliver_ANoticeWithASlotStillWaitsForTheCordon(t *testing.T) {
-	hookedWith(t, manyNodes, func(r *hookRig) {
-		r.answers(func(context.Context, string) error {
-			time.Sleep(time.Second)
-			return nil
-		})
-		for i := range 65 {
-			r.hear(state.Announced, fmt.Sprint("e", i))
+func TestDeliver_RemembersTheLabelsOfANodeThatIsGone(t *testing.T) {
+	goes := func(o *notify.WebhookOptions) {
+		labels := map[string]string{"team": "web"}
+		o.Node = func(_ context.Context, node string) (string, map[string]string) {
+			defer func() { labels = nil }()
+			return node, labels
 		}
-		r.hear(state.Begun, "e0", drain(state.Cordoning))
-		r.pass(3 * time.Second)
-		if n := len(r.posted()); n != 64 {
-			t.Errorf("%d notices are posted during the cordon, want the 64 that were under way", n)
-		}
-		r.hear(state.NodeCordoned, "e0", drain(state.Draining))
-		r.want("e64 announced")
+	}
+	hookedWith(t, goes, func(r *hookRig) {
+		r.useTemplate(`{{ .EventID }} {{ .Outcome }} {{ .NodeLabels.team }}`)
+		r.hear(state.Announced, "a")
+		r.hear(state.Done, "a", drain(state.Drained))
+		r.want("a announced web", "a drained web")
 	})
 }
 

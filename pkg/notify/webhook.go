@@ -67,6 +67,7 @@ type Webhook struct {
 type webhookNode struct {
 	gate    gate
 	builder builder
+	labels  map[string]string // of the Node, when they could last be read
 }
 
 // triedSettings are settings whose template is tried before they are used.
@@ -139,7 +140,7 @@ func (w *Webhook) OnTransition(t state.Transition) {
 		}
 		id := noticeID(n)
 		w.queue.add(&parcel{
-			message: &webhookMessage{webhook: w, notice: n},
+			message: &webhookMessage{webhook: w, node: node, notice: n},
 			Notice:  Notice{ID: id, Event: event, Outcome: n.outcome},
 			line:    event, gate: &node.gate,
 		})
@@ -168,6 +169,7 @@ func (w *Webhook) Forget(node string) {
 // webhookMessage is a notice for the webhook. It is rendered for each post, so that what waits takes little memory.
 type webhookMessage struct {
 	webhook *Webhook
+	node    *webhookNode
 	notice  notice
 	fields  *Fields // once the node and its machine are described
 }
@@ -198,7 +200,7 @@ func (m *webhookMessage) deliver(ctx context.Context) error {
 	return settings.Post(ctx, m.fields.NoticeID, text)
 }
 
-// subject describes the node and its machine, as far as that can be read in time.
+// subject describes the node and its machine, as far as that can be read in time. A Node that is gone has the labels that it had.
 func (m *webhookMessage) subject(ctx context.Context, cluster string) subject {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -207,5 +209,11 @@ func (m *webhookMessage) subject(ctx context.Context, cluster string) subject {
 	asking.Go(func() { about.machine = m.webhook.opts.Machine(ctx, node) })
 	about.name, about.labels = m.webhook.opts.Node(ctx, node)
 	asking.Wait()
+	m.webhook.mu.Lock()
+	defer m.webhook.mu.Unlock()
+	if about.labels == nil {
+		about.labels = m.node.labels
+	}
+	m.node.labels = about.labels
 	return about
 }
