@@ -15,7 +15,7 @@ func TestImport_QueueMode(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "old")
 	for settings, want := range map[string]string{
 		"enableSqsTerminationDraining: true\nqueueURL: https://sqs.eu-west-1.amazonaws.com/123456789012/nth\n": "",
-		"enableSqsTerminationDraining: true\nqueueURL: somewhere\n":                                            "nth-queue.toml: queue.url",
+		"enableSqsTerminationDraining: true\nqueueURL: somewhere\n":                                            `: queue.url = "somewhere": must be`,
 		"enableSpotInterruptionDraining: true\n":                                                               `"nth config import"`,
 	} {
 		if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
