@@ -100,7 +100,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	case err != nil:
 		c.Fail("nodes", "%s", err)
 	case nodes.Silent > 0:
-		c.Warn("nodes", "%d of %d do not name their instance (spec.providerID): they are found by their InternalIP, if no other instance of the region has it or the tags tell which is this cluster's", nodes.Silent, nodes.All)
+		c.Warn("nodes", "%d of %d do not name their instance (spec.providerID): they are found by their InternalIP, if it is unique in the region or tags name the cluster", nodes.Silent, nodes.All)
 	case nodes.Elsewhere > 0:
 		c.OK("nodes", "all %d name their instance, except %d that are not EC2 instances", nodes.All, nodes.Elsewhere)
 	default:
@@ -118,7 +118,7 @@ func (c *check) queue(ctx context.Context, cfg config.Queue, account aws.Config)
 		c.Fail("queue", "%s", err)
 		return
 	case !allowed:
-		c.Warn("queue", "%s: refused; how the queue is set up is unknown, and nothing else needs it", sqs.GetQueueAttributes)
+		c.Warn("queue", "%s: refused; only this check needs it, to read how the queue is set up", sqs.GetQueueAttributes)
 	default:
 		c.OK("queue", "%s waiting, %d in flight", text.Count(found.Visible, "message"), found.InFlight)
 		c.lifeOf(cfg, found)
@@ -130,7 +130,7 @@ func (c *check) queue(ctx context.Context, cfg config.Queue, account aws.Config)
 		case err != nil:
 			c.Fail("right", "%s", err)
 		case allowed && right.Vague:
-			c.OK("right", "%s: not refused, as far as that shows without receiving a message", right.Name)
+			c.OK("right", "%s: not refused, as far as can be seen without receiving a message", right.Name)
 		default:
 			c.Right(right.Name, right.For, false, allowed)
 		}
@@ -148,13 +148,13 @@ func (c *check) lifeOf(cfg config.Queue, found sqs.Attributes) {
 	}
 	switch {
 	case waiting > 0 && waiting < longestRetention:
-		c.Warn("queue", "messages are kept for %s (MessageRetentionPeriod): what is planned for later is forgotten; SQS can keep them for %s",
+		c.Warn("queue", "messages are kept for %s (MessageRetentionPeriod): plans further ahead are lost; SQS can keep messages for %s",
 			span(waiting), span(longestRetention))
 	case found.Retention > 0:
 		c.OK("queue", "messages are kept for %s", span(found.Retention))
 	}
 	if found.DeadLetters == "" {
-		c.Warn("queue", "it has no dead-letter queue (RedrivePolicy): a message that nobody understands comes again and again, until it is not kept any more")
+		c.Warn("queue", "it has no dead-letter queue (RedrivePolicy): SQS delivers an unrecognized message again and again until its retention ends")
 		return
 	}
 	least := fewestReceives
@@ -162,15 +162,15 @@ func (c *check) lifeOf(cfg config.Queue, found sqs.Attributes) {
 		least = max(least, sqs.Receives(waiting))
 	}
 	if found.MaxReceives >= least {
-		c.OK("queue", "a message that nobody settles goes to %s when it has been received %d times",
-			found.DeadLetters[strings.LastIndexByte(found.DeadLetters, ':')+1:], found.MaxReceives)
+		c.OK("queue", "after %s, a message goes to %s", text.Count(found.MaxReceives, "receipt"),
+			found.DeadLetters[strings.LastIndexByte(found.DeadLetters, ':')+1:])
 		return
 	}
 	waiters := ""
 	if waiting > 0 {
 		waiters = fmt.Sprintf("; one that waits %s for a planned change is received %d times", span(waiting), sqs.Receives(waiting))
 	}
-	c.Warn("queue", "a message is given up when it has been received %d times (maxReceiveCount), as it is by each process that takes over%s: make it %d or more",
+	c.Warn("queue", "a message is given up after %d receipts (maxReceiveCount), one for each process that takes over%s: make it %d or more",
 		found.MaxReceives, waiters, least)
 }
 
@@ -187,7 +187,7 @@ func waits(c config.ScheduledMaintenance) bool {
 // wayInto checks what keeps messages from getting into the queue, or delays them.
 func (c *check) wayInto(found sqs.Attributes) {
 	if found.Delay > 0 {
-		c.Warn("queue", "messages are kept back for %s at first (DelaySeconds), of the two minutes that a spot interruption leaves", found.Delay)
+		c.Warn("queue", "messages are delayed by %s (DelaySeconds), of the two minutes that a spot interruption leaves", found.Delay)
 	}
 	if found.FIFO {
 		c.Warn("queue", "it is a FIFO queue: a message waits until the one before it is done, with its drain")
@@ -292,9 +292,9 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 // What nth-queue does without rights that it can do without.
 const (
 	// withoutOwner is for when EC2 does not tell which cluster an instance belongs to.
-	withoutOwner    = "messages about other clusters' instances are held until the API server has said that they have no Node here, and with fleet.unknown = \"leave\" those about this cluster's own come back until they are dead letters"
-	withoutDescribe = "a stop that is reported minutes late and the end of a Capacity Block would drain no node, an instance without one would hold up its group, and nobody could say whose it is: " + withoutOwner
-	withoutSchedule = "maintenance that is canceled or moved is drained for as it was announced, none is known that was announced before, and no status check that fails"
+	withoutOwner    = "messages about other clusters' instances are held until it is known that they have no Node here; with fleet.unknown = \"leave\" those about this cluster become dead letters"
+	withoutDescribe = "a stop that is reported minutes late and the end of a Capacity Block would drain no node, an instance without one would hold up its group, and its cluster would be unknown: " + withoutOwner
+	withoutSchedule = "canceled or moved maintenance still drains on its first date; earlier announcements and failed status checks are not seen"
 )
 
 // owner checks whether instances without a Node can be attributed to a cluster, by the names of clusters in the tags of those that have
@@ -309,9 +309,9 @@ func (c *check) owner(settings config.Fleet, names []string) {
 	case set != "":
 		c.Warn("cluster", "it is %q by the settings, but the instances of its Nodes are tagged as of %s (%sNAME)", set, tagged, ec2.ClusterTag)
 	case len(names) == 0:
-		c.Warn("cluster", "the instances of its Nodes have no tag %sNAME, so that nobody can say whose an instance is that has no Node: %s", ec2.ClusterTag, withoutOwner)
+		c.Warn("cluster", "the instances of its Nodes have no tag %sNAME, so the cluster of an instance without a Node is unknown: %s", ec2.ClusterTag, withoutOwner)
 	default:
-		c.Warn("cluster", "the instances of its Nodes are tagged as of %s (%sNAME): set fleet.cluster, or nobody can say whose an instance is that has no Node and another name; %s",
+		c.Warn("cluster", "the instances of its Nodes are tagged as of %s (%sNAME): set fleet.cluster, or the cluster of other instances without a Node is unknown; %s",
 			tagged, ec2.ClusterTag, withoutOwner)
 	}
 }

@@ -100,8 +100,8 @@ func TestCheckFindsAGoodQueueGoodAndReceivesNothing(t *testing.T) {
 		`ok    aws         eu-central-1, with the access key AKIDEXAMPLE0000001 from the environment`,
 		`ok    queue       1 message waiting, 0 in flight`,
 		`ok    queue       messages are kept for 14 days`,
-		`ok    queue       a message that nobody settles goes to dead-letters when it has been received 100 times`,
-		`ok    right       sqs:ReceiveMessage: not refused, as far as that shows without receiving a message`,
+		`ok    queue       after 100 receipts, a message goes to dead-letters`,
+		`ok    right       sqs:ReceiveMessage: not refused, as far as can be seen without receiving a message`,
 		`ok    right       sqs:ChangeMessageVisibility`,
 		`ok    right       sqs:DeleteMessage`,
 		`fail  identity    .*/absent.*`,
@@ -152,12 +152,12 @@ func TestCheckWarnsOfHowAQueueIsSetUp(t *testing.T) {
 	for name, row := range map[string]struct{ attribute, value, want string }{
 		"nothing takes dead letters": {"RedrivePolicy", "", `warn  queue       it has no dead-letter queue \(RedrivePolicy\): .*`},
 		"it gives up before a window comes": {"RedrivePolicy", fmt.Sprintf(redrive, 29),
-			`warn  queue       a message is given up when it has been received 29 times \(maxReceiveCount\), as it is by each process that takes over; ` +
+			`warn  queue       a message is given up after 29 receipts \(maxReceiveCount\), one for each process that takes over; ` +
 				`one that waits 14 days for a planned change is received 30 times: make it 30 or more`},
-		"it gives up when it may": {"RedrivePolicy", fmt.Sprintf(redrive, 30), `ok    queue       a message that nobody settles goes to dead-letters when .*`},
+		"it gives up when it may": {"RedrivePolicy", fmt.Sprintf(redrive, 30), `ok    queue       after 30 receipts, a message goes to dead-letters`},
 		"it forgets": {"MessageRetentionPeriod", "345600",
-			`warn  queue       messages are kept for 4 days \(MessageRetentionPeriod\): what is planned for later is forgotten; SQS can keep them for 14 days`},
-		"it waits":                     {"DelaySeconds", "90", `warn  queue       messages are kept back for 1m30s at first \(DelaySeconds\), .*`},
+			`warn  queue       messages are kept for 4 days \(MessageRetentionPeriod\): plans further ahead are lost; SQS can keep messages for 14 days`},
+		"it waits":                     {"DelaySeconds", "90", `warn  queue       messages are delayed by 1m30s \(DelaySeconds\), .*`},
 		"it keeps an order":            {"FifoQueue", "true", `warn  queue       it is a FIFO queue: .*`},
 		"nobody else may write":        {"Policy", "", `warn  queue       it has no policy: .*`},
 		"EventBridge may not encrypt":  {"KmsMasterKeyId", "alias/aws/sqs", `warn  queue       messages are encrypted with alias/aws/sqs, a key that EventBridge may not use: .*`},
@@ -176,9 +176,9 @@ func TestCheckMindsWindowsOnlyWhereMessagesWaitForThem(t *testing.T) {
 	b.Say("MessageRetentionPeriod", "86400")
 	b.Say("RedrivePolicy", `{"deadLetterTargetArn":"dead-letters","maxReceiveCount":10}`)
 	b.set(t, "[events.scheduled-maintenance]\naction = \"notify\"\n")
-	mustSay(t, b.check(t), `ok    queue       messages are kept for 1 day`, `ok    queue       a message that nobody settles goes to dead-letters when .*`)
+	mustSay(t, b.check(t), `ok    queue       messages are kept for 1 day`, `ok    queue       after .* receipts, a message goes to dead-letters`)
 	b.Say("RedrivePolicy", `{"deadLetterTargetArn":"dead-letters","maxReceiveCount":9}`)
-	mustSay(t, b.check(t), `warn  queue       a message is given up when it has been received 9 times \(maxReceiveCount\), as it is by each process that takes over: make it 10 or more`)
+	mustSay(t, b.check(t), `warn  queue       a message is given up after 9 receipts \(maxReceiveCount\), one for each process that takes over: make it 10 or more`)
 }
 
 func TestCheckAsksOfEC2WhatTheSettingsNeed(t *testing.T) {
@@ -189,7 +189,7 @@ func TestCheckAsksOfEC2WhatTheSettingsNeed(t *testing.T) {
 	}{
 		"by default": {"", []string{
 			`warn  right       ec2:DescribeInstances: refused; a stop that is reported minutes late and the end of a Capacity Block would drain no node, .*`,
-			`warn  right       ec2:DescribeInstanceStatus: refused; maintenance that is canceled or moved is drained for as it was announced, .*`,
+			`warn  right       ec2:DescribeInstanceStatus: refused; canceled or moved maintenance still drains on its first date; .*`,
 		}},
 		"for neither maintenance nor status checks": {"[events.scheduled-maintenance]\naction = \"ignore\"\n[events.status-check]\naction = \"ignore\"\n", []string{
 			`warn  right       ec2:DescribeInstances: refused; .*`,

@@ -155,7 +155,7 @@ func (c *check) surroundings(ctx context.Context, cfg config.Config) error {
 	case cfg.Log.Format == "prefix":
 		c.OK("journal", "nth logs to standard output, with priorities")
 	case systemd.JournalEnabled():
-		c.OK("journal", "it takes entries")
+		c.OK("journal", "it accepts entries")
 	default:
 		c.Warn("journal", "no journal on this machine; nth logs to standard error")
 	}
@@ -187,11 +187,11 @@ func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.So
 		c.Warn("metadata", "answers take up to %s: notices are seen that much later", found.Slowest.Round(time.Millisecond))
 	}
 	for _, document := range found.Lacking {
-		c.Warn("metadata", "%s is not there, and never will be: the instance's metadata is of %s, from before EC2 had it, and "+
-			"stays so on instances of the Nitro system; replace the instance", document, found.Build)
+		c.Warn("metadata", "%s is missing: the instance was launched with metadata of %s, before EC2 had it, and "+
+			"an instance of the Nitro system keeps that; replace it", document, found.Build)
 	}
 	if found.LifeCycle == "" && len(cfg.IMDS.LifeCycles) > 0 {
-		c.Warn("metadata", "it does not say the instance's life cycle; polling everything")
+		c.Warn("metadata", "the life cycle of the instance is unknown; polling everything")
 	} else {
 		c.OK("metadata", "%s", source.Scope(found.LifeCycle))
 	}
@@ -342,7 +342,7 @@ func (c *check) staleKeyHolder(cfg config.Config, holders []logind.Inhibitor) bo
 	if ours < 0 || wantsPowerKey(cfg) {
 		return false
 	}
-	c.Warn("shutdown", "the power button is handled by nth, process %d, which has not read the settings since they leave it to logind: "+
+	c.Warn("shutdown", "the power button is handled by nth, process %d, although the settings leave it to logind: "+
 		"systemctl reload nth", holders[ours].PID)
 	return true
 }
@@ -364,17 +364,17 @@ func (c *check) powerKey(ctx context.Context, cfg config.Config, where system, b
 	switch {
 	case c.staleKeyHolder(cfg, holders):
 	case ours >= 0 && others >= 0:
-		c.Warn("shutdown", "the power button is answered by nth and by %s: each does so without the other", holders[others].Who)
+		c.Warn("shutdown", "nth and %s both answer the power button, and neither knows of the other", holders[others].Who)
 	case ours >= 0:
-		c.OK("shutdown", "the power button is handled by nth, process %d: the node is drained for up to %s before anybody else hears of a shutdown", holders[ours].PID, logind.PowerOffGrant)
+		c.OK("shutdown", "the power button is handled by nth, process %d: the node is drained for up to %s before logind announces the shutdown", holders[ours].PID, logind.PowerOffGrant)
 	case others >= 0:
-		c.Warn("shutdown", "the power button, which is all that EC2 presses, is answered by %s, process %d", holders[others].Who, holders[others].PID)
+		c.Warn("shutdown", "EC2 stops machines by the power button, which is answered by %s, process %d", holders[others].Who, holders[others].PID)
 	case action != "poweroff":
-		c.Warn("shutdown", "the power button, which is all that EC2 presses, does not power the machine off: logind's HandlePowerKey is %q", action)
+		c.Warn("shutdown", "EC2 stops machines by the power button, which does not power this one off: logind's HandlePowerKey is %q", action)
 	case cfg.Events.Shutdown.PowerKey != "nth":
-		say("shutdown", "the power button is handled by logind, as events.%s.power_key says: it tells nth and the kubelet at once", event.Shutdown)
+		say("shutdown", "the power button is handled by logind, as events.%s.power_key says: it announces a shutdown to nth and the kubelet at once", event.Shutdown)
 	default:
-		say("shutdown", "the power button is handled by logind: nth does not run, or is not to drain, or finds no device with a power key in /dev/input")
+		say("shutdown", "the power button is handled by logind: nth does not run, or does not drain, or finds no power key in /dev/input")
 	}
 }
 
@@ -403,7 +403,7 @@ func (c *check) daemon(ctx context.Context, cfg config.Config, ours identity.Ide
 		status, why = checks.Running("nth", cfg.RuntimeDirectory, time.Now())
 	}
 	if why != "" {
-		c.Fail("daemon", "%s: nobody would drain this node; \"systemctl status nth\" tells more", why)
+		c.Fail("daemon", "%s: this node would not be drained; see \"systemctl status nth\"", why)
 		return
 	}
 	faults := daemonFaults(status, ours)
@@ -414,7 +414,7 @@ func (c *check) daemon(ctx context.Context, cfg config.Config, ours identity.Ide
 		c.OK("daemon", "process %d watches for node %s", status.PID, status.Node)
 	}
 	if status.DryRun && !cfg.DryRun {
-		c.Warn("daemon", "it runs as a dry run: it says what it would do, and does none of it")
+		c.Warn("daemon", "it runs as a dry run: it logs what it would do, and changes nothing")
 	}
 }
 

@@ -49,7 +49,7 @@ func TestCheckFailsUnlessTheDaemonRunsAndCouldActItself(t *testing.T) {
 		want   string
 	}{
 		"all is well":            {func(*state.Status) {}, true, `ok    daemon      process \d+ watches for node made-up-node`},
-		"it was never started":   {nil, true, `fail  daemon      nth is not running, or has just started: no status in .*/run: nobody would drain this node.*`},
+		"it was never started":   {nil, true, `fail  daemon      nth is not running, or has just started: no status in .*/run: this node would not be drained.*`},
 		"it was stopped":         {func(s *state.Status) { s.Stopped = s.Updated }, true, `fail  daemon      nth is not running: stopped at .*`},
 		"it has crashed":         {func(s *state.Status) { s.PID = 1 << 30 }, true, `fail  daemon      nth is not running: process 1073741824 died.*`},
 		"it hangs":               {func(s *state.Status) { s.Updated = s.Started }, true, `fail  daemon      nth may be hung: .*`},

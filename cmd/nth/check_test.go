@@ -189,7 +189,7 @@ func TestCheckNamesWhatTheInstanceIsTooOldFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := b.check(t, "")
-	mustSay(t, said, `warn  metadata    autoscaling/target-lifecycle-state is not there, and never will be: the instance's metadata is of 2021-03-23, .*`)
+	mustSay(t, said, `warn  metadata    autoscaling/target-lifecycle-state is missing: the instance was launched with metadata of 2021-03-23, .*`)
 	if strings.Contains(said, "events/recommendations/rebalance is not there") {
 		t.Errorf("it misses what the instance has:\n%s", said)
 	}
@@ -230,7 +230,7 @@ func TestCheckNamesTheKubeletsProxyWithoutItsUserAndPassword(t *testing.T) {
 		`http://proxy\.test:3128 for https, and none for 10\.0\.0\.0/8`)
 	b.put(t, "etc/systemd/system/kubelet.service.d/environment.conf", "[Service]\nEnvironment=\"HTTPS_PROXY=http://robot:hunter2%%@proxy.test:3128\"\nEnvironment=\"NO_PROXY=10.0.0.0/8\"\n")
 	wrong := b.check(t, "")
-	mustSay(t, wrong, `warn  proxy       what HTTPS_PROXY says in the environment of kubelet\.service .* is no address of a proxy, and is passed over .*`)
+	mustSay(t, wrong, `warn  proxy       HTTPS_PROXY in the environment of kubelet\.service .* is not the URL of a proxy, so the kubelet and nth ignore it; .*`)
 	if regexp.MustCompile("hunter2|robot").MatchString(said + wrong) {
 		t.Errorf("it shows the user or the password:\n%s%s", said, wrong)
 	}

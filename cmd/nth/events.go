@@ -65,7 +65,7 @@ func followTargetState(opts *imds.Options, store *record.Store, board *statusRep
 	opts.OnUnknownState = func(state string, departs bool) {
 		log := log.WithField(systemd.FieldMessageID, systemd.TargetStateUnknown).WithField(systemd.FieldEventKind, string(event.ASGTermination))
 		if departs {
-			log.Warnf("unknown Auto Scaling target state %s: the instance was in service, so it is taken to leave", state)
+			log.Warnf("unknown Auto Scaling target state %s: the instance was in service, so this counts as a termination", state)
 			return
 		}
 		log.Infof("unknown Auto Scaling target state %s: the instance was not in service since boot, so nothing is done", state)
@@ -92,7 +92,7 @@ func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Sour
 	}
 	switch {
 	case err != nil:
-		c.Warn("hook", "%s; a termination would be drained for within its budget, and lifecycle hooks left to their timeouts", err)
+		c.Warn("hook", "%s; nth would drain within the budget, and leave lifecycle hooks to their timeouts", err)
 	case ours, group == "":
 		c.OK("hook", "%s", found)
 	default:

@@ -172,9 +172,9 @@ func (c *check) proxy(ctx context.Context, cfg config.Config) {
 	wrong := found.PassedOver()
 	switch {
 	case err != nil:
-		c.Warn("proxy", "the kubelet's is not known: %s", err)
+		c.Warn("proxy", "the kubelet's proxy is unknown: %s", err)
 	case len(wrong) > 0:
-		c.Warn("proxy", "what %s says in %s is no address of a proxy, and is passed over by the kubelet and by nth; a %% in a password is written as %%25",
+		c.Warn("proxy", "%s in %s is not the URL of a proxy, so the kubelet and nth ignore it; a %% in a password is written as %%25",
 			strings.Join(wrong, " and "), found.From)
 	case found == identity.Proxy{From: found.From, None: found.None}:
 		c.OK("proxy", "neither nth's own environment nor the kubelet's names one")

@@ -333,7 +333,7 @@ func (s *session) handOverCordon(ctx context.Context) {
 		return annotation(drain.CordonAnnotation, string(text))
 	})
 	if err != nil && ctx.Err() == nil {
-		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("the node may be opened before its time: %s", err)
+		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("the node may be uncordoned too early: %s", err)
 	}
 }
 
@@ -385,7 +385,7 @@ func (s *session) writeNotes(ctx context.Context) {
 		return annotation(NotesAnnotation, after.text())
 	})
 	if err != nil && ctx.Err() == nil {
-		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("what is done for it may be done again: %s", err)
+		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("the event may be acted on again: %s", err)
 	}
 }
 

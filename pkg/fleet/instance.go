@@ -259,7 +259,7 @@ func (t *term) stand(in *instance, h *hint) {
 
 // endOvertaken ends a hint whose instance runs again, also if it is being drained for it.
 func (t *term) endOvertaken(in *instance, h *hint, on node) {
-	t.opts.Log.WithField(fieldNode, on.name).Infof("%s: the instance %s runs again: what was said of it (%s) is over", h.describe(), in.id, h.Event.Code)
+	t.opts.Log.WithField(fieldNode, on.name).Infof("%s: the instance %s runs again: its event (%s) is over", h.describe(), in.id, h.Event.Code)
 	t.mu.Lock()
 	if in.drain != nil {
 		in.drain.drop(h.Event.ID)

@@ -71,7 +71,7 @@ func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)
 	t.work.Wait()
 	t.returnAll()
 	receiving.Wait()
-	f.opts.Log.Info("this process does not lead any more: its work has ended, and its messages are back in the queue")
+	f.opts.Log.Info("this process no longer leads: its work has ended, and its messages are back in the queue")
 }
 
 // returnAll returns the messages of all hints.

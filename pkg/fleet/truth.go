@@ -173,7 +173,7 @@ func (t *term) mustBeAlone(ctx context.Context, found ec2.Instance, who owner) e
 			return err
 		}
 		if who != thisCluster || its == thisCluster {
-			return fmt.Errorf("the instances %s and %s have the address %s, and their tags do not tell which one is this cluster's (set fleet.cluster): %w",
+			return fmt.Errorf("the instances %s and %s have the address %s, and their tags do not say which one is in this cluster (set fleet.cluster): %w",
 				found.ID, other.ID, found.Address, errAmbiguous)
 		}
 	}
@@ -333,7 +333,7 @@ func (t *term) verify(ctx context.Context, in *instance, h *hint) (needed bool) 
 	case !listed && h.Event.State == event.Pending && (h.Event.Noticed.IsZero() || time.Since(h.Event.Noticed) < listDelay):
 		return true
 	case !listed || ev.State != event.Pending:
-		t.opts.Log.Infof("%s: EC2 has nothing more scheduled for the instance %s of what was announced (%s)", h.describe(), h.Instance, h.Event.Code)
+		t.opts.Log.Infof("%s: EC2 no longer lists %s for the instance %s", h.describe(), h.Event.Code, h.Instance)
 	}
 	return false
 }
@@ -464,7 +464,7 @@ func (t *term) pollOnce() time.Duration {
 	t.truth.listed, t.truth.looked, t.truth.trouble, t.truth.impaired = said, at, nil, since
 	t.truth.mu.Unlock()
 	if recovered {
-		t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("EC2 tells again what it has scheduled")
+		t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("EC2 lists scheduled maintenance again")
 	}
 	return pollInterval
 }
@@ -482,10 +482,10 @@ func (t *term) notePoll(err error) time.Duration {
 	log := t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceTrouble)
 	switch {
 	case news && refused:
-		log.Warnf("maintenance is drained for as it was once announced, also if it is canceled or moved since, what was announced before "+
-			"nth-queue came is not known, nor are failed status checks: %s", err)
+		log.Warnf("may not list scheduled maintenance; canceled or moved maintenance still drains on its first date, and failed status "+
+			"checks are not seen: %s", err)
 	case news:
-		log.Warnf("what EC2 has scheduled stands as it was known: %s", err)
+		log.Warnf("cannot list scheduled maintenance; keeping last known state: %s", err)
 	}
 	if refused {
 		return refusedInterval

@@ -194,7 +194,7 @@ func judge(groups []*group, labeled, late bool) (waited string, unknown bool, er
 	case len(stuck) > 0 && stuck[0].machine && !labeled:
 		return "", false, fmt.Errorf("%s, and the node is not labeled for anybody to take it out", words(stuck))
 	case len(stuck) > 0:
-		return "", false, fmt.Errorf("%s, and nobody has begun to take it out within %s", words(stuck), patience)
+		return "", false, fmt.Errorf("%s, and no controller has begun to deregister it within %s", words(stuck), patience)
 	}
 	return "", false, failure(groups)
 }

@@ -223,7 +223,7 @@ func TestWait_EndsWhereNobodyDeregisters(t *testing.T) {
 		want    time.Duration
 		why     string
 	}{
-		"labeled":     {true, time.Minute, "1 target is still healthy in tg/web, and nobody has begun to take it out within 1m0s"},
+		"labeled":     {true, time.Minute, "1 target is still healthy in tg/web, and no controller has begun to deregister it within 1m0s"},
 		"not labeled": {false, 0, "1 target is still healthy in tg/web, and the node is not labeled for anybody to take it out"},
 	} {
 		t.Run(name, func(t *testing.T) {

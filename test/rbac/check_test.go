@@ -83,7 +83,7 @@ func TestCheckTellsWhatIsRefusedAndHowBadThatIs(t *testing.T) {
 		"fail  right       patch nodes: refused; it is needed to cordon, taint and uncordon a node",
 		"fail  right       update leases -n nth-queue: refused; it is needed to know who leads, and to lead",
 		"fail  lease       making a Lease in the namespace nth-queue, as a dry run: ",
-		"warn  right       create events: refused; nth-queue asks for it to write Events, and can do without",
+		"warn  right       create events: refused; nth-queue would use it to write Events, and works without",
 	} {
 		if !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, want) }) {
 			t.Errorf("it does not say %q:\n%s", want, strings.Join(lines, "\n"))

@@ -152,7 +152,7 @@ func TestKey_IsLogindsWhereTheSettingsSayIt(t *testing.T) {
 		mustCheck(t, h, "ok    shutdown    the power button is handled by nth, process "+h.MainPID(t)+":")
 		for _, action := range []string{"notify", "ignore"} {
 			h.Configure(t, "[events.shutdown]\naction = \""+action+"\"\n")
-			mustCheck(t, h, "warn  shutdown    the power button is handled by nth, process "+h.MainPID(t)+", which has not read the settings")
+			mustCheck(t, h, "warn  shutdown    the power button is handled by nth, process "+h.MainPID(t)+", although the settings")
 		}
 		h.Configure(t, "[events.shutdown]\npower_key = \"logind\"\n")
 		h.Run(t, "systemctl", "reload", "nth")

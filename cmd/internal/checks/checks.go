@@ -108,7 +108,7 @@ func (l *List) Right(name, why string, optional, allowed bool) {
 	case allowed:
 		l.OK("right", "%s", name)
 	case optional:
-		l.Warn("right", "%s: refused; %s asks for it %s, and can do without", name, l.program, why)
+		l.Warn("right", "%s: refused; %s would use it %s, and works without", name, l.program, why)
 	default:
 		l.Fail("right", "%s: refused; it is needed %s", name, why)
 	}
