@@ -232,63 +232,38 @@ func TestHookClient_GivesUpWhenTheHookIsOver(t *testing.T) {
 	}
 }
 
-// A hook of half a minute is gone after the first request that fails, if its timeout is taken for a longer one.
-func TestHookClient_HoldsAShortHookOfUnknownTimeout(t *testing.T) {
+// What is not known yet is asked for often enough; what is known, or may not be asked for, is not. A hook of half a minute is gone after
+// the first request that fails, if its timeout is taken for a longer one.
+func TestHookClient_HoldsAHookWhileItsTimeoutIsUnknown(t *testing.T) {
 	t.Parallel()
-	action := asg.Action{Group: group, Hook: short.Name, Instance: instance}
-	for name, fault := range map[string]asgtest.Fault{
-		"throttled once": asgtest.Throttled("DescribeLifecycleHooks", 1), "throttled for a while": asgtest.Throttled("DescribeLifecycleHooks", 5),
-		"throttled all the time": asgtest.Throttled("DescribeLifecycleHooks", 0),
-		"silent once":            {Action: "DescribeLifecycleHooks", Times: 1}, "silent all the time": {Action: "DescribeLifecycleHooks"},
+	const asks = "DescribeLifecycleHooks"
+	fails := func(f asgtest.Fault) func(*asgtest.Service) { return func(s *asgtest.Service) { s.Fail(f) } }
+	for name, row := range map[string]struct {
+		timeout, held time.Duration
+		spoil         func(*asgtest.Service)
+		least, most   int // heartbeats
+	}{
+		"throttled once":        {30 * time.Second, 10 * time.Minute, fails(asgtest.Throttled(asks, 1)), 25, 65},
+		"throttled always":      {30 * time.Second, 10 * time.Minute, fails(asgtest.Throttled(asks, 0)), 25, 65},
+		"silent always":         {30 * time.Second, 10 * time.Minute, fails(asgtest.Fault{Action: asks}), 25, 65},
+		"throttled for a while": {30 * time.Minute, 2 * time.Hour, fails(asgtest.Throttled(asks, 5)), 12, 20},
+		"refused":               {5 * time.Minute, 10 * time.Minute, func(s *asgtest.Service) { s.Deny(asks) }, 10, 12},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bubble(t, one(short), func(r *rig) {
-				r.aws.Fail(fault)
+			bubble(t, one(asgtest.Hook{Name: "drain", HeartbeatTimeout: row.timeout}), func(r *rig) {
+				row.spoil(r.aws)
 				r.aws.Terminate(instance)
-				r.holding(func() { time.Sleep(10 * time.Minute) }, action)
-				if a := r.aws.Actions(instance)[0]; a.TimedOut || len(a.Heartbeats) < 25 {
-					t.Errorf("the hook is %+v", a)
+				r.holding(func() { time.Sleep(row.held) }, asg.Action{Group: group, Hook: "drain", Instance: instance})
+				if a := r.aws.Actions(instance)[0]; a.TimedOut || len(a.Heartbeats) < row.least || len(a.Heartbeats) > row.most {
+					t.Errorf("the hook has %d heartbeats, want %d to %d, and timed out: %t", len(a.Heartbeats), row.least, row.most, a.TimedOut)
+				}
+				if n := len(r.aws.Calls(asks)); n > 65 {
+					t.Errorf("asked for the hooks %d times", n)
 				}
 			})
 		})
 	}
-}
-
-// What is not known yet is asked for often enough; what is known is not.
-func TestHookClient_HoldsAtTheHooksPaceOnceKnown(t *testing.T) {
-	t.Parallel()
-	bubble(t, one(asgtest.Hook{Name: "drain", HeartbeatTimeout: 30 * time.Minute}), func(r *rig) {
-		r.aws.Fail(asgtest.Throttled("DescribeLifecycleHooks", 5))
-		r.aws.Terminate(instance)
-		r.holding(func() { time.Sleep(2 * time.Hour) }, asg.Action{Group: group, Hook: "drain", Instance: instance})
-		if a := r.aws.Actions(instance)[0]; a.TimedOut || len(a.Heartbeats) > 20 {
-			t.Errorf("the hook is %+v", a)
-		}
-	})
-}
-
-// Without the permission nothing is learned by asking often, and a hook that is not the shortest is held all the same.
-func TestHookClient_HoldsWithoutPermissionToDescribe(t *testing.T) {
-	t.Parallel()
-	bubble(t, one(asgtest.Hook{Name: "drain", HeartbeatTimeout: 5 * time.Minute}), func(r *rig) {
-		r.aws.Deny("DescribeLifecycleHooks")
-		r.aws.Terminate(instance)
-		r.holding(func() {
-			time.Sleep(10 * time.Minute)
-			if n := len(r.aws.Calls("DescribeLifecycleHooks")); n < 5 || n > 15 {
-				t.Errorf("asked %d times", n)
-			}
-			if a := r.aws.Actions(instance)[0]; a.TimedOut || len(a.Heartbeats) > 12 {
-				t.Errorf("the hook is %+v", a)
-			}
-			r.aws.Allow("DescribeLifecycleHooks")
-			time.Sleep(10 * time.Minute)
-			if a := r.aws.Actions(instance)[0]; a.TimedOut || len(a.Heartbeats) > 20 {
-				t.Errorf("the hook, which is known now, is %+v", a)
-			}
-		}, asg.Action{Group: group, Hook: "drain", Instance: instance})
-	})
 }
 
 func TestHookClient_ASilentGroupDelaysNoOther(t *testing.T) {

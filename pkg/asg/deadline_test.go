@@ -206,17 +206,22 @@ func TestDeadline_WaitsUntilTheGroupsPolicyIsKnown(t *testing.T) {
 		s := r.settings
 		s.Abandon = true
 		r.keeper.Use(s)
+		r.keeper.Settled(ending, event.OutOfTime)
 		r.pass(5 * time.Minute)
 		if got := r.deadline(); got != 0 {
 			t.Errorf("while it is not known the event has a deadline after %s", got)
 		}
+		if a := r.aws.Actions(instance)[0]; a.Result != "" || a.TimedOut {
+			t.Errorf("while it is not known the hook is %+v, want it held", a)
+		}
+		r.keeper.Settled(ending, "")
 		r.aws.Lift()
 		r.pass(time.Minute)
 		if got := r.deadline(); got != s.Budget {
 			t.Errorf("of a machine that is not kept the event has a deadline after %s", got)
 		}
 		before := len(r.aws.Calls("DescribeAutoScalingGroups"))
-		if r.pass(5 * time.Minute); before > 20 {
+		if r.pass(5 * time.Minute); before > 40 {
 			t.Errorf("that was asked %d times", before)
 		}
 		r.wantCalls("DescribeAutoScalingGroups", before)
@@ -321,27 +326,6 @@ func TestOutcome_AChangeWhileTheGroupIsAskedCounts(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Whether the group keeps the machine cannot be found out for a while. It is not given away for that.
-func TestOutcome_HoldsUntilTheGroupsPolicyIsKnown(t *testing.T) {
-	t.Parallel()
-	bubble(t, one(hook), func(r *rig) {
-		r.settings.Abandon = true
-		r.aws.Retain(group, true)
-		r.aws.Fail(asgtest.Throttled("DescribeAutoScalingGroups", 0))
-		r.terminate()
-		r.keeper.Settled(ending, event.OutOfTime)
-		r.pass(10 * time.Minute)
-		if a := r.aws.Actions(instance)[0]; a.Result != "" || len(a.Heartbeats) < 6 {
-			t.Errorf("the hook is %+v, want it held", a)
-		}
-		r.aws.Lift()
-		r.pass(2 * time.Minute)
-		if got := r.aws.State(instance); got != "Terminating:Retained" {
-			t.Errorf("the instance is %s", got)
-		}
-	})
 }
 
 // short is a hook for which Auto Scaling waits 50 minutes at the very most.

@@ -283,23 +283,6 @@ func TestKeeper_AsksNothingWhereHooksAreDisabled(t *testing.T) {
 	})
 }
 
-func TestKeeper_UsesNewSettingsForATerminationUnderWay(t *testing.T) {
-	t.Parallel()
-	bubble(t, one(hook), func(r *rig) {
-		r.aws.Retain(group, true)
-		r.terminate()
-		r.pass(time.Minute)
-		s := r.settings
-		s.Abandon = true
-		r.keeper.Use(s)
-		r.keeper.Settled(ending, event.OutOfTime)
-		r.pass(0)
-		if got := r.aws.State(instance); got != "Terminating:Retained" {
-			t.Errorf("the instance is %s", got)
-		}
-	})
-}
-
 func TestKeeper_RetriesWhatFails(t *testing.T) {
 	t.Parallel()
 	lost := asgtest.Fault{Action: "CompleteLifecycleAction", Times: 1, Status: 500, Code: "InternalFailure", After: true}
@@ -419,29 +402,6 @@ func TestKeeper_UsesAPermissionThatIsGrantedLater(t *testing.T) {
 	})
 }
 
-func TestKeeper_SpreadsItsRequests(t *testing.T) {
-	t.Parallel()
-	for action, begin := range map[string]func(r *rig){
-		"DescribeAutoScalingInstances":   func(r *rig) { r.aws.SetState(instance, "Terminating") },
-		"RecordLifecycleActionHeartbeat": func(r *rig) { r.aws.Terminate(instance) },
-	} {
-		bubble(t, one(hook), func(r *rig) {
-			r.aws.Fail(asgtest.Throttled("RecordLifecycleActionHeartbeat", 1000))
-			r.run()
-			begin(r)
-			r.announce(ending)
-			r.pass(10 * time.Minute)
-			calls, pauses := r.aws.Calls(action), map[time.Duration]bool{}
-			for n, call := range calls[1:] {
-				pauses[call.At.Sub(calls[n].At).Round(time.Millisecond)] = true
-			}
-			if len(calls) < 10 || len(pauses) < len(calls)*2/3 {
-				t.Errorf("of the pauses between %d requests for %s, %d differ", len(calls), action, len(pauses))
-			}
-		})
-	}
-}
-
 func TestKeeper_CountsRequests(t *testing.T) {
 	t.Parallel()
 	const beats, completions = "RecordLifecycleActionHeartbeat", "CompleteLifecycleAction"
@@ -455,17 +415,14 @@ func TestKeeper_CountsRequests(t *testing.T) {
 			before:  func(r *rig) { r.settings.Abandon = true; r.aws.Retain(group, true) },
 			outcome: event.OutOfTime, want: map[string]int{"heartbeat ok": 2, "abandon ok": 1},
 		},
-		"too much is asked": {
-			before:  func(r *rig) { r.aws.Fail(asgtest.Throttled(beats, 1)) },
-			then:    func(r *rig) { r.aws.Fail(asgtest.Throttled(completions, 2)) },
-			outcome: event.Drained,
-			want:    map[string]int{"heartbeat throttled": 1, "heartbeat ok": 2, "continue throttled": 2, "continue ok": 1},
-		},
-		"there is no answer for a while": {
+		"requests fail in all ways": {
+			before: func(r *rig) { r.aws.Fail(asgtest.Throttled(beats, 1)) },
 			then: func(r *rig) {
+				r.aws.Fail(asgtest.Throttled(completions, 2))
 				r.aws.Fail(asgtest.Fault{Action: completions, Status: 503, Code: "ServiceUnavailable", Times: 1})
 			},
-			outcome: event.Drained, want: map[string]int{"heartbeat ok": 2, "continue failed": 1, "continue ok": 1},
+			outcome: event.Drained,
+			want:    map[string]int{"heartbeat throttled": 1, "heartbeat ok": 2, "continue throttled": 2, "continue failed": 1, "continue ok": 1},
 		},
 		"the role allows nothing": {
 			before: func(r *rig) { r.aws.Deny(beats, completions) }, then: func(r *rig) { r.aws.Allow(completions) },
@@ -480,8 +437,13 @@ func TestKeeper_CountsRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, one(hook), func(r *rig) {
-				var c count
-				r.opts.Requested = c.requested
+				var mu sync.Mutex
+				got := map[string]int{}
+				r.opts.Requested = func(what asg.Request, answer asg.Answer) {
+					mu.Lock()
+					defer mu.Unlock()
+					got[fmt.Sprintf("%s %s", what, answer)]++
+				}
 				if row.before != nil {
 					row.before(r)
 				}
@@ -492,7 +454,11 @@ func TestKeeper_CountsRequests(t *testing.T) {
 				}
 				r.keeper.Settled(ending, row.outcome)
 				r.pass(time.Minute)
-				c.want(t, row.want)
+				mu.Lock()
+				defer mu.Unlock()
+				if !maps.Equal(got, row.want) {
+					t.Errorf("the requests were %v, want %v", got, row.want)
+				}
 			})
 		})
 	}
@@ -506,30 +472,6 @@ const (
 )
 
 func one(h asgtest.Hook) []asgtest.Hook { return []asgtest.Hook{h} }
-
-// count counts requests, each as "heartbeat ok".
-type count struct {
-	mu    sync.Mutex
-	kinds map[string]int
-}
-
-func (c *count) requested(what asg.Request, answer asg.Answer) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.kinds == nil {
-		c.kinds = map[string]int{}
-	}
-	c.kinds[fmt.Sprintf("%s %s", what, answer)]++
-}
-
-func (c *count) want(t *testing.T, want map[string]int) {
-	t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !maps.Equal(c.kinds, want) {
-		t.Errorf("the requests were %v, want %v", c.kinds, want)
-	}
-}
 
 func TestKeeper_CompletesOnceThoughAnotherHookIsOver(t *testing.T) {
 	t.Parallel()

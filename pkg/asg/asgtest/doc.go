@@ -7,10 +7,8 @@
 //	aws.AddInstance("workers", "i-0123")
 //	aws.Terminate("i-0123") // it is Terminating:Wait now
 //
-// A Service is an http.Handler; a Server gives it a port. Each request must be signed with version 4 of AWS's signature;
-// that the signature's fields are there and well formed is checked, the signature itself is not. Hooks time out as they do
-// at AWS: by the clock, as seen by the next who asks. Calls are kept, and requests can be made to fail or refused
-// (pkg/internal/querytest).
+// A Service is an http.Handler; a Server gives it a port. Hooks time out as they do at AWS: by the clock, as seen by the next who
+// asks. What a request must look like, how calls are kept, and how requests are made to fail is in pkg/internal/querytest.
 //
 // Everything is safe for concurrent use, and works on the clock of testing/synctest.
 package asgtest
