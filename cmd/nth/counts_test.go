@@ -51,8 +51,8 @@ func TestGuard_CountsOverAReload(t *testing.T) {
 	k := identity.New(identity.Options{Read: func(context.Context) (string, []byte, error) { return "here", kubeconfigOf(server.URL, "one"), nil }})
 	local := newLocalNode(k, config.Default(), nil, nil)
 	goal := drain.Goal{
-		Number: 1, Claim: drain.Claim{Event: "a", Kind: "spot-interruption", BootID: "b", Since: time.Now()},
-		Events: []string{"a"}, Unclosed: []string{"a"}, Evict: true, Hard: time.Now().Add(10 * time.Minute),
+		Generation: 1, Claim: drain.Claim{Event: "a", Kind: "spot-interruption", BootID: "b", Since: time.Now()},
+		Close: true, Evict: true, Hard: time.Now().Add(10 * time.Minute),
 	}
 	told := make(chan drain.Progress, 1000)
 	guard := local.Guard(goal, func(p drain.Progress) { told <- p })
@@ -66,11 +66,11 @@ func TestGuard_CountsOverAReload(t *testing.T) {
 		for {
 			select {
 			case p := <-told:
-				if p.Kind == state.NodeEmpty && p.Goal == number {
+				if p.Kind == state.NodeEmpty && p.Generation == number {
 					return
 				}
 			case <-limit:
-				t.Fatalf("not drained for goal %d", number)
+				t.Fatalf("not drained for generation %d", number)
 			}
 		}
 	}
@@ -78,7 +78,7 @@ func TestGuard_CountsOverAReload(t *testing.T) {
 	options := *local.options.Load()
 	options.Margin += time.Second
 	local.use(options)
-	goal.Number, goal.Events, goal.Unclosed = 2, []string{"a", "b"}, []string{"b"}
+	goal.Generation = 2
 	guard.Adjust(goal)
 	empty(2)
 	if result := guard.Result(); result.Evicted != 1 {

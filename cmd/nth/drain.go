@@ -131,17 +131,24 @@ var (
 
 // drain drains the node with its own guard.
 func (d *manualDrain) drain(ctx context.Context, node agent.Node) error {
-	id := []string{drain.ByHand} // Each call counts by itself, even if operators have lifted the cordon of an earlier one.
 	goal := drain.Goal{
-		Number: 1, Evict: true, Events: id, Kinds: id, Unclosed: id, Anew: id,
-		Claim: drain.Claim{Event: drain.ByHand, Kind: drain.ByHand, Events: id, BootID: d.bootID, Since: time.Now().UTC()},
+		Generation: 1, Close: true, Evict: true,
+		Claim: drain.Claim{Event: drain.ByHand, Kind: drain.ByHand, BootID: d.bootID, Since: time.Now().UTC()},
 	}
 	goal.Soft, _ = ctx.Deadline()
 	goal.TimeEnds = goal.Soft
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	d.stop = stop
-	guard := node.Guard(goal, d.tell)
+	var guard drain.Guard
+	guard = node.Guard(goal, func(p drain.Progress) {
+		if p.Kind == state.NodeReopened && p.Closed == 0 { // Operators have lifted the cordon of an earlier call. Each call counts by itself.
+			goal.Generation++
+			guard.Adjust(goal)
+			return
+		}
+		d.tell(p)
+	})
 	guard.Run(running)
 	if !d.ended {
 		d.why = context.Cause(ctx)

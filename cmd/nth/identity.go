@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
@@ -106,8 +104,8 @@ func (n *localNode) Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guar
 	return &localGuard{self: n, tell: tell, goal: goal, adjusted: make(chan struct{}, 1)}
 }
 
-// localGuard is the guard of the identity's node. It waits for the identity, and begins again when the node has another name, and when an
-// event joins after the options have changed; until then it keeps the options.
+// localGuard is the guard of the identity's node. It waits for the identity, and begins again when the node has another name, and when a
+// generation begins after the options have changed; until then it keeps the options.
 type localGuard struct {
 	self     *localNode
 	tell     func(drain.Progress)
@@ -162,11 +160,11 @@ func (g *localGuard) tellIfNeverJoined(ctx context.Context) {
 	g.mu.Lock()
 	goal := g.goal
 	g.mu.Unlock()
-	if !slices.Contains(goal.Kinds, string(event.Shutdown)) {
+	if !goal.Shutdown {
 		return
 	}
 	if _, err := g.self.kubelet.Identity(ctx); errors.Is(err, identity.ErrNotYet) {
-		g.tell(drain.Progress{Kind: state.NodeEmpty, Goal: goal.Number, State: drain.State{Drained: true}})
+		g.tell(drain.Progress{Kind: state.NodeEmpty, Generation: goal.Generation, State: drain.State{Drained: true}})
 	}
 }
 
@@ -186,13 +184,13 @@ func (g *localGuard) of(id identity.Identity, ended context.CancelFunc) drain.Gu
 func (g *localGuard) Adjust(goal drain.Goal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	known := g.goal.Events
+	known := g.goal.Generation
 	g.goal = goal
 	select {
 	case g.adjusted <- struct{}{}:
 	default:
 	}
-	if now := *g.self.options.Load(); g.guard != nil && drain.Joined(known, goal.Events) && !reflect.DeepEqual(now, g.options) {
+	if now := *g.self.options.Load(); g.guard != nil && goal.Generation > known && !reflect.DeepEqual(now, g.options) {
 		g.options = now
 		g.again()
 		return

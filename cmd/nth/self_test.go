@@ -27,11 +27,11 @@ func TestAMachineThatIsNoNodeLetsItsShutdownGoAlsoWhileAGuardStands(t *testing.T
 	s := newLocalNode(nothing, config.Default(), nil, nil)
 	var mu sync.Mutex
 	drained := map[int]bool{}
-	spot := drain.Goal{Number: 1, Claim: drain.Claim{Event: "s", Kind: string(event.SpotInterruption)}, Events: []string{"s"}, Evict: true}
+	spot := drain.Goal{Generation: 1, Claim: drain.Claim{Event: "s", Kind: string(event.SpotInterruption)}, Close: true, Evict: true}
 	g := s.Guard(spot, func(p drain.Progress) {
 		mu.Lock()
 		defer mu.Unlock()
-		drained[p.Goal] = drained[p.Goal] || p.State.Drained
+		drained[p.Generation] = drained[p.Generation] || p.State.Drained
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -39,7 +39,7 @@ func TestAMachineThatIsNoNodeLetsItsShutdownGoAlsoWhileAGuardStands(t *testing.T
 	defer func() { stop(); <-ended }()
 	time.Sleep(200 * time.Millisecond)
 	down := spot // The spot interruption still comes first.
-	down.Number, down.Events, down.Kinds = 2, []string{"s", "d"}, []string{string(event.SpotInterruption), string(event.Shutdown)}
+	down.Generation, down.Shutdown = 2, true
 	g.Adjust(down)
 	time.Sleep(3 * time.Second)
 	mu.Lock()
@@ -101,7 +101,7 @@ func TestAReloadedOptionHoldsForAnEventThatComesAfterIt(t *testing.T) {
 	before := *s.options.Load()
 	before.ExcludeFromLoadBalancers = false
 	s.use(before)
-	first := drain.Goal{Number: 1, Claim: drain.Claim{Event: "m", Kind: string(event.ScheduledMaintenance)}, Events: []string{"m"}, Evict: true}
+	first := drain.Goal{Generation: 1, Claim: drain.Claim{Event: "m", Kind: string(event.ScheduledMaintenance)}, Close: true, Evict: true}
 	closed := make(chan struct{}, 100)
 	g := s.Guard(first, func(p drain.Progress) {
 		if p.Kind == state.NodeClosed {
@@ -121,7 +121,7 @@ func TestAReloadedOptionHoldsForAnEventThatComesAfterIt(t *testing.T) {
 	after.ExcludeFromLoadBalancers = true
 	s.use(after) // as a SIGHUP does
 	second := first
-	second.Number, second.Events = 2, []string{"s", "m"}
+	second.Generation = 2
 	second.Claim = drain.Claim{Event: "s", Kind: string(event.SpotInterruption)}
 	g.Adjust(second) // A spot interruption is announced.
 	known := func() bool {

@@ -138,7 +138,7 @@ type Agent struct {
 	inherited bool
 
 	work        *work        // nil if nothing is being done
-	goals       int          // how many goals guards have been given
+	generation  int          // the last generation of a guard's goal
 	result      drain.Result // what the guard had done when an event's drain last ended
 	total, left int          // pods to evict, as the guard last reported
 	// steps has, by the event's ID, when the step (cordon, drain or uncordon) in progress for an event began.
@@ -333,8 +333,8 @@ func (a *Agent) decide() (policy.Situation, policy.Goal) {
 	goal := a.cfg.Policy.Decide(sit)
 	// The guard's report holds for the events of its goal only: others may have joined just now.
 	if w := a.work; w != nil && w.guard != nil && !w.stopping && goal.Action == w.goal.Action {
-		sit.Node = policy.Node{Closed: w.state.Closed && !w.stale, Left: w.state.Left, Ours: w.state.Ours, Drained: w.state.Drained}
-		sit.NodeFor, sit.LookedFor, sit.DrainedFor, sit.Limited = w.goal.Events, w.lookedFor, w.drainedFor, w.state.Limited
+		sit.Node = policy.Node{Closed: w.state.Closed, Left: w.state.Left, Ours: w.state.Ours, Drained: w.state.Drained}
+		sit.NodeFor, sit.LookedFor, sit.DrainedFor, sit.Limited = w.joinedBy(w.reported), w.joinedBy(w.looked), w.joinedBy(w.drained), w.state.Limited
 		sit = a.fold(sit)
 		goal = a.cfg.Policy.Decide(sit)
 	}

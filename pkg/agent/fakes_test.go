@@ -168,9 +168,9 @@ func (g *guard) wants() drain.Goal {
 
 // inWords is a goal with its times counted from now.
 func inWords(goal drain.Goal) string {
-	words := strings.Join(goal.Events, ", ") + ": cordon"
+	words := strings.Join(goal.Claim.Events, ", ") + ": cordon"
 	if goal.Evict {
-		words = strings.Join(goal.Events, ", ") + ": drain"
+		words = strings.Join(goal.Claim.Events, ", ") + ": drain"
 	}
 	if !goal.Hard.IsZero() {
 		words += ", hard in " + time.Until(goal.Hard).String()
@@ -178,7 +178,7 @@ func inWords(goal drain.Goal) string {
 	if !goal.Soft.IsZero() {
 		words += ", soft in " + time.Until(goal.Soft).String()
 	}
-	if !goal.Reopened.IsZero() {
+	if !goal.Before.IsZero() {
 		words += ", reopened"
 	}
 	return words
@@ -199,7 +199,7 @@ func (g *guard) next(ctx context.Context) bool {
 func (g *guard) say(all ...drain.Progress) {
 	for _, p := range all {
 		g.mu.Lock()
-		p.Goal, p.State = g.goal.Number, g.state
+		p.Generation, p.State = g.goal.Generation, g.state
 		g.mu.Unlock()
 		g.report(p)
 	}
@@ -230,7 +230,7 @@ func (g *guard) drain() {
 
 // open reports that an operator has uncordoned the node.
 func (g *guard) open() {
-	g.becomes(func(s *drain.State) { s.Closed = false }, drain.Progress{Kind: state.NodeReopened, Events: g.wants().Events})
+	g.becomes(func(s *drain.State) { s.Closed, s.Open = false, true }, drain.Progress{Kind: state.NodeReopened, Closed: g.wants().Generation})
 }
 
 // limit reports what a look at the Node has shown of its annotation.
@@ -452,7 +452,7 @@ func newsOf(before, e state.Entry) string {
 		return " "
 	case before.Missing.IsZero() != e.Missing.IsZero():
 		return map[bool]string{true: ", back", false: ", missing"}[e.Missing.IsZero()]
-	case before.Reopened != e.Reopened:
+	case before.Released() != e.Released():
 		return ", reopened"
 	case before.Error != e.Error:
 		return ": " + e.Error

@@ -198,21 +198,15 @@ func TestGoal_NewRulesHoldForWhatIsAnnounced(t *testing.T) {
 	})
 }
 
-func TestGoal_TheGuardGetsTheKindsOfItsEvents(t *testing.T) {
+func TestGoal_TheGuardKnowsOfAShutdown(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(stuck)
+		r.cfg.Policy[event.Shutdown] = policy.Rule{Action: policy.Drain, Hard: true}
 		stop := r.stopping("m", time.Hour)
 		r.runFor(stop)
-		r.announce(stop, r.stopping("n", time.Hour), r.spot("s", time.Minute), recommended("r")) // for which nothing is done
-		_, goals := r.node.all()
-		for at, want := range map[int][]event.Kind{0: {event.ScheduledMaintenance}, len(goals) - 1: {event.ScheduledMaintenance, event.SpotInterruption}} {
-			var got []event.Kind
-			for _, kind := range goals[at].Kinds {
-				got = append(got, event.Kind(kind))
-			}
-			if slices.Sort(got); !slices.Equal(got, want) {
-				t.Errorf("goal %d is for %v, want %v", at, got, want)
-			}
+		r.announce(stop, event.Event{ID: "d", Kind: event.Shutdown, State: event.Pending, Deadline: r.in(time.Minute)})
+		if _, goals := r.node.all(); goals[0].Shutdown || !goals[len(goals)-1].Shutdown {
+			t.Errorf("the goals are %+v", goals)
 		}
 	})
 }
@@ -271,7 +265,7 @@ func TestGoal_ADrainedNodeIsDrainedForANewEventWhenTheGuardSaysSo(t *testing.T) 
 			case <-ctx.Done():
 			}
 			if late {
-				g.report(drain.Progress{Kind: state.NodeEmpty, Goal: old.Number, State: drain.State{Closed: true, Ours: true, Seen: true, Drained: true}})
+				g.report(drain.Progress{Kind: state.NodeEmpty, Generation: old.Generation, State: drain.State{Closed: true, Ours: true, Seen: true, Drained: true}})
 			}
 			<-ctx.Done()
 		})

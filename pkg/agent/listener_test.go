@@ -189,8 +189,8 @@ func TestListener_AnOperatorOpensTheNode(t *testing.T) {
 				g.close()
 				g.drain()
 				time.Sleep(10 * time.Second)
-				g.becomes(func(s *drain.State) { *s = drain.State{Ours: true, Seen: true, Drained: true} },
-					drain.Progress{Kind: state.NodeReopened, Events: g.wants().Events})
+				g.becomes(func(s *drain.State) { *s = drain.State{Open: true, Ours: true, Seen: true, Drained: true} },
+					drain.Progress{Kind: state.NodeReopened, Closed: g.wants().Generation})
 			})
 			r.node.toUncordon(hangs) // The API server is away.
 			r.run()

@@ -173,7 +173,7 @@ func (a *Agent) emitLeftOpenNoMore(before, e state.Entry) {
 // emitCordonEnd emits the end of the cordon step for an event: it was called back if operators have lifted the cordon, and is done
 // otherwise, even if the node is not cordoned since operators want nothing done to it.
 func (a *Agent) emitCordonEnd(before, e state.Entry) {
-	if e.Reopened {
+	if e.Released() {
 		a.emitCalledBack(before, e)
 		return
 	}
@@ -203,14 +203,13 @@ func (a *Agent) handleProgress(p drain.Progress) {
 		return
 	}
 	a.total, a.left, a.nodeSeen, a.ready = p.Total, p.Left, a.nodeSeen || p.State.Seen, a.ready || p.State.Ready
-	if p.Goal == w.guardGoal.Number && !w.stopping {
-		w.state, w.stale = p.State, false
+	if !w.stopping {
+		w.state, w.reported = p.State, p.Generation
 		if p.State.Looked {
-			a.limited = p.State.Limited
-			w.lookedFor = slices.Clone(w.goal.Events)
+			a.limited, w.looked = p.State.Limited, p.Generation
 		}
 		if p.State.Drained {
-			w.drainedFor = slices.Clone(w.goal.Events)
+			w.drained = p.Generation
 		}
 	}
 	w.noteHolders(p)
@@ -243,6 +242,8 @@ func (a *Agent) emitProgress(p drain.Progress) {
 	t.Entry = a.first()
 	switch p.Kind {
 	case state.NodeEmpty, state.GoalChanged, state.PodHeldAgain: // These are only about p.State.
+	case state.NodeRegistered:
+		a.putReleased(policy.Reclaim(a.situation()))
 	case state.NodeUnclosable:
 		a.recordCordonFailed(t)
 	case state.NodeClosed, state.NodeFoundClosed, state.NodeReopened, state.NodeOptedOut, state.NodeExcluded:
@@ -286,9 +287,6 @@ func (a *Agent) emitNode(p drain.Progress, t state.Transition) {
 		kind, news = state.NodeCordoned, p.Detail != string(drain.CordonOurs) && (len(drains) > 0 || len(left) == 0 && !leftOpen)
 	case state.NodeReopened:
 		news = a.recordReopened(p)
-	}
-	if p.Kind != state.NodeReopened {
-		a.forgetReopened(p.Events)
 	}
 	if news {
 		a.log(t)

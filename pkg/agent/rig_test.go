@@ -341,7 +341,7 @@ func (r *rig) wantUnschedulable(s *apitest.Server, want bool) {
 	if got := s.CurrentNode().Spec.Unschedulable; got != want {
 		var entries []string
 		for _, e := range r.record.Entries() {
-			entries = append(entries, fmt.Sprintf("%s %s %s, reopened %t, on node %t", e.Event.ID, e.Phase, e.Ending, e.Reopened, e.OnNode))
+			entries = append(entries, fmt.Sprintf("%s %s %s, reopened %t, on node %t", e.Event.ID, e.Phase, e.Ending, e.Released(), e.OnNode))
 		}
 		r.t.Errorf("after %s, the node is unschedulable: %t, want %t; %s", time.Since(r.start), got, want, strings.Join(entries, "; "))
 	}
@@ -352,7 +352,7 @@ func (r *rig) wantReopened(want ...string) {
 	r.t.Helper()
 	var got []string
 	for _, e := range r.record.Entries() {
-		if e.Reopened {
+		if e.Released() {
 			got = append(got, e.Event.ID)
 		}
 	}

@@ -57,7 +57,7 @@ func (a *Agent) mainClause() string {
 		}
 		return fmt.Sprintf("watching; nothing is announced for node %s", a.node)
 	}
-	if e.Phase == state.Seen || e.Reopened || e.LeftAlone || e.LeftOpen() {
+	if e.Phase == state.Seen || e.Released() || e.LeftAlone || e.LeftOpen() {
 		return fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))
 	}
 	return a.restClause(e)
@@ -163,7 +163,7 @@ func (a *Agent) mainEntry() (state.Entry, bool) {
 		switch {
 		case !e.Acted():
 			return 2
-		case e.Reopened:
+		case e.Released():
 			return 1
 		}
 		return 0

@@ -200,7 +200,7 @@ func TestStatus_NamesWhatHoldsAPodNow(t *testing.T) {
 func TestStatus_ForgetsAnEarlierGuard(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
-			if slices.Contains(g.wants().Events, "b") {
+			if slices.Contains(g.wants().Claim.Events, "b") {
 				time.Sleep(time.Second)
 				g.say(drain.Progress{Kind: state.PodsFound, Total: 2, Left: 2})
 				return
@@ -302,7 +302,7 @@ func TestStatus_OtherWorkAndWhyItFails(t *testing.T) {
 func TestStatus_WhichEventIsShownAtRest(t *testing.T) {
 	seen := func(e *state.Entry) { e.Phase, e.OnNode, e.CordonedAt = state.Seen, false, time.Time{} }
 	over := func(e *state.Entry) { e.Phase, e.OnNode, e.Ending = state.Closed, false, state.Rebooted }
-	lifted := func(e *state.Entry) { e.Reopened, e.OnNode = true, false }
+	lifted := func(e *state.Entry) { e.ReleasedAt, e.OnNode = e.FirstSeen, false }
 	ours := func(*state.Entry) {}
 	const urgent, other = "node node-a is drained for spot-interruption", "node node-a is drained for scheduled-maintenance"
 	type row struct {

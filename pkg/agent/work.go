@@ -27,12 +27,11 @@ type work struct {
 	began    time.Time
 	done     chan struct{}
 
-	// state is what the guard has reported of the node under guardGoal. It is stale if events have joined since.
-	state drain.State
-	stale bool
-	// lookedFor are the events since whose announcement the Node has been looked at, and drainedFor those for which it was
-	// drained then.
-	lookedFor, drainedFor []string
+	// joined has, for each event of the goal, the generation in which it joined. reported is the generation for which state is what the
+	// guard has reported of the node last, looked the last one in which it had read the Node, and drained in which it was drained.
+	joined                    map[string]int
+	reported, looked, drained int
+	state                     drain.State
 	// held says what holds back pods, by their names, and targets which load balancers are waited for; empty if none are.
 	held    map[string]string
 	targets string
@@ -70,10 +69,15 @@ func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
 const recordTimeout = 250 * time.Millisecond
 
 func (a *Agent) startGuard(parent context.Context, goal policy.Goal) {
+	a.generation++
+	joined := map[string]int{}
+	for _, id := range goal.Events {
+		joined[id] = a.generation
+	}
 	guardGoal := a.guardGoal(goal)
 	guard := a.cfg.Node.Guard(guardGoal, func(p drain.Progress) { a.inbox.put(p) })
 	recheck := func() { a.tasks.Go(func() { a.readClaim(parent, true) }) }
-	a.start(parent, work{goal: goal, guard: guard, guardGoal: guardGoal, recheck: recheck}, func(ctx context.Context) workResult {
+	a.start(parent, work{goal: goal, guard: guard, guardGoal: guardGoal, joined: joined, recheck: recheck}, func(ctx context.Context) workResult {
 		guard.Run(ctx)
 		return workResult{}
 	})
@@ -122,25 +126,20 @@ func (a *Agent) start(parent context.Context, w work, do func(context.Context) w
 
 // guardGoal is a goal as the guard gets it.
 func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
-	a.goals++
-	seen, limited, kinds := a.nodeSeen, a.limited, []string(nil)
+	seen, limited, shutdown := a.nodeSeen, a.limited, false
 	for _, e := range a.cfg.Record.Entries() {
 		seen = seen || e.ClosedIn == a.cfg.BootID
 		if !slices.Contains(goal.Events, e.Event.ID) {
 			continue
 		}
-		limited = limited || e.LeftAlone
-		if kind := string(e.Event.Kind); !slices.Contains(kinds, kind) {
-			kinds = append(kinds, kind)
-		}
+		limited, shutdown = limited || e.LeftAlone, shutdown || e.Event.Kind == event.Shutdown
 	}
 	return drain.Goal{
-		Number: a.goals,
+		Generation: a.generation,
 		Claim: drain.Claim{
 			Event: goal.Event.ID, Kind: string(goal.Event.Kind), Events: goal.Events, BootID: a.cfg.BootID, Since: a.now().UTC(),
 		},
-		Events: goal.Events, Kinds: kinds, Unclosed: goal.Unclosed, Anew: goal.Anew, Evict: goal.Action == policy.Drain,
-		Reopened: goal.Reopened, Open: goal.Open, NodeSeen: seen, Limited: limited,
+		Close: goal.Close, Evict: goal.Action == policy.Drain, Before: goal.Before, Shutdown: shutdown, NodeSeen: seen, Limited: limited,
 		Hard: a.monotonic(goal.Hard), Soft: a.monotonic(goal.Soft), TimeEnds: a.monotonic(goal.TimeEnds),
 	}
 }
@@ -178,19 +177,43 @@ func (a *Agent) deadline(goal policy.Goal) time.Time {
 // adjust gives the guard the goal, if it has changed or a deadline has moved on the monotonic clock.
 func (a *Agent) adjust(goal policy.Goal) {
 	w := a.work
-	same := goal.Action == w.goal.Action && slices.Equal(goal.Events, w.goal.Events) && goal.Reopened.Equal(w.goal.Reopened) &&
+	same := goal.Action == w.goal.Action && slices.Equal(goal.Events, w.goal.Events) && goal.Close == w.goal.Close && goal.Before.Equal(w.goal.Before) &&
 		a.upToDate(w.guardGoal.Hard, goal.Hard) && a.upToDate(w.guardGoal.Soft, goal.Soft) && a.upToDate(w.guardGoal.TimeEnds, goal.TimeEnds)
-	joined := drain.Joined(w.goal.Events, goal.Events)
+	joined := a.join(goal)
 	w.goal = goal
-	if same {
+	if same && !joined {
 		return
 	}
 	w.guardGoal = a.guardGoal(goal)
 	w.state = drain.State{Closed: w.state.Closed, Ours: w.state.Ours, Limited: w.state.Limited} // The guard reports the rest again.
-	gone := func(id string) bool { return !slices.Contains(goal.Events, id) }
-	w.lookedFor, w.drainedFor = slices.DeleteFunc(w.lookedFor, gone), slices.DeleteFunc(w.drainedFor, gone)
-	w.stale = w.stale || joined
 	w.guard.Adjust(w.guardGoal)
+}
+
+// join begins a new generation if events join the goal. So do those whose cordon nobody has lifted, if the guard leaves the node open.
+func (a *Agent) join(goal policy.Goal) (joined bool) {
+	w := a.work
+	maps.DeleteFunc(w.joined, func(id string, _ int) bool { return !slices.Contains(goal.Events, id) })
+	open := goal.Close && (!w.goal.Close || w.state.Open && w.reported == a.generation)
+	for _, id := range goal.Events {
+		if _, known := w.joined[id]; !known || open && !a.entry(event.Event{ID: id}).Released() {
+			w.joined[id], joined = a.generation+1, true
+		}
+	}
+	if joined {
+		a.generation++
+	}
+	return joined
+}
+
+// joinedBy are the events that had joined by a generation.
+func (w *work) joinedBy(generation int) []string {
+	ids := []string{}
+	for id, in := range w.joined {
+		if in <= generation {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // resultNow asks the guard how far it has come; nil if an event's time was over before there was a guard.
@@ -328,26 +351,24 @@ func (a *Agent) clearCordonFailed() {
 	}
 }
 
-// recordReopened records for all events that the node was closed for that somebody has uncordoned it. For events that have joined
-// since, it is cordoned again. news is false if all of that was known.
+// recordReopened records that somebody has uncordoned the node, for all events that it was closed for. For others, it is cordoned again. news
+// is false if all of that was known.
 func (a *Agent) recordReopened(p drain.Progress) (news bool) {
-	for _, e := range a.goalEntries() {
-		if e.Phase != state.Closed && !e.Reopened && slices.Contains(p.Events, e.Event.ID) {
-			e.Reopened, news = true, true
-			a.put(e)
+	return a.putReleased(policy.Release(a.situation(), func(e state.Entry) bool {
+		in, joined := a.work.joined[e.Event.ID]
+		if in > p.Generation || !joined && !e.Acted() {
+			return false
 		}
-	}
-	return news
+		return joined && in <= p.Closed || !e.CordonedAt.IsZero() || p.Closed == 0 && p.Claim.Names(e.Event.ID)
+	}))
 }
 
-// forgetReopened notes for events that the Node which somebody has opened is no more: another one has registered, and is closed for them.
-func (a *Agent) forgetReopened(events []string) {
-	for _, e := range a.goalEntries() {
-		if e.Reopened && slices.Contains(events, e.Event.ID) {
-			e.Reopened = false
-			a.put(e)
-		}
+// putReleased records entries for which it has changed who wants the node closed.
+func (a *Agent) putReleased(changed []state.Entry) (news bool) {
+	if len(changed) > 0 {
+		a.put(changed...)
 	}
+	return len(changed) > 0
 }
 
 // adoptPause is the pause before a failed attempt to read the claim is repeated.
@@ -401,7 +422,7 @@ func (a *Agent) adoptClaim(found claimFound) {
 	if !e.Acted() {
 		e.Phase, e.BootID, e.Changed = state.Cordoned, claim.BootID, a.now()
 	}
-	e.CordonedAt, e.ActedFor, e.OnNode, e.Anew = claim.Since, claim.Since, true, false
+	e.CordonedAt, e.ActedFor, e.OnNode = claim.Since, claim.Since, true
 	a.put(e)
 	a.log(state.Transition{Kind: state.CordonAdopted, Entry: e})
 }

@@ -87,7 +87,7 @@ func openedByPeople(t *testing.T, skew time.Duration) (s *apitest.Server, r *tri
 	time.Sleep(time.Minute)
 	s.UncordonAs("kubectl")
 	r.await(state.NodeReopened)
-	r.adjust(func(g *drain.Goal) { g.Reopened, g.Open = cordonedAt, true })
+	r.adjust(func(g *drain.Goal) { g.Before, g.Close = cordonedAt, false })
 	return s, r, free
 }
 

@@ -293,7 +293,7 @@ func TestAPodWhoseEndIsSeenBeforeItsAnswerIsShortenedAtTheEnd(t *testing.T) {
 		defer cancel()
 		go guard.Run(ctx)
 		time.Sleep(10 * time.Second)
-		goal.Number, goal.Hard = 2, time.Now().Add(time.Minute)
+		goal.Hard = time.Now().Add(time.Minute)
 		guard.Adjust(goal)
 		time.Sleep(time.Minute)
 		if n := count(s, "delete"); n != 1 {

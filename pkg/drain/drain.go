@@ -126,27 +126,25 @@ func (n *Node) Forecast(ctx context.Context, notice time.Duration) (evict.Foreca
 	return n.Evictor.Forecast(ctx, notice, n.opts.LoadBalancerWait+min(n.opts.ScriptsWait, notice/4))
 }
 
-// Goal is what a node is to come to, and by when: closed, and also empty if Evict is set.
+// Goal is what a node is to come to, and by when.
 type Goal struct {
-	// Number identifies the goal in Progress.
-	Number int
+	// Generation grows when a reason for the goal joins: then the node is looked at again, and cordoned again if somebody has uncordoned it. It
+	// is at least 1, and identifies the goal in Progress.
+	Generation int
 	// Claim goes into CordonAnnotation if the node has to be cordoned.
 	Claim Claim
-	// Events are the IDs of all events that call for the goal, the claim's included, and Kinds are their kinds. Unclosed are those for
-	// which the node has not been closed yet, as far as is known. Anew are those of Unclosed that have begun again since, so that a claim
-	// on the Node that names them is out of date.
-	Events, Kinds, Unclosed, Anew []string
-	// Evict tells that pods are to go.
-	Evict bool
+	// Close tells that the node is to be cordoned. It is false if somebody has uncordoned it for all reasons of the goal.
+	Close bool
+	// Evict tells that pods are to go, and Before that only those that came before that time do; zero for all.
+	Evict  bool
+	Before time.Time
+	// Shutdown tells that the machine shuts down by itself.
+	Shutdown bool
 	// Hard is when the machine is gone: pods that are left are deleted in time. Soft is when the drain should have ended. Both are
 	// compared by the monotonic clock if they have its reading; zero means never.
 	Hard, Soft time.Time
 	// TimeEnds is when the next event runs out of its time, zero for never: the wait for volumes ends a margin before that.
 	TimeEnds time.Time
-	// Reopened is set if somebody uncordoned the node for all events that evict: to the time of the cordon. Pods that came since then stay.
-	// Open tells that somebody uncordoned it for all events, so that the node is not cordoned again.
-	Reopened time.Time
-	Open     bool
 	// NodeSeen tells that there has been a Node in this boot, so that a missing one was deleted.
 	NodeSeen bool
 	// Limited tells that operators wanted its pods left alone when the Node was last read. It applies until the guard has read the Node.
@@ -166,8 +164,8 @@ type Guard interface {
 // Progress is one thing that happened, and the state after it.
 type Progress struct {
 	Kind state.TransitionKind
-	// Goal is the number of the goal.
-	Goal int
+	// Generation is that of the goal: State holds for the reasons that had joined by then.
+	Generation int
 	// State is what is known of the node.
 	State State
 	// Pod is "namespace/name"; empty for what concerns the node.
@@ -175,9 +173,10 @@ type Progress struct {
 	// PodUID and PodLabels are that pod's. The labels must not be changed.
 	PodUID    string
 	PodLabels map[string]string
-	// Events, with NodeReopened, are those for which the node was closed until somebody uncordoned it. It is closed again for others.
-	// With NodeClosed and NodeFoundClosed, they are those for which another Node is closed than the one that somebody may have uncordoned.
-	Events []string
+	// Closed, with NodeReopened, is the last generation in which the node was found closed before somebody uncordoned it; 0 if this guard has
+	// not seen it closed. Then Claim is what says that it was, and for which events. The node stays open in the present generation.
+	Closed int
+	Claim  Claim
 	// Detail names the budget, the reason or the time that belongs to Kind.
 	Detail string
 	// Total and Left count the pods to evict: all that there were, and those still on the node.
@@ -186,15 +185,16 @@ type Progress struct {
 
 // State is what is known of a node.
 type State struct {
-	// Closed: it takes no more pods. Ours: something on it is ours to take back.
-	Closed, Ours bool
+	// Closed: it takes no more pods. Open: it stays open in this generation, since somebody has uncordoned it. Ours: something on it is ours to
+	// take back.
+	Closed, Open, Ours bool
 	// Left: operators want nothing done to it.
 	Left bool
 	// Seen: there is a Node, or was one. Ready: the kubelet of the claim's boot has reported it Ready.
 	Seen, Ready bool
 	// Drained: no pod is left that has to go.
 	Drained bool
-	// Looked: the Node has been read since the last event of the goal joined. Limited: operators want its pods left alone, by the last
+	// Looked: the Node has been read since the generation began. Limited: operators want its pods left alone, by the last
 	// look; then it is not drained.
 	Looked, Limited bool
 	// Trouble says why it cannot be closed; empty if it can.
@@ -241,6 +241,7 @@ type dryGuard struct {
 	mu     sync.Mutex
 	goal   Goal
 	result Result
+	memory memory
 }
 
 // Adjust implements Guard.
@@ -276,7 +277,7 @@ func (g *dryGuard) Run(ctx context.Context) {
 			pause = lookEvery
 			if ctx.Err() == nil && !kube.Alike(err.Error(), trouble) {
 				trouble = err.Error()
-				g.tell(Progress{Kind: state.NodeUnclosable, Goal: goal.Number, State: State{Trouble: trouble}, Detail: trouble})
+				g.tell(Progress{Kind: state.NodeUnclosable, Generation: goal.Generation, State: State{Trouble: trouble}, Detail: trouble})
 			}
 			continue
 		}
@@ -284,15 +285,15 @@ func (g *dryGuard) Run(ctx context.Context) {
 		g.result = would.result
 		g.mu.Unlock()
 		if reported { // The agent needs the state under the new goal.
-			g.tell(Progress{Kind: state.GoalChanged, Goal: goal.Number, State: would.state})
+			g.tell(Progress{Kind: state.GoalChanged, Generation: goal.Generation, State: would.state})
 		}
 		for _, p := range would.news {
 			if p.Kind == state.NodeEmpty || !reported {
-				p.Goal, p.State = goal.Number, would.state
+				p.Generation, p.State = goal.Generation, would.state
 				g.tell(p)
 			}
 		}
-		reported, evicted, pause = true, evicted || goal.Evict, forever
+		reported, evicted, pause = !would.asks, evicted || goal.Evict, forever
 	}
 }
 
@@ -301,6 +302,8 @@ type dryLook struct {
 	result Result
 	state  State
 	news   []Progress
+	// asks tells that somebody has uncordoned the node, so that the goal is about to change.
+	asks bool
 }
 
 // look reads the Node and its pods. Result.Left stays empty, as if all pods had gone.
@@ -316,25 +319,25 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 	if err != nil {
 		return dryLook{}, fmt.Errorf("reading node %q: %w", g.node.name, err)
 	}
-	cordon, limited := g.node.cordonOf(node, goal, memory{}, g.node.liftedFor(node, goal, memory{})), onlyCordon(node)
+	reopened := g.node.reopened(node, g.memory.view)
+	cordon, limited := g.node.cordonOf(node, goal, g.memory, reopened), onlyCordon(node)
+	g.memory.view = g.node.viewOf(node, cordon, goal.Before)
 	ours := cordon == CordonNone || cordon == CordonOurs
 	would := dryLook{
 		result: Result{Cordon: cordon, Limited: limited},
 		state: State{
-			Closed: ours || cordon == CordonForeign, Ours: ours, Left: cordon == CordonLeft, Seen: true,
-			Drained: goal.Evict && !limited, Looked: true, Limited: limited,
+			Closed: ours || cordon == CordonForeign, Open: cordon == CordonLifted, Ours: ours, Left: cordon == CordonLeft, Seen: true,
+			Drained: goal.Evict && !limited && (cordon != CordonLifted || !goal.Close), Looked: true, Limited: limited,
 		},
 		news: []Progress{cordon.progress()},
 	}
-	if cordon == CordonLifted {
-		would.news[0].Events = goal.Events
-	}
-	if !goal.Evict || limited {
+	would.news[0].Claim, _ = readClaim(node)
+	if would.asks = cordon == CordonLifted && goal.Close; would.asks || !goal.Evict || limited {
 		return would, nil
 	}
-	terms := evict.Terms{Evict: true, Hard: goal.Hard, Soft: goal.Soft, Since: goal.Reopened}
+	terms := evict.Terms{Evict: true, Hard: goal.Hard, Soft: goal.Soft, Since: goal.Before}
 	if cordon == CordonLifted {
-		terms.Since = cmp.Or(g.node.viewOf(node, cordon, goal.Reopened).cordonedAt, goal.Reopened)
+		terms.Since = cmp.Or(g.memory.view.cordonedAt, goal.Before)
 	}
 	going, staying, err := g.node.Going(ctx, terms)
 	if err != nil {

@@ -84,10 +84,11 @@ type trial struct {
 	began, end time.Time
 	result     drain.Result
 
-	mu      sync.Mutex
-	told    []drain.Progress
-	at      []time.Time // when it was told
-	emptied time.Time
+	mu       sync.Mutex
+	told     []drain.Progress
+	at       []time.Time // when it was told
+	emptied  time.Time
+	adjusted int // how much had been told when the goal changed last
 }
 
 // begin sets a guard that has plenty of time, and a deadline that is not hard.
@@ -104,7 +105,7 @@ func beginWithin(t *testing.T, s *apitest.Server, opts drain.Options, hard bool,
 
 // goalWithin is to drain for the event of the claim, which was met now.
 func goalWithin(hard bool, limit time.Duration) drain.Goal {
-	goal := drain.Goal{Number: 1, Claim: claim, Events: []string{claim.Event}, Unclosed: []string{claim.Event}, Evict: true}
+	goal := drain.Goal{Generation: 1, Claim: claim, Close: true, Evict: true}
 	goal.Claim.Since = time.Now().UTC()
 	switch end := time.Now().Add(limit); {
 	case limit == 0:
@@ -155,12 +156,23 @@ func drained(t *testing.T, s *apitest.Server, opts drain.Options) *trial {
 	return r
 }
 
-// adjust changes the goal, under the next number.
+// adjust changes the goal.
 func (r *trial) adjust(change func(*drain.Goal)) {
-	r.goal.Events = slices.Clone(r.goal.Events)
 	change(&r.goal)
-	r.goal.Number++
+	r.mu.Lock()
+	r.adjusted = len(r.told)
+	r.mu.Unlock()
 	r.guard.Adjust(r.goal)
+}
+
+// joining begins another generation.
+func joining(g *drain.Goal) { g.Generation, g.Claim.Event = g.Generation+1, "event-2" }
+
+// now is what was told of a kind since the goal changed.
+func (r *trial) now(what state.TransitionKind) []drain.Progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(r.told[r.adjusted:]), func(p drain.Progress) bool { return p.Kind != what || p.Generation != r.goal.Generation })
 }
 
 func (r *trial) tell(p drain.Progress) {

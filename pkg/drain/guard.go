@@ -45,10 +45,10 @@ type guard struct {
 
 	memory
 	// lookRequested is the last look that was requested, and lookDone the last that has returned. Until the look lookNeeded has
-	// returned, it is not known whether the node is closed for all events; 0 if it is known.
+	// returned, it is not known whether the node is closed in this generation; 0 if it is known.
 	lookRequested, lookDone, lookNeeded int
-	// lookedFor are the events for which a look has been answered.
-	lookedFor []string
+	// lookedIn is the last generation in which a look has been answered.
+	lookedIn int
 	// tidying tells that a patch of our other keys is under way, tidyBackoff how long to wait after one that fails, and tidyRefusal
 	// the refusals that were reported.
 	tidying     bool
@@ -59,11 +59,9 @@ type guard struct {
 	// failing is since when the Node could not be read or cordoned, for reasons that may pass, and failuresReported which of them were reported.
 	failing          time.Time
 	failuresReported kube.Reasons
-	// reregistered tells that there is another Node now than the one of which the agent may still say that operators have uncordoned it.
-	reregistered bool
-	// uncordonUnreported tells that somebody uncordoned the node, and that this is reported once our label is off: the guard may be
-	// ended then, and nobody else would take the label off.
-	uncordonUnreported bool
+	// unreported tells that somebody uncordoned the node, and that this is reported once our label is off: the guard may be ended then, and
+	// nobody else would take the label off.
+	unreported *Progress
 	// cordonDecided is when it became known whether the node is closed; zero while it is not known. Evictions begin at evictFrom; zero
 	// while that is not known.
 	cordonDecided, evictFrom time.Time
@@ -131,7 +129,7 @@ func (g *guard) Terms() evict.Terms {
 	return evict.Terms{
 		Evict: g.goal.Evict && !g.view.limited, Hard: g.goal.Hard, Soft: g.goal.Soft, From: g.evictFrom,
 		Seen: g.view.uid != "", Closed: g.view.closed(), Looked: g.lookDone,
-		Reopened: g.uncordoned, Since: cmp.Or(g.cordonedAt, g.goal.Reopened), // The latter is by the machine's clock.
+		Reopened: g.staysOpen(), Since: cmp.Or(g.cordonedAt, g.goal.Before), // The latter is by the machine's clock.
 	}
 }
 
@@ -162,25 +160,23 @@ func aboutPod(what state.TransitionKind, pod *corev1.Pod, detail string) Progres
 	return Progress{Kind: what, Pod: evict.Name(pod), PodUID: string(pod.UID), PodLabels: pod.Labels, Detail: detail}
 }
 
-// setGoal changes the goal. An event that joins starts afresh: that operators have uncordoned the node, or which pods were left because they
-// keep coming back, does not count for it.
+// staysOpen tells whether somebody has uncordoned the node for all reasons of the goal.
+func (g *guard) staysOpen() bool { return g.memory.staysOpen(g.goal) }
+
+// setGoal changes the goal. A new generation starts afresh: that operators have uncordoned the node, or which pods were left because they keep
+// coming back, does not count for it.
 func (g *guard) setGoal(goal Goal) {
-	grown, begins := Joined(g.goal.Events, goal.Events), goal.Evict && !g.goal.Evict
-	if g.reregistered = g.reregistered && (goal.Open || !goal.Reopened.IsZero()); g.reregistered {
-		goal.Open, goal.Reopened = false, time.Time{}
-	}
+	grown, begins, wasOpen := goal.Generation > g.goal.Generation, goal.Evict && !g.goal.Evict, g.staysOpen()
 	if grown {
-		g.reportUncordon() // It concerns the events before.
+		g.reportUncordon() // It concerns the generation before.
 	}
 	g.setDeadline(goal)
-	g.closedFor, g.lookedFor = g.stillWanted(g.closedFor), g.stillWanted(g.lookedFor)
 	g.drained = false // It is reported again.
 	if grown {
-		if g.uncordoned { // The node has to be closed again first.
+		if wasOpen { // The node has to be closed again first.
 			begins, g.cordonDecided, g.closingSince = true, time.Time{}, time.Now()
 		}
-		g.uncordoned = false
-		if goal.Reopened.IsZero() {
+		if goal.Before.IsZero() {
 			g.cordonedAt = time.Time{}
 		}
 		g.epoch++
@@ -214,26 +210,16 @@ func (g *guard) setDeadline(goal Goal) {
 	}
 }
 
-// stillWanted returns those of the events that the goal still has. An event that leaves the goal and comes back is a new one.
-func (g *guard) stillWanted(events []string) []string {
-	return slices.DeleteFunc(slices.Clone(events), func(id string) bool { return !slices.Contains(g.goal.Events, id) })
-}
-
-// Joined tells whether some of the events now were not there before. Events are given by their IDs.
-func Joined(before, now []string) bool {
-	return slices.ContainsFunc(now, func(id string) bool { return !slices.Contains(before, id) })
-}
-
 // report queues what happened for tell, together with the present state.
 func (g *guard) report(p Progress) {
 	pods := g.pods.Counts()
-	p.Goal, p.State, p.Total, p.Left = g.goal.Number, g.state(), pods.Total, pods.Left
+	p.Generation, p.State, p.Total, p.Left = g.goal.Generation, g.state(), pods.Total, pods.Left
 	g.news = append(g.news, p)
 }
 
 func (g *guard) state() State {
 	s := State{
-		Closed: g.closed(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Ready: g.view.ready, Seen: g.view.uid != "" || g.goal.NodeSeen,
+		Closed: g.closed(), Open: g.staysOpen() && g.unreported == nil, Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Ready: g.view.ready, Seen: g.view.uid != "" || g.goal.NodeSeen,
 		Drained: g.drained, Looked: g.hasLooked(), Limited: g.view.limited,
 	}
 	switch err := g.view.err; {
@@ -246,11 +232,11 @@ func (g *guard) state() State {
 	return s
 }
 
-// hasLooked tells whether a look has been answered since the last event joined.
-func (g *guard) hasLooked() bool { return g.lookedFor != nil && !Joined(g.lookedFor, g.goal.Events) }
+// hasLooked tells whether a look has been answered in this generation.
+func (g *guard) hasLooked() bool { return g.lookedIn == g.goal.Generation }
 
-// closed tells whether the node was seen unschedulable since the last event joined.
-func (g *guard) closed() bool { return g.view.closed() && !Joined(g.closedFor, g.goal.Events) }
+// closed tells whether the node was seen unschedulable in this generation.
+func (g *guard) closed() bool { return g.view.closed() && g.seenIn == g.goal.Generation }
 
 // Result implements Guard.
 func (g *guard) Result() Result {
@@ -347,7 +333,7 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 			pause = time.Second
 		}
 		handled := make(chan struct{})
-		g.loop.Post(func() { g.handleLook(v, number, goal.Events); close(handled) })
+		g.loop.Post(func() { g.handleLook(v, number, goal.Generation); close(handled) })
 		minPause = min(minPause, pause)
 		more = kube.Await(ctx, handled, forever) && kube.Await(ctx, nil, minPause) && g.awaitLook(ctx, v, pause-minPause)
 	}
@@ -375,21 +361,26 @@ func (g *guard) awaitLook(ctx context.Context, last view, pause time.Duration) b
 	}
 }
 
-// handleLook takes in the result of a look that was made for these events.
-func (g *guard) handleLook(v view, number int, events []string) {
+// handleLook takes in the result of a look that was made in a generation.
+func (g *guard) handleLook(v view, number, generation int) {
 	before, lookDone, first := g.view, g.lookDone, g.view.uid == ""
 	wasClosed, hadLooked, reported := g.closed(), g.hasLooked(), len(g.news)
 	g.pods.Replan()
-	g.countLook(v, number, events)
+	g.countLook(v, number, generation)
 	switch {
 	case v.missing:
 		g.handleMissingNode(v)
 	case v.err != nil:
 		g.handleNodeError(v)
 	default:
-		g.closedFor = g.stillWanted(events)
+		g.seenIn = generation
 		g.handleNode(v)
-		g.handleUncordon(v, events, lookDone, first)
+		if v.reopened {
+			g.handleUncordon(v, generation, lookDone, first)
+		}
+		if v.tidy == nil {
+			g.reportUncordon()
+		}
 	}
 	if first && g.view.uid != "" && g.lookDone == number {
 		g.lookDone = g.lookRequested // Before the first answer, any look will do for the pods that requested one.
@@ -408,7 +399,7 @@ func (g *guard) handleLook(v view, number int, events []string) {
 
 // countLook notes that a look has returned. One that failed proves nothing, and is repeated; but before a hard deadline pods do not wait
 // for the next one.
-func (g *guard) countLook(v view, number int, events []string) {
+func (g *guard) countLook(v view, number, generation int) {
 	answered, hard := v.err == nil || v.missing, !g.goal.Hard.IsZero()
 	switch {
 	case answered:
@@ -417,7 +408,7 @@ func (g *guard) countLook(v view, number int, events []string) {
 		g.conflicts++
 	}
 	if answered || v.uid != "" { // A Node that cannot be cordoned was read all the same.
-		g.lookedFor = g.stillWanted(events)
+		g.lookedIn = generation
 	}
 	if answered || hard {
 		g.lookDone = number
@@ -427,41 +418,26 @@ func (g *guard) countLook(v view, number int, events []string) {
 	}
 }
 
-// handleUncordon takes in that somebody uncordoned the node, and reports for which events.
-func (g *guard) handleUncordon(v view, events []string, lookDone int, first bool) {
-	if v.uncordoned || len(v.uncordonedFor) > 0 {
-		g.reregistered = false // What the agent says from now on is about this Node.
-	}
-	if len(v.uncordonedFor) > 0 {
-		g.report(Progress{Kind: state.NodeReopened, Events: v.uncordonedFor})
-	}
-	switch joined := Joined(events, g.goal.Events); {
-	case v.uncordoned && !joined:
-		g.markUncordoned(v, lookDone, first)
-	case v.uncordoned && !v.uncordonKnown: // It does not concern the events that joined during the look.
-		g.report(Progress{Kind: state.NodeReopened, Events: events})
-	}
-}
-
-// markUncordoned notes that somebody uncordoned the node for all events. The pods that came after the cordon, and for which this look was
-// requested, stay.
-func (g *guard) markUncordoned(v view, lookDone int, first bool) {
-	if !g.uncordoned {
-		g.uncordoned, g.cordonedAt, g.uncordonUnreported = true, v.cordonedAt, true
-		g.pods.Rejudge()
-	}
-	if v.tidy == nil {
+// handleUncordon takes in that somebody uncordoned the node before a look of a generation. If that is the present one, the pods that came after
+// the cordon, and for which this look was requested, stay.
+func (g *guard) handleUncordon(v view, generation, lookDone int, first bool) {
+	claim, _ := parseClaim(v.claim)
+	g.unreported = &Progress{Kind: state.NodeReopened, Closed: v.closedIn, Claim: claim}
+	if generation < g.goal.Generation {
 		g.reportUncordon()
+		return
 	}
+	g.uncordonedIn, g.cordonedAt = generation, v.cordonedAt
+	g.pods.Rejudge()
 	if !first {
 		g.pods.SpareLate(lookDone, g.lookDone)
 	}
 }
 
 func (g *guard) reportUncordon() {
-	if g.uncordonUnreported {
-		g.uncordonUnreported = false
-		g.report(Progress{Kind: state.NodeReopened, Events: g.goal.Events})
+	if news := g.unreported; news != nil {
+		g.unreported = nil
+		g.report(*news)
 	}
 }
 
@@ -482,13 +458,16 @@ func (g *guard) handleMissingNode(v view) {
 	}
 }
 
-// noteNode takes in which Node was read. An order to leave it open does not outlive it.
+// noteNode takes in which Node was read. That somebody has uncordoned the one before does not count for another one.
 func (g *guard) noteNode(uid types.UID) {
 	if !g.anotherThan(uid) {
 		return
 	}
-	g.reregistered, g.uncordoned, g.uncordonUnreported, g.cordonedAt = true, false, false, time.Time{}
-	g.goal.Open, g.goal.Reopened = false, time.Time{}
+	if g.staysOpen() {
+		g.reportUncordon()
+		g.report(Progress{Kind: state.NodeRegistered})
+	}
+	g.uncordonedIn, g.cordonedAt = 0, time.Time{}
 }
 
 // handleNodeError takes in that the Node could not be read or cordoned. If the cordon is refused for good and there is a hard deadline,
@@ -498,10 +477,7 @@ func (g *guard) handleNodeError(v view) {
 	g.view.err = v.err
 	if v.uid != "" { // It was read, and takes pods. The next look must not conclude that somebody uncordoned it.
 		g.noteNode(v.uid)
-		g.view.uid, g.view.missing, g.view.cordon, g.view.limited, g.view.unschedulable = v.uid, false, CordonNone, v.limited, false
-	}
-	if v.uncordonedFor != nil {
-		g.report(Progress{Kind: state.NodeReopened, Events: v.uncordonedFor})
+		g.view.uid, g.view.missing, g.view.cordon, g.view.limited, g.view.unschedulable, g.view.claim = v.uid, false, CordonNone, v.limited, false, v.claim
 	}
 	if kube.Passing(v.err) {
 		g.handleLastingFailure(v.err)
@@ -545,19 +521,15 @@ func (g *guard) handleNode(v view) {
 		g.drained, g.cordonDecided, g.volumesSince = false, time.Now(), time.Time{}
 	}
 	g.view = v.after(before)
-	if newlyClosed && !g.uncordoned {
+	if newlyClosed && !g.staysOpen() {
 		g.pods.ForgetReturns() // Pods that came back to an open node need not come back to a closed one.
 		g.pods.Rejudge()
 	}
-	if g.cordonDecided.IsZero() && (v.closed() || !Joined(g.closedFor, g.goal.Events)) { // For an event that has joined, the next look decides.
+	if g.cordonDecided.IsZero() && (v.closed() || g.seenIn == g.goal.Generation) { // For a new generation, the next look decides.
 		g.cordonDecided = time.Now()
 	}
 	if cordon := g.view.cordon; (cordon != before.cordon || another) && cordon != CordonLifted { // handleUncordon reports the latter.
-		p := cordon.progress()
-		if g.reregistered && v.closed() {
-			p.Events = g.goal.Events
-		}
-		g.report(p)
+		g.report(cordon.progress())
 	}
 	g.tidy(v)
 }
@@ -614,7 +586,7 @@ func (g *guard) handleTidied(v view, node *corev1.Node, err error) {
 		g.view.ours = true
 		g.report(Progress{Kind: state.NodeExcluded})
 	}
-	if v.uncordoned && (err == nil || !kube.Passing(err)) {
+	if err == nil || !kube.Passing(err) {
 		g.reportUncordon()
 	}
 }
@@ -651,5 +623,5 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 
 // cordonPending tells whether the cordon is still being tried, so that pods may come.
 func (g *guard) cordonPending() bool {
-	return !g.view.closed() && !g.view.missing && !g.uncordoned && (g.view.err == nil || kube.Passing(g.view.err))
+	return !g.view.closed() && !g.view.missing && !g.staysOpen() && (g.view.err == nil || kube.Passing(g.view.err))
 }

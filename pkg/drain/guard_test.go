@@ -211,7 +211,7 @@ func TestASoftDeadlineTakesNothingFromAHardOne(t *testing.T) {
 				r := start(t, s, drain.Options{Margin: margin}, goal)
 				if joins {
 					time.Sleep(5 * time.Second)
-					r.adjust(func(g *drain.Goal) { g.Hard, g.Events = end, append(g.Events, "event-2") })
+					r.adjust(func(g *drain.Goal) { g.Hard, g.Generation = end, g.Generation+1 })
 				}
 				r.await(state.PodDeleted)
 				deletion := s.Requests("delete")[0]

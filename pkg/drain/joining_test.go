@@ -1,56 +1,14 @@
 package drain_test
 
 import (
-	"encoding/json"
-	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/state"
 )
-
-// The Node has registered anew, nobody had opened the one before. People open the new one; then an event that only cordons joins. The order
-// about the new Node stands for the first event.
-func TestAnOrderAboutTheNewNodeStandsWhenAnEventJoins(t *testing.T) {
-	for name, anew := range map[string]bool{"the same Node": false, "registered anew": true} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
-			r := beginWithin(t, s, drain.Options{}, true, 30*time.Minute)
-			r.await(state.NodeEmpty)
-			if anew {
-				s.RegisterNode()
-			}
-			time.Sleep(time.Minute)
-			closedAt := time.Now()
-			s.UncordonAs("kubectl")
-			r.await(state.NodeReopened)
-			r.adjust(func(g *drain.Goal) { g.Open, g.Reopened, g.Unclosed = true, closedAt, nil }) // as the agent does
-			time.Sleep(time.Minute)
-			s.AddPod(pod("new"), 0)
-			time.Sleep(time.Minute)
-			if !s.HasPod("default/new") {
-				t.Fatal("not as it should be")
-			}
-			before := len(r.of(state.NodeClosed))
-			r.adjust(func(g *drain.Goal) { joining(g); g.Open = false })
-			time.Sleep(time.Minute)
-			if !s.HasPod("default/new") {
-				t.Errorf("the pod that came after people had opened the node was evicted")
-			}
-			for _, p := range r.of(state.NodeClosed)[before:] {
-				if slices.Contains(p.Events, claim.Event) {
-					t.Errorf("the agent is told to forget the order: %+v", p.Events)
-				}
-			}
-		})
-	}
-}
 
 // What holds a pod changes back to what held it before.
 func TestWhatWasToldLastHoldsThePod(t *testing.T) {
@@ -148,34 +106,6 @@ func TestACordonWhoseAnswerIsLostIsTheGuards(t *testing.T) {
 		r.succeed()
 		if told := r.of(state.NodeClosed); len(told) != 1 || told[0].Detail != string(drain.CordonSet) {
 			t.Errorf("told %+v", told)
-		}
-	})
-}
-
-// A Node that others write all the time, and a claim from which an event is to be taken that has begun anew.
-func TestAClaimIsMendedThoughOthersWriteTheNodeAllTheTime(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a"), 0)
-		c := claim
-		c.Writer, c.Events, c.Lifted = drain.Host, []string{claim.Event, "event-2"}, []string{claim.Event}
-		text, _ := json.Marshal(c)
-		s.ChangeNode(cordoned(string(text)))
-		s.Always("patch", func(w http.ResponseWriter, r *http.Request) bool {
-			s.ChangeNode(func(n *corev1.Node) {
-				if n.Annotations == nil {
-					n.Annotations = map[string]string{}
-				}
-				n.Annotations["other"] = time.Now().String()
-			}, "other")
-			return false
-		})
-		goal := goalWithin(false, plenty)
-		goal.Anew = goal.Unclosed
-		r := start(t, s, drain.Options{}, goal)
-		time.Sleep(5 * time.Minute)
-		if s.HasPod("default/a") || len(r.of(state.NodeClosed)) == 0 {
-			t.Errorf("after five minutes, the pod is there; %d patches; the last told is %+v", count(s, "patch"), r.last())
 		}
 	})
 }

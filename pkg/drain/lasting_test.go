@@ -1,7 +1,6 @@
 package drain_test
 
 import (
-	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
@@ -183,25 +182,6 @@ func TestWhatHoldsAPodAgainIsToldForTheStatus(t *testing.T) {
 		}
 		if !slices.Equal(told, want) {
 			t.Errorf("told is %q, want %q", told, want)
-		}
-	})
-}
-
-// The event has begun anew since people lifted the cordon that bears its name; the first attempt to say so on the Node fails.
-func TestAClaimIsMendedThoughTheFirstAttemptFails(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a"), 0)
-		c := claim
-		c.Writer, c.Events, c.Lifted = drain.Host, []string{claim.Event, "event-2"}, []string{claim.Event}
-		text, _ := json.Marshal(c)
-		s.ChangeNode(cordoned(string(text)))
-		s.Answer("patch", apitest.Unavailable())
-		goal := goalWithin(false, plenty)
-		goal.Anew = goal.Unclosed
-		start(t, s, drain.Options{}, goal).succeed()
-		if n := count(s, "patch"); n != 2 {
-			t.Errorf("the claim was written %d times", n)
 		}
 	})
 }

@@ -24,19 +24,17 @@ import (
 type Claim struct {
 	// Writer is the program that has set the cordon.
 	Writer string `json:"writer,omitempty"`
-	// Event is the ID of the event that comes first, and Kind its kind. Events are the IDs of all events for which the node was closed.
-	Event  string   `json:"event"`
-	Kind   string   `json:"kind"`
-	Events []string `json:"events,omitempty"`
-	// Lifted are those of them for which operators had lifted the cordon before it was set again for others. The process may end before it
-	// has recorded that.
-	Lifted []string  `json:"lifted,omitempty"`
+	// Event is the ID of the event that comes first, and Kind its kind. Events are the IDs of all events for which the node was closed. This
+	// package only writes them down.
+	Event  string    `json:"event"`
+	Kind   string    `json:"kind"`
+	Events []string  `json:"events,omitempty"`
 	BootID string    `json:"boot_id"`
 	Since  time.Time `json:"since"`
 }
 
-// names tells whether the cordon was set for an event.
-func (c Claim) names(event string) bool { return c.Event == event || slices.Contains(c.Events, event) }
+// Names tells whether the cordon was set for an event.
+func (c Claim) Names(event string) bool { return c.Event == event || slices.Contains(c.Events, event) }
 
 // OfWriter tells whether a program has written the claim. A claim without a writer is from an early version, and belongs to any program that
 // knows its event.
@@ -53,7 +51,7 @@ const (
 	CordonForeign CordonResult = "foreign"
 	// CordonLeft: the node's ActionAnnotation asks for it to be left alone.
 	CordonLeft CordonResult = "left"
-	// CordonLifted: someone uncordoned the node. That is an order, and stands.
+	// CordonLifted: someone uncordoned the node, and it stays open.
 	CordonLifted CordonResult = "lifted"
 	// CordonNone: the node is not cordoned, since there is none or since it was refused.
 	CordonNone CordonResult = ""
@@ -89,10 +87,11 @@ type view struct {
 	// ours tells that our claim or our label is on it, limited that operators want its pods left alone, and ready that the kubelet of the
 	// claim's boot has reported it Ready.
 	ours, limited, ready bool
-	// uncordoned tells that somebody uncordoned it for all events of the goal, and uncordonKnown that this was known before.
-	// uncordonedFor are the events for which it was closed and somebody uncordoned it, if others have joined them since.
-	uncordoned, uncordonKnown bool
-	uncordonedFor             []string
+	// reopened tells that somebody has uncordoned it since the look before, closedIn the last generation in which it was closed before that, and
+	// claim what the annotation says. open tells that it stays open because of this uncordon, or an earlier one.
+	reopened, open bool
+	closedIn       int
+	claim          string
 	// cordonedAt is when our cordon was set that somebody has lifted; zero if it was not ours.
 	cordonedAt time.Time
 	// tidy is a patch that brings our other keys up to date; nil if they are. excludes tells that it sets ExcludeLabel.
@@ -107,16 +106,19 @@ func (v view) closed() bool {
 
 // memory is what a guard knows from earlier looks.
 type memory struct {
-	view      view
-	closedFor []string // the events for which the node was closed
-	// uncordoned tells that somebody uncordoned the node for the present events, and cordonedAt when it had been cordoned, if that is known.
-	uncordoned bool
-	cordonedAt time.Time
-	conflicts  int // how many patches in a row have met a Node that others had written
+	view view
+	// seenIn is the last generation in which the Node was read, and cordoned if that was called for. uncordonedIn is the last one in which
+	// somebody had uncordoned it, and cordonedAt when it had been cordoned then, if that is known.
+	seenIn, uncordonedIn int
+	cordonedAt           time.Time
+	conflicts            int // how many patches in a row have met a Node that others had written
 }
 
 // anotherThan tells whether a Node with another UID was seen before.
 func (m memory) anotherThan(uid types.UID) bool { return m.view.uid != "" && m.view.uid != uid }
+
+// staysOpen tells whether somebody has uncordoned the node for all reasons of a goal.
+func (m memory) staysOpen(goal Goal) bool { return !goal.Close || m.uncordonedIn == goal.Generation }
 
 // close reads the Node, and cordons it if that is called for.
 func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
@@ -125,62 +127,29 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 		return view{err: err, missing: kube.NotFound(err)}
 	}
 	if before.anotherThan(node.UID) {
-		before.uncordoned, goal.Open, goal.Reopened = false, false, time.Time{} // What operators wanted was about the Node before.
+		before.view, before.uncordonedIn = view{}, 0 // What operators wanted was about the Node before.
 	}
-	lifted := n.liftedFor(node, goal, before)
-	found := n.cordonOf(node, goal, before, lifted)
+	reopened := n.reopened(node, before.view)
+	found := n.cordonOf(node, goal, before, reopened)
 	if found == CordonNone {
-		goal.Claim.Writer, goal.Claim.Lifted = n.opts.Writer, lifted
+		goal.Claim.Writer = n.opts.Writer
 		patched, err := n.patchToEnd(ctx, n.dropVersionAfter(cordonPatch(node, goal.Claim), before.conflicts), goal.patchTimeout())
 		if apierrors.IsInvalid(err) {
 			err = errAnotherNode // The API server says that a UID cannot be changed. The next look reads the new Node.
 		}
 		if err != nil {
-			v := view{err: err, uid: node.UID, limited: onlyCordon(node)}
-			if n.liftedSince(node, before) {
-				v.uncordonedFor = lifted
-			}
-			return v
+			return view{err: err, uid: node.UID, limited: onlyCordon(node), claim: node.Annotations[CordonAnnotation]}
 		}
 		found, node = CordonSet, patched
 	}
-	if found == CordonOurs {
-		if node, err = n.forgetLifted(ctx, node, goal, before.conflicts); err != nil {
-			return view{err: err}
-		}
-	}
-	v := n.viewOf(node, found, goal.Reopened)
+	v := n.viewOf(node, found, goal.Before)
 	v.ready = isReady(node, func(id string, _ time.Time) bool { return id == goal.Claim.BootID })
-	reported := before.view.cordon == CordonLifted || found == CordonLeft && before.view.uid == v.uid && !n.liftedSince(node, before)
-	v.setUncordoned(lifted, goal, reported)
-	if claim, _ := readClaim(node); found == CordonOurs && before.view.uid == "" {
-		v.uncordonedFor = claim.Lifted
+	v.reopened, v.open = reopened, reopened || before.staysOpen(goal)
+	if reopened && before.view.unschedulable {
+		v.closedIn = before.seenIn
 	}
-	v.uncordonKnown = before.uncordoned || goal.Open
 	v.tidy, v.excludes = n.tidyPatch(node, v)
 	return v
-}
-
-// forgetLifted removes events that have begun again from Claim.Lifted: a process that starts later could not tell that they have begun since.
-// Only after that does the node count as closed for them.
-func (n *Node) forgetLifted(ctx context.Context, node *corev1.Node, goal Goal, conflicts int) (*corev1.Node, error) {
-	claim, _ := readClaim(node)
-	before := len(claim.Lifted)
-	claim.Lifted = slices.DeleteFunc(claim.Lifted, func(id string) bool { return slices.Contains(goal.Anew, id) })
-	if len(claim.Lifted) == before {
-		return node, nil
-	}
-	return n.patchToEnd(ctx, n.dropVersionAfter(cordonPatch(node, claim), conflicts), goal.patchTimeout())
-}
-
-// setUncordoned sets for which events operators have lifted the cordon, unless that was reported before.
-func (v *view) setUncordoned(lifted []string, goal Goal, reported bool) {
-	switch {
-	case v.cordon == CordonLifted, v.cordon == CordonLeft && len(lifted) > 0 && !Joined(lifted, goal.Events):
-		v.uncordoned = true
-	case (v.cordon == CordonSet || v.cordon == CordonLeft) && !reported:
-		v.uncordonedFor = lifted
-	}
 }
 
 // viewOf is the view of a Node that was read, with its cordon. recorded is when our cordon that somebody has lifted was set, as far as the goal
@@ -188,7 +157,7 @@ func (v *view) setUncordoned(lifted []string, goal Goal, reported bool) {
 func (n *Node) viewOf(node *corev1.Node, found CordonResult, recorded time.Time) view {
 	v := view{
 		cordon: found, uid: node.UID, version: node.ResourceVersion, limited: onlyCordon(node), unschedulable: node.Spec.Unschedulable,
-		autoscaled: autoscaled(node),
+		autoscaled: autoscaled(node), claim: node.Annotations[CordonAnnotation],
 	}
 	mine := n.isMine(node)
 	v.foreignClaim = v.unschedulable && hasClaim(node) && !mine
@@ -201,9 +170,9 @@ func (n *Node) viewOf(node *corev1.Node, found CordonResult, recorded time.Time)
 
 var errAnotherNode = errors.New("there is another Node of that name now")
 
-// cordonOf says how the Node is cordoned; CordonNone if it has to be cordoned now. lifted are the events for which operators have lifted the
-// cordon.
-func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, lifted []string) CordonResult {
+// cordonOf says how the Node is cordoned; CordonNone if it has to be cordoned now. A node that was uncordoned is cordoned again in the next
+// generation only.
+func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, reopened bool) CordonResult {
 	switch {
 	case leave(node):
 		return CordonLeft
@@ -212,7 +181,7 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, lifted []st
 	case node.Spec.Unschedulable && !n.takesOver(node):
 		return CordonForeign
 	case node.Spec.Unschedulable: // This writer takes it over, by writing its own claim.
-	case before.uncordoned || goal.Open, !Joined(lifted, goal.Events): // An event that joined later has the node closed again.
+	case reopened || before.staysOpen(goal):
 		return CordonLifted
 	}
 	return CordonNone
@@ -221,7 +190,7 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, lifted []st
 // sinceLift tells that somebody has set the cordon after the guard has seen that ours was lifted, where the API server does not remember who
 // did.
 func sinceLift(node *corev1.Node, before memory) bool {
-	return before.uncordoned && before.view.cordon == CordonLifted && before.view.uid == node.UID && len(node.ManagedFields) == 0
+	return before.view.cordon == CordonLifted && before.view.uid == node.UID && len(node.ManagedFields) == 0
 }
 
 // takesOver tells whether this writer makes the Node's cordon its own: ByHand does with Host's.
@@ -230,41 +199,26 @@ func (n *Node) takesOver(node *corev1.Node) bool {
 	return ok && n.opts.Writer == ByHand && claim.Writer == Host && !n.setByOther(node)
 }
 
-// liftedFor returns the events for which operators have lifted the cordon of an open Node: those for which it was closed at the look before,
-// and, if there is still a claim on it, those that the claim names or for which the goal says that it was closed.
-func (n *Node) liftedFor(node *corev1.Node, goal Goal, before memory) []string {
-	if node.Spec.Unschedulable || before.view.autoscaled && before.view.uid == node.UID && !autoscaled(node) {
-		return nil // In the latter case Cluster Autoscaler has given up, and lifted any cordon.
+// reopened tells whether somebody has uncordoned the Node since the look before: it was closed then, or has a claim that was not there then. A
+// program that lifts its own cordon removes its claim, too.
+func (n *Node) reopened(node *corev1.Node, before view) bool {
+	if node.Spec.Unschedulable || before.autoscaled && !autoscaled(node) {
+		return false // In the latter case Cluster Autoscaler has given up, and lifted any cordon.
 	}
-	var events []string
-	if n.liftedSince(node, before) {
-		events = slices.Clone(before.closedFor)
-	}
-	claim, _ := readClaim(node)
-	for _, id := range goal.Events {
-		named := claim.names(id) && !slices.Contains(goal.Anew, id) || !slices.Contains(goal.Unclosed, id)
-		if hasClaim(node) && named && !slices.Contains(events, id) {
-			events = append(events, id)
-		}
-	}
-	return events
-}
-
-// liftedSince tells whether operators have lifted the cordon since the look before. A program that lifts its own cordon removes its claim, too.
-func (n *Node) liftedSince(node *corev1.Node, before memory) bool {
-	return !node.Spec.Unschedulable && before.view.unschedulable && before.view.uid == node.UID && (!before.view.foreignClaim || hasClaim(node))
+	claim := node.Annotations[CordonAnnotation]
+	return before.unschedulable && (!before.foreignClaim || claim != "") || claim != before.claim && claim != ""
 }
 
 // tidyPatch returns the patch that brings our other keys on the Node up to date, and whether that sets ExcludeLabel; nil if there is nothing
-// to do. The label is not set for events whose cordon operators have lifted.
+// to do. The label is not set for a node that somebody has uncordoned.
 func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, excludes bool) {
 	value, labeled := node.Labels[ExcludeLabel]
 	metadata := asSeen(node)
 	switch {
-	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited && !v.uncordonKnown:
+	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited && !v.open:
 		excludes = true
 		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
-	case v.uncordoned && value == n.opts.Writer:
+	case v.open && !v.unschedulable && value == n.opts.Writer:
 		metadata["labels"] = map[string]any{ExcludeLabel: nil} // It takes pods, so it should get traffic.
 	case v.cordon == CordonForeign && n.isMine(node):
 		// It is left over from a cordon of ours that somebody lifted before they set theirs.
@@ -350,8 +304,11 @@ func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 }
 
 func readClaim(node *corev1.Node) (claim Claim, ok bool) {
-	text, claimed := node.Annotations[CordonAnnotation]
-	if !claimed || json.Unmarshal([]byte(text), &claim) != nil || claim.Event == "" {
+	return parseClaim(node.Annotations[CordonAnnotation])
+}
+
+func parseClaim(text string) (claim Claim, ok bool) {
+	if json.Unmarshal([]byte(text), &claim) != nil || claim.Event == "" {
 		return Claim{}, false
 	}
 	return claim, true

@@ -184,7 +184,7 @@ func TestOfThePodsOnANodeThatWasOpenedThoseStayThatCameSince(t *testing.T) {
 				}
 			}), 0)
 			goal := goalWithin(false, plenty)
-			goal.Reopened, goal.Open = opened, true
+			goal.Before, goal.Close = opened, false
 			result := start(t, s, drain.Options{}, goal).succeed()
 			if s.HasPod("default/a") != c.stays || (result.Skipped == 1) != c.stays {
 				t.Errorf("it is there: %t; the result is %+v", s.HasPod("default/a"), result)
@@ -202,7 +202,7 @@ func TestADryRunLeavesPodsThatCameSinceSomebodyHasUncordonedTheNode(t *testing.T
 			time.Sleep(10 * time.Second)
 			goal := goalWithin(false, plenty)
 			if known {
-				goal.Reopened, goal.Open = time.Now(), true
+				goal.Before, goal.Close = time.Now(), false
 			} else {
 				onlyCordon := goal
 				onlyCordon.Evict = false
@@ -215,6 +215,8 @@ func TestADryRunLeavesPodsThatCameSinceSomebodyHasUncordonedTheNode(t *testing.T
 			time.Sleep(10 * time.Second)
 			s.AddPod(pod("new"), 0)
 			r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
+			r.await(state.NodeReopened)
+			r.adjust(func(g *drain.Goal) { g.Close = false }) // as the agent does
 			if result := r.succeed(); result.Evicted != 1 || result.Skipped != 1 || len(r.of(state.PodEvicted, "default/old")) != 1 {
 				t.Errorf("the result is %+v; told is %+v", result, r.of(state.PodEvicted))
 			}

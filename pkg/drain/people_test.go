@@ -300,7 +300,7 @@ func TestAPodFromBeforeTheCordonGoesThoughTheClocksDifferAndNthWasRestartedAfter
 		r.cancel()
 		<-r.done
 		free()
-		goal.Reopened, goal.Open, goal.NodeSeen, goal.Unclosed = goal.Claim.Since, true, true, nil
+		goal.Before, goal.Close, goal.NodeSeen = goal.Claim.Since, false, true
 		start(t, s, drain.Options{}, goal)
 		time.Sleep(5 * time.Minute)
 		if s.HasPod("default/old") {

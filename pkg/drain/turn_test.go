@@ -172,8 +172,8 @@ func TestANodeIsClosedAgainBeforePodsAreEvictedForAnotherEvent(t *testing.T) {
 			return false
 		})
 		r.adjust(func(g *drain.Goal) {
-			g.Events, g.Unclosed, g.Hard = append(g.Events, "event-2"), []string{"event-2"}, time.Now().Add(2*time.Minute)
-			g.Claim.Event, g.Claim.Since = "event-2", time.Now()
+			joining(g)
+			g.Hard, g.Claim.Since = time.Now().Add(2*time.Minute), time.Now()
 		})
 		r.await(state.PodEvicted)
 		if asked := s.Requests("evict")[0].At; closed.IsZero() || asked.Before(closed) {

@@ -180,7 +180,7 @@ func (g *guard) awaitRest(now time.Time) (waiting bool, until time.Time) {
 		return true, until
 	}
 	epoch := g.epoch
-	if g.node.opts.LoadBalancers == nil || g.balancersEpoch == epoch || g.uncordoned {
+	if g.node.opts.LoadBalancers == nil || g.balancersEpoch == epoch || g.staysOpen() {
 		return false, time.Time{}
 	}
 	switch deadline := g.balancersDeadline(now); {

@@ -300,7 +300,7 @@ func (s *session) budgetEnd(ev event.Event) time.Time {
 // otherwise. A cordon with a time to live does not count.
 func (s *session) staysClosed(e state.Entry) bool {
 	done := e.Phase == state.Drained || e.Phase == state.Cordoned || e.Phase == state.Incomplete || e.LeftAlone
-	return done && e.OnNode && !e.Reopened && !s.expires(e.Event.Kind)
+	return done && e.OnNode && !e.Released() && !s.expires(e.Event.Kind)
 }
 
 // expires reports whether the cordon for a kind of event has a time to live.
@@ -408,7 +408,7 @@ func (s *session) recordFromNode() *memoryRecord {
 			since := cmp.Or(event.CredibleTime(on.cordon.Since), now)
 			e.Phase, e.BootID, e.OnNode, e.FirstSeen, e.Changed, e.CordonedAt = state.Cordoned, on.cordon.BootID, true, since, since, since
 			if !on.unschedulable {
-				e.Phase, e.Reopened = state.Draining, true
+				e.Phase, e.ReleasedAt = state.Draining, since
 			}
 		}
 		if ev.State != event.Pending { // The agent hears that it is over together with what still stands.

@@ -86,7 +86,7 @@ func (s *session) taints() (wanted []corev1.Taint, lifted bool) {
 	t := s.term
 	for _, e := range s.record.Entries() {
 		switch {
-		case e.Phase == state.Closed || e.Phase == state.Undoing || e.Reopened:
+		case e.Phase == state.Closed || e.Phase == state.Undoing || e.Released():
 			lifted = true
 		case !e.CordonedAt.IsZero() && !e.LeftAlone && e.Acted():
 			wanted = append(wanted, t.opts.Taints.of(e.Event, s.isStopped(e.Event.ID))...)

@@ -48,7 +48,7 @@ func mustDrain(t *testing.T, client kubernetes.Interface) {
 	ctx, cancel := context.WithDeadline(t.Context(), end)
 	defer cancel()
 	claim := drain.Claim{Event: "event-1", Kind: "spot-interruption", BootID: "boot-1", Since: time.Now().UTC()}
-	goal := drain.Goal{Number: 1, Claim: claim, Events: []string{claim.Event}, Unclosed: []string{claim.Event}, Evict: true, Hard: end, TimeEnds: end}
+	goal := drain.Goal{Generation: 1, Claim: claim, Close: true, Evict: true, Hard: end, TimeEnds: end}
 	var drained atomic.Bool
 	guard := drain.New(client, apitest.Node, drain.Options{}).Guard(goal, func(p drain.Progress) {
 		if p.Kind == state.NodeEmpty {

@@ -97,7 +97,7 @@ func describeEntry(e state.Entry, rules policy.Settings, brief bool) string {
 	var notes []string
 	switch text := phaseTexts[e.Phase]; {
 	case e.LeftAlone, e.LeftOpen(): // Describe says so.
-	case e.Reopened && (e.Phase == state.Cordoned || e.Phase == state.Drained):
+	case e.Released() && (e.Phase == state.Cordoned || e.Phase == state.Drained):
 		notes = append(notes, "someone uncordoned the node")
 	case text != "" && !(brief && underway[e.Phase]):
 		notes = append(notes, text)

@@ -117,7 +117,7 @@ func TestCondition_FollowsTheRecordAtAStart(t *testing.T) {
 func TestCondition_SaysThatAnOpenNodeIsOpen(t *testing.T) {
 	opened := func(phase state.Phase) state.Entry {
 		e := spot(phase)
-		e.CordonedAt, e.Reopened = e.FirstSeen, true
+		e.CordonedAt, e.ReleasedAt = e.FirstSeen, e.FirstSeen
 		return e
 	}
 	hibernates, left := spot(state.Cordoned), spot(state.Draining)

@@ -67,7 +67,6 @@ func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) stat
 	if e.Phase == state.Closed {
 		if s.givenUp(e, e.Ending) && s.worthRecording(ev) {
 			e = newEntry(sit, ev)
-			e.Anew = true
 		} else if e.Ending == state.Expired {
 			e.ListedIn = sit.BootID
 		}
@@ -163,7 +162,7 @@ func (s Settings) release(sit Situation, e state.Entry) state.Entry {
 // announced one.
 func reset(sit Situation, e state.Entry) state.Entry {
 	e = enter(sit, state.Seen, e)
-	e.Result, e.CordonedAt, e.OnNode, e.Reopened, e.Anew = nil, time.Time{}, false, false, true
+	e.Result, e.CordonedAt, e.ReleasedAt, e.OnNode = nil, time.Time{}, time.Time{}, false
 	return e
 }
 
@@ -217,7 +216,7 @@ func noteBoot(sit Situation, e state.Entry) state.Entry {
 // this event may be closed for others; that does not count.
 func noteNode(sit Situation, e state.Entry) state.Entry {
 	node := sit.node(e)
-	if !node.Closed && !node.Left || !e.Acted() || e.Phase == state.Undoing || e.Reopened {
+	if !node.Closed && !node.Left || !e.Acted() || e.Phase == state.Undoing || e.Released() {
 		return e
 	}
 	e.OnNode = node.Ours
@@ -274,11 +273,11 @@ func (s Settings) heldByOther(sit Situation, e state.Entry) bool {
 // holds reports whether an entry's event needs what is on the node. It does not once its cordon was lifted, even if its drain
 // continues.
 func (s Settings) holds(sit Situation, e state.Entry) bool {
-	return !e.Reopened && s.want(sit, e) >= kept
+	return !e.Released() && s.want(sit, e) >= kept
 }
 
-// Undone returns the entries that change when everything of ours has been taken off the node. overruled means that somebody else had
-// lifted our cordon: that is an order for each event that the node was closed for, even one that came back meanwhile.
+// Undone returns the entries that change when everything of ours has been taken off the node. overruled means that an operator had
+// lifted our cordon: that concerns each event that the node was closed for, even one that came back meanwhile.
 func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 	var changed []state.Entry
 	for _, e := range sit.Past {
@@ -292,12 +291,37 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 		case ending != "":
 			e = enter(sit, state.Closed, e)
 			e.Ending = ending
-		case e.Reopened && want >= left, overruled && want >= cordoned && !e.CordonedAt.IsZero():
-			e.Reopened = true
+		case e.Released() && want >= left:
+		case overruled && want >= cordoned && !e.CordonedAt.IsZero():
+			e.ReleasedAt = sit.Now
 		default:
 			e = reset(sit, e)
 		}
 		changed = append(changed, e)
+	}
+	return changed
+}
+
+// Release returns the entries that change when an operator has uncordoned the node: those of the events that it was closed for.
+func Release(sit Situation, closedFor func(state.Entry) bool) []state.Entry {
+	var changed []state.Entry
+	for _, e := range sit.Past {
+		if e.Phase != state.Closed && !e.Released() && closedFor(e) {
+			e.ReleasedAt = sit.Now
+			changed = append(changed, e)
+		}
+	}
+	return changed
+}
+
+// Reclaim returns the entries that change when the Node that an operator has uncordoned is no more, and another one has registered.
+func Reclaim(sit Situation) []state.Entry {
+	var changed []state.Entry
+	for _, e := range sit.Past {
+		if e.Phase != state.Closed && e.Released() {
+			e.ReleasedAt = time.Time{}
+			changed = append(changed, e)
+		}
 	}
 	return changed
 }

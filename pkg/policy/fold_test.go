@@ -108,7 +108,6 @@ func TestFold_ANewEntryHasItsBootAndTime(t *testing.T) {
 	for _, e := range rules().Fold(sit) {
 		want := state.Entry{
 			Event: e.Event, Phase: state.Seen, BootID: thisBoot, ListedIn: thisBoot, FirstSeen: sit.Now, Changed: sit.Now,
-			Anew: e.Event.ID == again.ID,
 		}
 		if e != want {
 			t.Errorf("met as %+v\n   want %+v", e, want)

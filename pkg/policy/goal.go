@@ -52,7 +52,7 @@ func (s Settings) Decide(sit Situation) Goal {
 // cordons of all of them, so that the cordon on the node is not theirs. An uncordon that has to wait until the rebooted machine
 // is Ready must not hold up their drains.
 func (g Goal) precedes(wanting []state.Entry, ready bool) bool {
-	closes := func(e state.Entry) bool { return !e.Reopened }
+	closes := func(e state.Entry) bool { return !e.Released() }
 	return g.Action == Uncordon && (ready || !g.AfterReboot) && !slices.ContainsFunc(wanting, closes)
 }
 
@@ -60,23 +60,17 @@ func (g Goal) precedes(wanting []state.Entry, ready bool) bool {
 func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 	slices.SortFunc(wanting, s.Urgency)
 	// The annotation on the Node names an event whose cordon nobody has lifted, if there is one.
-	first := wanting[max(slices.IndexFunc(wanting, func(e state.Entry) bool { return !e.Reopened }), 0)]
-	goal := Goal{Action: Cordon, Event: first.Event, Open: first.Reopened, Reason: reason(first.Event)}
+	first := wanting[max(slices.IndexFunc(wanting, func(e state.Entry) bool { return !e.Released() }), 0)]
+	goal := Goal{Action: Cordon, Event: first.Event, Close: !first.Released(), Reason: reason(first.Event)}
 	var hard, ends []time.Time
-	reopened, all := time.Time{}, true
+	before, all := time.Time{}, true
 	for _, e := range wanting {
 		goal.Events = append(goal.Events, e.Event.ID)
-		if e.CordonedAt.IsZero() {
-			goal.Unclosed = append(goal.Unclosed, e.Event.ID)
-			if e.Anew {
-				goal.Anew = append(goal.Anew, e.Event.ID)
-			}
-		}
 		if s.want(sit, e) != drained {
 			continue
 		}
 		goal.Action = Drain
-		reopened, all = latest(reopened, e.FirstSeen, e.CordonedAt), all && e.Reopened
+		before, all = latest(before, e.FirstSeen, e.CordonedAt), all && e.Released()
 		p := s.plan(e)
 		if p.hard {
 			hard = append(hard, p.deadline)
@@ -87,8 +81,8 @@ func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 			ends = append(ends, s.timeEnds(sit, e))
 		}
 	}
-	if all { // Without an entry to drain for, reopened is zero.
-		goal.Reopened = reopened
+	if all { // Without an entry to drain for, it is zero.
+		goal.Before = before
 	}
 	goal.Hard, goal.Revisit = governing(sit.Now, hard)
 	slices.SortFunc(ends, time.Time.Compare)
@@ -173,7 +167,7 @@ func (s Settings) want(sit Situation, e state.Entry) want {
 	switch {
 	case level == nothing, !e.Acted() && p.start.After(sit.Now):
 		return nothing
-	case e.Reopened && (e.Phase != state.Draining || level != drained):
+	case e.Released() && (e.Phase != state.Draining || level != drained):
 		return left
 	case sit.attested(e):
 		return level

@@ -147,21 +147,20 @@ type Goal struct {
 	// node, and Wait if the node is to stay as it is.
 	Action Action
 	// Event is the most urgent event that wants the goal; one whose cordon nobody has lifted, if there is one. Events are the
-	// IDs of all events that want it, the most urgent first, Unclosed of those for which the node has not been closed yet, and
-	// Anew of those in Unclosed that have begun again, so that earlier work for them no longer counts.
-	Event                  event.Event
-	Events, Unclosed, Anew []string
+	// IDs of all events that want it, the most urgent first.
+	Event  event.Event
+	Events []string
 	// Hard is when the machine is gone, and Soft when the work should be done: the nearest such deadline of all events that
 	// are due. Both may have passed; a Hard that has passed gives way to one that is still to come.
 	Hard, Soft time.Time
 	// TimeEnds is when the next event that the node is drained for runs out of time; an event that begins after its deadline
 	// gets a while. It has passed if that is so for all. Where there is a hard deadline, soft events do not count.
 	TimeEnds time.Time
-	// Reopened is set if someone uncordoned the node for all events that it is drained for: it is the time of the latest
-	// cordon, and only pods that were there then are evicted. Open: the cordon was lifted for all events, including those that
-	// only want a cordon.
-	Reopened time.Time
-	Open     bool
+	// Close: the node is to be cordoned. With a Drain or a Cordon it is false if an operator has uncordoned the node for all events.
+	Close bool
+	// Before is set if an operator has uncordoned the node for all events that it is drained for: it is the time of the latest
+	// cordon, and only pods that were there then are evicted.
+	Before time.Time
 	// AfterReboot: the machine has been rebooted since the cordon that an Uncordon takes back, so that the node must be Ready
 	// before it takes pods again.
 	AfterReboot bool

@@ -26,7 +26,7 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 		return ""
 	case s.plan(e).action != Drain:
 		return event.NoDrain
-	case e.Reopened && e.Phase == state.Cordoned: // Operators lifted the cordon, and no drain was under way then.
+	case e.Released() && e.Phase == state.Cordoned: // Operators lifted the cordon, and no drain was under way then.
 		return event.LeftAlone
 	case done, e.Phase == state.Drained && !sit.looked(e):
 		return event.Drained
@@ -57,7 +57,7 @@ func (s Settings) Again(sit Situation, ev event.Event) (again time.Time, busy bo
 	switch {
 	case !met:
 		return time.Time{}, false
-	case e.Phase == state.Incomplete && !e.Reopened && !e.LeftAlone: // A node that operators have opened is not tried again.
+	case e.Phase == state.Incomplete && !e.Released() && !e.LeftAlone: // A node that operators have opened is not tried again.
 		return sit.Now, false
 	case e.LeftAlone: // Busy until its time is over: nobody who tried later would know how long it has been left alone.
 		return time.Time{}, s.timeEnds(sit, e).After(sit.Now)

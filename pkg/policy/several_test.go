@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -157,56 +156,6 @@ func TestSeveral_MakeOneGoal(t *testing.T) {
 			past: past(entry(termination("t"), state.Draining), entry(notice, state.Seen)), want: "drain n, t by 2m0s hard; again at 2m0s",
 		},
 	})
-}
-
-// A claim on the node may name an event that has begun anew since. It says nothing of that any more.
-func TestGoal_WhichEventsHaveBegunAgain(t *testing.T) {
-	t.Parallel()
-	stop, notice, reboot := maintenance("s", "instance-stop", 72*time.Hour), spot("n", time.Hour), maintenance("r", "system-reboot", 48*time.Hour)
-	later := brought(t, rules(), policy.Situation{
-		Now: at(time.Minute), BootID: thisBoot, Known: known(stop, reboot), Past: past(entry(stop, state.Drained), entry(reboot, state.Drained, actedFor(0))),
-	})
-	later.Now = reboot.Deadline.Add(-time.Minute)
-	for name, row := range map[string]struct {
-		sit  policy.Situation
-		want []string
-	}{
-		"not what is new":  {policy.Situation{Now: at(time.Minute), BootID: thisBoot, Known: known(stop)}, nil},
-		"what is back":     {policy.Situation{Now: at(time.Minute), BootID: thisBoot, Known: known(stop, notice), Past: past(entry(stop, state.Closed, closed(state.Withdrawn)), entry(notice, state.Drained))}, []string{"s"}},
-		"what was put off": {later, []string{"r"}},
-	} {
-		if goal := rules().Decide(brought(t, rules(), row.sit)); !slices.Equal(goal.Anew, row.want) {
-			t.Errorf("%s: begun anew have %v, want %v", name, goal.Anew, row.want)
-		}
-	}
-	closed := policy.Situation{
-		Now: at(time.Minute), BootID: thisBoot, Known: known(stop), Past: past(entry(stop, state.Closed, closed(state.Withdrawn))), Node: closedNode,
-	}
-	if goal := rules().Decide(brought(t, rules(), closed)); len(goal.Anew) > 0 {
-		t.Errorf("what the node is closed for again has begun anew: %v", goal.Anew)
-	}
-}
-
-// Who finds the cordon lifted at a start has to know for which events that is an order.
-func TestGoal_ForWhichEventsTheNodeWasNotClosed(t *testing.T) {
-	t.Parallel()
-	notice, stop := spot("n", 30*time.Second), maintenance("s", "instance-stop", 72*time.Hour)
-	for name, row := range map[string]struct {
-		notice, stop state.Entry
-		want         []string
-	}{
-		"for neither":  {entry(notice, state.Draining, uncordoned), entry(stop, state.Draining, uncordoned), []string{"n", "s"}},
-		"for one":      {entry(notice, state.Drained), entry(stop, state.Draining, uncordoned), []string{"s"}},
-		"also before":  {entry(notice, state.Drained, before), entry(stop, state.Drained), nil},
-		"for each one": {entry(notice, state.Drained), entry(stop, state.Drained), nil},
-	} {
-		sit := brought(t, rules(), policy.Situation{
-			Now: at(time.Minute), BootID: thisBoot, Known: known(notice, stop), Past: past(row.notice, row.stop),
-		})
-		if goal := rules().Decide(sit); !slices.Equal(goal.Unclosed, row.want) {
-			t.Errorf("%s: not closed for %v, want %v", name, goal.Unclosed, row.want)
-		}
-	}
 }
 
 func TestGoal_ItsEventIsOneThatIsNotReopened(t *testing.T) {

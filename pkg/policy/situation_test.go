@@ -142,7 +142,7 @@ func before(e *state.Entry)          { e.BootID, e.ListedIn = earlierBoot, earli
 func listedHere(e *state.Entry)      { e.ListedIn = thisBoot }
 func foreign(e *state.Entry)         { e.OnNode = false }
 func adopted(e *state.Entry)         { e.ActedFor, e.Missing, e.ListedIn = time.Time{}, noon, "" }
-func reopened(e *state.Entry)        { e.Reopened = true }
+func reopened(e *state.Entry)        { e.ReleasedAt = noon }
 func leftAlone(e *state.Entry)       { e.LeftAlone = true }
 func uncordoned(e *state.Entry)      { e.CordonedAt = time.Time{} }
 func missing(t time.Duration) detail { return func(e *state.Entry) { e.Missing = at(t) } }
@@ -196,10 +196,10 @@ func describeGoal(g policy.Goal) string {
 	if !g.Soft.IsZero() {
 		text += " by " + g.Soft.Sub(noon).String() + " soft"
 	}
-	if !g.Reopened.IsZero() {
-		text += " of what was there at " + g.Reopened.Sub(noon).String()
+	if !g.Before.IsZero() {
+		text += " of what was there at " + g.Before.Sub(noon).String()
 	}
-	if g.Open {
+	if (g.Action == policy.Drain || g.Action == policy.Cordon) && !g.Close {
 		text += ", open"
 	}
 	if g.Action == policy.Uncordon {
@@ -228,7 +228,7 @@ func describeEntries(entries []state.Entry) string {
 		if e.OnNode {
 			text += " on node"
 		}
-		if e.Reopened {
+		if e.Released() {
 			text += " reopened"
 		}
 		if e.LeftAlone {

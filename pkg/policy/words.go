@@ -105,7 +105,7 @@ func (s Settings) Describe(e state.Entry) string {
 
 // isDone reports whether nothing more will be done for an entry for which the rules ask for that action.
 func isDone(e state.Entry, action Action) bool {
-	return e.Phase == state.Drained || e.Reopened && e.Phase != state.Draining ||
+	return e.Phase == state.Drained || e.Released() && e.Phase != state.Draining ||
 		action == Cordon && (e.Phase == state.Cordoned || e.Phase == state.Incomplete)
 }
 

@@ -31,7 +31,7 @@ func entry(id string, phase state.Phase, at time.Time) state.Entry {
 			ID: id, Kind: event.SpotInterruption, Code: "terminate", State: event.Pending, Description: "going",
 			Noticed: at, Deadline: at.Add(2 * time.Minute), Until: at.Add(time.Hour),
 		},
-		Phase: phase, BootID: boot, FirstSeen: at, Timeless: at, Changed: at, Missing: at, OnNode: true, Reopened: true,
+		Phase: phase, BootID: boot, FirstSeen: at, Timeless: at, Changed: at, Missing: at, OnNode: true, ReleasedAt: at,
 		CordonedAt: at, ActedFor: at, Ending: state.Withdrawn, Failures: 2, Error: "it was late",
 		Result: &state.Result{Evicted: 3, Left: []string{"a/b"}, HeldBy: map[string]string{"a/b": "a/budget"}},
 	}
@@ -208,7 +208,7 @@ const whole = `{
       "first_seen": "2025-11-21T12:00:00Z",
       "changed": "2025-11-21T12:00:09Z",
       "cordon": true,
-      "reopened": true,
+      "released_at": "2025-11-21T12:00:05Z",
       "paint": {"a later nth": "knows what that is"},
       "result": {"evicted": 7, "deleted": 0, "skipped": 2}
     }
@@ -221,7 +221,7 @@ func TestStore_TheNamesInTheFileStay(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "record.json")
 	write(t, path, whole)
-	if entries := open(t, dir).Entries(); len(entries) != 1 || !entries[0].OnNode || !entries[0].Reopened || entries[0].Result.Evicted != 7 {
+	if entries := open(t, dir).Entries(); len(entries) != 1 || !entries[0].OnNode || !entries[0].Released() || entries[0].Result.Evicted != 7 {
 		t.Errorf("entries: %+v", entries)
 	}
 	put(t, open(t, dir), entry("a", state.Closed, noon))
@@ -230,7 +230,7 @@ func TestStore_TheNamesInTheFileStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`"version": 1`, `"boot_id"`, `"phase": "closed"`, `"first_seen"`, `"changed"`, `"missing"`, `"cordon": true`, `"reopened": true`,
+		`"version": 1`, `"boot_id"`, `"phase": "closed"`, `"first_seen"`, `"changed"`, `"missing"`, `"cordon": true`, `"released_at"`,
 		`"cordoned_at"`, `"acted_for"`, `"ending": "withdrawn"`, `"failures": 2`, `"evicted": 3`, `"held_by"`, `"error"`,
 	} {
 		if !strings.Contains(string(content), want) {

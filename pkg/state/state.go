@@ -57,9 +57,9 @@ type Entry struct {
 	// OnNode: something that nth has set for this event (the cordon, the load balancer label) may be on the Node, and nth has
 	// to take it back. Its name in the file is that of earlier versions.
 	OnNode bool `json:"cordon,omitempty"`
-	// Reopened: someone uncordoned the node while this event wanted it cordoned. That is an order: it is not cordoned again for
-	// this event.
-	Reopened bool `json:"reopened,omitempty"`
+	// ReleasedAt is when it became known that an operator has uncordoned the node while this event wanted it closed; zero if nobody
+	// has. The node is not cordoned again for this event. Only pkg/policy sets it.
+	ReleasedAt time.Time `json:"released_at,omitzero"`
 	// LeftAlone: at the last look at the Node, operators limited what is done to it, so that it is not drained for this event
 	// although the rule asks for it. The phase stays what it was.
 	LeftAlone bool `json:"left_alone,omitempty"`
@@ -67,9 +67,6 @@ type Entry struct {
 	// it was last found cordoned, which proves that there was a Node; empty in records of earlier versions.
 	CordonedAt time.Time `json:"cordoned_at,omitzero"`
 	ClosedIn   string    `json:"closed_in,omitempty"`
-	// Anew: the event was given up and came back, or what was done for it was taken back. A claim on the Node from before that
-	// no longer counts.
-	Anew bool `json:"anew,omitempty"`
 	// ActedFor is when the event was due at the time when the node was last acted upon. An event that is due later was moved.
 	// Early versions recorded the deadline here.
 	ActedFor time.Time `json:"acted_for,omitzero"`
@@ -84,7 +81,7 @@ type Entry struct {
 
 // ClockTimes points to those of the entry's times that were read from the clock, not from a document.
 func (e *Entry) ClockTimes() []*time.Time {
-	return []*time.Time{&e.FirstSeen, &e.Timeless, &e.Changed, &e.CordonedAt, &e.Missing}
+	return []*time.Time{&e.FirstSeen, &e.Timeless, &e.Changed, &e.CordonedAt, &e.ReleasedAt, &e.Missing}
 }
 
 // Acted reports whether something that was done to the node for this entry may still be in effect.
@@ -92,8 +89,11 @@ func (e Entry) Acted() bool {
 	return e.Phase != "" && e.Phase != Seen && e.Phase != Closed
 }
 
+// Released reports whether an operator has uncordoned the node while the event wanted it closed.
+func (e Entry) Released() bool { return !e.ReleasedAt.IsZero() }
+
 // LeftOpen reports whether the event wants no more than a cordon, and the node was not cordoned, since operators want nothing done to it.
-func (e Entry) LeftOpen() bool { return e.Phase == Cordoned && e.CordonedAt.IsZero() && !e.Reopened }
+func (e Entry) LeftOpen() bool { return e.Phase == Cordoned && e.CordonedAt.IsZero() && !e.Released() }
 
 // UnderWay reports whether the node is being cordoned or drained for the event, and the outcome is not known yet.
 func (e Entry) UnderWay() bool { return e.Phase == Cordoning || e.Phase == Draining }

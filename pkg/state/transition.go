@@ -50,6 +50,8 @@ const (
 	NodeFoundClosed TransitionKind = "node-found-closed"
 	// NodeReopened: someone uncordoned the node.
 	NodeReopened TransitionKind = "node-reopened"
+	// NodeRegistered: another Node has registered in place of the one that an operator had uncordoned.
+	NodeRegistered TransitionKind = "node-registered"
 	// NodeOptedOut: operators want nothing done to this node.
 	NodeOptedOut TransitionKind = "node-opted-out"
 	// NodeExcluded: the load balancer label is set.

@@ -138,8 +138,8 @@ func (m *model) settled(found owner, entry func(*notice) state.Entry) {
 		// While the node is open for one that wants it closed, nth has not looked at it yet; and it may not have looked before nth-queue
 		// closed it, and may not do so before nth-queue opens it: then it finds its own cordon gone, as people have lifted it.
 		unlooked := found == nobody || found == queue && time.Since(n.orderedAt) < heardWithin
-		if unheard := unlooked && n.acts() && !e.Reopened; n.order == perhaps && !unheard {
-			n.order = map[bool]order{true: given, false: none}[e.Reopened]
+		if unheard := unlooked && n.acts() && !e.Released(); n.order == perhaps && !unheard {
+			n.order = map[bool]order{true: given, false: none}[e.Released()]
 		}
 		if !n.acts() {
 			n.order = none

@@ -66,7 +66,7 @@ func (l *life) awaitOrder(t *testing.T) {
 		entries := l.machine.Record(t)
 		unheard := l.model.any(func(n *notice) bool {
 			e, _ := n.entry(entries)
-			return n.obeys() && !e.Reopened
+			return n.obeys() && !e.Released()
 		})
 		if !unheard {
 			return

@@ -104,10 +104,10 @@ func (l *life) wrongRecord(entries []state.Entry) []string {
 			wrong = append(wrong, fmt.Sprintf("%s is %s, want one of %s", n, e.Phase, allowed))
 		case n.acts() && n.brief && e.Phase == state.Cordoned && !e.CordonedAt.IsZero():
 			wrong = append(wrong, fmt.Sprintf("%s: its time to live is not over yet", n))
-		case n.acts() && n.order == given && !e.Reopened && n.brief && len(n.times) > 1: // Its time was over before it moved.
-		case n.acts() && n.order == given && !e.Reopened:
+		case n.acts() && n.order == given && !e.Released() && n.brief && len(n.times) > 1: // Its time was over before it moved.
+		case n.acts() && n.order == given && !e.Released():
 			wrong = append(wrong, fmt.Sprintf("%s: the order to let the node take pods is forgotten", n))
-		case n.acts() && n.order == none && e.Reopened:
+		case n.acts() && n.order == none && e.Released():
 			wrong = append(wrong, fmt.Sprintf("%s: nobody has ordered to let the node take pods", n))
 		}
 	}

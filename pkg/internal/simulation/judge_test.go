@@ -281,7 +281,7 @@ func (w *world) standing() string {
 	if w.nth != nil {
 		for _, e := range w.nth.store.Entries() {
 			if e.Phase != state.Closed {
-				words = append(words, fmt.Sprintf("on record: %s is %s reopened=%t on-node=%t error=%q", e.Event.ID, e.Phase, e.Reopened, e.OnNode, e.Error))
+				words = append(words, fmt.Sprintf("on record: %s is %s released=%t on-node=%t error=%q", e.Event.ID, e.Phase, e.Released(), e.OnNode, e.Error))
 			}
 		}
 	}
