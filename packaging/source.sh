@@ -16,8 +16,8 @@ version_from_git() {
 	fi
 }
 
-# linked_modules [PROGRAM...] prints what nth, or other programs, are linked with, and under which terms: whoever passes them
-# on has to pass those on.
+# linked_modules [PROGRAM...] prints what nth, or other programs, are linked with, and under which licenses, which must be
+# passed on with them.
 linked_modules() {
 	[ $# -gt 0 ] || set -- nth
 	GOOS=linux go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' "${@/#/./cmd/}" |

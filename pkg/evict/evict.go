@@ -286,7 +286,7 @@ type target struct {
 	backoff, refused wait.Backoff
 	budget           *budget
 	held             string // what holds it now, in words
-	told             kube.Reasons
+	reported         kube.Reasons
 	// overtime is until when it has to be gone if it is asked for after the deadline.
 	overtime time.Time
 	// endBy is when a pod that is terminating should have ended; overdue tells that it has not, and shortened that its grace was
@@ -325,22 +325,22 @@ func (p *Pods) noteAddresses(pod *corev1.Pod) {
 	}
 }
 
-// replacePods takes in a complete list. Pods that are missing from it are gone, even if the watch has not told so.
+// replacePods takes in a complete list. Pods that are missing from it are gone, even if the watch has not reported it.
 func (p *Pods) replacePods(all []*corev1.Pod) {
-	there := make(map[types.UID]bool, len(all))
+	listed := make(map[types.UID]bool, len(all))
 	for _, pod := range all {
-		there[pod.UID] = true
+		listed[pod.UID] = true
 	}
 	for uid, t := range p.targets {
-		if !there[uid] {
+		if !listed[uid] {
 			p.handleGone(t.pod)
 		}
 	}
 	for _, pod := range all { // after those that they replace have gone
 		p.handlePod(pod)
 	}
-	maps.DeleteFunc(p.staying, func(uid types.UID, _ *corev1.Pod) bool { return !there[uid] })
-	maps.DeleteFunc(p.exempt, func(uid types.UID, _ bool) bool { return !there[uid] })
+	maps.DeleteFunc(p.staying, func(uid types.UID, _ *corev1.Pod) bool { return !listed[uid] })
+	maps.DeleteFunc(p.exempt, func(uid types.UID, _ bool) bool { return !listed[uid] })
 	if !p.synced {
 		p.synced, p.all = true, true
 	}

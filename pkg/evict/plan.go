@@ -380,7 +380,7 @@ func (p *Pods) noteHeld(t *target, what state.TransitionKind, by string) {
 	}
 	before := t.held
 	switch t.held = by; {
-	case t.told.Add(by, same):
+	case t.reported.Add(by, same):
 		p.drain.Report(what, t.pod, by)
 	case by == before:
 	case what == state.PodHeld:
