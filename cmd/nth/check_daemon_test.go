@@ -98,10 +98,3 @@ func TestCheckGivesADaemonThatBeginsAMomentToFindItsCredential(t *testing.T) {
 		t.Errorf("it says\n%s", said)
 	}
 }
-
-func TestCheckOfAnImageAsksForNoDaemon(t *testing.T) {
-	b := newBench(t)
-	if said := b.check(t, "--offline"); strings.Contains(said, "daemon") {
-		t.Errorf("it says\n%s", said)
-	}
-}

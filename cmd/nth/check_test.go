@@ -82,20 +82,11 @@ func mustSay(t *testing.T, said string, patterns ...string) {
 	}
 }
 
-func TestCheckSaysWhatIsWrongWithTheSettingsAndNothingElse(t *testing.T) {
-	status, stdout, stderr := call(t, "check --config testdata/wrong.toml")
-	if status != 78 || stderr != "" || strings.Count(stdout, "\n") != 3 {
-		t.Errorf("status %d, standard error %q, standard output\n%s", status, stderr, stdout)
-	}
-	mustSay(t, stdout, `fail  settings    testdata/wrong\.toml: line 2: events\.spot-interruption\.action = .*`,
-		`fail  settings    testdata/wrong\.toml: line 5: imds\.intervall: unknown key.*`)
-}
-
 func TestCheck_ends_with_a_summary(t *testing.T) {
 	b := newBench(t)
 	mustSay(t, b.check(t, "--offline"), `warn  settings    imds\.endpoint = "http://127\.0\.0\.1:\d+": nth sees only what is announced there, .*`,
 		`(ok  |warn|fail)  summary     \d failed, \d deserve a look, \d ok`)
-	_, stdout, _ := call(t, "check --offline --json --config testdata/wrong.toml")
+	status, stdout, _ := call(t, "check --offline --json --config testdata/wrong.toml")
 	want := `{
   "findings": [
     {
@@ -117,8 +108,8 @@ func TestCheck_ends_with_a_summary(t *testing.T) {
   "verdict": "fail"
 }
 `
-	if stdout != want {
-		t.Errorf("the JSON is\n%s", stdout)
+	if status != 78 || stdout != want {
+		t.Errorf("status %d, and the JSON is\n%s", status, stdout)
 	}
 }
 
@@ -140,23 +131,30 @@ func TestCheckOfAnImageAsksNobody(t *testing.T) {
 	b.imds.Close()
 	said := b.check(t, "--offline")
 	mustSay(t, said, `ok    settings    .*nth\.toml`, `ok    memory      .*/state can be written to`)
-	for _, subject := range []string{"metadata", "identity", "right", "clock", "eviction"} {
+	for _, subject := range []string{"metadata", "identity", "right", "clock", "eviction", "daemon"} {
 		if strings.Contains(said, "  "+subject+" ") {
 			t.Errorf("in an image that is being made it looks at %s:\n%s", subject, said)
 		}
 	}
 }
 
-func TestCheckFindsAStateDirectoryThatCannotBeWrittenTo(t *testing.T) {
-	b := newBench(t)
-	b.put(t, "state", "a file, where a directory is to be")
-	mustSay(t, b.check(t, "--offline"), `fail  memory      .*/state.*`)
-}
-
-func TestCheckWarnsOfADryRun(t *testing.T) {
-	b := newBench(t)
-	b.set(t, "dry_run = true")
-	mustSay(t, b.check(t, "--offline"), `warn  settings    dry_run = true: .*`)
+func TestCheck_FindsWhatSettingsAndHostSay(t *testing.T) {
+	const kubelet = "var/lib/kubelet/config.yaml"
+	for want, c := range map[string]struct{ settings, file, text string }{
+		`fail  memory      .*/state.*`:                                             {file: "state", text: "a file in place of a directory"},
+		`warn  settings    dry_run = true: .*`:                                     {settings: "dry_run = true"},
+		`ok    shutdown    ignored by configuration: events\.shutdown\.action`:     {settings: "[events.shutdown]\naction = \"ignore\""},
+		`ok    shutdown    the kubelet holds it for 1m0s as well; where logind .*`: {file: kubelet, text: "shutdownGracePeriod: 60s\n"},
+		`ok    shutdown    the kubelet does not delay it`:                          {file: kubelet, text: "shutdownGracePeriod: 0s\n"},
+		`warn  shutdown    reading the kubelet's configuration .*`:                 {file: kubelet, text: "shutdownGracePeriod: a while\n"},
+	} {
+		b := newBench(t)
+		b.set(t, c.settings)
+		if c.file != "" {
+			b.put(t, c.file, c.text)
+		}
+		mustSay(t, b.check(t, ""), want)
+	}
 }
 
 func TestCheckGoesOnAfterWhatItMisses(t *testing.T) {
@@ -204,20 +202,6 @@ func TestCheckRefusesAnEndpointModeThatThereIsNot(t *testing.T) {
 	}
 }
 
-func TestCheckTellsWhatTheKubeletMakesOfAShutdown(t *testing.T) {
-	for name, c := range map[string]struct{ config, want string }{
-		"it holds it":         {"shutdownGracePeriod: 60s", `ok    shutdown    the kubelet holds it for 1m0s as well; where logind announces .* no more than 1m0s, critical ones 0s`},
-		"it does not hold it": {"shutdownGracePeriod: 0s", `ok    shutdown    the kubelet does not delay it`},
-		"nobody knows":        {"shutdownGracePeriod: a while", `warn  shutdown    reading the kubelet's configuration .*`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			b.put(t, "var/lib/kubelet/config.yaml", c.config+"\n")
-			mustSay(t, b.check(t, ""), c.want)
-		})
-	}
-}
-
 func TestCheckNamesTheKubeletsProxyWithoutItsUserAndPassword(t *testing.T) {
 	b := newBench(t)
 	mustSay(t, b.check(t, ""), `ok    proxy       neither nth's own environment nor the kubelet's names one`)
@@ -238,14 +222,4 @@ func TestCheckNamesTheKubeletsProxyWithoutItsUserAndPassword(t *testing.T) {
 	mustSay(t, b.check(t, ""), `ok    proxy       .* names http://file\.test:3128 for https, .*`)
 	t.Setenv("HTTPS_PROXY", "http://own.test:1")
 	mustSay(t, b.check(t, ""), `ok    proxy       nth's own environment names http://own\.test:1 for https`)
-}
-
-func TestCheckLeavesAShutdownAloneThatIsToBeIgnored(t *testing.T) {
-	b := newBench(t)
-	b.set(t, "[events.shutdown]\naction = \"ignore\"")
-	said := b.check(t, "")
-	mustSay(t, said, `ok    shutdown    ignored by configuration: events\.shutdown\.action`)
-	if strings.Contains(said, "the kubelet") && strings.Contains(said, "hold it") {
-		t.Errorf("it looks at the kubelet all the same:\n%s", said)
-	}
 }

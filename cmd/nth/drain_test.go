@@ -123,17 +123,6 @@ func TestADrainByHandThatIsNotDoneInTimeIsStatus1AndNamesWhatIsLeft(t *testing.T
 	}
 }
 
-func TestADrainByHandDoesNotRunOutOfTimeForVolumesAlone(t *testing.T) {
-	t.Parallel()
-	cluster, settings := ownCluster(t, "[drain]\npod_grace_period = \"1s\"\nmargin = \"15s\"\n")
-	patch := `{"status":{"volumesInUse":["kubernetes.io/csi/ebs.csi.aws.com^vol-1"]}}`
-	cluster.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPatch, "/api/v1/nodes/"+rehearsal.Node, strings.NewReader(patch)))
-	status, said, stderr := typed(t, "drain", "--deadline", "30s", "--config", settings)
-	if status != 0 || stderr != "" || !strings.Contains(said, "is drained: 6 pods evicted") {
-		t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
-	}
-}
-
 func TestWhatPeopleWantOfTheNodeEndsADrainByHand(t *testing.T) {
 	t.Parallel()
 	cluster, settings := ownCluster(t, "")

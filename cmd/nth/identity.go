@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,34 +103,32 @@ func (n *localNode) Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guar
 	return &localGuard{self: n, tell: tell, goal: goal, adjusted: make(chan struct{}, 1)}
 }
 
-// localGuard is the guard of the identity's node. It waits for the identity, and begins again when the node has another name, and when a
-// generation begins after the options have changed; until then it keeps the options.
+// localGuard is the guard of the identity's node. It waits for the identity, and begins again when the node has another name. It keeps
+// the options of its start.
 type localGuard struct {
 	self     *localNode
 	tell     func(drain.Progress)
 	adjusted chan struct{}
 
-	mu      sync.Mutex
-	goal    drain.Goal
-	guard   drain.Guard // nil while there is no identity
-	options drain.Options
-	again   context.CancelFunc // replaces the guard
-	// evicted and deleted count the pods of the guards before.
-	evicted, deleted int
+	mu    sync.Mutex
+	goal  drain.Goal
+	guard drain.Guard // nil while there is no identity
 }
 
 // Run implements drain.Guard.
 func (g *localGuard) Run(ctx context.Context) {
-	g.mu.Lock()
-	g.options = *g.self.options.Load()
-	g.mu.Unlock()
+	options := *g.self.options.Load()
 	for ctx.Err() == nil {
 		id, err := g.identity(ctx)
 		if err != nil {
 			return // ctx has ended.
 		}
-		attempt, ended := g.self.whileNamed(ctx, id.Node)
-		g.of(id, ended).Run(attempt)
+		g.mu.Lock()
+		guard := g.self.of(id, options).Guard(g.goal, g.tell)
+		g.guard = guard
+		g.mu.Unlock()
+		named, ended := g.self.whileNamed(ctx, id.Node)
+		guard.Run(named)
 		ended()
 	}
 }
@@ -168,32 +165,14 @@ func (g *localGuard) tellIfNeverJoined(ctx context.Context) {
 	}
 }
 
-// of makes the guard for the identity's node, which Adjust adjusts, or replaces by calling ended.
-func (g *localGuard) of(id identity.Identity, ended context.CancelFunc) drain.Guard {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.guard != nil {
-		before := g.guard.Result()
-		g.evicted, g.deleted = g.evicted+before.Evicted, g.deleted+before.Deleted
-	}
-	g.guard, g.again = g.self.of(id, g.options).Guard(g.goal, g.tell), ended
-	return g.guard
-}
-
 // Adjust implements drain.Guard.
 func (g *localGuard) Adjust(goal drain.Goal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	known := g.goal.Generation
 	g.goal = goal
 	select {
 	case g.adjusted <- struct{}{}:
 	default:
-	}
-	if now := *g.self.options.Load(); g.guard != nil && goal.Generation > known && !reflect.DeepEqual(now, g.options) {
-		g.options = now
-		g.again()
-		return
 	}
 	if g.guard != nil {
 		g.guard.Adjust(goal)
@@ -207,9 +186,7 @@ func (g *localGuard) Result() drain.Result {
 	if g.guard == nil {
 		return drain.Result{}
 	}
-	result := g.guard.Result()
-	result.Evicted, result.Deleted = result.Evicted+g.evicted, result.Deleted+g.deleted
-	return result
+	return g.guard.Result()
 }
 
 // whileNamed returns a context that ends when the identity is that of another node, and a function that ends it. Meanwhile, the kubeconfig
@@ -229,7 +206,6 @@ func (n *localNode) whileNamed(ctx context.Context, name string) (context.Contex
 // warmIdentity keeps the credential fresh.
 type warmIdentity struct {
 	kubelet *identity.Kubelet
-	every   time.Duration
 	found   func(identity.Identity)
 }
 
@@ -245,7 +221,7 @@ func (w warmIdentity) KeepWarm(ctx context.Context, tell func(node string, err e
 		}
 		kube.Await(ctx, nil, identityPause)
 	}
-	w.kubelet.KeepWarm(ctx, w.every, func(err error) {
+	w.kubelet.KeepWarm(ctx, kube.WarmUp, func(err error) {
 		id, idErr := w.kubelet.Identity(ctx)
 		w.tell(tell, id, errors.Join(err, idErr))
 	})

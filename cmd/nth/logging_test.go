@@ -58,16 +58,6 @@ func TestATerminalGetsColours(t *testing.T) {
 	}
 }
 
-func TestLevelHidesWhatMattersLess(t *testing.T) {
-	var out bytes.Buffer
-	logger := nth.NewLogger(config.Log{Level: "warning", Format: "text"}, &out)
-	logger.Info("hidden")
-	logger.WithTime(noon).Warning("shown")
-	if want := "2026-01-31 12:00:00.250  warning  shown\n"; out.String() != want {
-		t.Errorf("got %q", out.String())
-	}
-}
-
 func TestJSONHasTheFieldsUnderTheNamesOfTheJournal(t *testing.T) {
 	var out bytes.Buffer
 	logger := nth.NewLogger(config.Log{Level: "info", Format: "json"}, &out)

@@ -152,13 +152,6 @@ testdata/wrong.toml: line 5: imds.intervall: unknown key, did you mean imds.inte
 	}
 }
 
-func TestASettingsFileThatIsNotThereIsStatus78(t *testing.T) {
-	status, _, stderr := call(t, "config --check --config testdata/absent.toml")
-	if status != 78 || stderr != "testdata/absent.toml: no such file or directory\n" {
-		t.Errorf("status %d, stderr %s", status, stderr)
-	}
-}
-
 func TestVersionNamesVersionCommitAndToolchain(t *testing.T) {
 	form := regexp.MustCompile(`^nth version \S+ \(commit \S+, go1\.\S+, [a-z]+/[a-z0-9]+\)\n$`)
 	for _, args := range []string{"version", "--version"} {

@@ -25,7 +25,6 @@ import (
 	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/imds/standin"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/rehearsal"
@@ -174,7 +173,7 @@ func (r *rehearsalRun) agent(rules policy.Settings, source *imds.Source, lines *
 	return agent.New(agent.Config{
 		Sources:   []agent.Source{source},
 		Node:      newLocalNode(r.borrowed, r.cfg, nil, nil),
-		Identity:  warmIdentity{kubelet: r.borrowed, every: kube.WarmUp, found: func(identity.Identity) {}},
+		Identity:  warmIdentity{kubelet: r.borrowed, found: func(identity.Identity) {}},
 		Record:    record.InMemory(r.bootID, booted()),
 		Policy:    rules,
 		Unwatched: unwatched(rules, false),

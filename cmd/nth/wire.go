@@ -21,7 +21,6 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
@@ -69,7 +68,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	loop := agent.New(agent.Config{
 		Sources:   append(shutdown.sources(), hooks),
 		Node:      node,
-		Identity:  warmIdentity{kubelet: borrowed, every: kube.WarmUp, found: board.setIdentity},
+		Identity:  warmIdentity{kubelet: borrowed, found: board.setIdentity},
 		Record:    store,
 		Service:   watchdog,
 		Policy:    rules,
