@@ -4,15 +4,11 @@ import (
 	"testing"
 	"time"
 
-	logtest "github.com/sirupsen/logrus/hooks/test"
-
 	nth "github.com/nth-project/nth/cmd/nth"
-	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
-	"github.com/nth-project/nth/pkg/systemd"
 )
 
 func TestTheBudgetOfATerminationIsSoftWhereMachinesMayBeKept(t *testing.T) {
@@ -49,21 +45,6 @@ func TestADepartureThatIsOverWasNotTheFirstOfTheNext(t *testing.T) {
 		}
 		if err := book.Flush(t.Context()); err != nil {
 			t.Error(err)
-		}
-	}
-}
-
-func TestNewsOfHooksHaveAMessageOfTheirOwn(t *testing.T) {
-	for what, id := range map[asg.Outcome]string{
-		asg.Found: systemd.HookFound, asg.Trouble: systemd.HookTrouble,
-		asg.Refused: systemd.HookRefused, asg.Completed: systemd.HookCompleted,
-	} {
-		logger, hook := logtest.NewNullLogger()
-		nth.TellHook(logger.WithField("a", "b"), asg.HookReport{Outcome: what, Event: event.Event{ID: "e", Kind: event.ASGTermination}, Text: "so it is"})
-		entry := hook.LastEntry()
-		if entry == nil || entry.Message != "so it is" || entry.Data[systemd.FieldMessageID] != id ||
-			entry.Data[systemd.FieldEventID] != "e" || entry.Data[systemd.FieldEventKind] != "asg-termination" {
-			t.Errorf("%s was told as %+v", what, entry)
 		}
 	}
 }

@@ -120,19 +120,19 @@ func (c *check) machine(cfg config.Config, root string, image bool) {
 	found := systemd.FindInstalled(root)
 	switch {
 	case found.Unit == "":
-		missing("service", "nth.service is not installed")
+		missing("service", "nth.service is not installed: install the package nth")
 	case found.Enabled == "":
 		missing("service", "%s is not enabled: \"systemctl enable nth\" starts it at boot", found.Unit)
 	default:
 		c.OK("service", "%s is enabled", found.Unit)
 	}
 	if found.Catalog == "" {
-		c.Warn("journal", "the message catalog is not installed: \"journalctl -x\" shows no explanations")
+		c.Warn("journal", "the message catalog is not installed, and \"journalctl -x\" shows no explanations: install the package nth")
 	} else {
 		c.OK("journal", "%s explains the messages", found.Catalog)
 	}
 	if found.DropIn == "" {
-		c.Warn("shutdown", "80-nth.conf is not installed for logind: a shutdown may leave almost no time to drain")
+		c.Warn("shutdown", "80-nth.conf is not installed for logind, and a shutdown may leave almost no time to drain: install the package nth")
 	} else {
 		c.OK("shutdown", "%s gives drains enough time", found.DropIn)
 	}
@@ -301,9 +301,6 @@ func describeForecast(f evict.Forecast, notice time.Duration) (needs string, cut
 func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	if policy.Action(cfg.Events.Shutdown.Action) == policy.Ignore {
 		c.OK("shutdown", "ignored by configuration: events.%s.action", event.Shutdown)
-		if holders, _, err := c.host.system(cfg).host.KeyHolders(ctx); err == nil {
-			c.staleKeyHolder(cfg, holders)
-		}
 		return
 	}
 	where := c.host.system(cfg)
@@ -336,17 +333,6 @@ func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	}
 }
 
-// staleKeyHolder reports, and returns true, if nth handles the power button although the settings, which it has not reloaded, leave it to logind.
-func (c *check) staleKeyHolder(cfg config.Config, holders []logind.Inhibitor) bool {
-	ours := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who == "nth" })
-	if ours < 0 || wantsPowerKey(cfg) {
-		return false
-	}
-	c.Warn("shutdown", "the power button is handled by nth, process %d, although the settings leave it to logind: "+
-		"systemctl reload nth", holders[ours].PID)
-	return true
-}
-
 // powerKey checks who handles the power button according to logind: nth may not have reloaded the settings. both: the kubelet delays
 // shutdowns, too.
 func (c *check) powerKey(ctx context.Context, cfg config.Config, where system, both bool) {
@@ -362,7 +348,8 @@ func (c *check) powerKey(ctx context.Context, cfg config.Config, where system, b
 		say = c.Warn
 	}
 	switch {
-	case c.staleKeyHolder(cfg, holders):
+	case ours >= 0 && !wantsPowerKey(cfg):
+		c.Warn("shutdown", "the power button is handled by nth, process %d, although the settings leave it to logind: systemctl reload nth", holders[ours].PID)
 	case ours >= 0 && others >= 0:
 		c.Warn("shutdown", "nth and %s both answer the power button, and neither knows of the other", holders[others].Who)
 	case ours >= 0:
@@ -403,7 +390,7 @@ func (c *check) daemon(ctx context.Context, cfg config.Config, ours identity.Ide
 		status, why = checks.Running("nth", cfg.RuntimeDirectory, time.Now())
 	}
 	if why != "" {
-		c.Fail("daemon", "%s: this node would not be drained; see \"systemctl status nth\"", why)
+		c.Fail("daemon", "%s: this node would not be drained: \"systemctl enable --now nth\", then \"systemctl status nth\"", why)
 		return
 	}
 	faults := daemonFaults(status, ours)

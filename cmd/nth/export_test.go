@@ -25,7 +25,6 @@ var (
 	Complain    = daemon.Complain("nth")
 
 	PolicyOf  = policyOf
-	TellHook  = tellHook
 	FirstSeen = firstSeen
 )
 
@@ -37,12 +36,6 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // StopWithin is how long the stop job of a unit on a machine may drain for.
 func StopWithin(timeout time.Duration) time.Duration {
 	return hostInfo{}.system(config.Config{}).stopWithin(timeout)
-}
-
-// Token makes a token for an EKS cluster, by the settings.
-func Token(ctx context.Context, cfg config.Config, metadata func(context.Context, string) ([]byte, error), cluster, region string) (string, error) {
-	token, _, err := hostInfo{}.identityOptions(cfg, metadata).Token(ctx, cluster, region)
-	return token, err
 }
 
 // NewLogger returns the logger that the settings ask for.
@@ -62,11 +55,6 @@ func RunSettings(args ...string) (config.Config, error) {
 
 // ColourfulLines returns the formatter of a terminal.
 var ColourfulLines = daemon.Colourful
-
-// Around runs a daemon while others pass on what it tells.
-func Around(passing func(context.Context), run func(context.Context) error) func(context.Context) error {
-	return (&notices{work: []func(context.Context){passing}}).around(run)
-}
 
 // Service is what a reload tells the service manager.
 type Service interface {

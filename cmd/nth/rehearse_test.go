@@ -17,72 +17,17 @@ import (
 	"github.com/nth-project/nth/pkg/rehearsal"
 )
 
-// firstBlock is the first block of commands in the part of the README of that name.
-func firstBlock(t *testing.T, part string) string {
-	t.Helper()
-	_, text, found := strings.Cut(shipped(t, "../../README.md"), "\n## "+part+"\n")
-	if !found {
-		t.Fatalf("the README has no part %q", part)
-	}
-	var block strings.Builder
-	for line := range strings.Lines(text) {
-		command, indented := strings.CutPrefix(line, "    ")
-		switch {
-		case indented:
-			block.WriteString(command)
-		case block.Len() > 0:
-			return block.String()
-		}
-	}
-	return block.String()
-}
-
-// asNobody is a directory that everybody can enter, with this test's binary as bin/nth, and with a make that has made it.
-func asNobody(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/var/tmp", "nth-readme-") //nolint:usetesting // Others may not be let into the test's own directory.
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := os.ReadFile(self)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range map[string][]byte{"bin/nth": program, "tools/make": []byte("#!/bin/sh\n[ \"$*\" = build ]\n")} {
-		file := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, content, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, d := range []string{dir, dir + "/bin", dir + "/tools"} {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
-func TestTheFirstBlockOfTheREADMEWorksAsItIsPastedWithoutRootsRights(t *testing.T) {
+func TestRehearse_NeedsNoRightsAndFitsATerminal(t *testing.T) {
 	t.Parallel()
-	block := firstBlock(t, "See it work")
-	if !strings.Contains(block, "make build\n") || !strings.Contains(block, "bin/nth rehearse\n") {
-		t.Fatalf("the block is\n%s", block)
+	if readme := shipped(t, "../../README.md"); !strings.Contains(readme, "    make build\n    bin/nth rehearse\n") {
+		t.Error("README does not begin with a rehearsal")
 	}
-	dir := asNobody(t)
-	shell := exec.CommandContext(t.Context(), "/bin/sh", "-e", "-c", block)
-	shell.Dir, shell.Env = dir, []string{"PATH=" + dir + "/tools:/usr/bin:/bin", "TERM=dumb", asProgram + "=nth"}
+	program := exec.CommandContext(t.Context(), "/proc/self/exe", "rehearse")
+	program.Dir, program.Env = "/", []string{asProgram + "=nth"}
 	if os.Getuid() == 0 {
-		shell.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		program.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	}
-	out, err := shell.CombinedOutput()
+	out, err := program.CombinedOutput()
 	said := string(out)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, said)

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -214,16 +215,9 @@ func (c *Cluster) patch(body []byte) error {
 	if err != nil {
 		return fmt.Errorf("encoding the node: %w", err)
 	}
-	var tree, patch map[string]any
-	if err := json.Unmarshal(before, &tree); err != nil {
-		return fmt.Errorf("reading the node: %w", err)
-	}
-	if err := json.Unmarshal(body, &patch); err != nil {
-		return fmt.Errorf("reading the patch: %w", err)
-	}
-	after, err := json.Marshal(merge(tree, patch))
+	after, err := jsonpatch.MergePatch(before, body)
 	if err != nil {
-		return fmt.Errorf("encoding the node: %w", err)
+		return fmt.Errorf("patching the node: %w", err)
 	}
 	node := &corev1.Node{}
 	if err := json.Unmarshal(after, node); err != nil {
@@ -235,22 +229,4 @@ func (c *Cluster) patch(body []byte) error {
 	node.ResourceVersion = c.tick()
 	c.node = node
 	return nil
-}
-
-func merge(into, patch map[string]any) map[string]any {
-	if into == nil {
-		into = map[string]any{}
-	}
-	for name, value := range patch {
-		switch value := value.(type) {
-		case nil:
-			delete(into, name)
-		case map[string]any:
-			below, _ := into[name].(map[string]any)
-			into[name] = merge(below, value)
-		default:
-			into[name] = value
-		}
-	}
-	return into
 }

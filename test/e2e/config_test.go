@@ -86,15 +86,15 @@ func TestWrongSettingsAreRefusedInOneLine(t *testing.T) {
 	for name, test := range map[string]struct{ settings, want string }{
 		"a value that is none of its choices": {
 			"[events.spot-interruption]\naction = \"drian\"\n",
-			`events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"`,
+			`line 2: events.spot-interruption.action = "drian": must be one of "ignore", "notify", "cordon", "drain"`,
 		},
 		"a key that does not exist": {
 			"[imds]\nintervall = \"1s\"\n",
-			"imds.intervall: unknown key, did you mean imds.interval?",
+			"line 2: imds.intervall: unknown key, did you mean imds.interval?",
 		},
 		"a duration without its unit": {
 			"[drain]\nmargin = \"2\"\n",
-			`drain.margin = "2": must be a duration from "0s" to "10m"`,
+			`line 2: drain.margin = "2": must be a duration from "0s" to "10m"`,
 		},
 		"no TOML": {
 			"dry_run = certainly\n",
