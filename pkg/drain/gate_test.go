@@ -51,51 +51,6 @@ func TestAGateBoundsTheEvictionsThatWaitForAnAnswer(t *testing.T) {
 	})
 }
 
-func TestAGateIsQuietWhileNobodyAsks(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a"), 0)
-		gate := kube.NewGate(1)
-		<-gate.Quiet()
-		asked, answer := make(chan struct{}), make(chan struct{})
-		ask := sync.OnceFunc(func() { close(asked) })
-		s.Always("evict", func(http.ResponseWriter, *http.Request) bool {
-			ask()
-			<-answer
-			return false
-		})
-		r := begin(t, s, drain.Options{Gate: gate})
-		<-asked
-		select {
-		case <-gate.Quiet():
-			t.Error("the gate is quiet while an eviction waits for its answer")
-		default:
-		}
-		close(answer)
-		r.succeed()
-		<-gate.Quiet()
-	})
-}
-
-func TestAGateIsQuietOnceThoseWhoWaitHaveGivenUp(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a"), 0)
-		s.AddPod(pod("b"), 0)
-		s.Always("evict", apitest.Hang())
-		gate := kube.NewGate(1)
-		r := begin(t, s, drain.Options{Gate: gate})
-		await(t, "an eviction", func() bool { return count(s, "evict") == 1 })
-		r.cancel()
-		<-r.done
-		select {
-		case <-gate.Quiet():
-		default:
-			t.Error("nobody asks or waits any more, and the gate is not quiet")
-		}
-	})
-}
-
 // While an eviction waits for its place, somebody else deletes the pod.
 func TestAPodThatWasNeverAskedForIsNotCountedAsEvicted(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -325,7 +280,7 @@ func TestRequestsEnterByTurnTheFirstAndTheUrgentBeforeOthers(t *testing.T) {
 		}
 		(<-cordon)()
 		(<-later)()
-		<-gate.Quiet()
+		(<-enter(t, gate, false, false))() // The place is free again.
 	})
 }
 
@@ -464,7 +419,7 @@ func TestWhatBecomesUrgentWhileItWaitsForAPlaceWaitsNoLongerBehindWhatIsNot(t *t
 			t.Errorf("it has entered after %s: %v", took, err)
 		}
 		leave()
-		<-gate.Quiet()
+		(<-enter(t, gate, false, false))() // The place is free again.
 	})
 }
 
@@ -516,7 +471,7 @@ func TestWhoGivesUpWaitingAtTheGateGivesNobodyAPlaceAndTakesNone(t *testing.T) {
 					t.Errorf("%d came, want %v", next, c.order)
 				}
 			}
-			<-gate.Quiet()
+			(<-enter(t, gate, false, false))() // The place is free again.
 		})
 	}
 }
@@ -588,7 +543,7 @@ func TestNothingIsAskedForOnceNobodyWaitsForItsPlaceAnyMore(t *testing.T) {
 			if n := count(s, "get", "patch") - asked; n != 0 {
 				t.Errorf("%d requests about the node", n)
 			}
-			<-gate.Quiet()
+			(<-enter(t, gate, false, false))() // The place is free again.
 		})
 	}
 }

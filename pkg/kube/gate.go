@@ -15,9 +15,7 @@ import (
 type Gate struct {
 	mu             sync.Mutex
 	normal, urgent lane
-	entered        int           // how many requests have a place or wait for one
-	quiet          chan struct{} // closed while there are none
-	looks          *time.Timer   // at the urgency of those that wait; nil while nobody has to look
+	looks          *time.Timer // at the urgency of those that wait; nil while nobody has to look
 }
 
 // lane is a number of places, with the two lines for them.
@@ -36,16 +34,7 @@ type ticket struct {
 
 // NewGate returns a gate with so many places, and as many more for urgent requests.
 func NewGate(places int) *Gate {
-	quiet := make(chan struct{})
-	close(quiet)
-	return &Gate{normal: lane{free: places}, urgent: lane{free: places}, quiet: quiet}
-}
-
-// Quiet returns a channel that is closed once no request has a place or waits for one.
-func (g *Gate) Quiet() <-chan struct{} {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.quiet
+	return &Gate{normal: lane{free: places}, urgent: lane{free: places}}
 }
 
 // longestPass is how long a request may keep its place. If it takes longer, the reason is its own, such as a webhook that does not answer,
@@ -80,9 +69,6 @@ func (g *Gate) Line(ctx context.Context, urgent func() bool, first bool, turn fu
 		l, t.urgent = &g.urgent, nil
 	}
 	g.mu.Lock()
-	if g.entered++; g.entered == 1 {
-		g.quiet = make(chan struct{})
-	}
 	if l.free > 0 {
 		l.free--
 		g.mu.Unlock()
@@ -199,7 +185,4 @@ func (g *Gate) leave(l *lane) {
 
 // count notes that a request has left. The mutex is held.
 func (g *Gate) count() {
-	if g.entered--; g.entered == 0 {
-		close(g.quiet)
-	}
 }

@@ -42,7 +42,7 @@ func said(code string) error {
 	return fmt.Errorf("asking: %w", &smithy.GenericAPIError{Code: code, Message: "no"})
 }
 
-func TestEveryWordOfAWSForARefusalIsOne(t *testing.T) {
+func TestRefused_KnowsEveryCodeOfAWS(t *testing.T) {
 	t.Parallel()
 	for _, code := range []string{
 		"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AWS.SimpleQueueService.AccessDenied", "Client.UnauthorizedOperation",
@@ -61,7 +61,7 @@ func TestEveryWordOfAWSForARefusalIsOne(t *testing.T) {
 	}
 }
 
-func TestAFailureIsExplainedInOneLine(t *testing.T) {
+func TestExplain_IsOneLine(t *testing.T) {
 	t.Parallel()
 	const action = "ec2:DescribeInstances"
 	for _, row := range []struct {
@@ -83,7 +83,7 @@ func TestAFailureIsExplainedInOneLine(t *testing.T) {
 	}
 }
 
-func TestPausesGrowAndAreNeverTheSame(t *testing.T) {
+func TestPause_GrowsAndDiffers(t *testing.T) {
 	t.Parallel()
 	const first, longest = time.Second, time.Minute
 	for failures, most := range map[int]time.Duration{
@@ -119,7 +119,7 @@ func (s slow) Write(b []byte) (int, error) {
 
 // The SDK is done with a request when the answer begins. Whoever still writes it must not take that for a failure, and the rest of the
 // answer with it.
-func TestAnAnswerThatIsFasterThanTheRequestsEndIsReadWhole(t *testing.T) {
+func TestUnhurried_ReadsAnEarlyAnswerWhole(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var region ec2test.Service
@@ -214,7 +214,7 @@ func asked(t *testing.T, region string) []string {
 	return slices.Sorted(maps.Keys(nobody.hosts))
 }
 
-func TestEachServiceIsAskedWhereItsPartitionHasIt(t *testing.T) {
+func TestConfig_AsksEachServiceInItsPartition(t *testing.T) {
 	for partition, row := range map[string]struct{ region, domain string }{
 		"aws":        {"eu-central-1", "amazonaws.com"},
 		"aws-cn":     {"cn-north-1", "amazonaws.com.cn"},
@@ -238,7 +238,7 @@ func TestEachServiceIsAskedWhereItsPartitionHasIt(t *testing.T) {
 	}
 }
 
-func TestTheEnvironmentSaysWhichEndpointsAreAsked(t *testing.T) {
+func TestConfig_TakesEndpointsFromTheEnvironment(t *testing.T) {
 	for name, row := range map[string]struct {
 		environment map[string]string
 		want        []string
@@ -278,7 +278,7 @@ func TestTheEnvironmentSaysWhichEndpointsAreAsked(t *testing.T) {
 	}
 }
 
-func TestAWordInTheEnvironmentThatIsNoneIsNamed(t *testing.T) {
+func TestConfig_NamesABadVariable(t *testing.T) {
 	t.Setenv("AWS_USE_FIPS_ENDPOINT", "maybe")
 	if _, err := role.Config(t.Context(), metadata("us-east-1"), ""); err == nil || !strings.Contains(err.Error(), "AWS_USE_FIPS_ENDPOINT") {
 		t.Errorf("it says %v", err)
@@ -300,7 +300,7 @@ func encrypted(t *testing.T, service http.Handler) (server *httptest.Server, bun
 	return server, bundle
 }
 
-func TestWhoIsTrustedIsInTheBundle(t *testing.T) {
+func TestConfig_TrustsTheBundle(t *testing.T) {
 	elb := elbtest.New()
 	group := elb.AddGroup("web", elbtest.Group{})
 	server, bundle := encrypted(t, elb)
