@@ -178,7 +178,7 @@ const maxReasons = 16
 func (j *journal) isNews(t state.Transition) bool {
 	kind, text := t.Entry.Event.Kind, t.Err.Error()
 	logged := j.logged[kind]
-	if slices.ContainsFunc(logged, func(before string) bool { return kube.Alike(text, before) }) {
+	if slices.ContainsFunc(logged, func(before string) bool { return kube.EqualIgnoringDigits(text, before) }) {
 		return false
 	}
 	j.logged[kind] = append(logged[max(0, len(logged)+1-maxReasons):], text)

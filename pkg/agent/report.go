@@ -307,7 +307,7 @@ func (a *Agent) handleIdentity(n identity) {
 		if a.cfg.Service != nil { // Otherwise the caller has named the node.
 			a.log(state.Transition{Kind: state.IdentityFound})
 		}
-	case n.err != nil && (a.waiting == nil || !kube.Alike(a.waiting.Error(), n.err.Error())):
+	case n.err != nil && (a.waiting == nil || !kube.EqualIgnoringDigits(a.waiting.Error(), n.err.Error())):
 		a.log(state.Transition{Kind: state.IdentityWaiting, Err: n.err})
 	}
 	a.waiting = n.err
@@ -320,7 +320,7 @@ func (a *Agent) handleFailedLook(n lookFailed) {
 	}
 	known.over = time.Time{}
 	text := n.err.Error()
-	if !kube.Alike(text, known.err) {
+	if !kube.EqualIgnoringDigits(text, known.err) {
 		known.err = text
 	}
 	a.trouble[n.kind] = known

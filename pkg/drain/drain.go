@@ -164,7 +164,7 @@ type Guard interface {
 // Progress is one thing that happened, and the state after it.
 type Progress struct {
 	Kind state.TransitionKind
-	// Generation is that of the goal: State holds for the reasons that had joined by then.
+	// Generation is that of the goal: State holds for the reasons that had joined when it was read.
 	Generation int
 	// State is what is known of the node.
 	State State
@@ -275,7 +275,7 @@ func (g *dryGuard) Run(ctx context.Context) {
 		})
 		if err != nil {
 			pause = lookEvery
-			if ctx.Err() == nil && !kube.Alike(err.Error(), trouble) {
+			if ctx.Err() == nil && !kube.EqualIgnoringDigits(err.Error(), trouble) {
 				trouble = err.Error()
 				g.tell(Progress{Kind: state.NodeUnclosable, Generation: goal.Generation, State: State{Trouble: trouble}, Detail: trouble})
 			}

@@ -471,7 +471,7 @@ func (g *guard) noteNode(uid types.UID) {
 }
 
 // handleNodeError takes in that the Node could not be read or cordoned. If the cordon is refused for good and there is a hard deadline,
-// evictions go on without it.
+// evictions begin without it.
 func (g *guard) handleNodeError(v view) {
 	text, known := v.err.Error(), fmt.Sprint(g.view.err)
 	g.view.err = v.err
@@ -486,7 +486,7 @@ func (g *guard) handleNodeError(v view) {
 	if !g.goal.Hard.IsZero() && g.cordonDecided.IsZero() {
 		g.cordonDecided = time.Now()
 	}
-	if !kube.Alike(text, known) || g.goal.Hard.IsZero() {
+	if !kube.EqualIgnoringDigits(text, known) || g.goal.Hard.IsZero() {
 		g.report(Progress{Kind: state.NodeUnclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
 	}
 }
@@ -504,7 +504,7 @@ func (g *guard) handleLastingFailure(err error) {
 	if g.failing.IsZero() {
 		g.failing = now
 	}
-	if text := kube.Plain(err); now.Sub(g.failing) >= failurePatience && g.failuresReported.Add(text, kube.Alike) {
+	if text := kube.Plain(err); now.Sub(g.failing) >= failurePatience && g.failuresReported.Add(text, kube.EqualIgnoringDigits) {
 		g.report(Progress{Kind: state.NodeUnclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
 	}
 }
@@ -593,7 +593,7 @@ func (g *guard) handleTidied(v view, node *corev1.Node, err error) {
 
 // reportRefused reports why something about the node is refused, unless that was reported before.
 func (g *guard) reportRefused(reported *kube.Reasons, text string) {
-	if reported.Add(text, kube.Alike) {
+	if reported.Add(text, kube.EqualIgnoringDigits) {
 		g.report(Progress{Kind: state.PodRefused, Detail: text})
 	}
 }

@@ -163,7 +163,7 @@ func (g *guard) awaitBalancers(h *hold, addresses []string, done func(error)) {
 		if err != nil && !errors.Is(err, errCalledOff) {
 			reason = err.Error()
 		}
-		if h.left != "" || reason != "" && !kube.Alike(reason, g.balancersReason) {
+		if h.left != "" || reason != "" && !kube.EqualIgnoringDigits(reason, g.balancersReason) {
 			g.balancersReason = reason
 			g.report(Progress{Kind: state.TargetsOut, Detail: reason})
 		}

@@ -714,7 +714,7 @@ func (p *Pods) handleListError(err error) {
 func (p *Pods) handleListed() { p.listFailing, p.listRefusal = time.Time{}, nil }
 
 func (p *Pods) reportUnlisted(why string) {
-	if p.listRefusal.Add(why, kube.Alike) {
+	if p.listRefusal.Add(why, kube.EqualIgnoringDigits) {
 		p.drain.Report(state.PodRefused, nil, why)
 	}
 }

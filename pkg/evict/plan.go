@@ -374,7 +374,7 @@ func (p *Pods) EndRefusals(now time.Time) {
 
 // noteHeld notes what holds a pod, and reports it if it is new.
 func (p *Pods) noteHeld(t *target, what state.TransitionKind, by string) {
-	same := kube.Alike
+	same := kube.EqualIgnoringDigits
 	if what == state.PodHeld { // The names of two budgets may differ in a digit.
 		same = func(a, b string) bool { return a == b }
 	}

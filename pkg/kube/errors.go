@@ -75,8 +75,8 @@ func Plain(err error) string {
 	return "the API server cannot be reached"
 }
 
-// Alike tells whether two errors differ in nothing but digits: ports and times change with every attempt.
-func Alike(a, b string) bool {
+// EqualIgnoringDigits reports whether two errors differ in nothing but digits: ports and times change with every attempt.
+func EqualIgnoringDigits(a, b string) bool {
 	digits := func(r rune) rune {
 		if unicode.IsDigit(r) {
 			return -1
