@@ -56,58 +56,6 @@ func TestAMessageThatIsSeenByOthersTooDrainsItsNodeOnce(t *testing.T) {
 	standby.Stop(t)
 }
 
-func TestAMessageWhoseHandleIsStaleIsDeletedWhenItComesAgain(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	node, id := s.add(t)
-	node.AddPods(t, "pod", 2, slow()...)
-	consumer := s.start(t, "")
-
-	s.Send(t, region.Spot(id))
-	awaitEviction(t, s, []*daemon.Daemon{consumer})
-	s.Steal(t, 15)
-
-	node.WaitEmpty(t)
-	consumer.WaitLog(t, systemd.Drained)
-	s.WaitEmpty(t)
-	mustBeEvictedOnce(t, 2, consumer)
-	if got := len(s.Received()); got < 2 {
-		t.Errorf("the message was received %d times: its handle was never stale", got)
-	}
-	consumer.Stop(t)
-}
-
-func TestAnOutageOfSQSIsOutlived(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	draining, first := s.add(t)
-	later, second := s.add(t)
-	draining.AddPods(t, "pod", 2, slow()...)
-	later.AddPods(t, "pod", 2)
-	consumer := s.start(t, "")
-	s.Send(t, region.Spot(first))
-	awaitEviction(t, s, []*daemon.Daemon{consumer})
-
-	s.Down()
-	s.Send(t, region.Spot(second)) // EventBridge has a way of its own.
-	draining.WaitEmpty(t)
-	consumer.WaitLog(t, systemd.Drained)
-	consumer.WaitLog(t, systemd.SourceTrouble)
-	asked := s.Requests("DeleteMessageBatch")
-	s.Await(t, "the deletion has failed", func() bool { return s.Requests("DeleteMessageBatch") > asked+1 })
-	if later.Object(t).Spec.Unschedulable {
-		t.Fatal("SQS could be reached")
-	}
-	s.Up()
-
-	later.WaitCordoned(t)
-	later.WaitEmpty(t)
-	consumer.WaitLog(t, systemd.SourceRecovered)
-	s.WaitEmpty(t)
-	mustBeEvictedOnce(t, 4, consumer)
-	consumer.Stop(t)
-}
-
 // awaitEviction waits until one of the consumers is in the middle of a drain, and returns that one.
 func awaitEviction(t *testing.T, s *scene, consumers []*daemon.Daemon) (holder *daemon.Daemon) {
 	t.Helper()

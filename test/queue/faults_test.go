@@ -19,27 +19,6 @@ import (
 
 // These tests are about the services that nth-queue needs beside the queue.
 
-func TestADrainWaitsForAThrottledDescription(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	node, id := s.AddInstance(t, s.cp, map[string]string{"managed": ""})
-	s.early.expect(id, node.Name)
-	node.AddPods(t, "pod", 2)
-	s.EC2.ThrottleInstances(9)
-	consumer := s.start(t, "[fleet]\nmanaged_tag = \"managed\"\n")
-
-	s.Send(t, region.Spot(id))
-
-	node.WaitCordoned(t)
-	node.WaitEmpty(t)
-	s.WaitEmpty(t)
-	mustBeEvictedOnce(t, 2, consumer)
-	consumer.Stop(t)
-	if asked, received := len(s.EC2.Asked()), len(s.Received()); asked != 10 || received != 1 {
-		t.Errorf("EC2 was asked %d times for a message that was received %d times, want 10 and 1", asked, received)
-	}
-}
-
 func TestAnAPIServerThatIsAwayFromTheStartIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

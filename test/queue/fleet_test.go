@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"sync"
 	"testing"
 	"time"
 
@@ -36,33 +35,6 @@ func TestAnInstanceThatHasStoppedLosesItsVolumesAndGetsItsPodsBackWhenItRuns(t *
 	node.WaitFor(t, "back in service", func(n *corev1.Node) bool { return !tainted(n, corev1.TaintNodeOutOfService) })
 	s.WaitEmpty(t)
 	consumer.Stop(t)
-}
-
-func TestAnOldStopOfAnInstanceThatRunsAgainIsOver(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	back, started := s.AddInstance(t, s.cp, nil)
-	down, stopped := s.add(t)
-	s.EC2.Enter(stopped, "stopped")
-	back.AddPod(t, "pod")
-	down.AddPod(t, "pod")
-	consumer := s.start(t, outOfService)
-
-	for _, id := range []string{started, stopped} { // Nobody has read the queue for three days.
-		for _, state := range []string{"stopping", "stopped"} {
-			s.Send(t, region.At(time.Now().Add(-72*time.Hour), region.State(id, state)))
-		}
-	}
-
-	down.WaitCordoned(t)
-	down.WaitEmpty(t)
-	waitTainted(t, down, corev1.TaintNodeOutOfService)
-	consumer.WaitSays(t, "the instance "+started+" runs again")
-	s.WaitEmpty(t)
-	consumer.Stop(t)
-	if n := back.Object(t); n.Spec.Unschedulable || len(n.Spec.Taints) > 0 || len(back.Pods(t)) != 1 {
-		t.Errorf("the node of the instance that runs again has %d pods, and is %+v", len(back.Pods(t)), n.Spec)
-	}
 }
 
 func TestADryRunWritesAndDeletesNothing(t *testing.T) {
@@ -127,53 +99,4 @@ func TestTheEndOfACapacityBlockDrainsAllItsNodes(t *testing.T) {
 	}
 	s.WaitEmpty(t)
 	consumer.Stop(t)
-}
-
-// It is alone in the cluster: the nodes of other tests would count.
-func TestNodesWaitForEachOtherButSpotDoesNot(t *testing.T) {
-	s := newScene(t)
-	var mu sync.Mutex
-	var drained, cordoned []string
-	draining, most := map[string]bool{}, 0
-	add := func(name string) (*lab.Node, string) {
-		node, id := s.add(t)
-		node.AddPod(t, name, lab.Grace(3*time.Second), lab.GoesAtGrace())
-		node.Observe(t, func(m lab.Moment) {
-			mu.Lock()
-			defer mu.Unlock()
-			switch m.What {
-			case lab.Cordoned:
-				cordoned = append(cordoned, name)
-			case lab.PodTerminating:
-				drained = append(drained, name)
-				draining[name] = true
-				most = max(most, len(draining))
-			case lab.PodGone:
-				delete(draining, name)
-			case lab.Uncordoned, lab.Excluded:
-			}
-		})
-		return node, id
-	}
-	first, a := add("first")
-	second, b := add("second")
-	urgent, c := add("urgent")
-	consumer := s.start(t, "[fleet]\nmax_draining = 1\n")
-
-	s.EC2.Enter(a, "stopping")
-	s.EC2.Enter(b, "stopping")
-	s.Send(t, region.State(a, "stopping"), region.State(b, "stopping"))
-	s.Await(t, "both are cordoned, and one has begun", func() bool { mu.Lock(); defer mu.Unlock(); return len(cordoned) == 2 && len(drained) == 1 })
-	s.Send(t, region.Spot(c))
-
-	for _, node := range []*lab.Node{first, second, urgent} {
-		node.WaitEmpty(t)
-	}
-	s.WaitEmpty(t)
-	consumer.Stop(t)
-	mu.Lock()
-	defer mu.Unlock()
-	if len(drained) != 3 || drained[1] != "urgent" || most != 2 {
-		t.Errorf("drained in the order %v, %d at once; want the urgent one second, with the first", drained, most)
-	}
 }

@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -58,6 +57,12 @@ func TestPeer25ATerminationByAutoScalingIsDrainedCompletedAndTheQueueIsEmpty(t *
 					gone <- m.At
 				}
 			})
+			s.Deleting(func(m region.Message) {
+				s.early.judge(t, m)
+				if action := s.Groups.Actions(id)[0]; action.Result == "" {
+					t.Error("the message was deleted before the lifecycle action was completed")
+				}
+			})
 			consumer := s.start(t, taints)
 
 			s.Groups.Terminate(id)
@@ -94,38 +99,6 @@ func TestPeer26HeartbeatsHoldAnInstanceUntilItsNodeIsDrained(t *testing.T) {
 	consumer.Stop(t)
 }
 
-func TestACompletionIsRepeatedUntilItHolds(t *testing.T) {
-	t.Parallel()
-	for name, fault := range map[string]asgtest.Fault{
-		"throttled": asgtest.Throttled("CompleteLifecycleAction", 3),
-		"broken":    {Action: "CompleteLifecycleAction", Times: 3, Status: 500, Code: "InternalFailure"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t)
-			node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 5 * time.Minute})
-			s.Groups.Fail(fault)
-			s.Deleting(func(m region.Message) {
-				s.early.judge(t, m)
-				if action := s.Groups.Actions(id)[0]; action.Result == "" {
-					t.Error("the message was deleted before the lifecycle action was completed")
-				}
-			})
-			consumer := s.start(t, "")
-
-			s.terminate(t, id)
-
-			node.WaitEmpty(t)
-			s.WaitEmpty(t)
-			mustBeCompleted(t, s, id)
-			if calls := len(s.Groups.Calls("CompleteLifecycleAction")); calls < 4 {
-				t.Errorf("Auto Scaling was told %d times, want 4 at least", calls)
-			}
-			consumer.Stop(t)
-		})
-	}
-}
-
 func TestPeer28ALaunchIsCompletedOnceTheNodeIsReady(t *testing.T) {
 	t.Parallel()
 	for name, by := range ways {
@@ -154,49 +127,5 @@ func TestPeer28ALaunchIsCompletedOnceTheNodeIsReady(t *testing.T) {
 			}
 			consumer.Stop(t)
 		})
-	}
-}
-
-func TestALaunchOfANodeThatIsReadyAlreadyIsCompleted(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	_, id := s.add(t)
-	s.Groups.AddGroup("group", asgtest.Hook{Name: "hook", Transition: asgtest.Launching, HeartbeatTimeout: time.Minute})
-	s.Groups.AddInstance("group", id)
-	s.Groups.SetState(id, "Pending:Wait")
-	consumer := s.start(t, "")
-
-	s.Send(t, region.Launching("group", "hook", id))
-
-	s.WaitEmpty(t)
-	mustBeCompleted(t, s, id)
-	consumer.Stop(t)
-}
-
-func TestAGroupNeedNotWaitForAnInstanceOfOursThatHasNoNode(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	in := func(group string) map[string]string { return map[string]string{"aws:autoscaling:groupName": group} }
-	_, _ = s.AddInstance(t, s.cp, in("ours"))
-	ours, theirs := s.NewInstance("", in("ours")), s.NewInstance("", in("theirs"))
-	for group, id := range map[string]string{"ours": ours, "theirs": theirs} {
-		s.Groups.AddGroup(group, asgtest.Hook{Name: "hook", HeartbeatTimeout: time.Hour})
-		s.Groups.AddInstance(group, id)
-		s.Groups.Terminate(id)
-	}
-	s.Deleting(func(m region.Message) {
-		if strings.Contains(m.Body, ours) && s.Groups.Actions(ours)[0].Result == "" {
-			t.Error("the message was deleted before the lifecycle action was completed")
-		}
-	})
-	consumer := s.start(t, "")
-
-	s.Send(t, region.Terminating("ours", "hook", ours), region.Terminating("theirs", "hook", theirs))
-
-	s.WaitEmpty(t)
-	mustBeCompleted(t, s, ours)
-	consumer.Stop(t)
-	if action := s.Groups.Actions(theirs)[0]; action.Result != "" {
-		t.Errorf("the lifecycle action of another cluster's group came to %+v", action)
 	}
 }

@@ -4,7 +4,6 @@
 package ec2test
 
 import (
-	"cmp"
 	"encoding/xml"
 	"fmt"
 	"net/http"
@@ -24,31 +23,14 @@ type Instance struct {
 	Tags                            map[string]string
 }
 
-// Reservation is one capacity reservation.
-type Reservation struct {
-	ID, InstanceType string
-	// Block makes it a Capacity Block, and Interruptible one that its owner may take back.
-	Block, Interruptible bool
-	State                string    // "" is "active"
-	End                  time.Time // zero if it has none
-}
-
 // Service is EC2 in one region. The zero value knows no instances.
 type Service struct {
 	querytest.Front
 
 	mu        sync.Mutex
 	instances []Instance
-	reserved  []Reservation
 	statuses  map[string]*status
 	page      int
-}
-
-// Reserve adds a capacity reservation, or replaces the one of that ID.
-func (s *Service) Reserve(r Reservation) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.reserved = append(slices.DeleteFunc(s.reserved, func(known Reservation) bool { return known.ID == r.ID }), r)
 }
 
 // Add adds instances, or replaces those of the same IDs.
@@ -72,15 +54,10 @@ func (s *Service) Enter(id, state string) {
 }
 
 // Throttle refuses the next requests.
-func (s *Service) Throttle(requests int) { s.throttle("", requests) }
-
-// ThrottleInstances refuses the next requests for instances, and not those for their status.
-func (s *Service) ThrottleInstances(requests int) { s.throttle("DescribeInstances", requests) }
-
-func (s *Service) throttle(action string, requests int) {
+func (s *Service) Throttle(requests int) {
 	s.Lift()
 	if requests > 0 {
-		s.Fail(querytest.Fault{Action: action, Times: requests, Status: http.StatusServiceUnavailable, Code: "RequestLimitExceeded"})
+		s.Fail(querytest.Fault{Times: requests, Status: http.StatusServiceUnavailable, Code: "RequestLimitExceeded"})
 	}
 }
 
@@ -134,21 +111,6 @@ type answer struct {
 	NextToken    string        `xml:"nextToken,omitempty"`
 }
 
-type reserved struct {
-	ID            string `xml:"capacityReservationId"`
-	InstanceType  string `xml:"instanceType"`
-	Type          string `xml:"reservationType"`
-	State         string `xml:"state"`
-	Interruptible bool   `xml:"interruptible"`
-	EndType       string `xml:"endDateType"`
-	End           string `xml:"endDate,omitempty"`
-}
-
-type reservations struct {
-	XMLName xml.Name   `xml:"DescribeCapacityReservationsResponse"`
-	All     []reserved `xml:"capacityReservationSet>item"`
-}
-
 // listed returns the values of a list in a request.
 func listed(form url.Values, name string) []string {
 	var values []string
@@ -167,7 +129,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func admit(r *http.Request, call *querytest.Call) *querytest.Failure {
-	known := []string{"DescribeInstances", "DescribeInstanceStatus", "DescribeCapacityReservations"}
+	known := []string{"DescribeInstances", "DescribeInstanceStatus"}
 	if !slices.Contains(known, call.Action) || !strings.HasPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 ") {
 		return querytest.Unknown(call.Action)
 	}
@@ -184,36 +146,11 @@ func (s *Service) perform(action string, form url.Values) (any, *querytest.Failu
 	switch {
 	case form.Get("DryRun") == "true":
 		return nil, &querytest.Failure{Status: http.StatusPreconditionFailed, Code: dryRun}
-	case action == "DescribeInstances":
-		by, values := filter(form)
-		return s.describe(by, values, form.Get("NextToken")), nil
 	case action == "DescribeInstanceStatus":
 		return s.describeStatus(form)
 	}
-	return s.describeReservations(listed(form, "CapacityReservationId"))
-}
-
-func (s *Service) describeReservations(ids []string) (any, *querytest.Failure) {
-	var found reservations
-	for _, r := range s.reserved {
-		if !slices.Contains(ids, r.ID) {
-			continue
-		}
-		one := reserved{
-			ID: r.ID, InstanceType: r.InstanceType, Type: "default", State: cmp.Or(r.State, "active"), Interruptible: r.Interruptible, EndType: "unlimited",
-		}
-		if r.Block {
-			one.Type = "capacity-block"
-		}
-		if !r.End.IsZero() {
-			one.EndType, one.End = "limited", inEC2(r.End)
-		}
-		found.All = append(found.All, one)
-	}
-	if len(found.All) < len(ids) {
-		return nil, &querytest.Failure{Status: http.StatusBadRequest, Code: "InvalidCapacityReservationId.NotFound"}
-	}
-	return found, nil
+	by, values := filter(form)
+	return s.describe(by, values, form.Get("NextToken")), nil
 }
 
 // filtered is the value that a filter compares.

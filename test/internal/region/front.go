@@ -160,22 +160,3 @@ func (r *Region) Reveal(t lab.TB, messages ...Message) {
 		_ = r.peer.hide(t.Context(), r.QueueURL, m.Handle, 0)
 	}
 }
-
-// Steal takes all messages that consumers hold away from them: their handles are stale from then on, and whoever has
-// the messages does nothing with them for so many seconds.
-func (r *Region) Steal(t lab.TB, seconds int) {
-	t.Helper()
-	r.Down()
-	defer r.Up()
-	r.Reveal(t, r.Received()...)
-	for {
-		// A receiver whose connection was cut may have been given one: nobody has that either.
-		_, found, err := r.peer.receive(t.Context(), r.QueueURL, seconds)
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
-		if !found {
-			return
-		}
-	}
-}
