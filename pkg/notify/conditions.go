@@ -157,7 +157,7 @@ func (k conditionMessage) deliver(ctx context.Context) error {
 }
 
 // updateCondition brings the node's condition up to date, and returns when to check it again; 0 for never. It
-// reads the Node first, so that the condition is written only if it has to change.
+// reads the Node first, so that the condition is written only if it has to change; if it is to be brief, only when that may be so.
 func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -165,11 +165,14 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 	if !k.opts.DryRun {
 		wanted = wantedCondition(k.opts.Entries(), k.opts.Rules(), k.opts.Brief)
 	}
+	now := time.Now()
+	if k.opts.Brief && sameContent(k.written, wanted) && !k.beat.due(k.written, now) {
+		return k.beat.pause - now.Sub(k.written.LastHeartbeatTime.Time), nil
+	}
 	node, err := id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{})
 	if err != nil {
 		return 0, err
 	}
-	now := time.Now()
 	existing := findCondition(node, ConditionType)
 	version := ""
 	if setByOthers(node, wanted, k.opts.Writer) {
@@ -195,7 +198,10 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 	if k.beat.has(wanted) {
 		refresh = k.beat.pause
 	}
-	return refresh, patchCondition(ctx, id, version, wanted)
+	if err = patchCondition(ctx, id, version, wanted); err == nil {
+		k.written = wanted
+	}
+	return refresh, err
 }
 
 // sameContent reports whether two conditions are equal but for their times.

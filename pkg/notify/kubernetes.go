@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 	clientrecord "k8s.io/client-go/tools/record"
@@ -82,7 +83,9 @@ type Kubernetes struct {
 	condition          *parcel                       // the one message of its queue
 	correlator         *clientrecord.EventCorrelator // it and the number belong to the one worker of events
 	eventNumber        int64
-	beat               *heartbeat // it belongs to the one worker of conditions
+	// What follows belongs to the one worker of conditions: written is the condition as it was written last.
+	beat    *heartbeat
+	written corev1.NodeCondition
 
 	mu       sync.Mutex // for all that follows
 	builder  builder
