@@ -32,7 +32,7 @@ const (
 	// refreshInterval is how often a condition that is True is written without a heartbeat: as often as the kubelet
 	// writes its own.
 	refreshInterval = 5 * time.Minute
-	// silence is the pause before Alive is called again after it was false.
+	// silence is the pause before the next look while Alive is false, or there is no Node.
 	silence = time.Minute
 )
 
@@ -143,15 +143,19 @@ func (k conditionMessage) deliver(ctx context.Context) error {
 	if ceded {
 		return errNothing
 	}
-	refresh := refusedFor
+	var refresh time.Duration
 	err := k.write(ctx, conditionArea, func(id Identity) (err error) {
 		refresh, err = k.updateCondition(ctx, id)
 		return err
 	})
-	if _, refused := errors.AsType[refusedError](err); refused {
-		k.touchIn(refusedFor)
-	} else if err == nil {
+	_, refused := errors.AsType[refusedError](err)
+	switch {
+	case err == nil:
 		k.touchIn(refresh)
+	case refused:
+		k.touchIn(refusedFor)
+	case errors.Is(err, errNothing): // The kubelet has not registered the Node, or not yet again.
+		k.touchIn(silence)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package notify_test
 
 import (
+	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -83,8 +84,12 @@ func TestHeartbeat_StopsWhileNTHDoesNotWork(t *testing.T) {
 			t.Errorf("the condition is %+v, want none", c)
 		}
 	})
-	for name, test := range map[string]struct{ pending, identity bool }{
-		"nothing is announced": {}, "something is announced": {pending: true}, "there is no identity": {identity: true},
+	for name, test := range map[string]struct {
+		pending, away bool
+		status        int // of requests for the Node
+	}{
+		"nothing is announced": {}, "something is announced": {pending: true}, "there is no identity": {away: true},
+		"there is no Node": {status: http.StatusNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, bare, func(s *stage) {
@@ -94,8 +99,9 @@ func TestHeartbeat_StopsWhileNTHDoesNotWork(t *testing.T) {
 					s.tell(announced(spot(state.Seen)))
 					s.pass(10 * time.Second)
 				}
-				alive.Store(test.identity)
-				s.away.Store(test.identity)
+				alive.Store(test.away || test.status != 0)
+				s.away.Store(test.away)
+				s.cluster.answers("get node", test.status)
 				s.writes()
 				s.pass(30 * time.Hour)
 				if n := s.writes(); n != 0 || s.age() < 30*time.Hour {
@@ -103,6 +109,7 @@ func TestHeartbeat_StopsWhileNTHDoesNotWork(t *testing.T) {
 				}
 				alive.Store(true)
 				s.away.Store(false)
+				s.cluster.answers("get node", 0)
 				s.pass(2 * time.Minute)
 				if age := s.age(); age > 2*time.Minute {
 					t.Errorf("the heartbeat is %s old after all is well for two minutes", age)
