@@ -53,33 +53,31 @@ func message(kind dbus.Type, body []any) *dbus.Message {
 	return m
 }
 
-// hostileBus listens in the bus's place, with logind behind it. Before each answer it passes on all that any user could send.
-func hostileBus(t *testing.T, bus *systemBus) {
+// listen serves each connection to a socket until the test is over.
+func listen(t *testing.T, socket string, serve func(*net.UnixConn)) {
 	t.Helper()
-	null, err := os.Open(os.DevNull)
+	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("unix", bus.socket())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = listener.Close(), null.Close() })
-	file := dbus.UnixFD(null.Fd())
+	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return // The test is over.
 			}
-			go answer(conn.(*net.UnixConn), file)
+			go func() {
+				defer func() { _ = conn.Close() }()
+				serve(conn.(*net.UnixConn)) // What listens on "unix" accepts those.
+			}()
 		}
 	}()
 }
 
-// answer serves one connection until its end. It passes descriptors on if that was negotiated.
-func answer(conn *net.UnixConn, file dbus.UnixFD) {
-	defer func() { _ = conn.Close() }()
+// answer speaks D-Bus with one client until that hangs up. It answers calls of these methods with one value each, and others with none.
+// Before each answer it calls first, which says whether the call is answered; files says whether descriptors are passed on.
+func answer(conn *net.UnixConn, results map[string]any, first func(files bool) (answers bool)) {
 	in, files := bufio.NewReader(conn), false
 	for line := ""; line != "BEGIN\r\n"; {
 		var err error
@@ -97,18 +95,13 @@ func answer(conn *net.UnixConn, file dbus.UnixFD) {
 		}
 		_, _ = io.WriteString(conn, reply) // If the client has hung up, the next line does not come.
 	}
-	results := map[string]any{
-		"Hello": ":1.7", "Inhibit": file,
-		"GetAll": map[string]dbus.Variant{"InhibitDelayMaxUSec": dbus.MakeVariant(uint64(delay.Microseconds()))},
-	}
 	for {
 		asked, err := dbus.DecodeMessage(in)
 		if err != nil {
 			return
 		}
-		for _, body := range bodies(file) {
-			send(conn, message(dbus.TypeSignal, body), files)
-			send(conn, message(dbus.TypeMethodCall, body), files)
+		if !first(files) {
+			continue
 		}
 		reply := message(dbus.TypeMethodReply, nil)
 		member, _ := asked.Headers[dbus.FieldMember].Value().(string)
@@ -136,8 +129,25 @@ func send(conn *net.UnixConn, m *dbus.Message, files bool) {
 }
 
 func TestSource_CannotBeStoppedOrBlindedOverTheBus(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = null.Close() })
+	file := dbus.UnixFD(null.Fd())
 	r := newRig(t)
-	hostileBus(t, r.bus)
+	listen(t, r.bus.socket(), func(conn *net.UnixConn) {
+		answer(conn, map[string]any{
+			"Hello": ":1.7", "Inhibit": file,
+			"GetAll": map[string]dbus.Variant{"InhibitDelayMaxUSec": dbus.MakeVariant(uint64(delay.Microseconds()))},
+		}, func(files bool) bool { // All that any user could send comes first.
+			for _, body := range bodies(file) {
+				send(conn, message(dbus.TypeSignal, body), files)
+				send(conn, message(dbus.TypeMethodCall, body), files)
+			}
+			return true
+		})
+	})
 	before := openFiles(t)
 	r.run(t)
 	if got := next(t, r.holding); got != delay {
@@ -205,7 +215,10 @@ func TestHost_DoesNotWaitForWhatIsNoBus(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bus := newBus(t)
-			serve(t, bus, answer)
+			listen(t, bus.socket(), func(conn *net.UnixConn) {
+				_, _ = io.WriteString(conn, answer) // Who hears too little has hung up.
+				_, _ = io.Copy(io.Discard, conn)
+			})
 			if got, err := bus.host().Delay(t.Context()); err == nil {
 				t.Errorf("logind grants %s", got)
 			}

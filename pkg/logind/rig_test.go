@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path"
@@ -585,24 +583,4 @@ func mustEnd(t *testing.T, ev event.Event, want time.Time) {
 // wasAsked tells whether systemd was asked to start a unit, with a mode.
 func (m *manager) wasAsked(unit string) bool {
 	return with(m, func() bool { return slices.Contains(m.asked, unit) })
-}
-
-// serve listens in the bus's place, and gives everybody the same answer.
-func serve(t *testing.T, bus *systemBus, answer string) {
-	t.Helper()
-	listener, err := net.Listen("unix", bus.socket())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return // The test is over.
-			}
-			_, _ = io.WriteString(conn, answer) // Who hears too little has hung up.
-			go func() { _, _ = io.Copy(io.Discard, conn) }()
-		}
-	}()
 }

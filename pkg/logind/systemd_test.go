@@ -1,10 +1,7 @@
 package logind_test
 
 import (
-	"bufio"
 	"context"
-	"encoding/binary"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -147,53 +144,15 @@ func TestSystemd_ThatOverlooksTheFirstMessageIsAsked(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return // The test is over.
-			}
-			go overlook(conn)
-		}
-	}()
+	listen(t, socket, func(conn *net.UnixConn) {
+		overlooked := false
+		answer(conn, map[string]any{"Get": dbus.MakeVariant("stopping")}, func(bool) bool {
+			before := overlooked
+			overlooked = true
+			return before
+		})
+	})
 	if !bus.host().GoingDown(t.Context()) {
 		t.Error("the host is not going down")
-	}
-}
-
-// overlook answers all messages but the first: pings, and questions whether the system is stopping.
-func overlook(conn net.Conn) {
-	in := bufio.NewReader(conn)
-	for _, answer := range []string{"REJECTED EXTERNAL\r\n", "OK 1\r\n", ""} {
-		if _, err := in.ReadString('\n'); err != nil {
-			return
-		}
-		if _, err := io.WriteString(conn, answer); err != nil {
-			return
-		}
-	}
-	for first := true; ; first = false {
-		asked, err := dbus.DecodeMessage(in)
-		if err != nil {
-			return
-		}
-		if first {
-			continue
-		}
-		reply := &dbus.Message{Type: dbus.TypeMethodReply, Headers: map[dbus.HeaderField]dbus.Variant{
-			dbus.FieldReplySerial: dbus.MakeVariant(asked.Serial()),
-		}}
-		if asked.Headers[dbus.FieldMember].Value() == "Get" {
-			reply.Body = []any{dbus.MakeVariant("stopping")}
-			reply.Headers[dbus.FieldSignature] = dbus.MakeVariant(dbus.SignatureOf(reply.Body...))
-		}
-		if reply.EncodeTo(conn, binary.LittleEndian) != nil {
-			return
-		}
 	}
 }
