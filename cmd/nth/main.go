@@ -65,5 +65,6 @@ func (h hostInfo) quietConfig(path string) (config.Config, error) {
 	if _, fatal := settings.Degraded(err); fatal != nil {
 		return config.Config{}, err
 	}
-	return cfg, checks.Hush()
+	checks.Hush()
+	return cfg, nil
 }

@@ -136,11 +136,10 @@ func (l *List) Degraded(faults []string) {
 }
 
 // Hush silences client-go.
-func Hush() error {
+func Hush() {
 	silent := logrus.New()
 	silent.SetOutput(io.Discard)
 	daemon.RouteKlog(logrus.NewEntry(silent))
-	return nil
 }
 
 // Settings reports which files were read and ignored, or that the defaults are used as there is no file.
