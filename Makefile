@@ -18,8 +18,9 @@ RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 # named first: the ones that take longest, which else would run alone at the end. The suites that boot machines come one after another:
 # a machine takes up to 14 of the 128 inotify instances that Linux gives root (fs.inotify.max_user_instances).
 LONG_UNITS := $(addprefix ./pkg/,imds fleet drain identity)
-LONG_LABS  := $(addprefix ./,e2e release queue faults power metrics)
+LONG_LABS  := $(addprefix ./,e2e queue faults metrics)
 ROOTLESS   := ./aws ./tools/...
+SLOW       := $(addprefix ./,power release)
 MACHINES   := $(addprefix ./,node packages shutdown bottlerocket internal/machine)
 
 # The linter is kept under a name that changes with what it is built from.
@@ -30,6 +31,14 @@ LINT        := $(CURDIR)/.cache/bin/lint-$(LINT_KEY)/golangci-lint
 # What the tests of the lab, the linter and the programs are compiled from is compiled once, with the programs' own flags.
 lint lab e2e fuzz: export CGO_ENABLED := 0
 lint lab e2e fuzz: export GOFLAGS := -trimpath
+
+# Tests are run by gotestsum, which keeps what each took; "slowest" prints the ten that took longest of those kept in .cache/times.
+GOTESTSUM := $(CURDIR)/.cache/bin/gotestsum
+SUM       := $(GOTESTSUM) --format standard-quiet --hide-summary skipped
+define slowest
+	@printf '\n== the slowest tests\n'
+	@cat .cache/times/$(1)*.json | $(GOTESTSUM) tool slowest --num 10
+endef
 
 say = @printf '\n== %s\n' '$(1)'
 
@@ -46,19 +55,41 @@ build: ## build bin/nth, bin/nth-queue and bin/nth-imds, static and stripped
 	done
 
 .PHONY: test
-test: ## run the tests that need no root, with the race detector where there is a C compiler
+test: $(GOTESTSUM) ## run the tests that need no root, with the race detector where there is a C compiler
 	$(call say,tests$(if $(RACE),, (no C compiler found: without the race detector)))
-	@go test $(RACE) -p $$(($$(nproc) + 1)) $(LONG_UNITS) ./...
+	@mkdir -p .cache/times
+	@$(SUM) --jsonfile .cache/times/test.json -- $(RACE) -p $$(($$(nproc) + 1)) $(LONG_UNITS) ./...
 	$(if $(RACE),@CGO_ENABLED=0 go test -run Memory ./pkg/drain)
 	@cd test && CGO_ENABLED=0 GOFLAGS=-trimpath go test $(ROOTLESS)
 	@for tool in image chart release; do (cd test/tools/$$tool && go test ./...); done
+	$(call slowest,test)
+
+$(GOTESTSUM): test/tools/gotestsum/go.mod test/tools/gotestsum/go.sum
+	@mkdir -p $(@D)
+	@cd test/tools/gotestsum && CGO_ENABLED=0 go build -trimpath -o $@ gotest.tools/gotestsum
 
 .PHONY: e2e
-e2e: lab ## run the tests of the lab, as root: a real control plane, booted machines, installed packages
+e2e: lab $(GOTESTSUM) ## run the tests of the lab, as root: a real control plane, booted machines, installed packages
 	@cd test && go run ./cmd/labtools kubelet containerd packer packer-amazon fauxqs
 	$(call say,tests on a real control plane)
-	@cd test && { echo -p 1 $(MACHINES); echo -p 2 $(LONG_LABS) $$(go list ./... | grep -vxFf <(go list $(MACHINES) $(ROOTLESS))); } | \
-		xargs -P 2 -L 1 go test -timeout 30m
+	@rm -rf .cache/times/e2e* && mkdir -p .cache/times
+	@cd test && { echo $(CURDIR)/.cache/times/e2e-machines.json -- -timeout 30m -p 1 $(MACHINES); \
+		echo $(CURDIR)/.cache/times/e2e-others.json -- -timeout 30m -p 2 $(LONG_LABS) $$(go list ./... | grep -vxFf <(go list $(MACHINES) $(ROOTLESS) $(SLOW))); } | \
+		xargs -P 2 -I {} bash -c '$(SUM) --jsonfile {}'
+	$(call slowest,e2e)
+
+# For how long each part of it lasts that has no end of its own.
+NIGHTLY ?= 10m
+
+.PHONY: nightly
+nightly: lab ## run what is too slow for each change: all of the slow variants, and random ones for NIGHTLY=10m each
+	$(call say,slow variants of the lab)
+	@cd test && go run ./cmd/labtools kubelet containerd
+	@cd test && NTH_NIGHTLY=1 CGO_ENABLED=0 GOFLAGS=-trimpath go test -p 1 -timeout 90m $(SLOW) ./crash ./node ./packages ./shutdown
+	@$(MAKE) --no-print-directory soak NTH_SOAK='$(NIGHTLY)'
+	@$(MAKE) --no-print-directory simulate SIMULATE='$(NIGHTLY)'
+	@$(MAKE) --no-print-directory fuzz FUZZ='$(NIGHTLY)'
+	@$(MAKE) --no-print-directory mutate
 
 # Whatever begins with Fuzz in a test file is a target: two at a time, each with a processor of its own.
 .PHONY: fuzz
@@ -99,32 +130,36 @@ bench-queue: lab ## measure nth-queue in storms (NODES=100: one of 30, 100 and 3
 	@cd test && go run ./cmd/benchqueue $(if $(GROWTH),-growth) $(NODES)
 
 .PHONY: demo
-demo: ## watch nth drain a node that EC2 takes back (KEEP=1 leaves the cluster running)
-	@cd test && go run ./cmd/demo $(if $(KEEP),-keep)
+demo: lab ## watch nth drain a node that EC2 takes back, on a real control plane
+	@cd test && go run ./cmd/demo
 
 .PHONY: node
-node: lab ## watch nodes with real containers being lost, and count the requests lost with each (WRITE=1 writes the table into README.md)
-	@cd test && go run ./cmd/demo -lose $(if $(WRITE),-table ../README.md)
+node: lab ## count the requests lost with nodes that have real containers, in about a quarter of an hour (WRITE=1 writes the table into README.md)
+	@cd test && go run ./cmd/labtools kubelet containerd
+	@cd test && NTH_NIGHTLY=1 go test ./node -run Requests -v -count=1 -timeout 60m
 
 .PHONY: recording
 recording: ## record "nth rehearse", and draw the picture in README.md
 	@cd test && go run ./cmd/recording ../docs/rehearse.svg
 
 .PHONY: crash
-crash: lab ## kill nth in a hundred drains, at random moments (about two minutes)
-	@cd test && NTH_CRASH_ROUNDS=100 go test ./crash -run Kill -v -count=1 -timeout 30m
+crash: lab ## kill nth in a hundred drains at random moments, and break what it depends on (about five minutes)
+	@cd test && NTH_NIGHTLY=1 go test ./crash -run Kill -v -count=1 -timeout 30m
+
+.PHONY: soak
+soak: lab ## kill nth, reboot its machine and break what it depends on for half an hour, or for as long as NTH_SOAK says ("2h")
+	@cd test && NTH_SOAK="$${NTH_SOAK:-30m}" go test ./crash -run Kill -v -count=1 -timeout 0
 
 .PHONY: power-button
 power-button: lab ## press the power button of a machine with a kernel of its own, and starve one (about three minutes)
-	@cd test && NTH_POWER=all go test ./power -v -count=1 -timeout 30m
-
-.PHONY: soak
-soak: lab ## let random things happen to nth for half an hour, or for as long as NTH_SOAK says ("2h")
-	@cd test && NTH_SOAK="$${NTH_SOAK:-30m}" go test ./soak -run Whatever -v -count=1 -timeout 0
+	@cd test && NTH_NIGHTLY=1 go test ./power -v -count=1 -timeout 30m
 
 .PHONY: mutate
-mutate: ## change the core one piece at a time, and see that a test notices (PACKAGES="pkg/policy" changes only that one, ONLY=fold.go or fold.go:31 only that)
-	@cd test && go run ./cmd/mutate $(if $(ONLY),-only $(ONLY)) $(or $(PACKAGES),pkg/policy pkg/drain pkg/agent)
+mutate: ## change the core one piece at a time, list what no test notices, and print the share that is noticed (PACKAGES="pkg/policy")
+	@cd test/tools/gremlins && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/.cache/bin/gremlins github.com/go-gremlins/gremlins/cmd/gremlins
+	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && git ls-files -z | xargs -0 cp --parents -t "$$copy" && cd "$$copy" && \
+		for package in $(or $(PACKAGES),pkg/policy pkg/drain pkg/agent); do \
+			CGO_ENABLED=0 $(CURDIR)/.cache/bin/gremlins unleash --output-statuses lt --timeout-coefficient 20 --threshold-efficacy 85 ./$$package; done
 
 .PHONY: simulate
 simulate: ## let random histories happen to the daemon's core, for SIMULATE=10m or as long as that says, on all cores
@@ -183,7 +218,7 @@ release: ## make all files of a release in dist/release: packages, programs, ima
 
 .PHONY: release-check
 release-check: ## make a release twice, in two folders and from nothing, and compare the bytes (some minutes)
-	@cd test && NTH_RELEASE=all go test ./release -v -count=1 -timeout 60m
+	@cd test && NTH_NIGHTLY=1 go test ./release -v -count=1 -timeout 60m
 
 .PHONY: fips
 fips: ## build bin/fips/nth and bin/fips/nth-queue with the Go cryptographic module that is validated for FIPS 140-3, which is on from the start

@@ -58,7 +58,7 @@ func finish(t *testing.T, h *bottlerocket.Host) {
 	}
 }
 
-func TestASettingThatIsChangedOnTheHostKillsTheContainerAndNotItsDrain(t *testing.T) {
+func TestStop_ByAChangedSettingKeepsTheDrain(t *testing.T) {
 	h := inMidDrain(t)
 	// Bottlerocket stops every host container, and ends with SIGKILL what is left.
 	h.Run(t, "systemctl", "restart", unit)
@@ -72,7 +72,7 @@ func TestASettingThatIsChangedOnTheHostKillsTheContainerAndNotItsDrain(t *testin
 }
 
 // Bottlerocket itself takes 45 s for that, of the 120 that a spot notice gives.
-func TestADaemonThatDiesInItsContainerIsStartedAgainAtOnceAndGoesOnWithItsDrain(t *testing.T) {
+func TestDaemon_IsReplacedInItsContainer(t *testing.T) {
 	h := inMidDrain(t)
 	dead := h.Daemon(t)
 	h.Run(t, "kill", "-KILL", dead)
@@ -107,7 +107,7 @@ func TestAContainerThatIsNotSuperpoweredHasAParentForItsDaemonToo(t *testing.T) 
 	}
 }
 
-func TestAContainerThatHangsIsKilledAfter20SecondsAndGoesOnWithItsDrain(t *testing.T) {
+func TestStop_OfAContainerThatHangsKeepsTheDrain(t *testing.T) {
 	h := inMidDrain(t)
 	h.Run(t, "kill", "-STOP", h.Daemon(t))
 	h.Run(t, "systemctl", "restart", unit)
@@ -130,7 +130,7 @@ func TestAShutdownOfTheHostWaitsForTheDrain(t *testing.T) {
 }
 
 // What does not go by way of logind leaves a host container the time between SIGTERM and SIGKILL.
-func TestAHostThatGoesDownWithoutAWordIsDrainedForAsFarAsThereIsTime(t *testing.T) {
+func TestStop_OfTheHostDrainsInTheTimeThereIs(t *testing.T) {
 	h := superpowered(t)
 	h.Node.AddPods(t, "web", 3)
 	h.Node.AddPods(t, "slow", 1, lab.NeverGoes())

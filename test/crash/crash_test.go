@@ -1,19 +1,22 @@
-// Package crash kills nth at random moments and judges what the next one makes of it.
+// Package crash kills nth at random moments, breaks what it depends on for moments, and judges what comes of it.
 //
 // A round is one life of a spot notice: it is announced, the node is drained, the node rests, and the notice is
 // withdrawn. Within each of these stages nth may be killed (SIGKILL) and started again. The moments are chosen by
 // progress: after so many things have happened, which are lines that nth logs and changes of the node that the API
-// server tells of, and then up to 50 ms later. Rounds follow one another on a few machines at once, which remember all
-// that happened to them before.
+// server tells of, and then up to 50 ms later. The metadata service, the API server and the way to it fail meanwhile. Rounds follow
+// one another on a few machines at once, which remember all that happened to them before. On the first, nth is never ended, and what
+// it uses must not grow.
 //
 //	go test ./crash -run Kill                                          a few rounds
-//	NTH_CRASH_ROUNDS=100 go test ./crash -run Kill -v -timeout 30m     many
+//	NTH_NIGHTLY=1 go test ./crash -run Kill -v -timeout 30m            many
+//	NTH_SOAK=30m go test ./crash -run Kill -v -timeout 0               as many as there is time for ("make soak")
 //	NTH_CRASH_SEED=42 go test ./crash -run Kill -v                     the plan of an earlier run
 package crash_test
 
 import (
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -21,24 +24,36 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
 const (
-	// fewRounds is how many rounds a run has unless NTH_CRASH_ROUNDS says otherwise.
-	fewRounds = 8
+	// fewRounds is how many rounds a run has, and manyRounds that of "make nightly" and "make crash".
+	fewRounds, manyRounds = 8, 100
 	// lanes is how many machines there are.
 	lanes = 6
 )
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m, 2)) }
 
-func TestAKillAtAnyMomentLosesAndRepeatsNothing(t *testing.T) {
-	rounds := fromEnvironment(t, "NTH_CRASH_ROUNDS", fewRounds)
+func TestKill_LosesAndRepeatsNothing(t *testing.T) {
+	rounds := uint64(fewRounds)
+	if os.Getenv("NTH_NIGHTLY") != "" {
+		rounds = manyRounds
+	}
 	seed := fromEnvironment(t, "NTH_CRASH_SEED", rand.Uint64())
-	t.Logf("%d rounds with NTH_CRASH_SEED=%d", rounds, seed)
+	var end time.Time
+	if length := os.Getenv("NTH_SOAK"); length != "" {
+		span, err := time.ParseDuration(length)
+		if err != nil {
+			t.Fatalf("reading NTH_SOAK: %v", err)
+		}
+		rounds, end = math.MaxInt32, time.Now().Add(span)
+	}
+	t.Logf("at most %d rounds with NTH_CRASH_SEED=%d", rounds, seed)
 	kills := &toll{}
 	t.Cleanup(func() { t.Log(kills) })
 	lab.Shared(t) // is started once, not by each lane
@@ -47,12 +62,14 @@ func TestAKillAtAnyMomentLosesAndRepeatsNothing(t *testing.T) {
 			t.Parallel()
 			choices := rand.New(rand.NewPCG(seed, number))
 			var l *lane
-			for round := number; round < rounds; round += lanes {
+			for round := number; round < rounds && (end.IsZero() || time.Now().Before(end)); round += lanes {
 				plan := newPlan(choices)
 				if l == nil {
 					l = newLane(t, kills)
+					l.steady = number == 0
 				}
 				ok := t.Run(fmt.Sprintf("round %d", round+1), func(t *testing.T) { l.play(t, int(round+1), plan) })
+				kills.judged(ok)
 				if !ok {
 					return
 				}
@@ -75,10 +92,20 @@ func fromEnvironment(t *testing.T, variable string, standard uint64) uint64 {
 	return number
 }
 
-// toll counts kills by what was on record when they came.
+// toll counts rounds, and kills by what was on record when they came.
 type toll struct {
-	mu    sync.Mutex
-	kills map[state.Phase]int
+	mu                 sync.Mutex
+	kills              map[state.Phase]int
+	rounds, violations int
+}
+
+func (k *toll) judged(ok bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.rounds++
+	if !ok {
+		k.violations++
+	}
 }
 
 func (k *toll) count(phase state.Phase) {
@@ -103,5 +130,6 @@ func (k *toll) String() string {
 		}
 		parts = append(parts, fmt.Sprintf("%d when it was %s", k.kills[phase], name))
 	}
-	return fmt.Sprintf("%d kills; by what was on record of the notice: %s", sum, strings.Join(parts, ", "))
+	return fmt.Sprintf("%d rounds with %d violations; %d kills; by what was on record of the notice: %s", k.rounds, k.violations, sum,
+		strings.Join(parts, ", "))
 }

@@ -2,6 +2,8 @@ package crash_test
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -34,6 +36,12 @@ type lane struct {
 	proxy   *faultproxy.Proxy
 	machine *daemon.Machine
 	kills   *toll
+	bootID  string // that the kubelet has reported
+
+	// steady is set where nth is never ended; descriptors are how many files it had open after each round.
+	steady      bool
+	whole       lab.TB // of all rounds
+	descriptors []int
 
 	// These begin anew with each round.
 	nth *daemon.Daemon
@@ -48,7 +56,7 @@ type lane struct {
 
 func newLane(t *testing.T, kills *toll) *lane {
 	t.Helper()
-	l := &lane{node: lab.Shared(t).AddNode(t), imds: imdstest.NewServer(), kills: kills, happens: make(chan struct{})}
+	l := &lane{node: lab.Shared(t).AddNode(t), imds: imdstest.NewServer(), kills: kills, happens: make(chan struct{}), whole: t}
 	t.Cleanup(l.imds.Close)
 	l.proxy = faultproxy.New(t, l.node)
 	l.machine = daemon.NewMachine(t, daemon.Options{
@@ -75,8 +83,17 @@ func (l *lane) observe(t *testing.T) {
 // start starts nth, and counts what it says.
 func (l *lane) start(t *testing.T) {
 	t.Helper()
-	l.nth = l.machine.Start(t)
+	var until lab.TB = t
+	if l.steady {
+		until = l.whole
+	}
+	l.nth = l.machine.Start(until)
 	l.nth.Follow(l.heard)
+	if l.machine.BootID() != l.bootID { // The kubelet comes later.
+		l.bootID = l.machine.BootID()
+		l.node.KubeletStarts(t, l.bootID)
+	}
+	l.node.KubeletIsReady(t)
 }
 
 // heard takes in what nth says, the words of one that is killed later too.
@@ -127,9 +144,10 @@ func (l *lane) seen(what lab.Happening, pod string) int {
 	return count
 }
 
-// pass goes through a stage: it kills nth as planned, starts it again, and returns when the stage is done.
-func (l *lane) pass(t *testing.T, stage string, kills []kill, done func() bool) {
+// pass goes through a stage: it breaks things and kills nth as planned, starts it again, and returns when the stage is done.
+func (l *lane) pass(t *testing.T, stage string, kills []kill, broken trouble, done func() bool) {
 	t.Helper()
+	broken.begin(l)
 	for _, k := range kills {
 		begin, _ := l.progress()
 		l.waitFor(t, stage+" to come to a kill", func() bool {
@@ -138,8 +156,14 @@ func (l *lane) pass(t *testing.T, stage string, kills []kill, done func() bool) 
 		})
 		<-time.After(k.delay)
 		l.nth.MustRun(t)
+		if l.steady {
+			continue
+		}
 		l.nth.Kill()
 		l.kills.count(l.phase(t))
+		if k.reboot {
+			l.machine.Reboot(t)
+		}
 		l.start(t)
 	}
 	l.waitFor(t, stage+" to end", done)
@@ -169,6 +193,28 @@ func (l *lane) waitFor(t *testing.T, what string, condition func() bool) {
 		case <-ctx.Done():
 			t.Fatalf("waiting for %s: %v; the status is %q, the record %+v", what, ctx.Err(), l.nth.Status(), l.machine.Record(t))
 		}
+	}
+}
+
+// slack is how many connections may come and go between two looks.
+const slack = 5
+
+// end ends nth, or sees to it that it uses no more than after the first round if it is to run on.
+func (l *lane) end(t *testing.T) {
+	t.Helper()
+	l.nth.WaitReady(t)
+	if !l.steady {
+		l.nth.Stop(t)
+		l.nth = nil
+		return
+	}
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", l.nth.PID()))
+	if err != nil {
+		t.Fatalf("counting nth's open files: %v", err)
+	}
+	l.descriptors = append(l.descriptors, len(open))
+	if len(open) > l.descriptors[0]+slack {
+		t.Errorf("after each round nth had %v open files, want no growth", l.descriptors)
 	}
 }
 

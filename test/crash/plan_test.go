@@ -5,6 +5,9 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
+
+	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/test/internal/faultproxy"
 )
 
 // A plan is what one round does.
@@ -15,6 +18,47 @@ type plan struct {
 	early bool
 	// The kills of each stage, one after the other.
 	drain, rest, withdraw []kill
+	// What breaks in the drain, and in the rest.
+	broken, brokenLater trouble
+}
+
+// A trouble is what breaks for a moment; the zero value is nothing.
+type trouble struct {
+	metadata imdstest.Fault
+	api      faultproxy.Fault
+}
+
+// The faults of the API server that pass by themselves.
+var passing = []faultproxy.Fault{
+	{Kind: faultproxy.Refuse}, {Kind: faultproxy.BlackHole}, {Kind: faultproxy.Reset}, {Kind: faultproxy.Reset, After: 400},
+	{Kind: faultproxy.Latency, Delay: 400 * time.Millisecond}, {Kind: faultproxy.Garbage}, {Kind: faultproxy.WatchClose}, {Kind: faultproxy.WatchGone},
+	{Kind: faultproxy.Status, Status: 401}, {Kind: faultproxy.Status, Status: 429, RetryAfter: time.Second},
+	{Kind: faultproxy.Status, Status: 500}, {Kind: faultproxy.Status, Status: 503},
+}
+
+func newTrouble(r *rand.Rand) trouble {
+	var b trouble
+	if r.IntN(3) == 0 {
+		kinds := imdstest.Kinds()
+		b.metadata = imdstest.Fault{Kind: kinds[r.IntN(len(kinds))], Status: 503, Over: 3 * time.Second, For: moment(r)}
+	}
+	if r.IntN(3) == 0 {
+		b.api = passing[r.IntN(len(passing))]
+		b.api.For = moment(r)
+	}
+	return b
+}
+
+// moment is for how long something is broken.
+func moment(r *rand.Rand) time.Duration { return time.Duration(100+r.IntN(2400)) * time.Millisecond }
+
+func (b trouble) begin(l *lane) {
+	if b.metadata.For > 0 {
+		l.imds.Fault(b.metadata)
+	}
+	if b.api.For > 0 {
+		l.proxy.Fault(b.api)
+	}
 }
 
 // A kill comes when so many things have happened since nth started or the stage began, or the stage is over, and then
@@ -22,6 +66,8 @@ type plan struct {
 type kill struct {
 	after int
 	delay time.Duration
+	// reboot tells that the machine is rebooted, too: nth comes back in another boot.
+	reboot bool
 }
 
 const (
@@ -39,6 +85,7 @@ func newPlan(r *rand.Rand) plan {
 		drain:    newKills(r, 1+r.IntN(2), happenDraining),
 		rest:     newKills(r, r.IntN(2), 4),
 		withdraw: newKills(r, r.IntN(3), happenWithdrawing),
+		broken:   newTrouble(r), brokenLater: newTrouble(r),
 	}
 }
 
@@ -49,6 +96,7 @@ func newKills(r *rand.Rand, count, happen int) []kill {
 		if r.IntN(3) == 0 { // much is decided early, and quickly
 			k = kill{after: r.IntN(6), delay: k.delay / 10}
 		}
+		k.reboot = r.IntN(5) == 0
 		kills = append(kills, k)
 	}
 	return kills
@@ -68,7 +116,15 @@ func (p plan) String() string {
 		kills []kill
 	}{{"drain", p.drain}, {"rest", p.rest}, {"withdrawal", p.withdraw}} {
 		for _, k := range stage.kills {
-			parts = append(parts, fmt.Sprintf("%s: kill after %d things and %v", stage.name, k.after, k.delay.Round(time.Millisecond)))
+			parts = append(parts, fmt.Sprintf("%s: kill after %d things and %v, reboot: %t", stage.name, k.after, k.delay.Round(time.Millisecond), k.reboot))
+		}
+	}
+	for _, b := range []trouble{p.broken, p.brokenLater} {
+		if b.metadata.For > 0 {
+			parts = append(parts, "metadata: "+b.metadata.String())
+		}
+		if b.api.For > 0 {
+			parts = append(parts, fmt.Sprintf("API: %s %d for %v", b.api.Kind, b.api.Status, b.api.For))
 		}
 	}
 	return strings.Join(parts, "; ")

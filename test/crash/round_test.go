@@ -22,35 +22,38 @@ type round struct {
 	late string
 	// drainedAt is how many removals nth had asked for when the drain was over.
 	drainedAt int
+	// requestsBefore is how many requests nth had made before the round.
+	requestsBefore int
 }
 
 // play plays a round. The first requirement that is not met ends it.
 func (l *lane) play(t *testing.T, number int, plan plan) {
 	t.Logf("the plan: %s", plan)
-	r := &round{lane: l, plan: plan, number: number, late: fmt.Sprintf("late-%d", number)}
+	r := &round{lane: l, plan: plan, number: number, late: fmt.Sprintf("late-%d", number), requestsBefore: len(l.proxy.Requests())}
 	r.populate(t)
 	l.observe(t)
 	l.due = time.Now().Add(time.Hour + time.Duration(number)*time.Minute).Truncate(time.Second) // no two notices are alike
 	if plan.early {
 		l.imds.SetSpot("terminate", l.due)
 	}
-	l.start(t)
+	if l.nth == nil {
+		l.start(t)
+	}
 	if !plan.early {
 		l.imds.SetSpot("terminate", l.due)
 	}
 
-	l.pass(t, "the drain", plan.drain, func() bool { return l.phase(t) == state.Drained })
+	l.pass(t, "the drain", plan.drain, plan.broken, func() bool { return l.phase(t) == state.Drained })
 	r.mustBeDrained(t)
 
 	l.node.AddLatePod(t, r.late)
-	l.pass(t, "the rest", plan.rest, func() bool { return r.seen(lab.PodGone, r.late) == 1 })
-	l.pass(t, "some more looks", nil, l.hasLooked(3))
+	l.pass(t, "the rest", plan.rest, plan.brokenLater, func() bool { return r.seen(lab.PodGone, r.late) == 1 })
+	l.pass(t, "some more looks", nil, trouble{}, l.hasLooked(3))
 	r.mustRest(t)
 
 	l.imds.ClearSpot()
-	l.pass(t, "the withdrawal", plan.withdraw, func() bool { return l.phase(t) == state.Closed })
-	l.nth.WaitReady(t)
-	l.nth.Stop(t)
+	l.pass(t, "the withdrawal", plan.withdraw, trouble{}, func() bool { return l.phase(t) == state.Closed })
+	l.end(t)
 	r.mustBeUndone(t)
 	l.node.Uncordon(t) // as the one who had cordoned it
 }
@@ -106,7 +109,7 @@ func (r *round) mustRest(t *testing.T) {
 	r.drainedAt = len(r.removals())
 }
 
-// mustBeUndone judges the node after the withdrawal. nth does not run any more.
+// mustBeUndone judges the node after the withdrawal.
 func (r *round) mustBeUndone(t *testing.T) {
 	t.Helper()
 	node := r.node.Object(t)
@@ -144,7 +147,7 @@ func (r *round) mustBeUndone(t *testing.T) {
 // removals are the evictions and deletions that nth asked for in this round.
 func (r *round) removals() []faultproxy.Request {
 	var found []faultproxy.Request
-	for _, request := range r.proxy.Requests() {
+	for _, request := range r.proxy.Requests()[r.requestsBefore:] {
 		if request.Call == faultproxy.EvictPod || request.Call == faultproxy.DeletePod {
 			found = append(found, request)
 		}

@@ -3,7 +3,6 @@ package e2e
 import (
 	"maps"
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -108,7 +107,7 @@ func (c *contest) mustEvictOnce(t *testing.T) {
 		len(ended), asked, refused, len(ours), len(theirs), both)
 }
 
-func TestTwoDrainersOnOneNodeBothFinishAndNeitherEvictsWhatIsEnding(t *testing.T) {
+func TestDrain_BesideAnotherDrainer(t *testing.T) {
 	t.Parallel()
 	for _, with := range []string{"Karpenter", "a managed node group", "Cluster Autoscaler"} {
 		for order, begin := range map[string]func(*contest, *testing.T){
@@ -216,22 +215,4 @@ func TestASecondEvictionChangesNothing(t *testing.T) {
 		t.Errorf("the pod ends at %s with %d s of grace after a second eviction; want %s with %d s",
 			second.DeletionTimestamp, *second.DeletionGracePeriodSeconds, first.DeletionTimestamp, *first.DeletionGracePeriodSeconds)
 	}
-}
-
-// The API server remembers who has changed a field, not who has set it to what it was. docs/karpenter.md names this limit.
-func TestACordonOnTopOfOursLeavesNoTrace(t *testing.T) {
-	c := contend(t, "a managed node group", withdrawnSoon)
-	c.watch(t)
-	c.imds.SetSpot("terminate", twoMinutes())
-	c.nth.WaitLog(t, systemd.Cordoned)
-	if err := c.rival.closeNode(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for _, change := range c.node.Object(t).ManagedFields {
-		if change.Manager == "rival" && strings.Contains(change.FieldsV1.String(), "f:unschedulable") {
-			t.Error("the API server remembers the second cordon, so that nth could respect it")
-		}
-	}
-	c.imds.ClearSpot()
-	c.node.WaitUncordoned(t)
 }

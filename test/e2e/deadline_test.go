@@ -14,7 +14,7 @@ import (
 )
 
 // Thirty pods that want a minute each, and a budget that never yields: what the deadline allows is what they get.
-func TestPodsThatNoBudgetLetsGoGetTheLongestGraceThatTheDeadlineAllows(t *testing.T) {
+func TestDeadline_GivesTheLongestGraceItAllows(t *testing.T) {
 	const pods, grace = 30, 60
 	for name, c := range map[string]struct {
 		notice   time.Duration

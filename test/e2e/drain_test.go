@@ -148,24 +148,3 @@ func TestABudgetThatNeverYieldsGivesWayBeforeTheDeadline(t *testing.T) {
 		t.Errorf("nth remembers %s with %+v, want it drained with 2 pods deleted and 1 evicted", e.Phase, e.Result)
 	}
 }
-
-// A reboot that EC2 has planned is no reason to break a budget: the drain ends with the pods in place.
-func TestABudgetThatNeverYieldsOutlastsAReboot(t *testing.T) {
-	s := prepare(t, "")
-	s.node.AddDeployment(t, "web", 2, lab.MinAvailable(2), lab.Grace(time.Second))
-	s.start(t)
-	s.nth.WaitStatus(t, "watching")
-
-	s.imds.AddMaintenance(reboot(6 * time.Second))
-	told := s.nth.WaitLog(t, systemd.DrainIncomplete).Message
-	s.nth.Stop(t)
-
-	if !strings.Contains(told, "1 pod evicted, 0 deleted, left: ") || strings.Count(told, "(held by web)") != 2 {
-		t.Errorf("nth says %q; want 1 pod evicted and 2 left that the budget web holds", told)
-	}
-	if e := s.machine.RecordOf(t, event.ScheduledMaintenance); e.Phase == state.Drained || e.Result == nil || len(e.Result.Left) != 2 {
-		t.Errorf("nth remembers %s with %+v, want 2 pods left", e.Phase, e.Result)
-	}
-	s.mustBeCordoned(t)
-	s.mustKeep(t, "web-", 2)
-}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -120,12 +119,6 @@ func (e *endpoint) await(t *testing.T, what string, isSo func() bool) {
 	}
 }
 
-// waitAttempt waits until somebody has tried to post something.
-func (e *endpoint) waitAttempt(t *testing.T) {
-	t.Helper()
-	e.await(t, "an attempt", func() bool { return e.attempts > 0 })
-}
-
 // waitFor waits until the endpoint has taken exactly these notices, in their order, each once or more.
 func (e *endpoint) waitFor(t *testing.T, texts ...string) {
 	t.Helper()
@@ -155,38 +148,6 @@ func distinct(all []delivery) []delivery {
 		}
 	}
 	return first
-}
-
-// hangs keeps the request until the one who asks gives up.
-func hangs(_ http.ResponseWriter, r *http.Request) bool {
-	<-r.Context().Done()
-	return false
-}
-
-// resets breaks the connection.
-func resets(w http.ResponseWriter, _ *http.Request) bool {
-	connection, _, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return false
-	}
-	if tcp, ok := connection.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // so that closing it is a reset
-	}
-	_ = connection.Close()
-	return false
-}
-
-// fails answers 500.
-func fails(w http.ResponseWriter, _ *http.Request) bool {
-	w.WriteHeader(http.StatusInternalServerError)
-	return false
-}
-
-// dawdles answers well, when nobody waits for it any more.
-func dawdles(w http.ResponseWriter, r *http.Request) bool {
-	<-r.Context().Done()
-	w.WriteHeader(http.StatusOK)
-	return false
 }
 
 // parse reads a notice that is JSON.

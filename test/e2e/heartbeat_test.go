@@ -59,7 +59,7 @@ func lost(t *testing.T, limit string) string {
 	return string(out)
 }
 
-func TestANodeWhoseNTHWatchesHasAHeartbeatAndIsNotFoundToBeWithoutOne(t *testing.T) {
+func TestHeartbeat_FindsNodesWithoutALiveNth(t *testing.T) {
 	s := prepare(t, beatsOften)
 	if all := lost(t, "900"); !strings.Contains(all, s.node.Name+"\tnever\n") {
 		t.Errorf("before nth runs there the node is not among those without a live nth:\n%s", all)
@@ -78,18 +78,4 @@ func TestANodeWhoseNTHWatchesHasAHeartbeatAndIsNotFoundToBeWithoutOne(t *testing
 		t.Errorf("the node's last heartbeat was at %s, and those found are:\n%s", since, all)
 	}
 	s.mustBeUntouched(t)
-}
-
-func TestADryRunHasAHeartbeatAndWritesNothingElse(t *testing.T) {
-	s := play(t, dryRun+beatsOften)
-	s.imds.SetSpot("terminate", twoMinutes())
-	s.nth.WaitSays(t, "would have been cordoned and drained of 1 pod")
-	if c := s.waitCondition(t, corev1.ConditionFalse); c.Reason != "DryRun" {
-		t.Errorf("the condition is %+v", c)
-	}
-	s.waitYounger(t, 2)
-	s.mustBeUntouched(t)
-	if told := s.aboutNode(t); len(told) > 0 {
-		t.Errorf("a dry run wrote the Events %v", reasonsOf(told))
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -105,7 +104,7 @@ func (g *group) mustBeCompletedOnce(t *testing.T) {
 	}
 }
 
-func TestTheMachineIsHeldByHeartbeatsUntilTheNodeIsDrainedAndThenLetGo(t *testing.T) {
+func TestHook_IsHeldUntilTheNodeIsDrained(t *testing.T) {
 	g := inGroup(t, "", hook)
 	g.watches(t)
 	g.terminate()
@@ -152,55 +151,4 @@ func TestAKillInTheMidstOfATerminationStillCompletesItsHookOnce(t *testing.T) {
 	g.stopAfterLooks(t)
 	g.mustBeCompletedOnce(t)
 	g.mustSayNothingOf(t, systemd.DrainStarted)
-}
-
-func TestATerminationThatNTHMayNotHoldIsDrainedForAllTheSame(t *testing.T) {
-	g := inGroup(t, "", hook)
-	g.aws.Deny("DescribeAutoScalingInstances", "DescribeLifecycleHooks", "RecordLifecycleActionHeartbeat", "CompleteLifecycleAction")
-	g.watches(t)
-	g.terminate()
-	g.nth.WaitLog(t, systemd.HookRefused)
-	g.release(t)
-	g.waitDrained(t)
-	g.stopAfterLooks(t)
-	if said := g.nth.Logged(systemd.HookRefused); len(said) != 1 {
-		t.Errorf("the missing permission was told %d times: %v", len(said), said)
-	}
-	if calls := g.aws.Calls("CompleteLifecycleAction"); len(calls) > 0 {
-		t.Errorf("nth tried to complete something: %v", calls)
-	}
-}
-
-// With capacity rebalancing, the group terminates a spot instance that is being interrupted.
-func TestASpotInterruptionAndTheTerminationByTheGroupAreOneDrainAndTheHookIsCompletedAfterIt(t *testing.T) {
-	g := inGroup(t, "", hook)
-	g.watches(t)
-	g.imds.SetSpot("terminate", twoMinutes())
-	g.node.WaitCordoned(t)
-	g.terminate()
-	g.waitBeats(t, 2)
-	g.release(t)
-	g.waitDrained(t)
-	g.waitCompleted(t)
-	g.stopAfterLooks(t)
-	g.mustBeCompletedOnce(t)
-	if evicted := g.nth.Logged(systemd.PodEvicted); len(evicted) != len(g.before) {
-		t.Errorf("%d evictions of %d pods: %v", len(evicted), len(g.before), evicted)
-	}
-}
-
-func TestCheckTellsWhichHookWillBeCompletedAndWhatIsMissing(t *testing.T) {
-	g := inGroup(t, "", hook)
-	mustSay(t, check(t, g.machine), `ok    hook        after the drain, the lifecycle hook drain of the Auto Scaling group workers will be completed; .*`)
-	g.aws.Deny("CompleteLifecycleAction")
-	mustSay(t, check(t, g.machine),
-		`ok    hook        after the drain, the lifecycle hook drain of the Auto Scaling group workers will be completed; .*`,
-		`warn  hook        the instance's role does not allow autoscaling:CompleteLifecycleAction; the hook is left to its timeout`)
-	g.aws.Deny("DescribeLifecycleHooks")
-	mustSay(t, check(t, g.machine), `warn  hook        the instance's role does not allow autoscaling:DescribeLifecycleHooks; .*`)
-	for _, call := range g.aws.Calls("") {
-		if !strings.HasPrefix(call.Action, "Describe") && (call.Code == "" || call.Values.Get("LifecycleHookName") == hook.Name) {
-			t.Errorf("nth check has called %s", call)
-		}
-	}
 }

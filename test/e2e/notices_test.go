@@ -167,14 +167,6 @@ func TestTheConditionComesWithAnEventAndGoesWithIt(t *testing.T) {
 	s.waitEvent(t, "Uncordon")
 }
 
-// A crash between the end of an event and the word of it leaves a condition that is no longer true.
-func TestAConditionThatACrashHasLeftIsCleared(t *testing.T) {
-	s := prepare(t, "")
-	s.patchStatus(t, "nth", corev1.NodeCondition{Type: "InterruptionPending", Status: corev1.ConditionTrue, Reason: "SpotInterruption"})
-	s.start(t)
-	s.waitCondition(t, corev1.ConditionFalse)
-}
-
 // patchStatus writes a condition with the kubelet's credential, as the program of that name does.
 func (s *stage) patchStatus(t *testing.T, manager string, c corev1.NodeCondition) {
 	t.Helper()

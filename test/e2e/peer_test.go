@@ -45,10 +45,20 @@ func TestPeer01SpotInterruptionCordonsAndEvicts(t *testing.T) {
 	}
 }
 
-func TestPeer02SpotInterruptionAsADryRunTouchesNothing(t *testing.T) {
-	s := play(t, dryRun)
-	s.imds.SetSpot("terminate", twoMinutes())
-	s.mustOnlyTalk(t)
+// The original has a test for each document: 02, 09 and 11.
+func TestPeer02_DryRunTouchesNothing(t *testing.T) {
+	t.Parallel()
+	for name, announce := range map[string]func(*imdstest.Server){
+		"a spot interruption":        func(imds *imdstest.Server) { imds.SetSpot("terminate", twoMinutes()) },
+		"a rebalance recommendation": func(imds *imdstest.Server) { imds.SetRebalance(time.Now()) },
+		"maintenance":                func(imds *imdstest.Server) { imds.AddMaintenance(reboot(5 * time.Minute)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := play(t, dryRun+rebalanceDrains)
+			announce(s.imds)
+			s.mustOnlyTalk(t)
+		})
+	}
 }
 
 // mustOnlyTalk waits until nth says what it would have done, and sees to it that it did not.
@@ -157,12 +167,6 @@ func TestPeer08RebalanceRecommendationDrains(t *testing.T) {
 	}
 }
 
-func TestPeer09RebalanceRecommendationAsADryRunTouchesNothing(t *testing.T) {
-	s := play(t, dryRun+rebalanceDrains)
-	s.imds.SetRebalance(time.Now())
-	s.mustOnlyTalk(t)
-}
-
 // The original drains as soon as a reboot is announced, however far ahead it is. nth waits until it is near.
 func TestPeer10MaintenanceDrainsWhenItIsNear(t *testing.T) {
 	s := play(t, "")
@@ -173,12 +177,6 @@ func TestPeer10MaintenanceDrainsWhenItIsNear(t *testing.T) {
 
 	s.imds.AddMaintenance(reboot(5 * time.Minute))
 	s.waitDrained(t)
-}
-
-func TestPeer11MaintenanceAsADryRunTouchesNothing(t *testing.T) {
-	s := play(t, dryRun)
-	s.imds.AddMaintenance(reboot(5 * time.Minute))
-	s.mustOnlyTalk(t)
 }
 
 // That the announcement is missing is not what undoes the drain here: nth waits an hour before it believes that.

@@ -33,16 +33,6 @@ func (s *stage) mustHaveSaid(t *testing.T, want ...string) {
 	}
 }
 
-func TestReloadedRulesHoldForTheNextEvent(t *testing.T) {
-	s := play(t, "[events.spot-interruption]\naction = \"notify\"\n")
-	s.reload(t, "[events.spot-interruption]\naction = \"cordon\"\n")
-	s.imds.SetSpot("terminate", twoMinutes())
-	s.node.WaitCordoned(t)
-	s.stopAfterLooks(t)
-	s.mustKeepPods(t)
-	s.mustHaveSaid(t, "info: configuration reloaded; changed: events.spot-interruption.action")
-}
-
 // The event is there all the time, so it is lost if anything is.
 func TestAReloadLosesNoEventAndRestartsNoDrain(t *testing.T) {
 	s := prepare(t, "")
@@ -77,22 +67,6 @@ func TestAReloadLosesNoEventAndRestartsNoDrain(t *testing.T) {
 	}
 }
 
-// Rules hold for what is under way, too.
-func TestAReloadThatAsksForNothingMoreUndoesADrain(t *testing.T) {
-	s := prepare(t, "")
-	s.node.AddDeployment(t, "db", 1, lab.MinAvailable(1))
-	s.start(t)
-	s.imds.SetSpot("terminate", twoMinutes())
-	s.nth.WaitLog(t, systemd.PodHeld)
-	s.reload(t, "[events.spot-interruption]\naction = \"notify\"\n")
-	s.nth.WaitSays(t, "uncordoned the node: the settings ask for no more than to notify")
-	s.stopAfterLooks(t)
-	s.mustKeep(t, "db-", 1)
-	if e := s.machine.RecordOf(t, event.SpotInterruption); e.Phase != state.Seen || e.OnNode {
-		t.Errorf("nth remembers %+v, want an event for which nothing is done", e)
-	}
-}
-
 // drainsBegun counts the messages that a drain begins with.
 func drainsBegun(s *stage) int {
 	begun := 0
@@ -102,14 +76,4 @@ func drainsBegun(s *stage) int {
 		}
 	}
 	return begun
-}
-
-func TestAReloadSaysWhatNeedsAnotherStart(t *testing.T) {
-	s := play(t, "")
-	s.reload(t, "dry_run = true\n[kubernetes]\nheartbeat = \"1m\"\n")
-	s.imds.SetSpot("terminate", twoMinutes())
-	s.waitDrained(t) // it is no dry run yet
-	s.nth.Stop(t)
-	s.mustHaveSaid(t, "info: configuration reloaded; no changes",
-		"warning: restart nth to apply: dry_run, kubernetes.heartbeat")
 }

@@ -52,20 +52,6 @@ func newPopulated(t *testing.T) *scene {
 	return s
 }
 
-func TestADrainSurvivesAFaultOfTheAPIServerThatWasThereBefore(t *testing.T) {
-	t.Parallel()
-	for name, c := range apiFaults {
-		t.Run(name, func(t *testing.T) {
-			s := newPopulated(t)
-			s.proxy.Fault(c.fault)
-			s.imds.SetSpot("terminate", twoMinutes())
-			s.nth.WaitLog(t, systemd.DrainStarted)
-			s.proxy.AwaitMet(t, c.times)
-			s.recover(t)
-		})
-	}
-}
-
 func TestADrainSurvivesAFaultOfTheAPIServerInItsMidst(t *testing.T) {
 	t.Parallel()
 	for name, c := range apiFaults {

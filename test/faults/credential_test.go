@@ -11,7 +11,7 @@ import (
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
-func TestACertificateThatExpiresInTheMidstOfADrainIsReplacedByTheRotatedOne(t *testing.T) {
+func TestCredential_RotatesInTheMidstOfADrain(t *testing.T) {
 	s := newScene(t, "")
 	s.node.AddPods(t, "quick", 3)
 	s.node.AddDeployment(t, "guarded", 1, lab.MinAvailable(1))
@@ -77,7 +77,7 @@ func TestANodeThatIsRenamedIsFollowedWhileNothingIsAnnounced(t *testing.T) {
 	s.mustBeUntouched(t)
 }
 
-func TestANodeThatIsRenamedInTheMidstOfADrainIsDrainedUnderItsNewName(t *testing.T) {
+func TestNode_RenamedInTheMidstOfADrain(t *testing.T) {
 	s := newScene(t, "")
 	s.node.AddDeployment(t, "guarded", 1, lab.MinAvailable(1))
 	s.watch(t)

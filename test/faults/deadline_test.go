@@ -15,7 +15,7 @@ import (
 // away is an API server that cannot be reached.
 var away = faultproxy.Fault{Kind: faultproxy.Refuse}
 
-func TestAnAPIServerThatIsAwayPastTheDeadlineIsToldAndTheDrainMadeUpFor(t *testing.T) {
+func TestDrain_IsMadeUpForAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	t.Run("before the cordon", func(t *testing.T) {
 		s := newProxied(t, "")
@@ -90,7 +90,7 @@ func TestAnAPIServerThatIsAwayAtTheEndOfADrainIsWaitedFor(t *testing.T) {
 	s.mustRemember(t, state.Drained, 2)
 }
 
-func TestADrainSurvivesTheRestartAndTheStandstillOfTheAPIServerItself(t *testing.T) {
+func TestDrain_SurvivesAnAPIServerThatRestarts(t *testing.T) {
 	t.Parallel()
 	cp := lab.ForTest(t)
 	s := sceneOn(t, cp, "", func(s *scene) string { return s.node.Kubeconfig })

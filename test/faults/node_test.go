@@ -32,7 +32,7 @@ func TestANodeObjectThatIsDeletedInTheMidstOfADrainIsASuccess(t *testing.T) {
 }
 
 // The pods of a node that is gone are removed by the cluster's garbage collector for pods, some forty seconds later.
-func TestADrainEndsWhenTheClusterHasRemovedThePodsOfANodeThatIsGone(t *testing.T) {
+func TestDrain_EndsWhenTheClusterRemovedThePods(t *testing.T) {
 	s := newScene(t, rebalanceDrains)
 	s.node.AddDeployment(t, "guarded", 2, lab.MinAvailable(2))
 	s.watch(t)

@@ -53,7 +53,7 @@ func TestADrainDoesNotWaitForNoticesThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-func TestAFullNodeIsDrainedWithABoundedNumberOfEventsAndNoneBeforeTheCordon(t *testing.T) {
+func TestEvents_AreFewAndNoneBeforeTheCordon(t *testing.T) {
 	const pods = 110
 	s := newProxied(t, "")
 	s.node.AddPods(t, "web", pods)

@@ -31,7 +31,7 @@ func (s *scene) letGo(t *testing.T, pod string) {
 	}
 }
 
-func TestAPodBehindAFinalizerIsNamedAtTheDeadlineAndWaitedForAfterwards(t *testing.T) {
+func TestEvict_WaitsForAPodBehindAFinalizer(t *testing.T) {
 	s := newScene(t, "")
 	s.node.AddPods(t, "quick", 2)
 	s.node.AddPod(t, "stuck", lab.Grace(time.Second), lab.Edit(withFinalizer))

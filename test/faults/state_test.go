@@ -6,6 +6,9 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
+// hasty lets a notice that is missing count as withdrawn soon.
+const hasty = "[imds]\nwithdrawn_after = \"100ms\"\n"
+
 func TestADrainGoesOnWithoutMemoryAndSaysSo(t *testing.T) {
 	t.Parallel()
 	for name, disk := range map[string]struct{ prepare, env string }{

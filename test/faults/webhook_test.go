@@ -98,7 +98,7 @@ func (g *guard) awaitRegistered(t *testing.T, s *scene) {
 	}
 }
 
-func TestAnEvictionThatAWebhookRefusesIsAskedForAgainUntilItRelents(t *testing.T) {
+func TestEvict_IsRepeatedUntilAWebhookRelents(t *testing.T) {
 	s := newScene(t, rebalanceDrains)
 	g := s.guardEvictions(t)
 	g.awaitRegistered(t, s)

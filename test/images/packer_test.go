@@ -113,35 +113,6 @@ func TestThePackerTemplatesAreFormatted(t *testing.T) {
 	}
 }
 
-func TestPackerRefusesWhatIsWrongInATemplate(t *testing.T) {
-	t.Parallel()
-	p := newPacker(t)
-	tests := []struct{ name, file, old, changed, want string }{
-		{"an argument of the builder", "al2023.pkr.hcl", "ami_name ", "ami_nam ", "ami_nam"},
-		{"a metadata option", "ubuntu.pkr.hcl", "http_tokens ", "http_token ", "http_token"},
-		{"a variable that there is not", "al2023.pkr.hcl", "var.rpm", "var.rmp", "rmp"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			dir, variables := templates(t)
-			path := filepath.Join(dir, tt.file)
-			content, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			changed := strings.Replace(string(content), tt.old, tt.changed, 1)
-			if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			said, err := p.run(t.Context(), append(append([]string{"validate"}, variables...), dir)...)
-			if err == nil || !strings.Contains(said, tt.want) {
-				t.Errorf("with %q, Packer says %v\n%s", tt.changed, err, said)
-			}
-		})
-	}
-}
-
 func TestEveryImageIsBakedAlike(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{"al2023.pkr.hcl", "ubuntu.pkr.hcl"} {

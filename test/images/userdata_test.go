@@ -83,7 +83,7 @@ func TestNodeadmGetsANodeConfigAndNthItsSettings(t *testing.T) {
 
 // What the image does by itself from one version of Kubernetes on is what our user data asks for before that, and what the pages
 // that explain it say.
-func TestTheKubeletsGracefulShutdownIsTheImagesWhereverItIsWritten(t *testing.T) {
+func TestUserData_HasTheImagesGracefulShutdown(t *testing.T) {
 	t.Parallel()
 	sources, err := os.ReadFile("../../docs/sources.md")
 	if err != nil {

@@ -200,7 +200,7 @@ func drain(t *testing.T, m *move) {
 }
 
 // nth waits until the kubelet has let go of the volume, and needs no more: the machine may go while EC2 still detaches that.
-func TestAVolumeIsAttachedElsewhereAfterADrainThoughTheMachineIsGone(t *testing.T) {
+func TestVolume_IsAttachedElsewhereAfterADrain(t *testing.T) {
 	t.Parallel()
 	m := newMove(t, node.Options{Nth: true})
 	notice := time.Now()
@@ -212,40 +212,8 @@ func TestAVolumeIsAttachedElsewhereAfterADrainThoughTheMachineIsGone(t *testing.
 	m.tell(t, notice, "the notice")
 }
 
-// What has vanished may still write, for all that the control plane knows: it waits for six minutes before it takes the volume
-// from there, even if people delete the pod and the Node.
-func TestAVolumeStaysWithAMachineThatVanishesThoughItsPodAndItsNodeAreDeleted(t *testing.T) {
-	t.Parallel()
-	m := newMove(t, node.Options{})
-	cut := time.Now()
-	m.goes.CutPower(t)
-	core, now := m.client.CoreV1(), *metav1.NewDeleteOptions(0)
-	if err := core.Nodes().Delete(t.Context(), m.goes.Node.Name, now); err != nil {
-		t.Fatal(err)
-	}
-	if err := core.Pods(m.goes.Node.Namespace).Delete(t.Context(), database, now); err != nil {
-		t.Fatal(err)
-	}
-	m.await(t, replaced)
-	m.goes.Await(t, "the pod is refused its volume", func() bool {
-		refused, err := core.Events(m.goes.Node.Namespace).List(t.Context(), metav1.ListOptions{
-			FieldSelector: "reason=FailedAttachVolume,involvedObject.name=" + database,
-		})
-		return err == nil && slices.ContainsFunc(refused.Items, func(e corev1.Event) bool {
-			return strings.Contains(e.Message, "Multi-Attach error")
-		})
-	})
-	m.tell(t, cut, "the power was cut")
-	if m.is(detached) || m.is(attached) || m.is(runs) {
-		t.Error("the volume has left a machine that has not let go of it")
-	}
-}
-
-// everyWay, in the environment, asks for what only measures, and longest is for how long it does.
-const (
-	everyWay = "NTH_ATTACH"
-	longest  = 9 * time.Minute
-)
+// longest is for how long the way of a volume is measured.
+const longest = 9 * time.Minute
 
 // A way is one in which a machine is lost that has a volume.
 type way struct {
@@ -277,8 +245,8 @@ func vanishAndTaint(t *testing.T, m *move) {
 
 // What is printed is for docs/shutdown.md.
 func TestTheWayOfAVolumeIsMeasured(t *testing.T) {
-	if os.Getenv(everyWay) == "" {
-		t.Skipf("it takes ten minutes: set %s", everyWay)
+	if os.Getenv(all) == "" {
+		t.Skipf("it takes ten minutes: set %s", all)
 	}
 	eks := node.Options{ShutdownGrace: 150 * time.Second, CriticalGrace: 30 * time.Second}
 	for _, w := range []way{

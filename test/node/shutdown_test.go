@@ -286,7 +286,7 @@ func find(ends []end, k kind) (found []end) {
 	return found
 }
 
-func TestAShutdownWithTheKubeletAloneEndsPodsByPriorityAndCutsTheirGrace(t *testing.T) {
+func TestShutdown_KubeletAloneCutsGrace(t *testing.T) {
 	t.Parallel()
 	ends, _ := powerOff(t, start(t, node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace}))
 	for _, e := range ends {
@@ -310,7 +310,7 @@ func TestAShutdownWithTheKubeletAloneEndsPodsByPriorityAndCutsTheirGrace(t *test
 
 // The kubelet and nth hear of the shutdown at the same moment. What the kubelet ends, it does not leave to nth, whatever
 // the budget and the grace say.
-func TestAShutdownWithTheKubeletAndNthEndsPodsInTheTimeOfTheKubelet(t *testing.T) {
+func TestShutdown_KubeletAndNthTakeTheKubeletsTime(t *testing.T) {
 	t.Parallel()
 	n := start(t, node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace, Nth: true})
 	ends, _ := powerOff(t, n)
@@ -318,7 +318,7 @@ func TestAShutdownWithTheKubeletAndNthEndsPodsInTheTimeOfTheKubelet(t *testing.T
 }
 
 // The same for a reboot.
-func TestARebootWithTheKubeletAndNthEndsPodsInTheTimeOfTheKubelet(t *testing.T) {
+func TestReboot_KubeletAndNthTakeTheKubeletsTime(t *testing.T) {
 	t.Parallel()
 	ends, _ := reboot(t, start(t, node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace, Nth: true}))
 	mustBeInTheKubeletsTime(t, ends)
@@ -366,7 +366,7 @@ func TestAShutdownWithNthAloneKeepsTheBudgetAndTheGrace(t *testing.T) {
 }
 
 // EC2 presses the button, and nth answers it: logind, and so the kubelet, hears of the shutdown when the node is drained.
-func TestThePowerButtonWithTheKubeletAndNthKeepsTheBudgetAndTheGrace(t *testing.T) {
+func TestPowerButton_KubeletAndNthKeepBudgetAndGrace(t *testing.T) {
 	t.Parallel()
 	ends, kept := press(t, start(t, node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace, Nth: true, Button: true}))
 	mustBeKept(t, kept)
@@ -396,7 +396,7 @@ func mustBeKept(t *testing.T, b budget) {
 }
 
 // all, in the environment, asks for what only measures.
-const all = "NTH_SHUTDOWN"
+const all = "NTH_NIGHTLY"
 
 // Amazon's images for Kubernetes 1.34 and newer give the kubelet 150 s, 30 s of them for critical pods: more than any pod here asks for.
 // What is printed is for docs/shutdown.md.
@@ -430,7 +430,7 @@ func TestAShutdownIsMeasured(t *testing.T) {
 
 // The kubelet writes its file where logind grants less than it wants, and so where nth's is not there yet. It does not
 // take it back.
-func TestNthThatComesAfterTheKubeletIsHeldToTheDelayOfTheKubeletUntilItsFileIsRemoved(t *testing.T) {
+func TestShutdown_DelayIsTheKubeletsWhileItsFileIsThere(t *testing.T) {
 	t.Parallel()
 	n := node.Start(t, lab.Shared(t), node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace})
 	waitLock(t, n, "kubelet")

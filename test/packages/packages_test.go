@@ -14,11 +14,11 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m, 4)) }
 
-// onEverySuite runs a test on a machine of each suite, side by side with the others.
+// onEverySuite runs a test on a machine of each of its suites, side by side with the others.
 func onEverySuite(t *testing.T, test func(t *testing.T, suite string)) {
 	t.Helper()
 	t.Parallel()
-	for _, suite := range machine.Suites() {
+	for _, suite := range machine.SuitesOf(t.Name()) {
 		t.Run(suite, func(t *testing.T) {
 			t.Parallel()
 			test(t, suite)

@@ -61,20 +61,3 @@ func files(t *testing.T, h *host.Host) []string {
 	slices.Sort(list)
 	return list
 }
-
-func TestAPackageThatComesBackKnowsItsNode(t *testing.T) {
-	onEverySuite(t, func(t *testing.T, suite string) {
-		h := newHost(t, suite)
-		h.IMDS.SetSpot("terminate", twoMinutes())
-		h.WaitStatus(t, "node "+h.Node.Name+" is drained")
-		h.Run(t, "dpkg", "--remove", "nth")
-		h.IMDS.ClearSpot()
-		h.Write(t, "/etc/nth/nth.toml.d/60-withdrawn.toml", "[imds]\nwithdrawn_after = \"1s\"\n")
-
-		h.Install(t, host.Newer)
-
-		// The cordon is nth's, as the record says, and so it is lifted with the event's end.
-		h.Node.WaitUncordoned(t)
-		h.WaitLogged(t, systemd.Uncordoned)
-	})
-}

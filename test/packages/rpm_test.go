@@ -89,17 +89,6 @@ func TestTheRPMStartsNothingWhereThereIsNoNodeOrPresetsForbidIt(t *testing.T) {
 	}
 }
 
-func TestTheRPMStartsNothingInAChroot(t *testing.T) {
-	t.Parallel()
-	h := bareHost(t, "bookworm")
-	h.Join(t)
-	rpm := h.PutPackage(t, host.Older, "rpm")
-	h.Run(t, "sh", "-c", "mount --bind / /mnt && mount -t tmpfs tmpfs /mnt/run && mount -t proc proc /mnt/proc")
-	h.Run(t, "chroot", "/mnt", "rpm", "--install", "--nodeps", rpm)
-	h.Run(t, "systemctl", "daemon-reload")
-	mustBe(t, h, "enabled", "inactive")
-}
-
 func TestThePackagesAskForWhatTheyNeed(t *testing.T) {
 	t.Parallel()
 	h := bareHost(t, "bookworm")

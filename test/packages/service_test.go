@@ -179,29 +179,6 @@ func TestAServiceThatHangsIsKilledAndStartedAgain(t *testing.T) {
 	})
 }
 
-func TestARestartLeavesTheNodeAlone(t *testing.T) {
-	onEverySuite(t, func(t *testing.T, suite string) {
-		h := newHost(t, suite)
-		h.Node.AddDeployment(t, "web", 1)
-		stop := mustStay(t, h)
-		h.Run(t, "systemctl", "restart", "nth")
-		h.WaitWatching(t)
-		stop()
-
-		h.IMDS.SetSpot("terminate", twoMinutes())
-		h.Node.WaitEmpty(t)
-		h.WaitStatus(t, "node "+h.Node.Name+" is drained")
-		stop = mustStay(t, h)
-		h.Run(t, "systemctl", "restart", "nth")
-		h.WaitStatus(t, "node "+h.Node.Name+" is drained")
-		h.Run(t, "systemctl", "stop", "nth")
-		stop()
-		if status := h.Property(t, "nth", "ExecMainStatus"); status != "0" {
-			t.Errorf("nth stopped with status %s, want 0", status)
-		}
-	})
-}
-
 func TestAReloadReadsTheSettingsAgain(t *testing.T) {
 	onEverySuite(t, func(t *testing.T, suite string) {
 		h := newHost(t, suite)
@@ -225,10 +202,4 @@ func TestAReloadReadsTheSettingsAgain(t *testing.T) {
 			t.Errorf("the process is %s, and was %s before the reloads", after, before)
 		}
 	})
-}
-
-// mustStay fails the test if anything happens to the node or its pods before the returned function is called.
-func mustStay(t *testing.T, h *host.Host) (stop func()) {
-	t.Helper()
-	return h.Node.Observe(t, func(m lab.Moment) { t.Errorf("%s %s, want nothing to happen", m.What, m.Pod) })
 }

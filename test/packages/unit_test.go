@@ -85,7 +85,7 @@ func TestAShutdownStopsTheKubeletOnlyWhenNTHHasStopped(t *testing.T) {
 
 // The kubelet of a machine on EC2 has no certificate: its kubeconfig names the AWS CLI, a program in Python that brings
 // what Python brings. It runs within the unit's limits.
-func TestACredentialCanBeFetchedByAProgramWithinTheLimitsOfTheUnit(t *testing.T) {
+func TestUnit_LetsAPluginFetchTheCredential(t *testing.T) {
 	onEverySuite(t, func(t *testing.T, suite string) {
 		h := bareHost(t, suite)
 		h.Join(t)

@@ -116,23 +116,3 @@ func TestAnUpgradeKeepsWhatTheAdministratorDecided(t *testing.T) {
 		mustBe(t, h, "enabled", "active")
 	})
 }
-
-// Both the administrator and the new version have changed the file of settings.
-func TestAnUpgradeDoesNotOverwriteAnEditedFileThatIsNewToo(t *testing.T) {
-	onEverySuite(t, func(t *testing.T, suite string) {
-		h := newHost(t, suite)
-		h.Run(t, "sh", "-c", "printf '"+edit+"' >>/etc/nth/nth.toml")
-		newer := h.PutPackage(t, host.Newer, "deb")
-		h.Run(t, "sh", "-c", "cd /root && dpkg-deb -R "+newer+" tree && echo '# new' >>tree/etc/nth/nth.toml && dpkg-deb -Zgzip -z1 -b tree changed.deb")
-
-		h.Run(t, "dpkg", "--force-confold", "--install", "/root/changed.deb")
-
-		if said := h.Run(t, "cat", "/etc/nth/nth.toml"); !strings.HasSuffix(said+"\n", edit) {
-			t.Errorf("the edited file of settings has become\n%s", said)
-		}
-		if said := h.Run(t, "cat", "/etc/nth/nth.toml.dpkg-dist"); !strings.HasSuffix(said, "# new") {
-			t.Errorf("beside it lies\n%s", said)
-		}
-		mustBe(t, h, "enabled", "active")
-	})
-}

@@ -21,9 +21,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m, 2)) }
 
-// all, in the environment, asks for what takes long, too.
-const all = "NTH_POWER"
-
 // suite is the Debian release of the machines.
 const suite = "trixie"
 
@@ -127,10 +124,6 @@ func (c *course) mustBeDrained(t *testing.T, before float64) {
 func TestAMachineWithAKernelOfItsOwn(t *testing.T) {
 	image := virtual.Bake(t, suite, host.Package(t, host.Older, "deb"))
 	t.Run("is drained before its power button switches it off", func(t *testing.T) { pressTheButton(t, newNode(t, image)) })
-	if os.Getenv(all) == "" {
-		t.Logf("starving a machine takes minutes where it is emulated: it is left to \"make power-button\"")
-		return
-	}
 	t.Run("is drained though it is starved", func(t *testing.T) { starve(t, newNode(t, image)) })
 }
 

@@ -13,13 +13,13 @@ import (
 )
 
 // all, in the environment, asks for what takes long, too.
-const all = "NTH_SHUTDOWN"
+const all = "NTH_NIGHTLY"
 
 // withAButton runs a test on a machine of each suite that has a power button, which nth answers.
 func withAButton(t *testing.T, test func(t *testing.T, h *host.Host)) {
 	t.Helper()
 	t.Parallel()
-	for _, suite := range machine.Suites() {
+	for _, suite := range machine.SuitesOf(t.Name()) {
 		t.Run(suite, func(t *testing.T) {
 			t.Parallel()
 			h := host.Bare(t, lab.Shared(t), suite)

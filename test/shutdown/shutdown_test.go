@@ -26,7 +26,7 @@ const (
 func onEverySuite(t *testing.T, test func(t *testing.T, h *host.Host)) {
 	t.Helper()
 	t.Parallel()
-	for _, suite := range machine.Suites() {
+	for _, suite := range machine.SuitesOf(t.Name()) {
 		t.Run(suite, func(t *testing.T) {
 			t.Parallel()
 			h := host.New(t, lab.Shared(t), suite)
@@ -40,7 +40,7 @@ func onEverySuite(t *testing.T, test func(t *testing.T, h *host.Host)) {
 func withAControlPlaneOfItsOwn(t *testing.T, test func(t *testing.T, cp *lab.ControlPlane, h *host.Host)) {
 	t.Helper()
 	t.Parallel()
-	for _, suite := range machine.Suites() {
+	for _, suite := range machine.SuitesOf(t.Name()) {
 		t.Run(suite, func(t *testing.T) {
 			t.Parallel()
 			cp := lab.ForTest(t)

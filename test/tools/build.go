@@ -86,8 +86,12 @@ func (s suite) compile(ctx context.Context, top, into string, out io.Writer) err
 		args = append(args, p.pkg)
 	}
 	fmt.Fprintf(out, "building %s (%s)\n", s, version)
+	stale, err := s.stale(ctx, top)
+	if err != nil {
+		return err
+	}
 	build := s.command(ctx, top, args...)
-	log := new(buildLog)
+	log := &buildLog{stale: stale}
 	build.Stderr = log
 	finished := s.report(into, log, out)
 	err = build.Run()
@@ -106,6 +110,19 @@ func (s suite) version(ctx context.Context, top string) (string, error) {
 		return "", fmt.Errorf("asking for the version of %s: %w", s.upstream, err)
 	}
 	return strings.TrimSpace(string(version)), nil
+}
+
+// stale counts the packages that are to be compiled.
+func (s suite) stale(ctx context.Context, top string) (int, error) {
+	args := []string{"list", "-deps", "-trimpath", "-tags=" + s.tags, "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"}
+	for _, p := range s.programs {
+		args = append(args, p.pkg)
+	}
+	said, err := s.command(ctx, top, args...).Output()
+	if err != nil {
+		return 0, fmt.Errorf("listing what is to be compiled of %s: %w", s, err)
+	}
+	return len(strings.Fields(string(said))), nil
 }
 
 // command prepares a run of the go command in the suite's own module, free of
@@ -176,6 +193,7 @@ type buildLog struct {
 	mu       sync.Mutex
 	partial  []byte
 	packages int
+	stale    int // packages in all
 	other    []string
 }
 
@@ -203,7 +221,7 @@ func (l *buildLog) Write(data []byte) (int, error) {
 func (l *buildLog) progress() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return fmt.Sprintf("%d packages so far", l.packages)
+	return fmt.Sprintf("%d of %d packages", l.packages, l.stale)
 }
 
 func (l *buildLog) rest() string {

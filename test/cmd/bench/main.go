@@ -25,13 +25,8 @@ func main() {
 	only := flag.String("only", "", "measure only what has this in its name, such as polling")
 	flag.Parse()
 	measure := func() error { return bench.Run(ctx, os.Stdout, flag.Arg(0), *only) }
-	switch {
-	case *compare:
+	if *compare {
 		measure = func() error { return bench.Beside(ctx, os.Stdout, *table) }
-	case flag.Arg(0) == bench.BarePoller:
-		measure = func() error { return bench.Poll(ctx, flag.Arg(1)) }
-	case flag.Arg(0) == bench.SourcePoller:
-		measure = func() error { return bench.PollAsNTH(ctx, flag.Arg(1)) }
 	}
 	if err := measure(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

@@ -1,47 +1,145 @@
-// The demo command lets a person watch nth drain a node that EC2 takes back: "make demo" runs it. With -lose it shows
-// how many requests are lost with a node, with nth and without: "make node" runs that.
+// The demo command shows nth draining a node that EC2 takes back: "make demo" runs it. The control plane is a real one, nth is the
+// program that is shipped, run as a process with a kubelet's credential, and the metadata service speaks EC2's protocol.
 package main
 
 import (
 	"context"
-	"flag"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
 
-	"github.com/nth-project/nth/test/internal/demo"
+	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/tools"
+)
+
+const (
+	// notice is what EC2 gives before it takes a spot instance.
+	notice = 2 * time.Minute
+	// joinAfter is when the machine joins that takes over. Until then budgets have reason to hold pods back.
+	joinAfter = 3 * time.Second
 )
 
 func main() {
-	keep := flag.Bool("keep", false, "leave the cluster running at the end, until Ctrl-C")
-	lose := flag.Bool("lose", false, "count the requests that are lost with a node of real containers")
-	table := flag.String("table", "", "with -lose: the page that the table is written into")
-	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	klog.SetLogger(logr.Discard()) // client-go's words about its watches belong nowhere on the page
-	give := func() error { return demo.Run(ctx, demo.Options{Out: os.Stdout, Keep: *keep}) }
-	if *lose {
-		give = func() error { return demo.Lose(ctx, demo.Options{Out: os.Stdout}, *table) }
+	klog.SetLogger(logr.Discard()) // client-go's words about its watches belong nowhere in the timeline
+	if err := give(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
 	}
-	os.Exit(run(ctx, give))
 }
 
-// run gives the demo and returns the exit status.
-func run(ctx context.Context, give func() error) int {
-	err := give()
-	switch {
-	case err == nil:
-		return 0
-	case ctx.Err() != nil:
-		fmt.Fprintln(os.Stderr, "\ndemo: interrupted; everything that was started is gone")
-		return 128 + int(syscall.SIGINT)
-	default:
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		return 1
+// give gives the demo. It returns nil if the node ended cordoned and empty of evictable pods in time. What it started is gone then.
+func give(ctx context.Context, out io.Writer) error {
+	fmt.Fprintln(out, "EC2 takes a spot instance back, and nth drains its node, on a real control plane.")
+	if err := tools.Build(ctx, out); err != nil {
+		return err
 	}
+	dir, err := os.MkdirTemp("", "nth-demo-")
+	if err != nil {
+		return fmt.Errorf("making a place for files: %w", err)
+	}
+	// Everything that is started keeps its files there.
+	err = errors.Join(os.Setenv("TMPDIR", dir), lab.Run(ctx, out, func(t lab.TB) { play(t, out) }))
+	if err == nil || ctx.Err() != nil {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
+}
+
+// play furnishes the lab, announces the interruption and prints what comes of it.
+func play(t lab.TB, out io.Writer) {
+	node := lab.ForTest(t).AddNode(t)
+	node.AddDaemonSet(t, "log-agent")
+	node.AddDeployment(t, "web", 3, lab.MinAvailable(2))
+	node.AddStatefulSet(t, "store", 2, lab.MinAvailable(1), lab.Grace(4*time.Second), lab.GoesAtGrace())
+	node.AddPods(t, "worker", 2, lab.Grace(8*time.Second), lab.GoesAtGrace())
+	fmt.Fprintf(out, "Node %s has a Deployment and a StatefulSet with disruption budgets, two workers that\n"+
+		"take 8 s to end, and a pod of a DaemonSet. Another node joins %.0f s after the notice.\n\n", node.Name, joinAfter.Seconds())
+	imds := imdstest.NewServer()
+	t.Cleanup(imds.Close)
+	nth := daemon.NewMachine(t, daemon.Options{Kubeconfig: node.Kubeconfig, IMDS: imds.URL}).Start(t)
+	nth.WaitWatching(t, node.Name)
+
+	began := time.Now()
+	deadline := began.Add(notice).Truncate(time.Second) // EC2's times have no fractions
+	show := &timeline{out: out, began: began}
+	stop := node.Observe(t, show.happened)
+	ended := nth.Follow(show.said)
+	show.row(began, "EC2", "announces the end of the machine at "+deadline.UTC().Format("15:04:05 UTC"))
+	imds.SetSpot("terminate", deadline)
+	select {
+	case <-time.After(joinAfter):
+		show.row(time.Now(), "cluster", node.AddSpare(t).Name+" joins")
+	case <-nth.Done():
+	case <-t.Context().Done():
+	}
+	nth.WaitLog(t, systemd.Drained)
+	left := time.Until(deadline)
+	node.WaitEmpty(t)
+	nth.Stop(t)
+	<-ended
+	stop()
+	if !node.Object(t).Spec.Unschedulable || left < 0 {
+		t.Fatalf("the node is not cordoned, or was drained %s too late", -left)
+	}
+	show.conclude(left)
+}
+
+// A timeline prints what the witnesses tell, as it comes.
+type timeline struct {
+	out   io.Writer
+	began time.Time
+
+	mu       sync.Mutex
+	cordoned time.Duration // after the notice
+	gone     int           // pods
+}
+
+func (l *timeline) row(at time.Time, who, text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintf(l.out, "%6.2f s  %-8s %s\n", max(0, at.Sub(l.began).Seconds()), who, text)
+}
+
+// happened takes what the API server shows.
+func (l *timeline) happened(m lab.Moment) {
+	l.row(m.At, "cluster", fmt.Sprintf("%s %s", m.What, m.Pod))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch m.What {
+	case lab.Cordoned:
+		l.cordoned = m.At.Sub(l.began)
+	case lab.PodGone:
+		l.gone++
+	}
+}
+
+// quiet are messages that the cluster shows anyway, or that come before the notice.
+var quiet = []string{"", systemd.Started, systemd.IdentityFound, systemd.Cordoned, systemd.PodGone, systemd.Stopping}
+
+// said takes a line of nth's journal.
+func (l *timeline) said(e daemon.Entry) {
+	if !slices.Contains(quiet, e.Fields[systemd.FieldMessageID]) {
+		l.row(e.Time, "nth", e.Message)
+	}
+}
+
+func (l *timeline) conclude(left time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintf(l.out, "\nDrained in time: cordoned %d ms after the notice, %d pods gone, nothing left that could be moved, %.0f s to spare.\n",
+		l.cordoned.Milliseconds(), l.gone, left.Seconds())
 }

@@ -57,9 +57,6 @@ func (c Comparison) Table() string {
 	return b.String()
 }
 
-// ReadComparison returns the comparison that is in a page.
-func ReadComparison(file string) (string, error) { return place.Read(file) }
-
 // Beside measures nth and the handler, prints the comparison to out and, if a page is named, writes it there.
 func Beside(ctx context.Context, out io.Writer, page string) error {
 	if err := tools.Build(ctx, out, "handler"); err != nil {

@@ -32,19 +32,6 @@ func (p Part) Write(file, text string) error {
 	return os.WriteFile(file, []byte(before+p.begins()+"\n"+text+"\n"+p.ends()+after), 0o644)
 }
 
-// Read returns the text that is in a page.
-func (p Part) Read(file string) (string, error) {
-	page, err := os.ReadFile(file)
-	if err != nil {
-		return "", fmt.Errorf("reading %s: %w", p.Name, err)
-	}
-	_, text, _, err := p.cut(string(page))
-	if err != nil {
-		return "", fmt.Errorf("reading %s in %q: %w", p.Name, file, err)
-	}
-	return strings.Trim(text, "\n") + "\n", nil
-}
-
 func (p Part) cut(page string) (before, text, after string, err error) {
 	before, rest, begins := strings.Cut(page, p.begins())
 	text, after, ends := strings.Cut(rest, p.ends())

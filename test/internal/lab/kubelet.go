@@ -2,6 +2,7 @@ package lab
 
 import (
 	"fmt"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,7 +26,8 @@ func (n *Node) KubeletIsReady(t TB) {
 }
 
 func readyCondition(status, reason string) string {
-	return fmt.Sprintf(`{"type":"Ready","status":%q,"reason":%q,"message":"the lab says so"}`, status, reason)
+	heartbeat := time.Now().Add(time.Second).UTC().Format(time.RFC3339) // which cuts the fraction off
+	return fmt.Sprintf(`{"type":"Ready","status":%q,"reason":%q,"message":"the lab says so","lastHeartbeatTime":%q}`, status, reason, heartbeat)
 }
 
 func (n *Node) patchStatus(t TB, patch string) {

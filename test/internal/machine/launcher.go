@@ -108,8 +108,6 @@ func (l *launcher) follow(stdout io.Reader, heard func(func(*state))) {
 
 var errGone = errors.New("the launcher has ended")
 
-func (l *launcher) powerOn() error { return l.order("on") }
-
 func (l *launcher) cutPower() error { return l.order("cut") }
 
 func (l *launcher) order(word string) error {

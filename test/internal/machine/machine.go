@@ -20,6 +20,7 @@ package machine
 
 import (
 	"fmt"
+	"hash/fnv"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,6 +35,17 @@ import (
 // Suites are the Debian releases that the packages are judged on, by the version of their systemd: 252 is Amazon Linux
 // 2023's too, 257 is the newest that a stable distribution has.
 func Suites() []string { return []string{"bookworm", "trixie"} }
+
+// SuitesOf are the suites that a test is run on: one, which its name decides, so that all are booted each time that all tests run;
+// and every one with NTH_NIGHTLY set.
+func SuitesOf(test string) []string {
+	if os.Getenv("NTH_NIGHTLY") != "" {
+		return Suites()
+	}
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(test)) // never fails
+	return []string{Suites()[sum.Sum32()%uint32(len(Suites()))]}
+}
 
 // patience bounds every wait for a machine. A boot takes half a second; a linter of packages, on a busy host, minutes.
 const patience = 5 * time.Minute
@@ -178,12 +190,6 @@ func (m *Machine) Reboot(t lab.TB) {
 	m.WaitBoots(t, before.boots+1)
 }
 
-// Boots is how often the machine has come up so far.
-func (m *Machine) Boots() int {
-	s, _ := m.now()
-	return s.boots
-}
-
 // WaitBoots waits until the machine has come up so often.
 func (m *Machine) WaitBoots(t lab.TB, boots int) {
 	t.Helper()
@@ -201,19 +207,6 @@ func (m *Machine) PowerOff(t lab.TB) {
 func (m *Machine) WaitOff(t lab.TB) {
 	t.Helper()
 	m.await(t, "the machine is off", func(s state) bool { return s.off })
-}
-
-// PowerOn boots a machine that is off, with the disk that it had, and returns when it is up.
-func (m *Machine) PowerOn(t lab.TB) {
-	t.Helper()
-	if s, _ := m.now(); !s.off {
-		t.Fatalf("powering %s on: it is not off", m.Name)
-	}
-	m.heard(func(s *state) { s.off = false })
-	if err := m.launcher.powerOn(); err != nil {
-		t.Fatalf("powering %s on: %v", m.Name, err)
-	}
-	m.await(t, "the machine is up", func(s state) bool { return s.leader != 0 })
 }
 
 // CutPower takes the machine's power away, as EC2 does with an instance whose time is over: nobody in it is asked, or

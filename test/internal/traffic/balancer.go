@@ -58,11 +58,8 @@ func newBalancer(ctx context.Context, o Balancer, nodes ...string) *balancer {
 	return b
 }
 
-// told is called as a node leaves: when it is deregistered, gets no new connections, and is out.
-type told struct{ deregistered, closed, out func() }
-
-// exclude has a controller see that a node is to be taken out.
-func (b *balancer) exclude(node string, told told) {
+// exclude has a controller see that a node is to be taken out. It calls deregistered when it has deregistered the node.
+func (b *balancer) exclude(node string, deregistered func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.targets[node]
@@ -71,23 +68,18 @@ func (b *balancer) exclude(node string, told told) {
 	}
 	t.leaving = true
 	time.AfterFunc(b.Reacts, func() {
-		told.deregistered()
+		deregistered()
 		time.AfterFunc(b.Stops, func() {
 			b.mu.Lock()
 			t.closed = true
 			b.mu.Unlock()
-			told.closed()
 		})
-		time.AfterFunc(b.Deregistration, func() {
-			t.cut(errDeregistered)
-			told.out()
-		})
+		time.AfterFunc(b.Deregistration, func() { t.cut(errDeregistered) })
 	})
 }
 
-// check does one health check of all targets. healthy is what a node answers; tell is called for each target whose health
-// has changed.
-func (b *balancer) check(healthy func(node string) bool, tell func(node string, healthy bool)) {
+// check does one health check of all targets. healthy is what a node answers.
+func (b *balancer) check(healthy func(node string) bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, node := range slices.Sorted(maps.Keys(b.targets)) {
@@ -96,12 +88,8 @@ func (b *balancer) check(healthy func(node string) bool, tell func(node string, 
 			t.against = 0
 			continue
 		}
-		if t.against++; t.against < threshold {
-			continue
-		}
-		t.against, t.failing = 0, !t.failing
-		if !t.closed {
-			tell(node, !t.failing)
+		if t.against++; t.against == threshold {
+			t.against, t.failing = 0, !t.failing
 		}
 	}
 }

@@ -33,8 +33,6 @@ type Count struct {
 type load struct {
 	// send sends one, of which it is given the number.
 	send func(ctx context.Context, number int) error
-	// first is told of the first that is lost.
-	first func(error)
 
 	mu    sync.Mutex
 	count Count
@@ -78,9 +76,6 @@ func (l *load) one(ctx context.Context, number int) {
 		l.count.Reasons = map[string]int{}
 	}
 	l.count.Reasons[short(err)]++
-	if l.count.Lost == 1 {
-		l.first(err)
-	}
 }
 
 // so far is the count up to now.

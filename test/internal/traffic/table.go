@@ -55,9 +55,6 @@ func cell(c Count) string {
 // WriteTable puts the table into a page, in the place of the one that is there.
 func WriteTable(file, table string) error { return place.Write(file, table) }
 
-// ReadTable returns the table that is in a page.
-func ReadTable(file string) (string, error) { return place.Read(file) }
-
 // String tells what became of a way, for people who read a log: the requests, and the moments of each pod in seconds after
 // the notice.
 func (r Result) String() string {

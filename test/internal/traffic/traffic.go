@@ -2,7 +2,7 @@
 // them run three Services, each of which clients ask at a steady pace. Then EC2 announces that it takes one machine, and
 // does, and what becomes of each request depends on who has done what meanwhile:
 //
-//	result := traffic.Run(t, cp, traffic.Nth, traffic.Short, func(traffic.Fact) {})
+//	result := traffic.Run(t, cp, traffic.Nth, traffic.Short)
 //
 // The clients do what kube-proxy does for them: they follow the EndpointSlices, a second late, send each request over a
 // connection of its own to a ready endpoint and, where there is none, to one that terminates and still serves. One of the
@@ -18,7 +18,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -108,13 +107,11 @@ type scene struct {
 	o      Options
 	stays  *node.Node
 	doomed *node.Node
-	tell   func(Fact)
 	client *http.Client
 	elb    *elbtest.Server // tells whoever asks how the load balancer stands
 	group  string          // the ARN of its target group
 	views  map[string]*view
 	loads  map[string]*load
-	over   atomic.Bool
 
 	mu        sync.Mutex
 	pods      map[string]*Pod   // by name, those of the machine that goes
@@ -124,14 +121,13 @@ type scene struct {
 }
 
 // Run boots the machines, has one taken away, and counts.
-func Run(t lab.TB, cp *lab.ControlPlane, way Way, o Options, tell func(Fact)) Result {
+func Run(t lab.TB, cp *lab.ControlPlane, way Way, o Options) Result {
 	t.Helper()
-	s := furnish(t, cp, way, o, tell)
+	s := furnish(t, cp, way, o)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var running sync.WaitGroup
 	defer func() {
-		s.over.Store(true)
 		stop()
 		running.Wait()
 	}()
@@ -164,10 +160,10 @@ func Run(t lab.TB, cp *lab.ControlPlane, way Way, o Options, tell func(Fact)) Re
 
 // furnish boots the machines and puts the Services there. The machine that stays is the one that the pods of the other
 // may go to.
-func furnish(t lab.TB, cp *lab.ControlPlane, way Way, o Options, tell func(Fact)) *scene {
+func furnish(t lab.TB, cp *lab.ControlPlane, way Way, o Options) *scene {
 	t.Helper()
 	s := &scene{
-		cp: cp, o: o, tell: tell, elb: elbtest.NewServer(),
+		cp: cp, o: o, elb: elbtest.NewServer(),
 		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 		views:  map[string]*view{}, loads: map[string]*load{},
 		pods: map[string]*Pod{}, addresses: map[string]string{}, replaced: map[string][]time.Time{},
@@ -199,10 +195,7 @@ func furnish(t lab.TB, cp *lab.ControlPlane, way Way, o Options, tell func(Fact)
 	for _, service := range Services() {
 		expose(t, cp.Admin, home.Namespace, service, service == Balanced)
 		s.views[service] = &view{late: late}
-		s.loads[service] = &load{
-			send:  s.sender(service),
-			first: func(err error) { s.say("client", service, Bad, "the first request is lost: %s", short(err)) },
-		}
+		s.loads[service] = &load{send: s.sender(service)}
 	}
 	return s
 }
@@ -302,12 +295,6 @@ func (s *scene) balance(ctx context.Context, b *balancer) {
 				return false
 			}
 			return slices.ContainsFunc(s.views[Balanced].usable(name), func(e endpoint) bool { return e.ready })
-		}, func(name string, healthy bool) {
-			is := "unhealthy"
-			if healthy {
-				is = "healthy"
-			}
-			s.say("LB", Balanced, Plain, "finds %s %s", s.called(name), is)
 		})
 	}
 }
@@ -316,14 +303,6 @@ func (s *scene) isDown() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.down
-}
-
-// called is what a node is called in the story.
-func (s *scene) called(name string) string {
-	if name == s.doomed.Node.Name {
-		return "the machine that goes"
-	}
-	return "the other machine"
 }
 
 // interrupt announces the end of the machine, lets the way deal with it, and takes it at the deadline. It returns when
@@ -336,7 +315,6 @@ func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, running *sync.
 	}
 	notice = time.Now()
 	deadline := notice.Add(last)
-	s.say(EC2, "", Strong, "spot/instance-action: terminate in %.0f s", last.Seconds())
 	s.doomed.IMDS.SetSpot("terminate", deadline)
 	ctx, gone := context.WithCancel(ctx)
 	defer gone()
@@ -355,17 +333,11 @@ func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, running *sync.
 	default:
 	}
 	end = time.Now()
-	if way.button {
-		s.say(EC2, "", Strong, "presses the power button")
-	} else {
-		s.say(EC2, "", Strong, "takes the machine")
-	}
 	gone()
 	way.lose(t, s.doomed)
 	s.hear()
 	if way.button {
 		s.await(t, "the machine is off", s.doomed.Off)
-		s.say(EC2, "", Plain, "the machine is off")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

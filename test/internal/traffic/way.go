@@ -47,9 +47,6 @@ var (
 	Nth = Way{Name: "nth", Heeds: true, node: node.Options{Nth: true}}
 )
 
-// Ways are all of them, in the order of the table.
-func Ways() []Way { return []Way{Nobody, Kubelet, Handler, Nth} }
-
 // handlerLooksEvery is the pause between two looks of aws-node-termination-handler at the metadata service.
 const handlerLooksEvery = 2 * time.Second
 

@@ -2,4 +2,4 @@
 package spaced
 
 // A is one.
-var  A = 1 // want gofmt
+var A = 1 // want gofmt
