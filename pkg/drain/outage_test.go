@@ -231,20 +231,6 @@ func TestAListThatHangsIsGivenUpAndAskedForAgain(t *testing.T) {
 	})
 }
 
-func TestAnAPIServerThatIsAwayIsTriedUntilItComes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.OverHTTP()
-		s.AddPod(pod("a"), 0)
-		s.GoAway()
-		r := begin(t, s, drain.Options{})
-		time.AfterFunc(700*time.Millisecond, s.ComeBack)
-		if result := r.succeed(); result.Evicted != 1 || result.Cordon != drain.CordonSet {
-			t.Errorf("the result is %+v", result)
-		}
-	})
-}
-
 func TestAnAPIServerThatLeavesDuringTheDrainIsTriedUntilItComes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := apitest.New(t)

@@ -336,22 +336,6 @@ func TestPodsThatCameToANodeThatPeopleOpenedStayThoughOurLabelWasTakenOffAfterTh
 	})
 }
 
-func TestANodeThatRegistersAnewIsClosedThoughPeopleHadOpenedTheOneBefore(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		r := beginWithin(t, s, drain.Options{}, true, 10*time.Minute)
-		r.await(state.NodeEmpty)
-		s.UncordonAs("kubectl")
-		r.await(state.NodeReopened)
-		time.Sleep(time.Minute)
-		s.RegisterNode()
-		time.Sleep(time.Minute)
-		if !s.CurrentNode().Spec.Unschedulable {
-			t.Errorf("the new Node is open")
-		}
-	})
-}
-
 // CleanToBeDeleted takes the taint off and makes the node schedulable in one update.
 func TestAClusterAutoscalerThatGivesUpDoesNotOpenANodeThatIsInterrupted(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -365,3 +365,33 @@ func TestReturns_OfPodsThatEndSlowly(t *testing.T) {
 		}
 	})
 }
+
+// The list that shows the pod's end shows the one that has replaced it, too.
+func TestEvict_CountsReturnsBehindASilentWatch(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		s.Always("watch pods", apitest.Silence())
+		replace(t, s, "static")
+		r := beginWithin(t, s, drain.Options{}, false, 0)
+		r.await(state.PodsLeftToReturn)
+		if n := count(s, "evict"); n != 5 {
+			t.Errorf("%d evictions", n)
+		}
+	})
+}
+
+// Until the watch shows the pod's end, what refused its eviction before does not hold it any more.
+func TestEvict_AnAcceptedEvictionIsHeldByNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := apitest.New(t)
+		free := addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodHeld)
+		s.SetLag(0, 5*time.Second)
+		free()
+		await(t, "the end of the pod", func() bool { return !s.HasPod("default/a") })
+		if result := r.guard.Result(); len(result.Left) != 1 || len(result.HeldBy) != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}

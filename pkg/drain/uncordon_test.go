@@ -71,7 +71,7 @@ func TestUncordon_SeenByALookOfTheGenerationBefore(t *testing.T) {
 	})
 }
 
-// Whoever has lifted it, and whoever had set it: the claim on an open Node says for which events it was closed.
+// No matter who has set it: the claim on an open Node says for which events it was closed.
 func TestUncordon_BeforeTheGuardIsSeenByTheClaim(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{"ours": ours, "nth-queue's": strings.Replace(ours, `{`, `{"writer":"nth-queue",`, 1)} {

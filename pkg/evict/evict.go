@@ -478,6 +478,9 @@ func (t *target) terminating() {
 func (p *Pods) accept(t *target, how state.TransitionKind) {
 	p.widenBudget(t)
 	t.accepted, t.doneBy = true, how
+	if t.held != noEffect { // What refused it before does not hold it any more.
+		t.held = ""
+	}
 	if t.pod.DeletionTimestamp != nil {
 		p.credit(t)
 	}
@@ -615,8 +618,16 @@ func (p *Pods) relist(proves int) {
 func (p *Pods) handleRelisted(pods []corev1.Pod, began time.Time) {
 	listed := map[types.UID]bool{}
 	for i := range pods {
+		listed[pods[i].UID] = true
+	}
+	for uid, t := range p.targets {
+		if !listed[uid] && t.metAt.Before(began) {
+			p.listPause, p.listAt = suspicions, time.Time{} // It was right to suspect the watch.
+			p.handleGone(t.pod)
+		}
+	}
+	for i := range pods { // after those that they replace have gone
 		pod := &pods[i]
-		listed[pod.UID] = true
 		known := p.staying[pod.UID]
 		if t := p.targets[pod.UID]; t != nil {
 			known = t.pod
@@ -625,12 +636,8 @@ func (p *Pods) handleRelisted(pods []corev1.Pod, began time.Time) {
 			p.handlePod(pod)
 		}
 	}
-	for uid, t := range p.targets {
-		switch {
-		case !listed[uid] && t.metAt.Before(began):
-			p.listPause, p.listAt = suspicions, time.Time{} // It was right to suspect the watch.
-			p.handleGone(t.pod)
-		case t.accepted && t.pod.DeletionTimestamp == nil && t.requesting == "" && t.requestedAt.Before(began):
+	for _, t := range p.targets {
+		if t.accepted && t.pod.DeletionTimestamp == nil && t.requesting == "" && t.requestedAt.Before(began) {
 			t.accepted, t.doneBy = false, ""
 			t.notBefore = time.Now().Add(t.refused.Step())
 			p.noteHeld(t, state.PodRefused, noEffect)
