@@ -112,7 +112,7 @@ func TestTarget_IsStartedWhenAllThatItWantsIs(t *testing.T) {
 				ourTarget: c.target,
 				"save":    {"ActiveState": "failed"}, "tell": {"ActiveState": "failed"}, "done": {"ActiveState": "inactive"},
 			})
-			systemd.refusal, systemd.working = c.refusal, c.refusal == nil
+			with(systemd, func() bool { systemd.refusal, systemd.working = c.refusal, c.refusal == nil; return true })
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			done := make(chan error, 1)
