@@ -17,9 +17,9 @@ import (
 var budgets = map[string]int{
 	"docs/README.md":              350,
 	"docs/commands.md":            1225,
-	"docs/configuration-queue.md": 1450,
-	"docs/configuration.md":       2400,
-	"docs/design.md":              2600,
+	"docs/configuration-queue.md": 1400,
+	"docs/configuration.md":       2375,
+	"docs/design.md":              2550,
 	"docs/events.md":              1450,
 	"docs/faq.md":                 525,
 	"docs/install.md":             1100,
@@ -33,20 +33,23 @@ var budgets = map[string]int{
 	"docs/notices.md":             1125,
 	"docs/operations.md":          1200,
 	"docs/queue-install.md":       900,
-	"docs/queue.md":               1425,
-	"docs/release.md":             400,
+	"docs/queue.md":               1400,
+	"docs/release.md":             375,
 	"docs/reliability.md":         1225,
-	"docs/rollout.md":             775,
+	"docs/rollout.md":             750,
 	"docs/security.md":            1125,
 	"docs/shutdown.md":            1225,
 	"docs/sources.md":             1225,
 	"docs/troubleshooting.md":     2100,
 	"bottlerocket/README.md":      925,
-	"CONTRIBUTING.md":             475,
+	"CONTRIBUTING.md":             450,
 	"README.md":                   1100,
 	"SECURITY.md":                 150,
 	"STYLE.md":                    650,
 }
+
+// manualBudget is how many words all pages in docs may have together.
+const manualBudget = 30_000
 
 // longest is how many words a sentence for users may have.
 const longest = 25
@@ -150,11 +153,18 @@ func TestPage_SentencesAreShort(t *testing.T) {
 }
 
 func TestPage_KeepsItsBudget(t *testing.T) {
-	pages := manual(t)
+	pages, all := manual(t), 0
 	for name, text := range pages {
-		if n := len(strings.Fields(text)); n > budgets[name] {
+		n := len(strings.Fields(text))
+		if n > budgets[name] {
 			t.Errorf("%s has %d words, and its budget is %d", name, n, budgets[name])
 		}
+		if strings.HasPrefix(name, "docs/") {
+			all += n
+		}
+	}
+	if all > manualBudget {
+		t.Errorf("the pages in docs have %d words, and their budget is %d", all, manualBudget)
 	}
 	for name := range budgets {
 		if _, found := pages[name]; !found {
