@@ -18,7 +18,6 @@ func TestHold_LastsUntilTheHookIsCompletedOnce(t *testing.T) {
 	type row struct {
 		prepare   func(c *cluster, o *fleet.Options)
 		completed []string
-		returned  bool
 	}
 	each(t, map[string]row{
 		"the node is drained": {prepare: func(*cluster, *fleet.Options) {}, completed: []string{"drain " + instance + " drained"}},

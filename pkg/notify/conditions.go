@@ -160,15 +160,20 @@ func (k conditionMessage) deliver(ctx context.Context) error {
 	return err
 }
 
+// wanted is the condition as it should be now, without times.
+func (k *Kubernetes) wanted() corev1.NodeCondition {
+	if k.opts.DryRun {
+		return dryRunCondition
+	}
+	return wantedCondition(k.opts.Entries(), k.opts.Rules(), k.opts.Brief)
+}
+
 // updateCondition brings the node's condition up to date, and returns when to check it again; 0 for never. It
 // reads the Node first, so that the condition is written only if it has to change; if it is to be brief, only when that may be so.
 func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	wanted := dryRunCondition
-	if !k.opts.DryRun {
-		wanted = wantedCondition(k.opts.Entries(), k.opts.Rules(), k.opts.Brief)
-	}
+	wanted := k.wanted()
 	now := time.Now()
 	if k.opts.Brief && sameContent(k.written, wanted) && !k.beat.due(k.written, now) {
 		return k.beat.pause - now.Sub(k.written.LastHeartbeatTime.Time), nil
