@@ -25,7 +25,9 @@ func ordered() drain.Goal {
 func drainByHand(t *testing.T, s *apitest.Server) drain.Result {
 	t.Helper()
 	r := start(t, s, byHand, ordered())
-	await(t, "a first look", func() bool { return len(r.of(state.NodeReopened))+len(r.of(state.NodeClosed))+len(r.of(state.NodeFoundClosed)) > 0 })
+	await(t, "a first look", func() bool {
+		return len(r.of(state.NodeReopened))+len(r.of(state.NodeClosed))+len(r.of(state.NodeFoundClosed)) > 0
+	})
 	if len(r.of(state.NodeReopened)) > 0 {
 		r.adjust(func(g *drain.Goal) { g.Generation++ }) // as "nth drain" does
 		r.await(state.NodeClosed)
