@@ -85,7 +85,14 @@ func TestCatalog_SaysWhatHappenedAndWhatToDo(t *testing.T) {
 	for _, name := range []string{"SYSLOG_IDENTIFIER", systemd.FieldEventID, systemd.FieldEventKind, systemd.FieldPhase, systemd.FieldNode, systemd.FieldPod} {
 		known["@"+name+"@"] = true
 	}
+	page, err := os.ReadFile("../../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for id, e := range readCatalog(t) {
+		if !strings.HasSuffix(e.head["Documentation"], "/docs/troubleshooting.md#"+id) || !strings.Contains(string(page), `<a id="`+id+`">`) {
+			t.Errorf("%s (%s) does not lead to its place in docs/troubleshooting.md", id, e.head["Subject"])
+		}
 		for _, key := range []string{"Subject", "Defined-By", "Support", "Documentation"} {
 			if e.head[key] == "" {
 				t.Errorf("%s has no %s", id, key)
