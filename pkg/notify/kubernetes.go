@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -131,7 +132,8 @@ func (k *Kubernetes) OnTransition(t state.Transition) {
 	for _, n := range notices {
 		begins := k.opts.Brief && n.reason == reasonDraining // What is announced says so, too.
 		if k.opts.Events && n.reason != "" && !begins && !ignored && !time.Now().Before(k.mutedUntil(eventArea)) {
-			k.events.add(&parcel{message: &eventMessage{kubernetes: k, notice: n}, gate: &k.gate})
+			namespace, _, _ := strings.Cut(n.Pod, "/") // One whose admission webhook hangs holds up no other, nor the Node's Events.
+			k.events.add(&parcel{message: &eventMessage{kubernetes: k, notice: n}, line: namespace, gate: &k.gate})
 		}
 	}
 	if t.Pod == "" && t.Kind != state.SourceLost && t.Kind != state.SourceBack {

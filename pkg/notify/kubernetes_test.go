@@ -131,6 +131,22 @@ func TestKubernetes_JudgesTheAnswerToOneEvent(t *testing.T) {
 	}
 }
 
+func TestKubernetes_WritesOnThoughEventsOfANamespaceHang(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Condition = false
+		s.start()
+		s.cluster.answers("create event PodEviction", -1)
+		s.cordoned()
+		s.tell(pod(state.PodEvicted, "a"))
+		s.tell(drained(1))
+		s.pass(time.Minute)
+		s.wantEvents(2) // about the Node
+		s.cluster.answers("", 0)
+		s.pass(2 * time.Minute)
+		s.wantEvents(3)
+	})
+}
+
 func TestKubernetes_WaitsForAnIdentity(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.away.Store(true)
