@@ -252,10 +252,12 @@ func (k *Kubelet) adopt(confirmed *loaded, node string) (err error) {
 			return err
 		}
 	}
-	if k.used != nil && k.used != confirmed {
-		go utilnet.CloseIdleConnectionsFor(k.used.through)
+	if k.used != confirmed {
+		if k.used != nil {
+			go utilnet.CloseIdleConnectionsFor(k.used.through)
+		}
+		k.used, k.next = confirmed, nil
 	}
-	k.used, k.next = confirmed, nil
 	k.known = Identity{
 		Client: k.known.Client, Node: node,
 		Source: confirmed.Source, Server: confirmed.Server, Credential: confirmed.Credential(), Proxy: confirmed.proxy,

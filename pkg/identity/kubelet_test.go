@@ -346,6 +346,26 @@ func listen(t *testing.T) net.Listener {
 	return listener
 }
 
+func TestKubelet_MakesOneClientOfAReplacementThatIsRefused(t *testing.T) {
+	t.Parallel()
+	server, other := startAPIServer(t), startAPIServer(t)
+	other.refuse(http.StatusForbidden)
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
+	k := identity.New(identity.Options{Kubeconfig: path})
+	identityOf(t, k)
+	place(t, path, []byte(other.kubeconfig(tokenUser("system:node:b"))))
+	asked, until := 0, keepWarm(t, k)
+	until("it was refused ten times", func(err error) bool {
+		if err != nil {
+			asked++
+		}
+		return asked == 10
+	})
+	if made := other.conns.Load(); made != 1 {
+		t.Errorf("%d connections were made for %d questions", made, asked)
+	}
+}
+
 // A kubeconfig that is being written, broken or gone, or whose server does not confirm it, takes nothing away from an identity that works.
 func TestKubelet_OutlivesItsKubeconfig(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package identity_test
 
 import (
 	"cmp"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -15,6 +16,7 @@ import (
 	"io"
 	"log"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -22,6 +24,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,6 +45,7 @@ type apiServer struct {
 	denied    map[string]bool // rights, as in "delete pods"
 	reviews   map[string]string
 	date      string        // of the answers, if it is not now
+	conns     atomic.Int32  // connections that were made
 	held      chan struct{} // is told of each request for /held, which is answered after release is closed
 	release   chan struct{}
 }
@@ -56,6 +60,10 @@ func startAPIServer(t *testing.T) *apiServer {
 	s.EnableHTTP2 = true
 	s.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		s.conns.Add(1)
+		return ctx
+	}
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	return s
