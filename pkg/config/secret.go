@@ -52,10 +52,10 @@ func isEndpoint(s string) bool {
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
 }
 
-// isPlainEndpoint is for an address that is shown: it has no user and password.
+// isPlainEndpoint is for an address that is shown, and to which AWS's SDK adds a path: it has no user and password, and ends after the port.
 func isPlainEndpoint(s string) bool {
 	u, err := url.Parse(s)
-	return err == nil && isEndpoint(s) && u.User == nil && !redact.HidesUser(u)
+	return err == nil && isEndpoint(s) && u.User == nil && strings.TrimPrefix(u.Path, "/")+u.RawQuery+u.Fragment == ""
 }
 
 func isProxy(s string) bool {

@@ -85,7 +85,7 @@ func optionalFile(at *string) value {
 
 // optionalEndpoint is the address of a service, or empty.
 func optionalEndpoint(at *string) value {
-	return optionalText(at, isPlainEndpoint, `a URL without user and password, such as "http://169.254.169.254"`)
+	return optionalText(at, isPlainEndpoint, `a URL of a host alone, such as "http://169.254.169.254"`)
 }
 
 func choice(at *string, of ...string) value {

@@ -18,7 +18,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -52,7 +51,7 @@ const (
 
 // Options say what a Source polls, and how often.
 type Options struct {
-	// Endpoint is the service's base URL, such as "http://169.254.169.254"; empty means EC2's own, which the environment
+	// Endpoint is the service's URL, which ends after the host or port: the SDK drops a path. Empty means EC2's own, which the environment
 	// variable AWS_EC2_METADATA_SERVICE_ENDPOINT overrides.
 	Endpoint string
 	// EndpointMode says which of EC2's own addresses is used: "IPv4" or "IPv6", in any case. Empty means whichever
@@ -98,9 +97,6 @@ type Source struct {
 
 // New checks the options and returns a source that has not made a request yet.
 func New(opts Options) (*Source, error) {
-	if err := checkEndpoint(opts.Endpoint); err != nil {
-		return nil, err
-	}
 	if opts.Interval = cmp.Or(opts.Interval, DefaultInterval); opts.Interval < 0 {
 		return nil, fmt.Errorf("polling every %s: the interval must be positive", opts.Interval)
 	}
@@ -127,24 +123,6 @@ const (
 	modeIPv4 = "ipv4"
 	modeIPv6 = "ipv6"
 )
-
-// checkEndpoint refuses what the SDK would misread later, at every poll: it silently drops a path.
-func checkEndpoint(endpoint string) error {
-	if endpoint == "" {
-		return nil
-	}
-	u, err := url.Parse(endpoint)
-	if err != nil {
-		return fmt.Errorf("reading the metadata endpoint %q: %w", endpoint, err)
-	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return fmt.Errorf("reading the metadata endpoint %q: it must look like http://169.254.169.254", endpoint)
-	}
-	if u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" {
-		return fmt.Errorf("reading the metadata endpoint %q: it must end after the host and port", endpoint)
-	}
-	return nil
-}
 
 // Run looks until ctx ends and then returns nil, after its last request has returned. It never gives up: an absent or
 // broken service is reported to the sink and asked again. Run it once at a time.
