@@ -159,7 +159,8 @@ func decode(name string, text []byte, tables []Table, origins map[string]string)
 	var tree map[string]any
 	meta, err := toml.Decode(string(text), &tree)
 	d := decoder{
-		file: name, text: string(text), tree: tree, settings: map[string]value{}, tables: map[string]bool{}, done: map[string]bool{}, usable: true,
+		file: name, text: string(text), tree: tree, settings: map[string]value{}, tables: map[string]bool{}, done: map[string]bool{},
+		origins: origins, usable: true,
 	}
 	for _, t := range tables {
 		d.know(t)
@@ -170,11 +171,6 @@ func decode(name string, text []byte, tables []Table, origins map[string]string)
 	for _, key := range meta.Keys() {
 		d.place(key)
 	}
-	for key := range d.done {
-		if origins != nil && d.settings[key] != nil {
-			origins[key] = d.position(key)
-		}
-	}
 	return joined(d.faults, d.usable)
 }
 
@@ -183,9 +179,10 @@ type decoder struct {
 	file     string
 	text     string
 	tree     map[string]any
-	settings map[string]value // by full key
-	tables   map[string]bool  // by name, with the tables that contain them
-	done     map[string]bool  // keys that were stored or found faulty, with all below them
+	settings map[string]value  // by full key
+	tables   map[string]bool   // by name, with the tables that contain them
+	done     map[string]bool   // keys that were stored or found faulty, with all below them
+	origins  map[string]string // see read
 	faults   []error
 	usable   bool // all faults only concern reporting
 }
@@ -211,7 +208,11 @@ func (d *decoder) place(key toml.Key) {
 			return
 		case known:
 			d.done[name] = true
+			before, faults := setting.show(), len(d.faults)
 			setting.set(lookUp(d.tree, at), func(sub string, got any, want string) { d.fault(join(name, shownBelow(name, sub)), got, want) })
+			if d.origins != nil && (len(d.faults) == faults || setting.show() != before) { // A faulty key keeps its value, and that one's origin.
+				d.origins[name] = d.position(name)
+			}
 			return
 		case !d.tables[name]:
 			d.done[name] = true

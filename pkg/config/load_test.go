@@ -187,10 +187,11 @@ func TestOrigins_AreTheLastFileAndItsLine(t *testing.T) {
 	path := write(t,
 		"nth.toml", "dry_run = true\n[log]\nlevel = \"info\"\nformat = \"text\"\n[webhook]\nurl = \"http://a\"\n",
 		"nth.toml.d/1.toml", "[log]\nlevel = \"debug\"\n",
+		"nth.toml.d/2.toml", "[log]\nlevel = \"loud\"\n[metrics]\nlisten = \"here\"\n",
 	)
 	cfg, err := config.Usual().Load(path)
-	if err != nil {
-		t.Fatal(err)
+	if _, degraded := errors.AsType[config.Degraded](err); !degraded {
+		t.Fatalf("the faults of the last file are %v", err)
 	}
 	var printed bytes.Buffer
 	if err := config.Encode(&printed, cfg, config.Usual().Origins(path)); err != nil {
@@ -198,7 +199,7 @@ func TestOrigins_AreTheLastFileAndItsLine(t *testing.T) {
 	}
 	for _, want := range []string{
 		"dry_run = true  # " + path + ": line 1\n", "level = \"debug\"  # " + path + ".d/1.toml: line 2\n", "format = \"text\"  # " + path + ": line 4\n",
-		"interval = \"500ms\"  # default\n", "# url is set, and not shown.  # " + path + ": line 6\n",
+		"interval = \"500ms\"  # default\n", "listen = \"\"  # default\n", "# url is set, and not shown.  # " + path + ": line 6\n",
 	} {
 		if !strings.Contains(printed.String(), want) {
 			t.Errorf("%q is missing:\n%s", want, &printed)
