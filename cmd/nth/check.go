@@ -75,7 +75,7 @@ func (h hostInfo) check(ctx context.Context, list *checks.List, path string, off
 	c.Metrics(ctx, cfg.Metrics, offline)
 	if !offline {
 		if err := c.surroundings(ctx, cfg); err != nil {
-			return err
+			return c.Wrong(err)
 		}
 	}
 	return c.End()

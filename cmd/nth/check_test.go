@@ -193,12 +193,13 @@ func TestCheckNamesWhatTheInstanceIsTooOldFor(t *testing.T) {
 	}
 }
 
-func TestCheckRefusesAnEndpointModeThatThereIsNot(t *testing.T) {
+func TestCheck_EndsWithItsSummaryWhateverTheEnvironmentHas(t *testing.T) {
 	b := newBench(t)
 	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "IPv5")
-	status, _, stderr := call(t, "check --config "+b.settings)
-	if status != 78 || !strings.Contains(stderr, `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE="IPv5": it must be IPv4 or IPv6`) {
-		t.Errorf("status %d, standard error %q", status, stderr)
+	status, stdout, stderr := call(t, "check --json --config "+b.settings)
+	want := `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE=\"IPv5\": it must be IPv4 or IPv6`
+	if status != 78 || stderr != "" || !strings.Contains(stdout, want) || !strings.HasSuffix(stdout, "\"verdict\": \"fail\"\n}\n") {
+		t.Errorf("status %d, standard error %q, standard output\n%s", status, stderr, stdout)
 	}
 }
 
