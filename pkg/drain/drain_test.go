@@ -3,6 +3,7 @@ package drain_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -53,16 +54,16 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// bubble runs a test in a bubble of its own, beside others: its clock goes on when all in it wait, so that an hour takes no
-// time and a duration is exact.
-func bubble(t *testing.T, f func(t *testing.T)) {
+// bubble runs a test with an API server in a bubble of its own, beside others: its clock moves when all in it wait, so that an hour takes
+// no time and a duration is exact.
+func bubble(t *testing.T, f func(t *testing.T, s *apitest.Server)) {
 	t.Helper()
 	t.Parallel()
-	synctest.Test(t, f)
+	synctest.Test(t, func(t *testing.T) { f(t, apitest.New(t)) })
 }
 
 // run runs a part of a test in a bubble of its own.
-func run(t *testing.T, name string, f func(t *testing.T)) {
+func run(t *testing.T, name string, f func(t *testing.T, s *apitest.Server)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { bubble(t, f) })
 }
@@ -333,3 +334,32 @@ func addHeld(s *apitest.Server, p *corev1.Pod) (free func()) {
 
 // count is the number of requests of a kind so far.
 func count(s *apitest.Server, words ...string) int { return len(s.Requests(words...)) }
+
+// gaps are how long after the one before each request came.
+func gaps(asked []apitest.Request) []time.Duration {
+	var found []time.Duration
+	for i := range asked[1:] {
+		found = append(found, asked[i+1].At.Sub(asked[i].At))
+	}
+	return found
+}
+
+// slowly has the server answer by itself after a while, unless the client has left by then.
+func slowly(by time.Duration) apitest.Answer {
+	return func(_ http.ResponseWriter, r *http.Request) bool {
+		select {
+		case <-r.Context().Done():
+			return true
+		case <-time.After(by):
+			return false
+		}
+	}
+}
+
+// accepted answers a rehearsal as the API server does, without the eviction that the stand-in would begin.
+func accepted(w http.ResponseWriter, _ *http.Request) bool {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`))
+	return true
+}

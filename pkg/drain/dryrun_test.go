@@ -1,8 +1,14 @@
 package drain_test
 
 import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,12 +19,138 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
+func TestDryRun(t *testing.T) {
+	t.Parallel()
+	// A dry run tells of pods also where the goal comes to be a drain later.
+	run(t, "a drain after a cordon", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		goal := goalWithin(false, plenty)
+		goal.Evict = false
+		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
+		time.Sleep(time.Second)
+		r.adjust(func(g *drain.Goal) { g.Evict = true })
+		r.succeed()
+		if told := r.of(state.PodEvicted); len(told) != 1 {
+			t.Errorf("of what would be evicted is told %+v; the result is %+v", told, r.result)
+		}
+		if told := r.of(state.GoalChanged); len(told) != 0 {
+			t.Errorf("told %+v of what was not looked at before", told)
+		}
+		r.adjust(func(g *drain.Goal) { g.Evict = false })
+		time.Sleep(time.Second)
+		if told := r.of(state.GoalChanged); len(told) != 1 || !told[0].State.Closed || !told[0].State.Ours || told[0].State.Drained || len(r.of(state.NodeClosed)) != 2 {
+			t.Errorf("told %+v", r.told)
+		}
+	})
+	// What the policy makes of it depends on the events for which that is an order.
+	run(t, "for which events a node was uncordoned", func(t *testing.T, s *apitest.Server) {
+		goal := goalWithin(false, plenty)
+		text, _ := json.Marshal(goal.Claim)
+		s.ChangeNode(asking(drain.CordonAnnotation, string(text)))
+		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
+		r.await(state.NodeReopened)
+		if told := r.of(state.NodeReopened); len(told) != 1 || !told[0].Claim.Names(claim.Event) || told[0].Generation != 1 {
+			t.Errorf("told %+v", told)
+		}
+		s.ChangeNode(cordoned(string(text)))
+		r = watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
+		r.succeed()
+		if told := r.of(state.NodeClosed); len(told) != 1 {
+			t.Errorf("told %+v", told)
+		}
+	})
+	// Its Node has not been there in this boot.
+	run(t, "a node that is not registered yet", func(t *testing.T, s *apitest.Server) {
+		s.RemoveNode()
+		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(false, plenty))
+		time.Sleep(30 * time.Minute)
+		if told := r.of(state.NodeEmpty); len(told) != 0 {
+			t.Errorf("told %+v", told)
+		}
+	})
+	run(t, "a look that is refused", func(t *testing.T, s *apitest.Server) {
+		s.Always("get node", apitest.Forbidden("not you"))
+		node := drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{}))
+		r := watchOver(t, node, goalWithin(true, plenty))
+		time.Sleep(14 * time.Second)
+		told := r.of(state.NodeUnclosable)
+		if len(told) != 1 || told[0].State.Trouble != told[0].Detail || told[0].Detail == "" || told[0].Generation != 1 {
+			t.Errorf("told %+v", told)
+		}
+		if looks := count(s, "get node"); looks != 3 {
+			t.Errorf("it was looked at %d times in 14 seconds", looks)
+		}
+		if _, err := node.Uncordon(within(t, plenty), thisBoot); err == nil {
+			t.Error("an uncordon that cannot look tells no error")
+		}
+	})
+	run(t, "each pod once under all goals", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.AddPod(pod("b"), 0)
+		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(true, plenty))
+		r.succeed()
+		for range 2 {
+			r.adjust(func(goal *drain.Goal) { goal.Hard = goal.Hard.Add(-time.Minute) })
+			await(t, "that it is drained under the new goal", func() bool { return len(r.now(state.NodeEmpty)) > 0 })
+		}
+		told := r.of(state.PodEvicted)
+		if len(told) != 2 || told[0].Total != 2 || !told[0].State.Closed {
+			t.Errorf("told %+v", told)
+		}
+	})
+	// What a dry run tells of a node that is to be left alone is not that it would be closed and ours.
+	run(t, "a node that is opted out", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(false, plenty))
+		r.leave()
+		if state := r.last().State; state.Closed || !state.Left {
+			t.Errorf("told the state %+v", state)
+		}
+	})
+	run(t, "reports all and writes nothing", func(t *testing.T, s *apitest.Server) {
+		for _, p := range []*corev1.Pod{
+			pod("web"), pod("agent", ownedBy("DaemonSet", "apps/v1")), pod("proxy", mirror, unmanaged), pod("done", phase(corev1.PodSucceeded)),
+		} {
+			s.AddPod(p, 0)
+		}
+		node := drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{ExcludeFromLoadBalancers: true}))
+		if _, found, err := node.Claim(within(t, plenty)); found || err != nil {
+			t.Errorf("claim: %v, %v", found, err)
+		}
+		r := watchOver(t, node, goalWithin(true, plenty))
+		if result := r.succeed(); result.Cordon != drain.CordonNone || result.Evicted != 2 || result.Skipped != 2 {
+			t.Errorf("the result is %+v", result)
+		}
+		if len(r.of(state.NodeClosed)) != 1 || len(r.of(state.PodEvicted)) != 2 || len(r.of(state.PodEvicted, "default/web")) != 1 || len(r.of(state.PodEvicted, "default/done")) != 1 {
+			t.Errorf("told %+v", r.told)
+		}
+		r.adjust(func(goal *drain.Goal) { goal.Hard = goal.Hard.Add(-time.Minute) })
+		await(t, "that it is drained under the new goal", func() bool { return len(r.now(state.NodeEmpty)) > 0 })
+		s.ChangeNode(cordoned(""))
+		r = watchOver(t, node, goalWithin(true, plenty))
+		if result := r.succeed(); result.Cordon != drain.CordonForeign || len(r.of(state.NodeFoundClosed)) != 1 {
+			t.Errorf("on a cordoned node: %+v", result)
+		}
+		s.RemoveNode()
+		goal := goalWithin(true, plenty)
+		goal.NodeSeen = true
+		if result := watchOver(t, node, goal).succeed(); !result.NodeGone {
+			t.Errorf("without a node: %+v", result)
+		}
+		for _, r := range s.Requests() {
+			if !slices.Contains([]string{"get node", "list pods"}, r.What) {
+				t.Errorf("a dry run asked to %s", r.What)
+			}
+		}
+	})
+}
+
 // evictAt has a pod evicted as its annotation says.
 func evictAt(when string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations = map[string]string{evict.Annotation: when} }
 }
 
-func TestAForecastGoesByEachRuleOfADrain(t *testing.T) {
+func TestForecast_GoesByEachRule(t *testing.T) {
 	t.Parallel()
 	const second = time.Second
 	for name, row := range map[string]struct {
@@ -50,8 +182,7 @@ func TestAForecastGoesByEachRuleOfADrain(t *testing.T) {
 			evict.Forecast{Pods: 1, Needs: second, Cut: []evict.Cut{{Pod: "default/db", Grace: 200 * second, Gets: second}}},
 		},
 	} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
+		run(t, name, func(t *testing.T, s *apitest.Server) {
 			for _, p := range row.pods {
 				s.AddPod(p, apitest.Never)
 			}
@@ -63,7 +194,7 @@ func TestAForecastGoesByEachRuleOfADrain(t *testing.T) {
 	}
 }
 
-func TestADryRunCountsPodsThatRunUntilTheDeadlineIfThereIsOne(t *testing.T) {
+func TestDryRun_PodsThatRunUntilTheDeadline(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		change func(*drain.Goal)
@@ -73,8 +204,7 @@ func TestADryRunCountsPodsThatRunUntilTheDeadlineIfThereIsOne(t *testing.T) {
 		"soft": {func(goal *drain.Goal) { goal.Hard, goal.Soft = time.Time{}, goal.Hard }, 1},
 		"none": {func(goal *drain.Goal) { goal.Hard, goal.Soft = time.Time{}, time.Time{} }, 0},
 	} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
+		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("job", evictAt(evict.AtDeadline)), 0)
 			goal := goalWithin(true, plenty)
 			row.change(&goal)
@@ -86,32 +216,11 @@ func TestADryRunCountsPodsThatRunUntilTheDeadlineIfThereIsOne(t *testing.T) {
 	}
 }
 
-func TestADryRunTellsWhyItCannotLookOnceAndTriesAgain(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.Always("get node", apitest.Forbidden("not you"))
-		node := drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{}))
-		r := watchOver(t, node, goalWithin(true, plenty))
-		time.Sleep(14 * time.Second)
-		told := r.of(state.NodeUnclosable)
-		if len(told) != 1 || told[0].State.Trouble != told[0].Detail || told[0].Detail == "" || told[0].Generation != 1 {
-			t.Errorf("told %+v", told)
-		}
-		if looks := count(s, "get node"); looks != 3 {
-			t.Errorf("it was looked at %d times in 14 seconds", looks)
-		}
-		if _, err := node.Uncordon(within(t, plenty), thisBoot); err == nil {
-			t.Error("an uncordon that cannot look tells no error")
-		}
-	})
-}
-
-func TestADryRunTellsHowTheNodeWouldStand(t *testing.T) {
+func TestDryRun_ReportsTheNode(t *testing.T) {
 	t.Parallel()
 	want := drain.State{Closed: true, Ours: true, Seen: true, Drained: true, Looked: true}
 	for name, change := range map[string]func(*apitest.Server){"there is a Node": func(*apitest.Server) {}, "it is gone": (*apitest.Server).RemoveNode} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
+		run(t, name, func(t *testing.T, s *apitest.Server) {
 			change(s)
 			goal := goalWithin(true, plenty)
 			goal.NodeSeen = true
@@ -124,20 +233,190 @@ func TestADryRunTellsHowTheNodeWouldStand(t *testing.T) {
 	}
 }
 
-func TestADryRunTellsOfEachPodOnceUnderAllGoals(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a"), 0)
-		s.AddPod(pod("b"), 0)
-		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(true, plenty))
-		r.succeed()
-		for range 2 {
-			r.adjust(func(goal *drain.Goal) { goal.Hard = goal.Hard.Add(-time.Minute) })
-			await(t, "that it is drained under the new goal", func() bool { return len(r.now(state.NodeEmpty)) > 0 })
+// anyPods puts pods of any sort on the node, none of which ends before its grace is over.
+func anyPods(s *apitest.Server, random *rand.Rand) {
+	for i := range 1 + random.IntN(40) {
+		changes := []func(*corev1.Pod){grace([]int64{1, 5, 10, 30, 30, 30, 60, 90, 115, 120, 300, 3600}[random.IntN(12)])}
+		switch random.IntN(10) {
+		case 0:
+			changes = append(changes, critical)
+		case 1:
+			changes = append(changes, ownedBy("DaemonSet", "apps/v1"))
+		case 2:
+			changes = append(changes, func(p *corev1.Pod) {
+				p.Annotations = map[string]string{evict.Annotation: []string{evict.AtDeadline, evict.Never}[random.IntN(2)]}
+			})
+		case 3:
+			changes = append(changes, phase(corev1.PodSucceeded), grace(1)) // It has nothing to lose.
 		}
-		told := r.of(state.PodEvicted)
-		if len(told) != 2 || told[0].Total != 2 || !told[0].State.Closed {
-			t.Errorf("told %+v", told)
+		s.AddPod(pod(fmt.Sprintf("p-%d", i), changes...), apitest.Ending(24*time.Hour))
+	}
+}
+
+// clipped are the pods whose grace was shortened, by what the API server was asked.
+func clipped(s *apitest.Server) []string {
+	var names []string
+	for _, r := range s.Requests("evict", "delete") {
+		name := strings.Fields(r.What)[1]
+		if r.Options.GracePeriodSeconds != nil && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// A fleet's nodes ask all the time, and no answer is worth a read from etcd.
+func TestForecast_OneListFromTheCache(t *testing.T) {
+	t.Parallel()
+	s := apitest.New(t)
+	if _, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Forecast(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	asked := s.Requests("list pods")
+	if len(asked) != 1 || !slices.Equal(asked[0].Query["resourceVersion"], []string{"0"}) {
+		t.Errorf("it asked %+v", asked)
+	}
+}
+
+func TestForecast(t *testing.T) {
+	t.Parallel()
+	// They may need them until they are gone.
+	run(t, "critical pods after terminating ones", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("dns", critical, grace(30)), 0)
+		s.AddPod(pod("web", ending(60)), apitest.Never)
+		forecast, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Forecast(t.Context(), 10*time.Minute)
+		if err != nil || forecast.Pods != 2 || forecast.Needs != 90*time.Second {
+			t.Errorf("the forecast is %+v, %v", forecast, err)
+		}
+	})
+	run(t, "without a list", func(t *testing.T, s *apitest.Server) {
+		s.Always("list", apitest.Forbidden("no"))
+		node := drain.New(s.Client(), apitest.Node, drain.Options{})
+		const want = "listing the pods of node "
+		if _, err := node.Forecast(t.Context(), time.Minute); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("the forecast's error is %v", err)
+		}
+		if _, err := node.Rehearse(t.Context()); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("the rehearsal's error is %v", err)
+		}
+	})
+	run(t, "scripts take all of their time", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", grace(20)), 0)
+		for wait, want := range map[time.Duration]time.Duration{0: 20 * time.Second, 10 * time.Second: 30 * time.Second, time.Hour: 50 * time.Second} {
+			f, err := drain.New(s.Client(), apitest.Node, drain.Options{ScriptsWait: wait}).Forecast(t.Context(), 2*time.Minute)
+			if err != nil || f.Needs != want {
+				t.Errorf("with scripts that may take %s, a drain needs %s, want %s (%v)", wait, f.Needs, want, err)
+			}
+		}
+	})
+}
+
+func TestForecast_IsWhatTheGuardDoes(t *testing.T) {
+	t.Parallel()
+	const notice = 2 * time.Minute
+	var errors []time.Duration
+	for seed := range uint64(50) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			s := apitest.New(t)
+			anyPods(s, random)
+			opts := drain.Options{Margin: time.Duration(1+random.IntN(10)) * time.Second}
+			if random.IntN(3) == 0 {
+				opts.LoadBalancerWait = time.Duration(random.IntN(90)) * time.Second
+			}
+			forecast, err := drain.New(s.Client(), apitest.Node, opts).Forecast(t.Context(), notice)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := beginWithin(t, s, opts, true, notice)
+			r.succeed()
+			off := (r.drainedAt().Sub(r.began) - forecast.Needs).Abs()
+			if errors = append(errors, off); off > 2*time.Second {
+				t.Logf("seed %d: %s, for a drain of %s", seed, forecast.Needs, r.drainedAt().Sub(r.began))
+			}
+			var cut []string
+			for _, c := range forecast.Cut {
+				cut = append(cut, c.Pod)
+			}
+			if got := clipped(s); !slices.Equal(got, cut) {
+				t.Errorf("seed %d: the forecast was that %q would be cut short, and it was %q", seed, cut, got)
+			}
+		})
+	}
+	slices.Sort(errors)
+	if p95 := errors[len(errors)*95/100]; p95 > 2*time.Second {
+		t.Errorf("of 50 forecasts, one in twenty was wrong by more than %s; the worst by %s", p95, errors[len(errors)-1])
+	}
+}
+
+func TestDryRun_UncordonedNode(t *testing.T) {
+	t.Parallel()
+	for name, known := range map[string]bool{"as the goal knows": true, "as a claim on the open node shows": false} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("old"), 0)
+			time.Sleep(10 * time.Second)
+			goal := goalWithin(false, plenty)
+			if known {
+				goal.Before, goal.Close = time.Now(), false
+			} else {
+				onlyCordon := goal
+				onlyCordon.Evict = false
+				r := start(t, s, drain.Options{}, onlyCordon)
+				r.await(state.NodeClosed)
+				r.cancel()
+				<-r.done
+				s.UncordonAs("kubectl")
+			}
+			time.Sleep(10 * time.Second)
+			s.AddPod(pod("new"), 0)
+			r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
+			r.await(state.NodeReopened)
+			r.adjust(func(g *drain.Goal) { g.Close = false }) // as the agent does
+			if result := r.succeed(); result.Evicted != 1 || result.Skipped != 1 || len(r.of(state.PodEvicted, "default/old")) != 1 {
+				t.Errorf("the result is %+v; told is %+v", result, r.of(state.PodEvicted))
+			}
+		})
+	}
+}
+
+func rehearse(t *testing.T, s *apitest.Server) (evict.Rehearsal, error) {
+	t.Helper()
+	return drain.New(s.Client(), apitest.Node, drain.Options{}).Rehearse(t.Context())
+}
+
+func TestRehearse(t *testing.T) {
+	t.Parallel()
+	run(t, "a dry run of one eviction", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("agent", ownedBy("DaemonSet", "apps/v1")), apitest.Never)
+		s.AddPod(pod("static", mirror), apitest.Never)
+		if got, err := rehearse(t, s); err != nil || got != (evict.Rehearsal{}) {
+			t.Errorf("without such a pod: %+v, %v", got, err)
+		}
+		s.AddPod(pod("web"), apitest.Never)
+		s.Always("evict", accepted)
+		got, err := rehearse(t, s)
+		if err != nil || !strings.HasSuffix(got.Pod, "/web") || got.HeldBy != "" {
+			t.Errorf("got %+v, %v", got, err)
+		}
+		asked := s.Requests("evict")
+		if len(asked) != 1 || len(asked[0].Query["dryRun"]) != 1 || asked[0].Query["dryRun"][0] != "All" ||
+			len(asked[0].Options.DryRun) != 1 || asked[0].Options.DryRun[0] != "All" {
+			t.Errorf("asked: %+v", asked)
+		}
+	})
+	run(t, "what holds the pod", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("web"), apitest.Never)
+		s.Always("evict", apitest.HeldBy("web", 0))
+		if got, err := rehearse(t, s); err != nil || got.HeldBy != "web" {
+			t.Errorf("held by a budget: %+v, %v", got, err)
+		}
+		s.Always("evict", apitest.Forbidden("not you"))
+		if _, err := rehearse(t, s); err == nil || !strings.Contains(err.Error(), "rehearsing the eviction of") || !strings.Contains(err.Error(), "not you") {
+			t.Errorf("refused: %v", err)
+		}
+		if asked := s.Requests("evict"); len(asked) != 2 {
+			t.Errorf("asked %d times, want once each", len(asked))
 		}
 	})
 }

@@ -1,14 +1,9 @@
 package drain_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,61 +15,10 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-func TestAGateBoundsTheEvictionsThatWaitForAnAnswer(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		const places, pods = 2, 7
-		s := apitest.New(t)
-		for i := range pods {
-			s.AddPod(pod(fmt.Sprint("pod-", i)), 0)
-		}
-		var waiting, most atomic.Int32
-		full := make(chan struct{})
-		fill := sync.OnceFunc(func() { close(full) })
-		s.Always("evict", func(http.ResponseWriter, *http.Request) bool {
-			now := waiting.Add(1)
-			defer waiting.Add(-1)
-			for before := most.Load(); now > before && !most.CompareAndSwap(before, now); before = most.Load() {
-			}
-			if now >= places {
-				fill()
-			}
-			<-full // nobody is answered before all places are taken
-			return false
-		})
-		r := begin(t, s, drain.Options{Gate: kube.NewGate(places)})
-		if result := r.succeed(); result.Evicted != pods {
-			t.Errorf("the result is %+v", result)
-		}
-		if most.Load() != places {
-			t.Errorf("%d evictions waited at once, want %d", most.Load(), places)
-		}
-	})
-}
-
-// While an eviction waits for its place, somebody else deletes the pod.
-func TestAPodThatWasNeverAskedForIsNotCountedAsEvicted(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a"), apitest.Ending(time.Second))
-		s.AddPod(pod("b"), apitest.Ending(time.Second))
-		s.Always("evict", slowly(5*time.Second))
-		r := begin(t, s, drain.Options{Gate: kube.NewGate(1)})
-		await(t, "an eviction", func() bool { return count(s, "evict") == 1 })
-		other := "default/b"
-		if s.Requests("evict")[0].What == "evict default/b" {
-			other = "default/a"
-		}
-		s.DeletePod(other)
-		r.await(state.PodGone, other)
-		if n := count(s, "evict "+other); n != 0 || len(r.of(state.PodEvicted, other)) != 0 {
-			t.Errorf("%d evictions of %s were asked for, and told is %+v", n, other, r.of(state.PodEvicted, other))
-		}
-	})
-}
-
-// All nodes of nth-queue share one gate. The API server does not answer for one of them.
-func TestWhatIsUrgentDoesNotWaitBehindWhatIsNot(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+func TestEvict_AtTheGate(t *testing.T) {
+	t.Parallel()
+	// All nodes of nth-queue share one gate. The API server does not answer for one of them.
+	run(t, "deletions before a deadline wait behind no eviction", func(t *testing.T, _ *apitest.Server) {
 		gate := kube.NewGate(2)
 		hanging, lost := apitest.New(t), apitest.New(t)
 		for i := range 5 {
@@ -93,16 +37,55 @@ func TestWhatIsUrgentDoesNotWaitBehindWhatIsNot(t *testing.T) {
 			t.Errorf("the last was deleted %s before the deadline, of a grace of 3 s", r.goal.Hard.Sub(asked[len(asked)-1].At))
 		}
 	})
+	// The API server does not answer for one node, while the turn of another one's pod comes.
+	run(t, "the grace is what is left then", func(t *testing.T, _ *apitest.Server) {
+		gate := kube.NewGate(1)
+		hanging, lost := apitest.New(t), apitest.New(t)
+		hanging.AddPod(pod("a", grace(30)), 0)
+		lost.AddPod(pod("a", grace(10)), apitest.Ending(time.Second))
+		hanging.Always("evict", apitest.HeldBy("budget", 0))
+		hanging.Always("delete", apitest.Hang())
+		lost.Always("evict", apitest.HeldBy("budget", 0))
+		beginWithin(t, hanging, drain.Options{Gate: gate}, true, 60*time.Second)
+		r := beginWithin(t, lost, drain.Options{Gate: gate}, true, 41*time.Second)
+		r.await(state.PodDeleted)
+		asked := lost.Requests("delete")[0]
+		left := r.goal.Hard.Sub(asked.At)
+		given := 10 * time.Second
+		if g := asked.Options.GracePeriodSeconds; g != nil {
+			given = time.Duration(*g) * time.Second
+		}
+		if given > left+time.Second {
+			t.Errorf("deleted with a grace of %s, where %s are left", given, left)
+		}
+	})
+	run(t, "pods of an urgent node wait behind no other", func(t *testing.T, _ *apitest.Server) {
+		gate := kube.NewGate(2)
+		hanging, lost := apitest.New(t), apitest.New(t)
+		for i := range 5 {
+			hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
+			lost.AddPod(pod(fmt.Sprint("pod-", i)), apitest.Ending(time.Second))
+		}
+		hanging.Always("evict", apitest.Hang())
+		begin(t, hanging, drain.Options{Gate: gate})
+		await(t, "evictions that hang", func() bool { return count(hanging, "evict") == 2 })
+		r := begin(t, lost, drain.Options{Gate: gate, Urgent: func() bool { return true }})
+		if result := r.succeed(); result.Evicted != 5 {
+			t.Errorf("the result is %+v", result)
+		}
+		if n := count(hanging, "evict"); n != 2 {
+			t.Errorf("the node was drained after %d evictions of the other one had begun", n)
+		}
+	})
 }
 
-func TestAnEvictionThatWaitsForItsPlaceIsDroppedOnceItIsNoLongerWanted(t *testing.T) {
+func TestEvict_AtTheGateIsDropped(t *testing.T) {
 	t.Parallel()
 	for name, happens := range map[string]func(*apitest.Server, string){
 		"somebody else deletes the pod": func(s *apitest.Server, name string) { s.DeletePod(name) },
 		"the pod is to stay":            func(s *apitest.Server, name string) { s.ChangePod(name, annotated(evict.Annotation, evict.Never)) },
 	} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
+		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("a", grace(60)), apitest.Ending(time.Minute))
 			s.AddPod(pod("b", grace(60)), apitest.Ending(time.Minute))
 			s.Always("evict", slowly(5*time.Second))
@@ -122,10 +105,10 @@ func TestAnEvictionThatWaitsForItsPlaceIsDroppedOnceItIsNoLongerWanted(t *testin
 }
 
 // It has not been sent, and waits behind those of a node whose API server does not answer.
-func TestAnEvictionThatWaitsForItsPlaceGivesWayToADeletionAtTheTurn(t *testing.T) {
+func TestEvict_AtTheGateGivesWayToADeletion(t *testing.T) {
 	t.Parallel()
 	for name, comes := range map[string]time.Duration{"of a pod that was there": 0, "of one that comes late": 1500 * time.Millisecond} {
-		run(t, name, func(t *testing.T) {
+		run(t, name, func(t *testing.T, _ *apitest.Server) {
 			gate := kube.NewGate(1)
 			hanging, lost := apitest.New(t), apitest.New(t)
 			for i := range 5 {
@@ -155,40 +138,14 @@ func TestAnEvictionThatWaitsForItsPlaceGivesWayToADeletionAtTheTurn(t *testing.T
 	}
 }
 
-// The API server does not answer for one node, while the turn of another one's pod comes.
-func TestTheGraceOfAPodThatHasWaitedAtTheGateIsWhatIsLeftThen(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		gate := kube.NewGate(1)
-		hanging, lost := apitest.New(t), apitest.New(t)
-		hanging.AddPod(pod("a", grace(30)), 0)
-		lost.AddPod(pod("a", grace(10)), apitest.Ending(time.Second))
-		hanging.Always("evict", apitest.HeldBy("budget", 0))
-		hanging.Always("delete", apitest.Hang())
-		lost.Always("evict", apitest.HeldBy("budget", 0))
-		beginWithin(t, hanging, drain.Options{Gate: gate}, true, 60*time.Second)
-		r := beginWithin(t, lost, drain.Options{Gate: gate}, true, 41*time.Second)
-		r.await(state.PodDeleted)
-		asked := lost.Requests("delete")[0]
-		left := r.goal.Hard.Sub(asked.At)
-		given := 10 * time.Second
-		if g := asked.Options.GracePeriodSeconds; g != nil {
-			given = time.Duration(*g) * time.Second
-		}
-		if given > left+time.Second {
-			t.Errorf("deleted with a grace of %s, where %s are left", given, left)
-		}
-	})
-}
-
 // A volume has to be let go here and attached there before its pod starts, which takes longest of all.
-func TestPodsWithVolumesComeFirstWhereNotAllAreAskedForAtOnce(t *testing.T) {
+func TestEvict_PodsWithVolumesFirst(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		asked string
 		limit time.Duration
 	}{"while there is time": {"evict", plenty}, "when the deadline is near": {"delete", 5 * time.Second}} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
+		run(t, name, func(t *testing.T, s *apitest.Server) {
 			for i := range 5 {
 				s.AddPod(pod(fmt.Sprint("a-plain-", i), grace(10)), apitest.Ending(time.Second))
 			}
@@ -211,47 +168,6 @@ func TestPodsWithVolumesComeFirstWhereNotAllAreAskedForAtOnce(t *testing.T) {
 	}
 }
 
-// All nodes of nth-queue share one gate, and those without volumes may have come before.
-func TestAPodWithAVolumePassesThoseOfOtherNodesThatWaitAtTheGate(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		gate := kube.NewGate(1)
-		first, second := apitest.New(t), apitest.New(t)
-		for i := range 5 {
-			first.AddPod(pod(fmt.Sprint("pod-", i)), 0)
-		}
-		second.AddPod(pod("data", withClaim("data")), 0)
-		first.Always("evict", slowly(time.Second))
-		r := begin(t, first, drain.Options{Gate: gate})
-		await(t, "an eviction", func() bool { return count(first, "evict") == 1 })
-		drained(t, second, drain.Options{Gate: gate})
-		if n := count(first, "evict"); n > 2 {
-			t.Errorf("it came after %d others", n)
-		}
-		r.succeed()
-	})
-}
-
-func TestThePodsOfAnUrgentNodeWaitBehindThoseOfNoOtherNode(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		gate := kube.NewGate(2)
-		hanging, lost := apitest.New(t), apitest.New(t)
-		for i := range 5 {
-			hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
-			lost.AddPod(pod(fmt.Sprint("pod-", i)), apitest.Ending(time.Second))
-		}
-		hanging.Always("evict", apitest.Hang())
-		begin(t, hanging, drain.Options{Gate: gate})
-		await(t, "evictions that hang", func() bool { return count(hanging, "evict") == 2 })
-		r := begin(t, lost, drain.Options{Gate: gate, Urgent: func() bool { return true }})
-		if result := r.succeed(); result.Evicted != 5 {
-			t.Errorf("the result is %+v", result)
-		}
-		if n := count(hanging, "evict"); n != 2 {
-			t.Errorf("the node was drained after %d evictions of the other one had begun", n)
-		}
-	})
-}
-
 // enter takes a place at a gate, or waits for one until the test ends, and tells when it has it.
 func enter(t *testing.T, gate *kube.Gate, urgent, first bool) <-chan func() {
 	t.Helper()
@@ -265,47 +181,8 @@ func enter(t *testing.T, gate *kube.Gate, urgent, first bool) <-chan func() {
 	return entered
 }
 
-func TestRequestsEnterByTurnTheFirstAndTheUrgentBeforeOthers(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		gate := kube.NewGate(1)
-		leave := <-enter(t, gate, false, false)
-		later, cordon := enter(t, gate, false, false), enter(t, gate, false, true)
-		if spot := enter(t, gate, true, false); len(spot) != 1 || len(later)+len(cordon) != 0 {
-			t.Errorf("of the urgent %d have entered, of the others %d", len(spot), len(later)+len(cordon))
-		}
-		leave()
-		leave()
-		if synctest.Wait(); len(cordon) != 1 || len(later) != 0 {
-			t.Errorf("after one has left, %d of the first and %d of the others have entered", len(cordon), len(later))
-		}
-		(<-cordon)()
-		(<-later)()
-		(<-enter(t, gate, false, false))() // The place is free again.
-	})
-}
-
-// A webhook may not answer.
-func TestARequestThatTakesLongHoldsUpOthersForAWhileOnly(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		gate := kube.NewGate(1)
-		leave := <-enter(t, gate, false, false)
-		began := time.Now()
-		(<-enter(t, gate, false, false))()
-		if waited := time.Since(began); waited != 2*time.Second {
-			t.Errorf("the next one has waited %s", waited)
-		}
-		leave()
-		if given := enter(t, gate, false, false); len(given) != 1 {
-			t.Error("there is no place once all have left")
-		}
-		if more := enter(t, gate, false, false); len(more) != 0 {
-			t.Error("a place that was given up is given up once more")
-		}
-	})
-}
-
 // Another node's request has the only place meanwhile.
-func TestWhatHasWaitedAtTheGateGoesByTheDeadlineAsItIsThen(t *testing.T) {
+func TestEvict_AtTheGateDeadlineMoves(t *testing.T) {
 	t.Parallel()
 	held := func(s *apitest.Server) { addHeld(s, pod("a", grace(25))) }
 	long := func(s *apitest.Server) { s.AddPod(pod("a", grace(300)), 0) }
@@ -322,8 +199,8 @@ func TestWhatHasWaitedAtTheGateGoesByTheDeadlineAsItIsThen(t *testing.T) {
 			"goes away": func(g *drain.Goal) { g.Hard = time.Time{} },
 			"is later":  func(g *drain.Goal) { g.Hard = g.Hard.Add(time.Hour) },
 		} {
-			run(t, name+", "+how, func(t *testing.T) {
-				s, gate := apitest.New(t), kube.NewGate(1)
+			run(t, name+", "+how, func(t *testing.T, s *apitest.Server) {
+				gate := kube.NewGate(1)
 				c.add(s)
 				var leave func()
 				if c.waits == 0 {
@@ -356,7 +233,7 @@ func TestWhatHasWaitedAtTheGateGoesByTheDeadlineAsItIsThen(t *testing.T) {
 }
 
 // All nodes of nth-queue share one gate. Another urgent request has come before.
-func TestAPodWhoseTurnHasComePassesOthersThatAreUrgentWhereItsNodeIs(t *testing.T) {
+func TestEvict_AtTheGateUrgentPodsPass(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		grace          int64
@@ -366,8 +243,8 @@ func TestAPodWhoseTurnHasComePassesOthersThatAreUrgentWhereItsNodeIs(t *testing.
 		"its turn has come, and its node is not urgent": {600, false, false},
 		"its turn has not come":                         {1, true, false},
 	} {
-		run(t, name, func(t *testing.T) {
-			s, gate := apitest.New(t), kube.NewGate(1)
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			gate := kube.NewGate(1)
 			s.AddPod(pod("a", grace(c.grace)), 0)
 			s.Always("evict", slowly(time.Second))
 			leave, waiting := <-enter(t, gate, true, false), enter(t, gate, true, false)
@@ -382,102 +259,8 @@ func TestAPodWhoseTurnHasComePassesOthersThatAreUrgentWhereItsNodeIs(t *testing.
 	}
 }
 
-// A webhook for the evictions of one node's pods does not answer.
-func TestEvictionsThatHangHoldUpThoseOfOtherNodesForAWhileOnly(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		gate := kube.NewGate(2)
-		hanging, other := apitest.New(t), apitest.New(t)
-		for i := range 40 {
-			hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
-		}
-		hanging.Always("evict", apitest.Hang())
-		begin(t, hanging, drain.Options{Gate: gate})
-		time.Sleep(time.Second)
-		other.AddPod(pod("a"), 0)
-		r := begin(t, other, drain.Options{Gate: gate})
-		r.succeed()
-		if waited := other.Requests("evict")[0].At.Sub(r.began); waited > 45*time.Second {
-			t.Errorf("evicted after %s", waited)
-		}
-	})
-}
-
-func TestWhatBecomesUrgentWhileItWaitsForAPlaceWaitsNoLongerBehindWhatIsNot(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		gate := kube.NewGate(1)
-		for range 100 {
-			go func() {
-				if leave, err := gate.Enter(t.Context(), nil, false); err == nil {
-					time.AfterFunc(time.Minute, leave)
-				}
-			}()
-		}
-		synctest.Wait()
-		began := time.Now()
-		leave, err := gate.Enter(t.Context(), func() bool { return time.Since(began) > 2*time.Second }, false)
-		if took := time.Since(began); err != nil || took != 3*time.Second { // It looks each second whether it is.
-			t.Errorf("it has entered after %s: %v", took, err)
-		}
-		leave()
-		(<-enter(t, gate, false, false))() // The place is free again.
-	})
-}
-
-// Of three who wait, one has not had a place.
-func TestWhoGivesUpWaitingAtTheGateGivesNobodyAPlaceAndTakesNone(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		first, gone int // who comes before the others, and who gives up
-		order       []int
-	}{
-		"who was next":   {0, 0, []int{1, 2}},
-		"who was second": {0, 1, []int{0, 2}},
-		"who was last":   {0, 2, []int{0, 1}},
-		"who was next after one that comes first": {1, 0, []int{1, 2}},
-		"who comes first":                         {2, 2, []int{0, 1}},
-	} {
-		run(t, name, func(t *testing.T) {
-			gate := kube.NewGate(1)
-			leave := <-enter(t, gate, false, false)
-			entered, failed := make(chan int, 3), make(chan error, 1)
-			var giveUp context.CancelFunc
-			for i := range 3 {
-				ctx, cancel := context.WithCancel(t.Context())
-				if i == c.gone {
-					giveUp = cancel
-				}
-				go func() {
-					defer cancel()
-					leave, err := gate.Enter(ctx, nil, i == c.first)
-					if err != nil {
-						failed <- err
-						return
-					}
-					entered <- i
-					leave()
-				}()
-				synctest.Wait()
-			}
-			giveUp()
-			if err := <-failed; !errors.Is(err, context.Canceled) {
-				t.Errorf("the error is %v", err)
-			}
-			if synctest.Wait(); len(entered) > 0 {
-				t.Fatalf("%d has entered as another one gave up, and the only place is taken", <-entered)
-			}
-			leave()
-			for _, want := range c.order {
-				if next := <-entered; next != want {
-					t.Errorf("%d came, want %v", next, c.order)
-				}
-			}
-			(<-enter(t, gate, false, false))() // The place is free again.
-		})
-	}
-}
-
 // All nodes of nth-queue share one gate for these, too. That no pod comes to a node that is lost cannot wait, once it has been begun.
-func TestTheFirstRequestsAboutANodePassThoseThatHaveWaitedLonger(t *testing.T) {
+func TestCordon_PassesAtTheGate(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		before, what string // what has the place that is waited for then
@@ -488,8 +271,8 @@ func TestTheFirstRequestsAboutANodePassThoseThatHaveWaitedLonger(t *testing.T) {
 		"its cordon":                  {"get node", "patch node", drain.Options{}, true},
 		"not its load balancer label": {"patch node", "patch node", drain.Options{ExcludeFromLoadBalancers: true}, false},
 	} {
-		run(t, name, func(t *testing.T) {
-			s, gate := apitest.New(t), kube.NewGate(1)
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			gate := kube.NewGate(1)
 			c.opts.Requests = gate
 			for _, what := range []string{"get", "patch"} {
 				s.Always(what, slowly(time.Second))
@@ -516,11 +299,11 @@ func TestTheFirstRequestsAboutANodePassThoseThatHaveWaitedLonger(t *testing.T) {
 }
 
 // Whoever drained the node for a while is told to stop.
-func TestNothingIsAskedForOnceNobodyWaitsForItsPlaceAnyMore(t *testing.T) {
+func TestCordon_AtTheGateIsDropped(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]string{"a look at the node": "", "a cordon": "get node"} {
-		run(t, name, func(t *testing.T) {
-			s, gate := apitest.New(t), kube.NewGate(1)
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			gate := kube.NewGate(1)
 			s.Always("get", slowly(time.Second))
 			opts := drain.Options{Requests: gate}
 			var r *trial
@@ -546,21 +329,4 @@ func TestNothingIsAskedForOnceNobodyWaitsForItsPlaceAnyMore(t *testing.T) {
 			(<-enter(t, gate, false, false))() // The place is free again.
 		})
 	}
-}
-
-// Others have come before, and the place of each is taken for two seconds: longer than a request may take.
-func TestALoadBalancerLabelThatGetsNoPlaceInTimeIsTriedAgain(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s, gate := apitest.New(t), kube.NewGate(1)
-		s.Always("patch", slowly(time.Second))
-		r := begin(t, s, drain.Options{Requests: gate, ExcludeFromLoadBalancers: true})
-		await(t, "the cordon", func() bool { return count(s, "patch") == 1 })
-		for range 10 {
-			enter(t, gate, false, false)
-		}
-		r.await(state.NodeExcluded)
-		if after, label := time.Since(r.began), s.CurrentNode().Labels[drain.ExcludeLabel]; after < 20*time.Second || label != drain.Host {
-			t.Errorf("after %s, the label is %q", after, label)
-		}
-	})
 }

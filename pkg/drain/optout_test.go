@@ -2,18 +2,251 @@ package drain_test
 
 import (
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/state"
 )
+
+func TestOptOut_NodeAtAnyTime(t *testing.T) {
+	t.Parallel()
+	set := func(s *apitest.Server, action string) {
+		s.ChangeNode(func(n *corev1.Node) { n.Annotations = map[string]string{drain.ActionAnnotation: action} })
+	}
+	run(t, "after an outage at the start", func(t *testing.T, _ *apitest.Server) {
+		for after := time.Duration(0); after <= 20*time.Second; after += time.Second {
+			s := apitest.New(t)
+			s.AddPod(pod("a"), 0)
+			s.AddPod(pod("long", grace(600)), 0)
+			set(s, drain.LeaveNode)
+			s.GoAway()
+			time.AfterFunc(after, s.ComeBack)
+			if result := beginWithin(t, s, drain.Options{}, true, 2*time.Minute).leave(); !result.Limited || count(s, "evict", "delete", "patch") != 0 {
+				t.Errorf("after %s: %d requests, %+v", after, count(s, "evict", "delete", "patch"), result)
+			}
+		}
+	})
+	run(t, "where the cordon fails", func(t *testing.T, _ *apitest.Server) {
+		for name, answer := range map[string]apitest.Answer{"for a while": apitest.Unavailable(), "for good": apitest.Forbidden("no")} {
+			s := apitest.New(t)
+			s.AddPod(pod("a"), 0)
+			set(s, drain.OnlyCordon)
+			s.Always("patch", answer)
+			r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+			time.Sleep(time.Minute)
+			if count(s, "evict", "delete") != 0 || !r.guard.Result().Limited {
+				t.Errorf("%s: %d requests, %+v", name, count(s, "evict", "delete"), r.guard.Result())
+			}
+		}
+	})
+	run(t, "in the midst", func(t *testing.T, s *apitest.Server) {
+		free := addHeld(s, pod("a"))
+		r := beginWithin(t, s, drain.Options{}, true, plenty)
+		r.await(state.PodHeld)
+		set(s, drain.OnlyCordon)
+		r.leave()
+		free()
+		asked := count(s, "evict")
+		time.Sleep(time.Minute)
+		if n := count(s, "evict"); n != asked || !s.HasPod("default/a") || !r.guard.Result().Limited {
+			t.Errorf("%d evictions, %+v", n-asked, r.guard.Result())
+		}
+		set(s, "")
+		r.await(state.PodGone, "default/a")
+		await(t, "that it is drained again", func() bool { return r.last().Kind == state.NodeEmpty })
+		if result := r.guard.Result(); result.Limited || result.Evicted != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}
+
+func TestOptOut_Pod(t *testing.T) {
+	t.Parallel()
+	run(t, "at any time", func(t *testing.T, s *apitest.Server) {
+		free := addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodHeld)
+		s.ChangePod("default/a", annotated(evict.Annotation, evict.Never))
+		free()
+		result := r.succeed()
+		time.Sleep(time.Minute)
+		if !s.HasPod("default/a") || result.Skipped != 1 || result.Evicted != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+		s.ChangePod("default/a", func(p *corev1.Pod) { p.Annotations = nil })
+		r.await(state.PodGone, "default/a")
+	})
+	// The watch has been silent. The list before the end shows that people do not want the pod left any more.
+	run(t, "taken away, seen in the last list", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", annotated(evict.Annotation, evict.Never)), apitest.Ending(time.Second))
+		s.Answer("watch pods", apitest.Silence())
+		r := drained(t, s, drain.Options{})
+		s.ChangePod("default/a", func(p *corev1.Pod) { p.Annotations = nil })
+		r.adjust(joining)
+		await(t, "that it is drained for both", func() bool { return r.numbered(state.NodeEmpty).State.Drained })
+		if s.HasPod("default/a") {
+			t.Error("drained, and a pod is left that is to go")
+		}
+	})
+	run(t, "never", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", annotated(evict.Annotation, evict.Never)), 0)
+		s.AddPod(pod("b"), 0)
+		r := drained(t, s, drain.Options{})
+		if r.result.Evicted != 1 || r.result.Skipped != 1 || !s.HasPod("default/a") {
+			t.Errorf("the result is %+v", r.result)
+		}
+	})
+	run(t, "at the deadline", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("late", grace(1), annotated(evict.Annotation, evict.AtDeadline)), 0)
+		s.AddPod(pod("b"), 0)
+		r := beginWithin(t, s, drain.Options{}, true, 5*time.Second)
+		if result := r.succeed(); result.Evicted != 2 {
+			t.Errorf("the result is %+v", result)
+		}
+		if gone := r.of(state.PodGone); len(gone) != 2 || gone[1].Pod != "default/late" {
+			t.Errorf("gone are %+v", gone)
+		}
+	})
+	run(t, "at a deadline that is not set", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("late", annotated(evict.Annotation, evict.AtDeadline)), 0)
+		result := beginWithin(t, s, drain.Options{}, false, 0).succeed()
+		if result.Skipped != 1 || count(s, "evict") != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+	// The last list may come from another API server, which has not heard of the annotation yet.
+	run(t, "against an older list", func(t *testing.T, s *apitest.Server) {
+		free := addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodHeld)
+		time.Sleep(10 * time.Second)
+		free()
+		// In between no eviction is asked for: the next is, at the latest, in three seconds.
+		s.Always("list", func(http.ResponseWriter, *http.Request) bool { s.SetLag(0, 2*time.Second); return false })
+		s.ChangePod("default/a", annotated(evict.Annotation, evict.Never))
+		time.Sleep(time.Minute)
+		if !s.HasPod("default/a") || count(s, "list") < 2 {
+			t.Errorf("a pod that is never to be evicted is gone; told: %+v", r.told)
+		}
+	})
+	run(t, "taken away", func(t *testing.T, s *apitest.Server) {
+		addHeld(s, pod("a", annotated(evict.Annotation, evict.Never)))
+		r := drained(t, s, drain.Options{})
+		if r.result.Skipped != 1 {
+			t.Errorf("the result is %+v", r.result)
+		}
+		s.ChangePod("default/a", func(p *corev1.Pod) { p.Annotations = nil })
+		r.await(state.PodHeld)
+		if result := r.guard.Result(); result.Skipped != 0 || len(result.Left) != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}
+
+func TestOptOut_Node(t *testing.T) {
+	t.Parallel()
+	// People want nothing done to the node. The API server is away for a while.
+	run(t, "an outage is no failure to cordon", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		r := begin(t, s, drain.Options{})
+		r.leave()
+		s.Always("get node", apitest.Unavailable())
+		time.Sleep(time.Minute)
+		if told := r.of(state.NodeUnclosable); len(told) != 0 {
+			t.Errorf("told %+v", told)
+		}
+	})
+	// Its first look takes a while, and the machine is lost at any moment; yet that look may say whom the node belongs to.
+	run(t, "after the deadline", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		s.Always("get node", slowly(900*time.Millisecond))
+		r := beginWithin(t, s, drain.Options{}, true, -time.Minute)
+		r.await(state.NodeOptedOut)
+		time.Sleep(time.Minute)
+		if asked := count(s, "evict") + count(s, "delete"); asked != 0 {
+			t.Errorf("%d pods were asked to go", asked)
+		}
+	})
+	// The annotation is taken away, and the cordon is refused. The machine is lost all the same.
+	run(t, "taken away, with a cordon that is refused", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		s.Always("patch", apitest.Forbidden("no cordons here"))
+		r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+		r.leave()
+		s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
+		time.Sleep(time.Minute)
+		if n := count(s, "evict", "delete"); n == 0 || r.guard.Result().Limited {
+			t.Errorf("%d evictions, %+v; the last that was told is %+v", n, r.guard.Result(), r.last())
+		}
+	})
+	run(t, "a cordoned node is not reported as open", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		r.await(state.NodeOptedOut)
+		time.Sleep(time.Minute)
+		if told := r.of(state.NodeReopened); len(told) > 0 || r.guard.Result().Cordon != drain.CordonLeft {
+			t.Errorf("told %+v, the result is %+v", told, r.guard.Result())
+		}
+	})
+	// For an event that has joined by then, it is no order.
+	run(t, "an uncordon is reported once", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		r.await(state.NodeOptedOut)
+		s.UncordonAs("kubectl")
+		r.adjust(func(g *drain.Goal) { g.Generation++ })
+		r.await(state.NodeReopened)
+		time.Sleep(time.Minute)
+		if told := r.of(state.NodeReopened); len(told) != 1 || told[0].Closed != 1 {
+			t.Errorf("told %+v", told)
+		}
+	})
+	run(t, "of a drained node", func(t *testing.T, s *apitest.Server) {
+		r := begin(t, s, drain.Options{})
+		r.succeed()
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon))
+		time.Sleep(10 * time.Second)
+		if last := r.last(); !last.State.Limited || last.State.Drained {
+			t.Errorf("told last: %+v", last)
+		}
+		s.ChangeNode(asking(drain.ActionAnnotation, "drain"))
+		time.Sleep(10 * time.Second)
+		if last := r.last(); last.State.Limited || !last.State.Drained {
+			t.Errorf("told last, once that is over: %+v", last)
+		}
+	})
+	// Pods may have been bound to it meanwhile, of which no watch tells for a while.
+	run(t, "taken away, the node is listed again", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon))
+		r.leave()
+		s.SetLag(0, 10*time.Second)
+		s.AddPod(pod("new"), 0)
+		s.ChangeNode(asking(drain.ActionAnnotation, ""))
+		await(t, "that it is drained again", func() bool { return len(r.of(state.NodeEmpty)) > 1 })
+		if s.HasPod("default/new") {
+			t.Error("drained, and a pod is left")
+		}
+	})
+	// Whoever waits for that has nothing else to wait for.
+	run(t, "reported for an event that joins", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		r := begin(t, s, drain.Options{})
+		r.leave()
+		r.adjust(joining)
+		await(t, "that it was looked at", func() bool {
+			last := r.last()
+			return last.Generation == r.goal.Generation && last.State.Looked && last.State.Limited
+		})
+	})
+}
 
 func asking(key, value string) func(*corev1.Node) {
 	return func(n *corev1.Node) {
@@ -24,7 +257,7 @@ func asking(key, value string) func(*corev1.Node) {
 	}
 }
 
-func TestTheNodesAnnotationLimitsWhatIsDoneToIt(t *testing.T) {
+func TestOptOut_NodeAnnotation(t *testing.T) {
 	t.Parallel()
 	for action, want := range map[string]struct {
 		cordon             drain.CordonResult
@@ -36,8 +269,7 @@ func TestTheNodesAnnotationLimitsWhatIsDoneToIt(t *testing.T) {
 		"drain":  {drain.CordonSet, 1, 1},
 		"dance":  {drain.CordonSet, 1, 1},
 	} {
-		run(t, action, func(t *testing.T) {
-			s := apitest.New(t)
+		run(t, action, func(t *testing.T, s *apitest.Server) {
 			s.ChangeNode(asking(drain.ActionAnnotation, action))
 			s.AddPod(pod("a"), 0)
 			r := begin(t, s, drain.Options{})
@@ -60,44 +292,6 @@ func TestTheNodesAnnotationLimitsWhatIsDoneToIt(t *testing.T) {
 	}
 }
 
-func TestAPodThatAsksForItIsNeverEvictedAndNotWaitedFor(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a", annotated(evict.Annotation, evict.Never)), 0)
-		s.AddPod(pod("b"), 0)
-		r := drained(t, s, drain.Options{})
-		if r.result.Evicted != 1 || r.result.Skipped != 1 || !s.HasPod("default/a") {
-			t.Errorf("the result is %+v", r.result)
-		}
-	})
-}
-
-func TestAPodThatAsksForItRunsUntilTheDeadlineNeedsItGone(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("late", grace(1), annotated(evict.Annotation, evict.AtDeadline)), 0)
-		s.AddPod(pod("b"), 0)
-		r := beginWithin(t, s, drain.Options{}, true, 5*time.Second)
-		if result := r.succeed(); result.Evicted != 2 {
-			t.Errorf("the result is %+v", result)
-		}
-		if gone := r.of(state.PodGone); len(gone) != 2 || gone[1].Pod != "default/late" {
-			t.Errorf("gone are %+v", gone)
-		}
-	})
-}
-
-func TestWithoutADeadlineAPodThatWaitsForOneIsLeftAlone(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("late", annotated(evict.Annotation, evict.AtDeadline)), 0)
-		result := beginWithin(t, s, drain.Options{}, false, 0).succeed()
-		if result.Skipped != 1 || count(s, "evict") != 0 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
-}
-
 func annotated(key, value string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		if p.Annotations == nil {
@@ -107,151 +301,82 @@ func annotated(key, value string) func(*corev1.Pod) {
 	}
 }
 
-// Somebody uncordons the node in the midst of a drain: what comes to it then was meant to, or the two would go on for
-// ever.
-func TestPodsThatComeToANodeThatSomebodyHasUncordonedAreLeftThere(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		free := addHeld(s, pod("held"))
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodHeld, "default/held")
-		time.Sleep(1500 * time.Millisecond) // a pod that a scheduler had bound before it heard of the cordon comes sooner
-		s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable = false })
-		s.AddPod(pod("new"), 0)
-		free()
-		result := r.succeed()
-		if result.Evicted != 1 || !s.HasPod("default/new") || count(s, "evict default/new") != 0 {
-			t.Errorf("the result is %+v, told %+v", result, r.told)
-		}
-	})
-}
-
-// A drain that is begun anew, after a restart say, finds the claim of its own event on a node that takes pods: somebody has
-// lifted that cordon.
-func TestADrainThatIsBegunAnewDoesNotCordonANodeAgainThatSomebodyHasUncordoned(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.ChangeNode(func(n *corev1.Node) {
-			n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", claim.Event, 1)
-		})
-		at := func(year int) func(*corev1.Pod) {
-			return func(p *corev1.Pod) { p.CreationTimestamp = metav1.Date(year, 1, 3, 0, 0, 0, 0, time.UTC) }
-		}
-		s.AddPod(pod("old", at(2025)), 0)
-		s.AddPod(pod("new", at(2026)), 0)
-		s.AddPod(pod("waited", at(2025), func(p *corev1.Pod) {
-			p.Status.Conditions = []corev1.PodCondition{{
-				Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC),
-			}}
-		}), 0)
-		goal := goalWithin(false, plenty)
+// nth was restarted, and the API server does not answer when it asks for the Node. People's last word was to leave the pods alone.
+func TestOptOut_NodeBeforeTheFirstLook(t *testing.T) {
+	t.Parallel()
+	limited := func(t *testing.T, s *apitest.Server, change func(*corev1.Node)) *trial {
+		t.Helper()
+		s.AddPod(pod("a"), 0)
+		s.ChangeNode(change)
+		s.Always("get node", apitest.Unavailable())
+		goal := goalWithin(true, 2*time.Minute)
+		goal.Limited = true
 		r := start(t, s, drain.Options{}, goal)
+		time.Sleep(time.Minute)
+		if n := count(s, "evict", "delete"); n != 0 {
+			t.Errorf("%d evictions and deletions before the Node could be looked at", n)
+		}
+		return r
+	}
+	run(t, "and go if it is so no more", func(t *testing.T, s *apitest.Server) {
+		r := limited(t, s, func(*corev1.Node) {})
+		s.Always("get node", nil)
 		r.succeed()
-		if s.HasPod("default/old") || !s.HasPod("default/new") || !s.HasPod("default/waited") || r.result.Cordon != drain.CordonLifted || count(s, "patch") != 0 {
-			t.Errorf("the result is %+v after %d patches", r.result, count(s, "patch"))
+	})
+	run(t, "and stay if it is so still", func(t *testing.T, s *apitest.Server) {
+		r := limited(t, s, asking(drain.ActionAnnotation, drain.OnlyCordon))
+		s.Always("get node", nil)
+		r.leave()
+		time.Sleep(2 * time.Minute)
+		if n := count(s, "evict", "delete"); n != 0 {
+			t.Errorf("%d evictions and deletions on a node with %s=%s", n, drain.ActionAnnotation, drain.OnlyCordon)
 		}
-		if told := r.of(state.NodeReopened); len(told) != 1 {
-			t.Errorf("told %+v", told)
-		}
+	})
+	run(t, "and go if the Node is gone", func(t *testing.T, s *apitest.Server) {
+		r := limited(t, s, func(*corev1.Node) {})
+		s.Always("get node", nil)
+		s.RemoveNode()
+		r.await(state.PodGone, "default/a")
 	})
 }
 
-// By the API server's clock. It is bound once, and later made Ready and unready.
-func TestOfThePodsOnANodeThatWasOpenedThoseStayThatCameSince(t *testing.T) {
+// Each goal has all pods judged again, as they are by then.
+func TestOptOut_PodUnderTheNextGoal(t *testing.T) {
 	t.Parallel()
-	opened := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
-	before, since := metav1.NewTime(opened.Add(-time.Hour)), metav1.NewTime(opened.Add(time.Hour))
-	for name, c := range map[string]struct {
-		created   metav1.Time
-		condition corev1.PodCondition
-		stays     bool
-	}{
-		"created before":                                 {created: before},
-		"created at the same time":                       {created: metav1.NewTime(opened)},
-		"created since":                                  {created: since, stays: true},
-		"created before, bound before":                   {before, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: before}, false},
-		"created before, bound since":                    {before, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: since}, true},
-		"created since, bound by a clock that is behind": {since, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: before}, true},
-		"created before, said since not to be bound yet": {before, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, LastTransitionTime: since}, false},
-		"created before, Ready since":                    {before, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: since}, false},
-	} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
-			s.AddPod(pod("a", func(p *corev1.Pod) {
-				p.CreationTimestamp = c.created
-				if c.condition.Type != "" {
-					p.Status.Conditions = []corev1.PodCondition{c.condition}
-				}
-			}), 0)
-			goal := goalWithin(false, plenty)
-			goal.Before, goal.Close = opened, false
-			result := start(t, s, drain.Options{}, goal).succeed()
-			if s.HasPod("default/a") != c.stays || (result.Skipped == 1) != c.stays {
-				t.Errorf("it is there: %t; the result is %+v", s.HasPod("default/a"), result)
+	for name, others := range map[string]bool{"while others are left": true, "once the node is drained": false} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			free := addHeld(s, pod("a"))
+			if others {
+				addHeld(s, pod("b"))
+			}
+			r := begin(t, s, drain.Options{})
+			r.await(state.PodHeld, "default/a")
+			s.ChangePod("default/a", annotated(evict.Annotation, evict.Never))
+			if await(t, "that it is counted as one that stays", func() bool { return r.guard.Result().Skipped == 1 }); !others {
+				r.succeed()
+			}
+			free()
+			asked := count(s, "evict default/a")
+			r.adjust(func(g *drain.Goal) { g.Hard = time.Now().Add(time.Minute) })
+			time.Sleep(2 * time.Minute)
+			if n := count(s, "evict default/a", "delete default/a") - asked; n != 0 || !s.HasPod("default/a") {
+				t.Errorf("%d evictions and deletions of a pod that is never to be evicted", n)
 			}
 		})
 	}
 }
 
-func TestADryRunLeavesPodsThatCameSinceSomebodyHasUncordonedTheNode(t *testing.T) {
+func TestOptOut_NodeIsReported(t *testing.T) {
 	t.Parallel()
-	for name, known := range map[string]bool{"as the goal knows": true, "as a claim on the open node shows": false} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
-			s.AddPod(pod("old"), 0)
-			time.Sleep(10 * time.Second)
-			goal := goalWithin(false, plenty)
-			if known {
-				goal.Before, goal.Close = time.Now(), false
-			} else {
-				onlyCordon := goal
-				onlyCordon.Evict = false
-				r := start(t, s, drain.Options{}, onlyCordon)
-				r.await(state.NodeClosed)
-				r.cancel()
-				<-r.done
-				s.UncordonAs("kubectl")
+	for name, left := range map[string]bool{"it is": true, "it is not": false} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			if left {
+				s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
 			}
-			time.Sleep(10 * time.Second)
-			s.AddPod(pod("new"), 0)
-			r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
-			r.await(state.NodeReopened)
-			r.adjust(func(g *drain.Goal) { g.Close = false }) // as the agent does
-			if result := r.succeed(); result.Evicted != 1 || result.Skipped != 1 || len(r.of(state.PodEvicted, "default/old")) != 1 {
-				t.Errorf("the result is %+v; told is %+v", result, r.of(state.PodEvicted))
-			}
-		})
-	}
-}
-
-// A load balancer in front of the API server answers so while its backend moves.
-func TestAProxysPageIsNotTakenForTheEndOfTheNode(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		goal  func(*drain.Goal)
-		looks int // that were answered before
-	}{
-		"at the first look":                 {func(*drain.Goal) {}, 0},
-		"at the first look after a restart": {func(g *drain.Goal) { g.NodeSeen = true }, 0},
-		"later":                             {func(*drain.Goal) {}, 1},
-	} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
-			s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon))
-			s.AddPod(pod("a"), 0)
-			goal := goalWithin(true, plenty)
-			c.goal(&goal)
-			if c.looks == 0 {
-				s.Answer("get node", apitest.Page(http.StatusNotFound), apitest.Page(http.StatusNotFound))
-			}
-			r := start(t, s, drain.Options{}, goal)
-			if c.looks > 0 {
-				r.leave()
-				s.Answer("get node", apitest.Page(http.StatusNotFound))
-			}
-			time.Sleep(time.Minute)
-			if !s.HasPod("default/a") || len(r.of(state.NodeMissing)) > 0 || r.guard.Result().Cordon != drain.CordonSet {
-				t.Errorf("a pod that people want left alone is there: %t; told %+v, and the result is %+v", s.HasPod("default/a"), r.told, r.guard.Result())
+			r := begin(t, s, drain.Options{})
+			await(t, "word of the Node", func() bool { return len(r.of(state.NodeOptedOut))+len(r.of(state.NodeClosed)) > 0 })
+			if state := append(r.of(state.NodeOptedOut), r.of(state.NodeClosed)...)[0].State; state.Left != left || state.Closed == left {
+				t.Errorf("told the state %+v", state)
 			}
 		})
 	}

@@ -17,6 +17,242 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
+func TestReturns(t *testing.T) {
+	t.Parallel()
+	// What ended before the drain says nothing of who comes back to the closed node.
+	run(t, "pods that terminated before", func(t *testing.T, s *apitest.Server) {
+		for i := range 3 {
+			s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
+		}
+		// Five pods of the same ReplicaSet have been ending for long, one after another: a finalizer holds them.
+		for i := range 5 {
+			s.AddPod(pod(fmt.Sprintf("a-%d", i), func(p *corev1.Pod) {
+				p.CreationTimestamp.Time = time.Now().Add(time.Duration(i-20) * time.Minute)
+				ending(1)(p)
+				p.DeletionTimestamp.Time = time.Now().Add(time.Duration(i-20)*time.Minute + 30*time.Second)
+			}), apitest.Never)
+		}
+		r := begin(t, s, drain.Options{})
+		time.Sleep(time.Minute)
+		for i := range 3 {
+			if s.HasPod(fmt.Sprintf("default/web-%d", i)) {
+				t.Errorf("web-%d was not evicted: %+v", i, r.of(state.PodsLeftToReturn))
+			}
+		}
+		if told := r.of(state.PodsReturning); len(told) != 0 {
+			t.Errorf("told %+v", told)
+		}
+	})
+	// A kubelet that shuts down ends the DaemonSets' pods, their controllers make others, and the kubelet refuses them.
+	run(t, "pods of DaemonSets that the kubelet refuses", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("web"), apitest.Ending(2*time.Second))
+		daemon := ownedBy("DaemonSet", "apps/v1")
+		s.AddPod(pod("agent-0", daemon), 0)
+		r := beginWithin(t, s, drain.Options{}, true, 145*time.Second)
+		for i := range 20 {
+			s.ChangePod(fmt.Sprintf("default/agent-%d", i), phase(corev1.PodFailed))
+			time.Sleep(300 * time.Millisecond)
+			s.AddPod(pod(fmt.Sprintf("agent-%d", i+1), daemon, phase(corev1.PodPending)), 0)
+		}
+		if result := r.succeed(); result.Evicted != 1 || count(s, "evict") != 1 || count(s, "delete") != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+		if after := r.drainedAt().Sub(r.began); after > 4*time.Second {
+			t.Errorf("drained after %s", after)
+		}
+	})
+	run(t, "left without a deadline", func(t *testing.T, s *apitest.Server) {
+		replace(t, s, "static")
+		// The drain must be well under way when the first comes back.
+		free := addHeld(s, pod("held", ownedBy("StatefulSet", "apps/v1")))
+		r := beginWithin(t, s, drain.Options{LoadBalancerWait: 1500 * time.Millisecond}, false, 0)
+		r.await(state.PodsLeftToReturn)
+		free()
+		result := r.succeed()
+		if result.Skipped != 1 || result.Evicted != 6 {
+			t.Errorf("the result is %+v; want the first, four that came back and the one that was held evicted, and one left", result)
+		}
+		for what, want := range map[state.TransitionKind]string{state.PodsReturning: "ReplicaSet default/owner", state.PodsLeftToReturn: "ReplicaSet default/owner"} {
+			if told := r.of(what); len(told) != 1 || told[0].Detail != want {
+				t.Errorf("%s is told as %+v, want %q once", what, told, want)
+			}
+		}
+	})
+	// They are removed at once, as if they had finished.
+	run(t, "left though their end is not seen", func(t *testing.T, s *apitest.Server) {
+		s.Always("evict", func(w http.ResponseWriter, r *http.Request) bool {
+			s.RemovePod("default/" + path.Base(path.Dir(r.URL.Path)))
+			return accepted(w, r)
+		})
+		replace(t, s, "static")
+		r := beginWithin(t, s, drain.Options{}, false, 0)
+		time.Sleep(5 * time.Minute)
+		if n := count(s, "evict"); n != 5 || len(r.of(state.PodsLeftToReturn)) != 1 {
+			t.Errorf("%d evictions; told is %+v", n, r.of(state.PodsLeftToReturn))
+		}
+	})
+	// A machine that is lost takes them with it. Until then, their controller would bring them back as often as they are evicted.
+	run(t, "ever more slowly before a deadline", func(t *testing.T, s *apitest.Server) {
+		replace(t, s, "static")
+		r := beginWithin(t, s, drain.Options{LoadBalancerWait: 1500 * time.Millisecond, Margin: time.Second}, true, time.Minute)
+		r.await(state.PodsLeftToReturn)
+		if result, _ := r.wait(); result.Evicted != 5 || result.Deleted != 0 || result.Skipped != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+		var after []time.Duration
+		asked := s.Requests("evict")
+		for i := range asked[1:] {
+			after = append(after, asked[i+1].At.Sub(asked[i].At).Truncate(time.Second))
+		}
+		if want := []time.Duration{0, 2 * time.Second, 4 * time.Second, 8 * time.Second}; !slices.Equal(after, want) {
+			t.Errorf("evicted with the pauses %v; want %v", after, want)
+		}
+		time.Sleep(time.Minute)
+		if n := count(s, "evict", "delete"); n != len(asked) {
+			t.Errorf("%d were evicted after they were left in peace", n-len(asked))
+		}
+	})
+	// Otherwise it would take the place of what has yet to go, for as long as its rounds last.
+	run(t, "after those that have yet to go", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("came"), 0)
+		addHeld(s, pod("stays"))
+		r := beginWithin(t, s, drain.Options{}, false, 0)
+		r.await(state.PodGone, "default/came")
+		addHeld(s, pod("back"))
+		r.await(state.PodHeld, "default/back")
+		asked := count(s, "evict default/stays")
+		time.Sleep(time.Minute)
+		if n := count(s, "evict default/stays") - asked; n == 0 || count(s, "evict default/back") != 1 {
+			t.Errorf("asked %d times for the pod that has yet to go and %d times for the one that came back", n, count(s, "evict default/back"))
+		}
+		s.RemovePod("default/stays")
+		s.Always("evict default/back", nil)
+		r.await(state.PodGone, "default/back")
+	})
+	// While the cordon fails, the scheduler puts pods on the open node as it pleases.
+	run(t, "to an open node", func(t *testing.T, s *apitest.Server) {
+		s.AddReplicaSet(apitest.Workload{Name: "web", Pods: 2, Ending: apitest.Ending(time.Second), Delay: 300 * time.Millisecond})
+		s.Always("patch node", apitest.Unavailable())
+		r := beginWithin(t, s, drain.Options{Margin: time.Second}, true, 2*time.Minute)
+		r.await(state.PodsLeftToReturn)
+		s.Always("patch node", nil)
+		r.await(state.NodeClosed)
+		if result := r.succeed(); len(result.Left) != 0 || result.Skipped != 0 {
+			t.Errorf("the result is %+v; want no pod left", result)
+		}
+		for _, p := range s.Pods() {
+			if p.Spec.NodeName == apitest.Node {
+				t.Errorf("%s is on the closed node", p.Name)
+			}
+		}
+	})
+	// An event joins while a pod that has come back waits for its pause to be over.
+	run(t, "rounds begin again for an event that joins", func(t *testing.T, s *apitest.Server) {
+		controller(t, s, 1, false)
+		r := beginWithin(t, s, drain.Options{}, false, 0)
+		r.await(state.PodsReturning)
+		r.adjust(func(g *drain.Goal) { g.Generation++ })
+		asked := count(s, "evict")
+		time.Sleep(time.Minute)
+		if n := count(s, "evict") - asked; n != 5 {
+			t.Errorf("%d evictions for another event; want that of the pod that waited, and four", n)
+		}
+	})
+	run(t, "what was listed late has not arrived", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.Answer("list", apitest.Unavailable(), apitest.Unavailable()) // The cordon comes first.
+		r := drained(t, s, drain.Options{})
+		if told := r.of(state.PodArrived); len(told) != 0 || r.result.Evicted != 1 {
+			t.Errorf("told %+v", told)
+		}
+	})
+	// Two other pods of its controller are still ending, for one of which at least none has come back yet.
+	run(t, "left though it changes", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("slow-1", grace(60)), apitest.Ending(time.Minute))
+		s.AddPod(pod("slow-2", grace(60)), apitest.Ending(time.Minute))
+		replace(t, s, "back")
+		r := beginWithin(t, s, drain.Options{}, false, 0)
+		r.await(state.PodsLeftToReturn)
+		asked := count(s, "evict")
+		for _, p := range s.Pods() {
+			if strings.HasPrefix(p.Name, "back") {
+				s.ChangePod("default/"+p.Name, annotated("example.com/note", "changed"))
+			}
+		}
+		time.Sleep(time.Minute)
+		if n := count(s, "evict") - asked; n != 0 {
+			t.Errorf("%d evictions after it was left in peace", n)
+		}
+	})
+	// Their pods take 20 minutes to end. Meanwhile others, such as those of Jobs, come and go.
+	run(t, "of pods that end slowly", func(t *testing.T, s *apitest.Server) {
+		of := func(name string) func(*corev1.Pod) {
+			return func(p *corev1.Pod) { p.OwnerReferences[0].Name = name }
+		}
+		beginWithin(t, s, drain.Options{}, false, 0)
+		for i := range 40 {
+			for _, name := range []string{"a", "b"}[:min(i+1, 2)] {
+				if !s.HasPod("default/" + name) {
+					s.AddPod(pod(name, grace(20*60), of(name)), apitest.Ending(20*time.Minute))
+				}
+			}
+			job := fmt.Sprint("job-", i)
+			s.AddPod(pod(job, of(job)), 0)
+			time.Sleep(10 * time.Minute)
+		}
+		for _, name := range []string{"a", "b"} {
+			if n := count(s, "evict default/"+name); n != 5 {
+				t.Errorf("%s was evicted %d times", name, n)
+			}
+		}
+	})
+	// The list that shows the pod's end shows the one that has replaced it, too.
+	run(t, "behind a silent watch", func(t *testing.T, s *apitest.Server) {
+		s.Always("watch pods", apitest.Silence())
+		replace(t, s, "static")
+		r := beginWithin(t, s, drain.Options{}, false, 0)
+		r.await(state.PodsLeftToReturn)
+		if n := count(s, "evict"); n != 5 {
+			t.Errorf("%d evictions", n)
+		}
+	})
+}
+
+// A pod in PreBind waits for its volumes, and is bound to a node that was chosen before the cordon.
+func TestReturns_NotOfPodsThatAreBoundLate(t *testing.T) {
+	t.Parallel()
+	for name, apart := range map[string]time.Duration{"created before the drain": 10 * time.Second, "created in its first second": 0} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("web"), 0)
+			const late = 9
+			var waiting []*corev1.Pod
+			for i := range late {
+				p := pod(fmt.Sprintf("late-%d", i))
+				p.CreationTimestamp.Time = time.Now().Truncate(time.Second)
+				waiting = append(waiting, p)
+			}
+			time.Sleep(apart)
+			r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+			r.succeed()
+			for _, p := range waiting {
+				s.AddPod(p, 0)
+				if apart == 0 {
+					continue
+				}
+				r.await(state.PodGone, "default/"+p.Name)
+				await(t, "the news that it is drained again", func() bool { return r.last().Kind == state.NodeEmpty })
+			}
+			await(t, "the last one's end", func() bool { return len(r.of(state.PodGone)) == late+1 })
+			if told := append(r.of(state.PodsLeftToReturn), r.of(state.PodsReturning)...); len(told) != 0 {
+				t.Errorf("told %+v", told)
+			}
+			if n := len(r.of(state.PodArrived)); n != late || r.guard.Result().Evicted != late+1 {
+				t.Errorf("%d have arrived; the result is %+v", n, r.guard.Result())
+			}
+		})
+	}
+}
+
 // replace puts a new pod on the node whenever the last one is gone, as the controller of a pod does that names its node
 // or tolerates the cordon, until the test ends.
 func replace(t *testing.T, s *apitest.Server, name string, changes ...func(*corev1.Pod)) {
@@ -38,69 +274,6 @@ func replace(t *testing.T, s *apitest.Server, name string, changes ...func(*core
 			}
 		}
 	}()
-}
-
-func TestPodsThatKeepComingBackAreLeftThereWithoutADeadline(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		replace(t, s, "static")
-		// The drain must be well under way when the first comes back.
-		free := addHeld(s, pod("held", ownedBy("StatefulSet", "apps/v1")))
-		r := beginWithin(t, s, drain.Options{LoadBalancerWait: 1500 * time.Millisecond}, false, 0)
-		r.await(state.PodsLeftToReturn)
-		free()
-		result := r.succeed()
-		if result.Skipped != 1 || result.Evicted != 6 {
-			t.Errorf("the result is %+v; want the first, four that came back and the one that was held evicted, and one left", result)
-		}
-		for what, want := range map[state.TransitionKind]string{state.PodsReturning: "ReplicaSet default/owner", state.PodsLeftToReturn: "ReplicaSet default/owner"} {
-			if told := r.of(what); len(told) != 1 || told[0].Detail != want {
-				t.Errorf("%s is told as %+v, want %q once", what, told, want)
-			}
-		}
-	})
-}
-
-// They are removed at once, as if they had finished.
-func TestPodsThatKeepComingBackAreLeftThereThoughNobodySeesThemEnd(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.Always("evict", func(w http.ResponseWriter, r *http.Request) bool {
-			s.RemovePod("default/" + path.Base(path.Dir(r.URL.Path)))
-			return accepted(w, r)
-		})
-		replace(t, s, "static")
-		r := beginWithin(t, s, drain.Options{}, false, 0)
-		time.Sleep(5 * time.Minute)
-		if n := count(s, "evict"); n != 5 || len(r.of(state.PodsLeftToReturn)) != 1 {
-			t.Errorf("%d evictions; told is %+v", n, r.of(state.PodsLeftToReturn))
-		}
-	})
-}
-
-// A machine that is lost takes them with it. Until then, their controller would bring them back as often as they are evicted.
-func TestPodsThatKeepComingBackAreEvictedEverMoreSlowlyBeforeADeadline(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		replace(t, s, "static")
-		r := beginWithin(t, s, drain.Options{LoadBalancerWait: 1500 * time.Millisecond, Margin: time.Second}, true, time.Minute)
-		r.await(state.PodsLeftToReturn)
-		if result, _ := r.wait(); result.Evicted != 5 || result.Deleted != 0 || result.Skipped != 1 {
-			t.Errorf("the result is %+v", result)
-		}
-		var after []time.Duration
-		asked := s.Requests("evict")
-		for i := range asked[1:] {
-			after = append(after, asked[i+1].At.Sub(asked[i].At).Truncate(time.Second))
-		}
-		if want := []time.Duration{0, 2 * time.Second, 4 * time.Second, 8 * time.Second}; !slices.Equal(after, want) {
-			t.Errorf("evicted with the pauses %v; want %v", after, want)
-		}
-		time.Sleep(time.Minute)
-		if n := count(s, "evict", "delete"); n != len(asked) {
-			t.Errorf("%d were evicted after they were left in peace", n-len(asked))
-		}
-	})
 }
 
 // controller is one whose pods tolerate the cordon, or name the node: as soon as one of them is evicted, and for a StatefulSet as
@@ -135,13 +308,12 @@ func controller(t *testing.T, s *apitest.Server, pods int, stateful bool) {
 }
 
 // A machine is to be retired in two weeks. That is no reason to evict a pod all that time.
-func TestAControllerThatBringsPodsBackIsFollowedForFourRounds(t *testing.T) {
+func TestReturns_FourRounds(t *testing.T) {
 	t.Parallel()
 	for kind, stateful := range map[string]bool{"ReplicaSet": false, "StatefulSet": true} {
 		for deadline, limit := range map[string]time.Duration{"none": 0, "in two weeks": 14 * 24 * time.Hour, "in two minutes": 2 * time.Minute} {
 			for _, pods := range []int{1, 3, 12} {
-				run(t, fmt.Sprintf("%d pods of a %s, deadline %s", pods, kind, deadline), func(t *testing.T) {
-					s := apitest.New(t)
+				run(t, fmt.Sprintf("%d pods of a %s, deadline %s", pods, kind, deadline), func(t *testing.T, s *apitest.Server) {
 					controller(t, s, pods, stateful)
 					r := beginWithin(t, s, drain.Options{}, limit == 2*time.Minute, limit)
 					r.await(state.PodsLeftToReturn)
@@ -167,46 +339,13 @@ func TestAControllerThatBringsPodsBackIsFollowedForFourRounds(t *testing.T) {
 	}
 }
 
-// The scheduler brings back what tolerates the cordon; the others have gone elsewhere for good.
-func TestOfManyPodsTheOnesThatComeBackAreFollowedForFourRounds(t *testing.T) {
-	t.Parallel()
-	for kind, stateful := range map[string]bool{"ReplicaSet": false, "StatefulSet": true} {
-		for _, back := range []int{1, 3} {
-			run(t, fmt.Sprintf("%d of 20 pods of a %s", back, kind), func(t *testing.T) {
-				s := apitest.New(t)
-				for i := range 20 - back {
-					s.AddPod(pod(fmt.Sprintf("elsewhere-%d", i), ownedBy(kind, "apps/v1")), apitest.Ending(time.Second))
-				}
-				controller(t, s, back, stateful)
-				r := beginWithin(t, s, drain.Options{}, false, 0)
-				r.await(state.PodsLeftToReturn)
-				time.Sleep(10 * time.Minute)
-				if n := r.guard.Result().Evicted; n < 20+3*back || n > 20+5*back {
-					t.Errorf("%d evictions; want the first of all 20, and about four of each of the %d that come back", n, back)
-				}
-				if told := r.last(); !told.State.Drained || told.Left != 0 {
-					t.Errorf("told %+v at last", told)
-				}
-				for range 5 { // What is left in peace may end, and come back again.
-					s.RemovePod("default/" + s.Pods()[0].Name)
-					time.Sleep(time.Minute)
-				}
-				if n := r.guard.Result().Evicted; n > 20+5*back {
-					t.Errorf("%d evictions after it was left in peace", n)
-				}
-			})
-		}
-	}
-}
-
 // Those that came back are evicted while the others have yet to go for the first time.
-func TestEachPodThatComesBackIsFollowedThoughTheirBudgetLetsThemGoOneByOne(t *testing.T) {
+func TestReturns_BehindABudget(t *testing.T) {
 	t.Parallel()
 	for kind, stateful := range map[string]bool{"ReplicaSet": false, "StatefulSet": true} {
 		for _, every := range []time.Duration{500 * time.Millisecond, 2 * time.Second, 10 * time.Second} {
-			run(t, fmt.Sprintf("of a %s, every %s", kind, every), func(t *testing.T) {
+			run(t, fmt.Sprintf("of a %s, every %s", kind, every), func(t *testing.T, s *apitest.Server) {
 				const pods = 6
-				s := apitest.New(t)
 				controller(t, s, pods, stateful)
 				s.Always("evict", apitest.OneAtATime("budget", every))
 				r := beginWithin(t, s, drain.Options{}, false, 0)
@@ -223,107 +362,14 @@ func TestEachPodThatComesBackIsFollowedThoughTheirBudgetLetsThemGoOneByOne(t *te
 	}
 }
 
-// Otherwise it would take the place of what has yet to go, for as long as its rounds last.
-func TestAPodThatCameBackDoesNotTakeTheTurnOfOneThatHasYetToGo(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("came"), 0)
-		addHeld(s, pod("stays"))
-		r := beginWithin(t, s, drain.Options{}, false, 0)
-		r.await(state.PodGone, "default/came")
-		addHeld(s, pod("back"))
-		r.await(state.PodHeld, "default/back")
-		asked := count(s, "evict default/stays")
-		time.Sleep(time.Minute)
-		if n := count(s, "evict default/stays") - asked; n == 0 || count(s, "evict default/back") != 1 {
-			t.Errorf("asked %d times for the pod that has yet to go and %d times for the one that came back", n, count(s, "evict default/back"))
-		}
-		s.RemovePod("default/stays")
-		s.Always("evict default/back", nil)
-		r.await(state.PodGone, "default/back")
-	})
-}
-
-// While the cordon fails, the scheduler puts pods on the open node as it pleases.
-func TestWhatComesBackToAnOpenNodeIsNotLeftThereOnceItIsClosed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddReplicaSet(apitest.Workload{Name: "web", Pods: 2, Ending: apitest.Ending(time.Second), Delay: 300 * time.Millisecond})
-		s.Always("patch node", apitest.Unavailable())
-		r := beginWithin(t, s, drain.Options{Margin: time.Second}, true, 2*time.Minute)
-		r.await(state.PodsLeftToReturn)
-		s.Always("patch node", nil)
-		r.await(state.NodeClosed)
-		if result := r.succeed(); len(result.Left) != 0 || result.Skipped != 0 {
-			t.Errorf("the result is %+v; want no pod left", result)
-		}
-		for _, p := range s.Pods() {
-			if p.Spec.NodeName == apitest.Node {
-				t.Errorf("%s is on the closed node", p.Name)
-			}
-		}
-	})
-}
-
-// An event joins while a pod that has come back waits for its pause to be over.
-func TestForAnEventThatJoinsTheRoundsOfAPodThatWaitsBeginAnew(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		controller(t, s, 1, false)
-		r := beginWithin(t, s, drain.Options{}, false, 0)
-		r.await(state.PodsReturning)
-		r.adjust(func(g *drain.Goal) { g.Generation++ })
-		asked := count(s, "evict")
-		time.Sleep(time.Minute)
-		if n := count(s, "evict") - asked; n != 5 {
-			t.Errorf("%d evictions for another event; want that of the pod that waited, and four", n)
-		}
-	})
-}
-
-func TestWhatWasThereIsNotToldAsIfItHadArrived(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("a"), 0)
-		s.Answer("list", apitest.Unavailable(), apitest.Unavailable()) // The cordon comes first.
-		r := drained(t, s, drain.Options{})
-		if told := r.of(state.PodArrived); len(told) != 0 || r.result.Evicted != 1 {
-			t.Errorf("told %+v", told)
-		}
-	})
-}
-
-// Two other pods of its controller are still ending, for one of which at least none has come back yet.
-func TestAPodThatIsLeftInPeaceIsSoWhateverBecomesOfIt(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.AddPod(pod("slow-1", grace(60)), apitest.Ending(time.Minute))
-		s.AddPod(pod("slow-2", grace(60)), apitest.Ending(time.Minute))
-		replace(t, s, "back")
-		r := beginWithin(t, s, drain.Options{}, false, 0)
-		r.await(state.PodsLeftToReturn)
-		asked := count(s, "evict")
-		for _, p := range s.Pods() {
-			if strings.HasPrefix(p.Name, "back") {
-				s.ChangePod("default/"+p.Name, annotated("example.com/note", "changed"))
-			}
-		}
-		time.Sleep(time.Minute)
-		if n := count(s, "evict") - asked; n != 0 {
-			t.Errorf("%d evictions after it was left in peace", n)
-		}
-	})
-}
-
 // Who makes them gives each another name.
-func TestPodsThatKeepComingBackAreLeftThereThoughNobodySaysToControlThem(t *testing.T) {
+func TestReturns_WithoutAController(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*corev1.Pod){
 		"they have an owner":                func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil },
 		"their names begin in the same way": func(p *corev1.Pod) { p.OwnerReferences, p.GenerateName = nil, "runner-" },
 	} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
+		run(t, name, func(t *testing.T, s *apitest.Server) {
 			r := beginWithin(t, s, drain.Options{}, false, 0)
 			made := 0
 			for range 300 {
@@ -338,60 +384,4 @@ func TestPodsThatKeepComingBackAreLeftThereThoughNobodySaysToControlThem(t *test
 			}
 		})
 	}
-}
-
-// Their pods take 20 minutes to end. Meanwhile others, such as those of Jobs, come and go.
-func TestReturns_OfPodsThatEndSlowly(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		of := func(name string) func(*corev1.Pod) {
-			return func(p *corev1.Pod) { p.OwnerReferences[0].Name = name }
-		}
-		beginWithin(t, s, drain.Options{}, false, 0)
-		for i := range 40 {
-			for _, name := range []string{"a", "b"}[:min(i+1, 2)] {
-				if !s.HasPod("default/" + name) {
-					s.AddPod(pod(name, grace(20*60), of(name)), apitest.Ending(20*time.Minute))
-				}
-			}
-			job := fmt.Sprint("job-", i)
-			s.AddPod(pod(job, of(job)), 0)
-			time.Sleep(10 * time.Minute)
-		}
-		for _, name := range []string{"a", "b"} {
-			if n := count(s, "evict default/"+name); n != 5 {
-				t.Errorf("%s was evicted %d times", name, n)
-			}
-		}
-	})
-}
-
-// The list that shows the pod's end shows the one that has replaced it, too.
-func TestEvict_CountsReturnsBehindASilentWatch(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.Always("watch pods", apitest.Silence())
-		replace(t, s, "static")
-		r := beginWithin(t, s, drain.Options{}, false, 0)
-		r.await(state.PodsLeftToReturn)
-		if n := count(s, "evict"); n != 5 {
-			t.Errorf("%d evictions", n)
-		}
-	})
-}
-
-// Until the watch shows the pod's end, what refused its eviction before does not hold it any more.
-func TestEvict_AnAcceptedEvictionIsHeldByNothing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		free := addHeld(s, pod("a"))
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodHeld)
-		s.SetLag(0, 5*time.Second)
-		free()
-		await(t, "the end of the pod", func() bool { return !s.HasPod("default/a") })
-		if result := r.guard.Result(); len(result.Left) != 1 || len(result.HeldBy) != 0 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
 }

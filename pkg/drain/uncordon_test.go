@@ -1,9 +1,10 @@
 package drain_test
 
 import (
-	"encoding/json"
+	"context"
+	"errors"
+	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,155 +15,297 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// uncordonedOnce fails unless one uncordon was reported: of a node that was closed in that generation, and stays open until the next one, which
-// it begins.
-func (r *trial) uncordonedOnce(s *apitest.Server, closed int) {
-	r.t.Helper()
-	reported := r.of(state.NodeReopened)
-	if len(reported) != 1 || reported[0].Closed != closed || s.CurrentNode().Spec.Unschedulable {
-		r.t.Errorf("reported %+v; the node is closed: %t", reported, s.CurrentNode().Spec.Unschedulable)
-	}
-	r.adjust(joining)
-	await(r.t, "the cordon of the next generation", func() bool { return s.CurrentNode().Spec.Unschedulable })
-	if reported := r.of(state.NodeReopened); len(reported) != 1 {
-		r.t.Errorf("reported again: %+v", reported)
+// The event comes back while the end of its cordon is under way.
+func TestUncordon_UnderWayAsAnEventBegins(t *testing.T) {
+	t.Parallel()
+	for _, takes := range slowWrites {
+		run(t, fmt.Sprint(takes), func(t *testing.T, s *apitest.Server) {
+			r := drained(t, s, drain.Options{})
+			r.cancel()
+			<-r.done
+			s.Answer("patch", late(takes))
+			_, _ = drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, 500*time.Millisecond), nil)
+			goal := goalWithin(true, 2*time.Minute)
+			goal.Claim.Event, goal.NodeSeen = "event-2", true
+			r = start(t, s, drain.Options{}, goal)
+			time.Sleep(time.Minute)
+			if told := r.of(state.NodeReopened); !s.CurrentNode().Spec.Unschedulable || len(told) > 0 {
+				t.Errorf("the node is closed: %t; told of an order: %+v", s.CurrentNode().Spec.Unschedulable, told)
+			}
+		})
 	}
 }
 
-func TestUncordon_ConcernsTheGenerationsBeforeIt(t *testing.T) {
+func TestUncordon_Waits(t *testing.T) {
 	t.Parallel()
-	for name, uncordons := range map[string]func(*apitest.Server, *trial){
-		"seen in the same generation": func(s *apitest.Server, _ *trial) { s.UncordonAs("kubectl") },
-		"a generation begins before the next look": func(s *apitest.Server, r *trial) {
-			s.UncordonAs("kubectl")
-			r.adjust(joining)
-		},
-		"with its claim": func(s *apitest.Server, _ *trial) { s.ChangeNode(unclaimed, "kubectl") },
+	// After a quick reboot the Node still says what the kubelet before has said.
+	run(t, "for the kubelet of this boot", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(cordoned(ours))
+		boot := func(id string) { s.ChangeNode(func(n *corev1.Node) { n.Status.NodeInfo.BootID = id }) }
+		boot("boot-0")
+		time.AfterFunc(time.Minute, func() { boot(claim.BootID) })
+		began := time.Now()
+		got, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, plenty), thisBoot)
+		if after := time.Since(began); got != drain.UncordonLifted || err != nil || after < time.Minute || after > time.Minute+5*time.Second {
+			t.Errorf("uncordon is %q, %v after %s", got, err, after)
+		}
+	})
+	run(t, "for Ready, if asked", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(cordoned(ours))
+		ready := func(status corev1.ConditionStatus) {
+			s.ChangeNode(func(n *corev1.Node) { n.Status.Conditions[0].Status = status })
+		}
+		ready(corev1.ConditionUnknown)
+		node := drain.New(s.Client(), apitest.Node, drain.Options{})
+		done := make(chan error, 1)
+		go func() { _, err := node.Uncordon(within(t, plenty), thisBoot); done <- err }()
+		await(t, "a second look at the node", func() bool { return count(s, "get node") >= 2 })
+		if n := count(s, "patch"); n != 0 {
+			t.Errorf("%d patches while the node was not Ready", n)
+		}
+		ready(corev1.ConditionTrue)
+		if err := <-done; err != nil || s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("not uncordoned: %v", err)
+		}
+
+		s.ChangeNode(cordoned(ours))
+		ready(corev1.ConditionFalse)
+		if got, err := node.Uncordon(within(t, plenty), nil); got != drain.UncordonLifted || err != nil {
+			t.Errorf("without being asked to wait: %q, %v", got, err)
+		}
+	})
+	// Its network may be broken for a day.
+	run(t, "five seconds between looks", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(cordoned(ours))
+		_, _ = drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, time.Hour), func(string, time.Time) bool { return false })
+		for i, after := range gaps(s.Requests("get node")) {
+			if after != 5*time.Second {
+				t.Errorf("read %d came after %s", i+2, after)
+			}
+		}
+	})
+	run(t, "and says for what", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(cordoned(ours))
+		s.ChangeNode(func(n *corev1.Node) { n.Status.Conditions = nil })
+		_, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, 300*time.Millisecond), thisBoot)
+		if !errors.Is(err, context.DeadlineExceeded) || count(s, "patch") != 0 {
+			t.Errorf("error %v with %d patches", err, count(s, "patch"))
+		}
+		if want := `uncordoning node "node-1": the node is not Ready yet (context deadline exceeded)`; err.Error() != want {
+			t.Errorf("error %q; want %q", err, want)
+		}
+	})
+}
+
+func TestUncordon_LeavesTheCordonToOthers(t *testing.T) {
+	t.Parallel()
+	const no, prefer = corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule
+	for name, c := range map[string]struct {
+		node func(*corev1.Node)
+		want drain.UncordonResult
+		to   string
+	}{
+		"Karpenter":                 {tainted("karpenter.sh/disrupted", "", no), drain.UncordonLeftKarpenter, "Karpenter"},
+		"Karpenter before 1.0":      {tainted("karpenter.sh/disruption", "disrupting", no), drain.UncordonLeftKarpenter, "Karpenter"},
+		"Cluster Autoscaler":        {tainted("ToBeDeletedByClusterAutoscaler", "1700000000", no), drain.UncordonLeftAutoscaler, "Cluster Autoscaler"},
+		"a candidate of its":        {tainted("DeletionCandidateOfClusterAutoscaler", "1700000000", prefer), drain.UncordonLifted, ""},
+		"an updated node group":     {tainted("eks.amazonaws.com/nodegroup", "unschedulable", no), drain.UncordonLeftNodeGroup, "the update of the managed node group"},
+		"another use of its key":    {tainted("eks.amazonaws.com/nodegroup", "mine", no), drain.UncordonLifted, ""},
+		"somebody's taint":          {tainted("dedicated", "gpu", no), drain.UncordonLifted, ""},
+		"a Node that is deleted":    {going, drain.UncordonLeftGoing, "the one who deleted the Node"},
+		"Karpenter on our own node": {func(n *corev1.Node) { going(n); setBy("nth")(n) }, drain.UncordonLeftGoing, "the one who deleted the Node"},
 	} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
-			r := drained(t, s, drain.Options{})
-			time.Sleep(10 * time.Second)
-			uncordons(s, r)
-			time.Sleep(time.Minute)
-			r.uncordonedOnce(s, 1)
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			for _, change := range []func(*corev1.Node){cordoned(ours), c.node} {
+				s.ChangeNode(change)
+			}
+			if c.to != "" { // who leaves the cordon need not wait for the node
+				s.ChangeNode(func(n *corev1.Node) { n.Status.Conditions = nil })
+			}
+			node := drain.New(s.Client(), apitest.Node, drain.Options{})
+			if rehearsed, err := drain.NewDryRun(node).Uncordon(within(t, plenty), thisBoot); err != nil || rehearsed != c.want {
+				t.Errorf("the dry run says %q, %v; want %q", rehearsed, err, c.want)
+			}
+			got, err := node.Uncordon(within(t, plenty), thisBoot)
+			if err != nil || got != c.want || got.LeftTo() != c.to {
+				t.Fatalf("uncordon is %q, left to %q, %v; want %q, left to %q", got, got.LeftTo(), err, c.want, c.to)
+			}
+			after := s.CurrentNode()
+			if after.Spec.Unschedulable != (c.to != "") || after.Annotations[drain.CordonAnnotation] != "" {
+				t.Errorf("the node is left as %+v %+v", after.ObjectMeta, after.Spec)
+			}
 		})
 	}
 }
 
-// The look that sees it began before the generation did, which has the node closed again.
-func TestUncordon_SeenByALookOfTheGenerationBefore(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
+func TestUncordon_OnlyWhatIsOurs(t *testing.T) {
+	t.Parallel()
+	label := func(value string) func(*corev1.Node) {
+		return func(n *corev1.Node) { n.Labels[drain.ExcludeLabel] = value }
+	}
+	for name, c := range map[string]struct {
+		node          []func(*corev1.Node)
+		want          drain.UncordonResult
+		patches       int
+		unschedulable bool
+		label         string
+	}{
+		"our cordon":                            {[]func(*corev1.Node){cordoned(ours)}, drain.UncordonLifted, 1, false, ""},
+		"our cordon and our label":              {[]func(*corev1.Node){cordoned(ours), label("nth")}, drain.UncordonLifted, 1, false, ""},
+		"our cordon and somebody's label":       {[]func(*corev1.Node){cordoned(ours), label("true")}, drain.UncordonLifted, 1, false, "true"},
+		"our cordon and somebody's empty label": {[]func(*corev1.Node){cordoned(ours), label("")}, drain.UncordonLifted, 1, false, ""},
+		"somebody's cordon":                     {[]func(*corev1.Node){cordoned(""), label("true")}, drain.UncordonNotOurs, 0, true, "true"},
+		"somebody's cordon and our label":       {[]func(*corev1.Node){cordoned(""), label("nth")}, drain.UncordonNotOurs, 1, true, ""},
+		"our label alone":                       {[]func(*corev1.Node){label("nth")}, drain.UncordonNotOurs, 1, false, ""},
+		"our cordon, as the server remembers":   {[]func(*corev1.Node){cordoned(ours), setBy("nth")}, drain.UncordonLifted, 1, false, ""},
+		"somebody's cordon after ours":          {[]func(*corev1.Node){cordoned(ours), setBy("kubectl")}, drain.UncordonNotOurs, 1, true, ""},
+		"no cordon":                             {nil, drain.UncordonNotOurs, 0, false, ""},
+		"a cordon of ours that somebody lifted": {
+			[]func(*corev1.Node){cordoned(ours), func(n *corev1.Node) { n.Spec.Unschedulable = false }}, drain.UncordonOpened, 1, false, "",
+		},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			for _, change := range c.node {
+				s.ChangeNode(change)
+			}
+			node := drain.New(s.Client(), apitest.Node, drain.Options{})
+			rehearsed, err := drain.NewDryRun(node).Uncordon(within(t, plenty), thisBoot)
+			if err != nil || rehearsed != c.want {
+				t.Errorf("the dry run says %q, %v; want %q", rehearsed, err, c.want)
+			}
+			got, err := node.Uncordon(within(t, plenty), thisBoot)
+			if err != nil || got != c.want || count(s, "patch") != c.patches {
+				t.Fatalf("uncordon is %q, %v with %d patches; want %q with %d", got, err, count(s, "patch"), c.want, c.patches)
+			}
+			after := s.CurrentNode()
+			if after.Spec.Unschedulable != c.unschedulable || after.Labels[drain.ExcludeLabel] != c.label || after.Annotations[drain.CordonAnnotation] != "" {
+				t.Errorf("the node is left as %+v %+v", after.ObjectMeta, after.Spec)
+			}
+		})
+	}
+}
+
+func TestUncordon_IsTriedAgain(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"get node", "patch node"} {
+		for name, c := range map[string]struct {
+			answer apitest.Answer
+			passes bool
+		}{
+			"the connection breaks":                 {apitest.Reset(), true},
+			"400, what is asked for makes no sense": {failing(http.StatusBadRequest), false},
+			"401, the credential is not known":      {failing(http.StatusUnauthorized), true},
+			"403, it may not be":                    {failing(http.StatusForbidden), false},
+			"408, it has taken too long":            {failing(http.StatusRequestTimeout), true},
+			"409, it has changed in the meantime":   {apitest.Conflict(), true},
+			"422, it is not valid":                  {failing(http.StatusUnprocessableEntity), false},
+			"429, the API server is busy":           {apitest.Throttled(1), true},
+			"500, the API server has failed":        {failing(http.StatusInternalServerError), true},
+			"503, the API server is not ready":      {apitest.Unavailable(), true},
+		} {
+			run(t, what+": "+name, func(t *testing.T, s *apitest.Server) {
+				s.ChangeNode(cordoned(ours))
+				s.Answer(what, c.answer, c.answer)
+				got, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, plenty), nil)
+				if !c.passes {
+					if err == nil || !s.CurrentNode().Spec.Unschedulable || count(s, what) != 1 {
+						t.Errorf("uncordon is %q, %v after %d requests", got, err, count(s, what))
+					}
+					return
+				}
+				if got != drain.UncordonLifted || err != nil || s.CurrentNode().Spec.Unschedulable || count(s, what) != 3 {
+					t.Errorf("uncordon is %q, %v after %d requests", got, err, count(s, what))
+				}
+			})
+		}
+	}
+}
+
+func TestUncordon(t *testing.T) {
+	t.Parallel()
+	// Whether the kubelet is the right one is asked of others, who may be the ones to stop it all.
+	run(t, "called off", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(cordoned(ours))
+		ctx, cancel := context.WithCancel(t.Context())
+		got, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(ctx, func(string, time.Time) bool { cancel(); return true })
+		if !errors.Is(err, context.Canceled) || count(s, "patch") != 0 {
+			t.Errorf("uncordon is %q, %v after %d patches", got, err, count(s, "patch"))
+		}
+	})
+	run(t, "of a Node that is gone", func(t *testing.T, s *apitest.Server) {
+		s.RemoveNode()
+		node := drain.New(s.Client(), apitest.Node, drain.Options{})
+		for name, uncordon := range map[string]func(context.Context, drain.Booted) (drain.UncordonResult, error){
+			"real": node.Uncordon, "dry run": drain.NewDryRun(node).Uncordon,
+		} {
+			if got, err := uncordon(within(t, plenty), thisBoot); got != drain.UncordonNodeGone || err != nil {
+				t.Errorf("%s: %q, %v", name, got, err)
+			}
+		}
+	})
+	run(t, "behind a proxy", func(t *testing.T, s *apitest.Server) {
+		node := drain.New(s.Client(), apitest.Node, drain.Options{})
+		for _, uncordon := range []func(context.Context, drain.Booted) (drain.UncordonResult, error){drain.NewDryRun(node).Uncordon, node.Uncordon} {
+			s.ChangeNode(cordoned(ours))
+			s.Answer("get node", apitest.Page(http.StatusNotFound))
+			if got, err := uncordon(within(t, plenty), thisBoot); got != drain.UncordonLifted || err != nil {
+				t.Errorf("%q, %v", got, err)
+			}
+		}
+		if s.CurrentNode().Spec.Unschedulable {
+			t.Error("the node is closed")
+		}
+	})
+	// Docs/node-contract.md says of the annotation: remove it to make the cordon yours, and nth will then never lift it.
+	run(t, "not a cordon that operators made theirs", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, drain.Options{})
-		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
-			s.UncordonAs("kubectl")
-			seen := s.CurrentNode()
-			time.Sleep(500 * time.Millisecond)
-			r.adjust(joining)
-			time.Sleep(500 * time.Millisecond)
-			w.Header().Set("Content-Type", "application/json")
-			return json.NewEncoder(w).Encode(seen) == nil
+		r.cancel()
+		<-r.done
+		s.Answer("patch", func(http.ResponseWriter, *http.Request) bool {
+			s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.CordonAnnotation) }, "kubectl")
+			return false
 		})
+		result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(t.Context(), nil)
+		if !s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("a cordon without our annotation was lifted: %s, %v", result, err)
+		}
+	})
+	// Some API servers that stand in for others leave managedFields out.
+	run(t, "not a later cordon, without managedFields", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable, n.ManagedFields = false, nil })
+		r.await(state.NodeReopened)
+		s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable, n.ManagedFields = true, nil })
 		time.Sleep(time.Minute)
-		if reported := r.of(state.NodeReopened); len(reported) != 1 || reported[0].Closed != 1 || reported[0].State.Open || !s.CurrentNode().Spec.Unschedulable {
-			t.Errorf("reported %+v; the node is closed: %t", reported, s.CurrentNode().Spec.Unschedulable)
+		r.cancel()
+		<-r.done
+		result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(t.Context(), nil)
+		if !s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("people's cordon was lifted with %q, %v", result, err)
 		}
 	})
 }
 
-// No matter who has set it: the claim on an open Node says for which events it was closed.
-func TestUncordon_BeforeTheGuardIsSeenByTheClaim(t *testing.T) {
+// That there is no time left says nothing of why.
+func TestUncordon_SaysWhatWentWrongLast(t *testing.T) {
 	t.Parallel()
-	for name, text := range map[string]string{"ours": ours, "nth-queue's": strings.Replace(ours, `{`, `{"writer":"nth-queue",`, 1)} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
-			s.ChangeNode(func(n *corev1.Node) { n.Annotations[drain.CordonAnnotation] = text })
-			r := start(t, s, drain.Options{}, toCordon())
-			time.Sleep(time.Minute)
-			if reported := r.of(state.NodeReopened); len(reported) != 1 || !reported[0].Claim.Names("event-0") || reported[0].Claim.Names(claim.Event) {
-				t.Errorf("reported %+v", reported)
-			}
-			r.uncordonedOnce(s, 0)
-		})
-	}
-}
-
-func TestUncordon_BeforeTheGuardIsSeenThoughTheNodeIsOptedOut(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.ChangeNode(func(n *corev1.Node) {
-			n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", claim.Event, 1)
-		})
-		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
-		r := begin(t, s, drain.Options{})
-		r.await(state.NodeOptedOut)
-		time.Sleep(10 * time.Second)
-		s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
-		time.Sleep(time.Minute)
-		if told := r.of(state.NodeReopened); len(told) != 1 || s.CurrentNode().Spec.Unschedulable {
-			t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
-		}
-	})
-}
-
-// The cordon was set, and nobody heard so. Then somebody lifts it.
-func TestUncordon_OfACordonWhoseAnswerWasLost(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.Answer("patch", apitest.Lost())
-		r := begin(t, s, drain.Options{})
-		await(t, "the cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
-		s.UncordonAs("kubectl")
-		time.Sleep(time.Minute)
-		r.uncordonedOnce(s, 0)
-	})
-}
-
-// That is about the Node before. It is reported, since the agent still has the node stay open.
-func TestUncordon_EndsWithTheNode(t *testing.T) {
-	t.Parallel()
-	for name, fails := range map[string]bool{"at once": false, "the first attempts to cordon the new one fail": true} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
-			r := beginWithin(t, s, drain.Options{}, true, 30*time.Minute)
-			r.await(state.NodeEmpty)
-			closedAt := time.Now()
-			s.UncordonAs("kubectl")
-			r.await(state.NodeReopened)
-			r.adjust(func(g *drain.Goal) { g.Close, g.Before = false, closedAt }) // as the agent does
-			time.Sleep(time.Minute)
-			s.AddPod(pod("stays"), 0)
-			time.Sleep(time.Minute)
-			if !s.HasPod("default/stays") || s.CurrentNode().Spec.Unschedulable {
-				t.Fatal("the uncordon does not stand")
-			}
-			if fails {
-				s.Answer("patch", apitest.Unavailable(), apitest.Unavailable())
-			}
-			s.RegisterNode()
-			r.await(state.NodeRegistered)
-			r.adjust(func(g *drain.Goal) { joining(g); g.Close, g.Before = true, time.Time{} })
-			await(t, "the cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
-			await(t, "the end of the pod", func() bool { return !s.HasPod("default/stays") })
-			s.UncordonAs("kubectl")
-			await(t, "the next uncordon", func() bool { return len(r.of(state.NodeReopened)) == 2 })
-		})
-	}
-}
-
-// A Node that was registered just now changes often: the first attempt to cordon it fails, and the next is one all the same.
-func TestCordon_OfANewNodeIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	for name, answer := range map[string]apitest.Answer{"changed in the meantime": apitest.Conflict(), "unavailable": apitest.Unavailable(), "refused": apitest.Forbidden("no")} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
-			r := drained(t, s, drain.Options{})
-			s.Answer("patch", answer)
-			s.RegisterNode()
-			time.Sleep(time.Minute)
-			if told := r.of(state.NodeReopened); len(told) != 0 || !s.CurrentNode().Spec.Unschedulable {
-				t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
+	for name, c := range map[string]struct {
+		first, then apitest.Answer
+		want        string
+	}{
+		"the API server was not ready":                 {pass, apitest.Unavailable(), "not ready (context deadline exceeded)"},
+		"it hangs":                                     {apitest.Hang(), apitest.Hang(), `Get "http://apiserver.test/api/v1/nodes/node-1": context deadline exceeded (context deadline exceeded)`},
+		"it was not ready, and hangs":                  {apitest.Unavailable(), apitest.Hang(), "not ready (context deadline exceeded)"},
+		"it was not ready, and is too busy after that": {apitest.Unavailable(), apitest.Throttled(60), "too many requests (context deadline exceeded)"},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.ChangeNode(cordoned(ours))
+			s.ChangeNode(func(n *corev1.Node) { n.Status.Conditions = nil })
+			s.Answer("get node", c.first)
+			s.Always("get node", c.then)
+			_, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, 7*time.Second), thisBoot)
+			if want := `uncordoning node "node-1": ` + c.want; !errors.Is(err, context.DeadlineExceeded) || err.Error() != want {
+				t.Errorf("error %q; want %q", err, want)
 			}
 		})
 	}

@@ -1,7 +1,6 @@
 package drain_test
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"testing"
@@ -11,14 +10,104 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
-func TestNothingWaitsForTheLoadBalancerLabel(t *testing.T) {
+func TestLabel_IsTakenBackAlone(t *testing.T) {
 	t.Parallel()
 	opts := drain.Options{ExcludeFromLoadBalancers: true}
-	run(t, "not the first eviction", func(t *testing.T) {
-		s := apitest.New(t)
+	labeled := func(s *apitest.Server) bool { _, ok := s.CurrentNode().Labels[drain.ExcludeLabel]; return ok }
+	for name, node := range map[string]func(*corev1.Node){
+		"beside a cordon of ours": func(*corev1.Node) {}, "beside an administrator's": cordoned(""), "beside nth-queue's": cordoned(claimBy(drain.Queue)),
+	} {
+		run(t, name+", when the event is over", func(t *testing.T, s *apitest.Server) {
+			s.ChangeNode(node)
+			r := drained(t, s, opts)
+			time.Sleep(time.Minute)
+			if !labeled(s) || !r.last().State.Ours {
+				t.Errorf("labeled %v, the state is %+v", labeled(s), r.last().State)
+			}
+			r.cancel()
+			<-r.done
+			if _, err := drain.New(s.Client(), apitest.Node, opts).Uncordon(within(t, plenty), nil); err != nil || labeled(s) {
+				t.Errorf("labeled %v, %v", labeled(s), err)
+			}
+		})
+		run(t, name+", when somebody uncordons the node", func(t *testing.T, s *apitest.Server) {
+			s.ChangeNode(node)
+			r := drained(t, s, opts)
+			s.ChangeNode(uncordoned)
+			lifted := time.Now()
+			await(t, "that the label is gone", func() bool { return !labeled(s) })
+			if after := time.Since(lifted); after > 6*time.Second || len(r.of(state.NodeReopened)) != 1 {
+				t.Errorf("gone after %s, told %+v", after, r.of(state.NodeReopened))
+			}
+			time.Sleep(time.Minute)
+			if labeled(s) || s.CurrentNode().Spec.Unschedulable {
+				t.Errorf("the node is %+v", s.CurrentNode())
+			}
+		})
+	}
+	run(t, "not set without a cordon", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.Always("patch", apitest.Forbidden("a webhook minds cordons"))
+		beginWithin(t, s, opts, true, plenty).succeed()
+		if labeled(s) {
+			t.Error("the label was set")
+		}
+	})
+}
+
+func TestLabel(t *testing.T) {
+	t.Parallel()
+	// Others have come before, and the place of each is taken for two seconds: longer than a request may take.
+	run(t, "without a place at the gate is tried again", func(t *testing.T, s *apitest.Server) {
+		gate := kube.NewGate(1)
+		s.Always("patch", slowly(time.Second))
+		r := begin(t, s, drain.Options{Requests: gate, ExcludeFromLoadBalancers: true})
+		await(t, "the cordon", func() bool { return count(s, "patch") == 1 })
+		for range 10 {
+			enter(t, gate, false, false)
+		}
+		r.await(state.NodeExcluded)
+		if after, label := time.Since(r.began), s.CurrentNode().Labels[drain.ExcludeLabel]; after < 20*time.Second || label != drain.Host {
+			t.Errorf("after %s, the label is %q", after, label)
+		}
+	})
+	// The cordon is somebody else's, so that the label alone is ours.
+	run(t, "is ours by the newest look", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(cordoned(""))
+		old := s.CurrentNode()
+		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+		r.await(state.NodeExcluded)
+		ours := func() bool {
+			looks := count(s, "get node")
+			await(t, "a look", func() bool { return count(s, "get node") > looks })
+			r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(time.Minute) })
+			return r.numbered(state.GoalChanged).State.Ours
+		}
+		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Type", "application/json")
+			return json.NewEncoder(w).Encode(old) == nil
+		})
+		if !ours() {
+			t.Error("a look that is older than our label says that nothing is ours")
+		}
+		if !ours() {
+			t.Error("nothing is ours, and the label is")
+		}
+		s.ChangeNode(func(n *corev1.Node) { n.Labels[drain.ExcludeLabel] = "true" })
+		if ours() {
+			t.Error("what people have made theirs is ours")
+		}
+	})
+}
+
+func TestLabel_DelaysNothing(t *testing.T) {
+	t.Parallel()
+	opts := drain.Options{ExcludeFromLoadBalancers: true}
+	run(t, "not the first eviction", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
 		s.Answer("patch", pass, apitest.Hang())
 		r := drained(t, s, opts)
@@ -34,8 +123,7 @@ func TestNothingWaitsForTheLoadBalancerLabel(t *testing.T) {
 			t.Errorf("told %+v", r.last())
 		}
 	})
-	run(t, "not the news that people have opened the node, or want it left alone", func(t *testing.T) {
-		s := apitest.New(t)
+	run(t, "not the news that people have opened the node, or want it left alone", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
 		s.Answer("patch", pass)
 		s.Always("patch", apitest.Hang())
@@ -51,12 +139,11 @@ func TestNothingWaitsForTheLoadBalancerLabel(t *testing.T) {
 	})
 }
 
-func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
+func TestLabel_IsTriedAgain(t *testing.T) {
 	t.Parallel()
 	opts := drain.Options{ExcludeFromLoadBalancers: true}
 	for name, answer := range map[string]apitest.Answer{"unavailable": apitest.Unavailable(), "changed in the meantime": apitest.Conflict()} {
-		run(t, "set, "+name, func(t *testing.T) {
-			s := apitest.New(t)
+		run(t, "set, "+name, func(t *testing.T, s *apitest.Server) {
 			s.Answer("patch", pass, answer, answer)
 			r := begin(t, s, opts)
 			r.await(state.NodeExcluded)
@@ -67,8 +154,7 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 				t.Errorf("told %+v", refused)
 			}
 		})
-		run(t, "taken back, "+name, func(t *testing.T) {
-			s := apitest.New(t)
+		run(t, "taken back, "+name, func(t *testing.T, s *apitest.Server) {
 			r := drained(t, s, opts)
 			s.Answer("patch", answer, answer)
 			s.UncordonAs("kubectl")
@@ -83,8 +169,7 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 			}
 		})
 	}
-	run(t, "taken back, from a Node that is another than it was seen", func(t *testing.T) {
-		s := apitest.New(t)
+	run(t, "taken back, from a Node that is another than it was seen", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, opts)
 		s.Answer("patch", func(http.ResponseWriter, *http.Request) bool {
 			s.ChangeNode(asking("example.com/note", "changed"))
@@ -97,8 +182,7 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 			t.Errorf("told after %s", after)
 		}
 	})
-	run(t, "taken back, also from a node that people want left alone", func(t *testing.T) {
-		s := apitest.New(t)
+	run(t, "taken back, also from a node that people want left alone", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, opts)
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
 		r.await(state.NodeOptedOut)
@@ -108,15 +192,13 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 			t.Errorf("told, and the labels are %v", labels)
 		}
 	})
-	run(t, "taken back, refused", func(t *testing.T) {
-		s := apitest.New(t)
+	run(t, "taken back, refused", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, opts)
 		s.Always("patch", apitest.Forbidden("a webhook minds labels"))
 		s.UncordonAs("kubectl")
 		r.await(state.NodeReopened)
 	})
-	run(t, "ever more slowly, and told once", func(t *testing.T) {
-		s := apitest.New(t)
+	run(t, "ever more slowly, and told once", func(t *testing.T, s *apitest.Server) {
 		s.Answer("patch", pass)
 		s.Always("patch", apitest.Unavailable())
 		r := begin(t, s, opts)
@@ -134,8 +216,7 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 			t.Errorf("set again after %s, and told %+v; the pauses begin anew", after, told)
 		}
 	})
-	run(t, "with every look where it is refused", func(t *testing.T) {
-		s := apitest.New(t)
+	run(t, "with every look where it is refused", func(t *testing.T, s *apitest.Server) {
 		s.Answer("patch", pass)
 		s.Always("patch", apitest.Forbidden("a webhook minds labels"))
 		begin(t, s, opts)
@@ -152,33 +233,8 @@ func TestTheLoadBalancerLabelIsTriedAgainSoon(t *testing.T) {
 	})
 }
 
-// When people have opened a node of which nothing else is wanted, the guard is told to end.
-func TestTheLoadBalancerLabelIsTakenBackThoughTheGuardEndsForIt(t *testing.T) {
-	t.Parallel()
-	for name, answers := range map[string][]apitest.Answer{"at once": nil, "after failures": {apitest.Unavailable(), apitest.Reset()}} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
-			ctx, end := context.WithCancel(t.Context())
-			defer end()
-			guard := drain.New(s.Client(), apitest.Node, drain.Options{ExcludeFromLoadBalancers: true}).Guard(goalWithin(false, plenty), func(p drain.Progress) {
-				switch p.Kind {
-				case state.NodeEmpty:
-					s.Answer("patch", answers...)
-					s.UncordonAs("kubectl")
-				case state.NodeReopened:
-					end()
-				}
-			})
-			guard.Run(ctx)
-			if label, left := s.CurrentNode().Labels[drain.ExcludeLabel]; left {
-				t.Errorf("the label %q is left", label)
-			}
-		})
-	}
-}
-
 // A guard that is told to end in the midst of it stays for what it has begun to take back, but not for long, and not to set the label.
-func TestAGuardThatEndsTakesTheLoadBalancerLabelBackThatItHasBegunTo(t *testing.T) {
+func TestLabel_AsTheGuardEnds(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		back    bool
@@ -192,8 +248,7 @@ func TestAGuardThatEndsTakesTheLoadBalancerLabelBackThatItHasBegunTo(t *testing.
 		"not where it is refused":                      {true, nil, apitest.Forbidden("a webhook minds labels"), 0, true},
 		"not to set it":                                {false, nil, apitest.Unavailable(), 0, false},
 	} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
+		run(t, name, func(t *testing.T, s *apitest.Server) {
 			if !c.back {
 				s.Answer("patch", pass)
 				s.Always("patch", c.always)
@@ -218,7 +273,7 @@ func TestAGuardThatEndsTakesTheLoadBalancerLabelBackThatItHasBegunTo(t *testing.
 }
 
 // Beside somebody else's cordon there is no annotation of ours, and the record may have been lost.
-func TestALabelOfOursAloneIsAClaim(t *testing.T) {
+func TestLabel_AloneIsAClaim(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		label, annotation, event string
@@ -228,8 +283,7 @@ func TestALabelOfOursAloneIsAClaim(t *testing.T) {
 		"ours, and our claim":         {drain.Host, ours, "event-0"},
 		"somebody's":                  {"true", "", ""},
 	} {
-		run(t, name, func(t *testing.T) {
-			s := apitest.New(t)
+		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.ChangeNode(func(n *corev1.Node) {
 				cordoned(c.annotation)(n)
 				n.Labels[drain.ExcludeLabel] = c.label
@@ -247,10 +301,9 @@ func TestALabelOfOursAloneIsAClaim(t *testing.T) {
 }
 
 // What is left over of ours may have become another's just now.
-func TestOurOtherKeysAreChangedOnlyWhereTheyAreAsTheyWereSeen(t *testing.T) {
+func TestLabel_IsChangedOnlyAsSeen(t *testing.T) {
 	t.Parallel()
-	run(t, "the annotation, that nth-queue writes", func(t *testing.T) {
-		s := apitest.New(t)
+	run(t, "the annotation, that nth-queue writes", func(t *testing.T, s *apitest.Server) {
 		s.ChangeNode(func(n *corev1.Node) { cordoned(ours)(n); setBy("kubectl-cordon")(n) })
 		theirs := claimBy(drain.Queue)
 		s.Answer("patch", func(http.ResponseWriter, *http.Request) bool {
@@ -263,8 +316,7 @@ func TestOurOtherKeysAreChangedOnlyWhereTheyAreAsTheyWereSeen(t *testing.T) {
 			t.Errorf("the claim is %q", is)
 		}
 	})
-	run(t, "the label, that people set", func(t *testing.T) {
-		s := apitest.New(t)
+	run(t, "the label, that people set", func(t *testing.T, s *apitest.Server) {
 		s.Answer("patch", pass, func(http.ResponseWriter, *http.Request) bool {
 			s.ChangeNode(func(n *corev1.Node) { n.Labels = map[string]string{drain.ExcludeLabel: "true"} })
 			return false
@@ -277,33 +329,54 @@ func TestOurOtherKeysAreChangedOnlyWhereTheyAreAsTheyWereSeen(t *testing.T) {
 	})
 }
 
-// The cordon is somebody else's, so that the label alone is ours.
-func TestWhatIsOursIsKnownFromTheNewestThatWasSeenOfTheNode(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := apitest.New(t)
-		s.ChangeNode(cordoned(""))
-		old := s.CurrentNode()
-		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-		r.await(state.NodeExcluded)
-		ours := func() bool {
-			looks := count(s, "get node")
-			await(t, "a look", func() bool { return count(s, "get node") > looks })
-			r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(time.Minute) })
-			return r.numbered(state.GoalChanged).State.Ours
-		}
-		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
-			w.Header().Set("Content-Type", "application/json")
-			return json.NewEncoder(w).Encode(old) == nil
+func TestLabel_OnlyWhereNoneIs(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before *string
+		want   string
+		told   int
+	}{
+		"no label":              {nil, drain.Host, 1},
+		"somebody's label":      {new("true"), "true", 0},
+		"somebody's void label": {new(""), "", 0},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			if c.before != nil {
+				s.ChangeNode(func(n *corev1.Node) { n.Labels[drain.ExcludeLabel] = *c.before })
+			}
+			r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+			label, ok := s.CurrentNode().Labels[drain.ExcludeLabel]
+			if !ok || label != c.want || len(r.of(state.NodeExcluded)) != c.told {
+				t.Errorf("the label is %q, told %+v", label, r.of(state.NodeExcluded))
+			}
 		})
-		if !ours() {
-			t.Error("a look that is older than our label says that nothing is ours")
+	}
+}
+
+// People have it open for what it was closed for. That somebody has closed it anew is no business of ours.
+func TestLabel_NotBesideALaterCordonOfOthers(t *testing.T) {
+	t.Parallel()
+	opts := drain.Options{ExcludeFromLoadBalancers: true}
+	labeled := func(s *apitest.Server) bool { return s.CurrentNode().Labels[drain.ExcludeLabel] != "" }
+	run(t, "under the same guard", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, opts)
+		s.ChangeNode(unclaimed, "kubectl")
+		r.await(state.NodeReopened)
+		await(t, "that the label is gone", func() bool { return !labeled(s) })
+		s.CordonAs("kubectl")
+		time.Sleep(time.Minute)
+		if labeled(s) {
+			t.Error("it is labeled")
 		}
-		if !ours() {
-			t.Error("nothing is ours, and the label is")
-		}
-		s.ChangeNode(func(n *corev1.Node) { n.Labels[drain.ExcludeLabel] = "true" })
-		if ours() {
-			t.Error("what people have made theirs is ours")
+	})
+	run(t, "under another one", func(t *testing.T, s *apitest.Server) {
+		s.CordonAs("kubectl")
+		goal := goalWithin(false, plenty)
+		goal.Close = false
+		start(t, s, opts, goal)
+		time.Sleep(time.Minute)
+		if labeled(s) {
+			t.Error("it is labeled")
 		}
 	})
 }

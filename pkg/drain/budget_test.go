@@ -1,0 +1,601 @@
+package drain_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// A pod that goes after its eviction was sent went by that, whatever became of the answer.
+
+// doneUnanswered has a pod's end begun as was asked for, after a while, and never answers.
+func doneUnanswered(s *apitest.Server, name string, after time.Duration) apitest.Answer {
+	return func(_ http.ResponseWriter, r *http.Request) bool {
+		time.Sleep(after)
+		s.DeletePod(name)
+		<-r.Context().Done()
+		return true
+	}
+}
+
+func TestEvict_Counts(t *testing.T) {
+	t.Parallel()
+	// The watch is later than the end of the connection.
+	run(t, "an eviction whose answer is lost", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", grace(5)), apitest.Ending(5*time.Second))
+		s.SetLag(0, 50*time.Millisecond)
+		s.Answer("evict", apitest.Lost())
+		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 || count(s, "evict") != 1 {
+			t.Errorf("the result is %+v after %d evictions", r.result, count(s, "evict"))
+		}
+	})
+	// The pod is gone before the watch tells, so that the next eviction finds none.
+	run(t, "one whose pod is gone by the next", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.SetLag(0, 3*time.Second)
+		s.Answer("evict", apitest.Lost())
+		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || count(s, "evict") < 2 {
+			t.Errorf("the result is %+v after %d evictions", r.result, count(s, "evict"))
+		}
+	})
+	// The pod is terminating, but the watch does not tell yet.
+	run(t, "one before the drain is called off", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", grace(30)), apitest.Ending(20*time.Second))
+		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true, LoadBalancerWait: 5 * time.Second})
+		r.await(state.PodsFound)
+		s.SetLag(0, 3*time.Second)
+		await(t, "the eviction", func() bool { return count(s, "evict") > 0 })
+		time.Sleep(time.Second)
+		r.adjust(func(g *drain.Goal) { g.Evict = false })
+		r.await(state.PodSpared)
+		if result := r.guard.Result(); result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+	// The first eviction broke off, and might have been carried out. That the next is refused says that it was not.
+	run(t, "none that is refused after a broken connection", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.Answer("evict", apitest.Reset())
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodHeld)
+		s.RemovePod("default/a")
+		if result := r.succeed(); result.Evicted != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+	// The eviction hangs, and is given up at the turn. That it was carried out is seen while the deletion waits for its place.
+	run(t, "one that was given up and carried out", func(t *testing.T, s *apitest.Server) {
+		s.SetLag(0, 500*time.Millisecond)
+		s.AddPod(pod("a", grace(10)), apitest.Ending(5*time.Second))
+		for _, first := range []string{"first", "second", "third"} { // Their turn has come, and they take the place of what is urgent.
+			s.AddPod(pod(first, grace(600)), 0)
+			s.Always("evict default/"+first, apitest.Hang())
+		}
+		s.Always("evict default/a", doneUnanswered(s, "default/a", 2900*time.Millisecond))
+		r := beginWithin(t, s, drain.Options{Gate: kube.NewGate(1)}, true, 13*time.Second)
+		r.await(state.PodGone, "default/a")
+		if told := r.of(state.PodEvicted, "default/a"); len(told) != 1 || count(s, "delete default/a") != 0 {
+			t.Errorf("told %+v, and it was deleted %d times", told, count(s, "delete default/a"))
+		}
+	})
+	// The watch shows that the pod is ending before a budget refuses its eviction.
+	run(t, "none that is refused as others delete the pod", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", grace(30)), apitest.Ending(20*time.Second))
+		s.Always("evict", func(w http.ResponseWriter, r *http.Request) bool {
+			return slowly(time.Second)(w, r) || apitest.HeldBy("budget", 0)(w, r)
+		})
+		r := begin(t, s, drain.Options{})
+		time.Sleep(500 * time.Millisecond)
+		s.DeletePod("default/a")
+		r.succeed()
+		if told := r.of(state.PodEvicted); len(told) > 0 || r.result.Evicted > 0 {
+			t.Errorf("told %+v of evictions, %+v", told, r.result)
+		}
+	})
+	// The pod had finished. No watch has told that it was ending.
+	run(t, "one whose pod is gone before the answer", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.Always("evict", func(_ http.ResponseWriter, r *http.Request) bool {
+			s.RemovePod("default/a")
+			<-r.Context().Done()
+			return true
+		})
+		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 {
+			t.Errorf("the result is %+v", r.result)
+		}
+	})
+	// The eviction hangs until the pod's turn. The watch shows that the pod is terminating before the deletion is answered.
+	run(t, "a deletion after one that hangs", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", grace(10)), apitest.Ending(3*time.Second))
+		s.Always("evict", apitest.Hang())
+		s.Always("delete", func(http.ResponseWriter, *http.Request) bool {
+			s.DeletePod("default/a", 10)
+			time.Sleep(time.Second)
+			return false
+		})
+		r := beginWithin(t, s, drain.Options{}, true, 30*time.Second)
+		result := r.succeed()
+		if evicted := r.of(state.PodEvicted); result.Deleted != 1 || result.Evicted != 0 || len(evicted) > 0 {
+			t.Errorf("the result is %+v; told as evicted is %+v", result, evicted)
+		}
+	})
+	// The API server writes that a pod without a grace is ending, and then removes it. Whoever sees the first must let it do the second.
+	run(t, "an eviction under way as the pod terminates", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", grace(10)), apitest.Ending(10*time.Second))
+		s.Always("evict", func(_ http.ResponseWriter, r *http.Request) bool {
+			s.DeletePod("default/a")
+			time.Sleep(time.Second)
+			if err := r.Context().Err(); err != nil {
+				t.Errorf("it was taken back: %v", err)
+			}
+			return false
+		})
+		r := begin(t, s, drain.Options{})
+		if result := r.succeed(); result.Evicted != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+		if told := r.of(state.PodRefused); len(told) > 0 || count(s, "evict") != 1 {
+			t.Errorf("after %d evictions was told %+v", count(s, "evict"), told)
+		}
+	})
+}
+
+func TestBudget(t *testing.T) {
+	t.Parallel()
+	// What a budget has held and somebody else has ended is held no more.
+	run(t, "holds no pod that terminates", func(t *testing.T, s *apitest.Server) {
+		addHeld(s, pod("a", grace(60)))
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodHeld)
+		s.ChangePod("default/a", ending(60))
+		time.Sleep(30 * time.Second)
+		if result := r.guard.Result(); len(result.Left) != 1 || len(result.HeldBy) != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+	// A budget that lets one go every second is asked about as often as that, whichever pod asks.
+	run(t, "that lets one go at a time", func(t *testing.T, s *apitest.Server) {
+		const pods = 20
+		for i := range pods {
+			s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
+		}
+		s.Always("evict", apitest.OneAtATime("budget", 5*time.Second))
+		r := begin(t, s, drain.Options{})
+		r.succeed()
+		if after := r.drainedAt().Sub(r.began); after > pods*8*time.Second {
+			t.Errorf("drained after %s", after)
+		}
+		if n := count(s, "evict"); n > 20*pods {
+			t.Errorf("%d evictions for %d pods", n, pods)
+		}
+	})
+	run(t, "asked again, reported once", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.Answer("evict", apitest.HeldBy("web-budget", 0), apitest.HeldBy("web-budget", 0), apitest.HeldBy("web-budget", 0))
+		r := drained(t, s, drain.Options{})
+		if r.result.Evicted != 1 || count(s, "evict") != 4 {
+			t.Errorf("%+v after %d evictions", r.result, count(s, "evict"))
+		}
+		if held := r.of(state.PodHeld); len(held) != 1 || held[0].Detail != "web-budget" || held[0].Pod != "default/a" {
+			t.Errorf("told %+v", held)
+		}
+	})
+	// A webhook does not answer for that one.
+	run(t, "a pod without an answer delays no other", func(t *testing.T, s *apitest.Server) {
+		addHeld(s, pod("a"))
+		addHeld(s, pod("b"))
+		r := begin(t, s, drain.Options{})
+		await(t, "that both are held", func() bool { return len(r.of(state.PodHeld)) == 2 })
+		s.Always("evict default/a", apitest.Hang())
+		r.await(state.PodRefused, "default/a")
+		asked := count(s, "evict default/b")
+		time.Sleep(time.Minute)
+		if n := count(s, "evict default/b") - asked; n < 20 {
+			t.Errorf("the other one was asked for %d times in a minute", n)
+		}
+		over := r.times(state.PodRefused)[0]
+		if !slices.ContainsFunc(s.Requests("evict default/b"), func(q apitest.Request) bool { return q.At.Equal(over) }) {
+			t.Error("the other one was not asked for as soon as the first had been given up")
+		}
+	})
+	// One pod asks for all, and is not answered before people want it to stay.
+	run(t, "another pod asks once the first opts out", func(t *testing.T, s *apitest.Server) {
+		for _, name := range []string{"a", "b", "c"} {
+			addHeld(s, pod(name))
+		}
+		r := begin(t, s, drain.Options{})
+		await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == 3 })
+		for _, name := range []string{"a", "b", "c"} {
+			s.Always("evict default/"+name, apitest.Hang())
+		}
+		asked := count(s, "evict")
+		await(t, "an eviction", func() bool { return count(s, "evict") > asked })
+		s.ChangePod(strings.TrimPrefix(s.Requests("evict")[asked].What, "evict "), annotated(evict.Annotation, evict.Never))
+		time.Sleep(time.Second)
+		if n := count(s, "evict") - asked; n != 2 {
+			t.Errorf("%d of three pods were asked for", n)
+		}
+	})
+	run(t, "without a name", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.Answer("evict", func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusTooManyRequests)
+			_, err := io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429,
+				"details":{"causes":[{"reason":"DisruptionBudget","message":"Not now."}]}}`)
+			return err == nil
+		})
+		r := drained(t, s, drain.Options{})
+		if told := r.of(state.PodHeld); len(told) != 1 || told[0].Detail != "a disruption budget" || len(r.of(state.PodRefused)) != 0 {
+			t.Errorf("told %+v and %+v", told, r.of(state.PodRefused))
+		}
+	})
+	// Names of budgets may differ in a number.
+	run(t, "another one whose name differs in a number", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.Answer("evict", apitest.HeldBy("web-1", 0), apitest.HeldBy("web-2", 0))
+		r := drained(t, s, drain.Options{})
+		if told := r.of(state.PodHeld); len(told) != 2 || told[1].Detail != "web-2" {
+			t.Errorf("told %+v", told)
+		}
+	})
+	// Until the watch shows the pod's end, what refused its eviction before does not hold it any more.
+	run(t, "holds no pod whose eviction is accepted", func(t *testing.T, s *apitest.Server) {
+		free := addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodHeld)
+		s.SetLag(0, 5*time.Second)
+		free()
+		await(t, "the end of the pod", func() bool { return !s.HasPod("default/a") })
+		if result := r.guard.Result(); len(result.Left) != 1 || len(result.HeldBy) != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}
+
+// A yes doubles how many may ask at once, and a no makes it one again. That a pod is gone may be known before the answer.
+func TestBudget_AsManyAskAtOnceAsItLetsGo(t *testing.T) {
+	t.Parallel()
+	for name, silent := range map[string]bool{"it says so": false, "it is seen": true} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			const pods = 40
+			for i := range pods {
+				s.AddPod(pod(fmt.Sprintf("web-%02d", i)), 0)
+			}
+			held := apitest.HeldBy("budget", 0)
+			s.Always("evict", held)
+			r := begin(t, s, drain.Options{})
+			await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == pods })
+			before := count(s, "evict")
+			s.Always("evict", func(w http.ResponseWriter, q *http.Request) bool {
+				yields := count(s, "evict")-before <= 1+2+8
+				slowly(time.Second)(w, q)
+				if yields && silent {
+					s.RemovePod("default/" + path.Base(path.Dir(q.URL.Path)))
+					return apitest.Hang()(w, q)
+				}
+				return !yields && held(w, q)
+			})
+			time.Sleep(time.Minute)
+			var waves []int
+			for i, q := range s.Requests("evict")[before:] {
+				if asked := s.Requests("evict")[before:]; i == 0 || q.At.Sub(asked[i-1].At) > time.Second/2 {
+					waves = append(waves, 0)
+				}
+				waves[len(waves)-1]++
+			}
+			if want := []int{1, 2, 8, pods - 11, 1, 1, 1}; len(waves) < len(want) || !slices.Equal(waves[:len(want)], want) {
+				t.Errorf("at once have asked %v; want %v", waves, want)
+			}
+		})
+	}
+}
+
+// A webhook has refused a pod's eviction while there was no hard deadline; then the machine is to be lost in two minutes, and the webhook
+// gives way.
+func TestRefusal_BeforeAHardDeadlineThatComes(t *testing.T) {
+	for _, after := range []time.Duration{5 * time.Minute, 5*time.Minute + 7*time.Second, 6 * time.Minute, 6*time.Minute + 20*time.Second} {
+		run(t, after.String(), func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a", grace(30)), apitest.Ending(time.Second))
+			s.Always("evict", apitest.Forbidden("a backup is under way"))
+			r := beginWithin(t, s, drain.Options{}, false, 0)
+			time.Sleep(after)
+			s.Always("evict", nil)
+			began := time.Now()
+			r.adjust(func(g *drain.Goal) { joining(g); g.Hard = began.Add(2 * time.Minute); g.TimeEnds = g.Hard })
+			n := count(s, "evict")
+			await(t, "an eviction", func() bool { return count(s, "evict", "delete") > n })
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("the pod was asked for after %s of the two minutes", took)
+			}
+		})
+	}
+}
+
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	// What holds a pod is told once in full, and when it holds it again, for the status alone.
+	run(t, "of another kind in turn", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		r := begin(t, s, drain.Options{})
+		for range 3 {
+			s.Always("evict", apitest.HeldBy("budget", 0))
+			time.Sleep(time.Minute)
+			s.Always("evict", apitest.Unavailable())
+			time.Sleep(time.Minute)
+		}
+		var told []string
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, p := range r.told {
+			if p.Pod == "default/a" {
+				told = append(told, string(p.Kind)+" "+p.Detail)
+			}
+		}
+		const failed = "503 Service Unavailable: not ready"
+		want := []string{"pod-held budget", "pod-refused " + failed}
+		for range 2 {
+			want = append(want, "pod-held-again PDB budget", "pod-held-again "+failed)
+		}
+		if !slices.Equal(told, want) {
+			t.Errorf("told is %q, want %q", told, want)
+		}
+	})
+	// It prints other words each time. What it prints is told with the machine's other troubles.
+	run(t, "a credential plugin fails", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		failures := 0
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://apiserver.test", QPS: -1, Transport: roadOf(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodPost && failures < 3 {
+				failures++
+				return nil, fmt.Errorf("getting credentials: %s", strings.Repeat("no ", failures))
+			}
+			return s.RoundTripper().RoundTrip(r)
+		})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := watchOver(t, drain.New(client, apitest.Node, drain.Options{}), goalWithin(false, plenty))
+		r.succeed()
+		if told := r.of(state.PodRefused); len(told) != 1 || told[0].Detail != "the credential plugin fails" {
+			t.Errorf("told %+v", told)
+		}
+	})
+	// The answer comes after the news that somebody else has ended it.
+	run(t, "of a pod that terminates is not reported", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", grace(60)), apitest.Ending(time.Minute))
+		s.Always("evict", func(w http.ResponseWriter, r *http.Request) bool {
+			s.DeletePod("default/a")
+			time.Sleep(time.Second)
+			return apitest.Forbidden("not now")(w, r)
+		})
+		r := begin(t, s, drain.Options{})
+		time.Sleep(30 * time.Second)
+		if result := r.guard.Result(); len(r.of(state.PodRefused)) > 0 || len(result.Left) != 1 || len(result.HeldBy) > 0 {
+			t.Errorf("told %+v; the result is %+v", r.of(state.PodRefused), result)
+		}
+	})
+}
+
+// That a pod goes by another's hand does not say that its budget yields.
+func TestBudget_PodsThatOthersEnd(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*apitest.Server, string){
+		"they are deleted":      func(s *apitest.Server, name string) { s.DeletePod(name) },
+		"they are gone at once": func(s *apitest.Server, name string) { s.RemovePod(name) },
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			const pods = 20
+			for i := range pods {
+				s.AddPod(pod(fmt.Sprintf("web-%02d", i)), apitest.Ending(time.Second))
+			}
+			s.Always("evict", apitest.HeldBy("budget", 0))
+			r := begin(t, s, drain.Options{})
+			await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == pods })
+			time.Sleep(time.Minute) // Now they are asked for every three seconds, one for all.
+			asked := count(s, "evict")
+			for i := range pods - 1 {
+				end(s, fmt.Sprintf("default/web-%02d", i))
+				time.Sleep(2 * time.Second)
+			}
+			for _, after := range gaps(s.Requests("evict")[asked:]) {
+				if after < 1500*time.Millisecond {
+					t.Errorf("asked again after %s", after)
+				}
+			}
+		})
+	}
+}
+
+func TestRefusal_IsRepeatedAndReported(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer apitest.Answer
+		detail string
+	}{
+		"throttled":             {apitest.Throttled(1), "429 Too Many Requests"},
+		"two budgets":           {apitest.TwoBudgets(), "more than one PodDisruptionBudget"},
+		"unavailable":           {apitest.Unavailable(), "503 Service Unavailable"},
+		"a webhook says no":     {apitest.Forbidden("admission webhook denied the request"), "admission webhook denied"},
+		"the connection breaks": {apitest.Reset(), "the API server cannot be reached"},
+		"it hangs":              {apitest.Hang(), "no answer from the API server"},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a"), 0)
+			s.Answer("evict", c.answer, c.answer)
+			r := drained(t, s, drain.Options{})
+			if r.result.Evicted != 1 || count(s, "evict") != 3 {
+				t.Errorf("%+v after %d evictions; want 3", r.result, count(s, "evict"))
+			}
+			if told := r.of(state.PodRefused); len(told) != 1 || !strings.Contains(told[0].Detail, c.detail) {
+				t.Errorf("told %+v; want once %q", told, c.detail)
+			}
+		})
+	}
+}
+
+// roadOf is how requests take one road or another.
+type roadOf func(*http.Request) (*http.Response, error)
+
+func (take roadOf) RoundTrip(r *http.Request) (*http.Response, error) { return take(r) }
+
+// The first answer of an API server that has not heard of a young pod, and the last of one whose pod has gone, are the
+// same. Only the watch tells which it is.
+func TestRefusal_UnknownPodIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]apitest.Answer{
+		"404": apitest.NotFound(), "403, no relationship": apitest.NoRelationship(), "409": apitest.Reborn(),
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a"), 0)
+			s.Answer("evict", answer, answer)
+			r := drained(t, s, drain.Options{})
+			if s.HasPod("default/a") || r.result.Evicted != 1 || count(s, "evict") != 3 {
+				t.Errorf("%+v after %d evictions", r.result, count(s, "evict"))
+			}
+			if told := r.of(state.PodRefused); len(told) != 0 {
+				t.Errorf("told %+v", told)
+			}
+		})
+	}
+}
+
+// One request per answer: client-go by itself would obey a Retry-After up to ten times within one call.
+func TestRefusal_RetryAfterHasALimit(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer apitest.Answer
+		hard   bool
+		limit  time.Duration
+	}{
+		"a budget that is being worked on": {apitest.HeldBy("budget", 600), false, plenty},
+		"throttling":                       {apitest.Throttled(600), false, plenty},
+		"throttling, before the turn":      {apitest.Throttled(600), true, 12 * time.Second},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a"), 0)
+			s.Answer("evict", c.answer)
+			r := beginWithin(t, s, drain.Options{}, c.hard, c.limit)
+			if result := r.succeed(); count(s, "evict") != 2 || result.Evicted != 1 {
+				t.Errorf("%d evictions, %+v", count(s, "evict"), result)
+			}
+			if asked := s.Requests("evict"); asked[1].At.Sub(asked[0].At) != 5*time.Second {
+				t.Errorf("the second came after %s", asked[1].At.Sub(asked[0].At))
+			}
+		})
+	}
+}
+
+// numbering refuses each time in other words: they differ in a number.
+func numbering(words string) apitest.Answer {
+	var n atomic.Int32
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		return apitest.Forbidden(fmt.Sprintf(words, n.Add(1)))(w, r)
+	}
+}
+
+func TestRefusal_WithChangingNumbersIsReportedOnce(t *testing.T) {
+	t.Parallel()
+	const words = "admission webhook denied request %d"
+	for name, c := range map[string]struct {
+		what string
+		told state.TransitionKind
+	}{
+		"an eviction": {"evict", state.PodRefused}, "a list": {"list", state.PodRefused}, "a cordon": {"patch", state.NodeUnclosable},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a"), 0)
+			s.Always(c.what, numbering(words))
+			r := beginWithin(t, s, drain.Options{}, true, plenty)
+			time.Sleep(10 * time.Minute)
+			if told := r.of(c.told); len(told) != 1 || count(s, c.what) < 10 {
+				t.Errorf("%d refusals of %d are told: %+v", len(told), count(s, c.what), told)
+			}
+			if held := r.guard.Result().HeldBy["default/a"]; c.what == "evict" && held == r.of(c.told)[0].Detail {
+				t.Errorf("held by %q, which was the first refusal", held)
+			}
+		})
+	}
+	run(t, "the load balancer label", func(t *testing.T, s *apitest.Server) {
+		s.Answer("patch", pass)
+		s.Always("patch", numbering(words))
+		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+		time.Sleep(10 * time.Minute)
+		if told := r.of(state.PodRefused); len(told) != 1 {
+			t.Errorf("told %+v", told)
+		}
+	})
+}
+
+// Another version of the API server may put it in other words.
+func TestRefusal_ReasonsThatTakeTurns(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		reasons int64
+		want    int
+	}{"two": {2, 2}, "another each time": {1000, 16}} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a"), 0)
+			var refusals atomic.Int64
+			s.Always("evict", func(w http.ResponseWriter, r *http.Request) bool {
+				if n := refusals.Add(1); n%2 == 0 {
+					return apitest.HeldBy(fmt.Sprint("budget-", n%c.reasons), 0)(w, r)
+				}
+				return apitest.Unavailable()(w, r)
+			})
+			r := begin(t, s, drain.Options{})
+			time.Sleep(50 * time.Minute)
+			if told := len(r.of(state.PodHeld)) + len(r.of(state.PodRefused)); told != c.want || refusals.Load() < 500 {
+				t.Errorf("told %d times why a pod stays, in %d refusals; want %d", told, refusals.Load(), c.want)
+			}
+		})
+	}
+}
+
+// The API server does not ask budgets for a pod that has finished.
+func TestBudget_FinishedPodsGo(t *testing.T) {
+	t.Parallel()
+	for name, ended := range map[string]corev1.PodPhase{"succeeded": corev1.PodSucceeded, "failed": corev1.PodFailed} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			none := 0
+			s.AddBudget(apitest.Budget{Namespace: "default", Name: "budget", MaxUnavailable: &none})
+			const pods = 20
+			for i := range pods {
+				s.AddPod(pod(fmt.Sprintf("job-%02d", i), apitest.Ready), 0)
+			}
+			r := begin(t, s, drain.Options{})
+			await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == pods })
+			time.Sleep(time.Minute) // Now they are asked for every three seconds, one for all.
+			at := time.Now()
+			for i := range pods - 1 {
+				s.ChangePod(fmt.Sprintf("default/job-%02d", i+1), phase(ended))
+			}
+			await(t, "the finished pods' end", func() bool { return len(r.of(state.PodGone)) == pods-1 })
+			if after := time.Since(at); after > 100*time.Millisecond {
+				t.Errorf("the last is gone after %s", after)
+			}
+			asked := count(s, "evict")
+			time.Sleep(time.Minute)
+			if n := count(s, "evict") - asked; n > 45 || !s.HasPod("default/job-00") {
+				t.Errorf("%d evictions of the pod that is held", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,255 @@
+package drain_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// byHand are the options of "nth drain".
+var byHand = drain.Options{Writer: drain.ByHand}
+
+// ordered is the goal of "nth drain": each time it is called is a new order.
+func ordered() drain.Goal {
+	goal := goalWithin(false, plenty)
+	goal.Claim.Event, goal.Claim.Kind = drain.ByHand, drain.ByHand
+	return goal
+}
+
+// drainByHand is "nth drain", to its end.
+func drainByHand(t *testing.T, s *apitest.Server) drain.Result {
+	t.Helper()
+	r := start(t, s, byHand, ordered())
+	await(t, "a first look", func() bool {
+		return len(r.of(state.NodeReopened))+len(r.of(state.NodeClosed))+len(r.of(state.NodeFoundClosed)) > 0
+	})
+	if len(r.of(state.NodeReopened)) > 0 {
+		r.adjust(func(g *drain.Goal) { g.Generation++ }) // as "nth drain" does
+		r.await(state.NodeClosed)
+		r.numbered(state.NodeEmpty)
+	}
+	r.succeed()
+	r.cancel()
+	<-r.done
+	return r.guard.Result()
+}
+
+func uncordon(t *testing.T, s *apitest.Server, opts drain.Options) drain.UncordonResult {
+	t.Helper()
+	result, err := drain.New(s.Client(), apitest.Node, opts).Uncordon(within(t, plenty), nil)
+	if err != nil {
+		t.Error(err)
+	}
+	return result
+}
+
+func TestByHand_IsNotUncordonedByTheDaemon(t *testing.T) {
+	t.Parallel()
+	for name, standing := range map[string]bool{"before it": true, "after it": false} {
+		run(t, "the daemon cordons "+name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a"), 0)
+			daemon := goalWithin(false, plenty)
+			daemon.Evict = false
+			var d *trial
+			if standing {
+				d = start(t, s, drain.Options{}, daemon)
+				d.await(state.NodeClosed)
+			}
+			if result := drainByHand(t, s); result.Evicted != 1 || result.Cordon != drain.CordonSet {
+				t.Errorf("the result is %+v", result)
+			}
+			if !standing {
+				d = start(t, s, drain.Options{}, daemon)
+			}
+			d.await(state.NodeFoundClosed)
+			d.cancel()
+			<-d.done
+			if result := uncordon(t, s, drain.Options{}); result != drain.UncordonNotOurs || !s.CurrentNode().Spec.Unschedulable {
+				t.Errorf("the daemon's uncordon is %q, and the node %+v", result, s.CurrentNode().Spec)
+			}
+			if result := uncordon(t, s, byHand); result != drain.UncordonLifted || s.CurrentNode().Spec.Unschedulable {
+				t.Errorf("the uncordon by hand is %q, and the node %+v", result, s.CurrentNode().Spec)
+			}
+		})
+	}
+}
+
+func TestByHand(t *testing.T) {
+	t.Parallel()
+	run(t, "the daemon cordons again what it needs cordoned", func(t *testing.T, s *apitest.Server) {
+		d := start(t, s, drain.Options{}, goalWithin(false, plenty))
+		d.await(state.NodeClosed)
+		drainByHand(t, s)
+		d.await(state.NodeFoundClosed)
+		uncordon(t, s, byHand)
+		await(t, "that the daemon cordons it", func() bool { return s.CurrentNode().Spec.Unschedulable })
+		if told := d.of(state.NodeReopened); len(told) != 0 {
+			t.Errorf("the daemon takes it for people's order: %+v", told)
+		}
+	})
+	run(t, "each drain is a new one", func(t *testing.T, s *apitest.Server) {
+		drainByHand(t, s)
+		s.ChangeNode(uncordoned)
+		time.Sleep(time.Minute)
+		s.AddPod(pod("new"), 0)
+		if result := drainByHand(t, s); result.Evicted != 1 || !s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("the result is %+v, the node %+v", result, s.CurrentNode().Spec)
+		}
+	})
+}
+
+func TestByHand_TakesOverTheDaemonsCordonOnly(t *testing.T) {
+	t.Parallel()
+	for name, node := range map[string]func(*corev1.Node){
+		"people's": cordoned(""), "nth-queue's": cordoned(claimBy(drain.Queue)),
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.ChangeNode(node)
+			s.AddPod(pod("a"), 0)
+			before := s.CurrentNode().Annotations[drain.CordonAnnotation]
+			if result := drainByHand(t, s); result.Evicted != 1 || result.Cordon != drain.CordonForeign {
+				t.Errorf("the result is %+v", result)
+			}
+			if result := uncordon(t, s, byHand); result != drain.UncordonNotOurs || s.CurrentNode().Annotations[drain.CordonAnnotation] != before {
+				t.Errorf("the uncordon is %q, and the node %+v", result, s.CurrentNode().ObjectMeta)
+			}
+		})
+	}
+}
+
+// other is the other one of the programs that write claims.
+var other = map[string]string{drain.Host: drain.Queue, drain.Queue: drain.Host}
+
+// claimBy is a claim of a program, as it writes it.
+func claimBy(writer string) string {
+	theirs := claim
+	theirs.Writer, theirs.Event = writer, "event-of-"+writer
+	text, err := json.Marshal(theirs)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+func uncordoned(n *corev1.Node) { n.Spec.Unschedulable = false }
+
+// unclaimed is a Node whose cordon its writer has taken back.
+func unclaimed(n *corev1.Node) {
+	uncordoned(n)
+	delete(n.Annotations, drain.CordonAnnotation)
+}
+
+func TestClaim_OfAnotherWriter(t *testing.T) {
+	t.Parallel()
+	for writer, others := range other {
+		run(t, writer, func(t *testing.T, s *apitest.Server) {
+			s.ChangeNode(cordoned(claimBy(others)))
+			s.AddPod(pod("a"), 0)
+			r := drained(t, s, drain.Options{Writer: writer})
+			if told := r.last(); r.result.Cordon != drain.CordonForeign || told.State.Ours || !told.State.Closed {
+				t.Errorf("the result is %+v, the state %+v", r.result, told.State)
+			}
+			node := drain.New(s.Client(), apitest.Node, drain.Options{Writer: writer})
+			if got, err := node.Uncordon(within(t, plenty), nil); got != drain.UncordonNotOurs || err != nil {
+				t.Errorf("uncordon is %q, %v", got, err)
+			}
+			if theirs, found, err := node.Claim(within(t, plenty)); found || err != nil {
+				t.Errorf("the claim is %+v, %v, %v", theirs, found, err)
+			}
+			if after := s.CurrentNode(); !after.Spec.Unschedulable || after.Annotations[drain.CordonAnnotation] != claimBy(others) || count(s, "patch") != 0 {
+				t.Errorf("the node is left as %+v %+v", after.ObjectMeta, after.Spec)
+			}
+		})
+	}
+}
+
+func TestClaim_TakenBackByItsWriter(t *testing.T) {
+	t.Parallel()
+	for writer, others := range other {
+		run(t, writer, func(t *testing.T, s *apitest.Server) {
+			s.ChangeNode(cordoned(claimBy(others)))
+			r := drained(t, s, drain.Options{Writer: writer})
+			s.ChangeNode(unclaimed)
+			r.await(state.NodeClosed)
+			if told := r.of(state.NodeReopened); len(told) != 0 || !s.CurrentNode().Spec.Unschedulable || r.guard.Result().Cordon != drain.CordonSet {
+				t.Errorf("told %+v; the result is %+v", told, r.guard.Result())
+			}
+			s.AddPod(pod("late"), 0)
+			r.await(state.PodGone, "default/late")
+		})
+		run(t, writer+", where people take it back", func(t *testing.T, s *apitest.Server) {
+			s.ChangeNode(cordoned(claimBy(others)))
+			r := drained(t, s, drain.Options{Writer: writer})
+			s.ChangeNode(uncordoned)
+			r.await(state.NodeReopened)
+			time.Sleep(time.Minute)
+			if n := count(s, "patch"); n != 0 || s.CurrentNode().Annotations[drain.CordonAnnotation] != claimBy(others) {
+				t.Errorf("%d patches", n)
+			}
+		})
+	}
+}
+
+func tainted(key, value string, effect corev1.TaintEffect) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Value: value, Effect: effect})
+	}
+}
+
+// going is a Node that has been deleted, and that a finalizer holds.
+func going(n *corev1.Node) {
+	n.DeletionTimestamp, n.Finalizers = new(metav1.Now()), []string{"karpenter.sh/termination"}
+}
+
+// The other program takes its cordon back, which it has set before people wanted the node left alone.
+func TestClaim_TakenBackFromANodeThatIsOptedOut(t *testing.T) {
+	t.Parallel()
+	for writer, others := range other {
+		run(t, writer, func(t *testing.T, s *apitest.Server) {
+			s.ChangeNode(cordoned(claimBy(others)))
+			s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+			r := begin(t, s, drain.Options{Writer: writer})
+			r.await(state.NodeOptedOut)
+			s.ChangeNode(unclaimed)
+			time.Sleep(time.Minute)
+			s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
+			time.Sleep(time.Minute)
+			if told := r.of(state.NodeReopened); len(told) != 0 || !s.CurrentNode().Spec.Unschedulable {
+				t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
+			}
+		})
+	}
+}
+
+func TestClaim_OfANodeThatCannotBeRead(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(cordoned(claimBy(drain.Host)))
+		s.Always("get", apitest.Forbidden("no nodes here"))
+		_, found, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Claim(within(t, plenty))
+		if found || err == nil || !strings.Contains(err.Error(), "reading node") || !strings.Contains(err.Error(), "no nodes here") {
+			t.Errorf("found %v, %v", found, err)
+		}
+	})
+}
+
+func TestClaim_OfEachWriterIsRecognized(t *testing.T) {
+	t.Parallel()
+	for writer := range other {
+		run(t, writer, func(t *testing.T, s *apitest.Server) {
+			before := drained(t, s, drain.Options{Writer: writer})
+			before.cancel()
+			<-before.done
+			if r := drained(t, s, drain.Options{Writer: writer}); r.result.Cordon != drain.CordonOurs {
+				t.Errorf("the result is %+v", r.result)
+			}
+		})
+	}
+}

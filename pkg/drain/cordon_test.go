@@ -1,0 +1,453 @@
+package drain_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// slowWrites are how long the API server may take for a write.
+var slowWrites = []time.Duration{time.Second, 9 * time.Second}
+
+// late has a request carried out after so long, although nobody may wait for it any more.
+func late(by time.Duration) apitest.Answer {
+	return func(http.ResponseWriter, *http.Request) bool { time.Sleep(by); return false }
+}
+
+// The event is withdrawn while the cordon is under way.
+func TestCordon_UnderWayIsTakenBack(t *testing.T) {
+	t.Parallel()
+	for _, takes := range slowWrites {
+		run(t, fmt.Sprint(takes), func(t *testing.T, s *apitest.Server) {
+			s.Answer("patch", late(takes))
+			r := begin(t, s, drain.Options{})
+			time.Sleep(500 * time.Millisecond)
+			r.cancel()
+			<-r.done
+			result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(t.Context(), nil)
+			time.Sleep(time.Minute)
+			if s.CurrentNode().Spec.Unschedulable {
+				t.Errorf("uncordoned with %s, %v, and the node is cordoned for good", result, err)
+			}
+		})
+	}
+}
+
+func TestCordon(t *testing.T) {
+	t.Parallel()
+	// A connection that hangs must not keep a process that is told to stop.
+	run(t, "that hangs delays the end by twelve seconds", func(t *testing.T, s *apitest.Server) {
+		s.Always("patch", apitest.Hang())
+		r := begin(t, s, drain.Options{})
+		time.Sleep(time.Second)
+		r.cancel()
+		canceled := time.Now()
+		<-r.done
+		if took := time.Since(canceled); took != 12*time.Second {
+			t.Errorf("it ended after %s", took)
+		}
+	})
+	// A cordon without a hard deadline hangs; two minutes before the machine is lost that counts.
+	run(t, "that hangs is given up for a hard deadline", func(t *testing.T, s *apitest.Server) {
+		s.Answer("patch", apitest.Hang())
+		r := beginWithin(t, s, drain.Options{}, false, 0)
+		time.Sleep(time.Second)
+		began := time.Now()
+		r.adjust(func(g *drain.Goal) { joining(g); g.Hard = began.Add(2 * time.Minute); g.TimeEnds = g.Hard })
+		await(t, "the cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
+		if took := time.Since(began); took > 13*time.Second {
+			t.Errorf("the node was closed after %s of the two minutes", took)
+		}
+	})
+	// The cordon is carried out, and its answer is lost.
+	run(t, "whose answer is lost", func(t *testing.T, s *apitest.Server) {
+		s.Answer("patch", apitest.Lost())
+		r := begin(t, s, drain.Options{})
+		r.succeed()
+		if told := r.of(state.NodeClosed); len(told) != 1 || told[0].Detail != string(drain.CordonSet) {
+			t.Errorf("told %+v", told)
+		}
+	})
+	run(t, "patches nothing else", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(func(n *corev1.Node) { n.UID = "uid-1" })
+		seen := s.CurrentNode().ResourceVersion
+		goal := toCordon()
+		start(t, s, drain.Options{}, goal).looked()
+		written := goal.Claim
+		written.Writer = drain.Host
+		text, err := json.Marshal(written)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]any{
+			"metadata": map[string]any{
+				"uid": "uid-1", "resourceVersion": seen, "annotations": map[string]any{drain.CordonAnnotation: string(text)},
+			},
+			"spec": map[string]any{"unschedulable": true},
+		}
+		var got map[string]any
+		if err := json.Unmarshal([]byte(s.Requests("patch")[0].Body), &got); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("the patch is %s, %v; want %v", s.Requests("patch")[0].Body, err, want)
+		}
+	})
+	// The API server takes a second for each request, and others write the Node more often than that: what they write may be its status alone.
+	run(t, "of a Node that others write", func(t *testing.T, s *apitest.Server) {
+		ctx, stop := context.WithCancel(t.Context())
+		var others sync.WaitGroup
+		defer others.Wait()
+		defer stop()
+		others.Go(func() {
+			for n := int64(0); kube.Await(ctx, nil, 900*time.Millisecond); n++ {
+				s.ChangeNode(func(node *corev1.Node) { node.Status.Images = []corev1.ContainerImage{{SizeBytes: n}} })
+			}
+		})
+		s.Always("get node", slowly(time.Second))
+		s.Always("patch", slowly(time.Second))
+		r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+		r.await(state.NodeClosed)
+		if after := time.Since(r.began); after > 20*time.Second {
+			t.Errorf("closed after %s", after)
+		}
+		r.cancel()
+		<-r.done
+		result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, 20*time.Second), nil)
+		if s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("uncordoned with %q, %v", result, err)
+		}
+	})
+	// A webhook may be mended, and the node is not closed before that.
+	run(t, "refused, with growing pauses", func(t *testing.T, s *apitest.Server) {
+		s.Always("patch node", apitest.Forbidden("no"))
+		r := start(t, s, drain.Options{}, toCordon())
+		time.Sleep(10 * time.Minute)
+		if n := count(s, "patch"); n < 10 || n > 25 {
+			t.Errorf("%d patches in ten minutes", n)
+		}
+		told := r.of(state.NodeUnclosable)
+		if len(told) != count(s, "patch") || told[0].Detail != `cordoning node "node-1": no` || told[0].State.Trouble != "no" || told[0].State.Closed {
+			t.Errorf("told %+v", told)
+		}
+		s.Always("patch node", nil)
+		if got := r.looked(); got != drain.CordonSet {
+			t.Errorf("cordon is %q", got)
+		}
+		if state := r.of(state.NodeClosed)[0].State; state.Trouble != "" || !state.Closed || !state.Ours {
+			t.Errorf("the state is %+v", state)
+		}
+	})
+	// That a cordon is refused once more says nothing new of the pods.
+	run(t, "refused, drained at the last pod's end", func(t *testing.T, s *apitest.Server) {
+		addHeld(s, pod("a"))
+		s.Always("patch", apitest.Forbidden("no cordons here"))
+		r := beginWithin(t, s, drain.Options{}, true, plenty)
+		time.Sleep(10 * time.Second)
+		patches := count(s, "patch")
+		await(t, "another refusal", func() bool { return count(s, "patch") > patches })
+		s.RemovePod("default/a")
+		gone := time.Now()
+		r.succeed()
+		if after := r.drainedAt().Sub(gone); after > 100*time.Millisecond {
+			t.Errorf("drained %s later", after)
+		}
+	})
+	// nth and nth-queue hear of the same interruption at the same time.
+	run(t, "of nth-queue in between stands", func(t *testing.T, s *apitest.Server) {
+		other := claim
+		other.Writer = drain.Queue
+		text, _ := json.Marshal(other)
+		s.Answer("patch", func(http.ResponseWriter, *http.Request) bool {
+			s.ChangeNode(func(n *corev1.Node) {
+				n.Spec.Unschedulable = true
+				n.Annotations[drain.CordonAnnotation] = string(text)
+			}, drain.Queue)
+			return false
+		})
+		r := begin(t, s, drain.Options{})
+		r.succeed()
+		if is := s.CurrentNode().Annotations[drain.CordonAnnotation]; is != string(text) {
+			t.Errorf("the claim of nth-queue %s was replaced by %s", text, is)
+		}
+	})
+	// That the UID differs is refused as what can never be, and yet the next look sees the Node that is there now.
+	run(t, "of a Node that is replaced meanwhile", func(t *testing.T, s *apitest.Server) {
+		s.Answer("patch", func(w http.ResponseWriter, _ *http.Request) bool {
+			s.RemoveNode()
+			s.RegisterNode()
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			return json.NewEncoder(w).Encode(metav1.Status{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+				Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "metadata.uid: field is immutable",
+			}) == nil
+		})
+		r := begin(t, s, drain.Options{})
+		r.await(state.NodeClosed)
+		if told, after := r.of(state.NodeUnclosable), time.Since(r.began); len(told) > 0 || after > time.Second {
+			t.Errorf("cordoned after %s, told %+v", after, told)
+		}
+	})
+}
+
+func TestCordon_RefusedBeforeAHardDeadline(t *testing.T) {
+	t.Parallel()
+	run(t, "the first lists fail", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.Always("patch", apitest.Forbidden("no cordons here"))
+		s.Answer("list", apitest.Unavailable(), apitest.Unavailable(), apitest.Unavailable(), apitest.Unavailable(), apitest.Unavailable())
+		if result := beginWithin(t, s, drain.Options{}, true, plenty).succeed(); result.Evicted != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+	run(t, "they come later", func(t *testing.T, s *apitest.Server) {
+		free := addHeld(s, pod("held"))
+		s.Always("patch", apitest.Forbidden("no cordons here"))
+		r := beginWithin(t, s, drain.Options{}, true, plenty)
+		r.await(state.PodHeld)
+		time.Sleep(1500 * time.Millisecond)
+		s.AddPod(pod("new"), 0)
+		r.await(state.PodGone, "default/new")
+		free()
+		r.succeed()
+		s.AddPod(pod("newer"), 0)
+		r.await(state.PodGone, "default/newer")
+	})
+}
+
+const ours = `{"event":"event-0","kind":"spot-interruption","boot_id":"boot-0","since":"2026-01-02T03:04:05Z"}`
+
+// cordoned is a node that is unschedulable, with our annotation's text if there is one.
+func cordoned(text string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.Spec.Unschedulable = true
+		if text != "" {
+			n.Annotations[drain.CordonAnnotation] = text
+		}
+	}
+}
+
+// toCordon is a goal of a node that is closed and keeps its pods, for an event that was met before our claim was written.
+func toCordon() drain.Goal {
+	goal := goalWithin(false, 0)
+	goal.Evict = false
+	return goal
+}
+
+// looked waits until a guard has seen the Node, and returns how it is cordoned.
+func (r *trial) looked() drain.CordonResult {
+	r.t.Helper()
+	await(r.t, "a look at the Node", func() bool {
+		return len(r.of(state.NodeClosed))+len(r.of(state.NodeFoundClosed))+len(r.of(state.NodeReopened))+len(r.of(state.NodeOptedOut)) > 0
+	})
+	return r.guard.Result().Cordon
+}
+
+// setBy is what the API server remembers of who has set a node's cordon, and of a kubelet that has set other things.
+func setBy(manager string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.ManagedFields = []metav1.ManagedFieldsEntry{
+			{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{}},"f:spec":{"f:providerID":{}}}`)},
+			{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)},
+		}
+	}
+}
+
+func TestCordon_OnePatchOrNone(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		node    func(*corev1.Node)
+		want    drain.CordonResult
+		patches int
+		claim   string
+	}{
+		"a schedulable node":                 {func(*corev1.Node) {}, drain.CordonSet, 1, "event-1"},
+		"a node that somebody else cordoned": {cordoned(""), drain.CordonForeign, 0, ""},
+		"a node that we cordoned":            {cordoned(ours), drain.CordonOurs, 0, "event-0"},
+		"a node that we cordoned, as the API server remembers": {
+			func(n *corev1.Node) { cordoned(ours)(n); setBy("nth")(n) }, drain.CordonOurs, 0, "event-0",
+		},
+		"a node that somebody else cordoned after lifting our cordon, where our annotation is left over": {
+			func(n *corev1.Node) { cordoned(ours)(n); setBy("kubectl-cordon")(n) }, drain.CordonForeign, 1, "",
+		},
+		"a node whose cordon somebody has lifted": {
+			func(n *corev1.Node) {
+				n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", "event-1", 1)
+			}, drain.CordonLifted, 0, "event-1",
+		},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.ChangeNode(c.node)
+			node := drain.New(s.Client(), apitest.Node, drain.Options{})
+			if got := start(t, s, drain.Options{}, toCordon()).looked(); got != c.want {
+				t.Fatalf("cordon is %q; want %q", got, c.want)
+			}
+			if n := count(s, "patch"); n != c.patches {
+				t.Errorf("%d patches; want %d", n, c.patches)
+			}
+			if s.CurrentNode().Spec.Unschedulable == (c.want == drain.CordonLifted) {
+				t.Error("the node is not as it must be")
+			}
+			held, found, err := node.Claim(within(t, plenty))
+			if err != nil || found != (c.claim != "") || held.Event != c.claim {
+				t.Errorf("claim is %+v, %v, %v; want the event %q", held, found, err, c.claim)
+			}
+		})
+	}
+}
+
+func TestCordon_IsTriedAgain(t *testing.T) {
+	t.Parallel()
+	for name, answers := range map[string][]apitest.Answer{
+		"unavailable":             {apitest.Unavailable(), apitest.Unavailable()},
+		"a broken connection":     {apitest.Reset(), apitest.Reset(), apitest.Reset()},
+		"throttled":               {apitest.Throttled(1)},
+		"throttled for a minute":  {apitest.Throttled(60)},
+		"changed in the meantime": {apitest.Conflict()},
+	} {
+		for _, what := range []string{"get node", "patch node"} {
+			run(t, what+": "+name, func(t *testing.T, s *apitest.Server) {
+				s.OverHTTP()
+				s.Answer(what, answers...)
+				if got := start(t, s, drain.Options{}, toCordon()).looked(); got != drain.CordonSet {
+					t.Fatalf("cordon is %q", got)
+				}
+				if n := count(s, what); n != len(answers)+1 {
+					t.Errorf("%d requests; want %d: one for each failure, and one more", n, len(answers)+1)
+				}
+			})
+		}
+	}
+}
+
+// Another leader of nth-queue may have cordoned the Node since it was read, and the patch arrives late.
+func TestCordon_PatchesTheNodeAsItWasRead(t *testing.T) {
+	for name, act := range map[string]func(t *testing.T, s *apitest.Server, o drain.Options){
+		"cordon": func(t *testing.T, s *apitest.Server, o drain.Options) {
+			start(t, s, o, toCordon())
+			time.Sleep(time.Minute)
+		},
+		"uncordon": func(t *testing.T, s *apitest.Server, o drain.Options) {
+			text, _ := json.Marshal(claim)
+			s.ChangeNode(cordoned(string(text)))
+			if _, err := drain.New(s.Client(), apitest.Node, o).Uncordon(within(t, time.Minute), nil); err == nil {
+				t.Error("it was uncordoned")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				s.Always("patch", apitest.Conflict())
+				act(t, s, drain.Options{UID: s.CurrentNode().UID})
+				patches := s.Requests("patch")
+				if len(patches) < 5 {
+					t.Fatalf("%d patches", len(patches))
+				}
+				for _, p := range patches {
+					if body := p.Body; !strings.Contains(body, `"resourceVersion":"`) || !strings.Contains(body, `"uid":"`) {
+						t.Fatalf("a patch applies to any version of the Node: %s", body)
+					}
+				}
+			})
+		})
+	}
+}
+
+// failing is the answer of a code, as an API server says what failed.
+func failing(code int) apitest.Answer {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_, err := fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d}`, code)
+		return err == nil
+	}
+}
+
+// thisBoot tells of the boot ID of the claim that it is the present one.
+func thisBoot(id string, _ time.Time) bool { return id == claim.BootID }
+
+func within(t *testing.T, limit time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestCordon_RefusedStopsASoftDrain(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]bool{"hard": true, "soft": false} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a"), 0)
+			s.Always("patch", apitest.Forbidden("no cordons here"))
+			r := beginWithin(t, s, drain.Options{}, hard, plenty)
+			result, err := r.wait()
+			told := r.of(state.NodeUnclosable)
+			if len(told) == 0 || !strings.Contains(told[0].Detail, "no cordons here") || hard && len(told) > 1 {
+				t.Errorf("told %+v", told)
+			}
+			if !hard {
+				if err == nil || count(s, "evict") != 0 {
+					t.Errorf("%v after %d evictions", err, count(s, "evict"))
+				}
+				return
+			}
+			if err != nil || result.Evicted != 1 || result.Cordon != drain.CordonNone {
+				t.Errorf("the result is %+v, %v", result, err)
+			}
+		})
+	}
+}
+
+// The machine is lost. How long a cordon that fails is waited for depends on when.
+func TestCordon_FailingDelaysEvictions(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer apitest.Answer
+		left   time.Duration
+		after  time.Duration
+	}{
+		"a minute is left":          {apitest.Unavailable(), time.Minute, 10 * time.Second},
+		"20 seconds are left":       {apitest.Unavailable(), 20 * time.Second, 5 * time.Second},
+		"2 seconds are left":        {apitest.Unavailable(), 2 * time.Second, time.Second},
+		"it should be gone":         {apitest.Unavailable(), -time.Minute, time.Second},
+		"refused, it is not at all": {apitest.Forbidden("no cordons here"), time.Minute, 0},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a"), 0)
+			s.Always("patch", c.answer)
+			r := beginWithin(t, s, drain.Options{}, true, c.left)
+			r.await(state.PodEvicted)
+			if after := s.Requests("evict")[0].At.Sub(r.began); after != c.after {
+				t.Errorf("evicted after %s; want %s", after, c.after)
+			}
+		})
+	}
+}
+
+// A Node that was registered just now changes often: the first attempt to cordon it fails, and the next is one all the same.
+func TestCordon_OfANewNodeIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]apitest.Answer{"changed in the meantime": apitest.Conflict(), "unavailable": apitest.Unavailable(), "refused": apitest.Forbidden("no")} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			r := drained(t, s, drain.Options{})
+			s.Answer("patch", answer)
+			s.RegisterNode()
+			time.Sleep(time.Minute)
+			if told := r.of(state.NodeReopened); len(told) != 0 || !s.CurrentNode().Spec.Unschedulable {
+				t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
+			}
+		})
+	}
+}

@@ -1,0 +1,333 @@
+package drain_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+func TestEvict_APod(t *testing.T) {
+	t.Parallel()
+	// Another program evicts a pod that a budget holds, and one that has to wait for its time. From when that is seen, neither
+	// is asked for again, or told as ours.
+	run(t, "that others evict is not asked again", func(t *testing.T, s *apitest.Server) {
+		addHeld(s, pod("held"))
+		s.AddPod(pod("waits", critical), 0)
+		s.AddPod(pod("mark", annotated("nth-project.github.io/evict", "at-deadline")), 0)
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodHeld, "default/held")
+		s.ChangePod("default/held", ending(60))
+		s.ChangePod("default/waits", ending(60))
+		s.RemovePod("default/mark")
+		r.await(state.PodGone, "default/mark") // what came before it has been seen, too
+		asked := count(s, "evict default/held")
+		s.AddPod(pod("later", grace(30)), apitest.Ending(4*time.Second))
+		r.await(state.PodGone, "default/later") // by now, a refused eviction would have been repeated
+		if n := count(s, "evict default/held"); n > asked {
+			t.Errorf("%d evictions of a pod that was ending", n-asked)
+		}
+		s.RemovePod("default/held")
+		s.RemovePod("default/waits")
+		if result := r.succeed(); result.Evicted != 1 || result.Deleted != 0 {
+			t.Errorf("the result is %+v; want the last pod alone evicted", result)
+		}
+		if n := count(s, "evict default/waits"); n != 0 {
+			t.Errorf("%d evictions of a critical pod that was ending", n)
+		}
+	})
+	run(t, "all at once", func(t *testing.T, s *apitest.Server) {
+		const pods = 110
+		for i := range pods {
+			s.AddPod(pod(fmt.Sprintf("web-%03d", i)), 0)
+		}
+		s.Always("evict", apitest.Together(pods))
+		r := drained(t, s, drain.Options{})
+		if r.result.Evicted != pods || count(s, "evict") != pods {
+			t.Errorf("%d evicted with %d requests; want %d", r.result.Evicted, count(s, "evict"), pods)
+		}
+		for _, what := range []state.TransitionKind{state.PodEvicted, state.PodGone} {
+			if n := len(r.of(what)); n != pods {
+				t.Errorf("%d times %q was told; want %d", n, what, pods)
+			}
+		}
+		last := r.of(state.PodGone)[pods-1]
+		if last.Left != 0 || last.Total != pods {
+			t.Errorf("the last pod's going was told as %+v", last)
+		}
+	})
+	run(t, "by its UID, with its own grace", func(t *testing.T, s *apitest.Server) {
+		seen := s.AddPod(pod("a"), 0)
+		drained(t, s, drain.Options{})
+		options := s.Requests("evict")[0].Options
+		if options.Preconditions == nil || options.Preconditions.UID == nil || *options.Preconditions.UID != seen.UID {
+			t.Errorf("evicted with %+v; want the UID %s", options.Preconditions, seen.UID)
+		}
+		if options.GracePeriodSeconds != nil {
+			t.Errorf("the grace period was set to %d; want the pod's own", *options.GracePeriodSeconds)
+		}
+	})
+	// A StatefulSet's pod comes back under its name. Here the first one's end is told late, so that the eviction of the
+	// second under the first one's UID is refused with a conflict.
+	run(t, "not another one under its name", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("db-0"), 0)
+		s.Answer("watch", apitest.Silence(), apitest.Expired())
+		s.Answer("evict", apitest.Unavailable())
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodRefused, "default/db-0")
+		s.ForgetPod("default/db-0")
+		reborn := s.AddPod(pod("db-0", ownedBy("DaemonSet", "apps/v1")), 0)
+		await(t, "an eviction of the new pod under the old UID", func() bool { return count(s, "evict") >= 2 })
+		s.GoAway() // ends the silence; the next watch is told to list anew
+		s.ComeBack()
+		result := r.succeed()
+		if !s.HasPod("default/db-0") {
+			t.Errorf("the new pod %s was removed", reborn.UID)
+		}
+		if result.Skipped != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+	run(t, "that was protected and has finished", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("job", unmanaged), 0)
+		free := addHeld(s, pod("held"))
+		r := begin(t, s, drain.Options{ProtectUnmanaged: true})
+		r.await(state.PodHeld)
+		s.ChangePod("default/job", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+		await(t, "the finished pod's removal", func() bool { return !s.HasPod("default/job") })
+		free()
+		if result := r.succeed(); result.Skipped != 0 || result.Evicted != 2 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+	run(t, "what is left is sorted", func(t *testing.T, s *apitest.Server) {
+		const pods = 30
+		for i := range pods {
+			addHeld(s, pod(fmt.Sprintf("web-%02d", i)))
+		}
+		r := begin(t, s, drain.Options{})
+		await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == pods })
+		left := r.guard.Result().Left
+		if len(left) != pods || !slices.IsSorted(left) {
+			t.Errorf("left are %q", left)
+		}
+	})
+}
+
+// A webhook may make each eviction a dry run.
+func TestEvict_AcceptedWithoutEffect(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]bool{"hard": true, "soft": false} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a", grace(30)), 0)
+			s.Always("evict", accepted)
+			r := beginWithin(t, s, drain.Options{}, hard, 10*time.Minute)
+			time.Sleep(9 * time.Minute)
+			result, told := r.guard.Result(), r.of(state.PodRefused)
+			if result.Evicted != 0 || result.HeldBy["default/a"] != "accepted, but the pod is not terminating" || len(told) != 1 {
+				t.Errorf("the result is %+v, told %+v", result, told)
+			}
+			if asked := count(s, "evict"); asked < 5 || asked > 30 || len(r.of(state.PodEvicted)) != 0 {
+				t.Errorf("asked %d times, told %+v", asked, r.of(state.PodEvicted))
+			}
+			time.Sleep(2 * time.Minute)
+			if result := r.guard.Result(); hard && (result.Deleted != 1 || result.Evicted != 0 || s.HasPod("default/a")) {
+				t.Errorf("the result after the deadline is %+v", result)
+			}
+			s.Always("evict", nil)
+			if !hard {
+				r.await(state.PodGone)
+				if result := r.guard.Result(); result.Evicted != 1 || len(result.HeldBy) != 0 {
+					t.Errorf("the result without the webhook is %+v", result)
+				}
+			}
+		})
+	}
+}
+
+// Every shape of pod also goes through the client that answers kubectl's filters from memory; a question that it has no
+// answer to would crash the test.
+func TestEvict_PodsThatMustGo(t *testing.T) {
+	t.Parallel()
+	protect := drain.Options{ProtectEmptyDir: true, ProtectUnmanaged: true}
+	for name, c := range map[string]struct {
+		pod     *corev1.Pod
+		opts    drain.Options
+		removed bool
+	}{
+		"a ReplicaSet's pod":                                 {pod("a"), drain.Options{}, true},
+		"a pod with emptyDir":                                {pod("a", withEmptyDir), drain.Options{}, true},
+		"a pod with emptyDir, protected":                     {pod("a", withEmptyDir), protect, false},
+		"a finished pod with emptyDir, protected":            {pod("a", withEmptyDir, phase(corev1.PodFailed)), protect, true},
+		"a pod without controller":                           {pod("a", unmanaged), drain.Options{}, true},
+		"a pod without controller, protected":                {pod("a", unmanaged), protect, false},
+		"a finished bare pod, protected":                     {pod("a", unmanaged, phase(corev1.PodSucceeded)), protect, true},
+		"a managed pod without emptyDir, protected settings": {pod("a"), protect, true},
+		"a pending pod":                                      {pod("a", phase(corev1.PodPending)), drain.Options{}, true},
+		"a finished pod":                                     {pod("a", phase(corev1.PodSucceeded)), drain.Options{}, true},
+		"a DaemonSet pod":                                    {pod("a", ownedBy("DaemonSet", "apps/v1")), drain.Options{}, false},
+		"a DaemonSet emptyDir pod":                           {pod("a", ownedBy("DaemonSet", "apps/v1"), withEmptyDir), protect, false},
+		"a finished DaemonSet pod":                           {pod("a", ownedBy("DaemonSet", "apps/v1"), phase(corev1.PodFailed)), drain.Options{}, false},
+		"a pod of another DaemonSet":                         {pod("a", ownedBy("DaemonSet", "apps.kruise.io/v1alpha1")), drain.Options{}, false},
+		"a StatefulSet's pod":                                {pod("a", ownedBy("StatefulSet", "apps/v1")), drain.Options{}, true},
+		"a Job's pod":                                        {pod("a", ownedBy("Job", "batch/v1")), drain.Options{}, true},
+		"a mirror pod":                                       {pod("a", mirror, unmanaged), drain.Options{}, false},
+		"a finished mirror pod":                              {pod("a", mirror, unmanaged, phase(corev1.PodSucceeded)), drain.Options{}, false},
+		"a mirror pod of its node":                           {pod("a", mirror, ownedBy("Node", "v1")), drain.Options{}, false},
+		"a critical pod":                                     {pod("a", critical), drain.Options{}, true},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(c.pod, 0)
+			r := drained(t, s, c.opts)
+			if s.HasPod("default/a") == c.removed {
+				t.Errorf("removed: %v; want %v", !c.removed, c.removed)
+			}
+			want := drain.Result{Cordon: drain.CordonSet, Evicted: 1}
+			if !c.removed {
+				want = drain.Result{Cordon: drain.CordonSet, Skipped: 1}
+			}
+			if got := fmt.Sprintf("%+v", r.result); got != fmt.Sprintf("%+v", want) {
+				t.Errorf("the result is %s; want %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestEvict_CriticalPods(t *testing.T) {
+	t.Parallel()
+	run(t, "after the rest", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("dns", critical), 0)
+		free := addHeld(s, pod("web-1"))
+		s.AddPod(pod("web-2"), 0)
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodHeld)
+		r.await(state.PodGone, "default/web-2")
+		if n := count(s, "evict default/dns"); n != 0 {
+			t.Errorf("%d evictions of the critical pod before the rest was gone", n)
+		}
+		free()
+		freed := time.Now()
+		r.succeed()
+		if after := time.Since(freed); after > 10*time.Second {
+			t.Errorf("drained %s after the rest could go", after)
+		}
+		var order []string
+		for _, p := range r.of(state.PodGone) {
+			order = append(order, strings.TrimPrefix(p.Pod, "default/"))
+		}
+		if want := []string{"web-2", "web-1", "dns"}; !slices.Equal(order, want) {
+			t.Errorf("gone in the order %v; want %v", order, want)
+		}
+	})
+	// A pod behind a finalizer, or on a volume that hangs, must not keep the name service on a node that has to be empty.
+	run(t, "before a pod that does not end", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("dns", critical), 0)
+		s.AddPod(pod("web"), apitest.Never)
+		s.AddPod(pod("going", ending(1)), apitest.Never)
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodOverdue, "default/going")
+		r.await(state.PodGone, "default/dns")
+		for _, name := range []string{"default/web", "default/going"} {
+			if told := r.of(state.PodOverdue, name); len(told) != 1 {
+				t.Errorf("that %s is overdue is told as %+v", name, told)
+			}
+		}
+		r.cancel()
+		result, _ := r.wait()
+		if result.HeldBy["default/web"] != "it does not end" || result.HeldBy["default/going"] != "it does not end" {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+	// What a disruption budget holds still runs, and may need them.
+	run(t, "after a pod that is held", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("dns", critical), 0)
+		free := addHeld(s, pod("web"))
+		s.AddPod(pod("stuck"), apitest.Never)
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodOverdue, "default/stuck")
+		if n := count(s, "evict default/dns"); n != 0 {
+			t.Errorf("%d evictions of the critical pod", n)
+		}
+		free()
+		r.await(state.PodGone, "default/dns")
+	})
+}
+
+// Before a deadline, too, by which all others are deleted if need be.
+func TestEvict_OwnPodLast(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]time.Duration{"without a deadline": 0, "before a deadline": time.Minute} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("queue", critical, grace(40)), 0)
+			s.AddPod(pod("dns", critical, grace(5)), apitest.Ending(2*time.Second))
+			free := addHeld(s, pod("web", grace(1)))
+			r := start(t, s, drain.Options{Last: "default/queue", Margin: 2 * time.Second}, goalWithin(true, hard))
+			if hard == 0 {
+				r.await(state.PodHeld)
+				free()
+			}
+			r.succeed()
+			var order []string
+			for _, p := range r.of(state.PodGone) {
+				order = append(order, strings.TrimPrefix(p.Pod, "default/"))
+			}
+			if len(order) != 3 || order[2] != "queue" {
+				t.Errorf("gone in the order %v, want queue last", order)
+			}
+			if first := s.Requests("evict default/queue")[0].At; first.Before(s.Requests("evict default/dns")[0].At.Add(2 * time.Second)) {
+				t.Error("it was evicted before another critical pod had ended")
+			}
+		})
+	}
+}
+
+// No look at the Node comes in between.
+func TestEvict_CriticalPodsOnceTheRestIsDone(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ends  apitest.Ending
+		after time.Duration
+	}{
+		"it is gone": {apitest.Ending(3 * time.Second), 3 * time.Second}, "it does not end": {apitest.Never, 15 * time.Second},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("dns", critical), 0)
+			s.AddPod(pod("web", grace(5)), c.ends)
+			s.Answer("get node", pass)
+			s.Always("get node", apitest.Hang())
+			r := begin(t, s, drain.Options{})
+			r.await(state.PodEvicted, "default/dns")
+			if after := s.Requests("evict default/dns")[0].At.Sub(r.began); after != c.after {
+				t.Errorf("evicted after %s", after)
+			}
+		})
+	}
+}
+
+// The list is there before the cordon, or after it.
+func TestEvict_ReportsTheirNumberOnce(t *testing.T) {
+	t.Parallel()
+	for name, slow := range map[string]string{"the list is there first": "get node", "the Node is there first": "list pods"} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			addHeld(s, pod("a"))
+			addHeld(s, pod("b"))
+			s.Answer(slow, slowly(5*time.Second))
+			r := begin(t, s, drain.Options{})
+			r.await(state.PodsFound)
+			if after := time.Since(r.began); after < 5*time.Second {
+				t.Errorf("told after %s", after)
+			}
+			time.Sleep(time.Minute)
+			if told := r.of(state.PodsFound); len(told) != 1 || told[0].Total != 2 {
+				t.Errorf("told %+v", told)
+			}
+		})
+	}
+}

@@ -1,0 +1,340 @@
+package drain_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// numbered waits until something has been told since the goal changed, and returns the last.
+func (r *trial) numbered(what state.TransitionKind) drain.Progress {
+	r.t.Helper()
+	var told []drain.Progress
+	await(r.t, string(what)+" under the last goal", func() bool { told = r.now(what); return len(told) > 0 })
+	return told[len(told)-1]
+}
+
+func TestGoal(t *testing.T) {
+	t.Parallel()
+	run(t, "each is reported", func(t *testing.T, s *apitest.Server) {
+		free := addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodHeld)
+		r.adjust(func(g *drain.Goal) { g.Generation++ })
+		await(t, "that the node was looked at", func() bool { return r.numbered(state.GoalChanged).State.Closed })
+		if told := r.of(state.GoalChanged)[0]; told.State.Drained || told.State.Closed || !told.State.Ours || told.Left != 1 || told.Total != 1 {
+			t.Errorf("told %+v; nobody has looked yet for this event", told)
+		}
+		free()
+		r.succeed()
+		if told := r.of(state.NodeEmpty); len(told) != 1 || told[0].Generation != 2 {
+			t.Errorf("told %+v", told)
+		}
+		// A drained node is drained for the next event, too, and for that one it is told.
+		r.adjust(func(g *drain.Goal) { g.Generation, g.Hard = g.Generation+1, time.Now().Add(time.Minute) })
+		if told := r.numbered(state.NodeEmpty); !told.State.Drained || told.Total != 1 || count(s, "delete") > 0 {
+			t.Errorf("told %+v", told)
+		}
+		if told := r.of(state.GoalChanged); len(told) != 4 {
+			t.Errorf("told %+v", told)
+		}
+	})
+	run(t, "a hard deadline goes away", func(t *testing.T, s *apitest.Server) {
+		addHeld(s, pod("a"))
+		r := beginWithin(t, s, drain.Options{}, true, time.Minute)
+		time.Sleep(50 * time.Second)
+		r.adjust(func(g *drain.Goal) { g.Hard, g.Soft = time.Time{}, g.Hard })
+		time.Sleep(time.Hour)
+		if n := count(s, "delete"); n != 0 || !s.HasPod("default/a") {
+			t.Errorf("%d deletions", n)
+		}
+	})
+	run(t, "from cordon to drain, and back", func(t *testing.T, s *apitest.Server) {
+		free := addHeld(s, pod("a"))
+		s.AddPod(pod("b"), 0)
+		goal := goalWithin(false, plenty)
+		goal.Evict = false
+		r := start(t, s, drain.Options{LoadBalancerWait: 30 * time.Second}, goal)
+		r.await(state.NodeClosed)
+		time.Sleep(time.Minute)
+		if count(s, "evict", "list", "watch") != 0 || len(r.of(state.NodeEmpty)) != 0 {
+			t.Errorf("a cordon has made %d requests for pods", count(s, "evict", "list", "watch"))
+		}
+		r.adjust(func(g *drain.Goal) { g.Evict = true })
+		began := time.Now()
+		r.await(state.PodGone, "default/b")
+		r.await(state.PodHeld)
+		if after := time.Since(began).Truncate(time.Second); after != 30*time.Second {
+			t.Errorf("evicted after %s", after)
+		}
+		r.adjust(func(g *drain.Goal) { g.Evict = false })
+		if told := r.numbered(state.GoalChanged); told.State.Drained || told.Left != 0 {
+			t.Errorf("told %+v", told)
+		}
+		asked := count(s, "evict")
+		free()
+		time.Sleep(time.Minute)
+		if n := count(s, "evict"); n != asked || !s.HasPod("default/a") || len(r.of(state.NodeEmpty)) != 0 {
+			t.Errorf("%d evictions under a goal that keeps pods", n-asked)
+		}
+		r.adjust(func(g *drain.Goal) { g.Evict = true })
+		if result := r.succeed(); result.Evicted != 2 || r.last().Total != 2 {
+			t.Errorf("the result is %+v, told %+v", result, r.last())
+		}
+	})
+	// Somebody has lifted the cordon. The next event is another matter.
+	run(t, "an event joins after an uncordon", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true, LoadBalancerWait: 10 * time.Second})
+		s.ChangeNode(uncordoned)
+		r.await(state.NodeReopened)
+		s.AddPod(pod("theirs"), 0)
+		time.Sleep(time.Minute)
+		if !s.HasPod("default/theirs") || s.CurrentNode().Spec.Unschedulable {
+			t.Error("what people have done is fought")
+		}
+		r.adjust(func(g *drain.Goal) { g.Close = false })
+		time.Sleep(time.Minute)
+		if !s.HasPod("default/theirs") || s.CurrentNode().Spec.Unschedulable {
+			t.Error("what people have done is fought for the same event")
+		}
+		r.adjust(func(g *drain.Goal) { joining(g); g.Close = true })
+		joined := time.Now()
+		r.numbered(state.NodeClosed)
+		r.await(state.PodGone, "default/theirs")
+		r.numbered(state.NodeEmpty)
+		if _, labeled := s.CurrentNode().Labels[drain.ExcludeLabel]; !labeled || !s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("the node is %+v", s.CurrentNode())
+		}
+		if after := s.Requests("evict")[0].At.Sub(joined); after < 10*time.Second || after > 12*time.Second {
+			t.Errorf("evicted %s after the event", after)
+		}
+	})
+	// A drain that goes on is not begun anew.
+	run(t, "a change delays evictions no longer", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		r := begin(t, s, drain.Options{LoadBalancerWait: time.Minute})
+		time.Sleep(30 * time.Second)
+		r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(time.Hour) })
+		time.Sleep(15 * time.Second)
+		r.adjust(func(g *drain.Goal) { g.Generation++ })
+		r.succeed()
+		if after := s.Requests("evict")[0].At.Sub(r.began); after != time.Minute || len(r.of(state.EvictionsDelayed)) != 1 {
+			t.Errorf("evicted after %s, and told %+v", after, r.of(state.EvictionsDelayed))
+		}
+	})
+	// Somebody may have opened it since the last look.
+	run(t, "a drain begins with a look", func(t *testing.T, s *apitest.Server) {
+		goal := goalWithin(false, plenty)
+		goal.Evict = false
+		r := start(t, s, drain.Options{}, goal)
+		r.await(state.NodeClosed)
+		time.Sleep(11 * time.Second)
+		s.Always("get node", slowly(3*time.Second))
+		looks := count(s, "get node")
+		r.adjust(func(g *drain.Goal) { g.Evict = true })
+		adjusted := time.Now()
+		r.succeed()
+		if after := r.drainedAt().Sub(adjusted); after < 3*time.Second || count(s, "get node") == looks {
+			t.Errorf("drained after %s, and a look takes three seconds", after)
+		}
+	})
+	// A webhook refuses the eviction; a hard deadline is near all the time.
+	run(t, "a change ends no pause", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.Always("evict", apitest.Forbidden("no"))
+		r := beginWithin(t, s, drain.Options{}, true, 5*time.Minute)
+		time.Sleep(time.Minute)
+		before := count(s, "evict")
+		for range 20 {
+			r.adjust(func(*drain.Goal) {})
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := count(s, "evict") - before; n > 4 {
+			t.Errorf("the eviction was tried %d times in two seconds", n)
+		}
+	})
+	// Somebody has lifted the cordon, and then the machine is announced to be lost. First it is closed again.
+	run(t, "the cordon comes before another event's evictions", func(t *testing.T, s *apitest.Server) {
+		goal := goalWithin(false, plenty)
+		r := start(t, s, drain.Options{}, goal)
+		r.succeed()
+		s.UncordonAs("kubectl")
+		r.await(state.NodeReopened)
+		s.AddPod(pod("new"), 0)
+		time.Sleep(time.Minute)
+		var closed time.Time
+		s.Always("patch", func(w http.ResponseWriter, q *http.Request) bool {
+			slowly(2*time.Second)(w, q)
+			closed = time.Now()
+			return false
+		})
+		r.adjust(func(g *drain.Goal) {
+			joining(g)
+			g.Hard, g.Claim.Since = time.Now().Add(2*time.Minute), time.Now()
+		})
+		r.await(state.PodEvicted)
+		if asked := s.Requests("evict")[0].At; closed.IsZero() || asked.Before(closed) {
+			t.Errorf("evicted at %s, closed at %s: what replaces the pod may come to this node", asked, closed)
+		}
+	})
+	// The look that shows a node that is open began before the event joined. It says nothing of what becomes of the cordon for that.
+	run(t, "a look from before begins no evictions", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		s.UncordonAs("kubectl")
+		r.await(state.NodeReopened)
+		s.AddPod(pod("new"), 0)
+		time.Sleep(time.Minute)
+		s.Always("patch", apitest.Forbidden("no cordons here"))
+		s.Answer("get node", func(http.ResponseWriter, *http.Request) bool {
+			time.Sleep(500 * time.Millisecond)
+			r.adjust(joining)
+			time.Sleep(500 * time.Millisecond)
+			return false
+		})
+		time.Sleep(time.Minute)
+		if n := count(s, "evict"); n != 0 {
+			t.Errorf("%d evictions from a node that takes pods, without a hard deadline", n)
+		}
+	})
+}
+
+func TestDrained_ForAnEventThatJoins(t *testing.T) {
+	t.Parallel()
+	// A watch that has been silent tells nothing of the pods that came meanwhile, and the Node is as it was.
+	run(t, "by a newer list", func(t *testing.T, s *apitest.Server) {
+		s.Answer("watch pods", apitest.Silence())
+		r := drained(t, s, drain.Options{})
+		s.AddPod(pod("late"), 0)
+		r.adjust(func(g *drain.Goal) { g.Generation++ })
+		await(t, "that it is drained for both", func() bool { return r.numbered(state.NodeEmpty).State.Drained })
+		if s.HasPod("default/late") {
+			t.Error("drained, and a pod is left")
+		}
+	})
+	// People have opened the node, of which nobody knows: it can be read no more.
+	run(t, "not while looks fail", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		s.UncordonAs("kubectl")
+		s.Always("get node", apitest.Unavailable())
+		r.adjust(func(g *drain.Goal) { joining(g); g.Hard = time.Now().Add(2 * time.Minute) })
+		time.Sleep(time.Minute)
+		r.provenAnew()
+	})
+	// The node is opened while the first look is on its way. Those that follow have no answer.
+	run(t, "not by a look from before", func(t *testing.T, s *apitest.Server) {
+		s.CordonAs("kubectl")
+		asked := make(chan struct{})
+		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
+			seen := s.CurrentNode()
+			close(asked)
+			time.Sleep(time.Second)
+			w.Header().Set("Content-Type", "application/json")
+			return json.NewEncoder(w).Encode(seen) == nil
+		})
+		s.Always("get node", apitest.Hang())
+		r := begin(t, s, drain.Options{})
+		<-asked
+		s.UncordonAs("kubectl")
+		r.adjust(joining)
+		time.Sleep(time.Minute)
+		r.provenAnew()
+	})
+	// People wanted the pods left alone, and do not any more.
+	run(t, "not by an annotation from before", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), apitest.Ending(time.Second))
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon))
+		r := begin(t, s, drain.Options{})
+		r.leave()
+		time.Sleep(500 * time.Millisecond)
+		s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
+		r.adjust(joining)
+		time.Sleep(time.Minute)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for i, p := range r.told {
+			if s := p.State; p.Generation == r.goal.Generation && s.Looked && s.Limited {
+				t.Errorf("told that people limit it for the event that has joined, from a look before that: %+v", p)
+			}
+			if p.Kind == state.NodeEmpty && p.Generation == r.goal.Generation && r.at[i].Before(s.LastRemoval()) {
+				t.Errorf("told to be drained for another event %s before the pod was gone", s.LastRemoval().Sub(r.at[i]))
+			}
+		}
+	})
+}
+
+// The machine is lost. Where it is not, the next look may have an answer.
+func TestDrained_WhereLooksAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]bool{"hard": true, "soft": false} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			r := drained(t, s, drain.Options{})
+			s.Always("get node", apitest.Forbidden("no looks here"))
+			r.adjust(func(g *drain.Goal) {
+				joining(g)
+				if hard {
+					g.Hard = time.Now().Add(plenty)
+				}
+			})
+			if hard {
+				r.numbered(state.NodeEmpty)
+				return
+			}
+			time.Sleep(time.Minute)
+			r.provenAnew()
+		})
+	}
+}
+
+// provenAnew fails if it was told that the node is drained for an event that has joined, since nothing can be known for that.
+func (r *trial) provenAnew() {
+	r.t.Helper()
+	for _, p := range r.now(state.NodeEmpty) {
+		r.t.Errorf("told to be drained for another event with the state %+v, without a look since", p.State)
+	}
+}
+
+// What the policy makes of it depends on what stands in the way.
+func TestGoal_ReportsTrouble(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		upset   func(*apitest.Server)
+		trouble string
+		looked  bool // what is told of the Node is what is on it
+	}{
+		"nothing is in the way":            {func(*apitest.Server) {}, "", true},
+		"a failure that has lasted":        {func(s *apitest.Server) { s.Always("get node", apitest.Unavailable()) }, "503 Service Unavailable: not ready", false},
+		"a refusal to read the Node":       {func(s *apitest.Server) { s.Always("get node", apitest.Forbidden("no looks here")) }, "no looks here", false},
+		"a refusal to close it":            {func(s *apitest.Server) { s.Always("patch", apitest.Forbidden("no cordons here")) }, "no cordons here", true},
+		"there is no Node, which it takes": {func(s *apitest.Server) { s.RemoveNode() }, "", true},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			c.upset(s)
+			r := begin(t, s, drain.Options{})
+			time.Sleep(30 * time.Second)
+			r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(time.Hour) })
+			if told := r.numbered(state.GoalChanged); told.State.Trouble != c.trouble || told.State.Looked != c.looked {
+				t.Errorf("told %+v", told)
+			}
+		})
+	}
+}
+
+// times are when things of a kind were told.
+func (r *trial) times(what state.TransitionKind) []time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []time.Time
+	for i, p := range r.told {
+		if p.Kind == what {
+			found = append(found, r.at[i])
+		}
+	}
+	return found
+}

@@ -1,0 +1,567 @@
+package drain_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// Nothing is asked for after Run has ended, wherever it is canceled.
+func TestGuard_NoRequestAfterItsEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, _ *apitest.Server) {
+		for after := time.Duration(0); after < 20*time.Second; after += 370 * time.Millisecond {
+			s := apitest.New(t)
+			for i := range 5 {
+				s.AddPod(pod(fmt.Sprintf("web-%d", i)), apitest.Ending(700*time.Millisecond))
+			}
+			s.ChangeNode(func(n *corev1.Node) { n.Status.VolumesInUse = []corev1.UniqueVolumeName{"v"} })
+			s.Always("get", slowly(300*time.Millisecond))
+			s.Always("patch", slowly(300*time.Millisecond))
+			s.Always("evict", slowly(300*time.Millisecond))
+			s.Always("list", slowly(300*time.Millisecond))
+			began, goal := time.Now(), goalWithin(true, 10*time.Second)
+			guard := drain.New(s.Client(), apitest.Node, drain.Options{VolumeWait: time.Minute, Gate: kube.NewGate(2)}).Guard(goal, func(drain.Progress) {})
+			guard.Adjust(goal)
+			ctx, cancel := context.WithTimeout(t.Context(), after)
+			guard.Run(ctx)
+			ended := time.Now()
+			cancel()
+			guard.Adjust(goal)
+			_ = guard.Result()
+			n := count(s)
+			time.Sleep(time.Minute)
+			if ended.Sub(began) > after+300*time.Millisecond || // a cordon that is under way
+				count(s) != n {
+				t.Errorf("canceled after %s, ended after %s, %d requests since", after, ended.Sub(began), count(s)-n)
+			}
+		}
+	})
+}
+
+// outages are the ways in which an API server can fail, until they are made good again.
+var outages = map[string]func(*apitest.Server) (mend func()){
+	"it is away": func(s *apitest.Server) func() { s.GoAway(); return s.ComeBack },
+	"reads of the Node fail": func(s *apitest.Server) func() {
+		s.Always("get", apitest.Unavailable())
+		return func() { s.Always("get", nil) }
+	},
+	"reads of the Node hang": func(s *apitest.Server) func() {
+		s.Always("get", apitest.Hang())
+		return func() { s.Always("get", nil) }
+	},
+	"the cordon fails": func(s *apitest.Server) func() {
+		s.Always("patch", apitest.Unavailable())
+		return func() { s.Always("patch", nil) }
+	},
+	"the cordon hangs": func(s *apitest.Server) func() {
+		s.Always("patch", apitest.Hang())
+		return func() { s.Always("patch", nil) }
+	},
+	"lists fail": func(s *apitest.Server) func() {
+		s.Always("list", apitest.Unavailable())
+		return func() { s.Always("list", nil) }
+	},
+	"watches fail": func(s *apitest.Server) func() {
+		s.Always("watch", apitest.Reset())
+		return func() { s.Always("watch", nil) }
+	},
+}
+
+// The pods of a machine that is lost are evicted, whenever the cordon comes and whenever the first list does.
+func TestOutage_AtTheStartOfAHardDrain(t *testing.T) {
+	t.Parallel()
+	for name, outage := range outages {
+		run(t, name, func(t *testing.T, _ *apitest.Server) {
+			for after := time.Duration(0); after <= 20*time.Second; after += 950 * time.Millisecond {
+				s := apitest.New(t)
+				const pods = 5
+				for i := range pods {
+					s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
+				}
+				mend := outage(s)
+				r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+				time.AfterFunc(after, mend)
+				if result := r.succeed(); result.Evicted != pods || !s.CurrentNode().Spec.Unschedulable {
+					t.Errorf("after %s: the result is %+v", after, result)
+				}
+				if late := s.Requests("evict")[0].At.Sub(r.began) - after; late > 10*time.Second { // Then evictions begin without a cordon that hangs.
+					t.Errorf("after %s: the first was evicted %s later", after, late)
+				}
+				r.cancel()
+				<-r.done
+			}
+		})
+	}
+}
+
+// nth and the kubelet start at the same time.
+func TestLook_WaitsForANodeToRegister(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]bool{"hard": true, "soft": false} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.RemoveNode()
+			r := beginWithin(t, s, drain.Options{}, hard, plenty)
+			time.Sleep(time.Minute)
+			if told := r.of(state.NodeMissing); len(told) != 1 || told[0].State.Seen || !strings.Contains(told[0].Detail, "not registered") {
+				t.Errorf("told %+v", told)
+			}
+			if told := r.of(state.NodeEmpty); len(told) != 0 || r.guard.Result().NodeGone {
+				t.Errorf("drained is told as %+v before there is a Node", told)
+			}
+			s.RegisterNode()
+			s.AddPod(pod("a"), 0)
+			registered := time.Now()
+			r.await(state.NodeClosed)
+			if after := time.Since(registered); after > time.Second {
+				t.Errorf("cordoned %s after it was registered", after)
+			}
+			if result := r.succeed(); result.Evicted != 1 || result.Cordon != drain.CordonSet || !r.of(state.NodeEmpty)[0].State.Seen {
+				t.Errorf("the result is %+v", result)
+			}
+		})
+	}
+}
+
+func TestLook_PodsOfADeletedNode(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]bool{"before the drain": true, "in its midst": false} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			free := addHeld(s, pod("a"))
+			goal := goalWithin(false, plenty)
+			if before {
+				s.RemoveNode()
+				goal.NodeSeen = true
+			}
+			r := start(t, s, drain.Options{}, goal)
+			r.await(state.PodHeld)
+			s.RemoveNode()
+			time.Sleep(time.Minute)
+			if told := r.of(state.NodeEmpty); len(told) != 0 {
+				t.Errorf("drained is told as %+v while a pod runs", told)
+			}
+			free()
+			if result := r.succeed(); result.Evicted != 1 || !result.NodeGone {
+				t.Errorf("the result is %+v", result)
+			}
+			if told := r.of(state.NodeMissing); len(told) != 1 || !strings.Contains(told[0].Detail, "deleted") {
+				t.Errorf("told %+v", told)
+			}
+		})
+	}
+}
+
+func TestLook_NewNode(t *testing.T) {
+	t.Parallel()
+	run(t, "is cordoned", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		s.RegisterNode()
+		await(t, "another cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
+		await(t, "the word of it", func() bool { return len(r.of(state.NodeClosed)) == 2 })
+		if told := r.of(state.NodeReopened); len(told) != 0 {
+			t.Errorf("told %+v", told)
+		}
+		s.AddPod(pod("late"), 0)
+		r.await(state.PodGone, "default/late")
+	})
+	// Until it is closed, pods may come to it that nobody has told of.
+	run(t, "is drained once it is cordoned", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		s.RemoveNode()
+		r.await(state.NodeMissing)
+		told := len(r.of(state.NodeEmpty))
+		s.Answer("patch", apitest.Unavailable(), apitest.Unavailable())
+		s.RegisterNode()
+		await(t, "that it is drained again", func() bool { return len(r.of(state.NodeEmpty)) > told })
+		if !s.CurrentNode().Spec.Unschedulable || !r.last().State.Closed {
+			t.Errorf("told %+v", r.last())
+		}
+	})
+	// Its pods are evicted all the same: they go with the Node in any case. That it is empty cannot be known before it is closed.
+	run(t, "is not drained while its cordon fails", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		s.RemoveNode()
+		r.await(state.NodeMissing)
+		s.Always("patch", apitest.Unavailable())
+		s.RegisterNode()
+		patches := count(s, "patch")
+		await(t, "an attempt to close it", func() bool { return count(s, "patch") > patches })
+		s.AddPod(pod("late"), 0)
+		r.await(state.PodGone, "default/late")
+		time.Sleep(time.Minute)
+		if told := r.of(state.NodeEmpty); len(told) != 1 {
+			t.Errorf("told %+v", told[1:])
+		}
+		s.Always("patch", nil)
+		await(t, "that it is drained again", func() bool { return len(r.of(state.NodeEmpty)) > 1 })
+	})
+}
+
+func TestLook(t *testing.T) {
+	t.Parallel()
+	// The kubelet may register it at any moment.
+	run(t, "each second for a missing Node", func(t *testing.T, s *apitest.Server) {
+		s.RemoveNode()
+		begin(t, s, drain.Options{})
+		time.Sleep(time.Minute + time.Second/2)
+		looks := s.Requests("get node")
+		for i := range looks[1:] {
+			if after := looks[i+1].At.Sub(looks[i].At); after != time.Second {
+				t.Errorf("look %d came %s after the one before", i+1, after)
+			}
+		}
+		if len(looks) != 61 {
+			t.Errorf("%d looks in a minute", len(looks))
+		}
+	})
+	run(t, "every five seconds", func(t *testing.T, s *apitest.Server) {
+		r := begin(t, s, drain.Options{})
+		r.succeed()
+		if after := r.drainedAt().Sub(r.began); after != time.Second {
+			t.Errorf("without pods, drained %s after the cordon", after)
+		}
+		time.Sleep(time.Minute)
+		for i, after := range gaps(s.Requests("get node")) {
+			if after != 5*time.Second {
+				t.Errorf("look %d came after %s", i+1, after)
+			}
+		}
+	})
+	// Pods come all the time, and each asks for a look.
+	run(t, "that fails becomes rare", func(t *testing.T, s *apitest.Server) {
+		drained(t, s, drain.Options{})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := range 120 {
+				s.AddPod(pod(fmt.Sprintf("web-%d", i), unmanaged), 0)
+				time.Sleep(300 * time.Millisecond)
+			}
+		}()
+		time.Sleep(2*time.Second + 10*time.Millisecond)
+		for range 2 { // After a look that succeeds, they begin anew.
+			before := count(s, "get node")
+			s.Always("get node", apitest.Unavailable())
+			time.Sleep(15 * time.Second)
+			s.Always("get node", nil)
+			failed := gaps(s.Requests("get node")[before:])
+			if failed[0] > 100*time.Millisecond || len(failed) < 10 {
+				t.Errorf("looks that fail came after %v", failed)
+			}
+			for _, after := range failed[8:] {
+				if after != time.Second {
+					t.Errorf("looks that fail came after %v; want a second at last", failed)
+					break
+				}
+			}
+			time.Sleep(2*time.Second + 10*time.Millisecond)
+		}
+		<-done
+	})
+	// Looks succeed, and somebody asks: it comes at once.
+	run(t, "at once for a late pod", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		time.Sleep(time.Minute + time.Second)
+		came := time.Now()
+		s.AddPod(pod("late"), 0)
+		r.await(state.PodEvicted, "default/late")
+		if after := s.Requests("evict")[0].At.Sub(came); after > 10*time.Millisecond {
+			t.Errorf("evicted after %s", after)
+		}
+	})
+	// The machine is lost: a look that fails is as good as none.
+	run(t, "that fails before a hard deadline", func(t *testing.T, s *apitest.Server) {
+		r := beginWithin(t, s, drain.Options{}, true, plenty)
+		r.succeed()
+		s.Always("get node", apitest.Unavailable())
+		came := time.Now()
+		s.AddPod(pod("late"), 0)
+		r.await(state.PodEvicted, "default/late")
+		if after := s.Requests("evict")[0].At.Sub(came); after > 10*time.Millisecond {
+			t.Errorf("evicted after %s", after)
+		}
+	})
+	// Whoever waits for that may have nothing else to wait for.
+	run(t, "reports a Ready kubelet of this boot", func(t *testing.T, s *apitest.Server) {
+		s.SetBootID("an earlier boot")
+		addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodHeld)
+		if r.last().State.Ready {
+			t.Errorf("told %+v", r.last())
+		}
+		s.SetBootID(claim.BootID)
+		await(t, "that it is Ready", func() bool { return r.last().State.Ready })
+	})
+}
+
+// A look hangs, the one before which a pod that comes late is not evicted: somebody may have opened the node. What a machine that is
+// lost leaves of time is more than that, or not.
+func TestLook_ThatHangsDelaysALatePod(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		left  time.Duration // to the deadline, when it comes
+		grace int64
+		after time.Duration // when it is evicted
+	}{
+		"ten seconds at most":                        {10 * time.Minute, 1, 10 * time.Second},
+		"a quarter of the time that is left":         {20 * time.Second, 1, 5 * time.Second},
+		"three seconds where its turn has come":      {2 * time.Minute, 600, 3 * time.Second},
+		"the quarter where that is less than these":  {8 * time.Second, 600, 2 * time.Second},
+		"no longer than to its turn, with its grace": {40 * time.Second, 35, 5 * time.Second},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			r := beginWithin(t, s, drain.Options{}, true, plenty)
+			r.succeed()
+			s.Always("get node", apitest.Hang())
+			looks := count(s, "get node")
+			await(t, "a look that hangs", func() bool { return count(s, "get node") > looks })
+			came := time.Now()
+			r.adjust(func(g *drain.Goal) { g.Hard = came.Add(c.left) })
+			s.AddPod(pod("late", grace(c.grace)), 0)
+			r.await(state.PodEvicted, "default/late")
+			if after := s.Requests("evict")[0].At.Sub(came); after != c.after {
+				t.Errorf("evicted after %s; want %s", after, c.after)
+			}
+		})
+	}
+}
+
+// Those that were met before the first look asked for no more than that, and those of the first list for none.
+func TestLook_OneForThePodsThatWereThere(t *testing.T) {
+	t.Parallel()
+	for name, slow := range map[string]string{"the list comes before it": "get node", "the list comes after it": "list pods"} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			for i := range 3 {
+				s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
+			}
+			first := map[string]apitest.Answer{"get node": pass, "list pods": pass}
+			first[slow] = slowly(time.Second)
+			for what, answer := range first {
+				s.Answer(what, answer)
+			}
+			s.Always("get node", apitest.Hang())
+			r := begin(t, s, drain.Options{})
+			await(t, "their end", func() bool { return len(r.of(state.PodGone)) == 3 })
+			if asked := s.Requests("evict"); asked[0].At.Sub(r.began) != time.Second {
+				t.Errorf("the first was evicted after %s", asked[0].At.Sub(r.began))
+			}
+		})
+	}
+}
+
+// A load balancer in front of the API server answers so while its backend moves.
+func TestLook_ProxyPageIsNoDeletedNode(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		goal  func(*drain.Goal)
+		looks int // that were answered before
+	}{
+		"at the first look":                 {func(*drain.Goal) {}, 0},
+		"at the first look after a restart": {func(g *drain.Goal) { g.NodeSeen = true }, 0},
+		"later":                             {func(*drain.Goal) {}, 1},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon))
+			s.AddPod(pod("a"), 0)
+			goal := goalWithin(true, plenty)
+			c.goal(&goal)
+			if c.looks == 0 {
+				s.Answer("get node", apitest.Page(http.StatusNotFound), apitest.Page(http.StatusNotFound))
+			}
+			r := start(t, s, drain.Options{}, goal)
+			if c.looks > 0 {
+				r.leave()
+				s.Answer("get node", apitest.Page(http.StatusNotFound))
+			}
+			time.Sleep(time.Minute)
+			if !s.HasPod("default/a") || len(r.of(state.NodeMissing)) > 0 || r.guard.Result().Cordon != drain.CordonSet {
+				t.Errorf("a pod that people want left alone is there: %t; told %+v, and the result is %+v", s.HasPod("default/a"), r.told, r.guard.Result())
+			}
+		})
+	}
+}
+
+// Not parallel: it looks at all goroutines of the process. That none outlives the test, the bubble sees to.
+func TestGuard_LeavesNoGoroutine(t *testing.T) {
+	for name, meddle := range map[string]func(*apitest.Server, *trial){
+		"called off during evictions": func(_ *apitest.Server, r *trial) { r.await(state.PodHeld) },
+		"called off while all hangs": func(s *apitest.Server, r *trial) {
+			r.await(state.PodHeld)
+			for _, what := range []string{"list", "watch", "evict default/a"} {
+				s.Always(what, apitest.Hang())
+			}
+			s.DropWatches()
+			await(r.t, "hanging requests", func() bool { return count(s, "watch", "list") >= 3 && count(s, "evict default/a") >= 2 })
+		},
+		"called off while the API server is away": func(s *apitest.Server, r *trial) {
+			r.await(state.PodHeld)
+			s.GoAway()
+			r.await(state.PodRefused)
+		},
+		"called off at once": func(*apitest.Server, *trial) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				before := runtime.NumGoroutine()
+				s := apitest.New(t)
+				s.OverHTTP()
+				for _, p := range []string{"a", "b", "c"} {
+					s.AddPod(pod(p), 0)
+				}
+				s.Answer("evict", apitest.HeldBy("budget", 0), apitest.HeldBy("budget", 0), apitest.HeldBy("budget", 0))
+				s.Always("evict default/a", apitest.HeldBy("budget", 0))
+				r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+				meddle(s, r)
+				r.cancel()
+				if _, err := r.wait(); !errors.Is(err, context.Canceled) {
+					t.Errorf("the error is %v", err)
+				}
+				synctest.Wait() // The Reflector does not wait for the request that it has canceled.
+				if left := goroutinesOf("drain.(*guard)", "cache.(*Reflector).Run"); left != "" {
+					t.Errorf("goroutines outlive the drain:\n%s", left)
+				}
+				s.Close()
+				await(t, "as many goroutines as before", func() bool { return runtime.NumGoroutine() <= before })
+			})
+		})
+	}
+}
+
+// goroutinesOf returns the stacks in which one of the words occurs.
+func goroutinesOf(words ...string) string {
+	all := make([]byte, 1<<20)
+	all = all[:runtime.Stack(all, true)]
+	var found []string
+	for stack := range strings.SplitSeq(string(all), "\n\n") {
+		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(stack, w) }) {
+			found = append(found, stack)
+		}
+	}
+	return strings.Join(found, "\n\n")
+}
+
+// That a pod has arrived is news where none was expected: on a node that takes none, or that was drained.
+func TestLook_PodsThatArrive(t *testing.T) {
+	t.Parallel()
+	run(t, "on a node that was drained, and is not closed since its Node is gone", func(t *testing.T, s *apitest.Server) {
+		s.RemoveNode()
+		goal := goalWithin(false, plenty)
+		goal.NodeSeen = true
+		r := start(t, s, drain.Options{}, goal)
+		r.succeed()
+		s.AddPod(pod("late"), 0)
+		r.await(state.PodGone, "default/late")
+		if told := r.of(state.PodArrived); len(told) != 1 || told[0].Pod != "default/late" {
+			t.Errorf("told %+v", told)
+		}
+	})
+	run(t, "not while the cordon fails", func(t *testing.T, s *apitest.Server) {
+		s.Always("patch", apitest.Unavailable())
+		r := begin(t, s, drain.Options{})
+		await(t, "the first list", func() bool { return count(s, "watch pods") > 0 })
+		s.AddPod(pod("late"), 0)
+		time.Sleep(time.Minute)
+		s.Always("patch", nil)
+		if result := r.succeed(); result.Evicted != 1 || len(r.of(state.PodArrived)) != 0 {
+			t.Errorf("the result is %+v, told %+v", result, r.of(state.PodArrived))
+		}
+	})
+}
+
+// A Node that is pinned by its UID goes, and another machine's takes its name.
+func TestLook_NextNodeOfThatNameIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]bool{"with a hard deadline": true, "without": false} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			free := addHeld(s, pod("held"))
+			r := beginWithin(t, s, drain.Options{UID: s.CurrentNode().UID}, hard, plenty)
+			r.await(state.PodHeld)
+			s.RegisterNode()
+			s.AddPod(pod("innocent"), 0)
+			r.await(state.NodeMissing)
+			free()
+			time.Sleep(time.Minute)
+			if evicted := count(s, "evict default/innocent"); s.CurrentNode().Spec.Unschedulable || evicted > 0 {
+				t.Errorf("the other Node is cordoned: %t, and its pod was asked to go %d times", s.CurrentNode().Spec.Unschedulable, evicted)
+			}
+		})
+	}
+}
+
+// A pod was bound to it before it was closed, and no watch tells of that for a while. One that is being bound comes within a second.
+func TestLook_NewNodeIsFoundEmptyAgain(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		closed func(*apitest.Server)
+		opens  func(*apitest.Server, *trial)
+		found  state.TransitionKind
+		times  int
+	}{
+		"it has registered anew":                     {func(*apitest.Server) {}, func(s *apitest.Server, _ *trial) { s.RegisterNode() }, state.NodeClosed, 2},
+		"it has registered anew, closed by somebody": {func(s *apitest.Server) { s.CordonAs("kubectl") }, func(s *apitest.Server, _ *trial) { s.RegisterNode(); s.CordonAs("kubectl") }, state.NodeFoundClosed, 2},
+	} {
+		run(t, name, func(t *testing.T, _ *apitest.Server) {
+			for pods, lag := range []time.Duration{0, 10 * time.Second} {
+				s := apitest.New(t)
+				c.closed(s)
+				r := drained(t, s, drain.Options{})
+				time.Sleep(time.Minute)
+				s.SetLag(0, lag)
+				opened := time.Now()
+				c.opens(s, r)
+				if pods > 0 {
+					s.AddPod(pod("new"), 0)
+				}
+				await(t, "that it is drained again", func() bool { return len(r.times(state.NodeEmpty)) > 1 })
+				if s.HasPod("default/new") {
+					t.Error("drained, and a pod is left")
+				}
+				found, drained := r.times(c.found), r.times(state.NodeEmpty)
+				if last := found[len(found)-1]; last.After(opened) {
+					opened = last
+				}
+				if after := drained[len(drained)-1].Sub(opened); len(found) != c.times || after < time.Second {
+					t.Errorf("that it is closed was told %d times, and that it is drained %s later", len(found), after)
+				}
+			}
+		})
+	}
+}
+
+// Who is told decides anew each time.
+func TestLook_ReportsChangesOnly(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*apitest.Server){
+		"on a node that is drained":               func(*apitest.Server) {},
+		"on a node that people have opened":       func(s *apitest.Server) { s.UncordonAs("kubectl") },
+		"on a node that is to be left alone":      func(s *apitest.Server) { s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon)) },
+		"on a node whose kubelet is of next boot": func(s *apitest.Server) { s.SetBootID("boot-2") },
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.SetBootID(claim.BootID)
+			r := begin(t, s, drain.Options{})
+			time.Sleep(20 * time.Second)
+			change(s)
+			time.Sleep(20 * time.Second)
+			before := len(r.of(state.GoalChanged))
+			time.Sleep(time.Minute)
+			if told := r.of(state.GoalChanged); len(told) > before {
+				t.Errorf("in a quiet minute, it was told %d times: %+v", len(told)-before, told[len(told)-1])
+			}
+		})
+	}
+}

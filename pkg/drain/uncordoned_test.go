@@ -1,0 +1,487 @@
+package drain_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// The node is closed again for an event that wants no pods to go.
+func TestUncordoned_ThenCordonedWithoutDrain(t *testing.T) {
+	t.Parallel()
+	for _, skew := range skews {
+		run(t, skew.String(), func(t *testing.T, _ *apitest.Server) {
+			s, r, free := openedByPeople(t, skew)
+			s.AddPod(pod("new"), 0)
+			time.Sleep(10 * time.Second)
+			r.adjust(func(g *drain.Goal) { joining(g); g.Close = true })
+			await(t, "a cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
+			s.AddPod(pod("late"), 0)
+			free()
+			r.succeed()
+			if !s.HasPod("default/new") || !s.HasPod("default/late") || s.HasPod("default/old") {
+				t.Errorf("left is new: %t, late: %t, old: %t", s.HasPod("default/new"), s.HasPod("default/late"), s.HasPod("default/old"))
+			}
+		})
+	}
+}
+
+// skews are by how much the API server's clock is before the machine's.
+var skews = []time.Duration{-2 * time.Hour, 0, 2 * time.Hour}
+
+// The cordon was lifted while nth was not there.
+func TestUncordoned_ByTheAPIServersClock(t *testing.T) {
+	t.Parallel()
+	for _, skew := range skews {
+		run(t, skew.String(), func(t *testing.T, s *apitest.Server) {
+			s.SetSkew(skew)
+			opts := drain.Options{ExcludeFromLoadBalancers: true}
+			addHeld(s, pod("old"))
+			time.Sleep(time.Minute)
+			goal := goalWithin(false, plenty)
+			r := start(t, s, opts, goal)
+			r.await(state.PodHeld)
+			r.cancel()
+			<-r.done
+			time.Sleep(time.Minute)
+			s.UncordonAs("kubectl")
+			time.Sleep(time.Minute)
+			s.AddPod(pod("new"), 0)
+			s.Always("evict default/old", nil)
+			again := start(t, s, opts, goal)
+			result := again.succeed()
+			if s.HasPod("default/old") || !s.HasPod("default/new") || result.Cordon != drain.CordonLifted {
+				t.Errorf("the result is %+v; the old pod is there: %t, the new one: %t", result, s.HasPod("default/old"), s.HasPod("default/new"))
+			}
+		})
+	}
+}
+
+// openedByPeople is a node that people have opened while a pod is held there that is called old, with a guard whose goal knows of it.
+func openedByPeople(t *testing.T, skew time.Duration) (s *apitest.Server, r *trial, free func()) {
+	t.Helper()
+	s = apitest.New(t)
+	s.SetSkew(skew)
+	free = addHeld(s, pod("old"))
+	time.Sleep(time.Minute)
+	r = begin(t, s, drain.Options{})
+	r.await(state.PodHeld)
+	cordonedAt := time.Now()
+	time.Sleep(time.Minute)
+	s.UncordonAs("kubectl")
+	r.await(state.NodeReopened)
+	r.adjust(func(g *drain.Goal) { g.Before, g.Close = cordonedAt, false })
+	return s, r, free
+}
+
+// Whoever has heard of the order says when the cordon was set by the machine's clock.
+func TestUncordoned_ByTheAPIServersClockInTheGoal(t *testing.T) {
+	t.Parallel()
+	for _, skew := range skews {
+		run(t, skew.String(), func(t *testing.T, _ *apitest.Server) {
+			s, r, free := openedByPeople(t, skew)
+			time.Sleep(time.Minute)
+			free()
+			time.Sleep(time.Minute)
+			if s.HasPod("default/old") {
+				t.Errorf("a pod from before the cordon is left: %+v", r.guard.Result())
+			}
+		})
+	}
+}
+
+func TestUncordoned_Pods(t *testing.T) {
+	t.Parallel()
+	// A drain that is begun anew, after a restart say, finds the claim of its own event on a node that takes pods: somebody has
+	// lifted that cordon.
+	run(t, "before this process began", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(func(n *corev1.Node) {
+			n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", claim.Event, 1)
+		})
+		at := func(year int) func(*corev1.Pod) {
+			return func(p *corev1.Pod) { p.CreationTimestamp = metav1.Date(year, 1, 3, 0, 0, 0, 0, time.UTC) }
+		}
+		s.AddPod(pod("old", at(2025)), 0)
+		s.AddPod(pod("new", at(2026)), 0)
+		s.AddPod(pod("waited", at(2025), func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{
+				Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC),
+			}}
+		}), 0)
+		goal := goalWithin(false, plenty)
+		r := start(t, s, drain.Options{}, goal)
+		r.succeed()
+		if s.HasPod("default/old") || !s.HasPod("default/new") || !s.HasPod("default/waited") || r.result.Cordon != drain.CordonLifted || count(s, "patch") != 0 {
+			t.Errorf("the result is %+v after %d patches", r.result, count(s, "patch"))
+		}
+		if told := r.of(state.NodeReopened); len(told) != 1 {
+			t.Errorf("told %+v", told)
+		}
+	})
+	// A look that fails tells nothing. Without a hard deadline there is time for another.
+	run(t, "stay though a look fails", func(t *testing.T, s *apitest.Server) {
+		drained(t, s, drain.Options{})
+		s.UncordonAs("kubectl")
+		s.Answer("get", apitest.Unavailable())
+		s.AddPod(pod("new"), 0)
+		time.Sleep(time.Minute)
+		if n := count(s, "evict"); n != 0 || !s.HasPod("default/new") {
+			t.Errorf("%d evictions from a node that somebody has uncordoned", n)
+		}
+	})
+	// The node is opened, and a pod comes, while the answer of a look is on its way.
+	run(t, "that came during a look stay", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
+			seen := s.CurrentNode()
+			s.UncordonAs("kubectl")
+			s.AddPod(pod("new"), 0)
+			time.Sleep(time.Second)
+			w.Header().Set("Content-Type", "application/json")
+			return json.NewEncoder(w).Encode(seen) == nil
+		})
+		r.await(state.NodeReopened)
+		time.Sleep(time.Minute)
+		if n := count(s, "evict"); n != 0 || !s.HasPod("default/new") {
+			t.Errorf("%d evictions from a node that somebody has uncordoned", n)
+		}
+	})
+	// It was made before the cordon, and bound late. Only what came since the node was opened is meant to be there.
+	run(t, "that were created before the cordon go", func(t *testing.T, s *apitest.Server) {
+		late := pod("late")
+		late.CreationTimestamp = s.Now()
+		time.Sleep(10 * time.Second)
+		r := drained(t, s, drain.Options{})
+		time.Sleep(10 * time.Second)
+		free := addHeld(s, late)
+		r.await(state.PodHeld)
+		time.Sleep(10 * time.Second)
+		s.UncordonAs("kubectl")
+		r.await(state.NodeReopened)
+		free()
+		r.await(state.PodGone, "default/late")
+		if result := r.guard.Result(); result.Evicted != 1 || result.Skipped != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+	// Somebody else had closed it, so that the cordon says nothing of when pods came.
+	run(t, "stay when they change", func(t *testing.T, s *apitest.Server) {
+		s.CordonAs("kubectl")
+		free := addHeld(s, pod("held"))
+		r := beginWithin(t, s, drain.Options{}, false, 0)
+		r.await(state.PodHeld)
+		s.UncordonAs("kubectl")
+		r.await(state.NodeReopened)
+		s.AddPod(pod("fresh"), 0)
+		time.Sleep(time.Minute)
+		s.ChangePod("default/fresh", annotated("changed", "true"))
+		time.Sleep(time.Minute)
+		free()
+		if result := r.succeed(); count(s, "evict default/fresh") != 0 || result.Evicted != 1 || result.Skipped != 1 {
+			t.Errorf("the result is %+v after %d evictions of the pod that came", result, count(s, "evict default/fresh"))
+		}
+	})
+	// The API server remembers one time for each writer. Here the process after this one knows the order by the Node alone.
+	run(t, "stay after our label is taken off", func(t *testing.T, s *apitest.Server) {
+		opts := drain.Options{ExcludeFromLoadBalancers: true}
+		goal := goalWithin(false, plenty)
+		r := start(t, s, opts, goal)
+		r.await(state.NodeExcluded)
+		time.Sleep(61 * time.Second)
+		s.UncordonAs("kubectl")
+		s.AddPod(pod("new", grace(1)), 0)
+		await(t, "the label is off", func() bool { return s.CurrentNode().Labels[drain.ExcludeLabel] == "" })
+		if !s.HasPod("default/new") {
+			t.Fatal("the first guard has evicted it")
+		}
+		r.cancel()
+		<-r.done
+		time.Sleep(time.Minute)
+		goal.NodeSeen = true
+		start(t, s, opts, goal)
+		time.Sleep(10 * time.Minute)
+		if !s.HasPod("default/new") {
+			t.Errorf("a pod that came to the node after people had opened it was evicted by the next process; the node is closed: %t", s.CurrentNode().Spec.Unschedulable)
+		}
+	})
+	// CleanToBeDeleted takes the taint off and makes the node schedulable in one update.
+	run(t, "go where Cluster Autoscaler gave up", func(t *testing.T, s *apitest.Server) {
+		taint := corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Value: "1", Effect: corev1.TaintEffectNoSchedule}
+		s.ChangeNode(func(n *corev1.Node) { n.Spec.Taints, n.Spec.Unschedulable = []corev1.Taint{taint}, true }, "cluster-autoscaler")
+		s.AddPod(pod("a", grace(60)), apitest.Ending(50*time.Second))
+		r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+		time.Sleep(10 * time.Second)
+		s.ChangeNode(func(n *corev1.Node) { n.Spec.Taints, n.Spec.Unschedulable = nil, false }, "cluster-autoscaler")
+		s.AddReplicaSet(apitest.Workload{Name: "web", Pods: 3, Ending: 0}) // before nth could close it again
+		time.Sleep(90 * time.Second)
+		left := 0
+		for _, p := range s.Pods() {
+			if p.Spec.NodeName == apitest.Node {
+				left++
+			}
+		}
+		if !s.CurrentNode().Spec.Unschedulable || left > 0 {
+			t.Errorf("20 s before the machine is lost, the node is closed: %t, and has %d pods; told %+v", s.CurrentNode().Spec.Unschedulable, left, r.of(state.NodeReopened))
+		}
+	})
+	// Our label beside it says nothing of when they closed it.
+	run(t, "that came while others had it cordoned go", func(t *testing.T, s *apitest.Server) {
+		s.CordonAs("kubectl")
+		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+		r.await(state.NodeExcluded)
+		time.Sleep(10 * time.Second)
+		free := addHeld(s, pod("late"))
+		r.await(state.PodHeld)
+		time.Sleep(10 * time.Second)
+		s.UncordonAs("kubectl")
+		r.await(state.NodeReopened)
+		free()
+		r.await(state.PodGone, "default/late")
+	})
+	// Whose cordon that was, and when it was set, nobody knows.
+	run(t, "that come as others uncordon stay", func(t *testing.T, s *apitest.Server) {
+		s.CordonAs("kubectl")
+		addHeld(s, pod("old"))
+		s.Answer("get node", slowly(time.Second)) // The pod is met before it, and waits for it.
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodHeld, "default/old")
+		s.Answer("get node", slowly(time.Second))
+		s.UncordonAs("kubectl")
+		s.AddPod(pod("new"), 0)
+		r.await(state.NodeReopened)
+		s.Answer("watch", apitest.Expired())
+		s.DropWatches()
+		time.Sleep(5 * time.Second) // All pods have been listed anew.
+		s.ChangePod("default/new", annotated("example.com/note", "changed"))
+		time.Sleep(time.Minute)
+		if !s.HasPod("default/new") || len(s.Requests("evict default/new")) != 0 {
+			t.Errorf("the pod was asked to go: %+v", r.guard.Result())
+		}
+		if result := r.guard.Result(); result.Skipped != 1 || !slices.Equal(result.Left, []string{"default/old"}) {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+	// They have it open for the events of then, and who comes meanwhile was meant to.
+	run(t, "stay though others cordon the node", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		s.UncordonAs("kubectl")
+		r.await(state.NodeReopened)
+		s.AddPod(pod("theirs"), 0)
+		time.Sleep(10 * time.Second)
+		s.CordonAs("kubectl")
+		r.await(state.NodeFoundClosed)
+		closed := time.Now()
+		time.Sleep(time.Minute)
+		if result := r.guard.Result(); !s.HasPod("default/theirs") || result.Skipped != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+		if told := r.times(state.NodeEmpty); told[len(told)-1].Before(closed) || !r.last().State.Drained {
+			t.Errorf("that it is drained was told at %v; it was closed at %v", told, closed)
+		}
+	})
+	// It tolerates the cordon, say. Only the budget has kept it from being evicted before.
+	run(t, "that a budget held on the cordoned node stay", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		time.Sleep(10 * time.Second)
+		free := addHeld(s, pod("late"))
+		r.await(state.PodHeld)
+		time.Sleep(10 * time.Second)
+		s.UncordonAs("kubectl")
+		r.await(state.NodeReopened)
+		free()
+		time.Sleep(time.Minute)
+		if result := r.guard.Result(); !s.HasPod("default/late") || result.Skipped != 1 || len(result.Left) != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+	// The order is for the events of then, also while the label that goes with it is still there.
+	run(t, "reported before an event joins", func(t *testing.T, s *apitest.Server) {
+		addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
+		r.await(state.NodeExcluded)
+		patches := count(s, "patch")
+		s.Always("patch", apitest.Hang())
+		s.UncordonAs("kubectl")
+		await(t, "that the label is being taken off", func() bool { return count(s, "patch") > patches })
+		if told := r.of(state.NodeReopened); len(told) != 0 {
+			t.Fatalf("told already: %+v", told)
+		}
+		r.adjust(joining)
+		r.await(state.NodeReopened)
+		if told := r.of(state.NodeReopened); told[0].Closed != 1 {
+			t.Errorf("told %+v", told)
+		}
+	})
+}
+
+// By the API server's clock. It is bound once, and later made Ready and unready.
+func TestUncordoned_PodsThatCameSinceStay(t *testing.T) {
+	t.Parallel()
+	opened := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	before, since := metav1.NewTime(opened.Add(-time.Hour)), metav1.NewTime(opened.Add(time.Hour))
+	for name, c := range map[string]struct {
+		created   metav1.Time
+		condition corev1.PodCondition
+		stays     bool
+	}{
+		"created before":                                 {created: before},
+		"created at the same time":                       {created: metav1.NewTime(opened)},
+		"created since":                                  {created: since, stays: true},
+		"created before, bound before":                   {before, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: before}, false},
+		"created before, bound since":                    {before, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: since}, true},
+		"created since, bound by a clock that is behind": {since, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: before}, true},
+		"created before, said since not to be bound yet": {before, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, LastTransitionTime: since}, false},
+		"created before, Ready since":                    {before, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: since}, false},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a", func(p *corev1.Pod) {
+				p.CreationTimestamp = c.created
+				if c.condition.Type != "" {
+					p.Status.Conditions = []corev1.PodCondition{c.condition}
+				}
+			}), 0)
+			goal := goalWithin(false, plenty)
+			goal.Before, goal.Close = opened, false
+			result := start(t, s, drain.Options{}, goal).succeed()
+			if s.HasPod("default/a") != c.stays || (result.Skipped == 1) != c.stays {
+				t.Errorf("it is there: %t; the result is %+v", s.HasPod("default/a"), result)
+			}
+		})
+	}
+}
+
+// uncordonedOnce fails unless one uncordon was reported: of a node that was closed in that generation, and stays open until the next one, which
+// it begins.
+func (r *trial) uncordonedOnce(s *apitest.Server, closed int) {
+	r.t.Helper()
+	reported := r.of(state.NodeReopened)
+	if len(reported) != 1 || reported[0].Closed != closed || s.CurrentNode().Spec.Unschedulable {
+		r.t.Errorf("reported %+v; the node is closed: %t", reported, s.CurrentNode().Spec.Unschedulable)
+	}
+	r.adjust(joining)
+	await(r.t, "the cordon of the next generation", func() bool { return s.CurrentNode().Spec.Unschedulable })
+	if reported := r.of(state.NodeReopened); len(reported) != 1 {
+		r.t.Errorf("reported again: %+v", reported)
+	}
+}
+
+func TestUncordoned_ConcernsTheGenerationsBefore(t *testing.T) {
+	t.Parallel()
+	for name, uncordons := range map[string]func(*apitest.Server, *trial){
+		"seen in the same generation": func(s *apitest.Server, _ *trial) { s.UncordonAs("kubectl") },
+		"a generation begins before the next look": func(s *apitest.Server, r *trial) {
+			s.UncordonAs("kubectl")
+			r.adjust(joining)
+		},
+		"with its claim": func(s *apitest.Server, _ *trial) { s.ChangeNode(unclaimed, "kubectl") },
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			r := drained(t, s, drain.Options{})
+			time.Sleep(10 * time.Second)
+			uncordons(s, r)
+			time.Sleep(time.Minute)
+			r.uncordonedOnce(s, 1)
+		})
+	}
+}
+
+func TestUncordoned_Generations(t *testing.T) {
+	t.Parallel()
+	// The look that sees it began before the generation did, which has the node closed again.
+	run(t, "seen by a look of the generation before", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
+			s.UncordonAs("kubectl")
+			seen := s.CurrentNode()
+			time.Sleep(500 * time.Millisecond)
+			r.adjust(joining)
+			time.Sleep(500 * time.Millisecond)
+			w.Header().Set("Content-Type", "application/json")
+			return json.NewEncoder(w).Encode(seen) == nil
+		})
+		time.Sleep(time.Minute)
+		if reported := r.of(state.NodeReopened); len(reported) != 1 || reported[0].Closed != 1 || reported[0].State.Open || !s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("reported %+v; the node is closed: %t", reported, s.CurrentNode().Spec.Unschedulable)
+		}
+	})
+	run(t, "before the guard, on a node that is opted out", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(func(n *corev1.Node) {
+			n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", claim.Event, 1)
+		})
+		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
+		r := begin(t, s, drain.Options{})
+		r.await(state.NodeOptedOut)
+		time.Sleep(10 * time.Second)
+		s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
+		time.Sleep(time.Minute)
+		if told := r.of(state.NodeReopened); len(told) != 1 || s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
+		}
+	})
+	// The cordon was set, and nobody heard so. Then somebody lifts it.
+	run(t, "after a cordon whose answer was lost", func(t *testing.T, s *apitest.Server) {
+		s.Answer("patch", apitest.Lost())
+		r := begin(t, s, drain.Options{})
+		await(t, "the cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
+		s.UncordonAs("kubectl")
+		time.Sleep(time.Minute)
+		r.uncordonedOnce(s, 0)
+	})
+}
+
+// No matter who has set it: the claim on an open Node says for which events it was closed.
+func TestUncordoned_BeforeTheGuard(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{"ours": ours, "nth-queue's": strings.Replace(ours, `{`, `{"writer":"nth-queue",`, 1)} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.ChangeNode(func(n *corev1.Node) { n.Annotations[drain.CordonAnnotation] = text })
+			r := start(t, s, drain.Options{}, toCordon())
+			time.Sleep(time.Minute)
+			if reported := r.of(state.NodeReopened); len(reported) != 1 || !reported[0].Claim.Names("event-0") || reported[0].Claim.Names(claim.Event) {
+				t.Errorf("reported %+v", reported)
+			}
+			r.uncordonedOnce(s, 0)
+		})
+	}
+}
+
+// That is about the Node before. It is reported, since the agent still has the node stay open.
+func TestUncordoned_EndsWithTheNode(t *testing.T) {
+	t.Parallel()
+	for name, fails := range map[string]bool{"at once": false, "the first attempts to cordon the new one fail": true} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			r := beginWithin(t, s, drain.Options{}, true, 30*time.Minute)
+			r.await(state.NodeEmpty)
+			closedAt := time.Now()
+			s.UncordonAs("kubectl")
+			r.await(state.NodeReopened)
+			r.adjust(func(g *drain.Goal) { g.Close, g.Before = false, closedAt }) // as the agent does
+			time.Sleep(time.Minute)
+			s.AddPod(pod("stays"), 0)
+			time.Sleep(time.Minute)
+			if !s.HasPod("default/stays") || s.CurrentNode().Spec.Unschedulable {
+				t.Fatal("the uncordon does not stand")
+			}
+			if fails {
+				s.Answer("patch", apitest.Unavailable(), apitest.Unavailable())
+			}
+			s.RegisterNode()
+			r.await(state.NodeRegistered)
+			r.adjust(func(g *drain.Goal) { joining(g); g.Close, g.Before = true, time.Time{} })
+			await(t, "the cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
+			await(t, "the end of the pod", func() bool { return !s.HasPod("default/stays") })
+			s.UncordonAs("kubectl")
+			await(t, "the next uncordon", func() bool { return len(r.of(state.NodeReopened)) == 2 })
+		})
+	}
+}

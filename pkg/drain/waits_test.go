@@ -1,0 +1,791 @@
+package drain_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/wait"
+)
+
+func TestLoadBalancers(t *testing.T) {
+	t.Parallel()
+	run(t, "a delay is an hour long", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		began := time.Now()
+		r := beginWithin(t, s, drain.Options{LoadBalancerWait: time.Hour}, false, 2*time.Hour)
+		r.await(state.PodsFound)
+		if told := r.of(state.EvictionsDelayed); len(told) != 1 || told[0].Detail != "1h0m0s" {
+			t.Errorf("told %+v", told)
+		}
+		if !s.CurrentNode().Spec.Unschedulable {
+			t.Error("the node is not cordoned while evictions are held back")
+		}
+		r.succeed()
+		if after := s.Requests("evict")[0].At.Sub(began); after != time.Hour {
+			t.Errorf("evicted after %s", after)
+		}
+	})
+	// The machine was to be taken long ago, by an event that it outlives, and will be by another one.
+	run(t, "an overdue soft deadline takes no time", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", at("10.0.0.7")), 0)
+		goal := goalWithin(true, 10*time.Minute)
+		goal.Soft = goal.Hard.Add(-time.Hour)
+		r := start(t, s, drain.Options{LoadBalancers: &balancers{machine: time.Minute, pods: 2 * time.Minute}, ExcludeFromLoadBalancers: true}, goal)
+		r.await(state.NodeEmpty)
+		if after := s.Requests("evict")[0].At.Sub(r.began); after != time.Minute {
+			t.Errorf("evicted after %s", after)
+		}
+		if after := r.drainedAt().Sub(r.began); after < 3*time.Minute || after > 3*time.Minute+5*time.Second {
+			t.Errorf("drained after %s", after)
+		}
+	})
+	// A pod that has gone may have been a target by its address, and its requests are under way. Those of pods that stay are there to stay,
+	// and one that had finished had no address any more.
+	run(t, "drained once they are done with its pods", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", at("10.0.0.7", "2001:db8::7")), 0)
+		s.AddPod(pod("on-the-host", at("10.0.0.1")), 0)
+		s.AddPod(pod("finished", phase(corev1.PodSucceeded), at("10.0.0.8")), 0)
+		s.AddPod(pod("proxy", ownedBy("DaemonSet", "apps/v1"), at("10.0.0.1")), 0)
+		b := &balancers{pods: 40 * time.Second}
+		r := drained(t, s, drain.Options{LoadBalancers: b, ExcludeFromLoadBalancers: true})
+		asked := b.inquiries()
+		if len(asked) != 2 || asked[0].addresses != nil || !slices.Equal(asked[1].addresses, []string{"10.0.0.7", "2001:db8::7"}) {
+			t.Fatalf("asked %+v", asked)
+		}
+		if after := r.drainedAt().Sub(asked[1].at); after < 40*time.Second || after > 41*time.Second {
+			t.Errorf("drained %s after the pods had gone", after)
+		}
+	})
+	// Then the node has been drained for the event, and what is told of it, as under the next goal, is not to take another hour.
+	run(t, "no second wait after a deadline", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", at("10.0.0.7")), 0)
+		b := &balancers{pods: time.Hour}
+		r := beginWithin(t, s, drain.Options{LoadBalancers: b, Margin: 2 * time.Second}, true, time.Minute)
+		r.await(state.NodeEmpty)
+		r.adjust(func(g *drain.Goal) { g.Hard, g.TimeEnds = g.Hard.Add(time.Hour), g.TimeEnds.Add(time.Hour) })
+		time.Sleep(time.Second)
+		if told, asked := r.of(state.NodeEmpty), b.inquiries(); len(told) != 2 || len(asked) != 2 {
+			t.Errorf("told %+v; asked %+v", told, asked)
+		}
+	})
+	run(t, "no wait for an uncordoned node", func(t *testing.T, s *apitest.Server) {
+		free := addHeld(s, pod("a", at("10.0.0.7")))
+		b := &balancers{pods: 10 * time.Minute}
+		r := begin(t, s, drain.Options{LoadBalancers: b, ExcludeFromLoadBalancers: true})
+		r.await(state.PodHeld)
+		s.UncordonAs("kubectl")
+		r.await(state.NodeReopened)
+		free()
+		r.succeed()
+		if asked := b.inquiries(); len(asked) != 1 {
+			t.Errorf("asked %+v", asked)
+		}
+	})
+	// What was held for one event is not for the next one: the node was open in between.
+	run(t, "the wait ends with its drain", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		b := &balancers{machine: time.Hour}
+		r := begin(t, s, drain.Options{LoadBalancers: b, ExcludeFromLoadBalancers: true})
+		r.await(state.TargetsLeft)
+		r.adjust(func(g *drain.Goal) { g.Evict = false })
+		r.await(state.TargetsOut)
+		if asked := b.inquiries(); len(asked) != 1 || asked[0].ended.IsZero() {
+			t.Errorf("asked %+v", asked)
+		}
+		r.adjust(func(g *drain.Goal) { g.Evict = true })
+		r.succeed()
+	})
+	// Whoever was asked before the node was opened answers while it is not closed again yet.
+	run(t, "the wait of events before begins no evictions", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		r := begin(t, s, drain.Options{LoadBalancers: &balancers{machine: time.Minute}, ExcludeFromLoadBalancers: true})
+		r.await(state.TargetsLeft)
+		s.UncordonAs("kubectl")
+		r.await(state.NodeReopened)
+		s.Always("get node", apitest.Hang())
+		r.adjust(joining)
+		time.Sleep(5 * time.Minute)
+		if n := count(s, "evict"); n != 0 {
+			t.Errorf("%d evictions from a node that is open", n)
+		}
+		s.Always("get node", nil)
+		r.await(state.PodGone, "default/a")
+	})
+	run(t, "on a node without pods", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{LoadBalancers: &balancers{machine: 30 * time.Second}, ExcludeFromLoadBalancers: true})
+		if after := r.drainedAt().Sub(r.began); after < 30*time.Second || after > 31*time.Second {
+			t.Errorf("drained after %s", after)
+		}
+	})
+}
+
+// scripts take a time, and come to something.
+type scripts struct {
+	take time.Duration
+	err  error
+	deaf bool // they run to their end though nobody waits any more
+
+	runs   atomic.Int32
+	closed atomic.Bool // the node was, when they began
+	ended  atomic.Bool
+	server *apitest.Server
+}
+
+func (s *scripts) Wait(ctx context.Context, _ wait.Node, _ func(string)) error {
+	s.runs.Add(1)
+	defer s.ended.Store(true)
+	s.closed.Store(s.server.CurrentNode().Spec.Unschedulable)
+	if s.deaf {
+		time.Sleep(s.take)
+		return s.err
+	}
+	if !kube.Await(ctx, nil, s.take) {
+		return ctx.Err()
+	}
+	return s.err
+}
+
+func TestScripts_DelayEvictions(t *testing.T) {
+	t.Parallel()
+	const late = "their time is over, and evictions begin without them"
+	for name, c := range map[string]struct {
+		scripts    *scripts
+		wait       time.Duration
+		evictAfter time.Duration
+		limit      time.Duration // hard; 0 is no deadline
+		want       time.Duration
+		told       string
+	}{
+		"that take no time":                        {&scripts{}, time.Minute, 0, 0, 0, ""},
+		"that take ten seconds":                    {&scripts{take: 10 * time.Second}, time.Minute, 0, 0, 10 * time.Second, ""},
+		"that fail":                                {&scripts{take: time.Second, err: errors.New("failed: save.service")}, time.Minute, 0, 0, time.Second, "failed: save.service"},
+		"that take too long":                       {&scripts{take: time.Hour}, time.Minute, 0, 0, time.Minute, late},
+		"that hear nobody":                         {&scripts{take: 2 * time.Minute, deaf: true}, time.Minute, 0, 0, time.Minute, late},
+		"that take a quarter of what there is":     {&scripts{take: time.Hour}, time.Minute, 0, 2 * time.Minute, 30 * time.Second, late},
+		"that run where nothing is left":           {&scripts{take: time.Hour}, time.Minute, 0, time.Nanosecond, 0, late},
+		"before the wait that holds all evictions": {&scripts{take: 10 * time.Second}, time.Minute, 20 * time.Second, 0, 30 * time.Second, ""},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			c.scripts.server = s
+			s.AddPod(pod("a", grace(1)), 0)
+			r := beginWithin(t, s, drain.Options{Scripts: c.scripts, ScriptsWait: c.wait, LoadBalancerWait: c.evictAfter}, c.limit > 0, c.limit)
+			r.await(state.NodeEmpty)
+			ended := append(s.Requests("evict"), s.Requests("delete")...)
+			if after := ended[0].At.Sub(r.began); after != c.want {
+				t.Errorf("the pod was evicted after %s, want %s", after, c.want)
+			}
+			if n := c.scripts.runs.Load(); n != 1 || !c.scripts.closed.Load() {
+				t.Errorf("the scripts ran %d times, on a closed node: %t", n, c.scripts.closed.Load())
+			}
+			if !c.scripts.ended.Load() && !c.scripts.deaf {
+				t.Error("nobody waits for the scripts, and they were not told to end")
+			}
+			told := r.of(state.ScriptsFailed)
+			if (c.told != "") != (len(told) == 1) || c.told != "" && told[0].Detail != c.told {
+				t.Errorf("told %+v, want %q", told, c.told)
+			}
+		})
+	}
+}
+
+func TestScripts_DelayNoPodBeyondItsTurn(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]bool{"on a machine that is lost": true, "on one that is not": false} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("long", grace(110)), 0)
+			r := beginWithin(t, s, drain.Options{Scripts: &scripts{take: time.Hour, server: s}, ScriptsWait: time.Hour, Margin: 2 * time.Second}, hard, 2*time.Minute)
+			r.await(state.PodGone)
+			if after := append(s.Requests("evict"), s.Requests("delete")...)[0].At.Sub(r.began); after != 8*time.Second {
+				t.Errorf("the pod that needs 110 s of 118 was evicted after %s", after)
+			}
+		})
+	}
+}
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	// What comes of a node without pods, such as the end of the machine, waits for them, too.
+	run(t, "on a node without pods", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{Scripts: &scripts{take: 10 * time.Second, server: s}, ScriptsWait: time.Minute})
+		if after := r.drainedAt().Sub(r.began); after < 10*time.Second || after > 12*time.Second {
+			t.Errorf("drained after %s", after)
+		}
+	})
+	run(t, "not for a cordon", func(t *testing.T, s *apitest.Server) {
+		own := &scripts{server: s}
+		goal := goalWithin(false, plenty)
+		goal.Evict = false
+		r := start(t, s, drain.Options{Scripts: own, ScriptsWait: time.Minute}, goal)
+		r.await(state.NodeClosed)
+		time.Sleep(time.Minute)
+		if n := own.runs.Load(); n != 0 {
+			t.Errorf("they ran %d times", n)
+		}
+		r.adjust(func(g *drain.Goal) { g.Evict = true })
+		r.await(state.NodeEmpty)
+		if n := own.runs.Load(); n != 1 {
+			t.Errorf("they ran %d times", n)
+		}
+	})
+	// They run, and are not begun beside themselves.
+	run(t, "run once in a drain that is called off and resumed", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		own := &scripts{take: 30 * time.Second, server: s}
+		r := begin(t, s, drain.Options{Scripts: own, ScriptsWait: time.Hour})
+		for _, evict := range []bool{false, true} {
+			time.Sleep(5 * time.Second)
+			r.adjust(func(g *drain.Goal) { g.Evict = evict })
+		}
+		r.await(state.NodeEmpty)
+		if after := s.Requests("evict")[0].At.Sub(r.began); after != 30*time.Second || own.runs.Load() != 1 {
+			t.Errorf("evicted after %s; the scripts ran %d times", after, own.runs.Load())
+		}
+	})
+}
+
+// balancers are done with the machine, and with pods, after a time each.
+type balancers struct {
+	machine, pods time.Duration
+	err           error // what it comes to then
+	deaf          bool  // they wait on though nobody does any more
+
+	mu    sync.Mutex
+	asked []inquiry
+}
+
+// inquiry is one time that they were asked.
+type inquiry struct {
+	at        time.Time
+	labeled   bool
+	addresses []string
+	ended     time.Time
+}
+
+func (b *balancers) Wait(ctx context.Context, node wait.Node, tell func(string)) error {
+	labeled, addresses := node.Labeled, node.Addresses
+	b.mu.Lock()
+	number := len(b.asked)
+	b.asked = append(b.asked, inquiry{at: time.Now(), labeled: labeled, addresses: addresses})
+	b.mu.Unlock()
+	err, wait := b.err, b.machine
+	if len(addresses) > 0 {
+		wait = b.pods
+	}
+	if number > 0 && len(addresses) == 0 {
+		wait = 0
+	}
+	if wait > 0 {
+		tell("1 target is still draining in tg/web")
+	}
+	if b.deaf {
+		time.Sleep(wait)
+	} else if !kube.Await(ctx, nil, wait) {
+		err = ctx.Err()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked[number].ended = time.Now()
+	return err
+}
+
+func (b *balancers) inquiries() []inquiry {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.asked)
+}
+
+// at gives a pod addresses.
+func at(addresses ...string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		for _, ip := range addresses {
+			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
+		}
+	}
+}
+
+func TestLoadBalancers_DelayEvictions(t *testing.T) {
+	t.Parallel()
+	const set = 20 * time.Second
+	for name, c := range map[string]struct {
+		balancers *balancers
+		set       time.Duration
+		want      time.Duration
+		holding   string // what is told of evictions that wait for nothing else
+	}{
+		"that were done with it":              {&balancers{}, set, 0, ""},
+		"that take three minutes":             {&balancers{machine: 3 * time.Minute}, set, 3 * time.Minute, ""},
+		"that may not be asked":               {&balancers{err: errors.New("it is refused")}, set, set, "20s"},
+		"that may not be asked, with no wait": {&balancers{err: errors.New("it is refused")}, 0, 0, ""},
+		"that nobody tells, for longer":       {&balancers{machine: time.Minute, err: errors.New("nobody takes it out")}, set, time.Minute, ""},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a"), 0)
+			r := drained(t, s, drain.Options{
+				LoadBalancers: c.balancers, ExcludeFromLoadBalancers: true, LoadBalancerWait: c.set,
+			})
+			if after := s.Requests("evict")[0].At.Sub(r.began); after != c.want {
+				t.Errorf("evicted after %s, want %s", after, c.want)
+			}
+			left, out := r.of(state.TargetsLeft), r.of(state.TargetsOut)
+			if waited := c.balancers.machine > 0; waited != (len(left) > 0) || (waited || c.balancers.err != nil) != (len(out) > 0) {
+				t.Errorf("told %+v and %+v", left, out)
+			}
+			if c.balancers.err != nil && (len(out) != 1 || out[0].Detail != c.balancers.err.Error()) {
+				t.Errorf("told %+v", out) // Once, though they are asked twice.
+			}
+			if held := r.of(state.EvictionsDelayed); len(held) > 1 || (c.holding != "") != (len(held) == 1) || len(held) == 1 && held[0].Detail != c.holding {
+				t.Errorf("told %+v, want %q", held, c.holding)
+			}
+			if asked := c.balancers.inquiries(); !asked[0].labeled || len(asked) != 2 {
+				t.Errorf("asked %+v", asked)
+			}
+		})
+	}
+}
+
+// No target drains for longer. There is no deadline.
+func TestLoadBalancers_AnHourAtMost(t *testing.T) {
+	t.Parallel()
+	const set = 20 * time.Second
+	for name, deaf := range map[string]bool{"and asked no longer": false, "also where they hear nobody": true} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a"), 0)
+			b := &balancers{machine: 5 * time.Hour, deaf: deaf}
+			r := beginWithin(t, s, drain.Options{LoadBalancers: b, ExcludeFromLoadBalancers: true, LoadBalancerWait: set}, false, 0)
+			time.Sleep(2 * time.Hour)
+			asked := s.Requests("evict")
+			if len(asked) != 1 || asked[0].At.Sub(r.began) != time.Hour {
+				t.Errorf("evictions %+v, want one after an hour", asked)
+			}
+			if reported := r.of(state.TargetsOut); len(reported) == 0 || reported[0].Detail != "the time for that is over" {
+				t.Errorf("reported %+v", reported)
+			}
+		})
+	}
+}
+
+// As with any hold: each pod keeps its grace. And half of the time is for the evictions.
+func TestLoadBalancers_DelayNoPodBeyondItsTurn(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]bool{"of a machine that is lost": true, "of one that is not": false} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("long", grace(80), at("10.0.0.7")), 0)
+			s.AddPod(pod("short", grace(10), at("10.0.0.8")), 0)
+			r := beginWithin(t, s, drain.Options{
+				LoadBalancers: &balancers{machine: time.Hour, pods: time.Hour}, ExcludeFromLoadBalancers: true, Margin: 2 * time.Second,
+			}, hard, 2*time.Minute)
+			if result := r.succeed(); result.Evicted != 2 {
+				t.Errorf("the result is %+v", result)
+			}
+			for name, want := range map[string]time.Duration{"long": 38 * time.Second, "short": 59 * time.Second} {
+				if after := s.Requests("evict default/" + name)[0].At.Sub(r.began); after != want {
+					t.Errorf("%s was evicted after %s, want %s", name, after, want)
+				}
+			}
+			if after := r.drainedAt().Sub(r.began); after < 118*time.Second || after >= 2*time.Minute {
+				t.Errorf("drained after %s", after)
+			}
+			out := r.of(state.TargetsOut)
+			if len(out) != 2 || out[0].Detail != "half of the time is over, and the rest is for the evictions" || out[1].Detail != "the time for that is over" {
+				t.Errorf("told %+v", out)
+			}
+		})
+	}
+}
+
+// The half is that of the time there is now.
+func TestLoadBalancers_HalfOfTheTime(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		moved time.Duration // the deadline, after ten seconds
+		want  time.Duration
+	}{
+		"there is":             {0, 5 * time.Minute},
+		"that has become less": {-5 * time.Minute, 150 * time.Second},
+		"that has become more": {5 * time.Minute, 450 * time.Second},
+		"that is over at once": {-595 * time.Second, 10 * time.Second},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a"), 0)
+			r := beginWithin(t, s, drain.Options{
+				LoadBalancers: &balancers{machine: time.Hour}, ExcludeFromLoadBalancers: true,
+			}, true, 10*time.Minute)
+			time.Sleep(10 * time.Second)
+			r.adjust(func(g *drain.Goal) { g.Hard, g.TimeEnds = g.Hard.Add(c.moved), g.TimeEnds.Add(c.moved) })
+			r.await(state.PodEvicted)
+			if after := s.Requests("evict")[0].At.Sub(r.began); after != c.want {
+				t.Errorf("evicted after %s, want %s", after, c.want)
+			}
+			if held := r.of(state.EvictionsDelayed); len(held) > 0 {
+				t.Errorf("reported %+v", held)
+			}
+		})
+	}
+}
+
+func TestLoadBalancers_AnyAddressOfAPod(t *testing.T) {
+	t.Parallel()
+	const address = "10.0.0.7"
+	for name, c := range map[string]struct {
+		before []func(*corev1.Pod)
+		goes   func(s *apitest.Server, free func())
+	}{
+		"it gets it during the drain": {nil, func(s *apitest.Server, free func()) {
+			s.ChangePod("default/a", at(address))
+			time.Sleep(time.Minute)
+			free()
+		}},
+		"nobody sees it end": {[]func(*corev1.Pod){at(address)}, func(s *apitest.Server, _ func()) { s.RemovePod("default/a") }},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			b := &balancers{}
+			r := begin(t, s, drain.Options{LoadBalancers: b})
+			r.await(state.NodeClosed) // With that, all pods are looked at again.
+			free := addHeld(s, pod("a", c.before...))
+			r.await(state.PodHeld)
+			c.goes(s, free)
+			r.succeed()
+			asked := b.inquiries()
+			if last := asked[len(asked)-1].addresses; !slices.Equal(last, []string{address}) {
+				t.Errorf("asked at the end was for %q", last)
+			}
+		})
+	}
+}
+
+func TestLoadBalancers_DoneBeforeTheDeadline(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]bool{"of a machine that is lost": true, "of one that is not": false} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a", at("10.0.0.7")), 0)
+			b := &balancers{pods: time.Hour}
+			r := beginWithin(t, s, drain.Options{LoadBalancers: b, Margin: 2 * time.Second}, hard, time.Minute)
+			r.await(state.TargetsLeft)
+			r.adjust(func(g *drain.Goal) { // It is not begun anew for a deadline that moves.
+				g.Hard, g.Soft = g.Hard.Add(-10*time.Second), g.Soft.Add(-10*time.Second)
+				if !hard {
+					g.Hard = time.Time{}
+				} else {
+					g.Soft = time.Time{}
+				}
+			})
+			r.succeed()
+			if after := r.drainedAt().Sub(r.began); after < 48*time.Second || after > 49*time.Second {
+				t.Errorf("drained after %s", after)
+			}
+			if asked := b.inquiries(); len(asked) != 2 {
+				t.Errorf("asked %+v", asked)
+			}
+		})
+	}
+}
+
+func inUse(names ...corev1.UniqueVolumeName) func(*corev1.Node) {
+	return func(n *corev1.Node) { n.Status.VolumesInUse = names }
+}
+
+func TestVolumes_DelayDrained(t *testing.T) {
+	t.Parallel()
+	run(t, "until they are free", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(inUse("vol-1", "vol-2"))
+		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
+		r.await(state.VolumesInUse)
+		if told := r.of(state.VolumesInUse); told[0].Detail != "2" {
+			t.Errorf("told %+v", told)
+		}
+		s.ChangeNode(inUse())
+		if result := r.succeed(); result.VolumesInUse != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+	run(t, "until the wait ends", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(func(n *corev1.Node) { n.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "vol-1"}} })
+		r := begin(t, s, drain.Options{VolumeWait: 100 * time.Millisecond})
+		if result := r.succeed(); result.VolumesInUse != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+	run(t, "until the deadline", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(inUse("vol-1"))
+		r := beginWithin(t, s, drain.Options{VolumeWait: time.Hour, Margin: time.Second}, true, 3*time.Second)
+		if result := r.succeed(); result.VolumesInUse != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+	run(t, "not on a node that is gone", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(inUse("vol-1"))
+		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
+		r.await(state.VolumesInUse)
+		s.RemoveNode()
+		if result := r.succeed(); result.VolumesInUse != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
+}
+
+// Nothing is left on the node then that the event is about. Whoever heard that its time was over, and a moment later that the node is
+// drained, would have completed a hook, or told people, with the wrong one of the two.
+func TestVolumes_DoneBeforeTheDeadline(t *testing.T) {
+	t.Parallel()
+	const margin = 2 * time.Second
+	for name, c := range map[string]struct {
+		hard, soft, ends time.Duration // 0 is none
+		moved            time.Duration // what they move by during the wait
+		want             time.Duration
+	}{
+		"of a machine that is lost":                 {hard: time.Minute, ends: time.Minute, want: time.Minute - margin},
+		"that has come nearer":                      {hard: time.Minute, ends: time.Minute, moved: -10 * time.Second, want: 50*time.Second - margin},
+		"that has gone further away":                {hard: time.Minute, ends: time.Minute, moved: 10 * time.Second, want: 70*time.Second - margin},
+		"of a machine that stays":                   {soft: time.Minute, ends: time.Minute, want: time.Minute - margin},
+		"of one that stays, which comes nearer":     {soft: time.Minute, ends: time.Minute, moved: -10 * time.Second, want: 50*time.Second - margin},
+		"that is hard, though a soft one is nearer": {hard: time.Minute, soft: 10 * time.Second, ends: time.Minute, want: time.Minute - margin},
+		"after which another event has had a while": {hard: time.Hour, ends: 30 * time.Second, want: 30*time.Second - margin},
+		"which is over, with a while from then":     {soft: -time.Minute, ends: 30 * time.Second, want: 30*time.Second - margin},
+		"which is over, and so is the while":        {soft: -time.Minute, ends: -30 * time.Second, want: 5 * time.Minute},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.ChangeNode(inUse("vol-1"))
+			goal := goalWithin(true, c.hard)
+			for deadline, in := range map[*time.Time]time.Duration{&goal.Soft: c.soft, &goal.TimeEnds: c.ends} {
+				if in != 0 {
+					*deadline = time.Now().Add(in)
+				}
+			}
+			r := start(t, s, drain.Options{VolumeWait: 5 * time.Minute, Margin: margin}, goal)
+			r.await(state.VolumesInUse)
+			if c.moved != 0 {
+				r.adjust(func(g *drain.Goal) {
+					for _, deadline := range []*time.Time{&g.Hard, &g.Soft, &g.TimeEnds} {
+						if !deadline.IsZero() {
+							*deadline = deadline.Add(c.moved)
+						}
+					}
+				})
+			}
+			r.await(state.NodeEmpty)
+			if after := r.drainedAt().Sub(r.began); after < c.want || after >= c.want+margin {
+				t.Errorf("drained after %s, want %s", after, c.want)
+			}
+			if n := r.guard.Result().VolumesInUse; n != 1 {
+				t.Errorf("%d volumes are in use", n)
+			}
+		})
+	}
+}
+
+// It is counted from the last pod's end. If it began anew for each event that joins, those before would run out of time for volumes alone.
+func TestVolumes_NoSecondWaitForAnEventThatJoins(t *testing.T) {
+	t.Parallel()
+	const wait = 20 * time.Second
+	for name, c := range map[string]struct {
+		joins time.Duration
+		want  time.Duration // after which the node is drained for both
+	}{
+		"during it":              {joins: 10 * time.Second, want: wait},
+		"and again near its end": {joins: wait - time.Second, want: wait},
+		"after it":               {joins: time.Minute, want: time.Minute},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.ChangeNode(inUse("vol-1"))
+			r := begin(t, s, drain.Options{VolumeWait: wait})
+			r.await(state.VolumesInUse)
+			time.Sleep(time.Until(r.began.Add(c.joins)))
+			r.adjust(joining)
+			await(t, "that the node is drained for both", func() bool {
+				return len(r.now(state.NodeEmpty)) > 0
+			})
+			if after := time.Since(r.began); after < c.want || after > c.want+3*time.Second {
+				t.Errorf("drained for both after %s, want %s", after, c.want)
+			}
+			if n := r.guard.Result().VolumesInUse; n != 1 {
+				t.Errorf("%d volumes are in use", n)
+			}
+		})
+	}
+}
+
+func TestVolumes(t *testing.T) {
+	t.Parallel()
+	// What is left of the wait was cut off by a deadline that has moved since, and is there for an event that joins.
+	run(t, "the rest of a wait is for an event that joins", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(inUse("vol-1"))
+		r := beginWithin(t, s, drain.Options{VolumeWait: time.Hour, Margin: time.Second}, false, time.Minute)
+		r.succeed()
+		r.adjust(func(g *drain.Goal) { g.Soft, g.TimeEnds = g.Soft.Add(10*time.Minute), g.TimeEnds.Add(10*time.Minute) })
+		r.adjust(joining)
+		time.Sleep(time.Minute)
+		s.ChangeNode(inUse())
+		await(t, "that it is drained for both", func() bool {
+			return len(r.now(state.NodeEmpty)) > 0
+		})
+		if n := r.guard.Result().VolumesInUse; n != 0 {
+			t.Errorf("%d volumes are in use", n)
+		}
+	})
+	// The wait is for the volumes of the pods that have gone, and the last of them has gone later now.
+	run(t, "a second wait for a pod that came", func(t *testing.T, s *apitest.Server) {
+		const wait = 20 * time.Second
+		s.ChangeNode(inUse("vol-1"))
+		r := begin(t, s, drain.Options{VolumeWait: wait})
+		r.await(state.VolumesInUse)
+		time.Sleep(wait / 2)
+		s.AddPod(pod("late"), 0)
+		r.await(state.PodGone, "default/late")
+		gone := time.Now()
+		r.adjust(joining)
+		r.succeed()
+		if after := r.drainedAt().Sub(gone); after < wait-time.Second {
+			t.Errorf("drained %s after the last pod has gone, want %s", after, wait)
+		}
+	})
+	run(t, "of pods that stay are not waited for", func(t *testing.T, s *apitest.Server) {
+		daemon := ownedBy("DaemonSet", "apps/v1")
+		s.AddPod(pod("agent", daemon, withClaim("cache"), withScratch("spool")), 0)
+		s.AddPod(pod("web", withClaim("data")), 0)
+		s.AddVolume("cache", "ebs.csi.aws.com", "vol-1")
+		s.AddVolume("agent-spool", "ebs.csi.aws.com", "vol-2")
+		s.AddVolume("data", "ebs.csi.aws.com", "vol-3")
+		s.ChangeNode(inUse("kubernetes.io/csi/ebs.csi.aws.com^vol-1", "kubernetes.io/csi/ebs.csi.aws.com^vol-2", "kubernetes.io/csi/ebs.csi.aws.com^vol-3"))
+		// What could not be asked for the first time is asked for again.
+		s.Answer("get", apitest.Throttled(0)) // of the cordon
+		s.Answer("get claim default/cache", apitest.Unavailable())
+		s.Answer("get volume", apitest.Unavailable())
+		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
+		await(t, "that one volume is waited for", func() bool {
+			told := r.of(state.VolumesInUse)
+			return len(told) > 0 && told[len(told)-1].Detail == "1"
+		})
+		s.ChangeNode(inUse("kubernetes.io/csi/ebs.csi.aws.com^vol-1", "kubernetes.io/csi/ebs.csi.aws.com^vol-2"))
+		if result := r.succeed(); result.VolumesInUse != 0 {
+			t.Errorf("the result is %+v", result)
+		}
+		if n := count(s, "get claim default/data"); n != 0 {
+			t.Errorf("the claim of a pod that is gone was asked for %d times", n)
+		}
+	})
+	// A claim that may not be read, or a volume of another sort, is one more reason to wait, and nothing else.
+	// The watch is silent, and only the list before the end shows it.
+	run(t, "a pod that comes meanwhile is evicted", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(func(n *corev1.Node) { n.Status.VolumesInUse = []corev1.UniqueVolumeName{"v"} })
+		s.Always("watch pods", apitest.Silence())
+		r := begin(t, s, drain.Options{VolumeWait: time.Minute})
+		r.await(state.VolumesInUse)
+		time.Sleep(10 * time.Second)
+		s.AddPod(pod("late"), 0)
+		r.await(state.PodEvicted, "default/late")
+		if told := r.of(state.NodeEmpty); len(told) > 0 {
+			t.Errorf("told %+v", told)
+		}
+	})
+	run(t, "unknown ones are waited for", func(t *testing.T, s *apitest.Server) {
+		daemon := ownedBy("DaemonSet", "apps/v1")
+		s.AddPod(pod("secret", daemon, withClaim("unknown")), 0)
+		s.AddPod(pod("local", daemon, withClaim("disk")), 0)
+		s.AddVolume("disk", "", "")
+		s.ChangeNode(inUse("vol-1", "vol-2"))
+		s.AddPod(pod("early", daemon, withClaim("unbound")), 0)
+		s.Always("get claim default/unbound", func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Content-Type", "application/json")
+			_, err := io.WriteString(w, `{"kind":"PersistentVolumeClaim","apiVersion":"v1","metadata":{"namespace":"default","name":"unbound"}}`)
+			return err == nil
+		})
+		r := begin(t, s, drain.Options{VolumeWait: 2500 * time.Millisecond})
+		if result := r.succeed(); result.VolumesInUse != 2 {
+			t.Errorf("the result is %+v", result)
+		}
+		for _, name := range []string{"unknown", "disk", "unbound"} { // What they are does not change while they are in use.
+			if n := count(s, "get claim default/"+name); n != 1 {
+				t.Errorf("the claim %s was asked for %d times", name, n)
+			}
+		}
+	})
+	// Thousands of nodes may be drained at once.
+	run(t, "no requests where none is in use", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("agent", ownedBy("DaemonSet", "apps/v1"), withClaim("cache")), 0)
+		s.AddVolume("cache", "ebs.csi.aws.com", "vol-1")
+		drained(t, s, drain.Options{VolumeWait: time.Hour})
+		if n := count(s, "get claim", "get volume"); n != 0 {
+			t.Errorf("%d requests for claims and their volumes", n)
+		}
+	})
+	// Its volume may be attached to the node still, and others may have come with it.
+	run(t, "after a late pod, the node is listed again", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{VolumeWait: time.Hour})
+		lists := count(s, "list pods")
+		s.ChangeNode(inUse("vol-1"))
+		s.AddPod(pod("late"), 0)
+		r.await(state.PodGone, "default/late")
+		r.await(state.VolumesInUse)
+		if told := r.of(state.NodeEmpty); len(told) != 1 {
+			t.Errorf("drained is told as %+v while a volume is in use", told)
+		}
+		s.ChangeNode(inUse())
+		await(t, "that it is drained again", func() bool { return len(r.of(state.NodeEmpty)) == 2 })
+		if n := count(s, "list pods") - lists; n != 1 {
+			t.Errorf("%d lists since; want one that shows that nothing is left", n)
+		}
+	})
+}
+
+// withClaim is a pod that uses the volume of a claim, and withScratch one that has a claim made for itself.
+func withClaim(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+		}})
+	}
+}
+
+func withScratch(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			Ephemeral: &corev1.EphemeralVolumeSource{},
+		}})
+	}
+}
+
+func TestVolumes_OfANodeThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	run(t, "what is not known is told as unknown", func(t *testing.T, s *apitest.Server) {
+		r := begin(t, s, drain.Options{VolumeWait: 20 * time.Second})
+		r.await(state.NodeClosed)
+		s.Always("get node", apitest.Unavailable())
+		result := r.succeed()
+		if told := r.of(state.VolumesInUse); result.VolumesInUse != drain.VolumesUnknown || len(told) != 1 || told[0].Detail != "an unknown number" {
+			t.Errorf("the result is %+v, told %+v", result, told)
+		}
+	})
+	run(t, "what was known last stands", func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(inUse("vol-1", "vol-2"))
+		r := begin(t, s, drain.Options{VolumeWait: 20 * time.Second})
+		r.await(state.VolumesInUse)
+		s.Always("get node", apitest.Unavailable())
+		result := r.succeed()
+		if told := r.of(state.VolumesInUse); result.VolumesInUse != 2 || len(told) != 1 || told[0].Detail != "2" {
+			t.Errorf("the result is %+v, told %+v", result, told)
+		}
+	})
+	run(t, "they are waited for until it can be read", func(t *testing.T, s *apitest.Server) {
+		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
+		r.await(state.NodeClosed)
+		s.Always("get node", apitest.Unavailable())
+		time.AfterFunc(20*time.Second, func() { s.Always("get node", nil) })
+		result := r.succeed()
+		if after := r.drainedAt().Sub(r.began); result.VolumesInUse != 0 || after < 20*time.Second || after > 22*time.Second {
+			t.Errorf("drained after %s with %+v", after, result)
+		}
+	})
+}

@@ -1,0 +1,465 @@
+package drain_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// The first list may come from a cache that is behind. The one before the end is as new as the API server is then.
+func TestList_FirstFromTheCacheLastNewest(t *testing.T) {
+	t.Parallel()
+	for name, pods := range map[string]int{"and was empty before that": 0, "and was not": 1} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			for i := range pods {
+				s.AddPod(pod(fmt.Sprint("pod-", i)), 0)
+			}
+			drained(t, s, drain.Options{})
+			var versions []string
+			for _, list := range s.Requests("list pods") {
+				if versions = append(versions, strings.Join(list.Query["resourceVersion"], " ")); len(list.Query["limit"]) > 0 {
+					t.Errorf("it listed with %+v", list.Query)
+				}
+			}
+			if !slices.Equal(versions, []string{"0", ""}) {
+				t.Errorf("the lists asked for the versions %q", versions)
+			}
+		})
+	}
+}
+
+func TestWatch_Pods(t *testing.T) {
+	t.Parallel()
+	// The watch is silent, and the API server does not know some of the pods.
+	run(t, "unknown to the API server, not in a list", func(t *testing.T, s *apitest.Server) {
+		for _, name := range []string{"gone-1", "gone-2", "young", "held"} {
+			s.AddPod(pod(name), 0)
+		}
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodHeld)
+		time.Sleep(15 * time.Second)
+		s.Always("watch", apitest.Silence())
+		s.DropWatches()
+		time.Sleep(time.Second)
+		s.ForgetPod("default/gone-1")
+		s.ForgetPod("default/gone-2")
+		for _, name := range []string{"gone-1", "gone-2", "young"} {
+			s.Always("evict default/"+name, apitest.NotFound())
+		}
+		s.Answer("list", apitest.Unavailable())
+		time.Sleep(time.Minute)
+		var gone []string
+		for _, p := range r.of(state.PodGone) {
+			gone = append(gone, p.Pod)
+		}
+		if slices.Sort(gone); !slices.Equal(gone, []string{"default/gone-1", "default/gone-2"}) {
+			t.Errorf("told as gone are %q", gone)
+		}
+	})
+	// After etcd was restored from a backup, a watch goes on from a version that is still to come, and says nothing until then.
+	run(t, "unknown to the API server, behind a silent watch", func(t *testing.T, s *apitest.Server) {
+		free := addHeld(s, pod("a"))
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodHeld)
+		time.Sleep(15 * time.Second)                                          // A watch that ends within a second of its beginning is followed by a list.
+		s.Always("watch", func(w http.ResponseWriter, r *http.Request) bool { // It ends in its time, as any.
+			ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
+			defer cancel()
+			return apitest.Silence()(w, r.WithContext(ctx))
+		})
+		s.DropWatches()
+		s.ForgetPod("default/a")
+		free()
+		forgotten := time.Now()
+		r.succeed()
+		if after := time.Since(forgotten); after > 20*time.Second {
+			t.Errorf("drained after %s", after)
+		}
+	})
+	// A list is bounded and can be repeated; the stream that client-go 0.36 would open instead is neither.
+	run(t, "after a list", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		drained(t, s, drain.Options{})
+		if count(s, "list pods") == 0 || count(s, "watch pods") == 0 {
+			t.Errorf("%d lists, %d watches", count(s, "list pods"), count(s, "watch pods"))
+		}
+		for _, q := range s.Requests("list", "watch") {
+			if len(q.Query["sendInitialEvents"]) > 0 {
+				t.Errorf("%s with %v", q.What, q.Query)
+			}
+		}
+	})
+	// Something between nth and the API server may ignore the selector.
+	run(t, "of other nodes are ignored", func(t *testing.T, s *apitest.Server) {
+		elsewhere := func(p *corev1.Pod) { p.Spec.NodeName = "node-2" }
+		s.IgnoreSelector()
+		s.AddPod(pod("ours"), 0)
+		s.AddPod(pod("other", elsewhere), 0)
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodGone)
+		s.AddPod(pod("other-later", elsewhere), 0)
+		time.Sleep(time.Minute)
+		if result := r.succeed(); result.Evicted != 1 || result.Skipped != 0 || count(s, "evict") != 1 {
+			t.Errorf("the result is %+v, after %+v", result, s.Requests("evict"))
+		}
+	})
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	// An API server may have compacted what a list goes by. The next list does not.
+	run(t, "expired", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.Answer("list", apitest.Expired())
+		r := begin(t, s, drain.Options{})
+		r.succeed()
+		if told := r.of(state.PodRefused); len(told) > 0 {
+			t.Errorf("told is %+v", told)
+		}
+	})
+	// A pod ends before the first list. The last list comes from another API server, which is behind.
+	run(t, "shows a pod that is gone", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.Answer("list", apitest.Unavailable(), apitest.Unavailable())
+		r := begin(t, s, drain.Options{})
+		time.Sleep(50 * time.Millisecond)
+		s.RemovePod("default/a")
+		r.await(state.PodsFound)
+		if r.of(state.PodsFound)[0].Total != 0 {
+			t.Fatal("the first list shows the pod")
+		}
+		s.SetLag(0, 2*time.Second)
+		r.await(state.NodeClosed)
+		time.Sleep(10 * time.Second)
+		s.SetLag(0, 0)
+		time.Sleep(10 * time.Minute)
+		if told := r.of(state.NodeEmpty); len(told) == 0 {
+			t.Errorf("a node without pods is not drained after ten minutes and %d evictions of a pod that is gone: %+v", count(s, "evict"), r.guard.Result())
+		}
+	})
+	// Of the second, only a list tells.
+	run(t, "shows the end of pods that stayed", func(t *testing.T, s *apitest.Server) {
+		for _, name := range []string{"agent-1", "agent-2", "agent-3"} {
+			s.AddPod(pod(name, ownedBy("DaemonSet", "apps/v1")), 0)
+		}
+		r := drained(t, s, drain.Options{})
+		skipped := func(n int) func() bool { return func() bool { return r.guard.Result().Skipped == n } }
+		await(t, "that three are counted", skipped(3))
+		s.RemovePod("default/agent-1")
+		await(t, "that two are counted", skipped(2))
+		s.ForgetPod("default/agent-2")
+		s.Answer("watch", apitest.Expired())
+		s.DropWatches()
+		await(t, "that one is counted", skipped(1))
+	})
+	// A pod comes and goes while the answer of the last list, which shows it, is on its way.
+	run(t, "comes after the end of a pod it shows", func(t *testing.T, s *apitest.Server) {
+		s.Answer("list pods", pass, func(w http.ResponseWriter, _ *http.Request) bool {
+			s.AddPod(pod("brief"), 0)
+			list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+			for _, p := range s.Pods() {
+				list.ResourceVersion = p.ResourceVersion
+				list.Items = append(list.Items, *p)
+			}
+			s.RemovePod("default/brief")
+			time.Sleep(time.Second)
+			w.Header().Set("Content-Type", "application/json")
+			return json.NewEncoder(w).Encode(list) == nil
+		})
+		r := drained(t, s, drain.Options{})
+		if told := r.of(state.PodGone, "default/brief"); len(told) != 1 {
+			t.Errorf("that it is gone is told as %+v", told)
+		}
+		if after := r.drainedAt().Sub(r.began); after > 10*time.Second {
+			t.Errorf("drained after %s", after)
+		}
+	})
+	run(t, "refused, every five seconds", func(t *testing.T, s *apitest.Server) {
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodsFound)
+		s.Always("list pods", apitest.Forbidden("no lists here"))
+		lists := count(s, "list pods")
+		time.Sleep(time.Minute)
+		for i, after := range gaps(s.Requests("list pods")[lists:]) {
+			if after != 5*time.Second {
+				t.Errorf("list %d came after %s", i+1, after)
+			}
+		}
+		s.Always("list pods", nil)
+		r.succeed()
+	})
+	// As on every node of a cluster whose API server comes back.
+	run(t, "that fails, with growing pauses", func(t *testing.T, s *apitest.Server) {
+		s.Always("list pods", apitest.Unavailable())
+		r := begin(t, s, drain.Options{})
+		time.Sleep(time.Minute)
+		if told := r.of(state.PodRefused); len(told) != 1 || !strings.Contains(told[0].Detail, "listing the pods: 503") {
+			t.Errorf("told %+v", told)
+		}
+		pause := 100 * time.Millisecond
+		for i, after := range gaps(s.Requests("list pods")) {
+			if after < pause || after > pause*3/2 {
+				t.Errorf("list %d came after %s; want %s to %s", i+1, after, pause, pause*3/2)
+			}
+			pause = min(pause*2, 2*time.Second)
+		}
+	})
+	// A pod that does not end is listed for ever less often.
+	run(t, "seldom for a pod that does not end", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", grace(30)), apitest.Never)
+		begin(t, s, drain.Options{})
+		time.Sleep(2 * time.Minute)
+		lists := count(s, "list pods")
+		time.Sleep(50 * time.Minute)
+		if n := count(s, "list pods") - lists; n < 4 || n > 20 {
+			t.Errorf("%d lists in 50 minutes", n)
+		}
+	})
+	// The list that is to confirm it.
+	run(t, "the last one refused", func(t *testing.T, s *apitest.Server) {
+		s.Answer("list pods", pass)
+		s.Always("list pods", apitest.Forbidden("no lists any more"))
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodRefused)
+		time.Sleep(time.Minute)
+		if told := r.of(state.PodRefused); len(told) != 1 || len(r.of(state.NodeEmpty)) != 0 {
+			t.Errorf("told %+v, and %d times that it is drained", told, len(r.of(state.NodeEmpty)))
+		}
+		if lists := count(s, "list pods"); lists > 20 {
+			t.Errorf("%d lists in a minute", lists)
+		}
+		s.Always("list pods", nil)
+		r.succeed()
+		s.Always("list pods", apitest.Forbidden("no lists any more"))
+		r.adjust(joining)
+		time.Sleep(time.Minute)
+		if told := r.of(state.PodRefused); len(told) != 2 {
+			t.Errorf("that lists are refused again is told as %+v", told[1:])
+		}
+	})
+}
+
+// opened drains a node, has it opened and a pod bound to it, of which no watch tells for ten seconds, and has it closed again.
+func opened(t *testing.T, open func(*apitest.Server, *trial)) {
+	s := apitest.New(t)
+	goal := goalWithin(false, plenty)
+	r := start(t, s, drain.Options{}, goal)
+	r.succeed()
+	time.Sleep(15 * time.Second)
+	s.SetLag(0, 10*time.Second)
+	open(s, r)
+	s.AddPod(pod("new"), 0)
+	time.Sleep(time.Second)
+	r.adjust(func(g *drain.Goal) {
+		joining(g)
+	})
+	await(t, "another cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
+	for range 60 {
+		time.Sleep(500 * time.Millisecond)
+		if s.HasPod("default/new") && len(r.now(state.NodeEmpty)) > 0 {
+			t.Fatalf("told to be drained for another event, while a pod is there that came before the cordon")
+		}
+	}
+	r.await(state.PodGone, "default/new")
+}
+
+// answeredLate has the server answer at once, and the answer arrive when that is closed.
+func answeredLate(s *apitest.Server, asked func(), arrives <-chan struct{}) apitest.Answer {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		asked()
+		answer, err := s.RoundTripper().RoundTrip(r)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		defer func() { _ = answer.Body.Close() }() // it has been read
+		text, err := io.ReadAll(answer.Body)
+		<-arrives
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(answer.StatusCode)
+		_, _ = w.Write(text) // a client that has left needs no answer
+		return err == nil
+	}
+}
+
+// pass lets the server answer by itself.
+var pass = apitest.Together(1)
+
+func TestWatch_EndOfAPodIsSeen(t *testing.T) {
+	t.Parallel()
+	for name, upset := range map[string]func(*apitest.Server){
+		"dropped":           func(s *apitest.Server) { s.DropWatches() },
+		"connection broken": func(s *apitest.Server) { s.GoAway(); s.ComeBack() },
+		"expired":           func(s *apitest.Server) { s.Answer("watch", apitest.Expired()); s.DropWatches() },
+		"expired, as event": func(s *apitest.Server) { s.Answer("watch", apitest.ExpiredEvent()); s.DropWatches() },
+		"throttled":         func(s *apitest.Server) { s.Answer("watch", apitest.Throttled(600)); s.DropWatches() },
+		"refused for a while": func(s *apitest.Server) {
+			s.Answer("watch", slices.Repeat([]apitest.Answer{apitest.Unavailable()}, 3)...)
+			s.DropWatches()
+		},
+		"reset, list too": func(s *apitest.Server) {
+			s.Answer("watch", apitest.Reset(), apitest.Reset())
+			s.Answer("list", apitest.Reset(), apitest.Unavailable(), apitest.Throttled(600))
+			s.DropWatches()
+		},
+		"hanging": func(s *apitest.Server) { s.Answer("watch", apitest.Hang()); s.DropWatches() },
+		"silent":  func(s *apitest.Server) { s.Answer("watch", apitest.Silence()); s.DropWatches() },
+	} {
+		for how, end := range map[string]func(*apitest.Server, string){
+			"an event tells": (*apitest.Server).RemovePod,
+			"a list tells":   (*apitest.Server).ForgetPod,
+		} {
+			for road, take := range map[string]func(*apitest.Server){
+				"": func(*apitest.Server) {}, ", over HTTP": (*apitest.Server).OverHTTP,
+			} {
+				run(t, name+", "+how+road, func(t *testing.T, s *apitest.Server) {
+					take(s)
+					s.AddPod(pod("a"), apitest.Never)
+					r := begin(t, s, drain.Options{})
+					r.await(state.PodEvicted)
+					await(t, "the first watch", func() bool { return count(s, "watch pods") > 0 })
+					if how == "a list tells" {
+						// Without this a watch would go on where it ended, and the loss of an event is what is tested.
+						s.Answer("watch", apitest.Expired())
+					}
+					upset(s)
+					end(s, "default/a")
+					if result := r.succeed(); result.Evicted != 1 {
+						t.Errorf("the result is %+v", result)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Pods end and come all the time, and only the watch tells of it.
+func TestWatch_IsRenewed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answer      apitest.Answer
+		after, most time.Duration
+	}{
+		"one that the API server ends, after ten seconds":                     {nil, 10 * time.Second, 10 * time.Second},
+		"one behind a connection that is dead, two seconds later":             {apitest.Silence(), 12 * time.Second, 12 * time.Second},
+		"one that is not answered, when a request is over, and after a pause": {apitest.Hang(), 8100 * time.Millisecond, 8150 * time.Millisecond},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.Always("watch pods", c.answer)
+			drained(t, s, drain.Options{})
+			await(t, "two more watches", func() bool { return count(s, "watch pods") >= 3 })
+			if after := gaps(s.Requests("watch pods"))[0]; after < c.after || after > c.most {
+				t.Errorf("the next watch came after %s; want %s to %s", after, c.after, c.most)
+			}
+		})
+	}
+}
+
+func TestList_ThatIsCutOrForeign(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string]string{
+		"empty":           ``,
+		"page":            `<html>sign in</html>`,
+		"array":           `[]`,
+		"another list":    `{"kind":"NodeList","items":[]}`,
+		"no kind":         `{"items":[]}`,
+		"cut":             `{"kind":"PodList","items":[{"metadata":{"name":"a"}}`,
+		"cut at the end":  `{"kind":"PodList","items":[]`,
+		"items no list":   `{"kind":"PodList","items":{}}`,
+		"pod that is not": `{"kind":"PodList","items":[7]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := apitest.New(t)
+			s.Always("list pods", func(w http.ResponseWriter, _ *http.Request) bool {
+				_, _ = io.WriteString(w, body)
+				return true
+			})
+			if f, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Forecast(t.Context(), time.Minute); err == nil {
+				t.Errorf("it forecasts %+v", f)
+			}
+		})
+	}
+}
+
+// A limit that is too short for an API server would be too short again the next time.
+func TestReads_LimitsGrowUntilAnswersCome(t *testing.T) {
+	t.Parallel()
+	for _, takes := range []time.Duration{9 * time.Second, 15 * time.Second} {
+		run(t, fmt.Sprint(takes), func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a"), 0)
+			for _, verb := range []string{"get", "list", "watch"} {
+				s.Always(verb, late(takes))
+			}
+			r := beginWithin(t, s, drain.Options{}, true, 90*time.Second)
+			if result := r.succeed(); result.Evicted != 1 {
+				t.Errorf("the result is %+v", result)
+			}
+			r.cancel()
+			<-r.done
+			for _, verb := range []string{"get", "list", "watch"} {
+				s.Always(verb, nil)
+			}
+		})
+	}
+}
+
+// silently accepts a watch that tells nothing, and ends in its time, as any: the API server's own watch of etcd may hang.
+func silently(w http.ResponseWriter, r *http.Request) bool {
+	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
+	defer cancel()
+	return apitest.Silence()(w, r.WithContext(ctx))
+}
+
+func TestWatch_SilentWhileAPodTerminates(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]bool{"hard": true, "soft": false} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a", grace(30)), apitest.Ending(20*time.Second))
+			r := beginWithin(t, s, drain.Options{}, hard, 2*time.Minute)
+			r.await(state.PodEvicted)
+			time.Sleep(time.Second)
+			s.Always("watch", silently)
+			s.DropWatches()
+			time.Sleep(time.Minute)
+			if result := r.guard.Result(); !r.last().State.Drained || result.Evicted != 1 {
+				t.Errorf("the pod ended 40 s ago, and the result is %+v", result)
+			}
+			s.Always("watch", nil)
+		})
+	}
+}
+
+// Lists that show what the watch does not are not made less often: the last pod would be missed for minutes.
+func TestWatch_SilentWhileABudgetYields(t *testing.T) {
+	t.Parallel()
+	for pods := 6; pods <= 18; pods += 3 {
+		run(t, fmt.Sprint(pods, " pods"), func(t *testing.T, s *apitest.Server) {
+			for i := range pods {
+				s.AddPod(pod(fmt.Sprint("web-", i)), 0)
+			}
+			s.Always("evict", apitest.OneAtATime("budget", time.Minute))
+			r := beginWithin(t, s, drain.Options{}, false, 0)
+			time.Sleep(time.Second)
+			s.Always("watch", silently)
+			s.DropWatches()
+			r.succeed()
+			if after := r.drainedAt().Sub(s.LastRemoval()); after > 30*time.Second {
+				t.Errorf("drained %s after the last pod", after)
+			}
+		})
+	}
+}
