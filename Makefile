@@ -32,13 +32,12 @@ LINT        := $(CURDIR)/.cache/bin/lint-$(LINT_KEY)/golangci-lint
 lint lab e2e fuzz: export CGO_ENABLED := 0
 lint lab e2e fuzz: export GOFLAGS := -trimpath
 
-# Tests are run by gotestsum, which keeps what each took; "slowest" prints the ten that took longest of those kept in .cache/times.
+# Tests are run by gotestsum, which keeps what each took. "slowest" has the shell print, at its end, the ten that took longest: after a
+# failure, too, whose status stays the shell's.
 GOTESTSUM := $(CURDIR)/.cache/bin/gotestsum
 SUM       := $(GOTESTSUM) --format standard-quiet --hide-summary skipped
-define slowest
-	@printf '\n== the slowest tests\n'
-	@cat .cache/times/$(1)*.json | $(GOTESTSUM) tool slowest --num 10
-endef
+TIMES     := $(CURDIR)/.cache/times
+slowest = trap 'printf "\n== the slowest tests\n"; cat $(TIMES)/$(1)*.json | $(GOTESTSUM) tool slowest --num 10' EXIT
 
 say = @printf '\n== %s\n' '$(1)'
 
@@ -57,12 +56,11 @@ build: ## build bin/nth, bin/nth-queue and bin/nth-imds, static and stripped
 .PHONY: test
 test: $(GOTESTSUM) ## run the tests that need no root, with the race detector where there is a C compiler
 	$(call say,tests$(if $(RACE),, (no C compiler found: without the race detector)))
-	@mkdir -p .cache/times
-	@$(SUM) --jsonfile .cache/times/test.json -- $(RACE) -p $$(($$(nproc) + 1)) $(LONG_UNITS) ./...
+	@mkdir -p $(TIMES)
+	@$(call slowest,test); $(SUM) --jsonfile $(TIMES)/test.json -- $(RACE) -p $$(($$(nproc) + 1)) $(LONG_UNITS) ./...
 	$(if $(RACE),@CGO_ENABLED=0 go test -run Memory ./pkg/drain)
 	@cd test && CGO_ENABLED=0 GOFLAGS=-trimpath go test $(ROOTLESS)
 	@for tool in image chart release; do (cd test/tools/$$tool && go test ./...); done
-	$(call slowest,test)
 
 $(GOTESTSUM): test/tools/gotestsum/go.mod test/tools/gotestsum/go.sum
 	@mkdir -p $(@D)
@@ -72,11 +70,10 @@ $(GOTESTSUM): test/tools/gotestsum/go.mod test/tools/gotestsum/go.sum
 e2e: lab $(GOTESTSUM) ## run the tests of the lab, as root: a real control plane, booted machines, installed packages
 	@cd test && go run ./cmd/labtools kubelet containerd packer packer-amazon fauxqs
 	$(call say,tests on a real control plane)
-	@rm -rf .cache/times/e2e* && mkdir -p .cache/times
-	@cd test && { echo $(CURDIR)/.cache/times/e2e-machines.json -- -timeout 30m -p 1 $(MACHINES); \
-		echo $(CURDIR)/.cache/times/e2e-others.json -- -timeout 30m -p 2 $(LONG_LABS) $$(go list ./... | grep -vxFf <(go list $(MACHINES) $(ROOTLESS) $(SLOW))); } | \
+	@rm -rf $(TIMES)/e2e* && mkdir -p $(TIMES)
+	@$(call slowest,e2e); cd test && { echo $(TIMES)/e2e-machines.json -- -timeout 30m -p 1 $(MACHINES); \
+		echo $(TIMES)/e2e-others.json -- -timeout 30m -p 2 $(LONG_LABS) $$(go list ./... | grep -vxFf <(go list $(MACHINES) $(ROOTLESS) $(SLOW))); } | \
 		xargs -P 2 -I {} bash -c '$(SUM) --jsonfile {}'
-	$(call slowest,e2e)
 
 # For how long each part of it lasts that has no end of its own.
 NIGHTLY ?= 10m
@@ -107,7 +104,6 @@ lint: $(LINT) ## judge the source: golangci-lint, with the rules of .golangci.ym
 	$(call say,lint)
 	@$(LINT) run ./... 2>&1 | tee .cache/lint.log
 	@! grep 'Skipped 0 issues' .cache/lint.log # by an exclusion that nothing needs any more
-	@cd $(LINT_MODULE) && LINT=$(LINT) go test -count=1 ./...
 	@cd test && $(LINT) run --config ../.golangci.yml ./...
 	@for tool in image chart release; do (cd test/tools/$$tool && $(LINT) run --config ../../../.golangci.yml ./...); done
 
@@ -127,7 +123,7 @@ compare: lab ## measure nth and aws-node-termination-handler, in turns (WRITE=1 
 
 .PHONY: bench-queue
 bench-queue: lab ## measure nth-queue in storms (NODES=100: one of 30, 100 and 300; GROWTH=1: with 100, 1,000 and 5,000 Nodes)
-	@cd test && go run ./cmd/benchqueue $(if $(GROWTH),-growth) $(NODES)
+	@cd test && go run ./cmd/bench $(if $(GROWTH),-growth,-queue) $(if $(NODES),-nodes $(NODES))
 
 .PHONY: demo
 demo: lab ## watch nth drain a node that EC2 takes back, on a real control plane

@@ -1,5 +1,5 @@
-// Package rbac_test judges the manifest in packaging/kubernetes on a real API server: nth-queue can do its work with it,
-// and whoever has its credential can do nothing else.
+// Package rbac_test judges the manifest in packaging/kubernetes on a real API server: nth-queue can do its work with it, and
+// may do nothing else, of all verbs and resources.
 package rbac_test
 
 import (

@@ -1,5 +1,6 @@
 // The bench command measures nth and prints the numbers next to their targets, and to those of an older revision if one is
-// named: "make bench" runs it. With -compare it measures nth and aws-node-termination-handler: "make compare" runs that.
+// named: "make bench" runs it. With -compare it measures nth and aws-node-termination-handler: "make compare" runs that. With
+// -queue it measures nth-queue in storms of interruptions, and with -growth in clusters of growing size: "make bench-queue".
 package main
 
 import (
@@ -23,12 +24,22 @@ func main() {
 	compare := flag.Bool("compare", false, "measure nth and aws-node-termination-handler instead")
 	table := flag.String("table", "", "with -compare: the page that the table is written into")
 	only := flag.String("only", "", "measure only what has this in its name, such as polling")
+	queue := flag.Bool("queue", false, "measure nth-queue in storms of interruptions instead")
+	growth := flag.Bool("growth", false, "measure nth-queue in clusters of growing size instead")
+	nodes := flag.Int("nodes", 0, "with -queue and -growth: only the storms, or the cluster, of so many nodes")
 	flag.Parse()
-	measure := func() error { return bench.Run(ctx, os.Stdout, flag.Arg(0), *only) }
-	if *compare {
-		measure = func() error { return bench.Beside(ctx, os.Stdout, *table) }
+	var err error
+	switch {
+	case *compare:
+		err = bench.Beside(ctx, os.Stdout, *table)
+	case *growth:
+		err = bench.RunGrowth(ctx, os.Stdout, *nodes)
+	case *queue:
+		err = bench.RunQueue(ctx, os.Stdout, *nodes)
+	default:
+		err = bench.Run(ctx, os.Stdout, flag.Arg(0), *only)
 	}
-	if err := measure(); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}

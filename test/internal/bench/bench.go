@@ -37,9 +37,6 @@ const podsPerNode = 110
 // the present state is compared; empty compares it with none. Only the parts are measured in whose name only is. It ends early when
 // ctx does.
 func Run(ctx context.Context, out io.Writer, base, only string) error {
-	if err := tools.Build(ctx, out); err != nil {
-		return err
-	}
 	editions := []edition{present}
 	if base != "" {
 		before, err := older(ctx, base, out)
@@ -48,12 +45,20 @@ func Run(ctx context.Context, out io.Writer, base, only string) error {
 		}
 		editions = append(editions, before)
 	}
+	return inLab(ctx, out, func(t lab.TB) { measure(t, out, editions, only) })
+}
+
+// inLab starts the lab with the programs apart that are named, and measures. What is started keeps its files in one directory, which
+// stays if a measurement has failed.
+func inLab(ctx context.Context, out io.Writer, measure func(lab.TB), apart ...string) error {
+	if err := tools.Build(ctx, out, apart...); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "nth-bench-")
 	if err != nil {
 		return fmt.Errorf("making a place for files: %w", err)
 	}
-	// Everything that is started keeps its files there.
-	err = errors.Join(os.Setenv("TMPDIR", dir), lab.Run(ctx, out, func(t lab.TB) { measure(t, out, editions, only) }))
+	err = errors.Join(os.Setenv("TMPDIR", dir), lab.Run(ctx, out, measure))
 	if err == nil || ctx.Err() != nil {
 		err = errors.Join(err, os.RemoveAll(dir))
 	}

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -59,26 +58,19 @@ func (c Comparison) Table() string {
 
 // Beside measures nth and the handler, prints the comparison to out and, if a page is named, writes it there.
 func Beside(ctx context.Context, out io.Writer, page string) error {
-	if err := tools.Build(ctx, out, "handler"); err != nil {
+	release, err := tools.Version("handler")
+	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "nth-bench-")
-	if err != nil {
-		return fmt.Errorf("making a place for files: %w", err)
+	c := Comparison{Release: release, Processors: runtime.NumCPU()}
+	if err := inLab(ctx, out, func(t lab.TB) { compare(t, out, &c) }, "handler"); err != nil {
+		return err
 	}
-	c := Comparison{Processors: runtime.NumCPU()}
-	c.Release, err = tools.Version("handler")
-	if err == nil {
-		// Everything that is started keeps its files there.
-		err = errors.Join(os.Setenv("TMPDIR", dir), lab.Run(ctx, out, func(t lab.TB) { compare(t, out, &c) }))
+	fmt.Fprintf(out, "\n%s\nload now %s\n", c.Table(), loadNow())
+	if page == "" {
+		return nil
 	}
-	if err == nil {
-		fmt.Fprintf(out, "\n%s\nload now %s\n", c.Table(), loadNow())
-		if page != "" {
-			err = place.Write(page, c.Table())
-		}
-	}
-	return errors.Join(err, os.RemoveAll(dir))
+	return place.Write(page, c.Table())
 }
 
 func compare(t lab.TB, out io.Writer, c *Comparison) {
@@ -109,7 +101,7 @@ func (b *bench) compareSizes(t lab.TB, c *Comparison) {
 
 func (b *bench) compareReactions(t lab.TB, c *Comparison) {
 	ours, theirs := b.watcher(t, present), b.handle(t)
-	cordoned, stop := theirs.watch(t)
+	cordoned, stop := cordons(t, theirs.node)
 	var first, second sample
 	for i := range comparedEvents {
 		first = append(first, ours.react(t, i))

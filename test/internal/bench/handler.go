@@ -163,17 +163,6 @@ func (h *handler) notice() time.Time {
 	return now
 }
 
-// watch tells of each cordon of the node, until stop is called.
-func (h *handler) watch(t lab.TB) (cordoned chan time.Time, stop func()) {
-	t.Helper()
-	cordoned = make(chan time.Time, 1)
-	return cordoned, h.node.Observe(t, func(m lab.Moment) {
-		if m.What == lab.Cordoned {
-			cordoned <- m.At
-		}
-	})
-}
-
 // react returns how long the cordon took, for a notice at any moment between two looks. Each notice names another second, as the
 // handler takes two that name the same one for one.
 func (h *handler) react(t lab.TB, cordoned <-chan time.Time) time.Duration {

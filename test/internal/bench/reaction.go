@@ -46,14 +46,21 @@ type watcher struct {
 
 func (b *bench) watcher(t lab.TB, e edition) *watcher {
 	t.Helper()
-	w := &watcher{host: b.host(t, e, quickUndo), cordoned: make(chan time.Time, 1)}
-	w.stop = w.node.Observe(t, func(m lab.Moment) {
-		if m.What == lab.Cordoned {
-			w.cordoned <- m.At
-		}
-	})
+	w := &watcher{host: b.host(t, e, quickUndo)}
+	w.cordoned, w.stop = cordons(t, w.node)
 	w.nth = w.start(t)
 	return w
+}
+
+// cordons reports each cordon of a node, until stop is called.
+func cordons(t lab.TB, node *lab.Node) (cordoned chan time.Time, stop func()) {
+	t.Helper()
+	cordoned = make(chan time.Time, 1)
+	return cordoned, node.Observe(t, func(m lab.Moment) {
+		if m.What == lab.Cordoned {
+			cordoned <- m.At
+		}
+	})
 }
 
 // react returns how long the cordon took, for the notice with that number.

@@ -2,21 +2,15 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/nth-project/nth/test/internal/daemon"
-	"github.com/nth-project/nth/test/internal/faultproxy"
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/region"
 	"github.com/nth-project/nth/test/internal/storm"
-	"github.com/nth-project/nth/test/tools"
 )
 
 // stormOf is a size of a storm, and the most that is wanted for it, in seconds; 0 where only the control plane is a limit.
@@ -31,27 +25,12 @@ var storms = []stormOf{{30, 10, 3, 1.5, 2.5}, {100, 10, 1, 3, 5}, {300, 30, 1, 0
 // RunQueue measures nth-queue in storms of interruptions, and prints the table to out. only leaves out storms of another
 // number of nodes; 0 leaves out none. It ends early when ctx does.
 func RunQueue(ctx context.Context, out io.Writer, only int) error {
-	return runQueue(ctx, out, only, measureQueue)
+	return inLab(ctx, out, func(t lab.TB) { measureQueue(t, out, only) }, "fauxqs")
 }
 
-// RunGrowth measures nth-queue in clusters of growing size, likewise. only takes a cluster of that size alone.
+// RunGrowth does so in clusters of growing size. only takes a cluster of that size alone.
 func RunGrowth(ctx context.Context, out io.Writer, only int) error {
-	return runQueue(ctx, out, only, measureGrowth)
-}
-
-func runQueue(ctx context.Context, out io.Writer, only int, measure func(lab.TB, io.Writer, int)) error {
-	if err := tools.Build(ctx, out, "fauxqs"); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp("", "nth-bench-")
-	if err != nil {
-		return fmt.Errorf("making a place for files: %w", err)
-	}
-	err = errors.Join(os.Setenv("TMPDIR", dir), lab.Run(ctx, out, func(t lab.TB) { measure(t, out, only) }))
-	if err == nil || ctx.Err() != nil {
-		err = errors.Join(err, os.RemoveAll(dir))
-	}
-	return err
+	return inLab(ctx, out, func(t lab.TB) { measureGrowth(t, out, only) }, "fauxqs")
 }
 
 func measureQueue(t lab.TB, out io.Writer, only int) {
@@ -67,11 +46,7 @@ func measureQueue(t lab.TB, out io.Writer, only int) {
 		b.rows = append(b.rows, b.storming(t, size)...)
 		fmt.Fprintf(out, "%5.1f s, load %s\n", time.Since(sizeBegan).Seconds(), loadNow())
 	}
-	requests := ""
-	if only == 0 || only == storms[0].nodes {
-		requests = b.counting(t, storms[0])
-	}
-	fmt.Fprintf(out, "\n%s\n%s\nmeasured in %.0f s, load now %s\n", table(b.rows), requests, time.Since(began).Seconds(), loadNow())
+	fmt.Fprintf(out, "\n%s\nmeasured in %.0f s, load now %s\n", table(b.rows), time.Since(began).Seconds(), loadNow())
 }
 
 // course is how long the parts of storms took, from before the first message or request: until the last cordon, until
@@ -87,10 +62,11 @@ func (c *course) add(began time.Time, last storm.Times) {
 // storming measures storms of one size, by nth-queue with default settings and by the bare client in turns.
 func (b *bench) storming(t lab.TB, size stormOf) []row {
 	var queue, floor course
-	var used daemon.Usage
+	var peak float64
+	var used time.Duration
 	for range size.rounds {
-		usage := b.stormByQueue(t, size, b.cp.Kubeconfig, &queue)
-		used.Memory, used.Processor = max(used.Memory, usage.Memory), max(used.Processor, usage.Processor)
+		most, took := b.stormByQueue(t, size, &queue)
+		peak, used = max(peak, most), max(used, took)
 		b.stormByFloor(t, size, &floor)
 	}
 	const bare = "      a bare client"
@@ -101,26 +77,27 @@ func (b *bench) storming(t lab.TB, size stormOf) []row {
 		{bare, floor.told.median(), 0, "s", 2},
 		{"    last pod gone", queue.gone.median(), size.gone, "s", 2},
 		{bare, floor.gone.median(), 0, "s", 2},
-		{"    resident memory, peak", float64(used.Memory) / 1e6, 0, "MB", 1},
-		{"    processor", used.Processor.Seconds(), 0, "s", 2},
+		{"    resident memory, peak", peak, 0, "MB", 1},
+		{"    processor", used.Seconds(), 0, "s", 2},
 	}
 }
 
-// stormByQueue adds how long nth-queue took, from before the first message was sent, and returns what it used.
-func (b *bench) stormByQueue(t lab.TB, size stormOf, kubeconfig string, took *course) daemon.Usage {
+// stormByQueue adds how long nth-queue took, from before the first message was sent, and returns the most memory that it occupied,
+// in MB, and the processor time that it used.
+func (b *bench) stormByQueue(t lab.TB, size stormOf, took *course) (peak float64, used time.Duration) {
 	r := region.New(t)
 	s := storm.New(t, b.cp, r, size.nodes, size.pods)
-	consumer := daemon.StartQueue(t, daemon.QueueOptions{Kubeconfig: kubeconfig, URL: r.QueueURL, Endpoint: r.URL})
+	consumer := daemon.StartQueue(t, daemon.QueueOptions{Kubeconfig: b.cp.Kubeconfig, URL: r.QueueURL, Endpoint: r.URL})
 	consumer.WaitStatus(t, "reading the queue")
 	seen := s.Watch(t)
 	began := time.Now()
 	r.Send(t, s.Messages()...)
 	took.add(began, seen.Wait(t))
 	r.WaitEmpty(t)
-	used := daemon.UsageOf(t, consumer.PID())
+	peak, used = memory(t, consumer.PID()).peak, processor(t, consumer.PID())
 	consumer.Stop(t)
 	s.Remove(t)
-	return used
+	return peak, used
 }
 
 func (b *bench) stormByFloor(t lab.TB, size stormOf, took *course) {
@@ -132,29 +109,4 @@ func (b *bench) stormByFloor(t lab.TB, size stormOf, took *course) {
 	}
 	took.add(began, seen.Wait(t))
 	s.Remove(t)
-}
-
-// counting counts nth-queue's requests to the API server in a storm, in a storm of its own: what stands between them
-// takes time.
-func (b *bench) counting(t lab.TB, size stormOf) string {
-	way := faultproxy.New(t, &lab.Node{Name: "nth-queue", Credential: lab.Credential{Kubeconfig: b.cp.Kubeconfig}})
-	b.stormByQueue(t, size, way.Kubeconfig, &course{})
-	counts := map[faultproxy.Call]int{}
-	total := 0
-	for _, request := range way.Requests() {
-		counts[request.Call]++
-		total++
-	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "requests to the API server, %d nodes of %d pods: %d; the bare client's are %d\n",
-		size.nodes, size.pods, total, size.nodes*(1+size.pods))
-	var calls []faultproxy.Call
-	for call := range counts {
-		calls = append(calls, call)
-	}
-	slices.SortFunc(calls, func(x, y faultproxy.Call) int { return counts[y] - counts[x] })
-	for _, call := range calls {
-		fmt.Fprintf(&text, "  %-36s %6d\n", call, counts[call])
-	}
-	return text.String()
 }

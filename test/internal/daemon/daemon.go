@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -57,11 +56,20 @@ func NewMachine(t lab.TB, opts Options) *Machine {
 			t.Fatalf("%v", err)
 		}
 	}
+	m := newDirectory(t)
+	m.binary = binary
+	m.Configure(t, opts)
+	m.Reboot(t)
+	return m
+}
+
+// newDirectory makes a machine without files. They are kept if the test fails.
+func newDirectory(t lab.TB) *Machine {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "nth-machine-")
 	if err != nil {
 		t.Fatalf("making a machine: %v", err)
 	}
-	m := &Machine{dir: dir, binary: binary}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the machine's files are in %s", dir)
@@ -69,23 +77,27 @@ func NewMachine(t lab.TB, opts Options) *Machine {
 		}
 		_ = os.RemoveAll(dir)
 	})
-	m.Configure(t, opts)
-	m.Reboot(t)
-	return m
+	return &Machine{dir: dir}
 }
 
-// Configure writes the configuration anew: a file and, if there are Settings, a drop-in.
+// Configure writes the configuration again: a file and, if there are Settings, a drop-in.
 func (m *Machine) Configure(t lab.TB, opts Options) {
 	t.Helper()
 	text := fmt.Sprintf("[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n%s%s",
 		opts.Kubeconfig, metadata(opts), noHooks)
+	m.settle(t, text, opts.Settings)
+	m.write(t, m.file("env"), strings.Join(opts.Env, "\n"))
+	m.write(t, m.file("prepare"), cmp.Or(opts.Prepare, ":"))
+}
+
+// settle writes the file of the configuration, and a drop-in.
+func (m *Machine) settle(t lab.TB, text, dropIn string) {
+	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(m.DropIn()), 0o700); err != nil {
 		t.Fatalf("preparing a machine: %v", err)
 	}
 	m.write(t, m.ConfigFile(), text)
-	m.write(t, m.DropIn(), opts.Settings)
-	m.write(t, m.file("env"), strings.Join(opts.Env, "\n"))
-	m.write(t, m.file("prepare"), cmp.Or(opts.Prepare, ":"))
+	m.write(t, m.DropIn(), dropIn)
 }
 
 // noHooks keeps the daemon from asking AWS about lifecycle hooks. A test that brings an Auto Scaling of its own says
@@ -153,46 +165,36 @@ type Daemon struct {
 // Start starts nth on the machine. It ends with the test at the latest.
 func (m *Machine) Start(t lab.TB) *Daemon {
 	t.Helper()
+	// The boot ID is the kernel's; the daemon gets a mount namespace in which it is the machine's.
+	cmd := exec.Command("/bin/sh", "-c",
+		`mount --bind "$1" /proc/sys/kernel/random/boot_id && state=$2 && . "$3" && shift 3 && exec "$@"`, "sh",
+		m.file("boot_id"), m.StateDirectory(), m.file("prepare"), m.binary, "run", "--config", m.ConfigFile())
+	cmd.Env = m.Environment()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	return m.launch(t, "nth", cmd)
+}
+
+// launch starts the program of that name with what is in the environment beside the test's.
+func (m *Machine) launch(t lab.TB, name string, cmd *exec.Cmd) *Daemon {
+	t.Helper()
 	notify, err := newNotifySocket(m.file("notify"))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	d := &Daemon{log: newJournal(), notify: notify, done: make(chan struct{})}
-	// The boot ID is the kernel's; the daemon gets a mount namespace in which it is the machine's.
-	d.cmd = exec.Command("/bin/sh", "-c",
-		`mount --bind "$1" /proc/sys/kernel/random/boot_id && state=$2 && . "$3" && shift 3 && exec "$@"`, "sh",
-		m.file("boot_id"), m.StateDirectory(), m.file("prepare"), m.binary, "run", "--config", m.ConfigFile())
-	d.cmd.Env = append(append(os.Environ(), "NOTIFY_SOCKET="+notify.path), m.Environment()...)
-	d.cmd.Stderr = d.log
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := d.start(); err != nil {
-		t.Fatalf("starting nth: %v", err)
+	d := &Daemon{cmd: cmd, log: newJournal(), notify: notify, done: make(chan struct{})}
+	cmd.Env = append(append(os.Environ(), "NOTIFY_SOCKET="+notify.path), cmd.Env...)
+	cmd.Stderr = d.log
+	if err := lab.StartBound(cmd, func(err error) { d.err = err; close(d.done) }); err != nil {
+		t.Fatalf("starting %s: %v", name, err)
 	}
 	t.Cleanup(func() {
 		d.Kill()
 		notify.close()
 		if t.Failed() {
-			t.Logf("nth said:\n%s", d.log)
+			t.Logf("%s said:\n%s", name, d.log)
 		}
 	})
 	return d
-}
-
-// start starts the process from a thread that lives as long as it: the kernel sends the parent-death signal when that
-// thread ends.
-func (d *Daemon) start() error {
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := d.cmd.Start()
-		started <- err
-		if err == nil {
-			d.err = d.cmd.Wait()
-			close(d.done)
-		}
-	}()
-	return <-started
 }
 
 // PID is the process's ID.

@@ -27,41 +27,17 @@ func StartQueue(t lab.TB, opts QueueOptions) *Daemon {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	dir, err := os.MkdirTemp("", "nth-machine-")
-	if err != nil {
-		t.Fatalf("making a machine: %v", err)
-	}
-	m := &Machine{dir: dir}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.MkdirAll(filepath.Dir(m.DropIn()), 0o700); err != nil {
-		t.Fatalf("preparing a machine: %v", err)
-	}
-	m.write(t, m.DropIn(), opts.Settings)
-	m.write(t, m.ConfigFile(), fmt.Sprintf("[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n"+
-		"[queue]\nurl = %q\n", opts.Kubeconfig, opts.URL))
-	notify, err := newNotifySocket(m.file("notify"))
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	d := &Daemon{log: newJournal(), notify: notify, done: make(chan struct{})}
-	d.cmd = exec.Command(binary, "run", "--config", m.ConfigFile())
-	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+notify.path, "STATE_DIRECTORY="+m.file("state"), "RUNTIME_DIRECTORY="+m.file("run"),
-		"AWS_REGION=eu-central-1", "AWS_ENDPOINT_URL="+opts.Endpoint,
-		"AWS_ACCESS_KEY_ID=AKIDEXAMPLE0000001", "AWS_SECRET_ACCESS_KEY=secret", "AWS_SESSION_TOKEN=token", "AWS_EC2_METADATA_DISABLED=true")
-	d.cmd.Env = append(d.cmd.Env, opts.Env...)
-	d.cmd.Stderr = d.log
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := d.start(); err != nil {
-		t.Fatalf("starting nth-queue: %v", err)
-	}
+	m := newDirectory(t)
+	m.settle(t, fmt.Sprintf("[log]\nformat = \"json\"\n[kubernetes]\nkubeconfig = %q\n[queue]\nurl = %q\n", opts.Kubeconfig, opts.URL), opts.Settings)
+	cmd := exec.Command(binary, "run", "--config", m.ConfigFile())
+	cmd.Env = append([]string{
+		"STATE_DIRECTORY=" + m.StateDirectory(), "RUNTIME_DIRECTORY=" + m.RuntimeDirectory(), "AWS_REGION=eu-central-1", "AWS_ENDPOINT_URL=" + opts.Endpoint,
+		"AWS_ACCESS_KEY_ID=AKIDEXAMPLE0000001", "AWS_SECRET_ACCESS_KEY=secret", "AWS_SESSION_TOKEN=token", "AWS_EC2_METADATA_DISABLED=true",
+	}, opts.Env...)
+	d := m.launch(t, "nth-queue", cmd)
 	t.Cleanup(func() {
 		if t.Failed() {
 			d.dump()
-		}
-		d.Kill()
-		notify.close()
-		if t.Failed() {
-			t.Logf("nth-queue said:\n%s", d.log)
 		}
 	})
 	return d

@@ -11,48 +11,31 @@ import (
 // A Call says what a request asks for: a verb and a resource.
 type Call string
 
-// The calls of nth. Others are called by their method and path.
+// The calls that tests break or count. Others are called by their method and path.
 const (
 	EvictPod    Call = "evict pod"
 	DeletePod   Call = "delete pod"
-	ListPods    Call = "list pods"
 	WatchPods   Call = "watch pods"
-	GetNode     Call = "get node"
 	PatchNode   Call = "patch node"
 	PatchStatus Call = "patch status"
-	WhoAmI      Call = "who am I"
 	WriteEvent  Call = "write event"
 )
 
 func callOf(r *http.Request) Call {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	ofNode := len(parts) > 3 && parts[2] == "nodes" && r.Method == http.MethodPatch
 	switch last := parts[len(parts)-1]; {
 	case last == "eviction":
 		return EvictPod
-	case last == "selfsubjectreviews":
-		return WhoAmI
 	case slices.Contains(parts, "events"):
 		return WriteEvent
 	case slices.Contains(parts, "pods") && r.Method == http.MethodDelete:
 		return DeletePod
 	case last == "pods" && r.URL.Query().Has("watch"):
 		return WatchPods
-	case last == "pods":
-		return ListPods
-	case len(parts) > 2 && parts[2] == "nodes":
-		return callOfNode(r, len(parts))
-	}
-	return Call(r.Method + " " + r.URL.Path)
-}
-
-// callOfNode is the call of a request for a node, whose path has so many parts.
-func callOfNode(r *http.Request, parts int) Call {
-	switch {
-	case parts == 4 && r.Method == http.MethodGet:
-		return GetNode
-	case parts == 4 && r.Method == http.MethodPatch:
+	case ofNode && len(parts) == 4:
 		return PatchNode
-	case parts == 5 && strings.HasSuffix(r.URL.Path, "/status") && r.Method == http.MethodPatch:
+	case ofNode && last == "status":
 		return PatchStatus
 	}
 	return Call(r.Method + " " + r.URL.Path)

@@ -44,9 +44,8 @@ type Fault struct {
 	After int64
 	// Delay is how long Latency holds a request.
 	Delay time.Duration
-	// Times is how many requests the fault meets, and For how long it is in force; without limit unless given.
-	Times int
-	For   time.Duration
+	// For is how long the fault is in force; without limit unless given.
+	For time.Duration
 }
 
 // meets tells whether a fault that concerns single calls concerns this one.
@@ -71,7 +70,6 @@ type faults struct {
 
 type setFault struct {
 	Fault
-	met   int
 	timer *time.Timer
 }
 
@@ -117,8 +115,7 @@ func (f *faults) match(call Call) (Fault, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range slices.Backward(f.set) {
-		if s.meets(call) && (s.Times == 0 || s.met < s.Times) {
-			s.met++
+		if s.meets(call) {
 			f.count()
 			return s.Fault, true
 		}

@@ -34,9 +34,28 @@ func startProcess(crashed func(error), name, logPath, path string, args ...strin
 	defer log.Close()
 	cmd := exec.Command(path, args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-
 	p := &process{name: name, log: logPath, done: make(chan struct{})}
+	err = StartBound(cmd, func(error) {
+		// How it ended does not matter, only that it did; the log tells why.
+		close(p.done)
+		if !p.stopped.Load() {
+			crashed(fmt.Errorf("%s ended by itself; the end of %s:\n%s", name, logPath, tail(logPath, tailLines)))
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("starting %s: %w", name, err)
+	}
+	p.pid = cmd.Process.Pid
+	return p, nil
+}
+
+// StartBound starts a command, in a process group of its own, that the kernel kills when this process ends. ended is called
+// with the error of the command's Wait.
+func StartBound(cmd *exec.Cmd, ended func(error)) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
 	started := make(chan error)
 	go func() {
 		// The kernel sends the parent-death signal when the starting thread
@@ -46,19 +65,10 @@ func startProcess(crashed func(error), name, logPath, path string, args ...strin
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			// How it ended does not matter, only that it did; the log tells why.
-			_ = cmd.Wait()
-			close(p.done)
-			if !p.stopped.Load() {
-				crashed(fmt.Errorf("%s ended by itself; the end of %s:\n%s", name, logPath, tail(logPath, tailLines)))
-			}
+			ended(cmd.Wait())
 		}
 	}()
-	if err := <-started; err != nil {
-		return nil, fmt.Errorf("starting %s: %w", name, err)
-	}
-	p.pid = cmd.Process.Pid
-	return p, nil
+	return <-started
 }
 
 // kill ends the process at once and returns when it is gone. The data is

@@ -12,12 +12,11 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
-	"syscall"
 
+	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/tools"
 )
 
@@ -42,12 +41,11 @@ func startPeer() (*peer, error) {
 	}
 	command := exec.Command(node, "--no-warnings", program)
 	command.Env = append(os.Environ(), "FAUXQS_PORT=0", "FAUXQS_DEFAULT_REGION="+Name)
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	said, err := command.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	if err := startBound(command); err != nil {
+	if err := lab.StartBound(command, func(error) {}); err != nil {
 		return nil, err
 	}
 	lines := bufio.NewScanner(said)
@@ -61,18 +59,6 @@ func startPeer() (*peer, error) {
 }
 
 var listening = regexp.MustCompile(`Server listening at (http://127\.0\.0\.1:\d+)`)
-
-// startBound starts a command from a thread that lives as long as this process: the kernel sends the parent-death signal
-// when that thread ends.
-func startBound(command *exec.Cmd) error {
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		started <- command.Start()
-		select {}
-	}()
-	return <-started
-}
 
 func (p *peer) createQueue(ctx context.Context, name string) (url string, err error) {
 	var answer struct{ QueueURL string }

@@ -105,19 +105,12 @@ func expose(t lab.TB, client kubernetes.Interface, namespace, name string, balan
 	}
 }
 
-// A change is one of an endpoint, told by what it was before and is now. One that is not there is the zero value.
-type change struct{ was, is endpoint }
-
-// follow watches the EndpointSlices of a Service for as long as ctx lasts, lets the view learn them, and tells each change.
-func follow(ctx context.Context, client kubernetes.Interface, namespace, service string, v *view, tell func(change)) (wait func(), err error) {
+// follow watches the EndpointSlices of a Service for as long as ctx lasts, and lets the view learn them.
+func follow(ctx context.Context, client kubernetes.Interface, namespace, service string, v *view) (wait func(), err error) {
 	source := cache.NewFilteredListWatchFromClient(client.DiscoveryV1().RESTClient(), "endpointslices", namespace,
 		func(o *metav1.ListOptions) { o.LabelSelector = discoveryv1.LabelServiceName + "=" + service })
 	informer := cache.NewSharedIndexInformer(source, &discoveryv1.EndpointSlice{}, 0, nil)
-	known := map[string]endpoint{}
-	var mu sync.Mutex // the informer's handlers take turns; this says so
 	look := func() {
-		mu.Lock()
-		defer mu.Unlock()
 		now := map[string]endpoint{}
 		for _, object := range informer.GetStore().List() {
 			for _, e := range object.(*discoveryv1.EndpointSlice).Endpoints {
@@ -127,16 +120,6 @@ func follow(ctx context.Context, client kubernetes.Interface, namespace, service
 			}
 		}
 		v.learn(slices.Collect(maps.Values(now)))
-		for _, pod := range slices.Sorted(maps.Keys(now)) {
-			if known[pod] != now[pod] {
-				tell(change{known[pod], now[pod]})
-			}
-			delete(known, pod)
-		}
-		for _, gone := range known {
-			tell(change{was: gone})
-		}
-		known = now
 	}
 	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { look() },

@@ -55,8 +55,7 @@ func cell(c Count) string {
 // WriteTable puts the table into a page, in the place of the one that is there.
 func WriteTable(file, table string) error { return place.Write(file, table) }
 
-// String tells what became of a way, for people who read a log: the requests, and the moments of each pod in seconds after
-// the notice.
+// String is what became of a way, for a log: the requests, with the first and the last lost one in seconds after the notice.
 func (r Result) String() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s; the end came after %.1f s\n", r.Way.Name, r.End.Sub(r.Notice).Seconds())
@@ -64,11 +63,6 @@ func (r Result) String() string {
 	fmt.Fprintln(w, "Service\tsent\tlost\tfirst\tlast\twhy")
 	for _, c := range r.Counts {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%v\n", c.Service, c.Sent, c.Lost, r.since(c.First), r.since(c.Last), c.Reasons)
-	}
-	fmt.Fprintln(w, "pod\tis to go\tSIGTERM\tendpoint unready\tendpoint gone\tanother ready\tits end")
-	for _, p := range r.Pods {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, r.since(p.Terminating), r.since(p.Life.Terminated),
-			r.since(p.Unready), r.since(p.Removed), r.since(p.Replaced), p.Life)
 	}
 	_ = w.Flush() // a builder takes everything
 	return text.String()

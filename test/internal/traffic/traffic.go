@@ -13,7 +13,6 @@
 package traffic
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -79,7 +78,6 @@ const late = time.Second
 type Result struct {
 	Way    Way
 	Counts []Count // in the order of Services
-	Pods   []Pod   // those that were on the machine, in the order of their names
 	// End is when the machine's power was cut or its button pressed, and Notice when that was announced.
 	Notice, End time.Time
 }
@@ -87,18 +85,6 @@ type Result struct {
 // Count is that of a Service.
 func (r Result) Count(service string) Count {
 	return r.Counts[slices.IndexFunc(r.Counts, func(c Count) bool { return c.Service == service })]
-}
-
-// A Pod is what became of a pod of the machine, and when. What did not happen has no time.
-type Pod struct {
-	Name, Service string
-	// Terminating is when the API has it that the pod is to go, Unready when its endpoint was no longer ready, and
-	// Removed when there was no endpoint any more.
-	Terminating, Unready, Removed time.Time
-	// Life is what its process has seen.
-	Life node.Life
-	// Replaced is when a pod became ready that was not there before.
-	Replaced time.Time
 }
 
 // A scene is two machines with Services under load.
@@ -114,9 +100,7 @@ type scene struct {
 	loads  map[string]*load
 
 	mu        sync.Mutex
-	pods      map[string]*Pod   // by name, those of the machine that goes
 	addresses map[string]string // by pod
-	replaced  map[string][]time.Time
 	down      bool
 }
 
@@ -137,7 +121,7 @@ func Run(t lab.TB, cp *lab.ControlPlane, way Way, o Options) Result {
 	for _, load := range s.loads {
 		running.Go(func() { load.run(flow, o.Rate) })
 	}
-	s.await(t, "every Service answers", func() bool {
+	s.stays.Await(t, "every Service answers", func() bool {
 		for _, load := range s.loads {
 			if load.soFar().Sent < o.Rate {
 				return false
@@ -154,7 +138,6 @@ func Run(t lab.TB, cp *lab.ControlPlane, way Way, o Options) Result {
 		count.Service = service
 		r.Counts = append(r.Counts, count)
 	}
-	r.Pods = s.ends(t, r.Notice)
 	return r
 }
 
@@ -166,7 +149,7 @@ func furnish(t lab.TB, cp *lab.ControlPlane, way Way, o Options) *scene {
 		cp: cp, o: o, elb: elbtest.NewServer(),
 		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 		views:  map[string]*view{}, loads: map[string]*load{},
-		pods: map[string]*Pod{}, addresses: map[string]string{}, replaced: map[string][]time.Time{},
+		addresses: map[string]string{},
 	}
 	t.Cleanup(s.elb.Close)
 	s.group = s.elb.AddGroup(Balanced, elbtest.Group{Delay: o.Balancer.Deregistration})
@@ -186,11 +169,8 @@ func furnish(t lab.TB, cp *lab.ControlPlane, way Way, o Options) *scene {
 	home.AddDeployment(t, Whole, 2, options(lab.MinAvailable(1))...)
 	home.Uncordon(t)
 	home.WaitReady(t)
-	for _, pod := range s.doomed.Node.Pods(t) {
-		s.pods[pod.Name] = &Pod{Name: pod.Name, Service: pod.Labels["app"]}
-	}
-	if len(s.pods) != 4 {
-		t.Fatalf("furnishing the machines: %d pods are on the one that goes, want 4", len(s.pods))
+	if pods := s.doomed.Node.Pods(t); len(pods) != 4 {
+		t.Fatalf("furnishing the machines: %d pods are on the one that goes, want 4", len(pods))
 	}
 	for _, service := range Services() {
 		expose(t, cp.Admin, home.Namespace, service, service == Balanced)
@@ -262,7 +242,7 @@ func (s *scene) address(e endpoint) string {
 func (s *scene) watch(ctx context.Context, t lab.TB, running *sync.WaitGroup) {
 	t.Helper()
 	for _, service := range Services() {
-		wait, err := follow(ctx, s.cp.Admin, s.stays.Node.Namespace, service, s.views[service], func(c change) { s.changed(service, c) })
+		wait, err := follow(ctx, s.cp.Admin, s.stays.Node.Namespace, service, s.views[service])
 		if err != nil {
 			t.Fatalf("following the endpoints of %s: %v", service, err)
 		}
@@ -271,8 +251,12 @@ func (s *scene) watch(ctx context.Context, t lab.TB, running *sync.WaitGroup) {
 	b := newBalancer(ctx, s.o.Balancer, s.stays.Node.Name, s.doomed.Node.Name)
 	s.loads[Balanced].send = s.senderThrough(b)
 	running.Go(func() { s.balance(ctx, b) })
-	s.doomed.Node.Observe(t, func(m lab.Moment) { s.happened(b, m) })
-	s.await(t, "the clients know all endpoints", func() bool {
+	s.doomed.Node.Observe(t, func(m lab.Moment) {
+		if m.What == lab.Excluded {
+			b.exclude(s.doomed.Node.Name, func() { s.elb.Deregister(imdstest.InstanceID) })
+		}
+	})
+	s.stays.Await(t, "the clients know all endpoints", func() bool {
 		for _, v := range s.views {
 			if len(v.usable("")) != 2 {
 				return false
@@ -335,9 +319,8 @@ func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, running *sync.
 	end = time.Now()
 	gone()
 	way.lose(t, s.doomed)
-	s.hear()
 	if way.button {
-		s.await(t, "the machine is off", s.doomed.Off)
+		s.stays.Await(t, "the machine is off", s.doomed.Off)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -345,43 +328,11 @@ func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, running *sync.
 	return notice, end
 }
 
-// pass lets so much time pass, and tells what is heard of the pods meanwhile.
+// pass lets so much time pass.
 func (s *scene) pass(t lab.TB, last time.Duration) {
 	t.Helper()
 	over := time.Now().Add(last)
-	s.await(t, "time passes", func() bool { return time.Now().After(over) })
-}
-
-// await waits until a condition is met, and tells what is heard of the pods meanwhile.
-func (s *scene) await(t lab.TB, what string, condition func() bool) {
-	t.Helper()
-	s.stays.Await(t, what, func() bool {
-		s.hear()
-		return condition()
-	})
-}
-
-// ends are what became of the pods.
-func (s *scene) ends(t lab.TB, notice time.Time) []Pod {
-	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []Pod
-	for _, pod := range s.pods {
-		pod.Life = s.doomed.Life(t, pod.Name)
-		all = append(all, *pod)
-	}
-	slices.SortFunc(all, func(a, b Pod) int { return cmp.Compare(a.Name, b.Name) })
-	// Those that came new take the places of those that went, one for one, in the order of time.
-	for service, times := range s.replaced {
-		times = slices.DeleteFunc(times, func(at time.Time) bool { return at.Before(notice) })
-		for i := range all {
-			if all[i].Service == service && len(times) > 0 {
-				all[i].Replaced, times = times[0], times[1:]
-			}
-		}
-	}
-	return all
+	s.stays.Await(t, "time passes", func() bool { return time.Now().After(over) })
 }
 
 // unlessOver returns err, or nil if ctx has ended: what fails after that fails because of it.

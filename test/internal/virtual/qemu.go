@@ -7,10 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"syscall"
 	"time"
+
+	"github.com/nth-project/nth/test/internal/lab"
 )
 
 // tools are the programs that a host needs, by the Debian package that has them.
@@ -57,21 +57,11 @@ func start(image Image, dir, accelerator string, memory int) (*qemu, error) {
 		"-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0",
 		"-qmp", "unix:"+q.file("monitor")+",server=on,wait=off")
 	command.Stdout, command.Stderr = &q.said, &q.said
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	go func() {
-		// The signal comes with the end of the thread that has started the process.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := command.Start()
-		q.process = command.Process
-		started <- err
-		if err == nil {
-			_ = command.Wait() // that it has ended is what counts
-			close(q.ended)
-		}
-	}()
-	return q, <-started
+	if err := lab.StartBound(command, func(error) { close(q.ended) }); err != nil {
+		return nil, err
+	}
+	q.process = command.Process
+	return q, nil
 }
 
 // end ends it, however it is.

@@ -1,3 +1,0 @@
-package main // want godoclint
-
-func main() {}

@@ -1,1 +1,0 @@
-package none // want godoclint staticcheck

@@ -1,5 +1,0 @@
-// Package spaced is not formatted.
-package spaced
-
-// A is one.
-var A = 1 // want gofmt

@@ -1,2 +1,0 @@
-// Package twice is. // want godoclint
-package twice

@@ -1,2 +1,0 @@
-// Package util fits everything.
-package util // want revive
