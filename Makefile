@@ -147,7 +147,7 @@ soak: lab ## kill nth, reboot its machine and break what it depends on for half 
 	@cd test && NTH_SOAK="$${NTH_SOAK:-30m}" go test ./crash -run Kill -v -count=1 -timeout 0
 
 .PHONY: power-button
-power-button: lab ## press the power button of a machine with a kernel of its own, and starve one (about three minutes)
+power-button: lab ## press the power button of a machine with a kernel of its own (about two minutes)
 	@cd test && NTH_NIGHTLY=1 go test ./power -v -count=1 -timeout 30m
 
 .PHONY: mutate

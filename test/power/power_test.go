@@ -1,5 +1,5 @@
-// Package power judges what becomes of a node when somebody presses its power button, which is all that EC2 does, and
-// when it is starved: on a machine that has a kernel of its own, and nth in its image.
+// Package power judges what becomes of a node when somebody presses its power button, which is all that EC2 does: on a
+// machine that has a kernel of its own, and nth in its image.
 package power
 
 import (
@@ -28,7 +28,6 @@ const suite = "trixie"
 type node struct {
 	*virtual.Machine
 	cluster *lab.Node
-	imds    *imdstest.Server
 }
 
 // newNode boots a machine that has nth in its image, makes it a node, and returns when nth watches.
@@ -36,7 +35,7 @@ func newNode(t *testing.T, image virtual.Image) *node {
 	t.Helper()
 	imds := imdstest.NewServer()
 	t.Cleanup(imds.Close)
-	n := &node{cluster: lab.Shared(t).AddNode(t), imds: imds}
+	n := &node{cluster: lab.Shared(t).AddNode(t)}
 	n.Machine = virtual.Boot(t, image)
 	t.Logf("the machine is up, by %s, after %.1f s", n.Accelerator, n.Took.Seconds())
 
@@ -120,16 +119,9 @@ func (c *course) mustBeDrained(t *testing.T, before float64) {
 	}
 }
 
-// One after the other, since an emulated machine takes all that a small host has.
-func TestAMachineWithAKernelOfItsOwn(t *testing.T) {
-	image := virtual.Bake(t, suite, host.Package(t, host.Older, "deb"))
-	t.Run("is drained before its power button switches it off", func(t *testing.T) { pressTheButton(t, newNode(t, image)) })
-	t.Run("is drained though it is starved", func(t *testing.T) { starve(t, newNode(t, image)) })
-}
-
-// pressTheButton does so on a full node.
-func pressTheButton(t *testing.T, n *node) {
+func TestPowerButton_OfARealKernelDrainsTheNode(t *testing.T) {
 	const pods, grace = 110, 5 * time.Second
+	n := newNode(t, virtual.Bake(t, suite, host.Package(t, host.Older, "deb")))
 	n.cluster.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
 	c, stop := n.observe(t, pods)
 	c.began = n.PressPower(t)

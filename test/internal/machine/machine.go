@@ -14,8 +14,7 @@
 //
 // The host needs no systemd. Everything happens in a mount namespace and a control group that go with the machine, and
 // the machine goes with the test, however that ends: nothing has to be cleaned up by hand. What a container cannot show
-// is in package virtual: a kernel that boots, a power button, and, where the host keeps those controllers to itself,
-// limits of memory and processor time.
+// is in package virtual: a kernel that boots, and a power button.
 package machine
 
 import (

@@ -12,28 +12,9 @@ import (
 	"github.com/nth-project/nth/test/internal/machine"
 )
 
-func TestNothingIsLeftOfAMachineWhoseTestHasEnded(t *testing.T) {
-	for _, controllers := range []bool{false, true} {
-		var name string
-		t.Run(fmt.Sprintf("controllers=%t", controllers), func(t *testing.T) {
-			m := bootWith(t, controllers)
-			name = m.Name
-			if len(traces(t, name)) == 0 {
-				t.Error("there is no trace of the machine while it runs: this test looks in the wrong place")
-			}
-		})
-		for _, trace := range traces(t, name) {
-			t.Errorf("there is %s", trace)
-		}
-	}
-}
-
-// bootWith boots a machine. One with controllers makes groups below its own.
-func bootWith(t *testing.T, controllers bool) *machine.Machine {
+// boot boots a machine that makes groups below its own.
+func boot(t *testing.T) *machine.Machine {
 	t.Helper()
-	if !controllers {
-		return machine.Boot(t, "bookworm")
-	}
 	m := machine.BootWith(t, "bookworm", machine.Options{Controllers: true})
 	m.Run(t, "sh", "-c", `for at in /sys/fs/cgroup/ /sys/fs/cgroup/*/; do
 		mount -o remount,rw,bind "$at" 2>/dev/null || :
@@ -45,9 +26,9 @@ func bootWith(t *testing.T, controllers bool) *machine.Machine {
 // victim, in the environment, makes the next test boot a machine and wait for its end.
 const victim = "NTH_TEST_VICTIM"
 
-func TestNothingIsLeftOfAMachineWhoseTestWasKilled(t *testing.T) {
+func TestMachine_LeavesNothingWhenItsTestIsKilled(t *testing.T) {
 	if os.Getenv(victim) != "" {
-		fmt.Printf("\nbooted %s\n", bootWith(t, true).Name)
+		fmt.Printf("\nbooted %s\n", boot(t).Name)
 		<-t.Context().Done() // which does not come
 		return
 	}
@@ -67,6 +48,9 @@ func TestNothingIsLeftOfAMachineWhoseTestWasKilled(t *testing.T) {
 		if !strings.HasPrefix(name, "nth-machine-") {
 			name = ""
 		}
+	}
+	if name != "" && len(traces(t, name)) == 0 {
+		t.Error("there is no trace of the machine while it runs: this test looks in the wrong place")
 	}
 	_ = test.Process.Kill() // fails only if it has ended, which the next line tells
 	_ = test.Wait()         // it was killed

@@ -10,8 +10,7 @@
 // 20 s. The machine reaches what listens at 127.0.0.1 of the host under the address Gateway. It has a disk of its own,
 // whose journal can be read when the machine is off.
 //
-// Package machine boots a systemd alone, which is a hundred times faster. What it cannot show is here: the button, a
-// kernel that is short of memory, and the processors' time divided by weight.
+// Package machine boots a systemd alone, which is a hundred times faster. What it cannot show is here: the button.
 package virtual
 
 import (
