@@ -161,9 +161,7 @@ func TestBudget(t *testing.T) {
 	t.Parallel()
 	// What a budget has held and somebody else has ended is held no more.
 	run(t, "holds no pod that terminates", func(t *testing.T, s *apitest.Server) {
-		addHeld(s, pod("a", grace(60)))
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodHeld)
+		r, _ := holding(t, s, pod("a", grace(60)))
 		s.ChangePod("default/a", ending(60))
 		time.Sleep(30 * time.Second)
 		if result := r.guard.Result(); len(result.Left) != 1 || len(result.HeldBy) != 0 {
@@ -258,9 +256,7 @@ func TestBudget(t *testing.T) {
 	})
 	// Until the watch shows the pod's end, what refused its eviction before does not hold it any more.
 	run(t, "holds no pod whose eviction is accepted", func(t *testing.T, s *apitest.Server) {
-		free := addHeld(s, pod("a"))
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodHeld)
+		r, free := holding(t, s, pod("a"))
 		s.SetLag(0, 5*time.Second)
 		free()
 		await(t, "the end of the pod", func() bool { return !s.HasPod("default/a") })
@@ -308,24 +304,37 @@ func TestBudget_AsManyAskAtOnceAsItLetsGo(t *testing.T) {
 	}
 }
 
-// A webhook has refused a pod's eviction while there was no hard deadline; then the machine is to be lost in two minutes, and the webhook
-// gives way.
+// A webhook refuses for minutes, and gives way. Then the machine is to be lost in two minutes.
 func TestRefusal_BeforeAHardDeadlineThatComes(t *testing.T) {
-	for _, after := range []time.Duration{5 * time.Minute, 5*time.Minute + 7*time.Second, 6 * time.Minute, 6*time.Minute + 20*time.Second} {
-		run(t, after.String(), func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("a", grace(30)), apitest.Ending(time.Second))
-			s.Always("evict", apitest.Forbidden("a backup is under way"))
-			r := beginWithin(t, s, drain.Options{}, false, 0)
-			time.Sleep(after)
-			s.Always("evict", nil)
-			began := time.Now()
-			r.adjust(func(g *drain.Goal) { joining(g); g.Hard = began.Add(2 * time.Minute); g.TimeEnds = g.Hard })
-			n := count(s, "evict")
-			await(t, "an eviction", func() bool { return count(s, "evict", "delete") > n })
-			if took := time.Since(began); took > 5*time.Second {
-				t.Errorf("the pod was asked for after %s of the two minutes", took)
-			}
-		})
+	t.Parallel()
+	for name, c := range map[string]struct {
+		grace int64
+		hard  bool // there was such a deadline before, which is over
+		limit time.Duration
+		soon  time.Duration
+	}{
+		"of evictions":                           {30, false, 0, 5 * time.Second},
+		"of deletions, whose turn is after 10 s": {110, true, 2 * time.Minute, 12 * time.Second},
+	} {
+		for _, after := range []time.Duration{5 * time.Minute, 5*time.Minute + 7*time.Second, 6 * time.Minute, 6*time.Minute + 20*time.Second} {
+			run(t, fmt.Sprint(name, ", after ", after), func(t *testing.T, s *apitest.Server) {
+				s.AddPod(pod("a", grace(c.grace)), apitest.Ending(time.Second))
+				for _, what := range []string{"evict", "delete"} {
+					s.Always(what, apitest.Forbidden("a backup is under way"))
+				}
+				r := beginWithin(t, s, drain.Options{}, c.hard, c.limit)
+				time.Sleep(after)
+				s.Always("evict", nil)
+				s.Always("delete", nil)
+				began := time.Now()
+				r.adjust(func(g *drain.Goal) { joining(g); g.Hard = began.Add(2 * time.Minute); g.TimeEnds = g.Hard })
+				n := count(s, "evict", "delete")
+				await(t, "another request", func() bool { return count(s, "evict", "delete") > n })
+				if took := time.Since(began); took > c.soon {
+					t.Errorf("the pod was asked for after %s of the two minutes", took)
+				}
+			})
+		}
 	}
 }
 
@@ -470,9 +479,7 @@ func TestRefusal_UnknownPodIsNoSuccess(t *testing.T) {
 			if s.HasPod("default/a") || r.result.Evicted != 1 || count(s, "evict") != 3 {
 				t.Errorf("%+v after %d evictions", r.result, count(s, "evict"))
 			}
-			if told := r.of(state.PodRefused); len(told) != 0 {
-				t.Errorf("told %+v", told)
-			}
+			r.reported(0, state.PodRefused)
 		})
 	}
 }
@@ -538,9 +545,7 @@ func TestRefusal_WithChangingNumbersIsReportedOnce(t *testing.T) {
 		s.Always("patch", numbering(words))
 		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
 		time.Sleep(10 * time.Minute)
-		if told := r.of(state.PodRefused); len(told) != 1 {
-			t.Errorf("told %+v", told)
-		}
+		r.reported(1, state.PodRefused)
 	})
 }
 

@@ -37,8 +37,7 @@ func drainByHand(t *testing.T, s *apitest.Server) drain.Result {
 		r.numbered(state.NodeEmpty)
 	}
 	r.succeed()
-	r.cancel()
-	<-r.done
+	r.stop()
 	return r.guard.Result()
 }
 

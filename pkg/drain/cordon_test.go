@@ -36,8 +36,7 @@ func TestCordon_UnderWayIsTakenBack(t *testing.T) {
 			s.Answer("patch", late(takes))
 			r := begin(t, s, drain.Options{})
 			time.Sleep(500 * time.Millisecond)
-			r.cancel()
-			<-r.done
+			r.stop()
 			result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(t.Context(), nil)
 			time.Sleep(time.Minute)
 			if s.CurrentNode().Spec.Unschedulable {
@@ -122,8 +121,7 @@ func TestCordon(t *testing.T) {
 		if after := time.Since(r.began); after > 20*time.Second {
 			t.Errorf("closed after %s", after)
 		}
-		r.cancel()
-		<-r.done
+		r.stop()
 		result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, 20*time.Second), nil)
 		if s.CurrentNode().Spec.Unschedulable {
 			t.Errorf("uncordoned with %q, %v", result, err)

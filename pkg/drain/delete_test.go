@@ -87,9 +87,7 @@ func TestDelete_ShortensByAnyClock(t *testing.T) {
 			s.DeletePod("default/a")
 			beginWithin(t, s, drain.Options{}, true, 10*time.Second)
 			time.Sleep(time.Minute)
-			if n := count(s, "delete"); n != 0 {
-				t.Errorf("%d deletions of a pod whose grace is over in time", n)
-			}
+			requested(t, s, 0, "delete")
 		})
 	}
 }
@@ -211,9 +209,7 @@ func TestDelete(t *testing.T) {
 		goal.Hard = time.Now().Add(time.Minute)
 		guard.Adjust(goal)
 		time.Sleep(time.Minute)
-		if n := count(s, "delete"); n != 1 {
-			t.Errorf("a pod with a grace of ten minutes was not shortened before the deadline: %d deletions, %+v", n, guard.Result())
-		}
+		requested(t, s, 1, "delete")
 	})
 	// Its budget has refused evictions for minutes, ever more slowly. That is no reason to be slow with what is urgent.
 	run(t, "repeated at once after a failure", func(t *testing.T, s *apitest.Server) {
@@ -292,9 +288,7 @@ func TestDelete_ShortensToASecond(t *testing.T) {
 			if !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(result.Left, []string{"default/b"}) || result.Deleted != 2 {
 				t.Errorf("the result is %+v, %v", result, err)
 			}
-			if n := count(s, "evict"); n != 0 {
-				t.Errorf("%d evictions of pods that are ending", n)
-			}
+			requested(t, s, 0, "evict")
 			for _, q := range s.Requests("delete") {
 				if g := q.Options.GracePeriodSeconds; g == nil || *g != 1 {
 					t.Errorf("%s with the grace %v; want 1 s", q.What, g)
@@ -415,33 +409,9 @@ func TestDelete_SoftDeadlineTakesNoTime(t *testing.T) {
 				if left := end.Sub(deletion.At); left != 40*time.Second+margin || deletion.Options.GracePeriodSeconds != nil {
 					t.Errorf("deleted with %v s, %s before the end", deletion.Options.GracePeriodSeconds, left)
 				}
-				if n := count(s, "delete"); n != 1 {
-					t.Errorf("%d deletions", n)
-				}
+				requested(t, s, 1, "delete")
 			})
 		}
-	}
-}
-
-// The same with a deletion that was refused after the deadline before.
-func TestDelete_NotLateForTheNextDeadline(t *testing.T) {
-	for _, after := range []time.Duration{5 * time.Minute, 5*time.Minute + 7*time.Second, 6 * time.Minute, 6*time.Minute + 20*time.Second} {
-		run(t, after.String(), func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("a", grace(110)), apitest.Ending(100*time.Second))
-			s.Always("evict", apitest.Forbidden("no"))
-			s.Always("delete", apitest.Forbidden("no"))
-			r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
-			time.Sleep(after)
-			s.Always("delete", nil)
-			s.Always("evict", nil)
-			began := time.Now()
-			r.adjust(func(g *drain.Goal) { joining(g); g.Hard = began.Add(2 * time.Minute); g.TimeEnds = g.Hard })
-			n := count(s, "evict", "delete")
-			await(t, "a deletion", func() bool { return count(s, "evict", "delete") > n })
-			if took := time.Since(began); took > 12*time.Second {
-				t.Errorf("the pod, whose turn was after 10 s, was asked for after %s of the two minutes", took)
-			}
-		})
 	}
 }
 
@@ -482,28 +452,6 @@ func TestDelete_IsRepeated(t *testing.T) {
 			r := beginWithin(t, s, drain.Options{}, true, plenty)
 			if result := r.succeed(); result.Deleted != 1 || count(s, "delete") != 3 {
 				t.Errorf("%+v after %d deletions", result, count(s, "delete"))
-			}
-		})
-	}
-}
-
-// A deletion at the turn meets a connection that breaks. The budget has refused evictions before, ever more slowly.
-func TestDelete_IsRepeatedWhileGraceIsLeft(t *testing.T) {
-	t.Parallel()
-	for name, answer := range map[string]apitest.Answer{"a connection breaks": apitest.Reset(), "the server is busy": apitest.Throttled(5)} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("a", grace(2)), apitest.Ending(time.Second))
-			s.Always("evict", apitest.HeldBy("budget", 0))
-			s.Answer("delete", answer)
-			const limit = time.Minute
-			r := beginWithin(t, s, drain.Options{}, true, limit)
-			time.Sleep(limit + 10*time.Second)
-			asked := s.Requests("delete")
-			if len(asked) < 2 {
-				t.Fatalf("%d deletions", len(asked))
-			}
-			if left := r.goal.Hard.Sub(asked[1].At); left < time.Second {
-				t.Errorf("the first deletion failed 2 s before the deadline, the second was asked for with %s left", left)
 			}
 		})
 	}

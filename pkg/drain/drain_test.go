@@ -157,6 +157,41 @@ func drained(t *testing.T, s *apitest.Server, opts drain.Options) *trial {
 	return r
 }
 
+// stop stops the guard, and waits for its end.
+func (r *trial) stop() { r.cancel(); <-r.done }
+
+// uncordon uncordons the node as an operator does, and waits until the guard has seen it.
+func (r *trial) uncordon(s *apitest.Server) {
+	r.t.Helper()
+	s.UncordonAs("kubectl")
+	r.await(state.NodeReopened)
+}
+
+// reported fails unless so many of a kind were reported, and of a pod if one is given.
+func (r *trial) reported(n int, what state.TransitionKind, pod ...string) {
+	r.t.Helper()
+	if found := r.of(what, pod...); len(found) != n {
+		r.t.Errorf("%s is reported as %+v; want %d times", what, found, n)
+	}
+}
+
+// requested fails unless there were so many requests of a kind.
+func requested(t *testing.T, s *apitest.Server, n int, words ...string) {
+	t.Helper()
+	if requests := s.Requests(words...); len(requests) != n {
+		t.Errorf("%q is asked for as %+v; want %d times", words, requests, n)
+	}
+}
+
+// holding begins to drain the node of a pod that a budget holds until free is called.
+func holding(t *testing.T, s *apitest.Server, p *corev1.Pod) (r *trial, free func()) {
+	t.Helper()
+	free = addHeld(s, p)
+	r = begin(t, s, drain.Options{})
+	r.await(state.PodHeld)
+	return r, free
+}
+
 // adjust changes the goal.
 func (r *trial) adjust(change func(*drain.Goal)) {
 	change(&r.goal)

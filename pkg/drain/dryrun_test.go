@@ -30,12 +30,8 @@ func TestDryRun(t *testing.T) {
 		time.Sleep(time.Second)
 		r.adjust(func(g *drain.Goal) { g.Evict = true })
 		r.succeed()
-		if told := r.of(state.PodEvicted); len(told) != 1 {
-			t.Errorf("of what would be evicted is told %+v; the result is %+v", told, r.result)
-		}
-		if told := r.of(state.GoalChanged); len(told) != 0 {
-			t.Errorf("told %+v of what was not looked at before", told)
-		}
+		r.reported(1, state.PodEvicted)
+		r.reported(0, state.GoalChanged)
 		r.adjust(func(g *drain.Goal) { g.Evict = false })
 		time.Sleep(time.Second)
 		if told := r.of(state.GoalChanged); len(told) != 1 || !told[0].State.Closed || !told[0].State.Ours || told[0].State.Drained || len(r.of(state.NodeClosed)) != 2 {
@@ -55,18 +51,14 @@ func TestDryRun(t *testing.T) {
 		s.ChangeNode(cordoned(string(text)))
 		r = watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
 		r.succeed()
-		if told := r.of(state.NodeClosed); len(told) != 1 {
-			t.Errorf("told %+v", told)
-		}
+		r.reported(1, state.NodeClosed)
 	})
 	// Its Node has not been there in this boot.
 	run(t, "a node that is not registered yet", func(t *testing.T, s *apitest.Server) {
 		s.RemoveNode()
 		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(false, plenty))
 		time.Sleep(30 * time.Minute)
-		if told := r.of(state.NodeEmpty); len(told) != 0 {
-			t.Errorf("told %+v", told)
-		}
+		r.reported(0, state.NodeEmpty)
 	})
 	run(t, "a look that is refused", func(t *testing.T, s *apitest.Server) {
 		s.Always("get node", apitest.Forbidden("not you"))
@@ -364,8 +356,7 @@ func TestDryRun_UncordonedNode(t *testing.T) {
 				onlyCordon.Evict = false
 				r := start(t, s, drain.Options{}, onlyCordon)
 				r.await(state.NodeClosed)
-				r.cancel()
-				<-r.done
+				r.stop()
 				s.UncordonAs("kubectl")
 			}
 			time.Sleep(10 * time.Second)

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/state"
@@ -24,9 +22,7 @@ func (r *trial) numbered(what state.TransitionKind) drain.Progress {
 func TestGoal(t *testing.T) {
 	t.Parallel()
 	run(t, "each is reported", func(t *testing.T, s *apitest.Server) {
-		free := addHeld(s, pod("a"))
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodHeld)
+		r, free := holding(t, s, pod("a"))
 		r.adjust(func(g *drain.Goal) { g.Generation++ })
 		await(t, "that the node was looked at", func() bool { return r.numbered(state.GoalChanged).State.Closed })
 		if told := r.of(state.GoalChanged)[0]; told.State.Drained || told.State.Closed || !told.State.Ours || told.Left != 1 || told.Total != 1 {
@@ -42,9 +38,7 @@ func TestGoal(t *testing.T) {
 		if told := r.numbered(state.NodeEmpty); !told.State.Drained || told.Total != 1 || count(s, "delete") > 0 {
 			t.Errorf("told %+v", told)
 		}
-		if told := r.of(state.GoalChanged); len(told) != 4 {
-			t.Errorf("told %+v", told)
-		}
+		r.reported(4, state.GoalChanged)
 	})
 	run(t, "a hard deadline goes away", func(t *testing.T, s *apitest.Server) {
 		addHeld(s, pod("a"))
@@ -129,22 +123,6 @@ func TestGoal(t *testing.T) {
 			t.Errorf("evicted after %s, and told %+v", after, r.of(state.EvictionsDelayed))
 		}
 	})
-	// Somebody may have opened it since the last look.
-	run(t, "a drain begins with a look", func(t *testing.T, s *apitest.Server) {
-		goal := goalWithin(false, plenty)
-		goal.Evict = false
-		r := start(t, s, drain.Options{}, goal)
-		r.await(state.NodeClosed)
-		time.Sleep(11 * time.Second)
-		s.Always("get node", slowly(3*time.Second))
-		looks := count(s, "get node")
-		r.adjust(func(g *drain.Goal) { g.Evict = true })
-		adjusted := time.Now()
-		r.succeed()
-		if after := r.drainedAt().Sub(adjusted); after < 3*time.Second || count(s, "get node") == looks {
-			t.Errorf("drained after %s, and a look takes three seconds", after)
-		}
-	})
 	// A webhook refuses the eviction; a hard deadline is near all the time.
 	run(t, "a change ends no pause", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
@@ -165,8 +143,7 @@ func TestGoal(t *testing.T) {
 		goal := goalWithin(false, plenty)
 		r := start(t, s, drain.Options{}, goal)
 		r.succeed()
-		s.UncordonAs("kubectl")
-		r.await(state.NodeReopened)
+		r.uncordon(s)
 		s.AddPod(pod("new"), 0)
 		time.Sleep(time.Minute)
 		var closed time.Time
@@ -187,8 +164,7 @@ func TestGoal(t *testing.T) {
 	// The look that shows a node that is open began before the event joined. It says nothing of what becomes of the cordon for that.
 	run(t, "a look from before begins no evictions", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, drain.Options{})
-		s.UncordonAs("kubectl")
-		r.await(state.NodeReopened)
+		r.uncordon(s)
 		s.AddPod(pod("new"), 0)
 		time.Sleep(time.Minute)
 		s.Always("patch", apitest.Forbidden("no cordons here"))
@@ -199,9 +175,7 @@ func TestGoal(t *testing.T) {
 			return false
 		})
 		time.Sleep(time.Minute)
-		if n := count(s, "evict"); n != 0 {
-			t.Errorf("%d evictions from a node that takes pods, without a hard deadline", n)
-		}
+		requested(t, s, 0, "evict")
 	})
 }
 
@@ -245,27 +219,6 @@ func TestDrained_ForAnEventThatJoins(t *testing.T) {
 		r.adjust(joining)
 		time.Sleep(time.Minute)
 		r.provenAnew()
-	})
-	// People wanted the pods left alone, and do not any more.
-	run(t, "not by an annotation from before", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), apitest.Ending(time.Second))
-		s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon))
-		r := begin(t, s, drain.Options{})
-		r.leave()
-		time.Sleep(500 * time.Millisecond)
-		s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
-		r.adjust(joining)
-		time.Sleep(time.Minute)
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for i, p := range r.told {
-			if s := p.State; p.Generation == r.goal.Generation && s.Looked && s.Limited {
-				t.Errorf("told that people limit it for the event that has joined, from a look before that: %+v", p)
-			}
-			if p.Kind == state.NodeEmpty && p.Generation == r.goal.Generation && r.at[i].Before(s.LastRemoval()) {
-				t.Errorf("told to be drained for another event %s before the pod was gone", s.LastRemoval().Sub(r.at[i]))
-			}
-		}
 	})
 }
 

@@ -1,8 +1,6 @@
 package drain_test
 
 import (
-	"encoding/json"
-	"net/http"
 	"testing"
 	"time"
 
@@ -28,8 +26,7 @@ func TestLabel_IsTakenBackAlone(t *testing.T) {
 			if !labeled(s) || !r.last().State.Ours {
 				t.Errorf("labeled %v, the state is %+v", labeled(s), r.last().State)
 			}
-			r.cancel()
-			<-r.done
+			r.stop()
 			if _, err := drain.New(s.Client(), apitest.Node, opts).Uncordon(within(t, plenty), nil); err != nil || labeled(s) {
 				t.Errorf("labeled %v, %v", labeled(s), err)
 			}
@@ -75,33 +72,6 @@ func TestLabel(t *testing.T) {
 			t.Errorf("after %s, the label is %q", after, label)
 		}
 	})
-	// The cordon is somebody else's, so that the label alone is ours.
-	run(t, "is ours by the newest look", func(t *testing.T, s *apitest.Server) {
-		s.ChangeNode(cordoned(""))
-		old := s.CurrentNode()
-		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-		r.await(state.NodeExcluded)
-		ours := func() bool {
-			looks := count(s, "get node")
-			await(t, "a look", func() bool { return count(s, "get node") > looks })
-			r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(time.Minute) })
-			return r.numbered(state.GoalChanged).State.Ours
-		}
-		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
-			w.Header().Set("Content-Type", "application/json")
-			return json.NewEncoder(w).Encode(old) == nil
-		})
-		if !ours() {
-			t.Error("a look that is older than our label says that nothing is ours")
-		}
-		if !ours() {
-			t.Error("nothing is ours, and the label is")
-		}
-		s.ChangeNode(func(n *corev1.Node) { n.Labels[drain.ExcludeLabel] = "true" })
-		if ours() {
-			t.Error("what people have made theirs is ours")
-		}
-	})
 }
 
 func TestLabel_DelaysNothing(t *testing.T) {
@@ -115,9 +85,7 @@ func TestLabel_DelaysNothing(t *testing.T) {
 			t.Errorf("evicted after %s", after)
 		}
 		time.Sleep(time.Until(r.began.Add(7 * time.Second)))
-		if n := count(s, "patch"); n != 2 {
-			t.Errorf("%d patches while that of the label has no answer; want it and the cordon", n)
-		}
+		requested(t, s, 2, "patch")
 		r.await(state.NodeExcluded)
 		if !r.last().State.Ours {
 			t.Errorf("told %+v", r.last())
@@ -169,34 +137,14 @@ func TestLabel_IsTriedAgain(t *testing.T) {
 			}
 		})
 	}
-	run(t, "taken back, from a Node that is another than it was seen", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, opts)
-		s.Answer("patch", func(http.ResponseWriter, *http.Request) bool {
-			s.ChangeNode(asking("example.com/note", "changed"))
-			return false
-		})
-		s.UncordonAs("kubectl")
-		opened := time.Now()
-		r.await(state.NodeReopened)
-		if after := time.Since(opened); after > 6*time.Second {
-			t.Errorf("told after %s", after)
-		}
-	})
 	run(t, "taken back, also from a node that people want left alone", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, opts)
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
 		r.await(state.NodeOptedOut)
-		s.UncordonAs("kubectl")
-		r.await(state.NodeReopened)
+		r.uncordon(s)
 		if labels := s.CurrentNode().Labels; labels[drain.ExcludeLabel] != "" {
 			t.Errorf("told, and the labels are %v", labels)
 		}
-	})
-	run(t, "taken back, refused", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, opts)
-		s.Always("patch", apitest.Forbidden("a webhook minds labels"))
-		s.UncordonAs("kubectl")
-		r.await(state.NodeReopened)
 	})
 	run(t, "ever more slowly, and told once", func(t *testing.T, s *apitest.Server) {
 		s.Answer("patch", pass)
@@ -298,35 +246,6 @@ func TestLabel_AloneIsAClaim(t *testing.T) {
 			}
 		})
 	}
-}
-
-// What is left over of ours may have become another's just now.
-func TestLabel_IsChangedOnlyAsSeen(t *testing.T) {
-	t.Parallel()
-	run(t, "the annotation, that nth-queue writes", func(t *testing.T, s *apitest.Server) {
-		s.ChangeNode(func(n *corev1.Node) { cordoned(ours)(n); setBy("kubectl-cordon")(n) })
-		theirs := claimBy(drain.Queue)
-		s.Answer("patch", func(http.ResponseWriter, *http.Request) bool {
-			s.ChangeNode(func(n *corev1.Node) { n.Annotations[drain.CordonAnnotation] = theirs })
-			return false
-		})
-		drained(t, s, drain.Options{})
-		time.Sleep(time.Minute)
-		if is := s.CurrentNode().Annotations[drain.CordonAnnotation]; is != theirs {
-			t.Errorf("the claim is %q", is)
-		}
-	})
-	run(t, "the label, that people set", func(t *testing.T, s *apitest.Server) {
-		s.Answer("patch", pass, func(http.ResponseWriter, *http.Request) bool {
-			s.ChangeNode(func(n *corev1.Node) { n.Labels = map[string]string{drain.ExcludeLabel: "true"} })
-			return false
-		})
-		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-		time.Sleep(time.Minute)
-		if is := s.CurrentNode().Labels[drain.ExcludeLabel]; is != "true" || len(r.of(state.NodeExcluded)) != 0 || len(r.of(state.PodRefused)) != 0 {
-			t.Errorf("the label is %q", is)
-		}
-	})
 }
 
 func TestLabel_OnlyWhereNoneIs(t *testing.T) {

@@ -68,9 +68,7 @@ func TestOptOut_NodeAtAnyTime(t *testing.T) {
 func TestOptOut_Pod(t *testing.T) {
 	t.Parallel()
 	run(t, "at any time", func(t *testing.T, s *apitest.Server) {
-		free := addHeld(s, pod("a"))
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodHeld)
+		r, free := holding(t, s, pod("a"))
 		s.ChangePod("default/a", annotated(evict.Annotation, evict.Never))
 		free()
 		result := r.succeed()
@@ -121,9 +119,7 @@ func TestOptOut_Pod(t *testing.T) {
 	})
 	// The last list may come from another API server, which has not heard of the annotation yet.
 	run(t, "against an older list", func(t *testing.T, s *apitest.Server) {
-		free := addHeld(s, pod("a"))
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodHeld)
+		r, free := holding(t, s, pod("a"))
 		time.Sleep(10 * time.Second)
 		free()
 		// In between no eviction is asked for: the next is, at the latest, in three seconds.
@@ -157,9 +153,7 @@ func TestOptOut_Node(t *testing.T) {
 		r.leave()
 		s.Always("get node", apitest.Unavailable())
 		time.Sleep(time.Minute)
-		if told := r.of(state.NodeUnclosable); len(told) != 0 {
-			t.Errorf("told %+v", told)
-		}
+		r.reported(0, state.NodeUnclosable)
 	})
 	// Its first look takes a while, and the machine is lost at any moment; yet that look may say whom the node belongs to.
 	run(t, "after the deadline", func(t *testing.T, s *apitest.Server) {
@@ -282,6 +276,9 @@ func TestOptOut_NodeAnnotation(t *testing.T) {
 			} else {
 				r.succeed()
 			}
+			if left := r.last().State.Left; left != (want.cordon == drain.CordonLeft) {
+				t.Errorf("reported is %+v", r.last().State)
+			}
 			if r.result.Cordon != want.cordon || r.result.Limited != (want.evictions == 0) {
 				t.Errorf("the result is %+v", r.result)
 			}
@@ -313,9 +310,7 @@ func TestOptOut_NodeBeforeTheFirstLook(t *testing.T) {
 		goal.Limited = true
 		r := start(t, s, drain.Options{}, goal)
 		time.Sleep(time.Minute)
-		if n := count(s, "evict", "delete"); n != 0 {
-			t.Errorf("%d evictions and deletions before the Node could be looked at", n)
-		}
+		requested(t, s, 0, "evict", "delete")
 		return r
 	}
 	run(t, "and go if it is so no more", func(t *testing.T, s *apitest.Server) {
@@ -328,9 +323,7 @@ func TestOptOut_NodeBeforeTheFirstLook(t *testing.T) {
 		s.Always("get node", nil)
 		r.leave()
 		time.Sleep(2 * time.Minute)
-		if n := count(s, "evict", "delete"); n != 0 {
-			t.Errorf("%d evictions and deletions on a node with %s=%s", n, drain.ActionAnnotation, drain.OnlyCordon)
-		}
+		requested(t, s, 0, "evict", "delete")
 	})
 	run(t, "and go if the Node is gone", func(t *testing.T, s *apitest.Server) {
 		r := limited(t, s, func(*corev1.Node) {})
@@ -338,46 +331,4 @@ func TestOptOut_NodeBeforeTheFirstLook(t *testing.T) {
 		s.RemoveNode()
 		r.await(state.PodGone, "default/a")
 	})
-}
-
-// Each goal has all pods judged again, as they are by then.
-func TestOptOut_PodUnderTheNextGoal(t *testing.T) {
-	t.Parallel()
-	for name, others := range map[string]bool{"while others are left": true, "once the node is drained": false} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			free := addHeld(s, pod("a"))
-			if others {
-				addHeld(s, pod("b"))
-			}
-			r := begin(t, s, drain.Options{})
-			r.await(state.PodHeld, "default/a")
-			s.ChangePod("default/a", annotated(evict.Annotation, evict.Never))
-			if await(t, "that it is counted as one that stays", func() bool { return r.guard.Result().Skipped == 1 }); !others {
-				r.succeed()
-			}
-			free()
-			asked := count(s, "evict default/a")
-			r.adjust(func(g *drain.Goal) { g.Hard = time.Now().Add(time.Minute) })
-			time.Sleep(2 * time.Minute)
-			if n := count(s, "evict default/a", "delete default/a") - asked; n != 0 || !s.HasPod("default/a") {
-				t.Errorf("%d evictions and deletions of a pod that is never to be evicted", n)
-			}
-		})
-	}
-}
-
-func TestOptOut_NodeIsReported(t *testing.T) {
-	t.Parallel()
-	for name, left := range map[string]bool{"it is": true, "it is not": false} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			if left {
-				s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
-			}
-			r := begin(t, s, drain.Options{})
-			await(t, "word of the Node", func() bool { return len(r.of(state.NodeOptedOut))+len(r.of(state.NodeClosed)) > 0 })
-			if state := append(r.of(state.NodeOptedOut), r.of(state.NodeClosed)...)[0].State; state.Left != left || state.Closed == left {
-				t.Errorf("told the state %+v", state)
-			}
-		})
-	}
 }

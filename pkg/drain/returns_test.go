@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"path"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -39,9 +38,7 @@ func TestReturns(t *testing.T) {
 				t.Errorf("web-%d was not evicted: %+v", i, r.of(state.PodsLeftToReturn))
 			}
 		}
-		if told := r.of(state.PodsReturning); len(told) != 0 {
-			t.Errorf("told %+v", told)
-		}
+		r.reported(0, state.PodsReturning)
 	})
 	// A kubelet that shuts down ends the DaemonSets' pods, their controllers make others, and the kubelet refuses them.
 	run(t, "pods of DaemonSets that the kubelet refuses", func(t *testing.T, s *apitest.Server) {
@@ -166,24 +163,6 @@ func TestReturns(t *testing.T) {
 			t.Errorf("told %+v", told)
 		}
 	})
-	// Two other pods of its controller are still ending, for one of which at least none has come back yet.
-	run(t, "left though it changes", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("slow-1", grace(60)), apitest.Ending(time.Minute))
-		s.AddPod(pod("slow-2", grace(60)), apitest.Ending(time.Minute))
-		replace(t, s, "back")
-		r := beginWithin(t, s, drain.Options{}, false, 0)
-		r.await(state.PodsLeftToReturn)
-		asked := count(s, "evict")
-		for _, p := range s.Pods() {
-			if strings.HasPrefix(p.Name, "back") {
-				s.ChangePod("default/"+p.Name, annotated("example.com/note", "changed"))
-			}
-		}
-		time.Sleep(time.Minute)
-		if n := count(s, "evict") - asked; n != 0 {
-			t.Errorf("%d evictions after it was left in peace", n)
-		}
-	})
 	// Their pods take 20 minutes to end. Meanwhile others, such as those of Jobs, come and go.
 	run(t, "of pods that end slowly", func(t *testing.T, s *apitest.Server) {
 		of := func(name string) func(*corev1.Pod) {
@@ -201,9 +180,7 @@ func TestReturns(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 		}
 		for _, name := range []string{"a", "b"} {
-			if n := count(s, "evict default/"+name); n != 5 {
-				t.Errorf("%s was evicted %d times", name, n)
-			}
+			requested(t, s, 5, "evict default/"+name)
 		}
 	})
 	// The list that shows the pod's end shows the one that has replaced it, too.
@@ -212,9 +189,7 @@ func TestReturns(t *testing.T) {
 		replace(t, s, "static")
 		r := beginWithin(t, s, drain.Options{}, false, 0)
 		r.await(state.PodsLeftToReturn)
-		if n := count(s, "evict"); n != 5 {
-			t.Errorf("%d evictions", n)
-		}
+		requested(t, s, 5, "evict")
 	})
 }
 
@@ -335,29 +310,6 @@ func TestReturns_FourRounds(t *testing.T) {
 					}
 				})
 			}
-		}
-	}
-}
-
-// Those that came back are evicted while the others have yet to go for the first time.
-func TestReturns_BehindABudget(t *testing.T) {
-	t.Parallel()
-	for kind, stateful := range map[string]bool{"ReplicaSet": false, "StatefulSet": true} {
-		for _, every := range []time.Duration{500 * time.Millisecond, 2 * time.Second, 10 * time.Second} {
-			run(t, fmt.Sprintf("of a %s, every %s", kind, every), func(t *testing.T, s *apitest.Server) {
-				const pods = 6
-				controller(t, s, pods, stateful)
-				s.Always("evict", apitest.OneAtATime("budget", every))
-				r := beginWithin(t, s, drain.Options{}, false, 0)
-				r.await(state.PodsLeftToReturn)
-				time.Sleep(30 * time.Minute)
-				if n := r.guard.Result().Evicted; n < pods || n > 5*pods {
-					t.Errorf("%d evictions of %d pods", n, pods)
-				}
-				if told := r.last(); !told.State.Drained || told.Left != 0 {
-					t.Errorf("told %+v at last", told)
-				}
-			})
 		}
 	}
 }

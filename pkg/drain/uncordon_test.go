@@ -21,8 +21,7 @@ func TestUncordon_UnderWayAsAnEventBegins(t *testing.T) {
 	for _, takes := range slowWrites {
 		run(t, fmt.Sprint(takes), func(t *testing.T, s *apitest.Server) {
 			r := drained(t, s, drain.Options{})
-			r.cancel()
-			<-r.done
+			r.stop()
 			s.Answer("patch", late(takes))
 			_, _ = drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, 500*time.Millisecond), nil)
 			goal := goalWithin(true, 2*time.Minute)
@@ -60,9 +59,7 @@ func TestUncordon_Waits(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { _, err := node.Uncordon(within(t, plenty), thisBoot); done <- err }()
 		await(t, "a second look at the node", func() bool { return count(s, "get node") >= 2 })
-		if n := count(s, "patch"); n != 0 {
-			t.Errorf("%d patches while the node was not Ready", n)
-		}
+		requested(t, s, 0, "patch")
 		ready(corev1.ConditionTrue)
 		if err := <-done; err != nil || s.CurrentNode().Spec.Unschedulable {
 			t.Errorf("not uncordoned: %v", err)
@@ -259,8 +256,7 @@ func TestUncordon(t *testing.T) {
 	// Docs/node-contract.md says of the annotation: remove it to make the cordon yours, and nth will then never lift it.
 	run(t, "not a cordon that operators made theirs", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, drain.Options{})
-		r.cancel()
-		<-r.done
+		r.stop()
 		s.Answer("patch", func(http.ResponseWriter, *http.Request) bool {
 			s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.CordonAnnotation) }, "kubectl")
 			return false
@@ -277,8 +273,7 @@ func TestUncordon(t *testing.T) {
 		r.await(state.NodeReopened)
 		s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable, n.ManagedFields = true, nil })
 		time.Sleep(time.Minute)
-		r.cancel()
-		<-r.done
+		r.stop()
 		result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(t.Context(), nil)
 		if !s.CurrentNode().Spec.Unschedulable {
 			t.Errorf("people's cordon was lifted with %q, %v", result, err)

@@ -3,7 +3,6 @@ package drain_test
 import (
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,26 +14,6 @@ import (
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/state"
 )
-
-// The node is closed again for an event that wants no pods to go.
-func TestUncordoned_ThenCordonedWithoutDrain(t *testing.T) {
-	t.Parallel()
-	for _, skew := range skews {
-		run(t, skew.String(), func(t *testing.T, _ *apitest.Server) {
-			s, r, free := openedByPeople(t, skew)
-			s.AddPod(pod("new"), 0)
-			time.Sleep(10 * time.Second)
-			r.adjust(func(g *drain.Goal) { joining(g); g.Close = true })
-			await(t, "a cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
-			s.AddPod(pod("late"), 0)
-			free()
-			r.succeed()
-			if !s.HasPod("default/new") || !s.HasPod("default/late") || s.HasPod("default/old") {
-				t.Errorf("left is new: %t, late: %t, old: %t", s.HasPod("default/new"), s.HasPod("default/late"), s.HasPod("default/old"))
-			}
-		})
-	}
-}
 
 // skews are by how much the API server's clock is before the machine's.
 var skews = []time.Duration{-2 * time.Hour, 0, 2 * time.Hour}
@@ -51,8 +30,7 @@ func TestUncordoned_ByTheAPIServersClock(t *testing.T) {
 			goal := goalWithin(false, plenty)
 			r := start(t, s, opts, goal)
 			r.await(state.PodHeld)
-			r.cancel()
-			<-r.done
+			r.stop()
 			time.Sleep(time.Minute)
 			s.UncordonAs("kubectl")
 			time.Sleep(time.Minute)
@@ -78,8 +56,7 @@ func openedByPeople(t *testing.T, skew time.Duration) (s *apitest.Server, r *tri
 	r.await(state.PodHeld)
 	cordonedAt := time.Now()
 	time.Sleep(time.Minute)
-	s.UncordonAs("kubectl")
-	r.await(state.NodeReopened)
+	r.uncordon(s)
 	r.adjust(func(g *drain.Goal) { g.Before, g.Close = cordonedAt, false })
 	return s, r, free
 }
@@ -124,9 +101,7 @@ func TestUncordoned_Pods(t *testing.T) {
 		if s.HasPod("default/old") || !s.HasPod("default/new") || !s.HasPod("default/waited") || r.result.Cordon != drain.CordonLifted || count(s, "patch") != 0 {
 			t.Errorf("the result is %+v after %d patches", r.result, count(s, "patch"))
 		}
-		if told := r.of(state.NodeReopened); len(told) != 1 {
-			t.Errorf("told %+v", told)
-		}
+		r.reported(1, state.NodeReopened)
 	})
 	// A look that fails tells nothing. Without a hard deadline there is time for another.
 	run(t, "stay though a look fails", func(t *testing.T, s *apitest.Server) {
@@ -134,23 +109,6 @@ func TestUncordoned_Pods(t *testing.T) {
 		s.UncordonAs("kubectl")
 		s.Answer("get", apitest.Unavailable())
 		s.AddPod(pod("new"), 0)
-		time.Sleep(time.Minute)
-		if n := count(s, "evict"); n != 0 || !s.HasPod("default/new") {
-			t.Errorf("%d evictions from a node that somebody has uncordoned", n)
-		}
-	})
-	// The node is opened, and a pod comes, while the answer of a look is on its way.
-	run(t, "that came during a look stay", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{})
-		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
-			seen := s.CurrentNode()
-			s.UncordonAs("kubectl")
-			s.AddPod(pod("new"), 0)
-			time.Sleep(time.Second)
-			w.Header().Set("Content-Type", "application/json")
-			return json.NewEncoder(w).Encode(seen) == nil
-		})
-		r.await(state.NodeReopened)
 		time.Sleep(time.Minute)
 		if n := count(s, "evict"); n != 0 || !s.HasPod("default/new") {
 			t.Errorf("%d evictions from a node that somebody has uncordoned", n)
@@ -166,8 +124,7 @@ func TestUncordoned_Pods(t *testing.T) {
 		free := addHeld(s, late)
 		r.await(state.PodHeld)
 		time.Sleep(10 * time.Second)
-		s.UncordonAs("kubectl")
-		r.await(state.NodeReopened)
+		r.uncordon(s)
 		free()
 		r.await(state.PodGone, "default/late")
 		if result := r.guard.Result(); result.Evicted != 1 || result.Skipped != 0 {
@@ -180,8 +137,7 @@ func TestUncordoned_Pods(t *testing.T) {
 		free := addHeld(s, pod("held"))
 		r := beginWithin(t, s, drain.Options{}, false, 0)
 		r.await(state.PodHeld)
-		s.UncordonAs("kubectl")
-		r.await(state.NodeReopened)
+		r.uncordon(s)
 		s.AddPod(pod("fresh"), 0)
 		time.Sleep(time.Minute)
 		s.ChangePod("default/fresh", annotated("changed", "true"))
@@ -204,8 +160,7 @@ func TestUncordoned_Pods(t *testing.T) {
 		if !s.HasPod("default/new") {
 			t.Fatal("the first guard has evicted it")
 		}
-		r.cancel()
-		<-r.done
+		r.stop()
 		time.Sleep(time.Minute)
 		goal.NodeSeen = true
 		start(t, s, opts, goal)
@@ -234,48 +189,10 @@ func TestUncordoned_Pods(t *testing.T) {
 			t.Errorf("20 s before the machine is lost, the node is closed: %t, and has %d pods; told %+v", s.CurrentNode().Spec.Unschedulable, left, r.of(state.NodeReopened))
 		}
 	})
-	// Our label beside it says nothing of when they closed it.
-	run(t, "that came while others had it cordoned go", func(t *testing.T, s *apitest.Server) {
-		s.CordonAs("kubectl")
-		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-		r.await(state.NodeExcluded)
-		time.Sleep(10 * time.Second)
-		free := addHeld(s, pod("late"))
-		r.await(state.PodHeld)
-		time.Sleep(10 * time.Second)
-		s.UncordonAs("kubectl")
-		r.await(state.NodeReopened)
-		free()
-		r.await(state.PodGone, "default/late")
-	})
-	// Whose cordon that was, and when it was set, nobody knows.
-	run(t, "that come as others uncordon stay", func(t *testing.T, s *apitest.Server) {
-		s.CordonAs("kubectl")
-		addHeld(s, pod("old"))
-		s.Answer("get node", slowly(time.Second)) // The pod is met before it, and waits for it.
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodHeld, "default/old")
-		s.Answer("get node", slowly(time.Second))
-		s.UncordonAs("kubectl")
-		s.AddPod(pod("new"), 0)
-		r.await(state.NodeReopened)
-		s.Answer("watch", apitest.Expired())
-		s.DropWatches()
-		time.Sleep(5 * time.Second) // All pods have been listed anew.
-		s.ChangePod("default/new", annotated("example.com/note", "changed"))
-		time.Sleep(time.Minute)
-		if !s.HasPod("default/new") || len(s.Requests("evict default/new")) != 0 {
-			t.Errorf("the pod was asked to go: %+v", r.guard.Result())
-		}
-		if result := r.guard.Result(); result.Skipped != 1 || !slices.Equal(result.Left, []string{"default/old"}) {
-			t.Errorf("the result is %+v", result)
-		}
-	})
 	// They have it open for the events of then, and who comes meanwhile was meant to.
 	run(t, "stay though others cordon the node", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, drain.Options{})
-		s.UncordonAs("kubectl")
-		r.await(state.NodeReopened)
+		r.uncordon(s)
 		s.AddPod(pod("theirs"), 0)
 		time.Sleep(10 * time.Second)
 		s.CordonAs("kubectl")
@@ -296,8 +213,7 @@ func TestUncordoned_Pods(t *testing.T) {
 		free := addHeld(s, pod("late"))
 		r.await(state.PodHeld)
 		time.Sleep(10 * time.Second)
-		s.UncordonAs("kubectl")
-		r.await(state.NodeReopened)
+		r.uncordon(s)
 		free()
 		time.Sleep(time.Minute)
 		if result := r.guard.Result(); !s.HasPod("default/late") || result.Skipped != 1 || len(result.Left) != 0 {
@@ -313,9 +229,7 @@ func TestUncordoned_Pods(t *testing.T) {
 		s.Always("patch", apitest.Hang())
 		s.UncordonAs("kubectl")
 		await(t, "that the label is being taken off", func() bool { return count(s, "patch") > patches })
-		if told := r.of(state.NodeReopened); len(told) != 0 {
-			t.Fatalf("told already: %+v", told)
-		}
+		r.reported(0, state.NodeReopened)
 		r.adjust(joining)
 		r.await(state.NodeReopened)
 		if told := r.of(state.NodeReopened); told[0].Closed != 1 {
@@ -463,8 +377,7 @@ func TestUncordoned_EndsWithTheNode(t *testing.T) {
 			r := beginWithin(t, s, drain.Options{}, true, 30*time.Minute)
 			r.await(state.NodeEmpty)
 			closedAt := time.Now()
-			s.UncordonAs("kubectl")
-			r.await(state.NodeReopened)
+			r.uncordon(s)
 			r.adjust(func(g *drain.Goal) { g.Close, g.Before = false, closedAt }) // as the agent does
 			time.Sleep(time.Minute)
 			s.AddPod(pod("stays"), 0)

@@ -43,38 +43,9 @@ func TestList_FirstFromTheCacheLastNewest(t *testing.T) {
 
 func TestWatch_Pods(t *testing.T) {
 	t.Parallel()
-	// The watch is silent, and the API server does not know some of the pods.
-	run(t, "unknown to the API server, not in a list", func(t *testing.T, s *apitest.Server) {
-		for _, name := range []string{"gone-1", "gone-2", "young", "held"} {
-			s.AddPod(pod(name), 0)
-		}
-		s.Always("evict", apitest.HeldBy("budget", 0))
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodHeld)
-		time.Sleep(15 * time.Second)
-		s.Always("watch", apitest.Silence())
-		s.DropWatches()
-		time.Sleep(time.Second)
-		s.ForgetPod("default/gone-1")
-		s.ForgetPod("default/gone-2")
-		for _, name := range []string{"gone-1", "gone-2", "young"} {
-			s.Always("evict default/"+name, apitest.NotFound())
-		}
-		s.Answer("list", apitest.Unavailable())
-		time.Sleep(time.Minute)
-		var gone []string
-		for _, p := range r.of(state.PodGone) {
-			gone = append(gone, p.Pod)
-		}
-		if slices.Sort(gone); !slices.Equal(gone, []string{"default/gone-1", "default/gone-2"}) {
-			t.Errorf("told as gone are %q", gone)
-		}
-	})
 	// After etcd was restored from a backup, a watch goes on from a version that is still to come, and says nothing until then.
 	run(t, "unknown to the API server, behind a silent watch", func(t *testing.T, s *apitest.Server) {
-		free := addHeld(s, pod("a"))
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodHeld)
+		r, free := holding(t, s, pod("a"))
 		time.Sleep(15 * time.Second)                                          // A watch that ends within a second of its beginning is followed by a list.
 		s.Always("watch", func(w http.ResponseWriter, r *http.Request) bool { // It ends in its time, as any.
 			ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
@@ -127,9 +98,7 @@ func TestList(t *testing.T) {
 		s.Answer("list", apitest.Expired())
 		r := begin(t, s, drain.Options{})
 		r.succeed()
-		if told := r.of(state.PodRefused); len(told) > 0 {
-			t.Errorf("told is %+v", told)
-		}
+		r.reported(0, state.PodRefused)
 	})
 	// A pod ends before the first list. The last list comes from another API server, which is behind.
 	run(t, "shows a pod that is gone", func(t *testing.T, s *apitest.Server) {
@@ -181,9 +150,7 @@ func TestList(t *testing.T) {
 			return json.NewEncoder(w).Encode(list) == nil
 		})
 		r := drained(t, s, drain.Options{})
-		if told := r.of(state.PodGone, "default/brief"); len(told) != 1 {
-			t.Errorf("that it is gone is told as %+v", told)
-		}
+		r.reported(1, state.PodGone, "default/brief")
 		if after := r.drainedAt().Sub(r.began); after > 10*time.Second {
 			t.Errorf("drained after %s", after)
 		}
@@ -247,9 +214,7 @@ func TestList(t *testing.T) {
 		s.Always("list pods", apitest.Forbidden("no lists any more"))
 		r.adjust(joining)
 		time.Sleep(time.Minute)
-		if told := r.of(state.PodRefused); len(told) != 2 {
-			t.Errorf("that lists are refused again is told as %+v", told[1:])
-		}
+		r.reported(2, state.PodRefused)
 	})
 }
 
@@ -408,8 +373,7 @@ func TestReads_LimitsGrowUntilAnswersCome(t *testing.T) {
 			if result := r.succeed(); result.Evicted != 1 {
 				t.Errorf("the result is %+v", result)
 			}
-			r.cancel()
-			<-r.done
+			r.stop()
 			for _, verb := range []string{"get", "list", "watch"} {
 				s.Always(verb, nil)
 			}
