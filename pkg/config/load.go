@@ -247,9 +247,16 @@ func (d *decoder) note(key, fault string) {
 // position names the file and, if it is found, the line of a key, or of the table that the key is in.
 func (d *decoder) position(key string) string {
 	for key != "" {
-		table, number := "", 0
+		table, number, inText := "", 0, false
 		for line := range strings.Lines(d.text) {
 			number++
+			continued := inText // It belongs to a text of several lines.
+			if (strings.Count(line, `"""`)+strings.Count(line, `'''`))%2 == 1 {
+				inText = !inText
+			}
+			if continued {
+				continue
+			}
 			line = strings.TrimSpace(line)
 			name, _, _ := strings.Cut(line, "=")
 			name = strings.TrimPrefix(table+"."+strings.TrimSpace(name), ".")

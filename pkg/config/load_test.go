@@ -174,6 +174,8 @@ func TestLoad_NamesTheLine(t *testing.T) {
 		"events.shutdown.action = 'off'":                                           "line 1: events.shutdown.action",
 		"[events]\nshutdown = { action = 'off' }":                                  "line 2: events.shutdown.action",
 		"[events.scheduled-maintenance]\ncodes = {\n  other = 'soon',\n}\n[drain]": "line 2: events.scheduled-maintenance.codes.other",
+		"[webhook]\ntemplate = '''\n[log]\nlevel = 1\n'''\n[log]\nlevel = 2":       "line 7: log.level",
+		"[webhook]\ntemplate = \"\"\"\n[\n]\n\"\"\"\nat = ['soon']":                "line 6: webhook.at",
 		"[drian]\n": "line 1: drian: unknown key",
 	} {
 		path := write(t, "nth.toml", text)
