@@ -260,6 +260,7 @@ func deciding(t tree) map[string]bool {
 // of a fleet, or do what a daemon must not do.
 var weight = map[string]string{
 	"testing":                          "it is for tests",
+	"plugin":                           "with a C compiler, the linker then keeps every method: the program is three times as large",
 	"net/http/pprof":                   "it puts handlers into every server of the process",
 	"k8s.io/client-go/kubernetes/fake": "it is for tests",
 	"k8s.io/client-go/informers":       "a node watches its own pods, and caches no others",

@@ -1,0 +1,2 @@
+// Package konfig is empty. "go mod tidy" wants it, for tests of kubectl's libraries.
+package konfig
