@@ -371,12 +371,12 @@ func (c *check) hooks(ctx context.Context, cfg config.Queue, account aws.Config,
 
 // ours says which of a group's hooks would be completed.
 func (c *check) ours(ctx context.Context, client *asg.HookClient, group string, launch bool) {
-	switch found, ours, err := client.Explain(ctx, group, launch); {
+	switch which, ours, err := client.Explain(ctx, group, launch); {
 	case err != nil:
 		c.Warn("hook", "%s", err)
 	case ours:
-		c.OK("hook", "%s", found)
-	case found != "":
-		c.Warn("hook", "%s", found)
+		c.OK("hook", "%s", which)
+	case which != "":
+		c.Warn("hook", "%s", which)
 	}
 }

@@ -187,14 +187,14 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 	return m
 }
 
-// telling counts what happens to messages before it is reported to tell.
-func (m *meter) telling(tell func(sqs.Report)) func(sqs.Report) {
+// counting returns a function that counts what happens to messages, and then calls report.
+func (m *meter) counting(report func(sqs.Report)) func(sqs.Report) {
 	return func(r sqs.Report) {
 		m.Message(string(r.Outcome))
 		if r.Outcome == sqs.Received && r.Receives <= 1 && !r.Sent.IsZero() {
 			m.Received(time.Since(r.Sent))
 		}
-		tell(r)
+		report(r)
 	}
 }
 
@@ -202,7 +202,7 @@ func (m *meter) telling(tell func(sqs.Report)) func(sqs.Report) {
 func (m *meter) show(status state.Status, nodes fleet.Status, messages sqs.Status) {
 	m.Show(status)
 	m.ShowQueue(metrics.QueueStatus{
-		InFlight: messages.Held, Oldest: messages.Oldest, Up: messages.Up || !nodes.Leads, Heard: messages.Answered,
+		InFlight: messages.Held, Oldest: messages.Oldest, Up: messages.Up || !nodes.Leads, LastAnswer: messages.Answered,
 		Leads: nodes.Leads, Known: nodes.Nodes, Draining: nodes.Draining, Waiting: nodes.Waiting,
 	})
 }

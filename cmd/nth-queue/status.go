@@ -103,6 +103,7 @@ func (b *statusReporter) beat() {
 	b.stuck = err != nil
 }
 
+// status returns the present status, with a sentence for "systemctl status".
 func (b *statusReporter) status() state.Status {
 	stand, held := b.fleet.Status(), b.queue.Status().Held
 	b.mu.Lock()
@@ -196,8 +197,8 @@ func (b *statusReporter) degrade(faults []string) {
 	b.degraded = faults
 }
 
-// heard notes whether the queue can be read.
-func (b *statusReporter) heard(err error) {
+// noteReceiving notes whether the queue can be read.
+func (b *statusReporter) noteReceiving(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {

@@ -49,19 +49,19 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	if err != nil {
 		return err
 	}
-	asked, err := awsConfig(ctx, cfg)
+	account, err := awsConfig(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	clock := &role.Clock{}
-	asked.HTTPClient = clock.Watch(asked.HTTPClient)
+	account.HTTPClient = clock.Watch(account.HTTPClient)
 	identity, err := leaseIdentity()
 	if err != nil {
 		return err
 	}
-	catalog := ec2.New(ec2.Options{AWS: asked, Tag: cfg.Fleet.ManagedTag})
+	catalog := ec2.New(ec2.Options{AWS: account, Tag: cfg.Fleet.ManagedTag})
 	notices := newNotices(ctx, cfg, notify.Identity{Client: reach.notices.Interface}, meter, log)
-	hooks := newHooks(cfg, asked, meter, log)
+	hooks := newHooks(cfg, account, meter, log)
 	nodes := fleet.New(fleet.Options{
 		Client: reach.drains.Interface, Leases: reach.lease.Interface, Lease: leaseOf(cfg.Queue.URL), Identity: identity, Own: ownPod(), Rules: rulesOf(cfg, gate),
 		GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave",
@@ -74,8 +74,8 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	reporter.degrade(d.Degraded)
 	notices.degrade = reporter.alsoDegrade
 	messages := sqs.New(sqs.Options{
-		URL: cfg.Queue.URL, AWS: asked, Visibility: visibility, DryRun: cfg.DryRun,
-		Tell: meter.telling(teller(log)), Trouble: troubled(log, reporter.heard),
+		URL: cfg.Queue.URL, AWS: account, Visibility: visibility, DryRun: cfg.DryRun,
+		Report: meter.counting(logMessages(log)), Trouble: logReceiving(log, reporter.noteReceiving),
 	})
 	notices.describe, notices.labels = nodes.Describe, nodes.Labels
 	reporter.fleet, reporter.queue, reporter.meter = nodes, messages, meter
@@ -108,8 +108,8 @@ func dryRun(cfg config.Queue) string {
 	return ""
 }
 
-// teller logs what happens to messages.
-func teller(log *logrus.Entry) func(sqs.Report) {
+// logMessages logs what happens to messages.
+func logMessages(log *logrus.Entry) func(sqs.Report) {
 	return func(r sqs.Report) {
 		of := log.WithField("NTH_MESSAGE", r.Message)
 		switch r.Outcome {
@@ -117,23 +117,24 @@ func teller(log *logrus.Entry) func(sqs.Report) {
 			of.WithField(systemd.FieldMessageID, systemd.MessagePoisoned).
 				Errorf("unrecognized message, left to the dead-letter queue: %s", r.Why)
 		case sqs.NotOurs:
-			of.Infof("message concerns no node: %s", r.Why)
+			of.Infof("ignoring a message that concerns no node: %s", r.Why)
 		case sqs.Lost:
-			of.Infof("message may be visible to other consumers: %s", r.Why)
+			of.Infof("cannot keep a message from other consumers, which may receive it: %s", r.Why)
 		case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:
 			of.Debugf("a message was %s", r.Outcome)
 		}
 	}
 }
 
-// troubled logs when the queue cannot be read any more, and when it can be again.
-func troubled(log *logrus.Entry, heard func(error)) func(error) {
+// logReceiving returns a function that takes the result of each receive: it passes the result to note, and logs the first error of an outage and
+// the recovery from it.
+func logReceiving(log *logrus.Entry, note func(error)) func(error) {
 	last := ""
 	var mu sync.Mutex
 	return func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		heard(err)
+		note(err)
 		if err == nil {
 			last = ""
 			log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("receiving from the queue again")
@@ -141,7 +142,7 @@ func troubled(log *logrus.Entry, heard func(error)) func(error) {
 		}
 		if text := err.Error(); last == "" {
 			last = text
-			log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Warnf("cannot receive from the queue: %s", text)
+			log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Warnf("cannot receive from the queue: %s; retrying", text)
 		}
 	}
 }
@@ -261,6 +262,7 @@ func connect(ctx context.Context, cfg config.Queue, requested func(method string
 // what is reported of them. A client of drains refuses to write while this process does not lead.
 type cluster struct{ drains, lease, notices *identity.Client }
 
+// reachCluster makes three clients of the API server, so that drains, the Lease and notices do not wait for one another's connections.
 func reachCluster(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (to cluster, err error) {
 	for _, client := range []**identity.Client{&to.drains, &to.lease, &to.notices} {
 		if *client, err = connect(ctx, cfg, requested); err != nil {
@@ -293,10 +295,11 @@ func ownPod() fleet.OwnPod {
 // hooks implements fleet.Hooks with pkg/asg.
 type hooks struct{ client *asg.HookClient }
 
-func newHooks(cfg config.Queue, asked aws.Config, meter *meter, log *logrus.Entry) hooks {
+// newHooks returns the client that holds and completes lifecycle hooks with this AWS configuration, and logs and counts what it does.
+func newHooks(cfg config.Queue, account aws.Config, meter *meter, log *logrus.Entry) hooks {
 	return hooks{asg.NewHookClient(asg.HookClientOptions{
-		AWS: asked, Queue: resourceOf(cfg.Queue.URL, asked.Region), Requested: daemon.CountHooks(meter.Metrics),
-		Tell: func(n asg.HookReport) { daemon.TellHook(log, n) },
+		AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region), Requested: daemon.CountHooks(meter.Metrics),
+		Report: func(n asg.HookReport) { daemon.LogHook(log, n) },
 	}, hookSettings(cfg))}
 }
 
@@ -323,6 +326,7 @@ func resourceOf(address, region string) string {
 	return strings.Join([]string{":sqs", region, account, name}, ":")
 }
 
+// actionOf returns the lifecycle action of an instance that a message announced.
 func actionOf(instance string, hook sqs.Hook) asg.Action {
 	return asg.Action{
 		Group: hook.Group, Hook: hook.Name, Instance: instance, Token: hook.Token, Launch: hook.Launch, Back: hook.Back,

@@ -210,6 +210,7 @@ func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.So
 // skew is the clock difference that is no warning. EC2's deadlines and dates are in whole seconds.
 const skew = 3 * time.Second
 
+// clock reports how far this machine's clock is ahead of another one; whose says of which.
 func (c *check) clock(whose string, ahead time.Duration) {
 	switch {
 	case ahead.Abs() <= skew:
@@ -403,7 +404,7 @@ func (c *check) daemon(ctx context.Context, cfg config.Config, ours identity.Ide
 	}
 }
 
-// isStarting tells whether a daemon has started so recently that its status may be incomplete.
+// isStarting reports whether a daemon has started so recently that its status may be incomplete.
 func isStarting(s state.Status) bool { return time.Since(s.Started) < startupTime }
 
 // daemonFaults says what keeps a running daemon from draining this node.

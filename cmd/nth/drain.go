@@ -147,7 +147,7 @@ func (d *manualDrain) drain(ctx context.Context, node agent.Node) error {
 			guard.Adjust(goal)
 			return
 		}
-		d.tell(p)
+		d.onProgress(p)
 	})
 	guard.Run(running)
 	if !d.ended {
@@ -190,8 +190,8 @@ func (d *manualDrain) print(format string, args ...any) {
 	fmt.Fprintln(d.out, text.Visible(fmt.Sprintf(format, args...), text.Page))
 }
 
-// tell is called by the guard, from one goroutine.
-func (d *manualDrain) tell(p drain.Progress) {
+// onProgress is called by the guard, from one goroutine.
+func (d *manualDrain) onProgress(p drain.Progress) {
 	if d.ended {
 		return
 	}
@@ -210,6 +210,7 @@ func (d *manualDrain) tell(p drain.Progress) {
 	}
 }
 
+// end stops the drain; why is its result.
 func (d *manualDrain) end(why error) {
 	d.ended, d.why = true, why
 	d.stop()

@@ -28,13 +28,14 @@ func newHooks(
 	options := hookOptions(cfg, metadata)
 	options.FirstSeen = func(id string) time.Time { return firstSeen(store, id) }
 	options.Requested = daemon.CountHooks(meter)
-	options.Tell = func(n asg.HookReport) {
+	options.Report = func(n asg.HookReport) {
 		board.setHook(n.Text)
-		tellHook(log, n)
+		logHook(log, n)
 	}
 	return asg.New(metadata, options, daemon.Hooks(cfg.Events.ASGTermination))
 }
 
+// hookOptions returns how Auto Scaling is reached: with the instance's role, which is read from the metadata service.
 func hookOptions(cfg config.Config, metadata *imds.Source) asg.Options {
 	return asg.Options{AWS: role.Metadata(metadata.Document).Account, Metadata: metadata.Document, DryRun: cfg.DryRun}
 }
@@ -72,10 +73,10 @@ func followTargetState(opts *imds.Options, store *record.Store, board *statusRep
 	}
 }
 
-// tellHook logs a report about a lifecycle hook.
-func tellHook(log *logrus.Entry, n asg.HookReport) {
+// logHook logs a report about a lifecycle hook.
+func logHook(log *logrus.Entry, n asg.HookReport) {
 	log = log.WithField(systemd.FieldEventID, n.Event.ID).WithField(systemd.FieldEventKind, string(n.Event.Kind))
-	daemon.TellHook(log, n)
+	daemon.LogHook(log, n)
 }
 
 // hook checks, without changing anything, whether the hook of the instance's group can be held and completed.
@@ -86,27 +87,27 @@ func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Sour
 		return
 	}
 	client, group, err := asg.OwnGroup(ctx, hookOptions(cfg, metadata), settings)
-	found, ours := "the instance is in no Auto Scaling group", false
+	which, ours := "the instance is in no Auto Scaling group", false
 	if err == nil && group != "" {
-		found, ours, err = client.Explain(ctx, group, false)
+		which, ours, err = client.Explain(ctx, group, false)
 	}
 	switch {
 	case err != nil:
 		c.Warn("hook", "%s; nth would drain within the budget, and leave lifecycle hooks to their timeouts", err)
 	case ours, group == "":
-		c.OK("hook", "%s", found)
+		c.OK("hook", "%s", which)
 	default:
-		c.Warn("hook", "%s", found)
+		c.Warn("hook", "%s", which)
 	}
 	if !ours {
 		return
 	}
 	if settings.Abandon {
-		switch found, keeps, err := client.ExplainAbandon(ctx, group); {
+		switch meaning, keeps, err := client.ExplainAbandon(ctx, group); {
 		case keeps:
-			c.OK("hook", "%s", found)
+			c.OK("hook", "%s", meaning)
 		case err == nil:
-			c.Warn("hook", "%s", found)
+			c.Warn("hook", "%s", meaning)
 		}
 	}
 	for _, p := range asg.Permissions(settings) {
@@ -127,6 +128,7 @@ func balancers(cfg config.Config, metadata *imds.Source) wait.Blocker {
 	return targets.New(targetOptions(cfg, metadata))
 }
 
+// targetOptions returns which target groups are waited for, and how they are read: with the instance's role.
 func targetOptions(cfg config.Config, metadata *imds.Source) targets.Options {
 	return targets.Options{Groups: cfg.LoadBalancers.TargetGroups, AWS: role.Metadata(metadata.Document).Account, Metadata: metadata.Document}
 }

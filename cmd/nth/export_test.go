@@ -111,8 +111,8 @@ type pulse func() error
 func (p pulse) Stalled() error { return p() }
 
 // Forecasting makes forecasts until ctx ends.
-func Forecasting(ctx context.Context, look func(context.Context) (evict.Forecast, error), tell func(needs time.Duration, cut int)) {
-	forecaster{look, tell}.run(ctx)
+func Forecasting(ctx context.Context, look func(context.Context) (evict.Forecast, error), report func(needs time.Duration, cut int)) {
+	forecaster{look, report}.run(ctx)
 }
 
 // GiveUp ends a process that has stalled.

@@ -20,8 +20,8 @@ const (
 
 // forecaster makes forecasts of how long a drain would take.
 type forecaster struct {
-	look func(context.Context) (evict.Forecast, error)
-	tell func(needs time.Duration, cut int)
+	look   func(context.Context) (evict.Forecast, error)
+	report func(needs time.Duration, cut int)
 }
 
 // run makes forecasts until ctx ends, with jitter. Errors are not reported, as whatever prevents a forecast prevents a drain, too.
@@ -29,7 +29,7 @@ func (f forecaster) run(ctx context.Context) {
 	for pause := firstForecast; kube.Await(ctx, nil, role.Spread(pause)); {
 		pause = forecastAgain
 		if forecast, err := f.look(ctx); err == nil {
-			f.tell(forecast.Needs, len(forecast.Cut))
+			f.report(forecast.Needs, len(forecast.Cut))
 			pause = forecastEvery
 		}
 	}

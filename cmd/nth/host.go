@@ -83,8 +83,8 @@ func (h hostInfo) identityOptions(cfg config.Config, metadata func(context.Conte
 	return options
 }
 
-// ownRegion is the region for EKS tokens unless the plugin's arguments name one: that of the environment, as for the plugin. "" is
-// the region of the instance.
+// ownRegion is the region in the environment, which the plugin would use, too. It is for EKS tokens if the plugin's arguments name no region.
+// "" stands for the region of the instance.
 func ownRegion() string {
 	return cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
 }

@@ -72,6 +72,7 @@ func (n *localNode) node(ctx context.Context) (agent.Node, error) {
 	return n.of(id, *n.options.Load()), nil
 }
 
+// of returns the node of an identity to act on; in a dry run, one that changes nothing.
 func (n *localNode) of(id identity.Identity, options drain.Options) agent.Node {
 	node := drain.New(id.Client, id.Node, options)
 	if n.dryRun {
@@ -99,16 +100,16 @@ func (n *localNode) Claim(ctx context.Context) (drain.Claim, bool, error) {
 }
 
 // Guard implements agent.Node.
-func (n *localNode) Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard {
-	return &localGuard{self: n, tell: tell, goal: goal, adjusted: make(chan struct{}, 1)}
+func (n *localNode) Guard(goal drain.Goal, report func(drain.Progress)) drain.Guard {
+	return &localGuard{self: n, report: report, goal: goal, adjusted: make(chan struct{}, 1)}
 }
 
 // localGuard is the guard of the identity's node. It waits for the identity, and begins again when the node has another name. It keeps
 // the options of its start.
 type localGuard struct {
 	self     *localNode
-	tell     func(drain.Progress)
-	adjusted chan struct{}
+	report   func(drain.Progress)
+	adjusted chan struct{} // has room for one; Adjust sends when the goal has changed
 
 	mu    sync.Mutex
 	goal  drain.Goal
@@ -124,7 +125,7 @@ func (g *localGuard) Run(ctx context.Context) {
 			return // ctx has ended.
 		}
 		g.mu.Lock()
-		guard := g.self.of(id, options).Guard(g.goal, g.tell)
+		guard := g.self.of(id, options).Guard(g.goal, g.report)
 		g.guard = guard
 		g.mu.Unlock()
 		named, ended := g.self.whileNamed(ctx, id.Node)
@@ -133,27 +134,27 @@ func (g *localGuard) Run(ctx context.Context) {
 	}
 }
 
-// identity waits for the identity. Meanwhile, a machine that never joined a cluster may shut down.
+// identity waits for the identity. Until then, each new goal is checked: a machine that never joined a cluster may shut down at once.
 func (g *localGuard) identity(ctx context.Context) (identity.Identity, error) {
-	looking, found := context.WithCancel(ctx)
-	var telling sync.WaitGroup
-	telling.Go(func() {
-		for looking.Err() == nil {
-			g.tellIfNeverJoined(looking)
+	waiting, stop := context.WithCancel(ctx)
+	var reporter sync.WaitGroup
+	reporter.Go(func() {
+		for waiting.Err() == nil {
+			g.reportNeverJoined(waiting)
 			select {
-			case <-looking.Done():
+			case <-waiting.Done():
 			case <-g.adjusted:
 			}
 		}
 	})
-	defer telling.Wait()
-	defer found()
+	defer reporter.Wait()
+	defer stop()
 	return g.self.identity(ctx)
 }
 
-// tellIfNeverJoined reports a node as empty if the goal is for a shutdown and there has been no credential since the start: then it is
+// reportNeverJoined reports a node as empty if the goal is for a shutdown and there has been no credential since the start: then it is
 // not worth waiting for one. It may be an image that is being built.
-func (g *localGuard) tellIfNeverJoined(ctx context.Context) {
+func (g *localGuard) reportNeverJoined(ctx context.Context) {
 	g.mu.Lock()
 	goal := g.goal
 	g.mu.Unlock()
@@ -161,7 +162,7 @@ func (g *localGuard) tellIfNeverJoined(ctx context.Context) {
 		return
 	}
 	if _, err := g.self.kubelet.Identity(ctx); errors.Is(err, identity.ErrNotYet) {
-		g.tell(drain.Progress{Kind: state.NodeEmpty, Generation: goal.Generation, State: drain.State{Drained: true}})
+		g.report(drain.Progress{Kind: state.NodeEmpty, Generation: goal.Generation, State: drain.State{Drained: true}})
 	}
 }
 
@@ -210,11 +211,11 @@ type warmIdentity struct {
 }
 
 // KeepWarm implements agent.Identity.
-func (w warmIdentity) KeepWarm(ctx context.Context, tell func(node string, err error)) {
+func (w warmIdentity) KeepWarm(ctx context.Context, report func(node string, err error)) {
 	for ctx.Err() == nil {
 		id, err := w.kubelet.Identity(ctx)
 		if err == nil || !errors.Is(err, context.Canceled) {
-			w.tell(tell, id, err)
+			w.handle(report, id, err)
 		}
 		if err == nil {
 			break
@@ -223,15 +224,16 @@ func (w warmIdentity) KeepWarm(ctx context.Context, tell func(node string, err e
 	}
 	w.kubelet.KeepWarm(ctx, kube.WarmUp, func(err error) {
 		id, idErr := w.kubelet.Identity(ctx)
-		w.tell(tell, id, errors.Join(err, idErr))
+		w.handle(report, id, errors.Join(err, idErr))
 	})
 }
 
-func (w warmIdentity) tell(tell func(node string, err error), id identity.Identity, err error) {
+// handle passes on the result of one attempt: to found if there is a client, and always to report.
+func (w warmIdentity) handle(report func(node string, err error), id identity.Identity, err error) {
 	if id.Client != nil {
 		w.found(id)
 	}
-	tell(id.Node, err)
+	report(id.Node, err)
 }
 
 // drainOptions returns how the node is drained. Target groups are waited for once the label asks for the node to be taken out of them.

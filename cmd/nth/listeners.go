@@ -43,6 +43,7 @@ type listenerDeps struct {
 	log      *logrus.Entry
 }
 
+// newNotices returns the listeners that report to the cluster and to the webhook.
 func newNotices(cfg config.Config, from listenerDeps) *notices {
 	n := &notices{}
 	n.use(policyOf(cfg))
@@ -54,6 +55,7 @@ func newNotices(cfg config.Config, from listenerDeps) *notices {
 // use replaces the rules by which events are described.
 func (n *notices) use(rules policy.Settings) { n.rules.Store(&rules) }
 
+// add adds a listener. work is what it does in the background until its context ends.
 func (n *notices) add(l agent.Listener, work func(context.Context)) {
 	n.listeners = append(n.listeners, l)
 	n.work = append(n.work, work)
@@ -207,7 +209,7 @@ func (l *liveness) Show(s state.Status) {
 	l.meter.Show(s)
 }
 
-// isWatching tells whether nth has an identity and all documents can be polled.
+// isWatching reports whether nth has an identity and all documents can be polled.
 func isWatching(s state.Status) bool {
 	if s.Node == "" || s.Identity.Trouble != "" || !s.Stopped.IsZero() {
 		return false
@@ -227,7 +229,7 @@ func (l *liveness) follow(source agent.HealthChecker) {
 	l.source = source
 }
 
-// alive tells whether the daemon works: it reports so, and its source is not stuck.
+// alive reports whether the daemon works: it reports so, and its source is not stuck.
 func (l *liveness) alive() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -383,7 +383,7 @@ func (t *timeline) Format(entry *logrus.Entry) ([]byte, error) {
 	return []byte(line + "\n"), nil
 }
 
-// wrap breaks a line between words, so that it ends within the width of a terminal if it begins after so many columns, as all others do.
+// wrap breaks a line between words so that it fits a terminal. The first line begins at column indent, and the others are indented to it.
 func wrap(line string, indent int) string {
 	var b strings.Builder
 	column := indent

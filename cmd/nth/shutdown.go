@@ -64,9 +64,9 @@ type shutdown struct {
 // shutdownMargin is how much of the time for a shutdown or a sleep is left unused, so that it continues by itself.
 const shutdownMargin = 5 * time.Second
 
-// newShutdown returns the handler of shutdowns, by the settings. heard is called with nil when logind announces shutdowns, or with the
+// newShutdown returns the handler of shutdowns, by the settings. report is called with nil when logind announces shutdowns, or with the
 // reason why it does not.
-func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Entry, heard func(error)) *shutdown {
+func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Entry, report func(error)) *shutdown {
 	s := &shutdown{system: where, log: log}
 	kinds := slices.DeleteFunc(watched(policyOf(cfg)), func(kind event.Kind) bool { return !kind.Local() })
 	if len(kinds) == 0 {
@@ -74,7 +74,7 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 	}
 	s.outlived = slices.Contains(kinds, event.Shutdown)
 	off := func(err error) {
-		heard(err)
+		report(err)
 		log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).
 			Infof("no advance notice of shutdowns: %s", err)
 	}
@@ -88,7 +88,7 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 		Kinds:  kinds,
 		Margin: shutdownMargin,
 		Holding: func(delay time.Duration) {
-			heard(nil)
+			report(nil)
 			if delay < dropInDelay {
 				s.started().Warnf("a shutdown can be held for %s", tooShort(delay))
 				return
@@ -118,7 +118,7 @@ func (s *shutdown) use(cfg config.Config) {
 	s.wanted.Store(wantsPowerKey(cfg))
 }
 
-// wantsPowerKey tells whether nth is to handle the power button, by the settings.
+// wantsPowerKey reports whether nth is to handle the power button, by the settings.
 func wantsPowerKey(cfg config.Config) bool {
 	c := cfg.Events.Shutdown
 	return policy.Action(c.Action) == policy.Drain && c.PowerKey == "nth" && !cfg.DryRun
@@ -144,18 +144,18 @@ func (s *shutdown) pressed(at time.Time) {
 
 // reportPowerKey logs who handles the power button, and what the kubelet does then.
 func (s *shutdown) reportPowerKey(held bool, why string) {
-	words := "logind's, which tells everybody at once"
+	handler := "logind, which announces the shutdown to nth and the kubelet at once"
 	switch {
 	case held:
-		words = fmt.Sprintf("nth's: the node is drained for up to %s, and powered off then", logind.PowerOffGrant)
+		handler = fmt.Sprintf("nth: the node is drained for up to %s, and then powered off", logind.PowerOffGrant)
 	case why != "":
-		words = "logind's: " + why
+		handler = "logind: " + why
 	}
 	kubelets, err := identity.ReadGracefulShutdown("")
 	if err == nil && kubelets.Period > 0 {
-		words += "; " + besideNth(kubelets)
+		handler += "; " + besideNth(kubelets)
 	}
-	s.started().Infof("the power button is %s", words)
+	s.started().Infof("the power button is handled by %s", handler)
 }
 
 // besideNth says what the kubelet's graceful shutdown means for pods if it is notified at the same time as nth.
@@ -176,6 +176,7 @@ func (s *shutdown) cannotPowerOff(err error) {
 	}
 }
 
+// sources returns logind as a source of events, if it is one.
 func (s *shutdown) sources() []agent.Source {
 	if s.source == nil {
 		return nil

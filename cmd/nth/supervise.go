@@ -75,7 +75,7 @@ func (s supervisor) run(signals <-chan os.Signal) (status int) {
 	}
 }
 
-// attend forwards signals to a process until it exits, and tells whether it was asked to.
+// attend forwards signals to a process until it exits, and reports whether it was asked to.
 func attend(process supervised, signals <-chan os.Signal) (asked bool, status int, how string) {
 	ended := make(chan struct{})
 	go func() {
@@ -93,7 +93,7 @@ func attend(process supervised, signals <-chan os.Signal) (asked bool, status in
 	}
 }
 
-// stopAsked waits for a pause, and tells whether a signal asked to stop meanwhile. Other signals are dropped.
+// stopAsked waits for a pause, and reports whether a signal asked to stop meanwhile. Other signals are dropped.
 func stopAsked(signals <-chan os.Signal, pause time.Duration) bool {
 	over := time.NewTimer(pause)
 	defer over.Stop()
@@ -146,6 +146,7 @@ func supervise(cmd *cobra.Command) error {
 // childDaemon is the daemon as a process.
 type childDaemon struct{ command *exec.Cmd }
 
+// startDaemon starts this program again as the daemon, with the flags that were given to the command.
 func startDaemon(parent *cobra.Command) (supervised, error) {
 	args := []string{underParent}
 	parent.Flags().Visit(func(f *pflag.Flag) { args = append(args, "--"+f.Name+"="+f.Value.String()) })

@@ -179,9 +179,9 @@ func newSource(opts imds.Options) (*imds.Source, error) {
 // unwatched lists the kinds that are not watched: those that were ignored when the daemon started, and the local ones if logind does not
 // announce shutdowns.
 func unwatched(rules policy.Settings, shutdowns bool) []event.Kind {
-	heard := watched(rules)
+	kinds := watched(rules)
 	return slices.DeleteFunc(event.Kinds(), func(kind event.Kind) bool {
-		return slices.Contains(heard, kind) && (!kind.Local() || shutdowns)
+		return slices.Contains(kinds, kind) && (!kind.Local() || shutdowns)
 	})
 }
 
@@ -239,7 +239,7 @@ func (h hostInfo) watch(cmd *cobra.Command, read func() (config.Config, error)) 
 	})
 }
 
-// late tells whether a setting takes effect only after a restart.
+// late reports whether a setting takes effect only after a restart.
 func late(name string, started, now config.Config) bool {
 	switch {
 	case name == "log.level", name == "imds.withdrawn_after", strings.HasPrefix(name, "drain."), strings.HasPrefix(name, "webhook."):

@@ -40,7 +40,7 @@ type HealthChecker interface {
 
 // Node is the node that is acted upon: see drain.Node.
 type Node interface {
-	Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard
+	Guard(goal drain.Goal, report func(drain.Progress)) drain.Guard
 	Uncordon(ctx context.Context, booted drain.Booted) (drain.UncordonResult, error)
 	Claim(ctx context.Context) (claim drain.Claim, ours bool, err error)
 }
@@ -63,7 +63,7 @@ type Service interface {
 
 // Identity keeps the credential valid until ctx ends. It reports each time what it has learned: the node's name, or an error.
 type Identity interface {
-	KeepWarm(ctx context.Context, tell func(node string, err error))
+	KeepWarm(ctx context.Context, report func(node string, err error))
 }
 
 // Listener gets all transitions, in order, from one goroutine, after the journal. OnTransition must not block, so that no listener
@@ -233,6 +233,7 @@ func (a *Agent) flush(ctx context.Context) {
 // tick is how often the loop updates the status, feeds the watchdog and sees whether the guard's deadlines are still right.
 const tick = time.Second
 
+// loop decides after all news, when the last decision said, and at each tick, until ctx ends or a source gives up.
 func (a *Agent) loop(ctx context.Context) error {
 	ticks := time.NewTicker(min(tick, cmp.Or(a.cfg.Beat, tick)))
 	defer ticks.Stop()
@@ -409,6 +410,7 @@ func (a *Agent) reportOutcomes(sit policy.Situation) {
 	}
 }
 
+// situation collects what the policy decides by: the record, and what is known of the sources and the node.
 func (a *Agent) situation() policy.Situation {
 	failing := map[event.Kind]time.Time{}
 	for kind, t := range a.trouble {
@@ -442,6 +444,7 @@ func (a *Agent) put(entries ...state.Entry) {
 // rewriteAfter is when a failed write of the record is tried again, unless something is recorded before.
 const rewriteAfter = 10 * time.Second
 
+// rewrite writes the record again some time after a write has failed.
 func (a *Agent) rewrite() {
 	if !a.unsaved.IsZero() && time.Since(a.unsaved) >= rewriteAfter {
 		a.unsaved = time.Time{}
@@ -490,6 +493,7 @@ type (
 
 func newInbox(now func() time.Time) *inbox { return &inbox{now: now, ready: make(chan struct{}, 1)} }
 
+// put adds news for the loop. It does not block.
 func (i *inbox) put(n any) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -500,6 +504,7 @@ func (i *inbox) put(n any) {
 	}
 }
 
+// take returns all news since the last call, the oldest first.
 func (i *inbox) take() []any {
 	i.mu.Lock()
 	defer i.mu.Unlock()

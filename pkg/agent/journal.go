@@ -42,6 +42,7 @@ func info(id, text string) message    { return message{id: id, level: logrus.Inf
 func warn(id, text string) message    { return message{id: id, level: logrus.WarnLevel, text: text} }
 func failure(id, text string) message { return message{id: id, level: logrus.ErrorLevel, text: text} }
 
+// when returns the message with the condition that fits reports true.
 func (m message) when(fits func(state.Transition) bool) message {
 	m.fits = fits
 	return m
@@ -91,9 +92,9 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.Uncordoned, "{would}uncordoned the node: {reason}").when(outcomeIs(drain.UncordonLifted)),
 		info(systemd.CordonLeft, "{reason}: the cordon is left to {detail}, who still needs it").when(hasDetail),
 		info(systemd.Uncordoned, "the Node no longer exists; nothing to uncordon").when(outcomeIs(drain.UncordonNodeGone)),
-		info(systemd.Uncordoned, "our cordon is already gone"),
+		info(systemd.Uncordoned, "nth's cordon is already gone; nothing to uncordon"),
 	},
-	state.CordonAdopted:    {warn(systemd.EventSeen, "adopting our cordon, missing from the record").withoutPhase()},
+	state.CordonAdopted:    {warn(systemd.EventSeen, "adopting nth's own cordon, which is missing from the record").withoutPhase()},
 	state.EvictionsDelayed: {info(systemd.DrainStarted, "delaying evictions for {detail}")},
 	state.ScriptsFailed:    {warn(systemd.DrainStarted, "the units that are to run before the drain: {detail}")},
 	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers: {detail}")},
@@ -134,10 +135,12 @@ func isDraining(t state.Transition) bool {
 func hasError(t state.Transition) bool  { return t.Err != nil }
 func hasDetail(t state.Transition) bool { return t.Detail != "" }
 
+// actionIs returns a condition: the transition belongs to a step with this action.
 func actionIs(action policy.Action) func(state.Transition) bool {
 	return func(t state.Transition) bool { return t.Action == string(action) }
 }
 
+// outcomeIs returns a condition: the transition has this outcome.
 func outcomeIs[O ~string](outcome O) func(state.Transition) bool {
 	return func(t state.Transition) bool { return t.Outcome == string(outcome) }
 }
@@ -185,6 +188,7 @@ func (j *journal) isNews(t state.Transition) bool {
 	return true
 }
 
+// fields returns the journal's fields for a transition: the message ID, the node, the event and the pod.
 func fields(m message, t state.Transition) logrus.Fields {
 	all := logrus.Fields{systemd.FieldMessageID: m.id}
 	if t.Node != "" {

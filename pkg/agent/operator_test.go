@@ -44,7 +44,7 @@ func TestUncordon_AFailedOneIsRepeated(t *testing.T) {
 		r.node.toUncordon(func(context.Context) (drain.UncordonResult, error) { return drain.UncordonNotOurs, nil })
 		r.pass(time.Minute)
 		r.wantTape("uncordon", "uncordon ended", "put a closed canceled", "put b closed canceled")
-		r.wantSaid(systemd.Uncordoned, "info: our cordon is already gone")
+		r.wantSaid(systemd.Uncordoned, "info: nth's cordon is already gone; nothing to uncordon")
 	})
 }
 

@@ -313,6 +313,8 @@ func (a *Agent) handleIdentity(n identity) {
 	a.waiting = n.err
 }
 
+// handleFailedLook notes the outage of a source, since when and why, and emits it. Digits that change in the error do not make it another
+// one.
 func (a *Agent) handleFailedLook(n lookFailed) {
 	known := a.trouble[n.kind]
 	if known.since.IsZero() {

@@ -448,7 +448,7 @@ func TestClaim_IsAdopted(t *testing.T) {
 		r.wantSaid(systemd.EventSeen)
 		r.pass(1) // It is read again every five seconds.
 		r.wantTape("put a cordoned")
-		r.wantSaid(systemd.EventSeen, "warning: adopting our cordon, missing from the record")
+		r.wantSaid(systemd.EventSeen, "warning: adopting nth's own cordon, which is missing from the record")
 		if e := r.entry("a"); !e.OnNode || e.BootID != "boot-0" || !e.FirstSeen.Equal(r.in(-time.Hour)) || !e.CordonedAt.Equal(r.in(-time.Hour)) {
 			r.t.Errorf("the entry is %+v", e)
 		}

@@ -27,6 +27,7 @@ func (a *Agent) status() {
 	a.show(sentence)
 }
 
+// sentence says in one line what nth is doing, for "systemctl status".
 func (a *Agent) sentence() string {
 	sentence := a.mainClause()
 	if since := a.outage(); !since.IsZero() {
@@ -208,7 +209,7 @@ func (a *Agent) show(sentence string) {
 		return
 	}
 	status := a.buildStatus(sentence)
-	if time.Since(a.shownAt) < refresh && alikeStatus(status, a.shown) {
+	if time.Since(a.shownAt) < refresh && sameStatus(status, a.shown) {
 		return
 	}
 	a.shownAt, a.shown = time.Now(), status
@@ -225,8 +226,8 @@ func (a *Agent) showStopped() {
 	a.cfg.Board.Show(status)
 }
 
-// alikeStatus reports whether two statuses differ in nothing but the times that always change.
-func alikeStatus(x, y state.Status) bool {
+// sameStatus reports whether two statuses differ in nothing but the times that always change.
+func sameStatus(x, y state.Status) bool {
 	timeless := func(s state.Status) state.Status {
 		s.Updated = time.Time{}
 		s.Documents = slices.Clone(s.Documents)
@@ -256,6 +257,7 @@ func (a *Agent) buildStatus(sentence string) state.Status {
 	return status
 }
 
+// stepStatus describes the step under way; nil if there is none.
 func (a *Agent) stepStatus() *state.StepStatus {
 	if !a.busy() {
 		return nil

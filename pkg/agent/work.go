@@ -68,6 +68,7 @@ func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
 // annotation says as well what was done.
 const recordTimeout = 250 * time.Millisecond
 
+// startGuard starts a guard that cordons or drains for the goal. Its progress comes through the inbox.
 func (a *Agent) startGuard(parent context.Context, goal policy.Goal) {
 	a.generation++
 	joined := map[string]int{}
@@ -83,6 +84,7 @@ func (a *Agent) startGuard(parent context.Context, goal policy.Goal) {
 	})
 }
 
+// startUncordon starts to uncordon the node. After a reboot that waits until the kubelet of this boot has reported the Node Ready.
 func (a *Agent) startUncordon(parent context.Context, goal policy.Goal) {
 	e := a.entry(goal.Event)
 	var booted drain.Booted
@@ -287,6 +289,7 @@ func (a *Agent) recordUncordoned(w *work, result workResult) {
 	}
 }
 
+// recordUncordonFailed counts the failure in each entry that waits for the uncordon.
 func (a *Agent) recordUncordonFailed(w *work, result workResult) {
 	for _, e := range a.cfg.Record.Entries() {
 		if e.Phase != state.Undoing {

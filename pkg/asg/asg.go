@@ -75,6 +75,7 @@ type reporter struct {
 	said map[string]bool
 }
 
+// say reports a finding, however often it was reported before.
 func (r *reporter) say(what Outcome, format string, args ...any) {
 	r.report(HookReport{Outcome: what, Text: fmt.Sprintf(format, args...)})
 }
@@ -126,8 +127,8 @@ type Options struct {
 	// FirstSeen, if set, returns when an event was first seen, in this run or in one before, with a reading of the monotonic clock; zero
 	// if never.
 	FirstSeen func(eventID string) time.Time
-	// Tell is called with each finding. It must not block.
-	Tell func(HookReport)
+	// Report is called with each finding. It must not block.
+	Report func(HookReport)
 	// Requested, if set, is called after each request about a hook that waits. It must not block.
 	Requested func(Request, Answer)
 	// DryRun asks, and changes nothing.
@@ -237,7 +238,7 @@ func (k *Keeper) begin(t *termination) {
 	t.opts, t.settings = k.opts, k.settings
 	t.reporter.report = func(n HookReport) {
 		n.Event = t.event
-		k.opts.Tell(n)
+		k.opts.Report(n)
 	}
 	t.start(k.ctx)
 	k.current = t

@@ -17,8 +17,9 @@ func OwnGroup(ctx context.Context, opts Options, s Settings) (client *HookClient
 	return client, group, err
 }
 
-// Explain says which of a group's hooks are ours, and whether any is. found is empty for launches in a group without such hooks.
-func (c *HookClient) Explain(ctx context.Context, group string, launch bool) (found string, ours bool, err error) {
+// Explain says in words which of a group's hooks nth completes, and reports whether there is any. launch is about the hooks for launches
+// instead of those for terminations; which is empty if the group has none for launches.
+func (c *HookClient) Explain(ctx context.Context, group string, launch bool) (which string, ours bool, err error) {
 	hooks, err := c.describeHooks(ctx, group)
 	if err != nil {
 		return "", false, err
@@ -30,8 +31,9 @@ func (c *HookClient) Explain(ctx context.Context, group string, launch bool) (fo
 	return why, len(chosen) > 0, nil
 }
 
-// ExplainAbandon says what on_incomplete = "abandon" means for a group, and whether the group keeps a machine whose hook is abandoned.
-func (c *HookClient) ExplainAbandon(ctx context.Context, group string) (found string, keeps bool, err error) {
+// ExplainAbandon says in words what on_incomplete = "abandon" means for a group. keeps reports whether the group keeps a machine whose hook is
+// abandoned.
+func (c *HookClient) ExplainAbandon(ctx context.Context, group string) (meaning string, keeps bool, err error) {
 	keeps, err = c.retains(ctx, group)
 	switch {
 	case err != nil:

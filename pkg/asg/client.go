@@ -43,8 +43,8 @@ type HookClientOptions struct {
 	// Queue is the queue that the messages come from, as its ARN has it after the partition, such as
 	// ":sqs:eu-central-1:123456789012:nth-queue": a hook that notifies it is ours. Empty if there is none.
 	Queue string
-	// Tell is called with each finding, from several goroutines. It must not block.
-	Tell func(HookReport)
+	// Report is called with each finding, from several goroutines. It must not block.
+	Report func(HookReport)
 	// Requested, if set, is called after each request about a hook that waits. It must not block.
 	Requested func(Request, Answer)
 }
@@ -84,7 +84,7 @@ const (
 
 // NewHookClient returns a HookClient that has asked nothing yet.
 func NewHookClient(opts HookClientOptions, settings Settings) *HookClient {
-	c := &HookClient{opts: opts, sdk: newClient(opts.AWS), reporter: reporter{report: opts.Tell}, groups: map[string]*groupHooks{}}
+	c := &HookClient{opts: opts, sdk: newClient(opts.AWS), reporter: reporter{report: opts.Report}, groups: map[string]*groupHooks{}}
 	c.Use(settings)
 	return c
 }

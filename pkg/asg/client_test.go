@@ -16,7 +16,7 @@ import (
 // client is a HookClient on the rig's network and clock.
 func (r *rig) client(settings asg.Settings) *asg.HookClient {
 	account, _ := r.account(r.t.Context()) // It has no error.
-	return asg.NewHookClient(asg.HookClientOptions{AWS: account, Queue: ":sqs:eu-central-1:123456789012:interruptions", Tell: r.tell}, settings)
+	return asg.NewHookClient(asg.HookClientOptions{AWS: account, Queue: ":sqs:eu-central-1:123456789012:interruptions", Report: r.tell}, settings)
 }
 
 // holding runs f while a HookClient holds actions, which begin now.

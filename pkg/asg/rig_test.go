@@ -57,7 +57,7 @@ func bubble(t *testing.T, hooks []asgtest.Hook, f func(r *rig)) {
 			t: t, aws: asgtest.New(), start: time.Now(), settings: asg.Settings{Complete: true, Budget: 15 * time.Minute},
 			metadata: role("ASIAREHEARSALONLY000"),
 		}
-		r.opts = asg.Options{Metadata: r.document, AWS: r.account, Tell: r.tell}
+		r.opts = asg.Options{Metadata: r.document, AWS: r.account, Report: r.tell}
 		r.aws.AddGroup(group, hooks...)
 		r.aws.AddInstance(group, instance)
 		server := pipetest.Serve(r.aws)

@@ -188,7 +188,7 @@ func (t *termination) look(ctx context.Context) (state string, found bool, err e
 }
 
 // ownClient asks the metadata service for the instance's ID and region. It sends nothing to Auto Scaling.
-func ownClient(ctx context.Context, opts Options, settings Settings, tell func(HookReport)) (*HookClient, string, error) {
+func ownClient(ctx context.Context, opts Options, settings Settings, report func(HookReport)) (*HookClient, string, error) {
 	instance, err := opts.Metadata.Line(ctx, "instance-id")
 	if err != nil {
 		return nil, "", fmt.Errorf("asking the metadata service for the instance's ID: %w", err)
@@ -197,7 +197,7 @@ func ownClient(ctx context.Context, opts Options, settings Settings, tell func(H
 	if err != nil {
 		return nil, "", err
 	}
-	return NewHookClient(HookClientOptions{AWS: cfg, Tell: tell, Requested: opts.Requested}, settings), instance, nil
+	return NewHookClient(HookClientOptions{AWS: cfg, Report: report, Requested: opts.Requested}, settings), instance, nil
 }
 
 func (t *termination) action(hook string) Action {

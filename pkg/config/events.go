@@ -180,7 +180,7 @@ func hooksSetting(key string, at *[]string, ifEmpty string) Setting {
 		"The lifecycle hooks to complete. Empty is " + ifEmpty}
 }
 
-// isHookName tells whether Auto Scaling accepts the name for a lifecycle hook.
+// isHookName reports whether Auto Scaling accepts the name for a lifecycle hook.
 func isHookName(s string) bool {
 	return s != "" && len(s) <= 255 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_/") == ""
 }

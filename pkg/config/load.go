@@ -54,7 +54,7 @@ type Degraded struct{ Faults []error }
 
 func (d Degraded) Error() string { return errors.Join(d.Faults...).Error() }
 
-// reportsOnly tells whether a key is in one of the tables that only concern reporting.
+// reportsOnly reports whether a key is in one of the tables that only concern reporting.
 func reportsOnly(key string) bool {
 	table, _, _ := strings.Cut(key, ".")
 	return slices.Contains([]string{"log", "webhook", "metrics"}, table)
@@ -240,6 +240,7 @@ func (d *decoder) fault(key string, got any, want string) {
 	d.note(key, fmt.Sprintf("%s = %s: must be %s", key, shown, want))
 }
 
+// note adds a fault of a key.
 func (d *decoder) note(key, fault string) {
 	d.faults, d.usable = append(d.faults, fmt.Errorf("%s: %s", d.position(key), fault)), d.usable && reportsOnly(key)
 }

@@ -64,7 +64,7 @@ func isTag(s string) bool {
 	return len(s) <= 128 && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' })
 }
 
-// isCluster tells whether s can be the end of a tag's key that begins with "kubernetes.io/cluster/".
+// isCluster reports whether s can be the end of a tag's key that begins with "kubernetes.io/cluster/".
 func isCluster(s string) bool {
 	return len(s) <= 106 && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '/' })
 }

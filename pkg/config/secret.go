@@ -18,7 +18,7 @@ type secret struct{ value }
 // notShown stands for a wrong value of a secret.
 const notShown = "(not shown)"
 
-// secretive tells whether a key, or a key below it, may hold a secret, even one that does not belong there.
+// secretive reports whether a key, or a key below it, may hold a secret, even one that does not belong there.
 func secretive(key string) bool {
 	table, _, _ := strings.Cut(key, ".")
 	return table == "webhook"

@@ -112,7 +112,7 @@ const (
 	longestDomain = 253
 )
 
-// isKey tells whether s is the key of a label: a name, with or without a domain and a slash before it.
+// isKey reports whether s is the key of a label: a name, with or without a domain and a slash before it.
 func isKey(s string) bool {
 	domain, name, found := strings.Cut(s, "/")
 	if !found {
@@ -163,7 +163,7 @@ type Webhook struct {
 	At           []string // announced, ended and over
 }
 
-// IsTemplateFile tells whether Template is the path of a file. No template for JSON or text begins with a slash.
+// IsTemplateFile reports whether Template is the path of a file. No template for JSON or text begins with a slash.
 func (c *Webhook) IsTemplateFile() bool { return filepath.IsAbs(c.Template) }
 
 // phases are those of a notice; see docs/notices.md.
@@ -210,7 +210,7 @@ func (c *Metrics) table(p program) Table {
 	)
 }
 
-// isListener tells whether s is an address to listen on: a port, after a host name or an IP address if there is one.
+// isListener reports whether s is an address to listen on: a port, after a host name or an IP address if there is one.
 func isListener(s string) bool {
 	host, port, err := net.SplitHostPort(s)
 	number, bad := strconv.ParseUint(port, 10, 16)

@@ -189,7 +189,7 @@ func quoteAll(words []string) string {
 type texts struct {
 	at   *map[string]string
 	want string
-	// judge tells whether a name may have this value, and what would be right if not, as a faultFunc wants it.
+	// judge reports whether a name may have this value, and what would be right if not, as a faultFunc wants it.
 	judge func(name string, got any) (want string, ok bool)
 	// emptyRemoves has an empty string remove its name.
 	emptyRemoves bool

@@ -46,6 +46,7 @@ type batch[V any] struct {
 	err    error
 }
 
+// newBatcher returns a batcher that gets values by query, for several keys in one request.
 func newBatcher[V any](query func(context.Context, []string) (map[string]V, error)) *batcher[V] {
 	return &batcher[V]{query: query, cache: map[string]cached[V]{}}
 }

@@ -239,7 +239,7 @@ func (c *cluster) times(what string) int {
 	return c.asked[what]
 }
 
-// begins takes in a request, and tells whether it was answered by that.
+// begins takes in a request, and reports whether it was answered by that.
 func (c *cluster) begins(w http.ResponseWriter, what string) (answered bool) {
 	c.mu.Lock()
 	c.asked[what]++

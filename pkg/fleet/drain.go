@@ -175,8 +175,8 @@ func (s *session) Run(ctx context.Context, sink event.Sink) error {
 }
 
 // KeepWarm implements agent.Identity. The credential is the whole process's, and is kept valid elsewhere.
-func (s *session) KeepWarm(ctx context.Context, tell func(node string, err error)) {
-	tell(s.node.name, nil)
+func (s *session) KeepWarm(ctx context.Context, report func(node string, err error)) {
+	report(s.node.name, nil)
 	<-ctx.Done()
 }
 
@@ -333,7 +333,7 @@ func (s *session) handOverCordon(ctx context.Context) {
 		return annotation(drain.CordonAnnotation, string(text))
 	})
 	if err != nil && ctx.Err() == nil {
-		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("the node may be uncordoned too early: %s", err)
+		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot change what the cordon is for; the node may be uncordoned too early: %s", err)
 	}
 }
 
@@ -385,7 +385,7 @@ func (s *session) writeNotes(ctx context.Context) {
 		return annotation(NotesAnnotation, after.text())
 	})
 	if err != nil && ctx.Err() == nil {
-		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("the event may be acted on again: %s", err)
+		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot note an event on the node; it may be acted on again: %s", err)
 	}
 }
 

@@ -643,7 +643,7 @@ func (t *term) busily(in *instance, h *hint, do func(ctx context.Context) error)
 			return // It goes back with all others.
 		}
 		if err != nil {
-			t.opts.Log.Warnf("%s: %s", h.describe(), err)
+			t.opts.Log.Warnf("%s: %s; retrying", h.describe(), err)
 		}
 		t.endHint(in, h, err != nil, pause)
 		t.queue.Add(in.id)

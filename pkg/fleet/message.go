@@ -179,7 +179,7 @@ func (t *term) ours(at time.Time) time.Time {
 func (t *term) expandReservation(ctx context.Context, n sqs.Notice, d *delivery) {
 	found, err := t.opts.EC2.InReservation(ctx, n.Reservation)
 	if err != nil {
-		t.opts.Log.Warn(err)
+		t.opts.Log.Warnf("%s; retrying", err)
 		t.settle(d, true, d.pause)
 		return
 	}

@@ -89,13 +89,13 @@ func newNodes(client kubernetes.Interface, label string, changed func(node)) *no
 		},
 	})
 	_ = n.informer.SetTransform(n.strip) // It fails once the informer runs.
-	tell := func(o any) {
+	handle := func(o any) {
 		if one := n.parse(o); one.uid != "" {
 			changed(one)
 		}
 	}
 	_, _ = n.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{ // It fails once the informer has stopped.
-		AddFunc: tell, UpdateFunc: func(_, now any) { tell(now) }, DeleteFunc: tell,
+		AddFunc: handle, UpdateFunc: func(_, now any) { handle(now) }, DeleteFunc: handle,
 	})
 	return n
 }

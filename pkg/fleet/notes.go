@@ -28,6 +28,7 @@ type note struct {
 // notes are those of one Node.
 type notes []note
 
+// notesOf reads the notes in an annotation; none if it cannot be parsed.
 func notesOf(text string) notes {
 	var all notes
 	if text == "" || json.Unmarshal([]byte(text), &all) != nil {

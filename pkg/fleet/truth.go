@@ -249,7 +249,7 @@ func (t *term) failed(h *hint, err error) time.Duration {
 	tries := h.tries
 	t.mu.Unlock()
 	if t.ctx.Err() == nil {
-		t.opts.Log.Warnf("%s: %s", h.describe(), err)
+		t.opts.Log.Warnf("%s: %s; retrying", h.describe(), err)
 	}
 	if isUrgent(h.Event) {
 		return asksAgain

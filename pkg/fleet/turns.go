@@ -122,7 +122,7 @@ func (t *term) keepWaiting(in *instance) time.Duration {
 		err = t.open(t.ctx, s.node)
 	}
 	if err != nil {
-		t.opts.Log.WithField(fieldNode, s.node.name).Warn(err)
+		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("%s; retrying", err)
 		return firstPause
 	}
 	t.mu.Lock()

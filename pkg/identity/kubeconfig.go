@@ -99,8 +99,9 @@ type file struct {
 	content *[]byte
 }
 
+// files lists the files that a kubeconfig may name, each with the field that its content goes into. That of a token has none: see load.
 func (k kubeconfig) files() []file {
-	token := []byte(nil)
+	var token []byte
 	return []file{
 		{&k.cluster.CertificateAuthority, &k.cluster.CertificateAuthorityData},
 		{&k.user.ClientCertificate, &k.user.ClientCertificateData},

@@ -372,8 +372,8 @@ func (id Identity) Labels(ctx context.Context) (map[string]string, error) {
 
 // KeepWarm uses the identity at about this interval until ctx ends, the first time at once, so that a connection, a token and
 // a certificate are ready when they are needed and a replaced kubeconfig is noticed. After a failure the interval is shorter.
-// tell is called from this goroutine with the result of each attempt, nil if the identity works.
-func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, tell func(error)) {
+// report is called from this goroutine with the result of each attempt, nil if the identity works.
+func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, report func(error)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -386,7 +386,7 @@ func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, tell fun
 		if ctx.Err() != nil {
 			return
 		}
-		tell(err)
+		report(err)
 		pause := interval
 		if err != nil {
 			pause = min(interval, maxBackoff)

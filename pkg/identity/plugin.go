@@ -199,10 +199,11 @@ type output struct {
 	full bool // what followed was dropped
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. What exceeds outputLimit is dropped without an error, so that the plugin does not fail.
 func (o *output) Write(p []byte) (int, error) {
 	kept := p[:min(len(p), outputLimit-len(o.text))]
-	o.text, o.full = append(o.text, kept...), o.full || len(kept) < len(p)
+	o.text = append(o.text, kept...)
+	o.full = o.full || len(kept) < len(p)
 	return len(p), nil
 }
 

@@ -22,12 +22,14 @@ var addresses = struct {
 	of map[string][]netip.Addr
 }{of: map[string][]netip.Addr{}}
 
+// lastAddresses returns the addresses to which a name was resolved last.
 func lastAddresses(host string) []netip.Addr {
 	addresses.Lock()
 	defer addresses.Unlock()
 	return addresses.of[host]
 }
 
+// keepAddresses remembers the addresses of a name for when it cannot be resolved.
 func keepAddresses(host string, found []netip.Addr) {
 	addresses.Lock()
 	defer addresses.Unlock()

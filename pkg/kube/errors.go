@@ -22,7 +22,7 @@ func Answer(err error) meta.Status {
 	return meta.Status{}
 }
 
-// Passing tells whether a failure may pass by itself. A 4xx of the API server stands, except for authentication (a
+// Passing reports whether a failure may pass by itself. A 4xx of the API server stands, except for authentication (a
 // credential may be renewed), conflicts, timeouts and throttling. A proxy says 404 while the API server behind it moves.
 func Passing(err error) bool {
 	switch code := Answer(err).Code; code {
@@ -35,7 +35,7 @@ func Passing(err error) bool {
 	}
 }
 
-// NotFound tells whether the API server has answered that there is no such object. The page of a proxy or a load balancer with that code, which
+// NotFound reports whether the API server has answered that there is no such object. The page of a proxy or a load balancer with that code, which
 // client-go marks as unexpected, is not the API server's answer.
 func NotFound(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
@@ -89,7 +89,7 @@ func EqualIgnoringDigits(a, b string) bool {
 // Reasons are the reported reasons of a failure, each once and 16 at most: a server may give another one each time.
 type Reasons []string
 
-// Add tells whether a reason is to be reported.
+// Add reports whether a reason is to be reported.
 func (r *Reasons) Add(text string, same func(a, b string) bool) bool {
 	const most = 16
 	if len(*r) == most || slices.ContainsFunc(*r, func(before string) bool { return same(before, text) }) {

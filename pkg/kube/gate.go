@@ -45,14 +45,15 @@ const longestPass = 2 * time.Second
 const urgentLook = time.Second
 
 // Enter waits for a place, and returns a function that must be called to leave it. The request's own timeout should begin only then. urgent,
-// if not nil, tells whether the request is urgent, and is called again while it waits; it must not block. The error is ctx's.
+// if not nil, reports whether the request is urgent, and is called again while it waits; it must not block. A request with first passes those
+// without. The error is ctx's.
 func (g *Gate) Enter(ctx context.Context, urgent func() bool, first bool) (leave func(), err error) {
-	come := make(chan struct{})
-	g.Line(ctx, urgent, first, func(place func(), ended error) {
-		leave, err = place, ended
-		close(come)
+	decided := make(chan struct{})
+	g.Line(ctx, urgent, first, func(l func(), e error) {
+		leave, err = l, e
+		close(decided)
 	})
-	<-come
+	<-decided
 	return leave, err
 }
 

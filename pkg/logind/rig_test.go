@@ -339,7 +339,7 @@ func (l *standIn) locks(t *testing.T, what string) (taken, held int) {
 	return taken, held
 }
 
-// held tells whether this process has more ends of the pipe than the stand-in keeps: the source is in it.
+// held reports whether this process has more ends of the pipe than the stand-in keeps: the source is in it.
 func (p pipe) held(t *testing.T) bool {
 	t.Helper()
 	const open = "/proc/self/fd"
@@ -580,7 +580,7 @@ func mustEnd(t *testing.T, ev event.Event, want time.Time) {
 	}
 }
 
-// wasAsked tells whether systemd was asked to start a unit, with a mode.
+// wasAsked reports whether systemd was asked to start a unit, with a mode.
 func (m *manager) wasAsked(unit string) bool {
 	return with(m, func() bool { return slices.Contains(m.asked, unit) })
 }

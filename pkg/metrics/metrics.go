@@ -103,6 +103,7 @@ func (m *Metrics) Run(ctx context.Context) {
 // least, and systemd's watchdog gives it as long.
 const maxSilence = 30 * time.Second
 
+// beat notes that the loop is alive.
 func (m *Metrics) beat() {
 	now := time.Now()
 	m.lastShow.Store(&now)

@@ -210,7 +210,7 @@ func TestQueue_ExportsItsStatus(t *testing.T) {
 		m.Message("received")
 		m.Received(300 * time.Millisecond)
 		m.ShowQueue(metrics.QueueStatus{
-			InFlight: 3, Oldest: time.Now().Add(-20 * time.Second), Up: true, Heard: time.Now(), Leads: true, Known: 9, Draining: 2, Waiting: 1,
+			InFlight: 3, Oldest: time.Now().Add(-20 * time.Second), Up: true, LastAnswer: time.Now(), Leads: true, Known: 9, Draining: 2, Waiting: 1,
 		})
 		m.Show(state.Status{Events: []state.EventStatus{{Kind: event.StateChange}}})
 		m.OnTransition(spot(state.Done))

@@ -45,7 +45,7 @@ type queueSeries struct {
 	messages         *prometheus.CounterVec
 	inFlight, oldest prometheus.Gauge
 	delay            prometheus.Histogram
-	up, heard        prometheus.Gauge
+	up, lastAnswer   prometheus.Gauge
 	leads            prometheus.Gauge
 	nodes            *prometheus.GaugeVec
 }
@@ -107,14 +107,14 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 
 func (f factory) queue() *queueSeries {
 	return &queueSeries{
-		messages: f.counters("nth_queue_messages_total", "Messages of the queue, by result.", "outcome"),
-		inFlight: f.gauge("nth_queue_messages_in_flight", "Messages that are held while their work is done."),
-		oldest:   f.gauge("nth_queue_oldest_message_age_seconds", "The age of the oldest of them, since it was sent; 0 if there is none."),
-		delay:    f.histogram("nth_queue_receive_delay_seconds", "The time from a message's sending to its first receipt.", delayBuckets),
-		up:       f.gauge("nth_queue_up", "0 if this process leads, and could not read the queue when it last tried."),
-		heard:    f.gauge("nth_queue_last_success_timestamp_seconds", "When SQS last answered a receive request."),
-		leads:    f.gauge("nth_queue_leads", "1 while this process leads: it receives messages and drains nodes. 0 while it stands by."),
-		nodes:    f.gauges("nth_queue_nodes", "Nodes of the cluster that this process drains, that wait in its line, and that there are.", "state"),
+		messages:   f.counters("nth_queue_messages_total", "Messages of the queue, by result.", "outcome"),
+		inFlight:   f.gauge("nth_queue_messages_in_flight", "Messages that are held while their work is done."),
+		oldest:     f.gauge("nth_queue_oldest_message_age_seconds", "The age of the oldest of them, since it was sent; 0 if there is none."),
+		delay:      f.histogram("nth_queue_receive_delay_seconds", "The time from a message's sending to its first receipt.", delayBuckets),
+		up:         f.gauge("nth_queue_up", "0 if this process leads, and could not read the queue when it last tried."),
+		lastAnswer: f.gauge("nth_queue_last_success_timestamp_seconds", "When SQS last answered a receive request."),
+		leads:      f.gauge("nth_queue_leads", "1 while this process leads: it receives messages and drains nodes. 0 while it stands by."),
+		nodes:      f.gauges("nth_queue_nodes", "Nodes of the cluster that this process drains, that wait in its line, and that there are.", "state"),
 	}
 }
 

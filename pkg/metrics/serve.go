@@ -126,7 +126,7 @@ type boundedConn struct {
 	from     string // the client's address, without the port
 }
 
-// Accept implements net.Listener.
+// Accept implements net.Listener. One connection too many closes another: see oldestOfMost.
 func (l *boundedListener) Accept() (net.Conn, error) {
 	accepted, err := l.Listener.Accept()
 	if err != nil {
@@ -147,7 +147,8 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// oldestOfMost returns the oldest connection of the address that has most. The mutex is held.
+// oldestOfMost returns the oldest connection of the address that has the most. open has the oldest first, and MaxFunc returns the first of
+// equals. The mutex is held.
 func (l *boundedListener) oldestOfMost() *boundedConn {
 	counts := map[string]int{}
 	for _, c := range l.open {

@@ -20,6 +20,7 @@ func (m *Metrics) Show(status state.Status) {
 	m.touch()
 }
 
+// showNode exports whether the node is cordoned and drained.
 func (m *Metrics) showNode(status state.Status) {
 	step := status.Step
 	if step == nil {
@@ -82,9 +83,9 @@ type QueueStatus struct {
 	// InFlight is how many messages are held, and Oldest when the oldest of them was sent; zero if there is none.
 	InFlight int
 	Oldest   time.Time
-	// Up is set if the last request for messages succeeded, or none is made as another process leads, and Heard is when one last did; zero if never.
-	Up    bool
-	Heard time.Time
+	// Up is set if the last request for messages succeeded, or none is made as another process leads, and LastAnswer is when one last did; zero if never.
+	Up         bool
+	LastAnswer time.Time
 	// Leads is set while this process leads.
 	Leads bool
 	// Known counts the nodes of the cluster; Draining and Waiting those that this process drains, or is going to.
@@ -102,8 +103,8 @@ func (m *Metrics) ShowQueue(now QueueStatus) {
 	q.oldest.Set(age)
 	q.up.Set(oneIf(now.Up))
 	q.leads.Set(oneIf(now.Leads))
-	if !now.Heard.IsZero() {
-		q.heard.Set(seconds(now.Heard))
+	if !now.LastAnswer.IsZero() {
+		q.lastAnswer.Set(seconds(now.LastAnswer))
 	}
 	for state, count := range map[string]int{"known": now.Known, "draining": now.Draining, "waiting": now.Waiting} {
 		q.nodes.WithLabelValues(state).Set(float64(count))

@@ -98,7 +98,7 @@ func (s *Settings) define(name string, v value) {
 
 func (s Settings) text(env string) string { return s.given[env].text }
 
-// is tells whether a setting is true.
+// is reports whether a setting is true.
 func (s Settings) is(env string) bool {
 	on, err := parseBool(s.text(env))
 	return on && err == nil
@@ -169,6 +169,7 @@ func (s *Settings) readYAML(content string) error {
 // yamlLine finds the line in an error of the YAML parser. The rest of the error may repeat a secret.
 var yamlLine = regexp.MustCompile(`line \d+`)
 
+// yamlError returns an error with the line that the YAML parser names, and without its text, which may quote a secret.
 func yamlError(err error) error {
 	if line := yamlLine.FindString(err.Error()); line != "" {
 		return fmt.Errorf("%s: not YAML as expected (nor are these NAME=value lines)", line)

@@ -233,6 +233,7 @@ func patchCondition(ctx context.Context, id Identity, resourceVersion string, c 
 	return err
 }
 
+// findCondition returns the Node's condition of a type; nil if it has none.
 func findCondition(node *corev1.Node, t corev1.NodeConditionType) *corev1.NodeCondition {
 	for i := range node.Status.Conditions {
 		if node.Status.Conditions[i].Type == t {
@@ -286,6 +287,7 @@ type heartbeat struct {
 	pause time.Duration // from the last write to the next
 }
 
+// newHeartbeat returns a heartbeat that is due at about this interval.
 func newHeartbeat(every time.Duration) *heartbeat {
 	h := &heartbeat{every: every}
 	h.draw()

@@ -108,6 +108,8 @@ type queue struct {
 	closed     bool       // nothing is added any more
 }
 
+// newQueue returns a queue for at most limit messages, of which that many workers deliver one each. pace, maxPause and oldPause are its
+// fields' values.
 func newQueue(limit, workers int, pace, maxPause, oldPause time.Duration, report func(DeliveryResult)) *queue {
 	return &queue{
 		limit: limit, workers: workers, pace: pace, maxPause: maxPause, oldPause: oldPause, report: report, woken: make(chan struct{}, 1),
@@ -197,6 +199,7 @@ func (q *queue) deliver(ctx context.Context, attempts *sync.WaitGroup, last bool
 	}
 }
 
+// finished reports whether run may return. last: ctx has ended, and each message gets one more attempt.
 func (q *queue) finished(last bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

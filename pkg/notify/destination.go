@@ -152,6 +152,7 @@ func checkAnswer(answer *http.Response) error {
 	return errors.New(text)
 }
 
+// target returns the URL to post to. No error shows it.
 func (d Destination) target() (*url.URL, error) {
 	text, of := d.URL, "the URL"
 	if text == "" {
@@ -168,6 +169,7 @@ func (d Destination) target() (*url.URL, error) {
 	return target, nil
 }
 
+// headers returns the headers of a post: the defaults, those in the file, and those in the settings, which override in that sequence.
 func (d Destination) headers() (http.Header, error) {
 	headers := http.Header{"Content-Type": {defaultContentType}, "User-Agent": {d.UserAgent}}
 	if d.HeadersFile != "" {

@@ -114,6 +114,7 @@ type subject struct {
 	labels        map[string]string
 }
 
+// setSubject fills in the machine and the Node.
 func (f *Fields) setSubject(s subject) {
 	m := s.machine
 	f.InstanceID, f.InstanceType, f.InstanceLifeCycle = m.ID, m.Type, m.LifeCycle
@@ -318,6 +319,7 @@ func sample(kind event.Kind, outcome string, full bool) Fields {
 	return newFields(b.build(t)[0], about, false)
 }
 
+// fillSample fills in all that a notice may have besides its kind and outcome.
 func fillSample(t *state.Transition) {
 	ev := &t.Entry.Event
 	ev.Code, ev.Description = "terminate", `it is "planned"; see C:\notes`

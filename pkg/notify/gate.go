@@ -57,6 +57,7 @@ func (g *gate) closeFor(d time.Duration) {
 	}
 }
 
+// open opens the gate at once.
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

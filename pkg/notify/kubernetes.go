@@ -211,6 +211,7 @@ func (k *Kubernetes) judge(a area, err error) error {
 	return refusedError{err.Error() + "; it is left out"}
 }
 
+// mutedUntil returns until when nothing is written to an area; zero if nothing mutes it.
 func (k *Kubernetes) mutedUntil(a area) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -65,6 +65,7 @@ func Outcomes() []string {
 	return outcomes
 }
 
+// phaseOf returns the phase of an event that an outcome ends or begins.
 func phaseOf(outcome string) Phase {
 	switch outcome {
 	case string(Announced):

@@ -90,6 +90,7 @@ func isJSON(contentType string) bool {
 	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }
 
+// jsonError returns nil if the text is JSON, and otherwise an error that names the line.
 func jsonError(text string) error {
 	var whole json.RawMessage
 	err := json.Unmarshal([]byte(text), &whole)

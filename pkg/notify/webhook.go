@@ -107,7 +107,7 @@ func (w *Webhook) Use(settings *WebhookSettings) {
 	w.queue.retry() // It may be another endpoint.
 }
 
-// current returns the settings, once their template has been tried; nil if the webhook is off.
+// current returns the settings once their template has been tried or ctx has ended; nil if the webhook is off.
 func (w *Webhook) current(ctx context.Context) *triedSettings {
 	w.mu.Lock()
 	settings := w.settings

@@ -195,6 +195,7 @@ type plan struct {
 	hard     bool
 }
 
+// plan returns what the rules ask for about an entry: the action, when it begins, and the deadline.
 func (s Settings) plan(e state.Entry) plan {
 	rule := s[e.Event.Kind]
 	p := plan{action: rule.Action, deadline: e.Event.Deadline, hard: rule.Hard}
@@ -229,6 +230,7 @@ func (r Rule) limit(p plan, e state.Entry) plan {
 	return p
 }
 
+// forCode returns the plan for scheduled maintenance, whose code decides when the action begins.
 func (r Rule) forCode(p plan, ev event.Event) plan {
 	when, named := r.Codes[ev.Code]
 	if !named {

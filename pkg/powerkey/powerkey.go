@@ -87,7 +87,7 @@ func (k *Keys) close() {
 	}
 }
 
-// hasPowerKey tells whether the kernel says so of a device. A named pipe, which only root can create there, has one: tests in
+// hasPowerKey reports whether the kernel says so of a device. A named pipe, which only root can create there, has one: tests in
 // containers have no other.
 func (k *Keys) hasPowerKey(device fs.DirEntry) bool {
 	if device.Type()&fs.ModeNamedPipe != 0 {

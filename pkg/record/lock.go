@@ -50,6 +50,7 @@ func Holder(dir string) int {
 	return int(lock.Pid)
 }
 
+// running returns a RunningError if another process has the lock.
 func running(dir string) error {
 	if pid := Holder(dir); pid != 0 {
 		return RunningError{pid}

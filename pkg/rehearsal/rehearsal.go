@@ -147,13 +147,14 @@ func (c *Cluster) add(s sample) {
 	c.pods[s.namespace+"/"+s.name] = &pod{object: object, ends: s.ends}
 }
 
+// tick returns a new resource version. c.mu is held.
 func (c *Cluster) tick() string {
 	c.version++
 	return strconv.FormatInt(c.version, 10)
 }
 
-// tell adds a change for watches. c.mu is held.
-func (c *Cluster) tell(kind string, object *corev1.Pod) {
+// notify adds a change for watches. c.mu is held.
+func (c *Cluster) notify(kind string, object *corev1.Pod) {
 	c.history = append(c.history, change{version: c.version, kind: kind, object: object})
 	close(c.changed)
 	c.changed = make(chan struct{})
@@ -192,11 +193,12 @@ func (c *Cluster) terminate(name string, p *pod, grace time.Duration) {
 	object.DeletionTimestamp = new(metav1.NewTime(now.Add(grace)))
 	object.DeletionGracePeriodSeconds = new(int64(grace / time.Second))
 	p.object = object
-	c.tell("MODIFIED", object)
+	c.notify("MODIFIED", object)
 	in := max(min(p.began.Add(p.ends).Sub(now), max(grace, time.Second)), 0)
 	p.end = time.AfterFunc(in, func() { c.remove(name, p) })
 }
 
+// remove removes a pod, unless another one has its name by now, and notifies the watches.
 func (c *Cluster) remove(name string, p *pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,7 +208,7 @@ func (c *Cluster) remove(name string, p *pod) {
 	delete(c.pods, name)
 	last := p.object.DeepCopy()
 	last.ResourceVersion = c.tick()
-	c.tell("DELETED", last)
+	c.notify("DELETED", last)
 }
 
 // patch applies a JSON merge patch (RFC 7386) to the Node. c.mu is held.

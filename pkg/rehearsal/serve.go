@@ -42,6 +42,7 @@ func write(w http.ResponseWriter, status int, object any) {
 	_ = json.NewEncoder(w).Encode(object) // The client may have left.
 }
 
+// refuse answers with a Status, as the API server does for a failure.
 func refuse(w http.ResponseWriter, code int32, reason metav1.StatusReason, message string, causes ...metav1.StatusCause) {
 	write(w, int(code), metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
@@ -49,6 +50,7 @@ func refuse(w http.ResponseWriter, code int32, reason metav1.StatusReason, messa
 	})
 }
 
+// whose answers that the client is the node's kubelet.
 func whose(w http.ResponseWriter, _ *http.Request) {
 	write(w, http.StatusCreated, authentication.SelfSubjectReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "SelfSubjectReview"},

@@ -27,6 +27,7 @@ func (c *Clock) Now() time.Time {
 // agreement is how much two answers may differ: the header has whole seconds, and an answer takes a while.
 const agreement = 3 * time.Second
 
+// set takes the date of an answer. The difference counts once two answers in a row agree about it.
 func (c *Clock) set(date time.Time) {
 	ahead := date.Add(time.Second / 2).Sub(time.Now().Round(0))
 	c.mu.Lock()

@@ -73,6 +73,7 @@ func (q *Queue) tryReceive(ctx context.Context) error {
 	return err
 }
 
+// isInvalidRequest reports whether SQS found a request invalid, so that it must have been allowed.
 func isInvalidRequest(err error) bool {
 	api, ok := errors.AsType[smithy.APIError](err)
 	if !ok {

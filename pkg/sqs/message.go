@@ -83,6 +83,7 @@ func (q *Queue) receive(ctx context.Context, number int, take func(*Message)) {
 	}
 }
 
+// note notes when a receiver made its last request.
 func (q *Queue) note(receiver int, asked time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -95,6 +96,7 @@ func (q *Queue) isFull() bool {
 	return max(q.notices, len(q.inFlight)) >= maxHeld
 }
 
+// request asks SQS for messages and waits for some: longPoll at most.
 func (q *Queue) request(ctx context.Context) ([]types.Message, error) {
 	ctx, cancel := context.WithTimeout(ctx, longPoll+requestTimeout)
 	defer cancel()
@@ -154,6 +156,7 @@ func (q *Queue) handle(raw types.Message, take func(*Message)) {
 	}
 }
 
+// newMessage returns a message as it was received. It is due to be kept from other consumers after a third of its visibility timeout.
 func newMessage(q *Queue, raw types.Message) *Message {
 	m := &Message{queue: q, ID: aws.ToString(raw.MessageId), Receives: 1}
 	m.wanted = wanted{Extended, aws.ToString(raw.ReceiptHandle), q.opts.Visibility}

@@ -78,6 +78,7 @@ type form struct {
 	example string // for the error about a text that does not match
 }
 
+// newForm returns a form for values that match the pattern as a whole.
 func newForm(pattern, example string) form {
 	return form{regexp.MustCompile(`^(?:` + pattern + `)$`), example}
 }
@@ -276,6 +277,7 @@ func (m message) interruption(instance string, kind event.Kind, identity ...stri
 	}}
 }
 
+// contentID returns an event's ID that is made from what distinguishes the event, so that a repeated message has the same.
 func contentID(kind event.Kind, identity ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(identity, "\n")))
 	return string(kind) + "-" + hex.EncodeToString(sum[:8])

@@ -31,8 +31,8 @@ type Options struct {
 	Visibility time.Duration
 	// DryRun leaves every message in the queue.
 	DryRun bool
-	// Tell, if set, is called with what happens to messages. It must not block.
-	Tell func(Report)
+	// Report, if set, is called with what happens to messages. It must not block.
+	Report func(Report)
 	// Trouble, if set, is called with why the queue cannot be read, once for each attempt, and with nil when it can be again.
 	Trouble func(error)
 }
@@ -191,7 +191,7 @@ func (q *Queue) Status() Status {
 }
 
 func (q *Queue) report(r Report) {
-	if q.opts.Tell != nil {
-		q.opts.Tell(r)
+	if q.opts.Report != nil {
+		q.opts.Report(r)
 	}
 }

@@ -43,7 +43,7 @@ func consume(t *testing.T, server *sqstest.Server, change func(*sqs.Options)) *r
 		AWS: aws.Config{
 			Region: "eu-central-1", Credentials: aws.AnonymousCredentials{}, HTTPClient: role.Unhurried(nil),
 		},
-		Tell: func(report sqs.Report) {
+		Report: func(report sqs.Report) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.reports = append(r.reports, report)

@@ -15,7 +15,7 @@ import (
 
 const fieldIdentifier = "SYSLOG_IDENTIFIER"
 
-// OnJournal tells whether standard error is connected to the journal, as it is in a service of systemd.
+// OnJournal reports whether standard error is connected to the journal, as it is in a service of systemd.
 func OnJournal() bool {
 	connected, err := journal.StderrIsJournalStream()
 	return err == nil && connected
@@ -64,6 +64,8 @@ func (h *JournalHook) Fire(entry *logrus.Entry) error {
 	return nil
 }
 
+// sendEntry sends an entry to the journal, or to Fallback if the journal refuses it. Where entries were lost, it sends their number
+// instead.
 func (h *JournalHook) sendEntry(d datagram) {
 	if d.lost > 0 {
 		d.message, d.priority = fmt.Sprintf("the journal did not accept messages in time, and lost %d", d.lost), int(journal.PriWarning)
@@ -74,7 +76,7 @@ func (h *JournalHook) sendEntry(d datagram) {
 	}
 }
 
-// ForJournal tells whether a logrus field becomes a field in the journal. The journal only accepts upper-case names, which go-systemd
+// ForJournal reports whether a logrus field becomes a field in the journal. The journal only accepts upper-case names, which go-systemd
 // does not check.
 func ForJournal(name string) bool {
 	if name == FieldMessageID || name == fieldIdentifier {

@@ -82,6 +82,7 @@ func (n *Notifier) send(state string) {
 	n.sender.send(datagram{message: state}, n.sendState)
 }
 
+// sendState sends a message to systemd, and keeps the error until one succeeds.
 func (n *Notifier) sendState(d datagram) {
 	var err error
 	if d.lost == 0 {

@@ -53,7 +53,7 @@ func (s *sender) send(d datagram, transmit func(datagram)) {
 	}
 }
 
-// enqueue queues a datagram, and tells whether to wait until it is sent.
+// enqueue queues a datagram, and reports whether to wait until it is sent.
 func (s *sender) enqueue(d datagram, transmit func(datagram)) (wait bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,6 +84,7 @@ func (s *sender) work(transmit func(datagram)) {
 	}
 }
 
+// next returns the datagram to send next; false if there is none, and the goroutine ends.
 func (s *sender) next() (datagram, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -126,7 +126,7 @@ func ReadCredentials(root, service string) (lines []string, found bool, err erro
 	return lines, found, err
 }
 
-// JournalEnabled tells whether the journal accepts entries with fields.
+// JournalEnabled reports whether the journal accepts entries with fields.
 func JournalEnabled() bool { return journal.Enabled() }
 
 // The paths of what the packages of nth install, in the order of their precedence.

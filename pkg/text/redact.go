@@ -74,7 +74,7 @@ func redactWord(word string) string {
 	return strings.Join(parts, "/")
 }
 
-// looksRandom tells whether a word may be encoded in base64. There, about three in five characters are of another class (capital, small
+// looksRandom reports whether a word may be encoded in base64. There, about three in five characters are of another class (capital, small
 // letter, digit) than the one before, and digits are all over it. In paths, names and ARNs, fewer than one in three are; in CamelCase
 // with a number, fewer than two in five.
 func looksRandom(word string) bool {

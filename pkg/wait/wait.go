@@ -90,6 +90,7 @@ type podVolumes struct {
 	names  []corev1.UniqueVolumeName
 }
 
+// claimsOf returns the claims of the pods' volumes, of which the names are looked up later.
 func claimsOf(staying []*corev1.Pod) *podVolumes {
 	p := &podVolumes{}
 	for _, pod := range staying {

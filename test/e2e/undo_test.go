@@ -122,7 +122,7 @@ func TestALostRecordIsFoundAgainOnTheNode(t *testing.T) {
 	s.machine.Forget(t)
 	s.imds.ClearSpot()
 	s.start(t)
-	s.nth.WaitSays(t, "adopting our cordon")
+	s.nth.WaitSays(t, "adopting nth's own cordon")
 	s.waitPodsBack(t)
 	s.nth.WaitLog(t, systemd.Uncordoned)
 }

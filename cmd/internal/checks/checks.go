@@ -65,6 +65,7 @@ func (l *List) Warn(subject, format string, args ...any) { l.add(warning, subjec
 // Fail reports something that keeps the program from working.
 func (l *List) Fail(subject, format string, args ...any) { l.add(failure, subject, format, args) }
 
+// add keeps a finding in one line and, unless the output is JSON, prints it.
 func (l *List) add(verdict, subject, format string, args []any) {
 	found := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ") // Errors of a YAML parser have several lines.
 	f := finding{verdict, subject, text.Visible(found, text.Page)}
@@ -210,7 +211,7 @@ func (l *List) textfile(directory string) {
 	}
 }
 
-// serves tells whether nth serves metrics at an address.
+// serves reports whether nth serves metrics at an address.
 func (l *List) serves(ctx context.Context, address string) bool {
 	if host, port, err := net.SplitHostPort(address); err == nil && host == "" {
 		address = net.JoinHostPort("127.0.0.1", port) // An image may lack /etc/hosts.
@@ -266,6 +267,7 @@ func (l *List) post(ctx context.Context, cfg config.Webhook, given settings.Give
 	l.OK("webhook", "test message delivered")
 }
 
+// postTest posts the template's rendering of a test notice. program and node say in it who sends it.
 func postTest(ctx context.Context, to *notify.WebhookSettings, program, node string) error {
 	sender := program + " check --webhook"
 	if host, err := os.Hostname(); err == nil {

@@ -71,7 +71,7 @@ func Running(name, dir string, now time.Time) (status state.Status, why string) 
 	return *found.Status, found.Why
 }
 
-// alive tells whether there is a process with this ID.
+// alive reports whether there is a process with this ID.
 func alive(pid int) bool {
 	err := syscall.Kill(pid, 0)
 	return pid > 0 && (err == nil || errors.Is(err, syscall.EPERM))
@@ -145,6 +145,7 @@ func first(i int, name string) string {
 	return name
 }
 
+// identity prints whose credential is used for which API server, and why there is none yet.
 func (t rows) identity(s *state.Status) {
 	if s.Node != "" {
 		t.row("node", s.Node)

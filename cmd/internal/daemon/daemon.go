@@ -87,7 +87,7 @@ type Reloader[C any, P config.Pointer[C]] struct {
 	Log *logrus.Entry
 	// Apply applies the settings. degraded lists the faults in those that were read.
 	Apply func(cfg C, degraded []string)
-	// Late tells whether a setting takes effect only after a restart. name is its key.
+	// Late reports whether a setting takes effect only after a restart. name is its key.
 	Late func(name string, started, now C) bool
 	// Started are the settings of the start, and Current those of the last reload.
 	Started, Current C
@@ -107,6 +107,8 @@ func (r *Reloader[C, P]) Run(ctx context.Context, hangups <-chan os.Signal) {
 	}
 }
 
+// reload reads the settings once and applies them. Invalid ones are logged, and those in use stay. It also logs what only a restart would
+// apply.
 func (r *Reloader[C, P]) reload() {
 	cfg, err := r.Read()
 	degraded, fatal := settings.Degraded(err)

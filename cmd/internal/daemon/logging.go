@@ -68,10 +68,10 @@ func SetLevel(logger *logrus.Logger, cfg config.Log) {
 	}
 }
 
-// onJournal tells whether stderr is that of this process, and connected to the journal.
+// onJournal reports whether stderr is that of this process, and connected to the journal.
 func onJournal(stderr io.Writer) bool { return stderr == os.Stderr && systemd.OnJournal() }
 
-// isTerminal tells whether w is a terminal.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	if !ok {
@@ -101,7 +101,7 @@ func newLineFormatter(w io.Writer) *lineFormatter {
 	return &lineFormatter{time: timeOfDay, colour: HasColours(w)}
 }
 
-// HasColours tells whether w is a terminal on which colours are wanted.
+// HasColours reports whether w is a terminal on which colours are wanted.
 func HasColours(w io.Writer) bool {
 	return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
@@ -147,6 +147,7 @@ func (f *lineFormatter) field(name, value string) string {
 	return name + "=" + value
 }
 
+// paint colours a word by its level, if the output has colours.
 func (f *lineFormatter) paint(level logrus.Level, word string) string {
 	if !f.colour {
 		return word

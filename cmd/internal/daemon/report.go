@@ -58,8 +58,8 @@ func logDelivery(log *logrus.Entry, r notify.DeliveryResult) {
 	}
 }
 
-// TellHook logs a report about lifecycle hooks.
-func TellHook(log *logrus.Entry, n asg.HookReport) {
+// LogHook logs a report about lifecycle hooks.
+func LogHook(log *logrus.Entry, n asg.HookReport) {
 	switch n.Outcome {
 	case asg.Trouble:
 		log.WithField(systemd.FieldMessageID, systemd.HookTrouble).Warn(n.Text)

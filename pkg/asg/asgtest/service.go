@@ -148,7 +148,7 @@ var waits = map[string]string{
 	"Warmed:Pending:Wait": Launching,
 }
 
-// returns tells whether an instance that comes to a state comes back to the warm pool from service: it waits for the hooks of
+// returns reports whether an instance that comes to a state comes back to the warm pool from service: it waits for the hooks of
 // terminations then ("Warm pool example events" in the user guide).
 func (i *instance) returns(state string) bool {
 	return state == "Warmed:Pending:Wait" && (i.state == "InService" || i.served && i.state == "Warmed:Pending")

@@ -54,7 +54,7 @@ func (c Call) String() string {
 	return text
 }
 
-// has tells whether a request has a value.
+// has reports whether a request has a value.
 func (c Call) has(value string) bool {
 	for _, values := range c.Values {
 		if slices.Contains(values, value) {
@@ -168,7 +168,7 @@ func (f *Front) keep(c Call) {
 	}
 }
 
-// denies tells whether a call is refused.
+// denies reports whether a call is refused.
 func (f *Front) denies(c Call) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

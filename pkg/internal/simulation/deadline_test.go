@@ -31,7 +31,7 @@ func (w *world) watchDeadline(n *notice) {
 	time.AfterFunc(time.Until(limit), judge(func() { w.judgeGone(n) }))
 }
 
-// calm tells whether a notice has been known, and nothing has kept nth from working for it, for so long before its deadline.
+// calm reports whether a notice has been known, and nothing has kept nth from working for it, for so long before its deadline.
 func (w *world) calm(n *notice, d time.Duration) bool {
 	if w.stepped || n.vague || !w.sure(n, drained) || w.cluster.action != "" || w.cluster.gone.After(w.cluster.back) {
 		return false
@@ -86,7 +86,7 @@ func (w *world) judgeGone(n *notice) {
 	}
 }
 
-// holds tells whether the node is surely closed for a notice. What was set for it is not taken back as long as it stands.
+// holds reports whether the node is surely closed for a notice. What was set for it is not taken back as long as it stands.
 func (w *world) holds(n *notice) bool {
 	if !w.sure(n, cordoned) || w.cluster.owner != byNTH || !w.steady(slow) || n.vague || !n.rebooted.IsZero() {
 		return false

@@ -290,7 +290,7 @@ func (w *world) announce(h happening) {
 }
 
 // replaces announces a spot or rebalance notice in the place of one before it, which is the same interruption as long as nth
-// does not know that one for withdrawn; it tells whether there was one.
+// does not know that one for withdrawn; it reports whether there was one.
 func (w *world) replaces(kind event.Kind, code string, span time.Duration) bool {
 	if kind != event.SpotInterruption && kind != event.RebalanceRecommendation {
 		return false

@@ -99,7 +99,7 @@ func (n *notice) over(w *world) bool {
 	return !end.IsZero() && time.Now().After(end) || n.state != event.Pending && n.listed && w.knows(n) && !n.outdated
 }
 
-// knows tells whether nth has surely heard how a notice is now. Before its first look, it goes by its record.
+// knows reports whether nth has surely heard how a notice is now. Before its first look, it goes by its record.
 func (w *world) knows(n *notice) bool {
 	if w.nth == nil {
 		return time.Since(n.changed) > slow
@@ -111,12 +111,12 @@ func (w *world) knows(n *notice) bool {
 	return time.Since(n.changed) > slow && (!told.IsZero() && time.Since(told) > slow || !w.watched(n.kind))
 }
 
-// reboots tells whether what is announced is over with a reboot.
+// reboots reports whether what is announced is over with a reboot.
 func (n *notice) reboots() bool {
 	return n.code == "system-reboot" || n.code == "instance-reboot"
 }
 
-// possible tells whether a notice may be a reason for so much now, if only because nth has not heard yet that it is none.
+// possible reports whether a notice may be a reason for so much now, if only because nth has not heard yet that it is none.
 func (w *world) possible(n *notice, level want) bool {
 	if n.over(w) || n.seen.IsZero() && !n.outdated {
 		return false
@@ -129,7 +129,7 @@ func (w *world) possible(n *notice, level want) bool {
 	return !from.After(time.Now().Add(time.Second)) || recent(n.deadlined) || n.movedUnheard() || recent(w.ruleSet[n.kind]) || w.stepped
 }
 
-// movedUnheard tells whether nth has never heard of the present time of a notice that is not listed any more.
+// movedUnheard reports whether nth has never heard of the present time of a notice that is not listed any more.
 func (n *notice) movedUnheard() bool { return !n.listed && n.said.Before(n.deadlined) }
 
 // trouble is how long the document of a kind could not be read lately.
@@ -144,7 +144,7 @@ func (w *world) trouble(kind event.Kind) time.Duration {
 	return time.Since(w.nth.began) * 0
 }
 
-// sure tells whether a notice is a reason for so much now, beyond doubt.
+// sure reports whether a notice is a reason for so much now, beyond doubt.
 func (w *world) sure(n *notice, level want) bool {
 	if n.unsure || !n.lifted.IsZero() || !n.listed || n.state != event.Pending || n.seen.IsZero() || w.nth == nil || w.nth.told[n.kind].IsZero() {
 		return false
@@ -165,7 +165,7 @@ func (w *world) sure(n *notice, level want) bool {
 	return true
 }
 
-// none tells whether a notice is a reason for nothing now, beyond doubt.
+// none reports whether a notice is a reason for nothing now, beyond doubt.
 func (w *world) none(n *notice) bool {
 	if n.over(w) || !n.vague && n.seen.IsZero() && time.Since(n.changed) > slow && w.nth != nil && !w.nth.told[n.kind].IsZero() && !n.listed {
 		return true
@@ -189,7 +189,7 @@ func (w *world) none(n *notice) bool {
 	return false
 }
 
-// steady tells whether nothing has been wrong for so long.
+// steady reports whether nothing has been wrong for so long.
 func (w *world) steady(d time.Duration) bool {
 	return time.Since(w.disturbed) >= d && w.nth != nil && time.Since(w.nth.began) > d && time.Now().After(w.refused)
 }
@@ -227,7 +227,7 @@ func (w *world) watchedBy(i *incarnation, kind event.Kind) bool {
 	return !slices.Contains(i.unwatched, kind)
 }
 
-// leave tells whether people want the node left alone.
+// leave reports whether people want the node left alone.
 func (c *cluster) leave() bool { return c.action == drain.LeaveNode || c.action == drain.OnlyNotify }
 
 func (w *world) judgeNode(node *corev1.Node) {
@@ -288,7 +288,7 @@ func (w *world) standing() string {
 	return fmt.Sprintf("owner %q, action %q; %s", w.cluster.owner, w.cluster.action, strings.Join(words, "; "))
 }
 
-// mustGo tells whether a pod is one that a drain for a notice has to end, beyond doubt: before a deadline of which the machine does
+// mustGo reports whether a pod is one that a drain for a notice has to end, beyond doubt: before a deadline of which the machine does
 // not come back also one that may wait for it.
 func (w *world) mustGo(pod *corev1.Pod, n *notice, last bool) bool {
 	owner := metav1.GetControllerOf(pod)
@@ -310,7 +310,7 @@ func (w *world) mustGo(pod *corev1.Pod, n *notice, last bool) bool {
 	return time.Since(w.cluster.annotated[pod.Namespace+"/"+pod.Name]) > slow
 }
 
-// broughtBack tells whether a pod's controller may have brought it back to a node that is closed, after a first one had to go.
+// broughtBack reports whether a pod's controller may have brought it back to a node that is closed, after a first one had to go.
 func (c *cluster) broughtBack(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil || !c.returning[owner.Name] {
@@ -352,7 +352,7 @@ func (w *world) judgePods(node *corev1.Node, pods []*corev1.Pod) {
 	}
 }
 
-// duePod tells whether some notice surely wants a pod to go.
+// duePod reports whether some notice surely wants a pod to go.
 func (w *world) duePod(pod *corev1.Pod) bool {
 	return w.any(func(n *notice) bool {
 		_, from := w.action(n)
@@ -393,7 +393,7 @@ func (w *world) limit(n *notice) time.Time {
 	return limit
 }
 
-// counted tells whether the time of a notice is counted from when it was seen first.
+// counted reports whether the time of a notice is counted from when it was seen first.
 func (w *world) counted(n *notice) bool {
 	return w.rules[n.kind].Budget > 0 && (n.kind == event.SpotInterruption || n.kind == event.ASGTermination)
 }

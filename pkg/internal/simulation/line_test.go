@@ -169,7 +169,7 @@ func (w *world) latency() time.Duration {
 	return 0
 }
 
-// lie lies idle, and tells whether it could to the end.
+// lie lies idle, and reports whether it could to the end.
 func (w *world) lie(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
