@@ -85,7 +85,7 @@ func TestTheWatchdogStarvesWhileAReceiverIsStuck(t *testing.T) {
 	})
 }
 
-func TestReadyIsWhoHasTheAPIServerAndHasReceivedFromTheQueueLately(t *testing.T) {
+func TestReadyz_NeedsTheAPIServerAndTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service := &line{back: make(chan struct{})}
 		messages := sqs.New(sqs.Options{

@@ -262,7 +262,7 @@ func connect(ctx context.Context, cfg config.Queue, requested func(method string
 // what is reported of them. A client of drains refuses to write while this process does not lead.
 type cluster struct{ drains, lease, notices *identity.Client }
 
-// reachCluster makes three clients of the API server, so that drains, the Lease and notices do not wait for one another's connections.
+// reachCluster makes three clients of the API server, each with connections of its own.
 func reachCluster(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (to cluster, err error) {
 	for _, client := range []**identity.Client{&to.drains, &to.lease, &to.notices} {
 		if *client, err = connect(ctx, cfg, requested); err != nil {

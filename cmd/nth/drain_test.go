@@ -111,7 +111,7 @@ func TestANodeIsDrainedByHandAndOpenedAgain(t *testing.T) {
 	}
 }
 
-func TestADrainByHandThatIsNotDoneInTimeIsStatus1AndNamesWhatIsLeft(t *testing.T) {
+func TestDrain_OutOfTimeIsStatus1AndNamesTheRest(t *testing.T) {
 	t.Parallel()
 	cluster, settings := ownCluster(t, "")
 	status, said, stderr := typed(t, "drain", "--deadline", "3s", "--config", settings)

@@ -13,7 +13,7 @@ import (
 	"github.com/nth-project/nth/pkg/evict"
 )
 
-func TestAForecastIsMadeAboutOnceAnHourAndSoonerAfterOneThatFailed(t *testing.T) {
+func TestForecast_HourlyAndSoonerAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, looks, told := time.Now(), []time.Duration{}, []time.Duration{}
 		failing := false

@@ -31,7 +31,7 @@ func cordoned(logger *logrus.Logger) *logrus.Entry {
 	})
 }
 
-func TestLinesForPeopleAreAlignedAndWithoutColoursAwayFromATerminal(t *testing.T) {
+func TestLogging_TextIsAlignedAndColoursNeedATerminal(t *testing.T) {
 	var out bytes.Buffer
 	logger := nth.NewLogger(config.Log{Level: "debug", Format: "auto"}, &out)
 	cordoned(logger).Info("cordoned the node")

@@ -15,7 +15,7 @@ import (
 
 // A machine that is no node, an image that is being baked on a spot instance, is interrupted: the notice comes first, and the
 // power button two minutes later.
-func TestAMachineThatIsNoNodeLetsItsShutdownGoAlsoWhileAGuardStands(t *testing.T) {
+func TestGuard_ShutdownOfAMachineThatIsNoNodeProceeds(t *testing.T) {
 	t.Parallel()
 	nothing := identity.New(identity.Options{Read: func(context.Context) (string, []byte, error) { return "nowhere", nil, fs.ErrNotExist }})
 	s := newLocalNode(nothing, config.Default(), nil, nil)

@@ -75,7 +75,7 @@ func supervised(t *testing.T, lives []*life, then time.Duration) (c *cradle, sta
 	return c, status, log.String()
 }
 
-func TestTheParentStartsNthAgainAfterAPauseThatGrowsWhileItFailsAtOnce(t *testing.T) {
+func TestSupervise_PauseGrowsWhileTheDaemonFailsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		crash := func(lives time.Duration) *life { return &life{lives: lives, status: 2} }
 		c, status, said := supervised(t, []*life{crash(0), nil, crash(0), crash(0), crash(0), crash(0), crash(0), crash(time.Hour), crash(0)}, 2*time.Hour)
@@ -106,7 +106,7 @@ func TestTheParentEndsWithWhatAnotherAttemptWouldEndWith(t *testing.T) {
 	}
 }
 
-func TestTheParentHandsSignalsOnAndEndsWithTheProcessThatWasAskedToStop(t *testing.T) {
+func TestSupervise_ForwardsSignalsAndEndsWithTheDaemon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		signals := make(chan os.Signal, 2)
 		l := &life{lives: 20 * time.Second, status: 1}

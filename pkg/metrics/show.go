@@ -20,7 +20,7 @@ func (m *Metrics) Show(status state.Status) {
 	m.touch()
 }
 
-// showNode exports whether the node is cordoned and drained.
+// showNode exports whether the node is being drained, how many pods are held back, and whether the identity works.
 func (m *Metrics) showNode(status state.Status) {
 	step := status.Step
 	if step == nil {

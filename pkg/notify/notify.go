@@ -65,7 +65,7 @@ func Outcomes() []string {
 	return outcomes
 }
 
-// phaseOf returns the phase of an event that an outcome ends or begins.
+// phaseOf returns the phase in which a notice with that outcome is made.
 func phaseOf(outcome string) Phase {
 	switch outcome {
 	case string(Announced):

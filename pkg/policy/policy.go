@@ -230,7 +230,7 @@ func (r Rule) limit(p plan, e state.Entry) plan {
 	return p
 }
 
-// forCode returns the plan for scheduled maintenance, whose code decides when the action begins.
+// forCode returns the plan with what the rule says of the code of scheduled maintenance: whether to act, and from when on.
 func (r Rule) forCode(p plan, ev event.Event) plan {
 	when, named := r.Codes[ev.Code]
 	if !named {

@@ -47,7 +47,7 @@ func message(t *testing.T, webhook *notify.WebhookSettings) string {
 }
 
 // Whatever is wrong, there is something to go on with, also where only the service knows the address.
-func TestWhatIsWrongWithTheWebhookIsToldWhetherOrNotItsAddressIsKnown(t *testing.T) {
+func TestWebhook_FindingsDoNotNeedTheAddress(t *testing.T) {
 	for name, row := range map[string]struct {
 		change func(*config.Webhook)
 		want   string

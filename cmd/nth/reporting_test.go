@@ -127,7 +127,7 @@ func rubbish(t *testing.T) (at func(name string) string) {
 }
 
 // A pipe that nobody writes to, a disk that is full of nothing, an address that somebody else has: nth starts, reloads and stops.
-func TestNothingThatOnlyTellsKeepsNthFromStartingReloadingOrStopping(t *testing.T) {
+func TestReporting_FaultsDoNotKeepNthFromWorking(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
