@@ -31,7 +31,7 @@ const (
 	commandLimit, answerLimit = 64 << 10, 1 << 20
 )
 
-// remoteCommands are the commands that have the nth-imds that serves do what they are for.
+// remoteCommands are the commands that another nth-imds, the one that serves, carries out.
 func remoteCommands() []*cobra.Command {
 	var server string
 	all := commands(func(cmd *cobra.Command, args []string, _ act) error {

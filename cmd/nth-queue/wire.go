@@ -225,8 +225,8 @@ func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
 // regionLabel is the form of the name of a region, in any partition.
 var regionLabel = regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`)
 
-// regionOf returns the region in the URL of a queue, which may have the host of SQS in the region, also by FIPS or dual-stack, a legacy
-// host, or that of a VPC endpoint; "" for other URLs.
+// regionOf returns the region in the URL of a queue; "" if it has none. The host may be SQS's in the region (also for FIPS and dual-stack), a
+// legacy one, or that of a VPC endpoint.
 func regionOf(queue string) string {
 	u, err := url.Parse(queue)
 	if err != nil {

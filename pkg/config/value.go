@@ -198,6 +198,7 @@ type texts struct {
 func (v texts) allowed() string { return v.want }
 func (v texts) show() string    { return v.showPairs(sorted(*v.at), quote) }
 
+// showPairs returns an inline table of TOML with these names; key writes a name.
 func (v texts) showPairs(names []string, key func(string) string) string {
 	if len(names) == 0 {
 		return "{}"

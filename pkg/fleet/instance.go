@@ -285,7 +285,7 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 	case err != nil && waits:
 		return t.failed(h, err)
 	case who == otherCluster:
-		t.opts.Log.Infof("%s: the instance %s is another cluster's", h.describe(), in.id)
+		t.opts.Log.Infof("%s: the instance %s is another cluster's; nothing to drain here", h.describe(), in.id)
 		t.endForeign(in, h)
 	case who == unknownOwner && t.opts.LeaveUnknown:
 		t.logNoNode(in, h)
@@ -310,8 +310,8 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 	return 0
 }
 
-// ownerOfHint tells which cluster the instance of a hint belongs to: by its tags or, if its group waits, as another instance of that has a Node
-// here.
+// ownerOfHint returns which cluster the instance of a hint belongs to, by its tags. If these do not say, and its Auto Scaling group waits, another
+// instance of the group with a Node here makes it this cluster's.
 func (t *term) ownerOfHint(in *instance, h *hint) (owner, error) {
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
@@ -326,8 +326,9 @@ func (t *term) ownerOfHint(in *instance, h *hint) (owner, error) {
 	return who, err
 }
 
+// logNoNode logs that a hint is about an instance without a Node.
 func (t *term) logNoNode(in *instance, h *hint) {
-	t.opts.Log.Infof("%s: the instance %s has no Node in this cluster", h.describe(), in.id)
+	t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; nothing to drain", h.describe(), in.id)
 }
 
 // endForeign ends a hint that does not concern this cluster: its message is deleted or, with LeaveUnknown, left to others.

@@ -63,7 +63,7 @@ type truth struct {
 	asked    time.Time
 }
 
-// ownerOf tells by the tags of an instance which cluster it belongs to. It is another cluster's if the tags name only others and the name of
+// ownerOf returns which cluster an instance belongs to, by its tags. It is another cluster's if the tags name only others and the name of
 // this one is known, from the settings or because the instances of the Nodes are tagged with the same one. An instance with any name that
 // the instances of Nodes are tagged with is this cluster's, whatever the settings say.
 func (t *term) ownerOf(ctx context.Context, id string) (owner, error) {

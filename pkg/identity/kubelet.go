@@ -341,7 +341,7 @@ func (k *Kubelet) find(ctx context.Context) (contents, error) {
 	return contents{parsed, source, static, k.proxy, digest}, nil
 }
 
-// connect makes a client.
+// connect makes a client from the kubeconfig. It uses the proxy in there, or else that of the environment.
 func (k *Kubelet) connect(from contents) (*loaded, error) {
 	config, err := from.config()
 	if err != nil {

@@ -23,6 +23,7 @@ type Reads struct {
 // SetDeadline has attempts leave half of the time before a hard deadline to what follows them.
 func (r *Reads) SetDeadline(hard time.Time) { r.hard.Store(&hard) }
 
+// limit returns how long an attempt may take after so many time-outs in a row.
 func (r *Reads) limit(timeouts int) time.Duration {
 	limit := ReadLimit(timeouts)
 	if hard := r.hard.Load(); hard != nil && time.Now().Before(*hard) {
@@ -42,8 +43,8 @@ func (r *Reads) Attempt(ctx context.Context, read func(context.Context) error) e
 	return err
 }
 
-// Open makes one attempt to open a watch, which is closed after WatchEnd: if the connection has died silently, client-go would take
-// minutes to notice.
+// Open makes one attempt to open a watch, within the limit of a read. The watch is closed after WatchEnd, and later if the limit is longer than
+// Read: if the connection has died silently, client-go would take minutes to notice.
 func (r *Reads) Open(ctx context.Context, open func(context.Context) (watch.Interface, error)) (watch.Interface, error) {
 	timeouts, began := int(r.timeouts.Load()), time.Now()
 	limit := r.limit(timeouts)

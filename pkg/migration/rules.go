@@ -229,7 +229,7 @@ func cordonOnly(tables ...string) func(Settings) []line {
 	}
 }
 
-// taints are set with an effect, which has a default.
+// taints sets fleet.taints to the effect that the handler has for its taints, or to its default.
 func taints(s Settings) []line {
 	return one("fleet", "taints", quote(cmp.Or(s.text("TAINT_EFFECT"), "NoSchedule")))
 }

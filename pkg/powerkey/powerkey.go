@@ -87,8 +87,8 @@ func (k *Keys) close() {
 	}
 }
 
-// hasPowerKey reports whether the kernel says so of a device. A named pipe, which only root can create there, has one: tests in
-// containers have no other.
+// hasPowerKey reports whether a device has a power key, according to the kernel. A named pipe counts as one, for tests in containers, which have
+// no such device. Only root can create a pipe there.
 func (k *Keys) hasPowerKey(device fs.DirEntry) bool {
 	if device.Type()&fs.ModeNamedPipe != 0 {
 		return true
