@@ -8,8 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/state"
@@ -186,33 +184,5 @@ func TestANoticeThatIsWithdrawnLeavesTheCordonToTheOtherDrainer(t *testing.T) {
 			c.rival.mustFinish(t)
 			c.mustEvictOnce(t)
 		})
-	}
-}
-
-// That is why a pod that two drainers evict in the same moment comes to no harm.
-func TestASecondEvictionChangesNothing(t *testing.T) {
-	t.Parallel()
-	node := lab.Shared(t).AddNode(t)
-	node.AddPod(t, "slow", lab.Grace(30*time.Second), lab.GoesAtGrace())
-	core := lab.Shared(t).Admin.CoreV1()
-	evict := func() *corev1.Pod {
-		err := core.Pods(node.Namespace).EvictV1(t.Context(), &policyv1.Eviction{
-			ObjectMeta: metav1.ObjectMeta{Namespace: node.Namespace, Name: "slow"},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		pod, err := core.Pods(node.Namespace).Get(t.Context(), "slow", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return pod
-	}
-	first := evict()
-	<-time.After(1100 * time.Millisecond) // the API server keeps the time of a deletion in whole seconds
-	second := evict()
-	if !second.DeletionTimestamp.Equal(first.DeletionTimestamp) || *second.DeletionGracePeriodSeconds != *first.DeletionGracePeriodSeconds {
-		t.Errorf("the pod ends at %s with %d s of grace after a second eviction; want %s with %d s",
-			second.DeletionTimestamp, *second.DeletionGracePeriodSeconds, first.DeletionTimestamp, *first.DeletionGracePeriodSeconds)
 	}
 }

@@ -82,24 +82,3 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 	machine.Configure(t, daemon.Options{Kubeconfig: cp.AddUser(t, "somebody", "people").Kubeconfig, IMDS: imds.URL})
 	mustSay(t, check(t, machine), `fail  identity    .* belongs to the user "somebody", which is not a node .*`)
 }
-
-func TestCheckOfWrongSettingsIsStatus78(t *testing.T) {
-	t.Parallel()
-	machine := daemon.NewMachine(t, daemon.Options{Settings: "dry_run = 1\n[drain]\nmargin = 2\n"})
-	got := machine.Command(t, "check")
-	if got.Status != 78 || strings.Count(got.Stdout, "fail  settings    ") != 2 || got.Stderr != "" {
-		t.Errorf("nth check ended with %d\n%s%s", got.Status, got.Stdout, got.Stderr)
-	}
-}
-
-func TestCheckOfflineAsksNobody(t *testing.T) {
-	t.Parallel()
-	imds := imdstest.NewServer()
-	t.Cleanup(imds.Close)
-	machine := daemon.NewMachine(t, daemon.Options{Kubeconfig: "/nowhere", IMDS: imds.URL})
-	said := check(t, machine, "--offline")
-	mustSay(t, said, `ok    settings    .*`, `ok    memory      .* can be written to`)
-	if strings.Contains(said, "metadata") || strings.Contains(said, "identity") || imds.Requests().Total != 0 {
-		t.Errorf("with --offline, nth check says\n%s", said)
-	}
-}

@@ -124,27 +124,3 @@ func (s *stage) mustRememberDrained(t *testing.T, evicted int) {
 		t.Errorf("nth remembers the result %+v; want %d evicted, 0 deleted, 2 skipped and none left", r, evicted)
 	}
 }
-
-// With nobody to take the pods of the Deployment, its budget never yields. EC2 takes the machine all the same.
-func TestABudgetThatNeverYieldsGivesWayBeforeTheDeadline(t *testing.T) {
-	s := prepare(t, "")
-	s.node.AddDeployment(t, "web", 2, lab.MinAvailable(2), lab.Grace(12*time.Second))
-	s.start(t)
-	s.nth.WaitStatus(t, "watching")
-
-	s.imds.SetSpot("terminate", time.Now().Add(20*time.Second))
-	s.nth.WaitSays(t, "disruption budget web blocks the eviction of ")
-	s.waitDrained(t)
-	s.nth.Stop(t)
-	s.mustSayNothingOf(t, systemd.DrainIncomplete) // as it would if the deadline had come first
-
-	for _, e := range s.nth.Logged(systemd.PodDeleted) {
-		if !strings.HasPrefix(e.Fields[systemd.FieldPod], s.node.Namespace+"/web-") {
-			t.Errorf("nth deleted %s, which no budget held", e.Fields[systemd.FieldPod])
-		}
-	}
-	e := s.machine.RecordOf(t, event.SpotInterruption)
-	if e.Phase != state.Drained || e.Result == nil || e.Result.Deleted != 2 || e.Result.Evicted != 1 {
-		t.Errorf("nth remembers %s with %+v, want it drained with 2 pods deleted and 1 evicted", e.Phase, e.Result)
-	}
-}

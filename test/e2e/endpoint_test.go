@@ -27,27 +27,22 @@ const hookSettings = "[webhook]\ntemplate = \"{{ .EventKind }} {{ .Outcome }}\"\
 type endpoint struct {
 	server *httptest.Server
 
-	mu       sync.Mutex
-	behave   func(http.ResponseWriter, *http.Request) bool // tells whether the notice counts as taken
-	taken    []delivery
-	attempts int
-	changed  chan struct{}
+	mu      sync.Mutex
+	taken   []delivery
+	changed chan struct{}
 }
 
 // delivery is one notice that the endpoint has taken.
 type delivery struct {
 	id, text string
-	path     string
 	header   http.Header
 }
 
 func newEndpoint(t *testing.T) *endpoint {
 	t.Helper()
 	e := &endpoint{changed: make(chan struct{})}
-	e.works()
 	e.server = httptest.NewServer(e)
 	t.Cleanup(func() {
-		e.works()
 		e.server.CloseClientConnections()
 		e.server.Close()
 	})
@@ -60,41 +55,15 @@ func (e *endpoint) url() string { return e.server.URL + secretPath }
 // settings are those of a webhook that posts here.
 func (e *endpoint) settings() string { return hookSettings + fmt.Sprintf("url = %q\n", e.url()) }
 
-// does makes the endpoint behave so from now on.
-func (e *endpoint) does(behave func(http.ResponseWriter, *http.Request) bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.behave = behave
-	close(e.changed)
-	e.changed = make(chan struct{})
-}
-
-// works makes it take everything.
-func (e *endpoint) works() {
-	e.does(func(http.ResponseWriter, *http.Request) bool { return true })
-}
-
 // ServeHTTP implements http.Handler.
-func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (e *endpoint) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	text, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
 	}
 	e.mu.Lock()
-	behave := e.behave
-	e.attempts++
-	e.tell()
-	e.mu.Unlock()
-	if !behave(w, r) {
-		return
-	}
-	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.taken = append(e.taken, delivery{r.Header.Get(noticeHeader), string(text), r.URL.Path, r.Header})
-	e.tell()
-}
-
-func (e *endpoint) tell() {
+	e.taken = append(e.taken, delivery{r.Header.Get(noticeHeader), string(text), r.Header})
 	close(e.changed)
 	e.changed = make(chan struct{})
 }
@@ -114,7 +83,7 @@ func (e *endpoint) await(t *testing.T, what string, isSo func() bool) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			t.Fatalf("waiting for %s: %v; taken were %q after %d attempts", what, ctx.Err(), e.texts(), e.attempts)
+			t.Fatalf("waiting for %s: %v; taken were %q", what, ctx.Err(), e.texts())
 		}
 	}
 }

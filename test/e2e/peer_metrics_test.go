@@ -5,16 +5,12 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
-
-	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // somewhere is an address of the loopback network that nobody else has.
@@ -71,41 +67,4 @@ func TestPeer19MetricsAreServed(t *testing.T) {
 		t.Errorf("nth says of its health %q, want ok", said)
 	}
 	s.nth.Stop(t)
-}
-
-func TestMetricsThatCannotBeShownDoNotHoldADrain(t *testing.T) {
-	address := somewhere()
-	occupant, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer occupant.Close()
-	s := play(t, fmt.Sprintf("[metrics]\nlisten = %q\ntextfile = %q\n", address, filepath.Join(t.TempDir(), "not there", "nth.prom")))
-	s.nth.WaitSays(t, "address already in use; nth continues without metrics")
-	s.nth.WaitSays(t, "no such file or directory; nth continues without metrics")
-	s.imds.SetSpot("terminate", twoMinutes())
-	s.waitDrained(t)
-	if told := len(s.nth.Logged(systemd.MetricsTrouble)); told != 2 {
-		t.Errorf("nth has said %d times that it cannot show its metrics, want once for each way", told)
-	}
-
-	if err := occupant.Close(); err != nil {
-		t.Fatal(err)
-	}
-	limit := time.After(time.Minute)
-	for {
-		conn, err := net.Dial("tcp", address)
-		if err == nil {
-			conn.Close()
-			break
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-limit:
-			t.Fatalf("nth does not listen at the address that is free now: %v", err)
-		}
-	}
-	if text := scrape(t, address, "/metrics"); !strings.Contains(text, `nth_actions_total{action="drain",outcome="done"} 1`) {
-		t.Error("nth does not serve what it has counted meanwhile")
-	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // The tests in this file are the container-based handler's own end-to-end tests for the metadata service, with their
-// numbers. "Evicted" means there that the Deployment's only pod has no node any more, and "kept" that it is where it was.
+// numbers. What number 3 asks for, that Events and the journal have it all, is judged with number 15 and in test/packages. "Evicted" means there that the Deployment's only pod has no node any more, and "kept" that it is where it was.
 //
 // That handler can taint the node, which a kubelet's credential is not allowed to. nth has no such setting. What the
 // tests ask of taints is left out; that no pod comes back is asked for instead, and the cordon sees to it.
@@ -69,35 +69,6 @@ func (s *stage) mustOnlyTalk(t *testing.T) {
 	s.stopAfterLooks(t)
 	s.mustBeUntouched(t)
 	s.mustSayOnce(t, systemd.Drained)
-}
-
-// The original asks for Kubernetes Events about the interruption, the cordon and the drain, each with the instance's
-// description. That is judged with number 15; this one judges that they are told to the journal, too, each with its event,
-// kind and node.
-func TestPeer03SpotInterruptionIsTold(t *testing.T) {
-	s := play(t, "")
-	s.imds.SetSpot("terminate", twoMinutes())
-	s.waitDrained(t)
-	s.nth.Stop(t)
-
-	id := s.machine.RecordOf(t, event.SpotInterruption).Event.ID
-	for name, message := range map[string]string{
-		"EventSeen": systemd.EventSeen, "DrainStarted": systemd.DrainStarted, "Cordoned": systemd.Cordoned,
-		"PodEvicted": systemd.PodEvicted, "PodGone": systemd.PodGone, "Drained": systemd.Drained,
-	} {
-		told := s.nth.Logged(message)
-		if len(told) == 0 {
-			t.Errorf("nth does not say %s", name)
-			continue
-		}
-		for field, want := range map[string]string{
-			systemd.FieldEventID: id, systemd.FieldEventKind: "spot-interruption", systemd.FieldNode: s.node.Name,
-		} {
-			if got := told[0].Fields[field]; got != want {
-				t.Errorf("%s has %s=%q, want %q", name, field, got, want)
-			}
-		}
-	}
 }
 
 // The original runs the handler in the pod network, from where it must find a metadata service that has another address

@@ -33,32 +33,6 @@ func TestPeer16AWebhookIsToldOfAnInterruption(t *testing.T) {
 	s.mustKeepSecret(t)
 }
 
-func TestPeer17TheURLOfAWebhookMayBeAFileOrACredential(t *testing.T) {
-	for _, from := range []string{"file", "credential"} {
-		t.Run(from, func(t *testing.T) {
-			e := newEndpoint(t)
-			dir := t.TempDir()
-			secret := filepath.Join(dir, "webhook-url")
-			if err := os.WriteFile(secret, []byte(e.url()+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			s := prepare(t, hookSettings+fmt.Sprintf("url_file = %q\n", secret))
-			if from == "credential" {
-				s.options.Settings, s.options.Env = hookSettings, []string{"CREDENTIALS_DIRECTORY=" + dir}
-				s.machine.Configure(t, s.options)
-			}
-			s.start(t)
-			s.imds.SetSpot("terminate", twoMinutes())
-			s.waitDrained(t)
-			e.waitFor(t, "spot-interruption announced", "spot-interruption drained")
-			if e.taken[0].path != secretPath {
-				t.Errorf("posted to %s", e.taken[0].path)
-			}
-			s.mustKeepSecret(t)
-		})
-	}
-}
-
 func TestPeer18AWebhookIsReachedThroughASquid(t *testing.T) {
 	squid := newSquid(t)
 	e := newEndpoint(t)

@@ -8,14 +8,12 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/nth-project/nth/pkg/sqs/sqstest"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/debian"
 	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/region"
 )
 
 func TestPrometheusFollowsAQueueThroughBothWays(t *testing.T) {
@@ -29,10 +27,7 @@ func TestPrometheusFollowsAQueueThroughBothWays(t *testing.T) {
 	node := lab.Shared(t).AddNode(t)
 	node.AddDeployment(t, "web", 3)
 	instance := fmt.Sprintf("i-%017x", time.Now().UnixNano())
-	if _, err := lab.Shared(t).Admin.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType,
-		[]byte(`{"spec":{"providerID":"aws:///eu-central-1a/`+instance+`"}}`), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	region.Bind(t, lab.Shared(t), node, instance)
 	consumer := daemon.StartQueue(t, daemon.QueueOptions{
 		Kubeconfig: lab.Shared(t).Kubeconfig, URL: messages.URL(), Endpoint: aws.URL,
 		Settings: fmt.Sprintf(settings, address, filepath.Join(dir, "nth-queue.prom")),

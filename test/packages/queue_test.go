@@ -11,7 +11,6 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/nth-project/nth/test/internal/host"
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/machine"
+	"github.com/nth-project/nth/test/internal/region"
 )
 
 // installQueue boots a machine and installs nth-queue there, as an administrator does who has the file.
@@ -190,11 +190,7 @@ func addInstance(t *testing.T) (*lab.Node, string) {
 	t.Helper()
 	node := lab.Shared(t).AddNode(t)
 	instance := fmt.Sprintf("i-%017x", time.Now().UnixNano())
-	_, err := lab.Shared(t).Admin.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType,
-		[]byte(`{"spec":{"providerID":"aws:///eu-central-1a/`+instance+`"}}`), metav1.PatchOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	region.Bind(t, lab.Shared(t), node, instance)
 	return node, instance
 }
 

@@ -9,13 +9,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/pkg/sqs/sqstest"
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/region"
 )
 
 // The rights are enough for everything that can be switched on.
@@ -33,7 +32,9 @@ func TestRights_AreEnoughForADrainWithAllExtras(t *testing.T) {
 		instances.ServeHTTP(w, r)
 	}))
 	t.Cleanup(aws.Close)
-	node, instance := addInstance(t)
+	const instance = "i-0123456789abcdef0"
+	node := lab.Shared(t).AddNode(t)
+	region.Bind(t, lab.Shared(t), node, instance)
 	instances.Add(ec2test.Instance{ID: instance, State: "stopped"})
 	node.AddDaemonSet(t, "agent")
 	node.AddDeployment(t, "web", 2)
@@ -67,20 +68,6 @@ func follow(consumer *daemon.Daemon) (complaints func() []string) {
 		}
 	})
 	return func() []string { <-told; return said }
-}
-
-// addInstance adds a node that says which EC2 instance it is.
-func addInstance(t *testing.T) (*lab.Node, string) {
-	t.Helper()
-	const instance = "i-0123456789abcdef0"
-	cp := lab.Shared(t)
-	node := cp.AddNode(t)
-	_, err := cp.Admin.CoreV1().Nodes().Patch(t.Context(), node.Name, types.MergePatchType,
-		[]byte(`{"spec":{"providerID":"aws:///eu-central-1a/`+instance+`"}}`), metav1.PatchOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return node, instance
 }
 
 func stateChange(t *testing.T, instance, state string) string {

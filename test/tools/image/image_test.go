@@ -198,28 +198,3 @@ func TestTheImageIsPushedToARegistry(t *testing.T) {
 		t.Errorf("pushed %s, built\n%s", digest, built)
 	}
 }
-
-func TestWhatMakesNoImageIsAnError(t *testing.T) {
-	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
-	none := filepath.Join(t.TempDir(), "none")
-	for name, args := range map[string][]string{
-		"no command":      nil,
-		"another command": {"pull"},
-		"no program":      {"build", "--name", "nth", "--output", none},
-		"no name for it":  {"build", "--output", none, "amd64=main.go"},
-		"no architecture": {"build", "--name", "nth", "--output", none, "nth"},
-		"no such program": {"build", "--name", "nth", "--output", none, "amd64=" + none},
-		"no such file":    {"build", "--name", "nth", "--output", none, "--file", "/LICENSE=" + none, "amd64=main.go"},
-		"no such layout":  {"push", none, "localhost:1/nth:v1"},
-		"no name":         {"push", none, "a name"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if err := run(t.Context(), args, io.Discard); err == nil {
-				t.Error("no error")
-			}
-			if _, err := os.Stat(none); err == nil {
-				t.Error("something was made")
-			}
-		})
-	}
-}

@@ -132,21 +132,3 @@ func TestTheProvenanceNamesTheFilesTheCommitAndTheRelease(t *testing.T) {
 		t.Errorf("it was made from %v", d)
 	}
 }
-
-func TestWhatCannotBeSaidIsAnError(t *testing.T) {
-	notAProgram := filepath.Join(t.TempDir(), "text")
-	if err := os.WriteFile(notAProgram, []byte("text"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for want, args := range map[string][]string{
-		"wrong usage":                {"sbom"},
-		"reading what ":              {"sbom", "--version", "1", "--date", "1", notAProgram},
-		"there is no file in":        {"provenance", "--version", "1", "--commit", commit, "--date", "1", "--source", "s", t.TempDir()},
-		"wrong usage, see the":       {"provenance", "--version", "1", "--date", "1", t.TempDir()},
-		`invalid value "x" for flag`: {"sbom", "--version", "1", "--date", "x", notAProgram},
-	} {
-		if err := run(args, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q says %v, want %q", args, err, want)
-		}
-	}
-}
