@@ -36,24 +36,57 @@ func doneUnanswered(s *apitest.Server, name string, after time.Duration) apitest
 
 func TestEvict_Counts(t *testing.T) {
 	t.Parallel()
-	// The watch is later than the end of the connection.
-	run(t, "an eviction whose answer is lost", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a", grace(5)), apitest.Ending(5*time.Second))
-		s.SetLag(0, 50*time.Millisecond)
-		s.Answer("evict", apitest.Lost())
-		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 || count(s, "evict") != 1 {
-			t.Errorf("the result is %+v after %d evictions", r.result, count(s, "evict"))
-		}
-	})
-	// The pod is gone before the watch tells, so that the next eviction finds none.
-	run(t, "one whose pod is gone by the next", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		s.SetLag(0, 3*time.Second)
-		s.Answer("evict", apitest.Lost())
-		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || count(s, "evict") < 2 {
-			t.Errorf("the result is %+v after %d evictions", r.result, count(s, "evict"))
-		}
-	})
+	held := apitest.HeldBy("budget", 0)
+	for name, c := range map[string]struct {
+		grace, ends      time.Duration
+		hard, lag        time.Duration // 0 is none
+		evict, then      apitest.Answer
+		delete           func(*apitest.Server)
+		after            time.Duration // when others do something
+		others           func(*apitest.Server)
+		evicted, deleted int
+	}{
+		"an eviction whose answer is lost": {
+			grace: 5 * time.Second, ends: 5 * time.Second, lag: 50 * time.Millisecond, evict: apitest.Lost(), evicted: 1,
+		},
+		"one whose pod is gone before the watch says so": {lag: 3 * time.Second, evict: apitest.Lost(), evicted: 1},
+		"none that is refused after a broken connection": {
+			evict: apitest.Reset(), then: held, after: time.Second, others: func(s *apitest.Server) { s.RemovePod("default/a") },
+		},
+		"none that is refused as others delete the pod": {
+			grace: 30 * time.Second, ends: 20 * time.Second, after: 500 * time.Millisecond, others: func(s *apitest.Server) { s.DeletePod("default/a") },
+			then: func(w http.ResponseWriter, r *http.Request) bool { return slowly(time.Second)(w, r) || held(w, r) },
+		},
+		// The eviction hangs until the pod's turn. The watch shows that the pod is terminating before the deletion is answered.
+		"a deletion after one that hangs": {
+			grace: 10 * time.Second, ends: 3 * time.Second, hard: 30 * time.Second, then: apitest.Hang(), deleted: 1,
+			delete: func(s *apitest.Server) { s.DeletePod("default/a", 10); time.Sleep(time.Second) },
+		},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a", grace(int64(c.grace.Seconds()))), apitest.Ending(c.ends))
+			s.SetLag(0, c.lag)
+			if c.evict != nil {
+				s.Answer("evict", c.evict)
+			}
+			s.Always("evict", c.then)
+			if c.delete != nil {
+				s.Always("delete", func(http.ResponseWriter, *http.Request) bool { c.delete(s); return false })
+			}
+			limit := c.hard
+			if limit == 0 {
+				limit = plenty
+			}
+			r := beginWithin(t, s, drain.Options{}, c.hard > 0, limit)
+			if c.others != nil {
+				time.AfterFunc(c.after, func() { c.others(s) })
+			}
+			if result := r.succeed(); result.Evicted != c.evicted || result.Deleted != c.deleted {
+				t.Errorf("the result is %+v", result)
+			}
+			r.reported(c.evicted, state.PodEvicted)
+		})
+	}
 	// The pod is terminating, but the watch does not tell yet.
 	run(t, "one before the drain is called off", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a", grace(30)), apitest.Ending(20*time.Second))
@@ -65,18 +98,6 @@ func TestEvict_Counts(t *testing.T) {
 		r.adjust(func(g *drain.Goal) { g.Evict = false })
 		r.await(state.PodSpared)
 		if result := r.guard.Result(); result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
-	// The first eviction broke off, and might have been carried out. That the next is refused says that it was not.
-	run(t, "none that is refused after a broken connection", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		s.Answer("evict", apitest.Reset())
-		s.Always("evict", apitest.HeldBy("budget", 0))
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodHeld)
-		s.RemovePod("default/a")
-		if result := r.succeed(); result.Evicted != 0 {
 			t.Errorf("the result is %+v", result)
 		}
 	})
@@ -95,20 +116,6 @@ func TestEvict_Counts(t *testing.T) {
 			t.Errorf("told %+v, and it was deleted %d times", told, count(s, "delete default/a"))
 		}
 	})
-	// The watch shows that the pod is ending before a budget refuses its eviction.
-	run(t, "none that is refused as others delete the pod", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a", grace(30)), apitest.Ending(20*time.Second))
-		s.Always("evict", func(w http.ResponseWriter, r *http.Request) bool {
-			return slowly(time.Second)(w, r) || apitest.HeldBy("budget", 0)(w, r)
-		})
-		r := begin(t, s, drain.Options{})
-		time.Sleep(500 * time.Millisecond)
-		s.DeletePod("default/a")
-		r.succeed()
-		if told := r.of(state.PodEvicted); len(told) > 0 || r.result.Evicted > 0 {
-			t.Errorf("told %+v of evictions, %+v", told, r.result)
-		}
-	})
 	// The pod had finished. No watch has told that it was ending.
 	run(t, "one whose pod is gone before the answer", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
@@ -119,21 +126,6 @@ func TestEvict_Counts(t *testing.T) {
 		})
 		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 {
 			t.Errorf("the result is %+v", r.result)
-		}
-	})
-	// The eviction hangs until the pod's turn. The watch shows that the pod is terminating before the deletion is answered.
-	run(t, "a deletion after one that hangs", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a", grace(10)), apitest.Ending(3*time.Second))
-		s.Always("evict", apitest.Hang())
-		s.Always("delete", func(http.ResponseWriter, *http.Request) bool {
-			s.DeletePod("default/a", 10)
-			time.Sleep(time.Second)
-			return false
-		})
-		r := beginWithin(t, s, drain.Options{}, true, 30*time.Second)
-		result := r.succeed()
-		if evicted := r.of(state.PodEvicted); result.Deleted != 1 || result.Evicted != 0 || len(evicted) > 0 {
-			t.Errorf("the result is %+v; told as evicted is %+v", result, evicted)
 		}
 	})
 	// The API server writes that a pod without a grace is ending, and then removes it. Whoever sees the first must let it do the second.

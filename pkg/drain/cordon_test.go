@@ -363,16 +363,6 @@ func TestCordon_PatchesTheNodeAsItWasRead(t *testing.T) {
 	}
 }
 
-// failing is the answer of a code, as an API server says what failed.
-func failing(code int) apitest.Answer {
-	return func(w http.ResponseWriter, _ *http.Request) bool {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(code)
-		_, err := fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d}`, code)
-		return err == nil
-	}
-}
-
 // thisBoot tells of the boot ID of the claim that it is the present one.
 func thisBoot(id string, _ time.Time) bool { return id == claim.BootID }
 

@@ -24,8 +24,7 @@ func TestDryRun(t *testing.T) {
 	// A dry run tells of pods also where the goal comes to be a drain later.
 	run(t, "a drain after a cordon", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
-		goal := goalWithin(false, plenty)
-		goal.Evict = false
+		goal := toCordon()
 		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
 		time.Sleep(time.Second)
 		r.adjust(func(g *drain.Goal) { g.Evict = true })
@@ -137,11 +136,6 @@ func TestDryRun(t *testing.T) {
 	})
 }
 
-// evictAt has a pod evicted as its annotation says.
-func evictAt(when string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Annotations = map[string]string{evict.Annotation: when} }
-}
-
 func TestForecast_GoesByEachRule(t *testing.T) {
 	t.Parallel()
 	const second = time.Second
@@ -163,7 +157,7 @@ func TestForecast_GoesByEachRule(t *testing.T) {
 			drain.Options{}, []*corev1.Pod{pod("job", grace(60), phase(corev1.PodSucceeded))}, evict.Forecast{Pods: 1},
 		},
 		"a pod that runs until the deadline takes all of it": {
-			drain.Options{Margin: 5 * second}, []*corev1.Pod{pod("job", grace(30), evictAt(evict.AtDeadline))}, evict.Forecast{Pods: 1, Needs: 115 * second},
+			drain.Options{Margin: 5 * second}, []*corev1.Pod{pod("job", grace(30), annotated(evict.Annotation, evict.AtDeadline))}, evict.Forecast{Pods: 1, Needs: 115 * second},
 		},
 		"a pod that needs longer is cut short, to a whole second": {
 			drain.Options{Margin: 4500 * time.Millisecond}, []*corev1.Pod{pod("db", grace(200))},
@@ -197,7 +191,7 @@ func TestDryRun_PodsThatRunUntilTheDeadline(t *testing.T) {
 		"none": {func(goal *drain.Goal) { goal.Hard, goal.Soft = time.Time{}, time.Time{} }, 0},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("job", evictAt(evict.AtDeadline)), 0)
+			s.AddPod(pod("job", annotated(evict.Annotation, evict.AtDeadline)), 0)
 			goal := goalWithin(true, plenty)
 			row.change(&goal)
 			r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)

@@ -53,8 +53,7 @@ func TestGoal(t *testing.T) {
 	run(t, "from cordon to drain, and back", func(t *testing.T, s *apitest.Server) {
 		free := addHeld(s, pod("a"))
 		s.AddPod(pod("b"), 0)
-		goal := goalWithin(false, plenty)
-		goal.Evict = false
+		goal := toCordon()
 		r := start(t, s, drain.Options{LoadBalancerWait: 30 * time.Second}, goal)
 		r.await(state.NodeClosed)
 		time.Sleep(time.Minute)

@@ -52,33 +52,18 @@ func TestGuard_NoRequestAfterItsEnd(t *testing.T) {
 	})
 }
 
-// outages are the ways in which an API server can fail, until they are made good again.
-var outages = map[string]func(*apitest.Server) (mend func()){
-	"it is away": func(s *apitest.Server) func() { s.GoAway(); return s.ComeBack },
-	"reads of the Node fail": func(s *apitest.Server) func() {
-		s.Always("get", apitest.Unavailable())
-		return func() { s.Always("get", nil) }
-	},
-	"reads of the Node hang": func(s *apitest.Server) func() {
-		s.Always("get", apitest.Hang())
-		return func() { s.Always("get", nil) }
-	},
-	"the cordon fails": func(s *apitest.Server) func() {
-		s.Always("patch", apitest.Unavailable())
-		return func() { s.Always("patch", nil) }
-	},
-	"the cordon hangs": func(s *apitest.Server) func() {
-		s.Always("patch", apitest.Hang())
-		return func() { s.Always("patch", nil) }
-	},
-	"lists fail": func(s *apitest.Server) func() {
-		s.Always("list", apitest.Unavailable())
-		return func() { s.Always("list", nil) }
-	},
-	"watches fail": func(s *apitest.Server) func() {
-		s.Always("watch", apitest.Reset())
-		return func() { s.Always("watch", nil) }
-	},
+// outages are the ways in which an API server can fail, until they are made good again: requests of a kind that get an answer.
+var outages = map[string]struct {
+	what   string // empty if it is away
+	answer apitest.Answer
+}{
+	"it is away":             {},
+	"reads of the Node fail": {"get", apitest.Unavailable()},
+	"reads of the Node hang": {"get", apitest.Hang()},
+	"the cordon fails":       {"patch", apitest.Unavailable()},
+	"the cordon hangs":       {"patch", apitest.Hang()},
+	"lists fail":             {"list", apitest.Unavailable()},
+	"watches fail":           {"watch", apitest.Reset()},
 }
 
 // The pods of a machine that is lost are evicted, whenever the cordon comes and whenever the first list does.
@@ -92,7 +77,13 @@ func TestOutage_AtTheStartOfAHardDrain(t *testing.T) {
 				for i := range pods {
 					s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
 				}
-				mend := outage(s)
+				mend := s.ComeBack
+				if outage.what == "" {
+					s.GoAway()
+				} else {
+					s.Always(outage.what, outage.answer)
+					mend = func() { s.Always(outage.what, nil) }
+				}
 				r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
 				time.AfterFunc(after, mend)
 				if result := r.succeed(); result.Evicted != pods || !s.CurrentNode().Spec.Unschedulable {

@@ -190,14 +190,14 @@ func TestUncordon_IsTriedAgain(t *testing.T) {
 			passes bool
 		}{
 			"the connection breaks":                 {apitest.Reset(), true},
-			"400, what is asked for makes no sense": {failing(http.StatusBadRequest), false},
-			"401, the credential is not known":      {failing(http.StatusUnauthorized), true},
-			"403, it may not be":                    {failing(http.StatusForbidden), false},
-			"408, it has taken too long":            {failing(http.StatusRequestTimeout), true},
+			"400, what is asked for makes no sense": {refusal(http.StatusBadRequest, "", ""), false},
+			"401, the credential is not known":      {refusal(http.StatusUnauthorized, "", ""), true},
+			"403, it may not be":                    {refusal(http.StatusForbidden, "", ""), false},
+			"408, it has taken too long":            {refusal(http.StatusRequestTimeout, "", ""), true},
 			"409, it has changed in the meantime":   {apitest.Conflict(), true},
-			"422, it is not valid":                  {failing(http.StatusUnprocessableEntity), false},
+			"422, it is not valid":                  {refusal(http.StatusUnprocessableEntity, "", ""), false},
 			"429, the API server is busy":           {apitest.Throttled(1), true},
-			"500, the API server has failed":        {failing(http.StatusInternalServerError), true},
+			"500, the API server has failed":        {refusal(http.StatusInternalServerError, "", ""), true},
 			"503, the API server is not ready":      {apitest.Unavailable(), true},
 		} {
 			run(t, what+": "+name, func(t *testing.T, s *apitest.Server) {

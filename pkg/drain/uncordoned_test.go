@@ -3,6 +3,7 @@ package drain_test
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -187,6 +188,46 @@ func TestUncordoned_Pods(t *testing.T) {
 		}
 		if !s.CurrentNode().Spec.Unschedulable || left > 0 {
 			t.Errorf("20 s before the machine is lost, the node is closed: %t, and has %d pods; told %+v", s.CurrentNode().Spec.Unschedulable, left, r.of(state.NodeReopened))
+		}
+	})
+	// The node is opened, and a pod comes, while the answer of a look is on its way.
+	run(t, "that came during a look stay", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
+			seen := s.CurrentNode()
+			s.UncordonAs("kubectl")
+			s.AddPod(pod("new"), 0)
+			time.Sleep(time.Second)
+			w.Header().Set("Content-Type", "application/json")
+			return json.NewEncoder(w).Encode(seen) == nil
+		})
+		r.await(state.NodeReopened)
+		time.Sleep(time.Minute)
+		if n := count(s, "evict"); n != 0 || !s.HasPod("default/new") {
+			t.Errorf("%d evictions from a node that somebody has uncordoned", n)
+		}
+	})
+	// Whose cordon that was, and when it was set, nobody knows.
+	run(t, "that come as others uncordon stay", func(t *testing.T, s *apitest.Server) {
+		s.CordonAs("kubectl")
+		addHeld(s, pod("old"))
+		s.Answer("get node", slowly(time.Second)) // The pod is met before it, and waits for it.
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodHeld, "default/old")
+		s.Answer("get node", slowly(time.Second))
+		s.UncordonAs("kubectl")
+		s.AddPod(pod("new"), 0)
+		r.await(state.NodeReopened)
+		s.Answer("watch", apitest.Expired())
+		s.DropWatches()
+		time.Sleep(5 * time.Second) // All pods have been listed anew.
+		s.ChangePod("default/new", annotated("example.com/note", "changed"))
+		time.Sleep(time.Minute)
+		if !s.HasPod("default/new") || len(s.Requests("evict default/new")) != 0 {
+			t.Errorf("the pod was asked to go: %+v", r.guard.Result())
+		}
+		if result := r.guard.Result(); result.Skipped != 1 || !slices.Equal(result.Left, []string{"default/old"}) {
+			t.Errorf("the result is %+v", result)
 		}
 	})
 	// They have it open for the events of then, and who comes meanwhile was meant to.
