@@ -191,13 +191,14 @@ func (a *Agent) adjust(goal policy.Goal) {
 	w.guard.Adjust(w.guardGoal)
 }
 
-// join begins a new generation if events join the goal. So do those whose cordon nobody has lifted, if the guard leaves the node open.
+// join begins a new generation if events join the goal. So do those whose cordon nobody has lifted, if the guard leaves for others the node
+// open or pods on it.
 func (a *Agent) join(goal policy.Goal) (joined bool) {
 	w := a.work
 	maps.DeleteFunc(w.joined, func(id string, _ int) bool { return !slices.Contains(goal.Events, id) })
-	open := goal.Close && (!w.goal.Close || w.state.Open && w.reported == a.generation)
+	more := goal.Close && (!w.goal.Close || w.state.Open && w.reported == a.generation || goal.Before.IsZero() && !w.goal.Before.IsZero())
 	for _, id := range goal.Events {
-		if _, known := w.joined[id]; !known || open && !a.entry(event.Event{ID: id}).Released() {
+		if _, known := w.joined[id]; !known || more && !a.entry(event.Event{ID: id}).Released() {
 			w.joined[id], joined = a.generation+1, true
 		}
 	}

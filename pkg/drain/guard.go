@@ -376,7 +376,7 @@ func (g *guard) handleLook(v view, number, generation int) {
 		g.seenIn = generation
 		g.handleNode(v)
 		if v.reopened {
-			g.handleUncordon(v, generation, lookDone, first)
+			g.handleUncordon(v, lookDone, first)
 		}
 		if v.tidy == nil {
 			g.reportUncordon()
@@ -418,16 +418,16 @@ func (g *guard) countLook(v view, number, generation int) {
 	}
 }
 
-// handleUncordon takes in that somebody uncordoned the node before a look of a generation. If that is the present one, the pods that came after
-// the cordon, and for which this look was requested, stay.
-func (g *guard) handleUncordon(v view, generation, lookDone int, first bool) {
+// handleUncordon takes in that somebody uncordoned the node. Even if a generation has begun since that look, the node stays open until the
+// next one: which of the events want it closed again, the agent knows. The pods that came after the cordon, and for which this look was
+// requested, stay.
+func (g *guard) handleUncordon(v view, lookDone int, first bool) {
 	claim, _ := parseClaim(v.claim)
 	g.unreported = &Progress{Kind: state.NodeReopened, Closed: v.closedIn, Claim: claim}
-	if generation < g.goal.Generation {
-		g.reportUncordon()
-		return
+	g.uncordonedIn = g.goal.Generation
+	if !g.goal.Close || g.goal.Before.IsZero() { // Otherwise the cordon was only for events that pods need not go for.
+		g.cordonedAt = v.cordonedAt
 	}
-	g.uncordonedIn, g.cordonedAt = generation, v.cordonedAt
 	g.pods.Rejudge()
 	if !first {
 		g.pods.SpareLate(lookDone, g.lookDone)
@@ -463,10 +463,8 @@ func (g *guard) noteNode(uid types.UID) {
 	if !g.anotherThan(uid) {
 		return
 	}
-	if g.staysOpen() {
-		g.reportUncordon()
-		g.report(Progress{Kind: state.NodeRegistered})
-	}
+	g.reportUncordon()
+	g.report(Progress{Kind: state.NodeRegistered})
 	g.uncordonedIn, g.cordonedAt = 0, time.Time{}
 }
 

@@ -50,7 +50,7 @@ const (
 	NodeFoundClosed TransitionKind = "node-found-closed"
 	// NodeReopened: someone uncordoned the node.
 	NodeReopened TransitionKind = "node-reopened"
-	// NodeRegistered: another Node has registered in place of the one that an operator had uncordoned.
+	// NodeRegistered: another Node has registered. That an operator had uncordoned the one before does not count for it.
 	NodeRegistered TransitionKind = "node-registered"
 	// NodeOptedOut: operators want nothing done to this node.
 	NodeOptedOut TransitionKind = "node-opted-out"
