@@ -214,30 +214,6 @@ func TestList(t *testing.T) {
 	})
 }
 
-// opened drains a node, has it opened and a pod bound to it, of which no watch tells for ten seconds, and has it closed again.
-func opened(t *testing.T, open func(*apitest.Server, *trial)) {
-	s := apitest.New(t)
-	goal := goalWithin(false, plenty)
-	r := start(t, s, drain.Options{}, goal)
-	r.succeed()
-	time.Sleep(15 * time.Second)
-	s.SetLag(0, 10*time.Second)
-	open(s, r)
-	s.AddPod(pod("new"), 0)
-	time.Sleep(time.Second)
-	r.adjust(func(g *drain.Goal) {
-		joining(g)
-	})
-	await(t, "another cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
-	for range 60 {
-		time.Sleep(500 * time.Millisecond)
-		if s.HasPod("default/new") && len(r.now(state.NodeEmpty)) > 0 {
-			t.Fatalf("told to be drained for another event, while a pod is there that came before the cordon")
-		}
-	}
-	r.await(state.PodGone, "default/new")
-}
-
 // answeredLate has the server answer at once, and the answer arrive when that is closed.
 func answeredLate(s *apitest.Server, asked func(), arrives <-chan struct{}) apitest.Answer {
 	return func(w http.ResponseWriter, r *http.Request) bool {
