@@ -225,6 +225,31 @@ func TestReopened_NotForAnEventThatTheGuardDidNotHave(t *testing.T) {
 	})
 }
 
+// slow is a listener that takes a while when the step for b begins.
+type slow struct{}
+
+func (slow) OnTransition(t state.Transition) {
+	if t.Kind == state.Begun && t.Entry.Event.ID == "b" {
+		time.Sleep(10 * time.Second)
+	}
+}
+
+// An event joins just after an uncordon, and the loop is slow: the guard has already found the node empty but for a pod that came since.
+func TestReopened_IsNoDrainForAnEventThatJoins(t *testing.T) {
+	withServer(t, func(r *rig, s *apitest.Server) {
+		r.cfg.Listeners = append(r.cfg.Listeners, slow{})
+		r.run()
+		a, b := r.stopping("a", 14*24*time.Hour), r.stopping("b", 7*24*time.Hour)
+		r.look(a)
+		s.UncordonAs("kubectl")
+		s.AddPod(web("new", 5), 0)
+		r.announce(a, b)
+		r.pass(time.Minute)
+		r.wantReopened("a")
+		r.wantOutcomes("a after 0s", "a drained after 1s", "b after 20s", "b drained after 21s")
+	})
+}
+
 // The histories that follow have found mistakes; a random one needs thousands of tries for each of them. In all of them EC2 is to
 // stop the machine in weeks, a pod is held by a budget, and an operator uncordons the node with kubectl.
 

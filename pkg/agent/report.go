@@ -204,6 +204,9 @@ func (a *Agent) handleProgress(p drain.Progress) {
 	}
 	a.total, a.left, a.nodeSeen, a.ready = p.Total, p.Left, a.nodeSeen || p.State.Seen, a.ready || p.State.Ready
 	if !w.stopping {
+		if p.State.Open && w.guardGoal.Close { // Which events that concerns is decided now. The others want pods gone that came since.
+			p.State.Drained = false
+		}
 		w.state, w.reported = p.State, p.Generation
 		if p.State.Looked {
 			a.limited, w.looked = p.State.Limited, p.Generation
