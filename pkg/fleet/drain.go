@@ -391,7 +391,8 @@ func (s *session) writeNotes(ctx context.Context) {
 
 // recordFromNode rebuilds the record from the Node's cordon, if nth-queue has set it for one of the events. If the node is schedulable all the
 // same, operators have lifted that cordon: only the pods that were there before are evicted for that event. A cordon of anybody else is not
-// the drain's to undo. Events that are noted were reported before. The term's mutex is held.
+// the drain's to undo. Events that are noted were reported before. Budgets begin now, as the Node may have waited since it was cordoned. The
+// term's mutex is held.
 func (s *session) recordFromNode() *memoryRecord {
 	b, on := &memoryRecord{changed: make(chan struct{}, 1)}, s.node
 	now := time.Now().UTC().Round(0)
@@ -406,7 +407,7 @@ func (s *session) recordFromNode() *memoryRecord {
 		e := state.Entry{Event: ev, Phase: state.Seen, BootID: on.bootID, ListedIn: on.bootID, FirstSeen: now, Changed: now}
 		if closed {
 			since := cmp.Or(event.CredibleTime(on.cordon.Since), now)
-			e.Phase, e.BootID, e.OnNode, e.FirstSeen, e.Changed, e.CordonedAt = state.Cordoned, on.cordon.BootID, true, since, since, since
+			e.Phase, e.BootID, e.OnNode, e.Changed, e.CordonedAt = state.Cordoned, on.cordon.BootID, true, since, since
 			if !on.unschedulable {
 				e.Phase, e.ReleasedAt = state.Draining, since
 			}

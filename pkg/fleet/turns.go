@@ -102,24 +102,26 @@ func byDeadline(a, b time.Time) int {
 
 // keepWaiting does what the drain of an instance needs while it waits for its turn, and returns when to try again; 0 if that is not needed. Its
 // Node is cordoned at once: the pods of other nodes would move there, only to be evicted again. That is taken back if there is nothing to
-// drain for any more.
+// drain for any more, or the rules want the node open by now.
 func (t *term) keepWaiting(in *instance) time.Duration {
 	t.mu.Lock()
 	s := in.drain
-	if s == nil || s.begun || s.closed && len(s.events) > 0 {
+	if s == nil || s.begun {
 		t.mu.Unlock()
 		return 0
 	}
 	needed, goal := len(s.events) > 0, s.goal()
 	closes := goal.Action == policy.Drain || goal.Action == policy.Cordon
+	closed, cordoned, err := s.closed, s.cordoned, error(nil)
 	t.mu.Unlock()
-	cordoned, err := s.cordoned, error(nil)
 	switch {
 	case t.opts.DryRun:
-	case needed && closes:
+	case closes && !closed:
 		cordoned, err = t.cordon(t.ctx, s, goal)
-	case !needed && cordoned:
-		err = t.open(t.ctx, s.node)
+	case !closes && cordoned:
+		if err = t.open(t.ctx, s.node); err == nil {
+			cordoned = false
+		}
 	}
 	if err != nil {
 		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("%s; retrying", err)
