@@ -102,13 +102,13 @@ func (n *notices) begin() (end func()) {
 }
 
 // of returns the listeners for a node; it implements fleet.Options.Listeners.
-func (n *notices) of(node string, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool)) {
+func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool)) {
 	listeners = []agent.Listener{n.webhook, n.meter}
 	forget := func(bool) { n.webhook.Forget(node) }
 	if n.dryRun || !n.cfg.Condition && !n.cfg.Events {
 		return listeners, forget
 	}
-	identity := notify.Identity{Client: n.client.Client, Node: node}
+	identity := notify.Identity{Client: n.client.Client, Node: node, UID: uid}
 	k := notify.NewKubernetes(notify.KubernetesOptions{
 		Identity:  func(context.Context) (notify.Identity, error) { return identity, nil },
 		Entries:   entries,

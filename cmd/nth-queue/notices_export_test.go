@@ -27,7 +27,7 @@ func PassOn(ctx context.Context, webhook *notify.Webhook, work func(context.Cont
 // KeepConditions makes those who keep the conditions of nodes in a cluster, by those rules.
 func KeepConditions(
 	ctx context.Context, client kubernetes.Interface, webhook *notify.Webhook, rules policy.Settings,
-) (of func(node string, entries func() []state.Entry) ([]agent.Listener, func(lost bool)), end func()) {
+) (of func(node, uid string, entries func() []state.Entry) ([]agent.Listener, func(lost bool)), end func()) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	n := &notices{

@@ -38,17 +38,18 @@ func TestAStopWaitsForThoseWhoTellAndOnlyForAMoment(t *testing.T) {
 // The API server does not take the condition while a node is worked on, and does minutes later.
 func TestTheConditionsOfANodeAreThoseOfWhoWorksOnItNow(t *testing.T) {
 	for name, row := range map[string]struct {
-		lost, another bool
-		want          string
+		lost, another, replaced bool
+		want                    string
 	}{
 		"nobody else works on it since":                {want: "is cordoned"},
 		"it is another process's since":                {lost: true},
+		"another machine has its name since":           {replaced: true},
 		"this process works on it again":               {another: true, want: "is drained"},
 		"this process works on it again, and loses it": {another: true, lost: true, want: "is drained"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "one"}}
 				client := fake.NewClientset(node)
 				var away atomic.Bool
 				away.Store(true)
@@ -66,13 +67,19 @@ func TestTheConditionsOfANodeAreThoseOfWhoWorksOnItNow(t *testing.T) {
 					e := state.Entry{Event: event.Event{ID: "stop", Kind: event.StateChange, State: event.Pending}, Phase: phase, CordonedAt: time.Now()}
 					return func() []state.Entry { return []state.Entry{e} }
 				}
-				_, end := of("a", in(state.Cordoned))
+				_, end := of("a", "one", in(state.Cordoned))
 				time.Sleep(10 * time.Second)
 				end(row.lost)
 				if row.another {
 					time.Sleep(time.Minute)
-					_, end := of("a", in(state.Drained))
+					_, end := of("a", "one", in(state.Drained))
 					defer end(false)
+				}
+				if row.replaced {
+					node.UID = "the next"
+					if _, err := client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+						t.Fatal(err)
+					}
 				}
 				time.Sleep(time.Minute)
 				away.Store(false)

@@ -191,7 +191,7 @@ func (s *session) runAgent(ctx context.Context) {
 	var listeners []agent.Listener
 	if t.opts.Listeners != nil {
 		var end func(lost bool)
-		listeners, end = t.opts.Listeners(s.node.name, s.record.Entries)
+		listeners, end = t.opts.Listeners(s.node.name, string(s.node.uid), s.record.Entries)
 		defer func() { end(t.ctx.Err() != nil) }() // Another process keeps the conditions then.
 	}
 	_ = agent.New(agent.Config{

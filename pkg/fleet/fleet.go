@@ -65,9 +65,9 @@ type Options struct {
 	Hooks            Hooks
 	CompleteLaunches bool
 	Taints           Taints
-	// Listeners, if set, returns the listeners for a node. entries returns the state of the node's events; end is called after the last
+	// Listeners, if set, returns the listeners for the Node of that name and UID. entries returns the state of the node's events; end is called after the last
 	// transition, with lost if another process may be working on the node by now and is to keep its conditions.
-	Listeners func(node string, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool))
+	Listeners func(node, uid string, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool))
 }
 
 // OwnPod is the pod that a process runs in. It is evicted last from its node.

@@ -625,7 +625,7 @@ func (t *term) reportClosed(on node) {
 		Event: event.Event{ID: on.cordon.Event, Kind: event.Kind(on.cordon.Kind)}, Phase: state.Closed, Ending: state.Completed,
 		FirstSeen: on.cordon.Since, Changed: now.Round(0),
 	}
-	listeners, end := t.opts.Listeners(on.name, func() []state.Entry { return []state.Entry{e} })
+	listeners, end := t.opts.Listeners(on.name, string(on.uid), func() []state.Entry { return []state.Entry{e} })
 	defer end(false)
 	for _, l := range listeners {
 		l.OnTransition(state.Transition{Kind: state.ClosedWith, At: now, Node: on.name, Entry: e, Plan: t.policy().Describe(e)})

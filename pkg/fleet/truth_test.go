@@ -401,7 +401,7 @@ func TestLook_OpensANodeHoweverLongItsDrainEnds(t *testing.T) {
 		says := &knowledge{states: map[string]string{instance: "stopping"}}
 		r := c.run(func(o *fleet.Options) {
 			o.EC2 = says
-			o.Listeners = func(string, func() []state.Entry) ([]agent.Listener, func(bool)) {
+			o.Listeners = func(string, string, func() []state.Entry) ([]agent.Listener, func(bool)) {
 				return nil, func(bool) { time.Sleep(20 * time.Second) }
 			}
 		})

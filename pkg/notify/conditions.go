@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/nth-project/nth/pkg/policy"
@@ -182,6 +183,9 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 	if err != nil {
 		return 0, err
 	}
+	if id.UID != "" && string(node.UID) != id.UID {
+		return 0, errNothing
+	}
 	existing := findCondition(node, ConditionType)
 	version := ""
 	if setByOthers(node, wanted, k.opts.Writer) {
@@ -207,6 +211,7 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 	if k.beat.has(wanted) {
 		refresh = k.beat.pause
 	}
+	k.written = corev1.NodeCondition{} // until it is certain what there is
 	if err = patchCondition(ctx, id, version, wanted); err == nil {
 		k.written = wanted
 	}
@@ -221,9 +226,9 @@ func sameContent(a, b corev1.NodeCondition) bool {
 // patchCondition sends a strategic merge patch: the API server merges conditions by their type, so the patch contains only ours,
 // and what the kubelet writes at the same time stays. With a resourceVersion, it is a conflict if the Node has changed since.
 func patchCondition(ctx context.Context, id Identity, resourceVersion string, c corev1.NodeCondition) error {
-	content := map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{c}}}
-	if resourceVersion != "" {
-		content["metadata"] = map[string]any{"resourceVersion": resourceVersion}
+	content := map[string]any{
+		"metadata": metav1.ObjectMeta{UID: types.UID(id.UID), ResourceVersion: resourceVersion},
+		"status":   map[string]any{"conditions": []corev1.NodeCondition{c}},
 	}
 	patch, err := json.Marshal(content)
 	if err != nil {

@@ -219,3 +219,29 @@ func TestCondition_IsWrittenAtOnceIfNothingIsDone(t *testing.T) {
 		s.cluster.wantAsked("get node", "patch condition", "create event RebalanceRecommendation")
 	})
 }
+
+// The API server carries a write out whose answer is lost, and then all is as it was before that.
+func TestCondition_IsWrittenAgainAfterALostAnswer(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Events, s.opts.Brief = false, true
+		s.start()
+		s.tell(announced(spot(state.Seen)))
+		s.pass(2 * time.Second)
+		s.want(corev1.ConditionTrue, "SpotInterruption")
+		s.cluster.mu.Lock()
+		s.cluster.answer = func(what string) int {
+			if what != "patch condition" {
+				return 0
+			}
+			s.cluster.conditions[0].Status, s.cluster.conditions[0].Reason = corev1.ConditionFalse, "NothingPending"
+			return 500
+		}
+		s.cluster.mu.Unlock()
+		s.tell(step(state.ClosedWith, "", spot(state.Closed)))
+		s.pass(0)
+		s.cluster.answers("", 0)
+		s.tell(announced(spot(state.Seen)))
+		s.pass(5 * time.Second)
+		s.want(corev1.ConditionTrue, "SpotInterruption")
+	})
+}

@@ -36,6 +36,8 @@ const (
 type Identity struct {
 	Client kubernetes.Interface
 	Node   string
+	// UID, if set, is that of the only Node whose condition is written: the name may pass to another machine.
+	UID string
 }
 
 // KubernetesOptions are the options of a Kubernetes. All are required unless they say otherwise.
