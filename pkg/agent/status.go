@@ -135,6 +135,9 @@ func (a *Agent) workClause() string {
 		said += left
 	}
 	said += lastError(first)
+	if trouble := a.work.state.Trouble; trouble != "" && first.Error == "" {
+		said += "; " + trouble
+	}
 	if a.work.targets != "" {
 		said += "; " + a.work.targets
 	}

@@ -122,7 +122,11 @@ func TestStatus_DuringADrain(t *testing.T) {
 			g.say(about(state.PodEvicted, "default/web-1", "", 3), about(state.PodGone, "default/web-1", "", 2), about(state.PodGone, "default/web-2", "", 1))
 			g.say(about(state.TargetsLeft, "", "2 targets are still draining in tg/web", 1))
 			time.Sleep(time.Second)
+			refused := about(state.NodeUnclosable, "", `cordoning node "node-a": forbidden`, 1)
 			g.say(about(state.TargetsOut, "", "", 1))
+			g.becomes(func(s *drain.State) { s.Trouble = refused.Detail }, refused)
+			time.Sleep(time.Second)
+			g.becomes(func(s *drain.State) { s.Trouble = "" }, about(state.NodeClosed, "", "", 1))
 		})
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute))
@@ -132,14 +136,15 @@ func TestStatus_DuringADrain(t *testing.T) {
 			": 0 of 3 pods gone, 119 s left, held by PDB default/web",
 			": 0 of 3 pods gone, 118 s left, held by PDB default/web, the webhook says no",
 			": 2 of 3 pods gone, 117 s left, held by the webhook says no; 2 targets are still draining in tg/web",
-			": 2 of 3 pods gone, 116 s left, held by the webhook says no",
+			`: 2 of 3 pods gone, 116 s left, held by the webhook says no; cordoning node "node-a": forbidden`,
+			": 2 of 3 pods gone, 115 s left, held by the webhook says no",
 		} {
 			r.pass(time.Second)
 			r.wantStatus(draining + want)
 		}
 		r.ident.tell("", errors.New("the certificate has expired"))
 		r.pass(0)
-		r.wantStatus(draining + ": 2 of 3 pods gone, 116 s left, held by the webhook says no; waiting for the kubelet's credential: the certificate has expired")
+		r.wantStatus(draining + ": 2 of 3 pods gone, 115 s left, held by the webhook says no; waiting for the kubelet's credential: the certificate has expired")
 	})
 }
 

@@ -197,7 +197,7 @@ type State struct {
 	// Looked: the Node has been read since the generation began. Limited: operators want its pods left alone, by the last
 	// look; then it is not drained.
 	Looked, Limited bool
-	// Trouble says why it cannot be closed; empty if it can.
+	// Trouble says why it cannot be closed, or its pods cannot be listed; empty if they can.
 	Trouble string
 }
 

@@ -224,13 +224,17 @@ func (g *guard) state() State {
 	}
 	switch err := g.view.err; {
 	case err == nil || g.view.missing:
+		s.Trouble = g.pods.Unlisted()
 	case !kube.Passing(err):
-		s.Trouble = err.Error()
+		s.Trouble = g.uncordonable(err.Error())
 	case len(g.failuresReported) > 0:
-		s.Trouble = kube.Plain(err)
+		s.Trouble = g.uncordonable(kube.Plain(err))
 	}
 	return s
 }
+
+// uncordonable says why the node cannot be cordoned.
+func (g *guard) uncordonable(why string) string { return fmt.Sprintf("cordoning node %q: %s", g.node.name, why) }
 
 // hasLooked tells whether a look has been answered in this generation.
 func (g *guard) hasLooked() bool { return g.lookedIn == g.goal.Generation }
@@ -485,7 +489,7 @@ func (g *guard) handleNodeError(v view) {
 		g.cordonDecided = time.Now()
 	}
 	if !kube.EqualIgnoringDigits(text, known) || g.goal.Hard.IsZero() {
-		g.report(Progress{Kind: state.NodeUnclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
+		g.report(Progress{Kind: state.NodeUnclosable, Detail: g.uncordonable(text)})
 	}
 }
 
@@ -503,7 +507,7 @@ func (g *guard) handleLastingFailure(err error) {
 		g.failing = now
 	}
 	if text := kube.Plain(err); now.Sub(g.failing) >= failurePatience && g.failuresReported.Add(text, kube.EqualIgnoringDigits) {
-		g.report(Progress{Kind: state.NodeUnclosable, Detail: fmt.Sprintf("cordoning node %q: %s", g.node.name, text)})
+		g.report(Progress{Kind: state.NodeUnclosable, Detail: g.uncordonable(text)})
 	}
 }
 

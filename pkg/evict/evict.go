@@ -713,15 +713,29 @@ func (p *Pods) handleListError(err error) {
 	case !kube.Passing(err):
 		p.reportUnlisted(err.Error())
 	case now.Sub(p.listFailing) >= listPatience:
-		p.reportUnlisted("listing the pods: " + kube.Plain(err))
+		p.reportUnlisted(kube.Plain(err))
 	}
 }
 
 // handleListed takes in that the pods could be listed.
-func (p *Pods) handleListed() { p.listFailing, p.listRefusal = time.Time{}, nil }
+func (p *Pods) handleListed() {
+	reported := p.Unlisted() != ""
+	p.listFailing, p.listRefusal = time.Time{}, nil
+	if reported {
+		p.drain.Report(state.GoalChanged, nil, "")
+	}
+}
 
 func (p *Pods) reportUnlisted(why string) {
-	if p.listRefusal.Add(why, kube.EqualIgnoringDigits) {
+	if why = "listing the pods: " + why; p.listRefusal.Add(why, kube.EqualIgnoringDigits) {
 		p.drain.Report(state.PodRefused, nil, why)
 	}
+}
+
+// Unlisted says why the pods cannot be listed, as far as that was reported; empty if they can.
+func (p *Pods) Unlisted() string {
+	if len(p.listRefusal) == 0 {
+		return ""
+	}
+	return p.listRefusal[len(p.listRefusal)-1]
 }
