@@ -87,6 +87,9 @@ func (h hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubecon
 		fmt.Fprintf(out, "\nNothing would be done: imds.life_cycles is %q, which leaves out spot instances.\n", only)
 		return nil
 	}
+	if cfg.DryRun {
+		fmt.Fprintln(out, "\nThe service would only log this: dry_run is true.")
+	}
 	lines := newTimeline(out)
 	outcome, err := run.perform(ctx, rules, notice, lines)
 	lines.end()

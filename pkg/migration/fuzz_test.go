@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/nth-project/nth/pkg/config"
+	"github.com/BurntSushi/toml"
+
 	"github.com/nth-project/nth/pkg/migration"
 )
 
@@ -43,8 +43,7 @@ func FuzzRead(f *testing.F) {
 					t.Fatalf("first\n%s\nthen\n%s", before, got)
 				}
 				before = got
-				cfg := config.DefaultQueue()
-				if err := config.Decode("a", []byte(text), &cfg); err != nil && strings.HasPrefix(err.Error(), "a: line ") {
+				if _, err := toml.Decode(text, &map[string]any{}); err != nil {
 					t.Fatalf("%v:\n%s", err, text)
 				}
 			}
