@@ -179,12 +179,9 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 	if k.opts.Brief && sameContent(k.written, wanted) && !k.beat.due(k.written, now) {
 		return k.beat.pause - now.Sub(k.written.LastHeartbeatTime.Time), nil
 	}
-	node, err := id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{})
+	node, err := id.read(ctx)
 	if err != nil {
 		return 0, err
-	}
-	if id.UID != "" && string(node.UID) != id.UID {
-		return 0, errNothing
 	}
 	existing := findCondition(node, ConditionType)
 	version := ""
@@ -216,6 +213,15 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 		k.written = wanted
 	}
 	return refresh, err
+}
+
+// read reads the Node. One of another UID is none.
+func (id Identity) read(ctx context.Context) (*corev1.Node, error) {
+	node, err := id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{})
+	if err == nil && id.UID != "" && string(node.UID) != id.UID {
+		return nil, errNothing
+	}
+	return node, err
 }
 
 // sameContent reports whether two conditions are equal but for their times.
