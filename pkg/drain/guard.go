@@ -234,7 +234,9 @@ func (g *guard) state() State {
 }
 
 // uncordonable says why the node cannot be cordoned.
-func (g *guard) uncordonable(why string) string { return fmt.Sprintf("cordoning node %q: %s", g.node.name, why) }
+func (g *guard) uncordonable(why string) string {
+	return fmt.Sprintf("cordoning node %q: %s", g.node.name, why)
+}
 
 // hasLooked tells whether a look has been answered in this generation.
 func (g *guard) hasLooked() bool { return g.lookedIn == g.goal.Generation }
