@@ -183,8 +183,8 @@ func New(cfg Config) *Agent {
 // goroutine, also before Run.
 func (a *Agent) SetPolicy(rules policy.Settings) { a.inbox.put(newPolicy{rules: maps.Clone(rules)}) }
 
-// flushTimeout is how long the agent waits for the record when it stops.
-const flushTimeout = 2 * time.Second
+// flushTimeout is how long the agent waits for the record when it stops: a busy disk may take some seconds, and the next process relies on it.
+const flushTimeout = 10 * time.Second
 
 // Run watches, decides and acts until ctx ends, and returns nil then. It returns an error if a source gives up.
 func (a *Agent) Run(ctx context.Context) error {
