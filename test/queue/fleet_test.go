@@ -16,7 +16,7 @@ import (
 
 const outOfService = "[fleet]\nout_of_service = true\n"
 
-func TestAnInstanceThatHasStoppedLosesItsVolumesAndGetsItsPodsBackWhenItRuns(t *testing.T) {
+func TestStopped_VolumesAreFreedAndPodsComeBackWhenItRuns(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	node, id := s.add(t)

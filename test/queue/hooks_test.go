@@ -44,7 +44,7 @@ var ways = map[string]func(message string) string{
 	"through EventBridge": func(message string) string { return message }, "from Auto Scaling itself": region.Direct,
 }
 
-func TestPeer25ATerminationByAutoScalingIsDrainedCompletedAndTheQueueIsEmpty(t *testing.T) {
+func TestPeer25_ATerminationByAutoScalingIsDrainedAndCompleted(t *testing.T) {
 	t.Parallel()
 	for name, by := range ways {
 		t.Run(name, func(t *testing.T) {

@@ -88,7 +88,7 @@ func TestPeer20ASpotInterruptionIsDrainedAndTheQueueIsEmpty(t *testing.T) {
 
 const drainForRebalance = "[events.rebalance-recommendation]\naction = \"drain\"\n"
 
-func TestPeer21ARebalanceRecommendationIsTaintedDrainedAndTheQueueIsEmpty(t *testing.T) {
+func TestPeer21_ARebalanceRecommendationIsTaintedAndDrained(t *testing.T) {
 	acceptance{settings: drainForRebalance, message: of(region.Rebalance), taint: "rebalance-recommendation"}.play(t)
 }
 
@@ -124,7 +124,7 @@ func TestPeer23AScheduledChangeIsTaintedDrainedAndTheQueueIsEmpty(t *testing.T) 
 	acceptance{nodes: 2, message: region.Scheduled, taint: "scheduled-maintenance"}.play(t) // It can be about several instances.
 }
 
-func TestMaintenanceOfAKindThatPeopleWantDrainedAtOnceDoesNotWaitForItsDate(t *testing.T) {
+func TestMaintenance_OfAKindToBeDrainedAtOnceWaitsForNoDate(t *testing.T) {
 	acceptance{
 		settings: "[events.scheduled-maintenance.codes]\nsystem-maintenance = \"now\"\n",
 		message: func(instances ...string) string {
@@ -138,13 +138,13 @@ func TestPeer24AnInstanceThatStopsIsDrainedAndTheQueueIsEmpty(t *testing.T) {
 	acceptance{state: "stopping", message: of(func(id string) string { return region.State(id, "stopping") })}.play(t)
 }
 
-func TestAnInstanceWhoseReservationIsTakenBackIsDrainedAndTheQueueIsEmpty(t *testing.T) {
+func TestReservation_ThatIsTakenBackDrainsTheInstance(t *testing.T) {
 	acceptance{message: of(region.ReservationEnd)}.play(t)
 }
 
 // The peer counts the instances and nodes with the tag by asking for all of them, over and over. nth-queue asks about
 // those that messages are of, and counts what it knows.
-func TestPeer27OnlyTaggedInstancesAreDrainedAndTheMetricsTellOfThem(t *testing.T) {
+func TestPeer27_OnlyTaggedInstancesAreDrainedAndCounted(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	const key = prefix + "managed"
