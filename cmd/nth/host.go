@@ -77,15 +77,15 @@ func (h hostInfo) identityOptions(cfg config.Config, metadata func(context.Conte
 		options.Read = h.API.Kubeconfig
 	}
 	if bottlerockets || cfg.Kubernetes.Token != config.PluginToken {
-		options.Token = ekstoken.New(metadata, ownRegion()).Token
+		options.Token = ekstoken.New(metadata, environmentRegion()).Token
 		options.Fallback = !bottlerockets && cfg.Kubernetes.Token == config.AutoToken // The plugin in Bottlerocket's settings is not in the container.
 	}
 	return options
 }
 
-// ownRegion is the region in the environment, which the plugin would use, too. It is for EKS tokens if the plugin's arguments name no region.
-// "" stands for the region of the instance.
-func ownRegion() string {
+// environmentRegion is the region in nth's environment; "" stands for that of the instance. EKS tokens are for it if the arguments of the
+// kubeconfig's exec plugin name no region: the plugin would take it from there, too.
+func environmentRegion() string {
 	return cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
 }
 

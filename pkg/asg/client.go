@@ -295,7 +295,7 @@ func (c *HookClient) attempt(ctx context.Context, a Action, outcome event.Outcom
 // keeps asks whether the group keeps the machine if the action is abandoned. A missing permission is a no.
 func (c *HookClient) keeps(ctx context.Context, a Action) (bool, error) {
 	if a.Back {
-		c.once(Found, "%s: no machine is kept that goes back to a warm pool or gets another root volume: its hooks are completed with %s", a, proceed)
+		c.once(Found, "%s: the machine goes back to a warm pool or gets another root volume, so its hook is completed with %s whatever the outcome", a, proceed)
 		return false, nil
 	}
 	keeps, err := c.retains(ctx, a.Group)

@@ -33,7 +33,7 @@ type session struct {
 	urgent   atomic.Bool
 
 	// The term's mutex guards what follows.
-	begun bool
+	begun bool // its turn has come, and an agent works for it
 	// closed is set once its Node was cordoned while it waits, or needed not be; cordoned if this process has done it.
 	closed, cordoned bool
 	deadline         time.Time // the nearest of its events, while it waits; zero if there is none
@@ -136,7 +136,7 @@ func (s *session) drop(id string) {
 	s.endIfRested()
 }
 
-// endIfRested ends the drain if nothing is left to be done for any event. The term's mutex is held.
+// endIfRested ends a drain that has begun if nothing is left to be done for any event; keepWaiting ends one that waits. The term's mutex is held.
 func (s *session) endIfRested() {
 	if s.begun && len(s.rested) == len(s.events) {
 		s.over = true

@@ -464,7 +464,7 @@ func (t *term) pollOnce() time.Duration {
 	t.truth.listed, t.truth.looked, t.truth.trouble, t.truth.impaired = said, at, nil, since
 	t.truth.mu.Unlock()
 	if recovered {
-		t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("EC2 lists scheduled maintenance again")
+		t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("scheduled maintenance can be listed again")
 	}
 	return pollInterval
 }

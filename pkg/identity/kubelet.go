@@ -214,7 +214,7 @@ func (k *Kubelet) load(ctx context.Context, used *loaded) (*loaded, error) {
 		return nil, err
 	}
 	if !k.next.madeFrom(from) {
-		if k.next, err = k.connect(from); err != nil {
+		if k.next, err = k.makeClient(from); err != nil {
 			return nil, fmt.Errorf("reading the kubeconfig %s: %w", from.source, err)
 		}
 	}
@@ -341,8 +341,9 @@ func (k *Kubelet) find(ctx context.Context) (contents, error) {
 	return contents{parsed, source, static, k.proxy, digest}, nil
 }
 
-// connect makes a client from the kubeconfig. It uses the proxy in there, or else that of the environment.
-func (k *Kubelet) connect(from contents) (*loaded, error) {
+// makeClient makes a client from the kubeconfig, without a request. It goes through the proxy that the kubeconfig names, or else the one that
+// Options.Proxy has found.
+func (k *Kubelet) makeClient(from contents) (*loaded, error) {
 	config, err := from.config()
 	if err != nil {
 		return nil, err

@@ -32,7 +32,7 @@ func (r *Reads) limit(timeouts int) time.Duration {
 	return limit
 }
 
-// Attempt makes one attempt.
+// Attempt calls read once, with a context that ends after the present limit, and adapts the limit to how that went. The error is that of read.
 func (r *Reads) Attempt(ctx context.Context, read func(context.Context) error) error {
 	timeouts := int(r.timeouts.Load())
 	limited, cancel := context.WithTimeout(ctx, r.limit(timeouts))

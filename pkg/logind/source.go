@@ -177,7 +177,8 @@ func (s *Source) session(ctx context.Context) (met bool, err error) {
 	}
 }
 
-// look announces or withdraws events and takes locks, by what logind says of itself. The error is about a lock. All calls together have
+// look announces or withdraws events and takes locks, by what logind says of itself, and continues with a press of the power key that an
+// earlier process has answered. The error is that of a lock which logind has refused; once it shuts down it grants none. All calls together have
 // callTimeout, as nothing is heard meanwhile.
 func (s *Source) look(ctx context.Context, m manager) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)

@@ -314,7 +314,8 @@ func Release(sit Situation, closedFor func(state.Entry) bool) []state.Entry {
 	return changed
 }
 
-// Reclaim returns the entries that change when the Node that an operator has uncordoned is no more, and another one has registered.
+// Reclaim undoes Release once the Node that an operator has uncordoned is gone and another one has registered, so that nth may cordon that.
+// It returns the entries that change.
 func Reclaim(sit Situation) []state.Entry {
 	var changed []state.Entry
 	for _, e := range sit.Past {
