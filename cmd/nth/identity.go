@@ -14,6 +14,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/wait"
 )
@@ -171,10 +172,7 @@ func (g *localGuard) Adjust(goal drain.Goal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.goal = goal
-	select {
-	case g.adjusted <- struct{}{}:
-	default:
-	}
+	loop.Nudge(g.adjusted)
 	if g.guard != nil {
 		g.guard.Adjust(goal)
 	}

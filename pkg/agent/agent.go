@@ -22,6 +22,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -498,10 +499,7 @@ func (i *inbox) put(n any) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.news = append(i.news, n)
-	select {
-	case i.ready <- struct{}{}:
-	default:
-	}
+	loop.Nudge(i.ready)
 }
 
 // take returns all news since the last call, the oldest first.

@@ -15,6 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -447,10 +448,7 @@ func (b *memoryRecord) Put(written func(error), entries ...state.Entry) {
 		}
 	}
 	b.mu.Unlock()
-	select {
-	case b.changed <- struct{}{}:
-	default:
-	}
+	loop.Nudge(b.changed)
 	written(nil)
 }
 

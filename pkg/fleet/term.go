@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/nth-project/nth/pkg/ec2"
+	"github.com/nth-project/nth/pkg/loop"
 )
 
 // term is the time for which this process leads. All work belongs to it: when its context ends, everything stops where it is, and its messages
@@ -92,10 +93,7 @@ func (t *term) returnAll() {
 
 // wake has the waiting drains looked at.
 func (t *term) wake() {
-	select {
-	case t.changed <- struct{}{}:
-	default:
-	}
+	loop.Nudge(t.changed)
 }
 
 // background runs a function in a goroutine that the end of the term waits for. It reports whether the term has not ended before.

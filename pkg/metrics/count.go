@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -77,10 +78,7 @@ func (m *Metrics) NoticeLost() {
 
 // touch makes writeFiles write the file soon.
 func (m *Metrics) touch() {
-	select {
-	case m.changed <- struct{}{}:
-	default:
-	}
+	loop.Nudge(m.changed)
 }
 
 // seconds is a time as Prometheus wants it.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/nth-project/nth/pkg/loop"
 )
 
 const (
@@ -118,10 +120,7 @@ func newQueue(limit, workers int, pace, maxPause, oldPause time.Duration, report
 
 // wake makes the loop look again.
 func (q *queue) wake() {
-	select {
-	case q.woken <- struct{}{}:
-	default:
-	}
+	loop.Nudge(q.woken)
 }
 
 // add adds a message, unless the queue has ended. It does not block. One that waits already is not added, and one that is being delivered is

@@ -15,6 +15,7 @@ import (
 	"github.com/aws/smithy-go"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/role"
 )
 
@@ -247,10 +248,7 @@ func (m *Message) report(what Outcome, why string) Report {
 // want has SQS asked for something at once. The mutex is held.
 func (q *Queue) want(m *Message, what Outcome, hidden time.Duration) {
 	m.wanted.what, m.wanted.hidden, m.due = what, hidden, time.Time{}
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
+	loop.Nudge(q.wake)
 }
 
 // rest waits for something to settle.
