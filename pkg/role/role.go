@@ -24,6 +24,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
 	"github.com/aws/smithy-go"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // Metadata reads a document of the instance metadata service, by its path below /latest/meta-data/. The error is an
@@ -153,18 +155,32 @@ type RefusedError struct {
 func (e RefusedError) Error() string { return "the instance's role does not allow " + e.Action }
 
 // Explain says in plain words why a request with this timeout failed; the SDK's own text is a paragraph. action is its
-// name in IAM policies. The error is ErrNoRole, a RefusedError, or another that names the action; nil for nil.
+// name in IAM policies. The error is ErrNoRole, a RefusedError, or another that names the action; nil for nil. It wraps err.
 func Explain(action string, timeout time.Duration, err error) error {
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
+	}
+	return explained{explain(action, timeout, err), err}
+}
+
+// explained has the words of one error, and is also the other one.
+type explained struct {
+	error
+	cause error
+}
+
+// Unwrap returns both errors.
+func (e explained) Unwrap() []error { return []error{e.error, e.cause} }
+
+func explain(action string, timeout time.Duration, err error) error {
+	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return ErrNoRole
 	case Refused(err):
 		return RefusedError{action}
 	}
 	if api, ok := errors.AsType[smithy.APIError](err); ok {
-		return fmt.Errorf("calling %s: %s: %s", action, api.ErrorCode(), api.ErrorMessage())
+		return fmt.Errorf("calling %s: %s: %s", action, api.ErrorCode(), text.Visible(api.ErrorMessage(), text.Line))
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("calling %s: no answer within %s", action, timeout)
@@ -178,7 +194,7 @@ func Explain(action string, timeout time.Duration, err error) error {
 // Refused reports whether a service has answered that a request is not allowed, by whatever policy. Services have several
 // codes for it, some with the service's name as a prefix or "Exception" as a suffix.
 func Refused(err error) bool {
-	switch errorCode(err) {
+	switch Code(err) {
 	case "AccessDenied", "UnauthorizedOperation", "UnauthorizedAccess", "NotAuthorized", "Unauthorized":
 		return true
 	}
@@ -187,15 +203,15 @@ func Refused(err error) bool {
 
 // Throttled reports whether a service has answered that there are too many requests.
 func Throttled(err error) bool {
-	switch errorCode(err) {
+	switch Code(err) {
 	case "Throttling", "Throttled", "ThrottledRequest", "RequestThrottled", "RequestLimitExceeded", "TooManyRequests", "SlowDown":
 		return true
 	}
 	return false
 }
 
-// errorCode is a service's error code without its name and "Exception"; empty if it has not answered.
-func errorCode(err error) string {
+// Code is a service's error code without its name as a prefix and "Exception" as a suffix; empty if it has not answered.
+func Code(err error) string {
 	api, ok := errors.AsType[smithy.APIError](err)
 	if !ok {
 		return ""

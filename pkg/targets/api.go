@@ -8,13 +8,12 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2"
 	"github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2/types"
-	"github.com/aws/smithy-go"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/nth-project/nth/pkg/role"
 )
@@ -25,27 +24,19 @@ const (
 	describeGroups = "elasticloadbalancing:DescribeTargetGroups"
 )
 
-// answerLimit is how long one request may take, including the one for credentials.
-const answerLimit = 4 * time.Second
-
-// atOnce is how many groups are asked about at once, and lookLimit how long all requests of one look may take.
 const (
-	atOnce    = 8
-	lookLimit = 2 * answerLimit
-)
-
-// mostGroups is how many target groups of a VPC are looked at. Each is a request, and all nodes share the limit for those.
-const mostGroups = 100
-
-var (
-	errNoGroup   = errors.New("there is no such target group")
-	errThrottled = errors.New("too much is asked")
-	errSilent    = fmt.Errorf("no answer within %s", answerLimit)
+	// answerLimit is how long one request may take, including the one for credentials, and lookLimit how long all requests of one look.
+	answerLimit, lookLimit = 4 * time.Second, 8 * time.Second
+	// atOnce is how many groups are asked about at once.
+	atOnce = 8
+	// mostGroups is how many target groups of a VPC are looked at. Each is a request, and all nodes share the limit for those.
+	mostGroups = 100
 )
 
 // manyError is a VPC with more target groups than can be looked at.
 type manyError struct{ groups int }
 
+// Error implements error.
 func (e manyError) Error() string {
 	return fmt.Sprintf("there are %d target groups in the VPC, too many to look at: name those of this node in load_balancers.target_groups", e.groups)
 }
@@ -56,6 +47,9 @@ func lasting(err error) bool {
 	_, many := errors.AsType[manyError](err)
 	return refused || many || errors.Is(err, role.ErrNoRole)
 }
+
+// missing reports whether there is no such target group.
+func missing(err error) bool { return role.Code(err) == "TargetGroupNotFound" }
 
 // name is the short name of a target group: that of arn:aws:elasticloadbalancing:REGION:ACCOUNT:targetgroup/web/0123456789abcdef
 // is tg/web.
@@ -100,27 +94,26 @@ func newService(ctx context.Context, opts Options) (*service, error) {
 	return &service{sdk: elasticloadbalancingv2.NewFromConfig(cfg, once), instance: instance, vpc: vpc}, nil
 }
 
-// groups returns the groups that are named, or finds those of the VPC.
+// groups returns the groups that are named, or finds those of the VPC. It returns at least an empty list without an error.
 func (s *service) groups(ctx context.Context, named []string) ([]*group, error) {
 	found := []*group{}
 	if !slices.Contains(named, All) {
 		for _, arn := range named {
-			found = append(found, &group{arn: arn, name: name(arn), seen: time.Now()})
+			found = append(found, &group{arn: arn, seen: time.Now()})
 		}
 		return found, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
 	for pages := elasticloadbalancingv2.NewDescribeTargetGroupsPaginator(s.sdk, &elasticloadbalancingv2.DescribeTargetGroupsInput{}); pages.HasMorePages(); {
-		asking, cancel := context.WithTimeout(ctx, answerLimit)
-		page, err := pages.NextPage(asking)
-		cancel()
+		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, explain(describeGroups, err)
+			return nil, role.Explain(describeGroups, lookLimit, err)
 		}
 		for _, g := range page.TargetGroups {
 			machines, pods := g.TargetType == types.TargetTypeEnumInstance, g.TargetType == types.TargetTypeEnumIp
 			if (s.vpc == "" || aws.ToString(g.VpcId) == s.vpc) && (machines || pods) {
-				arn := aws.ToString(g.TargetGroupArn)
-				found = append(found, &group{arn: arn, name: name(arn), pods: pods, seen: time.Now()})
+				found = append(found, &group{arn: aws.ToString(g.TargetGroupArn), pods: pods, seen: time.Now()})
 			}
 		}
 	}
@@ -130,89 +123,60 @@ func (s *service) groups(ctx context.Context, named []string) ([]*group, error) 
 	return found, nil
 }
 
-// healths asks which targets of groups are the machine or have one of the addresses, and are not out, a few groups at once. It calls
-// take for each group, one at a time. If the service throttles, if there is no role, or if the time for a look is over, the remaining
-// groups get the same error without a request.
-func (s *service) healths(ctx context.Context, groups []*group, addresses map[netip.Addr]bool, take func(i int, found []left, err error)) {
-	ctx, cancel := context.WithTimeoutCause(ctx, lookLimit, fmt.Errorf("calling %s: %w", describeHealth, errSilent))
+// look asks which targets of groups are the machine or have one of the addresses, and are not out, a few groups at once. If the service
+// throttles, or if there is no role, the remaining groups get the same error without a request.
+func (s *service) look(ctx context.Context, groups []*group, addresses map[netip.Addr]bool) {
+	limited, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var mu sync.Mutex
-	var asking sync.WaitGroup
-	free := make(chan struct{}, atOnce)
-	for i, g := range groups {
-		free <- struct{}{}
-		asking.Go(func() {
-			defer func() { <-free }()
-			found, err := s.health(ctx, *g, addresses)
-			if errors.Is(err, errThrottled) || errors.Is(err, role.ErrNoRole) {
-				stop(err)
+	asking, limited := errgroup.WithContext(limited)
+	asking.SetLimit(atOnce)
+	for _, g := range groups {
+		asking.Go(func() error {
+			var found []left
+			if found, g.err = s.health(limited, g.arn, addresses); g.err == nil {
+				g.left = found
+			} else if role.Throttled(g.err) || errors.Is(g.err, role.ErrNoRole) {
+				return g.err
 			}
-			if ctx.Err() != nil && err != nil {
-				err = context.Cause(ctx)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			take(i, found, err)
+			return nil
 		})
 	}
-	asking.Wait()
+	if err := asking.Wait(); err != nil {
+		for _, g := range groups {
+			if errors.Is(g.err, context.Canceled) {
+				g.err = err
+			}
+		}
+	}
 }
 
 // health asks which targets of a group are the machine or have one of the addresses, and are not out. It asks for all targets, as
 // Elastic Load Balancing takes a target without a port for one with the group's own port.
-func (s *service) health(ctx context.Context, g group, addresses map[netip.Addr]bool) ([]left, error) {
+func (s *service) health(ctx context.Context, arn string, addresses map[netip.Addr]bool) ([]left, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	out, err := s.sdk.DescribeTargetHealth(ctx, &elasticloadbalancingv2.DescribeTargetHealthInput{TargetGroupArn: &g.arn})
+	out, err := s.sdk.DescribeTargetHealth(ctx, &elasticloadbalancingv2.DescribeTargetHealthInput{TargetGroupArn: &arn})
 	if err != nil {
-		return nil, explain(describeHealth, err)
+		return nil, role.Explain(describeHealth, answerLimit, err)
 	}
 	var found []left
 	for _, d := range out.TargetHealthDescriptions {
 		if d.Target == nil || d.TargetHealth == nil || d.TargetHealth.State == types.TargetHealthStateEnumUnused {
 			continue // An unused target gets no requests.
 		}
-		id := aws.ToString(d.Target.Id)
-		address, err := netip.ParseAddr(id)
-		if machine := id == s.instance; machine || err == nil && addresses[address.Unmap()] {
-			found = add(found, left{group: g.name, state: plain(d.TargetHealth.State), machine: machine})
+		one := left{group: name(arn), state: d.TargetHealth.State, count: 1, machine: aws.ToString(d.Target.Id) == s.instance}
+		if one.state == types.TargetHealthStateEnumUnhealthyDraining {
+			one.state = types.TargetHealthStateEnumDraining
+		}
+		address, err := netip.ParseAddr(aws.ToString(d.Target.Id))
+		if !one.machine && (err != nil || !addresses[address.Unmap()]) {
+			continue
+		}
+		if i := slices.IndexFunc(found, func(l left) bool { return l.state == one.state && l.machine == one.machine }); i >= 0 {
+			found[i].count++
+		} else {
+			found = append(found, one)
 		}
 	}
 	return found, nil
-}
-
-// plain returns a target's state, in which a draining target is draining whether or not it is healthy.
-func plain(s types.TargetHealthStateEnum) state {
-	if s == types.TargetHealthStateEnumUnhealthyDraining {
-		return draining
-	}
-	return state(s)
-}
-
-// add counts one more target that is left.
-func add(all []left, one left) []left {
-	for i := range all {
-		if counted := all[i]; counted.state == one.state && counted.machine == one.machine {
-			all[i].count++
-			return all
-		}
-	}
-	one.count = 1
-	return append(all, one)
-}
-
-// explain says in plain words why a request failed.
-func explain(action string, err error) error {
-	api, answered := errors.AsType[smithy.APIError](err)
-	switch {
-	case role.Throttled(err):
-		return fmt.Errorf("calling %s: %w", action, errThrottled)
-	case answered && api.ErrorCode() == "TargetGroupNotFound":
-		return errNoGroup
-	case !answered && errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("calling %s: %w", action, errSilent)
-	}
-	return role.Explain(action, answerLimit, err)
 }

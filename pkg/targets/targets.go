@@ -1,5 +1,5 @@
-// Package targets tells when load balancers are done with this machine: when neither the machine nor a pod that was on it is
-// a target of a target group of Elastic Load Balancing (version 2).
+// Package targets waits until load balancers are done with this machine: until neither the machine nor a pod that was on it is a target
+// of a target group of Elastic Load Balancing (version 2). Newcomers begin with Targets.Wait.
 //
 // It only looks, with one permission of the instance's own role, and deregisters nothing. That is done by the program that has registered the
 // target, such as the AWS Load Balancer Controller, when the Node gets its label or the pod has gone. In a target group of the type
@@ -13,14 +13,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2/types"
 
 	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/wait"
@@ -40,52 +39,62 @@ type Options struct {
 	Metadata role.Metadata
 }
 
-// Targets looks for this machine and its pods in target groups. Make one with New.
-type Targets struct {
-	opts Options
-
-	mu      sync.Mutex
-	service *service // nil before the metadata service has answered
-}
+// Targets looks for this machine and its pods in target groups. It remembers nothing from one wait to the next.
+type Targets struct{ opts Options }
 
 // New returns a Targets that has asked nothing yet.
-func New(opts Options) *Targets { return &Targets{opts: opts} }
+func New(opts Options) *Targets { return &Targets{opts} }
 
 const (
-	// shortestPause and longestPause bound the time between two looks, which is random: the nodes of a fleet that are interrupted at
-	// once share one rate limit. Each look that is throttled doubles it, up to slowest.
-	shortestPause, longestPause = 2 * time.Second, 5 * time.Second
-	slowest                     = 20 * time.Second
-	// silence is how long a group may give no answer if there has never been one, and lapse if there has.
-	silence, lapse = 5 * time.Second, 30 * time.Second
-	// patience is how long somebody may take to begin to deregister targets, and how long a group may be throttled.
+	// firstPause is the longest time between two looks, and each that is throttled doubles it, up to longestPause: the nodes of a
+	// fleet that are interrupted at once share one rate limit.
+	firstPause, longestPause = 4 * time.Second, 20 * time.Second
+	// silence is how long a group may give no answer if there has never been one.
+	silence = 5 * time.Second
+	// patience is how long a group may fail that was answered before, or is throttled, and how long a controller may take to begin to
+	// deregister targets.
 	patience = time.Minute
 )
 
-// state is the state of a target, as in the API.
-type state string
-
-const draining state = "draining"
-
-// left are targets of ours in a group that are not out, and have the same state.
-type left struct {
-	group   string
-	state   state
-	count   int
-	machine bool // it is the machine itself, and not a pod
-}
-
 // group is a target group, and what is known of it.
 type group struct {
-	arn, name string
-	pods      bool // its targets are known to be addresses
-	// done is set once it has nothing of ours any more, or is given up because of failed.
-	done   bool
-	failed error
+	arn  string
+	pods bool // its targets are known to be addresses
 	// left are our targets as of the last good look, at seen; before one, seen is when the group was found.
 	left   []left
 	seen   time.Time
 	looked bool // there was a good look
+	// err is why the last look failed.
+	err error
+}
+
+// left are targets of ours in a group that are not out, and have the same state.
+type left struct {
+	group   string
+	state   types.TargetHealthStateEnum
+	count   int
+	machine bool // it is the machine itself, and not a pod
+}
+
+// String is "2 targets are still draining in tg/web".
+func (l left) String() string {
+	targets := "1 target is"
+	if l.count != 1 {
+		targets = fmt.Sprintf("%d targets are", l.count)
+	}
+	return fmt.Sprintf("%s still %s in %s", targets, l.state, l.group)
+}
+
+// watch is one wait.
+type watch struct {
+	opts    Options
+	node    wait.Node
+	began   time.Time
+	service *service // nil before the metadata service has answered
+	open    []*group // that are waited for; nil before they are known
+	failed  []*group // that were given up
+	// throttled is how many looks in a row were throttled.
+	throttled int
 }
 
 // Wait implements wait.Blocker. It waits until neither the machine nor a target with one of the addresses is in a target group any more.
@@ -93,174 +102,137 @@ type group struct {
 // targets. An error of one group does not end the wait for the others. Where the Node is labeled, a controller is expected to deregister
 // the machine.
 func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left string)) error {
-	addresses, began := parse(node.Addresses), time.Now()
-	var groups []*group
-	throttled, reported := 0, ""
+	w, reported := watch{opts: t.opts, node: node, began: time.Now()}, ""
 	for {
-		var err error
-		if groups == nil {
-			groups, err = t.find(ctx, len(addresses) > 0)
-		}
-		slowed := errors.Is(err, errThrottled)
-		if err == nil {
-			slowed = t.look(ctx, groups, addresses)
-		}
-		waited, unknown, why := judge(groups, node.Labeled, time.Since(began) >= patience)
+		done, left, err := w.ready(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err != nil && givenUp(err, time.Since(began), silence):
+		case done:
 			return err
-		case err == nil && waited == "" && !unknown:
-			return why
-		case waited != "" && waited != reported:
-			reported = waited
-			report(waited)
+		case left != "" && left != reported:
+			reported = left
+			report(left)
 		}
-		if throttled++; !slowed {
-			throttled = 0
-		}
-		if !role.Sleep(ctx, pause(throttled, unknown || err != nil)) {
+		if !role.Sleep(ctx, role.Pause(1+w.throttled, firstPause, longestPause)) {
 			return ctx.Err()
 		}
 	}
 }
 
-// find finds the groups. Those of pods are done where no pod is waited for.
-func (t *Targets) find(ctx context.Context, pods bool) ([]*group, error) {
-	service, err := t.begin(ctx)
+// ready looks once. It says what is left, in words, or that waiting is done; the error is why it is done too early.
+func (w *watch) ready(ctx context.Context) (done bool, left string, err error) {
+	if w.open == nil {
+		err = w.find(ctx)
+	}
+	throttled := role.Throttled(err)
+	if err == nil {
+		throttled = w.look(ctx)
+	}
+	if w.throttled++; !throttled {
+		w.throttled = 0
+	}
 	if err != nil {
-		return nil, err
+		return hopeless(err, w.began, false), "", err
 	}
-	groups, err := service.groups(ctx, t.opts.Groups)
-	for _, g := range groups {
-		g.done = g.pods && !pods
-	}
-	return groups, err
+	return w.judge(time.Since(w.began) >= patience)
 }
 
-// look looks once at each group that is not done, those first that have been unknown for the longest.
-func (t *Targets) look(ctx context.Context, groups []*group, addresses map[netip.Addr]bool) (throttled bool) {
-	open := slices.DeleteFunc(slices.Clone(groups), func(g *group) bool { return g.done })
-	slices.SortStableFunc(open, func(a, b *group) int { return a.seen.Compare(b.seen) })
-	t.service.healths(ctx, open, addresses, func(i int, found []left, err error) {
-		throttled = throttled || errors.Is(err, errThrottled)
-		open[i].take(found, err)
+// find finds the groups. Those of pods are of no interest where no pod is waited for.
+func (w *watch) find(ctx context.Context) (err error) {
+	if w.service == nil {
+		if w.service, err = newService(ctx, w.opts); err != nil {
+			return err
+		}
+	}
+	groups, err := w.service.groups(ctx, w.opts.Groups)
+	if err == nil {
+		w.open = slices.DeleteFunc(groups, func(g *group) bool { return g.pods && len(w.node.Addresses) == 0 })
+	}
+	return err
+}
+
+// look looks once at each open group, those first that have been unknown for the longest. Those that have nothing of ours are no longer
+// open, and neither are those from which nothing is to be learned.
+func (w *watch) look(ctx context.Context) (throttled bool) {
+	slices.SortStableFunc(w.open, func(a, b *group) int { return a.seen.Compare(b.seen) })
+	w.service.look(ctx, w.open, addresses(w.node.Addresses))
+	w.open = slices.DeleteFunc(w.open, func(g *group) bool {
+		throttled = throttled || role.Throttled(g.err)
+		switch {
+		case missing(g.err):
+			return true
+		case g.err == nil:
+			g.seen, g.looked = time.Now(), true
+			return len(g.left) == 0
+		case hopeless(g.err, g.seen, g.looked):
+			w.failed = append(w.failed, g)
+			return true
+		}
+		return false
 	})
 	return throttled
 }
 
-// take notes what a look at the group has found, or why it failed. After a failure, the last good look counts for a while.
-func (g *group) take(found []left, err error) {
+// hopeless reports whether nothing is to be learned any more where requests have failed since then.
+func hopeless(err error, since time.Time, answered bool) bool {
 	limit := silence
-	if g.looked {
-		limit = lapse
-	}
-	switch {
-	case errors.Is(err, errNoGroup):
-		g.left, g.done = nil, true
-	case err == nil:
-		g.left, g.seen, g.looked, g.done = found, time.Now(), true, len(found) == 0
-	case givenUp(err, time.Since(g.seen), limit):
-		g.left, g.done, g.failed = nil, true, err
-	}
-}
-
-// givenUp reports whether nothing is to be learned any more where requests have failed for so long.
-func givenUp(err error, after, limit time.Duration) bool {
-	if errors.Is(err, errThrottled) {
+	if answered || role.Throttled(err) {
 		limit = patience
 	}
-	return lasting(err) || after >= limit
+	return lasting(err) || time.Since(since) >= limit
 }
 
-// judge says which targets are waited for, and whether some group is not known yet. If neither, the error says why the wait ends early.
-// It is late when a controller should have begun to deregister the targets.
-func judge(groups []*group, labeled, late bool) (waited string, unknown bool, err error) {
-	var waiting, stuck []left
-	for _, g := range groups {
-		unknown = unknown || !g.done && !g.looked
+// judge says what is waited for. It is late when a controller should have begun to deregister the targets.
+func (w *watch) judge(late bool) (done bool, waited string, err error) {
+	var waiting, stuck []string
+	unknown, alone := false, false
+	for _, g := range w.open {
+		unknown = unknown || !g.looked
 		for _, l := range g.left {
-			if l.state != draining && (late || l.machine && !labeled) {
-				stuck = append(stuck, l)
+			nobody := l.machine && !w.node.Labeled
+			if l.state != types.TargetHealthStateEnumDraining && (late || nobody) {
+				stuck, alone = append(stuck, l.String()), alone || nobody
 			} else {
-				waiting = append(waiting, l)
+				waiting = append(waiting, l.String())
 			}
 		}
 	}
 	switch {
 	case len(waiting) > 0 || unknown:
-		return words(waiting), unknown, nil
-	case len(stuck) > 0 && stuck[0].machine && !labeled:
-		return "", false, fmt.Errorf("%s, and the node is not labeled for anybody to take it out", words(stuck))
+		return false, strings.Join(waiting, ", "), nil
+	case alone:
+		return true, "", fmt.Errorf("%s, and the node is not labeled for anybody to take it out", strings.Join(stuck, ", "))
 	case len(stuck) > 0:
-		return "", false, fmt.Errorf("%s, and no controller has begun to deregister it within %s", words(stuck), patience)
+		return true, "", fmt.Errorf("%s, and no controller has begun to deregister it within %s", strings.Join(stuck, ", "), patience)
 	}
-	return "", false, failure(groups)
+	return true, "", w.failure()
 }
 
 // failure is why groups were given up: the first one's reason.
-func failure(groups []*group) error {
-	failed := slices.DeleteFunc(slices.Clone(groups), func(g *group) bool { return g.failed == nil })
-	switch {
-	case len(failed) == 0:
+func (w *watch) failure() error {
+	if len(w.failed) == 0 {
 		return nil
-	case lasting(failed[0].failed):
-		return failed[0].failed
-	case len(failed) > 1:
-		return fmt.Errorf("%s and %d more: %w", failed[0].name, len(failed)-1, failed[0].failed)
 	}
-	return fmt.Errorf("%s: %w", failed[0].name, failed[0].failed)
+	first := w.failed[0]
+	switch more := len(w.failed) - 1; {
+	case lasting(first.err):
+		return first.err
+	case more > 0:
+		return fmt.Errorf("%s and %d more: %w", name(first.arn), more, first.err)
+	}
+	return fmt.Errorf("%s: %w", name(first.arn), first.err)
 }
 
-// pause is how long to wait before the next look: shortly while something is not known yet, as that is soon given up.
-func pause(throttled int, unknown bool) time.Duration {
-	pause := shortestPause + rand.N(longestPause-shortestPause)
-	switch {
-	case throttled > 0:
-		return min(pause<<min(throttled, 4), slowest)
-	case unknown:
-		return time.Second
-	}
-	return pause
-}
-
-// words says what is left: "2 targets are still draining in tg/web".
-func words(all []left) string {
-	parts := make([]string, len(all))
-	for i, l := range all {
-		targets := "1 target is"
-		if l.count != 1 {
-			targets = fmt.Sprintf("%d targets are", l.count)
-		}
-		parts[i] = fmt.Sprintf("%s still %s in %s", targets, l.state, l.group)
-	}
-	return strings.Join(parts, ", ")
-}
-
-// parse parses addresses, and leaves out what is not one.
-func parse(addresses []string) map[netip.Addr]bool {
+// addresses parses addresses, and leaves out what is not one.
+func addresses(texts []string) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
-	for _, text := range addresses {
+	for _, text := range texts {
 		if address, err := netip.ParseAddr(text); err == nil {
 			all[address.Unmap()] = true
 		}
 	}
 	return all
-}
-
-// begin returns the service. It asks the metadata service once.
-func (t *Targets) begin(ctx context.Context) (*service, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.service == nil {
-		service, err := newService(ctx, t.opts)
-		if err != nil {
-			return nil, err
-		}
-		t.service = service
-	}
-	return t.service, nil
 }
 
 // Found is the result of Check for one target group.
@@ -273,27 +245,24 @@ type Found struct {
 
 // Check looks once at each group. The error is why none could be looked at.
 func (t *Targets) Check(ctx context.Context) ([]Found, error) {
-	service, err := t.begin(ctx)
-	if err != nil {
+	w := watch{opts: t.opts}
+	if err := w.find(ctx); err != nil {
 		return nil, err
 	}
-	groups, err := service.groups(ctx, t.opts.Groups)
-	if err != nil {
-		return nil, err
-	}
-	groups = slices.DeleteFunc(groups, func(g *group) bool { return g.pods }) // The pods are not known here.
-	all := make([]Found, len(groups))
-	service.healths(ctx, groups, nil, func(i int, found []left, err error) {
-		name := groups[i].name
-		text := "the machine is no target in " + name
-		if len(found) > 0 {
-			states := make([]string, len(found))
-			for i, l := range found {
-				states[i] = string(l.state)
-			}
-			text = fmt.Sprintf("the machine is %s in %s", strings.Join(slices.Compact(states), " and "), name)
+	w.service.look(ctx, w.open, nil)
+	all := make([]Found, len(w.open))
+	for i, g := range w.open {
+		all[i] = Found{Group: name(g.arn), Text: "the machine is no target in " + name(g.arn), Err: g.err}
+		if missing(g.err) {
+			all[i].Err = errors.New("there is no such target group")
 		}
-		all[i] = Found{Group: name, Text: text, Err: err}
-	})
+		if len(g.left) > 0 {
+			states := make([]string, len(g.left))
+			for n, l := range g.left {
+				states[n] = string(l.state)
+			}
+			all[i].Text = fmt.Sprintf("the machine is %s in %s", strings.Join(states, " and "), name(g.arn))
+		}
+	}
 	return all, nil
 }
