@@ -18,10 +18,10 @@ RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 # named first: the ones that take longest, which else would run alone at the end. The suites that boot machines come one after another:
 # a machine takes up to 14 of the 128 inotify instances that Linux gives root (fs.inotify.max_user_instances).
 LONG_UNITS := $(addprefix ./pkg/,imds fleet drain identity)
-LONG_LABS  := $(addprefix ./,e2e queue faults metrics)
+LONG_LABS  := $(addprefix ./,e2e queue metrics)
 ROOTLESS   := ./aws ./tools/...
 SLOW       := $(addprefix ./,power release)
-MACHINES   := $(addprefix ./,node packages shutdown bottlerocket internal/machine)
+MACHINES   := $(addprefix ./,node packages shutdown bottlerocket)
 
 # The linter is kept under a name that changes with what it is built from.
 LINT_MODULE := test/tools/lint

@@ -58,7 +58,7 @@ func newLane(t *testing.T, kills *toll) *lane {
 	t.Helper()
 	l := &lane{node: lab.Shared(t).AddNode(t), imds: imdstest.NewServer(), kills: kills, happens: make(chan struct{}), whole: t}
 	t.Cleanup(l.imds.Close)
-	l.proxy = faultproxy.New(t, l.node)
+	l.proxy = faultproxy.New(t, l.node.Kubeconfig)
 	l.machine = daemon.NewMachine(t, daemon.Options{
 		Kubeconfig: l.proxy.Kubeconfig, IMDS: l.imds.URL, Cadence: 50 * time.Millisecond, Settings: settings,
 	})

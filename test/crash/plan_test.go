@@ -28,14 +28,6 @@ type trouble struct {
 	api      faultproxy.Fault
 }
 
-// The faults of the API server that pass by themselves.
-var passing = []faultproxy.Fault{
-	{Kind: faultproxy.Refuse}, {Kind: faultproxy.BlackHole}, {Kind: faultproxy.Reset}, {Kind: faultproxy.Reset, After: 400},
-	{Kind: faultproxy.Latency, Delay: 400 * time.Millisecond}, {Kind: faultproxy.Garbage}, {Kind: faultproxy.WatchClose}, {Kind: faultproxy.WatchGone},
-	{Kind: faultproxy.Status, Status: 401}, {Kind: faultproxy.Status, Status: 429, RetryAfter: time.Second},
-	{Kind: faultproxy.Status, Status: 500}, {Kind: faultproxy.Status, Status: 503},
-}
-
 func newTrouble(r *rand.Rand) trouble {
 	var b trouble
 	if r.IntN(3) == 0 {
@@ -43,8 +35,8 @@ func newTrouble(r *rand.Rand) trouble {
 		b.metadata = imdstest.Fault{Kind: kinds[r.IntN(len(kinds))], Status: 503, Over: 3 * time.Second, For: moment(r)}
 	}
 	if r.IntN(3) == 0 {
-		b.api = passing[r.IntN(len(passing))]
-		b.api.For = moment(r)
+		kinds := faultproxy.Kinds()
+		b.api = faultproxy.Fault{Kind: kinds[r.IntN(len(kinds))], For: moment(r)}
 	}
 	return b
 }
@@ -124,7 +116,7 @@ func (p plan) String() string {
 			parts = append(parts, "metadata: "+b.metadata.String())
 		}
 		if b.api.For > 0 {
-			parts = append(parts, fmt.Sprintf("API: %s %d for %v", b.api.Kind, b.api.Status, b.api.For))
+			parts = append(parts, fmt.Sprintf("way to the API server: %s for %v", b.api.Kind, b.api.For))
 		}
 	}
 	return strings.Join(parts, "; ")

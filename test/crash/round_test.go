@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/state"
-	"github.com/nth-project/nth/test/internal/faultproxy"
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
@@ -20,16 +19,14 @@ type round struct {
 	// pods have to go, and late is one that comes when the node is drained.
 	pods []string
 	late string
-	// drainedAt is how many removals nth had asked for when the drain was over.
-	drainedAt int
-	// requestsBefore is how many requests nth had made before the round.
-	requestsBefore int
+	// drainedAt is when the drain was over, and the late pod gone.
+	drainedAt time.Time
 }
 
 // play plays a round. The first requirement that is not met ends it.
 func (l *lane) play(t *testing.T, number int, plan plan) {
 	t.Logf("the plan: %s", plan)
-	r := &round{lane: l, plan: plan, number: number, late: fmt.Sprintf("late-%d", number), requestsBefore: len(l.proxy.Requests())}
+	r := &round{lane: l, plan: plan, number: number, late: fmt.Sprintf("late-%d", number)}
 	r.populate(t)
 	l.observe(t)
 	l.due = time.Now().Add(time.Hour + time.Duration(number)*time.Minute).Truncate(time.Second) // no two notices are alike
@@ -89,14 +86,14 @@ func (r *round) mustBeDrained(t *testing.T) {
 			t.Errorf("nth removed pod %s %d times, by its own words, want once", pod, times)
 		}
 	}
-	r.drainedAt = len(r.removals())
+	r.drainedAt = time.Now()
 }
 
 // mustRest fails the test unless nth, since the drain, has let everything be but the pod that came late.
 func (r *round) mustRest(t *testing.T) {
 	t.Helper()
-	for _, removal := range r.removals()[r.drainedAt:] {
-		if !strings.Contains(removal.Path, "/pods/"+r.late) {
+	for _, removal := range r.removals(t) {
+		if removal.Name != r.late {
 			t.Fatalf("after the drain nth asked for more: %+v", removal)
 		}
 	}
@@ -106,7 +103,7 @@ func (r *round) mustRest(t *testing.T) {
 	if times := r.seen(lab.Uncordoned, ""); times > 0 {
 		t.Fatalf("the node was uncordoned %d times before the notice was withdrawn", times)
 	}
-	r.drainedAt = len(r.removals())
+	r.drainedAt = time.Now()
 }
 
 // mustBeUndone judges the node after the withdrawal.
@@ -119,7 +116,7 @@ func (r *round) mustBeUndone(t *testing.T) {
 	if claim, ok := node.Annotations[cordonAnnotation]; ok {
 		t.Errorf("nth's claim is left on the node: %s", claim)
 	}
-	if removals := r.removals()[r.drainedAt:]; len(removals) > 0 {
+	if removals := r.removals(t); len(removals) > 0 {
 		t.Errorf("after the drain nth asked for more: %+v", removals)
 	}
 	changes := 1
@@ -144,15 +141,9 @@ func (r *round) mustBeUndone(t *testing.T) {
 	}
 }
 
-// removals are the evictions and deletions that nth asked for in this round.
-func (r *round) removals() []faultproxy.Request {
-	var found []faultproxy.Request
-	for _, request := range r.proxy.Requests()[r.requestsBefore:] {
-		if request.Call == faultproxy.EvictPod || request.Call == faultproxy.DeletePod {
-			found = append(found, request)
-		}
-	}
-	return found
+// removals are the evictions and deletions that nth has asked for since the drain was over.
+func (r *round) removals(t *testing.T) []lab.Request {
+	return slices.DeleteFunc(r.node.Requests(t), func(request lab.Request) bool { return !request.Removes() || request.At.Before(r.drainedAt) })
 }
 
 func (r *round) seenOf(prefix string) int {

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"net/http"
+	"os/exec"
 	"reflect"
 	"slices"
 	"strings"
@@ -13,10 +15,11 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/tools"
 )
 
-// populate puts one of everything on the node beside the Deployment "regular". It returns how many pods a drain has to
-// evict, and the names of those that it has to leave alone begin with "stays".
+// populate puts one of everything on the node. It returns how many pods a drain has to evict; the names of those that it has to leave
+// alone begin with "stays".
 func (s *stage) populate(t *testing.T) (evictable int) {
 	t.Helper()
 	s.node.AddDaemonSet(t, "stays-everywhere")
@@ -31,34 +34,35 @@ func (s *stage) populate(t *testing.T) (evictable int) {
 	return len(s.node.Pods(t)) - 2
 }
 
-func TestAMixedNodeIsDrainedAsDesigned(t *testing.T) {
+func TestDrain_OfANodeWithOneOfEverything(t *testing.T) {
 	s := prepare(t, "")
-	cp := lab.Shared(t)
 	evictable := s.populate(t)
-	spare := s.node.AddSpare(t) // takes what is evicted, and so lets the budget of web yield
-	web, db := guardPods(t, cp, s.node.Namespace, "web"), guardPods(t, cp, s.node.Namespace, "db")
-	s.start(t)
-	s.nth.WaitStatus(t, "watching")
+	s.node.AddSpare(t) // takes what is evicted, and so lets the budget of web yield
+	s.watch(t)
 
 	s.imds.SetSpot("terminate", twoMinutes())
 	held := s.nth.WaitSays(t, "disruption budget db blocks the eviction of "+s.node.Namespace+"/db-")
 	if held.Fields["MESSAGE_ID"] != systemd.PodHeld || !strings.HasPrefix(held.Fields[systemd.FieldPod], s.node.Namespace+"/db-") {
-		t.Errorf("the budget is told with the fields %v", held.Fields)
+		t.Errorf("what the budget holds is logged with the fields %v", held.Fields)
 	}
 	s.waitLeft(t, "db", "stays-everywhere", "stays-static")
-	s.nth.WaitStatus(t, "draining node "+s.node.Name+" for spot-interruption: ")
 	s.nth.WaitStatus(t, "held by PDB db")
 	s.node.Scale(t, "db", 2) // the second one runs on the spare, and the first may go
 	s.waitDrained(t)
 	s.nth.WaitStatus(t, "node "+s.node.Name+" is drained for spot-interruption")
 	s.nth.Stop(t)
 
-	web.mustHaveServed(t, 2, spare, 3)
-	db.mustHaveServed(t, 1, spare, 1)
 	s.waitLeft(t, "stays-everywhere", "stays-static")
 	s.mustKeep(t, "stays-", 2)
 	s.mustOwnTheCordon(t)
-	s.mustRememberDrained(t, evictable)
+	e := s.mustRemember(t, state.Drained)
+	if !e.OnNode || e.CordonedAt.IsZero() || e.BootID != s.machine.BootID() || e.Error != "" {
+		t.Errorf("nth remembers %+v, want a drain that ended well, in this boot", e)
+	}
+	if r := *e.Result; r.Evicted != evictable || r.Deleted != 0 || r.Skipped != 2 || len(r.Left) != 0 || len(r.HeldBy) != 0 {
+		t.Errorf("nth remembers the result %+v; want %d evicted, 0 deleted, 2 skipped and none left", r, evictable)
+	}
+	s.mustEvictOnce(t)
 }
 
 // waitLeft waits until just the workloads with these names have pods on the node.
@@ -96,31 +100,116 @@ func (s *stage) mustOwnTheCordon(t *testing.T) {
 	if !ok {
 		t.Fatalf("the node has no annotation %s", claimKey)
 	}
-	remembered := s.machine.RecordOf(t, event.SpotInterruption)
-	id := remembered.Event.ID
+	id := s.machine.RecordOf(t, event.SpotInterruption).Event.ID
 	want := claim{Writer: "nth", Event: id, Kind: "spot-interruption", Events: []string{id}, BootID: s.machine.BootID(), Since: got.Since}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the annotation says %+v, want %+v", got, want)
 	}
 	if written := byNTH(s.node.Object(t)); !strings.Contains(written, claimKey) || !strings.Contains(written, "f:unschedulable") {
-		t.Errorf("the API server tells that nth has written %s; want the annotation and the cordon", written)
-	}
-	if got.Since.Before(remembered.FirstSeen.Add(-time.Second)) {
-		t.Errorf("the annotation says that the cordon is there since %s, before the notice was seen at %s", got.Since, remembered.FirstSeen)
+		t.Errorf("the API server says that nth has written %s; want the annotation and the cordon", written)
 	}
 }
 
-// mustRememberDrained fails the test unless the record on disk tells of a drain that evicted so many pods.
-func (s *stage) mustRememberDrained(t *testing.T, evicted int) {
+// mustEvictOnce fails the test if the API server has accepted two evictions of a pod from nth, which has stopped.
+func (s *stage) mustEvictOnce(t *testing.T) {
 	t.Helper()
-	e := s.machine.RecordOf(t, event.SpotInterruption)
-	if e.Phase != state.Drained || !e.OnNode || e.CordonedAt.IsZero() || e.BootID != s.machine.BootID() || e.Error != "" {
-		t.Errorf("nth remembers %+v, want a drain that ended well, in this boot", e)
+	accepted := map[string]int{}
+	for _, r := range s.node.Requests(t) {
+		if r.Removes() && r.Status < http.StatusMultipleChoices {
+			accepted[r.Name]++
+		}
 	}
-	if e.Result == nil {
-		t.Fatalf("nth remembers no result")
+	for pod, n := range accepted {
+		if n > 1 {
+			t.Errorf("%d evictions of %s by nth were accepted", n, pod)
+		}
 	}
-	if r := *e.Result; r.Evicted != evicted || r.Deleted != 0 || r.Skipped != 2 || len(r.Left) != 0 || len(r.HeldBy) != 0 {
-		t.Errorf("nth remembers the result %+v; want %d evicted, 0 deleted, 2 skipped and none left", r, evicted)
+	if len(accepted) == 0 {
+		t.Error("no eviction by nth was accepted: the audit log is read wrongly")
 	}
+}
+
+// Another program drains the node at the same time: kubectl, with an administrator's rights.
+func TestDrain_BesideKubectlDrain(t *testing.T) {
+	s := prepare(t, "")
+	s.node.AddSpare(t)
+	s.node.AddDaemonSet(t, "stays")
+	s.node.AddPods(t, "slow", 3, lab.Grace(8*time.Second), lab.GoesAtGrace())
+	s.node.AddDeployment(t, "web", 3, lab.MinAvailable(2), lab.Grace(2*time.Second), lab.GoesAtGrace())
+	s.watch(t)
+	kubectl, err := tools.Path("kubectl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := exec.CommandContext(t.Context(), kubectl, "--kubeconfig="+s.cp.Kubeconfig, "drain", s.node.Name, "--ignore-daemonsets", "--force")
+	ended := make(chan error, 1)
+	go func() {
+		said, err := other.CombinedOutput()
+		if err != nil {
+			t.Logf("kubectl drain: %s", said)
+		}
+		ended <- err
+	}()
+
+	s.imds.SetSpot("terminate", twoMinutes())
+
+	s.waitDrained(t)
+	if err := <-ended; err != nil {
+		t.Errorf("kubectl drain: %v", err)
+	}
+	s.nth.Stop(t)
+	s.mustEvictOnce(t)
+	s.mustBeCordoned(t)
+	s.mustSayNothingOf(t, systemd.DrainIncomplete, systemd.Uncordoned)
+}
+
+// Thirty pods that want a minute each, a budget that never yields, and a notice of less: what it leaves is what they get.
+func TestDrain_GivesTheGraceThatTheDeadlineLeaves(t *testing.T) {
+	const pods, grace = 30, 60
+	s := prepare(t, "")
+	s.node.AddDeployment(t, "web", pods, lab.MinAvailable(pods), lab.Grace(grace*time.Second), lab.GoesAtGrace())
+	s.watch(t)
+	deadline := time.Now().Add(40 * time.Second)
+	s.imds.SetSpot("terminate", deadline)
+	s.node.WaitForPods(t, "all pods have had their signal", func(listed []*corev1.Pod) bool {
+		ending := slices.DeleteFunc(slices.Clone(listed), func(p *corev1.Pod) bool { return p.Labels["app"] != "web" || p.DeletionTimestamp == nil })
+		for _, pod := range ending {
+			if seconds := *pod.DeletionGracePeriodSeconds; seconds < 1 || seconds >= grace || pod.DeletionTimestamp.After(deadline) {
+				t.Errorf("pod %s ends at %v with a grace of %d s, and the deadline is %s", pod.Name, pod.DeletionTimestamp, seconds, deadline)
+			}
+		}
+		return len(ending) == pods
+	})
+	s.waitDrained(t)
+	s.nth.Stop(t)
+	s.mustSayNothingOf(t, systemd.DrainIncomplete)
+	if e := s.mustRemember(t, state.Drained); e.Result.Deleted != pods {
+		t.Errorf("nth remembers %+v, want %d pods deleted", e.Result, pods)
+	}
+}
+
+// The daemon has cordoned the node before, and its event ends after an operator has had the node drained.
+func TestDrain_ByHandStaysUntilItIsUndone(t *testing.T) {
+	s := play(t, rebalanceCordons+withdrawnSoon)
+	byHand := func(want string, args ...string) {
+		t.Helper()
+		got := s.machine.Command(t, append([]string{"drain"}, args...)...)
+		if got.Status != 0 || got.Stderr != "" || !strings.Contains(got.Stdout, want) {
+			t.Errorf("nth drain %q ended with %d and says\n%s%s", args, got.Status, got.Stdout, got.Stderr)
+		}
+	}
+	s.imds.SetRebalance(time.Now())
+	s.node.WaitCordoned(t)
+	byHand("is drained: 1 pod evicted", "--deadline", "1m")
+	s.node.WaitEmpty(t)
+	s.imds.ClearRebalance()
+	s.nth.WaitWatching(t, s.node.Name)
+	s.stopAfterLooks(t)
+	s.mustBeCordoned(t)
+	if claim, ok := s.claim(t); !ok || claim.Writer != "nth-drain" {
+		t.Errorf("the node bears %+v, want the claim of nth-drain", claim)
+	}
+	byHand("takes pods again", "--undo")
+	s.mustBeSchedulable(t)
+	s.mustBearNoClaim(t)
 }

@@ -1,9 +1,10 @@
 package e2e
 
 import (
-	"context"
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -14,19 +15,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/tools"
 )
 
-// condition returns the node's condition InterruptionPending, or nil.
-func condition(node *corev1.Node) *corev1.NodeCondition {
-	return conditionOf(node, "InterruptionPending")
-}
-
-func conditionOf(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
+// condition returns one of the node's conditions, or nil.
+func condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
 	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind })
 	if i < 0 {
 		return nil
@@ -34,13 +29,15 @@ func conditionOf(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeC
 	return &node.Status.Conditions[i]
 }
 
-// waitCondition waits until the condition has that status, and returns it.
-func (s *stage) waitCondition(t *testing.T, status corev1.ConditionStatus) corev1.NodeCondition {
+// pending is the condition that is nth's.
+const pending = "InterruptionPending"
+
+// waitCondition waits until the condition has that status and reason, and returns it.
+func (s *stage) waitCondition(t *testing.T, status corev1.ConditionStatus, reason string) (found corev1.NodeCondition) {
 	t.Helper()
-	var found corev1.NodeCondition
-	s.node.WaitFor(t, fmt.Sprintf("its condition InterruptionPending is %s", status), func(node *corev1.Node) bool {
-		c := condition(node)
-		if c == nil || c.Status != status {
+	s.node.WaitFor(t, fmt.Sprintf("its condition %s is %s, for %s", pending, status, reason), func(node *corev1.Node) bool {
+		c := condition(node, pending)
+		if c == nil || c.Status != status || c.Reason != reason {
 			return false
 		}
 		found = *c
@@ -49,167 +46,123 @@ func (s *stage) waitCondition(t *testing.T, status corev1.ConditionStatus) corev
 	return found
 }
 
-// eventsOf returns the Events about an object of that kind and name, as "kubectl describe" looks for them.
+// eventsOf returns the Events about an object, as "kubectl describe" looks for them.
 func (s *stage) eventsOf(t *testing.T, namespace string, involved fields.Set) []corev1.Event {
 	t.Helper()
-	list, err := lab.Shared(t).Admin.CoreV1().Events(namespace).List(t.Context(),
-		metav1.ListOptions{FieldSelector: fields.SelectorFromSet(involved).String()})
+	list, err := s.cp.Admin.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{FieldSelector: fields.SelectorFromSet(involved).String()})
 	if err != nil {
 		t.Fatalf("listing Events: %v", err)
 	}
 	return list.Items
 }
 
-// aboutNode are the Events about the node.
-func (s *stage) aboutNode(t *testing.T) []corev1.Event {
-	t.Helper()
-	return s.eventsOf(t, "default", fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": s.node.Name})
-}
-
-// waitEvent waits until there is an Event about the node with that reason.
-func (s *stage) waitEvent(t *testing.T, reason string) corev1.Event {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for {
-		events := s.aboutNode(t)
-		if i := slices.IndexFunc(events, func(e corev1.Event) bool { return e.Reason == reason }); i >= 0 {
-			return events[i]
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("waiting for an Event with the reason %s: there are %v", reason, reasonsOf(events))
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-func reasonsOf(events []corev1.Event) []string {
-	reasons := make([]string, len(events))
-	for i, e := range events {
-		reasons[i] = e.Reason
-	}
-	return reasons
-}
-
-// The original asks for the reason and the text of the Event at a drain's end, and in its number 3 for the annotations
-// of all Events.
-func TestPeer15EventsAreEmitted(t *testing.T) {
-	s := play(t, "")
+func TestNotices_OfADrainAreInTheCluster(t *testing.T) {
+	s := play(t, withdrawnSoon)
 	pods := s.node.Pods(t)
 	s.imds.SetSpot("terminate", twoMinutes())
+	if c := s.waitCondition(t, corev1.ConditionTrue, "SpotInterruption"); !s.node.Object(t).Spec.Unschedulable {
+		t.Errorf("the condition was there before the cordon: %+v", c)
+	}
 	s.waitDrained(t)
-	s.waitEvent(t, "CordonAndDrain")
-	s.nth.Stop(t)
+	s.imds.ClearSpot()
+	s.waitCondition(t, corev1.ConditionFalse, "NothingPending")
 
-	told := s.aboutNode(t)
-	for _, reason := range []string{"SpotInterruption", "Draining", "CordonAndDrain"} {
-		i := slices.IndexFunc(told, func(e corev1.Event) bool { return e.Reason == reason })
-		if i < 0 {
-			t.Errorf("there is no Event %s, but %v", reason, reasonsOf(told))
-			continue
-		}
-		for key, want := range map[string]string{
-			"account-id": "", "availability-zone": "", "instance-id": "", "instance-life-cycle": "", "instance-type": "",
-			"local-hostname": "", "local-ipv4": "", "public-hostname": "", "public-ipv4": "",
-			"region": "",
-		} {
-			if got, ok := told[i].Annotations[key]; !ok || want != "" && got != want {
-				t.Errorf("the Event %s has the annotation %s=%q (%v), want %q", reason, key, got, ok, want)
-			}
-		}
-		if told[i].Annotations["instance-id"] == "" || told[i].Type != corev1.EventTypeNormal || told[i].Source.Host != s.node.Name {
-			t.Errorf("the Event %s is %+v", reason, told[i])
+	for _, reason := range []string{"SpotInterruption", "Draining", "CordonAndDrain", "Uncordon"} {
+		about := fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": s.node.Name, "reason": reason}
+		await(t, "there is an Event "+reason, func() bool { return len(s.eventsOf(t, "default", about)) > 0 })
+		e := s.eventsOf(t, "default", about)[0]
+		if e.Annotations["instance-id"] == "" || e.Type != corev1.EventTypeNormal || e.Source.Host != s.node.Name {
+			t.Errorf("the Event %s is %+v", reason, e)
 		}
 	}
-	if described := s.describe(t); !strings.Contains(described, "CordonAndDrain") {
-		t.Errorf("kubectl describe node does not show the Events:\n%s", described)
+	kubectl, err := tools.Path("kubectl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	described, err := exec.CommandContext(t.Context(), kubectl, "--kubeconfig="+s.cp.Kubeconfig, "describe", "node", s.node.Name).CombinedOutput()
+	if err != nil || !strings.Contains(string(described), "CordonAndDrain") {
+		t.Errorf("kubectl describe node does not show the Events: %v\n%s", err, described)
 	}
 	for _, pod := range pods {
 		evicted := s.eventsOf(t, pod.Namespace, fields.Set{"involvedObject.uid": string(pod.UID), "reason": "PodEviction"})
-		if len(evicted) != 1 || evicted[0].Annotations["node"] != s.node.Name || evicted[0].Annotations["app"] != pod.Labels["app"] {
+		if len(evicted) != 1 || evicted[0].Annotations["node"] != s.node.Name {
 			t.Errorf("the Events about pod %s are %+v, want one PodEviction", pod.Name, evicted)
 		}
 	}
+	s.nth.Stop(t)
 }
 
-// describe is what "kubectl describe node" says.
-func (s *stage) describe(t *testing.T) string {
-	t.Helper()
-	path, err := tools.Path("kubectl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.CommandContext(t.Context(), path, "--kubeconfig="+lab.Shared(t).Kubeconfig, "describe", "node", s.node.Name).CombinedOutput()
-	if err != nil {
-		t.Fatalf("kubectl: %v\n%s", err, out)
-	}
-	return string(out)
-}
-
-func TestTheConditionComesWithAnEventAndGoesWithIt(t *testing.T) {
-	s := play(t, "[imds]\nwithdrawn_after = \"1s\"\n")
-	if c := condition(s.node.Object(t)); c != nil && c.Status != corev1.ConditionFalse {
-		t.Errorf("the node bears %+v before anything was announced", c)
-	}
-	s.imds.SetSpot("terminate", twoMinutes())
-	c := s.waitCondition(t, corev1.ConditionTrue)
-	if !s.node.Object(t).Spec.Unschedulable {
-		t.Errorf("the condition was there before the cordon")
-	}
-	if c.Reason != "SpotInterruption" || !strings.Contains(c.Message, "terminate this spot instance at") {
-		t.Errorf("the condition is %+v", c)
-	}
-	s.imds.ClearSpot()
-	if c := s.waitCondition(t, corev1.ConditionFalse); c.Reason != "NothingPending" {
-		t.Errorf("the condition is %+v", c)
-	}
-	s.waitEvent(t, "Uncordon")
-}
-
-// patchStatus writes a condition with the kubelet's credential, as the program of that name does.
-func (s *stage) patchStatus(t *testing.T, manager string, c corev1.NodeCondition) {
-	t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", s.node.Kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.LastHeartbeatTime, c.LastTransitionTime = metav1.Now(), metav1.Now()
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{c}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := client.CoreV1().Nodes().Patch(t.Context(), s.node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: manager}, "status"); err != nil {
-		t.Fatalf("writing the condition %s: %v", c.Type, err)
-	}
-}
-
-func TestConditionsThatAreWrittenAtTheSameTimeAllStay(t *testing.T) {
-	s := play(t, "")
-	node := s.node.Object(t)
-	before := len(node.Status.Conditions)
-	if condition(node) != nil {
-		before-- // nth has written its own already.
-	}
+// The kubelet writes its conditions with the same credential while nth does.
+func TestCondition_LeavesThoseOfOthers(t *testing.T) {
+	s := prepare(t, "")
+	before := len(s.node.Object(t).Status.Conditions)
+	s.watch(t)
 	s.imds.SetSpot("terminate", twoMinutes())
 	for i := range 50 {
-		s.patchStatus(t, "kubelet", corev1.NodeCondition{Type: "KubeletLike", Status: corev1.ConditionTrue, Reason: fmt.Sprintf("Round%d", i)})
+		c := corev1.NodeCondition{Type: "KubeletLike", Status: corev1.ConditionTrue, Reason: fmt.Sprintf("Round%d", i), LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}
+		patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{c}}})
+		if err == nil {
+			_, err = s.node.Client.CoreV1().Nodes().Patch(t.Context(), s.node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: "kubelet"}, "status")
+		}
+		if err != nil {
+			t.Fatalf("writing a condition: %v", err)
+		}
 	}
 	s.waitDrained(t)
-	s.waitCondition(t, corev1.ConditionTrue)
+	s.waitCondition(t, corev1.ConditionTrue, "SpotInterruption")
 	s.nth.Stop(t)
-	node = s.node.Object(t)
-	if c := conditionOf(node, "KubeletLike"); c == nil || c.Reason != "Round49" {
+	node := s.node.Object(t)
+	if c := condition(node, "KubeletLike"); c == nil || c.Reason != "Round49" {
 		t.Errorf("what was written last beside nth is %+v", c)
 	}
-	if c := conditionOf(node, corev1.NodeReady); c == nil || c.Status != corev1.ConditionTrue {
+	if c := condition(node, corev1.NodeReady); c == nil || c.Status != corev1.ConditionTrue {
 		t.Errorf("the kubelet's condition is %+v", c)
 	}
 	if n := len(node.Status.Conditions); n != before+2 {
 		t.Errorf("the node has %d conditions, want %d: %+v", n, before+2, node.Status.Conditions)
 	}
+}
+
+// lost are the nodes that the page on the rollout finds to be without a live nth, if a heartbeat may be that old.
+func lost(t *testing.T, limit string) string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/rollout.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, command, found := strings.Cut(string(page), "```sh\nkubectl get nodes -o json | jq -r --argjson limit 900 '")
+	command, _, ended := strings.Cut(command, "'\n```")
+	if !found || !ended {
+		t.Fatal("docs/rollout.md asks for nodes without a live nth in other words")
+	}
+	list, err := lab.Shared(t).Admin.CoreV1().RESTClient().Get().Resource("nodes").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	jq := exec.CommandContext(t.Context(), "jq", "-r", "--argjson", "limit", limit, command)
+	jq.Stdin = bytes.NewReader(list)
+	out, err := jq.CombinedOutput()
+	if err != nil {
+		t.Fatalf("jq: %v\n%s", err, out)
+	}
+	return string(out)
+}
+
+func TestHeartbeat_FindsNodesWithoutALiveNth(t *testing.T) {
+	s := prepare(t, "[kubernetes]\nheartbeat = \"1s\"\n")
+	if all := lost(t, "900"); !strings.Contains(all, s.node.Name+"\tnever\n") {
+		t.Errorf("before nth runs there the node is not among those without a live nth:\n%s", all)
+	}
+	s.start(t)
+	first := s.waitCondition(t, corev1.ConditionFalse, "NothingPending").LastHeartbeatTime
+	s.node.WaitFor(t, "its heartbeat is renewed", func(node *corev1.Node) bool { return condition(node, pending).LastHeartbeatTime.After(first.Time) })
+	if all := lost(t, "900"); strings.Contains(all, s.node.Name+"\t") {
+		t.Errorf("while nth watches the node is among those without a live nth:\n%s", all)
+	}
+	s.nth.Stop(t)
+	since := condition(s.node.Object(t), pending).LastHeartbeatTime.UTC().Format(time.RFC3339)
+	if all := lost(t, "-1"); !strings.Contains(all, s.node.Name+"\t"+since+"\n") {
+		t.Errorf("the node's last heartbeat was at %s, and those found are:\n%s", since, all)
+	}
+	s.mustBeUntouched(t)
 }

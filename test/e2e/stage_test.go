@@ -3,14 +3,17 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -32,6 +35,7 @@ func twoMinutes() time.Time { return time.Now().Add(2 * time.Minute) }
 // A stage is what most tests play on: a node whose only pod belongs to the Deployment "regular", its metadata service,
 // and nth.
 type stage struct {
+	cp      *lab.ControlPlane
 	node    *lab.Node
 	imds    *imdstest.Server
 	machine *daemon.Machine
@@ -45,25 +49,43 @@ type stage struct {
 func prepare(t *testing.T, settings string) *stage {
 	t.Helper()
 	t.Parallel()
-	node := lab.Shared(t).AddNode(t)
-	imds := imdstest.NewServer()
-	t.Cleanup(imds.Close)
-	s := &stage{node: node, imds: imds, options: daemon.Options{
-		Kubeconfig: node.Kubeconfig, IMDS: imds.URL,
-		Cadence: 50 * time.Millisecond, Settings: settings,
-	}}
-	s.machine = daemon.NewMachine(t, s.options)
-	node.AddDeployment(t, "regular", 1)
+	s := prepareOn(t, lab.Shared(t), settings)
+	s.node.AddDeployment(t, "regular", 1)
 	return s
+}
+
+// prepareOn sets a stage without pods on a control plane.
+func prepareOn(t *testing.T, cp *lab.ControlPlane, settings string) *stage {
+	t.Helper()
+	s := &stage{cp: cp, node: cp.AddNode(t), imds: imdstest.NewServer()}
+	t.Cleanup(s.imds.Close)
+	s.options = daemon.Options{
+		Kubeconfig: s.node.Kubeconfig, IMDS: s.imds.URL, Cadence: 50 * time.Millisecond, Settings: settings,
+	}
+	s.machine = daemon.NewMachine(t, s.options)
+	return s
+}
+
+// configure changes how nth is run from its next start on.
+func (s *stage) configure(t *testing.T, change func(*daemon.Options)) {
+	t.Helper()
+	change(&s.options)
+	s.machine.Configure(t, s.options)
 }
 
 // play sets a stage and starts nth, which watches when play returns.
 func play(t *testing.T, settings string) *stage {
 	t.Helper()
 	s := prepare(t, settings)
+	s.watch(t)
+	return s
+}
+
+// watch starts nth and waits until it watches.
+func (s *stage) watch(t *testing.T) {
+	t.Helper()
 	s.start(t)
 	s.nth.WaitWatching(t, s.node.Name)
-	return s
 }
 
 // start starts nth, for the first time or again.
@@ -95,6 +117,16 @@ func (s *stage) looks(t *testing.T, document string, count int) {
 	}
 }
 
+// await waits until something is so that cannot be watched.
+func await(t *testing.T, what string, isSo func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(150 * time.Second); !isSo(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(limit) || t.Context().Err() != nil {
+			t.Fatalf("waiting until %s: it is not so", what)
+		}
+	}
+}
+
 // stopAfterLooks gives nth the time in which it would have done what it must not do, and stops it.
 func (s *stage) stopAfterLooks(t *testing.T) {
 	t.Helper()
@@ -102,24 +134,14 @@ func (s *stage) stopAfterLooks(t *testing.T) {
 	s.nth.Stop(t)
 }
 
-// waitDrained waits until the node is cordoned and empty, and nth says that it has drained it.
+// waitDrained waits until the node is cordoned and empty, and nth says that it has drained it, on disk too.
 func (s *stage) waitDrained(t *testing.T) {
 	t.Helper()
 	s.node.WaitCordoned(t)
 	s.node.WaitEmpty(t)
 	s.nth.WaitLog(t, systemd.Drained)
-	s.waitRecorded(t)
-}
-
-// waitRecorded waits until what nth has just said is on disk, too: it does not wait for that itself.
-func (s *stage) waitRecorded(t *testing.T) {
-	t.Helper()
 	draining := func(e state.Entry) bool { return e.Phase == state.Draining }
-	for limit := time.Now().Add(time.Minute); slices.ContainsFunc(s.machine.Record(t), draining); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(limit) {
-			t.Fatalf("nth has said that the node is drained, and the record does not: %+v", s.machine.Record(t))
-		}
-	}
+	await(t, "what nth has just logged is on disk", func() bool { return !slices.ContainsFunc(s.machine.Record(t), draining) })
 }
 
 // waitPodsBack waits until the node is schedulable and has taken a pod that was not there before.
@@ -197,12 +219,23 @@ func (s *stage) mustSayNothingOf(t *testing.T, messageIDs ...string) {
 	}
 }
 
-// mustSayOnce fails the test unless nth has logged the message with the ID once.
-func (s *stage) mustSayOnce(t *testing.T, messageID string) {
+// release removes the budget that holds the pods of a workload.
+func (s *stage) release(t *testing.T, budget string) {
 	t.Helper()
-	if said := s.nth.Logged(messageID); len(said) != 1 {
-		t.Errorf("nth said this %d times, want once: %+v", len(said), said)
+	budgets := s.cp.Admin.PolicyV1().PodDisruptionBudgets(s.node.Namespace)
+	if err := budgets.Delete(t.Context(), budget, metav1.DeleteOptions{}); err != nil {
+		t.Fatalf("removing the budget %s: %v", budget, err)
 	}
+}
+
+// mustRemember waits until nth has that phase of the spot interruption on disk, which follows what it logs, and returns the entry.
+func (s *stage) mustRemember(t *testing.T, phase state.Phase) (e state.Entry) {
+	t.Helper()
+	await(t, fmt.Sprintf("nth remembers the event as %s", phase), func() bool {
+		e = s.machine.RecordOf(t, event.SpotInterruption)
+		return e.Phase == phase
+	})
+	return e
 }
 
 // claimKey is the annotation that makes a cordon nth's, as docs/node-contract.md has it.

@@ -23,7 +23,7 @@ func TestRequests_AreLostWithoutNthOnly(t *testing.T) {
 		{traffic.Handler, handler, []string{traffic.Guarded, traffic.Balanced}},
 		{traffic.Nth, traffic.Short, nil},
 	}
-	full := os.Getenv(all) != ""
+	full := os.Getenv("NTH_NIGHTLY") != ""
 	results := make([]traffic.Result, len(cases))
 	for i, c := range cases {
 		t.Run(c.way.Name, func(t *testing.T) {

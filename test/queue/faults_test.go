@@ -43,7 +43,7 @@ func TestAnAPIServerThatIsAwayInTheMidstOfDrainsIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]faultproxy.Fault{
 		"refusing": {Kind: faultproxy.Refuse},
-		"broken":   {Kind: faultproxy.Status, Status: 503},
+		"broken":   {Kind: faultproxy.Reset},
 		"silent":   {Kind: faultproxy.BlackHole},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestAnAPIServerThatIsAwayInTheMidstOfDrainsIsWaitedFor(t *testing.T) {
 // brokenWay leads what is started from now on through a proxy that can break.
 func (s *scene) brokenWay(t *testing.T) *faultproxy.Proxy {
 	t.Helper()
-	way := faultproxy.New(t, &lab.Node{Name: "nth-queue", Credential: lab.Credential{Kubeconfig: s.kubeconfig}})
+	way := faultproxy.New(t, s.kubeconfig)
 	s.kubeconfig = way.Kubeconfig
 	return way
 }

@@ -1,138 +1,285 @@
-// Package faultproxy stands between nth and the API server and breaks what passes, when and where a test says so.
+// Package faultproxy stands between a client and the API server and breaks the way there when a test says so.
 //
-//	proxy := faultproxy.New(t, node)
+//	proxy := faultproxy.New(t, node.Kubeconfig)
 //	// run nth with proxy.Kubeconfig
-//	proxy.Fault(faultproxy.Fault{Kind: faultproxy.Status, Status: 429, RetryAfter: time.Second, Call: faultproxy.EvictPod})
-//	proxy.AwaitMet(t, 3)
+//	proxy.Fault(faultproxy.Fault{Kind: faultproxy.BlackHole})
+//	proxy.AwaitMet(t, 2)
 //	proxy.Lift()
 //
-// It ends the client's TLS and speaks HTTP/2 to both sides, as the API server does, so that it can break single calls
-// (call.go) as well as connections (gate.go). To the API server it speaks with the node's own credential: what a
-// kubelet may not do stays forbidden. It also remembers every call that passed, which is the truth about what nth asked
-// for.
+// It passes bytes on and looks into none: the client speaks TLS with the API server itself. What an API server answers when it refuses,
+// throttles or fails is judged in the packages that read those answers.
 package faultproxy
 
 import (
-	"crypto/tls"
-	"encoding/pem"
-	"io"
-	"log"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
+	"context"
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
-// A Proxy is one way to the API server, for one client.
-type Proxy struct {
-	// Kubeconfig is the path of the node's kubeconfig, but that it leads to the proxy.
-	Kubeconfig string
+// Kind is one way in which the way to the API server can break.
+type Kind string
 
-	gate    *gate
-	forward *httputil.ReverseProxy
-	faults  faults
-	journal journal
-	streams streams
+const (
+	// Refuse resets all connections and closes the port.
+	Refuse Kind = "refuse"
+	// BlackHole accepts connections and lets nothing through, in either direction, on these and on older ones.
+	BlackHole Kind = "black hole"
+	// Reset resets a connection in place of the next part of an answer, Cut in the middle of it.
+	Reset Kind = "reset"
+	Cut   Kind = "cut"
+	// Latency holds each part of a request and of an answer for a while.
+	Latency Kind = "latency"
+)
+
+// Kinds are all of them.
+func Kinds() []Kind { return []Kind{Refuse, BlackHole, Reset, Cut, Latency} }
+
+// latency is for how long Latency holds each part.
+const latency = 200 * time.Millisecond
+
+// Fault is one breakage; the zero value is none. It is in force for a time, or until Lift if For is 0.
+type Fault struct {
+	Kind Kind
+	For  time.Duration
 }
 
-// New opens a proxy to the API server of the node. It ends with the test.
-func New(t lab.TB, node *lab.Node) *Proxy {
+// A Proxy is one way to the API server.
+type Proxy struct {
+	// Kubeconfig is the path of the client's kubeconfig, but that it leads to the proxy.
+	Kubeconfig string
+
+	address, server string // of the proxy and of the API server
+	running         sync.WaitGroup
+
+	mu       sync.Mutex
+	listener net.Listener // nil while connections are refused
+	fault    Fault
+	lifting  *time.Timer
+	met      int           // parts that the fault has met
+	changed  chan struct{} // closed when fault or met changes
+	open     map[*net.TCPConn]bool
+	closed   bool
+}
+
+// New opens a proxy to the API server of the kubeconfig. It ends with the test.
+func New(t lab.TB, kubeconfig string) *Proxy {
 	t.Helper()
-	forward, err := node.Forwarder()
+	port, release, err := lab.ReservePort()
 	if err != nil {
-		t.Fatalf("opening a proxy for %s: %v", node.Name, err)
+		t.Fatalf("opening a proxy: %v", err)
 	}
-	p := &Proxy{forward: forward}
-	p.forward.ModifyResponse = p.observe
-	if p.gate, err = newGate(p.faults.meet); err != nil {
-		t.Fatalf("opening a proxy for %s: %v", node.Name, err)
+	p := &Proxy{address: fmt.Sprintf("127.0.0.1:%d", port), changed: make(chan struct{}), open: map[*net.TCPConn]bool{}}
+	if err = p.lead(kubeconfig); err == nil {
+		err = p.listen()
 	}
-	server := httptest.NewUnstartedServer(p)
-	_ = server.Listener.Close()
-	server.Listener = p.gate
-	server.EnableHTTP2 = true
-	server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert} // which the API server checks in production
-	server.Config.ConnContext = withConnection
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // what is broken on purpose need not be told
-	server.StartTLS()
+	if err != nil {
+		t.Fatalf("opening a proxy: %v", err)
+	}
 	t.Cleanup(func() {
-		p.Lift()
-		server.CloseClientConnections()
-		server.Close()
-		p.gate.release()
+		p.set(Fault{Kind: Refuse}, true)
+		p.running.Wait()
+		release()
+		_ = os.Remove(p.Kubeconfig)
 	})
-	if p.Kubeconfig, err = lead(node, server); err != nil {
-		t.Fatalf("opening a proxy for %s: %v", node.Name, err)
-	}
-	t.Cleanup(func() { _ = os.Remove(p.Kubeconfig) })
 	return p
 }
 
-// lead writes the kubeconfig that leads to the server.
-func lead(node *lab.Node, server *httptest.Server) (path string, err error) {
-	config, err := clientcmd.LoadFromFile(node.Kubeconfig)
+// lead writes the kubeconfig that leads to the proxy.
+func (p *Proxy) lead(kubeconfig string) error {
+	config, err := clientcmd.LoadFromFile(kubeconfig)
 	if err != nil {
-		return "", err
+		return err
 	}
+	rest, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	p.server = rest.Host[len("https://"):]
 	for _, cluster := range config.Clusters {
-		cluster.Server = server.URL
-		cluster.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+		cluster.Server = "https://" + p.address
 	}
-	file, err := os.CreateTemp(filepath.Dir(node.Kubeconfig), node.Name+"-*.kubeconfig")
-	if err != nil {
-		return "", err
-	}
-	_ = file.Close() // it is written anew below
-	return file.Name(), clientcmd.WriteToFile(*config, file.Name())
+	p.Kubeconfig = fmt.Sprintf("%s-by-%s", kubeconfig, filepath.Base(p.address))
+	return clientcmd.WriteToFile(*config, p.Kubeconfig)
 }
 
-// Fault breaks what passes until Lift, or for as long as the fault says.
-func (p *Proxy) Fault(f Fault) {
-	p.faults.add(f, p.react)
-	p.react()
-	if f.Kind == WatchClose || f.Kind == WatchGone {
-		p.streams.end()
+// listen opens the port, which ReservePort keeps for those who share it. p.mu is held, or p not yet shared.
+func (p *Proxy) listen() error {
+	shared := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+		if failed != nil {
+			return failed
+		}
+		return err
+	}}
+	listener, err := shared.Listen(context.Background(), "tcp", p.address)
+	if err != nil {
+		return err
 	}
+	p.listener = listener
+	p.running.Go(func() { p.accept(listener) })
+	return nil
 }
+
+// Fault breaks the way, in place of what is broken already.
+func (p *Proxy) Fault(f Fault) { p.set(f, false) }
 
 // Lift repairs everything. What a black hole has swallowed comes out again, as after a network partition.
-func (p *Proxy) Lift() {
-	p.faults.clear()
-	p.react()
+func (p *Proxy) Lift() { p.set(Fault{}, false) }
+
+// set puts a fault in force. It panics if the port, which is reserved, cannot be opened again: there is no test to fail.
+func (p *Proxy) set(f Fault, last bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	p.closed = last
+	if p.lifting != nil {
+		p.lifting.Stop()
+	}
+	if p.fault = f; f.For > 0 {
+		p.lifting = time.AfterFunc(f.For, p.Lift)
+	}
+	switch {
+	case f.Kind == Refuse && p.listener != nil:
+		_ = p.listener.Close() // nobody waits for what it says
+		p.listener = nil
+		for c := range p.open {
+			reset(c)
+		}
+	case f.Kind != Refuse && p.listener == nil:
+		if err := p.listen(); err != nil {
+			panic(fmt.Sprintf("opening the port %s again: %v", p.address, err))
+		}
+	}
+	p.tell()
 }
 
-// react makes the gate do what the faults in force ask for.
-func (p *Proxy) react() {
-	p.gate.set(p.faults.inForce(Refuse), p.faults.inForce(BlackHole))
+// tell wakes those who wait for a change. p.mu is held.
+func (p *Proxy) tell() {
+	close(p.changed)
+	p.changed = make(chan struct{})
 }
 
-// AwaitMet waits until the faults have met so many more requests since it was called. It cannot see whom Refuse
+// reset ends a connection in such a way that the other side is told of an error.
+func reset(c *net.TCPConn) {
+	_ = c.SetLinger(0) // fails only if it is closed already
+	_ = c.Close()
+}
+
+func (p *Proxy) accept(listener net.Listener) {
+	for {
+		c, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		p.running.Go(func() { p.carry(c.(*net.TCPConn)) })
+	}
+}
+
+// carry passes on what is on a connection until one side ends it.
+func (p *Proxy) carry(client *net.TCPConn) {
+	p.mu.Lock()
+	p.open[client] = true
+	gone := p.listener == nil
+	p.mu.Unlock()
+	dialed, err := net.Dial("tcp", p.server)
+	if err == nil && !gone {
+		server := dialed.(*net.TCPConn)
+		var both sync.WaitGroup
+		both.Go(func() { p.pump(server, client, client) })
+		p.pump(client, server, client)
+		_ = server.Close()
+		both.Wait()
+	}
+	reset(client)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.open, client)
+}
+
+// pump passes on what comes from one side, as the fault of the moment has it. It ends the client's connection when it ends.
+func (p *Proxy) pump(to, from, client *net.TCPConn) {
+	defer func() { _ = client.Close(); _ = to.Close() }()
+	part := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(part)
+		if err != nil {
+			return
+		}
+		switch kind := p.meet(to == client); kind {
+		case Refuse, Reset:
+			reset(client)
+			return
+		case Cut:
+			_, _ = to.Write(part[:n/2]) // the client may have left
+			reset(client)
+			return
+		case Latency:
+			time.Sleep(latency)
+		}
+		if _, err := to.Write(part[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// meet returns what becomes of a part of an answer or of a request. In a black hole it waits until that has ended.
+func (p *Proxy) meet(answer bool) Kind {
+	counted := false
+	for {
+		p.mu.Lock()
+		kind, changed := p.fault.Kind, p.changed
+		if kind == "" || !answer && (kind == Reset || kind == Cut) {
+			p.mu.Unlock()
+			return ""
+		}
+		if !counted {
+			counted = true
+			p.met++
+			p.tell()
+			changed = p.changed
+		}
+		p.mu.Unlock()
+		if kind != BlackHole {
+			return kind
+		}
+		<-changed
+	}
+}
+
+// AwaitMet waits until the faults have met so many more parts of requests and answers since it was called. It cannot see whom Refuse
 // refuses.
 func (p *Proxy) AwaitMet(t lab.TB, more int) {
 	t.Helper()
-	if err := p.faults.await(t.Context(), more); err != nil {
-		t.Fatalf("%v", err)
+	limit := time.After(2 * time.Minute)
+	begin := -1
+	for {
+		p.mu.Lock()
+		met, changed := p.met, p.changed
+		p.mu.Unlock()
+		if begin < 0 {
+			begin = met
+		}
+		if met >= begin+more {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			t.Fatalf("waiting for %d more requests to meet a fault: %d have", more, met-begin)
+		case <-t.Context().Done():
+			t.Fatalf("waiting for %d more requests to meet a fault: %v", more, t.Context().Err())
+		}
 	}
-}
-
-// Requests returns all requests so far that reached the proxy, in the order in which they began.
-func (p *Proxy) Requests() []Request { return p.journal.all() }
-
-// ServeHTTP breaks a request or passes it on.
-func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	call := callOf(r)
-	fault, broken := p.faults.match(call)
-	entry := p.journal.begin(Request{Call: call, Path: r.URL.Path, Fault: fault.Kind})
-	defer p.journal.end(entry)
-	r = r.WithContext(withPassage(r.Context(), passage{entry: entry, fault: fault}))
-	if broken {
-		p.play(fault, entry, w, r)
-		return
-	}
-	p.forward.ServeHTTP(w, r)
 }

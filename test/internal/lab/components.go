@@ -75,6 +75,8 @@ var apiserver = component{"kube-apiserver", func(cp *ControlPlane) []string {
 		"--service-cluster-ip-range=10.96.0.0/16",
 		"--endpoint-reconciler-type=none",
 		"--profiling=false",
+		"--audit-policy-file=" + cp.path("audit-policy.yaml"),
+		"--audit-log-path=" + cp.path("audit.log"),
 	}
 }}
 

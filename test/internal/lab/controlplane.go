@@ -125,6 +125,7 @@ func (cp *ControlPlane) prepare() (err error) {
 		writeFile(cp.path("service-account.pem"), serviceAccountKey),
 		writeFile(cp.path("scheduler.yaml"), schedulerConfig(cp.Kubeconfig)),
 		writeFile(cp.path("kwok.yaml"), kwokConfig),
+		writeFile(cp.path("audit-policy.yaml"), []byte(auditPolicy)),
 	)
 }
 

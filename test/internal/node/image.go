@@ -53,16 +53,6 @@ var image = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// volumeDriver is the program that is the driver for volumes, which the first who asks builds.
-var volumeDriver = sync.OnceValues(func() (string, error) {
-	dir, err := scratch()
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "driver")
-	return path, build("driver", path)
-})
-
 // build builds one of the programs beside this file.
 func build(program, path string) error {
 	top, err := cache.Top()

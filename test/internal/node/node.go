@@ -10,8 +10,7 @@
 // container, when its process gets SIGTERM, and how long it is left alive after that.
 //
 // The containers run one program, in container/, from an image that is made here. They are in the network of the machine,
-// which is the host's; there is no network of pods. Where a test wants volumes, a CSI driver of our own, in driver/, gives them
-// to the pods; it attaches nothing. The machine is of bookworm, whose systemd boots with both versions of
+// which is the host's; there is no network of pods. The machine is of bookworm, whose systemd boots with both versions of
 // control groups. It was tried on a host whose controllers are in the first version, and not on one that has the second
 // alone.
 package node
@@ -21,13 +20,9 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/test/internal/host"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -50,8 +45,6 @@ type Options struct {
 	Beside *Node
 	// Button gives the machine a power button.
 	Button bool
-	// Volumes gives the machine the driver of the lab's volumes.
-	Volumes bool
 }
 
 // A Node is a machine, the node that it is in the cluster, and a metadata service. It has a kubelet; it has nth if that is
@@ -66,7 +59,6 @@ const suite = "bookworm"
 // Places in the machine.
 const (
 	binDir     = "/usr/local/bin/"
-	driverFile = "/usr/local/bin/driver"
 	imagesFile = "/usr/local/share/images.tar"
 	setupFile  = "/usr/local/sbin/setup"
 	configFile = "/var/lib/kubelet/config.yaml" // where nth looks for it, too
@@ -105,11 +97,6 @@ func Start(t lab.TB, cp *lab.ControlPlane, o Options) *Node {
 			t.Fatalf("starting a node: %v", err)
 		}
 	}
-	if o.Volumes {
-		if files[driverFile], err = volumeDriver(); err != nil {
-			t.Fatalf("starting a node: %v", err)
-		}
-	}
 	m := machine.BootWith(t, suite, machine.Options{Packages: []string{"runc"}, Controllers: true, Files: files})
 	expect := cp.ExpectNode
 	if o.Beside != nil {
@@ -118,9 +105,6 @@ func Start(t lab.TB, cp *lab.ControlPlane, o Options) *Node {
 	n := &Node{Host: host.On(t, m, expect(t))}
 	n.Join(t)
 	n.setUp(t)
-	if o.Volumes {
-		n.startDriver(t)
-	}
 	if o.Button {
 		n.AddPowerButton(t)
 	}
@@ -131,9 +115,6 @@ func Start(t lab.TB, cp *lab.ControlPlane, o Options) *Node {
 	}
 	n.startKubelet(t, o)
 	n.Node.WaitReady(t)
-	if o.Volumes {
-		n.awaitDriver(t)
-	}
 	if o.Nth {
 		n.WaitWatching(t)
 	}
@@ -160,26 +141,6 @@ ExecStart=`+binDir+`containerd
 ExecStartPost=`+binDir+`ctr --namespace k8s.io images import `+imagesFile+`
 Delegate=yes
 KillMode=process`)
-}
-
-// startDriver starts the driver for volumes. It ends after the kubelet, which needs it until then.
-func (n *Node) startDriver(t lab.TB) {
-	t.Helper()
-	n.unit(t, "driver", `[Unit]
-Before=kubelet.service
-[Service]
-ExecStart=`+driverFile+` -name `+lab.VolumeDriver+` -socket /var/lib/kubelet/plugins_registry/driver.sock -volumes /var/lib/volumes
-Restart=always
-RestartSec=1`)
-}
-
-// awaitDriver waits until the kubelet has told the cluster of the driver. A pod that wants it sooner is left to wait for minutes.
-func (n *Node) awaitDriver(t lab.TB) {
-	t.Helper()
-	n.Await(t, "the kubelet has the driver for volumes", func() bool {
-		found, err := n.Node.Client.StorageV1().CSINodes().Get(t.Context(), n.Node.Name, metav1.GetOptions{})
-		return err == nil && slices.ContainsFunc(found.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == lab.VolumeDriver })
-	})
 }
 
 // startKubelet starts the kubelet with the settings of the test.

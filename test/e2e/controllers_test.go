@@ -1,0 +1,254 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admission "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/internal/lab"
+)
+
+// The tests in this file are about what Kubernetes' own controllers and admission do to a drain.
+
+func TestStatefulSet_ComesBackUnderItsNamesOnAnotherNode(t *testing.T) {
+	t.Parallel()
+	s := prepareOn(t, lab.Shared(t), "")
+	s.node.AddStatefulSet(t, "db", 2, lab.Grace(2*time.Second), lab.GoesAtGrace())
+	spare := s.node.AddSpare(t)
+	s.watch(t)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.waitDrained(t)
+	s.nth.Stop(t)
+	if e := s.mustRemember(t, state.Drained); e.Result.Evicted != 2 {
+		t.Errorf("nth remembers %+v, want two pods evicted", e.Result)
+	}
+	spare.WaitForPods(t, "the pods run again", func(pods []*corev1.Pod) bool {
+		return len(pods) == 2 && pods[0].Status.Phase == corev1.PodRunning && pods[1].Status.Phase == corev1.PodRunning
+	})
+	for _, pod := range spare.Pods(t) {
+		if pod.DeletionTimestamp != nil {
+			t.Errorf("the new pod %s is about to go", pod.Name)
+		}
+	}
+}
+
+// The API server refuses such an eviction with status 500.
+func TestBudget_TwoForOnePodHoldItUntilOneIsGone(t *testing.T) {
+	t.Parallel()
+	s := prepareOn(t, lab.Shared(t), rebalanceDrains)
+	s.node.AddDeployment(t, "web", 1)
+	for _, name := range []string{"one", "two"} {
+		_, err := s.cp.Admin.PolicyV1().PodDisruptionBudgets(s.node.Namespace).Create(t.Context(), &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: policyv1.PodDisruptionBudgetSpec{
+				MinAvailable: &intstr.IntOrString{IntVal: 1},
+				Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+			},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatalf("making the budget %s: %v", name, err)
+		}
+	}
+	s.watch(t)
+	s.imds.SetRebalance(time.Now())
+	if said := s.nth.WaitLog(t, systemd.PodHeld).Message; !strings.Contains(said, "more than one PodDisruptionBudget") {
+		t.Errorf("nth said %q, want it to say that there is more than one budget", said)
+	}
+	s.release(t, "one")
+	s.nth.WaitSays(t, "disruption budget two blocks the eviction of ")
+	s.release(t, "two")
+	s.waitDrained(t)
+	s.nth.Stop(t)
+}
+
+func TestReturns_ThatTolerateTheCordonAreLeft(t *testing.T) {
+	t.Parallel()
+	s := prepareOn(t, lab.Shared(t), rebalanceDrains)
+	s.node.AddDeployment(t, "stubborn", 3, lab.Edit(func(template *corev1.PodTemplateSpec) {
+		template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	}))
+	s.node.AddDeployment(t, "guarded", 1, lab.MinAvailable(1)) // so that the drain goes on meanwhile
+	s.watch(t)
+	s.imds.SetRebalance(time.Now())
+	said := s.nth.WaitSays(t, "keeps recreating pods on the cordoned node; leaving them there").Message
+	if !strings.Contains(said, "ReplicaSet "+s.node.Namespace+"/stubborn-") {
+		t.Errorf("nth said %q, want it to name the controller", said)
+	}
+	s.release(t, "guarded")
+	s.nth.WaitLog(t, systemd.Drained)
+	s.nth.Stop(t)
+	// Three, and the three that may replace them before the end of the first is heard of, have four more rounds.
+	if r := s.machine.Record(t)[0].Result; r.Evicted > 6*5+1 || r.Skipped < 1 {
+		t.Errorf("nth remembers %+v, want at most 31 pods evicted, and some left", r)
+	}
+}
+
+func TestFinalizer_HoldsItsPodAndNoCriticalOnes(t *testing.T) {
+	t.Parallel()
+	s := prepareOn(t, lab.Shared(t), rebalanceDrains)
+	s.node.AddPod(t, "dns", lab.Edit(func(template *corev1.PodTemplateSpec) {
+		template.Spec.PriorityClassName = "system-node-critical"
+	}))
+	s.node.AddPod(t, "stuck", lab.Grace(time.Second), lab.Edit(func(template *corev1.PodTemplateSpec) {
+		template.Finalizers = []string{"example.com/never"}
+	}))
+	s.watch(t)
+	s.imds.SetRebalance(time.Now())
+	if said := s.nth.WaitSays(t, "is still running after its grace period").Message; !strings.Contains(said, "/stuck ") {
+		t.Errorf("nth said %q, want it to name the pod that is stuck", said)
+	}
+	s.node.WaitGone(t, "dns")
+	patch := []byte(`{"metadata":{"finalizers":null}}`)
+	if _, err := s.cp.Admin.CoreV1().Pods(s.node.Namespace).Patch(t.Context(), "stuck", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatalf("taking the finalizer off: %v", err)
+	}
+	s.waitDrained(t)
+	s.nth.Stop(t)
+}
+
+// The pods of a node that is gone are removed by the cluster's garbage collector for pods, some forty seconds later.
+func TestNode_DeletedInMidDrainEndsItWithThePods(t *testing.T) {
+	t.Parallel()
+	s := prepareOn(t, lab.Shared(t), rebalanceDrains)
+	s.node.AddDeployment(t, "guarded", 2, lab.MinAvailable(2))
+	s.watch(t)
+	s.imds.SetRebalance(time.Now())
+	s.nth.WaitLog(t, systemd.PodHeld)
+	if err := s.cp.Admin.CoreV1().Nodes().Delete(t.Context(), s.node.Name, *metav1.NewDeleteOptions(0)); err != nil {
+		t.Fatal(err)
+	}
+	s.nth.WaitLog(t, systemd.Drained)
+	s.nth.Stop(t)
+	if left := s.node.Pods(t); len(left) > 0 {
+		t.Errorf("%d pods are left", len(left))
+	}
+}
+
+// A node may read which volumes its own pods use, and no others.
+func TestVolumes_OfPodsThatStayAreNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	s := prepareOn(t, lab.Shared(t), rebalanceDrains)
+	inUse := func(volumes ...corev1.UniqueVolumeName) {
+		t.Helper()
+		patch, err := json.Marshal(map[string]any{"status": map[string]any{"volumesInUse": volumes}})
+		if err == nil {
+			_, err = s.cp.Admin.CoreV1().Nodes().Patch(t.Context(), s.node.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		}
+		if err != nil {
+			t.Fatalf("reporting volumes: %v", err)
+		}
+	}
+	cache, data := s.node.AddVolume(t, "cache"), s.node.AddVolume(t, "data")
+	s.node.AddDaemonSet(t, "agent", lab.Uses("cache"))
+	s.node.AddPod(t, "db", lab.Uses("data"))
+	inUse(cache, data)
+	s.watch(t)
+	s.imds.SetRebalance(time.Now())
+	s.nth.WaitSays(t, "waiting for volumes: 1 still in use")
+	inUse(cache)
+	s.nth.WaitLog(t, systemd.Drained)
+	s.nth.Stop(t)
+}
+
+// A guard is an admission webhook that refuses evictions until it is made lenient.
+type guard struct {
+	lenient atomic.Bool
+	asked   atomic.Int32
+}
+
+func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var review admissionv1.AdmissionReview
+	if err := json.NewDecoder(r.Body).Decode(&review); err != nil || review.Request == nil {
+		http.Error(w, "no review", http.StatusBadRequest)
+		return
+	}
+	g.asked.Add(1)
+	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: g.lenient.Load()}
+	if !review.Response.Allowed {
+		review.Response.Result = &metav1.Status{Message: "the ledger is being closed", Code: http.StatusForbidden}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(review) // an API server that has left needs no answer
+}
+
+// register has the API server ask the webhook about every eviction of the stage's pods, and returns when it does.
+func (g *guard) register(t *testing.T, s *stage) {
+	t.Helper()
+	server := httptest.NewTLSServer(g)
+	t.Cleanup(server.Close)
+	path, none := server.URL+"/review", admission.SideEffectClassNone
+	client := s.cp.Admin.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	webhook := &admission.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "guard-" + s.node.Namespace},
+		Webhooks: []admission.ValidatingWebhook{{
+			Name: "guard.example.com",
+			ClientConfig: admission.WebhookClientConfig{
+				URL:      &path,
+				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+			},
+			Rules: []admission.RuleWithOperations{{
+				Operations: []admission.OperationType{admission.Create},
+				Rule:       admission.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
+			}},
+			NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": s.node.Namespace}},
+			SideEffects:             &none,
+			AdmissionReviewVersions: []string{"v1"},
+		}},
+	}
+	if _, err := client.Create(t.Context(), webhook, metav1.CreateOptions{}); err != nil {
+		t.Fatalf("registering the webhook: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := client.Delete(context.WithoutCancel(t.Context()), webhook.Name, metav1.DeleteOptions{}); err != nil {
+			t.Errorf("removing the webhook: %v", err)
+		}
+	})
+	s.node.AddPod(t, "bait")
+	bait := &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: s.node.Namespace, Name: "bait"},
+		DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}},
+	}
+	for g.asked.Load() == 0 {
+		err := s.cp.Admin.PolicyV1().Evictions(s.node.Namespace).Evict(t.Context(), bait)
+		if err != nil && !strings.Contains(err.Error(), "guard.example.com") {
+			t.Fatalf("evicting the bait: %v", err)
+		}
+	}
+}
+
+func TestWebhook_ThatRefusesIsAskedAgainUntilItRelents(t *testing.T) {
+	t.Parallel()
+	s := prepareOn(t, lab.Shared(t), rebalanceDrains)
+	g := &guard{}
+	g.register(t, s)
+	s.watch(t)
+	s.imds.SetRebalance(time.Now())
+	said := s.nth.WaitLog(t, systemd.PodHeld).Message
+	if want := `admission webhook "guard.example.com" denied the request: the ledger is being closed`; !strings.Contains(said, want) {
+		t.Errorf("nth said %q, want it to say %q", said, want)
+	}
+	s.nth.WaitStatus(t, "the ledger is being closed")
+	await(t, "the webhook is asked again", func() bool { return g.asked.Load() >= 5 })
+	if n := len(s.nth.Logged(systemd.PodHeld)); n != 1 {
+		t.Errorf("nth said %d times that the eviction is refused, want once", n)
+	}
+	g.lenient.Store(true)
+	s.waitDrained(t)
+	s.nth.Stop(t)
+}

@@ -1,0 +1,247 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/faultproxy"
+	"github.com/nth-project/nth/test/internal/lab"
+)
+
+// The tests in this file break what nth depends on, one thing at a time. A fault is held until nth has met it often enough, and never
+// for a time. The metadata service's faults are judged in pkg/imds, and with kills of nth in test/crash.
+
+// held sets a stage on which a drain for a spot notice is held by the budget of one pod, with some pods gone by then.
+func held(t *testing.T, s *stage) {
+	t.Helper()
+	s.node.AddPods(t, "quick", 6)
+	s.node.AddPods(t, "slow", 3, lab.Grace(2*time.Second), lab.GoesAtGrace())
+	s.node.AddDeployment(t, "guarded", 1, lab.MinAvailable(1))
+	s.watch(t)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.nth.WaitLog(t, systemd.PodHeld)
+}
+
+// finish sees a drain that was held to its end.
+func (s *stage) finish(t *testing.T) {
+	t.Helper()
+	s.nth.MustRun(t)
+	s.release(t, "guarded")
+	s.waitDrained(t)
+	s.nth.Stop(t)
+	s.mustSayNothingOf(t, systemd.DrainIncomplete)
+	s.mustRemember(t, state.Drained)
+}
+
+// proxied sets a stage on which the way to the API server can break.
+func proxied(t *testing.T) (*stage, *faultproxy.Proxy) {
+	t.Helper()
+	s := prepareOn(t, lab.Shared(t), "")
+	proxy := faultproxy.New(t, s.node.Kubeconfig)
+	s.configure(t, func(o *daemon.Options) { o.Kubeconfig = proxy.Kubeconfig })
+	return s, proxy
+}
+
+func TestOutage_InMidDrainIsOutlived(t *testing.T) {
+	t.Parallel()
+	for kind, met := range map[faultproxy.Kind]int{
+		faultproxy.Refuse:    0, // who is refused cannot be counted
+		faultproxy.BlackHole: 3, // so that a new connection has met it, too
+		faultproxy.Reset:     4,
+		faultproxy.Cut:       4,
+		faultproxy.Latency:   4,
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			s, proxy := proxied(t)
+			held(t, s)
+			proxy.Fault(faultproxy.Fault{Kind: kind})
+			if kind == faultproxy.Refuse {
+				s.nth.WaitSays(t, "the API server cannot be reached")
+			}
+			proxy.AwaitMet(t, met)
+			proxy.Lift()
+			s.finish(t)
+		})
+	}
+}
+
+// What nth cannot see it does not claim; it makes up for it as soon as it can, also after the deadline.
+func TestOutage_UntilAfterTheDeadlineIsMadeUpFor(t *testing.T) {
+	t.Parallel()
+	s, proxy := proxied(t)
+	s.node.AddPods(t, "slow", 2, lab.Grace(2*time.Second), lab.GoesAtGrace())
+	s.watch(t)
+	proxy.Fault(faultproxy.Fault{Kind: faultproxy.Refuse})
+	s.imds.SetSpot("terminate", time.Now().Add(6*time.Second))
+	s.nth.WaitLog(t, systemd.DrainIncomplete)
+	s.mustRemember(t, state.Incomplete)
+	s.mustBeUntouched(t)
+	proxy.Lift()
+	s.waitDrained(t)
+	s.nth.Stop(t)
+	if e := s.mustRemember(t, state.Drained); e.Result.Evicted != 2 {
+		t.Errorf("nth remembers %+v, want two pods evicted", e.Result)
+	}
+}
+
+func TestAPIServer_ThatHangsAndRestartsIsOutlived(t *testing.T) {
+	t.Parallel()
+	cp := lab.ForTest(t)
+	s := prepareOn(t, cp, "")
+	held(t, s)
+	cp.FreezeAPIServer(t)
+	s.nth.WaitSays(t, "no answer from the API server")
+	cp.ThawAPIServer(t)
+	cp.StopAPIServer(t)
+	s.nth.WaitSays(t, "the API server cannot be reached")
+	cp.StartAPIServer(t)
+	s.finish(t)
+}
+
+func TestCredential_ThatExpiresInMidDrainIsReadAgain(t *testing.T) {
+	t.Parallel()
+	s := prepareOn(t, lab.Shared(t), "")
+	s.node.LimitCertificate(t, 5*time.Second)
+	held(t, s)
+	s.nth.WaitSays(t, "401 Unauthorized")
+	s.node.RotateCertificate(t)
+	s.finish(t)
+}
+
+// A machine is doomed before its kubelet has joined the cluster.
+func TestCredential_ThatComesLateIsWaitedFor(t *testing.T) {
+	s := prepare(t, "")
+	late := filepath.Join(t.TempDir(), "kubeconfig")
+	s.configure(t, func(o *daemon.Options) { o.Kubeconfig = late })
+	s.start(t)
+	s.nth.WaitReady(t)
+	s.nth.WaitStatus(t, "waiting for the kubelet's credential")
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.nth.WaitLog(t, systemd.EventSeen)
+	s.looks(t, spotDocument, 3)
+	s.mustBeUntouched(t)
+
+	text, err := os.ReadFile(s.node.Kubeconfig)
+	if err == nil {
+		err = os.WriteFile(late, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.waitDrained(t)
+	s.nth.Stop(t)
+	if waiting := s.nth.Logged(systemd.IdentityWaiting); len(waiting) != 1 {
+		t.Errorf("nth said %d times that it waits for the credential, want once", len(waiting))
+	}
+}
+
+// The node itself remembers whose cordon it is, when the disk does not.
+func TestRecord_ThatIsLostIsFoundOnTheNode(t *testing.T) {
+	t.Parallel()
+	for name, disk := range map[string]struct{ prepare, env string }{
+		"read-only":                   {prepare: `mkdir -p "$state" && mount -t tmpfs -o ro none "$state"`},
+		"full after the first record": {prepare: `mkdir -p "$state" && mount -t tmpfs -o size=4k none "$state"`},
+		"no directory":                {env: "STATE_DIRECTORY=/dev/null/nth"},
+		"forgotten":                   {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := prepareOn(t, lab.Shared(t), withdrawnSoon)
+			s.configure(t, func(o *daemon.Options) { o.Prepare, o.Env = disk.prepare, []string{disk.env} })
+			s.node.AddPods(t, "work", 5)
+			s.watch(t)
+			s.imds.SetSpot("terminate", twoMinutes())
+			s.node.WaitCordoned(t)
+			s.node.WaitEmpty(t)
+			s.nth.WaitLog(t, systemd.Drained)
+			if name != "forgotten" {
+				if e := s.nth.WaitLog(t, systemd.StateTrouble); e.Level != "error" {
+					t.Errorf("nth said %q at the level %s, want error", e.Message, e.Level)
+				}
+			}
+			s.nth.Kill()
+			s.machine.Forget(t)
+			s.imds.ClearSpot()
+			s.start(t)
+			s.nth.WaitSays(t, "adopting nth's own cordon")
+			s.node.WaitUncordoned(t)
+			s.nth.Stop(t)
+			s.mustBearNoClaim(t)
+		})
+	}
+}
+
+// A process may open no file any more: it, or another part of the machine, has used up what there is.
+func TestDescriptors_NoneLeftIsShownAndSurvived(t *testing.T) {
+	t.Parallel()
+	s := prepareOn(t, lab.Shared(t), "")
+	s.watch(t)
+	limit := func(files uint64) {
+		t.Helper()
+		if err := unix.Prlimit(s.nth.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: 1024}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit(3)
+	s.imds.SetSpot("terminate", twoMinutes())
+	s.nth.WaitSays(t, "cannot read spot-interruption: reading \"spot/instance-action\": dial: socket: too many open files")
+	s.nth.WaitSays(t, "writing the status: ")
+	if shown := s.machine.Command(t, "status"); shown.Status == 0 {
+		t.Errorf("nth cannot look, and its status is\n%s", shown.Stdout)
+	}
+	limit(1024)
+	s.waitDrained(t)
+	s.nth.Stop(t)
+}
+
+// Where systemd does not watch, as in a host container of Bottlerocket, a loop that hangs would do so for ever. Here it hangs on what it
+// writes to, which takes nothing more.
+func TestStall_WhereNobodyWatchesEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	imds := imdstest.NewServer()
+	t.Cleanup(imds.Close)
+	machine := daemon.NewMachine(t, daemon.Options{Kubeconfig: "/absent", IMDS: imds.URL})
+	binary, err := daemon.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = out.Close(); _ = in.Close() })
+	nth := exec.CommandContext(t.Context(), binary, "run", "--config", machine.ConfigFile())
+	nth.Env = append(append(os.Environ(), "NOTIFY_SOCKET=", "WATCHDOG_USEC="), machine.Environment()...)
+	nth.Stderr = in
+	if err := nth.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "nth watches", func() bool {
+		s, err := record.ReadStatus(machine.RuntimeDirectory())
+		return err == nil && len(s.Documents) > 0
+	})
+	go func() { // until the pipe takes nothing more, and then for as long as it is open
+		for err := error(nil); err == nil; _, err = in.Write([]byte{'\n'}) {
+		}
+	}()
+	await(t, "the pipe is full", func() bool {
+		size, first := unix.FcntlInt(out.Fd(), unix.F_GETPIPE_SZ, 0)
+		waiting, second := unix.IoctlGetInt(int(out.Fd()), unix.TIOCINQ)
+		return first == nil && second == nil && waiting == size
+	})
+	imds.SetSpot("terminate", twoMinutes())
+	if err := nth.Wait(); err == nil || nth.ProcessState.ExitCode() != 1 {
+		t.Errorf("nth ended with %v, want status 1", nth.ProcessState)
+	}
+}
