@@ -64,14 +64,7 @@ func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, m
 		writes: kube.NewGate(writers),
 	}
 	n.passing, n.stop = context.WithCancel(context.WithoutCancel(ctx))
-	n.webhook = daemon.NewWebhook(&cfg.Common, log, meter.Metrics, func(fault string) { n.degrade(fault) }, notify.WebhookOptions{
-		Limit:   backlog,
-		Machine: func(_ context.Context, node string) notify.Machine { return machineOf(n.describe(node)) },
-		Node: func(ctx context.Context, node string) (string, map[string]string) {
-			labels, _ := n.labels(ctx, node) // The notice is sent without them.
-			return node, labels
-		},
-	})
+	n.webhook = daemon.NewWebhook(&cfg.Common, log, meter.Metrics, func(fault string) { n.degrade(fault) }, backlog)
 	n.use(cfg)
 	return n
 }
@@ -103,10 +96,16 @@ func (n *notices) begin() (end func()) {
 
 // of returns the listeners for a node; it implements fleet.Options.Listeners.
 func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool)) {
-	listeners = []agent.Listener{n.webhook, n.meter}
-	forget := func(bool) { n.webhook.Forget(node) }
+	machine := func(context.Context) notify.Machine { return machineOf(n.describe(node)) }
+	listeners = []agent.Listener{n.meter, n.webhook.Node(notify.Subject{
+		Machine: machine,
+		Node: func(ctx context.Context) (string, map[string]string) {
+			labels, _ := n.labels(ctx, node) // The notice is sent without them.
+			return node, labels
+		},
+	})}
 	if n.dryRun || !n.cfg.Condition && !n.cfg.Events {
-		return listeners, forget
+		return listeners, func(bool) {}
 	}
 	identity := notify.Identity{Client: n.client.Client, Node: node, UID: uid}
 	k := notify.NewKubernetes(notify.KubernetesOptions{
@@ -115,7 +114,7 @@ func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners 
 		Rules:     func() policy.Settings { return *n.rules.Load() },
 		Condition: n.cfg.Condition, Writer: drain.Queue, Events: n.cfg.Events,
 		Source: "nth-queue", Brief: true,
-		Machine: func(context.Context) notify.Machine { return machineOf(n.describe(node)) },
+		Machine: machine,
 		Turn: func(ctx context.Context, condition bool) (func(), error) {
 			return n.writes.Enter(ctx, func() bool { return condition }, false)
 		},
@@ -130,7 +129,6 @@ func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners 
 		if !lost {
 			kube.Await(n.passing, written, unwritten)
 		}
-		forget(lost)
 	}
 }
 

@@ -131,10 +131,7 @@ func (m *machine) describe(ctx context.Context) notify.Machine {
 
 // addWebhook adds the webhook. Without an address it is idle, as a reload may set one. It also reports a dry run, as such.
 func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
-	webhook := daemon.NewWebhook(&cfg.Common, from.log, from.meter, from.degrade, notify.WebhookOptions{
-		Machine: func(ctx context.Context, _ string) notify.Machine { return from.machine.describe(ctx) },
-		Node:    func(ctx context.Context, _ string) (string, map[string]string) { return described(ctx, from.identity) },
-	})
+	webhook := daemon.NewWebhook(&cfg.Common, from.log, from.meter, from.degrade, 0)
 	n.useWebhook = func(cfg config.Config) {
 		to, err := settings.Webhook(cfg.Webhook, "nth", settings.Own)
 		if err != nil { // Faults in the settings were reported when they were validated.
@@ -143,7 +140,10 @@ func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
 		webhook.Use(to)
 	}
 	n.useWebhook(cfg)
-	n.add(webhook, webhook.Run)
+	n.add(webhook.Node(notify.Subject{
+		Machine: from.machine.describe,
+		Node:    func(ctx context.Context) (string, map[string]string) { return described(ctx, from.identity) },
+	}), webhook.Run)
 }
 
 // described returns the node's name and labels.

@@ -134,10 +134,8 @@ func (k *Kubernetes) touchIn(d time.Duration) {
 	}
 }
 
-// conditionMessage brings the node's condition up to date.
-type conditionMessage struct{ *Kubernetes }
-
-func (k conditionMessage) deliver(ctx context.Context) error {
+// keepCondition brings the node's condition up to date, and plans the next look.
+func (k *Kubernetes) keepCondition(ctx context.Context) error {
 	k.mu.Lock()
 	ceded := k.ceded
 	k.mu.Unlock()

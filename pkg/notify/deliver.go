@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -15,24 +16,14 @@ import (
 )
 
 const (
-	// maxMessageAge is the age at which a message is given up.
-	maxMessageAge = 24 * time.Hour
-	// minPause is the pause after a first failure. It doubles with each failure, up to a limit that depends on whether the message is
-	// older than young: most interrupted machines are gone then.
-	minPause = time.Second
-	young    = 15 * time.Minute
+	// minPause is the pause after a first failure. It doubles with each failure, up to shortPause or, for an old message, a sixtieth of its
+	// age: most interrupted machines are gone soon.
+	minPause, shortPause = time.Second, 30 * time.Second
 	// maxRetryAfter bounds the pause that a destination may ask for.
 	maxRetryAfter = time.Hour
 	// flushTimeout bounds the last attempt to deliver what is left when nth stops.
 	flushTimeout = 2 * time.Second
 )
-
-// message is one thing to deliver.
-type message interface {
-	// deliver tries once. Without an error it is delivered. A refusedError gives the message up, errNothing drops it without a report,
-	// and a retryAfterError asks for a pause; after any other error it is tried again.
-	deliver(ctx context.Context) error
-}
 
 // refusedError says that there is no use in trying a message again.
 type refusedError struct{ why string }
@@ -52,17 +43,10 @@ func (e retryAfterError) Error() string {
 // errNothing: there is nothing to deliver.
 var errNothing = errors.New("there is nothing to deliver")
 
-// Notice identifies a message.
-type Notice struct {
-	// ID is unique, and stays the same however often the message is sent.
-	ID string
-	// Event is the ID of the event that it is about, and Outcome what is reported of it.
-	Event, Outcome string
-}
-
 // DeliveryResult is the result of an attempt to deliver a message.
 type DeliveryResult struct {
-	Notice Notice
+	// Event is the ID of the event that the message is about, and Outcome what is reported of it.
+	Event, Outcome string
 	// Err is why it was not delivered; nil if it was.
 	Err error
 	// Lost is set if it never will be.
@@ -71,88 +55,96 @@ type DeliveryResult struct {
 	Again bool
 }
 
-// parcel is a message in a queue.
-type parcel struct {
-	message
-	Notice
+// message is one thing to deliver.
+type message struct {
+	// deliver tries once. Without an error it is delivered. A refusedError gives the message up, errNothing drops it without a report,
+	// and a retryAfterError asks for a pause; after any other error it is tried again.
+	deliver func(ctx context.Context) error
 	// line is what the message stands in: messages of one line are delivered in turn, one at a time.
-	line string
-	gate *gate
-	// lasting: it is about the present whenever it is delivered, so it is never too old.
-	lasting bool
+	line           string
+	event, outcome string
+	gate           *gate
 
-	queued time.Time // with a monotonic reading, so that a change of the clock does not matter
 	// The queue's mutex is held for these.
+	queued   time.Time // with a monotonic reading, so that a change of the clock does not matter
 	next     time.Time // the earliest time of the next attempt
 	failures int
-	inFlight bool
-	again    bool // it was added once more while it was in flight
-	period   int  // the queue's at the last attempt
+}
+
+func (m *message) result(err error, lost bool) DeliveryResult {
+	return DeliveryResult{Event: m.event, Outcome: m.outcome, Err: err, Lost: lost, Again: m.failures > 0}
 }
 
 // queue holds the messages for one destination. Its loop, deliver, starts a goroutine for each attempt.
 type queue struct {
-	limit    int           // messages; with more, the oldest is lost
+	limit    int           // messages that wait; with more, the oldest is lost
 	workers  int           // attempts at a time
 	pace     time.Duration // the pause after each attempt
-	maxPause time.Duration // between two attempts for a message that is young
-	oldPause time.Duration // and for one that is not
+	maxPause time.Duration // the longest pause between two attempts for a message
 	report   func(DeliveryResult)
 	woken    chan struct{} // has an element if the loop is to look again
 
-	mu         sync.Mutex // for all that follows
-	waiting    []*parcel  // the oldest first
-	flying     int        // attempts under way
-	nextStart  time.Time  // when pace allows the next attempt
-	retryAfter time.Time  // the end of the pause that the destination has asked for
-	period     int        // counts calls of retry: a failure of an earlier period causes no pause
-	finishBy   time.Time  // when run ends at the latest; zero until finish
-	closed     bool       // nothing is added any more
+	mu         sync.Mutex      // for all that follows
+	waiting    []*message      // the oldest first; not those that are being delivered
+	busy       map[string]bool // the lines of those
+	nextStart  time.Time       // when pace allows the next attempt
+	retryAfter time.Time       // the end of the pause that the destination has asked for
+	finishBy   time.Time       // when run ends at the latest; zero until finish
+	closed     bool            // nothing is added any more
 }
 
-// newQueue returns a queue for at most limit messages, of which that many workers deliver one each. pace, maxPause and oldPause are its
-// fields' values.
-func newQueue(limit, workers int, pace, maxPause, oldPause time.Duration, report func(DeliveryResult)) *queue {
+// newQueue returns a queue for at most limit messages, of which that many workers deliver one each. pace and maxPause are its fields' values.
+func newQueue(limit, workers int, pace, maxPause time.Duration, report func(DeliveryResult)) *queue {
 	return &queue{
-		limit: limit, workers: workers, pace: pace, maxPause: maxPause, oldPause: oldPause, report: report, woken: make(chan struct{}, 1),
+		limit: limit, workers: workers, pace: pace, maxPause: maxPause, report: report, woken: make(chan struct{}, 1), busy: map[string]bool{},
 	}
 }
 
 // wake makes the loop look again.
-func (q *queue) wake() {
-	loop.Nudge(q.woken)
-}
+func (q *queue) wake() { loop.Nudge(q.woken) }
 
-// add adds a message, unless the queue has ended. It does not block. One that waits already is not added, and one that is being delivered is
-// delivered once more.
-func (q *queue) add(p *parcel) {
+// add adds a message, unless the queue has ended or the message waits already. It does not block. One that is being delivered is delivered
+// once more.
+func (q *queue) add(m *message) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed {
+	if q.closed || slices.Contains(q.waiting, m) {
 		return
 	}
-	p.queued = time.Now()
-	if slices.Contains(q.waiting, p) {
-		p.again = p.inFlight
-		return
-	}
-	q.waiting = append(q.waiting, p)
-	if i := slices.IndexFunc(q.waiting, func(p *parcel) bool { return !p.inFlight }); len(q.waiting) > q.limit && i >= 0 {
-		oldest := q.waiting[i]
-		q.waiting = slices.Delete(q.waiting, i, i+1)
-		go q.report(DeliveryResult{Notice: oldest.Notice, Err: errors.New("too many are waiting"), Lost: true})
-	}
+	m.queued = time.Now()
+	q.insert(len(q.waiting), m)
 	q.wake()
+}
+
+// insert puts a message among those that wait. With too many, the oldest is lost. The mutex is held.
+func (q *queue) insert(at int, m *message) {
+	q.waiting = slices.Insert(q.waiting, at, m)
+	if len(q.waiting) > q.limit {
+		oldest := q.waiting[0]
+		q.waiting = slices.Delete(q.waiting, 0, 1)
+		go q.report(oldest.result(errors.New("too many are waiting"), true))
+	}
+}
+
+// putBack puts a message that was tried among those that wait, before all younger ones. The mutex is held.
+func (q *queue) putBack(m *message) {
+	if slices.Contains(q.waiting, m) { // It was added while it was being delivered.
+		return
+	}
+	at := slices.IndexFunc(q.waiting, func(other *message) bool { return !other.queued.Before(m.queued) })
+	if at < 0 {
+		at = len(q.waiting)
+	}
+	q.insert(at, m)
 }
 
 // retry has all messages tried now, as after a change of the settings.
 func (q *queue) retry() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.period++
 	q.retryAfter = time.Time{}
-	for _, p := range q.waiting {
-		p.next = time.Time{}
+	for _, m := range q.waiting {
+		m.next = time.Time{}
 	}
 	q.wake()
 }
@@ -176,8 +168,8 @@ func (q *queue) run(ctx context.Context) {
 	defer stop()
 	q.deliver(last, &attempts, true)
 	attempts.Wait()
-	for _, p := range q.waiting {
-		q.report(DeliveryResult{Notice: p.Notice, Err: errStopped, Lost: true, Again: p.failures > 0})
+	for _, m := range q.waiting {
+		q.report(m.result(errStopped, true))
 	}
 }
 
@@ -187,8 +179,8 @@ func (q *queue) deliver(ctx context.Context, attempts *sync.WaitGroup, last bool
 	defer cancel()
 	for ctx.Err() == nil && !q.finished(last) {
 		ready, pause := q.takeReady(last)
-		for _, p := range ready {
-			attempts.Go(func() { q.attempt(ctx, p, last) })
+		for _, m := range ready {
+			attempts.Go(func() { q.attempt(ctx, m, last) })
 		}
 		select {
 		case <-ctx.Done():
@@ -202,55 +194,51 @@ func (q *queue) deliver(ctx context.Context, attempts *sync.WaitGroup, last bool
 func (q *queue) finished(last bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if last || q.finishBy.IsZero() {
-		return last && len(q.waiting) == 0
+	if !last && q.finishBy.IsZero() {
+		return false
 	}
-	return len(q.waiting) == 0 || !time.Now().Before(q.finishBy)
+	return len(q.waiting)+len(q.busy) == 0 || !last && !time.Now().Before(q.finishBy)
 }
 
 // takeReady returns the messages to try now, each the first of its line, and for how long no other gets ready by itself. Those that have
 // failed least come first, so that they hold up no new one. Last attempts wait for nothing but a worker.
-func (q *queue) takeReady(last bool) (ready []*parcel, pause time.Duration) {
+func (q *queue) takeReady(last bool) (ready []*message, pause time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
-	soonest := now.Add(maxMessageAge)
+	soonest := now.Add(time.Hour)
 	if !last && !q.finishBy.IsZero() {
 		soonest = q.finishBy
 	}
-	lines := map[string]bool{}
-	for _, p := range q.waiting {
-		first := !lines[p.line]
-		lines[p.line] = true
-		if !first || p.inFlight {
+	lines := maps.Clone(q.busy)
+	for _, m := range q.waiting {
+		if lines[m.line] {
 			continue
 		}
-		at := slices.MaxFunc([]time.Time{p.next, q.retryAfter, q.nextStart, p.gate.opensAt()}, time.Time.Compare)
+		lines[m.line] = true
+		at := slices.MaxFunc([]time.Time{m.next, q.retryAfter, q.nextStart, m.gate.opensAt()}, time.Time.Compare)
 		switch {
 		case last || !at.After(now):
-			ready = append(ready, p)
+			ready = append(ready, m)
 		case at.Before(soonest):
 			soonest = at
 		}
 	}
-	slices.SortStableFunc(ready, func(a, b *parcel) int { return cmp.Compare(a.failures, b.failures) })
-	ready = ready[:min(len(ready), q.workers-q.flying)]
-	for _, p := range ready {
-		p.inFlight, p.period = true, q.period
+	slices.SortStableFunc(ready, func(a, b *message) int { return cmp.Compare(a.failures, b.failures) })
+	ready = ready[:min(len(ready), q.workers-len(q.busy))]
+	for _, m := range ready {
+		q.busy[m.line] = true
 	}
-	q.flying += len(ready)
+	q.waiting = slices.DeleteFunc(q.waiting, func(m *message) bool { return slices.Contains(ready, m) })
 	return ready, soonest.Sub(now)
 }
 
 var errStopped = refusedError{"nth stopped before it was delivered"}
 
 // attempt tries a message once, and reports the result.
-func (q *queue) attempt(ctx context.Context, p *parcel, last bool) {
+func (q *queue) attempt(ctx context.Context, m *message, last bool) {
 	defer q.wake()
-	var err error = refusedError{"it is older than a day"}
-	if p.lasting || time.Since(p.queued) < maxMessageAge {
-		err = p.deliver(ctx)
-	}
+	err := m.deliver(ctx)
 	_, lost := errors.AsType[refusedError](err)
 	nothing := errors.Is(err, errNothing)
 	failed := err != nil && !lost && !nothing
@@ -259,19 +247,17 @@ func (q *queue) attempt(ctx context.Context, p *parcel, last bool) {
 		failed, lost, err = false, true, errStopped
 	}
 	q.mu.Lock()
-	q.flying--
+	result := m.result(err, lost)
+	delete(q.busy, m.line)
 	q.nextStart = time.Now().Add(q.pace)
-	p.inFlight = false
-	result := DeliveryResult{Notice: p.Notice, Err: err, Lost: lost, Again: p.failures > 0}
-	switch {
-	case failed && !interrupted:
-		q.failed(p, err)
-	case !failed && p.again:
-		p.failures = 0
-	case !failed:
-		q.waiting = slices.DeleteFunc(q.waiting, func(other *parcel) bool { return other == p })
+	if failed && !interrupted {
+		q.failed(m, err)
 	}
-	p.again = false
+	if failed {
+		q.putBack(m)
+	} else {
+		m.failures = 0
+	}
 	q.mu.Unlock()
 	if !nothing && !interrupted {
 		q.report(result)
@@ -280,18 +266,11 @@ func (q *queue) attempt(ctx context.Context, p *parcel, last bool) {
 
 // failed plans the next attempt. The pause is jittered, so that not all messages come at once when their destination works again. The
 // mutex is held.
-func (q *queue) failed(p *parcel, err error) {
+func (q *queue) failed(m *message, err error) {
 	now := time.Now()
-	longest := q.maxPause
-	if now.Sub(p.queued) > young {
-		longest = q.oldPause
-	}
-	pause := min(minPause<<min(p.failures, 16), longest)
-	p.failures++
-	if p.period != q.period { // An endpoint of former settings has failed.
-		return
-	}
-	p.next = now.Add(wait.Jitter(pause/2, 1))
+	pause := min(minPause<<min(m.failures, 16), max(shortPause, now.Sub(m.queued)/60), q.maxPause)
+	m.failures++
+	m.next = now.Add(wait.Jitter(pause/2, 1))
 	if later, asks := errors.AsType[retryAfterError](err); asks && now.Add(later.after).After(q.retryAfter) {
 		q.retryAfter = now.Add(later.after)
 	}

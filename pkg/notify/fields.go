@@ -107,26 +107,11 @@ func (m Machine) annotations() map[string]string {
 	}
 }
 
-// subject is what is known about the node of a notice.
-type subject struct {
+// description is what is known about the node of a notice.
+type description struct {
 	cluster, name string
 	machine       Machine
 	labels        map[string]string
-}
-
-// setSubject fills in the machine and the Node.
-func (f *Fields) setSubject(s subject) {
-	m := s.machine
-	f.InstanceID, f.InstanceType, f.InstanceLifeCycle = m.ID, m.Type, m.LifeCycle
-	f.AccountId, f.Region, f.AvailabilityZone = m.Account, m.Region, m.Zone
-	f.PublicHostname, f.PublicIP, f.LocalHostname, f.LocalIP = m.PublicName, m.PublicIP, m.LocalName, m.LocalIP
-	if m.ID != "" && m.Zone != "" {
-		f.ProviderID = "aws:///" + m.Zone + "/" + m.ID
-	}
-	f.Cluster = cmp.Or(s.cluster, s.labels["alpha.eksctl.io/cluster-name"])
-	f.Node = cmp.Or(f.Node, s.name)
-	f.NodeName = f.Node
-	f.NodeLabels = s.labels
 }
 
 // awsnthStates are aws-node-termination-handler's names, and EC2's, for the state of an event.
@@ -135,12 +120,28 @@ var awsnthStates = map[event.State]string{
 }
 
 // newFields returns the fields of a notice.
-func newFields(n notice, about subject, dryRun bool) Fields {
-	e := n.Entry
+func newFields(n notice, about description, dryRun bool) Fields {
+	e, m := n.Entry, about.machine
+	ev := e.Event
+	cluster, node := cmp.Or(about.cluster, about.labels["alpha.eksctl.io/cluster-name"]), cmp.Or(n.Node, about.name)
 	f := Fields{
-		NoticeID: noticeID(n), Phase: phaseOf(n.outcome), Outcome: n.outcome, Severity: n.severity, DryRun: dryRun, Made: n.At, Node: n.Node,
-		EventKind: e.Event.Kind, Code: e.Event.Code, FirstSeen: e.FirstSeen, Deadline: cmp.Or(e.Event.Deadline, n.Deadline),
+		NoticeID: noticeID(n), Phase: phaseOf(n.outcome), Outcome: n.outcome, Severity: n.severity, DryRun: dryRun, Made: n.At, Cluster: cluster, Node: node,
+		EventKind: ev.Kind, Code: ev.Code, FirstSeen: e.FirstSeen, Deadline: cmp.Or(ev.Deadline, n.Deadline),
 		Plan: n.Plan, Action: n.Action, Reason: n.Reason, Took: n.Took.Seconds(), Error: e.Error, DeletedPods: n.deleted,
+
+		EventID: ev.ID, Kind: ev.Kind.Info().Handler.Event, Monitor: ev.Kind.Info().Handler.Event + "_MONITOR", State: awsnthStates[ev.State],
+		Description: cmp.Or(ev.Description, ev.Kind.Info().Description), NodeName: node, NodeLabels: about.labels,
+		StartTime: cmp.Or(ev.Deadline, ev.Noticed, e.FirstSeen), EndTime: ev.Until,
+		NodeProcessed: n.outcome == Drained || n.outcome == Cordoned, InProgress: n.outcome == string(Announced),
+		InstanceID: m.ID, InstanceType: m.Type, InstanceLifeCycle: m.LifeCycle, AccountId: m.Account, Region: m.Region, AvailabilityZone: m.Zone,
+		PublicHostname: m.PublicName, PublicIP: m.PublicIP, LocalHostname: m.LocalName, LocalIP: m.LocalIP,
+	}
+	f.TimeUntilEvent = f.StartTime.Sub(f.Made)
+	if f.EndTime.IsZero() && ev.Kind == event.ScheduledMaintenance {
+		f.EndTime = ev.Deadline
+	}
+	if m.ID != "" && m.Zone != "" {
+		f.ProviderID = "aws:///" + m.Zone + "/" + m.ID
 	}
 	if n.outcome == Moved && n.Detail != "" {
 		f.Action = "" // The cordon is left to somebody else.
@@ -157,27 +158,9 @@ func newFields(n notice, about subject, dryRun bool) Fields {
 	for _, pod := range n.pods {
 		f.Pods = append(f.Pods, pod[strings.Index(pod, "/")+1:])
 	}
-	f.setSubject(about)
-	f.setAWSNTHFields(e)
 	f.clean()
 	f.Text = jsonSafe(f.place()+": "+string(f.EventKind)+": "+n.text, text.Page)
 	return f
-}
-
-// setAWSNTHFields fills in the fields of aws-node-termination-handler that are about the event.
-func (f *Fields) setAWSNTHFields(e state.Entry) {
-	ev := e.Event
-	f.EventID, f.Kind = ev.ID, ev.Kind.Info().Handler.Event
-	f.Monitor = f.Kind + "_MONITOR"
-	f.State = awsnthStates[ev.State]
-	f.Description = cmp.Or(ev.Description, ev.Kind.Info().Description)
-	f.StartTime, f.EndTime = cmp.Or(ev.Deadline, ev.Noticed, e.FirstSeen), ev.Until
-	if f.EndTime.IsZero() && ev.Kind == event.ScheduledMaintenance {
-		f.EndTime = ev.Deadline
-	}
-	f.TimeUntilEvent = f.StartTime.Sub(f.Made)
-	f.NodeProcessed = f.Outcome == Drained || f.Outcome == Cordoned
-	f.InProgress = f.Phase == Announced
 }
 
 // maxElements is how many elements of a list or a table a notice has at most.
@@ -237,6 +220,21 @@ func (f *Fields) place() string {
 	return place
 }
 
+// TestFields are those of the message of "nth check --webhook". sender says who sends it from where; the node's name may be empty.
+func TestFields(sender, node string, now time.Time) Fields {
+	f := newFields(notice{outcome: string(Announced), severity: Info, Transition: state.Transition{
+		At: now, Node: node, Plan: "nothing will be done", Entry: state.Entry{FirstSeen: now, Event: event.Event{
+			ID: "test", Kind: event.SpotInterruption, State: event.Pending, Description: "a test; nothing is announced",
+		}},
+	}}, description{}, false)
+	f.Test, f.NoticeID = true, "test"
+	if node != "" {
+		sender += ", node " + node
+	}
+	f.Text = jsonSafe("nth: this is a test message, sent by "+sender+"; nothing is announced, and nothing is done", text.Page)
+	return f
+}
+
 // Samples returns the fields of a notice of every kind of event with every outcome, both with all that can be known and
 // with as little as possible. Templates are tried with them.
 func Samples() []Fields {
@@ -249,85 +247,35 @@ func Samples() []Fields {
 	return samples
 }
 
-// TestFields are those of the message of "nth check --webhook". sender says who sends it from where; the node's name may be empty.
-func TestFields(sender, node string, now time.Time) Fields {
-	f := sample(event.SpotInterruption, string(Announced), false)
-	f.Test, f.Made, f.Node, f.NodeName, f.FirstSeen, f.StartTime = true, now, node, node, now, now
-	f.NoticeID, f.EventID = "test", "test"
-	f.Plan = "nothing will be done"
-	f.Description = "a test; nothing is announced"
-	f.clean()
-	at := ""
-	if node != "" {
-		at = ", node " + node
-	}
-	f.Text = jsonSafe("nth: this is a test message, sent by "+sender+at+"; nothing is announced, and nothing is done", text.Page)
-	return f
-}
-
-// The time and the machine of the samples.
-var (
-	sampleTime    = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	sampleMachine = Machine{
-		ID: "i-1234567890abcdef0", Type: "m5.large", LifeCycle: "spot", Account: "123456789012", Region: "us-east-1",
-		Zone: "us-east-1a", LocalIP: "10.0.0.1", LocalName: "ip-10-0-0-1.ec2.internal", PublicIP: "203.0.113.7",
-		PublicName: "ec2-203-0-113-7.compute-1.amazonaws.com",
-	}
-)
+// sampleSeverities are the severities of samples; of others it is Info.
+var sampleSeverities = map[string]string{Cordoned: OK, Drained: Warning, Incomplete: Critical, Failed: Critical}
 
 // sample makes up a notice. One that is not full comes from a machine without metadata.
 func sample(kind event.Kind, outcome string, full bool) Fields {
-	t := state.Transition{
-		At: sampleTime.Add(time.Second), Node: "ip-10-0-0-1.ec2.internal", Plan: "nothing will be done",
-		Entry: state.Entry{Event: event.Event{ID: string(kind) + "-1", Kind: kind, State: event.Pending}, FirstSeen: sampleTime},
+	seen := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	n := notice{outcome: outcome, severity: cmp.Or(sampleSeverities[outcome], Info), text: outcome, Transition: state.Transition{
+		At: seen.Add(time.Second), Node: "ip-10-0-0-1.ec2.internal", Plan: "nothing will be done",
+		Entry: state.Entry{Event: event.Event{ID: string(kind) + "-1", Kind: kind, State: event.Pending}, FirstSeen: seen},
+	}}
+	if !full {
+		return newFields(n, description{}, false)
 	}
-	about := subject{}
-	b := builder{cordoned: true}
-	if full {
-		fillSample(&t)
-		b.pods = []string{"default/web-1", "default/web-2"}
-		for _, kind := range []state.TransitionKind{state.PodHeld, state.PodDeleted} {
-			held := t
-			held.Kind, held.Pod, held.Detail = kind, `default/web-3"`, `default/web\`
-			b.observe(held)
-		}
-		about = subject{
-			cluster: `the "east"`, machine: sampleMachine,
-			labels: map[string]string{"topology.kubernetes.io/zone": "us-east-1a", "team": "web", "note": `the "1"`},
-		}
-	}
-	t.Action = string(policy.Drain)
-	switch outcome {
-	case string(Announced):
-		t.Kind, t.Action, t.Entry.Result = state.Announced, "", nil
-	case Drained:
-		t.Kind = state.Done
-	case Cordoned:
-		t.Kind, t.Action, t.Entry.CordonedAt = state.Done, string(policy.Cordon), sampleTime
-	case Incomplete:
-		t.Kind = state.RanOut
-	case Failed:
-		t.Kind, t.Err = state.Failed, errors.New("no answer:\n\"default/web-1\"")
-	case LeftAlone:
-		t.Kind = state.LeftAlone
-	case Moved:
-		t.Kind, t.Action = state.PutOff, string(policy.Uncordon)
-	default:
-		t.Kind, t.Action = state.ClosedWith, ""
-		t.Entry.Phase, t.Entry.Ending = state.Closed, state.Ending(outcome)
-	}
-	return newFields(b.build(t)[0], about, false)
-}
-
-// fillSample fills in all that a notice may have besides its kind and outcome.
-func fillSample(t *state.Transition) {
-	ev := &t.Entry.Event
+	ev := &n.Entry.Event
 	ev.Code, ev.Description = "terminate", `it is "planned"; see C:\notes`
-	ev.Noticed, ev.Deadline, ev.Until = sampleTime, sampleTime.Add(2*time.Minute), sampleTime.Add(time.Hour)
-	t.Plan = "EC2 will terminate the instance; drain now"
-	t.Reason, t.Took = "EC2 will terminate the instance", 100*time.Second
-	t.Entry.Result = &state.Result{
-		Evicted: 12, Deleted: 1, Skipped: 3, Left: []string{"default/web-1", "default/web-2\""},
-		HeldBy: map[string]string{"default/web-1": `default/"web"`},
+	ev.Noticed, ev.Deadline, ev.Until = seen, seen.Add(2*time.Minute), seen.Add(time.Hour)
+	n.Plan, n.Reason = "EC2 will terminate the instance; drain now", "EC2 will terminate the instance"
+	if n.outcome != string(Announced) {
+		n.Action, n.Took, n.Err = string(policy.Drain), 100*time.Second, errors.New("no answer:\n\"default/web-1\"")
+		n.pods, n.deleted = []string{"default/web-1", "default/web-2", `default/web-3"`}, map[string]string{`default/web-3"`: `default/web\`}
+		n.Entry.Result = &state.Result{
+			Evicted: 12, Deleted: 1, Skipped: 3, Left: []string{"default/web-1", `default/web-2"`}, HeldBy: map[string]string{"default/web-1": `default/"web"`},
+		}
 	}
+	return newFields(n, description{
+		cluster: `the "east"`, labels: map[string]string{"topology.kubernetes.io/zone": "us-east-1a", "team": "web", "note": `the "1"`},
+		machine: Machine{
+			ID: "i-1234567890abcdef0", Type: "m5.large", LifeCycle: "spot", Account: "123456789012", Region: "us-east-1", Zone: "us-east-1a",
+			LocalIP: "10.0.0.1", LocalName: "ip-10-0-0-1.ec2.internal", PublicIP: "203.0.113.7", PublicName: "ec2-203-0-113-7.compute-1.amazonaws.com",
+		},
+	}, false)
 }

@@ -73,13 +73,16 @@ func (g *gate) opensAt() time.Time {
 
 // reported remembers the last outcomes of events, the oldest first, so that none is reported twice. A restart forgets them; the record
 // keeps the agent from repeating most.
-type reported struct{ outcomes []reportedOutcome }
+type reported struct {
+	outcomes []reportedOutcome
+	most     int // that are remembered
+}
 
 type reportedOutcome struct{ event, outcome string }
 
 // isNews reports whether an outcome of an event was not reported since the event entered its phase, and notes it. An outcome next to
 // LeftAlone always is: the node has opted out, or in again.
-func (r *reported) isNews(event, outcome string, most int) bool {
+func (r *reported) isNews(event, outcome string) bool {
 	for _, before := range slices.Backward(r.outcomes) {
 		if before.event != event {
 			continue
@@ -92,6 +95,6 @@ func (r *reported) isNews(event, outcome string, most int) bool {
 		}
 	}
 	r.outcomes = append(r.outcomes, reportedOutcome{event, outcome})
-	r.outcomes = r.outcomes[max(len(r.outcomes)-most, 0):]
+	r.outcomes = r.outcomes[max(len(r.outcomes)-r.most, 0):]
 	return true
 }

@@ -349,7 +349,10 @@ type post struct {
 type hookRig struct {
 	t     *testing.T
 	began time.Time
+	opts  notify.WebhookOptions
 	hook  *notify.Webhook
+	nodes map[string]*notify.WebhookNode
+	about notify.Subject
 	stop  func()
 
 	mu       sync.Mutex // for these, which the webhook's goroutine uses, too
@@ -359,7 +362,6 @@ type hookRig struct {
 	degraded []string
 
 	settings notify.WebhookSettings
-	change   func(*notify.WebhookOptions)
 }
 
 // plainText is a template whose messages are easy to compare.
@@ -367,22 +369,41 @@ const plainText = `{{ .EventID }} {{ .Outcome }}`
 
 func hooked(t *testing.T, test func(r *hookRig)) {
 	t.Helper()
-	hookedWith(t, func(*notify.WebhookOptions) {}, test)
+	hookedWith(t, func(*hookRig) {}, test)
 }
 
 // hookedWith does that with other options.
-func hookedWith(t *testing.T, change func(*notify.WebhookOptions), test func(r *hookRig)) {
+func hookedWith(t *testing.T, change func(*hookRig), test func(r *hookRig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		template, err := notify.CompileTemplate("test", plainText)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &hookRig{t: t, began: time.Now(), change: change}
+		r := &hookRig{t: t, began: time.Now()}
 		r.up()
 		r.settings = notify.WebhookSettings{
 			Template: template, ContentType: func() string { return "text/plain" }, Post: r.post, At: []notify.Phase{notify.Announced, notify.Ended, notify.Over},
 		}
+		r.about = notify.Subject{
+			Machine: func(context.Context) notify.Machine { return notify.Machine{ID: "i-1"} },
+			Node: func(context.Context) (string, map[string]string) {
+				return "ip-10-0-0-1", map[string]string{"team": "web"}
+			},
+		}
+		r.opts = notify.WebhookOptions{
+			Degraded: func(err error) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.degraded = append(r.degraded, err.Error())
+			},
+			Reported: func(t notify.DeliveryResult) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.tellings = append(r.tellings, t)
+			},
+		}
+		change(r)
 		r.start()
 		test(r)
 		r.stop()
@@ -439,28 +460,11 @@ func (r *hookRig) useTemplate(text string) {
 
 // start begins a run of a webhook, as after a restart.
 func (r *hookRig) start() {
-	opts := notify.WebhookOptions{
-		Machine: func(context.Context, string) notify.Machine { return notify.Machine{ID: "i-1"} },
-		Node: func(context.Context, string) (string, map[string]string) {
-			return "ip-10-0-0-1", map[string]string{"team": "web"}
-		},
-		Degraded: func(err error) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.degraded = append(r.degraded, err.Error())
-		},
-		Reported: func(t notify.DeliveryResult) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.tellings = append(r.tellings, t)
-		},
-	}
-	r.change(&opts)
-	r.hook = notify.NewWebhook(opts)
+	hook := notify.NewWebhook(r.opts)
+	r.hook, r.nodes = hook, map[string]*notify.WebhookNode{}
 	r.use(func(*notify.WebhookSettings) {})
 	ctx, cancel := context.WithCancel(r.t.Context())
 	ended := make(chan struct{})
-	hook := r.hook
 	go func() {
 		defer close(ended)
 		hook.Run(ctx)
@@ -477,8 +481,19 @@ func (r *hookRig) hear(what state.TransitionKind, id string, change ...func(*sta
 	for _, c := range change {
 		c(&h)
 	}
-	r.hook.OnTransition(h)
+	r.node(h.Node).OnTransition(h)
 	synctest.Wait()
+}
+
+// node is the listener of a node. A name that is not known yet is the first node's.
+func (r *hookRig) node(name string) *notify.WebhookNode {
+	if name == "" {
+		name = "ip-10-0-0-1"
+	}
+	if r.nodes[name] == nil {
+		r.nodes[name] = r.hook.Node(r.about)
+	}
+	return r.nodes[name]
 }
 
 func (r *hookRig) entry(id string, phase state.Phase) state.Entry {

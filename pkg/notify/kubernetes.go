@@ -83,7 +83,7 @@ type Kubernetes struct {
 	gate gate
 	// An admission webhook that is down, or Events in an etcd of their own, let one kind of request fail and not the other.
 	conditions, events *queue
-	condition          *parcel                       // the one message of its queue
+	condition          *message                      // the one of its queue
 	correlator         *clientrecord.EventCorrelator // it and the number belong to the one worker of events
 	eventNumber        int64
 	// What follows belongs to the one worker of conditions: written is the condition as it was written last.
@@ -112,9 +112,9 @@ func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	k := &Kubernetes{
 		opts: opts, gate: gate{opens: time.Now().Add(startupDelay)}, correlator: newCorrelator(), beat: newHeartbeat(opts.Heartbeat), muted: map[area]time.Time{}, reported: map[area]bool{},
 	}
-	k.condition = &parcel{message: conditionMessage{k}, gate: &k.gate, lasting: true}
-	k.conditions = newQueue(1, 1, 0, maxPause, maxPause, func(r DeliveryResult) { k.report(conditionArea, r) })
-	k.events = newQueue(maxEvents, 1, eventInterval, maxPause, maxPause, func(r DeliveryResult) { k.report(eventArea, r) })
+	k.condition = &message{deliver: k.keepCondition, gate: &k.gate}
+	k.conditions = newQueue(1, 1, 0, maxPause, func(r DeliveryResult) { k.report(conditionArea, r) })
+	k.events = newQueue(maxEvents, 1, eventInterval, maxPause, func(r DeliveryResult) { k.report(eventArea, r) })
 	return k
 }
 
@@ -135,7 +135,7 @@ func (k *Kubernetes) OnTransition(t state.Transition) {
 		begins := k.opts.Brief && n.reason == reasonDraining // What is announced says so, too.
 		if k.opts.Events && n.reason != "" && !begins && !ignored && !time.Now().Before(k.mutedUntil(eventArea)) {
 			namespace, _, _ := strings.Cut(n.Pod, "/") // One whose admission webhook hangs holds up no other, nor the Node's Events.
-			k.events.add(&parcel{message: &eventMessage{kubernetes: k, notice: n}, line: namespace, gate: &k.gate})
+			k.events.add(&message{deliver: (&eventMessage{kubernetes: k, notice: n}).deliver, line: namespace, gate: &k.gate})
 		}
 	}
 	if t.Pod == "" && t.Kind != state.SourceLost && t.Kind != state.SourceBack {

@@ -39,8 +39,8 @@ func TestKubernetes_WritesWhenTheAPIServerIsBack(t *testing.T) {
 				s.cluster.answers("", status)
 				s.announceAndDrain()
 				s.pass(10 * time.Minute)
-				if n := len(s.cluster.asked()); n < 16 || n > 52 { // 26 each, if all jitter is short
-					t.Errorf("%d requests in ten minutes of outage, want about one a minute for the condition, and one for Events", n)
+				if n := len(s.cluster.asked()); n < 16 || n > 92 { // 46 each, if all jitter is short
+					t.Errorf("%d requests in ten minutes of outage, want about two a minute for the condition, and two for Events", n)
 				}
 				if len(s.trouble) != 2 || !strings.Contains(s.trouble[0], "trying again") {
 					t.Errorf("said %q, want one sentence about the condition and one about Events", s.trouble)

@@ -50,20 +50,25 @@ func CompileTemplate(name, text string) (*Template, error) {
 func (t *Template) Try(contentType string) error {
 	silent := true
 	for _, sample := range Samples() {
-		rendered, err := t.Render(sample)
+		text, err := t.message(sample, contentType)
 		if err != nil {
 			return err
 		}
-		silent = silent && rendered == ""
-		if rendered != "" && isJSON(contentType) && !json.Valid([]byte(rendered)) {
-			return fmt.Errorf("%s: it gives no JSON, which is what the Content-Type says that it is, for a notice that is %q: %w",
-				t.parsed.Name(), sample.Outcome, jsonError(rendered))
-		}
+		silent = silent && text == ""
 	}
 	if silent {
 		return fmt.Errorf("%s: it gives nothing, for no notice", t.parsed.Name())
 	}
 	return nil
+}
+
+// message renders one message, which must be JSON if the content type says so.
+func (t *Template) message(f Fields, contentType string) (string, error) {
+	text, err := t.Render(f)
+	if err == nil && text != "" && isJSON(contentType) && !json.Valid([]byte(text)) {
+		err = fmt.Errorf("%s: it gives no JSON, which is what the Content-Type says that it is, for a notice that is %q: %w", t.parsed.Name(), f.Outcome, jsonError(text))
+	}
+	return text, err
 }
 
 // Render renders one message. It is empty if the template gives nothing but space: then there is nothing to post.

@@ -97,7 +97,7 @@ func TestTemplate_EndsSoonAndStaysSmall(t *testing.T) {
 		"a long loop":           {"{{ range 1000000000 }}{{ end }}x", tooMuch},
 		"a loop that goes back": {"{{ range 1000000000 }}{{ continue }}{{ end }}x", tooMuch},
 		"loops in a loop":       {"{{ range 3000 }}{{ range 3000 }}{{ range 3000 }}{{ end }}{{ end }}{{ end }}x", tooMuch},
-		"a loop with text":      {"{{ range 1000 }}{{ $.Text }}{{ end }}", tooLong},
+		"a loop with text":      {"{{ range 2000 }}{{ $.Text }}{{ end }}", tooLong},
 		"assignments":           {"{{ $x := 1 }}{{ range 1000000000 }}{{ $x = 2 }}{{ end }}x", tooMuch},
 		"itself":                {"{{ define `a` }}{{ template `a` }}{{ end }}{{ template `a` }}", tooMuch},
 		"twice itself":          {"{{ define `a` }}{{ if lt (len .) 60 }}{{ template `a` (print . 1) }}{{ template `a` (print . 1) }}{{ end }}{{ end }}{{ template `a` `x` }}", tooMuch},
@@ -136,20 +136,6 @@ func TestTemplate_TakesAsManyPodsAsANoticeNames(t *testing.T) {
 	}
 	if got, err := template.Render(f); err != nil || strings.Count(got, "A_POD") != 512 {
 		t.Errorf("got %d bytes (%v)", len(got), err)
-	}
-}
-
-func TestTemplate_OfNTHIsOneSentence(t *testing.T) {
-	template, err := tried("", "", jsonType)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := template.Render(sampleOf(t, event.SpotInterruption, "incomplete"))
-	want := `{"text": "nth: cluster the 'east', us-east-1, node ip-10-0-0-1.ec2.internal (i-1234567890abcdef0): spot-interruption: ` +
-		`the drain ran out of time after 1m40s: 12 pods evicted, 1 deleted, 3 left in place; left: default/web-1 (held by default/'web'), default/web-2'; deleted, as they could not be ` +
-		`evicted in time: default/web-3' (against the disruption budget default/web/)"}`
-	if err != nil || got != want {
-		t.Errorf("got\n%s (%v), want\n%s", got, err, want)
 	}
 }
 

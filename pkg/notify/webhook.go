@@ -2,6 +2,7 @@ package notify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -11,14 +12,13 @@ import (
 )
 
 const (
-	// maxNotices is how many notices of one node wait at most, unless the options say otherwise.
+	// maxNotices is how many notices wait at most, unless the options say otherwise.
 	maxNotices = 64
-	// reportedPerNotice is how many outcomes are remembered for each notice that may wait.
-	reportedPerNotice = 4
 	// maxPosts is how many notices are rendered and posted at a time.
 	maxPosts = 64
-	// youngPause and oldPause are the longest pauses between two posts of a young notice, and of another.
-	youngPause, oldPause = 15 * time.Second, 5 * time.Minute
+	// maxNoticeAge is the age at which a notice is given up, and maxPostPause the longest pause between two posts of one.
+	maxNoticeAge = 24 * time.Hour
+	maxPostPause = 5 * time.Minute
 	// lookupTimeout is how long a notice waits for the descriptions of the machine and of its Node. It leaves time to post it at a stop.
 	lookupTimeout = flushTimeout / 2
 )
@@ -38,13 +38,9 @@ type WebhookSettings struct {
 
 // WebhookOptions are the options of a Webhook. All are required unless they say otherwise.
 type WebhookOptions struct {
-	// Machine describes the machine, and Node returns its Node's name and labels, as far as they can be read before the
-	// context ends. node is the node's name; "" is the one that nth runs on.
-	Machine func(ctx context.Context, node string) Machine
-	Node    func(ctx context.Context, node string) (name string, labels map[string]string)
 	// Reported is called with the result of each attempt to deliver a notice, from several goroutines.
 	Reported func(DeliveryResult)
-	// Degraded is called when a template fails when it is tried, and nth's own takes its place.
+	// Degraded is called when a template fails, and nth's own takes its place.
 	Degraded func(error)
 	// DryRun marks every notice.
 	DryRun bool
@@ -52,28 +48,14 @@ type WebhookOptions struct {
 	Limit int
 }
 
-// Webhook is the listener that posts notices to an endpoint. Make one with NewWebhook.
+// Webhook posts notices to an endpoint. Make one with NewWebhook, and a listener for each node with Node.
 type Webhook struct {
 	opts  WebhookOptions
 	queue *queue
 
 	mu       sync.Mutex // for all that follows
-	settings *triedSettings
-	nodes    map[string]*webhookNode // by name; "" is one whose name is not known yet
+	settings *WebhookSettings
 	reported reported
-}
-
-// webhookNode is what is remembered of a node.
-type webhookNode struct {
-	gate    gate
-	builder builder
-	labels  map[string]string // of the Node, when they could last be read
-}
-
-// triedSettings are settings whose template is tried before they are used.
-type triedSettings struct {
-	WebhookSettings
-	tried chan struct{} // closed after that
 }
 
 // NewWebhook returns a Webhook that is off until it gets its settings from Use.
@@ -81,139 +63,148 @@ func NewWebhook(opts WebhookOptions) *Webhook {
 	if opts.Limit == 0 {
 		opts.Limit = maxNotices
 	}
-	return &Webhook{
-		opts: opts, nodes: map[string]*webhookNode{},
-		queue: newQueue(opts.Limit, maxPosts, 0, youngPause, oldPause, opts.Reported),
-	}
+	return &Webhook{opts: opts, queue: newQueue(opts.Limit, maxPosts, 0, maxPostPause, opts.Reported), reported: reported{most: 4 * opts.Limit}}
 }
 
 // Use replaces the settings; nil turns the webhook off. Undelivered notices go where the new settings say. The template is tried in a
-// goroutine of its own, and nth's own template takes the place of one that fails.
+// goroutine of its own.
 func (w *Webhook) Use(settings *WebhookSettings) {
-	var used *triedSettings
+	w.mu.Lock()
+	w.settings = settings
+	w.mu.Unlock()
+	w.queue.retry() // It may be another endpoint.
 	if settings != nil {
-		used = &triedSettings{*settings, make(chan struct{})}
 		go func() {
-			defer close(used.tried)
-			if err := used.Template.Try(used.ContentType()); err != nil {
-				used.Template, _ = CompileTemplate("", "") // It always compiles.
-				w.opts.Degraded(fmt.Errorf("webhook: %w; nth's own template is used", err))
+			if err := settings.Template.Try(settings.ContentType()); err != nil {
+				w.templateFailed(settings, err)
 			}
 		}()
 	}
-	w.mu.Lock()
-	w.settings = used
-	w.mu.Unlock()
-	w.queue.retry() // It may be another endpoint.
 }
 
-// current returns the settings once their template has been tried or ctx has ended; nil if the webhook is off.
-func (w *Webhook) current(ctx context.Context) *triedSettings {
+// current returns the settings; nil if the webhook is off.
+func (w *Webhook) current() *WebhookSettings {
 	w.mu.Lock()
-	settings := w.settings
+	defer w.mu.Unlock()
+	return w.settings
+}
+
+// templateFailed puts nth's own template in place of the one of these settings, unless other settings are in use by now.
+func (w *Webhook) templateFailed(of *WebhookSettings, err error) {
+	replaced := *of
+	replaced.Template, _ = CompileTemplate("", "") // It always compiles.
+	w.mu.Lock()
+	news := w.settings == of
+	if news {
+		w.settings = &replaced
+	}
 	w.mu.Unlock()
-	if settings == nil {
-		return nil
+	if news {
+		w.opts.Degraded(fmt.Errorf("webhook: %w; nth's own template is used", err))
 	}
-	select {
-	case <-settings.tried:
-	case <-ctx.Done():
-	}
-	return settings
 }
 
 // Run waits until ctx ends, and until each notice that is left then was tried once more, for a moment. Call it once.
 func (w *Webhook) Run(ctx context.Context) { w.queue.run(ctx) }
 
+// Subject describes a node. Its functions return what can be read before the context ends.
+type Subject struct {
+	// Machine describes the node's machine.
+	Machine func(context.Context) Machine
+	// Node returns the Node's name and labels.
+	Node func(context.Context) (name string, labels map[string]string)
+}
+
+// WebhookNode is the agent.Listener that has the notices of one node posted.
+type WebhookNode struct {
+	webhook *Webhook
+	subject Subject
+	gate    gate
+
+	mu      sync.Mutex // for all that follows
+	builder builder
+	labels  map[string]string // of the Node, when they could last be read
+}
+
+// Node returns a listener for a node. Its notices are delivered even if it is used no more.
+func (w *Webhook) Node(about Subject) *WebhookNode { return &WebhookNode{webhook: w, subject: about} }
+
 // OnTransition implements agent.Listener.
-func (w *Webhook) OnTransition(t state.Transition) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	node := w.node(t.Node)
-	if node.gate.observe(t) {
+func (n *WebhookNode) OnTransition(t state.Transition) {
+	w := n.webhook
+	if n.gate.observe(t) {
 		w.queue.wake()
 	}
-	for _, n := range node.builder.build(t) {
-		event := t.Entry.Event.ID
-		if w.settings == nil || n.outcome == "" || !w.reported.isNews(event, n.outcome, reportedPerNotice*w.opts.Limit) || !slices.Contains(w.settings.At, phaseOf(n.outcome)) {
-			continue
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, made := range n.builder.build(t) {
+		if made.outcome != "" && w.wants(made) {
+			posted := &webhookNotice{node: n, notice: made, made: time.Now()}
+			w.queue.add(&message{deliver: posted.deliver, line: t.Entry.Event.ID, event: t.Entry.Event.ID, outcome: made.outcome, gate: &n.gate})
 		}
-		id := noticeID(n)
-		w.queue.add(&parcel{
-			message: &webhookMessage{webhook: w, node: node, notice: n},
-			Notice:  Notice{ID: id, Event: event, Outcome: n.outcome},
-			line:    event, gate: &node.gate,
-		})
 	}
 }
 
-// node returns what is remembered of a node. The first node with a name is the one whose name was not known before.
-func (w *Webhook) node(name string) *webhookNode {
-	if nameless := w.nodes[""]; nameless != nil && name != "" && w.nodes[name] == nil {
-		w.nodes[name] = nameless
-		delete(w.nodes, "")
-	}
-	if w.nodes[name] == nil {
-		w.nodes[name] = &webhookNode{}
-	}
-	return w.nodes[name]
-}
-
-// Forget drops what is remembered of a node for which nothing more is done. Its notices are still delivered.
-func (w *Webhook) Forget(node string) {
+// wants reports whether a notice is to be posted, and notes it.
+func (w *Webhook) wants(n notice) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.nodes, node)
+	return w.settings != nil && w.reported.isNews(n.Entry.Event.ID, n.outcome) && slices.Contains(w.settings.At, phaseOf(n.outcome))
 }
 
-// webhookMessage is a notice for the webhook. It is rendered for each post, so that what waits takes little memory.
-type webhookMessage struct {
-	webhook *Webhook
-	node    *webhookNode
-	notice  notice
-	fields  *Fields // once the node and its machine are described
+// webhookNotice is a notice that is posted. It is rendered for each post, so that what waits takes little memory.
+type webhookNotice struct {
+	node   *WebhookNode
+	notice notice
+	made   time.Time // with a monotonic reading
+	fields *Fields   // once the node and its machine are described
 }
 
 // deliver renders and posts the notice.
-func (m *webhookMessage) deliver(ctx context.Context) error {
-	settings := m.webhook.current(ctx)
-	if settings == nil {
+func (p *webhookNotice) deliver(ctx context.Context) error {
+	w := p.node.webhook
+	settings := w.current()
+	switch {
+	case settings == nil:
 		return refusedError{"the webhook is off"}
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if m.fields == nil {
-		f := newFields(m.notice, m.subject(ctx, settings.Cluster), m.webhook.opts.DryRun)
+	case time.Since(p.made) >= maxNoticeAge:
+		return refusedError{"it is older than a day"}
+	case p.fields == nil:
+		f := newFields(p.notice, p.node.describe(ctx, settings.Cluster, p.notice.Node), w.opts.DryRun)
 		if ctx.Err() != nil {
 			return ctx.Err() // The last attempt describes the node.
 		}
-		m.fields, m.notice = &f, notice{}
+		p.fields, p.notice = &f, notice{}
 	}
-	text, err := settings.Template.Render(*m.fields)
+	text, err := settings.Template.message(*p.fields, settings.ContentType())
 	switch {
 	case err != nil:
-		return refusedError{fmt.Sprintf("making a message: %s", err)}
+		w.templateFailed(settings, err)
+		return fmt.Errorf("making a message: %w", err)
 	case text == "":
 		return errNothing // The template wants no such notice.
 	}
-	return settings.Post(ctx, m.fields.NoticeID, text)
+	err = settings.Post(ctx, p.fields.NoticeID, text)
+	if err != nil && w.current() != settings {
+		err = errors.New(err.Error()) // The new endpoint has neither refused it nor asked for a pause.
+	}
+	return err
 }
 
-// subject describes the node and its machine, as far as that can be read in time. A Node that is gone has the labels that it had.
-func (m *webhookMessage) subject(ctx context.Context, cluster string) subject {
+// describe describes the node and its machine, as far as that can be read in time. A Node that is gone has the labels that it had.
+func (n *WebhookNode) describe(ctx context.Context, cluster, name string) description {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	about, node := subject{cluster: cluster}, m.notice.Node
+	about := description{cluster: cluster}
 	var asking sync.WaitGroup
-	asking.Go(func() { about.machine = m.webhook.opts.Machine(ctx, node) })
-	about.name, about.labels = m.webhook.opts.Node(ctx, node)
+	asking.Go(func() { about.machine = n.subject.Machine(ctx) })
+	about.name, about.labels = n.subject.Node(ctx)
 	asking.Wait()
-	m.webhook.mu.Lock()
-	defer m.webhook.mu.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if about.labels == nil {
-		about.labels = m.node.labels
+		about.labels = n.labels
 	}
-	m.node.labels = about.labels
+	n.labels = about.labels
 	return about
 }

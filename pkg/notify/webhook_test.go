@@ -3,6 +3,7 @@ package notify_test
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nth-project/nth/pkg/notify"
@@ -245,11 +246,12 @@ func TestWebhook_SaysWhatIsLeftOfEventsThatArePutOff(t *testing.T) {
 func TestWebhook_UsesItsOwnTemplateIfAnotherFails(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
 		"it fails for one notice": {`{{ if eq .Outcome "drained" }}{{ .Nope }}{{ end }}a`, "webhook: test:1:33: "},
-		"it is too long":          {`{{ range 1000 }}{{ $.Text }}{{ end }}`, "webhook: it gives more than 131072 bytes"},
+		"it is too long":          {`{{ range 2000 }}{{ $.Text }}{{ end }}`, "webhook: it gives more than 131072 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hooked(t, func(r *hookRig) {
 				r.useTemplate(test.text)
+				synctest.Wait()
 				r.hear(state.Announced, "a")
 				posts := r.posted()
 				if len(posts) != 1 || !strings.HasPrefix(posts[0].text, `{"text": "nth: node`) {

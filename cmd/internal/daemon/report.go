@@ -22,39 +22,40 @@ func StateDirectory(cfg *config.Common) string {
 	return cfg.StateDirectory
 }
 
-// NewWebhook returns the webhook of a daemon, and logs what becomes of its notices. The options are those that differ between the
-// programs. degrade adds a fault to the status.
-func NewWebhook(cfg *config.Common, log *logrus.Entry, meter *metrics.Metrics, degrade func(fault string), options notify.WebhookOptions) *notify.Webhook {
-	options.DryRun = cfg.DryRun
-	options.Degraded = func(err error) {
-		log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("degraded: %s", err)
-		degrade(err.Error())
-	}
-	options.Reported = func(r notify.DeliveryResult) {
-		logDelivery(log, r)
-		switch {
-		case r.Lost:
-			meter.NoticeLost()
-		case r.Err == nil:
-			meter.Noticed()
-		}
-	}
-	return notify.NewWebhook(options)
+// NewWebhook returns the webhook of a daemon, and logs what becomes of its notices, of which so many may wait. degrade adds a fault to the
+// status.
+func NewWebhook(cfg *config.Common, log *logrus.Entry, meter *metrics.Metrics, degrade func(fault string), limit int) *notify.Webhook {
+	return notify.NewWebhook(notify.WebhookOptions{
+		DryRun: cfg.DryRun, Limit: limit,
+		Degraded: func(err error) {
+			log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("degraded: %s", err)
+			degrade(err.Error())
+		},
+		Reported: func(r notify.DeliveryResult) {
+			logDelivery(log, r)
+			switch {
+			case r.Lost:
+				meter.NoticeLost()
+			case r.Err == nil:
+				meter.Noticed()
+			}
+		},
+	})
 }
 
 // logDelivery logs the delivery of a notice. An outage is logged once, and each notice that is lost.
 func logDelivery(log *logrus.Entry, r notify.DeliveryResult) {
-	log = log.WithField(systemd.FieldEventID, r.Notice.Event)
+	log = log.WithField(systemd.FieldEventID, r.Event)
 	trouble := log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble)
 	switch {
 	case r.Err == nil:
-		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("webhook delivered: %s", r.Notice.Outcome)
+		log.WithField(systemd.FieldMessageID, systemd.NoticeSent).Infof("webhook delivered: %s", r.Outcome)
 	case r.Lost:
-		trouble.Errorf("webhook notice dropped (%s): %s", r.Notice.Outcome, r.Err)
+		trouble.Errorf("webhook notice dropped (%s): %s", r.Outcome, r.Err)
 	case r.Again:
-		trouble.Debugf("webhook delivery failed (%s): %s; retrying", r.Notice.Outcome, r.Err)
+		trouble.Debugf("webhook delivery failed (%s): %s; retrying", r.Outcome, r.Err)
 	default:
-		trouble.Warnf("webhook delivery failed (%s): %s; retrying", r.Notice.Outcome, r.Err)
+		trouble.Warnf("webhook delivery failed (%s): %s; retrying", r.Outcome, r.Err)
 	}
 }
 

@@ -32,15 +32,15 @@ func TestMetrics_CountWhatBothProgramsDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, answer := range []error{nil, errors.New("no answer")} {
-		w := daemon.NewWebhook(cfg, log, m, func(string) {}, notify.WebhookOptions{
-			Machine: func(context.Context, string) notify.Machine { return notify.Machine{} },
-			Node:    func(context.Context, string) (string, map[string]string) { return "", nil },
-		})
+		w := daemon.NewWebhook(cfg, log, m, func(string) {}, 0)
 		w.Use(&notify.WebhookSettings{
 			Template: template, ContentType: func() string { return "" }, At: []notify.Phase{notify.Announced},
 			Post: func(context.Context, string, string) error { return answer },
 		})
-		w.OnTransition(state.Transition{Kind: state.Announced, At: time.Now()})
+		w.Node(notify.Subject{
+			Machine: func(context.Context) notify.Machine { return notify.Machine{} },
+			Node:    func(context.Context) (string, map[string]string) { return "", nil },
+		}).OnTransition(state.Transition{Kind: state.Announced, At: time.Now()})
 		ended, end := context.WithCancel(t.Context())
 		end()
 		w.Run(ended) // A notice that is left is tried once more.
