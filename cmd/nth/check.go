@@ -277,23 +277,19 @@ func (c *check) forecast(ctx context.Context, node *drain.Node) {
 		c.Warn("forecast", "%s", err)
 		return
 	}
-	needs, cut := describeForecast(f, daemon.SpotNotice)
-	c.OK("forecast", "%s", needs)
-	for _, pod := range cut {
-		c.Warn("forecast", "%s", pod)
+	c.OK("forecast", "%s", describeForecast(f, daemon.SpotNotice))
+	for _, pod := range f.Cut() {
+		c.Warn("forecast", "%s has a grace period of %.0f s, and would get %.0f s of it", pod.Pod, pod.Grace.Seconds(), pod.Gets.Seconds())
 	}
 }
 
-// describeForecast says how long a drain would take, and which pods get less than their grace period.
-func describeForecast(f evict.Forecast, notice time.Duration) (needs string, cut []string) {
-	if f.Pods == 0 {
-		return "no pods to evict", nil
-	}
-	for _, c := range f.Cut {
-		cut = append(cut, fmt.Sprintf("%s has a grace period of %.0f s, and would get %.0f s of it", c.Pod, c.Grace.Seconds(), c.Gets.Seconds()))
+// describeForecast says how long a drain would take.
+func describeForecast(f evict.Forecast, notice time.Duration) string {
+	if len(f.Pods) == 0 {
+		return "no pods to evict"
 	}
 	return fmt.Sprintf("a drain of %s takes up to %.0f s of the %.0f s of a spot notice, if no disruption budget blocks it",
-		text.Pods(f.Pods), f.Needs.Seconds(), notice.Seconds()), cut
+		text.Pods(len(f.Pods)), f.Needs.Seconds(), notice.Seconds())
 }
 
 // shutdown checks how long logind delays a shutdown, and how long the kubelet does.

@@ -29,7 +29,7 @@ func (f forecaster) run(ctx context.Context) {
 	for pause := firstForecast; kube.Await(ctx, nil, role.Spread(pause)); {
 		pause = forecastAgain
 		if forecast, err := f.look(ctx); err == nil {
-			f.report(forecast.Needs, len(forecast.Cut))
+			f.report(forecast.Needs, len(forecast.Cut()))
 			pause = forecastEvery
 		}
 	}

@@ -25,7 +25,7 @@ func TestForecast_HourlyAndSoonerAfterAFailure(t *testing.T) {
 			if failing {
 				return evict.Forecast{}, errors.New("the API server does not answer")
 			}
-			return evict.Forecast{Needs: 94 * time.Second, Cut: make([]evict.Cut, 3)}, nil
+			return evict.Forecast{Needs: 94 * time.Second, Pods: []evict.Foreseen{{Grace: 2, Gets: 1}, {Grace: 2, Gets: 1}, {Grace: 1, Gets: 1}, {Grace: 2, Gets: 1}}}, nil
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()

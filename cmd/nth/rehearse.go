@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,10 +40,10 @@ const shortestNotice = 5 * time.Second
 func (h hostInfo) rehearseCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rehearse", Short: "show what a spot interruption would do, change nothing", Args: cobra.NoArgs,
-		Long: `Shows what nth does when EC2 takes this machine back, with the settings in effect: a simulated metadata
-service gives a spot notice, and nth acts on it. It ends when the node is drained. It needs no rights and
-changes nothing: on a node it looks at that node, as a dry run; elsewhere it simulates a cluster.
-The exit status is 0 if the node was drained in time, or need not be by the settings, and 1 if not.`,
+		Long: `Shows what nth does when EC2 takes this machine back, with the settings in effect. It changes nothing.
+On a node it lists the pods that would have to go, how long they get, and the disruption budgets that hold
+them. Elsewhere it needs no rights: it drains the node of a simulated cluster, after a simulated notice.
+The exit status is 0 if that node was drained in time, or need not be by the settings, and 1 if not.`,
 	}
 	path := h.settings().ConfigFlag(cmd)
 	kubeconfig := cli.FileFlag(cmd, "kubeconfig", "look at the node whose kubelet has this kubeconfig")
@@ -66,7 +67,7 @@ The exit status is 0 if the node was drained in time, or need not be by the sett
 	return cmd
 }
 
-// rehearse makes the daemon's own parts handle a notice of that length, and prints what they do.
+// rehearse prints what a notice of that length would do: to the pods of a real node, or in a simulated cluster as it happens.
 func (h hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubeconfig string, notice time.Duration, out io.Writer) error {
 	bootID, err := record.BootID("/")
 	if err != nil {
@@ -77,18 +78,25 @@ func (h hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubecon
 		return err
 	}
 	defer run.shut()
-	fmt.Fprint(out, run.intro(h.place(), path))
-	rules, only := policyOf(run.cfg), run.cfg.IMDS.LifeCycles
-	switch {
-	case rules[event.SpotInterruption].Action == policy.Ignore:
-		fmt.Fprintf(out, "\nNothing would be done: events.%s.action is %q.\n", event.SpotInterruption, policy.Ignore)
+	fmt.Fprintln(out, wrap("nth rehearses a spot interruption; settings in effect: "+settingsFrom(h.place(), path), 0))
+	fmt.Fprintln(out, run.cluster)
+	rules := policyOf(run.cfg)
+	switch action, only := rules[event.SpotInterruption].Action, run.cfg.IMDS.LifeCycles; {
+	case action == policy.Ignore:
+		fmt.Fprintf(out, "\nNothing would be done: events.%s.action is %q.\n", event.SpotInterruption, action)
 		return nil
 	case len(only) > 0 && !slices.Contains(only, "spot"):
 		fmt.Fprintf(out, "\nNothing would be done: imds.life_cycles is %q, which leaves out spot instances.\n", only)
 		return nil
+	case run.real.Node != "" && action != policy.Drain:
+		fmt.Fprintln(out, "\n"+undrained(action))
+		return nil
 	}
 	if cfg.DryRun {
 		fmt.Fprintln(out, "\nThe service would only log this: dry_run is true.")
+	}
+	if run.real.Node != "" {
+		return run.table(ctx, notice, out)
 	}
 	lines := newTimeline(out)
 	outcome, err := run.perform(ctx, rules, notice, lines)
@@ -99,28 +107,91 @@ func (h hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubecon
 	case err != nil:
 		return err
 	}
-	if err := lines.conclude(outcome, rules); err != nil || !run.cfg.DryRun || outcome != event.Drained {
-		return err
-	}
-	return run.forecast(ctx, notice, out)
+	return lines.conclude(outcome, rules)
 }
 
-// forecast prints what a dry run cannot show: how long the pods of a real node may take to end.
-func (r *rehearsalRun) forecast(ctx context.Context, notice time.Duration, out io.Writer) error {
-	id, err := r.borrowed.Identity(ctx)
+// table prints what a notice of that length would do to the pods of a real node.
+func (r *rehearsalRun) table(ctx context.Context, notice time.Duration, out io.Writer) error {
+	node := drain.New(r.real.Client, r.real.Node, drainOptions(r.cfg))
+	if left, err := node.OptedOut(ctx); err != nil {
+		return err
+	} else if left {
+		fmt.Fprintln(out, "\n"+wrap("Its pods would be left alone: the annotation "+drain.ActionAnnotation+" on the Node asks for that.", 0))
+		return nil
+	}
+	f, err := node.Forecast(ctx, notice)
 	if err != nil {
 		return err
 	}
-	f, err := drain.New(id.Client, id.Node, drainOptions(r.cfg)).Forecast(ctx, notice)
+	budgets, read, err := node.Budgets(ctx, f.Pods)
 	if err != nil {
 		return err
 	}
-	needs, cut := describeForecast(f, notice)
-	fmt.Fprintln(out, wrap("By their grace periods, "+needs+".", 0))
-	for _, pod := range cut {
-		fmt.Fprintln(out, "! "+wrap(text.Visible(pod, text.Page), len("! ")))
+	rows := []row{{cells: []string{"pod", "owner", "grace", "budget: lets go", "emptyDir"}}}
+	for _, pod := range f.Pods {
+		grace, budget, local := fmt.Sprintf("%.0f s", pod.Grace.Seconds()), "", ""
+		if pod.Gets < pod.Grace {
+			grace = fmt.Sprintf("%.0f of %s", pod.Gets.Seconds(), grace)
+		}
+		by, held := budgets[pod.Pod]
+		if held {
+			budget = fmt.Sprintf("%s: %d", text.Visible(by.Name, 20), by.Allowed)
+		}
+		if pod.EmptyDir {
+			local = "lost"
+		}
+		marked := pod.Gets < pod.Grace || held && by.Allowed == 0
+		rows = append(rows, row{marked, []string{pod.Pod, text.Visible(cmp.Or(pod.Owner, "none"), 14), grace, budget, local}})
 	}
+	if len(f.Pods) > 0 {
+		fmt.Fprintln(out)
+		printTable(out, rows)
+	}
+	fmt.Fprintln(out)
+	if !read {
+		fmt.Fprintln(out, wrap("The kubelet may not list disruption budgets: shown are those that refuse an eviction now. Pods of others may have to wait, too.", 0))
+	}
+	fmt.Fprintln(out, wrap("By the grace periods, "+describeForecast(f, notice)+".", 0))
 	return nil
+}
+
+// row is a row of a table. A marked one is a warning.
+type row struct {
+	marked bool
+	cells  []string
+}
+
+// printTable prints rows in the width of a terminal. The first cell of a row gets what the other columns leave, or a line of its own.
+func printTable(out io.Writer, rows []row) {
+	widths := make([]int, len(rows[0].cells))
+	first := terminalWidth
+	for i := range widths {
+		for _, r := range rows {
+			widths[i] = max(widths[i], len(r.cells[i]))
+		}
+		if i > 0 {
+			first -= len("  ") + widths[i]
+		}
+	}
+	widths[0] = min(widths[0], first-len("! "))
+	for _, r := range rows {
+		line := "  "
+		if r.marked {
+			line = "! "
+		}
+		if len(r.cells[0]) > widths[0] {
+			line += r.cells[0] + "\n  "
+			r.cells[0] = ""
+		}
+		for i, cell := range r.cells {
+			line += fmt.Sprintf("%-*s  ", widths[i], cell)
+		}
+		line = strings.TrimRight(line, " ")
+		if r.marked {
+			line = coloured(line, yellow, out)
+		}
+		fmt.Fprintln(out, line)
+	}
 }
 
 // errUnsettled ends a rehearsal that has no outcome in time.
@@ -173,16 +244,17 @@ func (r *rehearsalRun) perform(ctx context.Context, rules policy.Settings, notic
 
 // agent returns the daemon's agent without what reports to others or uses AWS. settled gets the outcome.
 func (r *rehearsalRun) agent(rules policy.Settings, source *imds.Source, lines *timeline, settled chan<- event.Outcome) *agent.Agent {
+	cfg := r.cfg
+	cfg.DryRun = false // Nothing real can be harmed.
 	return agent.New(agent.Config{
 		Sources:   []agent.Source{source},
-		Node:      newLocalNode(r.borrowed, r.cfg, nil, nil),
+		Node:      newLocalNode(r.borrowed, cfg, nil, nil),
 		Identity:  warmIdentity{kubelet: r.borrowed, found: func(identity.Identity) {}},
 		Record:    record.InMemory(r.bootID, booted()),
 		Policy:    rules,
 		Unwatched: unwatched(rules, false),
 		BootID:    r.bootID,
 		Log:       lines.log(),
-		DryRun:    r.cfg.DryRun,
 		Settled: func(ev event.Event, outcome event.Outcome) {
 			if ev.Kind == event.SpotInterruption && outcome != "" {
 				select {
@@ -197,12 +269,8 @@ func (r *rehearsalRun) agent(rules policy.Settings, source *imds.Source, lines *
 // patience is how long after the deadline a rehearsal waits for the outcome.
 const patience = time.Minute
 
-const introduction = `nth rehearses a spot interruption, with the settings in effect here: %s
-%s
-`
-
-// intro says what is real and what is not.
-func (r *rehearsalRun) intro(place config.Place[config.Config, *config.Config], path string) string {
+// settingsFrom says where the settings come from.
+func settingsFrom(place config.Place[config.Config, *config.Config], path string) string {
 	from := "the defaults"
 	sources, _ := place.Sources(path) // They have just been read.
 	for _, source := range sources {
@@ -214,23 +282,24 @@ func (r *rehearsalRun) intro(place config.Place[config.Config, *config.Config], 
 	if len(sources) > 1 {
 		from += " and its drop-ins"
 	}
-	return fmt.Sprintf(introduction, from, r.cluster)
+	return from
 }
 
-// rehearsalRun is a rehearsal on this node, where nothing is changed, or in a made-up cluster.
+// rehearsalRun is a rehearsal on this node, where nothing is changed, or in a simulated cluster.
 type rehearsalRun struct {
 	cfg      config.Config
 	bootID   string
-	borrowed *identity.Kubelet
-	cluster  string // describes the cluster
+	real     identity.Identity // of this node; without one, the cluster is simulated
+	borrowed *identity.Kubelet // of the simulated node
+	cluster  string            // describes the cluster
 	shut     func()
 }
 
 // identityLimit is how long a rehearsal waits for the identity.
 const identityLimit = 15 * time.Second
 
-// newRehearsal finds this node as the service does, or by a kubeconfig. If there is no identity and no kubeconfig was named, the cluster
-// is made up. On a real node, the rehearsal is a dry run.
+// newRehearsal finds this node as the service does, or by a kubeconfig. If there is no identity and no kubeconfig was named, it simulates a
+// cluster.
 func (h hostInfo) newRehearsal(ctx context.Context, cfg config.Config, bootID, kubeconfig string) (*rehearsalRun, error) {
 	if kubeconfig != "" {
 		absolute, err := filepath.Abs(kubeconfig)
@@ -243,31 +312,27 @@ func (h hostInfo) newRehearsal(ctx context.Context, cfg config.Config, bootID, k
 	if err != nil {
 		return nil, err
 	}
-	borrowed := h.newKubelet(cfg, metadata, nil)
 	limited, cancel := context.WithTimeout(ctx, identityLimit)
 	defer cancel()
-	id, err := borrowed.Identity(limited)
+	id, err := h.newKubelet(cfg, metadata, nil).Identity(limited)
 	switch {
 	case err == nil:
-		cfg.DryRun = true
 		return &rehearsalRun{
-			cfg: cfg, bootID: bootID, borrowed: borrowed, shut: func() {},
-			cluster: wrap(fmt.Sprintf("EC2 is simulated. The node %s is real, at %s, and nothing is written there: this is a dry run, as if every pod went at once.",
-				id.Node, id.Server), 0),
+			cfg: cfg, real: id, shut: func() {},
+			cluster: wrap(fmt.Sprintf("Node %s, at %s, is real: nothing is changed there.", id.Node, id.Server), 0),
 		}, nil
 	case kubeconfig != "":
 		return nil, err
 	}
-	return makeUp(cfg, bootID, err)
+	return simulate(cfg, bootID, err)
 }
 
-// makeUp makes up a cluster, as why says that there is no real one.
-func makeUp(cfg config.Config, bootID string, why error) (*rehearsalRun, error) {
+// simulate simulates a cluster, as why says that there is no real one.
+func simulate(cfg config.Config, bootID string, why error) (*rehearsalRun, error) {
 	url, shut, err := serve(rehearsal.New(bootID))
 	if err != nil {
 		return nil, err
 	}
-	cfg.DryRun = false // Nothing real can be harmed.
 	borrowed := identity.New(identity.Options{
 		ClientOptions: identity.ClientOptions{UserAgent: "nth-rehearse"},
 		Read: func(context.Context) (string, []byte, error) {
@@ -278,12 +343,8 @@ func makeUp(cfg config.Config, bootID string, why error) (*rehearsalRun, error) 
 	if !errors.Is(why, identity.ErrNotYet) {
 		line = "EC2 and the cluster are simulated: the credential here cannot be used: " + text.Visible(why.Error(), text.Page)
 	}
-	var words strings.Builder
-	words.WriteString(wrap(line, 0) + "\n")
-	for _, line := range rehearsal.Describe() {
-		words.WriteString("\n  " + line)
-	}
-	return &rehearsalRun{cfg: cfg, bootID: bootID, borrowed: borrowed, cluster: words.String(), shut: shut}, nil
+	cluster := wrap(line, 0) + "\n\n  " + strings.Join(rehearsal.Describe(), "\n  ")
+	return &rehearsalRun{cfg: cfg, bootID: bootID, borrowed: borrowed, cluster: cluster, shut: shut}, nil
 }
 
 // serve serves on a free port of the loopback interface, until shut is called.
@@ -305,17 +366,14 @@ func serve(handler http.Handler) (url string, shut func(), err error) {
 //
 // It is a logrus.Formatter, and safe for concurrent use.
 type timeline struct {
-	out    io.Writer
-	colour bool
+	out io.Writer
 
 	mu           sync.Mutex
 	notice, ends time.Time
 	over         bool
 }
 
-func newTimeline(out io.Writer) *timeline {
-	return &timeline{out: out, colour: daemon.HasColours(out)}
-}
+func newTimeline(out io.Writer) *timeline { return &timeline{out: out} }
 
 // log returns a logger that writes lines of the timeline.
 func (t *timeline) log() *logrus.Entry {
@@ -367,7 +425,7 @@ func (t *timeline) Format(entry *logrus.Entry) ([]byte, error) {
 	}
 	mark, colour, line := " ", "", strings.TrimSpace(entry.Message)
 	switch id := entry.Data[systemd.FieldMessageID]; {
-	case troubles[id]:
+	case troubles[id], id == systemd.PodEvicted && entry.Level == logrus.WarnLevel:
 		mark, colour = "!", yellow
 	case id == systemd.Drained:
 		colour = green
@@ -380,10 +438,15 @@ func (t *timeline) Format(entry *logrus.Entry) ([]byte, error) {
 		times = fmt.Sprintf("%5.1f s  %6.1f s", time.Since(t.notice).Seconds(), max(time.Until(t.ends), 0).Seconds())
 	}
 	line = fmt.Sprintf("%s  %s %s", times, mark, wrap(text.Visible(line, text.Page), timesWidth))
-	if t.colour && colour != "" {
-		line = "\x1b[" + colour + "m" + line + "\x1b[0m"
+	return []byte(coloured(line, colour, t.out) + "\n"), nil
+}
+
+// coloured returns a line in a colour, unless that is "" or out shows no colours.
+func coloured(line, colour string, out io.Writer) string {
+	if colour == "" || !daemon.HasColours(out) {
+		return line
 	}
-	return []byte(line + "\n"), nil
+	return "\x1b[" + colour + "m" + line + "\x1b[0m"
 }
 
 // wrap breaks a line between words so that it fits a terminal. The first line begins at column indent, and the others are indented to it.
@@ -406,12 +469,16 @@ func wrap(line string, indent int) string {
 	return b.String()
 }
 
+// undrained says that the settings do not ask for a drain.
+func undrained(action policy.Action) string {
+	return wrap(fmt.Sprintf("The node is not drained, since the settings do not ask for it: events.%s.action is %q.", event.SpotInterruption, action), 0)
+}
+
 // conclude prints what nth has not logged about the outcome, and returns the error to end the program with.
 func (t *timeline) conclude(outcome event.Outcome, rules policy.Settings) error {
 	switch outcome {
 	case event.NoDrain:
-		fmt.Fprintln(t.out, "\n"+wrap(fmt.Sprintf("The node is not drained, since the settings do not ask for it: events.%s.action is %q.",
-			event.SpotInterruption, rules[event.SpotInterruption].Action), 0))
+		fmt.Fprintln(t.out, "\n"+undrained(rules[event.SpotInterruption].Action))
 	case event.OutOfTime:
 		fmt.Fprintln(t.out, "\nThe node is NOT drained in time. What is left would end with the machine.")
 		return cli.ErrReported

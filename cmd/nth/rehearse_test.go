@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/rehearsal"
 )
 
@@ -41,8 +42,21 @@ func TestRehearse_NeedsNoRightsAndFitsATerminal(t *testing.T) {
 		}
 	}
 	for line := range strings.Lines(said) {
-		if strings.ContainsAny(line, "\x1b\r\t") || len(line) > len("\n")+80 && !strings.Contains(line, "settings in effect") {
+		if strings.ContainsAny(line, "\x1b\r\t") || len(line) > len("\n")+80 {
 			t.Errorf("not for every terminal: %q", line)
+		}
+	}
+}
+
+func TestRehearse_SaysWhatAShortNoticeCuts(t *testing.T) {
+	t.Parallel()
+	_, said, _ := typed(t, "rehearse", "--deadline", "10s")
+	for _, line := range []string{
+		`! evicted default/cache-0; the deadline leaves \d+ s of its grace period of 30 s`,
+		`! deleted default/web-\d, which could not be evicted in time; the deadline leaves \d+ s of its grace period of 30 s`,
+	} {
+		if !regexp.MustCompile(line).MatchString(oneLine(said)) {
+			t.Errorf("nothing is said that matches %q:\n%s", line, said)
 		}
 	}
 }
@@ -61,57 +75,110 @@ func TestWhatTheSettingsDoNotAskForIsNotRehearsed(t *testing.T) {
 				t.Fatal(err)
 			}
 			status, said, stderr := call(t, "rehearse --config "+file)
-			if status != 0 || stderr != "" || !strings.Contains(strings.Join(strings.Fields(said), " "), c.said) || !strings.Contains(said, "settings in effect here: "+file) {
+			if status != 0 || stderr != "" || !strings.Contains(oneLine(said), c.said) || !strings.Contains(oneLine(said), "settings in effect: "+file) {
 				t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
 			}
 		})
 	}
 }
 
-// realCluster serves a cluster to which a kubeconfig leads, and returns that and what was asked that would change something.
-func realCluster(t *testing.T) (kubeconfig string, written func() []string) {
+// oneLine undoes the breaks between lines.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// realCluster serves a cluster to which a kubeconfig leads. Its answer to a list of budgets is that of budgets, or a refusal if that is "". Its
+// budget "web" allows no eviction. written returns what was asked that would change something.
+func realCluster(t *testing.T, budgets string) (cluster *rehearsal.Cluster, kubeconfig string, written func() []string) {
 	t.Helper()
-	cluster := rehearsal.New("00000000-0000-0000-0000-000000000001")
+	cluster = rehearsal.New("00000000-0000-0000-0000-000000000001")
 	var mu sync.Mutex
 	var asked []string
+	answer := func(w http.ResponseWriter, code int, body string) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		fmt.Fprint(w, body)
+	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet && !strings.HasSuffix(r.URL.Path, "/selfsubjectreviews") {
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/poddisruptionbudgets") && budgets != "" && strings.Contains(r.URL.Path, "/default/"):
+			answer(w, http.StatusOK, budgets)
+		case strings.HasSuffix(r.URL.Path, "/poddisruptionbudgets") && budgets != "":
+			answer(w, http.StatusOK, `{"kind":"PodDisruptionBudgetList","apiVersion":"policy/v1"}`)
+		case r.URL.Query().Get("dryRun") == "All" && strings.Contains(r.URL.Path, "/web-"):
+			answer(w, http.StatusTooManyRequests, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":429,"reason":"TooManyRequests",
+				"details":{"causes":[{"reason":"DisruptionBudget","message":"The disruption budget web needs 2 healthy pods and has 2 currently"}]}}`)
+		case r.URL.Query().Get("dryRun") == "All":
+			answer(w, http.StatusCreated, `{"kind":"Status","apiVersion":"v1","status":"Success"}`)
+		case r.Method != http.MethodGet && !strings.HasSuffix(r.URL.Path, "/selfsubjectreviews"):
 			mu.Lock()
 			asked = append(asked, r.Method+" "+r.URL.Path)
 			mu.Unlock()
+			fallthrough
+		default:
+			cluster.ServeHTTP(w, r)
 		}
-		cluster.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
 	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(kubeconfig, rehearsal.Kubeconfig(server.URL), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return kubeconfig, func() []string {
+	return cluster, kubeconfig, func() []string {
 		mu.Lock()
 		defer mu.Unlock()
 		return slices.Clone(asked)
 	}
 }
 
-func TestARealNodeIsOnlyLookedAtInARehearsal(t *testing.T) {
-	kubeconfig, written := realCluster(t)
-	status, said, stderr := call(t, "rehearse --deadline 20s --kubeconfig "+kubeconfig)
-	if status != 0 || stderr != "" {
-		t.Errorf("status %d, on standard error: %s", status, stderr)
-	}
-	for _, words := range []string{
-		fmt.Sprintf("The node %s is real", rehearsal.Node), "dry run: would have evicted default/web-1",
-		"dry run: the node would have been cordoned and drained of 6 pods, 1 left alone",
-		"a drain of 6 pods takes up to 18 s of the 20 s of a spot notice",
-		"! default/cache-0 has a grace period of 30 s, and would get 18 s of it",
-	} {
-		if !strings.Contains(strings.Join(strings.Fields(said), " "), words) {
-			t.Errorf("%q is not said:\n%s", words, said)
+// annotate sets the annotation on the cluster's node that says what may be done to it.
+func annotate(cluster *rehearsal.Cluster, action string) {
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, drain.ActionAnnotation, action)
+	cluster.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPatch, "/api/v1/nodes/"+rehearsal.Node, strings.NewReader(patch)))
+}
+
+func TestRehearse_RealNode(t *testing.T) {
+	const budget = `{"metadata":{"name":%q},"spec":{"selector":{"matchLabels":{"app":"web"}}},"status":{"disruptionsAllowed":1}}`
+	list := func(names ...string) string {
+		var items []string
+		for _, name := range names {
+			items = append(items, fmt.Sprintf(budget, name))
 		}
+		return `{"kind":"PodDisruptionBudgetList","apiVersion":"policy/v1","items":[` + strings.Join(items, ",") + `]}`
 	}
-	if asked := written(); len(asked) > 0 {
-		t.Errorf("written: %q", asked)
+	const forecast = "a drain of 6 pods takes up to 18 s of the 20 s of a spot notice"
+	for name, c := range map[string]struct {
+		budgets, action string
+		said            []string
+	}{
+		"what each pod gets": {budgets: list("web"), said: []string{
+			"pod owner grace budget: lets go emptyDir", "! default/by-hand none 18 of 30 s ! default/cache-0 StatefulSet 18 of 30 s lost default/deaf-1 ReplicaSet 8 s",
+			"! default/web-1 ReplicaSet 18 of 30 s web: 1 ! default/web-2", forecast,
+		}},
+		"two budgets let none go":        {budgets: list("web", "all"), said: []string{"! default/web-1 ReplicaSet 18 of 30 s web+all: 0"}},
+		"budgets that may not be listed": {said: []string{"! default/web-1 ReplicaSet 18 of 30 s web: 0", "The kubelet may not list disruption budgets", forecast}},
+		"an opted-out node":              {action: drain.OnlyCordon, said: []string{"Its pods would be left alone"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster, kubeconfig, written := realCluster(t, c.budgets)
+			annotate(cluster, c.action)
+			status, said, stderr := call(t, "rehearse --deadline 20s --kubeconfig "+kubeconfig)
+			if status != 0 || stderr != "" {
+				t.Errorf("status %d, on standard error: %s", status, stderr)
+			}
+			for _, words := range append(c.said, "Node "+rehearsal.Node+", at ") {
+				if !strings.Contains(oneLine(said), words) {
+					t.Errorf("%q is not said:\n%s", words, said)
+				}
+			}
+			for line := range strings.Lines(said) {
+				if len(line) > len("\n")+80 {
+					t.Errorf("not for every terminal: %q", line)
+				}
+			}
+			t.Log(said)
+			if asked := written(); len(asked) > 0 {
+				t.Errorf("written: %q", asked)
+			}
+		})
 	}
 }
 

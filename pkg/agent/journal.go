@@ -105,8 +105,14 @@ var messages = map[state.TransitionKind][]message{
 
 	state.PodsFound:  {info(systemd.DrainStarted, "{pods} to evict")},
 	state.PodArrived: {info(systemd.DrainStarted, "{pod} was scheduled to the cordoned node; evicting it too")},
-	state.PodEvicted: {info(systemd.PodEvicted, "{would}evicted {pod}")},
-	state.PodDeleted: {warn(systemd.PodDeleted, "deleted {pod}, which could not be evicted in time")},
+	state.PodEvicted: {
+		warn(systemd.PodEvicted, "evicted {pod}; {detail}").when(hasDetail),
+		info(systemd.PodEvicted, "{would}evicted {pod}"),
+	},
+	state.PodDeleted: {
+		warn(systemd.PodDeleted, "deleted {pod}, which could not be evicted in time; {detail}").when(hasDetail),
+		warn(systemd.PodDeleted, "deleted {pod}, which could not be evicted in time"),
+	},
 	state.PodHeld: {
 		warn(systemd.PodHeld, "{pod} is not evicted: {detail}; retrying").when(outcomeIs(state.Refused)),
 		info(systemd.PodHeld, "disruption budget {detail} blocks the eviction of {pod}; retrying"),

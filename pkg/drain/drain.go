@@ -126,6 +126,15 @@ func (n *Node) Forecast(ctx context.Context, notice time.Duration) (evict.Foreca
 	return n.Evictor.Forecast(ctx, notice, n.opts.LoadBalancerWait+min(n.opts.ScriptsWait, notice/4))
 }
 
+// OptedOut reports whether operators want the node's pods left alone, by its ActionAnnotation.
+func (n *Node) OptedOut(ctx context.Context) (bool, error) {
+	node, err := n.get(ctx, false)
+	if err != nil {
+		return false, fmt.Errorf("reading node %q: %w", n.name, err)
+	}
+	return onlyCordon(node), nil
+}
+
 // Goal is what a node is to come to, and by when.
 type Goal struct {
 	// Generation grows when a reason for the goal joins: then the node is looked at again, and cordoned again if somebody has uncordoned it. It

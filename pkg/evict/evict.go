@@ -278,6 +278,8 @@ type target struct {
 	requestedAt             time.Time
 	sent                    *atomic.Bool
 	urgent                  bool
+	// cut says how much of its grace the deadline leaves it, if that is not all.
+	cut string
 	// doneBy is the request that would have done it if the pod went now: one that was accepted, or that has no answer. It is credited, which
 	// means counted, once the pod is terminating: a webhook may have made it a dry run.
 	accepted         bool
@@ -513,7 +515,7 @@ func (p *Pods) credit(t *target) {
 	}
 	t.credited, t.held = t.doneBy, ""
 	p.widenBudget(t)
-	p.drain.Report(t.credited, t.pod, "")
+	p.drain.Report(t.credited, t.pod, t.cut)
 }
 
 // noEffect is what is said of a pod that keeps running although its eviction was accepted: a webhook may have made that a dry run.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"regexp"
@@ -272,7 +273,12 @@ func (p *Pods) send(ctx context.Context, t *target, pod *corev1.Pod, what state.
 		left := max(end.Sub(now), p.terms().Hard.Sub(now)) // A slow API server may use up the margin.
 		timeout = min(timeout, max(turn.Sub(now), min(kube.WriteLimit(left), left/2), time.Second/2))
 	}
-	return p.opts.deleteOptions(pod, end, now), timeout
+	options = p.opts.deleteOptions(pod, end, now)
+	t.cut = ""
+	if grace := p.opts.grace(pod); options.GracePeriodSeconds != nil && seconds(*options.GracePeriodSeconds) < grace {
+		t.cut = fmt.Sprintf("the deadline leaves %d s of its grace period of %.0f s", *options.GracePeriodSeconds, grace.Seconds())
+	}
+	return options, timeout
 }
 
 // deleteOptions are what a pod is evicted or deleted with: its grace, or what the deadline leaves of that, and its UID, so that another

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,9 +11,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	kubectl "k8s.io/kubectl/pkg/drain"
-
-	"github.com/nth-project/nth/pkg/kube"
-	"github.com/nth-project/nth/pkg/state"
 )
 
 // concerns tells whether a drain removes a pod, by kubectl's filters: mirror pods stay, finished pods go, and pods that a
@@ -141,107 +137,6 @@ func cameAfter(pod *corev1.Pod, since time.Time) bool {
 		}
 	}
 	return !since.IsZero() && came.After(since)
-}
-
-// Forecast is how a drain of a node would go if it began now, each pod took all of its grace, and no disruption budget held any.
-type Forecast struct {
-	// Pods counts the pods that would have to go, and Needs is how long that would take, counted from the notice.
-	Pods  int
-	Needs time.Duration
-	// Cut are the pods that would get less than their grace, sorted by name.
-	Cut []Cut
-}
-
-// Cut is a pod, as "namespace/name", that would get less than its grace before the deadline.
-type Cut struct {
-	Pod         string
-	Grace, Gets time.Duration
-}
-
-// Forecast lists the node's pods once, from the API server's cache, and says how a drain would go if the machine was gone so long after the
-// notice, and evictions began from so long after it.
-func (e *Evictor) Forecast(ctx context.Context, notice, from time.Duration) (Forecast, error) {
-	list, err := e.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		return Forecast{}, fmt.Errorf("listing the pods of node %q: %w", e.name, err)
-	}
-	return e.opts.forecast(list.Items, notice, from), nil
-}
-
-// forecast follows the rules of Pods.plan, with an API server that answers at once.
-func (o Options) forecast(pods []corev1.Pod, notice, from time.Duration) Forecast {
-	end := notice - o.Margin
-	var f Forecast
-	for _, last := range []bool{false, true} {
-		for i := range pods {
-			pod := &pods[i]
-			if critical(pod) != last || !o.concerns(pod) || stays(pod, true) {
-				continue
-			}
-			gone, cut := o.foresee(pod, from, end)
-			f.Pods, f.Needs = f.Pods+1, max(f.Needs, gone)
-			if cut != nil {
-				f.Cut = append(f.Cut, *cut)
-			}
-		}
-		from = max(from, f.Needs) // Critical pods wait for the others.
-	}
-	slices.SortFunc(f.Cut, func(a, b Cut) int { return strings.Compare(a.Pod, b.Pod) })
-	return f
-}
-
-// foresee returns when a pod would be gone that may be evicted from a time on, and has to be gone by the end. cut is not nil if that costs it
-// some of its grace. Times are counted from the notice.
-func (o Options) foresee(pod *corev1.Pod, from, end time.Duration) (gone time.Duration, cut *Cut) {
-	if finished(pod) {
-		return 0, nil
-	}
-	if pod.DeletionTimestamp != nil {
-		return min(given(pod), max(end, 0)), nil
-	}
-	grace := o.grace(pod)
-	turn := max(end-grace, 0)
-	asked := min(from, turn)
-	if waits(pod) {
-		asked = turn
-	}
-	if left := max(end-asked, time.Second); left < grace {
-		left = left.Truncate(time.Second)
-		return asked + left, &Cut{Pod: Name(pod), Grace: grace, Gets: left}
-	}
-	return asked + grace, nil
-}
-
-// Rehearsal is the result of an eviction that was a dry run.
-type Rehearsal struct {
-	// Pod is "namespace/name" of the pod; empty if none on the node would have to go.
-	Pod string
-	// HeldBy is the disruption budget that would refuse the eviction now; empty if none would.
-	HeldBy string
-}
-
-// Rehearse asks the API server, once, to evict one of the node's pods as a dry run. Admission is part of it; nothing is changed.
-func (e *Evictor) Rehearse(ctx context.Context) (Rehearsal, error) {
-	list, err := e.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		return Rehearsal{}, fmt.Errorf("listing the pods of node %q: %w", e.name, err)
-	}
-	for i := range list.Items {
-		pod := &list.Items[i]
-		if pod.DeletionTimestamp != nil || !e.opts.concerns(pod) {
-			continue
-		}
-		rehearsed := Rehearsal{Pod: Name(pod)}
-		err := e.remove(ctx, state.PodEvicted, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}, kube.Write)
-		if budget, held := heldBy(err); held {
-			rehearsed.HeldBy, err = budget, nil
-		}
-		if err != nil {
-			return rehearsed, fmt.Errorf("rehearsing the eviction of %s: %s", rehearsed.Pod, kube.Plain(err))
-		}
-		return rehearsed, nil
-	}
-	return Rehearsal{}, nil
 }
 
 // Going lists the pods that have to go under these terms, from the API server's cache, and counts the others.
