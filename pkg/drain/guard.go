@@ -315,12 +315,21 @@ func (g *guard) requestLook() int {
 	return g.lookRequested
 }
 
+// answerRequest ends the wake-up for a look that is being made, or is not needed any more.
+func (g *guard) answerRequest() {
+	select {
+	case <-g.wantLook:
+	default:
+	}
+}
+
 // keepLooking looks at the Node until the guard ends: on request, every lookEvery otherwise, and with growing pauses while that
 // fails.
 func (g *guard) keepLooking(ctx context.Context) (then func()) {
 	failing, refused := kube.Failures, kube.Refusals
 	for more := true; more; {
 		g.loop.Lock()
+		g.answerRequest()
 		goal, before, number := g.goal, g.memory, g.lookRequested
 		look, end := context.WithCancel(ctx)
 		g.endLook = end
@@ -390,6 +399,7 @@ func (g *guard) handleLook(v view, number, generation int) {
 	}
 	if first && g.view.uid != "" && g.lookDone == number {
 		g.lookDone = g.lookRequested // Before the first answer, any look will do for the pods that requested one.
+		g.answerRequest()
 	}
 	limitedChanged := g.view.limited != before.limited
 	if limitedChanged {

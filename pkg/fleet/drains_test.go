@@ -44,3 +44,21 @@ func TestDrain_ReadsANodeOnlyWhenItHasChanged(t *testing.T) {
 		}
 	})
 }
+
+// The list of its pods comes before the Node does, and each pod asks for a look at that.
+func TestDrain_ReadsTheNodeOnceForAllItsPods(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"), podOn("a", "two"))
+		r := c.run(nil)
+		c.before("get", func(int) error {
+			time.Sleep(100 * time.Millisecond)
+			return nil
+		})
+		before := c.times("get")
+		r.take(notice(instance, event.RebalanceRecommendation, "", 0)).want(t, "done")
+		if reads := c.times("get") - before; reads != 1 {
+			t.Errorf("the Node was read %d times, want once", reads)
+		}
+	})
+}
