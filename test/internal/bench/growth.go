@@ -35,7 +35,7 @@ const (
 	mostMemory, mostTime = 128, 1.25
 	// concurrency is how many evictions nth-queue asks for at once, and so does the bare client here.
 	concurrency = 100
-	// oneUrgent of so many messages is urgent where urgency is measured, and the ceiling lets one of so many other nodes begin.
+	// oneUrgent of so many messages is urgent where urgency is measured, and the ceiling lets one of so many nodes begin.
 	oneUrgent = 10
 	oneBegins = 20
 )
@@ -163,7 +163,7 @@ func (g *growth) ceiling() int { return max(1, g.size.messages/oneBegins) }
 
 // urgent sends as many messages as before, of which most may wait and a few may not. As the pods stay, the nodes that begin keep their
 // places, so that what is urgent would wait for ever behind others. It returns after how long the last urgent node was cordoned, in
-// seconds, and how many others were by then.
+// seconds, and of how many others the drain had begun by then.
 func (g *growth) urgent(t lab.TB) (last float64, others int) {
 	seen := g.storm.Watch(t)
 	r, consumer := g.start(t, fmt.Sprintf("[fleet]\nmax_draining = %d\n[events.rebalance-recommendation]\naction = \"drain\"\n", g.ceiling()))

@@ -21,6 +21,7 @@ type Watch struct {
 	mu    sync.Mutex
 	nodes map[string]bool      // not cordoned yet
 	named map[string]time.Time // when those that are were
+	begun map[string]bool      // those with a pod that was told to go
 	pods  int                  // not gone yet
 	last  Times
 	over  chan struct{}
@@ -32,7 +33,7 @@ type Times struct{ Cordoned, Told, Gone time.Time }
 // Watch begins to watch.
 func (s *Storm) Watch(t lab.TB) *Watch {
 	t.Helper()
-	w := &Watch{nodes: map[string]bool{}, named: map[string]time.Time{}, pods: s.pods, over: make(chan struct{})}
+	w := &Watch{nodes: map[string]bool{}, named: map[string]time.Time{}, begun: map[string]bool{}, pods: s.pods, over: make(chan struct{})}
 	for _, n := range s.Nodes {
 		w.nodes[n] = true
 	}
@@ -105,6 +106,7 @@ func (w *Watch) podChanged(old, now any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last.Told = time.Now()
+	w.begun[is.Spec.NodeName] = true
 }
 
 func (w *Watch) podGone(any) {
@@ -140,7 +142,8 @@ func (w *Watch) Wait(t lab.TB) Times {
 	return w.last
 }
 
-// WaitCordoned waits until those nodes are cordoned, and returns when the last of them was, and how many others are.
+// WaitCordoned waits until those nodes are cordoned, and returns when the last of them was, and of how many others
+// the drain has begun: all nodes are cordoned at once, whatever the ceiling.
 func (w *Watch) WaitCordoned(t lab.TB, nodes []string) (last time.Time, others int) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -149,7 +152,12 @@ func (w *Watch) WaitCordoned(t lab.TB, nodes []string) (last time.Time, others i
 		for _, name := range nodes {
 			last = latest(last, w.named[name])
 		}
-		others = len(w.named) - len(nodes)
+		others = len(w.begun)
+		for _, name := range nodes {
+			if w.begun[name] {
+				others--
+			}
+		}
 		w.mu.Unlock()
 		switch {
 		case !missing:
