@@ -45,6 +45,7 @@ type notices struct {
 	// describe describes a node's machine.
 	describe func(node string) fleet.Description
 	labels   func(ctx context.Context, node string) (map[string]string, error) // of a Node
+	mayWrite func() error                                                      // an error unless this process leads
 	writes   *kube.Gate
 	degrade  func(fault string) // adds a fault to the status
 	rules    atomic.Pointer[policy.Settings]
@@ -116,6 +117,9 @@ func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners 
 		Source: "nth-queue", Brief: true,
 		Machine: machine,
 		Turn: func(ctx context.Context, condition bool) (func(), error) {
+			if err := n.mayWrite(); condition && err != nil { // The next leader keeps the conditions.
+				return nil, err
+			}
 			return n.writes.Enter(ctx, func() bool { return condition }, false)
 		},
 		Trouble: n.trouble,

@@ -26,15 +26,15 @@ func PassOn(ctx context.Context, webhook *notify.Webhook, work func(context.Cont
 
 // KeepConditions makes those who keep the conditions of nodes in a cluster, by those rules.
 func KeepConditions(
-	ctx context.Context, client kubernetes.Interface, webhook *notify.Webhook, rules policy.Settings,
+	ctx context.Context, client kubernetes.Interface, webhook *notify.Webhook, rules policy.Settings, mayWrite func() error,
 ) (of func(node, uid string, entries func() []state.Entry) ([]agent.Listener, func(lost bool)), end func()) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	n := &notices{
 		cfg: config.Kubernetes{Condition: true}, log: logrus.NewEntry(log), client: notify.Identity{Client: client}, webhook: webhook,
 		describe: func(string) fleet.Description { return fleet.Description{} },
-		writes:   kube.NewGate(writers),
-		meter:    newMeter(config.Queue{}, nil),
+		writes:   kube.NewGate(writers), mayWrite: mayWrite,
+		meter: newMeter(config.Queue{}, nil),
 	}
 	n.rules.Store(&rules)
 	n.passing, n.stop = context.WithCancel(ctx)

@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -38,11 +39,12 @@ func TestAStopWaitsForThoseWhoTellAndOnlyForAMoment(t *testing.T) {
 // The API server does not take the condition while a node is worked on, and does minutes later.
 func TestTheConditionsOfANodeAreThoseOfWhoWorksOnItNow(t *testing.T) {
 	for name, row := range map[string]struct {
-		lost, another, replaced bool
-		want                    string
+		lost, another, replaced, deposed bool
+		want                             string
 	}{
 		"nobody else works on it since":                {want: "is cordoned"},
 		"it is another process's since":                {lost: true},
+		"this process does not lead since":             {deposed: true},
 		"another machine has its name since":           {replaced: true},
 		"this process works on it again":               {another: true, want: "is drained"},
 		"this process works on it again, and loses it": {another: true, lost: true, want: "is drained"},
@@ -62,7 +64,12 @@ func TestTheConditionsOfANodeAreThoseOfWhoWorksOnItNow(t *testing.T) {
 					return false, nil, nil
 				})
 				of, stop := queue.KeepConditions(t.Context(), client, notify.NewWebhook(notify.WebhookOptions{}),
-					policy.Settings{event.StateChange: {Action: policy.Drain}})
+					policy.Settings{event.StateChange: {Action: policy.Drain}}, func() error {
+						if row.deposed && !away.Load() {
+							return errors.New("another process leads")
+						}
+						return nil
+					})
 				in := func(phase state.Phase) func() []state.Entry {
 					e := state.Entry{Event: event.Event{ID: "stop", Kind: event.StateChange, State: event.Pending}, Phase: phase, CordonedAt: time.Now()}
 					return func() []state.Entry { return []state.Entry{e} }

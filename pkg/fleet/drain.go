@@ -189,12 +189,8 @@ func (s *session) runAgent(ctx context.Context) {
 	if t.opts.Taints.any() {
 		tainting.Go(func() { s.keepTaints(ctx) })
 	}
-	var listeners []agent.Listener
-	if t.opts.Listeners != nil {
-		var end func(lost bool)
-		listeners, end = t.opts.Listeners(s.node.name, string(s.node.uid), s.record.Entries)
-		defer func() { end(t.ctx.Err() != nil) }() // Another process keeps the conditions then.
-	}
+	listeners, end := t.listeners(s.node, s.record.Entries)
+	defer func() { end(t.ctx.Err() != nil) }() // Another process keeps the conditions then.
 	_ = agent.New(agent.Config{
 		Sources: []agent.Source{s}, Identity: s, Node: t.drainNode(s.node, s.urgent.Load), NodeName: s.node.name, Record: s.record, Policy: s.rules,
 		BootID: s.node.bootID, NodeSeen: true, ClaimRead: true, Log: t.opts.Log, DryRun: t.opts.DryRun, Settled: s.onOutcome,

@@ -193,6 +193,23 @@ func (f *Fleet) Describe(name string) Description {
 	return d
 }
 
+// MayWrite returns an error unless this process is sure to lead.
+func (f *Fleet) MayWrite() error { return f.lead.holds() }
+
+// listeners returns who hears what happens to a Node; they hear nothing once this process does not lead.
+func (f *Fleet) listeners(of node, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool)) {
+	if f.opts.Listeners == nil {
+		return nil, func(bool) {}
+	}
+	listeners, end = f.opts.Listeners(of.name, string(of.uid), entries)
+	if !f.opts.DryRun {
+		for i, l := range listeners {
+			listeners[i] = fencedListener{l, f.lead}
+		}
+	}
+	return listeners, end
+}
+
 // Labels gets the labels of a Node from the API server: the watch keeps few of them.
 func (f *Fleet) Labels(ctx context.Context, name string) (map[string]string, error) {
 	n, err := f.opts.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})

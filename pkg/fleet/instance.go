@@ -617,15 +617,12 @@ func (t *term) reopen(ctx context.Context, on node, why string) error {
 
 // reportClosed reports to the node's listeners that the event that it was cordoned for is over.
 func (t *term) reportClosed(on node) {
-	if t.opts.Listeners == nil {
-		return
-	}
 	now := time.Now()
 	e := state.Entry{
 		Event: event.Event{ID: on.cordon.Event, Kind: event.Kind(on.cordon.Kind)}, Phase: state.Closed, Ending: state.Completed,
 		FirstSeen: on.cordon.Since, Changed: now.Round(0),
 	}
-	listeners, end := t.opts.Listeners(on.name, string(on.uid), func() []state.Entry { return []state.Entry{e} })
+	listeners, end := t.listeners(on, func() []state.Entry { return []state.Entry{e} })
 	defer end(false)
 	for _, l := range listeners {
 		l.OnTransition(state.Transition{Kind: state.ClosedWith, At: now, Node: on.name, Entry: e, Plan: t.policy().Describe(e)})

@@ -18,7 +18,9 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
 
+	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // LeaseNamespace is the namespace of the Lease. It has nothing else in it, because RBAC cannot limit the right to make something to some names.
@@ -41,6 +43,7 @@ type leadership struct {
 
 	mu      sync.Mutex
 	elector *leaderelection.LeaderElector // of the current campaign; nil before the first
+	leading context.Context               // ends when the Lease is lost; nil before this process is elected
 }
 
 func newLeadership(client kubernetes.Interface, lease, identity string) *leadership {
@@ -83,6 +86,9 @@ func (l *leadership) stand(ctx context.Context, lead func(ctx context.Context)) 
 	election.Go(func() { elector.Run(electing) })
 	select {
 	case leading := <-elected:
+		l.mu.Lock()
+		l.leading = leading
+		l.mu.Unlock()
 		working, end := context.WithCancel(leading)
 		release := context.AfterFunc(ctx, end)
 		lead(working)
@@ -90,9 +96,10 @@ func (l *leadership) stand(ctx context.Context, lead func(ctx context.Context)) 
 		end()
 	case <-ctx.Done():
 	}
+	held := l.holds() == nil
 	stop()
 	election.Wait()
-	if ctx.Err() == nil || l.holds() != nil {
+	if ctx.Err() == nil || !held {
 		return nil
 	}
 	releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
@@ -121,12 +128,25 @@ var errNotLeading = errors.New("this process does not lead")
 // it, which is not before it was asked to; an elector counts from the answer.
 func (l *leadership) holds() error {
 	l.mu.Lock()
-	elector := l.elector
+	leading := l.leading
 	l.mu.Unlock()
-	if elector == nil || !elector.IsLeader() || l.lock.age() > leaseDuration-fenceMargin {
+	if leading == nil || leading.Err() != nil || l.lock.age() > leaseDuration-fenceMargin {
 		return errNotLeading
 	}
 	return nil
+}
+
+// fencedListener reports while this process holds the Lease: another one reports after that.
+type fencedListener struct {
+	agent.Listener
+	lead *leadership
+}
+
+// OnTransition implements agent.Listener.
+func (l fencedListener) OnTransition(t state.Transition) {
+	if l.lead.holds() == nil {
+		l.Listener.OnTransition(t)
+	}
 }
 
 // leader is the identity of the leader as it was last seen; "" if that is not known.
