@@ -68,7 +68,7 @@ $(GOTESTSUM): test/tools/gotestsum/go.mod test/tools/gotestsum/go.sum
 
 .PHONY: e2e
 e2e: lab $(GOTESTSUM) ## run the tests of the lab, as root: a real control plane, booted machines, installed packages
-	@cd test && go run ./cmd/labtools kubelet containerd packer packer-amazon fauxqs
+	@cd test && go run ./cmd/labtools kubelet containerd packer packer-amazon fauxqs aemm
 	$(call say,tests on a real control plane)
 	@rm -rf $(TIMES)/e2e* && mkdir -p $(TIMES)
 	@$(call slowest,e2e); cd test && { echo $(TIMES)/e2e-machines.json -- -timeout 30m -p 1 $(MACHINES); \
@@ -83,10 +83,16 @@ nightly: lab ## run what is too slow for each change: all of the slow variants, 
 	$(call say,slow variants of the lab)
 	@cd test && go run ./cmd/labtools kubelet containerd
 	@cd test && NTH_NIGHTLY=1 CGO_ENABLED=0 GOFLAGS=-trimpath go test -p 1 -timeout 90m $(SLOW) ./crash ./node ./packages ./shutdown
+	@$(MAKE) --no-print-directory strangers
 	@$(MAKE) --no-print-directory soak NTH_SOAK='$(NIGHTLY)'
 	@$(MAKE) --no-print-directory simulate SIMULATE='$(NIGHTLY)'
 	@$(MAKE) --no-print-directory fuzz FUZZ='$(NIGHTLY)'
 	@$(MAKE) --no-print-directory mutate
+
+.PHONY: strangers
+strangers: lab ## run tests that others wrote, unedited, and print what each suite comes to
+	@cd test && go run ./cmd/labtools aemm
+	@cd test/strangers && NTH_NIGHTLY=1 CGO_ENABLED=0 GOFLAGS=-trimpath go test -count=1 -timeout 60m
 
 # Whatever begins with Fuzz in a test file is a target: two at a time, each with a processor of its own.
 .PHONY: fuzz
@@ -105,7 +111,7 @@ lint: $(LINT) ## judge the source: golangci-lint, with the rules of .golangci.ym
 	@$(LINT) run ./... 2>&1 | tee .cache/lint.log
 	@! grep 'Skipped 0 issues' .cache/lint.log # by an exclusion that nothing needs any more
 	@cd test && $(LINT) run --config ../.golangci.yml ./...
-	@for tool in image chart release; do (cd test/tools/$$tool && $(LINT) run --config ../../../.golangci.yml ./...); done
+	@for module in tools/image tools/chart tools/release strangers/kubectl; do (cd test/$$module && $(LINT) run --config ../../../.golangci.yml ./...); done
 
 $(LINT):
 	$(call say,building golangci-lint into .cache (a few minutes when new))
@@ -174,6 +180,7 @@ fmt: ## format the source
 tidy: ## bring go.mod and go.sum up to date, here and in the lab
 	@go mod tidy
 	@cd test && go mod tidy
+	@cd test/strangers/kubectl && go mod tidy
 
 .PHONY: clean
 clean: ## remove what was built (what took minutes stays in .cache)

@@ -69,7 +69,7 @@ var banned = []struct {
 	{regexp.MustCompile(`(?i)\bpeople\b`), "operators, users"},
 	{regexp.MustCompile(`(?i)\bgo(es)? on\b`), "continue"},
 	{regexp.MustCompile(`(?i)\bby then\b`), "name the moment"},
-	{regexp.MustCompile(`(?i)\bstrangers?\b`), "name them"},
+	{regexp.MustCompile(`(?i)\bstranger\b`), "name them"},
 	{regexp.MustCompile(`(?i)\ban order\b`), "a request, a command"},
 	{regexp.MustCompile(`(?i)\bdoomed\b`), "about to be taken"},
 }

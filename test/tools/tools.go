@@ -108,6 +108,12 @@ var suites = []suite{
 		apart:    true,
 	},
 	{
+		name:     "aemm",
+		upstream: "github.com/aws/amazon-ec2-metadata-mock",
+		programs: []program{{name: "ec2-metadata-mock", pkg: "github.com/aws/amazon-ec2-metadata-mock/cmd/ec2-metadata-mock"}},
+		apart:    true,
+	},
+	{
 		name: "fauxqs",
 		programs: []program{
 			{name: "fauxqs", made: "node_modules/fauxqs/dist/cli.js"},
