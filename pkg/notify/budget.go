@@ -45,7 +45,7 @@ func (b *budget) spend(work int) error {
 	return nil
 }
 
-// Write implements io.Writer for the message. rewrite makes the template write an empty text before each step.
+// Write implements io.Writer for the message. count makes the template write an empty text before each step.
 func (b *budget) Write(p []byte) (int, error) {
 	if err := b.spend(len(p) + stepWork); err != nil {
 		return 0, err
@@ -87,7 +87,7 @@ var (
 // functions returns the functions of templates, which spend the budget.
 func (b *budget) functions() map[string]any {
 	some := map[string]any{
-		"escapeSlack": slackEscapes.Replace, "escapeTeams": teamsEscapes.Replace, methodFunction: callMethod,
+		"escapeSlack": slackEscapes.Replace, "escapeTeams": teamsEscapes.Replace,
 		"join": join, "replace": replace, "printf": printf,
 		// These are the engine's own.
 		"html": template.HTMLEscaper, "js": template.JSEscaper, "print": fmt.Sprint, "println": fmt.Sprintln, "urlquery": template.URLQueryEscaper,
@@ -148,9 +148,6 @@ func (b *budget) bounded(f any, maxArguments int) any {
 
 // sizeOf is about how many bytes a value takes when it is written. It stops counting soon after enough.
 func sizeOf(v reflect.Value, enough int) int {
-	if v.IsValid() && v.Type() == reflect.TypeFor[reflect.Value]() { // Functions may return one.
-		v = v.Interface().(reflect.Value)
-	}
 	size := 16
 	switch v.Kind() {
 	case reflect.String:

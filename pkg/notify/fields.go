@@ -39,7 +39,7 @@ type Fields struct {
 	EventKind   event.Kind
 	Code        string
 	FirstSeen   time.Time
-	Deadline    time.Time
+	Deadline    *time.Time
 	SecondsLeft int
 
 	// What is done about it.
@@ -126,7 +126,7 @@ func newFields(n notice, about description, dryRun bool) Fields {
 	cluster, node := cmp.Or(about.cluster, about.labels["alpha.eksctl.io/cluster-name"]), cmp.Or(n.Node, about.name)
 	f := Fields{
 		NoticeID: noticeID(n), Phase: phaseOf(n.outcome), Outcome: n.outcome, Severity: n.severity, DryRun: dryRun, Made: n.At, Cluster: cluster, Node: node,
-		EventKind: ev.Kind, Code: ev.Code, FirstSeen: e.FirstSeen, Deadline: cmp.Or(ev.Deadline, n.Deadline),
+		EventKind: ev.Kind, Code: ev.Code, FirstSeen: e.FirstSeen,
 		Plan: n.Plan, Action: n.Action, Reason: n.Reason, Took: n.Took.Seconds(), Error: e.Error, DeletedPods: n.deleted,
 
 		EventID: ev.ID, Kind: ev.Kind.Info().Handler.Event, Monitor: ev.Kind.Info().Handler.Event + "_MONITOR", State: awsnthStates[ev.State],
@@ -146,8 +146,8 @@ func newFields(n notice, about description, dryRun bool) Fields {
 	if n.outcome == Moved && n.Detail != "" {
 		f.Action = "" // The cordon is left to somebody else.
 	}
-	if !f.Deadline.IsZero() {
-		f.SecondsLeft = max(0, int(f.Deadline.Sub(n.At).Seconds()))
+	if deadline := cmp.Or(ev.Deadline, n.Deadline); !deadline.IsZero() {
+		f.Deadline, f.SecondsLeft = &deadline, max(0, int(deadline.Sub(n.At).Seconds()))
 	}
 	if n.Err != nil {
 		f.Error = n.Err.Error()

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	standard "text/template"
-	"time"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/notify"
@@ -59,10 +57,7 @@ func TestTemplate_ErrorsNameTheLine(t *testing.T) {
 		"no JSON":                          {"hello {{ .Text }}", jsonType, `test: it gives no JSON, which is what the Content-Type says that it is, for a notice that is "announced": line 1`},
 		"no JSON, sometimes":               {"{\n{{ if eq .Outcome \"incomplete\" }}oops{{ end }}}", "application/cloudevents+json", `for a notice that is "incomplete": line 2`},
 		"nothing":                          {"{{ if .Test }}{}{{ end }}\n", "text/plain", "test: it gives nothing, for no notice"},
-		"no such method":                   {"{{ .StartTime.Nope }}", "text/plain", "test:1:13: "},
-		"a method of a text":               {"{{ .Kind.Format \"a\" }}", "text/plain", "string has no Format"},
-		"too few for a method":             {"{{ .StartTime.Round }}", "text/plain", "Round takes 1 arguments, not 0"},
-		"something else for a method":      {"{{ .StartTime.Sub 1 }}", "text/plain", "Sub takes a time.Time, not a int"},
+		"a method of a time":               {"{{ .StartTime.Unix }}", "text/plain", `test:1:13: executing "test" at <.StartTime.Unix>: can't evaluate field Unix in type time.Time, whose methods are unknown`},
 		"makes a key":                      {"{{ genPrivateKey \"rsa\" }}", "text/plain", "function \"genPrivateKey\" not defined"},
 		"makes random values":              {"{{ randInt 1 2 }}", "text/plain", "function \"randInt\" not defined"},
 		"longer than any message":          {strings.Repeat("a", 128<<10+1), "text/plain", "it is longer than 131072 bytes"},
@@ -139,88 +134,23 @@ func TestTemplate_TakesAsManyPodsAsANoticeNames(t *testing.T) {
 	}
 }
 
-// What people have written for aws-node-termination-handler: the fields of its manual, sprig's functions, and methods of
-// times.
+// What operators have written for aws-node-termination-handler: the fields of its manual, and sprig's functions.
 func TestTemplate_OfAWSNodeTerminationHandlerWorksUnchanged(t *testing.T) {
 	f := sampleOf(t, event.ScheduledMaintenance, "drained")
 	for text, want := range map[string]string{
 		`{"text":":rotating_light: {{ .Kind }} {{ .InstanceID }} {{ .NodeName }} {{ .Description }} {{ .StartTime }}"}`: `{"text":":rotating_light: SCHEDULED_EVENT i-1234567890abcdef0 ip-10-0-0-1.ec2.internal ` +
 			`it is 'planned'; see C:/notes 2026-03-01 12:02:00 +0000 UTC"}`,
-		`{{ .EventID }} {{ .Monitor }} {{ .State }} [{{ .AutoScalingGroupName }}] {{ .IsManaged }}`:                                                `scheduled-maintenance-1 SCHEDULED_EVENT_MONITOR active [] false`,
-		`{{ .ProviderID }} {{ .InstanceType }} {{ .InstanceLifeCycle }} {{ .AccountId }} {{ .Region }} {{ .AvailabilityZone }}`:                    `aws:///us-east-1a/i-1234567890abcdef0 m5.large spot 123456789012 us-east-1 us-east-1a`,
-		`{{ .LocalIP }} {{ .LocalHostname }} {{ .PublicIP }} {{ .PublicHostname }}`:                                                                `10.0.0.1 ip-10-0-0-1.ec2.internal 203.0.113.7 ec2-203-0-113-7.compute-1.amazonaws.com`,
-		`{{ range .Pods }}{{ . }},{{ end }} {{ index .NodeLabels "team" }} {{ .NodeLabels.team }}`:                                                 `web-1,web-2,web-3', web web`,
-		`{{ .NodeProcessed }} {{ .InProgress }} {{ .TimeUntilEvent }} {{ .TimeUntilEvent.Minutes }}`:                                               `true false 1m59s 1.9833333333333334`,
-		`{{ .StartTime.Format "15:04" }} {{ .EndTime.UTC.Format "15:04" }} {{ date "2006" .StartTime }}`:                                           `12:02 13:00 2026`,
-		`{{ with .StartTime }}{{ .Format "15:04" | printf "at %s" }}{{ end }} {{ $t := .EndTime }}{{ $t.Unix }} {{ ($t.Sub .StartTime).Minutes }}`: `at 12:02 1772370000 58`,
-		`{{ if .StartTime.IsZero }}never{{ else if eq .StartTime.Year 2026 }}{{ printf "%d" .StartTime.Unix }}{{ end }}`:                           `1772366520`,
-		`{{ .Kind | lower | replace "_" "-" }} {{ .PublicIP | default "none" | quote }} {{ toJson .Pods }}`:                                        `scheduled-event "203.0.113.7" ["web-1","web-2","web-3'"]`,
-		`{{ .StartTime.Before .EndTime }} {{ .StartTime.After .EndTime }} {{ .StartTime.Equal .StartTime }} {{ .StartTime.Compare .EndTime }}`:     `true false true -1`,
-		`{{ (.StartTime.AddDate 0 1 -1).Format "2 Jan" }} {{ .StartTime.UnixNano }} {{ .StartTime.YearDay }} {{ .StartTime.Month.String }}`:        `31 Mar 1772366520000000000 60 March`,
-		`{{ .TimeUntilEvent.Round 60000000000 }} {{ .TimeUntilEvent.Truncate 60000000000 }} {{ (.StartTime.Round 3600000000000).Hour }}`:           `2m0s 1m0s 12`,
-		`{{ "15:04" | .StartTime.Format }} {{ .StartTime.Weekday }} {{ .StartTime.Location }} {{ .TimeUntilEvent.Abs }}`:                           `12:02 Sunday UTC 1m59s`,
+		`{{ .EventID }} {{ .Monitor }} {{ .State }} [{{ .AutoScalingGroupName }}] {{ .IsManaged }}`:                                          `scheduled-maintenance-1 SCHEDULED_EVENT_MONITOR active [] false`,
+		`{{ .ProviderID }} {{ .InstanceType }} {{ .InstanceLifeCycle }} {{ .AccountId }} {{ .Region }} {{ .AvailabilityZone }}`:              `aws:///us-east-1a/i-1234567890abcdef0 m5.large spot 123456789012 us-east-1 us-east-1a`,
+		`{{ .LocalIP }} {{ .LocalHostname }} {{ .PublicIP }} {{ .PublicHostname }}`:                                                          `10.0.0.1 ip-10-0-0-1.ec2.internal 203.0.113.7 ec2-203-0-113-7.compute-1.amazonaws.com`,
+		`{{ range .Pods }}{{ . }},{{ end }} {{ index .NodeLabels "team" }} {{ .NodeLabels.team }}`:                                           `web-1,web-2,web-3', web web`,
+		`{{ .NodeProcessed }} {{ .InProgress }} {{ .TimeUntilEvent }}`:                                                                       `true false 1m59s`,
+		`{{ date "2006" .StartTime }} {{ unixEpoch .EndTime }} {{ with .Deadline }}{{ dateInZone "15:04" . "UTC" }} {{ toJson . }}{{ end }}`: `2026 1772370000 12:02 "2026-03-01T12:02:00Z"`,
+		`{{ .Kind | lower | replace "_" "-" }} {{ .PublicIP | default "none" | quote }} {{ toJson .Pods }}`:                                  `scheduled-event "203.0.113.7" ["web-1","web-2","web-3'"]`,
 	} {
 		got, err := compile(t, text).Render(f)
 		if err != nil || got != want {
 			t.Errorf("%s\ngives %s (%v)\nwant  %s", text, got, err, want)
-		}
-	}
-}
-
-// What a template can call of Go's own, it can call here; what is missing would be found by those who move.
-func TestTemplate_HasEveryMethodOfTimes(t *testing.T) {
-	f := sampleOf(t, event.ScheduledMaintenance, "drained")
-	for place, of := range map[string]reflect.Type{
-		".StartTime": reflect.TypeFor[time.Time](), ".TimeUntilEvent": reflect.TypeFor[time.Duration](),
-		".StartTime.Month": reflect.TypeFor[time.Month](), ".StartTime.Weekday": reflect.TypeFor[time.Weekday](),
-		".StartTime.Location": reflect.TypeFor[*time.Location](),
-	} {
-		for m := range of.Methods() {
-			bytes := reflect.TypeFor[[]byte]()
-			encodes := m.Type.NumOut() > 0 && m.Type.Out(0) == bytes || m.Type.NumIn() > 1 && m.Type.In(1) == bytes
-			if encodes || m.Type.NumOut() != 1 {
-				continue
-			}
-			text := "{{ " + place + "." + m.Name
-			for i := 1; i < m.Type.NumIn(); i++ {
-				arg, ok := map[reflect.Type]string{
-					reflect.TypeFor[time.Time](): " $.EndTime", reflect.TypeFor[time.Duration](): " $.TimeUntilEvent", reflect.TypeFor[int](): " 1",
-					reflect.TypeFor[string](): ` "15:04"`, reflect.TypeFor[*time.Location](): " $.EndTime.Location",
-				}[m.Type.In(i)]
-				if !ok {
-					t.Fatalf("%s.%s takes a %s", of, m.Name, m.Type.In(i))
-				}
-				text += arg
-			}
-			text += " }}."
-			want := &strings.Builder{}
-			if err := standard.Must(standard.New("").Parse(text)).Execute(want, f); err != nil {
-				t.Fatalf("Go's own template: %v", err)
-			}
-			template, err := tried("test", text, "text/plain")
-			if err != nil {
-				t.Errorf("%s: %v", text, err)
-				continue
-			}
-			if got, err := template.Render(f); got != want.String() {
-				t.Errorf("%s gives %q (%v), want %q", text, got, err, want)
-			}
-		}
-	}
-}
-
-// Labels may be called like methods of times.
-func TestANameIsAMethodOrAKeyByWhatItStandsBehind(t *testing.T) {
-	f := sampleOf(t, event.ScheduledMaintenance, "drained")
-	f.NodeLabels = map[string]string{"Local": "a", "Format": "b", "Round": "c"}
-	for text, want := range map[string]string{
-		"{{ .NodeLabels.Local }} {{ .NodeLabels.Format }} {{ $l := .NodeLabels }}{{ $l.Round }}":  "a b c",
-		"-{{ with .NodeLabels }}{{ .Local }}{{ end }}{{ if .NodeLabels.Minutes }}never{{ end }}-": "-a-",
-		"{{ .NodeLabels.Minutes }}": "<no value>",
-	} {
-		got, err := compile(t, text).Render(f)
-		if err != nil || got != want {
-			t.Errorf("%s gives %q (%v), want %q", text, got, err, want)
 		}
 	}
 }
@@ -418,14 +348,5 @@ func TestManual_ListsEveryOutcome(t *testing.T) {
 	}
 	if !maps.Equal(described, defined) {
 		t.Errorf("docs/notices.md tells of\n%q\nand there are\n%q", slices.Sorted(maps.Keys(described)), slices.Sorted(maps.Keys(defined)))
-	}
-}
-
-// A field and a method must not have one name: the call of the method would take the field's place.
-func TestFields_HaveNoNameOfAMethod(t *testing.T) {
-	for field := range reflect.TypeFor[notify.Fields]().Fields() {
-		if _, err := tried("test", "-{{ ."+field.Name+" }}", "text/plain"); err != nil {
-			t.Errorf("%v", err)
-		}
 	}
 }
