@@ -10,9 +10,9 @@ package evict
 
 import (
 	"context"
+	"iter"
 	"maps"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -133,17 +133,14 @@ type Pods struct {
 	listRefusal kube.Reasons
 	// synced tells that there has been a complete list.
 	synced  bool
-	targets map[types.UID]*target
-	// staying are the pods that need not go. Of these, the exempt came back too often, or came after somebody uncordoned the node.
-	staying map[types.UID]*corev1.Pod
-	exempt  map[types.UID]bool
+	pods    map[types.UID]*target
 	owners  map[string]*owner
 	budgets map[string]*budget
 	// addresses are all that pods have had that had to go.
 	addresses map[string]bool
 	counts    Counts
 
-	// The next Act plans for the targets in touched, or for all of them. wake is when to come back to the others.
+	// The next Act plans for the pods in touched, or for all of them. wake is when to come back to the others.
 	all     bool
 	touched []*target
 	wake    time.Time
@@ -170,8 +167,8 @@ type Counts struct {
 func (e *Evictor) Pods(of *loop.Loop, drain Drain) *Pods {
 	return &Pods{
 		Evictor: e, loop: of, drain: drain,
-		targets: map[types.UID]*target{}, staying: map[types.UID]*corev1.Pod{}, exempt: map[types.UID]bool{},
-		departed: map[types.UID]bool{}, owners: map[string]*owner{}, budgets: map[string]*budget{}, addresses: map[string]bool{}, listPause: suspicions,
+		pods: map[types.UID]*target{}, departed: map[types.UID]bool{}, owners: map[string]*owner{}, budgets: map[string]*budget{},
+		addresses: map[string]bool{}, listPause: suspicions,
 	}
 }
 
@@ -193,21 +190,43 @@ func (p *Pods) Replan() { p.all = true }
 // Counts counts the pods.
 func (p *Pods) Counts() Counts {
 	c := p.counts
-	c.Left, c.Skipped = len(p.targets), len(p.staying)
+	for range p.going() {
+		c.Left++
+	}
+	c.Skipped = len(p.pods) - c.Left
 	return c
+}
+
+// going are the pods that have to go.
+func (p *Pods) going() iter.Seq[*target] {
+	return func(yield func(*target) bool) {
+		for _, t := range p.pods {
+			if t.stage.goes() && !yield(t) {
+				return
+			}
+		}
+	}
 }
 
 // Left returns what holds each pod that has to go, by the pod's "namespace/name"; "" if nothing does.
 func (p *Pods) Left() map[string]string {
-	left := make(map[string]string, len(p.targets))
-	for _, t := range p.targets {
+	left := map[string]string{}
+	for t := range p.going() {
 		left[Name(t.pod)] = t.held
 	}
 	return left
 }
 
 // Staying are the pods that need not go.
-func (p *Pods) Staying() []*corev1.Pod { return slices.Collect(maps.Values(p.staying)) }
+func (p *Pods) Staying() []*corev1.Pod {
+	var staying []*corev1.Pod
+	for _, t := range p.pods {
+		if !t.stage.goes() {
+			staying = append(staying, t.pod)
+		}
+	}
+	return staying
+}
 
 // Prove has the pods listed to prove that none has to go. Numbers grow: a proof for an earlier one is none for a later.
 func (p *Pods) Prove(number int) { p.relist(number) }
@@ -218,7 +237,7 @@ func (p *Pods) Proven() int { return p.proven }
 // Addresses are those by which load balancers may still know the pods that had to go, sorted.
 func (p *Pods) Addresses() []string {
 	left := maps.Clone(p.addresses)
-	for _, pod := range p.staying {
+	for _, pod := range p.Staying() {
 		for _, ip := range pod.Status.PodIPs {
 			delete(left, ip.IP)
 		}
@@ -261,28 +280,42 @@ var (
 	suspicions = kube.Backoff(5*time.Second, 5*time.Minute)
 )
 
-// target is a pod that has to go.
+// stage is where a pod of the node stands.
+type stage int
+
+const (
+	// staying: it need not go, by the rules, the settings or its annotation.
+	staying stage = iota
+	// exempt: it stays although it would have to go. It came back too often, or came after somebody uncordoned the node.
+	exempt
+	// waiting: it has to go, and no request for it has been accepted.
+	waiting
+	// accepted: its eviction or deletion was accepted, and the watch has not shown that it is terminating.
+	accepted
+	// terminating: it ends within its grace. shortened: the same, after its grace was shortened before a hard deadline.
+	terminating
+	shortened
+	// overdue: it is terminating, and should have ended. It counts as one that has to go until it is gone.
+	overdue
+)
+
+// goes reports whether a pod has to go.
+func (s stage) goes() bool { return s >= waiting }
+
+// target is a pod of the node. The zero value is one that stays; all other fields are for one that has to go.
 type target struct {
-	pod *corev1.Pod
+	pod   *corev1.Pod
+	stage stage
+	metAt time.Time
 	// round is how often its owner has brought pods back (see rounds).
 	round int
 	// needsLook is the look that first has to show that the node is still closed; 0 for none.
 	needsLook int
-	metAt     time.Time
 	// notBefore is the earliest time for the next request: its owner brings pods back, or the last request failed.
 	notBefore time.Time
-	// requesting is the request under way, which cancel ends; sent tells that it has left the gate. lastRequest was made, or accepted, at
-	// requestedAt; urgent tells that the pod's turn had come then.
-	requesting, lastRequest state.TransitionKind
-	cancel                  context.CancelFunc
-	requestedAt             time.Time
-	sent                    *atomic.Bool
-	urgent                  bool
-	// cut says how much of its grace the deadline leaves it, if that is not all.
-	cut string
+	last      request
 	// doneBy is the request that would have done it if the pod went now: one that was accepted, or that has no answer. It is credited, which
 	// means counted, once the pod is terminating: a webhook may have made it a dry run.
-	accepted         bool
 	doneBy, credited state.TransitionKind
 	// backoff are the pauses after a failure that may pass, or while a hard deadline is near, and refused those after any other.
 	backoff, refused wait.Backoff
@@ -291,11 +324,20 @@ type target struct {
 	reported         kube.Reasons
 	// overtime is until when it has to be gone if it is asked for after the deadline.
 	overtime time.Time
-	// endBy is when a pod that is terminating should have ended; overdue tells that it has not, and shortened that its grace was
-	// shortened.
-	endBy     time.Time
-	overdue   bool
-	shortened bool
+	// endBy is when a pod that is terminating should have ended.
+	endBy time.Time
+}
+
+// request is the last request for a pod. The zero value is none.
+type request struct {
+	what state.TransitionKind
+	// at is when it was made, or accepted. urgent: the pod's turn had come then.
+	at     time.Time
+	urgent bool
+	// open: it is under way, and cancel ends it. sent: it has left the gate.
+	open, sent bool
+	cancel     context.CancelFunc
+	cut        string // how much of its grace the deadline leaves the pod, if that is not all
 }
 
 // budget is a disruption budget that holds pods. While it refuses, one of them is tried for all; each eviction that it grants doubles
@@ -327,13 +369,13 @@ func (p *Pods) noteAddresses(pod *corev1.Pod) {
 	}
 }
 
-// replacePods takes in a complete list. Pods that are missing from it are gone, even if the watch has not reported it.
+// replacePods handles a complete list. Pods that are missing from it are gone, even if the watch has not reported it.
 func (p *Pods) replacePods(all []*corev1.Pod) {
 	listed := make(map[types.UID]bool, len(all))
 	for _, pod := range all {
 		listed[pod.UID] = true
 	}
-	for uid, t := range p.targets {
+	for uid, t := range p.pods {
 		if !listed[uid] {
 			p.handleGone(t.pod)
 		}
@@ -341,125 +383,107 @@ func (p *Pods) replacePods(all []*corev1.Pod) {
 	for _, pod := range all { // after those that they replace have gone
 		p.handlePod(pod)
 	}
-	maps.DeleteFunc(p.staying, func(uid types.UID, _ *corev1.Pod) bool { return !listed[uid] })
-	maps.DeleteFunc(p.exempt, func(uid types.UID, _ bool) bool { return !listed[uid] })
 	if !p.synced {
 		p.synced, p.all = true, true
 	}
 }
 
-// handlePod takes in a pod that is on the node.
+// handlePod handles a pod that is on the node, and may be known.
 func (p *Pods) handlePod(pod *corev1.Pod) {
-	t, known := p.targets[pod.UID]
-	switch mustGo := p.mustGo(pod); {
-	case known && mustGo:
-		p.updateTarget(t, pod)
-	case known:
-		t.pod = pod
-		p.release(t)
-	case mustGo && p.addTarget(pod):
-	default:
-		p.staying[pod.UID] = pod
+	t, known := p.pods[pod.UID]
+	if !known {
+		t = &target{}
+		p.pods[pod.UID] = t
 	}
-}
-
-// mustGo tells whether a pod has to go.
-func (p *Pods) mustGo(pod *corev1.Pod) bool {
+	t.pod = pod
 	terms := p.terms()
-	return terms.Evict && !p.exempt[pod.UID] && !p.opts.Stays(pod, terms)
+	switch mustGo := terms.Evict && t.stage != exempt && !p.opts.Stays(pod, terms); {
+	case t.stage.goes() && mustGo:
+		p.follow(t)
+	case t.stage.goes():
+		p.release(t, staying)
+	case mustGo:
+		p.meet(t, p.synced && !known)
+	}
 }
 
 // Rejudge decides again for all pods whether they have to go.
 func (p *Pods) Rejudge() {
 	p.all = true
-	pods := slices.Collect(maps.Values(p.staying))
-	for _, t := range p.targets {
-		pods = append(pods, t.pod)
-	}
-	for _, pod := range pods {
-		p.handlePod(pod)
+	for _, t := range slices.Collect(maps.Values(p.pods)) {
+		p.handlePod(t.pod)
 	}
 }
 
 // ForgetReturns counts the rounds of returning pods from the start. No pod is exempt after that.
 func (p *Pods) ForgetReturns() {
 	clear(p.owners)
-	clear(p.exempt)
-	for _, t := range p.targets {
-		t.round = 0
+	for _, t := range p.pods {
+		if t.round = 0; t.stage == exempt {
+			t.stage = staying
+		}
 	}
 }
 
-// addTarget makes a target of a pod that has to go. It returns false if the pod is exempt instead.
-func (p *Pods) addTarget(pod *corev1.Pod) bool {
-	_, known := p.staying[pod.UID]
-	fresh := p.synced && !known
-	if p.terms().Reopened && fresh {
-		p.exempt[pod.UID] = true // It came after somebody uncordoned the node.
-		return false
+// meet handles a pod that has to go from now on. A fresh one was not on the node at the first list.
+func (p *Pods) meet(t *target, fresh bool) {
+	terms, now := p.terms(), time.Now()
+	if terms.Reopened && fresh {
+		t.stage = exempt
+		return
 	}
-	o := p.ownerOf(pod)
-	round := o.roundOf(pod)
+	o := p.ownerOf(t.pod)
+	round := o.roundOf(t.pod)
 	if round >= len(rounds) {
-		p.exempt[pod.UID] = true
+		t.stage = exempt
 		if !o.leftReported {
 			o.leftReported = true
 			p.drain.Report(state.PodsLeftToReturn, nil, o.name)
 		}
-		return false
+		return
 	}
-	delete(p.staying, pod.UID)
-	p.noteAddresses(pod)
-	t := p.newTarget(pod, round, fresh)
-	p.targets[pod.UID] = t
+	p.noteAddresses(t.pod)
+	*t = target{
+		pod: t.pod, stage: waiting, metAt: now, round: round, notBefore: now.Add(rounds[round]), backoff: evictions, refused: kube.Refusals,
+	}
+	if fresh && terms.Closed || !terms.Seen {
+		t.needsLook = p.drain.Look() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
+	}
 	p.counts.Total++
 	p.touched = append(p.touched, t)
 	if round > 1 && !o.returnReported {
 		o.returnReported = true
 		p.drain.Report(state.PodsReturning, nil, o.name)
 	}
-	p.drain.Met(pod, fresh)
-	if pod.DeletionTimestamp != nil { // No noteDeparture: it was leaving before the drain, so its replacement does not count as a return.
-		t.terminating()
+	p.drain.Met(t.pod, fresh)
+	if t.pod.DeletionTimestamp != nil { // No noteDeparture: it was leaving before the drain, so its replacement does not count as a return.
+		t.terminates()
 	}
-	return true
 }
 
-// newTarget returns the target for a pod. A fresh one was not on the node at the first list.
-func (p *Pods) newTarget(pod *corev1.Pod, round int, fresh bool) *target {
-	now := time.Now()
-	t := &target{
-		pod: pod, round: round, metAt: now, backoff: evictions, refused: kube.Refusals,
-		notBefore: now.Add(rounds[round]),
-	}
-	if terms := p.terms(); fresh && terms.Closed || !terms.Seen {
-		t.needsLook = p.drain.Look() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
-	}
-	return t
-}
-
-// updateTarget takes in a change of a target. Once the pod is terminating, for any reason, it is not evicted any more: a second
+// follow handles a change of a pod that has to go. Once it is terminating, for any reason, it is not evicted any more: a second
 // eviction would have no effect, and look like another one to others. All that may be left to do is to shorten its grace before the deadline.
 //
 // A request that has been sent is not canceled: before the API server removes a pod without a grace, it writes that the pod is
 // terminating, and if the client goes away in between, the pod stays so for ever.
-func (p *Pods) updateTarget(t *target, pod *corev1.Pod) {
-	t.pod = pod
-	p.noteAddresses(pod)
-	if pod.DeletionTimestamp != nil && t.endBy.IsZero() {
-		if t.cancel != nil && !t.sent.Load() {
-			t.cancel()
+func (p *Pods) follow(t *target) {
+	p.noteAddresses(t.pod)
+	p.touched = append(p.touched, t)
+	switch {
+	case t.pod.DeletionTimestamp == nil:
+	case t.stage >= terminating: // Its grace may have been shortened, or only a finalizer holds it now.
+		t.endBy = loop.Soonest(t.endBy, time.Now().Add(given(t.pod)+overdueAfter))
+	default:
+		if t.last.open && !t.last.sent {
+			t.last.cancel()
 		}
 		t.held = ""
-		if t.requesting == "" { // Otherwise its answer tells whose doing it is.
+		if !t.last.open { // Otherwise its answer tells whose doing it is.
 			p.credit(t)
 		}
 		p.noteDeparture(t)
-		t.terminating()
-	} else if pod.DeletionTimestamp != nil { // Its grace may have been shortened, or only a finalizer holds it now.
-		t.endBy = loop.Soonest(t.endBy, time.Now().Add(given(pod)+overdueAfter))
+		t.terminates()
 	}
-	p.touched = append(p.touched, t)
 }
 
 // given is the grace period that a terminating pod was given.
@@ -470,31 +494,19 @@ func given(pod *corev1.Pod) time.Duration {
 	return seconds(*pod.DeletionGracePeriodSeconds)
 }
 
-// terminating notes when a pod that is terminating should have ended. That is counted from when it was first seen, on the monotonic clock:
-// the pod's timestamps are by the API server's clock.
-func (t *target) terminating() {
-	t.endBy = time.Now().Add(given(t.pod) + overdueAfter)
+// terminates begins a pod's end. When it should be over is counted from when that was first seen, on the monotonic clock: the pod's
+// timestamps are by the API server's clock.
+func (t *target) terminates() {
+	t.stage, t.endBy = terminating, time.Now().Add(given(t.pod)+overdueAfter)
 }
 
-// accept takes in that a request for a pod was accepted.
-func (p *Pods) accept(t *target, how state.TransitionKind) {
-	p.widenBudget(t)
-	t.accepted, t.doneBy = true, how
-	if t.held != noEffect { // What refused it before does not hold it any more.
-		t.held = ""
-	}
-	if t.pod.DeletionTimestamp != nil {
-		p.credit(t)
-	}
-}
-
-// widenBudget takes in that a budget has let a pod go: more are tried at once.
+// widenBudget has more pods of a budget tried at once, since it has let one go.
 func (p *Pods) widenBudget(t *target) {
 	b := t.budget
 	if b == nil {
 		return
 	}
-	if t.requesting != "" {
+	if t.last.open {
 		b.inFlight--
 	}
 	b.window, b.backoff, t.budget, p.all = min(b.window*2, widestWindow), evictions, nil, true
@@ -515,65 +527,63 @@ func (p *Pods) credit(t *target) {
 	}
 	t.credited, t.held = t.doneBy, ""
 	p.widenBudget(t)
-	p.drain.Report(t.credited, t.pod, t.cut)
+	p.drain.Report(t.credited, t.pod, t.last.cut)
 }
 
 // noEffect is what is said of a pod that keeps running although its eviction was accepted: a webhook may have made that a dry run.
 const noEffect = "accepted, but the pod is not terminating"
 
-// handleGone takes in that a pod has left the node, given as it was last.
+// handleGone handles the end of a pod, given as it was last.
 func (p *Pods) handleGone(last *corev1.Pod) {
-	delete(p.staying, last.UID)
-	delete(p.exempt, last.UID)
 	if p.listing {
 		p.departed[last.UID] = true
 	}
-	t, known := p.targets[last.UID]
-	if !known {
+	t, known := p.pods[last.UID]
+	delete(p.pods, last.UID)
+	if !known || !t.stage.goes() {
 		return
 	}
-	if t.requesting != "" && t.sent.Load() { // No answer is waited for.
-		t.doneBy = t.requesting
+	if t.last.open && t.last.sent { // No answer is waited for.
+		t.doneBy = t.last.what
 	}
 	p.credit(t)
 	t.pod = last
-	if t.endBy.IsZero() {
+	if t.stage < terminating {
 		p.noteDeparture(t)
 	}
-	p.removeTarget(t)
+	p.abandon(t)
 	p.drain.Report(state.PodGone, last, "")
 }
 
-// removeTarget forgets a target.
-func (p *Pods) removeTarget(t *target) {
-	if t.cancel != nil {
-		t.cancel()
-	}
-	delete(p.targets, t.pod.UID)
+// abandon ends what is under way for a pod that is gone, or need not go.
+func (p *Pods) abandon(t *target) {
 	p.all = true // Critical pods may have waited for it, and others for its budget.
-	if b := t.budget; b != nil && t.requesting != "" {
-		b.inFlight--
+	if !t.last.open {
+		return
+	}
+	t.last.cancel()
+	if t.budget != nil {
+		t.budget.inFlight--
 	}
 }
 
 // SpareLate lets those pods stay that wait for a look at the Node after one, up to another: somebody uncordoned the node before they came.
 func (p *Pods) SpareLate(after, upTo int) {
-	for _, t := range p.targets {
+	for t := range p.going() {
 		if t.needsLook > after && t.needsLook <= upTo {
-			p.exempt[t.pod.UID] = true
-			p.release(t)
+			p.release(t, exempt)
 		}
 	}
 }
 
-// release lets a target stay, unless its eviction was accepted: it goes by that, though the watch may not show it yet.
-func (p *Pods) release(t *target) {
-	if t.accepted {
+// release lets a pod stay. If its eviction was accepted, it goes by that, though the watch may not show it yet.
+func (p *Pods) release(t *target, to stage) {
+	if t.stage >= accepted {
 		p.credit(t)
 	}
-	p.removeTarget(t)
+	p.abandon(t)
 	p.counts.Total--
-	p.staying[t.pod.UID] = t.pod
+	p.pods[t.pod.UID] = &target{pod: t.pod, stage: to}
 	p.drain.Report(state.PodSpared, t.pod, "")
 }
 
@@ -615,32 +625,29 @@ func (p *Pods) relist(proves int) {
 	})
 }
 
-// handleRelisted takes in a list that was begun at a time. A pod that was known before, and is not in it, is gone. A request that was accepted
+// handleRelisted handles a list that was begun at a time. A pod that was known before, and is not in it, is gone. A request that was accepted
 // before, for a pod that is not terminating in it, has had no effect.
 func (p *Pods) handleRelisted(pods []corev1.Pod, began time.Time) {
 	listed := map[types.UID]bool{}
 	for i := range pods {
 		listed[pods[i].UID] = true
 	}
-	for uid, t := range p.targets {
-		if !listed[uid] && t.metAt.Before(began) {
+	for t := range p.going() {
+		if !listed[t.pod.UID] && t.metAt.Before(began) {
 			p.listPause, p.listAt = suspicions, time.Time{} // It was right to suspect the watch.
 			p.handleGone(t.pod)
 		}
 	}
 	for i := range pods { // after those that they replace have gone
 		pod := &pods[i]
-		known := p.staying[pod.UID]
-		if t := p.targets[pod.UID]; t != nil {
-			known = t.pod
-		}
-		if !p.departed[pod.UID] && (known == nil || kube.Newer(known.ResourceVersion, pod.ResourceVersion) != known.ResourceVersion) {
+		known := p.pods[pod.UID]
+		if !p.departed[pod.UID] && (known == nil || kube.Newer(known.pod.ResourceVersion, pod.ResourceVersion) != known.pod.ResourceVersion) {
 			p.handlePod(pod)
 		}
 	}
-	for _, t := range p.targets {
-		if t.accepted && t.pod.DeletionTimestamp == nil && t.requesting == "" && t.requestedAt.Before(began) {
-			t.accepted, t.doneBy = false, ""
+	for t := range p.going() {
+		if t.stage == accepted && !t.last.open && t.last.at.Before(began) {
+			t.stage, t.doneBy = waiting, ""
 			t.notBefore = time.Now().Add(t.refused.Step())
 			p.noteHeld(t, state.PodRefused, noEffect)
 		}

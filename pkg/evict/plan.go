@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"regexp"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,8 +26,8 @@ import (
 func (p *Pods) Act(now time.Time) time.Time {
 	due := p.touched
 	if p.all { // Where a budget grants one eviction at a time, pods that come back do not delay those that have not been evicted yet.
-		due = slices.SortedFunc(maps.Values(p.targets), func(a, b *target) int {
-			return cmp.Or(cmp.Compare(a.round, b.round), a.requestedAt.Compare(b.requestedAt), volumesFirst(a.pod, b.pod), cmp.Compare(Name(a.pod), Name(b.pod)))
+		due = slices.SortedFunc(p.going(), func(a, b *target) int {
+			return cmp.Or(cmp.Compare(a.round, b.round), a.last.at.Compare(b.last.at), volumesFirst(a.pod, b.pod), cmp.Compare(Name(a.pod), Name(b.pod)))
 		})
 		p.wake = time.Time{}
 	}
@@ -48,47 +46,55 @@ func (p *Pods) Act(now time.Time) time.Time {
 	return p.wake
 }
 
-// plan decides which request to make for a pod now, an eviction or a deletion. If none, it returns when to plan again; zero if something
-// has to happen first.
+// plan says what comes next for a pod that has to go: an eviction or a deletion now, or else when to plan again; zero if something has to
+// happen first.
 func (p *Pods) plan(t *target, now time.Time) (state.TransitionKind, time.Time) {
 	end, turn := p.limits(t, now)
 	hard, turnCome, wake := !end.IsZero(), false, turn
 	if !turn.IsZero() && !now.Before(turn) {
 		turnCome, wake = true, time.Time{}
 	}
-	switch {
-	case t.requesting == state.PodEvicted && hard && turnCome && !t.urgent:
-		t.cancel() // An eviction that hangs gives way to a deletion.
-		return "", time.Time{}
-	case t.requesting == state.PodEvicted && hard:
+	if t.last.open {
+		switch {
+		case t.last.what != state.PodEvicted || !hard:
+			return "", time.Time{}
+		case turnCome && !t.last.urgent:
+			t.last.cancel() // An eviction that hangs gives way to a deletion.
+		}
 		return "", wake
-	case t.requesting != "":
-		return "", time.Time{}
-	case t.pod.DeletionTimestamp != nil:
-		return p.planTerminating(t, end, now)
-	case p.opts.rank(t.pod) == lastRank && p.isPreceded(t.pod):
-		return "", time.Time{} // The drain itself runs in it, and would end with it.
 	}
-	return p.planRunning(t, end, turnCome, wake, now)
+	switch t.stage {
+	case waiting:
+		return p.planWaiting(t, end, turnCome, wake, now)
+	case accepted:
+		switch effect := t.effectBy(end, turnCome); {
+		case now.Before(effect):
+			return "", loop.Soonest(effect, wake)
+		case !hard || !turnCome:
+			return "", loop.Soonest(p.suspectWatch(now), wake)
+		}
+		return p.planWaiting(t, end, turnCome, wake, now)
+	case terminating, shortened, overdue:
+		return p.planTerminating(t, end, now)
+	case staying, exempt:
+	}
+	return "", time.Time{}
 }
 
-// planRunning is plan for a pod that is running, with no request under way.
-func (p *Pods) planRunning(t *target, end time.Time, turnCome bool, wake, now time.Time) (state.TransitionKind, time.Time) {
-	hard, effect := !end.IsZero(), t.effectBy(end, turnCome)
+// planWaiting is plan for a pod that is running, and that no request is to end.
+func (p *Pods) planWaiting(t *target, end time.Time, turnCome bool, wake, now time.Time) (state.TransitionKind, time.Time) {
+	hard := !end.IsZero()
 	switch {
-	case t.accepted && now.Before(effect):
-		return "", loop.Soonest(effect, wake)
-	case t.accepted && !(hard && turnCome):
-		return "", loop.Soonest(p.suspectWatch(now), wake)
+	case p.opts.rank(t.pod) == lastRank && p.isPreceded(t.pod):
+		return "", time.Time{} // The drain itself runs in it, and would end with it.
 	case t.needsLook > p.terms().Looked && !hard:
 		return "", time.Time{}
 	case t.needsLook > p.terms().Looked && now.Before(p.lookBy(t, turnCome)):
 		return "", loop.Soonest(p.lookBy(t, turnCome), wake)
-	case hard && turnCome && p.escalates(t, now):
-		if t.lastRequest == "" {
-			return state.PodEvicted, time.Time{} // Its budget is asked once.
-		}
-		return state.PodDeleted, time.Time{}
+	case hard && turnCome && t.last.what == "":
+		return state.PodEvicted, time.Time{} // Its budget is asked once, without a pause.
+	case hard && turnCome && (!now.Before(t.notBefore) || t.last.what == state.PodEvicted && !p.terms().longOver(now)):
+		return state.PodDeleted, time.Time{} // The deletion that follows an eviction waits for no pause.
 	case now.Before(t.notBefore):
 		return "", loop.Soonest(t.notBefore, wake)
 	}
@@ -98,24 +104,18 @@ func (p *Pods) planRunning(t *target, end time.Time, turnCome bool, wake, now ti
 	return state.PodEvicted, time.Time{}
 }
 
-// escalates tells whether a pod whose turn before a hard deadline has come is requested now: its first request, and the deletion that
-// follows an eviction, wait for no pause.
-func (p *Pods) escalates(t *target, now time.Time) bool {
-	return t.lastRequest == "" || t.lastRequest == state.PodEvicted && !p.terms().longOver(now) || !now.Before(t.notBefore)
-}
-
 // effectBy is until when an accepted request has to show an effect before it is repeated. Once the pod's turn before a hard deadline has
 // come, that is at most a third of the time that was left when the request was made.
 func (t *target) effectBy(end time.Time, turnCome bool) time.Time {
 	patience := overdueAfter
 	switch {
 	case end.IsZero() || !turnCome:
-	case t.urgent:
-		patience = min(patience, max(end.Sub(t.requestedAt)/3, shortestNews))
+	case t.last.urgent:
+		patience = min(patience, max(end.Sub(t.last.at)/3, shortestNews))
 	default:
 		patience = shortestNews
 	}
-	return t.requestedAt.Add(patience)
+	return t.last.at.Add(patience)
 }
 
 // lookBy is until when a pod waits for its look at the Node before a hard deadline: an API server that does not answer must not cost the
@@ -136,7 +136,7 @@ func (p *Pods) limits(t *target, now time.Time) (end, turn time.Time) {
 	case now.Before(hard):
 		end = hard.Add(-p.opts.Margin)
 	default:
-		if t.overtime.IsZero() || !now.Before(t.overtime) && !t.accepted {
+		if t.overtime.IsZero() || !now.Before(t.overtime) && t.stage == waiting {
 			t.overtime = now.Add(overtime)
 		}
 		end = t.overtime
@@ -159,8 +159,8 @@ func (p *Pods) planTerminating(t *target, end, now time.Time) (state.TransitionK
 	switch {
 	case now.Before(t.endBy):
 		again = t.endBy
-	case !t.overdue:
-		t.overdue, p.all = true, true
+	case t.stage != overdue:
+		t.stage, p.all = overdue, true
 		t.held = "it does not end"
 		p.drain.Report(state.PodOverdue, t.pod, t.held)
 		p.listPause, p.listAt = suspicions, time.Time{}
@@ -168,9 +168,9 @@ func (p *Pods) planTerminating(t *target, end, now time.Time) (state.TransitionK
 	default:
 		again = p.suspectWatch(now)
 	}
-	// A grace that was shortened to the last second, or that is no longer than that, cannot be shortened.
+	// A grace of a second cannot be shortened.
 	last := t.pod.DeletionGracePeriodSeconds
-	if end.IsZero() || t.shortened || last != nil && *last <= 1 || !t.endBy.Add(-overdueAfter).After(end) {
+	if end.IsZero() || t.stage != terminating || last != nil && *last <= 1 || !t.endBy.Add(-overdueAfter).After(end) {
 		return "", again
 	}
 	if at := end.Add(-time.Second); now.Before(at) {
@@ -202,14 +202,14 @@ func (p *Pods) heldBack(t *target, turnCome bool, now time.Time) (bool, time.Tim
 	}
 }
 
-// isPreceded tells whether a pod of a lower rank is left that this one has to wait for.
+// isPreceded reports whether a pod of a lower rank is left that this one has to wait for.
 func (p *Pods) isPreceded(pod *corev1.Pod) bool {
 	rank := p.opts.rank(pod)
 	if rank == 0 {
 		return false
 	}
-	for _, t := range p.targets {
-		if p.opts.rank(t.pod) < rank && !t.overdue {
+	for t := range p.going() {
+		if p.opts.rank(t.pod) < rank && t.stage != overdue {
 			return true
 		}
 	}
@@ -219,16 +219,15 @@ func (p *Pods) isPreceded(pod *corev1.Pod) bool {
 // request evicts or deletes a pod, and does not wait for that.
 func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
 	end, turn := p.limits(t, now)
-	pod := t.pod
-	ctx, cancel := context.WithCancel(p.loop.Context())
-	t.requesting, t.lastRequest, t.requestedAt, t.cancel, t.sent = what, what, now, cancel, new(atomic.Bool)
-	urgent := !end.IsZero() && !now.Before(turn)
-	if urgent && !t.urgent {
+	pod, urgent := t.pod, !end.IsZero() && !now.Before(turn)
+	if urgent && !t.last.urgent {
 		t.backoff = evictions // Earlier failures must not slow it down now.
 	}
-	if t.urgent = urgent; !urgent {
+	if !urgent {
 		p.wake = loop.Soonest(p.wake, turn)
 	}
+	ctx, cancel := context.WithCancel(p.loop.Context())
+	t.last = request{what: what, at: now, urgent: urgent, open: true, cancel: cancel}
 	if t.budget != nil {
 		t.budget.inFlight++
 	}
@@ -246,7 +245,7 @@ func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
 				leave()
 			}
 			canceled := errors.Is(err, errUnwanted) || ctx.Err() != nil // before the deferred cancel
-			return func() { p.handleAnswer(t, pod, what, err, canceled) }
+			return func() { p.handleAnswer(t, pod, err, canceled) }
 		})
 	})
 }
@@ -267,16 +266,15 @@ func (p *Pods) send(ctx context.Context, t *target, pod *corev1.Pod, what state.
 	if ctx.Err() != nil || what == state.PodDeleted && (end.IsZero() || now.Before(due)) {
 		return nil, 0
 	}
-	t.sent.Store(true)
+	t.last.sent = true
 	timeout = kube.Write
 	if !end.IsZero() {
 		left := max(end.Sub(now), p.terms().Hard.Sub(now)) // A slow API server may use up the margin.
 		timeout = min(timeout, max(turn.Sub(now), min(kube.WriteLimit(left), left/2), time.Second/2))
 	}
 	options = p.opts.deleteOptions(pod, end, now)
-	t.cut = ""
 	if grace := p.opts.grace(pod); options.GracePeriodSeconds != nil && seconds(*options.GracePeriodSeconds) < grace {
-		t.cut = fmt.Sprintf("the deadline leaves %d s of its grace period of %.0f s", *options.GracePeriodSeconds, grace.Seconds())
+		t.last.cut = fmt.Sprintf("the deadline leaves %d s of its grace period of %.0f s", *options.GracePeriodSeconds, grace.Seconds())
 	}
 	return options, timeout
 }
@@ -297,13 +295,13 @@ func (o Options) deleteOptions(pod *corev1.Pod, end, now time.Time) *metav1.Dele
 	return options
 }
 
-// handleAnswer takes in the answer to a request, or that there was none. asked is the pod as it was at the request.
-func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, what state.TransitionKind, err error, canceled bool) {
-	if p.targets[t.pod.UID] != t {
+// handleAnswer handles the answer to a pod's last request, or that there was none. asked is the pod as it was at the request.
+func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, err error, canceled bool) {
+	if p.pods[t.pod.UID] != t {
 		return
 	}
 	now := time.Now()
-	t.requesting, t.cancel = "", nil
+	t.last.open = false
 	p.touched = append(p.touched, t)
 	if b := t.budget; b != nil {
 		b.inFlight--
@@ -311,17 +309,17 @@ func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, what state.TransitionK
 	}
 	switch {
 	case err == nil:
-		t.shortened, t.requestedAt = asked.DeletionTimestamp != nil, now // Webhooks may have taken long.
-		p.accept(t, what)
+		t.last.at = now // Webhooks may have taken long.
+		p.accept(t, asked)
 		return
 	case kube.Answer(err).Code == 0:
-		if t.sent.Load() {
-			t.doneBy = what
+		if t.last.sent {
+			t.doneBy = t.last.what
 		}
-	case !t.accepted && !vanished(err, asked): // An earlier request without an answer was not carried out.
+	case t.stage == waiting && !vanished(err, asked): // An earlier request without an answer was not carried out.
 		t.doneBy = ""
 	}
-	if t.pod.DeletionTimestamp != nil && asked.DeletionTimestamp == nil { // It has begun to terminate all the same.
+	if t.stage >= terminating && asked.DeletionTimestamp == nil { // It has begun to terminate all the same.
 		p.credit(t)
 		return
 	}
@@ -331,7 +329,24 @@ func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, what state.TransitionK
 	p.handleRefusal(t, err, now)
 }
 
-// handleRefusal takes in that a request was not accepted. An answer that says that the pod is gone is not reported: the watch will tell,
+// accept handles that the last request for a pod was accepted.
+func (p *Pods) accept(t *target, asked *corev1.Pod) {
+	p.widenBudget(t)
+	t.doneBy = t.last.what
+	if t.held != noEffect { // What refused it before does not hold it any more.
+		t.held = ""
+	}
+	switch {
+	case asked.DeletionTimestamp != nil && t.stage == terminating:
+		t.stage = shortened
+	case t.stage < terminating:
+		t.stage = accepted
+		return
+	}
+	p.credit(t)
+}
+
+// handleRefusal handles that a request was not accepted. An answer that says that the pod is gone is not reported: the watch will tell,
 // and until then the answer may come from an API server that has not heard of a young pod yet.
 func (p *Pods) handleRefusal(t *target, err error, now time.Time) {
 	name, held := heldBy(err)
@@ -362,7 +377,7 @@ func (p *Pods) handleRefusal(t *target, err error, now time.Time) {
 	default:
 		p.noteHeld(t, state.PodRefused, kube.Plain(err))
 	}
-	if end, _ := p.limits(t, now); t.urgent && near && !end.IsZero() { // It is to be repeated while some of its grace is left.
+	if end, _ := p.limits(t, now); t.last.urgent && near && !end.IsZero() { // It is to be repeated while some of its grace is left.
 		pause = min(pause, max(end.Sub(now)/3, shortestPause))
 	}
 	t.notBefore = now.Add(pause)
@@ -370,7 +385,7 @@ func (p *Pods) handleRefusal(t *target, err error, now time.Time) {
 
 // EndRefusals ends the pauses after refusals, since a hard deadline is near now.
 func (p *Pods) EndRefusals(now time.Time) {
-	for _, t := range p.targets {
+	for t := range p.going() {
 		t.refused = kube.Refusals
 		if first := t.metAt.Add(rounds[t.round]); first.Before(now) {
 			t.notBefore = loop.Soonest(t.notBefore, now)
