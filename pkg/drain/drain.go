@@ -330,7 +330,7 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 	}
 	reopened := g.node.reopened(node, g.memory.view)
 	cordon, limited := g.node.cordonOf(node, goal, g.memory, reopened), onlyCordon(node)
-	g.memory.view = g.node.viewOf(node, cordon, goal.Before)
+	g.memory.view = g.node.viewOf(node, cordon, goal)
 	ours := cordon == CordonNone || cordon == CordonOurs
 	would := dryLook{
 		result: Result{Cordon: cordon, Limited: limited},

@@ -44,33 +44,28 @@ type guard struct {
 	closingSince time.Time
 
 	memory
-	// lookRequested is the last look that was requested, and lookDone the last that has returned. Until the look lookNeeded has
-	// returned, it is not known whether the node is closed in this generation; 0 if it is known.
-	lookRequested, lookDone, lookNeeded int
-	// lookedIn is the last generation in which a look has been answered.
-	lookedIn int
-	// tidying tells that a patch of our other keys is under way, tidyBackoff how long to wait after one that fails, and tidyRefusal
-	// the refusals that were reported.
-	tidying     bool
-	tidyBackoff wait.Backoff
-	tidyRefusal kube.Reasons
+	// cordonedAt is when the cordon was set that somebody has lifted, if that is known.
+	cordonedAt time.Time
+	// lookRequested is the last look that was requested, and lookDone the last that has returned.
+	lookRequested, lookDone int
 	// endLook ends the look under way, apart from what a patch needs that was sent; nil before the first look.
 	endLook context.CancelFunc
-	// failing is since when the Node could not be read or cordoned, for reasons that may pass, and failuresReported which of them were reported.
-	failing          time.Time
-	failuresReported kube.Reasons
-	// unreported tells that somebody uncordoned the node, and that this is reported once our label is off: the guard may be ended then, and
-	// nobody else would take the label off.
-	unreported *Progress
+	// trouble is why the Node cannot be read or cordoned.
+	trouble kube.Trouble
+	// tidying: a patch of our other keys is under way. tidyBackoff is how long to wait after one that fails, and tidyRefusals are the
+	// refusals that were reported.
+	tidying      bool
+	tidyBackoff  wait.Backoff
+	tidyRefusals kube.Reasons
 	// cordonDecided is when it became known whether the node is closed; zero while it is not known. Evictions begin at evictFrom; zero
 	// while that is not known.
 	cordonDecided, evictFrom time.Time
 
-	// foundReported tells that the first list of the pods was reported.
+	// foundReported: the first list of the pods was reported.
 	foundReported bool
-	drained       bool
-	// epoch counts what voids any earlier proof that the node is drained: a new pod, an open node, an event that joins.
-	epoch int
+	// epoch counts what voids any earlier proof that the node is drained: a new pod, an open node, an event that joins. The node was
+	// reported drained in the epoch drainedIn.
+	epoch, drainedIn int
 	waiting
 }
 
@@ -129,21 +124,29 @@ func (g *guard) Terms() evict.Terms {
 	return evict.Terms{
 		Evict: g.goal.Evict && !g.view.limited, Hard: g.goal.Hard, Soft: g.goal.Soft, From: g.evictFrom,
 		Seen: g.view.uid != "", Closed: g.view.closed(), Looked: g.lookDone,
-		Reopened: g.staysOpen(), Since: cmp.Or(g.cordonedAt, g.goal.Before), // The latter is by the machine's clock.
+		Reopened: g.staysOpen(), Since: g.since(),
 	}
 }
 
-// Look implements evict.Drain.
-func (g *guard) Look() int { return g.requestLook() }
+// since is the time after which pods have come that stay; zero if none does. The goal's is by the machine's clock.
+func (g *guard) since() time.Time {
+	if g.staysOpen() || !g.goal.Before.IsZero() {
+		return cmp.Or(g.cordonedAt, g.goal.Before)
+	}
+	return time.Time{}
+}
+
+// drained reports whether the node was reported drained, and still is.
+func (g *guard) drained() bool { return g.drainedIn == g.epoch }
 
 // Met implements evict.Drain.
 func (g *guard) Met(pod *corev1.Pod, fresh bool) {
+	arrived := fresh && (g.drained() || g.view.closed())
 	g.epoch++
 	g.volumesSince = time.Time{}
-	if fresh && (g.drained || g.view.closed()) {
+	if arrived {
 		g.Report(state.PodArrived, pod, "")
 	}
-	g.drained = false
 }
 
 // Report implements evict.Drain.
@@ -167,17 +170,11 @@ func (g *guard) staysOpen() bool { return g.memory.staysOpen(g.goal) }
 // coming back, does not count for it.
 func (g *guard) setGoal(goal Goal) {
 	grown, begins, wasOpen := goal.Generation > g.goal.Generation, goal.Evict && !g.goal.Evict, g.staysOpen()
-	if grown {
-		g.reportUncordon() // It concerns the generation before.
-	}
 	g.setDeadline(goal)
-	g.drained = false // It is reported again.
+	g.drainedIn = 0 // It is reported again.
 	if grown {
 		if wasOpen { // The node has to be closed again first.
 			begins, g.cordonDecided, g.closingSince = true, time.Time{}, time.Now()
-		}
-		if goal.Before.IsZero() {
-			g.cordonedAt = time.Time{}
 		}
 		g.epoch++
 		g.pods.ForgetReturns()
@@ -189,7 +186,7 @@ func (g *guard) setGoal(goal Goal) {
 		g.balancers.end(errCalledOff)
 	}
 	if grown || begins {
-		g.lookNeeded = g.requestLook()
+		g.Look()
 	}
 	g.pods.Rejudge()
 	g.report(Progress{Kind: state.GoalChanged})
@@ -219,16 +216,12 @@ func (g *guard) report(p Progress) {
 
 func (g *guard) state() State {
 	s := State{
-		Closed: g.closed(), Open: g.staysOpen() && g.unreported == nil, Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Ready: g.view.ready, Seen: g.view.uid != "" || g.goal.NodeSeen,
-		Drained: g.drained, Looked: g.hasLooked(), Limited: g.view.limited,
+		Closed: g.closed(), Open: g.staysOpen(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Ready: g.view.ready,
+		Seen: g.view.uid != "" || g.goal.NodeSeen, Drained: g.drained(), Looked: g.hasLooked(), Limited: g.view.limited,
+		Trouble: g.pods.Unlisted(),
 	}
-	switch err := g.view.err; {
-	case err == nil || g.view.missing:
-		s.Trouble = g.pods.Unlisted()
-	case !kube.Passing(err):
-		s.Trouble = g.uncordonable(err.Error())
-	case len(g.failuresReported) > 0:
-		s.Trouble = g.uncordonable(kube.Plain(err))
+	if why := g.trouble.Last(); why != "" {
+		s.Trouble = g.uncordonable(why)
 	}
 	return s
 }
@@ -238,11 +231,11 @@ func (g *guard) uncordonable(why string) string {
 	return fmt.Sprintf("cordoning node %q: %s", g.node.name, why)
 }
 
-// hasLooked tells whether a look has been answered in this generation.
+// hasLooked reports whether a look has been answered in this generation.
 func (g *guard) hasLooked() bool { return g.lookedIn == g.goal.Generation }
 
-// closed tells whether the node was seen unschedulable in this generation.
-func (g *guard) closed() bool { return g.view.closed() && g.seenIn == g.goal.Generation }
+// closed reports whether the node was seen unschedulable in this generation.
+func (g *guard) closed() bool { return g.view.closed() && g.hasLooked() }
 
 // Result implements Guard.
 func (g *guard) Result() Result {
@@ -308,8 +301,8 @@ func (g *guard) scheduleEvictions(now time.Time) time.Time {
 	return g.evictFrom
 }
 
-// requestLook requests a look at the Node, and returns its number.
-func (g *guard) requestLook() int {
+// Look implements evict.Drain. It requests a look at the Node, and returns its number.
+func (g *guard) Look() int {
 	g.lookRequested++
 	loop.Nudge(g.wantLook)
 	return g.lookRequested
@@ -365,7 +358,10 @@ func (g *guard) awaitLook(ctx context.Context, last view, pause time.Duration) b
 		case <-ctx.Done():
 			return false
 		case <-g.wantLook:
-			return true
+			if g.lookWanted() {
+				return true
+			}
+			continue // The look that has just returned was late enough for who requested one.
 		case <-timer.C:
 		}
 		if unchanged := g.node.opts.Unchanged; unchanged == nil || last.err != nil || last.tidy != nil || !unchanged(last.version) {
@@ -376,9 +372,15 @@ func (g *guard) awaitLook(ctx context.Context, last view, pause time.Duration) b
 	}
 }
 
-// handleLook takes in the result of a look that was made in a generation.
+func (g *guard) lookWanted() bool {
+	g.loop.Lock()
+	defer g.loop.Unlock()
+	return g.lookRequested > g.lookDone
+}
+
+// handleLook handles the result of a look that was made in a generation.
 func (g *guard) handleLook(v view, number, generation int) {
-	before, lookDone, first := g.view, g.lookDone, g.view.uid == ""
+	before, lookDone, first := g.memory, g.lookDone, g.view.uid == ""
 	wasClosed, hadLooked, reported := g.closed(), g.hasLooked(), len(g.news)
 	g.pods.Replan()
 	g.countLook(v, number, generation)
@@ -388,76 +390,64 @@ func (g *guard) handleLook(v view, number, generation int) {
 	case v.err != nil:
 		g.handleNodeError(v)
 	default:
-		g.seenIn = generation
 		g.handleNode(v)
 		if v.reopened {
-			g.handleUncordon(v, lookDone, first)
-		}
-		if v.tidy == nil {
-			g.reportUncordon()
+			g.handleUncordon(v, before)
+			if !first { // Those pods stay that came after the cordon, and for which this look was requested.
+				g.pods.SpareLate(lookDone, g.lookDone)
+			}
 		}
 	}
 	if first && g.view.uid != "" && g.lookDone == number {
 		g.lookDone = g.lookRequested // Before the first answer, any look will do for the pods that requested one.
 		g.answerRequest()
 	}
-	limitedChanged := g.view.limited != before.limited
+	limitedChanged := g.view.limited != before.view.limited
 	if limitedChanged {
-		g.epoch++
-		g.drained = false // Operators may have freed its pods.
+		g.epoch++ // Operators may have freed its pods.
 		g.pods.Rejudge()
 	}
-	changed := g.closed() && !wasClosed || g.view.ready && !before.ready || g.hasLooked() && !hadLooked || limitedChanged
+	changed := g.closed() && !wasClosed || g.view.ready && !before.view.ready || g.hasLooked() && !hadLooked || limitedChanged
 	if changed && len(g.news) == reported {
 		g.report(Progress{Kind: state.GoalChanged})
 	}
 }
 
 // countLook notes that a look has returned. One that failed proves nothing, and is repeated; but before a hard deadline pods do not wait
-// for the next one.
+// for the next one, nor does the node for a look that is refused for good.
 func (g *guard) countLook(v view, number, generation int) {
 	answered, hard := v.err == nil || v.missing, !g.goal.Hard.IsZero()
 	switch {
 	case answered:
-		g.failing, g.failuresReported, g.conflicts = time.Time{}, nil, 0
+		g.trouble, g.conflicts = kube.Trouble{}, 0
 	case apierrors.IsConflict(v.err):
 		g.conflicts++
 	}
-	if answered || v.uid != "" { // A Node that cannot be cordoned was read all the same.
+	if answered || v.uid != "" || hard && !kube.Passing(v.err) { // A Node that cannot be cordoned was read all the same.
 		g.lookedIn = generation
 	}
 	if answered || hard {
 		g.lookDone = number
 	}
-	if number >= g.lookNeeded && (answered || hard && !kube.Passing(v.err)) {
-		g.lookNeeded = 0
-	}
 }
 
-// handleUncordon takes in that somebody uncordoned the node. Even if a generation has begun since that look, the node stays open until the
-// next one: which of the events want it closed again, the agent knows. The pods that came after the cordon, and for which this look was
-// requested, stay.
-func (g *guard) handleUncordon(v view, lookDone int, first bool) {
-	claim, _ := parseClaim(v.claim)
-	g.unreported = &Progress{Kind: state.NodeReopened, Closed: v.closedIn, Claim: claim}
+// handleUncordon handles that somebody uncordoned the node. Even if a generation has begun since that look, the node stays open until the
+// next one: which of the events want it closed again, the agent knows.
+func (g *guard) handleUncordon(v view, before memory) {
 	g.uncordonedIn = g.goal.Generation
 	if !g.goal.Close || g.goal.Before.IsZero() { // Otherwise the cordon was only for events that pods need not go for.
 		g.cordonedAt = v.cordonedAt
 	}
 	g.pods.Rejudge()
-	if !first {
-		g.pods.SpareLate(lookDone, g.lookDone)
+	reopened := Progress{Kind: state.NodeReopened}
+	reopened.Claim, _ = parseClaim(v.claim)
+	if before.view.unschedulable && !before.anotherThan(v.uid) {
+		reopened.Closed = before.lookedIn
 	}
+	g.report(reopened)
 }
 
-func (g *guard) reportUncordon() {
-	if news := g.unreported; news != nil {
-		g.unreported = nil
-		g.report(*news)
-	}
-}
-
-// handleMissingNode takes in that there is no Node.
+// handleMissingNode handles that there is no Node.
 func (g *guard) handleMissingNode(v view) {
 	known := g.view.missing
 	v.uid, v.version = g.view.uid, g.view.version
@@ -474,56 +464,35 @@ func (g *guard) handleMissingNode(v view) {
 	}
 }
 
-// noteNode takes in which Node was read. That somebody has uncordoned the one before does not count for another one.
+// noteNode notes which Node was read. That somebody has uncordoned the one before does not count for another one.
 func (g *guard) noteNode(uid types.UID) {
-	if !g.anotherThan(uid) {
-		return
+	if g.anotherThan(uid) {
+		g.report(Progress{Kind: state.NodeRegistered})
+		g.uncordonedIn = 0
 	}
-	g.reportUncordon()
-	g.report(Progress{Kind: state.NodeRegistered})
-	g.uncordonedIn, g.cordonedAt = 0, time.Time{}
 }
 
-// handleNodeError takes in that the Node could not be read or cordoned. If the cordon is refused for good and there is a hard deadline,
+// handleNodeError handles that the Node could not be read or cordoned. If the cordon is refused for good and there is a hard deadline,
 // evictions begin without it.
 func (g *guard) handleNodeError(v view) {
-	text, known := v.err.Error(), fmt.Sprint(g.view.err)
-	g.view.err = v.err
-	if v.uid != "" { // It was read, and takes pods. The next look must not conclude that somebody uncordoned it.
+	if v.uid == "" {
+		g.view.err = v.err
+	} else { // It was read.
 		g.noteNode(v.uid)
-		g.view.uid, g.view.missing, g.view.cordon, g.view.limited, g.view.unschedulable, g.view.claim = v.uid, false, CordonNone, v.limited, false, v.claim
+		g.view = v
 	}
-	if kube.Passing(v.err) {
-		g.handleLastingFailure(v.err)
+	switch passing := kube.Passing(v.err); {
+	case passing && (!g.cordonPending() || g.view.cordon == CordonLeft):
 		return
-	}
-	if !g.goal.Hard.IsZero() && g.cordonDecided.IsZero() {
+	case !passing && !g.goal.Hard.IsZero() && g.cordonDecided.IsZero():
 		g.cordonDecided = time.Now()
 	}
-	if !kube.EqualIgnoringDigits(text, known) || g.goal.Hard.IsZero() {
-		g.report(Progress{Kind: state.NodeUnclosable, Detail: g.uncordonable(text)})
+	if why := g.trouble.Note(v.err); why != "" {
+		g.report(Progress{Kind: state.NodeUnclosable, Detail: g.uncordonable(why)})
 	}
 }
 
-// failurePatience is how long something may fail for a reason that may pass before that is reported.
-const failurePatience = 10 * time.Second
-
-// handleLastingFailure takes in that a node that is to be closed could not be, for a reason that may pass. Once that has lasted, each reason is
-// reported once.
-func (g *guard) handleLastingFailure(err error) {
-	if !g.cordonPending() || g.view.cordon == CordonLeft {
-		return
-	}
-	now := time.Now()
-	if g.failing.IsZero() {
-		g.failing = now
-	}
-	if text := kube.Plain(err); now.Sub(g.failing) >= failurePatience && g.failuresReported.Add(text, kube.EqualIgnoringDigits) {
-		g.report(Progress{Kind: state.NodeUnclosable, Detail: g.uncordonable(text)})
-	}
-}
-
-// handleNode takes in a Node that was read, and cordoned if that was called for.
+// handleNode handles a Node that was read, and cordoned if that was called for.
 func (g *guard) handleNode(v view) {
 	before := g.view
 	g.noteNode(v.uid)
@@ -532,14 +501,14 @@ func (g *guard) handleNode(v view) {
 		// Until now the node was open, or it is another Node: pods may have come since the last look, and what was found out before
 		// proves nothing.
 		g.epoch++
-		g.drained, g.cordonDecided, g.volumesSince = false, time.Now(), time.Time{}
+		g.cordonDecided, g.volumesSince = time.Now(), time.Time{}
 	}
 	g.view = v.after(before)
 	if newlyClosed && !g.staysOpen() {
 		g.pods.ForgetReturns() // Pods that came back to an open node need not come back to a closed one.
 		g.pods.Rejudge()
 	}
-	if g.cordonDecided.IsZero() && (v.closed() || g.seenIn == g.goal.Generation) { // For a new generation, the next look decides.
+	if g.cordonDecided.IsZero() && (v.closed() || g.hasLooked()) { // For a new generation, the next look decides.
 		g.cordonDecided = time.Now()
 	}
 	if cordon := g.view.cordon; (cordon != before.cordon || another) && cordon != CordonLifted { // handleUncordon reports the latter.
@@ -580,42 +549,32 @@ func (g *guard) tidy(v view) {
 		return func() {
 			g.tidying = false
 			if again {
-				g.requestLook()
+				g.Look()
 			}
 			g.handleTidied(v, node, err)
 		}
 	})
 }
 
-// handleTidied takes in the result of tidy's patch.
+// handleTidied handles the result of tidy's patch.
 func (g *guard) handleTidied(v view, node *corev1.Node, err error) {
 	switch {
 	case err == nil:
 		g.view.version = kube.Newer(g.view.version, node.ResourceVersion)
-		g.tidyBackoff, g.tidyRefusal = kube.Failures, nil
-	case !apierrors.IsConflict(err):
-		g.reportRefused(&g.tidyRefusal, err.Error())
-	}
-	if err == nil && v.excludes {
-		g.view.ours = true
-		g.report(Progress{Kind: state.NodeExcluded})
-	}
-	if err == nil || !kube.Passing(err) {
-		g.reportUncordon()
-	}
-}
-
-// reportRefused reports why something about the node is refused, unless that was reported before.
-func (g *guard) reportRefused(reported *kube.Reasons, text string) {
-	if reported.Add(text, kube.EqualIgnoringDigits) {
-		g.report(Progress{Kind: state.PodRefused, Detail: text})
+		g.tidyBackoff, g.tidyRefusals = kube.Failures, nil
+		if v.excludes {
+			g.view.ours = true
+			g.report(Progress{Kind: state.NodeExcluded})
+		}
+	case !apierrors.IsConflict(err) && g.tidyRefusals.Add(err.Error(), kube.EqualIgnoringDigits):
+		g.report(Progress{Kind: state.PodRefused, Detail: err.Error()})
 	}
 }
 
 // concludeDrain reports the node drained once it is. It returns when to call it again.
 func (g *guard) concludeDrain(now time.Time) time.Time {
 	switch {
-	case g.drained || g.lookNeeded > 0 || g.view.limited || g.scripts != nil:
+	case g.drained() || !g.hasLooked() || g.view.limited || g.scripts != nil:
 		return time.Time{}
 	case !g.pods.Synced() || g.pods.Counts().Left > 0 || g.cordonDecided.IsZero() || g.cordonPending():
 		return time.Time{}
@@ -630,12 +589,12 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 		g.pods.Prove(g.epoch) // The watch may lag.
 		return time.Time{}
 	}
-	g.drained = true
+	g.drainedIn = g.epoch
 	g.report(Progress{Kind: state.NodeEmpty})
 	return time.Time{}
 }
 
-// cordonPending tells whether the cordon is still being tried, so that pods may come.
+// cordonPending reports whether the cordon is still being tried, so that pods may come.
 func (g *guard) cordonPending() bool {
 	return !g.view.closed() && !g.view.missing && !g.staysOpen() && (g.view.err == nil || kube.Passing(g.view.err))
 }

@@ -87,10 +87,9 @@ type view struct {
 	// ours tells that our claim or our label is on it, limited that operators want its pods left alone, and ready that the kubelet of the
 	// claim's boot has reported it Ready.
 	ours, limited, ready bool
-	// reopened tells that somebody has uncordoned it since the look before, closedIn the last generation in which it was closed before that, and
-	// claim what the annotation says. open tells that it stays open because of this uncordon, or an earlier one.
+	// reopened tells that somebody has uncordoned it since the look before, and claim what the annotation says. open tells that it stays open
+	// because of this uncordon, or an earlier one.
 	reopened, open bool
-	closedIn       int
 	claim          string
 	// cordonedAt is when our cordon was set that somebody has lifted; zero if it was not ours.
 	cordonedAt time.Time
@@ -107,11 +106,10 @@ func (v view) closed() bool {
 // memory is what a guard knows from earlier looks.
 type memory struct {
 	view view
-	// seenIn is the last generation in which the Node was read, and cordoned if that was called for. uncordonedIn is the last one in which
-	// somebody had uncordoned it, and cordonedAt when it had been cordoned then, if that is known.
-	seenIn, uncordonedIn int
-	cordonedAt           time.Time
-	conflicts            int // how many patches in a row have met a Node that others had written
+	// lookedIn is the last generation in which a look has been answered, and uncordonedIn the last one in which somebody had uncordoned the
+	// node.
+	lookedIn, uncordonedIn int
+	conflicts              int // how many patches in a row have met a Node that others had written
 }
 
 // anotherThan tells whether a Node with another UID was seen before.
@@ -130,31 +128,26 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 		before.view, before.uncordonedIn = view{}, 0 // What operators wanted was about the Node before.
 	}
 	reopened := n.reopened(node, before.view)
-	found := n.cordonOf(node, goal, before, reopened)
-	if found == CordonNone {
+	v := n.viewOf(node, n.cordonOf(node, goal, before, reopened), goal)
+	if v.cordon == CordonNone {
 		goal.Claim.Writer = n.opts.Writer
-		patched, err := n.patchToEnd(ctx, n.dropVersionAfter(cordonPatch(node, goal.Claim), before.conflicts), goal.patchTimeout())
+		node, err = n.patchToEnd(ctx, n.dropVersionAfter(cordonPatch(node, goal.Claim), before.conflicts), goal.patchTimeout())
 		if apierrors.IsInvalid(err) {
 			err = errAnotherNode // The API server says that a UID cannot be changed. The next look reads the new Node.
 		}
 		if err != nil {
-			return view{err: err, uid: node.UID, limited: onlyCordon(node), claim: node.Annotations[CordonAnnotation]}
+			v.err = err
+			return v
 		}
-		found, node = CordonSet, patched
+		v = n.viewOf(node, CordonSet, goal)
 	}
-	v := n.viewOf(node, found, goal.Before)
-	v.ready = isReady(node, func(id string, _ time.Time) bool { return id == goal.Claim.BootID })
 	v.reopened, v.open = reopened, reopened || before.staysOpen(goal)
-	if reopened && before.view.unschedulable {
-		v.closedIn = before.seenIn
-	}
 	v.tidy, v.excludes = n.tidyPatch(node, v)
 	return v
 }
 
-// viewOf is the view of a Node that was read, with its cordon. recorded is when our cordon that somebody has lifted was set, as far as the goal
-// says so.
-func (n *Node) viewOf(node *corev1.Node, found CordonResult, recorded time.Time) view {
+// viewOf is the view of a Node that was read, with its cordon. When our cordon that somebody has lifted was set, the goal may say.
+func (n *Node) viewOf(node *corev1.Node, found CordonResult, goal Goal) view {
 	v := view{
 		cordon: found, uid: node.UID, version: node.ResourceVersion, limited: onlyCordon(node), unschedulable: node.Spec.Unschedulable,
 		autoscaled: autoscaled(node), claim: node.Annotations[CordonAnnotation],
@@ -162,8 +155,9 @@ func (n *Node) viewOf(node *corev1.Node, found CordonResult, recorded time.Time)
 	mine := n.isMine(node)
 	v.foreignClaim = v.unschedulable && hasClaim(node) && !mine
 	if !v.unschedulable && mine {
-		v.cordonedAt = n.writtenAt(node, recorded)
+		v.cordonedAt = n.writtenAt(node, goal.Before)
 	}
+	v.ready = isReady(node, func(id string, _ time.Time) bool { return id == goal.Claim.BootID })
 	v.ours = mine || node.Labels[ExcludeLabel] == n.opts.Writer
 	return v
 }

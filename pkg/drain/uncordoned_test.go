@@ -261,22 +261,6 @@ func TestUncordoned_Pods(t *testing.T) {
 			t.Errorf("the result is %+v", result)
 		}
 	})
-	// The order is for the events of then, also while the label that goes with it is still there.
-	run(t, "reported before an event joins", func(t *testing.T, s *apitest.Server) {
-		addHeld(s, pod("a"))
-		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-		r.await(state.NodeExcluded)
-		patches := count(s, "patch")
-		s.Always("patch", apitest.Hang())
-		s.UncordonAs("kubectl")
-		await(t, "that the label is being taken off", func() bool { return count(s, "patch") > patches })
-		r.reported(0, state.NodeReopened)
-		r.adjust(joining)
-		r.await(state.NodeReopened)
-		if told := r.of(state.NodeReopened); told[0].Closed != 1 {
-			t.Errorf("told %+v", told)
-		}
-	})
 }
 
 // By the API server's clock. It is bound once, and later made Ready and unready.

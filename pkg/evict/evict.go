@@ -128,9 +128,7 @@ type Pods struct {
 	drain Drain
 
 	watching bool
-	// listFailing is since when lists have failed, and listRefusal why, as far as it was reported.
-	listFailing time.Time
-	listRefusal kube.Reasons
+	lists    kube.Trouble // why the pods cannot be listed
 	// synced tells that there has been a complete list.
 	synced  bool
 	pods    map[types.UID]*target
@@ -267,10 +265,8 @@ const (
 	shortestNews = time.Second
 	// widestWindow bounds how many pods of one disruption budget are evicted at once. A node has fewer pods.
 	widestWindow = 1 << 10
-	// refusedPause is the pause after a list that was refused, and listPatience how long lists may fail for a reason that may pass before that is
-	// reported.
+	// refusedPause is the pause after a list that was refused.
 	refusedPause = 5 * time.Second
-	listPatience = 10 * time.Second
 )
 
 // A refused eviction is repeated often enough that a disruption budget which yields costs no more than seconds of a two-minute notice.
@@ -712,39 +708,27 @@ func (p *Pods) noteDeparture(t *target) {
 	maps.DeleteFunc(p.owners, func(_ string, o *owner) bool { return now.Sub(o.changed) > ownerMemory && !o.leftReported })
 }
 
-// handleListError takes in that the pods could not be listed. A failure that may pass is reported once it has lasted.
+// handleListError handles that the pods could not be listed.
 func (p *Pods) handleListError(err error) {
-	now := time.Now()
-	if p.listFailing.IsZero() {
-		p.listFailing = now
-	}
-	switch {
-	case !kube.Passing(err):
-		p.reportUnlisted(err.Error())
-	case now.Sub(p.listFailing) >= listPatience:
-		p.reportUnlisted(kube.Plain(err))
+	if why := p.lists.Note(err); why != "" {
+		p.drain.Report(state.PodRefused, nil, p.Unlisted())
 	}
 }
 
-// handleListed takes in that the pods could be listed.
+// handleListed handles that the pods could be listed.
 func (p *Pods) handleListed() {
 	reported := p.Unlisted() != ""
-	p.listFailing, p.listRefusal = time.Time{}, nil
+	p.lists = kube.Trouble{}
 	if reported {
 		p.drain.Report(state.GoalChanged, nil, "")
 	}
 }
 
-func (p *Pods) reportUnlisted(why string) {
-	if why = "listing the pods: " + why; p.listRefusal.Add(why, kube.EqualIgnoringDigits) {
-		p.drain.Report(state.PodRefused, nil, why)
-	}
-}
-
 // Unlisted says why the pods cannot be listed, as far as that was reported; empty if they can.
 func (p *Pods) Unlisted() string {
-	if len(p.listRefusal) == 0 {
+	why := p.lists.Last()
+	if why == "" {
 		return ""
 	}
-	return p.listRefusal[len(p.listRefusal)-1]
+	return "listing the pods: " + why
 }

@@ -98,3 +98,37 @@ func (r *Reasons) Add(text string, same func(a, b string) bool) bool {
 	*r = append(*r, text)
 	return true
 }
+
+// Trouble is why something keeps failing. The zero value is no trouble.
+type Trouble struct {
+	since    time.Time
+	reported Reasons
+}
+
+// Note notes a failure, and returns why that is to be reported now; empty if it was reported before, or may pass and has not lasted yet.
+func (t *Trouble) Note(err error) (why string) {
+	const patience = 10 * time.Second
+	now := time.Now()
+	if t.since.IsZero() {
+		t.since = now
+	}
+	why = err.Error()
+	if Passing(err) {
+		why = Plain(err)
+		if now.Sub(t.since) < patience {
+			return ""
+		}
+	}
+	if !t.reported.Add(why, EqualIgnoringDigits) {
+		return ""
+	}
+	return why
+}
+
+// Last is the reason that was reported last; empty if there is none.
+func (t *Trouble) Last() string {
+	if len(t.reported) == 0 {
+		return ""
+	}
+	return t.reported[len(t.reported)-1]
+}
