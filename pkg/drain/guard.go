@@ -358,10 +358,7 @@ func (g *guard) awaitLook(ctx context.Context, last view, pause time.Duration) b
 		case <-ctx.Done():
 			return false
 		case <-g.wantLook:
-			if g.lookWanted() {
-				return true
-			}
-			continue // The look that has just returned was late enough for who requested one.
+			return true
 		case <-timer.C:
 		}
 		if unchanged := g.node.opts.Unchanged; unchanged == nil || last.err != nil || last.tidy != nil || !unchanged(last.version) {
@@ -370,12 +367,6 @@ func (g *guard) awaitLook(ctx context.Context, last view, pause time.Duration) b
 		g.loop.Post(g.pods.Replan)
 		timer.Reset(lookEvery)
 	}
-}
-
-func (g *guard) lookWanted() bool {
-	g.loop.Lock()
-	defer g.loop.Unlock()
-	return g.lookRequested > g.lookDone
 }
 
 // handleLook handles the result of a look that was made in a generation.
