@@ -160,7 +160,7 @@ power-button: lab ## press the power button of a machine with a kernel of its ow
 mutate: ## change the core one piece at a time, list what no test notices, and print the share that is noticed (PACKAGES="pkg/policy")
 	@cd test/tools/gremlins && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/.cache/bin/gremlins github.com/go-gremlins/gremlins/cmd/gremlins
 	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && git ls-files -z | xargs -0 cp --parents -t "$$copy" && cd "$$copy" && \
-		for package in $(or $(PACKAGES),pkg/policy pkg/drain pkg/agent); do \
+		for package in $(or $(PACKAGES),pkg/policy pkg/drain pkg/evict pkg/wait pkg/agent); do \
 			CGO_ENABLED=0 $(CURDIR)/.cache/bin/gremlins unleash --output-statuses lt --timeout-coefficient 20 --threshold-efficacy 85 ./$$package; done
 
 .PHONY: simulate
