@@ -3,13 +3,13 @@ package asg
 import (
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
-	"github.com/aws/smithy-go"
 
 	"github.com/nth-project/nth/pkg/role"
 )
@@ -74,57 +74,38 @@ func newClient(cfg aws.Config) *autoscaling.Client {
 	return autoscaling.NewFromConfig(cfg, func(o *autoscaling.Options) { o.Retryer = aws.NopRetryer{} })
 }
 
-// call makes one request, and explains its error.
+// nothingWaits is how Auto Scaling says that nothing waits: the action has ended, or the hook or the group is gone.
+var nothingWaits = regexp.MustCompile(`No active Lifecycle Action|No Lifecycle Hook found|name not found`)
+
+// call makes one request, and explains its error: in plain words, or as errNothingWaits.
 func call[In, Out any](
 	ctx context.Context, action string, request func(context.Context, *In, ...func(*autoscaling.Options)) (*Out, error), in *In,
 ) (*Out, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	out, err := request(ctx, in)
-	if err != nil {
-		return nil, explainedError{explain(action, err), err}
-	}
-	return out, nil
-}
-
-// explainedError has the words of one error, and is also the other one.
-type explainedError struct {
-	error
-	cause error
-}
-
-func (e explainedError) Unwrap() []error { return []error{e.error, e.cause} }
-
-// nothingWaits is how Auto Scaling says that nothing waits: the action has ended, or the hook or the group is gone.
-var nothingWaits = regexp.MustCompile(`No active Lifecycle Action|No Lifecycle Hook found|name not found`)
-
-// explain says in plain words why a request failed.
-func explain(action string, err error) error {
 	if isInvalid(err) && nothingWaits.MatchString(err.Error()) {
-		return errNothingWaits
+		return nil, fmt.Errorf("%w: %w", errNothingWaits, err)
 	}
-	return role.Explain(action, answerLimit, err)
+	return out, role.Explain(action, answerLimit, err)
 }
 
 // isInvalid reports whether Auto Scaling has found a request wrong for a reason of its own: IAM allows such a request.
-func isInvalid(err error) bool {
-	api, ok := errors.AsType[smithy.APIError](err)
-	return ok && api.ErrorCode() == "ValidationError"
-}
+func isInvalid(err error) bool { return role.Code(err) == "ValidationError" }
 
-// place asks for the group that an instance is in, and for its state there. The group is empty if it is in none.
-func (c *HookClient) place(ctx context.Context, instance string) (group, state string, err error) {
+// groupOf asks for the group that an instance is in; empty if it is in none.
+func (c *HookClient) groupOf(ctx context.Context, instance string) (group string, err error) {
 	out, err := call(ctx, describeInstances, c.sdk.DescribeAutoScalingInstances,
 		&autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: []string{instance}})
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
 	for _, i := range out.AutoScalingInstances {
 		if aws.ToString(i.InstanceId) == instance {
-			return aws.ToString(i.AutoScalingGroupName), aws.ToString(i.LifecycleState), nil
+			return aws.ToString(i.AutoScalingGroupName), nil
 		}
 	}
-	return "", "", nil
+	return "", nil
 }
 
 // describeHooks asks for a group's hooks.
@@ -167,7 +148,9 @@ func (c *HookClient) heartbeat(ctx context.Context, a Action) error {
 	_, err := call(ctx, heartbeat, c.sdk.RecordLifecycleActionHeartbeat, &autoscaling.RecordLifecycleActionHeartbeatInput{
 		AutoScalingGroupName: &a.Group, LifecycleHookName: &a.Hook, InstanceId: &a.Instance, LifecycleActionToken: a.token(),
 	})
-	c.count(ctx, Heartbeat, err)
+	if !errors.Is(err, errNothingWaits) { // It does not wait yet, or not any more.
+		c.count(ctx, Heartbeat, err)
+	}
 	return err
 }
 
@@ -178,8 +161,8 @@ const (
 	abandon = "ABANDON"
 )
 
-// complete ends the waiting for a hook with a result.
-func (c *HookClient) complete(ctx context.Context, a Action, result string) error {
+// end ends the waiting for a hook with a result.
+func (c *HookClient) end(ctx context.Context, a Action, result string) error {
 	_, err := call(ctx, complete, c.sdk.CompleteLifecycleAction, &autoscaling.CompleteLifecycleActionInput{
 		AutoScalingGroupName: &a.Group, LifecycleHookName: &a.Hook, InstanceId: &a.Instance, LifecycleActionToken: a.token(),
 		LifecycleActionResult: &result,

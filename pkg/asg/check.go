@@ -5,16 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/nth-project/nth/pkg/role"
 )
 
 // OwnGroup returns a client for the hooks of this instance, and the name of its group; empty if it is in none. It changes nothing.
 func OwnGroup(ctx context.Context, opts Options, s Settings) (client *HookClient, group string, err error) {
-	client, instance, err := ownClient(ctx, opts, s, func(HookReport) {})
+	client, instance, err := ownClient(ctx, opts, s, newReporter(func(HookReport) {}))
 	if err != nil {
 		return nil, "", err
 	}
-	group, _, err = client.place(ctx, instance)
+	group, err = client.groupOf(ctx, instance)
 	return client, group, err
+}
+
+// ownClient asks the metadata service for the instance's ID and region. It sends nothing to Auto Scaling.
+func ownClient(ctx context.Context, opts Options, settings Settings, says reporter) (*HookClient, string, error) {
+	instance, cfg, err := role.Own(ctx, opts.Metadata, opts.AWS)
+	if err != nil {
+		return nil, "", err
+	}
+	client := NewHookClient(HookClientOptions{AWS: cfg, Requested: opts.Requested}, settings)
+	client.reporter = says
+	return client, instance, nil
 }
 
 // Explain says in words which of a group's hooks nth completes, and reports whether there is any. launch is about the hooks for launches
@@ -75,7 +88,7 @@ func (c *HookClient) CheckPermission(ctx context.Context, p Permission, group st
 	case heartbeat:
 		err = c.heartbeat(ctx, nothing)
 	case complete:
-		err = c.complete(ctx, nothing, proceed)
+		err = c.end(ctx, nothing, proceed)
 	case describeGroups:
 		_, err = c.retains(ctx, group)
 	default:

@@ -63,17 +63,15 @@ type HookClient struct {
 
 // groupHooks are a group's hooks, as far as they are known.
 type groupHooks struct {
-	turn     chan struct{} // has room for one, who may use what follows
-	hooks    []hook
-	err      error // why they are not known
-	trouble  string
-	failures int
-	until    time.Time // of the next request
+	turn  chan struct{} // has room for one, who may use what follows
+	hooks []hook
+	err   error     // why they are not known
+	until time.Time // of the next request
 }
 
 const (
-	// hooksLife is how long a group's hooks are taken to be unchanged.
-	hooksLife = 5 * time.Minute
+	// hooksLife is how long a group's hooks are taken to be unchanged, and unknownLife how long nobody asks again after a failure.
+	hooksLife, unknownLife = 5 * time.Minute, 3 * time.Second
 	// leastTimeout is the shortest that a hook can have, and is used until its own is known; shortTimeout is used if
 	// asking for it is not allowed. No hook waits for longer than longestTimeout without a heartbeat.
 	// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
@@ -84,7 +82,7 @@ const (
 
 // NewHookClient returns a HookClient that has asked nothing yet.
 func NewHookClient(opts HookClientOptions, settings Settings) *HookClient {
-	c := &HookClient{opts: opts, sdk: newClient(opts.AWS), reporter: reporter{report: opts.Report}, groups: map[string]*groupHooks{}}
+	c := &HookClient{opts: opts, sdk: newClient(opts.AWS), reporter: newReporter(opts.Report), groups: map[string]*groupHooks{}}
 	c.Use(settings)
 	return c
 }
@@ -110,6 +108,9 @@ func (c *HookClient) find(ctx context.Context, a Action) (h hook, ours bool, err
 		return hook{}, false, nil
 	}
 	hooks, err := c.hooks(ctx, a.Group)
+	if ctx.Err() == nil {
+		c.failed("asking for the lifecycle hooks of the Auto Scaling group "+a.Group, err)
+	}
 	h = hook{name: a.Hook, timeout: leastTimeout}
 	if unpermitted(err) {
 		h.timeout = shortTimeout
@@ -150,19 +151,14 @@ func (c *HookClient) hooks(ctx context.Context, group string) ([]hook, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err() // This says nothing about the group.
 	}
-	if errors.Is(err, errNothingWaits) { // The group exists no more.
-		hooks, err = []hook{}, nil
-	}
-	g.trouble = c.failed("asking for the lifecycle hooks of the Auto Scaling group "+group, err, g.trouble)
 	life := hooksLife
 	switch {
-	case err == nil:
-		g.failures = 0
+	case errors.Is(err, errNothingWaits): // The group exists no more.
+		hooks, err = []hook{}, nil
 	case unpermitted(err):
-		life = role.Spread(longestPause)
-	default:
-		g.failures++
-		life = pause(g.failures)
+		life = longestPause / 2
+	case err != nil:
+		life = role.Spread(unknownLife)
 	}
 	g.until = time.Now().Add(life)
 	if err == nil || g.hooks == nil { // What was known before is better than nothing.
@@ -173,27 +169,22 @@ func (c *HookClient) hooks(ctx context.Context, group string) ([]hook, error) {
 
 // Hold sends heartbeats for an action that is ours, one for each third of the hook's timeout, until ctx ends or nothing waits any more.
 // Until it is known whether the hook is ours, it is taken for ours, as a heartbeat does no harm.
-func (c *HookClient) Hold(ctx context.Context, a Action) {
-	c.hold(ctx, a, c.find, func(hook, error) {})
-}
+func (c *HookClient) Hold(ctx context.Context, a Action) { c.hold(ctx, a, func(error) {}) }
 
-// finder returns the hook of an action, and whether it is ours, as HookClient.find does.
-type finder func(context.Context, Action) (h hook, ours bool, err error)
-
-// hold is Hold. sent is called after each heartbeat.
-func (c *HookClient) hold(ctx context.Context, a Action, find finder, sent func(hook, error)) {
-	failures, trouble := 0, ""
-	for {
-		h, ours, err := find(ctx, a)
+// hold is Hold. heard is called with the answer to each heartbeat.
+func (c *HookClient) hold(ctx context.Context, a Action, heard func(error)) {
+	for failures := 0; ; {
+		h, ours, err := c.find(ctx, a)
 		if ctx.Err() != nil || err == nil && !ours {
 			return
 		}
-		err = c.heartbeat(ctx, a)
-		if ctx.Err() != nil || errors.Is(err, errNothingWaits) {
+		if err = c.heartbeat(ctx, a); ctx.Err() != nil {
 			return
 		}
-		sent(h, err)
-		trouble = c.failed("holding the machine by "+a.String(), err, trouble)
+		if heard(err); errors.Is(err, errNothingWaits) {
+			return
+		}
+		c.failed("holding the machine by "+a.String(), err)
 		wait := h.interval()
 		if failures++; err == nil {
 			failures = 0
@@ -210,72 +201,71 @@ func (c *HookClient) hold(ctx context.Context, a Action, find finder, sent func(
 // succeeds or the hook's own time is over, when the group does not wait any more. The outcome does not matter for a launch. The error is
 // ctx's.
 func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outcome) error {
-	c.finish(ctx, a, outcome, c.find)
+	if !a.Launch && outcome != event.Drained && outcome != event.OutOfTime {
+		return nil // The work that the hook waits for is not done.
+	}
+	if errors.Is(c.complete(ctx, a, outcome), errNothingWaits) {
+		c.once(Completed, "%s does not wait any more", a)
+	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("completing %s: %w", a, ctx.Err())
 	}
 	return nil
 }
 
-// finish is Complete. It reports whether nothing is left to be done: false if ctx has ended, if Auto Scaling says that nothing waits, or
-// if the hook's own time is over.
-func (c *HookClient) finish(ctx context.Context, a Action, outcome event.Outcome, find finder) (done bool) {
-	if !a.Launch && outcome != event.Drained && outcome != event.OutOfTime {
-		return true // The work that the hook waits for is not done.
-	}
-	held, trouble := time.Now(), ""
+// complete is Complete for an outcome that calls for a result. The error is errNothingWaits, or that of ctx.
+func (c *HookClient) complete(ctx context.Context, a Action, outcome event.Outcome) error {
+	held := time.Now() // when it was last known to wait for a whole timeout
 	for failures := 1; ; failures++ {
-		h, ours, err := find(ctx, a)
+		h, ours, err := c.find(ctx, a)
 		switch {
 		case unpermitted(err):
 			c.say(Refused, "%s: it is left to its timeout, as it cannot be known whose it is, and %s does not name it",
 				a, wordsFor[c.rule(a.Launch).transition].setting)
-			return true
-		case err != nil: // hooks has reported it.
+			return nil
+		case err == nil && !ours:
+			return nil
+		case err != nil: // find has reported it.
 			h.timeout = longestTimeout
-		case !ours:
-			return true
 		default:
-			sent := time.Now()
-			beaten, err := c.attempt(ctx, a, outcome)
-			switch {
-			case err == nil:
-				return true
-			case errors.Is(err, errNothingWaits):
-				c.once(Completed, "%s does not wait any more", a)
-				return false
-			case beaten:
-				held = sent
+			result, unknown := c.result(ctx, a, outcome)
+			if err = unknown; err == nil {
+				if err = c.answer(ctx, a, result); err == nil || errors.Is(err, errNothingWaits) {
+					return err
+				}
+			} else if now := time.Now(); c.heartbeat(ctx, a) == nil { // It is not given away before that is known.
+				held = now
 			}
 			if ctx.Err() == nil {
-				trouble = c.failed("completing "+a.String(), err, trouble)
+				c.failed("completing "+a.String(), err)
 			}
 		}
 		if time.Since(held) >= h.timeout {
 			c.say(Trouble, "%s: it could not be completed before its own time was over, and its default result holds", a)
-			return false
+			return nil
 		}
 		if !role.Sleep(ctx, min(pause(failures), max(h.interval(), leastTimeout/3))) {
-			return false
+			return ctx.Err()
 		}
 	}
 }
 
-// attempt completes an action, and tries once. While it is not known whether the group keeps the machine, it is not given away: it is
-// held by a heartbeat then.
-func (c *HookClient) attempt(ctx context.Context, a Action, outcome event.Outcome) (beaten bool, err error) {
-	result := proceed
-	if !a.Launch && outcome == event.OutOfTime && c.settings.Load().Abandon {
-		keeps, err := c.keeps(ctx, a)
-		if err != nil {
-			return c.heartbeat(ctx, a) == nil, err
-		}
-		if keeps {
-			result = abandon
-		}
+// result is the result of an action that the outcome calls for. The error says why that is not known.
+func (c *HookClient) result(ctx context.Context, a Action, outcome event.Outcome) (string, error) {
+	if a.Launch || outcome != event.OutOfTime || !c.settings.Load().Abandon {
+		return proceed, nil
 	}
-	if err := c.complete(ctx, a, result); err != nil {
-		return false, err
+	keeps, err := c.keeps(ctx, a)
+	if keeps {
+		return abandon, nil
+	}
+	return proceed, err
+}
+
+// answer completes an action with a result, once.
+func (c *HookClient) answer(ctx context.Context, a Action, result string) error {
+	if err := c.end(ctx, a, result); err != nil {
+		return err
 	}
 	switch {
 	case result == abandon:
@@ -285,7 +275,7 @@ func (c *HookClient) attempt(ctx context.Context, a Action, outcome event.Outcom
 	default:
 		c.say(Completed, "completed %s: the machine may go", a)
 	}
-	return false, nil
+	return nil
 }
 
 // An Auto Scaling group takes an instance whose hook for terminations is abandoned, as it takes one whose hook is completed. Only where
@@ -317,14 +307,13 @@ func (c *HookClient) Loses(ctx context.Context, a Action) (bool, error) {
 	if !c.settings.Load().Abandon {
 		return false, nil
 	}
-	trouble := ""
 	for failures := 1; ; failures++ {
 		keeps, err := c.keeps(ctx, a)
 		if err == nil {
 			return !keeps, nil
 		}
 		if ctx.Err() == nil {
-			trouble = c.failed(a.String(), err, trouble)
+			c.failed(a.String(), err)
 		}
 		if !role.Sleep(ctx, pause(failures)) {
 			return false, fmt.Errorf("finding out whether the group %s would keep %s: %w", a.Group, a.Instance, ctx.Err())

@@ -32,49 +32,6 @@ func TestKeeper_HoldsUntilDrainedAndCompletesOnce(t *testing.T) {
 	})
 }
 
-func TestKeeper_CompletesAHookOnlyWhenItWaits(t *testing.T) {
-	t.Parallel()
-	bubble(t, one(hook), func(r *rig) {
-		r.run()
-		r.announce(ending) // the state that the API tells may lag behind
-		r.pass(5 * time.Second)
-		r.aws.SetState(instance, "Terminating")
-		r.pass(time.Minute)
-		r.keeper.Settled(ending, event.Drained)
-		r.pass(4 * time.Minute)
-		r.wantActions()
-		r.wantCalls("CompleteLifecycleAction", 0)
-		r.aws.Terminate(instance)
-		r.pass(15 * time.Second)
-		if a := r.aws.Actions(instance); a[0].Result != "CONTINUE" || len(a[0].Heartbeats) != 0 {
-			t.Errorf("the hook is %+v, want it to be completed without a heartbeat", a[0])
-		}
-		// Nothing is asked in a hurry while the group takes the instance out of its load balancers.
-		if calls := r.aws.Calls("DescribeAutoScalingInstances"); len(calls) < 24 || len(calls) > 48 {
-			t.Errorf("%d requests for the state within five minutes", len(calls))
-		}
-		r.wantCalls("DescribeLifecycleHooks", 1)
-		r.wantReports(found, completed)
-	})
-}
-
-func TestKeeper_AsksAgainWhereTheStateIsAheadOfTheHook(t *testing.T) {
-	t.Parallel()
-	bubble(t, one(hook), func(r *rig) {
-		r.run()
-		r.aws.Show(instance, "Terminating:Wait")
-		r.announce(ending)
-		r.pass(3 * time.Second)
-		r.aws.Terminate(instance)
-		r.pass(time.Minute)
-		r.wantActions("drain beaten at 0s~7s")
-		r.keeper.Settled(ending, event.Drained)
-		r.pass(0)
-		r.wantActions("drain beaten at 0s~7s, CONTINUE at 1m3s")
-		r.wantReports(found, completed)
-	})
-}
-
 func TestKeeper_HoldsInEveryStateOfWaitingOnTheWayOut(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct{ target, before, waits, ends string }{
@@ -89,7 +46,7 @@ func TestKeeper_HoldsInEveryStateOfWaitingOnTheWayOut(t *testing.T) {
 				ev := ending
 				ev.Code = row.target
 				r.run()
-				r.announce(ev) // the state that the API tells may lag behind
+				r.announce(ev)
 				r.pass(2 * time.Second)
 				r.aws.SetState(instance, row.before)
 				r.pass(8 * time.Second)
@@ -107,74 +64,90 @@ func TestKeeper_HoldsInEveryStateOfWaitingOnTheWayOut(t *testing.T) {
 	}
 }
 
-// Where an instance waits on its way into the warm pool, hooks for launches are waited for. It is ended later.
-func TestKeeper_LeavesAnInstanceOnItsWayIntoAWarmPool(t *testing.T) {
+// A group takes minutes to take an instance out of its load balancers, and hooks wait only after that. On its way into a warm pool an
+// instance waits for hooks of launches, and is ended later.
+func TestKeeper_CompletesAHookOnlyWhenItWaits(t *testing.T) {
 	t.Parallel()
-	bubble(t, []asgtest.Hook{hook, {Name: "greet", Transition: asgtest.Launching}}, func(r *rig) {
-		ev := ending
-		ev.Code = "Warmed:Terminated"
-		r.run()
-		r.aws.SetState(instance, "Warmed:Running")
-		r.aws.SetState(instance, "Warmed:Pending:Wait")
-		r.announce(ev)
-		r.keeper.Settled(ev, event.Drained)
-		r.pass(time.Minute)
-		r.wantCalls("CompleteLifecycleAction", 0)
-		r.wantCalls("RecordLifecycleActionHeartbeat", 0)
-		r.aws.SetState(instance, "Warmed:Terminating:Wait")
-		r.pass(time.Minute)
-		r.wantCalls("CompleteLifecycleAction", 1)
-	})
-}
-
-func TestKeeper_HasNothingToCompleteWhereNoHookWaits(t *testing.T) {
-	t.Parallel()
-	const over = "found: the Auto Scaling group workers does not wait for its lifecycle hooks any more: the instance is in state "
-	for name, row := range map[string]struct {
-		prepare func(r *rig)
-		calls   int
-		reports []string
-	}{
-		"it proceeds":              {func(r *rig) { r.aws.SetState(instance, "Terminating:Proceed") }, 2, []string{found, over + "Terminating:Proceed"}},
-		"it is retained":           {func(r *rig) { r.aws.SetState(instance, "Terminating:Retained") }, 2, []string{found, over + "Terminating:Retained"}},
-		"it proceeds, warmed":      {func(r *rig) { r.aws.SetState(instance, "Warmed:Terminating:Proceed") }, 2, []string{found, over + "Warmed:Terminating:Proceed"}},
-		"the group has no hook":    {func(r *rig) { r.aws.AddGroup(group) }, 2, []string{"found: the Auto Scaling group workers has no lifecycle hook for terminations"}},
-		"none of several is named": {func(r *rig) { r.aws.AddGroup(group, hook, asgtest.Hook{Name: "logs"}) }, 2, []string{"found: the Auto Scaling group workers has several lifecycle hooks"}},
-		"the instance has no role": {func(r *rig) { delete(r.metadata, "iam/security-credentials/") }, 0, []string{"refused: looking for lifecycle hooks: the instance has no IAM role; the node is drained within its budget"}},
-		"somebody else completes it": {
-			func(r *rig) {
-				r.aws.Terminate(instance)
-				r.aws.Forget(instance)
-				r.aws.Show(instance, "Terminating:Wait")
-				time.AfterFunc(100*time.Millisecond, func() { r.aws.Show(instance, "Terminating:Proceed") })
-			}, 4, []string{found, "completed: the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718 does not wait any more", over + "Terminating:Proceed"},
-		},
+	for name, row := range map[string]struct{ target, before, waits string }{
+		"in service":               {"Terminated", "Terminating", "Terminating:Wait"},
+		"on its way into the pool": {"Warmed:Terminated", "Warmed:Pending:Wait", "Warmed:Terminating:Wait"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bubble(t, one(hook), func(r *rig) {
+			bubble(t, []asgtest.Hook{hook, {Name: "greet", Transition: asgtest.Launching}}, func(r *rig) {
+				ev := ending
+				ev.Code = row.target
 				r.run()
-				row.prepare(r)
-				r.source.see([]event.Event{ending})
-				r.source.look()
-				r.keeper.Settled(ending, event.Drained)
-				r.pass(time.Hour)
-				r.wantCalls("", row.calls)
-				r.wantReports(row.reports...)
+				r.aws.SetState(instance, "Warmed:Running")
+				r.aws.SetState(instance, row.before)
+				r.announce(ev)
+				r.pass(time.Minute)
+				r.keeper.Settled(ev, event.Drained)
+				r.pass(4 * time.Minute)
+				for _, a := range r.aws.Actions(instance) {
+					if a.Result != "" || len(a.Heartbeats) > 0 {
+						t.Errorf("while ours does not wait, the hook is %+v", a)
+					}
+				}
+				r.aws.SetState(instance, row.waits)
+				r.pass(15 * time.Second)
+				a := r.aws.Actions(instance)
+				if last := a[len(a)-1]; last.Hook != "drain" || last.Result != "CONTINUE" || last.TimedOut {
+					t.Errorf("the hook is %+v, want it completed", last)
+				}
+				if calls := r.aws.Calls(""); len(calls) > 48 { // Nothing is asked in a hurry meanwhile.
+					t.Errorf("%d requests within five minutes", len(calls))
+				}
+				r.wantReports(found, completed)
 			})
 		})
 	}
 }
 
-func TestKeeper_HoldsAndCompletesEachNamedHook(t *testing.T) {
+func TestKeeper_LeavesWhatIsNotOurs(t *testing.T) {
 	t.Parallel()
-	bubble(t, []asgtest.Hook{{Name: "logs", HeartbeatTimeout: time.Hour}, {Name: "other"}, hook}, func(r *rig) {
-		r.settings.Hooks = []string{"drain", "logs", "elsewhere"}
+	for name, row := range map[string]struct {
+		prepare func(r *rig)
+		report  string
+	}{
+		"the group has no hook":    {func(r *rig) { r.aws.AddGroup(group) }, "found: the Auto Scaling group workers has no lifecycle hook for terminations"},
+		"none of several is named": {func(r *rig) { r.aws.AddGroup(group, hook, asgtest.Hook{Name: "logs"}) }, "found: the Auto Scaling group workers has several lifecycle hooks"},
+		"it is in no group":        {func(r *rig) { r.metadata["instance-id"] = "i-0ffffffffffffffff" }, "found: the instance is in no Auto Scaling group"},
+		"the instance has no role": {func(r *rig) { delete(r.metadata, "iam/security-credentials/") }, "refused: looking for lifecycle hooks: the instance has no IAM role; the node is drained within its budget"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, one(hook), func(r *rig) {
+				row.prepare(r)
+				r.terminate()
+				r.keeper.Settled(ending, event.Drained)
+				r.pass(time.Hour)
+				for _, a := range r.aws.Actions(instance) {
+					if len(a.Heartbeats) > 0 || a.Result != "ABANDON" {
+						t.Errorf("the hook is %+v", a)
+					}
+				}
+				if calls := r.aws.Calls(""); len(calls) > 75 {
+					t.Errorf("%d requests in an hour", len(calls))
+				}
+				r.wantReports(row.report)
+			})
+		})
+	}
+}
+
+func TestKeeper_HoldsAndCompletesEachNamedHookOnce(t *testing.T) {
+	t.Parallel()
+	over := asgtest.Hook{Name: "short", HeartbeatTimeout: time.Hour, GlobalTimeout: time.Minute, DefaultResult: "CONTINUE"}
+	bubble(t, []asgtest.Hook{{Name: "logs", HeartbeatTimeout: time.Hour}, {Name: "other"}, hook, over}, func(r *rig) {
+		r.settings.Hooks = []string{"drain", "logs", "short", "elsewhere"}
 		r.terminate()
 		r.pass(2 * time.Minute)
 		r.keeper.Settled(ending, event.Drained)
-		r.pass(time.Minute)
-		r.wantActions("logs beaten at 0s, CONTINUE at 2m0s", "other beaten at ", "drain beaten at 0s 1m40s, CONTINUE at 2m0s")
+		r.pass(10 * time.Minute)
+		r.wantActions("logs beaten at 0s, CONTINUE at 2m0s", "other beaten at ", "drain beaten at 0s 1m40s, CONTINUE at 2m0s",
+			"short beaten at 0s, CONTINUE at 1m0s, timed out")
+		r.wantCalls("CompleteLifecycleAction", 3)
 	})
 }
 
@@ -209,11 +182,6 @@ func TestKeeper_CompletesOnceAcrossARestart(t *testing.T) {
 		{"after the completion", func(r *rig) {
 			r.keeper.Settled(ending, event.Drained)
 			r.pass(0)
-		}, "drain beaten at 0s, CONTINUE at 1m0s", 1},
-		{"after the completion, which the state does not show yet", func(r *rig) {
-			r.keeper.Settled(ending, event.Drained)
-			r.pass(0)
-			r.aws.Show(instance, "Terminating:Wait")
 		}, "drain beaten at 0s, CONTINUE at 1m0s", 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -272,6 +240,7 @@ func TestKeeper_AsksNothingWhereHooksAreDisabled(t *testing.T) {
 		r.wantCalls("", 0)
 
 		r.settings.Complete = true
+		r.keeper.Settled(ending, "")
 		r.keeper.Use(r.settings)
 		r.pass(time.Minute)
 		r.wantActions("drain beaten at 1m0s")
@@ -283,97 +252,84 @@ func TestKeeper_AsksNothingWhereHooksAreDisabled(t *testing.T) {
 	})
 }
 
-func TestKeeper_RetriesWhatFails(t *testing.T) {
+// Requests fail for a while, or are refused for good. Each is reported once.
+func TestKeeper_CopesWithWhatFails(t *testing.T) {
 	t.Parallel()
-	lost := asgtest.Fault{Action: "CompleteLifecycleAction", Times: 1, Status: 500, Code: "InternalFailure", After: true}
-	for _, row := range []struct {
-		name    string
-		faults  []asgtest.Fault
-		want    string
-		reports []string
-	}{
-		{
-			name: "the looks are throttled", want: "drain beaten at 0s~3s, CONTINUE at 1m0s",
-			faults: []asgtest.Fault{asgtest.Throttled("DescribeAutoScalingInstances", 1), asgtest.Throttled("DescribeLifecycleHooks", 1)},
-			reports: []string{
-				"trouble: looking for lifecycle hooks: calling autoscaling:DescribeAutoScalingInstances: Throttling: it is a fault; Auto Scaling is asked again",
-				"trouble: looking for lifecycle hooks: calling autoscaling:DescribeLifecycleHooks: Throttling", found, completed,
-			},
-		},
-		{
-			name: "heartbeats are throttled", want: "drain beaten at 0s~7s, CONTINUE at 1m0s",
-			faults:  []asgtest.Fault{asgtest.Throttled("RecordLifecycleActionHeartbeat", 3)},
-			reports: []string{found, "trouble: holding the machine by the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718: calling autoscaling:Record", completed},
-		},
-		{
-			name: "the completion is throttled", want: "drain beaten at 0s, CONTINUE at 1m~3s",
-			faults:  []asgtest.Fault{asgtest.Throttled("CompleteLifecycleAction", 2)},
-			reports: []string{found, "trouble: completing the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718: calling autoscaling:Complete", completed},
-		},
-		{
-			name: "the completion hangs", want: "drain beaten at 0s, CONTINUE at 1m10s~1s",
-			faults: []asgtest.Fault{{Action: "CompleteLifecycleAction", Times: 1}},
-			reports: []string{found, "trouble: completing the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718: calling autoscaling:CompleteLifecycleAction: " +
-				"no answer within 10s", completed},
-		},
-		{
-			name: "the answer to the completion is lost", want: "drain beaten at 0s, CONTINUE at 1m0s", faults: []asgtest.Fault{lost},
-			reports: []string{found, "trouble: completing", "completed: the lifecycle hook drain", "found: the Auto Scaling group workers does not wait"},
-		},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, one(hook), func(r *rig) {
-				for _, f := range row.faults {
-					r.aws.Fail(f)
-				}
-				r.terminate()
-				r.pass(time.Minute)
-				r.keeper.Settled(ending, event.Drained)
-				r.pass(time.Minute)
-				r.wantActions(row.want)
-				r.wantReports(row.reports...)
-			})
-		})
+	const (
+		looking    = "looking for lifecycle hooks: "
+		holding    = "holding the machine by the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718: "
+		completing = "completing the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718: "
+		refused    = "the instance's role does not allow autoscaling:"
+		instances  = "DescribeAutoScalingInstances"
+		hooks      = "DescribeLifecycleHooks"
+		beat       = "RecordLifecycleActionHeartbeat"
+		complete   = "CompleteLifecycleAction"
+		timedOut   = "drain beaten at , ABANDON at 5m0s, timed out"
+	)
+	fails := func(faults ...asgtest.Fault) func(r *rig) {
+		return func(r *rig) {
+			for _, f := range faults {
+				r.aws.Fail(f)
+			}
+		}
 	}
-}
-
-func TestKeeper_ReportsAMissingPermissionOnce(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct {
-		denied  string
-		want    string
-		reports []string
-		// deadline is the event's after four minutes.
-		deadline time.Duration
+	denied := func(action string) func(r *rig) { return func(r *rig) { r.aws.Deny(action) } }
+	for name, row := range map[string]struct {
+		spoil    func(r *rig)
+		want     string
+		reports  []string
+		deadline time.Duration // the event's after four minutes, when the node is drained
 	}{
-		{
-			denied: "DescribeAutoScalingInstances", want: "drain beaten at , ABANDON at 5m0s, timed out",
-			reports: []string{"refused: looking for lifecycle hooks: the instance's role does not allow autoscaling:DescribeAutoScalingInstances; " +
-				"the node is drained within its budget, and lifecycle hooks are left to their timeouts " + policy},
+		"looks are throttled": {
+			fails(asgtest.Throttled(instances, 2)), "drain beaten at 0s~3s 1m40s~3s 3m20s~3s, CONTINUE at 4m0s", []string{
+				"trouble: " + looking + "calling autoscaling:DescribeAutoScalingInstances: Throttling: it is a fault; Auto Scaling is asked again", found, completed,
+			}, 0,
 		},
-		{
-			denied: "DescribeLifecycleHooks", want: "drain beaten at , ABANDON at 5m0s, timed out",
-			reports: []string{"refused: looking for lifecycle hooks: the instance's role does not allow autoscaling:DescribeLifecycleHooks; the node is drained within its budget"},
+		"heartbeats are throttled": {
+			fails(asgtest.Throttled(beat, 3)), "drain beaten at 0s~7s 1m40s~7s 3m20s~7s, CONTINUE at 4m0s",
+			[]string{found, "trouble: " + holding + "calling autoscaling:Record", completed}, 0,
 		},
-		{
-			// Auto Scaling waits for one timeout then, which is sooner than the budget.
-			denied: "RecordLifecycleActionHeartbeat", want: "drain beaten at , CONTINUE at 4m0s", deadline: 5 * time.Minute,
-			reports: []string{
-				found, "refused: holding the machine by the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718: the instance's role does not allow " +
-					"autoscaling:RecordLifecycleActionHeartbeat; the machine is held for one timeout of the hook only " + policy, completed,
-			},
+		"the completion is throttled": {
+			fails(asgtest.Throttled(complete, 2)), "drain beaten at 0s 1m40s 3m20s, CONTINUE at 4m~3s",
+			[]string{found, "trouble: " + completing + "calling autoscaling:Complete", completed}, 0,
 		},
-		{
-			denied: "CompleteLifecycleAction", want: "drain beaten at 0s 1m40s 3m20s, ABANDON at 8m20s, timed out",
-			reports: []string{found, "refused: completing the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718: the instance's role does not allow " +
-				"autoscaling:CompleteLifecycleAction; the hook is left to its timeout " + policy, "trouble: the lifecycle hook drain", "found: the Auto Scaling group workers does not wait"},
+		"the completion hangs": {
+			fails(asgtest.Fault{Action: complete, Times: 1}), "drain beaten at 0s 1m40s 3m20s, CONTINUE at 4m10s~1s",
+			[]string{found, "trouble: " + completing + "calling autoscaling:CompleteLifecycleAction: no answer within 10s", completed}, 0,
+		},
+		"the answer to the completion is lost": {
+			fails(asgtest.Fault{Action: complete, Times: 1, Status: 500, Code: "InternalFailure", After: true}),
+			"drain beaten at 0s 1m40s 3m20s, CONTINUE at 4m0s",
+			[]string{found, "trouble: " + completing, "completed: the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718 does not wait any more"}, 0,
+		},
+		"somebody else completes it": {
+			func(r *rig) { time.AfterFunc(150*time.Second, func() { r.aws.Forget(instance) }) }, "drain beaten at 0s 1m40s, CONTINUE at 2m30s",
+			[]string{found, "completed: the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718 does not wait any more"}, 0,
+		},
+		"the group may not be asked for": {
+			denied(instances), timedOut, []string{"refused: " + looking + refused + "DescribeAutoScalingInstances; " +
+				"the node is drained within its budget, and lifecycle hooks are left to their timeouts " + policy}, 0,
+		},
+		"hooks may not be asked for": {denied(hooks), timedOut, []string{"refused: " + looking + refused + "DescribeLifecycleHooks; the node is drained within its budget"}, 0},
+		"they may be later": {
+			func(r *rig) { r.aws.Deny(hooks); time.AfterFunc(90*time.Second, func() { r.aws.Allow(hooks) }) },
+			"drain beaten at 1m24s~48s 3m4s~48s, CONTINUE at 4m0s", []string{"refused: " + looking, found, completed}, 0,
+		},
+		"heartbeats are refused": { // Auto Scaling waits for one timeout then, which is sooner than the budget.
+			denied(beat), "drain beaten at , CONTINUE at 4m0s",
+			[]string{found, "refused: " + holding + refused + "RecordLifecycleActionHeartbeat; the machine is held for one timeout of the hook only " + policy, completed},
+			5 * time.Minute,
+		},
+		"completions are refused": {
+			denied(complete), "drain beaten at 0s 1m40s 3m20s, ABANDON at 8m20s, timed out", []string{
+				found, "refused: " + completing + refused + "CompleteLifecycleAction; the hook is left to its timeout " + policy, "trouble: the lifecycle hook drain",
+			}, 0,
 		},
 	} {
-		t.Run(row.denied, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, one(hook), func(r *rig) {
-				r.aws.Deny(row.denied)
+				row.spoil(r)
 				r.terminate()
 				r.pass(4 * time.Minute)
 				if got := r.deadline(); got != row.deadline {
@@ -386,20 +342,6 @@ func TestKeeper_ReportsAMissingPermissionOnce(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestKeeper_UsesAPermissionThatIsGrantedLater(t *testing.T) {
-	t.Parallel()
-	bubble(t, one(hook), func(r *rig) {
-		r.aws.Deny("DescribeAutoScalingInstances")
-		r.terminate()
-		r.pass(90 * time.Second)
-		r.aws.Allow("DescribeAutoScalingInstances")
-		r.pass(time.Minute)
-		r.keeper.Settled(ending, event.Drained)
-		r.pass(0)
-		r.wantActions("drain beaten at 1m24s~48s, CONTINUE at 2m30s")
-	})
 }
 
 func TestKeeper_CountsRequests(t *testing.T) {
@@ -472,23 +414,3 @@ const (
 )
 
 func one(h asgtest.Hook) []asgtest.Hook { return []asgtest.Hook{h} }
-
-func TestKeeper_CompletesOnceThoughAnotherHookIsOver(t *testing.T) {
-	t.Parallel()
-	bubble(t, []asgtest.Hook{hook, {Name: "short", HeartbeatTimeout: time.Hour, GlobalTimeout: time.Minute, DefaultResult: "CONTINUE"}, {Name: "other"}}, func(r *rig) {
-		r.settings.Hooks = []string{"drain", "short"}
-		r.terminate()
-		r.pass(2 * time.Minute)
-		r.keeper.Settled(ending, event.Drained)
-		r.pass(10 * time.Minute)
-		drain := 0
-		for _, call := range r.aws.Calls("CompleteLifecycleAction") {
-			if call.Values.Get("LifecycleHookName") == "drain" {
-				drain++
-			}
-		}
-		if drain != 1 {
-			t.Errorf("%d requests complete the hook, want one", drain)
-		}
-	})
-}

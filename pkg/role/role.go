@@ -88,6 +88,15 @@ func Config(ctx context.Context, metadata Metadata, region string) (aws.Config, 
 // Account is Config for the instance's own region.
 func (m Metadata) Account(ctx context.Context) (aws.Config, error) { return Config(ctx, m, "") }
 
+// Own asks for the instance's own ID, and for what clients are made from: account is such as Metadata.Account. It sends nothing to AWS.
+func Own(ctx context.Context, metadata Metadata, account func(context.Context) (aws.Config, error)) (id string, cfg aws.Config, err error) {
+	if id, err = metadata.Line(ctx, "instance-id"); err != nil {
+		return "", aws.Config{}, fmt.Errorf("asking the metadata service for the instance's ID: %w", err)
+	}
+	cfg, err = account(ctx)
+	return id, cfg, err
+}
+
 // connections is how many connections to a service are kept for requests that are made at once.
 const connections = 8
 

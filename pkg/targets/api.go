@@ -71,11 +71,7 @@ type service struct {
 func newService(ctx context.Context, opts Options) (*service, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	instance, err := opts.Metadata.Line(ctx, "instance-id")
-	if err != nil {
-		return nil, fmt.Errorf("asking the metadata service for the instance's ID: %w", err)
-	}
-	cfg, err := opts.AWS(ctx)
+	instance, cfg, err := role.Own(ctx, opts.Metadata, opts.AWS)
 	if err != nil {
 		return nil, err
 	}
