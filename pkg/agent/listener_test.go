@@ -248,7 +248,7 @@ func TestListener_EachEventThatIsPutOff(t *testing.T) {
 			drain.UncordonLifted, []string{"begun a uncordon after 0s", "done a uncordon after 0s", "changed b", "put-off b uncordon after 0s"}, "uncordon",
 		},
 		"on a node that Karpenter has tainted": {
-			drain.UncordonLeftKarpenter, []string{"begun a uncordon after 0s", "done a uncordon after 0s Karpenter", "changed b", "put-off b"}, "",
+			drain.UncordonLeft("Karpenter"), []string{"begun a uncordon after 0s", "done a uncordon after 0s Karpenter", "changed b", "put-off b"}, "",
 		},
 	}, func(r *rig, row row) {
 		r.node.toUncordon(func(context.Context) (drain.UncordonResult, error) { return row.result, nil })

@@ -311,7 +311,7 @@ func parseClaim(text string) (claim Claim, ok bool) {
 // UncordonResult says what an uncordon found and did.
 type UncordonResult string
 
-// The outcomes of an uncordon.
+// The outcomes of an uncordon, apart from UncordonLeft.
 const (
 	// UncordonLifted: the node takes pods again.
 	UncordonLifted UncordonResult = "lifted"
@@ -320,60 +320,7 @@ const (
 	UncordonOpened  UncordonResult = "opened"
 	// UncordonNodeGone: there is no such Node any more.
 	UncordonNodeGone UncordonResult = "node-gone"
-	// UncordonLeftGoing: the Node is being deleted, and a finalizer still holds it.
-	UncordonLeftGoing UncordonResult = "left-going"
-	// UncordonLeftKarpenter, UncordonLeftAutoscaler and UncordonLeftNodeGroup: a taint says that Karpenter, Cluster
-	// Autoscaler or an update of an EKS managed node group is emptying the node.
-	UncordonLeftKarpenter  UncordonResult = "left-karpenter"
-	UncordonLeftAutoscaler UncordonResult = "left-cluster-autoscaler"
-	UncordonLeftNodeGroup  UncordonResult = "left-node-group"
 )
-
-// LeftTo names who still needs the cordon, as part of a sentence; empty if nobody does.
-func (r UncordonResult) LeftTo() string {
-	return map[UncordonResult]string{
-		UncordonLeftGoing:      "the one who deleted the Node",
-		UncordonLeftKarpenter:  "Karpenter",
-		UncordonLeftAutoscaler: "Cluster Autoscaler",
-		UncordonLeftNodeGroup:  "the update of the managed node group",
-	}[r]
-}
-
-// drainTaints are the taints of programs that empty a node, and need it closed until the Node is gone. They may use a taint instead of a
-// cordon, and a cordon on a node that is unschedulable already leaves no trace. An empty value matches any. Cluster Autoscaler's
-// DeletionCandidateOfClusterAutoscaler is not among them: it marks a node that may be chosen.
-var drainTaints = []struct {
-	key, value string
-	left       UncordonResult
-}{
-	{"karpenter.sh/disrupted", "", UncordonLeftKarpenter},
-	{"karpenter.sh/disruption", "", UncordonLeftKarpenter}, // before Karpenter 1.0
-	{autoscalerTaint, "", UncordonLeftAutoscaler},
-	{"eks.amazonaws.com/nodegroup", "unschedulable", UncordonLeftNodeGroup},
-}
-
-// autoscalerTaint is on a node that Cluster Autoscaler removes. If that fails, it takes the taint off and makes the node schedulable in one
-// update, no matter who had cordoned it (CleanToBeDeleted in cluster-autoscaler/utils/taints/taints.go). That is no uncordon by an operator.
-const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
-
-func autoscaled(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == autoscalerTaint })
-}
-
-// neededBy tells which other program needs the node to stay closed: a result with a LeftTo, or "".
-func neededBy(node *corev1.Node) UncordonResult {
-	for _, drain := range drainTaints {
-		if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
-			return t.Key == drain.key && (drain.value == "" || t.Value == drain.value) && t.Effect != corev1.TaintEffectPreferNoSchedule
-		}) {
-			return drain.left
-		}
-	}
-	if node.DeletionTimestamp != nil {
-		return UncordonLeftGoing
-	}
-	return ""
-}
 
 // Booted reports whether a kubelet that has reported the Node Ready is the one to wait for: by its boot ID, and by when it reported that last,
 // by the clock of its machine; zero if it does not say.
@@ -425,7 +372,10 @@ func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {
 	case !mine || n.setByOther(node):
 		return UncordonNotOurs
 	}
-	return cmp.Or(neededBy(node), UncordonLifted)
+	if other := neededBy(node); other != "" {
+		return UncordonLeft(other)
+	}
+	return UncordonLifted
 }
 
 // isReady tells whether the kubelet of the right boot has reported the Node Ready. After a quick reboot the Node still has the conditions

@@ -94,38 +94,53 @@ func TestUncordon_Waits(t *testing.T) {
 	})
 }
 
+// Each sign by which others say that they need the node closed, and what looks like one.
 func TestUncordon_LeavesTheCordonToOthers(t *testing.T) {
 	t.Parallel()
 	const no, prefer = corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule
+	condition := func(what corev1.NodeConditionType, status corev1.ConditionStatus) func(*corev1.Node) {
+		return func(n *corev1.Node) {
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: what, Status: status})
+		}
+	}
 	for name, c := range map[string]struct {
 		node func(*corev1.Node)
-		want drain.UncordonResult
 		to   string
 	}{
-		"Karpenter":                 {tainted("karpenter.sh/disrupted", "", no), drain.UncordonLeftKarpenter, "Karpenter"},
-		"Karpenter before 1.0":      {tainted("karpenter.sh/disruption", "disrupting", no), drain.UncordonLeftKarpenter, "Karpenter"},
-		"Cluster Autoscaler":        {tainted("ToBeDeletedByClusterAutoscaler", "1700000000", no), drain.UncordonLeftAutoscaler, "Cluster Autoscaler"},
-		"a candidate of its":        {tainted("DeletionCandidateOfClusterAutoscaler", "1700000000", prefer), drain.UncordonLifted, ""},
-		"an updated node group":     {tainted("eks.amazonaws.com/nodegroup", "unschedulable", no), drain.UncordonLeftNodeGroup, "the update of the managed node group"},
-		"another use of its key":    {tainted("eks.amazonaws.com/nodegroup", "mine", no), drain.UncordonLifted, ""},
-		"somebody's taint":          {tainted("dedicated", "gpu", no), drain.UncordonLifted, ""},
-		"a Node that is deleted":    {going, drain.UncordonLeftGoing, "the one who deleted the Node"},
-		"Karpenter on our own node": {func(n *corev1.Node) { going(n); setBy("nth")(n) }, drain.UncordonLeftGoing, "the one who deleted the Node"},
+		"Karpenter":                     {tainted("karpenter.sh/disrupted", "", no), "Karpenter"},
+		"Karpenter before 1.0":          {tainted("karpenter.sh/disruption", "disrupting", no), "Karpenter"},
+		"Cluster Autoscaler":            {tainted("ToBeDeletedByClusterAutoscaler", "1700000000", no), "Cluster Autoscaler"},
+		"a candidate of its":            {tainted("DeletionCandidateOfClusterAutoscaler", "1700000000", prefer), ""},
+		"an updated node group":         {tainted("eks.amazonaws.com/nodegroup", "unschedulable", no), "the update of the managed node group"},
+		"another use of its key":        {tainted("eks.amazonaws.com/nodegroup", "mine", no), ""},
+		"the Node Maintenance Operator": {tainted("medik8s.io/drain", "", no), "the Node Maintenance Operator"},
+		"a taint that only advises":     {tainted("medik8s.io/drain", "", prefer), ""},
+		"kured":                         {asking("weave.works/kured-reboot-in-progress", "2026-01-02T03:04:05Z"), "kured"},
+		"kured, which will come":        {asking("weave.works/kured-most-recent-reboot-needed", "2026-01-02T03:04:05Z"), ""},
+		"a drain":                       {condition("DrainInProgress", corev1.ConditionTrue), "the drain in progress"},
+		"a drain that is over":          {condition("DrainInProgress", corev1.ConditionFalse), ""},
+		"a drained node":                {condition("Drained", corev1.ConditionTrue), ""},
+		"maintenance":                   {condition("MaintenanceInProgress", corev1.ConditionTrue), "the maintenance in progress"},
+		"planned maintenance":           {condition("MaintenancePlanned", corev1.ConditionTrue), ""},
+		"somebody's taint":              {tainted("dedicated", "gpu", no), ""},
+		"a Node that is deleted":        {going, "the one who deleted the Node"},
+		"Karpenter on our own node":     {func(n *corev1.Node) { going(n); setBy("nth")(n) }, "the one who deleted the Node"},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
-			for _, change := range []func(*corev1.Node){cordoned(ours), c.node} {
-				s.ChangeNode(change)
-			}
+			want := drain.UncordonLifted
+			s.ChangeNode(cordoned(ours))
 			if c.to != "" { // who leaves the cordon need not wait for the node
+				want = drain.UncordonLeft(c.to)
 				s.ChangeNode(func(n *corev1.Node) { n.Status.Conditions = nil })
 			}
+			s.ChangeNode(c.node)
 			node := drain.New(s.Client(), apitest.Node, drain.Options{})
-			if rehearsed, err := drain.NewDryRun(node).Uncordon(within(t, plenty), thisBoot); err != nil || rehearsed != c.want {
-				t.Errorf("the dry run says %q, %v; want %q", rehearsed, err, c.want)
+			if rehearsed, err := drain.NewDryRun(node).Uncordon(within(t, plenty), thisBoot); err != nil || rehearsed != want {
+				t.Errorf("the dry run says %q, %v; want %q", rehearsed, err, want)
 			}
 			got, err := node.Uncordon(within(t, plenty), thisBoot)
-			if err != nil || got != c.want || got.LeftTo() != c.to {
-				t.Fatalf("uncordon is %q, left to %q, %v; want %q, left to %q", got, got.LeftTo(), err, c.want, c.to)
+			if err != nil || got != want || got.LeftTo() != c.to {
+				t.Fatalf("uncordon is %q, left to %q, %v; want %q", got, got.LeftTo(), err, want)
 			}
 			after := s.CurrentNode()
 			if after.Spec.Unschedulable != (c.to != "") || after.Annotations[drain.CordonAnnotation] != "" {

@@ -1,0 +1,77 @@
+package drain
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// sign is how another program, or an operator, says on a Node that it is emptying the node and needs it closed until that is done. It may use
+// this instead of a cordon, and a cordon on a node that is unschedulable already leaves no trace. One of the keys is set.
+type sign struct {
+	taint, annotation string
+	condition         corev1.NodeConditionType // which is True
+	value             string                   // of the taint; "" matches any
+	of                string                   // as part of a sentence
+}
+
+// autoscalerTaint is on a node that Cluster Autoscaler removes. If that fails, it takes the taint off and makes the node schedulable in one
+// update, no matter who had cordoned it (CleanToBeDeleted in cluster-autoscaler/utils/taints/taints.go). That is no uncordon by an operator.
+const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
+
+// signs are all of them. Cluster Autoscaler's DeletionCandidateOfClusterAutoscaler is not among them: it marks a node that may be chosen.
+// docs/sources.md says where these were read.
+var signs = []sign{
+	{taint: "karpenter.sh/disrupted", of: "Karpenter"},
+	{taint: "karpenter.sh/disruption", of: "Karpenter"}, // before Karpenter 1.0
+	{taint: autoscalerTaint, of: "Cluster Autoscaler"},
+	{taint: "eks.amazonaws.com/nodegroup", value: "unschedulable", of: "the update of the managed node group"},
+	{taint: "medik8s.io/drain", of: "the Node Maintenance Operator"},
+	{annotation: "weave.works/kured-reboot-in-progress", of: "kured"}, // with --annotate-nodes
+	{condition: "DrainInProgress", of: "the drain in progress"},
+	{condition: "MaintenanceInProgress", of: "the maintenance in progress"},
+}
+
+// on reports whether the sign is on a Node.
+func (s sign) on(node *corev1.Node) bool {
+	_, annotated := node.Annotations[s.annotation]
+	return annotated ||
+		slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == s.condition && c.Status == corev1.ConditionTrue
+		}) ||
+		slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+			return t.Key == s.taint && (s.value == "" || t.Value == s.value) && t.Effect != corev1.TaintEffectPreferNoSchedule
+		})
+}
+
+// neededBy names who else needs a node to stay closed, as part of a sentence; empty if nobody does.
+func neededBy(node *corev1.Node) string {
+	for _, s := range signs {
+		if s.on(node) {
+			return s.of
+		}
+	}
+	if node.DeletionTimestamp != nil { // A finalizer still holds it.
+		return "the one who deleted the Node"
+	}
+	return ""
+}
+
+// autoscaled reports whether Cluster Autoscaler is removing the Node.
+func autoscaled(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == autoscalerTaint })
+}
+
+const leftTo = "left to "
+
+// UncordonLeft is the result of an uncordon that has left the cordon to somebody else, who still needs it.
+func UncordonLeft(to string) UncordonResult { return UncordonResult(leftTo + to) }
+
+// LeftTo names who still needs the cordon, as part of a sentence; empty if nobody does.
+func (r UncordonResult) LeftTo() string {
+	if to, left := strings.CutPrefix(string(r), leftTo); left {
+		return to
+	}
+	return ""
+}
