@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,8 +20,8 @@ import (
 	"github.com/nth-project/nth/test/tools"
 )
 
-// startMock starts amazon-ec2-metadata-mock with the arguments, and returns its URL.
-func startMock(t *testing.T, arguments ...string) string {
+// startMock starts amazon-ec2-metadata-mock at a port of this machine.
+func startMock(t *testing.T, port string, arguments ...string) *exec.Cmd {
 	t.Helper()
 	if err := tools.Build(t.Context(), os.Stderr, "aemm"); err != nil {
 		t.Fatal(err)
@@ -29,8 +30,6 @@ func startMock(t *testing.T, arguments ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := freeAddress(t)
-	_, port, _ := net.SplitHostPort(address)
 	mock := exec.Command(program, append(arguments, "--hostname", "127.0.0.1", "--port", port)...)
 	mock.Stdout, mock.Stderr = io.Discard, io.Discard
 	ended := make(chan struct{})
@@ -41,15 +40,14 @@ func startMock(t *testing.T, arguments ...string) string {
 		_ = mock.Process.Kill() // fails only if it has ended
 		<-ended
 	})
-	url := "http://" + address
 	await(t, "the metadata service answers", func() bool {
-		answer, err := http.Get(url)
+		answer, err := http.Get("http://127.0.0.1:" + port)
 		if err == nil {
 			answer.Body.Close()
 		}
 		return err == nil
 	})
-	return url
+	return mock
 }
 
 // freeAddress is one that nobody listens at.
@@ -100,8 +98,10 @@ func TestMetadataMock_EachKindIsSeenAndDrained(t *testing.T) {
 			t.Parallel()
 			node := lab.Shared(t).AddNode(t)
 			node.AddDeployment(t, "web", 2)
-			machine := daemon.NewMachine(t, daemon.Options{Kubeconfig: node.Kubeconfig, IMDS: startMock(t, c.arguments...), Settings: c.settings})
-			nth := machine.Start(t)
+			address := freeAddress(t)
+			_, port, _ := strings.Cut(address, ":")
+			startMock(t, port, c.arguments...)
+			nth := daemon.NewMachine(t, daemon.Options{Kubeconfig: node.Kubeconfig, IMDS: "http://" + address, Settings: c.settings}).Start(t)
 			nth.WaitLog(t, systemd.EventSeen)
 			if c.reason == "" {
 				node.WaitCordoned(t)
