@@ -2,16 +2,12 @@ package ec2
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws/retry"
-	"github.com/aws/smithy-go"
-
-	"github.com/nth-project/nth/pkg/role"
+	"k8s.io/apimachinery/pkg/util/cache"
 )
 
 const (
@@ -26,16 +22,16 @@ const (
 // batcher looks many keys up with one request and caches the answers.
 type batcher[V any] struct {
 	query func(ctx context.Context, keys []string) (map[string]V, error)
+	cache *cache.LRUExpireCache // of answer[V], by their keys
 
-	mu    sync.Mutex
-	cache map[string]cached[V]
-	next  *batch[V] // still takes keys; nil if there is none
+	mu   sync.Mutex
+	next *batch[V] // still takes keys; nil if there is none
 }
 
-type cached[V any] struct {
-	value   V
-	known   bool
-	expires time.Time
+// answer is what is known of a key.
+type answer[V any] struct {
+	value V
+	known bool
 }
 
 // batch is one request, under way or about to be.
@@ -48,25 +44,21 @@ type batch[V any] struct {
 
 // newBatcher returns a batcher that gets values by query, for several keys in one request.
 func newBatcher[V any](query func(context.Context, []string) (map[string]V, error)) *batcher[V] {
-	return &batcher[V]{query: query, cache: map[string]cached[V]{}}
+	return &batcher[V]{query: query, cache: cache.NewLRUExpireCache(maxCached)}
 }
 
 // get looks a key up, in the cache first.
 func (b *batcher[V]) get(ctx context.Context, key string) (value V, known bool, err error) {
-	b.mu.Lock()
-	c, hit := b.cache[key]
-	b.mu.Unlock()
-	if hit && time.Now().Before(c.expires) {
-		return c.value, c.known, nil
+	if cached, hit := b.cache.Get(key); hit {
+		is := cached.(answer[V])
+		return is.value, is.known, nil
 	}
 	return b.fetch(ctx, key)
 }
 
 // fetch looks a key up with a request that has not begun yet.
 func (b *batcher[V]) fetch(ctx context.Context, key string) (value V, known bool, err error) {
-	b.mu.Lock()
 	next := b.join(ctx, key)
-	b.mu.Unlock()
 	select {
 	case <-next.done:
 	case <-ctx.Done():
@@ -76,8 +68,10 @@ func (b *batcher[V]) fetch(ctx context.Context, key string) (value V, known bool
 	return value, known, next.err
 }
 
-// join adds a key to the next batch. b.mu is held.
+// join adds a key to the next batch.
 func (b *batcher[V]) join(ctx context.Context, key string) *batch[V] {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.next == nil {
 		b.next = &batch[V]{keys: map[string]bool{}, done: make(chan struct{})}
 		go b.run(context.WithoutCancel(ctx), b.next) // Others may wait for it when the one who began it no longer does.
@@ -103,64 +97,14 @@ func (b *batcher[V]) run(ctx context.Context, batch *batch[V]) {
 	defer cancel()
 	batch.values, batch.err = b.query(ctx, keys)
 	if batch.err == nil {
-		b.store(keys, batch.values)
+		for _, key := range keys {
+			value, known := batch.values[key]
+			ttl := knownTTL
+			if !known {
+				ttl = unknownTTL
+			}
+			b.cache.Add(key, answer[V]{value, known}, ttl)
+		}
 	}
 	close(batch.done)
-}
-
-func (b *batcher[V]) store(keys []string, values map[string]V) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.cache) > maxCached {
-		clear(b.cache)
-	}
-	for _, key := range keys {
-		value, known := values[key]
-		ttl := knownTTL
-		if !known {
-			ttl = unknownTTL
-		}
-		b.cache[key] = cached[V]{value: value, known: known, expires: time.Now().Add(ttl)}
-	}
-}
-
-const (
-	// attemptTimeout bounds one attempt: a dead connection must not use up all the time there is.
-	attemptTimeout = 8 * time.Second
-	// minBackoff and maxBackoff are the pauses between attempts, made as long as there is time: a node whose instance
-	// is gone in two minutes may wait for the answer. As up to 200 lookups share a request, that is a request every two
-	// seconds even in a storm.
-	minBackoff, maxBackoff = time.Second, 2 * time.Second
-)
-
-// retryOptions are for the SDK's own retries, with Auto Scaling.
-func retryOptions(o *retry.StandardOptions) {
-	o.MaxAttempts = int(lookupTimeout / maxBackoff)
-	o.Backoff = retry.BackoffDelayerFunc(func(attempt int, _ error) (time.Duration, error) {
-		return role.Pause(attempt, minBackoff, maxBackoff), nil
-	})
-}
-
-// retryRules say which errors are worth a retry.
-var retryRules = retry.NewStandard()
-
-// retryEC2 calls EC2 until there is an answer, an error that will not pass, or no time left. Unlike the SDK's retries it
-// returns EC2's last error then, not the context's.
-func retryEC2[T any](ctx context.Context, call func(context.Context) (*T, error)) (*T, error) {
-	for attempt := 1; ; attempt++ {
-		limited, cancel := context.WithTimeout(ctx, attemptTimeout)
-		answer, err := call(limited)
-		timedOut := limited.Err() != nil && ctx.Err() == nil
-		cancel()
-		if err == nil {
-			return answer, nil
-		}
-		retryable := timedOut || retryRules.IsErrorRetryable(err) // It looks at the answer's status, which api has not.
-		if api, ok := errors.AsType[smithy.APIError](err); ok {
-			err = api // The SDK's further text is of no use to operators.
-		}
-		if ctx.Err() != nil || !retryable || !role.Sleep(ctx, role.Pause(attempt, minBackoff, maxBackoff)) {
-			return nil, err
-		}
-	}
 }

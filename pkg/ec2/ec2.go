@@ -1,8 +1,8 @@
 // Package ec2 says what EC2 and Auto Scaling know of instances: their state, their names, whether they are
-// managed, and to which cluster they belong.
+// managed, to which cluster they belong, and what is scheduled for them (status.go). Newcomers begin with Catalog.
 //
 // Many are looked up at once when a queue fills, and the APIs are throttled for the whole account. So lookups that come
-// within moments of each other share a request, answers are cached for minutes, and throttled requests are repeated at the
+// within moments of each other share a request, answers are cached for minutes (batch.go), and throttled requests are repeated at the
 // pace that AWS allows.
 package ec2
 
@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +21,7 @@ import (
 	autoscalingtypes "github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
-	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
 
 	"github.com/nth-project/nth/pkg/role"
 )
@@ -32,6 +33,8 @@ type Instance struct {
 	State string
 	// Address is its private IPv4 address; empty once it is terminated.
 	Address string
+	// Group is its Auto Scaling group; empty if it is in none.
+	Group string
 	// Managed is set if the instance, or its Auto Scaling group, has the tag of Options.
 	Managed bool
 	// Clusters are the names of the Kubernetes clusters in its tags (ClusterTag). AWS forgets the tags of an instance some
@@ -53,8 +56,13 @@ const ClusterTag = "kubernetes.io/cluster/"
 const groupTag = "aws:autoscaling:groupName"
 
 const (
-	// lookupTimeout bounds one lookup, with its retries.
-	lookupTimeout = 30 * time.Second
+	// lookupTimeout bounds one lookup, with its retries, and attemptTimeout one attempt: a dead connection must not use up all the time
+	// there is.
+	lookupTimeout, attemptTimeout = 30 * time.Second, 8 * time.Second
+	// minBackoff and maxBackoff are the pauses between attempts, made as long as there is time: a node whose instance
+	// is gone in two minutes may wait for the answer. As up to 200 lookups share a request, that is a request every two
+	// seconds even in a storm.
+	minBackoff, maxBackoff = time.Second, 2 * time.Second
 	// maxBatch is how many instances are looked up in one request: a filter takes 200 values.
 	maxBatch = 200
 	// maxPage is how many instances EC2 describes in one answer, at most.
@@ -70,90 +78,134 @@ type Options struct {
 	Tag string
 }
 
-// Catalog looks instances up. Its methods may be called from several goroutines.
+// Catalog looks instances up. Its methods may be called from several goroutines. An error is ErrRefused if IAM does not allow the request.
 type Catalog struct {
-	tag          string
-	ec2          *ec2.Client
-	autoscaling  *autoscaling.Client
-	instances    *batcher[described]
-	atAddress    *batcher[[]Instance]
-	groupTagged  *batcher[bool]     // which groups have the tag
-	groupMembers *batcher[[]string] // the IDs of their instances
-	statuses     *batcher[Status]   // never from the cache: the caller is about to act
+	tag         string
+	ec2         *ec2.Client
+	autoscaling *autoscaling.Client
+	// byID, atAddress and inGroup are the instances by what a filter of EC2's compares.
+	byID, atAddress, inGroup *batcher[[]Instance]
+	groupTagged              *batcher[bool] // which groups have the tag
+	statuses                 *batcher[Status]
 }
 
 // New returns a catalog that has made no request yet.
 func New(opts Options) *Catalog {
-	opts.AWS.Retryer = func() aws.Retryer {
-		return retry.NewAdaptiveMode(func(o *retry.AdaptiveModeOptions) { o.StandardOptions = append(o.StandardOptions, retryOptions) })
-	}
-	c := &Catalog{tag: opts.Tag, autoscaling: autoscaling.NewFromConfig(opts.AWS)}
-	c.ec2 = ec2.NewFromConfig(opts.AWS, func(o *ec2.Options) { o.Retryer = aws.NopRetryer{} })
-	c.instances = newBatcher(c.describeInstances)
-	c.atAddress = newBatcher(c.describeAddresses)
+	opts.AWS.Retryer = newRetryer
+	opts.AWS.APIOptions = append(slices.Clone(opts.AWS.APIOptions), limitAttempts)
+	c := &Catalog{tag: opts.Tag, autoscaling: autoscaling.NewFromConfig(opts.AWS), ec2: ec2.NewFromConfig(opts.AWS)}
+	c.byID = c.filtered("instance-id", func(i Instance) string { return i.ID })
+	c.atAddress = c.filtered("private-ip-address", func(i Instance) string { return i.Address })
+	c.inGroup = c.filtered("tag:"+groupTag, func(i Instance) string { return i.Group })
 	c.groupTagged = newBatcher(c.describeGroupTags)
-	c.groupMembers = newBatcher(c.describeGroupMembers)
 	c.statuses = newBatcher(c.describeStatuses)
 	return c
 }
 
+// newRetryer returns a retryer that tries for most of lookupTimeout. So a lookup ends with AWS's last error, which says more than that
+// its time is over.
+func newRetryer() aws.Retryer {
+	return retry.NewStandard(func(o *retry.StandardOptions) {
+		o.MaxAttempts = int(lookupTimeout/maxBackoff) - 1
+		o.Backoff = retry.BackoffDelayerFunc(func(attempt int, _ error) (time.Duration, error) {
+			return role.Pause(attempt, minBackoff, maxBackoff), nil
+		})
+		timedOut := func(err error) aws.Ternary {
+			if errors.Is(err, context.DeadlineExceeded) {
+				return aws.TrueTernary
+			}
+			return aws.UnknownTernary
+		}
+		tooMany := retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}} // also of a proxy
+		o.Retryables = append([]retry.IsErrorRetryable{retry.IsErrorRetryableFunc(timedOut), tooMany}, o.Retryables...)
+	})
+}
+
+// limitAttempts bounds each attempt by attemptTimeout.
+func limitAttempts(stack *middleware.Stack) error {
+	limit := func(
+		ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler,
+	) (middleware.FinalizeOutput, middleware.Metadata, error) {
+		ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+		defer cancel()
+		return next.HandleFinalize(ctx, in)
+	}
+	return stack.Finalize.Insert(middleware.FinalizeMiddlewareFunc("AttemptTimeout", limit), "Retry", middleware.After)
+}
+
+// ErrRefused means that IAM does not allow a request.
+var ErrRefused = errors.New("it is not allowed")
+
+// explain says in plain words why a request failed.
+func explain(r Right, err error) error {
+	if role.Refused(err) {
+		return fmt.Errorf("%w: %s", ErrRefused, r)
+	}
+	return role.Explain(string(r), lookupTimeout, err)
+}
+
 // Look looks an instance up; known is false if EC2 does not know it (any more). The answer may be minutes old.
 func (c *Catalog) Look(ctx context.Context, id string) (found Instance, known bool, err error) {
-	return c.look(ctx, id, c.instances.get)
+	return c.look(ctx, id, c.byID.get)
 }
 
 // LookAnew is Look with an answer to a request that is made now.
 func (c *Catalog) LookAnew(ctx context.Context, id string) (found Instance, known bool, err error) {
-	return c.look(ctx, id, c.instances.fetch)
+	return c.look(ctx, id, c.byID.fetch)
 }
 
 // look looks an instance up, and its group only then, so that a failure there affects this instance alone.
 func (c *Catalog) look(
-	ctx context.Context, id string, get func(context.Context, string) (described, bool, error),
+	ctx context.Context, id string, get func(context.Context, string) ([]Instance, bool, error),
 ) (found Instance, known bool, err error) {
-	d, known, err := get(ctx, id)
-	if err == nil && d.group != "" {
-		d.Managed, _, err = c.groupTagged.get(ctx, d.group)
+	all, known, err := get(ctx, id)
+	if known {
+		found = all[0]
+	}
+	if err == nil && !found.Managed && found.Group != "" {
+		found.Managed, _, err = c.groupTagged.get(ctx, found.Group)
 	}
 	if err != nil {
-		err = fmt.Errorf("asking EC2 about %s: %w", id, refused(err))
+		err = fmt.Errorf("asking EC2 about %s: %w", id, err)
 	}
-	return d.Instance, known, err
+	return found, known, err
 }
 
 // AtAddress returns the instances that have a private IP address, in any VPC. The answer may be minutes old.
 func (c *Catalog) AtAddress(ctx context.Context, address string) ([]Instance, error) {
 	found, _, err := c.atAddress.get(ctx, address)
 	if err != nil {
-		return nil, fmt.Errorf("asking EC2 for the instances at %s: %w", address, refused(err))
+		return nil, fmt.Errorf("asking EC2 for the instances at %s: %w", address, err)
 	}
 	return found, nil
 }
 
 // InGroup returns the IDs of the instances of an Auto Scaling group. The answer may be minutes old.
 func (c *Catalog) InGroup(ctx context.Context, group string) ([]string, error) {
-	ids, _, err := c.groupMembers.get(ctx, group)
+	found, _, err := c.inGroup.get(ctx, group)
 	if err != nil {
 		return nil, fmt.Errorf("asking EC2 for the instances of the group %s: %w", group, err)
 	}
-	return ids, nil
+	return ids(found), nil
 }
 
 // InReservation returns the IDs of the instances that run in a capacity reservation.
 func (c *Catalog) InReservation(ctx context.Context, reservation string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	raw, err := c.list(ctx, "capacity-reservation-id", []string{reservation})
+	found, err := c.list(ctx, "capacity-reservation-id", []string{reservation})
 	if err != nil {
 		return nil, fmt.Errorf("asking EC2 for the instances in %s: %w", reservation, err)
 	}
-	var ids []string
-	for _, i := range raw {
-		if found := c.convert(i); !found.Gone() {
-			ids = append(ids, found.ID)
-		}
+	return ids(slices.DeleteFunc(found, Instance.Gone)), nil
+}
+
+func ids(instances []Instance) []string {
+	all := make([]string, len(instances))
+	for n, i := range instances {
+		all[n] = i.ID
 	}
-	return ids, nil
+	return all
 }
 
 // Marks returns the Auto Scaling groups of instances, and the clusters in their tags, each sorted and without duplicates. It
@@ -161,92 +213,70 @@ func (c *Catalog) InReservation(ctx context.Context, reservation string) ([]stri
 func (c *Catalog) Marks(ctx context.Context, ids []string) (groups, clusters []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	raw, err := c.list(ctx, "instance-id", ids[:min(len(ids), maxBatch)])
+	found, err := c.list(ctx, "instance-id", ids[:min(len(ids), maxBatch)])
 	if err != nil {
 		return nil, nil, fmt.Errorf("asking EC2 for the tags of instances: %w", err)
 	}
-	for _, i := range raw {
-		if group := tagValue(i, groupTag); group != "" {
-			groups = append(groups, group)
+	for _, i := range found {
+		if i.Group != "" {
+			groups = append(groups, i.Group)
 		}
-		clusters = append(clusters, c.convert(i).Clusters...)
+		clusters = append(clusters, i.Clusters...)
 	}
 	slices.Sort(groups)
 	slices.Sort(clusters)
 	return slices.Compact(groups), slices.Compact(clusters), nil
 }
 
-// described is an instance, and its group if that decides whether it is managed.
-type described struct {
-	Instance
-	group string
+// filtered returns a batcher for instances by what a filter of EC2's compares: the key. A filter is used even for IDs, because a single
+// unknown ID fails a request with IDs.
+func (c *Catalog) filtered(filter string, key func(Instance) string) *batcher[[]Instance] {
+	return newBatcher(func(ctx context.Context, keys []string) (map[string][]Instance, error) {
+		found, err := c.list(ctx, filter, keys)
+		by := map[string][]Instance{}
+		for _, i := range found {
+			by[key(i)] = append(by[key(i)], i)
+		}
+		return by, err
+	})
 }
 
-// describeInstances uses a filter, because a single unknown ID fails a request with IDs.
-func (c *Catalog) describeInstances(ctx context.Context, ids []string) (map[string]described, error) {
-	raw, err := c.list(ctx, "instance-id", ids)
-	if err != nil {
-		return nil, err
+// list returns all instances that match a filter.
+func (c *Catalog) list(ctx context.Context, filter string, values []string) ([]Instance, error) {
+	pages := ec2.NewDescribeInstancesPaginator(c.ec2, &ec2.DescribeInstancesInput{
+		MaxResults: new(int32(maxPage)), Filters: []types.Filter{{Name: &filter, Values: values}},
+	})
+	var all []Instance
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil, explain(DescribeInstances, err)
+		}
+		for _, r := range page.Reservations {
+			for _, i := range r.Instances {
+				all = append(all, c.convert(i))
+			}
+		}
 	}
-	byID := make(map[string]described, len(raw))
-	for _, i := range raw {
-		found := c.convert(i)
-		byID[found.ID] = found
-	}
-	return byID, nil
+	return all, nil
 }
 
-func (c *Catalog) convert(i types.Instance) described {
-	found := described{Instance: Instance{ID: aws.ToString(i.InstanceId), Address: aws.ToString(i.PrivateIpAddress), Managed: c.tag == ""}}
+func (c *Catalog) convert(i types.Instance) Instance {
+	found := Instance{ID: aws.ToString(i.InstanceId), Address: aws.ToString(i.PrivateIpAddress), Managed: c.tag == ""}
 	if i.State != nil {
 		found.State = string(i.State.Name)
 	}
 	for _, tag := range i.Tags {
-		found.Managed = found.Managed || aws.ToString(tag.Key) == c.tag
-		if name, ok := strings.CutPrefix(aws.ToString(tag.Key), ClusterTag); ok && name != "" {
+		key, value := aws.ToString(tag.Key), aws.ToString(tag.Value)
+		found.Managed = found.Managed || key == c.tag
+		if key == groupTag {
+			found.Group = value
+		}
+		if name, ok := strings.CutPrefix(key, ClusterTag); ok && name != "" {
 			found.Clusters = append(found.Clusters, name)
 		}
 	}
-	if !found.Managed {
-		found.group = tagValue(i, groupTag)
-	}
 	return found
-}
-
-// tagValue is the value of a tag; "" without it.
-func tagValue(i types.Instance, key string) string {
-	for _, tag := range i.Tags {
-		if aws.ToString(tag.Key) == key {
-			return aws.ToString(tag.Value)
-		}
-	}
-	return ""
-}
-
-func (c *Catalog) describeAddresses(ctx context.Context, addresses []string) (map[string][]Instance, error) {
-	raw, err := c.list(ctx, "private-ip-address", addresses)
-	if err != nil {
-		return nil, err
-	}
-	at := map[string][]Instance{}
-	for _, i := range raw {
-		found := c.convert(i).Instance
-		at[found.Address] = append(at[found.Address], found)
-	}
-	return at, nil
-}
-
-func (c *Catalog) describeGroupMembers(ctx context.Context, groups []string) (map[string][]string, error) {
-	raw, err := c.list(ctx, "tag:"+groupTag, groups)
-	if err != nil {
-		return nil, err
-	}
-	members := map[string][]string{}
-	for _, i := range raw {
-		group := tagValue(i, groupTag)
-		members[group] = append(members[group], aws.ToString(i.InstanceId))
-	}
-	return members, nil
 }
 
 func (c *Catalog) describeGroupTags(ctx context.Context, groups []string) (map[string]bool, error) {
@@ -260,31 +290,13 @@ func (c *Catalog) describeGroupTags(ctx context.Context, groups []string) (map[s
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, err
+			return nil, explain(DescribeTags, err)
 		}
 		for _, tag := range page.Tags {
 			tagged[aws.ToString(tag.ResourceId)] = true
 		}
 	}
 	return tagged, nil
-}
-
-// list returns all instances that match a filter.
-func (c *Catalog) list(ctx context.Context, filter string, values []string) ([]types.Instance, error) {
-	pages := ec2.NewDescribeInstancesPaginator(c.ec2, &ec2.DescribeInstancesInput{
-		MaxResults: new(int32(maxPage)), Filters: []types.Filter{{Name: &filter, Values: values}},
-	})
-	var all []types.Instance
-	for pages.HasMorePages() {
-		page, err := retryEC2(ctx, func(ctx context.Context) (*ec2.DescribeInstancesOutput, error) { return pages.NextPage(ctx) })
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range page.Reservations {
-			all = append(all, r.Instances...)
-		}
-	}
-	return all, nil
 }
 
 // Right is an action that a Catalog needs, by its name in IAM policies.
@@ -310,11 +322,11 @@ func (c *Catalog) CheckPermission(ctx context.Context, r Right) (bool, error) {
 	case DescribeInstances:
 		_, err = c.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{DryRun: new(true)})
 	}
-	if api, ok := errors.AsType[smithy.APIError](err); err == nil || ok && api.ErrorCode() == "DryRunOperation" {
-		return true, nil // It would have succeeded.
-	}
-	if role.Refused(err) {
+	switch {
+	case err == nil, role.Code(err) == "DryRunOperation": // It would have succeeded.
+		return true, nil
+	case role.Refused(err):
 		return false, nil
 	}
-	return false, fmt.Errorf("trying %s: %w", r, err)
+	return false, fmt.Errorf("trying: %w", explain(r, err))
 }

@@ -2,294 +2,350 @@ package ec2_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/ec2/ec2test"
-	"github.com/nth-project/nth/pkg/role"
 )
 
-// region is EC2 and Auto Scaling behind one address.
+// region is EC2 and Auto Scaling without a network, so that requests take place on the clock of testing/synctest.
 type region struct {
-	ec2    ec2test.Service
+	ec2 ec2test.Service
+
 	mu     sync.Mutex
-	tagged []string // groups that have the tag
-	groups []string // what was asked about them
-	denied bool     // nobody may ask about groups
+	tagged []string                    // Auto Scaling groups that have the tag "managed"
+	groups int                         // how many requests asked about groups
+	denied bool                        // nobody may ask about groups
+	broken []func(http.ResponseWriter) // what the next requests are answered; nil is no answer at all
+	tried  int
 }
 
-func (r *region) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+// Do implements aws.HTTPClient.
+func (r *region) Do(q *http.Request) (*http.Response, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tried++
+	said := httptest.NewRecorder()
+	if len(r.broken) > 0 {
+		breaks := r.broken[0]
+		if r.broken = r.broken[1:]; breaks == nil {
+			r.mu.Unlock()
+			<-q.Context().Done()
+			r.mu.Lock()
+			return nil, q.Context().Err()
+		}
+		breaks(said)
+		answer := said.Result()
+		if said.Body.Len() == 0 { // It never ends.
+			answer.Body = io.NopCloser(endless{q.Context()})
+		}
+		return answer, nil
+	}
 	if err := q.ParseForm(); err == nil && q.PostForm.Get("Action") == "DescribeTags" {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.denied {
-			w.WriteHeader(http.StatusForbidden)
-			fmt.Fprint(w, "<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>no</Message></Error></ErrorResponse>")
-			return
-		}
-		r.groups = append(r.groups, q.PostForm.Get("Filters.member.1.Values.member.1"))
-		var tags strings.Builder
-		for _, group := range r.tagged {
-			fmt.Fprintf(&tags, "<member><ResourceId>%s</ResourceId><Key>managed</Key></member>", group)
-		}
-		fmt.Fprintf(w, "<DescribeTagsResponse><DescribeTagsResult><Tags>%s</Tags></DescribeTagsResult></DescribeTagsResponse>", &tags)
+		r.describeTags(said)
+	} else {
+		r.ec2.ServeHTTP(said, q)
+	}
+	return said.Result(), nil
+}
+
+// endless is a body that does not come.
+type endless struct{ ctx context.Context }
+
+// Read implements io.Reader.
+func (e endless) Read([]byte) (int, error) { <-e.ctx.Done(); return 0, e.ctx.Err() }
+
+func (r *region) describeTags(w http.ResponseWriter) {
+	if r.denied {
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, "<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>no</Message></Error></ErrorResponse>")
 		return
 	}
-	r.ec2.ServeHTTP(w, q)
+	r.groups++
+	var tags strings.Builder
+	for _, group := range r.tagged {
+		fmt.Fprintf(&tags, "<member><ResourceId>%s</ResourceId><Key>managed</Key></member>", group)
+	}
+	fmt.Fprintf(w, "<DescribeTagsResponse><DescribeTagsResult><Tags>%s</Tags></DescribeTagsResult></DescribeTagsResponse>", &tags)
 }
 
-var credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-	return aws.Credentials{AccessKeyID: "AKIDTEST", SecretAccessKey: "secret"}, nil
-})
+func (r *region) catalog(tag string) *ec2.Catalog {
+	credentials := aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+		return aws.Credentials{AccessKeyID: "AKIDTEST", SecretAccessKey: "secret"}, nil
+	})
+	return ec2.New(ec2.Options{AWS: aws.Config{Region: "eu-central-1", HTTPClient: r, Credentials: credentials}, Tag: tag})
+}
 
-// ask returns a catalog of a region, which looks for the tag "managed".
-func ask(t *testing.T, tag string) (*ec2.Catalog, *region) {
+// bubble runs f with a region, on a clock of its own.
+func bubble(t *testing.T, f func(t *testing.T, r *region)) {
 	t.Helper()
-	r := &region{}
-	server := httptest.NewServer(r)
-	t.Cleanup(server.Close)
-	return ec2.New(ec2.Options{
-		AWS: aws.Config{
-			Region: "eu-central-1", BaseEndpoint: &server.URL, Credentials: credentials, HTTPClient: role.Unhurried(nil),
-		}, Tag: tag,
-	}), r
+	synctest.Test(t, func(t *testing.T) { f(t, &region{}) })
 }
 
 func inGroup(group string) map[string]string {
 	return map[string]string{"aws:autoscaling:groupName": group}
 }
 
-func TestAnInstanceIsManagedByItsTagOrByThatOfItsGroup(t *testing.T) {
-	t.Parallel()
-	catalog, r := ask(t, "managed")
-	r.tagged = []string{"workers"}
-	r.ec2.Add(
-		ec2test.Instance{ID: "i-1", State: "running", Address: "10.0.0.1", Tags: map[string]string{"managed": ""}},
-		ec2test.Instance{ID: "i-2", State: "running", Tags: inGroup("workers")},
-		ec2test.Instance{ID: "i-3", State: "stopping", Tags: inGroup("others")},
-		ec2test.Instance{ID: "i-4", State: "terminated"},
-	)
-	for id, want := range map[string]string{
-		"i-1": "{i-1 running 10.0.0.1 true []} true",
-		"i-2": "{i-2 running  true []} true",
-		"i-3": "{i-3 stopping  false []} true",
-		"i-4": "{i-4 terminated  false []} true",
-		"i-5": "{   false []} false",
-	} {
-		found, known, err := catalog.Look(t.Context(), id)
-		if got := fmt.Sprint(found, known); got != want || err != nil {
-			t.Errorf("%s is %s (%v), want %s", id, got, err, want)
-		}
+// fails returns an answer with an error, as EC2 writes it.
+func fails(status int, code string) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		w.WriteHeader(status)
+		fmt.Fprintf(w, "<Response><Errors><Error><Code>%s</Code><Message>no\nway</Message></Error></Errors><RequestID>1</RequestID></Response>", code)
 	}
 }
 
-func TestAnInstanceIsOfTheClustersThatItsTagsName(t *testing.T) {
+func TestLook_SaysWhatTagsSay(t *testing.T) {
 	t.Parallel()
-	catalog, r := ask(t, "")
-	r.ec2.Add(
-		ec2test.Instance{ID: "i-1", State: "running", Tags: map[string]string{"kubernetes.io/cluster/shop": "owned", "Name": "kubernetes.io/cluster/no"}},
-		ec2test.Instance{ID: "i-2", State: "running", Tags: map[string]string{"kubernetes.io/cluster/shop": "shared", "kubernetes.io/cluster/till": ""}},
-		ec2test.Instance{ID: "i-3", State: "running", Tags: map[string]string{"kubernetes.io/cluster/": "owned", "kubernetes.io/clusters/no": ""}},
-	)
-	for id, want := range map[string][]string{"i-1": {"shop"}, "i-2": {"shop", "till"}, "i-3": nil, "i-4": nil} {
-		found, _, err := catalog.Look(t.Context(), id)
-		if slices.Sort(found.Clusters); !slices.Equal(found.Clusters, want) || err != nil {
-			t.Errorf("%s is of the clusters %q (%v), want %q", id, found.Clusters, err, want)
-		}
+	cluster := map[string]string{"kubernetes.io/cluster/shop": "owned", "Name": "kubernetes.io/cluster/no", "kubernetes.io/cluster/": "owned"}
+	for id, row := range map[string]struct {
+		instance ec2test.Instance
+		tag      string
+		want     ec2.Instance
+		known    bool
+	}{
+		"i-1": {ec2test.Instance{State: "running", Address: "10.0.0.1", Tags: map[string]string{"managed": ""}}, "managed",
+			ec2.Instance{State: "running", Address: "10.0.0.1", Managed: true}, true},
+		"i-2": {ec2test.Instance{State: "running", Tags: inGroup("workers")}, "managed", ec2.Instance{State: "running", Group: "workers", Managed: true}, true},
+		"i-3": {ec2test.Instance{State: "stopping", Tags: inGroup("others")}, "managed", ec2.Instance{State: "stopping", Group: "others"}, true},
+		"i-4": {ec2test.Instance{State: "terminated"}, "managed", ec2.Instance{State: "terminated"}, true},
+		"i-5": {ec2test.Instance{State: "running", Tags: inGroup("others")}, "", ec2.Instance{State: "running", Group: "others", Managed: true}, true},
+		"i-6": {ec2test.Instance{State: "running", Tags: cluster}, "", ec2.Instance{State: "running", Managed: true, Clusters: []string{"shop"}}, true},
+		"":    {tag: "managed"}, // It is unknown.
+	} {
+		bubble(t, func(t *testing.T, r *region) {
+			r.tagged = []string{"workers"}
+			if row.instance.ID, row.want.ID = id, id; row.known {
+				r.ec2.Add(row.instance)
+			}
+			found, known, err := r.catalog(row.tag).Look(t.Context(), id)
+			if got, want := fmt.Sprintf("%+v %t", found, known), fmt.Sprintf("%+v %t", row.want, row.known); got != want || err != nil {
+				t.Errorf("%s is %s (%v), want %s", id, got, err, want)
+			}
+			if row.tag == "" && r.groups > 0 {
+				t.Error("groups were asked about, although all is managed")
+			}
+		})
+	}
+}
+
+// EC2 does not answer, throttles, or is broken; something before it answers. An answer comes seconds after EC2 gives one, and what is not
+// to be had is given up with the last error, in one line.
+func TestLook_CopesWithWhatFails(t *testing.T) {
+	t.Parallel()
+	page := func(w http.ResponseWriter) {
+		w.WriteHeader(http.StatusBadGateway)
+		fmt.Fprint(w, "<html><body>Bad Gateway</body></html>")
+	}
+	throttled, internal := fails(http.StatusServiceUnavailable, "RequestLimitExceeded"), fails(http.StatusInternalServerError, "InternalError")
+	const asking = "asking EC2 about i-1: "
+	for name, row := range map[string]struct {
+		broken []func(http.ResponseWriter)
+		most   time.Duration
+		why    string
+		tried  int // 0 if that does not matter
+	}{
+		"a dozen refusals":         {slices.Repeat([]func(http.ResponseWriter){throttled}, 12), 24 * time.Second, "", 13},
+		"too many requests":        {[]func(http.ResponseWriter){func(w http.ResponseWriter) { w.WriteHeader(http.StatusTooManyRequests); fmt.Fprint(w, "<html>") }}, 2 * time.Second, "", 2},
+		"a silent connection":      {[]func(http.ResponseWriter){nil}, 10 * time.Second, "", 2},
+		"an answer without an end": {[]func(http.ResponseWriter){func(w http.ResponseWriter) { w.WriteHeader(http.StatusOK) }}, 10 * time.Second, "", 2},
+		"faults of EC2's own":      {[]func(http.ResponseWriter){internal, page, internal}, 6 * time.Second, "", 4},
+		"it throttles for good": {
+			slices.Repeat([]func(http.ResponseWriter){throttled}, 100), 30 * time.Second, asking + `calling ec2:DescribeInstances: RequestLimitExceeded: no\nway`, 0,
+		},
+		"it is silent for good": {slices.Repeat([]func(http.ResponseWriter){nil}, 100), 30 * time.Second, asking + "calling ec2:DescribeInstances: no answer within 30s", 0},
+		"what will not pass": {
+			[]func(http.ResponseWriter){fails(http.StatusBadRequest, "InvalidParameterValue")}, 0, asking + `calling ec2:DescribeInstances: InvalidParameterValue: no\nway`, 1,
+		},
+		"it may not be asked": {[]func(http.ResponseWriter){fails(http.StatusForbidden, "UnauthorizedOperation")}, 0, asking + "it is not allowed: ec2:DescribeInstances", 1},
+		"an answer that makes no sense": {
+			[]func(http.ResponseWriter){func(w http.ResponseWriter) { fmt.Fprint(w, "<html>") }}, 0, asking + "calling ec2:DescribeInstances: an answer of the status 200 that cannot be read", 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, r *region) {
+				r.broken = row.broken
+				r.ec2.Add(ec2test.Instance{ID: "i-1", State: "running"})
+				began := time.Now()
+				_, known, err := r.catalog("").Look(t.Context(), "i-1")
+				if took := time.Since(began); took > row.most+time.Second || row.tried > 0 && r.tried != row.tried {
+					t.Errorf("it took %s and %d requests, want %s at most and %d", took, r.tried, row.most, row.tried)
+				}
+				if known != (row.why == "") || (err == nil) != known || err != nil && !strings.HasPrefix(err.Error(), row.why) {
+					t.Errorf("it is known: %t, %v; want %q", known, err, row.why)
+				}
+				if refused := errors.Is(err, ec2.ErrRefused); refused != (name == "it may not be asked") {
+					t.Errorf("it counts as refused: %t", refused)
+				}
+			})
+		})
 	}
 }
 
 // What concerns a group concerns no instance that is in none, or has the tag itself.
-func TestAGroupThatCannotBeAskedAboutHidesOnlyItsInstances(t *testing.T) {
+func TestLook_AGroupThatIsRefusedHidesOnlyItsInstances(t *testing.T) {
 	t.Parallel()
-	catalog, r := ask(t, "managed")
-	r.denied, r.tagged = true, []string{"workers"}
-	r.ec2.Add(
-		ec2test.Instance{ID: "i-1", State: "running", Tags: map[string]string{"managed": ""}},
-		ec2test.Instance{ID: "i-2", State: "running", Tags: inGroup("workers")},
-		ec2test.Instance{ID: "i-3", State: "running"},
-	)
-	look := func(want map[string]bool) {
-		t.Helper()
-		var all sync.WaitGroup
-		for id, answered := range want {
-			all.Go(func() {
+	bubble(t, func(t *testing.T, r *region) {
+		catalog := r.catalog("managed")
+		r.denied, r.tagged = true, []string{"workers"}
+		r.ec2.Add(
+			ec2test.Instance{ID: "i-1", State: "running", Tags: map[string]string{"managed": ""}},
+			ec2test.Instance{ID: "i-2", State: "running", Tags: inGroup("workers")},
+			ec2test.Instance{ID: "i-3", State: "running"},
+		)
+		look := func(want map[string]bool) {
+			t.Helper()
+			for id, answered := range want {
 				if found, _, err := catalog.Look(t.Context(), id); (err == nil) != answered || answered && found.Managed != (id != "i-3") {
 					t.Errorf("%s is %+v: %v", id, found, err)
 				}
-			})
+			}
 		}
-		all.Wait()
-	}
-	look(map[string]bool{"i-1": true, "i-2": false, "i-3": true})
-	asked := len(r.ec2.Asked())
-	r.mu.Lock()
-	r.denied = false
-	r.mu.Unlock()
-	look(map[string]bool{"i-1": true, "i-2": true, "i-3": true})
-	if again := len(r.ec2.Asked()) - asked; again > 0 {
-		t.Errorf("EC2 was asked %d times more about what it had said", again)
-	}
+		look(map[string]bool{"i-1": true, "i-2": false, "i-3": true})
+		asked := len(r.ec2.Asked())
+		r.denied = false
+		look(map[string]bool{"i-1": true, "i-2": true, "i-3": true})
+		if again := len(r.ec2.Asked()) - asked; again > 0 {
+			t.Errorf("EC2 was asked %d times more about what it had said", again)
+		}
+	})
 }
 
-func TestWithoutATagEverythingIsManagedAndNoGroupIsAskedAbout(t *testing.T) {
+func TestLook_ManyAreOneRequestAndCached(t *testing.T) {
 	t.Parallel()
-	catalog, r := ask(t, "")
-	r.ec2.Add(ec2test.Instance{ID: "i-1", State: "running", Tags: inGroup("workers")})
-	if found, _, err := catalog.Look(t.Context(), "i-1"); err != nil || !found.Managed || len(r.groups) > 0 {
-		t.Errorf("it is %+v (%v), and the groups %v were asked about", found, err, r.groups)
-	}
+	bubble(t, func(t *testing.T, r *region) {
+		catalog := r.catalog("managed")
+		const many = 100
+		for i := range many {
+			r.ec2.Add(ec2test.Instance{ID: fmt.Sprintf("i-%d", i), State: "running", Tags: inGroup("workers")})
+		}
+		for range 2 {
+			var all sync.WaitGroup
+			for i := range many + 1 { // The last one is unknown.
+				all.Go(func() {
+					if _, known, err := catalog.Look(t.Context(), fmt.Sprintf("i-%d", i)); err != nil || known != (i < many) {
+						t.Errorf("instance %d: %t, %v", i, known, err)
+					}
+				})
+			}
+			all.Wait()
+		}
+		if asked := r.ec2.Asked(); len(asked) != 1 || len(asked[0]) != many+1 || r.groups != 1 {
+			t.Errorf("EC2 was asked %v, and Auto Scaling %d times", asked, r.groups)
+		}
+	})
 }
 
-func TestManyQuestionsAreOneRequestAndAnAnswerIsRemembered(t *testing.T) {
+func TestLookAnew_SaysWhatIsNow(t *testing.T) {
 	t.Parallel()
-	catalog, r := ask(t, "managed")
-	const many = 100
-	for i := range many {
-		r.ec2.Add(ec2test.Instance{ID: fmt.Sprintf("i-%d", i), State: "running", Tags: inGroup("workers")})
-	}
-	look := func() {
-		var all sync.WaitGroup
-		for i := range many + 1 { // The last one is unknown.
-			all.Go(func() {
-				if _, known, err := catalog.Look(t.Context(), fmt.Sprintf("i-%d", i)); err != nil || known != (i < many) {
-					t.Errorf("instance %d: %t, %v", i, known, err)
+	bubble(t, func(t *testing.T, r *region) {
+		r.ec2.Add(ec2test.Instance{ID: "i-1", State: "stopped"})
+		catalog := r.catalog("")
+		for n, step := range []struct {
+			look func(context.Context, string) (ec2.Instance, bool, error)
+			want string
+		}{{catalog.Look, "stopped"}, {catalog.Look, "stopped"}, {catalog.LookAnew, "running"}, {catalog.Look, "running"}} {
+			if found, _, err := step.look(t.Context(), "i-1"); err != nil || found.State != step.want {
+				t.Errorf("look %d: it is %+v (%v), want %s", n, found, err, step.want)
+			}
+			r.ec2.Enter("i-1", "running")
+		}
+	})
+}
+
+// One question by an address, a group or a reservation finds the instances on all pages, and none of others.
+func TestCatalog_FindsInstancesByWhatTheyHave(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, r *region) {
+		r.ec2.Page(1)
+		r.ec2.Add(
+			ec2test.Instance{ID: "i-1", State: "running", Address: "10.0.0.1", Tags: inGroup("workers"), Reservation: "cr-1"},
+			ec2test.Instance{ID: "i-2", State: "running", Address: "10.0.0.1", Tags: inGroup("workers"), Reservation: "cr-1"},
+			ec2test.Instance{ID: "i-3", State: "terminated", Reservation: "cr-1"}, ec2test.Instance{ID: "i-4", State: "running", Tags: inGroup("others")},
+		)
+		catalog := r.catalog("")
+		at := func(ctx context.Context, address string) (ids []string, err error) {
+			found, err := catalog.AtAddress(ctx, address)
+			for _, i := range found {
+				ids = append(ids, i.ID)
+			}
+			return ids, err
+		}
+		for _, row := range []struct {
+			find func(context.Context, string) ([]string, error)
+			by   string
+			want string
+		}{
+			{at, "10.0.0.1", "[i-1 i-2]"}, {at, "10.0.0.4", "[]"}, {catalog.InGroup, "workers", "[i-1 i-2]"}, {catalog.InGroup, "others", "[i-4]"},
+			{catalog.InGroup, "empty", "[]"}, {catalog.InReservation, "cr-1", "[i-1 i-2]"}, {catalog.InReservation, "cr-2", "[]"},
+		} {
+			if found, err := row.find(t.Context(), row.by); fmt.Sprint(found) != row.want || err != nil {
+				t.Errorf("by %s are %v (%v), want %s", row.by, found, err, row.want)
+			}
+		}
+		r.ec2.Deny()
+		if _, err := catalog.InReservation(t.Context(), "cr-1"); !errors.Is(err, ec2.ErrRefused) {
+			t.Errorf("refused, it says %v", err)
+		}
+	})
+}
+
+func TestMarks_AreTheGroupsAndClusters(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, r *region) {
+		both := inGroup("workers")
+		both["kubernetes.io/cluster/shop"] = "owned"
+		r.ec2.Add(
+			ec2test.Instance{ID: "i-1", State: "running"}, ec2test.Instance{ID: "i-2", State: "running", Tags: both},
+			ec2test.Instance{ID: "i-3", State: "running", Tags: both}, ec2test.Instance{ID: "i-4", State: "running", Tags: inGroup("others")},
+		)
+		for want, ids := range map[string][]string{
+			"[] []": {"i-1"}, "[workers] [shop]": {"i-1", "i-2", "i-3"}, "[others workers] [shop]": {"i-2", "i-4"},
+		} {
+			groups, clusters, err := r.catalog("").Marks(t.Context(), ids)
+			if got := fmt.Sprint(groups, clusters); got != want || err != nil {
+				t.Errorf("%v are in %s (%v), want %s", ids, got, err, want)
+			}
+		}
+	})
+}
+
+func TestCheckPermission_TriesEachWithoutAskingAboutAny(t *testing.T) {
+	t.Parallel()
+	all := []ec2.Right{ec2.DescribeInstances, ec2.DescribeInstanceStatus, ec2.DescribeTags}
+	bubble(t, func(t *testing.T, r *region) {
+		catalog := r.catalog("managed")
+		for _, denied := range append(all, "") {
+			r.ec2.Allow()
+			if r.denied = denied == ec2.DescribeTags; denied != "" {
+				r.ec2.Deny(strings.TrimPrefix(string(denied), "ec2:"))
+			}
+			for _, right := range all {
+				if allowed, err := catalog.CheckPermission(t.Context(), right); allowed != (right != denied) || err != nil {
+					t.Errorf("without %s, %s is allowed: %t (%v)", denied, right, allowed, err)
 				}
-			})
+			}
 		}
-		all.Wait()
-	}
-	look()
-	look()
-	total := 0
-	for _, values := range r.ec2.Asked() {
-		total += len(values)
-	}
-	if requests := len(r.ec2.Asked()); requests > 5 || total != many+1 {
-		t.Errorf("%d requests asked about %d instances", requests, total)
-	}
-	if len(r.groups) > 5 {
-		t.Errorf("%d requests asked about one group", len(r.groups))
-	}
-}
-
-func TestWhatIsThrottledIsRepeated(t *testing.T) {
-	t.Parallel()
-	catalog, r := ask(t, "")
-	r.ec2.Add(ec2test.Instance{ID: "i-1", State: "running"})
-	r.ec2.Throttle(2)
-	if _, known, err := catalog.Look(t.Context(), "i-1"); err != nil || !known {
-		t.Errorf("%t, %v", known, err)
-	}
-}
-
-func TestTheInstancesOfAReservationAreFoundOnAllPages(t *testing.T) {
-	t.Parallel()
-	catalog, r := ask(t, "managed")
-	r.denied = true // Whether they are managed is asked of each, by whoever wants to know.
-	r.ec2.Page(2)
-	for i := range 5 {
-		r.ec2.Add(ec2test.Instance{ID: fmt.Sprintf("i-%d", i), State: "running", Reservation: "cr-1", Tags: inGroup("workers")})
-	}
-	r.ec2.Add(ec2test.Instance{ID: "i-gone", State: "terminated", Reservation: "cr-1"}, ec2test.Instance{ID: "i-other", Reservation: "cr-2"})
-	found, err := catalog.InReservation(t.Context(), "cr-1")
-	if err != nil || len(found) != 5 {
-		t.Errorf("found %v (%v)", found, err)
-	}
-}
-
-func TestAnAnswerThatMakesNoSenseIsAnError(t *testing.T) {
-	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }))
-	t.Cleanup(server.Close)
-	catalog := ec2.New(ec2.Options{AWS: aws.Config{Region: "eu-central-1", BaseEndpoint: &server.URL, Credentials: aws.AnonymousCredentials{}}})
-	if _, _, err := catalog.Look(t.Context(), "i-1"); err == nil || !strings.HasPrefix(err.Error(), "asking EC2 about i-1: ") {
-		t.Errorf("the error is %v", err)
-	}
-}
-
-func mustBeAllowed(t *testing.T, catalog *ec2.Catalog, right ec2.Right, want bool) {
-	t.Helper()
-	if allowed, err := catalog.CheckPermission(t.Context(), right); allowed != want || err != nil {
-		t.Errorf("%s is allowed: %t (%v), want %t", right, allowed, err, want)
-	}
-}
-
-func TestRightsAreTriedWithoutAskingAboutAnyInstance(t *testing.T) {
-	t.Parallel()
-	catalog, r := ask(t, "managed")
-	mustBeAllowed(t, catalog, ec2.DescribeInstances, true)
-	mustBeAllowed(t, catalog, ec2.DescribeInstanceStatus, true)
-	mustBeAllowed(t, catalog, ec2.DescribeTags, true)
-	if asked := r.ec2.Asked(); len(asked) > 0 {
-		t.Errorf("EC2 was asked about %v", asked)
-	}
-	r.ec2.Deny()
-	mustBeAllowed(t, catalog, ec2.DescribeInstances, false)
-	mustBeAllowed(t, catalog, ec2.DescribeInstanceStatus, false)
-	mustBeAllowed(t, catalog, ec2.DescribeTags, true)
-	r.mu.Lock()
-	r.denied = true
-	r.mu.Unlock()
-	mustBeAllowed(t, catalog, ec2.DescribeTags, false)
-}
-
-func TestARightThatCannotBeTriedIsAnError(t *testing.T) {
-	t.Parallel()
-	server := httptest.NewServer(http.NotFoundHandler())
-	server.Close()
-	cfg := aws.Config{
-		Region: "eu-central-1", BaseEndpoint: &server.URL,
-		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
-			return aws.Credentials{}, context.Canceled
-		}),
-	}
-	for _, right := range []ec2.Right{ec2.DescribeInstances, ec2.DescribeInstanceStatus, ec2.DescribeTags} {
-		if allowed, err := ec2.New(ec2.Options{AWS: cfg}).CheckPermission(t.Context(), right); allowed || err == nil {
-			t.Errorf("%s is allowed: %t (%v), want an error", right, allowed, err)
+		if asked := r.ec2.Asked(); len(asked) > 0 {
+			t.Errorf("EC2 was asked about %v", asked)
 		}
-	}
-}
-
-func TestGroupsAndClustersAreFoundByTheInstancesInThem(t *testing.T) {
-	t.Parallel()
-	catalog, r := ask(t, "")
-	both := inGroup("workers")
-	both["kubernetes.io/cluster/shop"] = "owned"
-	r.ec2.Add(
-		ec2test.Instance{ID: "i-1", State: "running"}, ec2test.Instance{ID: "i-2", State: "running", Tags: both},
-		ec2test.Instance{ID: "i-3", State: "running", Tags: both}, ec2test.Instance{ID: "i-4", State: "running", Tags: inGroup("others")},
-	)
-	for want, ids := range map[string][]string{
-		"[] []": {"i-1"}, "[workers] [shop]": {"i-1", "i-2", "i-3"}, "[others workers] [shop]": {"i-2", "i-4"},
-	} {
-		groups, clusters, err := catalog.Marks(t.Context(), ids)
-		if got := fmt.Sprint(groups, clusters); got != want || err != nil {
-			t.Errorf("%v are in %s (%v), want %s", ids, got, err, want)
+		r.broken = slices.Repeat([]func(http.ResponseWriter){nil}, 100)
+		for _, right := range all {
+			if allowed, err := catalog.CheckPermission(t.Context(), right); allowed || err == nil {
+				t.Errorf("%s is allowed: %t (%v), want an error", right, allowed, err)
+			}
 		}
-	}
-	r.ec2.Deny()
-	if groups, clusters, err := catalog.Marks(t.Context(), []string{"i-2"}); err == nil {
-		t.Errorf("who may not ask is told %v, %v", groups, clusters)
-	}
-}
-
-func TestAtAddress_FindsTheInstancesOfAnyVPC(t *testing.T) {
-	t.Parallel()
-	catalog, r := ask(t, "")
-	r.ec2.Add(ec2test.Instance{ID: "i-1", State: "running", Address: "10.0.0.1"}, ec2test.Instance{ID: "i-2", State: "running", Address: "10.0.0.1"},
-		ec2test.Instance{ID: "i-3", State: "running", Address: "10.0.0.3"})
-	for address, want := range map[string]int{"10.0.0.1": 2, "10.0.0.3": 1, "10.0.0.4": 0} {
-		if found, err := catalog.AtAddress(t.Context(), address); err != nil || len(found) != want {
-			t.Errorf("at %s are %v (%v), want %d", address, found, err, want)
-		}
-	}
+	})
 }

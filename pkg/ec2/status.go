@@ -2,9 +2,9 @@ package ec2
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -12,7 +12,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
-	"github.com/aws/smithy-go"
 
 	"github.com/nth-project/nth/pkg/role"
 )
@@ -37,9 +36,6 @@ type Planned struct {
 	Canceled, Completed bool
 }
 
-// ErrRefused means that IAM does not allow the request.
-var ErrRefused = errors.New("it is not allowed")
-
 const (
 	// maxIDs is how many IDs a request for statuses takes. It has no filter for them.
 	maxIDs = 100
@@ -61,7 +57,7 @@ func Schedules(code string) bool { return slices.Contains(eventCodes, types.Even
 func (c *Catalog) Status(ctx context.Context, id string) (found Status, known bool, err error) {
 	found, known, err = c.statuses.fetch(ctx, id)
 	if err != nil {
-		return Status{}, false, fmt.Errorf("asking EC2 for the status of %s: %w", id, refused(err))
+		return Status{}, false, fmt.Errorf("asking EC2 for the status of %s: %w", id, err)
 	}
 	return found, known, nil
 }
@@ -85,19 +81,11 @@ func (c *Catalog) Notable(ctx context.Context, checks bool) (map[string]Status, 
 	for _, filter := range filters {
 		some, err := c.listStatus(ctx, &ec2.DescribeInstanceStatusInput{MaxResults: new(int32(maxPage)), Filters: []types.Filter{filter}})
 		if err != nil {
-			return nil, fmt.Errorf("asking EC2 for scheduled events and failed status checks: %w", refused(err))
+			return nil, fmt.Errorf("asking EC2 for scheduled events and failed status checks: %w", err)
 		}
 		maps.Copy(all, some)
 	}
 	return all, nil
-}
-
-// refused wraps an error that is a refusal in ErrRefused.
-func refused(err error) error {
-	if role.Refused(err) {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
-	}
-	return err
 }
 
 func (c *Catalog) describeStatuses(ctx context.Context, ids []string) (map[string]Status, error) {
@@ -112,24 +100,25 @@ func (c *Catalog) describeStatuses(ctx context.Context, ids []string) (map[strin
 	return all, nil
 }
 
-// statusByID splits a request that fails because of an unknown ID into halves, until the others are found without it.
+// anID finds the IDs that EC2 names in the text of an error: "The instance IDs 'i-01234567, i-0123456789abcdef0' do not exist".
+var anID = regexp.MustCompile(`i-[0-9a-f]+`)
+
+// statusByID repeats a request that fails because of unknown IDs without those that EC2 names.
 func (c *Catalog) statusByID(ctx context.Context, ids []string) (map[string]Status, error) {
-	found, err := c.listStatus(ctx, &ec2.DescribeInstanceStatusInput{InstanceIds: ids})
-	api, ok := errors.AsType[smithy.APIError](err)
-	if err == nil || !ok || !strings.HasPrefix(api.ErrorCode(), "InvalidInstanceID.") {
-		return found, err
-	}
-	all := map[string]Status{}
-	if len(ids) < 2 {
-		return all, nil
-	}
-	for _, half := range [][]string{ids[:len(ids)/2], ids[len(ids)/2:]} {
-		if found, err = c.statusByID(ctx, half); err != nil {
+	for {
+		found, err := c.listStatus(ctx, &ec2.DescribeInstanceStatusInput{InstanceIds: ids})
+		if code := role.Code(err); code != "NotFound" && code != "Malformed" { // Those of InvalidInstanceID.
+			return found, err
+		}
+		unknown := anID.FindAllString(err.Error(), -1)
+		known := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return slices.Contains(unknown, id) })
+		if len(known) == len(ids) {
 			return nil, err
 		}
-		maps.Copy(all, found)
+		if ids = known; len(ids) == 0 {
+			return nil, nil
+		}
 	}
-	return all, nil
 }
 
 func (c *Catalog) listStatus(ctx context.Context, in *ec2.DescribeInstanceStatusInput) (map[string]Status, error) {
@@ -137,9 +126,9 @@ func (c *Catalog) listStatus(ctx context.Context, in *ec2.DescribeInstanceStatus
 	pages := ec2.NewDescribeInstanceStatusPaginator(c.ec2, in)
 	all := map[string]Status{}
 	for pages.HasMorePages() {
-		page, err := retryEC2(ctx, func(ctx context.Context) (*ec2.DescribeInstanceStatusOutput, error) { return pages.NextPage(ctx) })
+		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, err
+			return nil, explain(DescribeInstanceStatus, err)
 		}
 		for _, s := range page.InstanceStatuses {
 			all[aws.ToString(s.InstanceId)] = convertStatus(s)

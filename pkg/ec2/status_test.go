@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nth-project/nth/pkg/ec2"
@@ -22,13 +21,13 @@ func scheduled(at time.Time) []ec2test.Planned {
 	}
 }
 
-func TestWhatEC2HasScheduledIsTold(t *testing.T) {
+func TestStatus_SaysWhatIsScheduled(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w, at := &wire{}, time.Now().UTC().Truncate(time.Second).Add(24*time.Hour)
+	bubble(t, func(t *testing.T, w *region) {
+		at := time.Now().UTC().Truncate(time.Second).Add(24 * time.Hour)
 		w.ec2.Add(ec2test.Instance{ID: "i-1", State: "stopped"}, ec2test.Instance{ID: "i-2", State: "running"})
 		w.ec2.Schedule("i-1", scheduled(at)...)
-		found, known, err := w.catalog().Status(t.Context(), "i-1")
+		found, known, err := w.catalog("").Status(t.Context(), "i-1")
 		want := []ec2.Planned{
 			{ID: "instance-event-1", Code: "system-reboot", Description: "scheduled reboot", NotBefore: at, NotAfter: at.Add(time.Hour)},
 			{ID: "instance-event-2", Code: "instance-stop", Description: "[Canceled] The instance is running on degraded hardware", NotBefore: at, Canceled: true},
@@ -40,42 +39,51 @@ func TestWhatEC2HasScheduledIsTold(t *testing.T) {
 	})
 }
 
-func TestAnInstanceThatEC2DoesNotKnowHidesNoOther(t *testing.T) {
+// Instances that are gone for long are unknown to EC2, and a single one fails a request.
+func TestStatus_UnknownInstancesHideNoOther(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := &wire{}
-		const many = 250 // More than one request may name.
-		for n := range many {
-			if id := fmt.Sprintf("i-%d", n); n != 70 && n != 71 {
-				w.ec2.Add(ec2test.Instance{ID: id, State: "running"})
-				w.ec2.Schedule(id, ec2test.Planned{ID: "instance-event-" + id, Code: "instance-stop"})
-			}
-		}
-		catalog := w.catalog()
-		var all sync.WaitGroup
-		for n := range many {
-			all.Go(func() {
-				id := fmt.Sprintf("i-%d", n)
-				found, known, err := catalog.Status(t.Context(), id)
-				if ok := n != 70 && n != 71; err != nil || known != ok || ok && found.Planned[0].ID != "instance-event-"+id {
-					t.Errorf("the status of %s is %+v, %t (%v)", id, found, known, err)
+	for name, unknown := range map[string]func(n int) bool{
+		"none":     func(int) bool { return false },
+		"two":      func(n int) bool { return n == 70 || n == 71 },
+		"each 2nd": func(n int) bool { return n%2 == 0 },
+		"all":      func(int) bool { return true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, w *region) {
+				const many = 250 // More than one request may name.
+				id := func(n int) string { return fmt.Sprintf("i-%017x", n) }
+				for n := range many {
+					if !unknown(n) {
+						w.ec2.Add(ec2test.Instance{ID: id(n), State: "running"})
+						w.ec2.Schedule(id(n), ec2test.Planned{ID: "instance-event-" + id(n), Code: "instance-stop"})
+					}
+				}
+				catalog := w.catalog("")
+				var all sync.WaitGroup
+				for n := range many {
+					all.Go(func() {
+						found, known, err := catalog.Status(t.Context(), id(n))
+						if err != nil || known == unknown(n) || known && found.Planned[0].ID != "instance-event-"+id(n) {
+							t.Errorf("the status of %s is %+v, %t (%v)", id(n), found, known, err)
+						}
+					})
+				}
+				all.Wait()
+				if asked := len(w.ec2.Calls("DescribeInstanceStatus")); asked > 8 {
+					t.Errorf("EC2 was asked %d times about %d instances", asked, many)
 				}
 			})
-		}
-		all.Wait()
-		if asked := len(w.ec2.Calls("DescribeInstanceStatus")); asked > 40 {
-			t.Errorf("EC2 was asked %d times about %d instances", asked, many)
-		}
-	})
+		})
+	}
 }
 
-func TestWhoAsksForAStatusIsToldHowThingsStandNow(t *testing.T) {
+func TestStatus_IsNotCached(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := &wire{}
+	bubble(t, func(t *testing.T, w *region) {
 		w.ec2.Add(ec2test.Instance{ID: "i-1", State: "running"})
 		w.ec2.Schedule("i-1", ec2test.Planned{ID: "instance-event-1", Code: "instance-stop"})
-		catalog := w.catalog()
+		catalog := w.catalog("")
 		for _, want := range []int{1, 0} {
 			found, _, err := catalog.Status(t.Context(), "i-1")
 			if err != nil || len(found.Planned) != want {
@@ -86,10 +94,10 @@ func TestWhoAsksForAStatusIsToldHowThingsStandNow(t *testing.T) {
 	})
 }
 
-func TestAllThatIsScheduledAndAllThatFailsItsChecksIsFound(t *testing.T) {
+func TestNotable_IsWhatIsScheduledOrFailsItsChecks(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w, at := &wire{}, time.Now().UTC().Truncate(time.Second)
+	bubble(t, func(t *testing.T, w *region) {
+		at := time.Now().UTC().Truncate(time.Second)
 		for n := range 7 {
 			id := fmt.Sprintf("i-%d", n)
 			w.ec2.Add(ec2test.Instance{ID: id, State: "running"})
@@ -105,7 +113,7 @@ func TestAllThatIsScheduledAndAllThatFailsItsChecksIsFound(t *testing.T) {
 			false: {"i-0": "3 instance", "i-1": "3 ", "i-2": "3 "},
 			true:  {"i-0": "3 instance", "i-1": "3 ", "i-2": "3 ", "i-4": "0 system", "i-5": "0 system"},
 		} {
-			found, err := w.catalog().Notable(t.Context(), checks)
+			found, err := w.catalog("").Notable(t.Context(), checks)
 			got := map[string]string{}
 			for id, s := range found {
 				got[id] = fmt.Sprint(len(s.Planned), " ", s.Impaired)
@@ -120,19 +128,18 @@ func TestAllThatIsScheduledAndAllThatFailsItsChecksIsFound(t *testing.T) {
 	})
 }
 
-func TestARefusalToTellTheStatusIsKnownAsOne(t *testing.T) {
+func TestStatus_ARefusalIsKnownAsOne(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := &wire{}
+	bubble(t, func(t *testing.T, w *region) {
 		w.ec2.Deny("DescribeInstanceStatus")
-		_, _, one := w.catalog().Status(t.Context(), "i-1")
-		_, all := w.catalog().Notable(t.Context(), true)
+		_, _, one := w.catalog("").Status(t.Context(), "i-1")
+		_, all := w.catalog("").Notable(t.Context(), true)
 		if !errors.Is(one, ec2.ErrRefused) || !errors.Is(all, ec2.ErrRefused) {
 			t.Errorf("it says %v and %v", one, all)
 		}
 		w.ec2.Allow()
 		w.ec2.Throttle(1000)
-		if _, err := w.catalog().Notable(t.Context(), true); err == nil || errors.Is(err, ec2.ErrRefused) {
+		if _, err := w.catalog("").Notable(t.Context(), true); err == nil || errors.Is(err, ec2.ErrRefused) {
 			t.Errorf("where it is throttled, it says %v", err)
 		}
 	})

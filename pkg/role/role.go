@@ -23,6 +23,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
 	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/nth-project/nth/pkg/text"
@@ -193,6 +194,9 @@ func explain(action string, timeout time.Duration, err error) error {
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("calling %s: no answer within %s", action, timeout)
+	}
+	if answer, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && answer.HTTPStatusCode() > 0 {
+		return fmt.Errorf("calling %s: an answer of the status %d that cannot be read", action, answer.HTTPStatusCode())
 	}
 	if sending, ok := errors.AsType[*url.Error](err); ok {
 		err = sending.Err

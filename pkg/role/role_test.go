@@ -190,7 +190,7 @@ func asked(t *testing.T, region string) []string {
 	}
 	nobody := &refusing{hosts: map[string]bool{}}
 	account.HTTPClient = nobody
-	if _, _, err := nthec2.New(nthec2.Options{AWS: account}).Look(t.Context(), "i-1"); !role.Refused(err) {
+	if _, _, err := nthec2.New(nthec2.Options{AWS: account}).Look(t.Context(), "i-1"); !errors.Is(err, nthec2.ErrRefused) {
 		t.Errorf("EC2 says %v", err)
 	}
 	// That is in the words of EC2; of the others, only the host is of interest.

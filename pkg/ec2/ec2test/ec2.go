@@ -195,7 +195,7 @@ func (s *Service) describe(by string, values []string, token string) any {
 func send(w http.ResponseWriter, _ string, found any, problem *querytest.Failure) {
 	if problem != nil {
 		w.WriteHeader(problem.Status)
-		fmt.Fprintf(w, "<Response><Errors><Error><Code>%s</Code><Message>no</Message></Error></Errors><RequestID>1</RequestID></Response>", problem.Code)
+		fmt.Fprintf(w, "<Response><Errors><Error><Code>%s</Code><Message>%s</Message></Error></Errors><RequestID>1</RequestID></Response>", problem.Code, problem.Message)
 		return
 	}
 	text, err := xml.Marshal(found)
@@ -305,21 +305,22 @@ func (i statusItem) has(by string, values []string) bool {
 // describeStatus describes instances by their IDs or a filter. As in EC2, there may be up to 100 IDs, an unknown one fails
 // the request, and without IncludeAllInstances only those that run are described. s.mu is held.
 func (s *Service) describeStatus(form url.Values) (any, *querytest.Failure) {
-	invalid := func(code string) (any, *querytest.Failure) {
-		return nil, &querytest.Failure{Status: http.StatusBadRequest, Code: code}
+	invalid := func(code, format string, args ...any) (any, *querytest.Failure) {
+		return nil, &querytest.Failure{Status: http.StatusBadRequest, Code: code, Message: fmt.Sprintf(format, args...)}
 	}
 	by, values := filter(form)
 	if named := listed(form, "InstanceId"); len(named) > 0 {
 		if form.Has("MaxResults") {
-			return invalid("InvalidParameterCombination")
+			return invalid("InvalidParameterCombination", "the parameter instancesSet cannot be used with the parameter maxResults")
 		}
 		if len(named) > 100 {
-			return invalid("InvalidParameterValue")
+			return invalid("InvalidParameterValue", "there are more than 100 IDs")
 		}
-		for _, id := range named {
-			if !slices.ContainsFunc(s.instances, func(i Instance) bool { return i.ID == id }) {
-				return invalid("InvalidInstanceID.NotFound")
-			}
+		unknown := slices.DeleteFunc(named, func(id string) bool {
+			return slices.ContainsFunc(s.instances, func(i Instance) bool { return i.ID == id })
+		})
+		if len(unknown) > 0 {
+			return invalid("InvalidInstanceID.NotFound", "The instance IDs '%s' do not exist", strings.Join(unknown, ", "))
 		}
 	}
 	from, _ := strconv.Atoi(form.Get("NextToken")) // none for the first page
