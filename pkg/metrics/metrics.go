@@ -65,17 +65,18 @@ type Metrics struct {
 	own, process *prometheus.Registry
 	encoding     chan struct{} // has an element while an answer is encoded
 	// changed has an element if something has changed since the file was written.
-	changed                chan struct{}
-	listenFault, fileFault faultReporter
+	changed chan struct{}
+
+	mu     sync.Mutex
+	faults map[string]string // the current errors of the listener and the file
 }
 
 // New returns a Metrics that has counted nothing yet.
 func New(opts Options) *Metrics {
 	m := &Metrics{
 		opts: opts, began: time.Now(), encoding: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		own: prometheus.NewRegistry(), process: prometheus.NewRegistry(),
+		own: prometheus.NewRegistry(), process: prometheus.NewRegistry(), faults: map[string]string{},
 	}
-	m.listenFault.report, m.fileFault.report = opts.Trouble, opts.Trouble
 	m.beat()
 	m.series = newSeries(m.own, opts, m.healthy)
 	m.process.MustRegister(

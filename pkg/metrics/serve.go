@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -35,7 +36,7 @@ func (m *Metrics) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		m.listenFault.set(fmt.Errorf("serving metrics at %s: %w", m.opts.Listen, err))
+		m.note("listener", fmt.Errorf("serving metrics at %s: %w", m.opts.Listen, err))
 		select {
 		case <-ctx.Done():
 		case <-time.After(listenRetry):
@@ -50,17 +51,17 @@ func (m *Metrics) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.listenFault.set(nil)
+	m.note("listener", nil)
 	server := &http.Server{
 		Handler:           m.Handler(),
 		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: headerLimit,
+		MaxHeaderBytes: headerLimit, ConnState: (&connections{}).track,
 	}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })() // A client that reads its answer then does not get all of it.
-	return server.Serve(&boundedListener{Listener: listener})
+	return server.Serve(listener)
 }
 
-// Handler serves /metrics, in the formats that Prometheus accepts, and /healthz: 200 if nth is alive, and 503 with a
+// Handler serves /metrics, and /healthz: 200 if nth is alive, and 503 with a
 // sentence if it is not; with Options.Ready also /readyz, which says the same of whether the work can be done.
 func (m *Metrics) Handler() http.Handler {
 	mux := http.NewServeMux()
@@ -72,21 +73,20 @@ func (m *Metrics) Handler() http.Handler {
 	return mux
 }
 
-// answerMetrics encodes one answer at a time, and writes it when it is whole: a slow reader holds up nobody.
+// answerMetrics encodes one answer at a time, in Prometheus's text format, and writes it when it is whole: a slow reader holds up nobody.
 func (m *Metrics) answerMetrics(w http.ResponseWriter, r *http.Request) {
-	format := expfmt.Negotiate(r.Header)
-	text, err := m.encode(r.Context(), format)
+	text, err := m.encode(r.Context())
 	if err != nil {
 		http.Error(w, fmt.Sprintf("gathering metrics: %v", err), http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Content-Type", string(format))
+	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
 	_, _ = w.Write(text) // The reader may be gone.
 }
 
 // encode returns an answer, once it is its turn. The context is the request's: it ends when the client hangs up, or when a newer one gets its
 // place.
-func (m *Metrics) encode(ctx context.Context, format expfmt.Format) ([]byte, error) {
+func (m *Metrics) encode(ctx context.Context) ([]byte, error) {
 	select {
 	case m.encoding <- struct{}{}:
 	case <-ctx.Done():
@@ -98,71 +98,54 @@ func (m *Metrics) encode(ctx context.Context, format expfmt.Format) ([]byte, err
 		return nil, err
 	}
 	var text bytes.Buffer
-	encoder := expfmt.NewEncoder(&text, format)
 	for _, family := range families {
-		if err := encoder.Encode(family); err != nil {
+		if _, err := expfmt.MetricFamilyToText(&text, family); err != nil {
 			return nil, err
 		}
 	}
-	if closer, ok := encoder.(expfmt.Closer); ok {
-		err = closer.Close()
-	}
-	return text.Bytes(), err
+	return text.Bytes(), nil
 }
 
-// boundedListener keeps maxConnections open: a new connection closes the oldest of the address that has most. So a probe, which opens one
+// connections keeps maxConnections open: a new connection closes the oldest of the address that has most. So a probe, which opens one
 // and is answered at once, is served however many connections are idle or slow, and however fast another machine opens them.
-type boundedListener struct {
-	net.Listener
-
+type connections struct {
 	mu   sync.Mutex
-	open []*boundedConn // the oldest first
+	open []net.Conn // the oldest first
 }
 
-// boundedConn leaves its listener's list when it is closed.
-type boundedConn struct {
-	net.Conn
-	listener *boundedListener
-	from     string // the client's address, without the port
+// track implements http.Server.ConnState.
+func (c *connections) track(conn net.Conn, state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		if len(c.open) >= maxConnections {
+			surplus := c.oldestOfMost()
+			_ = surplus.Close()
+			c.remove(surplus)
+		}
+		c.open = append(c.open, conn)
+	case http.StateClosed:
+		c.remove(conn)
+	}
 }
 
-// Accept implements net.Listener. One connection too many closes another: see oldestOfMost.
-func (l *boundedListener) Accept() (net.Conn, error) {
-	accepted, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	from, _, _ := net.SplitHostPort(accepted.RemoteAddr().String()) // It has a port.
-	c := &boundedConn{accepted, l, from}
-	var tooMany *boundedConn
-	l.mu.Lock()
-	if len(l.open) >= maxConnections {
-		tooMany = l.oldestOfMost()
-	}
-	l.open = append(l.open, c)
-	l.mu.Unlock()
-	if tooMany != nil {
-		_ = tooMany.Close()
-	}
-	return c, nil
+func (c *connections) remove(conn net.Conn) {
+	c.open = slices.DeleteFunc(c.open, func(other net.Conn) bool { return other == conn })
 }
 
 // oldestOfMost returns the oldest connection of the address that has the most. open has the oldest first, and MaxFunc returns the first of
 // equals. The mutex is held.
-func (l *boundedListener) oldestOfMost() *boundedConn {
-	counts := map[string]int{}
-	for _, c := range l.open {
-		counts[c.from]++
+func (c *connections) oldestOfMost() net.Conn {
+	from := func(conn net.Conn) string {
+		address, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // It has a port.
+		return address
 	}
-	return slices.MaxFunc(l.open, func(a, b *boundedConn) int { return counts[a.from] - counts[b.from] })
-}
-
-// Close implements net.Conn.
-func (c *boundedConn) Close() error {
-	c.listener.mu.Lock()
-	c.listener.open = slices.DeleteFunc(c.listener.open, func(other *boundedConn) bool { return other == c })
-	c.listener.mu.Unlock()
-	return c.Conn.Close()
+	counts := map[string]int{}
+	for _, conn := range c.open {
+		counts[from(conn)]++
+	}
+	return slices.MaxFunc(c.open, func(a, b net.Conn) int { return counts[from(a)] - counts[from(b)] })
 }
 
 // probe answers "ok" or the error.
@@ -190,7 +173,7 @@ const (
 
 // writeFiles writes the file until ctx ends, and once more then.
 func (m *Metrics) writeFiles(ctx context.Context) {
-	write := func() { m.fileFault.set(m.writeFile()) }
+	write := func() { m.note("file", m.writeFile()) }
 	defer write()
 	ticks := time.NewTicker(maxInterval)
 	defer ticks.Stop()
@@ -225,39 +208,22 @@ func (m *Metrics) writeFile() error {
 
 // Troubles returns the current errors of the listener and the file.
 func (m *Metrics) Troubles() []string {
-	var texts []string
-	for _, t := range []*faultReporter{&m.listenFault, &m.fileFault} {
-		if text := t.current(); text != "" {
-			texts = append(texts, text)
-		}
-	}
-	return texts
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Values(m.faults))
 }
 
-// faultReporter reports an error once for as long as it stays the same.
-type faultReporter struct {
-	report func(error)
-
-	mu   sync.Mutex
-	last string
-}
-
-func (t *faultReporter) set(err error) {
-	text := ""
+// note keeps the current error of a part, nil if it works, and reports it once for as long as it stays the same.
+func (m *Metrics) note(part string, err error) {
+	m.mu.Lock()
+	before := m.faults[part]
+	delete(m.faults, part)
 	if err != nil {
-		text = err.Error()
+		m.faults[part] = err.Error()
 	}
-	t.mu.Lock()
-	news := text != t.last
-	t.last = text
-	t.mu.Unlock()
-	if news && err != nil && t.report != nil {
-		t.report(err)
+	news := err != nil && err.Error() != before
+	m.mu.Unlock()
+	if news && m.opts.Trouble != nil {
+		m.opts.Trouble(err)
 	}
-}
-
-func (t *faultReporter) current() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.last
 }
