@@ -30,10 +30,9 @@ type datagram struct {
 // empty again. The zero value is ready for use.
 type sender struct {
 	mu    sync.Mutex
-	queue []datagram
-	busy  bool // work is running
-	late  bool // a datagram was late, so that nobody waits
-	lost  int  // datagrams that did not fit into the queue, after those in it
+	queue []datagram // the first is being sent
+	late  bool       // a datagram was late, so that nobody waits
+	lost  int        // datagrams that did not fit into the queue, after those in it
 }
 
 // send queues a datagram for transmit, which must always be the same function, and waits a moment until it is sent.
@@ -42,13 +41,11 @@ func (s *sender) send(d datagram, transmit func(datagram)) {
 	if !s.enqueue(d, transmit) {
 		return
 	}
-	timeout := time.NewTimer(sendTimeout)
-	defer timeout.Stop()
 	select {
 	case <-d.sent:
-	case <-timeout.C:
+	case <-time.After(sendTimeout):
 		s.mu.Lock()
-		s.late = s.busy
+		s.late = len(s.queue) > 0
 		s.mu.Unlock()
 	}
 }
@@ -62,47 +59,35 @@ func (s *sender) enqueue(d datagram, transmit func(datagram)) (wait bool) {
 		return false
 	}
 	if s.lost > 0 {
-		s.queue = append(s.queue, s.gap())
+		s.queue, s.lost = append(s.queue, datagram{lost: s.lost, sent: make(chan struct{})}), 0
 	}
 	s.queue = append(s.queue, d)
-	if !s.busy {
-		s.busy = true
-		go s.work(transmit)
+	if len(s.queue) == 1 {
+		go s.work(d, transmit)
 	}
 	return !s.late
 }
 
 // work sends what is queued, and ends when the queue is empty.
-func (s *sender) work(transmit func(datagram)) {
-	for {
-		d, more := s.next()
-		if !more {
-			return
-		}
+func (s *sender) work(d datagram, transmit func(datagram)) {
+	for more := true; more; {
 		transmit(d)
 		close(d.sent)
+		d, more = s.next()
 	}
 }
 
-// next returns the datagram to send next; false if there is none, and the goroutine ends.
-func (s *sender) next() (datagram, bool) {
+// next drops the datagram that was sent, and returns the next; false if there is none. The last one stands for those that were lost.
+func (s *sender) next() (d datagram, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.queue = s.queue[1:]
 	if len(s.queue) == 0 && s.lost > 0 {
-		return s.gap(), true
+		s.queue, s.lost = append(s.queue, datagram{lost: s.lost, sent: make(chan struct{})}), 0
 	}
 	if len(s.queue) == 0 {
-		s.queue, s.busy, s.late = nil, false, false
+		s.queue, s.late = nil, false
 		return datagram{}, false
 	}
-	d := s.queue[0]
-	s.queue = s.queue[1:]
-	return d, true
-}
-
-// gap returns a datagram that stands for those that were lost. s.mu is held.
-func (s *sender) gap() datagram {
-	d := datagram{lost: s.lost, sent: make(chan struct{})}
-	s.lost = 0
-	return d
+	return s.queue[0], true
 }
