@@ -77,7 +77,7 @@ func (m *message) result(err error, lost bool) DeliveryResult {
 
 // queue holds the messages for one destination. Its loop, deliver, starts a goroutine for each attempt.
 type queue struct {
-	limit    int           // messages that wait; with more, the oldest is lost
+	limit    int           // messages that wait, besides those that are being delivered
 	workers  int           // attempts at a time
 	pace     time.Duration // the pause after each attempt
 	maxPause time.Duration // the longest pause between two attempts for a message
@@ -104,7 +104,7 @@ func newQueue(limit, workers int, pace, maxPause time.Duration, report func(Deli
 func (q *queue) wake() { loop.Nudge(q.woken) }
 
 // add adds a message, unless the queue has ended or the message waits already. It does not block. One that is being delivered is delivered
-// once more.
+// once more. With too many, the oldest is lost.
 func (q *queue) add(m *message) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -112,18 +112,12 @@ func (q *queue) add(m *message) {
 		return
 	}
 	m.queued = time.Now()
-	q.insert(len(q.waiting), m)
-	q.wake()
-}
-
-// insert puts a message among those that wait. With too many, the oldest is lost. The mutex is held.
-func (q *queue) insert(at int, m *message) {
-	q.waiting = slices.Insert(q.waiting, at, m)
-	if len(q.waiting) > q.limit {
-		oldest := q.waiting[0]
-		q.waiting = slices.Delete(q.waiting, 0, 1)
-		go q.report(oldest.result(errors.New("too many are waiting"), true))
+	q.waiting = append(q.waiting, m)
+	for len(q.waiting) > q.limit {
+		go q.report(q.waiting[0].result(errors.New("too many are waiting"), true))
+		q.waiting = q.waiting[1:]
 	}
+	q.wake()
 }
 
 // putBack puts a message that was tried among those that wait, before all younger ones. The mutex is held.
@@ -135,7 +129,7 @@ func (q *queue) putBack(m *message) {
 	if at < 0 {
 		at = len(q.waiting)
 	}
-	q.insert(at, m)
+	q.waiting = slices.Insert(q.waiting, at, m)
 }
 
 // retry has all messages tried now, as after a change of the settings.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -170,139 +169,78 @@ func TestFields_CanStandInAStringOfJSON(t *testing.T) {
 	}
 }
 
-// shipped are the templates that the packages bring.
-func shipped(t *testing.T) []string {
+// shipped compiles a template that the packages bring; "" is nth's own.
+func shipped(t *testing.T, name string) *notify.Template {
 	t.Helper()
-	files, err := filepath.Glob("../../packaging/webhook/*.tmpl")
-	if err != nil || len(files) < 4 {
-		t.Fatalf("found %q (%v)", files, err)
-	}
-	return files
-}
-
-func TestShippedTemplates_GiveJSONForEveryNotice(t *testing.T) {
-	for _, file := range shipped(t) {
-		text, err := os.ReadFile(file)
-		if err != nil {
+	text := []byte{}
+	if name != "" {
+		var err error
+		if text, err = os.ReadFile("../../packaging/webhook/" + name + ".tmpl"); err != nil {
 			t.Fatal(err)
 		}
-		template, err := tried(file, string(text), jsonType)
-		if err != nil {
-			t.Errorf("%v", err)
-			continue
-		}
-		for _, f := range notify.Samples() {
-			rendered, err := template.Render(f)
-			if err == nil && rendered == "" && strings.HasSuffix(file, "pagerduty.tmpl") && f.Severity == notify.Info {
-				continue
-			}
-			var whole map[string]any
-			if err == nil {
-				err = json.Unmarshal([]byte(rendered), &whole)
-			}
-			if err != nil || len(whole) == 0 {
-				t.Errorf("%s for %s, %s: %v\n%s", file, f.EventKind, f.Outcome, err, rendered)
-			}
-		}
 	}
-}
-
-func TestPagerDuty_OpensAndResolvesOneIncident(t *testing.T) {
-	text, err := os.ReadFile("../../packaging/webhook/pagerduty.tmpl")
+	template, err := tried(name, string(text), jsonType)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := compile(t, string(text))
-	keys := map[string]bool{}
-	for _, outcome := range notify.Outcomes() {
-		rendered, err := template.Render(sampleOf(t, event.SpotInterruption, outcome)) // with a deleted pod
-		if err != nil {
-			t.Fatal(err)
+	return template
+}
+
+// rendered is a message without the escapes of JSON for HTML.
+func rendered(t *testing.T, template *notify.Template, f notify.Fields) string {
+	t.Helper()
+	text, err := template.Render(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(text)
+}
+
+func TestShippedTemplates_EscapeMarkup(t *testing.T) {
+	const mark = "<!channel> <https://evil.example|here> [here](https://evil.example)"
+	f := sampleOf(t, event.SpotInterruption, notify.Incomplete)
+	f.Text, f.Node, f.Cluster, f.InstanceType = mark, mark, mark, mark
+	f.Left, f.DeletedPods = []string{mark}, map[string]string{mark: mark}
+	for name, forbidden := range map[string]string{"slack": "<", "teams": "](", "": "<"} {
+		if text := rendered(t, shipped(t, name), f); strings.Contains(text, forbidden) {
+			t.Errorf("%s.tmpl gives %s", name, text)
 		}
-		want := ""
-		switch f := sampleOf(t, event.SpotInterruption, outcome); {
-		case f.Phase == notify.Over, f.Severity == notify.OK:
-			want = "resolve info"
-		case f.Severity != notify.Info:
-			want = "trigger " + f.Severity
+	}
+	_ = shipped(t, "json") // It has JSON, and programs read it.
+}
+
+func TestPagerDuty_OpensAndResolvesOneIncident(t *testing.T) {
+	template, keys := shipped(t, "pagerduty"), map[string]bool{}
+	clean := sampleOf(t, event.SpotInterruption, notify.Drained)
+	clean.Severity = notify.OK
+	for outcome, want := range map[string]string{
+		"announced": "", "left-alone": "", "drained": "trigger warning", "incomplete": "trigger critical", "failed": "trigger critical", "cordoned": "resolve info",
+		"moved": "resolve info", "withdrawn": "resolve info", "canceled": "resolve info", "completed": "resolve info", "clean": "resolve info",
+	} {
+		f := clean
+		if outcome != "clean" {
+			f = sampleOf(t, event.SpotInterruption, outcome)
 		}
-		if want == "" {
-			if rendered != "" {
-				t.Errorf("%s gives %s", outcome, rendered)
+		text, got := rendered(t, template, f), ""
+		if text != "" {
+			var m struct {
+				RoutingKey  string `json:"routing_key"`
+				EventAction string `json:"event_action"`
+				DedupKey    string `json:"dedup_key"`
+				Payload     struct{ Summary, Source, Severity string }
 			}
-			continue
+			if err := json.Unmarshal([]byte(text), &m); err != nil || m.RoutingKey == "" || m.Payload.Summary == "" || m.Payload.Source == "" {
+				t.Errorf("%s: %v: %s", outcome, err, text)
+			}
+			keys[m.DedupKey] = true
+			got = m.EventAction + " " + m.Payload.Severity
 		}
-		if got := incident(t, rendered, keys); got != want {
+		if got != want {
 			t.Errorf("%s gives %q, want %q", outcome, got, want)
 		}
 	}
 	if len(keys) != 1 || keys[""] {
 		t.Errorf("the keys are %v, want one", keys)
-	}
-	clean := sampleOf(t, event.SpotInterruption, notify.Drained)
-	clean.Severity = notify.OK
-	rendered, err := template.Render(clean)
-	if got := incident(t, rendered, keys); err != nil || got != "resolve info" {
-		t.Errorf("drained without a deletion gives %q (%v)", got, err)
-	}
-}
-
-// incident returns what a message asks of PagerDuty, and how gravely, and adds its key.
-func incident(t *testing.T, rendered string, keys map[string]bool) string {
-	t.Helper()
-	var event struct {
-		RoutingKey  string `json:"routing_key"`
-		EventAction string `json:"event_action"`
-		DedupKey    string `json:"dedup_key"`
-		Payload     struct{ Summary, Source, Severity string }
-	}
-	if err := json.Unmarshal([]byte(rendered), &event); err != nil || event.RoutingKey == "" || event.Payload.Summary == "" || event.Payload.Source == "" {
-		t.Errorf("%v: %s", err, rendered)
-	}
-	keys[event.DedupKey] = true
-	return event.EventAction + " " + event.Payload.Severity
-}
-
-func TestShippedTemplates_EscapeMarkup(t *testing.T) {
-	const mark = "<!channel> <https://evil.example|here> [here](https://evil.example)"
-	for file, forbidden := range map[string]string{"slack.tmpl": "<", "teams.tmpl": "[", "": "<"} {
-		content := []byte{}
-		if file != "" {
-			var err error
-			if content, err = os.ReadFile("../../packaging/webhook/" + file); err != nil {
-				t.Fatal(err)
-			}
-		}
-		template := compile(t, string(content))
-		f := sampleOf(t, event.SpotInterruption, notify.Incomplete)
-		f.Text, f.Node, f.Cluster, f.InstanceType = mark, mark, mark, mark
-		f.Left, f.DeletedPods = []string{mark}, map[string]string{mark: mark}
-		rendered, err := template.Render(f)
-		var whole any
-		if err == nil {
-			err = json.Unmarshal([]byte(rendered), &whole)
-		}
-		if err != nil {
-			t.Errorf("%s: %v", file, err)
-		}
-		var texts func(any)
-		texts = func(v any) {
-			switch v := v.(type) {
-			case string:
-				if strings.Contains(v, forbidden) {
-					t.Errorf("%s shows %q", file, v)
-				}
-			case []any:
-				for _, element := range v {
-					texts(element)
-				}
-			case map[string]any:
-				for _, element := range v {
-					texts(element)
-				}
-			}
-		}
-		texts(whole)
 	}
 }
 

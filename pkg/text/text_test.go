@@ -9,7 +9,7 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-func TestVisible_shows_what_cannot_be_seen(t *testing.T) {
+func TestVisible_ShowsWhatCannotBeSeen(t *testing.T) {
 	for _, c := range []struct{ name, given, want string }{
 		{"nothing", "", ""},
 		{"plain", `default/web-0: "8 s" \n`, `default/web-0: "8 s" \n`},
@@ -30,7 +30,7 @@ func TestVisible_shows_what_cannot_be_seen(t *testing.T) {
 	}
 }
 
-func TestVisible_bounds_the_length(t *testing.T) {
+func TestVisible_BoundsTheLength(t *testing.T) {
 	for _, c := range []struct{ given, want string }{
 		{"0123456789", "0123456789"},
 		{"0123456789a", "0123456…"},
