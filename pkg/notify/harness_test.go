@@ -1,13 +1,13 @@
 package notify_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -30,9 +30,10 @@ import (
 const nodeName = "node-1"
 
 // cluster is an API server in memory, so that it can be used where time is not real: one node's conditions, and Events.
-// What it does not know fails the test.
+// What it does not know is answered with 404.
 type cluster struct {
-	t *testing.T
+	t    *testing.T
+	http http.ServeMux
 
 	mu         sync.Mutex
 	conditions []corev1.NodeCondition
@@ -44,7 +45,90 @@ type cluster struct {
 }
 
 func newCluster(t *testing.T, conditions ...corev1.NodeCondition) *cluster {
-	return &cluster{t: t, conditions: conditions, answer: func(string) int { return 0 }}
+	c := &cluster{t: t, conditions: conditions, answer: func(string) int { return 0 }}
+	c.handle("GET /api/v1/nodes/"+nodeName, "get node", func(*http.Request, []byte) any {
+		return corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+			ObjectMeta: metav1.ObjectMeta{Name: nodeName, ManagedFields: c.managed}, Status: corev1.NodeStatus{Conditions: c.conditions}}
+	})
+	c.handle("PATCH /api/v1/nodes/"+nodeName+"/status", "patch condition", c.patchConditions)
+	c.handle("POST /api/v1/namespaces/{namespace}/events", "create event", func(_ *http.Request, body []byte) any {
+		c.events = append(c.events, corev1.Event{})
+		created := &c.events[len(c.events)-1]
+		c.decode(body, created)
+		return created
+	})
+	c.handle("PATCH /api/v1/namespaces/{namespace}/events/{name}", "patch event", func(r *http.Request, body []byte) any {
+		i := slices.IndexFunc(c.events, func(e corev1.Event) bool { return e.Name == r.PathValue("name") })
+		c.decode(body, &c.events[i])
+		return c.events[i]
+	})
+	return c
+}
+
+// handle answers requests of a pattern, which have a name: with what do returns, or as answer says.
+func (c *cluster) handle(pattern, what string, do func(r *http.Request, body []byte) any) {
+	c.http.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		var body []byte
+		if r.Body != nil {
+			body, _ = io.ReadAll(r.Body) // it is in memory
+		}
+		name := what
+		if what == "create event" {
+			var e corev1.Event
+			c.decode(body, &e)
+			name += " " + e.Reason
+		}
+		c.mu.Lock()
+		c.requests = append(c.requests, name)
+		status := c.answer(name)
+		var object any = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+			Status: metav1.StatusFailure, Code: int32(status), Reason: reasons[status], Message: "as the test wants it"}
+		if status == 0 {
+			status, object = http.StatusOK, do(r, body)
+		}
+		text, err := json.Marshal(object)
+		c.mu.Unlock()
+		if err != nil {
+			c.t.Error(err)
+		}
+		if status < 0 {
+			<-r.Context().Done()
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_, _ = w.Write(text)
+	})
+}
+
+var reasons = map[int]metav1.StatusReason{
+	403: metav1.StatusReasonForbidden, 404: metav1.StatusReasonNotFound, 409: metav1.StatusReasonAlreadyExists,
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c *cluster) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer := httptest.NewRecorder()
+	c.http.ServeHTTP(answer, r)
+	return answer.Result(), r.Context().Err()
+}
+
+// patchConditions merges by type, as the API server does with a strategic merge patch.
+func (c *cluster) patchConditions(r *http.Request, body []byte) any {
+	if kind := r.Header.Get("Content-Type"); kind != "application/strategic-merge-patch+json" {
+		c.t.Errorf("a patch of the kind %q replaces all conditions", kind)
+	}
+	var patch corev1.Node
+	c.decode(body, &patch)
+	for _, sent := range patch.Status.Conditions {
+		c.conditions = append(slices.DeleteFunc(c.conditions, func(c corev1.NodeCondition) bool { return c.Type == sent.Type }), sent)
+	}
+	return patch
+}
+
+func (c *cluster) decode(body []byte, into any) {
+	if err := json.Unmarshal(body, into); err != nil {
+		c.t.Errorf("reading %s: %v", body, err)
+	}
 }
 
 func (c *cluster) client() kubernetes.Interface {
@@ -99,112 +183,11 @@ func (c *cluster) condition() *corev1.NodeCondition {
 	return nil
 }
 
-// written returns the Events that are there.
+// written returns the Events that exist.
 func (c *cluster) written() []corev1.Event {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.events)
-}
-
-// RoundTrip implements http.RoundTripper.
-func (c *cluster) RoundTrip(r *http.Request) (*http.Response, error) {
-	var body []byte
-	if r.Body != nil {
-		body, _ = io.ReadAll(r.Body) // it is in memory
-	}
-	what, do := c.route(r, body)
-	c.mu.Lock()
-	c.requests = append(c.requests, what)
-	status := c.answer(what)
-	c.mu.Unlock()
-	switch {
-	case status < 0:
-		<-r.Context().Done()
-		return nil, r.Context().Err()
-	case status > 0:
-		return reply(status, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
-			Status: metav1.StatusFailure, Code: int32(status), Reason: reasons[status], Message: "as the test wants it"}), nil
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return reply(http.StatusOK, do()), nil
-}
-
-var reasons = map[int]metav1.StatusReason{
-	403: metav1.StatusReasonForbidden, 404: metav1.StatusReasonNotFound, 409: metav1.StatusReasonAlreadyExists,
-}
-
-// route names a request and returns what it does.
-func (c *cluster) route(r *http.Request, body []byte) (string, func() any) {
-	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")[2:] // without api/v1
-	switch {
-	case r.Method == http.MethodGet && slices.Equal(path, []string{"nodes", nodeName}):
-		return "get node", func() any {
-			return corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-				ObjectMeta: metav1.ObjectMeta{Name: nodeName, ManagedFields: c.managed}, Status: corev1.NodeStatus{Conditions: c.conditions}}
-		}
-	case r.Method == http.MethodPatch && slices.Equal(path, []string{"nodes", nodeName, "status"}):
-		what := "patch condition"
-		if !bytes.Contains(body, []byte("InterruptionPending")) {
-			what = "patch lifecycle"
-		}
-		return what, func() any { return c.patchConditions(r, body) }
-	case r.Method == http.MethodPost && path[2] == "events":
-		var ev corev1.Event
-		c.decode(body, &ev)
-		return "create event " + ev.Reason, func() any {
-			c.events = append(c.events, ev)
-			return ev
-		}
-	case r.Method == http.MethodPatch && path[2] == "events":
-		return "patch event", func() any { return c.patchEvent(path[3], body) }
-	}
-	c.t.Errorf("unexpected request %s %s", r.Method, r.URL)
-	return "", func() any { return nil }
-}
-
-// patchConditions merges by type, as the API server does with a strategic merge patch.
-func (c *cluster) patchConditions(r *http.Request, body []byte) any {
-	if kind := r.Header.Get("Content-Type"); kind != "application/strategic-merge-patch+json" {
-		c.t.Errorf("a patch of the kind %q replaces all conditions", kind)
-	}
-	var patch corev1.Node
-	c.decode(body, &patch)
-	for _, sent := range patch.Status.Conditions {
-		i := slices.IndexFunc(c.conditions, func(c corev1.NodeCondition) bool { return c.Type == sent.Type })
-		if i < 0 {
-			c.conditions = append(c.conditions, sent)
-		} else {
-			c.conditions[i] = sent
-		}
-	}
-	return patch
-}
-
-func (c *cluster) patchEvent(name string, body []byte) any {
-	for i := range c.events {
-		if c.events[i].Name == name {
-			c.decode(body, &c.events[i])
-			return c.events[i]
-		}
-	}
-	c.t.Errorf("there is no Event %s", name)
-	return nil
-}
-
-func (c *cluster) decode(body []byte, into any) {
-	if err := json.Unmarshal(body, into); err != nil {
-		c.t.Errorf("reading %s: %v", body, err)
-	}
-}
-
-func reply(status int, object any) *http.Response {
-	text, err := json.Marshal(object)
-	if err != nil {
-		panic(err) // a mistake in this file
-	}
-	return &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {"application/json"}},
-		Body: io.NopCloser(bytes.NewReader(text))}
 }
 
 // A stage is a Kubernetes that writes to a cluster, in a bubble where time is not real.
