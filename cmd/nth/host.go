@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -140,29 +139,20 @@ func (c *check) container(cfg config.Config) {
 // kubeletUnits are the names of the kubelet's unit: on images of Amazon, Bottlerocket and kubeadm, and of Ubuntu for EKS.
 var kubeletUnits = []string{"kubelet.service", "snap.kubelet-eks.daemon.service"}
 
-// proxy returns a function that finds the proxy for the API server: that of nth's own environment, or else of the kubelet's, for which
-// systemd is asked.
+// proxy returns a function that finds the proxy for the API server: that of nth's own environment, or else of the kubelet's, by the files of
+// its unit.
 func (h hostInfo) proxy(cfg config.Config) func(context.Context) (identity.Proxy, error) {
 	own := identity.ProxyOf(os.Environ(), "nth's own environment")
-	// A container without access to the host gets its environment from the host's settings.
-	if own.HTTPS != "" || own.HTTP != "" || h.noNotice(cfg) != nil {
-		return func(context.Context) (identity.Proxy, error) { return own, nil }
-	}
-	return func(ctx context.Context) (identity.Proxy, error) {
-		unit, variables, files, err := logind.Host(cfg.HostRoot).Environment(ctx, kubeletUnits...)
-		from := ""
-		if err != nil {
-			unit, variables, files, err = systemd.ReadEnvironment(cfg.HostRoot, kubeletUnits...)
-			from = " by its files, as systemd cannot be asked,"
+	return func(context.Context) (identity.Proxy, error) {
+		// A container without access to the host gets its environment from the host's settings.
+		if own.HTTPS != "" || own.HTTP != "" || h.noNotice(cfg) != nil {
+			return own, nil
 		}
+		unit, variables, err := systemd.ReadEnvironment(cfg.HostRoot, kubeletUnits...)
 		if err != nil || unit == "" {
 			return own, err
 		}
-		read, err := systemd.ReadEnvironmentFiles(cfg.HostRoot, files)
-		if err != nil {
-			return own, err
-		}
-		return own.Or(identity.ProxyOf(slices.Concat(variables, read), "the environment of "+unit+from)), nil
+		return own.Or(identity.ProxyOf(variables, "the environment of "+unit)), nil
 	}
 }
 

@@ -90,42 +90,6 @@ func (h Host) StopTimeout(ctx context.Context) (time.Duration, error) {
 	return fromMicroseconds(usec), nil
 }
 
-// Environment returns the environment of the first of these services that is loaded, from the unit and its drop-ins: the
-// variables of Environment=, as "NAME=value", and the paths on the host of EnvironmentFile=, which override these. If none of
-// the services is loaded, all results are empty.
-func (h Host) Environment(ctx context.Context, services ...string) (found string, variables, files []string, err error) {
-	c, err := h.systemd(ctx)
-	if err != nil {
-		return "", nil, nil, fmt.Errorf("asking for the environment of %s: %w", services[0], err)
-	}
-	defer c.close()
-	for _, name := range services {
-		path, _, loaded, err := c.unit(ctx, name)
-		if err != nil {
-			return "", nil, nil, err
-		}
-		if !loaded {
-			continue
-		}
-		all, err := c.properties(ctx, systemdName, path, service)
-		if err != nil {
-			return "", nil, nil, err
-		}
-		var named []struct {
-			Path    string
-			Ignored bool // if it does not exist
-		}
-		if err := errors.Join(store(all, "Environment", &variables), store(all, "EnvironmentFiles", &named)); err != nil {
-			return "", nil, nil, fmt.Errorf("reading the environment of %s: %w", name, err)
-		}
-		for _, file := range named {
-			files = append(files, file.Path)
-		}
-		return name, variables, files, nil
-	}
-	return "", nil, nil, nil
-}
-
 // store stores a property. One that this version of systemd does not have stays empty.
 func store(all map[string]dbus.Variant, name string, into any) error {
 	value, found := all[name]

@@ -12,35 +12,6 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-func TestEnvironment_IsThatOfTheFirstServiceThatIsLoaded(t *testing.T) {
-	type file struct {
-		Path    string
-		Ignored bool
-	}
-	bus := newBus(t)
-	bus.start(t)
-	manage(t, bus, map[string]map[string]any{
-		"snap.kubelet-eks.daemon.service": {
-			"Environment":      []string{"HTTPS_PROXY=http://proxy.test:3128", "A=b c"},
-			"EnvironmentFiles": []file{{"/etc/environment", true}, {"/etc/eks/kubelet/environment", false}},
-		},
-	})
-	host := bus.host()
-	service, variables, files, err := host.Environment(t.Context(), "kubelet.service", "snap.kubelet-eks.daemon.service")
-	if err != nil || service != "snap.kubelet-eks.daemon.service" ||
-		!slices.Equal(variables, []string{"HTTPS_PROXY=http://proxy.test:3128", "A=b c"}) ||
-		!slices.Equal(files, []string{"/etc/environment", "/etc/eks/kubelet/environment"}) {
-		t.Errorf("of %s it is %q and %q, %v", service, variables, files, err)
-	}
-	if service, variables, files, err := host.Environment(t.Context(), "none.service"); service != "" || len(variables)+len(files) != 0 || err != nil {
-		t.Errorf("of a service that does not exist: %q, %q and %q, %v", service, variables, files, err)
-	}
-	bus.stop()
-	if _, _, _, err := host.Environment(t.Context(), "kubelet.service"); err == nil {
-		t.Error("without systemd, there is no error")
-	}
-}
-
 func TestCredentials_AreThoseOfTheUnit(t *testing.T) {
 	type file struct{ ID, Path string }
 	type text struct {

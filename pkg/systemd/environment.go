@@ -9,12 +9,12 @@ import (
 	"unicode"
 )
 
-// ReadEnvironment reads, below root ("" for "/"), the unit files of the first of these services that exists: "NAME=value" for each
-// variable that Environment= sets, and the paths that EnvironmentFile= names. It is for where systemd cannot be asked. If none of
-// the services exists, all are empty.
-func ReadEnvironment(root string, services ...string) (service string, variables, files []string, err error) {
+// ReadEnvironment returns the environment of the first of these services that exists, by its files below root ("" for "/"): "NAME=value" for
+// each variable that Environment= or a file of EnvironmentFile= sets. If none of the services exists, the results are empty.
+func ReadEnvironment(root string, services ...string) (service string, variables []string, err error) {
 	for _, service := range services {
 		all, found, err := readUnit(root, service)
+		var files []string
 		for _, a := range all {
 			value := strings.ReplaceAll(a.value, "%%", "%") // Other specifiers are left, as only systemd can resolve them.
 			switch a.name {
@@ -28,11 +28,14 @@ func ReadEnvironment(root string, services ...string) (service string, variables
 				}
 			}
 		}
+		if err == nil {
+			variables, err = addFiles(variables, root, files)
+		}
 		if found || err != nil {
-			return service, variables, files, err
+			return service, variables, err
 		}
 	}
-	return "", nil, nil, nil
+	return "", nil, nil
 }
 
 // words splits a value at whitespace outside quotes, and removes the quotes. Escapes are left: addresses have none.
@@ -61,9 +64,9 @@ func words(value string) []string {
 	return found
 }
 
-// ReadEnvironmentFiles reads files below root as EnvironmentFile= does, and returns "NAME=value" for each variable. Paths may
-// be patterns. Files that do not exist are ignored; those that cannot be read are an error.
-func ReadEnvironmentFiles(root string, paths []string) (variables []string, err error) {
+// addFiles adds the variables of files below root, which are named as in EnvironmentFile=. Paths may be patterns. Files that do not exist
+// are ignored; those that cannot be read are an error.
+func addFiles(variables []string, root string, paths []string) ([]string, error) {
 	for _, path := range paths {
 		found, _ := filepath.Glob(filepath.Join("/", root, path)) // A malformed pattern matches nothing.
 		for _, file := range found {
