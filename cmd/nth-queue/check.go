@@ -27,7 +27,7 @@ func runCheck(ctx context.Context, list *checks.List, path string, post bool) er
 	c := &check{list}
 	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
-	cfg, looked, err := own.ReadAsService(ctx, path, false)
+	cfg, looked, err := own.ReadAsService(path)
 	degraded, fatal := settings.Degraded(err)
 	if fatal != nil {
 		return c.Wrong(fatal)

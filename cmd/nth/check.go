@@ -53,7 +53,7 @@ func (h hostInfo) check(ctx context.Context, list *checks.List, path string, off
 	c := &check{list, h}
 	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
-	cfg, found, err := h.settings().ReadAsService(ctx, path, offline)
+	cfg, found, err := h.settings().ReadAsService(path)
 	degraded, fatal := settings.Degraded(err)
 	if fatal != nil {
 		return c.Wrong(fatal)

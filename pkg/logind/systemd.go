@@ -102,51 +102,6 @@ func store(all map[string]dbus.Variant, name string, into any) error {
 	return nil
 }
 
-// Credentials returns the credentials of a service, from the unit and its drop-ins, each as a line of a unit, such as
-// "LoadCredential=ID:PATH". stale is set if these files have changed since systemd has read them. If there is no such service,
-// loaded is false. A systemd without support for credentials has none.
-func (h Host) Credentials(ctx context.Context, name string) (lines []string, loaded, stale bool, err error) {
-	c, err := h.systemd(ctx)
-	if err != nil {
-		return nil, false, false, fmt.Errorf("asking for the credentials of %s: %w", name, err)
-	}
-	defer c.close()
-	path, unit, loaded, err := c.unit(ctx, name)
-	if err != nil || !loaded {
-		return nil, false, false, err
-	}
-	all, err := c.properties(ctx, systemdName, path, service)
-	if err != nil {
-		return nil, false, false, err
-	}
-	for _, setting := range []string{"LoadCredential", "LoadCredentialEncrypted"} {
-		var found []struct{ ID, Path string }
-		err = errors.Join(err, store(all, setting, &found))
-		for _, f := range found {
-			lines = append(lines, setting+"="+f.ID+":"+f.Path)
-		}
-	}
-	for _, setting := range []string{"SetCredential", "SetCredentialEncrypted"} {
-		var found []struct {
-			ID   string
-			Data []byte
-		}
-		err = errors.Join(err, store(all, setting, &found))
-		for _, f := range found {
-			lines = append(lines, setting+"="+f.ID+":"+string(f.Data))
-		}
-	}
-	var globs []string
-	err = errors.Join(err, store(all, "ImportCredential", &globs))
-	for _, glob := range globs {
-		lines = append(lines, "ImportCredential="+glob)
-	}
-	if err != nil {
-		return nil, false, false, fmt.Errorf("reading the credentials of %s: %w", name, err)
-	}
-	return lines, true, unit["NeedDaemonReload"].Value() == true, nil
-}
-
 // jobPoll is how often systemd is asked whether a job is done.
 const jobPoll = 200 * time.Millisecond
 

@@ -5,53 +5,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/godbus/dbus/v5"
 )
-
-func TestCredentials_AreThoseOfTheUnit(t *testing.T) {
-	type file struct{ ID, Path string }
-	type text struct {
-		ID   string
-		Data []byte
-	}
-	bus := newBus(t)
-	bus.start(t)
-	manage(t, bus, map[string]map[string]any{
-		"old.service": {},
-		"nth.service": {
-			"NeedDaemonReload":        true,
-			"LoadCredential":          []file{{"a", "/etc/a"}, {"b", "b"}},
-			"LoadCredentialEncrypted": []file{{"c", "/etc/c"}},
-			"SetCredential":           []text{{"a", []byte("x: y\nz")}},
-			"SetCredentialEncrypted":  []text{},
-			"ImportCredential":        []string{"webhook-*"},
-		},
-	})
-	for _, c := range []struct {
-		service       string
-		lines         []string
-		loaded, stale bool
-	}{
-		{"nth.service", []string{
-			"LoadCredential=a:/etc/a", "LoadCredential=b:b", "LoadCredentialEncrypted=c:/etc/c", "SetCredential=a:x: y\nz", "ImportCredential=webhook-*",
-		}, true, true},
-		{"old.service", nil, true, false}, // of a systemd that knows no credentials
-		{"none.service", nil, false, false},
-	} {
-		lines, loaded, stale, err := bus.host().Credentials(t.Context(), c.service)
-		if err != nil || loaded != c.loaded || stale != c.stale || !slices.Equal(lines, c.lines) {
-			t.Errorf("%s has %q, loaded %t, stale %t, %v; want %q", c.service, lines, loaded, stale, err, c.lines)
-		}
-	}
-	bus.stop()
-	if _, _, _, err := bus.host().Credentials(t.Context(), "nth.service"); err == nil {
-		t.Error("without systemd, there is no error")
-	}
-}
 
 const ourTarget = "nth-before-drain.target"
 

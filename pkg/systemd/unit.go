@@ -110,9 +110,9 @@ var credentialLists = map[string]string{
 }
 
 // ReadCredentials reads, below root ("" for "/"), which credentials a service gets by its unit files: each is a line
-// such as "LoadCredential=ID:PATH". It is for where systemd cannot be asked. If there is no such unit, found is false.
-func ReadCredentials(root, service string) (lines []string, found bool, err error) {
-	all, found, err := readUnit(root, service)
+// such as "LoadCredential=ID:PATH". Without such a unit, it gets none.
+func ReadCredentials(root, service string) (lines []string, err error) {
+	all, _, err := readUnit(root, service)
 	for _, a := range all {
 		list := credentialLists[a.name]
 		switch {
@@ -123,7 +123,7 @@ func ReadCredentials(root, service string) (lines []string, found bool, err erro
 			lines = append(lines, a.name+"="+strings.ReplaceAll(a.value, "%%", "%"))
 		}
 	}
-	return lines, found, err
+	return lines, err
 }
 
 // JournalEnabled reports whether the journal accepts entries with fields.

@@ -20,13 +20,13 @@ func TestReadCredentials_AppliesDropIns(t *testing.T) {
 		"etc/systemd/system/nth-queue.service.d/30.conf":     "[Service]\nSetCredential=\nSetCredentialEncrypted=a: \\\n  AAAA\n",
 		"etc/systemd/system/nth-queue.service.d/40.config":   "[Service]\nLoadCredential=no:/no\n",
 	})
-	lines, found, err := systemd.ReadCredentials(root, "nth-queue.service")
+	lines, err := systemd.ReadCredentials(root, "nth-queue.service")
 	want := []string{"ImportCredential=all", "LoadCredentialEncrypted=kubeconfig:/etc/nth/kubeconfig.cred"}
-	if err != nil || !found || len(lines) != 3 || !slices.Equal(lines[:2], want) || lines[2][:len("SetCredentialEncrypted=a:")] != "SetCredentialEncrypted=a:" {
-		t.Errorf("it reads %q, found %t, %v; want %q and what is set", lines, found, err, want)
+	if err != nil || len(lines) != 3 || !slices.Equal(lines[:2], want) || lines[2][:len("SetCredentialEncrypted=a:")] != "SetCredentialEncrypted=a:" {
+		t.Errorf("it reads %q, %v; want %q and what is set", lines, err, want)
 	}
-	if lines, found, err := systemd.ReadCredentials(root, "nth.service"); len(lines) > 0 || found || err != nil {
-		t.Errorf("of a service that is not there it reads %q, found %t, %v", lines, found, err)
+	if lines, err := systemd.ReadCredentials(root, "nth.service"); len(lines) > 0 || err != nil {
+		t.Errorf("of a service that does not exist it reads %q, %v", lines, err)
 	}
 }
 
@@ -40,13 +40,13 @@ func TestReadCredentials_APipeIsNoUnit(t *testing.T) {
 	if err := os.Symlink("/dev/null", filepath.Join(dropIns, "10.conf")); err != nil {
 		t.Fatal(err)
 	}
-	if lines, _, err := systemd.ReadCredentials(root, "nth-queue.service"); err != nil || len(lines) != 1 {
+	if lines, err := systemd.ReadCredentials(root, "nth-queue.service"); err != nil || len(lines) != 1 {
 		t.Errorf("it reads %q, %v", lines, err)
 	}
 	if err := syscall.Mkfifo(filepath.Join(dropIns, "20.conf"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if lines, _, err := systemd.ReadCredentials(root, "nth-queue.service"); err == nil || !strings.Contains(err.Error(), "20.conf: it is no file") {
+	if lines, err := systemd.ReadCredentials(root, "nth-queue.service"); err == nil || !strings.Contains(err.Error(), "20.conf: it is no file") {
 		t.Errorf("it reads %q, %v", lines, err)
 	}
 }
@@ -57,7 +57,7 @@ func TestReadCredentials_TheNearerOfTwoDropInsCounts(t *testing.T) {
 		"etc/systemd/system/nth-.service.d/20.conf":          "[Service]\nLoadCredential=far:/far\n",
 		"usr/lib/systemd/system/nth-queue.service.d/20.conf": "[Service]\nLoadCredential=near:/near\n",
 	})
-	if lines, _, err := systemd.ReadCredentials(root, "nth-queue.service"); err != nil || !slices.Equal(lines, []string{"LoadCredential=near:/near"}) {
+	if lines, err := systemd.ReadCredentials(root, "nth-queue.service"); err != nil || !slices.Equal(lines, []string{"LoadCredential=near:/near"}) {
 		t.Errorf("it reads %q, %v", lines, err)
 	}
 }

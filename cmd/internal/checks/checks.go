@@ -154,8 +154,8 @@ func (l *List) Settings(sources []config.Source, file string) {
 
 // Unit reports why the service may get other credentials than this command finds.
 func (l *List) Unit(u settings.Unit) {
-	for _, why := range u.Doubts() {
-		l.Warn("service", "%s", why)
+	if doubt := u.Doubt(); doubt != "" {
+		l.Warn("service", "%s", doubt)
 	}
 }
 

@@ -2,7 +2,6 @@ package settings
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/nth-project/nth/pkg/logind"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -65,9 +63,7 @@ func directory() string {
 type Unit struct {
 	root, service string
 	given         map[string]source // by the name of the credential
-	// stale: systemd has not reloaded the unit files since they changed. unknown says why the unit cannot be read.
-	stale   bool
-	unknown error
+	unknown       error             // why the unit cannot be read
 }
 
 // source is where a unit has a credential from.
@@ -77,34 +73,23 @@ type source struct {
 	set     bool   // SetCredential= or SetCredentialEncrypted= has a text that stands in for a missing file
 }
 
-// Doubts says why the service may get other credentials than are found here, one line each.
-func (u Unit) Doubts() []string {
-	var doubts []string
-	if u.stale {
-		doubts = append(doubts, fmt.Sprintf("the unit files of %s changed on disk: run \"systemctl daemon-reload\"", u.service))
+// Doubt says why the service may get other credentials than are found here; "" if it does not.
+func (u Unit) Doubt() string {
+	if u.unknown == nil {
+		return ""
 	}
-	if u.unknown != nil {
-		doubts = append(doubts, fmt.Sprintf("the credentials of %s are not known: %s", u.service, u.unknown))
-	}
-	return doubts
+	return fmt.Sprintf("the credentials of %s are not known: %s", u.service, u.unknown)
 }
 
-// ReadUnit reads the unit of a service, below root ("" for "/"), for a command that operators run while the service runs. If systemd does not
-// answer, or offline, the unit files are read. In the service itself, Find is Own.
-func ReadUnit(ctx context.Context, root, service string, offline bool) Unit {
+// ReadUnit reads the files of a service's unit, below root ("" for "/"), for a command that operators run while the service runs. In the
+// service itself, Find is Own.
+func ReadUnit(root, service string) Unit {
 	u := Unit{root: root, service: service, given: map[string]source{}}
 	if directory() != "" {
 		return u
 	}
 	var lines []string
-	var err error
-	if !offline {
-		lines, _, u.stale, err = logind.Host(root).Credentials(ctx, service)
-	}
-	if offline || err != nil {
-		lines, _, err = systemd.ReadCredentials(root, service)
-	}
-	u.unknown = err
+	lines, u.unknown = systemd.ReadCredentials(root, service)
 	for _, line := range lines {
 		setting, value, _ := strings.Cut(line, "=")
 		name, of, _ := strings.Cut(value, ":")

@@ -66,16 +66,14 @@ func TestUnit_FindsWhatTheServiceGets(t *testing.T) {
 			if row.want.File != "" {
 				row.want.File = filepath.Join(root, row.want.File)
 			}
-			for _, offline := range []bool{true, false} { // There is no systemd below the root.
-				unit := settings.ReadUnit(t.Context(), root, "nth.service", offline)
-				got := unit.Find("a")
-				fault := got.Fault
-				if got.Fault = nil; got != row.want || (fault == nil) != (row.fault == "") || fault != nil && !strings.Contains(fault.Error(), row.fault) {
-					t.Errorf("offline %t: found is %+v, with the fault %v; want %+v and %q", offline, got, fault, row.want, row.fault)
-				}
-				if doubts := unit.Doubts(); len(doubts) > 0 {
-					t.Errorf("there are doubts: %q", doubts)
-				}
+			unit := settings.ReadUnit(root, "nth.service")
+			got := unit.Find("a")
+			fault := got.Fault
+			if got.Fault = nil; got != row.want || (fault == nil) != (row.fault == "") || fault != nil && !strings.Contains(fault.Error(), row.fault) {
+				t.Errorf("found is %+v, with the fault %v; want %+v and %q", got, fault, row.want, row.fault)
+			}
+			if doubt := unit.Doubt(); doubt != "" {
+				t.Errorf("there is a doubt: %q", doubt)
 			}
 		})
 	}
@@ -87,7 +85,7 @@ func TestNobodyWaitsForAPipe(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(root, "etc/pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if c := settings.ReadUnit(t.Context(), root, "nth.service", true).Find("a"); c.Fault == nil || !strings.Contains(c.Fault.Error(), "/etc/pipe is not a file") {
+	if c := settings.ReadUnit(root, "nth.service").Find("a"); c.Fault == nil || !strings.Contains(c.Fault.Error(), "/etc/pipe is not a file") {
 		t.Errorf("found is %+v", c)
 	}
 }
@@ -97,17 +95,17 @@ func TestAUnitThatCannotBeReadIsDoubtful(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(root, "etc/systemd/system/nth.service.d/60.conf"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if doubts := settings.ReadUnit(t.Context(), root, "nth.service", true).Doubts(); len(doubts) != 1 || !strings.Contains(doubts[0], "60.conf") {
-		t.Errorf("the doubts are %q", doubts)
+	if doubt := settings.ReadUnit(root, "nth.service").Doubt(); !strings.Contains(doubt, "60.conf") {
+		t.Errorf("the doubt is %q", doubt)
 	}
 }
 
 func TestTheServiceFindsWhatItIsHandedAndAsksNobody(t *testing.T) {
 	root := machine(t, "LoadCredential=a:/etc/url\nLoadCredential=b:/etc/none", map[string]string{"etc/url": "x", "own/a": "y"})
-	unit := settings.ReadUnit(t.Context(), root, "nth.service", true)
+	unit := settings.ReadUnit(root, "nth.service")
 	t.Setenv("CREDENTIALS_DIRECTORY", filepath.Join(root, "own"))
 	want := settings.Credential{Name: "a", File: filepath.Join(root, "own/a")}
-	for _, given := range []settings.Given{settings.Own, unit.Find, settings.ReadUnit(t.Context(), root, "nth.service", false).Find} {
+	for _, given := range []settings.Given{settings.Own, unit.Find, settings.ReadUnit(root, "nth.service").Find} {
 		if got := given("a"); got != want {
 			t.Errorf("found is %+v, want %+v", got, want)
 		}

@@ -4,7 +4,6 @@
 package settings
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -89,14 +88,14 @@ func (p Program[C, P]) ReadWith(path string, given Given) (C, Findings, error) {
 	return cfg, found, err
 }
 
-// ReadAsService is Read with the credentials that the service gets by its unit, and tries the template of the webhook. If offline, systemd is not asked.
-func (p Program[C, P]) ReadAsService(ctx context.Context, path string, offline bool) (C, Findings, error) {
+// ReadAsService is Read with the credentials that the service gets by its unit, and tries the template of the webhook.
+func (p Program[C, P]) ReadAsService(path string) (C, Findings, error) {
 	cfg, err := p.Files(path)
 	root := ""
 	if p.Root != nil {
 		root = p.Root(&cfg)
 	}
-	unit := ReadUnit(ctx, root, p.Name+".service", offline)
+	unit := ReadUnit(root, p.Name+".service")
 	found, err := p.judge(&cfg, err, unit.Find, true)
 	found.Unit = unit
 	return cfg, found, err
@@ -157,7 +156,7 @@ func (p Program[C, P]) Command(queue bool) *cobra.Command {
 	check := cmd.Flags().Bool("check", false, "only validate, with the service's credentials: one line for each file that was read or ignored")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *check {
-			return p.check(cmd.Context(), *path, cmd.OutOrStdout())
+			return p.check(*path, cmd.OutOrStdout())
 		}
 		cfg, err := p.Read(*path)
 		if _, fatal := Degraded(err); fatal != nil {
@@ -178,8 +177,8 @@ func (p Program[C, P]) Command(queue bool) *cobra.Command {
 
 // check is "config --check". It writes one line for each file and credential that was read or ignored, and "ok" unless something is
 // wrong.
-func (p Program[C, P]) check(ctx context.Context, path string, out io.Writer) error {
-	_, found, wrong := p.ReadAsService(ctx, path, false)
+func (p Program[C, P]) check(path string, out io.Writer) error {
+	_, found, wrong := p.ReadAsService(path)
 	if _, fatal := Degraded(wrong); fatal != nil {
 		return wrong
 	}
@@ -196,8 +195,8 @@ func (p Program[C, P]) check(ctx context.Context, path string, out io.Writer) er
 			fmt.Fprintf(out, "%s: read\n", f.Source)
 		}
 	}
-	for _, why := range found.Unit.Doubts() {
-		fmt.Fprintln(out, why)
+	if doubt := found.Unit.Doubt(); doubt != "" {
+		fmt.Fprintln(out, doubt)
 	}
 	if wrong != nil {
 		return wrong
