@@ -3,7 +3,7 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -15,7 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/loop"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -24,32 +24,28 @@ import (
 // fieldNode is the log field with the name of a node.
 const fieldNode = systemd.FieldNode
 
-// session is the work on one Node: an agent, whose source is what stands for the instance, and whose record is in memory. It ends when nothing
-// is left to be done for any event, or when the Node is gone. Nobody stands guard afterwards; the cordon does.
+// session is the work on one Node: an agent, whose source is what stands for the instance, and whose record is that of the Node. It ends
+// when nothing is left to be done for any event, or when the Node is gone. Nobody stands guard afterwards; the cordon does.
 type session struct {
 	term     *term
 	instance *instance
 	node     node
 	since    time.Time // when it began to wait
 	urgent   atomic.Bool
+	rules    policy.Settings
+	record   *record
 
-	// The term's mutex guards what follows.
-	begun bool // its turn has come, and an agent works for it
-	// closed is set once its Node was cordoned while it waits, or needed not be; cordoned if this process has done it.
-	closed, cordoned bool
-	deadline         time.Time // the nearest of its events, while it waits; zero if there is none
+	// The term's mutex guards what follows. A session waits until its turn has come (begun); it takes in nothing more when it is over, and
+	// has ended when its agent has.
+	begun, over, ended bool
+	deadline           time.Time   // the nearest of its events, while it waits; zero if there is none
+	goal               policy.Goal // what the agent decides first
 	// events are those that the agent knows, by ID. rested are those for which nothing is being done any more.
 	events   map[string]event.Event
 	rested   map[string]bool
 	outcomes map[string]event.Outcome
-	notes    map[string]*note // to be written at the end; nil removes the note of an event
-	// staysClosedFor is an event for which the node stays cordoned although nothing more is done for it.
-	staysClosedFor event.Event
-	sink           event.Sink
-	over           bool // it takes in nothing more
-	stop           context.CancelFunc
-	record         *memoryRecord
-	rules          policy.Settings
+	sink     event.Sink
+	stop     context.CancelFunc
 }
 
 // begin begins a drain whose turn has come. The term's mutex is held.
@@ -57,55 +53,55 @@ func (t *term) begin(s *session) {
 	s.begun, s.rules = true, t.policy()
 	ctx, stop := context.WithCancel(t.ctx)
 	s.stop = stop
-	s.record = s.recordFromNode()
 	t.background(func(context.Context) {
 		defer stop()
-		stands := s.stillStands(ctx)
-		if stands {
+		if s.stillStands(ctx) {
 			s.runAgent(ctx)
-			s.handOverCordon(t.ctx)
-			s.writeNotes(t.ctx)
 		}
 		t.mu.Lock()
-		if s.sink = nil; s.cordoned && !s.hasClosed() {
-			s.begun, s.events = false, nil // keepWaiting takes that back.
-		} else {
-			s.over, s.instance.drain = true, nil
+		s.over, s.ended, s.sink = true, true, nil
+		if t.opts.DryRun {
+			s.instance.dryRun = merged(s.instance.dryRun, s.record.Entries())
 		}
 		t.mu.Unlock()
-		t.queue.AddAfter(s.instance.id, time.Second) // The informer may not show yet what was written.
 		t.wake()
+		kube.Await(t.ctx, nil, time.Second) // The informer may not show yet what was written.
+		t.mu.Lock()
+		if s.instance.drain == s {
+			s.instance.drain = nil
+		}
+		t.mu.Unlock()
+		t.queue.Add(s.instance.id)
 	})
 }
 
-// hasClosed reports whether the agent has taken over the cordon that was set while the drain waited. It has not if nothing stands any more, or
-// if the rules have changed.
-func (s *session) hasClosed() bool {
-	return slices.ContainsFunc(s.record.Entries(), func(e state.Entry) bool { return !e.CordonedAt.IsZero() })
-}
-
-// stillStands asks EC2 again about what can be over by now, as the drain has waited for its turn. It reports whether anything is left.
+// stillStands asks EC2 again about what can be over by now, as the drain has waited for its turn. It reports whether its Node still exists.
 func (s *session) stillStands(ctx context.Context) bool {
 	t, in := s.term, s.instance
 	t.mu.Lock()
 	waited := time.Since(s.since) > asksAgain
 	hints := slices.Collect(maps.Values(in.hints))
 	t.mu.Unlock()
+	overtaken := false
 	for _, h := range hints {
 		if !waited || stopTime(h).IsZero() {
 			continue
 		}
 		if over, _ := t.isOver(ctx, in, h, s.node); over {
 			t.endOvertaken(in, h, s.node)
+			overtaken = true
 		}
 	}
-	_, ok := t.nodes.now(s.node)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return ok && len(s.events) > 0 && ctx.Err() == nil
+	now, ok := t.nodes.now(s.node)
+	if ok && overtaken { // Its cordon is to be taken back.
+		t.mu.Lock()
+		s.record = newRecord(t.entriesOf(now, slices.Collect(maps.Values(s.events))))
+		t.mu.Unlock()
+	}
+	return ok && ctx.Err() == nil
 }
 
-// update tells the agent what stands now. The term's mutex is held.
+// update passes what stands now on to the agent. The term's mutex is held.
 func (s *session) update(events []event.Event) {
 	news := map[event.Kind]bool{}
 	for _, ev := range events {
@@ -123,18 +119,6 @@ func (s *session) update(events []event.Event) {
 	for kind := range news {
 		s.announce(kind)
 	}
-}
-
-// drop forgets an event as if it had never been announced, and ends the drain if none is left. The term's mutex is held.
-func (s *session) drop(id string) {
-	ev, ok := s.events[id]
-	if !ok {
-		return
-	}
-	delete(s.events, id)
-	delete(s.rested, id)
-	s.announce(ev.Kind)
-	s.endIfRested()
 }
 
 // endIfRested ends a drain that has begun if nothing is left to be done for any event; keepWaiting ends one that waits. The term's mutex is held.
@@ -181,14 +165,26 @@ func (s *session) KeepWarm(ctx context.Context, report func(node string, err err
 	<-ctx.Done()
 }
 
-// runAgent runs an agent for the Node until nothing is left to be done or ctx ends.
+// runAgent runs an agent for the Node until nothing is left to be done or ctx ends, and keeps on the Node what is to outlast it.
 func (s *session) runAgent(ctx context.Context) {
 	t := s.term
-	var tainting sync.WaitGroup
-	defer tainting.Wait()
-	if t.opts.Taints.any() {
-		tainting.Go(func() { s.keepTaints(ctx) })
-	}
+	t.mu.Lock()
+	s.endIfRested() // Then only the record has to be brought up to date.
+	t.mu.Unlock()
+	var keeping sync.WaitGroup
+	keep := s.keeper()
+	keeping.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-s.record.changed:
+			}
+			if !s.isClosing() { // A cordon that is on its way would be in conflict.
+				keep(t.ctx)
+			}
+		}
+	})
 	listeners, end := t.listeners(s.node, s.record.Entries)
 	defer func() { end(t.ctx.Err() != nil) }() // Another process keeps the conditions then.
 	_ = agent.New(agent.Config{
@@ -196,6 +192,51 @@ func (s *session) runAgent(ctx context.Context) {
 		BootID: s.node.bootID, NodeSeen: true, ClaimRead: true, Log: t.opts.Log, DryRun: t.opts.DryRun, Settled: s.onOutcome,
 		Rested: func(ev event.Event, again time.Time) { s.onRested(ctx, ev, again) }, Listeners: listeners,
 	}).Run(ctx) // Its source never fails.
+	keeping.Wait()
+	keep(t.ctx)
+}
+
+// isClosing reports whether the node is being cordoned.
+func (s *session) isClosing() bool {
+	return slices.ContainsFunc(s.record.Entries(), func(e state.Entry) bool {
+		return e.UnderWay() && e.CordonedAt.IsZero() && !e.Released() && !e.LeftAlone
+	})
+}
+
+// keeper returns a function that brings the taints and the record on the Node up to date, if they have changed since its last call.
+func (s *session) keeper() func(ctx context.Context) {
+	t := s.term
+	_, closed := s.taints(s.record.Entries())
+	kept := fmt.Sprint(s.node.recorded, []corev1.Taint(nil), false)
+	return func(ctx context.Context) {
+		entries := s.record.Entries()
+		text := recordText(entries)
+		wanted, closes := s.taints(entries)
+		closed = closed || closes
+		lifted := closed && !closes
+		news := fmt.Sprint(text, wanted, lifted)
+		if news == kept {
+			return
+		}
+		err := t.change(ctx, s.node, func(now *corev1.Node) map[string]any {
+			patch := map[string]any{}
+			if before := now.Annotations[RecordAnnotation]; text != before {
+				patch = annotation(RecordAnnotation, text)
+			}
+			if taints := t.opts.Taints.changed(now.Spec.Taints, wanted, lifted); !slices.Equal(taints, now.Spec.Taints) {
+				patch["spec"] = map[string]any{"taints": taints}
+			}
+			if len(patch) == 0 {
+				return nil
+			}
+			return patch
+		})
+		if err == nil {
+			kept = news
+		} else if ctx.Err() == nil {
+			t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot write to the node; an event may be acted on again: %s", err)
+		}
+	}
 }
 
 // drainNode returns the Node for an agent to act on. urgent, if not nil, reports whether its requests go before those of other nodes.
@@ -220,7 +261,7 @@ func (f *Fleet) drainNode(on node, urgent func() bool) agent.Node {
 // held.
 func (s *session) leftAlone() bool {
 	for id := range s.events {
-		if s.outcomes[id] != event.LeftAlone {
+		if !s.rested[id] && s.outcomes[id] != event.LeftAlone {
 			return false
 		}
 	}
@@ -261,13 +302,9 @@ func sameEvent(a, b event.Event) bool {
 	return a.State == b.State && a.Code == b.Code && a.Deadline.Equal(b.Deadline)
 }
 
-// settle settles the hint of an event that rests, notes the event, and ends the drain with its last event. The term's mutex is held.
+// settle settles the hint of an event that rests, and ends the drain with its last event. The term's mutex is held.
 func (s *session) settle(ev event.Event, ends bool, again time.Time) {
-	t, in, outcome, entry := s.term, s.instance, s.outcomes[ev.ID], s.record.entry(ev.ID)
-	if ends && s.staysClosed(entry) && (s.staysClosedFor.ID == "" || !isNoted(ev.Kind)) {
-		s.staysClosedFor = ev
-	}
-	s.addNote(ev, again)
+	t, in, outcome := s.term, s.instance, s.outcomes[ev.ID]
 	for _, h := range in.hints {
 		if h.Event.ID != ev.ID || h.busy || !h.stands {
 			continue
@@ -293,169 +330,11 @@ func (s *session) budgetEnd(ev event.Event) time.Time {
 	return cmp.Or(e.FirstSeen, time.Now()).Add(s.rules[ev.Kind].Budget).Round(0)
 }
 
-// staysClosed reports whether the node stays cordoned for an event for which nothing more is done, until operators or the end of the event say
-// otherwise. A cordon with a time to live does not count.
-func (s *session) staysClosed(e state.Entry) bool {
-	done := e.Phase == state.Drained || e.Phase == state.Cordoned || e.Phase == state.Incomplete || e.LeftAlone
-	return done && e.OnNode && !e.Released() && !s.expires(e.Event.Kind)
-}
-
-// expires reports whether the cordon for a kind of event has a time to live.
-func (s *session) expires(kind event.Kind) bool {
-	rule := s.rules[kind]
-	return rule.Action == policy.Cordon && rule.CordonFor > 0
-}
-
-// handOverCordon gives a cordon that expires, or that is lifted when EC2 withdraws its event, to an event for which the node is to stay
-// cordoned. Nothing else remembers that event once its message is deleted.
-func (s *session) handOverCordon(ctx context.Context) {
-	t := s.term
-	t.mu.Lock()
-	to := s.staysClosedFor
-	t.mu.Unlock()
-	passes := func(kind event.Kind) bool { return s.expires(kind) || isNoted(kind) && !isNoted(to.Kind) }
-	cordoned := passes(event.Kind(s.node.cordon.Kind)) ||
-		slices.ContainsFunc(s.record.Entries(), func(e state.Entry) bool { return passes(e.Event.Kind) })
-	if to.ID == "" || !cordoned {
-		return
+// annotation is a patch that sets an annotation, or removes it if text is "".
+func annotation(key, text string) map[string]any {
+	var value any
+	if text != "" {
+		value = text
 	}
-	err := t.change(ctx, s.node, func(now *corev1.Node) map[string]any {
-		claim, ours := cordonOf(now.Annotations[drain.CordonAnnotation])
-		if !now.Spec.Unschedulable || !ours || claim.Event == to.ID || !passes(event.Kind(claim.Kind)) {
-			return nil
-		}
-		claim.Event, claim.Kind, claim.BootID = to.ID, string(to.Kind), now.Status.NodeInfo.BootID
-		claim.Events = append(claim.Events, to.ID)
-		text, _ := json.Marshal(claim) // a struct of strings and a time always encodes
-		return annotation(drain.CordonAnnotation, string(text))
-	})
-	if err != nil && ctx.Err() == nil {
-		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot change what the cordon is for; the node may be uncordoned too early: %s", err)
-	}
-}
-
-// annotation is a patch that sets an annotation, or removes it if value is nil.
-func annotation(key string, value any) map[string]any {
 	return map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}}
-}
-
-// addNote prepares the note of an event about which nothing is being done any more. The term's mutex is held.
-func (s *session) addNote(ev event.Event, again time.Time) {
-	if !isNoted(ev.Kind) {
-		return
-	}
-	if s.notes == nil {
-		s.notes = map[string]*note{}
-	}
-	s.notes[ev.ID] = nil
-	if ev.State != event.Pending {
-		return
-	}
-	n := &note{Event: ev.ID, Code: ev.Code, At: ev.Deadline}
-	if again.IsZero() || s.outcomes[ev.ID] == event.OutOfTime {
-		n.Action = s.rules.Asks(state.Entry{Event: ev})
-	}
-	s.notes[ev.ID] = n
-}
-
-// writeNotes writes the notes to the Node.
-func (s *session) writeNotes(ctx context.Context) {
-	t, in := s.term, s.instance
-	t.mu.Lock()
-	fresh := maps.Clone(s.notes)
-	if in.notes == nil && len(fresh) > 0 {
-		in.notes = map[string]*note{}
-	}
-	maps.Copy(in.notes, fresh)
-	t.mu.Unlock()
-	if len(fresh) == 0 {
-		return
-	}
-	err := t.change(ctx, s.node, func(now *corev1.Node) map[string]any {
-		before := notesOf(now.Annotations[NotesAnnotation])
-		t.mu.Lock()
-		after := in.allNotes(node{notes: before})
-		t.mu.Unlock()
-		if len(before) == 0 && len(after) == 0 {
-			return nil
-		}
-		return annotation(NotesAnnotation, after.text())
-	})
-	if err != nil && ctx.Err() == nil {
-		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot note an event on the node; it may be acted on again: %s", err)
-	}
-}
-
-// recordFromNode rebuilds the record from the Node's cordon, if nth-queue has set it for one of the events. If the node is schedulable all the
-// same, operators have lifted that cordon: only the pods that were there before are evicted for that event. A cordon of anybody else is not
-// the drain's to undo. Events that are noted were reported before. Budgets begin now, as the Node may have waited since it was cordoned. The
-// term's mutex is held.
-func (s *session) recordFromNode() *memoryRecord {
-	b, on := &memoryRecord{changed: make(chan struct{}, 1)}, s.node
-	now := time.Now().UTC().Round(0)
-	noted := s.instance.allNotes(on)
-	for id, ev := range s.events {
-		waited := s.cordoned && ev.State == event.Pending // It was reported to nobody yet.
-		closed := on.ours && on.cordon.Event == id && !waited
-		known, found := noted.of(ev)
-		if !closed && !(found && known.At.Equal(ev.Deadline)) && ev.State == event.Pending {
-			continue
-		}
-		e := state.Entry{Event: ev, Phase: state.Seen, BootID: on.bootID, ListedIn: on.bootID, FirstSeen: now, Changed: now}
-		if closed {
-			since := cmp.Or(event.CredibleTime(on.cordon.Since), now)
-			e.Phase, e.BootID, e.OnNode, e.Changed, e.CordonedAt = state.Cordoned, on.cordon.BootID, true, since, since
-			if !on.unschedulable {
-				e.Phase, e.ReleasedAt = state.Draining, since
-			}
-		}
-		if ev.State != event.Pending { // The agent hears that it is over together with what still stands.
-			e.Event.State, e.Missing = event.Pending, now
-		}
-		b.entries = append(b.entries, e)
-	}
-	return b
-}
-
-// memoryRecord is an agent.Record in memory.
-type memoryRecord struct {
-	changed chan struct{} // has an element when an entry was put
-
-	mu      sync.Mutex
-	entries []state.Entry
-}
-
-// Entries implements agent.Record.
-func (b *memoryRecord) Entries() []state.Entry {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Clone(b.entries)
-}
-
-// Put implements agent.Record.
-func (b *memoryRecord) Put(written func(error), entries ...state.Entry) {
-	b.mu.Lock()
-	for _, e := range entries {
-		i := slices.IndexFunc(b.entries, func(other state.Entry) bool { return other.Event.ID == e.Event.ID })
-		if i < 0 {
-			b.entries = append(b.entries, e)
-		} else {
-			b.entries[i] = e
-		}
-	}
-	b.mu.Unlock()
-	loop.Nudge(b.changed)
-	written(nil)
-}
-
-// Flush implements agent.Record.
-func (b *memoryRecord) Flush(context.Context) error { return nil }
-
-func (b *memoryRecord) entry(id string) state.Entry {
-	for _, e := range b.Entries() {
-		if e.Event.ID == id {
-			return e
-		}
-	}
-	return state.Entry{}
 }

@@ -250,7 +250,7 @@ func (f *Fleet) Status() Status {
 	for _, in := range t.instances {
 		s := in.drain
 		switch {
-		case s == nil:
+		case s == nil, s.ended:
 			continue
 		case !s.begun:
 			now.Waiting++
@@ -264,8 +264,8 @@ func (f *Fleet) Status() Status {
 				continue
 			}
 			entry := state.Entry{Event: ev, Phase: state.Seen, Changed: time.Now()}
-			if s.record != nil {
-				entry = cmp.Or(s.record.entry(id), entry)
+			if recorded := s.record.entry(id); recorded.Event.ID != "" {
+				entry = recorded
 			}
 			status := entry.Status(f.policy().Describe(entry))
 			status.Node = s.node.name

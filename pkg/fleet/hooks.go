@@ -94,19 +94,13 @@ func (t *term) takeLaunch(in *instance, h *hint, on node) time.Duration {
 	case !t.opts.CompleteLaunches || !t.completes(h):
 		t.done(in, h)
 	case age >= launchTimeout:
-		t.opts.Log.Warnf("%s: node %q of the instance %s is not Ready after %s: its lifecycle hook is left to its timeout", h.describe(), on.name, in.id, launchTimeout)
+		t.opts.Log.Warnf("launch: node %q of the instance %s is not Ready after %s: its lifecycle hook is left to its timeout", on.name, in.id, launchTimeout)
 		t.done(in, h)
 	case !on.ready:
 		t.awaitLaunch(in, h)
 		return launchTimeout - age
 	case back && !h.Hook.Back:
-		t.busily(in, h, func(ctx context.Context) error {
-			err := t.reopen(ctx, on, "the instance is back in service")
-			if err == nil {
-				t.finish(ctx, in, h, "")
-			}
-			return err
-		})
+		return asksAgain // The cordon is taken back first.
 	default:
 		t.complete(in, h, "")
 	}

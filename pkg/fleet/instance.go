@@ -28,8 +28,8 @@ type instance struct {
 	// node is the Node that it had at the last look, and had tells that it has had one in this term.
 	node node
 	had  bool
-	// notes are those on the Node, as this process has written them; nil if it has written none.
-	notes map[string]*note
+	// dryRun is in a dry run what the Node's record would have.
+	dryRun []state.Entry
 	// started is when EC2 last reported that it runs.
 	started time.Time
 	// missing is since which poll EC2 does not list an event, or lists it as completed, by the event's ID.
@@ -88,7 +88,7 @@ func (t *term) lookAlone(in *instance) time.Duration {
 func (t *term) forget(in *instance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	known := in.node.ours || len(in.node.notes) > 0 || len(in.notes) > 0
+	known := in.node.ours || len(in.node.entries) > 0 || len(in.dryRun) > 0
 	if len(in.hints) == 0 && in.drain == nil && !known && time.Since(in.started) >= believed {
 		delete(t.instances, in.id)
 	}
@@ -105,6 +105,9 @@ func (t *term) look(in *instance) time.Duration {
 	hints := slices.Collect(maps.Values(in.hints))
 	gone := in.had && len(nodes) == 0 && err == nil
 	if len(nodes) > 0 {
+		if t.opts.DryRun && in.dryRun != nil {
+			on.entries = in.dryRun
+		}
 		in.node, in.had = on, true
 		if on.instance == "" {
 			t.owners[on.uid] = in.id
@@ -112,7 +115,7 @@ func (t *term) look(in *instance) time.Duration {
 	}
 	if gone {
 		delete(t.owners, in.node.uid)
-		in.node, in.notes = node{}, nil
+		in.node, in.dryRun = node{}, nil
 	}
 	t.mu.Unlock()
 	var again time.Duration
@@ -224,7 +227,7 @@ func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 	case !t.isStanding(h) && isPlanned(h) && !t.verify(t.ctx, in, h):
 		t.done(in, h) // What EC2 lists is pursued.
 	case t.isStanding(h):
-		if t.hasStarted(in, h) {
+		if !h.over && t.hasStarted(in, h) {
 			t.endOvertaken(in, h, on)
 		}
 	default:
@@ -257,15 +260,22 @@ func (t *term) stand(in *instance, h *hint) {
 	}
 }
 
-// endOvertaken ends a hint whose instance runs again, also if it is being drained for it.
+// endOvertaken ends a hint whose instance runs again: at once, or when the drain has taken back what was done for it.
 func (t *term) endOvertaken(in *instance, h *hint, on node) {
 	t.opts.Log.WithField(fieldNode, on.name).Infof("%s: the instance %s runs again: its event (%s) is over", h.describe(), in.id, h.Event.Code)
 	t.mu.Lock()
-	if in.drain != nil {
-		in.drain.drop(h.Event.ID)
+	drained := false
+	if s := in.drain; s != nil && !s.over {
+		if ev, known := s.events[h.Event.ID]; known {
+			drained, h.over = true, true
+			ev.State = event.Completed
+			s.update([]event.Event{ev})
+		}
 	}
 	t.mu.Unlock()
-	t.done(in, h)
+	if !drained {
+		t.done(in, h)
+	}
 }
 
 const (
@@ -342,171 +352,159 @@ func (t *term) endForeign(in *instance, h *hint) {
 // pursue has the Node of an instance drained, or what was done to it taken back, if what stands asks for that. It returns when that may
 // change without news.
 func (t *term) pursue(in *instance, on node) time.Duration {
-	events, needed, again := t.standing(in, on)
+	events, past, hinted := t.standing(in, on)
+	due, goal := t.due(on, events, past)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := in.drain
 	switch {
 	case s != nil && s.over:
-		return again // It has itself looked at when it has ended.
-	case s != nil && s.node.uid != on.uid && s.begun:
+		return 0 // It has itself looked at when it has ended.
+	case s != nil && s.begun && s.node.uid != on.uid:
 		s.over = true
 		s.stop() // Its Node is gone, and the instance has another.
-		return again
+		return 0
 	case s != nil && s.begun:
 		s.update(events)
-	case needed:
-		t.enlist(in, on, events)
+		return 0
+	case len(hinted) > 0 || len(due) > 0:
+		maps.Copy(due, hinted)
+		t.enlist(in, on, events, past, due)
+		in.drain.goal = goal
 		t.dispatch()
-	case s != nil:
-		s.events = nil // keepWaiting takes back what was done.
+	default:
+		in.drain = nil
 	}
-	return again
+	if goal.Revisit.IsZero() {
+		return 0
+	}
+	return max(time.Until(goal.Revisit), time.Second)
 }
 
-// enlist has a drain of the Node wait for its turn. The term's mutex is held.
-func (t *term) enlist(in *instance, on node, events []event.Event) {
+// enlist has a drain of the Node wait for its turn. due are the events for which there is something to do. The term's mutex is held.
+func (t *term) enlist(in *instance, on node, events []event.Event, past []state.Entry, due map[string]bool) {
 	s := in.drain
 	if s == nil || s.node.uid != on.uid {
-		s = &session{term: t, instance: in, node: on, since: time.Now(), stop: func() {}}
+		s = &session{term: t, instance: in, since: time.Now(), stop: func() {}}
 		in.drain = s
 	}
-	s.node = on // It may have been booted, or cordoned by others, while it waits.
+	s.node, s.record = on, newRecord(past) // It may have been booted, or cordoned by others, while it waits.
 	s.events, s.rested, s.outcomes = map[string]event.Event{}, map[string]bool{}, map[string]event.Outcome{}
 	for _, ev := range events {
 		s.events[ev.ID] = ev
+		if !due[ev.ID] {
+			s.rested[ev.ID] = true
+		}
 	}
 }
 
-// standing returns the events that a drain of the Node gets, and whether there is something to be done for them now.
-func (t *term) standing(in *instance, on node) (events []event.Event, needed bool, again time.Duration) {
-	t.mu.Lock()
-	for _, h := range in.hints {
-		if h.stands && !h.busy {
-			ev := h.Event
-			if h.lost && in.drain != nil && in.drain.begun {
-				ev.Deadline = in.drain.budgetEnd(ev)
-			}
-			events, needed = append(events, ev), true
+// due returns the events about which the policy has something to do or to report now, and the goal for the Node. A node that was
+// rebooted is opened once its kubelet says Ready.
+func (t *term) due(on node, events []event.Event, past []state.Entry) (due map[string]bool, goal policy.Goal) {
+	rules := t.policy()
+	now := policy.Situation{Now: time.Now(), BootID: on.bootID, Known: map[event.Kind][]event.Event{}, Past: past, Ready: on.ready}
+	for _, ev := range events {
+		now.Known[ev.Kind] = append(now.Known[ev.Kind], ev)
+	}
+	for changed := rules.Fold(now); len(changed) > 0; changed = rules.Fold(now) {
+		now.Past = merged(now.Past, changed)
+	}
+	due = map[string]bool{}
+	for _, e := range now.Past {
+		before, met := policy.Find(past, e.Event.ID)
+		news := !met || !policy.SameNews(before, e)
+		if e.Phase == state.Undoing {
+			due[e.Event.ID] = on.ready || e.BootID == on.bootID
+		} else {
+			due[e.Event.ID] = news || e.UnderWay() && !e.LeftAlone
 		}
 	}
-	noted := in.allNotes(on)
+	for _, e := range on.entries {
+		_, kept := policy.Find(past, e.Event.ID)
+		due[e.Event.ID] = due[e.Event.ID] || !kept && !t.opts.DryRun // It is to leave the record.
+	}
+	maps.DeleteFunc(due, func(_ string, is bool) bool { return !is })
+	return due, rules.Decide(now)
+}
+
+// standing returns all events that the Node's drain gets, what is known of them, and those that messages tell of.
+func (t *term) standing(in *instance, on node) (events []event.Event, past []state.Entry, hinted map[string]bool) {
+	t.mu.Lock()
+	hinted = map[string]bool{}
+	back := false // from a warm pool of running instances
+	for _, h := range in.hints {
+		back = back || h.About == sqs.Launch && t.opts.CompleteLaunches && t.completes(h) && !h.Hook.Back && on.ready
+		if !h.stands || h.busy {
+			continue
+		}
+		ev := h.Event
+		if h.lost && in.drain != nil && in.drain.begun {
+			ev.Deadline = in.drain.budgetEnd(ev)
+		}
+		if h.over {
+			ev.State = event.Completed
+		}
+		events, hinted[ev.ID] = append(events, ev), true
+	}
+	begun := in.drain != nil && in.drain.begun
+	past = on.entries
+	if begun {
+		past = in.drain.record.Entries()
+	}
+	started := in.started
 	t.mu.Unlock()
 	listed, asked := t.listedEvents(in, on)
 	for _, ev := range listed {
-		listedID := ev.ID
-		ev.ID = t.knownAs(in, on, noted, ev)
-		if ev.ID != listedID || !slices.ContainsFunc(events, func(other event.Event) bool { return other.ID == ev.ID }) {
-			events = slices.DeleteFunc(events, func(other event.Event) bool { return other.ID == ev.ID })
-			about, due := t.isDue(in, on, noted, ev)
-			if about {
-				events, needed = append(events, ev), needed || due
+		ev = t.asKnown(in, on, past, ev)
+		events = append(slices.DeleteFunc(events, func(other event.Event) bool { return other.ID == ev.ID }), ev)
+	}
+	if !begun {
+		past = t.entriesOf(on, events)
+	}
+	for _, e := range slices.Clone(past) {
+		ev := e.Event
+		if slices.ContainsFunc(events, func(other event.Event) bool { return other.ID == ev.ID }) {
+			t.lasts(in, ev.ID, false)
+			continue
+		}
+		gone := isListed(ev.Kind) && asked && t.lasts(in, ev.ID, true) >= listDelay
+		restarted := !started.IsZero() && e.CordonedAt.Before(started) && on.startedAfter(started)
+		switch {
+		case e.Phase == state.Closed:
+			if gone || !isListed(ev.Kind) {
+				past = slices.DeleteFunc(past, func(other state.Entry) bool { return other.Event.ID == ev.ID })
 			}
+			continue
+		case gone && ev.Kind == event.StatusCheck, !isListed(ev.Kind) && e.OnNode && (restarted || back && ev.Kind == event.ASGTermination):
+			ev.State = event.Completed
+		case gone:
+			ev.State = event.Canceled
 		}
-		if begins := t.policy().Begins(state.Entry{Event: ev}); ev.State == event.Pending && begins.After(time.Now()) {
-			again = sooner(again, time.Until(begins))
-		}
+		events = append(events, ev)
 	}
-	for _, ev := range t.unlisted(in, on, noted, events, listed, asked) {
-		events, needed = append(events, ev), true
-	}
-	return events, needed, again
+	return events, past, hinted
 }
 
-// knownAs returns the ID by which a listed event is known: that of EC2, or of the message that announced it.
-func (t *term) knownAs(in *instance, on node, noted notes, ev event.Event) string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if in.drain != nil {
-		for id, before := range in.drain.events {
-			if _, same := listedAs(before, []event.Event{ev}); same && fromMessage(id) {
-				return id
-			}
+// asKnown returns an event that EC2 lists as the record knows it: by the ID of the message that announced it, and not completed while the
+// reboot may still be about to come.
+func (t *term) asKnown(in *instance, on node, past []state.Entry, ev event.Event) event.Event {
+	for _, e := range past {
+		if _, same := listedAs(e.Event, []event.Event{ev}); same && fromMessage(e.Event.ID) {
+			ev.ID = e.Event.ID
 		}
 	}
-	if n, ok := noted.of(ev); ok {
-		return n.Event
+	e, known := policy.Find(past, ev.ID)
+	if !known || !e.OnNode || !isReboot(ev.Code) || ev.State != event.Completed {
+		return ev
 	}
-	return ev.ID
-}
-
-// isDue reports whether a drain gets a listed event, and whether something is to be done for it now.
-func (t *term) isDue(in *instance, on node, noted notes, ev event.Event) (about, due bool) {
-	known, found := noted.of(ev)
-	closedFor := on.ours && (on.cordon.Event == ev.ID || slices.Contains(on.cordon.Events, ev.ID))
-	if ev.State != event.Pending {
-		over := found || on.ours && on.cordon.Event == ev.ID
-		return over, over && t.hasEnded(in, on, ev, true)
+	if since := t.lasts(in, "completed "+ev.ID, true); !on.ready || e.BootID == on.bootID && since < listDelay {
+		ev.State = event.Pending
 	}
-	e := state.Entry{Event: ev}
-	if t.policy().Ignores(e) && !closedFor {
-		return false, false
-	}
-	early := t.policy().Begins(e).After(time.Now())
-	switch {
-	case rebooted(on) && closedFor && isReboot(ev.Code):
-		return true, on.ready // It has happened, whatever EC2 lists.
-	case !found, !known.At.Equal(ev.Deadline):
-		return true, true
-	case early:
-		return closedFor, closedFor // It was put off: what was done is taken back.
-	}
-	return true, t.policy().Asks(e).Exceeds(known.Action)
-}
-
-// hasEnded reports whether a node that is cordoned for an event which EC2 lists as over may take pods again.
-func (t *term) hasEnded(in *instance, on node, ev event.Event, listed bool) bool {
-	if !isReboot(ev.Code) || ev.State != event.Completed || !on.ours || on.cordon.Event != ev.ID {
-		return true
-	}
-	return on.ready && (rebooted(on) || t.lasts(in, "completed "+ev.ID, listed) >= listDelay) // Otherwise it may be about to go down.
+	return ev
 }
 
 // isReboot reports whether an event is over once the machine was rebooted.
 func isReboot(code string) bool { return code == "system-reboot" || code == "instance-reboot" }
-
-// rebooted reports whether the machine has another boot ID than when its node was cordoned. A kubelet that restarts does not change it.
-func rebooted(on node) bool {
-	return on.ours && on.cordon.BootID != "" && on.bootID != "" && on.cordon.BootID != on.bootID
-}
-
-// unlisted returns the events that EC2 lists no more, of those that are noted on the Node or that it is cordoned for.
-func (t *term) unlisted(in *instance, on node, noted notes, events, listed []event.Event, asked bool) (over []event.Event) {
-	for _, ev := range remembered(on, noted) {
-		ev.Instance = in.id
-		kept := slices.ContainsFunc(events, func(other event.Event) bool { return other.ID == ev.ID })
-		if kept || slices.ContainsFunc(listed, func(l event.Event) bool { return t.knownAs(in, on, noted, l) == ev.ID }) {
-			t.lasts(in, ev.ID, false)
-			continue
-		}
-		closedFor := on.ours && on.cordon.Event == ev.ID
-		switch {
-		case closedFor && isReboot(ev.Code) && rebooted(on):
-			ev.State = event.Completed
-			if on.ready {
-				over = append(over, ev)
-			}
-		case asked && t.lasts(in, ev.ID, true) >= listDelay:
-			ev.State = map[bool]event.State{true: event.Completed, false: event.Canceled}[ev.Kind == event.StatusCheck]
-			over = append(over, ev)
-		}
-	}
-	return over
-}
-
-// remembered are the events that are noted on a Node, or that it is cordoned for, of those that EC2 lists as long as they stand.
-func remembered(on node, noted notes) []event.Event {
-	all := make([]event.Event, 0, len(noted)+1)
-	for _, n := range noted {
-		all = append(all, n.event())
-	}
-	if kind := event.Kind(on.cordon.Kind); on.ours && isNoted(kind) {
-		if _, ok := noted.of(event.Event{ID: on.cordon.Event}); !ok {
-			all = append(all, event.Event{ID: on.cordon.Event, Kind: kind, State: event.Pending})
-		}
-	}
-	return all
-}
 
 // lasts returns for how long something has held, by the polls of EC2, given whether it holds now.
 func (t *term) lasts(in *instance, what string, holds bool) time.Duration {
@@ -525,17 +523,6 @@ func (t *term) lasts(in *instance, what string, holds bool) time.Duration {
 	return looked.Sub(in.missing[what])
 }
 
-// allNotes returns the notes on the Node, with those that this process has written last. The term's mutex is held.
-func (in *instance) allNotes(on node) notes {
-	all := slices.DeleteFunc(slices.Clone(on.notes), func(n note) bool { _, written := in.notes[n.Event]; return written })
-	for _, id := range slices.Sorted(maps.Keys(in.notes)) {
-		if n := in.notes[id]; n != nil {
-			all = append(all, *n)
-		}
-	}
-	return all
-}
-
 // takeStart takes in that an instance runs: a stop that was announced before is over, and what nth-queue has left on the Node because of it is
 // taken back once its kubelet reports it Ready. It returns when to look again without news.
 func (t *term) takeStart(in *instance, h *hint, on node) time.Duration {
@@ -550,19 +537,19 @@ func (t *term) takeStart(in *instance, h *hint, on node) time.Duration {
 	t.queue.AddAfter(in.id, believed) // A stop from before may come until then.
 	age, drains, ends := time.Since(h.received), in.drain != nil, in.drain != nil && in.drain.over
 	t.mu.Unlock()
-	closed := on.ours && !isNoted(event.Kind(on.cordon.Kind)) && on.cordon.Since.Before(at)
+	closed := slices.ContainsFunc(t.entriesOf(on, nil), func(e state.Entry) bool {
+		return e.OnNode && !isListed(e.Event.Kind) && e.CordonedAt.Before(at)
+	})
 	switch {
-	case ends || drains && age < asksAgain: // The hints before it are judged next, and their drain ends.
-		return asksAgain
-	case drains:
-		t.done(in, h)
 	case closed && !on.startedAfter(at):
 		if age >= reopenPatience {
 			t.once(in, "the instance %s was started: node %q stays cordoned until its kubelet reports it Ready", in.id, on.name)
 		}
 		return reopenPatience
-	case closed:
-		t.busily(in, h, func(ctx context.Context) error { return t.reopen(ctx, on, "the instance has been started") })
+	case closed, ends, drains && age < asksAgain: // The hints before it are judged next, and what was done for them is taken back.
+		return asksAgain
+	case drains:
+		t.done(in, h)
 	default:
 		t.busily(in, h, func(ctx context.Context) error { return t.backInService(ctx, on, in.id) })
 	}
@@ -572,7 +559,8 @@ func (t *term) takeStart(in *instance, h *hint, on node) time.Duration {
 // startedAfter reports whether the kubelet has reported the Node Ready since its instance was started at that time. An instance that was
 // hibernated continues in the same boot.
 func (n node) startedAfter(at time.Time) bool {
-	return n.ready && (n.bootID == "" || rebooted(n) || n.heartbeat.After(at))
+	rebooted := n.ours && n.cordon.BootID != "" && n.cordon.BootID != n.bootID
+	return n.ready && (n.bootID == "" || rebooted || n.heartbeat.After(at))
 }
 
 // backInService takes the taints back from a Node whose cordon stays, if its instance runs. Those of events that EC2 lists are the events' own.
@@ -582,52 +570,19 @@ func (t *term) backInService(ctx context.Context, on node, id string) error {
 	}
 	found, _, err := t.opts.EC2.LookAnew(ctx, id)
 	if errors.Is(err, ec2.ErrRefused) && on.ready || err == nil && found.Runs() {
-		return t.taint(ctx, on, nil, func(taint corev1.Taint) bool { return t.opts.Taints.ours(taint) && !ofNoted(taint) })
+		return t.change(ctx, on, func(now *corev1.Node) map[string]any {
+			taints := slices.DeleteFunc(slices.Clone(now.Spec.Taints), func(taint corev1.Taint) bool { return t.opts.Taints.ours(taint) && !ofListed(taint) })
+			if len(taints) == len(now.Spec.Taints) {
+				return nil
+			}
+			return map[string]any{"spec": map[string]any{"taints": taints}}
+		})
 	}
 	return err
 }
 
-const (
-	// reopenPatience is after how long it is said that a node which was started is not Ready.
-	reopenPatience = 15 * time.Minute
-	// openTimeout bounds the requests by which a node is opened.
-	openTimeout = time.Minute
-)
-
-// open takes back what nth-queue has set on a Node.
-func (t *term) open(ctx context.Context, on node) error {
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
-	if err := t.taint(ctx, on, nil, t.opts.Taints.ours); err != nil {
-		return err
-	}
-	_, err := t.drainNode(on, nil).Uncordon(ctx, nil)
-	return err
-}
-
-// reopen is open for a node that was drained, and says so.
-func (t *term) reopen(ctx context.Context, on node, why string) error {
-	err := t.open(ctx, on)
-	if err == nil {
-		t.opts.Log.WithField(fieldNode, on.name).Info(why + ": its node takes pods again")
-		t.reportClosed(on)
-	}
-	return err
-}
-
-// reportClosed reports to the node's listeners that the event that it was cordoned for is over.
-func (t *term) reportClosed(on node) {
-	now := time.Now()
-	e := state.Entry{
-		Event: event.Event{ID: on.cordon.Event, Kind: event.Kind(on.cordon.Kind)}, Phase: state.Closed, Ending: state.Completed,
-		FirstSeen: on.cordon.Since, Changed: now.Round(0),
-	}
-	listeners, end := t.listeners(on, func() []state.Entry { return []state.Entry{e} })
-	defer end(false)
-	for _, l := range listeners {
-		l.OnTransition(state.Transition{Kind: state.ClosedWith, At: now, Node: on.name, Entry: e, Plan: t.policy().Describe(e)})
-	}
-}
+// reopenPatience is after how long it is logged that a node which was started is not Ready.
+const reopenPatience = 15 * time.Minute
 
 // busily does something for a hint in the background, and then settles it. What fails is tried again with its message.
 func (t *term) busily(in *instance, h *hint, do func(ctx context.Context) error) {
@@ -641,7 +596,7 @@ func (t *term) busily(in *instance, h *hint, do func(ctx context.Context) error)
 			return // It goes back with all others.
 		}
 		if err != nil {
-			t.opts.Log.Warnf("%s: %s; retrying", h.describe(), err)
+			t.opts.Log.Warnf("cannot write to the node of %s: %s; retrying", in.id, err)
 		}
 		t.endHint(in, h, err != nil, pause)
 		t.queue.Add(in.id)

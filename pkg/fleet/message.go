@@ -101,6 +101,7 @@ type hint struct {
 	tries      int  // how often EC2 could not be asked about it
 	busy       bool // something is being done for it, at the end of which it is settled
 	stands     bool // it was found to stand
+	over       bool // its instance runs again, and what was done for it is being taken back
 	// stopped is set if EC2 says now that its instance does not run.
 	stopped bool
 	// lost is set if Auto Scaling terminates the machine at the end of the budget, although the budget is soft.
@@ -179,7 +180,7 @@ func (t *term) ours(at time.Time) time.Time {
 func (t *term) expandReservation(ctx context.Context, n sqs.Notice, d *delivery) {
 	found, err := t.opts.EC2.InReservation(ctx, n.Reservation)
 	if err != nil {
-		t.opts.Log.Warnf("%s; retrying", err)
+		t.opts.Log.Warnf("cannot judge a message about %s (%s): %s; retrying", n.Reservation, n.Event.Kind, err)
 		t.settle(d, true, d.pause)
 		return
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // node is what is kept of a Node. Its identity is its UID: its name passes to another machine.
@@ -42,7 +43,9 @@ type node struct {
 	// cordon is drain.CordonAnnotation; ours is set if nth-queue has written it.
 	cordon drain.Claim
 	ours   bool
-	notes  notes
+	// recorded is RecordAnnotation, and entries what it has.
+	recorded string
+	entries  []state.Entry
 }
 
 const (
@@ -198,7 +201,7 @@ func (n *nodes) strip(object any) (any, error) {
 			metav1.SetMetaDataLabel(&lean.ObjectMeta, key, value)
 		}
 	}
-	for _, key := range []string{drain.CordonAnnotation, drain.ActionAnnotation, NotesAnnotation} {
+	for _, key := range []string{drain.CordonAnnotation, drain.ActionAnnotation, RecordAnnotation} {
 		if value, ok := full.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&lean.ObjectMeta, key, value)
 		}
@@ -225,7 +228,7 @@ func (n *nodes) parse(object any) node {
 	kept := node{
 		name: full.Name, uid: full.UID, instance: instanceOf(full.Spec.ProviderID), silent: isSilent(full.Spec.ProviderID),
 		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, machine: full.Status.NodeInfo.SystemUUID, unschedulable: full.Spec.Unschedulable,
-		created: full.CreationTimestamp.Time, notes: notesOf(full.Annotations[NotesAnnotation]),
+		created: full.CreationTimestamp.Time, recorded: full.Annotations[RecordAnnotation], entries: readRecord(full.Annotations[RecordAnnotation]),
 	}
 	kept.cordon, kept.ours = cordonOf(full.Annotations[drain.CordonAnnotation])
 	for _, c := range full.Status.Conditions {

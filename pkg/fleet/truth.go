@@ -249,7 +249,7 @@ func (t *term) failed(h *hint, err error) time.Duration {
 	tries := h.tries
 	t.mu.Unlock()
 	if t.ctx.Err() == nil {
-		t.opts.Log.Warnf("%s: %s; retrying", h.describe(), err)
+		t.opts.Log.Warnf("cannot judge a message about %s (%s): %s; retrying", h.Instance, h.describe(), err)
 	}
 	if isUrgent(h.Event) {
 		return asksAgain
@@ -380,10 +380,10 @@ func (t *term) poll() {
 			t.truth.mu.Lock()
 			_, listed := t.truth.listed[id]
 			t.truth.mu.Unlock()
-			if id == "" && n.silent && (n.ours || len(n.notes) > 0) {
+			if id == "" && n.silent && (n.ours || n.recorded != "") {
 				id = t.instanceAt(n)
 			}
-			if listed || n.ours || len(n.notes) > 0 {
+			if listed || n.ours || n.recorded != "" {
 				t.lookAt(id)
 			}
 		}

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"slices"
 	"time"
@@ -45,7 +44,7 @@ func (t *term) dispatch() {
 	for _, in := range t.instances {
 		s := in.drain
 		switch {
-		case s == nil, len(s.events) == 0:
+		case s == nil, s.ended:
 		case !s.begun:
 			s.prioritize()
 			waiting = append(waiting, s)
@@ -72,8 +71,11 @@ func (t *term) dispatch() {
 
 // prioritize sets the urgency and the deadline of a drain that waits. The term's mutex is held.
 func (s *session) prioritize() {
-	urgent, deadline := false, time.Time{}
-	for _, ev := range s.events {
+	urgent, deadline := s.goal.Action == policy.Uncordon, time.Time{}
+	for id, ev := range s.events {
+		if s.rested[id] {
+			continue
+		}
 		over := ev.State != event.Pending // What is to be taken back waits for nothing.
 		urgent = urgent || over || isUrgent(ev)
 		if byDeadline(ev.Deadline, deadline) < 0 {
@@ -100,62 +102,22 @@ func byDeadline(a, b time.Time) int {
 	return a.Compare(b)
 }
 
-// keepWaiting does what the drain of an instance needs while it waits for its turn, and returns when to try again; 0 if that is not needed. Its
-// Node is cordoned at once: the pods of other nodes would move there, only to be evicted again. That is taken back if there is nothing to
-// drain for any more, or the rules want the node open by now.
+// keepWaiting cordons the Node of a drain that waits for its turn, with its taints, as its agent would: the pods of other nodes would move
+// there, only to be evicted again. It returns when to try again; 0 if that is not needed. A Node that is cordoned already, that operators have
+// opened again, or that they want left alone, stays as it is.
 func (t *term) keepWaiting(in *instance) time.Duration {
 	t.mu.Lock()
 	s := in.drain
-	if s == nil || s.begun {
+	if s == nil || s.begun || t.opts.DryRun || s.goal.Action != policy.Drain && s.goal.Action != policy.Cordon {
 		t.mu.Unlock()
 		return 0
 	}
-	needed, goal := len(s.events) > 0, s.goal()
-	closes := goal.Action == policy.Drain || goal.Action == policy.Cordon
-	closed, cordoned, err := s.closed, s.cordoned, error(nil)
+	on, goal := s.node, s.goal
 	t.mu.Unlock()
-	switch {
-	case t.opts.DryRun:
-	case closes && !closed:
-		cordoned, err = t.cordon(t.ctx, s, goal)
-	case !closes && cordoned:
-		if err = t.open(t.ctx, s.node); err == nil {
-			cordoned = false
-		}
-	}
-	if err != nil {
-		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("%s; retrying", err)
-		return firstPause
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s.closed, s.cordoned = closes, cordoned
-	if !needed && !s.begun && in.drain == s {
-		in.drain = nil
-	}
-	return 0
-}
-
-// goal is what the drain comes to when its turn comes: what its agent decides first. The term's mutex is held.
-func (s *session) goal() policy.Goal {
-	rules, record := s.term.policy(), s.recordFromNode()
-	now := policy.Situation{Now: time.Now(), BootID: s.node.bootID, Known: map[event.Kind][]event.Event{}}
-	for _, ev := range s.events {
-		now.Known[ev.Kind] = append(now.Known[ev.Kind], ev)
-	}
-	now.Past = record.Entries()
-	record.Put(func(error) {}, rules.Fold(now)...)
-	now.Past = record.Entries()
-	return rules.Decide(now)
-}
-
-// cordon cordons the Node of a drain that waits, with its taints, as its agent would. It reports whether it has: a Node that is cordoned already,
-// that operators have opened again, or that they want left alone, stays as it is.
-func (t *term) cordon(ctx context.Context, s *session, goal policy.Goal) (cordoned bool, err error) {
-	err = t.changeOnce(ctx, s.node, s.urgent.Load, func(now *corev1.Node) map[string]any {
+	patchFor := func(now *corev1.Node) map[string]any {
 		_, claimed := now.Annotations[drain.CordonAnnotation]
 		action := now.Annotations[drain.ActionAnnotation]
-		if cordoned = !now.Spec.Unschedulable && !claimed && action != drain.LeaveNode && action != drain.OnlyNotify; !cordoned {
+		if now.Spec.Unschedulable || claimed || action == drain.LeaveNode || action == drain.OnlyNotify {
 			return nil
 		}
 		text, _ := json.Marshal(drain.Claim{ // texts and a time always encode
@@ -165,10 +127,17 @@ func (t *term) cordon(ctx context.Context, s *session, goal policy.Goal) (cordon
 		patch := annotation(drain.CordonAnnotation, string(text))
 		spec := map[string]any{"unschedulable": true}
 		if taints := t.opts.Taints.of(goal.Event, false); len(taints) > 0 {
-			spec["taints"] = with(now.Spec.Taints, taints)
+			spec["taints"] = t.opts.Taints.changed(now.Spec.Taints, taints, false)
 		}
 		patch["spec"] = spec
 		return patch
-	})
-	return cordoned && err == nil, err
+	}
+	if now := t.nodes.watched(on); now == nil || patchFor(now) == nil {
+		return 0
+	}
+	if err := t.changeOnce(t.ctx, on, s.urgent.Load, patchFor); err != nil {
+		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot cordon a node that waits for its drain: %s; retrying", err)
+		return firstPause
+	}
+	return 0
 }

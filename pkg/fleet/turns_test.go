@@ -192,7 +192,7 @@ func TestKeepWaiting_FollowsTheRules(t *testing.T) {
 		for _, step := range []struct {
 			action policy.Action
 			closed bool
-		}{{policy.Drain, true}, {policy.Notify, false}, {policy.Cordon, true}} {
+		}{{policy.Drain, true}, {policy.Cordon, true}, {policy.Notify, false}} {
 			rules.Policy = policy.Settings{event.SpotInterruption: {Action: policy.Drain}, event.RebalanceRecommendation: {Action: step.action}}
 			r.Use(rules)
 			time.Sleep(10 * time.Second)

@@ -54,6 +54,9 @@ func TestEveryWarningOfNTHQueueIsExplained(t *testing.T) {
 					return true
 				}
 				found++
+				if gap := verb.FindStringIndex(text); gap != nil && letters(text[:gap[0]]) < 5 {
+					t.Errorf("%q does not say what nth-queue was doing", text)
+				}
 				is := pattern(text)
 				if !slices.ContainsFunc(rows, func(row []string) bool { return is.MatchString(row[1]) }) {
 					t.Errorf("docs/troubleshooting.md does not explain %q", text)

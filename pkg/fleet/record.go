@@ -1,0 +1,169 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// RecordAnnotation on a Node is nth-queue's record of it: the entries of events, as JSON, which the cordon's own annotation does not
+// say. For one event that is neither listed by EC2 nor uncordoned by an operator, there is none.
+const RecordAnnotation = kube.KeyPrefix + "queue-events"
+
+// mostEntries bounds what is read from an annotation.
+const mostEntries = 64
+
+// readRecord reads the entries in an annotation; none if it was not written by nth-queue.
+func readRecord(text string) []state.Entry {
+	var entries []state.Entry
+	if text == "" || json.Unmarshal([]byte(text), &entries) != nil || len(entries) > mostEntries {
+		return nil
+	}
+	return slices.DeleteFunc(entries, func(e state.Entry) bool { return e.Validate() != nil })
+}
+
+// recordText is the annotation for these entries; "" without any that is to be kept. Those of events that EC2 lists are kept as long as it
+// does, those for which an operator has uncordoned the node in this boot, and several for which it is cordoned.
+func recordText(entries []state.Entry) string {
+	closedFor := 0
+	for _, e := range entries {
+		if e.OnNode {
+			closedFor++
+		}
+	}
+	var kept []state.Entry
+	for _, e := range entries {
+		open := e.Phase != state.Closed
+		if isListed(e.Event.Kind) && e.Event.State == event.Pending || open && (e.Released() || e.OnNode && closedFor > 1) {
+			e.Result, e.Error, e.Failures, e.Event.Description = nil, "", 0, ""
+			kept = append(kept, e)
+		}
+	}
+	if len(kept) == 0 {
+		return ""
+	}
+	text, _ := json.Marshal(kept) // texts and credible times always encode
+	return string(text)
+}
+
+// isListed reports whether EC2 lists events of a kind as long as they stand.
+func isListed(kind event.Kind) bool {
+	return kind == event.ScheduledMaintenance || kind == event.StatusCheck
+}
+
+// fromMessage reports whether an event's ID was derived from a message of AWS Health, and is not EC2's.
+func fromMessage(id string) bool {
+	return strings.HasPrefix(id, string(event.ScheduledMaintenance)+"-")
+}
+
+// entriesOf is what the Node says of the events for which something was done: its record, and where that has none for which the node is
+// closed, the cordon. A node that is schedulable all the same was uncordoned by an operator, for all of them. An event that was
+// announced, and for which the node is cordoned, has no entry: it begins again, and finds its cordon.
+func (t *term) entriesOf(on node, announced []event.Event) []state.Entry {
+	entries := slices.Clone(on.entries)
+	if on.ours && !slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode }) {
+		entries = append(entries, t.claimed(on, entries, announced)...)
+	}
+	for i := range entries {
+		e := &entries[i]
+		e.OnNode = e.OnNode && on.ours
+		if closed := !e.CordonedAt.IsZero(); closed && !on.unschedulable && !e.Released() && e.Acted() {
+			e.ReleasedAt = e.CordonedAt
+		}
+	}
+	return slices.DeleteFunc(entries, func(e state.Entry) bool {
+		return e.Released() && e.BootID != on.bootID && e.Event.State == event.Pending && !isListed(e.Event.Kind)
+	})
+}
+
+// claimed are the entries of the events that a cordon was set for, apart from those that are recorded.
+func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event) (entries []state.Entry) {
+	since := event.CredibleTime(on.cordon.Since)
+	if since.IsZero() {
+		since = time.Now().UTC().Round(0)
+	}
+	for _, id := range append([]string{on.cordon.Event}, on.cordon.Events...) {
+		at := slices.IndexFunc(announced, func(ev event.Event) bool { return ev.ID == id })
+		_, known := policy.Find(slices.Concat(recorded, entries), id)
+		if known || at < 0 && id != on.cordon.Event {
+			continue
+		}
+		ev := event.Event{ID: id, Kind: event.Kind(on.cordon.Kind), State: event.Pending}
+		if at >= 0 {
+			ev = announced[at]
+		}
+		e := state.Entry{
+			Event: ev, Phase: state.Cordoned, BootID: on.cordon.BootID,
+			ListedIn: on.cordon.BootID, FirstSeen: since, Changed: since, CordonedAt: since, ActedFor: since, OnNode: true,
+		}
+		switch asks := t.policy().Asks(e); {
+		case at >= 0 && announced[at].State == event.Pending && on.unschedulable && (asks == policy.Drain || asks == policy.Cordon):
+			continue
+		case at >= 0:
+			e.Phase, e.Event.State = state.Draining, event.Pending // What is over by now, the policy takes in as news.
+			e.FirstSeen = time.Now().UTC().Round(0)
+		case asks == policy.Drain:
+			e.Phase = state.Drained
+		}
+		entries = append(entries, e)
+	}
+	return entries
+}
+
+// record is an agent.Record in memory.
+type record struct {
+	changed chan struct{} // has an element when an entry was put
+
+	mu      sync.Mutex
+	entries []state.Entry
+}
+
+func newRecord(entries []state.Entry) *record {
+	return &record{changed: make(chan struct{}, 1), entries: entries}
+}
+
+// Entries implements agent.Record.
+func (r *record) Entries() []state.Entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.entries)
+}
+
+// Put implements agent.Record.
+func (r *record) Put(written func(error), entries ...state.Entry) {
+	r.mu.Lock()
+	r.entries = merged(r.entries, entries)
+	r.mu.Unlock()
+	loop.Nudge(r.changed)
+	written(nil)
+}
+
+// merged are the entries with those that have changed.
+func merged(entries, changed []state.Entry) []state.Entry {
+	entries = slices.Clone(entries)
+	for _, e := range changed {
+		if i := slices.IndexFunc(entries, func(other state.Entry) bool { return other.Event.ID == e.Event.ID }); i >= 0 {
+			entries[i] = e
+		} else {
+			entries = append(entries, e)
+		}
+	}
+	return entries
+}
+
+// Flush implements agent.Record.
+func (r *record) Flush(context.Context) error { return nil }
+
+func (r *record) entry(id string) state.Entry {
+	e, _ := policy.Find(r.Entries(), id)
+	return e
+}
