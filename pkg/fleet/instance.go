@@ -260,20 +260,22 @@ func (t *term) stand(in *instance, h *hint) {
 	}
 }
 
-// endOvertaken ends a hint whose instance runs again: at once, or when the drain has taken back what was done for it.
+// endOvertaken ends a hint whose instance runs again: at once, or when a drain has taken back what was done for it.
 func (t *term) endOvertaken(in *instance, h *hint, on node) {
 	t.opts.Log.WithField(fieldNode, on.name).Infof("%s: the instance %s runs again: its event (%s) is over", h.describe(), in.id, h.Event.Code)
 	t.mu.Lock()
-	drained := false
+	h.over = on.ours && on.cordon.Names(h.Event.ID)
 	if s := in.drain; s != nil && !s.over {
 		if ev, known := s.events[h.Event.ID]; known {
-			drained, h.over = true, true
+			h.over = true
 			ev.State = event.Completed
 			s.update([]event.Event{ev})
 		}
 	}
+	over := h.over
+	h.stands = h.stands || over
 	t.mu.Unlock()
-	if !drained {
+	if !over {
 		t.done(in, h)
 	}
 }

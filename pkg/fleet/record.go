@@ -70,7 +70,7 @@ func fromMessage(id string) bool {
 // announced, and for which the node is cordoned, has no entry: it begins again, and finds its cordon.
 func (t *term) entriesOf(on node, announced []event.Event) []state.Entry {
 	entries := slices.Clone(on.entries)
-	if on.ours && !slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode }) {
+	if on.ours && !slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && !e.Released() }) {
 		entries = append(entries, t.claimed(on, entries, announced)...)
 	}
 	for i := range entries {
