@@ -120,23 +120,23 @@ $(LINT):
 	@mv $@.new $@
 
 .PHONY: bench
-bench: ## measure nth, and print it with the targets (BASE=v1.2.3 compares it with that revision, too; ONLY=polling measures that)
-	@cd test && go run ./cmd/bench $(if $(ONLY),-only $(ONLY)) $(BASE)
+bench: ## measure nth, and print it with the targets (ONLY=polling measures that)
+	@cd test && go run ./cmd/bench $(if $(ONLY),-only $(ONLY))
 
 .PHONY: compare
-compare: lab ## measure nth and aws-node-termination-handler, in turns (WRITE=1 writes the table into README.md)
-	@cd test && go run ./cmd/bench -compare $(if $(WRITE),-table ../README.md)
+compare: lab ## measure nth and aws-node-termination-handler, in turns, and print the table of README.md
+	@cd test && go run ./cmd/bench -compare
 
 .PHONY: bench-queue
-bench-queue: lab ## measure nth-queue in storms (NODES=100: one of 30, 100 and 300; GROWTH=1: with 100, 1,000 and 5,000 Nodes)
-	@cd test && go run ./cmd/bench $(if $(GROWTH),-growth,-queue) $(if $(NODES),-nodes $(NODES))
+bench-queue: lab ## measure nth-queue in storms on 30, 100 and 1,000 nodes (NODES=5000: 1,000 of so many)
+	@cd test && go run ./cmd/bench -queue $(if $(NODES),-nodes $(NODES))
 
 .PHONY: demo
 demo: lab ## watch nth drain a node that EC2 takes back, on a real control plane
 	@cd test && go run ./cmd/demo
 
 .PHONY: node
-node: lab ## count the requests lost with nodes that have real containers, in about a quarter of an hour (WRITE=1 writes the table into README.md)
+node: lab ## count the requests lost with nodes that have real containers, in about a quarter of an hour
 	@cd test && go run ./cmd/labtools kubelet containerd
 	@cd test && NTH_NIGHTLY=1 go test ./node -run Requests -v -count=1 -timeout 60m
 

@@ -31,7 +31,7 @@ func TestAStormOfThirtyNodesIsDrained(t *testing.T) {
 // storm makes a storm whose messages may not be deleted before their nodes are drained.
 func (s *scene) storm(t *testing.T, nodes, pods int, grace time.Duration) *storm.Storm {
 	t.Helper()
-	made := storm.NewSlow(t, s.cp, s.Region, nodes, pods, grace)
+	made := storm.New(t, s.cp, s.Region, nodes, pods, grace)
 	for i, instance := range made.Instances {
 		s.early.expect(instance, made.Nodes[i])
 	}

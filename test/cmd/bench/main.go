@@ -1,6 +1,5 @@
-// The bench command measures nth and prints the numbers next to their targets, and to those of an older revision if one is
-// named: "make bench" runs it. With -compare it measures nth and aws-node-termination-handler: "make compare" runs that. With
-// -queue it measures nth-queue in storms of interruptions, and with -growth in clusters of growing size: "make bench-queue".
+// The bench command measures nth and prints the numbers next to their targets: "make bench" runs it. With -compare it measures nth and
+// aws-node-termination-handler ("make compare"), and with -queue nth-queue in storms of interruptions ("make bench-queue").
 package main
 
 import (
@@ -22,22 +21,18 @@ func main() {
 	defer stop()
 	klog.SetLogger(logr.Discard()) // client-go's words about its watches belong nowhere in the table
 	compare := flag.Bool("compare", false, "measure nth and aws-node-termination-handler instead")
-	table := flag.String("table", "", "with -compare: the page that the table is written into")
 	only := flag.String("only", "", "measure only what has this in its name, such as polling")
 	queue := flag.Bool("queue", false, "measure nth-queue in storms of interruptions instead")
-	growth := flag.Bool("growth", false, "measure nth-queue in clusters of growing size instead")
-	nodes := flag.Int("nodes", 0, "with -queue and -growth: only the storms, or the cluster, of so many nodes")
+	nodes := flag.Int("nodes", 0, "with -queue: only the cluster of so many nodes")
 	flag.Parse()
 	var err error
 	switch {
 	case *compare:
-		err = bench.Beside(ctx, os.Stdout, *table)
-	case *growth:
-		err = bench.RunGrowth(ctx, os.Stdout, *nodes)
+		err = bench.Compare(ctx, os.Stdout)
 	case *queue:
 		err = bench.RunQueue(ctx, os.Stdout, *nodes)
 	default:
-		err = bench.Run(ctx, os.Stdout, flag.Arg(0), *only)
+		err = bench.Run(ctx, os.Stdout, *only)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

@@ -2,13 +2,17 @@ package bench
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
-	"sync"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -19,63 +23,114 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/tools"
 )
 
-// account is the handler's in the cluster, as its chart names it.
-const account = "aws-node-termination-handler"
+const (
+	// comparedDrains is how often each empties a node.
+	comparedDrains = 3
+	// settles is how long a process is left alone before its memory is read.
+	settles = 10 * time.Second
+	// account is the handler's in the cluster, as its chart names it.
+	account = "aws-node-termination-handler"
+)
 
-// grant gives the account what the handler's chart gives it.
-func (b *bench) grant(t lab.TB) {
-	t.Helper()
-	named := metav1.ObjectMeta{Name: account}
-	role := &rbacv1.ClusterRole{ObjectMeta: named, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "patch", "update"}},
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "get"}},
-		{APIGroups: []string{""}, Resources: []string{"pods/eviction"}, Verbs: []string{"create"}},
-		{APIGroups: []string{"extensions", "apps"}, Resources: []string{"daemonsets"}, Verbs: []string{"get"}},
-	}}
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: named,
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: account},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: account}},
+// A figure is what was measured of one program.
+type figure struct {
+	cordon, drain sample
+	idle, peak    float64 // MB that it occupies: before a drain, and at most
+	size          float64 // MB of the program's file
+}
+
+// Compare measures nth and aws-node-termination-handler in turns, some five minutes, and prints the comparison to out in Markdown.
+func Compare(ctx context.Context, out io.Writer) error {
+	release, err := tools.Version("handler")
+	if err != nil {
+		return err
 	}
-	ctx := t.Context()
-	_, first := b.cp.Admin.CoreV1().ServiceAccounts(metav1.NamespaceSystem).Create(ctx, &corev1.ServiceAccount{ObjectMeta: named}, metav1.CreateOptions{})
-	_, second := b.cp.Admin.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{})
-	_, third := b.cp.Admin.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{})
-	for _, err := range []error{first, second, third} {
+	var nth, handler figure
+	err = inLab(ctx, out, func(t lab.TB) {
+		fmt.Fprintf(out, "measuring nth and the handler on %d processors, load %s; some minutes\n", runtime.NumCPU(), loadNow())
+		b := &bench{cp: lab.ForTest(t)}
+		b.compare(t, &nth, &handler)
+	}, "handler")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\n| | nth | aws-node-termination-handler %s, IMDS mode |\n|---|--:|--:|\n", release)
+	row := func(what, format string, of func(figure) []any) {
+		fmt.Fprintf(out, "| %s | "+format+" | "+format+" |\n", append(append([]any{what}, of(nth)...), of(handler)...)...)
+	}
+	row(fmt.Sprintf("from the notice to the cordon: median of %d (longest)", events), "%.2f s (%.2f s)",
+		func(f figure) []any { return []any{f.cordon.median(), f.cordon.worst()} })
+	row(fmt.Sprintf("from the cordon until %d pods are gone: median of %d", podsPerNode, comparedDrains), "%.1f s",
+		func(f figure) []any { return []any{f.drain.median()} })
+	row("resident memory: watching (most during that drain)", "%.0f MB (%.0f MB)", func(f figure) []any { return []any{f.idle, f.peak} })
+	row("program", "%.0f MB", func(f figure) []any { return []any{f.size} })
+	fmt.Fprintf(out, "\nBoth with their own defaults, in turns, on one machine with %d processors, a real API server, and pods that end at once.\n\nload now %s\n",
+		runtime.NumCPU(), loadNow())
+	return nil
+}
+
+func (b *bench) compare(t lab.TB, nth, handler *figure) {
+	ours, first := daemon.Binary()
+	theirs, second := tools.Path("node-termination-handler")
+	if err := errors.Join(first, second); err != nil {
+		t.Fatalf("%v", err)
+	}
+	nth.size, handler.size = megabytes(t, ours), megabytes(t, theirs)
+
+	w, h := b.watcher(t), b.handle(t)
+	cordoned, stop := cordons(t, h.node)
+	for i := range events {
+		nth.cordon = append(nth.cordon, w.react(t, i))
+		handler.cordon = append(handler.cordon, h.react(t, cordoned))
+	}
+	stop()
+	h.stop()
+	w.end(t)
+	add := func(f *figure, took time.Duration, used resident) {
+		f.drain, f.idle, f.peak = append(f.drain, took), used.now, max(f.peak, used.peak)
+	}
+	for range comparedDrains {
+		took, used := b.drainByNTH(t, podsPerNode, settles)
+		add(nth, took, used)
+		took, used = b.drainByHandler(t, podsPerNode)
+		add(handler, took, used)
+	}
+}
+
+// identity makes the handler's account in the cluster, and puts its token and the certificate of the API server into a directory, as the
+// kubelet puts them into a container.
+func (b *bench) identity(t lab.TB) (dir string) {
+	t.Helper()
+	client, named := b.cp.Admin, metav1.ObjectMeta{Name: account}
+	accounts := client.CoreV1().ServiceAccounts(metav1.NamespaceSystem)
+	_, first := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: named}, metav1.CreateOptions{})
+	_, second := client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: named,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: account}},
+	}, metav1.CreateOptions{})
+	for _, err := range []error{first, second} {
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			t.Fatalf("granting the handler its rights: %v", err)
 		}
 	}
-}
-
-// identity puts the token and the certificate of the account into a directory, as the kubelet puts them into a container.
-func (b *bench) identity(t lab.TB) (dir string) {
-	t.Helper()
-	request := &authenticationv1.TokenRequest{}
-	token, err := b.cp.Admin.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(t.Context(), account, request, metav1.CreateOptions{})
+	token, err := accounts.CreateToken(t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatalf("asking for the handler's token: %v", err)
 	}
-	kubeconfig, err := clientcmd.LoadFromFile(b.cp.Kubeconfig)
-	if err != nil {
-		t.Fatalf("reading the certificate of the API server: %v", err)
+	config, err := clientcmd.BuildConfigFromFlags("", b.cp.Kubeconfig)
+	if err == nil {
+		dir, err = os.MkdirTemp("", "handler-")
 	}
-	if dir, err = os.MkdirTemp("", "handler-"); err != nil {
+	if err != nil {
 		t.Fatalf("writing the handler's identity: %v", err)
 	}
-	files := map[string][]byte{"token": []byte(token.Status.Token)}
-	for _, cluster := range kubeconfig.Clusters {
-		if files["ca.crt"] = cluster.CertificateAuthorityData; cluster.CertificateAuthority != "" {
-			if files["ca.crt"], err = os.ReadFile(cluster.CertificateAuthority); err != nil {
-				t.Fatalf("reading the certificate of the API server: %v", err)
-			}
-		}
-	}
-	for name, content := range files {
+	for name, content := range map[string][]byte{"token": []byte(token.Status.Token), "ca.crt": config.CAData} {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			t.Fatalf("writing the handler's identity: %v", err)
 		}
@@ -88,7 +143,6 @@ type handler struct {
 	node    *lab.Node
 	imds    *imdstest.Server
 	command *exec.Cmd
-	said    *words
 }
 
 // contained runs a program where there is what the kubelet puts into its container, and nobody else sees it.
@@ -97,7 +151,6 @@ const contained = `mount -t tmpfs tmpfs /run && mkdir -p /run/secrets/kubernetes
 // handle starts the handler, and returns when it watches.
 func (b *bench) handle(t lab.TB) *handler {
 	t.Helper()
-	b.grant(t)
 	program, err := tools.Path("node-termination-handler")
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -106,18 +159,30 @@ func (b *bench) handle(t lab.TB) *handler {
 	if err != nil {
 		t.Fatalf("reading the API server's address: %v", err)
 	}
-	h := &handler{node: b.cp.AddNode(t), imds: imdstest.NewServer(), said: new(words)}
+	log, err := os.CreateTemp("", "handler-*.log")
+	if err != nil {
+		t.Fatalf("starting the handler: %v", err)
+	}
+	defer func() { _ = log.Close() }()
+	h := &handler{node: b.cp.AddNode(t), imds: imdstest.NewServer()}
 	t.Cleanup(h.imds.Close)
 	h.command = exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-ec", contained, "sh", b.identity(t), program)
 	h.command.Env = append(os.Environ(), "NODE_NAME="+h.node.Name, "POD_NAME=handler", "NAMESPACE="+metav1.NamespaceSystem,
 		"KUBERNETES_SERVICE_HOST="+server.Hostname(), "KUBERNETES_SERVICE_PORT="+server.Port(), "INSTANCE_METADATA_URL="+h.imds.URL)
-	h.command.Stdout, h.command.Stderr = h.said, h.said
+	h.command.Stdout, h.command.Stderr = log, log
 	if err := h.command.Start(); err != nil {
 		t.Fatalf("starting the handler: %v", err)
 	}
 	t.Cleanup(h.stop)
-	h.said.wait(t, "Started watching for interruption events")
-	return h
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		said, err := os.ReadFile(log.Name())
+		if err == nil && bytes.Contains(said, []byte("Started watching for interruption events")) {
+			return h
+		}
+		if time.Now().After(deadline) || t.Context().Err() != nil {
+			t.Fatalf("waiting for the handler to watch: it says\n%s", strings.TrimSpace(string(said)))
+		}
+	}
 }
 
 // stop ends the handler, if it has not been ended.
@@ -125,34 +190,6 @@ func (h *handler) stop() {
 	if h.command.ProcessState == nil {
 		_ = h.command.Process.Kill()
 		_ = h.command.Wait() // It was killed.
-	}
-}
-
-// words are what a process has said.
-type words struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (w *words) Write(data []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.Write(data)
-}
-
-func (w *words) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.String()
-}
-
-// wait waits until the process has said something.
-func (w *words) wait(t lab.TB, what string) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !strings.Contains(w.String(), what); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) || t.Context().Err() != nil {
-			t.Fatalf("waiting for the handler to say %q: it says\n%s", what, w)
-		}
 	}
 }
 
@@ -175,9 +212,6 @@ func (h *handler) react(t lab.TB, cordoned <-chan time.Time) time.Duration {
 	h.node.WaitUncordoned(t)
 	return took
 }
-
-// settles is how long a process is left alone before its memory is read.
-const settles = 10 * time.Second
 
 // drainByHandler returns how long the handler took to empty a node, and what it occupied before that, and at most.
 func (b *bench) drainByHandler(t lab.TB, pods int) (took time.Duration, used resident) {

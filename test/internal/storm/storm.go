@@ -1,5 +1,5 @@
 // Package storm is many nodes that are interrupted at once: it makes them, watches them go, and says when the last one was
-// cordoned and the last pod gone. Floor does the same with the least that a client can do, to compare with.
+// cordoned and the last pod gone. Bare drains them with the least that a client can do, to compare with.
 package storm
 
 import (
@@ -34,7 +34,6 @@ type Storm struct {
 	grace     time.Duration
 	// plain tells that nothing plays the kubelets, and stays that pods are not gone when they are evicted then.
 	plain, stays bool
-	removed      sync.Once
 }
 
 // labels are those by which kwok plays the kubelet.
@@ -46,19 +45,13 @@ const (
 
 var number atomic.Int64
 
-// New makes the nodes and their pods, which go at once when they are evicted, and waits until all run. They end with the
-// test.
-func New(t lab.TB, cp *lab.ControlPlane, r *region.Region, nodes, podsPerNode int) *Storm {
-	t.Helper()
-	return NewSlow(t, cp, r, nodes, podsPerNode, 0)
-}
-
-// NewSlow makes a storm of pods that use up a grace period, of whole seconds.
-func NewSlow(t lab.TB, cp *lab.ControlPlane, r *region.Region, nodes, podsPerNode int, grace time.Duration) *Storm {
+// New makes the nodes and their pods, which go at once when they are evicted or, with a grace period of whole seconds, use that up, and
+// waits until all run. They end with the test.
+func New(t lab.TB, cp *lab.ControlPlane, r *region.Region, nodes, podsPerNode int, grace time.Duration) *Storm {
 	t.Helper()
 	s := &Storm{cp: cp, grace: grace, label: fmt.Sprintf("storm-%d-%s", number.Add(1), rand.String(4)), pods: nodes * podsPerNode}
 	s.namespace = s.label
-	t.Cleanup(func() { s.Remove(t) })
+	t.Cleanup(func() { s.remove(t) })
 	s.name(r, nodes)
 	if err := s.make(t.Context(), podsPerNode); err != nil {
 		t.Fatalf("making %d nodes of %d pods: %v", nodes, podsPerNode, err)
@@ -137,7 +130,7 @@ func (s *Storm) pod(i int, node string) *corev1.Pod {
 		grace, labels[terminates] = int64(s.grace/time.Second), "at-grace"
 	}
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: podName(i), Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", i), Labels: labels},
 		Spec: corev1.PodSpec{
 			NodeName: node, TerminationGracePeriodSeconds: &grace,
 			Containers: []corev1.Container{{Name: "main", Image: "registry.invalid/sleep:1"}},
@@ -193,9 +186,6 @@ func (s *Storm) Messages() []string {
 	return all
 }
 
-// Remove takes everything away again, once.
-func (s *Storm) Remove(t lab.TB) { s.removed.Do(func() { s.remove(t) }) }
-
 func (s *Storm) remove(t lab.TB) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
 	defer cancel()
@@ -231,5 +221,3 @@ func inParallel(count int, do func(int) error) error {
 	writers.Wait()
 	return first
 }
-
-func podName(i int) string { return fmt.Sprintf("pod-%d", i) }

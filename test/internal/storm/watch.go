@@ -9,8 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/nth-project/nth/test/internal/lab"
@@ -21,19 +21,18 @@ type Watch struct {
 	mu    sync.Mutex
 	nodes map[string]bool      // not cordoned yet
 	named map[string]time.Time // when those that are were
-	begun map[string]bool      // those with a pod that was told to go
 	pods  int                  // not gone yet
 	last  Times
 	over  chan struct{}
 }
 
-// Times are when the last node was cordoned, when the last pod was told to go, and when the last was gone.
-type Times struct{ Cordoned, Told, Gone time.Time }
+// Times are when the last node was cordoned, and when the last pod was gone.
+type Times struct{ Cordoned, Gone time.Time }
 
 // Watch begins to watch.
 func (s *Storm) Watch(t lab.TB) *Watch {
 	t.Helper()
-	w := &Watch{nodes: map[string]bool{}, named: map[string]time.Time{}, begun: map[string]bool{}, pods: s.pods, over: make(chan struct{})}
+	w := &Watch{nodes: map[string]bool{}, named: map[string]time.Time{}, pods: s.pods, over: make(chan struct{})}
 	for _, n := range s.Nodes {
 		w.nodes[n] = true
 	}
@@ -51,35 +50,10 @@ func (s *Storm) Watch(t lab.TB) *Watch {
 			t.Fatalf("watching a storm: %v", context.Cause(ctx))
 		}
 	}
-	follow(s.nodesSource(), &corev1.Node{}, cache.ResourceEventHandlerFuncs{UpdateFunc: w.nodeChanged})
-	follow(s.podsSource(), &corev1.Pod{}, cache.ResourceEventHandlerFuncs{UpdateFunc: w.podChanged, DeleteFunc: w.podGone})
+	core := s.cp.Admin.CoreV1().RESTClient()
+	follow(cache.NewFilteredListWatchFromClient(core, "nodes", "", func(o *metav1.ListOptions) { o.LabelSelector = stormed + "=" + s.label }), &corev1.Node{}, cache.ResourceEventHandlerFuncs{UpdateFunc: w.nodeChanged})
+	follow(cache.NewListWatchFromClient(core, "pods", s.namespace, fields.Everything()), &corev1.Pod{}, cache.ResourceEventHandlerFuncs{DeleteFunc: w.podGone})
 	return w
-}
-
-func (s *Storm) nodesSource() cache.ListerWatcher {
-	core := s.cp.Admin.CoreV1().Nodes()
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = stormed + "=" + s.label
-			return core.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = stormed + "=" + s.label
-			return core.Watch(ctx, o)
-		},
-	}
-}
-
-func (s *Storm) podsSource() cache.ListerWatcher {
-	core := s.cp.Admin.CoreV1().Pods(s.namespace)
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return core.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return core.Watch(ctx, o)
-		},
-	}
 }
 
 func (w *Watch) nodeChanged(_, object any) {
@@ -95,18 +69,6 @@ func (w *Watch) nodeChanged(_, object any) {
 		w.named[node.Name] = w.last.Cordoned
 		w.look()
 	}
-}
-
-func (w *Watch) podChanged(old, now any) {
-	was, ok := old.(*corev1.Pod)
-	is, ours := now.(*corev1.Pod)
-	if !ok || !ours || was.DeletionTimestamp != nil || is.DeletionTimestamp == nil {
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.last.Told = time.Now()
-	w.begun[is.Spec.NodeName] = true
 }
 
 func (w *Watch) podGone(any) {
@@ -142,8 +104,7 @@ func (w *Watch) Wait(t lab.TB) Times {
 	return w.last
 }
 
-// WaitCordoned waits until those nodes are cordoned, and returns when the last of them was, and of how many others
-// the drain has begun: all nodes are cordoned at once, whatever the ceiling.
+// WaitCordoned waits until those nodes are cordoned, and returns when the last of them was, and how many others are.
 func (w *Watch) WaitCordoned(t lab.TB, nodes []string) (last time.Time, others int) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -152,12 +113,7 @@ func (w *Watch) WaitCordoned(t lab.TB, nodes []string) (last time.Time, others i
 		for _, name := range nodes {
 			last = latest(last, w.named[name])
 		}
-		others = len(w.begun)
-		for _, name := range nodes {
-			if w.begun[name] {
-				others--
-			}
-		}
+		others = len(w.named) - len(nodes)
 		w.mu.Unlock()
 		switch {
 		case !missing:

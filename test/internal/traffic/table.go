@@ -5,8 +5,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	"github.com/nth-project/nth/test/internal/docs"
 )
 
 // Describe says what is special about a Service.
@@ -20,9 +18,6 @@ func Describe(service string) string {
 		return "one of two pods on the machine; a load balancer in front, which sends to nodes"
 	}
 }
-
-// place is where a page has the table.
-var place = docs.Part{Name: "requests lost", Command: "make node WRITE=1"}
 
 // Table is what came of all ways, in Markdown: the requests to each Service that were lost, and over how long a time.
 func Table(results []Result, o Options) string {
@@ -51,9 +46,6 @@ func cell(c Count) string {
 	}
 	return fmt.Sprintf("%d, over %.0f s", c.Lost, c.Last.Sub(c.First).Seconds())
 }
-
-// WriteTable puts the table into a page, in the place of the one that is there.
-func WriteTable(file, table string) error { return place.Write(file, table) }
 
 // String is what became of a way, for a log: the requests, with the first and the last lost one in seconds after the notice.
 func (r Result) String() string {

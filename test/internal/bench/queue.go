@@ -3,12 +3,10 @@ package bench
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
-	"maps"
 	"regexp"
-	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,16 +17,10 @@ import (
 	"github.com/nth-project/nth/test/internal/storm"
 )
 
-// clusterOf is a size of a cluster, and of how many of its nodes the queue tells at once.
-type clusterOf struct {
-	nodes, messages int
-	rounds          int
-}
-
-var clusters = []clusterOf{{100, 100, 3}, {1000, 1000, 1}, {5000, 1000, 1}}
-
 const (
 	podsPerStormed = 10
+	// mostMessages is how many nodes are interrupted at once in a larger cluster.
+	mostMessages = 1000
 	// resting is how long nth-queue is left alone before its memory is looked at.
 	resting = 10 * time.Second
 	// mostMemory is what is wanted of it, in megabytes, and mostTime how long a storm may take, by what the bare client takes.
@@ -40,51 +32,55 @@ const (
 	oneBegins = 20
 )
 
-// measureGrowth measures what nth-queue costs in clusters of growing size, whose Nodes are plain objects: no kubelet is played, so that
-// the processors are the API server's, nth-queue's and the bare client's. only takes a cluster of that size alone.
-func measureGrowth(t lab.TB, out io.Writer, only int) {
-	began := time.Now()
-	fmt.Fprintf(out, "measuring nth-queue beside many Nodes on %d processors, load %s\n", runtime.NumCPU(), loadNow())
-	sizes := clusters
-	if only > 0 {
-		sizes = []clusterOf{{only, min(only, 1000), 1}}
+// RunQueue measures what nth-queue costs in storms of interruptions, and prints the table to out. The Nodes are plain objects: no kubelet
+// is played, so that the processors are the API server's, nth-queue's and the bare client's. nodes is the size of the only cluster that is
+// measured; 0 measures the usual ones.
+func RunQueue(ctx context.Context, out io.Writer, nodes int) error {
+	sizes := map[int]int{30: 3, 100: 3, 1000: 1} // with the number of rounds
+	if nodes > 0 {
+		sizes = map[int]int{nodes: 1}
 	}
-	var rows []row
-	requests := map[int]map[string]int{}
-	for _, size := range sizes {
-		sizeBegan := time.Now()
-		fmt.Fprintf(out, "  %4d nodes, %4d messages, %d times each ", size.nodes, size.messages, size.rounds)
-		g := newGrowth(t, size)
-		rows = append(rows, g.measure(t)...)
-		requests[size.nodes] = g.requests
-		fmt.Fprintf(out, "%5.1f s, load %s\n", time.Since(sizeBegan).Seconds(), loadNow())
+	var parts []part
+	for _, size := range []int{nodes, 30, 100, 1000} {
+		if rounds := sizes[size]; rounds > 0 {
+			parts = append(parts, part{fmt.Sprintf("%d nodes, %d times each", size, rounds), func(t lab.TB) []row { return newGrowth(t, size).measure(t, rounds) }})
+			delete(sizes, size)
+		}
 	}
-	fmt.Fprintf(out, "\n%s\n%s\nmeasured in %.0f s, load now %s\n", table(rows), listed(sizes, requests), time.Since(began).Seconds(), loadNow())
+	return run(ctx, out, "", func(lab.TB) []part { return parts }, "fauxqs")
 }
 
 // growth is one cluster that is measured in.
 type growth struct {
-	size  clusterOf
-	cp    *lab.ControlPlane
-	storm *storm.Storm
+	nodes, messages int
+	cp              *lab.ControlPlane
+	storm           *storm.Storm
 
 	queue, floor course
 	rest, peak   float64 // resident memory, in megabytes
-	own          float64 // of rest, what is not the program's file
 	used         time.Duration
-	writes       float64        // of Nodes, a second
-	requests     map[string]int // from nth-queue's start on, in the last round
+	lists        int     // of all Nodes, in the last round, from nth-queue's start on
+	requests     float64 // for each node drained
 }
 
-func newGrowth(t lab.TB, size clusterOf) *growth {
+// course is how long the parts of storms took, from before the first message or request: until the last cordon, and until the last pod
+// was gone.
+type course struct{ cordon, gone sample }
+
+func (c *course) add(began time.Time, last storm.Times) {
+	c.cordon = append(c.cordon, last.Cordoned.Sub(began))
+	c.gone = append(c.gone, last.Gone.Sub(began))
+}
+
+func newGrowth(t lab.TB, nodes int) *growth {
 	t.Helper()
-	g := &growth{size: size, cp: lab.Bare(t)}
-	g.storm = storm.NewPlain(t, g.cp, region.New(t), size.messages, podsPerStormed, size.nodes-size.messages)
+	g := &growth{nodes: nodes, messages: min(nodes, mostMessages), cp: lab.Bare(t)}
+	g.storm = storm.NewPlain(t, g.cp, region.New(t), g.messages, podsPerStormed, nodes-g.messages)
 	return g
 }
 
-func (g *growth) measure(t lab.TB) []row {
-	for round := range g.size.rounds {
+func (g *growth) measure(t lab.TB, rounds int) []row {
+	for round := range rounds {
 		if round > 0 {
 			g.storm.Again(t, false)
 		}
@@ -99,21 +95,18 @@ func (g *growth) measure(t lab.TB) []row {
 	}
 	const bare = "      a bare client"
 	gone := g.floor.gone.median()
-	lists := g.requests["LIST nodes"]
 	return []row{
-		{fmt.Sprintf("%d nodes, %d drained: last cordon", g.size.nodes, g.size.messages), g.queue.cordon.median(), 0, "s", 2},
+		{fmt.Sprintf("%d nodes, %d drained: last cordon", g.nodes, g.messages), g.queue.cordon.median(), 0, "s", 2},
 		{bare, g.floor.cordon.median(), 0, "s", 2},
 		{"    last pod gone", g.queue.gone.median(), mostTime * gone, "s", 2},
 		{bare, gone, 0, "s", 2},
 		{"    resident memory before the storm", g.rest, mostMemory, "MB", 1},
-		{"      of it its own", g.own, 0, "MB", 1},
 		{"    resident memory, peak", g.peak, mostMemory, "MB", 1},
 		{"    processor", g.used.Seconds(), 0, "s", 2},
-		{"    LIST of Nodes", float64(lists), 1, "", 0},
-		{"    writes to Nodes a second", g.writes, 0, "", 0},
-		{"    requests for each node drained", float64(total(g.requests)) / float64(g.size.messages), 0, "", 1},
+		{"    LIST of Nodes", float64(g.lists), 1, "", 0},
+		{"    requests for each node drained", g.requests, 0, "", 1},
 		{bare, 1 + podsPerStormed, 0, "", 1},
-		{fmt.Sprintf("    last of %d urgent cordons", g.size.messages/oneUrgent), urgent, g.queue.cordon.median(), "s", 2},
+		{fmt.Sprintf("    last of %d urgent cordons", g.messages/oneUrgent), urgent, g.queue.cordon.median(), "s", 2},
 		{"    others begun meanwhile", float64(begun), float64(g.ceiling()), "", 0},
 	}
 }
@@ -124,27 +117,28 @@ func (g *growth) byQueue(t lab.TB) {
 	before := g.counted(t)
 	r, consumer := g.start(t, "")
 	time.Sleep(resting)
-	resident := memory(t, consumer.PID())
-	g.rest, g.own = max(g.rest, resident.now), max(g.own, resident.own)
-	idle := g.counted(t)
+	g.rest = max(g.rest, memory(t, consumer.PID()).now)
 	began := time.Now()
 	r.Send(t, g.storm.Messages()...)
 	g.queue.add(began, seen.Wait(t))
 	r.WaitEmpty(t)
-	took := time.Since(began)
 	g.peak = max(g.peak, memory(t, consumer.PID()).peak)
 	g.used = max(g.used, processor(t, consumer.PID()))
 	consumer.Stop(t)
-	after := g.counted(t) // of watches, only those that have ended
-	g.requests = less(after, before)
-	storm := less(after, idle)
-	g.writes = float64(storm["PATCH nodes"]+storm["PATCH nodes/status"]) / took.Seconds()
+	all := 0
+	for call, times := range g.counted(t) { // of watches, only those that have ended
+		if times -= before[call]; call == "LIST nodes" {
+			g.lists = times
+		}
+		all += times
+	}
+	g.requests = float64(all) / float64(g.messages)
 }
 
 func (g *growth) byFloor(t lab.TB) {
 	seen := g.storm.Watch(t)
 	began := time.Now()
-	if err := g.storm.Floor(t.Context(), g.cp.Kubeconfig, concurrency); err != nil {
+	if err := storm.Bare(t.Context(), g.cp.Kubeconfig, concurrency, g.storm.Nodes...); err != nil {
 		t.Fatalf("draining with the bare client: %v", err)
 	}
 	g.floor.add(began, seen.Wait(t))
@@ -159,7 +153,7 @@ func (g *growth) start(t lab.TB, settings string) (*region.Region, *daemon.Daemo
 }
 
 // ceiling is how many nodes may be drained at once where urgency is measured.
-func (g *growth) ceiling() int { return max(1, g.size.messages/oneBegins) }
+func (g *growth) ceiling() int { return max(1, g.messages/oneBegins) }
 
 // urgent sends as many messages as before, of which most may wait and a few may not. As the pods stay, the nodes that begin keep their
 // places, so that what is urgent would wait for ever behind others. It returns after how long the last urgent node was cordoned, in
@@ -212,45 +206,4 @@ func (g *growth) counted(t lab.TB) map[string]int {
 		counts[call] += int(times)
 	}
 	return counts
-}
-
-// less are the requests that came since.
-func less(now, before map[string]int) map[string]int {
-	since := map[string]int{}
-	for call, times := range now {
-		if more := times - before[call]; more > 0 {
-			since[call] = more
-		}
-	}
-	return since
-}
-
-func total(requests map[string]int) int {
-	all := 0
-	for _, times := range requests {
-		all += times
-	}
-	return all
-}
-
-// listed are the requests by verb, with a column for each cluster.
-func listed(sizes []clusterOf, requests map[int]map[string]int) string {
-	calls := map[string]bool{}
-	for _, some := range requests {
-		for call := range some {
-			calls[call] = true
-		}
-	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "%-30s", "requests to the API server")
-	for _, size := range sizes {
-		fmt.Fprintf(&text, " %12s", fmt.Sprintf("%d nodes", size.nodes))
-	}
-	for _, call := range slices.Sorted(maps.Keys(calls)) {
-		fmt.Fprintf(&text, "\n  %-28s", call)
-		for _, size := range sizes {
-			fmt.Fprintf(&text, " %12d", requests[size.nodes][call])
-		}
-	}
-	return text.String() + "\n"
 }
