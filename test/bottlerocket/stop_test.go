@@ -58,22 +58,14 @@ func finish(t *testing.T, h *bottlerocket.Host) {
 	}
 }
 
-func TestStop_ByAChangedSettingKeepsTheDrain(t *testing.T) {
+// The daemon is killed; then the container is stopped as for a changed setting, and again while it hangs, so that Bottlerocket has to end
+// it with SIGKILL.
+func TestDaemon_ContinuesItsDrainHoweverItEnds(t *testing.T) {
 	h := inMidDrain(t)
-	// Bottlerocket stops every host container, and ends with SIGKILL what is left.
-	h.Run(t, "systemctl", "restart", unit)
-	h.WaitStatus(t, "draining")
-	h.Run(t, "runc", "kill", "nth", "KILL")
-	h.WaitSaid(t, "watching for interruptions", 3)
-	finish(t, h)
-	if text := h.Errors(t); strings.Contains(text, "killing the container") {
-		t.Errorf("the container had to be killed when it was asked to stop:\n%s", text)
+	if locks := h.Run(t, "systemd-inhibit", "--list", "--no-legend"); !strings.Contains(locks, "nth ") {
+		t.Errorf("nth does not hold a lock of logind:\n%s", locks)
 	}
-}
-
-// Bottlerocket itself takes 45 s for that, of the 120 that a spot notice gives.
-func TestDaemon_IsReplacedInItsContainer(t *testing.T) {
-	h := inMidDrain(t)
+	mustCheck(t, h, "the exec plugin aws-iam-authenticator")
 	dead := h.Daemon(t)
 	h.Run(t, "kill", "-KILL", dead)
 	h.WaitSaid(t, "nth has ended after ", 1)
@@ -81,34 +73,19 @@ func TestDaemon_IsReplacedInItsContainer(t *testing.T) {
 	if alive := h.Daemon(t); alive == dead {
 		t.Errorf("process %s is still there", dead)
 	}
-	finish(t, h)
+	if said := h.Said(t, "nth has ended after ")[0]; !strings.HasSuffix(said.Message(), " (signal: killed); starting it again in 500ms") || said["PRIORITY"] != "3" {
+		t.Errorf("the journal has %v", said)
+	}
 	if restarts := h.Property(t, unit, "NRestarts"); restarts != "0" {
 		t.Errorf("systemd has started the container again, %s times", restarts)
 	}
-	said := h.Said(t, "nth has ended after ")
-	if len(said) != 1 || !strings.HasSuffix(said[0].Message(), " (signal: killed); starting it again in 500ms") || said[0]["PRIORITY"] != "3" {
-		t.Errorf("the journal has %v", said)
-	}
-}
 
-func TestAContainerThatIsNotSuperpoweredHasAParentForItsDaemonToo(t *testing.T) {
-	t.Parallel()
-	h := bottlerocket.New(t, lab.Shared(t), bottlerocket.Normal)
-	h.Start(t)
-	h.Run(t, "kill", "-ABRT", h.Daemon(t)) // as a watchdog would
-	h.WaitSaid(t, "(exit status 2); starting it again in 500ms", 1)
-	mustDrain(t, h)
-	h.Run(t, "systemctl", "stop", unit)
+	h.Run(t, "systemctl", "restart", unit)
+	h.WaitStatus(t, "draining")
 	if text := h.Errors(t); strings.Contains(text, "killing the container") {
 		t.Errorf("the container had to be killed when it was asked to stop:\n%s", text)
 	}
-	if restarts := h.Property(t, unit, "NRestarts"); restarts != "0" {
-		t.Errorf("systemd has started the container again, %s times", restarts)
-	}
-}
 
-func TestStop_OfAContainerThatHangsKeepsTheDrain(t *testing.T) {
-	h := inMidDrain(t)
 	h.Run(t, "kill", "-STOP", h.Daemon(t))
 	h.Run(t, "systemctl", "restart", unit)
 	if text := h.Errors(t); !strings.Contains(text, "killing the container") {
@@ -118,7 +95,8 @@ func TestStop_OfAContainerThatHangsKeepsTheDrain(t *testing.T) {
 	finish(t, h)
 }
 
-func TestAShutdownOfTheHostWaitsForTheDrain(t *testing.T) {
+// A reboot goes by way of logind. What does not leaves a host container the time between SIGTERM and SIGKILL.
+func TestShutdown_OfTheHostDrainsInTheTimeThereIs(t *testing.T) {
 	h := superpowered(t)
 	h.Node.AddPods(t, "web", 3, lab.Grace(3e9), lab.GoesAtGrace())
 	h.Reboot(t)
@@ -127,11 +105,7 @@ func TestAShutdownOfTheHostWaitsForTheDrain(t *testing.T) {
 	}
 	h.Node.WaitUncordoned(t)
 	h.WaitStatus(t, "watching; nothing is announced for node "+h.Node.Name)
-}
 
-// What does not go by way of logind leaves a host container the time between SIGTERM and SIGKILL.
-func TestStop_OfTheHostDrainsInTheTimeThereIs(t *testing.T) {
-	h := superpowered(t)
 	h.Node.AddPods(t, "web", 3)
 	h.Node.AddPods(t, "slow", 1, lab.NeverGoes())
 	h.Try(t, "systemctl", "start", "--no-block", "poweroff.target") // may not live to tell its status

@@ -1,7 +1,6 @@
 package shutdown
 
 import (
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -11,9 +10,6 @@ import (
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/machine"
 )
-
-// all, in the environment, asks for what takes long, too.
-const all = "NTH_NIGHTLY"
 
 // withAButton runs a test on a machine of each suite that has a power button, which nth answers.
 func withAButton(t *testing.T, test func(t *testing.T, h *host.Host)) {
@@ -89,36 +85,41 @@ func TestPress_IsAnsweredByADrainBeforeAnybodyElseHearsOfIt(t *testing.T) {
 	})
 }
 
-func TestPress_OutlivesNthAndLogindAndTheBus(t *testing.T) {
-	for name, harm := range map[string][]string{
-		"nth is killed":            {"systemctl", "kill", "--signal=KILL", "nth"},
-		"nth is started again":     {"systemctl", "restart", "nth"},
-		"logind is started again":  {"systemctl", "restart", "systemd-logind"},
-		"the bus is started again": {"systemctl", "restart", "dbus"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			withAButton(t, func(t *testing.T, h *host.Host) {
-				h.Node.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
-				h.PressPower(t)
-				h.WaitLogged(t, systemd.PodEvicted)
-				h.Run(t, harm[0], harm[1:]...)
-				h.WaitOff(t)
-				mustBeDrained(t, h)
-			})
-		})
-	}
+// From systemd 257 on, which trixie has, logind refuses root, too, what somebody blocks.
+func TestPress_OutlivesNthLogindTheBusAndABlock(t *testing.T) {
+	withAButton(t, func(t *testing.T, h *host.Host) {
+		h.Run(t, "systemd-run", "--quiet", "systemd-inhibit", "--what=shutdown", "--mode=block", "--who=somebody", "sleep", "infinity")
+		h.Await(t, "the shutdown is blocked", func() bool { return locks(t, h, "somebody") })
+		h.Node.AddPods(t, "web", pods, lab.Grace(20*time.Second), lab.GoesAtGrace())
+		h.PressPower(t)
+		h.WaitLogged(t, systemd.PodEvicted)
+		for _, harm := range []string{"systemctl kill --signal=KILL nth", "systemctl restart nth", "systemctl restart systemd-logind", "systemctl restart dbus"} {
+			h.Run(t, "sh", "-c", harm)
+			h.WaitStatus(t, "draining node")
+		}
+		h.WaitOff(t)
+		mustBeDrained(t, h)
+	})
 }
 
-// logind waits for what nth was to have, which is too long for a test.
-func TestPress_IsAnsweredByLogindIfNthIsStopped(t *testing.T) {
+// logind's schedule is the memory of the press: where nth is stopped, logind goes down without it.
+func TestKey_IsLogindsWhereNthIsStoppedOrTheSettingsSayIt(t *testing.T) {
 	withAButton(t, func(t *testing.T, h *host.Host) {
+		mustCheck(t, h, "ok    shutdown    the power button is handled by nth, process "+h.MainPID(t)+":")
+		h.Configure(t, "[events.shutdown]\npower_key = \"logind\"\n")
+		h.Run(t, "systemctl", "reload", "nth")
+		waitKey(t, h, false)
+		mustCheck(t, h, "ok    shutdown    the power button is handled by logind, as events.shutdown.power_key says")
+		h.Configure(t, "")
+		h.Run(t, "systemctl", "reload", "nth")
+		waitKey(t, h, true)
+
 		h.Node.AddPods(t, "web", 1, lab.Grace(time.Hour), lab.GoesAtGrace())
 		h.PressPower(t)
 		waitScheduled(t, h)
 		h.Run(t, "systemctl", "stop", "nth")
 		waitKey(t, h, false)
 		waitScheduled(t, h)
-		// logind's schedule is the memory of the press.
 		h.Run(t, "systemctl", "start", "nth")
 		h.WaitStatus(t, "draining node")
 		waitKey(t, h, true)
@@ -126,39 +127,5 @@ func TestPress_IsAnsweredByLogindIfNthIsStopped(t *testing.T) {
 		if !h.Node.Object(t).Spec.Unschedulable || len(h.Logged(t, systemd.Uncordoned)) > 0 {
 			t.Error("the machine goes down, and its node takes pods")
 		}
-		if os.Getenv(all) == "" {
-			t.Logf("it goes down at second 150: to wait for that, set %s", all)
-			return
-		}
-		h.Run(t, "systemctl", "stop", "nth")
-		h.WaitOff(t)
-	})
-}
-
-// From systemd 257 on, which trixie has, logind refuses root, too, what somebody blocks.
-func TestPress_PowersOffThoughSomebodyBlocksShutdowns(t *testing.T) {
-	withAButton(t, func(t *testing.T, h *host.Host) {
-		h.Run(t, "systemd-run", "--quiet", "systemd-inhibit", "--what=shutdown", "--mode=block", "--who=somebody", "sleep", "infinity")
-		h.Await(t, "the shutdown is blocked", func() bool { return locks(t, h, "somebody") })
-		h.Node.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
-		h.PressPower(t)
-		h.WaitOff(t)
-		mustBeDrained(t, h)
-	})
-}
-
-func TestKey_IsLogindsWhereTheSettingsSayIt(t *testing.T) {
-	withAButton(t, func(t *testing.T, h *host.Host) {
-		mustCheck(t, h, "ok    shutdown    the power button is handled by nth, process "+h.MainPID(t)+":")
-		h.Configure(t, "[events.shutdown]\naction = \"notify\"\n")
-		mustCheck(t, h, "warn  shutdown    the power button is handled by nth, process "+h.MainPID(t)+", although the settings")
-		h.Configure(t, "[events.shutdown]\npower_key = \"logind\"\n")
-		h.Run(t, "systemctl", "reload", "nth")
-		waitKey(t, h, false)
-		mustCheck(t, h, "ok    shutdown    the power button is handled by logind, as events.shutdown.power_key says")
-		h.Configure(t, "")
-		mustCheck(t, h, "ok    shutdown    the power button is handled by logind: nth")
-		h.Run(t, "systemctl", "reload", "nth")
-		waitKey(t, h, true)
 	})
 }

@@ -4,6 +4,7 @@ package shutdown
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,19 +33,6 @@ func onEverySuite(t *testing.T, test func(t *testing.T, h *host.Host)) {
 			h := host.New(t, lab.Shared(t), suite)
 			waitLock(t, h, true)
 			test(t, h)
-		})
-	}
-}
-
-// withAControlPlaneOfItsOwn runs a test that breaks its control plane on a machine of each suite.
-func withAControlPlaneOfItsOwn(t *testing.T, test func(t *testing.T, cp *lab.ControlPlane, h *host.Host)) {
-	t.Helper()
-	t.Parallel()
-	for _, suite := range machine.SuitesOf(t.Name()) {
-		t.Run(suite, func(t *testing.T) {
-			t.Parallel()
-			cp := lab.ForTest(t)
-			test(t, cp, host.New(t, cp, suite))
 		})
 	}
 }
@@ -78,51 +66,37 @@ func mustBeDrained(t *testing.T, h *host.Host) {
 	}
 }
 
-func TestTheNodeIsDrainedBeforeTheMachineIsOff(t *testing.T) {
-	for _, way := range []string{
-		"systemctl poweroff",
-		"shutdown -h now",
-		// Not by way of logind: there is no announcement, only nth's own stop job.
-		"systemctl start --no-block poweroff.target",
-	} {
-		t.Run(way, func(t *testing.T) {
-			onEverySuite(t, func(t *testing.T, h *host.Host) {
-				h.Node.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
-				h.Try(t, "sh", "-c", way) // may not live to tell its status
-				h.WaitOff(t)
-				mustBeDrained(t, h)
-				if said := h.Logged(t, systemd.Drained); len(said) != 1 {
-					t.Errorf("it was said %d times that the node is drained, want once", len(said))
-				}
-			})
-		})
-	}
-}
-
-func TestTheNodeIsDrainedBeforeARebootAndBackAfterIt(t *testing.T) {
-	onEverySuite(t, func(t *testing.T, h *host.Host) {
-		h.Node.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
-		h.Reboot(t)
-		h.Node.WaitUncordoned(t)
-		h.WaitWatching(t)
-		mustHaveLeft(t, h)
-		waitLock(t, h, true)
-	})
-}
-
-// mustHaveLeft fails the test unless nth has drained the node in the boot before this one.
-func mustHaveLeft(t *testing.T, h *host.Host) {
+// holdAsWell holds another lock until the returned function is called, in place of the kubelet, which holds one for its
+// own graceful shutdown.
+func holdAsWell(t *testing.T, h *host.Host) (letGo func()) {
 	t.Helper()
-	if said := h.Journal(t, "--boot=-1", "MESSAGE_ID="+systemd.Drained); len(said) != 1 {
-		t.Errorf("before the reboot it was said %d times that the node is drained, want once", len(said))
-	}
-	if left := h.Node.Pods(t); len(left) != 0 {
-		t.Errorf("after the reboot the node has %d pods", len(left))
+	h.Run(t, "systemd-run", "--quiet", "systemd-inhibit", "--what=shutdown", "--mode=delay", "--who=kubelet",
+		"sh", "-c", "until [ -e /run/let-go ]; do sleep 0.1; done")
+	h.Await(t, "the other lock is held", func() bool { return locks(t, h, "kubelet") })
+	return func() { h.Run(t, "touch", "/run/let-go") }
+}
+
+// mustCheck fails the test unless "nth check" has lines that begin like this.
+func mustCheck(t *testing.T, h *host.Host, lines ...string) {
+	t.Helper()
+	said := "\n" + h.Run(t, "nth", "check")
+	for _, line := range lines {
+		if !strings.Contains(said, "\n"+line) {
+			t.Errorf("nth check says%s\nwant a line that begins with %q", said, line)
+		}
 	}
 }
 
-func TestAShutdownThatIsCalledOffIsUndoneAndTheNextOneHeardOf(t *testing.T) {
+func TestShutdown_CalledOffIsUndoneAndTheNextDrains(t *testing.T) {
 	onEverySuite(t, func(t *testing.T, h *host.Host) {
+		stop := h.Node.Observe(t, func(m lab.Moment) { t.Errorf("%s %s, want nothing to happen for what is scheduled", m.What, m.Pod) })
+		h.Run(t, "shutdown", "+1")
+		h.Run(t, "shutdown", "-c")
+		h.Run(t, "systemctl", "restart", "nth")
+		h.WaitWatching(t)
+		stop()
+		waitLock(t, h, true)
+
 		letGo := holdAsWell(t, h)
 		h.Node.AddPods(t, "web", 2)
 		h.Try(t, "systemctl", "poweroff")
@@ -134,44 +108,113 @@ func TestAShutdownThatIsCalledOffIsUndoneAndTheNextOneHeardOf(t *testing.T) {
 		waitLock(t, h, true)
 
 		h.Run(t, "systemctl", "unmask", "--runtime", "poweroff.target")
-		h.Node.AddPods(t, "db", 2)
+		h.Node.AddPods(t, "db", pods, lab.Grace(grace), lab.GoesAtGrace())
 		h.PowerOff(t)
 		mustBeDrained(t, h)
 	})
 }
 
-func TestAShutdownThatIsScheduledAndCalledOffIsNone(t *testing.T) {
+func TestShutdown_RebootIsUndoneAndAStopJobDrains(t *testing.T) {
 	onEverySuite(t, func(t *testing.T, h *host.Host) {
-		stop := h.Node.Observe(t, func(m lab.Moment) { t.Errorf("%s %s, want nothing to happen", m.What, m.Pod) })
-		h.Run(t, "shutdown", "+1")
-		h.Run(t, "shutdown", "-c")
-		h.Run(t, "systemctl", "restart", "nth")
+		h.Node.AddPods(t, "web", pods, lab.Grace(grace), lab.GoesAtGrace())
+		h.Reboot(t)
+		h.Node.WaitUncordoned(t)
 		h.WaitWatching(t)
-		stop()
+		if said := h.Journal(t, "--boot=-1", "MESSAGE_ID="+systemd.Drained); len(said) != 1 {
+			t.Errorf("before the reboot it was said %d times that the node is drained, want once", len(said))
+		}
+		if left := h.Node.Pods(t); len(left) != 0 {
+			t.Errorf("after the reboot the node has %d pods", len(left))
+		}
 		waitLock(t, h, true)
+
+		// Not by way of logind: there is no announcement, only nth's own stop job.
+		h.Node.AddPods(t, "db", pods, lab.Grace(grace), lab.GoesAtGrace())
+		h.Try(t, "systemctl", "start", "--no-block", "poweroff.target") // may not live to tell its status
+		h.WaitOff(t)
+		mustBeDrained(t, h)
 	})
 }
 
-// holdAsWell holds another lock until the returned function is called, in place of the kubelet, which holds one for its
-// own graceful shutdown.
-func holdAsWell(t *testing.T, h *host.Host) (letGo func()) {
-	t.Helper()
-	h.Run(t, "systemd-run", "--quiet", "systemd-inhibit", "--what=shutdown", "--mode=delay", "--who=kubelet",
-		"sh", "-c", "until [ -e /run/let-go ]; do sleep 0.1; done")
-	h.Await(t, "the other lock is held", func() bool { return locks(t, h, "kubelet") })
-	return func() { h.Run(t, "touch", "/run/let-go") }
-}
+// fill writes to the journal's socket until it takes no more, from many sockets, each of which may write so much.
+const fill = `
+import socket
+while True:
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    s.setblocking(False)
+    taken = 0
+    try:
+        while True:
+            s.sendto(b"MESSAGE=full\nSYSLOG_IDENTIFIER=fill\n", "/run/systemd/journal/socket")
+            taken += 1
+    except BlockingIOError:
+        pass
+    if taken == 0:
+        break
+`
 
-// The hogs stand for pods that take every processor. Package power has those that take all memory, which a container
-// cannot show where the host keeps that controller to itself.
-func TestANoticeIsHeededOnAStarvedMachine(t *testing.T) {
+// The journal hangs, and hogs take every processor, as pods may. Package power has a machine with a kernel of its own.
+func TestNotice_OnAStarvedMachineWithoutAJournalDrains(t *testing.T) {
 	onEverySuite(t, func(t *testing.T, h *host.Host) {
 		h.Node.AddPods(t, "web", pods)
+		journald := h.Hang(t, "systemd-journald")
+		h.Run(t, "python3", "-c", fill)
 		for range 8 {
 			h.Run(t, "systemd-run", "--quiet", "sh", "-c", "while :; do :; done")
 		}
 		h.IMDS.SetSpot("terminate", time.Now().Add(2*time.Minute))
 		h.Node.WaitEmpty(t)
 		h.WaitStatus(t, "is drained")
+		h.Run(t, "kill", "-CONT", journald)
+		h.WaitLogged(t, systemd.Drained)
+		if said := h.Logged(t, systemd.PodGone); len(said) != pods {
+			t.Errorf("the journal has %d pods that are gone, want %d", len(said), pods)
+		}
 	})
+}
+
+// A whole cluster that is powered off must not wait for itself. The delays are shortened: what is judged is that they end.
+func TestShutdown_WithoutAnAPIServerEndsAllTheSame(t *testing.T) {
+	t.Parallel()
+	cp := lab.ForTest(t)
+	h := host.New(t, cp, machine.SuitesOf(t.Name())[0])
+	h.Write(t, "/etc/systemd/logind.conf.d/85-site.conf", "[Login]\nInhibitDelayMaxSec=10\n")
+	h.Run(t, "chmod", "-R", "a+rX", "/etc/systemd/logind.conf.d")
+	h.Run(t, "systemctl", "restart", "systemd-logind")
+	h.Await(t, "nth warns of the delay", func() bool {
+		return slices.ContainsFunc(h.Logged(t, systemd.Started), func(e machine.Entry) bool {
+			return strings.Contains(e.Message(), "can be held for 10s only") && e["PRIORITY"] == "4"
+		})
+	})
+	h.Write(t, "/var/lib/kubelet/config.yaml", "shutdownGracePeriod: 60s\n")
+	mustCheck(t, h,
+		"warn  shutdown    logind allows a delay of 10s only, not for the 2m30s that 80-nth.conf asks for: ",
+		"warn  shutdown    the kubelet wants to hold it for 1m0s, and logind grants 10s: ")
+	h.Node.AddPods(t, "web", 3)
+	cp.StopAPIServer(t)
+	h.Reboot(t)
+	if said := h.Journal(t, "--boot=-1", "MESSAGE_ID="+systemd.Drained); len(said) > 0 {
+		t.Error("nth says that the node is drained, which it cannot know")
+	}
+	if said := h.Journal(t, "--boot=-1", "MESSAGE_ID="+systemd.DrainIncomplete); len(said) == 0 {
+		t.Error("nth does not say that its time is over")
+	}
+	cp.StartAPIServer(t)
+	h.WaitStatus(t, h.Node.Name)
+
+	// A stop job is the only warning where logind was passed by. Of the 20 s nth uses 10, and without asking it would be killed after 20.
+	h.Write(t, "/etc/systemd/system/nth.service.d/50-test.conf", "[Service]\nTimeoutStopSec=20s\n")
+	h.Run(t, "systemctl", "daemon-reload")
+	cp.FreezeAPIServer(t)
+	h.Try(t, "systemctl", "start", "--no-block", "poweroff.target")
+	h.WaitOff(t)
+	if said := h.Logged(t, systemd.DrainIncomplete); len(said) != 1 {
+		t.Errorf("it was said %d times that the time of the drain is over, want once", len(said))
+	}
+	for _, e := range h.Journal(t, "--boot", "_PID=1", "UNIT=nth.service") {
+		if strings.Contains(e.Message(), "timed out") {
+			t.Errorf("systemd says %q", e.Message())
+		}
+	}
+	cp.ThawAPIServer(t)
 }

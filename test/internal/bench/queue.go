@@ -155,10 +155,10 @@ func (g *growth) start(t lab.TB, settings string) (*region.Region, *daemon.Daemo
 // ceiling is how many nodes may be drained at once where urgency is measured.
 func (g *growth) ceiling() int { return max(1, g.messages/oneBegins) }
 
-// urgent sends as many messages as before, of which most may wait and a few may not. As the pods stay, the nodes that begin keep their
-// places, so that what is urgent would wait for ever behind others. It returns after how long the last urgent node was cordoned, in
-// seconds, and of how many others the drain had begun by then.
-func (g *growth) urgent(t lab.TB) (last float64, others int) {
+// urgent sends as many messages as before, of which most may wait and a few may not. As the pods stay, the nodes whose drains begin keep
+// their places, so that what is urgent would wait for ever behind others. It returns after how many seconds the last urgent node was cordoned,
+// and of how many others the drain had begun by then.
+func (g *growth) urgent(t lab.TB) (seconds float64, others int) {
 	seen := g.storm.Watch(t)
 	r, consumer := g.start(t, fmt.Sprintf("[fleet]\nmax_draining = %d\n[events.rebalance-recommendation]\naction = \"drain\"\n", g.ceiling()))
 	var messages, urgent []string
@@ -171,9 +171,9 @@ func (g *growth) urgent(t lab.TB) (last float64, others int) {
 	}
 	began := time.Now()
 	r.Send(t, messages...)
-	at, others := seen.WaitCordoned(t, urgent)
+	last, others := seen.WaitCordoned(t, urgent)
 	consumer.Stop(t)
-	return at.Sub(began).Seconds(), others
+	return last.Sub(began).Seconds(), others
 }
 
 // requested matches what the API server counts of the requests for what nth-queue asks for. In a lab.Bare nobody else asks for it while

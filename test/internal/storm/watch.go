@@ -21,6 +21,7 @@ type Watch struct {
 	mu    sync.Mutex
 	nodes map[string]bool      // not cordoned yet
 	named map[string]time.Time // when those that are were
+	begun map[string]bool      // those with a pod that is ending
 	pods  int                  // not gone yet
 	last  Times
 	over  chan struct{}
@@ -32,7 +33,7 @@ type Times struct{ Cordoned, Gone time.Time }
 // Watch begins to watch.
 func (s *Storm) Watch(t lab.TB) *Watch {
 	t.Helper()
-	w := &Watch{nodes: map[string]bool{}, named: map[string]time.Time{}, pods: s.pods, over: make(chan struct{})}
+	w := &Watch{nodes: map[string]bool{}, named: map[string]time.Time{}, begun: map[string]bool{}, pods: s.pods, over: make(chan struct{})}
 	for _, n := range s.Nodes {
 		w.nodes[n] = true
 	}
@@ -52,7 +53,7 @@ func (s *Storm) Watch(t lab.TB) *Watch {
 	}
 	core := s.cp.Admin.CoreV1().RESTClient()
 	follow(cache.NewFilteredListWatchFromClient(core, "nodes", "", func(o *metav1.ListOptions) { o.LabelSelector = stormed + "=" + s.label }), &corev1.Node{}, cache.ResourceEventHandlerFuncs{UpdateFunc: w.nodeChanged})
-	follow(cache.NewListWatchFromClient(core, "pods", s.namespace, fields.Everything()), &corev1.Pod{}, cache.ResourceEventHandlerFuncs{DeleteFunc: w.podGone})
+	follow(cache.NewListWatchFromClient(core, "pods", s.namespace, fields.Everything()), &corev1.Pod{}, cache.ResourceEventHandlerFuncs{UpdateFunc: w.podChanged, DeleteFunc: w.podGone})
 	return w
 }
 
@@ -68,6 +69,14 @@ func (w *Watch) nodeChanged(_, object any) {
 		w.last.Cordoned = time.Now()
 		w.named[node.Name] = w.last.Cordoned
 		w.look()
+	}
+}
+
+func (w *Watch) podChanged(_, object any) {
+	if pod, ok := object.(*corev1.Pod); ok && pod.DeletionTimestamp != nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.begun[pod.Spec.NodeName] = true
 	}
 }
 
@@ -104,16 +113,24 @@ func (w *Watch) Wait(t lab.TB) Times {
 	return w.last
 }
 
-// WaitCordoned waits until those nodes are cordoned, and returns when the last of them was, and how many others are.
+// WaitCordoned waits until those nodes are cordoned, and returns when the last of them was, and of how many others the drain has begun:
+// all nodes are cordoned at once, whatever the ceiling.
 func (w *Watch) WaitCordoned(t lab.TB, nodes []string) (last time.Time, others int) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		w.mu.Lock()
 		missing := slices.ContainsFunc(nodes, func(name string) bool { return w.named[name].IsZero() })
 		for _, name := range nodes {
-			last = latest(last, w.named[name])
+			if w.named[name].After(last) {
+				last = w.named[name]
+			}
 		}
-		others = len(w.named) - len(nodes)
+		others = len(w.begun)
+		for _, name := range nodes {
+			if w.begun[name] {
+				others--
+			}
+		}
 		w.mu.Unlock()
 		switch {
 		case !missing:
@@ -122,13 +139,6 @@ func (w *Watch) WaitCordoned(t lab.TB, nodes []string) (last time.Time, others i
 			t.Fatalf("waiting for the cordons of %d nodes: some are not", len(nodes))
 		}
 	}
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }
 
 func (w *Watch) left() string {

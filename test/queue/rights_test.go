@@ -1,4 +1,4 @@
-package rbac_test
+package queue_test
 
 import (
 	"maps"
@@ -8,10 +8,20 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nth-project/nth/test/internal/lab"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
+
+// These tests are about the manifest with nth-queue's rights in the cluster: it gives what nth-queue does, and of all verbs and resources
+// nothing else. That it is enough shows in every other test of this package.
+
+// newUser is a member of the group that the manifest is for, which newScene applies.
+func newUser(t *testing.T) lab.Credential {
+	t.Helper()
+	return newScene(t).cp.AddUser(t, "arn:aws:sts::123456789012:assumed-role/nth-queue/i-0123456789abcdef0", "nth-queue")
+}
 
 // right is a verb on a resource, as "patch nodes/status" or, outside of the core group, "create roles.rbac.authorization.k8s.io".
 type right = string
@@ -42,7 +52,7 @@ var verbs = []string{
 	"proxy", "bind", "escalate", "impersonate", "approve", "sign", "use", "*",
 }
 
-func TestTheRightsAreThoseThatAreNeededAndNoOthers(t *testing.T) {
+func TestRights_AreThoseThatAreNeededAndNoOthers(t *testing.T) {
 	t.Parallel()
 	user := newUser(t)
 	var allowed []right
@@ -65,7 +75,7 @@ func TestTheRightsAreThoseThatAreNeededAndNoOthers(t *testing.T) {
 	}
 }
 
-func TestTheRightsToLeasesAreForTheirNamespaceAlone(t *testing.T) {
+func TestRights_ToLeasesAreForTheirNamespaceAlone(t *testing.T) {
 	t.Parallel()
 	user := newUser(t)
 	for namespace, want := range map[string][]right{"nth-queue": ofLeases, "kube-system": nil, "kube-node-lease": nil, "default": nil} {
@@ -77,7 +87,10 @@ func TestTheRightsToLeasesAreForTheirNamespaceAlone(t *testing.T) {
 				}
 			}
 		}
-		mustBe(t, "what is allowed in "+namespace, allowed, slices.Clone(want))
+		slices.Sort(allowed)
+		if want = slices.Sorted(slices.Values(want)); !slices.Equal(allowed, want) {
+			t.Errorf("in %s these are allowed: %q, want %q", namespace, allowed, want)
+		}
 	}
 	for _, resource := range resourcesOf(t, user.Client) {
 		for _, verb := range []string{"get", "create", "delete"} {
@@ -136,7 +149,7 @@ func may(t *testing.T, client kubernetes.Interface, verb string, r resource, nam
 }
 
 // The table is what an administrator judges by before the manifest is applied.
-func TestTheManualListsTheRights(t *testing.T) {
+func TestRights_AreListedInTheManual(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/queue.md")
 	if err != nil {
@@ -155,5 +168,26 @@ func TestTheManualListsTheRights(t *testing.T) {
 	slices.Sort(listed)
 	if want := slices.Sorted(slices.Values(slices.Concat(needed, ofLeases))); !slices.Equal(listed, want) {
 		t.Errorf("docs/queue.md lists\n%s\nwant:\n%s", strings.Join(listed, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// about are the lines of a check about rights in the cluster, as "patch nodes/status" is.
+var about = regexp.MustCompile(`(?m)^(\S+) +right +((?:get|list|watch|create|update|patch|delete) [a-z/]+)`)
+
+func TestRights_AreAskedForByTheCheck(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	consumer := s.start(t, "")
+	consumer.Stop(t)
+	var asked []right
+	for _, line := range about.FindAllStringSubmatch(check(t, consumer), -1) {
+		asked = append(asked, line[2])
+		if line[1] != "ok" {
+			t.Errorf("%s is %s", line[2], line[1])
+		}
+	}
+	slices.Sort(asked)
+	if want := slices.Sorted(slices.Values(slices.Concat(needed, ofLeases))); !slices.Equal(asked, want) {
+		t.Errorf("it asks for\n%s\nwant:\n%s", strings.Join(asked, "\n"), strings.Join(want, "\n"))
 	}
 }
