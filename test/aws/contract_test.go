@@ -27,13 +27,10 @@ var permissions = map[string]string{
 }
 
 // calls reads from the source what nth-queue asks AWS for.
-func calls(t *testing.T) []string { return callsOf(t, callers...) }
-
-// callsOf reads from the source what some packages ask AWS for.
-func callsOf(t *testing.T, packages ...string) []string {
+func calls(t *testing.T) []string {
 	t.Helper()
 	found := map[string]bool{}
-	for _, name := range packages {
+	for _, name := range callers {
 		files, err := filepath.Glob(filepath.Join("../../pkg", name, "*.go"))
 		if err != nil {
 			t.Fatal(err)
@@ -88,7 +85,7 @@ func inputs(t *testing.T, file string, source []byte) []string {
 	return all
 }
 
-func TestThePolicyAllowsWhatIsCalledAndNothingElse(t *testing.T) {
+func TestPolicy_AllowsWhatIsCalledAndNothingElse(t *testing.T) {
 	t.Parallel()
 	want := calls(t)
 	if len(want) < 8 {
@@ -117,7 +114,7 @@ func TestThePolicyAllowsWhatIsCalledAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestTheManualListsThePermissions(t *testing.T) {
+func TestPolicy_IsListedInTheManual(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/queue.md")
 	if err != nil {
@@ -152,7 +149,7 @@ func kindsOf(t *testing.T, pattern string) (kinds []string) {
 	return kinds
 }
 
-func TestBothTemplatesHaveTheSameRules(t *testing.T) {
+func TestRules_AreTheSameInBothTemplates(t *testing.T) {
 	t.Parallel()
 	blocks := readModule(t)
 	everyStack(t, func(t *testing.T, s *stack) {
@@ -181,7 +178,7 @@ func TestBothTemplatesHaveTheSameRules(t *testing.T) {
 }
 
 // The source names each kind in full.
-func TestTheRulesLetThroughWhatIsReadAndNothingElse(t *testing.T) {
+func TestRules_LetThroughWhatIsReadAndNothingElse(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("../../pkg/sqs/parse.go")
 	if err != nil {
@@ -191,7 +188,8 @@ func TestTheRulesLetThroughWhatIsReadAndNothingElse(t *testing.T) {
 	for _, found := range regexp.MustCompile(`"(aws\.\w+/[^"]+)"`).FindAllStringSubmatch(string(source), -1) {
 		understood = append(understood, found[1])
 	}
-	for _, pattern := range patterns(t, readModule(t), true, true) {
+	patterns, _ := rules(t, readModule(t), true, true)
+	for _, pattern := range patterns {
 		through = append(through, kindsOf(t, pattern)...)
 	}
 	if len(understood) < 8 || !slices.Equal(sorted(through), sorted(understood)) {

@@ -96,7 +96,7 @@ func name(reference hcl.Traversal) string {
 	return strings.Join(parts[:min(length, len(parts))], ".")
 }
 
-func TestEverythingThatTheModuleRefersToIsThereAndUsed(t *testing.T) {
+func TestModule_RefersToWhatIsThere(t *testing.T) {
 	t.Parallel()
 	blocks := readModule(t)
 	names, used := declared(blocks), map[string]bool{}
@@ -127,52 +127,7 @@ func TestEverythingThatTheModuleRefersToIsThereAndUsed(t *testing.T) {
 	}
 }
 
-// arguments are those that the provider's reference has, as far as they are used here. Blocks end with a dot.
-var arguments = map[string][]string{
-	"aws_partition": {}, "aws_region": {}, "aws_caller_identity": {},
-	"aws_sqs_queue": {
-		"name", "message_retention_seconds", "sqs_managed_sse_enabled", "kms_master_key_id", "tags", "receive_wait_time_seconds",
-		"visibility_timeout_seconds", "redrive_policy",
-	},
-	"aws_sqs_queue_redrive_allow_policy": {"queue_url", "redrive_allow_policy"},
-	"aws_sqs_queue_policy":               {"queue_url", "policy"},
-	"aws_kms_key":                        {"description", "enable_key_rotation", "policy", "tags"},
-	"aws_cloudwatch_event_rule":          {"name", "description", "event_pattern", "tags"},
-	"aws_cloudwatch_event_target":        {"rule", "target_id", "arn", "retry_policy.", "dead_letter_config."},
-	"aws_iam_policy_document":            {"statement."},
-	"aws_iam_policy":                     {"name_prefix", "description", "policy", "tags"},
-	"aws_iam_role":                       {"name_prefix", "description", "assume_role_policy", "tags"},
-	"aws_iam_role_policy_attachment":     {"role", "policy_arn"},
-	"aws_iam_instance_profile":           {"name_prefix", "role", "tags"},
-	"aws_eks_access_entry":               {"cluster_name", "principal_arn", "kubernetes_groups", "type", "tags"},
-	"aws_eks_pod_identity_association":   {"cluster_name", "namespace", "service_account", "role_arn", "tags"},
-}
-
-func TestTheModuleNamesOnlyWhatTheProviderKnows(t *testing.T) {
-	t.Parallel()
-	for _, b := range readModule(t) {
-		if b.Type != "resource" && b.Type != "data" {
-			continue
-		}
-		known, ok := arguments[b.Labels[0]]
-		if !ok {
-			t.Errorf("%s: of %s the table knows nothing", b.Range(), b.Labels[0])
-		}
-		known = append([]string{"count", "for_each", "lifecycle.", "dynamic."}, known...)
-		for name := range b.Body.Attributes {
-			if !slices.Contains(known, name) {
-				t.Errorf("%s %s has %s", b.Labels[0], b.Labels[1], name)
-			}
-		}
-		for _, inner := range b.Body.Blocks {
-			if !slices.Contains(known, inner.Type+".") {
-				t.Errorf("%s %s has the block %s", b.Labels[0], b.Labels[1], inner.Type)
-			}
-		}
-	}
-}
-
-func TestBothTemplatesHaveTheSameParameters(t *testing.T) {
+func TestTemplates_HaveTheSameParameters(t *testing.T) {
 	t.Parallel()
 	tpl := readTemplate(t)
 	described := map[string]string{}
@@ -192,13 +147,6 @@ func TestBothTemplatesHaveTheSameParameters(t *testing.T) {
 	if len(described) > 0 {
 		t.Errorf("CloudFormation has nothing for %v", described)
 	}
-}
-
-// patterns works out what the rules let through, by their names.
-func patterns(t *testing.T, blocks []*hclsyntax.Block, stateChanges, launchHooks bool) map[string]string {
-	t.Helper()
-	found, _ := rules(t, blocks, stateChanges, launchHooks)
-	return found
 }
 
 // rules works out what the rules let through, and for how many seconds each delivery is tried, by their names.

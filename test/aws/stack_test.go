@@ -48,105 +48,13 @@ func everyStack(t *testing.T, judge func(t *testing.T, s *stack)) {
 	}
 }
 
-func TestEverythingThatTheTemplateRefersToIsThere(t *testing.T) {
+func TestTemplate_RefersToWhatIsThere(t *testing.T) {
 	t.Parallel()
 	everyStack(t, func(t *testing.T, s *stack) {
 		for _, fault := range s.faults {
 			t.Error(fault)
 		}
 	})
-}
-
-func TestNoResourceWaitsForItself(t *testing.T) {
-	t.Parallel()
-	everyStack(t, func(t *testing.T, s *stack) {
-		for name := range s.resources {
-			if way := s.wayTo(name, name, map[string]bool{}); way != nil {
-				t.Errorf("%s needs %v", name, way)
-			}
-		}
-	})
-}
-
-// wayTo is how a resource needs another one, by others in between; nil if it does not.
-func (s *stack) wayTo(to, from string, seen map[string]bool) []string {
-	for _, next := range s.needs[from] {
-		if next == to {
-			return []string{to}
-		}
-		if !seen[next] {
-			seen[next] = true
-			if way := s.wayTo(to, next, seen); way != nil {
-				return append([]string{next}, way...)
-			}
-		}
-	}
-	return nil
-}
-
-// properties are those that AWS's reference has for a type, as far as they are used here.
-var properties = map[string][]string{
-	"AWS::KMS::Key": {"Description", "EnableKeyRotation", "KeyPolicy"},
-	"AWS::SQS::Queue": {
-		"QueueName", "MessageRetentionPeriod", "SqsManagedSseEnabled", "KmsMasterKeyId", "RedriveAllowPolicy", "RedrivePolicy",
-		"ReceiveMessageWaitTimeSeconds", "VisibilityTimeout",
-	},
-	"AWS::SQS::QueuePolicy":            {"Queues", "PolicyDocument"},
-	"AWS::Events::Rule":                {"Name", "Description", "EventPattern", "Targets"},
-	"AWS::IAM::ManagedPolicy":          {"Description", "PolicyDocument"},
-	"AWS::IAM::Role":                   {"Description", "AssumeRolePolicyDocument", "ManagedPolicyArns"},
-	"AWS::IAM::InstanceProfile":        {"Roles"},
-	"AWS::EKS::AccessEntry":            {"ClusterName", "PrincipalArn", "KubernetesGroups", "Type"},
-	"AWS::EKS::PodIdentityAssociation": {"ClusterName", "Namespace", "ServiceAccount", "RoleArn"},
-}
-
-func TestTheTemplateNamesOnlyWhatAWSKnows(t *testing.T) {
-	t.Parallel()
-	tpl := readTemplate(t)
-	used := map[string]bool{}
-	for name, raw := range tpl.Resources {
-		resource := raw.(map[string]any)
-		kind := fmt.Sprint(resource["Type"])
-		for property := range resource["Properties"].(map[string]any) {
-			used[kind+" "+property] = true
-			if !slices.Contains(properties[kind], property) {
-				t.Errorf("%s, of the type %s, has %s", name, kind, property)
-			}
-		}
-		for key := range resource {
-			if !slices.Contains([]string{"Type", "Condition", "Properties", "DeletionPolicy", "UpdateReplacePolicy"}, key) {
-				t.Errorf("%s has %s", name, key)
-			}
-		}
-	}
-	for kind, names := range properties {
-		for _, name := range names {
-			if !used[kind+" "+name] {
-				t.Errorf("the table has %s of %s, which nothing uses", name, kind)
-			}
-		}
-	}
-}
-
-func TestEveryParameterIsExplainedShownAndUsed(t *testing.T) {
-	t.Parallel()
-	tpl := readTemplate(t)
-	body := fmt.Sprint(tpl.Conditions, tpl.Resources, tpl.Rules)
-	groups := fmt.Sprint(tpl.Metadata)
-	for name, p := range tpl.Parameters {
-		word := regexp.MustCompile(`(Ref:|\$\{)` + name + `\b`)
-		if p.Description == "" || !word.MatchString(body) || !regexp.MustCompile(`\b`+name+`\b`).MatchString(groups) {
-			t.Errorf("the parameter %s is not explained, not used or in no group", name)
-		}
-		if p.AllowedPattern != "" && !regexp.MustCompile("^"+p.AllowedPattern+"$").MatchString(fmt.Sprint(p.Default)) {
-			t.Errorf("the default of %s, %q, is not allowed", name, p.Default)
-		}
-	}
-	for name := range tpl.Conditions {
-		if !strings.Contains(fmt.Sprint(tpl.Resources, tpl.Conditions), name) {
-			t.Errorf("nothing depends on the condition %s", name)
-		}
-	}
 }
 
 // statements are those of a policy, which may be text.
@@ -172,7 +80,7 @@ func (s *stack) property(resource, property string) any {
 	return s.resources[resource].(map[string]any)["Properties"].(map[string]any)[property]
 }
 
-func TestQueuePolicy_denies_all_but_the_rules(t *testing.T) {
+func TestQueuePolicy_DeniesAllButTheRules(t *testing.T) {
 	t.Parallel()
 	everyStack(t, func(t *testing.T, s *stack) {
 		var rules []string
@@ -218,7 +126,7 @@ func TestQueuePolicy_denies_all_but_the_rules(t *testing.T) {
 	})
 }
 
-func TestOIDCProvider_is_any_issuer_without_scheme(t *testing.T) {
+func TestOIDCProvider_IsAnyIssuerWithoutScheme(t *testing.T) {
 	t.Parallel()
 	variable := regexp.MustCompile(`regex\("(.+)", var[.]oidc_provider`).FindSubmatch(read(t, "terraform/variables.tf"))
 	if variable == nil {
@@ -244,7 +152,7 @@ func TestOIDCProvider_is_any_issuer_without_scheme(t *testing.T) {
 	}
 }
 
-func TestOnlyHooksOfTaggedGroupsAreAnsweredWhereATagIsNamed(t *testing.T) {
+func TestHooksPolicy_IsForTaggedGroupsWhereATagIsNamed(t *testing.T) {
 	t.Parallel()
 	everyStack(t, func(t *testing.T, s *stack) {
 		want := "<nil>"
@@ -261,7 +169,7 @@ func TestOnlyHooksOfTaggedGroupsAreAnsweredWhereATagIsNamed(t *testing.T) {
 	})
 }
 
-func TestTheQueuesAreEncryptedByOneOfTwoKeys(t *testing.T) {
+func TestQueues_AreEncryptedByOneOfTwoKeys(t *testing.T) {
 	t.Parallel()
 	everyStack(t, func(t *testing.T, s *stack) {
 		for _, queue := range []string{"Queue", "DeadLetters", "Undelivered"} {
@@ -287,7 +195,7 @@ func TestTheQueuesAreEncryptedByOneOfTwoKeys(t *testing.T) {
 	})
 }
 
-func TestTheRoleTrustsWhoReadsTheQueueAndNobodyElse(t *testing.T) {
+func TestRole_TrustsOnlyWhatReadsTheQueue(t *testing.T) {
 	t.Parallel()
 	want := map[string]string{
 		"instance":        "InstanceRole map[Service:ec2.amazonaws.com]",

@@ -71,7 +71,6 @@ type stack struct {
 	parameters map[string]string
 	resources  map[string]any // with their functions worked out
 	outputs    map[string]any
-	needs      map[string][]string // the resources that must be there before one
 	faults     []string
 }
 
@@ -82,7 +81,7 @@ var attributes = map[string][]string{
 
 // make works a template out as CloudFormation does, and notes what it would refuse.
 func (tpl template) make(parameters map[string]string) *stack {
-	s := &stack{template: tpl, parameters: map[string]string{}, resources: map[string]any{}, outputs: map[string]any{}, needs: map[string][]string{}}
+	s := &stack{template: tpl, parameters: map[string]string{}, resources: map[string]any{}, outputs: map[string]any{}}
 	for name, p := range tpl.Parameters {
 		s.parameters[name] = fmt.Sprint(p.Default)
 		if value, given := parameters[name]; given {
@@ -191,7 +190,6 @@ func (s *stack) function(place, name string, argument any) any {
 		case !slices.Contains(attributes[raw.(map[string]any)["Type"].(string)], attribute):
 			s.fault("%s asks %s for %s, which it has not", place, resource, attribute)
 		}
-		s.needs[place] = append(s.needs[place], resource)
 		return "<" + resource + "." + attribute + ">"
 	case "Fn::If":
 		list := argument.([]any)
@@ -222,7 +220,6 @@ func (s *stack) ref(place, name string) any {
 	if _, ok := s.resources[name]; !ok {
 		s.fault("%s refers to %s, which there is not", place, name)
 	}
-	s.needs[place] = append(s.needs[place], name)
 	return "<" + name + ">"
 }
 

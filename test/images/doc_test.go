@@ -1,4 +1,4 @@
-// Package images_test judges what people make node images with, as far as it can be judged without EC2: the user data
+// Package images_test judges what operators make node images with, as far as it can be judged without EC2: the user data
 // in packaging/user-data, and the Packer templates in packaging/packer.
 package images_test
 

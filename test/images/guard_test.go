@@ -12,7 +12,7 @@ import (
 
 // A build ends with the first line that fails, and with nth running on the machine that the image is made of. Packer hands
 // the lines to "sh -e" as one script; here they run beside programs that only say that all is well.
-func TestABuildEndsWhereNthRunsOnTheMachineThatTheImageIsMadeOf(t *testing.T) {
+func TestProvisioner_FailsWhereNthRunsInTheBuild(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{"al2023.pkr.hcl", "ubuntu.pkr.hcl"} {
 		for _, tt := range []struct {

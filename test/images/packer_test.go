@@ -94,7 +94,7 @@ func templates(t *testing.T) (dir string, variables []string) {
 	return dir, append(variables, "-var", "settings="+filepath.Join(dir, "settings.toml"))
 }
 
-func TestThePackerTemplatesAreValid(t *testing.T) {
+func TestTemplates_AreValidAndFormatted(t *testing.T) {
 	t.Parallel()
 	p := newPacker(t)
 	dir, variables := templates(t)
@@ -104,16 +104,12 @@ func TestThePackerTemplatesAreValid(t *testing.T) {
 			t.Errorf("for %s: %v\n%s", architecture, err, said)
 		}
 	}
-}
-
-func TestThePackerTemplatesAreFormatted(t *testing.T) {
-	t.Parallel()
-	if said, err := newPacker(t).run(t.Context(), "fmt", "-check", "-diff", filepath.Join(packaging, "packer")); err != nil {
+	if said, err := p.run(t.Context(), "fmt", "-check", "-diff", filepath.Join(packaging, "packer")); err != nil {
 		t.Errorf("%v\n%s", err, said)
 	}
 }
 
-func TestEveryImageIsBakedAlike(t *testing.T) {
+func TestTemplates_BakeEveryImageAlike(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{"al2023.pkr.hcl", "ubuntu.pkr.hcl"} {
 		content := string(read(t, "packer/"+file))

@@ -20,65 +20,53 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 )
 
-// nodeConfig is as much of nodeadm's NodeConfig as every node needs.
-type nodeConfig struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Spec       struct {
-		Cluster struct {
-			Name                 string `json:"name"`
-			APIServerEndpoint    string `json:"apiServerEndpoint"`
-			CertificateAuthority string `json:"certificateAuthority"`
-			CIDR                 string `json:"cidr"`
-		} `json:"cluster"`
-	} `json:"spec"`
+// A document is YAML, of which a test reads the texts at paths such as "spec.amiFamily".
+type document map[string]any
+
+func decode(t *testing.T, content []byte) (d document) {
+	t.Helper()
+	if err := yaml.Unmarshal(content, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
-type cloudConfig struct {
-	WriteFiles []struct {
-		Path        string `json:"path"`
-		Permissions string `json:"permissions"`
-		Content     string `json:"content"`
-	} `json:"write_files"`
+// at is the text at a path; "" if there is none.
+func (d document) at(path string) string {
+	var value any = map[string]any(d)
+	for key := range strings.SplitSeq(path, ".") {
+		object, _ := value.(map[string]any)
+		value = object[key]
+	}
+	text, _ := value.(string)
+	return text
 }
 
-type nodeClass struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Spec       struct {
-		AMIFamily       string `json:"amiFamily"`
-		UserData        string `json:"userData"`
-		MetadataOptions struct {
-			HTTPTokens string `json:"httpTokens"`
-		} `json:"metadataOptions"`
-	} `json:"spec"`
-}
-
-type stack struct {
-	Resources struct {
-		LaunchTemplate struct {
-			Properties struct {
-				LaunchTemplateData struct {
-					UserData struct {
-						Base64 string `json:"Fn::Base64"`
-					} `json:"UserData"`
-					MetadataOptions struct {
-						HTTPTokens string `json:"HttpTokens"`
-					} `json:"MetadataOptions"`
-				} `json:"LaunchTemplateData"`
-			} `json:"Properties"`
-		} `json:"LaunchTemplate"`
-	} `json:"Resources"`
-}
-
-func TestCloudInitWritesSettingsThatNthTakes(t *testing.T) {
+func TestUserData_OfEachKindIsWhatItsReaderTakes(t *testing.T) {
 	t.Parallel()
-	judgeCloudConfig(t, read(t, "user-data/cloud-init.yaml"))
-}
-
-func TestNodeadmGetsANodeConfigAndNthItsSettings(t *testing.T) {
-	t.Parallel()
-	judgeParts(t, read(t, "user-data/nodeadm.mime"), "application/node.eks.aws", "text/cloud-config")
+	t.Run("cloud-init", func(t *testing.T) { judgeCloudConfig(t, read(t, "user-data/cloud-init.yaml")) })
+	t.Run("nodeadm", func(t *testing.T) {
+		judgeParts(t, read(t, "user-data/nodeadm.mime"), "application/node.eks.aws", "text/cloud-config")
+	})
+	t.Run("Karpenter", func(t *testing.T) {
+		class := decode(t, read(t, "user-data/karpenter.yaml"))
+		if class.at("apiVersion") != "karpenter.k8s.aws/v1" || class.at("kind") != "EC2NodeClass" || class.at("spec.amiFamily") != "AL2023" {
+			t.Errorf("this is a %s %s for %s", class.at("apiVersion"), class.at("kind"), class.at("spec.amiFamily"))
+		}
+		if class.at("spec.metadataOptions.httpTokens") != "required" {
+			t.Error("the metadata service would answer without a token")
+		}
+		judgeParts(t, []byte(class.at("spec.userData")), "text/cloud-config")
+	})
+	t.Run("a managed node group", func(t *testing.T) {
+		const template = "Resources.LaunchTemplate.Properties.LaunchTemplateData."
+		stack := decode(t, read(t, "user-data/node-group.yaml"))
+		if stack.at(template+"MetadataOptions.HttpTokens") != "required" {
+			t.Error("the metadata service would answer without a token")
+		}
+		judgeParts(t, []byte(stack.at(template+"UserData.Fn::Base64")), "application/node.eks.aws", "text/cloud-config")
+	})
+	t.Run("Packer", func(t *testing.T) { judgeSettings(t, string(read(t, "packer/settings.toml"))) })
 }
 
 // What the image does by itself from one version of Kubernetes on is what our user data asks for before that, and what the pages
@@ -105,42 +93,6 @@ func TestUserData_HasTheImagesGracefulShutdown(t *testing.T) {
 		if line := fmt.Sprintf("\n      %s: %ss\n", name, seconds); !strings.Contains(settings, line) {
 			t.Errorf("nodeadm.mime does not have %q", line)
 		}
-	}
-}
-
-func TestKarpenterGivesItsNodesSettings(t *testing.T) {
-	t.Parallel()
-	var class nodeClass
-	decode(t, read(t, "user-data/karpenter.yaml"), &class)
-	if class.APIVersion != "karpenter.k8s.aws/v1" || class.Kind != "EC2NodeClass" || class.Spec.AMIFamily != "AL2023" {
-		t.Errorf("this is a %s %s for %s", class.APIVersion, class.Kind, class.Spec.AMIFamily)
-	}
-	if class.Spec.MetadataOptions.HTTPTokens != "required" {
-		t.Error("the metadata service would answer without a token")
-	}
-	judgeParts(t, []byte(class.Spec.UserData), "text/cloud-config")
-}
-
-func TestAManagedNodeGroupGivesItsNodesSettings(t *testing.T) {
-	t.Parallel()
-	var s stack
-	decode(t, read(t, "user-data/node-group.yaml"), &s)
-	template := s.Resources.LaunchTemplate.Properties.LaunchTemplateData
-	if template.MetadataOptions.HTTPTokens != "required" {
-		t.Error("the metadata service would answer without a token")
-	}
-	judgeParts(t, []byte(template.UserData.Base64), "application/node.eks.aws", "text/cloud-config")
-}
-
-func TestTheSettingsOfThePackerTemplatesAreTaken(t *testing.T) {
-	t.Parallel()
-	judgeSettings(t, string(read(t, "packer/settings.toml")))
-}
-
-func decode(t *testing.T, content []byte, into any) {
-	t.Helper()
-	if err := yaml.Unmarshal(content, into); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -186,14 +138,14 @@ func judgePart(t *testing.T, kind string, body []byte) {
 		judgeCloudConfig(t, body)
 		return
 	}
-	var node nodeConfig
-	decode(t, body, &node)
-	cluster := node.Spec.Cluster
-	if node.APIVersion != "node.eks.aws/v1alpha1" || node.Kind != "NodeConfig" {
-		t.Errorf("this is a %s %s", node.APIVersion, node.Kind)
+	node := decode(t, body)
+	if node.at("apiVersion") != "node.eks.aws/v1alpha1" || node.at("kind") != "NodeConfig" {
+		t.Errorf("this is a %s %s", node.at("apiVersion"), node.at("kind"))
 	}
-	if cluster.Name == "" || cluster.APIServerEndpoint == "" || cluster.CertificateAuthority == "" || cluster.CIDR == "" {
-		t.Errorf("nodeadm needs all four of %+v", cluster)
+	for _, needed := range []string{"name", "apiServerEndpoint", "certificateAuthority", "cidr"} {
+		if node.at("spec.cluster."+needed) == "" {
+			t.Errorf("nodeadm needs the cluster's %s", needed)
+		}
 	}
 }
 
@@ -202,16 +154,15 @@ func judgeCloudConfig(t *testing.T, content []byte) {
 	if !bytes.HasPrefix(content, []byte("#cloud-config\n")) {
 		t.Error("without #cloud-config in its first line, cloud-init does not take it for one")
 	}
-	var cloud cloudConfig
-	decode(t, content, &cloud)
-	if len(cloud.WriteFiles) != 1 {
-		t.Fatalf("it writes %d files, want 1", len(cloud.WriteFiles))
+	files, _ := decode(t, content)["write_files"].([]any)
+	if len(files) != 1 {
+		t.Fatalf("it writes %d files, want 1", len(files))
 	}
-	file := cloud.WriteFiles[0]
-	if filepath.Dir(file.Path) != "/etc/nth/nth.toml.d" || !strings.HasSuffix(file.Path, ".toml") || file.Permissions != "0644" {
-		t.Errorf("%s, with mode %s, is no drop-in of nth's", file.Path, file.Permissions)
+	file := document(files[0].(map[string]any))
+	if path := file.at("path"); filepath.Dir(path) != "/etc/nth/nth.toml.d" || !strings.HasSuffix(path, ".toml") || file.at("permissions") != "0644" {
+		t.Errorf("%s, with mode %s, is no drop-in of nth's", path, file.at("permissions"))
 	}
-	judgeSettings(t, file.Content)
+	judgeSettings(t, file.at("content"))
 }
 
 func judgeSettings(t *testing.T, settings string) {

@@ -16,31 +16,16 @@ type Outcome struct {
 	Stdout, Stderr string
 }
 
-// Command runs nth with the arguments to its end, as a person would. It fails the test if nth goes on running.
-func Command(t lab.TB, args ...string) Outcome {
-	t.Helper()
-	return run(t, nil, args)
-}
-
-// Command runs nth on the machine, with its settings and the environment of its daemon.
+// Command runs nth with the arguments to its end, as an operator would on the machine: with its settings and the environment of its daemon.
 func (m *Machine) Command(t lab.TB, args ...string) Outcome {
 	t.Helper()
-	return run(t, m.Environment(), append(args, "--config", m.ConfigFile()))
-}
-
-func run(t lab.TB, environment, args []string) Outcome {
-	t.Helper()
-	binary, err := Binary()
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	command := exec.CommandContext(ctx, binary, args...)
-	command.Env = append(append(os.Environ(), "NOTIFY_SOCKET="), environment...)
+	command := exec.CommandContext(ctx, m.binary, append(args, "--config", m.ConfigFile())...)
+	command.Env = append(append(os.Environ(), "NOTIFY_SOCKET="), m.Environment()...)
 	command.Stdout, command.Stderr = &stdout, &stderr
-	err = command.Run()
+	err := command.Run()
 	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && (!ended || ctx.Err() != nil) {
 		t.Fatalf("running nth %q: %v\n%s", args, err, stderr.String())
 	}

@@ -33,8 +33,6 @@ type Options struct {
 	// Prepare is a shell command that runs before each start in the daemon's own mount namespace; $state is the path of the
 	// state directory.
 	Prepare string
-	// Binary is the path of another build of nth than that of this checkout.
-	Binary string
 }
 
 // Machine is where nth runs: it keeps the configuration, the state directory and the boot ID from one run of the daemon
@@ -49,12 +47,9 @@ type Machine struct {
 // longer than it must.
 func NewMachine(t lab.TB, opts Options) *Machine {
 	t.Helper()
-	binary := opts.Binary
-	if binary == "" {
-		var err error
-		if binary, err = Binary(); err != nil {
-			t.Fatalf("%v", err)
-		}
+	binary, err := Binary()
+	if err != nil {
+		t.Fatalf("%v", err)
 	}
 	m := newDirectory(t)
 	m.binary = binary

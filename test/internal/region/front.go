@@ -32,7 +32,7 @@ func (r *Region) front() http.Handler {
 			r.services(w, request)
 			return
 		}
-		down, away := r.begin(action)
+		down, away := r.state()
 		if away {
 			panic(http.ErrAbortHandler) // cuts the connection
 		}
@@ -52,19 +52,11 @@ func (r *Region) front() http.Handler {
 	})
 }
 
-// begin counts a request, and tells whether SQS is away, or what says that it is.
-func (r *Region) begin(action string) (down <-chan struct{}, away bool) {
+// state tells whether SQS is away, or what says that it is.
+func (r *Region) state() (down <-chan struct{}, away bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.requests[action]++
 	return r.down, r.away
-}
-
-// Requests counts the requests for an action of SQS, such as "ReceiveMessage".
-func (r *Region) Requests(action string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.requests[action]
 }
 
 // Down cuts all connections to SQS, and each new one, until Up.

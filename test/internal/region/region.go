@@ -5,7 +5,7 @@
 //	node, instance := r.AddInstance(t, controlPlane)
 //	r.Send(t, region.Spot(instance))
 //
-// The queue is one of fauxqs (an emulator from npm that knows nothing of nth). What passes on the way there can be counted
+// The queue is one of fauxqs (an emulator from npm that knows nothing of nth). What passes on the way there can be seen
 // and broken: front.go. The messages are those that AWS sends: messages.go.
 package region
 
@@ -42,7 +42,6 @@ type Region struct {
 	mu       sync.Mutex
 	down     chan struct{} // closed while SQS cannot be reached; replaced when it can
 	away     bool
-	requests map[string]int
 	received map[string]Message // by receipt handle
 	deleting func(Message)
 }
@@ -55,7 +54,7 @@ func New(t lab.TB) *Region {
 	t.Helper()
 	r := &Region{
 		Groups: asgtest.New(), EC2: &ec2test.Service{}, STS: &Tokens{},
-		down: make(chan struct{}), requests: map[string]int{}, received: map[string]Message{},
+		down: make(chan struct{}), received: map[string]Message{},
 	}
 	var err error
 	if r.peer, err = sharedPeer(); err != nil {
