@@ -3,16 +3,14 @@ package queue_test
 import (
 	"fmt"
 	"regexp"
-	"strings"
 	"testing"
 
-	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/region"
 )
 
 // What no SQS would answer so cannot be told from a stand-in of our own.
-func TestCheckTriesEveryRightAndLeavesTheMessagesAlone(t *testing.T) {
+func TestCheck_TriesEveryRightAndLeavesTheMessagesAlone(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	node, id := s.add(t)
@@ -43,44 +41,6 @@ func TestCheckTriesEveryRightAndLeavesTheMessagesAlone(t *testing.T) {
 	}
 	if n := node.Object(t); n.Spec.Unschedulable {
 		t.Error("the node is cordoned")
-	}
-}
-
-func TestCheckTriesHooksForAGroupThatTheNodesAreIn(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	_, id := s.AddInstance(t, s.cp, map[string]string{"aws:autoscaling:groupName": "workers"})
-	s.Groups.AddGroup("workers", asgtest.Hook{Name: "drain"})
-	s.Groups.AddInstance("workers", id)
-	s.Groups.Terminate(id)
-	consumer := s.start(t, "")
-	consumer.Stop(t)
-
-	mustSay(t, check(t, consumer),
-		`ok    right       autoscaling:RecordLifecycleActionHeartbeat for the Auto Scaling group workers`,
-		`ok    right       autoscaling:CompleteLifecycleAction for the Auto Scaling group workers`)
-	s.Groups.Deny("CompleteLifecycleAction")
-	mustSay(t, check(t, consumer),
-		`warn  right       autoscaling:CompleteLifecycleAction: refused for the Auto Scaling group workers; the hook is left to its timeout`)
-	if a := s.Groups.Actions(id)[0]; len(a.Heartbeats) > 0 || a.Result != "" {
-		t.Errorf("the hook that waits is %+v", a)
-	}
-}
-
-func TestCheckAndStatusTellHowThingsStand(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	consumer := s.start(t, "")
-
-	mustSay(t, check(t, consumer), `ok    queue       0 messages waiting.*`)
-	said, err := consumer.Ask("status")
-	if err != nil {
-		t.Errorf("nth-queue status: %v", err)
-	}
-	mustSay(t, said, `.*reading the queue for .*`, `.*nth-queue .*`)
-	consumer.Stop(t)
-	if said, err := consumer.Ask("status"); err == nil || !strings.Contains(said, "nth-queue is not running: stopped at") {
-		t.Errorf("after the stop: %v\n%s", err, said)
 	}
 }
 

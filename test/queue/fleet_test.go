@@ -37,7 +37,7 @@ func TestStopped_VolumesAreFreedAndPodsComeBackWhenItRuns(t *testing.T) {
 	consumer.Stop(t)
 }
 
-func TestADryRunWritesAndDeletesNothing(t *testing.T) {
+func TestDryRun_WritesAndDeletesNothing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	node, id := s.add(t)
@@ -57,29 +57,7 @@ func TestADryRunWritesAndDeletesNothing(t *testing.T) {
 	}
 }
 
-// What is said of it is when its drain begins; the nth on the machine would say the same.
-func TestARetirementWeeksAwayWaitsInTheQueue(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	node, id := s.add(t)
-	node.AddPod(t, "pod")
-	before := node.Object(t)
-	consumer := s.start(t, "")
-
-	s.Send(t, region.ScheduledAt(time.Now().Add(10*24*time.Hour), "PERSISTENT_INSTANCE_RETIREMENT", id))
-
-	consumer.WaitSays(t, "EC2 has scheduled instance-retirement at ")
-	consumer.WaitSays(t, "(spread over 20m, sooner with kubectl drain)")
-	consumer.Stop(t)
-	if after := node.Object(t); after.Spec.Unschedulable != before.Spec.Unschedulable || len(node.Pods(t)) != 1 {
-		t.Errorf("the node was drained: %+v", after.Spec)
-	}
-	if s.left(t) != 1 {
-		t.Error("the message was deleted")
-	}
-}
-
-func TestTheEndOfACapacityBlockDrainsAllItsNodes(t *testing.T) {
+func TestCapacityBlock_ItsEndDrainsAllItsNodes(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	var nodes []*lab.Node

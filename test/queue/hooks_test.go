@@ -9,7 +9,7 @@ import (
 	"github.com/nth-project/nth/test/internal/region"
 )
 
-// These tests are about Auto Scaling, which waits at a hook. Those with a number are the peer's, as in peer_test.go.
+// These tests are about Auto Scaling, which waits at a hook.
 
 // hooked adds a node of a group that waits at the hook "drain" when it terminates the instance.
 func (s *scene) hooked(t *testing.T, hook asgtest.Hook, pods ...lab.Option) (*lab.Node, string) {
@@ -22,13 +22,6 @@ func (s *scene) hooked(t *testing.T, hook asgtest.Hook, pods ...lab.Option) (*la
 	return node, id
 }
 
-// terminate terminates an instance of a group, and tells of it.
-func (s *scene) terminate(t *testing.T, id string) {
-	t.Helper()
-	s.Groups.Terminate(id)
-	s.Send(t, region.Terminating("group-"+id, "drain", id))
-}
-
 // mustBeCompleted fails the test unless an instance's one lifecycle action has been completed with CONTINUE.
 func mustBeCompleted(t *testing.T, s *scene, id string) asgtest.Action {
 	t.Helper()
@@ -39,24 +32,16 @@ func mustBeCompleted(t *testing.T, s *scene, id string) asgtest.Action {
 	return actions[0]
 }
 
-// ways are those that messages about lifecycle actions take to a queue: through EventBridge, and from Auto Scaling itself.
-var ways = map[string]func(message string) string{
-	"through EventBridge": func(message string) string { return message }, "from Auto Scaling itself": region.Direct,
-}
-
-func TestPeer25_ATerminationByAutoScalingIsDrainedAndCompleted(t *testing.T) {
+// The message comes through EventBridge, and from Auto Scaling itself. The hook would not wait longer than eight seconds by itself.
+func TestHook_IsHeldUntilTheNodeIsDrained(t *testing.T) {
 	t.Parallel()
-	for name, by := range ways {
+	for name, by := range map[string]func(message string) string{
+		"through EventBridge": func(message string) string { return message }, "from Auto Scaling itself": region.Direct,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
-			node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 5 * time.Minute}, lab.Grace(2*time.Second), lab.GoesAtGrace())
-			gone := make(chan time.Time, 1)
-			node.Observe(t, func(m lab.Moment) {
-				if m.What == lab.PodGone {
-					gone <- m.At
-				}
-			})
+			node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 8 * time.Second}, lab.Grace(20*time.Second), lab.GoesAtGrace())
 			s.Deleting(func(m region.Message) {
 				s.early.judge(t, m)
 				if action := s.Groups.Actions(id)[0]; action.Result == "" {
@@ -72,60 +57,36 @@ func TestPeer25_ATerminationByAutoScalingIsDrainedAndCompleted(t *testing.T) {
 			waitTainted(t, node, prefix+"asg-lifecycle-termination")
 			node.WaitEmpty(t)
 			s.WaitEmpty(t)
-			if action, at := mustBeCompleted(t, s, id), <-gone; action.Ended.Before(at) {
-				t.Errorf("the lifecycle action came to %+v, and the pod was gone at %s", action, at)
+			if action := mustBeCompleted(t, s, id); len(action.Heartbeats) < 2 {
+				t.Errorf("%d heartbeats were sent, want some", len(action.Heartbeats))
 			}
 			consumer.Stop(t)
 		})
 	}
 }
 
-// The peer is told how often to send heartbeats, and until when. nth-queue asks the hook: with one that would not wait
-// longer than eight seconds by itself, an instance stays until its pods have had their grace.
-func TestPeer26HeartbeatsHoldAnInstanceUntilItsNodeIsDrained(t *testing.T) {
+func TestLaunch_IsCompletedOnceTheNodeIsReady(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 8 * time.Second}, lab.Grace(20*time.Second), lab.GoesAtGrace())
+	s.Groups.AddGroup("group-28", asgtest.Hook{Name: "join", Transition: asgtest.Launching, HeartbeatTimeout: time.Minute})
 	consumer := s.start(t, "")
+	id := s.NewInstance("192.168.0.28", nil)
+	s.Groups.AddInstance("group-28", id)
+	s.Groups.SetState(id, "Pending:Wait")
 
-	s.terminate(t, id)
+	s.Send(t, region.Launching("group-28", "join", id))
 
-	node.WaitCordoned(t)
-	node.WaitEmpty(t)
+	s.Await(t, "the message is being worked on", func() bool { _, held := s.Count(t); return held == 1 })
+	if calls := s.Groups.Calls("CompleteLifecycleAction"); len(calls) > 0 {
+		t.Errorf("the launch was completed before there was a node: %v", calls)
+	}
+	node := s.cp.AddNode(t)
+	region.Bind(t, s.cp, node, id)
+	s.Await(t, "the launch is completed", func() bool { return s.Groups.State(id) == "Pending:Proceed" })
 	s.WaitEmpty(t)
-	if action := mustBeCompleted(t, s, id); len(action.Heartbeats) < 2 {
-		t.Errorf("%d heartbeats were sent in %s, want some", len(action.Heartbeats), action.Ended.Sub(action.Began))
+	mustBeCompleted(t, s, id)
+	if node.Object(t).Spec.Unschedulable {
+		t.Error("the new node was cordoned")
 	}
 	consumer.Stop(t)
-}
-
-func TestPeer28ALaunchIsCompletedOnceTheNodeIsReady(t *testing.T) {
-	t.Parallel()
-	for name, by := range ways {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t)
-			s.Groups.AddGroup("group-28", asgtest.Hook{Name: "join", Transition: asgtest.Launching, HeartbeatTimeout: time.Minute})
-			consumer := s.start(t, "")
-			id := s.NewInstance("192.168.0.28", nil)
-			s.Groups.AddInstance("group-28", id)
-			s.Groups.SetState(id, "Pending:Wait")
-
-			s.Send(t, by(region.Launching("group-28", "join", id)))
-
-			s.Await(t, "the message is being worked on", func() bool { _, held := s.Count(t); return held == 1 })
-			if calls := s.Groups.Calls("CompleteLifecycleAction"); len(calls) > 0 {
-				t.Errorf("the launch was completed before there was a node: %v", calls)
-			}
-			node := s.cp.AddNode(t)
-			region.Bind(t, s.cp, node, id)
-			s.Await(t, "the launch is completed", func() bool { return s.Groups.State(id) == "Pending:Proceed" })
-			s.WaitEmpty(t)
-			mustBeCompleted(t, s, id)
-			if node.Object(t).Spec.Unschedulable {
-				t.Error("the new node was cordoned")
-			}
-			consumer.Stop(t)
-		})
-	}
 }

@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -9,11 +10,12 @@ import (
 
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
+	"github.com/nth-project/nth/test/internal/region"
 	"github.com/nth-project/nth/test/internal/storm"
 )
 
-// How long a storm takes is told, not judged: it is the machine's as much as nth-queue's. "make bench-queue" measures it.
-func TestAStormOfThirtyNodesIsDrained(t *testing.T) {
+// How long a storm takes is logged, not judged: it is the machine's as much as nth-queue's. "make bench-queue" measures it.
+func TestStorm_OfThirtyNodesIsDrained(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	nodes := s.storm(t, 30, 10, 0)
@@ -26,6 +28,26 @@ func TestAStormOfThirtyNodesIsDrained(t *testing.T) {
 	last := seen.Wait(t)
 	s.mustBeDrainedOnce(t, nodes, 30, 300, consumer)
 	t.Logf("the last cordon after %s, the last pod gone after %s", last.Cordoned.Sub(sent), last.Gone.Sub(sent))
+}
+
+func TestMessages_ManyInAnyOrderDrainEachNodeOnce(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	nodes := s.storm(t, 10, 2, 4*time.Second)
+	const settings = "[events.rebalance-recommendation]\naction = \"drain\"\n"
+	leader, standby := s.pair(t, settings)
+	seen := nodes.Watch(t)
+	var messages []string
+	for _, id := range nodes.Instances {
+		notice := region.Spot(id)
+		messages = append(messages, notice, notice, region.State(id, "shutting-down"), region.Rebalance(id), region.Spot(id), region.State(id, "stopping"))
+	}
+	rand.Shuffle(len(messages), func(i, j int) { messages[i], messages[j] = messages[j], messages[i] })
+
+	s.Send(t, messages...)
+
+	seen.Wait(t)
+	s.mustBeDrainedOnce(t, nodes, len(messages), 20, leader, standby)
 }
 
 // storm makes a storm whose messages may not be deleted before their nodes are drained.
@@ -89,4 +111,19 @@ func mustBeEvictedOnce(t *testing.T, pods int, consumers ...*daemon.Daemon) {
 	if pods != ofTheKilled && len(times)+len(unanswered) != pods {
 		t.Errorf("%d pods were evicted, and %d asked for without an answer, want %d in all", len(times), len(unanswered), pods)
 	}
+}
+
+// awaitEviction waits until one of the consumers is in the middle of a drain, and returns that one.
+func awaitEviction(t *testing.T, s *scene, consumers []*daemon.Daemon) (holder *daemon.Daemon) {
+	t.Helper()
+	s.Await(t, "a drain has begun", func() bool {
+		for _, c := range consumers {
+			if len(c.Logged(systemd.PodEvicted)) > 0 {
+				holder = c
+				return true
+			}
+		}
+		return false
+	})
+	return holder
 }

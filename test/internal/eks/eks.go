@@ -28,8 +28,6 @@ type Cluster struct {
 	// URL is the API server's address, and Authority the certificate to trust, as PEM.
 	URL       string
 	Authority []byte
-	// PluginToken is a token that is let in as it is, for plugins that make none.
-	PluginToken string
 
 	accepted atomic.Int64
 	refused  atomic.Pointer[error]
@@ -59,21 +57,15 @@ func New(t lab.TB, node *lab.Node, imds *imdstest.Server) *Cluster {
 		t.Fatalf("%v", err)
 	}
 	imds.Set("meta-data/iam/security-credentials/"+imdstest.Role, string(credentials))
-	return Open(t, node.Credential, accessKey, secretKey)
-}
-
-// Open opens the way to the API server, with that credential there, for whoever has the access key.
-func Open(t lab.TB, as lab.Credential, accessKey, secretKey string) *Cluster {
-	t.Helper()
-	forward, err := as.Forwarder()
+	forward, err := node.Forwarder()
 	if err != nil {
 		t.Fatalf("opening a way to the API server: %v", err)
 	}
-	c := &Cluster{PluginToken: "the token of the plugin of " + accessKey}
+	c := &Cluster{}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		_, err := ekstokentest.Verify(token, ClusterName, time.Now(), func(key string) (string, bool) { return secretKey, key == accessKey })
-		if err != nil && token != c.PluginToken {
+		if err != nil {
 			c.refused.Store(&err)
 			http.Error(w, "Unauthorized", http.StatusUnauthorized)
 			return
@@ -92,22 +84,6 @@ func Open(t lab.TB, as lab.Credential, accessKey, secretKey string) *Cluster {
 	c.URL = server.URL
 	c.Authority = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	return c
-}
-
-// Kubeconfig is one that names a plugin, as "aws eks update-kubeconfig" writes it.
-func (c *Cluster) Kubeconfig(plugin string) (string, error) {
-	text, err := json.Marshal(map[string]any{
-		"apiVersion": "v1", "kind": "Config", "current-context": "cluster",
-		"clusters": []any{map[string]any{"name": "cluster", "cluster": map[string]any{
-			"server": c.URL, "certificate-authority-data": c.Authority,
-		}}},
-		"contexts": []any{map[string]any{"name": "cluster", "context": map[string]any{"cluster": "cluster", "user": "role"}}},
-		"users": []any{map[string]any{"name": "role", "user": map[string]any{"exec": map[string]any{
-			"apiVersion": "client.authentication.k8s.io/v1beta1", "command": plugin,
-			"args": []string{"--region", imdstest.Region, "eks", "get-token", "--cluster-name", ClusterName, "--output", "json"},
-		}}}},
-	})
-	return string(text), err
 }
 
 // Settings are those of Bottlerocket for a node of the cluster.

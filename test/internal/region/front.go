@@ -2,13 +2,13 @@ package region
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/nth-project/nth/test/internal/lab"
@@ -32,50 +32,11 @@ func (r *Region) front() http.Handler {
 			r.services(w, request)
 			return
 		}
-		down, away := r.state()
-		if away {
-			panic(http.ErrAbortHandler) // cuts the connection
-		}
 		if action == "DeleteMessageBatch" && !r.judge(request) {
 			panic(http.ErrAbortHandler)
 		}
-		ctx, cancel := context.WithCancel(request.Context())
-		defer cancel()
-		go func() {
-			select {
-			case <-down:
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
-		forward.ServeHTTP(w, request.WithContext(ctx))
+		forward.ServeHTTP(w, request)
 	})
-}
-
-// state tells whether SQS is away, or what says that it is.
-func (r *Region) state() (down <-chan struct{}, away bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.down, r.away
-}
-
-// Down cuts all connections to SQS, and each new one, until Up.
-func (r *Region) Down() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.away {
-		close(r.down)
-		r.away = true
-	}
-}
-
-// Up ends what Down began.
-func (r *Region) Up() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.away {
-		r.down, r.away = make(chan struct{}), false
-	}
 }
 
 // Deleting calls judge with each message that a consumer asks to delete, before that happens.
@@ -144,11 +105,21 @@ func (r *Region) Received() []Message {
 	return all
 }
 
-// Reveal lets others see messages at once that consumers hold, as if their visibility had been lost. What has been
-// revealed or deleted since stays as it is.
-func (r *Region) Reveal(t lab.TB, messages ...Message) {
+// Glance returns the messages that can be seen, as others see them who do nothing with them: the handles that consumers
+// have are stale from then on, and for some seconds nobody sees the messages.
+func (r *Region) Glance(t lab.TB) []Message { return r.peer.glance(t, r.QueueURL) }
+
+func (p *peer) glance(t lab.TB, queue string) []Message {
 	t.Helper()
-	for _, m := range messages {
-		_ = r.peer.hide(t.Context(), r.QueueURL, m.Handle, 0)
+	var all []Message
+	for {
+		m, found, err := p.receive(t.Context(), queue, 5)
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		if !found || slices.ContainsFunc(all, func(known Message) bool { return known.ID == m.ID }) {
+			return all
+		}
+		all = append(all, m)
 	}
 }

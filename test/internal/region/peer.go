@@ -98,13 +98,6 @@ func (p *peer) count(ctx context.Context, queue string) (visible, inFlight int, 
 	return visible, inFlight, err
 }
 
-// hide changes for how long nobody else sees a message; 0 seconds reveals it.
-func (p *peer) hide(ctx context.Context, queue, handle string, seconds int) error {
-	return p.call(ctx, "ChangeMessageVisibility", map[string]any{
-		"QueueUrl": queue, "ReceiptHandle": handle, "VisibilityTimeout": seconds,
-	}, &struct{}{})
-}
-
 // receive takes one message that can be seen, if there is one, and hides it for so many seconds.
 func (p *peer) receive(ctx context.Context, queue string, seconds int) (Message, bool, error) {
 	var answer struct{ Messages []received }

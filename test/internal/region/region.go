@@ -1,12 +1,12 @@
-// Package region is an AWS region for nth-queue: SQS as others have written it, and stand-ins of our own for EC2, Auto
-// Scaling and STS, all behind one address.
+// Package region is an AWS region for nth-queue: SQS as others have written it, and stand-ins of our own for EC2 and Auto
+// Scaling, all behind one address.
 //
 //	r := region.New(t)
 //	node, instance := r.AddInstance(t, controlPlane)
 //	r.Send(t, region.Spot(instance))
 //
-// The queue is one of fauxqs (an emulator from npm that knows nothing of nth). What passes on the way there can be seen
-// and broken: front.go. The messages are those that AWS sends: messages.go.
+// The queue is one of fauxqs (an emulator from npm that knows nothing of nth). What passes on the way there can be
+// seen: front.go. The messages are those that AWS sends: messages.go.
 package region
 
 import (
@@ -33,15 +33,12 @@ const Name = "eu-central-1"
 type Region struct {
 	Groups *asgtest.Service
 	EC2    *ec2test.Service
-	STS    *Tokens
 	// URL is the address of all services, and QueueURL the queue's.
 	URL, QueueURL string
 
 	peer *peer
 
 	mu       sync.Mutex
-	down     chan struct{} // closed while SQS cannot be reached; replaced when it can
-	away     bool
 	received map[string]Message // by receipt handle
 	deleting func(Message)
 }
@@ -53,8 +50,8 @@ type Message struct{ ID, Handle, Body string }
 func New(t lab.TB) *Region {
 	t.Helper()
 	r := &Region{
-		Groups: asgtest.New(), EC2: &ec2test.Service{}, STS: &Tokens{},
-		down: make(chan struct{}), received: map[string]Message{},
+		Groups: asgtest.New(), EC2: &ec2test.Service{},
+		received: map[string]Message{},
 	}
 	var err error
 	if r.peer, err = sharedPeer(); err != nil {
@@ -155,8 +152,6 @@ func (r *Region) services(w http.ResponseWriter, request *http.Request) {
 	switch request.PostForm.Get("Action") {
 	case "DescribeInstances", "DescribeInstanceStatus":
 		r.EC2.ServeHTTP(w, request)
-	case "AssumeRoleWithWebIdentity":
-		r.STS.ServeHTTP(w, request)
 	default:
 		r.Groups.ServeHTTP(w, request)
 	}

@@ -11,64 +11,6 @@ import (
 	"github.com/nth-project/nth/test/internal/region"
 )
 
-// A minute is what it takes until the pauses between two requests for messages are as long as they get.
-func TestAMinuteWithoutSQSInTheMidstOfAStormIsOutlived(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	nodes := s.storm(t, 10, 3, 15*time.Second)
-	consumer := s.start(t, "")
-	seen := nodes.Watch(t)
-	s.Send(t, nodes.Messages()...)
-	s.Await(t, "all messages are held", func() bool { visible, held := s.Count(t); return visible == 0 && held == 10 })
-	awaitEviction(t, s, []*daemon.Daemon{consumer})
-
-	over := time.After(time.Minute)
-	s.Down()
-
-	seen.Wait(t) // Nobody needs SQS for what has begun.
-	consumer.WaitLog(t, systemd.SourceTrouble)
-	<-over
-	if others := s.Glance(t); len(others) != 10 {
-		t.Errorf("after a minute others see %d messages, want all ten", len(others))
-	}
-	s.Up()
-
-	consumer.WaitLog(t, systemd.SourceRecovered)
-	s.mustBeDrainedOnce(t, nodes, 10, 30, consumer)
-	if drains := len(consumer.Logged(systemd.Drained)); drains != 10 {
-		t.Errorf("%d drains have ended for ten nodes", drains)
-	}
-}
-
-func TestAPoisonedMessageIsToldOnceAndEndsInTheDeadLetterQueue(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	letters := s.LeaveToDeadLetters(t, 3)
-	node, id := s.add(t)
-	node.AddPods(t, "pod", 2)
-	consumer := s.start(t, "")
-
-	s.Send(t, "what is this?", region.Spot(id))
-
-	s.Await(t, "the message is a dead letter", func() bool { return letters.Count(t) == 1 })
-	node.WaitCordoned(t)
-	node.WaitEmpty(t)
-	s.WaitEmpty(t)
-	consumer.Stop(t)
-	if told := consumer.Logged(systemd.MessagePoisoned); len(told) != 1 {
-		t.Errorf("it was told %d times, want once", len(told))
-	}
-	received := 0
-	for _, m := range s.Received() {
-		if m.Body == "what is this?" {
-			received++
-		}
-	}
-	if dead := letters.Read(t); received != 3 || len(dead) != 1 || dead[0].Body != "what is this?" {
-		t.Errorf("it was received %d times, want 3, and the dead letters are %+v", received, dead)
-	}
-}
-
 // A leader that is killed, or frozen until long after its Lease has run out, is followed by the standby, which goes on. No pod is evicted twice.
 func TestLeader_IsFollowedByTheStandby(t *testing.T) {
 	t.Parallel()

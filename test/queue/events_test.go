@@ -1,0 +1,130 @@
+package queue_test
+
+import (
+	"testing"
+
+	"github.com/nth-project/nth/pkg/systemd"
+	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/region"
+)
+
+// taints are those that nth-queue puts on a node if it is configured to, under the keys of aws-node-termination-handler.
+const taints = "[fleet]\ntaints = \"NoSchedule\"\n"
+
+const prefix = "aws-node-termination-handler/"
+
+const drainForRebalance = "[events.rebalance-recommendation]\naction = \"drain\"\n"
+
+// What one message comes to: its nodes are cordoned, tainted, emptied but for a DaemonSet's pod, and left, and the queue is empty.
+func TestEvent_DrainsItsNodesAndIsDeleted(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		message func(instances ...string) string
+		nodes   int
+		state   string // that EC2 says the instances are in; "" is running
+		taint   string // its key, without the prefix; "" if there must be none
+	}{
+		"spot interruption":         {message: of(region.Spot), taint: "spot-itn"},
+		"rebalance recommendation":  {message: of(region.Rebalance), taint: "rebalance-recommendation"},
+		"scheduled change of two":   {message: region.Scheduled, nodes: 2, taint: "scheduled-maintenance"},
+		"instance that stops":       {message: of(func(id string) string { return region.State(id, "stopping") }), state: "stopping"},
+		"reservation is taken back": {message: of(region.ReservationEnd)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			var nodes []*lab.Node
+			var ids []string
+			for range max(c.nodes, 1) {
+				node, id := s.add(t)
+				node.AddDaemonSet(t, "agent")
+				node.AddDeployment(t, "regular", 1)
+				nodes, ids = append(nodes, node), append(ids, id)
+				if c.state != "" {
+					s.EC2.Enter(id, c.state)
+				}
+			}
+			consumer := s.start(t, taints+drainForRebalance)
+
+			s.Send(t, c.message(ids...))
+
+			for _, node := range nodes {
+				node.WaitCordoned(t)
+				if c.taint != "" {
+					waitTainted(t, node, prefix+c.taint)
+				}
+				node.WaitEmpty(t)
+			}
+			consumer.WaitLog(t, systemd.Drained)
+			s.WaitEmpty(t)
+			s.early.mustHaveJudged(t, len(nodes))
+			for _, node := range nodes {
+				if len(node.Pods(t)) != 1 {
+					t.Error("the pod of the DaemonSet is not there any more")
+				}
+				if got := node.Object(t).Spec.Taints; c.taint == "" && len(got) > 1 {
+					t.Errorf("the node has the taints %+v, want none beside that of the cordon", got)
+				}
+			}
+			consumer.Stop(t)
+		})
+	}
+}
+
+// of makes a message about one instance one about several.
+func of(message func(string) string) func(...string) string {
+	return func(instances ...string) string { return message(instances[0]) }
+}
+
+func TestMessage_WithoutANodeIsDeletedOrLeft(t *testing.T) {
+	t.Parallel()
+	for setting, left := range map[string]int{"delete": 0, "leave": 2} {
+		t.Run(setting, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			other, _ := s.add(t)
+			consumer := s.start(t, taints+"unknown = \""+setting+"\"\n"+drainForRebalance)
+			known := s.NewInstance("192.168.0.4", nil)
+			const unheardOf = "i-0ffffffffffffffff"
+
+			s.Send(t, region.Rebalance(known), region.Spot(unheardOf))
+
+			for _, id := range []string{known, unheardOf} {
+				consumer.WaitSays(t, id+" has no Node in this cluster")
+			}
+			s.Await(t, "the messages are deleted or left", func() bool { return s.left(t) == left })
+			consumer.Stop(t)
+			if now := s.left(t); now != left {
+				t.Errorf("%d messages are left, want %d", now, left)
+			}
+			if got := other.Object(t); got.Spec.Unschedulable || len(got.Spec.Taints) > 0 {
+				t.Errorf("another node was touched: %+v", got.Spec)
+			}
+		})
+	}
+}
+
+func TestTag_OnlyInstancesThatHaveItAreDrained(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	const key = prefix + "managed"
+	var nodes []*lab.Node
+	consumer := s.start(t, "managed_tag = \""+key+"\"\n")
+	for _, tags := range []map[string]string{{key: ""}, {key: "yes"}, {"another": "tag"}} {
+		node, id := s.AddInstance(t, s.cp, tags)
+		node.AddDeployment(t, "regular", 1)
+		nodes = append(nodes, node)
+		s.EC2.Enter(id, "stopping")
+		s.Send(t, region.State(id, "stopping"))
+	}
+
+	for _, node := range nodes[:2] {
+		node.WaitCordoned(t)
+		node.WaitEmpty(t)
+	}
+	s.WaitEmpty(t)
+	if strange := nodes[2]; strange.Object(t).Spec.Unschedulable || len(strange.Pods(t)) != 1 {
+		t.Error("a node whose instance has no tag was drained")
+	}
+	consumer.Stop(t)
+}
