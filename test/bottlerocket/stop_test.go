@@ -98,6 +98,11 @@ func TestDaemon_ContinuesItsDrainHoweverItEnds(t *testing.T) {
 // A reboot goes by way of logind. What does not leaves a host container the time between SIGTERM and SIGKILL.
 func TestShutdown_OfTheHostDrainsInTheTimeThereIs(t *testing.T) {
 	h := superpowered(t)
+	// Of its own a host grants five seconds, which a busy one needs to stop.
+	h.Write(t, "/etc/systemd/logind.conf.d/85-test.conf", "[Login]\nInhibitDelayMaxSec=60\n")
+	h.Run(t, "chmod", "-R", "a+rX", "/etc/systemd/logind.conf.d")
+	h.Run(t, "systemctl", "restart", "systemd-logind")
+	h.WaitSaid(t, "held for up to ", 2)
 	h.Node.AddPods(t, "web", 3, lab.Grace(3e9), lab.GoesAtGrace())
 	h.Reboot(t)
 	if said := h.Said(t, "drained: 3 pods evicted"); len(said) != 1 {

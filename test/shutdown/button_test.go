@@ -85,18 +85,19 @@ func TestPress_IsAnsweredByADrainBeforeAnybodyElseHearsOfIt(t *testing.T) {
 	})
 }
 
-// From systemd 257 on, which trixie has, logind refuses root, too, what somebody blocks.
+// From systemd 257 on, which trixie has, logind refuses root, too, what somebody blocks: nth asks systemd then. The block comes last, as
+// logind would schedule nothing beside it, and its schedule is what a killed nth knows the press by.
 func TestPress_OutlivesNthLogindTheBusAndABlock(t *testing.T) {
 	withAButton(t, func(t *testing.T, h *host.Host) {
-		h.Run(t, "systemd-run", "--quiet", "systemd-inhibit", "--what=shutdown", "--mode=block", "--who=somebody", "sleep", "infinity")
-		h.Await(t, "the shutdown is blocked", func() bool { return locks(t, h, "somebody") })
 		h.Node.AddPods(t, "web", pods, lab.Grace(20*time.Second), lab.GoesAtGrace())
 		h.PressPower(t)
 		h.WaitLogged(t, systemd.PodEvicted)
+		waitScheduled(t, h)
 		for _, harm := range []string{"systemctl kill --signal=KILL nth", "systemctl restart nth", "systemctl restart systemd-logind", "systemctl restart dbus"} {
 			h.Run(t, "sh", "-c", harm)
 			h.WaitStatus(t, "draining node")
 		}
+		h.Run(t, "systemd-run", "--quiet", "systemd-inhibit", "--what=shutdown", "--mode=block", "--who=somebody", "sleep", "infinity")
 		h.WaitOff(t)
 		mustBeDrained(t, h)
 	})

@@ -1,4 +1,4 @@
-// Package daemon runs nth as people do: the built program, with a configuration file, as a process of its own.
+// Package daemon runs nth as an operator would: the built program, with a configuration file, as a process of its own.
 //
 // It hears what systemd would hear (READY=1, STATUS=...), reads the program's journal as JSON, and can stop, kill and
 // start it again over the same state directory, in the same boot of the machine or in the next one.
@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -150,11 +151,10 @@ func (m *Machine) BootID() string { return fmt.Sprintf("00000000-0000-4000-8000-
 
 // Daemon is a running nth, or one that has ended.
 type Daemon struct {
-	cmd    *exec.Cmd
-	log    *journal
-	notify *notifySocket
-	done   chan struct{}
-	err    error
+	cmd   *exec.Cmd
+	words *words
+	done  chan struct{}
+	err   error
 }
 
 // Start starts nth on the machine. It ends with the test at the latest.
@@ -172,21 +172,22 @@ func (m *Machine) Start(t lab.TB) *Daemon {
 // launch starts the program of that name with what is in the environment beside the test's.
 func (m *Machine) launch(t lab.TB, name string, cmd *exec.Cmd) *Daemon {
 	t.Helper()
-	notify, err := newNotifySocket(m.file("notify"))
+	socket := m.file("notify")
+	words, err := listen(socket)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	d := &Daemon{cmd: cmd, log: newJournal(), notify: notify, done: make(chan struct{})}
-	cmd.Env = append(append(os.Environ(), "NOTIFY_SOCKET="+notify.path), cmd.Env...)
-	cmd.Stderr = d.log
+	d := &Daemon{cmd: cmd, words: words, done: make(chan struct{})}
+	cmd.Env = append(append(os.Environ(), "NOTIFY_SOCKET="+socket), cmd.Env...)
+	cmd.Stderr = words
 	if err := lab.StartBound(cmd, func(err error) { d.err = err; close(d.done) }); err != nil {
 		t.Fatalf("starting %s: %v", name, err)
 	}
 	t.Cleanup(func() {
 		d.Kill()
-		notify.close()
+		_ = words.socket.Close()
 		if t.Failed() {
-			t.Logf("%s said:\n%s", name, d.log)
+			t.Logf("%s said:\n%s", name, words)
 		}
 	})
 	return d
@@ -235,16 +236,32 @@ func (d *Daemon) MustRun(t lab.TB) {
 // WaitReady waits for READY=1.
 func (d *Daemon) WaitReady(t lab.TB) {
 	t.Helper()
-	d.await(t, "READY=1", d.notify.ready)
+	d.await(t, "READY=1", func() bool { return d.words.ready })
+}
+
+// Reload makes nth read its settings again, and returns when it has told the service manager that this is done.
+func (d *Daemon) Reload(t lab.TB) {
+	t.Helper()
+	d.words.mu.Lock()
+	before := d.words.reloads
+	d.words.mu.Unlock()
+	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatalf("asking nth to reload: %v", err)
+	}
+	d.await(t, "the end of a reload", func() bool { return d.words.reloads > before })
 }
 
 // Status is the last sentence that systemctl status would show.
-func (d *Daemon) Status() string { return d.notify.statusNow() }
+func (d *Daemon) Status() string {
+	d.words.mu.Lock()
+	defer d.words.mu.Unlock()
+	return d.words.status
+}
 
 // WaitStatus waits until the status sentence contains text.
 func (d *Daemon) WaitStatus(t lab.TB, text string) {
 	t.Helper()
-	d.await(t, fmt.Sprintf("the status %q", text), d.notify.statusHas(text))
+	d.await(t, fmt.Sprintf("the status %q", text), func() bool { return strings.Contains(d.words.status, text) })
 }
 
 // WaitWatching waits until the status says that nothing is announced for the node.
@@ -256,31 +273,51 @@ func (d *Daemon) WaitWatching(t lab.TB, node string) {
 // WaitLog waits until a message with the ID, one of those in pkg/systemd, has been logged, and returns the first.
 func (d *Daemon) WaitLog(t lab.TB, messageID string) Entry {
 	t.Helper()
-	d.await(t, "the message "+messageID, d.log.has(withID(messageID)))
-	return d.log.of(withID(messageID))[0]
+	return d.waitEntry(t, "the message "+messageID, withID(messageID))
 }
 
 // WaitSays waits until a message that contains the text has been logged, and returns the first.
 func (d *Daemon) WaitSays(t lab.TB, text string) Entry {
 	t.Helper()
-	d.await(t, fmt.Sprintf("a message that says %q", text), d.log.has(saying(text)))
-	return d.log.of(saying(text))[0]
+	return d.waitEntry(t, fmt.Sprintf("a message that says %q", text), func(e Entry) bool { return strings.Contains(e.Message, text) })
+}
+
+func (d *Daemon) waitEntry(t lab.TB, what string, wanted func(Entry) bool) Entry {
+	t.Helper()
+	d.await(t, what, func() bool { return slices.ContainsFunc(d.words.entries, wanted) })
+	return d.words.of(wanted)[0]
 }
 
 // Logged returns all messages so far with the ID; with "" all.
-func (d *Daemon) Logged(messageID string) []Entry { return d.log.of(withID(messageID)) }
+func (d *Daemon) Logged(messageID string) []Entry { return d.words.of(withID(messageID)) }
 
-func (d *Daemon) await(t lab.TB, what string, seen <-chan struct{}) {
+func withID(messageID string) func(Entry) bool {
+	return func(e Entry) bool { return messageID == "" || e.Fields["MESSAGE_ID"] == messageID }
+}
+
+// await waits until the words are as they should be, which isSo tells while they are locked.
+func (d *Daemon) await(t lab.TB, what string, isSo func() bool) {
 	t.Helper()
-	select {
-	case <-seen:
-		return
-	case <-d.done:
-		t.Fatalf("waiting for %s: nth ended: %v", what, d.err)
-	case <-time.After(patience):
-		t.Fatalf("waiting for %s: it does not come; the status is %q", what, d.Status())
-	case <-t.Context().Done():
-		t.Fatalf("waiting for %s: %v", what, t.Context().Err())
+	limit, ended := time.After(patience), false
+	for {
+		d.words.mu.Lock()
+		so, changed := isSo(), d.words.changed
+		d.words.mu.Unlock()
+		if so {
+			return
+		}
+		if ended {
+			t.Fatalf("waiting for %s: nth ended: %v", what, d.err)
+		}
+		select {
+		case <-changed:
+		case <-d.done:
+			ended = true // its last words are there now
+		case <-limit:
+			t.Fatalf("waiting for %s: it does not come; the status is %q", what, d.Status())
+		case <-t.Context().Done():
+			t.Fatalf("waiting for %s: %v", what, t.Context().Err())
+		}
 	}
 }
 

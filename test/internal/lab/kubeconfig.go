@@ -6,6 +6,7 @@ import (
 	"log"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -42,6 +43,11 @@ func (cp *ControlPlane) credential(file, user string, groups ...string) (Credent
 	if err != nil {
 		return Credential{}, fmt.Errorf("reading the kubeconfig of %q: %w", user, err)
 	}
+	// A client that reads the file again would complain when the control plane is gone, and its files with it.
+	if config.CertData, err = os.ReadFile(c.Certificate); err != nil {
+		return Credential{}, fmt.Errorf("reading the certificate of %q: %w", user, err)
+	}
+	config.KeyData, config.CertFile, config.KeyFile = config.CertData, "", ""
 	c.Client, err = kubernetes.NewForConfig(unlimited(config))
 	if err != nil {
 		return Credential{}, fmt.Errorf("making a client for %q: %w", user, err)

@@ -64,12 +64,6 @@ func entries(t lab.TB, text string) []Entry {
 	return found
 }
 
-// Property returns what the service manager says of a unit, such as its ActiveState.
-func (m *Machine) Property(t lab.TB, unit, property string) string {
-	t.Helper()
-	return m.Run(t, "systemctl", "show", "--value", "--property="+property, unit)
-}
-
 // Hang stops the main process of a unit, once there is one, and returns its ID.
 func (m *Machine) Hang(t lab.TB, unit string) (pid string) {
 	t.Helper()

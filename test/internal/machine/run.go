@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path"
@@ -33,25 +32,75 @@ type Outcome struct {
 	Stdout, Stderr string
 }
 
-// Run runs a command in the machine, as root, and returns what it wrote to its standard output, without the last line
-// break. It fails the test if the command fails.
-func (m *Machine) Run(t lab.TB, name string, args ...string) string {
+// A Shell runs commands on a machine, as root. Virtual machines have one, too.
+type Shell struct {
+	// Pipe runs a command with something to read, and returns what became of it. It fails the test only if the command could not be run,
+	// or does not end.
+	Pipe func(t lab.TB, stdin []byte, name string, args ...string) Outcome
+	// Patience bounds every wait, and Pause is between two looks at what cannot be waited for.
+	Patience, Pause time.Duration
+}
+
+// Try runs a command and returns what became of it.
+func (s Shell) Try(t lab.TB, name string, args ...string) Outcome {
 	t.Helper()
-	o := m.Try(t, name, args...)
+	return s.Pipe(t, nil, name, args...)
+}
+
+// Run runs a command and returns what it wrote to its standard output, without the last line break. It fails the test if the command
+// fails.
+func (s Shell) Run(t lab.TB, name string, args ...string) string {
+	t.Helper()
+	o := s.Try(t, name, args...)
 	if o.Status != 0 {
 		t.Fatalf("running %s %q in the machine: status %d\n%s%s", name, args, o.Status, o.Stdout, o.Stderr)
 	}
 	return strings.TrimSuffix(o.Stdout, "\n")
 }
 
-// Try runs a command in the machine and returns what became of it. It fails the test only if it could not be run, or
-// goes on for too long.
-func (m *Machine) Try(t lab.TB, name string, args ...string) Outcome {
+// Write writes a file, which root and nobody else may read. Directories that are missing are made.
+func (s Shell) Write(t lab.TB, guestPath, text string) {
 	t.Helper()
-	return m.pipe(t, nil, name, args...)
+	s.write(t, []byte(text), guestPath, 0o600)
 }
 
-func (m *Machine) pipe(t lab.TB, stdin io.Reader, name string, args ...string) Outcome {
+// Put copies a file of the host, with its mode. Directories that are missing are made.
+func (s Shell) Put(t lab.TB, hostPath, guestPath string) {
+	t.Helper()
+	text, first := os.ReadFile(hostPath)
+	info, second := os.Stat(hostPath)
+	if err := errors.Join(first, second); err != nil {
+		t.Fatalf("putting a file into the machine: %v", err)
+	}
+	s.write(t, text, guestPath, info.Mode().Perm())
+}
+
+func (s Shell) write(t lab.TB, text []byte, guestPath string, mode os.FileMode) {
+	t.Helper()
+	// At its place there is always either the old file or the new one, whole.
+	const script = `mkdir -p "$1" && cat >"$2.new" && chmod "$3" "$2.new" && mv -T "$2.new" "$2"`
+	if o := s.Pipe(t, text, "/bin/sh", "-c", script, "sh", path.Dir(guestPath), guestPath, fmt.Sprintf("%o", mode)); o.Status != 0 {
+		t.Fatalf("writing %s in the machine: %s", guestPath, o.Stderr)
+	}
+}
+
+// Property returns what the service manager says of a unit, such as its ActiveState.
+func (s Shell) Property(t lab.TB, unit, property string) string {
+	t.Helper()
+	return s.Run(t, "systemctl", "show", "--value", "--property="+property, unit)
+}
+
+// Await waits until condition is true, which what describes, and fails the test if that does not come.
+func (s Shell) Await(t lab.TB, what string, condition func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(s.Patience); !condition(); time.Sleep(s.Pause) {
+		if t.Context().Err() != nil || time.Now().After(limit) {
+			t.Fatalf("waiting until %s: it does not come", what)
+		}
+	}
+}
+
+func (m *Machine) pipe(t lab.TB, stdin []byte, name string, args ...string) Outcome {
 	t.Helper()
 	s, _ := m.now()
 	if s.leader == 0 {
@@ -61,7 +110,9 @@ func (m *Machine) pipe(t lab.TB, stdin io.Reader, name string, args ...string) O
 	// The name is looked up inside, in the environment of the command.
 	command := exec.Command("/usr/bin/env", append([]string{"-i", "-C", "/"}, append(environment[:len(environment):len(environment)],
 		append([]string{name}, args...)...)...)...)
-	command.Stdin, command.Stdout, command.Stderr = stdin, &stdout, &stderr
+	if command.Stdout, command.Stderr = &stdout, &stderr; len(stdin) > 0 {
+		command.Stdin = bytes.NewReader(stdin)
+	}
 	err := inside(s.leader, command, patience)
 	if _, ended := errors.AsType[*exec.ExitError](err); err != nil && !ended {
 		t.Fatalf("running %s %q in the machine: %v", name, args, err)
@@ -130,45 +181,4 @@ func enter(leader int) error {
 		}
 	}
 	return nil
-}
-
-// Put copies a file of the host into the machine, with its mode. Directories that are missing are made.
-func (m *Machine) Put(t lab.TB, hostPath, guestPath string) {
-	t.Helper()
-	file, err := os.Open(hostPath)
-	if err != nil {
-		t.Fatalf("putting a file into the machine: %v", err)
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		t.Fatalf("putting a file into the machine: %v", err)
-	}
-	m.write(t, file, guestPath, info.Mode().Perm())
-}
-
-// Write writes a file in the machine, which root and nobody else may read. Directories that are missing are made.
-func (m *Machine) Write(t lab.TB, guestPath, text string) {
-	t.Helper()
-	m.write(t, strings.NewReader(text), guestPath, 0o600)
-}
-
-func (m *Machine) write(t lab.TB, from io.Reader, guestPath string, mode os.FileMode) {
-	t.Helper()
-	// At its place there is always either the old file or the new one, whole.
-	const script = `mkdir -p "$1" && cat >"$2.new" && chmod "$3" "$2.new" && mv -T "$2.new" "$2"`
-	o := m.pipe(t, from, "sh", "-c", script, "sh", path.Dir(guestPath), guestPath, fmt.Sprintf("%o", mode))
-	if o.Status != 0 {
-		t.Fatalf("writing %s in the machine: %s", guestPath, o.Stderr)
-	}
-}
-
-// Await waits until condition is true, which what describes, and fails the test if that does not come.
-func (m *Machine) Await(t lab.TB, what string, condition func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(patience); !condition(); time.Sleep(pollEvery) {
-		if t.Context().Err() != nil || time.Now().After(limit) {
-			t.Fatalf("waiting until %s: it does not come", what)
-		}
-	}
 }

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/machine"
 )
 
 // Gateway is the host, seen from a machine.
@@ -41,6 +42,7 @@ const memory = 768
 
 // A Machine is a virtual one.
 type Machine struct {
+	machine.Shell
 	// Accelerator is what runs it: kvm, or tcg for an emulated processor.
 	Accelerator string
 	// Took is how long the boot has taken.
@@ -81,6 +83,7 @@ func boot(t lab.TB, image Image, accelerator string) (*Machine, error) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // it may stay if it must
 	m := &Machine{Accelerator: accelerator}
+	m.Shell = machine.Shell{Pipe: m.pipe, Patience: patience, Pause: pollEvery}
 	if m.qemu, err = start(image, dir, accelerator, memory); err != nil {
 		return nil, fmt.Errorf("starting qemu: %w", err)
 	}
