@@ -19,28 +19,36 @@ import (
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
-// An endpoint is a pod of a Service, as its EndpointSlices have it.
+// An endpoint is a pod of a Service, as its EndpointSlices have it. What is unknown of it is as the API says that it is to be read.
 type endpoint struct {
-	pod, node                   string
-	ready, serving, terminating bool
+	pod, node string
+	// ready takes new connections; leaving is one that terminates and still serves.
+	ready, leaving bool
+}
+
+func read(e discoveryv1.Endpoint) (found endpoint) {
+	if e.TargetRef != nil {
+		found.pod = e.TargetRef.Name
+	}
+	if e.NodeName != nil {
+		found.node = *e.NodeName
+	}
+	known := func(condition *bool, otherwise bool) bool {
+		return condition == nil && otherwise || condition != nil && *condition
+	}
+	found.ready = known(e.Conditions.Ready, true)
+	found.leaving = known(e.Conditions.Serving, found.ready) && known(e.Conditions.Terminating, false)
+	return found
 }
 
 // usable are the endpoints to which kube-proxy sends new connections: those that are ready or, where none is, those that
 // terminate and still serve.
 func usable(all []endpoint) []endpoint {
-	var ready, leaving []endpoint
-	for _, e := range all {
-		switch {
-		case e.ready:
-			ready = append(ready, e)
-		case e.serving && e.terminating:
-			leaving = append(leaving, e)
-		}
-	}
+	ready := slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return !e.ready })
 	if len(ready) > 0 {
 		return ready
 	}
-	return leaving
+	return slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return !e.leaving })
 }
 
 // A view is what is known of a Service's endpoints by all who send to it. It is as late as kube-proxy is.
@@ -132,24 +140,6 @@ func follow(ctx context.Context, client kubernetes.Interface, namespace, service
 	var ended sync.WaitGroup
 	ended.Go(func() { informer.RunWithContext(ctx) })
 	return ended.Wait, nil
-}
-
-// read translates an endpoint. What is unknown of it is as the API says that it is to be read.
-func read(e discoveryv1.Endpoint) endpoint {
-	var found endpoint
-	if e.TargetRef != nil {
-		found.pod = e.TargetRef.Name
-	}
-	if e.NodeName != nil {
-		found.node = *e.NodeName
-	}
-	found.ready = e.Conditions.Ready == nil || *e.Conditions.Ready
-	found.serving = found.ready
-	if e.Conditions.Serving != nil {
-		found.serving = *e.Conditions.Serving
-	}
-	found.terminating = e.Conditions.Terminating != nil && *e.Conditions.Terminating
-	return found
 }
 
 // short is a reason in few words: what an error says at its end.

@@ -3,8 +3,6 @@ package traffic
 import (
 	"fmt"
 	"strings"
-	"text/tabwriter"
-	"time"
 )
 
 // Describe says what is special about a Service.
@@ -51,18 +49,12 @@ func cell(c Count) string {
 func (r Result) String() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s; the end came after %.1f s\n", r.Way.Name, r.End.Sub(r.Notice).Seconds())
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "Service\tsent\tlost\tfirst\tlast\twhy")
 	for _, c := range r.Counts {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%v\n", c.Service, c.Sent, c.Lost, r.since(c.First), r.since(c.Last), c.Reasons)
+		fmt.Fprintf(&text, "%s: %d sent, %d lost", c.Service, c.Sent, c.Lost)
+		if c.Lost > 0 {
+			fmt.Fprintf(&text, ", from %.1f s to %.1f s: %v", c.First.Sub(r.Notice).Seconds(), c.Last.Sub(r.Notice).Seconds(), c.Reasons)
+		}
+		text.WriteByte('\n')
 	}
-	_ = w.Flush() // a builder takes everything
 	return text.String()
-}
-
-func (r Result) since(at time.Time) string {
-	if at.IsZero() {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f s", at.Sub(r.Notice).Seconds())
 }

@@ -334,13 +334,3 @@ func (s *scene) pass(t lab.TB, last time.Duration) {
 	over := time.Now().Add(last)
 	s.stays.Await(t, "time passes", func() bool { return time.Now().After(over) })
 }
-
-// unlessOver returns err, or nil if ctx has ended: what fails after that fails because of it.
-func unlessOver(ctx context.Context, err error) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	default:
-		return err
-	}
-}

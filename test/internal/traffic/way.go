@@ -3,8 +3,7 @@ package traffic
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
+	"math/rand/v2"
 	"os/exec"
 	"strings"
 	"time"
@@ -50,64 +49,30 @@ var (
 // handlerLooksEvery is the pause between two looks of aws-node-termination-handler at the metadata service.
 const handlerLooksEvery = 2 * time.Second
 
-// drainWithKubectl waits for the notice, and drains the node with an administrator's rights until ctx ends.
+// drainWithKubectl drains the node with an administrator's rights until ctx ends. It begins when the notice is there.
 func drainWithKubectl(ctx context.Context, s *scene) error {
 	kubectl, err := tools.Path("kubectl")
 	if err != nil {
 		return err
 	}
-	for look := time.NewTicker(handlerLooksEvery); ; {
-		announced, err := isAnnounced(ctx, s.doomed.IMDS.URL)
-		if err != nil {
-			return err
-		}
-		if announced {
-			break
-		}
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			return nil
-		}
+	select {
+	case <-time.After(rand.N(handlerLooksEvery)): // any moment between two looks is as likely as another
+	case <-ctx.Done():
+		return nil
 	}
 	for _, args := range [][]string{
 		{"label", "node", s.doomed.Node.Name, corev1.LabelNodeExcludeBalancers + "=true"},
 		{"drain", s.doomed.Node.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--grace-period=-1", "--timeout=120s"},
 	} {
 		said, err := exec.CommandContext(ctx, kubectl, append([]string{"--kubeconfig=" + s.cp.Kubeconfig}, args...)...).CombinedOutput()
+		if ctx.Err() != nil {
+			return nil // The handler goes with the machine.
+		}
 		if err != nil {
-			// The handler goes with the machine.
-			return unlessOver(ctx, fmt.Errorf("running kubectl %s: %w\n%s", strings.Join(args, " "), err, said))
+			return fmt.Errorf("running kubectl %s: %w\n%s", strings.Join(args, " "), err, said)
 		}
 	}
 	return nil
-}
-
-// isAnnounced asks the metadata service for a spot notice, as version 2 wants to be asked.
-func isAnnounced(ctx context.Context, url string) (bool, error) {
-	ask := func(method, path, header, value string) (*http.Response, error) {
-		request, err := http.NewRequestWithContext(ctx, method, url+"/latest/"+path, nil)
-		if err != nil {
-			return nil, err
-		}
-		request.Header.Set(header, value)
-		return http.DefaultClient.Do(request)
-	}
-	answer, err := ask(http.MethodPut, "api/token", "X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "60")
-	if err != nil {
-		return false, unlessOver(ctx, err)
-	}
-	defer answer.Body.Close()
-	token, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return false, unlessOver(ctx, err)
-	}
-	answer, err = ask(http.MethodGet, "meta-data/spot/instance-action", "X-Aws-Ec2-Metadata-Token", string(token))
-	if err != nil {
-		return false, unlessOver(ctx, err)
-	}
-	defer answer.Body.Close()
-	return answer.StatusCode == http.StatusOK, nil
 }
 
 // settings are those of nth.
