@@ -1,9 +1,7 @@
 package crash_test
 
 import (
-	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
@@ -92,32 +90,4 @@ func newKills(r *rand.Rand, count, happen int) []kill {
 		kills = append(kills, k)
 	}
 	return kills
-}
-
-// String is the plan in one line.
-func (p plan) String() string {
-	var parts []string
-	if p.foreign {
-		parts = append(parts, "cordoned by somebody else")
-	}
-	if p.early {
-		parts = append(parts, "announced before the start")
-	}
-	for _, stage := range []struct {
-		name  string
-		kills []kill
-	}{{"drain", p.drain}, {"rest", p.rest}, {"withdrawal", p.withdraw}} {
-		for _, k := range stage.kills {
-			parts = append(parts, fmt.Sprintf("%s: kill after %d things and %v, reboot: %t", stage.name, k.after, k.delay.Round(time.Millisecond), k.reboot))
-		}
-	}
-	for _, b := range []trouble{p.broken, p.brokenLater} {
-		if b.metadata.For > 0 {
-			parts = append(parts, "metadata: "+b.metadata.String())
-		}
-		if b.api.For > 0 {
-			parts = append(parts, fmt.Sprintf("way to the API server: %s for %v", b.api.Kind, b.api.For))
-		}
-	}
-	return strings.Join(parts, "; ")
 }

@@ -109,7 +109,7 @@ func TestTag_OnlyInstancesThatHaveItAreDrained(t *testing.T) {
 	s := newScene(t)
 	const key = prefix + "managed"
 	var nodes []*lab.Node
-	consumer := s.start(t, "managed_tag = \""+key+"\"\n")
+	consumer := s.start(t, "[fleet]\nmanaged_tag = \""+key+"\"\n")
 	for _, tags := range []map[string]string{{key: ""}, {key: "yes"}, {"another": "tag"}} {
 		node, id := s.AddInstance(t, s.cp, tags)
 		node.AddDeployment(t, "regular", 1)

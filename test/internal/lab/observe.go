@@ -6,13 +6,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 )
 
 // A Happening is something that a drain makes happen to a node.
 type Happening string
 
-// What Observe tells of.
+// What Observe reports.
 const (
 	Cordoned       Happening = "cordoned"
 	Uncordoned     Happening = "uncordoned"
@@ -40,26 +41,27 @@ func (n *Node) Observe(t TB, tell func(Moment)) (stop func()) {
 		defer mu.Unlock()
 		tell(Moment{At: time.Now(), What: what, Pod: pod})
 	}
+	node := Follow(t, n.watchNode(), &corev1.Node{}, cache.ResourceEventHandlerFuncs{UpdateFunc: tellNode(now)})
+	pods := Follow(t, n.watchPods(), &corev1.Pod{}, cache.ResourceEventHandlerFuncs{UpdateFunc: tellPod(now), DeleteFunc: tellGone(now)})
+	return func() { node(); pods() }
+}
+
+// Follow calls the handler with what happens to objects, of which there is an example, until stop is called or the test ends. It returns
+// when all objects are known that there are.
+func Follow(t TB, source cache.ListerWatcher, example runtime.Object, handler cache.ResourceEventHandler) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
+	informer := cache.NewSharedIndexInformer(source, example, 0, nil)
+	registration, err := informer.AddEventHandler(handler)
+	if err != nil {
+		t.Fatalf("following %T: %v", example, err)
+	}
 	var ended sync.WaitGroup
 	stop = func() { cancel(); ended.Wait() }
 	t.Cleanup(stop)
-	for _, watched := range []struct {
-		source  source
-		handler cache.ResourceEventHandlerFuncs
-	}{
-		{n.watchNode(), cache.ResourceEventHandlerFuncs{UpdateFunc: tellNode(now)}},
-		{n.watchPods(), cache.ResourceEventHandlerFuncs{UpdateFunc: tellPod(now), DeleteFunc: tellGone(now)}},
-	} {
-		informer := cache.NewSharedIndexInformer(watched.source.watch, watched.source.example, 0, nil)
-		registration, err := informer.AddEventHandler(watched.handler)
-		if err != nil {
-			t.Fatalf("observing %s: %v", n.Name, err)
-		}
-		ended.Go(func() { informer.RunWithContext(ctx) })
-		if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-			t.Fatalf("observing %s: %v", n.Name, context.Cause(ctx))
-		}
+	ended.Go(func() { informer.RunWithContext(ctx) })
+	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+		t.Fatalf("following %T: %v", example, context.Cause(ctx))
 	}
 	return stop
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -94,8 +95,7 @@ func Evictable(pod *corev1.Pod) bool {
 // waitReady waits until a workload has so many ready pods, on any node.
 func (n *Node) waitReady(t TB, app string, count int) {
 	t.Helper()
-	source := n.source("pods", &corev1.Pod{}, n.cp.Admin.CoreV1().RESTClient(), n.labelled(app))
-	err := await(t.Context(), n.cp, source, func(pods []*corev1.Pod) bool {
+	err := await(t.Context(), n.cp, n.ofApp("pods", n.cp.Admin.CoreV1().RESTClient(), app), func(pods []*corev1.Pod) bool {
 		ready := 0
 		for _, pod := range pods {
 			if podReady(pod) {
@@ -112,8 +112,7 @@ func (n *Node) waitReady(t TB, app string, count int) {
 // waitCounted waits until the budget knows the workload's pods.
 func (n *Node) waitCounted(t TB, app string, count int32) {
 	t.Helper()
-	source := n.source("poddisruptionbudgets", &policyv1.PodDisruptionBudget{}, n.cp.Admin.PolicyV1().RESTClient(), n.labelled(app))
-	err := await(t.Context(), n.cp, source, func(budgets []*policyv1.PodDisruptionBudget) bool {
+	err := await(t.Context(), n.cp, n.ofApp("poddisruptionbudgets", n.cp.Admin.PolicyV1().RESTClient(), app), func(budgets []*policyv1.PodDisruptionBudget) bool {
 		return len(budgets) == 1 && budgets[0].Status.CurrentHealthy >= count
 	})
 	if err != nil {
@@ -130,42 +129,35 @@ func podReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// A source is a set of objects of one type that can be watched.
-type source struct {
-	example runtime.Object
-	watch   cache.ListerWatcher
+func (n *Node) watchNode() cache.ListerWatcher {
+	return n.selected("nodes", fields.OneTermEqualSelector("metadata.name", n.Name))
 }
 
-func (n *Node) watchNode() source {
-	return n.selected("nodes", &corev1.Node{}, fields.OneTermEqualSelector("metadata.name", n.Name))
+func (n *Node) watchPods() cache.ListerWatcher {
+	return n.selected("pods", fields.OneTermEqualSelector("spec.nodeName", n.Name))
 }
 
-func (n *Node) watchPods() source {
-	return n.selected("pods", &corev1.Pod{}, fields.OneTermEqualSelector("spec.nodeName", n.Name))
+func (n *Node) selected(resource string, selector fields.Selector) cache.ListerWatcher {
+	return cache.NewListWatchFromClient(n.cp.Admin.CoreV1().RESTClient(), resource, "", selector)
 }
 
-func (n *Node) selected(resource string, example runtime.Object, selector fields.Selector) source {
-	client := n.cp.Admin.CoreV1().RESTClient()
-	return source{example, cache.NewListWatchFromClient(client, resource, "", selector)}
-}
-
-func (n *Node) labelled(app string) func(*metav1.ListOptions) {
-	return func(options *metav1.ListOptions) {
+// ofApp are the objects of a workload.
+func (n *Node) ofApp(resource string, client rest.Interface, app string) cache.ListerWatcher {
+	return cache.NewFilteredListWatchFromClient(client, resource, n.Namespace, func(options *metav1.ListOptions) {
 		options.LabelSelector = labels.Set{appLabel: app}.String()
-	}
+	})
 }
 
-func (n *Node) source(resource string, example runtime.Object, client rest.Interface, narrow func(*metav1.ListOptions)) source {
-	return source{example, cache.NewFilteredListWatchFromClient(client, resource, n.Namespace, narrow)}
-}
-
-// await watches s until condition holds for all of its objects together. It
-// does not wait for what a crashed control plane can't do any more.
-func await[T runtime.Object](ctx context.Context, cp *ControlPlane, s source, condition func([]T) bool) error {
+// await watches objects until condition holds for all of them together. It does not wait for what a crashed control plane can't do any
+// more.
+func await[T any, P interface {
+	*T
+	runtime.Object
+}](ctx context.Context, cp *ControlPlane, source cache.ListerWatcher, condition func([]P) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	defer context.AfterFunc(cp.health, cancel)()
-	informer := cache.NewSharedIndexInformer(s.watch, s.example, 0, nil)
+	informer := cache.NewSharedIndexInformer(source, P(new(T)), 0, nil)
 	changed := make(chan struct{}, 1)
 	change := func() {
 		select {
@@ -181,17 +173,18 @@ func await[T runtime.Object](ctx context.Context, cp *ControlPlane, s source, co
 	if err != nil {
 		return err
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		informer.RunWithContext(ctx)
-	}()
-	defer func() { cancel(); <-ended }()
+	var ended sync.WaitGroup
+	ended.Go(func() { informer.RunWithContext(ctx) })
+	defer func() { cancel(); ended.Wait() }()
 	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
 		return context.Cause(ctx)
 	}
 	for {
-		if condition(objects[T](informer)) {
+		var all []P
+		for _, object := range informer.GetStore().List() {
+			all = append(all, object.(P))
+		}
+		if condition(all) {
 			return nil
 		}
 		select {
@@ -200,14 +193,6 @@ func await[T runtime.Object](ctx context.Context, cp *ControlPlane, s source, co
 			return context.Cause(ctx)
 		}
 	}
-}
-
-func objects[T runtime.Object](informer cache.SharedIndexInformer) []T {
-	var all []T
-	for _, object := range informer.GetStore().List() {
-		all = append(all, object.(T))
-	}
-	return all
 }
 
 // describe says how things stand, for the message of a wait that failed.

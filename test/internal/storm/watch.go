@@ -1,7 +1,6 @@
 package storm
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/nth-project/nth/test/internal/lab"
@@ -37,23 +35,11 @@ func (s *Storm) Watch(t lab.TB) *Watch {
 	for _, n := range s.Nodes {
 		w.nodes[n] = true
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var ended sync.WaitGroup
-	t.Cleanup(func() { cancel(); ended.Wait() })
-	follow := func(source cache.ListerWatcher, example runtime.Object, handler cache.ResourceEventHandler) {
-		informer := cache.NewSharedIndexInformer(source, example, 0, nil)
-		registration, err := informer.AddEventHandler(handler)
-		if err != nil {
-			t.Fatalf("watching a storm: %v", err)
-		}
-		ended.Go(func() { informer.RunWithContext(ctx) })
-		if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-			t.Fatalf("watching a storm: %v", context.Cause(ctx))
-		}
-	}
 	core := s.cp.Admin.CoreV1().RESTClient()
-	follow(cache.NewFilteredListWatchFromClient(core, "nodes", "", func(o *metav1.ListOptions) { o.LabelSelector = stormed + "=" + s.label }), &corev1.Node{}, cache.ResourceEventHandlerFuncs{UpdateFunc: w.nodeChanged})
-	follow(cache.NewListWatchFromClient(core, "pods", s.namespace, fields.Everything()), &corev1.Pod{}, cache.ResourceEventHandlerFuncs{UpdateFunc: w.podChanged, DeleteFunc: w.podGone})
+	nodes := cache.NewFilteredListWatchFromClient(core, "nodes", "", func(o *metav1.ListOptions) { o.LabelSelector = stormed + "=" + s.label })
+	lab.Follow(t, nodes, &corev1.Node{}, cache.ResourceEventHandlerFuncs{UpdateFunc: w.nodeChanged})
+	pods := cache.NewListWatchFromClient(core, "pods", s.namespace, fields.Everything())
+	lab.Follow(t, pods, &corev1.Pod{}, cache.ResourceEventHandlerFuncs{UpdateFunc: w.podChanged, DeleteFunc: w.podGone})
 	return w
 }
 

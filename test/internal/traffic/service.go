@@ -1,7 +1,6 @@
 package traffic
 
 import (
-	"context"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -113,15 +112,23 @@ func expose(t lab.TB, client kubernetes.Interface, namespace, name string, balan
 	}
 }
 
-// follow watches the EndpointSlices of a Service for as long as ctx lasts, and lets the view learn them.
-func follow(ctx context.Context, client kubernetes.Interface, namespace, service string, v *view) (wait func(), err error) {
+// follow watches the EndpointSlices of a Service, and lets the view learn them.
+func follow(t lab.TB, client kubernetes.Interface, namespace, service string, v *view) {
+	t.Helper()
 	source := cache.NewFilteredListWatchFromClient(client.DiscoveryV1().RESTClient(), "endpointslices", namespace,
 		func(o *metav1.ListOptions) { o.LabelSelector = discoveryv1.LabelServiceName + "=" + service })
-	informer := cache.NewSharedIndexInformer(source, &discoveryv1.EndpointSlice{}, 0, nil)
-	look := func() {
+	known := map[string][]discoveryv1.Endpoint{} // by the name of each; the handler is called by one goroutine
+	learn := func(object any, there bool) {
+		slice, ok := object.(*discoveryv1.EndpointSlice)
+		if !ok {
+			return // it has gone while nobody watched; those that came in its place are told
+		}
+		if delete(known, slice.Name); there {
+			known[slice.Name] = slice.Endpoints
+		}
 		now := map[string]endpoint{}
-		for _, object := range informer.GetStore().List() {
-			for _, e := range object.(*discoveryv1.EndpointSlice).Endpoints {
+		for _, endpoints := range known {
+			for _, e := range endpoints {
 				if read := read(e); read.pod != "" {
 					now[read.pod] = read
 				}
@@ -129,17 +136,11 @@ func follow(ctx context.Context, client kubernetes.Interface, namespace, service
 		}
 		v.learn(slices.Collect(maps.Values(now)))
 	}
-	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { look() },
-		UpdateFunc: func(any, any) { look() },
-		DeleteFunc: func(any) { look() },
+	lab.Follow(t, source, &discoveryv1.EndpointSlice{}, cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { learn(object, true) },
+		UpdateFunc: func(_, object any) { learn(object, true) },
+		DeleteFunc: func(object any) { learn(object, false) },
 	})
-	if err != nil {
-		return nil, err
-	}
-	var ended sync.WaitGroup
-	ended.Go(func() { informer.RunWithContext(ctx) })
-	return ended.Wait, nil
 }
 
 // short is a reason in few words: what an error says at its end.

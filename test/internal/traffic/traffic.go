@@ -242,11 +242,7 @@ func (s *scene) address(e endpoint) string {
 func (s *scene) watch(ctx context.Context, t lab.TB, running *sync.WaitGroup) {
 	t.Helper()
 	for _, service := range Services() {
-		wait, err := follow(ctx, s.cp.Admin, s.stays.Node.Namespace, service, s.views[service])
-		if err != nil {
-			t.Fatalf("following the endpoints of %s: %v", service, err)
-		}
-		running.Go(wait)
+		follow(t, s.cp.Admin, s.stays.Node.Namespace, service, s.views[service])
 	}
 	b := newBalancer(ctx, s.o.Balancer, s.stays.Node.Name, s.doomed.Node.Name)
 	s.loads[Balanced].send = s.senderThrough(b)
