@@ -3,7 +3,6 @@ package drain_test
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -12,18 +11,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/klog/v2"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// TestMain fails if client-go said anything by itself in any test: what is to be told is told through the journal.
 func TestMain(m *testing.M) {
 	if server := os.Getenv(fatNodeAt); server != "" {
 		said, err := drainFatNode(server)
@@ -34,24 +28,7 @@ func TestMain(m *testing.M) {
 		fmt.Println(said)
 		return
 	}
-	var mu sync.Mutex
-	var said []string
-	klog.SetLogger(funcr.New(func(prefix, args string) {
-		mu.Lock()
-		defer mu.Unlock()
-		said = append(said, prefix+" "+args)
-	}, funcr.Options{}))
-	// The other handler of client-go's counts a millisecond between two errors, of whatever bubble. Their clocks do not agree:
-	// it may be years.
-	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
-	code := m.Run()
-	mu.Lock()
-	defer mu.Unlock()
-	if len(said) > 0 {
-		fmt.Fprintf(os.Stderr, "FAIL: client-go printed %d lines, the first: %s\n", len(said), said[0])
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(apitest.RunTests(m))
 }
 
 // bubble runs a test with an API server in a bubble of its own, beside others: its clock moves when all in it wait, so that an hour takes
@@ -300,101 +277,24 @@ func (r *trial) await(what state.TransitionKind, pod ...string) {
 	await(r.t, fmt.Sprintf("%s %s", what, strings.Join(pod, "")), func() bool { return len(r.of(what, pod...)) > 0 })
 }
 
-// await lets the bubble's time go on until cond holds: it looks whenever all else has come to rest.
+// await waits until cond holds, by the bubble's clock.
 func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for began := time.Now(); ; time.Sleep(max(time.Millisecond, time.Since(began)/1000)) {
-		synctest.Wait()
-		if cond() {
-			return
-		}
-		if time.Since(began) > plenty {
-			t.Fatalf("waited in vain for: %s", what)
-		}
+	if !apitest.Await(cond) {
+		t.Fatalf("waited in vain for: %s", what)
 	}
 }
 
-// pod is a running pod of a ReplicaSet, with changes.
-func pod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, OwnerReferences: []metav1.OwnerReference{owner("ReplicaSet", "apps/v1")}},
-		Spec:       corev1.PodSpec{TerminationGracePeriodSeconds: new(int64(1))},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
-	}
-	for _, change := range changes {
-		change(p)
-	}
-	return p
-}
-
-func owner(kind, version string) metav1.OwnerReference {
-	return metav1.OwnerReference{APIVersion: version, Kind: kind, Name: "owner", UID: "owner-uid", Controller: new(true)}
-}
-
-func grace(seconds int64) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &seconds }
-}
-
-func ownedBy(kind, version string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.OwnerReferences = []metav1.OwnerReference{owner(kind, version)} }
-}
-
-func unmanaged(p *corev1.Pod) { p.OwnerReferences = nil }
-func mirror(p *corev1.Pod)    { p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"} }
-func critical(p *corev1.Pod)  { p.Spec.PriorityClassName = "system-cluster-critical" }
-
-func withEmptyDir(p *corev1.Pod) {
-	p.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
-}
-
-func phase(ph corev1.PodPhase) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Status.Phase = ph }
-}
-
-// ending is a pod whose deletion began with so many seconds of grace.
-func ending(seconds int64) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		at := metav1.NewTime(time.Now().Add(time.Duration(seconds) * time.Second))
-		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &seconds
-	}
-}
+// Shapes of pods, and answers.
+var (
+	pod, grace, ownedBy, phase, ending, annotated = apitest.RunningPod, apitest.Grace, apitest.OwnedBy, apitest.Phase, apitest.Terminating, apitest.Annotated
+	unmanaged, critical, mirror                   = apitest.Unmanaged, apitest.Critical, apitest.Mirror
+	withEmptyDir, withClaim, withScratch          = apitest.EmptyDir, apitest.Claiming, apitest.Scratching
+	gaps, slowly, accepted, pass                  = apitest.Gaps, apitest.Slowly, apitest.Accepted, apitest.Pass
+)
 
 // addHeld adds a pod that a budget holds, until free is called.
-func addHeld(s *apitest.Server, p *corev1.Pod) (free func()) {
-	s.AddPod(p, 0)
-	eviction := "evict " + p.Namespace + "/" + p.Name
-	s.Always(eviction, apitest.HeldBy("budget", 0))
-	return func() { s.Always(eviction, nil) }
-}
+func addHeld(s *apitest.Server, p *corev1.Pod) (free func()) { return s.AddHeld(p) }
 
 // count is the number of requests of a kind so far.
 func count(s *apitest.Server, words ...string) int { return len(s.Requests(words...)) }
-
-// gaps are how long after the one before each request came.
-func gaps(asked []apitest.Request) []time.Duration {
-	var found []time.Duration
-	for i := range asked[1:] {
-		found = append(found, asked[i+1].At.Sub(asked[i].At))
-	}
-	return found
-}
-
-// slowly has the server answer by itself after a while, unless the client has left by then.
-func slowly(by time.Duration) apitest.Answer {
-	return func(_ http.ResponseWriter, r *http.Request) bool {
-		select {
-		case <-r.Context().Done():
-			return true
-		case <-time.After(by):
-			return false
-		}
-	}
-}
-
-// accepted answers a rehearsal as the API server does, without the eviction that the stand-in would begin.
-func accepted(w http.ResponseWriter, _ *http.Request) bool {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusCreated)
-	_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`))
-	return true
-}

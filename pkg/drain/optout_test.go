@@ -289,15 +289,6 @@ func TestOptOut_NodeAnnotation(t *testing.T) {
 	}
 }
 
-func annotated(key, value string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		if p.Annotations == nil {
-			p.Annotations = map[string]string{}
-		}
-		p.Annotations[key] = value
-	}
-}
-
 // nth was restarted, and the API server does not answer when it asks for the Node. People's last word was to leave the pods alone.
 func TestOptOut_NodeBeforeTheFirstLook(t *testing.T) {
 	t.Parallel()

@@ -263,3 +263,24 @@ func TestWebhook_RefusalOfAnyCodeIsReported(t *testing.T) {
 		})
 	}
 }
+
+// A limit that is too short for an API server would be too short again the next time.
+func TestReads_LimitsGrowUntilAnswersCome(t *testing.T) {
+	t.Parallel()
+	for _, takes := range []time.Duration{9 * time.Second, 15 * time.Second} {
+		run(t, fmt.Sprint(takes), func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a"), 0)
+			for _, verb := range []string{"get", "list", "watch"} {
+				s.Always(verb, late(takes))
+			}
+			r := beginWithin(t, s, drain.Options{}, true, 90*time.Second)
+			if result := r.succeed(); result.Evicted != 1 {
+				t.Errorf("the result is %+v", result)
+			}
+			r.stop()
+			for _, verb := range []string{"get", "list", "watch"} {
+				s.Always(verb, nil)
+			}
+		})
+	}
+}

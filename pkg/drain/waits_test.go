@@ -689,23 +689,6 @@ func TestVolumes(t *testing.T) {
 	})
 }
 
-// withClaim is a pod that uses the volume of a claim, and withScratch one that has a claim made for itself.
-func withClaim(name string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
-		}})
-	}
-}
-
-func withScratch(name string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
-			Ephemeral: &corev1.EphemeralVolumeSource{},
-		}})
-	}
-}
-
 func TestVolumes_OfANodeThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	run(t, "what is not known is told as unknown", func(t *testing.T, s *apitest.Server) {

@@ -1,4 +1,4 @@
-package drain_test
+package evict_test
 
 import (
 	"context"
@@ -14,8 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -27,7 +28,7 @@ func TestList_FirstFromTheCacheLastNewest(t *testing.T) {
 			for i := range pods {
 				s.AddPod(pod(fmt.Sprint("pod-", i)), 0)
 			}
-			drained(t, s, drain.Options{})
+			drained(t, s, evict.Options{})
 			var versions []string
 			for _, list := range s.Requests("list pods") {
 				if versions = append(versions, strings.Join(list.Query["resourceVersion"], " ")); len(list.Query["limit"]) > 0 {
@@ -60,7 +61,7 @@ func TestWatch_Pods(t *testing.T) {
 	// A list is bounded and can be repeated; the stream that client-go 0.36 would open instead is neither.
 	run(t, "after a list", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
-		drained(t, s, drain.Options{})
+		drained(t, s, evict.Options{})
 		if count(s, "list pods") == 0 || count(s, "watch pods") == 0 {
 			t.Errorf("%d lists, %d watches", count(s, "list pods"), count(s, "watch pods"))
 		}
@@ -76,7 +77,7 @@ func TestWatch_Pods(t *testing.T) {
 		s.IgnoreSelector()
 		s.AddPod(pod("ours"), 0)
 		s.AddPod(pod("other", elsewhere), 0)
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		r.await(state.PodGone)
 		s.AddPod(pod("other-later", elsewhere), 0)
 		time.Sleep(time.Minute)
@@ -92,7 +93,7 @@ func TestList(t *testing.T) {
 	run(t, "expired", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
 		s.Answer("list", apitest.Expired())
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		r.succeed()
 		r.reported(0, state.PodRefused)
 	})
@@ -100,20 +101,17 @@ func TestList(t *testing.T) {
 	run(t, "shows a pod that is gone", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
 		s.Answer("list", apitest.Unavailable(), apitest.Unavailable())
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		time.Sleep(50 * time.Millisecond)
 		s.RemovePod("default/a")
-		r.await(state.PodsFound)
-		if r.of(state.PodsFound)[0].Total != 0 {
-			t.Fatal("the first list shows the pod")
-		}
+		r.succeed()
 		s.SetLag(0, 2*time.Second)
-		r.await(state.NodeClosed)
+		r.join()
 		time.Sleep(10 * time.Second)
 		s.SetLag(0, 0)
 		time.Sleep(10 * time.Minute)
-		if told := r.of(state.NodeEmpty); len(told) == 0 {
-			t.Errorf("a node without pods is not drained after ten minutes and %d evictions of a pod that is gone: %+v", count(s, "evict"), r.guard.Result())
+		if told := r.of(state.NodeEmpty); len(told) != 2 {
+			t.Errorf("a node without pods is not drained after ten minutes and %d evictions of a pod that is gone: %+v", count(s, "evict"), r.result())
 		}
 	})
 	// Of the second, only a list tells.
@@ -121,8 +119,8 @@ func TestList(t *testing.T) {
 		for _, name := range []string{"agent-1", "agent-2", "agent-3"} {
 			s.AddPod(pod(name, ownedBy("DaemonSet", "apps/v1")), 0)
 		}
-		r := drained(t, s, drain.Options{})
-		skipped := func(n int) func() bool { return func() bool { return r.guard.Result().Skipped == n } }
+		r := drained(t, s, evict.Options{})
+		skipped := func(n int) func() bool { return func() bool { return r.result().Skipped == n } }
 		await(t, "that three are counted", skipped(3))
 		s.RemovePod("default/agent-1")
 		await(t, "that two are counted", skipped(2))
@@ -145,19 +143,18 @@ func TestList(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			return json.NewEncoder(w).Encode(list) == nil
 		})
-		r := drained(t, s, drain.Options{})
+		r := drained(t, s, evict.Options{})
 		r.reported(1, state.PodGone, "default/brief")
 		if after := r.drainedAt().Sub(r.began); after > 10*time.Second {
 			t.Errorf("drained after %s", after)
 		}
 	})
 	run(t, "refused, every five seconds", func(t *testing.T, s *apitest.Server) {
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodsFound)
+		s.Answer("list pods", pass)
 		s.Always("list pods", apitest.Forbidden("no lists here"))
-		lists := count(s, "list pods")
+		r := begin(t, s, evict.Options{})
 		time.Sleep(time.Minute)
-		for i, after := range gaps(s.Requests("list pods")[lists:]) {
+		for i, after := range gaps(s.Requests("list pods")[1:]) {
 			if after != 5*time.Second {
 				t.Errorf("list %d came after %s", i+1, after)
 			}
@@ -168,7 +165,7 @@ func TestList(t *testing.T) {
 	// As on every node of a cluster whose API server comes back.
 	run(t, "that fails, with growing pauses", func(t *testing.T, s *apitest.Server) {
 		s.Always("list pods", apitest.Unavailable())
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		time.Sleep(time.Minute)
 		if told := r.of(state.PodRefused); len(told) != 1 || !strings.Contains(told[0].Detail, "listing the pods: 503") {
 			t.Errorf("told %+v", told)
@@ -184,7 +181,7 @@ func TestList(t *testing.T) {
 	// A pod that does not end is listed for ever less often.
 	run(t, "seldom for a pod that does not end", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a", grace(30)), apitest.Never)
-		begin(t, s, drain.Options{})
+		begin(t, s, evict.Options{})
 		time.Sleep(2 * time.Minute)
 		lists := count(s, "list pods")
 		time.Sleep(50 * time.Minute)
@@ -196,7 +193,7 @@ func TestList(t *testing.T) {
 	run(t, "the last one refused", func(t *testing.T, s *apitest.Server) {
 		s.Answer("list pods", pass)
 		s.Always("list pods", apitest.Forbidden("no lists any more"))
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		r.await(state.PodRefused)
 		time.Sleep(time.Minute)
 		if told := r.of(state.PodRefused); len(told) != 1 || len(r.of(state.NodeEmpty)) != 0 {
@@ -208,7 +205,7 @@ func TestList(t *testing.T) {
 		s.Always("list pods", nil)
 		r.succeed()
 		s.Always("list pods", apitest.Forbidden("no lists any more"))
-		r.adjust(joining)
+		r.join()
 		time.Sleep(time.Minute)
 		r.reported(2, state.PodRefused)
 	})
@@ -231,9 +228,6 @@ func answeredLate(s *apitest.Server, asked func(), arrives <-chan struct{}) apit
 		return err == nil
 	}
 }
-
-// pass lets the server answer by itself.
-var pass = apitest.Together(1)
 
 func TestWatch_EndOfAPodIsSeen(t *testing.T) {
 	t.Parallel()
@@ -265,7 +259,7 @@ func TestWatch_EndOfAPodIsSeen(t *testing.T) {
 				run(t, name+", "+how+road, func(t *testing.T, s *apitest.Server) {
 					take(s)
 					s.AddPod(pod("a"), apitest.Never)
-					r := begin(t, s, drain.Options{})
+					r := begin(t, s, evict.Options{})
 					r.await(state.PodEvicted)
 					await(t, "the first watch", func() bool { return count(s, "watch pods") > 0 })
 					if how == "a list tells" {
@@ -296,7 +290,7 @@ func TestWatch_IsRenewed(t *testing.T) {
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.Always("watch pods", c.answer)
-			drained(t, s, drain.Options{})
+			drained(t, s, evict.Options{})
 			await(t, "two more watches", func() bool { return count(s, "watch pods") >= 3 })
 			if after := gaps(s.Requests("watch pods"))[0]; after < c.after || after > c.most {
 				t.Errorf("the next watch came after %s; want %s to %s", after, c.after, c.most)
@@ -325,29 +319,8 @@ func TestList_ThatIsCutOrForeign(t *testing.T) {
 				_, _ = io.WriteString(w, body)
 				return true
 			})
-			if f, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Forecast(t.Context(), time.Minute); err == nil {
+			if f, err := evict.New(s.Client().CoreV1().RESTClient(), &kube.Reads{}, apitest.Node, evict.Options{}).Forecast(t.Context(), time.Minute, 0); err == nil {
 				t.Errorf("it forecasts %+v", f)
-			}
-		})
-	}
-}
-
-// A limit that is too short for an API server would be too short again the next time.
-func TestReads_LimitsGrowUntilAnswersCome(t *testing.T) {
-	t.Parallel()
-	for _, takes := range []time.Duration{9 * time.Second, 15 * time.Second} {
-		run(t, fmt.Sprint(takes), func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("a"), 0)
-			for _, verb := range []string{"get", "list", "watch"} {
-				s.Always(verb, late(takes))
-			}
-			r := beginWithin(t, s, drain.Options{}, true, 90*time.Second)
-			if result := r.succeed(); result.Evicted != 1 {
-				t.Errorf("the result is %+v", result)
-			}
-			r.stop()
-			for _, verb := range []string{"get", "list", "watch"} {
-				s.Always(verb, nil)
 			}
 		})
 	}
@@ -365,13 +338,13 @@ func TestWatch_SilentWhileAPodTerminates(t *testing.T) {
 	for name, hard := range map[string]bool{"hard": true, "soft": false} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("a", grace(30)), apitest.Ending(20*time.Second))
-			r := beginWithin(t, s, drain.Options{}, hard, 2*time.Minute)
+			r := beginWithin(t, s, evict.Options{}, hard, 2*time.Minute)
 			r.await(state.PodEvicted)
 			time.Sleep(time.Second)
 			s.Always("watch", silently)
 			s.DropWatches()
 			time.Sleep(time.Minute)
-			if result := r.guard.Result(); !r.last().State.Drained || result.Evicted != 1 {
+			if result := r.result(); len(result.Left) != 0 || result.Evicted != 1 {
 				t.Errorf("the pod ended 40 s ago, and the result is %+v", result)
 			}
 			s.Always("watch", nil)
@@ -388,7 +361,7 @@ func TestWatch_SilentWhileABudgetYields(t *testing.T) {
 				s.AddPod(pod(fmt.Sprint("web-", i)), 0)
 			}
 			s.Always("evict", apitest.OneAtATime("budget", time.Minute))
-			r := beginWithin(t, s, drain.Options{}, false, 0)
+			r := beginWithin(t, s, evict.Options{}, false, 0)
 			time.Sleep(time.Second)
 			s.Always("watch", silently)
 			s.DropWatches()

@@ -1,4 +1,4 @@
-package drain_test
+package evict_test
 
 import (
 	"fmt"
@@ -9,8 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -19,10 +19,10 @@ func TestEvict_APod(t *testing.T) {
 	// Another program evicts a pod that a budget holds, and one that has to wait for its time. From when that is seen, neither
 	// is asked for again, or told as ours.
 	run(t, "that others evict is not asked again", func(t *testing.T, s *apitest.Server) {
-		addHeld(s, pod("held"))
+		s.AddHeld(pod("held"))
 		s.AddPod(pod("waits", critical), 0)
 		s.AddPod(pod("mark", annotated("nth-project.github.io/evict", "at-deadline")), 0)
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		r.await(state.PodHeld, "default/held")
 		s.ChangePod("default/held", ending(60))
 		s.ChangePod("default/waits", ending(60))
@@ -47,9 +47,9 @@ func TestEvict_APod(t *testing.T) {
 			s.AddPod(pod(fmt.Sprintf("web-%03d", i)), 0)
 		}
 		s.Always("evict", apitest.Together(pods))
-		r := drained(t, s, drain.Options{})
-		if r.result.Evicted != pods || count(s, "evict") != pods {
-			t.Errorf("%d evicted with %d requests; want %d", r.result.Evicted, count(s, "evict"), pods)
+		r := drained(t, s, evict.Options{})
+		if r.result().Evicted != pods || count(s, "evict") != pods {
+			t.Errorf("%d evicted with %d requests; want %d", r.result().Evicted, count(s, "evict"), pods)
 		}
 		for _, what := range []state.TransitionKind{state.PodEvicted, state.PodGone} {
 			if n := len(r.of(what)); n != pods {
@@ -63,7 +63,7 @@ func TestEvict_APod(t *testing.T) {
 	})
 	run(t, "by its UID, with its own grace", func(t *testing.T, s *apitest.Server) {
 		seen := s.AddPod(pod("a"), 0)
-		drained(t, s, drain.Options{})
+		drained(t, s, evict.Options{})
 		options := s.Requests("evict")[0].Options
 		if options.Preconditions == nil || options.Preconditions.UID == nil || *options.Preconditions.UID != seen.UID {
 			t.Errorf("evicted with %+v; want the UID %s", options.Preconditions, seen.UID)
@@ -78,7 +78,7 @@ func TestEvict_APod(t *testing.T) {
 		s.AddPod(pod("db-0"), 0)
 		s.Answer("watch", apitest.Silence(), apitest.Expired())
 		s.Answer("evict", apitest.Unavailable())
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		r.await(state.PodRefused, "default/db-0")
 		s.ForgetPod("default/db-0")
 		reborn := s.AddPod(pod("db-0", ownedBy("DaemonSet", "apps/v1")), 0)
@@ -95,8 +95,8 @@ func TestEvict_APod(t *testing.T) {
 	})
 	run(t, "that was protected and has finished", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("job", unmanaged), 0)
-		free := addHeld(s, pod("held"))
-		r := begin(t, s, drain.Options{ProtectUnmanaged: true})
+		free := s.AddHeld(pod("held"))
+		r := begin(t, s, evict.Options{ProtectUnmanaged: true})
 		r.await(state.PodHeld)
 		s.ChangePod("default/job", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 		await(t, "the finished pod's removal", func() bool { return !s.HasPod("default/job") })
@@ -108,11 +108,11 @@ func TestEvict_APod(t *testing.T) {
 	run(t, "what is left is sorted", func(t *testing.T, s *apitest.Server) {
 		const pods = 30
 		for i := range pods {
-			addHeld(s, pod(fmt.Sprintf("web-%02d", i)))
+			s.AddHeld(pod(fmt.Sprintf("web-%02d", i)))
 		}
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == pods })
-		left := r.guard.Result().Left
+		left := r.result().Left
 		if len(left) != pods || !slices.IsSorted(left) {
 			t.Errorf("left are %q", left)
 		}
@@ -126,9 +126,9 @@ func TestEvict_AcceptedWithoutEffect(t *testing.T) {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("a", grace(30)), 0)
 			s.Always("evict", accepted)
-			r := beginWithin(t, s, drain.Options{}, hard, 10*time.Minute)
+			r := beginWithin(t, s, evict.Options{}, hard, 10*time.Minute)
 			time.Sleep(9 * time.Minute)
-			result, told := r.guard.Result(), r.of(state.PodRefused)
+			result, told := r.result(), r.of(state.PodRefused)
 			if result.Evicted != 0 || result.HeldBy["default/a"] != "accepted, but the pod is not terminating" || len(told) != 1 {
 				t.Errorf("the result is %+v, told %+v", result, told)
 			}
@@ -136,13 +136,13 @@ func TestEvict_AcceptedWithoutEffect(t *testing.T) {
 				t.Errorf("asked %d times, told %+v", asked, r.of(state.PodEvicted))
 			}
 			time.Sleep(2 * time.Minute)
-			if result := r.guard.Result(); hard && (result.Deleted != 1 || result.Evicted != 0 || s.HasPod("default/a")) {
+			if result := r.result(); hard && (result.Deleted != 1 || result.Evicted != 0 || s.HasPod("default/a")) {
 				t.Errorf("the result after the deadline is %+v", result)
 			}
 			s.Always("evict", nil)
 			if !hard {
 				r.await(state.PodGone)
-				if result := r.guard.Result(); result.Evicted != 1 || len(result.HeldBy) != 0 {
+				if result := r.result(); result.Evicted != 1 || len(result.HeldBy) != 0 {
 					t.Errorf("the result without the webhook is %+v", result)
 				}
 			}
@@ -154,21 +154,21 @@ func TestEvict_AcceptedWithoutEffect(t *testing.T) {
 // answer to would crash the test.
 func TestEvict_PodsThatMustGo(t *testing.T) {
 	t.Parallel()
-	protect := drain.Options{ProtectEmptyDir: true, ProtectUnmanaged: true}
+	protect := evict.Options{ProtectEmptyDir: true, ProtectUnmanaged: true}
 	for name, c := range map[string]struct {
 		pod     *corev1.Pod
-		opts    drain.Options
+		opts    evict.Options
 		removed bool
 	}{
-		"a ReplicaSet's pod":                  {pod("a"), drain.Options{}, true},
+		"a ReplicaSet's pod":                  {pod("a"), evict.Options{}, true},
 		"a pod with emptyDir, protected":      {pod("a", withEmptyDir), protect, false},
 		"a pod without controller, protected": {pod("a", unmanaged), protect, false},
 		"a finished bare pod, protected":      {pod("a", unmanaged, phase(corev1.PodSucceeded)), protect, true},
-		"a finished pod":                      {pod("a", phase(corev1.PodSucceeded)), drain.Options{}, true},
-		"a DaemonSet pod":                     {pod("a", ownedBy("DaemonSet", "apps/v1")), drain.Options{}, false},
-		"a pod of another DaemonSet":          {pod("a", ownedBy("DaemonSet", "apps.kruise.io/v1alpha1")), drain.Options{}, false},
-		"a mirror pod":                        {pod("a", mirror, unmanaged), drain.Options{}, false},
-		"a mirror pod of its node":            {pod("a", mirror, ownedBy("Node", "v1")), drain.Options{}, false},
+		"a finished pod":                      {pod("a", phase(corev1.PodSucceeded)), evict.Options{}, true},
+		"a DaemonSet pod":                     {pod("a", ownedBy("DaemonSet", "apps/v1")), evict.Options{}, false},
+		"a pod of another DaemonSet":          {pod("a", ownedBy("DaemonSet", "apps.kruise.io/v1alpha1")), evict.Options{}, false},
+		"a mirror pod":                        {pod("a", mirror, unmanaged), evict.Options{}, false},
+		"a mirror pod of its node":            {pod("a", mirror, ownedBy("Node", "v1")), evict.Options{}, false},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(c.pod, 0)
@@ -176,12 +176,12 @@ func TestEvict_PodsThatMustGo(t *testing.T) {
 			if s.HasPod("default/a") == c.removed {
 				t.Errorf("removed: %v; want %v", !c.removed, c.removed)
 			}
-			want := drain.Result{Cordon: drain.CordonSet, Evicted: 1}
-			if !c.removed {
-				want = drain.Result{Cordon: drain.CordonSet, Skipped: 1}
+			evicted, skipped := 0, 1
+			if c.removed {
+				evicted, skipped = 1, 0
 			}
-			if got := fmt.Sprintf("%+v", r.result); got != fmt.Sprintf("%+v", want) {
-				t.Errorf("the result is %s; want %+v", got, want)
+			if got := r.result(); got.Evicted != evicted || got.Skipped != skipped {
+				t.Errorf("the result is %+v", got)
 			}
 		})
 	}
@@ -191,9 +191,9 @@ func TestEvict_CriticalPods(t *testing.T) {
 	t.Parallel()
 	run(t, "after the rest", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("dns", critical), 0)
-		free := addHeld(s, pod("web-1"))
+		free := s.AddHeld(pod("web-1"))
 		s.AddPod(pod("web-2"), 0)
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		r.await(state.PodHeld)
 		r.await(state.PodGone, "default/web-2")
 		requested(t, s, 0, "evict default/dns")
@@ -216,24 +216,22 @@ func TestEvict_CriticalPods(t *testing.T) {
 		s.AddPod(pod("dns", critical), 0)
 		s.AddPod(pod("web"), apitest.Never)
 		s.AddPod(pod("going", ending(1)), apitest.Never)
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		r.await(state.PodOverdue, "default/going")
 		r.await(state.PodGone, "default/dns")
 		for _, name := range []string{"default/web", "default/going"} {
 			r.reported(1, state.PodOverdue, name)
 		}
-		r.cancel()
-		result, _ := r.wait()
-		if result.HeldBy["default/web"] != "it does not end" || result.HeldBy["default/going"] != "it does not end" {
+		if result := r.result(); result.HeldBy["default/web"] != "it does not end" || result.HeldBy["default/going"] != "it does not end" {
 			t.Errorf("the result is %+v", result)
 		}
 	})
 	// What a disruption budget holds still runs, and may need them.
 	run(t, "after a pod that is held", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("dns", critical), 0)
-		free := addHeld(s, pod("web"))
+		free := s.AddHeld(pod("web"))
 		s.AddPod(pod("stuck"), apitest.Never)
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		r.await(state.PodOverdue, "default/stuck")
 		requested(t, s, 0, "evict default/dns")
 		free()
@@ -248,8 +246,8 @@ func TestEvict_OwnPodLast(t *testing.T) {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("queue", critical, grace(40)), 0)
 			s.AddPod(pod("dns", critical, grace(5)), apitest.Ending(2*time.Second))
-			free := addHeld(s, pod("web", grace(1)))
-			r := start(t, s, drain.Options{Last: "default/queue", Margin: 2 * time.Second}, goalWithin(true, hard))
+			free := s.AddHeld(pod("web", grace(1)))
+			r := start(t, s, evict.Options{Last: "default/queue", Margin: 2 * time.Second}, terms(true, hard))
 			if hard == 0 {
 				r.await(state.PodHeld)
 				free()
@@ -269,7 +267,6 @@ func TestEvict_OwnPodLast(t *testing.T) {
 	}
 }
 
-// No look at the Node comes in between.
 func TestEvict_CriticalPodsOnceTheRestIsDone(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -281,33 +278,10 @@ func TestEvict_CriticalPodsOnceTheRestIsDone(t *testing.T) {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("dns", critical), 0)
 			s.AddPod(pod("web", grace(5)), c.ends)
-			s.Answer("get node", pass)
-			s.Always("get node", apitest.Hang())
-			r := begin(t, s, drain.Options{})
+			r := begin(t, s, evict.Options{})
 			r.await(state.PodEvicted, "default/dns")
 			if after := s.Requests("evict default/dns")[0].At.Sub(r.began); after != c.after {
 				t.Errorf("evicted after %s", after)
-			}
-		})
-	}
-}
-
-// The list is there before the cordon, or after it.
-func TestEvict_ReportsTheirNumberOnce(t *testing.T) {
-	t.Parallel()
-	for name, slow := range map[string]string{"the list is there first": "get node", "the Node is there first": "list pods"} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			addHeld(s, pod("a"))
-			addHeld(s, pod("b"))
-			s.Answer(slow, slowly(5*time.Second))
-			r := begin(t, s, drain.Options{})
-			r.await(state.PodsFound)
-			if after := time.Since(r.began); after < 5*time.Second {
-				t.Errorf("told after %s", after)
-			}
-			time.Sleep(time.Minute)
-			if told := r.of(state.PodsFound); len(told) != 1 || told[0].Total != 2 {
-				t.Errorf("told %+v", told)
 			}
 		})
 	}

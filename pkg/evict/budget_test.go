@@ -1,4 +1,4 @@
-package drain_test
+package evict_test
 
 import (
 	"fmt"
@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/kube"
@@ -77,7 +76,7 @@ func TestEvict_Counts(t *testing.T) {
 			if limit == 0 {
 				limit = plenty
 			}
-			r := beginWithin(t, s, drain.Options{}, c.hard > 0, limit)
+			r := beginWithin(t, s, evict.Options{}, c.hard > 0, limit)
 			if c.others != nil {
 				time.AfterFunc(c.after, func() { c.others(s) })
 			}
@@ -90,14 +89,13 @@ func TestEvict_Counts(t *testing.T) {
 	// The pod is terminating, but the watch does not tell yet.
 	run(t, "one before the drain is called off", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a", grace(30)), apitest.Ending(20*time.Second))
-		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true, LoadBalancerWait: 5 * time.Second})
-		r.await(state.PodsFound)
+		r := start(t, s, evict.Options{}, delayed(5*time.Second, false, plenty))
 		s.SetLag(0, 3*time.Second)
 		await(t, "the eviction", func() bool { return count(s, "evict") > 0 })
 		time.Sleep(time.Second)
-		r.adjust(func(g *drain.Goal) { g.Evict = false })
+		r.adjust(func(g *evict.Terms) { g.Evict = false })
 		r.await(state.PodSpared)
-		if result := r.guard.Result(); result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 {
+		if result := r.result(); result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 {
 			t.Errorf("the result is %+v", result)
 		}
 	})
@@ -110,7 +108,7 @@ func TestEvict_Counts(t *testing.T) {
 			s.Always("evict default/"+first, apitest.Hang())
 		}
 		s.Always("evict default/a", doneUnanswered(s, "default/a", 2900*time.Millisecond))
-		r := beginWithin(t, s, drain.Options{Gate: kube.NewGate(1)}, true, 13*time.Second)
+		r := beginWithin(t, s, evict.Options{Gate: kube.NewGate(1)}, true, 13*time.Second)
 		r.await(state.PodGone, "default/a")
 		if told := r.of(state.PodEvicted, "default/a"); len(told) != 1 || count(s, "delete default/a") != 0 {
 			t.Errorf("told %+v, and it was deleted %d times", told, count(s, "delete default/a"))
@@ -124,8 +122,8 @@ func TestEvict_Counts(t *testing.T) {
 			<-r.Context().Done()
 			return true
 		})
-		if r := drained(t, s, drain.Options{}); r.result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 {
-			t.Errorf("the result is %+v", r.result)
+		if r := drained(t, s, evict.Options{}); r.result().Evicted != 1 || len(r.of(state.PodEvicted)) != 1 {
+			t.Errorf("the result is %+v", r.result())
 		}
 	})
 	// The API server writes that a pod without a grace is ending, and then removes it. Whoever sees the first must let it do the second.
@@ -139,7 +137,7 @@ func TestEvict_Counts(t *testing.T) {
 			}
 			return false
 		})
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		if result := r.succeed(); result.Evicted != 1 {
 			t.Errorf("the result is %+v", result)
 		}
@@ -156,7 +154,7 @@ func TestBudget(t *testing.T) {
 		r, _ := holding(t, s, pod("a", grace(60)))
 		s.ChangePod("default/a", ending(60))
 		time.Sleep(30 * time.Second)
-		if result := r.guard.Result(); len(result.Left) != 1 || len(result.HeldBy) != 0 {
+		if result := r.result(); len(result.Left) != 1 || len(result.HeldBy) != 0 {
 			t.Errorf("the result is %+v", result)
 		}
 	})
@@ -167,7 +165,7 @@ func TestBudget(t *testing.T) {
 			s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
 		}
 		s.Always("evict", apitest.OneAtATime("budget", 5*time.Second))
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		r.succeed()
 		if after := r.drainedAt().Sub(r.began); after > pods*8*time.Second {
 			t.Errorf("drained after %s", after)
@@ -179,9 +177,9 @@ func TestBudget(t *testing.T) {
 	run(t, "asked again, reported once", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
 		s.Answer("evict", apitest.HeldBy("web-budget", 0), apitest.HeldBy("web-budget", 0), apitest.HeldBy("web-budget", 0))
-		r := drained(t, s, drain.Options{})
-		if r.result.Evicted != 1 || count(s, "evict") != 4 {
-			t.Errorf("%+v after %d evictions", r.result, count(s, "evict"))
+		r := drained(t, s, evict.Options{})
+		if r.result().Evicted != 1 || count(s, "evict") != 4 {
+			t.Errorf("%+v after %d evictions", r.result(), count(s, "evict"))
 		}
 		if held := r.of(state.PodHeld); len(held) != 1 || held[0].Detail != "web-budget" || held[0].Pod != "default/a" {
 			t.Errorf("told %+v", held)
@@ -189,9 +187,9 @@ func TestBudget(t *testing.T) {
 	})
 	// A webhook does not answer for that one.
 	run(t, "a pod without an answer delays no other", func(t *testing.T, s *apitest.Server) {
-		addHeld(s, pod("a"))
-		addHeld(s, pod("b"))
-		r := begin(t, s, drain.Options{})
+		s.AddHeld(pod("a"))
+		s.AddHeld(pod("b"))
+		r := begin(t, s, evict.Options{})
 		await(t, "that both are held", func() bool { return len(r.of(state.PodHeld)) == 2 })
 		s.Always("evict default/a", apitest.Hang())
 		r.await(state.PodRefused, "default/a")
@@ -200,7 +198,7 @@ func TestBudget(t *testing.T) {
 		if n := count(s, "evict default/b") - asked; n < 20 {
 			t.Errorf("the other one was asked for %d times in a minute", n)
 		}
-		over := r.times(state.PodRefused)[0]
+		over := r.of(state.PodRefused)[0].At
 		if !slices.ContainsFunc(s.Requests("evict default/b"), func(q apitest.Request) bool { return q.At.Equal(over) }) {
 			t.Error("the other one was not asked for as soon as the first had been given up")
 		}
@@ -208,9 +206,9 @@ func TestBudget(t *testing.T) {
 	// One pod asks for all, and is not answered before people want it to stay.
 	run(t, "another pod asks once the first opts out", func(t *testing.T, s *apitest.Server) {
 		for _, name := range []string{"a", "b", "c"} {
-			addHeld(s, pod(name))
+			s.AddHeld(pod(name))
 		}
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == 3 })
 		for _, name := range []string{"a", "b", "c"} {
 			s.Always("evict default/"+name, apitest.Hang())
@@ -232,7 +230,7 @@ func TestBudget(t *testing.T) {
 				"details":{"causes":[{"reason":"DisruptionBudget","message":"Not now."}]}}`)
 			return err == nil
 		})
-		r := drained(t, s, drain.Options{})
+		r := drained(t, s, evict.Options{})
 		if told := r.of(state.PodHeld); len(told) != 1 || told[0].Detail != "a disruption budget" || len(r.of(state.PodRefused)) != 0 {
 			t.Errorf("told %+v and %+v", told, r.of(state.PodRefused))
 		}
@@ -241,7 +239,7 @@ func TestBudget(t *testing.T) {
 	run(t, "another one whose name differs in a number", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
 		s.Answer("evict", apitest.HeldBy("web-1", 0), apitest.HeldBy("web-2", 0))
-		r := drained(t, s, drain.Options{})
+		r := drained(t, s, evict.Options{})
 		if told := r.of(state.PodHeld); len(told) != 2 || told[1].Detail != "web-2" {
 			t.Errorf("told %+v", told)
 		}
@@ -252,7 +250,7 @@ func TestBudget(t *testing.T) {
 		s.SetLag(0, 5*time.Second)
 		free()
 		await(t, "the end of the pod", func() bool { return !s.HasPod("default/a") })
-		if result := r.guard.Result(); len(result.Left) != 1 || len(result.HeldBy) != 0 {
+		if result := r.result(); len(result.Left) != 1 || len(result.HeldBy) != 0 {
 			t.Errorf("the result is %+v", result)
 		}
 	})
@@ -269,7 +267,7 @@ func TestBudget_AsManyAskAtOnceAsItLetsGo(t *testing.T) {
 			}
 			held := apitest.HeldBy("budget", 0)
 			s.Always("evict", held)
-			r := begin(t, s, drain.Options{})
+			r := begin(t, s, evict.Options{})
 			await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == pods })
 			before := count(s, "evict")
 			s.Always("evict", func(w http.ResponseWriter, q *http.Request) bool {
@@ -314,12 +312,12 @@ func TestRefusal_BeforeAHardDeadlineThatComes(t *testing.T) {
 				for _, what := range []string{"evict", "delete"} {
 					s.Always(what, apitest.Forbidden("a backup is under way"))
 				}
-				r := beginWithin(t, s, drain.Options{}, c.hard, c.limit)
+				r := beginWithin(t, s, evict.Options{}, c.hard, c.limit)
 				time.Sleep(after)
 				s.Always("evict", nil)
 				s.Always("delete", nil)
 				began := time.Now()
-				r.adjust(func(g *drain.Goal) { joining(g); g.Hard = began.Add(2 * time.Minute); g.TimeEnds = g.Hard })
+				r.adjust(func(g *evict.Terms) { g.Hard = began.Add(2 * time.Minute) })
 				n := count(s, "evict", "delete")
 				await(t, "another request", func() bool { return count(s, "evict", "delete") > n })
 				if took := time.Since(began); took > c.soon {
@@ -335,7 +333,7 @@ func TestRefusal(t *testing.T) {
 	// What holds a pod is told once in full, and when it holds it again, for the status alone.
 	run(t, "of another kind in turn", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		for range 3 {
 			s.Always("evict", apitest.HeldBy("budget", 0))
 			time.Sleep(time.Minute)
@@ -373,7 +371,7 @@ func TestRefusal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := watchOver(t, drain.New(client, apitest.Node, drain.Options{}), goalWithin(false, plenty))
+		r := startWith(t, client, evict.Options{}, terms(false, plenty))
 		r.succeed()
 		if told := r.of(state.PodRefused); len(told) != 1 || told[0].Detail != "the credential plugin fails" {
 			t.Errorf("told %+v", told)
@@ -387,9 +385,9 @@ func TestRefusal(t *testing.T) {
 			time.Sleep(time.Second)
 			return apitest.Forbidden("not now")(w, r)
 		})
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		time.Sleep(30 * time.Second)
-		if result := r.guard.Result(); len(r.of(state.PodRefused)) > 0 || len(result.Left) != 1 || len(result.HeldBy) > 0 {
+		if result := r.result(); len(r.of(state.PodRefused)) > 0 || len(result.Left) != 1 || len(result.HeldBy) > 0 {
 			t.Errorf("told %+v; the result is %+v", r.of(state.PodRefused), result)
 		}
 	})
@@ -408,7 +406,7 @@ func TestBudget_PodsThatOthersEnd(t *testing.T) {
 				s.AddPod(pod(fmt.Sprintf("web-%02d", i)), apitest.Ending(time.Second))
 			}
 			s.Always("evict", apitest.HeldBy("budget", 0))
-			r := begin(t, s, drain.Options{})
+			r := begin(t, s, evict.Options{})
 			await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == pods })
 			time.Sleep(time.Minute) // Now they are asked for every three seconds, one for all.
 			asked := count(s, "evict")
@@ -441,9 +439,9 @@ func TestRefusal_IsRepeatedAndReported(t *testing.T) {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("a"), 0)
 			s.Answer("evict", c.answer, c.answer)
-			r := drained(t, s, drain.Options{})
-			if r.result.Evicted != 1 || count(s, "evict") != 3 {
-				t.Errorf("%+v after %d evictions; want 3", r.result, count(s, "evict"))
+			r := drained(t, s, evict.Options{})
+			if r.result().Evicted != 1 || count(s, "evict") != 3 {
+				t.Errorf("%+v after %d evictions; want 3", r.result(), count(s, "evict"))
 			}
 			if told := r.of(state.PodRefused); len(told) != 1 || !strings.Contains(told[0].Detail, c.detail) {
 				t.Errorf("told %+v; want once %q", told, c.detail)
@@ -467,9 +465,9 @@ func TestRefusal_UnknownPodIsNoSuccess(t *testing.T) {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("a"), 0)
 			s.Answer("evict", answer, answer)
-			r := drained(t, s, drain.Options{})
-			if s.HasPod("default/a") || r.result.Evicted != 1 || count(s, "evict") != 3 {
-				t.Errorf("%+v after %d evictions", r.result, count(s, "evict"))
+			r := drained(t, s, evict.Options{})
+			if s.HasPod("default/a") || r.result().Evicted != 1 || count(s, "evict") != 3 {
+				t.Errorf("%+v after %d evictions", r.result(), count(s, "evict"))
 			}
 			r.reported(0, state.PodRefused)
 		})
@@ -491,7 +489,7 @@ func TestRefusal_RetryAfterHasALimit(t *testing.T) {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("a"), 0)
 			s.Answer("evict", c.answer)
-			r := beginWithin(t, s, drain.Options{}, c.hard, c.limit)
+			r := beginWithin(t, s, evict.Options{}, c.hard, c.limit)
 			if result := r.succeed(); count(s, "evict") != 2 || result.Evicted != 1 {
 				t.Errorf("%d evictions, %+v", count(s, "evict"), result)
 			}
@@ -517,28 +515,21 @@ func TestRefusal_WithChangingNumbersIsReportedOnce(t *testing.T) {
 		what string
 		told state.TransitionKind
 	}{
-		"an eviction": {"evict", state.PodRefused}, "a list": {"list", state.PodRefused}, "a cordon": {"patch", state.NodeUnclosable},
+		"an eviction": {"evict", state.PodRefused}, "a list": {"list", state.PodRefused},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("a"), 0)
 			s.Always(c.what, numbering(words))
-			r := beginWithin(t, s, drain.Options{}, true, plenty)
+			r := beginWithin(t, s, evict.Options{}, true, plenty)
 			time.Sleep(10 * time.Minute)
 			if told := r.of(c.told); len(told) != 1 || count(s, c.what) < 10 {
 				t.Errorf("%d refusals of %d are told: %+v", len(told), count(s, c.what), told)
 			}
-			if held := r.guard.Result().HeldBy["default/a"]; c.what == "evict" && held == r.of(c.told)[0].Detail {
+			if held := r.result().HeldBy["default/a"]; c.what == "evict" && held == r.of(c.told)[0].Detail {
 				t.Errorf("held by %q, which was the first refusal", held)
 			}
 		})
 	}
-	run(t, "the load balancer label", func(t *testing.T, s *apitest.Server) {
-		s.Answer("patch", pass)
-		s.Always("patch", numbering(words))
-		r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-		time.Sleep(10 * time.Minute)
-		r.reported(1, state.PodRefused)
-	})
 }
 
 // Another version of the API server may put it in other words.
@@ -557,7 +548,7 @@ func TestRefusal_ReasonsThatTakeTurns(t *testing.T) {
 				}
 				return apitest.Unavailable()(w, r)
 			})
-			r := begin(t, s, drain.Options{})
+			r := begin(t, s, evict.Options{})
 			time.Sleep(50 * time.Minute)
 			if told := len(r.of(state.PodHeld)) + len(r.of(state.PodRefused)); told != c.want || refusals.Load() < 500 {
 				t.Errorf("told %d times why a pod stays, in %d refusals; want %d", told, refusals.Load(), c.want)
@@ -577,7 +568,7 @@ func TestBudget_FinishedPodsGo(t *testing.T) {
 			for i := range pods {
 				s.AddPod(pod(fmt.Sprintf("job-%02d", i), apitest.Ready), 0)
 			}
-			r := begin(t, s, drain.Options{})
+			r := begin(t, s, evict.Options{})
 			await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == pods })
 			time.Sleep(time.Minute) // Now they are asked for every three seconds, one for all.
 			at := time.Now()

@@ -1,8 +1,6 @@
-package drain_test
+package evict_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -13,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/state"
@@ -33,20 +30,19 @@ func TestDelete_DeadlineThatMoves(t *testing.T) {
 				s.ChangePod("default/a", critical)
 				s.AddPod(pod("z", ending(3600)), apitest.Never)
 			},
-			"held back by a settings": func(*apitest.Server) {},
+			"before evictions begin": func(*apitest.Server) {},
 		} {
 			run(t, name+", "+how, func(t *testing.T, s *apitest.Server) {
 				s.AddPod(pod("a", grace(40)), 0)
 				setUp(s)
-				opts := drain.Options{}
-				if how == "held back by a settings" {
-					opts.LoadBalancerWait = time.Hour
+				delay := time.Duration(0)
+				if how == "before evictions begin" {
+					delay = time.Hour
 				}
-				r := beginWithin(t, s, opts, true, first)
+				r := start(t, s, evict.Options{}, delayed(delay, true, first))
 				time.Sleep(10 * time.Second)
 				end := r.began.Add(moved)
-				r.adjust(func(g *drain.Goal) { g.Hard = end })
-				r.end = end
+				r.adjust(func(g *evict.Terms) { g.Hard = end })
 				r.await(state.PodGone, "default/a")
 				ends := append(s.Requests("delete default/a"), s.Requests("evict default/a")...)[0]
 				if n := count(s, "delete default/a"); n == 0 {
@@ -67,13 +63,13 @@ func TestDelete_DeadlineThatMoves(t *testing.T) {
 // What a pod's own times say is by the API server's clock.
 func TestDelete_ShortensByAnyClock(t *testing.T) {
 	t.Parallel()
-	for _, skew := range skews {
+	for _, skew := range []time.Duration{-2 * time.Hour, 0, 2 * time.Hour} { // of the API server
 		run(t, fmt.Sprintf("if it would take too long, %s", skew), func(t *testing.T, s *apitest.Server) {
 			s.SetSkew(skew)
 			s.AddPod(pod("a", grace(12)), apitest.Ending(time.Hour)) // It is to be gone in nine seconds.
-			goal := goalWithin(true, 10*time.Second)
+			goal := terms(true, 10*time.Second)
 			s.DeletePod("default/a")
-			r := start(t, s, drain.Options{Margin: time.Second}, goal)
+			r := start(t, s, evict.Options{Margin: time.Second}, goal)
 			if result := r.succeed(); result.Deleted != 1 {
 				t.Errorf("the result is %+v", result)
 			}
@@ -85,7 +81,7 @@ func TestDelete_ShortensByAnyClock(t *testing.T) {
 			s.SetSkew(skew)
 			s.AddPod(pod("a", grace(7)), apitest.Never)
 			s.DeletePod("default/a")
-			beginWithin(t, s, drain.Options{}, true, 10*time.Second)
+			beginWithin(t, s, evict.Options{}, true, 10*time.Second)
 			time.Sleep(time.Minute)
 			requested(t, s, 0, "delete")
 		})
@@ -97,18 +93,18 @@ func TestDelete_WithTheGraceThatIsLeft(t *testing.T) {
 	const near = 40 * time.Second
 	for name, c := range map[string]struct {
 		pod   *corev1.Pod
-		opts  drain.Options
+		opts  evict.Options
 		limit time.Duration
 		after time.Duration // when it is deleted
 		grace int64         // what is asked for; 0 for the pod's own
 	}{
-		"a grace that does not fit is clipped":       {pod("a", grace(600)), drain.Options{}, near, 0, 40},
-		"the margin is kept free":                    {pod("a", grace(600)), drain.Options{Margin: near - 10*time.Second}, near, 0, 10},
-		"never below one second":                     {pod("a", grace(600)), drain.Options{Margin: 2 * near}, near, 0, 1},
-		"a grace that fits is given whole":           {pod("a", grace(3)), drain.Options{}, near, 37 * time.Second, 0},
-		"a pod without grace gets the usual seconds": {pod("a", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = nil }), drain.Options{Margin: near - 10*time.Second}, near, 0, 10},
-		"a setting replaces the grace":               {pod("a", grace(600)), drain.Options{GracePeriod: new(2 * time.Second)}, near, 38 * time.Second, 2},
-		"a setting of nothing is one second":         {pod("a", grace(600)), drain.Options{GracePeriod: new(time.Duration(0)), Margin: time.Second}, near, 38 * time.Second, 1},
+		"a grace that does not fit is clipped":       {pod("a", grace(600)), evict.Options{}, near, 0, 40},
+		"the margin is kept free":                    {pod("a", grace(600)), evict.Options{Margin: near - 10*time.Second}, near, 0, 10},
+		"never below one second":                     {pod("a", grace(600)), evict.Options{Margin: 2 * near}, near, 0, 1},
+		"a grace that fits is given whole":           {pod("a", grace(3)), evict.Options{}, near, 37 * time.Second, 0},
+		"a pod without grace gets the usual seconds": {pod("a", func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = nil }), evict.Options{Margin: near - 10*time.Second}, near, 0, 10},
+		"a setting replaces the grace":               {pod("a", grace(600)), evict.Options{GracePeriod: new(2 * time.Second)}, near, 38 * time.Second, 2},
+		"a setting of nothing is one second":         {pod("a", grace(600)), evict.Options{GracePeriod: new(time.Duration(0)), Margin: time.Second}, near, 38 * time.Second, 1},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			began, seen := time.Now(), s.AddPod(c.pod, 0)
@@ -146,7 +142,7 @@ func TestDelete(t *testing.T) {
 		}
 		s.Always("evict", apitest.HeldBy("budget", 0))
 		began := time.Now()
-		r := beginWithin(t, s, drain.Options{}, true, 6*time.Second)
+		r := beginWithin(t, s, evict.Options{}, true, 6*time.Second)
 		r.succeed()
 		var order []string
 		for _, q := range s.Requests("delete") {
@@ -157,14 +153,11 @@ func TestDelete(t *testing.T) {
 		}
 	})
 	run(t, "nothing without a hard deadline", func(t *testing.T, s *apitest.Server) {
-		addHeld(s, pod("held", grace(600)))
+		s.AddHeld(pod("held", grace(600)))
 		s.AddPod(pod("stuck", ending(3600)), apitest.Never)
 		s.AddPod(pod("free"), 0)
-		r := beginWithin(t, s, drain.Options{}, false, 2*time.Second)
-		result, err := r.wait()
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the error is %v; want the deadline", err)
-		}
+		r := beginWithin(t, s, evict.Options{}, false, 2*time.Second)
+		result := r.end()
 		if n := count(s, "delete"); n != 0 || result.Deleted != 0 {
 			t.Errorf("%d deletions, %+v", n, result)
 		}
@@ -180,43 +173,21 @@ func TestDelete(t *testing.T) {
 	})
 	// Nobody can give it less.
 	run(t, "not a pod in its last second", func(t *testing.T, s *apitest.Server) {
-		r := beginWithin(t, s, drain.Options{}, true, 10*time.Second)
+		r := beginWithin(t, s, evict.Options{}, true, 10*time.Second)
 		r.succeed()
 		time.Sleep(time.Until(r.goal.Hard.Add(-500 * time.Millisecond)))
 		s.AddPod(pod("a", ending(1)), apitest.Never)
 		time.Sleep(5 * time.Second)
-		if n := count(s, "evict", "delete"); n != 0 || len(r.guard.Result().Left) != 1 {
-			t.Errorf("%d evictions and deletions, %+v", n, r.guard.Result())
+		if n := count(s, "evict", "delete"); n != 0 || len(r.result().Left) != 1 {
+			t.Errorf("%d evictions and deletions, %+v", n, r.result())
 		}
-	})
-	// The news that it ends is not that its end was shortened, whichever comes first.
-	run(t, "a pod that was seen terminating before the answer", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a", grace(600), func(p *corev1.Pod) { // An eviction before has come no further.
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"}}
-		}), apitest.Ending(time.Hour))
-		answered := make(chan struct{})
-		s.Answer("evict", answeredLate(s, func() { time.AfterFunc(time.Millisecond, func() { close(answered) }) }, answered))
-		goal := goalWithin(false, plenty)
-		guard := drain.New(s.Client(), apitest.Node, drain.Options{}).Guard(goal, func(p drain.Progress) {
-			if p.Kind == state.PodsFound { // The process gets no time for a moment, in which both the news of the pod and the answer come.
-				time.Sleep(10 * time.Millisecond)
-			}
-		})
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		go guard.Run(ctx)
-		time.Sleep(10 * time.Second)
-		goal.Hard = time.Now().Add(time.Minute)
-		guard.Adjust(goal)
-		time.Sleep(time.Minute)
-		requested(t, s, 1, "delete")
 	})
 	// Its budget has refused evictions for minutes, ever more slowly. That is no reason to be slow with what is urgent.
 	run(t, "repeated at once after a failure", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a", grace(60)), apitest.Ending(time.Second))
 		s.Always("evict", apitest.Unavailable())
 		s.Answer("delete", apitest.Reset())
-		beginWithin(t, s, drain.Options{}, true, 5*time.Minute).await(state.PodDeleted)
+		beginWithin(t, s, evict.Options{}, true, 5*time.Minute).await(state.PodDeleted)
 		asked := s.Requests("delete")
 		if after := asked[1].At.Sub(asked[0].At); after > 200*time.Millisecond {
 			t.Errorf("repeated after %s", after)
@@ -227,7 +198,7 @@ func TestDelete(t *testing.T) {
 		s.AddPod(pod("a", grace(30)), 0)
 		s.Always("evict", apitest.HeldBy("budget", 0))
 		s.Always("delete", apitest.Unavailable())
-		r := beginWithin(t, s, drain.Options{}, true, time.Minute)
+		r := beginWithin(t, s, evict.Options{}, true, time.Minute)
 		time.Sleep(time.Until(r.goal.Hard.Add(-200 * time.Millisecond)))
 		before := count(s, "delete")
 		time.Sleep(199 * time.Millisecond)
@@ -240,7 +211,7 @@ func TestDelete(t *testing.T) {
 		s.AddPod(pod("a", grace(600)), 0)
 		s.Always("evict", apitest.HeldBy("budget", 0))
 		s.Always("delete", accepted)
-		r := beginWithin(t, s, drain.Options{}, true, 20*time.Second)
+		r := beginWithin(t, s, evict.Options{}, true, 20*time.Second)
 		time.Sleep(19900 * time.Millisecond)
 		asked := s.Requests("delete")
 		if len(asked) != 8 {
@@ -256,7 +227,7 @@ func TestDelete(t *testing.T) {
 	run(t, "repeated with pauses for a terminating pod", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a", ending(3600)), apitest.Never)
 		s.Always("delete", apitest.Unavailable())
-		beginWithin(t, s, drain.Options{}, true, 10*time.Second)
+		beginWithin(t, s, evict.Options{}, true, 10*time.Second)
 		time.Sleep(9950 * time.Millisecond)
 		if n := count(s, "delete"); n < 2 || n > 12 {
 			t.Errorf("%d deletions in the last second", n)
@@ -268,7 +239,7 @@ func TestDelete(t *testing.T) {
 		s.Always("evict", apitest.HeldBy("budget", 0))
 		s.Always("delete", slowly(700*time.Millisecond))
 		const limit = 20 * time.Second
-		beginWithin(t, s, drain.Options{Margin: 5 * time.Second}, true, limit)
+		beginWithin(t, s, evict.Options{Margin: 5 * time.Second}, true, limit)
 		time.Sleep(limit)
 		if s.HasPod("default/a") {
 			t.Errorf("a pod is there at the deadline after %d deletions, each of which would have been carried out after 0.7 s", count(s, "delete"))
@@ -283,10 +254,9 @@ func TestDelete_ShortensToASecond(t *testing.T) {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("a", ending(3600), grace(own)), 0)
 			s.AddPod(pod("b", ending(3600)), apitest.Never)
-			r := beginWithin(t, s, drain.Options{Margin: time.Second}, true, 4*time.Second)
-			result, err := r.wait()
-			if !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(result.Left, []string{"default/b"}) || result.Deleted != 2 {
-				t.Errorf("the result is %+v, %v", result, err)
+			r := beginWithin(t, s, evict.Options{Margin: time.Second}, true, 4*time.Second)
+			if result := r.end(); !slices.Equal(result.Left, []string{"default/b"}) || result.Deleted != 2 {
+				t.Errorf("the result is %+v", result)
 			}
 			requested(t, s, 0, "evict")
 			for _, q := range s.Requests("delete") {
@@ -301,26 +271,24 @@ func TestDelete_ShortensToASecond(t *testing.T) {
 func TestEvict_NothingDelaysAPodBeyondItsTurn(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		pod  *corev1.Pod
-		opts drain.Options
-		hard bool
-		want time.Duration // when it is evicted
+		pod   *corev1.Pod
+		delay time.Duration
+		hard  bool
+		want  time.Duration // when it is evicted
 	}{
-		"a hold":                        {pod("a", grace(2)), drain.Options{LoadBalancerWait: time.Hour}, true, 3 * time.Second},
-		"a hold, with a soft deadline":  {pod("a", grace(2)), drain.Options{LoadBalancerWait: time.Hour}, false, 3 * time.Second},
-		"load balancers":                {pod("a", grace(2)), drain.Options{ExcludeFromLoadBalancers: true, LoadBalancerWait: time.Hour}, true, 3 * time.Second},
-		"the rest, for a critical pod":  {pod("a", grace(2), critical), drain.Options{}, true, 3 * time.Second},
-		"the rest, softly":              {pod("a", grace(2), critical), drain.Options{}, false, 3 * time.Second},
-		"a grace longer than all there": {pod("a", grace(600)), drain.Options{LoadBalancerWait: time.Hour}, true, 0},
+		"a hold":                        {pod("a", grace(2)), time.Hour, true, 3 * time.Second},
+		"a hold, with a soft deadline":  {pod("a", grace(2)), time.Hour, false, 3 * time.Second},
+		"the rest, for a critical pod":  {pod("a", grace(2), critical), 0, true, 3 * time.Second},
+		"the rest, softly":              {pod("a", grace(2), critical), 0, false, 3 * time.Second},
+		"a grace longer than all there": {pod("a", grace(600)), time.Hour, true, 0},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.AddPod(c.pod, 0)
 			s.AddPod(pod("stuck", ending(1)), apitest.Never)
 			began := time.Now()
-			r := beginWithin(t, s, c.opts, c.hard, 5*time.Second)
-			result, err := r.wait()
-			if !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(result.Left, []string{"default/stuck"}) || result.Evicted != 1 {
-				t.Errorf("the result is %+v, %v", result, err)
+			r := start(t, s, evict.Options{}, delayed(c.delay, c.hard, 5*time.Second))
+			if result := r.end(); !slices.Equal(result.Left, []string{"default/stuck"}) || result.Evicted != 1 {
+				t.Errorf("the result is %+v", result)
 			}
 			if after := s.Requests("evict")[0].At.Sub(began); after != c.want {
 				t.Errorf("evicted after %s; want %s", after, c.want)
@@ -355,7 +323,7 @@ func TestDelete_AfterTheDeadline(t *testing.T) {
 		},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
-			r := beginWithin(t, s, drain.Options{}, true, 10*time.Second)
+			r := beginWithin(t, s, evict.Options{}, true, 10*time.Second)
 			r.succeed()
 			time.Sleep(time.Until(r.goal.Hard.Add(time.Minute)))
 			s.Always("evict", c.evict)
@@ -390,8 +358,8 @@ func TestDelete_SoftDeadlineTakesNoTime(t *testing.T) {
 	} {
 		for how, joins := range map[string]bool{"from the start": false, "joining it": true} {
 			run(t, name+", "+how, func(t *testing.T, s *apitest.Server) {
-				addHeld(s, pod("a", grace(40)))
-				goal := goalWithin(true, hard)
+				s.AddHeld(pod("a", grace(40)))
+				goal := terms(true, hard)
 				if soft != 0 {
 					goal.Soft = time.Now().Add(soft)
 				}
@@ -399,10 +367,10 @@ func TestDelete_SoftDeadlineTakesNoTime(t *testing.T) {
 				if joins {
 					goal.Hard = time.Time{}
 				}
-				r := start(t, s, drain.Options{Margin: margin}, goal)
+				r := start(t, s, evict.Options{Margin: margin}, goal)
 				if joins {
 					time.Sleep(5 * time.Second)
-					r.adjust(func(g *drain.Goal) { g.Hard, g.Generation = end, g.Generation+1 })
+					r.adjust(func(g *evict.Terms) { g.Hard = end })
 				}
 				r.await(state.PodDeleted)
 				deletion := s.Requests("delete")[0]
@@ -424,11 +392,11 @@ func TestDelete_GraceAsTheAPIServerTakesIt(t *testing.T) {
 		run(t, fmt.Sprint(seconds), func(t *testing.T, s *apitest.Server) {
 			s.AddPod(pod("a", grace(seconds)), 0)
 			s.Always("evict", apitest.HeldBy("budget", 0))
-			r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+			r := beginWithin(t, s, evict.Options{}, true, 2*time.Minute)
 			time.Sleep(3 * time.Minute)
 			deleted := s.Requests("delete")
-			if len(deleted) == 0 || r.guard.Result().Deleted != 1 {
-				t.Fatalf("it is not deleted; the result is %+v", r.guard.Result())
+			if len(deleted) == 0 || r.result().Deleted != 1 {
+				t.Fatalf("it is not deleted; the result is %+v", r.result())
 			}
 			if at := deleted[0].At.Sub(r.began); (at - deletedAt).Abs() > 2*time.Second {
 				t.Errorf("it is deleted after %s, want %s", at, deletedAt)
@@ -449,7 +417,7 @@ func TestDelete_IsRepeated(t *testing.T) {
 			s.AddPod(pod("a", grace(600)), 0)
 			s.Always("evict", apitest.HeldBy("budget", 0))
 			s.Answer("delete", answer, answer)
-			r := beginWithin(t, s, drain.Options{}, true, plenty)
+			r := beginWithin(t, s, evict.Options{}, true, plenty)
 			if result := r.succeed(); result.Deleted != 1 || count(s, "delete") != 3 {
 				t.Errorf("%+v after %d deletions", result, count(s, "delete"))
 			}
@@ -475,7 +443,7 @@ func TestDelete_ThatHangsLeavesTimeForOthers(t *testing.T) {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.Always("evict", apitest.HeldBy("budget", 0))
 			s.Always(c.what, apitest.Hang())
-			beginWithin(t, s, drain.Options{Margin: 6 * time.Second}, c.hard, c.limit) // The margin is there to be used.
+			beginWithin(t, s, evict.Options{Margin: 6 * time.Second}, c.hard, c.limit) // The margin is there to be used.
 			time.Sleep(c.comes)
 			came := time.Now()
 			s.AddPod(pod("a", grace(600)), apitest.Never)
@@ -521,7 +489,7 @@ func TestDelete_AfterAnEvictionWithoutEffect(t *testing.T) {
 				_, err := io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Success","code":201}`)
 				return err == nil
 			})
-			r := beginWithin(t, s, drain.Options{LoadBalancerWait: c.opens}, true, time.Minute)
+			r := start(t, s, evict.Options{}, delayed(c.opens, true, time.Minute))
 			result := r.succeed()
 			asked := s.Requests("delete")[0]
 			if after := asked.At.Sub(r.began); after != c.want || count(s, "evict") != 1 || result.Evicted != 0 || result.Deleted != 1 {

@@ -1,4 +1,4 @@
-package drain_test
+package evict_test
 
 import (
 	"fmt"
@@ -11,8 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -31,7 +31,7 @@ func TestReturns(t *testing.T) {
 				p.DeletionTimestamp.Time = time.Now().Add(time.Duration(i-20)*time.Minute + 30*time.Second)
 			}), apitest.Never)
 		}
-		r := begin(t, s, drain.Options{})
+		r := begin(t, s, evict.Options{})
 		time.Sleep(time.Minute)
 		for i := range 3 {
 			if s.HasPod(fmt.Sprintf("default/web-%d", i)) {
@@ -45,7 +45,7 @@ func TestReturns(t *testing.T) {
 		s.AddPod(pod("web"), apitest.Ending(2*time.Second))
 		daemon := ownedBy("DaemonSet", "apps/v1")
 		s.AddPod(pod("agent-0", daemon), 0)
-		r := beginWithin(t, s, drain.Options{}, true, 145*time.Second)
+		r := beginWithin(t, s, evict.Options{}, true, 145*time.Second)
 		for i := range 20 {
 			s.ChangePod(fmt.Sprintf("default/agent-%d", i), phase(corev1.PodFailed))
 			time.Sleep(300 * time.Millisecond)
@@ -61,8 +61,8 @@ func TestReturns(t *testing.T) {
 	run(t, "left without a deadline", func(t *testing.T, s *apitest.Server) {
 		replace(t, s, "static")
 		// The drain must be well under way when the first comes back.
-		free := addHeld(s, pod("held", ownedBy("StatefulSet", "apps/v1")))
-		r := beginWithin(t, s, drain.Options{LoadBalancerWait: 1500 * time.Millisecond}, false, 0)
+		free := s.AddHeld(pod("held", ownedBy("StatefulSet", "apps/v1")))
+		r := start(t, s, evict.Options{}, delayed(1500*time.Millisecond, false, 0))
 		r.await(state.PodsLeftToReturn)
 		free()
 		result := r.succeed()
@@ -82,7 +82,7 @@ func TestReturns(t *testing.T) {
 			return accepted(w, r)
 		})
 		replace(t, s, "static")
-		r := beginWithin(t, s, drain.Options{}, false, 0)
+		r := beginWithin(t, s, evict.Options{}, false, 0)
 		time.Sleep(5 * time.Minute)
 		if n := count(s, "evict"); n != 5 || len(r.of(state.PodsLeftToReturn)) != 1 {
 			t.Errorf("%d evictions; told is %+v", n, r.of(state.PodsLeftToReturn))
@@ -91,9 +91,10 @@ func TestReturns(t *testing.T) {
 	// A machine that is lost takes them with it. Until then, their controller would bring them back as often as they are evicted.
 	run(t, "ever more slowly before a deadline", func(t *testing.T, s *apitest.Server) {
 		replace(t, s, "static")
-		r := beginWithin(t, s, drain.Options{LoadBalancerWait: 1500 * time.Millisecond, Margin: time.Second}, true, time.Minute)
+		r := start(t, s, evict.Options{Margin: time.Second}, delayed(1500*time.Millisecond, true, time.Minute))
 		r.await(state.PodsLeftToReturn)
-		if result, _ := r.wait(); result.Evicted != 5 || result.Deleted != 0 || result.Skipped != 1 {
+		time.Sleep(time.Until(r.goal.Hard))
+		if result := r.result(); result.Evicted != 5 || result.Deleted != 0 || result.Skipped != 1 {
 			t.Errorf("the result is %+v", result)
 		}
 		var after []time.Duration
@@ -112,10 +113,10 @@ func TestReturns(t *testing.T) {
 	// Otherwise it would take the place of what has yet to go, for as long as its rounds last.
 	run(t, "after those that have yet to go", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("came"), 0)
-		addHeld(s, pod("stays"))
-		r := beginWithin(t, s, drain.Options{}, false, 0)
+		s.AddHeld(pod("stays"))
+		r := beginWithin(t, s, evict.Options{}, false, 0)
 		r.await(state.PodGone, "default/came")
-		addHeld(s, pod("back"))
+		s.AddHeld(pod("back"))
 		r.await(state.PodHeld, "default/back")
 		asked := count(s, "evict default/stays")
 		time.Sleep(time.Minute)
@@ -126,41 +127,16 @@ func TestReturns(t *testing.T) {
 		s.Always("evict default/back", nil)
 		r.await(state.PodGone, "default/back")
 	})
-	// While the cordon fails, the scheduler puts pods on the open node as it pleases.
-	run(t, "to an open node", func(t *testing.T, s *apitest.Server) {
-		s.AddReplicaSet(apitest.Workload{Name: "web", Pods: 2, Ending: apitest.Ending(time.Second), Delay: 300 * time.Millisecond})
-		s.Always("patch node", apitest.Unavailable())
-		r := beginWithin(t, s, drain.Options{Margin: time.Second}, true, 2*time.Minute)
-		r.await(state.PodsLeftToReturn)
-		s.Always("patch node", nil)
-		r.await(state.NodeClosed)
-		if result := r.succeed(); len(result.Left) != 0 || result.Skipped != 0 {
-			t.Errorf("the result is %+v; want no pod left", result)
-		}
-		for _, p := range s.Pods() {
-			if p.Spec.NodeName == apitest.Node {
-				t.Errorf("%s is on the closed node", p.Name)
-			}
-		}
-	})
 	// An event joins while a pod that has come back waits for its pause to be over.
 	run(t, "rounds begin again for an event that joins", func(t *testing.T, s *apitest.Server) {
 		controller(t, s, 1, false)
-		r := beginWithin(t, s, drain.Options{}, false, 0)
+		r := beginWithin(t, s, evict.Options{}, false, 0)
 		r.await(state.PodsReturning)
-		r.adjust(func(g *drain.Goal) { g.Generation++ })
+		r.join()
 		asked := count(s, "evict")
 		time.Sleep(time.Minute)
 		if n := count(s, "evict") - asked; n != 5 {
 			t.Errorf("%d evictions for another event; want that of the pod that waited, and four", n)
-		}
-	})
-	run(t, "what was listed late has not arrived", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		s.Answer("list", apitest.Unavailable(), apitest.Unavailable()) // The cordon comes first.
-		r := drained(t, s, drain.Options{})
-		if told := r.of(state.PodArrived); len(told) != 0 || r.result.Evicted != 1 {
-			t.Errorf("told %+v", told)
 		}
 	})
 	// Their pods take 20 minutes to end. Meanwhile others, such as those of Jobs, come and go.
@@ -168,7 +144,7 @@ func TestReturns(t *testing.T) {
 		of := func(name string) func(*corev1.Pod) {
 			return func(p *corev1.Pod) { p.OwnerReferences[0].Name = name }
 		}
-		beginWithin(t, s, drain.Options{}, false, 0)
+		beginWithin(t, s, evict.Options{}, false, 0)
 		for i := range 40 {
 			for _, name := range []string{"a", "b"}[:min(i+1, 2)] {
 				if !s.HasPod("default/" + name) {
@@ -187,7 +163,7 @@ func TestReturns(t *testing.T) {
 	run(t, "behind a silent watch", func(t *testing.T, s *apitest.Server) {
 		s.Always("watch pods", apitest.Silence())
 		replace(t, s, "static")
-		r := beginWithin(t, s, drain.Options{}, false, 0)
+		r := beginWithin(t, s, evict.Options{}, false, 0)
 		r.await(state.PodsLeftToReturn)
 		requested(t, s, 5, "evict")
 	})
@@ -207,22 +183,22 @@ func TestReturns_NotOfPodsThatAreBoundLate(t *testing.T) {
 				waiting = append(waiting, p)
 			}
 			time.Sleep(apart)
-			r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
+			r := beginWithin(t, s, evict.Options{}, true, 2*time.Minute)
 			r.succeed()
-			for _, p := range waiting {
+			for i, p := range waiting {
 				s.AddPod(p, 0)
 				if apart == 0 {
 					continue
 				}
 				r.await(state.PodGone, "default/"+p.Name)
-				await(t, "the news that it is drained again", func() bool { return r.last().Kind == state.NodeEmpty })
+				await(t, "the proof that none is left", func() bool { told := r.of(state.NodeEmpty); return told[len(told)-1].Total == i+2 })
 			}
 			await(t, "the last one's end", func() bool { return len(r.of(state.PodGone)) == late+1 })
 			if told := append(r.of(state.PodsLeftToReturn), r.of(state.PodsReturning)...); len(told) != 0 {
 				t.Errorf("told %+v", told)
 			}
-			if n := len(r.of(state.PodArrived)); n != late || r.guard.Result().Evicted != late+1 {
-				t.Errorf("%d have arrived; the result is %+v", n, r.guard.Result())
+			if n := len(r.of(state.PodArrived)); n != late || r.result().Evicted != late+1 {
+				t.Errorf("%d have arrived; the result is %+v", n, r.result())
 			}
 		})
 	}
@@ -290,7 +266,7 @@ func TestReturns_FourRounds(t *testing.T) {
 			for _, pods := range []int{1, 3, 12} {
 				run(t, fmt.Sprintf("%d pods of a %s, deadline %s", pods, kind, deadline), func(t *testing.T, s *apitest.Server) {
 					controller(t, s, pods, stateful)
-					r := beginWithin(t, s, drain.Options{}, limit == 2*time.Minute, limit)
+					r := beginWithin(t, s, evict.Options{}, limit == 2*time.Minute, limit)
 					r.await(state.PodsLeftToReturn)
 					time.Sleep(time.Minute)
 					if told := r.of(state.PodsLeftToReturn); len(told) != 1 || told[0].Detail != kind+" default/owner" {
@@ -299,10 +275,10 @@ func TestReturns_FourRounds(t *testing.T) {
 					if n := count(s, "evict"); n < 4*pods || n > 5*pods || count(s, "delete") > 0 {
 						t.Errorf("%d evictions, %d deletions", n, count(s, "delete"))
 					}
-					if told := r.last(); !told.State.Drained || told.Left != 0 {
-						t.Errorf("told %+v at last", told)
+					if len(r.of(state.NodeEmpty)) == 0 {
+						t.Error("it is not said to be empty")
 					}
-					r.adjust(func(g *drain.Goal) { g.Generation++ })
+					r.join()
 					asked := count(s, "evict")
 					time.Sleep(time.Minute)
 					if n := count(s, "evict") - asked; n < 4*pods || n > 5*pods {
@@ -322,7 +298,7 @@ func TestReturns_WithoutAController(t *testing.T) {
 		"their names begin in the same way": func(p *corev1.Pod) { p.OwnerReferences, p.GenerateName = nil, "runner-" },
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
-			r := beginWithin(t, s, drain.Options{}, false, 0)
+			r := beginWithin(t, s, evict.Options{}, false, 0)
 			made := 0
 			for range 300 {
 				if last := fmt.Sprint("runner-", made); made == 0 || !s.HasPod("default/"+last) {

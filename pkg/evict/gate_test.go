@@ -1,0 +1,237 @@
+package evict_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+func TestEvict_AtTheGate(t *testing.T) {
+	t.Parallel()
+	// All nodes of nth-queue share one gate. The API server does not answer for one of them.
+	run(t, "deletions before a deadline wait behind no eviction", func(t *testing.T, _ *apitest.Server) {
+		gate := kube.NewGate(2)
+		hanging, lost := apitest.New(t), apitest.New(t)
+		for i := range 5 {
+			hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
+			lost.AddPod(pod(fmt.Sprint("pod-", i), grace(3)), apitest.Ending(time.Second))
+		}
+		hanging.Always("evict", apitest.Hang())
+		begin(t, hanging, evict.Options{Gate: gate})
+		await(t, "evictions that hang", func() bool { return count(hanging, "evict") == 2 })
+		lost.Always("evict", apitest.HeldBy("budget", 0))
+		r := beginWithin(t, lost, evict.Options{Gate: gate}, true, 10*time.Second)
+		if result := r.succeed(); result.Deleted != 5 {
+			t.Errorf("the result is %+v", result)
+		}
+		if asked := lost.Requests("delete"); r.goal.Hard.Sub(asked[len(asked)-1].At) < 3*time.Second {
+			t.Errorf("the last was deleted %s before the deadline, of a grace of 3 s", r.goal.Hard.Sub(asked[len(asked)-1].At))
+		}
+	})
+	// The API server does not answer for one node, while the turn of another one's pod comes.
+	run(t, "the grace is what is left then", func(t *testing.T, _ *apitest.Server) {
+		gate := kube.NewGate(1)
+		hanging, lost := apitest.New(t), apitest.New(t)
+		hanging.AddPod(pod("a", grace(30)), 0)
+		lost.AddPod(pod("a", grace(10)), apitest.Ending(time.Second))
+		hanging.Always("evict", apitest.HeldBy("budget", 0))
+		hanging.Always("delete", apitest.Hang())
+		lost.Always("evict", apitest.HeldBy("budget", 0))
+		beginWithin(t, hanging, evict.Options{Gate: gate}, true, 60*time.Second)
+		r := beginWithin(t, lost, evict.Options{Gate: gate}, true, 41*time.Second)
+		r.await(state.PodDeleted)
+		asked := lost.Requests("delete")[0]
+		left := r.goal.Hard.Sub(asked.At)
+		given := 10 * time.Second
+		if g := asked.Options.GracePeriodSeconds; g != nil {
+			given = time.Duration(*g) * time.Second
+		}
+		if given > left+time.Second {
+			t.Errorf("deleted with a grace of %s, where %s are left", given, left)
+		}
+	})
+}
+
+func TestEvict_AtTheGateIsDropped(t *testing.T) {
+	t.Parallel()
+	for name, happens := range map[string]func(*apitest.Server, string){
+		"somebody else deletes the pod": func(s *apitest.Server, name string) { s.DeletePod(name) },
+		"the pod is to stay":            func(s *apitest.Server, name string) { s.ChangePod(name, annotated(evict.Annotation, evict.Never)) },
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("a", grace(60)), apitest.Ending(time.Minute))
+			s.AddPod(pod("b", grace(60)), apitest.Ending(time.Minute))
+			s.Always("evict", slowly(5*time.Second))
+			begin(t, s, evict.Options{Gate: kube.NewGate(1)})
+			await(t, "an eviction", func() bool { return count(s, "evict") == 1 })
+			other := "default/b"
+			if s.Requests("evict")[0].What == "evict default/b" {
+				other = "default/a"
+			}
+			happens(s, other)
+			time.Sleep(30 * time.Second)
+			requested(t, s, 0, "evict "+other)
+		})
+	}
+}
+
+// It has not been sent, and waits behind those of a node whose API server does not answer.
+func TestEvict_AtTheGateGivesWayToADeletion(t *testing.T) {
+	t.Parallel()
+	for name, comes := range map[string]time.Duration{"of a pod that was there": 0, "of one that comes late": 1500 * time.Millisecond} {
+		run(t, name, func(t *testing.T, _ *apitest.Server) {
+			gate := kube.NewGate(1)
+			hanging, lost := apitest.New(t), apitest.New(t)
+			for i := range 5 {
+				hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
+			}
+			hanging.Always("evict", apitest.Hang())
+			begin(t, hanging, evict.Options{Gate: gate})
+			await(t, "an eviction that hangs", func() bool { return count(hanging, "evict") == 1 })
+			add := func() {
+				lost.AddPod(pod("a", grace(3)), apitest.Ending(time.Second))
+			}
+			if comes == 0 {
+				add()
+			}
+			r := beginWithin(t, lost, evict.Options{Gate: gate}, true, 10*time.Second)
+			if comes > 0 {
+				time.Sleep(comes)
+				add()
+			}
+			r.await(state.PodDeleted)
+			if left := r.goal.Hard.Sub(lost.Requests("delete")[0].At); left != 3*time.Second || count(lost, "evict") != 0 {
+				t.Errorf("deleted %s before the deadline, after %d evictions", left, count(lost, "evict"))
+			}
+		})
+	}
+}
+
+// A volume has to be let go here and attached there before its pod starts, which takes longest of all.
+func TestEvict_PodsWithVolumesFirst(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		asked string
+		limit time.Duration
+	}{"while there is time": {"evict", plenty}, "when the deadline is near": {"delete", 5 * time.Second}} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			for i := range 5 {
+				s.AddPod(pod(fmt.Sprint("a-plain-", i), grace(10)), apitest.Ending(time.Second))
+			}
+			s.AddPod(pod("data", withClaim("data"), grace(10)), apitest.Ending(time.Second))
+			s.AddPod(pod("scratch", withScratch("scratch"), grace(10)), apitest.Ending(time.Second))
+			if c.asked == "delete" {
+				s.Always("evict", apitest.HeldBy("budget", 0))
+			}
+			s.Always(c.asked, slowly(100*time.Millisecond))
+			r := beginWithin(t, s, evict.Options{Gate: kube.NewGate(1)}, true, c.limit)
+			r.succeed()
+			var order []string
+			for _, asked := range s.Requests(c.asked) {
+				order = append(order, strings.TrimPrefix(asked.What, c.asked+" default/"))
+			}
+			if want := []string{"data", "scratch", "a-plain-0", "a-plain-1", "a-plain-2", "a-plain-3", "a-plain-4"}; !slices.Equal(order, want) {
+				t.Errorf("asked for in the order %v, want %v", order, want)
+			}
+		})
+	}
+}
+
+// enter takes a place at a gate, or waits for one until the test ends, and tells when it has it.
+func enter(t *testing.T, gate *kube.Gate, urgent, first bool) <-chan func() {
+	t.Helper()
+	entered := make(chan func(), 1)
+	go func() {
+		if leave, err := gate.Enter(t.Context(), func() bool { return urgent }, first); err == nil {
+			entered <- leave
+		}
+	}()
+	synctest.Wait()
+	return entered
+}
+
+// Another node's request has the only place meanwhile.
+func TestEvict_AtTheGateDeadlineMoves(t *testing.T) {
+	t.Parallel()
+	held := func(s *apitest.Server) { s.AddHeld(pod("a", grace(25))) }
+	long := func(s *apitest.Server) { s.AddPod(pod("a", grace(300)), 0) }
+	elses := func(s *apitest.Server) { s.AddPod(pod("a", grace(7200), ending(3600)), apitest.Never) }
+	for name, c := range map[string]struct {
+		add   func(*apitest.Server)
+		waits time.Duration // from when
+	}{
+		"an eviction, which gets what grace there is": {long, 0},
+		"a deletion at the turn":                      {held, 35 * time.Second},
+		"a deletion that shortens another":            {elses, 59 * time.Second},
+	} {
+		for how, moves := range map[string]func(*evict.Terms){
+			"goes away": func(g *evict.Terms) { g.Hard = time.Time{} },
+			"is later":  func(g *evict.Terms) { g.Hard = g.Hard.Add(time.Hour) },
+		} {
+			run(t, name+", "+how, func(t *testing.T, s *apitest.Server) {
+				gate := kube.NewGate(1)
+				c.add(s)
+				var leave func()
+				if c.waits == 0 {
+					leave = <-enter(t, gate, true, false)
+				}
+				r := beginWithin(t, s, evict.Options{Gate: gate}, true, time.Minute)
+				if c.waits > 0 {
+					time.Sleep(c.waits - 500*time.Millisecond)
+					leave = <-enter(t, gate, true, false)
+				}
+				time.Sleep(time.Second)
+				r.adjust(moves)
+				time.Sleep(100 * time.Millisecond)
+				leave()
+				time.Sleep(time.Minute)
+				for _, q := range s.Requests("evict", "delete") {
+					if q.Options.GracePeriodSeconds != nil || strings.HasPrefix(q.What, "delete") {
+						t.Errorf("%s after %s with %+v", q.What, q.At.Sub(r.began), q.Options)
+					}
+				}
+				if deleted, refused := r.of(state.PodDeleted), r.of(state.PodRefused); len(deleted)+len(refused) > 0 {
+					t.Errorf("told %+v and %+v", deleted, refused)
+				}
+				if c.waits == 0 && count(s, "evict") == 0 {
+					t.Error("it was never asked for")
+				}
+			})
+		}
+	}
+}
+
+// All nodes of nth-queue share one gate. Another urgent request has come before.
+func TestEvict_AtTheGateUrgentPodsPass(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		grace          int64
+		urgent, passes bool
+	}{
+		"its turn has come, and its node is urgent":     {600, true, true},
+		"its turn has come, and its node is not urgent": {600, false, false},
+		"its turn has not come":                         {1, true, false},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			gate := kube.NewGate(1)
+			s.AddPod(pod("a", grace(c.grace)), 0)
+			s.Always("evict", slowly(time.Second))
+			leave, waiting := <-enter(t, gate, true, false), enter(t, gate, true, false)
+			beginWithin(t, s, evict.Options{Gate: gate, Urgent: func() bool { return c.urgent }}, true, time.Minute)
+			time.Sleep(500 * time.Millisecond)
+			leave()
+			synctest.Wait()
+			if passed := count(s, "evict") > 0; passed != c.passes || passed == (len(waiting) > 0) {
+				t.Errorf("it has passed the one that has waited longer: %t, and that one has entered: %t", passed, len(waiting) > 0)
+			}
+		})
+	}
+}

@@ -1,0 +1,296 @@
+package evict_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nth-project/nth/pkg/drain/apitest"
+	"github.com/nth-project/nth/pkg/evict"
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+func TestMain(m *testing.M) { os.Exit(apitest.RunTests(m)) }
+
+// bubble runs a test with an API server in a bubble of its own, in parallel with others.
+func bubble(t *testing.T, f func(t *testing.T, s *apitest.Server)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { f(t, apitest.New(t)) })
+}
+
+// run runs a part of a test in a bubble of its own.
+func run(t *testing.T, name string, f func(t *testing.T, s *apitest.Server)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { bubble(t, f) })
+}
+
+// plenty is a deadline that no test comes near unless it fails.
+const plenty = time.Hour
+
+// Shapes of pods, and answers.
+var (
+	pod, grace, ownedBy, phase, ending, annotated = apitest.RunningPod, apitest.Grace, apitest.OwnedBy, apitest.Phase, apitest.Terminating, apitest.Annotated
+	unmanaged, critical, mirror                   = apitest.Unmanaged, apitest.Critical, apitest.Mirror
+	withEmptyDir, withClaim, withScratch          = apitest.EmptyDir, apitest.Claiming, apitest.Scratching
+	gaps, slowly, accepted, pass                  = apitest.Gaps, apitest.Slowly, apitest.Accepted, apitest.Pass
+)
+
+// report is what a Drain was told.
+type report struct {
+	Kind        state.TransitionKind
+	Pod, Detail string
+	Total, Left int
+	At          time.Time
+}
+
+// result is what was done.
+type result struct {
+	Evicted, Deleted, Skipped int
+	Left                      []string
+	HeldBy                    map[string]string
+}
+
+// trial is a drain of the server's pods: of a node that is closed, and at which every look returns at once.
+type trial struct {
+	t     *testing.T
+	loop  *loop.Loop
+	pods  *evict.Pods
+	goal  evict.Terms // as the test has set it
+	began time.Time
+
+	terms         evict.Terms // the loop's
+	met, emptyFor int
+
+	mu   sync.Mutex
+	told []report
+}
+
+// terms are those of a drain that begins now and has so much time; 0 for no deadline.
+func terms(hard bool, limit time.Duration) evict.Terms {
+	terms := evict.Terms{Evict: true, From: time.Now(), Seen: true, Closed: true}
+	switch end := time.Now().Add(limit); {
+	case limit == 0:
+	case hard:
+		terms.Hard = end
+	default:
+		terms.Soft = end
+	}
+	return terms
+}
+
+// delayed are such terms, with evictions that begin after a while.
+func delayed(by time.Duration, hard bool, limit time.Duration) evict.Terms {
+	terms := terms(hard, limit)
+	terms.From = time.Now().Add(by)
+	return terms
+}
+
+// begin begins a drain that has plenty of time, and a deadline that is not hard.
+func begin(t *testing.T, s *apitest.Server, opts evict.Options) *trial {
+	t.Helper()
+	return start(t, s, opts, terms(false, plenty))
+}
+
+func beginWithin(t *testing.T, s *apitest.Server, opts evict.Options, hard bool, limit time.Duration) *trial {
+	t.Helper()
+	return start(t, s, opts, terms(hard, limit))
+}
+
+// start begins a drain, which lasts until the test ends.
+func start(t *testing.T, s *apitest.Server, opts evict.Options, terms evict.Terms) *trial {
+	t.Helper()
+	return startWith(t, s.Client(), opts, terms)
+}
+
+func startWith(t *testing.T, client kubernetes.Interface, opts evict.Options, terms evict.Terms) *trial {
+	t.Helper()
+	r := &trial{t: t, loop: loop.New(), goal: terms, terms: terms, met: 1, began: time.Now()}
+	r.pods = evict.New(client.CoreV1().RESTClient(), &kube.Reads{}, apitest.Node, opts).Pods(r.loop, r)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.loop.Run(ctx, r.turn)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return r
+}
+
+// turn is a turn of the loop, as a guard's.
+func (r *trial) turn(post func(), timed bool) (wake time.Time, after func()) {
+	if timed {
+		r.pods.Replan()
+	}
+	if post != nil {
+		post()
+	}
+	r.pods.Begin()
+	wake = r.pods.Act(time.Now())
+	switch {
+	case !r.pods.Synced() || r.pods.Counts().Left > 0 || r.emptyFor == r.met:
+	case r.pods.Proven() != r.met:
+		r.pods.Prove(r.met)
+	default:
+		r.emptyFor = r.met
+		r.Report(state.NodeEmpty, nil, "")
+	}
+	return wake, func() {}
+}
+
+// Terms implements evict.Drain.
+func (r *trial) Terms() evict.Terms { return r.terms }
+
+// Look implements evict.Drain.
+func (r *trial) Look() int { return 0 }
+
+// Met implements evict.Drain.
+func (r *trial) Met(pod *corev1.Pod, fresh bool) {
+	r.met++
+	if fresh {
+		r.Report(state.PodArrived, pod, "")
+	}
+}
+
+// Report implements evict.Drain.
+func (r *trial) Report(what state.TransitionKind, pod *corev1.Pod, detail string) {
+	counts := r.pods.Counts()
+	told := report{Kind: what, Detail: detail, Total: counts.Total, Left: counts.Left, At: time.Now()}
+	if pod != nil {
+		told.Pod = evict.Name(pod)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told = append(r.told, told)
+}
+
+// adjust changes the terms.
+func (r *trial) adjust(change func(*evict.Terms)) {
+	change(&r.goal)
+	goal := r.goal
+	r.loop.Post(func() {
+		now, was := time.Now(), r.terms
+		if r.terms = goal; goal.Near(now) && !was.Near(now) {
+			r.pods.EndRefusals(now)
+		}
+		r.pods.Rejudge()
+	})
+}
+
+// join begins another generation.
+func (r *trial) join() { r.loop.Post(func() { r.met++; r.pods.ForgetReturns(); r.pods.Rejudge() }) }
+
+// result returns how far it has come.
+func (r *trial) result() result {
+	r.loop.Lock()
+	defer r.loop.Unlock()
+	counts, held := r.pods.Counts(), r.pods.Left()
+	left := slices.Sorted(maps.Keys(held))
+	maps.DeleteFunc(held, func(_, by string) bool { return by == "" })
+	return result{counts.Evicted, counts.Deleted, counts.Skipped, left, held}
+}
+
+// of returns what was reported of a kind, and of a pod if one is given.
+func (r *trial) of(what state.TransitionKind, pod ...string) []report {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []report
+	for _, p := range r.told {
+		if p.Kind == what && (len(pod) == 0 || p.Pod == pod[0]) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// reported fails unless so many of a kind were reported, and of a pod if one is given.
+func (r *trial) reported(n int, what state.TransitionKind, pod ...string) {
+	r.t.Helper()
+	if found := r.of(what, pod...); len(found) != n {
+		r.t.Errorf("%s is reported as %+v; want %d times", what, found, n)
+	}
+}
+
+// await waits until something was reported.
+func (r *trial) await(what state.TransitionKind, pod ...string) {
+	r.t.Helper()
+	await(r.t, fmt.Sprintf("%s %s", what, strings.Join(pod, "")), func() bool { return len(r.of(what, pod...)) > 0 })
+}
+
+// succeed waits until no pod is left, and returns how it came to that.
+func (r *trial) succeed() result {
+	r.t.Helper()
+	r.await(state.NodeEmpty)
+	return r.result()
+}
+
+// synced waits until the pods were listed.
+func (r *trial) synced() {
+	r.t.Helper()
+	await(r.t, "the first list", func() bool {
+		r.loop.Lock()
+		defer r.loop.Unlock()
+		return r.pods.Synced()
+	})
+}
+
+// end waits until the deadline, and returns how far it came.
+func (r *trial) end() result {
+	r.t.Helper()
+	time.Sleep(time.Until(loop.Soonest(r.goal.Hard, r.goal.Soft)))
+	if len(r.of(state.NodeEmpty)) > 0 {
+		r.t.Error("no pod was left at the deadline")
+	}
+	return r.result()
+}
+
+// drainedAt is when no pod was left for the first time.
+func (r *trial) drainedAt() time.Time { return r.of(state.NodeEmpty)[0].At }
+
+// drained drains with plenty of time.
+func drained(t *testing.T, s *apitest.Server, opts evict.Options) *trial {
+	t.Helper()
+	r := begin(t, s, opts)
+	r.succeed()
+	return r
+}
+
+// holding begins a drain of a pod that a budget holds until free is called.
+func holding(t *testing.T, s *apitest.Server, p *corev1.Pod) (r *trial, free func()) {
+	t.Helper()
+	free = s.AddHeld(p)
+	r = begin(t, s, evict.Options{})
+	r.await(state.PodHeld)
+	return r, free
+}
+
+// await waits until cond holds, by the bubble's clock.
+func await(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	if !apitest.Await(cond) {
+		t.Fatalf("waited in vain for: %s", what)
+	}
+}
+
+// count is the number of requests of a kind so far.
+func count(s *apitest.Server, words ...string) int { return len(s.Requests(words...)) }
+
+// requested fails unless there were so many requests of a kind.
+func requested(t *testing.T, s *apitest.Server, n int, words ...string) {
+	t.Helper()
+	if requests := s.Requests(words...); len(requests) != n {
+		t.Errorf("%q is asked for as %+v; want %d times", words, requests, n)
+	}
+}
