@@ -277,19 +277,18 @@ func (c *check) forecast(ctx context.Context, node *drain.Node) {
 		c.Warn("forecast", "%s", err)
 		return
 	}
-	c.OK("forecast", "%s", describeForecast(f, daemon.SpotNotice))
+	c.OK("forecast", "%s", describeForecast(f, fmt.Sprintf("of the %.0f s of a spot notice", daemon.SpotNotice.Seconds())))
 	for _, pod := range f.Cut() {
 		c.Warn("forecast", "%s has a grace period of %.0f s, and would get %.0f s of it", pod.Pod, pod.Grace.Seconds(), pod.Gets.Seconds())
 	}
 }
 
-// describeForecast says how long a drain would take.
-func describeForecast(f evict.Forecast, notice time.Duration) string {
+// describeForecast says how long a drain would take of the time that available describes.
+func describeForecast(f evict.Forecast, available string) string {
 	if len(f.Pods) == 0 {
 		return "no pods to evict"
 	}
-	return fmt.Sprintf("a drain of %s takes up to %.0f s of the %.0f s of a spot notice, if no disruption budget blocks it",
-		text.Pods(len(f.Pods)), f.Needs.Seconds(), notice.Seconds())
+	return fmt.Sprintf("a drain of %s takes up to %.0f s %s, if no disruption budget blocks it", text.Pods(len(f.Pods)), f.Needs.Seconds(), available)
 }
 
 // shutdown checks how long logind delays a shutdown, and how long the kubelet does.

@@ -5,40 +5,44 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/nth-project/nth/cmd/internal/checks"
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// byHandDeadline is the default of --deadline.
-const byHandDeadline = 10 * time.Minute
+// manualDeadline is the default of --deadline.
+const manualDeadline = 10 * time.Minute
 
 // drainCommand returns "nth drain".
 func (h hostInfo) drainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "drain", Short: "drain this node now, or undo that", Args: cobra.NoArgs,
-		Long: `Cordons and drains this node, for operators and for what patches machines: with the kubelet's identity and
-the settings of [drain], and whether the service runs or not. It respects disruption budgets to the end, and
-deletes nothing. The node stays cordoned, also over reboots, until --undo takes that back; the service does
-not uncordon it. The exit status is 0 if the node is drained, and 1 if not: its time was over, somebody
-uncordoned the node or wants the pods left alone, or it was interrupted; the node stays cordoned then.
-It needs root's rights.`,
+		Long: `Asks the service to cordon and drain this node, for operators and for what patches machines, and waits until
+that is done. It respects disruption budgets to the end, and deletes no pod. The node stays cordoned, also over
+reboots, until --undo. The exit status is 0 if the node is drained, and 1 if not: its time was over, somebody
+uncordoned the node or opted it out, or the service does not run. It needs root's rights.`,
 	}
 	path := h.settings().ConfigFlag(cmd)
-	undo := cmd.Flags().Bool("undo", false, `take back what "nth drain" has set, and nothing else; 0 if nothing of it is left`)
-	dryRun := cmd.Flags().Bool("dry-run", false, "print what would be done, but change nothing in the cluster")
-	limit := byHandDeadline
+	undo := cmd.Flags().Bool("undo", false, `end what "nth drain" has asked for, and wait until the node is uncordoned, unless others need it cordoned`)
+	dryRun := cmd.Flags().Bool("dry-run", false, "show the pods that would have to go, and change nothing")
+	cmd.MarkFlagsMutuallyExclusive("undo", "dry-run")
+	limit := manualDeadline
 	cli.Flag(cmd, "deadline", "DURATION", "give up after so long (default 10m)", func(value string) (err error) {
 		if limit, err = time.ParseDuration(value); err != nil || limit <= 0 {
 			return errors.New("must be a duration such as 90s or 10m")
@@ -50,22 +54,25 @@ It needs root's rights.`,
 		if err != nil {
 			return err
 		}
-		cfg.DryRun = cfg.DryRun || *dryRun
 		ctx, stop := daemon.UntilSignal(cmd.Context())
 		defer stop()
+		d := manualDrain{out: cmd.OutOrStdout(), cfg: cfg, began: time.Now()}
+		if *dryRun {
+			return h.planDrain(ctx, cfg, limit, d.out)
+		}
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %s", limit))
 		defer cancel()
-		return h.drainByHand(ctx, cfg, *undo, cmd.OutOrStdout())
+		err = d.run(ctx, limit, *undo)
+		if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
+			return errors.New("run as root: sudo nth drain")
+		}
+		return err
 	}
 	return cmd
 }
 
-// drainByHand drains this node, or undoes that.
-func (h hostInfo) drainByHand(ctx context.Context, cfg config.Config, undo bool, out io.Writer) error {
-	bootID, err := record.BootID("/")
-	if err != nil {
-		return err
-	}
+// planDrain shows the pods that a drain would evict.
+func (h hostInfo) planDrain(ctx context.Context, cfg config.Config, limit time.Duration, out io.Writer) error {
 	metadata, err := checkedSource(cfg)
 	if err != nil {
 		return err
@@ -74,144 +81,129 @@ func (h hostInfo) drainByHand(ctx context.Context, cfg config.Config, undo bool,
 	if err != nil {
 		return err
 	}
-	options := drainOptions(cfg)
-	options.Writer, options.Gate, options.LoadBalancers = drain.ByHand, kube.NewGate(evictionsAtOnce), balancers(cfg, metadata)
-	if options.ScriptsWait > 0 {
-		options.Scripts = h.scripts(cfg)
-	}
-	node := drain.New(id.Client, id.Node, options)
-	d := &manualDrain{out: out, name: id.Node, bootID: bootID, dryRun: cfg.DryRun, began: time.Now()}
-	switch {
-	case cfg.DryRun && undo:
-		return d.undo(ctx, drain.NewDryRun(node), "would take")
-	case cfg.DryRun:
-		return d.drain(ctx, drain.NewDryRun(node))
-	case undo:
-		return d.undo(ctx, node, "takes")
-	}
-	return d.drain(ctx, node)
+	fmt.Fprintln(out, wrap(fmt.Sprintf("Node %s would be cordoned and drained. Nothing is changed.", id.Node), 0))
+	plan := rehearsalRun{cfg: cfg, real: id}
+	return plan.table(ctx, limit, fmt.Sprintf("of %.0f s", limit.Seconds()), out)
 }
 
-// manualDrain is a run of "nth drain". It prints lines with the time since its start.
+// manualDrain is a run of "nth drain". It prints what the service says, with the time since the start.
 type manualDrain struct {
-	out          io.Writer
-	name, bootID string
-	dryRun       bool
-	began        time.Time
-	stop         context.CancelFunc // stops the guard
-	ended        bool               // by what the guard has reported
-	why          error              // why the node is not drained
+	out   io.Writer
+	cfg   config.Config
+	began time.Time
+	id    string            // of the request
+	said  string            // by the service
+	held  map[string]string // what holds pods back
 }
 
-// undo removes what "nth drain" has set, once the kubelet of this boot has reported the node Ready.
-func (d *manualDrain) undo(ctx context.Context, node agent.Node, takes string) error {
-	result, err := node.Uncordon(ctx, func(id string, _ time.Time) bool { return id == d.bootID })
+// statusPoll is how often the service's status is read.
+const statusPoll = 100 * time.Millisecond
+
+// run asks the service for a drain, or for its end, and waits for that until ctx ends.
+func (d *manualDrain) run(ctx context.Context, limit time.Duration, undo bool) error {
+	status, why := checks.Running("nth", d.cfg.RuntimeDirectory, d.began)
 	switch {
-	case err != nil && ctx.Err() != nil:
-		return fmt.Errorf("%w (%w)", err, context.Cause(ctx))
-	case err != nil:
-		return err
-	case result.LeftTo() != "":
-		d.print("the cordon of node %s is left to %s, who still needs it", d.name, result.LeftTo())
-	case result == drain.UncordonLifted:
-		d.print("node %s %s pods again", d.name, takes)
-	case result == drain.UncordonNodeGone:
-		d.print("Node %s no longer exists; nothing to undo", d.name)
-	default:
-		d.print("node %s was not cordoned by nth drain; nothing to undo", d.name)
+	case why != "":
+		return fmt.Errorf("the service does not run: sudo systemctl start nth (%s)", why)
+	case status.DryRun:
+		return errors.New("the service runs as a dry run, and would not drain the node")
 	}
-	return nil
+	dir := daemon.StateDirectory(&d.cfg.Common)
+	done, unfinished := d.drained, "the service continues until \"nth drain --undo\""
+	if undo {
+		done, unfinished = d.undone, "the service continues"
+		if err := record.RemoveDrainRequest(dir); err != nil {
+			return err
+		}
+	} else {
+		d.id = "manual-" + d.began.UTC().Format(time.RFC3339Nano)
+		if err := (record.DrainRequest{ID: d.id, Asked: d.began.UTC(), Deadline: d.began.Add(limit).UTC()}).Write(dir); err != nil {
+			return err
+		}
+	}
+	for {
+		if status, why = checks.Running("nth", d.cfg.RuntimeDirectory, time.Now()); why == "" {
+			d.note(status)
+			if ended, err := done(status); ended {
+				return err
+			}
+		}
+		if !kube.Await(ctx, nil, statusPoll) {
+			return fmt.Errorf("%w: %s%s; %s", context.Cause(ctx), d.said, d.holders(), unfinished)
+		}
+	}
 }
 
-// Why "nth drain" ends before the node is drained.
-var (
-	errLifted = errors.New("someone uncordoned the node")
-	errLeft   = fmt.Errorf("the annotation %s on the Node asks for its pods to be left alone", drain.ActionAnnotation)
-)
-
-// drain drains the node with its own guard.
-func (d *manualDrain) drain(ctx context.Context, node agent.Node) error {
-	goal := drain.Goal{
-		Generation: 1, Close: true, Evict: true,
-		Claim: drain.Claim{Event: drain.ByHand, Kind: drain.ByHand, BootID: d.bootID, Since: time.Now().UTC()},
+// note prints the service's sentence if it has changed.
+func (d *manualDrain) note(s state.Status) {
+	if s.Step != nil {
+		d.held = s.Step.HeldBy
 	}
-	goal.Soft, _ = ctx.Deadline()
-	goal.TimeEnds = goal.Soft
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	d.stop = stop
-	var guard drain.Guard
-	guard = node.Guard(goal, func(p drain.Progress) {
-		if p.Kind == state.NodeReopened && p.Closed == 0 { // Operators have lifted the cordon of an earlier call. Each call counts by itself.
-			goal.Generation++
-			guard.Adjust(goal)
-			return
-		}
-		d.onProgress(p)
-	})
-	guard.Run(running)
-	if !d.ended {
-		d.why = context.Cause(ctx)
+	if s.Sentence != d.said {
+		d.said = s.Sentence
+		fmt.Fprintf(d.out, "%6.1f s  %s\n", time.Since(d.began).Seconds(), text.Visible(d.said, text.Page))
 	}
-	result := guard.Result()
-	if d.why != nil {
-		return fmt.Errorf("draining node %q: %w%s; the node stays cordoned until \"nth drain --undo\"", d.name, d.why, describeLeft(result))
-	}
-	is := "is"
-	if d.dryRun {
-		is = "would be"
-	}
-	d.say(fmt.Sprintf("node %s %s drained: %s evicted, %d left in place", d.name, is, text.Pods(result.Evicted), result.Skipped))
-	return nil
 }
 
-// describeLeft lists the pods that are left, and what holds them.
-func describeLeft(result drain.Result) string {
-	var left []string
-	for _, pod := range result.Left {
-		if by := result.HeldBy[pod]; by != "" {
-			pod += " (held by " + by + ")"
-		}
-		left = append(left, pod)
+// holders names the pods that are held back.
+func (d *manualDrain) holders() string {
+	var held []string
+	for _, pod := range slices.Sorted(maps.Keys(d.held)) {
+		held = append(held, pod+" (held by "+d.held[pod]+")")
 	}
-	if len(left) == 0 {
+	if len(held) == 0 {
 		return ""
 	}
-	return "; left: " + strings.Join(left, ", ")
+	return "; left: " + strings.Join(held, ", ")
 }
 
-// say prints a line with the time since the start.
-func (d *manualDrain) say(line string) {
-	d.print("%6.1f s  %s", time.Since(d.began).Seconds(), line)
-}
-
-// print prints one line.
-func (d *manualDrain) print(format string, args ...any) {
-	fmt.Fprintln(d.out, text.Visible(fmt.Sprintf(format, args...), text.Page))
-}
-
-// onProgress is called by the guard, from one goroutine.
-func (d *manualDrain) onProgress(p drain.Progress) {
-	if d.ended {
-		return
+// drained reports whether the drain has ended, and how.
+func (d *manualDrain) drained(s state.Status) (ended bool, err error) {
+	for _, e := range s.Events {
+		switch {
+		case e.ID != d.id:
+		case e.Released:
+			return true, errors.New("someone uncordoned the node")
+		case e.LeftAlone:
+			return true, fmt.Errorf("the annotation %s on the Node asks for its pods to be left alone", drain.ActionAnnotation)
+		case e.Phase == state.Drained:
+			return true, nil
+		}
 	}
-	switch {
-	case p.Kind == state.NodeReopened:
-		d.end(errLifted)
-		return
-	case p.State.Limited && p.State.Looked:
-		d.end(errLeft)
-		return
-	case p.Kind == state.NodeEmpty:
-		d.end(nil)
-	}
-	if line := agent.ProgressText(p, time.Since(d.began), d.dryRun); line != "" {
-		d.say(line)
-	}
+	return false, nil
 }
 
-// end stops the drain; why is its result.
-func (d *manualDrain) end(why error) {
-	d.ended, d.why = true, why
-	d.stop()
+// undone reports whether nothing of a drain is left.
+func (d *manualDrain) undone(s state.Status) (ended bool, err error) {
+	left := slices.ContainsFunc(s.Events, func(e state.EventStatus) bool { return e.Kind == event.Manual })
+	return !left, nil
+}
+
+// drainRequests is the source of what "nth drain" asks for, in the state directory.
+type drainRequests struct{ dir string }
+
+// requestPoll is how often the request is read.
+const requestPoll = 500 * time.Millisecond
+
+// Run implements agent.Source.
+func (r drainRequests) Run(ctx context.Context, sink event.Sink) error {
+	last, trouble := "unread", ""
+	for more := true; more; more = kube.Await(ctx, nil, requestPoll) {
+		request, err := record.ReadDrainRequest(r.dir)
+		switch {
+		case err != nil && err.Error() != trouble:
+			trouble = err.Error()
+			sink.Trouble(event.Manual, err)
+		case err == nil && (request.ID != last || trouble != ""):
+			last, trouble = request.ID, ""
+			snapshot := event.Snapshot{Kind: event.Manual}
+			if request.ID != "" {
+				snapshot.Events = []event.Event{{
+					ID: request.ID, Kind: event.Manual, State: event.Pending, Noticed: request.Asked, Deadline: request.Deadline,
+				}}
+			}
+			sink.Snapshot(snapshot)
+		}
+	}
+	return nil
 }

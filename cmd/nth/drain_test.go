@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,14 +11,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/rehearsal"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // ownCluster is a cluster whose node is this machine, with the settings that lead there.
@@ -88,71 +93,105 @@ func typed(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), errs.String()
 }
 
-func TestANodeIsDrainedByHandAndOpenedAgain(t *testing.T) {
-	t.Parallel()
-	cluster, settings := ownCluster(t, "")
-	status, said, stderr := typed(t, "drain", "--config", settings)
-	if status != 0 || stderr != "" || writerOf(t, cluster) != drain.ByHand {
+// drainBench is a bench with a running service for a cluster's node.
+func drainBench(t *testing.T) (*bench, *rehearsal.Cluster, *served) {
+	t.Helper()
+	b := newBench(t)
+	var cluster *rehearsal.Cluster
+	const form = "[events.shutdown]\naction = \"ignore\"\n[events.hibernation]\naction = \"ignore\"\n[imds]\nendpoint = %q\n"
+	cluster, b.settings = ownCluster(t, fmt.Sprintf(form, b.imds.URL))
+	s := b.serveNth(t)
+	s.awaitStatus(t, b, "nothing is announced for node "+rehearsal.Node)
+	return b, cluster, s
+}
+
+func TestDrain_AsksTheServiceUntilUndo(t *testing.T) {
+	b, cluster, s := drainBench(t)
+	status, said, stderr := typed(t, "drain", "--config", b.settings)
+	if status != 0 || stderr != "" || writerOf(t, cluster) != drain.Host {
 		t.Errorf("status %d, on standard error %q, cordoned by %q, said\n%s", status, stderr, writerOf(t, cluster), said)
 	}
-	for _, words := range []string{
-		" s  cordoned the node after ", " s  6 pods to evict\n", " s  evicted default/deaf-1\n", "; retrying\n",
-		" s  kube-system/coredns-1 is gone, 0 of 6 left\n", "is drained: 6 pods evicted, 1 left in place\n",
-	} {
+	for _, words := range []string{" s  draining node made-up-node for manual", " of 6 pods gone", "node made-up-node is drained for manual"} {
 		if !strings.Contains(said, words) {
 			t.Errorf("%q is not said:\n%s", words, said)
 		}
 	}
-	for _, words := range []string{"takes pods again", "was not cordoned by nth drain; nothing to undo"} {
-		status, said, stderr = typed(t, "drain", "--undo", "--config", settings)
-		if status != 0 || stderr != "" || !strings.Contains(said, words) || writerOf(t, cluster) != "" {
+	s.stop(t)
+	s = b.serveNth(t) // The drain stands.
+	s.awaitStatus(t, b, "is drained for manual")
+	if writerOf(t, cluster) != drain.Host {
+		t.Error("the node is not cordoned after a restart of the service")
+	}
+	for range 2 {
+		status, said, stderr = typed(t, "drain", "--undo", "--config", b.settings)
+		if status != 0 || stderr != "" || !strings.Contains(said, "nothing is announced for node") || writerOf(t, cluster) != "" {
 			t.Errorf("status %d, on standard error %q, cordoned by %q, said\n%s", status, stderr, writerOf(t, cluster), said)
 		}
 	}
+	s.stop(t)
 }
 
-func TestDrain_OutOfTimeIsStatus1AndNamesTheRest(t *testing.T) {
-	t.Parallel()
-	cluster, settings := ownCluster(t, "")
-	status, said, stderr := typed(t, "drain", "--deadline", "3s", "--config", settings)
-	if status != 1 || !strings.Contains(stderr, "not done within 3s; left: ") || !strings.Contains(stderr, "default/deaf-1") {
+func TestDrain_OutOfTimeIsStatus1AndSaysWhatHolds(t *testing.T) {
+	b, _, s := drainBench(t)
+	status, said, stderr := typed(t, "drain", "--deadline", "2s", "--config", b.settings)
+	if status != 1 || !strings.Contains(stderr, "not done within 2s: ") || !strings.Contains(stderr, `continues until "nth drain --undo"`) {
 		t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
 	}
-	if writerOf(t, cluster) != drain.ByHand {
-		t.Errorf("cordoned by %q: what was done stands", writerOf(t, cluster))
+	s.awaitStatus(t, b, "an operator has asked for it with nth drain") // The service continues.
+	s.stop(t)
+}
+
+func TestDrain_EndsWhenOperatorsDecideOtherwise(t *testing.T) {
+	for words, event := range map[string]state.EventStatus{
+		"someone uncordoned the node":        {Released: true},
+		"asks for its pods to be left alone": {LeftAlone: true},
+	} {
+		t.Run(words, func(t *testing.T) {
+			b := newBench(t)
+			board := record.NewStatusFile(os.Getenv("RUNTIME_DIRECTORY"), func(err error) { t.Error(err) })
+			showing, stop := context.WithCancel(t.Context())
+			var service sync.WaitGroup
+			service.Go(func() { board.Run(showing) })
+			show := func(events ...state.EventStatus) {
+				board.Show(state.Status{Version: state.StatusVersion, PID: os.Getpid(), Updated: time.Now(), Events: events})
+			}
+			show()
+			for _, err := record.ReadStatus(os.Getenv("RUNTIME_DIRECTORY")); err != nil; _, err = record.ReadStatus(os.Getenv("RUNTIME_DIRECTORY")) {
+				runtime.Gosched()
+			}
+			service.Go(func() {
+				for event.ID == "" && showing.Err() == nil {
+					asked, _ := record.ReadDrainRequest(os.Getenv("STATE_DIRECTORY"))
+					event.ID = asked.ID
+				}
+				show(event)
+			})
+			status, _, stderr := call(t, "drain --config "+b.settings)
+			if status != 1 || !strings.Contains(stderr, words) {
+				t.Errorf("status %d, on standard error %q", status, stderr)
+			}
+			stop()
+			service.Wait()
+		})
 	}
 }
 
-func TestWhatPeopleWantOfTheNodeEndsADrainByHand(t *testing.T) {
-	t.Parallel()
-	cluster, settings := ownCluster(t, "")
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, drain.ActionAnnotation, drain.OnlyCordon)
-	w := httptest.NewRecorder()
-	cluster.ServeHTTP(w, httptest.NewRequest(http.MethodPatch, "/api/v1/nodes/"+rehearsal.Node, strings.NewReader(patch)))
-	status, said, stderr := typed(t, "drain", "--config", settings)
-	if status != 1 || !strings.Contains(stderr, "the annotation nth-project.github.io/action on the Node asks for its pods to be left alone") || strings.Contains(said, "evicted") {
+func TestDrain_NeedsTheService(t *testing.T) {
+	b := newBench(t)
+	status, said, stderr := call(t, "drain --config "+b.settings)
+	if status != 1 || said != "" || !strings.Contains(stderr, "the service does not run: sudo systemctl start nth") {
 		t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
 	}
 }
 
-func TestADryRunOfADrainByHandChangesNothing(t *testing.T) {
-	t.Parallel()
-	cluster, settings := ownCluster(t, "dry_run = true\n")
-	version := nodeOf(t, cluster).ResourceVersion
-	status, said, stderr := typed(t, "drain", "--config", settings)
-	if status != 0 || stderr != "" || !strings.Contains(said, "dry run: would have evicted default/web-1\n") || nodeOf(t, cluster).ResourceVersion != version {
-		t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
-	}
-}
-
-func TestWithoutACredentialADrainByHandIsStatus1(t *testing.T) {
-	t.Parallel()
-	_, settings := ownCluster(t, "")
-	if err := os.Remove(strings.Trim(strings.SplitN(shipped(t, settings), "= ", 2)[1], "\"\n")); err != nil {
+func TestDrain_DryRunShowsThePlan(t *testing.T) {
+	cluster, kubeconfig, written := realCluster(t, `{"kind":"PodDisruptionBudgetList","apiVersion":"policy/v1"}`)
+	settings := filepath.Join(t.TempDir(), "nth.toml")
+	if err := os.WriteFile(settings, fmt.Appendf(nil, "[kubernetes]\nkubeconfig = %q\n", kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	status, said, stderr := typed(t, "drain", "--config", settings)
-	if status != 1 || said != "" || !strings.Contains(stderr, "the kubelet has not joined its cluster yet") {
-		t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
+	status, said, stderr := call(t, "drain --dry-run --config "+settings)
+	if status != 0 || stderr != "" || !strings.Contains(said, "default/cache-0        StatefulSet  30 s") || writerOf(t, cluster) != "" || len(written()) > 0 {
+		t.Errorf("status %d, on standard error %q, written %q, said\n%s", status, stderr, written(), said)
 	}
 }

@@ -96,7 +96,7 @@ func (h hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubecon
 		fmt.Fprintln(out, "\nThe service would only log this: dry_run is true.")
 	}
 	if run.real.Node != "" {
-		return run.table(ctx, notice, out)
+		return run.table(ctx, notice, fmt.Sprintf("of the %.0f s of a spot notice", notice.Seconds()), out)
 	}
 	lines := newTimeline(out)
 	outcome, err := run.perform(ctx, rules, notice, lines)
@@ -110,16 +110,16 @@ func (h hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubecon
 	return lines.conclude(outcome, rules)
 }
 
-// table prints what a notice of that length would do to the pods of a real node.
-func (r *rehearsalRun) table(ctx context.Context, notice time.Duration, out io.Writer) error {
+// table prints what would happen to the pods of a real node if that much time was left, which available describes.
+func (r *rehearsalRun) table(ctx context.Context, left time.Duration, available string, out io.Writer) error {
 	node := drain.New(r.real.Client, r.real.Node, drainOptions(r.cfg))
-	if left, err := node.OptedOut(ctx); err != nil {
+	if optedOut, err := node.OptedOut(ctx); err != nil {
 		return err
-	} else if left {
+	} else if optedOut {
 		fmt.Fprintln(out, "\n"+wrap("Its pods would be left alone: the annotation "+drain.ActionAnnotation+" on the Node asks for that.", 0))
 		return nil
 	}
-	f, err := node.Forecast(ctx, notice)
+	f, err := node.Forecast(ctx, left)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (r *rehearsalRun) table(ctx context.Context, notice time.Duration, out io.W
 	if !read {
 		fmt.Fprintln(out, wrap("The kubelet may not list disruption budgets: shown are those that refuse an eviction now. Pods of others may have to wait, too.", 0))
 	}
-	fmt.Fprintln(out, wrap("By the grace periods, "+describeForecast(f, notice)+".", 0))
+	fmt.Fprintln(out, wrap("By the grace periods, "+describeForecast(f, available)+".", 0))
 	return nil
 }
 

@@ -51,7 +51,7 @@ func TestVisible_what_an_API_server_says(t *testing.T) {
 	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	status, stdout, stderr := call(t, "drain --config "+settings)
+	status, stdout, stderr := call(t, "drain --dry-run --config "+settings)
 	if status != 1 || stdout != "" || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("drain: status %d, on standard output %q", status, stdout)
 	}

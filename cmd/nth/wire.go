@@ -66,7 +66,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	notices := newNotices(cfg, listenerDeps{borrowed, store, &machine{ask: metadata.Instance}, liveness.alive, board.degrade, meter, log})
 	notices.addMetrics(cfg.Metrics, meter, node)
 	loop := agent.New(agent.Config{
-		Sources:   append(shutdown.sources(), hooks),
+		Sources:   append(shutdown.sources(), hooks, drainRequests{daemon.StateDirectory(&cfg.Common)}),
 		Node:      node,
 		Identity:  warmIdentity{kubelet: borrowed, found: board.setIdentity},
 		Record:    store,
@@ -271,5 +271,6 @@ func policyOf(c config.Config) policy.Settings {
 	}
 	rules[event.Shutdown] = policy.Rule{Action: policy.Action(c.Events.Shutdown.Action), Hard: true}
 	rules[event.Hibernation] = policy.Rule{Action: policy.Action(c.Events.Hibernation.Action), Hard: true}
+	rules[event.Manual] = policy.Rule{Action: policy.Drain}
 	return rules
 }

@@ -52,7 +52,7 @@ func (a *Agent) credibleEvents(f found) []event.Event {
 	events := slices.Clone(f.Events)
 	for i, ev := range events {
 		ev = ev.Credible()
-		if f.Kind.Local() || f.Kind == event.ASGTermination {
+		if f.Kind.Local() || f.Kind == event.ASGTermination || f.Kind == event.Manual {
 			ev.Deadline = a.deadlineLeft(ev, f)
 		} else if !f.Clock.IsZero() {
 			ev.Noticed, ev.Deadline, ev.Until = a.moved(ev.Noticed), a.moved(ev.Deadline), a.moved(ev.Until)
@@ -71,8 +71,8 @@ func (a *Agent) moved(t time.Time) time.Time {
 	return t.Add(a.ahead)
 }
 
-// deadlineLeft is the deadline of an event whose source counts the time that is left: of one that the machine itself announces, and of
-// a lifecycle hook. It is what it was as long as it means the same moment; for an event of the machine's own it comes no later.
+// deadlineLeft is the deadline of an event whose source counts the time that is left: of one that the machine itself announces, of
+// a lifecycle hook, and of "nth drain". It is what it was as long as it means the same moment; for an event of the machine's own it comes no later.
 func (a *Agent) deadlineLeft(ev event.Event, f found) time.Time {
 	deadline := ev.Deadline
 	if !deadline.IsZero() {

@@ -53,9 +53,6 @@ const (
 	Host = "nth"
 	// Queue is nth-queue.
 	Queue = "nth-queue"
-	// ByHand is "nth drain", by which operators drain the machine's node. It takes over a cordon of Host's, which Host would lift when its
-	// event is over.
-	ByHand = "nth-drain"
 )
 
 // Options are the settings that hold for every drain of a node. The zero value drains at once, with each pod's own

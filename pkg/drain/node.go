@@ -172,9 +172,8 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, reopened bo
 		return CordonLeft
 	case node.Spec.Unschedulable && n.isMine(node) && !n.setByOther(node) && !sinceLift(node, before):
 		return CordonOurs
-	case node.Spec.Unschedulable && !n.takesOver(node):
+	case node.Spec.Unschedulable:
 		return CordonForeign
-	case node.Spec.Unschedulable: // This writer takes it over, by writing its own claim.
 	case reopened || before.staysOpen(goal):
 		return CordonLifted
 	}
@@ -185,12 +184,6 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, reopened bo
 // did.
 func sinceLift(node *corev1.Node, before memory) bool {
 	return before.view.cordon == CordonLifted && before.view.uid == node.UID && len(node.ManagedFields) == 0
-}
-
-// takesOver tells whether this writer makes the Node's cordon its own: ByHand does with Host's.
-func (n *Node) takesOver(node *corev1.Node) bool {
-	claim, ok := readClaim(node)
-	return ok && n.opts.Writer == ByHand && claim.Writer == Host && !n.setByOther(node)
 }
 
 // reopened tells whether somebody has uncordoned the Node since the look before: it was closed then, or has a claim that was not there then. A

@@ -30,6 +30,8 @@ const (
 	StateChange Kind = "state-change"
 	// StatusCheck: EC2's status check of the instance, or of the system below it, has been failing for some time.
 	StatusCheck Kind = "status-check"
+	// Manual: an operator has asked for a drain with "nth drain". It stands, also over reboots, until that is undone.
+	Manual Kind = "manual"
 )
 
 // State is the state of an announced event, as its source reports it.

@@ -2,7 +2,7 @@ package event
 
 import "slices"
 
-// KindInfo is what is known of a Kind.
+// KindInfo is what is known of a Kind. Manual is in no list of kinds but AllKinds: nothing announces it, and it has no settings.
 type KindInfo struct {
 	Kind Kind
 	// Machine: nth can learn of it on the machine. Metadata: from the metadata service. Queue: nth-queue can learn of it.
@@ -70,6 +70,10 @@ var kinds = []KindInfo{
 	{
 		Kind: StatusCheck, Queue: true, Reason: "StatusCheckFailed", EventReason: "StatusCheckFailed",
 		Description: "a status check of EC2's fails for the instance", Handler: HandlerNames{Event: "SCHEDULED_EVENT"},
+	},
+	{
+		Kind: Manual, Reason: "ManualDrain", EventReason: "ManualDrain",
+		Description: "an operator has asked nth to drain the node", Handler: HandlerNames{Event: "STATE_CHANGE"},
 	},
 }
 

@@ -15,7 +15,7 @@ func TestWhoHearsOfWhichKinds(t *testing.T) {
 		"the metadata service tells of": {event.PolledKinds(), polled},
 		"a machine hears of":            {event.Kinds(), slices.Concat(polled, []event.Kind{event.Shutdown, event.Hibernation})},
 		"a queue's reader hears of":     {event.QueuedKinds(), slices.Concat(polled, []event.Kind{event.ReservationEnd, event.StateChange, event.StatusCheck})},
-		"there are":                     {event.AllKinds(), slices.Concat(event.Kinds(), []event.Kind{event.ReservationEnd, event.StateChange, event.StatusCheck})},
+		"there are":                     {event.AllKinds(), slices.Concat(event.Kinds(), []event.Kind{event.ReservationEnd, event.StateChange, event.StatusCheck, event.Manual})},
 	} {
 		if !slices.Equal(row.got, row.want) {
 			t.Errorf("%s %q, want %q", who, row.got, row.want)

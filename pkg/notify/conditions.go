@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/text"
@@ -65,11 +66,11 @@ func wantedCondition(entries []state.Entry, rules policy.Settings, brief bool) c
 	}
 }
 
-// openEntries returns the entries that are neither closed nor ignored, by their deadlines, entries without a deadline
+// openEntries returns the entries of interruptions that are neither closed nor ignored, by their deadlines, entries without a deadline
 // last, and then by the precedence of their kinds.
 func openEntries(entries []state.Entry, rules policy.Settings) []state.Entry {
 	open := slices.DeleteFunc(slices.Clone(entries), func(e state.Entry) bool {
-		return e.Phase == state.Closed || rules.Ignores(e)
+		return e.Phase == state.Closed || rules.Ignores(e) || e.Event.Kind == event.Manual
 	})
 	never := time.Unix(1<<40, 0)
 	deadline := func(e state.Entry) time.Time { return cmp.Or(e.Event.Deadline, never) }

@@ -40,6 +40,8 @@ func reason(ev event.Event) string {
 		return "EC2 says that the instance is " + ev.Code
 	case event.StatusCheck:
 		return fmt.Sprintf("EC2's %s status check of this instance fails", ev.Code)
+	case event.Manual:
+		return "an operator has asked for it with nth drain"
 	}
 	return string(ev.Kind)
 }

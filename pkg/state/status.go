@@ -87,6 +87,8 @@ type EventStatus struct {
 	Missing time.Time `json:"missing,omitzero"`
 	// LeftAlone: operators want the node left alone, so that it is not drained for the event.
 	LeftAlone bool `json:"left_alone,omitempty"`
+	// Released: someone has uncordoned the node since it was cordoned for the event.
+	Released bool `json:"released,omitempty"`
 	// Plan says in words what is announced and what will be done.
 	Plan string `json:"plan"`
 	// Error is why the last attempt failed, and Failures counts the failed attempts in a row.
@@ -98,7 +100,7 @@ type EventStatus struct {
 func (e Entry) Status(plan string) EventStatus {
 	return EventStatus{
 		ID: e.Event.ID, Kind: e.Event.Kind, Code: e.Event.Code, Phase: e.Phase, FirstSeen: e.FirstSeen, Deadline: e.Event.Deadline,
-		Missing: e.Missing, LeftAlone: e.LeftAlone, Plan: plan, Error: e.Error, Failures: e.Failures,
+		Missing: e.Missing, LeftAlone: e.LeftAlone, Released: e.Released(), Plan: plan, Error: e.Error, Failures: e.Failures,
 	}
 }
 

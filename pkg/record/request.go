@@ -1,0 +1,46 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+)
+
+// DrainRequest is what "nth drain" asks of the daemon. It is a file in the state directory, and stands until that is removed.
+type DrainRequest struct {
+	// ID identifies the request, and Deadline is when the drain should have ended, by the machine's clock.
+	ID       string    `json:"id"`
+	Asked    time.Time `json:"asked"`
+	Deadline time.Time `json:"deadline"`
+}
+
+func (r DrainRequest) valid() error {
+	if r.ID == "" {
+		return errors.New("it has no ID")
+	}
+	return nil
+}
+
+func requestFile(dir string) file { return file{dir: dir, name: "drain.json"} }
+
+// ReadDrainRequest returns the request in a state directory; the zero value if there is none.
+func ReadDrainRequest(dir string) (DrainRequest, error) {
+	var r DrainRequest
+	if err := requestFile(dir).read(&r); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return DrainRequest{}, fmt.Errorf("reading %s: %w", requestFile(dir).path(), err)
+	}
+	return r, nil
+}
+
+// Write replaces the request in a state directory, which need not exist.
+func (r DrainRequest) Write(dir string) error { return requestFile(dir).write(r) }
+
+// RemoveDrainRequest removes the request in a state directory, if there is one.
+func RemoveDrainRequest(dir string) error {
+	if err := os.Remove(requestFile(dir).path()); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
