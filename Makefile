@@ -68,7 +68,7 @@ $(GOTESTSUM): test/tools/gotestsum/go.mod test/tools/gotestsum/go.sum
 
 .PHONY: e2e
 e2e: lab $(GOTESTSUM) ## run the tests of the lab, as root: a real control plane, booted machines, installed packages
-	@cd test && go run ./cmd/labtools kubelet containerd packer packer-amazon fauxqs aemm
+	@cd test && go run ./cmd/labtools kubelet containerd packer packer-amazon fauxqs aemm actionlint markdownlint
 	$(call say,tests on a real control plane)
 	@rm -rf $(TIMES)/e2e* && mkdir -p $(TIMES)
 	@$(call slowest,e2e); cd test && { echo $(TIMES)/e2e-machines.json -- -timeout 30m -p 1 $(MACHINES); \
@@ -91,7 +91,7 @@ nightly: lab ## run what is too slow for each change: all of the slow variants, 
 
 .PHONY: strangers
 strangers: lab ## run tests that others wrote, unedited, and print what each suite comes to
-	@cd test && go run ./cmd/labtools aemm fauxqs
+	@cd test && go run ./cmd/labtools aemm fauxqs actionlint markdownlint
 	@cd test/strangers && NTH_NIGHTLY=1 CGO_ENABLED=0 GOFLAGS=-trimpath go test -count=1 -timeout 60m
 
 # Whatever begins with Fuzz in a test file is a target: two at a time, each with a processor of its own.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -21,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nth-project/nth/test/internal/apt"
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/region"
@@ -54,6 +56,9 @@ func TestHandler_ScriptsPassWithNth(t *testing.T) {
 		t.Log("only \"make strangers\" runs the handler's scripts")
 		return
 	}
+	if err := apt.Install(t.Context(), map[string]string{"curl": "curl", "jq": "jq"}, t.Logf); err != nil {
+		t.Fatal(err)
+	}
 	tool, err := filepath.Abs("../tools/handler")
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +71,9 @@ func TestHandler_ScriptsPassWithNth(t *testing.T) {
 	for _, script := range scripts {
 		name := filepath.Base(script)
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+			if !strings.HasPrefix(name, "prometheus") { // They ask at the same port.
+				t.Parallel()
+			}
 			passed, report := newScene(t).play(t, script)
 			table.judge(t, "aws-node-termination-handler "+version+", scripts", name, passed, differs[name], report)
 		})
@@ -82,19 +89,18 @@ type scene struct {
 	nth     *daemon.Daemon
 	machine *daemon.Machine
 	region  *region.Region
-	metrics string // address
 	secret  string // the webhook's URL
 	webhook *httptest.Server
 	proxy   *httptest.Server
 	mu      sync.Mutex
 	proxied []string
 	// deployed tells that the workload was installed, and seen that the script has seen it run, or looks for nth's log. Then nth starts: the
-	// handler's image takes longer than that, and scripts rely on it.
+	// handler takes longer than that, and scripts rely on it.
 	deployed, seen bool
 }
 
 func newScene(t *testing.T) *scene {
-	s := &scene{node: lab.Shared(t).AddNode(t), metrics: freeAddress(t)}
+	s := &scene{node: lab.Shared(t).AddNode(t)}
 	_, s.port, _ = strings.Cut(freeAddress(t), ":")
 	s.webhook = httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(s.webhook.Close)
@@ -115,17 +121,51 @@ get_nth_worker_pod() { echo nth; }
 export -f retry get_nth_worker_pod
 exec bash "$1"`
 
+// A call is one of a program that a script calls, and what that prints.
+type call struct {
+	args   []string
+	answer chan string
+}
+
+// failed is the answer of a program that fails.
+const failed = "\x00"
+
 // play runs a script to its end, and does meanwhile what it asks for.
 func (s *scene) play(t *testing.T, script string) (passed bool, report string) {
 	t.Helper()
-	folder, address, calls := listen(t)
+	calls := make(chan call)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		c := call{strings.Split(strings.TrimSuffix(string(body), "\x00"), "\x00"), make(chan string, 1)}
+		select {
+		case calls <- c:
+		case <-r.Context().Done():
+			return
+		}
+		if said := <-c.answer; said == failed {
+			w.WriteHeader(http.StatusBadGateway)
+		} else {
+			_, _ = io.WriteString(w, said) // fails only if the script was killed
+		}
+	}))
+	defer server.Close()
+	programs := t.TempDir()
+	for _, name := range []string{"awslocal", "docker", "helm", "kind", "kubectl", "sleep"} {
+		shim, err := filepath.Abs("shim")
+		if err == nil {
+			err = os.Symlink(shim, filepath.Join(programs, name))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var said bytes.Buffer
 	command := exec.CommandContext(ctx, "bash", "-c", prelude, "bash", script)
-	command.Dir, command.Stdout, command.Stderr = folder, &said, &said
+	command.Dir, command.Stdout, command.Stderr = programs, &said, &said
 	command.WaitDelay = time.Second
-	command.Env = append(os.Environ(), socket+"="+address, "PATH="+folder+":"+os.Getenv("PATH"), "TMP_DIR="+folder,
+	command.Env = append(os.Environ(), "NTH_SCENE="+server.URL, "PATH="+programs+":"+os.Getenv("PATH"), "TMP_DIR="+programs,
 		"CLUSTER_NAME=lab", "TEST_NODE="+s.node.Name, "AEMM_URL=127.0.0.1", "AEMM_DL_URL=metadata-mock", "AEMM_VERSION=", "IMDS_PORT="+s.port,
 		"AWS_REGION="+region.Name, "WORKER_IP=192.168.0.1", "NTH_CONTROL_LABEL=control", "NTH_WORKER_LABEL=worker", "WEBHOOK_URL="+s.webhook.URL,
 		"NODE_TERMINATION_HANDLER_DOCKER_REPO=nth", "NODE_TERMINATION_HANDLER_DOCKER_TAG=nth", "WEBHOOK_DOCKER_REPO=nth", "WEBHOOK_DOCKER_TAG=nth")
@@ -134,7 +174,7 @@ func (s *scene) play(t *testing.T, script string) (passed bool, report string) {
 	for {
 		select {
 		case c := <-calls:
-			c.reply <- s.answer(t, c.Args)
+			c.answer <- s.answer(t, c.args)
 			if s.seen && s.nth == nil && s.values != nil {
 				s.start(t)
 			}
@@ -159,50 +199,44 @@ func (s *scene) log() string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-func (s *scene) answer(t *testing.T, args []string) answer {
+// answer does what a program would have done, and returns what it prints.
+func (s *scene) answer(t *testing.T, args []string) string {
 	t.Helper()
 	line := strings.Join(args, " ")
-	switch args[0] {
-	case "helm":
+	begins := func(with string) bool { return strings.HasPrefix(line, with) }
+	switch {
+	case begins("helm"):
 		s.install(t, args[1:])
-	case "awslocal":
-		return answer{Out: s.aws(t, args[1:])}
-	case "kubectl":
-		switch {
-		case strings.Contains(line, "access.log"):
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return answer{Out: strings.Join(s.proxied, "\n") + "\n"}
-		case args[1] == "exec":
-			at := slices.Index(args, "--")
-			return answer{Exec: append([]string{"/bin/bash"}, args[at+2:]...)}
-		case args[1] == "logs":
-			s.seen = true
-			return answer{Out: translate(s.log())}
-		case slices.Contains(args, "port-forward"):
-			return answer{Forward: s.metrics}
-		case strings.Contains(line, "app=localstack"):
-			return answer{Out: "localstack " + time.Now().UTC().Format(time.RFC3339) + "\n"}
-		case strings.HasPrefix(line, "kubectl get pods -o json"):
-			return answer{Out: `{"items":[{"metadata":{"name":"squid"},"spec":{"nodeName":"worker"}}]}`}
-		case strings.HasPrefix(line, "kubectl get pods"):
-			return answer{Out: "nth\n"}
-		case line == "kubectl get deployments":
-			return answer{Out: "amazon-ec2-metadata-mock 1/1\n"}
-		case strings.HasPrefix(line, "kubectl delete deployments"):
-			s.stopMock()
-		case strings.HasPrefix(line, "kubectl create secret"):
-			_, s.secret, _ = strings.Cut(line, "webhookurl=")
-		case args[1] == "create" || args[1] == "delete": // what only the chart reads
-		default:
-			return s.kubectl(t, args[1:])
-		}
+	case begins("awslocal"):
+		return s.aws(t, args[1:])
+	case strings.Contains(line, "access.log"):
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return strings.Join(s.proxied, "\n") + "\n"
+	case begins("kubectl logs"):
+		s.seen = true
+		return translate(s.log())
+	case strings.Contains(line, "app=localstack"):
+		return "localstack " + time.Now().UTC().Format(time.RFC3339) + "\n"
+	case begins("kubectl get pods -o json"):
+		return `{"items":[{"metadata":{"name":"squid"},"spec":{"nodeName":"worker"}}]}`
+	case begins("kubectl get pods"):
+		return "nth\n"
+	case line == "kubectl get deployments":
+		return "amazon-ec2-metadata-mock 1/1\n"
+	case begins("kubectl delete deployments"):
+		s.stopMock()
+	case begins("kubectl create secret"):
+		_, s.secret, _ = strings.Cut(line, "webhookurl=")
+	case begins("kubectl create"), begins("kubectl delete"): // what only the chart reads
+	case begins("kubectl"):
+		return s.kubectl(t, args[1:])
 	}
-	return answer{}
+	return ""
 }
 
 // kubectl runs the real one.
-func (s *scene) kubectl(t *testing.T, args []string) answer {
+func (s *scene) kubectl(t *testing.T, args []string) string {
 	t.Helper()
 	program, err := tools.Path("kubectl")
 	if err != nil {
@@ -223,10 +257,11 @@ func (s *scene) kubectl(t *testing.T, args []string) answer {
 	}
 	run := exec.CommandContext(t.Context(), program, append([]string{"--kubeconfig", lab.Shared(t).Kubeconfig, "--namespace", namespace}, args...)...)
 	said, err := run.Output()
-	if err == nil && s.deployed && args[1] == "deployments" {
-		s.seen = true
+	if err != nil {
+		return failed
 	}
-	return answer{Out: translate(string(said)), Status: run.ProcessState.ExitCode()}
+	s.seen = s.seen || s.deployed && args[1] == "deployments"
+	return translate(string(said))
 }
 
 // kinds are the handler's taints, by the reason of nth's condition.
@@ -290,7 +325,7 @@ func (s *scene) startMock(t *testing.T, values map[string]string) {
 	s.stopMock()
 	arguments := strings.Fields(strings.Trim(values["arguments"], "{}"))
 	if values["aemm.mockDelaySec"] != "" {
-		arguments = append(arguments, "--mock-delay-sec", "10") // see slower
+		arguments = append(arguments, "--mock-delay-sec", "10") // pauses are shorter, too
 	}
 	if values["aemm.events.state"] != "" {
 		arguments = append(arguments, "--state", values["aemm.events.state"])
@@ -335,7 +370,7 @@ func (s *scene) start(t *testing.T) {
 	if err := os.WriteFile(url, []byte(s.secret+s.values["webhookURL"]), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	settings := strings.NewReplacer("/etc/nth/webhook-url", url, "/etc/nth/nth-queue-webhook-url", url, "0.0.0.0:9092", s.metrics,
+	settings := strings.NewReplacer("/etc/nth/webhook-url", url, "/etc/nth/nth-queue-webhook-url", url, "0.0.0.0:9092", "127.0.0.1:7000",
 		"tcp://squid.default.svc.cluster.local:3128", s.proxy.URL).Replace(string(imported))
 	if s.region != nil {
 		s.nth = daemon.StartQueue(t, daemon.QueueOptions{

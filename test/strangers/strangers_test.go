@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -18,10 +17,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if slices.Contains(shims, filepath.Base(os.Args[0])) {
-		shim()
-		return
-	}
 	status := lab.Main(m, 4)
 	table.print()
 	os.Exit(status)

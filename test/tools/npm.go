@@ -29,7 +29,7 @@ func (s suite) install(ctx context.Context, top, into string, out io.Writer) err
 		}
 	}
 	began := time.Now()
-	fmt.Fprintf(out, "fetching %s (about 60 MB)\n", s)
+	fmt.Fprintf(out, "fetching %s\n", s)
 	fetch := exec.CommandContext(ctx, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
 	fetch.Dir = into
 	fetch.Cancel = func() error { return fetch.Process.Signal(os.Interrupt) }

@@ -2,8 +2,9 @@
 // Kubernetes control plane, kubectl and kwok; the kubelet and containerd, for
 // the tests that need a node with real containers; Packer, with which images
 // are made, for the tests that judge its templates; and fauxqs, an SQS that
-// others have written, with the Node.js that it needs; and the handler in a
-// container that nth is measured beside.
+// others have written, with the Node.js that it needs; the handler in a
+// container that nth is measured beside, and AWS's own metadata service for its
+// tests; and what judges workflows and pages.
 //
 // Each directory below holds a go.mod that pins one upstream project, because
 // their requirements disagree with each other, or a package-lock.json that
@@ -112,6 +113,18 @@ var suites = []suite{
 		upstream: "github.com/aws/amazon-ec2-metadata-mock",
 		programs: []program{{name: "ec2-metadata-mock", pkg: "github.com/aws/amazon-ec2-metadata-mock/cmd/ec2-metadata-mock"}},
 		apart:    true,
+	},
+	{
+		name:     "actionlint",
+		upstream: "github.com/rhysd/actionlint",
+		programs: []program{{name: "actionlint", pkg: "github.com/rhysd/actionlint/cmd/actionlint"}},
+		apart:    true,
+	},
+	{
+		name:     "markdownlint",
+		programs: []program{{name: "markdownlint-cli2", made: "node_modules/markdownlint-cli2/markdownlint-cli2-bin.mjs"}},
+		apart:    true,
+		npm:      true,
 	},
 	{
 		name: "fauxqs",
