@@ -2,7 +2,7 @@
 //
 // It speaks only what a drain may ask: read, watch and patch the node and its status, list and watch its pods, evict and delete them.
 // Anything else fails the test. What it answers by itself follows kube-apiserver with the Node authorizer and
-// NodeRestriction; where that may surprise, the source in Kubernetes is named (1.36). What a test has it answer (see Answer)
+// NodeRestriction; where that may surprise, the source in Kubernetes is named (1.37). What a test has it answer (see Answer)
 // replaces that for single requests. client-go's fake clientset is not used, because it has neither the refusals nor a
 // connection that can break, and agrees with what production refuses.
 //
