@@ -170,13 +170,12 @@ func (k *Kubernetes) wanted() corev1.NodeCondition {
 
 // updateCondition brings the node's condition up to date, and returns when to check it again; 0 for never. It
 // reads the Node first, so that the condition is written only if it has to change; if it is to be brief, only when that may be so.
-func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh time.Duration, err error) {
+func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	wanted := k.wanted()
-	now := time.Now()
-	if k.opts.Brief && sameContent(k.written, wanted) && !k.beat.due(k.written, now) {
-		return k.beat.pause - now.Sub(k.written.LastHeartbeatTime.Time), nil
+	wanted, now := k.wanted(), time.Now()
+	if again, fresh := k.isFresh(k.written, now); k.opts.Brief && fresh && sameContent(k.written, wanted) {
+		return again, nil
 	}
 	node, err := id.read(ctx)
 	if err != nil {
@@ -191,11 +190,14 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 		// nth-queue knows of an interruption that the machine does not: its condition stays, with our heartbeat.
 		wanted, version = *existing, node.ResourceVersion
 	}
+	if existing != nil && sameContent(*existing, wanted) {
+		if again, fresh := k.isFresh(*existing, now); fresh {
+			return again, nil
+		}
+	}
 	switch {
-	case !k.beat.has(wanted) && (existing == nil || existing.Status != corev1.ConditionTrue):
+	case !k.isRenewed(wanted) && (existing == nil || existing.Status != corev1.ConditionTrue):
 		return 0, nil // Where nothing was ever announced, there is no condition.
-	case existing != nil && sameContent(*existing, wanted) && !k.beat.due(*existing, now):
-		return k.beat.pause - now.Sub(existing.LastHeartbeatTime.Time), nil
 	case !isChange(existing, wanted) && k.opts.Heartbeat > 0 && !k.opts.Alive():
 		return silence, nil
 	}
@@ -203,15 +205,40 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (refresh 
 	if existing != nil && existing.Status == wanted.Status {
 		wanted.LastTransitionTime = existing.LastTransitionTime
 	}
-	k.beat.draw()
-	if k.beat.has(wanted) {
-		refresh = k.beat.pause
-	}
+	k.drawRenewal()
 	k.written = corev1.NodeCondition{} // until it is certain what there is
-	if err = patchCondition(ctx, id, version, wanted); err == nil {
-		k.written = wanted
+	if err := patchCondition(ctx, id, version, wanted); err != nil {
+		return 0, err
 	}
-	return refresh, err
+	k.written = wanted
+	if k.isRenewed(wanted) {
+		again = k.renewal
+	}
+	return again, nil
+}
+
+// isRenewed reports whether a condition is written from time to time although nothing has changed, so that its lastHeartbeatTime shows that
+// nth watches the node.
+func (k *Kubernetes) isRenewed(c corev1.NodeCondition) bool {
+	return k.opts.Heartbeat > 0 || c.Status == corev1.ConditionTrue
+}
+
+// isFresh reports whether a condition need not be written again unless it changes, and after what time it must be; 0 is never. One from the
+// future is not fresh: the clock was wrong.
+func (k *Kubernetes) isFresh(c corev1.NodeCondition, now time.Time) (again time.Duration, fresh bool) {
+	if !k.isRenewed(c) {
+		return 0, true
+	}
+	age := now.Sub(c.LastHeartbeatTime.Time)
+	return k.renewal - age, age >= 0 && age < k.renewal
+}
+
+// drawRenewal draws the time to the next renewal. A heartbeat varies by a tenth, so that the nodes of a fleet do not write in step.
+func (k *Kubernetes) drawRenewal() {
+	k.renewal = refreshInterval
+	if k.opts.Heartbeat > 0 {
+		k.renewal = wait.Jitter(k.opts.Heartbeat*9/10, 2.0/9)
+	}
 }
 
 // read reads the Node. One of another UID is none.
@@ -289,36 +316,4 @@ func isChange(existing *corev1.NodeCondition, wanted corev1.NodeCondition) bool 
 		return wanted.Status == corev1.ConditionTrue
 	}
 	return existing.Status != wanted.Status || wanted.Status == corev1.ConditionTrue && !sameContent(*existing, wanted)
-}
-
-// heartbeat says when an unchanged condition is written again, so that its lastHeartbeatTime shows that nth watches the node.
-type heartbeat struct {
-	every time.Duration // 0 for none: the condition is refreshed while it is True
-	pause time.Duration // from the last write to the next
-}
-
-// newHeartbeat returns a heartbeat that is due at about this interval.
-func newHeartbeat(every time.Duration) *heartbeat {
-	h := &heartbeat{every: every}
-	h.draw()
-	return h
-}
-
-// draw draws the next pause. It varies by a tenth, so that the nodes of a fleet do not write in step.
-func (h *heartbeat) draw() {
-	h.pause = refreshInterval
-	if h.every > 0 {
-		h.pause = wait.Jitter(h.every*9/10, 2.0/9)
-	}
-}
-
-// has reports whether a condition is kept on the Node, and refreshed there.
-func (h *heartbeat) has(c corev1.NodeCondition) bool {
-	return h.every > 0 || c.Status == corev1.ConditionTrue
-}
-
-// due reports whether a condition is old enough to be written again. If it is from the future, the clock was wrong.
-func (h *heartbeat) due(c corev1.NodeCondition, now time.Time) bool {
-	age := now.Sub(c.LastHeartbeatTime.Time)
-	return h.has(c) && (age < 0 || age >= h.pause)
 }

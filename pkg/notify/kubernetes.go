@@ -86,9 +86,9 @@ type Kubernetes struct {
 	condition          *message                      // the one of its queue
 	correlator         *clientrecord.EventCorrelator // it and the number belong to the one worker of events
 	eventNumber        int64
-	// What follows belongs to the one worker of conditions: written is the condition as it was written last.
-	beat    *heartbeat
+	// What follows belongs to the one worker of conditions: the condition as it was written last, and when to write it again.
 	written corev1.NodeCondition
+	renewal time.Duration
 
 	mu       sync.Mutex // for all that follows
 	builder  builder
@@ -110,8 +110,9 @@ const (
 // NewKubernetes returns a Kubernetes that has not written anything yet.
 func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	k := &Kubernetes{
-		opts: opts, gate: gate{opens: time.Now().Add(startupDelay)}, correlator: newCorrelator(), beat: newHeartbeat(opts.Heartbeat), muted: map[area]time.Time{}, reported: map[area]bool{},
+		opts: opts, gate: gate{opens: time.Now().Add(startupDelay)}, correlator: newCorrelator(), muted: map[area]time.Time{}, reported: map[area]bool{},
 	}
+	k.drawRenewal()
 	k.condition = &message{deliver: k.keepCondition, gate: &k.gate}
 	k.conditions = newQueue(1, 1, 0, maxPause, func(r DeliveryResult) { k.report(conditionArea, r) })
 	k.events = newQueue(maxEvents, 1, eventInterval, maxPause, func(r DeliveryResult) { k.report(eventArea, r) })
