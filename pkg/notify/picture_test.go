@@ -25,16 +25,13 @@ const picture = "../../docs/notices.svg"
 func TestPicture_ShowsWhatTheTemplatesGive(t *testing.T) {
 	var d drawing
 	d.height = 8
-	for _, form := range []struct {
-		file, title string
-		draw        func(*drawing, []byte)
-	}{
-		{"slack", "Slack", (*drawing).slack}, {"teams", "Microsoft Teams", (*drawing).teams},
-		{"pagerduty", "PagerDuty", (*drawing).pagerDuty}, {"json", "json.tmpl, shortened", (*drawing).json},
+	for _, form := range []struct{ file, title string }{
+		{"slack", "Slack"}, {"teams", "Microsoft Teams"}, {"pagerduty", "PagerDuty"}, {"json", "json.tmpl, shortened"},
 	} {
-		d.heading(form.title)
+		d.height += 12
+		d.write(12, ` class="head"`, form.title)
 		for _, message := range messagesOfADrain(t, form.file) {
-			form.draw(&d, []byte(message))
+			d.draw(t, message)
 		}
 	}
 	want := fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 %d" role="img" aria-label="one drain as Slack, Teams, PagerDuty and JSON show it">
@@ -108,11 +105,6 @@ func (d *drawing) write(x int, class, line string) {
 	fmt.Fprintf(&d.text, "<text x=\"%d\" y=\"%d\"%s>%s</text>\n", x, d.height, class, escaped.String())
 }
 
-func (d *drawing) heading(title string) {
-	d.height += 12
-	d.write(12, ` class="head"`, title)
-}
-
 // bar draws lines, broken at blanks, beside a bar of a colour.
 func (d *drawing) bar(colour string, lines ...string) {
 	d.height += 6
@@ -131,6 +123,50 @@ func (d *drawing) bar(colour string, lines ...string) {
 
 type fact struct{ Title, Value string }
 
+// shown is what a service shows of a message.
+type shown struct {
+	Text        string
+	Attachments []struct {
+		Color   string
+		Fields  []fact
+		Content struct {
+			Body []struct {
+				Color, Text string
+				Facts       []fact
+			}
+		}
+	}
+	EventAction string `json:"event_action"`
+	DedupKey    string `json:"dedup_key"`
+	Payload     struct{ Summary, Severity string }
+}
+
+var colours = map[string]string{
+	"Default": "#888888", "Good": "#2eb886", "Warning": "#daa038", "Attention": "#a30200", "warning": "#daa038", "critical": "#a30200",
+}
+
+// draw draws a message as its service shows it, or its lines without what is empty, and without some that the others show.
+func (d *drawing) draw(t *testing.T, message string) {
+	var m shown
+	if err := json.Unmarshal([]byte(message), &m); err != nil {
+		t.Fatal(err)
+	}
+	switch {
+	case m.EventAction != "":
+		d.bar(colours[m.Payload.Severity], m.EventAction+" "+m.Payload.Severity+" "+m.DedupKey, m.Payload.Summary)
+	case m.Attachments == nil:
+		lines := strings.Split(strings.TrimSpace(message), "\n")
+		d.bar("#d0d7de", slices.DeleteFunc(lines, func(line string) bool {
+			return slices.ContainsFunc([]string{`""`, "false", "{}", "null", `"text"`, `"plan"`}, func(part string) bool { return strings.Contains(line, part) })
+		})...)
+	case m.Text != "":
+		d.bar(m.Attachments[0].Color, m.Text, inOneLine(m.Attachments[0].Fields))
+	default:
+		body := m.Attachments[0].Content.Body
+		d.bar(colours[body[0].Color], body[0].Text, inOneLine(body[1].Facts))
+	}
+}
+
 // inOneLine joins facts.
 func inOneLine(facts []fact) string {
 	var all []string
@@ -138,55 +174,4 @@ func inOneLine(facts []fact) string {
 		all = append(all, f.Title+": "+f.Value)
 	}
 	return strings.Join(all, " · ")
-}
-
-func (d *drawing) slack(message []byte) {
-	var m struct {
-		Text        string
-		Attachments []struct {
-			Color  string
-			Fields []fact
-		}
-	}
-	_ = json.Unmarshal(message, &m) // Other tests judge that.
-	d.bar(m.Attachments[0].Color, m.Text, inOneLine(m.Attachments[0].Fields))
-}
-
-func (d *drawing) teams(message []byte) {
-	var m struct {
-		Attachments []struct {
-			Content struct {
-				Body []struct {
-					Color, Text string
-					Facts       []fact
-				}
-			}
-		}
-	}
-	_ = json.Unmarshal(message, &m)
-	body := m.Attachments[0].Content.Body
-	colours := map[string]string{"Default": "#888888", "Good": "#2eb886", "Warning": "#daa038", "Attention": "#a30200"}
-	d.bar(colours[body[0].Color], body[0].Text, inOneLine(body[1].Facts))
-}
-
-func (d *drawing) pagerDuty(message []byte) {
-	var m struct {
-		EventAction string `json:"event_action"`
-		DedupKey    string `json:"dedup_key"`
-		Payload     struct{ Summary, Severity string }
-	}
-	_ = json.Unmarshal(message, &m)
-	d.bar(map[string]string{"warning": "#daa038", "critical": "#a30200"}[m.Payload.Severity], m.EventAction+" "+m.Payload.Severity+" "+m.DedupKey, m.Payload.Summary)
-}
-
-// json draws the message without what is empty, and without some that the others show.
-func (d *drawing) json(message []byte) {
-	var lines []string
-	for line := range strings.Lines(string(message)) {
-		line = strings.TrimRight(line, "\n")
-		if !slices.ContainsFunc([]string{`""`, "false", "{}", "null", `"text"`, `"plan"`}, func(part string) bool { return strings.Contains(line, part) }) {
-			lines = append(lines, line)
-		}
-	}
-	d.bar("#d0d7de", lines...)
 }
