@@ -18,8 +18,8 @@ const (
 	// maxPodEvents is how many pods of one drain get an Event of their own. The others share one about the Node, so that
 	// the number of objects in etcd does not grow with the number of pods.
 	maxPodEvents = 50
-	// maxPods is how many pods of one drain are remembered.
-	maxPods = 512
+	// maxPods is how many pods of one drain are remembered: more than a node runs.
+	maxPods = 1024
 	// outageTolerated is how long a source may fail before that is worth an Event.
 	outageTolerated = 30 * time.Second
 )
@@ -58,12 +58,17 @@ type notice struct {
 type builder struct {
 	events        map[string]bool // the IDs of the events that the work is for
 	cordoned      bool
-	foreignCordon bool              // somebody else had cordoned the node
-	pods          []string          // those that were evicted, deleted or held
-	held, deleted map[string]string // the budgets that held pods, and those against which pods were deleted
-	evicted       map[string]bool   // pods that have been reported
-	unreported    []string          // those of them without an Event of their own
+	foreignCordon bool                // somebody else had cordoned the node
+	pods          map[string]*podNote // those that were evicted, deleted or held, by "namespace/name"
+	gone          int                 // how many of them were evicted or deleted
 	outages       map[event.Kind]time.Time
+}
+
+// podNote is what is remembered of a pod.
+type podNote struct {
+	budget        string // the disruption budget that held it; "" if none did
+	gone, deleted bool   // it was evicted or deleted; it was deleted
+	unreported    bool   // it is gone, and no Event says so yet
 }
 
 // build returns what a transition is worth reporting.
@@ -107,8 +112,10 @@ func (b *builder) observe(t state.Transition) {
 		b.events[t.Entry.Event.ID] = true
 	case state.NodeCordoned, state.CordonFound:
 		b.cordoned, b.foreignCordon = true, t.Kind == state.CordonFound
-	case state.PodHeld, state.PodEvicted, state.PodDeleted:
-		b.observePod(t)
+	case state.PodHeld:
+		if pod := b.pod(t.Pod); pod != nil && t.Outcome != state.Refused {
+			pod.budget = t.Detail
+		}
 	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
 		if t.Kind != state.Failed || t.Action == string(policy.Uncordon) { // A failed drain continues.
 			delete(b.events, t.Entry.Event.ID)
@@ -116,22 +123,15 @@ func (b *builder) observe(t state.Transition) {
 	}
 }
 
-func (b *builder) observePod(t state.Transition) {
-	if t.Pod == "" || len(b.pods) >= maxPods {
-		return
+// pod returns what is remembered of a pod; nil if it has no name, or there are too many.
+func (b *builder) pod(name string) *podNote {
+	if b.pods[name] == nil && name != "" && len(b.pods) < maxPods {
+		if b.pods == nil {
+			b.pods = map[string]*podNote{}
+		}
+		b.pods[name] = &podNote{}
 	}
-	if !slices.Contains(b.pods, t.Pod) {
-		b.pods = append(b.pods, t.Pod)
-	}
-	if b.held == nil {
-		b.held, b.deleted = map[string]string{}, map[string]string{}
-	}
-	switch {
-	case t.Kind == state.PodHeld && t.Outcome != state.Refused:
-		b.held[t.Pod] = t.Detail
-	case t.Kind == state.PodDeleted:
-		b.deleted[t.Pod] = b.held[t.Pod]
-	}
+	return b.pods[name]
 }
 
 func (b *builder) cordonText() string {
@@ -143,15 +143,17 @@ func (b *builder) cordonText() string {
 
 // podNotice reports a pod that was evicted or deleted, unless that pod was reported before. It is about the pod, or noted for remainingPods.
 func (b *builder) podNotice(n notice) []notice {
-	if n.Pod == "" || b.evicted[n.Pod] {
+	pod := b.pod(n.Pod)
+	if pod == nil {
 		return nil
 	}
-	if b.evicted == nil {
-		b.evicted = map[string]bool{}
+	pod.deleted = pod.deleted || n.Kind == state.PodDeleted
+	if pod.gone {
+		return nil
 	}
-	b.evicted[n.Pod] = true
-	if len(b.evicted) > maxPodEvents {
-		b.unreported = append(b.unreported, n.Pod)
+	pod.gone = true
+	if b.gone++; b.gone > maxPodEvents {
+		pod.unreported = true
 		return nil
 	}
 	n.reason, n.text = reasonEviction, "evicted from node "+n.Node+": "+n.Reason
@@ -168,19 +170,27 @@ func (b *builder) remainingPods(t state.Transition) notice {
 	default:
 		return notice{}
 	}
-	pods := b.unreported
-	b.unreported = nil
+	var pods []string
+	for _, name := range slices.Sorted(maps.Keys(b.pods)) {
+		if pod := b.pods[name]; pod.unreported {
+			pods, pod.unreported = append(pods, name), false
+		}
+	}
 	if len(pods) == 0 {
 		return notice{}
 	}
-	slices.Sort(pods)
 	t.Pod = ""
 	return notice{Transition: t, reason: reasonEviction, severity: Info, text: fmt.Sprintf("and %s more: %s", text.Pods(len(pods)), strings.Join(pods, ", "))}
 }
 
 // end fills in the notice about the end of a step.
 func (b *builder) end(n *notice) {
-	n.pods, n.deleted = slices.Clone(b.pods), maps.Clone(b.deleted)
+	n.pods, n.deleted = slices.Sorted(maps.Keys(b.pods)), map[string]string{}
+	for name, pod := range b.pods {
+		if pod.deleted {
+			n.deleted[name] = pod.budget
+		}
+	}
 	n.reason = actionReasons[n.Action]
 	took := n.Took.Round(time.Millisecond)
 	switch {
@@ -195,7 +205,7 @@ func (b *builder) end(n *notice) {
 		n.text = "the node is left alone because of its annotation " + kube.KeyPrefix + "action: its pods are not evicted"
 	case n.Kind == state.RanOut:
 		n.outcome, n.reason, n.severity = Incomplete, n.reason+errorSuffix, Critical
-		n.text = fmt.Sprintf("the %s ran out of time after %s: %s; left: %s%s", n.Action, took, counts(n.Entry.Result), left(n.Entry.Result), b.listDeleted())
+		n.text = fmt.Sprintf("the %s ran out of time after %s: %s; left: %s%s", n.Action, took, counts(n.Entry.Result), left(n.Entry.Result), listDeleted(n.deleted))
 	case n.Action == string(policy.Cordon):
 		n.outcome, n.severity, n.text = Cordoned, OK, b.cordonText()+": "+n.Reason
 	case n.Action == string(policy.Drain):
@@ -203,7 +213,7 @@ func (b *builder) end(n *notice) {
 		if r := n.Entry.Result; r != nil && r.Deleted > 0 {
 			n.severity = Warning
 		}
-		n.text = fmt.Sprintf("drained after %s: %s%s", took, counts(n.Entry.Result), b.listDeleted())
+		n.text = fmt.Sprintf("drained after %s: %s%s", took, counts(n.Entry.Result), listDeleted(n.deleted))
 	default: // an uncordon
 		n.outcome, n.text = Moved, overText(n.Transition)
 		if n.Entry.Phase == state.Closed {
@@ -276,13 +286,13 @@ func left(r *state.Result) string {
 }
 
 // listDeleted names the pods that were deleted, and the budget that held each; it is empty if none were.
-func (b *builder) listDeleted() string {
-	if len(b.deleted) == 0 {
+func listDeleted(deleted map[string]string) string {
+	if len(deleted) == 0 {
 		return ""
 	}
-	pods := slices.Sorted(maps.Keys(b.deleted))
+	pods := slices.Sorted(maps.Keys(deleted))
 	for i, pod := range pods {
-		if budget := b.deleted[pod]; budget != "" {
+		if budget := deleted[pod]; budget != "" {
 			pods[i] = fmt.Sprintf("%s (against the disruption budget %s)", pod, budget)
 		}
 	}
