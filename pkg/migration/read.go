@@ -6,6 +6,7 @@
 package migration
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -39,6 +40,7 @@ const maxInput = 4 << 20
 // Read reads settings in any of their forms. An error names the line where one is known, and repeats nothing of the input.
 func Read(r io.Reader) (Settings, error) {
 	content, err := io.ReadAll(io.LimitReader(r, maxInput+1))
+	content = bytes.TrimPrefix(content, []byte("\ufeff")) // A byte order mark, as editors on Windows write it.
 	s := Settings{given: map[string]value{}}
 	switch {
 	case err != nil:
@@ -104,12 +106,13 @@ func (s Settings) is(env string) bool {
 	return on && err == nil
 }
 
-// object is a workload, or a list of objects.
+// object is a workload, a list of objects, or a release of the chart.
 type object struct {
 	Kind string
 	Spec struct {
 		podSpec  `yaml:",inline"`
 		Template struct{ Spec podSpec }
+		Values   map[string]any // of a HelmRelease of Flux
 	}
 	Items []object
 }
@@ -150,7 +153,10 @@ func (s *Settings) readYAML(content string) error {
 			maps.Copy(values, more)
 		default:
 			var o object
-			err = document.Decode(&o)
+			if err = document.Decode(&o); o.Kind == "HelmRelease" {
+				maps.Copy(values, o.Spec.Values)
+				break
+			}
 			objects = append(append(objects, o), o.Items...)
 		}
 		if err != nil {

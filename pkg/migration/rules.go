@@ -124,7 +124,14 @@ var rules = []rule{
 	{env: "SQS_MSG_VISIBILITY_TIMEOUT_SEC", chart: "sqsMsgVisibilityTimeoutSec", why: queueOnly, queue: &rule{why: "nth-queue extends the visibility timeout of a message during its drain"}},
 }
 
+// parseBool also reads the other booleans of YAML 1.1, by which Helm reads values (https://yaml.org/type/bool.html).
 func parseBool(value string) (bool, error) {
+	switch strings.ToLower(value) {
+	case "y", "yes", "on":
+		return true, nil
+	case "n", "no", "off":
+		return false, nil
+	}
 	b, err := strconv.ParseBool(value)
 	if err != nil {
 		return false, errors.New("true or false")
