@@ -19,21 +19,21 @@ const (
 
 // cluster is what is true of the Node besides what it says itself. It belongs to who has the world's lock.
 type cluster struct {
-	owner     string    // whose cordon it is
-	owned     time.Time // since when
-	ordered   time.Time // when people last lifted a cordon
-	action    string    // what people ask for
-	actionSet time.Time
-	karpenter bool
-	tainted   time.Time // when that changed last
-	foreign   bool      // the label is somebody else's
-	gone      time.Time // since when there is no Node
-	back      time.Time // when it was registered last
-	returning map[string]bool
-	guarded   map[string]bool
-	yielding  map[string]bool // workloads whose budget lets one pod go at a time
-	annotated map[string]time.Time
-	failed    time.Time // when the kubelet has failed all pods
+	owner      string    // whose cordon it is
+	owned      time.Time // since when
+	uncordoned time.Time // when an operator last lifted a cordon
+	action     string    // what people ask for
+	actionSet  time.Time
+	karpenter  bool
+	tainted    time.Time // when that changed last
+	foreign    bool      // the label is somebody else's
+	gone       time.Time // since when there is no Node
+	back       time.Time // when it was registered last
+	returning  map[string]bool
+	guarded    map[string]bool
+	yielding   map[string]bool // workloads whose budget lets one pod go at a time
+	annotated  map[string]time.Time
+	failed     time.Time // when the kubelet has failed all pods
 
 	evictions  map[string]int       // accepted, by controller
 	firstEnded map[string]time.Time // when the first was, by controller
@@ -82,12 +82,12 @@ func (w *world) admin(h happening) {
 	case "cordon":
 		w.cordonAs("kubectl", byAdmin)
 	case "uncordon":
-		w.uncordonByPeople()
+		w.uncordonByOperator()
 	case "recordon":
-		w.uncordonByPeople()
+		w.uncordonByOperator()
 		w.cordonAs("kubectl", byAdmin)
 		w.mu.Lock()
-		w.noOrder()
+		w.forgetUncordon()
 		w.mu.Unlock()
 	default:
 		action := h.kind
@@ -121,15 +121,15 @@ func (w *world) cordonAs(manager, owner string) {
 	w.cluster.own(owner)
 }
 
-// uncordonByPeople lifts the cordon. For what wanted it by then, that is an order.
-func (w *world) uncordonByPeople() {
+// uncordonByOperator lifts the cordon: nth is not to act again for what wanted it.
+func (w *world) uncordonByOperator() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.server.CurrentNode().Spec.Unschedulable {
 		return
 	}
 	known := w.cluster.owner == byNTH && w.steady(20*time.Second) && !w.cluster.leave() // a node that is left alone is not watched
-	w.cluster.ordered = time.Now()
+	w.cluster.uncordoned = time.Now()
 	for _, n := range w.notices {
 		n.held = false
 		asWas := n.announced.After(w.ruleSet[n.kind]) && !n.deadlined.After(n.announced) // it was never due before
@@ -138,18 +138,18 @@ func (w *world) uncordonByPeople() {
 		case known && w.sure(n, cordoned) && time.Since(n.seen) > 15*time.Second:
 			n.lifted = time.Now()
 		default:
-			n.unsure = true // it may have been too early to be an order for it, and too late not to be one
+			n.unsure = true // nth may have known of it, or not
 		}
 	}
 	w.cluster.own("")
 	w.server.UncordonAs("kubectl")
 }
 
-// noOrder takes back that the last uncordon was an order, where the node is as closed as it was before anybody has looked. It belongs
-// to who has the lock.
-func (w *world) noOrder() {
+// forgetUncordon is for an uncordon that nth may not have seen: the node was closed again before its next look. It belongs to who has the
+// lock.
+func (w *world) forgetUncordon() {
 	for _, n := range w.notices {
-		if !n.lifted.IsZero() && n.lifted.Equal(w.cluster.ordered) {
+		if !n.lifted.IsZero() && n.lifted.Equal(w.cluster.uncordoned) {
 			n.unsure, n.lifted = true, time.Time{}
 		}
 	}
@@ -174,8 +174,8 @@ func (w *world) queue(h happening) {
 			n.Spec.Unschedulable = true
 		}, drain.Queue)
 		w.cluster.own(byQueue)
-		if time.Since(w.cluster.ordered) < slow {
-			w.noOrder()
+		if time.Since(w.cluster.uncordoned) < slow {
+			w.forgetUncordon()
 		}
 	case h.kind == "lift" && w.cluster.owner == byQueue:
 		w.server.ChangeNode(func(n *corev1.Node) {

@@ -145,6 +145,7 @@ var calmSorts = []sort{
 	{1, func(g *generator) { g.add(happening{what: "mute", span: g.span(20 * time.Second)}) }},
 	{1, (*generator).rush},
 	{2, (*generator).rebooting},
+	{2, (*generator).uncordoning},
 	{1, func(g *generator) { g.add(happening{what: "drop"}) }},
 	{1, func(g *generator) { g.add(happening{what: "deaf", span: g.span(20 * time.Second)}) }},
 	{1, func(g *generator) { g.add(happening{what: "withdraw", name: g.some(g.names)}) }},
@@ -350,6 +351,23 @@ func (g *generator) rebooting() {
 	g.at += g.span(30 * time.Second)
 }
 
+// uncordoning has an operator open the node, to which pods come then; nth may be started again before, or hear of another event.
+func (g *generator) uncordoning() {
+	g.at += 20*time.Second + g.span(20*time.Second)
+	g.add(happening{what: "admin", kind: "uncordon"})
+	for range 1 + g.IntN(3) {
+		g.at += g.span(10 * time.Second)
+		switch g.IntN(6) {
+		case 0:
+			g.add(happening{what: "crash", span: g.span(8 * time.Second)})
+		case 1:
+			g.announce()
+		default:
+			g.addPod(g.pick("pod", "late-pod"))
+		}
+	}
+}
+
 // sorts are the sorts of happenings, besides that something is announced.
 var sorts = []sort{
 	{4, func(g *generator) { g.add(happening{what: "withdraw", name: g.some(g.names)}) }},
@@ -390,6 +408,7 @@ var sorts = []sort{
 	{2, func(g *generator) { g.add(happening{what: "reboot", span: g.span(time.Minute), n: g.IntN(40)}) }},
 	{1, (*generator).rush},
 	{1, (*generator).rebooting},
+	{1, (*generator).uncordoning},
 	{4, func(g *generator) { g.addPod("pod") }},
 	{2, func(g *generator) { g.addPod("late-pod") }},
 	{1, func(g *generator) { g.addWorkload() }},

@@ -430,7 +430,7 @@ func (w *world) forget(h happening) {
 		n.rebooted, n.acted, n.seen, n.settled, n.drained, n.vague = time.Time{}, false, time.Time{}, time.Time{}, "", true
 		n.held = false
 		if !n.lifted.IsZero() {
-			n.unsure, n.lifted = true, time.Time{} // where the annotation is gone as well, nobody remembers the order
+			n.unsure, n.lifted = true, time.Time{} // where the annotation is gone as well, nobody remembers the uncordon
 		}
 	}
 	w.mu.Unlock()
@@ -561,7 +561,7 @@ func ready(n *corev1.Node, status corev1.ConditionStatus) {
 func (w *world) survive(n *notice) {
 	n.changed = time.Now()
 	n.unsure = n.unsure || !n.rebooted.IsZero() // It may have ended with the reboot before.
-	if n.moving {                               // In another boot it is another notice, which no order was for.
+	if n.moving {                               // In another boot it is another notice, which no uncordon was for.
 		n.unsure, n.lifted = true, time.Time{}
 	}
 	switch {

@@ -195,8 +195,8 @@ func (w *world) unrecorded(i *incarnation) {
 	}
 	for _, n := range w.notices {
 		n.outdated = true
-		if !n.lifted.IsZero() && w.cluster.ordered.After(i.failed.Add(-slow)) {
-			n.unsure, n.lifted = true, time.Time{} // the order was not recorded
+		if !n.lifted.IsZero() && w.cluster.uncordoned.After(i.failed.Add(-slow)) {
+			n.unsure, n.lifted = true, time.Time{} // the uncordon was not recorded
 		}
 	}
 }
@@ -213,8 +213,8 @@ func (w *world) dead(i *incarnation) bool {
 	return i.gone
 }
 
-// mostToStop is how long nth may take to stop.
-const mostToStop = 10 * time.Second
+// mostToStop is how long nth may take to stop: it waits ten seconds for its record.
+const mostToStop = 12 * time.Second
 
 // stop asks nth to stop, and waits until it has.
 func (w *world) stop() {

@@ -21,7 +21,7 @@ const (
 	undoneInTime      invariant = "nothing of nth's is left on the node without a reason"
 	readyAfterBoot    invariant = "the node is opened after a reboot only when the kubelet of this boot says that it is Ready"
 	notUndoneTooSoon  invariant = "nothing is undone before its reason is gone for long enough"
-	orderNotFought    invariant = "a node that an operator has uncordoned is not closed again for the events that were active then"
+	uncordonRespected invariant = "what an operator uncordoned is never acted on again for the events that were active then"
 	peopleHeard       invariant = "people's word is heard"
 	othersUnchanged   invariant = "nothing of others' is changed"
 	asksWhatItMay     invariant = "the API server is asked for what a kubelet may ask"
@@ -53,7 +53,7 @@ const (
 
 // invariants are all, in the order in which they are shown.
 var invariants = []invariant{
-	closedWithReason, notClosedWithout, undoneInTime, notUndoneTooSoon, readyAfterBoot, orderNotFought, peopleHeard, othersUnchanged, asksWhatItMay,
+	closedWithReason, notClosedWithout, undoneInTime, notUndoneTooSoon, readyAfterBoot, uncordonRespected, peopleHeard, othersUnchanged, asksWhatItMay,
 	evictedWhileDue, notEndedWithout, nodesOwnStays, graceGiven, deletedWhenNeeded, deletedForLost, toldInTime, goneInTime,
 	emptyIfDrained, volumesAwaited, notForVolumes, oneOutcome, settledIfDone, outcomeTrue, settledInTime,
 	evictionsEnd, nodeWritesEnd, recordEnds, recordReadable, diskWorks, runs, stops, beats, nothingHangs,

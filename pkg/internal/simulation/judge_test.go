@@ -245,7 +245,7 @@ func (w *world) judgeNode(node *corev1.Node) {
 		w.judged(undoneInTime)
 	}
 	if allLifted {
-		w.judged(orderNotFought)
+		w.judged(uncordonRespected)
 	}
 	switch {
 	case wanted && !w.cluster.leave() && !node.Spec.Unschedulable:
@@ -257,9 +257,9 @@ func (w *world) judgeNode(node *corev1.Node) {
 	case free && node.Spec.Unschedulable && w.cluster.owner == byNTH:
 		w.violatedNow(undoneInTime, "its cordon is; %s", w.standing())
 	case allLifted && node.Spec.Unschedulable && w.cluster.owner == byNTH:
-		w.violatedNow(orderNotFought, "the node is cordoned; %s", w.standing())
+		w.violatedNow(uncordonRespected, "the node is cordoned; %s", w.standing())
 	case allLifted && labeled && !node.Spec.Unschedulable:
-		w.violatedNow(orderNotFought, "the label is left; %s", w.standing())
+		w.violatedNow(uncordonRespected, "the label is left; %s", w.standing())
 	}
 	if w.cluster.foreign && node.Labels[drain.ExcludeLabel] != "true" {
 		w.violatedNow(othersUnchanged, "the label of somebody else is %q", node.Labels[drain.ExcludeLabel])
@@ -304,7 +304,7 @@ func (w *world) mustGo(pod *corev1.Pod, n *notice, last bool) bool {
 		return false // it may have been left in peace
 	case pod.Finalizers != nil && pod.DeletionTimestamp != nil:
 		return false
-	case w.cluster.ordered.After(n.seen.Add(-slow)):
+	case w.cluster.uncordoned.After(n.seen.Add(-slow)):
 		return false // it may have come since
 	}
 	return time.Since(w.cluster.annotated[pod.Namespace+"/"+pod.Name]) > slow
@@ -575,11 +575,7 @@ func (w *world) judgePatch(q request) {
 		if w.cluster.leave() && time.Since(w.cluster.actionSet) > slow {
 			w.violatedNow(peopleHeard, "the node is cordoned in spite of nth-project.github.io/action")
 		}
-		w.judged(orderNotFought)
-		unlifted := w.any(func(n *notice) bool { return w.possible(n, cordoned) && n.lifted.IsZero() })
-		if reason && !unlifted && time.Since(w.cluster.ordered) > 2*time.Second {
-			w.violatedNow(orderNotFought, "the node is cordoned again; %s", w.standing())
-		}
+		w.judgeUncordoned(cordoned, "the node is cordoned again")
 	case lifts:
 		w.judged(othersUnchanged)
 		w.judgeLift()
@@ -599,6 +595,17 @@ func (w *world) judgePatch(q request) {
 	if note, set := p.Metadata.Annotations[drain.CordonAnnotation]; set && note == nil && w.cluster.owner == byQueue && !recently(w.cluster.owned) {
 		w.violatedNow(othersUnchanged, "the claim of nth-queue is taken off")
 	}
+}
+
+// judgeUncordoned judges what is begun while an operator's uncordon holds: only an event that began later can be the reason for it.
+func (w *world) judgeUncordoned(level want, what string) {
+	holds := w.any(func(n *notice) bool { return w.possible(n, level) && !n.lifted.IsZero() })
+	later := w.any(func(n *notice) bool { return w.possible(n, level) && n.lifted.IsZero() })
+	if !holds || later || time.Since(w.cluster.uncordoned) < 2*time.Second { // It may have been under way.
+		return
+	}
+	w.judged(uncordonRespected)
+	w.violatedNow(uncordonRespected, "%s %s after the uncordon; %s", what, time.Since(w.cluster.uncordoned), w.standing())
 }
 
 // judgeEnd1 judges that a pod is to be ended.
@@ -622,6 +629,9 @@ func (w *world) judgeEnd1(q request) {
 	ok := !w.cluster.gone.After(w.cluster.back) // What is written on a Node goes with it.
 	if ok && w.cluster.action != "" && time.Since(w.cluster.actionSet) > slow && w.steady(slow) {
 		w.violatedNow(peopleHeard, "%s %s in spite of nth-project.github.io/action", q.verb, q.pod)
+	}
+	if w.cluster.arrived(pod).After(w.cluster.uncordoned) {
+		w.judgeUncordoned(drained, q.verb+" "+q.pod)
 	}
 	w.judgeGrace(q, pod)
 }
