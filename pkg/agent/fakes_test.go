@@ -230,7 +230,7 @@ func (g *guard) drain() {
 
 // open reports that an operator has uncordoned the node.
 func (g *guard) open() {
-	g.becomes(func(s *drain.State) { s.Closed, s.Open = false, true }, drain.Progress{Kind: state.NodeReopened, Closed: g.wants().Generation})
+	g.becomes(func(s *drain.State) { s.Closed, s.Open = false, true }, drain.Progress{Kind: state.NodeReopened, Claim: g.wants().Claim})
 }
 
 // limit reports what a look at the Node has shown of its annotation.

@@ -190,7 +190,7 @@ func TestListener_AnOperatorOpensTheNode(t *testing.T) {
 				g.drain()
 				time.Sleep(10 * time.Second)
 				g.becomes(func(s *drain.State) { *s = drain.State{Open: true, Ours: true, Seen: true, Drained: true} },
-					drain.Progress{Kind: state.NodeReopened, Closed: g.wants().Generation})
+					drain.Progress{Kind: state.NodeReopened, Claim: g.wants().Claim})
 			})
 			r.node.toUncordon(hangs) // The API server is away.
 			r.run()

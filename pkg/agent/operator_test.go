@@ -211,11 +211,11 @@ func TestReopened_IsRecordedAndLoggedOnce(t *testing.T) {
 // An event joins while the report is on its way.
 func TestReopened_NotForAnEventThatTheGuardDidNotHave(t *testing.T) {
 	bubble(t, func(r *rig) {
-		r.node.toGuard(func(ctx context.Context, g *guard) {
+		r.node.toGuard(func(_ context.Context, g *guard) {
 			g.close()
 			old := g.wants()
-			g.next(ctx)
-			g.report(drain.Progress{Kind: state.NodeReopened, Generation: g.wants().Generation, Closed: old.Generation})
+			<-g.adjusted
+			g.report(drain.Progress{Kind: state.NodeReopened, Generation: g.wants().Generation, Claim: old.Claim})
 		})
 		stop := r.stopping("a", time.Hour)
 		r.runFor(stop)

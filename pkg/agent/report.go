@@ -202,6 +202,9 @@ func (a *Agent) handleProgress(p drain.Progress) {
 	if w == nil || w.guard == nil {
 		return
 	}
+	if p.Kind == state.NodeReopened {
+		a.decide() // Record first for which events the node was closed.
+	}
 	a.total, a.left, a.nodeSeen, a.ready = p.Total, p.Left, a.nodeSeen || p.State.Seen, a.ready || p.State.Ready
 	if !w.stopping {
 		if p.State.Open && w.guardGoal.Close { // Which events that concerns is decided now. The others want pods gone that came since.

@@ -358,13 +358,7 @@ func (a *Agent) clearCordonFailed() {
 // recordReopened records that somebody has uncordoned the node, for all events that it was closed for. For others, it is cordoned again. news
 // is false if all of that was known.
 func (a *Agent) recordReopened(p drain.Progress) (news bool) {
-	return a.putReleased(policy.Release(a.situation(), func(e state.Entry) bool {
-		in, joined := a.work.joined[e.Event.ID]
-		if in > p.Generation || !joined && !e.Acted() {
-			return false
-		}
-		return joined && in <= p.Closed || !e.CordonedAt.IsZero() || p.Closed == 0 && p.Claim.Names(e.Event.ID)
-	}))
+	return a.putReleased(policy.Release(a.situation(), p.Claim.Names))
 }
 
 // putReleased records entries for which it has changed who wants the node closed.

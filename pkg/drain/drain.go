@@ -179,10 +179,8 @@ type Progress struct {
 	// PodUID and PodLabels are that pod's. The labels must not be changed.
 	PodUID    string
 	PodLabels map[string]string
-	// Closed, with NodeReopened, is the last generation in which the node was found closed before somebody uncordoned it; 0 if this guard has
-	// not seen it closed. Then Claim is what says that it was, and for which events. The node stays open in the present generation.
-	Closed int
-	Claim  Claim
+	// Claim, with NodeReopened, is the one on the Node: it says for which events the node was closed.
+	Claim Claim
 	// Detail names the budget, the reason or the time that belongs to Kind.
 	Detail string
 	// Total and Left count the pods to evict: all that there were, and those still on the node.

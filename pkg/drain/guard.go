@@ -383,7 +383,7 @@ func (g *guard) handleLook(v view, number, generation int) {
 	default:
 		g.handleNode(v)
 		if v.reopened {
-			g.handleUncordon(v, before)
+			g.handleUncordon(v)
 			if !first { // Those pods stay that came after the cordon, and for which this look was requested.
 				g.pods.SpareLate(lookDone, g.lookDone)
 			}
@@ -424,7 +424,7 @@ func (g *guard) countLook(v view, number, generation int) {
 
 // handleUncordon handles that somebody uncordoned the node. Even if a generation has begun since that look, the node stays open until the
 // next one: which of the events want it closed again, the agent knows.
-func (g *guard) handleUncordon(v view, before memory) {
+func (g *guard) handleUncordon(v view) {
 	g.uncordonedIn = g.goal.Generation
 	if !g.goal.Close || g.goal.Before.IsZero() { // Otherwise the cordon was only for events that pods need not go for.
 		g.cordonedAt = v.cordonedAt
@@ -432,9 +432,6 @@ func (g *guard) handleUncordon(v view, before memory) {
 	g.pods.Rejudge()
 	reopened := Progress{Kind: state.NodeReopened}
 	reopened.Claim, _ = parseClaim(v.claim)
-	if before.view.unschedulable && !before.anotherThan(v.uid) {
-		reopened.Closed = before.lookedIn
-	}
 	g.report(reopened)
 }
 

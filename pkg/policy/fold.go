@@ -302,11 +302,15 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 	return changed
 }
 
-// Release returns the entries that change when an operator has uncordoned the node: those of the events that it was closed for.
-func Release(sit Situation, closedFor func(state.Entry) bool) []state.Entry {
+// Release returns the entries that change when an operator has uncordoned the node: those of the events that it was found closed for, or that
+// the claim on it names. A claim that names a released event is left from an uncordon that is known, and what it names besides may have
+// been announced again since.
+func Release(sit Situation, claimed func(event string) bool) []state.Entry {
+	known := slices.ContainsFunc(sit.Past, func(e state.Entry) bool { return e.Released() && claimed(e.Event.ID) })
 	var changed []state.Entry
 	for _, e := range sit.Past {
-		if e.Phase != state.Closed && !e.Released() && closedFor(e) {
+		concerned := !e.CordonedAt.IsZero() || claimed(e.Event.ID) && !known
+		if e.Acted() && !e.Released() && concerned {
 			e.ReleasedAt = sit.Now
 			changed = append(changed, e)
 		}

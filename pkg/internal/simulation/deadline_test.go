@@ -185,7 +185,11 @@ func (w *world) judgeVolumes(n *notice) {
 
 // judgeAlone judges that an event does not run out of time when nothing has to go any more: whatever else is waited for ends before.
 func (w *world) judgeAlone(n *notice) {
-	if time.Since(w.server.LastRemoval()) < slow || !w.calm(n, slow+w.options.Margin) {
+	proof := slow // that no pod is left
+	if slices.ContainsFunc(w.faults, func(f *fault) bool { return f.kind == "late" && time.Since(f.until) < slow }) {
+		proof += 3 * 9 * time.Second // a watch, a list, and the Node
+	}
+	if time.Since(w.server.LastRemoval()) < proof || !w.calm(n, slow+w.options.Margin) {
 		return
 	}
 	if !w.rules[n.kind].Hard && w.any(func(other *notice) bool { return w.rules[other.kind].Hard && w.possible(other, drained) }) {

@@ -71,6 +71,9 @@ func (g *generator) calm() {
 		g.add(happening{what: "option", name: "volumes", span: 5*time.Second + g.volumeWait()})
 		g.add(happening{what: "volume", name: g.name("volume"), span: 30*time.Second + g.span(3*time.Minute)})
 	}
+	if g.IntN(10) == 0 {
+		g.add(happening{what: "fault", name: "read", kind: "late", span: 10 * time.Minute})
+	}
 	g.budget = 70*time.Second + g.span(50*time.Second)
 	g.add(happening{what: "budget", span: g.budget})
 	switch g.IntN(10) {
@@ -141,6 +144,7 @@ var calmSorts = []sort{
 		verb := g.pick("", "get", "patch", "list", "watch", "evict")
 		g.add(happening{what: "fault", name: verb, kind: faultKinds[g.IntN(len(faultKinds))], span: g.span(12 * time.Second)})
 	}},
+	{1, (*generator).trouble},
 	{1, func(g *generator) { g.add(happening{what: "full", span: g.span(time.Minute)}) }},
 	{1, func(g *generator) { g.add(happening{what: "mute", span: g.span(20 * time.Second)}) }},
 	{1, (*generator).rush},
@@ -202,6 +206,9 @@ func (g *generator) one() {
 func (g *generator) setUp() {
 	if g.IntN(4) == 0 {
 		g.add(happening{what: "skew", span: time.Duration(g.IntN(600)-300) * time.Second})
+	}
+	if g.IntN(4) == 0 {
+		g.add(happening{what: "clock", span: time.Duration(g.IntN(600)-300) * time.Second})
 	}
 	for _, kind := range event.Kinds() {
 		switch g.IntN(12) {
@@ -302,7 +309,7 @@ func (g *generator) announce() {
 func (g *generator) addPod(what string) {
 	h := happening{what: what, name: g.name("pod"), kind: "plain", span: time.Duration(1+g.IntN(40)) * time.Second, n: g.IntN(10)}
 	if g.IntN(2) == 0 {
-		h.kind = g.pick("daemon", "bare", "mirror", "critical", "never", "at-deadline", "stuck", "hangs")
+		h.kind = g.pick("daemon", "bare", "mirror", "critical", "never", "at-deadline", "stuck", "hangs", "fat", "finished")
 	}
 	g.pods = append(g.pods, h.name)
 	g.add(h)
@@ -368,6 +375,20 @@ func (g *generator) uncordoning() {
 	}
 }
 
+// trouble is with the way to the API server.
+func (g *generator) trouble() {
+	switch g.IntN(5) {
+	case 0:
+		g.add(happening{what: "fault", name: "read", kind: "late", span: g.span(4 * time.Minute)})
+	case 1:
+		g.add(happening{what: "fault", name: "evict", kind: "void", span: g.span(4 * time.Minute)})
+	case 2, 3:
+		g.add(happening{what: "stuck", kind: g.pick("500", "hang"), span: g.span(4 * time.Minute)})
+	case 4:
+		g.add(happening{what: "kubeconfig", span: g.span(20 * time.Second)})
+	}
+}
+
 // sorts are the sorts of happenings, besides that something is announced.
 var sorts = []sort{
 	{4, func(g *generator) { g.add(happening{what: "withdraw", name: g.some(g.names)}) }},
@@ -388,6 +409,8 @@ var sorts = []sort{
 		verb := g.pick("", "get", "patch", "list", "watch", "evict", "delete")
 		g.add(happening{what: "fault", name: verb, kind: faultKinds[g.IntN(len(faultKinds))], span: g.span(25 * time.Second)})
 	}},
+	{3, (*generator).trouble},
+	{1, func(g *generator) { g.add(happening{what: "rename"}) }},
 	{1, func(g *generator) { g.add(happening{what: g.pick("drop", "expire")}) }},
 	{1, func(g *generator) { g.add(happening{what: "lag", span: g.span(6 * time.Second)}) }},
 	{3, func(g *generator) { g.add(happening{what: "crash", span: g.span(time.Minute)}) }},

@@ -145,6 +145,7 @@ var happenings = map[string]func(*world, happening){
 	"deaf": (*world).deaf,
 
 	"fault":  (*world).fault,
+	"stuck":  (*world).stick,
 	"drop":   func(w *world, _ happening) { w.server.DropWatches(); w.bother(0) },
 	"expire": func(w *world, _ happening) { w.server.Compact(); w.server.DropWatches(); w.bother(0) },
 	"lag":    (*world).lag,
@@ -169,6 +170,9 @@ var happenings = map[string]func(*world, happening){
 		w.identity = time.Now().Add(h.span)
 		w.mu.Unlock()
 	},
+
+	"kubeconfig": (*world).replaceKubeconfig,
+	"rename":     (*world).renameNode,
 
 	"pod":      (*world).addPod,
 	"late-pod": (*world).addPod,
@@ -388,7 +392,45 @@ func (w *world) fault(h happening) {
 	if h.kind == "403" || h.kind == "html" {
 		w.refused = time.Now().Add(h.span + 65*time.Second) // the pause after which it is tried again
 	}
-	w.hinder(h.span)
+	switch h.kind {
+	case "late": // Only the first attempts are given up.
+		w.hinder(min(h.span, 40*time.Second))
+		w.disturb(h.span)
+	case "void": // Pods are deleted in time all the same.
+		w.disturb(h.span)
+	default:
+		w.hinder(h.span)
+	}
+}
+
+// stick has nth's connection lead to a server that is dead inside for so long: it fails in the way kind. Other connections do not.
+func (w *world) stick(h happening) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.nth == nil {
+		return
+	}
+	w.faults = append(w.faults, &fault{kind: h.kind, until: time.Now().Add(h.span), on: &connection{w.nth, w.nth.connection}})
+	w.muted = time.Now()               // Watches that are open stay so.
+	w.hinder(min(h.span, time.Minute)) // By then, three have failed in a row, even if each hangs.
+	w.disturb(h.span)
+}
+
+// replaceKubeconfig puts another credential in the place of nth's, which is refused until nth has noticed that, after so long.
+func (w *world) replaceKubeconfig(h happening) {
+	w.server.DropWatches()
+	w.fault(happening{kind: "401", span: h.span})
+}
+
+// renameNode registers the Node under another name, by which nth begins to act on it. The stand-in has only one name.
+func (w *world) renameNode(h happening) {
+	w.removeNode(h)
+	w.registerNode(h)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.rename != nil {
+		w.rename()
+	}
 }
 
 func (w *world) lag(h happening) {
@@ -774,6 +816,10 @@ func (w *world) addPod(h happening) {
 			pod.Annotations[evict.Annotation] = word
 		case "stuck":
 			pod.Finalizers = []string{"example.com/stuck"}
+		case "fat":
+			pod.Spec.Containers = []corev1.Container{{Name: "main", Args: []string{strings.Repeat("x", 100_000)}}}
+		case "finished":
+			pod.Status.Phase = corev1.PodSucceeded
 		case "hangs":
 			ending = apitest.Never
 			w.hangs("default/" + h.name)

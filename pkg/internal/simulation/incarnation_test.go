@@ -51,6 +51,8 @@ type incarnation struct {
 	failed time.Time
 	// broken tells that its disk was full once.
 	broken bool
+	// connection counts those to the API server, and failedReads and failedWrites what has failed in a row on the present one.
+	connection, failedReads, failedWrites int
 }
 
 const beat = 2 * time.Second
@@ -328,15 +330,20 @@ type waiting struct {
 	guard drain.Guard
 }
 
-// Run implements drain.Guard.
+// Run implements drain.Guard. Another guard begins when the node has another name.
 func (g *waiting) Run(ctx context.Context) {
-	if !g.host.nth.world.identified(ctx) {
-		return
+	w := g.host.nth.world
+	for w.identified(ctx) {
+		named, ended := context.WithCancel(ctx)
+		w.mu.Lock()
+		w.rename = ended
+		w.mu.Unlock()
+		g.mu.Lock()
+		g.guard = g.host.node.Guard(g.goal, g.tell)
+		g.mu.Unlock()
+		g.guard.Run(named)
+		ended()
 	}
-	g.mu.Lock()
-	g.guard = g.host.node.Guard(g.goal, g.tell)
-	g.mu.Unlock()
-	g.guard.Run(ctx)
 }
 
 // Adjust implements drain.Guard.

@@ -83,9 +83,10 @@ func (l line) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, ctx.Err()
 	}
 	w.judgedBy(asksWhatItMay)
-	f := w.faultFor(q.verb)
+	f := w.faultFor(l.nth, q.verb)
 	if f != nil {
 		if answer, done, err := f.before(ctx, w, r); done {
+			l.nth.leave(q, err == nil && answer.StatusCode < http.StatusInternalServerError)
 			return answer, err
 		}
 		if w.dead(l.nth) {
@@ -100,7 +101,11 @@ func (l line) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return answer, err
 	}
+	l.nth.leave(q, true)
 	w.judgeBefore(q)
+	if f != nil && f.kind == "void" {
+		return respond(r, http.StatusCreated, http.Header{"Content-Type": {"application/json"}}, []byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`)), nil
+	}
 	answer, err := w.carryOut(r, q)
 	if err != nil {
 		return nil, err
@@ -184,21 +189,49 @@ func (w *world) lie(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// leave notes how a request has ended. After three reads or writes in a row that failed, nth leaves its connection, as pkg/kube does.
+func (i *incarnation) leave(q request, well bool) {
+	i.world.mu.Lock()
+	defer i.world.mu.Unlock()
+	failed := &i.failedWrites
+	if reads(q.verb) {
+		failed = &i.failedReads
+	}
+	if *failed++; well {
+		*failed = 0
+	}
+	if *failed == 3 {
+		i.connection++
+		i.failedReads, i.failedWrites = 0, 0
+	}
+}
+
+func reads(verb string) bool { return verb == "get" || verb == "list" || verb == "watch" }
+
 // fault is something that is wrong with a kind of requests for a while.
 type fault struct {
-	verb  string // empty: with all
+	verb  string // empty: with all; read: with get, list and watch
 	kind  string
 	until time.Time
+	// on is the connection that leads to a server that is dead inside; nil if all do.
+	on *connection
+}
+
+// connection is one of an incarnation's, by its number.
+type connection struct {
+	nth    *incarnation
+	number int
 }
 
 // faultKinds are those that a request may meet.
-var faultKinds = []string{"refuse", "503", "500", "429", "retry", "403", "hang", "lost", "slow", "html", "webhook"}
+var faultKinds = []string{"refuse", "503", "500", "429", "retry", "401", "403", "hang", "lost", "slow", "late", "html", "webhook"}
 
-func (w *world) faultFor(verb string) *fault {
+func (w *world) faultFor(i *incarnation, verb string) *fault {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, f := range w.faults {
-		if (f.verb == "" || f.verb == verb) && time.Now().Before(f.until) {
+		concerns := f.verb == "" || f.verb == verb || f.verb == "read" && reads(verb)
+		if concerns && time.Now().Before(f.until) && (f.on == nil || *f.on == connection{i, i.connection}) {
 			return f
 		}
 	}
@@ -218,6 +251,8 @@ func (f *fault) before(ctx context.Context, w *world, r *http.Request) (answer *
 		return refusal(r, 429, metav1.StatusReasonTooManyRequests, "too many requests", 0), true, nil
 	case "retry":
 		return refusal(r, 429, metav1.StatusReasonTooManyRequests, "too many requests", 3), true, nil
+	case "401":
+		return refusal(r, 401, metav1.StatusReasonUnauthorized, "Unauthorized", 0), true, nil
 	case "403":
 		return refusal(r, 403, metav1.StatusReasonForbidden, "an admission policy denied the request", 0), true, nil
 	case "webhook":
@@ -227,6 +262,10 @@ func (f *fault) before(ctx context.Context, w *world, r *http.Request) (answer *
 	case "hang":
 		<-ctx.Done()
 		return nil, true, ctx.Err()
+	case "late": // longer than the first limit of a read
+		if !w.lie(ctx, 9*time.Second) {
+			return nil, true, ctx.Err()
+		}
 	case "slow":
 		if !w.lie(ctx, time.Duration(1+w.dice(7))*time.Second) {
 			return nil, true, ctx.Err()

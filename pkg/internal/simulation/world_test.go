@@ -57,6 +57,7 @@ type world struct {
 	hung     time.Time // until when the disk hangs
 	full     bool      // nothing can be written
 	identity time.Time // when the kubelet's credential is there
+	rename   func()    // ends the guard that acts on the node by its present name; nil if none ever did
 	forgot   time.Time // when the record was lost last
 	started  int
 
