@@ -91,32 +91,6 @@ func TestOptOut_Pod(t *testing.T) {
 			t.Error("drained, and a pod is left that is to go")
 		}
 	})
-	run(t, "never", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a", annotated(evict.Annotation, evict.Never)), 0)
-		s.AddPod(pod("b"), 0)
-		r := drained(t, s, drain.Options{})
-		if r.result.Evicted != 1 || r.result.Skipped != 1 || !s.HasPod("default/a") {
-			t.Errorf("the result is %+v", r.result)
-		}
-	})
-	run(t, "at the deadline", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("late", grace(1), annotated(evict.Annotation, evict.AtDeadline)), 0)
-		s.AddPod(pod("b"), 0)
-		r := beginWithin(t, s, drain.Options{}, true, 5*time.Second)
-		if result := r.succeed(); result.Evicted != 2 {
-			t.Errorf("the result is %+v", result)
-		}
-		if gone := r.of(state.PodGone); len(gone) != 2 || gone[1].Pod != "default/late" {
-			t.Errorf("gone are %+v", gone)
-		}
-	})
-	run(t, "at a deadline that is not set", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("late", annotated(evict.Annotation, evict.AtDeadline)), 0)
-		result := beginWithin(t, s, drain.Options{}, false, 0).succeed()
-		if result.Skipped != 1 || count(s, "evict") != 0 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
 	// The last list may come from another API server, which has not heard of the annotation yet.
 	run(t, "against an older list", func(t *testing.T, s *apitest.Server) {
 		r, free := holding(t, s, pod("a"))
@@ -128,18 +102,6 @@ func TestOptOut_Pod(t *testing.T) {
 		time.Sleep(time.Minute)
 		if !s.HasPod("default/a") || count(s, "list") < 2 {
 			t.Errorf("a pod that is never to be evicted is gone; told: %+v", r.told)
-		}
-	})
-	run(t, "taken away", func(t *testing.T, s *apitest.Server) {
-		addHeld(s, pod("a", annotated(evict.Annotation, evict.Never)))
-		r := drained(t, s, drain.Options{})
-		if r.result.Skipped != 1 {
-			t.Errorf("the result is %+v", r.result)
-		}
-		s.ChangePod("default/a", func(p *corev1.Pod) { p.Annotations = nil })
-		r.await(state.PodHeld)
-		if result := r.guard.Result(); result.Skipped != 0 || len(result.Left) != 1 {
-			t.Errorf("the result is %+v", result)
 		}
 	})
 }

@@ -423,6 +423,8 @@ func TestBudget_PodsThatOthersEnd(t *testing.T) {
 	}
 }
 
+// The first answer of an API server that has not heard of a young pod, and the last of one whose pod has gone, are the same: only the watch
+// tells which it is. So they are not reported.
 func TestRefusal_IsRepeatedAndReported(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -435,18 +437,26 @@ func TestRefusal_IsRepeatedAndReported(t *testing.T) {
 		"a webhook says no":     {apitest.Forbidden("admission webhook denied the request"), "admission webhook denied"},
 		"the connection breaks": {apitest.Reset(), "the API server cannot be reached"},
 		"it hangs":              {apitest.Hang(), "no answer from the API server"},
+		"404":                   {apitest.NotFound(), ""},
+		"403, no relationship":  {apitest.NoRelationship(), ""},
+		"409":                   {apitest.Reborn(), ""},
 	} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("a"), 0)
-			s.Answer("evict", c.answer, c.answer)
-			r := drained(t, s, evict.Options{})
-			if r.result().Evicted != 1 || count(s, "evict") != 3 {
-				t.Errorf("%+v after %d evictions; want 3", r.result(), count(s, "evict"))
-			}
-			if told := r.of(state.PodRefused); len(told) != 1 || !strings.Contains(told[0].Detail, c.detail) {
-				t.Errorf("told %+v; want once %q", told, c.detail)
-			}
-		})
+		for _, what := range []string{"evict", "delete"} {
+			run(t, what+", "+name, func(t *testing.T, s *apitest.Server) {
+				s.AddPod(pod("a", grace(600)), 0)
+				if what == "delete" {
+					s.Always("evict", apitest.HeldBy("budget", 0))
+				}
+				s.Answer(what, c.answer, c.answer)
+				r := beginWithin(t, s, evict.Options{}, what == "delete", plenty/6)
+				if result := r.succeed(); result.Evicted+result.Deleted != 1 || count(s, what) != 3 {
+					t.Errorf("%+v after %d requests; want 3", result, count(s, what))
+				}
+				if told := r.of(state.PodRefused); (c.detail != "") != (len(told) == 1) || len(told) == 1 && !strings.Contains(told[0].Detail, c.detail) {
+					t.Errorf("told %+v; want once %q", told, c.detail)
+				}
+			})
+		}
 	}
 }
 
@@ -454,25 +464,6 @@ func TestRefusal_IsRepeatedAndReported(t *testing.T) {
 type roadOf func(*http.Request) (*http.Response, error)
 
 func (take roadOf) RoundTrip(r *http.Request) (*http.Response, error) { return take(r) }
-
-// The first answer of an API server that has not heard of a young pod, and the last of one whose pod has gone, are the
-// same. Only the watch tells which it is.
-func TestRefusal_UnknownPodIsNoSuccess(t *testing.T) {
-	t.Parallel()
-	for name, answer := range map[string]apitest.Answer{
-		"404": apitest.NotFound(), "403, no relationship": apitest.NoRelationship(), "409": apitest.Reborn(),
-	} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("a"), 0)
-			s.Answer("evict", answer, answer)
-			r := drained(t, s, evict.Options{})
-			if s.HasPod("default/a") || r.result().Evicted != 1 || count(s, "evict") != 3 {
-				t.Errorf("%+v after %d evictions", r.result(), count(s, "evict"))
-			}
-			r.reported(0, state.PodRefused)
-		})
-	}
-}
 
 // One request per answer: client-go by itself would obey a Retry-After up to ten times within one call.
 func TestRefusal_RetryAfterHasALimit(t *testing.T) {

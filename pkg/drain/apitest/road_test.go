@@ -3,8 +3,6 @@ package apitest_test
 import (
 	"context"
 	"errors"
-	"io"
-	"net/http"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -81,19 +79,6 @@ func TestARequestThatHangsEndsWithItsContextOrItsConnection(t *testing.T) {
 	})
 }
 
-func TestAConnectionThatBreaksIsAnError(t *testing.T) {
-	t.Parallel()
-	onBothRoads(t, func(t *testing.T, s *apitest.Server, c kubernetes.Interface) {
-		s.Answer("get node", apitest.Reset())
-		if err := getNode(t.Context(), c); err == nil {
-			t.Error("an answer came")
-		}
-		if err := getNode(t.Context(), c); err != nil {
-			t.Errorf("the next one: %v", err)
-		}
-	})
-}
-
 func TestAWatchStreamsUntilItBreaks(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*apitest.Server, watch.Interface, context.CancelFunc){
@@ -132,51 +117,3 @@ func TestAWatchStreamsUntilItBreaks(t *testing.T) {
 	}
 }
 
-func TestBothRoadsCanBeUsedOutsideOfABubble(t *testing.T) {
-	t.Parallel()
-	for name, client := range roads {
-		s := apitest.New(t)
-		s.AddPod(newPod("a"), 0)
-		c := client(s)
-		list, err := c.CoreV1().Pods("").List(t.Context(), ofNode)
-		if err != nil || len(list.Items) != 1 {
-			t.Errorf("%s: %+v, %v", name, list, err)
-		}
-		s.Close()
-	}
-}
-
-// BenchmarkServer tells what a request costs on each road: without client-go, and with it.
-func BenchmarkServer(b *testing.B) {
-	for name, client := range roads {
-		b.Run("client-go, "+name, func(b *testing.B) {
-			s := apitest.New(b)
-			s.AddPod(newPod("a"), 0)
-			c := client(s)
-			for b.Loop() {
-				if err := getNode(b.Context(), c); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")
-		})
-	}
-	b.Run("bare, the short road", func(b *testing.B) {
-		s := apitest.New(b)
-		request, err := http.NewRequestWithContext(b.Context(), http.MethodGet, "http://x/api/v1/nodes/"+apitest.Node, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
-		for b.Loop() {
-			response, err := s.RoundTripper().RoundTrip(request)
-			if err != nil {
-				b.Fatal(err)
-			}
-			if _, err := io.Copy(io.Discard, response.Body); err != nil {
-				b.Fatal(err)
-			}
-			_ = response.Body.Close()
-		}
-		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")
-	})
-}

@@ -380,20 +380,6 @@ func TestAStatusIsWrittenForTheNodeAsItWasSeen(t *testing.T) {
 	})
 }
 
-func TestSomebodyElsesCordonIsRememberedAsTheirs(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *apitest.Server, _ kubernetes.Interface) {
-		s.CordonAs("kubectl-cordon")
-		node := s.CurrentNode()
-		if len(node.ManagedFields) != 1 || node.ManagedFields[0].Manager != "kubectl-cordon" || !node.Spec.Unschedulable {
-			t.Errorf("the node is %+v", node)
-		}
-		s.UncordonAs("kubectl-uncordon")
-		if node := s.CurrentNode(); len(node.ManagedFields) != 0 || node.Spec.Unschedulable {
-			t.Errorf("the node is %+v", node)
-		}
-	})
-}
-
 func TestWhatAPatchOfTheNodeIsAnswered(t *testing.T) {
 	each(t, map[string]struct {
 		patch string
@@ -420,26 +406,6 @@ func TestWhatAPatchOfTheNodeIsAnswered(t *testing.T) {
 		_, err := client.CoreV1().Nodes().Patch(t.Context(), apitest.Node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		if code(err) != c.want {
 			t.Errorf("%v, want %d", err, c.want)
-		}
-	})
-}
-
-func TestANodeThatIsRegisteredAnewIsAnother(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *apitest.Server, c kubernetes.Interface) {
-		s.CordonAs("nth")
-		before := s.CurrentNode()
-		s.RemoveNode()
-		if err := getNode(t.Context(), c); code(err) != http.StatusNotFound {
-			t.Errorf("absent: %v", err)
-		}
-		if _, err := c.CoreV1().Nodes().Patch(t.Context(), apitest.Node, types.MergePatchType, []byte(`{}`), metav1.PatchOptions{}); code(err) != http.StatusNotFound {
-			t.Errorf("patched while absent: %v", err)
-		}
-		s.SetBootID("boot-2")
-		s.RegisterNode()
-		after := s.CurrentNode()
-		if after.UID == before.UID || after.Spec.Unschedulable || len(after.ManagedFields) > 0 || after.Status.NodeInfo.BootID != "boot-2" {
-			t.Errorf("the node is %+v", after)
 		}
 	})
 }
@@ -607,28 +573,3 @@ func TestThePodsOfADeletedNodeAreCollectedUnlessItComesBack(t *testing.T) {
 	})
 }
 
-func TestAnAnswerCanBeLost(t *testing.T) {
-	onBothRoads(t, func(t *testing.T, s *apitest.Server, c kubernetes.Interface) {
-		s.AddPod(lasting(), apitest.Never)
-		s.Answer("evict", apitest.Lost())
-		if err := evict(t, c, "a", &metav1.DeleteOptions{}); err == nil || code(err) != 0 {
-			t.Errorf("answered with %v", err)
-		}
-		if s.Pod("default/a").DeletionTimestamp == nil {
-			t.Error("the pod is not ending")
-		}
-	})
-}
-
-func TestTheServersClockIsItsOwn(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *apitest.Server, _ kubernetes.Interface) {
-		s.SetSkew(-90 * time.Minute)
-		time.Sleep(1500 * time.Millisecond)
-		s.AddPod(lasting(), apitest.Never)
-		s.DeletePod("default/a")
-		p := s.Pod("default/a")
-		if want := time.Now().Add(-90 * time.Minute).Truncate(time.Second); !p.CreationTimestamp.Time.Equal(want) || !p.DeletionTimestamp.Time.Equal(want.Add(100*time.Second)) {
-			t.Errorf("made at %s, deleted at %s; want %s", p.CreationTimestamp, p.DeletionTimestamp, want)
-		}
-	})
-}
