@@ -40,16 +40,6 @@ func TestGoal(t *testing.T) {
 		}
 		r.reported(4, state.GoalChanged)
 	})
-	run(t, "a hard deadline goes away", func(t *testing.T, s *apitest.Server) {
-		addHeld(s, pod("a"))
-		r := beginWithin(t, s, drain.Options{}, true, time.Minute)
-		time.Sleep(50 * time.Second)
-		r.adjust(func(g *drain.Goal) { g.Hard, g.Soft = time.Time{}, g.Hard })
-		time.Sleep(time.Hour)
-		if n := count(s, "delete"); n != 0 || !s.HasPod("default/a") {
-			t.Errorf("%d deletions", n)
-		}
-	})
 	run(t, "from cordon to drain, and back", func(t *testing.T, s *apitest.Server) {
 		free := addHeld(s, pod("a"))
 		s.AddPod(pod("b"), 0)

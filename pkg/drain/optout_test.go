@@ -18,19 +18,6 @@ func TestOptOut_NodeAtAnyTime(t *testing.T) {
 	set := func(s *apitest.Server, action string) {
 		s.ChangeNode(func(n *corev1.Node) { n.Annotations = map[string]string{drain.ActionAnnotation: action} })
 	}
-	run(t, "after an outage at the start", func(t *testing.T, _ *apitest.Server) {
-		for after := time.Duration(0); after <= 20*time.Second; after += time.Second {
-			s := apitest.New(t)
-			s.AddPod(pod("a"), 0)
-			s.AddPod(pod("long", grace(600)), 0)
-			set(s, drain.LeaveNode)
-			s.GoAway()
-			time.AfterFunc(after, s.ComeBack)
-			if result := beginWithin(t, s, drain.Options{}, true, 2*time.Minute).leave(); !result.Limited || count(s, "evict", "delete", "patch") != 0 {
-				t.Errorf("after %s: %d requests, %+v", after, count(s, "evict", "delete", "patch"), result)
-			}
-		}
-	})
 	run(t, "where the cordon fails", func(t *testing.T, _ *apitest.Server) {
 		for name, answer := range map[string]apitest.Answer{"for a while": apitest.Unavailable(), "for good": apitest.Forbidden("no")} {
 			s := apitest.New(t)

@@ -46,38 +46,6 @@ func TestUncordoned_ByTheAPIServersClock(t *testing.T) {
 	}
 }
 
-// openedByPeople is a node that people have opened while a pod is held there that is called old, with a guard whose goal knows of it.
-func openedByPeople(t *testing.T, skew time.Duration) (s *apitest.Server, r *trial, free func()) {
-	t.Helper()
-	s = apitest.New(t)
-	s.SetSkew(skew)
-	free = addHeld(s, pod("old"))
-	time.Sleep(time.Minute)
-	r = begin(t, s, drain.Options{})
-	r.await(state.PodHeld)
-	cordonedAt := time.Now()
-	time.Sleep(time.Minute)
-	r.uncordon(s)
-	r.adjust(func(g *drain.Goal) { g.Before, g.Close = cordonedAt, false })
-	return s, r, free
-}
-
-// Whoever has heard of the order says when the cordon was set by the machine's clock.
-func TestUncordoned_ByTheAPIServersClockInTheGoal(t *testing.T) {
-	t.Parallel()
-	for _, skew := range skews {
-		run(t, skew.String(), func(t *testing.T, _ *apitest.Server) {
-			s, r, free := openedByPeople(t, skew)
-			time.Sleep(time.Minute)
-			free()
-			time.Sleep(time.Minute)
-			if s.HasPod("default/old") {
-				t.Errorf("a pod from before the cordon is left: %+v", r.guard.Result())
-			}
-		})
-	}
-}
-
 func TestUncordoned_Pods(t *testing.T) {
 	t.Parallel()
 	// A drain that is begun anew, after a restart say, finds the claim of its own event on a node that takes pods: somebody has
@@ -113,39 +81,6 @@ func TestUncordoned_Pods(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := count(s, "evict"); n != 0 || !s.HasPod("default/new") {
 			t.Errorf("%d evictions from a node that somebody has uncordoned", n)
-		}
-	})
-	// It was made before the cordon, and bound late. Only what came since the node was opened is meant to be there.
-	run(t, "that were created before the cordon go", func(t *testing.T, s *apitest.Server) {
-		late := pod("late")
-		late.CreationTimestamp = s.Now()
-		time.Sleep(10 * time.Second)
-		r := drained(t, s, drain.Options{})
-		time.Sleep(10 * time.Second)
-		free := addHeld(s, late)
-		r.await(state.PodHeld)
-		time.Sleep(10 * time.Second)
-		r.uncordon(s)
-		free()
-		r.await(state.PodGone, "default/late")
-		if result := r.guard.Result(); result.Evicted != 1 || result.Skipped != 0 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
-	// Somebody else had closed it, so that the cordon says nothing of when pods came.
-	run(t, "stay when they change", func(t *testing.T, s *apitest.Server) {
-		s.CordonAs("kubectl")
-		free := addHeld(s, pod("held"))
-		r := beginWithin(t, s, drain.Options{}, false, 0)
-		r.await(state.PodHeld)
-		r.uncordon(s)
-		s.AddPod(pod("fresh"), 0)
-		time.Sleep(time.Minute)
-		s.ChangePod("default/fresh", annotated("changed", "true"))
-		time.Sleep(time.Minute)
-		free()
-		if result := r.succeed(); count(s, "evict default/fresh") != 0 || result.Evicted != 1 || result.Skipped != 1 {
-			t.Errorf("the result is %+v after %d evictions of the pod that came", result, count(s, "evict default/fresh"))
 		}
 	})
 	// The API server remembers one time for each writer. Here the process after this one knows the order by the Node alone.
@@ -190,23 +125,6 @@ func TestUncordoned_Pods(t *testing.T) {
 			t.Errorf("20 s before the machine is lost, the node is closed: %t, and has %d pods; told %+v", s.CurrentNode().Spec.Unschedulable, left, r.of(state.NodeReopened))
 		}
 	})
-	// The node is opened, and a pod comes, while the answer of a look is on its way.
-	run(t, "that came during a look stay", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{})
-		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
-			seen := s.CurrentNode()
-			s.UncordonAs("kubectl")
-			s.AddPod(pod("new"), 0)
-			time.Sleep(time.Second)
-			w.Header().Set("Content-Type", "application/json")
-			return json.NewEncoder(w).Encode(seen) == nil
-		})
-		r.await(state.NodeReopened)
-		time.Sleep(time.Minute)
-		if n := count(s, "evict"); n != 0 || !s.HasPod("default/new") {
-			t.Errorf("%d evictions from a node that somebody has uncordoned", n)
-		}
-	})
 	// Whose cordon that was, and when it was set, nobody knows.
 	run(t, "that come as others uncordon stay", func(t *testing.T, s *apitest.Server) {
 		s.CordonAs("kubectl")
@@ -245,20 +163,6 @@ func TestUncordoned_Pods(t *testing.T) {
 		}
 		if told := r.times(state.NodeEmpty); told[len(told)-1].Before(closed) || !r.last().State.Drained {
 			t.Errorf("that it is drained was told at %v; it was closed at %v", told, closed)
-		}
-	})
-	// It tolerates the cordon, say. Only the budget has kept it from being evicted before.
-	run(t, "that a budget held on the cordoned node stay", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{})
-		time.Sleep(10 * time.Second)
-		free := addHeld(s, pod("late"))
-		r.await(state.PodHeld)
-		time.Sleep(10 * time.Second)
-		r.uncordon(s)
-		free()
-		time.Sleep(time.Minute)
-		if result := r.guard.Result(); !s.HasPod("default/late") || result.Skipped != 1 || len(result.Left) != 0 {
-			t.Errorf("the result is %+v", result)
 		}
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/state"
@@ -179,4 +178,3 @@ func TestDelete_ThatHangsLeavesTimeForOthers(t *testing.T) {
 		})
 	}
 }
-

@@ -3,7 +3,6 @@ package evict_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -189,43 +188,6 @@ func TestEvict_PodsThatMustGo(t *testing.T) {
 
 func TestEvict_CriticalPods(t *testing.T) {
 	t.Parallel()
-	run(t, "after the rest", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("dns", critical), 0)
-		free := s.AddHeld(pod("web-1"))
-		s.AddPod(pod("web-2"), 0)
-		r := begin(t, s, evict.Options{})
-		r.await(state.PodHeld)
-		r.await(state.PodGone, "default/web-2")
-		requested(t, s, 0, "evict default/dns")
-		free()
-		freed := time.Now()
-		r.succeed()
-		if after := time.Since(freed); after > 10*time.Second {
-			t.Errorf("drained %s after the rest could go", after)
-		}
-		var order []string
-		for _, p := range r.of(state.PodGone) {
-			order = append(order, strings.TrimPrefix(p.Pod, "default/"))
-		}
-		if want := []string{"web-2", "web-1", "dns"}; !slices.Equal(order, want) {
-			t.Errorf("gone in the order %v; want %v", order, want)
-		}
-	})
-	// A pod behind a finalizer, or on a volume that hangs, must not keep the name service on a node that has to be empty.
-	run(t, "before a pod that does not end", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("dns", critical), 0)
-		s.AddPod(pod("web"), apitest.Never)
-		s.AddPod(pod("going", ending(1)), apitest.Never)
-		r := begin(t, s, evict.Options{})
-		r.await(state.PodOverdue, "default/going")
-		r.await(state.PodGone, "default/dns")
-		for _, name := range []string{"default/web", "default/going"} {
-			r.reported(1, state.PodOverdue, name)
-		}
-		if result := r.result(); result.HeldBy["default/web"] != "it does not end" || result.HeldBy["default/going"] != "it does not end" {
-			t.Errorf("the result is %+v", result)
-		}
-	})
 	// What a disruption budget holds still runs, and may need them.
 	run(t, "after a pod that is held", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("dns", critical), 0)
@@ -237,52 +199,4 @@ func TestEvict_CriticalPods(t *testing.T) {
 		free()
 		r.await(state.PodGone, "default/dns")
 	})
-}
-
-// Before a deadline, too, by which all others are deleted if need be.
-func TestEvict_OwnPodLast(t *testing.T) {
-	t.Parallel()
-	for name, hard := range map[string]time.Duration{"without a deadline": 0, "before a deadline": time.Minute} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("queue", critical, grace(40)), 0)
-			s.AddPod(pod("dns", critical, grace(5)), apitest.Ending(2*time.Second))
-			free := s.AddHeld(pod("web", grace(1)))
-			r := start(t, s, evict.Options{Last: "default/queue", Margin: 2 * time.Second}, terms(true, hard))
-			if hard == 0 {
-				r.await(state.PodHeld)
-				free()
-			}
-			r.succeed()
-			var order []string
-			for _, p := range r.of(state.PodGone) {
-				order = append(order, strings.TrimPrefix(p.Pod, "default/"))
-			}
-			if len(order) != 3 || order[2] != "queue" {
-				t.Errorf("gone in the order %v, want queue last", order)
-			}
-			if first := s.Requests("evict default/queue")[0].At; first.Before(s.Requests("evict default/dns")[0].At.Add(2 * time.Second)) {
-				t.Error("it was evicted before another critical pod had ended")
-			}
-		})
-	}
-}
-
-func TestEvict_CriticalPodsOnceTheRestIsDone(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		ends  apitest.Ending
-		after time.Duration
-	}{
-		"it is gone": {apitest.Ending(3 * time.Second), 3 * time.Second}, "it does not end": {apitest.Never, 15 * time.Second},
-	} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("dns", critical), 0)
-			s.AddPod(pod("web", grace(5)), c.ends)
-			r := begin(t, s, evict.Options{})
-			r.await(state.PodEvicted, "default/dns")
-			if after := s.Requests("evict default/dns")[0].At.Sub(r.began); after != c.after {
-				t.Errorf("evicted after %s", after)
-			}
-		})
-	}
 }

@@ -117,11 +117,15 @@ func TestPlan(t *testing.T) {
 		"its own wish, soft":                {pods: one(10, annotated(evict.Annotation, evict.AtDeadline)), soft: near, want: "evict a 30s"},
 		"its own wish, without a deadline":  {pods: one(10, annotated(evict.Annotation, evict.AtDeadline))},
 		"its own wish never":                {pods: one(10, annotated(evict.Annotation, evict.Never)), hard: near},
+		// Critical pods come after the others, unless one of those does not end, and the drain's own pod comes last.
+		"critical, once the rest is gone":     {pods: append(one(5), pod("dns", critical)), ends: apitest.Ending(3 * time.Second), want: "evict a 0s, evict dns 3s"},
+		"critical, once the rest is overdue":  {pods: append(one(5), pod("dns", critical)), ends: apitest.Never, want: "evict a 0s, evict dns 15s"},
+		"its own pod, also before a deadline": {opts: evict.Options{Last: "default/a"}, pods: append(one(40, critical), pod("dns", critical, grace(5)), pod("web", grace(30))), ends: apitest.Ending(2 * time.Second), hard: time.Minute, want: "evict web 0s, evict dns 2s, evict a 4s"},
 		// What others have ended is shortened to a second, in the last one. Their clock is years ahead of the bubble's.
-		"shortened":                       {pods: one(1, ending(3600)), ends: apitest.Never, hard: near, want: "delete a 39s with 1"},
-		"shortened, with a margin":        {opts: evict.Options{Margin: time.Second}, pods: one(3600, ending(3600)), ends: apitest.Never, hard: near, want: "delete a 38s with 1"},
-		"not if it would end in time":     {pods: one(1, ending(7)), ends: apitest.Never, hard: 10 * time.Second},
-		"not in its last second":          {pods: one(1, ending(1)), ends: apitest.Never, hard: 10 * time.Second},
+		"shortened":                   {pods: one(1, ending(3600)), ends: apitest.Never, hard: near, want: "delete a 39s with 1"},
+		"shortened, with a margin":    {opts: evict.Options{Margin: time.Second}, pods: one(3600, ending(3600)), ends: apitest.Never, hard: near, want: "delete a 38s with 1"},
+		"not if it would end in time": {pods: one(1, ending(7)), ends: apitest.Never, hard: 10 * time.Second},
+		"not in its last second":      {pods: one(1, ending(1)), ends: apitest.Never, hard: 10 * time.Second},
 		// An eviction that was accepted and has no effect gives way to a deletion.
 		"accepted before the turn":         {pods: one(30), hard: time.Minute, delay: 25 * time.Second, evict: accepted, want: "evict a 25s, delete a 30s"},
 		"accepted shortly before the turn": {pods: one(30), hard: time.Minute, delay: 29500 * time.Millisecond, evict: accepted, want: "evict a 29.5s, delete a 30.5s with 29"},

@@ -116,4 +116,3 @@ func TestAWatchStreamsUntilItBreaks(t *testing.T) {
 		})
 	}
 }
-

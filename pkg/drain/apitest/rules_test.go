@@ -572,4 +572,3 @@ func TestThePodsOfADeletedNodeAreCollectedUnlessItComesBack(t *testing.T) {
 		}
 	})
 }
-
