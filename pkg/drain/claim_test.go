@@ -43,8 +43,8 @@ func TestClaim_OfAnotherWriter(t *testing.T) {
 			s.ChangeNode(cordoned(claimBy(others)))
 			s.AddPod(pod("a"), 0)
 			r := drained(t, s, drain.Options{Writer: writer})
-			if told := r.last(); r.result.Cordon != drain.CordonForeign || told.State.Ours || !told.State.Closed {
-				t.Errorf("the result is %+v, the state %+v", r.result, told.State)
+			if reported := r.last(); r.result.Cordon != drain.CordonForeign || reported.State.Ours || !reported.State.Closed {
+				t.Errorf("the result is %+v, the state %+v", r.result, reported.State)
 			}
 			node := drain.New(s.Client(), apitest.Node, drain.Options{Writer: writer})
 			if got, err := node.Uncordon(within(t, plenty), nil); got != drain.UncordonNotOurs || err != nil {
@@ -68,13 +68,13 @@ func TestClaim_TakenBackByItsWriter(t *testing.T) {
 			r := drained(t, s, drain.Options{Writer: writer})
 			s.ChangeNode(unclaimed)
 			r.await(state.NodeClosed)
-			if told := r.of(state.NodeReopened); len(told) != 0 || !s.CurrentNode().Spec.Unschedulable || r.guard.Result().Cordon != drain.CordonSet {
-				t.Errorf("told %+v; the result is %+v", told, r.guard.Result())
+			if reported := r.of(state.NodeReopened); len(reported) != 0 || !s.CurrentNode().Spec.Unschedulable || r.guard.Result().Cordon != drain.CordonSet {
+				t.Errorf("reported %+v; the result is %+v", reported, r.guard.Result())
 			}
 			s.AddPod(pod("late"), 0)
 			r.await(state.PodGone, "default/late")
 		})
-		run(t, writer+", where people take it back", func(t *testing.T, s *apitest.Server) {
+		run(t, writer+", where operators take it back", func(t *testing.T, s *apitest.Server) {
 			s.ChangeNode(cordoned(claimBy(others)))
 			r := drained(t, s, drain.Options{Writer: writer})
 			s.ChangeNode(uncordoned)
@@ -98,7 +98,7 @@ func going(n *corev1.Node) {
 	n.DeletionTimestamp, n.Finalizers = new(metav1.Now()), []string{"karpenter.sh/termination"}
 }
 
-// The other program takes its cordon back, which it has set before people wanted the node left alone.
+// The other program takes its cordon back, which it has set before operators wanted the node left alone.
 func TestClaim_TakenBackFromANodeThatIsOptedOut(t *testing.T) {
 	t.Parallel()
 	for writer, others := range other {
@@ -111,8 +111,8 @@ func TestClaim_TakenBackFromANodeThatIsOptedOut(t *testing.T) {
 			time.Sleep(time.Minute)
 			s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
 			time.Sleep(time.Minute)
-			if told := r.of(state.NodeReopened); len(told) != 0 || !s.CurrentNode().Spec.Unschedulable {
-				t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
+			if reported := r.of(state.NodeReopened); len(reported) != 0 || !s.CurrentNode().Spec.Unschedulable {
+				t.Errorf("reported %+v; the node takes pods: %t", reported, !s.CurrentNode().Spec.Unschedulable)
 			}
 		})
 	}

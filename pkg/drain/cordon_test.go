@@ -48,7 +48,7 @@ func TestCordon_UnderWayIsTakenBack(t *testing.T) {
 
 func TestCordon(t *testing.T) {
 	t.Parallel()
-	// A connection that hangs must not keep a process that is told to stop.
+	// A connection that hangs must not keep a process that has to stop.
 	run(t, "that hangs delays the end by twelve seconds", func(t *testing.T, s *apitest.Server) {
 		s.Always("patch", apitest.Hang())
 		r := begin(t, s, drain.Options{})
@@ -77,8 +77,8 @@ func TestCordon(t *testing.T) {
 		s.Answer("patch", apitest.Lost())
 		r := begin(t, s, drain.Options{})
 		r.succeed()
-		if told := r.of(state.NodeClosed); len(told) != 1 || told[0].Detail != string(drain.CordonSet) {
-			t.Errorf("told %+v", told)
+		if reported := r.of(state.NodeClosed); len(reported) != 1 || reported[0].Detail != string(drain.CordonSet) {
+			t.Errorf("reported %+v", reported)
 		}
 	})
 	run(t, "patches nothing else", func(t *testing.T, s *apitest.Server) {
@@ -135,9 +135,9 @@ func TestCordon(t *testing.T) {
 		if n := count(s, "patch"); n < 10 || n > 25 {
 			t.Errorf("%d patches in ten minutes", n)
 		}
-		told := r.of(state.NodeUnclosable)
-		if len(told) != 1 || told[0].Detail != `cordoning node "node-1": no` || told[0].State.Trouble != told[0].Detail || told[0].State.Closed {
-			t.Errorf("told %+v", told)
+		reported := r.of(state.NodeUnclosable)
+		if len(reported) != 1 || reported[0].Detail != `cordoning node "node-1": no` || reported[0].State.Trouble != reported[0].Detail || reported[0].State.Closed {
+			t.Errorf("reported %+v", reported)
 		}
 		s.Always("patch node", nil)
 		if got := r.looked(); got != drain.CordonSet {
@@ -194,8 +194,8 @@ func TestCordon(t *testing.T) {
 		})
 		r := begin(t, s, drain.Options{})
 		r.await(state.NodeClosed)
-		if told, after := r.of(state.NodeUnclosable), time.Since(r.began); len(told) > 0 || after > time.Second {
-			t.Errorf("cordoned after %s, told %+v", after, told)
+		if reported, after := r.of(state.NodeUnclosable), time.Since(r.began); len(reported) > 0 || after > time.Second {
+			t.Errorf("cordoned after %s, reported %+v", after, reported)
 		}
 	})
 }
@@ -381,9 +381,9 @@ func TestCordon_RefusedStopsASoftDrain(t *testing.T) {
 			s.Always("patch", apitest.Forbidden("no cordons here"))
 			r := beginWithin(t, s, drain.Options{}, hard, plenty)
 			result, err := r.wait()
-			told := r.of(state.NodeUnclosable)
-			if len(told) == 0 || !strings.Contains(told[0].Detail, "no cordons here") || hard && len(told) > 1 {
-				t.Errorf("told %+v", told)
+			reported := r.of(state.NodeUnclosable)
+			if len(reported) == 0 || !strings.Contains(reported[0].Detail, "no cordons here") || hard && len(reported) > 1 {
+				t.Errorf("reported %+v", reported)
 			}
 			if !hard {
 				if err == nil || count(s, "evict") != 0 {
@@ -433,8 +433,8 @@ func TestCordon_OfANewNodeIsTriedAgain(t *testing.T) {
 			s.Answer("patch", answer)
 			s.RegisterNode()
 			time.Sleep(time.Minute)
-			if told := r.of(state.NodeReopened); len(told) != 0 || !s.CurrentNode().Spec.Unschedulable {
-				t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
+			if reported := r.of(state.NodeReopened); len(reported) != 0 || !s.CurrentNode().Spec.Unschedulable {
+				t.Errorf("reported %+v; the node takes pods: %t", reported, !s.CurrentNode().Spec.Unschedulable)
 			}
 		})
 	}

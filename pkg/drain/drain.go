@@ -82,7 +82,7 @@ type Options struct {
 	// VolumeWait bounds the wait for volumes to be unmounted after the last pod is gone.
 	VolumeWait time.Duration
 	// Gate and Requests, if set, are shared with the drains of other nodes: Gate limits evictions and deletions, Requests reads and writes
-	// of Nodes. Urgent, if set, tells whether this node's requests are urgent there. It may be called from any goroutine.
+	// of Nodes. Urgent, if set, reports whether this node's requests are urgent there. It may be called from any goroutine.
 	Gate, Requests *kube.Gate
 	Urgent         func() bool
 	// Unchanged, if set, reports whether the Node still has a resource version, as far as a watch of all Nodes tells. It is not read again
@@ -139,21 +139,21 @@ type Goal struct {
 	Generation int
 	// Claim goes into CordonAnnotation if the node has to be cordoned.
 	Claim Claim
-	// Close tells that the node is to be cordoned. It is false if somebody has uncordoned it for all reasons of the goal.
+	// Close: the node is to be cordoned. It is false if somebody has uncordoned it for all reasons of the goal.
 	Close bool
-	// Evict tells that pods are to go, and Before that only those that came before that time do; zero for all.
+	// Evict: pods have to go. Before: only those that came before that time; zero for all.
 	Evict  bool
 	Before time.Time
-	// Shutdown tells that the machine shuts down by itself.
+	// Shutdown: the machine shuts down by itself.
 	Shutdown bool
 	// Hard is when the machine is gone: pods that are left are deleted in time. Soft is when the drain should have ended. Both are
 	// compared by the monotonic clock if they have its reading; zero means never.
 	Hard, Soft time.Time
 	// TimeEnds is when the next event runs out of its time, zero for never: the wait for volumes ends a margin before that.
 	TimeEnds time.Time
-	// NodeSeen tells that there has been a Node in this boot, so that a missing one was deleted.
+	// NodeSeen: there has been a Node in this boot, so that a missing one was deleted.
 	NodeSeen bool
-	// Limited tells that operators wanted its pods left alone when the Node was last read. It applies until the guard has read the Node.
+	// Limited: operators wanted its pods left alone when the Node was last read. It applies until the guard has read the Node.
 	Limited bool
 }
 
@@ -215,9 +215,9 @@ type Result struct {
 	Left []string
 	// HeldBy names, for pods in Left, what holds them: a disruption budget or the last refusal.
 	HeldBy map[string]string
-	// NodeGone tells that the Node object was deleted.
+	// NodeGone: the Node object was deleted.
 	NodeGone bool
-	// Limited tells that operators want this node's pods left alone, by its ActionAnnotation; none are evicted.
+	// Limited: operators want this node's pods left alone, by its ActionAnnotation; none are evicted.
 	Limited bool
 	// VolumesInUse counts the volumes that were still in use when the wait for them ended, or is VolumesUnknown.
 	VolumesInUse int
@@ -306,7 +306,7 @@ type dryLook struct {
 	result Result
 	state  State
 	news   []Progress
-	// asks tells that somebody has uncordoned the node, so that the goal is about to change.
+	// asks: somebody has uncordoned the node, so that the goal is about to change.
 	asks bool
 }
 

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(apitest.RunTests(m))
 }
 
-// bubble runs a test with an API server in a bubble of its own, beside others: its clock moves when all in it wait, so that an hour takes
+// bubble runs a test with an API server in a bubble of its own, in parallel with others: its clock moves when all in it wait, so that an hour takes
 // no time and a duration is exact.
 func bubble(t *testing.T, f func(t *testing.T, s *apitest.Server)) {
 	t.Helper()
@@ -58,15 +58,15 @@ type trial struct {
 	// cancel stops it, and done is closed when it has stopped. began is when it was set, and end when its time is over.
 	cancel     context.CancelFunc
 	done       chan struct{}
-	drained    chan struct{} // closed when it is told for the first time that the node is drained
+	drained    chan struct{} // closed when it is reported for the first time that the node is drained
 	began, end time.Time
 	result     drain.Result
 
 	mu       sync.Mutex
-	told     []drain.Progress
-	at       []time.Time // when it was told
+	reports  []drain.Progress
+	at       []time.Time // when it was reported
 	emptied  time.Time
-	adjusted int // how much had been told when the goal changed last
+	adjusted int // how much had been reported when the goal changed last
 }
 
 // begin sets a guard that has plenty of time, and a deadline that is not hard.
@@ -173,7 +173,7 @@ func holding(t *testing.T, s *apitest.Server, p *corev1.Pod) (r *trial, free fun
 func (r *trial) adjust(change func(*drain.Goal)) {
 	change(&r.goal)
 	r.mu.Lock()
-	r.adjusted = len(r.told)
+	r.adjusted = len(r.reports)
 	r.mu.Unlock()
 	r.guard.Adjust(r.goal)
 }
@@ -181,11 +181,11 @@ func (r *trial) adjust(change func(*drain.Goal)) {
 // joining begins another generation.
 func joining(g *drain.Goal) { g.Generation, g.Claim.Event = g.Generation+1, "event-2" }
 
-// now is what was told of a kind since the goal changed.
+// now is what was reported of a kind since the goal changed.
 func (r *trial) now(what state.TransitionKind) []drain.Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(r.told[r.adjusted:]), func(p drain.Progress) bool { return p.Kind != what || p.Generation != r.goal.Generation })
+	return slices.DeleteFunc(slices.Clone(r.reports[r.adjusted:]), func(p drain.Progress) bool { return p.Kind != what || p.Generation != r.goal.Generation })
 }
 
 func (r *trial) tell(p drain.Progress) {
@@ -193,17 +193,17 @@ func (r *trial) tell(p drain.Progress) {
 	defer r.mu.Unlock()
 	if p.Kind == state.NodeEmpty {
 		if p.Left > 0 || !p.State.Drained {
-			r.t.Errorf("told to be drained with %+v", p)
+			r.t.Errorf("reported to be drained with %+v", p)
 		}
-		if !slices.ContainsFunc(r.told, func(p drain.Progress) bool { return p.Kind == state.NodeEmpty }) {
+		if !slices.ContainsFunc(r.reports, func(p drain.Progress) bool { return p.Kind == state.NodeEmpty }) {
 			r.emptied = time.Now()
 			close(r.drained)
 		}
 	}
-	r.told, r.at = append(r.told, p), append(r.at, time.Now())
+	r.reports, r.at = append(r.reports, p), append(r.at, time.Now())
 }
 
-// wait waits until it is told that the node is drained, or the time is over, or the guard was stopped.
+// wait waits until it is reported that the node is drained, or the time is over, or the guard was stopped.
 func (r *trial) wait() (drain.Result, error) {
 	var err error
 	select {
@@ -226,16 +226,16 @@ func (r *trial) succeed() drain.Result {
 	return result
 }
 
-// leave waits until a look has shown that people want the node's pods left alone, and returns how far the guard has come.
+// leave waits until a look has shown that operators want the node's pods left alone, and returns how far the guard has come.
 func (r *trial) leave() drain.Result {
 	r.t.Helper()
 	await(r.t, "a look that shows that the node is to be left alone", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if len(r.told) == 0 {
+		if len(r.reports) == 0 {
 			return false
 		}
-		s := r.told[len(r.told)-1].State
+		s := r.reports[len(r.reports)-1].State
 		if s.Limited && s.Drained {
 			r.t.Errorf("a node that is left alone is said to be drained: %+v", s)
 		}
@@ -244,12 +244,12 @@ func (r *trial) leave() drain.Result {
 	return r.guard.Result()
 }
 
-// of returns what was told of a kind, and of a pod if one is given.
+// of returns what was reported of a kind, and of a pod if one is given.
 func (r *trial) of(what state.TransitionKind, pod ...string) []drain.Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []drain.Progress
-	for _, p := range r.told {
+	for _, p := range r.reports {
 		if p.Kind == what && (len(pod) == 0 || p.Pod == pod[0]) {
 			found = append(found, p)
 		}
@@ -257,21 +257,21 @@ func (r *trial) of(what state.TransitionKind, pod ...string) []drain.Progress {
 	return found
 }
 
-// last is what was told last.
+// last is what was reported last.
 func (r *trial) last() drain.Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.told[len(r.told)-1]
+	return r.reports[len(r.reports)-1]
 }
 
-// drainedAt is when it was told first that the node is drained.
+// drainedAt is when it was reported first that the node is drained.
 func (r *trial) drainedAt() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.emptied
 }
 
-// await waits until something has been told.
+// await waits until something has been reported.
 func (r *trial) await(what state.TransitionKind, pod ...string) {
 	r.t.Helper()
 	await(r.t, fmt.Sprintf("%s %s", what, strings.Join(pod, "")), func() bool { return len(r.of(what, pod...)) > 0 })

@@ -32,19 +32,19 @@ func TestDryRun(t *testing.T) {
 		r.reported(0, state.GoalChanged)
 		r.adjust(func(g *drain.Goal) { g.Evict = false })
 		time.Sleep(time.Second)
-		if told := r.of(state.GoalChanged); len(told) != 1 || !told[0].State.Closed || !told[0].State.Ours || told[0].State.Drained || len(r.of(state.NodeClosed)) != 2 {
-			t.Errorf("told %+v", r.told)
+		if reported := r.of(state.GoalChanged); len(reported) != 1 || !reported[0].State.Closed || !reported[0].State.Ours || reported[0].State.Drained || len(r.of(state.NodeClosed)) != 2 {
+			t.Errorf("reported %+v", r.reports)
 		}
 	})
-	// What the policy makes of it depends on the events for which that is an order.
+	// What the policy makes of it depends on the events that it concerns.
 	run(t, "for which events a node was uncordoned", func(t *testing.T, s *apitest.Server) {
 		goal := goalWithin(false, plenty)
 		text, _ := json.Marshal(goal.Claim)
 		s.ChangeNode(asking(drain.CordonAnnotation, string(text)))
 		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
 		r.await(state.NodeReopened)
-		if told := r.of(state.NodeReopened); len(told) != 1 || !told[0].Claim.Names(claim.Event) || told[0].Generation != 1 {
-			t.Errorf("told %+v", told)
+		if reported := r.of(state.NodeReopened); len(reported) != 1 || !reported[0].Claim.Names(claim.Event) || reported[0].Generation != 1 {
+			t.Errorf("reported %+v", reported)
 		}
 		s.ChangeNode(cordoned(string(text)))
 		r = watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
@@ -63,9 +63,9 @@ func TestDryRun(t *testing.T) {
 		node := drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{}))
 		r := watchOver(t, node, goalWithin(true, plenty))
 		time.Sleep(14 * time.Second)
-		told := r.of(state.NodeUnclosable)
-		if len(told) != 1 || told[0].State.Trouble != told[0].Detail || told[0].Detail == "" || told[0].Generation != 1 {
-			t.Errorf("told %+v", told)
+		reported := r.of(state.NodeUnclosable)
+		if len(reported) != 1 || reported[0].State.Trouble != reported[0].Detail || reported[0].Detail == "" || reported[0].Generation != 1 {
+			t.Errorf("reported %+v", reported)
 		}
 		if looks := count(s, "get node"); looks != 3 {
 			t.Errorf("it was looked at %d times in 14 seconds", looks)
@@ -83,9 +83,9 @@ func TestDryRun(t *testing.T) {
 			r.adjust(func(goal *drain.Goal) { goal.Hard = goal.Hard.Add(-time.Minute) })
 			await(t, "that it is drained under the new goal", func() bool { return len(r.now(state.NodeEmpty)) > 0 })
 		}
-		told := r.of(state.PodEvicted)
-		if len(told) != 2 || told[0].Total != 2 || !told[0].State.Closed {
-			t.Errorf("told %+v", told)
+		reported := r.of(state.PodEvicted)
+		if len(reported) != 2 || reported[0].Total != 2 || !reported[0].State.Closed {
+			t.Errorf("reported %+v", reported)
 		}
 	})
 	// What a dry run tells of a node that is to be left alone is not that it would be closed and ours.
@@ -94,7 +94,7 @@ func TestDryRun(t *testing.T) {
 		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(false, plenty))
 		r.leave()
 		if state := r.last().State; state.Closed || !state.Left {
-			t.Errorf("told the state %+v", state)
+			t.Errorf("reported the state %+v", state)
 		}
 	})
 	run(t, "reports all and writes nothing", func(t *testing.T, s *apitest.Server) {
@@ -112,7 +112,7 @@ func TestDryRun(t *testing.T) {
 			t.Errorf("the result is %+v", result)
 		}
 		if len(r.of(state.NodeClosed)) != 1 || len(r.of(state.PodEvicted)) != 2 || len(r.of(state.PodEvicted, "default/web")) != 1 || len(r.of(state.PodEvicted, "default/done")) != 1 {
-			t.Errorf("told %+v", r.told)
+			t.Errorf("reported %+v", r.reports)
 		}
 		r.adjust(func(goal *drain.Goal) { goal.Hard = goal.Hard.Add(-time.Minute) })
 		await(t, "that it is drained under the new goal", func() bool { return len(r.now(state.NodeEmpty)) > 0 })
@@ -373,7 +373,7 @@ func TestDryRun_UncordonedNode(t *testing.T) {
 			r.await(state.NodeReopened)
 			r.adjust(func(g *drain.Goal) { g.Close = false }) // as the agent does
 			if result := r.succeed(); result.Evicted != 1 || result.Skipped != 1 || len(r.of(state.PodEvicted, "default/old")) != 1 {
-				t.Errorf("the result is %+v; told is %+v", result, r.of(state.PodEvicted))
+				t.Errorf("the result is %+v; reported is %+v", result, r.of(state.PodEvicted))
 			}
 		})
 	}

@@ -30,12 +30,12 @@ func TestCordon_PassesAtTheGate(t *testing.T) {
 			}
 			var holder, waiting <-chan func()
 			if c.before == "" {
-				holder, waiting = enter(t, gate, false, true), enter(t, gate, false, false)
+				holder, waiting = apitest.Enter(t, gate, false, true), apitest.Enter(t, gate, false, false)
 				begin(t, s, c.opts)
 			} else {
 				begin(t, s, c.opts)
 				await(t, "what has the place before", func() bool { return count(s, c.before) == 1 })
-				holder, waiting = enter(t, gate, false, true), enter(t, gate, false, false)
+				holder, waiting = apitest.Enter(t, gate, false, true), apitest.Enter(t, gate, false, false)
 			}
 			leave := <-holder
 			asked := count(s, c.what)
@@ -49,7 +49,7 @@ func TestCordon_PassesAtTheGate(t *testing.T) {
 	}
 }
 
-// Whoever drained the node for a while is told to stop.
+// Who drained the node for a while has to stop.
 func TestCordon_AtTheGateIsDropped(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]string{"a look at the node": "", "a cordon": "get node"} {
@@ -60,12 +60,12 @@ func TestCordon_AtTheGateIsDropped(t *testing.T) {
 			var r *trial
 			var holder <-chan func()
 			if before == "" {
-				holder = enter(t, gate, false, true)
+				holder = apitest.Enter(t, gate, false, true)
 				r = begin(t, s, opts)
 			} else {
 				r = begin(t, s, opts)
 				await(t, "what has the place before", func() bool { return count(s, before) == 1 })
-				holder = enter(t, gate, false, true)
+				holder = apitest.Enter(t, gate, false, true)
 			}
 			leave := <-holder
 			time.Sleep(500 * time.Millisecond)
@@ -76,20 +76,7 @@ func TestCordon_AtTheGateIsDropped(t *testing.T) {
 			if n := count(s, "get", "patch") - asked; n != 0 {
 				t.Errorf("%d requests about the node", n)
 			}
-			(<-enter(t, gate, false, false))() // The place is free again.
+			(<-apitest.Enter(t, gate, false, false))() // The place is free again.
 		})
 	}
-}
-
-// enter takes a place at a gate, or waits for one until the test ends, and tells when it has it.
-func enter(t *testing.T, gate *kube.Gate, urgent, first bool) <-chan func() {
-	t.Helper()
-	entered := make(chan func(), 1)
-	go func() {
-		if leave, err := gate.Enter(t.Context(), func() bool { return urgent }, first); err == nil {
-			entered <- leave
-		}
-	}()
-	synctest.Wait()
-	return entered
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// numbered waits until something has been told since the goal changed, and returns the last.
+// numbered waits until something has been reported since the goal changed, and returns the last.
 func (r *trial) numbered(what state.TransitionKind) drain.Progress {
 	r.t.Helper()
-	var told []drain.Progress
-	await(r.t, string(what)+" under the last goal", func() bool { told = r.now(what); return len(told) > 0 })
-	return told[len(told)-1]
+	var reported []drain.Progress
+	await(r.t, string(what)+" under the last goal", func() bool { reported = r.now(what); return len(reported) > 0 })
+	return reported[len(reported)-1]
 }
 
 func TestGoal(t *testing.T) {
@@ -25,18 +25,18 @@ func TestGoal(t *testing.T) {
 		r, free := holding(t, s, pod("a"))
 		r.adjust(func(g *drain.Goal) { g.Generation++ })
 		await(t, "that the node was looked at", func() bool { return r.numbered(state.GoalChanged).State.Closed })
-		if told := r.of(state.GoalChanged)[0]; told.State.Drained || told.State.Closed || !told.State.Ours || told.Left != 1 || told.Total != 1 {
-			t.Errorf("told %+v; nobody has looked yet for this event", told)
+		if reported := r.of(state.GoalChanged)[0]; reported.State.Drained || reported.State.Closed || !reported.State.Ours || reported.Left != 1 || reported.Total != 1 {
+			t.Errorf("reported %+v; nobody has looked yet for this event", reported)
 		}
 		free()
 		r.succeed()
-		if told := r.of(state.NodeEmpty); len(told) != 1 || told[0].Generation != 2 {
-			t.Errorf("told %+v", told)
+		if reported := r.of(state.NodeEmpty); len(reported) != 1 || reported[0].Generation != 2 {
+			t.Errorf("reported %+v", reported)
 		}
-		// A drained node is drained for the next event, too, and for that one it is told.
+		// A drained node is drained for the next event, too, and for that one it is reported.
 		r.adjust(func(g *drain.Goal) { g.Generation, g.Hard = g.Generation+1, time.Now().Add(time.Minute) })
-		if told := r.numbered(state.NodeEmpty); !told.State.Drained || told.Total != 1 || count(s, "delete") > 0 {
-			t.Errorf("told %+v", told)
+		if reported := r.numbered(state.NodeEmpty); !reported.State.Drained || reported.Total != 1 || count(s, "delete") > 0 {
+			t.Errorf("reported %+v", reported)
 		}
 		r.reported(4, state.GoalChanged)
 	})
@@ -58,8 +58,8 @@ func TestGoal(t *testing.T) {
 			t.Errorf("evicted after %s", after)
 		}
 		r.adjust(func(g *drain.Goal) { g.Evict = false })
-		if told := r.numbered(state.GoalChanged); told.State.Drained || told.Left != 0 {
-			t.Errorf("told %+v", told)
+		if reported := r.numbered(state.GoalChanged); reported.State.Drained || reported.Left != 0 {
+			t.Errorf("reported %+v", reported)
 		}
 		asked := count(s, "evict")
 		free()
@@ -69,7 +69,7 @@ func TestGoal(t *testing.T) {
 		}
 		r.adjust(func(g *drain.Goal) { g.Evict = true })
 		if result := r.succeed(); result.Evicted != 2 || r.last().Total != 2 {
-			t.Errorf("the result is %+v, told %+v", result, r.last())
+			t.Errorf("the result is %+v, reported %+v", result, r.last())
 		}
 	})
 	// Somebody has lifted the cordon. The next event is another matter.
@@ -80,12 +80,12 @@ func TestGoal(t *testing.T) {
 		s.AddPod(pod("theirs"), 0)
 		time.Sleep(time.Minute)
 		if !s.HasPod("default/theirs") || s.CurrentNode().Spec.Unschedulable {
-			t.Error("what people have done is fought")
+			t.Error("what operators have done is fought")
 		}
 		r.adjust(func(g *drain.Goal) { g.Close = false })
 		time.Sleep(time.Minute)
 		if !s.HasPod("default/theirs") || s.CurrentNode().Spec.Unschedulable {
-			t.Error("what people have done is fought for the same event")
+			t.Error("what operators have done is fought for the same event")
 		}
 		r.adjust(func(g *drain.Goal) { joining(g); g.Close = true })
 		joined := time.Now()
@@ -99,7 +99,7 @@ func TestGoal(t *testing.T) {
 			t.Errorf("evicted %s after the event", after)
 		}
 	})
-	// A drain that goes on is not begun anew.
+	// A drain that continues is not begun again.
 	run(t, "a change delays evictions no longer", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
 		r := begin(t, s, drain.Options{LoadBalancerWait: time.Minute})
@@ -109,7 +109,7 @@ func TestGoal(t *testing.T) {
 		r.adjust(func(g *drain.Goal) { g.Generation++ })
 		r.succeed()
 		if after := s.Requests("evict")[0].At.Sub(r.began); after != time.Minute || len(r.of(state.EvictionsDelayed)) != 1 {
-			t.Errorf("evicted after %s, and told %+v", after, r.of(state.EvictionsDelayed))
+			t.Errorf("evicted after %s, and reported %+v", after, r.of(state.EvictionsDelayed))
 		}
 	})
 	// A webhook refuses the eviction; a hard deadline is near all the time.
@@ -181,14 +181,14 @@ func TestDrained_ForAnEventThatJoins(t *testing.T) {
 			t.Error("drained, and a pod is left")
 		}
 	})
-	// People have opened the node, of which nobody knows: it can be read no more.
+	// Operators have opened the node, of which nobody knows: it can be read no more.
 	run(t, "not while looks fail", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, drain.Options{})
 		s.UncordonAs("kubectl")
 		s.Always("get node", apitest.Unavailable())
 		r.adjust(func(g *drain.Goal) { joining(g); g.Hard = time.Now().Add(2 * time.Minute) })
 		time.Sleep(time.Minute)
-		r.provenAnew()
+		r.provenAgain()
 	})
 	// The node is opened while the first look is on its way. Those that follow have no answer.
 	run(t, "not by a look from before", func(t *testing.T, s *apitest.Server) {
@@ -207,7 +207,7 @@ func TestDrained_ForAnEventThatJoins(t *testing.T) {
 		s.UncordonAs("kubectl")
 		r.adjust(joining)
 		time.Sleep(time.Minute)
-		r.provenAnew()
+		r.provenAgain()
 	})
 }
 
@@ -229,16 +229,16 @@ func TestDrained_WhereLooksAreRefused(t *testing.T) {
 				return
 			}
 			time.Sleep(time.Minute)
-			r.provenAnew()
+			r.provenAgain()
 		})
 	}
 }
 
-// provenAnew fails if it was told that the node is drained for an event that has joined, since nothing can be known for that.
-func (r *trial) provenAnew() {
+// provenAgain fails if it was reported that the node is drained for an event that has joined, since nothing can be known for that.
+func (r *trial) provenAgain() {
 	r.t.Helper()
 	for _, p := range r.now(state.NodeEmpty) {
-		r.t.Errorf("told to be drained for another event with the state %+v, without a look since", p.State)
+		r.t.Errorf("reported to be drained for another event with the state %+v, without a look since", p.State)
 	}
 }
 
@@ -248,7 +248,7 @@ func TestGoal_ReportsTrouble(t *testing.T) {
 	for name, c := range map[string]struct {
 		upset   func(*apitest.Server)
 		trouble string
-		looked  bool // what is told of the Node is what is on it
+		looked  bool // what is reported of the Node is what is on it
 	}{
 		"nothing is in the way":            {func(*apitest.Server) {}, "", true},
 		"a failure that has lasted":        {func(s *apitest.Server) { s.Always("get node", apitest.Unavailable()) }, `cordoning node "node-1": 503 Service Unavailable: not ready`, false},
@@ -261,19 +261,19 @@ func TestGoal_ReportsTrouble(t *testing.T) {
 			r := begin(t, s, drain.Options{})
 			time.Sleep(30 * time.Second)
 			r.adjust(func(g *drain.Goal) { g.Soft = g.Soft.Add(time.Hour) })
-			if told := r.numbered(state.GoalChanged); told.State.Trouble != c.trouble || told.State.Looked != c.looked {
-				t.Errorf("told %+v", told)
+			if reported := r.numbered(state.GoalChanged); reported.State.Trouble != c.trouble || reported.State.Looked != c.looked {
+				t.Errorf("reported %+v", reported)
 			}
 		})
 	}
 }
 
-// times are when things of a kind were told.
+// times are when things of a kind were reported.
 func (r *trial) times(what state.TransitionKind) []time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []time.Time
-	for i, p := range r.told {
+	for i, p := range r.reports {
 		if p.Kind == what {
 			found = append(found, r.at[i])
 		}

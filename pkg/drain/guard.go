@@ -163,7 +163,7 @@ func aboutPod(what state.TransitionKind, pod *corev1.Pod, detail string) Progres
 	return Progress{Kind: what, Pod: evict.Name(pod), PodUID: string(pod.UID), PodLabels: pod.Labels, Detail: detail}
 }
 
-// staysOpen tells whether somebody has uncordoned the node for all reasons of the goal.
+// staysOpen reports whether somebody has uncordoned the node for all reasons of the goal.
 func (g *guard) staysOpen() bool { return g.memory.staysOpen(g.goal) }
 
 // setGoal changes the goal. A new generation starts afresh: that operators have uncordoned the node, or which pods were left because they keep
@@ -256,7 +256,7 @@ func (g *guard) Result() Result {
 	return r
 }
 
-// nodeGone tells whether the Node was deleted: there was one in this boot, and is none any more.
+// nodeGone reports whether the Node was deleted: there was one in this boot, and is none any more.
 func (g *guard) nodeGone() bool { return g.view.missing && (g.view.uid != "" || g.goal.NodeSeen) }
 
 // advance does everything that can be done now, and returns when to call it again if nothing happens; zero for never.

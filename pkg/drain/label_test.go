@@ -17,7 +17,7 @@ func TestLabel_IsTakenBackAlone(t *testing.T) {
 	opts := drain.Options{ExcludeFromLoadBalancers: true}
 	labeled := func(s *apitest.Server) bool { _, ok := s.CurrentNode().Labels[drain.ExcludeLabel]; return ok }
 	for name, node := range map[string]func(*corev1.Node){
-		"beside a cordon of ours": func(*corev1.Node) {}, "beside an administrator's": cordoned(""), "beside nth-queue's": cordoned(claimBy(drain.Queue)),
+		"next to a cordon of ours": func(*corev1.Node) {}, "next to an administrator's": cordoned(""), "next to nth-queue's": cordoned(claimBy(drain.Queue)),
 	} {
 		run(t, name+", when the event is over", func(t *testing.T, s *apitest.Server) {
 			s.ChangeNode(node)
@@ -38,7 +38,7 @@ func TestLabel_IsTakenBackAlone(t *testing.T) {
 			lifted := time.Now()
 			await(t, "that the label is gone", func() bool { return !labeled(s) })
 			if after := time.Since(lifted); after > 6*time.Second || len(r.of(state.NodeReopened)) != 1 {
-				t.Errorf("gone after %s, told %+v", after, r.of(state.NodeReopened))
+				t.Errorf("gone after %s, reported %+v", after, r.of(state.NodeReopened))
 			}
 			time.Sleep(time.Minute)
 			if labeled(s) || s.CurrentNode().Spec.Unschedulable {
@@ -65,7 +65,7 @@ func TestLabel(t *testing.T) {
 		r := begin(t, s, drain.Options{Requests: gate, ExcludeFromLoadBalancers: true})
 		await(t, "the cordon", func() bool { return count(s, "patch") == 1 })
 		for range 10 {
-			enter(t, gate, false, false)
+			apitest.Enter(t, gate, false, false)
 		}
 		r.await(state.NodeExcluded)
 		if after, label := time.Since(r.began), s.CurrentNode().Labels[drain.ExcludeLabel]; after < 20*time.Second || label != drain.Host {
@@ -88,10 +88,10 @@ func TestLabel_DelaysNothing(t *testing.T) {
 		requested(t, s, 2, "patch")
 		r.await(state.NodeExcluded)
 		if !r.last().State.Ours {
-			t.Errorf("told %+v", r.last())
+			t.Errorf("reported %+v", r.last())
 		}
 	})
-	run(t, "not the news that people have opened the node, or want it left alone", func(t *testing.T, s *apitest.Server) {
+	run(t, "not the news that operators have opened the node, or want it left alone", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
 		s.Answer("patch", pass)
 		s.Always("patch", apitest.Hang())
@@ -102,7 +102,7 @@ func TestLabel_DelaysNothing(t *testing.T) {
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
 		r.await(state.NodeOptedOut)
 		if after := time.Since(opened); after > 11*time.Second {
-			t.Errorf("told after %s; the Node is looked at every five", after)
+			t.Errorf("reported after %s; the Node is looked at every five", after)
 		}
 	})
 }
@@ -119,7 +119,7 @@ func TestLabel_IsTriedAgain(t *testing.T) {
 				t.Errorf("set after %s", after)
 			}
 			if refused := r.of(state.PodRefused); len(refused) > 0 && name == "changed in the meantime" {
-				t.Errorf("told %+v", refused)
+				t.Errorf("reported %+v", refused)
 			}
 		})
 		run(t, "taken back, "+name, func(t *testing.T, s *apitest.Server) {
@@ -134,26 +134,26 @@ func TestLabel_IsTriedAgain(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			if set := r.of(state.NodeExcluded); len(set) != 1 {
-				t.Errorf("that it is set was told as %+v", set)
+				t.Errorf("that it is set was reported as %+v", set)
 			}
 		})
 	}
-	run(t, "taken back, also from a node that people want left alone", func(t *testing.T, s *apitest.Server) {
+	run(t, "taken back, also from a node that operators want left alone", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, opts)
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
 		r.await(state.NodeOptedOut)
 		r.uncordon(s)
 		if labels := s.CurrentNode().Labels; labels[drain.ExcludeLabel] != "" {
-			t.Errorf("told, and the labels are %v", labels)
+			t.Errorf("reported, and the labels are %v", labels)
 		}
 	})
-	run(t, "ever more slowly, and told once", func(t *testing.T, s *apitest.Server) {
+	run(t, "ever more slowly, and reported once", func(t *testing.T, s *apitest.Server) {
 		s.Answer("patch", pass)
 		s.Always("patch", apitest.Unavailable())
 		r := begin(t, s, opts)
 		time.Sleep(time.Minute)
-		if n, told := count(s, "patch"), r.of(state.PodRefused); n < 20 || n > 60 || len(told) != 1 || len(r.of(state.NodeExcluded)) != 0 {
-			t.Errorf("%d patches in a minute, told %+v", n, told)
+		if n, reported := count(s, "patch"), r.of(state.PodRefused); n < 20 || n > 60 || len(reported) != 1 || len(r.of(state.NodeExcluded)) != 0 {
+			t.Errorf("%d patches in a minute, reported %+v", n, reported)
 		}
 		s.Always("patch", nil)
 		r.await(state.NodeExcluded)
@@ -161,8 +161,8 @@ func TestLabel_IsTriedAgain(t *testing.T) {
 		s.ChangeNode(func(n *corev1.Node) { delete(n.Labels, drain.ExcludeLabel) })
 		removed := time.Now()
 		await(t, "that it is set again", func() bool { return len(r.of(state.NodeExcluded)) > 1 })
-		if after, told := time.Since(removed), r.of(state.PodRefused); after > 5500*time.Millisecond || len(told) != 2 {
-			t.Errorf("set again after %s, and told %+v; the pauses begin anew", after, told)
+		if after, reported := time.Since(removed), r.of(state.PodRefused); after > 5500*time.Millisecond || len(reported) != 2 {
+			t.Errorf("set again after %s, and reported %+v; the pauses begin again", after, reported)
 		}
 	})
 	run(t, "with every look where it is refused", func(t *testing.T, s *apitest.Server) {
@@ -182,7 +182,7 @@ func TestLabel_IsTriedAgain(t *testing.T) {
 	})
 }
 
-// A guard that is told to end in the midst of it stays for what it has begun to take back, but not for long, and not to set the label.
+// A guard that has to end in the midst of it stays for what it has begun to take back, but not for long, and not to set the label.
 func TestLabel_AsTheGuardEnds(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -221,7 +221,7 @@ func TestLabel_AsTheGuardEnds(t *testing.T) {
 	}
 }
 
-// Beside somebody else's cordon there is no annotation of ours, and the record may have been lost.
+// Next to somebody else's cordon there is no annotation of ours, and the record may have been lost.
 func TestLabel_AloneIsAClaim(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -252,9 +252,9 @@ func TestLabel_AloneIsAClaim(t *testing.T) {
 func TestLabel_OnlyWhereNoneIs(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		before *string
-		want   string
-		told   int
+		before   *string
+		want     string
+		reported int
 	}{
 		"no label":              {nil, drain.Host, 1},
 		"somebody's label":      {new("true"), "true", 0},
@@ -266,15 +266,15 @@ func TestLabel_OnlyWhereNoneIs(t *testing.T) {
 			}
 			r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
 			label, ok := s.CurrentNode().Labels[drain.ExcludeLabel]
-			if !ok || label != c.want || len(r.of(state.NodeExcluded)) != c.told {
-				t.Errorf("the label is %q, told %+v", label, r.of(state.NodeExcluded))
+			if !ok || label != c.want || len(r.of(state.NodeExcluded)) != c.reported {
+				t.Errorf("the label is %q, reported %+v", label, r.of(state.NodeExcluded))
 			}
 		})
 	}
 }
 
-// People have it open for what it was closed for. That somebody has closed it anew is no business of ours.
-func TestLabel_NotBesideALaterCordonOfOthers(t *testing.T) {
+// Operators have it open for what it was closed for. That somebody has closed it again is no business of ours.
+func TestLabel_NotNextToALaterCordonOfOthers(t *testing.T) {
 	t.Parallel()
 	opts := drain.Options{ExcludeFromLoadBalancers: true}
 	labeled := func(s *apitest.Server) bool { return s.CurrentNode().Labels[drain.ExcludeLabel] != "" }

@@ -106,11 +106,11 @@ func TestLook_WaitsForANodeToRegister(t *testing.T) {
 			s.RemoveNode()
 			r := beginWithin(t, s, drain.Options{}, hard, plenty)
 			time.Sleep(time.Minute)
-			if told := r.of(state.NodeMissing); len(told) != 1 || told[0].State.Seen || !strings.Contains(told[0].Detail, "not registered") {
-				t.Errorf("told %+v", told)
+			if reported := r.of(state.NodeMissing); len(reported) != 1 || reported[0].State.Seen || !strings.Contains(reported[0].Detail, "not registered") {
+				t.Errorf("reported %+v", reported)
 			}
-			if told := r.of(state.NodeEmpty); len(told) != 0 || r.guard.Result().NodeGone {
-				t.Errorf("drained is told as %+v before there is a Node", told)
+			if reported := r.of(state.NodeEmpty); len(reported) != 0 || r.guard.Result().NodeGone {
+				t.Errorf("drained is reported as %+v before there is a Node", reported)
 			}
 			s.RegisterNode()
 			s.AddPod(pod("a"), 0)
@@ -145,8 +145,8 @@ func TestLook_PodsOfADeletedNode(t *testing.T) {
 			if result := r.succeed(); result.Evicted != 1 || !result.NodeGone {
 				t.Errorf("the result is %+v", result)
 			}
-			if told := r.of(state.NodeMissing); len(told) != 1 || !strings.Contains(told[0].Detail, "deleted") {
-				t.Errorf("told %+v", told)
+			if reported := r.of(state.NodeMissing); len(reported) != 1 || !strings.Contains(reported[0].Detail, "deleted") {
+				t.Errorf("reported %+v", reported)
 			}
 		})
 	}
@@ -163,17 +163,17 @@ func TestLook_NewNode(t *testing.T) {
 		s.AddPod(pod("late"), 0)
 		r.await(state.PodGone, "default/late")
 	})
-	// Until it is closed, pods may come to it that nobody has told of.
+	// Until it is closed, pods may come to it of which nothing was reported.
 	run(t, "is drained once it is cordoned", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, drain.Options{})
 		s.RemoveNode()
 		r.await(state.NodeMissing)
-		told := len(r.of(state.NodeEmpty))
+		reported := len(r.of(state.NodeEmpty))
 		s.Answer("patch", apitest.Unavailable(), apitest.Unavailable())
 		s.RegisterNode()
-		await(t, "that it is drained again", func() bool { return len(r.of(state.NodeEmpty)) > told })
+		await(t, "that it is drained again", func() bool { return len(r.of(state.NodeEmpty)) > reported })
 		if !s.CurrentNode().Spec.Unschedulable || !r.last().State.Closed {
-			t.Errorf("told %+v", r.last())
+			t.Errorf("reported %+v", r.last())
 		}
 	})
 }
@@ -231,12 +231,12 @@ func TestLook(t *testing.T) {
 			t.Errorf("evicted after %s", after)
 		}
 	})
-	// Whoever waits for that may have nothing else to wait for.
+	// Who waits for that may have nothing else to wait for.
 	run(t, "reports a Ready kubelet of this boot", func(t *testing.T, s *apitest.Server) {
 		s.SetBootID("an earlier boot")
 		r, _ := holding(t, s, pod("a"))
 		if r.last().State.Ready {
-			t.Errorf("told %+v", r.last())
+			t.Errorf("reported %+v", r.last())
 		}
 		s.SetBootID(claim.BootID)
 		await(t, "that it is Ready", func() bool { return r.last().State.Ready })
@@ -324,7 +324,7 @@ func TestLook_ProxyPageIsNoDeletedNode(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			if !s.HasPod("default/a") || len(r.of(state.NodeMissing)) > 0 || r.guard.Result().Cordon != drain.CordonSet {
-				t.Errorf("a pod that people want left alone is there: %t; told %+v, and the result is %+v", s.HasPod("default/a"), r.told, r.guard.Result())
+				t.Errorf("a pod that operators want left alone is there: %t; reported %+v, and the result is %+v", s.HasPod("default/a"), r.reports, r.guard.Result())
 			}
 		})
 	}
@@ -400,8 +400,8 @@ func TestLook_PodsThatArrive(t *testing.T) {
 		r.succeed()
 		s.AddPod(pod("late"), 0)
 		r.await(state.PodGone, "default/late")
-		if told := r.of(state.PodArrived); len(told) != 1 || told[0].Pod != "default/late" {
-			t.Errorf("told %+v", told)
+		if reported := r.of(state.PodArrived); len(reported) != 1 || reported[0].Pod != "default/late" {
+			t.Errorf("reported %+v", reported)
 		}
 	})
 	run(t, "not while the cordon fails", func(t *testing.T, s *apitest.Server) {
@@ -412,7 +412,7 @@ func TestLook_PodsThatArrive(t *testing.T) {
 		time.Sleep(time.Minute)
 		s.Always("patch", nil)
 		if result := r.succeed(); result.Evicted != 1 || len(r.of(state.PodArrived)) != 0 {
-			t.Errorf("the result is %+v, told %+v", result, r.of(state.PodArrived))
+			t.Errorf("the result is %+v, reported %+v", result, r.of(state.PodArrived))
 		}
 	})
 }
@@ -437,12 +437,12 @@ func TestLook_NextNodeOfThatNameIsLeftAlone(t *testing.T) {
 	}
 }
 
-// Who is told decides anew each time.
+// The agent decides again each time.
 func TestLook_ReportsChangesOnly(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*apitest.Server){
 		"on a node that is drained":               func(*apitest.Server) {},
-		"on a node that people have opened":       func(s *apitest.Server) { s.UncordonAs("kubectl") },
+		"on a node that operators have opened":    func(s *apitest.Server) { s.UncordonAs("kubectl") },
 		"on a node that is to be left alone":      func(s *apitest.Server) { s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon)) },
 		"on a node whose kubelet is of next boot": func(s *apitest.Server) { s.SetBootID("boot-2") },
 	} {
@@ -454,8 +454,8 @@ func TestLook_ReportsChangesOnly(t *testing.T) {
 			time.Sleep(20 * time.Second)
 			before := len(r.of(state.GoalChanged))
 			time.Sleep(time.Minute)
-			if told := r.of(state.GoalChanged); len(told) > before {
-				t.Errorf("in a quiet minute, it was told %d times: %+v", len(told)-before, told[len(told)-1])
+			if reported := r.of(state.GoalChanged); len(reported) > before {
+				t.Errorf("in a quiet minute, it was reported %d times: %+v", len(reported)-before, reported[len(reported)-1])
 			}
 		})
 	}

@@ -33,10 +33,10 @@ type Claim struct {
 	Since  time.Time `json:"since"`
 }
 
-// Names tells whether the cordon was set for an event.
+// Names reports whether the cordon was set for an event.
 func (c Claim) Names(event string) bool { return c.Event == event || slices.Contains(c.Events, event) }
 
-// OfWriter tells whether a program has written the claim. A claim without a writer is from an early version, and belongs to any program that
+// OfWriter reports whether a program has written the claim. A claim without a writer is from an early version, and belongs to any program that
 // knows its event.
 func (c Claim) OfWriter(writer string) bool { return c.Writer == writer || c.Writer == "" }
 
@@ -79,26 +79,26 @@ type view struct {
 	cordon  CordonResult
 	uid     types.UID
 	version string
-	// unschedulable is the Node's, also if it is to be left alone. foreignClaim tells that the cordon is another program's, which may
+	// unschedulable is the Node's, also if it is to be left alone. foreignClaim: the cordon is another program's, which may
 	// lift it.
 	unschedulable, foreignClaim bool
-	// autoscaled tells that Cluster Autoscaler is removing the Node.
+	// autoscaled: Cluster Autoscaler is removing the Node.
 	autoscaled bool
-	// ours tells that our claim or our label is on it, limited that operators want its pods left alone, and ready that the kubelet of the
+	// ours: our claim or our label is on it. limited: operators want its pods left alone. ready: the kubelet of the
 	// claim's boot has reported it Ready.
 	ours, limited, ready bool
-	// reopened tells that somebody has uncordoned it since the look before, and claim what the annotation says. open tells that it stays open
+	// reopened: somebody has uncordoned it since the look before. claim is what the annotation says. open: it stays open
 	// because of this uncordon, or an earlier one.
 	reopened, open bool
 	claim          string
 	// cordonedAt is when our cordon was set that somebody has lifted; zero if it was not ours.
 	cordonedAt time.Time
-	// tidy is a patch that brings our other keys up to date; nil if they are. excludes tells that it sets ExcludeLabel.
+	// tidy is a patch that brings our other keys up to date; nil if they are. excludes: it sets ExcludeLabel.
 	tidy     map[string]any
 	excludes bool
 }
 
-// closed tells whether the node takes no pods.
+// closed reports whether the node takes no pods.
 func (v view) closed() bool {
 	return v.cordon == CordonSet || v.cordon == CordonOurs || v.cordon == CordonForeign
 }
@@ -112,10 +112,10 @@ type memory struct {
 	conflicts              int // how many patches in a row have met a Node that others had written
 }
 
-// anotherThan tells whether a Node with another UID was seen before.
+// anotherThan reports whether a Node with another UID was seen before.
 func (m memory) anotherThan(uid types.UID) bool { return m.view.uid != "" && m.view.uid != uid }
 
-// staysOpen tells whether somebody has uncordoned the node for all reasons of a goal.
+// staysOpen reports whether somebody has uncordoned the node for all reasons of a goal.
 func (m memory) staysOpen(goal Goal) bool { return !goal.Close || m.uncordonedIn == goal.Generation }
 
 // close reads the Node, and cordons it if that is called for.
@@ -180,13 +180,13 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, reopened bo
 	return CordonNone
 }
 
-// sinceLift tells that somebody has set the cordon after the guard has seen that ours was lifted, where the API server does not remember who
+// sinceLift reports whether somebody has set the cordon after the guard has seen that ours was lifted, where the API server does not remember who
 // did.
 func sinceLift(node *corev1.Node, before memory) bool {
 	return before.view.cordon == CordonLifted && before.view.uid == node.UID && len(node.ManagedFields) == 0
 }
 
-// reopened tells whether somebody has uncordoned the Node since the look before: it was closed then, or has a claim that was not there then. A
+// reopened reports whether somebody has uncordoned the Node since the look before: it was closed then, or has a claim that was not there then. A
 // program that lifts its own cordon removes its claim, too.
 func (n *Node) reopened(node *corev1.Node, before view) bool {
 	if node.Spec.Unschedulable || before.autoscaled && !autoscaled(node) {
@@ -216,19 +216,19 @@ func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, exclu
 	return map[string]any{"metadata": metadata}, excludes
 }
 
-// hasClaim tells whether there is a claim on the Node, no matter who wrote it.
+// hasClaim reports whether there is a claim on the Node, no matter who wrote it.
 func hasClaim(node *corev1.Node) bool {
 	_, claimed := node.Annotations[CordonAnnotation]
 	return claimed
 }
 
-// isMine tells whether the claim on the Node is this writer's. A claim that cannot be parsed counts as one without a writer.
+// isMine reports whether the claim on the Node is this writer's. A claim that cannot be parsed counts as one without a writer.
 func (n *Node) isMine(node *corev1.Node) bool {
 	claim, _ := readClaim(node)
 	return hasClaim(node) && claim.OfWriter(n.opts.Writer)
 }
 
-// setByOther tells whether somebody else has made the node unschedulable, by its managed fields. If our annotation is on
+// setByOther reports whether somebody else has made the node unschedulable, by its managed fields. If our annotation is on
 // it as well, that is left over from a cordon of ours that they lifted before.
 func (n *Node) setByOther(node *corev1.Node) bool {
 	other := false
@@ -262,13 +262,13 @@ func (n *Node) writtenAt(node *corev1.Node, recorded time.Time) time.Time {
 	return cmp.Or(recorded, claim.Since)
 }
 
-// leave tells whether operators want nothing done to the node, not even a cordon (ActionAnnotation).
+// leave reports whether operators want nothing done to the node, not even a cordon (ActionAnnotation).
 func leave(node *corev1.Node) bool {
 	action := node.Annotations[ActionAnnotation]
 	return action == LeaveNode || action == OnlyNotify
 }
 
-// onlyCordon tells whether operators want the node's pods left alone (ActionAnnotation).
+// onlyCordon reports whether operators want the node's pods left alone (ActionAnnotation).
 func onlyCordon(node *corev1.Node) bool {
 	action := node.Annotations[ActionAnnotation]
 	return leave(node) || action == OnlyCordon
@@ -371,7 +371,7 @@ func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {
 	return UncordonLifted
 }
 
-// isReady tells whether the kubelet of the right boot has reported the Node Ready. After a quick reboot the Node still has the conditions
+// isReady reports whether the kubelet of the right boot has reported the Node Ready. After a quick reboot the Node still has the conditions
 // that were reported before. A kubelet that reports no boot ID, as a simulated one may, is believed.
 func isReady(node *corev1.Node, booted Booted) bool {
 	id := node.Status.NodeInfo.BootID

@@ -66,7 +66,7 @@ func TestOptOut_Pod(t *testing.T) {
 		s.ChangePod("default/a", func(p *corev1.Pod) { p.Annotations = nil })
 		r.await(state.PodGone, "default/a")
 	})
-	// The watch has been silent. The list before the end shows that people do not want the pod left any more.
+	// The watch has been silent. The list before the end shows that operators do not want the pod left any more.
 	run(t, "taken away, seen in the last list", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a", annotated(evict.Annotation, evict.Never)), apitest.Ending(time.Second))
 		s.Answer("watch pods", apitest.Silence())
@@ -88,14 +88,14 @@ func TestOptOut_Pod(t *testing.T) {
 		s.ChangePod("default/a", annotated(evict.Annotation, evict.Never))
 		time.Sleep(time.Minute)
 		if !s.HasPod("default/a") || count(s, "list") < 2 {
-			t.Errorf("a pod that is never to be evicted is gone; told: %+v", r.told)
+			t.Errorf("a pod that is never to be evicted is gone; reported: %+v", r.reports)
 		}
 	})
 }
 
 func TestOptOut_Node(t *testing.T) {
 	t.Parallel()
-	// People want nothing done to the node. The API server is away for a while.
+	// Operators want nothing done to the node. The API server is away for a while.
 	run(t, "an outage is no failure to cordon", func(t *testing.T, s *apitest.Server) {
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
 		r := begin(t, s, drain.Options{})
@@ -126,7 +126,7 @@ func TestOptOut_Node(t *testing.T) {
 		s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
 		time.Sleep(time.Minute)
 		if n := count(s, "evict", "delete"); n == 0 || r.guard.Result().Limited {
-			t.Errorf("%d evictions, %+v; the last that was told is %+v", n, r.guard.Result(), r.last())
+			t.Errorf("%d evictions, %+v; the last that was reported is %+v", n, r.guard.Result(), r.last())
 		}
 	})
 	run(t, "a cordoned node is not reported as open", func(t *testing.T, s *apitest.Server) {
@@ -134,11 +134,11 @@ func TestOptOut_Node(t *testing.T) {
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
 		r.await(state.NodeOptedOut)
 		time.Sleep(time.Minute)
-		if told := r.of(state.NodeReopened); len(told) > 0 || r.guard.Result().Cordon != drain.CordonLeft {
-			t.Errorf("told %+v, the result is %+v", told, r.guard.Result())
+		if reported := r.of(state.NodeReopened); len(reported) > 0 || r.guard.Result().Cordon != drain.CordonLeft {
+			t.Errorf("reported %+v, the result is %+v", reported, r.guard.Result())
 		}
 	})
-	// For an event that has joined by then, it is no order.
+	// For an event that has joined meanwhile, it does not count.
 	run(t, "an uncordon is reported once", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, drain.Options{})
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
@@ -147,8 +147,8 @@ func TestOptOut_Node(t *testing.T) {
 		r.adjust(func(g *drain.Goal) { g.Generation++ })
 		r.await(state.NodeReopened)
 		time.Sleep(time.Minute)
-		if told := r.of(state.NodeReopened); len(told) != 1 {
-			t.Errorf("told %+v", told)
+		if reported := r.of(state.NodeReopened); len(reported) != 1 {
+			t.Errorf("reported %+v", reported)
 		}
 	})
 	run(t, "of a drained node", func(t *testing.T, s *apitest.Server) {
@@ -157,12 +157,12 @@ func TestOptOut_Node(t *testing.T) {
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.OnlyCordon))
 		time.Sleep(10 * time.Second)
 		if last := r.last(); !last.State.Limited || last.State.Drained {
-			t.Errorf("told last: %+v", last)
+			t.Errorf("reported last: %+v", last)
 		}
 		s.ChangeNode(asking(drain.ActionAnnotation, "drain"))
 		time.Sleep(10 * time.Second)
 		if last := r.last(); last.State.Limited || !last.State.Drained {
-			t.Errorf("told last, once that is over: %+v", last)
+			t.Errorf("reported last, once that is over: %+v", last)
 		}
 	})
 	// Pods may have been bound to it meanwhile, of which no watch tells for a while.
@@ -178,7 +178,7 @@ func TestOptOut_Node(t *testing.T) {
 			t.Error("drained, and a pod is left")
 		}
 	})
-	// Whoever waits for that has nothing else to wait for.
+	// Who waits for that has nothing else to wait for.
 	run(t, "reported for an event that joins", func(t *testing.T, s *apitest.Server) {
 		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
 		r := begin(t, s, drain.Options{})
@@ -220,7 +220,7 @@ func TestOptOut_NodeAnnotation(t *testing.T) {
 				r.result = r.leave()
 				time.Sleep(time.Minute)
 				if len(r.of(state.NodeEmpty)) > 0 {
-					t.Errorf("it is said to be drained: %+v", r.told)
+					t.Errorf("it is said to be drained: %+v", r.reports)
 				}
 			} else {
 				r.succeed()
@@ -238,7 +238,7 @@ func TestOptOut_NodeAnnotation(t *testing.T) {
 	}
 }
 
-// nth was restarted, and the API server does not answer when it asks for the Node. People's last word was to leave the pods alone.
+// nth was restarted, and the API server does not answer when it asks for the Node. Operators's last word was to leave the pods alone.
 func TestOptOut_NodeBeforeTheFirstLook(t *testing.T) {
 	t.Parallel()
 	limited := func(t *testing.T, s *apitest.Server, change func(*corev1.Node)) *trial {

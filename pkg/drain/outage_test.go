@@ -38,11 +38,11 @@ func TestOutage_ReportedOnceAfterTenSeconds(t *testing.T) {
 					time.Sleep(9900 * time.Millisecond)
 					r.reported(0, kind)
 					time.Sleep(10 * time.Minute)
-					told := r.of(kind)
-					if len(told) != 1 || !strings.Contains(told[0].Detail, c.words) {
-						t.Fatalf("told %+v; want once %q", told, c.words)
+					reported := r.of(kind)
+					if len(reported) != 1 || !strings.Contains(reported[0].Detail, c.words) {
+						t.Fatalf("reported %+v; want once %q", reported, c.words)
 					}
-					if trouble := told[0].State.Trouble; !strings.Contains(trouble, c.words) {
+					if trouble := reported[0].State.Trouble; !strings.Contains(trouble, c.words) {
 						t.Errorf("the trouble is %q", trouble)
 					}
 					s.Always(what, nil)
@@ -111,7 +111,7 @@ func TestRefusal_ForGoodHasLongPauses(t *testing.T) {
 }
 
 // A read is given up after eight seconds, and later ones after up to 30. A write has to be waited for longer: a webhook may take 30 seconds. What a busy
-// API server asks for is heeded within reason, and one request is one: client-go by itself would repeat it, as late as the API server says.
+// API server asks for is followed within reason, and one request is one: client-go by itself would repeat it, as late as the API server says.
 func TestRequests_AreGivenUpAndRepeated(t *testing.T) {
 	t.Parallel()
 	const longestPause, looksAtVolumes = 2 * time.Second, time.Second
@@ -199,7 +199,7 @@ func TestRequests_PausesGrow(t *testing.T) {
 	}
 }
 
-// deadWebhook is an API server with an admission webhook that cannot be reached. It waits for timeoutSeconds, and then goes on if the
+// deadWebhook is an API server with an admission webhook that cannot be reached. It waits for timeoutSeconds, and then continues if the
 // failurePolicy is Ignore, or names the webhook if that is Fail. The request of a client that has left ends with that.
 func deadWebhook(timeout time.Duration, ignore bool) apitest.Answer {
 	return func(w http.ResponseWriter, r *http.Request) bool {

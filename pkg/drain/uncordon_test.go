@@ -28,8 +28,8 @@ func TestUncordon_UnderWayAsAnEventBegins(t *testing.T) {
 			goal.Claim.Event, goal.NodeSeen = "event-2", true
 			r = start(t, s, drain.Options{}, goal)
 			time.Sleep(time.Minute)
-			if told := r.of(state.NodeReopened); !s.CurrentNode().Spec.Unschedulable || len(told) > 0 {
-				t.Errorf("the node is closed: %t; told of an order: %+v", s.CurrentNode().Spec.Unschedulable, told)
+			if reported := r.of(state.NodeReopened); !s.CurrentNode().Spec.Unschedulable || len(reported) > 0 {
+				t.Errorf("the node is closed: %t; reported of an order: %+v", s.CurrentNode().Spec.Unschedulable, reported)
 			}
 		})
 	}
@@ -291,7 +291,7 @@ func TestUncordon(t *testing.T) {
 		r.stop()
 		result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(t.Context(), nil)
 		if !s.CurrentNode().Spec.Unschedulable {
-			t.Errorf("people's cordon was lifted with %q, %v", result, err)
+			t.Errorf("operators's cordon was lifted with %q, %v", result, err)
 		}
 	})
 }

@@ -48,7 +48,7 @@ func TestUncordoned_ByTheAPIServersClock(t *testing.T) {
 
 func TestUncordoned_Pods(t *testing.T) {
 	t.Parallel()
-	// A drain that is begun anew, after a restart say, finds the claim of its own event on a node that takes pods: somebody has
+	// A drain that is begun again, after a restart say, finds the claim of its own event on a node that takes pods: somebody has
 	// lifted that cordon.
 	run(t, "before this process began", func(t *testing.T, s *apitest.Server) {
 		s.ChangeNode(func(n *corev1.Node) {
@@ -83,7 +83,7 @@ func TestUncordoned_Pods(t *testing.T) {
 			t.Errorf("%d evictions from a node that somebody has uncordoned", n)
 		}
 	})
-	// The API server remembers one time for each writer. Here the process after this one knows the order by the Node alone.
+	// The API server remembers one time for each writer. Here the process after this one knows of the uncordon by the Node alone.
 	run(t, "stay after our label is taken off", func(t *testing.T, s *apitest.Server) {
 		opts := drain.Options{ExcludeFromLoadBalancers: true}
 		goal := goalWithin(false, plenty)
@@ -102,7 +102,7 @@ func TestUncordoned_Pods(t *testing.T) {
 		start(t, s, opts, goal)
 		time.Sleep(10 * time.Minute)
 		if !s.HasPod("default/new") {
-			t.Errorf("a pod that came to the node after people had opened it was evicted by the next process; the node is closed: %t", s.CurrentNode().Spec.Unschedulable)
+			t.Errorf("a pod that came to the node after operators had opened it was evicted by the next process; the node is closed: %t", s.CurrentNode().Spec.Unschedulable)
 		}
 	})
 	// CleanToBeDeleted takes the taint off and makes the node schedulable in one update.
@@ -122,7 +122,7 @@ func TestUncordoned_Pods(t *testing.T) {
 			}
 		}
 		if !s.CurrentNode().Spec.Unschedulable || left > 0 {
-			t.Errorf("20 s before the machine is lost, the node is closed: %t, and has %d pods; told %+v", s.CurrentNode().Spec.Unschedulable, left, r.of(state.NodeReopened))
+			t.Errorf("20 s before the machine is lost, the node is closed: %t, and has %d pods; reported %+v", s.CurrentNode().Spec.Unschedulable, left, r.of(state.NodeReopened))
 		}
 	})
 	// Whose cordon that was, and when it was set, nobody knows.
@@ -138,7 +138,7 @@ func TestUncordoned_Pods(t *testing.T) {
 		r.await(state.NodeReopened)
 		s.Answer("watch", apitest.Expired())
 		s.DropWatches()
-		time.Sleep(5 * time.Second) // All pods have been listed anew.
+		time.Sleep(5 * time.Second) // All pods have been listed again.
 		s.ChangePod("default/new", annotated("example.com/note", "changed"))
 		time.Sleep(time.Minute)
 		if !s.HasPod("default/new") || len(s.Requests("evict default/new")) != 0 {
@@ -161,8 +161,8 @@ func TestUncordoned_Pods(t *testing.T) {
 		if result := r.guard.Result(); !s.HasPod("default/theirs") || result.Skipped != 1 {
 			t.Errorf("the result is %+v", result)
 		}
-		if told := r.times(state.NodeEmpty); told[len(told)-1].Before(closed) || !r.last().State.Drained {
-			t.Errorf("that it is drained was told at %v; it was closed at %v", told, closed)
+		if reported := r.times(state.NodeEmpty); reported[len(reported)-1].Before(closed) || !r.last().State.Drained {
+			t.Errorf("that it is drained was reported at %v; it was closed at %v", reported, closed)
 		}
 	})
 }
@@ -264,8 +264,8 @@ func TestUncordoned_Generations(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
 		time.Sleep(time.Minute)
-		if told := r.of(state.NodeReopened); len(told) != 1 || s.CurrentNode().Spec.Unschedulable {
-			t.Errorf("told %+v; the node takes pods: %t", told, !s.CurrentNode().Spec.Unschedulable)
+		if reported := r.of(state.NodeReopened); len(reported) != 1 || s.CurrentNode().Spec.Unschedulable {
+			t.Errorf("reported %+v; the node takes pods: %t", reported, !s.CurrentNode().Spec.Unschedulable)
 		}
 	})
 	// The cordon was set, and nobody heard so. Then somebody lifts it.

@@ -29,7 +29,7 @@ var (
 type waiting struct {
 	// scripts and balancers are waited for before evictions; volumes, and balancers again, when no pod is left. nil is no wait.
 	scripts, balancers, volumes *hold
-	// scriptsDone tells that the scripts have run for this drain, or that their time is over.
+	// scriptsDone: the scripts have run for this drain, or that their time is over.
 	scriptsDone bool
 	// volumesEpoch and balancersEpoch are those in which the last wait for them after the last pod has ended. volumesSince is when the first
 	// wait for volumes began since the last pod had gone from the closed node; zero if there was none.

@@ -27,8 +27,8 @@ func TestLoadBalancers(t *testing.T) {
 		began := time.Now()
 		r := beginWithin(t, s, drain.Options{LoadBalancerWait: time.Hour}, false, 2*time.Hour)
 		r.await(state.PodsFound)
-		if told := r.of(state.EvictionsDelayed); len(told) != 1 || told[0].Detail != "1h0m0s" {
-			t.Errorf("told %+v", told)
+		if reported := r.of(state.EvictionsDelayed); len(reported) != 1 || reported[0].Detail != "1h0m0s" {
+			t.Errorf("reported %+v", reported)
 		}
 		if !s.CurrentNode().Spec.Unschedulable {
 			t.Error("the node is not cordoned while evictions are held back")
@@ -69,7 +69,7 @@ func TestLoadBalancers(t *testing.T) {
 			t.Errorf("drained %s after the pods had gone", after)
 		}
 	})
-	// Then the node has been drained for the event, and what is told of it, as under the next goal, is not to take another hour.
+	// Then the node has been drained for the event, and what is reported of it, as under the next goal, is not to take another hour.
 	run(t, "no second wait after a deadline", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a", at("10.0.0.7")), 0)
 		b := &balancers{pods: time.Hour}
@@ -77,8 +77,8 @@ func TestLoadBalancers(t *testing.T) {
 		r.await(state.NodeEmpty)
 		r.adjust(func(g *drain.Goal) { g.Hard, g.TimeEnds = g.Hard.Add(time.Hour), g.TimeEnds.Add(time.Hour) })
 		time.Sleep(time.Second)
-		if told, asked := r.of(state.NodeEmpty), b.inquiries(); len(told) != 2 || len(asked) != 2 {
-			t.Errorf("told %+v; asked %+v", told, asked)
+		if reported, asked := r.of(state.NodeEmpty), b.inquiries(); len(reported) != 2 || len(asked) != 2 {
+			t.Errorf("reported %+v; asked %+v", reported, asked)
 		}
 	})
 	run(t, "no wait for an uncordoned node", func(t *testing.T, s *apitest.Server) {
@@ -150,7 +150,7 @@ func TestScripts_DelayEvictions(t *testing.T) {
 		evictAfter time.Duration
 		limit      time.Duration // hard; 0 is no deadline
 		want       time.Duration
-		told       string
+		reported   string
 	}{
 		"that take no time":                        {&scripts{}, time.Minute, 0, 0, 0, ""},
 		"that take ten seconds":                    {&scripts{take: 10 * time.Second}, time.Minute, 0, 0, 10 * time.Second, ""},
@@ -174,11 +174,11 @@ func TestScripts_DelayEvictions(t *testing.T) {
 				t.Errorf("the scripts ran %d times, on a closed node: %t", n, c.scripts.closed.Load())
 			}
 			if !c.scripts.ended.Load() && !c.scripts.deaf {
-				t.Error("nobody waits for the scripts, and they were not told to end")
+				t.Error("nobody waits for the scripts, and they were not ended")
 			}
-			told := r.of(state.ScriptsFailed)
-			if (c.told != "") != (len(told) == 1) || c.told != "" && told[0].Detail != c.told {
-				t.Errorf("told %+v, want %q", told, c.told)
+			reported := r.of(state.ScriptsFailed)
+			if (c.reported != "") != (len(reported) == 1) || c.reported != "" && reported[0].Detail != c.reported {
+				t.Errorf("reported %+v, want %q", reported, c.reported)
 			}
 		})
 	}
@@ -222,7 +222,7 @@ func TestScripts(t *testing.T) {
 			t.Errorf("they ran %d times", n)
 		}
 	})
-	// They run, and are not begun beside themselves.
+	// They run, and are not begun twice.
 	run(t, "run once in a drain that is called off and resumed", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
 		own := &scripts{take: 30 * time.Second, server: s}
@@ -305,7 +305,7 @@ func TestLoadBalancers_DelayEvictions(t *testing.T) {
 		balancers *balancers
 		set       time.Duration
 		want      time.Duration
-		holding   string // what is told of evictions that wait for nothing else
+		holding   string // what is reported of evictions that wait for nothing else
 	}{
 		"that were done with it":              {&balancers{}, set, 0, ""},
 		"that take three minutes":             {&balancers{machine: 3 * time.Minute}, set, 3 * time.Minute, ""},
@@ -323,13 +323,13 @@ func TestLoadBalancers_DelayEvictions(t *testing.T) {
 			}
 			left, out := r.of(state.TargetsLeft), r.of(state.TargetsOut)
 			if waited := c.balancers.machine > 0; waited != (len(left) > 0) || (waited || c.balancers.err != nil) != (len(out) > 0) {
-				t.Errorf("told %+v and %+v", left, out)
+				t.Errorf("reported %+v and %+v", left, out)
 			}
 			if c.balancers.err != nil && (len(out) != 1 || out[0].Detail != c.balancers.err.Error()) {
-				t.Errorf("told %+v", out) // Once, though they are asked twice.
+				t.Errorf("reported %+v", out) // Once, though they are asked twice.
 			}
 			if held := r.of(state.EvictionsDelayed); len(held) > 1 || (c.holding != "") != (len(held) == 1) || len(held) == 1 && held[0].Detail != c.holding {
-				t.Errorf("told %+v, want %q", held, c.holding)
+				t.Errorf("reported %+v, want %q", held, c.holding)
 			}
 			if asked := c.balancers.inquiries(); !asked[0].labeled || len(asked) != 2 {
 				t.Errorf("asked %+v", asked)
@@ -382,7 +382,7 @@ func TestLoadBalancers_DelayNoPodBeyondItsTurn(t *testing.T) {
 			}
 			out := r.of(state.TargetsOut)
 			if len(out) != 2 || out[0].Detail != "half of the time is over, and the rest is for the evictions" || out[1].Detail != "the time for that is over" {
-				t.Errorf("told %+v", out)
+				t.Errorf("reported %+v", out)
 			}
 		})
 	}
@@ -456,7 +456,7 @@ func TestLoadBalancers_DoneBeforeTheDeadline(t *testing.T) {
 			b := &balancers{pods: time.Hour}
 			r := beginWithin(t, s, drain.Options{LoadBalancers: b, Margin: 2 * time.Second}, hard, time.Minute)
 			r.await(state.TargetsLeft)
-			r.adjust(func(g *drain.Goal) { // It is not begun anew for a deadline that moves.
+			r.adjust(func(g *drain.Goal) { // It is not begun again for a deadline that moves.
 				g.Hard, g.Soft = g.Hard.Add(-10*time.Second), g.Soft.Add(-10*time.Second)
 				if !hard {
 					g.Hard = time.Time{}
@@ -485,8 +485,8 @@ func TestVolumes_DelayDrained(t *testing.T) {
 		s.ChangeNode(inUse("vol-1", "vol-2"))
 		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
 		r.await(state.VolumesInUse)
-		if told := r.of(state.VolumesInUse); told[0].Detail != "2" {
-			t.Errorf("told %+v", told)
+		if reported := r.of(state.VolumesInUse); reported[0].Detail != "2" {
+			t.Errorf("reported %+v", reported)
 		}
 		s.ChangeNode(inUse())
 		if result := r.succeed(); result.VolumesInUse != 0 {
@@ -511,8 +511,8 @@ func TestVolumes_DelayDrained(t *testing.T) {
 	})
 }
 
-// Nothing is left on the node then that the event is about. Whoever heard that its time was over, and a moment later that the node is
-// drained, would have completed a hook, or told people, with the wrong one of the two.
+// Nothing is left on the node then that the event is about. Who heard that its time was over, and a moment later that the node is
+// drained, would have completed a hook, or reported operators, with the wrong one of the two.
 func TestVolumes_DoneBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
 	const margin = 2 * time.Second
@@ -561,7 +561,7 @@ func TestVolumes_DoneBeforeTheDeadline(t *testing.T) {
 	}
 }
 
-// It is counted from the last pod's end. If it began anew for each event that joins, those before would run out of time for volumes alone.
+// It is counted from the last pod's end. If it began again for each event that joins, those before would run out of time for volumes alone.
 func TestVolumes_NoSecondWaitForAnEventThatJoins(t *testing.T) {
 	t.Parallel()
 	const wait = 20 * time.Second
@@ -624,8 +624,8 @@ func TestVolumes(t *testing.T) {
 		s.Answer("get volume", apitest.Unavailable())
 		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
 		await(t, "that one volume is waited for", func() bool {
-			told := r.of(state.VolumesInUse)
-			return len(told) > 0 && told[len(told)-1].Detail == "1"
+			reported := r.of(state.VolumesInUse)
+			return len(reported) > 0 && reported[len(reported)-1].Detail == "1"
 		})
 		s.ChangeNode(inUse("kubernetes.io/csi/ebs.csi.aws.com^vol-1", "kubernetes.io/csi/ebs.csi.aws.com^vol-2"))
 		if result := r.succeed(); result.VolumesInUse != 0 {
@@ -691,13 +691,13 @@ func TestVolumes(t *testing.T) {
 
 func TestVolumes_OfANodeThatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	run(t, "what is not known is told as unknown", func(t *testing.T, s *apitest.Server) {
+	run(t, "what is not known is reported as unknown", func(t *testing.T, s *apitest.Server) {
 		r := begin(t, s, drain.Options{VolumeWait: 20 * time.Second})
 		r.await(state.NodeClosed)
 		s.Always("get node", apitest.Unavailable())
 		result := r.succeed()
-		if told := r.of(state.VolumesInUse); result.VolumesInUse != drain.VolumesUnknown || len(told) != 1 || told[0].Detail != "an unknown number" {
-			t.Errorf("the result is %+v, told %+v", result, told)
+		if reported := r.of(state.VolumesInUse); result.VolumesInUse != drain.VolumesUnknown || len(reported) != 1 || reported[0].Detail != "an unknown number" {
+			t.Errorf("the result is %+v, reported %+v", result, reported)
 		}
 	})
 	run(t, "what was known last stands", func(t *testing.T, s *apitest.Server) {
@@ -706,8 +706,8 @@ func TestVolumes_OfANodeThatCannotBeRead(t *testing.T) {
 		r.await(state.VolumesInUse)
 		s.Always("get node", apitest.Unavailable())
 		result := r.succeed()
-		if told := r.of(state.VolumesInUse); result.VolumesInUse != 2 || len(told) != 1 || told[0].Detail != "2" {
-			t.Errorf("the result is %+v, told %+v", result, told)
+		if reported := r.of(state.VolumesInUse); result.VolumesInUse != 2 || len(reported) != 1 || reported[0].Detail != "2" {
+			t.Errorf("the result is %+v, reported %+v", result, reported)
 		}
 	})
 	run(t, "they are waited for until it can be read", func(t *testing.T, s *apitest.Server) {

@@ -110,11 +110,11 @@ func TestEvict_Counts(t *testing.T) {
 		s.Always("evict default/a", doneUnanswered(s, "default/a", 2900*time.Millisecond))
 		r := beginWithin(t, s, evict.Options{Gate: kube.NewGate(1)}, true, 13*time.Second)
 		r.await(state.PodGone, "default/a")
-		if told := r.of(state.PodEvicted, "default/a"); len(told) != 1 || count(s, "delete default/a") != 0 {
-			t.Errorf("told %+v, and it was deleted %d times", told, count(s, "delete default/a"))
+		if reported := r.of(state.PodEvicted, "default/a"); len(reported) != 1 || count(s, "delete default/a") != 0 {
+			t.Errorf("reported %+v, and it was deleted %d times", reported, count(s, "delete default/a"))
 		}
 	})
-	// The pod had finished. No watch has told that it was ending.
+	// The pod had finished. No watch has reported that it was ending.
 	run(t, "one whose pod is gone before the answer", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
 		s.Always("evict", func(_ http.ResponseWriter, r *http.Request) bool {
@@ -126,7 +126,7 @@ func TestEvict_Counts(t *testing.T) {
 			t.Errorf("the result is %+v", r.result())
 		}
 	})
-	// The API server writes that a pod without a grace is ending, and then removes it. Whoever sees the first must let it do the second.
+	// The API server writes that a pod without a grace is ending, and then removes it. Who sees the first must let it do the second.
 	run(t, "an eviction under way as the pod terminates", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a", grace(10)), apitest.Ending(10*time.Second))
 		s.Always("evict", func(_ http.ResponseWriter, r *http.Request) bool {
@@ -141,8 +141,8 @@ func TestEvict_Counts(t *testing.T) {
 		if result := r.succeed(); result.Evicted != 1 {
 			t.Errorf("the result is %+v", result)
 		}
-		if told := r.of(state.PodRefused); len(told) > 0 || count(s, "evict") != 1 {
-			t.Errorf("after %d evictions was told %+v", count(s, "evict"), told)
+		if reported := r.of(state.PodRefused); len(reported) > 0 || count(s, "evict") != 1 {
+			t.Errorf("after %d evictions was reported %+v", count(s, "evict"), reported)
 		}
 	})
 }
@@ -182,7 +182,7 @@ func TestBudget(t *testing.T) {
 			t.Errorf("%+v after %d evictions", r.result(), count(s, "evict"))
 		}
 		if held := r.of(state.PodHeld); len(held) != 1 || held[0].Detail != "web-budget" || held[0].Pod != "default/a" {
-			t.Errorf("told %+v", held)
+			t.Errorf("reported %+v", held)
 		}
 	})
 	// A webhook does not answer for that one.
@@ -203,7 +203,7 @@ func TestBudget(t *testing.T) {
 			t.Error("the other one was not asked for as soon as the first had been given up")
 		}
 	})
-	// One pod asks for all, and is not answered before people want it to stay.
+	// One pod asks for all, and is not answered before operators want it to stay.
 	run(t, "another pod asks once the first opts out", func(t *testing.T, s *apitest.Server) {
 		for _, name := range []string{"a", "b", "c"} {
 			s.AddHeld(pod(name))
@@ -231,8 +231,8 @@ func TestBudget(t *testing.T) {
 			return err == nil
 		})
 		r := drained(t, s, evict.Options{})
-		if told := r.of(state.PodHeld); len(told) != 1 || told[0].Detail != "a disruption budget" || len(r.of(state.PodRefused)) != 0 {
-			t.Errorf("told %+v and %+v", told, r.of(state.PodRefused))
+		if reported := r.of(state.PodHeld); len(reported) != 1 || reported[0].Detail != "a disruption budget" || len(r.of(state.PodRefused)) != 0 {
+			t.Errorf("reported %+v and %+v", reported, r.of(state.PodRefused))
 		}
 	})
 	// Names of budgets may differ in a number.
@@ -240,8 +240,8 @@ func TestBudget(t *testing.T) {
 		s.AddPod(pod("a"), 0)
 		s.Answer("evict", apitest.HeldBy("web-1", 0), apitest.HeldBy("web-2", 0))
 		r := drained(t, s, evict.Options{})
-		if told := r.of(state.PodHeld); len(told) != 2 || told[1].Detail != "web-2" {
-			t.Errorf("told %+v", told)
+		if reported := r.of(state.PodHeld); len(reported) != 2 || reported[1].Detail != "web-2" {
+			t.Errorf("reported %+v", reported)
 		}
 	})
 	// Until the watch shows the pod's end, what refused its eviction before does not hold it any more.
@@ -330,7 +330,7 @@ func TestRefusal_BeforeAHardDeadlineThatComes(t *testing.T) {
 
 func TestRefusal(t *testing.T) {
 	t.Parallel()
-	// What holds a pod is told once in full, and when it holds it again, for the status alone.
+	// What holds a pod is reported once in full, and when it holds it again, for the status alone.
 	run(t, "of another kind in turn", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
 		r := begin(t, s, evict.Options{})
@@ -340,12 +340,12 @@ func TestRefusal(t *testing.T) {
 			s.Always("evict", apitest.Unavailable())
 			time.Sleep(time.Minute)
 		}
-		var told []string
+		var reported []string
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		for _, p := range r.told {
+		for _, p := range r.reports {
 			if p.Pod == "default/a" {
-				told = append(told, string(p.Kind)+" "+p.Detail)
+				reported = append(reported, string(p.Kind)+" "+p.Detail)
 			}
 		}
 		const failed = "503 Service Unavailable: not ready"
@@ -353,11 +353,11 @@ func TestRefusal(t *testing.T) {
 		for range 2 {
 			want = append(want, "pod-held-again PDB budget", "pod-held-again "+failed)
 		}
-		if !slices.Equal(told, want) {
-			t.Errorf("told is %q, want %q", told, want)
+		if !slices.Equal(reported, want) {
+			t.Errorf("reported is %q, want %q", reported, want)
 		}
 	})
-	// It prints other words each time. What it prints is told with the machine's other troubles.
+	// It prints other words each time. What it prints is reported with the machine's other troubles.
 	run(t, "a credential plugin fails", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
 		failures := 0
@@ -373,8 +373,8 @@ func TestRefusal(t *testing.T) {
 		}
 		r := startWith(t, client, evict.Options{}, terms(false, plenty))
 		r.succeed()
-		if told := r.of(state.PodRefused); len(told) != 1 || told[0].Detail != "the credential plugin fails" {
-			t.Errorf("told %+v", told)
+		if reported := r.of(state.PodRefused); len(reported) != 1 || reported[0].Detail != "the credential plugin fails" {
+			t.Errorf("reported %+v", reported)
 		}
 	})
 	// The answer comes after the news that somebody else has ended it.
@@ -388,7 +388,7 @@ func TestRefusal(t *testing.T) {
 		r := begin(t, s, evict.Options{})
 		time.Sleep(30 * time.Second)
 		if result := r.result(); len(r.of(state.PodRefused)) > 0 || len(result.Left) != 1 || len(result.HeldBy) > 0 {
-			t.Errorf("told %+v; the result is %+v", r.of(state.PodRefused), result)
+			t.Errorf("reported %+v; the result is %+v", r.of(state.PodRefused), result)
 		}
 	})
 }
@@ -452,8 +452,8 @@ func TestRefusal_IsRepeatedAndReported(t *testing.T) {
 				if result := r.succeed(); result.Evicted+result.Deleted != 1 || count(s, what) != 3 {
 					t.Errorf("%+v after %d requests; want 3", result, count(s, what))
 				}
-				if told := r.of(state.PodRefused); (c.detail != "") != (len(told) == 1) || len(told) == 1 && !strings.Contains(told[0].Detail, c.detail) {
-					t.Errorf("told %+v; want once %q", told, c.detail)
+				if reported := r.of(state.PodRefused); (c.detail != "") != (len(reported) == 1) || len(reported) == 1 && !strings.Contains(reported[0].Detail, c.detail) {
+					t.Errorf("reported %+v; want once %q", reported, c.detail)
 				}
 			})
 		}
@@ -503,8 +503,8 @@ func TestRefusal_WithChangingNumbersIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	const words = "admission webhook denied request %d"
 	for name, c := range map[string]struct {
-		what string
-		told state.TransitionKind
+		what     string
+		reported state.TransitionKind
 	}{
 		"an eviction": {"evict", state.PodRefused}, "a list": {"list", state.PodRefused},
 	} {
@@ -513,10 +513,10 @@ func TestRefusal_WithChangingNumbersIsReportedOnce(t *testing.T) {
 			s.Always(c.what, numbering(words))
 			r := beginWithin(t, s, evict.Options{}, true, plenty)
 			time.Sleep(10 * time.Minute)
-			if told := r.of(c.told); len(told) != 1 || count(s, c.what) < 10 {
-				t.Errorf("%d refusals of %d are told: %+v", len(told), count(s, c.what), told)
+			if reported := r.of(c.reported); len(reported) != 1 || count(s, c.what) < 10 {
+				t.Errorf("%d refusals of %d are reported: %+v", len(reported), count(s, c.what), reported)
 			}
-			if held := r.result().HeldBy["default/a"]; c.what == "evict" && held == r.of(c.told)[0].Detail {
+			if held := r.result().HeldBy["default/a"]; c.what == "evict" && held == r.of(c.reported)[0].Detail {
 				t.Errorf("held by %q, which was the first refusal", held)
 			}
 		})
@@ -541,8 +541,8 @@ func TestRefusal_ReasonsThatTakeTurns(t *testing.T) {
 			})
 			r := begin(t, s, evict.Options{})
 			time.Sleep(50 * time.Minute)
-			if told := len(r.of(state.PodHeld)) + len(r.of(state.PodRefused)); told != c.want || refusals.Load() < 500 {
-				t.Errorf("told %d times why a pod stays, in %d refusals; want %d", told, refusals.Load(), c.want)
+			if reported := len(r.of(state.PodHeld)) + len(r.of(state.PodRefused)); reported != c.want || refusals.Load() < 500 {
+				t.Errorf("reported %d times why a pod stays, in %d refusals; want %d", reported, refusals.Load(), c.want)
 			}
 		})
 	}

@@ -47,7 +47,7 @@ type Options struct {
 	ProtectEmptyDir, ProtectUnmanaged bool
 	// Last is the pod in which the drain itself runs, as "namespace/name". It goes when no other is left, whatever the deadline. "" is none.
 	Last string
-	// Gate, if set, limits evictions and deletions; it is shared with the drains of other nodes. Urgent, if set, tells whether this node's
+	// Gate, if set, limits evictions and deletions; it is shared with the drains of other nodes. Urgent, if set, reports whether this node's
 	// requests are urgent there. It may be called from any goroutine.
 	Gate   *kube.Gate
 	Urgent func() bool
@@ -72,38 +72,38 @@ type Drain interface {
 	Terms() Terms
 	// Look requests a look at the Node, and returns its number. Looks are numbered in the order in which they are requested.
 	Look() int
-	// Met takes in that a pod has to go that was not known to. fresh tells that it was not on the node at the first list.
+	// Met is called when a pod is found that has to go. A fresh one was not on the node at the first list.
 	Met(pod *corev1.Pod, fresh bool)
-	// Report takes in what happened to a pod, or to all if pod is nil. detail names the budget, the reason or the controller.
+	// Report is called when something happened to a pod, or to all if pod is nil. detail names the budget, the reason or the controller.
 	Report(what state.TransitionKind, pod *corev1.Pod, detail string)
 }
 
 // Terms are what holds for all pods of a node.
 type Terms struct {
-	// Evict tells that pods are to go.
+	// Evict: pods have to go.
 	Evict bool
 	// Hard is when the machine is gone: pods that are left are deleted in time. Soft is when the drain should have ended. Zero is never.
 	Hard, Soft time.Time
 	// From is when evictions begin; zero if that is not known. A pod does not wait for it beyond its turn.
 	From time.Time
-	// Seen tells that the Node was read, and Closed that it takes no pods. Looked is the last look that has returned.
+	// Seen: the Node was read. Closed: it takes no pods. Looked is the last look that has returned.
 	Seen, Closed bool
 	Looked       int
-	// Reopened tells that somebody uncordoned the node: pods that come now stay. Pods that came after Since stay, too; zero is never.
+	// Reopened: somebody uncordoned the node: pods that come now stay. Pods that came after Since stay, too; zero is never.
 	Reopened bool
 	Since    time.Time
 }
 
-// deadline tells whether there is a deadline of any kind.
+// deadline reports whether there is a deadline of any kind.
 func (t Terms) deadline() bool { return !t.Hard.IsZero() || !t.Soft.IsZero() }
 
-// Near tells whether the hard deadline leaves no time for long pauses. It is not near any more once it is long over.
+// Near reports whether the hard deadline leaves no time for long pauses. It is not near any more once it is long over.
 func (t Terms) Near(now time.Time) bool {
 	const near = 10 * time.Minute
 	return !t.Hard.IsZero() && t.Hard.Sub(now) < near && !t.longOver(now)
 }
 
-// longOver tells whether a hard deadline has been over for as long as pods get after it.
+// longOver reports whether a hard deadline has been over for as long as pods get after it.
 func (t Terms) longOver(now time.Time) bool {
 	return !t.Hard.IsZero() && now.After(t.Hard.Add(overtime))
 }
@@ -129,7 +129,7 @@ type Pods struct {
 
 	watching bool
 	lists    kube.Trouble // why the pods cannot be listed
-	// synced tells that there has been a complete list.
+	// synced: there has been a complete list.
 	synced  bool
 	pods    map[types.UID]*target
 	owners  map[string]*owner
@@ -146,7 +146,7 @@ type Pods struct {
 	// listAt is when the pods may be listed for what the watch should have shown, and listPause the pause after that.
 	listAt    time.Time
 	listPause wait.Backoff
-	// listing tells that relist's list is under way, and departed are the pods that have left the node meanwhile, which it may still have.
+	// listing: relist's list is under way. departed are the pods that have left the node meanwhile, which it may still have.
 	listing  bool
 	departed map[types.UID]bool
 	// proven is the last of Prove's numbers for which a list has shown that no pod has to go.
@@ -179,7 +179,7 @@ func (p *Pods) Begin() {
 	p.loop.Go(p.watchPods)
 }
 
-// Synced tells whether there has been a complete list.
+// Synced reports whether there has been a complete list.
 func (p *Pods) Synced() bool { return p.synced }
 
 // Replan has the next Act plan for all pods.
@@ -474,7 +474,7 @@ func (p *Pods) follow(t *target) {
 			t.last.cancel()
 		}
 		t.held = ""
-		if !t.last.open { // Otherwise its answer tells whose doing it is.
+		if !t.last.open { // Otherwise its answer says whose doing it is.
 			p.credit(t)
 		}
 		p.noteDeparture(t)

@@ -16,7 +16,7 @@ import (
 func TestEvict_APod(t *testing.T) {
 	t.Parallel()
 	// Another program evicts a pod that a budget holds, and one that has to wait for its time. From when that is seen, neither
-	// is asked for again, or told as ours.
+	// is asked for again, or reported as ours.
 	run(t, "that others evict is not asked again", func(t *testing.T, s *apitest.Server) {
 		s.AddHeld(pod("held"))
 		s.AddPod(pod("waits", critical), 0)
@@ -52,12 +52,12 @@ func TestEvict_APod(t *testing.T) {
 		}
 		for _, what := range []state.TransitionKind{state.PodEvicted, state.PodGone} {
 			if n := len(r.of(what)); n != pods {
-				t.Errorf("%d times %q was told; want %d", n, what, pods)
+				t.Errorf("%d times %q was reported; want %d", n, what, pods)
 			}
 		}
 		last := r.of(state.PodGone)[pods-1]
 		if last.Left != 0 || last.Total != pods {
-			t.Errorf("the last pod's going was told as %+v", last)
+			t.Errorf("the last pod's going was reported as %+v", last)
 		}
 	})
 	run(t, "by its UID, with its own grace", func(t *testing.T, s *apitest.Server) {
@@ -71,7 +71,7 @@ func TestEvict_APod(t *testing.T) {
 			t.Errorf("the grace period was set to %d; want the pod's own", *options.GracePeriodSeconds)
 		}
 	})
-	// A StatefulSet's pod comes back under its name. Here the first one's end is told late, so that the eviction of the
+	// A StatefulSet's pod comes back under its name. Here the first one's end is reported late, so that the eviction of the
 	// second under the first one's UID is refused with a conflict.
 	run(t, "not another one under its name", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("db-0"), 0)
@@ -82,7 +82,7 @@ func TestEvict_APod(t *testing.T) {
 		s.ForgetPod("default/db-0")
 		reborn := s.AddPod(pod("db-0", ownedBy("DaemonSet", "apps/v1")), 0)
 		await(t, "an eviction of the new pod under the old UID", func() bool { return count(s, "evict") >= 2 })
-		s.GoAway() // ends the silence; the next watch is told to list anew
+		s.GoAway() // ends the silence; the next watch is reported to list again
 		s.ComeBack()
 		result := r.succeed()
 		if !s.HasPod("default/db-0") {
@@ -127,12 +127,12 @@ func TestEvict_AcceptedWithoutEffect(t *testing.T) {
 			s.Always("evict", accepted)
 			r := beginWithin(t, s, evict.Options{}, hard, 10*time.Minute)
 			time.Sleep(9 * time.Minute)
-			result, told := r.result(), r.of(state.PodRefused)
-			if result.Evicted != 0 || result.HeldBy["default/a"] != "accepted, but the pod is not terminating" || len(told) != 1 {
-				t.Errorf("the result is %+v, told %+v", result, told)
+			result, reported := r.result(), r.of(state.PodRefused)
+			if result.Evicted != 0 || result.HeldBy["default/a"] != "accepted, but the pod is not terminating" || len(reported) != 1 {
+				t.Errorf("the result is %+v, reported %+v", result, reported)
 			}
 			if asked := count(s, "evict"); asked < 5 || asked > 30 || len(r.of(state.PodEvicted)) != 0 {
-				t.Errorf("asked %d times, told %+v", asked, r.of(state.PodEvicted))
+				t.Errorf("asked %d times, reported %+v", asked, r.of(state.PodEvicted))
 			}
 			time.Sleep(2 * time.Minute)
 			if result := r.result(); hard && (result.Deleted != 1 || result.Evicted != 0 || s.HasPod("default/a")) {

@@ -145,19 +145,6 @@ func TestEvict_PodsWithVolumesFirst(t *testing.T) {
 	}
 }
 
-// enter takes a place at a gate, or waits for one until the test ends, and tells when it has it.
-func enter(t *testing.T, gate *kube.Gate, urgent, first bool) <-chan func() {
-	t.Helper()
-	entered := make(chan func(), 1)
-	go func() {
-		if leave, err := gate.Enter(t.Context(), func() bool { return urgent }, first); err == nil {
-			entered <- leave
-		}
-	}()
-	synctest.Wait()
-	return entered
-}
-
 // Another node's request has the only place meanwhile.
 func TestEvict_AtTheGateDeadlineMoves(t *testing.T) {
 	t.Parallel()
@@ -181,12 +168,12 @@ func TestEvict_AtTheGateDeadlineMoves(t *testing.T) {
 				c.add(s)
 				var leave func()
 				if c.waits == 0 {
-					leave = <-enter(t, gate, true, false)
+					leave = <-apitest.Enter(t, gate, true, false)
 				}
 				r := beginWithin(t, s, evict.Options{Gate: gate}, true, time.Minute)
 				if c.waits > 0 {
 					time.Sleep(c.waits - 500*time.Millisecond)
-					leave = <-enter(t, gate, true, false)
+					leave = <-apitest.Enter(t, gate, true, false)
 				}
 				time.Sleep(time.Second)
 				r.adjust(moves)
@@ -199,7 +186,7 @@ func TestEvict_AtTheGateDeadlineMoves(t *testing.T) {
 					}
 				}
 				if deleted, refused := r.of(state.PodDeleted), r.of(state.PodRefused); len(deleted)+len(refused) > 0 {
-					t.Errorf("told %+v and %+v", deleted, refused)
+					t.Errorf("reported %+v and %+v", deleted, refused)
 				}
 				if c.waits == 0 && count(s, "evict") == 0 {
 					t.Error("it was never asked for")
@@ -224,7 +211,7 @@ func TestEvict_AtTheGateUrgentPodsPass(t *testing.T) {
 			gate := kube.NewGate(1)
 			s.AddPod(pod("a", grace(c.grace)), 0)
 			s.Always("evict", slowly(time.Second))
-			leave, waiting := <-enter(t, gate, true, false), enter(t, gate, true, false)
+			leave, waiting := <-apitest.Enter(t, gate, true, false), apitest.Enter(t, gate, true, false)
 			beginWithin(t, s, evict.Options{Gate: gate, Urgent: func() bool { return c.urgent }}, true, time.Minute)
 			time.Sleep(500 * time.Millisecond)
 			leave()

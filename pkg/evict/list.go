@@ -128,7 +128,7 @@ func (e *Evictor) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.P
 	return list, nil
 }
 
-// runs tells whether a pod is on this node.
+// runs reports whether a pod is on this node.
 func (e *Evictor) runs(pod *corev1.Pod) bool { return pod.Spec.NodeName == e.name }
 
 // decodeList decodes the JSON of a PodList, one pod at a time, and returns the list's resource version.
@@ -260,7 +260,7 @@ func (f feed) list(ctx context.Context, o metav1.ListOptions, refused *wait.Back
 	return list, err
 }
 
-// pressed tells whether a hard deadline is near.
+// pressed reports whether a hard deadline is near.
 func (f feed) pressed() bool {
 	f.loop.Lock()
 	defer f.loop.Unlock()

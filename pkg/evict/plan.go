@@ -182,7 +182,7 @@ func (p *Pods) planTerminating(t *target, end, now time.Time) (state.TransitionK
 	return state.PodDeleted, time.Time{}
 }
 
-// heldBack tells whether something holds back a pod's eviction, and until when; zero if that is not known. Once its turn before a soft
+// heldBack reports whether something holds back a pod's eviction, and until when; zero if that is not known. Once its turn before a soft
 // deadline has come, only a missing cordon or its disruption budget does.
 func (p *Pods) heldBack(t *target, turnCome bool, now time.Time) (bool, time.Time) {
 	if finished(t.pod) { // No budget holds it.
@@ -280,7 +280,8 @@ func (p *Pods) send(ctx context.Context, t *target, pod *corev1.Pod, what state.
 }
 
 // deleteOptions are what a pod is evicted or deleted with: its grace, or what the deadline leaves of that, and its UID, so that another
-// pod of the same name is not touched.
+// pod of the same name is not touched. Without a grace period in the request, the API server takes the pod's own; but for a pod that is
+// terminating already it then changes nothing, so that such a request always has one.
 func (o Options) deleteOptions(pod *corev1.Pod, end, now time.Time) *metav1.DeleteOptions {
 	// Requests are made some milliseconds after the pod's turn; that must not cost the pod a second of its grace.
 	const late = 200 * time.Millisecond
@@ -426,7 +427,7 @@ func (e *Evictor) remove(ctx context.Context, what state.TransitionKind, pod *co
 	return err
 }
 
-// vanished tells whether an answer means that the pod is no longer on the node: the pod's own 404, a conflict over the UID, the node
+// vanished reports whether an answer means that the pod is no longer on the node: the pod's own 404, a conflict over the UID, the node
 // authorizer's 403 for an object to which the node has no relationship (any more), or NodeRestriction's for a pod that is not on this node
 // (plugin/pkg/admission/noderestriction/admission.go of Kubernetes). An admission webhook may deny a request with any code, in its own words.
 func vanished(err error, pod *corev1.Pod) bool {

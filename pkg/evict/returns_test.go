@@ -70,8 +70,8 @@ func TestReturns(t *testing.T) {
 			t.Errorf("the result is %+v; want the first, four that came back and the one that was held evicted, and one left", result)
 		}
 		for what, want := range map[state.TransitionKind]string{state.PodsReturning: "ReplicaSet default/owner", state.PodsLeftToReturn: "ReplicaSet default/owner"} {
-			if told := r.of(what); len(told) != 1 || told[0].Detail != want {
-				t.Errorf("%s is told as %+v, want %q once", what, told, want)
+			if reported := r.of(what); len(reported) != 1 || reported[0].Detail != want {
+				t.Errorf("%s is reported as %+v, want %q once", what, reported, want)
 			}
 		}
 	})
@@ -85,7 +85,7 @@ func TestReturns(t *testing.T) {
 		r := beginWithin(t, s, evict.Options{}, false, 0)
 		time.Sleep(5 * time.Minute)
 		if n := count(s, "evict"); n != 5 || len(r.of(state.PodsLeftToReturn)) != 1 {
-			t.Errorf("%d evictions; told is %+v", n, r.of(state.PodsLeftToReturn))
+			t.Errorf("%d evictions; reported is %+v", n, r.of(state.PodsLeftToReturn))
 		}
 	})
 	// A machine that is lost takes them with it. Until then, their controller would bring them back as often as they are evicted.
@@ -191,11 +191,11 @@ func TestReturns_NotOfPodsThatAreBoundLate(t *testing.T) {
 					continue
 				}
 				r.await(state.PodGone, "default/"+p.Name)
-				await(t, "the proof that none is left", func() bool { told := r.of(state.NodeEmpty); return told[len(told)-1].Total == i+2 })
+				await(t, "the proof that none is left", func() bool { reported := r.of(state.NodeEmpty); return reported[len(reported)-1].Total == i+2 })
 			}
 			await(t, "the last one's end", func() bool { return len(r.of(state.PodGone)) == late+1 })
-			if told := append(r.of(state.PodsLeftToReturn), r.of(state.PodsReturning)...); len(told) != 0 {
-				t.Errorf("told %+v", told)
+			if reported := append(r.of(state.PodsLeftToReturn), r.of(state.PodsReturning)...); len(reported) != 0 {
+				t.Errorf("reported %+v", reported)
 			}
 			if n := len(r.of(state.PodArrived)); n != late || r.result().Evicted != late+1 {
 				t.Errorf("%d have arrived; the result is %+v", n, r.result())
@@ -269,8 +269,8 @@ func TestReturns_FourRounds(t *testing.T) {
 					r := beginWithin(t, s, evict.Options{}, limit == 2*time.Minute, limit)
 					r.await(state.PodsLeftToReturn)
 					time.Sleep(time.Minute)
-					if told := r.of(state.PodsLeftToReturn); len(told) != 1 || told[0].Detail != kind+" default/owner" {
-						t.Errorf("told %+v", told)
+					if reported := r.of(state.PodsLeftToReturn); len(reported) != 1 || reported[0].Detail != kind+" default/owner" {
+						t.Errorf("reported %+v", reported)
 					}
 					if n := count(s, "evict"); n < 4*pods || n > 5*pods || count(s, "delete") > 0 {
 						t.Errorf("%d evictions, %d deletions", n, count(s, "delete"))
@@ -308,7 +308,7 @@ func TestReturns_WithoutAController(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 			if n := count(s, "evict"); n != 5 || len(r.of(state.PodsLeftToReturn)) != 1 {
-				t.Errorf("%d evictions; told is %+v", n, r.of(state.PodsLeftToReturn))
+				t.Errorf("%d evictions; reported is %+v", n, r.of(state.PodsLeftToReturn))
 			}
 		})
 	}

@@ -48,7 +48,7 @@ var (
 	gaps, slowly, accepted, pass                  = apitest.Gaps, apitest.Slowly, apitest.Accepted, apitest.Pass
 )
 
-// report is what a Drain was told.
+// report is what a Drain was reported.
 type report struct {
 	Kind        state.TransitionKind
 	Pod, Detail string
@@ -74,8 +74,8 @@ type trial struct {
 	terms         evict.Terms // the loop's
 	met, emptyFor int
 
-	mu   sync.Mutex
-	told []report
+	mu      sync.Mutex
+	reports []report
 }
 
 // terms are those of a drain that begins now and has so much time; 0 for no deadline.
@@ -167,13 +167,13 @@ func (r *trial) Met(pod *corev1.Pod, fresh bool) {
 // Report implements evict.Drain.
 func (r *trial) Report(what state.TransitionKind, pod *corev1.Pod, detail string) {
 	counts := r.pods.Counts()
-	told := report{Kind: what, Detail: detail, Total: counts.Total, Left: counts.Left, At: time.Now()}
+	reported := report{Kind: what, Detail: detail, Total: counts.Total, Left: counts.Left, At: time.Now()}
 	if pod != nil {
-		told.Pod = evict.Name(pod)
+		reported.Pod = evict.Name(pod)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.told = append(r.told, told)
+	r.reports = append(r.reports, reported)
 }
 
 // adjust changes the terms.
@@ -207,7 +207,7 @@ func (r *trial) of(what state.TransitionKind, pod ...string) []report {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []report
-	for _, p := range r.told {
+	for _, p := range r.reports {
 		if p.Kind == what && (len(pod) == 0 || p.Pod == pod[0]) {
 			found = append(found, p)
 		}

@@ -13,7 +13,7 @@ import (
 	kubectl "k8s.io/kubectl/pkg/drain"
 )
 
-// concerns tells whether a drain removes a pod, by kubectl's filters: mirror pods stay, finished pods go, and pods that a
+// concerns reports whether a drain removes a pod, by kubectl's filters: mirror pods stay, finished pods go, and pods that a
 // setting protects stay. A DaemonSet's pods stay in any phase, while kubectl removes the finished ones: their controller would replace
 // them, and a kubelet that shuts down fails the replacements as well, so that there would be no end to it. The kind counts in any API
 // group: there are other DaemonSets than those of apps/v1, such as OpenKruise's.
@@ -47,28 +47,28 @@ func (m inMemory) List(context.Context, metav1.ListOptions) (*corev1.PodList, er
 	return &corev1.PodList{Items: []corev1.Pod{*m.pod}}, nil
 }
 
-// Stays tells whether a pod need not go under these terms.
+// Stays reports whether a pod need not go under these terms.
 func (o Options) Stays(pod *corev1.Pod, terms Terms) bool {
 	return !o.concerns(pod) || stays(pod, terms.deadline()) || cameAfter(pod, terms.Since)
 }
 
-// stays tells whether Annotation lets the pod stay in a drain with or without a deadline.
+// stays reports whether Annotation lets the pod stay in a drain with or without a deadline.
 func stays(pod *corev1.Pod, deadline bool) bool {
 	when := pod.Annotations[Annotation]
 	return when == Never || when == AtDeadline && !deadline
 }
 
-// waits tells whether Annotation lets the pod run until its turn before the deadline.
+// waits reports whether Annotation lets the pod run until its turn before the deadline.
 func waits(pod *corev1.Pod) bool {
 	return pod.Annotations[Annotation] == AtDeadline
 }
 
-// finished tells whether the pod's containers have ended for good.
+// finished reports whether the pod's containers have ended for good.
 func finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// critical tells whether other pods may need this one, such as cluster DNS, until they are gone.
+// critical reports whether other pods may need this one, such as cluster DNS, until they are gone.
 func critical(pod *corev1.Pod) bool {
 	return pod.Spec.PriorityClassName == "system-node-critical" || pod.Spec.PriorityClassName == "system-cluster-critical"
 }
@@ -112,7 +112,7 @@ func seconds(n int64) time.Duration {
 	return time.Duration(min(n, int64(forever/time.Second))) * time.Second
 }
 
-// attaches tells whether a pod has volumes that have to be attached to the next node, which is what takes longest when a pod moves.
+// attaches reports whether a pod has volumes that have to be attached to the next node, which is what takes longest when a pod moves.
 func attaches(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil })
 }
@@ -128,7 +128,7 @@ func volumesFirst(a, b *corev1.Pod) int {
 	return 1
 }
 
-// cameAfter tells whether a pod was created or bound after a time; never after zero.
+// cameAfter reports whether a pod was created or bound after a time; never after zero.
 func cameAfter(pod *corev1.Pod, since time.Time) bool {
 	came := pod.CreationTimestamp.Time
 	for _, c := range pod.Status.Conditions {

@@ -44,7 +44,7 @@ func TestList_FirstFromTheCacheLastNewest(t *testing.T) {
 
 func TestWatch_Pods(t *testing.T) {
 	t.Parallel()
-	// After etcd was restored from a backup, a watch goes on from a version that is still to come, and says nothing until then.
+	// After etcd was restored from a backup, a watch continues from a version that is still to come, and says nothing until then.
 	run(t, "unknown to the API server, behind a silent watch", func(t *testing.T, s *apitest.Server) {
 		r, free := holding(t, s, pod("a"))
 		time.Sleep(15 * time.Second) // A watch that ends within a second of its beginning is followed by a list.
@@ -110,7 +110,7 @@ func TestList(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		s.SetLag(0, 0)
 		time.Sleep(10 * time.Minute)
-		if told := r.of(state.NodeEmpty); len(told) != 2 {
+		if reported := r.of(state.NodeEmpty); len(reported) != 2 {
 			t.Errorf("a node without pods is not drained after ten minutes and %d evictions of a pod that is gone: %+v", count(s, "evict"), r.result())
 		}
 	})
@@ -167,8 +167,8 @@ func TestList(t *testing.T) {
 		s.Always("list pods", apitest.Unavailable())
 		r := begin(t, s, evict.Options{})
 		time.Sleep(time.Minute)
-		if told := r.of(state.PodRefused); len(told) != 1 || !strings.Contains(told[0].Detail, "listing the pods: 503") {
-			t.Errorf("told %+v", told)
+		if reported := r.of(state.PodRefused); len(reported) != 1 || !strings.Contains(reported[0].Detail, "listing the pods: 503") {
+			t.Errorf("reported %+v", reported)
 		}
 		pause := 100 * time.Millisecond
 		for i, after := range gaps(s.Requests("list pods")) {
@@ -196,8 +196,8 @@ func TestList(t *testing.T) {
 		r := begin(t, s, evict.Options{})
 		r.await(state.PodRefused)
 		time.Sleep(time.Minute)
-		if told := r.of(state.PodRefused); len(told) != 1 || len(r.of(state.NodeEmpty)) != 0 {
-			t.Errorf("told %+v, and %d times that it is drained", told, len(r.of(state.NodeEmpty)))
+		if reported := r.of(state.PodRefused); len(reported) != 1 || len(r.of(state.NodeEmpty)) != 0 {
+			t.Errorf("reported %+v, and %d times that it is drained", reported, len(r.of(state.NodeEmpty)))
 		}
 		if lists := count(s, "list pods"); lists > 20 {
 			t.Errorf("%d lists in a minute", lists)
@@ -263,7 +263,7 @@ func TestWatch_EndOfAPodIsSeen(t *testing.T) {
 					r.await(state.PodEvicted)
 					await(t, "the first watch", func() bool { return count(s, "watch pods") > 0 })
 					if how == "a list tells" {
-						// Without this a watch would go on where it ended, and the loss of an event is what is tested.
+						// Without this a watch would continue where it ended, and the loss of an event is what is tested.
 						s.Answer("watch", apitest.Expired())
 					}
 					upset(s)

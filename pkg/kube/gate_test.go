@@ -7,29 +7,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/kube"
 )
-
-// enter takes a place at a gate, or waits for one until the test ends, and tells when it has it.
-func enter(t *testing.T, gate *kube.Gate, urgent, first bool) <-chan func() {
-	t.Helper()
-	entered := make(chan func(), 1)
-	go func() {
-		if leave, err := gate.Enter(t.Context(), func() bool { return urgent }, first); err == nil {
-			entered <- leave
-		}
-	}()
-	synctest.Wait()
-	return entered
-}
 
 func TestGate(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"the first before others, the urgent on places of their own": func(t *testing.T) {
 			gate := kube.NewGate(1)
-			leave := <-enter(t, gate, false, false)
-			later, cordon := enter(t, gate, false, false), enter(t, gate, false, true)
-			if spot := enter(t, gate, true, false); len(spot) != 1 || len(later)+len(cordon) != 0 {
+			leave := <-apitest.Enter(t, gate, false, false)
+			later, cordon := apitest.Enter(t, gate, false, false), apitest.Enter(t, gate, false, true)
+			if spot := apitest.Enter(t, gate, true, false); len(spot) != 1 || len(later)+len(cordon) != 0 {
 				t.Errorf("of the urgent %d have entered, of the others %d", len(spot), len(later)+len(cordon))
 			}
 			leave()
@@ -39,22 +27,22 @@ func TestGate(t *testing.T) {
 			}
 			(<-cordon)()
 			(<-later)()
-			(<-enter(t, gate, false, false))() // The place is free again.
+			(<-apitest.Enter(t, gate, false, false))() // The place is free again.
 		},
 		// A webhook may not answer.
 		"a request keeps its place for two seconds at most": func(t *testing.T) {
 			gate := kube.NewGate(1)
-			leave := <-enter(t, gate, false, false)
+			leave := <-apitest.Enter(t, gate, false, false)
 			began := time.Now()
-			(<-enter(t, gate, false, false))()
+			(<-apitest.Enter(t, gate, false, false))()
 			if waited := time.Since(began); waited != 2*time.Second {
 				t.Errorf("the next one has waited %s", waited)
 			}
 			leave()
-			if given := enter(t, gate, false, false); len(given) != 1 {
+			if given := apitest.Enter(t, gate, false, false); len(given) != 1 {
 				t.Error("there is no place once all have left")
 			}
-			if more := enter(t, gate, false, false); len(more) != 0 {
+			if more := apitest.Enter(t, gate, false, false); len(more) != 0 {
 				t.Error("a place that was given up is given up once more")
 			}
 		},
@@ -74,7 +62,7 @@ func TestGate(t *testing.T) {
 				t.Errorf("it has entered after %s: %v", took, err)
 			}
 			leave()
-			(<-enter(t, gate, false, false))() // The place is free again.
+			(<-apitest.Enter(t, gate, false, false))() // The place is free again.
 		},
 	} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
@@ -96,7 +84,7 @@ func TestGate_WhoGivesUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				gate := kube.NewGate(1)
-				leave := <-enter(t, gate, false, false)
+				leave := <-apitest.Enter(t, gate, false, false)
 				entered, failed := make(chan int, 3), make(chan error, 1)
 				var giveUp context.CancelFunc
 				for i := range 3 {
@@ -129,7 +117,7 @@ func TestGate_WhoGivesUp(t *testing.T) {
 						t.Errorf("%d came, want %v", next, c.order)
 					}
 				}
-				(<-enter(t, gate, false, false))() // The place is free again.
+				(<-apitest.Enter(t, gate, false, false))() // The place is free again.
 			})
 		})
 	}

@@ -71,7 +71,7 @@ func (b bounded) Stop() {
 	b.cancel()
 }
 
-// note takes in how an attempt ended that was made after so many time-outs.
+// note notes how an attempt ended that was made after so many time-outs.
 func (r *Reads) note(timeouts int, answered, timedOut bool, took time.Duration) {
 	switch {
 	case answered && timeouts > 0 && took < ReadLimit(timeouts-1):

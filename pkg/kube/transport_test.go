@@ -292,7 +292,7 @@ func TestTransport_OutlivesADeadNameserver(t *testing.T) {
 		t.Fatalf("with a first nameserver that is silent: %v", err)
 	}
 
-	// All are silent now. A client that is made anew uses the addresses of before.
+	// All are silent now. A client that is made again uses the addresses of before.
 	names.silentFor.Store(1000)
 	if err := get(t.Context(), clientOf(t, config()), time.Minute); err != nil {
 		t.Errorf("with nameservers that are silent, and addresses known: %v", err)
@@ -304,6 +304,6 @@ func TestTransport_OutlivesADeadNameserver(t *testing.T) {
 	unknown := config()
 	unknown.Host = strings.Replace(unknown.Host, "api.", "other.", 1)
 	if err := get(t.Context(), clientOf(t, unknown), time.Minute); err == nil || !strings.Contains(err.Error(), "lookup other.nth.test") {
-		t.Errorf("the lookup of a name without addresses is told as %v", err)
+		t.Errorf("the lookup of a name without addresses is reported as %v", err)
 	}
 }

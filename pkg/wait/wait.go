@@ -24,7 +24,7 @@ type Blocker interface {
 
 // Node is what a Blocker may have to know of the node that is drained.
 type Node struct {
-	// Labeled tells that the Node asks to be taken out of load balancers.
+	// Labeled: the Node asks to be taken out of load balancers.
 	Labeled bool
 	// Addresses are those of the pods that had to go; none before evictions.
 	Addresses []string

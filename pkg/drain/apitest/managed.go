@@ -57,7 +57,7 @@ func difference(old, fresh map[string]any) (changed, lost map[string]bool) {
 	return changed, lost
 }
 
-// disown takes fields from somebody else's entry, and tells whether anything is left of it.
+// disown takes fields from somebody else's entry, and reports whether anything is left of it.
 func disown(entry metav1.ManagedFieldsEntry, changed, lost map[string]bool) (metav1.ManagedFieldsEntry, bool) {
 	fields := parse(entry)
 	count := len(fields)

@@ -183,7 +183,7 @@ func admitNode(before, node *corev1.Node, name string) (why string) {
 	return ""
 }
 
-// closedLabel tells whether a node may not write a label of its own (getForbiddenLabels, and IsKubeletLabel in
+// closedLabel reports whether a node may not write a label of its own (getForbiddenLabels, and IsKubeletLabel in
 // staging/src/k8s.io/kubelet/pkg/apis/well_known_labels.go).
 func closedLabel(label string) bool {
 	domain, _, prefixed := strings.Cut(label, "/")

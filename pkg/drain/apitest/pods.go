@@ -165,7 +165,7 @@ func (s *Server) LastRemoval() time.Time {
 	return s.removed
 }
 
-// HasPod tells whether there is a pod of that name.
+// HasPod reports whether there is a pod of that name.
 func (s *Server) HasPod(name string) bool { return s.Pod(name) != nil }
 
 // Pod is a copy of a pod as it is; nil if there is none.
@@ -189,7 +189,7 @@ func (s *Server) Pods() []*corev1.Pod {
 	return pods
 }
 
-// Ends tells whether a pod is being deleted, or gone.
+// Ends reports whether a pod is being deleted, or gone.
 func (s *Server) Ends(name string, uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -88,17 +88,17 @@ func TestDeletionOnlyEverShortens(t *testing.T) {
 		grace         int64 // what the pod has at last
 		ends          time.Duration
 	}{
-		"its own grace":                      {&metav1.DeleteOptions{}, nil, 0, 100, 100 * time.Second},
-		"a longer one":                       {graceOf(200), nil, 0, 200, 200 * time.Second},
-		"none":                               {graceOf(0), nil, 0, -1, 0},
-		"less than none is a second":         {graceOf(-5), nil, 0, 1, time.Second},
-		"longer later":                       {graceOf(20), graceOf(30), 10 * time.Second, 20, 20 * time.Second},
-		"the same later":                     {graceOf(20), graceOf(20), 10 * time.Second, 20, 20 * time.Second},
-		"nothing said later":                 {graceOf(20), &metav1.DeleteOptions{}, 10 * time.Second, 20, 20 * time.Second},
-		"shorter later, counted anew":        {graceOf(100), graceOf(50), 10 * time.Second, 50, 60 * time.Second},
-		"shorter than what has passed":       {graceOf(100), graceOf(5), 10 * time.Second, 1, 11 * time.Second},
-		"none later":                         {graceOf(100), graceOf(0), 10 * time.Second, -1, 10 * time.Second},
-		"shorter, counted anew, ends later!": {graceOf(100), graceOf(99), 90 * time.Second, 99, 189 * time.Second},
+		"its own grace":                       {&metav1.DeleteOptions{}, nil, 0, 100, 100 * time.Second},
+		"a longer one":                        {graceOf(200), nil, 0, 200, 200 * time.Second},
+		"none":                                {graceOf(0), nil, 0, -1, 0},
+		"less than none is a second":          {graceOf(-5), nil, 0, 1, time.Second},
+		"longer later":                        {graceOf(20), graceOf(30), 10 * time.Second, 20, 20 * time.Second},
+		"the same later":                      {graceOf(20), graceOf(20), 10 * time.Second, 20, 20 * time.Second},
+		"nothing said later":                  {graceOf(20), &metav1.DeleteOptions{}, 10 * time.Second, 20, 20 * time.Second},
+		"shorter later, counted again":        {graceOf(100), graceOf(50), 10 * time.Second, 50, 60 * time.Second},
+		"shorter than what has passed":        {graceOf(100), graceOf(5), 10 * time.Second, 1, 11 * time.Second},
+		"none later":                          {graceOf(100), graceOf(0), 10 * time.Second, -1, 10 * time.Second},
+		"shorter, counted again, ends later!": {graceOf(100), graceOf(99), 90 * time.Second, 99, 189 * time.Second},
 	}, func(t *testing.T, c struct {
 		first, second *metav1.DeleteOptions
 		after         time.Duration
@@ -326,7 +326,7 @@ func TestConditionsAreMergedByTypeAndRemembered(t *testing.T) {
 		"one more":               {[]write{{"nth", `{"type":"A","status":"True"}`}}, "A True nth, Ready True "},
 		"another value":          {[]write{{"nth", `{"type":"A","status":"True"}`}, {"admin", `{"type":"A","status":"False"}`}}, "A False admin, Ready True "},
 		"the same value":         {[]write{{"nth", `{"type":"A","status":"True"}`}, {"admin", `{"type":"A","status":"True","reason":"B"}`}}, "A True nth, Ready True "},
-		"beside the kubelet's":   {[]write{{"kubelet", `{"type":"Ready","status":"False"}`}, {"nth", `{"type":"A","status":"True"}`}}, "A True nth, Ready False kubelet"},
+		"next to the kubelet's":  {[]write{{"kubelet", `{"type":"Ready","status":"False"}`}, {"nth", `{"type":"A","status":"True"}`}}, "A True nth, Ready False kubelet"},
 		"the kubelet, not aware": {[]write{{"nth", `{"type":"A","status":"True"}`}, {"kubelet", ready}}, "A True nth, Ready True "},
 	}, func(t *testing.T, c struct {
 		writes []write
@@ -456,13 +456,13 @@ func TestAWatchTellsWhatTheCacheHasSeen(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.AddPodLate(newPod("a"), 5*time.Second, 0)
-		var told []string
+		var reported []string
 		for e := range w.ResultChan() {
-			told = append(told, fmt.Sprintf("%s %s", e.Type, time.Since(began)))
+			reported = append(reported, fmt.Sprintf("%s %s", e.Type, time.Since(began)))
 		}
 		want := []string{"ADDED 6s", "MODIFIED 6s", "BOOKMARK 1m0s", "BOOKMARK 1m28s"}
-		if !slices.Equal(told, want) || time.Since(began) != 90*time.Second {
-			t.Errorf("told %v until %s, want %v", told, time.Since(began), want)
+		if !slices.Equal(reported, want) || time.Since(began) != 90*time.Second {
+			t.Errorf("reported %v until %s, want %v", reported, time.Since(began), want)
 		}
 		s.Compact()
 		w, err = c.CoreV1().Pods("").Watch(t.Context(), options)

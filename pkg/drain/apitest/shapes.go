@@ -1,7 +1,9 @@
 package apitest
 
 import (
+	"context"
 	"net/http"
+	"testing"
 	"testing/synctest"
 	"time"
 
@@ -121,6 +123,24 @@ func Slowly(by time.Duration) Answer {
 func Accepted(w http.ResponseWriter, _ *http.Request) bool {
 	success(w)
 	return true
+}
+
+// Gate is a kube.Gate.
+type Gate interface {
+	Enter(ctx context.Context, urgent func() bool, first bool) (leave func(), err error)
+}
+
+// Enter takes a place at a gate, or waits for one until the test ends. The function that leaves it comes when it has one.
+func Enter(t *testing.T, gate Gate, urgent, first bool) <-chan func() {
+	t.Helper()
+	entered := make(chan func(), 1)
+	go func() {
+		if leave, err := gate.Enter(t.Context(), func() bool { return urgent }, first); err == nil {
+			entered <- leave
+		}
+	}()
+	synctest.Wait()
+	return entered
 }
 
 // Await lets the time of a test's bubble continue until cond holds: it looks whenever all else has come to rest. It reports false if that
