@@ -117,7 +117,7 @@ func TestDelete(t *testing.T) {
 		s.Always("delete", nil)
 		r.await(state.PodGone)
 		asked := s.Requests("delete")
-		if got := *asked[len(asked)-1].Options.GracePeriodSeconds; got < 12 || got > 15 {
+		if got := *asked[len(asked)-1].Options.GracePeriodSeconds; got < 12 || got > 18 {
 			t.Errorf("deleted with %d s", got)
 		}
 	})
