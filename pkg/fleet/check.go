@@ -53,7 +53,7 @@ func CountNodes(ctx context.Context, client kubernetes.Interface) (NodeCount, er
 		for i := range list.Items {
 			found.All++
 			provider := list.Items[i].Spec.ProviderID
-			if id := instanceOf(provider); isSilent(provider) {
+			if id := InstanceOf(provider); isSilent(provider) {
 				found.Silent++
 			} else if id == "" {
 				found.Elsewhere++
@@ -101,17 +101,6 @@ func Rights(extras Extras) []kube.Right {
 	add(true, volumes, "persistentvolumeclaims", core, "get")
 	add(true, volumes, "persistentvolumes", core, "get")
 	return rights
-}
-
-// CheckPermission asks the API server whether the client has a right.
-func CheckPermission(ctx context.Context, client kubernetes.Interface, r kube.Right) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	allowed, err := r.Allowed(ctx, client)
-	if err != nil {
-		return false, fmt.Errorf("asking whether it may %s: %w", r, err)
-	}
-	return allowed, nil
 }
 
 // TryLease tries to make a Lease, as a dry run.

@@ -35,11 +35,10 @@ type session struct {
 	rules    policy.Settings
 	record   *record
 
-	// The term's mutex guards what follows. A session waits until its turn has come (begun); it takes in nothing more when it is over, and
-	// has ended when its agent has.
-	begun, over, ended bool
-	deadline           time.Time   // the nearest of its events, while it waits; zero if there is none
-	goal               policy.Goal // what the agent decides first
+	// The term's mutex guards what follows.
+	stage    stage
+	deadline time.Time   // the nearest of its events, while it waits; zero if there is none
+	goal     policy.Goal // what the agent decides first
 	// events are those that the agent knows, by ID. rested are those for which nothing is being done any more.
 	events   map[string]event.Event
 	rested   map[string]bool
@@ -48,9 +47,19 @@ type session struct {
 	stop     context.CancelFunc
 }
 
+// stage is how far a session has come.
+type stage int
+
+const (
+	waiting stage = iota // for its turn
+	working              // its agent runs
+	ending               // its agent is stopped, and hears of nothing more
+	ended                // its agent has ended, and the informer may not show yet what that has written
+)
+
 // begin begins a drain whose turn has come. The term's mutex is held.
 func (t *term) begin(s *session) {
-	s.begun, s.rules = true, t.policy()
+	s.stage, s.rules = working, t.policy()
 	ctx, stop := context.WithCancel(t.ctx)
 	s.stop = stop
 	t.background(func(context.Context) {
@@ -59,7 +68,7 @@ func (t *term) begin(s *session) {
 			s.runAgent(ctx)
 		}
 		t.mu.Lock()
-		s.over, s.ended, s.sink = true, true, nil
+		s.stage, s.sink = ended, nil
 		if t.opts.DryRun {
 			s.instance.dryRun = merged(s.instance.dryRun, s.record.Entries())
 		}
@@ -121,10 +130,10 @@ func (s *session) update(events []event.Event) {
 	}
 }
 
-// endIfRested ends a drain that has begun if nothing is left to be done for any event; keepWaiting ends one that waits. The term's mutex is held.
+// endIfRested ends a drain that has begun if nothing is left to be done for any event. The term's mutex is held.
 func (s *session) endIfRested() {
-	if s.begun && len(s.rested) == len(s.events) {
-		s.over = true
+	if s.stage == working && len(s.rested) == len(s.events) {
+		s.stage = ending
 		s.stop()
 	}
 }

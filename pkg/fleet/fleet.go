@@ -14,7 +14,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -156,41 +155,10 @@ func (f *Fleet) Use(rules Rules) {
 
 func (f *Fleet) policy() policy.Settings { return f.rules.Load().Policy }
 
-// Description is what a Node says about its machine. What it does not say is empty.
-type Description struct {
-	Instance, Type, Zone, Region             string
-	LocalIP, LocalName, PublicIP, PublicName string
-}
-
-// Describe returns what a Node says about its machine, as the watch knows it.
-func (f *Fleet) Describe(name string) Description {
-	o, _, _ := f.nodes.informer.GetStore().GetByKey(name) // It never fails.
-	n, known := o.(*corev1.Node)
-	if !known {
-		return Description{}
-	}
-	d := Description{
-		Instance: instanceOf(n.Spec.ProviderID), Type: n.Labels[corev1.LabelInstanceTypeStable],
-		Zone: n.Labels[corev1.LabelTopologyZone], Region: n.Labels[corev1.LabelTopologyRegion],
-	}
-	if d.Zone == "" && d.Instance != "" {
-		zone := strings.TrimPrefix(n.Spec.ProviderID, "aws:///")
-		d.Zone, _, _ = strings.Cut(zone, "/")
-	}
-	for _, a := range n.Status.Addresses {
-		switch a.Type {
-		case corev1.NodeInternalIP:
-			d.LocalIP = a.Address
-		case corev1.NodeInternalDNS:
-			d.LocalName = a.Address
-		case corev1.NodeExternalIP:
-			d.PublicIP = a.Address
-		case corev1.NodeExternalDNS:
-			d.PublicName = a.Address
-		case corev1.NodeHostName:
-		}
-	}
-	return d
+// Node returns what is kept of a Node: its provider ID, its addresses, and the labels of its type, zone and region. It is nil if that
+// is not known, and must not be changed.
+func (f *Fleet) Node(name string) *corev1.Node {
+	return f.nodes.named(name)
 }
 
 // MayWrite returns an error unless this process is sure to lead.
@@ -250,9 +218,9 @@ func (f *Fleet) Status() Status {
 	for _, in := range t.instances {
 		s := in.drain
 		switch {
-		case s == nil, s.ended:
+		case s == nil, s.stage == ended:
 			continue
-		case !s.begun:
+		case s.stage == waiting:
 			now.Waiting++
 		case s.leftAlone():
 			now.LeftAlone++

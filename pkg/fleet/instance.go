@@ -153,7 +153,7 @@ func (t *term) choose(in *instance, nodes []node) node {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if in.drain != nil && in.drain.begun {
+	if in.drain != nil && in.drain.stage != waiting {
 		if i := slices.IndexFunc(nodes, func(n node) bool { return n.uid == in.drain.node.uid }); i >= 0 {
 			return nodes[i]
 		}
@@ -265,7 +265,7 @@ func (t *term) endOvertaken(in *instance, h *hint, on node) {
 	t.opts.Log.WithField(fieldNode, on.name).Infof("%s: the instance %s runs again: its event (%s) is over", h.describe(), in.id, h.Event.Code)
 	t.mu.Lock()
 	h.over = on.ours && on.cordon.Names(h.Event.ID)
-	if s := in.drain; s != nil && !s.over {
+	if s := in.drain; s != nil && s.stage < ending {
 		if ev, known := s.events[h.Event.ID]; known {
 			h.over = true
 			ev.State = event.Completed
@@ -360,13 +360,13 @@ func (t *term) pursue(in *instance, on node) time.Duration {
 	defer t.mu.Unlock()
 	s := in.drain
 	switch {
-	case s != nil && s.over:
+	case s != nil && s.stage >= ending:
 		return 0 // It has itself looked at when it has ended.
-	case s != nil && s.begun && s.node.uid != on.uid:
-		s.over = true
+	case s != nil && s.stage == working && s.node.uid != on.uid:
+		s.stage = ending
 		s.stop() // Its Node is gone, and the instance has another.
 		return 0
-	case s != nil && s.begun:
+	case s != nil && s.stage == working:
 		s.update(events)
 		return 0
 	case len(hinted) > 0 || len(due) > 0:
@@ -440,7 +440,7 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 			continue
 		}
 		ev := h.Event
-		if h.lost && in.drain != nil && in.drain.begun {
+		if h.lost && in.drain != nil && in.drain.stage != waiting {
 			ev.Deadline = in.drain.budgetEnd(ev)
 		}
 		if h.over {
@@ -448,7 +448,7 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 		}
 		events, hinted[ev.ID] = append(events, ev), true
 	}
-	begun := in.drain != nil && in.drain.begun
+	begun := in.drain != nil && in.drain.stage != waiting
 	past = on.entries
 	if begun {
 		past = in.drain.record.Entries()
@@ -537,7 +537,7 @@ func (t *term) takeStart(in *instance, h *hint, on node) time.Duration {
 		in.started = at
 	}
 	t.queue.AddAfter(in.id, believed) // A stop from before may come until then.
-	age, drains, ends := time.Since(h.received), in.drain != nil, in.drain != nil && in.drain.over
+	age, drains, ends := time.Since(h.received), in.drain != nil, in.drain != nil && in.drain.stage >= ending
 	t.mu.Unlock()
 	closed := slices.ContainsFunc(t.entriesOf(on, nil), func(e state.Entry) bool {
 		return e.OnNode && !isListed(e.Event.Kind) && e.CordonedAt.Before(at)

@@ -161,11 +161,17 @@ func (n *nodes) hasSilent() bool {
 
 // watched returns a Node as the watch knows it, without what strip drops; nil if that knows none of its UID.
 func (n *nodes) watched(of node) *corev1.Node {
-	o, _, _ := n.informer.GetStore().GetByKey(of.name) // It never fails.
-	if now, known := o.(*corev1.Node); known && now.UID == of.uid {
+	if now := n.named(of.name); now != nil && now.UID == of.uid {
 		return now
 	}
 	return nil
+}
+
+// named returns the Node of a name as the watch knows it; nil if it knows none.
+func (n *nodes) named(name string) *corev1.Node {
+	o, _, _ := n.informer.GetStore().GetByKey(name) // It never fails.
+	now, _ := o.(*corev1.Node)
+	return now
 }
 
 // now returns the Node of the same UID as it is now; false if it is gone.
@@ -226,7 +232,7 @@ func (n *nodes) parse(object any) node {
 		return node{}
 	}
 	kept := node{
-		name: full.Name, uid: full.UID, instance: instanceOf(full.Spec.ProviderID), silent: isSilent(full.Spec.ProviderID),
+		name: full.Name, uid: full.UID, instance: InstanceOf(full.Spec.ProviderID), silent: isSilent(full.Spec.ProviderID),
 		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, machine: full.Status.NodeInfo.SystemUUID, unschedulable: full.Spec.Unschedulable,
 		created: full.CreationTimestamp.Time, recorded: full.Annotations[RecordAnnotation], entries: readRecord(full.Annotations[RecordAnnotation]),
 	}
@@ -250,8 +256,8 @@ func cordonOf(text string) (claim drain.Claim, ours bool) {
 	return claim, ours
 }
 
-// instanceOf returns the instance in a provider ID such as aws:///eu-central-1a/i-0123456789abcdef0; "" if it has none.
-func instanceOf(providerID string) string {
+// InstanceOf returns the instance in a provider ID such as aws:///eu-central-1a/i-0123456789abcdef0; "" if it has none.
+func InstanceOf(providerID string) string {
 	rest, ours := strings.CutPrefix(providerID, "aws://")
 	if !ours {
 		return ""

@@ -134,11 +134,10 @@ func (t *term) nodeChanged(n node) {
 	defer t.mu.Unlock()
 	if in := t.instances[id]; in != nil {
 		if s := in.drain; s != nil && s.node.uid == n.uid && (!ok || now.machine != s.node.machine) {
-			s.over = true
-			s.stop()
-			if !s.begun {
+			if s.stop(); s.stage == waiting {
 				in.drain = nil
 			}
+			s.stage = max(s.stage, ending)
 		}
 		t.queue.Add(id)
 		return
