@@ -64,7 +64,7 @@ func (t *term) begin(s *session) {
 	s.stop = stop
 	t.background(func(context.Context) {
 		defer stop()
-		if s.stillStands(ctx) {
+		if s.recheck(ctx) {
 			s.runAgent(ctx)
 		}
 		t.mu.Lock()
@@ -72,8 +72,8 @@ func (t *term) begin(s *session) {
 		if t.opts.DryRun {
 			s.instance.dryRun = merged(s.instance.dryRun, s.record.Entries())
 		}
+		t.dispatch()
 		t.mu.Unlock()
-		t.wake()
 		kube.Await(t.ctx, nil, time.Second) // The informer may not show yet what was written.
 		t.mu.Lock()
 		if s.instance.drain == s {
@@ -84,8 +84,9 @@ func (t *term) begin(s *session) {
 	})
 }
 
-// stillStands asks EC2 again about what can be over by now, as the drain has waited for its turn. It reports whether its Node still exists.
-func (s *session) stillStands(ctx context.Context) bool {
+// recheck asks EC2 again about stops, which can be over by now, as the drain has waited for its turn. It reports whether the drain is to
+// begin: its Node still exists.
+func (s *session) recheck(ctx context.Context) bool {
 	t, in := s.term, s.instance
 	t.mu.Lock()
 	waited := time.Since(s.since) > asksAgain
@@ -282,7 +283,7 @@ func (s *session) onOutcome(ev event.Event, outcome event.Outcome) {
 	s.term.mu.Lock()
 	defer s.term.mu.Unlock()
 	if outcome == event.LeftAlone && s.outcomes[ev.ID] != outcome {
-		s.term.wake()
+		defer s.term.dispatch() // Its place is free for another one.
 	}
 	s.outcomes[ev.ID] = outcome
 }

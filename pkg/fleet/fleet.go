@@ -148,7 +148,6 @@ type Rules struct {
 func (f *Fleet) Use(rules Rules) {
 	f.rules.Store(&rules)
 	if t := f.term.Load(); t != nil {
-		t.wake()
 		t.lookAtAll()
 	}
 }

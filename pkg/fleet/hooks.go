@@ -2,11 +2,13 @@ package fleet
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Hooks holds and completes the lifecycle actions that messages tell of, if the settings say that their hooks are to be completed.
@@ -37,7 +39,8 @@ func (t *term) completes(h *hint) bool {
 // hold holds the lifecycle action of a hint until that is settled or completed.
 func (t *term) hold(in *instance, h *hint) {
 	t.mu.Lock()
-	if !t.completes(h) || h.release != nil || in.hints[h.key] != h {
+	settled, held := in.hints[h.key] != h, h.release != nil
+	if !t.completes(h) || settled || held {
 		t.mu.Unlock()
 		return
 	}
@@ -99,7 +102,8 @@ func (t *term) endLeftAlone(in *instance, h *hint) {
 // cordon of its way there, which is lifted.
 func (t *term) takeLaunch(in *instance, h *hint, on node) time.Duration {
 	age := time.Since(h.received)
-	switch back := on.ours && event.Kind(on.cordon.Kind) == event.ASGTermination; {
+	back := slices.ContainsFunc(t.entriesOf(on, nil), func(e state.Entry) bool { return e.OnNode && e.Event.Kind == event.ASGTermination })
+	switch {
 	case !t.opts.CompleteLaunches || !t.completes(h):
 		t.done(in, h)
 	case age >= launchTimeout:
@@ -109,6 +113,7 @@ func (t *term) takeLaunch(in *instance, h *hint, on node) time.Duration {
 		t.awaitLaunch(in, h)
 		return launchTimeout - age
 	case back && !h.Hook.Back:
+		t.hold(in, h)
 		return asksAgain // The cordon is taken back first.
 	default:
 		t.complete(in, h, "")
