@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/settings"
@@ -44,8 +42,8 @@ type notices struct {
 	meter   *meter
 	webhook *notify.Webhook
 	client  notify.Identity // without a node
-	// known returns what is known of a Node; nil if nothing is.
-	known    func(node string) *corev1.Node
+	// describe describes a node's machine.
+	describe func(node string) fleet.Description
 	labels   func(ctx context.Context, node string) (map[string]string, error) // of a Node
 	mayWrite func() error                                                      // an error unless this process leads
 	writes   *kube.Gate
@@ -99,7 +97,7 @@ func (n *notices) begin() (end func()) {
 
 // of returns the listeners for a node; it implements fleet.Options.Listeners.
 func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool)) {
-	machine := func(context.Context) notify.Machine { return machineOf(n.known(node)) }
+	machine := func(context.Context) notify.Machine { return machineOf(n.describe(node)) }
 	listeners = []agent.Listener{n.meter, n.webhook.Node(notify.Subject{
 		Machine: machine,
 		Node: func(ctx context.Context) (string, map[string]string) {
@@ -163,32 +161,11 @@ func (n *notices) keep(node string, k *notify.Kubernetes) (written <-chan struct
 	return ended
 }
 
-// machineOf is what a Node says about its machine. What it does not say is empty.
-func machineOf(n *corev1.Node) notify.Machine {
-	if n == nil {
-		return notify.Machine{}
+func machineOf(d fleet.Description) notify.Machine {
+	return notify.Machine{
+		ID: d.Instance, Type: d.Type, Region: d.Region, Zone: d.Zone,
+		LocalIP: d.LocalIP, LocalName: d.LocalName, PublicIP: d.PublicIP, PublicName: d.PublicName,
 	}
-	m := notify.Machine{
-		ID: fleet.InstanceOf(n.Spec.ProviderID), Type: n.Labels[corev1.LabelInstanceTypeStable],
-		Zone: n.Labels[corev1.LabelTopologyZone], Region: n.Labels[corev1.LabelTopologyRegion],
-	}
-	if m.Zone == "" && m.ID != "" {
-		m.Zone, _, _ = strings.Cut(strings.TrimPrefix(n.Spec.ProviderID, "aws:///"), "/")
-	}
-	for _, a := range n.Status.Addresses {
-		switch a.Type {
-		case corev1.NodeInternalIP:
-			m.LocalIP = a.Address
-		case corev1.NodeInternalDNS:
-			m.LocalName = a.Address
-		case corev1.NodeExternalIP:
-			m.PublicIP = a.Address
-		case corev1.NodeExternalDNS:
-			m.PublicName = a.Address
-		case corev1.NodeHostName:
-		}
-	}
-	return m
 }
 
 // meter has the metrics, and what health and readiness depend on.

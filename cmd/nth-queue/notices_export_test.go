@@ -5,11 +5,11 @@ import (
 	"io"
 
 	"github.com/sirupsen/logrus"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
@@ -32,8 +32,8 @@ func KeepConditions(
 	log.SetOutput(io.Discard)
 	n := &notices{
 		cfg: config.Kubernetes{Condition: true}, log: logrus.NewEntry(log), client: notify.Identity{Client: client}, webhook: webhook,
-		known:  func(string) *corev1.Node { return nil },
-		writes: kube.NewGate(writers), mayWrite: mayWrite,
+		describe: func(string) fleet.Description { return fleet.Description{} },
+		writes:   kube.NewGate(writers), mayWrite: mayWrite,
 		meter: newMeter(config.Queue{}, nil),
 	}
 	n.rules.Store(&rules)

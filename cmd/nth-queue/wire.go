@@ -77,7 +77,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 		URL: cfg.Queue.URL, AWS: account, Visibility: visibility, DryRun: cfg.DryRun,
 		Report: meter.counting(logMessages(log)), Trouble: logReceiving(log, reporter.noteReceiving),
 	})
-	notices.known, notices.labels, notices.mayWrite = nodes.Node, nodes.Labels, nodes.MayWrite
+	notices.describe, notices.labels, notices.mayWrite = nodes.Describe, nodes.Labels, nodes.MayWrite
 	reporter.fleet, reporter.queue, reporter.meter = nodes, messages, meter
 	meter.queue, meter.reporter = messages, reporter
 	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("%s serves the queue %s and the cluster at %s%s",

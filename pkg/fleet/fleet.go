@@ -14,6 +14,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -154,10 +155,39 @@ func (f *Fleet) Use(rules Rules) {
 
 func (f *Fleet) policy() policy.Settings { return f.rules.Load().Policy }
 
-// Node returns what is kept of a Node: its provider ID, its addresses, and the labels of its type, zone and region. It is nil if that
-// is not known, and must not be changed.
-func (f *Fleet) Node(name string) *corev1.Node {
-	return f.nodes.named(name)
+// Description is what a Node says about its machine. What it does not say is empty.
+type Description struct {
+	Instance, Type, Zone, Region             string
+	LocalIP, LocalName, PublicIP, PublicName string
+}
+
+// Describe returns what a Node says about its machine, as the watch knows it.
+func (f *Fleet) Describe(name string) Description {
+	n := f.nodes.named(name)
+	if n == nil {
+		return Description{}
+	}
+	d := Description{
+		Instance: instanceOf(n.Spec.ProviderID), Type: n.Labels[corev1.LabelInstanceTypeStable],
+		Zone: n.Labels[corev1.LabelTopologyZone], Region: n.Labels[corev1.LabelTopologyRegion],
+	}
+	if d.Zone == "" && d.Instance != "" {
+		d.Zone, _, _ = strings.Cut(strings.TrimPrefix(n.Spec.ProviderID, "aws:///"), "/")
+	}
+	for _, a := range n.Status.Addresses {
+		switch a.Type {
+		case corev1.NodeInternalIP:
+			d.LocalIP = a.Address
+		case corev1.NodeInternalDNS:
+			d.LocalName = a.Address
+		case corev1.NodeExternalIP:
+			d.PublicIP = a.Address
+		case corev1.NodeExternalDNS:
+			d.PublicName = a.Address
+		case corev1.NodeHostName:
+		}
+	}
+	return d
 }
 
 // MayWrite returns an error unless this process is sure to lead.

@@ -232,7 +232,7 @@ func (n *nodes) parse(object any) node {
 		return node{}
 	}
 	kept := node{
-		name: full.Name, uid: full.UID, instance: InstanceOf(full.Spec.ProviderID), silent: isSilent(full.Spec.ProviderID),
+		name: full.Name, uid: full.UID, instance: instanceOf(full.Spec.ProviderID), silent: isSilent(full.Spec.ProviderID),
 		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, machine: full.Status.NodeInfo.SystemUUID, unschedulable: full.Spec.Unschedulable,
 		created: full.CreationTimestamp.Time, recorded: full.Annotations[RecordAnnotation], entries: readRecord(full.Annotations[RecordAnnotation]),
 	}
@@ -256,8 +256,8 @@ func cordonOf(text string) (claim drain.Claim, ours bool) {
 	return claim, ours
 }
 
-// InstanceOf returns the instance in a provider ID such as aws:///eu-central-1a/i-0123456789abcdef0; "" if it has none.
-func InstanceOf(providerID string) string {
+// instanceOf returns the instance in a provider ID such as aws:///eu-central-1a/i-0123456789abcdef0; "" if it has none.
+func instanceOf(providerID string) string {
 	rest, ours := strings.CutPrefix(providerID, "aws://")
 	if !ours {
 		return ""
