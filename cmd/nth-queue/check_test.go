@@ -30,7 +30,7 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	b := &bench{Server: sqstest.New(), groups: asgtest.New(), ec2: &ec2test.Service{}, settings: filepath.Join(t.TempDir(), "nth-queue.toml")}
+	b := &bench{Server: sqstest.NewServer(), groups: asgtest.New(), ec2: &ec2test.Service{}, settings: filepath.Join(t.TempDir(), "nth-queue.toml")}
 	t.Cleanup(b.Close)
 	services := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Amz-Target") != "" {
@@ -58,7 +58,7 @@ func newBench(t *testing.T) *bench {
 func (b *bench) set(t *testing.T, more string) {
 	t.Helper()
 	const form = "[kubernetes]\nkubeconfig = \"/absent\"\n[queue]\nurl = %q\n%s"
-	if err := os.WriteFile(b.settings, fmt.Appendf(nil, form, b.URL(), more), 0o600); err != nil {
+	if err := os.WriteFile(b.settings, fmt.Appendf(nil, form, b.QueueURL(), more), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -122,7 +122,7 @@ func TestCheckFailsForEachRightToTheQueueThatIsMissing(t *testing.T) {
 		"sqs:ReceiveMessage": "ReceiveMessage", "sqs:DeleteMessage": "DeleteMessageBatch", "sqs:ChangeMessageVisibility": "ChangeMessageVisibilityBatch",
 	} {
 		b := newBench(t)
-		b.Always(action, sqstest.Deny())
+		b.Deny(action)
 		said := b.check(t)
 		mustSay(t, said, `fail  right       `+right+`: refused; it is needed to .*`)
 		if strings.Count(said, "sqs:") != 3 || strings.Count(said, "fail  right") != 1 {
@@ -133,16 +133,16 @@ func TestCheckFailsForEachRightToTheQueueThatIsMissing(t *testing.T) {
 
 func TestCheckGoesOnWhereItMayNotSeeHowTheQueueIsSetUp(t *testing.T) {
 	b := newBench(t)
-	b.Always("GetQueueAttributes", sqstest.Deny())
+	b.Deny("GetQueueAttributes")
 	mustSay(t, b.check(t), `warn  queue       sqs:GetQueueAttributes: refused; .*`, `ok    right       sqs:DeleteMessage`)
 }
 
 func TestCheckAsksNothingMoreOfAQueueThatIsNotThere(t *testing.T) {
 	b := newBench(t)
-	b.Always("GetQueueAttributes", sqstest.Refuse("QueueDoesNotExist", "there is none"))
+	b.Fail(sqstest.Fault{Action: "GetQueueAttributes", Status: 400, Code: "QueueDoesNotExist"})
 	said := b.check(t)
 	mustSay(t, said, `fail  queue       asking for the attributes of the queue .*`, `ok    right       ec2:DescribeInstances`)
-	if strings.Contains(said, "sqs:") {
+	if strings.Contains(said, "right       sqs:") {
 		t.Errorf("it tries rights all the same:\n%s", said)
 	}
 }
@@ -245,8 +245,8 @@ func TestCheckSaysThatARegionOrAQueueIsMissing(t *testing.T) {
 	b := newBench(t)
 	t.Setenv("AWS_REGION", "")
 	for settings, want := range map[string]string{
-		"[queue]\nurl = \"" + b.URL() + "\"\n[kubernetes]\nkubeconfig = \"/absent\"\n": `fail  aws         neither .*: set AWS_REGION`,
-		"dry_run = true\n[kubernetes]\nkubeconfig = \"/absent\"\n":                     `fail  settings    queue\.url is not set`,
+		"[queue]\nurl = \"" + b.QueueURL() + "\"\n[kubernetes]\nkubeconfig = \"/absent\"\n": `fail  aws         neither .*: set AWS_REGION`,
+		"dry_run = true\n[kubernetes]\nkubeconfig = \"/absent\"\n":                          `fail  settings    queue\.url is not set`,
 	} {
 		if err := os.WriteFile(b.settings, []byte(settings), 0o600); err != nil {
 			t.Fatal(err)

@@ -119,7 +119,7 @@ func logMessages(log *logrus.Entry) func(sqs.Report) {
 		case sqs.NotOurs:
 			of.Infof("ignoring a message that concerns no node: %s", r.Why)
 		case sqs.Lost:
-			of.Infof("cannot keep a message from other consumers, which may receive it: %s", r.Why)
+			of.Warnf("SQS refuses to change or delete a message, and others may receive it: %s", r.Why)
 		case sqs.Received, sqs.Extended, sqs.Returned, sqs.Deleted:
 			of.Debugf("a message was %s", r.Outcome)
 		}

@@ -23,6 +23,7 @@ var mayImport = map[string][]string{
 	"pkg/imds/imdstest":      {"pkg/imds/standin"},
 	"pkg/ec2":                {"pkg/role"},
 	"pkg/ec2/ec2test":        {"pkg/internal/querytest"},
+	"pkg/sqs/sqstest":        {"pkg/internal/querytest"},
 	"pkg/identity":           {"pkg/kube"},
 	"pkg/asg":                {"pkg/event", "pkg/role"},
 	"pkg/asg/asgtest":        {"pkg/internal/querytest"},

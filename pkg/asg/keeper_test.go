@@ -259,7 +259,7 @@ func TestKeeper_CopesWithWhatFails(t *testing.T) {
 		looking    = "looking for lifecycle hooks: "
 		holding    = "holding the machine by the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718: "
 		completing = "completing the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718: "
-		refused    = "the instance's role does not allow autoscaling:"
+		refused    = "the IAM role does not allow autoscaling:"
 		instances  = "DescribeAutoScalingInstances"
 		hooks      = "DescribeLifecycleHooks"
 		beat       = "RecordLifecycleActionHeartbeat"

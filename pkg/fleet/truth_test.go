@@ -539,7 +539,7 @@ func TestTake_WorksOffTheLargestMessage(t *testing.T) {
 		for i := range count {
 			fmt.Fprintf(&body, `{"entityValue":"i-%08x"},`, i)
 		}
-		notices, err := sqs.Parse(strings.TrimSuffix(body.String(), ",")+end, "")
+		notices, err := sqs.Parse(strings.TrimSuffix(body.String(), ",")+end, "", time.Now())
 		if err != nil || len(notices) != count {
 			t.Fatalf("%d of %d instances, %v", len(notices), count, err)
 		}

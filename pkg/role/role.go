@@ -162,7 +162,7 @@ type RefusedError struct {
 }
 
 // Error implements error.
-func (e RefusedError) Error() string { return "the instance's role does not allow " + e.Action }
+func (e RefusedError) Error() string { return "the IAM role does not allow " + e.Action }
 
 // Explain says in plain words why a request with this timeout failed; the SDK's own text is a paragraph. action is its
 // name in IAM policies. The error is ErrNoRole, a RefusedError, or another that names the action; nil for nil. It wraps err.

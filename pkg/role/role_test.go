@@ -68,7 +68,7 @@ func TestExplain_IsOneLine(t *testing.T) {
 		err  error
 		want string
 	}{
-		{said("UnauthorizedOperation"), "the instance's role does not allow ec2:DescribeInstances"},
+		{said("UnauthorizedOperation"), "the IAM role does not allow ec2:DescribeInstances"},
 		{fmt.Errorf("reading: %w", fs.ErrNotExist), "the instance has no IAM role"},
 		{said("Throttling"), "calling ec2:DescribeInstances: Throttling: no"},
 		{fmt.Errorf("sending: %w", context.DeadlineExceeded), "calling ec2:DescribeInstances: no answer within 10s"},

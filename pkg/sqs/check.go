@@ -3,15 +3,12 @@ package sqs
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-	"github.com/aws/smithy-go"
 
 	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/text"
@@ -27,41 +24,23 @@ type Right struct {
 	try func(*Queue, context.Context) error
 }
 
-// Rights lists what reading the queue needs.
-func Rights() []Right {
-	return []Right{
-		{Name: "sqs:ReceiveMessage", For: "to hear of anything", Vague: true, try: (*Queue).tryReceive},
-		{Name: "sqs:ChangeMessageVisibility", For: "to keep a message while its node is drained, and to give it back", try: (*Queue).tryChange},
-		{Name: "sqs:DeleteMessage", For: "to be done with a message", try: (*Queue).tryDelete},
-	}
-}
-
-// CheckPermission tries a right without effect: no message is received or changed.
-func (q *Queue) CheckPermission(ctx context.Context, r Right) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	err := r.try(q, ctx)
-	switch {
-	case role.Refused(err):
-		return false, nil
-	case err == nil, isInvalidRequest(err):
-		return true, nil
-	}
-	return false, fmt.Errorf("trying %s: %w", r.Name, err)
-}
-
 // invalid is about a message with a receipt handle that SQS has never issued. SQS reports an error for it in a successful
 // answer to the batch, which means that the request as such was allowed.
 var invalid = []update{{wanted: wanted{handle: "nth-queue-check", hidden: time.Minute}}}
 
-func (q *Queue) tryDelete(ctx context.Context) error {
-	_, err := q.delete(ctx, invalid)
-	return err
-}
-
-func (q *Queue) tryChange(ctx context.Context) error {
-	_, err := q.changeVisibility(ctx, invalid)
-	return err
+// Rights lists what reading the queue needs.
+func Rights() []Right {
+	return []Right{
+		{Name: receiveMessage, For: "to hear of anything", Vague: true, try: (*Queue).tryReceive},
+		{
+			Name: changeVisibility, For: "to keep a message while its node is drained, and to give it back",
+			try: func(q *Queue, ctx context.Context) error { _, err := q.changeVisibility(ctx, invalid); return err },
+		},
+		{
+			Name: deleteMessage, For: "to be done with a message",
+			try: func(q *Queue, ctx context.Context) error { _, err := q.delete(ctx, invalid); return err },
+		},
+	}
 }
 
 // tryReceive makes an invalid request: too many messages, with negative times. No valid request is sure to receive no
@@ -70,21 +49,22 @@ func (q *Queue) tryReceive(ctx context.Context) error {
 	_, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
 		QueueUrl: &q.opts.URL, MaxNumberOfMessages: maxBatch + 1, VisibilityTimeout: -1, WaitTimeSeconds: -1,
 	})
-	return err
+	return role.Explain(receiveMessage, requestTimeout, err)
 }
 
-// isInvalidRequest reports whether SQS found a request invalid, so that it must have been allowed.
-func isInvalidRequest(err error) bool {
-	api, ok := errors.AsType[smithy.APIError](err)
-	if !ok {
-		return false
+// CheckPermission tries a right without effect: no message is received or changed.
+func (q *Queue) CheckPermission(ctx context.Context, r Right) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	err := r.try(q, ctx)
+	if role.Refused(err) {
+		return false, nil
 	}
-	code := api.ErrorCode()
-	switch code[strings.LastIndexByte(code, '.')+1:] { // Some have the prefix "AWS.SimpleQueueService".
-	case "InvalidParameterValue", "InvalidParameterValueException", "ReceiptHandleIsInvalid":
-		return true
+	// SQS looks at the right before it finds a request invalid.
+	if code := role.Code(err); err == nil || code == "InvalidParameterValue" || code == "ReceiptHandleIsInvalid" {
+		return true, nil
 	}
-	return false
+	return false, fmt.Errorf("trying: %w", err)
 }
 
 // GetQueueAttributes is what Check needs, by its name in IAM policies. Nothing else does.
@@ -119,7 +99,7 @@ func (q *Queue) Check(ctx context.Context) (found Attributes, allowed bool, err 
 	case role.Refused(err):
 		return Attributes{}, false, nil
 	case err != nil:
-		return Attributes{}, false, fmt.Errorf("asking for the attributes of the queue %s: %w", q.opts.URL, err)
+		return Attributes{}, false, fmt.Errorf("asking for the attributes of the queue %s: %w", q.opts.URL, role.Explain(GetQueueAttributes, requestTimeout, err))
 	}
 	found, err = parseAttributes(answer.Attributes)
 	if err != nil {

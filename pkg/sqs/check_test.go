@@ -8,113 +8,89 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/sqs/sqstest"
 )
-
-// look returns somebody who looks at the server's queue, and does not read it.
-func look(server *sqstest.Server) *sqs.Queue {
-	return sqs.New(sqs.Options{
-		URL: server.URL(), Visibility: 20 * time.Second,
-		AWS: aws.Config{
-			Region: "eu-central-1", Credentials: aws.AnonymousCredentials{},
-			Retryer: func() aws.Retryer { return aws.NopRetryer{} },
-		},
-	})
-}
 
 // actions are the requests that a right is for.
 var actions = map[string]string{
 	"sqs:ReceiveMessage": "ReceiveMessage", "sqs:DeleteMessage": "DeleteMessageBatch", "sqs:ChangeMessageVisibility": "ChangeMessageVisibilityBatch",
 }
 
-func TestMay_tries_each_right_by_its_own_request(t *testing.T) {
+func TestCheckPermission_TriesEachByItsOwnRequest(t *testing.T) {
 	t.Parallel()
-	for _, denied := range sqs.Rights() {
-		server := newServer(t)
-		server.Always(actions[denied.Name], sqstest.Deny())
-		for _, right := range sqs.Rights() {
-			allowed, err := look(server).CheckPermission(t.Context(), right)
-			if want := right.Name != denied.Name; allowed != want || err != nil {
-				t.Errorf("without %s, %s is allowed: %t (%v), want %t", denied.Name, right.Name, allowed, err, want)
+	bubble(t, func(r *rig) {
+		r.Send(state("stopping"))
+		queue := sqs.New(r.opts)
+		for _, denied := range sqs.Rights() {
+			r.Allow()
+			r.Lift()
+			r.Deny(actions[denied.Name])
+			for _, right := range sqs.Rights() {
+				allowed, err := queue.CheckPermission(r.t.Context(), right)
+				if want := right.Name != denied.Name; allowed != want || err != nil {
+					t.Errorf("without %s, %s is allowed: %t (%v), want %t", denied.Name, right.Name, allowed, err, want)
+				}
+			}
+			r.Allow()
+			r.Fail(sqstest.Fault{Status: 400, Code: "QueueDoesNotExist"})
+			if allowed, err := queue.CheckPermission(r.t.Context(), denied); allowed || err == nil {
+				t.Errorf("of no queue, %s is allowed: %t (%v), want an error", denied.Name, allowed, err)
 			}
 		}
-	}
-}
-
-func TestMay_error_is_neither_allowed_nor_refused(t *testing.T) {
-	t.Parallel()
-	for _, right := range sqs.Rights() {
-		server := newServer(t)
-		server.Always(actions[right.Name], sqstest.Refuse("QueueDoesNotExist", "there is none"))
-		if allowed, err := look(server).CheckPermission(t.Context(), right); allowed || err == nil {
-			t.Errorf("%s is allowed: %t (%v), want an error", right.Name, allowed, err)
+		r.Lift()
+		r.mustBe(1, 0)
+		r.consume()
+		if m := r.take(); m.Receives != 1 {
+			t.Errorf("the message has been received %d times, want this once", m.Receives)
+		} else {
+			m.Done()
 		}
-	}
-}
-
-func TestMay_changes_nothing(t *testing.T) {
-	t.Parallel()
-	server := newServer(t)
-	server.Send(state("stopping"))
-	for _, right := range sqs.Rights() {
-		if _, err := look(server).CheckPermission(t.Context(), right); err != nil {
-			t.Error(err)
-		}
-	}
-	if server.Visible() != 1 || server.InFlight() != 0 {
-		t.Errorf("%d messages wait and %d are in flight, want the one to wait", server.Visible(), server.InFlight())
-	}
-	m := consume(t, server, nil).lease(t)
-	if m.Receives != 1 {
-		t.Errorf("the message has been received %d times, want this once", m.Receives)
-	}
-	m.Done()
-}
-
-func TestCheck_reads_the_attributes(t *testing.T) {
-	t.Parallel()
-	server := newServer(t)
-	server.Send("one", "two")
-	const dead = "arn:aws:sqs:eu-central-1:123456789012:dead-letters"
-	want := sqs.Attributes{Visible: 2, Retention: 14 * 24 * time.Hour, DeadLetters: dead, MaxReceives: 100, Policy: true}
-	mustSay := func(want sqs.Attributes) {
-		t.Helper()
-		if found, allowed, err := look(server).Check(t.Context()); found != want || !allowed || err != nil {
-			t.Errorf("the queue says %+v (%t, %v), want %+v", found, allowed, err, want)
-		}
-	}
-	mustSay(want)
-
-	server.Say("DelaySeconds", "90")
-	server.Say("KmsMasterKeyId", "alias/ours")
-	server.Say("FifoQueue", "true")
-	server.Say("Policy", "")
-	server.Say("RedrivePolicy", `{"deadLetterTargetArn":"`+dead+`","maxReceiveCount":"5"}`)
-	mustSay(sqs.Attributes{
-		Visible: 2, Retention: 14 * 24 * time.Hour, Delay: 90 * time.Second, DeadLetters: dead, MaxReceives: 5,
-		Key: "alias/ours", FIFO: true,
 	})
-
-	server.Say("RedrivePolicy", "")
-	if found, _, err := look(server).Check(t.Context()); found.DeadLetters != "" || err != nil {
-		t.Errorf("the queue says %+v (%v)", found, err)
-	}
 }
 
-func TestCheck_refused_is_no_error(t *testing.T) {
+func TestCheck_ReadsTheAttributes(t *testing.T) {
 	t.Parallel()
-	server := newServer(t)
-	server.Always("GetQueueAttributes", sqstest.Deny())
-	if _, allowed, err := look(server).Check(t.Context()); allowed || err != nil {
-		t.Errorf("allowed: %t (%v)", allowed, err)
-	}
-	server.Always("GetQueueAttributes", sqstest.Unavailable())
-	if _, _, err := look(server).Check(t.Context()); err == nil {
-		t.Error("a service that is not well is no error")
-	}
+	bubble(t, func(r *rig) {
+		r.Send("one", "two")
+		queue := sqs.New(r.opts)
+		const dead = "arn:aws:sqs:eu-central-1:123456789012:dead-letters"
+		for _, row := range []struct {
+			say  map[string]string
+			want sqs.Attributes
+		}{
+			{nil, sqs.Attributes{Visible: 2, Retention: 14 * 24 * time.Hour, DeadLetters: dead, MaxReceives: 100, Policy: true}},
+			{
+				map[string]string{
+					"DelaySeconds": "90", "KmsMasterKeyId": "alias/ours", "FifoQueue": "true", "Policy": "",
+					"RedrivePolicy": `{"deadLetterTargetArn":"` + dead + `","maxReceiveCount":"5"}`,
+				},
+				sqs.Attributes{
+					Visible: 2, Retention: 14 * 24 * time.Hour, Delay: 90 * time.Second, DeadLetters: dead, MaxReceives: 5, Key: "alias/ours", FIFO: true,
+				},
+			},
+			{
+				map[string]string{"RedrivePolicy": ""},
+				sqs.Attributes{Visible: 2, Retention: 14 * 24 * time.Hour, Delay: 90 * time.Second, Key: "alias/ours", FIFO: true},
+			},
+		} {
+			for name, value := range row.say {
+				r.Say(name, value)
+			}
+			if found, allowed, err := queue.Check(r.t.Context()); found != row.want || !allowed || err != nil {
+				t.Errorf("the queue says %+v (%t, %v), want %+v", found, allowed, err, row.want)
+			}
+		}
+		r.Deny("GetQueueAttributes")
+		if _, allowed, err := queue.Check(r.t.Context()); allowed || err != nil {
+			t.Errorf("refused, it is allowed: %t (%v)", allowed, err)
+		}
+		r.Allow()
+		r.Fail(sqstest.Fault{Status: 503})
+		if _, _, err := queue.Check(r.t.Context()); err == nil {
+			t.Error("a service that is not well is no error")
+		}
+	})
 }
 
 // FuzzAttributes has SQS say anything of a queue and of a message.
@@ -154,7 +130,7 @@ func FuzzAttributes(f *testing.F) {
 	})
 }
 
-func TestReceives_twice_a_day(t *testing.T) {
+func TestReceives_TwiceADay(t *testing.T) {
 	t.Parallel()
 	for waiting, want := range map[time.Duration]int{time.Minute: 2, 24 * time.Hour: 4, 14 * 24 * time.Hour: 30} {
 		if got := sqs.Receives(waiting); got != want {

@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,13 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/role"
+)
+
+// The permissions, by their names in IAM policies.
+const (
+	receiveMessage   = "sqs:ReceiveMessage"
+	changeVisibility = "sqs:ChangeMessageVisibility"
+	deleteMessage    = "sqs:DeleteMessage"
 )
 
 const (
@@ -107,7 +115,7 @@ func (q *Queue) request(ctx context.Context) ([]types.Message, error) {
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{sentTimestamp, receiveCount},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("receiving from the queue %s: %w", q.opts.URL, err)
+		return nil, fmt.Errorf("receiving from the queue %s: %w", q.opts.URL, role.Explain(receiveMessage, longPoll+requestTimeout, err))
 	}
 	return answer.Messages, nil
 }
@@ -126,44 +134,43 @@ func (q *Queue) noteAnswer(err error) {
 	}
 }
 
-// handle parses a message and hands it over, unless it is known or concerns nobody.
+// handle parses a message and hands it over, unless it is known or concerns nobody. One that cannot be understood comes again until it is a
+// dead letter.
 func (q *Queue) handle(raw types.Message, take func(*Message)) {
 	m := newMessage(q, raw)
-	if _, reported := q.poisoned.Get(m.ID); reported {
+	ended, known := q.ended.Get(m.ID)
+	if ended == Poisoned {
 		return
 	}
 	var err error
-	m.Notices, err = Parse(aws.ToString(raw.Body), q.account)
-	for i := range m.Notices {
-		if ev := &m.Notices[i].Event; ev.Noticed.IsZero() {
-			ev.Noticed = m.Sent
-		}
+	m.Notices, err = Parse(aws.ToString(raw.Body), q.account, m.Sent)
+	notOurs, ignored := errors.AsType[NotOursError](err)
+	if err != nil && !ignored {
+		q.ended.Add(m.ID, Poisoned)
+		q.report(m.report(Received, ""))
+		q.report(m.report(Poisoned, err.Error()))
+		return
 	}
-	if !q.admit(m) {
+	if !q.admit(m, known) {
 		return
 	}
 	q.report(m.report(Received, ""))
-	var notOurs NotOursError
-	switch {
-	case err == nil:
-		take(m)
-	case errors.As(err, &notOurs):
+	if ignored {
 		q.report(m.report(NotOurs, notOurs.Why))
 		m.Done()
-	default: // It comes again until it is a dead letter.
-		q.poisoned.Add(m.ID, nil)
-		q.forget(m)
-		q.report(m.report(Poisoned, err.Error()))
+		return
 	}
+	take(m)
 }
 
 // newMessage returns a message as it was received. It is due to be kept from other consumers after a third of its visibility timeout.
 func newMessage(q *Queue, raw types.Message) *Message {
-	m := &Message{queue: q, ID: aws.ToString(raw.MessageId), Receives: 1}
+	now := time.Now()
+	m := &Message{queue: q, ID: aws.ToString(raw.MessageId), Sent: now, Receives: 1}
 	m.wanted = wanted{Extended, aws.ToString(raw.ReceiptHandle), q.opts.Visibility}
-	m.due = time.Now().Add(q.opts.Visibility / 3)
+	m.due = now.Add(q.opts.Visibility / 3)
 	if ms, err := strconv.ParseInt(raw.Attributes[string(sentTimestamp)], 10, 64); err == nil {
-		m.Sent = event.CredibleTime(time.UnixMilli(ms))
+		m.Sent = cmp.Or(event.CredibleTime(time.UnixMilli(ms)), now)
 	}
 	if n, err := strconv.Atoi(raw.Attributes[string(receiveCount)]); err == nil {
 		m.Receives = max(n, 1)
@@ -171,23 +178,22 @@ func newMessage(q *Queue, raw types.Message) *Message {
 	return m
 }
 
-// admit accepts a message unless it is known: then the known one gets the new receipt handle. One too many is returned.
-func (q *Queue) admit(m *Message) bool {
+// admit accepts a message unless it is in flight: then that one gets the new receipt handle. One whose work is finished is deleted, and one
+// too many is returned.
+func (q *Queue) admit(m *Message, finished bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	known, held := q.inFlight[m.ID]
-	if held && known.wanted.what != Returned {
+	switch {
+	case held && known.wanted.what != Returned:
 		known.wanted.handle, known.due = m.wanted.handle, m.due
 		if known.wanted.what == Deleted {
 			q.want(known, Deleted, 0)
 		}
 		return false
-	}
-	if held { // It has arrived in the queue, and begins again.
-		q.notices -= len(known.Notices)
-	}
-	_, finished := q.finished.Get(m.ID)
-	if finished && q.opts.DryRun {
+	case held: // It has arrived in the queue, and begins again.
+		q.drop(known)
+	case finished && q.opts.DryRun:
 		return false
 	}
 	full := q.notices+len(m.Notices) > maxHeld
@@ -205,14 +211,7 @@ func (q *Queue) admit(m *Message) bool {
 	return !finished && !full
 }
 
-// forget is about a message that is not in flight any more.
-func (q *Queue) forget(m *Message) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.drop(m)
-}
-
-// drop is forget for those who have the mutex.
+// drop forgets a message that is not in flight any more. The mutex is held.
 func (q *Queue) drop(m *Message) {
 	if q.inFlight[m.ID] == m {
 		delete(q.inFlight, m.ID)
@@ -223,14 +222,14 @@ func (q *Queue) drop(m *Message) {
 // Done has the message deleted: all work for it is done, or concerns nobody here.
 func (m *Message) Done() {
 	q := m.queue
-	q.finished.Add(m.ID, nil)
-	if q.opts.DryRun {
-		q.forget(m)
-		return
-	}
+	q.ended.Add(m.ID, Deleted)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.want(m, Deleted, 0)
+	if q.opts.DryRun {
+		q.drop(m)
+	} else {
+		q.want(m, Deleted, 0)
+	}
 }
 
 // Return leaves the work to the one who receives the message after that time, which is rounded up to seconds.
@@ -251,30 +250,28 @@ func (q *Queue) want(m *Message, what Outcome, hidden time.Duration) {
 	loop.Nudge(q.wake)
 }
 
-// rest waits for something to settle.
-func (q *Queue) rest(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-q.wake:
-		role.Sleep(ctx, batchWindow)
-	case <-time.After(settleInterval):
-	}
-}
-
 // update is a request for one message, with what was wanted when it was made.
 type update struct {
 	message *Message
 	wanted
 }
 
-// settle asks SQS for all that is due, unless it need not be any more, and waits for the answers.
-func (q *Queue) settle(ctx context.Context, need func() bool) {
-	for batches := q.due(); len(batches) > 0 && need(); batches = q.due() {
-		var requests sync.WaitGroup
-		for _, batch := range batches[:min(len(batches), maxRequests)] {
-			requests.Go(func() { q.send(ctx, batch) })
-		}
-		requests.Wait()
+// settle asks SQS for what is due, and waits for the answers. If that was all, it waits until more is due, or idle ends.
+func (q *Queue) settle(idle, ctx context.Context) {
+	batches := q.due()
+	var requests sync.WaitGroup
+	for _, batch := range batches[:min(len(batches), maxRequests)] {
+		requests.Go(func() { q.send(ctx, batch) })
+	}
+	requests.Wait()
+	if len(batches) > maxRequests {
+		return
+	}
+	select {
+	case <-idle.Done():
+	case <-q.wake:
+		role.Sleep(idle, batchWindow)
+	case <-time.After(settleInterval):
 	}
 }
 
@@ -306,7 +303,9 @@ func (q *Queue) send(ctx context.Context, batch []update) {
 	}
 	failed, err := request(ctx, batch)
 	for i, u := range batch {
-		q.handleResult(u, entryError(strconv.Itoa(i), failed, err))
+		if what, why := q.settled(u, entryError(strconv.Itoa(i), failed, err)); what != "" {
+			q.report(u.message.report(what, why))
+		}
 	}
 }
 
@@ -317,7 +316,7 @@ func (q *Queue) delete(ctx context.Context, batch []update) ([]types.BatchResult
 	}
 	out, err := q.client.DeleteMessageBatch(ctx, in)
 	if err != nil {
-		return nil, err
+		return nil, role.Explain(deleteMessage, requestTimeout, err)
 	}
 	return out.Failed, nil
 }
@@ -331,7 +330,7 @@ func (q *Queue) changeVisibility(ctx context.Context, batch []update) ([]types.B
 	}
 	out, err := q.client.ChangeMessageVisibilityBatch(ctx, in)
 	if err != nil {
-		return nil, err
+		return nil, role.Explain(changeVisibility, requestTimeout, err)
 	}
 	return out.Failed, nil
 }
@@ -360,14 +359,8 @@ func entryError(id string, failed []types.BatchResultErrorEntry, err error) erro
 // never is a time that does not come.
 const never = 365 * 24 * time.Hour
 
-// handleResult takes in what an update of a message came to.
-func (q *Queue) handleResult(u update, err error) {
-	if what, why := q.settled(u, err); what != "" {
-		q.report(u.message.report(what, why))
-	}
-}
-
-// settled returns what has happened to the message; "" if nothing has.
+// settled takes in what came of an update, and returns what has happened to the message; "" if nothing has. What fails is tried again. If a
+// permission is missing, that is said once.
 func (q *Queue) settled(u update, err error) (what Outcome, why string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -380,6 +373,9 @@ func (q *Queue) settled(u update, err error) (what Outcome, why string) {
 	case err != nil && !stale:
 		m.failures++
 		m.due = now.Add(role.Pause(m.failures, minBackoff, maxBackoff))
+		if m.failures == 1 && role.Refused(err) {
+			return Lost, err.Error()
+		}
 		return "", ""
 	case u.what != Extended:
 		q.drop(m) // If others see it although its work is done, it is deleted when it comes again.

@@ -22,8 +22,7 @@ type Notice struct {
 	Instance string
 	// Reservation is the ID of a capacity reservation, of which all instances are meant.
 	Reservation string
-	// Event is what an Interruption announces. If the message does not say when it was noticed, it is when the message was
-	// put into the queue.
+	// Event is what an Interruption announces. It was noticed when the message says, or else when it was sent.
 	Event event.Event
 	// Hook is the lifecycle hook at which Auto Scaling waits for an answer; nil if it does not.
 	Hook *Hook
@@ -167,14 +166,15 @@ type envelope struct {
 // message is a message whose fields have their forms.
 type message struct {
 	envelope
-	at     time.Time // when it happened; zero if it does not say
+	at     time.Time // when it happened
 	fields map[string]string
 	detail []byte // what has the fields
 }
 
-// Parse reads the body of a message from the queue of an account; "" takes events of any account. A NotOursError says that the
-// message concerns nobody here, and any other error that it cannot be understood. Without an error it says at least one notice.
-func Parse(body, account string) ([]Notice, error) {
+// Parse reads the body of a message from the queue of an account; "" takes events of any account. What does not say when it happened
+// did so when the message was sent. A NotOursError says that the message concerns nobody here, and any other error that it cannot be
+// understood. Without an error it says at least one notice.
+func Parse(body, account string, sent time.Time) ([]Notice, error) {
 	e, err := open(body)
 	if err != nil {
 		return nil, err
@@ -201,7 +201,7 @@ func Parse(body, account string) ([]Notice, error) {
 	case account != "" && from != "" && from != account:
 		return nil, notOurs("it is of the account %s, and the queue is in %s", from, account)
 	}
-	m := message{envelope: e, at: parseTime(e.Time), detail: detail}
+	m := message{envelope: e, at: cmp.Or(parseTime(e.Time), sent), detail: detail}
 	if m.fields, err = read(kind, detail, known.fields); err != nil {
 		return nil, err
 	}
@@ -288,10 +288,7 @@ const spotNotice = 2 * time.Minute
 
 func spot(m message) ([]Notice, error) {
 	n := m.interruption(m.fields["instance-id"], event.SpotInterruption, m.ID, m.Time)
-	n.Event.Code = m.fields["instance-action"]
-	if !m.at.IsZero() {
-		n.Event.Deadline = m.at.Add(spotNotice)
-	}
+	n.Event.Code, n.Event.Deadline = m.fields["instance-action"], m.at.Add(spotNotice)
 	return []Notice{n}, nil
 }
 
@@ -331,7 +328,7 @@ func capacityBlock(m message) ([]Notice, error) {
 	}}
 	switch {
 	case end.IsZero():
-	case !m.at.IsZero() && end.Sub(m.at) >= reclaimUltra:
+	case end.Sub(m.at) >= reclaimUltra:
 		n.Event.Deadline = end.Add(-reclaimUltra)
 	default:
 		n.Event.Deadline = end.Add(-reclaim)
@@ -342,10 +339,7 @@ func capacityBlock(m message) ([]Notice, error) {
 // interruptible reads that the owner of an interruptible capacity reservation takes it back.
 func interruptible(m message) ([]Notice, error) {
 	n := m.interruption(m.fields["instance-id"], event.ReservationEnd, m.ID, m.Time)
-	n.Event.Code = "interruptible"
-	if n.Event.Deadline = parseTime(m.fields["instance-termination-time"]); n.Event.Deadline.IsZero() && !m.at.IsZero() {
-		n.Event.Deadline = m.at.Add(spotNotice)
-	}
+	n.Event.Code, n.Event.Deadline = "interruptible", cmp.Or(parseTime(m.fields["instance-termination-time"]), m.at.Add(spotNotice))
 	return []Notice{n}, nil
 }
 

@@ -160,7 +160,7 @@ var understood = map[string]struct{ body, want string }{
 	},
 }
 
-func TestParse_says(t *testing.T) {
+func TestParse_Understands(t *testing.T) {
 	t.Parallel()
 	rows := maps.Clone(understood)
 	for name, row := range understood {
@@ -170,7 +170,7 @@ func TestParse_says(t *testing.T) {
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			notices, err := sqs.Parse(row.body, account)
+			notices, err := sqs.Parse(row.body, account, sentAt)
 			if err != nil {
 				t.Fatalf("not understood: %v", err)
 			}
@@ -195,7 +195,7 @@ func notified(event string) string {
 
 const spot = "EC2 Spot Instance Interruption Warning"
 
-func TestParse_not_ours(t *testing.T) {
+func TestParse_LeavesWhatIsNotOurs(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string]string{
 		"a test of Auto Scaling's":          `{"Service":"AWS Auto Scaling","Time":"2026-03-01T10:00:00Z","Event":"autoscaling:TEST_NOTIFICATION"}`,
@@ -216,7 +216,7 @@ func TestParse_not_ours(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			notices, err := sqs.Parse(body, account)
+			notices, err := sqs.Parse(body, account, sentAt)
 			if _, notOurs := errors.AsType[sqs.NotOursError](err); len(notices) > 0 || !notOurs {
 				t.Errorf("says %v, %v; want it to be not ours", notices, err)
 			}
@@ -224,7 +224,7 @@ func TestParse_not_ours(t *testing.T) {
 	}
 }
 
-func TestParse_refuses(t *testing.T) {
+func TestParse_RefusesTheRest(t *testing.T) {
 	t.Parallel()
 	hooked := direct("EC2_INSTANCE_TERMINATING")
 	for name, row := range map[string]struct{ body, want string }{
@@ -259,7 +259,7 @@ func TestParse_refuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			notices, err := sqs.Parse(row.body, account)
+			notices, err := sqs.Parse(row.body, account, sentAt)
 			_, notOurs := errors.AsType[sqs.NotOursError](err)
 			if len(notices) > 0 || notOurs || err == nil || !strings.Contains(err.Error(), row.want) {
 				t.Fatalf("says %v, %v; want an error with %q", notices, err, row.want)
@@ -271,10 +271,10 @@ func TestParse_refuses(t *testing.T) {
 	}
 }
 
-func TestParse_description_is_one_line(t *testing.T) {
+func TestParse_ADescriptionIsOneLine(t *testing.T) {
 	t.Parallel()
 	body := strings.Replace(health("X", "", entity), "hardware", "fails\\nnode n1 is drained\\u001b[2J"+strings.Repeat("x", 5000), 1)
-	notices, err := sqs.Parse(body, account)
+	notices, err := sqs.Parse(body, account, sentAt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,10 +283,10 @@ func TestParse_description_is_one_line(t *testing.T) {
 	}
 }
 
-func TestParse_event_ID_is_the_same_when_it_comes_again(t *testing.T) {
+func TestParse_ARepeatedEventKeepsItsID(t *testing.T) {
 	t.Parallel()
 	name := func(body string) []string {
-		notices, err := sqs.Parse(body, account)
+		notices, err := sqs.Parse(body, account, sentAt)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -314,6 +314,25 @@ func TestParse_event_ID_is_the_same_when_it_comes_again(t *testing.T) {
 	}
 }
 
+// A message that does not say when it happened, or a time that no clock shows, did so when it was sent. So a spot instance has two minutes
+// from then.
+func TestParse_AnEventWithoutTimeIsAsOldAsItsMessage(t *testing.T) {
+	t.Parallel()
+	sent := sentAt.Add(-time.Hour)
+	body := understood["a spot interruption has two minutes"].body
+	for said, want := range map[string]time.Time{
+		`"2026-03-01T10:00:00Z"`: sentAt, `""`: sent, `"yesterday"`: sent, `"9999-12-31T23:59:59-01:00"`: sent,
+	} {
+		notices, err := sqs.Parse(strings.Replace(body, `"2026-03-01T10:00:00Z"`, said, 1), account, sent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev := notices[0].Event; !ev.Noticed.Equal(want) || !ev.Deadline.Equal(want.Add(2*time.Minute)) {
+			t.Errorf("of %s, it was noticed at %s until %s, want %s", said, ev.Noticed, ev.Deadline, want)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	for _, row := range understood {
 		f.Add(row.body)
@@ -325,7 +344,7 @@ func FuzzParse(f *testing.F) {
 	}
 	hostile := regexp.MustCompile(`[^ -~]`)
 	f.Fuzz(func(t *testing.T, body string) {
-		notices, err := sqs.Parse(body, account)
+		notices, err := sqs.Parse(body, account, sentAt)
 		if (err == nil) == (len(notices) == 0) {
 			t.Fatalf("%d notices and the error %v", len(notices), err)
 		}
@@ -345,27 +364,4 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
-}
-
-func TestRun_event_without_time_is_as_old_as_its_message(t *testing.T) {
-	t.Parallel()
-	const undated = `{"source":"aws.ec2","detail-type":"EC2 Instance State-change Notification","id":"1",` +
-		`"detail":{"instance-id":"i-0123456789abcdef0","state":"stopping"}}`
-	const dated = `{"source":"aws.ec2","detail-type":"EC2 Instance State-change Notification","id":"2","time":"2026-03-01T12:00:00Z",` +
-		`"detail":{"instance-id":"i-0123456789abcdef0","state":"stopping"}}`
-	// A time that no clock shows is none.
-	const beyond = `{"source":"aws.ec2","detail-type":"EC2 Instance State-change Notification","id":"3","time":"9999-12-31T23:59:59-01:00",` +
-		`"detail":{"instance-id":"i-0123456789abcdef0","state":"stopping"}}`
-	for body, want := range map[string]time.Time{undated: {}, dated: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), beyond: {}} {
-		r := consume(t, newServer(t), nil)
-		r.Send(body)
-		l := r.lease(t)
-		if want.IsZero() {
-			want = l.Sent
-		}
-		if noticed := l.Notices[0].Event.Noticed; noticed.IsZero() || !noticed.Equal(want) {
-			t.Errorf("it was noticed at %s, want %s", noticed, want)
-		}
-		l.Done()
-	}
 }

@@ -46,7 +46,7 @@ const (
 	// NotOurs: nobody here needs it; it is deleted. Poisoned: it cannot be understood; it is left.
 	NotOurs  Outcome = "not-ours"
 	Poisoned Outcome = "poisoned"
-	// Extended: its visibility timeout was extended. Lost: it could not be, and others may see the message.
+	// Extended: its visibility timeout was extended. Lost: SQS refuses to change or delete it, and others may receive it.
 	Extended Outcome = "extended"
 	Lost     Outcome = "lost"
 	// Returned and Deleted: its work is left for later, or done.
@@ -81,7 +81,7 @@ const (
 	// maxHeld bounds the notices in flight, and the messages: with the largest message (see maxBody) there is room for a storm. SQS
 	// allows 120,000 messages.
 	maxHeld = 60_000
-	// maxRemembered is how many messages are recognized after their work.
+	// maxRemembered is how many messages are recognized when they come again.
 	maxRemembered = 8192
 	// requestTimeout bounds a request that does not wait for messages.
 	requestTimeout = 5 * time.Second
@@ -98,8 +98,7 @@ type Queue struct {
 	account string // the queue's; "" if its URL does not say
 	client  *sqs.Client
 	wake    chan struct{} // for Run
-	// finished are the IDs of messages whose work is done, and poisoned of those that were reported, to recognize them.
-	finished, poisoned *lru.Cache
+	ended   *lru.Cache    // by the IDs of messages that need no work any more: Deleted or Poisoned
 
 	mu       sync.Mutex
 	inFlight map[string]*Message // by the message's ID
@@ -111,10 +110,7 @@ type Queue struct {
 
 // New returns a queue that nobody reads yet.
 func New(opts Options) *Queue {
-	q := &Queue{
-		opts: opts, wake: make(chan struct{}, 1), inFlight: map[string]*Message{},
-		finished: lru.New(maxRemembered), poisoned: lru.New(maxRemembered),
-	}
+	q := &Queue{opts: opts, wake: make(chan struct{}, 1), inFlight: map[string]*Message{}, ended: lru.New(maxRemembered)}
 	address, err := url.Parse(opts.URL)
 	if err == nil {
 		q.account, _, _ = strings.Cut(strings.TrimPrefix(address.Path, "/"), "/")
@@ -142,16 +138,14 @@ func (q *Queue) Run(ctx context.Context, take func(*Message)) {
 	}
 	settling := context.WithoutCancel(ctx)
 	for ctx.Err() == nil {
-		q.settle(settling, func() bool { return ctx.Err() == nil })
-		q.rest(ctx)
+		q.settle(ctx, settling)
 	}
 	// A request for messages that has just been canceled must not get what is returned: nobody would know of it.
 	receiving.Wait()
 	settling, cancel := context.WithTimeout(settling, stopTimeout)
 	defer cancel()
 	for q.Status().Held > 0 && settling.Err() == nil {
-		q.settle(settling, func() bool { return true })
-		q.rest(settling)
+		q.settle(settling, settling)
 	}
 }
 
@@ -183,7 +177,7 @@ func (q *Queue) Status() Status {
 	defer q.mu.Unlock()
 	now := Status{Held: len(q.inFlight), Up: !q.failing && !q.answered.IsZero(), Answered: q.answered}
 	for _, m := range q.inFlight {
-		if !m.Sent.IsZero() && (now.Oldest.IsZero() || m.Sent.Before(now.Oldest)) {
+		if now.Oldest.IsZero() || m.Sent.Before(now.Oldest) {
 			now.Oldest = m.Sent
 		}
 	}

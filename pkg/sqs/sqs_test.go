@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -17,276 +18,308 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 
-	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/sqs/sqstest"
 )
 
-// rig is a queue with a consumer, whose leases wait in a channel.
+// rig is an SQS without a network, so that requests take place on the clock of testing/synctest, and a consumer of its queue.
 type rig struct {
-	*sqstest.Server
-	queue  *sqs.Queue
-	leases chan *sqs.Message
-	stop   func()
+	*sqstest.Service
+	t     *testing.T
+	opts  sqs.Options
+	queue *sqs.Queue
+	stop  func()
 
 	mu      sync.Mutex
-	reports []sqs.Report
+	taken   []*sqs.Message
+	reports map[sqs.Outcome]int
 	trouble []error
 }
 
-// consume starts a consumer of the server's queue.
-func consume(t *testing.T, server *sqstest.Server, change func(*sqs.Options)) *rig {
+// Do implements aws.HTTPClient.
+func (r *rig) Do(q *http.Request) (*http.Response, error) {
+	said := httptest.NewRecorder()
+	r.ServeHTTP(said, q)
+	return said.Result(), q.Context().Err()
+}
+
+// visibility is how long a message is hidden.
+const visibility = 20 * time.Second
+
+// bubble runs f with a queue that nobody reads yet.
+func bubble(t *testing.T, f func(r *rig)) {
 	t.Helper()
-	r := &rig{Server: server, leases: make(chan *sqs.Message, 100)}
-	opts := sqs.Options{
-		URL: server.URL(), Visibility: 2 * time.Second,
-		AWS: aws.Config{
-			Region: "eu-central-1", Credentials: aws.AnonymousCredentials{}, HTTPClient: role.Unhurried(nil),
-		},
-		Report: func(report sqs.Report) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.reports = append(r.reports, report)
-		},
-		Trouble: func(err error) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.trouble = append(r.trouble, err)
-		},
-	}
-	if change != nil {
-		change(&opts)
-	}
-	r.queue = sqs.New(opts)
-	ctx, cancel := context.WithCancel(t.Context())
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{Service: sqstest.New(), t: t, stop: func() {}}
+		r.opts = sqs.Options{
+			URL: "http://sqs.test" + sqstest.Path, Visibility: visibility,
+			AWS: aws.Config{Region: "eu-central-1", Credentials: aws.AnonymousCredentials{}, HTTPClient: r},
+			Report: func(report sqs.Report) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.reports[report.Outcome]++
+			},
+			Trouble: func(err error) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.trouble = append(r.trouble, err)
+			},
+		}
+		defer func() { r.stop() }()
+		f(r)
+	})
+}
+
+// consume starts to read the queue.
+func (r *rig) consume() {
+	r.reports = map[sqs.Outcome]int{}
+	r.queue = sqs.New(r.opts)
+	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.queue.Run(ctx, func(l *sqs.Message) { r.leases <- l })
+		r.queue.Run(ctx, func(m *sqs.Message) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.taken = append(r.taken, m)
+		})
 	}()
 	r.stop = sync.OnceFunc(func() { cancel(); <-done })
-	t.Cleanup(r.stop)
-	return r
+	synctest.Wait()
 }
 
-func newServer(t *testing.T) *sqstest.Server {
-	server := sqstest.New()
-	t.Cleanup(server.Close)
-	return server
-}
-
-func (r *rig) lease(t *testing.T) *sqs.Message {
-	t.Helper()
-	select {
-	case l := <-r.leases:
-		return l
-	case <-time.After(time.Minute):
-		t.Fatal("no message came")
-		return nil
-	}
-}
-
-// told counts the reports of a kind.
-func (r *rig) told(what sqs.Outcome) int {
+// take returns the only message that was taken.
+func (r *rig) take() *sqs.Message {
+	r.t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(slices.DeleteFunc(slices.Clone(r.reports), func(report sqs.Report) bool { return report.Outcome != what }))
+	if len(r.taken) != 1 {
+		r.t.Fatalf("%d messages were taken, want one", len(r.taken))
+	}
+	m := r.taken[0]
+	r.taken = nil
+	return m
 }
 
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waiting until %s: it is not", what)
-		}
+// mustBe fails unless the queue has so many visible messages, and others that are in flight.
+func (r *rig) mustBe(visible, inFlight int) {
+	r.t.Helper()
+	if got, hidden := r.Visible(), r.InFlight(); got != visible || hidden != inFlight {
+		r.t.Errorf("%d messages are visible and %d in flight, want %d and %d", got, hidden, visible, inFlight)
 	}
 }
 
-func (r *rig) empty() bool { return r.Visible()+r.InFlight() == 0 }
+// mustReport fails unless a report was made so often.
+func (r *rig) mustReport(what sqs.Outcome, want int) {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if got := r.reports[what]; got != want {
+		r.t.Errorf("%d messages are reported as %s, want %d", got, what, want)
+	}
+}
 
-func TestDone_deletes(t *testing.T) {
+// The work for a message lasts three minutes, while SQS and the network do what they like. It is begun once, and the message is deleted at
+// its end; another consumer gets it only where SQS cannot know better.
+func TestMessage_IsWorkedOnOnceAndDeleted(t *testing.T) {
 	t.Parallel()
-	r := consume(t, newServer(t), nil)
-	r.Send(state("stopping"))
-	l := r.lease(t)
-	if len(l.Notices) != 1 || l.Notices[0].Instance != instance || l.Receives != 1 || l.Sent.IsZero() {
-		t.Errorf("the lease is %+v", l)
+	const receive, remove, extend = "ReceiveMessage", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"
+	outage := func(r *rig, f sqstest.Fault) {
+		r.Fail(f)
+		time.AfterFunc(5*time.Minute, r.Lift)
 	}
-	l.Done()
-	eventually(t, "the queue is empty", r.empty)
-}
-
-func TestMessage_is_hidden_while_its_work_lasts(t *testing.T) {
-	t.Parallel()
-	server := newServer(t)
-	r := consume(t, server, nil)
-	r.Send(state("stopping"))
-	l := r.lease(t)
-	other := consume(t, server, nil)
-	eventually(t, "it was extended three times", func() bool { return r.told(sqs.Extended) >= 3 })
-	if len(other.leases)+len(r.leases) > 0 {
-		t.Error("somebody else has got the message")
-	}
-	l.Done()
-	eventually(t, "the queue is empty", r.empty)
-}
-
-func TestReturn_shows_the_message_after_a_time(t *testing.T) {
-	t.Parallel()
-	r := consume(t, newServer(t), nil)
-	r.Send(state("stopping"))
-	r.lease(t).Return(0)
-	l := r.lease(t)
-	if l.Receives != 2 {
-		t.Errorf("it was received %d times, want 2", l.Receives)
-	}
-	l.Return(time.Hour)
-	eventually(t, "it is nobody's, and hidden", func() bool { return r.queue.Status().Held == 0 && r.InFlight() == 1 })
-}
-
-func TestDone_is_retried_until_SQS_deletes(t *testing.T) {
-	t.Parallel()
-	r := consume(t, newServer(t), nil)
-	r.Send(state("stopping"))
-	r.Always("DeleteMessageBatch", sqstest.Unavailable())
-	r.lease(t).Done()
-	eventually(t, "it was tried", func() bool { return r.Requests("DeleteMessageBatch") >= 3 })
-	r.Always("DeleteMessageBatch", nil)
-	eventually(t, "the queue is empty", r.empty)
-}
-
-func TestRun_message_again_during_its_work_is_the_same(t *testing.T) {
-	t.Parallel()
-	r := consume(t, newServer(t), nil)
-	id := r.Send(state("stopping"))[0]
-	l := r.lease(t)
-	r.Reveal(id) // Its receipt handle is stale from when it comes again.
-	eventually(t, "it was received again", func() bool { return r.Requests("ReceiveMessage") >= 3 })
-	l.Done()
-	eventually(t, "the queue is empty", r.empty)
-	if len(r.leases) > 0 {
-		t.Error("the work was begun again")
-	}
-}
-
-func TestRun_message_again_after_its_work_is_only_deleted(t *testing.T) {
-	t.Parallel()
-	server := newServer(t)
-	r := consume(t, server, nil)
-	id := r.Send(state("stopping"))[0]
-	l := r.lease(t)
-	server.Steal(id)
-	l.Done() // With a handle that is stale.
-	eventually(t, "the lease is given up", func() bool { return r.queue.Status().Held == 0 })
-	if server.Visible()+server.InFlight() != 1 {
-		t.Fatal("a stale handle has deleted the message")
-	}
-	server.Reveal(id)
-	eventually(t, "the queue is empty", r.empty)
-	if len(r.leases) > 0 {
-		t.Error("the work was begun again")
+	for name, row := range map[string]struct {
+		before, midst, end func(r *rig, id string)
+		lost               int // reports
+		another            bool
+	}{
+		"all is well":    {},
+		"deletions fail": {end: func(r *rig, _ string) { r.Fail(sqstest.Fault{Action: remove, Status: 503, Times: 20}) }},
+		"deletions are throttled": {end: func(r *rig, _ string) {
+			r.Fail(sqstest.Fault{Action: remove, Status: 400, Code: "ThrottlingException", Times: 20})
+		}},
+		"deletions hang":                    {end: func(r *rig, _ string) { r.Fail(sqstest.Fault{Action: remove, Times: 3}) }},
+		"the answer to a deletion is lost":  {end: func(r *rig, _ string) { r.Fail(sqstest.Fault{Action: remove, Status: 500, Times: 1, After: true}) }, lost: 1},
+		"deletions are refused for a while": {end: func(r *rig, _ string) { r.Deny(remove); time.AfterFunc(5*time.Minute, func() { r.Allow() }) }, lost: 1},
+		"SQS is away during the work":       {midst: func(r *rig, _ string) { outage(r, sqstest.Fault{Status: 503}) }},
+		"SQS is silent during the work":     {midst: func(r *rig, _ string) { outage(r, sqstest.Fault{}) }},
+		"it answers 429 without a code":     {midst: func(r *rig, _ string) { outage(r, sqstest.Fault{Status: 429}) }},
+		"extensions are refused":            {before: func(r *rig, _ string) { r.Deny(extend) }, lost: 1},
+		"two receivers hang":                {before: func(r *rig, _ string) { r.Fail(sqstest.Fault{Action: receive, Times: 2}) }},
+		"the message comes twice":           {midst: func(r *rig, id string) { r.Reveal(id) }},
+		"it comes after its work":           {end: func(r *rig, id string) { r.Steal(id); time.AfterFunc(time.Minute, func() { r.Reveal(id) }) }, lost: 1, another: true},
+		"its receipt handle expires":        {midst: func(r *rig, id string) { r.Steal(id) }, lost: 2, another: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				do := func(at func(*rig, string), id string) {
+					if at != nil {
+						at(r, id)
+					}
+				}
+				do(row.before, "")
+				r.consume()
+				id := r.Send(state("stopping"))[0]
+				synctest.Wait()
+				m := r.take()
+				if len(m.Notices) != 1 || m.Notices[0].Instance != instance || m.Receives != 1 || !m.Sent.Equal(time.Now()) {
+					t.Errorf("the message is %+v", m)
+				}
+				time.Sleep(time.Minute)
+				do(row.midst, id)
+				time.Sleep(2 * time.Minute)
+				if name == "all is well" {
+					r.mustBe(0, 1)
+				}
+				do(row.end, id)
+				m.Done()
+				time.Sleep(time.Hour)
+				if r.Visible()+r.InFlight() > 0 && !row.another || len(r.taken) > 0 || r.queue.Status().Held > 0 {
+					t.Errorf("after an hour the queue has %d and %d messages, and %d were taken again", r.Visible(), r.InFlight(), len(r.taken))
+				}
+				time.Sleep(time.Hour)
+				r.mustBe(0, 0)
+				r.mustReport(sqs.Lost, row.lost)
+				if len(r.taken) > 0 {
+					t.Error("the work was begun again")
+				}
+			})
+		})
 	}
 }
 
-func TestRun_deletes_what_is_not_ours_and_leaves_poison(t *testing.T) {
+func TestReturn_ShowsTheMessageAfterATime(t *testing.T) {
 	t.Parallel()
-	r := consume(t, newServer(t), nil)
-	r.DeadAfter(3)
-	r.Send("poison", state("pending"))
-	eventually(t, "only the dead letter is left", func() bool { return r.empty() && len(r.DeadLetters()) == 1 })
-	if r.told(sqs.Poisoned) != 1 || r.told(sqs.NotOurs) != 1 || len(r.leases) > 0 {
-		t.Errorf("told %+v", r.reports)
-	}
-}
-
-func TestRun_outage_of_SQS_ends_no_work(t *testing.T) {
-	t.Parallel()
-	r := consume(t, newServer(t), nil)
-	r.Send(state("stopping"))
-	m := r.lease(t)
-	all := []string{"ReceiveMessage", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"}
-	for _, action := range all {
-		r.Always(action, sqstest.Unavailable())
-	}
-	r.Send(state("stopped")) // so that no request waits for long
-	eventually(t, "trouble is told", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return len(r.trouble) > 0 })
-	m.Done()
-	for _, action := range all {
-		r.Always(action, nil)
-	}
-	r.lease(t).Done()
-	eventually(t, "the end of the trouble is told", func() bool {
+	bubble(t, func(r *rig) {
+		r.consume()
 		r.Send(state("stopping"))
-		r.lease(t).Done()
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return slices.Contains(r.trouble, nil)
+		synctest.Wait()
+		r.take().Return(0)
+		time.Sleep(time.Second)
+		m := r.take()
+		if m.Receives != 2 {
+			t.Errorf("it was received %d times, want 2", m.Receives)
+		}
+		m.Return(time.Hour)
+		time.Sleep(59 * time.Minute)
+		r.mustBe(0, 1)
+		if held := r.queue.Status().Held; held > 0 {
+			t.Errorf("%d messages are held", held)
+		}
+		time.Sleep(2 * time.Minute)
+		r.take().Done()
 	})
-	eventually(t, "the queue is empty", r.empty)
 }
 
-func TestRun_dry_run_deletes_nothing_and_repeats_nothing(t *testing.T) {
+func TestRun_DeletesWhatIsNotOursAndLeavesPoison(t *testing.T) {
 	t.Parallel()
-	r := consume(t, newServer(t), func(o *sqs.Options) { o.DryRun = true })
-	r.Send(state("stopping"))
-	r.lease(t).Done()
-	eventually(t, "it was received again", func() bool { return r.Requests("ReceiveMessage") >= 4 })
-	if r.Visible()+r.InFlight() != 1 || len(r.leases) > 0 {
-		t.Error("the message was deleted, or begun again")
-	}
+	bubble(t, func(r *rig) {
+		r.DeadAfter(3)
+		r.consume()
+		r.Send("poison", state("pending"), "["+strings.Repeat("[", 100_000), strings.Repeat("x", 1<<20))
+		time.Sleep(10 * time.Minute)
+		r.mustBe(0, 0)
+		r.mustReport(sqs.Poisoned, 3)
+		r.mustReport(sqs.NotOurs, 1)
+		if dead := r.DeadLetters(); len(dead) != 3 || len(r.taken) > 0 {
+			t.Errorf("%d dead letters, and %d messages were taken", len(dead), len(r.taken))
+		}
+	})
 }
 
-func TestRun_returns_what_is_in_flight_at_its_end(t *testing.T) {
+func TestRun_ReportsAnOutageAndItsEnd(t *testing.T) {
 	t.Parallel()
-	r := consume(t, newServer(t), func(o *sqs.Options) { o.Visibility = time.Hour })
-	r.Send(state("stopping"))
-	l := r.lease(t)
-	time.AfterFunc(100*time.Millisecond, func() { l.Return(0) }) // When the end has begun.
-	r.stop()
-	if r.Visible() != 1 {
-		t.Error("the message is hidden although nobody has it")
-	}
+	bubble(t, func(r *rig) {
+		r.Deny("ReceiveMessage")
+		r.consume()
+		time.Sleep(10 * time.Minute)
+		if n := len(r.trouble); n < 10 || n > 150 || r.queue.Status().Up {
+			t.Errorf("%d attempts in ten minutes; the queue is up: %t", n, r.queue.Status().Up)
+		}
+		const want = "receiving from the queue http://sqs.test/123456789012/interruptions: the IAM role does not allow sqs:ReceiveMessage"
+		if first := r.trouble[0].Error(); first != want {
+			t.Errorf("the trouble is %q, want %q", first, want)
+		}
+		r.Allow()
+		time.Sleep(time.Minute)
+		if last := r.trouble[len(r.trouble)-1]; last != nil || !r.queue.Status().Up {
+			t.Errorf("the last trouble is %v", last)
+		}
+	})
 }
 
-func TestRun_storm_is_deleted_in_batches(t *testing.T) {
+func TestRun_ADryRunDeletesNothingAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
-	const storm = 300
-	server := newServer(t)
-	for range storm {
-		server.Send(state("stopping"))
-	}
-	r := consume(t, server, func(o *sqs.Options) { o.Visibility = time.Minute })
-	for range storm {
-		r.lease(t).Done()
-	}
-	eventually(t, "the queue is empty", r.empty)
-	if deletions := r.Requests("DeleteMessageBatch"); deletions > storm/2 {
-		t.Errorf("%d requests deleted %d messages", deletions, storm)
-	}
+	bubble(t, func(r *rig) {
+		r.opts.DryRun = true
+		r.consume()
+		r.Send(state("stopping"))
+		synctest.Wait()
+		r.take().Done()
+		time.Sleep(10 * time.Minute)
+		if n := len(r.Calls("DeleteMessageBatch")); n > 0 || r.Visible()+r.InFlight() != 1 || len(r.taken) > 0 {
+			t.Errorf("%d deletions, and the message was taken again %d times", n, len(r.taken))
+		}
+	})
 }
 
-func TestRun_holds_the_largest_message_and_no_second(t *testing.T) {
+func TestRun_ReturnsWhatIsInFlightAtItsEnd(t *testing.T) {
 	t.Parallel()
-	const shortest = `{"entityValue":"i-01234567"},` // No instance is named with less.
-	count := (1<<20 - len(health("X", "", ""))) / len(shortest)
-	largest := health("X", "", strings.TrimSuffix(strings.Repeat(shortest, count), ","))
-	r := consume(t, newServer(t), nil)
-	r.Send(largest, largest)
-	first := r.lease(t)
-	eventually(t, "the second was returned", func() bool { return r.told(sqs.Returned) > 0 })
-	if len(first.Notices) != count || len(r.leases) > 0 {
-		t.Errorf("it says %d notices of %d, beside %d more messages", len(first.Notices), count, len(r.leases))
-	}
-	first.Done()
-	second := r.lease(t)
-	if len(second.Notices) != count {
-		t.Errorf("the second says %d notices of %d", len(second.Notices), count)
-	}
-	second.Done()
-	eventually(t, "the queue is empty", r.empty)
+	bubble(t, func(r *rig) {
+		r.opts.Visibility = time.Hour
+		r.consume()
+		r.Send(state("stopping"))
+		synctest.Wait()
+		m := r.take()
+		time.AfterFunc(time.Second, func() { m.Return(0) }) // when the end has begun
+		r.stop()
+		r.mustBe(1, 0)
+	})
 }
 
-func TestRun_asks_the_host_of_the_URL(t *testing.T) {
+func TestRun_DeletesAStormInBatches(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		const storm = 1000
+		r.Send(slices.Repeat([]string{state("stopping")}, storm)...)
+		r.consume()
+		if len(r.taken) != storm {
+			t.Fatalf("%d messages were taken", len(r.taken))
+		}
+		for _, m := range r.taken {
+			m.Done()
+		}
+		time.Sleep(time.Minute)
+		r.mustBe(0, 0)
+		if n := len(r.Calls("DeleteMessageBatch")); n > storm/5 {
+			t.Errorf("%d requests deleted %d messages", n, storm)
+		}
+	})
+}
+
+func TestRun_HoldsTheLargestMessageAndNoSecond(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(r *rig) {
+		const shortest = `{"entityValue":"i-01234567"},` // No instance is named with less.
+		count := (1<<20 - len(health("X", "", ""))) / len(shortest)
+		largest := health("X", "", strings.TrimSuffix(strings.Repeat(shortest, count), ","))
+		r.consume()
+		r.Send(largest, largest)
+		synctest.Wait()
+		for range 2 {
+			m := r.take()
+			if len(m.Notices) != count {
+				t.Errorf("it says %d notices of %d", len(m.Notices), count)
+			}
+			m.Done()
+			time.Sleep(2 * visibility)
+		}
+		r.mustBe(0, 0)
+	})
+}
+
+func TestNew_AsksTheHostOfTheURL(t *testing.T) {
 	const public, endpoint = "sqs.eu-central-1.amazonaws.com", "vpce-0a1b2c3d-abcdefgh.sqs.eu-central-1.vpce.amazonaws.com"
 	for name, row := range map[string]struct {
 		host, want string
@@ -359,7 +392,7 @@ func run(t *testing.T, q *sqs.Queue, take func(*sqs.Message)) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-func TestStalled_not_while_SQS_is_silent_or_refuses(t *testing.T) {
+func TestStalled_NotWhileSQSIsSilentOrRefuses(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]answers{
 		"there are no messages":      nothing,
@@ -382,7 +415,7 @@ func TestStalled_not_while_SQS_is_silent_or_refuses(t *testing.T) {
 	}
 }
 
-func TestStalled_while_a_receiver_hangs_for_over_90_s(t *testing.T) {
+func TestStalled_WhileAReceiverHangsForOver90s(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var given atomic.Bool

@@ -201,11 +201,11 @@ func TestWait_EndsWhenAndWhy(t *testing.T) {
 		}},
 
 		"the health is refused": {
-			prepare: func(r *rig) { r.web(0); r.elb.Deny("DescribeTargetHealth") }, why: "the instance's role does not allow " + health,
+			prepare: func(r *rig) { r.web(0); r.elb.Deny("DescribeTargetHealth") }, why: "the IAM role does not allow " + health,
 		},
 		"the groups are refused": {
 			prepare: func(r *rig) { r.groups = []string{targets.All}; r.elb.Deny("DescribeTargetGroups") },
-			why:     "the instance's role does not allow elasticloadbalancing:DescribeTargetGroups",
+			why:     "the IAM role does not allow elasticloadbalancing:DescribeTargetGroups",
 		},
 		"there are too many groups": {
 			prepare: func(r *rig) {
@@ -223,7 +223,7 @@ func TestWait_EndsWhenAndWhy(t *testing.T) {
 				r.web(20 * time.Second)
 				r.elb.Deregister(instance)
 			},
-			took: 20 * time.Second, why: "the instance's role does not allow " + health, reports: []string{leaves}, asked: 12,
+			took: 20 * time.Second, why: "the IAM role does not allow " + health, reports: []string{leaves}, asked: 12,
 		},
 
 		"a group is silent from the beginning": {
@@ -254,7 +254,7 @@ func TestWait_EndsWhenAndWhy(t *testing.T) {
 			prepare: func(r *rig) { r.outage(elbtest.Throttled(0), 55*time.Second) }, took: 55 * time.Second, reports: []string{leaves},
 		},
 		"a long silence": {
-			prepare: func(r *rig) { r.outage(elbtest.Silent(), time.Hour) }, took: 70 * time.Second, reports: []string{leaves},
+			prepare: func(r *rig) { r.outage(elbtest.Silent(), time.Hour) }, took: 65 * time.Second, reports: []string{leaves},
 			why: "tg/web: calling " + health + ": no answer within 4s",
 		},
 		"all are silent": {
@@ -421,7 +421,7 @@ func TestCheck_SaysTheMachinesStateInEachGroup(t *testing.T) {
 		}
 		want := []string{
 			"the machine is healthy in tg/web", "the machine is no target in tg/empty", "tg/gone: there is no such target group",
-			"tg/secret: the instance's role does not allow elasticloadbalancing:DescribeTargetHealth",
+			"tg/secret: the IAM role does not allow elasticloadbalancing:DescribeTargetHealth",
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("found %q", got)

@@ -20,7 +20,7 @@ func TestPrometheusFollowsAQueueThroughBothWays(t *testing.T) {
 	t.Parallel()
 	tree := debian.New(t, packages...)
 	address, dir := somewhere(), t.TempDir()
-	messages := sqstest.New()
+	messages := sqstest.NewServer()
 	t.Cleanup(messages.Close)
 	aws := httptest.NewServer(messages)
 	t.Cleanup(aws.Close)
@@ -29,7 +29,7 @@ func TestPrometheusFollowsAQueueThroughBothWays(t *testing.T) {
 	instance := fmt.Sprintf("i-%017x", time.Now().UnixNano())
 	region.Bind(t, lab.Shared(t), node, instance)
 	consumer := daemon.StartQueue(t, daemon.QueueOptions{
-		Kubeconfig: lab.Shared(t).Kubeconfig, URL: messages.URL(), Endpoint: aws.URL,
+		Kubeconfig: lab.Shared(t).Kubeconfig, URL: messages.QueueURL(), Endpoint: aws.URL,
 		Settings: fmt.Sprintf(settings, address, filepath.Join(dir, "nth-queue.prom")),
 	})
 	consumer.WaitStatus(t, "reading the queue")

@@ -54,11 +54,11 @@ func TestQueue_FromInstallationToPurge(t *testing.T) {
 			t.Errorf("it was tried again %s times", restarts)
 		}
 
-		messages := sqstest.New()
+		messages := sqstest.NewServer()
 		t.Cleanup(messages.Close)
 		aws := httptest.NewServer(messages)
 		t.Cleanup(aws.Close)
-		configureQueue(t, m, messages.URL(), aws.URL)
+		configureQueue(t, m, messages.QueueURL(), aws.URL)
 		m.Run(t, "systemctl", "enable", "--now", "nth-queue")
 		mustBe(t, m, "nth-queue", "enabled", "active")
 		if user := m.Run(t, "stat", "--format=%U", "/proc/"+m.Property(t, "nth-queue", "MainPID")); user == "root" {

@@ -1,5 +1,5 @@
-// Package querytest is what the stand-ins for services of AWS have in common that speak the query protocol: a request is a form that is
-// signed, an answer is XML.
+// Package querytest is what the stand-ins for services of AWS have in common: calls are recorded, and requests can be made to fail or be
+// refused. Most services speak the query protocol: a request is a form that is signed, an answer is XML.
 //
 //	type Service struct {
 //		querytest.Front // calls, faults, refusals

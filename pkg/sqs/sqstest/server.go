@@ -1,35 +1,58 @@
-// Package sqstest is an SQS for tests: one standard queue, over real HTTP, in SQS's JSON protocol.
+// Package sqstest is an SQS for tests: one standard queue, in SQS's JSON protocol.
 //
 // It supports what a consumer needs: receiving with long polling, deleting and changing visibility in batches, attributes.
 // It keeps the rules that matter: a message that is not deleted becomes visible again after its visibility timeout, that of
 // a visible message cannot be changed, a receipt handle is invalid once the message has been received again, and an invalid
-// request gets nothing. Time is the test's own (the system's, or a bubble's).
+// request gets nothing. Calls are recorded, and requests can be made to fail or be refused (pkg/internal/querytest). Time is the test's own
+// (the system's, or a bubble's).
 package sqstest
 
 import (
+	"context"
 	"crypto/md5"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
-	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nth-project/nth/pkg/internal/querytest"
 )
 
-// Server is an SQS with one queue.
+// Server is a Service on a port of its own.
 type Server struct {
-	http *httptest.Server
+	*Service
+	*querytest.Server
+}
+
+// NewServer starts a Server with an empty queue on a free port of 127.0.0.1.
+func NewServer() *Server {
+	s := New()
+	return &Server{s, querytest.Listen(s)}
+}
+
+// QueueURL is the URL of a server's queue.
+func (s *Server) QueueURL() string { return s.URL + Path }
+
+// Path is the path of the queue's URL.
+const Path = "/123456789012/interruptions"
+
+// Fault is how requests are broken.
+type Fault = querytest.Fault
+
+// Service is an SQS with one queue.
+type Service struct {
+	querytest.Front
 
 	mu          sync.Mutex
 	messages    []*message
 	sent        int
-	requests    map[string]int
-	faults      map[string]Fault
 	maxReceives int // then a message goes to the dead-letter queue; 0 is never
 	deadLetters []string
 	changed     chan struct{}
@@ -45,32 +68,13 @@ type message struct {
 	receives         int
 }
 
-// Fault answers a request instead of the server, unless it returns false.
-type Fault func(w http.ResponseWriter, r *http.Request) bool
-
-// New starts a server with an empty queue. Close ends it.
-func New() *Server {
-	s := &Server{
-		requests: map[string]int{}, faults: map[string]Fault{}, changed: make(chan struct{}), attributes: maps.Clone(defaultAttributes),
-	}
-	s.http = httptest.NewServer(s)
-	return s
+// New returns a service with an empty queue.
+func New() *Service {
+	return &Service{changed: make(chan struct{}), attributes: maps.Clone(defaultAttributes)}
 }
-
-// Close ends the server.
-func (s *Server) Close() {
-	s.http.CloseClientConnections()
-	s.http.Close()
-}
-
-// Endpoint is the URL of the server.
-func (s *Server) Endpoint() string { return s.http.URL }
-
-// URL is the queue's.
-func (s *Server) URL() string { return s.http.URL + "/123456789012/interruptions" }
 
 // Send puts messages into the queue and returns their IDs.
-func (s *Server) Send(bodies ...string) []string {
+func (s *Service) Send(bodies ...string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []string
@@ -85,26 +89,26 @@ func (s *Server) Send(bodies ...string) []string {
 }
 
 // DeadAfter sets after how many receives messages go to the dead-letter queue.
-func (s *Server) DeadAfter(receives int) {
+func (s *Service) DeadAfter(receives int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.maxReceives = receives
 }
 
 // DeadLetters are the bodies of the messages in the dead-letter queue.
-func (s *Server) DeadLetters() []string {
+func (s *Service) DeadLetters() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.deadLetters)
 }
 
 // Visible counts the visible messages.
-func (s *Server) Visible() int { visible, _ := s.count(); return visible }
+func (s *Service) Visible() int { visible, _ := s.count(); return visible }
 
 // InFlight counts the messages that have been received and are not visible.
-func (s *Server) InFlight() int { _, inFlight := s.count(); return inFlight }
+func (s *Service) InFlight() int { _, inFlight := s.count(); return inFlight }
 
-func (s *Server) count() (visible, inFlight int) {
+func (s *Service) count() (visible, inFlight int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.messages {
@@ -117,22 +121,8 @@ func (s *Server) count() (visible, inFlight int) {
 	return visible, inFlight
 }
 
-// Requests counts the requests for an action, such as "ReceiveMessage".
-func (s *Server) Requests(action string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.requests[action]
-}
-
-// Always sets the fault that answers all requests for an action; nil removes it.
-func (s *Server) Always(action string, fault Fault) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.faults[action] = fault
-}
-
 // Reveal makes a message visible at once.
-func (s *Server) Reveal(id string) {
+func (s *Service) Reveal(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.messages {
@@ -144,7 +134,7 @@ func (s *Server) Reveal(id string) {
 }
 
 // Steal receives a message for another consumer: all earlier receipt handles are stale.
-func (s *Server) Steal(id string) {
+func (s *Service) Steal(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.messages {
@@ -155,38 +145,37 @@ func (s *Server) Steal(id string) {
 	}
 }
 
-func (s *Server) notify() {
+func (s *Service) notify() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// ServeHTTP answers a request.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_, action, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-	s.mu.Lock()
-	s.requests[action]++
-	fault := s.faults[action]
-	s.mu.Unlock()
-	if fault != nil && fault(w, r) {
-		return
-	}
+// ServeHTTP answers a request of the JSON protocol.
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var in request
-	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
-		Refuse("SerializationException", err.Error())(w, r)
-		return
+	admit := func(r *http.Request, call *querytest.Call) *querytest.Failure {
+		_, call.Action, _ = strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			return invalid("SerializationException", err.Error())
+		}
+		return nil
 	}
+	perform := func(action string, _ url.Values) (any, *querytest.Failure) { return s.perform(r.Context(), action, in) }
+	querytest.Serve(w, r, &s.Front, querytest.Behind{Admit: admit, Refusal: refusal, Perform: perform, Answer: send})
+}
+
+func (s *Service) perform(ctx context.Context, action string, in request) (any, *querytest.Failure) {
 	switch action {
 	case "ReceiveMessage":
-		s.receive(w, r, in)
+		return s.receive(ctx, in)
 	case "DeleteMessageBatch":
-		s.each(w, in, s.delete)
+		return s.each(in, s.delete), nil
 	case "ChangeMessageVisibilityBatch":
-		s.each(w, in, s.change)
+		return s.each(in, s.change), nil
 	case "GetQueueAttributes":
-		answer(w, map[string]any{"Attributes": s.describe()})
-	default:
-		Refuse("InvalidAction", action)(w, r)
+		return map[string]any{"Attributes": s.describe()}, nil
 	}
+	return nil, querytest.Unknown(action)
 }
 
 // request has the parameters of all actions.
@@ -212,65 +201,48 @@ type failure struct {
 	SenderFault bool
 }
 
-// Refuse answers with an error.
-func Refuse(code, text string) Fault {
-	return func(w http.ResponseWriter, _ *http.Request) bool {
-		write(w, http.StatusBadRequest, map[string]string{"__type": "com.amazonaws.sqs#" + code, "message": text})
-		return true
-	}
+func invalid(code, text string) *querytest.Failure {
+	return &querytest.Failure{Status: http.StatusBadRequest, Code: code, Message: text}
 }
 
-// Unavailable answers 503.
-func Unavailable() Fault {
-	return func(w http.ResponseWriter, _ *http.Request) bool {
-		write(w, http.StatusServiceUnavailable, map[string]string{"__type": "com.amazonaws.sqs#ServiceUnavailable", "message": "not now"})
-		return true
-	}
+func refusal(string) *querytest.Failure {
+	return &querytest.Failure{Status: http.StatusForbidden, Code: "AccessDeniedException", Message: "no policy allows it"}
 }
 
-func answer(w http.ResponseWriter, body any) { write(w, http.StatusOK, body) }
-
-func write(w http.ResponseWriter, code int, body any) {
+// send writes an answer in SQS's protocol.
+func send(w http.ResponseWriter, _ string, body any, problem *querytest.Failure) {
+	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
+	status := http.StatusOK
+	if problem != nil {
+		status, body = problem.Status, map[string]string{"__type": "com.amazonaws.sqs#" + problem.Code, "message": problem.Message}
+	}
 	text, err := json.Marshal(body)
 	if err != nil {
 		panic(fmt.Sprintf("encoding an answer: %v", err)) // a mistake in this package
 	}
-	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
-	w.WriteHeader(code)
+	w.WriteHeader(status)
 	_, _ = w.Write(text) // a client that has left needs no answer
 }
 
-// Deny answers that a right is missing.
-func Deny() Fault {
-	return func(w http.ResponseWriter, _ *http.Request) bool {
-		w.Header().Set("X-Amzn-Query-Error", "AccessDenied;Sender")
-		write(w, http.StatusForbidden, map[string]string{"__type": "com.amazon.coral.service#AccessDeniedException", "message": "no policy allows it"})
-		return true
-	}
-}
-
 // receive polls for as long as the request asks for.
-func (s *Server) receive(w http.ResponseWriter, r *http.Request, in request) {
+func (s *Service) receive(ctx context.Context, in request) (any, *querytest.Failure) {
 	if in.MaxNumberOfMessages > 10 || in.VisibilityTimeout < 0 || in.WaitTimeSeconds < 0 {
-		Refuse("InvalidParameterValue", "out of range")(w, r)
-		return
+		return nil, invalid("InvalidParameterValue", "out of range")
 	}
 	end := time.After(time.Duration(in.WaitTimeSeconds) * time.Second)
 	for {
 		found, changed, next := s.take(in)
 		if len(found) > 0 {
-			answer(w, map[string]any{"Messages": found})
-			return
+			return map[string]any{"Messages": found}, nil
 		}
 		reveal := time.NewTimer(next)
 		select {
-		case <-r.Context().Done():
+		case <-ctx.Done():
 			reveal.Stop()
-			return
+			return map[string]any{}, nil
 		case <-end:
 			reveal.Stop()
-			answer(w, map[string]any{})
-			return
+			return map[string]any{}, nil
 		case <-changed:
 		case <-reveal.C:
 		}
@@ -279,7 +251,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request, in request) {
 }
 
 // take receives the visible messages. If there are none, it says when that may change.
-func (s *Server) take(in request) (found []map[string]any, changed <-chan struct{}, next time.Duration) {
+func (s *Service) take(in request) (found []map[string]any, changed <-chan struct{}, next time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -309,7 +281,7 @@ func (s *Server) take(in request) (found []map[string]any, changed <-chan struct
 }
 
 // moveDeadLetters moves what has been received too often to the dead-letter queue.
-func (s *Server) moveDeadLetters(now time.Time) {
+func (s *Service) moveDeadLetters(now time.Time) {
 	s.messages = slices.DeleteFunc(s.messages, func(m *message) bool {
 		dead := s.maxReceives > 0 && m.receives >= s.maxReceives && !m.visibleAt.After(now)
 		if dead {
@@ -320,7 +292,7 @@ func (s *Server) moveDeadLetters(now time.Time) {
 }
 
 // each applies an action to each message in a batch.
-func (s *Server) each(w http.ResponseWriter, in request, do func(entry) *failure) {
+func (s *Service) each(in request, do func(entry) *failure) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	failed, successful := []failure{}, []map[string]string{}
@@ -333,10 +305,10 @@ func (s *Server) each(w http.ResponseWriter, in request, do func(entry) *failure
 		}
 	}
 	s.notify()
-	answer(w, map[string]any{"Successful": successful, "Failed": failed})
+	return map[string]any{"Successful": successful, "Failed": failed}
 }
 
-func (s *Server) delete(e entry) *failure {
+func (s *Service) delete(e entry) *failure {
 	i := slices.IndexFunc(s.messages, func(m *message) bool { return m.handle == e.ReceiptHandle })
 	if i < 0 {
 		return &failure{Code: "ReceiptHandleIsInvalid", Message: "the receipt handle is not the message's last one"}
@@ -345,7 +317,7 @@ func (s *Server) delete(e entry) *failure {
 	return nil
 }
 
-func (s *Server) change(e entry) *failure {
+func (s *Service) change(e entry) *failure {
 	for _, m := range s.messages {
 		if m.handle != e.ReceiptHandle {
 			continue
@@ -367,13 +339,13 @@ var defaultAttributes = map[string]string{
 }
 
 // Say sets an attribute of the queue, without effect on how the queue works. One without a value is left out.
-func (s *Server) Say(attribute, value string) {
+func (s *Service) Say(attribute, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.attributes[attribute] = value
 }
 
-func (s *Server) describe() map[string]string {
+func (s *Service) describe() map[string]string {
 	visible, inFlight := s.count()
 	s.mu.Lock()
 	defer s.mu.Unlock()
