@@ -149,6 +149,7 @@ type Rules struct {
 func (f *Fleet) Use(rules Rules) {
 	f.rules.Store(&rules)
 	if t := f.term.Load(); t != nil {
+		t.wake()
 		t.lookAtAll()
 	}
 }
@@ -163,8 +164,9 @@ type Description struct {
 
 // Describe returns what a Node says about its machine, as the watch knows it.
 func (f *Fleet) Describe(name string) Description {
-	n := f.nodes.named(name)
-	if n == nil {
+	o, _, _ := f.nodes.informer.GetStore().GetByKey(name) // It never fails.
+	n, known := o.(*corev1.Node)
+	if !known {
 		return Description{}
 	}
 	d := Description{
@@ -172,7 +174,8 @@ func (f *Fleet) Describe(name string) Description {
 		Zone: n.Labels[corev1.LabelTopologyZone], Region: n.Labels[corev1.LabelTopologyRegion],
 	}
 	if d.Zone == "" && d.Instance != "" {
-		d.Zone, _, _ = strings.Cut(strings.TrimPrefix(n.Spec.ProviderID, "aws:///"), "/")
+		zone := strings.TrimPrefix(n.Spec.ProviderID, "aws:///")
+		d.Zone, _, _ = strings.Cut(zone, "/")
 	}
 	for _, a := range n.Status.Addresses {
 		switch a.Type {
@@ -247,9 +250,9 @@ func (f *Fleet) Status() Status {
 	for _, in := range t.instances {
 		s := in.drain
 		switch {
-		case s == nil, s.stage == ended:
+		case s == nil, s.ended:
 			continue
-		case s.stage == waiting:
+		case !s.begun:
 			now.Waiting++
 		case s.leftAlone():
 			now.LeftAlone++

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nth-project/nth/test/internal/apt"
 	"github.com/nth-project/nth/test/internal/cache"
 )
 
@@ -38,11 +40,14 @@ func TestWhoeverMakesAReleaseAgainGetsTheSameBytes(t *testing.T) {
 	again := files(t, build(t, checkout(t, "another/folder with a longer name"), env...))
 
 	t.Run("with signatures of its checksums and of its provenance", func(t *testing.T) {
-		for _, name := range []string{"SHA256SUMS", "provenance.json"} {
-			if got, want := string(again[name+".asc"]), "key by "+name+"\n"; got != want {
+		for signature, name := range map[string]string{
+			"SHA256SUMS.asc": "SHA256SUMS", "provenance.json.asc": "provenance.json",
+			"Release.gpg": "Release", "repodata/repomd.xml.asc": "repodata/repomd.xml",
+		} {
+			if got, want := string(again[signature]), "key by "+name+"\n"; got != want {
 				t.Errorf("the signature of %s is %q, want %q", name, got, want)
 			}
-			delete(again, name+".asc")
+			delete(again, signature)
 		}
 	})
 	t.Run("in all files", func(t *testing.T) {
@@ -63,7 +68,8 @@ func mustBeWhole(t *testing.T, made map[string][]byte) {
 	arch := runtime.GOARCH
 	rpm := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch]
 	want := []string{
-		"SHA256SUMS", "provenance.json", "nth-image_" + version + ".tar.gz", "nth-queue-image_" + version + ".tar.gz",
+		"SHA256SUMS", "provenance.json", "Packages", "Packages.gz", "Release",
+		"repodata/repomd.xml", "repodata/primary.xml.gz", "repodata/filelists.xml.gz", "repodata/other.xml.gz", "nth-image_" + version + ".tar.gz", "nth-queue-image_" + version + ".tar.gz",
 		"nth_" + version + "_linux_" + arch + ".tar.gz",
 		"nth_" + version + "-1_" + arch + ".deb", "nth-queue_" + version + "-1_" + arch + ".deb",
 		"nth-" + version + "-1." + rpm + ".rpm", "nth-queue-" + version + "-1." + rpm + ".rpm",
@@ -129,6 +135,9 @@ func release(t *testing.T, tree string, env ...string) *exec.Cmd {
 // build makes one, and returns where.
 func build(t *testing.T, tree string, env ...string) string {
 	t.Helper()
+	if err := apt.Install(t.Context(), map[string]string{"apt-ftparchive": "apt-utils", "createrepo_c": "createrepo-c"}, t.Logf); err != nil {
+		t.Fatal(err)
+	}
 	if said, err := release(t, tree, env...).CombinedOutput(); err != nil {
 		t.Fatalf("making a release: %v\n%s", err, said)
 	}
@@ -157,18 +166,18 @@ func checkout(t *testing.T, name string) string {
 	return to
 }
 
-// files are the contents of the files in a directory.
+// files are the contents of the files in a directory and below.
 func files(t *testing.T, dir string) map[string][]byte {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
+	all := map[string][]byte{}
+	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			all[path], err = os.ReadFile(filepath.Join(dir, path))
+		}
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	all := map[string][]byte{}
-	for _, entry := range entries {
-		if all[entry.Name()], err = os.ReadFile(filepath.Join(dir, entry.Name())); err != nil {
-			t.Fatal(err)
-		}
 	}
 	return all
 }
