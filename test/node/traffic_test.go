@@ -17,7 +17,7 @@ func TestRequests_AreLostWithoutNthOnly(t *testing.T) {
 	}{
 		{traffic.Nobody, traffic.Services()},
 		{traffic.Kubelet, traffic.Services()},
-		{traffic.Handler, []string{traffic.Guarded, traffic.Balanced}},
+		{traffic.Handler, []string{traffic.Guarded}},
 		{traffic.Nth, nil},
 	}
 	o := traffic.Full

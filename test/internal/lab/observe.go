@@ -17,7 +17,6 @@ type Happening string
 const (
 	Cordoned       Happening = "cordoned"
 	Uncordoned     Happening = "uncordoned"
-	Excluded       Happening = "excluded"        // labelled for load balancers to leave it out
 	PodTerminating Happening = "pod terminating" // it was evicted or deleted, and has its grace
 	PodGone        Happening = "pod gone"
 )
@@ -68,11 +67,6 @@ func Follow(t TB, source cache.ListerWatcher, example runtime.Object, handler ca
 
 func tellNode(now func(Happening, string)) func(before, after any) {
 	return func(before, after any) {
-		_, wasExcluded := before.(*corev1.Node).Labels[corev1.LabelNodeExcludeBalancers]
-		_, isExcluded := after.(*corev1.Node).Labels[corev1.LabelNodeExcludeBalancers]
-		if isExcluded && !wasExcluded {
-			now(Excluded, "")
-		}
 		was, is := before.(*corev1.Node).Spec.Unschedulable, after.(*corev1.Node).Spec.Unschedulable
 		switch {
 		case is && !was:

@@ -37,10 +37,6 @@ type Options struct {
 	ShutdownGrace, CriticalGrace time.Duration
 	// Nth has nth installed from its package before the kubelet starts for the first time, as on an image with both.
 	Nth bool
-	// Settings are nth's, in TOML.
-	Settings string
-	// Environment is what the environment of nth has more, as NAME=VALUE.
-	Environment string
 	// Beside makes this a second node for the workloads of another one, which takes the pods that are evicted there.
 	Beside *Node
 	// Button gives the machine a power button.
@@ -109,8 +105,6 @@ func Start(t lab.TB, cp *lab.ControlPlane, o Options) *Node {
 		n.AddPowerButton(t)
 	}
 	if o.Nth {
-		n.Configure(t, o.Settings)
-		n.Write(t, "/etc/systemd/system/nth.service.d/50-test.conf", "[Service]\nEnvironment="+o.Environment+"\n")
 		n.Install(t, host.Older)
 	}
 	n.startKubelet(t, o)

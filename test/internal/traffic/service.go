@@ -75,15 +75,11 @@ func (v *view) learn(state []endpoint) {
 	})
 }
 
-// usable are those of the endpoints known now that new connections go to; only those of one node, if that is named.
-func (v *view) usable(node string) []endpoint {
+// usable are those of the endpoints known now that new connections go to.
+func (v *view) usable() []endpoint {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	all := v.current
-	if node != "" {
-		all = slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return e.node != node })
-	}
-	return usable(all)
+	return usable(v.current)
 }
 
 // pick chooses one by chance, as kube-proxy does.
@@ -94,19 +90,16 @@ func pick(among []endpoint) (endpoint, bool) {
 	return among[rand.IntN(len(among))], true
 }
 
-// expose makes a Service of the workload's name. One for a load balancer has node ports, and a node sends what comes to
-// them to its own pods.
-func expose(t lab.TB, client kubernetes.Interface, namespace, name string, balanced bool) {
+// expose makes a Service of the workload's name.
+func expose(t lab.TB, client kubernetes.Interface, namespace, name string) {
 	t.Helper()
-	spec := corev1.ServiceSpec{
-		Selector: map[string]string{"app": name},
-		Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(80)}},
-	}
-	if balanced {
-		spec.Type, spec.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal
-	}
-	_, err := client.CoreV1().Services(namespace).Create(t.Context(),
-		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+	_, err := client.CoreV1().Services(namespace).Create(t.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app": name},
+			Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(80)}},
+		},
+	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatalf("making the Service %s: %v", name, err)
 	}

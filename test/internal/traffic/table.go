@@ -7,14 +7,10 @@ import (
 
 // Describe says what is special about a Service.
 func Describe(service string) string {
-	switch service {
-	case Whole:
+	if service == Whole {
 		return "both pods on the machine; a budget wants one"
-	case Guarded:
-		return "one of two pods on the machine; a budget grants no eviction"
-	default:
-		return "one of two pods on the machine; a load balancer in front, which sends to nodes"
 	}
+	return "one of two pods on the machine; a budget grants no eviction"
 }
 
 // Table is what came of all ways, in Markdown: the requests to each Service that were lost, and over how long a time.

@@ -1,12 +1,11 @@
 // Package traffic counts the requests that are lost with a node. Two machines have a real kubelet and real containers; on
-// them run three Services, each of which clients ask at a steady pace. Then EC2 announces that it takes one machine, and
+// them run two Services, each of which clients ask at a steady pace. Then EC2 announces that it takes one machine, and
 // does, and what becomes of each request depends on who has done what meanwhile:
 //
 //	result := traffic.Run(t, cp, traffic.Nth, traffic.Short)
 //
 // The clients do what kube-proxy does for them: they follow the EndpointSlices, a second late, send each request over a
-// connection of its own to a ready endpoint and, where there is none, to one that terminates and still serves. One of the
-// Services has a load balancer (balancer.go) before it, whose targets are the nodes.
+// connection of its own to a ready endpoint and, where there is none, to one that terminates and still serves.
 //
 // What is not as in a cluster: there is no network of pods, so that a client finds a pod's address by its name; and a
 // machine that is gone refuses connections, where on EC2 it would let them wait.
@@ -22,8 +21,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/pkg/targets/elbtest"
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/node"
 )
@@ -40,22 +37,18 @@ type Options struct {
 	// Ends is how long a server serves on after SIGTERM, and Grace how long it may at most; Prepares is how long a pod
 	// takes to be ready.
 	Ends, Grace, Prepares time.Duration
-	// Balancer is the load balancer.
-	Balancer Balancer
 }
 
-// Full is how it is on EC2: a notice of two minutes, and a load balancer that takes its time.
+// Full is how it is on EC2: a notice of two minutes.
 var Full = Options{
 	Rate: 80, Notice: 2 * time.Minute, Unheeded: 10 * time.Second, After: time.Minute,
 	Ends: 8 * time.Second, Grace: 20 * time.Second, Prepares: 3 * time.Second,
-	Balancer: Balancer{Reacts: 2 * time.Second, Stops: 28 * time.Second, Deregistration: 35 * time.Second, CheckEvery: 10 * time.Second},
 }
 
 // Short is the same in less time.
 var Short = Options{
 	Rate: 30, Notice: time.Minute, Unheeded: 5 * time.Second, After: 8 * time.Second,
 	Ends: 6 * time.Second, Grace: 12 * time.Second, Prepares: 2 * time.Second,
-	Balancer: Balancer{Reacts: time.Second, Stops: 13 * time.Second, Deregistration: 15 * time.Second, CheckEvery: 8 * time.Second},
 }
 
 // The Services. Each has two pods.
@@ -64,12 +57,10 @@ const (
 	Whole = "shop"
 	// Guarded has one there and one elsewhere, and a budget that wants both, so that no eviction is granted.
 	Guarded = "search"
-	// Balanced has one there and one elsewhere, and a load balancer before it.
-	Balanced = "gate"
 )
 
 // Services are all of them, in the order of the table.
-func Services() []string { return []string{Whole, Guarded, Balanced} }
+func Services() []string { return []string{Whole, Guarded} }
 
 // late is by how much the clients' view of the endpoints is: kube-proxy's time between two writes of its rules.
 const late = time.Second
@@ -94,14 +85,11 @@ type scene struct {
 	stays  *node.Node
 	doomed *node.Node
 	client *http.Client
-	elb    *elbtest.Server // tells whoever asks how the load balancer stands
-	group  string          // the ARN of its target group
 	views  map[string]*view
 	loads  map[string]*load
 
 	mu        sync.Mutex
 	addresses map[string]string // by pod
-	down      bool
 }
 
 // Run boots the machines, has one taken away, and counts.
@@ -115,7 +103,7 @@ func Run(t lab.TB, cp *lab.ControlPlane, way Way, o Options) Result {
 		stop()
 		running.Wait()
 	}()
-	s.watch(ctx, t, &running)
+	s.watch(t)
 	flow, dam := context.WithCancel(ctx)
 	defer dam()
 	for _, load := range s.loads {
@@ -146,34 +134,29 @@ func Run(t lab.TB, cp *lab.ControlPlane, way Way, o Options) Result {
 func furnish(t lab.TB, cp *lab.ControlPlane, way Way, o Options) *scene {
 	t.Helper()
 	s := &scene{
-		cp: cp, o: o, elb: elbtest.NewServer(),
+		cp: cp, o: o,
 		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 		views:  map[string]*view{}, loads: map[string]*load{},
 		addresses: map[string]string{},
 	}
-	t.Cleanup(s.elb.Close)
-	s.group = s.elb.AddGroup(Balanced, elbtest.Group{Delay: o.Balancer.Deregistration})
-	s.elb.Register(s.group, imdstest.InstanceID, 30080) // the machine that goes, as the metadata service knows it
 	s.stays = node.Start(t, cp, node.Options{})
 	with := way.node
-	with.Beside, with.Settings = s.stays, s.settings()
-	with.Environment = "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2=" + s.elb.URL
+	with.Beside = s.stays
 	s.doomed = node.Start(t, cp, with)
 	options := func(more ...lab.Option) []lab.Option {
 		return append([]lab.Option{node.Ends(o.Ends.String()), lab.Grace(o.Grace), node.Prepares(o.Prepares)}, more...)
 	}
 	home := s.stays.Node
 	home.AddDeployment(t, Guarded, 2, options(spread, lab.MinAvailable(2))...)
-	home.AddDeployment(t, Balanced, 2, options(spread, lab.MinAvailable(1))...)
 	home.Cordon(t)
 	home.AddDeployment(t, Whole, 2, options(lab.MinAvailable(1))...)
 	home.Uncordon(t)
 	home.WaitReady(t)
-	if pods := s.doomed.Node.Pods(t); len(pods) != 4 {
-		t.Fatalf("furnishing the machines: %d pods are on the one that goes, want 4", len(pods))
+	if pods := s.doomed.Node.Pods(t); len(pods) != 3 {
+		t.Fatalf("furnishing the machines: %d pods are on the one that goes, want 3", len(pods))
 	}
 	for _, service := range Services() {
-		expose(t, cp.Admin, home.Namespace, service, service == Balanced)
+		expose(t, cp.Admin, home.Namespace, service)
 		s.views[service] = &view{late: late}
 		s.loads[service] = &load{send: s.sender(service)}
 	}
@@ -192,33 +175,11 @@ var spread = lab.Edit(func(template *corev1.PodTemplateSpec) {
 // sender sends requests to a Service.
 func (s *scene) sender(service string) func(context.Context, int) error {
 	return func(ctx context.Context, number int) error {
-		to, ok := pick(s.views[service].usable(""))
+		to, ok := pick(s.views[service].usable())
 		if !ok {
 			return errNobody
 		}
 		return ask(ctx, s.client, s.address(to), 20*time.Millisecond)
-	}
-}
-
-// senderThrough sends them through the load balancer. Every tenth takes two seconds to be answered.
-func (s *scene) senderThrough(b *balancer) func(context.Context, int) error {
-	return func(ctx context.Context, number int) error {
-		through, until := b.choose()
-		if through == "" {
-			return errNobody
-		}
-		to, ok := pick(s.views[Balanced].usable(through))
-		if !ok {
-			return errNobody
-		}
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		defer context.AfterFunc(until, func() { cancel(context.Cause(until)) })()
-		takes := 20 * time.Millisecond
-		if number%10 == 0 {
-			takes = 2 * time.Second
-		}
-		return ask(ctx, s.client, s.address(to), takes)
 	}
 }
 
@@ -239,50 +200,19 @@ func (s *scene) address(e endpoint) string {
 }
 
 // watch has the views and the load balancer follow the cluster until ctx ends, and returns when they know all endpoints.
-func (s *scene) watch(ctx context.Context, t lab.TB, running *sync.WaitGroup) {
+func (s *scene) watch(t lab.TB) {
 	t.Helper()
 	for _, service := range Services() {
 		follow(t, s.cp.Admin, s.stays.Node.Namespace, service, s.views[service])
 	}
-	b := newBalancer(ctx, s.o.Balancer, s.stays.Node.Name, s.doomed.Node.Name)
-	s.loads[Balanced].send = s.senderThrough(b)
-	running.Go(func() { s.balance(ctx, b) })
-	s.doomed.Node.Observe(t, func(m lab.Moment) {
-		if m.What == lab.Excluded {
-			b.exclude(s.doomed.Node.Name, func() { s.elb.Deregister(imdstest.InstanceID) })
-		}
-	})
 	s.stays.Await(t, "the clients know all endpoints", func() bool {
 		for _, v := range s.views {
-			if len(v.usable("")) != 2 {
+			if len(v.usable()) != 2 {
 				return false
 			}
 		}
 		return true
 	})
-}
-
-// balance does the health checks of the load balancer. A node is healthy that is up and has pods for it.
-func (s *scene) balance(ctx context.Context, b *balancer) {
-	for tick := time.NewTicker(b.CheckEvery); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		b.check(func(name string) bool {
-			if name == s.doomed.Node.Name && s.isDown() {
-				return false
-			}
-			return slices.ContainsFunc(s.views[Balanced].usable(name), func(e endpoint) bool { return e.ready })
-		})
-	}
-}
-
-func (s *scene) isDown() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.down
 }
 
 // interrupt announces the end of the machine, lets the way deal with it, and takes it at the deadline. It returns when
@@ -318,9 +248,6 @@ func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, running *sync.
 	if way.button {
 		s.stays.Await(t, "the machine is off", s.doomed.Off)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.down = true
 	return notice, end
 }
 

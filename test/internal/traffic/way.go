@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
-	"strings"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/node"
@@ -38,11 +35,10 @@ var (
 		node:   node.Options{ShutdownGrace: 150 * time.Second, CriticalGrace: 30 * time.Second},
 		button: true,
 	}
-	// Handler is a handler that runs in a container and has the rights to drain its node: aws-node-termination-handler,
-	// told to exclude the node from load balancers. It looks at the metadata service every two seconds, and calls what
-	// "kubectl drain" calls.
+	// Handler is a handler that runs in a container and has the rights to drain its node: aws-node-termination-handler. It
+	// looks at the metadata service every two seconds, and calls what "kubectl drain" calls.
 	Handler = Way{Name: "a handler in a container", Heeds: true, handle: drainWithKubectl}
-	// Nth is nth, told to exclude the node from load balancers, and which target group it is in.
+	// Nth is nth with its defaults.
 	Nth = Way{Name: "nth", Heeds: true, node: node.Options{Nth: true}}
 )
 
@@ -60,24 +56,12 @@ func drainWithKubectl(ctx context.Context, s *scene) error {
 	case <-ctx.Done():
 		return nil
 	}
-	for _, args := range [][]string{
-		{"label", "node", s.doomed.Node.Name, corev1.LabelNodeExcludeBalancers + "=true"},
-		{"drain", s.doomed.Node.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--grace-period=-1", "--timeout=120s"},
-	} {
-		said, err := exec.CommandContext(ctx, kubectl, append([]string{"--kubeconfig=" + s.cp.Kubeconfig}, args...)...).CombinedOutput()
-		if ctx.Err() != nil {
-			return nil // The handler goes with the machine.
-		}
-		if err != nil {
-			return fmt.Errorf("running kubectl %s: %w\n%s", strings.Join(args, " "), err, said)
-		}
+	drain := exec.CommandContext(ctx, kubectl, "--kubeconfig="+s.cp.Kubeconfig, "drain", s.doomed.Node.Name,
+		"--ignore-daemonsets", "--delete-emptydir-data", "--force", "--grace-period=-1", "--timeout=120s")
+	if said, err := drain.CombinedOutput(); err != nil && ctx.Err() == nil { // The handler goes with the machine.
+		return fmt.Errorf("running kubectl drain: %w\n%s", err, said)
 	}
 	return nil
-}
-
-// settings are those of nth.
-func (s *scene) settings() string {
-	return fmt.Sprintf("[load_balancers]\ntarget_groups = [%q]\n", s.group)
 }
 
 // lose takes the machine from the node, as the way has it. It returns at once.
