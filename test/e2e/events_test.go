@@ -69,18 +69,6 @@ func TestEvent_OfADryRunChangesNothing(t *testing.T) {
 	}
 }
 
-func TestEvent_CordonsThenDrainsForANotice(t *testing.T) {
-	s := play(t, rebalanceCordons)
-	s.imds.SetRebalance(time.Now())
-	s.node.WaitCordoned(t)
-	s.nth.WaitLog(t, systemd.Cordoned)
-	s.looks(t, rebalanceDocument, 4)
-	s.mustKeepPods(t)
-
-	s.imds.SetSpot("terminate", twoMinutes())
-	s.waitDrained(t)
-}
-
 func TestMaintenance_WaitsForItsDateAndIsUndoneIfCanceled(t *testing.T) {
 	s := play(t, "")
 	s.imds.AddMaintenance(reboot(24 * time.Hour))

@@ -3,7 +3,6 @@ package e2e
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -117,33 +116,6 @@ func TestCredential_ThatExpiresInMidDrainIsReadAgain(t *testing.T) {
 	s.nth.WaitSays(t, "401 Unauthorized")
 	s.node.RotateCertificate(t)
 	s.finish(t)
-}
-
-// A machine is doomed before its kubelet has joined the cluster.
-func TestCredential_ThatComesLateIsWaitedFor(t *testing.T) {
-	s := prepare(t, "")
-	late := filepath.Join(t.TempDir(), "kubeconfig")
-	s.configure(t, func(o *daemon.Options) { o.Kubeconfig = late })
-	s.start(t)
-	s.nth.WaitReady(t)
-	s.nth.WaitStatus(t, "waiting for the kubelet's credential")
-	s.imds.SetSpot("terminate", twoMinutes())
-	s.nth.WaitLog(t, systemd.EventSeen)
-	s.looks(t, spotDocument, 3)
-	s.mustBeUntouched(t)
-
-	text, err := os.ReadFile(s.node.Kubeconfig)
-	if err == nil {
-		err = os.WriteFile(late, text, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.waitDrained(t)
-	s.nth.Stop(t)
-	if waiting := s.nth.Logged(systemd.IdentityWaiting); len(waiting) != 1 {
-		t.Errorf("nth said %d times that it waits for the credential, want once", len(waiting))
-	}
 }
 
 // The node itself remembers whose cordon it is, when the disk does not.

@@ -5,6 +5,7 @@ package metrics
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,11 +14,13 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
+	"github.com/nth-project/nth/pkg/sqs/sqstest"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/cache"
 	"github.com/nth-project/nth/test/internal/daemon"
 	"github.com/nth-project/nth/test/internal/debian"
 	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/region"
 )
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m, 4)) }
@@ -49,53 +52,94 @@ textfile = %q
 load_balancer_wait = "2s"
 `
 
-func TestPrometheusFollowsADrainThroughBothWays(t *testing.T) {
+// A program that serves metrics and writes a file of them, which a real Prometheus and a real node_exporter read. Everything is there before
+// anything has happened: counters begin at zero.
+func TestPrometheus_FollowsADrainBothWays(t *testing.T) {
 	t.Parallel()
-	tree := debian.New(t, packages...)
-	address, dir := somewhere(), t.TempDir()
-	node := lab.Shared(t).AddNode(t)
-	imds := imdstest.NewServer()
-	t.Cleanup(imds.Close)
-	node.AddDeployment(t, "web", 3)
-	nth := daemon.NewMachine(t, daemon.Options{
-		Kubeconfig: node.Kubeconfig, IMDS: imds.URL,
-		Settings: fmt.Sprintf(settings, address, filepath.Join(dir, "nth.prom")),
-	}).Start(t)
-	nth.WaitWatching(t, node.Name)
-	tree.Start(t, "prometheus-node-exporter", "--web.listen-address="+address+":9100", "--collector.disable-defaults",
-		"--collector.textfile", "--collector.textfile.directory="+dir)
-	p := startPrometheus(t, tree, "nth", address)
-
-	// Everything is there before anything has happened: counters begin at zero.
-	const drains = `nth_actions_total{action="drain", outcome="done"}`
-	p.await(t, drains+` == 0 and on (job) up{job="nth"} == 1`)
-	p.await(t, drains+` == 0 and on (job) up{job="node"} == 1`)
-	p.await(t, `nth_credential_up == 1`)
-	p.await(t, `sum(nth_source_up) == 8`)
-
-	imds.SetSpot("terminate", time.Now().Add(2*time.Minute))
-	node.WaitEmpty(t)
-	nth.WaitLog(t, systemd.Drained)
-	for _, job := range []string{"nth", "node"} {
-		p.await(t, fmt.Sprintf(`nth_actions_total{action="drain", outcome="done", job=%q} == 1`, job))
-		p.await(t, fmt.Sprintf(`nth_pods_evicted_total{job=%q} == 3`, job))
-		p.await(t, fmt.Sprintf(`nth_drain_pods{job=%q} == 3 and nth_drain_pods_left == 0 and nth_draining == 0`, job))
-		p.await(t, fmt.Sprintf(`nth_events_pending{kind="spot-interruption", job=%q} == 1`, job))
-		p.await(t, fmt.Sprintf(`nth_notice_to_cordon_seconds_count{job=%q} == 1`, job))
-		p.await(t, fmt.Sprintf(`nth_drain_deadline_remaining_seconds{job=%q} > 60`, job))
-		p.await(t, fmt.Sprintf(`nth_event_deadline_timestamp_seconds{job=%q} > time()`, job))
+	for name, c := range map[string]struct {
+		// start starts the program for a node, and returns what interrupts that.
+		start func(t *testing.T, node *lab.Node, settings string) (nth *daemon.Daemon, interrupt func())
+		// before and after the drain, what each of the two jobs has, with a gap for its name; and what there is in all.
+		before, after, ever []string
+	}{
+		"nth": {
+			start:  startNth,
+			before: []string{`nth_credential_up{job=%q} == 1`, `sum(nth_source_up{job=%q}) == 4`},
+			after: []string{
+				`nth_drain_pods{job=%q} == 3 and nth_drain_pods_left == 0 and nth_draining == 0`,
+				`nth_events_pending{kind="spot-interruption", job=%q} == 1`, `nth_notice_to_cordon_seconds_count{job=%q} == 1`,
+				`nth_drain_deadline_remaining_seconds{job=%q} > 60`, `nth_event_deadline_timestamp_seconds{job=%q} > time()`,
+				`nth_drain_forecast_seconds{job=%q} == 0 and nth_drain_forecast_pods_cut == 0`, // The node is empty.
+			},
+			ever: []string{
+				`max_over_time(nth_draining{job="nth"}[1m]) == 1`,
+				`ALERTS{alertname="NthInterruptionPending", alertstate="firing", kind="spot-interruption"}`,
+			},
+		},
+		"nth-queue": {
+			start:  startQueue,
+			before: []string{`nth_queue_up{job=%q} == 1`, `nth_queue_messages_total{outcome="poisoned", job=%q} == 0`},
+			after: []string{
+				`nth_queue_messages_total{outcome="deleted", job=%q} == 1`, `nth_queue_receive_delay_seconds_count{job=%q} == 2`,
+				`sum(nth_api_requests_total{method="POST", code="201", job=%q}) >= 3`, `nth_queue_nodes{state="known", job=%q} >= 1`,
+			},
+			ever: []string{`ALERTS{alertname="NthQueuePoisoned", alertstate="firing"}`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tree := debian.New(t, packages...)
+			address, dir := somewhere(), t.TempDir()
+			node := lab.Shared(t).AddNode(t)
+			node.AddDeployment(t, "web", 3)
+			nth, interrupt := c.start(t, node, fmt.Sprintf(settings, address, filepath.Join(dir, name+".prom")))
+			tree.Start(t, "prometheus-node-exporter", "--web.listen-address="+address+":9100", "--collector.disable-defaults",
+				"--collector.textfile", "--collector.textfile.directory="+dir)
+			p := startPrometheus(t, tree, name, address)
+			both := func(queries ...string) {
+				t.Helper()
+				for _, job := range []string{name, "node"} {
+					for _, query := range queries {
+						p.await(t, fmt.Sprintf(query, job))
+					}
+				}
+			}
+			both(append(c.before, `nth_actions_total{action="drain", outcome="done", job=%q} == 0`)...)
+			interrupt()
+			node.WaitEmpty(t)
+			nth.WaitLog(t, systemd.Drained)
+			both(append(c.after, `nth_actions_total{action="drain", outcome="done", job=%q} == 1`, `nth_pods_evicted_total{job=%q} == 3`)...)
+			for _, query := range c.ever {
+				p.await(t, query)
+			}
+			judgeDashboard(t, p)
+			judgeRules(t, p)
+			nth.Stop(t)
+		})
 	}
-	p.await(t, `max_over_time(nth_draining{job="nth"}[1m]) == 1`)
-	p.await(t, `ALERTS{alertname="NthInterruptionPending", alertstate="firing", kind="spot-interruption"}`)
-	for _, job := range []string{"nth", "node"} {
-		p.await(t, fmt.Sprintf(`nth_drain_forecast_seconds{job=%q} == 0 and nth_drain_forecast_pods_cut == 0`, job)) // The node is empty.
-	}
-	judgeDashboard(t, p)
-	judgeRules(t, p)
-	nth.Stop(t)
 }
 
-func TestTheAlertsAreRightAndSayWhatTheyShould(t *testing.T) {
+func startNth(t *testing.T, node *lab.Node, settings string) (nth *daemon.Daemon, interrupt func()) {
+	imds := imdstest.NewServer()
+	t.Cleanup(imds.Close)
+	nth = daemon.NewMachine(t, daemon.Options{Kubeconfig: node.Kubeconfig, IMDS: imds.URL, Settings: settings}).Start(t)
+	nth.WaitWatching(t, node.Name)
+	return nth, func() { imds.SetSpot("terminate", time.Now().Add(2*time.Minute)) }
+}
+
+func startQueue(t *testing.T, node *lab.Node, settings string) (nth *daemon.Daemon, interrupt func()) {
+	messages := sqstest.NewServer()
+	t.Cleanup(messages.Close)
+	aws := httptest.NewServer(messages)
+	t.Cleanup(aws.Close)
+	instance := fmt.Sprintf("i-%017x", time.Now().UnixNano())
+	region.Bind(t, lab.Shared(t), node, instance)
+	nth = daemon.StartQueue(t, daemon.QueueOptions{Kubeconfig: lab.Shared(t).Kubeconfig, URL: messages.QueueURL(), Endpoint: aws.URL, Settings: settings})
+	nth.WaitStatus(t, "reading the queue")
+	return nth, func() { messages.Send(region.OfAnyAccount(region.Spot(instance)), "what is this?") }
+}
+
+func TestAlerts_AreRightAndSayWhatTheyShould(t *testing.T) {
 	t.Parallel()
 	promtool := debian.New(t, packages...).Program(t, "promtool")
 	for _, args := range [][]string{
@@ -109,7 +153,7 @@ func TestTheAlertsAreRightAndSayWhatTheyShould(t *testing.T) {
 }
 
 // What promtool says of names and help texts is what Prometheus's conventions are.
-func TestTheMetricsFollowTheConventions(t *testing.T) {
+func TestMetrics_FollowTheConventions(t *testing.T) {
 	t.Parallel()
 	promtool := debian.New(t, packages...).Program(t, "promtool")
 	file := filepath.Join(t.TempDir(), "nth.prom")

@@ -7,12 +7,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"text/tabwriter"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/host"
@@ -77,8 +74,8 @@ type end struct {
 	phase      corev1.PodPhase
 }
 
-// powerOff powers the machine off, tells how each pod has ended, and returns that, and how the budget was kept.
-func powerOff(t *testing.T, n *node.Node) ([]end, budget) {
+// powerOff powers the machine off, logs how each pod has ended, and returns that.
+func powerOff(t *testing.T, n *node.Node) []end {
 	t.Helper()
 	return goDown(t, n, func() {
 		n.Try(t, "systemctl", "poweroff") // may not live to tell its status
@@ -87,7 +84,7 @@ func powerOff(t *testing.T, n *node.Node) ([]end, budget) {
 }
 
 // press is powerOff by the power button, when nth answers that.
-func press(t *testing.T, n *node.Node) ([]end, budget) {
+func press(t *testing.T, n *node.Node) []end {
 	t.Helper()
 	n.Await(t, "nth answers the power key", func() bool {
 		return strings.Contains(n.Try(t, "systemd-inhibit", "--list", "--no-legend").Stdout, "handle-power-key")
@@ -99,15 +96,13 @@ func press(t *testing.T, n *node.Node) ([]end, budget) {
 }
 
 // goDown is powerOff for any way of asking for it, and of waiting until it has come to that.
-func goDown(t *testing.T, n *node.Node, down func()) (ends []end, kept budget) {
+func goDown(t *testing.T, n *node.Node, down func()) (ends []end) {
 	t.Helper()
 	pods := n.Node.Pods(t)
-	watched := watchBudget(t, n)
 	began := time.Now()
 	down()
 	took := time.Since(began)
 	left := n.Node.Pods(t)
-	kept = watched()
 	for _, pod := range pods {
 		e := end{pod: pod.Name, Life: n.Life(t, pod.Name), shut: -1}
 		e.kind = kinds[slices.IndexFunc(kinds, func(k kind) bool { return strings.HasPrefix(pod.Name, k.name) })]
@@ -122,57 +117,13 @@ func goDown(t *testing.T, n *node.Node, down func()) (ends []end, kept budget) {
 		}
 		ends = append(ends, e)
 	}
-	t.Logf("the machine was down after %.1f s; %s\n%s", took.Seconds(), kept, table(began, ends))
-	return ends, kept
-}
-
-// A budget is what the API server has said of the guarded pods' disruption budget while the machine went down. Where nobody
-// asks it, whether it is violated is a matter of chance: the pods that take the others' place, on a simulated node, are
-// ready a moment later.
-type budget struct {
-	wanted, least int32         // healthy pods: how many there have to be, and how many there were at worst
-	short         time.Duration // for how long there were fewer than that
-}
-
-func (b budget) String() string {
-	return fmt.Sprintf("the budget wants %d healthy, and there were %d at worst, too few for %.1f s", b.wanted, b.least, b.short.Seconds())
-}
-
-// watchBudget watches the budget from when all of its pods are healthy, until it is called what came of it.
-func watchBudget(t *testing.T, n *node.Node) (end func() budget) {
-	t.Helper()
-	budgets := lab.Shared(t).Admin.PolicyV1().PodDisruptionBudgets(n.Node.Namespace)
-	n.Await(t, "the guarded pods are healthy", func() bool {
-		found, err := budgets.Get(t.Context(), guarded.name, metav1.GetOptions{})
-		return err == nil && found.Status.CurrentHealthy == 2
-	})
-	seen, err := budgets.Watch(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatalf("watching the budget: %v", err)
+	t.Logf("the machine was down after %.1f s", took.Seconds())
+	for _, e := range ends {
+		since := func(when time.Time) float64 { return max(0, when.Sub(began).Seconds()) }
+		t.Logf("%s: %q by nth at %.1f s, by the kubelet's shutdown with %s at %.1f s; SIGTERM at %.1f s, %s; killed with %v; %s",
+			e.pod, e.moved, since(e.movedAt), e.shut, since(e.shutAt), since(e.Terminated), e.Life, e.given, e.phase)
 	}
-	ended := make(chan budget, 1)
-	go func() {
-		b, since := budget{least: 2}, time.Time{}
-		for e := range seen.ResultChan() {
-			found, is := e.Object.(*policyv1.PodDisruptionBudget)
-			if !is {
-				continue
-			}
-			b.wanted, b.least = found.Status.DesiredHealthy, min(b.least, found.Status.CurrentHealthy)
-			switch short := found.Status.CurrentHealthy < found.Status.DesiredHealthy; {
-			case short && since.IsZero():
-				since = time.Now()
-			case !short && !since.IsZero():
-				b.short += time.Since(since)
-				since = time.Time{}
-			}
-		}
-		if !since.IsZero() {
-			b.short += time.Since(since)
-		}
-		ended <- b
-	}()
-	return func() budget { seen.Stop(); return <-ended }
+	return ends
 }
 
 // askNth looks into the journal for what nth has done with the pod.
@@ -217,33 +168,6 @@ func at(t *testing.T, text string) time.Time {
 	return time.UnixMicro(micros)
 }
 
-func table(began time.Time, ends []end) string {
-	var text strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "pod\tasks for\tnth\tkubelet's shutdown\tkilled with graces\tSIGTERM\tend\tin the API")
-	since := func(when time.Time) string { return fmt.Sprintf("%.1f s", when.Sub(began).Seconds()) }
-	slices.SortFunc(ends, func(a, b end) int { return strings.Compare(a.pod, b.pod) })
-	for _, e := range ends {
-		moved, shut, term := "-", "-", "-"
-		if e.moved != "" {
-			moved = e.moved + " at " + since(e.movedAt)
-		}
-		if e.shut >= 0 {
-			shut = fmt.Sprintf("%s at %s", e.shut, since(e.shutAt))
-		}
-		if !e.Terminated.IsZero() {
-			term = "at " + since(e.Terminated)
-		}
-		api := string(e.phase)
-		if e.terminated && api != "(gone)" {
-			api += ", terminating"
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.pod, e.grace, moved, shut, strings.Trim(fmt.Sprint(e.given), "[]"), term, e.Life, api)
-	}
-	_ = w.Flush() // a builder takes everything
-	return text.String()
-}
-
 // start boots a node with pods, and has another take those that are evicted. The kubelet and nth, if they are to, have
 // taken their locks.
 func start(t *testing.T, o node.Options) *node.Node {
@@ -283,7 +207,7 @@ func find(ends []end, k kind) (found []end) {
 func TestShutdown_KubeletAndNthTakeTheKubeletsTime(t *testing.T) {
 	t.Parallel()
 	n := start(t, node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace, Nth: true})
-	ends, _ := powerOff(t, n)
+	ends := powerOff(t, n)
 	for _, e := range ends {
 		if want := min(e.grace, ordinaryGrace); e.kind != critical && e.shut != want {
 			t.Errorf("the kubelet's shutdown gave %s %s, want %s", e.pod, e.shut, want)
@@ -306,21 +230,18 @@ func TestShutdown_KubeletAndNthTakeTheKubeletsTime(t *testing.T) {
 
 // A power-off with nth alone, and EC2's press of the button, which nth answers: logind, and so the kubelet, hears of the shutdown when the
 // node is drained.
-func TestShutdown_ThatIsNthsKeepsBudgetAndGrace(t *testing.T) {
+func TestShutdown_ThatIsNthsEvictsWithWholeGrace(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		options node.Options
-		down    func(*testing.T, *node.Node) ([]end, budget)
+		down    func(*testing.T, *node.Node) []end
 	}{
 		"nth alone":        {node.Options{Nth: true}, powerOff},
 		"the power button": {node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace, Nth: true, Button: true}, press},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ends, kept := c.down(t, start(t, c.options))
-			if kept.wanted == 0 || kept.short > 0 {
-				t.Error(kept)
-			}
+			ends := c.down(t, start(t, c.options))
 			for _, e := range ends {
 				switch {
 				case e.kind == agent && c.options.ShutdownGrace > 0:

@@ -1,7 +1,6 @@
 package packages
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http/httptest"
 	"strings"
@@ -134,13 +133,6 @@ func mustDrainByMessage(t *testing.T, messages *sqstest.Server) {
 	node, instance := lab.Shared(t).AddNode(t), fmt.Sprintf("i-%017x", time.Now().UnixNano())
 	region.Bind(t, lab.Shared(t), node, instance)
 	node.AddDeployment(t, "web", 2)
-	text, err := json.Marshal(map[string]any{
-		"id": instance, "source": "aws.ec2", "detail-type": "EC2 Spot Instance Interruption Warning",
-		"time": time.Now().UTC().Format(time.RFC3339), "detail": map[string]string{"instance-id": instance, "instance-action": "terminate"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	messages.Send(string(text))
+	messages.Send(region.OfAnyAccount(region.Spot(instance)))
 	node.WaitEmpty(t)
 }

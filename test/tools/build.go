@@ -93,12 +93,27 @@ func (s suite) compile(ctx context.Context, top, into string, out io.Writer) err
 	build := s.command(ctx, top, args...)
 	log := &buildLog{stale: stale}
 	build.Stderr = log
-	finished := s.report(into, log, out)
+	begin := time.Now()
+	stop := make(chan struct{})
+	var reporting sync.WaitGroup
+	reporting.Go(func() {
+		for look := time.NewTicker(reportEvery); ; {
+			select {
+			case <-stop:
+				look.Stop()
+				return
+			case <-look.C:
+				fmt.Fprintf(out, "  %-24s %4.0f s\n", log.progress(), time.Since(begin).Seconds())
+			}
+		}
+	})
 	err = build.Run()
-	finished()
+	close(stop)
+	reporting.Wait()
 	if err != nil {
 		return fmt.Errorf("running go build: %w\n%s", err, log.rest())
 	}
+	fmt.Fprintf(out, "  %-24s %4.0f s\n", s.name, time.Since(begin).Seconds())
 	return s.rename(into)
 }
 
@@ -149,44 +164,6 @@ func (s suite) rename(dir string) error {
 	return nil
 }
 
-// report tells out about each program as it appears in dir, and now and then
-// how much is compiled. The returned function ends the reports with the last.
-func (s suite) report(dir string, log *buildLog, out io.Writer) (finish func()) {
-	begin, told := time.Now(), map[string]bool{}
-	tellNew := func() {
-		for _, p := range s.programs {
-			made := p.name
-			if p.made != "" {
-				made = p.made
-			}
-			if !told[p.name] && exists(filepath.Join(dir, made)) {
-				told[p.name] = true
-				fmt.Fprintf(out, "  %-24s %4.0f s\n", p.name, time.Since(begin).Seconds())
-			}
-		}
-	}
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		look := time.NewTicker(time.Second)
-		defer look.Stop()
-		for last := begin; ; {
-			select {
-			case <-stop:
-				tellNew()
-				return
-			case now := <-look.C:
-				tellNew()
-				if now.Sub(last) >= reportEvery {
-					last = now
-					fmt.Fprintf(out, "  %-24s %4.0f s\n", log.progress(), now.Sub(begin).Seconds())
-				}
-			}
-		}
-	}()
-	return func() { close(stop); <-stopped }
-}
-
 // A buildLog reads what go build -v says: the name of each package that was
 // compiled, and what went wrong.
 type buildLog struct {
@@ -228,9 +205,4 @@ func (l *buildLog) rest() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Join(l.other, "\n")
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }

@@ -13,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"k8s.io/client-go/util/keyutil"
 )
 
 // Certificates begin a little in the past, like a real authority's, and
@@ -86,7 +88,7 @@ func (a *authority) issue(template *x509.Certificate) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("signing the certificate of %q: %w", name, err)
 	}
-	keyPEM, err := encodeKey(key)
+	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +101,7 @@ func newServiceAccountKey() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the service-account key: %w", err)
 	}
-	return encodeKey(key)
+	return keyutil.MarshalPrivateKeyToPEM(key)
 }
 
 func newTemplate(subject pkix.Name) (*x509.Certificate, error) {
@@ -115,14 +117,6 @@ func newTemplate(subject pkix.Name) (*x509.Certificate, error) {
 		NotAfter:     now.Add(certificateLife),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 	}, nil
-}
-
-func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("encoding a key: %w", err)
-	}
-	return encode("EC PRIVATE KEY", der), nil
 }
 
 func encode(kind string, der []byte) []byte {

@@ -103,7 +103,7 @@ func one[T object](t *testing.T, objects []object) (found T) {
 	return found
 }
 
-func TestManifest_is_the_chart(t *testing.T) {
+func TestManifest_IsTheChart(t *testing.T) {
 	text, err := manifest()
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestManifest_is_the_chart(t *testing.T) {
 
 func sameRule(a, b rbacv1.PolicyRule) bool { return a.String() == b.String() }
 
-func TestValues_are_judged(t *testing.T) {
+func TestValues_AreJudged(t *testing.T) {
 	for name, row := range map[string]struct {
 		values map[string]any
 		want   string
@@ -150,7 +150,7 @@ func TestValues_are_judged(t *testing.T) {
 	}
 }
 
-func TestValues_all_arrive(t *testing.T) {
+func TestValues_AllArrive(t *testing.T) {
 	texts := func(key string) map[string]any { return map[string]any{"example.com/" + key: key} }
 	objects := install(t, "blue", map[string]any{
 		"replicas": 3, "labels": texts("label"), "annotations": texts("annotation"), "podLabels": texts("pod-label"), "podAnnotations": texts("pod-annotation"),
@@ -215,7 +215,7 @@ func TestValues_all_arrive(t *testing.T) {
 	}
 }
 
-func TestNames_follow_the_release(t *testing.T) {
+func TestNames_FollowTheRelease(t *testing.T) {
 	for name, row := range map[string]struct {
 		release, want string
 		values        map[string]any
@@ -237,26 +237,14 @@ func TestNames_follow_the_release(t *testing.T) {
 	}
 }
 
-func TestServiceAccount_may_exist_already(t *testing.T) {
-	for name, want := range map[string]string{"": "default", "mine": "mine"} {
-		objects := install(t, "blue", map[string]any{"serviceAccount": map[string]any{"create": false, "name": name}})
-		if got := one[*appsv1.Deployment](t, objects).Spec.Template.Spec.ServiceAccountName; got != want ||
-			slices.ContainsFunc(objects, func(o object) bool { _, is := o.(*corev1.ServiceAccount); return is }) {
-			t.Errorf("it runs as %s, want %s", got, want)
-		}
-	}
-}
-
-func TestSettings_are_kept_line_by_line(t *testing.T) {
+func TestSettings_AreKeptLineByLine(t *testing.T) {
 	for name, settings := range map[string]string{
-		"plain":                  "[fleet]\nmax_draining = 5\n",
-		"first line indented":    "  [fleet]\n  max_draining = 5\n[drain]\nmargin = \"5s\"\n",
-		"a comment first":        "   # ours\n[fleet]\nmax_draining = 5\n",
-		"spaces, then text":      "      \n[fleet]\nmax_draining = 5\n",
-		"a tab":                  "[fleet]\n\tmax_draining = 5\n",
-		"an empty line in it":    "[fleet]\n\nmax_draining = 5\n",
-		"a template of its own":  "[webhook]\ntemplate = \"{{ .Node }}\"\n",
-		"what looks like a list": "- a\n",
+		"plain":                 "[fleet]\nmax_draining = 5\n",
+		"first line indented":   "  [fleet]\n  max_draining = 5\n[drain]\nmargin = \"5s\"\n",
+		"a comment first":       "   # ours\n[fleet]\nmax_draining = 5\n",
+		"a tab":                 "[fleet]\n\tmax_draining = 5\n",
+		"an empty line in it":   "[fleet]\n\nmax_draining = 5\n",
+		"a template of its own": "[webhook]\ntemplate = \"{{ .Node }}\"\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := one[*corev1.ConfigMap](t, install(t, "blue", map[string]any{"settings": settings})).Data["50-site.toml"]
@@ -267,18 +255,8 @@ func TestSettings_are_kept_line_by_line(t *testing.T) {
 	}
 }
 
-func TestSettings_restart_the_pods(t *testing.T) {
-	sum := func(values map[string]any) string {
-		return one[*appsv1.Deployment](t, install(t, "blue", values)).Spec.Template.Annotations["checksum/settings"]
-	}
-	before, after := sum(map[string]any{"settings": "[fleet]\nmax_draining = 5\n"}), sum(map[string]any{"settings": "[fleet]\nmax_draining = 6\n"})
-	if before == after || before == "" || sum(map[string]any{"restart": false}) != "" {
-		t.Errorf("the pods have %q, and %q with other settings", before, after)
-	}
-}
-
 // Helm keeps a release in its namespace, which therefore exists before, and creates nothing that exists already.
-func TestLeaseNamespace_is_created_once(t *testing.T) {
+func TestLeaseNamespace_IsCreatedOnce(t *testing.T) {
 	for namespace, want := range map[string]bool{"kube-system": true, "queues": true, "nth-queue": false} {
 		files, err := render("blue", namespace, needed(nil))
 		if err != nil {
@@ -291,7 +269,7 @@ func TestLeaseNamespace_is_created_once(t *testing.T) {
 	}
 }
 
-func TestNetworkPolicy_lets_nobody_in_by_default(t *testing.T) {
+func TestNetworkPolicy_LetsNobodyInByDefault(t *testing.T) {
 	objects := install(t, "blue", nil)
 	policy, pod := one[*networkingv1.NetworkPolicy](t, objects), one[*appsv1.Deployment](t, objects).Spec.Template
 	if len(policy.Spec.Ingress) != 0 || !slices.Equal(policy.Spec.PolicyTypes, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}) {
@@ -304,7 +282,7 @@ func TestNetworkPolicy_lets_nobody_in_by_default(t *testing.T) {
 	}
 }
 
-func TestChart_has_the_version_of_the_packages(t *testing.T) {
+func TestChart_HasTheVersionOfThePackages(t *testing.T) {
 	_, version, _ := strings.Cut(read(t, "../../../packaging/changelog.yaml"), "- semver: ")
 	version, _, _ = strings.Cut(version, "\n")
 	if got := one[*appsv1.Deployment](t, install(t, "blue", nil)).Labels["app.kubernetes.io/version"]; got != version {
@@ -312,19 +290,7 @@ func TestChart_has_the_version_of_the_packages(t *testing.T) {
 	}
 }
 
-func TestNotes_say_how_to_go_on(t *testing.T) {
-	files, err := render("blue", "queues", needed(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"-n queues rollout status deployment/blue-nth-queue", "nth-queue check", "networkPolicy.metricsFrom"} {
-		if !strings.Contains(files[notes], want) {
-			t.Errorf("there is no %q in\n%s", want, files[notes])
-		}
-	}
-}
-
-func TestPods_run_as_the_user_of_the_image(t *testing.T) {
+func TestPods_RunAsTheUserOfTheImage(t *testing.T) {
 	security := one[*appsv1.Deployment](t, install(t, "blue", nil)).Spec.Template.Spec.SecurityContext
 	if *security.RunAsUser != 65532 || *security.RunAsGroup != 65532 || !strings.Contains(read(t, "../../../packaging/queue/image"), "--user 65532:65532") {
 		t.Errorf("they run as %d:%d", *security.RunAsUser, *security.RunAsGroup)
@@ -333,7 +299,7 @@ func TestPods_run_as_the_user_of_the_image(t *testing.T) {
 
 // kube-score is in a module of its own, as it needs other versions of Kubernetes' types than Helm does. Two of its rules are not
 // ours: a limit of the processor would slow a drain down, and a registry that does not answer would keep pods from starting.
-func TestChart_passes_kube_score(t *testing.T) {
+func TestChart_PassesKubeScore(t *testing.T) {
 	files, err := render("nth-queue", "kube-system", needed(nil))
 	if err != nil {
 		t.Fatal(err)

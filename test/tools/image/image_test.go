@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
-	"github.com/google/go-containerregistry/pkg/v1"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
@@ -66,17 +66,11 @@ func (s sort) build(t *testing.T) (dir, said string) {
 	return dir, out.String()
 }
 
-func TestTheSameFilesGiveTheSameImage(t *testing.T) {
-	_, first := inPod.build(t)
-	_, second := inPod.build(t)
-	if first != second || !strings.Contains(first, "v1\tsha256:") {
-		t.Errorf("first\n%sthen\n%s", first, second)
+func TestImage_IsWhatItsContainerIsMadeOf(t *testing.T) {
+	for name, s := range map[string]sort{"a host container": hostContainer, "a pod": inPod} {
+		t.Run(name, s.mustBeMade)
 	}
 }
-
-func TestTheImageIsWhatAHostContainerIsMadeOf(t *testing.T) { hostContainer.mustBeMade(t) }
-
-func TestTheImageIsWhatAPodIsMadeOf(t *testing.T) { inPod.mustBeMade(t) }
 
 func (s sort) mustBeMade(t *testing.T) {
 	t.Helper()
@@ -173,7 +167,7 @@ func content(t *testing.T, image v1.Image) map[string]string {
 	return files
 }
 
-func TestTheImageIsPushedToARegistry(t *testing.T) {
+func TestImage_IsPushedToARegistry(t *testing.T) {
 	dir, built := hostContainer.build(t)
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
