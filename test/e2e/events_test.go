@@ -106,7 +106,7 @@ func TestWithdrawal_InMidDrainSavesThePodsThatAreLeft(t *testing.T) {
 func (s *stage) drainDownTo(t *testing.T, app string) {
 	t.Helper()
 	s.start(t)
-	s.imds.SetSpot("terminate", twoMinutes())
+	s.imds.SetSpot("terminate", inAnHour())
 	s.nth.WaitSays(t, "disruption budget "+app+" blocks the eviction of ")
 	s.waitLeft(t, app)
 }

@@ -27,7 +27,7 @@ func held(t *testing.T, s *stage) {
 	s.node.AddPods(t, "slow", 3, lab.Grace(2*time.Second), lab.GoesAtGrace())
 	s.node.AddDeployment(t, "guarded", 1, lab.MinAvailable(1))
 	s.watch(t)
-	s.imds.SetSpot("terminate", twoMinutes())
+	s.imds.SetSpot("terminate", inAnHour())
 	s.nth.WaitLog(t, systemd.PodHeld)
 }
 
@@ -133,7 +133,7 @@ func TestRecord_ThatIsLostIsFoundOnTheNode(t *testing.T) {
 			s.configure(t, func(o *daemon.Options) { o.Prepare, o.Env = disk.prepare, []string{disk.env} })
 			s.node.AddPods(t, "work", 5)
 			s.watch(t)
-			s.imds.SetSpot("terminate", twoMinutes())
+			s.imds.SetSpot("terminate", inAnHour())
 			s.node.WaitCordoned(t)
 			s.node.WaitEmpty(t)
 			s.nth.WaitLog(t, systemd.Drained)
@@ -166,7 +166,7 @@ func TestDescriptors_NoneLeftIsShownAndSurvived(t *testing.T) {
 		}
 	}
 	limit(3)
-	s.imds.SetSpot("terminate", twoMinutes())
+	s.imds.SetSpot("terminate", inAnHour())
 	s.nth.WaitSays(t, "cannot read spot-interruption: reading \"spot/instance-action\": dial: socket: too many open files")
 	s.nth.WaitSays(t, "writing the status: ")
 	if shown := s.machine.Command(t, "status"); shown.Status == 0 {
@@ -212,7 +212,7 @@ func TestStall_WhereNobodyWatchesEndsTheProcess(t *testing.T) {
 		waiting, second := unix.IoctlGetInt(int(out.Fd()), unix.TIOCINQ)
 		return first == nil && second == nil && waiting == size
 	})
-	imds.SetSpot("terminate", twoMinutes())
+	imds.SetSpot("terminate", inAnHour())
 	if err := nth.Wait(); err == nil || nth.ProcessState.ExitCode() != 1 {
 		t.Errorf("nth ended with %v, want status 1", nth.ProcessState)
 	}

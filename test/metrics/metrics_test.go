@@ -124,7 +124,7 @@ func startNth(t *testing.T, node *lab.Node, settings string) (nth *daemon.Daemon
 	t.Cleanup(imds.Close)
 	nth = daemon.NewMachine(t, daemon.Options{Kubeconfig: node.Kubeconfig, IMDS: imds.URL, Settings: settings}).Start(t)
 	nth.WaitWatching(t, node.Name)
-	return nth, func() { imds.SetSpot("terminate", time.Now().Add(2*time.Minute)) }
+	return nth, func() { imds.SetSpot("terminate", time.Now().Add(time.Hour)) }
 }
 
 func startQueue(t *testing.T, node *lab.Node, settings string) (nth *daemon.Daemon, interrupt func()) {
