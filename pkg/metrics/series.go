@@ -37,16 +37,13 @@ type series struct {
 	degraded                   prometheus.Gauge
 	compatibleActions          *prometheus.CounterVec // nil unless wanted
 	compatibleErrors           *prometheus.CounterVec // by kind, too
-	queue                      *queueSeries           // nil but for nth-queue
-}
 
-// queueSeries are the series that only nth-queue has.
-type queueSeries struct {
+	// These are nth-queue's, and nil elsewhere.
 	messages         *prometheus.CounterVec
 	inFlight, oldest prometheus.Gauge
 	delay            prometheus.Histogram
-	up, lastAnswer   prometheus.Gauge
-	leads            prometheus.Gauge
+	queueUp, leads   prometheus.Gauge
+	lastAnswer       prometheus.Gauge
 	nodes            *prometheus.GaugeVec
 }
 
@@ -92,7 +89,7 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 	s.notices = f.counters("nth_notices_total", "Webhook notices by result: delivered or lost.", "outcome")
 	s.degraded = f.gauge("nth_degraded", "1 while [log], [webhook] or [metrics] is misconfigured; draining works.")
 	if opts.Queue {
-		s.queue = f.queue()
+		s.addQueue(f)
 	} else {
 		s.addLocal(f)
 	}
@@ -105,17 +102,16 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 	return s
 }
 
-func (f factory) queue() *queueSeries {
-	return &queueSeries{
-		messages:   f.counters("nth_queue_messages_total", "Messages of the queue, by result.", "outcome"),
-		inFlight:   f.gauge("nth_queue_messages_in_flight", "Messages that are held while their work is done."),
-		oldest:     f.gauge("nth_queue_oldest_message_age_seconds", "The age of the oldest of them, since it was sent; 0 if there is none."),
-		delay:      f.histogram("nth_queue_receive_delay_seconds", "The time from a message's sending to its first receipt.", delayBuckets),
-		up:         f.gauge("nth_queue_up", "0 if this process leads, and could not read the queue when it last tried."),
-		lastAnswer: f.gauge("nth_queue_last_success_timestamp_seconds", "When SQS last answered a receive request."),
-		leads:      f.gauge("nth_queue_leads", "1 while this process leads: it receives messages and drains nodes. 0 while it stands by."),
-		nodes:      f.gauges("nth_queue_nodes", "Nodes of the cluster that this process drains, that wait in its line, and that there are.", "state"),
-	}
+// addQueue adds the series of nth-queue.
+func (s *series) addQueue(f factory) {
+	s.messages = f.counters("nth_queue_messages_total", "Messages of the queue, by result.", "outcome")
+	s.inFlight = f.gauge("nth_queue_messages_in_flight", "Messages that are held while their work is done.")
+	s.oldest = f.gauge("nth_queue_oldest_message_age_seconds", "The age of the oldest of them, since it was sent; 0 if there is none.")
+	s.delay = f.histogram("nth_queue_receive_delay_seconds", "The time from a message's sending to its first receipt.", delayBuckets)
+	s.queueUp = f.gauge("nth_queue_up", "0 if this process leads, and could not read the queue when it last tried.")
+	s.lastAnswer = f.gauge("nth_queue_last_success_timestamp_seconds", "When SQS last answered a receive request.")
+	s.leads = f.gauge("nth_queue_leads", "1 while this process leads: it receives messages and drains nodes. 0 while it stands by.")
+	s.nodes = f.gauges("nth_queue_nodes", "Nodes of the cluster that this process drains, that wait in its line, and that there are.", "state")
 }
 
 // addLocal adds the series of an nth that watches its own machine.

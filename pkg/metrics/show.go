@@ -94,14 +94,14 @@ type QueueStatus struct {
 
 // ShowQueue exports the status of nth-queue. Like Show, it is called every few seconds.
 func (m *Metrics) ShowQueue(now QueueStatus) {
-	q := m.series.queue
+	q := m.series
 	q.inFlight.Set(float64(now.InFlight))
 	age := 0.0
 	if !now.Oldest.IsZero() {
 		age = max(time.Since(now.Oldest), 0).Seconds()
 	}
 	q.oldest.Set(age)
-	q.up.Set(oneIf(now.Up))
+	q.queueUp.Set(oneIf(now.Up))
 	q.leads.Set(oneIf(now.Leads))
 	if !now.LastAnswer.IsZero() {
 		q.lastAnswer.Set(seconds(now.LastAnswer))
@@ -115,14 +115,14 @@ func (m *Metrics) ShowQueue(now QueueStatus) {
 // Messages creates the counters of these outcomes, so that the first message is seen as an increase.
 func (m *Metrics) Messages(outcomes ...string) {
 	for _, outcome := range outcomes {
-		m.series.queue.messages.WithLabelValues(outcome)
+		m.series.messages.WithLabelValues(outcome)
 	}
 }
 
 // Message counts a message by its outcome.
-func (m *Metrics) Message(outcome string) { m.series.queue.messages.WithLabelValues(outcome).Inc() }
+func (m *Metrics) Message(outcome string) { m.series.messages.WithLabelValues(outcome).Inc() }
 
 // Received observes how long a message was under way. It is called only when the message is received for the first time.
 func (m *Metrics) Received(delay time.Duration) {
-	m.series.queue.delay.Observe(max(delay, 0).Seconds())
+	m.series.delay.Observe(max(delay, 0).Seconds())
 }

@@ -54,7 +54,7 @@ func (h *JournalHook) Fire(entry *logrus.Entry) error {
 	message := strings.TrimRight(entry.Message, "\n")
 	for _, name := range slices.Sorted(maps.Keys(entry.Data)) {
 		value := fmt.Sprint(entry.Data[name])
-		if ForJournal(name) {
+		if forJournal(name) {
 			fields[name] = value
 		} else {
 			message += " " + name + "=" + quoteIfNeeded(value)
@@ -76,9 +76,9 @@ func (h *JournalHook) sendEntry(d datagram) {
 	}
 }
 
-// ForJournal reports whether a logrus field becomes a field in the journal. The journal only accepts upper-case names, which go-systemd
+// forJournal reports whether a logrus field becomes a field in the journal. The journal only accepts upper-case names, which go-systemd
 // does not check.
-func ForJournal(name string) bool {
+func forJournal(name string) bool {
 	if name == FieldMessageID || name == fieldIdentifier {
 		return true
 	}
