@@ -84,7 +84,7 @@ func (m *Metrics) touch() {
 // seconds is a time as Prometheus wants it.
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 
-// Polled counts a request for a document of the metadata service, named by its path.
+// Polled counts a request for a document of the metadata service, named by its path. result says how it ended: "ok", "absent" or "error".
 func (m *Metrics) Polled(document, result string) {
 	m.series.imdsRequests.WithLabelValues(document, result).Inc()
 }

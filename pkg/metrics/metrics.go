@@ -77,7 +77,7 @@ func New(opts Options) *Metrics {
 		opts: opts, began: time.Now(), encoding: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		own: prometheus.NewRegistry(), process: prometheus.NewRegistry(), faults: map[string]string{},
 	}
-	m.beat()
+	m.beat() // The daemon's loop has maxSilence from now on for its first call of Show.
 	m.series = newSeries(m.own, opts, m.healthy)
 	m.process.MustRegister(
 		// Their new home, the package collectors, is linked with database/sql.
@@ -104,13 +104,13 @@ func (m *Metrics) Run(ctx context.Context) {
 // least, and systemd's watchdog gives it as long.
 const maxSilence = 30 * time.Second
 
-// beat notes that the loop is alive.
+// beat notes that the daemon's loop is alive, now.
 func (m *Metrics) beat() {
 	now := time.Now()
 	m.lastShow.Store(&now)
 }
 
-// healthy returns an error if something hangs. A metadata service or an API server that is away is an outage, during
+// healthy returns an error if the daemon's loop hangs, or what Options.Stuck looks at. A metadata service or an API server that is away is an outage, during
 // which nth does all that it can.
 func (m *Metrics) healthy() error {
 	if silence := time.Since(*m.lastShow.Load()); silence > maxSilence {

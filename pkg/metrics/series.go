@@ -47,7 +47,7 @@ type series struct {
 	nodes            *prometheus.GaugeVec
 }
 
-// factory makes series and registers them.
+// factory makes series and registers them. A method in the singular makes one without labels, in the plural one with these labels.
 type factory struct{ promauto.Factory }
 
 func (f factory) gauge(name, help string) prometheus.Gauge {

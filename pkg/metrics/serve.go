@@ -113,7 +113,7 @@ type connections struct {
 	open []net.Conn // the oldest first
 }
 
-// track implements http.Server.ConnState.
+// track implements http.Server.ConnState, which is called for each connection: when it is new, and when it has ended.
 func (c *connections) track(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,7 +148,7 @@ func (c *connections) oldestOfMost() net.Conn {
 	return slices.MaxFunc(c.open, func(a, b net.Conn) int { return counts[from(a)] - counts[from(b)] })
 }
 
-// probe answers "ok" or the error.
+// probe returns a handler that answers 200 with "ok" and who leads, or 503 with the error of a check.
 func (m *Metrics) probe(check func() error) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -179,12 +179,12 @@ func (m *Metrics) writeFiles(ctx context.Context) {
 	defer ticks.Stop()
 	for {
 		write()
-		select {
+		select { // until the file may be written again
 		case <-ctx.Done():
 			return
 		case <-time.After(minInterval):
 		}
-		select {
+		select { // until it has to be
 		case <-ctx.Done():
 			return
 		case <-m.changed:

@@ -127,7 +127,7 @@ func (b *budget) bounded(f any, maxArguments int) any {
 			return failed(fmt.Errorf("it takes no more than %d bytes", maxArguments))
 		}
 		var results []reflect.Value
-		if kind.IsVariadic() {
+		if kind.IsVariadic() { // The last argument is a slice with all that are left.
 			results = call.CallSlice(args)
 		} else {
 			results = call.Call(args)
@@ -138,7 +138,7 @@ func (b *budget) bounded(f any, maxArguments int) any {
 		if err := b.spend(size); err != nil {
 			return failed(err)
 		}
-		if len(results) == 1 {
+		if len(results) == 1 { // The function itself returns no error.
 			results = append(results, reflect.Zero(fault))
 		}
 		return results

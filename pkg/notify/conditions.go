@@ -114,7 +114,7 @@ func describeEntry(e state.Entry, rules policy.Settings, brief bool) string {
 	return text
 }
 
-// touch makes the condition be looked at, if it is ours to keep.
+// touch has the Node's condition looked at soon, unless others keep it or the API server has refused it.
 func (k *Kubernetes) touch() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -280,8 +280,8 @@ func findCondition(node *corev1.Node, t corev1.NodeConditionType) *corev1.NodeCo
 	return nil
 }
 
-// setByOthers reports whether a condition is True on the Node although a writer does not want that, and neither its status nor its
-// texts are the writer's, as the API server remembers it (metadata.managedFields).
+// setByOthers reports whether the Node's condition is another's: it is True although this writer wants it False, and by what the API server
+// remembers (metadata.managedFields) somebody has set its status, and this writer neither that nor its texts.
 func setByOthers(node *corev1.Node, wanted corev1.NodeCondition, writer string) bool {
 	c := findCondition(node, wanted.Type)
 	if wanted.Status == corev1.ConditionTrue || c == nil || c.Status != corev1.ConditionTrue {

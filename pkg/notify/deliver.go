@@ -71,6 +71,7 @@ type message struct {
 	failures int
 }
 
+// result is what is reported of an attempt, or of a message that is lost without one. The queue's mutex is held, or its loop has ended.
 func (m *message) result(err error, lost bool) DeliveryResult {
 	return DeliveryResult{Event: m.event, Outcome: m.outcome, Err: err, Lost: lost, Again: m.failures > 0}
 }

@@ -70,7 +70,7 @@ func invisible(r rune) bool {
 
 // escape returns one rune, or one byte, as a Go escape.
 func escape(s string) string {
-	if s == string(utf8.RuneError) {
+	if s == string(utf8.RuneError) { // It was in the text, and does not stand for a byte that is not UTF-8.
 		return s
 	}
 	quoted := strconv.QuoteToASCII(s)
