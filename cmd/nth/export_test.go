@@ -118,13 +118,11 @@ func Forecasting(ctx context.Context, look func(context.Context) (evict.Forecast
 // GiveUp ends a process that has stalled.
 var GiveUp = giveUp
 
-// Supervised is a process that a supervisor looks after.
-type Supervised = supervised
-
-// Supervise keeps a process running, as the parent in a host container does.
-func Supervise(start func() (Supervised, error), log *logrus.Entry, signals <-chan os.Signal) (status int) {
-	return supervisor{start, log}.run(signals)
-}
+// What the parent in a host container is made of.
+var (
+	KeepRunning = keepRunning
+	PauseAfter  = pauseAfter
+)
 
 // RunAsParent is "nth run" in a host container.
 func RunAsParent(ctx context.Context, args []string, stdout, stderr io.Writer) int {

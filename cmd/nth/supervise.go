@@ -29,7 +29,7 @@ import (
 // underParent is an internal command: the daemon, as a child of that parent.
 const underParent = "run-under-parent"
 
-// The backoff before a restart begins with restartPause, and doubles up to longestRestartPause. It is reset by a process that has run for
+// The pause before a restart begins with restartPause, and doubles up to longestRestartPause. It is reset by a process that has run for
 // steadyLife.
 const (
 	restartPause        = 500 * time.Millisecond
@@ -37,69 +37,60 @@ const (
 	steadyLife          = time.Minute
 )
 
-// supervised is the daemon's process.
-type supervised interface {
-	Signal(s os.Signal) error
-	// Wait waits for the process to exit, and returns its exit status, or -1, and a description of it.
-	Wait() (status int, how string)
-}
-
-// supervisor keeps a process running.
-type supervisor struct {
-	start func() (supervised, error)
-	log   *logrus.Entry
-}
-
-// run returns the exit status of the process when it has exited as it was asked to, or for a reason that would end the next one, too.
-// Signals are forwarded.
-func (s supervisor) run(signals <-chan os.Signal) (status int) {
-	for pause := restartPause; ; pause = min(2*pause, longestRestartPause) {
-		began := time.Now()
-		process, err := s.start()
+// keepRunning runs the process that start returns, and starts another one whenever it has ended. Signals are forwarded. The result is the
+// exit status of a process that has ended as it was asked to, or for a reason that would end the next one, too.
+func keepRunning(start func() *exec.Cmd, log *logrus.Entry, signals <-chan os.Signal) (status int) {
+	for pause := time.Duration(0); ; {
+		began, process := time.Now(), start()
 		how := "it could not be started"
+		err := process.Start()
 		if err == nil {
-			var asked bool
-			asked, status, how = attend(process, signals)
+			asked := attend(process, signals)
+			status, how = process.ProcessState.ExitCode(), process.ProcessState.String()
 			if asked || status == cli.ExitUsage || status == cli.ExitConfig {
 				return status
 			}
 		}
 		lived := time.Since(began)
-		if lived >= steadyLife {
-			pause = restartPause
-		}
-		s.say(fmt.Sprintf("nth has ended after %s (%s); starting it again in %s", lived.Round(time.Millisecond), how, pause), err)
+		pause = pauseAfter(pause, lived)
+		say(log, fmt.Sprintf("nth has ended after %s (%s); starting it again in %s", lived.Round(time.Millisecond), how, pause), err)
 		if stopAsked(signals, pause) {
 			return cli.ExitOK
 		}
 	}
 }
 
-// attend forwards signals to a process until it exits, and reports whether it was asked to.
-func attend(process supervised, signals <-chan os.Signal) (asked bool, status int, how string) {
+// pauseAfter returns the pause before a restart. last is the pause before the process that has ended, 0 for the first one, and lived its age.
+func pauseAfter(last, lived time.Duration) time.Duration {
+	if last == 0 || lived >= steadyLife {
+		return restartPause
+	}
+	return min(2*last, longestRestartPause)
+}
+
+// attend forwards signals to a process until it has ended, and reports whether one of them asked it to stop.
+func attend(process *exec.Cmd, signals <-chan os.Signal) (asked bool) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		status, how = process.Wait()
+		_ = process.Wait() // ProcessState has the result.
 	}()
 	for {
 		select {
 		case <-ended:
-			return asked, status, how
+			return asked
 		case received := <-signals:
 			asked = asked || asksToStop(received)
-			_ = process.Signal(received) // It fails only if the process has exited.
+			_ = process.Process.Signal(received) // It fails only if the process has exited.
 		}
 	}
 }
 
 // stopAsked waits for a pause, and reports whether a signal asked to stop meanwhile. Other signals are dropped.
 func stopAsked(signals <-chan os.Signal, pause time.Duration) bool {
-	over := time.NewTimer(pause)
-	defer over.Stop()
-	for {
+	for over := time.After(pause); ; {
 		select {
-		case <-over.C:
+		case <-over:
 			return false
 		case received := <-signals:
 			if asksToStop(received) {
@@ -112,12 +103,12 @@ func stopAsked(signals <-chan os.Signal, pause time.Duration) bool {
 func asksToStop(s os.Signal) bool { return s == syscall.SIGTERM || s == syscall.SIGINT }
 
 // say logs one line. A log that hangs must not prevent a restart.
-func (s supervisor) say(line string, err error) {
+func say(log *logrus.Entry, line string, err error) {
 	daemon.Within(time.Second, func() {
 		if err != nil {
 			line += ": " + err.Error()
 		}
-		s.log.Error(line)
+		log.Error(line)
 	})
 }
 
@@ -129,11 +120,8 @@ func supervise(cmd *cobra.Command) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(signals)
-	s := supervisor{
-		start: func() (supervised, error) { return startDaemon(cmd) },
-		log:   logrus.NewEntry(daemon.NewLogger("nth", config.Log{Level: "info", Format: "prefix"}, cmd.OutOrStdout())),
-	}
-	switch s.run(signals) {
+	log := logrus.NewEntry(daemon.NewLogger("nth", config.Log{Level: "info", Format: "prefix"}, cmd.OutOrStdout()))
+	switch keepRunning(func() *exec.Cmd { return daemonProcess(cmd) }, log, signals) {
 	case cli.ExitOK:
 		return nil
 	case cli.ExitConfig:
@@ -143,11 +131,8 @@ func supervise(cmd *cobra.Command) error {
 	}
 }
 
-// childDaemon is the daemon as a process.
-type childDaemon struct{ command *exec.Cmd }
-
-// startDaemon starts this program again as the daemon, with the flags that were given to the command.
-func startDaemon(parent *cobra.Command) (supervised, error) {
+// daemonProcess returns this program as the daemon, not started yet, with the flags that were given to the command.
+func daemonProcess(parent *cobra.Command) *exec.Cmd {
 	args := []string{underParent}
 	parent.Flags().Visit(func(f *pflag.Flag) { args = append(args, "--"+f.Name+"="+f.Value.String()) })
 	command := exec.Command("/proc/self/exe", args...) // Signals end it.
@@ -155,16 +140,7 @@ func startDaemon(parent *cobra.Command) (supervised, error) {
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, parent.OutOrStdout(), parent.ErrOrStderr()
 	// In its own process group, it gets a terminal's signals once, from this process: a second one would end it immediately.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	return childDaemon{command}, command.Start()
-}
-
-// Signal implements supervised.
-func (c childDaemon) Signal(s os.Signal) error { return c.command.Process.Signal(s) }
-
-// Wait implements supervised.
-func (c childDaemon) Wait() (status int, how string) {
-	_ = c.command.Wait() // The state has it.
-	return c.command.ProcessState.ExitCode(), c.command.ProcessState.String()
+	return command
 }
 
 // watchdog is the service manager with a watchdog for where it has none: in a host container of Bottlerocket, or if nth was started

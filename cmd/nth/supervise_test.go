@@ -2,14 +2,14 @@ package main_test
 
 import (
 	"bytes"
-	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	nth "github.com/nth-project/nth/cmd/nth"
@@ -17,125 +17,71 @@ import (
 	"github.com/nth-project/nth/pkg/record"
 )
 
-// A life is how a process lives and ends by itself, and how it takes signals.
-type life struct {
-	lives  time.Duration
-	status int
-	heeds  bool // a signal ends it with status 0
-	heard  chan os.Signal
-	ended  chan struct{}
+// shell returns what starts a script, and counts the starts.
+func shell(script string, out io.Writer) (start func() *exec.Cmd, starts *int) {
+	starts = new(int)
+	return func() *exec.Cmd {
+		*starts++
+		command := exec.Command("/bin/sh", "-c", script)
+		command.Stdout = out
+		return command
+	}, starts
 }
 
-func (l *life) Signal(s os.Signal) error {
-	l.heard <- s
-	if l.heeds && s == syscall.SIGTERM {
-		close(l.ended)
+// onLines calls react with each line that is written to it.
+type onLines func(line string)
+
+func (react onLines) Write(p []byte) (int, error) {
+	for line := range strings.Lines(string(p)) {
+		react(line)
 	}
-	return nil
-}
-
-func (l *life) Wait() (int, string) {
-	select {
-	case <-l.ended:
-		return 0, "exit status 0"
-	case <-time.After(l.lives):
-		return l.status, "it has ended"
-	}
-}
-
-// A cradle starts processes with these lives, one after the other, and then ones that live until they are asked to end.
-type cradle struct {
-	lives  []*life
-	starts []time.Duration // since the beginning
-	began  time.Time
-}
-
-func (c *cradle) start() (nth.Supervised, error) {
-	c.starts = append(c.starts, time.Since(c.began))
-	l := &life{lives: 1000 * time.Hour, heeds: true}
-	if n := len(c.starts); n <= len(c.lives) {
-		l = c.lives[n-1]
-	}
-	if l == nil {
-		return nil, errors.New("there is no memory")
-	}
-	l.heard, l.ended = make(chan os.Signal, 8), make(chan struct{})
-	return l, nil
-}
-
-// supervised has processes with these lives supervised for so long, and then asks for the end.
-func supervised(t *testing.T, lives []*life, then time.Duration) (c *cradle, status int, said string) {
-	t.Helper()
-	var log bytes.Buffer
-	c = &cradle{lives: lives, began: time.Now()}
-	signals := make(chan os.Signal, 1)
-	asking := time.AfterFunc(then, func() { signals <- syscall.SIGTERM })
-	defer asking.Stop()
-	status = nth.Supervise(c.start, logger(&log), signals)
-	return c, status, log.String()
+	return len(p), nil
 }
 
 func TestSupervise_PauseGrowsWhileTheDaemonFailsAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		crash := func(lives time.Duration) *life { return &life{lives: lives, status: 2} }
-		c, status, said := supervised(t, []*life{crash(0), nil, crash(0), crash(0), crash(0), crash(0), crash(0), crash(time.Hour), crash(0)}, 2*time.Hour)
-		want := []time.Duration{ // in milliseconds; the pauses are 0.5 s, 1 s, 2 s, 4 s, 8 s, and then 10 s
-			0, 500, 1500, 3500, 7500, 15500, 25500, 35500, 35500 + 3600000 + 500, 35500 + 3600000 + 500 + 1000,
+	const second = time.Second
+	for _, row := range []struct{ last, lived, want time.Duration }{
+		{0, 0, second / 2}, {second / 2, 0, second}, {second, 59 * second, 2 * second}, {8 * second, 0, 10 * second}, {10 * second, 0, 10 * second},
+		{10 * second, 60 * second, second / 2},
+	} {
+		if got := nth.PauseAfter(row.last, row.lived); got != row.want {
+			t.Errorf("after %s and a life of %s, the pause is %s, want %s", row.last, row.lived, got, row.want)
 		}
-		if len(c.starts) != len(want) {
-			t.Fatalf("it was started %d times, want %d:\n%s", len(c.starts), len(want), said)
-		}
-		for i, at := range c.starts {
-			if at != want[i]*time.Millisecond {
-				t.Errorf("start %d was after %s, want %s", i+1, at, want[i]*time.Millisecond)
-			}
-		}
-		if lines := strings.Count(said, "\n"); status != 0 || lines != len(want)-1 || strings.Count(said, "there is no memory") != 1 {
-			t.Errorf("status %d, and it said\n%s\nwant a line for each of %d ends", status, said, len(want)-1)
-		}
-	})
+	}
 }
 
-func TestTheParentEndsWithWhatAnotherAttemptWouldEndWith(t *testing.T) {
+func TestSupervise_StopsInThePauseBeforeARestart(t *testing.T) {
+	signals := make(chan os.Signal, 2)
+	start, starts := shell("exit 2", nil)
+	log := onLines(func(line string) {
+		if strings.Contains(line, "(exit status 2); starting it again in 1s") {
+			signals <- syscall.SIGHUP // nobody needs it now
+			signals <- syscall.SIGTERM
+		}
+	})
+	if status := nth.KeepRunning(start, logger(log), signals); status != 0 || *starts != 2 {
+		t.Errorf("status %d after %d starts", status, *starts)
+	}
+}
+
+func TestSupervise_EndsWithWhatAnotherAttemptWouldEndWith(t *testing.T) {
 	for _, status := range []int{64, 78} {
-		synctest.Test(t, func(t *testing.T) {
-			if c, got, said := supervised(t, []*life{{status: status}}, time.Hour); got != status || len(c.starts) != 1 || said != "" {
-				t.Errorf("status %d after %d starts, want %d after one; it said %q", got, len(c.starts), status, said)
-			}
-		})
+		start, starts := shell(fmt.Sprintf("exit %d", status), nil)
+		log := onLines(func(line string) { t.Errorf("it said %q", line) })
+		if got := nth.KeepRunning(start, logger(log), nil); got != status || *starts != 1 {
+			t.Errorf("status %d after %d starts, want %d after one", got, *starts, status)
+		}
 	}
 }
 
 func TestSupervise_ForwardsSignalsAndEndsWithTheDaemon(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		signals := make(chan os.Signal, 2)
-		l := &life{lives: 20 * time.Second, status: 1}
-		c := &cradle{lives: []*life{l}, began: time.Now()}
-		signals <- syscall.SIGHUP
-		signals <- syscall.SIGTERM
-		// It takes its time, ends with a status of its own, and is not started again.
-		if status := nth.Supervise(c.start, logger(&bytes.Buffer{}), signals); status != 1 || len(c.starts) != 1 {
-			t.Errorf("status %d after %d starts", status, len(c.starts))
-		}
-		if a, b := <-l.heard, <-l.heard; a != syscall.SIGHUP || b != syscall.SIGTERM {
-			t.Errorf("it heard %s and %s", a, b)
-		}
-	})
-}
-
-func TestTheParentStopsWhileItWaitsToStartNthAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		signals := make(chan os.Signal, 2)
-		c := &cradle{lives: []*life{{status: 2}}, began: time.Now()}
-		asking := time.AfterFunc(200*time.Millisecond, func() {
-			signals <- syscall.SIGHUP // of no use to anybody now
-			signals <- syscall.SIGTERM
-		})
-		defer asking.Stop()
-		if status := nth.Supervise(c.start, logger(&bytes.Buffer{}), signals); status != 0 || len(c.starts) != 1 {
-			t.Errorf("status %d after %d starts", status, len(c.starts))
-		}
-	})
+	signals := make(chan os.Signal, 2)
+	next := map[string]os.Signal{"ready\n": syscall.SIGHUP, "hup\n": syscall.SIGTERM}
+	start, starts := shell("trap 'echo hup' HUP; trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done", onLines(func(line string) { signals <- next[line] }))
+	// It ends with a status of its own, and is not started again.
+	if status := nth.KeepRunning(start, logger(io.Discard), signals); status != 3 || *starts != 1 {
+		t.Errorf("status %d after %d starts", status, *starts)
+	}
 }
 
 // runParent runs nth as a host container does, with these settings. Its daemon shows its status in dir.
