@@ -81,8 +81,8 @@ func (h hostInfo) check(ctx context.Context, list *checks.List, path string, off
 	return c.End()
 }
 
-// errToldConfig ends the program with status 78, without another message.
-var errToldConfig = cli.ConfigError{Fault: cli.ErrReported}
+// errReportedConfig ends the program with status 78, without another message.
+var errReportedConfig = cli.ConfigError{Fault: cli.ErrReported}
 
 // check checks whether nth can work here.
 type check struct {
@@ -283,7 +283,7 @@ func (c *check) forecast(ctx context.Context, node *drain.Node) {
 	}
 }
 
-// describeForecast says how long a drain would take of the time that available describes.
+// describeForecast says how long a drain would take. available says of how much time, as in "of the 120 s of a spot notice".
 func describeForecast(f evict.Forecast, available string) string {
 	if len(f.Pods) == 0 {
 		return "no pods to evict"
@@ -320,7 +320,7 @@ func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	case err == nil && delay < kubelets.Period:
 		c.Warn("shutdown", "the kubelet wants to hold it for %s, and logind grants %s: raise InhibitDelayMaxSec= in logind.conf", kubelets.Period, delay)
 	default:
-		c.OK("shutdown", "the kubelet holds it for %s as well; %s", kubelets.Period, besideNth(kubelets))
+		c.OK("shutdown", "the kubelet holds it for %s as well; %s", kubelets.Period, kubeletsPart(kubelets))
 	}
 	if err == nil {
 		c.powerKey(ctx, cfg, where, kubelets.Period > 0)

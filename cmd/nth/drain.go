@@ -111,7 +111,7 @@ func (d *manualDrain) run(ctx context.Context, limit time.Duration, undo bool) e
 	dir := daemon.StateDirectory(&d.cfg.Common)
 	done, unfinished := d.drained, "the service continues until \"nth drain --undo\""
 	if undo {
-		done, unfinished = d.undone, "the service continues"
+		done, unfinished = undone, "the service continues"
 		if err := record.RemoveDrainRequest(dir); err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (d *manualDrain) run(ctx context.Context, limit time.Duration, undo bool) e
 
 // note prints the service's sentence if it has changed.
 func (d *manualDrain) note(s state.Status) {
-	if s.Step != nil {
+	if s.Step != nil { // Without one, nothing is being done now, and the last holders are still those to name.
 		d.held = s.Step.HeldBy
 	}
 	if s.Sentence != d.said {
@@ -157,11 +157,11 @@ func (d *manualDrain) holders() string {
 	return "; left: " + strings.Join(held, ", ")
 }
 
-// drained reports whether the drain has ended, and how.
+// drained reports whether the drain that this run has asked for has ended. The error says why the node is not drained then.
 func (d *manualDrain) drained(s state.Status) (ended bool, err error) {
 	for _, e := range s.Events {
 		switch {
-		case e.ID != d.id:
+		case e.ID != d.id: // another event, or an earlier request that is about to go
 		case e.Released:
 			return true, errors.New("someone uncordoned the node")
 		case e.LeftAlone:
@@ -173,8 +173,8 @@ func (d *manualDrain) drained(s state.Status) (ended bool, err error) {
 	return false, nil
 }
 
-// undone reports whether nothing of a drain is left.
-func (d *manualDrain) undone(s state.Status) (ended bool, err error) {
+// undone reports whether the service has nothing left to undo for "nth drain".
+func undone(s state.Status) (ended bool, err error) {
 	left := slices.ContainsFunc(s.Events, func(e state.EventStatus) bool { return e.Kind == event.Manual })
 	return !left, nil
 }
@@ -187,7 +187,7 @@ const requestPoll = 500 * time.Millisecond
 
 // Run implements agent.Source.
 func (r drainRequests) Run(ctx context.Context, sink event.Sink) error {
-	last, trouble := "unread", ""
+	last, trouble := "nothing was read yet", "" // no ID: the first look is reported, whatever it finds
 	for more := true; more; more = kube.Await(ctx, nil, requestPoll) {
 		request, err := record.ReadDrainRequest(r.dir)
 		switch {

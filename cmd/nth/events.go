@@ -21,7 +21,8 @@ import (
 	"github.com/nth-project/nth/pkg/wait"
 )
 
-// newHooks returns the keeper of lifecycle hooks, which wraps the metadata source.
+// newHooks returns the keeper of lifecycle hooks. The agent runs it in place of the metadata source, whose events it passes on: for those of
+// Auto Scaling it has the hook's own deadline.
 func newHooks(
 	metadata *imds.Source, cfg config.Config, store *record.Store, board *statusReporter, meter *metrics.Metrics, log *logrus.Entry,
 ) *asg.Keeper {

@@ -105,7 +105,8 @@ func (h hostInfo) system(cfg config.Config) system {
 	return found
 }
 
-// logStream returns the stream to log to.
+// logStream returns the stream to log to. A host container, whose format is "prefix", shows standard error on the console and keeps only
+// standard output.
 func logStream(cfg config.Log, cmd *cobra.Command) io.Writer {
 	if cfg.Format == "prefix" {
 		return cmd.OutOrStdout()
@@ -113,13 +114,13 @@ func logStream(cfg config.Log, cmd *cobra.Command) io.Writer {
 	return cmd.ErrOrStderr()
 }
 
-// complainContained logs the error that ends the daemon in a host container, whose standard error is the console, and returns an error
-// for the same exit status without a message.
+// complainContained logs the error that ends the daemon in a host container: cli.Run would print it to standard error, which is the console
+// there. The result ends the process with the same exit status, and without another message.
 func complainContained(out io.Writer, err error) error {
 	message, lines := daemon.FinalMessage(err)
 	daemon.LogErrors(daemon.NewLogger("nth", config.Log{Level: "info", Format: "prefix"}, out), message, lines)
 	if _, wrongConfig := errors.AsType[cli.ConfigError](err); wrongConfig {
-		return errToldConfig
+		return errReportedConfig
 	}
 	return cli.ErrReported
 }
@@ -143,9 +144,9 @@ var kubeletUnits = []string{"kubelet.service", "snap.kubelet-eks.daemon.service"
 // its unit.
 func (h hostInfo) proxy(cfg config.Config) func(context.Context) (identity.Proxy, error) {
 	own := identity.ProxyOf(os.Environ(), "nth's own environment")
+	isolated := h.noNotice(cfg) != nil // Bottlerocket gives such a container the proxy of the host's settings.
 	return func(context.Context) (identity.Proxy, error) {
-		// A container without access to the host gets its environment from the host's settings.
-		if own.HTTPS != "" || own.HTTP != "" || h.noNotice(cfg) != nil {
+		if own.HTTPS != "" || own.HTTP != "" || isolated {
 			return own, nil
 		}
 		unit, variables, err := systemd.ReadEnvironment(cfg.HostRoot, kubeletUnits...)

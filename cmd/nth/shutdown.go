@@ -153,13 +153,13 @@ func (s *shutdown) reportPowerKey(held bool, why string) {
 	}
 	kubelets, err := identity.ReadGracefulShutdown("")
 	if err == nil && kubelets.Period > 0 {
-		handler += "; " + besideNth(kubelets)
+		handler += "; " + kubeletsPart(kubelets)
 	}
 	s.started().Infof("the power button is handled by %s", handler)
 }
 
-// besideNth says what the kubelet's graceful shutdown means for pods if it is notified at the same time as nth.
-func besideNth(k identity.GracefulShutdown) string {
+// kubeletsPart says what the kubelet's graceful shutdown does to pods when logind announces a shutdown to it and to nth at once.
+func kubeletsPart(k identity.GracefulShutdown) string {
 	return fmt.Sprintf("where logind announces a shutdown, such as on a reboot, the kubelet ends all pods at the same time as "+
 		"nth: it asks no disruption budget, and gives pods no more than %s, critical ones %s", k.Period-k.Critical, k.Critical)
 }

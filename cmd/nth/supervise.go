@@ -125,7 +125,7 @@ func supervise(cmd *cobra.Command) error {
 	case cli.ExitOK:
 		return nil
 	case cli.ExitConfig:
-		return errToldConfig
+		return errReportedConfig
 	default:
 		return cli.ErrReported
 	}
