@@ -86,13 +86,13 @@ func (k *keeper) get(ctx context.Context, refused *credential) (*credential, err
 	m, failure := k.begin(context.WithoutCancel(ctx)), k.failure
 	k.mu.Unlock()
 	switch {
-	case usable || kept != nil && m == nil:
+	case usable || kept != nil && m == nil: // m, if any, renews it in the background.
 		return kept, nil
-	case m == nil:
+	case m == nil: // The last attempt failed, and it is too early for another one.
 		return nil, fmt.Errorf("getting credentials: %w", cmp.Or(failure, errRefused))
-	case kept == refused:
+	case kept == refused: // There is none, or this request tried it in vain: wait for the one that is being made.
 		kept = nil
-	default:
+	default: // Another request's credential was refused: if no new one comes soon, this request tries with the old one.
 		limited, cancel := context.WithDeadline(ctx, m.began.Add(replaceTimeout))
 		defer cancel()
 		ctx = limited
@@ -150,7 +150,8 @@ func (k *keeper) take(m *making, c credential, err error) {
 	}
 }
 
-// note notes whether the API server has accepted a credential. One that is accepted later was refused by mistake.
+// note remembers whether the API server has accepted the credential that is kept; what it says about an earlier one no longer matters.
+// If it accepts one that it had refused, the refusal was a mistake.
 func (k *keeper) note(c *credential, accepted bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -243,7 +243,8 @@ func (k *Kubelet) read(ctx context.Context) (contents, error) {
 	}
 }
 
-// adopt takes over a client that was confirmed to be that of a node.
+// adopt makes a client the one in use, once the API server has confirmed which node its credential belongs to. Callers of Identity keep
+// one client for good: its requests follow to whichever client is in use.
 func (k *Kubelet) adopt(confirmed *loaded, node string) (err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

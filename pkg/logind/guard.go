@@ -53,7 +53,8 @@ func newGuard(socket *net.UnixConn, takes bool, signals chan<- struct{}) *guard 
 // Close implements io.Closer.
 func (g *guard) Close() error { return g.socket.Close() }
 
-// Write implements io.Writer. After the last line of the authentication, messages follow.
+// Write implements io.Writer for godbus. godbus's line BEGIN ends the authentication; that is the last moment at which the bus can be
+// asked to pass file descriptors.
 func (g *guard) Write(p []byte) (int, error) {
 	if !g.begun && bytes.Equal(p, []byte("BEGIN\r\n")) {
 		if g.takes {
@@ -66,7 +67,8 @@ func (g *guard) Write(p []byte) (int, error) {
 	return g.socket.Write(p)
 }
 
-// negotiate asks for descriptors, which godbus does not know of.
+// negotiate asks the bus to pass file descriptors with messages: logind's answer to Inhibit has the lock in one. godbus on this kind
+// of socket does not ask for them.
 func (g *guard) negotiate() error {
 	const agreed = "AGREE_UNIX_FD\r\n"
 	if _, err := io.WriteString(g.socket, "NEGOTIATE_UNIX_FD\r\n"); err != nil {
@@ -77,7 +79,7 @@ func (g *guard) negotiate() error {
 		return err
 	}
 	if string(line) != agreed {
-		return errors.New("the bus passes no descriptors on")
+		return errors.New("the bus does not pass file descriptors")
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ const (
 	giveUp = 10 * time.Minute
 )
 
-// ListenToKey says whether the power key is being read. nth answers it only then.
+// ListenToKey tells the source whether the power key is being read. Only while it is does nth take the key over from logind.
 func (s *Source) ListenToKey(listening bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,8 @@ func (s *Source) ListenToKey(listening bool) {
 	poke(s.wake)
 }
 
-// Pressed says when the power key was pressed.
+// Pressed tells the source when the power key was pressed. It counts only while nth holds the lock on the key, since logind answers
+// the key otherwise; and only once, until that press is answered or called off.
 func (s *Source) Pressed(at time.Time) {
 	s.mu.Lock()
 	news := s.key.lock != nil && s.press.at.IsZero()
@@ -110,12 +111,13 @@ func (s *Source) announcePress(at time.Time) {
 	poke(s.moved)
 }
 
-// holdKey takes the lock on the power key, or releases it. action is what logind does when the key is pressed.
+// holdKey takes the lock with which nth answers the power key instead of logind, or releases it; Options.Key.Held hears of each change.
+// action is what logind would do when the key is pressed: nth replaces only a power-off.
 func (s *Source) holdKey(ctx context.Context, action string) {
 	s.mu.Lock()
 	known, wanted, why, have := s.key.known, s.key.wanted, "", s.key.lock != nil
 	s.mu.Unlock()
-	if !known {
+	if !known { // ListenToKey was not called yet.
 		return
 	}
 	if wanted && action != "poweroff" {

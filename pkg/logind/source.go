@@ -124,7 +124,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 		if met {
 			pause = firstBackoff
 		}
-		s.note(err)
+		s.noteFailure(err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -158,7 +158,7 @@ func (s *Source) session(ctx context.Context) (met bool, err error) {
 		case ctx.Err() != nil:
 			return met, err
 		case err != nil: // What is announced is still heard.
-			s.note(err)
+			s.noteFailure(err)
 			interval = time.Second
 		default:
 			s.wrong = time.Time{}
@@ -236,15 +236,15 @@ func (s *Source) settle(ctx context.Context, h *hold, m manager) (taken bool, er
 	return true, nil
 }
 
-// Release releases a lock: nth does not delay the announced event of this kind any longer. If none is announced, it does
-// nothing, so that a late call for a shutdown that was called off does not cost the lock.
+// Release gives the inhibitor lock for an announced event back to logind, which then lets the event happen. If no event of this kind is
+// announced, it does nothing: a late call for a shutdown that was called off must not cost the lock that delays the next one.
 func (s *Source) Release(kind event.Kind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range s.holds {
 		if h.kind == kind && h.pending != nil {
 			giveBack(&h.lock)
-			s.press.settled = s.press.settled || kind == event.Shutdown
+			s.press.settled = s.press.settled || kind == event.Shutdown // The machine may be powered off now, if its power key was pressed.
 			poke(s.moved)
 		}
 	}
@@ -331,8 +331,9 @@ func (s *Source) deliver(h *hold) {
 	}
 }
 
-// note reports what is missing, once, if it is for long.
-func (s *Source) note(err error) {
+// noteFailure reports to Options.Off that logind cannot be asked, and why: once, and only if that lasts longer than quietFor, so that a
+// restart of logind is not reported.
+func (s *Source) noteFailure(err error) {
 	if s.wrong.IsZero() {
 		s.wrong = time.Now()
 	}
@@ -340,10 +341,10 @@ func (s *Source) note(err error) {
 		return
 	}
 	s.mu.Lock()
-	said := s.last < 0
+	reported := s.last < 0
 	s.last = -1
 	s.mu.Unlock()
-	if !said && s.opts.Off != nil {
+	if !reported && s.opts.Off != nil {
 		s.opts.Off(err)
 	}
 }

@@ -194,6 +194,8 @@ func (c *Cluster) terminate(name string, p *pod, grace time.Duration) {
 	object.DeletionGracePeriodSeconds = new(int64(grace / time.Second))
 	p.object = object
 	c.notify("MODIFIED", object)
+	// The pod's processes end by themselves at p.ends after the first call, or are killed after this grace period: at least a second,
+	// as the kubelet gives.
 	in := max(min(p.began.Add(p.ends).Sub(now), max(grace, time.Second)), 0)
 	p.end = time.AfterFunc(in, func() { c.remove(name, p) })
 }

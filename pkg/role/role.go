@@ -236,7 +236,7 @@ func Code(err error) string {
 // Pause is the backoff after that many failures in a row: first after one, doubled after each further one, up to longest,
 // and of that a random part between half and all, so that a fleet whose requests failed together does not retry together.
 func Pause(failures int, first, longest time.Duration) time.Duration {
-	steps := min(max(failures, 1), 64) // The pause has reached its maximum before.
+	steps := min(max(failures, 1), 64) // After 64 doublings any pause has reached longest.
 	backoff := wait.Backoff{Duration: first / 2, Cap: longest / 2, Factor: 2, Jitter: 1, Steps: steps}
 	var pause time.Duration
 	for range steps {
