@@ -163,6 +163,14 @@ func TestLook_NewNode(t *testing.T) {
 		s.AddPod(pod("late"), 0)
 		r.await(state.PodGone, "default/late")
 	})
+	run(t, "is cordoned by the first look, whatever was uncordoned before", func(t *testing.T, s *apitest.Server) {
+		r := drained(t, s, drain.Options{})
+		r.uncordon(s)
+		s.RegisterNode()
+		looks, patches := count(s, "get node"), count(s, "patch node")
+		await(t, "another cordon", func() bool { return count(s, "patch node") > patches })
+		requested(t, s, looks+1, "get node")
+	})
 	// Until it is closed, pods may come to it of which nothing was reported.
 	run(t, "is drained once it is cordoned", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, drain.Options{})
@@ -459,4 +467,21 @@ func TestLook_ReportsChangesOnly(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The pods are listed while the Node is read for the first time, and each of them asks for a look.
+func TestLook_RequestsOfADrain(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a"), 0)
+		s.Answer("get node", slowly(100*time.Millisecond))
+		drained(t, s, drain.Options{})
+		var asked []string
+		for _, q := range s.Requests() {
+			asked = append(asked, q.What)
+		}
+		slices.Sort(asked)
+		if want := []string{"evict default/a", "get node", "list pods", "list pods", "patch node", "watch pods"}; !slices.Equal(asked, want) {
+			t.Errorf("asked for %q; want %q", asked, want)
+		}
+	})
 }

@@ -29,7 +29,7 @@ var (
 type waiting struct {
 	// scripts and balancers are waited for before evictions; volumes, and balancers again, when no pod is left. nil is no wait.
 	scripts, balancers, volumes *hold
-	// scriptsDone: the scripts have run for this drain, or that their time is over.
+	// scriptsDone: the scripts have run for this drain, or their time is over.
 	scriptsDone bool
 	// volumesEpoch and balancersEpoch are those in which the last wait for them after the last pod has ended. volumesSince is when the first
 	// wait for volumes began since the last pod had gone from the closed node; zero if there was none.
@@ -185,7 +185,7 @@ func (g *guard) awaitRest(now time.Time) (waiting bool, until time.Time) {
 	}
 	switch deadline := g.balancersDeadline(now); {
 	case !deadline.IsZero() && !now.Before(deadline):
-		g.balancers.end(errLate)
+		g.balancers.end(errLate) // The node is drained before the deadline, whatever load balancers do.
 		g.balancersEpoch = epoch
 		return false, time.Time{}
 	case g.balancers == nil:

@@ -57,7 +57,7 @@ func (p *Pods) plan(t *target, now time.Time) (state.TransitionKind, time.Time) 
 	if t.last.open {
 		switch {
 		case t.last.what != state.PodEvicted || !hard:
-			return "", time.Time{}
+			return "", time.Time{} // Its answer comes first.
 		case turnCome && !t.last.urgent:
 			t.last.cancel() // An eviction that hangs gives way to a deletion.
 		}
@@ -70,7 +70,7 @@ func (p *Pods) plan(t *target, now time.Time) (state.TransitionKind, time.Time) 
 		switch effect := t.effectBy(end, turnCome); {
 		case now.Before(effect):
 			return "", loop.Soonest(effect, wake)
-		case !hard || !turnCome:
+		case !hard || !turnCome: // A list says whether it is terminating. If it is not, it waits again (handleRelisted).
 			return "", loop.Soonest(p.suspectWatch(now), wake)
 		}
 		return p.planWaiting(t, end, turnCome, wake, now)
@@ -87,7 +87,7 @@ func (p *Pods) planWaiting(t *target, end time.Time, turnCome bool, wake, now ti
 	switch {
 	case p.opts.rank(t.pod) == lastRank && p.isPreceded(t.pod):
 		return "", time.Time{} // The drain itself runs in it, and would end with it.
-	case t.needsLook > p.terms().Looked && !hard:
+	case t.needsLook > p.terms().Looked && !hard: // Time enough: somebody may have uncordoned the node, and then it stays.
 		return "", time.Time{}
 	case t.needsLook > p.terms().Looked && now.Before(p.lookBy(t, turnCome)):
 		return "", loop.Soonest(p.lookBy(t, turnCome), wake)
@@ -135,7 +135,7 @@ func (p *Pods) limits(t *target, now time.Time) (end, turn time.Time) {
 	case hard.IsZero():
 	case now.Before(hard):
 		end = hard.Add(-p.opts.Margin)
-	default:
+	default: // The machine should be gone, and may be at any moment.
 		if t.overtime.IsZero() || !now.Before(t.overtime) && t.stage == waiting {
 			t.overtime = now.Add(overtime)
 		}

@@ -125,7 +125,7 @@ func TestPlan(t *testing.T) {
 		"shortened":                   {pods: one(1, ending(3600)), ends: apitest.Never, hard: near, want: "delete a 39s with 1"},
 		"shortened, with a margin":    {opts: evict.Options{Margin: time.Second}, pods: one(3600, ending(3600)), ends: apitest.Never, hard: near, want: "delete a 38s with 1"},
 		"not if it would end in time": {pods: one(1, ending(7)), ends: apitest.Never, hard: 10 * time.Second},
-		"not in its last second":      {pods: one(1, ending(1)), ends: apitest.Never, hard: 10 * time.Second},
+		"not in its last second":      {pods: one(1, ending(1)), ends: apitest.Never, hard: 10 * time.Second, at: 9500 * time.Millisecond},
 		// An eviction that was accepted and has no effect gives way to a deletion.
 		"accepted before the turn":         {pods: one(30), hard: time.Minute, delay: 25 * time.Second, evict: accepted, want: "evict a 25s, delete a 30s"},
 		"accepted shortly before the turn": {pods: one(30), hard: time.Minute, delay: 29500 * time.Millisecond, evict: accepted, want: "evict a 29.5s, delete a 30.5s with 29"},
