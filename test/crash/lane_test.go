@@ -177,7 +177,7 @@ func (l *lane) hasLooked(times int) func() bool {
 }
 
 // waitFor waits until a condition holds, which is judged anew when something has happened, and now and then: what nth
-// writes on its disk is told by nobody.
+// writes on its disk cannot be watched.
 func (l *lane) waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -14,7 +14,7 @@ import (
 	"github.com/nth-project/nth/test/internal/docs"
 )
 
-// programs builds what people run, in a directory of the test binary's own.
+// programs builds what operators run, in a directory of the test binary's own.
 var programs = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "nth-docs-")
 	if err != nil {

@@ -111,7 +111,7 @@ func TestAPIServer_ThatHangsAndRestartsIsOutlived(t *testing.T) {
 func TestCredential_ThatExpiresInMidDrainIsReadAgain(t *testing.T) {
 	t.Parallel()
 	s := prepareOn(t, lab.Shared(t), "")
-	s.node.LimitCertificate(t, 5*time.Second)
+	s.node.LimitCertificate(t, 30*time.Second) // by when nth watches, on a busy host too
 	held(t, s)
 	s.nth.WaitSays(t, "401 Unauthorized")
 	s.node.RotateCertificate(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/nth-project/nth/test/internal/host"
 )
 
-// What the pages tell people to type on a node is typed on one: installing nth first, removing it at the end.
+// What operators are to type on a node, by the pages, is typed on one: installing nth first, removing it at the end.
 func TestWhatThePagesSayCanBeTypedOnANode(t *testing.T) {
 	t.Parallel()
 	h := bareHost(t, "trixie")

@@ -9,7 +9,7 @@ import (
 	"github.com/nth-project/nth/test/internal/region"
 )
 
-// What no SQS would answer so cannot be told from a stand-in of our own.
+// The answers are those of an SQS that others have written: pkg/sqs has a stand-in of our own.
 func TestCheck_TriesEveryRightAndLeavesTheMessagesAlone(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -1,4 +1,4 @@
-// Package release judges what is handed to people as a release: that it is whole, and that whoever makes it again gets the same bytes.
+// Package release judges a release: that it is whole, and that a second build of it has the same bytes.
 package release
 
 import (

@@ -40,7 +40,7 @@ type load struct {
 }
 
 var (
-	// usual is a node with as many pods as a kubelet takes unless told otherwise.
+	// usual is a node with as many pods as a kubelet takes by default.
 	usual = load{pods: podsPerNode, rounds: 5, most: 0.8, memory: 0.8 * handlerPeak}
 	// crowded is a node with many more. Its kubelets, which the lab simulates, take whatever names them; what is measured
 	// is nth beside the least that a client can do. The unit guarantees so much memory.

@@ -239,7 +239,7 @@ func (d *Daemon) WaitReady(t lab.TB) {
 	d.await(t, "READY=1", func() bool { return d.words.ready })
 }
 
-// Reload makes nth read its settings again, and returns when it has told the service manager that this is done.
+// Reload makes nth read its settings again, and returns when it has notified the service manager that this is done.
 func (d *Daemon) Reload(t lab.TB) {
 	t.Helper()
 	d.words.mu.Lock()

@@ -43,7 +43,7 @@ func StartQueue(t lab.TB, opts QueueOptions) *Daemon {
 	return d
 }
 
-// Configure writes other settings for an nth-queue, which reads them when it is told to.
+// Configure writes other settings for an nth-queue, which reads them at a Reload.
 func (d *Daemon) Configure(t lab.TB, settings string) {
 	t.Helper()
 	m := &Machine{dir: filepath.Dir(d.cmd.Args[len(d.cmd.Args)-1])}

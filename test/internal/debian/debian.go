@@ -1,4 +1,4 @@
-// Package debian has programs from Debian's packages for tests: the real ones, as people run them. They are taken out of
+// Package debian has programs from Debian's packages for tests: the real ones, as operators run them. They are taken out of
 // their packages into the project's .cache, and nothing is installed on the host.
 //
 //	tree := debian.New(t, "prometheus")
@@ -88,7 +88,7 @@ func (d Tree) Program(t lab.TB, name string) string {
 	return ""
 }
 
-// Start starts a program of the tree, which finds its libraries there, and ends it with the test. What it says is told
+// Start starts a program of the tree, which finds its libraries there, and ends it with the test. What it says is logged
 // if the test fails.
 func (d Tree) Start(t lab.TB, name string, args ...string) {
 	t.Helper()

@@ -1,12 +1,12 @@
-// Package docs reads the documentation as people do who type what it says: every command in it, with what it prints.
+// Package docs reads the documentation as operators do who type its commands: every command in it, with what it prints.
 //
 // A command is a line of a code block that begins with a prompt, or, in a block without prompts, with the name of a
 // program. A comment above the block tells what it takes to run it:
 //
 //	<!-- needs: aws -->      an account at AWS; only programs, flags and files are judged
-//	<!-- needs: cluster -->  the rights of an administrator in a cluster; likewise
-//	<!-- needs: make -->     minutes; likewise, and that the target is there
-//	<!-- needs: other -->    something else that the text tells of; likewise
+//	<!-- needs: cluster -->  the rights of an administrator in a cluster; the same
+//	<!-- needs: make -->     minutes; the same, and that the target is there
+//	<!-- needs: other -->    something else that the text names; the same
 //	<!-- needs: node -->     a machine with nth; typed on a booted one by the tests of test/packages
 //
 // Where a block calls aws, kubectl or make, that tells it, too. All other commands are typed by the tests here.
@@ -36,7 +36,7 @@ type Page struct {
 	Anchors  []string // the names of its headings, as links have them
 }
 
-// A Command is one that people are told to type.
+// A Command is one that a page has operators type.
 type Command struct {
 	Page   string
 	Line   int

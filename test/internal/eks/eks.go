@@ -44,7 +44,7 @@ func (c *Cluster) Refused() error {
 	return nil
 }
 
-// New opens the way to the API server of the node for whoever has the credentials that the metadata service gives to the
+// New opens the way to the API server of the node for a client with the credentials that the metadata service gives to the
 // instance's role; it makes these up.
 func New(t lab.TB, node *lab.Node, imds *imdstest.Server) *Cluster {
 	t.Helper()

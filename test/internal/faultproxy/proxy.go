@@ -171,7 +171,7 @@ func (p *Proxy) tell() {
 	p.changed = make(chan struct{})
 }
 
-// reset ends a connection in such a way that the other side is told of an error.
+// reset ends a connection in such a way that the other side gets an error.
 func reset(c *net.TCPConn) {
 	_ = c.SetLinger(0) // fails only if it is closed already
 	_ = c.Close()

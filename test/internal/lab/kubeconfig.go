@@ -55,8 +55,8 @@ func (cp *ControlPlane) credential(file, user string, groups ...string) (Credent
 	return c, nil
 }
 
-// Forwarder passes requests on to the API server with the credential, whoever
-// they come from: what its owner may not do stays forbidden.
+// Forwarder passes all requests on to the API server with the credential: what
+// its owner may not do stays forbidden.
 func (c Credential) Forwarder() (*httputil.ReverseProxy, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
 	if err != nil {

@@ -21,7 +21,7 @@ const (
 	PodGone        Happening = "pod gone"
 )
 
-// A Moment is a happening and when the API server told of it.
+// A Moment is a happening and when a watch reported it.
 type Moment struct {
 	At   time.Time
 	What Happening
@@ -31,7 +31,7 @@ type Moment struct {
 // Observe calls tell with everything that happens to the node and its pods
 // from now on, one at a time and in the order of each object's life, until stop
 // is called or the test ends. It watches as an administrator and sees what is,
-// whoever did it.
+// by any client.
 func (n *Node) Observe(t TB, tell func(Moment)) (stop func()) {
 	t.Helper()
 	var mu sync.Mutex

@@ -139,7 +139,7 @@ func (n *Node) AddPod(t TB, name string, options ...Option) {
 	n.AddPods(t, name, 1, options...)
 }
 
-// AddLatePod makes a pod without a controller and does not wait for it: whoever guards the node may evict it at once.
+// AddLatePod makes a pod without a controller and does not wait for it: an nth that guards the node may evict it at once.
 func (n *Node) AddLatePod(t TB, name string, options ...Option) {
 	t.Helper()
 	if err := n.createPods(t, n.newWorkload(name, options), 1); err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // button is where the machine has its power button. A container shares the kernel of its host, and has no devices of its
-// own: in place of one there is a pipe, through which goes what the kernel would report. The machines of package virtual have a real one. logind, which finds devices by udev, hears of this one nothing, whoever has its lock.
+// own: in place of one there is a pipe, that has what the kernel would report. The machines of package virtual have a real one. logind, which finds devices by udev, hears of this one nothing, whoever has its lock.
 const button = "/dev/input/event0"
 
 // AddPowerButton gives the machine a power button, which is there until the machine goes down.

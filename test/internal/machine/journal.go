@@ -69,7 +69,7 @@ func (m *Machine) Hang(t lab.TB, unit string) (pid string) {
 	t.Helper()
 	m.Await(t, unit+" runs", func() bool {
 		pid = m.Property(t, unit, "MainPID")
-		return pid != "0" // That would be whoever runs the tests.
+		return pid != "0" // 0 would be the process group of the tests themselves.
 	})
 	m.Run(t, "kill", "-STOP", pid)
 	return pid

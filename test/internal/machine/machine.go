@@ -210,8 +210,8 @@ func (m *Machine) WaitOff(t lab.TB) {
 	m.await(t, "the machine is off", func(s state) bool { return s.off })
 }
 
-// CutPower takes the machine's power away, as EC2 does with an instance whose time is over: nobody in it is asked, or
-// told. It returns when the machine is off.
+// CutPower takes the machine's power away, as EC2 does with an instance whose time is over: nothing in it is
+// notified. It returns when the machine is off.
 func (m *Machine) CutPower(t lab.TB) {
 	t.Helper()
 	if err := m.launcher.cutPower(); err != nil {

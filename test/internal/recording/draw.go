@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// The picture's measures, in its own units; whoever shows it scales it.
+// The picture's measures, in its own units; browsers scale it.
 const (
 	rows       = 32 // of the terminal; what was there before has scrolled away
 	charWidth  = 7.2
@@ -47,7 +47,7 @@ func Draw(command string, printed []Line) []byte {
 	return []byte(b.String())
 }
 
-// draw returns the element of a line. Its length is told, so that columns stay columns in any font.
+// draw returns the element of a line. Its length is given, so that columns stay columns in any font.
 func draw(number int, line Line) string {
 	if strings.TrimSpace(line.Text) == "" {
 		return "<text/>\n"

@@ -114,7 +114,7 @@ func follow(t lab.TB, client kubernetes.Interface, namespace, service string, v 
 	learn := func(object any, there bool) {
 		slice, ok := object.(*discoveryv1.EndpointSlice)
 		if !ok {
-			return // it has gone while nobody watched; those that came in its place are told
+			return // it has gone while nobody watched; those that came in its place are reported
 		}
 		if delete(known, slice.Name); there {
 			known[slice.Name] = slice.Endpoints

@@ -29,7 +29,7 @@ import (
 type Options struct {
 	// Rate is how many requests a second each Service gets.
 	Rate int
-	// Notice is how long before its end the machine is told of it. Where nobody heeds that it is Unheeded instead, since
+	// Notice is how long before the machine's end it is announced. Where nothing acts on it, it is Unheeded instead, since
 	// nothing happens in it.
 	Notice, Unheeded time.Duration
 	// After is for how long requests are counted after the end.
@@ -220,7 +220,7 @@ func (s *scene) watch(t lab.TB) {
 func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, running *sync.WaitGroup) (notice, end time.Time) {
 	t.Helper()
 	last := s.o.Unheeded
-	if way.Heeds {
+	if way.Acts {
 		last = s.o.Notice
 	}
 	notice = time.Now()

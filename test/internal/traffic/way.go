@@ -16,8 +16,8 @@ import (
 type Way struct {
 	// Name is what it is called in the table.
 	Name string
-	// Heeds says that somebody does something about the notice.
-	Heeds bool
+	// Acts says that something drains the node for the notice.
+	Acts bool
 
 	node   node.Options
 	handle func(ctx context.Context, s *scene) error // takes the place of a handler, and ends with the machine
@@ -37,9 +37,9 @@ var (
 	}
 	// Handler is a handler that runs in a container and has the rights to drain its node: aws-node-termination-handler. It
 	// looks at the metadata service every two seconds, and calls what "kubectl drain" calls.
-	Handler = Way{Name: "a handler in a container", Heeds: true, handle: drainWithKubectl}
+	Handler = Way{Name: "a handler in a container", Acts: true, handle: drainWithKubectl}
 	// Nth is nth with its defaults.
-	Nth = Way{Name: "nth", Heeds: true, node: node.Options{Nth: true}}
+	Nth = Way{Name: "nth", Acts: true, node: node.Options{Nth: true}}
 )
 
 // handlerLooksEvery is the pause between two looks of aws-node-termination-handler at the metadata service.

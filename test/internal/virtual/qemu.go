@@ -16,7 +16,7 @@ import (
 // tools are the programs that a host needs, by the Debian package that has them.
 var tools = map[string]string{"qemu-system-x86_64": "qemu-system-x86", "debugfs": "e2fsprogs", "mke2fs": "e2fsprogs"}
 
-// kernelLine is what the kernel is told. What protects processors from their own faults is dear where they are emulated.
+// kernelLine is the command line of the kernel. What protects processors from their own faults is dear where they are emulated.
 const kernelLine = "root=/dev/vda rw rootfstype=ext4 console=ttyS0 net.ifnames=0 quiet mitigations=off nokaslr no_timer_check fsck.mode=skip"
 
 // accelerators lists the ways of running a machine, the fastest first. A /dev/kvm that is there need not work: that of

@@ -1,4 +1,4 @@
-// The container command is what runs in the containers of a node: it serves until it is told to end, obeys as its
+// The container command is what runs in the containers of a node: it serves until SIGTERM, obeys as its
 // arguments say, and writes down what happened to it, so that a test can read it when the machine is off.
 //
 //	container                         # pauses, which is what holds a pod together
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// aliveEvery is how often a container that was told to end writes that it has not ended.
+// aliveEvery is how often a container that got SIGTERM writes that it has not ended.
 const aliveEvery = 50 * time.Millisecond
 
 func main() {
@@ -28,31 +28,31 @@ func main() {
 	ends := flag.String("ends", "0s", `how long after SIGTERM it ends, or "never"`)
 	pause := flag.Duration("pause", 0, "how long the pause is; without end if this is 0")
 	flag.Parse()
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGTERM, syscall.SIGINT)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	if *words == "" {
-		wait(*pause, told)
+		wait(*pause, signals)
 		return
 	}
-	if err := serve(*words, *ends, told); err != nil {
+	if err := serve(*words, *ends, signals); err != nil {
 		fmt.Fprintln(os.Stderr, "container:", err)
 		os.Exit(1)
 	}
 }
 
-func wait(pause time.Duration, told <-chan os.Signal) {
+func wait(pause time.Duration, signals <-chan os.Signal) {
 	var over <-chan time.Time
 	if pause > 0 {
 		over = time.After(pause)
 	}
 	select {
-	case <-told:
+	case <-signals:
 	case <-over:
 	}
 }
 
-// serve answers requests until it is told to end, and then for as long as it takes to.
-func serve(words, ends string, told <-chan os.Signal) error {
+// serve answers requests until SIGTERM, and then for as long as it takes to.
+func serve(words, ends string, signals <-chan os.Signal) error {
 	file, err := os.OpenFile(words, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func serve(words, ends string, told <-chan os.Signal) error {
 	say("serves " + listener.Addr().String())
 	go func() { _ = server.Serve(listener) }() // It ends with the program.
 
-	say((<-told).String())
+	say((<-signals).String())
 	var over <-chan time.Time
 	if ends != "never" {
 		after, err := time.ParseDuration(ends)
