@@ -12,7 +12,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(bottlerocket.Main(m, 4)) }
 
-// inAnHour is when the machine goes: EC2 gives two minutes, which a busy host may take for anything.
+// inAnHour is the time in the notices of tests that judge no speed. Of the two minutes that EC2 gives, nothing may be left on a busy host
+// before a drain is over.
 func inAnHour() time.Time { return time.Now().Add(time.Hour) }
 
 // mustDrain announces an interruption, and waits until the node is cordoned and empty and nth has said so.

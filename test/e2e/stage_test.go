@@ -29,7 +29,8 @@ const (
 	lifecycleDocument   = "/latest/meta-data/autoscaling/target-lifecycle-state"
 )
 
-// inAnHour is when the machine goes: EC2 gives two minutes, which a busy host may take for anything.
+// inAnHour is the time in the notices of tests that judge no speed. Of the two minutes that EC2 gives, nothing may be left on a busy host
+// before a drain is over.
 func inAnHour() time.Time { return time.Now().Add(time.Hour) }
 
 // A stage is what most tests play on: a node whose only pod belongs to the Deployment "regular", its metadata service,

@@ -51,7 +51,7 @@ func TestDeb_StartsNothingWhereAnImageIsMade(t *testing.T) {
 
 		h.Configure(t, "")
 		h.Join(t)
-		// The chroot is the machine's own root, but for /run, which is what tells a service manager.
+		// The chroot is the machine's own root, but for /run, by which dpkg knows a service manager.
 		h.Run(t, "sh", "-c", "mount --bind / /mnt && mount -t tmpfs tmpfs /mnt/run && mount -t proc proc /mnt/proc")
 		h.Run(t, "chroot", "/mnt", "dpkg", "--install", h.PutPackage(t, host.Older, "deb"))
 		h.Run(t, "systemctl", "daemon-reload")

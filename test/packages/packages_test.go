@@ -40,7 +40,8 @@ func bareHost(t *testing.T, suite string) *host.Host {
 	return host.Bare(t, lab.Shared(t), suite)
 }
 
-// inAnHour is when the machine goes: EC2 gives two minutes, which a busy host may take for anything.
+// inAnHour is the time in the notices of tests that judge no speed. Of the two minutes that EC2 gives, nothing may be left on a busy host
+// before a drain is over.
 func inAnHour() time.Time { return time.Now().Add(time.Hour) }
 
 // mustBe fails the test unless a unit is so enabled and so active.

@@ -20,6 +20,7 @@ import (
 	"github.com/nth-project/nth/test/internal/region"
 )
 
+// installQueue installs or upgrades nth-queue, as an administrator does who has the file.
 func installQueue(t *testing.T, m *machine.Machine, v host.Version) {
 	t.Helper()
 	m.Put(t, host.PackageOf(t, "nth-queue", v, "deb"), "/root/nth-queue.deb")

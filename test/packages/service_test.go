@@ -219,6 +219,7 @@ assert n == 1, text
 open(path, "w").write(text)
 `
 
+// mustLetAPluginWork gives the kubelet's kubeconfig that plugin for a while, and drains the node with the credential that it prints.
 func mustLetAPluginWork(t *testing.T, h *host.Host) {
 	h.Write(t, "/usr/local/bin/fetch-token", plugin)
 	h.Run(t, "chmod", "755", "/usr/local/bin/fetch-token")
@@ -293,6 +294,7 @@ func mustBeStartedAgain(t *testing.T, h *host.Host) {
 	h.Run(t, "systemctl", "daemon-reload")
 }
 
+// mustReload reloads the service with other settings, which hold for the next event, and with wrong ones, which change nothing.
 func mustReload(t *testing.T, h *host.Host) {
 	before := h.MainPID(t)
 	h.Configure(t, brief+"[events.spot-interruption]\naction = \"cordon\"\n")

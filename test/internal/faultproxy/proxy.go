@@ -34,9 +34,10 @@ const (
 	Refuse Kind = "refuse"
 	// BlackHole accepts connections and lets nothing through, in either direction, on these and on older ones.
 	BlackHole Kind = "black hole"
-	// Reset resets a connection in place of the next part of an answer, Cut in the middle of it.
+	// Reset resets a connection in place of the next part of an answer.
 	Reset Kind = "reset"
-	Cut   Kind = "cut"
+	// Cut resets a connection in the middle of the next part of an answer.
+	Cut Kind = "cut"
 	// Latency holds each part of a request and of an answer for a while.
 	Latency Kind = "latency"
 )

@@ -26,7 +26,7 @@ func (m *Machine) AddPowerButton(t lab.TB) {
 // PressPower presses the power button, and returns when that was.
 func (m *Machine) PressPower(t lab.TB) time.Time {
 	t.Helper()
-	const syn, key, power = 0, 1, 116
+	const syn, key, power = 0, 1, 116 // EV_SYN, EV_KEY and KEY_POWER of linux/input-event-codes.h
 	pressed := time.Now()
 	var text bytes.Buffer
 	for _, event := range [][3]int{{key, power, 1}, {syn, 0, 0}, {key, power, 0}, {syn, 0, 0}} {

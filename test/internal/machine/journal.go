@@ -18,7 +18,7 @@ type Entry map[string]string
 // Message is what a person reads.
 func (e Entry) Message() string { return e["MESSAGE"] }
 
-// asData are the options with which journalctl prints what a test can read.
+// asData are the options with which journalctl prints entries as JSON.
 var asData = []string{"--output=json", "--all", "--no-pager", "--quiet"}
 
 // Journal returns the entries that journalctl shows with the arguments, the oldest first. That includes everything that

@@ -66,7 +66,7 @@ func (s *Storm) make(ctx context.Context, podsPerNode int) error {
 	if err := s.makeNodes(ctx); err != nil {
 		return err
 	}
-	// Pods come when their nodes are played: of those that are there before, kwok may overlook some.
+	// kwok overlooks some of the pods that are there before their nodes are Ready.
 	if err := s.await(ctx, "nodes are not Ready", s.unready); err != nil {
 		return err
 	}
@@ -155,6 +155,7 @@ func (s *Storm) await(ctx context.Context, what string, count func(context.Conte
 	}
 }
 
+// waiting counts the pods that do not run.
 func (s *Storm) waiting(ctx context.Context) (int, error) {
 	pods, err := s.cp.Admin.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermNotEqualSelector("status.phase", "Running").String(),
@@ -165,6 +166,7 @@ func (s *Storm) waiting(ctx context.Context) (int, error) {
 	return len(pods.Items), nil
 }
 
+// unready counts the nodes that are not Ready.
 func (s *Storm) unready(ctx context.Context) (int, error) {
 	nodes, err := s.cp.Admin.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: stormed + "=" + s.label})
 	if err != nil {
