@@ -31,7 +31,7 @@ func inMidDrain(t *testing.T) *bottlerocket.Host {
 	h := superpowered(t)
 	h.Node.AddPods(t, "web", 2)
 	h.Node.AddDeployment(t, "guarded", 1, lab.MinAvailable(1))
-	h.IMDS.SetSpot("terminate", inAnHour())
+	h.IMDS.SetSpot("terminate", twoMinutes())
 	h.WaitSaid(t, "guarded", 1)
 	h.WaitSaid(t, "evicted "+h.Node.Namespace+"/web", 2) // What a process is killed before it says, nobody says.
 	return h

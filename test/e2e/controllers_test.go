@@ -32,7 +32,7 @@ func TestStatefulSet_ComesBackUnderItsNamesOnAnotherNode(t *testing.T) {
 	s.node.AddStatefulSet(t, "db", 2, lab.Grace(2*time.Second), lab.GoesAtGrace())
 	spare := s.node.AddSpare(t)
 	s.watch(t)
-	s.imds.SetSpot("terminate", inAnHour())
+	s.imds.SetSpot("terminate", twoMinutes())
 	s.waitDrained(t)
 	s.nth.Stop(t)
 	if e := s.mustRemember(t, state.Drained); e.Result.Evicted != 2 {

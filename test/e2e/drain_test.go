@@ -40,7 +40,7 @@ func TestDrain_OfANodeWithOneOfEverything(t *testing.T) {
 	s.node.AddSpare(t) // takes what is evicted, and so lets the budget of web yield
 	s.watch(t)
 
-	s.imds.SetSpot("terminate", inAnHour())
+	s.imds.SetSpot("terminate", twoMinutes())
 	held := s.nth.WaitSays(t, "disruption budget db blocks the eviction of "+s.node.Namespace+"/db-")
 	if held.Fields["MESSAGE_ID"] != systemd.PodHeld || !strings.HasPrefix(held.Fields[systemd.FieldPod], s.node.Namespace+"/db-") {
 		t.Errorf("what the budget holds is logged with the fields %v", held.Fields)
@@ -151,7 +151,7 @@ func TestDrain_BesideKubectlDrain(t *testing.T) {
 		ended <- err
 	}()
 
-	s.imds.SetSpot("terminate", inAnHour())
+	s.imds.SetSpot("terminate", twoMinutes())
 
 	s.waitDrained(t)
 	if err := <-ended; err != nil {

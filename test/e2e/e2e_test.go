@@ -30,7 +30,7 @@ func TestDrain_WithTheSettingsThatAreShipped(t *testing.T) {
 	nth := daemon.NewMachine(t, daemon.Options{Kubeconfig: node.Kubeconfig, IMDS: imds.URL}).Start(t)
 	nth.WaitWatching(t, node.Name)
 
-	imds.SetSpot("terminate", inAnHour())
+	imds.SetSpot("terminate", twoMinutes())
 
 	node.WaitCordoned(t)
 	node.WaitEmpty(t)

@@ -106,7 +106,7 @@ func TestWithdrawal_InMidDrainSavesThePodsThatAreLeft(t *testing.T) {
 func (s *stage) drainDownTo(t *testing.T, app string) {
 	t.Helper()
 	s.start(t)
-	s.imds.SetSpot("terminate", inAnHour())
+	s.imds.SetSpot("terminate", twoMinutes())
 	s.nth.WaitSays(t, "disruption budget "+app+" blocks the eviction of ")
 	s.waitLeft(t, app)
 }
@@ -147,11 +147,11 @@ func TestUncordon_InMidDrainIsKeptByTheNextProcess(t *testing.T) {
 	s.mustKeep(t, "regular-", 1)
 }
 
-// The hook would time out after six seconds without heartbeats.
+// The hook would time out after 15 s without heartbeats.
 func TestHook_IsHeldUntilTheNodeIsDrained(t *testing.T) {
 	aws := asgtest.NewServer()
 	t.Cleanup(aws.Close)
-	aws.AddGroup("workers", asgtest.Hook{Name: "drain", HeartbeatTimeout: 6 * time.Second})
+	aws.AddGroup("workers", asgtest.Hook{Name: "drain", HeartbeatTimeout: 15 * time.Second})
 	aws.AddInstance("workers", imdstest.InstanceID)
 	s := prepare(t, "[events.asg-termination]\ncomplete_hook = true\n")
 	s.configure(t, func(o *daemon.Options) { o.Env = []string{"AWS_ENDPOINT_URL_AUTO_SCALING=" + aws.URL} })
@@ -168,7 +168,7 @@ func TestHook_IsHeldUntilTheNodeIsDrained(t *testing.T) {
 	aws.Terminate(imdstest.InstanceID)
 	s.imds.SetLifecycleState("Terminated")
 	s.node.WaitCordoned(t)
-	await("heartbeats", func() bool { return len(action().Heartbeats) >= 5 })
+	await("heartbeats", func() bool { return len(action().Heartbeats) >= 2 })
 	if a := action(); a.Result != "" {
 		t.Fatalf("the hook is completed before the drain: %+v", a)
 	}

@@ -59,7 +59,7 @@ func (s *stage) eventsOf(t *testing.T, namespace string, involved fields.Set) []
 func TestNotices_OfADrainAreInTheCluster(t *testing.T) {
 	s := play(t, withdrawnSoon)
 	pods := s.node.Pods(t)
-	s.imds.SetSpot("terminate", inAnHour())
+	s.imds.SetSpot("terminate", twoMinutes())
 	if c := s.waitCondition(t, corev1.ConditionTrue, "SpotInterruption"); !s.node.Object(t).Spec.Unschedulable {
 		t.Errorf("the condition was there before the cordon: %+v", c)
 	}
@@ -97,7 +97,7 @@ func TestCondition_LeavesThoseOfOthers(t *testing.T) {
 	s := prepare(t, "")
 	before := len(s.node.Object(t).Status.Conditions)
 	s.watch(t)
-	s.imds.SetSpot("terminate", inAnHour())
+	s.imds.SetSpot("terminate", twoMinutes())
 	for i := range 50 {
 		c := corev1.NodeCondition{Type: "KubeletLike", Status: corev1.ConditionTrue, Reason: fmt.Sprintf("Round%d", i), LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}
 		patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{c}}})

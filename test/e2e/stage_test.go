@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -29,9 +28,8 @@ const (
 	lifecycleDocument   = "/latest/meta-data/autoscaling/target-lifecycle-state"
 )
 
-// inAnHour is the time in the notices of tests that judge no speed. Of the two minutes that EC2 gives, nothing may be left on a busy host
-// before a drain is over.
-func inAnHour() time.Time { return time.Now().Add(time.Hour) }
+// twoMinutes is the notice that EC2 gives; nth believes no longer one.
+func twoMinutes() time.Time { return time.Now().Add(2 * time.Minute) }
 
 // A stage is what most tests play on: a node whose only pod belongs to the Deployment "regular", its metadata service,
 // and nth.
@@ -229,11 +227,15 @@ func (s *stage) release(t *testing.T, budget string) {
 	}
 }
 
-// mustRemember waits until nth has that phase of the spot interruption on disk, which follows what it logs, and returns the entry.
+// mustRemember waits until nth has that phase of its one event on disk, which follows what it logs, and returns the entry.
 func (s *stage) mustRemember(t *testing.T, phase state.Phase) (e state.Entry) {
 	t.Helper()
-	await(t, fmt.Sprintf("nth remembers the event as %s", phase), func() bool {
-		e = s.machine.RecordOf(t, event.SpotInterruption)
+	await(t, fmt.Sprintf("nth remembers one event, as %s", phase), func() bool {
+		entries := s.machine.Record(t)
+		if len(entries) != 1 {
+			return false
+		}
+		e = entries[0]
 		return e.Phase == phase
 	})
 	return e

@@ -125,7 +125,7 @@ func TestUpgrade_InMidDrainContinuesIt(t *testing.T) {
 		h.Node.AddDeployment(t, "web", 2)
 		h.Node.AddPods(t, "stubborn", 2, lab.Grace(90*time.Second), lab.NeverGoes())
 		h.Node.AddDeployment(t, "db", 1, lab.MinAvailable(1))
-		h.IMDS.SetSpot("terminate", inAnHour())
+		h.IMDS.SetSpot("terminate", twoMinutes())
 		h.WaitStatus(t, "held by PDB db")
 		h.Await(t, "four pods have been evicted", func() bool { return len(h.Logged(t, systemd.PodEvicted)) == 4 })
 

@@ -40,9 +40,8 @@ func bareHost(t *testing.T, suite string) *host.Host {
 	return host.Bare(t, lab.Shared(t), suite)
 }
 
-// inAnHour is the time in the notices of tests that judge no speed. Of the two minutes that EC2 gives, nothing may be left on a busy host
-// before a drain is over.
-func inAnHour() time.Time { return time.Now().Add(time.Hour) }
+// twoMinutes is the notice that EC2 gives; nth believes no longer one.
+func twoMinutes() time.Time { return time.Now().Add(2 * time.Minute) }
 
 // mustBe fails the test unless a unit is so enabled and so active.
 func mustBe(t *testing.T, m *machine.Machine, unit, enabled, active string) {

@@ -54,7 +54,7 @@ func TestService_OnANode(t *testing.T) {
 func interrupt(t *testing.T, h *host.Host, pods int) {
 	t.Helper()
 	h.Node.AddPods(t, "web", pods)
-	h.IMDS.SetSpot("terminate", inAnHour())
+	h.IMDS.SetSpot("terminate", twoMinutes())
 	h.Node.WaitEmpty(t)
 	h.WaitStatus(t, "node "+h.Node.Name+" is drained for spot-interruption")
 }
@@ -171,7 +171,7 @@ func mustRunUnitsFirst(t *testing.T, h *host.Host) {
 	h.Run(t, "systemctl", "enable", "save.service", "broken.service")
 	restart(t, h, "[drain]\nscripts_wait = \"20s\"\n")
 	h.Node.AddPods(t, "web", 1)
-	h.IMDS.SetSpot("terminate", inAnHour())
+	h.IMDS.SetSpot("terminate", twoMinutes())
 	h.Node.WaitForPods(t, "its pods are going", func(pods []*corev1.Pod) bool {
 		return len(pods) == 0 || pods[0].DeletionTimestamp != nil
 	})
@@ -308,7 +308,7 @@ func mustReload(t *testing.T, h *host.Host) {
 	h.Await(t, "the reload has ended", func() bool { return h.Property(t, "nth", "ActiveState") == "active" })
 
 	h.Node.AddPods(t, "stays", 1)
-	h.IMDS.SetSpot("terminate", inAnHour())
+	h.IMDS.SetSpot("terminate", twoMinutes())
 	h.WaitStatus(t, "node "+h.Node.Name+" is cordoned")
 	if pods := h.Node.Pods(t); len(pods) != 1 || pods[0].DeletionTimestamp != nil {
 		t.Errorf("the node has %d pods, want the one that it had", len(pods))

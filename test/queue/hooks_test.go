@@ -32,7 +32,7 @@ func mustBeCompleted(t *testing.T, s *scene, id string) asgtest.Action {
 	return actions[0]
 }
 
-// The message comes through EventBridge, and from Auto Scaling itself. The hook would not wait longer than eight seconds by itself.
+// The message comes through EventBridge, and from Auto Scaling itself. The hook would not wait longer than 15 s by itself.
 func TestHook_IsHeldUntilTheNodeIsDrained(t *testing.T) {
 	t.Parallel()
 	for name, by := range map[string]func(message string) string{
@@ -41,7 +41,7 @@ func TestHook_IsHeldUntilTheNodeIsDrained(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
-			node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 8 * time.Second}, lab.Grace(20*time.Second), lab.GoesAtGrace())
+			node, id := s.hooked(t, asgtest.Hook{HeartbeatTimeout: 15 * time.Second}, lab.Grace(20*time.Second), lab.GoesAtGrace())
 			s.Deleting(func(m region.Message) {
 				s.early.judge(t, m)
 				if action := s.Groups.Actions(id)[0]; action.Result == "" {

@@ -162,7 +162,7 @@ func TestNotice_OnAStarvedMachineWithoutAJournalDrains(t *testing.T) {
 		for range 8 {
 			h.Run(t, "systemd-run", "--quiet", "sh", "-c", "while :; do :; done")
 		}
-		h.IMDS.SetSpot("terminate", time.Now().Add(time.Hour))
+		h.IMDS.SetSpot("terminate", time.Now().Add(2*time.Minute))
 		h.Node.WaitEmpty(t)
 		h.WaitStatus(t, "is drained")
 		h.Run(t, "kill", "-CONT", journald)
