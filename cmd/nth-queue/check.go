@@ -81,9 +81,9 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 		Condition: cfg.Kubernetes.Condition, Events: cfg.Kubernetes.Events,
 	}
 	for _, right := range fleet.Rights(extras) {
-		allowed, err := fleet.CheckPermission(ctx, client, right)
+		allowed, err := right.Allowed(ctx, client)
 		if err != nil {
-			c.Fail("right", "%s", err)
+			c.Fail("right", "asking whether it may %s: %s", right, err)
 			return fleet.NodeCount{}
 		}
 		c.Right(right.String(), right.For, right.Optional, allowed)

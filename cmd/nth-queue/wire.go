@@ -84,7 +84,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 		identity, cfg.Queue.URL, reach.drains.Server, dryRun(cfg))
 	d.Service.Ready()
 	go d.Reload(ctx, late, func(cfg config.Queue, degraded []string) {
-		hooks.client.Use(hookSettings(cfg))
+		hooks.Use(hookSettings(cfg))
 		nodes.Use(rulesOf(cfg, gate))
 		notices.use(cfg)
 		reporter.degrade(degraded)
@@ -292,15 +292,12 @@ func ownPod() fleet.OwnPod {
 	return fleet.OwnPod{Node: os.Getenv("NODE_NAME"), Namespace: os.Getenv("POD_NAMESPACE"), Pod: os.Getenv("POD_NAME")}
 }
 
-// hooks implements fleet.Hooks with pkg/asg.
-type hooks struct{ client *asg.HookClient }
-
 // newHooks returns the client that holds and completes lifecycle hooks with this AWS configuration, and logs and counts what it does.
-func newHooks(cfg config.Queue, account aws.Config, meter *meter, log *logrus.Entry) hooks {
-	return hooks{asg.NewHookClient(asg.HookClientOptions{
+func newHooks(cfg config.Queue, account aws.Config, meter *meter, log *logrus.Entry) *asg.HookClient {
+	return asg.NewHookClient(asg.HookClientOptions{
 		AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region), Requested: daemon.CountHooks(meter.Metrics),
 		Report: func(n asg.HookReport) { daemon.LogHook(log, n) },
-	}, hookSettings(cfg))}
+	}, hookSettings(cfg))
 }
 
 // hookSettings are the settings for the lifecycle hooks of terminations and launches.
@@ -324,26 +321,4 @@ func resourceOf(address, region string) string {
 		region = of
 	}
 	return strings.Join([]string{":sqs", region, account, name}, ":")
-}
-
-// actionOf returns the lifecycle action of an instance that a message announced.
-func actionOf(instance string, hook sqs.Hook) asg.Action {
-	return asg.Action{
-		Group: hook.Group, Hook: hook.Name, Instance: instance, Token: hook.Token, Launch: hook.Launch, Back: hook.Back,
-	}
-}
-
-// Hold implements fleet.Hooks.
-func (h hooks) Hold(ctx context.Context, instance string, hook sqs.Hook) {
-	h.client.Hold(ctx, actionOf(instance, hook))
-}
-
-// Complete implements fleet.Hooks.
-func (h hooks) Complete(ctx context.Context, instance string, hook sqs.Hook, outcome event.Outcome) error {
-	return h.client.Complete(ctx, actionOf(instance, hook), outcome)
-}
-
-// Loses implements fleet.Hooks.
-func (h hooks) Loses(ctx context.Context, instance string, hook sqs.Hook) (bool, error) {
-	return h.client.Loses(ctx, actionOf(instance, hook))
 }

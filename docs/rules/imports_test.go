@@ -18,7 +18,7 @@ var mayImport = map[string][]string{
 	"pkg/evict":              {"pkg/kube", "pkg/loop", "pkg/state"},
 	"pkg/drain/apitest":      {"pkg/internal/pipetest"},
 	"pkg/ekstoken":           {"pkg/role"},
-	"pkg/fleet":              {"pkg/loop", "pkg/agent", "pkg/kube", "pkg/drain", "pkg/event", "pkg/ec2", "pkg/policy", "pkg/sqs", "pkg/state", "pkg/systemd"},
+	"pkg/fleet":              {"pkg/loop", "pkg/agent", "pkg/asg", "pkg/kube", "pkg/drain", "pkg/event", "pkg/ec2", "pkg/policy", "pkg/sqs", "pkg/state", "pkg/systemd"},
 	"pkg/imds":               {"pkg/event"},
 	"pkg/imds/imdstest":      {"pkg/imds/standin"},
 	"pkg/ec2":                {"pkg/role"},

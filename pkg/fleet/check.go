@@ -103,17 +103,6 @@ func Rights(extras Extras) []kube.Right {
 	return rights
 }
 
-// CheckPermission asks the API server whether the client has a right.
-func CheckPermission(ctx context.Context, client kubernetes.Interface, r kube.Right) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	allowed, err := r.Allowed(ctx, client)
-	if err != nil {
-		return false, fmt.Errorf("asking whether it may %s: %w", r, err)
-	}
-	return allowed, nil
-}
-
 // TryLease tries to make a Lease, as a dry run.
 func TryLease(ctx context.Context, client kubernetes.Interface) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)

@@ -35,11 +35,10 @@ type session struct {
 	rules    policy.Settings
 	record   *record
 
-	// The term's mutex guards what follows. A session waits until its turn has come (begun); it takes in nothing more when it is over, and
-	// has ended when its agent has.
-	begun, over, ended bool
-	deadline           time.Time   // the nearest of its events, while it waits; zero if there is none
-	goal               policy.Goal // what the agent decides first
+	// The term's mutex guards what follows.
+	stage    stage
+	deadline time.Time   // the nearest of its events, while it waits; zero if there is none
+	goal     policy.Goal // what the agent decides first
 	// events are those that the agent knows, by ID. rested are those for which nothing is being done any more.
 	events   map[string]event.Event
 	rested   map[string]bool
@@ -48,23 +47,33 @@ type session struct {
 	stop     context.CancelFunc
 }
 
+// stage is how far a session has come.
+type stage int
+
+const (
+	waiting stage = iota // for its turn
+	working              // its agent runs
+	ending               // its agent is stopped, and hears of nothing more
+	ended                // its agent has ended, and the informer may not show yet what that has written
+)
+
 // begin begins a drain whose turn has come. The term's mutex is held.
 func (t *term) begin(s *session) {
-	s.begun, s.rules = true, t.policy()
+	s.stage, s.rules = working, t.policy()
 	ctx, stop := context.WithCancel(t.ctx)
 	s.stop = stop
 	t.background(func(context.Context) {
 		defer stop()
-		if s.stillStands(ctx) {
+		if s.recheck(ctx) {
 			s.runAgent(ctx)
 		}
 		t.mu.Lock()
-		s.over, s.ended, s.sink = true, true, nil
+		s.stage, s.sink = ended, nil
 		if t.opts.DryRun {
 			s.instance.dryRun = merged(s.instance.dryRun, s.record.Entries())
 		}
+		t.dispatch()
 		t.mu.Unlock()
-		t.wake()
 		kube.Await(t.ctx, nil, time.Second) // The informer may not show yet what was written.
 		t.mu.Lock()
 		if s.instance.drain == s {
@@ -75,8 +84,9 @@ func (t *term) begin(s *session) {
 	})
 }
 
-// stillStands asks EC2 again about what can be over by now, as the drain has waited for its turn. It reports whether its Node still exists.
-func (s *session) stillStands(ctx context.Context) bool {
+// recheck asks EC2 again about stops, which can be over by now, as the drain has waited for its turn. It reports whether the drain is to
+// begin: its Node still exists.
+func (s *session) recheck(ctx context.Context) bool {
 	t, in := s.term, s.instance
 	t.mu.Lock()
 	waited := time.Since(s.since) > asksAgain
@@ -121,10 +131,10 @@ func (s *session) update(events []event.Event) {
 	}
 }
 
-// endIfRested ends a drain that has begun if nothing is left to be done for any event; keepWaiting ends one that waits. The term's mutex is held.
+// endIfRested ends a drain that has begun if nothing is left to be done for any event. The term's mutex is held.
 func (s *session) endIfRested() {
-	if s.begun && len(s.rested) == len(s.events) {
-		s.over = true
+	if s.stage == working && len(s.rested) == len(s.events) {
+		s.stage = ending
 		s.stop()
 	}
 }
@@ -273,7 +283,7 @@ func (s *session) onOutcome(ev event.Event, outcome event.Outcome) {
 	s.term.mu.Lock()
 	defer s.term.mu.Unlock()
 	if outcome == event.LeftAlone && s.outcomes[ev.ID] != outcome {
-		s.term.wake()
+		defer s.term.dispatch() // Its place is free for another one.
 	}
 	s.outcomes[ev.ID] = outcome
 }

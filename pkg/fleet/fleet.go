@@ -149,7 +149,6 @@ type Rules struct {
 func (f *Fleet) Use(rules Rules) {
 	f.rules.Store(&rules)
 	if t := f.term.Load(); t != nil {
-		t.wake()
 		t.lookAtAll()
 	}
 }
@@ -164,9 +163,8 @@ type Description struct {
 
 // Describe returns what a Node says about its machine, as the watch knows it.
 func (f *Fleet) Describe(name string) Description {
-	o, _, _ := f.nodes.informer.GetStore().GetByKey(name) // It never fails.
-	n, known := o.(*corev1.Node)
-	if !known {
+	n := f.nodes.named(name)
+	if n == nil {
 		return Description{}
 	}
 	d := Description{
@@ -174,8 +172,7 @@ func (f *Fleet) Describe(name string) Description {
 		Zone: n.Labels[corev1.LabelTopologyZone], Region: n.Labels[corev1.LabelTopologyRegion],
 	}
 	if d.Zone == "" && d.Instance != "" {
-		zone := strings.TrimPrefix(n.Spec.ProviderID, "aws:///")
-		d.Zone, _, _ = strings.Cut(zone, "/")
+		d.Zone, _, _ = strings.Cut(strings.TrimPrefix(n.Spec.ProviderID, "aws:///"), "/")
 	}
 	for _, a := range n.Status.Addresses {
 		switch a.Type {
@@ -250,9 +247,9 @@ func (f *Fleet) Status() Status {
 	for _, in := range t.instances {
 		s := in.drain
 		switch {
-		case s == nil, s.ended:
+		case s == nil, s.stage == ended:
 			continue
-		case !s.begun:
+		case s.stage == waiting:
 			now.Waiting++
 		case s.leftAlone():
 			now.LeftAlone++

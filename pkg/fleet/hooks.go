@@ -2,22 +2,33 @@ package fleet
 
 import (
 	"context"
+	"slices"
 	"time"
 
+	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
 )
 
 // Hooks holds and completes the lifecycle actions that messages tell of, if the settings say that their hooks are to be completed.
+// asg.HookClient implements it.
 type Hooks interface {
 	// Hold sends heartbeats for an action until ctx ends or Auto Scaling does not wait any more.
-	Hold(ctx context.Context, instance string, hook sqs.Hook)
+	Hold(ctx context.Context, action asg.Action)
 	// Complete completes the action with the result for that outcome, if there is one; a launch has no outcome. It tries again until it has
 	// succeeded or Auto Scaling does not wait any more. The error is that of ctx.
-	Complete(ctx context.Context, instance string, hook sqs.Hook, outcome event.Outcome) error
+	Complete(ctx context.Context, action asg.Action, outcome event.Outcome) error
 	// Loses reports whether the machine is terminated when the action times out, although pods are left on it and the budget is soft. The
 	// error is that of ctx.
-	Loses(ctx context.Context, instance string, hook sqs.Hook) (bool, error)
+	Loses(ctx context.Context, action asg.Action) (bool, error)
+}
+
+// action is the lifecycle action of a hint that has one.
+func (h *hint) action() asg.Action {
+	return asg.Action{
+		Group: h.Hook.Group, Hook: h.Hook.Name, Instance: h.Instance, Token: h.Hook.Token, Launch: h.Hook.Launch, Back: h.Hook.Back,
+	}
 }
 
 // completes reports whether a hint has a lifecycle action that is to be held and completed.
@@ -28,19 +39,20 @@ func (t *term) completes(h *hint) bool {
 // hold holds the lifecycle action of a hint until that is settled or completed.
 func (t *term) hold(in *instance, h *hint) {
 	t.mu.Lock()
-	if !t.completes(h) || h.release != nil || in.hints[h.key] != h {
+	settled, held := in.hints[h.key] != h, h.release != nil
+	if !t.completes(h) || settled || held {
 		t.mu.Unlock()
 		return
 	}
 	ctx, release := context.WithCancel(t.ctx)
 	h.release = release
 	t.mu.Unlock()
-	t.background(func(context.Context) { t.opts.Hooks.Hold(ctx, in.id, *h.Hook) })
+	t.background(func(context.Context) { t.opts.Hooks.Hold(ctx, h.action()) })
 	if h.About != sqs.Interruption || !t.policy()[h.Event.Kind].SoftBudget {
 		return
 	}
 	t.background(func(context.Context) {
-		if loses, err := t.opts.Hooks.Loses(ctx, in.id, *h.Hook); err != nil || !loses {
+		if loses, err := t.opts.Hooks.Loses(ctx, h.action()); err != nil || !loses {
 			return
 		}
 		t.mu.Lock()
@@ -69,7 +81,7 @@ func (t *term) finish(ctx context.Context, in *instance, h *hint, outcome event.
 			h.release()
 		}
 		t.mu.Unlock()
-		if t.opts.Hooks.Complete(ctx, in.id, *h.Hook, outcome) != nil {
+		if t.opts.Hooks.Complete(ctx, h.action(), outcome) != nil {
 			return // The term ends.
 		}
 	}
@@ -90,7 +102,8 @@ func (t *term) endLeftAlone(in *instance, h *hint) {
 // cordon of its way there, which is lifted.
 func (t *term) takeLaunch(in *instance, h *hint, on node) time.Duration {
 	age := time.Since(h.received)
-	switch back := on.ours && event.Kind(on.cordon.Kind) == event.ASGTermination; {
+	back := slices.ContainsFunc(t.entriesOf(on, nil), func(e state.Entry) bool { return e.OnNode && e.Event.Kind == event.ASGTermination })
+	switch {
 	case !t.opts.CompleteLaunches || !t.completes(h):
 		t.done(in, h)
 	case age >= launchTimeout:
@@ -100,6 +113,7 @@ func (t *term) takeLaunch(in *instance, h *hint, on node) time.Duration {
 		t.awaitLaunch(in, h)
 		return launchTimeout - age
 	case back && !h.Hook.Back:
+		t.hold(in, h)
 		return asksAgain // The cordon is taken back first.
 	default:
 		t.complete(in, h, "")

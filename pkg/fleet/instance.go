@@ -25,7 +25,7 @@ type instance struct {
 	hints map[string]*hint
 	// drain is the drain of its Node; nil if there is none.
 	drain *session
-	// node is the Node that it had at the last look, and had tells that it has had one in this term.
+	// node is the Node that it had at the last look. had is set once it has had one in this term.
 	node node
 	had  bool
 	// dryRun is in a dry run what the Node's record would have.
@@ -34,7 +34,7 @@ type instance struct {
 	started time.Time
 	// missing is since which poll EC2 does not list an event, or lists it as completed, by the event's ID.
 	missing map[string]time.Time
-	// warned are the formats of texts that were logged, each once.
+	// warned are the formats of the warnings that were logged about it, each once.
 	warned map[string]bool
 }
 
@@ -109,12 +109,8 @@ func (t *term) look(in *instance) time.Duration {
 			on.entries = in.dryRun
 		}
 		in.node, in.had = on, true
-		if on.instance == "" {
-			t.owners[on.uid] = in.id
-		}
 	}
 	if gone {
-		delete(t.owners, in.node.uid)
 		in.node, in.dryRun = node{}, nil
 	}
 	t.mu.Unlock()
@@ -153,7 +149,7 @@ func (t *term) choose(in *instance, nodes []node) node {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if in.drain != nil && in.drain.begun {
+	if in.drain != nil && in.drain.stage != waiting {
 		if i := slices.IndexFunc(nodes, func(n node) bool { return n.uid == in.drain.node.uid }); i >= 0 {
 			return nodes[i]
 		}
@@ -181,23 +177,20 @@ func (t *term) judge(in *instance, h *hint, on node, gone bool, err error) time.
 	switch {
 	case busy:
 		return 0
-	case ignored && !t.opts.LeaveUnknown:
+	case ignored && !t.opts.LeaveUnknown: // Otherwise it may be another reader's.
 		t.done(in, h)
 		return 0
 	case errors.Is(err, errAmbiguous):
 		t.once(in, "%s: %s", h.describe(), err)
 		t.endForeign(in, h)
 		return 0
-	case err != nil && on.uid == "":
+	case err != nil && on.uid == "": // EC2 does not say which Node it is.
 		return t.failed(h, err)
 	case gone && h.About != sqs.Launch: // A launch waits for the next Node.
 		t.complete(in, h, event.Drained)
 		return 0
 	case on.uid == "":
 		return t.judgeWithoutNode(in, h)
-	case ignored && !t.opts.ManagedOnly:
-		t.done(in, h)
-		return 0
 	}
 	return t.judgeOn(in, h, on)
 }
@@ -265,7 +258,7 @@ func (t *term) endOvertaken(in *instance, h *hint, on node) {
 	t.opts.Log.WithField(fieldNode, on.name).Infof("%s: the instance %s runs again: its event (%s) is over", h.describe(), in.id, h.Event.Code)
 	t.mu.Lock()
 	h.over = on.ours && on.cordon.Names(h.Event.ID)
-	if s := in.drain; s != nil && !s.over {
+	if s := in.drain; s != nil && s.stage < ending {
 		if ev, known := s.events[h.Event.ID]; known {
 			h.over = true
 			ev.State = event.Completed
@@ -294,7 +287,7 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 	age := time.Since(h.received)
 	launching := h.About == sqs.Launch && t.opts.CompleteLaunches && t.completes(h)
 	switch {
-	case err != nil && waits:
+	case err != nil && waits: // Its group waits, perhaps for this cluster.
 		return t.failed(h, err)
 	case who == otherCluster:
 		t.opts.Log.Infof("%s: the instance %s is another cluster's; nothing to drain here", h.describe(), in.id)
@@ -305,7 +298,7 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 	case launching && age < launchTimeout:
 		t.awaitLaunch(in, h)
 		return launchTimeout - age
-	case age < absent || !t.nodes.awaySince().IsZero():
+	case age < absent || !t.nodes.awaySince().IsZero(): // It may have a Node that is not seen yet.
 		return max(absent-age, time.Second)
 	case who != thisCluster:
 		t.logNoNode(in, h)
@@ -355,18 +348,18 @@ func (t *term) endForeign(in *instance, h *hint) {
 // change without news.
 func (t *term) pursue(in *instance, on node) time.Duration {
 	events, past, hinted := t.standing(in, on)
-	due, goal := t.due(on, events, past)
+	due, goal := t.decide(on, events, past)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := in.drain
 	switch {
-	case s != nil && s.over:
+	case s != nil && s.stage >= ending:
 		return 0 // It has itself looked at when it has ended.
-	case s != nil && s.begun && s.node.uid != on.uid:
-		s.over = true
+	case s != nil && s.stage == working && s.node.uid != on.uid:
+		s.stage = ending
 		s.stop() // Its Node is gone, and the instance has another.
 		return 0
-	case s != nil && s.begun:
+	case s != nil && s.stage == working:
 		s.update(events)
 		return 0
 	case len(hinted) > 0 || len(due) > 0:
@@ -400,9 +393,9 @@ func (t *term) enlist(in *instance, on node, events []event.Event, past []state.
 	}
 }
 
-// due returns the events about which the policy has something to do or to report now, and the goal for the Node. A node that was
-// rebooted is opened once its kubelet says Ready.
-func (t *term) due(on node, events []event.Event, past []state.Entry) (due map[string]bool, goal policy.Goal) {
+// decide asks the policy. due are the IDs of the events about which there is something to do or to report now. A node that was rebooted is
+// opened once its kubelet says Ready.
+func (t *term) decide(on node, events []event.Event, past []state.Entry) (due map[string]bool, goal policy.Goal) {
 	rules := t.policy()
 	now := policy.Situation{Now: time.Now(), BootID: on.bootID, Known: map[event.Kind][]event.Event{}, Past: past, Ready: on.ready}
 	for _, ev := range events {
@@ -429,31 +422,21 @@ func (t *term) due(on node, events []event.Event, past []state.Entry) (due map[s
 	return due, rules.Decide(now)
 }
 
-// standing returns all events that the Node's drain gets, what is known of them, and those that messages tell of.
+// standing derives what stands for an instance: the events of messages, those that EC2 lists, and the others in the Node's record. hinted are
+// those of messages, by ID, and past is the record.
 func (t *term) standing(in *instance, on node) (events []event.Event, past []state.Entry, hinted map[string]bool) {
 	t.mu.Lock()
 	hinted = map[string]bool{}
-	back := false // from a warm pool of running instances
 	for _, h := range in.hints {
-		back = back || h.About == sqs.Launch && t.opts.CompleteLaunches && t.completes(h) && !h.Hook.Back && on.ready
-		if !h.stands || h.busy {
-			continue
+		if h.stands && !h.busy {
+			events, hinted[h.Event.ID] = append(events, in.eventOf(h)), true
 		}
-		ev := h.Event
-		if h.lost && in.drain != nil && in.drain.begun {
-			ev.Deadline = in.drain.budgetEnd(ev)
-		}
-		if h.over {
-			ev.State = event.Completed
-		}
-		events, hinted[ev.ID] = append(events, ev), true
 	}
-	begun := in.drain != nil && in.drain.begun
 	past = on.entries
+	begun := in.drain != nil && in.drain.stage != waiting
 	if begun {
-		past = in.drain.record.Entries()
+		past = in.drain.record.Entries() // It is ahead of what was written to the Node.
 	}
-	started := in.started
 	t.mu.Unlock()
 	listed, asked := t.listedEvents(in, on)
 	for _, ev := range listed {
@@ -463,28 +446,55 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 	if !begun {
 		past = t.entriesOf(on, events)
 	}
-	for _, e := range slices.Clone(past) {
-		ev := e.Event
-		if slices.ContainsFunc(events, func(other event.Event) bool { return other.ID == ev.ID }) {
-			t.lasts(in, ev.ID, false)
-			continue
+	announced := events
+	past = slices.DeleteFunc(slices.Clone(past), func(e state.Entry) bool {
+		if slices.ContainsFunc(announced, func(ev event.Event) bool { return ev.ID == e.Event.ID }) {
+			t.lasts(in, e.Event.ID, false)
+			return false
 		}
-		gone := isListed(ev.Kind) && asked && t.lasts(in, ev.ID, true) >= listDelay
-		restarted := !started.IsZero() && e.CordonedAt.Before(started) && on.startedAfter(started)
-		switch {
-		case e.Phase == state.Closed:
-			if gone || !isListed(ev.Kind) {
-				past = slices.DeleteFunc(past, func(other state.Entry) bool { return other.Event.ID == ev.ID })
-			}
-			continue
-		case gone && ev.Kind == event.StatusCheck, !isListed(ev.Kind) && e.OnNode && (restarted || back && ev.Kind == event.ASGTermination):
-			ev.State = event.Completed
-		case gone:
-			ev.State = event.Canceled
+		ev := t.recordedEvent(in, on, e, asked)
+		if e.Phase == state.Closed {
+			return ev.State != event.Pending || !isListed(ev.Kind)
 		}
 		events = append(events, ev)
-	}
+		return false
+	})
 	return events, past, hinted
+}
+
+// eventOf is the event of a hint as a drain gets it. The term's mutex is held.
+func (in *instance) eventOf(h *hint) event.Event {
+	ev := h.Event
+	if h.lost && in.drain != nil && in.drain.stage != waiting {
+		ev.Deadline = in.drain.budgetEnd(ev)
+	}
+	if h.over {
+		ev.State = event.Completed
+	}
+	return ev
+}
+
+// recordedEvent is the event of an entry that is announced by nobody now. One that EC2 has not listed for long is over. So is one that a
+// message announced, if the instance was started since the cordon, or is back from a warm pool.
+func (t *term) recordedEvent(in *instance, on node, e state.Entry, asked bool) event.Event {
+	ev := e.Event
+	if isListed(ev.Kind) {
+		if missing := t.lasts(in, ev.ID, asked); asked && missing >= listDelay {
+			ev.State = map[bool]event.State{true: event.Completed, false: event.Canceled}[ev.Kind == event.StatusCheck]
+		}
+		return ev
+	}
+	t.mu.Lock()
+	started, back := in.started, false
+	for _, h := range in.hints {
+		back = back || h.About == sqs.Launch && t.opts.CompleteLaunches && t.completes(h) && !h.Hook.Back && on.ready
+	}
+	t.mu.Unlock()
+	restarted := e.CordonedAt.Before(started) && on.startedAfter(started)
+	if e.OnNode && (restarted || back && ev.Kind == event.ASGTermination) {
+		ev.State = event.Completed
+	}
+	return ev
 }
 
 // asKnown returns an event that EC2 lists as the record knows it: by the ID of the message that announced it, and not completed while the
@@ -537,7 +547,7 @@ func (t *term) takeStart(in *instance, h *hint, on node) time.Duration {
 		in.started = at
 	}
 	t.queue.AddAfter(in.id, believed) // A stop from before may come until then.
-	age, drains, ends := time.Since(h.received), in.drain != nil, in.drain != nil && in.drain.over
+	age, drains, ends := time.Since(h.received), in.drain != nil, in.drain != nil && in.drain.stage >= ending
 	t.mu.Unlock()
 	closed := slices.ContainsFunc(t.entriesOf(on, nil), func(e state.Entry) bool {
 		return e.OnNode && !isListed(e.Event.Kind) && e.CordonedAt.Before(at)
@@ -553,7 +563,7 @@ func (t *term) takeStart(in *instance, h *hint, on node) time.Duration {
 	case drains:
 		t.done(in, h)
 	default:
-		t.busily(in, h, func(ctx context.Context) error { return t.backInService(ctx, on, in.id) })
+		t.backInService(in, h, on)
 	}
 	return 0
 }
@@ -565,35 +575,28 @@ func (n node) startedAfter(at time.Time) bool {
 	return n.ready && (n.bootID == "" || rebooted || n.heartbeat.After(at))
 }
 
-// backInService takes the taints back from a Node whose cordon stays, if its instance runs. Those of events that EC2 lists are the events' own.
-func (t *term) backInService(ctx context.Context, on node, id string) error {
+// backInService takes the taints of stops back from a Node whose cordon stays, if its instance runs, and settles the hint. What fails is
+// tried again with its message.
+func (t *term) backInService(in *instance, h *hint, on node) {
 	if !t.opts.Taints.any() {
-		return nil
+		t.done(in, h)
+		return
 	}
-	found, _, err := t.opts.EC2.LookAnew(ctx, id)
-	if errors.Is(err, ec2.ErrRefused) && on.ready || err == nil && found.Runs() {
-		return t.change(ctx, on, func(now *corev1.Node) map[string]any {
-			taints := slices.DeleteFunc(slices.Clone(now.Spec.Taints), func(taint corev1.Taint) bool { return t.opts.Taints.ours(taint) && !ofListed(taint) })
-			if len(taints) == len(now.Spec.Taints) {
-				return nil
-			}
-			return map[string]any{"spec": map[string]any{"taints": taints}}
-		})
-	}
-	return err
-}
-
-// reopenPatience is after how long it is logged that a node which was started is not Ready.
-const reopenPatience = 15 * time.Minute
-
-// busily does something for a hint in the background, and then settles it. What fails is tried again with its message.
-func (t *term) busily(in *instance, h *hint, do func(ctx context.Context) error) {
 	t.mu.Lock()
 	h.busy = true
 	pause := h.deliveries[0].pause
 	t.mu.Unlock()
 	t.background(func(ctx context.Context) {
-		err := do(ctx)
+		found, _, err := t.opts.EC2.LookAnew(ctx, in.id)
+		if errors.Is(err, ec2.ErrRefused) && on.ready || err == nil && found.Runs() {
+			err = t.change(ctx, on, func(now *corev1.Node) map[string]any {
+				taints := slices.DeleteFunc(slices.Clone(now.Spec.Taints), func(taint corev1.Taint) bool { return t.opts.Taints.ours(taint) && !ofListed(taint) })
+				if len(taints) == len(now.Spec.Taints) {
+					return nil
+				}
+				return map[string]any{"spec": map[string]any{"taints": taints}}
+			})
+		}
 		if ctx.Err() != nil {
 			return // It goes back with all others.
 		}
@@ -604,6 +607,9 @@ func (t *term) busily(in *instance, h *hint, do func(ctx context.Context) error)
 		t.queue.Add(in.id)
 	})
 }
+
+// reopenPatience is after how long it is logged that a node which was started is not Ready.
+const reopenPatience = 15 * time.Minute
 
 // wantsDrain reports whether the rules want the node drained for a hint. If they do not, somebody else drains it, and completes the
 // lifecycle action.

@@ -156,7 +156,7 @@ func (t *term) hint(n sqs.Notice, d *delivery) {
 // byOurClock moves the times of a notice, which are by AWS's clock, to this machine's. A spot instance has two minutes from the notice, which
 // is no later than its receipt.
 func (t *term) byOurClock(n sqs.Notice) sqs.Notice {
-	n.Event.Noticed, n.Event.Deadline, n.Event.Until = t.ours(n.Event.Noticed), t.ours(n.Event.Deadline), t.ours(n.Event.Until)
+	n.Event.Noticed, n.Event.Deadline, n.Event.Until = t.toLocalClock(n.Event.Noticed), t.toLocalClock(n.Event.Deadline), t.toLocalClock(n.Event.Until)
 	if latest := time.Now().Add(spotNotice).Round(0); n.Event.Kind == event.SpotInterruption && n.Event.Deadline.After(latest) {
 		n.Event.Deadline = latest
 	}
@@ -166,8 +166,8 @@ func (t *term) byOurClock(n sqs.Notice) sqs.Notice {
 // spotNotice is how long before it takes a spot instance EC2 gives notice.
 const spotNotice = 2 * time.Minute
 
-// ours is a time by AWS's clock as this machine's clock shows it. Less than skew is no difference: the Date header has whole seconds.
-func (t *term) ours(at time.Time) time.Time {
+// toLocalClock converts a time by AWS's clock to this machine's. Less than skew is no difference: the Date header has whole seconds.
+func (t *term) toLocalClock(at time.Time) time.Time {
 	const skew = 3 * time.Second
 	off := t.opts.Clock().Sub(time.Now().Round(0))
 	if at.IsZero() || off.Abs() < skew {

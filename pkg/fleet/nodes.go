@@ -161,11 +161,17 @@ func (n *nodes) hasSilent() bool {
 
 // watched returns a Node as the watch knows it, without what strip drops; nil if that knows none of its UID.
 func (n *nodes) watched(of node) *corev1.Node {
-	o, _, _ := n.informer.GetStore().GetByKey(of.name) // It never fails.
-	if now, known := o.(*corev1.Node); known && now.UID == of.uid {
+	if now := n.named(of.name); now != nil && now.UID == of.uid {
 		return now
 	}
 	return nil
+}
+
+// named returns the Node of a name as the watch knows it; nil if it knows none.
+func (n *nodes) named(name string) *corev1.Node {
+	o, _, _ := n.informer.GetStore().GetByKey(name) // It never fails.
+	now, _ := o.(*corev1.Node)
+	return now
 }
 
 // now returns the Node of the same UID as it is now; false if it is gone.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/agent"
+	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
@@ -220,7 +221,7 @@ type group struct {
 }
 
 // Hold implements fleet.Hooks.
-func (g *group) Hold(ctx context.Context, _ string, _ sqs.Hook) {
+func (g *group) Hold(ctx context.Context, _ asg.Action) {
 	g.count(1)
 	<-ctx.Done()
 	g.count(-1)
@@ -240,15 +241,15 @@ func (g *group) count(by int) {
 }
 
 // Complete implements fleet.Hooks.
-func (g *group) Complete(_ context.Context, id string, hook sqs.Hook, outcome event.Outcome) error {
+func (g *group) Complete(_ context.Context, action asg.Action, outcome event.Outcome) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.completed = append(g.completed, strings.TrimSpace(fmt.Sprintf("%s %s %s", hook.Name, id, outcome)))
+	g.completed = append(g.completed, strings.TrimSpace(fmt.Sprintf("%s %s %s", action.Hook, action.Instance, outcome)))
 	return nil
 }
 
 // Loses implements fleet.Hooks.
-func (g *group) Loses(context.Context, string, sqs.Hook) (bool, error) { return false, nil }
+func (g *group) Loses(context.Context, asg.Action) (bool, error) { return false, nil }
 
 // want fails the test if other hooks were completed, or any is held.
 func (g *group) want(t *testing.T, completed ...string) {

@@ -6,22 +6,19 @@ import (
 	"slices"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/nth-project/nth/pkg/ec2"
-	"github.com/nth-project/nth/pkg/loop"
 )
 
 // term is the time for which this process leads. All work belongs to it: when its context ends, everything stops where it is, and its messages
 // go back into the queue.
 type term struct {
 	*Fleet
-	ctx     context.Context
-	queue   workqueue.TypedDelayingInterface[string]
-	urgent  workqueue.TypedDelayingInterface[string] // of instances with urgent notices: it never waits behind others
-	changed chan struct{}                            // has an element when the waiting drains are to be looked at
-	truth   truth
+	ctx    context.Context
+	queue  workqueue.TypedDelayingInterface[string]
+	urgent workqueue.TypedDelayingInterface[string] // of instances with urgent notices: it never waits behind others
+	truth  truth
 
 	beginning sync.Mutex // guards closed, and the beginning of work
 	closed    bool
@@ -30,14 +27,13 @@ type term struct {
 	mu        sync.Mutex
 	ended     bool // no more hints are taken
 	instances map[string]*instance
-	hints     int                  // of all instances
-	owners    map[types.UID]string // the instances of Nodes that do not name theirs
+	hints     int // of all instances
 }
 
 // serveTerm works until ctx ends, and returns when nothing of the work is left.
 func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)) {
 	t := &term{
-		Fleet: f, ctx: ctx, changed: make(chan struct{}, 1), instances: map[string]*instance{}, owners: map[types.UID]string{},
+		Fleet: f, ctx: ctx, instances: map[string]*instance{},
 		queue: workqueue.NewTypedDelayingQueue[string](), urgent: workqueue.NewTypedDelayingQueue[string](),
 		truth: truth{listed: map[string]ec2.Status{}},
 	}
@@ -50,18 +46,6 @@ func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)
 		t.work.Go(func() { t.reconcile(t.urgent) })
 	}
 	t.work.Go(t.poll)
-	t.work.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-t.changed:
-				t.mu.Lock()
-				t.dispatch()
-				t.mu.Unlock()
-			}
-		}
-	})
 	<-ctx.Done()
 	f.term.Store(nil)
 	t.queue.ShutDown()
@@ -91,11 +75,6 @@ func (t *term) returnAll() {
 	}
 }
 
-// wake has the waiting drains looked at.
-func (t *term) wake() {
-	loop.Nudge(t.changed)
-}
-
 // background runs a function in a goroutine that the end of the term waits for. It reports whether the term has not ended before.
 func (t *term) background(do func(ctx context.Context)) (begun bool) {
 	t.beginning.Lock()
@@ -123,7 +102,12 @@ func (t *term) instanceOn(n node) string {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.owners[n.uid]
+	for _, in := range t.instances {
+		if in.node.uid == n.uid {
+			return in.id
+		}
+	}
+	return ""
 }
 
 // nodeChanged takes in that a Node has changed, has come or is gone. A drain of one that is gone, or another machine's by now, ends.
@@ -134,11 +118,10 @@ func (t *term) nodeChanged(n node) {
 	defer t.mu.Unlock()
 	if in := t.instances[id]; in != nil {
 		if s := in.drain; s != nil && s.node.uid == n.uid && (!ok || now.machine != s.node.machine) {
-			s.over = true
-			s.stop()
-			if !s.begun {
+			if s.stop(); s.stage == waiting {
 				in.drain = nil
 			}
+			s.stage = max(s.stage, ending)
 		}
 		t.queue.Add(id)
 		return

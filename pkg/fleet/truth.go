@@ -219,7 +219,7 @@ func (t *term) isOver(ctx context.Context, in *instance, h *hint, on node) (over
 	case errors.Is(err, ec2.ErrRefused):
 		return age > believed && on.ready, 0 // A machine that has been down for so long is not Ready.
 	case err != nil:
-		if !on.ready {
+		if !on.ready { // As the message says.
 			return false, 0
 		}
 		return false, t.failed(h, err)
@@ -228,7 +228,7 @@ func (t *term) isOver(ctx context.Context, in *instance, h *hint, on node) (over
 		h.stopped = h.Stopped && found.State != "stopping" && found.State != "shutting-down"
 		t.mu.Unlock()
 		return false, 0
-	case age < settles:
+	case age < settles: // EC2's answer may be older than the stop.
 		return false, asksAgain
 	}
 	return true, 0
@@ -268,7 +268,7 @@ func (t *term) listedEvents(in *instance, on node) (events []event.Event, asked 
 		return events, !looked.IsZero()
 	}
 	if !said.Since.IsZero() {
-		since = t.ours(said.Since)
+		since = t.toLocalClock(said.Since)
 	}
 	if looked.Sub(since) < t.rules.Load().Impaired {
 		return events, true
@@ -290,7 +290,7 @@ func (t *term) plannedEvents(in *instance, said ec2.Status) []event.Event {
 	for _, p := range said.Planned {
 		ev := event.Event{
 			ID: p.ID, Kind: event.ScheduledMaintenance, Code: p.Code, State: event.Pending, Description: p.Description,
-			Deadline: t.ours(p.NotBefore), Until: t.ours(p.NotAfter), Instance: in.id,
+			Deadline: t.toLocalClock(p.NotBefore), Until: t.toLocalClock(p.NotAfter), Instance: in.id,
 		}
 		switch {
 		case p.ID == "":

@@ -39,15 +39,15 @@ func isUrgent(ev event.Event) bool {
 // is held.
 func (t *term) dispatch() {
 	limits := t.rules.Load().Limits
-	var waiting []*session
+	var line []*session
 	all, counted, groups := 0, 0, map[string]int{}
 	for _, in := range t.instances {
 		s := in.drain
 		switch {
-		case s == nil, s.ended:
-		case !s.begun:
+		case s == nil, s.stage == ended:
+		case s.stage == waiting:
 			s.prioritize()
-			waiting = append(waiting, s)
+			line = append(line, s)
 		default:
 			all++
 			if !s.leftAlone() {
@@ -56,8 +56,8 @@ func (t *term) dispatch() {
 			}
 		}
 	}
-	slices.SortFunc(waiting, byPriority)
-	for _, s := range waiting {
+	slices.SortFunc(line, byPriority)
+	for _, s := range line {
 		limited := limits.Draining > 0 && counted >= limits.Draining || limits.Group > 0 && groups[s.node.group] >= limits.Group
 		if full := all >= places; full && (!s.urgent.Load() || all >= places+urgentPlaces) || limited && !s.urgent.Load() {
 			continue
@@ -108,7 +108,7 @@ func byDeadline(a, b time.Time) int {
 func (t *term) keepWaiting(in *instance) time.Duration {
 	t.mu.Lock()
 	s := in.drain
-	if s == nil || s.begun || t.opts.DryRun || s.goal.Action != policy.Drain && s.goal.Action != policy.Cordon {
+	if s == nil || s.stage != waiting || t.opts.DryRun || s.goal.Action != policy.Drain && s.goal.Action != policy.Cordon {
 		t.mu.Unlock()
 		return 0
 	}
