@@ -84,8 +84,8 @@ func (t *term) begin(s *session) {
 	})
 }
 
-// recheck asks EC2 again about stops, which can be over by now, as the drain has waited for its turn. It reports whether the drain is to
-// begin: its Node still exists.
+// recheck asks EC2 again about stops: they can be over, as the drain has waited for its turn. It reports whether the drain is to begin,
+// which it is while its Node exists.
 func (s *session) recheck(ctx context.Context) bool {
 	t, in := s.term, s.instance
 	t.mu.Lock()
@@ -206,14 +206,15 @@ func (s *session) runAgent(ctx context.Context) {
 	keep(t.ctx)
 }
 
-// isClosing reports whether the node is being cordoned.
+// isClosing reports whether the agent is about to cordon the node.
 func (s *session) isClosing() bool {
 	return slices.ContainsFunc(s.record.Entries(), func(e state.Entry) bool {
 		return e.UnderWay() && e.CordonedAt.IsZero() && !e.Released() && !e.LeftAlone
 	})
 }
 
-// keeper returns a function that brings the taints and the record on the Node up to date, if they have changed since its last call.
+// keeper returns a function that writes the taints and the record to the Node, if they have changed since its last call. Once the node was
+// closed and is not any more, all taints of nth-queue are taken off.
 func (s *session) keeper() func(ctx context.Context) {
 	t := s.term
 	_, closed := s.taints(s.record.Entries())

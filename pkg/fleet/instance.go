@@ -354,10 +354,10 @@ func (t *term) pursue(in *instance, on node) time.Duration {
 	s := in.drain
 	switch {
 	case s != nil && s.stage >= ending:
-		return 0 // It has itself looked at when it has ended.
-	case s != nil && s.stage == working && s.node.uid != on.uid:
+		return 0 // The instance is looked at again when the drain has ended.
+	case s != nil && s.stage == working && s.node.uid != on.uid: // The Node that is drained is gone, and the instance has another.
 		s.stage = ending
-		s.stop() // Its Node is gone, and the instance has another.
+		s.stop()
 		return 0
 	case s != nil && s.stage == working:
 		s.update(events)
@@ -367,7 +367,7 @@ func (t *term) pursue(in *instance, on node) time.Duration {
 		t.enlist(in, on, events, past, due)
 		in.drain.goal = goal
 		t.dispatch()
-	default:
+	default: // A drain that waits is not needed any more.
 		in.drain = nil
 	}
 	if goal.Revisit.IsZero() {
@@ -408,7 +408,7 @@ func (t *term) decide(on node, events []event.Event, past []state.Entry) (due ma
 	for _, e := range now.Past {
 		before, met := policy.Find(past, e.Event.ID)
 		news := !met || !policy.SameNews(before, e)
-		if e.Phase == state.Undoing {
+		if e.Phase == state.Undoing { // After a reboot, the uncordon waits for the kubelet.
 			due[e.Event.ID] = on.ready || e.BootID == on.bootID
 		} else {
 			due[e.Event.ID] = news || e.UnderWay() && !e.LeftAlone

@@ -107,11 +107,11 @@ func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event)
 		}
 		switch asks := t.policy().Asks(e); {
 		case at >= 0 && announced[at].State == event.Pending && on.unschedulable && (asks == policy.Drain || asks == policy.Cordon):
-			continue
-		case at >= 0:
+			continue // It begins again.
+		case at >= 0: // It is over, or an operator has uncordoned the node, or the rules want it open.
 			e.Phase, e.Event.State = state.Draining, event.Pending // What is over by now, the policy takes in as news.
 			e.FirstSeen = time.Now().UTC().Round(0)
-		case asks == policy.Drain:
+		case asks == policy.Drain: // Its message was deleted when the drain had ended.
 			e.Phase = state.Drained
 		}
 		entries = append(entries, e)
