@@ -63,7 +63,9 @@ type Metrics struct {
 
 	// own has the series of nth, and process those of any Go program, which do not belong in the file.
 	own, process *prometheus.Registry
-	encoding     chan struct{} // has an element while an answer is encoded
+	encoding     chan struct{} // has an element while an answer is encoded, by who may use the next two: the last answer, and its time
+	gathered     time.Time
+	answer       []byte
 	// changed has an element if something has changed since the file was written.
 	changed chan struct{}
 

@@ -84,15 +84,20 @@ func (m *Metrics) answerMetrics(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text) // The reader may be gone.
 }
 
-// encode returns an answer, once it is its turn. The context is the request's: it ends when the client hangs up, or when a newer one gets its
-// place.
+// encode returns an answer, once it is its turn: one that was gathered after the request came, also if that was for another request. The
+// context is the request's: it ends when the client hangs up, or when a newer one gets its place.
 func (m *Metrics) encode(ctx context.Context) ([]byte, error) {
+	asked := time.Now()
 	select {
 	case m.encoding <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	defer func() { <-m.encoding }()
+	if m.gathered.After(asked) {
+		return m.answer, nil
+	}
+	began := time.Now()
 	families, err := prometheus.Gatherers{m.own, m.process}.Gather()
 	if err != nil {
 		return nil, err
@@ -103,7 +108,8 @@ func (m *Metrics) encode(ctx context.Context) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return text.Bytes(), nil
+	m.gathered, m.answer = began, text.Bytes()
+	return m.answer, nil
 }
 
 // connections keeps maxConnections open: a new connection closes the oldest of the address that has most. So a probe, which opens one
