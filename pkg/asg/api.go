@@ -44,7 +44,7 @@ func unpermitted(err error) bool {
 	return refused || errors.Is(err, role.ErrNoRole)
 }
 
-// without says what a missing permission means.
+// without says what follows from a missing permission, for a report.
 func without(action string) string {
 	switch action {
 	case describeGroups:
@@ -161,7 +161,7 @@ const (
 	abandon = "ABANDON"
 )
 
-// end ends the waiting for a hook with a result.
+// end asks Auto Scaling to wait no longer for a hook, with a result.
 func (c *HookClient) end(ctx context.Context, a Action, result string) error {
 	_, err := call(ctx, complete, c.sdk.CompleteLifecycleAction, &autoscaling.CompleteLifecycleActionInput{
 		AutoScalingGroupName: &a.Group, LifecycleHookName: &a.Hook, InstanceId: &a.Instance, LifecycleActionToken: a.token(),

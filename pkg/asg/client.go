@@ -230,10 +230,10 @@ func (c *HookClient) complete(ctx context.Context, a Action, outcome event.Outco
 		default:
 			result, unknown := c.result(ctx, a, outcome)
 			if err = unknown; err == nil {
-				if err = c.answer(ctx, a, result); err == nil || errors.Is(err, errNothingWaits) {
+				if err = c.conclude(ctx, a, result); err == nil || errors.Is(err, errNothingWaits) {
 					return err
 				}
-			} else if now := time.Now(); c.heartbeat(ctx, a) == nil { // It is not given away before that is known.
+			} else if now := time.Now(); c.heartbeat(ctx, a) == nil { // The machine is held until that is known.
 				held = now
 			}
 			if ctx.Err() == nil {
@@ -250,7 +250,8 @@ func (c *HookClient) complete(ctx context.Context, a Action, outcome event.Outco
 	}
 }
 
-// result is the result of an action that the outcome calls for. The error says why that is not known.
+// result is the result of an action that the outcome calls for: abandon only where that makes the group keep the machine. The error says why
+// that is not known.
 func (c *HookClient) result(ctx context.Context, a Action, outcome event.Outcome) (string, error) {
 	if a.Launch || outcome != event.OutOfTime || !c.settings.Load().Abandon {
 		return proceed, nil
@@ -262,8 +263,8 @@ func (c *HookClient) result(ctx context.Context, a Action, outcome event.Outcome
 	return proceed, err
 }
 
-// answer completes an action with a result, once.
-func (c *HookClient) answer(ctx context.Context, a Action, result string) error {
+// conclude completes an action with a result, and reports what follows for the machine. It tries once.
+func (c *HookClient) conclude(ctx context.Context, a Action, result string) error {
 	if err := c.end(ctx, a, result); err != nil {
 		return err
 	}

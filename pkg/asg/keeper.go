@@ -50,8 +50,8 @@ type Keeper struct {
 	settings Settings
 	current  *termination    // the one that is announced; nil if none is
 	ctx      context.Context // Run's
-	end      func()          // ends the work for a termination
-	ended    chan struct{}   // closed when it has ended
+	end      func()          // ends the work for the current termination, or the one before
+	ended    chan struct{}   // closed when that work has ended
 }
 
 // termination is one announced end of the instance, and what was found out about it. Its work uses it, and the Keeper's mutex guards what
@@ -80,20 +80,21 @@ type held struct {
 	over bool
 }
 
-// heard notes the answer to a heartbeat. Without one for long, or without the permission, the hook ends one timeout after the last.
-func (h *held) heard(err error) {
+// heard notes the answer to a heartbeat, or to a completion that finds nothing. A hook ends one timeout after the last heartbeat that was
+// accepted, and with its global timeout whatever is sent.
+func (h *held) heard(answer error) {
 	now, last, end := time.Now(), h.since, h.since.Add(h.global)
 	if !h.beaten.IsZero() {
 		last = h.beaten
 	}
 	switch until := last.Add(h.timeout); {
-	case err == nil:
+	case answer == nil:
 		h.beaten, h.limit = now, end
-	case errors.Is(err, errNothingWaits):
+	case errors.Is(answer, errNothingWaits): // It does not wait yet, or not any more.
 		h.since, h.over = now, !h.beaten.IsZero()
-	case until.Before(end) && until.After(now) && (unpermitted(err) || now.Sub(last) > 2*h.interval()):
-		h.limit = until
-	case h.limit.Before(now): // An earlier process has sent heartbeats.
+	case until.Before(end) && until.After(now) && (unpermitted(answer) || now.Sub(last) > 2*h.interval()):
+		h.limit = until // Heartbeats do not get through: two were missed, or none is allowed.
+	case h.limit.Before(now): // It waits all the same: an earlier process has sent heartbeats.
 		h.limit = end
 	}
 }
@@ -229,17 +230,17 @@ func (k *Keeper) begin() {
 
 // work is what is done for a termination while neither the settings nor the outcome change.
 type work struct {
-	keeper   *Keeper
-	of       *termination
-	settings Settings
-	outcome  event.Outcome
+	keeper      *Keeper
+	termination *termination
+	settings    Settings
+	outcome     event.Outcome
 }
 
-// note notes what was found out.
-func (w work) note(found func()) {
+// note changes the termination while nobody asks for its deadline.
+func (w work) note(change func()) {
 	w.keeper.mu.Lock()
 	defer w.keeper.mu.Unlock()
-	found()
+	change()
 }
 
 // longestLook is the longest time between two looks whether hooks wait: while the group takes the instance out of its load balancers,
@@ -248,28 +249,30 @@ const longestLook = 15 * time.Second
 
 // run looks for the hooks that are ours until there are some, and serves them until they are over or ctx ends.
 func (w work) run(ctx context.Context) {
-	for looks := 1; ctx.Err() == nil; looks++ {
+	for looks := 1; ; looks++ {
 		ours, err := w.look(ctx)
-		switch wait := role.Pause(looks, firstPause, longestLook); {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return
-		case len(ours) > 0:
+		}
+		if len(ours) > 0 {
 			w.serveAll(ctx, ours)
 			return
-		case err != nil && !unpermitted(err):
-			w.of.failed("looking for lifecycle hooks", err)
-			role.Sleep(ctx, wait)
-		default:
-			w.of.failed("looking for lifecycle hooks", err)
-			w.note(func() { w.of.lost = true })
-			role.Sleep(ctx, role.Spread(longestPause))
+		}
+		w.termination.failed("looking for lifecycle hooks", err)
+		wait := role.Pause(looks, firstPause, longestLook)
+		if err == nil || unpermitted(err) { // No hook of ours holds the machine, as far as nth may know.
+			w.note(func() { w.termination.lost = true })
+			wait = role.Spread(longestPause)
+		}
+		if !role.Sleep(ctx, wait) {
+			return
 		}
 	}
 }
 
 // look finds the lifecycle actions of the instance that are ours: those of its group's hooks.
 func (w work) look(ctx context.Context) (ours []Action, err error) {
-	t := w.of
+	t := w.termination
 	if t.client == nil {
 		if t.client, t.instance, err = ownClient(ctx, w.keeper.opts, w.settings, t.reporter); err != nil {
 			return nil, err
@@ -310,41 +313,42 @@ func (w work) serveAll(ctx context.Context, actions []Action) {
 	for _, a := range actions {
 		serving.Go(func() { w.serve(ctx, a) })
 	}
-	if lost, err := w.of.client.Loses(ctx, actions[0]); err == nil {
-		w.note(func() { w.of.lost = lost })
+	if lost, err := w.termination.client.Loses(ctx, actions[0]); err == nil {
+		w.note(func() { w.termination.lost = lost })
 	}
 }
 
-// serve holds one hook, or completes it, as the outcome calls for. While it does not wait yet, that is tried again and again.
+// serve holds one hook, or completes it, as the outcome calls for. While Auto Scaling answers that it does not wait yet, that is tried again
+// and again. It returns when the hook is over, is to be left alone, or ctx ends.
 func (w work) serve(ctx context.Context, a Action) {
 	completes := w.outcome == event.Drained || w.outcome == event.OutOfTime
 	if w.outcome == event.LeftAlone {
-		w.of.once(Found, "the node is opted out: %s, is held for the budget of the termination, and then left to its own timeout", a)
+		w.termination.once(Found, "the node is opted out: %s, is held for the budget of the termination, and then left to its own timeout", a)
 		if w.settings.Budget > 0 {
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithDeadline(ctx, w.of.firstSeen.Add(w.settings.Budget))
+			ctx, cancel = context.WithDeadline(ctx, w.termination.firstSeen.Add(w.settings.Budget))
 			defer cancel()
 		}
 	}
 	if w.keeper.opts.DryRun {
 		if completes {
-			w.of.say(Completed, "dry run: not completing %s", a)
+			w.termination.say(Completed, "dry run: not completing %s", a)
 		}
 		return
 	}
-	h := w.of.held[a.Hook]
-	heard := func(err error) { w.note(func() { h.heard(err) }) }
+	h := w.termination.held[a.Hook]
+	heard := func(answer error) { w.note(func() { h.heard(answer) }) }
 	for tries := 1; !h.over; tries++ {
 		if !completes {
-			w.of.client.hold(ctx, a, heard)
-		} else if err := w.of.client.complete(ctx, a, w.outcome); errors.Is(err, errNothingWaits) {
+			w.termination.client.hold(ctx, a, heard)
+		} else if err := w.termination.client.complete(ctx, a, w.outcome); errors.Is(err, errNothingWaits) {
 			heard(err)
 		} else {
 			h.over = err == nil
 			return
 		}
 		if h.over {
-			w.of.once(Completed, "%s does not wait any more", a)
+			w.termination.once(Completed, "%s does not wait any more", a)
 		} else if !role.Sleep(ctx, role.Pause(tries, firstPause, longestLook)) {
 			return
 		}

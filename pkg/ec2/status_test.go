@@ -10,6 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/ec2/ec2test"
+	"github.com/nth-project/nth/pkg/internal/querytest"
 )
 
 // scheduled are events of an instance: one to come, one that was called off, and one that has happened.
@@ -138,7 +139,7 @@ func TestStatus_ARefusalIsKnownAsOne(t *testing.T) {
 			t.Errorf("it says %v and %v", one, all)
 		}
 		w.ec2.Allow()
-		w.ec2.Throttle(1000)
+		w.ec2.Fail(querytest.Fault{Status: 503, Code: "RequestLimitExceeded"})
 		if _, err := w.catalog("").Notable(t.Context(), true); err == nil || errors.Is(err, ec2.ErrRefused) {
 			t.Errorf("where it is throttled, it says %v", err)
 		}

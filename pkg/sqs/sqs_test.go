@@ -88,6 +88,12 @@ func (r *rig) consume() {
 	synctest.Wait()
 }
 
+// pass lets time pass, and what happens at its end.
+func (r *rig) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // take returns the only message that was taken.
 func (r *rig) take() *sqs.Message {
 	r.t.Helper()
@@ -166,19 +172,19 @@ func TestMessage_IsWorkedOnOnceAndDeleted(t *testing.T) {
 				if len(m.Notices) != 1 || m.Notices[0].Instance != instance || m.Receives != 1 || !m.Sent.Equal(time.Now()) {
 					t.Errorf("the message is %+v", m)
 				}
-				time.Sleep(time.Minute)
+				r.pass(time.Minute)
 				do(row.midst, id)
-				time.Sleep(2 * time.Minute)
+				r.pass(2 * time.Minute)
 				if name == "all is well" {
 					r.mustBe(0, 1)
 				}
 				do(row.end, id)
 				m.Done()
-				time.Sleep(time.Hour)
+				r.pass(time.Hour)
 				if r.Visible()+r.InFlight() > 0 && !row.another || len(r.taken) > 0 || r.queue.Status().Held > 0 {
 					t.Errorf("after an hour the queue has %d and %d messages, and %d were taken again", r.Visible(), r.InFlight(), len(r.taken))
 				}
-				time.Sleep(time.Hour)
+				r.pass(time.Hour)
 				r.mustBe(0, 0)
 				r.mustReport(sqs.Lost, row.lost)
 				if len(r.taken) > 0 {
@@ -196,18 +202,18 @@ func TestReturn_ShowsTheMessageAfterATime(t *testing.T) {
 		r.Send(state("stopping"))
 		synctest.Wait()
 		r.take().Return(0)
-		time.Sleep(time.Second)
+		r.pass(time.Second)
 		m := r.take()
 		if m.Receives != 2 {
 			t.Errorf("it was received %d times, want 2", m.Receives)
 		}
 		m.Return(time.Hour)
-		time.Sleep(59 * time.Minute)
+		r.pass(59 * time.Minute)
 		r.mustBe(0, 1)
 		if held := r.queue.Status().Held; held > 0 {
 			t.Errorf("%d messages are held", held)
 		}
-		time.Sleep(2 * time.Minute)
+		r.pass(2 * time.Minute)
 		r.take().Done()
 	})
 }
@@ -218,7 +224,7 @@ func TestRun_DeletesWhatIsNotOursAndLeavesPoison(t *testing.T) {
 		r.DeadAfter(3)
 		r.consume()
 		r.Send("poison", state("pending"), "["+strings.Repeat("[", 100_000), strings.Repeat("x", 1<<20))
-		time.Sleep(10 * time.Minute)
+		r.pass(10 * time.Minute)
 		r.mustBe(0, 0)
 		r.mustReport(sqs.Poisoned, 3)
 		r.mustReport(sqs.NotOurs, 1)
@@ -233,7 +239,7 @@ func TestRun_ReportsAnOutageAndItsEnd(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.Deny("ReceiveMessage")
 		r.consume()
-		time.Sleep(10 * time.Minute)
+		r.pass(10 * time.Minute)
 		if n := len(r.trouble); n < 10 || n > 150 || r.queue.Status().Up {
 			t.Errorf("%d attempts in ten minutes; the queue is up: %t", n, r.queue.Status().Up)
 		}
@@ -242,7 +248,7 @@ func TestRun_ReportsAnOutageAndItsEnd(t *testing.T) {
 			t.Errorf("the trouble is %q, want %q", first, want)
 		}
 		r.Allow()
-		time.Sleep(time.Minute)
+		r.pass(time.Minute)
 		if last := r.trouble[len(r.trouble)-1]; last != nil || !r.queue.Status().Up {
 			t.Errorf("the last trouble is %v", last)
 		}
@@ -257,7 +263,7 @@ func TestRun_ADryRunDeletesNothingAndRepeatsNothing(t *testing.T) {
 		r.Send(state("stopping"))
 		synctest.Wait()
 		r.take().Done()
-		time.Sleep(10 * time.Minute)
+		r.pass(10 * time.Minute)
 		if n := len(r.Calls("DeleteMessageBatch")); n > 0 || r.Visible()+r.InFlight() != 1 || len(r.taken) > 0 {
 			t.Errorf("%d deletions, and the message was taken again %d times", n, len(r.taken))
 		}
@@ -290,7 +296,7 @@ func TestRun_DeletesAStormInBatches(t *testing.T) {
 		for _, m := range r.taken {
 			m.Done()
 		}
-		time.Sleep(time.Minute)
+		r.pass(time.Minute)
 		r.mustBe(0, 0)
 		if n := len(r.Calls("DeleteMessageBatch")); n > storm/5 {
 			t.Errorf("%d requests deleted %d messages", n, storm)
@@ -313,7 +319,7 @@ func TestRun_HoldsTheLargestMessageAndNoSecond(t *testing.T) {
 				t.Errorf("it says %d notices of %d", len(m.Notices), count)
 			}
 			m.Done()
-			time.Sleep(2 * visibility)
+			r.pass(2 * visibility)
 		}
 		r.mustBe(0, 0)
 	})

@@ -64,15 +64,9 @@ func (s *Service) describeInstances(ids []string) (any, *querytest.Failure) {
 		Members []instanceXML `xml:"AutoScalingInstances>member"`
 	}
 	for _, id := range ids {
-		i, known := s.instances[id]
-		if !known {
-			continue
+		if i, known := s.instances[id]; known {
+			found.Members = append(found.Members, instanceXML{id, i.group, "eu-central-1a", i.state, "HEALTHY", false})
 		}
-		state := i.state
-		if i.shown != "" {
-			state = i.shown
-		}
-		found.Members = append(found.Members, instanceXML{id, i.group, "eu-central-1a", state, "HEALTHY", false})
 	}
 	return found, nil
 }

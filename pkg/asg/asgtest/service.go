@@ -70,8 +70,7 @@ type Action struct {
 type instance struct {
 	group   string
 	state   string
-	served  bool   // it is on its way out of service
-	shown   string // what is answered in the place of the state, if set
+	served  bool // it is on its way out of service
 	actions []*Action
 }
 
@@ -170,7 +169,7 @@ func (s *Service) enter(id, state string) {
 		transition = Terminating
 	}
 	i.served = state == "InService" || i.served && state == "Warmed:Pending"
-	i.state, i.shown = state, ""
+	i.state = state
 	if !waiting {
 		return
 	}
@@ -195,14 +194,6 @@ func (i *instance) token(id, hook string) string {
 		return "token-" + id
 	}
 	return fmt.Sprintf("token-%s-%d", id, number)
-}
-
-// Show makes the service tell another state of an instance than the one it is in, as one that lags behind would. An
-// empty state ends that.
-func (s *Service) Show(id, state string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mustHave(id).shown = state
 }
 
 // State returns the state that an instance is in.

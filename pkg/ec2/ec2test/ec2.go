@@ -53,14 +53,6 @@ func (s *Service) Enter(id, state string) {
 	}
 }
 
-// Throttle refuses the next requests.
-func (s *Service) Throttle(requests int) {
-	s.Lift()
-	if requests > 0 {
-		s.Fail(querytest.Fault{Times: requests, Status: http.StatusServiceUnavailable, Code: "RequestLimitExceeded"})
-	}
-}
-
 // Page limits the number of instances in an answer.
 func (s *Service) Page(instances int) {
 	s.mu.Lock()

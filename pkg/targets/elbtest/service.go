@@ -143,19 +143,6 @@ func (s *Service) SetState(id, state string) {
 	}
 }
 
-// Targets returns what is registered in a group, or drains.
-func (s *Service) Targets(arn string) []Target {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.mustHave(arn)
-	e.expire()
-	var all []Target
-	for _, t := range e.targets {
-		all = append(all, *t)
-	}
-	return all
-}
-
 // mustHave returns a group. A test that names one that is not there is wrong.
 func (s *Service) mustHave(arn string) *entry {
 	e, found := s.groups[arn]
