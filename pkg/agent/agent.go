@@ -132,6 +132,7 @@ type Agent struct {
 	node     string // the node's name; empty until it is known
 	waiting  error  // why there is no identity; nil if there is one
 	nodeSeen bool   // there has been a Node in this boot
+	nodeUID  string // the Node's, as it was read last
 	limited  bool   // operators wanted its pods left alone when it was last read
 	ready    bool   // the kubelet has reported it Ready in this boot
 	opened   bool   // an uncordon has succeeded since the start
@@ -425,7 +426,7 @@ func (a *Agent) situation() policy.Situation {
 	}
 	return policy.Situation{
 		Now: a.now(), BootID: a.cfg.BootID, Up: time.Since(a.began), Known: a.known, Failing: failing, Unwatched: unwatched, Past: a.cfg.Record.Entries(),
-		Before: a.inherited && !a.opened, Ready: a.ready,
+		NodeUID: a.nodeUID, Before: a.inherited && !a.opened, Ready: a.ready,
 	}
 }
 

@@ -219,7 +219,7 @@ func (g *guard) close() { g.closeAs(state.NodeClosed, drain.CordonSet) }
 // closeAs finds, or makes, the node unschedulable.
 func (g *guard) closeAs(what state.TransitionKind, how drain.CordonResult) {
 	g.did(drain.Result{Cordon: how})
-	g.becomes(func(s *drain.State) { *s = drain.State{Closed: true, Ours: how != drain.CordonForeign, Seen: true} },
+	g.becomes(func(s *drain.State) { *s = drain.State{Closed: true, Ours: how != drain.CordonForeign, UID: "node"} },
 		drain.Progress{Kind: what, Detail: string(how)})
 }
 
@@ -335,7 +335,7 @@ func limitedFor(d time.Duration) script {
 func leftOpenFor(d time.Duration) script {
 	return func(ctx context.Context, g *guard) {
 		g.did(drain.Result{Cordon: drain.CordonLeft, Limited: true})
-		g.becomes(func(s *drain.State) { s.Seen, s.Left, s.Looked, s.Limited = true, true, true, true }, drain.Progress{Kind: state.NodeOptedOut})
+		g.becomes(func(s *drain.State) { s.UID, s.Left, s.Looked, s.Limited = "node", true, true, true }, drain.Progress{Kind: state.NodeOptedOut})
 		if rest(ctx, d) {
 			g.close()
 		}

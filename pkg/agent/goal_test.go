@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
@@ -230,8 +232,8 @@ func TestGoal_TheGuardKnowsWhetherANodeWasSeen(t *testing.T) {
 		"a guard sees nothing": {func(r *rig) { r.node.toGuard(reports(drain.Progress{Kind: state.GoalChanged})) }, []bool{false, false}},
 		"a guard has seen it": {func(r *rig) {
 			r.node.toGuard(func(_ context.Context, g *guard) {
-				for _, seen := range []bool{true, false} {
-					g.becomes(func(s *drain.State) { s.Seen = seen }, drain.Progress{Kind: state.GoalChanged})
+				for _, uid := range []types.UID{"node", ""} {
+					g.becomes(func(s *drain.State) { s.UID = uid }, drain.Progress{Kind: state.GoalChanged})
 				}
 			})
 		}, []bool{false, true}},
@@ -265,7 +267,7 @@ func TestGoal_ADrainedNodeIsDrainedForANewEventWhenTheGuardSaysSo(t *testing.T) 
 			case <-ctx.Done():
 			}
 			if late {
-				g.report(drain.Progress{Kind: state.NodeEmpty, Generation: old.Generation, State: drain.State{Closed: true, Ours: true, Seen: true, Drained: true}})
+				g.report(drain.Progress{Kind: state.NodeEmpty, Generation: old.Generation, State: drain.State{Closed: true, Ours: true, UID: "node", Drained: true}})
 			}
 			<-ctx.Done()
 		})

@@ -189,7 +189,7 @@ func TestListener_AnOperatorOpensTheNode(t *testing.T) {
 				g.close()
 				g.drain()
 				time.Sleep(10 * time.Second)
-				g.becomes(func(s *drain.State) { *s = drain.State{Open: true, Ours: true, Seen: true, Drained: true} },
+				g.becomes(func(s *drain.State) { *s = drain.State{Open: true, Ours: true, UID: "node", Drained: true} },
 					drain.Progress{Kind: state.NodeReopened, Claim: g.wants().Claim})
 			})
 			r.node.toUncordon(hangs) // The API server is away.

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
@@ -640,5 +641,29 @@ func TestOptedOut_AnEventThatJoinsWaitsForTheNextLook(t *testing.T) {
 		r.announce(terminated("a"), r.spot("s", 2*time.Minute))
 		r.pass(time.Minute)
 		r.wantOutcomes("s after 1m0s", "s left-alone after 1m3s")
+	})
+}
+
+// The Node was registered again under its name while nth did not run, or no guard stood.
+func TestReopened_NotForAnotherNode(t *testing.T) {
+	type row struct {
+		now  types.UID
+		want []string
+	}
+	each(t, map[string]row{
+		"the same Node": {"one", nil},
+		"another one":   {"two", []string{"put a drained, reopened", "guard for a: drain, soft in 1h0m0s"}}, // It no longer is.
+	}, func(r *rig, row row) {
+		stop := r.stopping("a", time.Hour)
+		e := r.drained(stop, state.Drained, "boot-1")
+		e.ReleasedAt, e.ReleasedOn = r.start, "one"
+		r.record.entries = []state.Entry{e}
+		r.node.toClaim(func(context.Context) (drain.Claim, bool, error) { return drain.Claim{UID: row.now}, false, nil })
+		r.run()
+		r.announce(stop)
+		r.wantTape(row.want...)
+		if released := r.entry("a").Released(); released == (row.want != nil) {
+			r.t.Errorf("released: %t", released)
+		}
 	})
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -202,10 +203,11 @@ func (a *Agent) handleProgress(p drain.Progress) {
 	if w == nil || w.guard == nil {
 		return
 	}
+	a.nodeUID = cmp.Or(string(p.State.UID), a.nodeUID)
 	if p.Kind == state.NodeReopened {
 		a.decide() // Record first for which events the node was closed.
 	}
-	a.total, a.left, a.nodeSeen, a.ready = p.Total, p.Left, a.nodeSeen || p.State.Seen, a.ready || p.State.Ready
+	a.total, a.left, a.nodeSeen, a.ready = p.Total, p.Left, a.nodeSeen || p.State.UID != "", a.ready || p.State.Ready
 	if !w.stopping {
 		if p.State.Open && w.guardGoal.Close { // Which events that concerns is decided now. The others want pods gone that came since.
 			p.State.Drained = false
@@ -248,8 +250,6 @@ func (a *Agent) emitProgress(p drain.Progress) {
 	t.Entry = a.first()
 	switch p.Kind {
 	case state.NodeEmpty, state.GoalChanged, state.PodHeldAgain: // These are only about p.State.
-	case state.NodeRegistered:
-		a.putReleased(policy.Reclaim(a.situation()))
 	case state.NodeUnclosable:
 		a.recordCordonFailed(t)
 	case state.NodeClosed, state.NodeFoundClosed, state.NodeReopened, state.NodeOptedOut, state.NodeExcluded:
@@ -344,10 +344,13 @@ func (a *Agent) noteGoodLook(kind event.Kind) {
 	}
 }
 
-// emitRecovered emits for which kinds looks have succeeded for a while.
+// recoveredAfter is for how long looks must succeed before an outage is over: a source that fails every few seconds has one long outage.
+const recoveredAfter = 10 * time.Second
+
+// emitRecovered emits for which kinds looks have succeeded for recoveredAfter.
 func (a *Agent) emitRecovered() {
 	for kind, t := range a.trouble {
-		if t.over.IsZero() || a.now().Sub(t.over) < tick {
+		if t.over.IsZero() || a.now().Sub(t.over) < recoveredAfter {
 			continue
 		}
 		delete(a.trouble, kind)

@@ -41,7 +41,7 @@ func TestSource_TroubleIsLoggedOnceForEachReason(t *testing.T) {
 
 func letters(s string) []string { return strings.Split(s, "") }
 
-func TestSource_TroubleEndsAfterASecondWithout(t *testing.T) {
+func TestSource_TroubleEndsAfterTenSecondsWithout(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.run()
 		for range 2 {
@@ -51,13 +51,29 @@ func TestSource_TroubleEndsAfterASecondWithout(t *testing.T) {
 			r.trouble(event.SpotInterruption, "no answer")
 			r.pass(time.Minute + time.Second)
 			r.announce()
-			r.pass(time.Second - 1)
+			r.pass(10*time.Second - 1)
 			r.wantSaid(systemd.SourceRecovered)
 			r.pass(1)
 			r.wantSaid(systemd.SourceTrouble, lost("no answer")) // It is logged in each outage.
 			r.wantSaid(systemd.SourceRecovered, "info: spot-interruption is readable again after 1m1s")
 			r.wantHeard("source-lost : no answer", "source-lost : no answer", "source-back")
 		}
+	})
+}
+
+func TestSource_LogsOnceThatItComesAndGoes(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.run()
+		for range 900 {
+			r.trouble(event.SpotInterruption, "no answer")
+			r.pass(2 * time.Second)
+			r.announce()
+			r.pass(2 * time.Second)
+		}
+		r.wantSaid(systemd.SourceTrouble, lost("no answer"))
+		r.wantSaid(systemd.SourceRecovered)
+		r.pass(8 * time.Second)
+		r.wantSaid(systemd.SourceRecovered, "info: spot-interruption is readable again after 59m58s")
 	})
 }
 

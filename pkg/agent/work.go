@@ -196,9 +196,9 @@ func (a *Agent) adjust(goal policy.Goal) {
 func (a *Agent) join(goal policy.Goal) (joined bool) {
 	w := a.work
 	maps.DeleteFunc(w.joined, func(id string, _ int) bool { return !slices.Contains(goal.Events, id) })
-	more := goal.Close && (!w.goal.Close || w.state.Open && w.reported == a.generation || goal.Before.IsZero() && !w.goal.Before.IsZero())
+	more := goal.Close && (!w.goal.Close || w.state.Open || goal.Before.IsZero() && !w.goal.Before.IsZero())
 	for _, id := range goal.Events {
-		if _, known := w.joined[id]; !known || more && !a.entry(event.Event{ID: id}).Released() {
+		if _, known := w.joined[id]; !known || more {
 			w.joined[id], joined = a.generation+1, true
 		}
 	}
@@ -358,11 +358,7 @@ func (a *Agent) clearCordonFailed() {
 // recordReopened records that somebody has uncordoned the node, for all events that it was closed for. For others, it is cordoned again. news
 // is false if all of that was known.
 func (a *Agent) recordReopened(p drain.Progress) (news bool) {
-	return a.putReleased(policy.Release(a.situation(), p.Claim.Names))
-}
-
-// putReleased records entries for which it has changed who wants the node closed.
-func (a *Agent) putReleased(changed []state.Entry) (news bool) {
+	changed := policy.Release(a.situation(), p.Claim.Names)
 	if len(changed) > 0 {
 		a.put(changed...)
 	}
@@ -397,8 +393,8 @@ func onNode(entries []state.Entry) bool {
 
 // adoptClaim records a cordon of ours that the record does not know of: it was lost, or its last entries never reached the disk.
 func (a *Agent) adoptClaim(found claimFound) {
-	a.nodeSeen = true
 	claim := found.claim
+	a.nodeSeen, a.nodeUID = true, string(claim.UID)
 	if claim.Since = event.CredibleTime(claim.Since); claim.Since.IsZero() {
 		claim.Since = a.now()
 	}

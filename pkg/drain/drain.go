@@ -194,8 +194,10 @@ type State struct {
 	Closed, Open, Ours bool
 	// Left: operators want nothing done to it.
 	Left bool
-	// Seen: there is a Node, or was one. Ready: the kubelet of the claim's boot has reported it Ready.
-	Seen, Ready bool
+	// UID is that of the Node that was seen last; empty if none was.
+	UID types.UID
+	// Ready: the kubelet of the claim's boot has reported it Ready.
+	Ready bool
 	// Drained: no pod is left that has to go.
 	Drained bool
 	// Looked: the Node has been read since the generation began. Limited: operators want its pods left alone, by the last
@@ -316,7 +318,7 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 	if kube.NotFound(err) && goal.NodeSeen {
 		return dryLook{
 			result: Result{NodeGone: true},
-			state:  State{Closed: true, Ours: true, Seen: true, Drained: goal.Evict, Looked: true},
+			state:  State{Closed: true, Ours: true, Drained: goal.Evict, Looked: true},
 			news:   []Progress{{Kind: state.NodeEmpty}},
 		}, nil
 	}
@@ -330,7 +332,7 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 	would := dryLook{
 		result: Result{Cordon: cordon, Limited: limited},
 		state: State{
-			Closed: ours || cordon == CordonForeign, Open: cordon == CordonLifted, Ours: ours, Left: cordon == CordonLeft, Seen: true,
+			Closed: ours || cordon == CordonForeign, Open: cordon == CordonLifted, Ours: ours, Left: cordon == CordonLeft, UID: node.UID,
 			Drained: goal.Evict && !limited && (cordon != CordonLifted || !goal.Close), Looked: true, Limited: limited,
 		},
 		news: []Progress{cordon.progress()},

@@ -217,7 +217,7 @@ func (g *guard) report(p Progress) {
 func (g *guard) state() State {
 	s := State{
 		Closed: g.closed(), Open: g.staysOpen(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Ready: g.view.ready,
-		Seen: g.view.uid != "" || g.goal.NodeSeen, Drained: g.drained(), Looked: g.hasLooked(), Limited: g.view.limited,
+		UID: g.view.uid, Drained: g.drained(), Looked: g.hasLooked(), Limited: g.view.limited,
 		Trouble: g.pods.Unlisted(),
 	}
 	if why := g.trouble.Last(); why != "" {
@@ -398,7 +398,7 @@ func (g *guard) handleLook(v view, number, generation int) {
 		g.epoch++ // Operators may have freed its pods.
 		g.pods.Rejudge()
 	}
-	changed := g.closed() && !wasClosed || g.view.ready && !before.view.ready || g.hasLooked() && !hadLooked || limitedChanged
+	changed := g.closed() && !wasClosed || g.view.ready && !before.view.ready || g.hasLooked() && !hadLooked || limitedChanged || g.view.uid != before.view.uid
 	if changed && len(g.news) == reported {
 		g.report(Progress{Kind: state.GoalChanged})
 	}
@@ -455,7 +455,6 @@ func (g *guard) handleMissingNode(v view) {
 // noteNode notes which Node was read. That somebody has uncordoned the one before does not count for another one.
 func (g *guard) noteNode(uid types.UID) {
 	if g.anotherThan(uid) {
-		g.report(Progress{Kind: state.NodeRegistered})
 		g.uncordonedIn = 0
 	}
 }

@@ -106,7 +106,7 @@ func TestLook_WaitsForANodeToRegister(t *testing.T) {
 			s.RemoveNode()
 			r := beginWithin(t, s, drain.Options{}, hard, plenty)
 			time.Sleep(time.Minute)
-			if reported := r.of(state.NodeMissing); len(reported) != 1 || reported[0].State.Seen || !strings.Contains(reported[0].Detail, "not registered") {
+			if reported := r.of(state.NodeMissing); len(reported) != 1 || reported[0].State.UID != "" || !strings.Contains(reported[0].Detail, "not registered") {
 				t.Errorf("reported %+v", reported)
 			}
 			if reported := r.of(state.NodeEmpty); len(reported) != 0 || r.guard.Result().NodeGone {
@@ -119,7 +119,7 @@ func TestLook_WaitsForANodeToRegister(t *testing.T) {
 			if after := time.Since(registered); after > time.Second {
 				t.Errorf("cordoned %s after it was registered", after)
 			}
-			if result := r.succeed(); result.Evicted != 1 || result.Cordon != drain.CordonSet || !r.of(state.NodeEmpty)[0].State.Seen {
+			if result := r.succeed(); result.Evicted != 1 || result.Cordon != drain.CordonSet || r.of(state.NodeEmpty)[0].State.UID == "" {
 				t.Errorf("the result is %+v", result)
 			}
 		})

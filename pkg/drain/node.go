@@ -31,6 +31,8 @@ type Claim struct {
 	Events []string  `json:"events,omitempty"`
 	BootID string    `json:"boot_id"`
 	Since  time.Time `json:"since"`
+	// UID is that of the Node on which the claim was read; empty otherwise.
+	UID types.UID `json:"-"`
 }
 
 // Names reports whether the cordon was set for an event.
@@ -283,11 +285,12 @@ func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 		return Claim{}, false, fmt.Errorf("reading node %q: %w", n.name, err)
 	}
 	claim, ok = readClaim(node)
+	claim.UID = node.UID
 	if mine := ok && claim.OfWriter(n.opts.Writer); mine || node.Labels[ExcludeLabel] != n.opts.Writer {
 		return claim, mine, nil
 	}
 	const label = "label"
-	return Claim{Writer: n.opts.Writer, Event: label, Kind: label, BootID: node.Status.NodeInfo.BootID, Since: time.Now().UTC()}, true, nil
+	return Claim{Writer: n.opts.Writer, Event: label, Kind: label, BootID: node.Status.NodeInfo.BootID, Since: time.Now().UTC(), UID: node.UID}, true, nil
 }
 
 func readClaim(node *corev1.Node) (claim Claim, ok bool) {

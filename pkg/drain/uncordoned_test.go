@@ -315,7 +315,7 @@ func TestUncordoned_EndsWithTheNode(t *testing.T) {
 				s.Answer("patch", apitest.Unavailable(), apitest.Unavailable())
 			}
 			s.RegisterNode()
-			r.await(state.NodeRegistered)
+			await(t, "that another Node is seen", func() bool { return r.last().State.UID == s.CurrentNode().UID })
 			r.adjust(func(g *drain.Goal) { joining(g); g.Close, g.Before = true, time.Time{} })
 			await(t, "the cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
 			await(t, "the end of the pod", func() bool { return !s.HasPod("default/stays") })

@@ -46,7 +46,7 @@ func (s Settings) update(sit Situation) (past, added []state.Entry) {
 		}
 	}
 	for i, e := range past {
-		past[i] = noteMissing(sit, clamp(sit, e))
+		past[i] = noteMissing(sit, clamp(sit, forNode(sit, e)))
 	}
 	return past, added
 }
@@ -94,6 +94,14 @@ func (s Settings) givenUp(e state.Entry, ending state.Ending) bool {
 		return s.plan(e).action == Drain // CordonFor limits cordons only.
 	}
 	return slices.Contains([]state.Ending{state.Withdrawn, state.Canceled, state.Completed, state.Ignored}, ending)
+}
+
+// forNode drops an uncordon of another Node than the present one.
+func forNode(sit Situation, e state.Entry) state.Entry {
+	if sit.NodeUID != "" && e.ReleasedOn != "" && e.ReleasedOn != sit.NodeUID {
+		e.ReleasedAt, e.ReleasedOn = time.Time{}, ""
+	}
+	return e
 }
 
 // clamp brings times in the future back to now. They were read in an earlier boot, whose clock was ahead, and spans that are counted from
@@ -293,7 +301,7 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 			e.Ending = ending
 		case e.Released() && want >= left:
 		case overruled && want >= cordoned && !e.CordonedAt.IsZero():
-			e.ReleasedAt = sit.Now
+			e.ReleasedAt, e.ReleasedOn = sit.Now, sit.NodeUID
 		default:
 			e = reset(sit, e)
 		}
@@ -311,20 +319,7 @@ func Release(sit Situation, claimed func(event string) bool) []state.Entry {
 	for _, e := range sit.Past {
 		concerned := !e.CordonedAt.IsZero() || claimed(e.Event.ID) && !known
 		if e.Acted() && !e.Released() && concerned {
-			e.ReleasedAt = sit.Now
-			changed = append(changed, e)
-		}
-	}
-	return changed
-}
-
-// Reclaim undoes Release once the Node that an operator has uncordoned is gone and another one has registered, so that nth may cordon that.
-// It returns the entries that change.
-func Reclaim(sit Situation) []state.Entry {
-	var changed []state.Entry
-	for _, e := range sit.Past {
-		if e.Phase != state.Closed && e.Released() {
-			e.ReleasedAt = time.Time{}
+			e.ReleasedAt, e.ReleasedOn = sit.Now, sit.NodeUID
 			changed = append(changed, e)
 		}
 	}

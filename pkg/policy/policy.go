@@ -111,6 +111,8 @@ type Situation struct {
 	// events for which the node was then reported drained. Limited: at the last look, operators wanted the node's pods left alone.
 	LookedFor, DrainedFor []string
 	Limited               bool
+	// NodeUID is the Node's, as it was read last; empty if it was not read yet.
+	NodeUID string
 	// Before: our cordon may be older than this boot, whatever the record says. Ready: the kubelet has reported the node Ready
 	// in this boot.
 	Before, Ready bool

@@ -60,6 +60,8 @@ type Entry struct {
 	// ReleasedAt is when it became known that an operator has uncordoned the node while this event wanted it closed; zero if nobody
 	// has. The node is not cordoned again for this event. Only pkg/policy sets it.
 	ReleasedAt time.Time `json:"released_at,omitzero"`
+	// ReleasedOn is the UID of the Node that was uncordoned, if it was known: it does not count for another one of that name.
+	ReleasedOn string `json:"released_on,omitempty"`
 	// LeftAlone: at the last look at the Node, operators limited what is done to it, so that it is not drained for this event
 	// although the rule asks for it. The phase stays what it was.
 	LeftAlone bool `json:"left_alone,omitempty"`

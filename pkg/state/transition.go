@@ -50,8 +50,6 @@ const (
 	NodeFoundClosed TransitionKind = "node-found-closed"
 	// NodeReopened: someone uncordoned the node.
 	NodeReopened TransitionKind = "node-reopened"
-	// NodeRegistered: another Node has registered. That an operator had uncordoned the one before does not count for it.
-	NodeRegistered TransitionKind = "node-registered"
 	// NodeOptedOut: operators want nothing done to this node.
 	NodeOptedOut TransitionKind = "node-opted-out"
 	// NodeExcluded: the load balancer label is set.
