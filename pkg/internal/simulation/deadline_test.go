@@ -189,7 +189,7 @@ func (w *world) judgeAlone(n *notice) {
 	if slices.ContainsFunc(w.faults, func(f *fault) bool { return f.kind == "late" && time.Since(f.until) < slow }) {
 		proof += 3 * 9 * time.Second // a watch, a list, and the Node
 	}
-	if time.Since(w.server.LastRemoval()) < proof || !w.calm(n, slow+w.options.Margin) {
+	if time.Since(w.server.LastRemoval()) < proof || !w.calm(n, proof+w.options.Margin) {
 		return
 	}
 	if !w.rules[n.kind].Hard && w.any(func(other *notice) bool { return w.rules[other.kind].Hard && w.possible(other, drained) }) {

@@ -601,7 +601,8 @@ func (w *world) judgePatch(q request) {
 func (w *world) judgeUncordoned(level want, what string) {
 	holds := w.any(func(n *notice) bool { return w.possible(n, level) && !n.lifted.IsZero() })
 	later := w.any(func(n *notice) bool { return w.possible(n, level) && n.lifted.IsZero() })
-	if !holds || later || time.Since(w.cluster.uncordoned) < 2*time.Second { // It may have been under way.
+	unheard := w.troubled.After(w.cluster.uncordoned) && time.Since(w.troubled) < slow
+	if !holds || later || unheard || time.Since(w.cluster.uncordoned) < 2*time.Second { // It may have been under way.
 		return
 	}
 	w.judged(uncordonRespected)
