@@ -21,8 +21,8 @@ func TestKubectl_DrainsWhatNthDrains(t *testing.T) {
 	runGo(t, dir, "kubectl "+version+", its tests of drain, nth decides", map[string]string{
 		"TestDrain/DS-managed_terminated_pod":    finished,
 		"TestDrain/DS-managed_terminated_pod#01": finished,
-	}, "-run", "TestDrain", "-overlay", overlay(t, dir, filepath.Join(kubectl, "pkg/cmd/drain/drain_test.go")), ".")
-	runGo(t, dir, "kubectl "+version+", its tests of the filters that nth links", nil, "k8s.io/kubectl/pkg/drain")
+	}, nil, "-run", "TestDrain", "-overlay", overlay(t, dir, filepath.Join(kubectl, "pkg/cmd/drain/drain_test.go")), ".")
+	runGo(t, dir, "kubectl "+version+", its tests of the filters that nth links", nil, nil, "k8s.io/kubectl/pkg/drain")
 }
 
 // module is where a module's files are, and its version, for the module in a directory.
@@ -58,11 +58,11 @@ func overlay(t *testing.T, dir string, files ...string) string {
 	return path
 }
 
-// runGo runs tests of Go, and judges each that has no others in it.
-func runGo(t *testing.T, dir, suite string, reasons map[string]string, arguments ...string) {
+// runGo runs tests of Go with an environment added, and judges each that has no others in it.
+func runGo(t *testing.T, dir, suite string, reasons map[string]string, env []string, arguments ...string) {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), "go", append([]string{"test", "-json", "-count=1"}, arguments...)...)
-	command.Dir = dir
+	command := exec.CommandContext(t.Context(), "go", append([]string{"test", "-json", "-count=1", "-timeout=30m"}, arguments...)...)
+	command.Dir, command.Env = dir, append(os.Environ(), env...)
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	said, failed := command.Output() // a failure is judged case by case

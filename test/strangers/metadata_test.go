@@ -1,18 +1,13 @@
 package strangers
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
-
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
@@ -40,13 +35,6 @@ func startMock(t *testing.T, port string, arguments ...string) *exec.Cmd {
 		_ = mock.Process.Kill() // fails only if it has ended
 		<-ended
 	})
-	await(t, "the metadata service answers", func() bool {
-		answer, err := http.Get("http://127.0.0.1:" + port)
-		if err == nil {
-			answer.Body.Close()
-		}
-		return err == nil
-	})
 	return mock
 }
 
@@ -61,21 +49,16 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// await waits until something is so.
-func await(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 2*time.Minute, true, func(context.Context) (bool, error) { return is(), nil })
-	if err != nil {
-		t.Fatalf("waiting until %s: %v", what, err)
-	}
-}
-
 func TestMetadataMock_EachKindIsSeenAndDrained(t *testing.T) {
 	const (
 		drainForRebalance = "[events.rebalance-recommendation]\naction = \"drain\"\n"
 		notified          = "nth drains for this code only if the settings say so"
 		hibernated        = "the instance comes back with its pods: nth cordons"
 	)
+	version, err := tools.Version("aemm")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		arguments        []string
 		settings, reason string
@@ -110,17 +93,7 @@ func TestMetadataMock_EachKindIsSeenAndDrained(t *testing.T) {
 			}
 			nth.Stop(t)
 			drained := len(nth.Logged(systemd.Drained)) > 0
-			table.judge(t, "amazon-ec2-metadata-mock "+version(t, "aemm")+", kinds", name, drained, c.reason, fmt.Sprint(nth.Logged("")))
+			table.judge(t, "amazon-ec2-metadata-mock "+version+", kinds", name, drained, c.reason, fmt.Sprint(nth.Logged("")))
 		})
 	}
-}
-
-// version is the one that the go.mod of a tool pins.
-func version(t *testing.T, tool string) string {
-	t.Helper()
-	v, err := tools.Version(tool)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
 }

@@ -1,8 +1,6 @@
 // Package strangers judges nth by tests and programs that others have written. They come from the module cache, with the versions that
 // go.mod files pin, and not a line of them is edited. What nth does in another way on purpose is in a table, with the reason: a case of it
-// that passes is a failure, too.
-//
-// "make strangers" prints what each suite comes to.
+// that passes is a failure, too. "make strangers" runs all, and prints what each suite comes to.
 package strangers
 
 import (
@@ -64,7 +62,15 @@ func (r *results) suite(name string) *tally {
 	return r.suites[name]
 }
 
+// missing are suites that cannot run here.
+const missing = `not run:
+    the kubelet's test/e2e_node/node_shutdown: it restarts the host's own kubelet, and pulls images from registry.k8s.io; test/node has a kubelet
+    kubeconform: it fetches schemas from GitHub; a real API server judges the manifests, and test/tools/chart has kube-score do so
+    cfn-lint: it is on PyPI alone; test/aws judges the template
+`
+
 func (r *results) print() {
+	defer fmt.Print(missing)
 	for _, name := range slices.Sorted(maps.Keys(r.suites)) {
 		s := r.suites[name]
 		fmt.Printf("%-60s %3d of %3d\n", name, s.passed, s.cases)
