@@ -289,7 +289,7 @@ func await(t *testing.T, what string, cond func() bool) {
 var (
 	pod, grace, ownedBy, phase, ending, annotated = apitest.RunningPod, apitest.Grace, apitest.OwnedBy, apitest.Phase, apitest.Terminating, apitest.Annotated
 	unmanaged, critical, mirror                   = apitest.Unmanaged, apitest.Critical, apitest.Mirror
-	withEmptyDir, withClaim, withScratch          = apitest.EmptyDir, apitest.Claiming, apitest.Scratching
+	withClaim, withScratch                        = apitest.Claiming, apitest.Scratching
 	gaps, slowly, accepted, pass                  = apitest.Gaps, apitest.Slowly, apitest.Accepted, apitest.Pass
 )
 

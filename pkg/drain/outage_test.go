@@ -92,7 +92,7 @@ func TestRefusal_ForGoodHasLongPauses(t *testing.T) {
 		"all requests, when the deadline is over": {[]string{"evict", "delete"}, true, time.Minute},
 		"lists": {[]string{"list"}, false, 0},
 	} {
-		for _, ends := range []int64{1, 20, 600} {
+		for _, ends := range []int64{20, 600} {
 			run(t, fmt.Sprint(name, ", pods with a grace of ", ends), func(t *testing.T, s *apitest.Server) {
 				s.AddPod(pod("a", grace(ends)), 0)
 				for _, what := range c.refused {

@@ -317,8 +317,8 @@ func TestRefusal_BeforeAHardDeadlineThatComes(t *testing.T) {
 				s.Always("evict", nil)
 				s.Always("delete", nil)
 				began := time.Now()
-				r.adjust(func(g *evict.Terms) { g.Hard = began.Add(2 * time.Minute) })
 				n := count(s, "evict", "delete")
+				r.adjust(func(g *evict.Terms) { g.Hard = began.Add(2 * time.Minute) })
 				await(t, "another request", func() bool { return count(s, "evict", "delete") > n })
 				if took := time.Since(began); took > c.soon {
 					t.Errorf("the pod was asked for after %s of the two minutes", took)

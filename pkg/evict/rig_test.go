@@ -73,6 +73,7 @@ type trial struct {
 
 	terms         evict.Terms // the loop's
 	met, emptyFor int
+	next          []func()
 
 	mu      sync.Mutex
 	reports []report
@@ -134,7 +135,10 @@ func (r *trial) turn(post func(), timed bool) (wake time.Time, after func()) {
 	if timed {
 		r.pods.Replan()
 	}
-	if post != nil {
+	for _, do := range r.next {
+		do()
+	}
+	if r.next = nil; post != nil {
 		post()
 	}
 	r.pods.Begin()
@@ -176,11 +180,19 @@ func (r *trial) Report(what state.TransitionKind, pod *corev1.Pod, detail string
 	r.reports = append(r.reports, reported)
 }
 
+// do has the loop do something in its next turn.
+func (r *trial) do(what func()) {
+	r.loop.Lock()
+	r.next = append(r.next, what)
+	r.loop.Unlock()
+	r.loop.Wake()
+}
+
 // adjust changes the terms.
 func (r *trial) adjust(change func(*evict.Terms)) {
 	change(&r.goal)
 	goal := r.goal
-	r.loop.Post(func() {
+	r.do(func() {
 		now, was := time.Now(), r.terms
 		if r.terms = goal; goal.Near(now) && !was.Near(now) {
 			r.pods.EndRefusals(now)
@@ -190,7 +202,7 @@ func (r *trial) adjust(change func(*evict.Terms)) {
 }
 
 // join begins another generation.
-func (r *trial) join() { r.loop.Post(func() { r.met++; r.pods.ForgetReturns(); r.pods.Rejudge() }) }
+func (r *trial) join() { r.do(func() { r.met++; r.pods.ForgetReturns(); r.pods.Rejudge() }) }
 
 // result returns how far it has come.
 func (r *trial) result() result {
@@ -233,26 +245,6 @@ func (r *trial) await(what state.TransitionKind, pod ...string) {
 func (r *trial) succeed() result {
 	r.t.Helper()
 	r.await(state.NodeEmpty)
-	return r.result()
-}
-
-// synced waits until the pods were listed.
-func (r *trial) synced() {
-	r.t.Helper()
-	await(r.t, "the first list", func() bool {
-		r.loop.Lock()
-		defer r.loop.Unlock()
-		return r.pods.Synced()
-	})
-}
-
-// end waits until the deadline, and returns how far it came.
-func (r *trial) end() result {
-	r.t.Helper()
-	time.Sleep(time.Until(loop.Soonest(r.goal.Hard, r.goal.Soft)))
-	if len(r.of(state.NodeEmpty)) > 0 {
-		r.t.Error("no pod was left at the deadline")
-	}
 	return r.result()
 }
 

@@ -211,24 +211,6 @@ func TestList(t *testing.T) {
 	})
 }
 
-// answeredLate has the server answer at once, and the answer arrive when that is closed.
-func answeredLate(s *apitest.Server, asked func(), arrives <-chan struct{}) apitest.Answer {
-	return func(w http.ResponseWriter, r *http.Request) bool {
-		asked()
-		answer, err := s.RoundTripper().RoundTrip(r)
-		if err != nil {
-			panic(http.ErrAbortHandler)
-		}
-		defer func() { _ = answer.Body.Close() }() // it has been read
-		text, err := io.ReadAll(answer.Body)
-		<-arrives
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(answer.StatusCode)
-		_, _ = w.Write(text) // a client that has left needs no answer
-		return err == nil
-	}
-}
-
 func TestWatch_EndOfAPodIsSeen(t *testing.T) {
 	t.Parallel()
 	for name, upset := range map[string]func(*apitest.Server){
