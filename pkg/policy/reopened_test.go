@@ -9,7 +9,7 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Somebody who lifts the cordon gives an order for all events that wanted it then, and for no other.
+// An uncordon by an operator counts for all events that wanted the node closed then, and for no other.
 func TestReopened_IsRespected(t *testing.T) {
 	t.Parallel()
 	stop, notice := maintenance("a", "instance-stop", time.Hour), spot("n", 2*time.Minute)

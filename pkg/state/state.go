@@ -50,12 +50,12 @@ type Entry struct {
 	Changed   time.Time `json:"changed"`
 	// Timeless is when the event lost the deadline that it had; zero if it has one, or never had.
 	Timeless time.Time `json:"timeless,omitzero"`
-	// ListedIn is the boot in which the event was last announced. It may be empty in records of earlier versions.
+	// ListedIn is the boot in which the event was last announced.
 	ListedIn string `json:"listed_in,omitempty"`
 	// Missing is since when the event is no longer announced, although its source answers; zero while it is announced.
 	Missing time.Time `json:"missing,omitzero"`
 	// OnNode: something that nth has set for this event (the cordon, the load balancer label) may be on the Node, and nth has
-	// to take it back. Its name in the file is that of earlier versions.
+	// to take it back.
 	OnNode bool `json:"cordon,omitempty"`
 	// ReleasedAt is when it became known that an operator has uncordoned the node while this event wanted it closed; zero if nobody
 	// has. The node is not cordoned again for this event. Only pkg/policy sets it.
@@ -66,11 +66,10 @@ type Entry struct {
 	// although the rule asks for it. The phase stays what it was.
 	LeftAlone bool `json:"left_alone,omitempty"`
 	// CordonedAt is when the node was first found cordoned for this event; zero if it never was. ClosedIn is the boot in which
-	// it was last found cordoned, which proves that there was a Node; empty in records of earlier versions.
+	// it was last found cordoned, which proves that there was a Node.
 	CordonedAt time.Time `json:"cordoned_at,omitzero"`
 	ClosedIn   string    `json:"closed_in,omitempty"`
 	// ActedFor is when the event was due at the time when the node was last acted upon. An event that is due later was moved.
-	// Early versions recorded the deadline here.
 	ActedFor time.Time `json:"acted_for,omitzero"`
 	// Ending says why a closed entry was closed.
 	Ending Ending `json:"ending,omitempty"`

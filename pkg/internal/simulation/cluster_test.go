@@ -22,7 +22,7 @@ type cluster struct {
 	owner      string    // whose cordon it is
 	owned      time.Time // since when
 	uncordoned time.Time // when an operator last lifted a cordon
-	action     string    // what people ask for
+	action     string    // what operators ask for
 	actionSet  time.Time
 	karpenter  bool
 	tainted    time.Time // when that changed last
@@ -239,7 +239,7 @@ func (w *world) registerNode(happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cluster.reset()
-	for _, n := range w.notices { // Nobody can tell whether nth has heard of what people have done to the one before.
+	for _, n := range w.notices { // Nobody can tell whether nth has read what operators have done to the one before.
 		n.unsure, n.lifted = n.unsure || !n.lifted.IsZero(), time.Time{}
 	}
 	w.disturb(0)

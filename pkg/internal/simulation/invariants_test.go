@@ -16,30 +16,30 @@ const (
 	understood   invariant = "plans are understood"
 	nothingHangs invariant = "nothing hangs and nothing panics"
 
-	closedWithReason  invariant = "the node is closed as long as there is a reason"
-	notClosedWithout  invariant = "the node is not closed without a reason"
-	undoneInTime      invariant = "nothing of nth's is left on the node without a reason"
-	readyAfterBoot    invariant = "the node is opened after a reboot only when the kubelet of this boot says that it is Ready"
-	notUndoneTooSoon  invariant = "nothing is undone before its reason is gone for long enough"
-	uncordonRespected invariant = "what an operator uncordoned is never acted on again for the events that were active then"
-	peopleHeard       invariant = "people's word is heard"
-	othersUnchanged   invariant = "nothing of others' is changed"
-	asksWhatItMay     invariant = "the API server is asked for what a kubelet may ask"
-	evictedWhileDue   invariant = "a pod is evicted as long as a drain is due"
-	notEndedWithout   invariant = "no pod is ended without a reason"
-	nodesOwnStays     invariant = "what belongs to the node stays"
-	graceGiven        invariant = "a pod gets its grace, or what is left"
-	deletedWhenNeeded invariant = "a pod is deleted only when it has to be"
-	deletedForLost    invariant = "nothing is deleted for events after which the machine is there"
-	toldInTime        invariant = "a pod is told to end in time for its grace"
-	goneInTime        invariant = "nothing that has to go is there when the machine is lost"
-	emptyIfDrained    invariant = "without an error nothing evictable is left"
-	volumesAwaited    invariant = "a node is drained only when its volumes are free, or were waited for"
-	notForVolumes     invariant = "an event does not run out of time for volumes alone"
-	oneOutcome        invariant = "an event has one outcome"
-	settledIfDone     invariant = "an event is settled only when its outcome is there"
-	outcomeTrue       invariant = "what has come of an event is true when it is told"
-	settledInTime     invariant = "a hook is completed, a lock given back, in time"
+	closedWithReason     invariant = "the node is closed as long as there is a reason"
+	notClosedWithout     invariant = "the node is not closed without a reason"
+	undoneInTime         invariant = "nothing of nth's is left on the node without a reason"
+	readyAfterBoot       invariant = "the node is opened after a reboot only when the kubelet of this boot says that it is Ready"
+	notUndoneTooSoon     invariant = "nothing is undone before its reason is gone for long enough"
+	uncordonRespected    invariant = "what an operator uncordoned is never acted on again for the events that were active then"
+	annotationsRespected invariant = "annotations of operators are respected"
+	othersUnchanged      invariant = "nothing of others' is changed"
+	asksWhatItMay        invariant = "the API server is asked for what a kubelet may ask"
+	evictedWhileDue      invariant = "a pod is evicted as long as a drain is due"
+	notEndedWithout      invariant = "no pod is ended without a reason"
+	nodesOwnStays        invariant = "what belongs to the node stays"
+	graceGiven           invariant = "a pod gets its grace, or what is left"
+	deletedWhenNeeded    invariant = "a pod is deleted only when it has to be"
+	deletedForLost       invariant = "nothing is deleted for events after which the machine is there"
+	toldInTime           invariant = "a pod is told to end in time for its grace"
+	goneInTime           invariant = "nothing that has to go is there when the machine is lost"
+	emptyIfDrained       invariant = "without an error nothing evictable is left"
+	volumesAwaited       invariant = "a node is drained only when its volumes are free, or were waited for"
+	notForVolumes        invariant = "an event does not run out of time for volumes alone"
+	oneOutcome           invariant = "an event has one outcome"
+	settledIfDone        invariant = "an event is settled only when its outcome is there"
+	outcomeTrue          invariant = "what has come of an event is true when it is told"
+	settledInTime        invariant = "a hook is completed, a lock given back, in time"
 
 	evictionsEnd   invariant = "nothing is evicted without end"
 	nodeWritesEnd  invariant = "the Node is not written to without end"
@@ -53,7 +53,7 @@ const (
 
 // invariants are all, in the order in which they are shown.
 var invariants = []invariant{
-	closedWithReason, notClosedWithout, undoneInTime, notUndoneTooSoon, readyAfterBoot, uncordonRespected, peopleHeard, othersUnchanged, asksWhatItMay,
+	closedWithReason, notClosedWithout, undoneInTime, notUndoneTooSoon, readyAfterBoot, uncordonRespected, annotationsRespected, othersUnchanged, asksWhatItMay,
 	evictedWhileDue, notEndedWithout, nodesOwnStays, graceGiven, deletedWhenNeeded, deletedForLost, toldInTime, goneInTime,
 	emptyIfDrained, volumesAwaited, notForVolumes, oneOutcome, settledIfDone, outcomeTrue, settledInTime,
 	evictionsEnd, nodeWritesEnd, recordEnds, recordReadable, diskWorks, runs, stops, beats, nothingHangs,

@@ -227,7 +227,7 @@ func (w *world) watchedBy(i *incarnation, kind event.Kind) bool {
 	return !slices.Contains(i.unwatched, kind)
 }
 
-// leave reports whether people want the node left alone.
+// leave reports whether operators want the node left alone.
 func (c *cluster) leave() bool { return c.action == drain.LeaveNode || c.action == drain.OnlyNotify }
 
 func (w *world) judgeNode(node *corev1.Node) {
@@ -449,10 +449,10 @@ func (w *world) judgeOutcome(n *notice, outcome event.Outcome) {
 	case wantsDrain < drained || time.Since(w.ruleSet[n.kind]) < slow:
 	case outcome == event.LeftAlone:
 		if !limits && heard && n.lifted.IsZero() {
-			w.violatedNow(outcomeTrue, "%s is said to be left alone, and nobody asks for that; %s", n.name, w.standing())
+			w.violatedNow(outcomeTrue, "%s is said to be left alone, and no operator asks for that; %s", n.name, w.standing())
 		}
 	case outcome != "" && limits && heard && w.sure(n, drained):
-		w.violatedNow(outcomeTrue, "%s is said to be %s, and people want the node left alone; %s", n.name, outcome, w.standing())
+		w.violatedNow(outcomeTrue, "%s is said to be %s, and operators want the node left alone; %s", n.name, outcome, w.standing())
 	case outcome == event.Drained && (over.IsZero() || time.Until(over) > 0) && w.sure(n, drained) && !n.vague:
 		w.judgeEmpty(n, outcomeTrue)
 	case outcome == event.OutOfTime && !w.stepped && !n.vague && n.rebooted.IsZero() && !n.seen.IsZero():
@@ -468,7 +468,7 @@ func (w *world) judgeEmpty(n *notice, name invariant) {
 		return
 	}
 	if set := w.cluster.actionSet; !set.IsZero() && w.disturbed.After(set) && !w.steady(slow) {
-		return // That people have taken their word back may not have been heard.
+		return // That operators have taken the annotation off may not have been read.
 	}
 	for _, pod := range w.onNode() {
 		// What was bound before the cordon is known when the node is said to be empty, however far the API server's cache lags behind.
@@ -488,7 +488,7 @@ func (w *world) judgeEntries(i *incarnation, entries []state.Entry) {
 			continue
 		}
 		if n := w.of(e.Event.ID); n != nil && before == state.Drained && e.Phase == state.Draining {
-			n.drained = "" // People have wanted it left alone, and do not any more.
+			n.drained = "" // Operators have wanted it left alone, and do not any more.
 		}
 		w.told("record: %s %s -> %s %s%s", e.Event.ID, before, e.Phase, e.Ending, e.Error)
 		n := w.of(e.Event.ID)
@@ -568,12 +568,12 @@ func (w *world) judgePatch(q request) {
 	reason := w.any(func(n *notice) bool { return w.possible(n, cordoned) })
 	switch {
 	case p.Spec.Unschedulable != nil && *p.Spec.Unschedulable:
-		w.judged(notClosedWithout, peopleHeard)
+		w.judged(notClosedWithout, annotationsRespected)
 		if !reason {
 			w.violatedNow(notClosedWithout, "%s", w.standing())
 		}
 		if w.cluster.leave() && time.Since(w.cluster.actionSet) > slow {
-			w.violatedNow(peopleHeard, "the node is cordoned in spite of nth-project.github.io/action")
+			w.violatedNow(annotationsRespected, "the node is cordoned in spite of nth-project.github.io/action")
 		}
 		w.judgeUncordoned(cordoned, "the node is cordoned again")
 	case lifts:
@@ -615,7 +615,7 @@ func (w *world) judgeEnd1(q request) {
 	if pod == nil {
 		return
 	}
-	w.judged(notEndedWithout, nodesOwnStays, peopleHeard)
+	w.judged(notEndedWithout, nodesOwnStays, annotationsRespected)
 	if !w.any(func(n *notice) bool { return w.possible(n, drained) }) {
 		w.violatedNow(notEndedWithout, "%s %s: %s", q.verb, q.pod, w.standing())
 	}
@@ -625,11 +625,11 @@ func (w *world) judgeEnd1(q request) {
 	}
 	annotated := time.Since(w.cluster.annotated[q.pod]) > slow && time.Since(w.muted) > slow // No watch told of it before.
 	if pod.Annotations[evict.Annotation] == evict.Never && annotated && time.Since(w.cluster.arrived(pod)) > 2*time.Second {
-		w.violatedNow(peopleHeard, "%s %s, which is never to be evicted", q.verb, q.pod)
+		w.violatedNow(annotationsRespected, "%s %s, which is never to be evicted", q.verb, q.pod)
 	}
 	ok := !w.cluster.gone.After(w.cluster.back) // What is written on a Node goes with it.
 	if ok && w.cluster.action != "" && time.Since(w.cluster.actionSet) > slow && w.steady(slow) {
-		w.violatedNow(peopleHeard, "%s %s in spite of nth-project.github.io/action", q.verb, q.pod)
+		w.violatedNow(annotationsRespected, "%s %s in spite of nth-project.github.io/action", q.verb, q.pod)
 	}
 	if w.cluster.arrived(pod).After(w.cluster.uncordoned) {
 		w.judgeUncordoned(drained, q.verb+" "+q.pod)
