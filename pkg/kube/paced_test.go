@@ -57,7 +57,7 @@ func hostOf(t *testing.T, together int, http2 bool, deaf int64) (*host, kubernet
 	return h, clientOf(t, &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: authority}})
 }
 
-func TestRequestsThatComeAtOnceShareTheConnectionsThatTheyNeed(t *testing.T) {
+func TestTransport_RequestsAtOnceShareConnections(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		requests int
