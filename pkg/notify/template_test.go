@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -35,14 +36,17 @@ func tried(name, text, contentType string) (*notify.Template, error) {
 	return template, err
 }
 
+// samples makes the samples once: there are hundreds.
+var samples = sync.OnceValue(notify.Samples)
+
 // sampleOf is the fullest sample of an outcome.
 func sampleOf(t *testing.T, kind event.Kind, outcome string) notify.Fields {
 	t.Helper()
-	i := slices.IndexFunc(notify.Samples(), func(f notify.Fields) bool { return f.EventKind == kind && f.Outcome == outcome })
+	i := slices.IndexFunc(samples(), func(f notify.Fields) bool { return f.EventKind == kind && f.Outcome == outcome })
 	if i < 0 {
 		t.Fatalf("there is no sample of %s, %s", kind, outcome)
 	}
-	return notify.Samples()[i]
+	return samples()[i]
 }
 
 func TestTemplate_ErrorsNameTheLine(t *testing.T) {
@@ -158,7 +162,7 @@ func TestFields_CanStandInAStringOfJSON(t *testing.T) {
 	template := compile(t, `{"a": "{{ .Description }}", "b": "{{ .Error }}", "c": "{{ .Text }}", "d": "{{ .Cluster }}",
 		"e": "{{ join "," .Left }}", "f": "{{ join "," .Pods }}", "g": "{{ range $k, $v := .HeldBy }}{{ $k }}{{ $v }}{{ end }}",
 		"h": "{{ range $k, $v := .NodeLabels }}{{ $k }}{{ $v }}{{ end }}", "i": "{{ range $k, $v := .DeletedPods }}{{ $k }}{{ $v }}{{ end }}"}`)
-	for _, f := range notify.Samples() {
+	for _, f := range samples() {
 		got, err := template.Render(f)
 		if err != nil || !json.Valid([]byte(got)) {
 			t.Errorf("%s, %s gives no JSON (%v): %s", f.EventKind, f.Outcome, err, got)
@@ -281,7 +285,7 @@ func TestManual_ListsEveryOutcome(t *testing.T) {
 			described[string(match[1])+" "+outcome] = true
 		}
 	}
-	for _, f := range notify.Samples() {
+	for _, f := range samples() {
 		defined[string(f.Phase)+" "+f.Outcome] = true
 	}
 	if !maps.Equal(described, defined) {
