@@ -176,7 +176,7 @@ func (a *Agent) deadline(goal policy.Goal) time.Time {
 	return goal.Deadline()
 }
 
-// adjust gives the guard the goal, if it has changed or a deadline has moved on the monotonic clock.
+// adjust gives the standing guard the goal, if that differs from the one that the guard has or a deadline has moved on the monotonic clock.
 func (a *Agent) adjust(goal policy.Goal) {
 	w := a.work
 	same := goal.Action == w.goal.Action && slices.Equal(goal.Events, w.goal.Events) && goal.Close == w.goal.Close && goal.Before.Equal(w.goal.Before) &&
@@ -191,8 +191,8 @@ func (a *Agent) adjust(goal policy.Goal) {
 	w.guard.Adjust(w.guardGoal)
 }
 
-// join begins a new generation if events join the goal. So do those whose cordon nobody has lifted, if the guard leaves for others the node
-// open or pods on it.
+// join begins a new generation if events join the goal, and reports whether it has. All events join again if the guard has left the node
+// open, or pods on it, since operators had uncordoned it, and the goal wants more now.
 func (a *Agent) join(goal policy.Goal) (joined bool) {
 	w := a.work
 	maps.DeleteFunc(w.joined, func(id string, _ int) bool { return !slices.Contains(goal.Events, id) })

@@ -140,7 +140,9 @@ func (w *world) judgeReady() {
 
 // judgeWithdrawn judges that an event which is closed as withdrawn has been missing for long enough.
 func (w *world) judgeWithdrawn(i *incarnation, n *notice) {
-	if w.stepped || n.vague || n.outdated || n.moving || n.listed && time.Since(n.announced) < slow {
+	// That it was announced again may not have reached the disk when nth was killed.
+	again := (n.listed || n.announced.Before(i.began)) && time.Since(n.announced) < slow
+	if w.stepped || n.vague || n.outdated || n.moving || again {
 		return
 	}
 	w.judged(notUndoneTooSoon)
