@@ -31,6 +31,8 @@ type Options struct {
 	Settings string
 	// Env is added to the environment.
 	Env []string
+	// Binary is the program; empty is nth as it is in this checkout.
+	Binary string
 	// Prepare is a shell command that runs before each start in the daemon's own mount namespace; $state is the path of the
 	// state directory.
 	Prepare string
@@ -48,9 +50,12 @@ type Machine struct {
 // longer than it must.
 func NewMachine(t lab.TB, opts Options) *Machine {
 	t.Helper()
-	binary, err := Binary()
-	if err != nil {
-		t.Fatalf("%v", err)
+	binary := opts.Binary
+	if binary == "" {
+		var err error
+		if binary, err = Binary(); err != nil {
+			t.Fatalf("%v", err)
+		}
 	}
 	m := newDirectory(t)
 	m.binary = binary
