@@ -118,7 +118,7 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.PodHeld, "disruption budget {detail} blocks the eviction of {pod}; retrying"),
 	},
 	state.PodRefused:       {warn(systemd.PodHeld, "{detail}")},
-	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still running after its grace period; critical pods no longer wait for it")},
+	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still running after its grace period; the eviction of critical pods no longer waits for it")},
 	state.PodsReturning:    {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; backing off")},
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; leaving them there")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone, {left} of {total} left")},

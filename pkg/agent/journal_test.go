@@ -120,7 +120,7 @@ func TestJournal_WhatAGuardReports(t *testing.T) {
 		"a pod is deleted":      {pod(state.PodDeleted, ""), systemd.PodDeleted, []string{"warning: deleted default/web, which could not be evicted in time"}},
 		"its grace is cut":      {pod(state.PodDeleted, "8 s of 30 s"), systemd.PodDeleted, []string{"warning: deleted default/web, which could not be evicted in time; 8 s of 30 s"}},
 		"an evicted pod's is":   {pod(state.PodEvicted, "8 s of 30 s"), systemd.PodEvicted, []string{"warning: evicted default/web; 8 s of 30 s"}},
-		"a pod is overdue":      {pod(state.PodOverdue, "still ending"), systemd.PodHeld, []string{"warning: default/web is still running after its grace period; critical pods no longer wait for it"}},
+		"a pod is overdue":      {pod(state.PodOverdue, "still ending"), systemd.PodHeld, []string{"warning: default/web is still running after its grace period; the eviction of critical pods no longer waits for it"}},
 		"a pod is refused":      {pod(state.PodRefused, "no"), systemd.PodHeld, []string{"warning: default/web is not evicted: no; retrying"}},
 		"a pod is gone":         {pod(state.PodGone, ""), systemd.PodGone, []string{"info: default/web is gone, 1 of 2 left"}},
 		"pods cannot be listed": {node(state.PodRefused, "the pods cannot be listed"), systemd.PodHeld, []string{"warning: the pods cannot be listed"}},

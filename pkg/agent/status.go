@@ -206,7 +206,7 @@ type StatusWriter interface {
 // that hangs. Changes are shown at most once per tick.
 const refresh = 10 * time.Second
 
-// show updates the board if it is time to.
+// show updates the board if something has changed or refresh has passed, but no more than once per tick.
 func (a *Agent) show(sentence string) {
 	if a.cfg.Board == nil || time.Since(a.shownAt) < tick {
 		return

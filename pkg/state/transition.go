@@ -78,7 +78,7 @@ const (
 	PodSpared TransitionKind = "pod-spared"
 	// PodHeldAgain: the pod is held by the reason that was reported before, in the words of the status.
 	PodHeldAgain TransitionKind = "pod-held-again"
-	// PodOverdue: the pod is still there after its grace period; critical pods no longer wait for it.
+	// PodOverdue: the pod is still there after its grace period; the eviction of critical pods no longer waits for it.
 	PodOverdue TransitionKind = "pod-overdue"
 	// PodsReturning: the controller in Detail keeps recreating pods on the cordoned node, which are evicted with growing pauses.
 	// PodsLeftToReturn: they are left there.
