@@ -195,7 +195,7 @@ func (t *term) judge(in *instance, h *hint, on node, gone bool, err error) time.
 	return t.judgeOn(in, h, on)
 }
 
-// judgeOn decides what a hint comes to whose instance has that Node.
+// judgeOn decides what to do about a hint whose instance has that Node, and returns when to decide again; zero if only after news.
 func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 	if t.opts.ManagedOnly {
 		found, known, err := t.opts.EC2.Look(t.ctx, in.id)
@@ -203,7 +203,7 @@ func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 			return t.failed(h, err)
 		}
 		if known && !found.Managed {
-			t.opts.Log.Debugf("%s: the instance %s is not managed", h.describe(), in.id)
+			t.opts.Log.Debugf("%s: neither the instance %s nor its Auto Scaling group has the tag of fleet.managed_tag; nothing to drain here", h.describe(), in.id)
 			t.endForeign(in, h)
 			return 0
 		}
@@ -218,7 +218,7 @@ func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 	case h.About != sqs.Interruption:
 		t.done(in, h)
 	case !t.isStanding(h) && isPlanned(h) && !t.verify(t.ctx, in, h):
-		t.done(in, h) // What EC2 lists is pursued.
+		t.done(in, h) // EC2's own list decides, without the message.
 	case t.isStanding(h):
 		if !h.over && t.hasStarted(in, h) {
 			t.endOvertaken(in, h, on)
@@ -280,7 +280,8 @@ const (
 	launchTimeout = 30 * time.Minute
 )
 
-// judgeWithoutNode decides what a hint comes to whose instance has no Node here.
+// judgeWithoutNode decides what to do about a hint whose instance has no Node in this cluster, and returns when to decide again; zero if only
+// after news.
 func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 	waits := h.About == sqs.Interruption && t.completes(h)
 	who, err := t.ownerOfHint(in, h)
@@ -304,7 +305,8 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 		t.logNoNode(in, h)
 		t.done(in, h)
 	case waits && t.wantsDrain(h):
-		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster, and the Auto Scaling group %s need not wait for it", h.describe(), in.id, h.Hook.Group)
+		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; completing the lifecycle hook %s of the Auto Scaling group %s",
+			h.describe(), in.id, h.Hook.Name, h.Hook.Group)
 		t.complete(in, h, event.Drained)
 	case h.About == sqs.Interruption && isUrgent(h.Event) && time.Now().Before(h.Event.Deadline):
 		return asksAgain // It may join yet.
@@ -601,7 +603,7 @@ func (t *term) backInService(in *instance, h *hint, on node) {
 			return // It goes back with all others.
 		}
 		if err != nil {
-			t.opts.Log.Warnf("cannot write to the node of %s: %s; retrying", in.id, err)
+			t.opts.Log.Warnf("cannot remove taints from the node of the instance %s: %s; retrying", in.id, err)
 		}
 		t.endHint(in, h, err != nil, pause)
 		t.queue.Add(in.id)

@@ -71,7 +71,8 @@ type delivery struct {
 	after time.Duration
 }
 
-// settle settles one notice of a message: nothing is left to be done for it or, with later, not before that time.
+// settle settles one notice of a message: nothing is left to be done for it or, with later, it is to be received again after that time. The last
+// of a message's notices to be settled has the message deleted, or returned.
 func (t *term) settle(d *delivery, later bool, after time.Duration) {
 	t.mu.Lock()
 	if later && (!d.later || after < d.after) {
@@ -180,7 +181,7 @@ func (t *term) toLocalClock(at time.Time) time.Time {
 func (t *term) expandReservation(ctx context.Context, n sqs.Notice, d *delivery) {
 	found, err := t.opts.EC2.InReservation(ctx, n.Reservation)
 	if err != nil {
-		t.opts.Log.Warnf("cannot judge a message about %s (%s): %s; retrying", n.Reservation, n.Event.Kind, err)
+		t.opts.Log.Warnf("cannot ask EC2 about %s (%s): %s; retrying", n.Reservation, n.Event.Kind, err)
 		t.settle(d, true, d.pause)
 		return
 	}
@@ -192,7 +193,7 @@ func (t *term) expandReservation(ctx context.Context, n sqs.Notice, d *delivery)
 		notices = append(notices, one)
 	}
 	t.spread(notices, d)
-	t.settle(d, false, 0)
+	t.settle(d, false, 0) // the notice of the reservation itself
 }
 
 // done settles a hint: nothing is left to be done for it.

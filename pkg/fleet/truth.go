@@ -249,7 +249,7 @@ func (t *term) failed(h *hint, err error) time.Duration {
 	tries := h.tries
 	t.mu.Unlock()
 	if t.ctx.Err() == nil {
-		t.opts.Log.Warnf("cannot judge a message about %s (%s): %s; retrying", h.Instance, h.describe(), err)
+		t.opts.Log.Warnf("cannot ask EC2 about %s (%s): %s; retrying", h.Instance, h.describe(), err)
 	}
 	if isUrgent(h.Event) {
 		return asksAgain
