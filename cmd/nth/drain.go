@@ -134,9 +134,9 @@ func (d *manualDrain) run(ctx context.Context, limit time.Duration, undo bool) e
 	}
 }
 
-// note prints the service's sentence if it has changed.
+// note prints the service's sentence if it has changed, and remembers what holds pods back, for the error when time is over.
 func (d *manualDrain) note(s state.Status) {
-	if s.Step != nil { // Without one, nothing is being done now, and the last holders are still those to name.
+	if s.Step != nil { // Between two steps, the status says nothing about pods: what held them in the last step still counts.
 		d.held = s.Step.HeldBy
 	}
 	if s.Sentence != d.said {

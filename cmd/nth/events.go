@@ -88,7 +88,7 @@ func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Sour
 		return
 	}
 	client, group, err := asg.OwnGroup(ctx, hookOptions(cfg, metadata), settings)
-	which, ours := "the instance is in no Auto Scaling group", false
+	which, ours := "the instance is in no Auto Scaling group", false // ours: nth completes one of the group's hooks
 	if err == nil && group != "" {
 		which, ours, err = client.Explain(ctx, group, false)
 	}
@@ -109,7 +109,7 @@ func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Sour
 			c.OK("hook", "%s", meaning)
 		case err == nil:
 			c.Warn("hook", "%s", meaning)
-		}
+		} // An error is shown by the check of the permission, below, which makes the same request.
 	}
 	for _, p := range asg.Permissions(settings) {
 		switch allowed, err := client.CheckPermission(ctx, p, group); {

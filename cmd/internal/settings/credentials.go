@@ -109,7 +109,8 @@ func ReadUnit(root, service string) Unit {
 // sealed is why a credential cannot be read here that is encrypted, or comes from elsewhere than a file.
 const sealed = "only the service gets it"
 
-// Find is a Given: it finds a credential as the service gets it. What is no plain file is read as the running service has it.
+// Find is a Given: it finds a credential as the service gets it. One that does not come from a plain file is read from the directory in which
+// systemd has put it for the running service.
 func (u Unit) Find(name string) Credential {
 	if directory() != "" {
 		return Own(name)
@@ -136,7 +137,8 @@ func (u Unit) Find(name string) Credential {
 	return c
 }
 
-// load finds a credential at the path that the unit names, and sets its file if that is not encrypted.
+// load looks at the file that the unit names for a credential. It returns c with File set if the file can be read here, with Sealed or Fault if
+// they apply, and unchanged if Find has to look at what the running service got.
 func (u Unit) load(c Credential, from source) Credential {
 	file := filepath.Join("/", u.root, from.path)
 	found, err := os.Stat(file)
@@ -144,17 +146,17 @@ func (u Unit) load(c Credential, from source) Credential {
 		err = readable(file)
 	}
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && from.set:
+	case errors.Is(err, fs.ErrNotExist) && from.set: // systemd takes the text of SetCredential=.
 	case errors.Is(err, fs.ErrNotExist):
 		c.Fault = fmt.Errorf("%s is not there: systemd does not start %s without it (status 243)", from.path, u.service)
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
 		c.Sealed = "only root may read it"
 	case err != nil:
 		c.Fault = err
-	case found.Mode()&fs.ModeSocket != 0:
+	case found.Mode()&fs.ModeSocket != 0: // systemd asks the process that listens there, at each start.
 	case !found.Mode().IsRegular():
 		c.Fault = fmt.Errorf("%s is not a file: systemd cannot read it for %s", from.path, u.service)
-	case from.setting == "LoadCredential":
+	case from.setting == "LoadCredential": // LoadCredentialEncrypted names a file that only the service gets decrypted.
 		c.File = file
 	}
 	return c
