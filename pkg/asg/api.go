@@ -148,14 +148,14 @@ func (c *HookClient) heartbeat(ctx context.Context, a Action) error {
 	_, err := call(ctx, heartbeat, c.sdk.RecordLifecycleActionHeartbeat, &autoscaling.RecordLifecycleActionHeartbeatInput{
 		AutoScalingGroupName: &a.Group, LifecycleHookName: &a.Hook, InstanceId: &a.Instance, LifecycleActionToken: a.token(),
 	})
-	if !errors.Is(err, errNothingWaits) { // It does not wait yet, or not any more.
+	if !errors.Is(err, errNothingWaits) { // Not counted: Auto Scaling does not wait yet, or no longer.
 		c.count(ctx, Heartbeat, err)
 	}
 	return err
 }
 
-// The results of a lifecycle action. ABANDON ends the waiting for all other hooks as well; whether it takes the machine is the group's
-// policy.
+// The results of a lifecycle action. ABANDON ends the waiting for all other hooks as well. Whether Auto Scaling then terminates the instance
+// is the group's policy: see retains.
 const (
 	proceed = "CONTINUE"
 	abandon = "ABANDON"
@@ -175,7 +175,8 @@ func (c *HookClient) end(ctx context.Context, a Action, result string) error {
 	return err
 }
 
-// retains asks whether the group keeps an instance of which a hook for terminations is abandoned.
+// retains asks for the group's instance lifecycle policy, and reports whether the group keeps an instance, instead of terminating it, when a
+// hook for its termination is completed with ABANDON.
 func (c *HookClient) retains(ctx context.Context, group string) (bool, error) {
 	out, err := call(ctx, describeGroups, c.sdk.DescribeAutoScalingGroups,
 		&autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{group}})

@@ -30,8 +30,8 @@ func ownClient(ctx context.Context, opts Options, settings Settings, says report
 	return client, instance, nil
 }
 
-// Explain says in words which of a group's hooks nth completes, and reports whether there is any. launch is about the hooks for launches
-// instead of those for terminations; which is empty if the group has none for launches.
+// Explain says in words which of a group's hooks nth completes, and reports whether there is any. With launch, it is about the hooks for
+// launches, otherwise about those for terminations. which is empty if launch is set and the group has none for launches.
 func (c *HookClient) Explain(ctx context.Context, group string, launch bool) (which string, ours bool, err error) {
 	hooks, err := c.describeHooks(ctx, group)
 	if err != nil {
