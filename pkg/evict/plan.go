@@ -22,10 +22,11 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Act makes all requests that are due, and returns when to call it again.
+// Act makes all requests that are due, and returns when to call it again; zero if something has to happen first.
 func (p *Pods) Act(now time.Time) time.Time {
 	due := p.touched
-	if p.all { // Where a budget grants one eviction at a time, pods that come back do not delay those that have not been evicted yet.
+	if p.all {
+		// Pods that their owner has brought back come last: a budget that grants one eviction at a time is for the others first.
 		due = slices.SortedFunc(p.going(), func(a, b *target) int {
 			return cmp.Or(cmp.Compare(a.round, b.round), a.last.at.Compare(b.last.at), volumesFirst(a.pod, b.pod), cmp.Compare(Name(a.pod), Name(b.pod)))
 		})
@@ -40,7 +41,7 @@ func (p *Pods) Act(now time.Time) time.Time {
 			p.wake = loop.Soonest(p.wake, again)
 		}
 	}
-	if p.all { // One of them has become overdue, and others before it in line may have waited for that.
+	if p.all { // plan has found a pod overdue. Critical pods, which no longer wait for it, may have been planned before it.
 		return now
 	}
 	return p.wake
@@ -81,18 +82,18 @@ func (p *Pods) plan(t *target, now time.Time) (state.TransitionKind, time.Time) 
 	return "", time.Time{}
 }
 
-// planWaiting is plan for a pod that is running, and that no request is to end.
+// planWaiting is plan for a pod that is running, and for which no request was accepted, or none has had an effect in time.
 func (p *Pods) planWaiting(t *target, end time.Time, turnCome bool, wake, now time.Time) (state.TransitionKind, time.Time) {
 	hard := !end.IsZero()
 	switch {
 	case p.opts.rank(t.pod) == lastRank && p.isPreceded(t.pod):
-		return "", time.Time{} // The drain itself runs in it, and would end with it.
-	case t.needsLook > p.terms().Looked && !hard: // Time enough: somebody may have uncordoned the node, and then it stays.
+		return "", time.Time{} // This process itself runs in that pod, and the drain would end with it.
+	case t.needsLook > p.terms().Looked && !hard: // The look at the Node comes first: if somebody has uncordoned it, the pod stays.
 		return "", time.Time{}
 	case t.needsLook > p.terms().Looked && now.Before(p.lookBy(t, turnCome)):
 		return "", loop.Soonest(p.lookBy(t, turnCome), wake)
 	case hard && turnCome && t.last.what == "":
-		return state.PodEvicted, time.Time{} // Its budget is asked once, without a pause.
+		return state.PodEvicted, time.Time{} // Before it is deleted, its budget is asked once, without a pause.
 	case hard && turnCome && (!now.Before(t.notBefore) || t.last.what == state.PodEvicted && !p.terms().longOver(now)):
 		return state.PodDeleted, time.Time{} // The deletion that follows an eviction waits for no pause.
 	case now.Before(t.notBefore):
