@@ -48,7 +48,8 @@ func (p Proxy) Or(other Proxy) Proxy {
 
 func (p Proxy) set() bool { return p.HTTPS != "" || p.HTTP != "" }
 
-// PassedOver returns the names of the variables whose value is not the address of a proxy. net/http ignores them silently.
+// PassedOver returns the names of the variables whose value is not the address of a proxy, and which therefore have no effect. net/http does
+// not report them.
 func (p Proxy) PassedOver() []string {
 	var names []string
 	for _, variable := range []struct{ name, value, scheme string }{{"HTTPS_PROXY", p.HTTPS, "https"}, {"HTTP_PROXY", p.HTTP, "http"}} {
@@ -84,13 +85,14 @@ func (p Proxy) For(server string) string {
 	if err != nil || found == nil {
 		return ""
 	}
-	if found.Host == "" { // net/http would use it, and fail. Its scheme may be the user of "user:password@host".
+	if found.Host == "" { // net/http would use it, and fail. It is not shown: in "user:password@host", the user is taken for the scheme.
 		return "what is no address of one"
 	}
 	return (&url.URL{Scheme: found.Scheme, Host: found.Host}).String()
 }
 
-// find applies the rules of net/http, but passes over an address of which a part of the user or password would be the host.
+// find returns the proxy for a URL by the rules of net/http; nil for none. It also returns none if the proxy's password is written such that
+// net/http would take a part of it for the host (see text.HidesUser): that part would be shown, and looked up in the DNS.
 func (p Proxy) find(server *url.URL) (*url.URL, error) {
 	rules := httpproxy.Config{HTTPProxy: p.HTTP, HTTPSProxy: p.HTTPS, NoProxy: p.None}
 	found, err := rules.ProxyFunc()(server)

@@ -100,7 +100,8 @@ func (l *leaving) WrappedRoundTripper() http.RoundTripper {
 	return l.used.Transport
 }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. It notes whether the connections work, by what comes of the request: at once if it fails, and
+// otherwise when its body has been read.
 func (l *leaving) RoundTrip(request *http.Request) (*http.Response, error) {
 	l.mu.Lock()
 	used := l.used
@@ -108,6 +109,7 @@ func (l *leaving) RoundTrip(request *http.Request) (*http.Response, error) {
 	began := time.Now()
 	response, err := used.RoundTrip(request)
 	failed := func() {
+		// A caller that cancels early says nothing about the server. One that has waited for a read's whole timeout does: the server hangs.
 		if !errors.Is(context.Cause(request.Context()), context.Canceled) || time.Since(began) >= Read {
 			l.note(used, request.Method, false)
 		}
@@ -116,14 +118,15 @@ func (l *leaving) RoundTrip(request *http.Request) (*http.Response, error) {
 	case err != nil:
 		failed()
 	case response.StatusCode >= http.StatusInternalServerError || response.StatusCode == http.StatusUnauthorized:
+		// 401 counts, as a new connection reads the client certificate again, which may have been renewed.
 		l.note(used, request.Method, false)
-	case request.URL.Query().Get("watch") == "": // A watch that is opened says nothing of other requests: it comes from a cache.
+	case request.URL.Query().Get("watch") == "": // A watch is answered from a cache, so that its success says nothing about other requests.
 		response.Body = &judged{ReadCloser: response.Body, failed: failed, well: func() { l.note(used, request.Method, true) }}
 	}
 	return response, err
 }
 
-// judged is the body of an answer. Only one that comes to its end makes the request a success: a server may hang after it has begun.
+// judged is the body of an answer. The request has succeeded only when the body was read to its end: a server may hang in the middle of it.
 type judged struct {
 	io.ReadCloser
 	well, failed func()
@@ -148,7 +151,7 @@ func (j *judged) Read(p []byte) (int, error) {
 func (l *leaving) note(used *connected, method string, well bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if used != l.used {
+	if used != l.used { // These connections have been left already.
 		return
 	}
 	failed := &used.writes
