@@ -39,9 +39,9 @@ type conn struct {
 
 // options of a connection.
 type options struct {
-	private bool            // it is to systemd itself, with no bus between
-	takes   bool            // a descriptor is expected
-	signals chan<- struct{} // is woken by a signal, unless it is nil
+	private   bool            // it is to systemd itself, with no bus between
+	withFiles bool            // an answer with a file descriptor is expected
+	signals   chan<- struct{} // is woken by a signal, unless it is nil
 }
 
 // dial connects to a socket of the host, until ctx ends or the connection is closed.
@@ -53,7 +53,7 @@ func (h Host) dial(ctx context.Context, socket string, o options) (*conn, error)
 		end(nil)
 		return nil, err
 	}
-	guard := newGuard(dialed.(*net.UnixConn), o.takes, o.signals) // What "unix" dials is one.
+	guard := newGuard(dialed.(*net.UnixConn), o.withFiles, o.signals) // What "unix" dials is one.
 	c, err := dbus.NewConn(guard, dbus.WithContext(ctx))
 	if err == nil {
 		err = c.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Getuid()))})
@@ -202,7 +202,7 @@ func fromMicroseconds(usec uint64) time.Duration {
 
 // inhibit takes a lock of the given mode: "delay" or "block". Closing the file releases it. The connection serves nothing else.
 func (h Host) inhibit(ctx context.Context, what, mode string) (*os.File, error) {
-	c, err := h.bus(ctx, options{takes: true})
+	c, err := h.bus(ctx, options{withFiles: true})
 	if err != nil {
 		return nil, err
 	}

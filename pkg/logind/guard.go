@@ -20,14 +20,14 @@ import (
 //
 // A signal is dropped unread, and only reported: it means that there may be news, and logind is asked which.
 type guard struct {
-	socket  *net.UnixConn
-	in      io.Reader       // the socket
-	takes   bool            // descriptors are negotiated
-	came    []*os.File      // those that came with the message that is being read
-	files   chan *os.File   // those that came with an answer
-	begun   bool            // what is read are messages, and no longer the authentication
-	answer  []byte          // what godbus has not yet read of an answer
-	signals chan<- struct{} // is woken by a signal, unless it is nil
+	socket    *net.UnixConn
+	in        io.Reader       // the socket
+	withFiles bool            // the bus is asked to pass file descriptors with messages
+	came      []*os.File      // those that came with the message that is being read
+	files     chan *os.File   // those that came with an answer
+	begun     bool            // what is read are messages, and no longer the authentication
+	answer    []byte          // what godbus has not yet read of an answer
+	signals   chan<- struct{} // is woken by a signal, unless it is nil
 }
 
 // The fixed part of each message: 16 bytes, with the byte order, the type, and the lengths of the body and of the header's fields.
@@ -40,11 +40,12 @@ const (
 
 var errNoDBus = errors.New("the other side does not speak D-Bus")
 
-// newGuard returns a guard for messages with descriptors if takes is set.
-func newGuard(socket *net.UnixConn, takes bool, signals chan<- struct{}) *guard {
-	g := &guard{socket: socket, takes: takes, files: make(chan *os.File, 1), signals: signals}
-	g.in = receiver{g} // Without a buffer, as descriptors come with the first byte of their message.
-	if !takes {
+// newGuard returns a guard of a socket. With withFiles, it asks the bus to pass file descriptors with messages, and keeps the one of an answer
+// (see file).
+func newGuard(socket *net.UnixConn, withFiles bool, signals chan<- struct{}) *guard {
+	g := &guard{socket: socket, withFiles: withFiles, files: make(chan *os.File, 1), signals: signals}
+	g.in = receiver{g} // not buffered: a read ahead would mix up which descriptors belong to which message
+	if !withFiles {
 		g.in = bufio.NewReader(socket)
 	}
 	return g
@@ -57,7 +58,7 @@ func (g *guard) Close() error { return g.socket.Close() }
 // asked to pass file descriptors.
 func (g *guard) Write(p []byte) (int, error) {
 	if !g.begun && bytes.Equal(p, []byte("BEGIN\r\n")) {
-		if g.takes {
+		if g.withFiles {
 			if err := g.negotiate(); err != nil {
 				return 0, err
 			}
@@ -117,6 +118,7 @@ func (g *guard) next() error {
 	fields := (int64(order.Uint32(message[12:])) + 7) &^ 7 // The body begins at a multiple of eight.
 	rest := fields + int64(order.Uint32(message[4:]))
 	kind := dbus.Type(message[1])
+	// A longer answer is dropped, too, so that it cannot fill the memory. Its call then ends by the caller's timeout.
 	if answer := kind == dbus.TypeMethodReply || kind == dbus.TypeError; !answer || rest > longestAnswer {
 		if kind == dbus.TypeSignal {
 			poke(g.signals)
@@ -132,14 +134,14 @@ func (g *guard) next() error {
 		select {
 		case g.files <- g.came[0]:
 			g.came = g.came[1:]
-		default: // Nobody has fetched that of an answer before.
+		default: // The descriptor of an earlier answer was not fetched by file. This one is closed.
 		}
 	}
 	g.answer = message
 	return nil
 }
 
-// closeFiles closes the descriptors of a message that nobody gets.
+// closeFiles closes the descriptors that came with the message just read and were not kept for file.
 func (g *guard) closeFiles() {
 	for _, file := range g.came {
 		_ = file.Close() // It was never used.
