@@ -31,11 +31,12 @@ func (m *Metrics) showNode(status state.Status) {
 	m.series.credential.Set(oneIf(status.Node != "" && status.Identity.Trouble == ""))
 }
 
+// showEvents exports, for each kind, how many events are pending and the nearest of their deadlines.
 func (m *Metrics) showEvents(events []state.EventStatus) {
 	pending, nearest := map[event.Kind]int{}, map[event.Kind]time.Time{}
 	for _, e := range events {
 		if !e.Missing.IsZero() || e.Phase == state.Undoing || e.Phase == state.Closed {
-			continue
+			continue // It is no longer announced, or it is over.
 		}
 		pending[e.Kind]++
 		if first := nearest[e.Kind]; !e.Deadline.IsZero() && (first.IsZero() || e.Deadline.Before(first)) {
@@ -46,7 +47,7 @@ func (m *Metrics) showEvents(events []state.EventStatus) {
 		m.series.pending.WithLabelValues(string(kind)).Set(float64(pending[kind]))
 		if deadline, has := nearest[kind]; has {
 			m.series.deadline.WithLabelValues(string(kind)).Set(seconds(deadline))
-		} else {
+		} else { // A 0 would be a deadline in 1970.
 			m.series.deadline.DeleteLabelValues(string(kind))
 		}
 	}

@@ -179,7 +179,8 @@ func words(table, key string) conversion {
 	return func(_ Settings, value string) ([]line, error) { return one(table, key, quote(value)), nil }
 }
 
-// urlText is for a URL, which is shown in the file.
+// urlText is for a URL, which is copied into a configuration file that all users of the machine may read. So one with a user or password is
+// refused.
 func urlText(table, key string) conversion {
 	return func(_ Settings, value string) ([]line, error) {
 		if strings.Contains(value, "@") {
@@ -225,7 +226,8 @@ func (s Settings) limited(action string) string {
 	return action
 }
 
-// cordonOnly prevents drains for all events, including those that the handler does not know. Rules before it may have set other actions.
+// cordonOnly sets the action "cordon" in the tables of events, whatever the rules before it have set. That includes events which the handler
+// does not know, but nth would drain for.
 func cordonOnly(tables ...string) func(Settings) []line {
 	return func(Settings) []line {
 		var lines []line
@@ -243,7 +245,7 @@ func taints(s Settings) []line {
 
 func podGrace(_ Settings, value string) ([]line, error) {
 	seconds, err := parseInt(value)
-	if err != nil || seconds < 0 { // each pod's own
+	if err != nil || seconds < 0 { // Negative means the grace period of each pod, as nth has it without the setting.
 		return nil, err
 	}
 	return one("drain", "pod_grace_period", quote((time.Duration(seconds) * time.Second).String())), nil
@@ -280,7 +282,7 @@ func headers(_ Settings, value string) ([]line, error) {
 	return nil, nil
 }
 
-// webhookProxy converts no proxy with a password: the handler's manifest shows it, and a readable file must not.
+// webhookProxy converts a proxy, but leaves out one with a user or password: all users of the machine may read the configuration file.
 func webhookProxy(_ Settings, value string) ([]line, error) {
 	u, err := url.Parse(value)
 	if err != nil || u.Hostname() == "" {
@@ -313,7 +315,7 @@ func checkTag(s Settings, value string) ([]line, error) {
 // "check" settings, or the older if only that is given, is false.
 func managedTag(s Settings, _ string) ([]line, error) {
 	if s.given["MANAGED_TAG"].from != "" || s.given["MANAGED_ASG_TAG"].from != "" {
-		return nil, nil // Another tag would be wrong.
+		return nil, nil // The tag is in a Secret or ConfigMap. Operators set it by hand; the default would be another tag.
 	}
 	check := cmp.Or(s.text("CHECK_TAG_BEFORE_DRAINING"), s.text("CHECK_ASG_TAG_BEFORE_DRAINING"))
 	if on, err := parseBool(check); err == nil && !on {
@@ -328,7 +330,7 @@ func metricsListen(s Settings) []line {
 	return []line{{"metrics", "listen", quote("0.0.0.0:" + port)}, {"metrics", "compatible", "true"}}
 }
 
-// metricsPort has an effect by ENABLE_PROMETHEUS_SERVER.
+// metricsPort sets the port, if ENABLE_PROMETHEUS_SERVER is true. Otherwise the handler has no listener.
 func metricsPort(s Settings, value string) ([]line, error) {
 	if _, err := parseInt(value); err != nil || !s.is("ENABLE_PROMETHEUS_SERVER") {
 		return nil, err
