@@ -48,9 +48,9 @@ func (s Settings) Decide(sit Situation) Goal {
 	return goal
 }
 
-// precedes reports whether the node is opened before the entries that want it closed get their goal: operators have lifted the
-// cordons of all of them, so that the cordon on the node is not theirs. An uncordon that has to wait until the rebooted machine
-// is Ready must not hold up their drains.
+// precedes reports whether g, the goal of opening the node, comes before the goal of the entries that want the node closed. It does if operators
+// have lifted the cordons of all these entries: the cordon that is on the node is then another event's, which is over. But an uncordon that has to
+// wait until the rebooted machine is Ready must not hold up their drains.
 func (g Goal) precedes(wanting []state.Entry, ready bool) bool {
 	closes := func(e state.Entry) bool { return !e.Released() }
 	return g.Action == Uncordon && (ready || !g.AfterReboot) && !slices.ContainsFunc(wanting, closes)
@@ -181,9 +181,11 @@ func (s Settings) want(sit Situation, e state.Entry) want {
 	return level // The drain continues until the event counts as withdrawn.
 }
 
-// attested reports whether there is enough evidence of an entry's event to begin anything for it: its source lists it. Before
-// the first good look, the record is enough, with two exceptions. After a reboot and the announced time, that reboot may have
-// been the announced one. And an event for which nothing has begun waits for a look, good or failed, since it may be over.
+// attested reports whether there is enough evidence that an entry's event is still to come, so that something may begin for it. Once there
+// was a good look at its source, the source has to list it. Before that, the record is enough, except for
+//   - an event that was missing at the last good look before this process started,
+//   - an event for which nothing has begun and whose source was not asked yet: a look, even a failed one, comes first, as it may be over,
+//   - an event from before a reboot whose announced time is over or unknown: the reboot may have been what was announced.
 func (sit Situation) attested(e state.Entry) bool {
 	if _, known := sit.Known[e.Event.Kind]; known || sit.Unwatched[e.Event.Kind] {
 		return sit.listed(e.Event)
