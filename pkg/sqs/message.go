@@ -134,8 +134,8 @@ func (q *Queue) noteAnswer(err error) {
 	}
 }
 
-// handle parses a message and hands it over, unless it is known or concerns nobody. One that cannot be understood comes again until it is a
-// dead letter.
+// handle parses a message and hands it over, unless it is known or concerns nobody. One that cannot be understood is
+// left alone: SQS delivers it again, until it moves it to the dead-letter queue.
 func (q *Queue) handle(raw types.Message, take func(*Message)) {
 	m := newMessage(q, raw)
 	ended, known := q.ended.Get(m.ID)
@@ -163,7 +163,7 @@ func (q *Queue) handle(raw types.Message, take func(*Message)) {
 	take(m)
 }
 
-// newMessage returns a message as it was received. It is due to be kept from other consumers after a third of its visibility timeout.
+// newMessage returns a message as it was received. Its visibility timeout is due to be extended when a third of it has passed.
 func newMessage(q *Queue, raw types.Message) *Message {
 	now := time.Now()
 	m := &Message{queue: q, ID: aws.ToString(raw.MessageId), Sent: now, Receives: 1}
@@ -191,9 +191,9 @@ func (q *Queue) admit(m *Message, finished bool) bool {
 			q.want(known, Deleted, 0)
 		}
 		return false
-	case held: // It has arrived in the queue, and begins again.
+	case held: // It was returned, and SQS has delivered it again: the work begins again.
 		q.drop(known)
-	case finished && q.opts.DryRun:
+	case finished && q.opts.DryRun: // A dry run deletes no message, so that SQS delivers it again and again.
 		return false
 	}
 	full := q.notices+len(m.Notices) > maxHeld
@@ -232,7 +232,7 @@ func (m *Message) Done() {
 	}
 }
 
-// Return leaves the work to the one who receives the message after that time, which is rounded up to seconds.
+// Return puts the message back into the queue, to be received again, here or elsewhere, after that time. It is rounded up to seconds.
 func (m *Message) Return(after time.Duration) {
 	q := m.queue
 	q.mu.Lock()
@@ -256,7 +256,8 @@ type update struct {
 	wanted
 }
 
-// settle asks SQS for what is due, and waits for the answers. If that was all, it waits until more is due, or idle ends.
+// settle asks SQS for what is due, within ctx, and waits for the answers. Then it pauses, if that was all: until an update is wanted, for
+// settleInterval at most, and not once idle has ended.
 func (q *Queue) settle(idle, ctx context.Context) {
 	batches := q.due()
 	var requests sync.WaitGroup
@@ -265,12 +266,12 @@ func (q *Queue) settle(idle, ctx context.Context) {
 	}
 	requests.Wait()
 	if len(batches) > maxRequests {
-		return
+		return // The others are next.
 	}
 	select {
 	case <-idle.Done():
 	case <-q.wake:
-		role.Sleep(idle, batchWindow)
+		role.Sleep(idle, batchWindow) // More updates may come, and share a request.
 	case <-time.After(settleInterval):
 	}
 }
@@ -380,7 +381,7 @@ func (q *Queue) settled(u update, err error) (what Outcome, why string) {
 	case u.what != Extended:
 		q.drop(m) // If others see it although its work is done, it is deleted when it comes again.
 	case stale:
-		m.due = now.Add(never) // until it comes again
+		m.due = now.Add(never) // No request can succeed until SQS delivers it again, with a new receipt handle.
 	default:
 		m.due, m.failures = now.Add(u.hidden/3), 0
 	}

@@ -106,13 +106,13 @@ func claimsOf(staying []*corev1.Pod) *podVolumes {
 	return p
 }
 
-// without removes these volumes from a set. If a claim cannot be read and the failure may pass, it is read again the next time; until then,
-// its volume is waited for like any other.
+// without removes the volumes of pods that stay from a set, since these volumes stay attached. A claim that cannot be read is read again at the
+// next call, if the failure may pass. While its volume is not known, that is waited for like any other.
 func (p *podVolumes) without(ctx context.Context, v Volumes, volumes map[corev1.UniqueVolumeName]bool) map[corev1.UniqueVolumeName]bool {
 	if len(volumes) > 0 {
 		p.claims = slices.DeleteFunc(p.claims, func(claim types.NamespacedName) bool {
 			name, err := v.volumeOf(ctx, claim)
-			p.names = append(p.names, name)
+			p.names = append(p.names, name) // "", which is in no set, if it is not known
 			return err == nil || !kube.Passing(err)
 		})
 	}
