@@ -648,6 +648,8 @@ func (w *world) sleep(h happening) {
 		return // it is about to go down
 	}
 	w.slept.Add(int64(h.span))
+	w.cluster.skew += h.span // The API server's clock does not stop.
+	w.server.SetSkew(w.cluster.skew)
 	w.booted = w.booted.Add(-h.span)
 	for _, n := range w.notices {
 		for _, t := range []*time.Time{
