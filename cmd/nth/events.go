@@ -59,7 +59,7 @@ func followTargetState(opts *imds.Options, store *record.Store, board *statusRep
 		store.SetInService(func(err error) {
 			if err != nil {
 				log.WithField(systemd.FieldMessageID, systemd.StateTrouble).
-					Errorf("remembering that the instance is in service: %s", err)
+					Errorf("cannot remember that the instance is in service: %s", err)
 			}
 		})
 	}

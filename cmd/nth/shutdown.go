@@ -172,7 +172,7 @@ func (s *shutdown) cannotPowerOff(err error) {
 	s.mu.Unlock()
 	if changed {
 		s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).
-			Errorf("powering the machine off: %s", err)
+			Errorf("cannot power the machine off: %s", err)
 	}
 }
 

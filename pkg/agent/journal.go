@@ -96,7 +96,7 @@ var messages = map[state.TransitionKind][]message{
 	},
 	state.CordonAdopted:    {warn(systemd.EventSeen, "adopting nth's own cordon, which is missing from the record").withoutPhase()},
 	state.EvictionsDelayed: {info(systemd.DrainStarted, "delaying evictions for {detail}")},
-	state.ScriptsFailed:    {warn(systemd.DrainStarted, "the units that are to run before the drain: {detail}")},
+	state.ScriptsFailed:    {warn(systemd.DrainStarted, "evicting without waiting for units that run before a drain: {detail}")},
 	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers: {detail}")},
 	state.TargetsOut: {
 		warn(systemd.DrainStarted, "not waiting for load balancers: {detail}").when(hasDetail),
@@ -128,7 +128,7 @@ var messages = map[state.TransitionKind][]message{
 	state.Stopped:         {info(systemd.Stopping, "stopped; the node is left as it is")},
 	state.SourceLost:      {warn(systemd.SourceTrouble, "cannot read {kind}: {error}; keeping last known state")},
 	state.SourceBack:      {info(systemd.SourceRecovered, "{kind} is readable again after {took}")},
-	state.SourceStalled:   {failure(systemd.SourceTrouble, "event source stalled; waiting for the service manager to restart nth")},
+	state.SourceStalled:   {failure(systemd.SourceTrouble, "reading events from EC2 or logind has stalled; waiting for the service manager to restart nth")},
 	state.RecordUnwritten: {failure(systemd.StateTrouble, "cannot write the state record; a restart now may forget what was done")},
 	state.IdentityFound:   {info(systemd.IdentityFound, "acting for node {node}")},
 	state.IdentityWaiting: {warn(systemd.IdentityWaiting, "waiting for the kubelet's credential: {error}")},

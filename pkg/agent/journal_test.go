@@ -52,7 +52,7 @@ func TestJournal_FieldsAndWords(t *testing.T) {
 		"no event": {state.Transition{Kind: state.Started}, "info: watching for interruptions"},
 		"a kind": {
 			state.Transition{Kind: state.SourceStalled, Entry: state.Entry{Event: event.Event{Kind: event.Shutdown}}},
-			"error: event source stalled; waiting for the service manager to restart nth NTH_EVENT_KIND=shutdown",
+			"error: reading events from EC2 or logind has stalled; waiting for the service manager to restart nth NTH_EVENT_KIND=shutdown",
 		},
 		"a node, and an event of no kind": {
 			state.Transition{Kind: state.NodeExcluded, Node: "node-a", Entry: state.Entry{Event: event.Event{ID: "a"}, Phase: state.Cordoned}},
@@ -126,7 +126,7 @@ func TestJournal_WhatAGuardReports(t *testing.T) {
 		"pods cannot be listed": {node(state.PodRefused, "the pods cannot be listed"), systemd.PodHeld, []string{"warning: the pods cannot be listed"}},
 		"evictions are delayed": {node(state.EvictionsDelayed, "30s"), systemd.DrainStarted, []string{begun, "info: delaying evictions for 30s"}},
 		"there is no Node":      {node(state.NodeMissing, "it was deleted"), systemd.DrainStarted, []string{begun, "info: no Node object: it was deleted; waiting"}},
-		"scripts fail":          {node(state.ScriptsFailed, "failed: save.service"), systemd.DrainStarted, []string{begun, "warning: the units that are to run before the drain: failed: save.service"}},
+		"scripts fail":          {node(state.ScriptsFailed, "failed: save.service"), systemd.DrainStarted, []string{begun, "warning: evicting without waiting for units that run before a drain: failed: save.service"}},
 		"targets are left":      {node(state.TargetsLeft, "2 targets"), systemd.DrainStarted, []string{begun, "info: waiting for load balancers: 2 targets"}},
 		"targets are out":       {node(state.TargetsOut, ""), systemd.DrainStarted, []string{begun, "info: load balancers have deregistered the node"}},
 		"targets are given up":  {node(state.TargetsOut, "no permission"), systemd.DrainStarted, []string{begun, "warning: not waiting for load balancers: no permission"}},

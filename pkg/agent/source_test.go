@@ -149,7 +149,7 @@ func TestSource_AStalledOneStarvesTheWatchdog(t *testing.T) {
 			fed(0)
 			r.source.stall(nil)
 		}
-		const stalled = "error: event source stalled; waiting for the service manager to restart nth"
+		const stalled = "error: reading events from EC2 or logind has stalled; waiting for the service manager to restart nth"
 		r.wantSaid(systemd.SourceTrouble, stalled, stalled)
 	})
 }

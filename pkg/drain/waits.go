@@ -20,7 +20,7 @@ const longestDeregistration = time.Hour
 // Why a wait ends before its time.
 var (
 	errLate        = errors.New("the time for that is over")
-	errScriptsLate = errors.New("their time is over, and evictions begin without them")
+	errScriptsLate = errors.New("their time is over")
 	errCalledOff   = errors.New("the drain was called off")
 	errHalf        = errors.New("half of the time is over, and the rest is for the evictions")
 )

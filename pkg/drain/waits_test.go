@@ -143,7 +143,7 @@ func (s *scripts) Wait(ctx context.Context, _ wait.Node, _ func(string)) error {
 
 func TestScripts_DelayEvictions(t *testing.T) {
 	t.Parallel()
-	const late = "their time is over, and evictions begin without them"
+	const late = "their time is over"
 	for name, c := range map[string]struct {
 		scripts    *scripts
 		wait       time.Duration

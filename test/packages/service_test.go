@@ -179,7 +179,7 @@ func mustRunUnitsFirst(t *testing.T, h *host.Host) {
 		t.Errorf("a pod is going, and the unit has not run: %s", saved.Stderr)
 	}
 	h.Node.WaitEmpty(t)
-	const failed = "the units that are to run before the drain: nth-before-drain.target: failed: broken.service"
+	const failed = "evicting without waiting for units that run before a drain: nth-before-drain.target: failed: broken.service"
 	h.Await(t, "the unit that failed is named", func() bool {
 		return slices.ContainsFunc(h.Logged(t, systemd.DrainStarted), func(e machine.Entry) bool { return e.Message() == failed })
 	})
