@@ -51,10 +51,10 @@ func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
 		a.startGuard(ctx, goal)
 	case w == nil && goal.Action == policy.Uncordon:
 		a.startUncordon(ctx, goal)
-	case w == nil || w.stopping:
+	case w == nil || w.stopping: // Nothing is to be done, or what was begun has to end first.
 	case closing && w.guard != nil:
 		a.adjust(goal)
-	case goal.Action == policy.Uncordon && w.guard == nil && goal.AfterReboot == w.goal.AfterReboot:
+	case goal.Action == policy.Uncordon && w.guard == nil && goal.AfterReboot == w.goal.AfterReboot: // This uncordon is under way.
 	default:
 		w.stopping, w.state = true, drain.State{} // Later reports would be about work that ends.
 		w.cancel()

@@ -161,7 +161,7 @@ type Counts struct {
 	Evicted, Deleted int
 }
 
-// Pods returns the pods of the node, of which nothing is known yet.
+// Pods returns what is known of the node's pods: nothing, until Begin.
 func (e *Evictor) Pods(of *loop.Loop, drain Drain) *Pods {
 	return &Pods{
 		Evictor: e, loop: of, drain: drain,
@@ -466,7 +466,7 @@ func (p *Pods) follow(t *target) {
 	p.noteAddresses(t.pod)
 	p.touched = append(p.touched, t)
 	switch {
-	case t.pod.DeletionTimestamp == nil:
+	case t.pod.DeletionTimestamp == nil: // It is not terminating yet.
 	case t.stage >= terminating: // Its grace may have been shortened, or only a finalizer holds it now.
 		t.endBy = loop.Soonest(t.endBy, time.Now().Add(given(t.pod)+overdueAfter))
 	default:

@@ -248,7 +248,7 @@ func (f feed) list(ctx context.Context, o metav1.ListOptions, refused *wait.Back
 	switch {
 	case err == nil:
 		*refused = kube.Refusals
-	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
+	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err): // The Reflector lists again at once.
 	default:
 		f.loop.Post(func() { f.handleListError(err) })
 		if kube.Passing(err) {
