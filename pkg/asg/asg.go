@@ -27,8 +27,8 @@ import (
 type Settings struct {
 	// Complete enables the hooks of terminations. Without it a Keeper never asks Auto Scaling anything.
 	Complete bool
-	// Hooks names the hooks of terminations to complete, and LaunchHooks those that wait until a new instance is in service, of which
-	// only a HookClient hears. Without names, choose decides.
+	// Hooks names the hooks for terminations to complete, and LaunchHooks those for launches, which only a HookClient completes. Without
+	// names, choose decides.
 	Hooks, LaunchHooks []string
 	// Budget is how long the drain may take from when the event was first seen: a later limit of Auto Scaling's gives the event no
 	// deadline. A machine whose node is opted out is held for as long; with 0, for as long as its hooks wait.

@@ -84,7 +84,7 @@ func (t *term) lookAlone(in *instance) time.Duration {
 	return t.look(in)
 }
 
-// forget removes an instance of which nothing is left to be known.
+// forget removes an instance if there is nothing to remember about it.
 func (t *term) forget(in *instance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -86,7 +86,7 @@ func (t *term) background(do func(ctx context.Context)) (begun bool) {
 	return true
 }
 
-// lookAtAll has all instances looked at of which something is known.
+// lookAtAll has all known instances looked at.
 func (t *term) lookAtAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -20,7 +20,7 @@ type Notice struct {
 	About Subject
 	// Instance is the EC2 instance's ID. It is empty if the message names only a Reservation.
 	Instance string
-	// Reservation is the ID of a capacity reservation, of which all instances are meant.
+	// Reservation is the ID of a capacity reservation: the message is about all instances in it.
 	Reservation string
 	// Event is what an Interruption announces. It was noticed when the message says, or else when it was sent.
 	Event event.Event
