@@ -202,7 +202,7 @@ func (c *Shutdown) table() Table {
 	}}
 }
 
-// Plain is the table of a kind of event of which only the action can be set.
+// Plain is the table of a kind of event that has no setting but its action.
 type Plain struct {
 	Action string
 }

@@ -58,8 +58,8 @@ func (d *decoder) unknown(key string) string {
 	return fmt.Sprintf("%s: unknown key, %s has %s", key, where, strings.Join(siblings, ", "))
 }
 
-// nearest returns the known key that was most likely meant: one that differs in a few letters, the same name in another
-// table, or one of which key begins the name. It returns "" if there is none.
+// nearest returns the known key that was most likely meant: one that differs in a few letters, or that begins with key, in
+// this table or another. It returns "" if there is none.
 func nearest(key string, known []string) string {
 	best, bestDistance := "", 0
 	slices.Sort(known)

@@ -207,7 +207,8 @@ func (k *Kubelet) refresh(ctx context.Context) error {
 	return errors.Join(failure, err)
 }
 
-// load returns a client for the kubeconfig, of which it makes one only once; nil if it is the one that is used. It makes no request.
+// load reads the kubeconfig and returns a client for it; nil if its contents are those that used was made from. For the same contents it makes
+// only one client. It makes no request.
 func (k *Kubelet) load(ctx context.Context, used *loaded) (*loaded, error) {
 	from, err := k.read(ctx)
 	if err != nil || used.madeFrom(from) {

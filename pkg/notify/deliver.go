@@ -94,7 +94,7 @@ type queue struct {
 	closed     bool            // nothing is added any more
 }
 
-// newQueue returns a queue for at most limit messages, of which that many workers deliver one each. pace and maxPause are its fields' values.
+// newQueue returns an empty queue. The parameters are the values of its fields.
 func newQueue(limit, workers int, pace, maxPause time.Duration, report func(DeliveryResult)) *queue {
 	return &queue{
 		limit: limit, workers: workers, pace: pace, maxPause: maxPause, report: report, woken: make(chan struct{}, 1), busy: map[string]bool{},
