@@ -72,6 +72,14 @@ func TestGoal(t *testing.T) {
 			t.Errorf("the result is %+v, reported %+v", result, r.last())
 		}
 	})
+	// A watch of all Nodes spares the guard any look that is not requested.
+	run(t, "an event joins during the first look", func(t *testing.T, s *apitest.Server) {
+		s.Answer("get", slowly(3*time.Second))
+		r := begin(t, s, drain.Options{Unchanged: func(version string) bool { return version == s.CurrentNode().ResourceVersion }})
+		time.Sleep(time.Second)
+		r.adjust(joining)
+		r.succeed()
+	})
 	// Somebody has lifted the cordon. The next event is another matter.
 	run(t, "an event joins after an uncordon", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true, LoadBalancerWait: 10 * time.Second})

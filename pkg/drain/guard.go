@@ -389,8 +389,8 @@ func (g *guard) handleLook(v view, number, generation int) {
 			}
 		}
 	}
-	if first && g.view.uid != "" && g.lookDone == number {
-		g.lookDone = g.lookRequested // Before the first answer, any look will do for the pods that requested one.
+	if first && g.view.uid != "" && g.hasLooked() && g.lookDone == number {
+		g.lookDone = g.lookRequested // Before the first answer, any look of this generation will do for the pods that requested one.
 		g.answerRequest()
 	}
 	limitedChanged := g.view.limited != before.view.limited
