@@ -56,6 +56,10 @@ func TestEvict_Counts(t *testing.T) {
 			grace: 30 * time.Second, ends: 20 * time.Second, after: 500 * time.Millisecond, others: func(s *apitest.Server) { s.DeletePod("default/a") },
 			then: func(w http.ResponseWriter, r *http.Request) bool { return slowly(time.Second)(w, r) || held(w, r) },
 		},
+		"none, as the second is refused after a broken connection": {
+			grace: 30 * time.Second, ends: 20 * time.Second, after: 700 * time.Millisecond, others: func(s *apitest.Server) { s.DeletePod("default/a") },
+			evict: apitest.Reset(), then: func(w http.ResponseWriter, r *http.Request) bool { return slowly(time.Second)(w, r) || held(w, r) },
+		},
 		// The eviction hangs until the pod's turn. The watch shows that the pod is terminating before the deletion is answered.
 		"a deletion after one that hangs": {
 			grace: 10 * time.Second, ends: 3 * time.Second, hard: 30 * time.Second, then: apitest.Hang(), deleted: 1,

@@ -474,7 +474,7 @@ func (p *Pods) follow(t *target) {
 			t.last.cancel()
 		}
 		t.held = ""
-		if !t.last.open { // Otherwise its answer says whose doing it is.
+		if !t.last.open || t.stage == accepted { // Otherwise its answer says whose doing it is.
 			p.credit(t)
 		}
 		p.noteDeparture(t)

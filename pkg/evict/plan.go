@@ -318,7 +318,7 @@ func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, err error, canceled bo
 		if t.last.sent {
 			t.doneBy = t.last.what
 		}
-	case t.stage == waiting && !vanished(err, asked): // An earlier request without an answer was not carried out.
+	case t.stage != accepted && t.credited == "" && !vanished(err, asked): // An earlier request without an answer was not carried out.
 		t.doneBy = ""
 	}
 	if t.stage >= terminating && asked.DeletionTimestamp == nil { // It has begun to terminate all the same.
