@@ -95,7 +95,7 @@ func (s *service) groups(ctx context.Context, named []string) ([]*group, error) 
 	found := []*group{}
 	if !slices.Contains(named, All) {
 		for _, arn := range named {
-			found = append(found, &group{arn: arn, seen: time.Now()})
+			found = append(found, &group{arn: arn})
 		}
 		return found, nil
 	}
@@ -109,7 +109,7 @@ func (s *service) groups(ctx context.Context, named []string) ([]*group, error) 
 		for _, g := range page.TargetGroups {
 			machines, pods := g.TargetType == types.TargetTypeEnumInstance, g.TargetType == types.TargetTypeEnumIp
 			if (s.vpc == "" || aws.ToString(g.VpcId) == s.vpc) && (machines || pods) {
-				found = append(found, &group{arn: aws.ToString(g.TargetGroupArn), pods: pods, seen: time.Now()})
+				found = append(found, &group{arn: aws.ToString(g.TargetGroupArn), pods: pods})
 			}
 		}
 	}
@@ -120,7 +120,8 @@ func (s *service) groups(ctx context.Context, named []string) ([]*group, error) 
 }
 
 // look asks which targets of groups are the machine or have one of the addresses, and are not out, a few groups at once. If the service
-// throttles, or if there is no role, the remaining groups get the same error without a request.
+// throttles, or if there is no role, the remaining groups get the same error without a request. Where the time for a look is over, they keep
+// their seen.
 func (s *service) look(ctx context.Context, groups []*group, addresses map[netip.Addr]bool) {
 	limited, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
@@ -128,6 +129,13 @@ func (s *service) look(ctx context.Context, groups []*group, addresses map[netip
 	asking.SetLimit(atOnce)
 	for _, g := range groups {
 		asking.Go(func() error {
+			if errors.Is(limited.Err(), context.DeadlineExceeded) {
+				g.err = role.Explain(describeHealth, lookLimit, limited.Err())
+				return nil
+			}
+			if g.seen.IsZero() {
+				g.seen = time.Now()
+			}
 			var found []left
 			if found, g.err = s.health(limited, g.arn, addresses); g.err == nil {
 				g.left = found

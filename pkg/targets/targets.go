@@ -60,7 +60,7 @@ const (
 type group struct {
 	arn  string
 	pods bool // its targets are known to be addresses
-	// left are our targets as of the last good look, at seen; before one, seen is when the group was found.
+	// left are our targets as of the last good look, at seen; before one, seen is when the group was first asked about, zero if never.
 	left   []left
 	seen   time.Time
 	looked bool // there was a good look
@@ -157,6 +157,7 @@ func (w *watch) find(ctx context.Context) (err error) {
 func (w *watch) look(ctx context.Context) (throttled bool) {
 	slices.SortStableFunc(w.open, func(a, b *group) int { return a.seen.Compare(b.seen) })
 	w.service.look(ctx, w.open, addresses(w.node.Addresses))
+	answers := slices.ContainsFunc(w.open, func(g *group) bool { return g.err == nil })
 	w.open = slices.DeleteFunc(w.open, func(g *group) bool {
 		throttled = throttled || role.Throttled(g.err)
 		switch {
@@ -165,6 +166,8 @@ func (w *watch) look(ctx context.Context) (throttled bool) {
 		case g.err == nil:
 			g.seen, g.looked = time.Now(), true
 			return len(g.left) == 0
+		case g.seen.IsZero() && answers: // A slow service left no time to ask about it: the next look does, first.
+			return false
 		case hopeless(g.err, g.seen, g.looked):
 			w.failed = append(w.failed, g)
 			return true

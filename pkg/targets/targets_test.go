@@ -352,6 +352,18 @@ func TestWait_AsksAboutAFewGroupsAtOnce(t *testing.T) {
 	})
 }
 
+// There is no time to ask about all of them in one look.
+func TestWait_ASlowServiceIsAskedAboutAllGroups(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.takes = 900 * time.Millisecond
+		r.many(100)
+		r.elb.Deregister(instance)
+		if took, err := r.out(true); err != nil || took < 20*time.Second || took > time.Minute {
+			t.Errorf("it took %s: %v", took, err)
+		}
+	})
+}
+
 func TestWait_SlowsDownWhereThrottled(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.web(time.Hour)
