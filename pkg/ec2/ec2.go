@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	autoscalingtypes "github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
@@ -103,10 +104,12 @@ func New(opts Options) *Catalog {
 }
 
 // newRetryer returns a retryer that tries for most of lookupTimeout. So a lookup ends with AWS's last error, which says more than that
-// its time is over.
+// its time is over. It has none of the SDK's quota for retries, which minutes of trouble use up, and which fills up again only with hundreds of
+// requests that succeed.
 func newRetryer() aws.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts = int(lookupTimeout/maxBackoff) - 1
+		o.RateLimiter = ratelimit.None
 		o.Backoff = retry.BackoffDelayerFunc(func(attempt int, _ error) (time.Duration, error) {
 			return role.Pause(attempt, minBackoff, maxBackoff), nil
 		})

@@ -194,6 +194,24 @@ func TestLook_CopesWithWhatFails(t *testing.T) {
 	}
 }
 
+func TestLook_IsRepeatedAfterMinutesOfTroubleToo(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, r *region) {
+		r.ec2.Add(ec2test.Instance{ID: "i-1", State: "running"})
+		c, throttled := r.catalog(""), fails(http.StatusServiceUnavailable, "RequestLimitExceeded")
+		r.broken = slices.Repeat([]func(http.ResponseWriter){throttled}, 1000)
+		for range 20 {
+			if _, known, err := c.Look(t.Context(), "i-1"); known || err == nil {
+				t.Fatalf("while EC2 throttles, the instance is known: %t, %v", known, err)
+			}
+		}
+		r.broken = []func(http.ResponseWriter){throttled}
+		if _, known, err := c.Look(t.Context(), "i-1"); !known || err != nil {
+			t.Errorf("after that, the instance is known: %t, %v", known, err)
+		}
+	})
+}
+
 // What concerns a group concerns no instance that is in none, or has the tag itself.
 func TestLook_AGroupThatIsRefusedHidesOnlyItsInstances(t *testing.T) {
 	t.Parallel()
