@@ -293,16 +293,14 @@ func (w work) look(ctx context.Context) (ours []Action, err error) {
 	}
 	chosen, why := choose(t.group, hooks, t.client.rule(false))
 	t.once(Found, "%s", why)
-	before := t.held
-	w.note(func() { t.held = map[string]*held{} })
+	known := map[string]*held{}
 	for _, h := range chosen {
-		known := before[h.name]
-		if known == nil {
-			known = &held{hook: h, since: t.firstSeen}
+		if known[h.name] = t.held[h.name]; known[h.name] == nil {
+			known[h.name] = &held{hook: h, since: t.firstSeen}
 		}
-		w.note(func() { t.held[h.name] = known })
 		ours = append(ours, Action{Group: t.group, Hook: h.name, Instance: t.instance, Back: !ends(t.event.Code)})
 	}
+	w.note(func() { t.held = known })
 	return ours, nil
 }
 
