@@ -10,10 +10,10 @@ import (
 // sign is how another program, or an operator, says on a Node that it is emptying the node and needs it closed until that is done. It may use
 // this instead of a cordon, and a cordon on a node that is unschedulable already leaves no trace. One of the keys is set.
 type sign struct {
-	taint, annotation string
-	condition         corev1.NodeConditionType // which is True
-	value             string                   // of the taint; "" matches any
-	of                string                   // as part of a sentence
+	taint     string
+	value     string                   // of the taint; "" matches any
+	condition corev1.NodeConditionType // which is True
+	of        string                   // as part of a sentence
 }
 
 // autoscalerTaint is on a node that Cluster Autoscaler removes. If that fails, it takes the taint off and makes the node schedulable in one
@@ -21,28 +21,25 @@ type sign struct {
 const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
 
 // signs are all of them. Cluster Autoscaler's DeletionCandidateOfClusterAutoscaler is not among them: it marks a node that may be chosen.
-// docs/sources.md says where these were read.
+// Nor is kured's annotation: it is set long before kured closes the node, may outlast a reboot, and kured never uncordons a node that it
+// found cordoned. docs/sources.md says where these were read.
 var signs = []sign{
 	{taint: "karpenter.sh/disrupted", of: "Karpenter"},
 	{taint: "karpenter.sh/disruption", of: "Karpenter"}, // before Karpenter 1.0
 	{taint: autoscalerTaint, of: "Cluster Autoscaler"},
 	{taint: "eks.amazonaws.com/nodegroup", value: "unschedulable", of: "the update of the managed node group"},
 	{taint: "medik8s.io/drain", of: "the Node Maintenance Operator"},
-	{annotation: "weave.works/kured-reboot-in-progress", of: "kured"}, // with --annotate-nodes
 	{condition: "DrainInProgress", of: "the drain in progress"},
 	{condition: "MaintenanceInProgress", of: "the maintenance in progress"},
 }
 
 // on reports whether the sign is on a Node.
 func (s sign) on(node *corev1.Node) bool {
-	_, annotated := node.Annotations[s.annotation]
-	return annotated ||
-		slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == s.condition && c.Status == corev1.ConditionTrue
-		}) ||
-		slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
-			return t.Key == s.taint && (s.value == "" || t.Value == s.value) && t.Effect != corev1.TaintEffectPreferNoSchedule
-		})
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == s.condition && c.Status == corev1.ConditionTrue
+	}) || slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == s.taint && (s.value == "" || t.Value == s.value) && t.Effect != corev1.TaintEffectPreferNoSchedule
+	})
 }
 
 // neededBy names who else needs a node to stay closed, as part of a sentence; empty if nobody does.
