@@ -13,7 +13,7 @@ import (
 const (
 	// batchWindow is how long a lookup waits for others to share its request.
 	batchWindow = 25 * time.Millisecond
-	// knownTTL is how long an answer is cached, and unknownTTL how long it is that nothing is known.
+	// knownTTL is how long a value is cached, and unknownTTL how long it is cached that a key has none.
 	knownTTL, unknownTTL = 5 * time.Minute, 30 * time.Second
 	// maxCached is how many answers are cached, at most.
 	maxCached = 20_000
@@ -22,19 +22,19 @@ const (
 // batcher looks many keys up with one request and caches the answers.
 type batcher[V any] struct {
 	query func(ctx context.Context, keys []string) (map[string]V, error)
-	cache *cache.LRUExpireCache // of answer[V], by their keys
+	cache *cache.LRUExpireCache // answers by their keys
 
 	mu   sync.Mutex
-	next *batch[V] // still takes keys; nil if there is none
+	next *batch[V] // the batch that lookups still join; nil if there is none
 }
 
-// answer is what is known of a key.
+// answer is what AWS has answered for a key: its value, or that it is not known.
 type answer[V any] struct {
 	value V
 	known bool
 }
 
-// batch is one request, under way or about to be.
+// batch is one request, under way or about to be. values and err may be read once done is closed.
 type batch[V any] struct {
 	keys   map[string]bool
 	done   chan struct{}
@@ -42,7 +42,7 @@ type batch[V any] struct {
 	err    error
 }
 
-// newBatcher returns a batcher that gets values by query, for several keys in one request.
+// newBatcher returns a batcher that gets values by query, for several keys in one request. A key that query leaves out is not known.
 func newBatcher[V any](query func(context.Context, []string) (map[string]V, error)) *batcher[V] {
 	return &batcher[V]{query: query, cache: cache.NewLRUExpireCache(maxCached)}
 }
@@ -50,13 +50,13 @@ func newBatcher[V any](query func(context.Context, []string) (map[string]V, erro
 // get looks a key up, in the cache first.
 func (b *batcher[V]) get(ctx context.Context, key string) (value V, known bool, err error) {
 	if cached, hit := b.cache.Get(key); hit {
-		is := cached.(answer[V])
-		return is.value, is.known, nil
+		found := cached.(answer[V])
+		return found.value, found.known, nil
 	}
 	return b.fetch(ctx, key)
 }
 
-// fetch looks a key up with a request that has not begun yet.
+// fetch looks a key up without the cache, by a request that begins after the call. known is false if AWS does not know the key.
 func (b *batcher[V]) fetch(ctx context.Context, key string) (value V, known bool, err error) {
 	next := b.join(ctx, key)
 	select {
@@ -68,27 +68,28 @@ func (b *batcher[V]) fetch(ctx context.Context, key string) (value V, known bool
 	return value, known, next.err
 }
 
-// join adds a key to the next batch.
+// join adds a key to the batch that still takes keys, and begins one if there is none.
 func (b *batcher[V]) join(ctx context.Context, key string) *batch[V] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.next == nil {
 		b.next = &batch[V]{keys: map[string]bool{}, done: make(chan struct{})}
-		go b.run(context.WithoutCancel(ctx), b.next) // Others may wait for it when the one who began it no longer does.
+		// Without ctx's end: other lookups may join the batch, and wait for it when this one no longer does.
+		go b.run(context.WithoutCancel(ctx), b.next)
 	}
 	next := b.next
 	next.keys[key] = true
 	if len(next.keys) >= maxBatch {
-		b.next = nil
+		b.next = nil // It is full.
 	}
 	return next
 }
 
-// run waits for the batch to fill, and makes its request.
+// run gives lookups batchWindow to join the batch. Then it makes the request, caches the answers, and closes done.
 func (b *batcher[V]) run(ctx context.Context, batch *batch[V]) {
 	time.Sleep(batchWindow)
 	b.mu.Lock()
-	if b.next == batch {
+	if b.next == batch { // From now on lookups begin another batch. A full one was already replaced.
 		b.next = nil
 	}
 	keys := slices.Collect(maps.Keys(batch.keys))

@@ -57,18 +57,17 @@ const ClusterTag = "kubernetes.io/cluster/"
 const groupTag = "aws:autoscaling:groupName"
 
 const (
-	// lookupTimeout bounds one lookup, with its retries, and attemptTimeout one attempt: a dead connection must not use up all the time
-	// there is.
+	// lookupTimeout bounds one lookup, with its retries. attemptTimeout bounds one attempt, so that a dead connection does not use up
+	// the time of the lookup.
 	lookupTimeout, attemptTimeout = 30 * time.Second, 8 * time.Second
-	// minBackoff and maxBackoff are the pauses between attempts, made as long as there is time: a node whose instance
-	// is gone in two minutes may wait for the answer. As up to 200 lookups share a request, that is a request every two
-	// seconds even in a storm.
+	// minBackoff and maxBackoff bound the pauses between attempts. They are short, because a node whose instance is gone in two
+	// minutes may wait for the answer. As up to 200 lookups share a request, few requests are made even in a storm.
 	minBackoff, maxBackoff = time.Second, 2 * time.Second
 	// maxBatch is how many instances are looked up in one request: a filter takes 200 values.
 	maxBatch = 200
 	// maxPage is how many instances EC2 describes in one answer, at most.
 	maxPage = 1000
-	// probeTimeout bounds a request while somebody waits at a terminal.
+	// probeTimeout bounds requests that cannot wait for lookupTimeout, such as those of "nth-queue check", for which an operator waits.
 	probeTimeout = 10 * time.Second
 )
 
@@ -84,7 +83,7 @@ type Catalog struct {
 	tag         string
 	ec2         *ec2.Client
 	autoscaling *autoscaling.Client
-	// byID, atAddress and inGroup are the instances by what a filter of EC2's compares.
+	// byID, atAddress and inGroup find instances by their ID, private address and Auto Scaling group.
 	byID, atAddress, inGroup *batcher[[]Instance]
 	groupTagged              *batcher[bool] // which groups have the tag
 	statuses                 *batcher[Status]
@@ -103,9 +102,10 @@ func New(opts Options) *Catalog {
 	return c
 }
 
-// newRetryer returns a retryer that tries for most of lookupTimeout. So a lookup ends with AWS's last error, which says more than that
-// its time is over. It has none of the SDK's quota for retries, which minutes of trouble use up, and which fills up again only with hundreds of
-// requests that succeed.
+// newRetryer returns the SDK's retryer with the pauses of this package. Its attempts end before lookupTimeout does. So a lookup
+// returns AWS's last error, which says more than that the time is over.
+//
+// The SDK's quota for retries is switched off. Minutes of trouble use it up, and only hundreds of successful requests fill it again.
 func newRetryer() aws.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts = int(lookupTimeout/maxBackoff) - 1
@@ -114,17 +114,19 @@ func newRetryer() aws.Retryer {
 			return role.Pause(attempt, minBackoff, maxBackoff), nil
 		})
 		timedOut := func(err error) aws.Ternary {
-			if errors.Is(err, context.DeadlineExceeded) {
+			if errors.Is(err, context.DeadlineExceeded) { // An attempt has: see limitAttempts.
 				return aws.TrueTernary
 			}
-			return aws.UnknownTernary
+			return aws.UnknownTernary // The other Retryables decide.
 		}
-		tooMany := retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}} // also of a proxy
+		// The SDK knows AWS's codes for throttling. A proxy sends only the status.
+		tooMany := retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}}
 		o.Retryables = append([]retry.IsErrorRetryable{retry.IsErrorRetryableFunc(timedOut), tooMany}, o.Retryables...)
 	})
 }
 
-// limitAttempts bounds each attempt by attemptTimeout.
+// limitAttempts adds a middleware to a client of the SDK that bounds each attempt by attemptTimeout. It follows the middleware that
+// retries, so that it is run for each attempt.
 func limitAttempts(stack *middleware.Stack) error {
 	limit := func(
 		ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler,
@@ -139,7 +141,7 @@ func limitAttempts(stack *middleware.Stack) error {
 // ErrRefused means that IAM does not allow a request.
 var ErrRefused = errors.New("it is not allowed")
 
-// explain says in plain words why a request failed.
+// explain returns the error of a request in plain words: an ErrRefused if IAM does not allow the request.
 func explain(r Right, err error) error {
 	if role.Refused(err) {
 		return fmt.Errorf("%w: %s", ErrRefused, r)
@@ -157,7 +159,8 @@ func (c *Catalog) LookAnew(ctx context.Context, id string) (found Instance, know
 	return c.look(ctx, id, c.byID.fetch)
 }
 
-// look looks an instance up, and its group only then, so that a failure there affects this instance alone.
+// look looks an instance up by get: byID's get or fetch. If the instance itself has no managed tag, look also asks for that of its Auto
+// Scaling group. That is a request of its own, so that its failure does not affect the other instances of a batch.
 func (c *Catalog) look(
 	ctx context.Context, id string, get func(context.Context, string) ([]Instance, bool, error),
 ) (found Instance, known bool, err error) {
@@ -203,6 +206,7 @@ func (c *Catalog) InReservation(ctx context.Context, reservation string) ([]stri
 	return ids(slices.DeleteFunc(found, Instance.Gone)), nil
 }
 
+// ids returns the IDs of instances.
 func ids(instances []Instance) []string {
 	all := make([]string, len(instances))
 	for n, i := range instances {
@@ -211,8 +215,8 @@ func ids(instances []Instance) []string {
 	return all
 }
 
-// Marks returns the Auto Scaling groups of instances, and the clusters in their tags, each sorted and without duplicates. It
-// looks at no more instances than fit into one request.
+// Marks returns the Auto Scaling groups of instances, and the clusters in their tags, each sorted and without duplicates. A sample is
+// enough for its callers, so only the first maxBatch of the IDs are looked up.
 func (c *Catalog) Marks(ctx context.Context, ids []string) (groups, clusters []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -231,8 +235,8 @@ func (c *Catalog) Marks(ctx context.Context, ids []string) (groups, clusters []s
 	return slices.Compact(groups), slices.Compact(clusters), nil
 }
 
-// filtered returns a batcher for instances by what a filter of EC2's compares: the key. A filter is used even for IDs, because a single
-// unknown ID fails a request with IDs.
+// filtered returns a batcher that looks up instances by one of EC2's filters. key returns what that filter compares, so that the
+// instances of an answer can be assigned to the lookups. A filter is used even for IDs: a request by IDs fails if one is unknown.
 func (c *Catalog) filtered(filter string, key func(Instance) string) *batcher[[]Instance] {
 	return newBatcher(func(ctx context.Context, keys []string) (map[string][]Instance, error) {
 		found, err := c.list(ctx, filter, keys)
@@ -244,7 +248,7 @@ func (c *Catalog) filtered(filter string, key func(Instance) string) *batcher[[]
 	})
 }
 
-// list returns all instances that match a filter.
+// list returns all instances that match a filter, from all pages of the answer.
 func (c *Catalog) list(ctx context.Context, filter string, values []string) ([]Instance, error) {
 	pages := ec2.NewDescribeInstancesPaginator(c.ec2, &ec2.DescribeInstancesInput{
 		MaxResults: new(int32(maxPage)), Filters: []types.Filter{{Name: &filter, Values: values}},
@@ -264,6 +268,8 @@ func (c *Catalog) list(ctx context.Context, filter string, values []string) ([]I
 	return all, nil
 }
 
+// convert returns what this package needs of EC2's description of an instance. Managed is only judged by the instance's own tags: see
+// look.
 func (c *Catalog) convert(i types.Instance) Instance {
 	found := Instance{ID: aws.ToString(i.InstanceId), Address: aws.ToString(i.PrivateIpAddress), Managed: c.tag == ""}
 	if i.State != nil {
@@ -282,13 +288,14 @@ func (c *Catalog) convert(i types.Instance) Instance {
 	return found
 }
 
+// describeGroupTags returns for each Auto Scaling group whether it has the tag that makes its instances managed.
 func (c *Catalog) describeGroupTags(ctx context.Context, groups []string) (map[string]bool, error) {
 	pages := autoscaling.NewDescribeTagsPaginator(c.autoscaling, &autoscaling.DescribeTagsInput{Filters: []autoscalingtypes.Filter{
 		{Name: aws.String("auto-scaling-group"), Values: groups}, {Name: aws.String("key"), Values: []string{c.tag}},
 	}})
 	tagged := map[string]bool{}
 	for _, group := range groups {
-		tagged[group] = false
+		tagged[group] = false // so that the batcher caches that answer, too, for knownTTL
 	}
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
@@ -312,11 +319,11 @@ const (
 	DescribeTags           Right = "autoscaling:DescribeTags"
 )
 
-// CheckPermission tries a right. None of them changes anything.
-func (c *Catalog) CheckPermission(ctx context.Context, r Right) (bool, error) {
+// CheckPermission reports whether IAM allows a right. It makes a request that needs the right and changes nothing. The error says why
+// the answer is not known.
+func (c *Catalog) CheckPermission(ctx context.Context, r Right) (allowed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	var err error
 	switch r {
 	case DescribeTags:
 		_, err = c.autoscaling.DescribeTags(ctx, &autoscaling.DescribeTagsInput{MaxRecords: new(int32(1))})
@@ -326,7 +333,7 @@ func (c *Catalog) CheckPermission(ctx context.Context, r Right) (bool, error) {
 		_, err = c.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{DryRun: new(true)})
 	}
 	switch {
-	case err == nil, role.Code(err) == "DryRunOperation": // It would have succeeded.
+	case err == nil, role.Code(err) == "DryRunOperation": // The second: without DryRun, the request would have succeeded.
 		return true, nil
 	case role.Refused(err):
 		return false, nil

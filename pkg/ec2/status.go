@@ -20,8 +20,8 @@ import (
 type Status struct {
 	// Planned are its events, including past ones, which EC2 lists for up to a week.
 	Planned []Planned
-	// Impaired is the status check that fails, "system" before "instance"; "" if none does. Since is when it began to fail,
-	// zero if EC2 does not say.
+	// Impaired is the status check that fails: "system", "instance", or "" if none does. If both fail, it is "system". Since is when
+	// the check began to fail; zero if EC2 does not say.
 	Impaired string
 	Since    time.Time
 }
@@ -52,8 +52,8 @@ var eventCodes = []types.EventCode{
 // Schedules reports whether EC2 schedules events with that code.
 func Schedules(code string) bool { return slices.Contains(eventCodes, types.EventCode(code)) }
 
-// Status returns the current status of an instance, running or not; known is false if EC2 does not know it (any more). The
-// error is ErrRefused if IAM does not allow the request.
+// Status returns the current status of an instance, running or not, never a cached one. known is false if EC2 does not know the
+// instance, or no longer. The error is ErrRefused if IAM does not allow the request.
 func (c *Catalog) Status(ctx context.Context, id string) (found Status, known bool, err error) {
 	found, known, err = c.statuses.fetch(ctx, id)
 	if err != nil {
@@ -62,8 +62,8 @@ func (c *Catalog) Status(ctx context.Context, id string) (found Status, known bo
 	return found, known, nil
 }
 
-// Notable returns, by their IDs, all instances of the region for which events are scheduled and, with checks, those whose
-// status checks fail. The error is ErrRefused if IAM does not allow the request.
+// Notable returns the statuses of all instances of the region for which events are scheduled, by their IDs. With checks, it also
+// returns those of instances whose status checks fail. The error is ErrRefused if IAM does not allow the request.
 func (c *Catalog) Notable(ctx context.Context, checks bool) (map[string]Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -72,7 +72,7 @@ func (c *Catalog) Notable(ctx context.Context, checks bool) (map[string]Status, 
 		codes[i] = string(code)
 	}
 	filters := []types.Filter{{Name: aws.String("event.code"), Values: codes}}
-	if checks { // A request with both filters would return the instances for which both checks fail.
+	if checks { // These are two requests: one with both filters would return only instances for which both checks fail.
 		for _, name := range []string{"instance-status.status", "system-status.status"} {
 			filters = append(filters, types.Filter{Name: &name, Values: []string{impaired}})
 		}
@@ -88,6 +88,8 @@ func (c *Catalog) Notable(ctx context.Context, checks bool) (map[string]Status, 
 	return all, nil
 }
 
+// describeStatuses returns the statuses of instances by their IDs, and leaves out those that EC2 does not know. It is the query of a
+// batcher, whose batches are larger than EC2 allows here.
 func (c *Catalog) describeStatuses(ctx context.Context, ids []string) (map[string]Status, error) {
 	all := map[string]Status{}
 	for some := range slices.Chunk(ids, maxIDs) {
@@ -103,7 +105,8 @@ func (c *Catalog) describeStatuses(ctx context.Context, ids []string) (map[strin
 // anID finds the IDs that EC2 names in the text of an error: "The instance IDs 'i-01234567, i-0123456789abcdef0' do not exist".
 var anID = regexp.MustCompile(`i-[0-9a-f]+`)
 
-// statusByID repeats a request that fails because of unknown IDs without those that EC2 names.
+// statusByID returns the statuses of instances by their IDs. EC2 refuses a request with IDs that it does not know, and names them. Then
+// statusByID asks again without those.
 func (c *Catalog) statusByID(ctx context.Context, ids []string) (map[string]Status, error) {
 	for {
 		found, err := c.listStatus(ctx, &ec2.DescribeInstanceStatusInput{InstanceIds: ids})
@@ -113,16 +116,17 @@ func (c *Catalog) statusByID(ctx context.Context, ids []string) (map[string]Stat
 		unknown := anID.FindAllString(err.Error(), -1)
 		known := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return slices.Contains(unknown, id) })
 		if len(known) == len(ids) {
-			return nil, err
+			return nil, err // EC2 has named none: the same request would fail again.
 		}
 		if ids = known; len(ids) == 0 {
-			return nil, nil
+			return nil, nil // EC2 knows none of them. A request without IDs would be for all instances.
 		}
 	}
 }
 
+// listStatus makes a request for statuses and returns them by the instances' IDs, from all pages of the answer.
 func (c *Catalog) listStatus(ctx context.Context, in *ec2.DescribeInstanceStatusInput) (map[string]Status, error) {
-	in.IncludeAllInstances = new(true)
+	in.IncludeAllInstances = new(true) // also those that do not run
 	pages := ec2.NewDescribeInstanceStatusPaginator(c.ec2, in)
 	all := map[string]Status{}
 	for pages.HasMorePages() {
@@ -137,6 +141,8 @@ func (c *Catalog) listStatus(ctx context.Context, in *ec2.DescribeInstanceStatus
 	return all, nil
 }
 
+// convertStatus returns what this package needs of EC2's description of a status. Only the description of an event says that the event
+// is over.
 func convertStatus(s types.InstanceStatus) Status {
 	var found Status
 	for _, e := range s.Events {
@@ -153,7 +159,7 @@ func convertStatus(s types.InstanceStatus) Status {
 		summary *types.InstanceStatusSummary
 	}{{"system", s.SystemStatus}, {"instance", s.InstanceStatus}} {
 		if check.summary == nil || string(check.summary.Status) != impaired || found.Impaired != "" {
-			continue
+			continue // The check does not fail, or "system" fails as well.
 		}
 		found.Impaired = check.name
 		for _, d := range check.summary.Details {

@@ -14,13 +14,14 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// Right is an action of SQS that nth-queue needs. Rights lists them.
+// Right is an IAM action that nth-queue needs for its queue. Rights lists them.
 type Right struct {
 	// Name is its name in IAM policies, and For what it is needed for.
 	Name, For string
 	// Vague is set if SQS may look at the request before it looks at the right, so that only a refusal is certain.
 	Vague bool
 
+	// try makes a request that needs the right and has no effect. Its error may also be one about the request: see CheckPermission.
 	try func(*Queue, context.Context) error
 }
 
@@ -28,7 +29,7 @@ type Right struct {
 // answer to the batch, which means that the request as such was allowed.
 var invalid = []update{{wanted: wanted{handle: "nth-queue-check", hidden: time.Minute}}}
 
-// Rights lists what reading the queue needs.
+// Rights lists the rights that reading the queue needs, for "nth-queue check" and CheckPermission.
 func Rights() []Right {
 	return []Right{
 		{Name: receiveMessage, For: "to hear of anything", Vague: true, try: (*Queue).tryReceive},
@@ -43,8 +44,8 @@ func Rights() []Right {
 	}
 }
 
-// tryReceive makes an invalid request: too many messages, with negative times. No valid request is sure to receive no
-// message: one with a visibility of zero counts as a receipt, too.
+// tryReceive asks for messages by an invalid request: for too many, with negative times. A valid request may receive a message. Even
+// with a visibility timeout of zero, that counts towards the queue's maxReceiveCount.
 func (q *Queue) tryReceive(ctx context.Context) error {
 	_, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
 		QueueUrl: &q.opts.URL, MaxNumberOfMessages: maxBatch + 1, VisibilityTimeout: -1, WaitTimeSeconds: -1,
@@ -52,15 +53,16 @@ func (q *Queue) tryReceive(ctx context.Context) error {
 	return role.Explain(receiveMessage, requestTimeout, err)
 }
 
-// CheckPermission tries a right without effect: no message is received or changed.
-func (q *Queue) CheckPermission(ctx context.Context, r Right) (bool, error) {
+// CheckPermission reports whether nth-queue has a right. It tries the right without effect: no message is received or changed. The
+// error says why the answer is not known.
+func (q *Queue) CheckPermission(ctx context.Context, r Right) (allowed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	err := r.try(q, ctx)
+	err = r.try(q, ctx)
 	if role.Refused(err) {
 		return false, nil
 	}
-	// SQS looks at the right before it finds a request invalid.
+	// SQS looks at the right before it finds a request invalid. So an invalid request was allowed.
 	if code := role.Code(err); err == nil || code == "InvalidParameterValue" || code == "ReceiptHandleIsInvalid" {
 		return true, nil
 	}
@@ -88,7 +90,7 @@ type Attributes struct {
 	Policy bool
 }
 
-// Check returns the queue's attributes; allowed is false if it may not read them.
+// Check returns the queue's attributes; allowed is false if IAM does not allow nth-queue to read them.
 func (q *Queue) Check(ctx context.Context) (found Attributes, allowed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -111,7 +113,8 @@ func (q *Queue) Check(ctx context.Context) (found Attributes, allowed bool, err 
 // maxNumber is more than any number that SQS says of a queue which decides something.
 const maxNumber = 1 << 30
 
-// parseAttributes leaves zero what SQS does not say.
+// parseAttributes reads the attributes of a queue. What SQS does not say, or not as a number, is zero. The error is about a redrive
+// policy that is not JSON.
 func parseAttributes(attributes map[string]string) (Attributes, error) {
 	number := func(text string) int {
 		n, _ := strconv.Atoi(text)
@@ -142,8 +145,8 @@ func parseAttributes(attributes map[string]string) (Attributes, error) {
 	return found, nil
 }
 
-// Receives is the least number of times that a message is received which waits in the queue for so long: SQS hides it for
-// half a day at a time.
+// Receives returns how often a message is received, at least, if it is to wait in the queue for so long. SQS hides a message for
+// half a day at most, so nth-queue receives and returns it again and again.
 func Receives(waiting time.Duration) int {
 	return int((waiting+maxReturn-1)/maxReturn) + 1
 }

@@ -36,7 +36,7 @@ const (
 	batchWindow = 10 * time.Millisecond
 	// settleInterval is how often the messages are looked through without being woken.
 	settleInterval = time.Second
-	// maxRequests is how many updates are requested at the same time.
+	// maxRequests is how many batches of updates are sent at the same time.
 	maxRequests = 8
 	// maxReturn is a little less than the twelve hours for which SQS hides a message at most.
 	maxReturn = 12*time.Hour - 10*time.Minute
@@ -48,36 +48,37 @@ type Message struct {
 	ID       string
 	Sent     time.Time
 	Receives int
-	// Notices are what it says.
+	// Notices are what the message says.
 	Notices []Notice
 
 	queue *Queue
 	// The queue's mutex guards what follows.
 	wanted   wanted
-	due      time.Time // when the next request is to be made for it
-	failures int       // in a row, of such requests
+	due      time.Time // when SQS is to be asked for what is wanted
+	failures int       // how many such requests have failed in a row
 }
 
 // wanted is what SQS is to do with a message.
 type wanted struct {
-	what   Outcome // Extended, Returned or Deleted
-	handle string  // the receipt handle by which SQS knows it
-	hidden time.Duration
+	what   Outcome       // Extended, Returned or Deleted
+	handle string        // the receipt handle by which SQS knows it
+	hidden time.Duration // how long nobody receives the message, if it is Extended or Returned
 }
 
-// receive requests messages until ctx ends. It waits while too much is in flight, and backs off while SQS cannot be reached.
-func (q *Queue) receive(ctx context.Context, number int, take func(*Message)) {
-	defer q.note(number, time.Time{})
+// receive is one of Run's receivers, with its number. It requests messages and hands them over until ctx ends. It waits while too
+// much is in flight, and backs off while requests fail.
+func (q *Queue) receive(ctx context.Context, number int, deliver func(*Message)) {
+	defer q.setAsked(number, time.Time{}) // A receiver that has ended does not count as stalled.
 	failures := 0
 	for ctx.Err() == nil {
-		q.note(number, time.Now())
+		q.setAsked(number, time.Now())
 		if q.isFull() {
 			role.Sleep(ctx, minBackoff)
 			continue
 		}
 		messages, err := q.request(ctx)
 		if ctx.Err() != nil && err != nil {
-			return
+			return // The request was canceled, which is no trouble.
 		}
 		q.noteAnswer(err)
 		if err != nil {
@@ -87,25 +88,26 @@ func (q *Queue) receive(ctx context.Context, number int, take func(*Message)) {
 		}
 		failures = 0
 		for _, raw := range messages {
-			q.handle(raw, take)
+			q.handle(raw, deliver)
 		}
 	}
 }
 
-// note notes when a receiver made its last request.
-func (q *Queue) note(receiver int, asked time.Time) {
+// setAsked notes, for Stalled, when a receiver made its last request; zero if it has ended.
+func (q *Queue) setAsked(receiver int, asked time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.asked[receiver] = asked
 }
 
+// isFull reports whether so much is in flight that no more messages are to be received.
 func (q *Queue) isFull() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return max(q.notices, len(q.inFlight)) >= maxHeld
 }
 
-// request asks SQS for messages and waits for some: longPoll at most.
+// request asks SQS for messages, and returns up to maxBatch of them. If the queue is empty, it waits for longPoll, and returns none.
 func (q *Queue) request(ctx context.Context) ([]types.Message, error) {
 	ctx, cancel := context.WithTimeout(ctx, longPoll+requestTimeout)
 	defer cancel()
@@ -120,27 +122,29 @@ func (q *Queue) request(ctx context.Context) ([]types.Message, error) {
 	return answer.Messages, nil
 }
 
-// noteAnswer reports whether the queue can be read; success only after a failure.
+// noteAnswer notes how a request for messages ended. It calls Options.Trouble with each failure, and with the first success after
+// failures.
 func (q *Queue) noteAnswer(err error) {
 	q.mu.Lock()
-	news := err != nil || q.failing
+	worthReporting := err != nil || q.failing
 	q.failing = err != nil
 	if err == nil {
 		q.answered = time.Now()
 	}
 	q.mu.Unlock()
-	if news && q.opts.Trouble != nil {
+	if worthReporting && q.opts.Trouble != nil {
 		q.opts.Trouble(err)
 	}
 }
 
-// handle parses a message and hands it over, unless it is known or concerns nobody. One that cannot be understood is
-// left alone: SQS delivers it again, until it moves it to the dead-letter queue.
-func (q *Queue) handle(raw types.Message, take func(*Message)) {
+// handle parses a received message and calls deliver with it, unless it needs no work. A message that is in flight already is only
+// noted, and one that concerns nobody is deleted. One that cannot be understood is left alone: SQS delivers it again and again,
+// and then moves it to the dead-letter queue.
+func (q *Queue) handle(raw types.Message, deliver func(*Message)) {
 	m := newMessage(q, raw)
 	ended, known := q.ended.Get(m.ID)
 	if ended == Poisoned {
-		return
+		return // It was reported when it came first.
 	}
 	var err error
 	m.Notices, err = Parse(aws.ToString(raw.Body), q.account, m.Sent)
@@ -160,10 +164,11 @@ func (q *Queue) handle(raw types.Message, take func(*Message)) {
 		m.Done()
 		return
 	}
-	take(m)
+	deliver(m)
 }
 
-// newMessage returns a message as it was received. Its visibility timeout is due to be extended when a third of it has passed.
+// newMessage returns a message as SQS has delivered it, not parsed yet. Its visibility timeout is due to be extended when a third
+// of that time has passed. If SQS does not say when it was sent, that is now.
 func newMessage(q *Queue, raw types.Message) *Message {
 	now := time.Now()
 	m := &Message{queue: q, ID: aws.ToString(raw.MessageId), Sent: now, Receives: 1}
@@ -178,8 +183,10 @@ func newMessage(q *Queue, raw types.Message) *Message {
 	return m
 }
 
-// admit accepts a message unless it is in flight: then that one gets the new receipt handle. One whose work is finished is deleted, and one
-// too many is returned.
+// admit reports whether work for a received message is to begin, and puts it in flight. There are three cases for false:
+//   - The same message is in flight already. That one gets the new receipt handle, as SQS accepts only the latest.
+//   - Its work is finished: the message is deleted again.
+//   - Too much is in flight: the message is returned to the queue.
 func (q *Queue) admit(m *Message, finished bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -188,7 +195,7 @@ func (q *Queue) admit(m *Message, finished bool) bool {
 	case held && known.wanted.what != Returned:
 		known.wanted.handle, known.due = m.wanted.handle, m.due
 		if known.wanted.what == Deleted {
-			q.want(known, Deleted, 0)
+			q.want(known, Deleted, 0) // at once: the time of newMessage is for an extension
 		}
 		return false
 	case held: // It was returned, and SQS has delivered it again: the work begins again.
@@ -198,7 +205,7 @@ func (q *Queue) admit(m *Message, finished bool) bool {
 	}
 	full := q.notices+len(m.Notices) > maxHeld
 	if finished || full {
-		m.Notices = nil
+		m.Notices = nil // Nobody reads them, and they would count.
 	}
 	q.inFlight[m.ID] = m
 	q.notices += len(m.Notices)
@@ -211,7 +218,7 @@ func (q *Queue) admit(m *Message, finished bool) bool {
 	return !finished && !full
 }
 
-// drop forgets a message that is not in flight any more. The mutex is held.
+// drop forgets a message that is not in flight any more, unless a newer delivery of it has replaced this one. The caller holds q.mu.
 func (q *Queue) drop(m *Message) {
 	if q.inFlight[m.ID] == m {
 		delete(q.inFlight, m.ID)
@@ -219,10 +226,11 @@ func (q *Queue) drop(m *Message) {
 	}
 }
 
-// Done has the message deleted: all work for it is done, or concerns nobody here.
+// Done has Run delete the message from the queue: all work for it is done, or it concerns nobody here. In a dry run the message is
+// only forgotten.
 func (m *Message) Done() {
 	q := m.queue
-	q.ended.Add(m.ID, Deleted)
+	q.ended.Add(m.ID, Deleted) // SQS may deliver it once more.
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.opts.DryRun {
@@ -232,7 +240,8 @@ func (m *Message) Done() {
 	}
 }
 
-// Return puts the message back into the queue, to be received again, here or elsewhere, after that time. It is rounded up to seconds.
+// Return has Run put the message back into the queue. After that time, rounded up to seconds, this nth-queue or another receives it
+// again.
 func (m *Message) Return(after time.Duration) {
 	q := m.queue
 	q.mu.Lock()
@@ -244,7 +253,7 @@ func (m *Message) report(what Outcome, why string) Report {
 	return Report{Outcome: what, Message: m.ID, Why: why, Sent: m.Sent, Receives: m.Receives}
 }
 
-// want has SQS asked for something at once. The mutex is held.
+// want has Run ask SQS for something at once, and wakes it. The caller holds q.mu.
 func (q *Queue) want(m *Message, what Outcome, hidden time.Duration) {
 	m.wanted.what, m.wanted.hidden, m.due = what, hidden, time.Time{}
 	loop.Nudge(q.wake)
@@ -256,9 +265,9 @@ type update struct {
 	wanted
 }
 
-// settle asks SQS for what is due, within ctx, and waits for the answers. Then it pauses, if that was all: until an update is wanted, for
-// settleInterval at most, and not once idle has ended.
-func (q *Queue) settle(idle, ctx context.Context) {
+// settle is one round of Run. It sends SQS the updates that are due, and waits for the answers; ctx bounds the requests. If no
+// batch is left, it then pauses: until an update is wanted, settleInterval has passed, or the context pausing ends.
+func (q *Queue) settle(pausing, ctx context.Context) {
 	batches := q.due()
 	var requests sync.WaitGroup
 	for _, batch := range batches[:min(len(batches), maxRequests)] {
@@ -266,17 +275,18 @@ func (q *Queue) settle(idle, ctx context.Context) {
 	}
 	requests.Wait()
 	if len(batches) > maxRequests {
-		return // The others are next.
+		return // The next round sends the other batches.
 	}
 	select {
-	case <-idle.Done():
+	case <-pausing.Done():
 	case <-q.wake:
-		role.Sleep(idle, batchWindow) // More updates may come, and share a request.
-	case <-time.After(settleInterval):
+		role.Sleep(pausing, batchWindow) // More updates may come, and share a request.
+	case <-time.After(settleInterval): // An extension may be due.
 	}
 }
 
-// due returns what is due now, in batches of which each is one request. Deletions come last: they can wait.
+// due returns the updates that are due now, in batches: each batch is one request, and has only deletions or none. Batches of
+// deletions come last, as they can wait.
 func (q *Queue) due() [][]update {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -284,7 +294,7 @@ func (q *Queue) due() [][]update {
 	now := time.Now()
 	for _, m := range q.inFlight {
 		switch {
-		case m.due.After(now):
+		case m.due.After(now): // later
 		case m.wanted.what == Deleted:
 			deletions = append(deletions, update{m, m.wanted})
 		default:
@@ -294,7 +304,7 @@ func (q *Queue) due() [][]update {
 	return slices.Concat(slices.Collect(slices.Chunk(changes, maxBatch)), slices.Collect(slices.Chunk(deletions, maxBatch)))
 }
 
-// send makes one request and takes in the results.
+// send makes the request for one batch, and notes and reports what has become of each message.
 func (q *Queue) send(ctx context.Context, batch []update) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -310,6 +320,8 @@ func (q *Queue) send(ctx context.Context, batch []update) {
 	}
 }
 
+// delete asks SQS to delete messages. It returns those that SQS has not deleted, by their indexes in the batch. The error is about
+// the request as a whole.
 func (q *Queue) delete(ctx context.Context, batch []update) ([]types.BatchResultErrorEntry, error) {
 	in := &sqs.DeleteMessageBatchInput{QueueUrl: &q.opts.URL}
 	for i, u := range batch {
@@ -322,6 +334,8 @@ func (q *Queue) delete(ctx context.Context, batch []update) ([]types.BatchResult
 	return out.Failed, nil
 }
 
+// changeVisibility asks SQS to hide messages for a time from now. It returns those for which SQS has not done so, by their indexes
+// in the batch. The error is about the request as a whole.
 func (q *Queue) changeVisibility(ctx context.Context, batch []update) ([]types.BatchResultErrorEntry, error) {
 	in := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: &q.opts.URL}
 	for i, u := range batch {
@@ -342,7 +356,8 @@ func seconds(d time.Duration) int32 { return int32((d + time.Second - 1) / time.
 // errStale means that SQS does not accept the receipt handle any more, so that there is no use in trying again.
 var errStale = errors.New("the receipt handle is stale")
 
-// entryError is the error of one message in a batch.
+// entryError returns the error for the message with this ID in a batch; nil if there is none. failed and err are the results of the
+// request: err fails all of its messages.
 func entryError(id string, failed []types.BatchResultErrorEntry, err error) error {
 	if err != nil {
 		return err
@@ -351,7 +366,7 @@ func entryError(id string, failed []types.BatchResultErrorEntry, err error) erro
 	switch {
 	case i < 0:
 		return nil
-	case failed[i].SenderFault:
+	case failed[i].SenderFault: // All else in the entry is right.
 		return errStale
 	}
 	return &smithy.GenericAPIError{Code: aws.ToString(failed[i].Code), Message: aws.ToString(failed[i].Message)}
@@ -360,14 +375,14 @@ func entryError(id string, failed []types.BatchResultErrorEntry, err error) erro
 // never is a time that does not come.
 const never = 365 * 24 * time.Hour
 
-// settled takes in what came of an update, and returns what has happened to the message; "" if nothing has. What fails is tried again. If a
-// permission is missing, that is said once.
+// settled notes how the request for an update ended. It returns what happened to the message and why, for a report; "" if there is
+// nothing to report. After a failure it sets the time for the next try. A missing permission is returned as Lost, once.
 func (q *Queue) settled(u update, err error) (what Outcome, why string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	m, now := u.message, time.Now()
 	if q.inFlight[m.ID] != m || m.wanted != u.wanted {
-		return "", "" // Something else is wanted by now, or the message came again: that is another update.
+		return "", "" // Meanwhile something else is wanted, or the message came again. That is another update.
 	}
 	stale := errors.Is(err, errStale)
 	switch {
@@ -379,7 +394,7 @@ func (q *Queue) settled(u update, err error) (what Outcome, why string) {
 		}
 		return "", ""
 	case u.what != Extended:
-		q.drop(m) // If others see it although its work is done, it is deleted when it comes again.
+		q.drop(m) // It is deleted or returned. With a stale handle it comes again, and admit deals with it.
 	case stale:
 		m.due = now.Add(never) // No request can succeed until SQS delivers it again, with a new receipt handle.
 	default:

@@ -24,7 +24,7 @@ type Notice struct {
 	Reservation string
 	// Event is what an Interruption announces. It was noticed when the message says, or else when it was sent.
 	Event event.Event
-	// Hook is the lifecycle hook at which Auto Scaling waits for an answer; nil if it does not.
+	// Hook is the lifecycle hook at which Auto Scaling waits for an answer; nil if Auto Scaling does not wait.
 	Hook *Hook
 	// Stopped is set if EC2 says that the instance is not running any more.
 	Stopped bool
@@ -46,8 +46,8 @@ const (
 // Hook names one action of a lifecycle hook.
 type Hook struct {
 	Group, Name, Token string
-	// Launch is set if it waits before the instance goes into service, and Back if the instance returns to a warm pool and
-	// is not terminated.
+	// Launch is set if Auto Scaling waits before the instance goes into service. Back is set if the instance returns to a warm
+	// pool and is not terminated.
 	Launch, Back bool
 }
 
@@ -105,8 +105,8 @@ type field struct {
 // row is what is known of one kind of message.
 type row struct {
 	fields []field
-	// say returns what the message says, once its fields have their forms.
-	say func(message) ([]Notice, error)
+	// notices returns what the message says. Parse has checked its fields before.
+	notices func(message) ([]Notice, error)
 }
 
 var (
@@ -171,15 +171,17 @@ type message struct {
 	detail []byte // what has the fields
 }
 
-// Parse reads the body of a message from the queue of an account; "" takes events of any account. What does not say when it happened
-// did so when the message was sent. A NotOursError says that the message concerns nobody here, and any other error that it cannot be
-// understood. Without an error it says at least one notice.
+// Parse reads the body of a message. account is the queue's; with "", events of any account are read. sent is the time of an event
+// that names none.
+//
+// A NotOursError means that the message concerns nobody here and may be deleted. Any other error means that the message cannot be
+// understood. Without an error there is at least one notice.
 func Parse(body, account string, sent time.Time) ([]Notice, error) {
 	e, err := open(body)
 	if err != nil {
 		return nil, err
 	}
-	if e.TopicARN != "" {
+	if e.TopicARN != "" { // SNS has put the message that counts into one of its own.
 		if e.Type != "" && e.Type != "Notification" {
 			return nil, notOurs("SNS writes about its subscription: %s", shown(e.Type))
 		}
@@ -194,9 +196,9 @@ func Parse(body, account string, sent time.Time) ([]Notice, error) {
 	}
 	known, found := rows[kind]
 	switch from := cmp.Or(e.Account, e.AccountID); {
-	case !found && e.Transition == "":
+	case !found && e.Transition == "": // The rule of EventBridge lets more through than nth-queue needs.
 		return nil, notOurs("it is an event %s of %s", shown(e.DetailType), shown(e.Source))
-	case !found:
+	case !found: // Auto Scaling waits for an answer, so the message is not deleted.
 		return nil, fmt.Errorf("it is a lifecycle action of an unknown kind: %s", shown(kind))
 	case account != "" && from != "" && from != account:
 		return nil, notOurs("it is of the account %s, and the queue is in %s", from, account)
@@ -205,10 +207,11 @@ func Parse(body, account string, sent time.Time) ([]Notice, error) {
 	if m.fields, err = read(kind, detail, known.fields); err != nil {
 		return nil, err
 	}
-	return known.say(m)
+	return known.notices(m)
 }
 
-// kind returns the kind of a message, as rows has it, and the part of the body that has its fields.
+// kind returns the kind of a message, which is its key in rows, and the JSON object that has its fields: EventBridge puts them into
+// "detail", Auto Scaling into the body itself. A NotOursError is about a notification that needs no answer.
 func (e envelope) kind(body string) (kind string, detail []byte, err error) {
 	switch {
 	case e.DetailType != "" || e.Source != "":
@@ -221,7 +224,7 @@ func (e envelope) kind(body string) (kind string, detail []byte, err error) {
 	return e.Transition, []byte(body), nil
 }
 
-// open reads an envelope.
+// open reads the envelope of a message, and checks the form of its texts.
 func open(body string) (e envelope, err error) {
 	if len(body) > maxBody {
 		return envelope{}, fmt.Errorf("it has %d bytes, and the most that are read are %d", len(body), maxBody)
@@ -240,7 +243,8 @@ func open(body string) (e envelope, err error) {
 	return e, nil
 }
 
-// read returns the fields of a kind of message by their names.
+// read returns the values of these fields by their names. A missing field is empty. The error names the first field that has not
+// its form.
 func read(kind string, detail []byte, fields []field) (map[string]string, error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(detail, &all); err != nil {
@@ -270,7 +274,8 @@ func parseTime(text string) time.Time {
 	return time.Time{}
 }
 
-// interruption returns a notice about one instance. The event's ID is derived from what distinguishes it from others.
+// interruption returns a notice that one instance is interrupted. identity distinguishes the event from others of its kind: see
+// contentID.
 func (m message) interruption(instance string, kind event.Kind, identity ...string) Notice {
 	return Notice{About: Interruption, Instance: instance, Event: event.Event{
 		ID: contentID(kind, append(identity, instance)...), Kind: kind, State: event.Pending, Noticed: m.at,
@@ -286,22 +291,25 @@ func contentID(kind event.Kind, identity ...string) string {
 // spotNotice is how long EC2 leaves a spot instance after its warning; the message does not say.
 const spotNotice = 2 * time.Minute
 
+// spot reads a spot interruption warning.
 func spot(m message) ([]Notice, error) {
 	n := m.interruption(m.fields["instance-id"], event.SpotInterruption, m.ID, m.Time)
 	n.Event.Code, n.Event.Deadline = m.fields["instance-action"], m.at.Add(spotNotice)
 	return []Notice{n}, nil
 }
 
+// rebalance reads a rebalance recommendation.
 func rebalance(m message) ([]Notice, error) {
 	return []Notice{m.interruption(m.fields["instance-id"], event.RebalanceRecommendation, m.ID, m.Time)}, nil
 }
 
-// stateChange reads a new state of an instance: "running" ends an interruption, and those after it are one.
+// stateChange reads an instance's new state. An instance that stops, terminates, or has done so is interrupted. "running" makes a
+// notice of its own, which ends an earlier interruption.
 func stateChange(m message) ([]Notice, error) {
 	n := m.interruption(m.fields["instance-id"], event.StateChange, m.ID, m.Time)
 	n.Event.Code = m.fields["state"]
 	switch n.Event.Code {
-	case "stopping", "shutting-down":
+	case "stopping", "shutting-down": // The notice is complete.
 	case "stopped", "terminated":
 		n.Stopped = true
 	case "running":
@@ -327,8 +335,8 @@ func capacityBlock(m message) ([]Notice, error) {
 		Kind: event.ReservationEnd, Code: "capacity-block", State: event.Pending, Noticed: m.at,
 	}}
 	switch {
-	case end.IsZero():
-	case end.Sub(m.at) >= reclaimUltra:
+	case end.IsZero(): // The message names no end: the event has no deadline.
+	case end.Sub(m.at) >= reclaimUltra: // The message came so early that these are UltraServers.
 		n.Event.Deadline = end.Add(-reclaimUltra)
 	default:
 		n.Event.Deadline = end.Add(-reclaim)
@@ -352,8 +360,8 @@ var maintenanceCodes = []struct{ part, code string }{
 	{"MAINTENANCE", "system-maintenance"},
 }
 
-// health reads a scheduled change that AWS Health writes of. Each instance has an event of its own, so that one that cannot be
-// drained does not hide one that can.
+// health reads a scheduled change that AWS Health announces. It makes an event for each affected instance, as each is drained by
+// itself. Issues and account notifications of AWS Health are NotOursErrors.
 func health(m message) ([]Notice, error) {
 	if m.fields["service"] != "EC2" || m.fields["eventTypeCategory"] != "scheduledChange" {
 		return nil, notOurs("AWS Health writes of %q in %q", m.fields["eventTypeCategory"], m.fields["service"])
@@ -402,11 +410,12 @@ func health(m message) ([]Notice, error) {
 	return notices, nil
 }
 
-// action returns the lifecycle action that a message is about.
+// action returns the lifecycle action that a message of Auto Scaling is about.
 func (m message) action() *Hook {
 	return &Hook{Group: m.fields["AutoScalingGroupName"], Name: m.fields["LifecycleHookName"], Token: m.fields["LifecycleActionToken"]}
 }
 
+// terminating reads that Auto Scaling ends an instance, or returns it to a warm pool, and waits at a lifecycle hook.
 func terminating(m message) ([]Notice, error) {
 	hook := m.action()
 	hook.Back = m.fields["Destination"] == "WarmPool"
@@ -415,6 +424,7 @@ func terminating(m message) ([]Notice, error) {
 	return []Notice{n}, nil
 }
 
+// launching reads that Auto Scaling has started an instance, and waits at a lifecycle hook.
 func launching(m message) ([]Notice, error) {
 	hook := m.action()
 	hook.Launch = true

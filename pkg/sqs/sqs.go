@@ -23,7 +23,7 @@ import (
 
 // Options say which queue it is and how it is read.
 type Options struct {
-	// URL is the queue's. Its host is asked, unless AWS, or the environment that AWS is from, has an endpoint, FIPS or dual-stack.
+	// URL is the queue's. Requests go to its host, unless AWS names another endpoint, or asks for FIPS or dual-stack addresses.
 	URL string
 	// AWS has the credentials and the region.
 	AWS aws.Config
@@ -33,7 +33,8 @@ type Options struct {
 	DryRun bool
 	// Report, if set, is called with what happens to messages. It must not block.
 	Report func(Report)
-	// Trouble, if set, is called with why the queue cannot be read, once for each attempt, and with nil when it can be again.
+	// Trouble, if set, is called after each failed attempt to read the queue, with the reason. After the first attempt that
+	// succeeds again it is called with nil.
 	Trouble func(error)
 }
 
@@ -95,20 +96,20 @@ const (
 // Queue reads a queue. Its methods may be called from several goroutines.
 type Queue struct {
 	opts    Options
-	account string // the queue's; "" if its URL does not say
+	account string // the AWS account in the queue's URL; "" if there is none
 	client  *sqs.Client
-	wake    chan struct{} // for Run
-	ended   *lru.Cache    // by the IDs of messages that need no work any more: Deleted or Poisoned
+	wake    chan struct{} // ends the pause in settle
+	ended   *lru.Cache    // Deleted or Poisoned, by the IDs of messages that need no work any more
 
 	mu       sync.Mutex
-	inFlight map[string]*Message // by the message's ID
-	notices  int                 // of all that is in flight
-	failing  bool
+	inFlight map[string]*Message  // by the message's ID
+	notices  int                  // how many notices the messages in flight have together
+	failing  bool                 // the last request for messages failed
 	asked    [receivers]time.Time // when each receiver last made a request; zero while it does not run
-	answered time.Time            // when one last was answered
+	answered time.Time            // when SQS last answered a request for messages
 }
 
-// New returns a queue that nobody reads yet.
+// New returns a Queue that has made no request yet. A URL that cannot be parsed is no error here: Run's requests fail then.
 func New(opts Options) *Queue {
 	q := &Queue{opts: opts, wake: make(chan struct{}, 1), inFlight: map[string]*Message{}, ended: lru.New(maxRemembered)}
 	address, err := url.Parse(opts.URL)
@@ -116,10 +117,10 @@ func New(opts Options) *Queue {
 		q.account, _, _ = strings.Cut(strings.TrimPrefix(address.Path, "/"), "/")
 	}
 	if !accountID.pattern.MatchString(q.account) {
-		q.account = ""
+		q.account = "" // Parse then takes events of any account.
 	}
 	q.client = sqs.NewFromConfig(opts.AWS, func(o *sqs.Options) {
-		// The SDK takes the region's public address, which is not the one of a VPC endpoint.
+		// By itself the SDK sends requests to the region's public address. The URL may have that of a VPC endpoint.
 		chosen := o.BaseEndpoint != nil || o.EndpointOptions.UseFIPSEndpoint == aws.FIPSEndpointStateEnabled ||
 			o.EndpointOptions.UseDualStackEndpoint == aws.DualStackEndpointStateEnabled
 		if err == nil && address.Host != "" && !chosen {
@@ -129,18 +130,18 @@ func New(opts Options) *Queue {
 	return q
 }
 
-// Run passes messages to take, which must not block, until ctx ends. Then it waits, for a while, until all messages are Done
-// or Returned and SQS knows.
-func (q *Queue) Run(ctx context.Context, take func(*Message)) {
+// Run receives messages until ctx ends, and calls deliver with each. deliver must not block. Then Run waits until each message
+// is Done or Returned and SQS has been asked for that, for stopTimeout at most.
+func (q *Queue) Run(ctx context.Context, deliver func(*Message)) {
 	var receiving sync.WaitGroup
 	for number := range receivers {
-		receiving.Go(func() { q.receive(ctx, number, take) })
+		receiving.Go(func() { q.receive(ctx, number, deliver) })
 	}
-	settling := context.WithoutCancel(ctx)
+	settling := context.WithoutCancel(ctx) // Requests under way when ctx ends are completed.
 	for ctx.Err() == nil {
 		q.settle(ctx, settling)
 	}
-	// A request for messages that has just been canceled must not get what is returned: nobody would know of it.
+	// A returned message is visible in the queue at once. A receiver that still runs could receive it and drop it.
 	receiving.Wait()
 	settling, cancel := context.WithTimeout(settling, stopTimeout)
 	defer cancel()
@@ -149,7 +150,8 @@ func (q *Queue) Run(ctx context.Context, take func(*Message)) {
 	}
 }
 
-// Stalled returns an error if a receiver hangs. SQS not answering, or refusing, is trouble, and nothing is stuck.
+// Stalled returns an error if a receiver hangs, and nil otherwise. If SQS does not answer or refuses, the requests end with an error:
+// Options.Trouble reports that, and it is no stall.
 func (q *Queue) Stalled() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
