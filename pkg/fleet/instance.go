@@ -458,6 +458,9 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 		if e.Phase == state.Closed {
 			return ev.State != event.Pending || !isListed(ev.Kind)
 		}
+		if isListed(ev.Kind) && ev.State == event.Pending && asked && !e.Acted() {
+			return false // EC2 does not list it now: nothing begins for it.
+		}
 		events = append(events, ev)
 		return false
 	})

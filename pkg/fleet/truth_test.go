@@ -207,6 +207,23 @@ func TestPoll_PursuesWhatEC2HasScheduled(t *testing.T) {
 	})
 }
 
+// Canceled maintenance drains nothing on the old date, also while EC2's list may be incomplete.
+func TestPoll_BeginsNothingThatEC2ListsNoMore(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{planned: planned("instance-stop", 70*time.Minute, "")} // to begin in ten minutes
+		c.run(func(o *fleet.Options) { o.EC2 = says })
+		time.Sleep(5 * time.Minute)
+		says.say(func(k *knowledge) { k.planned = nil })
+		time.Sleep(time.Hour)
+		c.wantUntouched("a")
+		if text := c.node("a").Annotations[fleet.RecordAnnotation]; text != "" {
+			t.Errorf("the record is %s", text)
+		}
+	})
+}
+
 // A reboot is over with a new boot, or when EC2 says so for long enough; not because a kubelet was restarted.
 func TestPoll_KnowsARebootByItsBootID(t *testing.T) {
 	type row struct {
