@@ -19,16 +19,21 @@ import (
 // say. For one event that is neither listed by EC2 nor uncordoned by an operator, there is none.
 const RecordAnnotation = kube.KeyPrefix + "queue-events"
 
-// mostEntries bounds what is read from an annotation.
-const mostEntries = 64
+// mostEntries and mostBytes bound what is read from an annotation.
+const mostEntries, mostBytes = 64, 64 << 10
 
-// readRecord reads the entries in an annotation; none if it was not written by nth-queue.
-func readRecord(text string) []state.Entry {
-	var entries []state.Entry
-	if text == "" || json.Unmarshal([]byte(text), &entries) != nil || len(entries) > mostEntries {
+// readRecord reads the entries in an annotation, one for each event; none if it was not written by nth-queue.
+func readRecord(text string) (entries []state.Entry) {
+	var found []state.Entry
+	if text == "" || len(text) > mostBytes || json.Unmarshal([]byte(text), &found) != nil || len(found) > mostEntries {
 		return nil
 	}
-	return slices.DeleteFunc(entries, func(e state.Entry) bool { return e.Validate() != nil })
+	for _, e := range found {
+		if _, twice := policy.Find(entries, e.Event.ID); e.Validate() == nil && !twice {
+			entries = append(entries, e)
+		}
+	}
+	return entries
 }
 
 // recordText is the annotation for these entries; "" without any that is to be kept. Those of events that EC2 lists are kept as long as it
@@ -67,7 +72,8 @@ func fromMessage(id string) bool {
 
 // entriesOf is what the Node says of the events for which something was done: its record, and where that has none for which the node is
 // closed, the cordon. A node that is schedulable all the same was uncordoned by an operator, for all of them. An event that was
-// announced, and for which the node is cordoned, has no entry: it begins again, and finds its cordon.
+// announced, and for which the node is cordoned, has no entry: it begins again, and finds its cordon. Nothing is done for an event of a
+// message because of the record alone, which others can write too.
 func (t *term) entriesOf(on node, announced []event.Event) []state.Entry {
 	entries := slices.Clone(on.entries)
 	if on.ours && !slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && !e.Released() }) {
@@ -81,7 +87,14 @@ func (t *term) entriesOf(on node, announced []event.Event) []state.Entry {
 		}
 	}
 	return slices.DeleteFunc(entries, func(e state.Entry) bool {
-		return e.Released() && e.BootID != on.bootID && e.Event.State == event.Pending && !isListed(e.Event.Kind)
+		switch isAnnounced := slices.ContainsFunc(announced, func(ev event.Event) bool { return ev.ID == e.Event.ID }); {
+		case isListed(e.Event.Kind):
+			return false
+		case e.Released():
+			return e.BootID != on.bootID && e.Event.State == event.Pending
+		default:
+			return !e.OnNode && !isAnnounced
+		}
 	})
 }
 

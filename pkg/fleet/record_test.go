@@ -1,12 +1,14 @@
 package fleet_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/sqs"
 )
 
@@ -68,5 +70,27 @@ func TestRecord_KeepsWhomAnOperatorUncordonedFor(t *testing.T) {
 		if c.node("a").Spec.Unschedulable {
 			t.Error("the node is cordoned again")
 		}
+	})
+}
+
+// Others who may change Nodes can write anything into the record. It drains nothing by itself, and keeps nothing from being done.
+func TestRecord_DrainsNothingWithoutAnEvent(t *testing.T) {
+	const draining = `{"event":{"id":"x","kind":"spot-interruption","state":"pending"},"phase":"draining","boot_id":"boot-1","cordon":true}`
+	const planned = `{"event":{"id":"y","kind":"scheduled-maintenance","state":"pending"},"phase":"seen","first_seen":"2100-01-01T00:00:00Z"}`
+	each(t, map[string]string{
+		"no JSON":                      "[",
+		"entries of nothing":           "[null,{}]",
+		"an event that nobody reports": "[" + draining + "]",
+		"an event twice":               "[" + planned + "," + planned + "]",
+		"too much":                     `[{"event":{"id":"` + strings.Repeat("x", 100_000) + `","kind":"scheduled-maintenance"},"phase":"draining"}]`,
+	}, func(t *testing.T, c *cluster, text string) {
+		n := nodeOf("a", instance)
+		n.Annotations[fleet.RecordAnnotation] = text
+		c.add(n, podOn("a", "one"))
+		r := c.run(nil)
+		time.Sleep(10 * time.Minute)
+		c.wantUntouched("a")
+		r.take(spot(instance)).want(t, "done")
+		c.wantDrained("a")
 	})
 }
