@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
@@ -88,6 +89,8 @@ type Options struct {
 	// Unchanged, if set, reports whether the Node still has a resource version, as far as a watch of all Nodes tells. It is not read again
 	// while it has.
 	Unchanged func(version string) bool
+	// OwnTaint, if set, reports whether a taint is the Writer's: it is taken off together with its cordon.
+	OwnTaint func(corev1.Taint) bool
 }
 
 // pods are the settings that hold for pods.

@@ -420,11 +420,14 @@ func (n *Node) uncordonPatch(node *corev1.Node, result UncordonResult) map[strin
 	if labeled {
 		metadata["labels"] = map[string]any{ExcludeLabel: nil}
 	}
-	patch := map[string]any{"metadata": metadata}
+	spec := map[string]any{}
 	if result == UncordonLifted {
-		patch["spec"] = map[string]any{"unschedulable": nil}
+		spec["unschedulable"] = nil
 	}
-	return patch
+	if own := n.opts.OwnTaint; mine && own != nil && slices.ContainsFunc(node.Spec.Taints, own) {
+		spec["taints"] = slices.DeleteFunc(slices.Clone(node.Spec.Taints), own)
+	}
+	return map[string]any{"metadata": metadata, "spec": spec}
 }
 
 // patchTimeout bounds a patch of the Node.

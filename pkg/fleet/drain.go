@@ -254,6 +254,7 @@ func (s *session) keeper() func(ctx context.Context) {
 func (f *Fleet) drainNode(on node, urgent func() bool) agent.Node {
 	options := f.rules.Load().Drain
 	options.Writer, options.UID, options.Requests, options.Urgent = drain.Queue, on.uid, f.requests, urgent
+	options.OwnTaint = f.opts.Taints.ours
 	options.Unchanged = func(version string) bool {
 		now := f.nodes.watched(on)
 		return now != nil && now.ResourceVersion == version
