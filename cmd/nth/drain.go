@@ -99,15 +99,9 @@ type manualDrain struct {
 // statusPoll is how often the service's status is read.
 const statusPoll = 100 * time.Millisecond
 
-// run asks the service for a drain, or for its end, and waits for that until ctx ends.
+// run asks the service for a drain, or for its end, and waits for that until ctx ends. An end is asked for in any case: the request would
+// count again once the service does.
 func (d *manualDrain) run(ctx context.Context, limit time.Duration, undo bool) error {
-	status, why := checks.Running("nth", d.cfg.RuntimeDirectory, d.began)
-	switch {
-	case why != "":
-		return fmt.Errorf("the service does not run: sudo systemctl start nth (%s)", why)
-	case status.DryRun:
-		return errors.New("the service runs as a dry run, and would not drain the node")
-	}
 	dir := daemon.StateDirectory(&d.cfg.Common)
 	done, unfinished := d.drained, "the service continues until \"nth drain --undo\""
 	if undo {
@@ -115,23 +109,54 @@ func (d *manualDrain) run(ctx context.Context, limit time.Duration, undo bool) e
 		if err := record.RemoveDrainRequest(dir); err != nil {
 			return err
 		}
-	} else {
+	}
+	status, why := checks.Running("nth", d.cfg.RuntimeDirectory, d.began)
+	switch {
+	case why != "":
+		return notRunning(why)
+	case status.DryRun:
+		return errors.New("the service runs as a dry run, and changes nothing")
+	}
+	if !undo {
 		d.id = "manual-" + d.began.UTC().Format(time.RFC3339Nano)
 		if err := (record.DrainRequest{ID: d.id, Asked: d.began.UTC(), Deadline: d.began.Add(limit).UTC()}).Write(dir); err != nil {
 			return err
 		}
 	}
 	for {
+		if err := d.superseded(dir); err != nil {
+			return err
+		}
 		if status, why = checks.Running("nth", d.cfg.RuntimeDirectory, time.Now()); why == "" {
 			d.note(status)
 			if ended, err := done(status); ended {
 				return err
 			}
 		}
-		if !kube.Await(ctx, nil, statusPoll) {
+		switch {
+		case kube.Await(ctx, nil, statusPoll):
+		case why != "":
+			return fmt.Errorf("%w: %w", context.Cause(ctx), notRunning(why))
+		default:
 			return fmt.Errorf("%w: %s%s; %s", context.Cause(ctx), d.said, d.holders(), unfinished)
 		}
 	}
+}
+
+func notRunning(why string) error {
+	return fmt.Errorf("the service does not run: sudo systemctl start nth (%s)", why)
+}
+
+// superseded returns an error if the request of this run does not stand any more. The service reads what stands now.
+func (d *manualDrain) superseded(dir string) error {
+	stands, err := record.ReadDrainRequest(dir)
+	switch {
+	case d.id == "", err != nil, stands.ID == d.id:
+		return nil
+	case stands.ID == "":
+		return errors.New("\"nth drain --undo\" has ended this drain")
+	}
+	return errors.New("a later \"nth drain\" has replaced this one")
 }
 
 // note prints the service's sentence if it has changed, and remembers what holds pods back, for the error when time is over.

@@ -142,12 +142,23 @@ func TestDrain_OutOfTimeIsStatus1AndSaysWhatHolds(t *testing.T) {
 }
 
 func TestDrain_EndsWhenOperatorsDecideOtherwise(t *testing.T) {
-	for words, event := range map[string]state.EventStatus{
-		"someone uncordoned the node":        {Released: true},
-		"asks for its pods to be left alone": {LeftAlone: true},
+	for words, decide := range map[string]func(dir, id string) (event state.EventStatus, err error){
+		"someone uncordoned the node": func(_, id string) (state.EventStatus, error) {
+			return state.EventStatus{ID: id, Released: true}, nil
+		},
+		"asks for its pods to be left alone": func(_, id string) (state.EventStatus, error) {
+			return state.EventStatus{ID: id, LeftAlone: true}, nil
+		},
+		`"nth drain --undo" has ended this drain`: func(dir, _ string) (state.EventStatus, error) {
+			return state.EventStatus{}, record.RemoveDrainRequest(dir)
+		},
+		`a later "nth drain" has replaced this one`: func(dir, _ string) (state.EventStatus, error) {
+			return state.EventStatus{}, record.DrainRequest{ID: "later"}.Write(dir)
+		},
 	} {
 		t.Run(words, func(t *testing.T) {
 			b := newBench(t)
+			dir := os.Getenv("STATE_DIRECTORY")
 			board := record.NewStatusFile(os.Getenv("RUNTIME_DIRECTORY"), func(err error) { t.Error(err) })
 			showing, stop := context.WithCancel(t.Context())
 			var service sync.WaitGroup
@@ -160,9 +171,13 @@ func TestDrain_EndsWhenOperatorsDecideOtherwise(t *testing.T) {
 				runtime.Gosched()
 			}
 			service.Go(func() {
-				for event.ID == "" && showing.Err() == nil {
-					asked, _ := record.ReadDrainRequest(os.Getenv("STATE_DIRECTORY"))
-					event.ID = asked.ID
+				asked := record.DrainRequest{}
+				for asked.ID == "" && showing.Err() == nil {
+					asked, _ = record.ReadDrainRequest(dir)
+				}
+				event, err := decide(dir, asked.ID)
+				if err != nil {
+					t.Error(err)
 				}
 				show(event)
 			})

@@ -16,9 +16,12 @@ type DrainRequest struct {
 	Deadline time.Time `json:"deadline"`
 }
 
+// longestID is the longest ID of a request, in bytes. It gets into logs, and onto the Node.
+const longestID = 100
+
 func (r DrainRequest) valid() error {
-	if r.ID == "" {
-		return errors.New("it has no ID")
+	if r.ID == "" || len(r.ID) > longestID {
+		return fmt.Errorf("its ID has %d bytes, not 1 to %d", len(r.ID), longestID)
 	}
 	return nil
 }
