@@ -96,6 +96,19 @@ func TestDelete(t *testing.T) {
 			}
 		}
 	})
+	// The machine stays, and a webhook makes each deletion a dry run.
+	run(t, "repeated seldom without effect, long after", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", grace(30)), 0)
+		s.Always("evict", accepted)
+		s.Always("delete", accepted)
+		beginWithin(t, s, evict.Options{}, true, time.Minute)
+		time.Sleep(5 * time.Minute)
+		asked := count(s, "evict", "delete")
+		time.Sleep(10 * time.Minute)
+		if n := count(s, "evict", "delete") - asked; n == 0 || n > 30 {
+			t.Errorf("%d requests in ten minutes", n)
+		}
+	})
 	// It is ending by another's hand, and would take an hour.
 	run(t, "repeated with pauses for a terminating pod", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a", ending(3600)), apitest.Never)
@@ -105,6 +118,14 @@ func TestDelete(t *testing.T) {
 		if n := count(s, "delete"); n < 2 || n > 12 {
 			t.Errorf("%d deletions in the last second", n)
 		}
+	})
+	// The watch does not show that its grace was shortened.
+	run(t, "accepted once for a terminating pod", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", ending(3600)), apitest.Never)
+		s.Always("delete", accepted)
+		beginWithin(t, s, evict.Options{}, true, 10*time.Second)
+		time.Sleep(time.Minute)
+		requested(t, s, 1, "delete")
 	})
 	// The machine should be gone. What the pod got then is over before a deletion is answered.
 	run(t, "half a minute again", func(t *testing.T, s *apitest.Server) {

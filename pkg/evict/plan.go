@@ -71,7 +71,7 @@ func (p *Pods) plan(t *target, now time.Time) (state.TransitionKind, time.Time) 
 		switch effect := t.effectBy(end, turnCome); {
 		case now.Before(effect):
 			return "", loop.Soonest(effect, wake)
-		case !hard || !turnCome: // A list says whether it is terminating. If it is not, it waits again (handleRelisted).
+		case !hard || !turnCome || p.terms().longOver(now): // A list says whether it is terminating. If it is not, it waits again (handleRelisted).
 			return "", loop.Soonest(p.suspectWatch(now), wake)
 		}
 		return p.planWaiting(t, end, turnCome, wake, now)

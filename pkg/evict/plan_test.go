@@ -107,7 +107,13 @@ func TestPlan(t *testing.T) {
 			moves: func(g *evict.Terms, began time.Time) { g.Hard = began.Add(time.Minute) },
 			want:  "evict a 0s, delete a 28s",
 		},
-		// Nothing delays a pod beyond its turn.
+		// Nothing delays a pod beyond its turn. The terms are judged again while it waits for something else.
+		"accepted without effect": {
+			pods: one(30), hard: 42 * time.Second, delay: 5 * time.Second, evict: accepted, moves: func(*evict.Terms, time.Time) {}, want: "evict a 5s, delete a 12s",
+		},
+		"throttled": {
+			pods: one(30), hard: 42 * time.Second, delay: 8 * time.Second, evict: apitest.Throttled(60), moves: func(*evict.Terms, time.Time) {}, want: "evict a 8s, delete a 12s",
+		},
 		"a delay, hard":                     {pods: one(2), hard: 5 * time.Second, delay: time.Hour, want: "evict a 3s"},
 		"a delay, soft":                     {pods: one(2), soft: 5 * time.Second, delay: time.Hour, want: "evict a 3s"},
 		"a delay, and a grace that is long": {pods: one(600), hard: 5 * time.Second, delay: time.Hour, want: "evict a 0s with 5"},
