@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -18,8 +19,8 @@ type knowledge struct {
 	managed  map[string]bool
 	clusters map[string][]string
 	groups   map[string][]string
-	// addresses are their private IP addresses.
-	addresses map[string]string
+	// addresses are their private IP addresses, and remembered those that Look has said.
+	addresses, remembered map[string]string
 	// planned are the statuses of instances.
 	planned map[string]ec2.Status
 	// err is what EC2 answers instead, and asked how often it was.
@@ -34,10 +35,16 @@ func (k *knowledge) say(how func(*knowledge)) {
 	how(k)
 }
 
-// Look implements fleet.EC2 with an answer of long ago: everything runs that is known.
+// Look implements fleet.EC2 with an answer of long ago: everything runs that is known, and has its first address.
 func (k *knowledge) Look(ctx context.Context, id string) (ec2.Instance, bool, error) {
 	i, known, err := k.LookAnew(ctx, id)
-	i.State = "running"
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.remembered == nil {
+		k.remembered = map[string]string{}
+	}
+	k.remembered[id] = cmp.Or(k.remembered[id], i.Address)
+	i.State, i.Address = "running", k.remembered[id]
 	return i, known, err
 }
 

@@ -80,19 +80,19 @@ func TestLook_LeavesTheNextNodeOfThatNameAlone(t *testing.T) {
 
 // A machine of K3s is replaced by another one of the same name, which takes over its Node.
 func TestLook_LeavesAMachineAloneThatTakesANodeOver(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		n := silentNode("worker-1", "k3s://worker-1", "10.0.1.2")
+	const address = "10.0.1.2"
+	each(t, map[string]string{"with another address": "10.0.1.3", "with the same address": address}, func(t *testing.T, c *cluster, next string) {
+		n := silentNode("worker-1", "k3s://worker-1", address)
 		n.Status.NodeInfo.SystemUUID = "machine-1"
 		c.add(n, podOn("worker-1", "one"))
 		c.before("evict", held)
-		says := &knowledge{states: map[string]string{instance: "running"}, addresses: map[string]string{instance: "10.0.1.2"}}
+		says := &knowledge{states: map[string]string{instance: "running"}, addresses: map[string]string{instance: address}}
 		r := c.run(func(o *fleet.Options) { o.EC2 = says })
 		m := r.take(notice(instance, event.RebalanceRecommendation, "", 0))
 		time.Sleep(10 * time.Second)
 		says.say(func(k *knowledge) { k.states[instance], k.addresses = "terminated", nil })
 		c.change("worker-1", func(n *corev1.Node) {
-			n.Status.NodeInfo.SystemUUID, n.Status.NodeInfo.BootID, n.Status.Addresses[0].Address = "machine-2", "boot-2", "10.0.1.3"
+			n.Status.NodeInfo.SystemUUID, n.Status.NodeInfo.BootID, n.Status.Addresses[0].Address = "machine-2", "boot-2", next
 		})
 		m.want(t, "done")
 		c.before("evict", nil)

@@ -145,6 +145,10 @@ func (t *term) nodesOf(ctx context.Context, in *instance) ([]node, error) {
 	if len(nodes) == 0 {
 		return nil, nil
 	}
+	// That answer may be minutes old, and the next machine have the address by now.
+	if now, known, err := t.opts.EC2.LookAnew(ctx, in.id); err != nil || !known || now.Address != found.Address {
+		return nil, err
+	}
 	who, err := t.ownerOf(ctx, in.id)
 	if err != nil || who == otherCluster {
 		return nil, err
