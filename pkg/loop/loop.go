@@ -1,5 +1,5 @@
-// Package loop is one goroutine that owns some state, and workers that may block. A worker never touches the state: it returns what is to
-// be done with its result, and the loop does that.
+// Package loop is one goroutine that owns some state, and workers that may block. A worker never touches the state: it returns a function
+// that does, and the loop calls that function.
 package loop
 
 import (
@@ -8,26 +8,29 @@ import (
 	"time"
 )
 
-// Loop is one such goroutine. Its state may be read with Mutex held, from any goroutine; only the loop changes it.
+// Loop is one such goroutine. Any goroutine may read its state with Mutex held. Only the loop changes the state.
 type Loop struct {
 	sync.Mutex
-	ctx     context.Context // Run's
-	posts   chan func()
-	woken   chan struct{}
-	workers sync.WaitGroup
+	ctx     context.Context // set by Run, and ended when Run returns
+	posts   chan func()     // from Post
+	woken   chan struct{}   // has an element if Wake was called since the last turn
+	workers sync.WaitGroup  // those of Go and Worker
 }
 
 // New returns a loop that does nothing before it is run.
 func New() *Loop { return &Loop{posts: make(chan func()), woken: make(chan struct{}, 1)} }
 
-// Run calls turn at once, after each Wake, for each post, and when the time comes that turn has returned, zero for never; post is nil then.
-// With the mutex released, it then calls after. It returns when ctx and all workers have ended.
+// Run is the loop. It calls turn with the mutex held: at once, after each Wake, for each function of Post, and at the time wake.
+//
+// post is the function of Post, which turn has to call; nil if turn was called for another reason. timed is true if a wake time has come;
+// the start of Run counts as one. turn returns the time of the next turn, zero for never, and a function, after, that Run calls once the mutex
+// is released. Run returns when ctx and all workers have ended.
 func (l *Loop) Run(ctx context.Context, turn func(post func(), timed bool) (wake time.Time, after func())) {
 	ctx, stop := context.WithCancel(ctx)
 	defer l.workers.Wait()
 	defer stop()
 	l.ctx = ctx
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(0) // for the first turn
 	defer timer.Stop()
 	for {
 		var post func()
@@ -54,18 +57,18 @@ func (l *Loop) Run(ctx context.Context, turn func(post func(), timed bool) (wake
 // Wake has Run call turn. It does not block, and may be called before Run.
 func (l *Loop) Wake() { Nudge(l.woken) }
 
-// Nudge wakes the receiver of a channel with a buffer of one.
+// Nudge wakes the receiver of a channel with a buffer of one. It does not block.
 func Nudge(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default:
+	default: // The receiver has yet to take the nudge before.
 	}
 }
 
-// Context ends with the loop.
+// Context returns a context that ends with the loop; nil before Run.
 func (l *Loop) Context() context.Context { return l.ctx }
 
-// Post has turn called with a function, and waits until the loop has taken it or ends.
+// Post has Run call turn with a function. It waits until the loop has taken the function, or has ended and never will.
 func (l *Loop) Post(do func()) {
 	select {
 	case l.posts <- do:
@@ -73,11 +76,11 @@ func (l *Loop) Post(do func()) {
 	}
 }
 
-// Go runs work apart from the loop. ctx ends with the loop. What work returns is posted, unless that is nil.
+// Go runs work in a goroutine of its own. ctx ends with the loop. The function that work returns is posted to the loop, unless it is nil.
 func (l *Loop) Go(work func(ctx context.Context) (then func())) { go l.Worker()(work) }
 
-// Worker returns a function that runs work as Go does, but later, and in the caller's goroutine. It must be called once: the loop waits
-// for it.
+// Worker returns a function that runs work as Go does, but in the goroutine of its caller. The caller must call run exactly once: until
+// then, Run does not return.
 func (l *Loop) Worker() (run func(work func(ctx context.Context) (then func()))) {
 	l.workers.Add(1)
 	return func(work func(ctx context.Context) (then func())) {
@@ -88,7 +91,7 @@ func (l *Loop) Worker() (run func(work func(ctx context.Context) (then func())))
 	}
 }
 
-// Soonest returns the earlier of two times to be woken at, where zero is never.
+// Soonest returns the earlier of two times to be woken at. Zero stands for never.
 func Soonest(a, b time.Time) time.Time {
 	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
 		return b

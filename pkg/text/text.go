@@ -1,8 +1,8 @@
 // Package text makes text from outside fit to read.
 //
-// What a pod's author, the sender of a message, a server or a library has written ends up in terminals, logs, chat rooms and
-// Kubernetes Events. Visible shows such text as it is where it can be seen, and escaped where it cannot, so that nobody forges a line of
-// ours, moves a cursor or hides half a name. Each sink calls it, once; text of our own needs it as little as it minds it.
+// Pods, messages, servers and libraries write text that ends up in terminals, logs, chat rooms and Kubernetes Events. Visible escapes what
+// cannot be seen in such text. So nobody forges a log line of nth, moves a cursor or hides half a name. Whatever writes to one of these
+// places calls Visible once, also for nth's own text, which Visible does not change.
 package text
 
 import (
@@ -25,10 +25,10 @@ const (
 // ellipsis stands for what was cut off.
 const ellipsis = "…"
 
-// Pods is a number of pods in words: "1 pod", "3 pods".
+// Pods returns a number of pods with the noun: "1 pod", "3 pods".
 func Pods(n int) string { return Count(n, "pod") }
 
-// Count is a number of things in words. The noun is in the singular, and takes an "s" in the plural.
+// Count returns a number with a noun, which is given in the singular and takes an "s" in the plural: "1 attempt", "3 attempts".
 func Count(n int, noun string) string {
 	if n != 1 {
 		noun += "s"
@@ -44,7 +44,7 @@ func Visible(s string, limit int) string {
 		return s
 	}
 	var shown strings.Builder
-	uncut := 0 // how much of it leaves room for the ellipsis
+	uncut := 0 // how many bytes of shown stay if it has to be cut: they leave room for the ellipsis
 	for rest := s; rest != ""; {
 		r, size := utf8.DecodeRuneInString(rest)
 		if invisible(r) {
@@ -63,16 +63,17 @@ func Visible(s string, limit int) string {
 	return shown.String()
 }
 
-// invisible also reports U+FFFD, which stands for a byte that is not UTF-8, and letters without a shape, such as U+3164.
+// invisible reports whether a rune cannot be seen. That includes letters without a shape, such as U+3164. It also includes U+FFFD, which
+// the decoder returns for a byte that is not UTF-8.
 func invisible(r rune) bool {
 	return r == utf8.RuneError || r != ' ' && (!unicode.IsPrint(r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r))
 }
 
 // escape returns one rune, or one byte, as a Go escape.
 func escape(s string) string {
-	if s == string(utf8.RuneError) { // It was in the text, and does not stand for a byte that is not UTF-8.
+	if s == string(utf8.RuneError) { // The text itself has this rune, which can be seen. A byte that is not UTF-8 differs from it.
 		return s
 	}
 	quoted := strconv.QuoteToASCII(s)
-	return quoted[1 : len(quoted)-1]
+	return quoted[1 : len(quoted)-1] // without the quotation marks
 }
