@@ -9,8 +9,8 @@ import (
 	"unicode"
 )
 
-// ReadEnvironment returns the environment of the first of these services that exists, by its files below root ("" for "/"): "NAME=value" for
-// each variable that Environment= or a file of EnvironmentFile= sets. If none of the services exists, the results are empty.
+// ReadEnvironment returns the name of the first of these services that has a unit below root ("" for "/"), and its environment. That is
+// "NAME=value" for each variable that Environment= or a file of EnvironmentFile= sets. If no service has a unit, the results are empty.
 func ReadEnvironment(root string, services ...string) (service string, variables []string, err error) {
 	for _, service := range services {
 		all, found, err := readUnit(root, service)
@@ -20,10 +20,10 @@ func ReadEnvironment(root string, services ...string) (service string, variables
 			switch a.name {
 			case "Environment":
 				if variables = append(variables, words(value)...); value == "" {
-					variables = nil
+					variables = nil // An empty value resets the list, here and below.
 				}
 			case "EnvironmentFile":
-				if files = append(files, strings.TrimPrefix(value, "-")); value == "" {
+				if files = append(files, strings.TrimPrefix(value, "-")); value == "" { // "-": the file may be missing.
 					files = nil
 				}
 			}
@@ -38,12 +38,13 @@ func ReadEnvironment(root string, services ...string) (service string, variables
 	return "", nil, nil
 }
 
-// words splits a value at whitespace outside quotes, and removes the quotes. Escapes are left: addresses have none.
+// words splits a value at whitespace outside quotes, and removes the quotes. It leaves escapes as they are: nth looks for the addresses of
+// proxies, which have none.
 func words(value string) []string {
 	var found []string
 	var word strings.Builder
-	quote, begun := rune(0), false
-	for _, r := range value + " " {
+	quote, begun := rune(0), false  // the quote that is open, if any; whether a word has begun, which may be empty: ""
+	for _, r := range value + " " { // The space ends the last word.
 		switch {
 		case quote == 0 && unicode.IsSpace(r):
 			if begun {
@@ -64,15 +65,15 @@ func words(value string) []string {
 	return found
 }
 
-// addFiles adds the variables of files below root, which are named as in EnvironmentFile=. Paths may be patterns. Files that do not exist
-// are ignored; those that cannot be read are an error.
+// addFiles adds the variables of files below root to those given. As in EnvironmentFile=, a path may be a pattern. Files that do not exist
+// are ignored. Files that cannot be read are an error.
 func addFiles(variables []string, root string, paths []string) ([]string, error) {
 	for _, path := range paths {
 		found, _ := filepath.Glob(filepath.Join("/", root, path)) // A malformed pattern matches nothing.
 		for _, file := range found {
 			text, err := readFile(file)
 			if errors.Is(err, fs.ErrNotExist) {
-				continue
+				continue // It was removed meanwhile, or it is a link to nothing.
 			}
 			if err != nil {
 				return nil, fmt.Errorf("reading the environment in %s: %w", file, err)
@@ -83,8 +84,8 @@ func addFiles(variables []string, root string, paths []string) ([]string, error)
 	return variables, nil
 }
 
-// environmentIn parses the text of an EnvironmentFile=, as far as addresses need it: a value may be in quotes. It returns "NAME=value" for
-// each variable.
+// environmentIn parses the text of an EnvironmentFile=, and returns "NAME=value" for each variable. It removes quotes around a value, but
+// resolves no escapes: the addresses of proxies have none.
 func environmentIn(text string) (variables []string) {
 	for _, a := range assignments(text, "") {
 		value := a.value

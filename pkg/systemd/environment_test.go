@@ -58,7 +58,7 @@ func TestReadEnvironment_AppliesDropInsAndFiles(t *testing.T) {
 		{[]string{"reset.service"}, "reset.service", []string{"B=2"}, ""},
 		{[]string{"none.service"}, "", nil, ""},
 		{[]string{"directory.service"}, "directory.service", nil, "is a directory"},
-		{[]string{"pipe.service"}, "pipe.service", nil, "/etc/pipe: it is no file"}, // Who opens a pipe waits for a writer.
+		{[]string{"pipe.service"}, "pipe.service", nil, "/etc/pipe: it is not a file, but a pipe or a socket"}, // Who opens a pipe waits for a writer.
 	} {
 		service, variables, err := systemd.ReadEnvironment(root, test.services...)
 		if service != test.service || !slices.Equal(variables, test.variables) || (err == nil) != (test.fault == "") || err != nil && !strings.Contains(err.Error(), test.fault) {

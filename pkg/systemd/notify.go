@@ -1,7 +1,7 @@
 // Package systemd talks to the service manager and to the journal: ready, status, watchdog, reload, and log entries with fields. It
-// also reads unit files, for where systemd cannot be asked.
+// also reads unit files, for commands that cannot ask systemd.
 //
-// It knows nothing of nodes and pods. Where there is no systemd, everything in it is silent, so that callers need not check.
+// It knows nothing of nodes and pods. Without systemd, its functions do nothing and return no error, so that callers need not check.
 package systemd
 
 import (
@@ -21,13 +21,13 @@ import (
 // Notifier notifies the service manager, over the socket in $NOTIFY_SOCKET, as sd_notify(3) does. Without a socket it does
 // nothing. The zero value is ready for use, from several goroutines.
 //
-// Notifications are best effort: a service continues when nobody listens, and does not wait for long for a manager that is too
-// busy, which gets them later, in order. Err returns the failure, for a log line that explains why systemd killed the service.
+// Notifications are best effort: a service continues when nobody listens. It waits sendTimeout at most for a manager that is too busy. Such a
+// manager gets the notifications later, in sequence. Err returns the failure, for a log line that explains why systemd killed the service.
 type Notifier struct {
-	mu     sync.Mutex
-	status string // the last one that was sent; "" if the next one must be sent in any case
-	err    error  // the watchdog's interval cannot be read
-	unsent error  // the first of several in a row
+	mu          sync.Mutex
+	status      string // the last one that was sent; "" if the next one must be sent in any case
+	intervalErr error  // why the watchdog's interval cannot be read
+	unsent      error  // the first of the failures since a notification was last sent
 
 	sender sender
 }
@@ -38,12 +38,12 @@ func (n *Notifier) Ready() { n.send(daemon.SdNotifyReady) }
 // Stopping reports that the service has begun to stop.
 func (n *Notifier) Stopping() { n.send(daemon.SdNotifyStopping) }
 
-// Beat feeds the watchdog. It is due at least twice in each WatchdogInterval.
+// Beat feeds the watchdog. Call it at least twice in each WatchdogInterval.
 func (n *Notifier) Beat() { n.send(daemon.SdNotifyWatchdog) }
 
-// Reloading reports that the service reloads its settings, until Ready.
+// Reloading reports that the service has begun to reload its settings. Ready reports the end.
 func (n *Notifier) Reloading() {
-	// Type=notify-reload needs both in one datagram.
+	// With Type=notify-reload, systemd wants the state and the time in one datagram.
 	n.send(daemon.SdNotifyReloading + "\n" + strings.TrimSpace(daemon.SdNotifyMonotonicUsec()))
 }
 
@@ -60,11 +60,11 @@ func (n *Notifier) Status(format string, args ...any) {
 	}
 }
 
-// Err returns why the watchdog's interval cannot be read, or why the service manager cannot be notified now; nil if neither.
+// Err returns why the watchdog's interval cannot be read, or why the service manager cannot be notified now; nil if both work.
 func (n *Notifier) Err() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return cmp.Or(n.err, n.unsent)
+	return cmp.Or(n.intervalErr, n.unsent)
 }
 
 // WatchdogInterval returns how long systemd waits for a Beat before it kills the service; 0 if there is no watchdog.
@@ -73,19 +73,20 @@ func (n *Notifier) WatchdogInterval() time.Duration {
 	if err != nil {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.err = cmp.Or(n.err, fmt.Errorf("reading the watchdog's interval: %w", err))
+		n.intervalErr = cmp.Or(n.intervalErr, fmt.Errorf("reading the watchdog's interval: %w", err))
 	}
 	return interval
 }
 
+// send queues a state in the format of sd_notify(3), and waits a moment until it is sent.
 func (n *Notifier) send(state string) {
 	n.sender.send(datagram{message: state}, n.sendState)
 }
 
-// sendState sends a message to systemd, and keeps the error until one succeeds.
+// sendState sends a queued state to systemd; the sender calls it. Err returns a failure until a later state is sent.
 func (n *Notifier) sendState(d datagram) {
 	var err error
-	if d.lost == 0 {
+	if d.lost == 0 { // Otherwise, d has no state: it stands for states that were lost.
 		if _, err = daemon.SdNotify(false, d.message); err == nil {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -96,26 +97,26 @@ func (n *Notifier) sendState(d datagram) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.status = "" // It may be among what was lost.
+	n.status = "" // The status may be among what was lost: Status must send the same one again.
 	n.unsent = cmp.Or(n.unsent, err)
 }
 
 // journalSocket is where the journal receives entries with fields.
 const journalSocket = "/run/systemd/journal/socket"
 
-// AwaitJournal waits, up to the limit, until the journal has processed the entries that were sent so far. It is for the last entries
-// of a process: the journal asks the kernel which unit a sender belongs to, and if that has exited already, "journalctl -u" does
-// not show why the unit has failed.
+// AwaitJournal waits, up to the limit, until the journal has processed the entries that were sent so far. A process calls it before it
+// exits: the journal asks the kernel which unit a sender belongs to. If the sender has exited already, "journalctl -u" does not show its
+// last entries, which say why the unit has failed.
 //
-// The journal receives one datagram after another, and ignores empty ones. When it has received an empty one, it has processed
-// all before it.
+// The journal receives one datagram after another, and ignores empty ones. So AwaitJournal sends an empty one. When the journal has received
+// it, it has processed all before.
 func AwaitJournal(limit time.Duration) {
 	deadline := time.Now().Add(limit)
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram"})
 	if err != nil {
-		return
+		return // Waiting is best effort, here and below.
 	}
-	defer func() { _ = conn.Close() }()
+	defer func() { _ = conn.Close() }() // Nothing is left to be sent.
 	if conn.SetWriteDeadline(deadline) != nil {
 		return
 	}
@@ -127,7 +128,7 @@ func AwaitJournal(limit time.Duration) {
 	}
 }
 
-// unreceived is how many bytes the receiver has not read yet; 0 if that is unknown.
+// unreceived returns how many bytes of those sent over conn the receiver has not read yet; 0 if that is unknown.
 func unreceived(conn *net.UnixConn) (left int) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

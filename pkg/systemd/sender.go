@@ -6,36 +6,37 @@ import (
 )
 
 const (
-	// sendTimeout is how long the sender of a datagram waits until it is sent, which usually takes microseconds.
+	// sendTimeout is how long a caller of send waits until its datagram is sent, which usually takes microseconds.
 	sendTimeout = 100 * time.Millisecond
 	// maxQueued is how many datagrams are queued: more than the drain of a full node logs.
 	maxQueued = 1024
 )
 
-// datagram is an entry for the journal, or a state for the service manager, which has a message only.
+// datagram is an entry for the journal, or a state for the service manager. A state has a message only.
 type datagram struct {
 	message  string
 	priority int
 	fields   map[string]string
 
-	// lost is how many datagrams this one stands for, which did not fit into the queue; 0 for an ordinary one.
+	// lost is 0 for an ordinary datagram. Otherwise, this one has no message: it stands for so many that did not fit into the queue.
 	lost int
 	sent chan struct{} // closed once it is sent
 }
 
-// sender sends datagrams one at a time and in order, and keeps its callers from being blocked by a receiver that hangs:
-// the socket buffer takes some datagrams more, and then blocks every writer.
+// sender sends datagrams to one receiver, one at a time and in sequence. It keeps its callers from being blocked by a receiver that hangs:
+// such a receiver's socket buffer takes some datagrams more, and then blocks every writer.
 //
-// Usually a datagram is sent when send returns, so that a crash loses nothing. When one is late, nobody waits until the queue is
-// empty again. The zero value is ready for use.
+// Usually a datagram is sent when send returns, so that a crash loses nothing. Once a datagram was late, no caller waits until the queue
+// is empty again. The zero value is ready for use.
 type sender struct {
 	mu    sync.Mutex
 	queue []datagram // the first is being sent
-	late  bool       // a datagram was late, so that nobody waits
+	late  bool       // a datagram was late, so that no caller waits
 	lost  int        // datagrams that did not fit into the queue, after those in it
 }
 
-// send queues a datagram for transmit, which must always be the same function, and waits a moment until it is sent.
+// send queues a datagram, and waits up to sendTimeout until it is sent. transmit sends one to the receiver. It must be the same function in
+// all calls.
 func (s *sender) send(d datagram, transmit func(datagram)) {
 	d.sent = make(chan struct{})
 	if !s.enqueue(d, transmit) {
@@ -45,12 +46,12 @@ func (s *sender) send(d datagram, transmit func(datagram)) {
 	case <-d.sent:
 	case <-time.After(sendTimeout):
 		s.mu.Lock()
-		s.late = len(s.queue) > 0
+		s.late = len(s.queue) > 0 // The datagram may have been sent at this moment.
 		s.mu.Unlock()
 	}
 }
 
-// enqueue queues a datagram, and reports whether to wait until it is sent.
+// enqueue queues a datagram, or counts it as lost if the queue is full. It reports whether the caller is to wait until it is sent.
 func (s *sender) enqueue(d datagram, transmit func(datagram)) (wait bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,17 +59,17 @@ func (s *sender) enqueue(d datagram, transmit func(datagram)) (wait bool) {
 		s.lost++
 		return false
 	}
-	if s.lost > 0 {
+	if s.lost > 0 { // There is space again: report the lost ones where they are missing.
 		s.queue, s.lost = append(s.queue, datagram{lost: s.lost, sent: make(chan struct{})}), 0
 	}
 	s.queue = append(s.queue, d)
-	if len(s.queue) == 1 {
+	if len(s.queue) == 1 { // The queue was empty, so no goroutine works on it.
 		go s.work(d, transmit)
 	}
 	return !s.late
 }
 
-// work sends what is queued, and ends when the queue is empty.
+// work sends d, which is the first in the queue, and those after it. It ends when the queue is empty.
 func (s *sender) work(d datagram, transmit func(datagram)) {
 	for more := true; more; {
 		transmit(d)
@@ -77,7 +78,8 @@ func (s *sender) work(d datagram, transmit func(datagram)) {
 	}
 }
 
-// next drops the datagram that was sent, and returns the next; false if there is none. The last one stands for those that were lost.
+// next drops the datagram that was sent, and returns the next. more is false if there is none, which ends work. Where datagrams were lost at
+// the end of the queue, the last one stands for those.
 func (s *sender) next() (d datagram, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,8 +16,9 @@ import (
 // unitDirectories are systemd's unit directories, in the order of their precedence.
 var unitDirectories = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
 
-// readUnit returns the assignments in the section [Service] of a service's unit and its drop-ins, below root ("" for "/"), in the order in
-// which systemd applies them. An empty value resets a list.
+// readUnit returns the assignments in the section [Service] of a service's unit and its drop-ins, below root ("" for "/"). Their sequence is
+// that in which systemd applies them. If an assignment's value is empty, the caller has to reset the list. found is false if there is no
+// unit.
 func readUnit(root, service string) (all []assignment, found bool, err error) {
 	paths := unitFiles(root, service)
 	for _, path := range paths {
@@ -34,13 +35,13 @@ func readUnit(root, service string) (all []assignment, found bool, err error) {
 type assignment struct{ section, name, value string }
 
 // assignments parses the text of a unit (systemd.syntax(7)), or of an EnvironmentFile=. A line that ends with a backslash continues in the
-// next one that is no comment, with joint between them. What is no assignment is ignored, as by systemd.
+// next one that is not a comment, with joint between them. Lines that are not assignments are ignored, as by systemd.
 func assignments(text, joint string) (all []assignment) {
-	section, begun := "", ""
-	for line := range strings.Lines(text + "\n\n") { // An empty line ends the last one if that is to be continued.
+	section, begun := "", ""                         // begun is the text of a line that continues
+	for line := range strings.Lines(text + "\n\n") { // The empty line ends the last line, which may have a backslash.
 		line = strings.TrimSpace(line)
 		if line != "" && strings.ContainsAny(line[:1], "#;") {
-			continue
+			continue // It is a comment.
 		}
 		if part, continued := strings.CutSuffix(line, `\`); continued {
 			begun += part + joint
@@ -56,10 +57,11 @@ func assignments(text, joint string) (all []assignment) {
 	return all
 }
 
-// unitFiles lists the unit file of a service and its drop-ins, in the order in which systemd applies them; nothing if there is no unit.
+// unitFiles returns the paths of a service's unit file and its drop-ins, in the sequence in which systemd applies them; nil if there is no
+// unit file.
 func unitFiles(root, service string) []string {
 	main := ""
-	for _, directory := range slices.Backward(unitDirectories) {
+	for _, directory := range slices.Backward(unitDirectories) { // The last one found has the highest precedence, here and below.
 		path := filepath.Join("/", root, directory, service)
 		if _, err := os.Stat(path); err == nil {
 			main = path
@@ -71,7 +73,7 @@ func unitFiles(root, service string) []string {
 	dropIns := map[string]string{} // paths by file name: of several drop-ins with one name, one is used
 	for _, name := range dropInNames(service) {
 		for _, directory := range slices.Backward(unitDirectories) {
-			found, _ := filepath.Glob(filepath.Join("/", root, directory, name, "*.conf")) // The pattern is right.
+			found, _ := filepath.Glob(filepath.Join("/", root, directory, name, "*.conf")) // It fails only for a malformed pattern.
 			for _, path := range found {
 				dropIns[filepath.Base(path)] = path
 			}
@@ -84,8 +86,8 @@ func unitFiles(root, service string) []string {
 	return paths
 }
 
-// dropInNames are the directories for a service's drop-ins, in ascending order of their precedence: for all services, for those with a
-// common prefix up to a dash, and for this one.
+// dropInNames returns the names of the directories for a service's drop-ins: for all services, for those with the same prefix up to a dash,
+// and for this one. The last has the highest precedence.
 func dropInNames(service string) []string {
 	names := []string{"service.d"}
 	for i, r := range service {
@@ -96,27 +98,28 @@ func dropInNames(service string) []string {
 	return append(names, service+".d")
 }
 
-// readFile reads a file, or /dev/null in place of one, but no pipe or socket, which might block.
+// readFile reads a file. It refuses a pipe or a socket, which might block, but not a device: a unit may be a link to /dev/null.
 func readFile(path string) ([]byte, error) {
 	if info, err := os.Stat(path); err == nil && info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0 {
-		return nil, errors.New("it is no file")
+		return nil, errors.New("it is not a file, but a pipe or a socket")
 	}
 	return os.ReadFile(path)
 }
 
-// credentialLists has for each setting of credentials the prefix of the settings that share its list, which an empty value resets.
+// credentialLists has the settings of a unit for credentials. Several share one list, which an empty value of any of them resets: those with
+// this prefix.
 var credentialLists = map[string]string{
 	"LoadCredential": "Load", "LoadCredentialEncrypted": "Load", "SetCredential": "Set", "SetCredentialEncrypted": "Set", "ImportCredential": "Import",
 }
 
-// ReadCredentials reads, below root ("" for "/"), which credentials a service gets by its unit files: each is a line
-// such as "LoadCredential=ID:PATH". Without such a unit, it gets none.
+// ReadCredentials returns which credentials a service gets by its unit files below root ("" for "/"): a line such as
+// "LoadCredential=ID:PATH" for each; nil if there is no such unit.
 func ReadCredentials(root, service string) (lines []string, err error) {
 	all, _, err := readUnit(root, service)
 	for _, a := range all {
 		list := credentialLists[a.name]
 		switch {
-		case list == "":
+		case list == "": // It is not about credentials.
 		case a.value == "":
 			lines = slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, list) })
 		default:
@@ -129,7 +132,7 @@ func ReadCredentials(root, service string) (lines []string, err error) {
 // JournalEnabled reports whether the journal accepts entries with fields.
 func JournalEnabled() bool { return journal.Enabled() }
 
-// The paths of what the packages of nth install, in the order of their precedence.
+// Where the packages of nth, or operators, install its files. The first that exists counts.
 var (
 	unitPaths    = []string{"/etc/systemd/system/nth.service", "/run/systemd/system/nth.service", "/usr/lib/systemd/system/nth.service", "/lib/systemd/system/nth.service"}
 	wantedPaths  = []string{"/etc/systemd/system/multi-user.target.wants/nth.service", "/usr/lib/systemd/system/multi-user.target.wants/nth.service"}
@@ -137,7 +140,7 @@ var (
 	dropInPaths  = []string{"/etc/systemd/logind.conf.d/80-nth.conf", "/usr/lib/systemd/logind.conf.d/80-nth.conf", "/lib/systemd/logind.conf.d/80-nth.conf"}
 )
 
-// Installed has the paths of what is installed of nth for systemd; "" for what is not there.
+// Installed has the paths of nth's files for systemd; "" for a file that is not installed.
 type Installed struct {
 	// Unit is the service's unit file, and Enabled the link that starts it at boot.
 	Unit, Enabled string
@@ -145,7 +148,7 @@ type Installed struct {
 	Catalog, DropIn string
 }
 
-// FindInstalled looks for files below root. It does not ask systemd, so that it works while an image is built.
+// FindInstalled looks for nth's files below root. It does not ask systemd, so that it works while an image is built.
 func FindInstalled(root string) Installed {
 	return Installed{
 		Unit: firstOf(root, unitPaths), Enabled: firstOf(root, wantedPaths),
@@ -153,8 +156,8 @@ func FindInstalled(root string) Installed {
 	}
 }
 
-// firstOf returns the first path that exists. A dangling link counts: in an image that is being built, an absolute one leads out of
-// it.
+// firstOf returns the first path that exists below root; "" if none does. A dangling link counts as well: an absolute link in an image that is
+// being built leads to a path of the machine that builds.
 func firstOf(root string, paths []string) string {
 	for _, path := range paths {
 		if _, err := os.Lstat(filepath.Join(root, path)); err == nil {

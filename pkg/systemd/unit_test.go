@@ -46,7 +46,7 @@ func TestReadCredentials_APipeIsNoUnit(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(dropIns, "20.conf"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if lines, err := systemd.ReadCredentials(root, "nth-queue.service"); err == nil || !strings.Contains(err.Error(), "20.conf: it is no file") {
+	if lines, err := systemd.ReadCredentials(root, "nth-queue.service"); err == nil || !strings.Contains(err.Error(), "20.conf: it is not a file") {
 		t.Errorf("it reads %q, %v", lines, err)
 	}
 }
