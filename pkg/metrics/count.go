@@ -9,10 +9,10 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// draining is a drain in state.Transition.Action.
+// draining is the name of a drain in state.Transition.Action.
 const draining = "drain"
 
-// OnTransition implements agent.Listener.
+// OnTransition implements agent.Listener: it counts what happens to an event and to pods.
 func (m *Metrics) OnTransition(t state.Transition) {
 	s := m.series
 	switch t.Kind {
@@ -35,25 +35,26 @@ func (m *Metrics) OnTransition(t state.Transition) {
 	m.touch()
 }
 
-// cordoned observes how long the node was still open. Maintenance is announced days ahead and waited for, so for maintenance it
-// is the time since the step began. A cordon that continues earlier work, of this process or the last one, is not observed.
+// cordoned observes the time from an event's announcement to the cordon. For maintenance, it observes the time since the step began:
+// maintenance is announced days ahead, and nth waits until its date is near.
 func (m *Metrics) cordoned(t state.Transition) {
 	took := t.At.Sub(t.Entry.FirstSeen)
 	if t.Entry.Event.Kind == event.ScheduledMaintenance {
 		took = t.Took
 	}
-	if t.Entry.FirstSeen.Before(m.began.Round(0)) || !t.Entry.CordonedAt.IsZero() && t.Entry.CordonedAt.Before(t.At.Add(-t.Took)) {
-		return
+	announcedBefore := t.Entry.FirstSeen.Before(m.began.Round(0))                                  // before this process started
+	cordonedBefore := !t.Entry.CordonedAt.IsZero() && t.Entry.CordonedAt.Before(t.At.Add(-t.Took)) // before this step began
+	if announcedBefore || cordonedBefore {
+		return // The cordon continues earlier work, whose duration would be wrong.
 	}
 	m.series.cordonTook.Observe(max(took, 0).Seconds())
 }
 
-// ended counts steps that have ended, or failed and are tried again. The duration of a drain that was canceled, or that an operator
-// ended, is not observed.
+// ended counts a step that has ended, or that has failed and is tried again. It also observes how long a drain took.
 func (m *Metrics) ended(t state.Transition) {
 	m.series.actions.WithLabelValues(t.Action, string(t.Kind)).Inc()
 	if t.Action != draining || t.Kind == state.CalledBack || t.Kind == state.Failed || t.Kind == state.LeftAlone {
-		return
+		return // It is no drain, or one that was canceled, failed, or was ended by an operator.
 	}
 	m.series.drainTook.Observe(t.Took.Seconds())
 	if !t.Deadline.IsZero() {
@@ -76,12 +77,12 @@ func (m *Metrics) NoticeLost() {
 	m.touch()
 }
 
-// touch makes writeFiles write the file soon.
+// touch makes writeFiles write the file soon, because a metric has changed.
 func (m *Metrics) touch() {
 	loop.Nudge(m.changed)
 }
 
-// seconds is a time as Prometheus wants it.
+// seconds returns a time as Prometheus wants it: in seconds since 1970.
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 
 // Polled counts a request for a document of the metadata service, named by its path. result says how it ended: "ok", "absent" or "error".
@@ -89,7 +90,7 @@ func (m *Metrics) Polled(document, result string) {
 	m.series.imdsRequests.WithLabelValues(document, result).Inc()
 }
 
-// HookRequests creates the counters for these actions and results, so that the first request is seen as an increase.
+// HookRequests creates the counters of HookRequested for these actions and results. So Prometheus sees the first request as an increase.
 func (m *Metrics) HookRequests(actions, results []string) {
 	for _, action := range actions {
 		for _, result := range results {
@@ -116,16 +117,16 @@ func (m *Metrics) Requested(method string, code int) {
 // compatibleActions are aws-node-termination-handler's names for the steps.
 var compatibleActions = map[string]string{"cordon": "cordon", "drain": "cordon-and-drain", "uncordon": "uncordon"}
 
-// countCompatible counts as aws-node-termination-handler does: a "pre-drain" before each cordon or drain, which does nothing here
-// and always succeeds, the step itself, and each failed poll.
+// countCompatible counts as aws-node-termination-handler does: each step, each failed poll, and a "pre-drain" before each cordon or drain.
+// nth has no such phase, so the "pre-drain" always succeeds.
 func (m *Metrics) countCompatible(t state.Transition) {
 	if m.series.compatibleActions == nil {
-		return
+		return // Options.Compatible is not set.
 	}
 	count := func(action, status string) { m.series.compatibleActions.WithLabelValues(action, status).Inc() }
 	switch t.Kind {
 	case state.Begun:
-		if t.Action != "uncordon" {
+		if t.Action != "uncordon" { // aws-node-termination-handler counts no "pre-drain" before it.
 			count("pre-drain", "success")
 		}
 	case state.Done:
@@ -133,7 +134,7 @@ func (m *Metrics) countCompatible(t state.Transition) {
 	case state.Failed, state.RanOut:
 		count(compatibleActions[t.Action], "error")
 	case state.SourceLost:
-		if monitor := t.Entry.Event.Kind.Info().Handler.Monitor; monitor != "" {
+		if monitor := t.Entry.Event.Kind.Info().Handler.Monitor; monitor != "" { // "": the handler does not poll for this kind.
 			m.series.compatibleErrors.WithLabelValues(monitor).Inc()
 		}
 	}

@@ -1,9 +1,9 @@
-// Package metrics counts what happens, for Prometheus. It only observes: a call costs a few additions.
+// Package metrics counts what nth does, for Prometheus. It only observes: a call costs a few additions.
 //
-// OnTransition counts what happens, and Polled and Requested the requests of the daemon (count.go); Show exports the
-// status (show.go). All series are created in one place (series.go); docs/metrics.md lists them, and a test compares. Run
-// exports them over HTTP, with health checks, and in a file for node_exporter (serve.go), if the options ask for that. Neither can make
-// nth fail: errors are reported, and the attempt is repeated.
+// OnTransition counts what happens to events, and Polled and Requested the requests of the daemon (count.go). Show exports the
+// status (show.go). newSeries creates all series (series.go); docs/metrics.md lists them, and a test compares. Run exports them over HTTP,
+// with health checks, and in a file for node_exporter (serve.go), if the options ask for that. Neither can make nth fail: errors are
+// reported, and the attempt is repeated.
 package metrics
 
 import (
@@ -33,19 +33,19 @@ type Options struct {
 	Listen string
 	// Textfile is the path of the file for node_exporter; "" is none. Its directory must exist.
 	Textfile string
-	// Stuck, if set, returns an error if something hangs.
+	// Stuck, if set, returns an error if a part of the daemon hangs, other than its main loop.
 	Stuck func() error
-	// Ready, if set, returns why the work cannot be done at present although nothing hangs; nil if it can. Without it there is
-	// no readiness check.
+	// Ready, if set, returns why the daemon cannot do its work at present although nothing hangs; nil if it can. Without Ready there
+	// is no readiness check.
 	Ready func() error
-	// Leader, if set, says which process leads, for the answers to probes.
+	// Leader, if set, returns a sentence for the answers to probes: which nth-queue leads.
 	Leader func() string
-	// Trouble, if set, is called with an error of the listener or the file, once for as long as it stays the
-	// same, from several goroutines.
+	// Trouble, if set, is called with an error of the listener or the file: once for as long as the error stays the same. Calls come
+	// from several goroutines.
 	Trouble func(error)
 }
 
-// kinds are the kinds of events that there can be.
+// kinds returns the kinds of events that the program with these options can have.
 func (o Options) kinds() []event.Kind {
 	if o.Queue {
 		return event.QueuedKinds()
@@ -56,28 +56,29 @@ func (o Options) kinds() []event.Kind {
 // Metrics has all the series. Its methods may be called from any goroutine, and do not block.
 type Metrics struct {
 	opts  Options
-	began time.Time // with its monotonic reading
-	// lastShow is when the loop has last called Show, on the monotonic clock.
+	began time.Time // when New was called, with the monotonic reading
+	// lastShow is when the daemon's loop has last called Show, on the monotonic clock.
 	lastShow atomic.Pointer[time.Time]
 	series   *series
 
 	// own has the series of nth, and process those of any Go program, which do not belong in the file.
 	own, process *prometheus.Registry
-	encoding     chan struct{} // has an element while an answer is encoded, by who may use the next two: the last answer, and its time
-	gathered     time.Time
-	answer       []byte
-	// changed has an element if something has changed since the file was written.
+	// encoding is a lock for answer and gathered: it has an element while encode uses them.
+	encoding chan struct{}
+	answer   []byte    // the last answer to a scrape
+	gathered time.Time // when gathering the metrics for it began
+	// changed has an element if a metric has changed since the file was written.
 	changed chan struct{}
 
 	mu     sync.Mutex
-	faults map[string]string // the current errors of the listener and the file
+	faults map[part]string // the current errors of the listener and the file
 }
 
 // New returns a Metrics that has counted nothing yet.
 func New(opts Options) *Metrics {
 	m := &Metrics{
 		opts: opts, began: time.Now(), encoding: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		own: prometheus.NewRegistry(), process: prometheus.NewRegistry(), faults: map[string]string{},
+		own: prometheus.NewRegistry(), process: prometheus.NewRegistry(), faults: map[part]string{},
 	}
 	m.beat() // The daemon's loop has maxSilence from now on for its first call of Show.
 	m.series = newSeries(m.own, opts, m.healthy)
@@ -89,8 +90,8 @@ func New(opts Options) *Metrics {
 	return m
 }
 
-// Run serves and writes the metrics, as far as the options ask for that, until ctx ends. It writes the file a last time then, which takes
-// as long as the disk.
+// Run serves the metrics and writes the file, as far as the options ask for that, until ctx ends. Then it writes the file a last time, which
+// takes as long as the disk needs.
 func (m *Metrics) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -102,18 +103,18 @@ func (m *Metrics) Run(ctx context.Context) {
 	}
 }
 
-// maxSilence is how long the loop may go without calling Show before it counts as stuck. It calls it every ten seconds at
-// least, and systemd's watchdog gives it as long.
+// maxSilence is how long the daemon's loop may go without calling Show before it counts as stuck. It calls Show every ten seconds at least.
+// systemd's watchdog gives it the same time.
 const maxSilence = 30 * time.Second
 
-// beat notes that the daemon's loop is alive, now.
+// beat remembers that the daemon's loop is alive now.
 func (m *Metrics) beat() {
 	now := time.Now()
 	m.lastShow.Store(&now)
 }
 
-// healthy returns an error if the daemon's loop hangs, or what Options.Stuck looks at. A metadata service or an API server that is away is an outage, during
-// which nth does all that it can.
+// healthy returns an error if the daemon's loop hangs, or a part that Options.Stuck looks at. It is the check of /healthz. An outage of the
+// metadata service or the API server is no such error: nth does all that it can meanwhile.
 func (m *Metrics) healthy() error {
 	if silence := time.Since(*m.lastShow.Load()); silence > maxSilence {
 		return fmt.Errorf("the loop that decides has given no sign of life for %s", silence.Round(time.Second))
@@ -124,7 +125,8 @@ func (m *Metrics) healthy() error {
 	return m.opts.Stuck()
 }
 
-// ready returns an error if the work cannot be done now: something hangs, or something that it needs is away.
+// ready returns an error if the daemon cannot do its work now: a part hangs, or Options.Ready says why. It is the check of /readyz, which
+// there is only with Options.Ready.
 func (m *Metrics) ready() error {
 	if err := m.healthy(); err != nil {
 		return err

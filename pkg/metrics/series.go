@@ -27,7 +27,7 @@ type series struct {
 	draining, pods, left, held prometheus.Gauge
 	evicted, deleted           prometheus.Counter
 	drainTook, cordonTook      prometheus.Histogram
-	timeLeft                   *prometheus.GaugeVec
+	timeLeft                   *prometheus.GaugeVec // what was left until the deadline when a drain ended
 	sourceUp, sourceGood       *prometheus.GaugeVec
 	imdsRequests, apiRequests  *prometheus.CounterVec
 	hookRequests               *prometheus.CounterVec
@@ -35,8 +35,8 @@ type series struct {
 	forecast, forecastCut      *prometheus.GaugeVec // without labels: absent until there is a forecast
 	notices                    *prometheus.CounterVec
 	degraded                   prometheus.Gauge
-	compatibleActions          *prometheus.CounterVec // nil unless wanted
-	compatibleErrors           *prometheus.CounterVec // by kind, too
+	compatibleActions          *prometheus.CounterVec // nil without Options.Compatible
+	compatibleErrors           *prometheus.CounterVec // also
 
 	// These are nth-queue's, and nil elsewhere.
 	messages         *prometheus.CounterVec
@@ -47,7 +47,8 @@ type series struct {
 	nodes            *prometheus.GaugeVec
 }
 
-// factory makes series and registers them. A method in the singular makes one without labels, in the plural one with these labels.
+// factory makes series and registers them. The methods gauge and counter make one without labels; gauges and counters make one with these
+// labels.
 type factory struct{ promauto.Factory }
 
 func (f factory) gauge(name, help string) prometheus.Gauge {
@@ -70,6 +71,7 @@ func (f factory) histogram(name, help string, buckets []float64) prometheus.Hist
 	return f.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 }
 
+// newSeries creates and registers the series of the program with these options. healthy is the check behind nth_healthy.
 func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *series {
 	f := factory{promauto.With(in)}
 	s := &series{
@@ -128,7 +130,7 @@ func (s *series) addLocal(f factory) {
 	s.credential = f.gauge("nth_credential_up", "1 if the API server has accepted the kubelet's credential when it was last used.")
 }
 
-// constants creates the series that need no updates.
+// constants creates the series that OnTransition and Show need not update.
 func (f factory) constants(opts Options, healthy func() error) {
 	f.gauges("nth_build_info", "1, with what this nth was built from.", "version", "commit", "goversion").
 		WithLabelValues(opts.Version, opts.Commit, runtime.Version()).Set(1)
@@ -139,7 +141,7 @@ func (f factory) constants(opts Options, healthy func() error) {
 	)
 }
 
-// initialize creates the counters that alerts use: without a zero first, the first event would be no increase.
+// initialize sets the counters that alerts use to zero. Prometheus sees an increase only if a value was there before.
 func (s *series) initialize(kinds []event.Kind) {
 	for _, kind := range kinds {
 		s.events.WithLabelValues(string(kind))
@@ -155,6 +157,7 @@ func (s *series) initialize(kinds []event.Kind) {
 	}
 }
 
+// oneIf is a truth value as Prometheus has it.
 func oneIf(yes bool) float64 {
 	if yes {
 		return 1

@@ -19,7 +19,7 @@ import (
 
 // The limits of the listener. Clients must not use up the memory or the file descriptors of a drain, and not keep others from the probes.
 const (
-	maxConnections = 128     // beyond that, one of the address that has most is closed
+	maxConnections = 128     // beyond that, a new connection closes one of the address that has most
 	headerLimit    = 8 << 10 // bytes
 	readTimeout    = 5 * time.Second
 	writeTimeout   = 10 * time.Second
@@ -29,14 +29,15 @@ const (
 // listenRetry is the pause before an address that could not be listened on is tried again.
 const listenRetry = 5 * time.Second
 
-// listen serves until ctx ends. An address that is in use, or not there yet, is retried: a drain must not fail for it.
+// listen serves HTTP until ctx ends. If the address is in use, or the machine does not have it yet, listen reports that and tries again: nth
+// must be able to drain without it.
 func (m *Metrics) listen(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := m.serve(ctx)
 		if ctx.Err() != nil {
-			return
+			return // serve has failed because ctx has ended.
 		}
-		m.note("listener", fmt.Errorf("serving metrics at %s: %w", m.opts.Listen, err))
+		m.setFault(listener, fmt.Errorf("serving metrics at %s: %w", m.opts.Listen, err))
 		select {
 		case <-ctx.Done():
 		case <-time.After(listenRetry):
@@ -44,25 +45,25 @@ func (m *Metrics) listen(ctx context.Context) {
 	}
 }
 
-// serve serves until ctx ends or it fails.
+// serve serves HTTP until ctx ends or the listener fails. The error is never nil.
 func (m *Metrics) serve(ctx context.Context) error {
 	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", m.opts.Listen)
+	socket, err := config.Listen(ctx, "tcp", m.opts.Listen)
 	if err != nil {
 		return err
 	}
-	m.note("listener", nil)
+	m.setFault(listener, nil)
 	server := &http.Server{
 		Handler:           m.Handler(),
 		ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: headerLimit, ConnState: (&connections{}).track,
 	}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })() // A client that reads its answer then does not get all of it.
-	return server.Serve(listener)
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })() // This cuts off answers that are under way: nth must not wait for clients.
+	return server.Serve(socket)
 }
 
-// Handler serves /metrics, and /healthz: 200 if nth is alive, and 503 with a
-// sentence if it is not; with Options.Ready also /readyz, which says the same of whether the work can be done.
+// Handler returns a handler for /metrics and /healthz. /healthz answers 200 if nth is alive, and 503 with a sentence if it is not. With
+// Options.Ready, the handler also has /readyz, which answers 200 if nth can do its work now, and otherwise 503 with a sentence.
 func (m *Metrics) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", m.answerMetrics)
@@ -73,7 +74,8 @@ func (m *Metrics) Handler() http.Handler {
 	return mux
 }
 
-// answerMetrics encodes one answer at a time, in Prometheus's text format, and writes it when it is whole: a slow reader holds up nobody.
+// answerMetrics writes the metrics in Prometheus's text format. It encodes the whole answer before it writes, so that a slow reader does not
+// hold up the next client's answer.
 func (m *Metrics) answerMetrics(w http.ResponseWriter, r *http.Request) {
 	text, err := m.encode(r.Context())
 	if err != nil {
@@ -81,11 +83,11 @@ func (m *Metrics) answerMetrics(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
-	_, _ = w.Write(text) // The reader may be gone.
+	_, _ = w.Write(text) // It fails if the client is gone: nothing is to be done.
 }
 
-// encode returns an answer, once it is its turn: one that was gathered after the request came, also if that was for another request. The
-// context is the request's: it ends when the client hangs up, or when a newer one gets its place.
+// encode returns the metrics as text. One call gathers at a time, the others wait. A call that has waited uses the last answer if that was
+// gathered after the call began. ctx is that of the HTTP request: it ends when the client hangs up, or when a newer connection takes its place.
 func (m *Metrics) encode(ctx context.Context) ([]byte, error) {
 	asked := time.Now()
 	select {
@@ -112,14 +114,14 @@ func (m *Metrics) encode(ctx context.Context) ([]byte, error) {
 	return m.answer, nil
 }
 
-// connections keeps maxConnections open: a new connection closes the oldest of the address that has most. So a probe, which opens one
-// and is answered at once, is served however many connections are idle or slow, and however fast another machine opens them.
+// connections keeps maxConnections open at most: beyond that, a new connection closes the oldest of the address that has most. A probe opens
+// one connection and is answered at once. So probes are served however many connections others open, and however slow these are.
 type connections struct {
 	mu   sync.Mutex
 	open []net.Conn // the oldest first
 }
 
-// track implements http.Server.ConnState, which is called for each connection: when it is new, and when it has ended.
+// track is http.Server.ConnState: the server calls it for each connection that is new or has been closed.
 func (c *connections) track(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +129,7 @@ func (c *connections) track(conn net.Conn, state http.ConnState) {
 	case http.StateNew:
 		if len(c.open) >= maxConnections {
 			surplus := c.oldestOfMost()
-			_ = surplus.Close()
+			_ = surplus.Close() // An error would mean that it is closed already.
 			c.remove(surplus)
 		}
 		c.open = append(c.open, conn)
@@ -136,25 +138,26 @@ func (c *connections) track(conn net.Conn, state http.ConnState) {
 	}
 }
 
+// remove forgets a connection. The mutex is held.
 func (c *connections) remove(conn net.Conn) {
 	c.open = slices.DeleteFunc(c.open, func(other net.Conn) bool { return other == conn })
 }
 
-// oldestOfMost returns the oldest connection of the address that has the most. open has the oldest first, and MaxFunc returns the first of
-// equals. The mutex is held.
+// oldestOfMost returns the oldest connection of the client's address that has the most. The mutex is held.
 func (c *connections) oldestOfMost() net.Conn {
-	from := func(conn net.Conn) string {
-		address, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // It has a port.
+	client := func(conn net.Conn) string {
+		address, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // A TCP address has a port, so there is no error.
 		return address
 	}
 	counts := map[string]int{}
 	for _, conn := range c.open {
-		counts[from(conn)]++
+		counts[client(conn)]++
 	}
-	return slices.MaxFunc(c.open, func(a, b net.Conn) int { return counts[from(a)] - counts[from(b)] })
+	// open has the oldest first, and MaxFunc returns the first of equals.
+	return slices.MaxFunc(c.open, func(a, b net.Conn) int { return counts[client(a)] - counts[client(b)] })
 }
 
-// probe returns a handler that answers 200 with "ok" and who leads, or 503 with the error of a check.
+// probe returns a handler for /healthz or /readyz: it answers 503 with the error of check, or 200 with "ok" and what Options.Leader says.
 func (m *Metrics) probe(check func() error) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -170,16 +173,16 @@ func (m *Metrics) probe(check func() error) http.HandlerFunc {
 	}
 }
 
-// The file is written when something has changed, at most once per minInterval, and every maxInterval if nothing has: its
+// writeFiles writes the file when a metric has changed, at most once per minInterval. If none has, it writes every maxInterval: the file's
 // age shows whether nth is alive.
 const (
 	minInterval = time.Second
 	maxInterval = 15 * time.Second
 )
 
-// writeFiles writes the file until ctx ends, and once more then.
+// writeFiles keeps the file for node_exporter up to date until ctx ends, and writes it a last time then.
 func (m *Metrics) writeFiles(ctx context.Context) {
-	write := func() { m.note("file", m.writeFile()) }
+	write := func() { m.setFault(textfile, m.writeFile()) }
 	defer write()
 	ticks := time.NewTicker(maxInterval)
 	defer ticks.Stop()
@@ -190,7 +193,7 @@ func (m *Metrics) writeFiles(ctx context.Context) {
 			return
 		case <-time.After(minInterval):
 		}
-		select { // until it has to be
+		select { // until it has to be written again
 		case <-ctx.Done():
 			return
 		case <-m.changed:
@@ -199,37 +202,46 @@ func (m *Metrics) writeFiles(ctx context.Context) {
 	}
 }
 
-// writeFile replaces the file atomically. The process's own metrics are left out: node_exporter has series of the same names, and serves
+// writeFile replaces the file atomically. It leaves out the metrics of the Go process: node_exporter has series of the same names, and serves
 // nothing at all if a file has them, too.
 func (m *Metrics) writeFile() error {
 	err := prometheus.WriteToTextfile(m.opts.Textfile, m.own)
 	if err == nil {
 		return nil
 	}
-	if plain, ok := errors.AsType[syscall.Errno](err); ok { // Around it is the name of a temporary file, which is another each time.
-		err = plain
+	if plain, ok := errors.AsType[syscall.Errno](err); ok {
+		err = plain // err names a temporary file, another each time: setFault would report every attempt.
 	}
 	return fmt.Errorf("writing metrics to %s: %w", m.opts.Textfile, err)
 }
 
-// Troubles returns the current errors of the listener and the file.
+// Troubles returns the current errors of the listener and the file, sorted.
 func (m *Metrics) Troubles() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Sorted(maps.Values(m.faults))
 }
 
-// note keeps the current error of a part, nil if it works, and reports it once for as long as it stays the same.
-func (m *Metrics) note(part string, err error) {
+// part is one of the two ways to export metrics, which can fail.
+type part string
+
+const (
+	listener part = "listener"
+	textfile part = "file"
+)
+
+// setFault keeps the current error of a part, for Troubles; nil if the part works. It calls Options.Trouble if the error differs from the
+// last one.
+func (m *Metrics) setFault(of part, err error) {
 	m.mu.Lock()
-	before := m.faults[part]
-	delete(m.faults, part)
+	before := m.faults[of]
+	delete(m.faults, of)
 	if err != nil {
-		m.faults[part] = err.Error()
+		m.faults[of] = err.Error()
 	}
-	news := err != nil && err.Error() != before
+	changed := err != nil && err.Error() != before
 	m.mu.Unlock()
-	if news && m.opts.Trouble != nil {
+	if changed && m.opts.Trouble != nil {
 		m.opts.Trouble(err)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Show exports a status. The loop calls it every few seconds, whether something has changed or not, which shows that the loop
-// is alive.
+// Show exports a status. The daemon's loop calls it every few seconds, whether something has changed or not. healthy takes each call as a
+// sign of life.
 func (m *Metrics) Show(status state.Status) {
 	m.beat()
 	m.showEvents(status.Events)
@@ -20,10 +20,10 @@ func (m *Metrics) Show(status state.Status) {
 	m.touch()
 }
 
-// showNode exports whether the node is being drained, how many pods are held back, and whether the identity works.
+// showNode exports whether the node is being drained, how many evictions are being refused, and whether the kubelet's credential works.
 func (m *Metrics) showNode(status state.Status) {
 	step := status.Step
-	if step == nil {
+	if step == nil { // Nothing is being done, so all gauges are 0.
 		step = &state.StepStatus{}
 	}
 	m.series.draining.Set(oneIf(step.Action == draining))
@@ -36,7 +36,7 @@ func (m *Metrics) showEvents(events []state.EventStatus) {
 	pending, nearest := map[event.Kind]int{}, map[event.Kind]time.Time{}
 	for _, e := range events {
 		if !e.Missing.IsZero() || e.Phase == state.Undoing || e.Phase == state.Closed {
-			continue // It is no longer announced, or it is over.
+			continue // The event is no longer announced, or it is over.
 		}
 		pending[e.Kind]++
 		if first := nearest[e.Kind]; !e.Deadline.IsZero() && (first.IsZero() || e.Deadline.Before(first)) {
@@ -45,34 +45,35 @@ func (m *Metrics) showEvents(events []state.EventStatus) {
 	}
 	for _, kind := range m.opts.kinds() {
 		m.series.pending.WithLabelValues(string(kind)).Set(float64(pending[kind]))
-		if deadline, has := nearest[kind]; has {
+		if deadline, found := nearest[kind]; found {
 			m.series.deadline.WithLabelValues(string(kind)).Set(seconds(deadline))
-		} else { // A 0 would be a deadline in 1970.
+		} else { // Without a deadline there is no series: a 0 would be a deadline in 1970.
 			m.series.deadline.DeleteLabelValues(string(kind))
 		}
 	}
 }
 
-// showSources exports the kinds that are polled. Other kinds have no series, as a 0 would look like an outage.
+// showSources exports, for each kind of event that nth polls for, whether the last poll succeeded and when one last did. Other kinds have no
+// series, as a 0 would look like an outage.
 func (m *Metrics) showSources(documents []state.DocumentStatus) {
-	looked := map[event.Kind]bool{}
+	polled := map[event.Kind]bool{}
 	for _, d := range documents {
-		looked[d.Kind] = true
+		polled[d.Kind] = true
 		m.series.sourceUp.WithLabelValues(string(d.Kind)).Set(oneIf(d.Trouble == ""))
 		if !d.LastGood.IsZero() {
 			m.series.sourceGood.WithLabelValues(string(d.Kind)).Set(seconds(d.LastGood))
 		}
 	}
 	for _, kind := range event.Kinds() {
-		if !looked[kind] {
+		if !polled[kind] { // A reload may have turned it off.
 			m.series.sourceUp.DeleteLabelValues(string(kind))
 			m.series.sourceGood.DeleteLabelValues(string(kind))
 		}
 	}
 }
 
-// Forecast exports how long a drain for a spot notice would take, and how many pods would get less than their own grace period.
-// nth-queue does not call it.
+// Forecast exports a forecast of the drain for a spot notice: how long it would take, and how many pods would get less than their own grace
+// period. nth-queue makes none.
 func (m *Metrics) Forecast(needs time.Duration, cut int) {
 	m.series.forecast.WithLabelValues().Set(needs.Seconds())
 	m.series.forecastCut.WithLabelValues().Set(float64(cut))
@@ -84,46 +85,47 @@ type QueueStatus struct {
 	// InFlight is how many messages are held, and Oldest when the oldest of them was sent; zero if there is none.
 	InFlight int
 	Oldest   time.Time
-	// Up is set if the last request for messages succeeded, or none is made as another process leads, and LastAnswer is when one last did; zero if never.
-	Up         bool
+	// Up is set if the last request for messages succeeded, or if this process makes none because another leads.
+	Up bool
+	// LastAnswer is when a request for messages last succeeded; zero if none has.
 	LastAnswer time.Time
 	// Leads is set while this process leads.
 	Leads bool
-	// Known counts the nodes of the cluster; Draining and Waiting those that this process drains, or is going to.
+	// Known counts the nodes of the cluster, Draining those that this process drains, and Waiting those that it will drain later.
 	Known, Draining, Waiting int
 }
 
-// ShowQueue exports the status of nth-queue. Like Show, it is called every few seconds.
+// ShowQueue exports the status of nth-queue, which calls it every few seconds.
 func (m *Metrics) ShowQueue(now QueueStatus) {
-	q := m.series
-	q.inFlight.Set(float64(now.InFlight))
+	s := m.series
+	s.inFlight.Set(float64(now.InFlight))
 	age := 0.0
 	if !now.Oldest.IsZero() {
 		age = max(time.Since(now.Oldest), 0).Seconds()
 	}
-	q.oldest.Set(age)
-	q.queueUp.Set(oneIf(now.Up))
-	q.leads.Set(oneIf(now.Leads))
+	s.oldest.Set(age)
+	s.queueUp.Set(oneIf(now.Up))
+	s.leads.Set(oneIf(now.Leads))
 	if !now.LastAnswer.IsZero() {
-		q.lastAnswer.Set(seconds(now.LastAnswer))
+		s.lastAnswer.Set(seconds(now.LastAnswer))
 	}
 	for state, count := range map[string]int{"known": now.Known, "draining": now.Draining, "waiting": now.Waiting} {
-		q.nodes.WithLabelValues(state).Set(float64(count))
+		s.nodes.WithLabelValues(state).Set(float64(count))
 	}
 	m.touch()
 }
 
-// Messages creates the counters of these outcomes, so that the first message is seen as an increase.
+// Messages creates the counters of messages for these outcomes of Message. So Prometheus sees the first message as an increase.
 func (m *Metrics) Messages(outcomes ...string) {
 	for _, outcome := range outcomes {
 		m.series.messages.WithLabelValues(outcome)
 	}
 }
 
-// Message counts a message by its outcome.
+// Message counts a message of the queue by its outcome.
 func (m *Metrics) Message(outcome string) { m.series.messages.WithLabelValues(outcome).Inc() }
 
-// Received observes how long a message was under way. It is called only when the message is received for the first time.
+// Received observes how long a message of the queue was under way. Call it only when the message is received for the first time.
 func (m *Metrics) Received(delay time.Duration) {
-	m.series.delay.Observe(max(delay, 0).Seconds())
+	m.series.delay.Observe(max(delay, 0).Seconds()) // The clocks of SQS and of this machine may differ.
 }
