@@ -119,7 +119,7 @@ func priorityOf(level logrus.Level) int {
 	}
 }
 
-// quoteIfNeeded returns a value as it stands in "key=value": in quotation marks if it could not be told from the text around it otherwise.
+// quoteIfNeeded returns a value as it stands in "key=value": in quotation marks if it is empty, or has blanks or the like.
 func quoteIfNeeded(value string) string {
 	special := func(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) || r == '"' || r == '=' }
 	if value == "" || strings.ContainsFunc(value, special) {
