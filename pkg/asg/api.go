@@ -32,19 +32,19 @@ const (
 	launching   = "autoscaling:EC2_INSTANCE_LAUNCHING"
 )
 
-// errNothingWaits: there is no lifecycle action to hold or complete.
+// errNothingWaits means that there is no lifecycle action to hold or complete: none has begun yet, or it has ended.
 var errNothingWaits = errors.New("no lifecycle action waits")
 
 // refusedError is a request that IAM does not allow.
 type refusedError = role.RefusedError
 
-// unpermitted reports whether a request failed because the instance may not make it.
+// unpermitted reports whether a request failed because IAM does not allow it, or because the instance has no role.
 func unpermitted(err error) bool {
 	_, refused := errors.AsType[refusedError](err)
 	return refused || errors.Is(err, role.ErrNoRole)
 }
 
-// without says what follows from a missing permission, for a report.
+// without says in words what follows if nth lacks the permission for an action.
 func without(action string) string {
 	switch action {
 	case describeGroups:
@@ -53,7 +53,7 @@ func without(action string) string {
 		return "the machine is held for one timeout of the hook only"
 	case complete:
 		return "the hook is left to its timeout"
-	default:
+	default: // Without describeInstances or describeHooks, nth does not know the hooks.
 		return "the node is drained within its budget, and lifecycle hooks are left to their timeouts"
 	}
 }
@@ -77,7 +77,7 @@ func newClient(cfg aws.Config) *autoscaling.Client {
 // nothingWaits is how Auto Scaling says that nothing waits: the action has ended, or the hook or the group is gone.
 var nothingWaits = regexp.MustCompile(`No active Lifecycle Action|No Lifecycle Hook found|name not found`)
 
-// call makes one request, and explains its error: in plain words, or as errNothingWaits.
+// call makes one request. Its error is in plain words, and is errNothingWaits if Auto Scaling says so.
 func call[In, Out any](
 	ctx context.Context, action string, request func(context.Context, *In, ...func(*autoscaling.Options)) (*Out, error), in *In,
 ) (*Out, error) {
@@ -90,7 +90,7 @@ func call[In, Out any](
 	return out, role.Explain(action, answerLimit, err)
 }
 
-// isInvalid reports whether Auto Scaling has found a request wrong for a reason of its own: IAM allows such a request.
+// isInvalid reports whether Auto Scaling has judged a request to be wrong. It does so only after IAM has allowed the request.
 func isInvalid(err error) bool { return role.Code(err) == "ValidationError" }
 
 // groupOf asks for the group that an instance is in; empty if it is in none.
@@ -129,6 +129,7 @@ const (
 	longestGlobal  = 48 * time.Hour
 )
 
+// newHook returns what this package needs of a hook, with limits also where the API names none.
 func newHook(of types.LifecycleHook) hook {
 	h := hook{
 		name: aws.ToString(of.LifecycleHookName), transition: aws.ToString(of.LifecycleTransition), notifies: aws.ToString(of.NotificationTargetARN),
@@ -148,7 +149,7 @@ func (c *HookClient) heartbeat(ctx context.Context, a Action) error {
 	_, err := call(ctx, heartbeat, c.sdk.RecordLifecycleActionHeartbeat, &autoscaling.RecordLifecycleActionHeartbeatInput{
 		AutoScalingGroupName: &a.Group, LifecycleHookName: &a.Hook, InstanceId: &a.Instance, LifecycleActionToken: a.token(),
 	})
-	if !errors.Is(err, errNothingWaits) { // Not counted: Auto Scaling does not wait yet, or no longer.
+	if !errors.Is(err, errNothingWaits) { // While the hook does not wait yet, heartbeats only ask whether it does: they do not count.
 		c.count(ctx, Heartbeat, err)
 	}
 	return err
@@ -161,7 +162,8 @@ const (
 	abandon = "ABANDON"
 )
 
-// end asks Auto Scaling to wait no longer for a hook, with a result.
+// end completes a lifecycle action with a result, so that Auto Scaling waits for its hook no longer. The error is errNothingWaits if it does
+// not wait.
 func (c *HookClient) end(ctx context.Context, a Action, result string) error {
 	_, err := call(ctx, complete, c.sdk.CompleteLifecycleAction, &autoscaling.CompleteLifecycleActionInput{
 		AutoScalingGroupName: &a.Group, LifecycleHookName: &a.Hook, InstanceId: &a.Instance, LifecycleActionToken: a.token(),
@@ -223,7 +225,7 @@ const (
 // Answers lists all answers.
 func Answers() []Answer { return []Answer{OK, Nothing, NotAllowed, Throttled, Failed} }
 
-// count counts a request that ended with err, unless it was canceled.
+// count passes what came of a request to HookClientOptions.Requested, which counts it for the metrics. It leaves out canceled requests.
 func (c *HookClient) count(ctx context.Context, what Request, err error) {
 	if c.opts.Requested == nil || ctx.Err() != nil {
 		return

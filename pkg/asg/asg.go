@@ -3,8 +3,10 @@
 //
 // A HookClient (client.go) holds and completes lifecycle actions of any instance: nth-queue hears of them from its queue. A Keeper
 // (keeper.go) stands before the source of events on the machine itself (pkg/imds), and passes everything on. When a termination is
-// announced, it has a HookClient hold and complete the hooks of its own instance. Which hooks are ours is decided in one place (choose.go),
-// and so is what is asked of Auto Scaling (api.go).
+// announced, it has a HookClient hold and complete the hooks of its own instance.
+//
+// A hook is chosen if nth is to complete it: choose.go decides that, by the settings and what else may wait for the hook. All requests to
+// Auto Scaling are in api.go.
 //
 // Hooks wait for an instance that is terminated, that returns to a warm pool, or whose root volume is replaced. All three are held and
 // completed alike, and are called terminations here.
@@ -30,8 +32,9 @@ type Settings struct {
 	// Hooks names the hooks for terminations to complete, and LaunchHooks those for launches, which only a HookClient completes. Without
 	// names, choose decides.
 	Hooks, LaunchHooks []string
-	// Budget is how long the drain may take from when the event was first seen: a later limit of Auto Scaling's gives the event no
-	// deadline. A machine whose node is opted out is held for as long; with 0, for as long as its hooks wait.
+	// Budget is how long the drain may take, from when the event was first seen. An event gets a deadline if Auto Scaling takes the
+	// machine before the budget ends. The budget is also how long a machine is held whose node is opted out; with 0, that is as long as
+	// its hooks wait.
 	Budget time.Duration
 	// Abandon says to abandon the hooks of a termination whose time is over with pods left, where the group keeps the machine then.
 	Abandon bool
@@ -42,7 +45,7 @@ type Outcome string
 
 // The kinds of reports.
 const (
-	// Found: it is known which hooks the group has, and which of them are ours.
+	// Found: it is known which hooks the group has, and which of them nth completes.
 	Found Outcome = "found"
 	// Trouble: Auto Scaling does not answer, or not as it should. It is asked again.
 	Trouble Outcome = "trouble"
@@ -90,10 +93,11 @@ func (r reporter) once(what Outcome, format string, args ...any) {
 	}
 }
 
-// failed reports why a request failed, if it did, once an hour.
+// failed reports an error once an hour: as Refused if a permission is missing, and otherwise as Trouble. doing says what was being done.
+// Without an error it reports nothing.
 func (r reporter) failed(doing string, err error) {
 	switch refused, _ := errors.AsType[refusedError](err); {
-	case err == nil:
+	case err == nil: // Nothing has failed.
 	case unpermitted(err):
 		r.once(Refused, "%s: %s; %s (docs/lifecycle.md has the policy)", doing, err, without(refused.Action))
 	default:

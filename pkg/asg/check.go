@@ -9,7 +9,8 @@ import (
 	"github.com/nth-project/nth/pkg/role"
 )
 
-// OwnGroup returns a client for the hooks of this instance, and the name of its group; empty if it is in none. It changes nothing.
+// OwnGroup returns a client for the hooks of this instance, and the name of its Auto Scaling group; empty if it is in none. It changes
+// nothing, and is for "nth check".
 func OwnGroup(ctx context.Context, opts Options, s Settings) (client *HookClient, group string, err error) {
 	client, instance, err := ownClient(ctx, opts, s, newReporter(func(HookReport) {}))
 	if err != nil {
@@ -19,33 +20,34 @@ func OwnGroup(ctx context.Context, opts Options, s Settings) (client *HookClient
 	return client, group, err
 }
 
-// ownClient asks the metadata service for the instance's ID and region. It sends nothing to Auto Scaling.
-func ownClient(ctx context.Context, opts Options, settings Settings, says reporter) (*HookClient, string, error) {
+// ownClient returns a client for the hooks of this instance, and the instance's ID. It asks the metadata service for the ID and the
+// region, and sends nothing to Auto Scaling. The client reports to r.
+func ownClient(ctx context.Context, opts Options, settings Settings, r reporter) (client *HookClient, instance string, err error) {
 	instance, cfg, err := role.Own(ctx, opts.Metadata, opts.AWS)
 	if err != nil {
 		return nil, "", err
 	}
-	client := NewHookClient(HookClientOptions{AWS: cfg, Requested: opts.Requested}, settings)
-	client.reporter = says
+	client = NewHookClient(HookClientOptions{AWS: cfg, Requested: opts.Requested}, settings)
+	client.reporter = r
 	return client, instance, nil
 }
 
-// Explain says in words which of a group's hooks nth completes, and reports whether there is any. With launch, it is about the hooks for
-// launches, otherwise about those for terminations. which is empty if launch is set and the group has none for launches.
-func (c *HookClient) Explain(ctx context.Context, group string, launch bool) (which string, ours bool, err error) {
+// Explain says in words which of a group's hooks nth completes; completes is false if that is none. With launch, the hooks are those for
+// launches, and which is empty if the group has none. Otherwise they are those for terminations.
+func (c *HookClient) Explain(ctx context.Context, group string, launch bool) (which string, completes bool, err error) {
 	hooks, err := c.describeHooks(ctx, group)
 	if err != nil {
 		return "", false, err
 	}
 	if launch && !slices.ContainsFunc(hooks, func(h hook) bool { return h.transition == launching }) {
-		return "", false, nil
+		return "", false, nil // Most groups have none: this is not worth a line.
 	}
 	chosen, why := choose(group, hooks, c.rule(launch))
 	return why, len(chosen) > 0, nil
 }
 
-// ExplainAbandon says in words what on_incomplete = "abandon" means for a group. keeps reports whether the group keeps a machine whose hook is
-// abandoned.
+// ExplainAbandon says in words what the setting on_incomplete = "abandon" means for a group. keeps says whether the group keeps a machine
+// whose hook is abandoned.
 func (c *HookClient) ExplainAbandon(ctx context.Context, group string) (meaning string, keeps bool, err error) {
 	keeps, err = c.retains(ctx, group)
 	switch {
@@ -60,8 +62,8 @@ func (c *HookClient) ExplainAbandon(ctx context.Context, group string) (meaning 
 // Permission is an IAM action, by its name in policies, and what its absence means.
 type Permission struct{ Name, Without string }
 
-// Permissions lists what a HookClient with these settings needs. Only a Keeper needs
-// autoscaling:DescribeAutoScalingInstances.
+// Permissions lists what a HookClient with these settings needs, for CheckPermission. It leaves out
+// autoscaling:DescribeAutoScalingInstances, which only a Keeper needs: OwnGroup tries that.
 func Permissions(s Settings) []Permission {
 	permissions := []Permission{
 		{heartbeat, without(heartbeat)},
@@ -77,8 +79,9 @@ func Permissions(s Settings) []Permission {
 // There is no hook, group or instance of these names: requests about them have no effect.
 const noHook, noGroup, noInstance = "nth-check-no-such-hook", "nth-check-no-such-group", "i-00000000000000000"
 
-// CheckPermission tries a permission without effect, by a request for a group, but for a hook and an instance that do not exist. With "" the group
-// does not exist either, and a policy that is limited to some groups refuses that.
+// CheckPermission reports whether IAM allows an action for a group. It tries that without effect: the request names a hook and an instance
+// that do not exist. With "", the group does not exist either, and a policy that is limited to some groups refuses the request. The error
+// says why the answer is not known.
 func (c *HookClient) CheckPermission(ctx context.Context, p Permission, group string) (allowed bool, err error) {
 	if group == "" {
 		group = noGroup
@@ -98,7 +101,7 @@ func (c *HookClient) CheckPermission(ctx context.Context, p Permission, group st
 		return false, nil
 	}
 	if isInvalid(err) {
-		return true, nil
+		return true, nil // Auto Scaling has looked for the hook or the instance, so IAM has allowed the request.
 	}
 	return err == nil, err
 }

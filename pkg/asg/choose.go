@@ -26,20 +26,21 @@ const (
 	eksLaunchHook = "Launch-LC-Hook"
 )
 
-// rule says which hooks for one transition are ours.
+// rule says by what choose chooses hooks for one transition.
 type rule struct {
 	transition string
-	// named are the names of the hooks to complete; with none it is the group's only one, if nobody else waits for it.
+	// named are the hooks that the settings name; none if choose decides.
 	named []string
-	// queue is the queue that we read ourselves, as in its ARN after the partition; empty if there is none.
+	// queue is the queue that nth-queue reads, as in its ARN after the partition; empty for nth.
 	queue string
 }
 
-// words are what is said about the hooks for a transition.
+// words are the parts of messages that differ by the transition.
 type words struct {
-	kind, setting string
-	until         string // when a hook stops holding the machine
-	chosen        string // takes the hooks and the group
+	kind         string // what the hooks are for
+	setting      string // the setting that names hooks
+	until        string // for what a hook holds the machine
+	willComplete string // a format, for the names of the hooks and their group
 }
 
 var wordsFor = map[string]words{
@@ -53,24 +54,27 @@ var wordsFor = map[string]words{
 	},
 }
 
-// choose returns those of a group's hooks that are ours to complete by a rule, and says why in words. To complete
-// somebody else's hook would take the machine from under their work, or put it to work too early. So without names in the settings it
-// takes the hooks that notify our own queue or, without such a one, the group's only hook if that notifies nobody.
-func choose(group string, all []hook, r rule) (ours []hook, why string) {
+// choose returns those of a group's hooks that nth is to complete, and says why in words, also for none.
+//
+// Another program may wait for a hook. To complete that hook would end the machine during the program's work, or put it into service too
+// early. So if the settings name hooks, only those are chosen. Otherwise the hooks are chosen that notify nth-queue's own queue. If there are
+// none of those either, the group's only hook is chosen, unless it notifies something or is that of EKS.
+func choose(group string, all []hook, r rule) (chosen []hook, why string) {
 	say := wordsFor[r.transition]
 	hooks := only(all, func(h hook) bool { return h.transition == r.transition })
 	if len(hooks) == 0 {
 		return nil, fmt.Sprintf("the Auto Scaling group %s has no lifecycle hook for %s: nothing holds the machine %s", group, say.kind, say.until)
 	}
 	if len(r.named) > 0 {
-		ours = only(hooks, func(h hook) bool { return slices.Contains(r.named, h.name) })
-		if len(ours) == 0 {
+		chosen = only(hooks, func(h hook) bool { return slices.Contains(r.named, h.name) })
+		if len(chosen) == 0 {
 			return nil, fmt.Sprintf("none of the lifecycle hooks of the Auto Scaling group %s is named in the settings: %s", group, names(hooks))
 		}
-		return ours, fmt.Sprintf(say.chosen, names(ours), group)
+		return chosen, fmt.Sprintf(say.willComplete, names(chosen), group)
 	}
-	if ours = only(hooks, func(h hook) bool { return r.queue != "" && strings.HasSuffix(h.notifies, r.queue) }); len(ours) > 0 {
-		return ours, fmt.Sprintf(say.chosen, names(ours), group)
+	chosen = only(hooks, func(h hook) bool { return r.queue != "" && strings.HasSuffix(h.notifies, r.queue) })
+	if len(chosen) > 0 {
+		return chosen, fmt.Sprintf(say.willComplete, names(chosen), group)
 	}
 	unlessNamed := fmt.Sprintf("it is left alone unless %s names it", say.setting)
 	switch first := hooks[0]; {
@@ -83,13 +87,15 @@ func choose(group string, all []hook, r rule) (ours []hook, why string) {
 		return nil, fmt.Sprintf("the lifecycle hook %s of the Auto Scaling group %s notifies %s, which may be waiting to complete it; %s",
 			first.name, group, first.notifies, unlessNamed)
 	}
-	return hooks, fmt.Sprintf(say.chosen, names(hooks), group)
+	return hooks, fmt.Sprintf(say.willComplete, names(hooks), group)
 }
 
-func only(hooks []hook, is func(hook) bool) []hook {
-	return slices.DeleteFunc(slices.Clone(hooks), func(h hook) bool { return !is(h) })
+// only returns the hooks that keep accepts.
+func only(hooks []hook, keep func(hook) bool) []hook {
+	return slices.DeleteFunc(slices.Clone(hooks), func(h hook) bool { return !keep(h) })
 }
 
+// names returns the names of hooks for a message.
 func names(hooks []hook) string {
 	list := make([]string, len(hooks))
 	for i, h := range hooks {

@@ -41,7 +41,7 @@ func (a Action) token() *string {
 type HookClientOptions struct {
 	AWS aws.Config
 	// Queue is the queue that the messages come from, as its ARN has it after the partition, such as
-	// ":sqs:eu-central-1:123456789012:nth-queue": a hook that notifies it is ours. Empty if there is none.
+	// ":sqs:eu-central-1:123456789012:nth-queue". A hook that notifies it is chosen. Empty if there is none.
 	Queue string
 	// Report is called with each finding, from several goroutines. It must not block.
 	Report func(HookReport)
@@ -49,8 +49,8 @@ type HookClientOptions struct {
 	Requested func(Request, Answer)
 }
 
-// HookClient holds and completes lifecycle actions of any instance, if their hooks are ours by the settings. All that it has to find out
-// for that are the groups' hooks. Its methods may be called from several goroutines.
+// HookClient holds and completes lifecycle actions of any instance, if choose chooses their hooks. For that it asks for the hooks of
+// the groups, and remembers them. Its methods may be called from several goroutines.
 type HookClient struct {
 	opts     HookClientOptions
 	sdk      *autoscaling.Client
@@ -63,7 +63,7 @@ type HookClient struct {
 
 // groupHooks are a group's hooks, as far as they are known.
 type groupHooks struct {
-	turn  chan struct{} // has room for one, who may use what follows
+	turn  chan struct{} // a lock for the other fields, with room for one; waiting for it can be canceled
 	hooks []hook
 	err   error     // why they are not known
 	until time.Time // of the next request
@@ -87,10 +87,10 @@ func NewHookClient(opts HookClientOptions, settings Settings) *HookClient {
 	return c
 }
 
-// Use replaces the settings.
+// Use replaces the settings from now on.
 func (c *HookClient) Use(s Settings) { c.settings.Store(&s) }
 
-// rule returns the rule for the hooks of a transition.
+// rule returns the rule of the current settings for hooks for launches, or for terminations.
 func (c *HookClient) rule(launch bool) rule {
 	settings := c.settings.Load()
 	if launch {
@@ -99,13 +99,13 @@ func (c *HookClient) rule(launch bool) rule {
 	return rule{transition: terminating, named: settings.Hooks, queue: c.opts.Queue}
 }
 
-// find returns the hook of an action, and whether it is ours; an error means that this is not known. Until a hook is known it has the
-// shortest timeout that it may have.
-func (c *HookClient) find(ctx context.Context, a Action) (h hook, ours bool, err error) {
+// find returns the hook of an action, and whether it is chosen. With an error that is not known, as Auto Scaling has not said which hooks
+// the group has; find has reported that. Then h has only the name, and the shortest timeout that it may have.
+func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, err error) {
 	r := c.rule(a.Launch)
 	named := slices.Contains(r.named, a.Hook)
 	if !a.Launch && !c.settings.Load().Complete || len(r.named) > 0 && !named {
-		return hook{}, false, nil
+		return hook{}, false, nil // The settings exclude it, whatever the group has.
 	}
 	hooks, err := c.hooks(ctx, a.Group)
 	if ctx.Err() == nil {
@@ -119,17 +119,18 @@ func (c *HookClient) find(ctx context.Context, a Action) (h hook, ours bool, err
 		h = hooks[i]
 	}
 	switch {
-	case named:
+	case named: // The settings suffice, even if Auto Scaling has not answered.
 		return h, true, nil
 	case err != nil:
 		return h, false, err
 	}
-	chosen, why := choose(a.Group, hooks, r)
+	all, why := choose(a.Group, hooks, r)
 	c.once(Found, "%s", why)
-	return h, slices.ContainsFunc(chosen, func(h hook) bool { return h.name == a.Hook }), nil
+	return h, slices.ContainsFunc(all, func(h hook) bool { return h.name == a.Hook }), nil
 }
 
-// hooks returns the hooks of a group, from memory for a while. Several callers for one group share one request, and its error.
+// hooks returns the hooks of a group. It remembers them for hooksLife, and an error for seconds. Callers that ask for one group at the same
+// time share one request. If a request fails, the hooks that were known before are returned without an error.
 func (c *HookClient) hooks(ctx context.Context, group string) ([]hook, error) {
 	c.mu.Lock()
 	g, known := c.groups[group]
@@ -155,7 +156,7 @@ func (c *HookClient) hooks(ctx context.Context, group string) ([]hook, error) {
 	switch {
 	case errors.Is(err, errNothingWaits): // The group exists no more.
 		hooks, err = []hook{}, nil
-	case unpermitted(err):
+	case unpermitted(err): // A policy does not change within seconds.
 		life = longestPause / 2
 	case err != nil:
 		life = role.Spread(unknownLife)
@@ -167,28 +168,28 @@ func (c *HookClient) hooks(ctx context.Context, group string) ([]hook, error) {
 	return g.hooks, g.err
 }
 
-// Hold sends heartbeats for an action that is ours, one for each third of the hook's timeout, until ctx ends or nothing waits any more.
-// Until it is known whether the hook is ours, it is taken for ours, as a heartbeat does no harm.
+// Hold sends heartbeats for an action whose hook is chosen: three in each timeout of the hook. It returns when ctx ends, or when Auto
+// Scaling says that nothing waits. While it is not known whether the hook is chosen, it sends them too, as a heartbeat does no harm.
 func (c *HookClient) Hold(ctx context.Context, a Action) { c.hold(ctx, a, func(error) {}) }
 
-// hold is Hold. heard is called with the answer to each heartbeat.
-func (c *HookClient) hold(ctx context.Context, a Action, heard func(error)) {
+// hold is Hold, and calls answered with the result of each heartbeat: nil if Auto Scaling accepts it.
+func (c *HookClient) hold(ctx context.Context, a Action, answered func(error)) {
 	for failures := 0; ; {
-		h, ours, err := c.find(ctx, a)
-		if ctx.Err() != nil || err == nil && !ours {
+		h, chosen, err := c.find(ctx, a)
+		if ctx.Err() != nil || err == nil && !chosen {
 			return
 		}
 		if err = c.heartbeat(ctx, a); ctx.Err() != nil {
-			return
+			return // The result of a canceled request says nothing.
 		}
-		if heard(err); errors.Is(err, errNothingWaits) {
+		if answered(err); errors.Is(err, errNothingWaits) {
 			return
 		}
 		c.failed("holding the machine by "+a.String(), err)
 		wait := h.interval()
 		if failures++; err == nil {
 			failures = 0
-		} else if !unpermitted(err) {
+		} else if !unpermitted(err) { // A missing permission is tried again only when the next heartbeat is due.
 			wait = min(wait, pause(failures))
 		}
 		if !role.Sleep(ctx, wait) {
@@ -197,9 +198,9 @@ func (c *HookClient) hold(ctx context.Context, a Action, heard func(error)) {
 	}
 }
 
-// Complete completes an action that is ours with the result that the outcome calls for, if it calls for one. It retries until that
-// succeeds or the hook's own time is over, when the group does not wait any more. The outcome does not matter for a launch. The error is
-// ctx's.
+// Complete completes an action, so that the group need not wait for the hook's timeout. It does nothing if the hook is not chosen, or if
+// the outcome of a drain is not final. It retries until it succeeds, or until the hook's timeout has passed and the group does not wait any
+// more. An action for a launch is completed whatever the outcome. Everything is reported; the only error is ctx's.
 func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outcome) error {
 	if !a.Launch && outcome != event.Drained && outcome != event.OutOfTime {
 		return nil // The work that the hook waits for is not done.
@@ -213,27 +214,28 @@ func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outco
 	return nil
 }
 
-// complete is Complete for an outcome that calls for a result. The error is errNothingWaits, or that of ctx.
+// complete is Complete for a final outcome. It returns nil if the action is completed, or if nth is to leave it alone from now on. The error
+// is errNothingWaits if nothing waited, or that of ctx.
 func (c *HookClient) complete(ctx context.Context, a Action, outcome event.Outcome) error {
-	held := time.Now() // when it was last known to wait for a whole timeout
+	held := time.Now() // when the hook was last known to wait for another whole timeout
 	for failures := 1; ; failures++ {
-		h, ours, err := c.find(ctx, a)
+		h, chosen, err := c.find(ctx, a)
 		switch {
 		case unpermitted(err):
 			c.say(Refused, "%s: it is left to its timeout, as it cannot be known whose it is, and %s does not name it",
 				a, wordsFor[c.rule(a.Launch).transition].setting)
 			return nil
-		case err == nil && !ours:
+		case err == nil && !chosen:
 			return nil
-		case err != nil: // find has reported it.
+		case err != nil: // find has reported it. Without the hook's own timeout, the longest counts below.
 			h.timeout = longestTimeout
 		default:
-			result, unknown := c.result(ctx, a, outcome)
-			if err = unknown; err == nil {
+			var result string
+			if result, err = c.result(ctx, a, outcome); err == nil {
 				if err = c.conclude(ctx, a, result); err == nil || errors.Is(err, errNothingWaits) {
 					return err
 				}
-			} else if now := time.Now(); c.heartbeat(ctx, a) == nil { // The machine is held until that is known.
+			} else if now := time.Now(); c.heartbeat(ctx, a) == nil { // The machine is held until the result is known.
 				held = now
 			}
 			if ctx.Err() == nil {
@@ -250,8 +252,8 @@ func (c *HookClient) complete(ctx context.Context, a Action, outcome event.Outco
 	}
 }
 
-// result is the result of an action that the outcome calls for: abandon only where that makes the group keep the machine. The error says why
-// that is not known.
+// result returns the result with which an action is to be completed: proceed, or abandon. It is abandon if pods are left, the settings ask to
+// keep such a machine, and the group would keep it. The error says why that is not known.
 func (c *HookClient) result(ctx context.Context, a Action, outcome event.Outcome) (string, error) {
 	if a.Launch || outcome != event.OutOfTime || !c.settings.Load().Abandon {
 		return proceed, nil
@@ -263,7 +265,7 @@ func (c *HookClient) result(ctx context.Context, a Action, outcome event.Outcome
 	return proceed, err
 }
 
-// conclude completes an action with a result, and reports what follows for the machine. It tries once.
+// conclude makes one request to complete an action with a result. If it succeeds, conclude reports what follows for the machine.
 func (c *HookClient) conclude(ctx context.Context, a Action, result string) error {
 	if err := c.end(ctx, a, result); err != nil {
 		return err
@@ -283,7 +285,8 @@ func (c *HookClient) conclude(ctx context.Context, a Action, result string) erro
 // its instance lifecycle policy says TerminateHookAbandon=retain is the instance kept, in the state Terminating:Retained, until somebody
 // ends it. https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html
 
-// keeps asks whether the group keeps the machine if the action is abandoned. A missing permission is a no.
+// keeps reports whether the group keeps the machine if the action is abandoned, and reports why if not. Without the permission to ask, it
+// is false. The error says why the answer is not known.
 func (c *HookClient) keeps(ctx context.Context, a Action) (bool, error) {
 	if a.Back {
 		c.once(Found, "%s: the machine goes back to a warm pool or gets another root volume, so its hook is completed with %s whatever the outcome", a, proceed)
@@ -302,11 +305,11 @@ func (c *HookClient) keeps(ctx context.Context, a Action) (bool, error) {
 	return keeps, nil
 }
 
-// Loses reports whether the group takes the machine when the time for an action is over and pods are left, although the settings ask to
-// keep it. It asks until that is known. The error is ctx's.
+// Loses reports whether the settings ask to keep a machine on which pods are left, and the group takes it all the same. Then the end of
+// the budget is the machine's end, and the drain has a deadline. Loses asks until Auto Scaling answers. The error is ctx's.
 func (c *HookClient) Loses(ctx context.Context, a Action) (bool, error) {
 	if !c.settings.Load().Abandon {
-		return false, nil
+		return false, nil // The settings do not ask to keep it.
 	}
 	for failures := 1; ; failures++ {
 		keeps, err := c.keeps(ctx, a)
@@ -322,7 +325,7 @@ func (c *HookClient) Loses(ctx context.Context, a Action) (bool, error) {
 	}
 }
 
-// willNotKeep says what on_incomplete = "abandon" means for a group that keeps no machine.
+// willNotKeep says in words what the setting on_incomplete = "abandon" means for a group that keeps no machine.
 func willNotKeep(group string) string {
 	return fmt.Sprintf(`the Auto Scaling group %s does not keep a machine whose hook is abandoned, its instance lifecycle policy has no `+
 		`TerminateHookAbandon=retain: out of time, hooks are completed with %s in spite of on_incomplete = "abandon"`, group, proceed)
