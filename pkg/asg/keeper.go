@@ -54,8 +54,8 @@ type Keeper struct {
 	ended    chan struct{}   // closed when that work has ended
 }
 
-// termination is one announced end of the instance, and what was found out about it. Its work uses it, and the Keeper's mutex guards what
-// others read.
+// termination is one announced end of the instance, and what was found out about it. The goroutine that works on it changes it: what the
+// Keeper reads, too, only by work.update.
 type termination struct {
 	event     event.Event
 	firstSeen time.Time // with a monotonic reading
@@ -64,24 +64,25 @@ type termination struct {
 	instance, group string
 
 	outcome event.Outcome
-	held    map[string]*held // our hooks, by their names
+	held    map[string]*held // the chosen hooks, by their names
 	// lost is set if it is known that the machine is gone once the hooks are over, although the settings ask to keep it.
 	lost bool
 }
 
-// held is what is known of one of our hooks.
+// held is what is known of one chosen hook.
 type held struct {
 	hook
-	// since is when it did not wait yet, as far as is known, and beaten when the last heartbeat was accepted; zero if none was.
+	// since is the latest time at which the hook is known not to have waited yet. beaten is when the last heartbeat was accepted; zero if
+	// none was.
 	since, beaten time.Time
-	// limit is when Auto Scaling stops waiting for it, with a monotonic reading; zero before the first heartbeat.
+	// limit is when Auto Scaling stops waiting for the hook, with a monotonic reading; zero before the first heartbeat.
 	limit time.Time
-	// over is set if it was completed, or does not wait any more.
+	// over is set if the hook was completed, or does not wait any more.
 	over bool
 }
 
-// heard notes the answer to a heartbeat, or to a completion that finds nothing. A hook ends one timeout after the last heartbeat that was
-// accepted, and with its global timeout whatever is sent.
+// heard takes in Auto Scaling's answer to a heartbeat, or a completion's errNothingWaits, and sets limit and over by it. Auto Scaling stops
+// waiting one timeout after the last heartbeat that it accepted. After the global timeout it stops whatever is sent.
 func (h *held) heard(answer error) {
 	now, last, end := time.Now(), h.since, h.since.Add(h.global)
 	if !h.beaten.IsZero() {
@@ -106,7 +107,8 @@ func New(source Source, opts Options, settings Settings) *Keeper {
 	return k
 }
 
-// Run watches until ctx ends, and returns what the source returns once all requests have ended.
+// Run runs the source until ctx ends, passes its events on to sink, and works on terminations. It returns the source's error once all
+// requests have ended.
 func (k *Keeper) Run(ctx context.Context, sink event.Sink) error {
 	ctx, stop := context.WithCancel(ctx)
 	k.mu.Lock()
@@ -134,9 +136,9 @@ func (k *Keeper) Use(s Settings) {
 	}
 }
 
-// Settled says what has come of an event: its hooks are completed when the node is drained or out of time, and held otherwise. They
-// are also held while the rules ask for no drain, as settings and rules are not replaced at the same moment. It may be called often,
-// and the last outcome counts until the completion has been sent.
+// Settled reports the outcome so far of the drain for an event. If the node is drained, or the time is over, the event's hooks are
+// completed. Otherwise they are held. They are also held while the rules ask for no drain: settings and rules are replaced one after the
+// other. The agent may call it often; the last outcome counts until the completion has been sent.
 func (k *Keeper) Settled(ev event.Event, outcome event.Outcome) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -146,7 +148,7 @@ func (k *Keeper) Settled(ev event.Event, outcome event.Outcome) {
 	}
 }
 
-// tap is the sink that the source writes to.
+// tap is the sink that the source writes to. It shows terminations to the Keeper, and passes everything on.
 type tap struct {
 	event.Sink
 	keeper *Keeper
@@ -155,14 +157,14 @@ type tap struct {
 // Snapshot implements event.Sink.
 func (t tap) Snapshot(s event.Snapshot) {
 	if s.Kind == event.ASGTermination {
-		s.Events = t.keeper.see(s.Events)
+		s.Events = t.keeper.announced(s.Events)
 	}
 	t.Sink.Snapshot(s)
 }
 
-// see notes which termination is announced, and returns the events with their deadlines. There is one at most, as an instance has one
-// target state.
-func (k *Keeper) see(events []event.Event) []event.Event {
+// announced takes in the terminations that the source announces now, begins or ends the work on them, and returns them with their
+// deadlines. There is one event at most, as an instance has one target state.
+func (k *Keeper) announced(events []event.Event) []event.Event {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(events) == 0 {
@@ -174,11 +176,12 @@ func (k *Keeper) see(events []event.Event) []event.Event {
 		k.current = k.newTermination(events[0])
 		k.begin()
 	}
-	events = slices.Clone(events)
+	events = slices.Clone(events) // The source keeps its own.
 	events[0].Deadline = k.deadline()
 	return events
 }
 
+// newTermination returns a termination of which only the event is known. Its reports name the event.
 func (k *Keeper) newTermination(ev event.Event) *termination {
 	t := &termination{event: ev, firstSeen: time.Now(), held: map[string]*held{}}
 	t.reporter = newReporter(func(r HookReport) {
@@ -193,9 +196,12 @@ func (k *Keeper) newTermination(ev event.Event) *termination {
 	return t
 }
 
-// deadline is the deadline of the announced event, with a reading of the monotonic clock: when Auto Scaling takes the machine, if that is
-// before the end of the budget, or the end of the budget if the machine is lost then although the settings ask to keep it; zero otherwise.
-// k.mu is held.
+// deadline returns the deadline of the announced event, with a reading of the monotonic clock. There are three cases:
+//   - Auto Scaling takes the machine before the budget ends: the moment at which it does.
+//   - The settings ask to keep the machine at the end of the budget, and the group takes it all the same: that end.
+//   - Otherwise: zero.
+//
+// The caller holds k.mu.
 func (k *Keeper) deadline() time.Time {
 	t := k.current
 	end := t.firstSeen.Add(k.settings.Budget)
@@ -211,11 +217,11 @@ func (k *Keeper) deadline() time.Time {
 	return time.Time{}
 }
 
-// begin ends the work for a termination, and begins it again as the settings and the outcome ask for now. k.mu is held.
+// begin ends the work for a termination, and begins it again by the present settings and outcome. The caller holds k.mu.
 func (k *Keeper) begin() {
 	k.end()
 	if k.current == nil || !k.settings.Complete {
-		return
+		return // Nothing is announced, or the settings leave hooks alone.
 	}
 	before, ended := k.ended, make(chan struct{})
 	ctx, end := context.WithCancel(k.ctx)
@@ -223,7 +229,7 @@ func (k *Keeper) begin() {
 	k.end, k.ended = end, ended
 	go func() {
 		defer close(ended)
-		<-before
+		<-before // Two works never use one termination.
 		w.run(ctx)
 	}()
 }
@@ -236,32 +242,32 @@ type work struct {
 	outcome     event.Outcome
 }
 
-// note changes the termination while nobody asks for its deadline.
-func (w work) note(change func()) {
+// update changes the termination under the Keeper's mutex, as the Keeper reads it for the event's deadline.
+func (w work) update(change func()) {
 	w.keeper.mu.Lock()
 	defer w.keeper.mu.Unlock()
 	change()
 }
 
-// longestLook is the longest time between two looks whether hooks wait: while the group takes the instance out of its load balancers,
-// which can take minutes, nothing else happens.
+// longestLook is the longest pause before nth asks again whether a hook waits. It may not wait yet for minutes, while the group takes the
+// instance out of its load balancers.
 const longestLook = 15 * time.Second
 
-// run looks for the hooks that are ours until there are some, and serves them until they are over or ctx ends.
+// run looks for chosen hooks until there are some, and serves them until they are over or ctx ends.
 func (w work) run(ctx context.Context) {
 	for looks := 1; ; looks++ {
-		ours, err := w.look(ctx)
+		actions, err := w.look(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if len(ours) > 0 {
-			w.serveAll(ctx, ours)
+		if len(actions) > 0 {
+			w.serveAll(ctx, actions)
 			return
 		}
 		w.termination.failed("looking for lifecycle hooks", err)
 		wait := role.Pause(looks, firstPause, longestLook)
-		if err == nil || unpermitted(err) { // No hook of ours holds the machine, as far as nth may know.
-			w.note(func() { w.termination.lost = true })
+		if err == nil || unpermitted(err) { // No chosen hook holds the machine, as far as nth may know.
+			w.update(func() { w.termination.lost = true })
 			wait = role.Spread(longestPause)
 		}
 		if !role.Sleep(ctx, wait) {
@@ -270,8 +276,9 @@ func (w work) run(ctx context.Context) {
 	}
 }
 
-// look finds the lifecycle actions of the instance that are ours: those of its group's hooks.
-func (w work) look(ctx context.Context) (ours []Action, err error) {
+// look finds out the instance's group and the group's hooks, and returns an action for each chosen hook. It returns none without an error if
+// the instance is in no group, or no hook is chosen.
+func (w work) look(ctx context.Context) (actions []Action, err error) {
 	t := w.termination
 	if t.client == nil {
 		if t.client, t.instance, err = ownClient(ctx, w.keeper.opts, w.settings, t.reporter); err != nil {
@@ -298,10 +305,10 @@ func (w work) look(ctx context.Context) (ours []Action, err error) {
 		if known[h.name] = t.held[h.name]; known[h.name] == nil {
 			known[h.name] = &held{hook: h, since: t.firstSeen}
 		}
-		ours = append(ours, Action{Group: t.group, Hook: h.name, Instance: t.instance, Back: !ends(t.event.Code)})
+		actions = append(actions, Action{Group: t.group, Hook: h.name, Instance: t.instance, Back: !ends(t.event.Code)})
 	}
-	w.note(func() { t.held = known })
-	return ours, nil
+	w.update(func() { t.held = known })
+	return actions, nil
 }
 
 // serveAll serves hooks, and finds out whether the group would keep the machine when time is over with pods left.
@@ -312,12 +319,12 @@ func (w work) serveAll(ctx context.Context, actions []Action) {
 		serving.Go(func() { w.serve(ctx, a) })
 	}
 	if lost, err := w.termination.client.Loses(ctx, actions[0]); err == nil {
-		w.note(func() { w.termination.lost = lost })
+		w.update(func() { w.termination.lost = lost })
 	}
 }
 
-// serve holds one hook, or completes it, as the outcome calls for. While Auto Scaling answers that it does not wait yet, that is tried again
-// and again. It returns when the hook is over, is to be left alone, or ctx ends.
+// serve completes one hook if the outcome is final, and otherwise holds it. While Auto Scaling answers that the hook does not wait yet, serve
+// tries again and again. It returns when the hook is over, is to be left alone, or ctx ends.
 func (w work) serve(ctx context.Context, a Action) {
 	completes := w.outcome == event.Drained || w.outcome == event.OutOfTime
 	if w.outcome == event.LeftAlone {
@@ -332,16 +339,16 @@ func (w work) serve(ctx context.Context, a Action) {
 		if completes {
 			w.termination.say(Completed, "dry run: not completing %s", a)
 		}
-		return
+		return // A dry run sends no heartbeats either.
 	}
 	h := w.termination.held[a.Hook]
-	heard := func(answer error) { w.note(func() { h.heard(answer) }) }
+	heard := func(answer error) { w.update(func() { h.heard(answer) }) }
 	for tries := 1; !h.over; tries++ {
 		if !completes {
 			w.termination.client.hold(ctx, a, heard)
 		} else if err := w.termination.client.complete(ctx, a, w.outcome); errors.Is(err, errNothingWaits) {
 			heard(err)
-		} else {
+		} else { // It is completed or to be left alone, or ctx has ended.
 			h.over = err == nil
 			return
 		}
@@ -353,5 +360,5 @@ func (w work) serve(ctx context.Context, a Action) {
 	}
 }
 
-// ends reports whether a target state is the end of the instance.
+// ends reports whether a target state is the end of the instance. Others are its return to a warm pool, or another root volume.
 func ends(target string) bool { return target == "Terminated" || target == "Warmed:Terminated" }
