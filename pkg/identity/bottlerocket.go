@@ -36,8 +36,8 @@ type Container struct {
 	API  Bottlerocket
 }
 
-// FindContainer reports whether the file system with this root directory, "/" for this process, is that of a host container. If not,
-// only Container.API is set.
+// FindContainer looks for the paths of a host container below root, which is "/" for this process. It returns false if this process runs in no
+// host container: only Container.API is set then.
 func FindContainer(root string) (Container, bool) {
 	c := Container{API: Bottlerocket(filepath.Join(root, containerAPI))}
 	if !exists(filepath.Join(root, containerHome)) {
@@ -51,6 +51,7 @@ func FindContainer(root string) (Container, bool) {
 	return c, true
 }
 
+// exists reports whether a path exists. A path that cannot be examined counts as one that does.
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return !errors.Is(err, fs.ErrNotExist)
@@ -82,8 +83,8 @@ type bottlerocketSettings struct {
 // settings there have what the kubelet's kubeconfig is made of.
 type Bottlerocket string
 
-// Kubeconfig makes a kubeconfig like the one that Bottlerocket makes for its kubelet, from the same settings, and says where
-// they are from. The error is an fs.ErrNotExist if the API or the settings do not exist yet.
+// Kubeconfig makes a kubeconfig like the one of Bottlerocket's kubelet, from the same settings. from says where the settings are from, for
+// messages. The error is an fs.ErrNotExist if the API's socket or the settings do not exist yet. Options.Read calls it.
 func (a Bottlerocket) Kubeconfig(ctx context.Context) (from string, text []byte, err error) {
 	from = "the settings at " + string(a)
 	var s bottlerocketSettings
@@ -103,7 +104,7 @@ func (a Bottlerocket) Kubeconfig(ctx context.Context) (from string, text []byte,
 	return from, text, err
 }
 
-// kubeconfigOf returns a kubeconfig as JSON.
+// kubeconfigOf returns a kubeconfig as JSON, which is YAML, too. Its user gets tokens from the exec plugin that Bottlerocket's kubelet uses.
 func kubeconfigOf(s bottlerocketSettings) ([]byte, error) {
 	type object = map[string]any
 	args := []string{"token", "-i", s.Kubernetes.ClusterName}
@@ -123,7 +124,7 @@ func kubeconfigOf(s bottlerocketSettings) ([]byte, error) {
 	})
 }
 
-// get reads JSON from the API.
+// get requests a path of Bottlerocket's API and decodes the JSON in the response into the value that into points to.
 func (a Bottlerocket) get(ctx context.Context, path string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, kube.Settings)
 	defer cancel()
@@ -131,7 +132,7 @@ func (a Bottlerocket) get(ctx context.Context, path string, into any) error {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", string(a))
 		},
-		DisableKeepAlives: true,
+		DisableKeepAlives: true, // The transport is used once.
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
 	if err != nil {

@@ -36,8 +36,8 @@ type ClientOptions struct {
 	// Fallback runs the exec plugin if it does more than make such a token, if Token fails, and if the API server refuses the token.
 	Fallback bool
 
-	root        string   // that the exec plugin sees as "/"; "" for this process's
-	environment []string // for the exec plugin, added to this process's
+	root        string   // the directory that the exec plugin sees as "/"; "" means this process's root
+	environment []string // variables for the exec plugin, added to this process's
 }
 
 // Client is a client of one API server with one configuration.
@@ -46,12 +46,12 @@ type Client struct {
 	// Source is where the configuration was found, and Server the API server's address.
 	Source, Server string
 
-	configured  string  // describes the credential that is configured
-	keeper      *keeper // nil if the credential does not have to be fetched
-	certificate *x509.Certificate
-	through     http.RoundTripper
-	address     *url.URL
-	timeouts    atomic.Int32 // of questions whose the credential is, in a row
+	configured  string            // describes the credential that is configured
+	keeper      *keeper           // nil if the credential does not have to be fetched
+	certificate *x509.Certificate // the client certificate in the kubeconfig; nil if there is none
+	through     http.RoundTripper // adds the credential to each request
+	address     *url.URL          // the API server's
+	timeouts    atomic.Int32      // how many requests of node ended in a timeout, in a row
 }
 
 // Connect makes a client from a kubeconfig file or, if that is "", from the service account of the pod that this process runs in. It
@@ -71,15 +71,16 @@ func Connect(kubeconfig string, opts ClientOptions) (*Client, error) {
 	return newClient(config, kubeconfig, static, opts)
 }
 
-// newClient makes a client from a configuration, which it modifies. static describes the credential in it; "" if there is none.
+// newClient makes a client from a configuration, and modifies that. source says where the configuration was found. static describes the token or
+// certificate in the configuration; if that is "", the configuration's exec plugin is used.
 func newClient(config *rest.Config, source, static string, opts ClientOptions) (*Client, error) {
 	failed := func(err error) (*Client, error) { return nil, text.Redacted(fmt.Errorf("using %s: %w", source, err)) }
 	address, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
-		return failed(errServer)
+		return failed(errServer) // err would quote the address, which may contain a password.
 	}
 	c := &Client{Source: source, configured: static, address: address}
-	if pair, err := tls.X509KeyPair(config.CertData, config.KeyData); err == nil {
+	if pair, err := tls.X509KeyPair(config.CertData, config.KeyData); err == nil { // An error means that the kubeconfig has no certificate.
 		c.certificate = pair.Leaf
 	}
 	config.UserAgent = opts.UserAgent
@@ -114,7 +115,7 @@ func (c *Client) Credential() string {
 	return text.Redact(cmp.Or(source, c.configured, "nothing"))
 }
 
-// node asks the API server for the node to which the credential belongs.
+// node asks the API server for the name of the node to which the credential belongs. After each timeout in a row, it waits longer.
 func (c *Client) node(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, kube.ReadLimit(int(c.timeouts.Load())))
 	defer cancel()
@@ -134,8 +135,8 @@ func (c *Client) node(ctx context.Context) (string, error) {
 	return node, nil
 }
 
-// fault says what is wrong with the client certificate, or names it if the API server does not accept it, for the end of an error; "" if
-// the error has another reason.
+// fault explains a failed request by the client certificate: it has expired, is not valid yet, or was refused. It returns the end of an error
+// message; "" if the client certificate is not the reason.
 func (c *Client) fault(err error) string {
 	leaf := c.certificate
 	if leaf == nil {

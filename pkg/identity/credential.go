@@ -32,14 +32,15 @@ var errRefused = errors.New("the API server has refused the last ones")
 
 // credential authenticates requests to the API server.
 type credential struct {
-	token   string            // "" if there is none
-	through http.RoundTripper // presents the client certificate; nil if there is none
-	expires time.Time         // zero if it does not say
-	source  string            // what has made it, in a few words
+	token   string            // "" if the credential is a client certificate only
+	through http.RoundTripper // presents the client certificate; nil if the credential has none
+	expires time.Time         // zero if the credential has no expiry
+	source  string            // what has made the credential, in a few words
 	made    time.Time
 	refused bool // the API server answered the last request with 401
 }
 
+// hasExpired reports whether the credential is of no use any more.
 func (c *credential) hasExpired() bool { return !c.expires.IsZero() && !time.Now().Before(c.expires) }
 
 // isFresh reports whether the credential need not be replaced yet.
@@ -47,22 +48,22 @@ func (c *credential) isFresh() bool {
 	return !c.refused && (c.expires.IsZero() || time.Now().Before(c.expires.Add(-min(renewBefore, c.expires.Sub(c.made)/2))))
 }
 
-// keeper keeps a credential that has to be made, and renews it in time: KeepWarm uses it at least once in kube.WarmUp. One is made at
-// a time. No request waits for it longer than its own context, nor at all if there is a credential to use.
+// keeper keeps a credential that a plugin or Options.Token makes, and renews that in time: KeepWarm asks for it at least once in kube.WarmUp.
+// The keeper makes one credential at a time. A request waits for a new one only if the keeper has none to use, and no longer than its context.
 type keeper struct {
-	// create makes a credential; refused reports that the API server refused the last one. It has a time limit of its own.
+	// create makes a credential. refused is true if the API server has refused the one that is kept. create has a time limit of its own.
 	create func(ctx context.Context, refused bool) (credential, error)
 
 	mu        sync.Mutex
-	kept      *credential
-	making    *making // nil if none is being made
-	failure   error   // of the last attempt
-	notBefore time.Time
-	failures  int // in a row, of create
-	refusals  int // in a row, of what it has made
+	kept      *credential // the last one that was made; nil before that
+	making    *making     // the one that is being made; nil if there is none
+	failure   error       // of the last call of create
+	notBefore time.Time   // when create may be called again
+	failures  int         // how often create has failed, in a row
+	refusals  int         // how many credentials in a row the API server has refused
 }
 
-// making is a credential that is being made. When done is closed, one of the two is set.
+// making is a credential that is being made. When done is closed, either credential or err is set.
 type making struct {
 	began      time.Time
 	done       chan struct{}
@@ -70,8 +71,8 @@ type making struct {
 	err        error
 }
 
-// get returns a credential: one that was refused or is about to expire, if there is no better one. If refused is not nil, the API
-// server has just refused it, and get waits for another one as long as ctx lasts.
+// get returns a credential for a request. If refused is not nil, the API server has just refused that one to this request, and get waits for
+// another one as long as ctx lasts. If no better one comes, get returns one that was refused or is about to expire.
 func (k *keeper) get(ctx context.Context, refused *credential) (*credential, error) {
 	k.mu.Lock()
 	kept := k.kept
@@ -83,7 +84,7 @@ func (k *keeper) get(ctx context.Context, refused *credential) (*credential, err
 		return kept, nil
 	}
 	usable := kept != nil && !kept.refused
-	m, failure := k.begin(context.WithoutCancel(ctx)), k.failure
+	m, failure := k.begin(context.WithoutCancel(ctx)), k.failure // Other requests wait for it, too, so it outlasts this one.
 	k.mu.Unlock()
 	switch {
 	case usable || kept != nil && m == nil: // m, if any, renews it in the background.
@@ -104,7 +105,7 @@ func (k *keeper) get(ctx context.Context, refused *credential) (*credential, err
 			return m.credential, nil
 		}
 		err = m.err
-		kept = cmp.Or(kept, refused)
+		kept = cmp.Or(kept, refused) // The refused one is still better than none.
 	case <-ctx.Done():
 		err = fmt.Errorf("nothing has come yet: %w", ctx.Err())
 	}
@@ -114,7 +115,7 @@ func (k *keeper) get(ctx context.Context, refused *credential) (*credential, err
 	return nil, fmt.Errorf("getting credentials: %w", err)
 }
 
-// begin returns the credential that is being made, or begins to make one; nil during a backoff. k.mu is held.
+// begin begins to make a credential, unless one is being made, and returns that. It returns nil during a backoff. The caller holds k.mu.
 func (k *keeper) begin(ctx context.Context) *making {
 	if k.making != nil || time.Now().Before(k.notBefore) {
 		return k.making
@@ -126,14 +127,14 @@ func (k *keeper) begin(ctx context.Context) *making {
 		c, err := k.create(ctx, refused)
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.take(m, c, err)
+		k.finish(m, c, err)
 		close(m.done)
 	}()
 	return m
 }
 
-// take takes over what was made. k.mu is held.
-func (k *keeper) take(m *making, c credential, err error) {
+// finish keeps the credential that create has made, or sets a backoff if create has failed. The caller holds k.mu.
+func (k *keeper) finish(m *making, c credential, err error) {
 	k.making, k.failure, m.err = nil, err, err
 	if err != nil {
 		k.failures++
@@ -145,18 +146,18 @@ func (k *keeper) take(m *making, c credential, err error) {
 		c.expires = earliest
 	}
 	k.kept, m.credential, k.failures, k.notBefore = &c, &c, 0, time.Time{}
-	if k.refusals > 0 { // The first one that is refused is replaced at once.
+	if k.refusals > 0 { // A refused credential is replaced at once the first time. From then on, there is a backoff.
 		k.notBefore = c.made.Add(backoff(k.refusals))
 	}
 }
 
-// note remembers whether the API server has accepted the credential that is kept; what it says about an earlier one no longer matters.
-// If it accepts one that it had refused, the refusal was a mistake.
-func (k *keeper) note(c *credential, accepted bool) {
+// recordAnswer remembers whether the API server has accepted a credential. If the API server accepts one that it had refused, the refusal was a
+// mistake.
+func (k *keeper) recordAnswer(c *credential, accepted bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case c != k.kept:
+	case c != k.kept: // The credential was replaced in the meantime: the answer no longer matters.
 	case accepted:
 		c.refused, k.refusals = false, 0
 	case !c.refused:
@@ -165,7 +166,7 @@ func (k *keeper) note(c *credential, accepted bool) {
 	}
 }
 
-// source describes what has made the credential; "" if there is none yet.
+// source describes what has made the credential that is kept; "" if there is none yet.
 func (k *keeper) source() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -175,14 +176,14 @@ func (k *keeper) source() string {
 	return k.kept.source
 }
 
-// backoff is the time to wait after that many failures in a row, with a jitter of a quarter more or less: the plugins of a
-// whole fleet ask the same service.
+// backoff returns the time to wait after that many failures in a row. It varies by a quarter more or less: the plugins of a whole fleet ask the
+// same service.
 func backoff(failures int) time.Duration {
-	pause := min(firstBackoff<<min(failures-1, 10), maxBackoff)
+	pause := min(firstBackoff<<min(failures-1, 10), maxBackoff) // The limit of 10 keeps the shift from overflowing.
 	return wait.Jitter(pause*3/4, 2.0/3)
 }
 
-// authenticated adds the credential to each request.
+// authenticated is a transport that adds the keeper's credential to each request.
 type authenticated struct {
 	next   http.RoundTripper
 	keeper *keeper
@@ -190,7 +191,7 @@ type authenticated struct {
 
 var _ utilnet.RoundTripperWrapper = authenticated{}
 
-// WrappedRoundTripper lets client-go find the connections.
+// WrappedRoundTripper lets Kubernetes' libraries find the transport that has the connections, for example to close idle ones.
 func (a authenticated) WrappedRoundTripper() http.RoundTripper { return a.next }
 
 // RoundTrip implements http.RoundTripper. A request whose credential is refused is repeated once with another credential,
@@ -209,7 +210,7 @@ func (a authenticated) RoundTrip(request *http.Request) (*http.Response, error) 
 	}
 	other, err := a.keeper.get(request.Context(), c)
 	if err != nil && request.Context().Err() != nil {
-		_ = response.Body.Close()
+		_ = response.Body.Close() // The caller gets the error in place of the 401: its context has ended.
 		return nil, err
 	}
 	repeated := request.Clone(request.Context())
@@ -217,13 +218,13 @@ func (a authenticated) RoundTrip(request *http.Request) (*http.Response, error) 
 		repeated.Body, err = request.GetBody()
 	}
 	if err != nil || other == c {
-		return response, nil //nolint:nilerr // the 401 stands
+		return response, nil //nolint:nilerr // There is no other credential, or the body is lost: the caller gets the 401.
 	}
 	_ = response.Body.Close() // It is replaced.
 	return a.send(repeated, other)
 }
 
-// send makes a request with a credential.
+// send makes a request with a credential, and lets the keeper know whether the API server has accepted that.
 func (a authenticated) send(request *http.Request, c *credential) (*http.Response, error) {
 	request = utilnet.CloneRequest(request)
 	if c.token != "" {
@@ -231,7 +232,7 @@ func (a authenticated) send(request *http.Request, c *credential) (*http.Respons
 	}
 	response, err := cmp.Or(c.through, a.next).RoundTrip(request)
 	if err == nil {
-		a.keeper.note(c, response.StatusCode != http.StatusUnauthorized)
+		a.keeper.recordAnswer(c, response.StatusCode != http.StatusUnauthorized)
 	}
 	return response, err
 }

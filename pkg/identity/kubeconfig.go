@@ -26,7 +26,7 @@ import (
 // fileLimit is the most that is read of a kubeconfig, and of each file that it names, in bytes. A bundle of authorities has 250 kB.
 const fileLimit = 4 << 20
 
-// kubeconfig is the part of a kubeconfig that its current context names. Paths are such that this process can open them.
+// kubeconfig is the cluster and the user that the current context of a kubeconfig names. This process can open their paths (see resolve).
 type kubeconfig struct {
 	cluster *api.Cluster
 	user    *api.AuthInfo
@@ -42,15 +42,15 @@ var (
 	errKubeconfig = errors.New(`it is no kubeconfig; "kubectl config view --kubeconfig" says why`)
 )
 
-// where finds the line or the key in an error of client-go about a kubeconfig.
-var where = regexp.MustCompile(`line \d+|Go struct field [\w.-]+`)
+// errorPlace finds the line or the key in an error of client-go about a kubeconfig.
+var errorPlace = regexp.MustCompile(`line \d+|Go struct field [\w.-]+`)
 
-// parse reads the text of the kubeconfig at path, of which root is the root directory; "" is this process's. No error quotes a value of
-// it, as client-go's own do: some of a user's key, token and password.
+// parse reads the text of a kubeconfig. path is where the kubeconfig is, and root the host's root directory ("" means this process's). No error
+// quotes a value of the kubeconfig. Errors of client-go do, even parts of a key, a token or a password.
 func parse(document []byte, path, root string) (kubeconfig, error) {
 	whole, err := clientcmd.Load(document)
 	if err != nil {
-		if found := where.FindString(err.Error()); found != "" {
+		if found := errorPlace.FindString(err.Error()); found != "" {
 			return kubeconfig{}, fmt.Errorf("%w (%s)", errKubeconfig, strings.TrimPrefix(found, "Go struct field "))
 		}
 		return kubeconfig{}, errKubeconfig
@@ -72,13 +72,13 @@ func parse(document []byte, path, root string) (kubeconfig, error) {
 	return k, nil
 }
 
-// resolve turns paths into ones that this process can open: relative ones start at the kubeconfig, absolute ones at the root directory. That
-// of the exec plugin is as seen from the root directory.
+// resolve turns the paths in a kubeconfig into ones that this process can open. Relative ones start at the kubeconfig's directory, absolute ones
+// at root. The path of the exec plugin is the exception: it starts at root, because the plugin runs with that as its root directory.
 func (k kubeconfig) resolve(path, root string) {
 	dir := filepath.Dir(path)
 	for _, file := range k.files() {
 		switch {
-		case *file.path == "":
+		case *file.path == "": // The kubeconfig names no such file.
 		case !filepath.IsAbs(*file.path):
 			*file.path = filepath.Join(dir, *file.path)
 		default:
@@ -86,20 +86,20 @@ func (k kubeconfig) resolve(path, root string) {
 		}
 	}
 	if exec := k.user.Exec; exec != nil && strings.Contains(exec.Command, "/") && !filepath.IsAbs(exec.Command) {
-		if root != "" {
+		if root != "" { // The plugin sees the kubeconfig's directory without root in front.
 			dir = strings.TrimPrefix(dir, filepath.Join("/", root))
 		}
 		exec.Command = filepath.Join("/", dir, exec.Command)
 	}
 }
 
-// file is a file that is named, and its content; what the kubeconfig has itself is used in its place.
+// file is a field of a kubeconfig that names a file, and the field for the file's content. If both are set, content wins.
 type file struct {
 	path    *string
 	content *[]byte
 }
 
-// files lists the files that a kubeconfig may name, each with the field that its content goes into. That of a token has none: see load.
+// files lists the files that a kubeconfig may name. The token's file has no field for bytes: load puts its content into user.Token.
 func (k kubeconfig) files() []file {
 	var token []byte
 	return []file{
@@ -110,9 +110,9 @@ func (k kubeconfig) files() []file {
 	}
 }
 
-// load reads the files that are named, so that the kubeconfig has their content instead, and returns a digest of all that. The error is an
-// ErrNotYet for a file that is missing or an authority that is empty: the kubelet writes its first certificate when the cluster has signed
-// it.
+// load replaces the names of files in the kubeconfig by the files' contents, and returns a digest of those contents. The error is an ErrNotYet
+// if a file is missing or the certificate authority is empty. Then it is worth waiting: the kubelet writes its first certificate when the cluster
+// has signed that.
 func (k kubeconfig) load() (digest [sha256.Size]byte, err error) {
 	sum := sha256.New()
 	for _, file := range k.files() {
@@ -121,7 +121,7 @@ func (k kubeconfig) load() (digest [sha256.Size]byte, err error) {
 		}
 		content, err := readFile(*file.path)
 		if err != nil {
-			return digest, unlessMissing(err)
+			return digest, missingIsNotYet(err)
 		}
 		fmt.Fprintf(sum, "%q", content)
 		if file.path == &k.cluster.CertificateAuthority && len(bytes.TrimSpace(content)) == 0 { // client-go would trust the system's.
@@ -130,16 +130,17 @@ func (k kubeconfig) load() (digest [sha256.Size]byte, err error) {
 		if file.path == &k.user.TokenFile {
 			k.user.Token = strings.TrimSpace(string(content))
 		}
-		if len(*file.content) == 0 {
+		if len(*file.content) == 0 { // If the kubeconfig has the content itself, that takes precedence, as in client-go.
 			*file.content = content
 		}
-		*file.path = ""
+		*file.path = "" // client-go must not read the file again.
 	}
 	sum.Sum(digest[:0])
 	return digest, nil
 }
 
-// static describes the credential in the kubeconfig or in a file that it names; "" if there is none. It takes precedence over a plugin.
+// static describes the token or client certificate in the kubeconfig, or in a file that the kubeconfig names; "" if it has neither. Such a
+// credential takes precedence over an exec plugin.
 func (k kubeconfig) static() string {
 	switch u := k.user; {
 	case u.TokenFile != "":
@@ -154,14 +155,14 @@ func (k kubeconfig) static() string {
 	return ""
 }
 
-// config returns the configuration of a client. No error quotes a value of the kubeconfig.
+// config returns the configuration of a client for the kubeconfig's cluster and user. No error quotes a value of the kubeconfig.
 func (k kubeconfig) config() (*rest.Config, error) {
 	used := api.NewConfig()
 	used.Clusters["used"], used.AuthInfos["used"] = k.cluster, k.user
 	used.Contexts["used"], used.CurrentContext = &api.Context{Cluster: "used", AuthInfo: "used"}, "used"
 	config, err := clientcmd.NewDefaultClientConfig(*used, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
-		return nil, errUser
+		return nil, errUser // err could quote values.
 	}
 	if _, _, err := rest.DefaultServerUrlFor(config); err != nil {
 		return nil, errServer
@@ -177,8 +178,9 @@ func (k kubeconfig) config() (*rest.Config, error) {
 	return config, nil
 }
 
-// readKubeconfig returns the configuration in a kubeconfig file. The files that it names are left to be read later, and again.
-func readKubeconfig(path string) (*rest.Config, string, error) {
+// readKubeconfig returns the configuration in a kubeconfig file, and describes the token or client certificate in it ("" if it has neither). It
+// does not read the files that the kubeconfig names: client-go reads them later, and again when they change.
+func readKubeconfig(path string) (config *rest.Config, static string, err error) {
 	document, err := readFile(path)
 	if err != nil {
 		return nil, "", err
@@ -187,11 +189,11 @@ func readKubeconfig(path string) (*rest.Config, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	config, err := k.config()
+	config, err = k.config()
 	return config, k.static(), err
 }
 
-// readFile reads a whole file. A path whose read could block for ever, such as that of a named pipe, is an error.
+// readFile reads a whole file of fileLimit at most. A path whose read could block for ever, such as that of a named pipe, is an error.
 func readFile(path string) ([]byte, error) {
 	found, err := os.Stat(path)
 	if err != nil {
@@ -212,8 +214,8 @@ func readFile(path string) ([]byte, error) {
 	return content, err
 }
 
-// unlessMissing makes an fs.ErrNotExist an ErrNotYet.
-func unlessMissing(err error) error {
+// missingIsNotYet makes an fs.ErrNotExist an ErrNotYet, and returns any other error as it is.
+func missingIsNotYet(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %w", ErrNotYet, err)
 	}

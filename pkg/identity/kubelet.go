@@ -6,8 +6,9 @@
 // error. It is asked for again with each warm-up, every few seconds in a drain, and when a request has failed or was refused: a certificate
 // may be renewed under another name.
 //
-// The kubeconfig is the kubelet's, so nth reads it again at the same times, with the files that it names. One client is handed out for all: each request goes to the server, and with the credential, that were confirmed last. A kubeconfig that does not exist yet (the
-// kubelet has not joined) is ErrNotYet. One that was deleted or is invalid leaves a client that works in use.
+// The kubelet may change its kubeconfig, so nth reads that again at the same times, with the files that it names. All callers get the same
+// client: each of its requests goes to the server, and with the credential, that were confirmed last. A kubeconfig that does not exist yet (the
+// kubelet has not joined) is ErrNotYet. If the kubeconfig is deleted or becomes invalid, the client that works stays in use.
 //
 // docs/design.md describes what a kubelet's identity may do.
 package identity
@@ -83,17 +84,18 @@ type Kubelet struct {
 	opts Options
 
 	mu sync.Mutex
-	// known is the identity that the API server has confirmed, and used the client for it.
+	// known is the identity that the API server has confirmed; its Client is nil before that. used is the client that sends known's requests.
 	known Identity
 	used  *loaded
-	// last is the last look, which may be under way; nil before the first one.
+	// last is the look that began last, and may be under way; nil before the first one.
 	last *look
 
-	// Only a look uses these: a client that was made and is not confirmed yet, and the reading that has not ended.
+	// Only a look uses these. next is a client that was made, and that the API server has not confirmed yet. reading gets the result of a
+	// reading of the kubeconfig that has not ended; nil if there is none.
 	next    *loaded
 	reading chan func() (contents, error)
 
-	// Only a reading uses it.
+	// proxy is the last one that Options.Proxy has found. Only find uses it.
 	proxy Proxy
 }
 
@@ -101,9 +103,9 @@ type Kubelet struct {
 type contents struct {
 	kubeconfig
 	source string            // its path, or where else it is from
-	static string            // describes the credential in it
-	proxy  Proxy             // for a kubeconfig that names none
-	digest [sha256.Size]byte // of all that
+	static string            // describes the token or client certificate in it; "" if it has neither
+	proxy  Proxy             // is used if the kubeconfig names no proxy
+	digest [sha256.Size]byte // of the kubeconfig, its files and the proxy
 }
 
 // loaded is a client that was made from a kubeconfig and a proxy.
@@ -113,35 +115,36 @@ type loaded struct {
 	digest [sha256.Size]byte // of the contents
 }
 
+// madeFrom reports whether the client was made from these contents; false if there is no client (l is nil).
 func (l *loaded) madeFrom(c contents) bool {
 	return l != nil && l.Source == c.source && l.digest == c.digest
 }
 
-// look is one look at the kubeconfig, and one question whose the credential is.
+// look is one look at the kubeconfig. It ends with a request to the API server: which node does the credential belong to?
 type look struct {
 	began time.Time
 	done  chan struct{}
-	err   error // why known could not be confirmed or brought up to date; set when done is closed
+	err   error // why Kubelet.known could not be confirmed or brought up to date; set when done is closed
 }
 
 // New returns a Kubelet that has not looked for anything yet.
 func New(opts Options) *Kubelet {
-	opts.UserAgent, opts.root = cmp.Or(opts.UserAgent, "nth"), opts.Root
+	opts.UserAgent, opts.root = cmp.Or(opts.UserAgent, "nth"), opts.Root // The exec plugin has the host's root directory, too.
 	return &Kubelet{opts: opts}
 }
 
-// lookPause is the shortest time between two looks, but for those of KeepWarm. Identity is called all the time in a drain, and the API
-// server refuses some requests in each, such as the eviction of a pod that is no longer on the node.
+// lookPause is the shortest time between two looks, except those of KeepWarm. A drain calls Identity all the time. In each drain the API server
+// refuses some requests, such as the eviction of a pod that is no longer on the node, and each refusal asks for a look.
 const lookPause = 5 * time.Second
 
-// Identity returns the identity, at once if there is one: what has changed is found in the background. The error is an ErrNotYet if it is
-// worth waiting.
+// Identity returns the kubelet's identity. If one is known, it returns that at once, and looks for changes in the background. Otherwise it waits
+// for a look. The error is an ErrNotYet if the kubelet has no credential yet: try again later.
 func (k *Kubelet) Identity(ctx context.Context) (Identity, error) {
 	k.mu.Lock()
 	known := k.known
 	k.mu.Unlock()
 	if known.Client != nil {
-		k.look(ctx, lookPause)
+		k.look(ctx, lookPause) // in the background
 		return known, nil
 	}
 	if err := k.look(ctx, 0).wait(ctx); err != nil {
@@ -152,7 +155,7 @@ func (k *Kubelet) Identity(ctx context.Context) (Identity, error) {
 	return k.known, nil
 }
 
-// look returns the look that is under way, the last one if it began within the pause, or else a new one.
+// look returns the look that is under way. If there is none, it begins a new one, or returns the last one if that began less than pause ago.
 func (k *Kubelet) look(ctx context.Context, pause time.Duration) *look {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -170,11 +173,12 @@ func (k *Kubelet) look(ctx context.Context, pause time.Duration) *look {
 	k.last = l
 	go func() {
 		defer close(l.done)
-		l.err = text.Redacted(k.refresh(context.WithoutCancel(ctx)))
+		l.err = text.Redacted(k.refresh(context.WithoutCancel(ctx))) // Other callers wait for this look, too.
 	}()
 	return l
 }
 
+// wait waits until the look has ended, and returns its error. If ctx ends first, the look continues.
 func (l *look) wait(ctx context.Context) error {
 	select {
 	case <-l.done:
@@ -184,7 +188,8 @@ func (l *look) wait(ctx context.Context) error {
 	}
 }
 
-// refresh brings known up to date with the kubeconfig. If that is unchanged or cannot be used, it asks again whose the credential is.
+// refresh brings k.known up to date with the kubeconfig. If the kubeconfig is unchanged or cannot be used, refresh asks the API server again which
+// node the credential in use belongs to. Each look calls it once.
 func (k *Kubelet) refresh(ctx context.Context) error {
 	k.mu.Lock()
 	used := k.used
@@ -197,7 +202,7 @@ func (k *Kubelet) refresh(ctx context.Context) error {
 		}
 		failure = err
 	}
-	if used == nil {
+	if used == nil { // No client has worked yet.
 		return failure
 	}
 	node, err := used.node(ctx)
@@ -207,8 +212,8 @@ func (k *Kubelet) refresh(ctx context.Context) error {
 	return errors.Join(failure, err)
 }
 
-// load reads the kubeconfig and returns a client for it; nil if its contents are those that used was made from. For the same contents it makes
-// only one client. It makes no request.
+// load reads the kubeconfig and returns a client for it; nil if used, the client in use, was made from the same contents. If the API server has
+// not confirmed the last client yet, and the contents are still the same, load returns that one again. It sends no request to the API server.
 func (k *Kubelet) load(ctx context.Context, used *loaded) (*loaded, error) {
 	from, err := k.read(ctx)
 	if err != nil || used.madeFrom(from) {
@@ -222,8 +227,8 @@ func (k *Kubelet) load(ctx context.Context, used *loaded) (*loaded, error) {
 	return k.next, nil
 }
 
-// read reads the kubeconfig. A file on a server that is gone is read for ever: the reading is left to itself then, and what it finds when
-// the server is back is what the next look gets.
+// read calls find, and returns its result or, after kube.File, an error. A file may be on a file server that is gone, and its reading would hang.
+// Then find continues in the background, and the next call of read waits for its result instead of starting another.
 func (k *Kubelet) read(ctx context.Context) (contents, error) {
 	if k.reading == nil {
 		reading := make(chan func() (contents, error), 1)
@@ -244,13 +249,13 @@ func (k *Kubelet) read(ctx context.Context) (contents, error) {
 	}
 }
 
-// adopt makes a client the one in use, once the API server has confirmed which node its credential belongs to. Callers of Identity keep
-// one client for good: its requests follow to whichever client is in use.
+// adopt puts a client in use after the API server has confirmed that the client's credential belongs to this node. Callers of Identity keep the
+// Client that they got first: its requests go through the client in use (see following).
 func (k *Kubelet) adopt(confirmed *loaded, node string) (err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.known.Client == nil {
-		if k.known.Client, err = kube.NewClient("https://api-server", following{k}); err != nil {
+		if k.known.Client, err = kube.NewClient("https://api-server", following{k}); err != nil { // following replaces the address.
 			return err
 		}
 	}
@@ -267,10 +272,10 @@ func (k *Kubelet) adopt(confirmed *loaded, node string) (err error) {
 	return nil
 }
 
-// following is a transport that sends each request to the API server that is known then, with the credential for it.
+// following is a transport that sends each request through the client in use: to its API server, with its credential.
 type following struct{ *Kubelet }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. After a failed or refused request, it starts a look: the kubeconfig may have changed.
 func (f following) RoundTrip(request *http.Request) (*http.Response, error) {
 	f.mu.Lock()
 	to := f.used
@@ -288,11 +293,11 @@ func (f following) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// document returns the kubeconfig, and its path or where else it is from.
+// document returns the text of the kubeconfig. source is its path, or where else the text is from.
 func (k *Kubelet) document(ctx context.Context) (source string, document []byte, err error) {
 	if k.opts.Read != nil {
 		from, document, err := k.opts.Read(ctx)
-		return from, document, unlessMissing(err)
+		return from, document, missingIsNotYet(err)
 	}
 	paths := SearchPaths
 	if k.opts.Kubeconfig != "" {
@@ -313,14 +318,14 @@ func (k *Kubelet) document(ctx context.Context) (source string, document []byte,
 	return "", nil, fmt.Errorf("%w: there is no kubeconfig at %s", ErrNotYet, strings.Join(paths, ", "))
 }
 
-// find reads the kubeconfig, the files that it names and the proxy.
+// find reads the kubeconfig and the files that it names, and asks Options.Proxy for the proxy. read calls it.
 func (k *Kubelet) find(ctx context.Context) (contents, error) {
 	source, document, err := k.document(ctx)
 	if err != nil {
 		return contents{}, err
 	}
 	if k.opts.Proxy != nil {
-		if found, err := k.opts.Proxy(ctx); err == nil {
+		if found, err := k.opts.Proxy(ctx); err == nil { // After an error, the last proxy stays in use.
 			k.proxy = found
 		}
 	}
@@ -343,8 +348,8 @@ func (k *Kubelet) find(ctx context.Context) (contents, error) {
 	return contents{parsed, source, static, k.proxy, digest}, nil
 }
 
-// makeClient makes a client from the kubeconfig, without a request. It goes through the proxy that the kubeconfig names, or else the one that
-// Options.Proxy has found.
+// makeClient makes a client from the kubeconfig, and sends no request. The client's requests go through the proxy that the kubeconfig names. If it
+// names none, they go through the one that Options.Proxy has found, if any.
 func (k *Kubelet) makeClient(from contents) (*loaded, error) {
 	config, err := from.config()
 	if err != nil {
@@ -373,9 +378,9 @@ func (id Identity) Labels(ctx context.Context) (map[string]string, error) {
 	return node.Labels, nil
 }
 
-// KeepWarm uses the identity at about this interval until ctx ends, the first time at once, so that a connection, a token and
-// a certificate are ready when they are needed and a replaced kubeconfig is noticed. After a failure the interval is shorter.
-// report is called from this goroutine with the result of each attempt, nil if the identity works.
+// KeepWarm looks at the kubeconfig and uses the credential at about this interval until ctx ends, the first time at once. So a connection, a token
+// and a certificate are ready when a drain needs them, and a replaced kubeconfig is noticed. After a failure the interval is shorter. KeepWarm calls
+// report with the result of each attempt, in this goroutine; nil means that the identity works.
 func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, report func(error)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

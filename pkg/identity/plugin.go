@@ -34,8 +34,8 @@ const (
 	quoteLimit = 500
 )
 
-// plugin runs the exec plugin of a kubeconfig, as client-go does, but fit for a daemon: client-go waits for a plugin without a limit, and
-// all requests wait with it. This one is killed with its process group when it does not end in time, and can be run again.
+// plugin runs the exec plugin of a kubeconfig, as client-go does, but fit for a daemon. client-go waits for an exec plugin without a limit, and
+// all requests wait with it. nth kills the exec plugin with its process group when it does not end in time, and can run it again.
 //
 // The input and the output of a plugin are Kubernetes' formats, of which v1 and v1beta1 have the same fields:
 // https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
@@ -48,8 +48,8 @@ type plugin struct {
 	config *rest.Config
 }
 
-// newPlugin returns the plugin of a client's configuration. env is added to this process's environment, as "NAME=value"; variables in
-// the kubeconfig override both.
+// newPlugin prepares the exec plugin of a client's configuration, and does not run it. root is the directory that the plugin sees as "/"; "" means
+// this process's root. env is added to this process's environment, as "NAME=value"; variables in the kubeconfig override both.
 func newPlugin(config *rest.Config, root string, env []string) (*plugin, error) {
 	p := &plugin{name: filepath.Base(config.ExecProvider.Command), spec: config.ExecProvider, root: root, config: config}
 	if p.spec.InteractiveMode == api.AlwaysExecInteractiveMode {
@@ -74,19 +74,19 @@ func newPlugin(config *rest.Config, root string, env []string) (*plugin, error) 
 	if err != nil {
 		return nil, fmt.Errorf("the exec plugin %s: %w", p.name, err)
 	}
-	p.env = (&exec.Cmd{}).Environ()
-	if root != "" { // The trusted authorities in the environment are for this process's root.
+	p.env = (&exec.Cmd{}).Environ() // this process's
+	if root != "" {                 // The trusted authorities in the environment are for this process's root.
 		p.env = slices.DeleteFunc(p.env, func(v string) bool { return strings.HasPrefix(v, "SSL_CERT_") })
 	}
 	p.env = append(p.env, env...)
 	for _, variable := range p.spec.Env {
 		p.env = append(p.env, variable.Name+"="+variable.Value)
 	}
-	p.env = append(p.env, "KUBERNETES_EXEC_INFO="+string(info)+"\n") // as client-go
+	p.env = append(p.env, "KUBERNETES_EXEC_INFO="+string(info)+"\n") // client-go has the line break, too.
 	return p, nil
 }
 
-// create runs the plugin for a token. No error shows any of its standard output.
+// create runs the plugin and returns the credential that it prints. No error quotes its standard output, which may contain a token.
 func (p *plugin) create(ctx context.Context) (credential, error) {
 	var stdout, stderr output
 	if err := p.run(ctx, &stdout, &stderr); err != nil {
@@ -98,7 +98,7 @@ func (p *plugin) create(ctx context.Context) (credential, error) {
 	return p.decode(stdout.text, stderr.text)
 }
 
-// decode reads what the plugin has printed, which is JSON or, as client-go has it, YAML.
+// decode reads the credential that the plugin has printed. It takes JSON and YAML, as client-go does. stderr is for errors.
 func (p *plugin) decode(stdout, stderr []byte) (credential, error) {
 	var answer v1.ExecCredential
 	document, err := yaml.YAMLToJSON(stdout)
@@ -122,8 +122,8 @@ func (p *plugin) decode(stdout, stderr []byte) (credential, error) {
 	return c, err
 }
 
-// transport returns a transport that presents a client certificate. Each one has connections of its own: the API server takes a connection
-// for that of the certificate that it began with.
+// transport returns a transport that presents a client certificate. Each transport has its own connections: the API server identifies a client
+// by the certificate with which the connection began.
 func (p *plugin) transport(certificate, key []byte) (http.RoundTripper, error) {
 	if _, err := tls.X509KeyPair(certificate, key); err != nil { // The error could quote them.
 		return nil, fmt.Errorf("the exec plugin %s gives a client certificate and key that are no pair in PEM", p.name)
@@ -150,7 +150,7 @@ func (p *plugin) run(ctx context.Context, stdout, stderr *output) error {
 		cmd.Dir = "/"
 	}
 	kill := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.Cancel, cmd.WaitDelay = kill, kube.PluginChild
+	cmd.Cancel, cmd.WaitDelay = kill, kube.PluginChild // how long a child may keep the output open after the plugin has ended
 	began := time.Now()
 	err = cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) { // The plugin has ended, but not its child.
@@ -169,7 +169,7 @@ func (p *plugin) run(ctx context.Context, stdout, stderr *output) error {
 	return nil
 }
 
-// path returns where the plugin is, as seen from its root. A name without a slash is looked for in PATH.
+// path returns the path of the plugin's program, as seen from p.root. A name without a slash is looked for in PATH.
 func (p *plugin) path() (string, error) {
 	if p.root == "" {
 		return exec.LookPath(p.spec.Command)
@@ -207,7 +207,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// quoted returns ": " and the end of a text without secrets, in one line, for the end of an error; "" for an empty text.
+// quoted returns ": " and the last quoteLimit bytes of a text, in one line and without secrets, for the end of an error; "" for an empty text.
 func quoted(s string) string {
 	s = text.Redact(s)
 	if s == "" {
@@ -219,7 +219,8 @@ func quoted(s string) string {
 	return ": " + s
 }
 
-// newKeeper returns the keeper of the credential that the kubeconfig's exec plugin or ClientOptions.Token makes, and describes it.
+// newKeeper returns a keeper of the credential that the kubeconfig's exec plugin or opts.Token makes. configured describes that credential until
+// one is made. newKeeper prefers opts.Token if that can replace the plugin (see eksCluster). opts.Fallback says when the plugin runs in spite of that.
 func newKeeper(config *rest.Config, opts ClientOptions) (k *keeper, configured string, err error) {
 	run, err := newPlugin(config, opts.root, opts.environment)
 	if err != nil {
@@ -234,19 +235,19 @@ func newKeeper(config *rest.Config, opts ClientOptions) (k *keeper, configured s
 	if opts.Token != nil {
 		cluster, region, err = eksCluster(config.ExecProvider)
 	}
-	if opts.Token == nil || err != nil && opts.Fallback {
+	if opts.Token == nil || err != nil && opts.Fallback { // Only the plugin can make the credential.
 		return &keeper{create: byPlugin}, "the exec plugin " + run.name, nil
 	}
 	if err != nil {
 		return nil, "", err
 	}
 	configured = fmt.Sprintf("a token for the EKS cluster %s, of %s,", cluster, cmp.Or(opts.Role, "the instance's role"))
-	refusals := 0
+	refusals := 0 // how many of the credentials made here the API server has refused
 	return &keeper{create: func(ctx context.Context, refused bool) (credential, error) {
 		if refused {
 			refusals++
 		}
-		if opts.Fallback && refusals%2 == 1 { // The API server has refused what Token has made, and not what the plugin has.
+		if opts.Fallback && refusals%2 == 1 { // Token and the plugin take turns after refusals, and the API server refused Token's last.
 			return byPlugin(ctx, refused)
 		}
 		limited, cancel := context.WithTimeout(ctx, kube.Token)
@@ -259,16 +260,17 @@ func newKeeper(config *rest.Config, opts ClientOptions) (k *keeper, configured s
 		if pluginErr != nil {
 			return c, fmt.Errorf("%w; %w", err, pluginErr)
 		}
-		c.source += fmt.Sprintf(" (%s)", err)
+		c.source += fmt.Sprintf(" (%s)", err) // Operators see why Token did not make the credential.
 		return c, nil
 	}}, configured, nil
 }
 
-// errNeedsPlugin is why Options.Token cannot replace a plugin.
+// errNeedsPlugin is the end of an error that says why ClientOptions.Token cannot replace a plugin.
 var errNeedsPlugin = errors.New("and has to be run")
 
-// eksCluster reads from the command line of an exec plugin for EKS, "aws eks get-token" or "aws-iam-authenticator token",
-// which cluster it makes tokens for. It is an error if the plugin has other arguments, such as the name of another role.
+// eksCluster reads from a plugin's command line for which EKS cluster it makes tokens; an empty region means the instance's own. The error says
+// why ClientOptions.Token cannot replace this plugin. It must be "aws eks get-token" or "aws-iam-authenticator token", with no arguments that
+// change the token, such as the name of another role.
 func eksCluster(exec *api.ExecConfig) (cluster, region string, err error) {
 	name := filepath.Base(exec.Command)
 	variables := map[string]string{}
@@ -281,7 +283,7 @@ func eksCluster(exec *api.ExecConfig) (cluster, region string, err error) {
 		}
 	}
 	region = cmp.Or(variables["AWS_REGION"], variables["AWS_DEFAULT_REGION"])
-	var words []string
+	var words []string // the arguments that are neither flags nor their values: the subcommand
 	for i := 0; i < len(exec.Args); i++ {
 		flag, value, hasValue := strings.Cut(exec.Args[i], "=")
 		if !strings.HasPrefix(flag, "-") {
@@ -289,7 +291,7 @@ func eksCluster(exec *api.ExecConfig) (cluster, region string, err error) {
 			continue
 		}
 		if !hasValue && i+1 < len(exec.Args) {
-			i++
+			i++ // The flag's value is the next argument.
 			value = exec.Args[i]
 		}
 		switch flag {

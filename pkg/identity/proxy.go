@@ -25,7 +25,8 @@ type Proxy struct {
 // OfTheKubeconfig stands for the proxy in the kubeconfig, which takes precedence over any other.
 var OfTheKubeconfig = Proxy{From: "the kubeconfig"}
 
-// ProxyOf takes the proxy from an environment, a list of "NAME=value" in which later values override earlier ones.
+// ProxyOf returns the proxy that an environment configures. environment is a list of "NAME=value" in which later values override earlier ones;
+// from describes it, for messages.
 func ProxyOf(environment []string, from string) Proxy {
 	set := map[string]string{}
 	for _, variable := range environment {
@@ -37,7 +38,7 @@ func ProxyOf(environment []string, from string) Proxy {
 	return Proxy{HTTPS: value("HTTPS_PROXY"), HTTP: value("HTTP_PROXY"), None: value("NO_PROXY"), From: from}
 }
 
-// Or returns the proxy if it is set, and other if not. In that case, the exceptions of both apply.
+// Or returns p if it has a proxy, and other if only that has one. In the latter case, the exceptions in p's NO_PROXY apply, too.
 func (p Proxy) Or(other Proxy) Proxy {
 	if !p.set() && other.set() {
 		other.None = strings.Trim(other.None+","+p.None, ",")
@@ -46,10 +47,11 @@ func (p Proxy) Or(other Proxy) Proxy {
 	return p
 }
 
+// set reports whether there is a proxy for any server.
 func (p Proxy) set() bool { return p.HTTPS != "" || p.HTTP != "" }
 
-// PassedOver returns the names of the variables whose value is not the address of a proxy, and which therefore have no effect. net/http does
-// not report them.
+// PassedOver returns the names of the variables that have no effect, because their value is not the address of a proxy. net/http does not report
+// them, so nth does.
 func (p Proxy) PassedOver() []string {
 	var names []string
 	for _, variable := range []struct{ name, value, scheme string }{{"HTTPS_PROXY", p.HTTPS, "https"}, {"HTTP_PROXY", p.HTTP, "http"}} {
@@ -64,7 +66,7 @@ func (p Proxy) PassedOver() []string {
 // anywhere is a host name to which no exception applies.
 const anywhere = "apiserver.invalid"
 
-// String describes the proxy, without user and password.
+// String describes the proxy for https and the exceptions to it, without user and password.
 func (p Proxy) String() string {
 	everywhere := p
 	everywhere.None = ""
@@ -75,7 +77,7 @@ func (p Proxy) String() string {
 	return text
 }
 
-// For returns the proxy for a server's URL, without user and password; "" if there is none.
+// For returns the address of the proxy for a server's URL, for messages: without user and password; "" if the server is reached directly.
 func (p Proxy) For(server string) string {
 	address, err := url.Parse(server)
 	if err != nil {
@@ -85,14 +87,14 @@ func (p Proxy) For(server string) string {
 	if err != nil || found == nil {
 		return ""
 	}
-	if found.Host == "" { // net/http would use it, and fail. It is not shown: in "user:password@host", the user is taken for the scheme.
+	if found.Host == "" { // net/http would use this value, and fail. For hides it: in "user:password@host", the user would be taken for the scheme.
 		return "what is no address of one"
 	}
 	return (&url.URL{Scheme: found.Scheme, Host: found.Host}).String()
 }
 
-// find returns the proxy for a URL by the rules of net/http; nil for none. It also returns none if the proxy's password is written such that
-// net/http would take a part of it for the host (see text.HidesUser): that part would be shown, and looked up in the DNS.
+// find returns the proxy for a server's URL by the rules of net/http; nil if the server is reached directly. It also returns nil if net/http would
+// take a part of the proxy's password for the host (see text.HidesUser): that part would be shown, and looked up in the DNS.
 func (p Proxy) find(server *url.URL) (*url.URL, error) {
 	rules := httpproxy.Config{HTTPProxy: p.HTTP, HTTPSProxy: p.HTTPS, NoProxy: p.None}
 	found, err := rules.ProxyFunc()(server)
@@ -102,7 +104,8 @@ func (p Proxy) find(server *url.URL) (*url.URL, error) {
 	return found, err
 }
 
-// environment returns the variables that make another program use the proxy.
+// environment returns the variables, as "NAME=value", that make an exec plugin use the proxy; nil if there is none. The plugin still reaches the
+// metadata service directly.
 func (p Proxy) environment() []string {
 	if !p.set() {
 		return nil
@@ -114,7 +117,7 @@ func (p Proxy) environment() []string {
 	var variables []string
 	for name, value := range map[string]string{"HTTPS_PROXY": p.HTTPS, "HTTP_PROXY": p.HTTP, "NO_PROXY": none} {
 		if value != "" {
-			variables = append(variables, name+"="+value, strings.ToLower(name)+"="+value)
+			variables = append(variables, name+"="+value, strings.ToLower(name)+"="+value) // Some programs read only one of them.
 		}
 	}
 	return variables

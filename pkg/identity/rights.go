@@ -13,7 +13,7 @@ import (
 	"github.com/nth-project/nth/pkg/kube"
 )
 
-// Rights lists the rights that nth needs.
+// Rights lists the rights that nth needs in the cluster, each with its purpose. "nth check" asks for each of them.
 func (id Identity) Rights() []kube.Right {
 	own := &authorization.FieldSelectorAttributes{Requirements: []meta.FieldSelectorRequirement{
 		{Key: "spec.nodeName", Operator: meta.FieldSelectorOpIn, Values: []string{id.Node}},
@@ -35,7 +35,7 @@ func (id Identity) Rights() []kube.Right {
 	}
 }
 
-// CheckPermission asks the API server whether the identity has a right. Admission may still refuse a request.
+// CheckPermission asks the API server whether the identity has a right. Even if it has, an admission controller may refuse a request.
 func (id Identity) CheckPermission(ctx context.Context, r kube.Right) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, kube.ReadMost)
 	defer cancel()
@@ -46,12 +46,13 @@ func (id Identity) CheckPermission(ctx context.Context, r kube.Right) (bool, err
 	return allowed, nil
 }
 
-// Ahead returns how far this machine's clock is ahead of the API server's, to a second.
+// Ahead returns how far this machine's clock is ahead of the API server's, in whole seconds; negative if it is behind. The time is in the Date
+// header of a response, which client-go's typed methods do not return. So Ahead uses the HTTP client below them.
 func (id Identity) Ahead(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, kube.ReadMost)
 	defer cancel()
 	client, ok := id.Client.CoreV1().RESTClient().(*rest.RESTClient)
-	if !ok {
+	if !ok { // Not a client that this package has made.
 		return 0, fmt.Errorf("asking %s for the time: this client shows no headers", id.Server)
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, client.Get().AbsPath("/version").URL().String(), nil)

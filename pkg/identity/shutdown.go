@@ -36,12 +36,13 @@ type GracefulShutdown struct {
 	Period, Critical time.Duration
 }
 
-// ReadGracefulShutdown reads the kubelet's configuration, below root ("" for "/"), and its drop-ins.
+// ReadGracefulShutdown reads the kubelet's graceful shutdown from the first of configPaths below root ("" means "/") that exists, and from its
+// drop-ins, which override it. If there is no such file, it returns the zero value and no error.
 func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 	for _, path := range configPaths {
 		path = filepath.Join("/", root, path)
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			continue
+			continue // The kubelet's configuration has another path on this system.
 		}
 		found := GracefulShutdown{Source: path}
 		dropins, _ := filepath.Glob(path + ".d/*.conf") // the pattern is valid
@@ -60,7 +61,7 @@ func ReadGracefulShutdown(root string) (GracefulShutdown, error) {
 	return GracefulShutdown{}, nil
 }
 
-// read applies one file.
+// read reads one file of the configuration. What the file sets overrides what was read before; the rest stays.
 func (g *GracefulShutdown) read(path string) error {
 	document, err := readFile(path)
 	if err != nil {
@@ -86,6 +87,6 @@ func (g *GracefulShutdown) read(path string) error {
 	for _, p := range config.ShutdownGracePeriodByPodPriority {
 		byPriority = min(byPriority+min(max(p.ShutdownGracePeriodSeconds, 0), longest), longest)
 	}
-	g.Period = max(g.Period, time.Duration(byPriority)*time.Second)
+	g.Period = max(g.Period, time.Duration(byPriority)*time.Second) // The kubelet accepts only one of the two settings.
 	return nil
 }
