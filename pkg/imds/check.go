@@ -30,30 +30,31 @@ type Checkup struct {
 	Dated bool
 }
 
-// Hops reports whether the token seems to be lost on its way: the service takes the connection and no answer arrives, as
-// in a container on an instance whose hop limit is 1. The answer's packets end there, and those of a handshake do not.
+// Hops reports whether the instance's hop limit seems to keep the session token from this process. With a hop limit of 1, a container can connect
+// to the service, but the packets of the answer end before the container. So a time-out of the token request counts as a sign of that.
 func (c Checkup) Hops() bool {
 	return errors.Is(c.Unreachable, errToken) && errors.Is(c.Unreachable, context.DeadlineExceeded)
 }
 
-// Check requests a token, the life cycle, the versions and every document, once each.
+// Check requests a session token, the life cycle, the versions and every document that is polled, once each. "nth check" shows the result. Check
+// calls no callback in Options but Observe.
 func (s *Source) Check(ctx context.Context) Checkup {
 	var c Checkup
 	r := s.newReader()
 	lifeCycle, err := read(ctx, r, lifeCyclePath, shortDocument, parseLifeCycle)
-	seen := &r.said
+	seen := &r.seen
 	c.Endpoint, c.Dated = seen.endpoint, !seen.date.IsZero()
 	if c.Dated {
 		c.Ahead = seen.at.Sub(seen.date).Truncate(time.Second)
 	}
-	if err != nil && (errors.Is(err, errToken) || !c.Dated) {
+	if err != nil && (errors.Is(err, errToken) || !c.Dated) { // Without a date, there was no answer at all.
 		c.Unreachable = err
 		return c
 	}
 	c.LifeCycle = lifeCycle
 	if c.Build, err = read(ctx, r, versionsPath, longDocument, newestVersion); err == nil && c.Build != "" {
 		for _, added := range introduced {
-			if c.Build < added.version {
+			if c.Build < added.version { // Versions are dates, so they compare as texts.
 				c.Lacking = append(c.Lacking, added.document)
 			}
 		}
@@ -86,7 +87,7 @@ var introduced = []struct{ version, document string }{
 // versionShape is a version as EC2 names them since the first, which is 1.0.
 var versionShape = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
 
-// newestVersion parses the list of versions; "" if it has none that can be read.
+// newestVersion returns the newest version in the list of versions; "" if it has none that can be read. The error is always nil, as read wants one.
 func newestVersion(body []byte) (string, error) {
 	newest := ""
 	for line := range strings.Lines(string(body)) {

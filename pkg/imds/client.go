@@ -23,8 +23,8 @@ import (
 //	a connection                    dialTimeout, 0.5 s, for each of the service's two addresses
 //
 // The service is on the same host and answers in milliseconds, so a document that has not come after two seconds is trouble. One that
-// takes a few seconds still tells of a notice in time: after each time-out the limit of a loop becomes longer, and once there is an
-// answer, it is four times what that took. Who waits for a document that is read once waits for onceLimit.
+// takes a few seconds still tells of a notice in time. So after each time-out the limit of a loop becomes longer, and after an answer the limit is
+// four times what the answer took. A document that is read only once has onceLimit.
 //
 // EC2 drops what an instance sends above 1,024 packets a second to this service, its resolver and its clock together
 // (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html, "Query throttling"). Some 170
@@ -33,8 +33,8 @@ const (
 	firstLimit   = 2 * time.Second
 	longestLimit = 20 * time.Second
 	onceLimit    = 10 * time.Second
-	growth       = 5 // after a time-out
-	roomFor      = 4 // answers
+	growth       = 5 // by which a limit is multiplied after a time-out
+	roomFor      = 4 // the limit after an answer is this many times what that answer took
 	// dialTimeout is short because the service is on the same host: without a connection after that time, a packet was lost.
 	dialTimeout = 500 * time.Millisecond
 )
@@ -52,7 +52,7 @@ type Result string
 
 // The results of a request.
 const (
-	OK     Result = "ok"     // the document is there and could be read, at least in part
+	OK     Result = "ok"     // the document exists and could be read, at least in part
 	Absent Result = "absent" // EC2 has no such document for this instance: nothing is announced
 	Failed Result = "error"  // anything else
 )
@@ -65,7 +65,7 @@ type Poll struct {
 	Latency  time.Duration // the session token included
 }
 
-// String is a poll in a few words.
+// String describes the poll in a few words, for "nth check" and logs.
 func (p Poll) String() string {
 	switch p.Result {
 	case Failed:
@@ -77,41 +77,41 @@ func (p Poll) String() string {
 	}
 }
 
-// reader reads documents, one after the other. Each has a client of the SDK of its own, with a session token of its own: the SDK lets
-// only one request at a time fetch a token, and has the others wait whatever their limits.
+// reader reads documents, one after the other. Each reader has its own client of the SDK with its own session token. The SDK lets only one request
+// of a client fetch a token, and makes the others wait, whatever their limits.
 //
-// It speaks to the metadata service alone: no proxy and no redirect, which could carry the session token elsewhere, nothing unbounded,
-// and one connection for each request, as EC2 closes it anyway.
+// A reader sends requests to the metadata service alone. It uses no proxy and follows no redirect, which could carry the session token elsewhere.
+// Each request has its own connection, as EC2 closes that after the answer.
 type reader struct {
 	source    *Source
 	sdk       *imds.Client
 	transport *http.Transport
 	observe   func(Poll)
-	limit     time.Duration // of the next document
-	grows     bool          // the limit follows what answers take
-	answer    answer
-	said      said
+	limit     time.Duration // how long the next document may take
+	grows     bool          // limit changes with what answers take; otherwise it stays
+	answer    answer        // to the last HTTP request
+	seen      seen          // from all answers
 }
 
-// answer is how the last HTTP request ended. The SDK's own errors bury that below layers of wording, one of which cannot be unwrapped.
+// answer is how the last HTTP request ended. The SDK's errors do not say that well: they have layers of words, and one layer cannot be unwrapped.
 type answer struct {
-	token  bool // it was for a session token, not the document
-	size   int  // the most that the document may have
-	status int  // 0 if no whole answer came
+	token  bool // the request was for a session token, not for the document
+	size   int  // the most that the document may have, in bytes
+	status int  // the HTTP status; 0 if no whole answer came
 	body   []byte
-	err    error // why
+	err    error // why no whole answer came
 }
 
-// said is what answers have said besides what was asked for.
-type said struct {
-	endpoint string        // where the last one came from
-	slowest  time.Duration // the longest that one took
-	date     time.Time     // the service's clock, by the last one that said so; zero if none did
-	at       time.Time     // when that came
-	took     time.Duration
+// seen is what a reader has learned about the service from its answers, apart from documents.
+type seen struct {
+	endpoint string        // where the last answer came from, such as "http://169.254.169.254"
+	slowest  time.Duration // the longest that an answer took
+	date     time.Time     // the Date header of the last answer that had one: the service's clock; zero if there was none
+	at       time.Time     // when that answer came, by the machine's clock
+	took     time.Duration // how long that answer took
 }
 
-// newReader returns a reader that nobody else uses.
+// newReader returns a reader that shares nothing with others but the address that answers (see reach). Its limit is onceLimit, and stays.
 func (s *Source) newReader() *reader {
 	dial := s.dial
 	if dial == nil {
@@ -134,9 +134,9 @@ func (s *Source) newReader() *reader {
 		EndpointMode:      mode,
 		HTTPClient:        r,
 		ClientEnableState: imds.ClientEnabled,
-		EnableFallback:    aws.FalseTernary,
+		EnableFallback:    aws.FalseTernary, // to version 1 of the service
 		Retryer:           renewToken{},
-		// The limits are ours.
+		// The limits are in get.
 		DisableDefaultTimeout: true, DisableDefaultMaxBackoff: true,
 	})
 	return r
@@ -155,7 +155,8 @@ func (s *Source) Document(ctx context.Context, path string) ([]byte, error) {
 	return body, nil
 }
 
-// read requests a document of that size at most and parses it. An absent document is the zero value of T and no error.
+// read requests a document of at most size bytes, parses it, and reports the poll to the reader's observe. If EC2 has no such document, read returns
+// the zero value of T and no error. Each look for events calls it.
 func read[T any](ctx context.Context, r *reader, path string, size int, parse func([]byte) (T, error)) (T, error) {
 	start := time.Now()
 	var value T
@@ -174,9 +175,11 @@ func read[T any](ctx context.Context, r *reader, path string, size int, parse fu
 	return value, err
 }
 
+// readingError says in which document something went wrong.
 func readingError(path string, err error) error { return fmt.Errorf("reading %q: %w", path, err) }
 
-// get returns the body of a document, or present = false if EC2 expressly has none.
+// get requests a document of at most size bytes and returns its body. present is false if the service answers 404: EC2 has no such document. Any
+// other answer is an error. get adapts the reader's limit for the next document.
 func (r *reader) get(ctx context.Context, path string, size int) (body []byte, present bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel()
@@ -185,7 +188,7 @@ func (r *reader) get(ctx context.Context, path string, size int) (body []byte, p
 	_, err = r.sdk.GetMetadata(limited, &imds.GetMetadataInput{Path: path})
 	absent := r.answer.status == http.StatusNotFound
 	switch {
-	case !r.answer.token && (absent || r.answer.status == http.StatusOK):
+	case !r.answer.token && (absent || r.answer.status == http.StatusOK): // EC2 has said whether there is such a document.
 		r.setLimit(roomFor * time.Since(asked))
 		return r.answer.body, !absent, nil
 	case ctx.Err() != nil: // the caller's deadline, not the document's
@@ -202,17 +205,18 @@ func (r *reader) get(ctx context.Context, path string, size int) (body []byte, p
 	return nil, false, err
 }
 
+// setLimit sets the limit of the next document, between firstLimit and longestLimit, if the reader's limit may change.
 func (r *reader) setLimit(limit time.Duration) {
 	if r.grows {
 		r.limit = min(max(limit, firstLimit), longestLimit)
 	}
 }
 
-// errToken marks what went wrong before the document itself was requested.
+// errToken marks an error of the request for a session token, which comes before the request for the document.
 var errToken = errors.New("asking for a session token")
 
-// fault says in plain words why the request failed; err is what the SDK says, which takes any 2xx for success: EC2 knows no empty
-// success, and only what it says expressly is read as "nothing is announced".
+// fault says in plain words why a request failed. err is the SDK's error, and is returned if the answer says no more. err may be nil, as the SDK
+// takes any 2xx for success. nth does not: only a 404 may mean that nothing is announced.
 func (a answer) fault(err error) error {
 	switch {
 	case a.err != nil:
@@ -221,7 +225,7 @@ func (a answer) fault(err error) error {
 		return errors.New("the metadata service refuses to answer (403): it is disabled for this instance, or a proxy stands before it")
 	case a.status == http.StatusUnauthorized && !a.token:
 		return errors.New("the metadata service does not accept the token that it has just given (401)")
-	case a.token && a.status == http.StatusOK: // without a lifetime
+	case a.token && a.status == http.StatusOK: // The SDK refused the token, because the answer's header has no lifetime for it.
 		return fmt.Errorf("the metadata service answers %d bytes that are no token", len(a.body))
 	case a.status != 0 && a.status != http.StatusOK:
 		return fmt.Errorf("the metadata service answers %d %s", a.status, http.StatusText(a.status))
@@ -230,19 +234,23 @@ func (a answer) fault(err error) error {
 	}
 }
 
-// renewToken is the SDK's retry policy: once, at once, and only for what the SDK marks as retryable, which is an answer
-// of 401. It has dropped the session token before, and the second attempt gets a new one. Every other failure waits for
-// the next look.
+// renewToken is the retry policy for the SDK. The SDK repeats a request once, without a delay, and only after an answer of 401. It drops the session
+// token after a 401, so the second attempt has a new one. After any other failure, the next look tries again.
 type renewToken struct{ aws.NopRetryer }
 
-func (renewToken) MaxAttempts() int                             { return 2 }
+// MaxAttempts implements aws.Retryer.
+func (renewToken) MaxAttempts() int { return 2 }
+
+// RetryDelay implements aws.Retryer.
 func (renewToken) RetryDelay(int, error) (time.Duration, error) { return 0, nil }
+
+// IsErrorRetryable implements aws.Retryer. Of the errors that come here, the SDK marks only that of a 401 as retryable.
 func (renewToken) IsErrorRetryable(err error) bool {
 	var marked interface{ RetryableError() bool }
 	return errors.As(err, &marked) && marked.RetryableError()
 }
 
-// Do implements imds.HTTPClient. It reads the whole answer, and notes it.
+// Do implements imds.HTTPClient. It reads the whole answer into r.answer, for get. The SDK calls it for session tokens (PUT) and documents (GET).
 func (r *reader) Do(request *http.Request) (*http.Response, error) {
 	r.answer = answer{token: request.Method == http.MethodPut, size: r.answer.size}
 	response, err := r.exchange(request)
@@ -250,6 +258,7 @@ func (r *reader) Do(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
+// exchange sends a request of the SDK, and returns the answer with its body read and checked. The answer's status and body are in r.answer, too.
 func (r *reader) exchange(request *http.Request) (*http.Response, error) {
 	asked := time.Now()
 	response, err := r.reach(request)
@@ -257,7 +266,7 @@ func (r *reader) exchange(request *http.Request) (*http.Response, error) {
 		return nil, withoutAddresses(err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	r.said.note(response, time.Since(asked))
+	r.seen.record(response, time.Since(asked))
 	size := r.answer.size
 	if r.answer.token {
 		size = shortDocument
@@ -269,7 +278,7 @@ func (r *reader) exchange(request *http.Request) (*http.Response, error) {
 	case len(body) > size:
 		return nil, fmt.Errorf("the answer is longer than %d KiB", size>>10)
 	case r.answer.token && response.StatusCode == http.StatusOK && (len(body) == 0 || !isLine(string(body))):
-		// The SDK would keep it, and it fits in no header, so that the service could not refuse it.
+		// The SDK would keep such a token, and could not send it in a header. So no request would get the 401 that renews the token.
 		return nil, fmt.Errorf("the metadata service answers %d bytes that are no token", len(body))
 	}
 	r.answer.status, r.answer.body = response.StatusCode, body
@@ -277,7 +286,8 @@ func (r *reader) exchange(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-func (s *said) note(response *http.Response, took time.Duration) {
+// record remembers what an answer says about the service. took is how long the answer took.
+func (s *seen) record(response *http.Response, took time.Duration) {
 	s.endpoint = response.Request.URL.Scheme + "://" + response.Request.URL.Host
 	s.slowest = max(s.slowest, took)
 	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
@@ -285,8 +295,8 @@ func (s *said) note(response *http.Response, took time.Duration) {
 	}
 }
 
-// withoutAddresses removes the addresses from a network error: the local port differs each time, and the same trouble
-// should read the same.
+// withoutAddresses removes the addresses from a network error. The local port differs each time, and the same trouble should have the same message.
+// Other errors stay as they are.
 func withoutAddresses(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -302,8 +312,8 @@ const (
 	addressIPv6 = "[fd00:ec2::254]"
 )
 
-// reach sends a request to whichever of the service's own addresses answers, first to the one that has answered last. A custom endpoint
-// has only one.
+// reach sends a request to the service. If no endpoint or mode is configured, it tries both of the service's own addresses: first the one that has
+// answered last, then the other if there is no connection. It makes no second attempt after a connection.
 func (r *reader) reach(request *http.Request) (*http.Response, error) {
 	if !r.source.anyAddress || request.URL.Host != addressIPv4 {
 		return r.transport.RoundTrip(request)

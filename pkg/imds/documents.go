@@ -27,34 +27,35 @@ const spotPath = "spot/instance-action"
 // spotActions are the actions that EC2 documents.
 var spotActions = []string{"terminate", "stop", "hibernate"}
 
+// lookForSpot is the look of the spot notice's loop.
 func lookForSpot(ctx context.Context, r *reader) (found, error) {
 	return read(ctx, r, spotPath, shortDocument, parseSpot)
 }
 
-// parseSpot reads the notice. A known action or a readable time is enough: an interruption that is half understood is
-// still an interruption. With neither, it is an error.
+// parseSpot reads the notice of a spot interruption. A known action or a readable time is enough for an event; found.partial then says what could not
+// be read. With neither, the document is an error. An event without a readable time has no deadline.
 func parseSpot(body []byte) (found, error) {
 	var doc struct{ Action, Time string }
 	if err := decode(body, &doc); err != nil {
 		return found{}, err
 	}
 	action := strings.TrimSpace(doc.Action)
-	at, noTime := parseTime(doc.Time)
-	if noTime != nil && !slices.Contains(spotActions, action) {
+	at, timeErr := parseTime(doc.Time)
+	if timeErr != nil && !slices.Contains(spotActions, action) {
 		return found{}, fmt.Errorf("neither the action %s nor the time %s can be read", shown(doc.Action), shown(doc.Time))
 	}
 	e := event.Event{Kind: event.SpotInterruption, State: event.Pending, Deadline: at}
-	noCode := errors.New("it names no action")
+	codeErr := errors.New("it names no action")
 	if action != "" {
-		e.Code, noCode = parseCode(action)
+		e.Code, codeErr = parseCode(action)
 	}
-	if noTime != nil {
+	if timeErr != nil {
 		e.ID = contentID(e.Kind, action, doc.Time)
-		return found{[]event.Event{e}, readingError(spotPath, fmt.Errorf("its time: %w", noTime))}, nil
+		return found{[]event.Event{e}, readingError(spotPath, fmt.Errorf("its time: %w", timeErr))}, nil
 	}
 	e.ID = contentID(e.Kind, action, at.Format(time.RFC3339Nano))
-	if noCode != nil {
-		return found{[]event.Event{e}, readingError(spotPath, noCode)}, nil
+	if codeErr != nil {
+		return found{[]event.Event{e}, readingError(spotPath, codeErr)}, nil
 	}
 	return found{events: []event.Event{e}}, nil
 }
@@ -66,11 +67,13 @@ func parseSpot(body []byte) (found, error) {
 // It is absent until EC2 sees an elevated risk of interruption. EC2 is not known to withdraw it.
 const rebalancePath = "events/recommendations/rebalance"
 
+// lookForRebalance is the look of the rebalance recommendation's loop.
 func lookForRebalance(ctx context.Context, r *reader) (found, error) {
 	return read(ctx, r, rebalancePath, shortDocument, parseRebalance)
 }
 
-// parseRebalance reads the recommendation. Its time is all it says and its only identity, so without one it is an error.
+// parseRebalance reads the recommendation. The document has nothing but a time, from which nth makes the event's ID. So a document without a readable
+// time is an error.
 func parseRebalance(body []byte) (found, error) {
 	var doc struct{ NoticeTime string }
 	if err := decode(body, &doc); err != nil {
@@ -112,8 +115,9 @@ type maintenance struct {
 	instance string
 }
 
-// look reads both lists. Without the first one it fails. If the second one fails, or either has entries without a
-// readable identity, events of the last look that are not listed now stay as they were.
+// look reads both lists and returns their events; found.partial says what could not be read. If the list of scheduled events cannot be read, look
+// fails. If the history cannot be read, or an entry has no readable identity, an event of the last look may be in what is missing. Then events of the
+// last look that are not listed now stay as they were.
 func (m *maintenance) look(ctx context.Context, r *reader) (found, error) {
 	scheduled, err := read(ctx, r, scheduledPath, longDocument, parseMaintenance)
 	if err != nil {
@@ -126,30 +130,32 @@ func (m *maintenance) look(ctx context.Context, r *reader) (found, error) {
 	}
 	m.last = events
 	m.addInstance(ctx, r, events)
-	errs := []error{nil, nil, err}
+	var partial []error
 	if scheduled.err != nil {
-		errs[0] = readingError(scheduledPath, scheduled.err)
+		partial = append(partial, readingError(scheduledPath, scheduled.err))
 	}
 	if history.err != nil {
-		errs[1] = readingError(historyPath, history.err)
+		partial = append(partial, readingError(historyPath, history.err))
 	}
-	return found{slices.Clone(events), errors.Join(errs...)}, nil
+	return found{slices.Clone(events), errors.Join(append(partial, err)...)}, nil
 }
 
-// addInstance puts the instance's ID into events. If it cannot be read, they count without it until the next look.
+// addInstance puts the instance's ID into the events, and requests it the first time. If the ID cannot be read, the events have none until the next
+// look.
 func (m *maintenance) addInstance(ctx context.Context, r *reader, events []event.Event) {
 	if len(events) > 0 && m.instance == "" {
-		m.instance, _ = read(ctx, r, instancePath, shortDocument, parseText) // an error is observed
+		m.instance, _ = read(ctx, r, instancePath, shortDocument, parseText) // Options.Observe gets the error.
 	}
 	for i := range events {
 		events[i].Instance = m.instance
 	}
 }
 
+// isPending reports whether an event is still to come or under way.
 func isPending(e event.Event) bool { return e.State == event.Pending }
 
-// mergeMaintenance returns the events of both lists, each once. If both have an event, the first list wins, unless only
-// the second says that it is over: EC2 never revives an event, so the list that says pending is the older one.
+// mergeMaintenance returns the events of both lists, each once, by their IDs. If both lists have an event, the first list wins. The exception is an
+// event that is over according to the second list only: EC2 never revives an event, so what the first list says is out of date.
 func mergeMaintenance(first, second []event.Event) []event.Event {
 	var merged []event.Event
 	index := map[string]int{}
@@ -169,8 +175,8 @@ func mergeMaintenance(first, second []event.Event) []event.Event {
 // maintenanceList is one of the two lists, as far as it could be read.
 type maintenanceList struct {
 	events       []event.Event
-	err          error // what could not be read
-	unidentified bool  // an entry has no identity
+	err          error // what could not be read; nil if all could
+	unidentified bool  // an entry has no readable identity, or was not read
 }
 
 // The most entries of a list that are read, and the most faults of a list that are reported.
@@ -179,7 +185,8 @@ const (
 	mostFaults  = 3
 )
 
-// parseMaintenance reads a list. A bad entry hides no other.
+// parseMaintenance reads one of the two lists. An entry that cannot be read is in the list's err, and hides no other entry. The returned error means
+// that the document is not a list. An empty document is an empty list.
 func parseMaintenance(body []byte) (maintenanceList, error) {
 	if len(strings.TrimSpace(string(body))) == 0 {
 		return maintenanceList{}, nil
@@ -213,8 +220,8 @@ func parseMaintenance(body []byte) (maintenanceList, error) {
 	return list, nil
 }
 
-// parseMaintenanceEvent reads one entry. An entry with an identity is returned even with an error: without a readable
-// NotBefore, its event has no deadline. One that has neither an EventId nor a Code has no ID.
+// parseMaintenanceEvent reads one entry of a list. It may return both an event and an error, which says what could not be read: for example, without
+// a readable NotBefore the event has no deadline. An event without an ID is to be ignored: the entry has neither an EventId nor a Code.
 func parseMaintenanceEvent(raw json.RawMessage) (event.Event, error) {
 	var doc struct{ EventID, Code, Description, State, NotBefore, NotAfter string }
 	if err := decode(raw, &doc); err != nil {
@@ -231,9 +238,9 @@ func parseMaintenanceEvent(raw json.RawMessage) (event.Event, error) {
 		Description: text.Visible(strings.TrimSpace(doc.Description), longestDescription),
 	}
 	var errs []error
-	note := func(what string, err error) {
+	addError := func(field string, err error) {
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s of %q: %w", what, e.ID, err))
+			errs = append(errs, fmt.Errorf("%s of %q: %w", field, e.ID, err))
 		}
 	}
 	var err error
@@ -241,23 +248,23 @@ func parseMaintenanceEvent(raw json.RawMessage) (event.Event, error) {
 		e.ID = contentID(e.Kind, code, doc.NotBefore)
 	} else if _, err = parseCode(id); err != nil {
 		e.ID = contentID(e.Kind, id, code, doc.NotBefore)
-		note("EventId", err)
+		addError("EventId", err)
 	}
 	if code != "" {
 		e.Code, err = parseCode(code)
-		note("Code", err)
+		addError("Code", err)
 	}
 	e.Deadline, err = parseMaintenanceDate(doc.NotBefore)
-	note("NotBefore", err)
+	addError("NotBefore", err)
 	if doc.NotAfter != "" {
 		e.Until, err = parseMaintenanceDate(doc.NotAfter)
-		note("NotAfter", err)
+		addError("NotAfter", err)
 	}
 	return e, errors.Join(errs...)
 }
 
-// parseMaintenanceState treats the description's prefix like the state, and an unknown state as pending: what is not
-// known to be over is still to come.
+// parseMaintenanceState returns the state of a maintenance event. A prefix of the description, such as [Completed], counts as much as the state. An
+// unknown state is pending: an event that is not known to be over is still to come.
 func parseMaintenanceState(state, description string) event.State {
 	state = strings.ToLower(strings.TrimSpace(state))
 	description = strings.ToLower(strings.TrimSpace(description))
@@ -272,7 +279,7 @@ func parseMaintenanceState(state, description string) event.State {
 	}
 }
 
-// parseMaintenanceDate also takes a date as EC2 writes it elsewhere.
+// parseMaintenanceDate reads a date as EC2 writes it in these lists, or in its other documents (RFC 3339), and returns it in UTC.
 func parseMaintenanceDate(date string) (time.Time, error) {
 	date = strings.TrimSpace(date)
 	for _, layout := range []string{maintenanceLayout, time.RFC3339} {
@@ -291,8 +298,8 @@ const targetStatePath = "autoscaling/target-lifecycle-state"
 
 const inService = "InService"
 
-// stateMeanings are those of the known states. The states that end an instance end one of the warm pool, too: it may
-// have joined the cluster while it was being prepared, and then its node goes away just the same.
+// stateMeanings has the meaning of each known target state. An instance of the warm pool that ends counts as one that leaves: it may have joined the
+// cluster while it was being prepared, and then its node goes away just the same.
 var stateMeanings = map[string]stateMeaning{
 	"Terminated": ends, "Warmed:Terminated": ends,
 	"Warmed:Hibernated": departsFromService, "Warmed:Running": departsFromService, "Warmed:Stopped": departsFromService,
@@ -304,10 +311,11 @@ type stateMeaning int
 
 const (
 	unknownState stateMeaning = iota
+	// stays: the instance stays.
 	stays
 	// departsFromService: the instance leaves if it was in service.
 	departsFromService
-	// ends: it leaves in any case.
+	// ends: the instance leaves in any case.
 	ends
 )
 
@@ -321,11 +329,11 @@ const (
 // is a departure, too. To drain for nothing does less harm than to lose the pods.
 type targetStates struct {
 	opts     Options
-	served   bool   // the instance was in service
-	state    string // from the last good look
-	settled  bool   // a look has found a state whose meaning is certain; events is that
-	events   []event.Event
-	reported reportedState
+	served   bool          // the instance was in service, in this boot
+	state    string        // what the last good look has found
+	settled  bool          // a look has found a state whose meaning is certain
+	events   []event.Event // what that state means: the instance's departure, or nothing
+	reported reportedState // the last argument of Options.OnUnknownState
 }
 
 // reportedState is an unknown state that was reported last, and whether it was taken for a departure.
@@ -334,6 +342,7 @@ type reportedState struct {
 	departs bool
 }
 
+// look is the look of the target state's loop.
 func (t *targetStates) look(ctx context.Context, r *reader) (found, error) {
 	state, err := read(ctx, r, targetStatePath, shortDocument, parseTargetState)
 	if err != nil {
@@ -347,7 +356,8 @@ var stateName = regexp.MustCompile(`^([A-Z][a-z]+)+(:([A-Z][a-z]+)+){0,2}$`)
 // longestState is the length of the longest target lifecycle state that is taken for one, in bytes.
 const longestState = 64
 
-// parseTargetState accepts all that looks like a state, as EC2 may add some; an error page or noise does not.
+// parseTargetState reads a target state. It accepts any text that looks like a state, as EC2 may add some. Anything else, such as an error page, is an
+// error.
 func parseTargetState(body []byte) (string, error) {
 	state := strings.TrimSpace(string(body))
 	if len(state) > longestState || !stateName.MatchString(state) {
@@ -356,7 +366,8 @@ func parseTargetState(body []byte) (string, error) {
 	return state, nil
 }
 
-// follow takes the state that a poll has found, "" for none, and returns what it means.
+// follow is called with the target state that a look has found ("" if there is none). It returns the instance's departure if the state means that the
+// instance leaves, and else no event. An unknown state counts once two looks in a row have found it.
 func (t *targetStates) follow(state string) (found, error) {
 	changed := state != t.state
 	t.state = state
@@ -375,12 +386,12 @@ func (t *targetStates) follow(state string) (found, error) {
 		leaves = t.served
 	case meaning == ends:
 		leaves = true
-	case meaning == stays, state == "":
-	case changed && !t.settled:
+	case meaning == stays, state == "": // Nothing is announced.
+	case changed && !t.settled: // There is no earlier state to keep, and no events is a claim, so the look fails.
 		return found{}, fmt.Errorf("the target lifecycle state %q is not known; it is looked at again", state)
 	case changed: // It counts if the next poll finds it again. Until then, what was known stands.
 		return found{events: t.events}, nil
-	default:
+	default: // A second look has found the unknown state.
 		leaves = t.served
 		t.reportUnknown(reportedState{state, leaves})
 	}
@@ -399,8 +410,8 @@ func (t *targetStates) reportUnknown(s reportedState) {
 	t.reported = s
 }
 
-// departure is the event of the instance leaving for a state. Its ID contains the boot, because a group that stops its
-// instances in the warm pool may take the same one in a later boot.
+// departure returns the event that announces the instance's way to a target state. The event's ID contains the boot ID. An Auto Scaling group may
+// stop an instance in its warm pool, start it, and take it out of service again, which is another event.
 func (t *targetStates) departure(state string) event.Event {
 	return event.Event{
 		ID:    contentID(event.ASGTermination, state, t.opts.BootID),
@@ -410,8 +421,8 @@ func (t *targetStates) departure(state string) event.Event {
 	}
 }
 
-// decode reads JSON, ignoring unknown fields. Fields of the wrong type stay empty: the caller knows what it needs. What
-// is no JSON at all is an error.
+// decode decodes JSON into the struct that into points to. It ignores unknown fields. A field of the wrong type stays empty, without an error: callers
+// check the fields that they need. A body that is not JSON is an error.
 func decode(body []byte, into any) error {
 	err := json.Unmarshal(body, into)
 	if wrongType := new(json.UnmarshalTypeError); err != nil && !errors.As(err, &wrongType) {
@@ -420,11 +431,11 @@ func decode(body []byte, into any) error {
 	return nil
 }
 
-// parseTime reads a time as spot and rebalance documents give it, in UTC.
-func parseTime(said string) (time.Time, error) {
-	at, err := time.Parse(time.RFC3339, strings.TrimSpace(said))
+// parseTime reads a time as EC2 writes it in the documents of a spot notice and a rebalance recommendation (RFC 3339), and returns it in UTC.
+func parseTime(value string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, strings.TrimSpace(value))
 	if err != nil {
-		return time.Time{}, fmt.Errorf("%s is no time like 2017-09-18T08:22:00Z", shown(said))
+		return time.Time{}, fmt.Errorf("%s is no time like 2017-09-18T08:22:00Z", shown(value))
 	}
 	return at.UTC(), nil
 }
@@ -438,18 +449,20 @@ const (
 // codeShape is what codes and IDs look like, such as "system-reboot" and "instance-event-0d59937288b749b32".
 var codeShape = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// parseCode returns a code or an ID, or an error that shows it. What is none is never interpreted, and goes no further.
-func parseCode(said string) (string, error) {
-	if len(said) > longestCode || !codeShape.MatchString(said) {
-		return "", fmt.Errorf("%s is no code of letters, digits, - and _", shown(said))
+// parseCode returns the text if it looks like a code or an ID of EC2. Otherwise it returns "" and an error that shows the text: no event contains it
+// then.
+func parseCode(value string) (string, error) {
+	if len(value) > longestCode || !codeShape.MatchString(value) {
+		return "", fmt.Errorf("%s is no code of letters, digits, - and _", shown(value))
 	}
-	return said, nil
+	return value, nil
 }
 
-// shown is a text of a document as an error shows it.
-func shown(said string) string { return `"` + text.Visible(said, longestCode) + `"` }
+// shown returns a text from a document as an error may quote it: printable, and of limited length.
+func shown(value string) string { return `"` + text.Visible(value, longestCode) + `"` }
 
-// contentID is the identity of an event whose document has none: its kind, and a digest of what it says.
+// contentID makes an ID for an event whose document has none. The ID is the event's kind with a digest of the content, so that the same content always
+// has the same ID.
 func contentID(kind event.Kind, content ...string) string {
 	digest := sha256.Sum256([]byte(strings.Join(content, "\n")))
 	return string(kind) + "-" + hex.EncodeToString(digest[:8])

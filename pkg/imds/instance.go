@@ -30,7 +30,7 @@ type Scope struct {
 	Kinds []event.Kind
 }
 
-// String is the scope in one sentence.
+// String describes the scope in one line, for the log.
 func (s Scope) String() string {
 	instance := ""
 	if s.LifeCycle != "" {
@@ -49,7 +49,7 @@ func (s Scope) String() string {
 	return instance + "polling for " + strings.Join(polled, ", ")
 }
 
-// Scope returns what is polled on instances of a life cycle; everything if that is not known ("").
+// Scope returns what is polled on instances of a life cycle. If the life cycle is not known yet (""), that is all of Options.Kinds.
 func (s *Source) Scope(lifeCycle string) Scope {
 	if lifeCycle != "" && len(s.opts.LifeCycles) > 0 && !slices.Contains(s.opts.LifeCycles, lifeCycle) {
 		return Scope{LifeCycle: lifeCycle, Standby: true}
@@ -60,6 +60,7 @@ func (s *Source) Scope(lifeCycle string) Scope {
 // lifeCycleShape is what a life cycle looks like; it is a line, too.
 var lifeCycleShape = regexp.MustCompile(`^[a-z][a-z-]*$`)
 
+// parseLifeCycle reads a life cycle. It also accepts one that EC2 may add later; an error page is an error.
 func parseLifeCycle(body []byte) (string, error) {
 	lifeCycle := strings.TrimSpace(string(body))
 	if !isLine(lifeCycle) || !lifeCycleShape.MatchString(lifeCycle) {
@@ -80,8 +81,9 @@ type Instance struct {
 	LocalIP, LocalName, PublicIP, PublicName string
 }
 
-// Instance requests the machine's description, once, each item by itself. It returns all that it could read, and the
-// errors of what failed. It may take seconds if the service hangs; ctx bounds that.
+// Instance requests the machine's description, one document for each field. It returns what it could read, and all errors of the others, joined.
+// A document that EC2 does not have is no error: its field stays empty. If the service hangs, Instance takes onceLimit for each document, or until
+// ctx ends.
 func (s *Source) Instance(ctx context.Context) (Instance, error) {
 	var i Instance
 	reader := s.newReader()
@@ -112,12 +114,12 @@ func (s *Source) Instance(ctx context.Context) (Instance, error) {
 // maxLine is the most that a document of one line may have, in bytes: an ID, a name, an address.
 const maxLine = 255
 
-// isLine reports whether a document is one line of printable characters without blanks.
+// isLine reports whether a text is one line of at most maxLine printable ASCII characters without blanks. The empty text is one, too.
 func isLine(text string) bool {
 	return len(text) <= maxLine && !strings.ContainsFunc(text, func(r rune) bool { return r < '!' || r > '~' })
 }
 
-// parseText reads a document of one line.
+// parseText reads a document of one line, without the blanks around it. Anything else, such as an error page, is an error.
 func parseText(body []byte) (string, error) {
 	text := strings.TrimSpace(string(body))
 	if !isLine(text) {
@@ -126,6 +128,7 @@ func parseText(body []byte) (string, error) {
 	return text, nil
 }
 
+// parseAccount reads the account from the document at identityPath; "" if the document does not have it.
 func parseAccount(body []byte) (string, error) {
 	var doc struct{ AccountID string }
 	if err := decode(body, &doc); err != nil {

@@ -29,10 +29,10 @@ type loop struct {
 	alive atomic.Pointer[time.Time]
 }
 
-// run looks until ctx ends. A look that takes longer than the interval is followed by the next one at once, and missed ones are not made
-// up for. But a slow service may be one that answers one request after the other: only the spot notice is looked for all the time then,
-// and the others rest for as long as they took. A look that fails is repeated at the same interval, as it costs next to nothing, and a
-// notice that waits is seen as soon as the service is back.
+// run looks until ctx ends, and delivers what each look has found, or its error, to the sink. After a look that took longer than the interval, the
+// next one begins at once. No look is made up for. But a slow service may answer one request after the other. So after a slow look, all loops but that
+// of the spot notice rest for as long as the look took. A failed look is repeated at the same interval: so a notice is seen as soon as the service is
+// back.
 func (l *loop) run(ctx context.Context, sink event.Sink) {
 	defer l.alive.Store(nil)
 	if !sleep(ctx, l.delay) {
@@ -42,7 +42,7 @@ func (l *loop) run(ctx context.Context, sink event.Sink) {
 		start := time.Now()
 		l.alive.Store(&start)
 		found, err := l.look(ctx, l.reader)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil { // The look was cut short: its error says nothing about the service.
 			return
 		}
 		if err == nil {
@@ -54,7 +54,7 @@ func (l *loop) run(ctx context.Context, sink event.Sink) {
 		}
 		end := time.Now()
 		l.alive.Store(&end)
-		// The jitter keeps machines that were started together from looking together, and the loops of one machine.
+		// The jitter of a twentieth keeps the loops of a machine, and machines that were started together, from looking at the same moment.
 		next := start.Add(wait.Jitter(l.interval*19/20, 2.0/19))
 		if rest := end.Add(min(end.Sub(start), longestLimit)); l.kind != event.SpotInterruption && rest.After(next) {
 			next = rest
@@ -65,11 +65,12 @@ func (l *loop) run(ctx context.Context, sink event.Sink) {
 	}
 }
 
-// snapshot is what is known now, with the service's clock: it dates its answers in whole seconds, while they are on their way.
+// snapshot makes a snapshot of the events, with the time by the service's clock. That is uncertain by a second, as the service dates its answers in
+// whole seconds, and by the time that an answer took.
 func (l *loop) snapshot(events []event.Event) event.Snapshot {
 	s := event.Snapshot{Kind: l.kind, Events: events}
-	if said := l.reader.said; !said.date.IsZero() {
-		s.Clock, s.Within = said.date.Add(time.Since(said.at)), time.Second+said.took
+	if seen := l.reader.seen; !seen.date.IsZero() {
+		s.Clock, s.Within = seen.date.Add(time.Since(seen.at)), time.Second+seen.took
 	}
 	return s
 }
@@ -87,7 +88,7 @@ func (l *loop) stuck() error {
 	return nil
 }
 
-// sleep waits and returns false if ctx has ended.
+// sleep waits for d. It returns false, at once, if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -30,7 +30,7 @@ import (
 // DefaultInterval is short because a spot notice gives two minutes, and every millisecond before the cordon is lost.
 const DefaultInterval = 500 * time.Millisecond
 
-// How many intervals there are to one of the others, which announce what is minutes or days away.
+// The looks for other kinds of events are this many times as far apart as those for a spot notice: they announce what is minutes or days away.
 const (
 	targetStateRatio = 4
 	rebalanceRatio   = 10
@@ -86,8 +86,8 @@ type Options struct {
 type Source struct {
 	opts       Options
 	dial       func(ctx context.Context, network, address string) (net.Conn, error) // nil means the network's own
-	anyAddress bool                                                                 // the service may answer at either of its addresses
-	onIPv6     atomic.Bool                                                          // and has last answered at the second
+	anyAddress bool                                                                 // both of the service's own addresses are tried
+	onIPv6     atomic.Bool                                                          // the one that has answered last is the IPv6 address
 	// targetStates are those of this boot, so they outlive a run.
 	targetStates *targetStates
 
@@ -95,7 +95,7 @@ type Source struct {
 	loops []*loop // of the current run
 }
 
-// New checks the options and returns a source that has not made a request yet.
+// New returns a source that has not made a request yet. The error says which option is invalid.
 func New(opts Options) (*Source, error) {
 	if opts.Interval = cmp.Or(opts.Interval, DefaultInterval); opts.Interval < 0 {
 		return nil, fmt.Errorf("polling every %s: the interval must be positive", opts.Interval)
@@ -124,8 +124,8 @@ const (
 	modeIPv6 = "ipv6"
 )
 
-// Run looks until ctx ends and then returns nil, after its last request has returned. It never gives up: an absent or
-// broken service is reported to the sink and asked again. Run it once at a time.
+// Run looks for events and delivers snapshots to the sink until ctx ends. Then it waits for its last request and returns nil. Run never gives up: it
+// reports a missing or broken service to the sink, and tries again. Call it once at a time.
 func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	polling, stop := context.WithCancel(ctx)
 	defer stop()
@@ -137,7 +137,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	scope := s.Scope("")
 	if len(s.opts.LifeCycles) > 0 {
 		lifeCycle, known := s.awaitLifeCycle(ctx)
-		if !known {
+		if !known { // ctx has ended.
 			return nil
 		}
 		scope = s.Scope(lifeCycle)
@@ -145,7 +145,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	if scope.Standby {
 		stop()
 		loops.Wait()
-		for _, kind := range s.polledKinds() { // Now it is certain that nothing of the kind is to be handled.
+		for _, kind := range s.polledKinds() { // A loop may have delivered events before the life cycle was known.
 			sink.Snapshot(event.Snapshot{Kind: kind})
 		}
 	}
@@ -156,8 +156,8 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	return nil
 }
 
-// awaitLifeCycle asks until the life cycle is known, or ctx ends. An absent document (some simulators have none) is asked for again like
-// one that failed.
+// awaitLifeCycle requests the life cycle until the service gives it. known is false if ctx ends first. A document that is absent (some simulators
+// have none) is requested again, like one that failed.
 func (s *Source) awaitLifeCycle(ctx context.Context) (lifeCycle string, known bool) {
 	reader := s.newReader()
 	for {
@@ -170,12 +170,12 @@ func (s *Source) awaitLifeCycle(ctx context.Context) (lifeCycle string, known bo
 	}
 }
 
-// polledKinds are the kinds that this source polls.
+// polledKinds returns the kinds of Options.Kinds that a metadata service announces.
 func (s *Source) polledKinds() []event.Kind {
 	return slices.DeleteFunc(event.PolledKinds(), func(k event.Kind) bool { return !slices.Contains(s.opts.Kinds, k) })
 }
 
-// newLoops returns a fresh loop for each kind that is to be looked for, the urgent ones first.
+// newLoops returns a new loop for each kind of Options.Kinds, the urgent ones first, and remembers them for Stalled.
 func (s *Source) newLoops() []*loop {
 	all := []*loop{
 		{kind: event.SpotInterruption, interval: s.opts.Interval, look: lookForSpot},
@@ -198,8 +198,8 @@ func (s *Source) newLoops() []*loop {
 	return all
 }
 
-// Stalled returns an error if a loop hangs: for far longer than its interval and its limits allow, it has reported
-// neither a snapshot nor trouble to the sink. A service that does not answer is trouble, and nothing is stuck.
+// Stalled returns an error if a loop hangs: it has neither begun nor ended a look for far longer than its interval and its limits allow. A service
+// that does not answer makes no loop hang, because each look has a limit.
 func (s *Source) Stalled() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
