@@ -30,7 +30,7 @@ const callTimeout = 5 * time.Second
 // Host is a machine's root directory. Empty means that of this process; in a container, the host's is another.
 type Host string
 
-// conn is a connection for calls, behind a guard.
+// conn is a D-Bus connection for calls. godbus reads it through a guard.
 type conn struct {
 	*dbus.Conn
 	guard *guard
@@ -39,12 +39,12 @@ type conn struct {
 
 // options of a connection.
 type options struct {
-	private   bool            // it is to systemd itself, with no bus between
+	private   bool            // the connection is to systemd's private socket, not to a bus
 	withFiles bool            // an answer with a file descriptor is expected
-	signals   chan<- struct{} // is woken by a signal, unless it is nil
+	signals   chan<- struct{} // a signal wakes its receiver; nil if nobody waits for signals
 }
 
-// dial connects to a socket of the host, until ctx ends or the connection is closed.
+// dial makes a D-Bus connection over a socket of the host. The connection lasts until ctx ends or its close is called.
 func (h Host) dial(ctx context.Context, socket string, o options) (*conn, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer time.AfterFunc(callTimeout, func() { end(context.DeadlineExceeded) }).Stop()
@@ -59,7 +59,7 @@ func (h Host) dial(ctx context.Context, socket string, o options) (*conn, error)
 		err = c.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Getuid()))})
 	}
 	switch {
-	case err != nil:
+	case err != nil: // There is no connection, or no authentication.
 	case o.private:
 		err = awaitSystemd(ctx, c)
 	default:
@@ -77,14 +77,15 @@ func (h Host) dial(ctx context.Context, socket string, o options) (*conn, error)
 // firstPing is how long systemd has for the first ping. Each that follows has twice as long.
 const firstPing = 10 * time.Millisecond
 
-// awaitSystemd returns when systemd has answered over its private socket. A message that it reads together with the end of the
-// authentication stays in its buffer until the next one comes (seen with systemd 252 and 257).
+// awaitSystemd returns when systemd has answered a ping over its private socket. systemd may read the first message together with the end of
+// the authentication. Then that message stays in systemd's buffer until the next one comes (seen with systemd 252 and 257), so awaitSystemd
+// repeats it.
 func awaitSystemd(ctx context.Context, c *dbus.Conn) error {
 	for limit := firstPing; ; limit *= 2 {
 		waiting, cancel := context.WithTimeout(ctx, limit)
 		err := c.Object(systemdName, systemdPath).CallWithContext(waiting, "org.freedesktop.DBus.Peer.Ping", 0).Err
 		cancel()
-		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) { // An answer, an end of ctx, or another failure: no time-out of this ping.
 			return err
 		}
 	}
@@ -96,16 +97,17 @@ func (c *conn) close() {
 	c.end(nil)
 }
 
-// call calls a method of an object, and stores the results.
+// call calls a method of the object at path, of the service called name. It stores what the method returns in the variables that results point
+// to.
 func (c *conn) call(ctx context.Context, name string, path dbus.ObjectPath, method string, results []any, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return c.Object(name, path).CallWithContext(ctx, method, 0, args...).Store(results...)
 }
 
-// properties reads all properties of an object that are of one interface, by their names.
-func (c *conn) properties(ctx context.Context, name string, path dbus.ObjectPath, of string) (all map[string]dbus.Variant, err error) {
-	if err := c.call(ctx, name, path, "org.freedesktop.DBus.Properties.GetAll", []any{&all}, of); err != nil {
+// properties returns all properties that an object has of one interface, by their names.
+func (c *conn) properties(ctx context.Context, name string, path dbus.ObjectPath, iface string) (all map[string]dbus.Variant, err error) {
+	if err := c.call(ctx, name, path, "org.freedesktop.DBus.Properties.GetAll", []any{&all}, iface); err != nil {
 		return nil, fmt.Errorf("asking for the properties of %s: %w", path, err)
 	}
 	return all, nil
@@ -120,7 +122,7 @@ func (h Host) bus(ctx context.Context, o options) (*conn, error) {
 	return c, nil
 }
 
-// logind calls a method of logind's manager.
+// logind calls a method of logind's manager, and stores what it returns in the variables that results point to.
 func (c *conn) logind(ctx context.Context, method string, results []any, args ...any) error {
 	if err := c.call(ctx, logindName, logindPath, logindManager+"."+method, results, args...); err != nil {
 		return fmt.Errorf("asking logind for %s: %w", method, err)
@@ -128,8 +130,8 @@ func (c *conn) logind(ctx context.Context, method string, results []any, args ..
 	return nil
 }
 
-// hear subscribes to the signals of logind, and of its start.
-func (c *conn) hear(ctx context.Context) error {
+// subscribe asks the bus for the signals of logind, and for the one that says that logind has started or ended.
+func (c *conn) subscribe(ctx context.Context) error {
 	for _, rule := range []string{
 		"type='signal',sender='" + logindName + "',interface='" + logindManager + "'",
 		"type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='" + logindName + "'",
@@ -163,7 +165,8 @@ type manager struct {
 	scheduled time.Time
 }
 
-// manager asks logind how it stands.
+// manager asks logind for its settings and for what it has announced. A property that this version of logind does not have stays empty, but the
+// longest delay is required.
 func (c *conn) manager(ctx context.Context) (manager, error) {
 	properties, err := c.properties(ctx, logindName, logindPath, logindManager)
 	if err != nil {
@@ -182,7 +185,7 @@ func (c *conn) manager(ctx context.Context) (manager, error) {
 	if schedule, _ := properties["ScheduledShutdown"].Value().([]any); len(schedule) == 2 && schedule[0] == "poweroff" {
 		words, _ := properties["WallMessage"].Value().(string)
 		usec, found := schedule[1].(uint64)
-		if found && words == pressWords {
+		if found && words == pressWords { // nth has made this schedule, not an administrator.
 			scheduled = time.UnixMicro(int64(min(usec, math.MaxInt64))) // It fits.
 		}
 	}
@@ -200,7 +203,8 @@ func fromMicroseconds(usec uint64) time.Duration {
 	return time.Duration(min(usec, uint64((24*time.Hour).Microseconds()))) * time.Microsecond // A day fits.
 }
 
-// inhibit takes a lock of the given mode: "delay" or "block". Closing the file releases it. The connection serves nothing else.
+// inhibit takes an inhibitor lock. what is logind's name for it, such as shutdownLock; mode is "delay" or "block". Closing the file releases
+// the lock. The call has its own connection, as only a connection with file descriptors can receive the file.
 func (h Host) inhibit(ctx context.Context, what, mode string) (*os.File, error) {
 	c, err := h.bus(ctx, options{withFiles: true})
 	if err != nil {
@@ -236,7 +240,7 @@ type Inhibitor struct {
 	UID, PID             uint32
 }
 
-// KeyHolders asks logind for the locks on the power key, and for what it does itself if there is none (HandlePowerKey).
+// KeyHolders asks logind who holds block locks on the power key. action is what logind does for a press if nobody does (HandlePowerKey).
 func (h Host) KeyHolders(ctx context.Context) (holders []Inhibitor, action string, err error) {
 	c, err := h.bus(ctx, options{})
 	if err != nil {
@@ -255,10 +259,10 @@ func (h Host) KeyHolders(ctx context.Context) (holders []Inhibitor, action strin
 	}), m.powerKey, nil
 }
 
-// pressWords is what logind tells all terminals when nth has it power off later. It is also how nth knows that schedule from others.
+// pressWords is what logind writes to all terminals when nth has scheduled a power-off. By these words nth finds its own schedule again.
 const pressWords = "The power button was pressed: nth drains this Kubernetes node first."
 
-// schedulePowerOff asks logind to power off at a time. It survives this process, and since systemd 254 a restart of logind.
+// schedulePowerOff asks logind to power off at a time. The schedule survives this process and, since systemd 254, a restart of logind.
 func (c *conn) schedulePowerOff(ctx context.Context, at time.Time) error {
 	if err := c.logind(ctx, "SetWallMessage", nil, pressWords, true); err != nil {
 		return err

@@ -21,13 +21,13 @@ import (
 // A signal is dropped unread, and only reported: it means that there may be news, and logind is asked which.
 type guard struct {
 	socket    *net.UnixConn
-	in        io.Reader       // the socket
+	input     io.Reader       // reads the socket
 	withFiles bool            // the bus is asked to pass file descriptors with messages
-	came      []*os.File      // those that came with the message that is being read
-	files     chan *os.File   // those that came with an answer
-	begun     bool            // what is read are messages, and no longer the authentication
+	received  []*os.File      // the descriptors that came with the message that is being read
+	files     chan *os.File   // a descriptor that came with an answer, until file fetches it
+	begun     bool            // the authentication is over: what is read now are messages
 	answer    []byte          // what godbus has not yet read of an answer
-	signals   chan<- struct{} // is woken by a signal, unless it is nil
+	signals   chan<- struct{} // a signal wakes its receiver; nil if nobody waits for signals
 }
 
 // The fixed part of each message: 16 bytes, with the byte order, the type, and the lengths of the body and of the header's fields.
@@ -40,13 +40,13 @@ const (
 
 var errNoDBus = errors.New("the other side does not speak D-Bus")
 
-// newGuard returns a guard of a socket. With withFiles, it asks the bus to pass file descriptors with messages, and keeps the one of an answer
-// (see file).
+// newGuard returns a guard of a socket. With withFiles, the guard asks the bus to pass file descriptors with messages, and keeps the
+// descriptor of an answer for file. A D-Bus signal wakes the receiver of signals.
 func newGuard(socket *net.UnixConn, withFiles bool, signals chan<- struct{}) *guard {
 	g := &guard{socket: socket, withFiles: withFiles, files: make(chan *os.File, 1), signals: signals}
-	g.in = receiver{g} // not buffered: a read ahead would mix up which descriptors belong to which message
+	g.input = receiver{g} // not buffered: a read ahead would mix up which descriptors belong to which message
 	if !withFiles {
-		g.in = bufio.NewReader(socket)
+		g.input = bufio.NewReader(socket)
 	}
 	return g
 }
@@ -54,8 +54,8 @@ func newGuard(socket *net.UnixConn, withFiles bool, signals chan<- struct{}) *gu
 // Close implements io.Closer.
 func (g *guard) Close() error { return g.socket.Close() }
 
-// Write implements io.Writer for godbus. godbus's line BEGIN ends the authentication; that is the last moment at which the bus can be
-// asked to pass file descriptors.
+// Write implements io.Writer: godbus writes its authentication and its calls here. The line BEGIN ends the authentication. That is the last
+// moment at which the bus can be asked to pass file descriptors.
 func (g *guard) Write(p []byte) (int, error) {
 	if !g.begun && bytes.Equal(p, []byte("BEGIN\r\n")) {
 		if g.withFiles {
@@ -76,7 +76,7 @@ func (g *guard) negotiate() error {
 		return err
 	}
 	line := make([]byte, len(agreed))
-	if _, err := io.ReadFull(g.in, line); err != nil {
+	if _, err := io.ReadFull(g.input, line); err != nil {
 		return err
 	}
 	if string(line) != agreed {
@@ -85,10 +85,10 @@ func (g *guard) negotiate() error {
 	return nil
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader: godbus reads the authentication and then answers here, and never sees another message.
 func (g *guard) Read(p []byte) (int, error) {
 	if !g.begun {
-		return g.in.Read(p)
+		return g.input.Read(p)
 	}
 	for len(g.answer) == 0 {
 		if err := g.next(); err != nil {
@@ -100,16 +100,16 @@ func (g *guard) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next reads one message, and keeps it if it is an answer.
+// next reads one message from the socket. It keeps an answer in g.answer for Read, and drops any other message.
 func (g *guard) next() error {
 	defer g.closeFiles()
 	message := make([]byte, fixedPart)
-	if _, err := io.ReadFull(g.in, message); err != nil {
+	if _, err := io.ReadFull(g.input, message); err != nil {
 		return err
 	}
 	var order binary.ByteOrder = binary.LittleEndian
 	switch message[0] {
-	case 'l':
+	case 'l': // little endian
 	case 'B':
 		order = binary.BigEndian
 	default:
@@ -123,17 +123,17 @@ func (g *guard) next() error {
 		if kind == dbus.TypeSignal {
 			poke(g.signals)
 		}
-		_, err := io.CopyN(io.Discard, g.in, rest)
+		_, err := io.CopyN(io.Discard, g.input, rest)
 		return err
 	}
 	message = append(message, make([]byte, rest)...)
-	if _, err := io.ReadFull(g.in, message[fixedPart:]); err != nil {
+	if _, err := io.ReadFull(g.input, message[fixedPart:]); err != nil {
 		return err
 	}
-	if len(g.came) > 0 {
+	if len(g.received) > 0 {
 		select {
-		case g.files <- g.came[0]:
-			g.came = g.came[1:]
+		case g.files <- g.received[0]:
+			g.received = g.received[1:]
 		default: // The descriptor of an earlier answer was not fetched by file. This one is closed.
 		}
 	}
@@ -143,10 +143,10 @@ func (g *guard) next() error {
 
 // closeFiles closes the descriptors that came with the message just read and were not kept for file.
 func (g *guard) closeFiles() {
-	for _, file := range g.came {
+	for _, file := range g.received {
 		_ = file.Close() // It was never used.
 	}
-	g.came = nil
+	g.received = nil
 }
 
 // file returns the descriptor that came with an answer; nil if there was none.
@@ -159,7 +159,7 @@ func (g *guard) file() *os.File {
 	}
 }
 
-// receiver reads a guard's socket, with the descriptors that come with what is read.
+// receiver reads a guard's socket, and puts the file descriptors that come with the bytes into the guard's received.
 type receiver struct{ *guard }
 
 // Read implements io.Reader.
@@ -182,16 +182,16 @@ func (r receiver) Read(p []byte) (int, error) {
 			continue // It has no descriptors.
 		}
 		for _, fd := range fds {
-			r.came = append(r.came, os.NewFile(uintptr(fd), "inhibitor lock"))
+			r.received = append(r.received, os.NewFile(uintptr(fd), "inhibitor lock"))
 		}
 	}
 	return n, nil
 }
 
-// poke wakes the receiver of a channel.
+// poke wakes the receiver of a channel. It never blocks; a nil channel has no receiver.
 func poke(channel chan<- struct{}) {
 	select {
 	case channel <- struct{}{}:
-	default:
+	default: // The receiver has not yet taken an earlier wake-up, which is enough.
 	}
 }

@@ -35,16 +35,16 @@ type KeyOptions struct {
 // key is the lock on the power key.
 type key struct {
 	known  bool     // ListenToKey was called
-	wanted bool     // the key is being read
-	lock   *os.File // nil while it is not held
-	last   string   // the last arguments of Held
+	wanted bool     // nth reads the key (pkg/powerkey), so it can answer the key
+	lock   *os.File // nil while the lock is not held
+	last   string   // the last arguments of KeyOptions.Held
 }
 
 // press is the press of the power key that nth answers. Further presses are ignored.
 type press struct {
 	at      time.Time // zero if there is none
 	settled bool      // nothing delays the power-off any more
-	asked   time.Time // when the power-off was last requested; zero if it was not
+	asked   time.Time // when nth last requested the power-off; zero if it did not
 }
 
 const (
@@ -58,42 +58,44 @@ const (
 	giveUp = 10 * time.Minute
 )
 
-// ListenToKey tells the source whether the power key is being read. Only while it is does nth take the key over from logind.
+// ListenToKey says whether this process reads the power key; powerkey.Keys calls it. Only while the process reads the key does nth answer the
+// key in logind's place.
 func (s *Source) ListenToKey(listening bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.key.known, s.key.wanted = true, listening
-	if !listening && s.press.at.IsZero() {
+	if !listening && s.press.at.IsZero() { // A press that is being answered keeps the lock: logind would answer a second press at once.
 		giveBack(&s.key.lock)
 	}
 	poke(s.wake)
 }
 
-// Pressed tells the source when the power key was pressed. It counts only while nth holds the lock on the key, since logind answers
-// the key otherwise; and only once, until that press is answered or called off.
+// Pressed says that the power key was pressed, and when; powerkey.Keys calls it. A press counts only while nth holds the lock on the key:
+// otherwise logind answers it. Further presses are ignored until the first one is answered or called off.
 func (s *Source) Pressed(at time.Time) {
 	s.mu.Lock()
-	news := s.key.lock != nil && s.press.at.IsZero()
-	if news {
+	counts := s.key.lock != nil && s.press.at.IsZero()
+	if counts {
 		s.press = press{at: at}
 	}
 	s.mu.Unlock()
-	if news {
+	if counts {
 		s.announcePress(at)
 	}
 }
 
-// resume continues with the press that an earlier process was answering, by the schedule that it has left with logind. That is by the
-// wall clock, which may have been set since: the press was within the grant in any case.
+// resume continues with the press that an earlier process of nth was answering. That process has left a schedule with logind: power off at
+// scheduled, which is PowerOffGrant after the press. The wall clock may have been set since, so resume takes the press to be at most
+// PowerOffGrant ago.
 func (s *Source) resume(scheduled time.Time) {
 	at := time.Now().Add(min(max(time.Until(scheduled), 0), PowerOffGrant) - PowerOffGrant)
 	s.mu.Lock()
-	news := s.opts.Key != nil && s.press.at.IsZero()
-	if news {
+	unknown := s.opts.Key != nil && s.press.at.IsZero()
+	if unknown {
 		s.press = press{at: at}
 	}
 	s.mu.Unlock()
-	if news {
+	if unknown {
 		s.announcePress(at)
 	}
 }
@@ -105,14 +107,16 @@ func (s *Source) answering() bool {
 	return !s.press.at.IsZero()
 }
 
-// announcePress announces the shutdown for which the power key was pressed, and has it answered. Its deadline is EC2's, not logind's.
+// announcePress announces the shutdown for which the power key was pressed, and wakes answerKey. The deadline is that of EC2 (PowerOffGrant),
+// not of logind.
 func (s *Source) announcePress(at time.Time) {
 	s.Stopping(max(time.Until(at.Add(s.opts.within(PowerOffGrant))), 0))
 	poke(s.moved)
 }
 
-// holdKey takes the lock with which nth answers the power key instead of logind, or releases it; Options.Key.Held hears of each change.
-// action is what logind would do when the key is pressed: nth replaces only a power-off.
+// holdKey takes or releases the block lock with which nth answers the power key instead of logind, and reports each change to
+// Options.Key.Held. action is what logind does for a press (HandlePowerKey): nth takes the lock only if that is to power off. Each look calls
+// holdKey.
 func (s *Source) holdKey(ctx context.Context, action string) {
 	s.mu.Lock()
 	known, wanted, why, have := s.key.known, s.key.wanted, "", s.key.lock != nil
@@ -138,15 +142,15 @@ func (s *Source) holdKey(ctx context.Context, action string) {
 		giveBack(&s.key.lock)
 	}
 	arguments := fmt.Sprint(wanted, why)
-	news := arguments != s.key.last
+	changed := arguments != s.key.last
 	s.key.last = arguments
 	s.mu.Unlock()
-	if news && s.opts.Key.Held != nil {
+	if changed && s.opts.Key.Held != nil {
 		s.opts.Key.Held(wanted, why)
 	}
 }
 
-// answerKey answers presses until ctx ends.
+// answerKey calls answer until ctx ends: whenever a press or its drain has changed, and each pressTick while answer asks for that.
 func (s *Source) answerKey(ctx context.Context) {
 	var again <-chan time.Time
 	for {
@@ -163,7 +167,8 @@ func (s *Source) answerKey(ctx context.Context) {
 	}
 }
 
-// answer takes the next step for the press, if there is one. again reports whether that has to be repeated.
+// answer takes the next step towards the power-off, if there is a press to answer. again is true while there is one: call answer again after
+// pressTick.
 func (s *Source) answer(ctx context.Context) (again bool) {
 	s.mu.Lock()
 	p := s.press
@@ -174,11 +179,11 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 	switch {
 	case p.at.IsZero():
 		return false
-	case time.Since(p.at) > giveUp:
+	case time.Since(p.at) > giveUp: // EC2 has not taken the machine: the press is forgotten, and logind asked for what is announced.
 		poke(s.wake)
 		return false
 	case !p.settled && time.Since(p.at) > s.opts.within(PowerOffGrant)+overdueAfter:
-		s.Release(event.Shutdown)
+		s.Release(event.Shutdown) // The drain is overdue: no longer wait for it. The next step powers off.
 		return true
 	}
 	if err := s.bringDown(ctx, p); err != nil && ctx.Err() == nil && s.opts.Key.Trouble != nil {
@@ -187,7 +192,9 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 	return true
 }
 
-// bringDown has logind power off: at the end of the grant, whatever becomes of nth, or now if nothing delays that any more.
+// bringDown makes the machine power off for a press. If the drain has ended (p.settled), it requests the power-off now, from logind or else
+// from systemd. Before that, it leaves a schedule with logind to power off at the end of PowerOffGrant, even if nth has ended. It is called
+// once in pressTick.
 func (s *Source) bringDown(ctx context.Context, p press) error {
 	var m manager
 	c, err := s.opts.Host.bus(ctx, options{})
@@ -196,7 +203,7 @@ func (s *Source) bringDown(ctx context.Context, p press) error {
 		m, err = c.manager(ctx)
 	}
 	switch {
-	case err == nil && m.preparing[shutdownLock]:
+	case err == nil && m.preparing[shutdownLock]: // logind has announced the shutdown: there is nothing left to do.
 		return nil
 	case p.settled && time.Since(p.asked) > askAgain:
 		if err == nil {
@@ -210,6 +217,7 @@ func (s *Source) bringDown(ctx context.Context, p press) error {
 		s.press.asked = time.Now()
 		return err
 	case err == nil && !p.settled && m.scheduled.IsZero():
+		// The press has a monotonic time, and logind needs the wall clock's.
 		return c.schedulePowerOff(ctx, time.Now().Add(time.Until(p.at.Add(PowerOffGrant))))
 	}
 	return err

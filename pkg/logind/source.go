@@ -55,9 +55,9 @@ type Source struct {
 
 	key   key
 	press press
-	wrong time.Time     // since when a lock or logind is missing; zero if neither is
-	wake  chan struct{} // logind has to be queried
-	moved chan struct{} // the press has changed
+	wrong time.Time     // since when a lock or logind is missing; zero if neither is. Only Run's goroutine uses it.
+	wake  chan struct{} // wakes session: logind has to be queried
+	moved chan struct{} // wakes answerKey: the press has changed
 }
 
 // hold is a delay lock, and the event that is announced to its holders.
@@ -107,7 +107,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	s.mu.Lock()
 	s.sink = sink
 	for _, h := range s.holds {
-		s.deliver(h)
+		s.deliver(h) // Stopping may have announced it before Run.
 	}
 	s.mu.Unlock()
 	defer s.drop()
@@ -117,14 +117,14 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	pause := firstBackoff
 	s.wrong = time.Unix(0, 0) // A bus that is missing from the start is reported at once.
 	for {
-		met, err := s.session(ctx)
+		answered, err := s.session(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if met {
+		if answered {
 			pause = firstBackoff
 		}
-		s.noteFailure(err)
+		s.reportFailure(err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -136,40 +136,42 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 
 var errLost = errors.New("the connection to the system bus was lost")
 
-// session watches over one connection to the bus, until that is lost. met reports whether logind has answered.
-func (s *Source) session(ctx context.Context) (met bool, err error) {
+// session connects to the bus, and looks at what logind says after each signal and at lookInterval, until the connection is lost or ctx ends.
+// answered is true if logind has answered at least once. err is never nil.
+func (s *Source) session(ctx context.Context) (answered bool, err error) {
 	c, err := s.opts.Host.bus(ctx, options{signals: s.wake})
 	if err != nil {
 		return false, err
 	}
 	defer c.close()
 	// Subscribing comes first, so that no announcement is missed in between.
-	if err := c.hear(ctx); err != nil {
+	if err := c.subscribe(ctx); err != nil {
 		return false, err
 	}
 	for {
 		m, err := c.manager(ctx)
 		if err != nil {
-			return met, err
+			return answered, err
 		}
-		met = true
+		answered = true
 		interval := lookInterval
 		switch err := s.look(ctx, m); {
 		case ctx.Err() != nil:
-			return met, err
-		case err != nil: // What is announced is still heard.
-			s.noteFailure(err)
+			return answered, err
+		case err != nil: // logind has refused a lock. The connection is good, so the source continues, and tries again soon.
+			s.reportFailure(err)
 			interval = time.Second
 		default:
 			s.wrong = time.Time{}
 		}
+		// First a pause without regard to signals, then a wait for one.
 		for _, wait := range []struct {
 			wake <-chan struct{}
 			most time.Duration
 		}{{nil, lookPause}, {s.wake, interval}} {
 			select {
 			case <-c.Context().Done():
-				return met, errLost
+				return answered, errLost
 			case <-wait.wake:
 			case <-time.After(wait.most):
 			}
@@ -177,21 +179,21 @@ func (s *Source) session(ctx context.Context) (met bool, err error) {
 	}
 }
 
-// look announces or withdraws events and takes locks, by what logind says of itself, and continues with a press of the power key that an
-// earlier process has answered. The error is that of a lock which logind has refused; once it shuts down it grants none. All calls together have
-// callTimeout, as nothing is heard meanwhile.
+// look acts on what logind says (m): it announces or withdraws events, takes locks that are missing, and continues with a press of the power
+// key that an earlier process of nth was answering. The error says which delay lock logind has refused. All calls together have callTimeout,
+// because the source does not react to signals in the meantime.
 func (s *Source) look(ctx context.Context, m manager) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if !m.scheduled.IsZero() {
 		s.resume(m.scheduled)
 	}
-	news, refused := false, error(nil)
+	report, refused := false, error(nil)
 	for _, h := range s.holds {
 		taken, err := s.settle(ctx, h, m)
-		news, refused = news || taken, errors.Join(refused, err)
+		report, refused = report || taken, errors.Join(refused, err)
 	}
-	if m.preparing[shutdownLock] {
+	if m.preparing[shutdownLock] { // logind grants no locks once it shuts down.
 		return nil
 	}
 	s.holdKey(ctx, m.powerKey)
@@ -199,20 +201,21 @@ func (s *Source) look(ctx context.Context, m manager) error {
 		return refused
 	}
 	s.mu.Lock()
-	news = news || s.last != m.delay
+	report = report || s.last != m.delay
 	s.last = m.delay // even if it is 0, which means that locks have no effect
 	s.mu.Unlock()
-	if news && s.opts.Holding != nil {
+	if report && s.opts.Holding != nil {
 		s.opts.Holding(m.delay)
 	}
 	return nil
 }
 
-// settle announces or withdraws a lock's event, and takes the lock if nothing is announced. taken reports that it did.
+// settle acts on what logind says (m) for one delay lock. If the lock's event is announced, settle announces that, too. Otherwise it withdraws
+// the event and takes the lock if that is not held. taken is true if it took the lock now.
 func (s *Source) settle(ctx context.Context, h *hold, m manager) (taken bool, err error) {
 	switch {
 	case m.preparing[h.what]:
-		s.announce(h, s.budget(h, m))
+		s.announce(h, s.available(h, m))
 		return false, nil
 	case s.announced(h.kind) && h.kind == event.Shutdown && (s.answering() || s.opts.Host.GoingDown(ctx)):
 		// The shutdown will happen although logind does not know of it yet, or has forgotten it in a restart.
@@ -236,8 +239,9 @@ func (s *Source) settle(ctx context.Context, h *hold, m manager) (taken bool, er
 	return true, nil
 }
 
-// Release gives the inhibitor lock for an announced event back to logind, which then lets the event happen. If no event of this kind is
-// announced, it does nothing: a late call for a shutdown that was called off must not cost the lock that delays the next one.
+// Release gives the inhibitor lock for an announced event back to logind, which then lets the event happen. Callers use it when the drain has
+// ended. If no event of this kind is announced, Release does nothing: a late call for a shutdown that was called off must not cost the lock
+// for the next one.
 func (s *Source) Release(kind event.Kind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +264,7 @@ func (s *Source) drop() {
 	giveBack(&s.key.lock)
 }
 
-// giveBack releases a lock, if it is held. The source's mu is held.
+// giveBack releases a lock, if that is held. The caller holds the source's mu.
 func giveBack(lock **os.File) {
 	if *lock != nil {
 		_ = (*lock).Close() // Nothing was written to it.
@@ -268,8 +272,8 @@ func giveBack(lock **os.File) {
 	}
 }
 
-// Stopping announces the shutdown to which nth's own stop job belongs, with its deadline after limit. A shutdown that was
-// announced before stays as it is, unless its deadline is later.
+// Stopping announces a shutdown whose deadline is after limit. Callers use it when systemd stops nth together with the system. If a shutdown
+// is announced already, that stays as it is, unless its deadline is later.
 func (s *Source) Stopping(limit time.Duration) {
 	for _, h := range s.holds {
 		if h.kind == event.Shutdown {
@@ -278,8 +282,9 @@ func (s *Source) Stopping(limit time.Duration) {
 	}
 }
 
-// budget is the time for the announced event. A machine that comes back by itself has logind's whole delay.
-func (s *Source) budget(h *hold, m manager) time.Duration {
+// available returns how long nth may take until the announced event happens. That is logind's delay, less the margin. A power-off or a sleep
+// has at most PowerOffGrant, because EC2 waits no longer; a reboot has the whole delay.
+func (s *Source) available(h *hold, m manager) time.Duration {
 	grant := m.delay
 	if h.kind != event.Shutdown || !slices.Contains([]string{"reboot", "kexec", "soft-reboot"}, m.shutdown) {
 		grant = min(grant, PowerOffGrant)
@@ -287,14 +292,14 @@ func (s *Source) budget(h *hold, m manager) time.Duration {
 	return s.opts.within(grant)
 }
 
-// within returns the time without the margin, but at least half of it.
+// within returns the grant less the margin, but at least half of the grant.
 func (o Options) within(grant time.Duration) time.Duration { return max(grant-o.Margin, grant/2) }
 
 // muchNearer is how much a deadline has to move forward for the event to be announced again.
 const muchNearer = time.Second
 
-// announce announces an event once, and again if its deadline is earlier now: the power key may be pressed during a reboot,
-// for which logind grants more time than EC2 then leaves.
+// announce announces a lock's event, with its deadline after limit. If the event is announced already, announce does so again only for an
+// earlier deadline: the power key may be pressed during a reboot, and EC2 then leaves less time than logind has granted.
 func (s *Source) announce(h *hold, limit time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -316,7 +321,7 @@ func (s *Source) announced(kind event.Kind) bool {
 	return slices.ContainsFunc(s.holds, func(h *hold) bool { return h.kind == kind && h.pending != nil })
 }
 
-// withdraw delivers that nothing is announced, or not any longer.
+// withdraw forgets a lock's event, and delivers to the sink that nothing of its kind is announced.
 func (s *Source) withdraw(h *hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -324,16 +329,16 @@ func (s *Source) withdraw(h *hold) {
 	s.sink.Snapshot(event.Snapshot{Kind: h.kind})
 }
 
-// deliver delivers the announced event, if there is one. s.mu is held.
+// deliver delivers a lock's event to the sink, if one is announced and Run has been called. The caller holds s.mu.
 func (s *Source) deliver(h *hold) {
 	if s.sink != nil && h.pending != nil {
 		s.sink.Snapshot(event.Snapshot{Kind: h.kind, Events: []event.Event{*h.pending}})
 	}
 }
 
-// noteFailure reports to Options.Off that logind cannot be asked, and why: once, and only if that lasts longer than quietFor, so that a
-// restart of logind is not reported.
-func (s *Source) noteFailure(err error) {
+// reportFailure is called after each failure to reach logind or to take a lock. It reports the failure to Options.Off once, and only if
+// failures last longer than quietFor, so that a restart of logind is not reported.
+func (s *Source) reportFailure(err error) {
 	if s.wrong.IsZero() {
 		s.wrong = time.Now()
 	}
@@ -341,7 +346,7 @@ func (s *Source) noteFailure(err error) {
 		return
 	}
 	s.mu.Lock()
-	reported := s.last < 0
+	reported := s.last < 0 // A look that succeeds sets it again.
 	s.last = -1
 	s.mu.Unlock()
 	if !reported && s.opts.Off != nil {

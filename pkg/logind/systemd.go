@@ -22,7 +22,7 @@ const (
 	service        = "org.freedesktop.systemd1.Service"
 )
 
-// systemd connects to the host's systemd: through its private socket, which works without a bus, or else through the bus.
+// systemd connects to the host's systemd through its private socket, which works without a bus. If that fails, it connects through the bus.
 func (h Host) systemd(ctx context.Context) (*conn, error) {
 	c, err := h.dial(ctx, "run/systemd/private", options{private: true})
 	if err == nil {
@@ -35,7 +35,7 @@ func (h Host) systemd(ctx context.Context) (*conn, error) {
 	return c, nil
 }
 
-// systemd calls a method of systemd's manager.
+// systemd calls a method of systemd's manager, and stores what it returns in the variables that results point to.
 func (c *conn) systemd(ctx context.Context, method string, results []any, args ...any) error {
 	if err := c.call(ctx, systemdName, systemdPath, systemdManager+"."+method, results, args...); err != nil {
 		return fmt.Errorf("asking systemd for %s: %w", method, err)
@@ -65,7 +65,7 @@ func (h Host) GoingDown(ctx context.Context) bool {
 	return err == nil && state.Value() == "stopping"
 }
 
-// StopTimeout asks systemd for TimeoutStopSec= of this process's service; a day if it is infinity.
+// StopTimeout asks systemd how long this process's service may take to stop (TimeoutStopSec=). If that is infinity, it returns a day.
 func (h Host) StopTimeout(ctx context.Context) (time.Duration, error) {
 	if h != "" {
 		return 0, errors.New("this process is no unit of the host's")
@@ -90,7 +90,8 @@ func (h Host) StopTimeout(ctx context.Context) (time.Duration, error) {
 	return fromMicroseconds(usec), nil
 }
 
-// store stores a property. One that this version of systemd does not have stays empty.
+// store copies a property into the variable that into points to. If this version of systemd does not have the property, the variable stays
+// empty.
 func store(all map[string]dbus.Variant, name string, into any) error {
 	value, found := all[name]
 	if !found {
@@ -105,9 +106,9 @@ func store(all map[string]dbus.Variant, name string, into any) error {
 // jobPoll is how often systemd is asked whether a job is done.
 const jobPoll = 200 * time.Millisecond
 
-// StartTarget makes systemd start a target, and returns when all units that the target wants are started; a Type=oneshot unit is
-// when it has finished. The error says that the target could not be started, which of the units have failed, or that ctx has
-// ended; units that are running stay.
+// StartTarget makes systemd start a target, and returns when all units that the target wants are started. A Type=oneshot unit counts as
+// started when it has finished. The error says that the target could not be started, which of the units have failed, or that ctx has ended.
+// Units that are running then continue to run.
 func (h Host) StartTarget(ctx context.Context, target string) error {
 	c, err := h.systemd(ctx)
 	if err == nil {
@@ -142,8 +143,8 @@ func (c *conn) start(ctx context.Context, target string) error {
 	}
 }
 
-// failures returns an error with the failed units among those that a target wants or requires. The target itself tells nothing: it
-// stops once nobody needs it, and systemd forgets it then.
+// failures returns an error that names the failed units among those that a target wants or requires; nil if none has failed. The state of the
+// target itself does not say so: the target stops once no unit needs it, and systemd forgets it then.
 func (c *conn) failures(ctx context.Context, target string) error {
 	_, of, _, err := c.unit(ctx, target)
 	if err != nil {
@@ -169,7 +170,7 @@ func (c *conn) failures(ctx context.Context, target string) error {
 	return nil
 }
 
-// startPowerOff starts poweroff.target, as logind does.
+// startPowerOff makes systemd power off in the way in which logind does: it starts poweroff.target, and nothing can cancel that.
 func (h Host) startPowerOff(ctx context.Context) error {
 	c, err := h.systemd(ctx)
 	if err != nil {

@@ -24,7 +24,8 @@ type Keys struct {
 	Root string
 	// Wanted reports whether the devices are to be read. It is called again and again.
 	Wanted func() bool
-	// Listening is called at first, and when it changes whether all devices with a power key are being read.
+	// Listening is called once at the start and after each change. It gets true if there is a power key, and all devices with one are being
+	// read.
 	Listening func(bool)
 	// Pressed is called for each press, with its time, which has a monotonic clock reading. It must not block.
 	Pressed func(at time.Time)
@@ -36,7 +37,7 @@ type Keys struct {
 // scanInterval is how often the devices are listed. inotify would be faster, but on many nodes its instances are used up.
 const scanInterval = time.Second
 
-// Run reads the devices until ctx ends.
+// Run lists the devices every scanInterval and reads those with a power key, until ctx ends. It closes the devices before it returns.
 func (k *Keys) Run(ctx context.Context) {
 	k.open = map[string]*os.File{}
 	var reading sync.WaitGroup
@@ -57,8 +58,8 @@ func (k *Keys) Run(ctx context.Context) {
 	}
 }
 
-// scan opens the devices that are new, or closes all if they are not wanted. It reports whether all with a power key are read: nobody
-// would answer a press on one that cannot be.
+// scan starts to read the devices that are new, or closes all if they are not wanted. listening is true if there are devices with a power key,
+// and all of them are being read. If one cannot be read, nth must leave the key to logind, as nobody would answer a press on that device.
 func (k *Keys) scan(reading *sync.WaitGroup) (listening bool) {
 	if !k.Wanted() {
 		k.close()
@@ -87,14 +88,14 @@ func (k *Keys) close() {
 	}
 }
 
-// hasPowerKey reports whether a device has a power key, according to the kernel. A named pipe counts as one, for tests in containers, which have
-// no such device. Only root can create a pipe there.
+// hasPowerKey reports whether a device has a power key, according to the kernel. A named pipe in /dev/input counts as such a device:
+// containers have no other, and tests run there. Only root can create a pipe in that directory.
 func (k *Keys) hasPowerKey(device fs.DirEntry) bool {
 	if device.Type()&fs.ModeNamedPipe != 0 {
 		return true
 	}
 	text, err := os.ReadFile(filepath.Join(k.Root, "/sys/class/input", device.Name(), "device/capabilities/key"))
-	return err == nil && namesPowerKey(string(text)) // Otherwise it is not an input device, or was just removed.
+	return err == nil && namesPowerKey(string(text)) // After an error, the device is not an input device, or was just removed.
 }
 
 // The codes of the power keys, from include/uapi/linux/input-event-codes.h.
@@ -103,7 +104,8 @@ const (
 	keyPower2 = 0x164
 )
 
-// namesPowerKey reads a bitmap as the kernel prints it: hexadecimal words, the most significant one first.
+// namesPowerKey reports whether a bitmap of key codes contains a power key. The kernel prints the bitmap as hexadecimal words of 64 bits, the
+// most significant one first, and leaves out leading zeros.
 func namesPowerKey(text string) bool {
 	words := strings.Fields(text)
 	for _, code := range []int{keyPower, keyPower2} {
@@ -117,7 +119,7 @@ func namesPowerKey(text string) bool {
 	return false
 }
 
-// listen starts to read a device, unless it is being read, and reports whether it can be.
+// listen starts to read a device in a goroutine of reading, unless that is done already. It returns false if the device cannot be opened.
 func (k *Keys) listen(name string, reading *sync.WaitGroup) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -146,8 +148,8 @@ const (
 // oldestPress is how long ago a press can have been that is only read now: the watchdog ends a process that hangs for longer.
 const oldestPress = time.Minute
 
-// age is how long ago a press was, by the kernel's time for it. That is the wall clock's, which may have been set since: what cannot
-// be was just now.
+// age returns how long ago a press was, by the time that the kernel has put into the input_event. That is the wall clock's time, and the clock
+// may have been set since. So an age that is negative or above oldestPress is taken for 0.
 func age(event []byte) time.Duration {
 	at := time.Unix(int64(binary.NativeEndian.Uint64(event)), int64(binary.NativeEndian.Uint64(event[8:]))*1000) // Times fit.
 	if since := time.Since(at); since >= 0 && since <= oldestPress {
@@ -156,12 +158,12 @@ func age(event []byte) time.Duration {
 	return 0
 }
 
-// follow reads a device until it is removed or closed.
+// follow reads a device and reports each press to Pressed, until the device is removed or closed.
 func (k *Keys) follow(name string, device *os.File) {
 	e := make([]byte, eventSize)
 	for {
 		if _, err := io.ReadFull(device, e); err != nil {
-			break
+			break // The device was removed, or close has closed it.
 		}
 		kind, code := binary.NativeEndian.Uint16(e[16:]), binary.NativeEndian.Uint16(e[18:])
 		if kind == typeKey && (code == keyPower || code == keyPower2) && binary.NativeEndian.Uint32(e[20:]) == keyDown {
@@ -170,7 +172,7 @@ func (k *Keys) follow(name string, device *os.File) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.open[name] == device { // It was removed.
+	if k.open[name] == device { // The device was removed. Otherwise close has closed it.
 		delete(k.open, name)
 		_ = device.Close()
 	}
