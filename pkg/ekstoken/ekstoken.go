@@ -37,16 +37,17 @@ const (
 
 // Source makes tokens. It makes no request before the first one, and may be used from several goroutines.
 type Source struct {
-	// account returns the credentials, the region, and what the environment says of endpoints.
+	// account returns the AWS configuration to sign with, for a region; "" means the source's own. The configuration has the credentials, the
+	// region, and what the environment says of endpoints.
 	account func(ctx context.Context, region string) (aws.Config, error)
 	signer  *v4.Signer
 }
 
-// New returns a Source for the role of the instance with this metadata service. If region is "", it is read from there,
-// once: like the credentials, it is kept for when the service is away.
+// New returns a Source for the IAM role of the instance whose metadata service this is. region is the source's own region; "" means that of
+// the instance. The source reads that once and keeps it, like the credentials, for times when the metadata service does not answer.
 func New(metadata role.Metadata, region string) *Source {
 	credentials := role.Credentials(metadata)
-	var own atomic.Pointer[string]
+	var own atomic.Pointer[string] // the source's own region; "" until it is read
 	own.Store(&region)
 	return &Source{signer: v4.NewSigner(), account: func(ctx context.Context, region string) (aws.Config, error) {
 		known := cmp.Or(region, *own.Load())
@@ -59,7 +60,7 @@ func New(metadata role.Metadata, region string) *Source {
 	}}
 }
 
-// Of returns a Source for the credentials of an SDK configuration.
+// Of returns a Source for the credentials of an SDK configuration, whose region is the source's own.
 func Of(account aws.Config) *Source {
 	return &Source{signer: v4.NewSigner(), account: func(_ context.Context, region string) (aws.Config, error) {
 		if region == "" {
@@ -71,8 +72,8 @@ func Of(account aws.Config) *Source {
 	}}
 }
 
-// stsHost is STS's host in the account's region, as the SDK knows it. A custom endpoint is ignored: a cluster sends tokens
-// to AWS's own only.
+// stsHost returns the host name of STS in the account's region, by the SDK's rules. It ignores a custom endpoint, because a cluster accepts
+// only hosts of AWS in a token.
 func stsHost(ctx context.Context, account aws.Config) (string, error) {
 	account.BaseEndpoint = nil
 	options := sts.NewFromConfig(account).Options()
@@ -84,8 +85,8 @@ func stsHost(ctx context.Context, account aws.Config) (string, error) {
 	return endpoint.URI.Host, err
 }
 
-// Token makes a token for a cluster, which expires with the credentials that it is signed with, as STS checks those when
-// the cluster uses it. An empty region is the source's own.
+// Token makes a token for a cluster; an empty region means the source's own. expires is when the cluster stops accepting the token, or when
+// the credentials that signed it expire, if that is earlier: STS checks them each time the cluster uses the token.
 func (s *Source) Token(ctx context.Context, cluster, region string) (token string, expires time.Time, err error) {
 	defer func() {
 		if err != nil {
@@ -122,7 +123,8 @@ func (s *Source) Token(ctx context.Context, cluster, region string) (token strin
 	return prefix + base64.RawURLEncoding.EncodeToString([]byte(signed)), expires, nil
 }
 
-// sign returns the URL of the signed request.
+// sign signs a request GetCallerIdentity to the host, with the cluster's name in a signed header. It returns the request's URL, which contains
+// the signature.
 func (s *Source) sign(ctx context.Context, c aws.Credentials, host, cluster, region string, now time.Time) (string, error) {
 	query := url.Values{"Action": {"GetCallerIdentity"}, "Version": {"2011-06-15"}, "X-Amz-Expires": {"60"}}
 	address := url.URL{Scheme: "https", Host: host, Path: "/", RawQuery: query.Encode()}

@@ -1,9 +1,9 @@
 // Package rehearsal is a made-up cluster: an API server with one Node and a few pods, for "nth rehearse" on a machine that is no node.
 //
 // It answers the requests of a drain only: whose credential it is, the Node and patches of it, lists and watches of pods, evictions and
-// deletions. It simulates a kubelet, which terminates pods within their grace periods, and one disruption budget, which allows one
-// disruption at a time. It is just faithful enough for a guard to work; for what a real API server refuses, and how, there are
-// pkg/drain/apitest and the lab. Everything is in memory.
+// deletions. It simulates a kubelet, which terminates pods within their grace periods, and one disruption budget, which allows one disruption
+// at a time. It is just faithful enough for a drain; pkg/drain/apitest and the lab have what a real API server refuses, and how. Everything is
+// in memory.
 package rehearsal
 
 import (
@@ -42,8 +42,8 @@ type Cluster struct {
 // pod is a pod in the cluster. The object is replaced at every change, and never modified.
 type pod struct {
 	object *corev1.Pod
-	ends   time.Duration // how long its processes run after SIGTERM, within the grace period
-	began  time.Time     // when they got SIGTERM
+	ends   time.Duration // how long its processes run after SIGTERM, if they are not killed before
+	began  time.Time     // when its processes got SIGTERM
 	end    *time.Timer   // removes the pod; nil until then
 }
 
@@ -54,13 +54,13 @@ type change struct {
 	object  *corev1.Pod
 }
 
-// budget is a disruption budget. An evicted pod is replaced elsewhere after a while, which allows another disruption.
+// budget is a disruption budget. An evicted pod is replaced on another node after a while, which allows another disruption.
 type budget struct {
-	allowed  int
-	replaced time.Duration
+	allowed  int           // how many pods may be evicted now
+	replaced time.Duration // how long an evicted pod takes to be replaced
 }
 
-// New returns a cluster whose node has the boot ID, with a few pods as on most nodes.
+// New returns a cluster with one node and a few pods as on most nodes. The node's status has the boot ID, which nth compares with the machine's.
 func New(bootID string) *Cluster {
 	c := &Cluster{pods: map[string]*pod{}, changed: make(chan struct{}), budgets: map[string]*budget{}}
 	c.node = &corev1.Node{
@@ -90,6 +90,7 @@ type sample struct {
 	why             string // what it is an example of
 }
 
+// samples lists the pods of the cluster.
 func samples() []sample {
 	const usual = 30 * time.Second
 	return []sample{
@@ -103,7 +104,7 @@ func samples() []sample {
 	}
 }
 
-// Describe describes the pods, one line each.
+// Describe describes the pods of the cluster, one line each, for "nth rehearse".
 func Describe() []string {
 	var lines []string
 	for _, s := range samples() {
@@ -112,7 +113,7 @@ func Describe() []string {
 	return lines
 }
 
-// Kubeconfig returns a kubeconfig for the kubelet of the node, for a cluster that is served at the URL.
+// Kubeconfig returns the kubeconfig of the node's kubelet. url is where the cluster is served.
 func Kubeconfig(url string) []byte {
 	return fmt.Appendf(nil, `apiVersion: v1
 kind: Config
@@ -123,6 +124,7 @@ users: [{name: made-up, user: {token: made-up}}]
 `, url)
 }
 
+// add makes a running pod from a sample. New calls it before the cluster is used, so without c.mu.
 func (c *Cluster) add(s sample) {
 	object := &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
@@ -147,20 +149,21 @@ func (c *Cluster) add(s sample) {
 	c.pods[s.namespace+"/"+s.name] = &pod{object: object, ends: s.ends}
 }
 
-// tick returns a new resource version. c.mu is held.
+// tick returns a new resource version. The caller holds c.mu.
 func (c *Cluster) tick() string {
 	c.version++
 	return strconv.FormatInt(c.version, 10)
 }
 
-// notify adds a change for watches. c.mu is held.
+// notify adds a change of a pod to the history and wakes the watches. kind is the type of the watch event, such as "MODIFIED". The caller
+// holds c.mu.
 func (c *Cluster) notify(kind string, object *corev1.Pod) {
 	c.history = append(c.history, change{version: c.version, kind: kind, object: object})
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
 
-// list returns the pods, sorted by name. c.mu is held.
+// list returns the pods, sorted by name. The caller holds c.mu.
 func (c *Cluster) list() corev1.PodList {
 	list := corev1.PodList{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"},
@@ -172,7 +175,7 @@ func (c *Cluster) list() corev1.PodList {
 	return list
 }
 
-// since returns the changes after a version, and a channel that is closed when there are more.
+// since returns the changes after a resource version, and a channel that is closed when there is another change.
 func (c *Cluster) since(version int64) ([]change, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,12 +183,13 @@ func (c *Cluster) since(version int64) ([]change, <-chan struct{}) {
 	return slices.Clone(c.history[i:]), c.changed
 }
 
-// terminate ends a pod within a grace period, which may shorten that of an earlier call. c.mu is held.
+// terminate begins to end a pod, and removes it within the grace period. A second call, such as a deletion after an eviction, sets a new grace
+// period. The caller holds c.mu.
 func (c *Cluster) terminate(name string, p *pod, grace time.Duration) {
 	now := time.Now()
 	if p.end == nil {
 		p.began = now
-	} else {
+	} else { // An earlier call has set another time.
 		p.end.Stop()
 	}
 	object := p.object.DeepCopy()
@@ -196,11 +200,11 @@ func (c *Cluster) terminate(name string, p *pod, grace time.Duration) {
 	c.notify("MODIFIED", object)
 	// The pod's processes end by themselves at p.ends after the first call, or are killed after this grace period: at least a second,
 	// as the kubelet gives.
-	in := max(min(p.began.Add(p.ends).Sub(now), max(grace, time.Second)), 0)
-	p.end = time.AfterFunc(in, func() { c.remove(name, p) })
+	remaining := max(min(p.began.Add(p.ends).Sub(now), max(grace, time.Second)), 0)
+	p.end = time.AfterFunc(remaining, func() { c.remove(name, p) })
 }
 
-// remove removes a pod, unless another one has its name by now, and notifies the watches.
+// remove removes a pod when its processes have ended, and notifies the watches. It does nothing if the pod was removed before.
 func (c *Cluster) remove(name string, p *pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,7 +217,8 @@ func (c *Cluster) remove(name string, p *pod) {
 	c.notify("DELETED", last)
 }
 
-// patch applies a JSON merge patch (RFC 7386) to the Node. c.mu is held.
+// patch applies a JSON merge patch (RFC 7386) to the Node. It returns errConflict if the patch names a resource version or a UID that the Node
+// does not have. The caller holds c.mu.
 func (c *Cluster) patch(body []byte) error {
 	before, err := json.Marshal(c.node)
 	if err != nil {

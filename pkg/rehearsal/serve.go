@@ -21,9 +21,10 @@ var errConflict = errors.New("the node has changed since it was read")
 // ServeHTTP implements http.Handler.
 func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.mux.ServeHTTP(w, r) }
 
+// routes returns the handlers of the requests that a drain makes. Any other request is refused as forbidden.
 func (c *Cluster) routes() *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /apis/authentication.k8s.io/v1/selfsubjectreviews", whose)
+	mux.HandleFunc("POST /apis/authentication.k8s.io/v1/selfsubjectreviews", reviewSelf)
 	mux.HandleFunc("GET /api/v1/nodes/{name}", c.getNode)
 	mux.HandleFunc("PATCH /api/v1/nodes/{name}", c.patchNode)
 	mux.HandleFunc("GET /api/v1/pods", c.getPods)
@@ -50,14 +51,15 @@ func refuse(w http.ResponseWriter, code int32, reason metav1.StatusReason, messa
 	})
 }
 
-// whose answers that the client is the node's kubelet.
-func whose(w http.ResponseWriter, _ *http.Request) {
+// reviewSelf answers the question who the client is: it is always the node's kubelet.
+func reviewSelf(w http.ResponseWriter, _ *http.Request) {
 	write(w, http.StatusCreated, authentication.SelfSubjectReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "SelfSubjectReview"},
 		Status:   authentication.SelfSubjectReviewStatus{UserInfo: authentication.UserInfo{Username: "system:node:" + Node}},
 	})
 }
 
+// getNode answers with the Node, whatever name is asked for.
 func (c *Cluster) getNode(w http.ResponseWriter, _ *http.Request) {
 	c.mu.Lock()
 	node := c.node
@@ -65,6 +67,7 @@ func (c *Cluster) getNode(w http.ResponseWriter, _ *http.Request) {
 	write(w, http.StatusOK, node)
 }
 
+// patchNode patches the Node, whatever name is asked for, and answers with the result.
 func (c *Cluster) patchNode(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -84,6 +87,7 @@ func (c *Cluster) patchNode(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// getPods answers a list or a watch of pods. It ignores field selectors, as all pods are on the only node.
 func (c *Cluster) getPods(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("watch") != "" {
 		c.watchPods(w, r)
@@ -95,25 +99,26 @@ func (c *Cluster) getPods(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, list)
 }
 
-// watchPods sends the changes after a version, until the timeout of the request.
+// watchPods sends the changes after the resource version in the request, until the request's timeout or the client leaves.
 func (c *Cluster) watchPods(w http.ResponseWriter, r *http.Request) {
 	version, _ := strconv.ParseInt(r.URL.Query().Get("resourceVersion"), 10, 64)
 	seconds, err := strconv.Atoi(r.URL.Query().Get("timeoutSeconds"))
 	if err != nil {
-		seconds = 60
+		seconds = 60 // The request names no timeout.
 	}
 	over := time.NewTimer(time.Duration(seconds) * time.Second)
 	defer over.Stop()
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
 	for {
-		news, more := c.since(version)
-		for _, n := range news {
-			version = n.version
+		changes, more := c.since(version)
+		for _, change := range changes {
+			version = change.version
+			// An error means that the client has left, which is seen below.
 			_ = json.NewEncoder(w).Encode(struct {
 				Type   string      `json:"type"`
 				Object *corev1.Pod `json:"object"`
-			}{n.kind, n.object})
+			}{change.kind, change.object})
 		}
 		_ = http.NewResponseController(w).Flush()
 		select {
@@ -126,7 +131,7 @@ func (c *Cluster) watchPods(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// endPod evicts or deletes a pod. Only an eviction respects the disruption budget.
+// endPod evicts (POST) or deletes (DELETE) a pod. Only an eviction respects the disruption budget. The pod ends in the background.
 func (c *Cluster) endPod(w http.ResponseWriter, r *http.Request) {
 	options, err := optionsOf(r)
 	if err != nil {
@@ -153,7 +158,7 @@ func (c *Cluster) endPod(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		b.allowed--
-		time.AfterFunc(b.replaced, func() {
+		time.AfterFunc(b.replaced, func() { // The evicted pod is replaced elsewhere.
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			b.allowed++
@@ -167,7 +172,8 @@ func (c *Cluster) endPod(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusCreated, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess, Code: http.StatusCreated})
 }
 
-// optionsOf decodes the options of an eviction or a deletion, from JSON or protobuf.
+// optionsOf returns the DeleteOptions in the request for an eviction or a deletion, from JSON or protobuf. They are empty if the request has
+// none.
 func optionsOf(r *http.Request) (metav1.DeleteOptions, error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil || len(body) == 0 {

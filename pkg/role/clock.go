@@ -8,16 +8,16 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 )
 
-// Clock tells the time by AWS's clock, as the Date header of AWS's answers has it, so that a wrong clock of the machine neither shortens nor
-// lengthens a notice. A difference is believed once two answers in a row agree about it; before that it tells the machine's time. The zero
-// value is ready to use, from several goroutines.
+// Clock has the time by AWS's clock, from the Date header of AWS's answers. So a wrong clock of the machine neither shortens nor lengthens a
+// notice. A difference between the two clocks counts once two answers in a row agree about it. Before that, Clock has the machine's time. The
+// zero value is ready to use, from several goroutines.
 type Clock struct {
 	mu    sync.Mutex
-	ahead time.Duration
-	last  time.Duration // by how much the last answer was ahead
+	ahead time.Duration // how far AWS's clock is ahead of the machine's
+	last  time.Duration // the same, by the last answer alone
 }
 
-// Now is the time by AWS's clock, to about a second.
+// Now returns the time by AWS's clock, to about a second.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -27,7 +27,7 @@ func (c *Clock) Now() time.Time {
 // agreement is how much two answers may differ: the header has whole seconds, and an answer takes a while.
 const agreement = 3 * time.Second
 
-// set takes the date of an answer. The difference counts once two answers in a row agree about it.
+// set sets the clock by the date of an answer that has just come, if the answer before it agrees.
 func (c *Clock) set(date time.Time) {
 	ahead := date.Add(time.Second / 2).Sub(time.Now().Round(0))
 	c.mu.Lock()
@@ -38,7 +38,7 @@ func (c *Clock) set(date time.Time) {
 	c.last = ahead
 }
 
-// Watch wraps an HTTP client for the SDK, whose answers set the clock.
+// Watch wraps an HTTP client for the SDK. The Date headers of the answers that the client gets set the clock.
 func (c *Clock) Watch(client aws.HTTPClient) aws.HTTPClient { return watched{client, c} }
 
 type watched struct {
@@ -46,11 +46,11 @@ type watched struct {
 	clock *Clock
 }
 
-// Do implements aws.HTTPClient.
+// Do implements aws.HTTPClient. An answer without a readable date leaves the clock as it is.
 func (w watched) Do(r *http.Request) (*http.Response, error) {
 	response, err := w.HTTPClient.Do(r)
 	if err == nil {
-		if date, wrong := http.ParseTime(response.Header.Get("Date")); wrong == nil {
+		if date, dateErr := http.ParseTime(response.Header.Get("Date")); dateErr == nil {
 			w.clock.set(date)
 		}
 	}

@@ -19,9 +19,10 @@ const endpointVariable = "AWS_ENDPOINT_URL"
 type environment struct {
 	fips      aws.FIPSEndpointState
 	dualStack aws.DualStackEndpointState
-	ignored   bool // the endpoints that are configured
+	ignored   bool // AWS_ENDPOINT_URL and its variants have no effect
 }
 
+// readEnvironment reads the variables that are true or false. The error names one that is neither.
 func readEnvironment() (environment, error) {
 	fips, err := variable("AWS_USE_FIPS_ENDPOINT", aws.FIPSEndpointStateUnset, aws.FIPSEndpointStateDisabled, aws.FIPSEndpointStateEnabled)
 	if err != nil {
@@ -36,7 +37,8 @@ func readEnvironment() (environment, error) {
 	return environment{fips: fips, dualStack: dualStack, ignored: ignored}, err
 }
 
-// variable returns one of three values for a variable that is true, false or not set.
+// variable returns the value that stands for the setting of an environment variable: no for "false", yes for "true", unset if it is empty or
+// not set. Any other setting is an error.
 func variable[T any](name string, unset, no, yes T) (T, error) {
 	switch value := os.Getenv(name); strings.ToLower(value) {
 	case "":
@@ -50,7 +52,7 @@ func variable[T any](name string, unset, no, yes T) (T, error) {
 	}
 }
 
-// baseEndpoint is the endpoint for all services, empty if there is none.
+// baseEndpoint returns the endpoint that is configured for all services; empty if there is none.
 func (e environment) baseEndpoint() string {
 	if e.ignored {
 		return ""
@@ -58,7 +60,8 @@ func (e environment) baseEndpoint() string {
 	return os.Getenv(endpointVariable)
 }
 
-// GetServiceBaseEndpoint is called by clients of the SDK; sdkID is the service's name, such as "Auto Scaling".
+// GetServiceBaseEndpoint returns the endpoint that is configured for one service; found is false if there is none. Clients of the SDK call it.
+// sdkID is the service's name, such as "Auto Scaling".
 func (e environment) GetServiceBaseEndpoint(_ context.Context, sdkID string) (endpoint string, found bool, err error) {
 	if e.ignored {
 		return "", false, nil
@@ -67,12 +70,13 @@ func (e environment) GetServiceBaseEndpoint(_ context.Context, sdkID string) (en
 	return endpoint, endpoint != "", nil
 }
 
-// GetUseFIPSEndpoint is called by clients of the SDK.
+// GetUseFIPSEndpoint returns whether FIPS endpoints are configured; found is false if the variable is not set. Clients of the SDK call it.
 func (e environment) GetUseFIPSEndpoint(context.Context) (state aws.FIPSEndpointState, found bool, err error) {
 	return e.fips, e.fips != aws.FIPSEndpointStateUnset, nil
 }
 
-// GetUseDualStackEndpoint is called by clients of the SDK.
+// GetUseDualStackEndpoint returns whether dual-stack endpoints are configured; found is false if the variable is not set. Clients of the SDK
+// call it.
 func (e environment) GetUseDualStackEndpoint(context.Context) (state aws.DualStackEndpointState, found bool, err error) {
 	return e.dualStack, e.dualStack != aws.DualStackEndpointStateUnset, nil
 }

@@ -33,14 +33,14 @@ import (
 // fs.ErrNotExist if there is none.
 type Metadata func(ctx context.Context, path string) ([]byte, error)
 
-// Line reads a document of one line.
+// Line reads a document of one line, without the blanks around it.
 func (m Metadata) Line(ctx context.Context, path string) (string, error) {
 	body, err := m(ctx, path)
 	return strings.TrimSpace(string(body)), err
 }
 
-// GetMetadata implements ec2rolecreds.GetMetadataAPIClient: the SDK knows the role's documents and when to read them
-// again, and Metadata how to make the requests.
+// GetMetadata implements ec2rolecreds.GetMetadataAPIClient. The SDK knows which documents have the role's credentials, and when to read them
+// again. It calls GetMetadata to read each.
 func (m Metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, _ ...func(*imds.Options)) (*imds.GetMetadataOutput, error) {
 	body, err := m(ctx, strings.TrimPrefix(in.Path, "/"))
 	if err != nil {
@@ -58,10 +58,10 @@ func Credentials(metadata Metadata) *aws.CredentialsCache {
 // connectTimeout is how long a connection to AWS may take to be made, and as long again to be encrypted.
 const connectTimeout = 5 * time.Second
 
-// Config returns what clients of the SDK are made from to use the instance's role. It sends nothing to AWS. An empty region is the
-// instance's. It reads the same environment variables as AWS's own programs, as far as they say where and how services are reached:
-// AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT, AWS_ENDPOINT_URL, with the name of a service or without, and
-// AWS_CA_BUNDLE. Credentials in the environment are ignored: they are the role's.
+// Config returns the configuration for clients of the SDK that use the instance's role. It sends nothing to AWS. An empty region means the
+// instance's own, which Config reads from the metadata service. Config reads the same environment variables as AWS's own programs, as far as
+// they say where and how services are reached: AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT, AWS_ENDPOINT_URL, with the name of a service
+// or without, and AWS_CA_BUNDLE. Credentials in the environment are ignored: they are the role's.
 func Config(ctx context.Context, metadata Metadata, region string) (aws.Config, error) {
 	env, err := readEnvironment()
 	if err != nil {
@@ -86,10 +86,10 @@ func Config(ctx context.Context, metadata Metadata, region string) (aws.Config, 
 	return cfg, nil
 }
 
-// Account is Config for the instance's own region.
+// Account returns Config for the instance's own region.
 func (m Metadata) Account(ctx context.Context) (aws.Config, error) { return Config(ctx, m, "") }
 
-// Own asks for the instance's own ID, and for what clients are made from: account is such as Metadata.Account. It sends nothing to AWS.
+// Own returns the instance's own ID, and the configuration that account returns. account is usually Metadata.Account. Own sends nothing to AWS.
 func Own(ctx context.Context, metadata Metadata, account func(context.Context) (aws.Config, error)) (id string, cfg aws.Config, err error) {
 	if id, err = metadata.Line(ctx, "instance-id"); err != nil {
 		return "", aws.Config{}, fmt.Errorf("asking the metadata service for the instance's ID: %w", err)
@@ -101,7 +101,8 @@ func Own(ctx context.Context, metadata Metadata, account func(context.Context) (
 // connections is how many connections to a service are kept for requests that are made at once.
 const connections = 8
 
-// newHTTPClient returns a client for requests that are seconds or minutes apart: no connection is kept for long.
+// newHTTPClient returns a client for requests that are seconds or minutes apart: it keeps no connection for long. roots are the certificate
+// authorities that the client trusts; nil means the system's.
 func newHTTPClient(roots *x509.CertPool) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
@@ -115,12 +116,12 @@ func newHTTPClient(roots *x509.CertPool) *http.Client {
 	}}
 }
 
-// readCABundle returns nil, which means the system's certificates, if there is no bundle.
+// readCABundle returns the certificate authorities in a file. If path is "", it returns nil, which means the system's.
 func readCABundle(path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
 	}
-	text, err := os.ReadFile(path) // the one who starts nth says where it is
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading AWS_CA_BUNDLE: %w", err)
 	}
@@ -131,10 +132,9 @@ func readCABundle(path string) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// Unhurried wraps an HTTP client for the SDK; nil means the SDK's own. The SDK closes a request's body when the answer
-// begins, though it may still be being sent. A body that the SDK has closed returns io.EOF where net/http is about to have it
-// write the rest, which is nothing; net/http takes that for a failure and cuts the connection in the middle of the answer.
-// So net/http gets a body that can only be read.
+// Unhurried wraps an HTTP client for the SDK; nil means the SDK's own. The SDK closes a request's body as soon as the answer begins, while
+// net/http may still send it. net/http prefers the body's WriteTo, which returns io.EOF after that. net/http takes that for a failure, and
+// cuts the connection in the middle of the answer. So Unhurried hides all methods of the body but Read and Close.
 func Unhurried(client aws.HTTPClient) aws.HTTPClient {
 	if client == nil {
 		client = awshttp.NewBuildableClient()
@@ -147,7 +147,7 @@ type unhurried struct{ aws.HTTPClient }
 // Do implements aws.HTTPClient.
 func (c unhurried) Do(r *http.Request) (*http.Response, error) {
 	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = struct{ io.ReadCloser }{r.Body}
+		r.Body = struct{ io.ReadCloser }{r.Body} // without WriteTo
 	}
 	return c.HTTPClient.Do(r)
 }
@@ -155,17 +155,18 @@ func (c unhurried) Do(r *http.Request) (*http.Response, error) {
 // ErrNoRole means that the instance has no role to call AWS with.
 var ErrNoRole = errors.New("the instance has no IAM role")
 
-// RefusedError is a request that IAM does not allow.
+// RefusedError means that IAM does not allow a request.
 type RefusedError struct {
-	// Action is its name in IAM policies.
+	// Action is the request's name in IAM policies, such as "ec2:DescribeInstances".
 	Action string
 }
 
 // Error implements error.
 func (e RefusedError) Error() string { return "the IAM role does not allow " + e.Action }
 
-// Explain says in plain words why a request with this timeout failed; the SDK's own text is a paragraph. action is its
-// name in IAM policies. The error is ErrNoRole, a RefusedError, or another that names the action; nil for nil. It wraps err.
+// Explain says in plain words why a request to AWS failed; the SDK's own text is a paragraph. err is the SDK's error, action the request's
+// name in IAM policies, and timeout the limit that the request had. The result is ErrNoRole, a RefusedError, or another error that names the
+// action, and wraps err. It is nil if err is nil.
 func Explain(action string, timeout time.Duration, err error) error {
 	if err == nil {
 		return nil
@@ -173,7 +174,7 @@ func Explain(action string, timeout time.Duration, err error) error {
 	return explained{explain(action, timeout, err), err}
 }
 
-// explained has the words of one error, and is also the other one.
+// explained has the text of its error. errors.Is and errors.As find its cause, too.
 type explained struct {
 	error
 	cause error
@@ -182,6 +183,7 @@ type explained struct {
 // Unwrap returns both errors.
 func (e explained) Unwrap() []error { return []error{e.error, e.cause} }
 
+// explain returns the error whose text Explain shows.
 func explain(action string, timeout time.Duration, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -198,7 +200,7 @@ func explain(action string, timeout time.Duration, err error) error {
 	if answer, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && answer.HTTPStatusCode() > 0 {
 		return fmt.Errorf("calling %s: an answer of the status %d that cannot be read", action, answer.HTTPStatusCode())
 	}
-	if sending, ok := errors.AsType[*url.Error](err); ok {
+	if sending, ok := errors.AsType[*url.Error](err); ok { // Its text has the whole URL, which says no more than the action.
 		err = sending.Err
 	}
 	return fmt.Errorf("calling %s: %w", action, err)
@@ -223,7 +225,8 @@ func Throttled(err error) bool {
 	return false
 }
 
-// Code is a service's error code without its name as a prefix and "Exception" as a suffix; empty if it has not answered.
+// Code returns the error code in a service's answer, without the service's name in front and "Exception" at the end. It is empty if err is not
+// an answer of a service.
 func Code(err error) string {
 	api, ok := errors.AsType[smithy.APIError](err)
 	if !ok {
@@ -233,8 +236,9 @@ func Code(err error) string {
 	return strings.TrimSuffix(code[strings.LastIndexByte(code, '.')+1:], "Exception")
 }
 
-// Pause is the backoff after that many failures in a row: first after one, doubled after each further one, up to longest,
-// and of that a random part between half and all, so that a fleet whose requests failed together does not retry together.
+// Pause returns how long to wait after that many failures in a row. The pause after one failure is first, doubled with each further failure,
+// longest at most. Pause returns a random part of that, between half and all, so that a fleet whose requests failed together does not retry
+// together.
 func Pause(failures int, first, longest time.Duration) time.Duration {
 	steps := min(max(failures, 1), 64) // After 64 doublings any pause has reached longest.
 	backoff := wait.Backoff{Duration: first / 2, Cap: longest / 2, Factor: 2, Jitter: 1, Steps: steps}
@@ -245,12 +249,12 @@ func Pause(failures int, first, longest time.Duration) time.Duration {
 	return pause
 }
 
-// Spread is an interval with a jitter of a tenth, more or less, for what is polled all the time.
+// Spread returns the interval changed by a random tenth at most, more or less, so that the machines of a fleet do not poll at the same moment.
 func Spread(interval time.Duration) time.Duration {
 	return wait.Jitter(interval*9/10, 2.0/9)
 }
 
-// Sleep waits and returns false if ctx has ended.
+// Sleep waits for d. It returns false, at once, if ctx ends first.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
