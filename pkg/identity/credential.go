@@ -142,6 +142,7 @@ func (k *keeper) finish(m *making, c credential, err error) {
 		return
 	}
 	c.made = time.Now()
+	// An expiry that is too early would have a plugin run for each request.
 	if earliest := c.made.Add(minLifetime); !c.expires.IsZero() && c.expires.Before(earliest) {
 		c.expires = earliest
 	}

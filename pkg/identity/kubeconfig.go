@@ -111,8 +111,8 @@ func (k kubeconfig) files() []file {
 }
 
 // load replaces the names of files in the kubeconfig by the files' contents, and returns a digest of those contents. The error is an ErrNotYet
-// if a file is missing or the certificate authority is empty. Then it is worth waiting: the kubelet writes its first certificate when the cluster
-// has signed that.
+// if a file is missing or the certificate authority is empty. Then it is worth waiting: the kubelet writes its first certificate when the
+// cluster has signed that.
 func (k kubeconfig) load() (digest [sha256.Size]byte, err error) {
 	sum := sha256.New()
 	for _, file := range k.files() {

@@ -188,8 +188,8 @@ func (l *look) wait(ctx context.Context) error {
 	}
 }
 
-// refresh brings k.known up to date with the kubeconfig. If the kubeconfig is unchanged or cannot be used, refresh asks the API server again which
-// node the credential in use belongs to. Each look calls it once.
+// refresh brings k.known up to date with the kubeconfig. If the kubeconfig is unchanged or cannot be used, refresh asks the API server again
+// which node the credential in use belongs to. Each look calls it once.
 func (k *Kubelet) refresh(ctx context.Context) error {
 	k.mu.Lock()
 	used := k.used
@@ -227,8 +227,8 @@ func (k *Kubelet) load(ctx context.Context, used *loaded) (*loaded, error) {
 	return k.next, nil
 }
 
-// read calls find, and returns its result or, after kube.File, an error. A file may be on a file server that is gone, and its reading would hang.
-// Then find continues in the background, and the next call of read waits for its result instead of starting another.
+// read calls find, and returns its result or, after kube.File, an error. A file may be on a file server that is gone, and its reading would
+// hang. Then find continues in the background, and the next call of read waits for its result instead of starting another.
 func (k *Kubelet) read(ctx context.Context) (contents, error) {
 	if k.reading == nil {
 		reading := make(chan func() (contents, error), 1)
@@ -348,15 +348,15 @@ func (k *Kubelet) find(ctx context.Context) (contents, error) {
 	return contents{parsed, source, static, k.proxy, digest}, nil
 }
 
-// makeClient makes a client from the kubeconfig, and sends no request. The client's requests go through the proxy that the kubeconfig names. If it
-// names none, they go through the one that Options.Proxy has found, if any.
+// makeClient makes a client from the kubeconfig, and sends no request. The client's requests go through the proxy that the kubeconfig names.
+// If it names none, they go through the one that Options.Proxy has found, if any.
 func (k *Kubelet) makeClient(from contents) (*loaded, error) {
 	config, err := from.config()
 	if err != nil {
 		return nil, err
 	}
 	opts, proxy := k.opts.ClientOptions, from.proxy
-	opts.environment = proxy.environment()
+	opts.environment = proxy.environment() // The exec plugin uses the same proxy.
 	if config.Proxy != nil {
 		proxy = OfTheKubeconfig
 	} else if proxy.set() {
@@ -378,9 +378,9 @@ func (id Identity) Labels(ctx context.Context) (map[string]string, error) {
 	return node.Labels, nil
 }
 
-// KeepWarm looks at the kubeconfig and uses the credential at about this interval until ctx ends, the first time at once. So a connection, a token
-// and a certificate are ready when a drain needs them, and a replaced kubeconfig is noticed. After a failure the interval is shorter. KeepWarm calls
-// report with the result of each attempt, in this goroutine; nil means that the identity works.
+// KeepWarm looks at the kubeconfig and uses the credential at about this interval until ctx ends, the first time at once. So a connection, a
+// token and a certificate are ready when a drain needs them, and a replaced kubeconfig is noticed. After a failure the interval is shorter.
+// KeepWarm calls report with the result of each attempt, in this goroutine; nil means that the identity works.
 func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, report func(error)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -48,8 +48,8 @@ type plugin struct {
 	config *rest.Config
 }
 
-// newPlugin prepares the exec plugin of a client's configuration, and does not run it. root is the directory that the plugin sees as "/"; "" means
-// this process's root. env is added to this process's environment, as "NAME=value"; variables in the kubeconfig override both.
+// newPlugin prepares the exec plugin of a client's configuration, and does not run it. root is the directory that the plugin sees as "/"; ""
+// means this process's root. env is added to this process's environment, as "NAME=value"; variables in the kubeconfig override both.
 func newPlugin(config *rest.Config, root string, env []string) (*plugin, error) {
 	p := &plugin{name: filepath.Base(config.ExecProvider.Command), spec: config.ExecProvider, root: root, config: config}
 	if p.spec.InteractiveMode == api.AlwaysExecInteractiveMode {
@@ -219,8 +219,9 @@ func quoted(s string) string {
 	return ": " + s
 }
 
-// newKeeper returns a keeper of the credential that the kubeconfig's exec plugin or opts.Token makes. configured describes that credential until
-// one is made. newKeeper prefers opts.Token if that can replace the plugin (see eksCluster). opts.Fallback says when the plugin runs in spite of that.
+// newKeeper returns a keeper of the credential that the kubeconfig's exec plugin or opts.Token makes. configured describes that credential
+// until one is made. newKeeper prefers opts.Token if that can replace the plugin (see eksCluster). opts.Fallback says when the plugin runs in
+// spite of that.
 func newKeeper(config *rest.Config, opts ClientOptions) (k *keeper, configured string, err error) {
 	run, err := newPlugin(config, opts.root, opts.environment)
 	if err != nil {

@@ -30,8 +30,8 @@ type Checkup struct {
 	Dated bool
 }
 
-// Hops reports whether the instance's hop limit seems to keep the session token from this process. With a hop limit of 1, a container can connect
-// to the service, but the packets of the answer end before the container. So a time-out of the token request counts as a sign of that.
+// Hops reports whether the instance's hop limit seems to keep the session token from this process. With a hop limit of 1, a container can
+// connect to the service, but the packets of the answer end before the container. So a time-out of the token request counts as a sign of that.
 func (c Checkup) Hops() bool {
 	return errors.Is(c.Unreachable, errToken) && errors.Is(c.Unreachable, context.DeadlineExceeded)
 }
@@ -87,7 +87,8 @@ var introduced = []struct{ version, document string }{
 // versionShape is a version as EC2 names them since the first, which is 1.0.
 var versionShape = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
 
-// newestVersion returns the newest version in the list of versions; "" if it has none that can be read. The error is always nil, as read wants one.
+// newestVersion returns the newest version in the list of versions; "" if it has none that can be read. The error is always nil, as read wants
+// one.
 func newestVersion(body []byte) (string, error) {
 	newest := ""
 	for line := range strings.Lines(string(body)) {

@@ -22,8 +22,8 @@ import (
 //	a document                      firstLimit to longestLimit, 2 s to 20 s, its session token included
 //	a connection                    dialTimeout, 0.5 s, for each of the service's two addresses
 //
-// The service is on the same host and answers in milliseconds, so a document that has not come after two seconds is trouble. One that
-// takes a few seconds still tells of a notice in time. So after each time-out the limit of a loop becomes longer, and after an answer the limit is
+// The service is on the same host and answers in milliseconds, so a document that has not come after two seconds is trouble. One that takes a
+// few seconds still tells of a notice in time. So after each time-out the limit of a loop becomes longer, and after an answer the limit is
 // four times what the answer took. A document that is read only once has onceLimit.
 //
 // EC2 drops what an instance sends above 1,024 packets a second to this service, its resolver and its clock together
@@ -77,11 +77,11 @@ func (p Poll) String() string {
 	}
 }
 
-// reader reads documents, one after the other. Each reader has its own client of the SDK with its own session token. The SDK lets only one request
-// of a client fetch a token, and makes the others wait, whatever their limits.
+// reader reads documents, one after the other. Each reader has its own client of the SDK with its own session token. The SDK lets only one
+// request of a client fetch a token, and makes the others wait, whatever their limits.
 //
-// A reader sends requests to the metadata service alone. It uses no proxy and follows no redirect, which could carry the session token elsewhere.
-// Each request has its own connection, as EC2 closes that after the answer.
+// A reader sends requests to the metadata service alone. It uses no proxy and follows no redirect, which could carry the session token
+// elsewhere. Each request has its own connection, as EC2 closes that after the answer.
 type reader struct {
 	source    *Source
 	sdk       *imds.Client
@@ -93,7 +93,8 @@ type reader struct {
 	seen      seen          // from all answers
 }
 
-// answer is how the last HTTP request ended. The SDK's errors do not say that well: they have layers of words, and one layer cannot be unwrapped.
+// answer is how the last HTTP request ended. The SDK's errors do not say that well: they have layers of words, and one layer cannot be
+// unwrapped.
 type answer struct {
 	token  bool // the request was for a session token, not for the document
 	size   int  // the most that the document may have, in bytes
@@ -155,8 +156,8 @@ func (s *Source) Document(ctx context.Context, path string) ([]byte, error) {
 	return body, nil
 }
 
-// read requests a document of at most size bytes, parses it, and reports the poll to the reader's observe. If EC2 has no such document, read returns
-// the zero value of T and no error. Each look for events calls it.
+// read requests a document of at most size bytes, parses it, and reports the poll to the reader's observe. If EC2 has no such document, read
+// returns the zero value of T and no error. Each look for events calls it.
 func read[T any](ctx context.Context, r *reader, path string, size int, parse func([]byte) (T, error)) (T, error) {
 	start := time.Now()
 	var value T
@@ -234,8 +235,8 @@ func (a answer) fault(err error) error {
 	}
 }
 
-// renewToken is the retry policy for the SDK. The SDK repeats a request once, without a delay, and only after an answer of 401. It drops the session
-// token after a 401, so the second attempt has a new one. After any other failure, the next look tries again.
+// renewToken is the retry policy for the SDK. The SDK repeats a request once, without a delay, and only after an answer of 401. It drops the
+// session token after a 401, so the second attempt has a new one. After any other failure, the next look tries again.
 type renewToken struct{ aws.NopRetryer }
 
 // MaxAttempts implements aws.Retryer.
@@ -250,7 +251,8 @@ func (renewToken) IsErrorRetryable(err error) bool {
 	return errors.As(err, &marked) && marked.RetryableError()
 }
 
-// Do implements imds.HTTPClient. It reads the whole answer into r.answer, for get. The SDK calls it for session tokens (PUT) and documents (GET).
+// Do implements imds.HTTPClient. It reads the whole answer into r.answer, for get. The SDK calls it for session tokens (PUT) and documents
+// (GET).
 func (r *reader) Do(request *http.Request) (*http.Response, error) {
 	r.answer = answer{token: request.Method == http.MethodPut, size: r.answer.size}
 	response, err := r.exchange(request)
@@ -295,8 +297,8 @@ func (s *seen) record(response *http.Response, took time.Duration) {
 	}
 }
 
-// withoutAddresses removes the addresses from a network error. The local port differs each time, and the same trouble should have the same message.
-// Other errors stay as they are.
+// withoutAddresses removes the addresses from a network error. The local port differs each time, and the same trouble should have the same
+// message. Other errors stay as they are.
 func withoutAddresses(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -312,8 +314,8 @@ const (
 	addressIPv6 = "[fd00:ec2::254]"
 )
 
-// reach sends a request to the service. If no endpoint or mode is configured, it tries both of the service's own addresses: first the one that has
-// answered last, then the other if there is no connection. It makes no second attempt after a connection.
+// reach sends a request to the service. If no endpoint or mode is configured, it tries both of the service's own addresses: first the one that
+// has answered last, then the other if there is no connection. It makes no second attempt after a connection.
 func (r *reader) reach(request *http.Request) (*http.Response, error) {
 	if !r.source.anyAddress || request.URL.Host != addressIPv4 {
 		return r.transport.RoundTrip(request)

@@ -32,8 +32,8 @@ func lookForSpot(ctx context.Context, r *reader) (found, error) {
 	return read(ctx, r, spotPath, shortDocument, parseSpot)
 }
 
-// parseSpot reads the notice of a spot interruption. A known action or a readable time is enough for an event; found.partial then says what could not
-// be read. With neither, the document is an error. An event without a readable time has no deadline.
+// parseSpot reads the notice of a spot interruption. A known action or a readable time is enough for an event; found.partial then says what
+// could not be read. With neither, the document is an error. An event without a readable time has no deadline.
 func parseSpot(body []byte) (found, error) {
 	var doc struct{ Action, Time string }
 	if err := decode(body, &doc); err != nil {
@@ -72,8 +72,8 @@ func lookForRebalance(ctx context.Context, r *reader) (found, error) {
 	return read(ctx, r, rebalancePath, shortDocument, parseRebalance)
 }
 
-// parseRebalance reads the recommendation. The document has nothing but a time, from which nth makes the event's ID. So a document without a readable
-// time is an error.
+// parseRebalance reads the recommendation. The document has nothing but a time, from which nth makes the event's ID. So a document without a
+// readable time is an error.
 func parseRebalance(body []byte) (found, error) {
 	var doc struct{ NoticeTime string }
 	if err := decode(body, &doc); err != nil {
@@ -115,9 +115,9 @@ type maintenance struct {
 	instance string
 }
 
-// look reads both lists and returns their events; found.partial says what could not be read. If the list of scheduled events cannot be read, look
-// fails. If the history cannot be read, or an entry has no readable identity, an event of the last look may be in what is missing. Then events of the
-// last look that are not listed now stay as they were.
+// look reads both lists and returns their events; found.partial says what could not be read. If the list of scheduled events cannot be read,
+// look fails. If the history cannot be read, or an entry has no readable identity, an event of the last look may be in what is missing. Then
+// events of the last look that are not listed now stay as they were.
 func (m *maintenance) look(ctx context.Context, r *reader) (found, error) {
 	scheduled, err := read(ctx, r, scheduledPath, longDocument, parseMaintenance)
 	if err != nil {
@@ -140,8 +140,8 @@ func (m *maintenance) look(ctx context.Context, r *reader) (found, error) {
 	return found{slices.Clone(events), errors.Join(append(partial, err)...)}, nil
 }
 
-// addInstance puts the instance's ID into the events, and requests it the first time. If the ID cannot be read, the events have none until the next
-// look.
+// addInstance puts the instance's ID into the events, and requests it the first time. If the ID cannot be read, the events have none until the
+// next look.
 func (m *maintenance) addInstance(ctx context.Context, r *reader, events []event.Event) {
 	if len(events) > 0 && m.instance == "" {
 		m.instance, _ = read(ctx, r, instancePath, shortDocument, parseText) // Options.Observe gets the error.
@@ -154,8 +154,8 @@ func (m *maintenance) addInstance(ctx context.Context, r *reader, events []event
 // isPending reports whether an event is still to come or under way.
 func isPending(e event.Event) bool { return e.State == event.Pending }
 
-// mergeMaintenance returns the events of both lists, each once, by their IDs. If both lists have an event, the first list wins. The exception is an
-// event that is over according to the second list only: EC2 never revives an event, so what the first list says is out of date.
+// mergeMaintenance returns the events of both lists, each once, by their IDs. If both lists have an event, the first list wins. The exception
+// is an event that is over according to the second list only: EC2 never revives an event, so what the first list says is out of date.
 func mergeMaintenance(first, second []event.Event) []event.Event {
 	var merged []event.Event
 	index := map[string]int{}
@@ -185,8 +185,8 @@ const (
 	mostFaults  = 3
 )
 
-// parseMaintenance reads one of the two lists. An entry that cannot be read is in the list's err, and hides no other entry. The returned error means
-// that the document is not a list. An empty document is an empty list.
+// parseMaintenance reads one of the two lists. An entry that cannot be read is in the list's err, and hides no other entry. The returned error
+// means that the document is not a list. An empty document is an empty list.
 func parseMaintenance(body []byte) (maintenanceList, error) {
 	if len(strings.TrimSpace(string(body))) == 0 {
 		return maintenanceList{}, nil
@@ -220,8 +220,9 @@ func parseMaintenance(body []byte) (maintenanceList, error) {
 	return list, nil
 }
 
-// parseMaintenanceEvent reads one entry of a list. It may return both an event and an error, which says what could not be read: for example, without
-// a readable NotBefore the event has no deadline. An event without an ID is to be ignored: the entry has neither an EventId nor a Code.
+// parseMaintenanceEvent reads one entry of a list. It may return both an event and an error, which says what could not be read: for example,
+// without a readable NotBefore the event has no deadline. An event without an ID is to be ignored: the entry is not an object, or has neither an
+// EventId nor a Code.
 func parseMaintenanceEvent(raw json.RawMessage) (event.Event, error) {
 	var doc struct{ EventID, Code, Description, State, NotBefore, NotAfter string }
 	if err := decode(raw, &doc); err != nil {
@@ -246,7 +247,7 @@ func parseMaintenanceEvent(raw json.RawMessage) (event.Event, error) {
 	var err error
 	if id == "" {
 		e.ID = contentID(e.Kind, code, doc.NotBefore)
-	} else if _, err = parseCode(id); err != nil {
+	} else if _, err = parseCode(id); err != nil { // An EventId of another shape is not used, but tells events apart.
 		e.ID = contentID(e.Kind, id, code, doc.NotBefore)
 		addError("EventId", err)
 	}
@@ -263,8 +264,8 @@ func parseMaintenanceEvent(raw json.RawMessage) (event.Event, error) {
 	return e, errors.Join(errs...)
 }
 
-// parseMaintenanceState returns the state of a maintenance event. A prefix of the description, such as [Completed], counts as much as the state. An
-// unknown state is pending: an event that is not known to be over is still to come.
+// parseMaintenanceState returns the state of a maintenance event. A prefix of the description, such as [Completed], counts as much as the
+// state. An unknown state is pending: an event that is not known to be over is still to come.
 func parseMaintenanceState(state, description string) event.State {
 	state = strings.ToLower(strings.TrimSpace(state))
 	description = strings.ToLower(strings.TrimSpace(description))
@@ -298,8 +299,8 @@ const targetStatePath = "autoscaling/target-lifecycle-state"
 
 const inService = "InService"
 
-// stateMeanings has the meaning of each known target state. An instance of the warm pool that ends counts as one that leaves: it may have joined the
-// cluster while it was being prepared, and then its node goes away just the same.
+// stateMeanings has the meaning of each known target state. An instance of the warm pool that ends counts as one that leaves: it may have
+// joined the cluster while it was being prepared, and then its node goes away just the same.
 var stateMeanings = map[string]stateMeaning{
 	"Terminated": ends, "Warmed:Terminated": ends,
 	"Warmed:Hibernated": departsFromService, "Warmed:Running": departsFromService, "Warmed:Stopped": departsFromService,
@@ -356,8 +357,8 @@ var stateName = regexp.MustCompile(`^([A-Z][a-z]+)+(:([A-Z][a-z]+)+){0,2}$`)
 // longestState is the length of the longest target lifecycle state that is taken for one, in bytes.
 const longestState = 64
 
-// parseTargetState reads a target state. It accepts any text that looks like a state, as EC2 may add some. Anything else, such as an error page, is an
-// error.
+// parseTargetState reads a target state. It accepts any text that looks like a state, as EC2 may add some. Anything else, such as an error
+// page, is an error.
 func parseTargetState(body []byte) (string, error) {
 	state := strings.TrimSpace(string(body))
 	if len(state) > longestState || !stateName.MatchString(state) {
@@ -366,8 +367,8 @@ func parseTargetState(body []byte) (string, error) {
 	return state, nil
 }
 
-// follow is called with the target state that a look has found ("" if there is none). It returns the instance's departure if the state means that the
-// instance leaves, and else no event. An unknown state counts once two looks in a row have found it.
+// follow is called with the target state that a look has found ("" if there is none). It returns the instance's departure if the state means
+// that the instance leaves, and else no event. An unknown state counts once two looks in a row have found it.
 func (t *targetStates) follow(state string) (found, error) {
 	changed := state != t.state
 	t.state = state
@@ -410,8 +411,8 @@ func (t *targetStates) reportUnknown(s reportedState) {
 	t.reported = s
 }
 
-// departure returns the event that announces the instance's way to a target state. The event's ID contains the boot ID. An Auto Scaling group may
-// stop an instance in its warm pool, start it, and take it out of service again, which is another event.
+// departure returns the event that announces the instance's way to a target state. The event's ID contains the boot ID. An Auto Scaling group
+// may stop an instance in its warm pool, start it, and take it out of service again, which is another event.
 func (t *targetStates) departure(state string) event.Event {
 	return event.Event{
 		ID:    contentID(event.ASGTermination, state, t.opts.BootID),
@@ -421,8 +422,8 @@ func (t *targetStates) departure(state string) event.Event {
 	}
 }
 
-// decode decodes JSON into the struct that into points to. It ignores unknown fields. A field of the wrong type stays empty, without an error: callers
-// check the fields that they need. A body that is not JSON is an error.
+// decode decodes JSON into the struct that into points to. It ignores unknown fields. A field of the wrong type stays empty, without an error:
+// callers check the fields that they need. A body that is not JSON is an error.
 func decode(body []byte, into any) error {
 	err := json.Unmarshal(body, into)
 	if wrongType := new(json.UnmarshalTypeError); err != nil && !errors.As(err, &wrongType) {
@@ -449,8 +450,8 @@ const (
 // codeShape is what codes and IDs look like, such as "system-reboot" and "instance-event-0d59937288b749b32".
 var codeShape = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// parseCode returns the text if it looks like a code or an ID of EC2. Otherwise it returns "" and an error that shows the text: no event contains it
-// then.
+// parseCode returns the text if it looks like a code or an ID of EC2. Otherwise it returns "" and an error that shows the text: no event
+// contains it then.
 func parseCode(value string) (string, error) {
 	if len(value) > longestCode || !codeShape.MatchString(value) {
 		return "", fmt.Errorf("%s is no code of letters, digits, - and _", shown(value))
@@ -461,8 +462,8 @@ func parseCode(value string) (string, error) {
 // shown returns a text from a document as an error may quote it: printable, and of limited length.
 func shown(value string) string { return `"` + text.Visible(value, longestCode) + `"` }
 
-// contentID makes an ID for an event whose document has none. The ID is the event's kind with a digest of the content, so that the same content always
-// has the same ID.
+// contentID makes an ID for an event whose document has none. The ID is the event's kind with a digest of the content, so that the same
+// content always has the same ID.
 func contentID(kind event.Kind, content ...string) string {
 	digest := sha256.Sum256([]byte(strings.Join(content, "\n")))
 	return string(kind) + "-" + hex.EncodeToString(digest[:8])

@@ -29,10 +29,10 @@ type loop struct {
 	alive atomic.Pointer[time.Time]
 }
 
-// run looks until ctx ends, and delivers what each look has found, or its error, to the sink. After a look that took longer than the interval, the
-// next one begins at once. No look is made up for. But a slow service may answer one request after the other. So after a slow look, all loops but that
-// of the spot notice rest for as long as the look took. A failed look is repeated at the same interval: so a notice is seen as soon as the service is
-// back.
+// run looks until ctx ends, and delivers what each look has found, or its error, to the sink. After a look that took longer than the interval,
+// the next one begins at once. No look is made up for. But a slow service may answer one request after the other. So after a slow look, all
+// loops but that of the spot notice rest for as long as the look took. A failed look is repeated at the same interval: so a notice is seen as
+// soon as the service is back.
 func (l *loop) run(ctx context.Context, sink event.Sink) {
 	defer l.alive.Store(nil)
 	if !sleep(ctx, l.delay) {
@@ -65,8 +65,8 @@ func (l *loop) run(ctx context.Context, sink event.Sink) {
 	}
 }
 
-// snapshot makes a snapshot of the events, with the time by the service's clock. That is uncertain by a second, as the service dates its answers in
-// whole seconds, and by the time that an answer took.
+// snapshot makes a snapshot of the events, with the time by the service's clock. That is uncertain by a second, as the service dates its
+// answers in whole seconds, and by the time that an answer took.
 func (l *loop) snapshot(events []event.Event) event.Snapshot {
 	s := event.Snapshot{Kind: l.kind, Events: events}
 	if seen := l.reader.seen; !seen.date.IsZero() {

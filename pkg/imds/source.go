@@ -124,8 +124,8 @@ const (
 	modeIPv6 = "ipv6"
 )
 
-// Run looks for events and delivers snapshots to the sink until ctx ends. Then it waits for its last request and returns nil. Run never gives up: it
-// reports a missing or broken service to the sink, and tries again. Call it once at a time.
+// Run looks for events and delivers snapshots to the sink until ctx ends. Then it waits for its last request and returns nil. Run never gives
+// up: it reports a missing or broken service to the sink, and tries again. Call it once at a time.
 func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	polling, stop := context.WithCancel(ctx)
 	defer stop()
@@ -156,8 +156,8 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	return nil
 }
 
-// awaitLifeCycle requests the life cycle until the service gives it. known is false if ctx ends first. A document that is absent (some simulators
-// have none) is requested again, like one that failed.
+// awaitLifeCycle requests the life cycle until the service gives it. known is false if ctx ends first. A document that is absent (some
+// simulators have none) is requested again, like one that failed.
 func (s *Source) awaitLifeCycle(ctx context.Context) (lifeCycle string, known bool) {
 	reader := s.newReader()
 	for {
@@ -198,8 +198,8 @@ func (s *Source) newLoops() []*loop {
 	return all
 }
 
-// Stalled returns an error if a loop hangs: it has neither begun nor ended a look for far longer than its interval and its limits allow. A service
-// that does not answer makes no loop hang, because each look has a limit.
+// Stalled returns an error if a loop hangs: it has neither begun nor ended a look for far longer than its interval and its limits allow. A
+// service that does not answer makes no loop hang, because each look has a limit.
 func (s *Source) Stalled() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -90,7 +90,7 @@ func (s *Source) Pressed(at time.Time) {
 func (s *Source) resume(scheduled time.Time) {
 	at := time.Now().Add(min(max(time.Until(scheduled), 0), PowerOffGrant) - PowerOffGrant)
 	s.mu.Lock()
-	unknown := s.opts.Key != nil && s.press.at.IsZero()
+	unknown := s.opts.Key != nil && s.press.at.IsZero() // nth may answer the key, and this process is not answering a press yet.
 	if unknown {
 		s.press = press{at: at}
 	}
