@@ -190,8 +190,10 @@ func (s *session) runAgent(ctx context.Context) {
 				return
 			case <-s.record.changed:
 			}
-			if !s.isClosing() { // A cordon that is on its way would be in conflict.
-				keep(t.ctx)
+			if s.isClosing() { // A cordon that is on its way would be in conflict.
+				continue
+			}
+			for !keep(t.ctx) && kube.Await(ctx, s.record.changed, longestPause) { // The drain may last for hours without another change.
 			}
 		}
 	})
@@ -213,25 +215,25 @@ func (s *session) isClosing() bool {
 	})
 }
 
-// keeper returns a function that writes the taints and the record to the Node, if they have changed since its last call. Once the node was
-// closed and is not any more, all taints of nth-queue are taken off.
-func (s *session) keeper() func(ctx context.Context) {
+// keeper returns a function that writes the taints and the record to the Node, if they have changed since its last call, and reports whether
+// that has succeeded. Once the node was closed and is not any more, all taints of nth-queue are taken off.
+func (s *session) keeper() func(ctx context.Context) (kept bool) {
 	t := s.term
 	_, closed := s.taints(s.record.Entries())
-	kept := fmt.Sprint(s.node.recorded, []corev1.Taint(nil), false)
-	return func(ctx context.Context) {
+	before := fmt.Sprint(s.node.recorded, []corev1.Taint(nil), false)
+	return func(ctx context.Context) (kept bool) {
 		entries := s.record.Entries()
 		text := recordText(entries)
 		wanted, closes := s.taints(entries)
 		closed = closed || closes
 		lifted := closed && !closes
 		news := fmt.Sprint(text, wanted, lifted)
-		if news == kept {
-			return
+		if news == before {
+			return true
 		}
 		err := t.change(ctx, s.node, func(now *corev1.Node) map[string]any {
 			patch := map[string]any{}
-			if before := now.Annotations[RecordAnnotation]; text != before {
+			if text != now.Annotations[RecordAnnotation] {
 				patch = annotation(RecordAnnotation, text)
 			}
 			if taints := t.opts.Taints.changed(now.Spec.Taints, wanted, lifted); !slices.Equal(taints, now.Spec.Taints) {
@@ -243,10 +245,11 @@ func (s *session) keeper() func(ctx context.Context) {
 			return patch
 		})
 		if err == nil {
-			kept = news
+			before = news
 		} else if ctx.Err() == nil {
 			t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot write to the node; an event may be acted on again: %s", err)
 		}
+		return err == nil
 	}
 }
 

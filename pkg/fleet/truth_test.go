@@ -388,6 +388,24 @@ func TestDrain_TaintsAsPartOfTheGoal(t *testing.T) {
 	})
 }
 
+// A drain can last for hours without another change of its record.
+func TestDrain_TriesAgainToTaintAndRecord(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		c.before("evict", held)
+		c.before("note", held)
+		says := &knowledge{planned: planned("instance-stop", time.Minute, "")}
+		c.run(func(o *fleet.Options) { o.EC2, o.Taints = says, fleet.Taints{Kinds: true, Effect: "NoSchedule"} })
+		time.Sleep(30 * time.Second)
+		c.before("note", nil)
+		time.Sleep(3 * time.Minute)
+		if n := c.node("a"); len(n.Spec.Taints) != 1 || n.Annotations[fleet.RecordAnnotation] == "" {
+			t.Errorf("the taints are %v, the annotations %v", n.Spec.Taints, n.Annotations)
+		}
+	})
+}
+
 func TestLook_TakesTaintsBackFromANodeThatPeopleCordoned(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {
