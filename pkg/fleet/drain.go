@@ -84,8 +84,8 @@ func (t *term) begin(s *session) {
 	})
 }
 
-// recheck asks EC2 again about stops: they can be over, as the drain has waited for its turn. It reports whether the drain is to begin,
-// which it is while its Node exists.
+// recheck asks EC2 again about stops, which may be over by now if the drain has waited for its turn. It reports whether the drain is to
+// begin: its Node must still exist.
 func (s *session) recheck(ctx context.Context) bool {
 	t, in := s.term, s.instance
 	t.mu.Lock()
@@ -257,7 +257,7 @@ func (s *session) keeper() func(ctx context.Context) (kept bool) {
 func (f *Fleet) drainNode(on node, urgent func() bool) agent.Node {
 	options := f.rules.Load().Drain
 	options.Writer, options.UID, options.Requests, options.Urgent = drain.Queue, on.uid, f.requests, urgent
-	options.OwnTaint = f.opts.Taints.ours
+	options.OwnTaint = f.opts.Taints.isOwn
 	options.Unchanged = func(version string) bool {
 		now := f.nodes.watched(on)
 		return now != nil && now.ResourceVersion == version
@@ -272,7 +272,7 @@ func (f *Fleet) drainNode(on node, urgent func() bool) agent.Node {
 	return n
 }
 
-// leftAlone reports whether operators want the node left alone for all of its events; it takes no place of others then. The term's mutex is
+// leftAlone reports whether operators opted the node out for all of its events. Such a drain does not count for Limits. The term's mutex is
 // held.
 func (s *session) leftAlone() bool {
 	for id := range s.events {
@@ -312,12 +312,13 @@ func (s *session) onRested(ctx context.Context, ev event.Event, again time.Time)
 	s.settle(ev, ends, again)
 }
 
-// sameEvent reports whether two events are described in the same words.
+// sameEvent reports whether two versions of an event have the same state, code and deadline.
 func sameEvent(a, b event.Event) bool {
 	return a.State == b.State && a.Code == b.Code && a.Deadline.Equal(b.Deadline)
 }
 
-// settle settles the hint of an event that rests, and ends the drain with its last event. The term's mutex is held.
+// settle settles the hints of an event that rests, and ends the drain with its last event. If ends is not set, their messages go back to the
+// queue until again. The term's mutex is held.
 func (s *session) settle(ev event.Event, ends bool, again time.Time) {
 	t, in, outcome := s.term, s.instance, s.outcomes[ev.ID]
 	for _, h := range in.hints {

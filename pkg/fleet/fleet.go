@@ -1,12 +1,13 @@
-// Package fleet drains the nodes that a queue and EC2 tell of: nth-queue without its settings.
+// Package fleet drains the nodes of interrupted EC2 instances: nth-queue without its settings. It learns of interruptions from an SQS
+// queue and from EC2.
 //
-// One process leads (leader.go); all work belongs to the term for which it does (term.go). A message is a hint that there is something to
-// look at (message.go). Each instance is reconciled (instance.go): what stands for it follows from what EC2 says now (truth.go), from its
-// Node (nodes.go, notes.go) and from the hints. If something is to be done, an agent does it, as on the machine itself (drain.go,
-// taints.go), when it is its turn (turns.go). Lifecycle hooks are held meanwhile, and completed once (hooks.go).
+// One process leads (leader.go). All its work belongs to a term (term.go), which ends when another process may lead. A message is a hint
+// that there is something to look at (message.go). Each instance is reconciled (instance.go). Which events stand for an instance follows
+// from EC2's answers (truth.go), from the instance's Node (nodes.go, record.go) and from the hints. If something is to be done, an agent
+// does it, as on the machine itself (drain.go, taints.go). Drains take turns (turns.go). Lifecycle hooks are held meanwhile (hooks.go).
 //
-// A newcomer starts with Fleet.Run, Fleet.Take and term.look. Apart from the queue and the Nodes' annotations nothing is stored, so that a
-// standby needs nothing to take over.
+// A newcomer starts with Fleet.Run, Fleet.Take and term.look. Only the queue and the Nodes' annotations store anything, so a standby can
+// take over at any time.
 package fleet
 
 import (
@@ -33,40 +34,41 @@ import (
 
 // Options configure a Fleet. All fields are required unless they say otherwise.
 type Options struct {
-	// Client is the fleet's alone: it is changed to refuse writes while this process does not lead.
+	// Client is the fleet's alone: New changes the client so that it refuses writes while this process does not lead.
 	Client kubernetes.Interface
-	// Leases is a client for the Lease alone, with connections of its own, so that renewing it does not queue behind other requests.
+	// Leases is a client for the Lease alone. It has connections of its own, so that a renewal does not queue behind other requests.
 	Leases kubernetes.Interface
-	// Lease is the name of the Lease, by which one of all processes with that name leads. Identity is this process's in it: no two have the same.
+	// Lease is the name of the Lease: of all processes that use this name, one leads. Identity names this process in the Lease, and is
+	// unique.
 	Lease, Identity string
-	// Own is the pod that this process runs in, if it does.
+	// Own is the pod that this process runs in; its zero value if the process runs outside of a pod.
 	Own OwnPod
 	// Rules are the initial rules.
 	Rules
-	// GroupLabel is the label of Nodes, such as that of the zone, whose value is a node's group.
+	// GroupLabel is a label of Nodes, such as that of the zone. Its value is the node's group, see Limits.
 	GroupLabel string
 	Log        *logrus.Entry
 	// DryRun writes nothing, neither to the cluster nor to Auto Scaling, and works without the Lease.
 	DryRun bool
-	// Cluster is this cluster's name in the tags of its instances (ec2.ClusterTag). By default it is the name that the instances of Nodes
-	// are tagged with, if that is a single one.
+	// Cluster is this cluster's name in the tags of its instances (ec2.ClusterTag). If it is empty, the tags of the Nodes' instances say
+	// the name, provided that all have the same.
 	Cluster string
-	// LeaveUnknown returns messages about instances that have no Node here and are not known to be of this cluster, so that other readers of
-	// the queue get them.
+	// LeaveUnknown is for a queue with other readers. A message goes back to the queue if its instance has no Node here, and is not known
+	// to belong to this cluster.
 	LeaveUnknown bool
-	// ManagedOnly drains only nodes whose instances are managed (ec2.Instance.Managed). OwnTag says that a managed instance is always one of
-	// this cluster.
+	// ManagedOnly drains only nodes whose instances are managed (ec2.Instance.Managed). OwnTag: a managed instance always belongs to this
+	// cluster.
 	ManagedOnly, OwnTag bool
 	EC2                 EC2
 	// Clock, if set, tells the time by AWS's clock.
 	Clock func() time.Time
-	// Hooks, if set, holds and completes lifecycle actions, with CompleteLaunches also those of launches. It decides which hooks are to be
-	// completed.
+	// Hooks, if set, holds and completes lifecycle actions, and decides which ones nth-queue answers. CompleteLaunches includes those of
+	// launches.
 	Hooks            Hooks
 	CompleteLaunches bool
 	Taints           Taints
-	// Listeners, if set, returns the listeners for the Node of that name and UID. entries returns the state of the node's events; end is called after the last
-	// transition, with lost if another process may be working on the node by now and is to keep its conditions.
+	// Listeners, if set, returns the listeners for the Node of that name and UID. entries returns the current entries of the node's events.
+	// The fleet calls end after the last transition. lost is set if another process may work on the node now, and keep its conditions.
 	Listeners func(node, uid string, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool))
 }
 
@@ -112,28 +114,29 @@ func New(opts Options) *Fleet {
 	return f
 }
 
-// Run watches the Nodes and stands for election until ctx ends. While this process leads, receive is run, which passes messages to Take until
-// its context ends, and returns when all of them are done or returned. When the Lease is lost, all work ends before Run stands again.
+// Run watches the Nodes and stands for election until ctx ends. While this process leads, Run calls receive, which passes messages to Take.
+// receive stops to receive when its context ends, and returns when every message was deleted or went back to the queue. When the Lease is
+// lost, all work ends before Run stands for election again. An error means that the election cannot begin.
 func (f *Fleet) Run(ctx context.Context, receive func(ctx context.Context)) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
-	watched, stop := context.WithCancel(context.WithoutCancel(ctx)) // Also while the last work ends.
+	watched, stop := context.WithCancel(context.WithoutCancel(ctx)) // The last work still needs the Nodes after ctx has ended.
 	defer stop()
 	watching.Go(func() { f.nodes.watch(watched) })
 	for !f.nodes.informer.HasSynced() {
 		if !kube.Await(ctx, nil, syncInterval) {
-			return nil
+			return nil // ctx has ended before the Nodes were known.
 		}
 	}
 	work := func(ctx context.Context) { f.serveTerm(ctx, receive) }
-	if f.opts.DryRun {
+	if f.opts.DryRun { // It writes nothing, so it needs no Lease and may run next to a leader.
 		work(ctx)
 		return nil
 	}
 	return f.lead.campaign(ctx, work)
 }
 
-// syncInterval is how often Run looks whether the Nodes are known.
+// syncInterval is how often Run looks whether the first list of Nodes has come.
 const syncInterval = 50 * time.Millisecond
 
 // Rules are the settings that may change while a Fleet runs.
@@ -141,11 +144,11 @@ type Rules struct {
 	Policy policy.Settings
 	Drain  drain.Options
 	Limits Limits
-	// Impaired is for how long a status check must have failed before something is done.
+	// Impaired is for how long a status check of EC2 must have failed before its instance's node is drained.
 	Impaired time.Duration
 }
 
-// Use replaces the rules for all that begins from now on; a drain that is under way keeps its rules.
+// Use replaces the rules. A drain that is under way keeps the old ones. All instances are looked at again.
 func (f *Fleet) Use(rules Rules) {
 	f.rules.Store(&rules)
 	if t := f.term.Load(); t != nil {
@@ -161,7 +164,8 @@ type Description struct {
 	LocalIP, LocalName, PublicIP, PublicName string
 }
 
-// Describe returns what a Node says about its machine, as the watch knows it.
+// Describe returns what a Node says about its machine, as the watch last saw the Node. It is empty if no Node has that name. Webhook
+// messages use it.
 func (f *Fleet) Describe(name string) Description {
 	n := f.nodes.named(name)
 	if n == nil {
@@ -171,7 +175,7 @@ func (f *Fleet) Describe(name string) Description {
 		Instance: instanceOf(n.Spec.ProviderID), Type: n.Labels[corev1.LabelInstanceTypeStable],
 		Zone: n.Labels[corev1.LabelTopologyZone], Region: n.Labels[corev1.LabelTopologyRegion],
 	}
-	if d.Zone == "" && d.Instance != "" {
+	if d.Zone == "" && d.Instance != "" { // spec.providerID has the zone, too: aws:///ZONE/INSTANCE.
 		d.Zone, _, _ = strings.Cut(strings.TrimPrefix(n.Spec.ProviderID, "aws:///"), "/")
 	}
 	for _, a := range n.Status.Addresses {
@@ -184,22 +188,23 @@ func (f *Fleet) Describe(name string) Description {
 			d.PublicIP = a.Address
 		case corev1.NodeExternalDNS:
 			d.PublicName = a.Address
-		case corev1.NodeHostName:
+		case corev1.NodeHostName: // A Description has no such field.
 		}
 	}
 	return d
 }
 
-// MayWrite returns an error unless this process is sure to lead.
+// MayWrite returns nil while this process is sure to lead, and otherwise an error that says it does not lead.
 func (f *Fleet) MayWrite() error { return f.lead.holds() }
 
-// listeners returns who hears what happens to a Node; they hear nothing once this process does not lead.
+// listeners returns what Options.Listeners returns for a Node. The listeners hear nothing once this process does not lead. The drain calls
+// end after its last transition.
 func (f *Fleet) listeners(of node, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool)) {
 	if f.opts.Listeners == nil {
 		return nil, func(bool) {}
 	}
 	listeners, end = f.opts.Listeners(of.name, string(of.uid), entries)
-	if !f.opts.DryRun {
+	if !f.opts.DryRun { // A dry run never leads, and its listeners hear everything.
 		for i, l := range listeners {
 			listeners[i] = fencedListener{l, f.lead}
 		}
@@ -207,7 +212,7 @@ func (f *Fleet) listeners(of node, entries func() []state.Entry) (listeners []ag
 	return listeners, end
 }
 
-// Labels gets the labels of a Node from the API server: the watch keeps few of them.
+// Labels returns all labels of a Node. It asks the API server, because the watch keeps only a few of them.
 func (f *Fleet) Labels(ctx context.Context, name string) (map[string]string, error) {
 	n, err := f.opts.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -218,23 +223,23 @@ func (f *Fleet) Labels(ctx context.Context, name string) (map[string]string, err
 
 // Status is the status of a Fleet.
 type Status struct {
-	// Known is set once the Nodes are known. Nodes is how many the cluster has. Draining is how many of them are drained, Waiting how many
-	// wait for their turn, and LeftAlone how many would be drained if operators had not forbidden it.
+	// Known is set once the first list of Nodes has come, and Nodes is how many the cluster has. Draining is how many nodes are being
+	// drained, and Waiting how many wait for their turn. LeftAlone is how many would be drained if operators had not opted them out.
 	Known                               bool
 	Nodes, Draining, Waiting, LeftAlone int
-	// Away is since when requests for the list of Nodes have failed; zero if the last was answered.
+	// Away is since when requests to list or watch the Nodes have failed; zero if the API server has answered the last one.
 	Away time.Time
 	// Leads is set while this process leads. Leader is the identity of the leader as it was last seen; "" if that is not known.
 	Leads  bool
 	Leader string
-	// LeaseError is why the Lease can not be read or written, and Since since when; nil if it can.
+	// LeaseError is why the Lease cannot be read or written; nil if it can. Since is when that began.
 	LeaseError error
 	Since      time.Time
-	// Events are those that are not done.
+	// Events are those for which something is being done, sorted by node and ID.
 	Events []state.EventStatus
 }
 
-// Status returns the fleet's current status.
+// Status returns the fleet's current status. A process that does not lead has no drains and no events.
 func (f *Fleet) Status() Status {
 	now := Status{Known: f.nodes.informer.HasSynced(), Nodes: f.nodes.count(), Away: f.nodes.awaySince(), Leader: f.lead.leader()}
 	now.Since, now.LeaseError = f.lead.lock.trouble()
@@ -247,7 +252,7 @@ func (f *Fleet) Status() Status {
 	for _, in := range t.instances {
 		s := in.drain
 		switch {
-		case s == nil, s.stage == ended:
+		case s == nil, s.stage == ended: // Nothing is being done for this instance.
 			continue
 		case s.stage == waiting:
 			now.Waiting++
@@ -260,7 +265,7 @@ func (f *Fleet) Status() Status {
 			if s.rested[id] {
 				continue
 			}
-			entry := state.Entry{Event: ev, Phase: state.Seen, Changed: time.Now()}
+			entry := state.Entry{Event: ev, Phase: state.Seen, Changed: time.Now()} // until the agent records one
 			if recorded := s.record.entry(id); recorded.Event.ID != "" {
 				entry = recorded
 			}

@@ -62,7 +62,8 @@ func (t *term) hold(in *instance, h *hint) {
 	})
 }
 
-// complete settles a hint for which nothing is left to be done on the node. Its lifecycle action is completed first, once.
+// complete settles a hint for which nothing is left to be done on the node. A goroutine first completes its lifecycle action. A hint that is
+// busy is being settled already.
 func (t *term) complete(in *instance, h *hint, outcome event.Outcome) {
 	t.mu.Lock()
 	busy := h.busy
@@ -98,9 +99,9 @@ func (t *term) endLeftAlone(in *instance, h *hint) {
 	t.done(in, h)
 }
 
-// takeLaunch completes a launch hook once the instance's node is Ready. An instance that comes back from a warm pool of running ones bears the
+// judgeLaunch completes a launch hook once the instance's node is Ready. An instance that comes back from a warm pool of running ones bears the
 // cordon of its way there, which is lifted.
-func (t *term) takeLaunch(in *instance, h *hint, on node) time.Duration {
+func (t *term) judgeLaunch(in *instance, h *hint, on node) time.Duration {
 	age := time.Since(h.received)
 	back := slices.ContainsFunc(t.entriesOf(on, nil), func(e state.Entry) bool { return e.OnNode && e.Event.Kind == event.ASGTermination })
 	switch {

@@ -18,27 +18,27 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// instance is an EC2 instance that something is known of. The term's mutex guards it.
+// instance is an EC2 instance that a message, EC2's list or its Node has something to say about. The term's mutex guards it.
 type instance struct {
 	id    string
-	looks sync.Mutex // held during a look at it, without the term's
+	looks sync.Mutex // held during a look at the instance, while the term's mutex is free
 	hints map[string]*hint
 	// drain is the drain of its Node; nil if there is none.
 	drain *session
 	// node is the Node that it had at the last look. had is set once it has had one in this term.
-	node node
-	had  bool
-	// dryRun is in a dry run what the Node's record would have.
+	node    node
+	hadNode bool
+	// dryRun has the entries that a dry run does not write to the Node.
 	dryRun []state.Entry
-	// started is when EC2 last reported that it runs.
+	// started is when the instance was last started, as a message reported.
 	started time.Time
-	// missing is since which poll EC2 does not list an event, or lists it as completed, by the event's ID.
+	// missing has the time of the poll since which EC2 does not list an event, or lists it as completed. See durationOf for the keys.
 	missing map[string]time.Time
-	// warned are the formats of the warnings that were logged about it, each once.
+	// warned are the formats of the warnings that warnOnce has logged about the instance.
 	warned map[string]bool
 }
 
-// instance returns the instance of that ID. The term's mutex is held.
+// instance returns the instance with that ID. It adds the instance if the term does not have it. The term's mutex is held.
 func (t *term) instance(id string) *instance {
 	in := t.instances[id]
 	if in == nil {
@@ -48,10 +48,10 @@ func (t *term) instance(id string) *instance {
 	return in
 }
 
-// reconcilers is how many instances of each queue are looked at at once. Their questions to EC2 share requests.
+// reconcilers is how many instances of each queue are looked at at the same time. ec2.Catalog joins their questions into few requests.
 const reconcilers = 64
 
-// reconcile looks at the instances of a queue until the term ends.
+// reconcile looks at one instance of the queue after the other, until the term ends. serveTerm starts it several times.
 func (t *term) reconcile(queue workqueue.TypedDelayingInterface[string]) {
 	for {
 		id, over := queue.Get()
@@ -70,31 +70,33 @@ func (t *term) reconcile(queue workqueue.TypedDelayingInterface[string]) {
 	}
 }
 
-// lookAlone is look, one at a time for each instance, unless that was forgotten meanwhile.
+// lookAlone calls look, once at a time for each instance: both queues may have it. It returns when to look again; 0 if only after news.
 func (t *term) lookAlone(in *instance) time.Duration {
 	in.looks.Lock()
 	defer in.looks.Unlock()
 	t.mu.Lock()
 	known := t.instances[in.id] == in
 	t.mu.Unlock()
-	if !known {
+	if !known { // The look before this one has forgotten the instance.
 		return 0
 	}
 	defer t.forget(in)
 	return t.look(in)
 }
 
-// forget removes an instance if there is nothing to remember about it.
+// forget removes an instance if nothing is to be done for it, and nothing is recorded of it.
 func (t *term) forget(in *instance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	known := in.node.ours || len(in.node.entries) > 0 || len(in.dryRun) > 0
-	if len(in.hints) == 0 && in.drain == nil && !known && time.Since(in.started) >= believed {
+	recorded := in.node.hasOwnCordon || len(in.node.entries) > 0 || len(in.dryRun) > 0
+	justStarted := time.Since(in.started) < believed // A late message about a stop before the start may come: hasStarted needs the time.
+	if len(in.hints) == 0 && in.drain == nil && !recorded && !justStarted {
 		delete(t.instances, in.id)
 	}
 }
 
-// look finds out what stands for an instance now, and has done what that asks for. It returns when to look again without news; 0 for never.
+// look finds out which events stand for an instance now, and starts, changes or ends the drain of its Node. It returns when to look again;
+// 0 if only after news.
 func (t *term) look(in *instance) time.Duration {
 	nodes, err := t.nodesOf(t.ctx, in)
 	var on node
@@ -103,19 +105,19 @@ func (t *term) look(in *instance) time.Duration {
 	}
 	t.mu.Lock()
 	hints := slices.Collect(maps.Values(in.hints))
-	gone := in.had && len(nodes) == 0 && err == nil
+	gone := in.hadNode && len(nodes) == 0 && err == nil
 	if len(nodes) > 0 {
 		if t.opts.DryRun && in.dryRun != nil {
 			on.entries = in.dryRun
 		}
-		in.node, in.had = on, true
+		in.node, in.hadNode = on, true
 	}
 	if gone {
 		in.node, in.dryRun = node{}, nil
 	}
 	t.mu.Unlock()
 	var again time.Duration
-	rank := func(h *hint) int { // A start ends what came before it, and what is urgent waits for no answer about the rest.
+	rank := func(h *hint) int { // A start ends earlier stops. An urgent hint does not wait while EC2 is asked about others.
 		switch {
 		case h.About == sqs.Running:
 			return 0
@@ -128,10 +130,10 @@ func (t *term) look(in *instance) time.Duration {
 	for _, h := range hints {
 		again = sooner(again, t.judge(in, h, on, gone, err))
 	}
-	if on.uid != "" {
+	if on.uid != "" { // The instance has a Node.
 		again = sooner(again, t.pursue(in, on))
 	}
-	return sooner(again, t.keepWaiting(in))
+	return sooner(again, t.cordonWaiting(in))
 }
 
 // sooner returns the shorter of two times, where 0 means never.
@@ -142,10 +144,10 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// choose returns the Node that is drained: the one of the drain that is under way, or else the first.
+// choose returns which of an instance's Nodes is drained: the Node of the drain that is under way, or else the first.
 func (t *term) choose(in *instance, nodes []node) node {
 	if len(nodes) > 1 {
-		t.once(in, "the instance %s has %d Nodes: %q is drained, which is Ready or the newest", in.id, len(nodes), nodes[0].name)
+		t.warnOnce(in, "the instance %s has %d Nodes: %q is drained, which is Ready or the newest", in.id, len(nodes), nodes[0].name)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -157,8 +159,8 @@ func (t *term) choose(in *instance, nodes []node) node {
 	return nodes[0]
 }
 
-// once warns of something about an instance, unless that was the text before.
-func (t *term) once(in *instance, format string, args ...any) {
+// warnOnce logs a warning about an instance, unless it has logged one with the same format. Each look may come to the same warning.
+func (t *term) warnOnce(in *instance, format string, args ...any) {
 	t.mu.Lock()
 	before := in.warned[format]
 	in.warned[format] = true
@@ -168,25 +170,27 @@ func (t *term) once(in *instance, format string, args ...any) {
 	}
 }
 
-// judge decides what a hint comes to: it stands, or is settled. It returns when to look at it again; 0 if not without news.
+// judge decides about one hint of an instance: the hint stands, waits for an answer, or is settled. on is the instance's Node; its uid is
+// empty if there is none. gone is set if the instance had a Node before, and err is why its Node cannot be found. judge returns when to
+// decide again; 0 if only after news.
 func (t *term) judge(in *instance, h *hint, on node, gone bool, err error) time.Duration {
 	t.mu.Lock()
 	busy := h.busy
 	t.mu.Unlock()
 	ignored := h.About == sqs.Interruption && t.policy().Ignores(state.Entry{Event: h.Event})
 	switch {
-	case busy:
+	case busy: // A goroutine settles the hint.
 		return 0
-	case ignored && !t.opts.LeaveUnknown: // Otherwise it may be another reader's.
+	case ignored && !t.opts.LeaveUnknown: // With LeaveUnknown the message may be another reader's.
 		t.done(in, h)
 		return 0
 	case errors.Is(err, errAmbiguous):
-		t.once(in, "%s: %s", h.describe(), err)
+		t.warnOnce(in, "%s: %s", h.describe(), err)
 		t.endForeign(in, h)
 		return 0
 	case err != nil && on.uid == "": // EC2 does not say which Node it is.
 		return t.failed(h, err)
-	case gone && h.About != sqs.Launch: // A launch waits for the next Node.
+	case gone && h.About != sqs.Launch: // Nothing is left to drain. A launch waits for the next Node.
 		t.complete(in, h, event.Drained)
 		return 0
 	case on.uid == "":
@@ -195,7 +199,7 @@ func (t *term) judge(in *instance, h *hint, on node, gone bool, err error) time.
 	return t.judgeOn(in, h, on)
 }
 
-// judgeOn decides what to do about a hint whose instance has that Node, and returns when to decide again; zero if only after news.
+// judgeOn decides about a hint whose instance has the Node on. It returns when to decide again; 0 if only after news.
 func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 	if t.opts.ManagedOnly {
 		found, known, err := t.opts.EC2.Look(t.ctx, in.id)
@@ -212,10 +216,10 @@ func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 	case h.About == sqs.Interruption && t.policy().Ignores(state.Entry{Event: h.Event}):
 		t.done(in, h)
 	case h.About == sqs.Running:
-		return t.takeStart(in, h, on)
+		return t.judgeStart(in, h, on)
 	case h.About == sqs.Launch:
-		return t.takeLaunch(in, h, on)
-	case h.About != sqs.Interruption:
+		return t.judgeLaunch(in, h, on)
+	case h.About != sqs.Interruption: // A message about anything else asks for nothing.
 		t.done(in, h)
 	case !t.isStanding(h) && isPlanned(h) && !t.verify(t.ctx, in, h):
 		t.done(in, h) // EC2's own list decides, without the message.
@@ -228,7 +232,7 @@ func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 		switch {
 		case over:
 			t.endOvertaken(in, h, on)
-		case again == 0:
+		case again == 0: // Otherwise EC2 has not answered yet.
 			t.stand(in, h)
 		}
 		return again
@@ -236,13 +240,14 @@ func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 	return 0
 }
 
+// isStanding reports whether an earlier look has found that the hint stands.
 func (t *term) isStanding(h *hint) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return h.stands
 }
 
-// stand notes that a hint stands, and holds its lifecycle hook.
+// stand marks a hint as standing: its event is a reason to close the node. The first call also holds the hint's lifecycle hook.
 func (t *term) stand(in *instance, h *hint) {
 	t.mu.Lock()
 	first := !h.stands
@@ -253,11 +258,12 @@ func (t *term) stand(in *instance, h *hint) {
 	}
 }
 
-// endOvertaken ends a hint whose instance runs again: at once, or when a drain has taken back what was done for it.
+// endOvertaken ends a hint about a stop whose instance runs again. If the node was cordoned or is being drained for the hint's event, the
+// hint stands, as over, until a drain has taken that back. Otherwise it is settled at once.
 func (t *term) endOvertaken(in *instance, h *hint, on node) {
 	t.opts.Log.WithField(fieldNode, on.name).Infof("%s: the instance %s runs again: its event (%s) is over", h.describe(), in.id, h.Event.Code)
 	t.mu.Lock()
-	h.over = on.ours && on.cordon.Names(h.Event.ID)
+	h.over = on.hasOwnCordon && on.cordon.Names(h.Event.ID)
 	if s := in.drain; s != nil && s.stage < ending {
 		if ev, known := s.events[h.Event.ID]; known {
 			h.over = true
@@ -274,42 +280,41 @@ func (t *term) endOvertaken(in *instance, h *hint, on node) {
 }
 
 const (
-	// absent is how long an instance must have no Node before that is believed: it may have joined just now.
+	// absent is how long after its message an instance must have no Node before nth-queue believes it: the instance may join just now.
 	absent = 10 * time.Second
 	// launchTimeout is how long a new instance may take until its node is Ready.
 	launchTimeout = 30 * time.Minute
 )
 
-// judgeWithoutNode decides what to do about a hint whose instance has no Node in this cluster, and returns when to decide again; zero if only
-// after news.
+// judgeWithoutNode decides about a hint whose instance has no Node in this cluster. It returns when to decide again; 0 if only after news.
 func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
-	waits := h.About == sqs.Interruption && t.completes(h)
-	who, err := t.ownerOfHint(in, h)
+	groupWaits := h.About == sqs.Interruption && t.completes(h)
+	cluster, err := t.ownerOfHint(in, h)
 	age := time.Since(h.received)
 	launching := h.About == sqs.Launch && t.opts.CompleteLaunches && t.completes(h)
 	switch {
-	case err != nil && waits: // Its group waits, perhaps for this cluster.
+	case err != nil && groupWaits: // Perhaps it waits for this cluster. Any other hint is judged as one of an unknown owner.
 		return t.failed(h, err)
-	case who == otherCluster:
+	case cluster == otherCluster:
 		t.opts.Log.Infof("%s: the instance %s is another cluster's; nothing to drain here", h.describe(), in.id)
 		t.endForeign(in, h)
-	case who == unknownOwner && t.opts.LeaveUnknown:
+	case cluster == unknownOwner && t.opts.LeaveUnknown:
 		t.logNoNode(in, h)
 		t.endForeign(in, h)
 	case launching && age < launchTimeout:
 		t.awaitLaunch(in, h)
 		return launchTimeout - age
-	case age < absent || !t.nodes.awaySince().IsZero(): // It may have a Node that is not seen yet.
+	case age < absent || !t.nodes.awaySince().IsZero(): // The instance may have a Node that the watch has not shown yet.
 		return max(absent-age, time.Second)
-	case who != thisCluster:
+	case cluster != thisCluster:
 		t.logNoNode(in, h)
 		t.done(in, h)
-	case waits && t.wantsDrain(h):
+	case groupWaits && t.wantsDrain(h):
 		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; completing the lifecycle hook %s of the Auto Scaling group %s",
 			h.describe(), in.id, h.Hook.Name, h.Hook.Group)
 		t.complete(in, h, event.Drained)
 	case h.About == sqs.Interruption && isUrgent(h.Event) && time.Now().Before(h.Event.Deadline):
-		return asksAgain // It may join yet.
+		return asksAgain // The instance may still join before its deadline.
 	default:
 		t.logNoNode(in, h)
 		t.done(in, h)
@@ -317,28 +322,29 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 	return 0
 }
 
-// ownerOfHint returns which cluster the instance of a hint belongs to, by its tags. If these do not say, and its Auto Scaling group waits, another
-// instance of the group with a Node here makes it this cluster's.
+// ownerOfHint returns which cluster the instance of a hint belongs to, by the instance's tags. The tags may not say, although an Auto
+// Scaling group waits. Then the instance is this cluster's if another instance of the group has a Node here.
 func (t *term) ownerOfHint(in *instance, h *hint) (owner, error) {
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
-	who, err := t.ownerOf(ctx, in.id)
-	if who != unknownOwner || err != nil || h.Hook == nil {
-		return who, err
+	cluster, err := t.ownerOf(ctx, in.id)
+	if cluster != unknownOwner || err != nil || h.Hook == nil {
+		return cluster, err
 	}
 	members, err := t.opts.EC2.InGroup(ctx, h.Hook.Group)
 	if slices.ContainsFunc(members, func(id string) bool { return len(t.nodes.of(id)) > 0 }) {
-		who = thisCluster
+		cluster = thisCluster
 	}
-	return who, err
+	return cluster, err
 }
 
-// logNoNode logs that a hint is about an instance without a Node.
+// logNoNode logs that a hint is about an instance without a Node, so that nothing is done for it.
 func (t *term) logNoNode(in *instance, h *hint) {
 	t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; nothing to drain", h.describe(), in.id)
 }
 
-// endForeign ends a hint that does not concern this cluster: its message is deleted or, with LeaveUnknown, left to others.
+// endForeign ends a hint that does not concern this cluster. Its message is deleted or, with LeaveUnknown, goes back to the queue for other
+// readers.
 func (t *term) endForeign(in *instance, h *hint) {
 	t.mu.Lock()
 	pause := h.deliveries[0].pause
@@ -346,8 +352,9 @@ func (t *term) endForeign(in *instance, h *hint) {
 	t.endHint(in, h, t.opts.LeaveUnknown, pause)
 }
 
-// pursue has the Node of an instance drained, or what was done to it taken back, if what stands asks for that. It returns when that may
-// change without news.
+// pursue brings the drain of an instance's Node in line with the events that stand. It enlists a new drain, passes the events to the one
+// that runs, or drops the one that waits. Taking back a cordon is a drain, too. pursue returns when the policy may decide otherwise; 0 if
+// only after news.
 func (t *term) pursue(in *instance, on node) time.Duration {
 	events, past, hinted := t.standing(in, on)
 	due, goal := t.decide(on, events, past)
@@ -364,7 +371,7 @@ func (t *term) pursue(in *instance, on node) time.Duration {
 	case s != nil && s.stage == working:
 		s.update(events)
 		return 0
-	case len(hinted) > 0 || len(due) > 0:
+	case len(hinted) > 0 || len(due) > 0: // A drain settles the hints, too.
 		maps.Copy(due, hinted)
 		t.enlist(in, on, events, past, due)
 		in.drain.goal = goal
@@ -372,20 +379,21 @@ func (t *term) pursue(in *instance, on node) time.Duration {
 	default: // A drain that waits is not needed any more.
 		in.drain = nil
 	}
-	if goal.Revisit.IsZero() {
+	if goal.Revisit.IsZero() { // Only news can change the decision.
 		return 0
 	}
 	return max(time.Until(goal.Revisit), time.Second)
 }
 
-// enlist has a drain of the Node wait for its turn. due are the events for which there is something to do. The term's mutex is held.
+// enlist has a drain of the Node wait for its turn, or brings the one that waits up to date. due has the IDs of the events for which there
+// is something to do; the others rest. The term's mutex is held.
 func (t *term) enlist(in *instance, on node, events []event.Event, past []state.Entry, due map[string]bool) {
 	s := in.drain
 	if s == nil || s.node.uid != on.uid {
 		s = &session{term: t, instance: in, since: time.Now(), stop: func() {}}
 		in.drain = s
 	}
-	s.node, s.record = on, newRecord(past) // It may have been booted, or cordoned by others, while it waits.
+	s.node, s.record = on, newRecord(past) // The node may have been rebooted, or cordoned by others, while the drain waits.
 	s.events, s.rested, s.outcomes = map[string]event.Event{}, map[string]bool{}, map[string]event.Outcome{}
 	for _, ev := range events {
 		s.events[ev.ID] = ev
@@ -395,37 +403,37 @@ func (t *term) enlist(in *instance, on node, events []event.Event, past []state.
 	}
 }
 
-// decide asks the policy. due are the IDs of the events about which there is something to do or to report now. A node that was rebooted is
-// opened once its kubelet says Ready.
+// decide asks the policy about the events that stand for a Node and about its record. due has the IDs of the events for which there is
+// something to do or to report now. goal is the policy's goal for the node.
 func (t *term) decide(on node, events []event.Event, past []state.Entry) (due map[string]bool, goal policy.Goal) {
 	rules := t.policy()
-	now := policy.Situation{Now: time.Now(), BootID: on.bootID, Known: map[event.Kind][]event.Event{}, Past: past, Ready: on.ready}
+	situation := policy.Situation{Now: time.Now(), BootID: on.bootID, Known: map[event.Kind][]event.Event{}, Past: past, Ready: on.ready}
 	for _, ev := range events {
-		now.Known[ev.Kind] = append(now.Known[ev.Kind], ev)
+		situation.Known[ev.Kind] = append(situation.Known[ev.Kind], ev)
 	}
-	for changed := rules.Fold(now); len(changed) > 0; changed = rules.Fold(now) {
-		now.Past = merged(now.Past, changed)
+	for changed := rules.Fold(situation); len(changed) > 0; changed = rules.Fold(situation) {
+		situation.Past = merged(situation.Past, changed)
 	}
 	due = map[string]bool{}
-	for _, e := range now.Past {
-		before, met := policy.Find(past, e.Event.ID)
-		news := !met || !policy.SameNews(before, e)
-		if e.Phase == state.Undoing { // After a reboot, the uncordon waits for the kubelet.
+	for _, e := range situation.Past {
+		before, recorded := policy.Find(past, e.Event.ID)
+		changed := !recorded || !policy.SameNews(before, e)
+		if e.Phase == state.Undoing { // After a reboot, the uncordon waits until the kubelet reports the node Ready.
 			due[e.Event.ID] = on.ready || e.BootID == on.bootID
 		} else {
-			due[e.Event.ID] = news || e.UnderWay() && !e.LeftAlone
+			due[e.Event.ID] = changed || e.UnderWay() && !e.LeftAlone
 		}
 	}
 	for _, e := range on.entries {
 		_, kept := policy.Find(past, e.Event.ID)
-		due[e.Event.ID] = due[e.Event.ID] || !kept && !t.opts.DryRun // It is to leave the record.
+		due[e.Event.ID] = due[e.Event.ID] || !kept && !t.opts.DryRun // The drain removes the entry from the annotation.
 	}
-	maps.DeleteFunc(due, func(_ string, is bool) bool { return !is })
-	return due, rules.Decide(now)
+	maps.DeleteFunc(due, func(_ string, isDue bool) bool { return !isDue })
+	return due, rules.Decide(situation)
 }
 
-// standing derives what stands for an instance: the events of messages, those that EC2 lists, and the others in the Node's record. hinted are
-// those of messages, by ID, and past is the record.
+// standing returns the events that stand for an instance: those of its hints, those that EC2 lists, and the others in the Node's record.
+// hinted has the IDs of those of hints. past is the record, without closed entries that are needed no more.
 func (t *term) standing(in *instance, on node) (events []event.Event, past []state.Entry, hinted map[string]bool) {
 	t.mu.Lock()
 	hinted = map[string]bool{}
@@ -437,12 +445,12 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 	past = on.entries
 	begun := in.drain != nil && in.drain.stage != waiting
 	if begun {
-		past = in.drain.record.Entries() // It is ahead of what was written to the Node.
+		past = in.drain.record.Entries() // The agent's record is ahead of the annotation on the Node.
 	}
 	t.mu.Unlock()
 	listed, asked := t.listedEvents(in, on)
 	for _, ev := range listed {
-		ev = t.asKnown(in, on, past, ev)
+		ev = t.asRecorded(in, on, past, ev)
 		events = append(slices.DeleteFunc(events, func(other event.Event) bool { return other.ID == ev.ID }), ev)
 	}
 	if !begun {
@@ -451,11 +459,11 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 	announced := events
 	past = slices.DeleteFunc(slices.Clone(past), func(e state.Entry) bool {
 		if slices.ContainsFunc(announced, func(ev event.Event) bool { return ev.ID == e.Event.ID }) {
-			t.lasts(in, e.Event.ID, false)
+			t.durationOf(in, e.Event.ID, false) // EC2 lists it again.
 			return false
 		}
 		ev := t.recordedEvent(in, on, e, asked)
-		if e.Phase == state.Closed {
+		if e.Phase == state.Closed { // Kept while EC2 may list the event again, which would else be acted on again.
 			return ev.State != event.Pending || !isListed(ev.Kind)
 		}
 		if isListed(ev.Kind) && ev.State == event.Pending && asked && !e.Acted() {
@@ -467,25 +475,29 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 	return events, past, hinted
 }
 
-// eventOf is the event of a hint as a drain gets it. The term's mutex is held.
+// eventOf returns the event of a hint as a drain gets it. The term's mutex is held.
 func (in *instance) eventOf(h *hint) event.Event {
 	ev := h.Event
-	if h.lost && in.drain != nil && in.drain.stage != waiting {
+	if h.lost && in.drain != nil && in.drain.stage != waiting { // Auto Scaling makes the soft deadline a hard one.
 		ev.Deadline = in.drain.budgetEnd(ev)
 	}
-	if h.over {
+	if h.over { // The drain takes back what was done for it.
 		ev.State = event.Completed
 	}
 	return ev
 }
 
-// recordedEvent is the event of an entry that is announced by nobody now. One that EC2 has not listed for long is over. So is one that a
-// message announced, if the instance was started since the cordon, or is back from a warm pool.
+// recordedEvent returns the event of a recorded entry that neither a hint nor EC2 announces now. asked says whether EC2 has answered the
+// last poll. An event of a listed kind is over when EC2 has not listed it for listDelay. Any other event is over if the instance was
+// started since the cordon, or is back from a warm pool.
 func (t *term) recordedEvent(in *instance, on node, e state.Entry, asked bool) event.Event {
 	ev := e.Event
 	if isListed(ev.Kind) {
-		if missing := t.lasts(in, ev.ID, asked); asked && missing >= listDelay {
-			ev.State = map[bool]event.State{true: event.Completed, false: event.Canceled}[ev.Kind == event.StatusCheck]
+		if missing := t.durationOf(in, ev.ID, asked); asked && missing >= listDelay {
+			ev.State = event.Canceled
+			if ev.Kind == event.StatusCheck { // The check passes again.
+				ev.State = event.Completed
+			}
 		}
 		return ev
 	}
@@ -502,9 +514,9 @@ func (t *term) recordedEvent(in *instance, on node, e state.Entry, asked bool) e
 	return ev
 }
 
-// asKnown returns an event that EC2 lists as the record knows it: by the ID of the message that announced it, and not completed while the
-// reboot may still be about to come.
-func (t *term) asKnown(in *instance, on node, past []state.Entry, ev event.Event) event.Event {
+// asRecorded adapts an event that EC2 lists to the Node's record. The event gets the ID of the message that announced it first. A reboot
+// that EC2 calls completed stays pending until the node is Ready after it, since EC2 may say so before the machine reboots.
+func (t *term) asRecorded(in *instance, on node, past []state.Entry, ev event.Event) event.Event {
 	for _, e := range past {
 		if _, same := listedAs(e.Event, []event.Event{ev}); same && fromMessage(e.Event.ID) {
 			ev.ID = e.Event.ID
@@ -514,44 +526,46 @@ func (t *term) asKnown(in *instance, on node, past []state.Entry, ev event.Event
 	if !known || !e.OnNode || !isReboot(ev.Code) || ev.State != event.Completed {
 		return ev
 	}
-	if since := t.lasts(in, "completed "+ev.ID, true); !on.ready || e.BootID == on.bootID && since < listDelay {
+	if since := t.durationOf(in, "completed "+ev.ID, true); !on.ready || e.BootID == on.bootID && since < listDelay {
 		ev.State = event.Pending
 	}
 	return ev
 }
 
-// isReboot reports whether an event is over once the machine was rebooted.
+// isReboot reports whether an event with that code of EC2 is over once the machine was rebooted.
 func isReboot(code string) bool { return code == "system-reboot" || code == "instance-reboot" }
 
-// lasts returns for how long something has held, by the polls of EC2, given whether it holds now.
-func (t *term) lasts(in *instance, what string, holds bool) time.Duration {
+// durationOf returns for how long a condition of an instance has held, counted in polls of EC2. holds says whether it holds now. The key is
+// an event's ID for "EC2 does not list the event", and "completed " with the ID for "EC2 lists it as completed".
+func (t *term) durationOf(in *instance, key string, holds bool) time.Duration {
 	t.truth.mu.Lock()
 	looked := t.truth.looked
 	t.truth.mu.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !holds {
-		delete(in.missing, what)
+		delete(in.missing, key)
 		return 0
 	}
-	if in.missing[what].IsZero() {
-		in.missing[what] = looked
+	if in.missing[key].IsZero() {
+		in.missing[key] = looked
 	}
-	return looked.Sub(in.missing[what])
+	return looked.Sub(in.missing[key])
 }
 
-// takeStart takes in that an instance runs: a stop that was announced before is over, and what nth-queue has left on the Node because of it is
-// taken back once its kubelet reports it Ready. It returns when to look again without news.
-func (t *term) takeStart(in *instance, h *hint, on node) time.Duration {
+// judgeStart decides about a hint that an instance runs. An earlier stop is over. What nth-queue left on the Node for the stop is taken
+// back once the kubelet reports the node Ready. The hint is settled after that. judgeStart returns when to decide again; 0 if only after
+// news.
+func (t *term) judgeStart(in *instance, h *hint, on node) time.Duration {
 	t.mu.Lock()
 	at := h.Event.Noticed
-	if now := time.Now(); at.After(now) {
+	if now := time.Now(); at.After(now) { // The clocks differ: a later stop must not count as one before the start.
 		at = now
 	}
 	if at.After(in.started) {
 		in.started = at
 	}
-	t.queue.AddAfter(in.id, believed) // A stop from before may come until then.
+	t.queue.AddAfter(in.id, believed) // Until then, forget keeps the time of the start, for late messages about an earlier stop.
 	age, drains, ends := time.Since(h.received), in.drain != nil, in.drain != nil && in.drain.stage >= ending
 	t.mu.Unlock()
 	closed := slices.ContainsFunc(t.entriesOf(on, nil), func(e state.Entry) bool {
@@ -560,12 +574,12 @@ func (t *term) takeStart(in *instance, h *hint, on node) time.Duration {
 	switch {
 	case closed && !on.startedAfter(at):
 		if age >= reopenPatience {
-			t.once(in, "the instance %s was started: node %q stays cordoned until its kubelet reports it Ready", in.id, on.name)
+			t.warnOnce(in, "the instance %s was started: node %q stays cordoned until its kubelet reports it Ready", in.id, on.name)
 		}
 		return reopenPatience
-	case closed, ends, drains && age < asksAgain: // The hints before it are judged next, and what was done for them is taken back.
+	case closed, ends, drains && age < asksAgain: // The same look judges the other hints next, and takes back what was done for them.
 		return asksAgain
-	case drains:
+	case drains: // The drain is for something else.
 		t.done(in, h)
 	default:
 		t.backInService(in, h, on)
@@ -573,17 +587,18 @@ func (t *term) takeStart(in *instance, h *hint, on node) time.Duration {
 	return 0
 }
 
-// startedAfter reports whether the kubelet has reported the Node Ready since its instance was started at that time. An instance that was
-// hibernated continues in the same boot.
+// startedAfter reports whether the kubelet has reported the Node Ready since its instance was started at that time. Another boot proves
+// that; an instance that was hibernated continues in the same boot, and only a later report of the kubelet proves it.
 func (n node) startedAfter(at time.Time) bool {
-	rebooted := n.ours && n.cordon.BootID != "" && n.cordon.BootID != n.bootID
+	rebooted := n.hasOwnCordon && n.cordon.BootID != "" && n.cordon.BootID != n.bootID
 	return n.ready && (n.bootID == "" || rebooted || n.heartbeat.After(at))
 }
 
-// backInService takes the taints of stops back from a Node whose cordon stays, if its instance runs, and settles the hint. What fails is
-// tried again with its message.
+// backInService settles a hint that an instance runs, and first removes the taints of stops from its Node. The Node may have them without
+// nth-queue's cordon. It removes none if EC2 says that the instance does not run. After an error, the message goes back to the queue for
+// another try.
 func (t *term) backInService(in *instance, h *hint, on node) {
-	if !t.opts.Taints.any() {
+	if !t.opts.Taints.any() { // The settings ask for no taints, so the Node has none of nth-queue's.
 		t.done(in, h)
 		return
 	}
@@ -595,15 +610,15 @@ func (t *term) backInService(in *instance, h *hint, on node) {
 		found, _, err := t.opts.EC2.LookAnew(ctx, in.id)
 		if errors.Is(err, ec2.ErrRefused) && on.ready || err == nil && found.Runs() {
 			err = t.change(ctx, on, func(now *corev1.Node) map[string]any {
-				taints := slices.DeleteFunc(slices.Clone(now.Spec.Taints), func(taint corev1.Taint) bool { return t.opts.Taints.ours(taint) && !ofListed(taint) })
+				taints := slices.DeleteFunc(slices.Clone(now.Spec.Taints), func(taint corev1.Taint) bool { return t.opts.Taints.isOwn(taint) && !ofListed(taint) })
 				if len(taints) == len(now.Spec.Taints) {
-					return nil
+					return nil // None of the taints is of a stop.
 				}
 				return map[string]any{"spec": map[string]any{"taints": taints}}
 			})
 		}
 		if ctx.Err() != nil {
-			return // It goes back with all others.
+			return // The end of the term returns the messages of all hints.
 		}
 		if err != nil {
 			t.opts.Log.Warnf("cannot remove taints from the node of the instance %s: %s; retrying", in.id, err)
@@ -613,11 +628,11 @@ func (t *term) backInService(in *instance, h *hint, on node) {
 	})
 }
 
-// reopenPatience is after how long it is logged that a node which was started is not Ready.
+// reopenPatience is how long nth-queue waits for a node that was started to be Ready before it logs that the node is not.
 const reopenPatience = 15 * time.Minute
 
-// wantsDrain reports whether the rules want the node drained for a hint. If they do not, somebody else drains it, and completes the
-// lifecycle action.
+// wantsDrain reports whether the rules want the node drained for a hint. If they do not, nth-queue neither holds nor completes the hint's
+// lifecycle action: that is left to whatever else drains the node.
 func (t *term) wantsDrain(h *hint) bool {
 	return t.policy()[h.Event.Kind].Action == policy.Drain
 }

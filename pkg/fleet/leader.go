@@ -23,21 +23,21 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// LeaseNamespace is the namespace of the Lease. It has nothing else in it, because RBAC cannot limit the right to make something to some names.
+// LeaseNamespace is the namespace of the Lease, and has nothing else in it: RBAC cannot limit the right to create objects to some names.
 const LeaseNamespace = "nth-queue"
 
 const (
-	// leaseDuration is how long a standby waits after it has last seen the Lease change, renewDeadline how long the leader tries to
-	// renew it, and retryPeriod how often either asks; client-go makes that up to 2.2 times as long for a standby. So a standby leads within
-	// 20 s of a kill, and 3 s of an orderly end.
+	// leaseDuration is how long a standby waits after it has last seen the Lease change. renewDeadline is how long the leader tries to
+	// renew the Lease. retryPeriod is how often either asks; client-go makes that up to 2.2 times as long for a standby. So a standby
+	// leads within 20 s of a kill, and within 3 s of an orderly end.
 	leaseDuration, renewDeadline, retryPeriod = 15 * time.Second, 10 * time.Second, time.Second
-	// fenceMargin is how long before leaseDuration is over the leader stops to write. Requests that are under way end within it.
+	// fenceMargin is how long before the end of leaseDuration the leader stops to write. Requests that are under way end within this time.
 	fenceMargin = 2 * time.Second
 	// attemptTimeout bounds one request to the API server.
 	attemptTimeout = 8 * time.Second
 )
 
-// leadership is one process's part in the election of the leader.
+// leadership is this process's part in the election of the leader.
 type leadership struct {
 	lock *observedLock
 
@@ -53,8 +53,9 @@ func newLeadership(client kubernetes.Interface, lease, identity string) *leaders
 	}}}
 }
 
-// campaign stands for election until ctx ends. Each time that this process is elected, it calls lead with a context that ends when the
-// Lease is lost, and stands again only when lead has returned. At the end the Lease is released, so that another process leads at once.
+// campaign stands for election until ctx ends. Each time that this process is elected, campaign calls lead. The context of lead ends when
+// the Lease is lost. campaign stands for election again only when lead has returned. At the end it releases the Lease, so that another
+// process leads at once. An error means that the election cannot be prepared.
 func (l *leadership) campaign(ctx context.Context, lead func(ctx context.Context)) error {
 	for ctx.Err() == nil {
 		if err := l.stand(ctx, lead); err != nil {
@@ -64,14 +65,15 @@ func (l *leadership) campaign(ctx context.Context, lead func(ctx context.Context
 	return nil
 }
 
-// stand stands for election once. The election continues, and the Lease is renewed, until lead has returned.
+// stand stands for election once. client-go renews the Lease until lead has returned, also after ctx has ended: the work that lead still
+// has to end needs the Lease.
 func (l *leadership) stand(ctx context.Context, lead func(ctx context.Context)) error {
 	elected := make(chan context.Context, 1)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: l.lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, Name: l.lock.Describe(),
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(leading context.Context) { elected <- leading },
-			OnStoppedLeading: func() {},
+			OnStoppedLeading: func() {}, // client-go requires it; the context of OnStartedLeading ends then.
 		},
 	})
 	if err != nil {
@@ -90,16 +92,16 @@ func (l *leadership) stand(ctx context.Context, lead func(ctx context.Context)) 
 		l.leading = leading
 		l.mu.Unlock()
 		working, end := context.WithCancel(leading)
-		release := context.AfterFunc(ctx, end)
+		forget := context.AfterFunc(ctx, end)
 		lead(working)
-		release()
+		forget()
 		end()
-	case <-ctx.Done():
+	case <-ctx.Done(): // This process was not elected.
 	}
 	held := l.holds() == nil
 	stop()
 	election.Wait()
-	if ctx.Err() == nil || !held {
+	if ctx.Err() == nil || !held { // The Lease is lost, or another process has it: nothing to release.
 		return nil
 	}
 	releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
@@ -108,24 +110,24 @@ func (l *leadership) stand(ctx context.Context, lead func(ctx context.Context)) 
 	return nil
 }
 
-// release gives the Lease up. client-go's own release would also come when the Lease cannot be renewed, before the work has ended. If it
-// fails, the Lease runs out.
+// release gives up the Lease, after all work has ended. It replaces client-go's ReleaseOnCancel, which would also release when the Lease
+// cannot be renewed, before the work has ended. If release fails, the Lease runs out.
 func (l *leadership) release(ctx context.Context) {
 	now, _, err := l.lock.Get(ctx)
 	if err != nil || now.HolderIdentity != l.lock.Identity() {
 		return
 	}
 	at := metav1.Now()
-	_ = l.lock.Update(ctx, resourcelock.LeaderElectionRecord{ // observed by the lock
+	_ = l.lock.Update(ctx, resourcelock.LeaderElectionRecord{ // The lock remembers the error.
 		LeaderTransitions: now.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: at, AcquireTime: at,
 	})
 }
 
-// errNotLeading is why a write is refused.
+// errNotLeading is why the fence refuses a write.
 var errNotLeading = errors.New("this process does not lead")
 
-// holds returns nil while this process is sure to hold the Lease. A standby may count from the moment at which the API server has written
-// it, which is not before it was asked to; an elector counts from the answer.
+// holds returns nil while this process is sure to hold the Lease, and errNotLeading otherwise. It counts from when the last renewal was
+// sent, and client-go from the answer. A standby may count from any moment between the two.
 func (l *leadership) holds() error {
 	l.mu.Lock()
 	leading := l.leading
@@ -136,7 +138,7 @@ func (l *leadership) holds() error {
 	return nil
 }
 
-// fencedListener reports while this process holds the Lease: another one reports after that.
+// fencedListener passes transitions on while this process holds the Lease. After that, the next leader reports.
 type fencedListener struct {
 	agent.Listener
 	lead *leadership
@@ -149,7 +151,7 @@ func (l fencedListener) OnTransition(t state.Transition) {
 	}
 }
 
-// leader is the identity of the leader as it was last seen; "" if that is not known.
+// leader returns the identity of the leader, as this process last saw it in the Lease; "" if it has not seen one.
 func (l *leadership) leader() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,35 +161,35 @@ func (l *leadership) leader() string {
 	return l.elector.GetLeader()
 }
 
-// observedLock remembers when the Lease was last asked for, and why it can not be read or written.
+// observedLock is client-go's lock on the Lease. It also remembers when the Lease was last written, and why it cannot be read or written.
 type observedLock struct {
 	resourcelock.Interface
 
-	mu      sync.Mutex
-	renewed time.Time // when the last write that has succeeded began
-	err     error
-	since   time.Time
-	last    time.Time // of the errors
+	mu        sync.Mutex
+	renewed   time.Time // when the last successful write began
+	err       error     // why the Lease cannot be read or written; nil if it can
+	since     time.Time // when err was set first
+	lastError time.Time // when a request failed last
 }
 
-// note notes the result of a read, or of a write that began at that time. Who can read the Lease, but not write it, has trouble, unless
-// there was no need to write for a while.
-func (o *observedLock) note(err error, writing time.Time) error {
+// observe remembers the result of a request for the Lease, and returns the request's error. writeBegan is when a write was sent; zero for
+// a read. A read does not end the trouble of failed writes at once: a process may have the right to read the Lease, but not to write it.
+func (o *observedLock) observe(err error, writeBegan time.Time) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now, written := time.Now(), !writing.IsZero()
+	now, written := time.Now(), !writeBegan.IsZero()
 	switch {
 	case err == nil && written:
-		o.renewed, o.err = writing, nil
-	case err == nil || kube.NotFound(err) && !written || apierrors.IsConflict(err):
-		if now.Sub(o.last) > renewDeadline {
+		o.renewed, o.err = writeBegan, nil
+	case err == nil || kube.NotFound(err) && !written || apierrors.IsConflict(err): // The Lease can be read, or does not exist yet.
+		if now.Sub(o.lastError) > renewDeadline { // There was no need to write since.
 			o.err = nil
 		}
 	default:
 		if o.err == nil {
 			o.since = now
 		}
-		o.err, o.last = err, now
+		o.err, o.lastError = err, now
 	}
 	return err
 }
@@ -195,32 +197,32 @@ func (o *observedLock) note(err error, writing time.Time) error {
 // Get implements resourcelock.Interface.
 func (o *observedLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := o.Interface.Get(ctx)
-	return record, raw, o.note(err, time.Time{})
+	return record, raw, o.observe(err, time.Time{})
 }
 
 // Create implements resourcelock.Interface.
 func (o *observedLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	began := time.Now()
-	return o.note(o.Interface.Create(ctx, record), began)
+	return o.observe(o.Interface.Create(ctx, record), began)
 }
 
 // Update implements resourcelock.Interface.
 func (o *observedLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	began := time.Now()
-	return o.note(o.Interface.Update(ctx, record), began)
+	return o.observe(o.Interface.Update(ctx, record), began)
 }
 
-// age is how long ago the Lease was last asked for with success, by the clock that says more: only the wall clock continues while a machine is
-// suspended, and only the other one cannot be set back.
+// age returns how long ago the last successful write of the Lease began. It takes the longer time of two clocks. Only the wall clock
+// continues while a machine is suspended, and only the monotonic clock cannot be set back.
 func (o *observedLock) age() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
-	return max(now.Sub(o.renewed), now.Round(0).Sub(o.renewed.Round(0)))
+	return max(now.Sub(o.renewed), now.Round(0).Sub(o.renewed.Round(0))) // Round(0) drops the monotonic clock's reading.
 }
 
-// trouble is why the Lease can not be read or written, and since when; nil if it can.
-func (o *observedLock) trouble() (time.Time, error) {
+// trouble returns why the Lease cannot be read or written, and since when; zero and nil if it can.
+func (o *observedLock) trouble() (since time.Time, why error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err == nil {
@@ -229,8 +231,8 @@ func (o *observedLock) trouble() (time.Time, error) {
 	return o.since, o.err
 }
 
-// fence refuses to write while this process does not hold the Lease. A process that was frozen, and continues before it notices, would write
-// together with the next leader.
+// fence refuses all requests but GET while this process does not hold the Lease. A process that was frozen does not notice at once that it
+// lost the Lease: without a fence, it would write at the same time as the next leader.
 type fence struct {
 	next http.RoundTripper
 	lead *leadership
@@ -238,10 +240,10 @@ type fence struct {
 
 var _ utilnet.RoundTripperWrapper = fence{}
 
-// WrappedRoundTripper lets client-go find the connections.
+// WrappedRoundTripper implements utilnet.RoundTripperWrapper: client-go finds the transport with the connections by it.
 func (f fence) WrappedRoundTripper() http.RoundTripper { return f.next }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. The error is errNotLeading if the fence refuses the request.
 func (f fence) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method != http.MethodGet {
 		if err := f.lead.holds(); err != nil {
@@ -251,9 +253,10 @@ func (f fence) RoundTrip(r *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(r)
 }
 
-// fenceWrites puts a fence before the writes of a client. All groups of a client share one http.Client.
+// fenceWrites puts a fence before the writes of a client. All API groups of a client share one http.Client, so CoreV1 stands for all. A
+// client without an http.Client, as tests have, stays as it is.
 func (l *leadership) fenceWrites(client kubernetes.Interface) {
-	if api, is := client.CoreV1().RESTClient().(*rest.RESTClient); is && api != nil && api.Client != nil {
+	if api, ok := client.CoreV1().RESTClient().(*rest.RESTClient); ok && api != nil && api.Client != nil {
 		next := api.Client.Transport
 		if next == nil {
 			next = http.DefaultTransport

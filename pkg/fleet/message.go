@@ -22,8 +22,8 @@ type Message interface {
 // which some are urgent. What would exceed it is left for later.
 const maxHints, maxUrgentHints = 40_000, 80_000
 
-// Take takes in what a message says. receives is how often the message has been received. It does not block. While this process does not
-// lead, the message is returned at once.
+// Take has the instances of a message looked at. It deletes or returns the message when all notices are settled. receives is how often the
+// message has been received. Take does not block. While this process does not lead, it returns the message to the queue at once.
 func (f *Fleet) Take(notices []sqs.Notice, receives int, m Message) {
 	t := f.term.Load()
 	if t == nil {
@@ -36,7 +36,8 @@ func (f *Fleet) Take(notices []sqs.Notice, receives int, m Message) {
 	t.settle(d, t.opts.LeaveUnknown && len(kept) < len(notices), d.pause)
 }
 
-// spread takes in the notices of a message, unless they are too many: then they are left for later.
+// spread makes a hint of each notice of a message. If they are too many, the message goes back to the queue for later. Notices that come
+// after the end of the term go back, too.
 func (t *term) spread(notices []sqs.Notice, d *delivery) {
 	most := maxHints
 	if slices.ContainsFunc(notices, func(n sqs.Notice) bool { return isUrgent(n.Event) }) {
@@ -58,8 +59,8 @@ func (t *term) spread(notices []sqs.Notice, d *delivery) {
 	}
 }
 
-// delivery is a message, and how many of its notices are not settled. Only when all are is it deleted, or returned if one of them asks for
-// that.
+// delivery is a message, and how many of its notices are not settled yet. When all are settled, the message is deleted, or returned to the
+// queue if one notice asks for that.
 type delivery struct {
 	message Message
 	// pause is the delay with which it is returned for others.
@@ -82,7 +83,7 @@ func (t *term) settle(d *delivery, later bool, after time.Duration) {
 	open, later, after := d.open, d.later, d.after
 	t.mu.Unlock()
 	switch {
-	case open > 0:
+	case open > 0: // Other notices of the message are not settled yet.
 	case later:
 		d.message.Return(after)
 	default:
@@ -118,7 +119,7 @@ func (t *term) concernsNobody(n sqs.Notice) bool {
 	return planned && len(t.nodes.of(n.Instance)) == 0 && !t.nodes.hasSilent()
 }
 
-// hint notes what a notice says, and has its instance looked at.
+// hint makes a hint of a notice, or adds the message to the hint of the same event, and has the instance looked at.
 func (t *term) hint(n sqs.Notice, d *delivery) {
 	announced := n.Event.Deadline
 	n = t.byOurClock(n)
@@ -196,13 +197,14 @@ func (t *term) expandReservation(ctx context.Context, n sqs.Notice, d *delivery)
 	t.settle(d, false, 0) // the notice of the reservation itself
 }
 
-// done settles a hint: nothing is left to be done for it.
+// done settles a hint: nothing is left to be done for it, and its messages are deleted.
 func (t *term) done(in *instance, h *hint) { t.endHint(in, h, false, 0) }
 
-// endHint removes a hint, lets go of its lifecycle hook and settles its messages.
+// endHint removes a hint, stops to hold its lifecycle hook and settles its messages. With later, the messages go back to the queue, to be
+// received again after that time.
 func (t *term) endHint(in *instance, h *hint, later bool, after time.Duration) {
 	t.mu.Lock()
-	if in.hints[h.key] != h {
+	if in.hints[h.key] != h { // It was settled already.
 		t.mu.Unlock()
 		return
 	}
@@ -225,7 +227,7 @@ func retryPause(times int) time.Duration {
 	return min(firstPause<<min(max(times-1, 0), 10), longestPause)
 }
 
-// describe names what a notice is about.
+// describe names what a notice is about, for log lines: the kind of its event, or else the subject of the message.
 func (h *hint) describe() string {
 	if h.Event.Kind != "" {
 		return string(h.Event.Kind)

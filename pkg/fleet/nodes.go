@@ -41,8 +41,8 @@ type node struct {
 	ready, unschedulable bool
 	heartbeat            time.Time // when its kubelet last reported whether it is Ready
 	// cordon is drain.CordonAnnotation; ours is set if nth-queue has written it.
-	cordon drain.Claim
-	ours   bool
+	cordon       drain.Claim
+	hasOwnCordon bool
 	// recorded is RecordAnnotation, and entries what it has.
 	recorded string
 	entries  []state.Entry
@@ -236,7 +236,7 @@ func (n *nodes) parse(object any) node {
 		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, machine: full.Status.NodeInfo.SystemUUID, unschedulable: full.Spec.Unschedulable,
 		created: full.CreationTimestamp.Time, recorded: full.Annotations[RecordAnnotation], entries: readRecord(full.Annotations[RecordAnnotation]),
 	}
-	kept.cordon, kept.ours = cordonOf(full.Annotations[drain.CordonAnnotation])
+	kept.cordon, kept.hasOwnCordon = cordonOf(full.Annotations[drain.CordonAnnotation])
 	for _, c := range full.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			kept.ready, kept.heartbeat = c.Status == corev1.ConditionTrue, c.LastHeartbeatTime.Time

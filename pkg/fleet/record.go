@@ -76,12 +76,12 @@ func fromMessage(id string) bool {
 // message because of the record alone, which others can write too.
 func (t *term) entriesOf(on node, announced []event.Event) []state.Entry {
 	entries := slices.Clone(on.entries)
-	if on.ours && !slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && !e.Released() }) {
+	if on.hasOwnCordon && !slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && !e.Released() }) {
 		entries = append(entries, t.claimed(on, entries, announced)...)
 	}
 	for i := range entries {
 		e := &entries[i]
-		e.OnNode = e.OnNode && on.ours
+		e.OnNode = e.OnNode && on.hasOwnCordon
 		if closed := !e.CordonedAt.IsZero(); closed && !on.unschedulable && !e.Released() && e.Acted() {
 			e.ReleasedAt = e.CordonedAt
 		}

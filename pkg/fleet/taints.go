@@ -41,8 +41,8 @@ func (t Taints) of(ev event.Event, stopped bool) []corev1.Taint {
 	return taints
 }
 
-// ours reports whether a taint may be one of ours.
-func (t Taints) ours(taint corev1.Taint) bool {
+// isOwn reports whether a taint may be one of ours.
+func (t Taints) isOwn(taint corev1.Taint) bool {
 	if taint.MatchTaint(&outOfService) {
 		return t.OutOfService && taint.Value == outOfService.Value
 	}
@@ -85,7 +85,7 @@ func (s *session) isStopped(id string) bool {
 func (t Taints) changed(taints, wanted []corev1.Taint, lifted bool) []corev1.Taint {
 	all := slices.Clone(taints)
 	if lifted {
-		all = slices.DeleteFunc(all, t.ours)
+		all = slices.DeleteFunc(all, t.isOwn)
 	}
 	for _, w := range wanted {
 		if !slices.ContainsFunc(all, func(t corev1.Taint) bool { return t.Key == w.Key }) {

@@ -11,8 +11,8 @@ import (
 	"github.com/nth-project/nth/pkg/ec2"
 )
 
-// term is the time for which this process leads. All work belongs to it: when its context ends, everything stops where it is, and its messages
-// go back into the queue.
+// term is one time for which this process leads. All work belongs to a term. When the term's context ends, its work stops where it is, and
+// its messages go back into the queue.
 type term struct {
 	*Fleet
 	ctx    context.Context
@@ -20,17 +20,18 @@ type term struct {
 	urgent workqueue.TypedDelayingInterface[string] // of instances with urgent notices: it never waits behind others
 	truth  truth
 
-	beginning sync.Mutex // guards closed, and the beginning of work
-	closed    bool
+	beginning sync.Mutex // held while a goroutine of work is started; it guards closed
+	closed    bool       // no more goroutines are started
 	work      sync.WaitGroup
 
 	mu        sync.Mutex
 	ended     bool // no more hints are taken
 	instances map[string]*instance
-	hints     int // of all instances
+	hints     int // of all instances together
 }
 
-// serveTerm works until ctx ends, and returns when nothing of the work is left.
+// serveTerm does the work of one term. The leadership calls it when this process is elected, and ends ctx when the Lease is lost. It
+// returns when all goroutines have ended, and all messages are back in the queue.
 func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)) {
 	t := &term{
 		Fleet: f, ctx: ctx, instances: map[string]*instance{},
@@ -55,11 +56,11 @@ func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)
 	t.beginning.Unlock()
 	t.work.Wait()
 	t.returnAll()
-	receiving.Wait()
+	receiving.Wait() // It waits until every message was deleted or returned.
 	f.opts.Log.Info("this process no longer leads: its work has ended, and its messages are back in the queue")
 }
 
-// returnAll returns the messages of all hints.
+// returnAll puts the messages of all hints back into the queue, at the end of the term. Later messages go back at once.
 func (t *term) returnAll() {
 	t.mu.Lock()
 	t.ended = true
@@ -75,7 +76,7 @@ func (t *term) returnAll() {
 	}
 }
 
-// background runs a function in a goroutine that the end of the term waits for. It reports whether the term has not ended before.
+// background starts a goroutine that the end of the term waits for. It returns false, and starts none, if the term has ended.
 func (t *term) background(do func(ctx context.Context)) (begun bool) {
 	t.beginning.Lock()
 	defer t.beginning.Unlock()
@@ -86,7 +87,7 @@ func (t *term) background(do func(ctx context.Context)) (begun bool) {
 	return true
 }
 
-// lookAtAll has all known instances looked at.
+// lookAtAll has the reconcilers look at all known instances, because the rules have changed.
 func (t *term) lookAtAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -95,7 +96,8 @@ func (t *term) lookAtAll() {
 	}
 }
 
-// instanceOn is the instance of a Node; "" if that is not known.
+// instanceOn returns the ID of the instance that a Node is on: the one in spec.providerID, or the one whose last look found this Node. It
+// returns "" if neither names one.
 func (t *term) instanceOn(n node) string {
 	if n.instance != "" {
 		return n.instance
@@ -110,15 +112,17 @@ func (t *term) instanceOn(n node) string {
 	return ""
 }
 
-// nodeChanged takes in that a Node has changed, has come or is gone. A drain of one that is gone, or another machine's by now, ends.
+// nodeChanged has the instance of a Node looked at. The watch calls it when a Node was added, changed or deleted. It ends the drain of a
+// Node that is gone, or that belongs to another machine now.
 func (t *term) nodeChanged(n node) {
 	id := t.instanceOn(n)
-	now, ok := t.nodes.now(n)
+	now, exists := t.nodes.now(n)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if in := t.instances[id]; in != nil {
-		if s := in.drain; s != nil && s.node.uid == n.uid && (!ok || now.machine != s.node.machine) {
-			if s.stop(); s.stage == waiting {
+		if s := in.drain; s != nil && s.node.uid == n.uid && (!exists || now.machine != s.node.machine) {
+			s.stop()
+			if s.stage == waiting { // No agent runs that would remove the drain at its end.
 				in.drain = nil
 			}
 			s.stage = max(s.stage, ending)
@@ -126,11 +130,11 @@ func (t *term) nodeChanged(n node) {
 		t.queue.Add(id)
 		return
 	}
-	if !n.silent || id != "" {
+	if !n.silent || id != "" { // Nothing is announced for the instance of this Node.
 		return
 	}
-	for _, in := range t.instances { // It may be of one that waits for its Node.
-		if !in.had && len(in.hints) > 0 {
+	for _, in := range t.instances { // The Node does not name its instance: any instance that waits for its Node may be the one.
+		if !in.hadNode && len(in.hints) > 0 {
 			t.queue.Add(in.id)
 		}
 	}

@@ -91,7 +91,7 @@ func (t *term) ownerOf(ctx context.Context, id string) (owner, error) {
 // namesLife is how long the names of clusters in the tags of the Nodes' instances are taken to be unchanged.
 const namesLife = 10 * time.Minute
 
-// clusterNames returns the names that some instances of Nodes are tagged with.
+// clusterNames returns the names of clusters in the tags of some of the Nodes' instances, as of namesLife ago at most.
 func (t *term) clusterNames(ctx context.Context) ([]string, error) {
 	t.truth.mu.Lock()
 	names, fresh := t.truth.clusters, time.Since(t.truth.asked) < namesLife
@@ -162,7 +162,8 @@ func (t *term) nodesOf(ctx context.Context, in *instance) ([]node, error) {
 	return nodes, nil
 }
 
-// mustBeAlone returns errAmbiguous if another instance has the address of one, and the tags do not tell which one is this cluster's.
+// mustBeAlone returns errAmbiguous if another instance has the same address as found, and the tags do not say which one is this cluster's.
+// who is the cluster of found.
 func (t *term) mustBeAlone(ctx context.Context, found ec2.Instance, who owner) error {
 	same, err := t.opts.EC2.AtAddress(ctx, found.Address)
 	if err != nil {
@@ -282,7 +283,7 @@ func (t *term) listedEvents(in *instance, on node) (events []event.Event, asked 
 		ID: string(event.StatusCheck) + "-" + hex.EncodeToString(sum[:8]), Kind: event.StatusCheck, Code: said.Impaired,
 		State: event.Pending, Noticed: event.CredibleTime(since), Instance: in.id,
 	}
-	if on.ours && on.cordon.Kind == string(event.StatusCheck) {
+	if on.hasOwnCordon && on.cordon.Kind == string(event.StatusCheck) {
 		ev.ID = on.cordon.Event // While the node is cordoned for such an event, it keeps its ID.
 	}
 	return append(events, ev), true
@@ -322,7 +323,7 @@ func (t *term) verify(ctx context.Context, in *instance, h *hint) (needed bool) 
 		return true
 	}
 	if err != nil {
-		t.notePoll(err)
+		t.pollFailed(err)
 		return true
 	}
 	if known {
@@ -342,8 +343,8 @@ func (t *term) verify(ctx context.Context, in *instance, h *hint) (needed bool) 
 	return false
 }
 
-// listedAs finds the event of a message among those that EC2 lists for its instance. AWS Health does not use EC2's IDs. An event that was
-// moved has the same code, and one whose code has changed has the same time.
+// listedAs returns which of the events that EC2 lists is the announced one, and whether any is. AWS Health does not use EC2's IDs. An event
+// that was moved has the same code, and one whose code has changed has the same time. The best match wins.
 func listedAs(announced event.Event, events []event.Event) (event.Event, bool) {
 	var found event.Event
 	var best int
@@ -384,10 +385,10 @@ func (t *term) poll() {
 			t.truth.mu.Lock()
 			_, listed := t.truth.listed[id]
 			t.truth.mu.Unlock()
-			if id == "" && n.silent && (n.ours || n.recorded != "") {
+			if id == "" && n.silent && (n.hasOwnCordon || n.recorded != "") {
 				id = t.instanceAt(n)
 			}
-			if listed || n.ours || n.recorded != "" {
+			if listed || n.hasOwnCordon || n.recorded != "" {
 				t.lookAt(id)
 			}
 		}
@@ -405,7 +406,7 @@ func (t *term) poll() {
 	}
 }
 
-// lookAt has instances looked at.
+// lookAt has the reconcilers look at instances. It ignores an empty ID: the instance of a Node may be unknown.
 func (t *term) lookAt(ids ...string) {
 	for _, id := range ids {
 		if id == "" {
@@ -418,14 +419,14 @@ func (t *term) lookAt(ids ...string) {
 	}
 }
 
-// instanceAt asks EC2 for the instance of a Node that does not name it; "" if that is not certain.
+// instanceAt asks EC2 which instance has the address of a Node that does not name its instance. It returns "" unless EC2 names exactly one.
 func (t *term) instanceAt(n node) string {
 	id := ""
 	found, _ := t.opts.EC2.AtAddress(t.ctx, n.address) // The next poll asks again.
 	for _, one := range found {
 		switch {
-		case one.Gone():
-		case id != "":
+		case one.Gone(): // It has no address any more.
+		case id != "": // Two instances have the address.
 			return ""
 		default:
 			id = one.ID
@@ -446,7 +447,7 @@ func (t *term) pollOnce() time.Duration {
 		return pollInterval
 	}
 	if err != nil {
-		return t.notePoll(err)
+		return t.pollFailed(err)
 	}
 	if !t.nodes.hasSilent() {
 		for id := range said {
@@ -473,8 +474,8 @@ func (t *term) pollOnce() time.Duration {
 	return pollInterval
 }
 
-// notePoll logs that EC2 does not say what is scheduled, once, and returns the time until the next poll.
-func (t *term) notePoll(err error) time.Duration {
+// pollFailed remembers that EC2 does not say what is scheduled, and logs the first such error. It returns the time until the next poll.
+func (t *term) pollFailed(err error) time.Duration {
 	refused := errors.Is(err, ec2.ErrRefused)
 	t.truth.mu.Lock()
 	news := t.truth.trouble == nil || errors.Is(t.truth.trouble, ec2.ErrRefused) != refused

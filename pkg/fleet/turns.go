@@ -35,8 +35,8 @@ func isUrgent(ev event.Event) bool {
 	return !ev.Deadline.IsZero() && left <= urgentWithin && left > -urgentWithin
 }
 
-// dispatch begins the drains for which it is time, the most urgent first. One whose group is full holds up no other. The term's mutex
-// is held.
+// dispatch begins the drains that have a place within the limits, the most urgent first. A drain whose group is full holds up no other.
+// Call it whenever a drain was enlisted or has freed its place. The term's mutex is held.
 func (t *term) dispatch() {
 	limits := t.rules.Load().Limits
 	var line []*session
@@ -44,7 +44,7 @@ func (t *term) dispatch() {
 	for _, in := range t.instances {
 		s := in.drain
 		switch {
-		case s == nil, s.stage == ended:
+		case s == nil, s.stage == ended: // It takes no place.
 		case s.stage == waiting:
 			s.prioritize()
 			line = append(line, s)
@@ -86,7 +86,7 @@ func (s *session) prioritize() {
 	s.deadline = deadline
 }
 
-// byPriority sorts urgent drains first, then by the nearest deadline, then by the time of waiting.
+// byPriority compares two drains that wait: urgent ones come first, then the nearest deadline, then the longest wait.
 func byPriority(a, b *session) int {
 	if urgent := a.urgent.Load(); urgent != b.urgent.Load() {
 		return map[bool]int{true: -1, false: 1}[urgent]
@@ -94,7 +94,7 @@ func byPriority(a, b *session) int {
 	return cmp.Or(byDeadline(a.deadline, b.deadline), a.since.Compare(b.since), cmp.Compare(a.node.name, b.node.name))
 }
 
-// byDeadline sorts the nearest deadline first, and none last.
+// byDeadline compares two deadlines: the nearest comes first, and a zero time, which is no deadline, comes last.
 func byDeadline(a, b time.Time) int {
 	if a.IsZero() != b.IsZero() {
 		return map[bool]int{true: 1, false: -1}[a.IsZero()]
@@ -102,10 +102,10 @@ func byDeadline(a, b time.Time) int {
 	return a.Compare(b)
 }
 
-// keepWaiting cordons the Node of a drain that waits for its turn, with its taints, as its agent would: the pods of other nodes would move
-// there, only to be evicted again. It returns when to try again; 0 if that is not needed. A Node that is cordoned already, that operators have
-// opened again, or that they want left alone, stays as it is.
-func (t *term) keepWaiting(in *instance) time.Duration {
+// cordonWaiting cordons and taints the Node of a drain that waits for its turn. Otherwise pods of other nodes would move there, only to be
+// evicted again. It returns when to try again; 0 if that is not needed. A Node stays as it is if it is cordoned already, if an operator has
+// uncordoned it, or if it is opted out.
+func (t *term) cordonWaiting(in *instance) time.Duration {
 	t.mu.Lock()
 	s := in.drain
 	if s == nil || s.stage != waiting || t.opts.DryRun || s.goal.Action != policy.Drain && s.goal.Action != policy.Cordon {
