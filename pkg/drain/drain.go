@@ -118,15 +118,16 @@ func New(client kubernetes.Interface, name string, opts Options) *Node {
 	return n
 }
 
-// forever is longer than any node stands.
+// forever is longer than any node exists.
 const forever = 365 * 24 * time.Hour
 
-// Forecast says how a drain would go if the machine was gone so long after the notice. It lists the node's pods once.
+// Forecast says how a drain would go if the machine was gone the given time after its notice. It lists the node's pods once.
 func (n *Node) Forecast(ctx context.Context, notice time.Duration) (evict.Forecast, error) {
-	return n.Evictor.Forecast(ctx, notice, n.opts.LoadBalancerWait+min(n.opts.ScriptsWait, notice/4))
+	scripts := min(n.opts.ScriptsWait, notice/4) // A guard gives scripts no more before a hard deadline: see awaitScripts.
+	return n.Evictor.Forecast(ctx, notice, n.opts.LoadBalancerWait+scripts)
 }
 
-// OptedOut reports whether operators want the node's pods left alone, by its ActionAnnotation.
+// OptedOut reads the Node, and reports whether its ActionAnnotation forbids evictions.
 func (n *Node) OptedOut(ctx context.Context) (bool, error) {
 	node, err := n.get(ctx, false)
 	if err != nil {
@@ -135,7 +136,7 @@ func (n *Node) OptedOut(ctx context.Context) (bool, error) {
 	return onlyCordon(node), nil
 }
 
-// Goal is what a node is to come to, and by when.
+// Goal is the state that a guard brings its node to, and by when. pkg/agent makes it from a policy.Goal.
 type Goal struct {
 	// Generation grows when a reason for the goal joins: then the node is looked at again, and cordoned again if somebody has uncordoned it. It
 	// is at least 1, and identifies the goal in Progress.
@@ -237,20 +238,21 @@ type DryRun struct{ *Node }
 // NewDryRun returns a dry run for a node.
 func NewDryRun(n *Node) *DryRun { return &DryRun{n} }
 
-// Guard returns a guard that reports what would be done, as if everything succeeded at once, and continues until it is stopped.
-func (d *DryRun) Guard(goal Goal, tell func(Progress)) Guard {
-	return &dryGuard{node: d.Node, tell: tell, goal: goal, adjusted: make(chan struct{}, 1)}
+// Guard returns a guard that changes nothing. It passes what a real guard would do to report, as if each step succeeded at once. It stays
+// until it is stopped.
+func (d *DryRun) Guard(goal Goal, report func(Progress)) Guard {
+	return &dryGuard{node: d.Node, report: report, goal: goal, adjusted: make(chan struct{}, 1)}
 }
 
 type dryGuard struct {
 	node     *Node
-	tell     func(Progress)
-	adjusted chan struct{}
+	report   func(Progress)
+	adjusted chan struct{} // wakes Run after Adjust
 
-	mu     sync.Mutex
+	mu     sync.Mutex // protects goal and result
 	goal   Goal
 	result Result
-	memory memory
+	memory memory // of the last look; only Run uses it
 }
 
 // Adjust implements Guard.
@@ -268,7 +270,7 @@ func (g *dryGuard) Result() Result {
 	return g.result
 }
 
-// Run implements Guard.
+// Run implements Guard. It looks once for each goal, and again after a look that failed.
 func (g *dryGuard) Run(ctx context.Context) {
 	var pause time.Duration
 	reported, evicted, trouble := false, false, ""
@@ -276,7 +278,7 @@ func (g *dryGuard) Run(ctx context.Context) {
 		g.mu.Lock()
 		goal := g.goal
 		g.mu.Unlock()
-		reported = reported && (evicted || !goal.Evict) // Everything is reported again when evictions come in.
+		reported = reported && (evicted || !goal.Evict) // The first goal with evictions is reported in full again.
 		var would dryLook
 		err := kube.Retry(ctx, func(ctx context.Context) (err error) {
 			would, err = g.look(ctx, goal)
@@ -286,7 +288,7 @@ func (g *dryGuard) Run(ctx context.Context) {
 			pause = lookEvery
 			if ctx.Err() == nil && !kube.EqualIgnoringDigits(err.Error(), trouble) {
 				trouble = err.Error()
-				g.tell(Progress{Kind: state.NodeUnclosable, Generation: goal.Generation, State: State{Trouble: trouble}, Detail: trouble})
+				g.report(Progress{Kind: state.NodeUnclosable, Generation: goal.Generation, State: State{Trouble: trouble}, Detail: trouble})
 			}
 			continue
 		}
@@ -294,35 +296,36 @@ func (g *dryGuard) Run(ctx context.Context) {
 		g.result = would.result
 		g.mu.Unlock()
 		if reported { // The agent needs the state under the new goal.
-			g.tell(Progress{Kind: state.GoalChanged, Generation: goal.Generation, State: would.state})
+			g.report(Progress{Kind: state.GoalChanged, Generation: goal.Generation, State: would.state})
 		}
-		for _, p := range would.news {
-			if p.Kind == state.NodeEmpty || !reported {
+		for _, p := range would.steps {
+			if p.Kind == state.NodeEmpty || !reported { // The agent needs NodeEmpty for each goal.
 				p.Generation, p.State = goal.Generation, would.state
-				g.tell(p)
+				g.report(p)
 			}
 		}
-		reported, evicted, pause = !would.asks, evicted || goal.Evict, forever
+		// After an uncordon the agent adjusts the goal, and all steps are reported for that one.
+		reported, evicted, pause = !would.uncordoned, evicted || goal.Evict, forever
 	}
 }
 
-// dryLook is what would be done to a node: the result, the state after it, and what would be reported.
+// dryLook is what would be done to a node: the result, the state after it, and the steps to report.
 type dryLook struct {
 	result Result
 	state  State
-	news   []Progress
-	// asks: somebody has uncordoned the node, so that the goal is about to change.
-	asks bool
+	steps  []Progress
+	// uncordoned: somebody has uncordoned the node although the goal closes it. The agent then changes the goal.
+	uncordoned bool
 }
 
-// look reads the Node and its pods. Result.Left stays empty, as if all pods had gone.
+// look reads the Node and its pods, and returns what a real guard would do. Result.Left stays empty, as if all pods had gone.
 func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 	node, err := g.node.get(ctx, false)
 	if kube.NotFound(err) && goal.NodeSeen {
 		return dryLook{
 			result: Result{NodeGone: true},
 			state:  State{Closed: true, Ours: true, Drained: goal.Evict, Looked: true},
-			news:   []Progress{{Kind: state.NodeEmpty}},
+			steps:  []Progress{{Kind: state.NodeEmpty}},
 		}, nil
 	}
 	if err != nil {
@@ -338,14 +341,15 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 			Closed: ours || cordon == CordonForeign, Open: cordon == CordonLifted, Ours: ours, Left: cordon == CordonLeft, UID: node.UID,
 			Drained: goal.Evict && !limited && (cordon != CordonLifted || !goal.Close), Looked: true, Limited: limited,
 		},
-		news: []Progress{cordon.progress()},
+		steps:      []Progress{cordon.progress()},
+		uncordoned: cordon == CordonLifted && goal.Close,
 	}
-	would.news[0].Claim, _ = readClaim(node)
-	if would.asks = cordon == CordonLifted && goal.Close; would.asks || !goal.Evict || limited {
+	would.steps[0].Claim, _ = readClaim(node) // no claim: a claim without events
+	if would.uncordoned || !goal.Evict || limited {
 		return would, nil
 	}
 	terms := evict.Terms{Evict: true, Hard: goal.Hard, Soft: goal.Soft, Since: goal.Before}
-	if cordon == CordonLifted {
+	if cordon == CordonLifted { // Pods that came after the cordon stay.
 		terms.Since = cmp.Or(g.memory.view.cordonedAt, goal.Before)
 	}
 	going, staying, err := g.node.Going(ctx, terms)
@@ -356,13 +360,13 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 	for i := range going {
 		evicted := aboutPod(state.PodEvicted, &going[i], "")
 		evicted.Total = len(going)
-		would.news = append(would.news, evicted)
+		would.steps = append(would.steps, evicted)
 	}
-	would.news = append(would.news, Progress{Kind: state.NodeEmpty, Total: len(going)})
+	would.steps = append(would.steps, Progress{Kind: state.NodeEmpty, Total: len(going)})
 	return would, nil
 }
 
-// Uncordon returns what Node.Uncordon would do.
+// Uncordon returns what Node.Uncordon would do now. It does not wait for a reboot.
 func (d *DryRun) Uncordon(ctx context.Context, _ Booted) (result UncordonResult, err error) {
 	err = kube.Retry(ctx, func(ctx context.Context) error {
 		node, err := d.get(ctx, false)

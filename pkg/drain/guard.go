@@ -32,14 +32,14 @@ const (
 // requested.
 type guard struct {
 	node     *Node
-	tell     func(Progress)
+	tell     func(Progress) // the caller's: see Node.Guard
 	loop     *loop.Loop
 	pods     *evict.Pods
 	wantLook chan struct{} // wakes keepLooking
 
-	goal Goal
-	next *Goal // set by Adjust, not taken over yet
-	news []Progress
+	goal   Goal
+	next   *Goal      // set by Adjust; the loop makes it goal
+	queued []Progress // for tell, after the present round of the loop
 	// closingSince is when the guard began to close the node for the present events.
 	closingSince time.Time
 
@@ -69,8 +69,8 @@ type guard struct {
 	waiting
 }
 
-// Guard returns a guard of the node, which does nothing before it is run. tell is called for everything that happens, from one
-// goroutine. It must not block.
+// Guard returns a guard of the node. It does nothing before Run is called. The guard calls tell for everything that happens, from one
+// goroutine. tell must not block.
 func (n *Node) Guard(goal Goal, tell func(Progress)) Guard {
 	g := &guard{
 		node: n, tell: tell, goal: goal, memory: memory{view: view{limited: goal.Limited}}, loop: loop.New(),
@@ -88,7 +88,8 @@ func (g *guard) Adjust(goal Goal) {
 	g.loop.Wake()
 }
 
-// Run implements Guard.
+// Run implements Guard. Each round of the loop handles one event that was posted, and then does all that is due. It calls tell without the
+// loop's lock, so that tell may call the guard.
 func (g *guard) Run(ctx context.Context) {
 	g.closingSince = time.Now()
 	g.node.reads.SetDeadline(g.goal.Hard)
@@ -98,7 +99,7 @@ func (g *guard) Run(ctx context.Context) {
 			looking = true
 			g.loop.Go(g.keepLooking)
 		}
-		if timed {
+		if timed { // The time has come for some pods; plan for all.
 			g.pods.Replan()
 		}
 		if g.next != nil {
@@ -109,17 +110,17 @@ func (g *guard) Run(ctx context.Context) {
 			post()
 		}
 		wake := g.advance(time.Now())
-		news := g.news
-		g.news = nil
+		queued := g.queued
+		g.queued = nil
 		return wake, func() {
-			for _, p := range news {
+			for _, p := range queued {
 				g.tell(p)
 			}
 		}
 	})
 }
 
-// Terms implements evict.Drain.
+// Terms implements evict.Drain: pkg/evict asks under which terms pods have to go now.
 func (g *guard) Terms() evict.Terms {
 	return evict.Terms{
 		Evict: g.goal.Evict && !g.view.limited, Hard: g.goal.Hard, Soft: g.goal.Soft, From: g.evictFrom,
@@ -128,7 +129,8 @@ func (g *guard) Terms() evict.Terms {
 	}
 }
 
-// since is the time after which pods have come that stay; zero if none does. The goal's is by the machine's clock.
+// since returns a time: pods that came to the node later stay. Zero means that no pod stays for this reason. The time of the cordon itself
+// is better than the goal's, as it is by the API server's clock, like the pods' times.
 func (g *guard) since() time.Time {
 	if g.staysOpen() || !g.goal.Before.IsZero() {
 		return cmp.Or(g.cordonedAt, g.goal.Before)
@@ -139,7 +141,7 @@ func (g *guard) since() time.Time {
 // drained reports whether the node was reported drained, and still is.
 func (g *guard) drained() bool { return g.drainedIn == g.epoch }
 
-// Met implements evict.Drain.
+// Met implements evict.Drain: a pod was found that has to go. So the node is not drained any more.
 func (g *guard) Met(pod *corev1.Pod, fresh bool) {
 	arrived := fresh && (g.drained() || g.view.closed())
 	g.epoch++
@@ -149,7 +151,7 @@ func (g *guard) Met(pod *corev1.Pod, fresh bool) {
 	}
 }
 
-// Report implements evict.Drain.
+// Report implements evict.Drain: something happened to a pod, or to all pods if pod is nil.
 func (g *guard) Report(what state.TransitionKind, pod *corev1.Pod, detail string) {
 	if pod == nil {
 		g.report(Progress{Kind: what, Detail: detail})
@@ -158,7 +160,7 @@ func (g *guard) Report(what state.TransitionKind, pod *corev1.Pod, detail string
 	}
 }
 
-// aboutPod is something that happened to a pod.
+// aboutPod returns the Progress that reports what happened to a pod.
 func aboutPod(what state.TransitionKind, pod *corev1.Pod, detail string) Progress {
 	return Progress{Kind: what, Pod: evict.Name(pod), PodUID: string(pod.UID), PodLabels: pod.Labels, Detail: detail}
 }
@@ -166,12 +168,12 @@ func aboutPod(what state.TransitionKind, pod *corev1.Pod, detail string) Progres
 // staysOpen reports whether somebody has uncordoned the node for all reasons of the goal.
 func (g *guard) staysOpen() bool { return g.memory.staysOpen(g.goal) }
 
-// setGoal changes the goal. A new generation starts afresh: that operators have uncordoned the node, or which pods were left because they keep
-// coming back, does not count for it.
+// setGoal changes the goal. A new generation starts afresh. What was found out earlier does not count for it: that operators have uncordoned
+// the node, and which pods were left because they keep coming back.
 func (g *guard) setGoal(goal Goal) {
 	grown, begins, wasOpen := goal.Generation > g.goal.Generation, goal.Evict && !g.goal.Evict, g.staysOpen()
 	g.setDeadline(goal)
-	g.drainedIn = 0 // It is reported again.
+	g.drainedIn = 0 // That the node is drained is reported again for this goal.
 	if grown {
 		if wasOpen { // The node has to be closed again first.
 			begins, g.cordonDecided, g.closingSince = true, time.Time{}, time.Now()
@@ -179,7 +181,7 @@ func (g *guard) setGoal(goal Goal) {
 		g.epoch++
 		g.pods.ForgetReturns()
 	}
-	if begins {
+	if begins { // Scripts run again, and evictions wait for them.
 		g.evictFrom, g.scriptsDone = time.Time{}, false
 	}
 	if begins || !goal.Evict {
@@ -192,11 +194,12 @@ func (g *guard) setGoal(goal Goal) {
 	g.report(Progress{Kind: state.GoalChanged})
 }
 
-// setDeadline changes the goal. Requests that were refused wait no longer if a hard deadline is near now, and a cordon that hangs is given up
-// sooner if it is nearer than before.
+// setDeadline replaces the goal, and hurries if its hard deadline is nearer than before. A look that hangs is ended then, and made again with
+// shorter limits. If the deadline is near now, requests that were refused are repeated without their long pauses.
 func (g *guard) setDeadline(goal Goal) {
 	now := time.Now()
-	if nearer := g.goal.Hard.IsZero() || goal.Hard.Before(g.goal.Hard.Add(-time.Minute)); nearer && goal.patchTimeout() < kube.Write && g.endLook != nil {
+	nearer := g.goal.Hard.IsZero() || goal.Hard.Before(g.goal.Hard.Add(-time.Minute))
+	if hurried := goal.patchTimeout() < kube.Write; nearer && hurried && g.endLook != nil {
 		g.endLook()
 	}
 	wasNear := g.Terms().Near(now)
@@ -207,13 +210,14 @@ func (g *guard) setDeadline(goal Goal) {
 	}
 }
 
-// report queues what happened for tell, together with the present state.
+// report queues for tell what happened, with the state after it.
 func (g *guard) report(p Progress) {
 	pods := g.pods.Counts()
 	p.Generation, p.State, p.Total, p.Left = g.goal.Generation, g.state(), pods.Total, pods.Left
-	g.news = append(g.news, p)
+	g.queued = append(g.queued, p)
 }
 
+// state returns what the guard knows of the node now.
 func (g *guard) state() State {
 	s := State{
 		Closed: g.closed(), Open: g.staysOpen(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Ready: g.view.ready,
@@ -259,9 +263,10 @@ func (g *guard) Result() Result {
 // nodeGone reports whether the Node was deleted: there was one in this boot, and is none any more.
 func (g *guard) nodeGone() bool { return g.view.missing && (g.view.uid != "" || g.goal.NodeSeen) }
 
-// advance does everything that can be done now, and returns when to call it again if nothing happens; zero for never.
+// advance does all of the drain that can be done now: it schedules evictions, makes them, and concludes the drain. The loop calls it after
+// each event. It returns when to call it again if nothing happens; zero is never.
 func (g *guard) advance(now time.Time) time.Time {
-	if !g.goal.Evict || g.node.opts.UID != "" && g.view.missing {
+	if !g.goal.Evict || g.node.opts.UID != "" && g.view.missing { // See Options.UID: the pods may be another machine's.
 		return time.Time{}
 	}
 	g.pods.Begin()
@@ -274,14 +279,15 @@ func (g *guard) advance(now time.Time) time.Time {
 	return loop.Soonest(wake, g.concludeDrain(now))
 }
 
-// scheduleEvictions sets evictFrom once the cordon is decided: after the scripts have run, and with the delays that are configured. It
-// returns when to call it again.
+// scheduleEvictions sets evictFrom, when evictions begin: once the cordon is decided, scripts have run, and load balancers have had their
+// time. While a wait is under way, evictFrom is far away. It returns when to call it again; zero is never.
 func (g *guard) scheduleEvictions(now time.Time) time.Time {
-	if wake := loop.Soonest(g.scripts.limit(now), g.balancers.limit(now)); !g.evictFrom.IsZero() || g.view.limited {
+	wake := loop.Soonest(g.scripts.limit(now), g.balancers.limit(now))
+	if !g.evictFrom.IsZero() || g.view.limited { // It is set already, or operators allow no evictions.
 		return wake
 	}
 	if g.cordonDecided.IsZero() {
-		if g.goal.Hard.IsZero() {
+		if g.goal.Hard.IsZero() { // There is time to wait for the cordon.
 			return time.Time{}
 		}
 		// The machine is lost: evicting without a cordon is better than pods that die with it.
@@ -308,7 +314,7 @@ func (g *guard) Look() int {
 	return g.lookRequested
 }
 
-// answerRequest ends the wake-up for a look that is being made, or is not needed any more.
+// answerRequest takes back Look's wake-up of keepLooking: the look is being made, or it is not needed any more.
 func (g *guard) answerRequest() {
 	select {
 	case <-g.wantLook:
@@ -316,8 +322,8 @@ func (g *guard) answerRequest() {
 	}
 }
 
-// keepLooking looks at the Node until the guard ends: on request, every lookEvery otherwise, and with growing pauses while that
-// fails.
+// keepLooking looks at the Node until the guard ends: when Look asks for it, else every lookEvery. While looks fail, the pauses grow. It runs
+// in a goroutine of the loop's, and returns nil because nothing remains to be done at its end.
 func (g *guard) keepLooking(ctx context.Context) (then func()) {
 	failing, refused := kube.Failures, kube.Refusals
 	for more := true; more; {
@@ -337,7 +343,7 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 			pause = max(failing.Step(), kube.RetryAfter(v.err))
 		case !v.missing:
 			pause = refused.Step()
-		default:
+		default: // The kubelet may register the Node at any moment.
 			pause = time.Second
 		}
 		handled := make(chan struct{})
@@ -348,8 +354,8 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 	return nil
 }
 
-// awaitLook waits until a look is requested, or until the pause is over and the Node may have changed since the last look. It reports false
-// if the guard ends.
+// awaitLook waits until the next look is due: one is requested, or the pause is over and the Node may have changed since the last look. It
+// returns false if the guard ends first.
 func (g *guard) awaitLook(ctx context.Context, last view, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -364,15 +370,16 @@ func (g *guard) awaitLook(ctx context.Context, last view, pause time.Duration) b
 		if unchanged := g.node.opts.Unchanged; unchanged == nil || last.err != nil || last.tidy != nil || !unchanged(last.version) {
 			return true
 		}
-		g.loop.Post(g.pods.Replan)
+		g.loop.Post(g.pods.Replan) // as after a look
 		timer.Reset(lookEvery)
 	}
 }
 
-// handleLook handles the result of a look that was made in a generation.
+// handleLook handles the result of a look. number is the look's, and generation the goal's when it began. If the look changed what the agent
+// has to know, but nothing was reported, it reports GoalChanged, so that the agent gets the new state.
 func (g *guard) handleLook(v view, number, generation int) {
 	before, lookDone, first := g.memory, g.lookDone, g.view.uid == ""
-	wasClosed, hadLooked, reported := g.closed(), g.hasLooked(), len(g.news)
+	wasClosed, hadLooked, reported := g.closed(), g.hasLooked(), len(g.queued)
 	g.pods.Replan()
 	g.countLook(v, number, generation)
 	switch {
@@ -399,13 +406,14 @@ func (g *guard) handleLook(v view, number, generation int) {
 		g.pods.Rejudge()
 	}
 	changed := g.closed() && !wasClosed || g.view.ready && !before.view.ready || g.hasLooked() && !hadLooked || limitedChanged || g.view.uid != before.view.uid
-	if changed && len(g.news) == reported {
+	if changed && len(g.queued) == reported {
 		g.report(Progress{Kind: state.GoalChanged})
 	}
 }
 
-// countLook notes that a look has returned. One that failed proves nothing, and is repeated; but before a hard deadline pods do not wait
-// for the next one, nor does the node for a look that is refused for good.
+// countLook records that a look has returned. It sets lookedIn, the generation whose look is answered, and lookDone, for which pods wait. A
+// look that failed proves nothing, and is repeated. Before a hard deadline it counts all the same: pods do not wait for the next look, and
+// a refusal is the answer for the generation.
 func (g *guard) countLook(v view, number, generation int) {
 	answered, hard := v.err == nil || v.missing, !g.goal.Hard.IsZero()
 	switch {
@@ -422,8 +430,8 @@ func (g *guard) countLook(v view, number, generation int) {
 	}
 }
 
-// handleUncordon handles that somebody uncordoned the node. Even if a generation has begun since that look, the node stays open until the
-// next one: which of the events want it closed again, the agent knows.
+// handleUncordon handles that somebody uncordoned the node. The node stays open for the present generation, even if that has begun since the
+// look. The agent knows which of the events want the node closed again, and begins the next generation for them.
 func (g *guard) handleUncordon(v view) {
 	g.uncordonedIn = g.goal.Generation
 	if !g.goal.Close || g.goal.Before.IsZero() { // Otherwise the cordon was only for events that pods need not go for.
@@ -431,17 +439,17 @@ func (g *guard) handleUncordon(v view) {
 	}
 	g.pods.Rejudge()
 	reopened := Progress{Kind: state.NodeReopened}
-	reopened.Claim, _ = parseClaim(v.claim)
+	reopened.Claim, _ = parseClaim(v.claim) // An operator may have removed the annotation, too: then it names no events.
 	g.report(reopened)
 }
 
-// handleMissingNode handles that there is no Node.
+// handleMissingNode handles that there is no Node: it was deleted, or the kubelet has not registered it in this boot. It reports that once.
 func (g *guard) handleMissingNode(v view) {
 	known := g.view.missing
-	v.uid, v.version = g.view.uid, g.view.version
+	v.uid, v.version = g.view.uid, g.view.version // nodeGone needs the UID of the Node that was there.
 	g.view = v
 	if g.nodeGone() && g.cordonDecided.IsZero() {
-		g.cordonDecided = time.Now()
+		g.cordonDecided = time.Now() // No pod can be bound to it any more.
 	}
 	if !known {
 		why := "the kubelet has not registered it yet"
@@ -452,24 +460,24 @@ func (g *guard) handleMissingNode(v view) {
 	}
 }
 
-// noteNode notes which Node was read. That somebody has uncordoned the one before does not count for another one.
-func (g *guard) noteNode(uid types.UID) {
+// forgetUncordon forgets that somebody has uncordoned the Node, if the one that was read now has another UID: it is a new registration.
+func (g *guard) forgetUncordon(uid types.UID) {
 	if g.anotherThan(uid) {
 		g.uncordonedIn = 0
 	}
 }
 
-// handleNodeError handles that the Node could not be read or cordoned. If the cordon is refused for good and there is a hard deadline,
-// evictions begin without it.
+// handleNodeError handles that the Node could not be read or cordoned, and reports each new reason once. If the cordon is refused for good and
+// there is a hard deadline, evictions begin without the cordon.
 func (g *guard) handleNodeError(v view) {
-	if v.uid == "" {
+	if v.uid == "" { // It was not read: what is known of it stays.
 		g.view.err = v.err
-	} else { // It was read.
-		g.noteNode(v.uid)
+	} else {
+		g.forgetUncordon(v.uid)
 		g.view = v
 	}
 	switch passing := kube.Passing(v.err); {
-	case passing && (!g.cordonPending() || g.view.cordon == CordonLeft):
+	case passing && (!g.cordonPending() || g.view.cordon == CordonLeft): // No cordon is waiting for this, so there is nothing to report.
 		return
 	case !passing && !g.goal.Hard.IsZero() && g.cordonDecided.IsZero():
 		g.cordonDecided = time.Now()
@@ -482,7 +490,7 @@ func (g *guard) handleNodeError(v view) {
 // handleNode handles a Node that was read, and cordoned if that was called for.
 func (g *guard) handleNode(v view) {
 	before := g.view
-	g.noteNode(v.uid)
+	g.forgetUncordon(v.uid)
 	another, newlyClosed := before.uid != v.uid, v.closed() && !before.closed()
 	if v.cordon == CordonSet || newlyClosed || another {
 		// Until now the node was open, or it is another Node: pods may have come since the last look, and what was found out before
@@ -504,28 +512,29 @@ func (g *guard) handleNode(v view) {
 	g.tidy(v)
 }
 
-// after returns the view with what only the view before can tell.
+// after completes a view from the one before: whether this guard has set our cordon, and whether our label is on the Node.
 func (v view) after(before view) view {
-	// It was this guard that has set it; also if the node was open, and the answer to its patch was lost.
-	if v.cordon == CordonOurs && before.uid == v.uid && (before.cordon == CordonSet || before.cordon == CordonNone && !before.missing) {
+	// A node that was open before got our cordon from this guard, even if the answer to the patch was lost.
+	setByGuard := before.cordon == CordonSet || before.cordon == CordonNone && !before.missing
+	if v.cordon == CordonOurs && before.uid == v.uid && setByGuard {
 		v.cordon = CordonSet
 	}
 	if kube.Newer(v.version, before.version) != v.version {
-		v.ours = before.ours // The label was set after this was read.
+		v.ours = before.ours // handleTidied knows a newer version: our label was set after this one was read.
 	}
 	return v
 }
 
-// tidy brings our other keys on the Node up to date, without holding anything up. If that fails, the next look tries again; it is requested
-// soon if the failure may pass.
+// tidy makes the patch v.tidy, which brings our other keys on the Node up to date. Nothing waits for it. If it fails, the next look tries
+// again; that look is requested soon if the failure may pass.
 func (g *guard) tidy(v view) {
-	if v.tidy == nil || g.tidying {
+	if v.tidy == nil || g.tidying { // Nothing to do, or the patch before is under way.
 		return
 	}
 	g.tidying = true
 	timeout, pause := g.goal.patchTimeout(), g.tidyBackoff.Step()
 	g.loop.Go(func(running context.Context) func() {
-		// Keys are taken off even if the guard ends meanwhile, as it may once it is known that operators have uncordoned the node.
+		// Keys are taken off even if the guard ends meanwhile: it may end when operators have uncordoned the node.
 		ctx, cancel := kube.Outlasting(running, timeout)
 		defer cancel()
 		node, err := g.node.patch(ctx, v.tidy)
@@ -558,10 +567,11 @@ func (g *guard) handleTidied(v view, node *corev1.Node, err error) {
 	}
 }
 
-// concludeDrain reports the node drained once it is. It returns when to call it again.
+// concludeDrain reports the node drained once a list of pods proves it, and waits for volumes and load balancers before. It returns when to
+// call it again; zero means after the next event.
 func (g *guard) concludeDrain(now time.Time) time.Time {
 	switch {
-	case g.drained() || !g.hasLooked() || g.view.limited || g.scripts != nil:
+	case g.drained() || !g.hasLooked() || g.view.limited || g.scripts != nil: // It is done, or nothing may be concluded yet.
 		return time.Time{}
 	case !g.pods.Synced() || g.pods.Counts().Left > 0 || g.cordonDecided.IsZero() || g.cordonPending():
 		return time.Time{}
@@ -573,7 +583,7 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 		return until
 	}
 	if g.pods.Proven() != g.epoch {
-		g.pods.Prove(g.epoch) // The watch may lag.
+		g.pods.Prove(g.epoch) // The watch may lag, so a list has to show it.
 		return time.Time{}
 	}
 	g.drainedIn = g.epoch
@@ -581,7 +591,7 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// cordonPending reports whether the cordon is still being tried, so that pods may come.
+// cordonPending reports whether the guard is still trying to cordon the node. Until then pods may come.
 func (g *guard) cordonPending() bool {
 	return !g.view.closed() && !g.view.missing && !g.staysOpen() && (g.view.err == nil || kube.Passing(g.view.err))
 }

@@ -59,7 +59,7 @@ const (
 	CordonNone CordonResult = ""
 )
 
-// progress is what is reported about the cordon.
+// progress returns the Progress that reports how the node came to be cordoned.
 func (r CordonResult) progress() Progress {
 	switch r {
 	case CordonForeign:
@@ -68,7 +68,7 @@ func (r CordonResult) progress() Progress {
 		return Progress{Kind: state.NodeOptedOut}
 	case CordonLifted:
 		return Progress{Kind: state.NodeReopened}
-	case CordonSet, CordonOurs, CordonNone:
+	case CordonSet, CordonOurs, CordonNone: // None only in a dry run, which reports that it would set the cordon.
 	}
 	return Progress{Kind: state.NodeClosed, Detail: string(r)}
 }
@@ -120,7 +120,8 @@ func (m memory) anotherThan(uid types.UID) bool { return m.view.uid != "" && m.v
 // staysOpen reports whether somebody has uncordoned the node for all reasons of a goal.
 func (m memory) staysOpen(goal Goal) bool { return !goal.Close || m.uncordonedIn == goal.Generation }
 
-// close reads the Node, and cordons it if that is called for.
+// close makes one look: it reads the Node, and cordons it if the goal asks for that and the Node is not cordoned. before is what the guard knows
+// from earlier looks. If the cordon fails, the view has err and the Node's uid; if the read fails, err alone.
 func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	node, err := n.get(ctx, !before.view.closed())
 	if err != nil {
@@ -148,7 +149,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	return v
 }
 
-// viewOf is the view of a Node that was read, with its cordon. When our cordon that somebody has lifted was set, the goal may say.
+// viewOf returns the view of a Node that was read and found cordoned like that. The goal says when our cordon was set, if the Node does not.
 func (n *Node) viewOf(node *corev1.Node, found CordonResult, goal Goal) view {
 	v := view{
 		cordon: found, uid: node.UID, version: node.ResourceVersion, limited: onlyCordon(node), unschedulable: node.Spec.Unschedulable,
@@ -166,13 +167,13 @@ func (n *Node) viewOf(node *corev1.Node, found CordonResult, goal Goal) view {
 
 var errAnotherNode = errors.New("there is another Node of that name now")
 
-// cordonOf says how the Node is cordoned; CordonNone if it has to be cordoned now. A node that was uncordoned is cordoned again in the next
-// generation only.
+// cordonOf says how the Node is cordoned; CordonNone means that the guard has to cordon it now. A node that somebody has uncordoned is cordoned
+// again in the next generation only. reopened is the result of n.reopened for this Node.
 func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, reopened bool) CordonResult {
 	switch {
 	case leave(node):
 		return CordonLeft
-	case node.Spec.Unschedulable && n.isMine(node) && !n.setByOther(node) && !sinceLift(node, before):
+	case node.Spec.Unschedulable && n.isMine(node) && !n.setByOther(node) && !cordonedAfterLift(node, before):
 		return CordonOurs
 	case node.Spec.Unschedulable:
 		return CordonForeign
@@ -182,24 +183,25 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, reopened bo
 	return CordonNone
 }
 
-// sinceLift reports whether somebody has set the cordon after the guard has seen that ours was lifted, where the API server does not remember who
-// did.
-func sinceLift(node *corev1.Node, before memory) bool {
+// cordonedAfterLift reports whether the Node's cordon must be somebody else's: the guard saw at the last look that ours was lifted. It is for
+// API servers without managed fields; where there are some, setByOther knows.
+func cordonedAfterLift(node *corev1.Node, before memory) bool {
 	return before.view.cordon == CordonLifted && before.view.uid == node.UID && len(node.ManagedFields) == 0
 }
 
-// reopened reports whether somebody has uncordoned the Node since the look before: it was closed then, or has a claim that was not there then. A
-// program that lifts its own cordon removes its claim, too.
+// reopened reports whether somebody has uncordoned the Node since the last look. That is so if it is schedulable, and was not then. It is also so
+// if it has a claim that it had not then: it was cordoned and uncordoned in between. A program that lifts its own cordon removes its claim, too.
 func (n *Node) reopened(node *corev1.Node, before view) bool {
 	if node.Spec.Unschedulable || before.autoscaled && !autoscaled(node) {
 		return false // In the latter case Cluster Autoscaler has given up, and lifted any cordon.
 	}
 	claim := node.Annotations[CordonAnnotation]
-	return before.unschedulable && (!before.foreignClaim || claim != "") || claim != before.claim && claim != ""
+	liftedByWriter := before.foreignClaim && claim == ""
+	return before.unschedulable && !liftedByWriter || claim != before.claim && claim != ""
 }
 
-// tidyPatch returns the patch that brings our other keys on the Node up to date, and whether that sets ExcludeLabel; nil if there is nothing
-// to do. The label is not set for a node that somebody has uncordoned.
+// tidyPatch returns the patch that brings those of our keys up to date that are not the cordon: ExcludeLabel, and a claim that is left over.
+// It is nil if they are. excludes: the patch sets ExcludeLabel, which a node gets that nobody has uncordoned.
 func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, excludes bool) {
 	value, labeled := node.Labels[ExcludeLabel]
 	metadata := asSeen(node)
@@ -208,9 +210,9 @@ func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, exclu
 		excludes = true
 		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
 	case v.open && !v.unschedulable && value == n.opts.Writer:
-		metadata["labels"] = map[string]any{ExcludeLabel: nil} // It takes pods, so it should get traffic.
+		metadata["labels"] = map[string]any{ExcludeLabel: nil} // The node takes pods, so it should get traffic.
 	case v.cordon == CordonForeign && n.isMine(node):
-		// It is left over from a cordon of ours that somebody lifted before they set theirs.
+		// The claim is left over from a cordon of ours that somebody lifted before they set theirs.
 		metadata["annotations"] = map[string]any{CordonAnnotation: nil}
 	default:
 		return nil, false
@@ -230,8 +232,8 @@ func (n *Node) isMine(node *corev1.Node) bool {
 	return hasClaim(node) && claim.OfWriter(n.opts.Writer)
 }
 
-// setByOther reports whether somebody else has made the node unschedulable, by its managed fields. If our annotation is on
-// it as well, that is left over from a cordon of ours that they lifted before.
+// setByOther reports whether somebody else has made the node unschedulable, by its managed fields. Our annotation may be on the Node as well:
+// then it is left over from a cordon of ours that they lifted before. Without managed fields, it is false.
 func (n *Node) setByOther(node *corev1.Node) bool {
 	other := false
 	for _, m := range node.ManagedFields {
@@ -239,7 +241,7 @@ func (n *Node) setByOther(node *corev1.Node) bool {
 			Spec map[string]json.RawMessage `json:"f:spec"`
 		}
 		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
-			continue
+			continue // It says nothing.
 		}
 		if _, set := fields.Spec["f:unschedulable"]; set {
 			if m.Manager == Host || m.Manager == n.opts.Writer {
@@ -251,9 +253,9 @@ func (n *Node) setByOther(node *corev1.Node) bool {
 	return other
 }
 
-// writtenAt is when our cordon was set, or last written for an event that has begun again. The managed fields say so by the API server's
-// clock, as do the pods' timestamps; but only for Host, which writes nothing else on the Node as this manager (labelManager). Otherwise it is
-// recorded, or else the claim's time, by the clock of the machine that has written that.
+// writtenAt is when our cordon was set, or last written for an event that has begun again. The managed fields have it by the API server's
+// clock, which the pods' timestamps are by, too. That is only so for Host, which writes nothing else on the Node as this manager: see
+// labelManager. Otherwise it is the recorded time, or else the claim's, both by a machine's clock.
 func (n *Node) writtenAt(node *corev1.Node, recorded time.Time) time.Time {
 	for _, m := range node.ManagedFields {
 		if m.Manager == Host && n.opts.Writer == Host && m.Subresource == "" && m.Time != nil {
@@ -276,9 +278,9 @@ func onlyCordon(node *corev1.Node) bool {
 	return leave(node) || action == OnlyCordon
 }
 
-// Claim reads the claim on the node's cordon. ok is false if that is not this writer's: there is no annotation, it cannot be parsed, or it is
-// another program's. If only ExcludeLabel is this writer's, as with another program's cordon, the claim returned is for the event "label".
-// A Node that does not exist is an error.
+// Claim reads the claim on the node's cordon. ok is false if it is not this writer's: there is no annotation, it cannot be parsed, or it is
+// another program's. With another program's cordon, ExcludeLabel may still be this writer's. Then ok is true, and the claim returned is for
+// the event "label", so that the label is taken back. A Node that does not exist is an error.
 func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	node, err := n.get(ctx, false)
 	if err != nil {
@@ -293,10 +295,12 @@ func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	return Claim{Writer: n.opts.Writer, Event: label, Kind: label, BootID: node.Status.NodeInfo.BootID, Since: time.Now().UTC(), UID: node.UID}, true, nil
 }
 
+// readClaim returns the claim on a Node, whoever's it is. ok is false if there is no valid one.
 func readClaim(node *corev1.Node) (claim Claim, ok bool) {
 	return parseClaim(node.Annotations[CordonAnnotation])
 }
 
+// parseClaim parses the value of CordonAnnotation.
 func parseClaim(text string) (claim Claim, ok bool) {
 	if json.Unmarshal([]byte(text), &claim) != nil || claim.Event == "" {
 		return Claim{}, false
@@ -318,8 +322,8 @@ const (
 	UncordonNodeGone UncordonResult = "node-gone"
 )
 
-// Booted reports whether a kubelet that has reported the Node Ready is the one to wait for: by its boot ID, and by when it reported that last,
-// by the clock of its machine; zero if it does not say.
+// Booted reports whether a kubelet that has reported the Node Ready is the one of this boot. bootID is what that kubelet reported. heartbeat is
+// when it reported last, by its machine's clock; zero if the Node does not say.
 type Booted func(bootID string, heartbeat time.Time) bool
 
 // Uncordon removes what this writer has set on the node: the cordon, if nobody else needs it, the annotation and the label. If booted is not
@@ -345,7 +349,7 @@ func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, err
 		if booted != nil && result.LeftTo() == "" && !isReady(node, booted) {
 			return errNotReady
 		}
-		// Were it carried out later, the next guard would conclude that operators have uncordoned the node.
+		// patchToEnd: an uncordon that the API server carried out later would look to the next guard like an operator's.
 		_, err = n.patchToEnd(ctx, n.dropVersionAfter(patch, conflicts), kube.Write)
 		if apierrors.IsConflict(err) {
 			conflicts++
@@ -360,10 +364,10 @@ func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, err
 
 var errNotReady = kube.NotYet{Text: "the node is not Ready yet", Pause: lookEvery}
 
-// uncordonOf says what an uncordon of this Node does.
+// uncordonOf says what an uncordon of this Node does, without doing it.
 func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {
 	switch mine := n.isMine(node); {
-	case mine && !node.Spec.Unschedulable:
+	case mine && !node.Spec.Unschedulable: // Our claim is still there, but the cordon is not.
 		return UncordonOpened
 	case !mine || n.setByOther(node):
 		return UncordonNotOurs
@@ -399,6 +403,7 @@ func (n *Node) dropVersionAfter(patch map[string]any, conflicts int) map[string]
 	return patch
 }
 
+// cordonPatch returns the patch that cordons a Node, and says on it for which events.
 func cordonPatch(seen *corev1.Node, claim Claim) map[string]any {
 	text, _ := json.Marshal(claim) // a struct of strings and a time always encodes
 	metadata := asSeen(seen)
@@ -440,12 +445,13 @@ func (g Goal) patchTimeout() time.Duration {
 
 func (n *Node) rest() rest.Interface { return n.client.CoreV1().RESTClient() }
 
-// enter waits for a place at the gate for Nodes. The requests that close a node go first, so that a node is closed soon once that was
-// begun.
+// enter waits for a place at Options.Requests, the gate for requests for Nodes. The caller has to call leave afterwards. A request with first
+// passes those without: the requests that close a node have it, so that a node is closed soon after it was first read.
 func (n *Node) enter(ctx context.Context, first bool) (leave func(), err error) {
 	return n.opts.Requests.Enter(ctx, n.opts.Urgent, first)
 }
 
+// get reads the Node once; first is as in enter. A Node with another UID than Options.UID counts as not found.
 func (n *Node) get(ctx context.Context, first bool) (*corev1.Node, error) {
 	leave, err := n.enter(ctx, first)
 	if err != nil {
@@ -466,7 +472,7 @@ func (n *Node) get(ctx context.Context, first bool) (*corev1.Node, error) {
 // cordon (writtenAt).
 func (n *Node) labelManager() string { return n.opts.Writer + "-label" }
 
-// patch changes our other keys on the Node, and returns the new Node.
+// patch changes keys of ours other than the cordon, and returns the Node after that.
 func (n *Node) patch(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
 	leave, err := n.enter(ctx, false)
 	if err != nil {
@@ -484,7 +490,7 @@ func (n *Node) patchToEnd(ctx context.Context, patch map[string]any, timeout tim
 		return nil, err
 	}
 	defer leave()
-	if err := ctx.Err(); err != nil {
+	if err := ctx.Err(); err != nil { // It has not begun, so it need not be made.
 		return nil, err
 	}
 	ctx, cancel := kube.Outlasting(ctx, timeout)
@@ -492,6 +498,7 @@ func (n *Node) patchToEnd(ctx context.Context, patch map[string]any, timeout tim
 	return n.write(ctx, patch, n.opts.Writer)
 }
 
+// write sends a patch of the Node under the name of that field manager, and returns the Node after it.
 func (n *Node) write(ctx context.Context, patch map[string]any, manager string) (*corev1.Node, error) {
 	body, err := json.Marshal(patch)
 	if err != nil {

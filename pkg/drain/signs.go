@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// sign is how another program, or an operator, says on a Node that it is emptying the node and needs it closed until that is done. It may use
-// this instead of a cordon, and a cordon on a node that is unschedulable already leaves no trace. One of the keys is set.
+// sign is a mark on a Node by which another program or an operator says: I am emptying this node, keep it closed. The program may use it
+// instead of a cordon. If it cordons a node that is cordoned already, only the sign shows that. One of taint, annotation and condition is set.
 type sign struct {
 	taint     string
 	value     string                   // of the taint; "" matches any
@@ -33,7 +33,7 @@ var signs = []sign{
 	{condition: "MaintenanceInProgress", of: "the maintenance in progress"},
 }
 
-// on reports whether the sign is on a Node.
+// on reports whether the sign is on a Node. A taint that only makes the scheduler prefer other nodes does not count.
 func (s sign) on(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == s.condition && c.Status == corev1.ConditionTrue

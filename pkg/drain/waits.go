@@ -41,7 +41,7 @@ type waiting struct {
 	balancersReason string
 }
 
-// hold is a wait for a blocker.
+// hold is one wait for a wait.Blocker. The caller of await sets until and late, and await the rest.
 type hold struct {
 	began time.Time
 	// left is what was missing, as reported last.
@@ -49,18 +49,19 @@ type hold struct {
 	// until is when it ends at the latest, which may change with the goal; zero for never. late is the reason then.
 	until func(now time.Time) time.Time
 	late  error
-	over  func(error)
+	// over ends the wait, with the reason if it is cut short. A second call does nothing.
+	over func(error)
 }
 
-// await begins a wait, which is kept in a place of the guard until it ends. What is missing meanwhile is reported as missing. done is called
-// once, in the guard's goroutine.
-func (g *guard) await(in **hold, h *hold, b wait.Blocker, node wait.Node, missing state.TransitionKind, done func(error)) {
+// await begins a wait for b. place is the guard's field for this wait: it has h until the wait ends, and is nil afterwards. While b waits,
+// what it still misses is reported as a Progress of kind missing. At the end, done is called once, in the loop.
+func (g *guard) await(place **hold, h *hold, b wait.Blocker, node wait.Node, missing state.TransitionKind, done func(error)) {
 	ctx, cancel := context.WithCancel(g.loop.Context())
-	h.began, *in = time.Now(), h
+	h.began, *place = time.Now(), h
 	h.over = func(err error) {
 		cancel()
-		if *in == h {
-			*in = nil
+		if *place == h { // Otherwise it was over already.
+			*place = nil
 			g.pods.Replan()
 			done(err)
 		}
@@ -69,7 +70,7 @@ func (g *guard) await(in **hold, h *hold, b wait.Blocker, node wait.Node, missin
 	g.loop.Go(func(context.Context) func() {
 		err := b.Wait(ctx, node, func(left string) {
 			g.loop.Post(func() {
-				if *in == h {
+				if *place == h {
 					h.left = left
 					g.report(Progress{Kind: missing, Detail: left})
 				}
@@ -80,7 +81,7 @@ func (g *guard) await(in **hold, h *hold, b wait.Blocker, node wait.Node, missin
 	})
 }
 
-// end ends a wait, if there is one.
+// end cuts a wait short for the reason err; nil is no wait.
 func (h *hold) end(err error) {
 	if h != nil {
 		h.over(err)
@@ -100,8 +101,8 @@ func (h *hold) limit(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// awaitScripts waits for the scripts: for ScriptsWait, or a quarter of the time before a hard deadline. Those that still run for a drain
-// before are not run again.
+// awaitScripts starts Options.Scripts, for which evictions wait: for ScriptsWait, or a quarter of the time before a hard deadline. Scripts that
+// still run for an earlier drain are not started again. It returns when the wait ends at the latest.
 func (g *guard) awaitScripts(now time.Time) time.Time {
 	if g.scripts != nil {
 		return g.scripts.limit(now)
@@ -115,7 +116,7 @@ func (g *guard) awaitScripts(now time.Time) time.Time {
 		return until
 	}
 	g.await(&g.scripts, h, g.node.opts.Scripts, wait.Node{}, "", func(err error) {
-		g.scriptsDone, g.evictFrom = true, time.Time{}
+		g.scriptsDone, g.evictFrom = true, time.Time{} // scheduleEvictions sets it.
 		if err != nil {
 			g.report(Progress{Kind: state.ScriptsFailed, Detail: err.Error()})
 		}
@@ -123,8 +124,9 @@ func (g *guard) awaitScripts(now time.Time) time.Time {
 	return h.limit(now)
 }
 
-// awaitMachine has evictions wait until load balancers are done with the machine, or for a set time if that cannot be found out. It takes
-// half of the time before the deadline at most: a target may drain for longer than that, and disruption budgets need time as well.
+// awaitMachine has evictions wait until load balancers are done with the machine. If that cannot be found out, they wait for LoadBalancerWait.
+// The wait takes half of the time before the deadline at most: a target may drain for longer, and disruption budgets need time as well. It
+// returns when the wait ends at the latest.
 func (g *guard) awaitMachine(now time.Time) time.Time {
 	h := &hold{}
 	h.until = func(now time.Time) time.Time {
@@ -139,7 +141,7 @@ func (g *guard) awaitMachine(now time.Time) time.Time {
 	}
 	g.awaitBalancers(h, nil, func(err error) {
 		delay := time.Duration(0)
-		if err != nil && !errors.Is(err, errHalf) {
+		if err != nil && !errors.Is(err, errHalf) { // Whether load balancers are done is unknown.
 			delay = g.node.opts.LoadBalancerWait
 		}
 		g.delayEvictions(h.began, delay)
@@ -147,7 +149,7 @@ func (g *guard) awaitMachine(now time.Time) time.Time {
 	return h.limit(now)
 }
 
-// delayEvictions sets when evictions begin.
+// delayEvictions sets when evictions begin: delay after since, which may be over. It reports the time that is left, if there is any.
 func (g *guard) delayEvictions(since time.Time, delay time.Duration) {
 	g.evictFrom = since.Add(delay)
 	g.pods.Replan()
@@ -156,7 +158,8 @@ func (g *guard) delayEvictions(since time.Time, delay time.Duration) {
 	}
 }
 
-// awaitBalancers waits for load balancers. Why the wait ends is reported; not if all is well and nobody needs to know.
+// awaitBalancers waits for load balancers: for the machine, and for the pods that had these addresses. It reports why the wait ends, except
+// if load balancers were done at once, or if the reason was reported before. done is not called if the drain was called off.
 func (g *guard) awaitBalancers(h *hold, addresses []string, done func(error)) {
 	g.await(&g.balancers, h, g.node.opts.LoadBalancers, wait.Node{Addresses: addresses}, state.TargetsLeft, func(err error) {
 		reason := ""
@@ -173,14 +176,14 @@ func (g *guard) awaitBalancers(h *hold, addresses []string, done func(error)) {
 	})
 }
 
-// awaitRest waits for what is left to wait for once no pod is left: volumes, and then load balancers. It returns until when at most; zero for
-// any time. A machine whose node somebody uncordoned stays in its load balancers.
+// awaitRest waits, once no pod is left, for volumes and then for load balancers. concludeDrain calls it until waiting is false. until is when
+// the wait ends at the latest; zero is never. A machine whose node somebody uncordoned stays in its load balancers.
 func (g *guard) awaitRest(now time.Time) (waiting bool, until time.Time) {
 	if until := g.awaitVolumes(now); g.volumes != nil {
 		return true, until
 	}
 	epoch := g.epoch
-	if g.node.opts.LoadBalancers == nil || g.balancersEpoch == epoch || g.staysOpen() {
+	if g.node.opts.LoadBalancers == nil || g.balancersEpoch == epoch || g.staysOpen() { // There is nothing to wait for, or it is over.
 		return false, time.Time{}
 	}
 	switch deadline := g.balancersDeadline(now); {
@@ -198,9 +201,9 @@ func (g *guard) awaitRest(now time.Time) (waiting bool, until time.Time) {
 	return true, g.balancers.limit(now)
 }
 
-// awaitVolumes waits for volumes: one that stays attached keeps its pod from starting elsewhere for minutes. When an event joins, they are
-// waited for again, but only in what is left of VolumeWait since the last pod's end: no event may run out of time because another one came
-// before it.
+// awaitVolumes waits for volumes: one that stays attached keeps its pod from starting elsewhere for minutes. When an event joins, volumes are
+// waited for again, but no longer than VolumeWait since the last pod's end: otherwise an event that comes first would cost the next one its
+// time. It returns when the wait ends at the latest. g.volumes is nil if there is no wait.
 func (g *guard) awaitVolumes(now time.Time) time.Time {
 	if g.volumesSince.IsZero() {
 		g.volumesSince = now
@@ -217,7 +220,7 @@ func (g *guard) awaitVolumes(now time.Time) time.Time {
 			if err == nil {
 				return
 			}
-			if g.volumesLeft, err = strconv.Atoi(h.left); err != nil {
+			if g.volumesLeft, err = strconv.Atoi(h.left); err != nil { // Their number was not found out.
 				g.volumesLeft = VolumesUnknown
 			}
 		})
@@ -225,8 +228,8 @@ func (g *guard) awaitVolumes(now time.Time) time.Time {
 	return g.volumes.limit(now)
 }
 
-// restDeadline is until when volumes and load balancers may be waited for, so that the node is drained a margin before an event runs out of time;
-// zero for any time.
+// restDeadline is until when volumes and load balancers may be waited for; zero is for ever. It is a margin before the first event runs out of
+// time, so that the node still counts as drained for that event.
 func (g *guard) restDeadline(now time.Time) time.Time {
 	until := g.goal.Hard
 	if g.goal.TimeEnds.After(now) {
@@ -242,7 +245,7 @@ func (g *guard) restDeadline(now time.Time) time.Time {
 // is over does not count before a hard one.
 func (g *guard) balancersDeadline(now time.Time) time.Time {
 	until, soft := g.restDeadline(now), g.goal.Soft
-	if soft.After(now) || g.goal.Hard.IsZero() && !soft.IsZero() {
+	if counts := soft.After(now) || g.goal.Hard.IsZero() && !soft.IsZero(); counts {
 		until = loop.Soonest(until, soft.Add(-g.node.opts.Margin))
 	}
 	return until

@@ -94,10 +94,10 @@ type Terms struct {
 	Since    time.Time
 }
 
-// deadline reports whether there is a deadline of any kind.
-func (t Terms) deadline() bool { return !t.Hard.IsZero() || !t.Soft.IsZero() }
+// hasDeadline reports whether there is a deadline, hard or soft.
+func (t Terms) hasDeadline() bool { return !t.Hard.IsZero() || !t.Soft.IsZero() }
 
-// Near reports whether the hard deadline leaves no time for long pauses. It is not near any more once it is long over.
+// Near reports whether the hard deadline leaves no time for long pauses between requests. It is false again once the deadline is long over.
 func (t Terms) Near(now time.Time) bool {
 	const near = 10 * time.Minute
 	return !t.Hard.IsZero() && t.Hard.Sub(now) < near && !t.longOver(now)
@@ -115,8 +115,8 @@ const (
 	leastPatience = time.Second
 )
 
-// Patience is until when evictions wait for the API server to answer before a hard deadline, if they wait since began: for a quarter of
-// the time, within bounds.
+// Patience is until when evictions wait for a look at the Node before a hard deadline. began is when they began to wait. They wait for a
+// quarter of the time that was left then, but at least leastPatience and at most patience.
 func (t Terms) Patience(began time.Time) time.Time {
 	return began.Add(min(patience, max(t.Hard.Sub(began)/4, leastPatience)))
 }
@@ -161,10 +161,10 @@ type Counts struct {
 	Evicted, Deleted int
 }
 
-// Pods returns what is known of the node's pods: nothing, until Begin.
-func (e *Evictor) Pods(of *loop.Loop, drain Drain) *Pods {
+// Pods returns what is known of the node's pods: nothing, until Begin. Its methods must be called in the loop.
+func (e *Evictor) Pods(in *loop.Loop, drain Drain) *Pods {
 	return &Pods{
-		Evictor: e, loop: of, drain: drain,
+		Evictor: e, loop: in, drain: drain,
 		pods: map[types.UID]*target{}, departed: map[types.UID]bool{}, owners: map[string]*owner{}, budgets: map[string]*budget{},
 		addresses: map[string]bool{}, listPause: suspicions,
 	}
@@ -185,7 +185,7 @@ func (p *Pods) Synced() bool { return p.synced }
 // Replan has the next Act plan for all pods.
 func (p *Pods) Replan() { p.all = true }
 
-// Counts counts the pods.
+// Counts returns how many pods there are, and how many went, as of now.
 func (p *Pods) Counts() Counts {
 	c := p.counts
 	for range p.going() {
@@ -195,7 +195,7 @@ func (p *Pods) Counts() Counts {
 	return c
 }
 
-// going are the pods that have to go.
+// going yields the pods that have to go and are still on the node.
 func (p *Pods) going() iter.Seq[*target] {
 	return func(yield func(*target) bool) {
 		for _, t := range p.pods {
@@ -206,7 +206,7 @@ func (p *Pods) going() iter.Seq[*target] {
 	}
 }
 
-// Left returns what holds each pod that has to go, by the pod's "namespace/name"; "" if nothing does.
+// Left returns the pods that have to go and are still on the node. Keys are "namespace/name", values say what holds the pod; "" is nothing.
 func (p *Pods) Left() map[string]string {
 	left := map[string]string{}
 	for t := range p.going() {
@@ -215,7 +215,7 @@ func (p *Pods) Left() map[string]string {
 	return left
 }
 
-// Staying are the pods that need not go.
+// Staying returns the pods that need not go.
 func (p *Pods) Staying() []*corev1.Pod {
 	var staying []*corev1.Pod
 	for _, t := range p.pods {
@@ -226,16 +226,17 @@ func (p *Pods) Staying() []*corev1.Pod {
 	return staying
 }
 
-// Prove has the pods listed to prove that none has to go. Numbers grow: a proof for an earlier one is none for a later.
+// Prove lists the pods, to prove that none has to go. Proven has that number once the list was handled. Callers use a higher number when
+// something voids the earlier proofs.
 func (p *Pods) Prove(number int) { p.relist(number) }
 
-// Proven is the number of the last proof that succeeded.
+// Proven is the highest number of Prove whose list was handled. If that list has shown pods that have to go, Counts counts them as left.
 func (p *Pods) Proven() int { return p.proven }
 
-// Addresses are those by which load balancers may still know the pods that had to go, sorted.
+// Addresses returns the IP addresses by which load balancers may still know the pods that had to go, sorted.
 func (p *Pods) Addresses() []string {
 	left := maps.Clone(p.addresses)
-	for _, pod := range p.Staying() {
+	for _, pod := range p.Staying() { // Pods in the host's network share the node's address.
 		for _, ip := range pod.Status.PodIPs {
 			delete(left, ip.IP)
 		}
@@ -356,7 +357,7 @@ type owner struct {
 
 func (p *Pods) terms() Terms { return p.drain.Terms() }
 
-// noteAddresses notes the addresses by which others may still know a pod when it is gone. A pod that has finished has given its addresses up.
+// noteAddresses remembers a pod's IP addresses for Addresses. A pod that has finished has given its addresses up.
 func (p *Pods) noteAddresses(pod *corev1.Pod) {
 	if !finished(pod) {
 		for _, ip := range pod.Status.PodIPs {
@@ -365,7 +366,7 @@ func (p *Pods) noteAddresses(pod *corev1.Pod) {
 	}
 }
 
-// replacePods handles a complete list. Pods that are missing from it are gone, even if the watch has not reported it.
+// replacePods handles a complete list from the Reflector. A pod that is not in the list is gone, even if the watch has not said so.
 func (p *Pods) replacePods(all []*corev1.Pod) {
 	listed := make(map[types.UID]bool, len(all))
 	for _, pod := range all {
@@ -384,7 +385,7 @@ func (p *Pods) replacePods(all []*corev1.Pod) {
 	}
 }
 
-// handlePod handles a pod that is on the node, and may be known.
+// handlePod handles a pod that is on the node: it decides whether the pod has to go, and takes note if that has changed.
 func (p *Pods) handlePod(pod *corev1.Pod) {
 	t, known := p.pods[pod.UID]
 	if !known {
@@ -400,7 +401,7 @@ func (p *Pods) handlePod(pod *corev1.Pod) {
 		p.release(t, staying)
 	case mustGo:
 		p.meet(t, p.synced && !known)
-	}
+	} // Otherwise it stays, as before.
 }
 
 // Rejudge decides again for all pods whether they have to go.
@@ -411,7 +412,7 @@ func (p *Pods) Rejudge() {
 	}
 }
 
-// ForgetReturns counts the rounds of returning pods from the start. No pod is exempt after that.
+// ForgetReturns forgets which owners bring their pods back: their rounds are counted from the start, and no pod is exempt any more.
 func (p *Pods) ForgetReturns() {
 	clear(p.owners)
 	for _, t := range p.pods {
@@ -421,16 +422,17 @@ func (p *Pods) ForgetReturns() {
 	}
 }
 
-// meet handles a pod that has to go from now on. A fresh one was not on the node at the first list.
+// meet handles a pod that has to go from now on. A fresh one was not on the node at the first list. The pod becomes exempt instead if it came
+// after an uncordon, or if its owner has brought pods back too often.
 func (p *Pods) meet(t *target, fresh bool) {
 	terms, now := p.terms(), time.Now()
-	if terms.Reopened && fresh {
+	if terms.Reopened && fresh { // The uncordon says that pods may come.
 		t.stage = exempt
 		return
 	}
 	o := p.ownerOf(t.pod)
 	round := o.roundOf(t.pod)
-	if round >= len(rounds) {
+	if round >= len(rounds) { // After the last round, its owner's pods stay.
 		t.stage = exempt
 		if !o.leftReported {
 			o.leftReported = true
@@ -447,7 +449,7 @@ func (p *Pods) meet(t *target, fresh bool) {
 	}
 	p.counts.Total++
 	p.touched = append(p.touched, t)
-	if round > 1 && !o.returnReported {
+	if round > 1 && !o.returnReported { // In round 1 the scheduler may not have heard of the cordon yet.
 		o.returnReported = true
 		p.drain.Report(state.PodsReturning, nil, o.name)
 	}
@@ -457,8 +459,8 @@ func (p *Pods) meet(t *target, fresh bool) {
 	}
 }
 
-// follow handles a change of a pod that has to go. Once it is terminating, for any reason, it is not evicted any more: a second
-// eviction would have no effect, and look like another one to others. All that may be left to do is to shorten its grace before the deadline.
+// follow handles a change of a pod that has to go. Once it is terminating, for any reason, it is not evicted any more: a second eviction
+// would have no effect, and audit logs would show two. All that may be left to do is to shorten its grace before the deadline.
 //
 // A request that has been sent is not canceled: before the API server removes a pod without a grace, it writes that the pod is
 // terminating, and if the client goes away in between, the pod stays so for ever.
@@ -468,7 +470,7 @@ func (p *Pods) follow(t *target) {
 	switch {
 	case t.pod.DeletionTimestamp == nil: // It is not terminating yet.
 	case t.stage >= terminating: // Its grace may have been shortened, or only a finalizer holds it now.
-		t.endBy = loop.Soonest(t.endBy, time.Now().Add(given(t.pod)+overdueAfter))
+		t.endBy = loop.Soonest(t.endBy, time.Now().Add(givenGrace(t.pod)+overdueAfter))
 	default:
 		if t.last.open && !t.last.sent {
 			t.last.cancel()
@@ -482,40 +484,40 @@ func (p *Pods) follow(t *target) {
 	}
 }
 
-// given is the grace period that a terminating pod was given.
-func given(pod *corev1.Pod) time.Duration {
+// givenGrace is the grace period that a terminating pod was given when it was evicted or deleted.
+func givenGrace(pod *corev1.Pod) time.Duration {
 	if pod.DeletionGracePeriodSeconds == nil {
 		return 0
 	}
 	return seconds(*pod.DeletionGracePeriodSeconds)
 }
 
-// terminates begins a pod's end. When it should be over is counted from when that was first seen, on the monotonic clock: the pod's
-// timestamps are by the API server's clock.
+// terminates records that a pod is terminating, and sets when it should have ended. That is counted from now, on the monotonic clock: the
+// pod's timestamps are by the API server's clock.
 func (t *target) terminates() {
-	t.stage, t.endBy = terminating, time.Now().Add(given(t.pod)+overdueAfter)
+	t.stage, t.endBy = terminating, time.Now().Add(givenGrace(t.pod)+overdueAfter)
 }
 
-// widenBudget has more pods of a budget tried at once, since it has let one go.
+// widenBudget has more pods of t's budget tried at once, since the budget has let t go.
 func (p *Pods) widenBudget(t *target) {
 	b := t.budget
-	if b == nil {
+	if b == nil { // No budget has refused it.
 		return
 	}
-	if t.last.open {
+	if t.last.open { // It leaves the budget before its answer, which would count it down otherwise.
 		b.inFlight--
 	}
 	b.window, b.backoff, t.budget, p.all = min(b.window*2, widestWindow), evictions, nil, true
 }
 
-// credit counts and reports a pod that goes as evicted or deleted, if that may be the doing of a request of ours.
+// credit counts a pod that goes as evicted or deleted, and reports that, if a request of ours may have done it (doneBy). A pod is counted once.
 func (p *Pods) credit(t *target) {
 	switch {
-	case t.doneBy == t.credited || t.doneBy == "" || t.credited == state.PodDeleted:
+	case t.doneBy == t.credited || t.doneBy == "" || t.credited == state.PodDeleted: // It is counted, or somebody else has done it.
 		return
 	case t.doneBy == state.PodEvicted:
 		p.counts.Evicted++
-	case t.credited == state.PodEvicted: // Its grace was shortened.
+	case t.credited == state.PodEvicted: // Its grace was shortened by a deletion: it counts as deleted now.
 		p.counts.Evicted--
 		fallthrough
 	default:
@@ -526,17 +528,17 @@ func (p *Pods) credit(t *target) {
 	p.drain.Report(t.credited, t.pod, t.last.cut)
 }
 
-// noEffect is what is said of a pod that keeps running although its eviction was accepted: a webhook may have made that a dry run.
+// noEffect is what is reported of a pod that keeps running although its eviction was accepted: a webhook may have made that a dry run.
 const noEffect = "accepted, but the pod is not terminating"
 
-// handleGone handles the end of a pod, given as it was last.
+// handleGone handles that a pod has left the node. last is the pod as it was before that.
 func (p *Pods) handleGone(last *corev1.Pod) {
-	if p.listing {
+	if p.listing { // The list under way may still have it.
 		p.departed[last.UID] = true
 	}
 	t, known := p.pods[last.UID]
 	delete(p.pods, last.UID)
-	if !known || !t.stage.goes() {
+	if !known || !t.stage.goes() { // It was never to go.
 		return
 	}
 	if t.last.open && t.last.sent { // No answer is waited for.
@@ -551,7 +553,7 @@ func (p *Pods) handleGone(last *corev1.Pod) {
 	p.drain.Report(state.PodGone, last, "")
 }
 
-// abandon ends what is under way for a pod that is gone, or need not go.
+// abandon cancels the request that is under way for a pod that is gone, or need not go any more.
 func (p *Pods) abandon(t *target) {
 	p.all = true // Critical pods may have waited for it, and others for its budget.
 	if !t.last.open {
@@ -563,7 +565,8 @@ func (p *Pods) abandon(t *target) {
 	}
 }
 
-// SpareLate lets those pods stay that wait for a look at the Node after one, up to another: somebody uncordoned the node before they came.
+// SpareLate lets pods stay that came after somebody uncordoned the node. These are the pods that wait for one of the looks after the number
+// after, up to the number upTo, which has shown the uncordon.
 func (p *Pods) SpareLate(after, upTo int) {
 	for t := range p.going() {
 		if t.needsLook > after && t.needsLook <= upTo {
@@ -572,9 +575,9 @@ func (p *Pods) SpareLate(after, upTo int) {
 	}
 }
 
-// release lets a pod stay. If its eviction was accepted, it goes by that, though the watch may not show it yet.
+// release lets a pod stay that had to go, as staying or exempt.
 func (p *Pods) release(t *target, to stage) {
-	if t.stage >= accepted {
+	if t.stage >= accepted { // It goes all the same, though the watch may not show that yet.
 		p.credit(t)
 	}
 	p.abandon(t)
@@ -583,7 +586,8 @@ func (p *Pods) release(t *target, to stage) {
 	p.drain.Report(state.PodSpared, t.pod, "")
 }
 
-// suspectWatch has the pods listed, since the watch should have shown something, and returns when to ask again. The pauses grow.
+// suspectWatch lists the pods, as the watch should have shown something and has not. It returns when to call it again. Before that it does
+// nothing. The pauses grow: suspicions.
 func (p *Pods) suspectWatch(now time.Time) time.Time {
 	if !now.Before(p.listAt) {
 		p.listAt = now.Add(p.listPause.Step())
@@ -592,9 +596,10 @@ func (p *Pods) suspectWatch(now time.Time) time.Time {
 	return p.listAt
 }
 
-// relist lists the pods as they are now: the watch may be silent, or lag. It is a proof of that number (Prove); 0 is none.
+// relist lists the pods as they are now, without waiting for that: the watch may be silent, or lag. proves is the number of Prove; 0 is no
+// proof.
 func (p *Pods) relist(proves int) {
-	if p.listing {
+	if p.listing { // Callers ask again after that list.
 		return
 	}
 	p.listing = true
@@ -608,7 +613,7 @@ func (p *Pods) relist(proves int) {
 			}
 			return err
 		})
-		if err != nil {
+		if err != nil { // It was refused for good. The next list must not follow at once.
 			kube.Await(ctx, nil, refusedPause)
 		}
 		return func() {
@@ -621,8 +626,8 @@ func (p *Pods) relist(proves int) {
 	})
 }
 
-// handleRelisted handles a list that was begun at a time. A pod that was known before, and is not in it, is gone. A request that was accepted
-// before, for a pod that is not terminating in it, has had no effect.
+// handleRelisted handles relist's list, which was requested at the time began. A pod that was known before then and is not in the list is
+// gone. A request that was accepted before then has had no effect if its pod is not terminating in the list.
 func (p *Pods) handleRelisted(pods []corev1.Pod, began time.Time) {
 	listed := map[types.UID]bool{}
 	for i := range pods {
@@ -637,7 +642,8 @@ func (p *Pods) handleRelisted(pods []corev1.Pod, began time.Time) {
 	for i := range pods { // after those that they replace have gone
 		pod := &pods[i]
 		known := p.pods[pod.UID]
-		if !p.departed[pod.UID] && (known == nil || kube.Newer(known.pod.ResourceVersion, pod.ResourceVersion) != known.pod.ResourceVersion) {
+		isNewer := known == nil || kube.Newer(known.pod.ResourceVersion, pod.ResourceVersion) != known.pod.ResourceVersion
+		if isNewer && !p.departed[pod.UID] { // The watch may have been ahead of the list.
 			p.handlePod(pod)
 		}
 	}
@@ -661,7 +667,7 @@ var rounds = []time.Duration{0, 500 * time.Millisecond, 2 * time.Second, 4 * tim
 // owner. One that brings its pods back does so sooner.
 const ownerMemory = 15 * time.Minute
 
-// ownerOf returns a pod's owner, and notes that one of its pods has come or gone.
+// ownerOf returns a pod's owner, and records that one of the owner's pods has come or gone now.
 func (p *Pods) ownerOf(pod *corev1.Pod) *owner {
 	name := ownerName(pod)
 	if p.owners[name] == nil {
@@ -688,34 +694,35 @@ func ownerName(pod *corev1.Pod) string {
 	return name
 }
 
-// roundOf returns the round of a pod that was met now: 0, unless it came after one that has left.
+// roundOf returns the round of a pod that was found now: 0, unless the pod was created after one of its owner's began to leave.
 func (o *owner) roundOf(pod *corev1.Pod) int {
-	if o.from.IsZero() || pod.CreationTimestamp.Time.Before(o.from) { // It was only bound late.
+	if o.from.IsZero() || pod.CreationTimestamp.Time.Before(o.from) { // None has left, or this one is older and was only bound late.
 		return 0
 	}
 	return o.round
 }
 
-// noteDeparture notes that a pod leaves the node. Its replacement is created after the request for its end, to a second. If the pod was not
-// seen terminating, all that is known is that the replacement is younger.
+// noteDeparture records with a pod's owner that the pod leaves the node. Pods of that owner that are created later count as returned, in the
+// next round. The API server's times are in whole seconds. If the pod was not seen terminating, all that is known is that its replacement is
+// younger. It also forgets owners that have been quiet for ownerMemory.
 func (p *Pods) noteDeparture(t *target) {
 	from, now := t.pod.CreationTimestamp.Time, time.Now()
 	if end := t.pod.DeletionTimestamp; end != nil {
-		from = end.Add(-given(t.pod))
+		from = end.Add(-givenGrace(t.pod))
 	}
 	o := p.ownerOf(t.pod)
-	o.from, o.round, o.changed = loop.Soonest(o.from, from), max(o.round, t.round+1), now.Add(given(t.pod))
+	o.from, o.round, o.changed = loop.Soonest(o.from, from), max(o.round, t.round+1), now.Add(givenGrace(t.pod))
 	maps.DeleteFunc(p.owners, func(_ string, o *owner) bool { return now.Sub(o.changed) > ownerMemory && !o.leftReported })
 }
 
-// handleListError handles that the pods could not be listed.
+// handleListError handles that the pods could not be listed, and reports each new reason once.
 func (p *Pods) handleListError(err error) {
 	if why := p.lists.Note(err); why != "" {
 		p.drain.Report(state.PodRefused, nil, p.Unlisted())
 	}
 }
 
-// handleListed handles that the pods could be listed.
+// handleListed handles that the pods could be listed: a trouble that was reported is over.
 func (p *Pods) handleListed() {
 	reported := p.Unlisted() != ""
 	p.lists = kube.Trouble{}
@@ -724,7 +731,7 @@ func (p *Pods) handleListed() {
 	}
 }
 
-// Unlisted says why the pods cannot be listed, as far as that was reported; empty if they can.
+// Unlisted says why the pods cannot be listed, if that was reported; empty if they can.
 func (p *Pods) Unlisted() string {
 	why := p.lists.Last()
 	if why == "" {

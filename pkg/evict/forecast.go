@@ -36,13 +36,13 @@ type Foreseen struct {
 	object *corev1.Pod
 }
 
-// Cut lists the pods that would get less than their grace period.
+// Cut returns the pods to which the deadline would leave less than their grace period.
 func (f Forecast) Cut() []Foreseen {
 	return slices.DeleteFunc(slices.Clone(f.Pods), func(pod Foreseen) bool { return pod.Gets >= pod.Grace })
 }
 
-// Forecast lists the node's pods once, from the API server's cache, and says how a drain would go if the machine was gone so long after the
-// notice, and evictions began from so long after it.
+// Forecast lists the node's pods once, from the API server's cache, and says how a drain would go. The machine would be gone the time notice
+// after the notice, and evictions would begin the time from after it.
 func (e *Evictor) Forecast(ctx context.Context, notice, from time.Duration) (Forecast, error) {
 	list, err := e.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -51,14 +51,14 @@ func (e *Evictor) Forecast(ctx context.Context, notice, from time.Duration) (For
 	return e.opts.forecast(list.Items, notice, from), nil
 }
 
-// forecast follows the rules of Pods.plan, with an API server that answers at once.
+// forecast is Forecast for these pods. It follows the rules of Pods.plan, as if the API server answered at once.
 func (o Options) forecast(pods []corev1.Pod, notice, from time.Duration) Forecast {
 	end := notice - o.Margin
 	var f Forecast
-	for _, last := range []bool{false, true} {
+	for _, criticalOnes := range []bool{false, true} {
 		for i := range pods {
 			pod := &pods[i]
-			if critical(pod) != last || !o.concerns(pod) || stays(pod, true) {
+			if critical(pod) != criticalOnes || !o.concerns(pod) || stays(pod, true) { // It is the other pass's, or it need not go.
 				continue
 			}
 			seen := Foreseen{
@@ -78,15 +78,15 @@ func (o Options) forecast(pods []corev1.Pod, notice, from time.Duration) Forecas
 	return f
 }
 
-// foresee returns when a pod would be gone that may be evicted from a time on, and has to be gone by the end, and how much of its grace it
-// gets. Times are counted from the notice.
+// foresee returns when one pod would be gone, and how much of its grace it gets. The pod may be evicted from the time from on, and must be gone
+// at end. All times are counted from the notice.
 func (o Options) foresee(pod *corev1.Pod, from, end time.Duration) (gone, gets time.Duration) {
 	grace := o.grace(pod)
-	if finished(pod) {
+	if finished(pod) { // It has no containers left to wait for.
 		return 0, grace
 	}
-	if pod.DeletionTimestamp != nil {
-		return min(given(pod), max(end, 0)), grace
+	if pod.DeletionTimestamp != nil { // It is terminating, and has been for an unknown part of its grace.
+		return min(givenGrace(pod), max(end, 0)), grace
 	}
 	turn := max(end-grace, 0)
 	asked := min(from, turn)
@@ -106,9 +106,9 @@ type Budget struct {
 	Allowed int
 }
 
-// Budgets returns the disruption budgets of the pods, by the pod's "namespace/name". If several cover a pod, its eviction is refused:
-// then the name has them all. read is false if the credential may not list budgets, as a kubelet's usually may not. Then each pod's
-// eviction is tried as a dry run, and only the budgets that refuse one are known.
+// Budgets returns the disruption budgets of the pods, by the pod's "namespace/name". If several cover a pod, the API server refuses its
+// eviction: then the name has them all, and none is allowed. read is false if the credential may not list budgets; a kubelet's usually may
+// not. Then each pod's eviction is tried as a dry run, and only the budgets that refuse one are known.
 func (e *Evictor) Budgets(ctx context.Context, pods []Foreseen) (of map[string]Budget, read bool, err error) {
 	of = map[string]Budget{}
 	byNamespace := map[string][]policyv1.PodDisruptionBudget{}
@@ -131,7 +131,7 @@ func (e *Evictor) Budgets(ctx context.Context, pods []Foreseen) (of map[string]B
 			budget := &byNamespace[namespace][i]
 			selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 			if err != nil || !selector.Matches(labels.Set(pod.object.Labels)) {
-				continue
+				continue // It does not cover this pod. The API server accepts no budget with a bad selector.
 			}
 			one := Budget{budget.Name, int(budget.Status.DisruptionsAllowed)}
 			if other, several := of[pod.Pod]; several {
@@ -143,11 +143,11 @@ func (e *Evictor) Budgets(ctx context.Context, pods []Foreseen) (of map[string]B
 	return of, true, nil
 }
 
-// tryEach finds the budgets that refuse the eviction of a pod now.
+// tryEach adds to of, by the pod's "namespace/name", the budgets that refuse a pod's eviction now. It tries each eviction as a dry run.
 func (e *Evictor) tryEach(ctx context.Context, pods []Foreseen, of map[string]Budget) error {
 	for _, pod := range pods {
 		if pod.object.DeletionTimestamp != nil {
-			continue
+			continue // It goes already, so no budget holds it.
 		}
 		by, err := e.tryEviction(ctx, pod.object)
 		if err != nil {
@@ -181,7 +181,7 @@ type Rehearsal struct {
 	HeldBy string
 }
 
-// Rehearse tries the eviction of one of the node's pods as a dry run.
+// Rehearse tries the eviction of one of the node's pods as a dry run. "nth check" reports the result.
 func (e *Evictor) Rehearse(ctx context.Context) (Rehearsal, error) {
 	list, err := e.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {

@@ -39,7 +39,7 @@ const (
 	mostLabels = 16 << 10
 )
 
-// strip returns a pod with the fields that are read, and no more of those than is needed.
+// strip returns a copy of a pod with only the fields that nth reads, and with bounded lists.
 func strip(pod *corev1.Pod) *corev1.Pod {
 	kept := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -53,7 +53,7 @@ func strip(pod *corev1.Pod) *corev1.Pod {
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: slices.Clone(pod.Status.PodIPs[:min(len(pod.Status.PodIPs), 2)])},
 	}
-	for _, key := range []string{Annotation, corev1.MirrorPodAnnotationKey} {
+	for _, key := range []string{Annotation, corev1.MirrorPodAnnotationKey} { // kubectl's filters read the second one.
 		if value, ok := pod.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value[:min(len(value), 64)])
 		}
@@ -71,7 +71,7 @@ func strip(pod *corev1.Pod) *corev1.Pod {
 	return kept
 }
 
-// fewLabels are a pod's labels; none if they are too large.
+// fewLabels returns a pod's labels; none if they are larger than mostLabels.
 func fewLabels(all map[string]string) map[string]string {
 	size := 0
 	for key, value := range all {
@@ -83,7 +83,7 @@ func fewLabels(all map[string]string) map[string]string {
 	return all
 }
 
-// someVolumes are one emptyDir, which Options.ProtectEmptyDir asks for, and the volumes with claims.
+// someVolumes returns the volumes of a pod that nth reads: the first emptyDir, for Options.ProtectEmptyDir, and those with claims.
 func someVolumes(all []corev1.Volume) []corev1.Volume {
 	var some []corev1.Volume
 	local := false
@@ -92,7 +92,7 @@ func someVolumes(all []corev1.Volume) []corev1.Volume {
 		case v.EmptyDir != nil && !local:
 			local = true
 			some = append(some, corev1.Volume{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
-		case len(some) >= mostVolumes:
+		case len(some) >= mostVolumes: // Only an emptyDir is still looked for.
 		case v.PersistentVolumeClaim != nil:
 			some = append(some, corev1.Volume{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: v.PersistentVolumeClaim}})
 		case v.Ephemeral != nil:
@@ -102,9 +102,9 @@ func someVolumes(all []corev1.Volume) []corev1.Volume {
 	return some
 }
 
-// listPods lists the pods of this node, stripped. A server, or a proxy before it, that ignores the selector also lists others.
+// listPods lists the pods of this node, stripped. It drops pods of other nodes: a server or a proxy may ignore the selector.
 func (e *Evictor) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
-	o.Limit, o.Continue = 0, ""
+	o.Limit, o.Continue = 0, "" // The Reflector sets them; see above why there are no pages.
 	list := &corev1.PodList{}
 	err := e.reads.Attempt(ctx, func(ctx context.Context) error {
 		body, err := e.query(o).SetHeader("Accept", runtime.ContentTypeJSON).Stream(ctx)
@@ -131,7 +131,7 @@ func (e *Evictor) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.P
 // runs reports whether a pod is on this node.
 func (e *Evictor) runs(pod *corev1.Pod) bool { return pod.Spec.NodeName == e.name }
 
-// decodeList decodes the JSON of a PodList, one pod at a time, and returns the list's resource version.
+// decodeList decodes the JSON of a PodList, and calls handle for one pod at a time. It returns the list's resource version.
 func decodeList(body io.Reader, handle func(*corev1.Pod)) (version string, err error) {
 	var kind string
 	var meta metav1.ListMeta
@@ -151,7 +151,7 @@ func decodeList(body io.Reader, handle func(*corev1.Pod)) (version string, err e
 			err = in.Decode(&meta)
 		case "items":
 			err = decodeItems(in, handle)
-		default:
+		default: // Skip what nth does not read.
 			err = in.Decode(new(json.RawMessage))
 		}
 		if err != nil {
@@ -167,6 +167,7 @@ func decodeList(body io.Reader, handle func(*corev1.Pod)) (version string, err e
 	return meta.ResourceVersion, nil
 }
 
+// decodeItems decodes the items of a PodList. It needs a decoder that has just read that key.
 func decodeItems(in *json.Decoder, handle func(*corev1.Pod)) error {
 	switch start, err := in.Token(); {
 	case err != nil:
@@ -188,6 +189,7 @@ func decodeItems(in *json.Decoder, handle func(*corev1.Pod)) error {
 
 var errNoList = errors.New("it is not the JSON of a list")
 
+// expect reads the next token, and returns errNoList if it is another one than want.
 func expect(in *json.Decoder, want json.Delim) error {
 	got, err := in.Token()
 	if err == nil && got != want {
@@ -202,15 +204,17 @@ func (e *Evictor) listNow(ctx context.Context) (*corev1.PodList, error) {
 	return e.listPods(ctx, metav1.ListOptions{})
 }
 
+// query returns the request for this node's pods. A kubelet may list or watch no others, so the selector is needed.
 func (e *Evictor) query(o metav1.ListOptions) *rest.Request {
 	o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", e.name).String()
 	return e.client.Get().Resource("pods").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0)
 }
 
-// watchPods follows the pods on the node until ctx ends. It begins with a list from the API server's cache, which is cheap and may be old;
-// the watch from the list's version makes up for that. client-go's Reflector survives closed connections, expired resource versions and an
-// API server that is away. For a drain it also gets short pauses (after five failures they stay at two to three seconds), requests with a
-// timeout, and no log, since what matters is reported.
+// watchPods follows the pods on the node until ctx ends. It runs in a goroutine of the loop's, and returns nil because nothing remains to be
+// done at its end. It begins with a list from the API server's cache, which is cheap and may be old; the watch from the list's version makes
+// up for that. client-go's Reflector survives closed connections, expired resource versions and an API server that is away. For a drain it
+// also gets short pauses, requests with a timeout, and no log, since what matters is reported. After five failures the pauses stay at two to
+// three seconds.
 func (p *Pods) watchPods(ctx context.Context) (then func()) {
 	refused := kube.Refusals
 	list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -233,7 +237,7 @@ type listFirst struct{ *cache.ListWatch }
 // IsWatchListSemanticsUnSupported is what the Reflector asks.
 func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
 
-// openWatch opens a watch. The API server ends it after kube.Watch, and the next one continues from there.
+// openWatch opens a watch of this node's pods. The API server ends the watch after kube.Watch, and the Reflector opens the next one.
 func (e *Evictor) openWatch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch, o.TimeoutSeconds = true, new(int64(kube.Watch/time.Second))
 	return e.reads.Open(ctx, e.query(o).Watch)
@@ -242,7 +246,7 @@ func (e *Evictor) openWatch(ctx context.Context, o metav1.ListOptions) (watch.In
 // feed is the store that the Reflector fills. It passes everything on to the loop.
 type feed struct{ *Pods }
 
-// list lists the pods, and reports if that is refused or keeps failing. After a refusal it pauses, as long as nothing is urgent.
+// list lists the pods for the Reflector, and reports an error. After a refusal it pauses before it returns, unless a hard deadline is near.
 func (f feed) list(ctx context.Context, o metav1.ListOptions, refused *wait.Backoff) (runtime.Object, error) {
 	list, err := f.listPods(ctx, o)
 	switch {
@@ -251,7 +255,7 @@ func (f feed) list(ctx context.Context, o metav1.ListOptions, refused *wait.Back
 	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err): // The Reflector lists again at once.
 	default:
 		f.loop.Post(func() { f.handleListError(err) })
-		if kube.Passing(err) {
+		if kube.Passing(err) { // The Reflector's own pause is enough.
 			break
 		}
 		for left := refused.Step(); left > 0 && !f.pressed() && kube.Await(ctx, nil, min(left, time.Second)); left -= time.Second {
@@ -260,14 +264,14 @@ func (f feed) list(ctx context.Context, o metav1.ListOptions, refused *wait.Back
 	return list, err
 }
 
-// pressed reports whether a hard deadline is near.
+// pressed reports whether a hard deadline is near. Unlike the methods of Pods, it may be called outside the loop.
 func (f feed) pressed() bool {
 	f.loop.Lock()
 	defer f.loop.Unlock()
 	return f.terms().Near(time.Now())
 }
 
-// pass has the loop handle a pod. The Reflector delivers no other objects.
+// pass has the loop handle a pod from the watch. A pod of another node is dropped, as in listPods.
 func (f feed) pass(obj any, handle func(*corev1.Pod)) {
 	if pod, ok := obj.(*corev1.Pod); ok && f.runs(pod) {
 		pod = strip(pod)

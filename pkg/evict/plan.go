@@ -22,7 +22,7 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Act makes all requests that are due, and returns when to call it again; zero if something has to happen first.
+// Act plans for the pods that may have something due, and makes the requests. It returns when to call it again; zero means after the next change.
 func (p *Pods) Act(now time.Time) time.Time {
 	due := p.touched
 	if p.all {
@@ -47,8 +47,8 @@ func (p *Pods) Act(now time.Time) time.Time {
 	return p.wake
 }
 
-// plan says what comes next for a pod that has to go: an eviction or a deletion now, or else when to plan again; zero if something has to
-// happen first.
+// plan says what comes next for a pod that has to go: state.PodEvicted or state.PodDeleted to request that now; or "", and when to plan again.
+// A zero time means after the next change. Its turn is the latest time that leaves the pod its grace before the deadline: see limits.
 func (p *Pods) plan(t *target, now time.Time) (state.TransitionKind, time.Time) {
 	end, turn := p.limits(t, now)
 	hard, turnCome, wake := !end.IsZero(), false, turn
@@ -77,12 +77,13 @@ func (p *Pods) plan(t *target, now time.Time) (state.TransitionKind, time.Time) 
 		return p.planWaiting(t, end, turnCome, wake, now)
 	case terminating, shortened, overdue:
 		return p.planTerminating(t, end, now)
-	case staying, exempt:
+	case staying, exempt: // They need not go, so nothing is planned.
 	}
 	return "", time.Time{}
 }
 
-// planWaiting is plan for a pod that is running, and for which no request was accepted, or none has had an effect in time.
+// planWaiting is plan for a pod that is not terminating: no request for it was accepted, or an accepted one has shown no effect in time. end
+// and turnCome are from limits; wake is when to plan again at the latest.
 func (p *Pods) planWaiting(t *target, end time.Time, turnCome bool, wake, now time.Time) (state.TransitionKind, time.Time) {
 	hard := !end.IsZero()
 	switch {
@@ -105,8 +106,8 @@ func (p *Pods) planWaiting(t *target, end time.Time, turnCome bool, wake, now ti
 	return state.PodEvicted, time.Time{}
 }
 
-// effectBy is until when an accepted request has to show an effect before it is repeated. Once the pod's turn before a hard deadline has
-// come, that is at most a third of the time that was left when the request was made.
+// effectBy is until when an accepted request has to show an effect. After that it is repeated. That is overdueAfter, but less once the pod's
+// turn before a hard deadline has come: a third of the time that was left at the request, or shortestNews for a request from before the turn.
 func (t *target) effectBy(end time.Time, turnCome bool) time.Time {
 	patience := overdueAfter
 	switch {
@@ -119,8 +120,9 @@ func (t *target) effectBy(end time.Time, turnCome bool) time.Time {
 	return t.last.at.Add(patience)
 }
 
-// lookBy is until when a pod waits for its look at the Node before a hard deadline: an API server that does not answer must not cost the
-// pod its grace. A pod whose turn has come waits for a moment only: the watch and the look recover from an outage at the same time.
+// lookBy is until when a pod waits before a hard deadline for a look at the Node, which may show that the pod may stay. An API server that does
+// not answer must not cost the pod its grace. A pod whose turn has come waits lookGrace at most: after an outage, the watch and the look
+// recover at about the same time.
 func (p *Pods) lookBy(t *target, turnCome bool) time.Time {
 	by := p.terms().Patience(t.metAt)
 	if turnCome {
@@ -133,11 +135,11 @@ func (p *Pods) lookBy(t *target, turnCome bool) time.Time {
 // the deadline, hard or soft. From then on nothing may delay it, and before a hard deadline eviction gives way to deletion.
 func (p *Pods) limits(t *target, now time.Time) (end, turn time.Time) {
 	switch hard := p.terms().Hard; {
-	case hard.IsZero():
+	case hard.IsZero(): // end stays zero.
 	case now.Before(hard):
 		end = hard.Add(-p.opts.Margin)
 	default: // The machine should be gone, and may be at any moment.
-		if t.overtime.IsZero() || !now.Before(t.overtime) && t.stage == waiting {
+		if t.overtime.IsZero() || !now.Before(t.overtime) && t.stage == waiting { // A pod that no request has reached gets overtime again.
 			t.overtime = now.Add(overtime)
 		}
 		end = t.overtime
@@ -152,9 +154,9 @@ func (p *Pods) limits(t *target, now time.Time) (end, turn time.Time) {
 	return end, turn
 }
 
-// planTerminating is plan for a pod that is terminating. It is left to end, unless it would end after the deadline. Then its grace is shortened
-// to a second, and only in the last second: its containers have had their signal and are using their time, and the kubelet would count a new
-// grace from a time of the API server's clock.
+// planTerminating is plan for a pod that is terminating. The pod is left to end, unless it would end after the deadline. Then a deletion shortens
+// its grace to a second, one second before the deadline and no sooner: its containers have had their signal and use their time. The kubelet
+// would count any longer grace from a time of the API server's clock.
 func (p *Pods) planTerminating(t *target, end, now time.Time) (state.TransitionKind, time.Time) {
 	var again time.Time
 	switch {
@@ -171,20 +173,22 @@ func (p *Pods) planTerminating(t *target, end, now time.Time) (state.TransitionK
 	}
 	// A grace of a second cannot be shortened.
 	last := t.pod.DeletionGracePeriodSeconds
-	if end.IsZero() || t.stage != terminating || last != nil && *last <= 1 || !t.endBy.Add(-overdueAfter).After(end) {
+	endsInTime := !t.endBy.Add(-overdueAfter).After(end)
+	if end.IsZero() || t.stage != terminating || last != nil && *last <= 1 || endsInTime {
 		return "", again
 	}
 	if at := end.Add(-time.Second); now.Before(at) {
 		return "", loop.Soonest(again, at)
 	}
-	if now.Before(t.notBefore) {
+	if now.Before(t.notBefore) { // The last deletion failed.
 		return "", loop.Soonest(again, t.notBefore)
 	}
 	return state.PodDeleted, time.Time{}
 }
 
-// heldBack reports whether something holds back a pod's eviction, and until when; zero if that is not known. Once its turn before a soft
-// deadline has come, only a missing cordon or its disruption budget does.
+// heldBack reports whether something holds back a pod's eviction, and when to ask again; zero means after the next change. What may: the node
+// is not ready for evictions (Terms.From), its annotation, a pod of a lower rank, or its disruption budget. Once its turn before a soft deadline
+// has come, only a missing From or the budget does.
 func (p *Pods) heldBack(t *target, turnCome bool, now time.Time) (bool, time.Time) {
 	if finished(t.pod) { // No budget holds it.
 		t.budget = nil
@@ -198,12 +202,12 @@ func (p *Pods) heldBack(t *target, turnCome bool, now time.Time) (bool, time.Tim
 		return false, time.Time{}
 	case now.Before(b.next):
 		return true, b.next
-	default:
+	default: // Pods of one budget are tried a few at a time.
 		return b.inFlight >= b.window, time.Time{}
 	}
 }
 
-// isPreceded reports whether a pod of a lower rank is left that this one has to wait for.
+// isPreceded reports whether this pod has to wait for another one, of a lower rank, to be gone.
 func (p *Pods) isPreceded(pod *corev1.Pod) bool {
 	rank := p.opts.rank(pod)
 	if rank == 0 {
@@ -217,14 +221,15 @@ func (p *Pods) isPreceded(pod *corev1.Pod) bool {
 	return false
 }
 
-// request evicts or deletes a pod, and does not wait for that.
+// request evicts or deletes a pod, and does not wait for that. The request is made in a goroutine once Options.Gate lets it pass. handleAnswer
+// gets the result.
 func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
 	end, turn := p.limits(t, now)
 	pod, urgent := t.pod, !end.IsZero() && !now.Before(turn)
 	if urgent && !t.last.urgent {
 		t.backoff = evictions // Earlier failures must not slow it down now.
 	}
-	if !urgent {
+	if !urgent { // At its turn, plan for it again, whatever the request does.
 		p.wake = loop.Soonest(p.wake, turn)
 	}
 	ctx, cancel := context.WithCancel(p.loop.Context())
@@ -251,10 +256,11 @@ func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
 	})
 }
 
+// errUnwanted is the result of a request that was not sent, since it was no longer wanted when the gate let it pass.
 var errUnwanted = errors.New("it is no longer wanted")
 
-// send returns the options and the timeout of a request that has passed the gate; nil if it is no longer wanted. The gate may have taken
-// long, so that this goes by the present deadline.
+// send prepares a request that has passed the gate: it marks the request as sent, and returns what to send and the time for the answer. It goes
+// by the present deadline, as the wait at the gate may have been long. options is nil if the request is no longer wanted.
 func (p *Pods) send(ctx context.Context, t *target, pod *corev1.Pod, what state.TransitionKind) (options *metav1.DeleteOptions, timeout time.Duration) {
 	p.loop.Lock()
 	defer p.loop.Unlock()
@@ -264,7 +270,8 @@ func (p *Pods) send(ctx context.Context, t *target, pod *corev1.Pod, what state.
 	if pod.DeletionTimestamp != nil {
 		due = end.Add(-time.Second) // as in planTerminating
 	}
-	if ctx.Err() != nil || what == state.PodDeleted && (end.IsZero() || now.Before(due)) {
+	tooSoon := end.IsZero() || now.Before(due) // The deadline has gone or moved.
+	if ctx.Err() != nil || what == state.PodDeleted && tooSoon {
 		return nil, 0
 	}
 	t.last.sent = true
@@ -280,9 +287,9 @@ func (p *Pods) send(ctx context.Context, t *target, pod *corev1.Pod, what state.
 	return options, timeout
 }
 
-// deleteOptions are what a pod is evicted or deleted with: its grace, or what the deadline leaves of that, and its UID, so that another
-// pod of the same name is not touched. Without a grace period in the request, the API server takes the pod's own; but for a pod that is
-// terminating already it then changes nothing, so that such a request always has one.
+// deleteOptions returns what a pod is evicted or deleted with. Its UID is in them, so that another pod of the same name is not touched. A grace
+// period is in them if it is not the pod's own: a setting replaces it, or the deadline leaves less. A request for a terminating pod always has
+// one, since the API server does nothing without it.
 func (o Options) deleteOptions(pod *corev1.Pod, end, now time.Time) *metav1.DeleteOptions {
 	// Requests are made some milliseconds after the pod's turn; that must not cost the pod a second of its grace.
 	const late = 200 * time.Millisecond
@@ -297,9 +304,10 @@ func (o Options) deleteOptions(pod *corev1.Pod, end, now time.Time) *metav1.Dele
 	return options
 }
 
-// handleAnswer handles the answer to a pod's last request, or that there was none. asked is the pod as it was at the request.
+// handleAnswer handles the answer to a pod's last request, or that no answer came. asked is the pod as it was at the request. canceled: the
+// request was given up, or never sent.
 func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, err error, canceled bool) {
-	if p.pods[t.pod.UID] != t {
+	if p.pods[t.pod.UID] != t { // It is gone, or need not go any more.
 		return
 	}
 	now := time.Now()
@@ -314,8 +322,8 @@ func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, err error, canceled bo
 		t.last.at = now // Webhooks may have taken long.
 		p.accept(t, asked)
 		return
-	case kube.Answer(err).Code == 0:
-		if t.last.sent {
+	case kube.Answer(err).Code == 0: // No answer came.
+		if t.last.sent { // The API server may have carried it out all the same.
 			t.doneBy = t.last.what
 		}
 	case t.stage != accepted && t.credited == "" && !vanished(err, asked): // An earlier request without an answer was not carried out.
@@ -325,13 +333,13 @@ func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, err error, canceled bo
 		p.credit(t)
 		return
 	}
-	if canceled {
+	if canceled { // Nothing has refused it.
 		return
 	}
 	p.handleRefusal(t, err, now)
 }
 
-// accept handles that the last request for a pod was accepted.
+// accept handles that the API server accepted the last request for a pod.
 func (p *Pods) accept(t *target, asked *corev1.Pod) {
 	p.widenBudget(t)
 	t.doneBy = t.last.what
@@ -341,15 +349,16 @@ func (p *Pods) accept(t *target, asked *corev1.Pod) {
 	switch {
 	case asked.DeletionTimestamp != nil && t.stage == terminating:
 		t.stage = shortened
-	case t.stage < terminating:
+	case t.stage < terminating: // It is counted once the watch shows that it terminates.
 		t.stage = accepted
 		return
 	}
 	p.credit(t)
 }
 
-// handleRefusal handles that a request was not accepted. An answer that says that the pod is gone is not reported: the watch will tell,
-// and until then the answer may come from an API server that has not heard of a young pod yet.
+// handleRefusal handles that a request for a pod failed: it sets when the next one may be made, and reports what holds the pod. An answer that
+// says that the pod is gone is not reported. The watch will show that. Until then, the answer may come from an API server that has not heard
+// of a young pod yet.
 func (p *Pods) handleRefusal(t *target, err error, now time.Time) {
 	name, held := heldBy(err)
 	if !held {
@@ -371,7 +380,7 @@ func (p *Pods) handleRefusal(t *target, err error, now time.Time) {
 			p.budgets[key] = &budget{backoff: evictions}
 		}
 		b := p.budgets[key]
-		if !now.Before(b.next) {
+		if !now.Before(b.next) { // Otherwise another pod of the budget was refused just before, and set the pause.
 			b.window, b.next = 1, now.Add(max(b.backoff.Step(), kube.RetryAfter(err)))
 		}
 		t.budget, pause = b, 0
@@ -385,7 +394,7 @@ func (p *Pods) handleRefusal(t *target, err error, now time.Time) {
 	t.notBefore = now.Add(pause)
 }
 
-// EndRefusals ends the pauses after refusals, since a hard deadline is near now.
+// EndRefusals ends the pauses after refusals, since a hard deadline is near now. The pause before the first request of a round stays.
 func (p *Pods) EndRefusals(now time.Time) {
 	for t := range p.going() {
 		t.refused = kube.Refusals
@@ -395,7 +404,8 @@ func (p *Pods) EndRefusals(now time.Time) {
 	}
 }
 
-// noteHeld notes what holds a pod, and reports it if it is new.
+// noteHeld records what holds a pod, and reports that: with what if it is new for this pod, and with state.PodHeldAgain if it held the pod
+// before, but not last. by is a budget's name or an error.
 func (p *Pods) noteHeld(t *target, what state.TransitionKind, by string) {
 	same := kube.EqualIgnoringDigits
 	if what == state.PodHeld { // The names of two budgets may differ in a digit.
@@ -405,7 +415,7 @@ func (p *Pods) noteHeld(t *target, what state.TransitionKind, by string) {
 	switch t.held = by; {
 	case t.reported.Add(by, same):
 		p.drain.Report(what, t.pod, by)
-	case by == before:
+	case by == before: // Nothing has changed.
 	case what == state.PodHeld:
 		p.drain.Report(state.PodHeldAgain, t.pod, "PDB "+by)
 	default:
@@ -413,7 +423,7 @@ func (p *Pods) noteHeld(t *target, what state.TransitionKind, by string) {
 	}
 }
 
-// remove makes one request for a pod's eviction, or for its deletion, which no disruption budget can refuse.
+// remove makes one request for a pod: an eviction if what is state.PodEvicted, else a deletion, which no disruption budget can refuse.
 func (e *Evictor) remove(ctx context.Context, what state.TransitionKind, pod *corev1.Pod, options *metav1.DeleteOptions, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -428,9 +438,13 @@ func (e *Evictor) remove(ctx context.Context, what state.TransitionKind, pod *co
 	return err
 }
 
-// vanished reports whether an answer means that the pod is no longer on the node: the pod's own 404, a conflict over the UID, the node
-// authorizer's 403 for an object to which the node has no relationship (any more), or NodeRestriction's for a pod that is not on this node
-// (plugin/pkg/admission/noderestriction/admission.go of Kubernetes). An admission webhook may deny a request with any code, in its own words.
+// vanished reports whether an answer means that the pod is no longer on the node. Such answers are:
+//   - 404 for this pod,
+//   - 409 since a pod of that name has another UID,
+//   - 403 of the node authorizer, as the pod has no relationship to the node any more, or of NodeRestriction, as it is not on this node
+//     (plugin/pkg/admission/noderestriction/admission.go of Kubernetes).
+//
+// The code alone proves nothing: an admission webhook may deny a request with any code, in its own words.
 func vanished(err error, pod *corev1.Pod) bool {
 	switch s := kube.Answer(err); s.Code {
 	case http.StatusNotFound:
@@ -448,7 +462,8 @@ var otherUID = regexp.MustCompile(`^Operation cannot be fulfilled on .*UID in (t
 
 var noRelationship = regexp.MustCompile(`no relationship found between node|can only (evict|delete) pods with spec.nodeName set to itself`)
 
-// heldBy returns the disruption budget that refuses an eviction. A 429 without that cause means that the API server is busy.
+// heldBy returns the name of the disruption budget that refuses an eviction. held is false for any other error: a 429 without that cause means
+// that the API server is busy.
 func heldBy(err error) (budget string, held bool) {
 	cause, found := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
 	if !found {

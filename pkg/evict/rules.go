@@ -13,10 +13,10 @@ import (
 	kubectl "k8s.io/kubectl/pkg/drain"
 )
 
-// concerns reports whether a drain removes a pod, by kubectl's filters: mirror pods stay, finished pods go, and pods that a
-// setting protects stay. A DaemonSet's pods stay in any phase, while kubectl removes the finished ones: their controller would replace
-// them, and a kubelet that shuts down fails the replacements as well, so that there would be no end to it. The kind counts in any API
-// group: there are other DaemonSets than those of apps/v1, such as OpenKruise's.
+// concerns reports whether a drain removes a pod, by kubectl's filters: mirror pods stay, finished pods go, and pods that a setting protects
+// stay. Unlike with kubectl, a DaemonSet's pods stay even if they have finished. Their controller would replace them, and a kubelet that shuts
+// down fails the replacements as well, so that there would be no end to it. The kind counts in any API group: there are other DaemonSets
+// than those of apps/v1, such as OpenKruise's.
 func (o Options) concerns(pod *corev1.Pod) bool {
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "DaemonSet" {
 		return false
@@ -43,19 +43,20 @@ type inMemory struct {
 func (m inMemory) CoreV1() coreclient.CoreV1Interface  { return m }
 func (m inMemory) Pods(string) coreclient.PodInterface { return m }
 
+// List answers the filters' only request.
 func (m inMemory) List(context.Context, metav1.ListOptions) (*corev1.PodList, error) {
 	return &corev1.PodList{Items: []corev1.Pod{*m.pod}}, nil
 }
 
 // Stays reports whether a pod need not go under these terms.
 func (o Options) Stays(pod *corev1.Pod, terms Terms) bool {
-	return !o.concerns(pod) || stays(pod, terms.deadline()) || cameAfter(pod, terms.Since)
+	return !o.concerns(pod) || stays(pod, terms.hasDeadline()) || cameAfter(pod, terms.Since)
 }
 
-// stays reports whether Annotation lets the pod stay in a drain with or without a deadline.
-func stays(pod *corev1.Pod, deadline bool) bool {
+// stays reports whether Annotation lets the pod stay for good: AtDeadline does in a drain without a deadline.
+func stays(pod *corev1.Pod, hasDeadline bool) bool {
 	when := pod.Annotations[Annotation]
-	return when == Never || when == AtDeadline && !deadline
+	return when == Never || when == AtDeadline && !hasDeadline
 }
 
 // waits reports whether Annotation lets the pod run until its turn before the deadline.
@@ -87,8 +88,8 @@ func (o Options) rank(pod *corev1.Pod) int {
 	return 0
 }
 
-// grace is the pod's termination grace period, or Options.GracePeriod, but a second at least: the turn of a pod without any has to come
-// before the deadline, too.
+// grace is the grace period that the pod should get: Options.GracePeriod, or else the pod's own. It is a second at least, so that a pod without
+// grace is asked to go before the deadline, too.
 func (o Options) grace(pod *corev1.Pod) time.Duration {
 	grace := corev1.DefaultTerminationGracePeriodSeconds * time.Second
 	switch {
@@ -100,11 +101,11 @@ func (o Options) grace(pod *corev1.Pod) time.Duration {
 	return max(grace, time.Second)
 }
 
-// forever is longer than any node stands.
+// forever is longer than any node exists.
 const forever = 365 * 24 * time.Hour
 
-// seconds converts a grace period, or another number of seconds that the API server gives. It accepts those that overflow a Duration, and
-// takes a negative one for 1 (BeforeDelete in pkg/registry/rest/delete.go of k8s.io/apiserver).
+// seconds converts a grace period that the API server gives in seconds. One that would overflow a Duration becomes forever. A negative one
+// counts as 1, as in the API server (BeforeDelete in pkg/registry/rest/delete.go of k8s.io/apiserver).
 func seconds(n int64) time.Duration {
 	if n < 0 {
 		n = 1
@@ -112,7 +113,7 @@ func seconds(n int64) time.Duration {
 	return time.Duration(min(n, int64(forever/time.Second))) * time.Second
 }
 
-// attaches reports whether a pod has volumes that have to be attached to the next node, which is what takes longest when a pod moves.
+// attaches reports whether a pod has volumes that must be detached here and attached to its next node. That takes longest when a pod moves.
 func attaches(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil })
 }
@@ -128,7 +129,7 @@ func volumesFirst(a, b *corev1.Pod) int {
 	return 1
 }
 
-// cameAfter reports whether a pod was created or bound after a time; never after zero.
+// cameAfter reports whether a pod was created, or bound to the node, after a time. It is false if that time is zero.
 func cameAfter(pod *corev1.Pod, since time.Time) bool {
 	came := pod.CreationTimestamp.Time
 	for _, c := range pod.Status.Conditions {
@@ -139,7 +140,8 @@ func cameAfter(pod *corev1.Pod, since time.Time) bool {
 	return !since.IsZero() && came.After(since)
 }
 
-// Going lists the pods that have to go under these terms, from the API server's cache, and counts the others.
+// Going lists the node's pods once, from the API server's cache. It returns those that have to go under these terms, and counts the others. A
+// dry run uses it.
 func (e *Evictor) Going(ctx context.Context, terms Terms) (going []corev1.Pod, staying int, err error) {
 	list, err := e.listPods(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
