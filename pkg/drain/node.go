@@ -295,7 +295,7 @@ func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 	return Claim{Writer: n.opts.Writer, Event: label, Kind: label, BootID: node.Status.NodeInfo.BootID, Since: time.Now().UTC(), UID: node.UID}, true, nil
 }
 
-// readClaim returns the claim on a Node, whoever's it is. ok is false if there is no valid one.
+// readClaim returns the claim on a Node, no matter who wrote it. ok is false if there is no valid one.
 func readClaim(node *corev1.Node) (claim Claim, ok bool) {
 	return parseClaim(node.Annotations[CordonAnnotation])
 }

@@ -13,9 +13,9 @@ import (
 func (s Settings) Fold(sit Situation) []state.Entry {
 	before := sit.Past
 	var changed []state.Entry
-	sit.Past, changed = s.update(sit)
+	sit.Past, changed = s.update(sit) // changed has the new entries.
 	after := slices.Clone(sit.Past)
-	handedOver := false
+	handedOver := false // An event no longer needs what is on the node, and its entry says so no more.
 	for i, e := range sit.Past {
 		if before[i].Phase != state.Closed {
 			after[i] = s.next(sit, e)
@@ -24,7 +24,7 @@ func (s Settings) Fold(sit Situation) []state.Entry {
 	}
 	for i, e := range sit.Past {
 		if handedOver && s.holds(sit, e) {
-			after[i].OnNode = true // It is this event now that has to take back what was set for the other one.
+			after[i].OnNode = true // Now what was set for the other event is taken back with this one.
 		}
 		if !Same(before[i], after[i]) {
 			changed = append(changed, after[i])
@@ -57,23 +57,24 @@ func (s Settings) worthRecording(ev event.Event) bool {
 	return ev.State != event.Canceled && ev.State != event.Completed && !s.Ignores(state.Entry{Event: ev})
 }
 
+// newEntry returns the entry of an event that is announced for the first time.
 func newEntry(sit Situation, ev event.Event) state.Entry {
 	return state.Entry{Event: ev, Phase: state.Seen, BootID: sit.BootID, ListedIn: sit.BootID, FirstSeen: sit.Now, Changed: sit.Now}
 }
 
-// updateEntry takes over what the source reports now. An event that was given up and is announced again gets a new entry, as
-// nothing that was done for it is left.
+// updateEntry returns an entry with what its event's source reports now. If the event was given up and is announced again, it counts as another
+// one: it gets a new entry, or at least a time of its own while its cordon is still being lifted.
 func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) state.Entry {
 	if e.Phase == state.Closed {
 		if s.givenUp(e, e.Ending) && s.worthRecording(ev) {
 			e = newEntry(sit, ev)
-		} else if e.Ending == state.Expired {
+		} else if e.Ending == state.Expired { // Recognize has to know it while it is announced.
 			e.ListedIn = sit.BootID
 		}
 		return e
 	}
 	if ending, _ := s.ending(sit, e); e.Phase == state.Undoing && s.givenUp(e, ending) && s.worthRecording(ev) {
-		e.FirstSeen, e.Event.Deadline = sit.Now, time.Time{} // It has time of its own, though what was set is still on the node.
+		e.FirstSeen, e.Event.Deadline = sit.Now, time.Time{} // Its time begins now, though what was set is still on the node.
 	}
 	if e.Acted() || ev.Instance == "" { // When the action began depends on the instance as it was known then.
 		ev.Instance = e.Event.Instance
@@ -88,7 +89,7 @@ func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) stat
 	return e
 }
 
-// givenUp reports whether an event with that ending is another one when it is announced again.
+// givenUp reports whether an event with that ending counts as another event when it is announced again.
 func (s Settings) givenUp(e state.Entry, ending state.Ending) bool {
 	if ending == state.Expired {
 		return s.plan(e).action == Drain // CordonFor limits cordons only.
@@ -96,7 +97,7 @@ func (s Settings) givenUp(e state.Entry, ending state.Ending) bool {
 	return slices.Contains([]state.Ending{state.Withdrawn, state.Canceled, state.Completed, state.Ignored}, ending)
 }
 
-// forNode drops an uncordon of another Node than the present one.
+// forNode forgets an operator's uncordon if it was of another Node, which this one has replaced.
 func forNode(sit Situation, e state.Entry) state.Entry {
 	if sit.NodeUID != "" && e.ReleasedOn != "" && e.ReleasedOn != sit.NodeUID {
 		e.ReleasedAt, e.ReleasedOn = time.Time{}, ""
@@ -118,12 +119,12 @@ func clamp(sit Situation, e state.Entry) state.Entry {
 	return e
 }
 
-// noteMissing sets since when an event is no longer announced. Before the first good look for its kind, no event is missing.
+// noteMissing sets in an entry since when its event is no longer announced. Before the first good look for its kind, no event is missing.
 func noteMissing(sit Situation, e state.Entry) state.Entry {
 	_, known := sit.Known[e.Event.Kind]
 	missing := (known || sit.Unwatched[e.Event.Kind]) && !sit.listed(e.Event)
 	switch {
-	case !missing:
+	case !missing: // updateEntry has cleared Missing if its source lists it.
 	case e.Ending == state.Expired: // The next recommendation is another one; see Recognize.
 		e.ListedIn = ""
 	case e.Missing.IsZero() && e.Phase != state.Closed:
@@ -145,7 +146,7 @@ func (s Settings) next(sit Situation, e state.Entry) state.Entry {
 		if e.UnderWay() || e.Phase == state.Undoing {
 			return enter(sit, state.Cordoned, e) // Its part is over: operators decided about the cordon.
 		}
-	case kept:
+	case kept: // Nothing new begins.
 	}
 	return e
 }
@@ -174,8 +175,8 @@ func reset(sit Situation, e state.Entry) state.Entry {
 	return e
 }
 
-// act gives an entry that wants the node closed its next phase. The record says that something on the node may be ours before the
-// node is acted upon, so that this is known whatever happens to this process.
+// act gives an entry that wants the node closed its next phase. When work begins, it sets OnNode: something on the node may be ours. That is
+// recorded before the node is acted upon, so that the next process knows it if this one ends.
 func (s Settings) act(sit Situation, phase state.Phase, e state.Entry) state.Entry {
 	begins := e.Phase != phase && (phase == state.Cordoning || phase == state.Draining)
 	e = enter(sit, phase, noteNode(sit, noteBoot(sit, e)))
@@ -189,8 +190,8 @@ func (s Settings) act(sit Situation, phase state.Phase, e state.Entry) state.Ent
 	return e
 }
 
-// noteLeftAlone sets whether operators want the node left alone. When that changes, so does Changed: an overdue event gets its overtime
-// from when they no longer want it.
+// noteLeftAlone sets in an entry whether operators want the node's pods left alone. When that changes, it sets Changed, too: once they want it
+// no more, an event whose time is over gets its overtime from then on.
 func noteLeftAlone(sit Situation, e state.Entry) state.Entry {
 	if left := sit.leftAlone(e); left != e.LeftAlone {
 		e.LeftAlone, e.Changed = left, sit.Now
@@ -211,8 +212,8 @@ func enter(sit Situation, phase state.Phase, e state.Entry) state.Entry {
 	return e
 }
 
-// noteBoot sets the present boot for an entry whose deadline is still to come: the last reboot was not the announced one, and must
-// not be taken for it later, when a look does not find the event.
+// noteBoot sets the present boot in an entry whose event is still announced for a later time. So the last reboot was not the announced one, and
+// survived must not take it for that later, when a look does not find the event.
 func noteBoot(sit Situation, e state.Entry) state.Entry {
 	if e.Acted() && e.Event.Deadline.After(sit.Now) && sit.attested(e) {
 		e.BootID = sit.BootID
@@ -220,15 +221,15 @@ func noteBoot(sit Situation, e state.Entry) state.Entry {
 	return e
 }
 
-// noteNode takes over what the guard reports of the node for an entry that has been acted upon. A node whose cordon was lifted for
-// this event may be closed for others; that does not count.
+// noteNode takes into an entry what the guard reports of the node: whether something of ours is on it, and since when it is cordoned. If operators
+// lifted the cordon for this event, the node may still be closed for others; that does not count.
 func noteNode(sit Situation, e state.Entry) state.Entry {
 	node := sit.node(e)
 	if !node.Closed && !node.Left || !e.Acted() || e.Phase == state.Undoing || e.Released() {
 		return e
 	}
 	e.OnNode = node.Ours
-	if !node.Closed {
+	if !node.Closed { // Operators want nothing done to it.
 		return e
 	}
 	e.ClosedIn = sit.BootID
@@ -241,7 +242,7 @@ func noteNode(sit Situation, e state.Entry) state.Entry {
 // cordonPhase is the next phase of an entry that wants the node cordoned.
 func cordonPhase(sit Situation, e state.Entry) state.Phase {
 	switch {
-	case e.Phase == state.Cordoned:
+	case e.Phase == state.Cordoned: // It stays.
 	case e.Phase != state.Cordoning:
 		return state.Cordoning
 	case sit.node(e).Closed || sit.node(e).Left:
@@ -256,10 +257,10 @@ func (s Settings) drainPhase(sit Situation, e state.Entry) state.Phase {
 	switch e.Phase {
 	case state.Draining, state.Drained, state.Incomplete:
 		switch {
-		case sit.leftAlone(e):
-		case e.LeftAlone:
+		case sit.leftAlone(e): // It stays.
+		case e.LeftAlone: // Operators no longer want that.
 			return state.Draining
-		case e.Phase == state.Drained:
+		case e.Phase == state.Drained: // It stays, even if pods come later.
 		case sit.node(e).Drained:
 			return state.Drained
 		case s.timeIsOver(sit, e):
@@ -271,7 +272,7 @@ func (s Settings) drainPhase(sit Situation, e state.Entry) state.Phase {
 	return e.Phase
 }
 
-// heldByOther reports whether another event needs what is on the node, too.
+// heldByOther reports whether an event other than the entry's needs what is on the node.
 func (s Settings) heldByOther(sit Situation, e state.Entry) bool {
 	return slices.ContainsFunc(sit.Past, func(other state.Entry) bool {
 		return other.Event.ID != e.Event.ID && s.holds(sit, other)
@@ -284,8 +285,8 @@ func (s Settings) holds(sit Situation, e state.Entry) bool {
 	return !e.Released() && s.want(sit, e) >= kept
 }
 
-// Undone returns the entries that change when everything of ours has been taken off the node. overruled means that an operator had
-// lifted our cordon: that concerns each event that the node was closed for, even one that came back meanwhile.
+// Undone returns the entries that change when an uncordon has taken everything of ours off the node. overruled: the uncordon found that an
+// operator had lifted our cordon. That counts for each event that the node was closed for, even one that came back meanwhile.
 func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 	var changed []state.Entry
 	for _, e := range sit.Past {
@@ -310,9 +311,9 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 	return changed
 }
 
-// Release returns the entries that change when an operator has uncordoned the node: those of the events that it was found closed for, or that
-// the claim on it names. A claim that names a released event is left from an uncordon that is known, and what it names besides may have
-// been announced again since.
+// Release returns the entries that change when an operator has uncordoned the node: those of the events that the node was found closed for, and
+// those that the claim on the Node names, for which claimed is true. If the claim names an event that was released before, it is left over from
+// an uncordon that is known. Then it does not count, as its other events may have been announced again since.
 func Release(sit Situation, claimed func(event string) bool) []state.Entry {
 	known := slices.ContainsFunc(sit.Past, func(e state.Entry) bool { return e.Released() && claimed(e.Event.ID) })
 	var changed []state.Entry

@@ -56,7 +56,7 @@ func (g Goal) precedes(wanting []state.Entry, ready bool) bool {
 	return g.Action == Uncordon && (ready || !g.AfterReboot) && !slices.ContainsFunc(wanting, closes)
 }
 
-// closing is the goal of the entries that want the node closed.
+// closing is the goal of the entries that want the node closed: those in wanting, at least one.
 func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 	slices.SortFunc(wanting, s.Urgency)
 	// The annotation on the Node names an event whose cordon nobody has lifted, if there is one.
@@ -66,7 +66,7 @@ func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 	before, all := time.Time{}, true
 	for _, e := range wanting {
 		goal.Events = append(goal.Events, e.Event.ID)
-		if s.want(sit, e) != drained {
+		if s.want(sit, e) != drained { // The rest concerns drains only.
 			continue
 		}
 		goal.Action = Drain
@@ -77,11 +77,12 @@ func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 		} else {
 			goal.Soft = soonest(goal.Soft, p.deadline)
 		}
-		if p.hard || len(hard) == 0 || hard[0].IsZero() { // Hard deadlines are sorted before soft ones, and any before none.
+		// Soft events count only if there is no hard deadline. Entries with one come first: wanting is sorted by Urgency.
+		if p.hard || len(hard) == 0 || hard[0].IsZero() {
 			ends = append(ends, s.timeEnds(sit, e))
 		}
 	}
-	if all { // Without an entry to drain for, it is zero.
+	if all { // Operators have uncordoned the node for all. Without an entry to drain for, before is zero.
 		goal.Before = before
 	}
 	goal.Hard, goal.Revisit = governing(sit.Now, hard)
@@ -90,8 +91,8 @@ func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 	return goal
 }
 
-// governing returns which of the sorted deadlines counts: the nearest. One that has passed gives way to one that is still to come,
-// as the machine has survived it. until is when another one takes over; zero if never.
+// governing returns which of the sorted deadlines counts: the nearest. One that has passed gives way to one that is still to come, as the
+// machine has survived the first. until is when the next deadline takes over; zero is never.
 func governing(now time.Time, deadlines []time.Time) (governs, until time.Time) {
 	for _, d := range deadlines {
 		switch {
@@ -104,12 +105,12 @@ func governing(now time.Time, deadlines []time.Time) (governs, until time.Time) 
 	return governs, time.Time{}
 }
 
-// opening is the goal of the entries for which the node is to be opened. An attempt that failed is repeated after a pause.
+// opening is the goal of the entries for which the node is to be opened: Uncordon, or Wait during the pause after an attempt that failed.
 func (s Settings) opening(sit Situation, undoing []state.Entry) Goal {
 	slices.SortFunc(undoing, s.Urgency)
 	first := undoing[0]
 	for _, e := range undoing {
-		if e.Error == "" || e.Changed.After(sit.Now) {
+		if e.Error == "" || e.Changed.After(sit.Now) { // It has not failed, or at a time of a clock that was ahead.
 			continue
 		}
 		if again := e.Changed.Add(pause(e.Failures)); again.After(sit.Now) {
@@ -147,7 +148,7 @@ func (s Settings) Urgency(a, b state.Entry) int {
 	)
 }
 
-// byDeadline compares deadlines: the nearest first, and none last.
+// byDeadline compares deadlines: the nearest comes first, and zero, which is no deadline, last.
 func byDeadline(a, b time.Time) int {
 	if a.Equal(b) {
 		return 0
@@ -163,28 +164,29 @@ func (s Settings) want(sit Situation, e state.Entry) want {
 		return nothing
 	}
 	p := s.plan(e)
-	level := map[Action]want{Cordon: cordoned, Drain: drained}[p.action]
+	level := map[Action]want{Cordon: cordoned, Drain: drained}[p.action] // nothing for all other actions
 	switch {
 	case level == nothing, !e.Acted() && p.start.After(sit.Now):
 		return nothing
-	case e.Released() && (e.Phase != state.Draining || level != drained):
+	case e.Released() && (e.Phase != state.Draining || level != drained): // A drain under way continues with the pods from before.
 		return left
 	case sit.attested(e):
 		return level
+	// From here on it is uncertain whether the event is still to come.
 	case !e.Acted():
 		return nothing
-	case e.BootID != sit.BootID || e.Phase == state.Undoing:
+	case e.BootID != sit.BootID || e.Phase == state.Undoing: // It may be over.
 		return kept
-	case e.Phase == state.Cordoning || e.Phase == state.Cordoned:
+	case e.Phase == state.Cordoning || e.Phase == state.Cordoned: // No drain begins.
 		return cordoned
 	}
 	return level // The drain continues until the event counts as withdrawn.
 }
 
-// attested reports whether there is enough evidence that an entry's event is still to come, so that something may begin for it. Once there
-// was a good look at its source, the source has to list it. Before that, the record is enough, except for
-//   - an event that was missing at the last good look before this process started,
-//   - an event for which nothing has begun and whose source was not asked yet: a look, even a failed one, comes first, as it may be over,
+// attested reports whether there is enough evidence that an entry's event is still to come, so that work may begin for it. Once there was a
+// good look at the event's source, that source has to list the event. Before the first good look, the record is enough, except for
+//   - an event that was missing at the last good look of an earlier process,
+//   - an event for which nothing has begun and whose source was not asked yet: the event may be over, so a look, even a failed one, comes first,
 //   - an event from before a reboot whose announced time is over or unknown: the reboot may have been what was announced.
 func (sit Situation) attested(e state.Entry) bool {
 	if _, known := sit.Known[e.Event.Kind]; known || sit.Unwatched[e.Event.Kind] {
@@ -193,7 +195,7 @@ func (sit Situation) attested(e state.Entry) bool {
 	return e.Missing.IsZero() && (e.Acted() || sit.asked(e.Event.Kind)) && (e.BootID == sit.BootID || e.Event.Deadline.After(sit.Now))
 }
 
-// ending says why an entry's event no longer stands; empty if it does. revisit is when that may change without news.
+// ending says why an entry's event no longer stands; empty if it stands. revisit is when that may change without news; zero is never.
 func (s Settings) ending(sit Situation, e state.Entry) (ending state.Ending, revisit time.Time) {
 	switch {
 	case e.Phase == state.Closed:
@@ -224,8 +226,8 @@ func (s Settings) ending(sit Situation, e state.Entry) (ending state.Ending, rev
 	return "", revisit
 }
 
-// withdrawn reports whether an event has been missing for so long that it counts as withdrawn, and from when on it does; zero if
-// it is not missing.
+// withdrawn reports whether an entry's event has been missing for so long that it counts as withdrawn. at is when it counts as that at the
+// earliest; zero if it is not missing. While looks fail, that time alone is not enough: see knownUntil.
 func (s Settings) withdrawn(sit Situation, e state.Entry) (over bool, at time.Time) {
 	if e.Missing.IsZero() {
 		return false, time.Time{}
@@ -238,10 +240,10 @@ func (s Settings) withdrawn(sit Situation, e state.Entry) (over bool, at time.Ti
 	return !sit.knownUntil(e.Event.Kind).Before(at), at
 }
 
-// revisit is when an entry may change without news; zero if never.
+// revisit is when the policy may decide otherwise about an entry without news; zero is never.
 func (s Settings) revisit(sit Situation, e state.Entry) time.Time {
 	ending, again := s.ending(sit, e)
-	if ending != "" {
+	if ending != "" { // That stays so.
 		return time.Time{}
 	}
 	if p := s.plan(e); (p.action == Cordon || p.action == Drain) && p.start.After(sit.Now) {
@@ -282,13 +284,13 @@ func (sit Situation) survived(e state.Entry) bool {
 		return false
 	}
 	switch {
-	case e.Event.Kind.Local():
+	case e.Event.Kind.Local(): // It announced this reboot itself.
 		return true
-	case !e.Acted():
+	case !e.Acted(): // Nothing is to be undone, and its source says whether it still stands.
 		return false
 	case e.Event.Kind == event.ScheduledMaintenance && (e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot"):
 		return true // Even if the event is still listed: EC2's list lags behind.
-	case e.Event.Deadline.IsZero():
+	case e.Event.Deadline.IsZero(): // Without a time, no reboot can be known to be the announced one.
 		return false
 	}
 	// A stop, a retirement or a spot interruption is over when the machine has been started again after its time and the

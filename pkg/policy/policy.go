@@ -137,8 +137,8 @@ func (sit Situation) node(e state.Entry) Node {
 // looked reports whether the Node has been looked at since an entry's event was announced.
 func (sit Situation) looked(e state.Entry) bool { return slices.Contains(sit.LookedFor, e.Event.ID) }
 
-// leftAlone reports whether operators want the node's pods left alone, according to the last look or, before the first one, to
-// the record.
+// leftAlone reports whether operators want the node's pods left alone: by the last look at the Node, or by the record until there was a look
+// since the event was announced.
 func (sit Situation) leftAlone(e state.Entry) bool {
 	return sit.looked(e) && sit.Limited || !sit.looked(e) && e.LeftAlone
 }
@@ -216,7 +216,7 @@ func (s Settings) plan(e state.Entry) plan {
 
 // limit keeps a plan within the rule's Budget.
 func (r Rule) limit(p plan, e state.Entry) plan {
-	if r.Budget <= 0 {
+	if r.Budget <= 0 { // no limit
 		return p
 	}
 	timeless := p.deadline.IsZero()
@@ -252,14 +252,14 @@ func (r Rule) forCode(p plan, ev event.Event) plan {
 	return p
 }
 
-// begins is when the action for an event begins if the first instance of a fleet begins that long ahead of the deadline; zero,
-// which means at once, without a deadline.
+// begins is when the action for an event begins, if the first instance of a fleet begins the time ahead before the deadline. It is zero, which
+// means at once, for an event without a deadline.
 func (r Rule) begins(ev event.Event, ahead time.Duration) time.Time {
 	if ev.Deadline.IsZero() {
 		return time.Time{}
 	}
 	first := ev.Deadline.Add(-ahead)
-	if r.Kept > 0 && !ev.Noticed.IsZero() {
+	if r.Kept > 0 && !ev.Noticed.IsZero() { // The last instance has to begin while the announcement can be read.
 		first = soonest(first, ev.Noticed.Add(r.Kept-r.Spread))
 	}
 	return first.Add(r.offset(ev.Instance))
@@ -285,9 +285,9 @@ func weaker(a, b Action) Action {
 	return a
 }
 
-// pause is how long to wait after that many failures in a row.
+// pause is how long to wait before an uncordon is tried again, after that many failures in a row.
 func pause(failures int) time.Duration {
-	const doubled = 5 // times, and it is the longest
+	const doubled = 5 // After five doublings, the pause exceeds longestPause. The bound avoids an overflow.
 	return min(firstPause<<min(max(failures-1, 0), doubled), longestPause)
 }
 
@@ -314,4 +314,5 @@ func soonest(a, b time.Time) time.Time {
 	return a
 }
 
+// latest returns the last of some times; zero comes before any other.
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }

@@ -7,10 +7,9 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Recognize returns the events of a snapshot under the IDs that the record knows them by. A spot or rebalance notice that
-// differs from a recorded one in nothing but its time is that one: amazon-ec2-metadata-mock computes the time again at each look.
-// It keeps the recorded time, unless the new one is nearer. A notice that was withdrawn is over, even while its cordon is still
-// being lifted: another one has a time of its own.
+// Recognize returns the events of a snapshot under the IDs that the record knows them by. A spot or rebalance notice that differs from a recorded
+// one in nothing but its time is the same notice: amazon-ec2-metadata-mock computes the time again at each look. The notice keeps the recorded
+// time, unless the new one is nearer. A notice that was withdrawn is over, even while its cordon is being lifted: the next one is another notice.
 func Recognize(past []state.Entry, bootID string, now event.Snapshot) []event.Event {
 	if now.Kind != event.SpotInterruption && now.Kind != event.RebalanceRecommendation {
 		return now.Events
@@ -21,7 +20,7 @@ func Recognize(past []state.Entry, bootID string, now event.Snapshot) []event.Ev
 		return slices.ContainsFunc(events, func(ev event.Event) bool { return ev.ID == id })
 	}
 	for i, ev := range events {
-		if _, met := Find(past, ev.ID); met {
+		if _, met := Find(past, ev.ID); met { // Its time has not changed.
 			continue
 		}
 		for _, e := range past {
@@ -35,13 +34,13 @@ func Recognize(past []state.Entry, bootID string, now event.Snapshot) []event.Ev
 	return events
 }
 
-// stands reports whether an entry's notice may still be announced, under another time. So may one whose cordon has expired.
+// stands reports whether an entry's notice may still be announced, with another time. A notice whose cordon has expired may be, too.
 func stands(e state.Entry, bootID string) bool {
 	over := e.Phase == state.Undoing && !e.Missing.IsZero() || e.Phase == state.Closed && e.Ending != state.Expired
 	return e.ListedIn == bootID && !over
 }
 
-// Find returns the entry of the event with that ID, and whether there is one.
+// Find returns the entry of the event with that ID. met is false if the record has none.
 func Find(entries []state.Entry, id string) (e state.Entry, met bool) {
 	if i := index(entries, id); i >= 0 {
 		return entries[i], true
@@ -49,6 +48,7 @@ func Find(entries []state.Entry, id string) (e state.Entry, met bool) {
 	return state.Entry{}, false
 }
 
+// index returns where the entry of the event with that ID is; -1 if there is none.
 func index(entries []state.Entry, id string) int {
 	return slices.IndexFunc(entries, func(e state.Entry) bool { return e.Event.ID == id })
 }

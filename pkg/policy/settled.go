@@ -8,14 +8,15 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Settled returns the outcome of an announced event, whatever else is being done to the node; "" while something is still to be
-// done for it. The record must be up to date: see Fold. A node that an earlier process has drained may have pods again, so it
-// counts as drained only once this process's guard confirms it. After the event's time, that is waited for no longer than
-// overtime; then it counts as drained only if the node could not be looked at.
+// Settled returns the outcome of an announced event; "" while something is still to be done for it. At an outcome, pkg/agent lets the event's
+// hook or inhibitor lock go. The record must be up to date: see Fold.
+//
+// A node that an earlier process has drained may have pods again, so it counts as drained only once this process's guard confirms that. After
+// the event's time, Settled waits overtime for the confirmation. Then the event is drained if the node could not be looked at, else out of time.
 func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 	e, met := Find(sit.Past, ev.ID)
 	if !met {
-		e = state.Entry{Event: ev} // Fold did not record it: see worthRecording.
+		e = state.Entry{Event: ev} // Fold did not record the event: see worthRecording.
 	}
 	done := s.done(sit, e)
 	over := e.Phase == state.Incomplete || (e.Phase == state.Cordoning || e.Phase == state.Drained) && s.timeIsOver(sit, e)
@@ -34,7 +35,7 @@ func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 	return event.OutOfTime
 }
 
-// done reports whether the node is as an event's rule wants it.
+// done reports whether nothing is left to do for an entry: the node is as its event's rule wants it.
 func (s Settings) done(sit Situation, e state.Entry) bool {
 	switch e.Phase {
 	case state.Cordoning:
@@ -50,12 +51,13 @@ func (s Settings) done(sit Situation, e state.Entry) bool {
 	return true
 }
 
-// Again returns when something may be due for an announced event without further news: now if something is due and could not
-// be done, zero if never. busy means that it is being done. The record must be up to date: see Fold.
+// Again returns when something may be due for an announced event without news: now if something is due that could not be done; zero is never.
+// busy: something is being done for the event now. nth-queue uses it to decide when to look at an instance again. The record must be up to
+// date: see Fold.
 func (s Settings) Again(sit Situation, ev event.Event) (again time.Time, busy bool) {
 	e, met := Find(sit.Past, ev.ID)
 	switch {
-	case !met:
+	case !met: // Fold saw nothing to do.
 		return time.Time{}, false
 	case e.Phase == state.Incomplete && !e.Released() && !e.LeftAlone: // A node that operators have opened is not tried again.
 		return sit.Now, false
@@ -78,7 +80,7 @@ func (s Settings) timeIsOver(sit Situation, e state.Entry) bool {
 func (s Settings) timeEnds(sit Situation, e state.Entry) time.Time {
 	deadline := s.plan(e).deadline
 	switch {
-	case deadline.IsZero():
+	case deadline.IsZero(): // never
 	case e.UnderWay() && !e.Changed.Before(deadline):
 		return e.Changed.Add(overtime)
 	case e.Phase == state.Drained:

@@ -13,9 +13,10 @@ import (
 // Reason says in words why something is done about an entry's event.
 func (s Settings) Reason(e state.Entry) string { return reason(e.Event) }
 
+// reason is Reason for an event.
 func reason(ev event.Event) string {
 	at := ""
-	if !ev.Deadline.IsZero() {
+	if !ev.Deadline.IsZero() { // EC2's time, not the rule's limit.
 		at = " at " + formatTime(ev.Deadline)
 	}
 	switch ev.Kind {
@@ -43,7 +44,7 @@ func reason(ev event.Event) string {
 	case event.Manual:
 		return "an operator has asked for it with nth drain"
 	}
-	return string(ev.Kind)
+	return string(ev.Kind) // such as "label", which drain.Node.Claim makes up
 }
 
 // asgAction says what the Auto Scaling group does to this instance, by its target lifecycle state.
