@@ -235,7 +235,8 @@ func (a *Agent) flush(ctx context.Context) {
 // tick is how often the loop updates the status, feeds the watchdog and sees whether the guard's deadlines are still right.
 const tick = time.Second
 
-// loop decides after all news, when the last decision said, and at each tick, until ctx ends or a source gives up.
+// loop decides after all news, at the time that the last decision named, and at each tick. It ends when ctx does, or with the error of a source
+// that gives up.
 func (a *Agent) loop(ctx context.Context) error {
 	ticks := time.NewTicker(min(tick, cmp.Or(a.cfg.Beat, tick)))
 	defer ticks.Stop()
@@ -286,8 +287,8 @@ func (a *Agent) feedWatchdog() {
 	a.cfg.Service.Beat()
 }
 
-// handleInbox handles all news, and returns the error of a source that has given up: even then, the result of work in progress
-// must be recorded.
+// handleInbox handles all news. It returns the error of a source that has given up, but only after the rest: the result of work in progress must
+// be recorded even then.
 func (a *Agent) handleInbox(news []any) error {
 	var gaveUp error
 	for _, n := range news {
@@ -334,7 +335,7 @@ func (a *Agent) advance(ctx context.Context) time.Time {
 func (a *Agent) decide() (policy.Situation, policy.Goal) {
 	sit := a.fold(a.situation())
 	goal := a.cfg.Policy.Decide(sit)
-	// The guard's report holds for the events of its goal only: others may have joined just now.
+	// Decide again with what the guard has reported. That holds for the events of the guard's goal only: others may have joined just now.
 	if w := a.work; w != nil && w.guard != nil && !w.stopping && goal.Action == w.goal.Action {
 		sit.Node = policy.Node{Closed: w.state.Closed, Left: w.state.Left, Ours: w.state.Ours, Drained: w.state.Drained}
 		sit.NodeFor, sit.LookedFor, sit.DrainedFor, sit.Limited = w.joinedBy(w.reported), w.joinedBy(w.looked), w.joinedBy(w.drained), w.state.Limited
@@ -363,7 +364,7 @@ func (a *Agent) fold(sit policy.Situation) policy.Situation {
 		sit.Past = a.cfg.Record.Entries()
 		for _, e := range changed {
 			before, met := policy.Find(past, e.Event.ID)
-			if !a.wasTaken(sit.Past, e) {
+			if !a.isRecorded(sit.Past, e) { // The record has refused it.
 				continue
 			}
 			a.emitChange(before, met, e)
@@ -374,8 +375,8 @@ func (a *Agent) fold(sit policy.Situation) policy.Situation {
 	}
 }
 
-// wasTaken reports whether the record has taken an entry, and remembers a refusal.
-func (a *Agent) wasTaken(past []state.Entry, e state.Entry) bool {
+// isRecorded reports whether the record has an entry as it was put, and remembers a refusal. past is the record after Put.
+func (a *Agent) isRecorded(past []state.Entry, e state.Entry) bool {
 	recorded, found := policy.Find(past, e.Event.ID)
 	if found && policy.Same(recorded, e) {
 		delete(a.refused, e.Event.ID)
@@ -385,14 +386,14 @@ func (a *Agent) wasTaken(past []state.Entry, e state.Entry) bool {
 	return false
 }
 
-// refusedOfLate reports whether the record has just refused an entry of the same event.
+// refusedOfLate reports whether the record has refused an entry of the same event within rewriteAfter.
 func (a *Agent) refusedOfLate(e state.Entry) bool {
 	at, refused := a.refused[e.Event.ID]
 	return refused && time.Since(at) < rewriteAfter
 }
 
-// reportOutcomes calls Settled and Rested for all announced events, except those that the record has refused: without an entry, they
-// would look as if nothing had to be done for them.
+// reportOutcomes calls Config.Settled and Config.Rested for all announced events. Events that the record has refused are left out: without an
+// entry, they would look as if nothing had to be done for them.
 func (a *Agent) reportOutcomes(sit policy.Situation) {
 	for _, events := range a.known {
 		for _, ev := range events {
@@ -416,7 +417,7 @@ func (a *Agent) reportOutcomes(sit policy.Situation) {
 func (a *Agent) situation() policy.Situation {
 	failing := map[event.Kind]time.Time{}
 	for kind, t := range a.trouble {
-		if t.over.IsZero() {
+		if t.over.IsZero() { // Otherwise looks succeed again, though the outage is still shown: see recoveredAfter.
 			failing[kind] = a.looked[kind]
 		}
 	}
@@ -430,10 +431,11 @@ func (a *Agent) situation() policy.Situation {
 	}
 }
 
-// put records entries, without waiting for the disk.
+// put records entries, without waiting for the disk. Without entries it repeats a write that failed. The loop hears of a failure as unwritten.
 func (a *Agent) put(entries ...state.Entry) {
 	written := make(chan struct{})
 	a.written = written
+	// A retry has no entries, or only such as the record has refused before.
 	again := !slices.ContainsFunc(entries, func(e state.Entry) bool { return a.refused[e.Event.ID].IsZero() })
 	a.cfg.Record.Put(func(err error) {
 		if err != nil {
@@ -512,7 +514,7 @@ func (i *inbox) take() []any {
 	return news
 }
 
-// Snapshot implements event.Sink.
+// Snapshot implements event.Sink. It dates the snapshot by the loop's clock and by the monotonic one.
 func (i *inbox) Snapshot(s event.Snapshot) { i.put(found{s, i.now().Round(0), time.Now()}) }
 
 // Trouble implements event.Sink.

@@ -28,12 +28,11 @@ type found struct {
 	at, since time.Time
 }
 
-// compareClocks takes in what the source's clock said when a snapshot came. Documents are moved by the difference as they are
-// read. As long as what is known of it can be right, it stays as it is, so that no document moves from one look to the next; else it
-// is the least that it can be, which gives nothing more time than it has. As nobody can set either clock, a difference that changes
-// has to be found twice in a row: one answer may be dated wrongly.
+// compareClocks updates a.ahead, the difference between the loop's clock and the source's, from a snapshot. Times in documents are moved by that
+// difference. It stays as it is while it can be right, so that no time moves from one look to the next. Otherwise it becomes the least that it
+// can be, which gives nothing more time than it has. One answer may be dated wrongly, so a change has to be found twice in a row.
 func (a *Agent) compareClocks(f found) {
-	if f.Clock.IsZero() {
+	if f.Clock.IsZero() { // The source does not say.
 		return
 	}
 	most := f.at.Sub(f.Clock)
@@ -63,7 +62,7 @@ func (a *Agent) credibleEvents(f found) []event.Event {
 	return policy.Recognize(a.cfg.Record.Entries(), a.cfg.BootID, f.Snapshot)
 }
 
-// moved is a time of a document's by the loop's clock.
+// moved converts a time in a document to the loop's clock.
 func (a *Agent) moved(t time.Time) time.Time {
 	if t.IsZero() {
 		return t
@@ -71,8 +70,9 @@ func (a *Agent) moved(t time.Time) time.Time {
 	return t.Add(a.ahead)
 }
 
-// deadlineLeft is the deadline of an event whose source counts the time that is left: of one that the machine itself announces, of
-// a lifecycle hook, and of "nth drain". It is what it was as long as it means the same moment; for an event of the machine's own it comes no later.
+// deadlineLeft returns the deadline, by the loop's clock, of an event whose source gives it by the monotonic clock: a shutdown or hibernation, a
+// lifecycle hook, or "nth drain". It returns the deadline that is known already if both mean the same moment. A deadline that the machine itself
+// announced never becomes later.
 func (a *Agent) deadlineLeft(ev event.Event, f found) time.Time {
 	deadline := ev.Deadline
 	if !deadline.IsZero() {

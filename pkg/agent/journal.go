@@ -134,7 +134,7 @@ var messages = map[state.TransitionKind][]message{
 	state.IdentityWaiting: {warn(systemd.IdentityWaiting, "waiting for the kubelet's credential: {error}")},
 }
 
-// isDraining is false for a drain that only its listeners hear of, as it is over already.
+// isDraining reports whether a transition belongs to a drain that is under way. The beginning of one that is over already is not logged.
 func isDraining(t state.Transition) bool {
 	return actionIs(policy.Drain)(t) && t.Entry.Phase == state.Draining
 }
@@ -245,6 +245,7 @@ func (j *journal) fill(format string, t state.Transition) string {
 	return strings.NewReplacer(words...).Replace(format)
 }
 
+// timeLeft says how much time is left until the deadline to show.
 func timeLeft(t state.Transition) string {
 	if t.Until.IsZero() {
 		return "no deadline"

@@ -20,7 +20,7 @@ func (a *Agent) emit(t state.Transition) {
 	}
 }
 
-// log completes a transition, logs it and returns it.
+// log completes a transition, writes it to the journal and returns it. Unlike emit, it does not pass it to the listeners.
 func (a *Agent) log(t state.Transition) state.Transition {
 	t.At, t.Node = a.now(), a.node
 	t.Plan = a.cfg.Policy.Describe(t.Entry)
@@ -42,7 +42,7 @@ func (a *Agent) emitStep(action policy.Action, e state.Entry, t state.Transition
 		t.Deadline, t.Hard = a.cfg.Policy.Deadline(e)
 	}
 	switch began, known := a.steps[e.Event.ID]; {
-	case t.Kind == state.Begun:
+	case t.Kind == state.Begun: // It has taken no time yet.
 	case known:
 		t.Took = time.Since(began)
 	case a.work != nil:
@@ -51,7 +51,7 @@ func (a *Agent) emitStep(action policy.Action, e state.Entry, t state.Transition
 	a.emit(t)
 }
 
-// emitChange emits what has changed of an entry; met is whether there was one before.
+// emitChange emits what has changed from before to e, an entry in the record. met is false if the event had no entry before.
 func (a *Agent) emitChange(before state.Entry, met bool, e state.Entry) {
 	if met && before.LeftAlone != e.LeftAlone {
 		a.emitLeftAlone(e)
@@ -60,7 +60,7 @@ func (a *Agent) emitChange(before state.Entry, met bool, e state.Entry) {
 	if met && policy.SameNews(before, e) {
 		return
 	}
-	met = met && (before.Phase != state.Closed || e.Phase == state.Closed)
+	met = met && (before.Phase != state.Closed || e.Phase == state.Closed) // A closed event that is announced again is a new one.
 	if met && actions[before.Phase] != actions[e.Phase] {
 		a.emitCalledBack(before, e)
 	}
@@ -94,7 +94,7 @@ func eventChange(before state.Entry, met bool, e state.Entry) state.TransitionKi
 	return ""
 }
 
-// emitCalledBack emits that the step for an event was stopped, unless it had ended.
+// emitCalledBack emits that the step for an event was stopped, unless it was reported as ended.
 func (a *Agent) emitCalledBack(before, e state.Entry) {
 	if _, begun := a.steps[e.Event.ID]; begun && before.Phase != state.Incomplete {
 		a.emitStep(actions[before.Phase], e, state.Transition{Kind: state.CalledBack})
@@ -111,8 +111,8 @@ func (a *Agent) beginSteps(goal policy.Goal) {
 	}
 }
 
-// emitBegun emits that a step began at that time and, for a drain, that the node is cordoned if it is, for another event. A cordon
-// step emits that at its end.
+// emitBegun emits that a step for an event began at that time. The node may be cordoned already, for another event. For a drain that is emitted
+// here; a cordon step emits it at its end. until is the deadline to show.
 func (a *Agent) emitBegun(action policy.Action, e state.Entry, at, until time.Time) {
 	a.steps[e.Event.ID] = at
 	a.emitStep(action, e, state.Transition{Kind: state.Begun, Until: until})
@@ -191,16 +191,16 @@ func uncordonEnd(kind state.TransitionKind, w *work, result workResult, e state.
 	}
 }
 
-// emitUncordonEnd emits how the uncordon ended for the most urgent event.
+// emitUncordonEnd emits how the uncordon ended. e is the entry of the most urgent event that it was for.
 func (a *Agent) emitUncordonEnd(kind state.TransitionKind, w *work, result workResult, e state.Entry) {
 	delete(a.steps, e.Event.ID)
 	a.emit(uncordonEnd(kind, w, result, e))
 }
 
-// handleProgress takes in a report of the guard.
+// handleProgress handles a report of the guard: it keeps what the policy decides by, and emits what happened.
 func (a *Agent) handleProgress(p drain.Progress) {
 	w := a.work
-	if w == nil || w.guard == nil {
+	if w == nil || w.guard == nil { // A late report of a guard that has ended.
 		return
 	}
 	a.nodeUID = cmp.Or(string(p.State.UID), a.nodeUID)
@@ -209,7 +209,8 @@ func (a *Agent) handleProgress(p drain.Progress) {
 	}
 	a.total, a.left, a.nodeSeen, a.ready = p.Total, p.Left, a.nodeSeen || p.State.UID != "", a.ready || p.State.Ready
 	if !w.stopping {
-		if p.State.Open && w.guardGoal.Close { // Which events that concerns is decided now. The others want pods gone that came since.
+		// Somebody has uncordoned the node. Which events that concerns is decided now: the others want pods gone that came since.
+		if p.State.Open && w.guardGoal.Close {
 			p.State.Drained = false
 		}
 		w.state, w.reported = p.State, p.Generation
@@ -230,7 +231,7 @@ func (w *work) noteHolders(p drain.Progress) {
 	case state.PodHeld:
 		w.held[p.Pod] = "PDB " + p.Detail
 	case state.PodRefused:
-		if p.Pod != "" {
+		if p.Pod != "" { // Otherwise a request for the node was refused.
 			w.held[p.Pod] = p.Detail
 		}
 	case state.PodOverdue, state.PodHeldAgain:
@@ -269,7 +270,7 @@ func (a *Agent) emitProgress(p drain.Progress) {
 	}
 }
 
-// transitionOf returns the transition for a report of the guard, without the event.
+// transitionOf returns the transition for a report of the guard; the caller adds the event's entry. took is how long the work has taken.
 func transitionOf(p drain.Progress, took time.Duration) state.Transition {
 	t := state.Transition{
 		Kind: p.Kind, Pod: p.Pod, PodUID: p.PodUID, PodLabels: p.PodLabels, Total: p.Total, Left: p.Left, Detail: p.Detail, Took: took,
@@ -280,21 +281,22 @@ func transitionOf(p drain.Progress, took time.Duration) state.Transition {
 	return t
 }
 
-// emitNode logs what happened to the Node, and emits for each event that is drained for that the node is cordoned. For an event that
-// wants no more than a cordon, that is emitted with the end of the cordon.
+// emitNode logs what happened to the Node. If the node is cordoned, it emits that for each event whose drain is under way. For an event that wants
+// no more than a cordon, that is emitted with the end of the cordon.
 func (a *Agent) emitNode(p drain.Progress, t state.Transition) {
 	left, leftOpen := a.unfinished(), slices.ContainsFunc(a.goalEntries(), state.Entry.LeftOpen)
 	drains := slices.DeleteFunc(slices.Clone(left), func(e state.Entry) bool { return e.Phase != state.Draining })
-	news := true
+	worthLogging := true
 	kind := state.CordonFound
-	switch p.Kind { // The others are always news.
+	switch p.Kind { // The others are always logged.
 	case state.NodeClosed:
-		// A cordon that an earlier guard or process has set is no news, and one of a node that was left open is reported for each event.
-		kind, news = state.NodeCordoned, p.Detail != string(drain.CordonOurs) && (len(drains) > 0 || len(left) == 0 && !leftOpen)
+		// A cordon that an earlier guard or process has set was logged then. The cordon of a node that was left open is reported for each event.
+		isNew := p.Detail != string(drain.CordonOurs)
+		kind, worthLogging = state.NodeCordoned, isNew && (len(drains) > 0 || len(left) == 0 && !leftOpen)
 	case state.NodeReopened:
-		news = a.recordReopened(p)
+		worthLogging = a.recordReopened(p)
 	}
-	if news {
+	if worthLogging {
 		a.log(t)
 	}
 	if p.Kind == state.NodeClosed || p.Kind == state.NodeFoundClosed {
@@ -305,7 +307,7 @@ func (a *Agent) emitNode(p drain.Progress, t state.Transition) {
 	a.clearCordonFailed()
 }
 
-// handleIdentity logs when the credential comes, goes or changes.
+// handleIdentity handles what the identity reports: it keeps the node's name, and logs when the credential comes, goes or changes.
 func (a *Agent) handleIdentity(n identity) {
 	switch {
 	case n.err == nil && (a.waiting != nil || a.node != n.node):
@@ -319,8 +321,8 @@ func (a *Agent) handleIdentity(n identity) {
 	a.waiting = n.err
 }
 
-// handleFailedLook notes the outage of a source, since when and why, and emits it. Digits that change in the error do not make it another
-// one.
+// handleFailedLook records since when and why looks for a kind fail, and emits that. An error that differs from the last one only in digits counts
+// as the same.
 func (a *Agent) handleFailedLook(n lookFailed) {
 	known := a.trouble[n.kind]
 	if known.since.IsZero() {
@@ -335,8 +337,8 @@ func (a *Agent) handleFailedLook(n lookFailed) {
 	a.emit(state.Transition{Kind: state.SourceLost, Entry: state.Entry{Event: event.Event{Kind: n.kind}}, Err: n.err})
 }
 
-// noteGoodLook notes a good look for a kind. The outage is not over yet: if a part of the document could not be read, a failed look
-// follows at once.
+// noteGoodLook records a good look for a kind in its outage, if there is one. emitRecovered ends the outage later: if a part of the document
+// could not be read, a failed look follows at once.
 func (a *Agent) noteGoodLook(kind event.Kind) {
 	if t, was := a.trouble[kind]; was && t.over.IsZero() {
 		t.over = a.now()
@@ -347,7 +349,7 @@ func (a *Agent) noteGoodLook(kind event.Kind) {
 // recoveredAfter is for how long looks must succeed before an outage is over: a source that fails every few seconds has one long outage.
 const recoveredAfter = 10 * time.Second
 
-// emitRecovered emits for which kinds looks have succeeded for recoveredAfter.
+// emitRecovered ends the outages of the kinds for which looks have succeeded for recoveredAfter, and emits that.
 func (a *Agent) emitRecovered() {
 	for kind, t := range a.trouble {
 		if t.over.IsZero() || a.now().Sub(t.over) < recoveredAfter {

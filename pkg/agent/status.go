@@ -39,7 +39,7 @@ func (a *Agent) sentence() string {
 	return sentence
 }
 
-// mainClause is the sentence without outage and dry run.
+// mainClause is the main part of sentence: what nth is doing now, or what is announced.
 func (a *Agent) mainClause() string {
 	if a.busy() {
 		return a.workClause()
@@ -64,7 +64,7 @@ func (a *Agent) mainClause() string {
 	return a.restClause(e)
 }
 
-// unread are the kinds that could not be looked for since the start.
+// unread returns the kinds for which every look since the start has failed.
 func (a *Agent) unread() []string {
 	var kinds []string
 	for _, kind := range event.Kinds() {
@@ -76,7 +76,7 @@ func (a *Agent) unread() []string {
 	return kinds
 }
 
-// restClause is mainClause while nothing is being done, for an entry that was acted upon.
+// restClause is mainClause while nothing is being done: what was done for an entry, the most urgent one.
 func (a *Agent) restClause(e state.Entry) string {
 	said := fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
 	switch e.Phase {
@@ -109,7 +109,7 @@ func lastError(e state.Entry) string {
 	return "; the last attempt failed: " + e.Error
 }
 
-// busy reports whether something is being done to the node. A guard on a node that is as it should be is not busy.
+// busy reports whether something is being done to the node: an uncordon, or a guard that still has an event to work for.
 func (a *Agent) busy() bool { return a.work != nil && (a.work.guard == nil || len(a.unfinished()) > 0) }
 
 // workClause is mainClause while something is being done.
@@ -147,7 +147,7 @@ func (a *Agent) workClause() string {
 	return said
 }
 
-// holders names what holds back pods, each holder once.
+// holders returns a clause that names what holds back pods, each holder once; empty if nothing does.
 func (w *work) holders() string {
 	by := slices.Compact(slices.Sorted(maps.Values(w.held)))
 	if len(by) == 0 {
@@ -177,8 +177,8 @@ func (a *Agent) mainEntry() (state.Entry, bool) {
 	}), true
 }
 
-// outage is since when looks at the metadata service fail without a good one since, whatever the reason; zero if they do not. A kind
-// that is not looked for on this instance had its only good look at the start.
+// outage is since when all looks at the metadata service fail, whatever the reason; zero if there was a good look for any kind since. A kind that
+// is not looked for on this instance had its only good look at the start.
 func (a *Agent) outage() time.Time {
 	var since, good time.Time
 	for _, kind := range event.PolledKinds() {
@@ -206,7 +206,7 @@ type StatusWriter interface {
 // that hangs. Changes are shown at most once per tick.
 const refresh = 10 * time.Second
 
-// show updates the board if something has changed or refresh has passed, but no more than once per tick.
+// show updates Config.Board if something has changed or refresh has passed, but no more than once per tick.
 func (a *Agent) show(sentence string) {
 	if a.cfg.Board == nil || time.Since(a.shownAt) < tick {
 		return
@@ -277,13 +277,13 @@ func (a *Agent) stepStatus() *state.StepStatus {
 	}
 }
 
-// documents has the kinds that are looked for: not those that the machine itself announces.
+// documents returns how polling goes for each kind that is looked for, apart from those that the machine itself announces.
 func (a *Agent) documents() []state.DocumentStatus {
 	all := []state.DocumentStatus{}
 	for _, kind := range event.Kinds() {
 		good, looked := a.looked[kind]
 		trouble, bad := a.trouble[kind]
-		if kind.Local() || !looked && !bad {
+		if kind.Local() || !looked && !bad { // The machine announces it, or there was no look yet.
 			continue
 		}
 		document := state.DocumentStatus{Kind: kind, LastGood: good}

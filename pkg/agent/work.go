@@ -43,7 +43,8 @@ type workResult struct {
 	err      error
 }
 
-// pursueGoal starts, adjusts or stops work. A guard ends before an uncordon begins, and the other way round.
+// pursueGoal makes the work in progress fit the goal: it starts, adjusts or stops work. A guard has to end before an uncordon begins, and the
+// other way round: the next call after that end starts the new work.
 func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
 	closing := goal.Action == policy.Drain || goal.Action == policy.Cordon
 	switch w := a.work; {
@@ -103,7 +104,8 @@ func (a *Agent) startUncordon(parent context.Context, goal policy.Goal) {
 	})
 }
 
-// start runs work in a goroutine of its own, once the record is on disk or recordTimeout is over.
+// start makes w the work in progress, and runs do for it in a goroutine: once the record is on disk, or recordTimeout is over. The result goes to
+// the inbox.
 func (a *Agent) start(parent context.Context, w work, do func(context.Context) workResult) {
 	ctx, cancel := context.WithCancel(parent)
 	w.cancel, w.began, w.done, w.held = cancel, time.Now(), make(chan struct{}), map[string]string{}
@@ -126,7 +128,7 @@ func (a *Agent) start(parent context.Context, w work, do func(context.Context) w
 	})
 }
 
-// guardGoal is a goal as the guard gets it.
+// guardGoal converts a goal of the policy to one for the guard, whose times are on the monotonic clock.
 func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 	seen, limited, shutdown := a.nodeSeen, a.limited, false
 	for _, e := range a.cfg.Record.Entries() {
@@ -149,8 +151,8 @@ func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 // longestSpan is the longest time from now that monotonic tells apart: a Duration ends at three centuries.
 const longestSpan = 100 * 365 * 24 * time.Hour
 
-// monotonic converts a time to the monotonic clock, which stops while the machine sleeps. A time beyond longestSpan is put that far from when Run began, so that it
-// is the same at each call.
+// monotonic converts a time of the loop's clock to the monotonic clock, which stops while the machine sleeps. A time beyond longestSpan becomes
+// that far from when Run began, so that each call gives the same.
 func (a *Agent) monotonic(at time.Time) time.Time {
 	if at.IsZero() {
 		return at
@@ -162,13 +164,13 @@ func (a *Agent) monotonic(at time.Time) time.Time {
 	return time.Now().Add(left)
 }
 
-// upToDate reports whether the guard's deadline, on the monotonic clock, is still right: it is not if the deadline has moved, or the
-// machine has slept.
+// upToDate reports whether the deadline that the guard has, on the monotonic clock, is still right for a deadline of the goal. It is not if that
+// has moved, or if the machine has slept.
 func (a *Agent) upToDate(guards, deadline time.Time) bool {
 	return guards.Sub(a.monotonic(deadline)).Abs() < tick/10
 }
 
-// deadline is the one to show for a goal: the nearer one, unless only the soft one has passed.
+// deadline is the one to show for a goal: the nearer of both, but the hard one if only the soft one has passed.
 func (a *Agent) deadline(goal policy.Goal) time.Time {
 	if now := a.now(); goal.Hard.After(now) && !goal.Soft.After(now) {
 		return goal.Hard
@@ -191,8 +193,8 @@ func (a *Agent) adjust(goal policy.Goal) {
 	w.guard.Adjust(w.guardGoal)
 }
 
-// join begins a new generation if events join the goal, and reports whether it has. All events join again if the guard has left the node
-// open, or pods on it, since operators had uncordoned it, and the goal wants more now.
+// join records in w.joined which events the goal has. If events join, it begins a new generation and returns true. All events join again if the
+// guard has left the node open, or pods on it, because operators had uncordoned it, and the goal wants more now.
 func (a *Agent) join(goal policy.Goal) (joined bool) {
 	w := a.work
 	maps.DeleteFunc(w.joined, func(id string, _ int) bool { return !slices.Contains(goal.Events, id) })
@@ -208,7 +210,7 @@ func (a *Agent) join(goal policy.Goal) (joined bool) {
 	return joined
 }
 
-// joinedBy are the events that had joined by a generation.
+// joinedBy returns the IDs of the events that had joined the goal by a generation.
 func (w *work) joinedBy(generation int) []string {
 	ids := []string{}
 	for id, in := range w.joined {
@@ -219,7 +221,7 @@ func (w *work) joinedBy(generation int) []string {
 	return ids
 }
 
-// resultNow asks the guard how far it has come; nil if an event's time was over before there was a guard.
+// resultNow asks the guard how far it has come; nil if there is no guard, as when an event's time was over before.
 func (a *Agent) resultNow() *state.Result {
 	if a.work == nil || a.work.guard == nil {
 		return nil
@@ -229,7 +231,8 @@ func (a *Agent) resultNow() *state.Result {
 	return &state.Result{Evicted: r.Evicted, Deleted: r.Deleted, Skipped: r.Skipped, Left: r.Left, HeldBy: r.HeldBy}
 }
 
-// stopWork stops the work in progress, waits for its end and records how far it came.
+// stopWork stops the work in progress at the end of Run, waits for its end, and records how far it came. The steps under way are reported as
+// interrupted: the next process continues them.
 func (a *Agent) stopWork() {
 	if a.work == nil {
 		return
@@ -245,7 +248,7 @@ func (a *Agent) stopWork() {
 	}
 }
 
-// handleWorkResult records the end of work.
+// handleWorkResult handles the end of work. A guard has reported what it did, so only the result of an uncordon is recorded.
 func (a *Agent) handleWorkResult(result workResult) {
 	w := a.work
 	w.cancel()
@@ -253,7 +256,7 @@ func (a *Agent) handleWorkResult(result workResult) {
 	if w.guard != nil && !onNode(a.cfg.Record.Entries()) {
 		w.recheck() // Its last patch may have closed a node that somebody else had kept closed until then, and was not reported.
 	}
-	if w.guard != nil || result.err != nil && w.stopping {
+	if w.guard != nil || result.err != nil && w.stopping { // An uncordon that was stopped has not failed.
 		return
 	}
 	a.log(uncordonEnd(state.NodeUncordoned, w, result, a.entry(w.goal.Event)))
@@ -264,7 +267,7 @@ func (a *Agent) handleWorkResult(result workResult) {
 	}
 }
 
-// recordUncordoned records for all events that nothing of ours is on the node any more.
+// recordUncordoned records for all events that nothing of ours is on the node any more, and reports how the uncordon ended for each of them.
 func (a *Agent) recordUncordoned(w *work, result workResult) {
 	a.opened = true
 	action := policy.Uncordon
@@ -355,9 +358,9 @@ func (a *Agent) clearCordonFailed() {
 	}
 }
 
-// recordReopened records that somebody has uncordoned the node, for all events that it was closed for. For others, it is cordoned again. news
-// is false if all of that was known.
-func (a *Agent) recordReopened(p drain.Progress) (news bool) {
+// recordReopened records that somebody has uncordoned the node, for all events that it was closed for. For events that come later, the node is
+// cordoned again. It returns false if the record has that already.
+func (a *Agent) recordReopened(p drain.Progress) (changes bool) {
 	changed := policy.Release(a.situation(), p.Claim.Names)
 	if len(changed) > 0 {
 		a.put(changed...)
@@ -368,8 +371,8 @@ func (a *Agent) recordReopened(p drain.Progress) (news bool) {
 // adoptPause is the pause before a failed attempt to read the claim is repeated.
 const adoptPause = 5 * time.Second
 
-// readClaim reads the claim on the Node once: if the record has been lost, it shows that the cordon is ours. again is for a claim that
-// is read after a guard has ended.
+// readClaim reads the claim on the Node, and repeats that until it succeeds. If the record has been lost, the claim shows that the cordon is ours:
+// see adoptClaim. again: this is not the read at the start, but one after a guard has ended.
 func (a *Agent) readClaim(ctx context.Context, again bool) {
 	for {
 		claim, ours, err := a.cfg.Node.Claim(ctx)
@@ -386,7 +389,7 @@ func (a *Agent) readClaim(ctx context.Context, again bool) {
 	}
 }
 
-// onNode reports whether something on the Node may be ours, by the record.
+// onNode reports whether something on the Node may be ours, by the entries of the record.
 func onNode(entries []state.Entry) bool {
 	return slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && e.Phase != state.Closed })
 }
