@@ -158,7 +158,7 @@ To refuse every token and hand out new ones: 401 --path meta-data. To break only
 	return cmd
 }
 
-// setKind parses the kind of a fault, or a status to answer with.
+// setKind sets what a fault does, from the command's argument: one of the kinds, or a status to answer with.
 func setKind(f *imdstest.Fault, kind string) error {
 	for _, known := range imdstest.Kinds() {
 		if kind == string(known) && known != imdstest.Status {
@@ -174,6 +174,7 @@ func setKind(f *imdstest.Fault, kind string) error {
 	return nil
 }
 
+// show describes what the simulator announces, its faults, and the requests that it has had.
 func show(s *imdstest.Server, _ []string) (string, error) {
 	var b strings.Builder
 	b.WriteString("announced:")

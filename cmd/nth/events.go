@@ -74,7 +74,7 @@ func followTargetState(opts *imds.Options, store *record.Store, board *statusRep
 	}
 }
 
-// logHook logs a report about a lifecycle hook.
+// logHook logs a report about a lifecycle hook, with the fields of its event.
 func logHook(log *logrus.Entry, n asg.HookReport) {
 	log = log.WithField(systemd.FieldEventID, n.Event.ID).WithField(systemd.FieldEventKind, string(n.Event.Kind))
 	daemon.LogHook(log, n)
@@ -154,18 +154,18 @@ func (c *check) targets(ctx context.Context, cfg config.Config, metadata *imds.S
 	}
 }
 
-// beforeDrain is the target whose units run before a drain.
+// beforeDrain is the systemd target whose units run before a drain.
 const beforeDrain = "nth-before-drain.target"
 
-// scripts starts beforeDrain on a host.
+// scripts is the wait for the units of beforeDrain on a host.
 type scripts struct{ host logind.Host }
 
-// Wait implements wait.Blocker.
+// Wait implements wait.Blocker: it starts the target, and returns when its units have run.
 func (s scripts) Wait(ctx context.Context, _ wait.Node, _ func(string)) error {
 	return s.host.StartTarget(ctx, beforeDrain)
 }
 
-// scripts returns those of the host; nil in a container without access to it.
+// scripts returns the wait for the host's units; nil in a container without access to the host.
 func (h hostInfo) scripts(cfg config.Config) wait.Blocker {
 	if h.noNotice(cfg) != nil {
 		return nil

@@ -39,7 +39,7 @@ func newLocalNode(borrowed *identity.Kubelet, cfg config.Config, balancers, scri
 	return n
 }
 
-// use replaces the options of what starts from now on.
+// use replaces the drain options of guards and uncordons that begin from now on.
 func (n *localNode) use(options drain.Options) {
 	options.Gate, options.LoadBalancers = n.gate, n.balancers
 	if options.ScriptsWait > 0 {
@@ -51,7 +51,7 @@ func (n *localNode) use(options drain.Options) {
 // identityPause is how often the credential is looked for. When a node joins its cluster, a notice may be waiting.
 const identityPause = 500 * time.Millisecond
 
-// identity waits for the identity.
+// identity waits until there is a credential, and returns whose it is. The error is ctx's end.
 func (n *localNode) identity(ctx context.Context) (identity.Identity, error) {
 	for {
 		id, err := n.kubelet.Identity(ctx)
@@ -64,7 +64,7 @@ func (n *localNode) identity(ctx context.Context) (identity.Identity, error) {
 	}
 }
 
-// node waits for the identity and returns its node.
+// node waits for the identity, and returns the node that it is of.
 func (n *localNode) node(ctx context.Context) (agent.Node, error) {
 	id, err := n.identity(ctx)
 	if err != nil {
@@ -73,7 +73,7 @@ func (n *localNode) node(ctx context.Context) (agent.Node, error) {
 	return n.of(id, *n.options.Load()), nil
 }
 
-// of returns the node of an identity to act on; in a dry run, one that changes nothing.
+// of returns the node that an identity is of. In a dry run, it is one that changes nothing.
 func (n *localNode) of(id identity.Identity, options drain.Options) agent.Node {
 	node := drain.New(id.Client, id.Node, options)
 	if n.dryRun {
@@ -188,8 +188,8 @@ func (g *localGuard) Result() drain.Result {
 	return g.guard.Result()
 }
 
-// whileNamed returns a context that ends when the identity is that of another node, and a function that ends it. Meanwhile, the kubeconfig
-// is followed.
+// whileNamed returns a context that ends when the credential turns out to be another node's, and a function that ends it. It asks for the identity
+// every identityPause, so that a new kubeconfig is found.
 func (n *localNode) whileNamed(ctx context.Context, name string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -212,7 +212,7 @@ type warmIdentity struct {
 func (w warmIdentity) KeepWarm(ctx context.Context, report func(node string, err error)) {
 	for ctx.Err() == nil {
 		id, err := w.kubelet.Identity(ctx)
-		if err == nil || !errors.Is(err, context.Canceled) {
+		if err == nil || !errors.Is(err, context.Canceled) { // nth stops: that is no error of the credential.
 			w.handle(report, id, err)
 		}
 		if err == nil {

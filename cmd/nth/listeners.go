@@ -146,10 +146,10 @@ func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
 	}), webhook.Run)
 }
 
-// described returns the node's name and labels.
+// described returns the node's name and labels for the webhook, as far as they can be read.
 func described(ctx context.Context, borrowed *identity.Kubelet) (string, map[string]string) {
 	id, err := borrowed.Identity(ctx)
-	if err != nil {
+	if err != nil { // The notice is sent without them.
 		return "", nil
 	}
 	labels, err := id.Labels(ctx)

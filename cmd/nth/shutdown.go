@@ -109,11 +109,12 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 	return s
 }
 
+// started returns the log for messages about how shutdowns are handled here.
 func (s *shutdown) started() *logrus.Entry {
 	return s.log.WithField(systemd.FieldMessageID, systemd.Started)
 }
 
-// use applies settings.
+// use applies settings, which may have been reloaded.
 func (s *shutdown) use(cfg config.Config) {
 	s.wanted.Store(wantsPowerKey(cfg))
 }
@@ -184,9 +185,9 @@ func (s *shutdown) sources() []agent.Source {
 	return []agent.Source{s.source}
 }
 
-// settled lets the shutdown or hibernation proceed, whatever the outcome.
+// settled lets a shutdown or hibernation proceed once its event has an outcome, whatever that is.
 func (s *shutdown) settled(ev event.Event, outcome event.Outcome) {
-	if !ev.Kind.Local() || outcome == "" {
+	if !ev.Kind.Local() || outcome == "" { // It is another kind of event, or there is still something to do.
 		return
 	}
 	s.source.Release(ev.Kind)
@@ -197,7 +198,8 @@ func (s *shutdown) settled(ev event.Event, outcome event.Outcome) {
 	}
 }
 
-// outlive returns the context to run in. It ends with ctx, but if the whole system is stopping, only when the shutdown may proceed.
+// outlive returns the context for the daemon to run in. It ends with ctx. But if the whole system is stopping then, it ends only when the drain is
+// settled, or its time is over. stop ends it at once.
 func (s *shutdown) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
@@ -215,7 +217,7 @@ func (s *shutdown) outlive(ctx context.Context) (context.Context, context.Cancel
 	return running, stop
 }
 
-// stopTime returns how long a drain in nth's own stop job may take.
+// stopTime returns how long a drain may take while systemd stops nth.service, by the unit's timeout.
 func (s system) stopTime(ctx context.Context) time.Duration {
 	timeout, err := s.host.StopTimeout(ctx)
 	if err != nil {
@@ -224,7 +226,7 @@ func (s system) stopTime(ctx context.Context) time.Duration {
 	return s.stopWithin(timeout)
 }
 
-// stopWithin returns stopTime for a timeout of the unit: all but the reserve, but at least half of it, and at most the limit.
+// stopWithin returns stopTime for a timeout of the unit: all of it but stopReserve, at least half of it, and at most s.limit.
 func (s system) stopWithin(timeout time.Duration) time.Duration {
 	return min(max(timeout-stopReserve, timeout/2), s.limit)
 }

@@ -74,6 +74,7 @@ func (b *statusReporter) why(kind event.Kind) string {
 	return ""
 }
 
+// set makes a change with b.mu held. The next Show has it.
 func (b *statusReporter) set(change func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

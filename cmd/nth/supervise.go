@@ -37,8 +37,9 @@ const (
 	steadyLife          = time.Minute
 )
 
-// keepRunning runs the process that start returns, and starts another one whenever it has ended. Signals are forwarded. The result is the
-// exit status of a process that has ended as it was asked to, or for a reason that would end the next one, too.
+// keepRunning runs the process that start returns, and starts another one whenever it has ended. It forwards signals to the process. It returns
+// when a process has ended because a signal asked it to, or because of bad flags or settings, which would end the next one, too. The result is
+// that process's exit status.
 func keepRunning(start func() *exec.Cmd, log *logrus.Entry, signals <-chan os.Signal) (status int) {
 	for pause := time.Duration(0); ; {
 		began, process := time.Now(), start()
@@ -102,7 +103,7 @@ func stopAsked(signals <-chan os.Signal, pause time.Duration) bool {
 
 func asksToStop(s os.Signal) bool { return s == syscall.SIGTERM || s == syscall.SIGINT }
 
-// say logs one line. A log that hangs must not prevent a restart.
+// say logs one line, and err if it is not nil. It waits a second at most: a log that hangs must not prevent a restart.
 func say(log *logrus.Entry, line string, err error) {
 	daemon.Within(time.Second, func() {
 		if err != nil {

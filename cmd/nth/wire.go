@@ -28,7 +28,7 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// runDaemon makes the parts of the daemon and runs it until ctx ends; if the whole system is stopping then, until the node is drained.
+// runDaemon makes the parts of the daemon and runs them until ctx ends. If the whole system is stopping then, they run until the node is drained.
 func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config, *config.Config], stderr io.Writer) error {
 	cfg, log, service := d.Config, d.Log, d.Service
 	watchdog := newWatchdog(service)
@@ -119,7 +119,7 @@ func (e exclusiveStatus) Show(s state.Status) {
 	}
 }
 
-// booted is when this boot began, by the wall clock as it is set now.
+// booted returns when this boot began, by the wall clock as it is set now.
 func booted() time.Time { return time.Now().Add(-record.Uptime()) }
 
 // adjustable has the parts of the daemon whose settings can be reloaded.
@@ -145,7 +145,7 @@ func (a adjustable) use(cfg config.Config, degraded []string) {
 	a.agent.SetPolicy(rules)
 }
 
-// writeStatus runs the daemon while its status is written to the file, including the last one.
+// writeStatus calls run, which is the daemon, and writes its status to the file meanwhile. The last status is written after run has returned.
 func writeStatus(ctx context.Context, file *record.StatusFile, run func(context.Context) error) error {
 	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var written sync.WaitGroup
@@ -213,7 +213,7 @@ Runs until it gets SIGTERM or SIGINT; a second one ends it at once.`,
 	return cmd
 }
 
-// underParentCommand returns underParent.
+// underParentCommand returns the command underParent: the daemon in a host container, whose parent process restarts it (supervise.go).
 func (h hostInfo) underParentCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: underParent, Hidden: true, Args: cobra.NoArgs}
 	read := h.settings().RunFlags(cmd)
@@ -239,7 +239,7 @@ func (h hostInfo) watch(cmd *cobra.Command, read func() (config.Config, error)) 
 	})
 }
 
-// late reports whether a setting takes effect only after a restart.
+// late reports whether a change of a setting, from started to now, takes effect only after a restart. A reload warns of these.
 func late(name string, started, now config.Config) bool {
 	switch {
 	case name == "log.level", name == "imds.withdrawn_after", strings.HasPrefix(name, "drain."), strings.HasPrefix(name, "webhook."):

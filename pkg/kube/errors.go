@@ -89,7 +89,7 @@ func EqualIgnoringDigits(a, b string) bool {
 // Reasons are the reported reasons of a failure, each once and 16 at most: a server may give another one each time.
 type Reasons []string
 
-// Add reports whether a reason is to be reported.
+// Add adds a reason, and returns true if it is to be reported: no earlier one is the same, and there are not too many.
 func (r *Reasons) Add(text string, same func(a, b string) bool) bool {
 	const most = 16
 	if len(*r) == most || slices.ContainsFunc(*r, func(before string) bool { return same(before, text) }) {
@@ -105,7 +105,8 @@ type Trouble struct {
 	reported Reasons
 }
 
-// Note notes a failure, and returns why that is to be reported now; empty if it was reported before, or may pass and has not lasted yet.
+// Note records a failure, and returns the reason to report now. It is empty if that reason was reported before, or if the failure may pass and has
+// not lasted for ten seconds.
 func (t *Trouble) Note(err error) (why string) {
 	const patience = 10 * time.Second
 	now := time.Now()

@@ -104,14 +104,14 @@ func (l *lane) remove(t *ticket) bool {
 	return false
 }
 
-// look moves the tickets that have become urgent.
+// look moves the tickets that have become urgent to the urgent lane. While others may still become urgent, it runs again after urgentLook.
 func (g *Gate) look() {
 	g.mu.Lock()
 	var granted []*ticket
 	more := false
 	for _, t := range slices.Concat(g.normal.first, g.normal.rest) {
 		switch {
-		case t.urgent == nil:
+		case t.urgent == nil: // Its urgency does not change.
 		case !t.urgent():
 			more = true
 		default:
@@ -134,7 +134,8 @@ func (g *Gate) look() {
 	}
 }
 
-// giveUp takes a ticket out of its line, unless its turn has come.
+// giveUp takes a ticket out of its line when its context has ended, and calls its turn with the error why. If it has a place already, it does
+// nothing.
 func (g *Gate) giveUp(t *ticket, why error) {
 	g.mu.Lock()
 	waits := g.normal.remove(t) || g.urgent.remove(t)
@@ -144,13 +145,13 @@ func (g *Gate) giveUp(t *ticket, why error) {
 	}
 }
 
-// grant gives a ticket that has left the line a place that was taken for it.
+// grant calls the turn of a ticket that has left its line. The caller has taken a place for it.
 func (g *Gate) grant(l *lane, t *ticket) {
 	t.forget()
 	t.turn(g.pass(l), nil)
 }
 
-// pass returns the function that leaves a place. After longestPass, the place is left in any case.
+// pass returns the function that gives a place in a lane back. After longestPass, the place is given back in any case.
 func (g *Gate) pass(l *lane) (leave func()) {
 	once := sync.OnceFunc(func() { g.leave(l) })
 	limit := time.AfterFunc(longestPass, once)

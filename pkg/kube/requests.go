@@ -71,7 +71,8 @@ func (b bounded) Stop() {
 	b.cancel()
 }
 
-// note notes how an attempt ended that was made after so many time-outs.
+// note adapts the limit to how an attempt ended: it grows after a time-out, and shrinks after an answer for which the shorter limit was enough.
+// timeouts is the count when the attempt began. If another attempt has changed it since, nothing happens.
 func (r *Reads) note(timeouts int, answered, timedOut bool, took time.Duration) {
 	switch {
 	case answered && timeouts > 0 && took < ReadLimit(timeouts-1):
@@ -122,13 +123,13 @@ func Retry(ctx context.Context, do func(context.Context) error) error {
 	}
 }
 
-// Await waits for d, or for news, or until ctx ends. It returns false if ctx has ended.
-func Await(ctx context.Context, news <-chan struct{}, d time.Duration) bool {
+// Await waits for d, until wake is closed or sends, or until ctx ends. It returns false if ctx has ended. wake may be nil.
+func Await(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-news:
+	case <-wake:
 	case <-timer.C:
 	}
 	return ctx.Err() == nil

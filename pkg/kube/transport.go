@@ -121,33 +121,34 @@ func (l *leaving) RoundTrip(request *http.Request) (*http.Response, error) {
 		// 401 counts, as a new connection reads the client certificate again, which may have been renewed.
 		l.note(used, request.Method, false)
 	case request.URL.Query().Get("watch") == "": // A watch is answered from a cache, so that its success says nothing about other requests.
-		response.Body = &judged{ReadCloser: response.Body, failed: failed, well: func() { l.note(used, request.Method, true) }}
+		response.Body = &observedBody{ReadCloser: response.Body, failed: failed, well: func() { l.note(used, request.Method, true) }}
 	}
 	return response, err
 }
 
-// judged is the body of an answer. The request has succeeded only when the body was read to its end: a server may hang in the middle of it.
-type judged struct {
+// observedBody is the body of an answer. Only when it was read to its end has the request succeeded: a server may hang in the middle of it.
+type observedBody struct {
 	io.ReadCloser
 	well, failed func()
 	ended        bool
 }
 
 // Read implements io.Reader.
-func (j *judged) Read(p []byte) (int, error) {
-	n, err := j.ReadCloser.Read(p)
-	if err == nil || j.ended {
+func (b *observedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == nil || b.ended { // It continues, or its end was reported.
 		return n, err
 	}
-	if j.ended = true; errors.Is(err, io.EOF) {
-		j.well()
+	if b.ended = true; errors.Is(err, io.EOF) {
+		b.well()
 	} else {
-		j.failed()
+		b.failed()
 	}
 	return n, err
 }
 
-// note notes whether a request has succeeded, and leaves the connections if too many have failed.
+// note counts whether a request over the connections of used has succeeded (well). If too many have failed in a row, the next request gets new
+// connections.
 func (l *leaving) note(used *connected, method string, well bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

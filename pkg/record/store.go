@@ -221,6 +221,7 @@ func (s *Store) replace(entries []state.Entry) {
 	}
 }
 
+// drop removes the entry of an event. s.mu is held.
 func (s *Store) drop(id string) {
 	s.entries = slices.DeleteFunc(s.entries, func(e state.Entry) bool { return e.Event.ID == id })
 }

@@ -46,13 +46,13 @@ type Volumes struct {
 	Reads  *kube.Reads
 }
 
-// Wait implements Blocker. It reports how many volumes are left, if that is known.
+// Wait implements Blocker. It reports how many volumes are left, or "an unknown number" while the Node cannot be read.
 func (v Volumes) Wait(ctx context.Context, of Node, report func(left string)) error {
 	staying, reported := claimsOf(of.Staying), ""
 	left := "an unknown number"
 	for {
 		switch node, err := v.Node(ctx); {
-		case kube.NotFound(err):
+		case kube.NotFound(err): // Without a Node, nobody reports its volumes.
 			return nil
 		case err == nil:
 			volumes := staying.without(ctx, v, volumesOf(node))
