@@ -38,6 +38,7 @@ type budget struct {
 	text  strings.Builder // the message
 }
 
+// spend takes work from the budget; errTooMuch if too little is left, or the time is over.
 func (b *budget) spend(work int) error {
 	if b.work -= work; b.work < 0 || time.Now().After(b.until) {
 		return errTooMuch
@@ -45,7 +46,7 @@ func (b *budget) spend(work int) error {
 	return nil
 }
 
-// Write implements io.Writer for the message. count makes the template write an empty text before each step.
+// Write implements io.Writer for the message. Because of countSteps, the template calls it at each step, also with an empty text.
 func (b *budget) Write(p []byte) (int, error) {
 	if err := b.spend(len(p) + stepWork); err != nil {
 		return 0, err
@@ -108,9 +109,9 @@ func (b *budget) functions() map[string]any {
 func (b *budget) bounded(f any, maxArguments int) any {
 	call := reflect.ValueOf(f)
 	kind, fault := call.Type(), reflect.TypeFor[error]()
-	var takes []reflect.Type
+	var parameters []reflect.Type
 	for i := range kind.NumIn() {
-		takes = append(takes, kind.In(i))
+		parameters = append(parameters, kind.In(i))
 	}
 	bounded := func(args []reflect.Value) []reflect.Value {
 		failed := func(err error) []reflect.Value {
@@ -143,7 +144,7 @@ func (b *budget) bounded(f any, maxArguments int) any {
 		}
 		return results
 	}
-	return reflect.MakeFunc(reflect.FuncOf(takes, []reflect.Type{kind.Out(0), fault}, kind.IsVariadic()), bounded).Interface()
+	return reflect.MakeFunc(reflect.FuncOf(parameters, []reflect.Type{kind.Out(0), fault}, kind.IsVariadic()), bounded).Interface()
 }
 
 // sizeOf is about how many bytes a value takes when it is written. It stops counting soon after enough.
@@ -170,7 +171,7 @@ func sizeOf(v reflect.Value, enough int) int {
 	return size
 }
 
-// join is sprig's, and replace and printf are as they are there and in Go, but refuse what would be long.
+// join is sprig's, but refuses a result that would be too long. So do replace and printf.
 func join(separator string, list any) (string, error) {
 	if v := reflect.ValueOf(list); v.Kind() == reflect.Slice && v.Len()*len(separator) > maxValueSize {
 		return "", errTooLong
@@ -178,6 +179,7 @@ func join(separator string, list any) (string, error) {
 	return sprigs["join"].(func(string, any) string)(separator, list), nil
 }
 
+// replace is sprig's: the text is last, for pipelines.
 func replace(from, to, text string) (string, error) {
 	if strings.Count(text, from)*len(to) > maxValueSize {
 		return "", errTooLong
@@ -188,6 +190,7 @@ func replace(from, to, text string) (string, error) {
 // longVerbs are verbs of printf that use an argument again, or write more than 999 characters of none.
 var longVerbs = regexp.MustCompile(`%[-+# .0-9]*([\[*]|[0-9]{4})`)
 
+// printf is Go's fmt.Sprintf, without the verbs of longVerbs.
 func printf(format string, args ...any) (string, error) {
 	if longVerbs.MatchString(format) {
 		return "", fmt.Errorf("%q: printf takes widths up to 999, and no [n] and no *", format)

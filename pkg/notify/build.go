@@ -54,14 +54,14 @@ type notice struct {
 	deleted map[string]string
 }
 
-// builder makes notices of the transitions of one node. It remembers what it needs of the work under way, and of outages.
+// builder makes notices of the transitions of one node. It remembers the pods of the work under way, the cordon, and outages of sources.
 type builder struct {
 	events        map[string]bool // the IDs of the events that the work is for
 	cordoned      bool
-	foreignCordon bool                // somebody else had cordoned the node
-	pods          map[string]*podNote // those that were evicted, deleted or held, by "namespace/name"
-	gone          int                 // how many of them were evicted or deleted
-	outages       map[event.Kind]time.Time
+	foreignCordon bool                     // somebody else had cordoned the node
+	pods          map[string]*podNote      // those that were evicted, deleted or held, by "namespace/name"
+	gone          int                      // how many of them were evicted or deleted
+	outages       map[event.Kind]time.Time // since when a source fails; zero once that was reported
 }
 
 // podNote is what is remembered of a pod.
@@ -71,7 +71,7 @@ type podNote struct {
 	unreported    bool   // it is gone, and no Event says so yet
 }
 
-// build returns what a transition is worth reporting.
+// build returns the notices about a transition. One that has neither an outcome nor a reason is not reported.
 func (b *builder) build(t state.Transition) []notice {
 	b.observe(t)
 	n := notice{Transition: t, severity: Info}
@@ -94,7 +94,7 @@ func (b *builder) build(t state.Transition) []notice {
 		b.end(&n)
 	case state.SourceLost, state.SourceBack:
 		b.source(&n)
-	case state.Missed, state.Begun, state.PodHeld, state.PodGone, state.CalledBack:
+	case state.Missed, state.Begun, state.PodHeld, state.PodGone, state.CalledBack: // These are not reported.
 	}
 	if rest := b.remainingPods(t); rest.reason != "" {
 		return []notice{rest, n}
@@ -102,11 +102,11 @@ func (b *builder) build(t state.Transition) []notice {
 	return []notice{n}
 }
 
-// observe notes what later notices need.
+// observe remembers what later notices need.
 func (b *builder) observe(t state.Transition) {
 	switch t.Kind {
 	case state.Begun:
-		if len(b.events) == 0 {
+		if len(b.events) == 0 { // New work begins: forget the pods and the cordon of the last one.
 			*b = builder{events: map[string]bool{}, outages: b.outages}
 		}
 		b.events[t.Entry.Event.ID] = true
@@ -134,6 +134,7 @@ func (b *builder) pod(name string) *podNote {
 	return b.pods[name]
 }
 
+// cordonText says who has cordoned the node.
 func (b *builder) cordonText() string {
 	if b.foreignCordon {
 		return "the node was already cordoned by someone else"
@@ -141,15 +142,16 @@ func (b *builder) cordonText() string {
 	return "cordoned the node"
 }
 
-// podNotice reports a pod that was evicted or deleted, unless that pod was reported before. It is about the pod, or noted for remainingPods.
+// podNotice returns the notice about a pod that was evicted or deleted; nil if that pod has one already. After maxPodEvents, it returns nil
+// as well, and remainingPods reports the pod.
 func (b *builder) podNotice(n notice) []notice {
 	pod := b.pod(n.Pod)
 	if pod == nil {
-		return nil
+		return nil // More pods than are remembered.
 	}
 	pod.deleted = pod.deleted || n.Kind == state.PodDeleted
 	if pod.gone {
-		return nil
+		return nil // It was evicted before it was deleted.
 	}
 	pod.gone = true
 	if b.gone++; b.gone > maxPodEvents {
@@ -167,7 +169,7 @@ func (b *builder) podNotice(n notice) []notice {
 func (b *builder) remainingPods(t state.Transition) notice {
 	switch t.Kind {
 	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
-	default:
+	default: // The step continues.
 		return notice{}
 	}
 	var pods []string
@@ -242,7 +244,8 @@ func overText(t state.Transition) string {
 	return text
 }
 
-// source reports an outage of a source once, if it lasts. There is a transition for each failed look, so it needs no clock.
+// source fills in the notice about an outage of a source of events: once, after outageTolerated. Each failed poll is a transition, so no timer
+// is needed.
 func (b *builder) source(n *notice) {
 	kind := n.Entry.Event.Kind
 	if n.Kind == state.SourceBack {

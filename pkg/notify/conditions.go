@@ -45,8 +45,8 @@ var dryRunCondition = corev1.NodeCondition{
 	Reason: dryRun, Message: "this is a dry run: what is announced for this machine is only logged on it",
 }
 
-// wantedCondition derives the condition from the record, without times. It is True while there are open entries, with the reason
-// of the first.
+// wantedCondition derives the condition, without times, from the entries of the record. The condition is True while there are open entries.
+// Its reason is that of the first. brief is Options.Brief.
 func wantedCondition(entries []state.Entry, rules policy.Settings, brief bool) corev1.NodeCondition {
 	open := openEntries(entries, rules)
 	if len(open) == 0 {
@@ -93,12 +93,12 @@ var phaseTexts = map[state.Phase]string{
 // underway are the phases that another follows soon.
 var underway = map[state.Phase]bool{state.Cordoning: true, state.Draining: true, state.Undoing: true}
 
-// describeEntry says what is announced, what is done about it and how far that is; if it is to be brief, only once that is done. It
-// contains no counts and no remaining time, so that it changes only when something happens.
+// describeEntry returns a sentence: what is announced, what nth does about it, and how far nth has come. A brief sentence leaves out phases
+// that another follows soon. There are no counts and no remaining time, so that the sentence changes only when something happens.
 func describeEntry(e state.Entry, rules policy.Settings, brief bool) string {
 	var notes []string
 	switch text := phaseTexts[e.Phase]; {
-	case e.LeftAlone, e.LeftOpen(): // Describe says so.
+	case e.LeftAlone, e.LeftOpen(): // The text of rules.Describe says so already.
 	case e.Released() && (e.Phase == state.Cordoned || e.Phase == state.Drained):
 		notes = append(notes, "someone uncordoned the node")
 	case text != "" && !(brief && underway[e.Phase]):
@@ -114,7 +114,7 @@ func describeEntry(e state.Entry, rules policy.Settings, brief bool) string {
 	return text
 }
 
-// touch has the Node's condition looked at soon, unless others keep it or the API server has refused it.
+// touch queues a look at the Node's condition, unless others keep the condition or the API server has refused it.
 func (k *Kubernetes) touch() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -123,7 +123,7 @@ func (k *Kubernetes) touch() {
 	}
 }
 
-// touchIn has the condition looked at after a duration, instead of any earlier such wish; 0 is never.
+// touchIn calls touch after a duration, and cancels the call planned before; 0 plans none.
 func (k *Kubernetes) touchIn(d time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -135,12 +135,12 @@ func (k *Kubernetes) touchIn(d time.Duration) {
 	}
 }
 
-// keepCondition brings the node's condition up to date, and plans the next look.
+// keepCondition delivers the message of the queue conditions: it brings the Node's condition up to date, and plans the next look.
 func (k *Kubernetes) keepCondition(ctx context.Context) error {
 	k.mu.Lock()
 	ceded := k.ceded
 	k.mu.Unlock()
-	if ceded {
+	if ceded { // Cede was called after the message was queued.
 		return errNothing
 	}
 	var refresh time.Duration
@@ -168,8 +168,9 @@ func (k *Kubernetes) wanted() corev1.NodeCondition {
 	return wantedCondition(k.opts.Entries(), k.opts.Rules(), k.opts.Brief)
 }
 
-// updateCondition brings the node's condition up to date, and returns when to check it again; 0 for never. It
-// reads the Node first, so that the condition is written only if it has to change; if it is to be brief, only when that may be so.
+// updateCondition brings the Node's condition up to date, and returns after what time to check it again; 0 for never. It reads the Node
+// first, so that it writes only a condition that has to change. With Options.Brief, it does not read the Node either if what it wrote last
+// still holds.
 func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -185,7 +186,7 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (again ti
 	version := ""
 	if setByOthers(node, wanted, k.opts.Writer) {
 		if k.opts.Heartbeat == 0 {
-			return 0, nil
+			return 0, nil // The other writer's condition stays as it is.
 		}
 		// nth-queue knows of an interruption that the machine does not: its condition stays, with our heartbeat.
 		wanted, version = *existing, node.ResourceVersion
@@ -199,14 +200,14 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (again ti
 	case !k.isRenewed(wanted) && (existing == nil || existing.Status != corev1.ConditionTrue):
 		return 0, nil // Where nothing was ever announced, there is no condition.
 	case !isChange(existing, wanted) && k.opts.Heartbeat > 0 && !k.opts.Alive():
-		return silence, nil
+		return silence, nil // A heartbeat would claim that nth does its work.
 	}
 	wanted.LastHeartbeatTime, wanted.LastTransitionTime = metav1.NewTime(now), metav1.NewTime(now)
 	if existing != nil && existing.Status == wanted.Status {
 		wanted.LastTransitionTime = existing.LastTransitionTime
 	}
 	k.drawRenewal()
-	k.written = corev1.NodeCondition{} // until it is certain what there is
+	k.written = corev1.NodeCondition{} // If the patch fails, it is unknown what the Node has.
 	if err := patchCondition(ctx, id, version, wanted); err != nil {
 		return 0, err
 	}
@@ -223,8 +224,8 @@ func (k *Kubernetes) isRenewed(c corev1.NodeCondition) bool {
 	return k.opts.Heartbeat > 0 || c.Status == corev1.ConditionTrue
 }
 
-// isFresh reports whether a condition need not be written again unless it changes, and after what time it must be; 0 is never. One from the
-// future is not fresh: the clock was wrong.
+// isFresh reports whether a condition need not be written again unless its content changes. again is the time until it must be; 0 for never.
+// A heartbeat in the future is not fresh: the clock was wrong.
 func (k *Kubernetes) isFresh(c corev1.NodeCondition, now time.Time) (again time.Duration, fresh bool) {
 	if !k.isRenewed(c) {
 		return 0, true
@@ -241,7 +242,7 @@ func (k *Kubernetes) drawRenewal() {
 	}
 }
 
-// read reads the Node. One of another UID is none.
+// read reads the Node. If the identity has a UID and the Node another, it returns errNothing: the name has passed to another machine.
 func (id Identity) read(ctx context.Context) (*corev1.Node, error) {
 	node, err := id.Client.CoreV1().Nodes().Get(ctx, id.Node, metav1.GetOptions{})
 	if err == nil && id.UID != "" && string(node.UID) != id.UID {
@@ -280,14 +281,14 @@ func findCondition(node *corev1.Node, t corev1.NodeConditionType) *corev1.NodeCo
 	return nil
 }
 
-// setByOthers reports whether the Node's condition is another's: it is True although this writer wants it False, and by what the API server
-// remembers (metadata.managedFields) somebody has set its status, and this writer neither that nor its texts.
+// setByOthers reports whether another writer, such as nth-queue, has set the Node's condition to True while this one wants it False. The API
+// server remembers in metadata.managedFields who has set which field. This writer must have set neither the status nor its texts.
 func setByOthers(node *corev1.Node, wanted corev1.NodeCondition, writer string) bool {
 	c := findCondition(node, wanted.Type)
 	if wanted.Status == corev1.ConditionTrue || c == nil || c.Status != corev1.ConditionTrue {
 		return false
 	}
-	known := false
+	otherFound := false
 	for _, m := range node.ManagedFields {
 		var set struct {
 			Status struct {
@@ -295,7 +296,7 @@ func setByOthers(node *corev1.Node, wanted corev1.NodeCondition, writer string) 
 			} `json:"f:status"`
 		}
 		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &set) != nil {
-			continue
+			continue // Without readable fields, it is not known what this manager has set.
 		}
 		fields := set.Status.Conditions[fmt.Sprintf(`k:{"type":%q}`, wanted.Type)]
 		_, status := fields["f:status"]
@@ -304,13 +305,13 @@ func setByOthers(node *corev1.Node, wanted corev1.NodeCondition, writer string) 
 		if m.Manager == writer && (status || reason || message) {
 			return false
 		}
-		known = known || status
+		otherFound = otherFound || status
 	}
-	return known
+	return otherFound
 }
 
-// isChange reports whether a condition says something new, which is written even if nth is not well. Every other write is only a
-// heartbeat.
+// isChange reports whether the wanted condition says something new. Such a condition is written even while Options.Alive is false. Every
+// other write is only a heartbeat.
 func isChange(existing *corev1.NodeCondition, wanted corev1.NodeCondition) bool {
 	if existing == nil {
 		return wanted.Status == corev1.ConditionTrue

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// minPause is the pause after a first failure. It doubles with each failure, up to shortPause or, for an old message, a sixtieth of its
-	// age: most interrupted machines are gone soon.
+	// minPause is the pause after a first failure. The pause doubles with each failure, up to shortPause: most interrupted machines are gone
+	// soon. For a message older than half an hour, the pause grows up to a sixtieth of its age.
 	minPause, shortPause = time.Second, 30 * time.Second
 	// maxRetryAfter bounds the pause that a destination may ask for.
 	maxRetryAfter = time.Hour
@@ -25,7 +25,7 @@ const (
 	flushTimeout = 2 * time.Second
 )
 
-// refusedError says that there is no use in trying a message again.
+// refusedError is why a message is lost: the queue does not try it again.
 type refusedError struct{ why string }
 
 func (e refusedError) Error() string { return e.why }
@@ -40,7 +40,7 @@ func (e retryAfterError) Error() string {
 	return fmt.Sprintf("%s: it asks for a pause of %s", e.answer, e.after.Round(time.Second))
 }
 
-// errNothing: there is nothing to deliver.
+// errNothing is returned for a message that need not be delivered any more: the queue drops it without a report.
 var errNothing = errors.New("there is nothing to deliver")
 
 // DeliveryResult is the result of an attempt to deliver a message.
@@ -51,7 +51,7 @@ type DeliveryResult struct {
 	Err error
 	// Lost is set if it never will be.
 	Lost bool
-	// Again is set if the attempt before failed, too.
+	// Again is set if an earlier attempt to deliver the same message has failed.
 	Again bool
 }
 
@@ -60,10 +60,10 @@ type message struct {
 	// deliver tries once. Without an error it is delivered. A refusedError gives the message up, errNothing drops it without a report,
 	// and a retryAfterError asks for a pause; after any other error it is tried again.
 	deliver func(ctx context.Context) error
-	// line is what the message stands in: messages of one line are delivered in turn, one at a time.
+	// line names the line in which the message waits. Messages of one line are delivered one at a time, the oldest first.
 	line           string
-	event, outcome string
-	gate           *gate
+	event, outcome string // for its DeliveryResult
+	gate           *gate  // nothing is delivered before it opens
 
 	// The queue's mutex is held for these.
 	queued   time.Time // with a monotonic reading, so that a change of the clock does not matter
@@ -71,7 +71,8 @@ type message struct {
 	failures int
 }
 
-// result is what is reported of an attempt, or of a message that is lost without one. The queue's mutex is held, or its loop has ended.
+// result returns what to report of an attempt, or of a message that is lost without one. The caller holds the queue's mutex, or the queue's
+// loop has ended.
 func (m *message) result(err error, lost bool) DeliveryResult {
 	return DeliveryResult{Event: m.event, Outcome: m.outcome, Err: err, Lost: lost, Again: m.failures > 0}
 }
@@ -86,8 +87,8 @@ type queue struct {
 	woken    chan struct{} // has an element if the loop is to look again
 
 	mu         sync.Mutex      // for all that follows
-	waiting    []*message      // the oldest first; not those that are being delivered
-	busy       map[string]bool // the lines of those
+	waiting    []*message      // the oldest first, without those that are being delivered
+	busy       map[string]bool // the lines of the messages that are being delivered
 	nextStart  time.Time       // when pace allows the next attempt
 	retryAfter time.Time       // the end of the pause that the destination has asked for
 	finishBy   time.Time       // when run ends at the latest; zero until finish
@@ -104,8 +105,8 @@ func newQueue(limit, workers int, pace, maxPause time.Duration, report func(Deli
 // wake makes the loop look again.
 func (q *queue) wake() { loop.Nudge(q.woken) }
 
-// add adds a message, unless the queue has ended or the message waits already. It does not block. One that is being delivered is delivered
-// once more. With too many, the oldest is lost.
+// add adds a message, unless the queue has ended or the message waits already. It does not block. A message that is being delivered may be
+// added again: then it is delivered once more. If too many messages wait, the oldest is lost.
 func (q *queue) add(m *message) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -115,15 +116,15 @@ func (q *queue) add(m *message) {
 	m.queued = time.Now()
 	q.waiting = append(q.waiting, m)
 	for len(q.waiting) > q.limit {
-		go q.report(q.waiting[0].result(errors.New("too many are waiting"), true))
+		go q.report(q.waiting[0].result(errors.New("too many are waiting"), true)) // report may block, or need the mutex.
 		q.waiting = q.waiting[1:]
 	}
 	q.wake()
 }
 
-// putBack puts a message that was tried among those that wait, before all younger ones. The mutex is held.
+// putBack puts a message whose attempt failed back among those that wait, before all younger ones. The mutex is held.
 func (q *queue) putBack(m *message) {
-	if slices.Contains(q.waiting, m) { // It was added while it was being delivered.
+	if slices.Contains(q.waiting, m) { // add has added it while it was being delivered.
 		return
 	}
 	at := slices.IndexFunc(q.waiting, func(other *message) bool { return !other.queued.Before(m.queued) })
@@ -133,7 +134,7 @@ func (q *queue) putBack(m *message) {
 	q.waiting = slices.Insert(q.waiting, at, m)
 }
 
-// retry has all messages tried now, as after a change of the settings.
+// retry makes the queue try all messages now, without their pauses. It is called when the settings have changed.
 func (q *queue) retry() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -144,7 +145,7 @@ func (q *queue) retry() {
 	q.wake()
 }
 
-// finish makes run end once all is delivered, or after a duration.
+// finish makes run end once all messages are delivered, or after a duration.
 func (q *queue) finish(within time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -152,23 +153,30 @@ func (q *queue) finish(within time.Duration) {
 	q.wake()
 }
 
-// run returns when ctx has ended, or all is delivered after finish, and each message that is left was tried once more.
+// run delivers messages until ctx ends or finish makes it end. Then it tries each message that is left once more, for flushTimeout at most,
+// and reports those that are lost.
 func (q *queue) run(ctx context.Context) {
 	var attempts sync.WaitGroup
-	q.deliver(ctx, &attempts, false)
+	q.deliver(ctx, &attempts, untilStopped)
 	q.mu.Lock()
 	q.closed = true
 	q.mu.Unlock()
 	last, stop := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer stop()
-	q.deliver(last, &attempts, true)
+	q.deliver(last, &attempts, lastAttempts)
 	attempts.Wait()
 	for _, m := range q.waiting {
 		q.report(m.result(errStopped, true))
 	}
 }
 
-// deliver makes attempts until ctx ends or there is nothing more to deliver. last says that each is a message's last one.
+// The stages of run, as the parameter last of the queue's methods.
+const (
+	untilStopped = false // nth is running
+	lastAttempts = true  // nth stops: each message gets one more attempt
+)
+
+// deliver is the queue's loop: it starts attempts until ctx ends or finished says so.
 func (q *queue) deliver(ctx context.Context, attempts *sync.WaitGroup, last bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -185,18 +193,19 @@ func (q *queue) deliver(ctx context.Context, attempts *sync.WaitGroup, last bool
 	}
 }
 
-// finished reports whether run may return. last: ctx has ended, and each message gets one more attempt.
+// finished reports whether deliver may end: nothing is left to deliver, or the time that finish has given is over.
 func (q *queue) finished(last bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !last && q.finishBy.IsZero() {
-		return false
+		return false // More messages may come.
 	}
 	return len(q.waiting)+len(q.busy) == 0 || !last && !time.Now().Before(q.finishBy)
 }
 
-// takeReady returns the messages to try now, each the first of its line, and for how long no other gets ready by itself. Those that have
-// failed least come first, so that they hold up no new one. Last attempts wait for nothing but a worker.
+// takeReady removes the messages to try now from those that wait, and returns them: the first of each line that is not busy. If there are
+// more than free workers, those that have failed least go first, so that old failures do not hold up new messages. pause is how long no
+// other message gets ready by itself. Last attempts wait for a free worker only.
 func (q *queue) takeReady(last bool) (ready []*message, pause time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -208,7 +217,7 @@ func (q *queue) takeReady(last bool) (ready []*message, pause time.Duration) {
 	lines := maps.Clone(q.busy)
 	for _, m := range q.waiting {
 		if lines[m.line] {
-			continue
+			continue // An older message of this line comes first.
 		}
 		lines[m.line] = true
 		at := slices.MaxFunc([]time.Time{m.next, q.retryAfter, q.nextStart, m.gate.opensAt()}, time.Time.Compare)
@@ -228,16 +237,17 @@ func (q *queue) takeReady(last bool) (ready []*message, pause time.Duration) {
 	return ready, soonest.Sub(now)
 }
 
+// errStopped is why a message is lost whose last attempt failed, or that got none in time.
 var errStopped = refusedError{"nth stopped before it was delivered"}
 
-// attempt tries a message once, and reports the result.
+// attempt tries a message once. It reports the result, and puts the message back if it is to be tried again.
 func (q *queue) attempt(ctx context.Context, m *message, last bool) {
 	defer q.wake()
 	err := m.deliver(ctx)
 	_, lost := errors.AsType[refusedError](err)
 	nothing := errors.Is(err, errNothing)
 	failed := err != nil && !lost && !nothing
-	interrupted := failed && !last && ctx.Err() != nil
+	interrupted := failed && !last && ctx.Err() != nil // nth stops: run makes the last attempt, which is reported.
 	if failed && last {
 		failed, lost, err = false, true, errStopped
 	}
@@ -246,12 +256,12 @@ func (q *queue) attempt(ctx context.Context, m *message, last bool) {
 	delete(q.busy, m.line)
 	q.nextStart = time.Now().Add(q.pace)
 	if failed && !interrupted {
-		q.failed(m, err)
+		q.planNext(m, err)
 	}
 	if failed {
 		q.putBack(m)
 	} else {
-		m.failures = 0
+		m.failures = 0 // The condition's message is used again.
 	}
 	q.mu.Unlock()
 	if !nothing && !interrupted {
@@ -259,9 +269,9 @@ func (q *queue) attempt(ctx context.Context, m *message, last bool) {
 	}
 }
 
-// failed plans the next attempt. The pause is jittered, so that not all messages come at once when their destination works again. The
-// mutex is held.
-func (q *queue) failed(m *message, err error) {
+// planNext plans the next attempt for a message that failed with err. The pause is jittered, so that not all messages come at once when their
+// destination works again. The mutex is held.
+func (q *queue) planNext(m *message, err error) {
 	now := time.Now()
 	pause := min(minPause<<min(m.failures, 16), max(shortPause, now.Sub(m.queued)/60), q.maxPause)
 	m.failures++

@@ -154,17 +154,17 @@ func checkAnswer(answer *http.Response) error {
 
 // target returns the URL to post to. No error shows it.
 func (d Destination) target() (*url.URL, error) {
-	text, of := d.URL, "the URL"
+	text, name := d.URL, "the URL"
 	if text == "" {
 		content, err := readFile(d.URLFile, maxSecretSize)
 		if err != nil {
 			return nil, fmt.Errorf("reading the URL: %w", err)
 		}
-		text, of = strings.TrimSpace(content), "the URL in "+d.URLFile
+		text, name = strings.TrimSpace(content), "the URL in "+d.URLFile
 	}
 	target, err := url.Parse(text) // Its error would contain the text.
 	if err != nil || target.Hostname() == "" || target.Scheme != "http" && target.Scheme != "https" {
-		return nil, fmt.Errorf("%s is no URL that begins with http:// or https://", of)
+		return nil, fmt.Errorf("%s is no URL that begins with http:// or https://", name)
 	}
 	return target, nil
 }
@@ -207,7 +207,7 @@ func parseHeaders(content string, into http.Header) error {
 		number++
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
-			continue
+			continue // It is empty, or a comment.
 		}
 		name, value, found := strings.Cut(line, ":")
 		value = textproto.TrimString(value)
@@ -277,8 +277,9 @@ func (d Destination) proxy() (*url.URL, error) {
 	return proxy, nil
 }
 
-// withoutSecrets says why a request failed. Errors about an answer quote it, and it may repeat the URL and the headers, or a part of
-// them, in its own spelling. So only errors are shown that no answer words: those of connections, of TLS and of an end.
+// withoutSecrets returns an error that says why a request failed, but shows no secret. Some of net/http's errors quote the server's answer,
+// which may repeat parts of the URL or the headers. So only errors without such quotes are shown: those of connections, of TLS, and of a
+// connection or context that has ended.
 func withoutSecrets(err error) error {
 	if outer, ok := errors.AsType[*url.Error](err); ok {
 		if outer.Timeout() {
@@ -331,7 +332,8 @@ func ReadTemplate(path string) (string, error) {
 	return text, err
 }
 
-// readFile reads a file of no more than longest bytes. The error names the file, and contains nothing of its content.
+// readFile reads a file of no more than longest bytes, and waits readTimeout at most. If another call is reading the file already, it waits for
+// that result. The error names the file, and contains nothing of its content.
 func readFile(path string, longest int64) (string, error) {
 	read := &fileRead{until: time.Now().Add(readTimeout), done: make(chan struct{})}
 	if other, known := filesBeingRead.LoadOrStore(path, read); known {

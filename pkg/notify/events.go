@@ -36,7 +36,7 @@ type eventMessage struct {
 	sending    *clientrecord.EventCorrelateResult // once it is complete
 }
 
-// deliver creates the Event, or increments the count of an existing one.
+// deliver creates the Event, or increments the count of an existing one. The queue events calls it.
 func (m *eventMessage) deliver(ctx context.Context) error {
 	k := m.kubernetes
 	if time.Now().Before(k.mutedUntil(eventArea)) {
@@ -50,7 +50,7 @@ func (m *eventMessage) deliver(ctx context.Context) error {
 		if m.sending == nil {
 			result, err := k.correlator.EventCorrelate(k.newEvent(ctx, m.notice, id.Node))
 			if err != nil || result.Skip {
-				return errNothing // It is over the limit.
+				return errNothing // The correlator allows no more of these Events now.
 			}
 			m.sending = result
 		}

@@ -144,7 +144,7 @@ func newFields(n notice, about description, dryRun bool) Fields {
 		f.ProviderID = "aws:///" + m.Zone + "/" + m.ID
 	}
 	if n.outcome == Moved && n.Detail != "" {
-		f.Action = "" // The cordon is left to somebody else.
+		f.Action = "" // nth has not uncordoned the node: its cordon is left to somebody else.
 	}
 	if deadline := cmp.Or(ev.Deadline, n.Deadline); !deadline.IsZero() {
 		f.Deadline, f.SecondsLeft = &deadline, max(0, int(deadline.Sub(n.At).Seconds()))
@@ -166,7 +166,7 @@ func newFields(n notice, about description, dryRun bool) Fields {
 // maxElements is how many elements of a list or a table a notice has at most.
 const maxElements = 512
 
-// clean makes all texts safe within a JSON string, and bounds them.
+// clean makes all texts of the fields safe within a JSON string, and bounds them. It uses reflection so that no field is forgotten.
 func (f *Fields) clean() {
 	all := reflect.ValueOf(f).Elem()
 	for _, field := range all.Fields() {
@@ -194,7 +194,8 @@ func jsonSafe(s string, limit int) string {
 	return strings.NewReplacer(`"`, `'`, `\`, `/`).Replace(text.Visible(strings.Join(strings.Fields(s), " "), limit))
 }
 
-// noticeID depends on the time, as an event may be announced, and its outcome reported, more than once.
+// noticeID returns the ID by which a receiver recognizes a notice that it gets twice. The ID depends on the time, as an event may be announced,
+// and its outcome reported, more than once.
 func noticeID(n notice) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d", n.Entry.Event.ID, n.outcome, n.At.UnixNano()))
 	return hex.EncodeToString(sum[:16])

@@ -17,14 +17,15 @@ const (
 	maxCordonWait = 5 * time.Second
 )
 
-// gate is closed while the node is being cordoned, or is about to be: no request of this package may delay that. An event that is only
-// announced does not close it.
+// gate is closed while the node is being cordoned, or is about to be: no request of this package may delay the cordon. The announcement of
+// an event for which nth does nothing yet does not close the gate.
 type gate struct {
 	mu    sync.Mutex
-	opens time.Time
+	opens time.Time // past or zero: the gate is open
 }
 
-// observe opens and closes the gate, and reports whether it opens sooner than before.
+// observe opens or closes the gate as a transition demands. It reports whether the gate opens sooner than before: then the caller wakes
+// the queues, whose messages may be ready.
 func (g *gate) observe(t state.Transition) (sooner bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -35,22 +36,22 @@ func (g *gate) observe(t state.Transition) (sooner bool) {
 			g.closeFor(decisionTime)
 		}
 	case state.Begun:
-		if t.Action == string(policy.Uncordon) {
+		if t.Action == string(policy.Uncordon) { // No cordon is to come.
 			g.opens = time.Time{}
 		} else {
 			g.closeFor(maxCordonWait)
 		}
-	case state.CalledBack: // Another step may follow.
+	case state.CalledBack: // Another step may follow, with a cordon.
 		g.opens = time.Now().Add(decisionTime)
 	case state.NodeCordoned, state.CordonFound, state.Done, state.Failed, state.RanOut, state.LeftAlone,
 		state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone: // The cordon has succeeded or failed before these.
 		g.opens = time.Time{}
-	case state.Missed, state.PutOff, state.ClosedWith, state.SourceLost, state.SourceBack:
+	case state.Missed, state.PutOff, state.ClosedWith, state.SourceLost, state.SourceBack: // These say nothing about a cordon.
 	}
 	return g.opens.Before(before)
 }
 
-// closeFor closes the gate for a duration, if it is not closed for longer. The mutex is held.
+// closeFor closes the gate for a duration, unless it is closed for longer already. The mutex is held.
 func (g *gate) closeFor(d time.Duration) {
 	if opens := time.Now().Add(d); opens.After(g.opens) {
 		g.opens = opens
@@ -64,7 +65,7 @@ func (g *gate) open() {
 	g.opens = time.Time{}
 }
 
-// opensAt is when the gate opens; a time that is over, or zero, if it is open.
+// opensAt returns when the gate opens. If the gate is open, that is a time in the past, or zero.
 func (g *gate) opensAt() time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -80,8 +81,8 @@ type reported struct {
 
 type reportedOutcome struct{ event, outcome string }
 
-// isNews reports whether an outcome of an event was not reported since the event entered its phase, and notes it. An outcome next to
-// LeftAlone always is: the node has opted out, or in again.
+// isNews reports whether a webhook is to get an outcome of an event, and remembers the outcome. false means that the outcome was reported since
+// the event entered the outcome's phase. A change from LeftAlone or to it is always news: the node has opted out, or in again.
 func (r *reported) isNews(event, outcome string) bool {
 	for _, before := range slices.Backward(r.outcomes) {
 		if before.event != event {
@@ -91,7 +92,7 @@ func (r *reported) isNews(event, outcome string) bool {
 			return false
 		}
 		if phaseOf(before.outcome) != phaseOf(outcome) || before.outcome == LeftAlone || outcome == LeftAlone {
-			break
+			break // The same outcome may have been reported earlier, but something else has happened since.
 		}
 	}
 	r.outcomes = append(r.outcomes, reportedOutcome{event, outcome})

@@ -83,19 +83,20 @@ type Kubernetes struct {
 	gate gate
 	// An admission webhook that is down, or Events in an etcd of their own, let one kind of request fail and not the other.
 	conditions, events *queue
-	condition          *message                      // the one of its queue
-	correlator         *clientrecord.EventCorrelator // it and the number belong to the one worker of events
-	eventNumber        int64
+	condition          *message // the only one of the queue conditions
+	// correlator and eventNumber belong to the one worker of events. eventNumber makes the names of Events unique.
+	correlator  *clientrecord.EventCorrelator
+	eventNumber int64
 	// What follows belongs to the one worker of conditions: the condition as it was written last, and when to write it again.
 	written corev1.NodeCondition
 	renewal time.Duration
 
 	mu       sync.Mutex // for all that follows
 	builder  builder
-	refresh  *time.Timer // adds one without a transition
-	ceded    bool        // the condition is others' to keep
-	muted    map[area]time.Time
-	reported map[area]bool // a failure was reported, and nothing has succeeded since
+	refresh  *time.Timer        // has the condition looked at without a transition
+	ceded    bool               // Cede was called: others keep the condition
+	muted    map[area]time.Time // until when nothing is written, because the API server has refused it
+	reported map[area]bool      // a failure was reported, and nothing has succeeded since
 }
 
 // area is a kind of request that can fail or be refused separately.
@@ -119,10 +120,10 @@ func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	return k
 }
 
-// OnTransition implements agent.Listener.
+// OnTransition implements agent.Listener: it queues Events, and has the condition looked at.
 func (k *Kubernetes) OnTransition(t state.Transition) {
 	if k.opts.Brief && t.Kind == state.PodEvicted {
-		return
+		return // There is no Event about an eviction, and the condition does not change.
 	}
 	if k.gate.observe(t) {
 		k.conditions.wake()
@@ -133,9 +134,10 @@ func (k *Kubernetes) OnTransition(t state.Transition) {
 	k.mu.Unlock()
 	ignored := k.opts.Rules().Ignores(t.Entry) && (t.Kind == state.Announced || t.Kind == state.Changed || t.Kind == state.ClosedWith)
 	for _, n := range notices {
-		begins := k.opts.Brief && n.reason == reasonDraining // What is announced says so, too.
+		begins := k.opts.Brief && n.reason == reasonDraining // The Event of the announcement has the plan already.
 		if k.opts.Events && n.reason != "" && !begins && !ignored && !time.Now().Before(k.mutedUntil(eventArea)) {
-			namespace, _, _ := strings.Cut(n.Pod, "/") // One whose admission webhook hangs holds up no other, nor the Node's Events.
+			// Each namespace has a line: if its admission webhook hangs, Events of other namespaces and of the Node do not wait.
+			namespace, _, _ := strings.Cut(n.Pod, "/")
 			k.events.add(&message{deliver: (&eventMessage{kubernetes: k, notice: n}).deliver, line: namespace, gate: &k.gate})
 		}
 	}
@@ -169,7 +171,8 @@ func (k *Kubernetes) Cede() {
 	k.conditions.retry()
 }
 
-// write makes one write of an area when it is its turn.
+// write calls do, which writes to an area, once Options.Turn allows it and the identity is known. It returns what the result means for the
+// message: see judge.
 func (k *Kubernetes) write(ctx context.Context, a area, do func(Identity) error) error {
 	if k.opts.Turn != nil {
 		end, err := k.opts.Turn(ctx, a == conditionArea) // Others act upon conditions.
@@ -185,15 +188,15 @@ func (k *Kubernetes) write(ctx context.Context, a area, do func(Identity) error)
 	return k.judge(a, do(id))
 }
 
-// errNoIdentity: it is not known who writes to which node. That is reported elsewhere.
+// errNoIdentity means that nth has no credential, or does not know its node yet. The identity's own package reports why.
 var errNoIdentity = errors.New("there is no identity")
 
-// judge returns what an answer of the API server means for a message. What is no answer of the API server, or says that it is busy or broken,
-// is tried again.
+// judge returns what the error of a write means for the message. nil: it is delivered. errNothing: there is nothing to write. refusedError:
+// it is lost. Any other error is tried again: those that are no answer of the API server, or say that it is busy or broken.
 func (k *Kubernetes) judge(a area, err error) error {
 	var status apierrors.APIStatus
 	switch {
-	case err == nil, apierrors.IsAlreadyExists(err):
+	case err == nil, apierrors.IsAlreadyExists(err): // An earlier attempt, whose answer was lost, has created the Event.
 		return nil
 	case errors.Is(err, errNothing), !errors.As(err, &status):
 		return err
@@ -221,16 +224,16 @@ func (k *Kubernetes) mutedUntil(a area) time.Time {
 	return k.muted[a]
 }
 
-// report reports the first failure of a row.
+// report is called with each result of a queue. It calls Options.Trouble with the first failure of a row.
 func (k *Kubernetes) report(a area, r DeliveryResult) {
 	k.mu.Lock()
-	news := r.Err != nil && !k.reported[a]
+	first := r.Err != nil && !k.reported[a]
 	if !errors.Is(r.Err, errNoIdentity) {
 		k.reported[a] = r.Err != nil
 	}
 	k.mu.Unlock()
 	switch {
-	case !news || errors.Is(r.Err, errNoIdentity):
+	case !first || errors.Is(r.Err, errNoIdentity): // It succeeded, or was reported already.
 	case r.Lost:
 		k.opts.Trouble(fmt.Errorf("writing %s: %w", a, r.Err))
 	default:

@@ -40,7 +40,7 @@ func CompileTemplate(name, text string) (*Template, error) {
 		return nil, templateError(err)
 	}
 	for _, defined := range parsed.Templates() {
-		count(defined.Root)
+		countSteps(defined.Root)
 	}
 	return &Template{parsed: parsed, budget: b}, nil
 }
@@ -94,6 +94,7 @@ func templateError(err error) error {
 	return errors.New(text)
 }
 
+// isJSON reports whether a message of this content type must be JSON.
 func isJSON(contentType string) bool {
 	media, _, err := mime.ParseMediaType(contentType)
 	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
@@ -110,9 +111,10 @@ func jsonError(text string) error {
 	return err
 }
 
-// count has the template write an empty text before each step of a list, which the budget counts.
-func count(list *parse.ListNode) {
-	if list == nil {
+// countSteps changes a list of a template's steps, and the lists within them: an empty text stands between the steps. The template then
+// calls budget.Write at each step, which counts them. So a loop without output ends as well.
+func countSteps(list *parse.ListNode) {
+	if list == nil { // an "if" without an "else", or a template that only defines others
 		return
 	}
 	step := &parse.TextNode{NodeType: parse.NodeText, Pos: list.Pos}
@@ -120,14 +122,14 @@ func count(list *parse.ListNode) {
 	for _, node := range list.Nodes {
 		switch n := node.(type) {
 		case *parse.IfNode:
-			count(n.List)
-			count(n.ElseList)
+			countSteps(n.List)
+			countSteps(n.ElseList)
 		case *parse.RangeNode:
-			count(n.List)
-			count(n.ElseList)
+			countSteps(n.List)
+			countSteps(n.ElseList)
 		case *parse.WithNode:
-			count(n.List)
-			count(n.ElseList)
+			countSteps(n.List)
+			countSteps(n.ElseList)
 		}
 		counted = append(counted, node, step)
 	}

@@ -66,17 +66,17 @@ func NewWebhook(opts WebhookOptions) *Webhook {
 	return &Webhook{opts: opts, queue: newQueue(opts.Limit, maxPosts, 0, maxPostPause, opts.Reported), reported: reported{most: 4 * opts.Limit}}
 }
 
-// Use replaces the settings; nil turns the webhook off. Undelivered notices go where the new settings say. The template is tried in a
-// goroutine of its own.
+// Use replaces the settings; nil turns the webhook off. Undelivered notices go where the new settings say. A goroutine tries the template:
+// if it fails, nth's own takes its place.
 func (w *Webhook) Use(settings *WebhookSettings) {
 	w.mu.Lock()
 	w.settings = settings
 	w.mu.Unlock()
-	w.queue.retry() // It may be another endpoint.
+	w.queue.retry() // The pauses were for the earlier endpoint.
 	if settings != nil {
 		go func() {
 			if err := settings.Template.Try(settings.ContentType()); err != nil {
-				w.templateFailed(settings, err)
+				w.replaceTemplate(settings, err)
 			}
 		}()
 	}
@@ -89,22 +89,23 @@ func (w *Webhook) current() *WebhookSettings {
 	return w.settings
 }
 
-// templateFailed puts nth's own template in place of the one of these settings, unless other settings are in use by now.
-func (w *Webhook) templateFailed(of *WebhookSettings, err error) {
-	replaced := *of
-	replaced.Template, _ = CompileTemplate("", "") // It always compiles.
+// replaceTemplate puts nth's own template in place of the one of these settings, which failed with err. It does nothing if other settings are
+// in use meanwhile.
+func (w *Webhook) replaceTemplate(failed *WebhookSettings, err error) {
+	replaced := *failed
+	replaced.Template, _ = CompileTemplate("", "") // nth's own always compiles.
 	w.mu.Lock()
-	news := w.settings == of
-	if news {
+	current := w.settings == failed
+	if current {
 		w.settings = &replaced
 	}
 	w.mu.Unlock()
-	if news {
+	if current {
 		w.opts.Degraded(fmt.Errorf("webhook: %w; nth's own template is used", err))
 	}
 }
 
-// Run waits until ctx ends, and until each notice that is left then was tried once more, for a moment. Call it once.
+// Run posts notices until ctx ends. Then it tries each notice that is left once more, for flushTimeout at most. Call it once.
 func (w *Webhook) Run(ctx context.Context) { w.queue.run(ctx) }
 
 // Subject describes a node. Its functions return what can be read before the context ends.
@@ -126,10 +127,10 @@ type WebhookNode struct {
 	labels  map[string]string // of the Node, when they could last be read
 }
 
-// Node returns a listener for a node. Its notices are delivered even if it is used no more.
+// Node returns a listener for the node that about describes. Its notices are delivered even after the caller has dropped the listener.
 func (w *Webhook) Node(about Subject) *WebhookNode { return &WebhookNode{webhook: w, subject: about} }
 
-// OnTransition implements agent.Listener.
+// OnTransition implements agent.Listener: it queues a notice of each outcome that the settings ask for.
 func (n *WebhookNode) OnTransition(t state.Transition) {
 	w := n.webhook
 	if n.gate.observe(t) {
@@ -145,7 +146,8 @@ func (n *WebhookNode) OnTransition(t state.Transition) {
 	}
 }
 
-// wants reports whether a notice is to be posted, and notes it.
+// wants reports whether a notice is to be posted: the webhook is on, the outcome is news, and the settings ask for its phase. It remembers
+// the outcome.
 func (w *Webhook) wants(n notice) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -172,26 +174,27 @@ func (p *webhookNotice) deliver(ctx context.Context) error {
 	case p.fields == nil:
 		f := newFields(p.notice, p.node.describe(ctx, settings.Cluster, p.notice.Node), w.opts.DryRun)
 		if ctx.Err() != nil {
-			return ctx.Err() // The last attempt describes the node.
+			return ctx.Err() // The description may be incomplete. The next attempt describes the node again.
 		}
-		p.fields, p.notice = &f, notice{}
+		p.fields, p.notice = &f, notice{} // The fields have all of the notice.
 	}
 	text, err := settings.Template.message(*p.fields, settings.ContentType())
 	switch {
 	case err != nil:
-		w.templateFailed(settings, err)
+		w.replaceTemplate(settings, err)
 		return fmt.Errorf("making a message: %w", err)
 	case text == "":
 		return errNothing // The template wants no such notice.
 	}
 	err = settings.Post(ctx, p.fields.NoticeID, text)
 	if err != nil && w.current() != settings {
-		err = errors.New(err.Error()) // The new endpoint has neither refused it nor asked for a pause.
+		err = errors.New(err.Error()) // Without its type: the new endpoint has neither refused the notice nor asked for a pause.
 	}
 	return err
 }
 
-// describe describes the node and its machine, as far as that can be read in time. A Node that is gone has the labels that it had.
+// describe describes the node and its machine, as far as that can be read within lookupTimeout. If the Node is gone, it returns the labels
+// that it read last.
 func (n *WebhookNode) describe(ctx context.Context, cluster, name string) description {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
