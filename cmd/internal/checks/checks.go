@@ -120,7 +120,7 @@ func (l *List) DryRun() {
 	l.Warn("settings", "dry_run = true: %s logs what it would do and changes nothing", l.program)
 }
 
-// Wrong reports each line of an error in the settings, and ends the list.
+// Wrong reports each line of an error in the settings. It ends the list, and returns the error of End for exit status 78.
 func (l *List) Wrong(err error) error {
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		l.Fail("settings", "%s", line)
@@ -136,7 +136,7 @@ func (l *List) Degraded(faults []string) {
 	}
 }
 
-// Hush silences client-go.
+// Hush silences client-go: a command reports the errors that client-go returns.
 func Hush() {
 	silent := logrus.New()
 	silent.SetOutput(io.Discard)
@@ -152,18 +152,19 @@ func (l *List) Settings(sources []config.Source, file string) {
 	l.Sources("settings", found)
 }
 
-// Unit reports why the service may get other credentials than this command finds.
+// Unit warns if the unit cannot be read: then the service may get other credentials than this command finds.
 func (l *List) Unit(u settings.Unit) {
 	if doubt := u.Doubt(); doubt != "" {
 		l.Warn("service", "%s", doubt)
 	}
 }
 
-// Sources reports what was read for a subject and what was ignored. Faults are reported elsewhere.
+// Sources reports which files and credentials were read for a subject, and which were ignored. It leaves out faults: Wrong and Degraded
+// report those.
 func (l *List) Sources(subject string, found []settings.Finding) {
 	for _, f := range found {
 		switch {
-		case f.Source == "" || f.Fault != nil:
+		case f.Source == "" || f.Fault != nil: // It is about the settings themselves, or a fault.
 		case f.Passed != "":
 			l.Warn(subject, "ignored %s: %s", f.Source, f.Passed)
 		default:
@@ -211,7 +212,7 @@ func (l *List) textfile(directory string) {
 	}
 }
 
-// serves reports whether nth serves metrics at an address.
+// serves reports whether a daemon of nth serves metrics at an address.
 func (l *List) serves(ctx context.Context, address string) bool {
 	if host, port, err := net.SplitHostPort(address); err == nil && host == "" {
 		address = net.JoinHostPort("127.0.0.1", port) // An image may lack /etc/hosts.
@@ -244,7 +245,7 @@ func (l *List) Webhook(
 		l.Fail("webhook", "no webhook URL can be read from here, so no test was sent")
 	case post:
 		l.post(ctx, cfg, given, node(ctx))
-	case wrong: // It was reported with the settings.
+	case wrong: // Wrong or Degraded has reported the fault.
 	case !known && slices.ContainsFunc(found, func(f settings.Finding) bool { return f.Passed != "" }):
 		l.OK("webhook", "the template renders every kind of notice")
 	case !known:
@@ -254,7 +255,7 @@ func (l *List) Webhook(
 	}
 }
 
-// post posts a test message.
+// post posts a test message to the webhook, and reports the result.
 func (l *List) post(ctx context.Context, cfg config.Webhook, given settings.Given, node string) {
 	webhook, err := settings.Webhook(cfg, l.program, given)
 	if err == nil {

@@ -74,7 +74,7 @@ func Running(name, dir string, now time.Time) (status state.Status, why string) 
 // alive reports whether there is a process with this ID.
 func alive(pid int) bool {
 	err := syscall.Kill(pid, 0)
-	return pid > 0 && (err == nil || errors.Is(err, syscall.EPERM))
+	return pid > 0 && (err == nil || errors.Is(err, syscall.EPERM)) // EPERM: the process is another user's.
 }
 
 // writeJSON writes a report for programs.
@@ -99,7 +99,7 @@ func writeText(w io.Writer, found report) error {
 		fmt.Fprintln(w, text.Visible(found.Why, text.Page))
 	}
 	s := found.Status
-	if s == nil {
+	if s == nil { // The status could not be read: Why says so.
 		return nil
 	}
 	if found.Why != "" {
@@ -133,6 +133,7 @@ func writeText(w io.Writer, found report) error {
 // rows writes the lines of a table of two columns.
 type rows struct{ w io.Writer }
 
+// row writes one line, with the value as visible text.
 func (t rows) row(name, value string) {
 	fmt.Fprintf(t.w, "%s\t%s\n", name, text.Visible(value, text.Page))
 }
@@ -173,6 +174,7 @@ func (t rows) step(step *state.StepStatus, at time.Time) {
 	}
 }
 
+// events writes a line for each event, with the Node's name if the program is nth-queue.
 func (t rows) events(events []state.EventStatus) {
 	for i, e := range events {
 		line := fmt.Sprintf("%s, %s: %s", e.Kind, e.Phase, e.Plan)
@@ -189,6 +191,7 @@ func (t rows) events(events []state.EventStatus) {
 	}
 }
 
+// documents writes a line for each kind of event that the daemon polls for.
 func (t rows) documents(documents []state.DocumentStatus) {
 	for i, d := range documents {
 		line := fmt.Sprintf("%s, last read %s", d.Kind, moment(d.LastGood))

@@ -64,13 +64,13 @@ func Root(name, short, long string, commands ...*cobra.Command) *cobra.Command {
 // the command line.
 func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer, complain func(stderr io.Writer, err error)) int {
 	cobra.EnableCommandSorting = false
-	root.SetArgs(append([]string{}, args...)) // With nil, cobra would use the arguments of the process.
+	root.SetArgs(append([]string{}, args...)) // This is never nil, for which cobra would use the arguments of the process.
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if len(args) == 0 && !root.Runnable() {
 		root.SetArgs([]string{"--help"})
 		root.SetOut(stderr)
-		_ = root.ExecuteContext(ctx) // Help is all that it can say.
+		_ = root.ExecuteContext(ctx) // Printing the help cannot fail.
 		return ExitUsage
 	}
 	began := false
@@ -92,14 +92,14 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr
 	return ExitError
 }
 
-// Flag defines a flag with a value, which the help text calls by the name kind, such as DURATION. parse takes the value, or says what is
+// Flag defines a flag with a value. kind is how the help text calls the value, such as DURATION. parse stores the value, or returns what is
 // wrong with it.
 func Flag(cmd *cobra.Command, name, kind, usage string, parse func(value string) error) {
 	cmd.Flags().Var(&flagValue{kind: kind, parse: parse}, name, usage)
 }
 
-// FileFlag defines a flag that names a file, and returns where its value will be. An empty name is refused, as it is probably a shell
-// variable that was never set.
+// FileFlag defines a flag that names a file, and returns a pointer to the name, which is "" without the flag. It refuses an empty name, which
+// is probably a shell variable that was never set.
 func FileFlag(cmd *cobra.Command, name, usage string) *string {
 	file := new(string)
 	Flag(cmd, name, "FILE", usage, func(value string) error {

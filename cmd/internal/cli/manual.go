@@ -21,6 +21,7 @@ func addManual(root *cobra.Command) {
 	}})
 }
 
+// writeManual writes the manual pages and the completions: see addManual.
 func writeManual(root *cobra.Command, notes, output string) error {
 	more, err := os.ReadFile(notes)
 	if err != nil {

@@ -55,14 +55,14 @@ func Run[C any, P config.Pointer[C]](
 	})
 }
 
-// SayDegraded logs the faults in the settings at the start.
+// SayDegraded logs the faults of Degraded. A daemon calls it once, when it starts.
 func (d *Daemon[C, P]) SayDegraded() {
 	for _, fault := range d.Degraded {
 		d.Log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("degraded: %s", fault)
 	}
 }
 
-// Reload reloads the settings on each SIGHUP until ctx ends. late and apply are those of a Reloader.
+// Reload reloads the settings on each SIGHUP until ctx ends. late and apply are the fields Late and Apply of a Reloader.
 func (d *Daemon[C, P]) Reload(ctx context.Context, late func(name string, started, now C) bool, apply func(cfg C, degraded []string)) {
 	r := &Reloader[C, P]{
 		Program: d.Name, Read: d.read, Service: d.Service, Log: d.Log, Started: d.Config, Current: d.Config, Late: late,
@@ -107,8 +107,8 @@ func (r *Reloader[C, P]) Run(ctx context.Context, hangups <-chan os.Signal) {
 	}
 }
 
-// reload reads the settings once and applies them. Invalid ones are logged, and those in use stay. It also logs what only a restart would
-// apply.
+// reload reads the settings once and applies them. If they are invalid, it logs the faults, and those in use stay. It also logs which settings
+// changed, and which of them only a restart applies.
 func (r *Reloader[C, P]) reload() {
 	cfg, err := r.Read()
 	degraded, fatal := settings.Degraded(err)
@@ -127,9 +127,10 @@ func (r *Reloader[C, P]) reload() {
 		invalid.Warn("invalid [log], [webhook] or [metrics]; keeping the current ones")
 		P(&cfg).Base().KeepNotifications(P(&r.Current).Base())
 	}
-	late := func(name string) bool { return r.Late(name, r.Started, cfg) }
-	changed := slices.DeleteFunc(config.Diff[C, P](r.Current, cfg), late)
-	waiting := slices.DeleteFunc(config.Diff[C, P](r.Started, cfg), func(name string) bool { return !late(name) })
+	needsRestart := func(name string) bool { return r.Late(name, r.Started, cfg) }
+	changed := slices.DeleteFunc(config.Diff[C, P](r.Current, cfg), needsRestart)
+	// Compared with the settings of the start: a setting may wait for a restart since an earlier reload.
+	waiting := slices.DeleteFunc(config.Diff[C, P](r.Started, cfg), func(name string) bool { return !needsRestart(name) })
 	r.Apply(cfg, degraded)
 	r.Current = cfg
 	reloaded := r.Log.WithField(systemd.FieldMessageID, systemd.Reloaded)

@@ -28,7 +28,7 @@ import (
 // NewLogger returns a logger for the program of that name, as the settings ask for. What does not go to the journal goes to stderr.
 func NewLogger(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
 	logger := logrus.New()
-	logger.AddHook(visible{}) // Before the journal's.
+	logger.AddHook(visible{}) // It comes before the journal's hook, which sends what this one has made visible.
 	logger.SetOutput(stderr)
 	SetLevel(logger, cfg)
 	switch {
@@ -61,7 +61,7 @@ func (visible) Fire(entry *logrus.Entry) error {
 	return nil
 }
 
-// SetLevel sets the level that the settings ask for.
+// SetLevel sets the level that the settings ask for. An unknown level changes nothing.
 func SetLevel(logger *logrus.Logger, cfg config.Log) {
 	if level, err := logrus.ParseLevel(cfg.Level); err == nil {
 		logger.SetLevel(level)
@@ -121,7 +121,7 @@ func (f *lineFormatter) Format(entry *logrus.Entry) ([]byte, error) {
 	separator := "  "
 	for _, name := range slices.Sorted(maps.Keys(entry.Data)) {
 		if name == systemd.FieldMessageID {
-			continue
+			continue // Only programs need it.
 		}
 		b.WriteString(separator + f.field(name, fmt.Sprint(entry.Data[name])))
 		separator = " "
@@ -133,9 +133,9 @@ func (f *lineFormatter) Format(entry *logrus.Entry) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// field writes a field for operators: NTH_EVENT_ID is event_id.
+// field returns a field as "name=value" for operators: NTH_EVENT_ID is event_id.
 func (f *lineFormatter) field(name, value string) string {
-	if rest, ours := strings.CutPrefix(name, "NTH_"); ours {
+	if rest, ofNth := strings.CutPrefix(name, "NTH_"); ofNth {
 		name = strings.ToLower(rest)
 	}
 	if value == "" || strings.ContainsAny(value, " \t\n\"=") {
@@ -186,7 +186,7 @@ const journalTimeout = 5 * time.Second
 func Complain(name string) func(stderr io.Writer, err error) {
 	return func(stderr io.Writer, err error) {
 		message, lines := FinalMessage(err)
-		if message == "" {
+		if message == "" { // Lines about the configuration begin with the file or the setting.
 			lines[0] = name + ": " + lines[0]
 		}
 		if !onJournal(stderr) {

@@ -38,12 +38,13 @@ func NewWebhook(cfg *config.Common, log *logrus.Entry, meter *metrics.Metrics, d
 				meter.NoticeLost()
 			case r.Err == nil:
 				meter.Noticed()
-			}
+			} // A notice that is tried again is not counted yet.
 		},
 	})
 }
 
-// logDelivery logs the delivery of a notice. An outage is logged once, and each notice that is lost.
+// logDelivery logs the result of an attempt to deliver a notice. Of the failures of one notice, only the first is a warning, and the others
+// are for debugging. A lost notice is an error.
 func logDelivery(log *logrus.Entry, r notify.DeliveryResult) {
 	log = log.WithField(systemd.FieldEventID, r.Event)
 	trouble := log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble)
@@ -86,12 +87,13 @@ func NewMetrics(name string, cfg *config.Common, log *logrus.Entry, options metr
 	return m
 }
 
-func texts[T ~string](all []T) []string {
-	words := make([]string, len(all))
-	for i, of := range all {
-		words[i] = string(of)
+// texts converts values of a string type to strings.
+func texts[T ~string](values []T) []string {
+	converted := make([]string, len(values))
+	for i, value := range values {
+		converted[i] = string(value)
 	}
-	return words
+	return converted
 }
 
 // CountHooks returns a function that counts requests about lifecycle hooks.

@@ -22,7 +22,7 @@ func moments(settings map[string]string) map[string]policy.When {
 	return codes
 }
 
-// Hooks returns the settings for the lifecycle hooks of terminations. They are not completed if nodes are not drained.
+// Hooks returns the settings for the lifecycle hooks of terminations. If terminations do not drain the node, nth completes no hook.
 func Hooks(c config.ASGTermination) asg.Settings {
 	return asg.Settings{
 		Complete: c.CompleteHook && policy.Action(c.Action) == policy.Drain,
@@ -32,8 +32,8 @@ func Hooks(c config.ASGTermination) asg.Settings {
 	}
 }
 
-// Rules returns the rules for those kinds of events that both programs handle. Deadlines at which EC2 takes the machine in any case are
-// hard. The budget of a termination is soft if an abandoned hook makes the group keep the machine.
+// Rules returns the rules for those kinds of events that both programs handle. A deadline is hard if EC2 takes the machine then in any case.
+// The budget of a termination is soft if nth may abandon its lifecycle hook, which makes the group keep the machine.
 func Rules(c config.Announced) policy.Settings {
 	hooks := Hooks(c.ASGTermination)
 	return policy.Settings{

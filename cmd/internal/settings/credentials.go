@@ -38,7 +38,7 @@ func (c Credential) String() string {
 // Given finds a credential by its name.
 type Given func(name string) Credential
 
-// Own finds credentials of this process.
+// Own is the Given of a service: it finds the credentials that systemd has passed to this process.
 func Own(name string) Credential {
 	dir := directory()
 	if dir == "" {
@@ -51,7 +51,7 @@ func Own(name string) Credential {
 	return Credential{Name: name, File: path}
 }
 
-// directory has the credentials of this process; "" if it has none.
+// directory returns the directory with the credentials of this process; "" if systemd has passed none.
 func directory() string {
 	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); filepath.IsAbs(dir) {
 		return dir
@@ -73,7 +73,7 @@ type source struct {
 	set     bool   // SetCredential= or SetCredentialEncrypted= has a text that stands in for a missing file
 }
 
-// Doubt says why the service may get other credentials than are found here; "" if it does not.
+// Doubt says why the service may get other credentials than Find finds; "" if it gets the same.
 func (u Unit) Doubt() string {
 	if u.unknown == nil {
 		return ""
@@ -86,7 +86,7 @@ func (u Unit) Doubt() string {
 func ReadUnit(root, service string) Unit {
 	u := Unit{root: root, service: service, given: map[string]source{}}
 	if directory() != "" {
-		return u
+		return u // This process is the service.
 	}
 	var lines []string
 	lines, u.unknown = systemd.ReadCredentials(root, service)
@@ -94,7 +94,7 @@ func ReadUnit(root, service string) Unit {
 		setting, value, _ := strings.Cut(line, "=")
 		name, of, _ := strings.Cut(value, ":")
 		from := u.given[name]
-		if set := strings.HasPrefix(setting, "Set"); set && from.path != "" {
+		if set := strings.HasPrefix(setting, "Set"); set && from.path != "" { // systemd prefers the file to the text.
 			from.set = true
 		} else if set {
 			from = source{setting: setting, set: true}
@@ -126,7 +126,7 @@ func (u Unit) Find(name string) Credential {
 	}
 	running := filepath.Join("/", u.root, "run/credentials", u.service, name)
 	switch {
-	case c.File != "" || c.Sealed != "" || c.Fault != nil:
+	case c.File != "" || c.Sealed != "" || c.Fault != nil: // load has found out all.
 	case isFile(running): // ImportCredential= may have found it.
 		c.Source, c.File = cmp.Or(c.Source, "of "+u.service), running
 	case named:
@@ -175,6 +175,7 @@ func readable(name string) error {
 	return err
 }
 
+// isFile reports whether a path is that of a regular file.
 func isFile(path string) bool {
 	found, err := os.Stat(path)
 	return err == nil && found.Mode().IsRegular()

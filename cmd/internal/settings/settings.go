@@ -101,7 +101,8 @@ func (p Program[C, P]) ReadAsService(path string) (C, Findings, error) {
 	return cfg, found, err
 }
 
-// judge validates what the settings name, and adds the faults to the error of reading them. try is that of Look.
+// judge validates the files and credentials that the settings name. It adds their faults to reading, which is the error of reading the
+// settings. try is that of Look.
 func (p Program[C, P]) judge(cfg P, reading error, given Given, try bool) (Findings, error) {
 	if _, fatal := Degraded(reading); fatal != nil {
 		return Findings{}, reading
@@ -188,7 +189,7 @@ func (p Program[C, P]) check(path string, out io.Writer) error {
 	}
 	for _, f := range slices.Concat(FromFiles(sources), found.Identity, found.Webhook) {
 		switch {
-		case f.Source == "" || f.Fault != nil:
+		case f.Source == "" || f.Fault != nil: // It is about the settings themselves, or wrong has it.
 		case f.Passed != "":
 			fmt.Fprintf(out, "%s: ignored: %s\n", f.Source, f.Passed)
 		default:

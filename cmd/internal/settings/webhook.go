@@ -98,7 +98,7 @@ func Look(c *config.Webhook, name string, given Given, try bool) []Finding {
 		reading.Go(func() { text, textErr = notify.ReadTemplate(c.Template) })
 	}
 	to, found, names := destination(*c, name, given)
-	judged := to.Check()
+	checked := to.Check()
 	reading.Wait()
 	if textErr != nil {
 		textErr = fmt.Errorf("webhook.template: %w", textErr)
@@ -117,8 +117,8 @@ func Look(c *config.Webhook, name string, given Given, try bool) []Finding {
 		template.Source = c.Template
 	}
 	found = append([]Finding{template}, found...)
-	for _, j := range judged {
-		found = append(found, Finding{Source: cmp.Or(names[j.File], j.File), Fault: j.Fault})
+	for _, part := range checked {
+		found = append(found, Finding{Source: cmp.Or(names[part.File], part.File), Fault: part.Fault})
 	}
 	found = slices.DeleteFunc(found, func(f Finding) bool { return f == Finding{} })
 	for i, f := range found {
@@ -164,7 +164,7 @@ func destination(c config.Webhook, name string, given Given) (to notify.Destinat
 	names = map[string]string{}
 	use := func(c Credential, before string, file *string) {
 		switch {
-		case c.Name == "":
+		case c.Name == "": // There is no such credential.
 		case c.File == "" || before != "":
 			found = append(found, Found(c, before))
 		default:
