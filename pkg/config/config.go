@@ -124,7 +124,7 @@ func (p program) either(nth, nthQueue string) string {
 	return nthQueue
 }
 
-// only returns the setting for that program, and none for the other.
+// only returns the setting if p is the program that has it, and otherwise an empty one, which table leaves out.
 func (p program) only(of program, s Setting) Setting {
 	if p == of {
 		return s
@@ -148,8 +148,8 @@ type Pointer[C any] interface {
 // Describe returns every table and key of a program with its defaults, in the order of the files and the documentation.
 func Describe[C any, P Pointer[C]](defaults C) []Table { return P(&defaults).tables() }
 
-// Encode writes every setting of cfg in TOML. Decode reads the same settings from it, but for secrets: a comment says that they
-// are set. With origins, which Origins returns, a comment says where each is from.
+// Encode writes every setting of cfg in TOML, so that Decode reads the same settings from it. Secrets are not written: a comment says that
+// they are set. With the result of Origins, a comment says where each setting is from; with nil, there is none.
 func Encode[C any, P Pointer[C]](w io.Writer, cfg C, origins map[string]string) error {
 	b := bufio.NewWriter(w)
 	for _, t := range P(&cfg).tables() {

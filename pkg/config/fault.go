@@ -96,7 +96,7 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// render shows a wrong value much as it was written, on one line, shortened, and without the password of a URL.
+// render returns a wrong value for an error: much as it was written, but on one line, shortened, and without the password of a URL.
 func render(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -118,6 +118,7 @@ func render(v any) string {
 	}
 }
 
+// cut shortens a text to maxShown characters.
 func cut(s string) string {
 	if runes := []rune(s); len(runes) > maxShown {
 		return string(runes[:maxShown]) + "..."

@@ -11,7 +11,7 @@ const (
 	maxDepth = 500     // brackets that are open, in texts and comments as well, or dots on one line
 )
 
-// checkLimits refuses a file that the decoder must not see.
+// checkLimits returns an error for a text that is so large or so deep that the TOML decoder would take too much memory.
 func checkLimits(text string) error {
 	if len(text) > maxSize {
 		return fmt.Errorf("the file must have at most %d MiB", maxSize>>20)

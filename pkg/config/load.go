@@ -36,12 +36,13 @@ func (p Place[C, P]) Load(path string) (C, error) {
 	}
 	if _, degraded := errors.AsType[Degraded](err); err != nil && !degraded {
 		var none C
-		return none, err
+		return none, err // Half-read settings must not be used.
 	}
 	return cfg, err
 }
 
-// Origins returns where each setting is from that Load reads for path and that is not the default: "FILE: line N", by its key.
+// Origins returns which line sets each setting that Load reads for path: "FILE: line N", by the setting's key. Settings that no file sets
+// are left out.
 func (p Place[C, P]) Origins(path string) map[string]string {
 	cfg, origins := p.Defaults, map[string]string{}
 	sources, _ := p.Sources(path)                // Load has reported
@@ -67,7 +68,7 @@ func read(sources []Source, tables []Table, origins map[string]string) error {
 	usable := true
 	for _, s := range sources {
 		if s.Passed != "" {
-			continue
+			continue // Sources ignores the file.
 		}
 		data, err := readFile(s.File)
 		if err != nil {
@@ -84,7 +85,7 @@ func read(sources []Source, tables []Table, origins map[string]string) error {
 	return joined(faults, usable)
 }
 
-// readFile reads a file, or as much of it as decode needs to refuse it.
+// readFile reads a file. Of one that is too large, it reads one byte more than maxSize, by which decode refuses it.
 func readFile(name string) ([]byte, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -187,6 +188,7 @@ type decoder struct {
 	usable   bool // all faults only concern reporting
 }
 
+// know adds the settings of a table to those that the file may have.
 func (d *decoder) know(t Table) {
 	parts := strings.Split(t.Name, ".")
 	for i := range parts {
@@ -204,7 +206,7 @@ func (d *decoder) place(key toml.Key) {
 		name := at.String()
 		setting, known := d.settings[name]
 		switch {
-		case d.done[name]:
+		case d.done[name]: // The whole was stored or found faulty with its first key.
 			return
 		case known:
 			d.done[name] = true
@@ -245,7 +247,8 @@ func (d *decoder) note(key, fault string) {
 	d.faults, d.usable = append(d.faults, fmt.Errorf("%s: %s", d.position(key), fault)), d.usable && reportsOnly(key)
 }
 
-// position names the file and, if it is found, the line of a key, or of the table that the key is in.
+// position returns where a key is, for an error: "FILE: line N". If the key is not found, that is the line of its table, or only the file.
+// The decoder does not say the line of a key, so position searches the text.
 func (d *decoder) position(key string) string {
 	for key != "" {
 		table, number, inText := "", 0, false
@@ -270,7 +273,7 @@ func (d *decoder) position(key string) string {
 				return fmt.Sprintf("%s: line %d", d.file, number)
 			}
 		}
-		key = key[:max(0, strings.LastIndexByte(key, '.'))]
+		key = key[:max(0, strings.LastIndexByte(key, '.'))] // The table that has it is searched next.
 	}
 	return d.file
 }

@@ -27,7 +27,8 @@ func secretive(key string) bool {
 // name matches keys that are certainly no secret.
 var name = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`) })
 
-// shownBelow returns a part of a key as it may be printed. key is the whole key, or what precedes the part.
+// shownBelow returns part, the end of a key, as it may be printed. In [webhook] even a key may be a misplaced secret, so that only a plain
+// name is shown. key is the whole key, or what precedes the part.
 func shownBelow(key, part string) string {
 	if part != "" && secretive(key) && !name().MatchString(part) {
 		return notShown
@@ -47,17 +48,20 @@ func headers(at *map[string]string) value {
 	return texts{at: at, want: "a table of names and texts", judge: judge, emptyRemoves: true}
 }
 
+// isEndpoint reports whether s is a URL of HTTP or HTTPS with a host.
 func isEndpoint(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
 }
 
-// isPlainEndpoint is for an address that is shown, and to which AWS's SDK adds a path: it has no user and password, and ends after the port.
+// isPlainEndpoint reports whether s is an endpoint that may be printed, and to which AWS's SDK can add a path. Such a URL has no user and
+// password, and ends after the port.
 func isPlainEndpoint(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && isEndpoint(s) && u.User == nil && strings.TrimPrefix(u.Path, "/")+u.RawQuery+u.Fragment == ""
 }
 
+// isProxy reports whether s is the URL of a proxy for the webhook, in which a user and password can be recognized.
 func isProxy(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && !redact.HidesUser(u) && u.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "tcp"}, u.Scheme)

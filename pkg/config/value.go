@@ -16,7 +16,7 @@ import (
 type value interface {
 	// allowed completes the sentence "must be ...".
 	allowed() string
-	// set stores what a file holds. It calls fault once for each thing that is wrong, and leaves the field as it was then.
+	// set stores what a file holds. It calls fault for each thing that is wrong, and what is wrong is not stored.
 	set(got any, fault faultFunc)
 	// show writes the stored value in TOML, on one line.
 	show() string
@@ -46,6 +46,7 @@ func (v single[T]) set(got any, fault faultFunc) {
 	*v.at = read
 }
 
+// boolean is true or false.
 func boolean(at *bool) value {
 	read := func(got any) (bool, bool) { b, ok := got.(bool); return b, ok }
 	return single[bool]{at, "true or false", read, strconv.FormatBool}
@@ -79,6 +80,7 @@ func anyText(at *string) value {
 	return text(at, func(string) bool { return true }, "a text")
 }
 
+// optionalFile is the absolute path of a file, or empty.
 func optionalFile(at *string) value {
 	return optionalText(at, filepath.IsAbs, "an absolute path")
 }
@@ -88,6 +90,7 @@ func optionalEndpoint(at *string) value {
 	return optionalText(at, isPlainEndpoint, `a URL of a host alone, such as "http://169.254.169.254"`)
 }
 
+// choice is one of some texts.
 func choice(at *string, of ...string) value {
 	return text(at, func(s string) bool { return slices.Contains(of, s) }, "one of "+quoteAll(of))
 }
@@ -130,7 +133,7 @@ func optionalDuration(at **time.Duration, low, high time.Duration) value {
 	return durations[*time.Duration]{single[*time.Duration]{at, durationWords(low, high) + `, or ""`, read, show}}
 }
 
-// durations is a duration whose fault says how to write days, which Go's notation does not have.
+// durations is a duration, or an optional one. If a file has "2d", the fault also says how to write that: Go's notation has no days.
 type durations[T any] struct{ single[T] }
 
 func (v durations[T]) set(got any, fault faultFunc) {
@@ -144,10 +147,12 @@ func (v durations[T]) set(got any, fault faultFunc) {
 	})
 }
 
+// durationWords completes "must be ..." for a duration.
 func durationWords(low, high time.Duration) string {
 	return "a duration from " + quoteDuration(low) + " to " + quoteDuration(high)
 }
 
+// readDuration returns the read function of a duration: it reports false for what is no duration from low to high.
 func readDuration(low, high time.Duration) func(got any) (time.Duration, bool) {
 	return func(got any) (time.Duration, bool) {
 		s, ok := got.(string)
@@ -172,11 +177,12 @@ func quoteDuration(d time.Duration) string {
 func quote(s string) string {
 	line, err := toml.Marshal(map[string]string{"v": s})
 	if err != nil {
-		return strconv.Quote(s)
+		return strconv.Quote(s) // A map of strings can always be encoded.
 	}
 	return strings.TrimSpace(strings.TrimPrefix(string(line), "v = "))
 }
 
+// quoteAll writes strings in TOML, with commas between them.
 func quoteAll(words []string) string {
 	quoted := make([]string, len(words))
 	for i, word := range words {
@@ -237,11 +243,12 @@ type choiceOfEach struct {
 	names []string
 }
 
+// newChoiceOfEach returns a table with these names, each of which has one of the words.
 func newChoiceOfEach(at *map[string]string, names, words []string) choiceOfEach {
 	want := "one of " + quoteAll(words)
 	judge := func(name string, got any) (string, bool) {
 		if !slices.Contains(names, name) {
-			return "", false
+			return "", false // There is no such key: see faultFunc.
 		}
 		word, ok := got.(string)
 		return want, ok && slices.Contains(words, word)

@@ -89,7 +89,7 @@ func (s *Settings) readEnvironment(content string) bool {
 	return len(found) > 0
 }
 
-// define sets a variable of the container: a later one replaces an earlier one, and an empty one means the default.
+// define sets an environment variable of the handler. A later one replaces an earlier one, and an empty one means the handler's default.
 func (s *Settings) define(name string, v value) {
 	if slices.ContainsFunc(rules, func(r rule) bool { return r.env == name }) {
 		s.given[name] = v
@@ -131,7 +131,8 @@ type variable struct {
 	ValueFrom   map[string]struct{ Name string } `yaml:"valueFrom"`
 }
 
-// readYAML reads a manifest, or values of the chart.
+// readYAML reads YAML documents. If one of them has a kind, they are a manifest. Otherwise they are values of the chart, as are those in a
+// HelmRelease.
 func (s *Settings) readYAML(content string) error {
 	var objects []object
 	values := map[string]any{}
@@ -204,7 +205,7 @@ func (s *Settings) readManifest(objects []object) error {
 	return nil
 }
 
-// defineAll sets variables. What refers to something else is not followed.
+// defineAll sets environment variables of a container. For one whose value is elsewhere, it only notes where.
 func (s *Settings) defineAll(list []variable) {
 	for _, v := range list {
 		given := value{text: v.Value}

@@ -151,7 +151,7 @@ func parseInt(value string) (int, error) {
 // one is a single line.
 func one(table, key, value string) []line { return []line{{table, key, value}} }
 
-// either is for a setting that is true or false, and has one of two values here.
+// either returns the conversion of a boolean of the handler: the key gets whenTrue or whenFalse, which are TOML.
 func either(table, key, whenTrue, whenFalse string) conversion {
 	return func(_ Settings, value string) ([]line, error) {
 		on, err := parseBool(value)
@@ -162,9 +162,10 @@ func either(table, key, whenTrue, whenFalse string) conversion {
 	}
 }
 
+// boolean returns the conversion of a boolean that is one here, too.
 func boolean(table, key string) conversion { return either(table, key, "true", "false") }
 
-// whenTrue is for a setting that has an effect only if it is true.
+// whenTrue returns the conversion of a boolean that becomes these lines if it is true, and none if it is false.
 func whenTrue(lines func(s Settings) []line) conversion {
 	return func(s Settings, value string) ([]line, error) {
 		on, err := parseBool(value)
@@ -175,12 +176,13 @@ func whenTrue(lines func(s Settings) []line) conversion {
 	}
 }
 
+// words returns the conversion of a text that is copied.
 func words(table, key string) conversion {
 	return func(_ Settings, value string) ([]line, error) { return one(table, key, quote(value)), nil }
 }
 
-// urlText is for a URL, which is copied into a configuration file that all users of the machine may read. So one with a user or password is
-// refused.
+// urlText returns the conversion of a URL that is copied. All users of the machine may read the configuration file, so a URL with a user or
+// password is refused.
 func urlText(table, key string) conversion {
 	return func(_ Settings, value string) ([]line, error) {
 		if strings.Contains(value, "@") {
@@ -190,7 +192,7 @@ func urlText(table, key string) conversion {
 	}
 }
 
-// metadataURL sets no endpoint for EC2's own address: an endpoint is for rehearsals.
+// metadataURL converts the address of the metadata service. EC2's own address becomes no line, as it is nth's default.
 func metadataURL(s Settings, value string) ([]line, error) {
 	if strings.HasPrefix(value, "http://169.254.169.254") {
 		return nil, nil
@@ -205,10 +207,10 @@ func eventAction(table string) conversion {
 	}
 }
 
-// rebalanceCordon and rebalanceDrain together say what a rebalance recommendation leads to.
+// rebalanceCordon and rebalanceDrain together say what a rebalance recommendation leads to. The handler cordons if it only monitors.
 func rebalanceCordon(s Settings) []line {
 	if s.is("ENABLE_REBALANCE_DRAINING") {
-		return nil
+		return nil // rebalanceDrain sets the action.
 	}
 	return one(rebalance, "action", quote("cordon"))
 }
@@ -243,6 +245,7 @@ func taints(s Settings) []line {
 	return one("fleet", "taints", quote(cmp.Or(s.text("TAINT_EFFECT"), "NoSchedule")))
 }
 
+// podGrace converts the grace period of pods, in seconds.
 func podGrace(_ Settings, value string) ([]line, error) {
 	seconds, err := parseInt(value)
 	if err != nil || seconds < 0 { // Negative means the grace period of each pod, as nth has it without the setting.
@@ -255,6 +258,7 @@ func exclude(Settings) []line { return one("drain", "load_balancer_wait", quote(
 
 func jsonLog(Settings) []line { return one("log", "format", quote("json")) }
 
+// logLevel converts the level of the log, whose names are the same here.
 func logLevel(_ Settings, value string) ([]line, error) {
 	level := strings.ToLower(value)
 	if !slices.Contains([]string{"debug", "info", "error"}, level) {

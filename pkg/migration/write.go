@@ -23,8 +23,8 @@ type origin struct {
 	why  string
 }
 
-// For makes a commented configuration file for nth, or for nth-queue. The error has one line for each wrong value: the setting, the
-// value, unless that may be a secret, and what would be right.
+// For returns a commented configuration file for nth or, with queue, for nth-queue. The error says that the settings are for the other
+// program. Or it has one line for each wrong value: the setting, what would be right, and the value, unless that may be a secret.
 func (s Settings) For(queue bool) (string, error) {
 	const mode = "ENABLE_SQS_TERMINATION_DRAINING"
 	name := "nth"
@@ -63,7 +63,8 @@ func (s Settings) For(queue bool) (string, error) {
 	return b.String(), nil
 }
 
-// convert applies the rules. It returns the lines, and remarks about the rest.
+// convert applies the rules for nth, or for nth-queue. It returns the lines of the new file, and a remark for each setting that becomes no
+// line. The error has all wrong values.
 func (s Settings) convert(queue bool) (lines []origin, remarks []string, err error) {
 	var faults []error
 	for _, r := range rules {
@@ -72,7 +73,7 @@ func (s Settings) convert(queue bool) (lines []origin, remarks []string, err err
 			r = *r.queue
 		}
 		if given == (value{}) && !r.always {
-			continue
+			continue // It is not set, or empty.
 		}
 		var found []line
 		switch {

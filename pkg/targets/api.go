@@ -48,7 +48,7 @@ func lasting(err error) bool {
 	return refused || many || errors.Is(err, role.ErrNoRole)
 }
 
-// missing reports whether there is no such target group.
+// missing reports whether a request failed because there is no such target group.
 func missing(err error) bool { return role.Code(err) == "TargetGroupNotFound" }
 
 // name is the short name of a target group: that of arn:aws:elasticloadbalancing:REGION:ACCOUNT:targetgroup/web/0123456789abcdef
@@ -66,8 +66,8 @@ type service struct {
 	instance, vpc string
 }
 
-// newService asks the metadata service for the instance's ID and region, and for its VPC if that is needed. It sends nothing to
-// Elastic Load Balancing.
+// newService returns the service for this instance. It asks the metadata service for the instance's ID and region, and for its VPC if groups
+// are to be found. It sends nothing to Elastic Load Balancing.
 func newService(ctx context.Context, opts Options) (*service, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -90,7 +90,8 @@ func newService(ctx context.Context, opts Options) (*service, error) {
 	return &service{sdk: elasticloadbalancingv2.NewFromConfig(cfg, once), instance: instance, vpc: vpc}, nil
 }
 
-// groups returns the groups that are named, or finds those of the VPC. It returns at least an empty list without an error.
+// groups returns the target groups to look at: those that are named or, with All, those of the VPC. Without an error the list is never nil,
+// as nil means that the groups are not known yet.
 func (s *service) groups(ctx context.Context, named []string) ([]*group, error) {
 	found := []*group{}
 	if !slices.Contains(named, All) {
@@ -113,7 +114,7 @@ func (s *service) groups(ctx context.Context, named []string) ([]*group, error) 
 			}
 		}
 	}
-	if len(found) > mostGroups {
+	if len(found) > mostGroups { // The requests would throttle all nodes. The operator has to name groups.
 		return nil, manyError{len(found)}
 	}
 	return found, nil
@@ -140,22 +141,22 @@ func (s *service) look(ctx context.Context, groups []*group, addresses map[netip
 			if found, g.err = s.health(limited, g.arn, addresses); g.err == nil {
 				g.left = found
 			} else if role.Throttled(g.err) || errors.Is(g.err, role.ErrNoRole) {
-				return g.err
+				return g.err // It ends the other requests.
 			}
 			return nil
 		})
 	}
 	if err := asking.Wait(); err != nil {
 		for _, g := range groups {
-			if errors.Is(g.err, context.Canceled) {
+			if errors.Is(g.err, context.Canceled) { // because of err
 				g.err = err
 			}
 		}
 	}
 }
 
-// health asks which targets of a group are the machine or have one of the addresses, and are not out. It asks for all targets, as
-// Elastic Load Balancing takes a target without a port for one with the group's own port.
+// health returns the targets of a group that are the machine, or have one of the addresses, and may still get requests. Those with the same
+// state are one entry. It asks for all targets of the group: a request for single ones would have to name their ports.
 func (s *service) health(ctx context.Context, arn string, addresses map[netip.Addr]bool) ([]left, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -170,11 +171,11 @@ func (s *service) health(ctx context.Context, arn string, addresses map[netip.Ad
 		}
 		one := left{group: name(arn), state: d.TargetHealth.State, count: 1, machine: aws.ToString(d.Target.Id) == s.instance}
 		if one.state == types.TargetHealthStateEnumUnhealthyDraining {
-			one.state = types.TargetHealthStateEnumDraining
+			one.state = types.TargetHealthStateEnumDraining // Nothing here distinguishes the two.
 		}
 		address, err := netip.ParseAddr(aws.ToString(d.Target.Id))
 		if !one.machine && (err != nil || !addresses[address.Unmap()]) {
-			continue
+			continue // It is the target of another machine.
 		}
 		if i := slices.IndexFunc(found, func(l left) bool { return l.state == one.state && l.machine == one.machine }); i >= 0 {
 			found[i].count++

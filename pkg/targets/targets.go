@@ -68,7 +68,7 @@ type group struct {
 	err error
 }
 
-// left are targets of ours in a group that are not out, and have the same state.
+// left are those targets of a group that are waited for and have the same state. They are this machine, or pods that were on it.
 type left struct {
 	group   string
 	state   types.TargetHealthStateEnum
@@ -76,7 +76,7 @@ type left struct {
 	machine bool // it is the machine itself, and not a pod
 }
 
-// String is "2 targets are still draining in tg/web".
+// String returns a message such as "2 targets are still draining in tg/web".
 func (l left) String() string {
 	targets := "1 target is"
 	if l.count != 1 {
@@ -97,10 +97,9 @@ type watch struct {
 	throttled int
 }
 
-// Wait implements wait.Blocker. It waits until neither the machine nor a target with one of the addresses is in a target group any more.
-// It returns nil then, and otherwise why it waits no longer: ctx has ended, a group could not be looked at, or nobody deregisters the
-// targets. An error of one group does not end the wait for the others. Where the Node is labeled, a controller is expected to deregister
-// the machine.
+// Wait implements wait.Blocker. It waits until neither the machine nor a target with one of the node's addresses is in a target group. Then
+// it returns nil. An error says why it does not wait any longer: ctx has ended, a group could not be looked at, or no controller deregisters
+// the targets. An error of one group does not end the wait for the others. report is called with what is waited for, when that changes.
 func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left string)) error {
 	w, reported := watch{opts: t.opts, node: node, began: time.Now()}, ""
 	for {
@@ -120,7 +119,8 @@ func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left str
 	}
 }
 
-// ready looks once. It says what is left, in words, or that waiting is done; the error is why it is done too early.
+// ready looks once at the groups, and first finds them if they are not known. done means that waiting ends, with err if that is too early.
+// Otherwise left says in words what is waited for, if that is known.
 func (w *watch) ready(ctx context.Context) (done bool, left string, err error) {
 	if w.open == nil {
 		err = w.find(ctx)
@@ -132,13 +132,13 @@ func (w *watch) ready(ctx context.Context) (done bool, left string, err error) {
 	if w.throttled++; !throttled {
 		w.throttled = 0
 	}
-	if err != nil {
+	if err != nil { // The groups are not known. That may pass.
 		return hopeless(err, w.began, false), "", err
 	}
 	return w.judge(time.Since(w.began) >= patience)
 }
 
-// find finds the groups. Those of pods are of no interest where no pod is waited for.
+// find sets the groups that are waited for. Groups that have only pods are left out if no pod is waited for.
 func (w *watch) find(ctx context.Context) (err error) {
 	if w.service == nil {
 		if w.service, err = newService(ctx, w.opts); err != nil {
@@ -152,8 +152,8 @@ func (w *watch) find(ctx context.Context) (err error) {
 	return err
 }
 
-// look looks once at each open group, those first that have been unknown for the longest. Those that have nothing of ours are no longer
-// open, and neither are those from which nothing is to be learned.
+// look looks once at each open group, first at those without an answer for the longest time. A group is no longer open if none of its targets
+// is waited for, or if it is given up. throttled says whether a request was throttled.
 func (w *watch) look(ctx context.Context) (throttled bool) {
 	slices.SortStableFunc(w.open, func(a, b *group) int { return a.seen.Compare(b.seen) })
 	w.service.look(ctx, w.open, addresses(w.node.Addresses))
@@ -161,7 +161,7 @@ func (w *watch) look(ctx context.Context) (throttled bool) {
 	w.open = slices.DeleteFunc(w.open, func(g *group) bool {
 		throttled = throttled || role.Throttled(g.err)
 		switch {
-		case missing(g.err):
+		case missing(g.err): // A group that was deleted has no targets.
 			return true
 		case g.err == nil:
 			g.seen, g.looked = time.Now(), true
@@ -177,7 +177,8 @@ func (w *watch) look(ctx context.Context) (throttled bool) {
 	return throttled
 }
 
-// hopeless reports whether nothing is to be learned any more where requests have failed since then.
+// hopeless reports whether to give up after err, where requests have failed since then. answered says whether there was an answer before:
+// such a group, or one that is throttled, gets more time.
 func hopeless(err error, since time.Time, answered bool) bool {
 	limit := silence
 	if answered || role.Throttled(err) {
@@ -186,7 +187,9 @@ func hopeless(err error, since time.Time, answered bool) bool {
 	return lasting(err) || time.Since(since) >= limit
 }
 
-// judge says what is waited for. It is late when a controller should have begun to deregister the targets.
+// judge decides by the last look whether waiting ends: see ready for the results. Draining targets are waited for, and others only as long
+// as a controller may still begin to deregister them. late says that it should have begun. The machine itself is deregistered only if the
+// Node has the label.
 func (w *watch) judge(late bool) (done bool, waited string, err error) {
 	var waiting, stuck []string
 	unknown, alone := false, false
@@ -212,14 +215,14 @@ func (w *watch) judge(late bool) (done bool, waited string, err error) {
 	return true, "", w.failure()
 }
 
-// failure is why groups were given up: the first one's reason.
+// failure returns why groups were given up, by the reason of the first; nil if none was.
 func (w *watch) failure() error {
 	if len(w.failed) == 0 {
 		return nil
 	}
 	first := w.failed[0]
 	switch more := len(w.failed) - 1; {
-	case lasting(first.err):
+	case lasting(first.err): // It is not about this group alone.
 		return first.err
 	case more > 0:
 		return fmt.Errorf("%s and %d more: %w", name(first.arn), more, first.err)
@@ -246,7 +249,7 @@ type Found struct {
 	Err error
 }
 
-// Check looks once at each group. The error is why none could be looked at.
+// Check looks once at each target group for "nth check", and only for the machine itself. The error is why none could be looked at.
 func (t *Targets) Check(ctx context.Context) ([]Found, error) {
 	w := watch{opts: t.opts}
 	if err := w.find(ctx); err != nil {
