@@ -291,6 +291,7 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 	groupWaits := h.About == sqs.Interruption && t.completes(h)
 	cluster, err := t.ownerOfHint(in, h)
 	age := time.Since(h.received)
+	known := min(age, t.lead.lock.answering()) // how long the watch must have shown its Node, if it had one
 	launching := h.About == sqs.Launch && t.opts.CompleteLaunches && t.completes(h)
 	switch {
 	case err != nil && groupWaits: // Perhaps it waits for this cluster. Any other hint is judged as one of an unknown owner.
@@ -304,8 +305,8 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 	case launching && age < launchTimeout:
 		t.awaitLaunch(in, h)
 		return launchTimeout - age
-	case age < absent || !t.nodes.awaySince().IsZero(): // The instance may have a Node that the watch has not shown yet.
-		return max(absent-age, time.Second)
+	case known < absent || !t.nodes.awaySince().IsZero(): // The instance may have a Node that the watch has not shown yet.
+		return max(absent-known, time.Second)
 	case cluster != thisCluster:
 		t.logNoNode(in, h)
 		t.done(in, h)

@@ -48,10 +48,10 @@ func TestOutage_InMidDrainsIsWaitedFor(t *testing.T) {
 			awaitEviction(t, s, []*daemon.Daemon{consumer})
 
 			way.Fault(fault)
-			second, id := s.add(t) // What comes now has to wait, and does not get lost.
+			second, id := s.add(t) // Its message has to wait, and does not get lost.
 			second.AddPods(t, "pod", 2)
 			s.Send(t, region.Spot(id))
-			s.Await(t, "the message is held", func() bool { visible, _ := s.Count(t); return visible == 0 })
+			consumer.WaitSays(t, "this process no longer leads")
 			way.Lift()
 
 			seen.Wait(t)
