@@ -149,14 +149,15 @@ func notRunning(why string) error {
 
 // superseded returns an error if the request of this run does not stand any more. The service reads what stands now.
 func (d *manualDrain) superseded(dir string) error {
-	stands, err := record.ReadDrainRequest(dir)
-	switch {
-	case d.id == "", err != nil, stands.ID == d.id:
+	if d.id == "" {
 		return nil
-	case stands.ID == "":
-		return errors.New("\"nth drain --undo\" has ended this drain")
 	}
-	return errors.New("a later \"nth drain\" has replaced this one")
+	if stands, err := record.ReadDrainRequest(dir); err == nil && stands.ID == "" {
+		return errors.New("\"nth drain --undo\" has ended this drain")
+	} else if err == nil && stands.ID != d.id {
+		return errors.New("a later \"nth drain\" has replaced this one")
+	}
+	return nil // While the request is unreadable, the service keeps to what it has read last.
 }
 
 // note prints the service's sentence if it has changed, and remembers what holds pods back, for the error when time is over.
