@@ -317,7 +317,7 @@ const (
 // reach sends a request to the service. If no endpoint or mode is configured, it tries both of the service's own addresses: first the one that
 // has answered last, then the other if there is no connection. It makes no second attempt after a connection.
 func (r *reader) reach(request *http.Request) (*http.Response, error) {
-	if !r.source.anyAddress || request.URL.Host != addressIPv4 {
+	if !r.source.anyAddress || request.URL.Host != addressIPv4 { // An endpoint or a mode is configured, here or in the environment.
 		return r.transport.RoundTrip(request)
 	}
 	order := []string{addressIPv4, addressIPv6}
@@ -333,6 +333,7 @@ func (r *reader) reach(request *http.Request) (*http.Response, error) {
 			r.source.onIPv6.Store(address == addressIPv6)
 			return response, nil
 		}
+		// The other address is worth an attempt only if no connection was made, and there is time left.
 		if op := new(net.OpError); !errors.As(err, &op) || op.Op != "dial" || request.Context().Err() != nil {
 			return nil, err
 		}

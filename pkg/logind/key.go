@@ -88,6 +88,7 @@ func (s *Source) Pressed(at time.Time) {
 // scheduled, which is PowerOffGrant after the press. The wall clock may have been set since, so resume takes the press to be at most
 // PowerOffGrant ago.
 func (s *Source) resume(scheduled time.Time) {
+	// What is left of the grant is taken for 0 to PowerOffGrant, whatever the clock says.
 	at := time.Now().Add(min(max(time.Until(scheduled), 0), PowerOffGrant) - PowerOffGrant)
 	s.mu.Lock()
 	unknown := s.opts.Key != nil && s.press.at.IsZero() // nth may answer the key, and this process is not answering a press yet.
