@@ -127,7 +127,7 @@ bench: ## measure nth, and print it with the targets (ONLY=polling measures that
 	@[ -z "$(BASED)" ] || [ -x "$(BASED)" ] || { source=$$(mktemp -d) && trap 'rm -rf "$$source"' EXIT && \
 		git archive '$(BASE)' | tar -x -C "$$source" && mkdir -p .cache/bin && cd "$$source" && \
 		CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o '$(BASED)' ./cmd/nth; }
-	@cd test && go run ./cmd/bench $(if $(ONLY),-only $(ONLY)) $(if $(BASE),-base $(BASED))
+	@cd test && go run ./cmd/bench $(if $(ONLY),-only '$(ONLY)') $(if $(BASE),-base $(BASED))
 
 .PHONY: compare
 compare: lab ## measure nth and aws-node-termination-handler, in turns, and print the table of README.md

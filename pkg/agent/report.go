@@ -79,7 +79,8 @@ func (a *Agent) emitChange(before state.Entry, met bool, e state.Entry) {
 	}
 }
 
-// eventChange is the transition of the event itself; "" if there is none.
+// eventChange is the transition of the event itself; "" if there is none. met is whether the event was known before. The caller has already
+// left out entries without news, so one whose phase is the same has changed in another way.
 func eventChange(before state.Entry, met bool, e state.Entry) state.TransitionKind {
 	switch {
 	case e.Phase == state.Closed:

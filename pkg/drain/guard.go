@@ -335,7 +335,8 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		g.loop.Unlock()
 		v := g.node.close(look, goal, before)
 		end()
-		pause, minPause := lookEvery, time.Second // minPause: while looks fail, requests must not make them more frequent than this.
+		// Nothing shortens minPause. A call of Look ends the rest of the pause: so not even many calls make failing looks frequent.
+		pause, minPause := lookEvery, time.Second
 		switch {
 		case v.err == nil:
 			failing, refused, minPause = kube.Failures, kube.Refusals, 0

@@ -200,8 +200,9 @@ func (n *Node) reopened(node *corev1.Node, before view) bool {
 	return before.unschedulable && !liftedByWriter || claim != before.claim && claim != ""
 }
 
-// tidyPatch returns the patch that brings those of our keys up to date that are not the cordon: ExcludeLabel, and a claim that is left over.
-// It is nil if they are. excludes: the patch sets ExcludeLabel, which a node gets that nobody has uncordoned.
+// tidyPatch returns the patch for what a cordon needs besides spec.unschedulable, or nil if nothing is to be changed. It sets ExcludeLabel on a
+// cordoned Node; excludes is true then. It removes that label from a Node that an operator has uncordoned (view.open), and a claim of ours
+// that is left over on a Node that another program has cordoned.
 func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, excludes bool) {
 	value, labeled := node.Labels[ExcludeLabel]
 	metadata := asSeen(node)

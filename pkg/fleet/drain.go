@@ -247,7 +247,7 @@ func (s *session) keeper() func(ctx context.Context) (kept bool) {
 		if err == nil {
 			before = news
 		} else if ctx.Err() == nil {
-			t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot write to the node; an event may be acted on again: %s", err)
+			t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot write taints and record to the Node: %s; retrying", err)
 		}
 		return err == nil
 	}

@@ -36,19 +36,19 @@ func readRecord(text string) (entries []state.Entry) {
 	return entries
 }
 
-// recordText is the annotation for these entries; "" without any that is to be kept. Those of events that EC2 lists are kept as long as it
-// does, those for which an operator has uncordoned the node in this boot, and several for which it is cordoned.
+// recordText is the annotation for these entries; "" if none is kept. Three kinds are kept. EC2 still lists the event. An operator has
+// uncordoned the node during the event. Or nth-queue's cordon or label is on the Node for several events, of which its claim names one only.
 func recordText(entries []state.Entry) string {
-	closedFor := 0
+	onNode := 0
 	for _, e := range entries {
 		if e.OnNode {
-			closedFor++
+			onNode++
 		}
 	}
 	var kept []state.Entry
 	for _, e := range entries {
 		open := e.Phase != state.Closed
-		if isListed(e.Event.Kind) && e.Event.State == event.Pending || open && (e.Released() || e.OnNode && closedFor > 1) {
+		if isListed(e.Event.Kind) && e.Event.State == event.Pending || open && (e.Released() || e.OnNode && onNode > 1) {
 			e.Result, e.Error, e.Failures, e.Event.Description = nil, "", 0, ""
 			kept = append(kept, e)
 		}

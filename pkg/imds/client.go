@@ -186,6 +186,7 @@ func (r *reader) get(ctx context.Context, path string, size int) (body []byte, p
 	defer cancel()
 	asked := time.Now()
 	r.answer = answer{size: size}
+	// The reader's transport writes what it receives into r.answer: the document, or the refusal of a token (answer.token).
 	_, err = r.sdk.GetMetadata(limited, &imds.GetMetadataInput{Path: path})
 	absent := r.answer.status == http.StatusNotFound
 	switch {

@@ -307,13 +307,12 @@ var stateMeanings = map[string]stateMeaning{
 	inService: stays, "Detached": stays, "Standby": stays,
 }
 
-// stateMeaning is what a target state means for the instance.
+// stateMeaning is what a target state means for the instance; 0 if nth does not know the state.
 type stateMeaning int
 
 const (
-	unknownState stateMeaning = iota
 	// stays: the instance stays.
-	stays
+	stays stateMeaning = iota + 1
 	// departsFromService: the instance leaves if it was in service.
 	departsFromService
 	// ends: the instance leaves in any case.

@@ -311,14 +311,14 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 	return changed
 }
 
-// Release returns the entries that change when an operator has uncordoned the node: those of the events that the node was found closed for, and
-// those that the claim on the Node names, for which claimed is true. If the claim names an event that was released before, it is left over from
-// an uncordon that is known. Then it does not count, as its other events may have been announced again since.
+// Release returns the entries that change when an operator has uncordoned the node. These are the entries of the events for which the node was
+// cordoned: CordonedAt is set, or the claim on the Node names the event (claimed). A claim that names an event released before is that of an
+// earlier uncordon. It does not count, because its other events may have been announced again since.
 func Release(sit Situation, claimed func(event string) bool) []state.Entry {
-	known := slices.ContainsFunc(sit.Past, func(e state.Entry) bool { return e.Released() && claimed(e.Event.ID) })
+	claimIsOld := slices.ContainsFunc(sit.Past, func(e state.Entry) bool { return e.Released() && claimed(e.Event.ID) })
 	var changed []state.Entry
 	for _, e := range sit.Past {
-		concerned := !e.CordonedAt.IsZero() || claimed(e.Event.ID) && !known
+		concerned := !e.CordonedAt.IsZero() || claimed(e.Event.ID) && !claimIsOld
 		if e.Acted() && !e.Released() && concerned {
 			e.ReleasedAt, e.ReleasedOn = sit.Now, sit.NodeUID
 			changed = append(changed, e)

@@ -152,7 +152,8 @@ func (w *watch) find(ctx context.Context) (err error) {
 	return err
 }
 
-// look looks once at each open group, first at those without an answer for the longest time. A group is no longer open if none of its targets
+// look looks once at each open group, first at those without an answer for the longest time. group.seen is when the group last answered or,
+// until it does, when it was first asked about; zero before that. A group is no longer open if none of its targets
 // is waited for, or if it is given up. throttled says whether a request was throttled.
 func (w *watch) look(ctx context.Context) (throttled bool) {
 	slices.SortStableFunc(w.open, func(a, b *group) int { return a.seen.Compare(b.seen) })
