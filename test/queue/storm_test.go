@@ -39,6 +39,7 @@ func TestMessages_ManyInAnyOrderDrainEachNodeOnce(t *testing.T) {
 	seen := nodes.Watch(t)
 	var messages []string
 	for _, id := range nodes.Instances {
+		s.EC2.Enter(id, "shutting-down") // as its messages say: EC2 is asked whether a stop is over
 		notice := region.Spot(id)
 		messages = append(messages, notice, notice, region.State(id, "shutting-down"), region.Rebalance(id), region.Spot(id), region.State(id, "stopping"))
 	}
