@@ -173,13 +173,6 @@ func messageFor(t state.Transition) (m message, found bool) {
 	return all[i], true
 }
 
-// ProgressText returns what the journal says about the progress of a drain that began so long ago; "" if it says nothing.
-func ProgressText(p drain.Progress, took time.Duration, dryRun bool) string {
-	t := transitionOf(p, took)
-	m, _ := messageFor(t)
-	return (&journal{dryRun: dryRun}).fill(m.text, t)
-}
-
 // maxReasons is how many reasons of an outage are remembered as logged.
 const maxReasons = 16
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,19 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(apitest.RunTests(m))
 }
 
-// bubble runs a test with an API server in a bubble of its own, in parallel with others: its clock moves when all in it wait, so that an hour takes
-// no time and a duration is exact.
-func bubble(t *testing.T, f func(t *testing.T, s *apitest.Server)) {
-	t.Helper()
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) { f(t, apitest.New(t)) })
-}
-
-// run runs a part of a test in a bubble of its own.
-func run(t *testing.T, name string, f func(t *testing.T, s *apitest.Server)) {
-	t.Helper()
-	t.Run(name, func(t *testing.T) { bubble(t, f) })
-}
+var bubble, run = apitest.Bubble, apitest.Run
 
 // plenty is a deadline that no test comes near unless it fails.
 const plenty = time.Hour

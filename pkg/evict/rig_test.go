@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,18 +23,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(apitest.RunTests(m)) }
 
-// bubble runs a test with an API server in a bubble of its own, in parallel with others.
-func bubble(t *testing.T, f func(t *testing.T, s *apitest.Server)) {
-	t.Helper()
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) { f(t, apitest.New(t)) })
-}
-
-// run runs a part of a test in a bubble of its own.
-func run(t *testing.T, name string, f func(t *testing.T, s *apitest.Server)) {
-	t.Helper()
-	t.Run(name, func(t *testing.T) { bubble(t, f) })
-}
+var run = apitest.Run
 
 // plenty is a deadline that no test comes near unless it fails.
 const plenty = time.Hour

@@ -291,9 +291,6 @@ func pause(failures int) time.Duration {
 	return min(firstPause<<min(max(failures-1, 0), doubled), longestPause)
 }
 
-// Begins is when the action for an entry's event begins; zero if at once.
-func (s Settings) Begins(e state.Entry) time.Time { return s.plan(e).start }
-
 // Asks is the action that the rules ask for about an entry's event, once its time has come.
 func (s Settings) Asks(e state.Entry) Action { return s.plan(e).action }
 

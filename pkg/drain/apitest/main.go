@@ -5,6 +5,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/go-logr/logr/funcr"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -31,4 +32,18 @@ func RunTests(m *testing.M) (code int) {
 		code = 1
 	}
 	return code
+}
+
+// Bubble runs a test with an API server in a bubble of its own, in parallel with others: its clock moves when all in it wait, so that an hour
+// takes no time and a duration is exact.
+func Bubble(t *testing.T, f func(t *testing.T, s *Server)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { f(t, New(t)) })
+}
+
+// Run runs a part of a test in a Bubble of its own.
+func Run(t *testing.T, name string, f func(t *testing.T, s *Server)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { Bubble(t, f) })
 }

@@ -231,12 +231,6 @@ func (n *Node) setUnschedulable(t TB, value bool) {
 	n.patch(t, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, value))
 }
 
-// Annotate writes an annotation on the node, as an administrator.
-func (n *Node) Annotate(t TB, key, value string) {
-	t.Helper()
-	n.patch(t, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value))
-}
-
 func (n *Node) patch(t TB, patch string) {
 	t.Helper()
 	_, err := n.cp.Admin.CoreV1().Nodes().Patch(t.Context(), n.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
