@@ -52,7 +52,7 @@ const (
 const (
 	// Host is nth on the machine.
 	Host = "nth"
-	// Queue is nth-queue.
+	// Queue is nth-queue. A leader of it adds to that what its Lease has in its name.
 	Queue = "nth-queue"
 )
 

@@ -108,6 +108,6 @@ func TryLease(ctx context.Context, client kubernetes.Interface) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	lease := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{GenerateName: "nth-queue-"}}
-	_, err := client.CoordinationV1().Leases(LeaseNamespace).Create(ctx, lease, metav1.CreateOptions{FieldManager: manager, DryRun: []string{metav1.DryRunAll}})
+	_, err := client.CoordinationV1().Leases(LeaseNamespace).Create(ctx, lease, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	return err
 }

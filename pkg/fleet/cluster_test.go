@@ -352,7 +352,7 @@ func (c *cluster) apply(r *http.Request, name string, body []byte) (*corev1.Node
 // patchOf says what a patch is for.
 func patchOf(body string) string {
 	switch {
-	case strings.Contains(body, "nth-project.github.io/queue-events"):
+	case strings.Contains(body, "nth-project.github.io/nth-queue"):
 		return "note"
 	case strings.Contains(body, `"taints"`):
 		return "taint"

@@ -233,8 +233,8 @@ func (s *session) keeper() func(ctx context.Context) (kept bool) {
 		}
 		err := t.change(ctx, s.node, func(now *corev1.Node) map[string]any {
 			patch := map[string]any{}
-			if text != now.Annotations[RecordAnnotation] {
-				patch = annotation(RecordAnnotation, text)
+			if text != now.Annotations[RecordAnnotation(t.opts.Lease)] {
+				patch = annotation(RecordAnnotation(t.opts.Lease), text)
 			}
 			if taints := t.opts.Taints.changed(now.Spec.Taints, wanted, lifted); !slices.Equal(taints, now.Spec.Taints) {
 				patch["spec"] = map[string]any{"taints": taints}
@@ -256,7 +256,7 @@ func (s *session) keeper() func(ctx context.Context) (kept bool) {
 // drainNode returns the Node for an agent to act on. urgent, if not nil, reports whether its requests go before those of other nodes.
 func (f *Fleet) drainNode(on node, urgent func() bool) agent.Node {
 	options := f.rules.Load().Drain
-	options.Writer, options.UID, options.Requests, options.Urgent = drain.Queue, on.uid, f.requests, urgent
+	options.Writer, options.UID, options.Requests, options.Urgent = f.opts.Lease, on.uid, f.requests, urgent
 	options.OwnTaint = f.opts.Taints.isOwn
 	options.Unchanged = func(version string) bool {
 		now := f.nodes.watched(on)

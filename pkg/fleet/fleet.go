@@ -38,7 +38,8 @@ type Options struct {
 	Client kubernetes.Interface
 	// Leases is a client for the Lease alone. It has connections of its own, so that a renewal does not queue behind other requests.
 	Leases kubernetes.Interface
-	// Lease is the name of the Lease: of all processes that use this name, one leads. Identity names this process in the Lease, and is
+	// Lease is the name of the Lease: of all processes that use this name, one leads. It is also the writer of its cordons, and the field
+	// manager of its writes, so that the leaders of two queues leave each other's cordons alone. Identity names this process in the Lease, and is
 	// unique.
 	Lease, Identity string
 	// Own is the pod that this process runs in; its zero value if the process runs outside of a pod.
@@ -79,9 +80,6 @@ type OwnPod struct {
 	Namespace, Pod string
 }
 
-// manager is the field manager of all writes.
-const manager = drain.Queue
-
 // requestsAtOnce is how many requests about Nodes are made at the same time, and as many urgent ones. It keeps an API server busy, but
 // lets it answer each in time.
 const requestsAtOnce = 50
@@ -105,7 +103,7 @@ func New(opts Options) *Fleet {
 	if !opts.DryRun {
 		f.lead.fenceWrites(opts.Client)
 	}
-	f.nodes = newNodes(opts.Client, opts.GroupLabel, func(n node) {
+	f.nodes = newNodes(opts.Client, opts.GroupLabel, opts.Lease, func(n node) {
 		if t := f.term.Load(); t != nil {
 			t.nodeChanged(n)
 		}

@@ -40,10 +40,10 @@ type node struct {
 	created              time.Time
 	ready, unschedulable bool
 	heartbeat            time.Time // when its kubelet last reported whether it is Ready
-	// cordon is drain.CordonAnnotation; ours is set if nth-queue has written it.
+	// cordon is drain.CordonAnnotation. hasOwnCordon is set if a leader of this Lease has written it.
 	cordon       drain.Claim
 	hasOwnCordon bool
-	// recorded is RecordAnnotation, and entries what it has.
+	// recorded is the text of RecordAnnotation, and entries what it has.
 	recorded string
 	entries  []state.Entry
 }
@@ -56,15 +56,16 @@ const (
 // nodes are all Nodes of the cluster, kept up to date by one informer. It lives as long as the process, so that a standby knows them.
 type nodes struct {
 	informer cache.SharedIndexInformer
-	label    string
+	label    string // Options.GroupLabel
+	lease    string // Options.Lease
 
 	mu   sync.Mutex
 	away time.Time // since when requests for them have failed; zero if the last was answered
 }
 
 // newNodes returns nodes that are not watched yet. changed is called with each Node that was added, changed or deleted.
-func newNodes(client kubernetes.Interface, label string, changed func(node)) *nodes {
-	n := &nodes{label: label}
+func newNodes(client kubernetes.Interface, label, lease string, changed func(node)) *nodes {
+	n := &nodes{label: label, lease: lease}
 	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list, err := client.CoreV1().Nodes().List(ctx, o)
@@ -207,7 +208,7 @@ func (n *nodes) strip(object any) (any, error) {
 			metav1.SetMetaDataLabel(&lean.ObjectMeta, key, value)
 		}
 	}
-	for _, key := range []string{drain.CordonAnnotation, drain.ActionAnnotation, RecordAnnotation} {
+	for _, key := range []string{drain.CordonAnnotation, drain.ActionAnnotation, RecordAnnotation(n.lease)} {
 		if value, ok := full.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&lean.ObjectMeta, key, value)
 		}
@@ -234,9 +235,10 @@ func (n *nodes) parse(object any) node {
 	kept := node{
 		name: full.Name, uid: full.UID, instance: instanceOf(full.Spec.ProviderID), silent: isSilent(full.Spec.ProviderID),
 		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, machine: full.Status.NodeInfo.SystemUUID, unschedulable: full.Spec.Unschedulable,
-		created: full.CreationTimestamp.Time, recorded: full.Annotations[RecordAnnotation], entries: readRecord(full.Annotations[RecordAnnotation]),
+		created: full.CreationTimestamp.Time, recorded: full.Annotations[RecordAnnotation(n.lease)],
 	}
-	kept.cordon, kept.hasOwnCordon = cordonOf(full.Annotations[drain.CordonAnnotation])
+	kept.entries = readRecord(kept.recorded)
+	kept.cordon, kept.hasOwnCordon = n.cordonOf(full.Annotations[drain.CordonAnnotation])
 	for _, c := range full.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			kept.ready, kept.heartbeat = c.Status == corev1.ConditionTrue, c.LastHeartbeatTime.Time
@@ -250,9 +252,9 @@ func (n *nodes) parse(object any) node {
 	return kept
 }
 
-// cordonOf decodes a cordon annotation, and reports whether nth-queue has written it.
-func cordonOf(text string) (claim drain.Claim, ours bool) {
-	ours = text != "" && json.Unmarshal([]byte(text), &claim) == nil && claim.OfWriter(drain.Queue)
+// cordonOf decodes a cordon annotation, and reports whether a leader of this Lease has written it.
+func (n *nodes) cordonOf(text string) (claim drain.Claim, ours bool) {
+	ours = text != "" && json.Unmarshal([]byte(text), &claim) == nil && claim.OfWriter(n.lease)
 	return claim, ours
 }
 
@@ -344,6 +346,6 @@ func (f *Fleet) patch(ctx context.Context, seen *corev1.Node, patch map[string]a
 	if err != nil {
 		return err
 	}
-	_, err = f.opts.Client.CoreV1().Nodes().Patch(ctx, seen.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: manager})
+	_, err = f.opts.Client.CoreV1().Nodes().Patch(ctx, seen.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: f.opts.Lease})
 	return err
 }

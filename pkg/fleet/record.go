@@ -15,14 +15,14 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// RecordAnnotation on a Node is nth-queue's record of it: the entries of events, as JSON, which the cordon's own annotation does not
-// say. For one event that is neither listed by EC2 nor uncordoned by an operator, there is none.
-const RecordAnnotation = kube.KeyPrefix + "queue-events"
+// RecordAnnotation returns the annotation in which the leader of a Lease keeps its record of a Node: the entries of events, as JSON, which
+// the cordon's own annotation does not say. For one event that is neither listed by EC2 nor uncordoned by an operator, there is none.
+func RecordAnnotation(lease string) string { return kube.KeyPrefix + lease }
 
 // mostEntries and mostBytes bound what is read from an annotation.
 const mostEntries, mostBytes = 64, 64 << 10
 
-// readRecord reads the entries in an annotation, one for each event; none if it was not written by nth-queue.
+// readRecord reads the entries in an annotation, one for each event; none if it is not a record.
 func readRecord(text string) (entries []state.Entry) {
 	var found []state.Entry
 	if text == "" || len(text) > mostBytes || json.Unmarshal([]byte(text), &found) != nil || len(found) > mostEntries {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/sqs"
 )
 
@@ -85,12 +86,33 @@ func TestRecord_DrainsNothingWithoutAnEvent(t *testing.T) {
 		"too much":                     `[{"event":{"id":"` + strings.Repeat("x", 100_000) + `","kind":"scheduled-maintenance"},"phase":"draining"}]`,
 	}, func(t *testing.T, c *cluster, text string) {
 		n := nodeOf("a", instance)
-		n.Annotations[fleet.RecordAnnotation] = text
+		n.Annotations[fleet.RecordAnnotation("nth-queue")] = text
 		c.add(n, podOn("a", "one"))
 		r := c.run(nil)
 		time.Sleep(10 * time.Minute)
 		c.wantUntouched("a")
 		r.take(spot(instance)).want(t, "done")
 		c.wantDrained("a")
+	})
+}
+
+// The leaders of two queues may serve one cluster, by rules of their own. Neither continues or takes back what the other does.
+func TestRecord_OfAnotherQueueIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		c.before("evict", held)
+		first := c.run(nil)
+		first.take(notice(instance, event.RebalanceRecommendation, "", 0), termination(instance))
+		eventually(t, "the record is kept", func() bool { return c.node("a").Annotations[fleet.RecordAnnotation("nth-queue")] != "" })
+		second := c.start("host-2", func(o *fleet.Options) { o.Lease, o.Policy = "nth-queue-2", policy.Settings{} })
+		eventually(t, "the second leads, too", func() bool { return second.Status().Leads })
+		time.Sleep(10 * time.Minute)
+		if n := c.node("a"); !n.Spec.Unschedulable {
+			t.Errorf("the node is open; the second one's log:\n%s", second.log)
+		}
+		if text := second.log.String(); strings.Contains(text, "node=a") {
+			t.Errorf("the second one has worked on the node:\n%s", text)
+		}
 	})
 }

@@ -201,7 +201,7 @@ func TestPoll_PursuesWhatEC2HasScheduled(t *testing.T) {
 		says.say(func(k *knowledge) { k.planned = planned("instance-stop", time.Hour, "[Canceled]") })
 		eventually(t, "the node takes pods again", func() bool { return !c.node("a").Spec.Unschedulable })
 		time.Sleep(time.Minute)
-		if notes := c.node("a").Annotations[fleet.RecordAnnotation]; notes != "" {
+		if notes := c.node("a").Annotations[fleet.RecordAnnotation("nth-queue")]; notes != "" {
 			t.Errorf("what is recorded of an event that is over is %s", notes)
 		}
 	})
@@ -218,7 +218,7 @@ func TestPoll_BeginsNothingThatEC2ListsNoMore(t *testing.T) {
 		says.say(func(k *knowledge) { k.planned = nil })
 		time.Sleep(time.Hour)
 		c.wantUntouched("a")
-		if text := c.node("a").Annotations[fleet.RecordAnnotation]; text != "" {
+		if text := c.node("a").Annotations[fleet.RecordAnnotation("nth-queue")]; text != "" {
 			t.Errorf("the record is %s", text)
 		}
 	})
@@ -400,7 +400,7 @@ func TestDrain_TriesAgainToTaintAndRecord(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		c.before("note", nil)
 		time.Sleep(3 * time.Minute)
-		if n := c.node("a"); len(n.Spec.Taints) != 1 || n.Annotations[fleet.RecordAnnotation] == "" {
+		if n := c.node("a"); len(n.Spec.Taints) != 1 || n.Annotations[fleet.RecordAnnotation("nth-queue")] == "" {
 			t.Errorf("the taints are %v, the annotations %v", n.Spec.Taints, n.Annotations)
 		}
 	})

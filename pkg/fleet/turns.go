@@ -121,7 +121,7 @@ func (t *term) cordonWaiting(in *instance) time.Duration {
 			return nil
 		}
 		text, _ := json.Marshal(drain.Claim{ // texts and a time always encode
-			Writer: drain.Queue, Event: goal.Event.ID, Kind: string(goal.Event.Kind), Events: goal.Events,
+			Writer: t.opts.Lease, Event: goal.Event.ID, Kind: string(goal.Event.Kind), Events: goal.Events,
 			BootID: now.Status.NodeInfo.BootID, Since: time.Now().UTC(),
 		})
 		patch := annotation(drain.CordonAnnotation, string(text))
