@@ -66,7 +66,7 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 			Drain: config.Drain{
 				ScriptsWait: 15 * time.Second,
 				Margin:      6 * time.Second, PodGracePeriod: &own, ProtectEmptyDir: true,
-				ProtectUnmanaged: true, LoadBalancerWait: 7 * time.Second,
+				ProtectUnmanaged: true, RespectDoNotDisrupt: true, LoadBalancerWait: 7 * time.Second,
 			},
 			Webhook: config.Webhook{
 				URLFile: "/url", HeadersFile: "/headers", Template: "{{ .Text }}\n", CAFile: "/ca",

@@ -124,12 +124,13 @@ func isKey(s string) bool {
 
 // Drain is the table [drain].
 type Drain struct {
-	ScriptsWait      time.Duration // nth only; 0 is none
-	Margin           time.Duration
-	PodGracePeriod   *time.Duration // nil is that of each pod
-	ProtectEmptyDir  bool
-	ProtectUnmanaged bool
-	LoadBalancerWait time.Duration
+	ScriptsWait         time.Duration // nth only; 0 is none
+	Margin              time.Duration
+	PodGracePeriod      *time.Duration // nil is that of each pod
+	ProtectEmptyDir     bool
+	ProtectUnmanaged    bool
+	RespectDoNotDisrupt bool
+	LoadBalancerWait    time.Duration
 }
 
 func (c *Drain) table(p program) Table {
@@ -144,6 +145,8 @@ func (c *Drain) table(p program) Table {
 			"Do not evict pods with `emptyDir` volumes."},
 		Setting{"protect_unmanaged", boolean(&c.ProtectUnmanaged),
 			"Do not evict pods without a controller, which nothing would recreate."},
+		Setting{"respect_do_not_disrupt", boolean(&c.RespectDoNotDisrupt),
+			"Treat pods with `karpenter.sh/do-not-disrupt: \"true\"` or `cluster-autoscaler.kubernetes.io/safe-to-evict: \"false\"` like `nth-project.github.io/evict: at-deadline`."},
 		Setting{"load_balancer_wait", duration(&c.LoadBalancerWait, 0, time.Hour),
 			p.either("How long evictions wait for load balancers to notice the label `node.kubernetes.io/exclude-from-external-load-balancers`. With `0s` it is set only if there are `load_balancers.target_groups`.",
 				"How long evictions wait for load balancers to notice the label `node.kubernetes.io/exclude-from-external-load-balancers`. With `0s` it is not set.")},

@@ -68,10 +68,11 @@ type Options struct {
 	// ScriptsWait, and for a quarter of the time before a hard deadline. A failure is reported and has no other consequence.
 	Scripts     wait.Blocker
 	ScriptsWait time.Duration
-	// Margin, GracePeriod, ProtectEmptyDir, ProtectUnmanaged and Last are as in evict.Options.
+	// Margin, GracePeriod, ProtectEmptyDir, ProtectUnmanaged, RespectDoNotDisrupt and Last are as in evict.Options.
 	Margin                            time.Duration
 	GracePeriod                       *time.Duration
 	ProtectEmptyDir, ProtectUnmanaged bool
+	RespectDoNotDisrupt               bool
 	Last                              string
 	// ExcludeFromLoadBalancers labels the node with ExcludeLabel after the cordon. LoadBalancerWait is how long evictions wait after the
 	// cordon for the load balancers to follow, but no pod beyond the time that leaves it its grace before the deadline.
@@ -97,7 +98,7 @@ type Options struct {
 func (o Options) pods() evict.Options {
 	return evict.Options{
 		Margin: o.Margin, GracePeriod: o.GracePeriod, ProtectEmptyDir: o.ProtectEmptyDir, ProtectUnmanaged: o.ProtectUnmanaged,
-		Last: o.Last, Gate: o.Gate, Urgent: o.Urgent,
+		RespectDoNotDisrupt: o.RespectDoNotDisrupt, Last: o.Last, Gate: o.Gate, Urgent: o.Urgent,
 	}
 }
 

@@ -45,6 +45,9 @@ type Options struct {
 	GracePeriod *time.Duration
 	// ProtectEmptyDir and ProtectUnmanaged let pods with emptyDir volumes, and pods without a controller, stay.
 	ProtectEmptyDir, ProtectUnmanaged bool
+	// RespectDoNotDisrupt treats pods with karpenter.sh/do-not-disrupt: "true" or cluster-autoscaler.kubernetes.io/safe-to-evict: "false" like
+	// those with AtDeadline. Annotation takes precedence.
+	RespectDoNotDisrupt bool
 	// Last is the pod in which the drain itself runs, as "namespace/name". It goes when no other is left, whatever the deadline. "" is none.
 	Last string
 	// Gate, if set, limits evictions and deletions; it is shared with the drains of other nodes. Urgent, if set, reports whether this node's

@@ -58,7 +58,7 @@ func (o Options) forecast(pods []corev1.Pod, notice, from time.Duration) Forecas
 	for _, criticalOnes := range []bool{false, true} {
 		for i := range pods {
 			pod := &pods[i]
-			if critical(pod) != criticalOnes || !o.concerns(pod) || stays(pod, true) { // It is the other pass's, or it need not go.
+			if critical(pod) != criticalOnes || !o.concerns(pod) || o.leaves(pod, true) { // It is the other pass's, or it need not go.
 				continue
 			}
 			seen := Foreseen{
@@ -90,7 +90,7 @@ func (o Options) foresee(pod *corev1.Pod, from, end time.Duration) (gone, gets t
 	}
 	turn := max(end-grace, 0)
 	asked := min(from, turn)
-	if waits(pod) {
+	if o.waits(pod) {
 		asked = turn
 	}
 	if left := max(end-asked, time.Second); left < grace {

@@ -194,7 +194,7 @@ func (p *Pods) heldBack(t *target, turnCome bool, now time.Time) (bool, time.Tim
 		t.budget = nil
 	}
 	switch b := t.budget; {
-	case p.terms().From.IsZero() || !turnCome && (waits(t.pod) || p.isPreceded(t.pod)):
+	case p.terms().From.IsZero() || !turnCome && (p.opts.waits(t.pod) || p.isPreceded(t.pod)):
 		return true, time.Time{}
 	case !turnCome && now.Before(p.terms().From):
 		return true, p.terms().From

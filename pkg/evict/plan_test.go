@@ -79,6 +79,8 @@ func (c scene) play(t *testing.T, s *apitest.Server) string {
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	const near = 40 * time.Second
+	const karpenters, autoscalers = "karpenter.sh/do-not-disrupt", "cluster-autoscaler.kubernetes.io/safe-to-evict"
+	respect := evict.Options{RespectDoNotDisrupt: true}
 	held, stuck := apitest.HeldBy("budget", 0), pod("stuck", ending(3600))
 	set := func(d time.Duration) *time.Duration { return &d }
 	one := func(seconds int64, changes ...func(*corev1.Pod)) []*corev1.Pod {
@@ -123,6 +125,14 @@ func TestPlan(t *testing.T) {
 		"its own wish, soft":                {pods: one(10, annotated(evict.Annotation, evict.AtDeadline)), soft: near, want: "evict a 30s"},
 		"its own wish, without a deadline":  {pods: one(10, annotated(evict.Annotation, evict.AtDeadline))},
 		"its own wish never":                {pods: one(10, annotated(evict.Annotation, evict.Never)), hard: near},
+		// The annotations of others, by a setting.
+		"Karpenter's":                   {opts: respect, pods: one(10, annotated(karpenters, "true")), hard: near, want: "evict a 30s"},
+		"Karpenter's, a duration":       {opts: respect, pods: one(10, annotated(karpenters, "1h")), hard: near, want: "evict a 0s"},
+		"Karpenter's, and its own wish": {opts: respect, pods: one(10, annotated(karpenters, "true"), annotated(evict.Annotation, "now")), hard: near, want: "evict a 0s"},
+		"the autoscaler's":              {opts: respect, pods: one(10, annotated(autoscalers, "false")), hard: near, want: "evict a 30s"},
+		"the autoscaler's, safe":        {opts: respect, pods: one(10, annotated(autoscalers, "true")), hard: near, want: "evict a 0s"},
+		"the autoscaler's, no deadline": {opts: respect, pods: one(10, annotated(autoscalers, "false"))},
+		"both, not by default":          {pods: one(10, annotated(karpenters, "true"), annotated(autoscalers, "false")), hard: near, want: "evict a 0s"},
 		// Critical pods come after the others, unless one of those does not end, and the drain's own pod comes last.
 		"critical, once the rest is gone":     {pods: append(one(5), pod("dns", critical)), ends: apitest.Ending(3 * time.Second), want: "evict a 0s, evict dns 3s"},
 		"critical, once the rest is overdue":  {pods: append(one(5), pod("dns", critical)), ends: apitest.Never, want: "evict a 0s, evict dns 15s"},

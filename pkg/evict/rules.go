@@ -50,18 +50,29 @@ func (m inMemory) List(context.Context, metav1.ListOptions) (*corev1.PodList, er
 
 // Stays reports whether a pod need not go under these terms.
 func (o Options) Stays(pod *corev1.Pod, terms Terms) bool {
-	return !o.concerns(pod) || stays(pod, terms.hasDeadline()) || cameAfter(pod, terms.Since)
+	return !o.concerns(pod) || o.leaves(pod, terms.hasDeadline()) || cameAfter(pod, terms.Since)
 }
 
-// stays reports whether Annotation lets the pod stay for good: AtDeadline does in a drain without a deadline.
-func stays(pod *corev1.Pod, hasDeadline bool) bool {
-	when := pod.Annotations[Annotation]
+// when returns the value of Annotation, or what Options.RespectDoNotDisrupt makes of the annotations of others. Karpenter's may be a duration,
+// for which a pod is protected after its start; such a pod may be evicted.
+func (o Options) when(pod *corev1.Pod) string {
+	when, found := pod.Annotations[Annotation]
+	if !found && o.RespectDoNotDisrupt &&
+		(pod.Annotations["karpenter.sh/do-not-disrupt"] == "true" || pod.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false") {
+		return AtDeadline
+	}
+	return when
+}
+
+// leaves reports whether an annotation lets the pod stay for good: AtDeadline does in a drain without a deadline.
+func (o Options) leaves(pod *corev1.Pod, hasDeadline bool) bool {
+	when := o.when(pod)
 	return when == Never || when == AtDeadline && !hasDeadline
 }
 
-// waits reports whether Annotation lets the pod run until its turn before the deadline.
-func waits(pod *corev1.Pod) bool {
-	return pod.Annotations[Annotation] == AtDeadline
+// waits reports whether an annotation lets the pod run until its turn before the deadline.
+func (o Options) waits(pod *corev1.Pod) bool {
+	return o.when(pod) == AtDeadline
 }
 
 // finished reports whether the pod's containers have ended for good.

@@ -75,6 +75,7 @@ func DrainOptions(c config.Drain) drain.Options {
 		GracePeriod:              c.PodGracePeriod,
 		ProtectEmptyDir:          c.ProtectEmptyDir,
 		ProtectUnmanaged:         c.ProtectUnmanaged,
+		RespectDoNotDisrupt:      c.RespectDoNotDisrupt,
 		ExcludeFromLoadBalancers: c.LoadBalancerWait > 0,
 		LoadBalancerWait:         c.LoadBalancerWait,
 		VolumeWait:               volumeWait,
