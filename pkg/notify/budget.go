@@ -16,12 +16,12 @@ const (
 	// maxTextSize bounds a message, in bytes, and maxValueSize the result of a function.
 	maxTextSize  = 128 << 10
 	maxValueSize = 2 * maxTextSize
-	// maxWork bounds what one message takes to render: the bytes that functions take and give, and stepWork for each step.
+	// maxWork bounds the work to render one message: the bytes that functions take and return, and stepWork for each step.
 	maxWork  = 8 << 20
 	stepWork = 256
-	// maxRenderTime bounds what no count does, such as long comparisons.
+	// maxRenderTime bounds what is not counted as work, such as long comparisons.
 	maxRenderTime = 5 * time.Second
-	// maxShort bounds the arguments of functions whose work grows with the product of two of them, in bytes.
+	// maxShort bounds, in bytes, the arguments of a function whose time grows with the product of their lengths.
 	maxShort = 4 << 10
 )
 
@@ -30,15 +30,15 @@ var (
 	errTooMuch = fmt.Errorf("it does more than a message may take: loops, or texts that grow")
 )
 
-// budget is what one message may use. Whatever a template does ends soon, in little memory: it has no functions but those whose result
-// is about as long as their arguments, each result is bounded, and so is the sum of all results and steps.
+// budget is what one message may use. Whatever a template does ends soon, in little memory. It has only functions whose result is about as
+// long as their arguments. Each result is bounded, and so is the sum of all results and steps.
 type budget struct {
-	work  int
-	until time.Time
+	work  int             // that is left
+	until time.Time       // when rendering must have ended
 	text  strings.Builder // the message
 }
 
-// spend takes work from the budget; errTooMuch if too little is left, or the time is over.
+// spend takes work from the budget. It returns errTooMuch if too little is left, or the time is over.
 func (b *budget) spend(work int) error {
 	if b.work -= work; b.work < 0 || time.Now().After(b.until) {
 		return errTooMuch
@@ -60,8 +60,8 @@ func (b *budget) Write(p []byte) (int, error) {
 // sprigs are all functions of sprig.
 var sprigs = sprig.TxtFuncMap()
 
-// linear are functions of sprig for templates; docs/notices.md lists all. Their results are no more than some times as long as their arguments, they change no
-// argument, and they read neither the environment nor the network. Those about time read the clock.
+// linear are functions of sprig for templates; docs/notices.md lists all. Their results are at most some times as long as their arguments.
+// They change no argument, and read neither the environment nor the network. Those about time read the clock.
 var linear = []string{
 	"abbrev", "abbrevboth", "b64dec", "b64enc", "camelcase", "cat", "contains", "hasPrefix", "hasSuffix", "initials", "kebabcase", "lower",
 	"nospace", "plural", "quote", "sha1sum", "sha256sum", "snakecase", "split", "splitList", "splitn", "squote", "substr", "swapcase", "title",
@@ -75,11 +75,11 @@ var linear = []string{
 	"toDate", "unixEpoch",
 }
 
-// short are functions of sprig that take no more than maxShort bytes.
+// short are functions of sprig that take at most maxShort bytes.
 var short = []string{"regexFind", "regexMatch", "regexReplaceAll", "regexReplaceAllLiteral"}
 
-// slackEscapes keep a text from being a mention or a link in Slack's markup, which begin with "<", and teamsEscapes from being a link in
-// the Markdown of Teams' cards, which knows no escapes in a table of facts.
+// slackEscapes keep a text from being a mention or a link in Slack's markup: both begin with "<". teamsEscapes keep it from being a link in
+// the Markdown of Teams' cards, which has no escapes in a table of facts.
 var (
 	slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 	teamsEscapes = strings.NewReplacer("[", "(", "]", ")")
@@ -87,25 +87,27 @@ var (
 
 // functions returns the functions of templates, which spend the budget.
 func (b *budget) functions() map[string]any {
-	some := map[string]any{
+	functions := map[string]any{
 		"escapeSlack": slackEscapes.Replace, "escapeTeams": teamsEscapes.Replace,
 		"join": join, "replace": replace, "printf": printf,
-		// These are the engine's own.
+		// These replace the engine's own, which spend nothing.
 		"html": template.HTMLEscaper, "js": template.JSEscaper, "print": fmt.Sprint, "println": fmt.Sprintln, "urlquery": template.URLQueryEscaper,
 	}
 	for _, name := range linear {
-		some[name] = sprigs[name]
+		functions[name] = sprigs[name]
 	}
-	for name, f := range maps.Clone(some) {
-		some[name] = b.bounded(f, maxWork)
+	for name, f := range maps.Clone(functions) {
+		functions[name] = b.bounded(f, maxWork)
 	}
 	for _, name := range short {
-		some[name] = b.bounded(sprigs[name], maxShort)
+		functions[name] = b.bounded(sprigs[name], maxShort)
 	}
-	return some
+	return functions
 }
 
-// bounded returns a function that spends the budget for its arguments and its result, and fails when there is too little.
+// bounded returns a function with the parameters of f and the results (result, error). It calls f and spends the budget for the arguments and
+// the result. It fails if too little of the budget is left, if the arguments have more than maxArguments bytes, or the result more than
+// maxValueSize.
 func (b *budget) bounded(f any, maxArguments int) any {
 	call := reflect.ValueOf(f)
 	kind, fault := call.Type(), reflect.TypeFor[error]()
@@ -139,7 +141,7 @@ func (b *budget) bounded(f any, maxArguments int) any {
 		if err := b.spend(size); err != nil {
 			return failed(err)
 		}
-		if len(results) == 1 { // The function itself returns no error.
+		if len(results) == 1 { // f returns no error.
 			results = append(results, reflect.Zero(fault))
 		}
 		return results
@@ -147,9 +149,9 @@ func (b *budget) bounded(f any, maxArguments int) any {
 	return reflect.MakeFunc(reflect.FuncOf(parameters, []reflect.Type{kind.Out(0), fault}, kind.IsVariadic()), bounded).Interface()
 }
 
-// sizeOf is about how many bytes a value takes when it is written. It stops counting soon after enough.
+// sizeOf returns about how many bytes a value takes when it is written. Once it has counted enough, it stops soon.
 func sizeOf(v reflect.Value, enough int) int {
-	size := 16
+	size := 16 // a number, or the header of any other value
 	switch v.Kind() {
 	case reflect.String:
 		size += v.Len()
@@ -171,7 +173,7 @@ func sizeOf(v reflect.Value, enough int) int {
 	return size
 }
 
-// join is sprig's, but refuses a result that would be too long. So do replace and printf.
+// join is sprig's, but refuses to make a result that is too long. So do replace and printf.
 func join(separator string, list any) (string, error) {
 	if v := reflect.ValueOf(list); v.Kind() == reflect.Slice && v.Len()*len(separator) > maxValueSize {
 		return "", errTooLong
@@ -187,7 +189,8 @@ func replace(from, to, text string) (string, error) {
 	return strings.ReplaceAll(text, from, to), nil
 }
 
-// longVerbs are verbs of printf that use an argument again, or write more than 999 characters of none.
+// longVerbs match the verbs of printf that may write much for little: "[n]" repeats an argument, and "*" and a number of four digits are
+// widths of more than 999.
 var longVerbs = regexp.MustCompile(`%[-+# .0-9]*([\[*]|[0-9]{4})`)
 
 // printf is Go's fmt.Sprintf, without the verbs of longVerbs.

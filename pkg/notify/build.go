@@ -24,7 +24,7 @@ const (
 	outageTolerated = 30 * time.Second
 )
 
-// The reasons of Events; where aws-node-termination-handler has such an Event, the reason is the same.
+// The reasons of Events. They are those of aws-node-termination-handler where that has such an Event.
 const (
 	reasonOver     = "InterruptionOver"
 	reasonDraining = "Draining"
@@ -34,44 +34,45 @@ const (
 	errorSuffix    = "Error"
 )
 
-// actionReasons are the reasons of Events about the end of a step; with errorSuffix if it has failed or run out of time.
+// actionReasons are the reasons of Events about the end of a step, by its action. A step that failed or ran out of time adds errorSuffix.
 var actionReasons = map[string]string{
 	string(policy.Cordon):   "Cordon",
 	string(policy.Drain):    "CordonAndDrain",
 	string(policy.Uncordon): "Uncordon",
 }
 
-// notice is what a transition is worth reporting. A webhook reports it if it has an outcome, and an Event if it has a reason.
+// notice is a report about a transition. The webhook posts it if it has an outcome. It becomes an Event if it has a reason.
 type notice struct {
 	state.Transition
 	outcome  string
 	reason   string
 	severity string
 	text     string
-	// pods are those that the drain has evicted, deleted or waits for, as "namespace/name". deleted has the disruption budget that held
-	// each pod that was deleted; "" if none did.
+	// pods are those that the drain has evicted, deleted or waits for, as "namespace/name". deleted has those that were deleted, each with
+	// the disruption budget that had held it; "" if none had.
 	pods    []string
 	deleted map[string]string
 }
 
-// builder makes notices of the transitions of one node. It remembers the pods of the work under way, the cordon, and outages of sources.
+// builder makes notices of the transitions of one node. It remembers the work under way: from the first Begun to the end of the last step.
 type builder struct {
-	events        map[string]bool // the IDs of the events that the work is for
-	cordoned      bool
-	foreignCordon bool                     // somebody else had cordoned the node
+	events        map[string]bool          // the IDs of the events that the work is for
+	cordoned      bool                     // the node was cordoned in this work
+	foreignCordon bool                     // somebody else had cordoned it
 	pods          map[string]*podNote      // those that were evicted, deleted or held, by "namespace/name"
 	gone          int                      // how many of them were evicted or deleted
-	outages       map[event.Kind]time.Time // since when a source fails; zero once that was reported
+	outages       map[event.Kind]time.Time // since when looks for a kind of event fail; zero once that was reported
 }
 
 // podNote is what is remembered of a pod.
 type podNote struct {
-	budget        string // the disruption budget that held it; "" if none did
-	gone, deleted bool   // it was evicted or deleted; it was deleted
-	unreported    bool   // it is gone, and no Event says so yet
+	budget     string // the disruption budget that held it; "" if none did
+	gone       bool   // it was evicted or deleted
+	deleted    bool   // it was deleted
+	unreported bool   // it is gone, and remainingPods has yet to report it
 }
 
-// build returns the notices about a transition. One that has neither an outcome nor a reason is not reported.
+// build returns the notices about a transition. The caller drops a notice that has neither an outcome nor a reason.
 func (b *builder) build(t state.Transition) []notice {
 	b.observe(t)
 	n := notice{Transition: t, severity: Info}
@@ -85,7 +86,7 @@ func (b *builder) build(t state.Transition) []notice {
 	case state.PutOff:
 		n.outcome, n.text = Moved, overText(t)
 	case state.NodeCordoned, state.CordonFound:
-		if t.Action == string(policy.Drain) {
+		if t.Action == string(policy.Drain) { // The end of a step that only cordons follows at once, and says the same.
 			n.reason, n.text = reasonDraining, b.cordonText()+"; draining it: "+t.Plan
 		}
 	case state.PodEvicted, state.PodDeleted:
@@ -113,7 +114,7 @@ func (b *builder) observe(t state.Transition) {
 	case state.NodeCordoned, state.CordonFound:
 		b.cordoned, b.foreignCordon = true, t.Kind == state.CordonFound
 	case state.PodHeld:
-		if pod := b.pod(t.Pod); pod != nil && t.Outcome != state.Refused {
+		if pod := b.pod(t.Pod); pod != nil && t.Outcome != state.Refused { // Detail names a disruption budget.
 			pod.budget = t.Detail
 		}
 	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
@@ -123,7 +124,7 @@ func (b *builder) observe(t state.Transition) {
 	}
 }
 
-// pod returns what is remembered of a pod; nil if it has no name, or there are too many.
+// pod returns what is remembered of a pod, from now on if nothing was. It returns nil if the pod has no name, or maxPods are remembered.
 func (b *builder) pod(name string) *podNote {
 	if b.pods[name] == nil && name != "" && len(b.pods) < maxPods {
 		if b.pods == nil {
@@ -142,12 +143,12 @@ func (b *builder) cordonText() string {
 	return "cordoned the node"
 }
 
-// podNotice returns the notice about a pod that was evicted or deleted; nil if that pod has one already. After maxPodEvents, it returns nil
-// as well, and remainingPods reports the pod.
+// podNotice returns the notice about a pod that was evicted or deleted. It returns nil if the pod has had its notice, or if maxPodEvents
+// pods have: then remainingPods reports it.
 func (b *builder) podNotice(n notice) []notice {
 	pod := b.pod(n.Pod)
 	if pod == nil {
-		return nil // More pods than are remembered.
+		return nil // It is one of more than maxPods.
 	}
 	pod.deleted = pod.deleted || n.Kind == state.PodDeleted
 	if pod.gone {
@@ -165,7 +166,8 @@ func (b *builder) podNotice(n notice) []notice {
 	return []notice{n}
 }
 
-// remainingPods returns, at the end of a step, one notice about the pods that have none of their own.
+// remainingPods returns, at the end of a step, one notice about all pods that are unreported. The notice has no reason if the step
+// continues, or if all pods were reported.
 func (b *builder) remainingPods(t state.Transition) notice {
 	switch t.Kind {
 	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
@@ -185,7 +187,7 @@ func (b *builder) remainingPods(t state.Transition) notice {
 	return notice{Transition: t, reason: reasonEviction, severity: Info, text: fmt.Sprintf("and %s more: %s", text.Pods(len(pods)), strings.Join(pods, ", "))}
 }
 
-// end fills in the notice about the end of a step.
+// end fills in the notice about the end of a step. An Event about a node that was left open has the reason reasonAlone.
 func (b *builder) end(n *notice) {
 	n.pods, n.deleted = slices.Sorted(maps.Keys(b.pods)), map[string]string{}
 	for name, pod := range b.pods {
@@ -199,10 +201,10 @@ func (b *builder) end(n *notice) {
 	case n.Kind == state.Failed:
 		n.reason, n.severity = n.reason+errorSuffix, Critical
 		n.text = fmt.Sprintf("the %s failed after %s and will be tried again: %v", n.Action, took, n.Err)
-		if n.Entry.Failures <= 1 { // A webhook gets the first failure of a row, perhaps before a restart.
+		if n.Entry.Failures <= 1 { // The webhook gets only the first failure of a row. A restart does not begin another row.
 			n.outcome = Failed
 		}
-	case n.Kind == state.LeftAlone, n.Action == string(policy.Cordon) && n.Entry.LeftOpen() && !b.cordoned:
+	case n.Kind == state.LeftAlone, n.Action == string(policy.Cordon) && n.Entry.LeftOpen() && !b.cordoned: // No drain, or not even a cordon.
 		n.outcome, n.reason = LeftAlone, reasonAlone
 		n.text = "the node is left alone because of its annotation " + kube.KeyPrefix + "action: its pods are not evicted"
 	case n.Kind == state.RanOut:
@@ -216,7 +218,7 @@ func (b *builder) end(n *notice) {
 			n.severity = Warning
 		}
 		n.text = fmt.Sprintf("drained after %s: %s%s", took, counts(n.Entry.Result), listDeleted(n.deleted))
-	default: // an uncordon
+	default: // an uncordon, since the event is put off or over
 		n.outcome, n.text = Moved, overText(n.Transition)
 		if n.Entry.Phase == state.Closed {
 			n.outcome = string(n.Entry.Ending)
@@ -227,13 +229,13 @@ func (b *builder) end(n *notice) {
 	}
 }
 
-// overText says what is left on the node of an event that is over or put off.
+// overText says what stays on the node after its event is over or put off.
 func overText(t state.Transition) string {
 	var text string
 	switch {
 	case t.Entry.Phase == state.Closed:
 		text = string(t.Entry.Ending) + "; nothing of it is left on the node"
-	case t.Action == string(policy.Uncordon) && t.Detail == "":
+	case t.Action == string(policy.Uncordon) && t.Detail == "": // Nobody else needs the cordon, so it was lifted.
 		text = "put off; the node takes pods again until then"
 	default:
 		text = "put off; nothing is done for it until then, and the node stays as it is"
@@ -244,8 +246,8 @@ func overText(t state.Transition) string {
 	return text
 }
 
-// source fills in the notice about an outage of a source of events: once, after outageTolerated. Each failed poll is a transition, so no timer
-// is needed.
+// source fills in the notice about an outage of a source of events: once for each outage, after outageTolerated. Each failed look is a
+// transition, so no timer is needed.
 func (b *builder) source(n *notice) {
 	kind := n.Entry.Event.Kind
 	if n.Kind == state.SourceBack {
@@ -274,7 +276,7 @@ func counts(r *state.Result) string {
 	return fmt.Sprintf("%s evicted, %d deleted, %d left in place", text.Pods(r.Evicted), r.Deleted, r.Skipped)
 }
 
-// left lists the pods that a drain left, and what held them.
+// left lists the pods that a drain left, each with what held it.
 func left(r *state.Result) string {
 	if r == nil || len(r.Left) == 0 {
 		return "not known"

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// minPause is the pause after a first failure. The pause doubles with each failure, up to shortPause: most interrupted machines are gone
-	// soon. For a message older than half an hour, the pause grows up to a sixtieth of its age.
+	// minPause is the pause after a first failure. It doubles with each failure, up to shortPause, as most interrupted machines are gone
+	// soon. After half an hour, the pause is a sixtieth of the message's age.
 	minPause, shortPause = time.Second, 30 * time.Second
 	// maxRetryAfter bounds the pause that a destination may ask for.
 	maxRetryAfter = time.Hour
@@ -25,12 +25,12 @@ const (
 	flushTimeout = 2 * time.Second
 )
 
-// refusedError is why a message is lost: the queue does not try it again.
+// refusedError is the error of a message that the queue does not try again: it is lost, for a reason that is not a failure to repeat.
 type refusedError struct{ why string }
 
 func (e refusedError) Error() string { return e.why }
 
-// retryAfterError is an answer that says when to try again.
+// retryAfterError is the error of an answer that asks the sender to pause.
 type retryAfterError struct {
 	answer string
 	after  time.Duration
@@ -40,7 +40,7 @@ func (e retryAfterError) Error() string {
 	return fmt.Sprintf("%s: it asks for a pause of %s", e.answer, e.after.Round(time.Second))
 }
 
-// errNothing is returned for a message that need not be delivered any more: the queue drops it without a report.
+// errNothing is the error of a message that need not be delivered any more: the queue drops it without a report.
 var errNothing = errors.New("there is nothing to deliver")
 
 // DeliveryResult is the result of an attempt to deliver a message.
@@ -71,13 +71,13 @@ type message struct {
 	failures int
 }
 
-// result returns what to report of an attempt, or of a message that is lost without one. The caller holds the queue's mutex, or the queue's
-// loop has ended.
+// result returns what to report of an attempt that ended with err, or of a message that is lost without an attempt. The caller holds the
+// queue's mutex, or the queue's loop has ended.
 func (m *message) result(err error, lost bool) DeliveryResult {
 	return DeliveryResult{Event: m.event, Outcome: m.outcome, Err: err, Lost: lost, Again: m.failures > 0}
 }
 
-// queue holds the messages for one destination. Its loop, deliver, starts a goroutine for each attempt.
+// queue holds the messages for one destination. run delivers them, each attempt in a goroutine of its own.
 type queue struct {
 	limit    int           // messages that wait, besides those that are being delivered
 	workers  int           // attempts at a time
@@ -105,8 +105,8 @@ func newQueue(limit, workers int, pace, maxPause time.Duration, report func(Deli
 // wake makes the loop look again.
 func (q *queue) wake() { loop.Nudge(q.woken) }
 
-// add adds a message, unless the queue has ended or the message waits already. It does not block. A message that is being delivered may be
-// added again: then it is delivered once more. If too many messages wait, the oldest is lost.
+// add adds a message, unless run has ended or the message waits already. It does not block. If more than limit messages wait, the oldest is
+// lost. A message that is being delivered may be added again: then it is delivered once more, as the Node's condition may have changed.
 func (q *queue) add(m *message) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -134,7 +134,7 @@ func (q *queue) putBack(m *message) {
 	q.waiting = slices.Insert(q.waiting, at, m)
 }
 
-// retry makes the queue try all messages now, without their pauses. It is called when the settings have changed.
+// retry makes the queue try all messages now, without their pauses, as what they failed for may have changed.
 func (q *queue) retry() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -145,7 +145,7 @@ func (q *queue) retry() {
 	q.wake()
 }
 
-// finish makes run end once all messages are delivered, or after a duration.
+// finish makes run end once all messages are delivered, or after a duration. Nothing may be added after it.
 func (q *queue) finish(within time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -193,7 +193,8 @@ func (q *queue) deliver(ctx context.Context, attempts *sync.WaitGroup, last bool
 	}
 }
 
-// finished reports whether deliver may end: nothing is left to deliver, or the time that finish has given is over.
+// finished reports whether deliver may end before its context does: finish was called or nth stops, and nothing is left to deliver. It may
+// also end when the time that finish has given is over.
 func (q *queue) finished(last bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -203,9 +204,9 @@ func (q *queue) finished(last bool) bool {
 	return len(q.waiting)+len(q.busy) == 0 || !last && !time.Now().Before(q.finishBy)
 }
 
-// takeReady removes the messages to try now from those that wait, and returns them: the first of each line that is not busy. If there are
-// more than free workers, those that have failed least go first, so that old failures do not hold up new messages. pause is how long no
-// other message gets ready by itself. Last attempts wait for a free worker only.
+// takeReady removes the messages to try now from those that wait, and returns them. It takes the first of each line that is not busy, once
+// its time has come; for a last attempt at once. If they are more than the free workers, it takes those that failed least often, so that old
+// failures do not hold up new messages. pause is how long to wait for the next message whose time comes.
 func (q *queue) takeReady(last bool) (ready []*message, pause time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -240,14 +241,15 @@ func (q *queue) takeReady(last bool) (ready []*message, pause time.Duration) {
 // errStopped is why a message is lost whose last attempt failed, or that got none in time.
 var errStopped = refusedError{"nth stopped before it was delivered"}
 
-// attempt tries a message once. It reports the result, and puts the message back if it is to be tried again.
+// attempt tries a message once. It reports the result, and puts the message back among those that wait if it is to be tried again. A last
+// attempt that fails makes the message lost.
 func (q *queue) attempt(ctx context.Context, m *message, last bool) {
 	defer q.wake()
 	err := m.deliver(ctx)
 	_, lost := errors.AsType[refusedError](err)
 	nothing := errors.Is(err, errNothing)
 	failed := err != nil && !lost && !nothing
-	interrupted := failed && !last && ctx.Err() != nil // nth stops: run makes the last attempt, which is reported.
+	interrupted := failed && !last && ctx.Err() != nil // nth stops. run makes and reports a last attempt, so that this one does not count.
 	if failed && last {
 		failed, lost, err = false, true, errStopped
 	}
@@ -261,7 +263,7 @@ func (q *queue) attempt(ctx context.Context, m *message, last bool) {
 	if failed {
 		q.putBack(m)
 	} else {
-		m.failures = 0 // The condition's message is used again.
+		m.failures = 0 // The message about the Node's condition is added again when that may have changed.
 	}
 	q.mu.Unlock()
 	if !nothing && !interrupted {
@@ -269,8 +271,8 @@ func (q *queue) attempt(ctx context.Context, m *message, last bool) {
 	}
 }
 
-// planNext plans the next attempt for a message that failed with err. The pause is jittered, so that not all messages come at once when their
-// destination works again. The mutex is held.
+// planNext plans the next attempt for a message that failed with err. The pause is jittered, so that messages of many machines do not arrive
+// at once when their destination works again. The mutex is held.
 func (q *queue) planNext(m *message, err error) {
 	now := time.Now()
 	pause := min(minPause<<min(m.failures, 16), max(shortPause, now.Sub(m.queued)/60), q.maxPause)

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpguts"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/nth-project/nth/pkg/text"
 )
@@ -30,12 +31,12 @@ const (
 	noticeHeader = "X-Nth-Notice"
 	// defaultContentType applies unless the headers say otherwise.
 	defaultContentType = "application/json"
-	// maxAnswerHeader bounds the headers of an answer, in bytes: the default of 10 MiB is too much for eight posts at a time.
+	// maxAnswerHeader bounds the headers of an answer, in bytes: Go's default, 10 MiB, is too much for maxPosts at a time.
 	maxAnswerHeader = 64 << 10
 )
 
-// Destination is where a webhook posts to. The files are read for every post, so that their content may change. Neither
-// the URL nor the headers ever appear in an error.
+// Destination is where a webhook posts to. Post and Check read the files each time, so that their content may change. No error shows the URL
+// or the headers: both may contain secrets.
 type Destination struct {
 	// URL is the address, or URLFile a file that contains it.
 	URL, URLFile string
@@ -52,7 +53,7 @@ type Destination struct {
 	UserAgent string
 }
 
-// ContentType is the content type of a message, as the headers say.
+// ContentType returns the content type of a message. The headers may replace defaultContentType.
 func (d Destination) ContentType() string {
 	headers, err := d.headers()
 	if err != nil {
@@ -68,8 +69,8 @@ type Checked struct {
 	Fault error // nil if nothing is wrong
 }
 
-// Check checks what can be checked without posting, and names the files that were read for that. A missing address is no
-// fault. It takes no longer than readTimeout, whatever hangs.
+// Check checks what can be checked without posting, and names the files that it read. It reports no fault if there is neither a URL nor a
+// file with one: then the webhook is off. Check reads the files at the same time, so that it takes no longer than readTimeout.
 func (d Destination) Check() []Checked {
 	found := []Checked{{File: d.URLFile}, {File: d.HeadersFile}, {File: d.CAFile}, {}}
 	var checking sync.WaitGroup
@@ -85,7 +86,8 @@ func (d Destination) Check() []Checked {
 	return slices.DeleteFunc(found, func(c Checked) bool { return c == Checked{} })
 }
 
-// Post sends one message. Without an error the receiver has it.
+// Post sends one message, text, with the notice's ID. nil means that the receiver has it. A refusedError means that the receiver never takes
+// this message, and a retryAfterError that it asks for a pause. After any other error, the queue tries again.
 func (d Destination) Post(ctx context.Context, id, text string) error {
 	target, err := d.target()
 	if err != nil {
@@ -116,11 +118,12 @@ func (d Destination) Post(ctx context.Context, id, text string) error {
 		return withoutSecrets(err)
 	}
 	defer func() { _ = answer.Body.Close() }()
-	_, _ = io.CopyN(io.Discard, answer.Body, 4<<10) // Only the status is of interest.
+	_, _ = io.CopyN(io.Discard, answer.Body, 4<<10) // Only the status counts. A server that still writes its answer is not cut off.
 	return checkAnswer(answer)
 }
 
-// parseRetryAfter reads the header Retry-After, in seconds or a date (RFC 9110, 10.2.3): maxRetryAfter at most, 0 if there is none.
+// parseRetryAfter returns the pause that a header Retry-After asks for (RFC 9110, 10.2.3), maxRetryAfter at most. The header has seconds or
+// a date. The result is 0 if it has neither.
 func parseRetryAfter(header string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(header, 10, 32); err == nil {
 		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
@@ -131,8 +134,7 @@ func parseRetryAfter(header string, now time.Time) time.Duration {
 	return 0
 }
 
-// checkAnswer returns nil if the notice was delivered, a retryAfterError or another error if it is to be sent again, and a refusedError
-// if it never will be delivered.
+// checkAnswer returns what an answer means for the notice: the results are those of Post.
 func checkAnswer(answer *http.Response) error {
 	status := answer.StatusCode
 	text := strings.TrimSpace(fmt.Sprintf("it answers %d %s", status, http.StatusText(status)))
@@ -146,10 +148,10 @@ func checkAnswer(answer *http.Response) error {
 	case status/100 == 3:
 		return fmt.Errorf("%s: redirects are not followed", text)
 	case status == http.StatusBadRequest, status == http.StatusRequestEntityTooLarge,
-		status == http.StatusUnsupportedMediaType, status == http.StatusUnprocessableEntity:
+		status == http.StatusUnsupportedMediaType, status == http.StatusUnprocessableEntity: // They are about this message.
 		return refusedError{text + ": it does not take this message"}
 	}
-	return errors.New(text)
+	return errors.New(text) // Others, also 401 and 404, end once an operator corrects the settings or the receiver.
 }
 
 // target returns the URL to post to. No error shows it.
@@ -187,8 +189,9 @@ func (d Destination) headers() (http.Header, error) {
 	return headers, nil
 }
 
-// parseHeaders parses lines of "Name: value", or one object of JSON.
-func parseHeaders(content string, into http.Header) error {
+// parseHeaders parses the content of a headers file into headers: lines of "Name: value", or one object of JSON. Its errors show nothing of
+// the content.
+func parseHeaders(content string, headers http.Header) error {
 	if strings.HasPrefix(strings.TrimSpace(content), "{") {
 		var object map[string]string
 		if json.Unmarshal([]byte(content), &object) != nil { // Its error would contain a part of the text.
@@ -198,7 +201,7 @@ func parseHeaders(content string, into http.Header) error {
 			if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
 				return errors.New("reading the headers: HTTP does not allow a name or a value in them")
 			}
-			into.Set(name, value)
+			headers.Set(name, value)
 		}
 		return nil
 	}
@@ -214,7 +217,7 @@ func parseHeaders(content string, into http.Header) error {
 		if !found || !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
 			return fmt.Errorf("reading the headers: line %d is not \"Name: value\"", number)
 		}
-		into.Set(name, value)
+		headers.Set(name, value)
 	}
 	return nil
 }
@@ -239,7 +242,7 @@ func (d Destination) transport() (*http.Transport, error) {
 	return transport, nil
 }
 
-// trusted returns the certificates to trust; nil for the system's.
+// trusted returns the certificates to trust: the system's and those in CAFile. It returns nil, which means the system's, without CAFile.
 func (d Destination) trusted() (*x509.CertPool, error) {
 	if d.CAFile == "" {
 		return nil, nil
@@ -249,7 +252,7 @@ func (d Destination) trusted() (*x509.CertPool, error) {
 		return nil, fmt.Errorf("reading the certificates to trust: %w", err)
 	}
 	trusted, err := x509.SystemCertPool()
-	if err != nil {
+	if err != nil { // The system has none: only those in CAFile are trusted.
 		trusted = x509.NewCertPool()
 	}
 	if !trusted.AppendCertsFromPEM([]byte(pem)) {
@@ -264,11 +267,11 @@ func (d Destination) proxy() (*url.URL, error) {
 		return nil, nil
 	}
 	proxy, err := url.Parse(d.Proxy)
-	if err != nil || proxy.Hostname() == "" || text.HidesUser(proxy) {
+	if err != nil || proxy.Hostname() == "" || text.HidesUser(proxy) { // The host may be a part of the password.
 		return nil, errors.New("the proxy is no URL such as \"http://proxy.example:3128\"")
 	}
 	switch proxy.Scheme {
-	case "tcp":
+	case "tcp": // as in the settings of aws-node-termination-handler
 		proxy.Scheme = "http"
 	case "http", "https", "socks5":
 	default:
@@ -297,33 +300,25 @@ func withoutSecrets(err error) error {
 	return errors.New(err.Error())
 }
 
-// The paths in the settings can be anything: a pipe that nobody writes to, a device, a file on a network disk that is gone. None of it
-// may block nth or use up its memory: only regular files are read, up to a limit of their size, and for no longer than readTimeout.
+// The paths in the settings can be anything: a pipe that nobody writes to, a device, a file on a network disk that is gone. None of them
+// may block nth or use up its memory. So nth reads only regular files, up to a size, and waits readTimeout for each.
 const (
 	readTimeout = 2 * time.Second
-	// These bound, in bytes, the files with the URL and the headers, a template, and certificates. Those of a whole system are a
-	// quarter of a mebibyte.
+	// These bound, in bytes, the files with the URL and the headers, a template, and certificates. All certificates of a Linux system take
+	// a quarter of a mebibyte.
 	maxSecretSize   = 64 << 10
 	maxTemplateSize = 128 << 10
 	maxCASize       = 4 << 20
 )
 
-// filesBeingRead has the files that are being read, by path. A read that hangs blocks a thread, so the file is not read a second
-// time meanwhile.
-var filesBeingRead sync.Map
-
-// fileRead is one attempt to read a file.
-type fileRead struct {
-	until time.Time     // when nobody waits for it any more
-	done  chan struct{} // closed once there are the following
-	text  string
-	err   error
-}
+// reads has the files that are being read, by path. A read that hangs blocks a thread, so the file is not read a second time
+// meanwhile.
+var reads singleflight.Group
 
 // openFile is replaced in tests by one that hangs.
 var openFile = os.Open
 
-// ReadTemplate reads a template's file, which must not be empty. The error names the file.
+// ReadTemplate reads a template's file. An empty file is an error. The error names the file.
 func ReadTemplate(path string) (string, error) {
 	text, err := readFile(path, maxTemplateSize)
 	if err == nil && text == "" {
@@ -335,20 +330,10 @@ func ReadTemplate(path string) (string, error) {
 // readFile reads a file of no more than longest bytes, and waits readTimeout at most. If another call is reading the file already, it waits for
 // that result. The error names the file, and contains nothing of its content.
 func readFile(path string, longest int64) (string, error) {
-	read := &fileRead{until: time.Now().Add(readTimeout), done: make(chan struct{})}
-	if other, known := filesBeingRead.LoadOrStore(path, read); known {
-		read = other.(*fileRead)
-	} else {
-		go func() {
-			read.text, read.err = readBlocking(path, longest)
-			filesBeingRead.Delete(path)
-			close(read.done)
-		}()
-	}
 	select {
-	case <-read.done:
-		return read.text, read.err
-	case <-time.After(time.Until(read.until)):
+	case read := <-reads.DoChan(path, func() (any, error) { return readBlocking(path, longest) }):
+		return read.Val.(string), read.Err
+	case <-time.After(readTimeout):
 		return "", fmt.Errorf("%s: it could not be read within %s", path, readTimeout)
 	}
 }

@@ -33,10 +33,11 @@ const (
 type eventMessage struct {
 	kubernetes *Kubernetes
 	notice     notice
-	sending    *clientrecord.EventCorrelateResult // once it is complete
+	sending    *clientrecord.EventCorrelateResult // the Event that all attempts send; nil before the first attempt
 }
 
-// deliver creates the Event, or increments the count of an existing one. The queue events calls it.
+// deliver creates the Event, or increments the count of an existing one. The queue of Events calls it for each attempt, and judges the error
+// as that of message.deliver.
 func (m *eventMessage) deliver(ctx context.Context) error {
 	k := m.kubernetes
 	if time.Now().Before(k.mutedUntil(eventArea)) {
@@ -55,14 +56,15 @@ func (m *eventMessage) deliver(ctx context.Context) error {
 			m.sending = result
 		}
 		written, err := m.put(ctx, id.Client)
-		if err == nil && written.Name != "" {
+		if err == nil && written.Name != "" { // An answer without a name is not an Event.
 			k.correlator.UpdateState(written)
 		}
 		return err
 	})
 }
 
-// put sends the Event. One that is to be counted may have expired in the API server meanwhile; then it is created.
+// put sends the Event, and returns what the API server has then. An Event whose count grows may have expired in the API server: then put
+// creates it.
 func (m *eventMessage) put(ctx context.Context, client kubernetes.Interface) (*corev1.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -74,13 +76,13 @@ func (m *eventMessage) put(ctx context.Context, client kubernetes.Interface) (*c
 			return patched, err
 		}
 	}
-	event.ResourceVersion = ""
+	event.ResourceVersion = "" // The API server refuses an object with one.
 	return events.Create(ctx, event, metav1.CreateOptions{})
 }
 
-// newCorrelator returns client-go's correlator, which turns a repetition into a count on the existing Event and many similar
-// Events into one, and limits each object and reason to 25 Events and then one in five minutes. client-go's broadcaster is not
-// used, as it can neither be flushed nor wait for a cordon.
+// newCorrelator returns client-go's correlator. It turns a repetition into a count on the existing Event, and many similar Events into one.
+// It limits each object and reason to 25 Events, and then one in five minutes. client-go's broadcaster does not do: it can neither be flushed
+// nor wait for a cordon.
 func newCorrelator() *clientrecord.EventCorrelator {
 	return clientrecord.NewEventCorrelatorWithOptions(clientrecord.CorrelatorOptions{
 		LRUCacheSize: maxEvents, // the default is for a program that watches a whole cluster
@@ -103,7 +105,7 @@ func (k *Kubernetes) newEvent(ctx context.Context, n notice, node string) *corev
 		e.Type = corev1.EventTypeWarning
 	}
 	kind := string(n.Entry.Event.Kind)
-	own := map[string]string{} // They win over a pod's labels, which its author chooses.
+	own := map[string]string{} // These annotations replace equal ones of a pod's labels, which its author chooses.
 	if id := n.Entry.Event.ID; id != "" {
 		own[kube.KeyPrefix+"event"], own[kube.KeyPrefix+"kind"] = id, kind
 	}
@@ -116,8 +118,8 @@ func (k *Kubernetes) newEvent(ctx context.Context, n notice, node string) *corev
 		own["node"] = n.Node
 	} else {
 		e.Message = kind + ": " + e.Message
-		// Like the kubelet, it uses the name as the UID: "kubectl describe node" looks for that, and a node that registers again keeps
-		// its history.
+		// Like the kubelet, nth uses the Node's name as the UID: "kubectl describe node" looks for that, and a node that registers again
+		// keeps its history.
 		e.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
 		e.Namespace = metav1.NamespaceDefault // of Events about cluster-scoped objects
 		limited, cancel := context.WithTimeout(ctx, describeTimeout)

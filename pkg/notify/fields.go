@@ -91,7 +91,8 @@ type Machine struct {
 	LocalIP, LocalName, PublicIP, PublicName   string
 }
 
-// annotations are those of an Event about the machine's Node. aws-node-termination-handler has the same, all of them even if they are empty.
+// annotations returns the annotations of an Event about the machine's Node. They are those of aws-node-termination-handler, which also sets
+// those that are empty.
 func (m Machine) annotations() map[string]string {
 	return map[string]string{
 		"account-id":          m.Account,
@@ -107,11 +108,11 @@ func (m Machine) annotations() map[string]string {
 	}
 }
 
-// description is what is known about the node of a notice.
+// description is what is known about the node of a notice. What is not known is empty.
 type description struct {
-	cluster, name string
+	cluster, name string // of the cluster, as the settings name it, and of the Node
 	machine       Machine
-	labels        map[string]string
+	labels        map[string]string // the Node's
 }
 
 // awsnthStates are aws-node-termination-handler's names, and EC2's, for the state of an event.
@@ -119,7 +120,7 @@ var awsnthStates = map[event.State]string{
 	event.Pending: "active", event.Canceled: "canceled", event.Completed: "completed",
 }
 
-// newFields returns the fields of a notice.
+// newFields returns the fields of a notice about the node that a description is about. dryRun is for the field DryRun.
 func newFields(n notice, about description, dryRun bool) Fields {
 	e, m := n.Entry, about.machine
 	ev := e.Event
@@ -137,14 +138,14 @@ func newFields(n notice, about description, dryRun bool) Fields {
 		PublicHostname: m.PublicName, PublicIP: m.PublicIP, LocalHostname: m.LocalName, LocalIP: m.LocalIP,
 	}
 	f.TimeUntilEvent = f.StartTime.Sub(f.Made)
-	if f.EndTime.IsZero() && ev.Kind == event.ScheduledMaintenance {
+	if f.EndTime.IsZero() && ev.Kind == event.ScheduledMaintenance { // aws-node-termination-handler always gives it an end.
 		f.EndTime = ev.Deadline
 	}
 	if m.ID != "" && m.Zone != "" {
 		f.ProviderID = "aws:///" + m.Zone + "/" + m.ID
 	}
 	if n.outcome == Moved && n.Detail != "" {
-		f.Action = "" // nth has not uncordoned the node: its cordon is left to somebody else.
+		f.Action = "" // nth has not uncordoned the node: it leaves the cordon to the one that Detail names.
 	}
 	if deadline := cmp.Or(ev.Deadline, n.Deadline); !deadline.IsZero() {
 		f.Deadline, f.SecondsLeft = &deadline, max(0, int(deadline.Sub(n.At).Seconds()))
@@ -156,7 +157,7 @@ func newFields(n notice, about description, dryRun bool) Fields {
 		f.Evicted, f.Deleted, f.Skipped, f.Left, f.HeldBy = r.Evicted, r.Deleted, r.Skipped, r.Left, r.HeldBy
 	}
 	for _, pod := range n.pods {
-		f.Pods = append(f.Pods, pod[strings.Index(pod, "/")+1:])
+		f.Pods = append(f.Pods, pod[strings.Index(pod, "/")+1:]) // aws-node-termination-handler has no namespaces in it.
 	}
 	f.clean()
 	f.Text = jsonSafe(f.place()+": "+string(f.EventKind)+": "+n.text, text.Page)
@@ -166,7 +167,7 @@ func newFields(n notice, about description, dryRun bool) Fields {
 // maxElements is how many elements of a list or a table a notice has at most.
 const maxElements = 512
 
-// clean makes all texts of the fields safe within a JSON string, and bounds them. It uses reflection so that no field is forgotten.
+// clean makes all texts of the fields safe within a JSON string, and bounds them. Reflection makes sure that no field is forgotten.
 func (f *Fields) clean() {
 	all := reflect.ValueOf(f).Elem()
 	for _, field := range all.Fields() {
@@ -189,19 +190,19 @@ func (f *Fields) clean() {
 	}
 }
 
-// jsonSafe returns a text as one visible line without quotation marks and backslashes.
+// jsonSafe returns a text as one visible line of at most limit bytes. Apostrophes and slashes replace quotation marks and backslashes.
 func jsonSafe(s string, limit int) string {
 	return strings.NewReplacer(`"`, `'`, `\`, `/`).Replace(text.Visible(strings.Join(strings.Fields(s), " "), limit))
 }
 
-// noticeID returns the ID by which a receiver recognizes a notice that it gets twice. The ID depends on the time, as an event may be announced,
-// and its outcome reported, more than once.
+// noticeID returns the ID by which a receiver recognizes a notice that it gets twice. The ID depends on the time, as an event may have the
+// same outcome more than once.
 func noticeID(n notice) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d", n.Entry.Event.ID, n.outcome, n.At.UnixNano()))
 	return hex.EncodeToString(sum[:16])
 }
 
-// place says who sends a notice, and of which node.
+// place returns the beginning of a notice's text: who sends it, and about which node.
 func (f *Fields) place() string {
 	place := "nth"
 	if f.DryRun {
@@ -221,7 +222,8 @@ func (f *Fields) place() string {
 	return place
 }
 
-// TestFields are those of the message of "nth check --webhook". sender says who sends it from where; the node's name may be empty.
+// TestFields returns the fields of the message of "nth check --webhook". sender says which program sends it from which machine. node is the
+// Node's name; empty if it is not known.
 func TestFields(sender, node string, now time.Time) Fields {
 	f := newFields(notice{outcome: string(Announced), severity: Info, Transition: state.Transition{
 		At: now, Node: node, Plan: "nothing will be done", Entry: state.Entry{FirstSeen: now, Event: event.Event{
@@ -236,8 +238,8 @@ func TestFields(sender, node string, now time.Time) Fields {
 	return f
 }
 
-// Samples returns the fields of a notice of every kind of event with every outcome, both with all that can be known and
-// with as little as possible. Templates are tried with them.
+// Samples returns the fields of notices with which a template is tried. For every kind of event and every outcome, one has all that can be
+// known, and one as little as possible.
 func Samples() []Fields {
 	var samples []Fields
 	for _, kind := range event.AllKinds() {
@@ -248,10 +250,11 @@ func Samples() []Fields {
 	return samples
 }
 
-// sampleSeverities are the severities of samples; of others it is Info.
+// sampleSeverities are the severities of samples, by their outcome. Other samples have Info.
 var sampleSeverities = map[string]string{Cordoned: OK, Drained: Warning, Incomplete: Critical, Failed: Critical}
 
-// sample makes up a notice. One that is not full comes from a machine without metadata.
+// sample returns the fields of a made-up notice. With full they have all that can be known, with quotation marks, backslashes and line breaks
+// in them. Otherwise they are those of a machine without metadata.
 func sample(kind event.Kind, outcome string, full bool) Fields {
 	seen := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	n := notice{outcome: outcome, severity: cmp.Or(sampleSeverities[outcome], Info), text: outcome, Transition: state.Transition{

@@ -17,15 +17,15 @@ const (
 	maxCordonWait = 5 * time.Second
 )
 
-// gate is closed while the node is being cordoned, or is about to be: no request of this package may delay the cordon. The announcement of
-// an event for which nth does nothing yet does not close the gate.
+// gate holds back all messages about a node while the node is being cordoned, or is about to be: no request of this package may delay the
+// cordon. The gate stays open when an event is announced for which nth does nothing yet.
 type gate struct {
 	mu    sync.Mutex
-	opens time.Time // past or zero: the gate is open
+	opens time.Time // when the gate opens; in the past, or zero, if it is open
 }
 
-// observe opens or closes the gate as a transition demands. It reports whether the gate opens sooner than before: then the caller wakes
-// the queues, whose messages may be ready.
+// observe opens or closes the gate, depending on a transition. It reports whether the gate now opens sooner than it was to: then the caller
+// wakes the queues, whose messages may be ready.
 func (g *gate) observe(t state.Transition) (sooner bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -72,8 +72,8 @@ func (g *gate) opensAt() time.Time {
 	return g.opens
 }
 
-// reported remembers the last outcomes of events, the oldest first, so that none is reported twice. A restart forgets them; the record
-// keeps the agent from repeating most.
+// reported remembers the last outcomes of events, the oldest first, so that none is posted twice. A restart forgets them. Most are not
+// repeated then either, as the agent makes no transition for what its record has.
 type reported struct {
 	outcomes []reportedOutcome
 	most     int // that are remembered
@@ -81,8 +81,8 @@ type reported struct {
 
 type reportedOutcome struct{ event, outcome string }
 
-// isNews reports whether a webhook is to get an outcome of an event, and remembers the outcome. false means that the outcome was reported since
-// the event entered the outcome's phase. A change from LeftAlone or to it is always news: the node has opted out, or in again.
+// isNews reports whether the webhook has yet to post an outcome of an event, and remembers the outcome. It returns false if the outcome was
+// reported since the event entered that outcome's phase. A change from LeftAlone or to it is always news: the node has opted out, or in again.
 func (r *reported) isNews(event, outcome string) bool {
 	for _, before := range slices.Backward(r.outcomes) {
 		if before.event != event {
@@ -92,7 +92,7 @@ func (r *reported) isNews(event, outcome string) bool {
 			return false
 		}
 		if phaseOf(before.outcome) != phaseOf(outcome) || before.outcome == LeftAlone || outcome == LeftAlone {
-			break // The same outcome may have been reported earlier, but something else has happened since.
+			break // What was reported before this does not count: something else has happened since.
 		}
 	}
 	r.outcomes = append(r.outcomes, reportedOutcome{event, outcome})

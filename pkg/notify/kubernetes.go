@@ -32,17 +32,17 @@ const (
 	finishTimeout = 5 * time.Minute
 )
 
-// Identity is a client and the name of the node that it belongs to.
+// Identity is a client, and the node that is written about.
 type Identity struct {
 	Client kubernetes.Interface
-	Node   string
+	Node   string // the Node's name
 	// UID, if set, is that of the only Node whose condition is written: the name may pass to another machine.
 	UID string
 }
 
 // KubernetesOptions are the options of a Kubernetes. All are required unless they say otherwise.
 type KubernetesOptions struct {
-	// Identity returns the client and the node. Its errors are not reported here.
+	// Identity returns the client and the node. Kubernetes retries after an error, and does not report it: the identity's own package does.
 	Identity func(context.Context) (Identity, error)
 	// Entries returns the record.
 	Entries func() []state.Entry
@@ -57,10 +57,10 @@ type KubernetesOptions struct {
 	// Alive reports whether nth does its work; otherwise there is no heartbeat. It is required with Heartbeat, is called from one
 	// goroutine, and must not block.
 	Alive func() bool
-	// Brief keeps a storm of many nodes from being mostly reports. There is no Event about an eviction, nor about the beginning of a drain,
-	// and the condition tells only how that has ended.
+	// Brief keeps requests few when many nodes drain at once. Kubernetes then writes no Event about an eviction or the beginning of a drain,
+	// and the condition says only how the drain has ended.
 	Brief bool
-	// DryRun says that nothing is done to the node: the condition says so, and no event.
+	// DryRun says that nothing is done to the node. The condition then says so, and names no event.
 	DryRun bool
 	// Writer is our field manager at the API server: the product in the user agent of the identity's client, before the slash. Conditions
 	// that others have set are known by theirs.
@@ -69,9 +69,8 @@ type KubernetesOptions struct {
 	Source string
 	// Machine describes the machine, as far as that can be read before the context ends, for Events about the Node.
 	Machine func(context.Context) Machine
-	// Turn, if set, is called before each write, and returns when it may be made, with a function to call after it. Conditions
-	// are hurried, Events are not. The error is ctx's.
-	// It is called from two goroutines.
+	// Turn, if set, is called before each write, from two goroutines. It blocks until the write may be made, and returns a function to call
+	// after that. hurried is set for a condition. After an error, the write is tried again later.
 	Turn func(ctx context.Context, hurried bool) (end func(), err error)
 	// Trouble is called once for each outage, separately for the condition and for Events, from two goroutines.
 	Trouble func(error)
@@ -81,9 +80,9 @@ type KubernetesOptions struct {
 type Kubernetes struct {
 	opts KubernetesOptions
 	gate gate
-	// An admission webhook that is down, or Events in an etcd of their own, let one kind of request fail and not the other.
+	// Two queues, as one kind of request may fail and not the other: Events have admission webhooks, and perhaps an etcd, of their own.
 	conditions, events *queue
-	condition          *message // the only one of the queue conditions
+	condition          *message // the only message of the queue conditions
 	// correlator and eventNumber belong to the one worker of events. eventNumber makes the names of Events unique.
 	correlator  *clientrecord.EventCorrelator
 	eventNumber int64
@@ -99,7 +98,7 @@ type Kubernetes struct {
 	reported map[area]bool      // a failure was reported, and nothing has succeeded since
 }
 
-// area is a kind of request that can fail or be refused separately.
+// area is a kind of request that can fail or be refused without the others. Errors name it.
 type area string
 
 const (
@@ -134,19 +133,19 @@ func (k *Kubernetes) OnTransition(t state.Transition) {
 	k.mu.Unlock()
 	ignored := k.opts.Rules().Ignores(t.Entry) && (t.Kind == state.Announced || t.Kind == state.Changed || t.Kind == state.ClosedWith)
 	for _, n := range notices {
-		begins := k.opts.Brief && n.reason == reasonDraining // The Event of the announcement has the plan already.
-		if k.opts.Events && n.reason != "" && !begins && !ignored && !time.Now().Before(k.mutedUntil(eventArea)) {
+		redundant := k.opts.Brief && n.reason == reasonDraining // The Event of the announcement has the plan already.
+		if k.opts.Events && n.reason != "" && !redundant && !ignored && !time.Now().Before(k.mutedUntil(eventArea)) {
 			// Each namespace has a line: if its admission webhook hangs, Events of other namespaces and of the Node do not wait.
 			namespace, _, _ := strings.Cut(n.Pod, "/")
 			k.events.add(&message{deliver: (&eventMessage{kubernetes: k, notice: n}).deliver, line: namespace, gate: &k.gate})
 		}
 	}
-	if t.Pod == "" && t.Kind != state.SourceLost && t.Kind != state.SourceBack {
+	if t.Pod == "" && t.Kind != state.SourceLost && t.Kind != state.SourceBack { // Pods and sources do not change the condition.
 		k.touch()
 	}
 }
 
-// Run writes until ctx ends, and then for a moment longer, if there is anything left to write. Call it once.
+// Run writes until ctx ends, or Finish makes it return. Then it tries what is left once more, for flushTimeout at most. Call it once.
 func (k *Kubernetes) Run(ctx context.Context) {
 	k.touch()
 	var events sync.WaitGroup
@@ -156,7 +155,7 @@ func (k *Kubernetes) Run(ctx context.Context) {
 	events.Wait()
 }
 
-// Finish says that no transition follows: Run ends when all is written, or after five minutes.
+// Finish says that no transition follows: Run returns when all is written, or soon after finishTimeout.
 func (k *Kubernetes) Finish() {
 	k.gate.open()
 	k.events.finish(finishTimeout)
@@ -168,14 +167,14 @@ func (k *Kubernetes) Cede() {
 	k.mu.Lock()
 	k.ceded = true
 	k.mu.Unlock()
-	k.conditions.retry()
+	k.conditions.retry() // A message that waits for its next attempt is dropped now, so that Run need not wait for it.
 }
 
-// write calls do, which writes to an area, once Options.Turn allows it and the identity is known. It returns what the result means for the
-// message: see judge.
+// write calls do, which makes a request of an area, once Options.Turn allows it and the identity is known. It returns what the result means
+// for the message: see judge.
 func (k *Kubernetes) write(ctx context.Context, a area, do func(Identity) error) error {
 	if k.opts.Turn != nil {
-		end, err := k.opts.Turn(ctx, a == conditionArea) // Others act upon conditions.
+		end, err := k.opts.Turn(ctx, a == conditionArea) // Operators and controllers act upon conditions.
 		if err != nil {
 			return err
 		}
@@ -188,7 +187,7 @@ func (k *Kubernetes) write(ctx context.Context, a area, do func(Identity) error)
 	return k.judge(a, do(id))
 }
 
-// errNoIdentity means that nth has no credential, or does not know its node yet. The identity's own package reports why.
+// errNoIdentity means that nth has no credential, or does not know its node yet. report does not report it, as pkg/identity says why.
 var errNoIdentity = errors.New("there is no identity")
 
 // judge returns what the error of a write means for the message. nil: it is delivered. errNothing: there is nothing to write. refusedError:
@@ -198,7 +197,7 @@ func (k *Kubernetes) judge(a area, err error) error {
 	switch {
 	case err == nil, apierrors.IsAlreadyExists(err): // An earlier attempt, whose answer was lost, has created the Event.
 		return nil
-	case errors.Is(err, errNothing), !errors.As(err, &status):
+	case errors.Is(err, errNothing), !errors.As(err, &status): // There is nothing to write, or the API server has not answered.
 		return err
 	case apierrors.IsForbidden(err) && a != podEventArea:
 		k.mu.Lock()
@@ -224,7 +223,7 @@ func (k *Kubernetes) mutedUntil(a area) time.Time {
 	return k.muted[a]
 }
 
-// report is called with each result of a queue. It calls Options.Trouble with the first failure of a row.
+// report calls Options.Trouble with the first failure of a row. The queues call report with each result, conditionArea's or eventArea's.
 func (k *Kubernetes) report(a area, r DeliveryResult) {
 	k.mu.Lock()
 	first := r.Err != nil && !k.reported[a]

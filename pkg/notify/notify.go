@@ -24,7 +24,7 @@ const (
 	Info = "info"
 	// OK: the node is cordoned or drained as the rules ask.
 	OK = "ok"
-	// Warning: it is, and pods were deleted that could not be evicted.
+	// Warning: the node is drained, and pods were deleted that could not be evicted. Or a source of events cannot be read.
 	Warning = "warning"
 	// Critical: pods are left, or the work has failed.
 	Critical = "critical"
@@ -43,8 +43,8 @@ const (
 	Over Phase = "over"
 )
 
-// The outcomes in the phase Ended. The outcome in the phase Announced has the same name, and those in the phase Over are the endings of
-// an entry of the record, and Moved.
+// The outcomes of notices. Those below are in the phase Ended, but for Moved, which is in the phase Over. The other outcomes in the phase
+// Over are the endings of an entry of the record. The phase Announced has one outcome, of the same name.
 const (
 	Cordoned   = "cordoned"
 	Drained    = "drained"

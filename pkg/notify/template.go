@@ -16,17 +16,17 @@ import (
 // defaultTemplate is understood by Slack, Mattermost, Rocket.Chat and compatible services.
 const defaultTemplate = `{"text": "{{ escapeSlack .Text }}"}`
 
-// Template renders Fields as messages, one at a time. Its engine is the standard library's without method calls: with them, the linker would
-// keep every exported method of every type, which would make the program two thirds larger. Functions format times.
+// Template renders Fields as messages, one at a time. Its engine is a copy of the standard library's that calls no methods. With those, the
+// linker would keep every exported method of every type, and the program would be two thirds larger. So templates format times with functions.
 type Template struct {
 	parsed *template.Template
 
-	mu     sync.Mutex
-	budget *budget // that of the message that is being rendered
+	mu     sync.Mutex // held while a message is rendered
+	budget *budget    // that of the message that is being rendered; the functions of parsed spend it
 }
 
-// CompileTemplate compiles a template, or nth's own if the text is empty. It renders nothing. The name of the template is used in
-// errors, which name the line, too.
+// CompileTemplate compiles a template, or nth's own if the text is empty. It renders nothing. Errors begin with the name of the template, and
+// with the line where they concern one.
 func CompileTemplate(name, text string) (*Template, error) {
 	if text == "" {
 		text = defaultTemplate
@@ -62,7 +62,7 @@ func (t *Template) Try(contentType string) error {
 	return nil
 }
 
-// message renders one message, which must be JSON if the content type says so.
+// message renders one message; "" if there is nothing to post. It is an error if the message is not JSON although the content type says so.
 func (t *Template) message(f Fields, contentType string) (string, error) {
 	text, err := t.Render(f)
 	if err == nil && text != "" && isJSON(contentType) && !json.Valid([]byte(text)) {
@@ -71,7 +71,7 @@ func (t *Template) message(f Fields, contentType string) (string, error) {
 	return text, err
 }
 
-// Render renders one message. It is empty if the template gives nothing but space: then there is nothing to post.
+// Render renders one message. It returns "" if the template gives nothing but white space: then there is nothing to post.
 func (t *Template) Render(f Fields) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,7 +85,8 @@ func (t *Template) Render(f Fields) (string, error) {
 	return t.budget.text.String(), nil
 }
 
-// templateError removes the prefix of text/template's errors, which name the template, the line and the place.
+// templateError returns an error of the engine, which names the template and the line, without the engine's prefix. Where a template calls a
+// method of a time, the error names the function to use instead.
 func templateError(err error) error {
 	text := strings.TrimPrefix(err.Error(), "template: ")
 	if strings.HasSuffix(text, " in type time.Time") {
@@ -111,8 +112,8 @@ func jsonError(text string) error {
 	return err
 }
 
-// countSteps changes a list of a template's steps, and the lists within them: an empty text stands between the steps. The template then
-// calls budget.Write at each step, which counts them. So a loop without output ends as well.
+// countSteps puts an empty text between the steps of a template, also within loops and branches. The engine writes each text to the budget,
+// whose Write counts the calls. So even a loop without output ends.
 func countSteps(list *parse.ListNode) {
 	if list == nil { // an "if" without an "else", or a template that only defines others
 		return

@@ -48,14 +48,14 @@ type WebhookOptions struct {
 	Limit int
 }
 
-// Webhook posts notices to an endpoint. Make one with NewWebhook, and a listener for each node with Node.
+// Webhook posts notices to an endpoint. Make one with NewWebhook, and call its Run. Node returns the listener for one node.
 type Webhook struct {
 	opts  WebhookOptions
 	queue *queue
 
-	mu       sync.Mutex // for all that follows
-	settings *WebhookSettings
-	reported reported
+	mu       sync.Mutex       // for all that follows
+	settings *WebhookSettings // nil if the webhook is off
+	reported reported         // the outcomes of the events of all nodes
 }
 
 // NewWebhook returns a Webhook that is off until it gets its settings from Use.
@@ -66,8 +66,8 @@ func NewWebhook(opts WebhookOptions) *Webhook {
 	return &Webhook{opts: opts, queue: newQueue(opts.Limit, maxPosts, 0, maxPostPause, opts.Reported), reported: reported{most: 4 * opts.Limit}}
 }
 
-// Use replaces the settings; nil turns the webhook off. Undelivered notices go where the new settings say. A goroutine tries the template:
-// if it fails, nth's own takes its place.
+// Use replaces the settings; nil turns the webhook off. Undelivered notices go where the new settings say. Use tries the template in a
+// goroutine, which may take seconds. nth's own template replaces one that fails.
 func (w *Webhook) Use(settings *WebhookSettings) {
 	w.mu.Lock()
 	w.settings = settings
@@ -89,8 +89,8 @@ func (w *Webhook) current() *WebhookSettings {
 	return w.settings
 }
 
-// replaceTemplate puts nth's own template in place of the one of these settings, which failed with err. It does nothing if other settings are
-// in use meanwhile.
+// replaceTemplate puts nth's own template in place of that of the settings failed, which failed with err. It does nothing if other settings
+// have replaced those meanwhile.
 func (w *Webhook) replaceTemplate(failed *WebhookSettings, err error) {
 	replaced := *failed
 	replaced.Template, _ = CompileTemplate("", "") // nth's own always compiles.
@@ -105,10 +105,11 @@ func (w *Webhook) replaceTemplate(failed *WebhookSettings, err error) {
 	}
 }
 
-// Run posts notices until ctx ends. Then it tries each notice that is left once more, for flushTimeout at most. Call it once.
+// Run posts notices until ctx ends. Then it tries each notice that is left once more, and returns after flushTimeout at the latest. Call it
+// once.
 func (w *Webhook) Run(ctx context.Context) { w.queue.run(ctx) }
 
-// Subject describes a node. Its functions return what can be read before the context ends.
+// Subject has functions that describe a node. What they cannot read before the context ends, they leave empty.
 type Subject struct {
 	// Machine describes the node's machine.
 	Machine func(context.Context) Machine
@@ -127,8 +128,10 @@ type WebhookNode struct {
 	labels  map[string]string // of the Node, when they could last be read
 }
 
-// Node returns a listener for the node that about describes. Its notices are delivered even after the caller has dropped the listener.
-func (w *Webhook) Node(about Subject) *WebhookNode { return &WebhookNode{webhook: w, subject: about} }
+// Node returns a listener for the node that subject describes. Its notices are delivered even after the caller has dropped the listener.
+func (w *Webhook) Node(subject Subject) *WebhookNode {
+	return &WebhookNode{webhook: w, subject: subject}
+}
 
 // OnTransition implements agent.Listener: it queues a notice of each outcome that the settings ask for.
 func (n *WebhookNode) OnTransition(t state.Transition) {
@@ -138,31 +141,31 @@ func (n *WebhookNode) OnTransition(t state.Transition) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, made := range n.builder.build(t) {
-		if made.outcome != "" && w.wants(made) {
-			posted := &webhookNotice{node: n, notice: made, made: time.Now()}
-			w.queue.add(&message{deliver: posted.deliver, line: t.Entry.Event.ID, event: t.Entry.Event.ID, outcome: made.outcome, gate: &n.gate})
+	for _, built := range n.builder.build(t) {
+		if built.outcome != "" && w.wants(built) {
+			post := &webhookNotice{node: n, notice: built, made: time.Now()}
+			w.queue.add(&message{deliver: post.deliver, line: t.Entry.Event.ID, event: t.Entry.Event.ID, outcome: built.outcome, gate: &n.gate})
 		}
 	}
 }
 
-// wants reports whether a notice is to be posted: the webhook is on, the outcome is news, and the settings ask for its phase. It remembers
-// the outcome.
+// wants reports whether a notice is to be posted: the webhook is on, the outcome was not reported yet, and the settings ask for its phase.
+// It remembers the outcome as reported.
 func (w *Webhook) wants(n notice) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.settings != nil && w.reported.isNews(n.Entry.Event.ID, n.outcome) && slices.Contains(w.settings.At, phaseOf(n.outcome))
 }
 
-// webhookNotice is a notice that is posted. It is rendered for each post, so that what waits takes little memory.
+// webhookNotice is a notice for the endpoint. Each attempt to post it renders it again, so that a notice that waits takes little memory.
 type webhookNotice struct {
 	node   *WebhookNode
 	notice notice
-	made   time.Time // with a monotonic reading
-	fields *Fields   // once the node and its machine are described
+	made   time.Time // with a monotonic reading, so that a change of the clock does not age the notice
+	fields *Fields   // nil until the node and its machine are described; then notice is empty
 }
 
-// deliver renders and posts the notice.
+// deliver renders and posts the notice. The queue calls it for each attempt, and judges the error as that of message.deliver.
 func (p *webhookNotice) deliver(ctx context.Context) error {
 	w := p.node.webhook
 	settings := w.current()
@@ -193,8 +196,8 @@ func (p *webhookNotice) deliver(ctx context.Context) error {
 	return err
 }
 
-// describe describes the node and its machine, as far as that can be read within lookupTimeout. If the Node is gone, it returns the labels
-// that it read last.
+// describe describes the node and its machine, as far as that can be read within lookupTimeout. If the labels cannot be read, as the Node is
+// gone, it returns those that it read last.
 func (n *WebhookNode) describe(ctx context.Context, cluster, name string) description {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
