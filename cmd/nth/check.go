@@ -70,6 +70,9 @@ func (h hostInfo) check(ctx context.Context, list *checks.List, path string, off
 	} else {
 		c.OK("memory", "%s can be written to", cfg.StateDirectory)
 	}
+	if _, err := record.ReadDrainRequest(cfg.StateDirectory); err != nil {
+		c.Warn("memory", "what \"nth drain\" has asked for is unknown: %s; \"nth drain --undo\" removes the file", err)
+	}
 	c.machine(cfg, "/", offline)
 	c.webhook(ctx, cfg, found, post)
 	c.Metrics(ctx, cfg.Metrics, offline)

@@ -205,23 +205,29 @@ func undone(s state.Status) (ended bool, err error) {
 	return !left, nil
 }
 
-// drainRequests is the source of what "nth drain" asks for, in the state directory.
-type drainRequests struct{ dir string }
+// drainRequests is the agent's source of what "nth drain" asks for.
+type drainRequests struct {
+	stateDirectory string
+	// unreadable is called with why the request cannot be read, and with "" once it can.
+	unreadable func(why string)
+}
 
 // requestPoll is how often the request is read.
 const requestPoll = 500 * time.Millisecond
 
-// Run implements agent.Source.
+// Run implements agent.Source. While the request is unreadable, the agent keeps to the one that it got last.
 func (r drainRequests) Run(ctx context.Context, sink event.Sink) error {
-	last, trouble := "nothing was read yet", "" // no ID: the first look is reported, whatever it finds
+	last, trouble := "nothing was read yet", "" // No request has this ID, so the first look is always reported.
 	for more := true; more; more = kube.Await(ctx, nil, requestPoll) {
-		request, err := record.ReadDrainRequest(r.dir)
+		request, err := record.ReadDrainRequest(r.stateDirectory)
 		switch {
 		case err != nil && err.Error() != trouble:
 			trouble = err.Error()
+			r.unreadable(trouble)
 			sink.Trouble(event.Manual, err)
 		case err == nil && (request.ID != last || trouble != ""):
 			last, trouble = request.ID, ""
+			r.unreadable("")
 			snapshot := event.Snapshot{Kind: event.Manual}
 			if request.ID != "" {
 				snapshot.Events = []event.Event{{

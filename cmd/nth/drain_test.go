@@ -191,6 +191,20 @@ func TestDrain_EndsWhenOperatorsDecideOtherwise(t *testing.T) {
 	}
 }
 
+func TestDrain_AnUnreadableRequestIsReported(t *testing.T) {
+	b, _, s := drainBench(t)
+	b.put(t, "state/drain.json", "not JSON")
+	s.awaitStatus(t, b, "nth drain: reading "+filepath.Join(b.host, "state/drain.json"))
+	mustSay(t, b.check(t, ""), `warn  memory      what "nth drain" has asked for is unknown: reading .*/drain.json: decoding JSON: .*`)
+	if status, said, stderr := typed(t, "drain", "--undo", "--config", b.settings); status != 0 {
+		t.Errorf("status %d, on standard error %q, said\n%s", status, stderr, said)
+	}
+	for stdout := "nth drain: "; strings.Contains(stdout, "nth drain: "); runtime.Gosched() {
+		_, stdout, _ = call(t, "status --config "+b.settings)
+	}
+	s.stop(t)
+}
+
 func TestDrain_NeedsTheService(t *testing.T) {
 	b := newBench(t)
 	status, said, stderr := call(t, "drain --config "+b.settings)

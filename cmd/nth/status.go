@@ -30,6 +30,8 @@ type statusReporter struct {
 	ignored, unpolled, unannounced map[event.Kind]string
 	// target is the instance's target state in its Auto Scaling group, and hook what is known of the group's hooks.
 	target, hook string
+	// noRequest says why the file of "nth drain" cannot be read; "" if it can.
+	noRequest string
 }
 
 // newStatusReporter returns a reporter that passes the status to next. degraded lists faults in the settings.
@@ -56,6 +58,9 @@ func (b *statusReporter) Show(s state.Status) {
 		if why := b.why(kind); why != "" {
 			s.Off = append(s.Off, state.OffStatus{What: string(kind), Why: why})
 		}
+	}
+	if b.noRequest != "" {
+		s.Off = append(s.Off, state.OffStatus{What: "nth drain", Why: b.noRequest})
 	}
 	// The documents are the agent's, which compares them with the next status.
 	s.Documents = slices.DeleteFunc(slices.Clone(s.Documents), func(d state.DocumentStatus) bool {
@@ -133,6 +138,9 @@ func (b *statusReporter) setIdentity(id identity.Identity) {
 
 // setTarget sets the instance's target state.
 func (b *statusReporter) setTarget(state string) { b.set(func() { b.target = state }) }
+
+// setNoRequest sets why the file of "nth drain" cannot be read; "" if it can.
+func (b *statusReporter) setNoRequest(why string) { b.set(func() { b.noRequest = why }) }
 
 // setHook sets what is known of the group's lifecycle hooks.
 func (b *statusReporter) setHook(text string) { b.set(func() { b.hook = text }) }

@@ -66,7 +66,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	notices := newNotices(cfg, listenerDeps{borrowed, store, &machine{ask: metadata.Instance}, liveness.alive, board.degrade, meter, log})
 	notices.addMetrics(cfg.Metrics, meter, node)
 	loop := agent.New(agent.Config{
-		Sources:   append(shutdown.sources(), hooks, drainRequests{daemon.StateDirectory(&cfg.Common)}),
+		Sources:   append(shutdown.sources(), hooks, drainRequests{daemon.StateDirectory(&cfg.Common), board.setNoRequest}),
 		Node:      node,
 		Identity:  warmIdentity{kubelet: borrowed, found: board.setIdentity},
 		Record:    store,

@@ -114,7 +114,7 @@ type DocumentStatus struct {
 	Since   time.Time `json:"since,omitzero"`
 }
 
-// OffStatus is something that is switched off: a kind of event, or writing to the cluster.
+// OffStatus is something that does not work or is switched off: a kind of event, "nth drain", or writing to the cluster.
 type OffStatus struct {
 	What string `json:"what"`
 	Why  string `json:"why"`
