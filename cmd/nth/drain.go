@@ -83,7 +83,7 @@ func (h hostInfo) planDrain(ctx context.Context, cfg config.Config, limit time.D
 	}
 	fmt.Fprintln(out, wrap(fmt.Sprintf("Node %s would be cordoned and drained. Nothing is changed.", id.Node), 0))
 	plan := rehearsalRun{cfg: cfg, real: id}
-	return plan.table(ctx, limit, fmt.Sprintf("of %.0f s", limit.Seconds()), out)
+	return plan.listPods(ctx, limit, fmt.Sprintf("of %.0f s", limit.Seconds()), out)
 }
 
 // manualDrain is a run of "nth drain". It prints what the service says, with the time since the start.

@@ -23,6 +23,7 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/imds/standin"
@@ -33,7 +34,7 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// shortestNotice is the shortest notice: EC2's notices are in whole seconds, and a drain needs some.
+// shortestNotice is the shortest --deadline. EC2's notices are in whole seconds, and a drain needs some of them.
 const shortestNotice = 5 * time.Second
 
 // rehearseCommand returns "nth rehearse".
@@ -67,7 +68,8 @@ The exit status is 0 if that node was drained in time, or need not be by the set
 	return cmd
 }
 
-// rehearse prints what a notice of that length would do: to the pods of a real node, or in a simulated cluster as it happens.
+// rehearse prints what a notice of that length would do. On a real node it lists the pods; otherwise it drains a simulated node, and prints
+// each step as it happens.
 func (h hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubeconfig string, notice time.Duration, out io.Writer) error {
 	bootID, err := record.BootID("/")
 	if err != nil {
@@ -81,14 +83,14 @@ func (h hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubecon
 	fmt.Fprintln(out, wrap("nth rehearses a spot interruption; settings in effect: "+settingsFrom(h.place(), path), 0))
 	fmt.Fprintln(out, run.cluster)
 	rules := policyOf(run.cfg)
-	switch action, only := rules[event.SpotInterruption].Action, run.cfg.IMDS.LifeCycles; {
+	switch action, lifeCycles := rules[event.SpotInterruption].Action, run.cfg.IMDS.LifeCycles; {
 	case action == policy.Ignore:
 		fmt.Fprintf(out, "\nNothing would be done: events.%s.action is %q.\n", event.SpotInterruption, action)
 		return nil
-	case len(only) > 0 && !slices.Contains(only, "spot"):
-		fmt.Fprintf(out, "\nNothing would be done: imds.life_cycles is %q, which leaves out spot instances.\n", only)
+	case len(lifeCycles) > 0 && !slices.Contains(lifeCycles, "spot"):
+		fmt.Fprintf(out, "\nNothing would be done: imds.life_cycles is %q, which leaves out spot instances.\n", lifeCycles)
 		return nil
-	case run.real.Node != "" && action != policy.Drain:
+	case run.real.Node != "" && action != policy.Drain: // No pod would go. A simulation shows the cordon, if there is one.
 		fmt.Fprintln(out, "\n"+undrained(action))
 		return nil
 	}
@@ -96,7 +98,7 @@ func (h hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubecon
 		fmt.Fprintln(out, "\nThe service would only log this: dry_run is true.")
 	}
 	if run.real.Node != "" {
-		return run.table(ctx, notice, fmt.Sprintf("of the %.0f s of a spot notice", notice.Seconds()), out)
+		return run.listPods(ctx, notice, fmt.Sprintf("of the %.0f s of a spot notice", notice.Seconds()), out)
 	}
 	lines := newTimeline(out)
 	outcome, err := run.perform(ctx, rules, notice, lines)
@@ -110,8 +112,9 @@ func (h hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubecon
 	return lines.conclude(outcome, rules)
 }
 
-// table prints what would happen to the pods of a real node if that much time was left, which available describes.
-func (r *rehearsalRun) table(ctx context.Context, left time.Duration, available string, out io.Writer) error {
+// listPods prints what a drain would do to each pod of a real node with that much time left, and how long it would take. available describes
+// the time, as in "of the 120 s of a spot notice".
+func (r *rehearsalRun) listPods(ctx context.Context, left time.Duration, available string, out io.Writer) error {
 	node := drain.New(r.real.Client, r.real.Node, drainOptions(r.cfg))
 	if optedOut, err := node.OptedOut(ctx); err != nil {
 		return err
@@ -127,27 +130,13 @@ func (r *rehearsalRun) table(ctx context.Context, left time.Duration, available 
 	if err != nil {
 		return err
 	}
-	rows := []row{{cells: []string{"pod", "owner", "grace", "budget: lets go", "emptyDir"}}}
+	fmt.Fprintln(out)
 	for _, pod := range f.Pods {
-		grace, budget, local := fmt.Sprintf("%.0f s", pod.Grace.Seconds()), "", ""
-		if pod.Gets < pod.Grace {
-			grace = fmt.Sprintf("%.0f of %s", pod.Gets.Seconds(), grace)
-		}
-		by, held := budgets[pod.Pod]
-		if held {
-			budget = fmt.Sprintf("%s: %d", text.Visible(by.Name, 20), by.Allowed)
-		}
-		if pod.EmptyDir {
-			local = "lost"
-		}
-		marked := pod.Gets < pod.Grace || held && by.Allowed == 0
-		rows = append(rows, row{marked, []string{pod.Pod, text.Visible(cmp.Or(pod.Owner, "none"), 14), grace, budget, local}})
+		printPod(out, pod, budgets)
 	}
 	if len(f.Pods) > 0 {
 		fmt.Fprintln(out)
-		printTable(out, rows)
 	}
-	fmt.Fprintln(out)
 	if !read {
 		fmt.Fprintln(out, wrap("The kubelet may not list disruption budgets: shown are those that refuse an eviction now. Pods of others may have to wait, too.", 0))
 	}
@@ -155,49 +144,33 @@ func (r *rehearsalRun) table(ctx context.Context, left time.Duration, available 
 	return nil
 }
 
-// row is a row of a table. A marked one is a warning.
-type row struct {
-	marked bool
-	cells  []string
+// printPod prints what would happen to a pod: how long it gets, what its disruption budget lets go, and what it loses. budgets are by the name
+// of the pod. The line is marked as a warning if the pod gets less than its grace period, or its budget lets none go.
+func printPod(out io.Writer, pod evict.Foreseen, budgets map[string]evict.Budget) {
+	line := fmt.Sprintf("%s (%s): ", pod.Pod, text.Visible(cmp.Or(pod.Owner, "no owner"), 14))
+	if pod.Gets < pod.Grace {
+		line += fmt.Sprintf("%.0f of ", pod.Gets.Seconds())
+	}
+	line += fmt.Sprintf("%.0f s of grace", pod.Grace.Seconds())
+	by, held := budgets[pod.Pod]
+	if held {
+		line += fmt.Sprintf(", budget %s lets %d go", text.Visible(by.Name, text.Line), by.Allowed)
+	}
+	if pod.EmptyDir {
+		line += ", loses its emptyDir"
+	}
+	mark, colour := " ", ""
+	if pod.Gets < pod.Grace || held && by.Allowed == 0 {
+		mark, colour = "!", yellow
+	}
+	fmt.Fprintln(out, coloured(mark+" "+wrap(line, len("! ")), colour, out))
 }
 
-// printTable prints rows in the width of a terminal. The first cell of a row gets what the other columns leave, or a line of its own.
-func printTable(out io.Writer, rows []row) {
-	widths := make([]int, len(rows[0].cells))
-	first := terminalWidth
-	for i := range widths {
-		for _, r := range rows {
-			widths[i] = max(widths[i], len(r.cells[i]))
-		}
-		if i > 0 {
-			first -= len("  ") + widths[i]
-		}
-	}
-	widths[0] = min(widths[0], first-len("! "))
-	for _, r := range rows {
-		line := "  "
-		if r.marked {
-			line = "! "
-		}
-		if len(r.cells[0]) > widths[0] {
-			line += r.cells[0] + "\n  "
-			r.cells[0] = ""
-		}
-		for i, cell := range r.cells {
-			line += fmt.Sprintf("%-*s  ", widths[i], cell)
-		}
-		line = strings.TrimRight(line, " ")
-		if r.marked {
-			line = coloured(line, yellow, out)
-		}
-		fmt.Fprintln(out, line)
-	}
-}
-
-// errUnsettled ends a rehearsal that has no outcome in time.
+// errUnsettled ends a rehearsal in which nth has reported no outcome within patience after the deadline.
 var errUnsettled = errors.New("the time of the notice is over, and nth does not say what came of it")
 
-// perform announces a spot interruption to an agent, and returns the outcome.
+// perform runs an agent against a stand-in of the metadata service, which announces a spot interruption once the agent polls it. It returns
+// the outcome, or an error if the agent ends or reports none in time.
 func (r *rehearsalRun) perform(ctx context.Context, rules policy.Settings, notice time.Duration, lines *timeline) (event.Outcome, error) {
 	metadata, watched := standin.New(), make(chan struct{})
 	endpoint, shut, err := serve(metadata)
@@ -242,14 +215,15 @@ func (r *rehearsalRun) perform(ctx context.Context, rules policy.Settings, notic
 	}
 }
 
-// agent returns the daemon's agent without what reports to others or uses AWS. settled gets the outcome.
+// agent returns an agent as the daemon has it, but without webhook, Kubernetes Events and AWS. It sends the outcome of the spot interruption to
+// settled, which has room for one.
 func (r *rehearsalRun) agent(rules policy.Settings, source *imds.Source, lines *timeline, settled chan<- event.Outcome) *agent.Agent {
 	cfg := r.cfg
 	cfg.DryRun = false // Nothing real can be harmed.
 	return agent.New(agent.Config{
 		Sources:   []agent.Source{source},
-		Node:      newLocalNode(r.borrowed, cfg, nil, nil),
-		Identity:  warmIdentity{kubelet: r.borrowed, found: func(identity.Identity) {}},
+		Node:      newLocalNode(r.kubelet, cfg, nil, nil),
+		Identity:  warmIdentity{kubelet: r.kubelet, found: func(identity.Identity) {}},
 		Record:    record.InMemory(r.bootID, booted()),
 		Policy:    rules,
 		Unwatched: unwatched(rules, false),
@@ -269,12 +243,12 @@ func (r *rehearsalRun) agent(rules policy.Settings, source *imds.Source, lines *
 // patience is how long after the deadline a rehearsal waits for the outcome.
 const patience = time.Minute
 
-// settingsFrom says where the settings come from.
+// settingsFrom names the file that the settings come from, for operators.
 func settingsFrom(place config.Place[config.Config, *config.Config], path string) string {
 	from := "the defaults"
 	sources, _ := place.Sources(path) // They have just been read.
 	for _, source := range sources {
-		if source.Passed == "" {
+		if source.Passed == "" { // It was read, not ignored.
 			from = source.File
 			break
 		}
@@ -290,12 +264,12 @@ type rehearsalRun struct {
 	cfg      config.Config
 	bootID   string
 	real     identity.Identity // of this node; without one, the cluster is simulated
-	borrowed *identity.Kubelet // of the simulated node
-	cluster  string            // describes the cluster
-	shut     func()
+	kubelet *identity.Kubelet // of the simulated node; nil if the node is real
+	cluster string            // describes the cluster
+	shut    func()            // ends the simulated cluster
 }
 
-// identityLimit is how long a rehearsal waits for the identity.
+// identityLimit is how long a rehearsal looks for the kubelet's identity.
 const identityLimit = 15 * time.Second
 
 // newRehearsal finds this node as the service does, or by a kubeconfig. If there is no identity and no kubeconfig was named, it simulates a
@@ -327,24 +301,25 @@ func (h hostInfo) newRehearsal(ctx context.Context, cfg config.Config, bootID, k
 	return simulate(cfg, bootID, err)
 }
 
-// simulate simulates a cluster, as why says that there is no real one.
+// simulate starts a simulated cluster. why is the error of looking for a real node: it says whether this machine is none, or its credential
+// cannot be used.
 func simulate(cfg config.Config, bootID string, why error) (*rehearsalRun, error) {
 	url, shut, err := serve(rehearsal.New(bootID))
 	if err != nil {
 		return nil, err
 	}
-	borrowed := identity.New(identity.Options{
+	kubelet := identity.New(identity.Options{
 		ClientOptions: identity.ClientOptions{UserAgent: "nth-rehearse"},
 		Read: func(context.Context) (string, []byte, error) {
 			return "a kubeconfig that is made up", rehearsal.Kubeconfig(url), nil
 		},
 	})
 	line := "EC2 and the cluster are simulated: this machine is not a Kubernetes node."
-	if !errors.Is(why, identity.ErrNotYet) {
+	if !errors.Is(why, identity.ErrNotYet) { // There is a credential.
 		line = "EC2 and the cluster are simulated: the credential here cannot be used: " + text.Visible(why.Error(), text.Page)
 	}
 	cluster := wrap(line, 0) + "\n\n  " + strings.Join(rehearsal.Describe(), "\n  ")
-	return &rehearsalRun{cfg: cfg, bootID: bootID, borrowed: borrowed, cluster: cluster, shut: shut}, nil
+	return &rehearsalRun{cfg: cfg, bootID: bootID, kubelet: kubelet, cluster: cluster, shut: shut}, nil
 }
 
 // serve serves on a free port of the loopback interface, until shut is called.
@@ -383,7 +358,7 @@ func (t *timeline) log() *logrus.Entry {
 	return logrus.NewEntry(logger)
 }
 
-// begin notes that the notice is given now, and when the interruption is.
+// begin prints the head of the timeline. The notice is given now, and ends is when EC2 takes the machine.
 func (t *timeline) begin(ends time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -391,14 +366,14 @@ func (t *timeline) begin(ends time.Time) {
 	fmt.Fprintf(t.out, "\n%7s  %8s\n", "time", "left")
 }
 
-// end drops all further lines.
+// end makes Format drop all further lines: those of an agent that is being stopped.
 func (t *timeline) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.over = true
 }
 
-// troubles are the messages that get a mark.
+// troubles are the IDs of the messages that are marked as warnings.
 var troubles = map[any]bool{
 	systemd.PodHeld: true, systemd.PodDeleted: true, systemd.DrainIncomplete: true, systemd.DrainLeft: true,
 	systemd.SourceTrouble: true, systemd.IdentityWaiting: true, systemd.StateTrouble: true,
@@ -425,7 +400,7 @@ func (t *timeline) Format(entry *logrus.Entry) ([]byte, error) {
 	}
 	mark, colour, line := " ", "", strings.TrimSpace(entry.Message)
 	switch id := entry.Data[systemd.FieldMessageID]; {
-	case troubles[id], id == systemd.PodEvicted && entry.Level == logrus.WarnLevel:
+	case troubles[id], id == systemd.PodEvicted && entry.Level == logrus.WarnLevel: // Such an eviction cuts a grace period.
 		mark, colour = "!", yellow
 	case id == systemd.Drained:
 		colour = green
@@ -469,12 +444,13 @@ func wrap(line string, indent int) string {
 	return b.String()
 }
 
-// undrained says that the settings do not ask for a drain.
+// undrained returns the sentence for settings that do not ask for a drain.
 func undrained(action policy.Action) string {
 	return wrap(fmt.Sprintf("The node is not drained, since the settings do not ask for it: events.%s.action is %q.", event.SpotInterruption, action), 0)
 }
 
-// conclude prints what nth has not logged about the outcome, and returns the error to end the program with.
+// conclude prints what nth has not logged about the outcome. It returns the error for exit status 1 if the drain was out of time, and nil
+// otherwise.
 func (t *timeline) conclude(outcome event.Outcome, rules policy.Settings) error {
 	switch outcome {
 	case event.NoDrain:
