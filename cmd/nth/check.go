@@ -48,7 +48,7 @@ The exit status is 0 without a "fail", 1 with one, and 78 if the configuration i
 	return cmd
 }
 
-// check prints what it finds, and returns an error if anything keeps nth from working.
+// check adds its findings to the list, which prints them. The error ends the program with status 1 or 78; nil if nothing has failed.
 func (h hostInfo) check(ctx context.Context, list *checks.List, path string, offline, post bool) error {
 	c := &check{list, h}
 	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
@@ -73,7 +73,7 @@ func (h hostInfo) check(ctx context.Context, list *checks.List, path string, off
 	if _, err := record.ReadDrainRequest(cfg.StateDirectory); err != nil {
 		c.Warn("memory", "what \"nth drain\" has asked for is unknown: %s; \"nth drain --undo\" removes the file", err)
 	}
-	c.machine(cfg, "/", offline)
+	c.machine(cfg, offline)
 	c.webhook(ctx, cfg, found, post)
 	c.Metrics(ctx, cfg.Metrics, offline)
 	if !offline {
@@ -87,7 +87,7 @@ func (h hostInfo) check(ctx context.Context, list *checks.List, path string, off
 // errReportedConfig ends the program with status 78, without another message.
 var errReportedConfig = cli.ConfigError{Fault: cli.ErrReported}
 
-// check checks whether nth can work here.
+// check is a run of "nth check" on a host. Its methods add findings to the list.
 type check struct {
 	*checks.List
 	host hostInfo
@@ -109,9 +109,9 @@ func (c *check) settings(path string, cfg config.Config) {
 // metadataServices are the addresses of EC2's metadata service.
 var metadataServices = []string{"http://169.254.169.254", "http://[fd00:ec2::254]"}
 
-// machine checks what needs no network, below root. A service that is not installed or enabled is a failure in an image that is being
-// built; elsewhere nth may be started in another way.
-func (c *check) machine(cfg config.Config, root string, image bool) {
+// machine checks what is installed with nth, which needs no network. A service that is not installed or enabled is a failure in an image that
+// is being built. Elsewhere it is a warning, as nth may be started in another way.
+func (c *check) machine(cfg config.Config, image bool) {
 	missing := c.Warn
 	if image {
 		missing = c.Fail
@@ -120,7 +120,7 @@ func (c *check) machine(cfg config.Config, root string, image bool) {
 		c.container(cfg)
 		return
 	}
-	found := systemd.FindInstalled(root)
+	found := systemd.FindInstalled("/")
 	switch {
 	case found.Unit == "":
 		missing("service", "nth.service is not installed: install the package nth")
@@ -141,7 +141,7 @@ func (c *check) machine(cfg config.Config, root string, image bool) {
 	}
 }
 
-// surroundings checks what nth uses while it runs.
+// surroundings checks what nth uses while it runs: the metadata service, the cluster, logind and the journal. The error is about the settings.
 func (c *check) surroundings(ctx context.Context, cfg config.Config) error {
 	checks.Hush()
 	metadata, err := checkedSource(cfg)
@@ -163,7 +163,7 @@ func (c *check) surroundings(ctx context.Context, cfg config.Config) error {
 	return nil
 }
 
-// checkedSource returns a metadata source for a command other than "run".
+// checkedSource returns a metadata source for a command other than "run". The command does not run it, but asks it once.
 func checkedSource(cfg config.Config) (*imds.Source, error) {
 	bootID, err := record.BootID("/")
 	if err != nil {
@@ -210,22 +210,22 @@ func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.So
 	c.targets(ctx, cfg, source)
 }
 
-// skew is the clock difference that is no warning. EC2's deadlines and dates are in whole seconds.
+// skew is the largest difference between clocks that is no warning. EC2's deadlines and dates are in whole seconds.
 const skew = 3 * time.Second
 
-// clock reports how far this machine's clock is ahead of another one; whose says of which.
-func (c *check) clock(whose string, ahead time.Duration) {
+// clock reports how far this machine's clock is ahead of the clock of a server, such as "the API server".
+func (c *check) clock(server string, ahead time.Duration) {
 	switch {
 	case ahead.Abs() <= skew:
-		c.OK("clock", "in sync with that of %s", whose)
+		c.OK("clock", "in sync with that of %s", server)
 	case ahead > 0:
-		c.Warn("clock", "it is %s ahead of that of %s: deadlines will appear closer than they are", ahead, whose)
+		c.Warn("clock", "it is %s ahead of that of %s: deadlines will appear closer than they are", ahead, server)
 	default:
-		c.Warn("clock", "it is %s behind that of %s: deadlines will appear further away than they are", -ahead, whose)
+		c.Warn("clock", "it is %s behind that of %s: deadlines will appear further away than they are", -ahead, server)
 	}
 }
 
-// cluster checks the kubelet's identity and its rights, and returns the identity if there is one.
+// cluster checks the kubelet's identity and what it may do in the cluster. It returns the identity, or the zero value if none can be used.
 func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.Source) identity.Identity {
 	c.proxy(ctx, cfg)
 	id, err := c.host.newKubelet(cfg, metadata, nil).Identity(ctx)
@@ -248,7 +248,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.S
 		c.Right(right.String(), right.For, right.Optional, allowed)
 	}
 	node := drain.New(id.Client, id.Node, drainOptions(cfg))
-	c.rehearse(ctx, node)
+	c.eviction(ctx, node)
 	c.forecast(ctx, node)
 	if ahead, err := id.Ahead(ctx); err != nil {
 		c.Warn("clock", "%s", err)
@@ -258,8 +258,8 @@ func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.S
 	return id
 }
 
-// rehearse tries one eviction as a dry run.
-func (c *check) rehearse(ctx context.Context, node *drain.Node) {
+// eviction tries one eviction as a dry run.
+func (c *check) eviction(ctx context.Context, node *drain.Node) {
 	rehearsed, err := node.Rehearse(ctx)
 	switch {
 	case err != nil:
@@ -330,35 +330,35 @@ func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	}
 }
 
-// powerKey checks who handles the power button according to logind: nth may not have reloaded the settings. both: the kubelet delays
-// shutdowns, too.
-func (c *check) powerKey(ctx context.Context, cfg config.Config, where system, both bool) {
+// powerKey reports which process handles the power button. It asks logind, as nth may not have reloaded the settings. kubeletDelays says that
+// the kubelet delays shutdowns, too.
+func (c *check) powerKey(ctx context.Context, cfg config.Config, where system, kubeletDelays bool) {
 	holders, action, err := where.host.KeyHolders(ctx)
 	if err != nil {
 		c.Warn("shutdown", "%s", err)
 		return
 	}
-	ours := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who == "nth" })
-	others := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who != "nth" })
-	say := c.OK
-	if both {
-		say = c.Warn
+	nth := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who == "nth" })
+	other := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who != "nth" })
+	leftToLogind := c.OK
+	if kubeletDelays { // logind announces the shutdown to the kubelet, too, which ends the pods while nth drains.
+		leftToLogind = c.Warn
 	}
 	switch {
-	case ours >= 0 && !wantsPowerKey(cfg):
-		c.Warn("shutdown", "the power button is handled by nth, process %d, although the settings leave it to logind: systemctl reload nth", holders[ours].PID)
-	case ours >= 0 && others >= 0:
-		c.Warn("shutdown", "nth and %s both answer the power button, and neither knows of the other", holders[others].Who)
-	case ours >= 0:
-		c.OK("shutdown", "the power button is handled by nth, process %d: the node is drained for up to %s before logind announces the shutdown", holders[ours].PID, logind.PowerOffGrant)
-	case others >= 0:
-		c.Warn("shutdown", "EC2 stops machines by the power button, which is answered by %s, process %d", holders[others].Who, holders[others].PID)
+	case nth >= 0 && !wantsPowerKey(cfg):
+		c.Warn("shutdown", "the power button is handled by nth, process %d, although the settings leave it to logind: systemctl reload nth", holders[nth].PID)
+	case nth >= 0 && other >= 0:
+		c.Warn("shutdown", "nth and %s both answer the power button, and neither knows of the other", holders[other].Who)
+	case nth >= 0:
+		c.OK("shutdown", "the power button is handled by nth, process %d: the node is drained for up to %s before logind announces the shutdown", holders[nth].PID, logind.PowerOffGrant)
+	case other >= 0:
+		c.Warn("shutdown", "EC2 stops machines by the power button, which is answered by %s, process %d", holders[other].Who, holders[other].PID)
 	case action != "poweroff":
 		c.Warn("shutdown", "EC2 stops machines by the power button, which does not power this one off: logind's HandlePowerKey is %q", action)
 	case cfg.Events.Shutdown.PowerKey != "nth":
-		say("shutdown", "the power button is handled by logind, as events.%s.power_key says: it announces a shutdown to nth and the kubelet at once", event.Shutdown)
+		leftToLogind("shutdown", "the power button is handled by logind, as events.%s.power_key says: it announces a shutdown to nth and the kubelet at once", event.Shutdown)
 	default:
-		say("shutdown", "the power button is handled by logind: nth does not run, or does not drain, or finds no power key in /dev/input")
+		leftToLogind("shutdown", "the power button is handled by logind: nth does not run, or does not drain, or finds no power key in /dev/input")
 	}
 }
 
@@ -379,18 +379,18 @@ func unreadable(s state.Status) []state.DocumentStatus {
 	})
 }
 
-// daemon checks whether nth runs and is able to act. Its unit hides files from it that this check can see, so that its own status
-// counts. ours is the identity that this check has found.
-func (c *check) daemon(ctx context.Context, cfg config.Config, ours identity.Identity) {
+// daemon checks by the daemon's status whether it runs and is able to act. The check itself may see files that nth.service hides from the
+// daemon. found is the identity that this check has found, or the zero value.
+func (c *check) daemon(ctx context.Context, cfg config.Config, found identity.Identity) {
 	status, why := checks.Running("nth", cfg.RuntimeDirectory, time.Now())
-	for why == "" && isStarting(status) && len(daemonFaults(status, ours)) > 0 && kube.Await(ctx, nil, startupPoll) {
+	for why == "" && isStarting(status) && len(daemonFaults(status, found)) > 0 && kube.Await(ctx, nil, startupPoll) {
 		status, why = checks.Running("nth", cfg.RuntimeDirectory, time.Now())
 	}
 	if why != "" {
 		c.Fail("daemon", "%s: this node would not be drained: \"systemctl enable --now nth\", then \"systemctl status nth\"", why)
 		return
 	}
-	faults := daemonFaults(status, ours)
+	faults := daemonFaults(status, found)
 	for _, fault := range faults {
 		c.Fail("daemon", "%s", fault)
 	}
@@ -405,20 +405,20 @@ func (c *check) daemon(ctx context.Context, cfg config.Config, ours identity.Ide
 // isStarting reports whether a daemon has started so recently that its status may be incomplete.
 func isStarting(s state.Status) bool { return time.Since(s.Started) < startupTime }
 
-// daemonFaults says what keeps a running daemon from draining this node.
-func daemonFaults(s state.Status, ours identity.Identity) []string {
+// daemonFaults says what keeps a running daemon from draining this node. found is the identity that the check has found, or the zero value.
+func daemonFaults(s state.Status, found identity.Identity) []string {
 	var faults []string
 	switch waits := s.Node == "" || s.Identity.Trouble != ""; {
-	case waits && ours.Node != "":
+	case waits && found.Node != "":
 		faults = append(faults, fmt.Sprintf("it has no credential: %s. This check has found one in %s: nth.service does not see "+
-			"all that a shell does, such as files below /tmp, /home and /root (PrivateTmp=, ProtectHome=)", s.Identity.Trouble, ours.Source))
+			"all that a shell does, such as files below /tmp, /home and /root (PrivateTmp=, ProtectHome=)", s.Identity.Trouble, found.Source))
 	case waits:
 		faults = append(faults, "it has no credential: "+s.Identity.Trouble)
-	case ours.Node != "" && s.Node != ours.Node:
-		faults = append(faults, fmt.Sprintf("it acts for node %s, and the credential in %s is of node %s: systemctl restart nth", s.Node, ours.Source, ours.Node))
+	case found.Node != "" && s.Node != found.Node:
+		faults = append(faults, fmt.Sprintf("it acts for node %s, and the credential in %s is of node %s: systemctl restart nth", s.Node, found.Source, found.Node))
 	}
 	for _, d := range unreadable(s) {
-		faults = append(faults, fmt.Sprintf("it has not been able to tell about %s since %s: %s", d.Kind, d.Since.UTC().Format("15:04:05 UTC"), d.Trouble))
+		faults = append(faults, fmt.Sprintf("it cannot read %s since %s: %s", d.Kind, d.Since.UTC().Format("15:04:05 UTC"), d.Trouble))
 	}
 	return faults
 }

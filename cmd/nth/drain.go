@@ -91,16 +91,17 @@ type manualDrain struct {
 	out   io.Writer
 	cfg   config.Config
 	began time.Time
-	id    string            // of the request
-	said  string            // by the service
-	held  map[string]string // what holds pods back
+	id    string // of the request; "" with --undo
+	// sentence is what the service said last, and heldBy what held pods back then, by the name of the pod.
+	sentence string
+	heldBy   map[string]string
 }
 
 // statusPoll is how often the service's status is read.
 const statusPoll = 100 * time.Millisecond
 
-// run asks the service for a drain, or for its end, and waits for that until ctx ends. An end is asked for in any case: the request would
-// count again once the service does.
+// run asks the service for a drain, or with undo for its end, and waits for that until ctx ends. With undo it removes the request even if the
+// service does not run, which would otherwise drain the node when it starts.
 func (d *manualDrain) run(ctx context.Context, limit time.Duration, undo bool) error {
 	dir := daemon.StateDirectory(&d.cfg.Common)
 	done, unfinished := d.drained, "the service continues until \"nth drain --undo\""
@@ -128,7 +129,7 @@ func (d *manualDrain) run(ctx context.Context, limit time.Duration, undo bool) e
 			return err
 		}
 		if status, why = checks.Running("nth", d.cfg.RuntimeDirectory, time.Now()); why == "" {
-			d.note(status)
+			d.show(status)
 			if ended, err := done(status); ended {
 				return err
 			}
@@ -138,7 +139,7 @@ func (d *manualDrain) run(ctx context.Context, limit time.Duration, undo bool) e
 		case why != "":
 			return fmt.Errorf("%w: %w", context.Cause(ctx), notRunning(why))
 		default:
-			return fmt.Errorf("%w: %s%s; %s", context.Cause(ctx), d.said, d.holders(), unfinished)
+			return fmt.Errorf("%w: %s%s; %s", context.Cause(ctx), d.sentence, d.holders(), unfinished)
 		}
 	}
 }
@@ -147,35 +148,35 @@ func notRunning(why string) error {
 	return fmt.Errorf("the service does not run: sudo systemctl start nth (%s)", why)
 }
 
-// superseded returns an error if the request of this run does not stand any more. The service reads what stands now.
+// superseded returns an error if another "nth drain" has removed or replaced the request of this run; nil if not, or with --undo.
 func (d *manualDrain) superseded(dir string) error {
 	if d.id == "" {
 		return nil
 	}
-	if stands, err := record.ReadDrainRequest(dir); err == nil && stands.ID == "" {
+	if request, err := record.ReadDrainRequest(dir); err == nil && request.ID == "" {
 		return errors.New("\"nth drain --undo\" has ended this drain")
-	} else if err == nil && stands.ID != d.id {
+	} else if err == nil && request.ID != d.id {
 		return errors.New("a later \"nth drain\" has replaced this one")
 	}
-	return nil // While the request is unreadable, the service keeps to what it has read last.
+	return nil // While the request is unreadable, the service keeps to the one that it has read last.
 }
 
-// note prints the service's sentence if it has changed, and remembers what holds pods back, for the error when time is over.
-func (d *manualDrain) note(s state.Status) {
+// show prints the service's sentence if it has changed. It keeps what holds pods back, for the error when time is over.
+func (d *manualDrain) show(s state.Status) {
 	if s.Step != nil { // Between two steps, the status says nothing about pods: what held them in the last step still counts.
-		d.held = s.Step.HeldBy
+		d.heldBy = s.Step.HeldBy
 	}
-	if s.Sentence != d.said {
-		d.said = s.Sentence
-		fmt.Fprintf(d.out, "%6.1f s  %s\n", time.Since(d.began).Seconds(), text.Visible(d.said, text.Page))
+	if s.Sentence != d.sentence {
+		d.sentence = s.Sentence
+		fmt.Fprintf(d.out, "%6.1f s  %s\n", time.Since(d.began).Seconds(), text.Visible(d.sentence, text.Page))
 	}
 }
 
-// holders names the pods that are held back.
+// holders names the pods that are held back and what holds them, as a part of a sentence; "" if none is.
 func (d *manualDrain) holders() string {
 	var held []string
-	for _, pod := range slices.Sorted(maps.Keys(d.held)) {
-		held = append(held, pod+" (held by "+d.held[pod]+")")
+	for _, pod := range slices.Sorted(maps.Keys(d.heldBy)) {
+		held = append(held, pod+" (held by "+d.heldBy[pod]+")")
 	}
 	if len(held) == 0 {
 		return ""
@@ -183,11 +184,11 @@ func (d *manualDrain) holders() string {
 	return "; left: " + strings.Join(held, ", ")
 }
 
-// drained reports whether the drain that this run has asked for has ended. The error says why the node is not drained then.
+// drained reports whether the drain that this run has asked for has ended. The error says why the node is not drained; nil if it is.
 func (d *manualDrain) drained(s state.Status) (ended bool, err error) {
 	for _, e := range s.Events {
 		switch {
-		case e.ID != d.id: // another event, or an earlier request that is about to go
+		case e.ID != d.id: // It is another event, or an earlier request that the service is about to drop.
 		case e.Released:
 			return true, errors.New("someone uncordoned the node")
 		case e.LeftAlone:
@@ -199,7 +200,7 @@ func (d *manualDrain) drained(s state.Status) (ended bool, err error) {
 	return false, nil
 }
 
-// undone reports whether the service has nothing left to undo for "nth drain".
+// undone reports whether the service has nothing left to undo for "nth drain". The error is always nil.
 func undone(s state.Status) (ended bool, err error) {
 	left := slices.ContainsFunc(s.Events, func(e state.EventStatus) bool { return e.Kind == event.Manual })
 	return !left, nil

@@ -21,8 +21,8 @@ import (
 	"github.com/nth-project/nth/pkg/wait"
 )
 
-// newHooks returns the keeper of lifecycle hooks. The agent runs it in place of the metadata source, whose events it passes on: for those of
-// Auto Scaling it has the hook's own deadline.
+// newHooks returns the keeper of lifecycle hooks. The agent runs it in place of the metadata source, whose events it passes on. It gives events of
+// Auto Scaling the deadline of their hook.
 func newHooks(
 	metadata *imds.Source, cfg config.Config, store *record.Store, board *statusReporter, meter *metrics.Metrics, log *logrus.Entry,
 ) *asg.Keeper {
@@ -36,13 +36,13 @@ func newHooks(
 	return asg.New(metadata, options, daemon.Hooks(cfg.Events.ASGTermination))
 }
 
-// hookOptions returns how Auto Scaling is reached: with the instance's role, which is read from the metadata service.
+// hookOptions returns how Auto Scaling is reached: with the instance's role, whose credentials the metadata service has.
 func hookOptions(cfg config.Config, metadata *imds.Source) asg.Options {
 	return asg.Options{AWS: role.Metadata(metadata.Document).Account, Metadata: metadata.Document, DryRun: cfg.DryRun}
 }
 
 // firstSeen returns when the event was first seen, by this or an earlier process, as the wall clock is set now; zero if never. A closed
-// entry is an earlier event of the same boot.
+// entry does not count: it is about an earlier event with the same ID.
 func firstSeen(store *record.Store, id string) time.Time {
 	for _, e := range store.Entries() {
 		if e.Event.ID == id && e.Phase != state.Closed {
@@ -52,7 +52,8 @@ func firstSeen(store *record.Store, id string) time.Time {
 	return time.Time{}
 }
 
-// followTargetState records, shows and logs the instance's target state in its Auto Scaling group.
+// followTargetState sets the options by which the metadata source reports the instance's target state in its Auto Scaling group. The state is
+// shown in the status, and it is recorded that the instance was in service.
 func followTargetState(opts *imds.Options, store *record.Store, board *statusReporter, log *logrus.Entry) {
 	opts.WasInService = store.WasInService()
 	opts.InService = func() {
@@ -88,19 +89,19 @@ func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Sour
 		return
 	}
 	client, group, err := asg.OwnGroup(ctx, hookOptions(cfg, metadata), settings)
-	which, ours := "the instance is in no Auto Scaling group", false // ours: nth completes one of the group's hooks
+	finding, completes := "the instance is in no Auto Scaling group", false // completes: nth completes one of the group's hooks
 	if err == nil && group != "" {
-		which, ours, err = client.Explain(ctx, group, false)
+		finding, completes, err = client.Explain(ctx, group, false)
 	}
 	switch {
 	case err != nil:
 		c.Warn("hook", "%s; nth would drain within the budget, and leave lifecycle hooks to their timeouts", err)
-	case ours, group == "":
-		c.OK("hook", "%s", which)
+	case completes, group == "":
+		c.OK("hook", "%s", finding)
 	default:
-		c.Warn("hook", "%s", which)
+		c.Warn("hook", "%s", finding)
 	}
-	if !ours {
+	if !completes { // No right is needed.
 		return
 	}
 	if settings.Abandon {
@@ -109,7 +110,8 @@ func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Sour
 			c.OK("hook", "%s", meaning)
 		case err == nil:
 			c.Warn("hook", "%s", meaning)
-		} // An error is shown by the check of the permission, below, which makes the same request.
+		default: // The check of the permission below makes the same request, and reports the error.
+		}
 	}
 	for _, p := range asg.Permissions(settings) {
 		switch allowed, err := client.CheckPermission(ctx, p, group); {

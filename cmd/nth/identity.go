@@ -19,22 +19,22 @@ import (
 	"github.com/nth-project/nth/pkg/wait"
 )
 
-// localNode is the node that nth runs on. Its client follows the credential; its name is not known before there is one.
+// localNode is the node that nth runs on. It uses the kubelet's credential as it is at the time, and learns the node's name from it.
 type localNode struct {
 	kubelet   *identity.Kubelet
 	dryRun    bool
-	gate      *kube.Gate
-	balancers wait.Blocker // nil if there are none to wait for
-	scripts   wait.Blocker // nil if there are none here
+	gate      *kube.Gate   // bounds the evictions at once
+	balancers wait.Blocker // nil if the settings name no load balancer
+	scripts   wait.Blocker // nil if nth cannot start units on the host
 	options   atomic.Pointer[drain.Options]
 }
 
-// evictionsAtOnce is a bit more than the kubelet's default for the pods on a node. An API server that gets a thousand requests from one
+// evictionsAtOnce is how many evictions are sent at once: a bit more than the kubelet's default for the pods on a node. An API server that gets a thousand requests from one
 // node at once answers most of them too late, so that they are retried.
 const evictionsAtOnce = 128
 
-func newLocalNode(borrowed *identity.Kubelet, cfg config.Config, balancers, scripts wait.Blocker) *localNode {
-	n := &localNode{kubelet: borrowed, dryRun: cfg.DryRun, gate: kube.NewGate(evictionsAtOnce), balancers: balancers, scripts: scripts}
+func newLocalNode(kubelet *identity.Kubelet, cfg config.Config, balancers, scripts wait.Blocker) *localNode {
+	n := &localNode{kubelet: kubelet, dryRun: cfg.DryRun, gate: kube.NewGate(evictionsAtOnce), balancers: balancers, scripts: scripts}
 	n.use(drainOptions(cfg))
 	return n
 }
@@ -48,10 +48,10 @@ func (n *localNode) use(options drain.Options) {
 	n.options.Store(&options)
 }
 
-// identityPause is how often the credential is looked for. When a node joins its cluster, a notice may be waiting.
+// identityPause is how often the credential is looked for. It is short, as a notice may be waiting when a node joins its cluster.
 const identityPause = 500 * time.Millisecond
 
-// identity waits until there is a credential, and returns whose it is. The error is ctx's end.
+// identity waits until there is a credential, and returns its identity. It returns an error only if ctx ends.
 func (n *localNode) identity(ctx context.Context) (identity.Identity, error) {
 	for {
 		id, err := n.kubelet.Identity(ctx)
@@ -64,17 +64,17 @@ func (n *localNode) identity(ctx context.Context) (identity.Identity, error) {
 	}
 }
 
-// node waits for the identity, and returns the node that it is of.
+// node waits for the identity, and returns its node. It returns an error only if ctx ends.
 func (n *localNode) node(ctx context.Context) (agent.Node, error) {
 	id, err := n.identity(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return n.of(id, *n.options.Load()), nil
+	return n.nodeOf(id, *n.options.Load()), nil
 }
 
-// of returns the node that an identity is of. In a dry run, it is one that changes nothing.
-func (n *localNode) of(id identity.Identity, options drain.Options) agent.Node {
+// nodeOf returns the node of an identity. In a dry run, it is one that changes nothing.
+func (n *localNode) nodeOf(id identity.Identity, options drain.Options) agent.Node {
 	node := drain.New(id.Client, id.Node, options)
 	if n.dryRun {
 		return drain.NewDryRun(node)
@@ -105,8 +105,8 @@ func (n *localNode) Guard(goal drain.Goal, report func(drain.Progress)) drain.Gu
 	return &localGuard{self: n, report: report, goal: goal, adjusted: make(chan struct{}, 1)}
 }
 
-// localGuard is the guard of the identity's node. It waits for the identity, and begins again when the node has another name. It keeps
-// the options of its start.
+// localGuard is the guard of the node whose name the credential has. It waits for the credential, and begins again when that is for another
+// node. It keeps the options of its start.
 type localGuard struct {
 	self     *localNode
 	report   func(drain.Progress)
@@ -126,16 +126,17 @@ func (g *localGuard) Run(ctx context.Context) {
 			return // ctx has ended.
 		}
 		g.mu.Lock()
-		guard := g.self.of(id, options).Guard(g.goal, g.report)
+		guard := g.self.nodeOf(id, options).Guard(g.goal, g.report)
 		g.guard = guard
 		g.mu.Unlock()
-		named, ended := g.self.whileNamed(ctx, id.Node)
+		named, stop := g.self.whileNamed(ctx, id.Node)
 		guard.Run(named)
-		ended()
+		stop()
 	}
 }
 
-// identity waits for the identity. Until then, each new goal is checked: a machine that never joined a cluster may shut down at once.
+// identity waits for the identity. Until then, reportNeverJoined looks at each new goal: a machine that never joined a cluster may shut down at
+// once. The error is ctx's end.
 func (g *localGuard) identity(ctx context.Context) (identity.Identity, error) {
 	waiting, stop := context.WithCancel(ctx)
 	var reporter sync.WaitGroup
@@ -153,8 +154,8 @@ func (g *localGuard) identity(ctx context.Context) (identity.Identity, error) {
 	return g.self.identity(ctx)
 }
 
-// reportNeverJoined reports a node as empty if the goal is for a shutdown and there has been no credential since the start: then it is
-// not worth waiting for one. It may be an image that is being built.
+// reportNeverJoined reports the node as empty, so that a shutdown continues, if the goal is for a shutdown and there was no credential since the
+// start. Such a machine may be one on which an image is built.
 func (g *localGuard) reportNeverJoined(ctx context.Context) {
 	g.mu.Lock()
 	goal := g.goal
@@ -188,8 +189,8 @@ func (g *localGuard) Result() drain.Result {
 	return g.guard.Result()
 }
 
-// whileNamed returns a context that ends when the credential turns out to be another node's, and a function that ends it. It asks for the identity
-// every identityPause, so that a new kubeconfig is found.
+// whileNamed returns a context that ends when the credential is for a node of another name. It asks for the identity every identityPause, so that
+// a new kubeconfig is found. The caller calls the function that it returns, which ends the context, too.
 func (n *localNode) whileNamed(ctx context.Context, name string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -202,7 +203,7 @@ func (n *localNode) whileNamed(ctx context.Context, name string) (context.Contex
 	return ctx, cancel
 }
 
-// warmIdentity keeps the credential fresh.
+// warmIdentity keeps the kubelet's credential fresh for the agent. It calls found with each identity that has a client.
 type warmIdentity struct {
 	kubelet *identity.Kubelet
 	found   func(identity.Identity)
@@ -212,7 +213,7 @@ type warmIdentity struct {
 func (w warmIdentity) KeepWarm(ctx context.Context, report func(node string, err error)) {
 	for ctx.Err() == nil {
 		id, err := w.kubelet.Identity(ctx)
-		if err == nil || !errors.Is(err, context.Canceled) { // nth stops: that is no error of the credential.
+		if err == nil || !errors.Is(err, context.Canceled) { // A canceled context means that nth stops, and nothing about the credential.
 			w.handle(report, id, err)
 		}
 		if err == nil {
@@ -226,7 +227,7 @@ func (w warmIdentity) KeepWarm(ctx context.Context, report func(node string, err
 	})
 }
 
-// handle passes on the result of one attempt: to found if there is a client, and always to report.
+// handle reports the result of one attempt, and calls found if there is a client.
 func (w warmIdentity) handle(report func(node string, err error), id identity.Identity, err error) {
 	if id.Client != nil {
 		w.found(id)
@@ -234,7 +235,8 @@ func (w warmIdentity) handle(report func(node string, err error), id identity.Id
 	report(id.Node, err)
 }
 
-// drainOptions returns how the node is drained. Target groups are waited for once the label asks for the node to be taken out of them.
+// drainOptions returns how the node is drained. If target groups are to be waited for, the drain also sets the label that takes the node out of
+// load balancers.
 func drainOptions(cfg config.Config) drain.Options {
 	options := daemon.DrainOptions(cfg.Drain)
 	options.ExcludeFromLoadBalancers = options.ExcludeFromLoadBalancers || len(cfg.LoadBalancers.TargetGroups) > 0

@@ -23,10 +23,10 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// notices has the listeners, which report what happens.
+// notices has the listeners, which report to others what the agent does: to the cluster, the webhook and the metrics.
 type notices struct {
 	listeners []agent.Listener
-	work      []func(context.Context) // of the listeners; each ends soon after its context
+	work      []func(context.Context) // what the listeners do in the background; each ends soon after its context
 	rules     atomic.Pointer[policy.Settings]
 	// useWebhook applies settings to the webhook.
 	useWebhook func(config.Config)
@@ -37,8 +37,8 @@ type listenerDeps struct {
 	identity *identity.Kubelet
 	record   *record.Store
 	machine  *machine
-	alive    func() bool
-	degrade  func(fault string)
+	alive    func() bool        // whether the daemon works, for the heartbeat
+	degrade  func(fault string) // adds a fault to the status
 	meter    *metrics.Metrics
 	log      *logrus.Entry
 }
@@ -61,8 +61,8 @@ func (n *notices) add(l agent.Listener, work func(context.Context)) {
 	n.work = append(n.work, work)
 }
 
-// around returns a function that runs the daemon with the listeners. They end after the daemon, so that they report its end, and a
-// listener that hangs is not waited for.
+// around returns a function that runs the daemon and the listeners. These end after the daemon, so that they report its end. After
+// daemon.ReportTimeout, a listener that hangs is left running.
 func (n *notices) around(run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		working, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -117,7 +117,7 @@ type machine struct {
 // describeAgain is how long an incomplete description is used.
 const describeAgain = 30 * time.Second
 
-// describe returns as much of the description as could be read.
+// describe returns as much of the description as could be read. It asks once more after describeAgain if a part is missing.
 func (m *machine) describe(ctx context.Context) notify.Machine {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -131,7 +131,8 @@ func (m *machine) describe(ctx context.Context) notify.Machine {
 
 // addWebhook adds the webhook. Without an address it is idle, as a reload may set one. It also reports a dry run, as such.
 func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
-	webhook := daemon.NewWebhook(&cfg.Common, from.log, from.meter, from.degrade, 0)
+	const limit = 0 // The default of the webhook is enough for one node.
+	webhook := daemon.NewWebhook(&cfg.Common, from.log, from.meter, from.degrade, limit)
 	n.useWebhook = func(cfg config.Config) {
 		to, err := settings.Webhook(cfg.Webhook, "nth", settings.Own)
 		if err != nil { // Faults in the settings were reported when they were validated.
@@ -142,13 +143,13 @@ func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
 	n.useWebhook(cfg)
 	n.add(webhook.Node(notify.Subject{
 		Machine: from.machine.describe,
-		Node:    func(ctx context.Context) (string, map[string]string) { return described(ctx, from.identity) },
+		Node:    func(ctx context.Context) (string, map[string]string) { return nameAndLabels(ctx, from.identity) },
 	}), webhook.Run)
 }
 
-// described returns the node's name and labels for the webhook, as far as they can be read.
-func described(ctx context.Context, borrowed *identity.Kubelet) (string, map[string]string) {
-	id, err := borrowed.Identity(ctx)
+// nameAndLabels returns the node's name and labels for the webhook, as far as they can be read.
+func nameAndLabels(ctx context.Context, kubelet *identity.Kubelet) (string, map[string]string) {
+	id, err := kubelet.Identity(ctx)
 	if err != nil { // The notice is sent without them.
 		return "", nil
 	}
@@ -159,7 +160,7 @@ func described(ctx context.Context, borrowed *identity.Kubelet) (string, map[str
 	return id.Node, labels
 }
 
-// webhook checks the webhook, and posts a test if post is true.
+// webhook checks the webhook. If post is true, it posts a test, which names the node if the identity can be read.
 func (c *check) webhook(ctx context.Context, cfg config.Config, found settings.Findings, post bool) {
 	c.Unit(found.Unit)
 	c.Webhook(ctx, cfg.Webhook, found.Unit.Find, found.Webhook, post, func(ctx context.Context) string {
@@ -175,7 +176,7 @@ func (c *check) webhook(ctx context.Context, cfg config.Config, found settings.F
 	})
 }
 
-// addMetrics adds the metrics. Forecasts for them are made if somebody can read them.
+// addMetrics adds the metrics. Forecasts for them are made only if metrics are served or written.
 func (n *notices) addMetrics(cfg config.Metrics, meter *metrics.Metrics, node *localNode) {
 	n.add(meter, meter.Run)
 	if cfg.Listen != "" || cfg.Textfile != "" {
@@ -195,8 +196,8 @@ type liveness struct {
 	meter *metrics.Metrics
 
 	mu     sync.Mutex
-	shown  time.Time // of the last status; with a monotonic reading
-	good   bool
+	shown  time.Time // when the last status came; with a monotonic reading
+	good   bool      // by isWatching for that status
 	source agent.HealthChecker
 }
 
@@ -209,7 +210,7 @@ func (l *liveness) Show(s state.Status) {
 	l.meter.Show(s)
 }
 
-// isWatching reports whether nth has an identity and all documents can be polled.
+// isWatching reports whether nth has an identity and can poll all documents, and has not stopped.
 func isWatching(s state.Status) bool {
 	if s.Node == "" || s.Identity.Trouble != "" || !s.Stopped.IsZero() {
 		return false
@@ -222,14 +223,14 @@ func isWatching(s state.Status) bool {
 	return true
 }
 
-// follow makes alive depend on the source, too.
+// follow makes alive depend on the source, too. Before that, alive is false.
 func (l *liveness) follow(source agent.HealthChecker) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.source = source
 }
 
-// alive reports whether the daemon works: it reports so, and its source is not stuck.
+// alive reports whether the daemon works: its last status is recent and says so, and its source is not stuck.
 func (l *liveness) alive() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

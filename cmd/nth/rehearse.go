@@ -147,7 +147,7 @@ func (r *rehearsalRun) listPods(ctx context.Context, left time.Duration, availab
 // printPod prints what would happen to a pod: how long it gets, what its disruption budget lets go, and what it loses. budgets are by the name
 // of the pod. The line is marked as a warning if the pod gets less than its grace period, or its budget lets none go.
 func printPod(out io.Writer, pod evict.Foreseen, budgets map[string]evict.Budget) {
-	line := fmt.Sprintf("%s (%s): ", pod.Pod, text.Visible(cmp.Or(pod.Owner, "no owner"), 14))
+	line := fmt.Sprintf("%s (%s): ", pod.Pod, text.Visible(cmp.Or(pod.Owner, "no owner"), text.Line))
 	if pod.Gets < pod.Grace {
 		line += fmt.Sprintf("%.0f of ", pod.Gets.Seconds())
 	}
@@ -261,9 +261,9 @@ func settingsFrom(place config.Place[config.Config, *config.Config], path string
 
 // rehearsalRun is a rehearsal on this node, where nothing is changed, or in a simulated cluster.
 type rehearsalRun struct {
-	cfg      config.Config
-	bootID   string
-	real     identity.Identity // of this node; without one, the cluster is simulated
+	cfg     config.Config
+	bootID  string
+	real    identity.Identity // of this node; without one, the cluster is simulated
 	kubelet *identity.Kubelet // of the simulated node; nil if the node is real
 	cluster string            // describes the cluster
 	shut    func()            // ends the simulated cluster

@@ -27,19 +27,19 @@ const (
 	stopReserve = 35 * time.Second
 )
 
-// lastWords is how long nth has after that to report what is left.
+// lastWords is how long nth has after the drain in its stop job to report what is left.
 const lastWords = 5 * time.Second
 
 // dropInDelay is InhibitDelayMaxSec= in systemd/80-nth.conf.
 const dropInDelay = 150 * time.Second
 
-// tooShort says what a delay means that is shorter than that of the drop-in.
+// tooShort describes a delay that is shorter than dropInDelay, and why that may be.
 func tooShort(delay time.Duration) string {
-	return fmt.Sprintf("%s only, not for the %s that 80-nth.conf asks for: another file in logind.conf.d has the last word, "+
-		"or that one is not there", delay, dropInDelay)
+	return fmt.Sprintf("%s only, not for the %s that 80-nth.conf asks for: another file in logind.conf.d overrides "+
+		"it, or it is not installed", delay, dropInDelay)
 }
 
-// system is what the handling of shutdowns knows about the host.
+// system is what shutdown knows about the host.
 type system struct {
 	host     logind.Host
 	limit    time.Duration // for nth's own stop job, unless its unit says otherwise
@@ -50,11 +50,11 @@ type system struct {
 type shutdown struct {
 	source *logind.Source // nil if shutdowns and hibernation are ignored, or there is no notice of them
 	keys   *powerkey.Keys // nil if nth cannot handle the power button here, or shutdowns are ignored
-	// outlived: the daemon drains when the whole system stops, as shutdowns are not ignored.
-	outlived bool
-	wanted   atomic.Bool // nth is to handle the power button
-	system   system
-	log      *logrus.Entry
+	// drainsAtStop: when the whole system stops, the daemon runs until the node is drained, as shutdowns are not ignored.
+	drainsAtStop bool
+	wantsKey     atomic.Bool // nth is to handle the power button
+	system       system
+	log          *logrus.Entry
 
 	mu      sync.Mutex
 	done    func() // is called when the shutdown may proceed; nil unless the daemon has been asked to stop
@@ -72,14 +72,14 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 	if len(kinds) == 0 {
 		return s
 	}
-	s.outlived = slices.Contains(kinds, event.Shutdown)
-	off := func(err error) {
+	s.drainsAtStop = slices.Contains(kinds, event.Shutdown)
+	noNotice := func(err error) {
 		report(err)
 		log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).
 			Infof("no advance notice of shutdowns: %s", err)
 	}
 	if where.noNotice != nil {
-		off(where.noNotice)
+		noNotice(where.noNotice)
 		return s
 	}
 	options := logind.Options{
@@ -95,16 +95,16 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 			}
 			s.started().Infof("a shutdown can be held for up to %s", delay)
 		},
-		Off: off,
+		Off: noNotice,
 	}
-	hasKey := where.host == "" && s.outlived
+	hasKey := where.host == "" && s.drainsAtStop // In a container, the devices of the power button are out of sight.
 	if hasKey {
 		options.Key = &logind.KeyOptions{Held: s.reportPowerKey, Trouble: s.cannotPowerOff}
 	}
 	s.source = logind.New(options)
 	s.use(cfg)
 	if hasKey {
-		s.keys = &powerkey.Keys{Wanted: s.wanted.Load, Listening: s.source.ListenToKey, Pressed: s.pressed}
+		s.keys = &powerkey.Keys{Wanted: s.wantsKey.Load, Listening: s.source.ListenToKey, Pressed: s.pressed}
 	}
 	return s
 }
@@ -116,7 +116,7 @@ func (s *shutdown) started() *logrus.Entry {
 
 // use applies settings, which may have been reloaded.
 func (s *shutdown) use(cfg config.Config) {
-	s.wanted.Store(wantsPowerKey(cfg))
+	s.wantsKey.Store(wantsPowerKey(cfg))
 }
 
 // wantsPowerKey reports whether nth is to handle the power button, by the settings.
@@ -125,7 +125,7 @@ func wantsPowerKey(cfg config.Config) bool {
 	return policy.Action(c.Action) == policy.Drain && c.PowerKey == "nth" && !cfg.DryRun
 }
 
-// listen reads the power button until end is called.
+// listen reads the power button, if nth can handle it, until ctx ends or end is called. end waits until nothing is read any more.
 func (s *shutdown) listen(ctx context.Context) (end func()) {
 	if s.keys == nil {
 		return func() {}
@@ -136,14 +136,15 @@ func (s *shutdown) listen(ctx context.Context) (end func()) {
 	return func() { stop(); ended.Wait() }
 }
 
-// pressed is called when the power button is pressed.
+// pressed passes a press of the power button on to the source, and logs it.
 func (s *shutdown) pressed(at time.Time) {
 	s.source.Pressed(at)
 	s.log.WithField(systemd.FieldMessageID, systemd.PowerButton).
 		Warnf("the power button was pressed at %s", at.UTC().Format("15:04:05.000Z"))
 }
 
-// reportPowerKey logs who handles the power button, and what the kubelet does then.
+// reportPowerKey logs which process handles the power button, and what the kubelet does then. held: nth does. why is why nth does not, if it
+// wants to.
 func (s *shutdown) reportPowerKey(held bool, why string) {
 	handler := "logind, which announces the shutdown to nth and the kubelet at once"
 	switch {
@@ -165,7 +166,7 @@ func kubeletsPart(k identity.GracefulShutdown) string {
 		"nth: it asks no disruption budget, and gives pods no more than %s, critical ones %s", k.Period-k.Critical, k.Critical)
 }
 
-// cannotPowerOff logs an error in powering the machine off, unless it was the last one, too.
+// cannotPowerOff logs an error in powering the machine off, unless the last one was the same.
 func (s *shutdown) cannotPowerOff(err error) {
 	s.mu.Lock()
 	changed := s.trouble != err.Error()
@@ -177,7 +178,7 @@ func (s *shutdown) cannotPowerOff(err error) {
 	}
 }
 
-// sources returns logind as a source of events, if it is one.
+// sources returns logind as a source of events for the agent; nil if logind announces nothing.
 func (s *shutdown) sources() []agent.Source {
 	if s.source == nil {
 		return nil
@@ -187,7 +188,7 @@ func (s *shutdown) sources() []agent.Source {
 
 // settled lets a shutdown or hibernation proceed once its event has an outcome, whatever that is.
 func (s *shutdown) settled(ev event.Event, outcome event.Outcome) {
-	if !ev.Kind.Local() || outcome == "" { // It is another kind of event, or there is still something to do.
+	if !ev.Kind.Local() || outcome == "" { // EC2 has announced it, or there is still something to do.
 		return
 	}
 	s.source.Release(ev.Kind)
@@ -198,12 +199,12 @@ func (s *shutdown) settled(ev event.Event, outcome event.Outcome) {
 	}
 }
 
-// outlive returns the context for the daemon to run in. It ends with ctx. But if the whole system is stopping then, it ends only when the drain is
-// settled, or its time is over. stop ends it at once.
+// outlive returns the context for the daemon to run in. Usually it ends with ctx. If the whole system is stopping then, it ends when the drain is
+// settled, or when the time of nth's stop job is nearly over. stop ends it at once.
 func (s *shutdown) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
-		if s.source == nil || !s.outlived || !s.system.host.GoingDown(running) {
+		if s.source == nil || !s.drainsAtStop || !s.system.host.GoingDown(running) {
 			stop()
 			return
 		}

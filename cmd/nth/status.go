@@ -15,7 +15,8 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// statusReporter adds to the agent's status what the agent does not know: the process, the identity, and what is off.
+// statusReporter adds to the agent's status what the agent does not know: the process, the identity, and what is off. It passes the result to
+// next.
 type statusReporter struct {
 	next    statusWriter
 	program string
@@ -25,8 +26,8 @@ type statusReporter struct {
 	mu       sync.Mutex
 	identity state.IdentityStatus
 	degraded []string
-	// ignored, unpolled and unannounced say why kinds are off: they are ignored; the instance's life cycle is excluded, or they were
-	// ignored at the start; there is no logind.
+	// ignored, unpolled and unannounced say why kinds are off. The settings ignore the kind; the settings exclude the instance's life cycle, or
+	// ignored the kind at the start; logind does not announce it.
 	ignored, unpolled, unannounced map[event.Kind]string
 	// target is the instance's target state in its Auto Scaling group, and hook what is known of the group's hooks.
 	target, hook string
@@ -55,7 +56,7 @@ func (b *statusReporter) Show(s state.Status) {
 		s.Off = append(s.Off, state.OffStatus{What: "writing to the cluster", Why: "this is a dry run"})
 	}
 	for _, kind := range event.Kinds() {
-		if why := b.why(kind); why != "" {
+		if why := b.whyOff(kind); why != "" {
 			s.Off = append(s.Off, state.OffStatus{What: string(kind), Why: why})
 		}
 	}
@@ -69,8 +70,8 @@ func (b *statusReporter) Show(s state.Status) {
 	b.next.Show(s)
 }
 
-// why returns why a kind is off; "" if it is not. b.mu is held.
-func (b *statusReporter) why(kind event.Kind) string {
+// whyOff returns why nth does not learn of a kind; "" if it does. b.mu is held.
+func (b *statusReporter) whyOff(kind event.Kind) string {
 	for _, reasons := range []map[event.Kind]string{b.ignored, b.unannounced, b.unpolled} {
 		if why := reasons[kind]; why != "" {
 			return why
@@ -79,7 +80,7 @@ func (b *statusReporter) why(kind event.Kind) string {
 	return ""
 }
 
-// set makes a change with b.mu held. The next Show has it.
+// set makes a change with b.mu held. The next Show reports it.
 func (b *statusReporter) set(change func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -37,40 +37,41 @@ const (
 	steadyLife          = time.Minute
 )
 
-// keepRunning runs the process that start returns, and starts another one whenever it has ended. It forwards signals to the process. It returns
-// when a process has ended because a signal asked it to, or because of bad flags or settings, which would end the next one, too. The result is
-// that process's exit status.
+// keepRunning starts the process that start returns, and another one whenever it has ended. It forwards signals to the process. It returns after
+// a signal has asked to stop, or after bad flags or settings have ended the process, since they would end the next one, too. The result is the
+// exit status of the last process, or 0 if a signal came in the pause between two.
 func keepRunning(start func() *exec.Cmd, log *logrus.Entry, signals <-chan os.Signal) (status int) {
 	for pause := time.Duration(0); ; {
 		began, process := time.Now(), start()
 		how := "it could not be started"
 		err := process.Start()
 		if err == nil {
-			asked := attend(process, signals)
+			stopAsked := forwardSignals(process, signals)
 			status, how = process.ProcessState.ExitCode(), process.ProcessState.String()
-			if asked || status == cli.ExitUsage || status == cli.ExitConfig {
+			if stopAsked || status == cli.ExitUsage || status == cli.ExitConfig {
 				return status
 			}
 		}
-		lived := time.Since(began)
-		pause = pauseAfter(pause, lived)
-		say(log, fmt.Sprintf("nth has ended after %s (%s); starting it again in %s", lived.Round(time.Millisecond), how, pause), err)
-		if stopAsked(signals, pause) {
+		age := time.Since(began)
+		pause = pauseAfter(pause, age)
+		logWithin(time.Second, log, fmt.Sprintf("nth has ended after %s (%s); starting it again in %s", age.Round(time.Millisecond), how, pause), err)
+		if isAskedToStop(signals, pause) {
 			return cli.ExitOK
 		}
 	}
 }
 
-// pauseAfter returns the pause before a restart. last is the pause before the process that has ended, 0 for the first one, and lived its age.
-func pauseAfter(last, lived time.Duration) time.Duration {
-	if last == 0 || lived >= steadyLife {
+// pauseAfter returns the pause before a restart. last is the pause before the process that has ended, 0 for the first one, and age how long that
+// process ran.
+func pauseAfter(last, age time.Duration) time.Duration {
+	if last == 0 || age >= steadyLife {
 		return restartPause
 	}
 	return min(2*last, longestRestartPause)
 }
 
-// attend forwards signals to a process until it has ended, and reports whether one of them asked it to stop.
-func attend(process *exec.Cmd, signals <-chan os.Signal) (asked bool) {
+// forwardSignals forwards signals to a process until it has ended, and reports whether one of them asked it to stop.
+func forwardSignals(process *exec.Cmd, signals <-chan os.Signal) (stopAsked bool) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -79,16 +80,16 @@ func attend(process *exec.Cmd, signals <-chan os.Signal) (asked bool) {
 	for {
 		select {
 		case <-ended:
-			return asked
+			return stopAsked
 		case received := <-signals:
-			asked = asked || asksToStop(received)
+			stopAsked = stopAsked || asksToStop(received)
 			_ = process.Process.Signal(received) // It fails only if the process has exited.
 		}
 	}
 }
 
-// stopAsked waits for a pause, and reports whether a signal asked to stop meanwhile. Other signals are dropped.
-func stopAsked(signals <-chan os.Signal, pause time.Duration) bool {
+// isAskedToStop waits for a pause, and reports whether a signal asked to stop meanwhile. Other signals are dropped.
+func isAskedToStop(signals <-chan os.Signal, pause time.Duration) bool {
 	for over := time.After(pause); ; {
 		select {
 		case <-over:
@@ -103,9 +104,9 @@ func stopAsked(signals <-chan os.Signal, pause time.Duration) bool {
 
 func asksToStop(s os.Signal) bool { return s == syscall.SIGTERM || s == syscall.SIGINT }
 
-// say logs one line, and err if it is not nil. It waits a second at most: a log that hangs must not prevent a restart.
-func say(log *logrus.Entry, line string, err error) {
-	daemon.Within(time.Second, func() {
+// logWithin logs one line, and err if it is not nil. It waits no longer than limit: a log that hangs must not prevent a restart.
+func logWithin(limit time.Duration, log *logrus.Entry, line string, err error) {
+	daemon.Within(limit, func() {
 		if err != nil {
 			line += ": " + err.Error()
 		}
@@ -136,7 +137,7 @@ func supervise(cmd *cobra.Command) error {
 func daemonProcess(parent *cobra.Command) *exec.Cmd {
 	args := []string{underParent}
 	parent.Flags().Visit(func(f *pflag.Flag) { args = append(args, "--"+f.Name+"="+f.Value.String()) })
-	command := exec.Command("/proc/self/exe", args...) // Signals end it.
+	command := exec.Command("/proc/self/exe", args...) // No context: signals end it.
 	command.Args[0] = os.Args[0]
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, parent.OutOrStdout(), parent.ErrOrStderr()
 	// In its own process group, it gets a terminal's signals once, from this process: a second one would end it immediately.
@@ -144,12 +145,12 @@ func daemonProcess(parent *cobra.Command) *exec.Cmd {
 	return command
 }
 
-// watchdog is the service manager with a watchdog for where it has none: in a host container of Bottlerocket, or if nth was started
-// manually. If the main loop hangs, the process exits, so that whatever supervises it can restart it.
+// watchdog is the service manager for the agent, with a watchdog of its own where the service manager has none: in a host container of
+// Bottlerocket, or if nth was started manually. If the main loop hangs, the process exits, so that its supervisor can restart it.
 type watchdog struct {
 	*systemd.Notifier
-	beaten   atomic.Bool
-	stopping chan struct{}
+	beaten   atomic.Bool   // the loop has beaten since the last tick
+	stopping chan struct{} // closed by Stopping
 	stop     sync.Once
 }
 
@@ -198,7 +199,7 @@ func (w *watchdog) watch(ctx context.Context, stalled func()) {
 		case <-ticks.C:
 		}
 		if w.beaten.Swap(false) {
-			silent = -1
+			silent = -1 // The loop makes it 0.
 		}
 	}
 	stalled()

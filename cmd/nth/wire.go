@@ -59,16 +59,16 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 		return err
 	}
 	liveness.follow(metadata)
-	borrowed := h.newKubelet(cfg, metadata, meter.Requested)
-	node := newLocalNode(borrowed, cfg, balancers(cfg, metadata), h.scripts(cfg))
+	kubelet := h.newKubelet(cfg, metadata, meter.Requested)
+	node := newLocalNode(kubelet, cfg, balancers(cfg, metadata), h.scripts(cfg))
 	shutdown := newShutdown(cfg, h.system(cfg), bootID, log, board.setNoNotice)
 	hooks := newHooks(metadata, cfg, store, board, meter, log)
-	notices := newNotices(cfg, listenerDeps{borrowed, store, &machine{ask: metadata.Instance}, liveness.alive, board.degrade, meter, log})
+	notices := newNotices(cfg, listenerDeps{kubelet, store, &machine{ask: metadata.Instance}, liveness.alive, board.degrade, meter, log})
 	notices.addMetrics(cfg.Metrics, meter, node)
 	loop := agent.New(agent.Config{
 		Sources:   append(shutdown.sources(), hooks, drainRequests{daemon.StateDirectory(&cfg.Common), board.setNoRequest}),
 		Node:      node,
-		Identity:  warmIdentity{kubelet: borrowed, found: board.setIdentity},
+		Identity:  warmIdentity{kubelet: kubelet, found: board.setIdentity},
 		Record:    store,
 		Service:   watchdog,
 		Policy:    rules,
@@ -90,7 +90,8 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	return errors.Join(writeStatus(running, file, notices.around(loop.Run)), service.Err())
 }
 
-// lockDaemon makes this process the only daemon here, until unlock is called. A dry run may run at the same time as the service, and takes no lock.
+// lockDaemon makes this process the only daemon on this machine until unlock is called. The error is that of a daemon that runs already. A dry
+// run may run at the same time as the service, and takes no lock.
 func lockDaemon(cfg config.Config, log *logrus.Entry) (unlock func(), err error) {
 	if cfg.DryRun {
 		return func() {}, nil
@@ -99,14 +100,14 @@ func lockDaemon(cfg config.Config, log *logrus.Entry) (unlock func(), err error)
 	if running, ok := errors.AsType[record.RunningError](err); ok {
 		return nil, running
 	}
-	if err != nil { // A disk that is full or read-only keeps no node from being drained.
+	if err != nil { // A disk that is full or read-only must not keep the node from being drained.
 		log.WithField(systemd.FieldMessageID, systemd.StateTrouble).Warnf("%s; continuing, but a second nth on this machine would not be refused", err)
 		return func() {}, nil
 	}
 	return func() { _ = lock.Close() }, nil
 }
 
-// exclusiveStatus writes the status, unless this is a dry run and the service runs: the file is the service's then.
+// exclusiveStatus writes the status file. A dry run leaves the file to the service while that runs.
 type exclusiveStatus struct {
 	*record.StatusFile
 	cfg config.Config
@@ -114,7 +115,7 @@ type exclusiveStatus struct {
 
 // Show implements statusWriter.
 func (e exclusiveStatus) Show(s state.Status) {
-	if !e.cfg.DryRun || record.Holder(e.cfg.RuntimeDirectory) == 0 {
+	if !e.cfg.DryRun || record.Holder(e.cfg.RuntimeDirectory) == 0 { // No process holds the lock of the service.
 		e.StatusFile.Show(s)
 	}
 }
@@ -124,12 +125,12 @@ func booted() time.Time { return time.Now().Add(-record.Uptime()) }
 
 // adjustable has the parts of the daemon whose settings can be reloaded.
 type adjustable struct {
-	node    *localNode
-	board   *statusReporter
-	down    *shutdown
-	hooks   *asg.Keeper
-	notices *notices
-	agent   *agent.Agent
+	node     *localNode
+	board    *statusReporter
+	shutdown *shutdown
+	hooks    *asg.Keeper
+	notices  *notices
+	agent    *agent.Agent
 }
 
 // use applies reloaded settings. degraded lists the faults in them.
@@ -138,7 +139,7 @@ func (a adjustable) use(cfg config.Config, degraded []string) {
 	a.node.use(drainOptions(cfg))
 	a.board.setIgnored(rules)
 	a.board.setDegraded(degraded)
-	a.down.use(cfg)
+	a.shutdown.use(cfg)
 	a.hooks.Use(daemon.Hooks(cfg.Events.ASGTermination))
 	a.notices.use(rules)
 	a.notices.useWebhook(cfg)
@@ -176,8 +177,7 @@ func newSource(opts imds.Options) (*imds.Source, error) {
 	return source, nil
 }
 
-// unwatched lists the kinds that are not watched: those that were ignored when the daemon started, and the local ones if logind does not
-// announce shutdowns.
+// unwatched lists the kinds that are not watched: those that the settings ignore, and the local ones unless logind announces shutdowns.
 func unwatched(rules policy.Settings, shutdowns bool) []event.Kind {
 	kinds := watched(rules)
 	return slices.DeleteFunc(event.Kinds(), func(kind event.Kind) bool {
@@ -185,7 +185,7 @@ func unwatched(rules policy.Settings, shutdowns bool) []event.Kind {
 	})
 }
 
-// watched lists the kinds that are not ignored.
+// watched lists the kinds that the settings do not ignore.
 func watched(rules policy.Settings) []event.Kind {
 	kinds := []event.Kind{}
 	for _, kind := range event.Kinds() {
@@ -196,7 +196,7 @@ func watched(rules policy.Settings) []event.Kind {
 	return kinds
 }
 
-// runCommand returns "nth run". In a host container, it only supervises a child that runs the daemon.
+// runCommand returns "nth run". In a host container, this process only supervises a child, which runs the daemon.
 func (h hostInfo) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run", Short: "watch for interruptions and drain this node", Args: cobra.NoArgs,
@@ -245,7 +245,7 @@ func late(name string, started, now config.Config) bool {
 	case name == "log.level", name == "imds.withdrawn_after", strings.HasPrefix(name, "drain."), strings.HasPrefix(name, "webhook."):
 		return false
 	case strings.HasPrefix(name, "events."):
-		// A kind that was ignored at the start is not polled for.
+		// A kind that was ignored at the start is not polled for, so a restart has to begin that.
 		before, after := policyOf(started), policyOf(now)
 		kind := kindOf(name)
 		return strings.HasSuffix(name, ".action") && before[kind].Action == policy.Ignore && after[kind].Action != policy.Ignore
