@@ -56,8 +56,8 @@ type check struct{ *checks.List }
 func (c *check) settings(path string, cfg config.Queue) {
 	sources, _ := own.Place.Sources(path) // They have just been read.
 	c.Settings(sources, own.Place.File)
-	if cfg.Queue.URL == "" {
-		c.Fail("settings", "queue.url is not set")
+	if err := own.Lacks(&cfg); err != nil {
+		c.Fail("settings", "%s", err)
 	}
 	if cfg.DryRun {
 		c.DryRun()

@@ -246,7 +246,7 @@ func TestCheckSaysThatARegionOrAQueueIsMissing(t *testing.T) {
 	t.Setenv("AWS_REGION", "")
 	for settings, want := range map[string]string{
 		"[queue]\nurl = \"" + b.QueueURL() + "\"\n[kubernetes]\nkubeconfig = \"/absent\"\n": `fail  aws         neither .*: set AWS_REGION`,
-		"dry_run = true\n[kubernetes]\nkubeconfig = \"/absent\"\n":                          `fail  settings    queue\.url is not set`,
+		"dry_run = true\n[kubernetes]\nkubeconfig = \"/absent\"\n":                          `fail  settings    queue\.url: must be set`,
 	} {
 		if err := os.WriteFile(b.settings, []byte(settings), 0o600); err != nil {
 			t.Fatal(err)

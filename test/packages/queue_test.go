@@ -39,15 +39,16 @@ func TestQueue_FromInstallationToPurge(t *testing.T) {
 		mustBe(t, m, "nth-queue", "disabled", "inactive")
 		mustBeSound(t, m, "nth-queue.service", "13")
 
-		// Started without what it needs, it says once what is missing.
-		for _, row := range []struct{ kubeconfig, status string }{{"", "243"}, {"none", "78"}} {
-			if row.kubeconfig != "" {
-				m.Write(t, "/etc/nth/nth-queue.kubeconfig", row.kubeconfig)
-			}
-			m.Try(t, "systemctl", "start", "nth-queue")
-			m.Await(t, "nth-queue gives up", func() bool { return m.Property(t, "nth-queue", "ActiveState") == "failed" })
-			if got := m.Property(t, "nth-queue", "ExecMainStatus"); got != row.status {
-				t.Errorf("with the kubeconfig %q it ended with status %s, want %s", row.kubeconfig, got, row.status)
+		// Started without what it needs, it says once what is missing, as its check does.
+		const missing = "queue.url: must be set"
+		m.Try(t, "systemctl", "start", "nth-queue")
+		m.Await(t, "nth-queue gives up", func() bool { return m.Property(t, "nth-queue", "ActiveState") == "failed" })
+		if got := m.Property(t, "nth-queue", "ExecMainStatus"); got != "78" {
+			t.Errorf("without settings it ended with status %s, want 78", got)
+		}
+		for _, command := range [][]string{{"journalctl", "--unit=nth-queue", "--output=cat"}, {"nth-queue", "check"}} {
+			if said := m.Try(t, command[0], command[1:]...); !strings.Contains(said.Stdout, missing) {
+				t.Errorf("%s does not say %q:\n%s", strings.Join(command, " "), missing, said.Stdout)
 			}
 		}
 		if restarts := m.Property(t, "nth-queue", "NRestarts"); restarts != "0" {

@@ -38,6 +38,10 @@ func (c Credential) String() string {
 // Given finds a credential by its name.
 type Given func(name string) Credential
 
+// blank is the text of SetCredential= with which a unit says that the file of LoadCredential= may be missing: a line's end, as the unit escapes
+// it. systemd refuses an empty text.
+const blank = `\n`
+
 // Own is the Given of a service: it finds the credentials that systemd has passed to this process.
 func Own(name string) Credential {
 	dir := directory()
@@ -45,7 +49,7 @@ func Own(name string) Credential {
 		return Credential{}
 	}
 	path := filepath.Join(dir, name)
-	if _, err := os.Stat(path); err != nil {
+	if found, err := os.Stat(path); err != nil || found.Size() <= 1 { // blank stands in for a missing file.
 		return Credential{}
 	}
 	return Credential{Name: name, File: path}
@@ -70,7 +74,9 @@ type Unit struct {
 type source struct {
 	setting string // the last one that names it, such as LoadCredential
 	path    string // of LoadCredential= and LoadCredentialEncrypted=
-	set     bool   // SetCredential= or SetCredentialEncrypted= has a text that stands in for a missing file
+	// set is whether SetCredential= or SetCredentialEncrypted= has a text that stands in for a missing file, and optional whether that
+	// text is blank: then the service starts without the file, and does not get the credential.
+	set, optional bool
 }
 
 // Doubt says why the service may get other credentials than Find finds; "" if it gets the same.
@@ -94,12 +100,14 @@ func ReadUnit(root, service string) Unit {
 		setting, value, _ := strings.Cut(line, "=")
 		name, of, _ := strings.Cut(value, ":")
 		from := u.given[name]
-		if set := strings.HasPrefix(setting, "Set"); set && from.path != "" { // systemd prefers the file to the text.
-			from.set = true
-		} else if set {
-			from = source{setting: setting, set: true}
+		isText := strings.HasPrefix(setting, "Set")
+		if isText {
+			from.set, from.optional = of != blank, of == blank
 		} else {
-			from = source{setting, of, from.set}
+			from.path = of
+		}
+		if !isText || from.path == "" { // systemd prefers the file to the text.
+			from.setting = setting
 		}
 		u.given[name] = from
 	}
@@ -147,6 +155,8 @@ func (u Unit) load(c Credential, from source) Credential {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && from.set: // systemd takes the text of SetCredential=.
+	case errors.Is(err, fs.ErrNotExist) && from.optional:
+		c.Fault = fmt.Errorf("%s is not there", from.path)
 	case errors.Is(err, fs.ErrNotExist):
 		c.Fault = fmt.Errorf("%s is not there: systemd does not start %s without it (status 243)", from.path, u.service)
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:

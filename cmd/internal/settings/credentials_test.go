@@ -48,6 +48,7 @@ func TestUnit_FindsWhatTheServiceGets(t *testing.T) {
 		"a file that is named later": {unit: "LoadCredential=a:/etc/old\nLoadCredential=a:/etc/url", files: map[string]string{"etc/url": "x"}, want: settings.Credential{Source: url, File: "etc/url"}},
 		"a missing file":             {unit: "LoadCredential=a:/etc/url", want: settings.Credential{Source: url}, fault: "/etc/url " + missing},
 		"a missing file with a text": {unit: "LoadCredential=a:/etc/url\nSetCredential=a:none: at all", want: settings.Credential{Source: url, Sealed: only}},
+		"a file that may be missing": {unit: "LoadCredential=a:/etc/url\nSetCredential=a:\\n", want: settings.Credential{Source: url}, fault: "/etc/url is not there"},
 		"an empty file":              {unit: "LoadCredential=a:/etc/url", files: map[string]string{"etc/url": ""}, want: settings.Credential{Source: url}, fault: "/etc/url is empty"},
 		"a directory":                {unit: "LoadCredential=a:/etc/url", files: map[string]string{"etc/url/a": "x"}, want: settings.Credential{Source: url}, fault: "/etc/url is not a file"},
 		"an encrypted file":          {unit: "LoadCredentialEncrypted=a:/etc/url", files: map[string]string{"etc/url": "x"}, want: settings.Credential{Source: encrypted, Sealed: only}},
