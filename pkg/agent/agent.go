@@ -205,7 +205,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.cfg.Service.Ready()
 	}
 	if !a.cfg.ClaimRead {
-		a.tasks.Go(func() { a.readClaim(inner, false) })
+		a.tasks.Go(func() { a.readClaim(inner, atStart) })
 	}
 
 	err := a.loop(inner)
@@ -243,10 +243,13 @@ func (a *Agent) loop(ctx context.Context) error {
 	revisit := time.NewTimer(0)
 	defer revisit.Stop()
 	for ctx.Err() == nil {
-		if next := a.advance(ctx); !next.IsZero() {
-			revisit.Reset(max(next.Sub(a.now()), 0))
-		}
+		sit, goal := a.decide()
+		a.pursueGoal(ctx, goal)
+		a.reportOutcomes(sit)
 		a.status()
+		if !goal.Revisit.IsZero() {
+			revisit.Reset(max(goal.Revisit.Sub(a.now()), 0))
+		}
 		select {
 		case <-ctx.Done():
 		case <-revisit.C:
@@ -321,14 +324,6 @@ func (a *Agent) handleInbox(news []any) error {
 		}
 	}
 	return gaveUp
-}
-
-// advance brings the record up to date and pursues the goal. It returns when to decide again without news.
-func (a *Agent) advance(ctx context.Context) time.Time {
-	sit, goal := a.decide()
-	a.pursueGoal(ctx, goal)
-	a.reportOutcomes(sit)
-	return goal.Revisit
 }
 
 // decide brings the record up to date and returns the goal.
@@ -485,7 +480,7 @@ type (
 	claimFound struct {
 		claim drain.Claim
 		ours  bool
-		again bool // it was read after a guard had ended
+		when  claimTime
 	}
 	newPolicy struct{ rules policy.Settings }
 	unwritten struct {
@@ -493,6 +488,14 @@ type (
 		again bool // it was a retry, whose failure has been logged
 	}
 	sourceEnded struct{ err error }
+)
+
+// claimTime says when the claim on the Node is read.
+type claimTime string
+
+const (
+	atStart    claimTime = "at the start"
+	afterGuard claimTime = "after a guard has ended"
 )
 
 func newInbox(now func() time.Time) *inbox { return &inbox{now: now, ready: make(chan struct{}, 1)} }

@@ -82,11 +82,14 @@ var messages = map[state.TransitionKind][]message{
 
 	state.NodeClosed:      {warn(systemd.Cordoned, "{would}cordoned the node after {took}")},
 	state.NodeFoundClosed: {info(systemd.CordonForeign, "the node was already cordoned by someone else; nth will not uncordon it")},
-	state.NodeReopened:    {info(systemd.CordonForeign, "someone uncordoned the node during this event; pods scheduled since then are left alone")},
-	state.NodeOptedOut:    {info(systemd.CordonForeign, "annotation "+drain.ActionAnnotation+" asks to leave the node alone")},
-	state.NodeMissing:     {info(systemd.DrainStarted, "no Node object: {detail}; waiting")},
-	state.NodeExcluded:    {info(systemd.Cordoned, "excluded the node from external load balancers")},
-	state.NodeUnclosable:  {warn(systemd.PodHeld, "{detail}")},
+	state.NodeReopened: {
+		info(systemd.CordonLifted, "someone uncordoned the node during this event; pods from before are still evicted, later ones stay").when(actionIs(policy.Drain)),
+		info(systemd.CordonLifted, "someone uncordoned the node during this event; nth leaves it open"),
+	},
+	state.NodeOptedOut:   {info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" asks to leave the node alone")},
+	state.NodeMissing:    {info(systemd.DrainStarted, "no Node object: {detail}; waiting")},
+	state.NodeExcluded:   {info(systemd.Cordoned, "excluded the node from external load balancers")},
+	state.NodeUnclosable: {warn(systemd.PodHeld, "{detail}")},
 	state.NodeUncordoned: {
 		failure(systemd.DrainIncomplete, "the node could not be uncordoned; retrying").when(hasError),
 		info(systemd.Uncordoned, "{would}uncordoned the node: {reason}").when(outcomeIs(drain.UncordonLifted)),
@@ -94,7 +97,7 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.Uncordoned, "the Node no longer exists; nothing to uncordon").when(outcomeIs(drain.UncordonNodeGone)),
 		info(systemd.Uncordoned, "nth's cordon is already gone; nothing to uncordon"),
 	},
-	state.CordonAdopted:    {warn(systemd.EventSeen, "adopting nth's own cordon, which is missing from the record").withoutPhase()},
+	state.CordonAdopted:    {warn(systemd.Cordoned, "nth had cordoned the node, which its record does not say; nth uncordons it when {kind} is over").withoutPhase()},
 	state.EvictionsDelayed: {info(systemd.DrainStarted, "delaying evictions for {detail}")},
 	state.ScriptsFailed:    {warn(systemd.DrainStarted, "evicting without waiting for units that run before a drain: {detail}")},
 	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers: {detail}")},

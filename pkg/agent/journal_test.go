@@ -71,7 +71,7 @@ func TestJournal_FieldsAndWords(t *testing.T) {
 		"no phase: it is over": {
 			state.Transition{Kind: state.CalledBack, Entry: spot, Action: drain}, "info: stopping the drain for spot-interruption: no longer needed" + ofSpot,
 		},
-		"no phase: it is made up": {state.Transition{Kind: state.CordonAdopted, Entry: spot}, "warning: adopting nth's own cordon, which is missing from the record" + ofSpot},
+		"no phase: it is made up": {state.Transition{Kind: state.CordonAdopted, Entry: spot}, "warning: nth had cordoned the node, which its record does not say; nth uncordons it when spot-interruption is over" + ofSpot},
 		"a step that ends with the process": {
 			state.Transition{Kind: state.CalledBack, Entry: spot, Action: drain, Outcome: state.ProcessEnds},
 			"info: the drain for spot-interruption is not finished; it continues when nth starts again" + ofSpot + draining,

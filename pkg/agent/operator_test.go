@@ -189,7 +189,10 @@ func TestReopened_HoldsUntilAnotherEventComes(t *testing.T) {
 }
 
 func TestReopened_IsRecordedAndLoggedOnce(t *testing.T) {
-	bubble(t, func(r *rig) {
+	each(t, map[string]struct{ code, then string }{
+		"of a drain":  {"terminate", "pods from before are still evicted, later ones stay"},
+		"of a cordon": {"hibernate", "nth leaves it open"},
+	}, func(r *rig, row struct{ code, then string }) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
 			g.close()
 			for range 2 {
@@ -197,14 +200,16 @@ func TestReopened_IsRecordedAndLoggedOnce(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 		})
-		r.runFor(r.spot("a", 2*time.Minute))
-		const opened = "info: someone uncordoned the node during this event; pods scheduled since then are left alone"
-		r.wantSaid(systemd.CordonForeign, opened)
+		spot := r.spot("a", 2*time.Minute)
+		spot.Code = row.code
+		r.runFor(spot)
+		opened := "info: someone uncordoned the node during this event; " + row.then
+		r.wantSaid(systemd.CordonLifted, opened)
 		before, _ := r.record.counts()
 		r.pass(2 * time.Second)
-		r.wantSaid(systemd.CordonForeign, opened)
+		r.wantSaid(systemd.CordonLifted, opened)
 		if after, _ := r.record.counts(); after != before {
-			t.Errorf("the record was written %d times more", after-before)
+			r.t.Errorf("the record was written %d times more", after-before)
 		}
 	})
 }

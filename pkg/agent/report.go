@@ -296,6 +296,9 @@ func (a *Agent) emitNode(p drain.Progress, t state.Transition) {
 		kind, worthLogging = state.NodeCordoned, isNew && (len(drains) > 0 || len(left) == 0 && !leftOpen)
 	case state.NodeReopened:
 		worthLogging = a.recordReopened(p)
+		if len(drains) > 0 { // They continue with the pods from before the uncordon.
+			t.Action = string(policy.Drain)
+		}
 	}
 	if worthLogging {
 		a.log(t)

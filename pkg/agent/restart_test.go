@@ -445,10 +445,10 @@ func TestClaim_IsAdopted(t *testing.T) {
 		r.run()
 		r.pass(10*time.Second - 1)
 		r.wantTape()
-		r.wantSaid(systemd.EventSeen)
+		r.wantSaid(systemd.Cordoned)
 		r.pass(1) // It is read again every five seconds.
 		r.wantTape("put a cordoned")
-		r.wantSaid(systemd.EventSeen, "warning: adopting nth's own cordon, which is missing from the record")
+		r.wantSaid(systemd.Cordoned, "warning: nth had cordoned the node, which its record does not say; nth uncordons it when spot-interruption is over")
 		if e := r.entry("a"); !e.OnNode || e.BootID != "boot-0" || !e.FirstSeen.Equal(r.in(-time.Hour)) || !e.CordonedAt.Equal(r.in(-time.Hour)) {
 			r.t.Errorf("the entry is %+v", e)
 		}

@@ -29,7 +29,7 @@ func (a *Agent) status() {
 
 // sentence says in one line what nth is doing, for "systemctl status".
 func (a *Agent) sentence() string {
-	sentence := a.mainClause()
+	sentence := a.activity()
 	if since := a.outage(); !since.IsZero() {
 		sentence += fmt.Sprintf("; metadata service unreachable since %s", since.Format("15:04:05"))
 	}
@@ -39,10 +39,10 @@ func (a *Agent) sentence() string {
 	return sentence
 }
 
-// mainClause is the main part of sentence: what nth is doing now, or what is announced.
-func (a *Agent) mainClause() string {
+// activity is the first part of sentence: what nth is doing now, or what it waits for.
+func (a *Agent) activity() string {
 	if a.busy() {
-		return a.workClause()
+		return a.currentWork()
 	}
 	if a.node == "" || a.waiting != nil {
 		why := "watching; waiting for the kubelet's credential"
@@ -61,7 +61,7 @@ func (a *Agent) mainClause() string {
 	if e.Phase == state.Seen || e.Released() || e.LeftAlone || e.LeftOpen() {
 		return fmt.Sprintf("watching node %s: %s", a.node, a.cfg.Policy.Describe(e))
 	}
-	return a.restClause(e)
+	return a.pastWork(e)
 }
 
 // unread returns the kinds for which every look since the start has failed.
@@ -76,8 +76,8 @@ func (a *Agent) unread() []string {
 	return kinds
 }
 
-// restClause is mainClause while nothing is being done: what was done for an entry, the most urgent one.
-func (a *Agent) restClause(e state.Entry) string {
+// pastWork is activity while nothing is being done: it says what was done for e, the most urgent entry.
+func (a *Agent) pastWork(e state.Entry) string {
 	said := fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
 	switch e.Phase {
 	case state.Undoing:
@@ -112,8 +112,8 @@ func lastError(e state.Entry) string {
 // busy reports whether something is being done to the node: an uncordon, or a guard that still has an event to work for.
 func (a *Agent) busy() bool { return a.work != nil && (a.work.guard == nil || len(a.unfinished()) > 0) }
 
-// workClause is mainClause while something is being done.
-func (a *Agent) workClause() string {
+// currentWork is activity while a guard or an uncordon is at work.
+func (a *Agent) currentWork() string {
 	goal, first := a.work.goal, a.first()
 	node := "the node"
 	if a.node != "" {

@@ -78,7 +78,7 @@ func (a *Agent) startGuard(parent context.Context, goal policy.Goal) {
 	}
 	guardGoal := a.guardGoal(goal)
 	guard := a.cfg.Node.Guard(guardGoal, func(p drain.Progress) { a.inbox.put(p) })
-	recheck := func() { a.tasks.Go(func() { a.readClaim(parent, true) }) }
+	recheck := func() { a.tasks.Go(func() { a.readClaim(parent, afterGuard) }) }
 	a.start(parent, work{goal: goal, guard: guard, guardGoal: guardGoal, joined: joined, recheck: recheck}, func(ctx context.Context) workResult {
 		guard.Run(ctx)
 		return workResult{}
@@ -278,13 +278,13 @@ func (a *Agent) recordUncordoned(w *work, result workResult) {
 	changed := a.cfg.Policy.Undone(sit, result.uncordon == drain.UncordonOpened)
 	a.put(changed...)
 	for _, e := range changed {
-		before, _ := policy.Find(sit.Past, e.Event.ID)
+		before, met := policy.Find(sit.Past, e.Event.ID)
 		if e.Event.ID == w.goal.Event.ID && before.Phase == state.Undoing {
 			a.emitUncordonEnd(state.Done, w, result, e)
 			continue
 		}
 		// The cordon was this event's, too, or the event came back meanwhile.
-		a.emitChange(before, true, e)
+		a.emitChange(before, met, e)
 		if before.Phase == state.Undoing && e.Phase == state.Seen {
 			a.emit(state.Transition{
 				Kind: state.PutOff, Action: string(action), Reason: w.goal.Reason, Entry: e, Took: time.Since(w.began),
@@ -372,15 +372,15 @@ func (a *Agent) recordReopened(p drain.Progress) (changes bool) {
 const adoptPause = 5 * time.Second
 
 // readClaim reads the claim on the Node, and repeats that until it succeeds. If the record has been lost, the claim shows that the cordon is ours:
-// see adoptClaim. again: this is not the read at the start, but one after a guard has ended.
-func (a *Agent) readClaim(ctx context.Context, again bool) {
+// see adoptClaim.
+func (a *Agent) readClaim(ctx context.Context, when claimTime) {
 	for {
 		claim, ours, err := a.cfg.Node.Claim(ctx)
 		if err == nil {
-			a.inbox.put(claimFound{claim: claim, ours: ours, again: again})
+			a.inbox.put(claimFound{claim: claim, ours: ours, when: when})
 			return
 		}
-		if again && kube.NotFound(err) {
+		if when == afterGuard && kube.NotFound(err) {
 			return // A Node that registers later has no claim.
 		}
 		if !kube.Await(ctx, nil, adoptPause) {
@@ -401,14 +401,14 @@ func (a *Agent) adoptClaim(found claimFound) {
 	if claim.Since = event.CredibleTime(claim.Since); claim.Since.IsZero() {
 		claim.Since = a.now()
 	}
-	if !found.again {
+	if found.when == atStart {
 		a.inherited = found.ours && claim.BootID != a.cfg.BootID
 	}
 	entries := a.cfg.Record.Entries()
 	e, known := policy.Find(entries, claim.Event)
 	// The claim may name an event that is over: the cordon was left to another one then, which takes it back. A cordon that was lifted
 	// after the claim was read at the start is gone.
-	if onNode(entries) || a.opened && !found.again || !found.ours {
+	if onNode(entries) || a.opened && found.when == atStart || !found.ours {
 		return
 	}
 	if !known || e.Phase == state.Closed {

@@ -130,7 +130,7 @@ func (n *Node) Forecast(ctx context.Context, notice time.Duration) (evict.Foreca
 
 // OptedOut reads the Node, and reports whether its ActionAnnotation forbids evictions.
 func (n *Node) OptedOut(ctx context.Context) (bool, error) {
-	node, err := n.get(ctx, false)
+	node, err := n.get(ctx, kube.InTurn)
 	if err != nil {
 		return false, fmt.Errorf("reading node %q: %w", n.name, err)
 	}
@@ -321,7 +321,7 @@ type dryLook struct {
 
 // look reads the Node and its pods, and returns what a real guard would do. Result.Left stays empty, as if all pods had gone.
 func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
-	node, err := g.node.get(ctx, false)
+	node, err := g.node.get(ctx, kube.InTurn)
 	if kube.NotFound(err) && goal.NodeSeen {
 		return dryLook{
 			result: Result{NodeGone: true},
@@ -370,7 +370,7 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 // Uncordon returns what Node.Uncordon would do now. It does not wait for a reboot.
 func (d *DryRun) Uncordon(ctx context.Context, _ Booted) (result UncordonResult, err error) {
 	err = kube.Retry(ctx, func(ctx context.Context) error {
-		node, err := d.get(ctx, false)
+		node, err := d.get(ctx, kube.InTurn)
 		if kube.NotFound(err) {
 			result = UncordonNodeGone
 			return nil

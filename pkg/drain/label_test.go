@@ -65,7 +65,7 @@ func TestLabel(t *testing.T) {
 		r := begin(t, s, drain.Options{Requests: gate, ExcludeFromLoadBalancers: true})
 		await(t, "the cordon", func() bool { return count(s, "patch") == 1 })
 		for range 10 {
-			apitest.Enter(t, gate, false, false)
+			apitest.Enter(t, gate, false, kube.InTurn)
 		}
 		r.await(state.NodeExcluded)
 		if after, label := time.Since(r.began), s.CurrentNode().Labels[drain.ExcludeLabel]; after < 20*time.Second || label != drain.Host {

@@ -123,7 +123,7 @@ func (m memory) staysOpen(goal Goal) bool { return !goal.Close || m.uncordonedIn
 // close makes one look: it reads the Node, and cordons it if the goal asks for that and the Node is not cordoned. before is what the guard knows
 // from earlier looks. If the cordon fails, the view has err and the Node's uid; if the read fails, err alone.
 func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
-	node, err := n.get(ctx, !before.view.closed())
+	node, err := n.get(ctx, kube.Precedence(!before.view.closed()))
 	if err != nil {
 		return view{err: err, missing: kube.NotFound(err)}
 	}
@@ -283,7 +283,7 @@ func onlyCordon(node *corev1.Node) bool {
 // another program's. With another program's cordon, ExcludeLabel may still be this writer's. Then ok is true, and the claim returned is for
 // the event "label", so that the label is taken back. A Node that does not exist is an error.
 func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
-	node, err := n.get(ctx, false)
+	node, err := n.get(ctx, kube.InTurn)
 	if err != nil {
 		return Claim{}, false, fmt.Errorf("reading node %q: %w", n.name, err)
 	}
@@ -334,7 +334,7 @@ func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, err
 	var result UncordonResult
 	conflicts := 0
 	err := kube.Retry(ctx, func(ctx context.Context) error {
-		node, err := n.get(ctx, false)
+		node, err := n.get(ctx, kube.InTurn)
 		if kube.NotFound(err) {
 			result = UncordonNodeGone
 			return nil
@@ -446,14 +446,14 @@ func (g Goal) patchTimeout() time.Duration {
 
 func (n *Node) rest() rest.Interface { return n.client.CoreV1().RESTClient() }
 
-// enter waits for a place at Options.Requests, the gate for requests for Nodes. The caller has to call leave afterwards. A request with first
-// passes those without: the requests that close a node have it, so that a node is closed soon after it was first read.
-func (n *Node) enter(ctx context.Context, first bool) (leave func(), err error) {
+// enter waits for a place at Options.Requests, the gate for requests for Nodes. The caller has to call leave afterwards. The requests
+// that close a node are First, so that a node is closed soon after it was first read.
+func (n *Node) enter(ctx context.Context, first kube.Precedence) (leave func(), err error) {
 	return n.opts.Requests.Enter(ctx, n.opts.Urgent, first)
 }
 
 // get reads the Node once; first is as in enter. A Node with another UID than Options.UID counts as not found.
-func (n *Node) get(ctx context.Context, first bool) (*corev1.Node, error) {
+func (n *Node) get(ctx context.Context, first kube.Precedence) (*corev1.Node, error) {
 	leave, err := n.enter(ctx, first)
 	if err != nil {
 		return nil, err
@@ -475,7 +475,7 @@ func (n *Node) labelManager() string { return n.opts.Writer + "-label" }
 
 // patch changes keys of ours other than the cordon, and returns the Node after that.
 func (n *Node) patch(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
-	leave, err := n.enter(ctx, false)
+	leave, err := n.enter(ctx, kube.InTurn)
 	if err != nil {
 		return nil, err
 	}
@@ -486,7 +486,7 @@ func (n *Node) patch(ctx context.Context, patch map[string]any) (*corev1.Node, e
 // patchToEnd changes the cordon, with the writer as field manager. It is like patch, except that a request that was begun is not
 // canceled with ctx: the API server might still carry it out, and a later uncordon has to see it.
 func (n *Node) patchToEnd(ctx context.Context, patch map[string]any, timeout time.Duration) (*corev1.Node, error) {
-	leave, err := n.enter(ctx, true)
+	leave, err := n.enter(ctx, kube.First)
 	if err != nil {
 		return nil, err
 	}

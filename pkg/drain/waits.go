@@ -212,7 +212,7 @@ func (g *guard) awaitVolumes(now time.Time) time.Time {
 	if epoch := g.epoch; g.volumes == nil && g.volumesEpoch != epoch && now.Before(end) {
 		h := &hold{late: errLate, until: func(now time.Time) time.Time { return loop.Soonest(end, g.restDeadline(now)) }}
 		volumes := wait.Volumes{
-			Node:   func(ctx context.Context) (*corev1.Node, error) { return g.node.get(ctx, false) },
+			Node:   func(ctx context.Context) (*corev1.Node, error) { return g.node.get(ctx, kube.InTurn) },
 			Client: g.node.rest(), Reads: &g.node.reads,
 		}
 		g.await(&g.volumes, h, volumes, wait.Node{Staying: g.pods.Staying()}, state.VolumesInUse, func(err error) {

@@ -168,12 +168,12 @@ func TestEvict_AtTheGateDeadlineMoves(t *testing.T) {
 				c.add(s)
 				var leave func()
 				if c.waits == 0 {
-					leave = <-apitest.Enter(t, gate, true, false)
+					leave = <-apitest.Enter(t, gate, true, kube.InTurn)
 				}
 				r := beginWithin(t, s, evict.Options{Gate: gate}, true, time.Minute)
 				if c.waits > 0 {
 					time.Sleep(c.waits - 500*time.Millisecond)
-					leave = <-apitest.Enter(t, gate, true, false)
+					leave = <-apitest.Enter(t, gate, true, kube.InTurn)
 				}
 				time.Sleep(time.Second)
 				r.adjust(moves)
@@ -211,7 +211,7 @@ func TestEvict_AtTheGateUrgentPodsPass(t *testing.T) {
 			gate := kube.NewGate(1)
 			s.AddPod(pod("a", grace(c.grace)), 0)
 			s.Always("evict", slowly(time.Second))
-			leave, waiting := <-apitest.Enter(t, gate, true, false), apitest.Enter(t, gate, true, false)
+			leave, waiting := <-apitest.Enter(t, gate, true, kube.InTurn), apitest.Enter(t, gate, true, kube.InTurn)
 			beginWithin(t, s, evict.Options{Gate: gate, Urgent: func() bool { return c.urgent }}, true, time.Minute)
 			time.Sleep(500 * time.Millisecond)
 			leave()

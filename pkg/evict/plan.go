@@ -239,7 +239,7 @@ func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
 	}
 	nodeUrgent := func() bool { return p.opts.Urgent != nil && p.opts.Urgent() }
 	run := p.loop.Worker()
-	p.opts.Gate.Line(ctx, func() bool { return urgent || nodeUrgent() }, attaches(pod) || urgent && nodeUrgent(), func(leave func(), err error) {
+	p.opts.Gate.Line(ctx, func() bool { return urgent || nodeUrgent() }, kube.Precedence(attaches(pod) || urgent && nodeUrgent()), func(leave func(), err error) {
 		go run(func(context.Context) func() {
 			defer cancel()
 			if err == nil {

@@ -306,7 +306,7 @@ func (f *Fleet) changeOnce(ctx context.Context, of node, urgent func() bool, pat
 			err = fmt.Errorf("writing to node %q: %w", of.name, err)
 		}
 	}()
-	leave, err := f.requests.Enter(ctx, urgent, false)
+	leave, err := f.requests.Enter(ctx, urgent, kube.InTurn)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ type lane struct {
 // ticket is a request that waits for a place.
 type ticket struct {
 	urgent func() bool // nil if its urgency does not change
-	first  bool
+	first  Precedence
 	turn   func(leave func(), err error)
 	forget func() bool // ends the watch for the end of its context
 }
@@ -44,10 +44,19 @@ const longestPass = 2 * time.Second
 // urgentLook is how often requests that wait for a place are checked for whether they have become urgent.
 const urgentLook = time.Second
 
+// Precedence is where a request joins the line for a place.
+type Precedence bool
+
+// The precedences. A request that is First passes those that are InTurn.
+const (
+	InTurn Precedence = false
+	First  Precedence = true
+)
+
 // Enter waits for a place, and returns a function that must be called to leave it. The request's own timeout should begin only then. urgent,
-// if not nil, reports whether the request is urgent, and is called again while it waits; it must not block. A request with first passes those
-// without. The error is ctx's.
-func (g *Gate) Enter(ctx context.Context, urgent func() bool, first bool) (leave func(), err error) {
+// if not nil, reports whether the request is urgent, and is called again while it waits; it must not block. The error
+// is ctx's.
+func (g *Gate) Enter(ctx context.Context, urgent func() bool, first Precedence) (leave func(), err error) {
 	decided := make(chan struct{})
 	g.Line(ctx, urgent, first, func(l func(), e error) {
 		leave, err = l, e
@@ -59,7 +68,7 @@ func (g *Gate) Enter(ctx context.Context, urgent func() bool, first bool) (leave
 
 // Line is Enter for those who do not wait: it joins the line, and turn is called once with what Enter returns. turn must not block. A
 // thousand requests in line need no goroutine.
-func (g *Gate) Line(ctx context.Context, urgent func() bool, first bool, turn func(leave func(), err error)) {
+func (g *Gate) Line(ctx context.Context, urgent func() bool, first Precedence, turn func(leave func(), err error)) {
 	if g == nil {
 		turn(func() {}, nil)
 		return

@@ -15,9 +15,9 @@ func TestGate(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"the first before others, the urgent on places of their own": func(t *testing.T) {
 			gate := kube.NewGate(1)
-			leave := <-apitest.Enter(t, gate, false, false)
-			later, cordon := apitest.Enter(t, gate, false, false), apitest.Enter(t, gate, false, true)
-			if spot := apitest.Enter(t, gate, true, false); len(spot) != 1 || len(later)+len(cordon) != 0 {
+			leave := <-apitest.Enter(t, gate, false, kube.InTurn)
+			later, cordon := apitest.Enter(t, gate, false, kube.InTurn), apitest.Enter(t, gate, false, kube.First)
+			if spot := apitest.Enter(t, gate, true, kube.InTurn); len(spot) != 1 || len(later)+len(cordon) != 0 {
 				t.Errorf("of the urgent %d have entered, of the others %d", len(spot), len(later)+len(cordon))
 			}
 			leave()
@@ -27,22 +27,22 @@ func TestGate(t *testing.T) {
 			}
 			(<-cordon)()
 			(<-later)()
-			(<-apitest.Enter(t, gate, false, false))() // The place is free again.
+			(<-apitest.Enter(t, gate, false, kube.InTurn))() // The place is free again.
 		},
 		// A webhook may not answer.
 		"a request keeps its place for two seconds at most": func(t *testing.T) {
 			gate := kube.NewGate(1)
-			leave := <-apitest.Enter(t, gate, false, false)
+			leave := <-apitest.Enter(t, gate, false, kube.InTurn)
 			began := time.Now()
-			(<-apitest.Enter(t, gate, false, false))()
+			(<-apitest.Enter(t, gate, false, kube.InTurn))()
 			if waited := time.Since(began); waited != 2*time.Second {
 				t.Errorf("the next one has waited %s", waited)
 			}
 			leave()
-			if given := apitest.Enter(t, gate, false, false); len(given) != 1 {
+			if given := apitest.Enter(t, gate, false, kube.InTurn); len(given) != 1 {
 				t.Error("there is no place once all have left")
 			}
-			if more := apitest.Enter(t, gate, false, false); len(more) != 0 {
+			if more := apitest.Enter(t, gate, false, kube.InTurn); len(more) != 0 {
 				t.Error("a place that was given up is given up once more")
 			}
 		},
@@ -62,7 +62,7 @@ func TestGate(t *testing.T) {
 				t.Errorf("it has entered after %s: %v", took, err)
 			}
 			leave()
-			(<-apitest.Enter(t, gate, false, false))() // The place is free again.
+			(<-apitest.Enter(t, gate, false, kube.InTurn))() // The place is free again.
 		},
 	} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
@@ -84,7 +84,7 @@ func TestGate_WhoGivesUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				gate := kube.NewGate(1)
-				leave := <-apitest.Enter(t, gate, false, false)
+				leave := <-apitest.Enter(t, gate, false, kube.InTurn)
 				entered, failed := make(chan int, 3), make(chan error, 1)
 				var giveUp context.CancelFunc
 				for i := range 3 {
@@ -117,7 +117,7 @@ func TestGate_WhoGivesUp(t *testing.T) {
 						t.Errorf("%d came, want %v", next, c.order)
 					}
 				}
-				(<-apitest.Enter(t, gate, false, false))() // The place is free again.
+				(<-apitest.Enter(t, gate, false, kube.InTurn))() // The place is free again.
 			})
 		})
 	}

@@ -19,6 +19,8 @@ const (
 	Cordoned = "8557131eebb441bd91365efd595fba3b"
 	// CordonForeign: the node was already cordoned by somebody else, whose cordon it stays.
 	CordonForeign = "984c5e4cca2a498daeb1a4d5a0ce1a07"
+	// CordonLifted: somebody has uncordoned the node during an event, and nth leaves it open.
+	CordonLifted = "5d0f2c9b7e3a4b6f8c41d95e07a2b3f6"
 	// CordonLeft: nth no longer needs its cordon, but somebody else does.
 	CordonLeft = "7eb93c27586846ae8e817f0acaaf598c"
 	// DrainStarted: nth has begun to evict the pods.

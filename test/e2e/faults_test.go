@@ -147,7 +147,7 @@ func TestRecord_ThatIsLostIsFoundOnTheNode(t *testing.T) {
 			s.machine.Forget(t)
 			s.imds.ClearSpot()
 			s.start(t)
-			s.nth.WaitSays(t, "adopting nth's own cordon")
+			s.nth.WaitSays(t, "nth had cordoned the node, which its record does not say")
 			s.node.WaitUncordoned(t)
 			s.nth.Stop(t)
 			s.mustBearNoClaim(t)

@@ -1,7 +1,6 @@
 package apitest
 
 import (
-	"context"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -9,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nth-project/nth/pkg/kube"
 )
 
 // What tests of drains are made of: pods of all shapes, and what is done with the server's requests.
@@ -125,13 +126,8 @@ func Accepted(w http.ResponseWriter, _ *http.Request) bool {
 	return true
 }
 
-// Gate is a kube.Gate.
-type Gate interface {
-	Enter(ctx context.Context, urgent func() bool, first bool) (leave func(), err error)
-}
-
 // Enter takes a place at a gate, or waits for one until the test ends. The function that leaves it comes when it has one.
-func Enter(t *testing.T, gate Gate, urgent, first bool) <-chan func() {
+func Enter(t *testing.T, gate *kube.Gate, urgent bool, first kube.Precedence) <-chan func() {
 	t.Helper()
 	entered := make(chan func(), 1)
 	go func() {
