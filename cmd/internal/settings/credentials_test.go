@@ -102,7 +102,7 @@ func TestAUnitThatCannotBeReadIsDoubtful(t *testing.T) {
 }
 
 func TestTheServiceFindsWhatItIsHandedAndAsksNobody(t *testing.T) {
-	root := machine(t, "LoadCredential=a:/etc/url\nLoadCredential=b:/etc/none", map[string]string{"etc/url": "x", "own/a": "y"})
+	root := machine(t, "LoadCredential=a:/etc/url\nLoadCredential=b:/etc/none", map[string]string{"etc/url": "x", "own/a": "text"})
 	unit := settings.ReadUnit(root, "nth.service")
 	t.Setenv("CREDENTIALS_DIRECTORY", filepath.Join(root, "own"))
 	want := settings.Credential{Name: "a", File: filepath.Join(root, "own/a")}
