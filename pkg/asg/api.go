@@ -32,7 +32,7 @@ const (
 	launching   = "autoscaling:EC2_INSTANCE_LAUNCHING"
 )
 
-// errNothingWaits means that there is no lifecycle action to hold or complete: none has begun yet, or it has ended.
+// errNothingWaits means that there is no lifecycle action to hold or complete: it has ended.
 var errNothingWaits = errors.New("no lifecycle action waits")
 
 // refusedError is a request that IAM does not allow.
@@ -93,19 +93,20 @@ func call[In, Out any](
 // isInvalid reports whether Auto Scaling has judged a request to be wrong. It does so only after IAM has allowed the request.
 func isInvalid(err error) bool { return role.Code(err) == "ValidationError" }
 
-// groupOf asks for the group that an instance is in; empty if it is in none.
-func (c *HookClient) groupOf(ctx context.Context, instance string) (group string, err error) {
+// groupOf asks for the group that an instance is in, and the instance's state in it, such as "Terminating:Wait". Both are empty if the
+// instance is in no group.
+func (c *HookClient) groupOf(ctx context.Context, instance string) (group, state string, err error) {
 	out, err := call(ctx, describeInstances, c.sdk.DescribeAutoScalingInstances,
 		&autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: []string{instance}})
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	for _, i := range out.AutoScalingInstances {
 		if aws.ToString(i.InstanceId) == instance {
-			return aws.ToString(i.AutoScalingGroupName), nil
+			return aws.ToString(i.AutoScalingGroupName), aws.ToString(i.LifecycleState), nil
 		}
 	}
-	return "", nil
+	return "", "", nil
 }
 
 // describeHooks asks for a group's hooks.
@@ -149,9 +150,7 @@ func (c *HookClient) heartbeat(ctx context.Context, a Action) error {
 	_, err := call(ctx, heartbeat, c.sdk.RecordLifecycleActionHeartbeat, &autoscaling.RecordLifecycleActionHeartbeatInput{
 		AutoScalingGroupName: &a.Group, LifecycleHookName: &a.Hook, InstanceId: &a.Instance, LifecycleActionToken: a.token(),
 	})
-	if !errors.Is(err, errNothingWaits) { // While the hook does not wait yet, heartbeats only ask whether it does: they do not count.
-		c.count(ctx, Heartbeat, err)
-	}
+	c.count(ctx, Heartbeat, err)
 	return err
 }
 

@@ -16,7 +16,7 @@ func OwnGroup(ctx context.Context, opts Options, s Settings) (client *HookClient
 	if err != nil {
 		return nil, "", err
 	}
-	group, err = client.groupOf(ctx, instance)
+	group, _, err = client.groupOf(ctx, instance)
 	return client, group, err
 }
 

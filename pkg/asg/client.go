@@ -73,11 +73,10 @@ const (
 	// hooksLife is how long a group's hooks are taken to be unchanged, and unknownLife how long nobody asks again after a failure.
 	hooksLife, unknownLife = 5 * time.Minute, 3 * time.Second
 	// leastTimeout is the shortest that a hook can have, and is used until its own is known; shortTimeout is used if
-	// asking for it is not allowed. No hook waits for longer than longestTimeout without a heartbeat.
+	// asking for it is not allowed.
 	// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
-	leastTimeout   = 30 * time.Second
-	shortTimeout   = 3 * time.Minute
-	longestTimeout = 2 * time.Hour
+	leastTimeout = 30 * time.Second
+	shortTimeout = 3 * time.Minute
 )
 
 // NewHookClient returns a HookClient that has asked nothing yet.
@@ -100,7 +99,7 @@ func (c *HookClient) rule(launch bool) rule {
 }
 
 // find returns the hook of an action, and whether it is chosen. With an error that is not known, as Auto Scaling has not said which hooks
-// the group has; find has reported that. Then h has only the name, and the shortest timeout that it may have.
+// the group has; find has reported that. Then h has the name, and the shortest and the longest timeout that it may have.
 func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, err error) {
 	r := c.rule(a.Launch)
 	named := slices.Contains(r.named, a.Hook)
@@ -111,7 +110,7 @@ func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, e
 	if ctx.Err() == nil {
 		c.failed("asking for the lifecycle hooks of the Auto Scaling group "+a.Group, err)
 	}
-	h = hook{name: a.Hook, timeout: leastTimeout}
+	h = hook{name: a.Hook, timeout: leastTimeout, global: longestGlobal}
 	if unpermitted(err) {
 		h.timeout = shortTimeout
 	}
@@ -199,8 +198,8 @@ func (c *HookClient) hold(ctx context.Context, a Action, answered func(error)) {
 }
 
 // Complete completes an action, so that the group need not wait for the hook's timeout. It does nothing if the hook is not chosen, or if
-// the outcome of a drain is not final. It retries until it succeeds, or until the hook's timeout has passed and the group does not wait any
-// more. An action for a launch is completed whatever the outcome. Everything is reported; the only error is ctx's.
+// the outcome of a drain is not final. It retries until it succeeds, or until the group does not wait any more: that is certain after the
+// hook's global timeout. An action for a launch is completed whatever the outcome. Everything is reported; the only error is ctx's.
 func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outcome) error {
 	if !a.Launch && outcome != event.Drained && outcome != event.OutOfTime {
 		return nil // The work that the hook waits for is not done.
@@ -217,7 +216,7 @@ func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outco
 // complete is Complete for a final outcome. It returns nil if the action is completed, or if nth is to leave it alone from now on. The error
 // is errNothingWaits if nothing waited, or that of ctx.
 func (c *HookClient) complete(ctx context.Context, a Action, outcome event.Outcome) error {
-	held := time.Now() // when the hook was last known to wait for another whole timeout
+	began := time.Now()
 	for failures := 1; ; failures++ {
 		h, chosen, err := c.find(ctx, a)
 		switch {
@@ -227,26 +226,23 @@ func (c *HookClient) complete(ctx context.Context, a Action, outcome event.Outco
 			return nil
 		case err == nil && !chosen:
 			return nil
-		case err != nil: // find has reported it. Without the hook's own timeout, the longest counts below.
-			h.timeout = longestTimeout
-		default:
-			var result string
-			if result, err = c.result(ctx, a, outcome); err == nil {
-				if err = c.conclude(ctx, a, result); err == nil || errors.Is(err, errNothingWaits) {
-					return err
-				}
-			} else if now := time.Now(); c.heartbeat(ctx, a) == nil { // The machine is held until the result is known.
-				held = now
+		case err == nil: // Otherwise find has reported the error.
+			if err = c.conclude(ctx, a, outcome); err == nil || errors.Is(err, errNothingWaits) {
+				return err
 			}
 			if ctx.Err() == nil {
 				c.failed("completing "+a.String(), err)
 			}
 		}
-		if time.Since(held) >= h.timeout {
+		if time.Since(began) >= h.global {
 			c.say(Trouble, "%s: it could not be completed before its own time was over, and its default result holds", a)
 			return nil
 		}
-		if !role.Sleep(ctx, min(pause(failures), max(h.interval(), leastTimeout/3))) {
+		wait := pause(failures)
+		if unpermitted(err) {
+			wait = max(h.interval(), longestPause) // A policy does not change within seconds.
+		}
+		if !role.Sleep(ctx, wait) {
 			return ctx.Err()
 		}
 	}
@@ -265,8 +261,15 @@ func (c *HookClient) result(ctx context.Context, a Action, outcome event.Outcome
 	return proceed, err
 }
 
-// conclude makes one request to complete an action with a result. If it succeeds, conclude reports what follows for the machine.
-func (c *HookClient) conclude(ctx context.Context, a Action, result string) error {
+// conclude tries once to complete an action, and reports what follows for the machine. It holds the machine while the result is not known.
+func (c *HookClient) conclude(ctx context.Context, a Action, outcome event.Outcome) error {
+	result, err := c.result(ctx, a, outcome)
+	if err != nil {
+		if held := c.heartbeat(ctx, a); errors.Is(held, errNothingWaits) {
+			return held
+		}
+		return err
+	}
 	if err := c.end(ctx, a, result); err != nil {
 		return err
 	}

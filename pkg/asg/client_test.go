@@ -197,35 +197,54 @@ func TestHookClient_CompletesNoLaterActionOfTheInstance(t *testing.T) {
 	})
 }
 
-func TestHookClient_GivesUpWhenTheHookIsOver(t *testing.T) {
+// Auto Scaling waits for the hook for two hours at the very most. Without an answer about the hook, that could be two days.
+func TestHookClient_CompletesUntilTheHookIsOver(t *testing.T) {
 	t.Parallel()
+	const asks, completes = "DescribeLifecycleHooks", "CompleteLifecycleAction"
+	fails := func(action string) func(*asgtest.Service) {
+		return func(s *asgtest.Service) { s.Fail(asgtest.Throttled(action, 0)) }
+	}
+	denies := func(action string) func(*asgtest.Service) { return func(s *asgtest.Service) { s.Deny(action) } }
 	for name, row := range map[string]struct {
 		spoil func(*asgtest.Service)
-		most  time.Duration
+		named bool
+		mends bool // after half an hour
+		want  string
+		most  int // hours
 	}{
-		"refused":   {spoil: func(s *asgtest.Service) { s.Deny("CompleteLifecycleAction") }, most: 7 * time.Minute},
-		"throttled": {spoil: func(s *asgtest.Service) { s.Fail(asgtest.Throttled("CompleteLifecycleAction", 0)) }, most: 7 * time.Minute},
-		"the group cannot be asked for its hooks": {
-			spoil: func(s *asgtest.Service) { s.Fail(asgtest.Throttled("DescribeLifecycleHooks", 0)) }, most: 3 * time.Hour,
-		},
-		"it may not be asked for its hooks": {spoil: func(s *asgtest.Service) { s.Deny("DescribeLifecycleHooks") }},
+		"refused":               {spoil: denies(completes), most: 3},
+		"throttled":             {spoil: fails(completes), most: 3},
+		"throttled for a while": {spoil: fails(completes), mends: true, want: "CONTINUE", most: 1},
+		"throttled, and its timeout is not known": {spoil: func(s *asgtest.Service) { denies(asks)(s); fails(completes)(s) }, named: true, mends: true, want: "CONTINUE", most: 1},
+		"its group cannot be asked for hooks":     {spoil: fails(asks), most: 49},
+		"its group may not be asked for hooks":    {spoil: denies(asks)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bubble(t, one(hook), func(r *rig) {
+			bubble(t, one(asgtest.Hook{Name: "drain", HeartbeatTimeout: time.Hour, GlobalTimeout: 2 * time.Hour}), func(r *rig) {
 				row.spoil(r.aws)
 				r.aws.Terminate(instance)
-				action := asg.Action{Group: group, Hook: hook.Name, Instance: instance}
-				if err := r.client(asg.Settings{Complete: true}).Complete(r.t.Context(), action, event.Drained); err != nil {
+				settings := asg.Settings{Complete: true}
+				if row.named {
+					settings.Hooks = []string{"drain"}
+				}
+				if row.mends {
+					time.AfterFunc(30*time.Minute, r.aws.Lift)
+				}
+				action := asg.Action{Group: group, Hook: "drain", Instance: instance}
+				if err := r.client(settings).Complete(r.t.Context(), action, event.Drained); err != nil {
 					r.t.Error(err)
 				}
-				if took := time.Since(r.start); took > row.most {
-					r.t.Errorf("it was given up after %s, want %s at most", took, row.most)
+				if took := time.Since(r.start); took > time.Duration(row.most)*time.Hour {
+					r.t.Errorf("it was given up after %s, want %d hours at most", took, row.most)
+				}
+				if a := r.aws.Actions(instance)[0]; row.want != "" && (a.Result != row.want || a.TimedOut) {
+					r.t.Errorf("the hook is %+v", a)
 				}
 				r.mu.Lock()
 				defer r.mu.Unlock()
-				if len(r.reports) == 0 || len(r.reports) > 4 { // one an hour, and the last
-					r.t.Errorf("%d findings were reported: %v", len(r.reports), r.reports)
+				if len(r.reports) == 0 || len(r.reports) > 2+2*row.most { // Each is repeated once an hour.
+					r.t.Errorf("%d findings were reported", len(r.reports))
 				}
 			})
 		})

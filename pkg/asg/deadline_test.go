@@ -41,6 +41,21 @@ func TestDeadline_IsTheHooksGlobalTimeoutWithinTheBudget(t *testing.T) {
 	})
 }
 
+func TestDeadline_IsNotThatOfAHookThatIsOver(t *testing.T) {
+	t.Parallel()
+	brief := asgtest.Hook{Name: "brief", HeartbeatTimeout: 30 * time.Minute, GlobalTimeout: 15 * time.Minute, DefaultResult: "CONTINUE"}
+	bubble(t, []asgtest.Hook{hook, brief}, func(r *rig) {
+		r.settings.Hooks, r.settings.Budget = []string{"drain", "brief"}, time.Hour
+		r.terminate()
+		for at, want := range []time.Duration{15 * time.Minute, 15 * time.Minute, 0} {
+			if got := r.deadline(); at > 0 && got != want {
+				t.Errorf("%s after the start, the event has a deadline after %s, want %s", time.Since(r.start), got, want)
+			}
+			r.pass(11 * time.Minute)
+		}
+	})
+}
+
 func TestDeadline_CountsFromFirstSeenAcrossARestart(t *testing.T) {
 	t.Parallel()
 	bubble(t, one(short), func(r *rig) {
@@ -153,8 +168,8 @@ func TestDeadline_IsTheBudgetsEndUnlessTheGroupKeepsTheMachine(t *testing.T) {
 		"it has no hook":                         {keep: true, retain: true, hook: asgtest.Hook{Name: "greet", Transition: asgtest.Launching}, before: minutes, waiting: minutes},
 		"it is in no group":                      {keep: true, retain: true, outside: true, hook: hook, before: minutes, waiting: minutes},
 		"it returns to the warm pool":            {keep: true, retain: true, target: "Warmed:Stopped", state: "Warmed:Pending:Wait", hook: hook, before: minutes, waiting: minutes},
-		"its hook ends sooner":                   {keep: true, retain: true, denied: "RecordLifecycleActionHeartbeat", hook: hook, before: hook.HeartbeatTimeout, waiting: hook.HeartbeatTimeout},
-		"its hook ends sooner, and it would not": {keep: true, denied: "RecordLifecycleActionHeartbeat", hook: hook, before: hook.HeartbeatTimeout, waiting: hook.HeartbeatTimeout},
+		"its hook ends sooner":                   {keep: true, retain: true, denied: "RecordLifecycleActionHeartbeat", hook: hook, waiting: hook.HeartbeatTimeout},
+		"its hook ends sooner, and it would not": {keep: true, denied: "RecordLifecycleActionHeartbeat", hook: hook, before: minutes, waiting: hook.HeartbeatTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -181,9 +196,9 @@ func TestDeadline_IsTheBudgetsEndUnlessTheGroupKeepsTheMachine(t *testing.T) {
 				if r.aws.Terminate(instance); row.state != "" {
 					r.aws.SetState(instance, row.state)
 				}
-				r.pass(5 * time.Second) // The pauses between looks grow, and are no rhythm.
-				if r.pass(time.Minute); r.deadline() != row.waiting {
-					t.Errorf("while it waits, the event has a deadline after %s, want %s", r.deadline(), row.waiting)
+				r.pass(time.Minute)
+				if got := r.deadline(); got < row.waiting || got > row.waiting+time.Second { // It counts from the last look before.
+					t.Errorf("while it waits, the event has a deadline after %s, want %s", got, row.waiting)
 				}
 			})
 		})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -62,6 +63,7 @@ type termination struct {
 	reporter
 	client          *HookClient // nil before the metadata service has answered
 	instance, group string
+	stage           stage
 
 	outcome event.Outcome
 	held    map[string]*held // the chosen hooks, by their names
@@ -72,7 +74,7 @@ type termination struct {
 // held is what is known of one chosen hook.
 type held struct {
 	hook
-	// since is the latest time at which the hook is known not to have waited yet. beaten is when the last heartbeat was accepted; zero if
+	// since is the latest time at which the instance is known not to have waited yet. beaten is when the last heartbeat was accepted; zero if
 	// none was.
 	since, beaten time.Time
 	// limit is when Auto Scaling stops waiting for the hook, with a monotonic reading; zero before the first heartbeat.
@@ -91,8 +93,8 @@ func (h *held) heard(answer error) {
 	switch until := last.Add(h.timeout); {
 	case answer == nil:
 		h.beaten, h.limit = now, end
-	case errors.Is(answer, errNothingWaits): // It does not wait yet, or not any more.
-		h.since, h.over = now, !h.beaten.IsZero()
+	case errors.Is(answer, errNothingWaits):
+		h.over = true
 	case until.Before(end) && until.After(now) && (unpermitted(answer) || now.Sub(last) > 2*h.interval()):
 		h.limit = until // Heartbeats do not get through: two were missed, or none is allowed.
 	case h.limit.Before(now): // It waits all the same: an earlier process has sent heartbeats.
@@ -207,7 +209,7 @@ func (k *Keeper) deadline() time.Time {
 	end := t.firstSeen.Add(k.settings.Budget)
 	nearest := end
 	for _, h := range t.held {
-		if !h.limit.IsZero() && h.limit.Before(nearest) {
+		if !h.over && !h.limit.IsZero() && h.limit.Before(nearest) {
 			nearest = h.limit
 		}
 	}
@@ -249,20 +251,46 @@ func (w work) update(change func()) {
 	change()
 }
 
-// longestLook is the longest pause before nth asks again whether a hook waits. It may not wait yet for minutes, while the group takes the
-// instance out of its load balancers.
+// longestLook is the longest pause before nth looks again whether the instance waits for its hooks. It may not wait yet for minutes, while
+// the group takes it out of its load balancers.
 const longestLook = 15 * time.Second
 
-// run looks for chosen hooks until there are some, and serves them until they are over or ctx ends.
+// run finds the chosen hooks, and serves them when the instance waits for them. It returns when they are over or ctx ends.
 func (w work) run(ctx context.Context) {
+	t := w.termination
+	actions := w.find(ctx)
+	if len(actions) == 0 {
+		return // ctx has ended.
+	}
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	serving.Go(func() {
+		if lost, err := t.client.Loses(ctx, actions[0]); err == nil {
+			w.update(func() { t.lost = lost })
+		}
+	})
+	for looks := 1; t.stage == approaching; looks++ {
+		if !role.Sleep(ctx, role.Pause(looks, firstPause, longestLook)) {
+			return
+		}
+		if err := w.lookAtInstance(ctx); ctx.Err() == nil {
+			t.failed("looking whether the instance waits for its lifecycle hooks", err)
+		}
+	}
+	for _, a := range actions {
+		serving.Go(func() { w.serve(ctx, a) })
+	}
+}
+
+// find looks for chosen hooks until it has found some, and returns an action for each. It returns none if ctx has ended.
+func (w work) find(ctx context.Context) []Action {
 	for looks := 1; ; looks++ {
 		actions, err := w.look(ctx)
 		if ctx.Err() != nil {
-			return
+			return nil
 		}
 		if len(actions) > 0 {
-			w.serveAll(ctx, actions)
-			return
+			return actions
 		}
 		w.termination.failed("looking for lifecycle hooks", err)
 		wait := role.Pause(looks, firstPause, longestLook)
@@ -271,7 +299,7 @@ func (w work) run(ctx context.Context) {
 			wait = role.Spread(longestPause)
 		}
 		if !role.Sleep(ctx, wait) {
-			return
+			return nil
 		}
 	}
 }
@@ -285,8 +313,8 @@ func (w work) look(ctx context.Context) (actions []Action, err error) {
 			return nil, err
 		}
 	}
-	if t.client.Use(w.settings); t.group == "" {
-		if t.group, err = t.client.groupOf(ctx, t.instance); err != nil {
+	if t.client.Use(w.settings); t.group == "" || t.stage == approaching {
+		if err = w.lookAtInstance(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -311,53 +339,87 @@ func (w work) look(ctx context.Context) (actions []Action, err error) {
 	return actions, nil
 }
 
-// serveAll serves hooks, and finds out whether the group would keep the machine when time is over with pods left.
-func (w work) serveAll(ctx context.Context, actions []Action) {
-	var serving sync.WaitGroup
-	defer serving.Wait()
-	for _, a := range actions {
-		serving.Go(func() { w.serve(ctx, a) })
+// lookAtInstance finds out the instance's group, and whether the instance waits for hooks.
+func (w work) lookAtInstance(ctx context.Context) error {
+	t := w.termination
+	group, state, err := t.client.groupOf(ctx, t.instance)
+	if err != nil {
+		return err
 	}
-	if lost, err := w.termination.client.Loses(ctx, actions[0]); err == nil {
-		w.update(func() { w.termination.lost = lost })
-	}
+	w.update(func() {
+		t.group, t.stage = group, stageOf(t.event.Code, state)
+		for _, h := range t.held {
+			if t.stage == approaching {
+				h.since = time.Now()
+			}
+		}
+	})
+	return nil
 }
 
-// serve completes one hook if the outcome is final, and otherwise holds it. While Auto Scaling answers that the hook does not wait yet, serve
-// tries again and again. It returns when the hook is over, is to be left alone, or ctx ends.
+// serve completes one hook if the outcome is final, and otherwise holds it. It returns when the hook is over, is to be left alone, or ctx
+// ends.
 func (w work) serve(ctx context.Context, a Action) {
+	t, h := w.termination, w.termination.held[a.Hook]
+	heard := func(answer error) { w.update(func() { h.heard(answer) }) }
 	completes := w.outcome == event.Drained || w.outcome == event.OutOfTime
 	if w.outcome == event.LeftAlone {
-		w.termination.once(Found, "the node is opted out: %s, is held for the budget of the termination, and then left to its own timeout", a)
+		t.once(Found, "the node is opted out: %s, is held for the budget of the termination, and then left to its own timeout", a)
 		if w.settings.Budget > 0 {
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithDeadline(ctx, w.termination.firstSeen.Add(w.settings.Budget))
+			ctx, cancel = context.WithDeadline(ctx, t.firstSeen.Add(w.settings.Budget))
 			defer cancel()
 		}
 	}
-	if w.keeper.opts.DryRun {
+	switch {
+	case h.over: // An earlier work has completed it.
+		return
+	case t.stage == past:
+		heard(errNothingWaits)
+	case w.keeper.opts.DryRun: // It sends no heartbeats either.
 		if completes {
-			w.termination.say(Completed, "dry run: not completing %s", a)
+			t.say(Completed, "dry run: not completing %s", a)
 		}
-		return // A dry run sends no heartbeats either.
-	}
-	h := w.termination.held[a.Hook]
-	heard := func(answer error) { w.update(func() { h.heard(answer) }) }
-	for tries := 1; !h.over; tries++ {
-		if !completes {
-			w.termination.client.hold(ctx, a, heard)
-		} else if err := w.termination.client.complete(ctx, a, w.outcome); errors.Is(err, errNothingWaits) {
+	case !completes:
+		t.client.hold(ctx, a, heard)
+	default:
+		err := t.client.complete(ctx, a, w.outcome)
+		if err == nil { // It is completed and reported, or to be left alone.
+			w.update(func() { h.over = true })
+			return
+		}
+		if errors.Is(err, errNothingWaits) {
 			heard(err)
-		} else { // It is completed or to be left alone, or ctx has ended.
-			h.over = err == nil
-			return
-		}
-		if h.over {
-			w.termination.once(Completed, "%s does not wait any more", a)
-		} else if !role.Sleep(ctx, role.Pause(tries, firstPause, longestLook)) {
-			return
 		}
 	}
+	if h.over {
+		t.once(Completed, "%s does not wait any more", a)
+	}
+}
+
+// stage is how far an instance has come on its way to a target state.
+type stage int
+
+const (
+	approaching stage = iota // it does not wait for its hooks yet
+	waiting                  // it waits for them
+	past                     // it does not wait any more
+)
+
+// stageOf returns the stage of an instance in a state of its lifecycle; the state is "" if the instance is in no group.
+// https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html
+func stageOf(target, state string) stage {
+	switch {
+	case state == "":
+		return past
+	case ends(target) && !strings.Contains(state, "Terminat"):
+		return approaching // Such as "Warmed:Pending:Wait": on its way into the pool, it waits for hooks of launches.
+	case strings.HasSuffix(state, ":Wait"):
+		return waiting
+	case strings.HasSuffix(state, ":Proceed"), strings.HasSuffix(state, ":Retained"), state == target && state != "ReplacingRootVolume":
+		return past
+	}
+	return approaching
 }
 
 // ends reports whether a target state is the end of the instance. Others are its return to a warm pool, or another root volume.

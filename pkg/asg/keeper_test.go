@@ -104,6 +104,30 @@ func TestKeeper_CompletesAHookOnlyWhenItWaits(t *testing.T) {
 	}
 }
 
+// The metadata service goes on announcing an instance that is kept, or that is in the warm pool. nth is started only then.
+func TestKeeper_AsksNothingOfAnInstanceThatWaitsNoMore(t *testing.T) {
+	t.Parallel()
+	for state, target := range map[string]string{"Terminating:Retained": "Terminated", "Terminating:Proceed": "Terminated", "Warmed:Running": "Warmed:Running"} {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, one(hook), func(r *rig) {
+				r.aws.SetState(instance, state)
+				r.run()
+				ev := ending
+				ev.Code = target
+				r.announce(ev)
+				r.pass(time.Hour)
+				r.keeper.Settled(ev, event.Drained)
+				r.pass(time.Hour)
+				if calls := r.aws.Calls(""); len(calls) > 3 {
+					t.Errorf("%d requests within two hours", len(calls))
+				}
+				r.wantReports(found, "completed: the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718 does not wait any more")
+			})
+		})
+	}
+}
+
 func TestKeeper_LeavesWhatIsNotOurs(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -322,7 +346,7 @@ func TestKeeper_CopesWithWhatFails(t *testing.T) {
 		},
 		"completions are refused": {
 			denied(complete), "drain beaten at 0s 1m40s 3m20s, ABANDON at 8m20s, timed out", []string{
-				found, "refused: " + completing + refused + "CompleteLifecycleAction; the hook is left to its timeout " + policy, "trouble: the lifecycle hook drain",
+				found, "refused: " + completing + refused + "CompleteLifecycleAction; the hook is left to its timeout " + policy,
 			}, 0,
 		},
 	} {
