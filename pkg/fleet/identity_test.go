@@ -78,6 +78,35 @@ func TestLook_LeavesTheNextNodeOfThatNameAlone(t *testing.T) {
 	}
 }
 
+// A Node is deleted in mid-drain, and the kubelet of the same machine registers it again.
+func TestLook_DrainsANodeThatIsRegisteredAgain(t *testing.T) {
+	type row struct {
+		notice func() sqs.Notice
+		after  time.Duration
+	}
+	stop := func() sqs.Notice { return notice(instance, event.StateChange, "stopping", 0) }
+	each(t, map[string]row{
+		"a stop, at once":          {stop, 0},
+		"a stop, and a look later": {stop, 5 * time.Second},
+		"a termination":            {func() sqs.Notice { return termination(instance) }, 5 * time.Second},
+		"spot":                     {func() sqs.Notice { return spot(instance) }, 40 * time.Second},
+	}, func(t *testing.T, c *cluster, row row) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		c.before("evict", held)
+		r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{states: map[string]string{instance: "stopping"}} })
+		m := r.take(row.notice())
+		time.Sleep(10 * time.Second)
+		c.remove("a")
+		time.Sleep(row.after)
+		again := nodeOf("a", instance)
+		again.UID = "uid-2"
+		c.add(again)
+		c.before("evict", nil)
+		m.want(t, "done")
+		c.wantDrained("a")
+	})
+}
+
 // A machine of K3s is replaced by another one of the same name, which takes over its Node.
 func TestLook_LeavesAMachineAloneThatTakesANodeOver(t *testing.T) {
 	const address = "10.0.1.2"
@@ -197,6 +226,7 @@ func TestLook_SettlesMessagesOfInstancesWithoutANode(t *testing.T) {
 		group     []string // the instances of the hook's group
 		err       error
 		leave     bool
+		dry       bool
 		want      string
 		completed []string
 	}
@@ -204,6 +234,7 @@ func TestLook_SettlesMessagesOfInstancesWithoutANode(t *testing.T) {
 		"another cluster's":                   {notice: notice(third, event.StateChange, "stopping", 0), tags: theirs, want: "done"},
 		"another cluster's, to be left":       {notice: notice(third, event.StateChange, "stopping", 0), tags: theirs, leave: true, want: "returned"},
 		"nobody's":                            {notice: notice(third, event.StateChange, "stopping", 0), want: "done"},
+		"nobody's, in a dry run":              {notice: notice(third, event.StateChange, "stopping", 0), dry: true, want: "done"},
 		"nobody's, to be left":                {notice: notice(third, event.StateChange, "stopping", 0), leave: true, want: "returned"},
 		"nobody's, and EC2 fails":             {notice: notice(third, event.StateChange, "stopping", 0), err: errors.New("throttled"), want: "done"},
 		"this cluster's":                      {notice: notice(third, event.StateChange, "stopping", 0), tags: mine, leave: true, want: "done"},
@@ -213,7 +244,7 @@ func TestLook_SettlesMessagesOfInstancesWithoutANode(t *testing.T) {
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		r := c.run(func(o *fleet.Options) {
-			o.LeaveUnknown = row.leave
+			o.LeaveUnknown, o.DryRun = row.leave, row.dry
 			o.EC2 = &knowledge{
 				states: map[string]string{third: "running"}, clusters: map[string][]string{instance: mine, third: row.tags},
 				groups: map[string][]string{"workers": row.group}, err: row.err,

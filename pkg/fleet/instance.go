@@ -25,9 +25,10 @@ type instance struct {
 	hints map[string]*hint
 	// drain is the drain of its Node; nil if there is none.
 	drain *session
-	// node is the Node that it had at the last look. had is set once it has had one in this term.
-	node    node
-	hadNode bool
+	// node is the Node that it had at the last look; its uid is empty if there was none. goneSince is the first look that found its Node
+	// deleted; zero while it has one, and if it never had one in this term.
+	node      node
+	goneSince time.Time
 	// dryRun has the entries that a dry run does not write to the Node.
 	dryRun []state.Entry
 	// started is when the instance was last started, as a message reported.
@@ -105,15 +106,14 @@ func (t *term) look(in *instance) time.Duration {
 	}
 	t.mu.Lock()
 	hints := slices.Collect(maps.Values(in.hints))
-	gone := in.hadNode && len(nodes) == 0 && err == nil
-	if len(nodes) > 0 {
+	switch {
+	case len(nodes) > 0:
 		if t.opts.DryRun && in.dryRun != nil {
 			on.entries = in.dryRun
 		}
-		in.node, in.hadNode = on, true
-	}
-	if gone {
-		in.node, in.dryRun = node{}, nil
+		in.node, in.goneSince = on, time.Time{}
+	case err == nil && in.node.uid != "":
+		in.node, in.dryRun, in.goneSince = node{}, nil, time.Now()
 	}
 	t.mu.Unlock()
 	var again time.Duration
@@ -128,7 +128,7 @@ func (t *term) look(in *instance) time.Duration {
 	}
 	slices.SortFunc(hints, func(a, b *hint) int { return rank(a) - rank(b) })
 	for _, h := range hints {
-		again = sooner(again, t.judge(in, h, on, gone, err))
+		again = sooner(again, t.judge(in, h, on, err))
 	}
 	if on.uid != "" { // The instance has a Node.
 		again = sooner(again, t.pursue(in, on))
@@ -171,9 +171,8 @@ func (t *term) warnOnce(in *instance, format string, args ...any) {
 }
 
 // judge decides about one hint of an instance: the hint stands, waits for an answer, or is settled. on is the instance's Node; its uid is
-// empty if there is none. gone is set if the instance had a Node before, and err is why its Node cannot be found. judge returns when to
-// decide again; 0 if only after news.
-func (t *term) judge(in *instance, h *hint, on node, gone bool, err error) time.Duration {
+// empty if there is none, and err is why it cannot be found. judge returns when to decide again; 0 if only after news.
+func (t *term) judge(in *instance, h *hint, on node, err error) time.Duration {
 	t.mu.Lock()
 	busy := h.busy
 	t.mu.Unlock()
@@ -190,9 +189,6 @@ func (t *term) judge(in *instance, h *hint, on node, gone bool, err error) time.
 		return 0
 	case err != nil && on.uid == "": // EC2 does not say which Node it is.
 		return t.failed(h, err)
-	case gone && h.About != sqs.Launch: // Nothing is left to drain. A launch waits for the next Node.
-		t.complete(in, h, event.Drained)
-		return 0
 	case on.uid == "":
 		return t.judgeWithoutNode(in, h)
 	}
@@ -280,7 +276,8 @@ func (t *term) endOvertaken(in *instance, h *hint, on node) {
 }
 
 const (
-	// absent is how long after its message an instance must have no Node before nth-queue believes it: the instance may join just now.
+	// absent is how long after its message an instance must have no Node before nth-queue believes it: the instance may join just now, or
+	// its kubelet may register again.
 	absent = 10 * time.Second
 	// launchTimeout is how long a new instance may take until its node is Ready.
 	launchTimeout = 30 * time.Minute
@@ -291,7 +288,15 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 	groupWaits := h.About == sqs.Interruption && t.completes(h)
 	cluster, err := t.ownerOfHint(in, h)
 	age := time.Since(h.received)
-	known := min(age, t.lead.lock.answering()) // how long the watch must have shown its Node, if it had one
+	known := age // how long the watch must have shown its Node, if it had one
+	t.mu.Lock()
+	if !in.goneSince.IsZero() {
+		known = min(known, time.Since(in.goneSince))
+	}
+	t.mu.Unlock()
+	if !t.opts.DryRun { // A dry run has no Lease.
+		known = min(known, t.lead.lock.answering())
+	}
 	launching := h.About == sqs.Launch && t.opts.CompleteLaunches && t.completes(h)
 	switch {
 	case err != nil && groupWaits: // Perhaps it waits for this cluster. Any other hint is judged as one of an unknown owner.
@@ -323,9 +328,16 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 	return 0
 }
 
-// ownerOfHint returns which cluster the instance of a hint belongs to, by the instance's tags. The tags may not say, although an Auto
-// Scaling group waits. Then the instance is this cluster's if another instance of the group has a Node here.
+// ownerOfHint returns which cluster the instance of a hint belongs to, by the instance's tags. An instance that had a Node here is
+// this cluster's. The tags may not say, although an Auto Scaling group waits. Then it is this cluster's if another instance of the group has
+// a Node here.
 func (t *term) ownerOfHint(in *instance, h *hint) (owner, error) {
+	t.mu.Lock()
+	hadNode := !in.goneSince.IsZero()
+	t.mu.Unlock()
+	if hadNode {
+		return thisCluster, nil
+	}
 	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
 	defer cancel()
 	cluster, err := t.ownerOf(ctx, in.id)

@@ -134,7 +134,7 @@ func (t *term) nodeChanged(n node) {
 		return
 	}
 	for _, in := range t.instances { // The Node does not name its instance: any instance that waits for its Node may be the one.
-		if !in.hadNode && len(in.hints) > 0 {
+		if in.node.uid == "" && len(in.hints) > 0 {
 			t.queue.Add(in.id)
 		}
 	}
