@@ -16,13 +16,13 @@ import (
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 )
 
-// act changes the simulator, and returns what was done or what it shows.
+// act is what a command does with the simulator. It returns what was done, or what the command shows.
 type act func(s *imdstest.Server, args []string) (string, error)
 
-// performer performs the act of a command, in this process or in the one that serves.
+// performer performs the act of a command. In the process that serves, it calls the act; in others, it posts the command line there.
 type performer func(cmd *cobra.Command, args []string, do act) error
 
-// commands returns the commands that need a simulator.
+// commands returns the commands that need a simulator. Both processes have them: one to read the command line, the other to run it.
 func commands(perform performer) []*cobra.Command {
 	command := func(use, short string, do act) *cobra.Command {
 		return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, args []string) error {
@@ -34,7 +34,7 @@ func commands(perform performer) []*cobra.Command {
 		Args: func(*cobra.Command, []string) error {
 			return errors.New("name one of spot, rebalance, maintenance, lifecycle")
 		},
-		RunE: func(*cobra.Command, []string) error { return nil },
+		RunE: func(*cobra.Command, []string) error { return nil }, // Without it, cobra would print the help instead of the error of Args.
 	}
 	rebalance := command("rebalance", "a rebalance recommendation", func(s *imdstest.Server, _ []string) (string, error) {
 		s.SetRebalance(time.Now())
@@ -64,8 +64,10 @@ func commands(perform performer) []*cobra.Command {
 	}
 }
 
+// newCommand returns a command without arguments or flags, for a caller that adds some.
 type newCommand func(use, short string, do act) *cobra.Command
 
+// triggerSpot returns "trigger spot".
 func triggerSpot(command newCommand) *cobra.Command {
 	in, action := 2*time.Minute, "terminate"
 	cmd := command("spot", "an interruption of a spot instance", func(s *imdstest.Server, _ []string) (string, error) {
@@ -77,6 +79,7 @@ func triggerSpot(command newCommand) *cobra.Command {
 	return cmd
 }
 
+// triggerMaintenance returns "trigger maintenance".
 func triggerMaintenance(command newCommand) *cobra.Command {
 	in, length := time.Hour, 2*time.Hour
 	var event imdstest.MaintenanceEvent
@@ -101,9 +104,11 @@ func triggerMaintenance(command newCommand) *cobra.Command {
 	return cmd
 }
 
+// withdrawCommand returns "withdraw".
 func withdrawCommand(command newCommand) *cobra.Command {
 	var id string
 	cmd := command("withdraw spot|rebalance|maintenance|lifecycle|all", "take back what was announced", func(s *imdstest.Server, args []string) (string, error) {
+		const noHistory = false
 		what := args[0]
 		if what == "spot" || what == "all" {
 			s.ClearSpot()
@@ -115,7 +120,7 @@ func withdrawCommand(command newCommand) *cobra.Command {
 			s.ClearLifecycleState()
 		}
 		if what == "maintenance" || what == "all" {
-			if gone := s.WithdrawMaintenance(id, false); len(gone) == 0 && id != "" {
+			if gone := s.WithdrawMaintenance(id, noHistory); len(gone) == 0 && id != "" {
 				return "", fmt.Errorf("no maintenance event %q is scheduled", id)
 			}
 		}
@@ -131,6 +136,7 @@ func withdrawCommand(command newCommand) *cobra.Command {
 	return cmd
 }
 
+// faultCommand returns "fault".
 func faultCommand(command newCommand) *cobra.Command {
 	var f imdstest.Fault
 	cmd := command("fault KIND", "break the service", func(s *imdstest.Server, _ []string) (string, error) {

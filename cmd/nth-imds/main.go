@@ -46,7 +46,7 @@ the address and each change. What is announced stays until it is withdrawn, even
 
 const defaultListen = "127.0.0.1:1338"
 
-// serve makes cmd serve until its context ends.
+// serve gives cmd the flags and the code to serve until its context ends.
 func serve(cmd *cobra.Command) {
 	listen := cmd.Flags().String("listen", defaultListen, "the address to listen on; port 0 chooses a free one")
 	lifeCycle := "spot"
@@ -77,7 +77,7 @@ func serve(cmd *cobra.Command) {
 	}
 }
 
-// printBanner says what is served where. The last word of its first line is the address, for programs.
+// printBanner prints what is served and where. Programs read the address from the end of its first line.
 func printBanner(out io.Writer, url, lifeCycle string) {
 	server := ""
 	if url != "http://"+defaultListen {
@@ -90,7 +90,7 @@ func printBanner(out io.Writer, url, lifeCycle string) {
 `, url, imdstest.InstanceID, imdstest.InstanceType, lifeCycle, imdstest.AvailabilityZone, server)
 }
 
-// logRequests prints each request. The simulator does not call concurrently.
+// logRequests prints each request. The simulator reports one at a time.
 func logRequests(srv *imdstest.Server, out io.Writer) {
 	srv.OnRequest(func(e imdstest.Exchange) {
 		status := "no answer"

@@ -31,7 +31,7 @@ const (
 	commandLimit, answerLimit = 64 << 10, 1 << 20
 )
 
-// remoteCommands are the commands that another nth-imds, the one that serves, carries out.
+// remoteCommands returns commands that post their command line to the nth-imds that serves.
 func remoteCommands() []*cobra.Command {
 	var server string
 	all := commands(func(cmd *cobra.Command, args []string, _ act) error {
@@ -49,7 +49,7 @@ func remoteCommands() []*cobra.Command {
 	return all
 }
 
-// ask sends a command to the simulator, and prints the answer.
+// ask posts the words of a command to the simulator, and prints the answer.
 func ask(cmd *cobra.Command, server string, words []string) error {
 	if !strings.Contains(server, "://") {
 		server = "http://" + server
@@ -85,7 +85,7 @@ func ask(cmd *cobra.Command, server string, words []string) error {
 	}
 }
 
-// obey performs the commands that other processes of this machine post, and reports what they have changed.
+// obey returns a handler that runs the commands that other processes of this machine post. It calls changed with what a command has done.
 func obey(s *imdstest.Server, changed func(done string)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)

@@ -22,12 +22,12 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// runCheck is "nth-queue check".
+// runCheck is "nth-queue check": it adds its findings to the list, which prints them. The error ends the program with status 1 or 78.
 func runCheck(ctx context.Context, list *checks.List, path string, post bool) error {
 	c := &check{list}
 	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
-	cfg, looked, err := own.ReadAsService(path)
+	cfg, found, err := own.ReadAsService(path)
 	degraded, fatal := settings.Degraded(err)
 	if fatal != nil {
 		return c.Wrong(fatal)
@@ -35,24 +35,25 @@ func runCheck(ctx context.Context, list *checks.List, path string, post bool) er
 	checks.Hush()
 	c.settings(path, cfg)
 	c.Degraded(degraded)
-	c.Unit(looked.Unit)
-	c.Sources("identity", looked.Identity)
-	account, known := c.credentials(ctx, cfg)
-	if known {
+	c.Unit(found.Unit)
+	c.Sources("identity", found.Identity)
+	account, ok := c.credentials(ctx, cfg)
+	if ok {
 		c.queue(ctx, cfg, account)
 	}
 	nodes := c.cluster(ctx, cfg)
-	if known {
+	if ok {
 		c.services(ctx, cfg, account, nodes)
 	}
-	c.Webhook(ctx, cfg.Webhook, looked.Unit.Find, looked.Webhook, post, func(context.Context) string { return "" })
+	c.Webhook(ctx, cfg.Webhook, found.Unit.Find, found.Webhook, post, func(context.Context) string { return "" })
 	c.Metrics(ctx, cfg.Metrics, false)
 	return c.End()
 }
 
-// check finds out whether nth-queue can work with these settings. It changes nothing in AWS or in the cluster.
+// check is a run of "nth-queue check". Its methods add findings to the list. They change nothing in AWS or in the cluster.
 type check struct{ *checks.List }
 
+// settings reports where the settings come from, and whether they keep nth-queue from acting.
 func (c *check) settings(path string, cfg config.Queue) {
 	sources, _ := own.Place.Sources(path) // They have just been read.
 	c.Settings(sources, own.Place.File)
@@ -64,7 +65,8 @@ func (c *check) settings(path string, cfg config.Queue) {
 	}
 }
 
-// cluster checks the identity and its rights in the cluster, and whether Nodes name their instances.
+// cluster checks the identity and its rights in the cluster, and whether Nodes name their instances. It returns the zero value if it cannot
+// count the Nodes.
 func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 	client, err := connect(ctx, cfg, nil)
 	if err != nil {
@@ -119,8 +121,8 @@ func (c *check) queue(ctx context.Context, cfg config.Queue, account aws.Config)
 		c.Warn("queue", "%s: refused; only this check needs it, to read how the queue is set up", sqs.GetQueueAttributes)
 	default:
 		c.OK("queue", "%s waiting, %d in flight", text.Count(found.Visible, "message"), found.InFlight)
-		c.lifeOf(cfg, found)
-		c.wayInto(found)
+		c.retention(cfg, found)
+		c.delivery(found)
 	}
 	for _, right := range sqs.Rights() {
 		allowed, err := q.CheckPermission(ctx, right)
@@ -135,12 +137,12 @@ func (c *check) queue(ctx context.Context, cfg config.Queue, account aws.Config)
 	}
 }
 
-// longestRetention is the longest that SQS keeps a message.
+// longestRetention is how long SQS can keep a message at most.
 const day, longestRetention = 24 * time.Hour, 14 * 24 * time.Hour
 
-// lifeOf checks how long a message is kept and how often it is retried.
-func (c *check) lifeOf(cfg config.Queue, found sqs.Attributes) {
-	waiting := time.Duration(0)
+// retention checks how long the queue keeps a message, and how often SQS delivers it before it becomes a dead letter.
+func (c *check) retention(cfg config.Queue, found sqs.Attributes) {
+	waiting := time.Duration(0) // how long a message may wait in the queue; 0 if none has to
 	if waits(cfg.Events.ScheduledMaintenance) {
 		waiting = found.Retention
 	}
@@ -182,8 +184,8 @@ func waits(c config.ScheduledMaintenance) bool {
 	return acts && slices.ContainsFunc(slices.Collect(maps.Values(c.Codes)), waiting)
 }
 
-// wayInto checks what keeps messages from getting into the queue, or delays them.
-func (c *check) wayInto(found sqs.Attributes) {
+// delivery checks what keeps messages from getting into the queue, or delays them.
+func (c *check) delivery(found sqs.Attributes) {
 	if found.Delay > 0 {
 		c.Warn("queue", "messages are delayed by %s (DelaySeconds), of the two minutes that a spot interruption leaves", found.Delay)
 	}
@@ -214,12 +216,12 @@ func span(d time.Duration) string {
 	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
 }
 
-// credentialsLimit bounds the look for credentials.
+// credentialsLimit is how long credentials for AWS are looked for.
 const credentialsLimit = 15 * time.Second
 
-// credentials finds out the region and the credentials for AWS. known is false without them or a queue.
-func (c *check) credentials(ctx context.Context, cfg config.Queue) (account aws.Config, known bool) {
-	if cfg.Queue.URL == "" {
+// credentials checks the region and the credentials for AWS. ok is false if the settings name no queue, or one of these is missing.
+func (c *check) credentials(ctx context.Context, cfg config.Queue) (account aws.Config, ok bool) {
+	if cfg.Queue.URL == "" { // settings has reported this.
 		return aws.Config{}, false
 	}
 	account, err := awsConfig(ctx, cfg)
@@ -258,7 +260,8 @@ func sourceOf(found aws.Credentials) string {
 	return found.Source
 }
 
-// services checks the rights in EC2 and, if the settings need them, in Auto Scaling.
+// services checks the rights in EC2 and, if the settings need them, in Auto Scaling. It also checks whether instances without a Node can be
+// attributed to a cluster.
 func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Config, nodes fleet.NodeCount) {
 	catalog := ec2.New(ec2.Options{AWS: account, Tag: cfg.Fleet.ManagedTag})
 	switch {
@@ -277,7 +280,7 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 	if len(nodes.Instances) > 0 {
 		if groups, clusters, err := catalog.Marks(ctx, nodes.Instances); err == nil { // Missing rights have been reported.
 			c.owner(cfg.Fleet, clusters)
-			group = strings.Join(groups[:min(len(groups), 1)], "") // Without a group, its name is made up.
+			group = strings.Join(groups[:min(len(groups), 1)], "") // the first group; "" if there is none
 		}
 	}
 	if !hookSettings(cfg).Complete && !cfg.Fleet.CompleteLaunches {
@@ -289,23 +292,23 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 
 // What nth-queue does without rights that it can do without.
 const (
-	// withoutOwner is for when EC2 does not tell which cluster an instance belongs to.
+	// withoutOwner is for an instance whose cluster EC2 does not name.
 	withoutOwner    = "messages about other clusters' instances are held until it is known that they have no Node here; with fleet.unknown = \"leave\" those about this cluster become dead letters"
 	withoutDescribe = "a stop that is reported minutes late and the end of a Capacity Block would drain no node, an instance without one would hold up its group, and its cluster would be unknown: " + withoutOwner
 	withoutSchedule = "canceled or moved maintenance still drains on its first date; earlier announcements and failed status checks are not seen"
 )
 
-// owner checks whether instances without a Node can be attributed to a cluster, by the names of clusters in the tags of those that have
-// one.
+// owner checks whether instances without a Node can be attributed to a cluster by their tags. names are the clusters in the tags of instances
+// that have a Node.
 func (c *check) owner(settings config.Fleet, names []string) {
-	set, tagged := clusterOf(settings), strings.Join(names, ", ")
+	own, tagged := clusterOf(settings), strings.Join(names, ", ")
 	switch {
-	case set != "" && slices.Contains(names, set), set == "" && len(names) == 1:
-		c.OK("cluster", "its instances have the tag %s%s", ec2.ClusterTag, cmp.Or(set, tagged))
-	case set != "" && len(names) == 0:
-		c.Warn("cluster", "it is %q by the settings, but the instances of its Nodes have no tag %s%s", set, ec2.ClusterTag, set)
-	case set != "":
-		c.Warn("cluster", "it is %q by the settings, but the instances of its Nodes are tagged as of %s (%sNAME)", set, tagged, ec2.ClusterTag)
+	case own != "" && slices.Contains(names, own), own == "" && len(names) == 1:
+		c.OK("cluster", "its instances have the tag %s%s", ec2.ClusterTag, cmp.Or(own, tagged))
+	case own != "" && len(names) == 0:
+		c.Warn("cluster", "it is %q by the settings, but the instances of its Nodes have no tag %s%s", own, ec2.ClusterTag, own)
+	case own != "":
+		c.Warn("cluster", "it is %q by the settings, but the instances of its Nodes are tagged as of %s (%sNAME)", own, tagged, ec2.ClusterTag)
 	case len(names) == 0:
 		c.Warn("cluster", "the instances of its Nodes have no tag %sNAME, so the cluster of an instance without a Node is unknown: %s", ec2.ClusterTag, withoutOwner)
 	default:
@@ -314,7 +317,7 @@ func (c *check) owner(settings config.Fleet, names []string) {
 	}
 }
 
-// mustDescribe checks a right that messages cannot be understood without.
+// mustDescribe checks a right in EC2 that nth-queue needs. why completes "it is needed".
 func (c *check) mustDescribe(ctx context.Context, catalog *ec2.Catalog, right ec2.Right, why string) {
 	allowed, err := catalog.CheckPermission(ctx, right)
 	if err != nil {
@@ -324,7 +327,7 @@ func (c *check) mustDescribe(ctx context.Context, catalog *ec2.Catalog, right ec
 	c.Right(string(right), why, false, allowed)
 }
 
-// mayDescribe checks a right that nth-queue can do without.
+// mayDescribe checks a right in EC2 that nth-queue can do without. without says what it does then.
 func (c *check) mayDescribe(ctx context.Context, catalog *ec2.Catalog, right ec2.Right, without string) {
 	allowed, err := catalog.CheckPermission(ctx, right)
 	switch {
@@ -337,8 +340,8 @@ func (c *check) mayDescribe(ctx context.Context, catalog *ec2.Catalog, right ec2
 	}
 }
 
-// hooks checks whether lifecycle hooks may be answered: those of a group of the cluster's nodes or, if none is known, of one that is made
-// up. Actual lifecycle actions are not touched.
+// hooks checks whether nth-queue may hold and complete the lifecycle hooks of a group. If group is "", it tries a group that does not exist. It
+// touches no actual lifecycle action.
 func (c *check) hooks(ctx context.Context, cfg config.Queue, account aws.Config, group string) {
 	settings := hookSettings(cfg)
 	client := asg.NewHookClient(asg.HookClientOptions{AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region)}, settings)
@@ -361,22 +364,24 @@ func (c *check) hooks(ctx context.Context, cfg config.Queue, account aws.Config,
 	if group == "" {
 		return
 	}
+	const termination, launch = false, true
 	if settings.Complete {
-		c.ours(ctx, client, group, false)
+		c.completed(ctx, client, group, termination)
 	}
 	if cfg.Fleet.CompleteLaunches {
-		c.ours(ctx, client, group, true)
+		c.completed(ctx, client, group, launch)
 	}
 }
 
-// ours says which of a group's hooks would be completed.
-func (c *check) ours(ctx context.Context, client *asg.HookClient, group string, launch bool) {
-	switch which, ours, err := client.Explain(ctx, group, launch); {
+// completed reports which of a group's hooks for launches, or else for terminations, nth-queue would complete. It reports nothing about a group
+// without hooks for launches, which is usual.
+func (c *check) completed(ctx context.Context, client *asg.HookClient, group string, launch bool) {
+	switch finding, completes, err := client.Explain(ctx, group, launch); {
 	case err != nil:
 		c.Warn("hook", "%s", err)
-	case ours:
-		c.OK("hook", "%s", which)
-	case which != "":
-		c.Warn("hook", "%s", which)
+	case completes:
+		c.OK("hook", "%s", finding)
+	case finding != "":
+		c.Warn("hook", "%s", finding)
 	}
 }

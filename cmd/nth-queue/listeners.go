@@ -29,7 +29,8 @@ const (
 	// writers is how many Events, and how many conditions, are written at the same time for all nodes together: the drains need the API
 	// server more.
 	writers = 8
-	// unwritten is how long a drain that has ended keeps its place while something of it is to be written, so that this does not pile up.
+	// unwritten is how long a drain that has ended keeps its place among the drains at once, if Events or conditions of it still have to be
+	// written. So these do not pile up.
 	unwritten = 2 * time.Second
 )
 
@@ -50,21 +51,22 @@ type notices struct {
 	degrade  func(fault string) // adds a fault to the status
 	rules    atomic.Pointer[policy.Settings]
 
-	passing context.Context // of all listeners; it ends after the drains
-	stop    context.CancelFunc
-	work    sync.WaitGroup
+	reporting context.Context // of all listeners; it ends after the drains
+	stop      context.CancelFunc
+	work      sync.WaitGroup
 
 	mu sync.Mutex
 	// keepers keep the conditions of nodes, by node.
 	keepers map[string]*notify.Kubernetes
 }
 
+// newNotices returns the notices of a fleet. serve sets the fields that depend on the fleet before begin.
 func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, meter *meter, log *logrus.Entry) *notices {
 	n := &notices{
 		cfg: cfg.Kubernetes, dryRun: cfg.DryRun, log: log, meter: meter, client: client,
 		writes: kube.NewGate(writers),
 	}
-	n.passing, n.stop = context.WithCancel(context.WithoutCancel(ctx))
+	n.reporting, n.stop = context.WithCancel(context.WithoutCancel(ctx))
 	n.webhook = daemon.NewWebhook(&cfg.Common, log, meter.Metrics, func(fault string) { n.degrade(fault) }, backlog)
 	n.use(cfg)
 	return n
@@ -81,21 +83,23 @@ func (n *notices) use(cfg config.Queue) {
 	n.webhook.Use(webhook)
 }
 
+// trouble logs why a notice could not be reported.
 func (n *notices) trouble(err error) {
 	n.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err)
 }
 
-// begin starts to deliver. end waits, for a while, until everything is delivered.
+// begin starts to deliver notices. end waits until all are delivered, for daemon.ReportTimeout at most.
 func (n *notices) begin() (end func()) {
-	n.work.Go(func() { n.webhook.Run(n.passing) })
-	n.work.Go(func() { n.meter.Run(n.passing) })
+	n.work.Go(func() { n.webhook.Run(n.reporting) })
+	n.work.Go(func() { n.meter.Run(n.reporting) })
 	return func() {
 		n.stop()
 		daemon.Within(daemon.ReportTimeout, n.work.Wait)
 	}
 }
 
-// of returns the listeners for a node; it implements fleet.Options.Listeners.
+// of returns the listeners for a drain of a node; it implements fleet.Options.Listeners. The fleet calls end after the drain. lost says that
+// another process leads now, and keeps the Node's condition.
 func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool)) {
 	machine := func(context.Context) notify.Machine { return machineOf(n.describe(node)) }
 	listeners = []agent.Listener{n.meter, n.webhook.Node(notify.Subject{
@@ -120,7 +124,8 @@ func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners 
 			if err := n.mayWrite(); condition && err != nil { // The next leader keeps the conditions.
 				return nil, err
 			}
-			return n.writes.Enter(ctx, func() bool { return condition }, false)
+			const first = false
+			return n.writes.Enter(ctx, func() bool { return condition }, first) // A condition is more urgent than an Event.
 		},
 		Trouble: n.trouble,
 	})
@@ -131,13 +136,13 @@ func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners 
 		}
 		k.Finish()
 		if !lost {
-			kube.Await(n.passing, written, unwritten)
+			kube.Await(n.reporting, written, unwritten)
 		}
 	}
 }
 
-// keep runs a notify.Kubernetes, which alone keeps the conditions of its node from now on: an earlier one may still have to be written. The
-// channel is closed when all is.
+// keep runs a notify.Kubernetes, which alone keeps the condition of its node from now on. The one of an earlier drain of the node may still run,
+// and cedes the condition. The channel is closed when everything is written.
 func (n *notices) keep(node string, k *notify.Kubernetes) (written <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -151,7 +156,7 @@ func (n *notices) keep(node string, k *notify.Kubernetes) (written <-chan struct
 	ended := make(chan struct{})
 	n.work.Go(func() {
 		defer close(ended)
-		k.Run(n.passing)
+		k.Run(n.reporting)
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.keepers[node] == k {
@@ -161,6 +166,7 @@ func (n *notices) keep(node string, k *notify.Kubernetes) (written <-chan struct
 	return ended
 }
 
+// machineOf converts a fleet's description of a machine to that of a notice.
 func machineOf(d fleet.Description) notify.Machine {
 	return notify.Machine{
 		ID: d.Instance, Type: d.Type, Region: d.Region, Zone: d.Zone,
@@ -175,6 +181,7 @@ type meter struct {
 	reporter *statusReporter
 }
 
+// newMeter returns the metrics. serve sets the fields queue and reporter before anything is served.
 func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 	m := &meter{}
 	m.Metrics = daemon.NewMetrics("nth-queue", &cfg.Common, log, metrics.Options{
@@ -184,7 +191,7 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 		Leader: func() string { return m.reporter.leader() },
 	})
 	for _, what := range sqs.Outcomes() {
-		m.Messages(string(what))
+		m.Messages(string(what)) // It counts from 0, so that an increase is seen.
 	}
 	return m
 }
@@ -193,14 +200,14 @@ func newMeter(cfg config.Queue, log *logrus.Entry) *meter {
 func (m *meter) counting(report func(sqs.Report)) func(sqs.Report) {
 	return func(r sqs.Report) {
 		m.Message(string(r.Outcome))
-		if r.Outcome == sqs.Received && r.Receives <= 1 && !r.Sent.IsZero() {
+		if r.Outcome == sqs.Received && r.Receives <= 1 && !r.Sent.IsZero() { // Only the first receipt shows how late a message is.
 			m.Received(time.Since(r.Sent))
 		}
 		report(r)
 	}
 }
 
-// show updates the gauges.
+// show updates the gauges. A process that does not lead reads no messages, and counts as up.
 func (m *meter) show(status state.Status, nodes fleet.Status, messages sqs.Status) {
 	m.Show(status)
 	m.ShowQueue(metrics.QueueStatus{

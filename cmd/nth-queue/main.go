@@ -85,7 +85,8 @@ var own = settings.Program[config.Queue, *config.Queue]{
 	},
 }
 
-// kubeconfig uses the kubeconfig that systemd has handed to the service, unless the settings name one.
+// kubeconfig uses the credential "kubeconfig" that systemd passes to the service, unless the settings name a file. It implements
+// settings.Program.Identity.
 func kubeconfig(cfg *config.Queue, given settings.Given) []settings.Finding {
 	found := given("kubeconfig")
 	if found.Name == "" {

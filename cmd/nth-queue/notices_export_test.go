@@ -19,8 +19,8 @@ import (
 // PassOn passes on what a webhook has to tell, and what some other work does, until it is ended.
 func PassOn(ctx context.Context, webhook *notify.Webhook, work func(context.Context)) (end func()) {
 	n := &notices{webhook: webhook, meter: newMeter(config.Queue{}, nil)}
-	n.passing, n.stop = context.WithCancel(ctx)
-	n.work.Go(func() { work(n.passing) })
+	n.reporting, n.stop = context.WithCancel(ctx)
+	n.work.Go(func() { work(n.reporting) })
 	return n.begin()
 }
 
@@ -37,6 +37,6 @@ func KeepConditions(
 		meter: newMeter(config.Queue{}, nil),
 	}
 	n.rules.Store(&rules)
-	n.passing, n.stop = context.WithCancel(ctx)
+	n.reporting, n.stop = context.WithCancel(ctx)
 	return n.of, n.begin()
 }

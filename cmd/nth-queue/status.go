@@ -41,17 +41,17 @@ type statusReporter struct {
 	dryRun   bool
 	identity state.IdentityStatus
 
-	process string // in the Lease
+	process string // this process's name in the Lease
 
 	mu       sync.Mutex
 	degraded []string
 	trouble  string // why the queue cannot be read; empty if it can
 	since    time.Time
 
-	stuck bool // that was logged; used only by run
+	stuck bool // The last beat found a receiver that hangs. Only run uses this.
 }
 
-// glance is how often the status is computed at least, and refresh after how many times an unchanged one is written.
+// glance is the longest time between two computations of the status. An unchanged status is written at every tenth of them.
 const glance, refresh = time.Second, 10
 
 // begin starts to report the status. wait waits, once ctx has ended, until the last one is written.
@@ -105,33 +105,33 @@ func (b *statusReporter) beat() {
 
 // status returns the present status, with a sentence for "systemctl status".
 func (b *statusReporter) status() state.Status {
-	stand, held := b.fleet.Status(), b.queue.Status().Held
+	fleet, held := b.fleet.Status(), b.queue.Status().Held
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := state.Status{
 		Version: state.StatusVersion, Program: b.version, PID: os.Getpid(), Started: b.began, Updated: time.Now().Round(0),
 		DryRun: b.dryRun, Identity: b.identity,
-		Degraded: slices.Concat(b.degraded, b.meter.Troubles()), Events: stand.Events, Documents: []state.DocumentStatus{}, Off: []state.OffStatus{},
+		Degraded: slices.Concat(b.degraded, b.meter.Troubles()), Events: fleet.Events, Documents: []state.DocumentStatus{}, Off: []state.OffStatus{},
 	}
 	switch {
-	case !stand.Known:
+	case !fleet.Known:
 		s.Sentence = "waiting for the list of Nodes from the API server"
-	case !stand.Leads && stand.Leader == "":
+	case !fleet.Leads && fleet.Leader == "":
 		s.Sentence = "standing by; nobody leads"
-	case !stand.Leads:
-		s.Sentence = fmt.Sprintf("standing by; %s leads", stand.Leader)
-	case stand.Draining+stand.Waiting+stand.LeftAlone > 0:
-		s.Sentence = fmt.Sprintf("draining %s, %d waiting; %s%s in flight", text.Count(stand.Draining, "node"), stand.Waiting, leftAlone(stand), text.Count(held, "message"))
+	case !fleet.Leads:
+		s.Sentence = fmt.Sprintf("standing by; %s leads", fleet.Leader)
+	case fleet.Draining+fleet.Waiting+fleet.LeftAlone > 0:
+		s.Sentence = fmt.Sprintf("draining %s, %d waiting; %s%s in flight", text.Count(fleet.Draining, "node"), fleet.Waiting, leftAlone(fleet), text.Count(held, "message"))
 	default:
-		s.Sentence = fmt.Sprintf("reading the queue for %s; nothing is announced", text.Count(stand.Nodes, "node"))
+		s.Sentence = fmt.Sprintf("reading the queue for %s; nothing is announced", text.Count(fleet.Nodes, "node"))
 	}
 	if b.trouble != "" {
 		s.Sentence += fmt.Sprintf("; cannot receive from the queue since %s", b.since.Format("15:04:05"))
 		s.Documents = append(s.Documents, state.DocumentStatus{Kind: "queue", Trouble: b.trouble, Since: b.since.Round(0)})
 	}
-	if why := stand.LeaseError; why != nil {
-		s.Sentence += fmt.Sprintf("; the Lease cannot be read or written since %s", stand.Since.Format("15:04:05"))
-		s.Documents = append(s.Documents, state.DocumentStatus{Kind: "lease", Trouble: why.Error(), Since: stand.Since.Round(0)})
+	if why := fleet.LeaseError; why != nil {
+		s.Sentence += fmt.Sprintf("; the Lease cannot be read or written since %s", fleet.Since.Format("15:04:05"))
+		s.Documents = append(s.Documents, state.DocumentStatus{Kind: "lease", Trouble: why.Error(), Since: fleet.Since.Round(0)})
 	}
 	if b.dryRun {
 		s.Sentence += " (dry run)"
@@ -140,47 +140,47 @@ func (b *statusReporter) status() state.Status {
 	return s
 }
 
-// lately is how long ago SQS must have answered for nth-queue to be ready: three times as long as it waits for messages.
-const lately = time.Minute
+// longestSilence is how long ago SQS may have answered last for nth-queue to be ready: three times as long as it waits for messages.
+const longestSilence = time.Minute
 
 // unready returns why messages cannot be worked on at present, or could not be if this process led; nil if they can.
 func (b *statusReporter) unready() error {
-	stand, answered := b.fleet.Status(), b.queue.Status().Answered
+	fleet, answered := b.fleet.Status(), b.queue.Status().Answered
 	switch {
-	case !stand.Away.IsZero():
-		return fmt.Errorf("no list of Nodes from the API server for %s", time.Since(stand.Away).Round(time.Second))
-	case !stand.Known:
+	case !fleet.Away.IsZero():
+		return fmt.Errorf("no list of Nodes from the API server for %s", time.Since(fleet.Away).Round(time.Second))
+	case !fleet.Known:
 		return errors.New("no list of Nodes from the API server yet")
-	case stand.LeaseError != nil:
-		return fmt.Errorf("the Lease cannot be read or written: %w", stand.LeaseError)
-	case !stand.Leads:
+	case fleet.LeaseError != nil:
+		return fmt.Errorf("the Lease cannot be read or written: %w", fleet.LeaseError)
+	case !fleet.Leads: // It is ready to lead.
 		return nil
 	case answered.IsZero():
 		return errors.New("nothing was received from the queue yet")
-	case time.Since(answered) > lately:
+	case time.Since(answered) > longestSilence:
 		return fmt.Errorf("nothing was received from the queue for %s", time.Since(answered).Round(time.Second))
 	}
 	return nil
 }
 
-// leader says who leads.
+// leader says which process leads, for operators.
 func (b *statusReporter) leader() string {
-	switch stand := b.fleet.Status(); {
-	case stand.Leads:
+	switch fleet := b.fleet.Status(); {
+	case fleet.Leads:
 		return b.process + " leads, which is this process"
-	case stand.Leader == "":
+	case fleet.Leader == "":
 		return "nobody is known to lead"
 	default:
-		return stand.Leader + " leads"
+		return fleet.Leader + " leads"
 	}
 }
 
-// leftAlone is the part of the sentence about nodes that operators want left alone.
-func leftAlone(stand fleet.Status) string {
-	if stand.LeftAlone == 0 {
+// leftAlone is the part of the sentence about nodes that are opted out; "" if none is.
+func leftAlone(s fleet.Status) string {
+	if s.LeftAlone == 0 {
 		return ""
 	}
-	return text.Count(stand.LeftAlone, "node") + " left alone; "
+	return text.Count(s.LeftAlone, "node") + " left alone; "
 }
 
 // alsoDegrade adds a fault in the settings.
@@ -197,8 +197,8 @@ func (b *statusReporter) degrade(faults []string) {
 	b.degraded = faults
 }
 
-// noteReceiving notes whether the queue can be read.
-func (b *statusReporter) noteReceiving(err error) {
+// setReceiving sets why the queue cannot be read; nil if it can.
+func (b *statusReporter) setReceiving(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {

@@ -40,7 +40,7 @@ import (
 // visibility is how long SQS keeps a message from other consumers at a time. It is extended while the nodes of the message are drained.
 const visibility = 20 * time.Second
 
-// serve wires the service and runs it until ctx ends.
+// serve makes the parts of the service, connects them, and runs them until ctx ends.
 func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) error {
 	d.SayDegraded()
 	cfg, log, gate := d.Config, d.Log, kube.NewGate(evictionsAtOnce)
@@ -75,7 +75,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	notices.degrade = reporter.alsoDegrade
 	messages := sqs.New(sqs.Options{
 		URL: cfg.Queue.URL, AWS: account, Visibility: visibility, DryRun: cfg.DryRun,
-		Report: meter.counting(logMessages(log)), Trouble: logReceiving(log, reporter.noteReceiving),
+		Report: meter.counting(logMessages(log)), Trouble: logReceiving(log, reporter.setReceiving),
 	})
 	notices.describe, notices.labels, notices.mayWrite = nodes.Describe, nodes.Labels, nodes.MayWrite
 	reporter.fleet, reporter.queue, reporter.meter = nodes, messages, meter
@@ -101,6 +101,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	return cmp.Or(err, d.Service.Err())
 }
 
+// dryRun returns what the first log line adds in a dry run; "" otherwise.
 func dryRun(cfg config.Queue) string {
 	if cfg.DryRun {
 		return ", as a dry run: nothing will be written to the cluster, and no message deleted"
@@ -126,15 +127,15 @@ func logMessages(log *logrus.Entry) func(sqs.Report) {
 	}
 }
 
-// logReceiving returns a function that takes the result of each receive: it passes the result to note, and logs the first error of an outage and
-// the recovery from it.
-func logReceiving(log *logrus.Entry, note func(error)) func(error) {
-	last := ""
+// logReceiving returns a function for sqs.Options.Trouble. It passes each result on to report, and logs the first error of an outage and the
+// recovery from it.
+func logReceiving(log *logrus.Entry, report func(error)) func(error) {
+	last := "" // the error that was logged; "" if receiving works
 	var mu sync.Mutex
 	return func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		note(err)
+		report(err)
 		if err == nil {
 			last = ""
 			log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("receiving from the queue again")
@@ -147,7 +148,8 @@ func logReceiving(log *logrus.Entry, note func(error)) func(error) {
 	}
 }
 
-// kept is how long after its announcement a scheduled event may stay in the queue, which deletes messages after fourteen days.
+// kept is how long after its announcement a scheduled event may stay in the queue. SQS deletes a message after longestRetention at most, and
+// one day is left to begin the drain.
 const kept = longestRetention - day
 
 // policyOf turns the settings into rules of the policy. No event is withdrawn because it is missing: EC2 and Auto Scaling say when one is
@@ -163,14 +165,15 @@ func policyOf(c config.QueueEvents) policy.Settings {
 	return rules
 }
 
-// clusterOf is this cluster's name in the tags of its instances, if the settings have it.
+// clusterOf is this cluster's name in the tags of its instances, by the settings; "" if they do not name it.
 func clusterOf(c config.Fleet) string {
-	if name, is := strings.CutPrefix(c.ManagedTag, ec2.ClusterTag); is && c.Cluster == "" {
+	if name, ok := strings.CutPrefix(c.ManagedTag, ec2.ClusterTag); ok && c.Cluster == "" {
 		return name
 	}
 	return c.Cluster
 }
 
+// taintsOf returns which taints the fleet sets, by the settings.
 func taintsOf(c config.Fleet) fleet.Taints {
 	return fleet.Taints{Kinds: c.Taints != "none", Effect: fleet.TaintEffect(c.Taints), OutOfService: c.OutOfService}
 }
@@ -179,6 +182,7 @@ func taintsOf(c config.Fleet) fleet.Taints {
 // control plane with two processors, fewer make the last pod leave later, and more delay the cordons of other nodes.
 const evictionsAtOnce = 100
 
+// drainOptions returns how nodes are drained. All drains share the gate.
 func drainOptions(c config.Queue, gate *kube.Gate) drain.Options {
 	options := daemon.DrainOptions(c.Drain)
 	options.Gate = gate

@@ -34,7 +34,7 @@ type List struct {
 	program  string
 	out      io.Writer
 	asJSON   bool
-	invalid  bool // the settings are
+	invalid  bool // the settings are invalid
 	findings []finding
 }
 
@@ -65,7 +65,7 @@ func (l *List) Warn(subject, format string, args ...any) { l.add(warning, subjec
 // Fail reports something that keeps the program from working.
 func (l *List) Fail(subject, format string, args ...any) { l.add(failure, subject, format, args) }
 
-// add keeps a finding in one line and, unless the output is JSON, prints it.
+// add keeps a finding. It prints the finding as one line, unless the output is JSON.
 func (l *List) add(verdict, subject, format string, args []any) {
 	found := strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ") // Errors of a YAML parser have several lines.
 	f := finding{verdict, subject, text.Visible(found, text.Page)}
@@ -189,9 +189,9 @@ func (l *List) Metrics(ctx context.Context, cfg config.Metrics, image bool) {
 	listener, err := network.Listen(ctx, "tcp", cfg.Listen)
 	switch {
 	case err == nil:
-		_ = listener.Close() // Nobody has connected.
+		_ = listener.Close() // No client has connected.
 		l.OK("metrics", "can listen on %s", cfg.Listen)
-	case errors.Is(err, syscall.EADDRINUSE) && l.serves(ctx, cfg.Listen):
+	case errors.Is(err, syscall.EADDRINUSE) && l.serves(ctx, cfg.Listen): // The daemon runs.
 		l.OK("metrics", "%s serves them at %s", l.program, cfg.Listen)
 	default:
 		l.Warn("metrics", "metrics.listen: %s; metrics cannot be scraped", err)
@@ -204,15 +204,14 @@ func (l *List) textfile(directory string) {
 	if err == nil && !found.IsDir() {
 		err = &os.PathError{Op: "stat", Path: directory, Err: syscall.ENOTDIR}
 	}
-	switch {
-	case err == nil:
-		l.OK("metrics", "the directory %s exists", directory)
-	default:
+	if err != nil {
 		l.Warn("metrics", "metrics.textfile: %s; no file is written", err)
+	} else {
+		l.OK("metrics", "the directory %s exists", directory)
 	}
 }
 
-// serves reports whether a daemon of nth serves metrics at an address.
+// serves reports whether nth or nth-queue serves metrics at an address.
 func (l *List) serves(ctx context.Context, address string) bool {
 	if host, port, err := net.SplitHostPort(address); err == nil && host == "" {
 		address = net.JoinHostPort("127.0.0.1", port) // An image may lack /etc/hosts.
@@ -233,8 +232,8 @@ func (l *List) serves(ctx context.Context, address string) bool {
 	return err == nil && strings.Contains(string(page), "nth_build_info")
 }
 
-// Webhook reports the findings about the webhook, whose settings were validated with the credentials that given finds, and posts a test
-// message if post is true. node returns the node's name for it.
+// Webhook reports the findings about the webhook. Its settings were validated with the credentials that given finds. If post is true, it posts a
+// test message, which has the name of the node that node returns.
 func (l *List) Webhook(
 	ctx context.Context, cfg config.Webhook, given settings.Given, found []settings.Finding, post bool, node func(context.Context) string,
 ) {
@@ -245,8 +244,8 @@ func (l *List) Webhook(
 		l.Fail("webhook", "no webhook URL can be read from here, so no test was sent")
 	case post:
 		l.post(ctx, cfg, given, node(ctx))
-	case wrong: // Wrong or Degraded has reported the fault.
-	case !known && slices.ContainsFunc(found, func(f settings.Finding) bool { return f.Passed != "" }):
+	case wrong: // Degraded has reported the fault.
+	case !known && slices.ContainsFunc(found, func(f settings.Finding) bool { return f.Passed != "" }): // The address is in a file that only the service can read.
 		l.OK("webhook", "the template renders every kind of notice")
 	case !known:
 		l.OK("webhook", "no webhook configured")

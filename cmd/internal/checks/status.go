@@ -40,7 +40,7 @@ type report struct {
 	name string
 }
 
-// examine returns the state of the daemon of that name, by its runtime directory.
+// examine returns the state of the daemon of that name at the time now, by the status in its runtime directory.
 func examine(name, dir string, now time.Time) report {
 	status, err := record.ReadStatus(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,8 +61,8 @@ func examine(name, dir string, now time.Time) report {
 	return found
 }
 
-// Running returns the status of the daemon of that name, from its runtime directory. why says why the status is not current: the
-// daemon does not run, or hangs; "" if it is.
+// Running returns the last status of the daemon of that name, from its runtime directory. why is "" if the daemon runs. Otherwise it says that the
+// daemon does not run or hangs, so that the status is old or the zero value.
 func Running(name, dir string, now time.Time) (status state.Status, why string) {
 	found := examine(name, dir, now)
 	if found.Status == nil {
@@ -77,15 +77,15 @@ func alive(pid int) bool {
 	return pid > 0 && (err == nil || errors.Is(err, syscall.EPERM)) // EPERM: the process is another user's.
 }
 
-// writeJSON writes a report for programs.
-func writeJSON(w io.Writer, found any) error {
+// writeJSON writes a value as JSON for programs.
+func writeJSON(w io.Writer, value any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)
-	return encoder.Encode(found)
+	return encoder.Encode(value)
 }
 
-// moment writes a time for operators.
+// moment returns a time as operators read it.
 func moment(t time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -138,7 +138,7 @@ func (t rows) row(name, value string) {
 	fmt.Fprintf(t.w, "%s\t%s\n", name, text.Visible(value, text.Page))
 }
 
-// first returns the name of a group of rows for its first row, and "" for the others.
+// first returns the name of a group of rows for its first row, which has the index 0, and "" for the others.
 func first(i int, name string) string {
 	if i > 0 {
 		return ""
@@ -159,7 +159,7 @@ func (t rows) identity(s *state.Status) {
 	}
 }
 
-// step writes what the daemon was doing at a time.
+// step writes what the daemon is doing. at is when the status was written, for the time that is left.
 func (t rows) step(step *state.StepStatus, at time.Time) {
 	line := fmt.Sprintf("%s for %s, since %s", step.Action, step.Kind, moment(step.Began))
 	if !step.Deadline.IsZero() {

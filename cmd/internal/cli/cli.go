@@ -60,26 +60,26 @@ func Root(name, short, long string, commands ...*cobra.Command) *cobra.Command {
 	return root
 }
 
-// Run runs the command that args name, and returns the exit status. complain writes the error that ends the command, unless it is about
-// the command line.
+// Run runs the command that args name, and returns the exit status. It writes an error about the command line itself, and calls complain with any
+// other error that ends the command.
 func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer, complain func(stderr io.Writer, err error)) int {
 	cobra.EnableCommandSorting = false
 	root.SetArgs(append([]string{}, args...)) // This is never nil, for which cobra would use the arguments of the process.
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	if len(args) == 0 && !root.Runnable() {
+	if len(args) == 0 && !root.Runnable() { // The command line names no command.
 		root.SetArgs([]string{"--help"})
 		root.SetOut(stderr)
 		_ = root.ExecuteContext(ctx) // Printing the help cannot fail.
 		return ExitUsage
 	}
-	began := false
-	root.PersistentPreRun = func(*cobra.Command, []string) { began = true }
+	accepted := false // cobra has accepted the command line
+	root.PersistentPreRun = func(*cobra.Command, []string) { accepted = true }
 	cmd, err := root.ExecuteContextC(ctx)
 	switch {
 	case err == nil:
 		return ExitOK
-	case !began: // cobra has refused the command line.
+	case !accepted:
 		why := strings.NewReplacer("\n\nDid you mean this?\n\t", "; did you mean ", "\n\t", " or ").Replace(strings.TrimSpace(err.Error()))
 		fmt.Fprintf(stderr, "%s: %s; see \"%[1]s --help\"\n", cmd.CommandPath(), text.Visible(why, text.Line))
 		return ExitUsage
@@ -125,7 +125,7 @@ func (v *flagValue) Type() string          { return v.kind }
 // used.
 var version, commit string
 
-// BuildVersion returns the version and the commit of this program.
+// BuildVersion returns the version and the commit of this program, or "unknown".
 func BuildVersion() (string, string) {
 	v, c := version, commit
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -135,7 +135,7 @@ func BuildVersion() (string, string) {
 	return cmp.Or(v, "unknown"), cmp.Or(c, "unknown")
 }
 
-// builtFrom returns the commit from Go's build information, marked if there were uncommitted changes.
+// builtFrom returns the commit from Go's build information, marked if there were uncommitted changes; "" if it has none.
 func builtFrom(settings []debug.BuildSetting) string {
 	var revision, changed string
 	for _, s := range settings {

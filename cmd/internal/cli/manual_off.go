@@ -4,5 +4,5 @@ package cli
 
 import "github.com/spf13/cobra"
 
-// addManual adds nothing: what writes the manual (manual.go) is not linked into a program that is installed.
+// addManual adds nothing. Only the build of the packages has the tag "manual", and with it the command of manual.go.
 func addManual(*cobra.Command) {}

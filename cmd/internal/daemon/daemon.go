@@ -31,7 +31,8 @@ type Daemon[C any, P config.Pointer[C]] struct {
 	hangups <-chan os.Signal
 }
 
-// Run reads the settings and runs the daemon of that name, until a signal asks it to stop. stderr returns the stream to log to.
+// Run reads the settings and calls run, which is the daemon of that name. A signal that asks to stop ends the context of run. stderr returns the
+// stream to log to.
 func Run[C any, P config.Pointer[C]](
 	ctx context.Context, name string, read func() (C, error), stderr func(config.Log) io.Writer, run func(context.Context, *Daemon[C, P]) error,
 ) error {
@@ -74,8 +75,8 @@ func (d *Daemon[C, P]) Reload(ctx context.Context, late func(name string, starte
 	r.Run(ctx, d.hangups)
 }
 
-// Reloader reloads the settings. Invalid settings change nothing; if only [log], [webhook] or [metrics] are invalid, these tables stay as
-// they were. Settings that need a restart are logged. All fields are required.
+// Reloader reloads the settings. Invalid settings change nothing. If only [log], [webhook] or [metrics] are invalid, these tables stay as they
+// were, and the others are applied. It logs settings that need a restart. All fields are required.
 type Reloader[C any, P config.Pointer[C]] struct {
 	Program string
 	// Read reads the settings. If the error is a config.Degraded, they can be used.

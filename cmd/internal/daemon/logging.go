@@ -25,7 +25,7 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// NewLogger returns a logger for the program of that name, as the settings ask for. What does not go to the journal goes to stderr.
+// NewLogger returns a logger for the program of that name, as the settings ask for. It logs to stderr unless it logs to the journal.
 func NewLogger(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
 	logger := logrus.New()
 	logger.AddHook(visible{}) // It comes before the journal's hook, which sends what this one has made visible.
@@ -68,7 +68,7 @@ func SetLevel(logger *logrus.Logger, cfg config.Log) {
 	}
 }
 
-// onJournal reports whether stderr is that of this process, and connected to the journal.
+// onJournal reports whether stderr is the standard error of this process, and connected to the journal.
 func onJournal(stderr io.Writer) bool { return stderr == os.Stderr && systemd.OnJournal() }
 
 // isTerminal reports whether w is a terminal.
@@ -209,7 +209,7 @@ func FinalMessage(err error) (message string, lines []string) {
 	return "", []string{err.Error()}
 }
 
-// LogErrors logs lines as errors.
+// LogErrors logs lines as errors, with a message ID unless that is "".
 func LogErrors(logger *logrus.Logger, message string, lines []string) {
 	entry := logrus.NewEntry(logger)
 	if message != "" {

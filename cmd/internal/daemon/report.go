@@ -22,8 +22,8 @@ func StateDirectory(cfg *config.Common) string {
 	return cfg.StateDirectory
 }
 
-// NewWebhook returns the webhook of a daemon, and logs what becomes of its notices. limit is how many notices may wait, and degrade adds a
-// fault to the status.
+// NewWebhook returns the webhook of a daemon, which logs and counts what becomes of its notices. limit is how many notices may wait; 0 is the
+// webhook's default. degrade adds a fault to the status.
 func NewWebhook(cfg *config.Common, log *logrus.Entry, meter *metrics.Metrics, degrade func(fault string), limit int) *notify.Webhook {
 	return notify.NewWebhook(notify.WebhookOptions{
 		DryRun: cfg.DryRun, Limit: limit,

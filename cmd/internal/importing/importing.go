@@ -13,8 +13,8 @@ import (
 	"github.com/nth-project/nth/pkg/migration"
 )
 
-// Command returns the command "config import" of a program; queue: the program is nth-queue. decode reads the text of a configuration
-// file of that name, as the program does.
+// Command returns the command "config import" of a program. queue says that the program is nth-queue. decode validates the text of a
+// configuration file of that name, as the program does.
 func Command(program string, queue bool, decode func(name string, text []byte) error) *cobra.Command {
 	return &cobra.Command{
 		Use: "import FILE", Short: "convert the settings of aws-node-termination-handler", Args: cobra.ExactArgs(1),
@@ -36,7 +36,7 @@ secret. The result is validated before it is printed: status 78 and one line for
 	}
 }
 
-// convert converts a file; "-" is standard input.
+// convert returns a file's settings as a configuration file of nth, or nth-queue if queue is true. The name "-" is standard input.
 func convert(name string, queue bool) (string, error) {
 	file := os.Stdin
 	if name != "-" {

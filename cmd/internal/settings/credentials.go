@@ -73,7 +73,7 @@ type Unit struct {
 // source is where a unit has a credential from.
 type source struct {
 	setting string // the last one that names it, such as LoadCredential
-	path    string // of LoadCredential= and LoadCredentialEncrypted=
+	path    string // the file that LoadCredential= or LoadCredentialEncrypted= names; "" for other settings
 	// set is whether SetCredential= or SetCredentialEncrypted= has a text that stands in for a missing file, and optional whether that
 	// text is blank: then the service starts without the file, and does not get the credential.
 	set, optional bool
@@ -98,13 +98,13 @@ func ReadUnit(root, service string) Unit {
 	lines, u.unknown = systemd.ReadCredentials(root, service)
 	for _, line := range lines {
 		setting, value, _ := strings.Cut(line, "=")
-		name, of, _ := strings.Cut(value, ":")
+		name, content, _ := strings.Cut(value, ":") // content is a path or a text
 		from := u.given[name]
 		isText := strings.HasPrefix(setting, "Set")
 		if isText {
-			from.set, from.optional = of != blank, of == blank
+			from.set, from.optional = content != blank, content == blank
 		} else {
-			from.path = of
+			from.path = content
 		}
 		if !isText || from.path == "" { // systemd prefers the file to the text.
 			from.setting = setting
@@ -117,8 +117,8 @@ func ReadUnit(root, service string) Unit {
 // sealed is why a credential cannot be read here that is encrypted, or comes from elsewhere than a file.
 const sealed = "only the service gets it"
 
-// Find is a Given: it finds a credential as the service gets it. One that does not come from a plain file is read from the directory in which
-// systemd has put it for the running service.
+// Find is a Given: it finds a credential as the service gets it. A credential that does not come from a plain file is read from the directory in
+// which systemd has put it for the running service.
 func (u Unit) Find(name string) Credential {
 	if directory() != "" {
 		return Own(name)
@@ -145,8 +145,8 @@ func (u Unit) Find(name string) Credential {
 	return c
 }
 
-// load looks at the file that the unit names for a credential. It returns c with File set if the file can be read here, with Sealed or Fault if
-// they apply, and unchanged if Find has to look at what the running service got.
+// load looks at the file that the unit names for a credential. It returns c with File set if the file can be read here, or with Sealed or Fault
+// set. If it returns c unchanged, Find looks at what the running service got.
 func (u Unit) load(c Credential, from source) Credential {
 	file := filepath.Join("/", u.root, from.path)
 	found, err := os.Stat(file)

@@ -27,9 +27,9 @@ type Program[C any, P config.Pointer[C]] struct {
 	Settle func(P)
 	// Root returns the root directory of the service's unit; "" is "/".
 	Root func(P) string
-	// Identity uses the identity that the service gets as a credential, if any, and returns its findings.
+	// Identity sets the identity that the service gets as a credential, if it gets one, and returns findings about that.
 	Identity func(P, Given) []Finding
-	// Lacks returns why "run" cannot start with the settings.
+	// Lacks returns why "run" cannot start with the settings; nil if it can.
 	Lacks func(P) error
 }
 
@@ -56,7 +56,7 @@ func (p Program[C, P]) Defaults() C {
 	return cfg
 }
 
-// settle sets what the files leave to the environment.
+// settle sets what the files leave to the host, and the directories that systemd has made for the service.
 func (p Program[C, P]) settle(cfg P) {
 	if p.Settle != nil {
 		p.Settle(cfg)
@@ -66,7 +66,7 @@ func (p Program[C, P]) settle(cfg P) {
 	base.RuntimeDirectory = directoryFrom("RUNTIME_DIRECTORY", base.RuntimeDirectory)
 }
 
-// directoryFrom returns the first directory that systemd lists in an environment variable.
+// directoryFrom returns the first directory that systemd lists in an environment variable; otherwise if it lists none.
 func directoryFrom(variable, otherwise string) string {
 	first, _, _ := strings.Cut(os.Getenv(variable), ":")
 	if filepath.IsAbs(first) {
@@ -84,11 +84,13 @@ func (p Program[C, P]) Read(path string) (C, error) {
 // ReadWith is Read with other credentials, and returns the findings about them.
 func (p Program[C, P]) ReadWith(path string, given Given) (C, Findings, error) {
 	cfg, err := p.Files(path)
-	found, err := p.judge(&cfg, err, given, false)
+	const try = false
+	found, err := p.validate(&cfg, err, given, try)
 	return cfg, found, err
 }
 
-// ReadAsService is Read with the credentials that the service gets by its unit, and tries the template of the webhook.
+// ReadAsService is Read for a command of operators: with the credentials that the service gets by its unit. It also tries the template of the
+// webhook, and returns the findings.
 func (p Program[C, P]) ReadAsService(path string) (C, Findings, error) {
 	cfg, err := p.Files(path)
 	root := ""
@@ -96,14 +98,15 @@ func (p Program[C, P]) ReadAsService(path string) (C, Findings, error) {
 		root = p.Root(&cfg)
 	}
 	unit := ReadUnit(root, p.Name+".service")
-	found, err := p.judge(&cfg, err, unit.Find, true)
+	const try = true
+	found, err := p.validate(&cfg, err, unit.Find, try)
 	found.Unit = unit
 	return cfg, found, err
 }
 
-// judge validates the files and credentials that the settings name. It adds their faults to reading, which is the error of reading the
-// settings. try is that of Look.
-func (p Program[C, P]) judge(cfg P, reading error, given Given, try bool) (Findings, error) {
+// validate validates the files and credentials that the settings name. It adds their faults to reading, which is the error of reading the
+// settings. try is the parameter of Look.
+func (p Program[C, P]) validate(cfg P, reading error, given Given, try bool) (Findings, error) {
 	if _, fatal := Degraded(reading); fatal != nil {
 		return Findings{}, reading
 	}
@@ -146,7 +149,7 @@ func (p Program[C, P]) RunFlags(cmd *cobra.Command) (read func() (C, error)) {
 	}
 }
 
-// Command returns the command "config". queue says for which program "config import" makes settings.
+// Command returns the command "config". queue says that "config import" makes settings for nth-queue, not nth.
 func (p Program[C, P]) Command(queue bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "config", Short: "print, validate or import the configuration", Args: cobra.NoArgs,
@@ -189,7 +192,7 @@ func (p Program[C, P]) check(path string, out io.Writer) error {
 	}
 	for _, f := range slices.Concat(FromFiles(sources), found.Identity, found.Webhook) {
 		switch {
-		case f.Source == "" || f.Fault != nil: // It is about the settings themselves, or wrong has it.
+		case f.Source == "" || f.Fault != nil: // It is about the settings themselves, or a fault, which wrong has.
 		case f.Passed != "":
 			fmt.Fprintf(out, "%s: ignored: %s\n", f.Source, f.Passed)
 		default:
@@ -215,7 +218,7 @@ func (p Program[C, P]) check(path string, out io.Writer) error {
 	return err
 }
 
-// FromFiles returns a finding for each file.
+// FromFiles returns a finding for each file of the settings.
 func FromFiles(sources []config.Source) []Finding {
 	found := make([]Finding, len(sources))
 	for i, s := range sources {

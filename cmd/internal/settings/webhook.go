@@ -14,8 +14,8 @@ import (
 	"github.com/nth-project/nth/pkg/notify"
 )
 
-// Webhook returns the settings of the webhook; nil if there is no address, or more than one. name is the program's. The table is one that
-// Look has validated: its template is not read again, and the default has replaced one that does not compile.
+// Webhook returns the settings of the webhook of the program of that name; nil if there is no address, or more than one. Look has validated the
+// table before. It has read the template into TemplateText, and left that empty for a template that does not compile.
 func Webhook(c config.Webhook, name string, given Given) (*notify.WebhookSettings, error) {
 	to := Destination(c, name, given)
 	if to == nil {
@@ -32,7 +32,8 @@ func Webhook(c config.Webhook, name string, given Given) (*notify.WebhookSetting
 	return settings, nil
 }
 
-// Add adds the faults among findings to the error of reading the settings.
+// Add adds the faults among findings to reading, the error of reading the settings. The result is a config.Degraded, reading itself if that is
+// fatal, or nil.
 func Add(reading error, found []Finding) error {
 	degraded, ok := errors.AsType[config.Degraded](reading)
 	if reading != nil && !ok {
@@ -50,7 +51,8 @@ func Add(reading error, found []Finding) error {
 	return config.Degraded{Faults: faults}
 }
 
-// Degraded splits an error of reading the settings: into faults with which a program can start, or the reason why it cannot.
+// Degraded tells two kinds of errors of reading the settings apart. It returns the faults with which a program can start, or the error with which
+// it cannot; neither for nil.
 func Degraded(err error) (faults []string, fatal error) {
 	if err == nil {
 		return nil, nil
@@ -77,20 +79,21 @@ type Finding struct {
 	Fault error
 }
 
-// Found returns the finding about a credential. before is the setting that overrides it, if any.
-func Found(c Credential, before string) Finding {
+// Found returns the finding about a credential. overriddenBy is the setting that is used instead; "" if the credential is used.
+func Found(c Credential, overriddenBy string) Finding {
 	f := Finding{Source: c.String(), Fault: c.Fault, Passed: c.Sealed}
 	if c.Fault != nil {
 		f.Fault = fmt.Errorf("%s: %w", c, c.Fault)
 	}
-	if before != "" {
-		f.Passed = before + " goes before it"
+	if overriddenBy != "" {
+		f.Passed = overriddenBy + " goes before it"
 	}
 	return f
 }
 
-// Look reads all files and credentials that the table names, even if the address is unknown, and returns its findings. It sets
-// c.TemplateText. If try is false, it does not try the template: a daemon does so when it runs.
+// Look reads all files and credentials that the table names, even if the address is unknown, and returns its findings. It sets c.TemplateText. If
+// try is true, it renders every kind of notice with the template, for a check. A daemon tries it
+// at the first notice.
 func Look(c *config.Webhook, name string, given Given, try bool) []Finding {
 	place, text, textErr := templatePlace(c), c.Template, error(nil)
 	var reading sync.WaitGroup
@@ -162,15 +165,15 @@ func destination(c config.Webhook, name string, given Given) (to notify.Destinat
 		found = append(found, Finding{Fault: errors.New("webhook.url and webhook.url_file are both set: keep one; nothing is posted")})
 	}
 	names = map[string]string{}
-	use := func(c Credential, before string, file *string) {
+	use := func(c Credential, overriddenBy string, file *string) {
 		switch {
 		case c.Name == "": // There is no such credential.
-		case c.File == "" || before != "":
-			found = append(found, Found(c, before))
+		case c.File == "" || overriddenBy != "":
+			found = append(found, Found(c, overriddenBy))
 		default:
 			names[c.File] = c.String()
 		}
-		if before == "" {
+		if overriddenBy == "" {
 			*file = c.File
 		}
 	}
@@ -179,7 +182,7 @@ func destination(c config.Webhook, name string, given Given) (to notify.Destinat
 	return to, found, names
 }
 
-// firstSet returns the name of the first setting whose value is not empty; "" if all are.
+// firstSet returns the name of the first setting whose value is not empty; "" if all are empty. Names and values alternate.
 func firstSet(namesAndValues ...string) string {
 	for pair := range slices.Chunk(namesAndValues, 2) {
 		if pair[1] != "" {
