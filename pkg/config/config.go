@@ -81,7 +81,7 @@ type Setting struct {
 	Doc   string
 }
 
-// Default returns the value in TOML; of what Describe returns, it is the default.
+// Default returns the value in TOML. It is the default for a Setting that Describe returns.
 func (s Setting) Default() string { return s.value.show() }
 
 // Allowed says which values are allowed; it completes the sentence "must be ...".
@@ -108,7 +108,7 @@ func (c *Queue) tables() []Table {
 	return append(tables, c.Events.tables()...)
 }
 
-// program is the program whose file is described: some keys exist for nth only, and some are explained differently.
+// program is the program whose file is described. Some keys exist for one program only, and some are explained differently.
 type program bool
 
 const (
@@ -124,9 +124,9 @@ func (p program) either(nth, nthQueue string) string {
 	return nthQueue
 }
 
-// only returns the setting if p is the program that has it, and otherwise an empty one, which table leaves out.
-func (p program) only(of program, s Setting) Setting {
-	if p == of {
+// only returns the setting if p is the program owner, which alone has it. Otherwise it returns an empty one, which table leaves out.
+func (p program) only(owner program, s Setting) Setting {
+	if p == owner {
 		return s
 	}
 	return Setting{}
@@ -145,11 +145,11 @@ type Pointer[C any] interface {
 	tables() []Table
 }
 
-// Describe returns every table and key of a program with its defaults, in the order of the files and the documentation.
+// Describe returns every table and key of a program with its defaults, in the sequence of the files and the documentation.
 func Describe[C any, P Pointer[C]](defaults C) []Table { return P(&defaults).tables() }
 
 // Encode writes every setting of cfg in TOML, so that Decode reads the same settings from it. Secrets are not written: a comment says that
-// they are set. With the result of Origins, a comment says where each setting is from; with nil, there is none.
+// they are set. origins is the result of Origins, for a comment about where each setting is from, or nil for no such comments.
 func Encode[C any, P Pointer[C]](w io.Writer, cfg C, origins map[string]string) error {
 	b := bufio.NewWriter(w)
 	for _, t := range P(&cfg).tables() {
@@ -161,7 +161,7 @@ func Encode[C any, P Pointer[C]](w io.Writer, cfg C, origins map[string]string) 
 			if origins != nil {
 				origin = "  # " + cmp.Or(origins[fullKey(t, s)], "default")
 			}
-			if _, hidden := s.value.(secret); hidden && shown != `""` && shown != "{}" {
+			if _, hidden := s.value.(secret); hidden && shown != `""` && shown != "{}" { // An empty one is no secret.
 				fmt.Fprintf(b, "# %s is set, and not shown.%s\n", s.Name, origin)
 				continue
 			}

@@ -191,7 +191,7 @@ const queuesHooks = "those that notify the queue, or else the group's only one, 
 // Shutdown is the table [events.shutdown].
 type Shutdown struct {
 	Action   string
-	PowerKey string // "nth" or "logind": who answers it
+	PowerKey string // the program that answers it: "nth" or "logind"
 }
 
 func (c *Shutdown) table() Table {

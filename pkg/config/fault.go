@@ -17,8 +17,8 @@ import (
 // maxShown is how many characters of a wrong value an error repeats.
 const maxShown = 60
 
-// syntaxFault says where a file is not valid TOML, in words of our own: the parser repeats what it finds, which may be a secret. A key is
-// named only if it is a setting.
+// syntaxFault returns an error that says where a file is not valid TOML. It leaves out the parser's text, which repeats what it finds and so may
+// contain a secret. It names the nearest key only if that is a setting.
 func (d *decoder) syntaxFault(err error) error {
 	parse, ok := errors.AsType[toml.ParseError](err)
 	if !ok {
@@ -31,7 +31,7 @@ func (d *decoder) syntaxFault(err error) error {
 	return fmt.Errorf("%s: line %d: not valid TOML%s; a text needs quotes, and a key or table stands once", d.file, parse.Position.Line, near)
 }
 
-// unknown says that there is no such key, and which one may have been meant.
+// unknown returns the fault that there is no such key. It names the key that may have been meant, or else all keys of the same table.
 func (d *decoder) unknown(key string) string {
 	known := append(sorted(d.settings), sorted(d.tables)...)
 	for name, v := range d.settings {
@@ -58,8 +58,8 @@ func (d *decoder) unknown(key string) string {
 	return fmt.Sprintf("%s: unknown key, %s has %s", key, where, strings.Join(siblings, ", "))
 }
 
-// nearest returns the known key that was most likely meant: one that differs in a few letters, or that begins with key, in
-// this table or another. It returns "" if there is none.
+// nearest returns the known key that was most likely meant; "" if none is likely. Likely is a key that differs in a few letters, that begins with
+// key, or whose last part begins with key's, so that it may be in another table.
 func nearest(key string, known []string) string {
 	best, bestDistance := "", 0
 	slices.Sort(known)
@@ -73,6 +73,7 @@ func nearest(key string, known []string) string {
 	return best
 }
 
+// lastPart returns a key without the table.
 func lastPart(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }
 
 // editDistance is the Levenshtein distance: how many bytes to insert, delete or replace to turn a into b.
@@ -85,7 +86,7 @@ func editDistance(a, b string) int {
 		diagonal := row[0]
 		row[0] = i + 1
 		for j := range len(b) {
-			replace := diagonal
+			replace := diagonal // what it takes for the bytes before these two
 			if a[i] != b[j] {
 				replace++
 			}
@@ -96,7 +97,7 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// render returns a wrong value for an error: much as it was written, but on one line, shortened, and without the password of a URL.
+// render returns a wrong value for an error: much as the file has it, but on one line, shortened, and without secrets that Redact recognizes.
 func render(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -111,7 +112,7 @@ func render(v any) string {
 		return "[" + cut(strings.Join(items, ", ")) + "]"
 	case map[string]any:
 		return "{" + cut(strings.Join(sorted(v), ", ")) + "}"
-	case []map[string]any:
+	case []map[string]any: // a list of tables
 		return "[[...]]"
 	default:
 		return cut(fmt.Sprint(v))

@@ -52,7 +52,7 @@ var targetGroupARN = sync.OnceValue(func() *regexp.Regexp {
 // targetGroups is a list of ARNs, or "all" alone.
 func targetGroups(at *[]string) value {
 	v := list(at, func(s string) bool { return s == "all" || targetGroupARN().MatchString(s) }, `a list of ARNs of target groups, or ["all"]`)
-	read := v.read
+	read := v.read // It judges each element alone.
 	v.read = func(got any) ([]string, bool) {
 		groups, ok := read(got)
 		return groups, ok && (len(groups) == 1 || !slices.Contains(groups, "all"))

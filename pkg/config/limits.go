@@ -16,7 +16,7 @@ func checkLimits(text string) error {
 	if len(text) > maxSize {
 		return fmt.Errorf("the file must have at most %d MiB", maxSize>>20)
 	}
-	depth, number := 0, 0
+	depth, number := 0, 0 // of open brackets, and of the line
 	for line := range strings.Lines(text) {
 		number++
 		depth += strings.Count(line, "[") + strings.Count(line, "{")

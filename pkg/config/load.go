@@ -45,8 +45,8 @@ func (p Place[C, P]) Load(path string) (C, error) {
 // are left out.
 func (p Place[C, P]) Origins(path string) map[string]string {
 	cfg, origins := p.Defaults, map[string]string{}
-	sources, _ := p.Sources(path)                // Load has reported
-	_ = read(sources, P(&cfg).tables(), origins) // what is wrong.
+	sources, _ := p.Sources(path)                // Load has reported the error,
+	_ = read(sources, P(&cfg).tables(), origins) // and this one.
 	return origins
 }
 
@@ -61,8 +61,8 @@ func reportsOnly(key string) bool {
 	return slices.Contains([]string{"log", "webhook", "metrics"}, table)
 }
 
-// read reads files, one after the other, into the fields that the tables describe. It notes in origins, unless that is nil, where
-// a setting was read last.
+// read reads files, one after the other, into the fields that the tables describe. Unless origins is nil, it gets the line that sets each setting,
+// by its key. The error is a Degraded if the settings can be used.
 func read(sources []Source, tables []Table, origins map[string]string) error {
 	var faults []error
 	usable := true
@@ -85,7 +85,7 @@ func read(sources []Source, tables []Table, origins map[string]string) error {
 	return joined(faults, usable)
 }
 
-// readFile reads a file. Of one that is too large, it reads one byte more than maxSize, by which decode refuses it.
+// readFile reads a file. It reads at most one byte more than maxSize, so that decode refuses a file that is too large.
 func readFile(name string) ([]byte, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -110,7 +110,7 @@ type Source struct {
 	Passed string
 }
 
-// Sources lists the files that Load reads for path, in order, and the files next to the drop-ins that it ignores.
+// Sources lists the files that Load reads for path, in this sequence, and the files among the drop-ins that Load ignores.
 func (p Place[C, P]) Sources(path string) ([]Source, error) {
 	var sources []Source
 	if path != "" {
@@ -138,7 +138,7 @@ func (p Place[C, P]) Sources(path string) ([]Source, error) {
 	return sources, nil
 }
 
-// fileFault says why a file cannot be read, and names the file once.
+// fileFault returns an error that says why a file cannot be read. It names the file once.
 func fileFault(file string, err error) error {
 	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pathErr.Err
@@ -170,7 +170,7 @@ func decode(name string, text []byte, tables []Table, origins map[string]string)
 		return d.syntaxFault(err)
 	}
 	for _, key := range meta.Keys() {
-		d.place(key)
+		d.store(key)
 	}
 	return joined(d.faults, d.usable)
 }
@@ -181,14 +181,14 @@ type decoder struct {
 	text     string
 	tree     map[string]any
 	settings map[string]value  // by full key
-	tables   map[string]bool   // by name, with the tables that contain them
-	done     map[string]bool   // keys that were stored or found faulty, with all below them
+	tables   map[string]bool   // the names of tables, and of the tables that contain them
+	done     map[string]bool   // the keys that were stored or found faulty as a whole
 	origins  map[string]string // see read
 	faults   []error
 	usable   bool // all faults only concern reporting
 }
 
-// know adds the settings of a table to those that the file may have.
+// know adds a table and its settings to what the file may have.
 func (d *decoder) know(t Table) {
 	parts := strings.Split(t.Name, ".")
 	for i := range parts {
@@ -199,63 +199,65 @@ func (d *decoder) know(t Table) {
 	}
 }
 
-// place follows a key from the top of the file to a setting, which it stores, or to something that should not be there.
-func (d *decoder) place(key toml.Key) {
+// store stores the setting that a key of the file belongs to. It follows the key from its first part, as a setting may be a table of its own. It
+// adds a fault if the key leads to no setting, or if a value stands for a table.
+func (d *decoder) store(key toml.Key) {
 	for i := range key {
-		at := key[:i+1]
-		name := at.String()
+		path := key[:i+1]
+		name := path.String()
 		setting, known := d.settings[name]
 		switch {
-		case d.done[name]: // The whole was stored or found faulty with its first key.
+		case d.done[name]: // An earlier key has stored all of it, or found it faulty.
 			return
 		case known:
 			d.done[name] = true
 			before, faults := setting.show(), len(d.faults)
-			setting.set(lookUp(d.tree, at), func(sub string, got any, want string) { d.fault(join(name, shownBelow(name, sub)), got, want) })
-			if d.origins != nil && (len(d.faults) == faults || setting.show() != before) { // A faulty key keeps its value, and that one's origin.
+			setting.set(lookUp(d.tree, path), func(sub string, got any, want string) { d.fault(join(name, shownBelow(name, sub)), got, want) })
+			if d.origins != nil && (len(d.faults) == faults || setting.show() != before) { // A faulty key keeps its value, and the origin of that.
 				d.origins[name] = d.position(name)
 			}
 			return
 		case !d.tables[name]:
 			d.done[name] = true
-			d.note(name, d.unknown(join(key[:i].String(), shownBelow(name, key[i]))))
+			d.addFault(name, d.unknown(join(key[:i].String(), shownBelow(name, key[i]))))
 			return
 		}
-		if _, isTable := lookUp(d.tree, at).(map[string]any); !isTable {
+		if _, isTable := lookUp(d.tree, path).(map[string]any); !isTable {
 			d.done[name] = true
-			d.fault(name, lookUp(d.tree, at), fmt.Sprintf("a table: [%s]", name))
+			d.fault(name, lookUp(d.tree, path), fmt.Sprintf("a table: [%s]", name))
 			return
 		}
 	}
 }
 
-// fault reports that a key's value is not what it must be; without a want, there must be no such key.
+// fault adds the fault that a key's value got is not want, which completes "must be ...". Without want, the fault is that there is no such key.
 func (d *decoder) fault(key string, got any, want string) {
 	if want == "" {
-		d.note(key, d.unknown(key))
+		d.addFault(key, d.unknown(key))
 		return
 	}
 	shown := render(got)
 	if secretive(key) {
 		shown = render(notShown) // A secret may be at the wrong key.
 	}
-	d.note(key, fmt.Sprintf("%s = %s: must be %s", key, shown, want))
+	d.addFault(key, fmt.Sprintf("%s = %s: must be %s", key, shown, want))
 }
 
-// note adds a fault of a key.
-func (d *decoder) note(key, fault string) {
-	d.faults, d.usable = append(d.faults, fmt.Errorf("%s: %s", d.position(key), fault)), d.usable && reportsOnly(key)
+// addFault adds a fault of a key, with its position.
+func (d *decoder) addFault(key, fault string) {
+	d.faults = append(d.faults, fmt.Errorf("%s: %s", d.position(key), fault))
+	d.usable = d.usable && reportsOnly(key)
 }
 
-// position returns where a key is, for an error: "FILE: line N". If the key is not found, that is the line of its table, or only the file.
-// The decoder does not say the line of a key, so position searches the text.
+// position returns where a key is, for an error: "FILE: line N". The TOML decoder does not say that, so position searches the text. For a key that
+// it does not find, it returns the line of the key's table, or only the file.
 func (d *decoder) position(key string) string {
 	for key != "" {
 		table, number, inText := "", 0, false
 		for line := range strings.Lines(d.text) {
 			number++
-			continued := inText // It belongs to a text of several lines.
-			if (strings.Count(line, `"""`)+strings.Count(line, `'''`))%2 == 1 {
+			continued := inText                                                 // The line belongs to a text of several lines, and begins no key.
+			if (strings.Count(line, `"""`)+strings.Count(line, `'''`))%2 == 1 { // A text of several lines begins or ends here.
 				inText = !inText
 			}
 			if continued {
@@ -280,30 +282,32 @@ func (d *decoder) position(key string) string {
 
 // lookUp finds the value of a key; nil if there is none.
 func lookUp(tree map[string]any, key toml.Key) any {
-	var at any = tree
+	var found any = tree
 	for _, part := range key {
-		table, _ := at.(map[string]any)
-		at = table[part]
+		table, _ := found.(map[string]any)
+		found = table[part] // nil if found is no table
 	}
-	return at
+	return found
 }
 
+// fullKey returns a setting's key with that of its table, such as "drain.margin".
 func fullKey(t Table, s Setting) string { return strings.TrimPrefix(t.Name+"."+s.Name, ".") }
 
-// join appends a part to a key, in quotes if needed.
+// join appends a part to a key, in quotes if TOML needs them. An empty part changes nothing.
 func join(key, sub string) string {
 	switch {
 	case sub == "":
 		return key
 	case key == "":
 		return toml.Key{sub}.String()
-	case sub == notShown:
+	case sub == notShown: // It is no key, and needs no quotes.
 		return key + "." + sub
 	}
 	return key + "." + toml.Key{sub}.String()
 }
 
-// Diff returns the keys in which two configurations differ, such as "drain.margin", in the order of the documentation.
+// Diff returns the keys in which two configurations differ, such as "drain.margin", in the sequence of the documentation. webhook.template is one if
+// the content of its file differs.
 func Diff[C any, P Pointer[C]](a, b C) []string {
 	var keys []string
 	after := P(&b).tables()

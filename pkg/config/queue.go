@@ -55,11 +55,13 @@ func (c *Fleet) table() Table {
 	}}
 }
 
+// isQueueURL reports whether s is the URL of a queue, whose path has an account and a name.
 func isQueueURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && isEndpoint(s) && len(strings.Split(strings.Trim(u.Path, "/"), "/")) == 2
 }
 
+// isTag reports whether s can be a tag's key.
 func isTag(s string) bool {
 	return len(s) <= 128 && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' })
 }

@@ -12,7 +12,7 @@ import (
 	redact "github.com/nth-project/nth/pkg/text"
 )
 
-// secret is a value that is never printed. Its show is for comparing.
+// secret is a value that is never printed. Its method show is only for comparing two values.
 type secret struct{ value }
 
 // notShown stands for a wrong value of a secret.
@@ -24,13 +24,13 @@ func secretive(key string) bool {
 	return table == "webhook"
 }
 
-// name matches keys that are certainly no secret.
-var name = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`) })
+// plainName matches keys that are certainly no secret.
+var plainName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`) })
 
-// shownBelow returns part, the end of a key, as it may be printed. In [webhook] even a key may be a misplaced secret, so that only a plain
-// name is shown. key is the whole key, or what precedes the part.
+// shownBelow returns part, the end of a key, as it may be printed. In [webhook] even a key may be a misplaced secret, so only a plain name is
+// shown. key is the whole key, or the key that part is below.
 func shownBelow(key, part string) string {
-	if part != "" && secretive(key) && !name().MatchString(part) {
+	if part != "" && secretive(key) && !plainName().MatchString(part) {
 		return notShown
 	}
 	return part
@@ -38,14 +38,14 @@ func shownBelow(key, part string) string {
 
 // headers is a table of the values of HTTP headers; "" removes one.
 func headers(at *map[string]string) value {
-	judge := func(name string, got any) (string, bool) {
+	allows := func(name string, got any) (string, bool) {
 		if !httpguts.ValidHeaderFieldName(name) {
 			return "under the name of a header, such as Authorization", false
 		}
 		s, ok := got.(string)
 		return "a text on one line", ok && httpguts.ValidHeaderFieldValue(s)
 	}
-	return texts{at: at, want: "a table of names and texts", judge: judge, emptyRemoves: true}
+	return texts{at: at, want: "a table of names and texts", allows: allows, emptyRemoves: true}
 }
 
 // isEndpoint reports whether s is a URL of HTTP or HTTPS with a host.

@@ -43,6 +43,7 @@ func (c *Common) KeepNotifications(other *Common) {
 	c.Log, c.Webhook, c.Metrics = other.Log, other.Webhook, other.Metrics
 }
 
+// top describes the keys of both programs at the top of the file.
 func (c *Common) top(p program) Table {
 	return p.table("", "",
 		Setting{"dry_run", boolean(&c.DryRun),
@@ -116,7 +117,7 @@ const (
 func isKey(s string) bool {
 	domain, name, found := strings.Cut(s, "/")
 	if !found {
-		domain, name = "none", s
+		domain, name = "none", s // any valid domain
 	}
 	return len(domain) <= longestDomain && keyDomain.MatchString(domain) &&
 		len(name) <= longestName && keyName.MatchString(name)
@@ -220,6 +221,7 @@ func isListener(s string) bool {
 	return err == nil && bad == nil && number > 0 && !strings.ContainsAny(host, " /")
 }
 
+// isTextfile reports whether s is a path that node_exporter's textfile collector reads: absolute, and with the right ending.
 func isTextfile(s string) bool {
 	return filepath.IsAbs(s) && filepath.Clean(s) == s && strings.HasSuffix(s, ".prom")
 }

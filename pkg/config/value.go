@@ -12,25 +12,25 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// value is one typed field of a Config: it knows which values are allowed, reads one from a decoded file, and shows it.
+// value is one typed field of the settings. It knows which values are allowed, reads one from a decoded file, and shows it.
 type value interface {
 	// allowed completes the sentence "must be ...".
 	allowed() string
-	// set stores what a file holds. It calls fault for each thing that is wrong, and what is wrong is not stored.
+	// set stores got, which the TOML decoder has found. It calls fault for each thing that is wrong, and does not store that.
 	set(got any, fault faultFunc)
 	// show writes the stored value in TOML, on one line.
 	show() string
 }
 
-// faultFunc reports that got is not what it must be (want). sub is a key below the setting's own, or "" for the setting itself;
-// without a want, there must be no such key.
+// faultFunc reports that got is wrong. want completes "must be ..."; "" says that there is no such key. sub is a key below the setting's own, or
+// "" for the setting itself.
 type faultFunc func(sub string, got any, want string)
 
 // single is a value that a file replaces as a whole.
 type single[T any] struct {
 	at   *T
-	want string
-	read func(got any) (T, bool)
+	want string                  // completes "must be ..."
+	read func(got any) (T, bool) // converts what the decoder has found; false if it is not allowed
 	toml func(T) string
 }
 
@@ -133,7 +133,7 @@ func optionalDuration(at **time.Duration, low, high time.Duration) value {
 	return durations[*time.Duration]{single[*time.Duration]{at, durationWords(low, high) + `, or ""`, read, show}}
 }
 
-// durations is a duration, or an optional one. If a file has "2d", the fault also says how to write that: Go's notation has no days.
+// durations is the value of a duration, or of an optional one. Go's notation has no days, so a fault about "2d" also says "48h".
 type durations[T any] struct{ single[T] }
 
 func (v durations[T]) set(got any, fault faultFunc) {
@@ -195,8 +195,8 @@ func quoteAll(words []string) string {
 type texts struct {
 	at   *map[string]string
 	want string
-	// judge reports whether a name may have this value, and what would be right if not, as a faultFunc wants it.
-	judge func(name string, got any) (want string, ok bool)
+	// allows reports whether a name may have this value. want is that of a faultFunc, for when it may not.
+	allows func(name string, got any) (want string, ok bool)
 	// emptyRemoves has an empty string remove its name.
 	emptyRemoves bool
 }
@@ -225,9 +225,12 @@ func (v texts) set(got any, fault faultFunc) {
 	all := map[string]string{}
 	maps.Copy(all, *v.at) // It may be shared with other settings, such as the defaults.
 	for _, name := range sorted(table) {
-		if want, ok := v.judge(name, table[name]); !ok {
+		if want, ok := v.allows(name, table[name]); !ok {
 			fault(name, table[name], want)
-		} else if all[name], _ = table[name].(string); all[name] == "" && v.emptyRemoves {
+			continue
+		}
+		all[name], _ = table[name].(string) // allows accepts only strings.
+		if all[name] == "" && v.emptyRemoves {
 			delete(all, name)
 		}
 	}
@@ -237,7 +240,7 @@ func (v texts) set(got any, fault faultFunc) {
 	*v.at = all
 }
 
-// choiceOfEach is a table in which each of the names has one of the words.
+// choiceOfEach is a table with certain names, each of which has one of some words.
 type choiceOfEach struct {
 	texts
 	names []string
@@ -246,14 +249,14 @@ type choiceOfEach struct {
 // newChoiceOfEach returns a table with these names, each of which has one of the words.
 func newChoiceOfEach(at *map[string]string, names, words []string) choiceOfEach {
 	want := "one of " + quoteAll(words)
-	judge := func(name string, got any) (string, bool) {
+	allows := func(name string, got any) (string, bool) {
 		if !slices.Contains(names, name) {
 			return "", false // There is no such key: see faultFunc.
 		}
 		word, ok := got.(string)
 		return want, ok && slices.Contains(words, word)
 	}
-	return choiceOfEach{texts{at: at, want: "a table of " + quoteAll(names) + ", each " + want, judge: judge}, names}
+	return choiceOfEach{texts{at: at, want: "a table of " + quoteAll(names) + ", each " + want, allows: allows}, names}
 }
 
 func (v choiceOfEach) show() string {

@@ -30,7 +30,7 @@ type Settings struct {
 // value is what a setting is set to.
 type value struct {
 	text string
-	// from says where the value is, if the file does not have it: "the Secret webhook".
+	// from says where the value is if the input does not have it, such as "the Secret webhook"; "" if the input has it.
 	from string
 }
 
@@ -43,7 +43,7 @@ func Read(r io.Reader) (Settings, error) {
 	content = bytes.TrimPrefix(content, []byte("\ufeff")) // A byte order mark, as editors on Windows write it.
 	s := Settings{given: map[string]value{}}
 	switch {
-	case err != nil:
+	case err != nil: // Reading has failed.
 	case len(content) > maxInput:
 		err = fmt.Errorf("the input must be at most %d MiB", maxInput>>20)
 	case !utf8.Valid(content):
@@ -60,8 +60,8 @@ func Read(r io.Reader) (Settings, error) {
 // assignment matches a variable and its value.
 var assignment = regexp.MustCompile(`(?s)^(?:export\s+)?([-._a-zA-Z][-._a-zA-Z0-9]*)=(.*)$`)
 
-// readEnvironment reads "NAME=value" lines, or the environment of a process (/proc/PID/environ), where each ends with a NUL. It returns
-// false, and sets nothing, if there is anything else.
+// readEnvironment reads "NAME=value" lines, or the environment of a process (/proc/PID/environ), in which each assignment ends with a NUL. It
+// returns false, and sets nothing, if the content has anything else or nothing at all.
 func (s *Settings) readEnvironment(content string) bool {
 	end := "\n"
 	if strings.Contains(content, "\x00") {
@@ -80,7 +80,7 @@ func (s *Settings) readEnvironment(content string) bool {
 		found = append(found, m)
 	}
 	for _, m := range found {
-		text := m[2]
+		text := m[2] // in lines, perhaps in quotes
 		if n := len(text); end == "\n" && n >= 2 && (text[0] == '"' || text[0] == '\'') && text[n-1] == text[0] {
 			text = text[1 : n-1]
 		}
@@ -98,6 +98,7 @@ func (s *Settings) define(name string, v value) {
 	}
 }
 
+// text returns the value of a setting; "" if it is not set, or the input does not have it.
 func (s Settings) text(env string) string { return s.given[env].text }
 
 // is reports whether a setting is true.
@@ -106,7 +107,7 @@ func (s Settings) is(env string) bool {
 	return on && err == nil
 }
 
-// object is a workload, a list of objects, or a release of the chart.
+// object is a Kubernetes object: a workload, a list of objects, or a release of the chart. It has the fields that are read.
 type object struct {
 	Kind string
 	Spec struct {
@@ -117,6 +118,7 @@ type object struct {
 	Items []object
 }
 
+// podSpec, container and variable have the fields of a workload that are read.
 type podSpec struct{ Containers []container }
 
 type container struct {
@@ -131,8 +133,8 @@ type variable struct {
 	ValueFrom   map[string]struct{ Name string } `yaml:"valueFrom"`
 }
 
-// readYAML reads YAML documents. If one of them has a kind, they are a manifest. Otherwise they are values of the chart, as are those in a
-// HelmRelease.
+// readYAML reads YAML documents. A document with a kind is an object of a manifest; others have values of the chart. A HelmRelease is an object that
+// contains values. If there are other objects, the settings are read from these, and values are ignored.
 func (s *Settings) readYAML(content string) error {
 	var objects []object
 	values := map[string]any{}
@@ -142,23 +144,24 @@ func (s *Settings) readYAML(content string) error {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		var is struct{ Kind string }
+		var head struct{ Kind string }
 		if err == nil {
-			err = document.Decode(&is)
+			err = document.Decode(&head)
 		}
 		switch {
-		case err != nil:
-		case is.Kind == "":
+		case err != nil: // It is returned below.
+		case head.Kind == "":
 			var more map[string]any
 			err = document.Decode(&more)
 			maps.Copy(values, more)
+		case head.Kind == "HelmRelease":
+			var release object
+			err = document.Decode(&release)
+			maps.Copy(values, release.Spec.Values)
 		default:
 			var o object
-			if err = document.Decode(&o); o.Kind == "HelmRelease" {
-				maps.Copy(values, o.Spec.Values)
-				break
-			}
-			objects = append(append(objects, o), o.Items...)
+			err = document.Decode(&o)
+			objects = append(append(objects, o), o.Items...) // The items are those of a list.
 		}
 		if err != nil {
 			return yamlError(err)
@@ -184,7 +187,8 @@ func yamlError(err error) error {
 	return errors.New("not YAML as expected (nor NAME=value lines)")
 }
 
-// readManifest reads the variables of the handler's container.
+// readManifest reads the environment variables of the handler's container. It is an error if that cannot be told from others, or has settings
+// elsewhere than in its variables.
 func (s *Settings) readManifest(objects []object) error {
 	var all []container
 	for _, o := range objects {
@@ -205,7 +209,7 @@ func (s *Settings) readManifest(objects []object) error {
 	return nil
 }
 
-// defineAll sets environment variables of a container. For one whose value is elsewhere, it only notes where.
+// defineAll sets environment variables of a container. If a variable's value is elsewhere, such as in a Secret, it only records where.
 func (s *Settings) defineAll(list []variable) {
 	for _, v := range list {
 		given := value{text: v.Value}
@@ -214,7 +218,7 @@ func (s *Settings) defineAll(list []variable) {
 		}
 		for kind, ref := range v.ValueFrom {
 			given = value{from: "a field of the pod"}
-			if object, is := strings.CutSuffix(kind, "KeyRef"); is {
+			if object, ok := strings.CutSuffix(kind, "KeyRef"); ok { // secretKeyRef or configMapKeyRef
 				given = value{from: "the " + object + " " + ref.Name}
 			}
 		}
@@ -227,13 +231,14 @@ const chartName = "aws-node-termination-handler"
 
 // readChart reads the values of the Helm chart, or of a chart that depends on it.
 func (s *Settings) readChart(values map[string]any) error {
-	if own, depends := values[chartName].(map[string]any); depends {
+	if own, ok := values[chartName].(map[string]any); ok {
 		values = own
 	}
 	for _, key := range sortedKeys(values) {
 		i := slices.IndexFunc(rules, func(r rule) bool { return r.chart != "" && r.chart == key })
 		switch text := chartText(values[key]); {
-		case text == "" || key == "extraEnv" || key == "webhookTemplateConfigMapKey":
+		case text == "" || key == "webhookTemplateConfigMapKey": // It is not set, or only says where in the ConfigMap the template is.
+		case key == "extraEnv": // It is read below, since it overrides the other values.
 		case key == "webhookURLSecretName":
 			s.define("WEBHOOK_URL", value{from: "the secret " + text})
 		case key == "webhookTemplateConfigMapName":
@@ -245,15 +250,15 @@ func (s *Settings) readChart(values map[string]any) error {
 		}
 	}
 	var node yaml.Node
-	var more []variable
+	var extra []variable
 	err := node.Encode(values["extraEnv"])
 	if err == nil {
-		err = node.Decode(&more)
+		err = node.Decode(&extra)
 	}
 	if err != nil {
 		return errors.New("extraEnv must be a list of variables, each with name and value")
 	}
-	s.defineAll(more)
+	s.defineAll(extra)
 	return nil
 }
 

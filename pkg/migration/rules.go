@@ -20,17 +20,17 @@ type rule struct {
 	why string
 	// always: to is called even if the setting is not set.
 	always bool
-	// queue is the rule for nth-queue, if it differs.
+	// queue is the rule for nth-queue; nil if it is the same.
 	queue *rule
 }
 
-// conversion turns a value into lines; none if it has no effect. Its error completes the sentence "SETTING must be ...".
+// conversion turns a value into lines. It returns none if nth does the same without a line. Its error completes the sentence "SETTING must be ...".
 type conversion func(s Settings, value string) ([]line, error)
 
 // line is one setting of nth. Its value is TOML.
 type line struct{ table, key, value string }
 
-// webhookURL is always converted: nth reads the address from a file of its own.
+// webhookURL is converted even if the input does not have its value: nth reads the address from a file of its own.
 const webhookURL = "WEBHOOK_URL"
 
 const (
@@ -148,7 +148,7 @@ func parseInt(value string) (int, error) {
 	return n, nil
 }
 
-// one is a single line.
+// one returns a single line.
 func one(table, key, value string) []line { return []line{{table, key, value}} }
 
 // either returns the conversion of a boolean of the handler: the key gets whenTrue or whenFalse, which are TOML.
@@ -200,7 +200,7 @@ func metadataURL(s Settings, value string) ([]line, error) {
 	return urlText("imds", "endpoint")(s, value)
 }
 
-// eventAction is for a setting that enables a kind of event.
+// eventAction returns the conversion of a setting that enables a kind of event.
 func eventAction(table string) conversion {
 	return func(s Settings, value string) ([]line, error) {
 		return either(table, "action", quote(s.limited("drain")), quote("ignore"))(s, value)
@@ -215,6 +215,7 @@ func rebalanceCordon(s Settings) []line {
 	return one(rebalance, "action", quote("cordon"))
 }
 
+// rebalanceDrain: see rebalanceCordon.
 func rebalanceDrain(s Settings) []line { return one(rebalance, "action", quote(s.limited("drain"))) }
 
 // queueRebalance is for the queue mode, in which no setting keeps the handler from draining.
@@ -228,8 +229,8 @@ func (s Settings) limited(action string) string {
 	return action
 }
 
-// cordonOnly sets the action "cordon" in the tables of events, whatever the rules before it have set. That includes events which the handler
-// does not know, but nth would drain for.
+// cordonOnly sets the action "cordon" in these tables of events, unless a rule before it has set their action. Some are of events that the handler
+// does not know, and for which nth would drain.
 func cordonOnly(tables ...string) func(Settings) []line {
 	return func(Settings) []line {
 		var lines []line
@@ -254,8 +255,10 @@ func podGrace(_ Settings, value string) ([]line, error) {
 	return one("drain", "pod_grace_period", quote((time.Duration(seconds) * time.Second).String())), nil
 }
 
+// exclude sets how long evictions wait for load balancers, which nth needs for the label.
 func exclude(Settings) []line { return one("drain", "load_balancer_wait", quote("20s")) }
 
+// jsonLog sets the format of the log.
 func jsonLog(Settings) []line { return one("log", "format", quote("json")) }
 
 // logLevel converts the level of the log, whose names are the same here.
@@ -267,7 +270,7 @@ func logLevel(_ Settings, value string) ([]line, error) {
 	return one("log", "level", quote(level)), nil
 }
 
-// webhook names a file for the address, which is not copied. The handler posts once for each event, after the drain.
+// webhook names a file for the address, which is not copied. As the handler does, nth then posts once for each event, after the drain.
 func webhook(Settings, string) ([]line, error) {
 	return []line{{"webhook", "url_file", quote("/etc/nth/webhook-url")}, {"webhook", "at", `["ended"]`}}, nil
 }
@@ -298,7 +301,7 @@ func webhookProxy(_ Settings, value string) ([]line, error) {
 	return one("webhook", "proxy", quote(value)), nil
 }
 
-// workers is how many nodes are drained at once. Zero is refused: the handler drains no node then, while here it means no limit.
+// workers converts how many nodes are drained at once. It refuses zero: the handler drains no node then, while for nth-queue it means no limit.
 func workers(_ Settings, value string) ([]line, error) {
 	n, err := parseInt(value)
 	if err != nil || n < 1 {
@@ -307,7 +310,7 @@ func workers(_ Settings, value string) ([]line, error) {
 	return one("fleet", "max_draining", strconv.Itoa(n)), nil
 }
 
-// checkTag is for the two settings that say whether only tagged instances are handled.
+// checkTag converts one of the two settings that say whether only tagged instances are handled.
 func checkTag(s Settings, value string) ([]line, error) {
 	if _, err := parseBool(value); err != nil {
 		return nil, err
@@ -315,8 +318,8 @@ func checkTag(s Settings, value string) ([]line, error) {
 	return managedTag(s, value)
 }
 
-// managedTag is for the four settings that together say which instances are handled: only tagged ones, unless the newer of the two
-// "check" settings, or the older if only that is given, is false.
+// managedTag converts the four settings that together say which instances are handled. Only tagged ones are, unless CHECK_TAG_BEFORE_DRAINING is
+// false. Without that setting, its older name CHECK_ASG_TAG_BEFORE_DRAINING counts.
 func managedTag(s Settings, _ string) ([]line, error) {
 	if s.given["MANAGED_TAG"].from != "" || s.given["MANAGED_ASG_TAG"].from != "" {
 		return nil, nil // The tag is in a Secret or ConfigMap. Operators set it by hand; the default would be another tag.
@@ -328,7 +331,7 @@ func managedTag(s Settings, _ string) ([]line, error) {
 	return one("fleet", "managed_tag", quote(cmp.Or(s.text("MANAGED_TAG"), s.text("MANAGED_ASG_TAG"), "aws-node-termination-handler/managed"))), nil
 }
 
-// metricsListen keeps the handler's port, on all addresses.
+// metricsListen sets a listener on the handler's port and on all addresses, and the names of the handler's counters.
 func metricsListen(s Settings) []line {
 	port := cmp.Or(s.text("PROMETHEUS_SERVER_PORT"), "9092")
 	return []line{{"metrics", "listen", quote("0.0.0.0:" + port)}, {"metrics", "compatible", "true"}}
@@ -339,7 +342,7 @@ func metricsPort(s Settings, value string) ([]line, error) {
 	if _, err := parseInt(value); err != nil || !s.is("ENABLE_PROMETHEUS_SERVER") {
 		return nil, err
 	}
-	return metricsListen(s)[:1], nil
+	return metricsListen(s)[:1], nil // only the listener
 }
 
 // quote writes a string as TOML, in single quotes if that saves escapes. JSON's escapes are valid in TOML.

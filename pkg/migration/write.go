@@ -10,23 +10,23 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// tableOrder is the order of the tables in the file.
+// tableOrder has the tables in the sequence of the file.
 var tableOrder = []string{
 	"", "log", "imds", "queue", "kubernetes", "fleet", "drain", spot, rebalance, maintenance, asg, shutdown, hibernation, reservation, stateChange,
 	"webhook", "metrics",
 }
 
-// origin is a line with the settings that it comes from, and what to know about them.
+// origin is a line with the settings of the handler that it comes from, and what to know about them.
 type origin struct {
 	line
 	from []string
 	why  string
 }
 
-// For returns a commented configuration file for nth or, with queue, for nth-queue. The error says that the settings are for the other
-// program. Or it has one line for each wrong value: the setting, what would be right, and the value, unless that may be a secret.
+// For returns a commented configuration file for nth-queue if queue is true, and else for nth. The error says that the settings are for the other
+// program, or it has one line for each wrong value. That names the setting, what would be right, and the value unless it may be a secret.
 func (s Settings) For(queue bool) (string, error) {
-	const mode = "ENABLE_SQS_TERMINATION_DRAINING"
+	const mode = "ENABLE_SQS_TERMINATION_DRAINING" // It is true in the handler's queue mode.
 	name := "nth"
 	switch {
 	case queue && !s.is(mode) && s.given[mode].from == "":
@@ -86,16 +86,16 @@ func (s Settings) convert(queue bool) (lines []origin, remarks []string, err err
 		}
 		if found, err = r.to(s, given.text); err != nil {
 			faults = append(faults, fmt.Errorf("%s = %s: must be %w", env, shown(env, given.text), err))
-		} else if len(found) == 0 && given.text != "" {
+		} else if len(found) == 0 && given.text != "" { // The value needs no line.
 			remarks = append(remarks, env+": nothing is set for this value, see docs/migration.md")
 		}
 		for _, l := range found {
 			if i := slices.IndexFunc(lines, func(o origin) bool { return o.table == l.table && o.key == l.key }); i >= 0 {
-				lines[i].from = append(lines[i].from, env)
+				lines[i].from = append(lines[i].from, env) // The first rule has set the value for all of them.
 				continue
 			}
 			lines = append(lines, origin{line: l, from: []string{env}, why: sentence(r.why)})
-			r.why = "" // It is said once.
+			r.why = "" // Only the first line says it.
 		}
 	}
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(s.others))) {
@@ -104,7 +104,7 @@ func (s Settings) convert(queue bool) (lines []origin, remarks []string, err err
 	return lines, remarks, errors.Join(faults...)
 }
 
-// sentence returns what follows another sentence; "" for no text.
+// sentence returns a text as a sentence that follows another one; "" for no text.
 func sentence(why string) string {
 	if why == "" {
 		return ""

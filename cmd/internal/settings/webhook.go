@@ -92,8 +92,8 @@ func Found(c Credential, overriddenBy string) Finding {
 }
 
 // Look reads all files and credentials that the table names, even if the address is unknown, and returns its findings. It sets c.TemplateText. If
-// try is true, it renders every kind of notice with the template, for a check. A daemon tries it
-// at the first notice.
+// try is true, it renders every kind of notice with the template, for a check. The daemon
+// does so while it runs.
 func Look(c *config.Webhook, name string, given Given, try bool) []Finding {
 	place, text, textErr := templatePlace(c), c.Template, error(nil)
 	var reading sync.WaitGroup
