@@ -142,7 +142,7 @@ func (a Bottlerocket) get(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = response.Body.Close() }()
+	defer func() { _ = response.Body.Close() }() // It was only read.
 	body, err := io.ReadAll(io.LimitReader(response.Body, responseLimit))
 	if err != nil {
 		return fmt.Errorf("reading what %s answers: %w", a, err)

@@ -27,7 +27,7 @@ const (
 	replaceTimeout = 5 * time.Second
 )
 
-// errRefused is why there is no credential if none could not be made.
+// errRefused is the error while no new credential may be made yet, since the API server has refused the last ones.
 var errRefused = errors.New("the API server has refused the last ones")
 
 // credential authenticates requests to the API server.

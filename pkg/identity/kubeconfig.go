@@ -206,7 +206,7 @@ func readFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = file.Close() }()
+	defer func() { _ = file.Close() }() // It was only read.
 	content, err := io.ReadAll(io.LimitReader(file, fileLimit+1))
 	if len(content) > fileLimit {
 		return nil, fmt.Errorf("%s has more than %d bytes", path, fileLimit)

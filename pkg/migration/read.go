@@ -187,8 +187,8 @@ func yamlError(err error) error {
 	return errors.New("not YAML as expected (nor NAME=value lines)")
 }
 
-// readManifest reads the environment variables of the handler's container. It is an error if that cannot be told from others, or has settings
-// elsewhere than in its variables.
+// readManifest reads the environment variables of the handler's container. It is an error if another container could be
+// the handler's, too, or if the container has settings elsewhere than in its variables.
 func (s *Settings) readManifest(objects []object) error {
 	var all []container
 	for _, o := range objects {

@@ -57,8 +57,8 @@ func (f file) read(content interface{ valid() error }) error {
 	return content.valid()
 }
 
-// write replaces the content of the file, or leaves everything as it was. Content that read would reject as too large is not
-// written.
+// write replaces the content of the file. After an error, the file has its old content. Content that read would reject as too large is an
+// error.
 func (f file) write(content any) error {
 	text, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {
@@ -118,18 +118,19 @@ func (f file) sweep() {
 	}
 }
 
-// setAside gives the file another name, for somebody to look at, and returns what the warning says of that. The one that was set aside
-// before is removed.
+// setAside renames a broken file, for an operator to look at. It removes the one that was set aside before. The result is never nil: it says what
+// has become of the file, for the end of a warning.
 func (f file) setAside() error {
 	aside := f.path() + broken
-	_ = os.RemoveAll(aside) // If it stays, the next says so.
+	_ = os.RemoveAll(aside) // If this fails, Rename may fail, too, and says why.
 	if err := os.Rename(f.path(), aside); err != nil {
 		return fmt.Errorf("setting it aside: %w", err)
 	}
 	return fmt.Errorf("it is now %s", aside)
 }
 
-// Writable returns an error if files cannot be written in a directory, or the directory cannot be created. It changes nothing.
+// Writable returns an error if files cannot be written in a directory, or the directory cannot be created. It tries that with a file that it
+// removes again.
 func Writable(dir string) error {
 	for at := dir; ; at = filepath.Dir(at) {
 		_, err := os.Stat(at)

@@ -15,8 +15,8 @@ type RunningError struct{ PID int }
 
 func (e RunningError) Error() string { return fmt.Sprintf("nth already runs (pid %d)", e.PID) }
 
-// Lock makes this process the only daemon with the runtime directory dir, until it ends or closes the lock. The error is a RunningError if
-// another process is. The kernel releases the lock of a process that is killed.
+// Lock makes this process the only daemon with the runtime directory dir, until the process ends or closes the lock. The error is a RunningError
+// if another process has the lock. The kernel releases the lock of a process that is killed.
 func Lock(dir string) (io.Closer, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("creating the runtime directory: %w", err)
@@ -50,7 +50,7 @@ func Holder(dir string) int {
 	return int(lock.Pid)
 }
 
-// running returns a RunningError if another process has the lock.
+// running returns a RunningError if another process has the lock; nil if not, or if that is not known.
 func running(dir string) error {
 	if pid := Holder(dir); pid != 0 {
 		return RunningError{pid}
@@ -58,6 +58,8 @@ func running(dir string) error {
 	return nil
 }
 
+// lockPath returns the path of the lock in a runtime directory.
 func lockPath(dir string) string { return filepath.Join(dir, "nth.lock") }
 
+// wholeFile describes a write lock on a whole file, for fcntl(2).
 func wholeFile() *unix.Flock_t { return &unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart} }

@@ -10,7 +10,7 @@ import (
 
 // DrainRequest is what "nth drain" asks of the daemon. It is a file in the state directory, and stands until that is removed.
 type DrainRequest struct {
-	// ID identifies the request, and Deadline is when the drain should have ended, by the machine's clock.
+	// ID identifies the request. Asked is when it was made, and Deadline when the drain should have ended, by the machine's clock.
 	ID       string    `json:"id"`
 	Asked    time.Time `json:"asked"`
 	Deadline time.Time `json:"deadline"`

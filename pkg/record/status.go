@@ -37,7 +37,7 @@ type StatusFile struct {
 	file file
 	// newest holds the status that has not been written yet, if there is one.
 	newest  chan state.Status
-	trouble func(error)
+	trouble func(error) // see NewStatusFile
 }
 
 // NewStatusFile returns a status file in the runtime directory dir. Run calls trouble with the first of several errors in a row.
@@ -49,26 +49,26 @@ func NewStatusFile(dir string, trouble func(error)) *StatusFile {
 // that the status refers to may change afterwards.
 func (b *StatusFile) Show(s state.Status) {
 	select {
-	case <-b.newest:
+	case <-b.newest: // Run has not taken the one before, which is old now.
 	default:
 	}
-	b.newest <- s // There is room: nobody else sends.
+	b.newest <- s // It does not block: the channel has room for one, and only Show sends.
 }
 
 // Run writes what is shown until ctx ends, and then the last status if it is not written yet.
 func (b *StatusFile) Run(ctx context.Context) {
 	b.file.sweep()
-	wrong := false
+	failed := false // the last write has failed
 	write := func(s state.Status) {
 		err := b.file.write(s)
 		if err != nil {
-			// What is there would pass for the state of now. To remove it takes no descriptor and no room.
+			// A reader would take the old status for the present one. Removing a file works even on a full disk.
 			_ = os.Remove(b.file.path())
-			if !wrong {
+			if !failed {
 				b.trouble(fmt.Errorf("writing the status: %w", err))
 			}
 		}
-		wrong = err != nil
+		failed = err != nil
 	}
 	for ctx.Err() == nil {
 		select {

@@ -102,7 +102,7 @@ func (s *Store) SetInService(written func(error)) {
 	s.startWriter(written)
 }
 
-// startWriter starts the writer unless it is running, and has written called with the result of the next write. s.mu is held.
+// startWriter starts the writer unless that is running. The writer calls written with the result of its next write. s.mu is held.
 func (s *Store) startWriter(written func(error)) {
 	s.unwritten = append(s.unwritten, written)
 	if s.idle == nil {
@@ -124,19 +124,19 @@ func (s *Store) Entries() []state.Entry {
 	return entries
 }
 
-// Put adds entries, all in one step; each replaces an older one of the same event. Entries without a boot ID get the present
-// one. They are in memory when Put returns, and are written in the background.
+// Put adds entries, all in one step. Each replaces an older one of the same event. Entries without a boot ID get that of the present boot. They
+// are in memory when Put returns, and are written in the background.
 //
-// written, which may be nil, is called once: with nil when all of them are on disk, else with the error. Invalid entries and
-// those that cannot be encoded are refused, and the others are taken. If none is left, written is called before Put returns;
-// otherwise by the writer, which it must not block. After a failed write the next Put writes again, even one without entries.
+// written, which may be nil, is called once: with nil when all entries are on disk, or else with the error. Invalid entries and those that cannot
+// be encoded are refused, and the others are taken. If none is taken, Put calls written before it returns. Otherwise the writer calls it, and it
+// must not block. After a failed write the next Put writes again, even one without entries.
 func (s *Store) Put(written func(error), entries ...state.Entry) {
 	if written == nil {
 		written = func(error) {}
 	}
 	taken, refused := s.check(entries)
 	s.mu.Lock()
-	if len(taken) == 0 && (refused != nil || s.failed == nil) {
+	if len(taken) == 0 && (refused != nil || s.failed == nil) { // Nothing is to be written.
 		s.mu.Unlock()
 		written(refused)
 		return
@@ -191,7 +191,7 @@ func (s *Store) write() {
 	s.idle = nil
 }
 
-// check returns copies of the entries that can be written, and why the others are refused.
+// check returns copies of the entries that can be written, and an error about the others; nil if there are none.
 func (s *Store) check(entries []state.Entry) (taken []state.Entry, refused error) {
 	for _, e := range entries {
 		if e.BootID == "" {
@@ -210,7 +210,7 @@ func (s *Store) check(entries []state.Entry) (taken []state.Entry, refused error
 	return taken, refused
 }
 
-// replace inserts entries in their order, and drops older ones of the same events.
+// replace inserts entries where they belong, and drops older ones of the same events. s.mu is held, except by Open.
 func (s *Store) replace(entries []state.Entry) {
 	for _, e := range entries {
 		s.drop(e.Event.ID)
@@ -226,9 +226,9 @@ func (s *Store) drop(id string) {
 	s.entries = slices.DeleteFunc(s.entries, func(e state.Entry) bool { return e.Event.ID == id })
 }
 
-// forget drops closed entries beyond maxClosed, those that changed longest ago, and removes the names of pods from the others:
-// nobody needs them any more, and hundreds of entries with hundreds of names each are too much for one file. The entries of the
-// last Put stay as they are, even if the clock was set back.
+// forget drops the closed entries beyond maxClosed that changed longest ago. It removes the names of pods from the other closed ones: nth does not
+// use them any more, and hundreds of entries with hundreds of names each are too much for one file. It leaves the entries of the last Put as they
+// are, even if the clock was set back. s.mu is held.
 func (s *Store) forget(last []state.Entry) {
 	var closed []state.Entry
 	for i, e := range s.entries {

@@ -32,7 +32,7 @@ func (c *Clock) set(date time.Time) {
 	ahead := date.Add(time.Second / 2).Sub(time.Now().Round(0))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if (ahead - c.last).Abs() <= agreement {
+	if (ahead - c.last).Abs() <= agreement { // One answer alone may have been delayed.
 		c.ahead = ahead
 	}
 	c.last = ahead
@@ -41,6 +41,7 @@ func (c *Clock) set(date time.Time) {
 // Watch wraps an HTTP client for the SDK. The Date headers of the answers that the client gets set the clock.
 func (c *Clock) Watch(client aws.HTTPClient) aws.HTTPClient { return watched{client, c} }
 
+// watched is the client that Watch returns.
 type watched struct {
 	aws.HTTPClient
 	clock *Clock

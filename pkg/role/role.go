@@ -142,6 +142,7 @@ func Unhurried(client aws.HTTPClient) aws.HTTPClient {
 	return unhurried{client}
 }
 
+// unhurried is the client that Unhurried returns.
 type unhurried struct{ aws.HTTPClient }
 
 // Do implements aws.HTTPClient.
