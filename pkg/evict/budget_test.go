@@ -298,17 +298,19 @@ func TestBudget_AsManyAskAtOnceAsItLetsGo(t *testing.T) {
 	}
 }
 
-// A webhook refuses for minutes, and gives way. Then the machine is to be lost in two minutes.
-func TestRefusal_BeforeAHardDeadlineThatComes(t *testing.T) {
+// A webhook refuses for minutes, and gives way. Then the drain has to end in two minutes.
+func TestRefusal_BeforeADeadlineThatComes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		grace int64
 		hard  bool // there was such a deadline before, which is over
 		limit time.Duration
+		soft  bool // the one that comes is
 		soon  time.Duration
 	}{
-		"of evictions":                           {30, false, 0, 5 * time.Second},
-		"of deletions, whose turn is after 10 s": {110, true, 2 * time.Minute, 12 * time.Second},
+		"of evictions":                           {30, false, 0, false, 5 * time.Second},
+		"of evictions, a soft one":               {30, false, 0, true, 5 * time.Second},
+		"of deletions, whose turn is after 10 s": {110, true, 2 * time.Minute, false, 12 * time.Second},
 	} {
 		for _, after := range []time.Duration{5 * time.Minute, 5*time.Minute + 7*time.Second, 6 * time.Minute, 6*time.Minute + 20*time.Second} {
 			run(t, fmt.Sprint(name, ", after ", after), func(t *testing.T, s *apitest.Server) {
@@ -322,7 +324,13 @@ func TestRefusal_BeforeAHardDeadlineThatComes(t *testing.T) {
 				s.Always("delete", nil)
 				began := time.Now()
 				n := count(s, "evict", "delete")
-				r.adjust(func(g *evict.Terms) { g.Hard = began.Add(2 * time.Minute) })
+				r.adjust(func(g *evict.Terms) {
+					if end := began.Add(2 * time.Minute); c.soft {
+						g.Soft = end
+					} else {
+						g.Hard = end
+					}
+				})
 				await(t, "another request", func() bool { return count(s, "evict", "delete") > n })
 				if took := time.Since(began); took > c.soon {
 					t.Errorf("the pod was asked for after %s of the two minutes", took)

@@ -100,10 +100,12 @@ type Terms struct {
 // hasDeadline reports whether there is a deadline, hard or soft.
 func (t Terms) hasDeadline() bool { return !t.Hard.IsZero() || !t.Soft.IsZero() }
 
-// Near reports whether the hard deadline leaves no time for long pauses between requests. It is false again once the deadline is long over.
+// Near reports whether a deadline leaves no time for long pauses between requests. It is false again once a hard deadline is long over, or a
+// soft one is over.
 func (t Terms) Near(now time.Time) bool {
 	const near = 10 * time.Minute
-	return !t.Hard.IsZero() && t.Hard.Sub(now) < near && !t.longOver(now)
+	softNear := t.Soft.After(now) && t.Soft.Sub(now) < near
+	return softNear || !t.Hard.IsZero() && t.Hard.Sub(now) < near && !t.longOver(now)
 }
 
 // longOver reports whether a hard deadline has been over for as long as pods get after it.
@@ -269,6 +271,8 @@ const (
 	shortestNews = time.Second
 	// widestWindow bounds how many pods of one disruption budget are evicted at once. A node has fewer pods.
 	widestWindow = 1 << 10
+	// longestRest bounds the pause after an accepted request that had no effect.
+	longestRest = 15 * time.Second
 	// refusedPause is the pause after a list that was refused.
 	refusedPause = 5 * time.Second
 )
@@ -653,7 +657,8 @@ func (p *Pods) handleRelisted(pods []corev1.Pod, began time.Time) {
 	for t := range p.going() {
 		if t.stage == accepted && !t.last.open && t.last.at.Before(began) {
 			t.stage, t.doneBy = waiting, ""
-			t.notBefore = time.Now().Add(t.refused.Step())
+			t.notBefore = time.Now().Add(min(t.refused.Step(), longestRest))
+			p.listPause = suspicions // The next request may need a list as soon.
 			p.noteHeld(t, state.PodRefused, noEffect)
 		}
 	}

@@ -394,7 +394,7 @@ func (p *Pods) handleRefusal(t *target, err error, now time.Time) {
 	t.notBefore = now.Add(pause)
 }
 
-// EndRefusals ends the pauses after refusals, since a hard deadline is near now. The pause before the first request of a round stays.
+// EndRefusals ends the pauses after refusals, since a deadline is near now. The pause before the first request of a round stays.
 func (p *Pods) EndRefusals(now time.Time) {
 	for t := range p.going() {
 		t.refused = kube.Refusals

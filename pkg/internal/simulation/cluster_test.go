@@ -2,6 +2,7 @@ package simulation_test
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,7 +43,27 @@ type cluster struct {
 	volumes    int                  // that the node reports in use
 	used       time.Time            // since when there are any
 	patches    int
-	skew       time.Duration // by how much the API server's clock is ahead of all others
+	skew       time.Duration // by how much the API server's clock is ahead of the world's
+	sleeps     []sleep       // in which it ran on
+}
+
+// sleep is a time for which the machine slept, and with it the world's clock.
+type sleep struct {
+	at   time.Time
+	span time.Duration
+}
+
+// byWorld converts a time by the API server's clock to the world's clock. All of a sleep is the moment at which it began.
+func (c *cluster) byWorld(t time.Time) time.Time {
+	t = t.Add(-c.skew)
+	for _, s := range slices.Backward(c.sleeps) {
+		if awake := t.Add(s.span); awake.Before(s.at) {
+			t = awake
+		} else if t.Before(s.at) {
+			t = s.at
+		}
+	}
+	return t
 }
 
 // ended is how nth has made a pod end.

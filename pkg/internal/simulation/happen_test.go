@@ -649,6 +649,7 @@ func (w *world) sleep(h happening) {
 	}
 	w.slept.Add(int64(h.span))
 	w.cluster.skew += h.span // The API server's clock does not stop.
+	w.cluster.sleeps = append(w.cluster.sleeps, sleep{time.Now(), h.span})
 	w.server.SetSkew(w.cluster.skew)
 	w.booted = w.booted.Add(-h.span)
 	for _, n := range w.notices {

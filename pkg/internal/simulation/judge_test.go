@@ -317,7 +317,7 @@ func (c *cluster) broughtBack(pod *corev1.Pod) bool {
 		return false
 	}
 	first, ended := c.firstEnded[owner.Name]
-	return ended && !pod.CreationTimestamp.Add(-c.skew).Before(first.Truncate(time.Second))
+	return ended && !c.byWorld(pod.CreationTimestamp.Time).Before(first.Truncate(time.Second))
 }
 
 // arrived is when a pod was bound to the node.
@@ -328,7 +328,7 @@ func (c *cluster) arrived(pod *corev1.Pod) time.Time {
 			at = condition.LastTransitionTime.Time
 		}
 	}
-	return at.Add(-c.skew)
+	return c.byWorld(at)
 }
 
 func (w *world) judgePods(node *corev1.Node, pods []*corev1.Pod) {
