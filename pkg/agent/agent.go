@@ -332,7 +332,7 @@ func (a *Agent) decide() (policy.Situation, policy.Goal) {
 	goal := a.cfg.Policy.Decide(sit)
 	// Decide again with what the guard has reported. That holds for the events of the guard's goal only: others may have joined just now.
 	if w := a.work; w != nil && w.guard != nil && !w.stopping && goal.Action == w.goal.Action {
-		sit.Node = policy.Node{Closed: w.state.Closed, Left: w.state.Left, Ours: w.state.Ours, Drained: w.state.Drained}
+		sit.Node = policy.Node{Closed: w.state.Closed, Left: w.state.Left, Ours: w.state.Ours, Drained: w.state.Drained, CordonStamp: w.state.CordonStamp}
 		sit.NodeFor, sit.LookedFor, sit.DrainedFor, sit.Limited = w.joinedBy(w.reported), w.joinedBy(w.looked), w.joinedBy(w.drained), w.state.Limited
 		sit = a.fold(sit)
 		goal = a.cfg.Policy.Decide(sit)

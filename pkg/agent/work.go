@@ -419,7 +419,7 @@ func (a *Agent) adoptClaim(found claimFound) {
 	if !e.Acted() {
 		e.Phase, e.BootID, e.Changed = state.Cordoned, claim.BootID, a.now()
 	}
-	e.CordonedAt, e.ActedFor, e.OnNode = claim.Since, claim.Since, true
+	e.CordonedAt, e.CordonStamp, e.ActedFor, e.OnNode = claim.Since, claim.Stamp, claim.Since, true
 	a.put(e)
 	a.log(state.Transition{Kind: state.CordonAdopted, Entry: e})
 }

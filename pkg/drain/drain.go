@@ -201,6 +201,8 @@ type State struct {
 	Left bool
 	// UID is that of the Node that was seen last; empty if none was.
 	UID types.UID
+	// CordonStamp is when it was cordoned, by the API server's clock; zero if the Node does not say.
+	CordonStamp time.Time
 	// Ready: the kubelet of the claim's boot has reported it Ready.
 	Ready bool
 	// Drained: no pod is left that has to go.
@@ -351,7 +353,7 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 	}
 	terms := evict.Terms{Evict: true, Hard: goal.Hard, Soft: goal.Soft, Since: goal.Before}
 	if cordon == CordonLifted { // Pods that came after the cordon stay.
-		terms.Since = cmp.Or(g.memory.view.cordonedAt, goal.Before)
+		terms.Since = cmp.Or(g.memory.view.cordonStamp, goal.Before)
 	}
 	going, staying, err := g.node.Going(ctx, terms)
 	if err != nil {

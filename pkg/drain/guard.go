@@ -44,8 +44,8 @@ type guard struct {
 	closingSince time.Time
 
 	memory
-	// cordonedAt is when the cordon was set that somebody has lifted, if that is known.
-	cordonedAt time.Time
+	// liftedStamp is when the cordon was set that somebody has lifted, by the API server's clock; zero if that is not known.
+	liftedStamp time.Time
 	// lookRequested is the last look that was requested, and lookDone the last that has returned.
 	lookRequested, lookDone int
 	// endLook ends the look under way, apart from what a patch needs that was sent; nil before the first look.
@@ -129,11 +129,11 @@ func (g *guard) Terms() evict.Terms {
 	}
 }
 
-// since returns a time: pods that came to the node later stay. Zero means that no pod stays for this reason. The time of the cordon itself
-// is better than the goal's, as it is by the API server's clock, like the pods' times.
+// since returns a time: pods that came to the node later stay. Zero means that no pod stays for this reason. It is the time of the cordon by
+// the API server's clock, as on the Node, or else as recorded.
 func (g *guard) since() time.Time {
 	if g.staysOpen() || !g.goal.Before.IsZero() {
-		return cmp.Or(g.cordonedAt, g.goal.Before)
+		return cmp.Or(g.liftedStamp, g.goal.Before)
 	}
 	return time.Time{}
 }
@@ -221,7 +221,7 @@ func (g *guard) report(p Progress) {
 func (g *guard) state() State {
 	s := State{
 		Closed: g.closed(), Open: g.staysOpen(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Ready: g.view.ready,
-		UID: g.view.uid, Drained: g.drained(), Looked: g.hasLooked(), Limited: g.view.limited,
+		UID: g.view.uid, CordonStamp: g.view.cordonStamp, Drained: g.drained(), Looked: g.hasLooked(), Limited: g.view.limited,
 		Trouble: g.pods.Unlisted(),
 	}
 	if why := g.trouble.Last(); why != "" {
@@ -436,7 +436,7 @@ func (g *guard) countLook(v view, number, generation int) {
 func (g *guard) handleUncordon(v view) {
 	g.uncordonedIn = g.goal.Generation
 	if !g.goal.Close || g.goal.Before.IsZero() { // Otherwise the cordon was only for events that pods need not go for.
-		g.cordonedAt = v.cordonedAt
+		g.liftedStamp = v.cordonStamp
 	}
 	g.pods.Rejudge()
 	reopened := Progress{Kind: state.NodeReopened}

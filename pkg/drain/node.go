@@ -1,7 +1,6 @@
 package drain
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,8 +30,10 @@ type Claim struct {
 	Events []string  `json:"events,omitempty"`
 	BootID string    `json:"boot_id"`
 	Since  time.Time `json:"since"`
-	// UID is that of the Node on which the claim was read; empty otherwise.
-	UID types.UID `json:"-"`
+	// UID is that of the Node on which the claim was read; empty otherwise. Stamp is when the claim was written, by the API server's clock; zero
+	// if the Node does not say.
+	UID   types.UID `json:"-"`
+	Stamp time.Time `json:"-"`
 }
 
 // Names reports whether the cordon was set for an event.
@@ -93,8 +94,8 @@ type view struct {
 	// because of this uncordon, or an earlier one.
 	reopened, open bool
 	claim          string
-	// cordonedAt is when our cordon was set that somebody has lifted; zero if it was not ours.
-	cordonedAt time.Time
+	// cordonStamp is when the cordon was set, or ours that somebody has lifted, by the API server's clock; zero if the Node does not say.
+	cordonStamp time.Time
 	// tidy is a patch that brings our other keys up to date; nil if they are. excludes: it sets ExcludeLabel.
 	tidy     map[string]any
 	excludes bool
@@ -149,7 +150,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	return v
 }
 
-// viewOf returns the view of a Node that was read and found cordoned like that. The goal says when our cordon was set, if the Node does not.
+// viewOf returns the view of a Node that was read and found cordoned like that.
 func (n *Node) viewOf(node *corev1.Node, found CordonResult, goal Goal) view {
 	v := view{
 		cordon: found, uid: node.UID, version: node.ResourceVersion, limited: onlyCordon(node), unschedulable: node.Spec.Unschedulable,
@@ -157,8 +158,8 @@ func (n *Node) viewOf(node *corev1.Node, found CordonResult, goal Goal) view {
 	}
 	mine := n.isMine(node)
 	v.foreignClaim = v.unschedulable && hasClaim(node) && !mine
-	if !v.unschedulable && mine {
-		v.cordonedAt = n.writtenAt(node, goal.Before)
+	if v.unschedulable || mine {
+		v.cordonStamp = n.cordonStamp(node)
 	}
 	v.ready = isReady(node, func(id string, _ time.Time) bool { return id == goal.Claim.BootID })
 	v.ours = mine || node.Labels[ExcludeLabel] == n.opts.Writer
@@ -236,7 +237,16 @@ func (n *Node) isMine(node *corev1.Node) bool {
 // setByOther reports whether somebody else has made the node unschedulable, by its managed fields. Our annotation may be on the Node as well:
 // then it is left over from a cordon of ours that they lifted before. Without managed fields, it is false.
 func (n *Node) setByOther(node *corev1.Node) bool {
-	other := false
+	by, found := n.closedBy(node)
+	return found && !n.writes(by.Manager)
+}
+
+// writes reports whether a field manager is nth on this machine, or this writer.
+func (n *Node) writes(manager string) bool { return manager == Host || manager == n.opts.Writer }
+
+// closedBy returns the managed fields of the one who has made the node unschedulable; ours if we have set the same. found is false if nobody is
+// known to have.
+func (n *Node) closedBy(node *corev1.Node) (by metav1.ManagedFieldsEntry, found bool) {
 	for _, m := range node.ManagedFields {
 		var fields struct {
 			Spec map[string]json.RawMessage `json:"f:spec"`
@@ -244,27 +254,27 @@ func (n *Node) setByOther(node *corev1.Node) bool {
 		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
 			continue // It says nothing.
 		}
-		if _, set := fields.Spec["f:unschedulable"]; set {
-			if m.Manager == Host || m.Manager == n.opts.Writer {
-				return false
-			}
-			other = true
+		if _, set := fields.Spec["f:unschedulable"]; set && !(found && n.writes(by.Manager)) {
+			by, found = m, true
 		}
 	}
-	return other
+	return by, found
 }
 
-// writtenAt is when our cordon was set, or last written for an event that has begun again. The managed fields have it by the API server's
-// clock, which the pods' timestamps are by, too. That is only so for Host, which writes nothing else on the Node as this manager: see
-// labelManager. Otherwise it is the recorded time, or else the claim's, both by a machine's clock.
-func (n *Node) writtenAt(node *corev1.Node, recorded time.Time) time.Time {
+// cordonStamp is when the node was cordoned, by the API server's clock. If it is schedulable, that is when our claim was last written that is
+// left on it. The managed fields say that, with the last write of each manager; zero if they do not. Only Host has another manager for its
+// other keys (labelManager), so on a schedulable node only its time counts.
+func (n *Node) cordonStamp(node *corev1.Node) time.Time {
+	by, found := n.closedBy(node)
 	for _, m := range node.ManagedFields {
-		if m.Manager == Host && n.opts.Writer == Host && m.Subresource == "" && m.Time != nil {
-			return m.Time.Time
+		if !found && m.Manager == Host && n.opts.Writer == Host && m.Subresource == "" {
+			by = m
 		}
 	}
-	claim, _ := readClaim(node)
-	return cmp.Or(recorded, claim.Since)
+	if by.Time == nil {
+		return time.Time{}
+	}
+	return by.Time.Time
 }
 
 // leave reports whether operators want nothing done to the node, not even a cordon (ActionAnnotation).
@@ -288,7 +298,7 @@ func (n *Node) Claim(ctx context.Context) (claim Claim, ok bool, err error) {
 		return Claim{}, false, fmt.Errorf("reading node %q: %w", n.name, err)
 	}
 	claim, ok = readClaim(node)
-	claim.UID = node.UID
+	claim.UID, claim.Stamp = node.UID, n.cordonStamp(node)
 	if mine := ok && claim.OfWriter(n.opts.Writer); mine || node.Labels[ExcludeLabel] != n.opts.Writer {
 		return claim, mine, nil
 	}

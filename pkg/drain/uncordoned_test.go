@@ -51,18 +51,17 @@ func TestUncordoned_Pods(t *testing.T) {
 	// A drain that is begun again, after a restart say, finds the claim of its own event on a node that takes pods: somebody has
 	// lifted that cordon.
 	run(t, "before this process began", func(t *testing.T, s *apitest.Server) {
+		created := s.Now()
+		s.AddPod(pod("old"), 0)
+		time.Sleep(time.Minute)
 		s.ChangeNode(func(n *corev1.Node) {
 			n.Annotations[drain.CordonAnnotation] = strings.Replace(ours, "event-0", claim.Event, 1)
-		})
-		at := func(year int) func(*corev1.Pod) {
-			return func(p *corev1.Pod) { p.CreationTimestamp = metav1.Date(year, 1, 3, 0, 0, 0, 0, time.UTC) }
-		}
-		s.AddPod(pod("old", at(2025)), 0)
-		s.AddPod(pod("new", at(2026)), 0)
-		s.AddPod(pod("waited", at(2025), func(p *corev1.Pod) {
-			p.Status.Conditions = []corev1.PodCondition{{
-				Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC),
-			}}
+		}, drain.Host)
+		time.Sleep(time.Minute)
+		s.AddPod(pod("new"), 0)
+		s.AddPod(pod("waited", func(p *corev1.Pod) {
+			p.CreationTimestamp = created
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: s.Now()}}
 		}), 0)
 		goal := goalWithin(false, plenty)
 		r := start(t, s, drain.Options{}, goal)

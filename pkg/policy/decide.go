@@ -186,7 +186,7 @@ func (s Settings) release(sit Situation, e state.Entry) state.Entry {
 // announced one.
 func reset(sit Situation, e state.Entry) state.Entry {
 	e = enter(sit, state.Seen, e)
-	e.Result, e.CordonedAt, e.ReleasedAt, e.OnNode = nil, time.Time{}, time.Time{}, false
+	e.Result, e.CordonedAt, e.CordonStamp, e.ReleasedAt, e.OnNode = nil, time.Time{}, time.Time{}, time.Time{}, false
 	return e
 }
 
@@ -249,7 +249,7 @@ func noteNode(sit Situation, e state.Entry) state.Entry {
 	}
 	e.ClosedIn = sit.BootID
 	if e.CordonedAt.IsZero() {
-		e.CordonedAt = sit.Now
+		e.CordonedAt, e.CordonStamp = sit.Now, node.CordonStamp
 	}
 	return e
 }
@@ -389,7 +389,7 @@ func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 			continue
 		}
 		goal.Action = Drain
-		before, all = latest(before, e.FirstSeen, e.CordonedAt), all && e.Released()
+		before, all = latest(before, cmp.Or(e.CordonStamp, latest(e.FirstSeen, e.CordonedAt))), all && e.Released()
 		p := s.plan(e)
 		if p.hard {
 			hard = append(hard, p.deadline)

@@ -124,6 +124,8 @@ type Node struct {
 	Closed, Left, Ours bool
 	// Drained: it is closed, or never will be, and no pod is left that has to go.
 	Drained bool
+	// CordonStamp is when it was cordoned, by the API server's clock; zero if that is not known.
+	CordonStamp time.Time
 }
 
 // node is what the guard reported of the node for an entry's event.
@@ -161,7 +163,7 @@ type Goal struct {
 	// Close: the node is to be cordoned. With a Drain or a Cordon it is false if an operator has uncordoned the node for all events.
 	Close bool
 	// Before is set if an operator has uncordoned the node for all events that it is drained for: it is the time of the latest
-	// cordon, and only pods that were there then are evicted.
+	// cordon, and only pods that were there then are evicted. It is by the API server's clock, if that is recorded.
 	Before time.Time
 	// AfterReboot: the machine has been rebooted since the cordon that an Uncordon takes back, so that the node must be Ready
 	// before it takes pods again.

@@ -56,7 +56,8 @@ func index(entries []state.Entry, id string) int {
 // Same reports whether two entries of one event are equal in all that Fold changes by itself.
 func Same(a, b state.Entry) bool {
 	return SameNews(a, b) && a.BootID == b.BootID && a.ListedIn == b.ListedIn && a.ClosedIn == b.ClosedIn && a.OnNode == b.OnNode && a.LeftAlone == b.LeftAlone &&
-		a.FirstSeen.Equal(b.FirstSeen) && a.Timeless.Equal(b.Timeless) && a.Changed.Equal(b.Changed) && a.CordonedAt.Equal(b.CordonedAt) && a.ReleasedAt.Equal(b.ReleasedAt)
+		a.FirstSeen.Equal(b.FirstSeen) && a.Timeless.Equal(b.Timeless) && a.Changed.Equal(b.Changed) && a.CordonedAt.Equal(b.CordonedAt) &&
+		a.CordonStamp.Equal(b.CordonStamp) && a.ReleasedAt.Equal(b.ReleasedAt)
 }
 
 // SameNews reports whether two entries of one event differ in nothing that operators get to see. The rest is bookkeeping.

@@ -31,6 +31,11 @@ func TestReopened_IsRespected(t *testing.T) {
 			want: "drain a, r (first r) by 1h0m0s soft of what was there at 1m0s; again at 1h0m0s",
 		},
 		{
+			name: "the API server's clock says when the cordon was set", known: known(stop, rebalance("r")), rules: cordoning,
+			past: past(entry(stop, state.Draining, reopened, stamped(-time.Hour)), entry(rebalance("r"), state.Seen)),
+			want: "drain a, r (first r) by 1h0m0s soft of what was there at -1h0m0s; again at 1h0m0s",
+		},
+		{
 			name: "during a drain, the cordon of an event that is over is lifted", known: known(stop, inState(notice, event.Canceled)),
 			past: past(entry(stop, state.Draining, reopened), entry(notice, state.Undoing)), want: "uncordon n (canceled); again at 1h0m0s",
 		},

@@ -152,6 +152,7 @@ func actedFor(t time.Duration) detail {
 }
 func begun(t time.Duration) detail    { return func(e *state.Entry) { e.Changed = at(t) } }
 func cordoned(t time.Duration) detail { return func(e *state.Entry) { e.CordonedAt = at(t) } }
+func stamped(t time.Duration) detail  { return func(e *state.Entry) { e.CordonStamp = at(t) } }
 func closed(how state.Ending) detail  { return func(e *state.Entry) { e.Ending = how } }
 
 func failed(times int, t time.Duration) detail {

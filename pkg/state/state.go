@@ -69,6 +69,8 @@ type Entry struct {
 	// it was last found cordoned, which proves that there was a Node.
 	CordonedAt time.Time `json:"cordoned_at,omitzero"`
 	ClosedIn   string    `json:"closed_in,omitempty"`
+	// CordonStamp is when that cordon was set by the API server's clock, which pods' times are by; zero if the Node did not say.
+	CordonStamp time.Time `json:"cordon_stamp,omitzero"`
 	// ActedFor is when the event was due at the time when the node was last acted upon. An event that is due later was moved.
 	ActedFor time.Time `json:"acted_for,omitzero"`
 	// Ending says why a closed entry was closed.

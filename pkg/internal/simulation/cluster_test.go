@@ -94,7 +94,7 @@ func (c *cluster) own(by string) {
 	}
 }
 
-// admin does to the Node what kubectl would: kind is cordon, uncordon, recordon, or what the annotation nth-project.github.io/action is to say.
+// admin does to the Node what kubectl would: kind is cordon, uncordon, erase, recordon, or what the annotation nth-project.github.io/action is to say.
 func (w *world) admin(h happening) {
 	if w.server.CurrentNode() == nil {
 		return
@@ -104,6 +104,9 @@ func (w *world) admin(h happening) {
 		w.cordonAs("kubectl", byAdmin)
 	case "uncordon":
 		w.uncordonByOperator()
+	case "erase": // With the annotation, nobody reads on the Node when it was cordoned.
+		w.uncordonByOperator()
+		w.node(func(n *corev1.Node) { delete(n.Annotations, drain.CordonAnnotation) })
 	case "recordon":
 		w.uncordonByOperator()
 		w.cordonAs("kubectl", byAdmin)
@@ -157,7 +160,7 @@ func (w *world) uncordonByOperator() {
 		switch {
 		case n.over(w) || !n.vague && !w.possible(n, cordoned) && (n.seen.IsZero() || asWas):
 		case known && w.sure(n, cordoned) && time.Since(n.seen) > 15*time.Second:
-			n.lifted = time.Now()
+			n.lifted, n.released = time.Now(), false
 		default:
 			n.unsure = true // nth may have known of it, or not
 		}

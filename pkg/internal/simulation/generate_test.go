@@ -441,7 +441,7 @@ var sorts = []sort{
 	{2, func(g *generator) { g.add(happening{what: g.pick("guard", "guard", "yield"), name: g.some(g.pods)}) }},
 	{1, func(g *generator) { g.add(happening{what: "finish", name: g.some(g.pods)}) }},
 	{3, func(g *generator) {
-		g.add(happening{what: "admin", kind: g.pick("cordon", "uncordon", "uncordon", "recordon")})
+		g.add(happening{what: "admin", kind: g.pick("cordon", "uncordon", "erase", "recordon")})
 	}},
 	{2, func(g *generator) {
 		g.add(happening{what: "admin", kind: g.pick("ignore", "notify", "cordon", "none", "none")})

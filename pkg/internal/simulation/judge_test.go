@@ -482,6 +482,9 @@ func (w *world) judgeEmpty(n *notice, name invariant) {
 // judgeEntries judges what nth is about to write into its record.
 func (w *world) judgeEntries(i *incarnation, entries []state.Entry) {
 	for _, e := range entries {
+		if n := w.of(e.Event.ID); n != nil && e.Released() {
+			n.released = true
+		}
 		before := i.phases[e.Event.ID]
 		i.phases[e.Event.ID] = e.Phase
 		if before == e.Phase {
@@ -601,7 +604,7 @@ func (w *world) judgePatch(q request) {
 func (w *world) judgeUncordoned(level want, what string) {
 	holds := w.any(func(n *notice) bool { return w.possible(n, level) && !n.lifted.IsZero() })
 	later := w.any(func(n *notice) bool { return w.possible(n, level) && n.lifted.IsZero() })
-	unheard := w.troubled.After(w.cluster.uncordoned) && time.Since(w.troubled) < slow
+	unheard := w.troubled.After(w.cluster.uncordoned) && time.Since(w.troubled) < slow && !w.any(func(n *notice) bool { return n.released && !n.lifted.IsZero() })
 	if !holds || later || unheard || time.Since(w.cluster.uncordoned) < 2*time.Second { // It may have been under way.
 		return
 	}

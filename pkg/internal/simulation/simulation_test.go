@@ -59,7 +59,7 @@ func run(t *testing.T, seed uint64, p plan) (o outcome) {
 		w.live(p)
 		w.judgedBy(nothingHangs)
 		o = outcome{broken: w.broken, verdicts: w.verdicts}
-		if len(w.broken) > 0 {
+		if len(w.broken) > 0 || verbose {
 			o.tale = w.tale()
 		}
 	})
@@ -150,6 +150,9 @@ func TestReproduce(t *testing.T) {
 	for try := range uint64(5) {
 		o := run(t, seed+try*1000000, p)
 		if len(o.broken) == 0 {
+			if try == 4 {
+				t.Logf("it holds; the last story:\n%s", o.tale)
+			}
 			continue
 		}
 		t.Errorf("%s after %s: %s\n%s", o.broken[0].name, o.broken[0].at, o.broken[0].text, o.tale)

@@ -249,6 +249,7 @@ type notice struct {
 	vague      bool          // the record was lost since it was announced: when it was first seen may be remembered by the Node, or not
 	outdated   bool          // nth may know it as it was before
 	lifted     time.Time     // operators have lifted the cordon while it wanted it
+	released   bool          // and nth has recorded that
 	outcome    event.Outcome // what nth has said last that has come of it
 	settled    time.Time     // nth has said that it got what it was due
 	drained    string        // the incarnation's word that it is drained, in which boot
