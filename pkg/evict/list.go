@@ -53,7 +53,7 @@ func strip(pod *corev1.Pod) *corev1.Pod {
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: slices.Clone(pod.Status.PodIPs[:min(len(pod.Status.PodIPs), 2)])},
 	}
-	for _, key := range []string{Annotation, corev1.MirrorPodAnnotationKey} { // kubectl's filters read the second one.
+	for _, key := range []string{Annotation, karpenterAnnotation, autoscalerAnnotation, corev1.MirrorPodAnnotationKey} { // kubectl's filters read the last one.
 		if value, ok := pod.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value[:min(len(value), 64)])
 		}

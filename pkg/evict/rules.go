@@ -53,12 +53,18 @@ func (o Options) Stays(pod *corev1.Pod, terms Terms) bool {
 	return !o.concerns(pod) || o.leaves(pod, terms.hasDeadline()) || cameAfter(pod, terms.Since)
 }
 
+// The annotations of Options.RespectDoNotDisrupt.
+const (
+	karpenterAnnotation  = "karpenter.sh/do-not-disrupt"
+	autoscalerAnnotation = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+)
+
 // when returns the value of Annotation, or what Options.RespectDoNotDisrupt makes of the annotations of others. Karpenter's may be a duration,
 // for which a pod is protected after its start; such a pod may be evicted.
 func (o Options) when(pod *corev1.Pod) string {
 	when, found := pod.Annotations[Annotation]
 	if !found && o.RespectDoNotDisrupt &&
-		(pod.Annotations["karpenter.sh/do-not-disrupt"] == "true" || pod.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false") {
+		(pod.Annotations[karpenterAnnotation] == "true" || pod.Annotations[autoscalerAnnotation] == "false") {
 		return AtDeadline
 	}
 	return when
