@@ -183,15 +183,15 @@ func leftAlone(s fleet.Status) string {
 	return text.Count(s.LeftAlone, "node") + " left alone; "
 }
 
-// alsoDegrade adds a fault in the settings.
-func (b *statusReporter) alsoDegrade(fault string) {
+// degrade adds a fault in the settings.
+func (b *statusReporter) degrade(fault string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.degraded = append(slices.Clip(b.degraded), fault)
 }
 
-// degrade sets which settings are ignored because they are wrong.
-func (b *statusReporter) degrade(faults []string) {
+// setDegraded sets the faults in the settings.
+func (b *statusReporter) setDegraded(faults []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.degraded = faults

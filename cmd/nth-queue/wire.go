@@ -71,12 +71,13 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 		Listeners: notices.of,
 	})
 	reporter := newStatusReporter(cfg, reach.drains, identity, d.Service, log)
-	reporter.degrade(d.Degraded)
-	notices.degrade = reporter.alsoDegrade
+	reporter.setDegraded(d.Degraded)
+	notices.degrade = reporter.degrade
 	messages := sqs.New(sqs.Options{
 		URL: cfg.Queue.URL, AWS: account, Visibility: visibility, DryRun: cfg.DryRun,
 		Report: meter.counting(logMessages(log)), Trouble: logReceiving(log, reporter.setReceiving),
 	})
+	// These need each other, and run only from here on.
 	notices.describe, notices.labels, notices.mayWrite = nodes.Describe, nodes.Labels, nodes.MayWrite
 	reporter.fleet, reporter.queue, reporter.meter = nodes, messages, meter
 	meter.queue, meter.reporter = messages, reporter
@@ -87,7 +88,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 		hooks.Use(hookSettings(cfg))
 		nodes.Use(rulesOf(cfg, gate))
 		notices.use(cfg)
-		reporter.degrade(degraded)
+		reporter.setDegraded(degraded)
 	})
 	endNotices := notices.begin()
 	endReports := reporter.begin(ctx)

@@ -89,9 +89,10 @@ func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Sour
 		return
 	}
 	client, group, err := asg.OwnGroup(ctx, hookOptions(cfg, metadata), settings)
+	const launch = false                                                    // It is about hooks for terminations.
 	finding, completes := "the instance is in no Auto Scaling group", false // completes: nth completes one of the group's hooks
 	if err == nil && group != "" {
-		finding, completes, err = client.Explain(ctx, group, false)
+		finding, completes, err = client.Explain(ctx, group, launch)
 	}
 	switch {
 	case err != nil:

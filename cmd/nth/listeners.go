@@ -124,7 +124,7 @@ func (m *machine) describe(ctx context.Context) notify.Machine {
 	if m.complete || time.Now().Before(m.again) {
 		return m.known
 	}
-	known, err := m.ask(ctx) // The error is one of the metadata service, which is reported elsewhere.
+	known, err := m.ask(ctx) // The polling of the metadata service reports its errors.
 	m.known, m.complete, m.again = notify.Machine(known), err == nil, time.Now().Add(describeAgain)
 	return m.known
 }

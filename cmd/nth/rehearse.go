@@ -219,14 +219,15 @@ func (r *rehearsalRun) perform(ctx context.Context, rules policy.Settings, notic
 // settled, which has room for one.
 func (r *rehearsalRun) agent(rules policy.Settings, source *imds.Source, lines *timeline, settled chan<- event.Outcome) *agent.Agent {
 	cfg := r.cfg
-	cfg.DryRun = false // Nothing real can be harmed.
+	cfg.DryRun = false      // Nothing real can be harmed.
+	const shutdowns = false // No logind announces any.
 	return agent.New(agent.Config{
 		Sources:   []agent.Source{source},
 		Node:      newLocalNode(r.kubelet, cfg, nil, nil),
 		Identity:  warmIdentity{kubelet: r.kubelet, found: func(identity.Identity) {}},
 		Record:    record.InMemory(r.bootID, booted()),
 		Policy:    rules,
-		Unwatched: unwatched(rules, false),
+		Unwatched: unwatched(rules, shutdowns),
 		BootID:    r.bootID,
 		Log:       lines.log(),
 		Settled: func(ev event.Event, outcome event.Outcome) {
@@ -408,7 +409,7 @@ func (t *timeline) Format(entry *logrus.Entry) ([]byte, error) {
 	if err, found := entry.Data[logrus.ErrorKey]; found {
 		line += fmt.Sprintf(": %s", err)
 	}
-	times := fmt.Sprintf("%17s", "")
+	times := strings.Repeat(" ", timesWidth-len("    ")) // before the notice
 	if !t.notice.IsZero() {
 		times = fmt.Sprintf("%5.1f s  %6.1f s", time.Since(t.notice).Seconds(), max(time.Until(t.ends), 0).Seconds())
 	}

@@ -68,6 +68,7 @@ func defaultQueueEvents() QueueEvents {
 	}
 }
 
+// tables describes the tables, with their fields in c.
 func (c *Announced) tables(p program) []Table {
 	return []Table{
 		c.SpotInterruption.table(event.SpotInterruption, "EC2 reclaims a spot instance, with about two minutes' notice. One that will only be hibernated is cordoned at most."),
@@ -75,11 +76,13 @@ func (c *Announced) tables(p program) []Table {
 	}
 }
 
+// tables describes the tables, with their fields in c.
 func (c *Events) tables() []Table {
 	return append(c.Announced.tables(host), c.Shutdown.table(),
 		c.Hibernation.table(event.Hibernation, "The machine is put to sleep, as EC2's hibernation does. The node is uncordoned when it wakes."))
 }
 
+// tables describes the tables, with their fields in c.
 func (c *QueueEvents) tables() []Table {
 	return append(c.Announced.tables(queue),
 		c.ReservationEnd.table(event.ReservationEnd, "The instance's Capacity Block or interruptible Capacity Reservation ends. Where the message names no time, the drain has ten minutes."),
@@ -108,9 +111,10 @@ type RebalanceRecommendation struct {
 	CordonFor time.Duration // 0 is until the recommendation is withdrawn
 }
 
+// table describes the keys of the table, with their fields in c.
 func (c *RebalanceRecommendation) table(p program) Table {
 	longest := 30 * day
-	if p == queue {
+	if p == queue { // SQS hides a message for twelve hours at most.
 		longest = 12 * time.Hour
 	}
 	return p.table(tableOf(event.RebalanceRecommendation), "A spot instance is at elevated risk of interruption.",
@@ -132,6 +136,7 @@ type ScheduledMaintenance struct {
 	Codes map[string]string
 }
 
+// table describes the keys of the table, with their fields in c.
 func (c *ScheduledMaintenance) table(p program) Table {
 	return p.table(tableOf(event.ScheduledMaintenance), "EC2 has planned a reboot, stop, retirement or maintenance.",
 		actionSetting(&c.Action),
@@ -158,6 +163,7 @@ type ASGTermination struct {
 	OnIncomplete string   // "continue" or "abandon"
 }
 
+// table describes the keys of the table, with their fields in c.
 func (c *ASGTermination) table(p program) Table {
 	return p.table(tableOf(event.ASGTermination), p.either("The Auto Scaling group has chosen the instance for termination.",
 		"The Auto Scaling group terminates the instance, and waits at a lifecycle hook."),
@@ -194,6 +200,7 @@ type Shutdown struct {
 	PowerKey string // the program that answers it: "nth" or "logind"
 }
 
+// table describes the keys of the table, with their fields in c.
 func (c *Shutdown) table() Table {
 	return Table{tableOf(event.Shutdown), "The operating system goes down, for any reason.", []Setting{
 		actionSetting(&c.Action),
@@ -207,6 +214,7 @@ type Plain struct {
 	Action string
 }
 
+// table describes the keys of the table, with their fields in c.
 func (c *Plain) table(kind event.Kind, doc string) Table {
 	return Table{tableOf(kind), doc, []Setting{actionSetting(&c.Action)}}
 }
@@ -217,6 +225,7 @@ type QueueStatusCheck struct {
 	After  time.Duration
 }
 
+// table describes the keys of the table, with their fields in c.
 func (c *QueueStatusCheck) table() Table {
 	return Table{tableOf(event.StatusCheck), "EC2's status check of the instance or of its system fails. nth-queue asks each minute.", []Setting{
 		actionSetting(&c.Action),

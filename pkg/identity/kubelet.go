@@ -165,7 +165,7 @@ func (k *Kubelet) look(ctx context.Context, pause time.Duration) *look {
 			if time.Since(last.began) < pause {
 				return last
 			}
-		default:
+		default: // It is under way.
 			return last
 		}
 	}

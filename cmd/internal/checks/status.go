@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -94,20 +93,19 @@ func moment(t time.Time) string {
 }
 
 // writeText writes a report for operators: the sentence first, then a table of details.
-func writeText(w io.Writer, found report) error {
+func writeText(w io.Writer, found report) {
 	if found.Why != "" {
 		fmt.Fprintln(w, text.Visible(found.Why, text.Page))
 	}
 	s := found.Status
 	if s == nil { // The status could not be read: Why says so.
-		return nil
+		return
 	}
 	if found.Why != "" {
 		fmt.Fprint(w, "last known: ")
 	}
 	fmt.Fprintf(w, "%s\n\n", text.Visible(s.Sentence, text.Page))
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	t := rows{table}
+	t := rows{w}
 	t.row(found.name, fmt.Sprintf("%s, process %d, since %s", s.Program, s.PID, moment(s.Started)))
 	t.identity(s)
 	if s.Step != nil {
@@ -116,34 +114,25 @@ func writeText(w io.Writer, found report) error {
 	t.events(s.Events)
 	t.documents(s.Documents)
 	if s.TargetState != "" {
-		t.row("target state", s.TargetState+", as the Auto Scaling group wants it")
+		t.row("target", s.TargetState+", as the Auto Scaling group wants it")
 	}
 	if s.Hook != "" {
 		t.row("hook", s.Hook)
 	}
-	for i, fault := range s.Degraded {
-		t.row(first(i, "degraded"), fault)
+	for _, fault := range s.Degraded {
+		t.row("degraded", fault)
 	}
-	for i, off := range s.Off {
-		t.row(first(i, "off"), fmt.Sprintf("%s: %s", off.What, off.Why))
+	for _, off := range s.Off {
+		t.row("off", fmt.Sprintf("%s: %s", off.What, off.Why))
 	}
-	return table.Flush()
 }
 
 // rows writes the lines of a table of two columns.
 type rows struct{ w io.Writer }
 
-// row writes one line, with the value as visible text.
+// row writes one line, with the value as visible text. No name is longer than "identity".
 func (t rows) row(name, value string) {
-	fmt.Fprintf(t.w, "%s\t%s\n", name, text.Visible(value, text.Page))
-}
-
-// first returns the name of a group of rows for its first row, which has the index 0, and "" for the others.
-func first(i int, name string) string {
-	if i > 0 {
-		return ""
-	}
-	return name
+	fmt.Fprintf(t.w, "%-8s  %s\n", name, text.Visible(value, text.Page))
 }
 
 // identity prints whose credential is used for which API server, and why there is none yet.
@@ -169,14 +158,14 @@ func (t rows) step(step *state.StepStatus, at time.Time) {
 	if step.PodsTotal > 0 {
 		t.row("pods", fmt.Sprintf("%d of %d left", step.PodsLeft, step.PodsTotal))
 	}
-	for i, pod := range slices.Sorted(maps.Keys(step.HeldBy)) {
-		t.row(first(i, "held"), fmt.Sprintf("%s by %s", pod, step.HeldBy[pod]))
+	for _, pod := range slices.Sorted(maps.Keys(step.HeldBy)) {
+		t.row("held", fmt.Sprintf("%s by %s", pod, step.HeldBy[pod]))
 	}
 }
 
 // events writes a line for each event, with the Node's name if the program is nth-queue.
 func (t rows) events(events []state.EventStatus) {
-	for i, e := range events {
+	for _, e := range events {
 		line := fmt.Sprintf("%s, %s: %s", e.Kind, e.Phase, e.Plan)
 		if e.Node != "" {
 			line = fmt.Sprintf("%s: %s", e.Node, line)
@@ -187,18 +176,18 @@ func (t rows) events(events []state.EventStatus) {
 		if e.Error != "" {
 			line += fmt.Sprintf("; %s failed: %s", text.Count(max(e.Failures, 1), "attempt"), e.Error)
 		}
-		t.row(first(i, "event"), line)
+		t.row("event", line)
 	}
 }
 
 // documents writes a line for each kind of event that the daemon polls for.
 func (t rows) documents(documents []state.DocumentStatus) {
-	for i, d := range documents {
+	for _, d := range documents {
 		line := fmt.Sprintf("%s, last read %s", d.Kind, moment(d.LastGood))
 		if d.Trouble != "" {
 			line += fmt.Sprintf("; trouble since %s: %s", moment(d.Since), d.Trouble)
 		}
-		t.row(first(i, "polled"), line)
+		t.row("polled", line)
 	}
 }
 
@@ -216,12 +205,9 @@ func StatusCommand(
 			return err
 		}
 		found := examine(name, dir, time.Now())
-		if *asJSON {
-			err = writeJSON(cmd.OutOrStdout(), found)
-		} else {
-			err = writeText(cmd.OutOrStdout(), found)
-		}
-		if err != nil {
+		if !*asJSON {
+			writeText(cmd.OutOrStdout(), found)
+		} else if err := writeJSON(cmd.OutOrStdout(), found); err != nil {
 			return err
 		}
 		if found.State != running {

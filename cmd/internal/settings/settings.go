@@ -137,7 +137,7 @@ func (p Program[C, P]) RunFlags(cmd *cobra.Command) (read func() (C, error)) {
 		if _, fatal := Degraded(err); fatal != nil {
 			return cfg, err
 		}
-		if cmd.Flags().Changed("dry-run") {
+		if cmd.Flags().Changed("dry-run") { // --dry-run=false overrides the setting, too.
 			P(&cfg).Base().DryRun = *dryRun
 		}
 		if p.Lacks != nil {

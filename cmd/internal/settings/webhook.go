@@ -165,6 +165,7 @@ func destination(c config.Webhook, name string, given Given) (to notify.Destinat
 		found = append(found, Finding{Fault: errors.New("webhook.url and webhook.url_file are both set: keep one; nothing is posted")})
 	}
 	names = map[string]string{}
+	// use sets file to that of a credential, unless a setting overrides the credential.
 	use := func(c Credential, overriddenBy string, file *string) {
 		switch {
 		case c.Name == "": // There is no such credential.
