@@ -15,6 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
@@ -136,7 +137,7 @@ func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners 
 		}
 		k.Finish()
 		if !lost {
-			kube.Await(n.reporting, written, unwritten)
+			loop.Await(n.reporting, written, unwritten)
 		}
 	}
 }

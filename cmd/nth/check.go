@@ -21,8 +21,8 @@ import (
 	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/imds"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/logind"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
@@ -383,7 +383,7 @@ func unreadable(s state.Status) []state.DocumentStatus {
 // daemon. found is the identity that this check has found, or the zero value.
 func (c *check) daemon(ctx context.Context, cfg config.Config, found identity.Identity) {
 	status, why := checks.Running("nth", cfg.RuntimeDirectory, time.Now())
-	for why == "" && isStarting(status) && len(daemonFaults(status, found)) > 0 && kube.Await(ctx, nil, startupPoll) {
+	for why == "" && isStarting(status) && len(daemonFaults(status, found)) > 0 && loop.Await(ctx, nil, startupPoll) {
 		status, why = checks.Running("nth", cfg.RuntimeDirectory, time.Now())
 	}
 	if why != "" {

@@ -20,7 +20,7 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/text"
@@ -135,7 +135,7 @@ func (d *manualDrain) run(ctx context.Context, limit time.Duration, undo bool) e
 			}
 		}
 		switch {
-		case kube.Await(ctx, nil, statusPoll):
+		case loop.Await(ctx, nil, statusPoll):
 		case why != "":
 			return fmt.Errorf("%w: %w", context.Cause(ctx), notRunning(why))
 		default:
@@ -219,7 +219,7 @@ const requestPoll = 500 * time.Millisecond
 // Run implements agent.Source. While the request is unreadable, the agent keeps to the one that it got last.
 func (r drainRequests) Run(ctx context.Context, sink event.Sink) error {
 	last, trouble := "nothing was read yet", "" // No request has this ID, so the first look is always reported.
-	for more := true; more; more = kube.Await(ctx, nil, requestPoll) {
+	for more := true; more; more = loop.Await(ctx, nil, requestPoll) {
 		request, err := record.ReadDrainRequest(r.stateDirectory)
 		switch {
 		case err != nil && err.Error() != trouble:

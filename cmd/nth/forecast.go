@@ -7,7 +7,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/evict"
-	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/role"
 )
 
@@ -26,7 +26,7 @@ type forecaster struct {
 
 // run makes forecasts until ctx ends, with jitter. Errors are not reported, as whatever prevents a forecast prevents a drain, too.
 func (f forecaster) run(ctx context.Context) {
-	for pause := firstForecast; kube.Await(ctx, nil, role.Spread(pause)); {
+	for pause := firstForecast; loop.Await(ctx, nil, role.Spread(pause)); {
 		pause = forecastAgain
 		if forecast, err := f.look(ctx); err == nil {
 			f.report(forecast.Needs, len(forecast.Cut()))

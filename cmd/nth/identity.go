@@ -58,7 +58,7 @@ func (n *localNode) identity(ctx context.Context) (identity.Identity, error) {
 		if err == nil {
 			return id, nil
 		}
-		if !kube.Await(ctx, nil, identityPause) {
+		if !loop.Await(ctx, nil, identityPause) {
 			return identity.Identity{}, fmt.Errorf("waiting for the kubelet's credential: %w (%w)", err, ctx.Err())
 		}
 	}
@@ -194,7 +194,7 @@ func (g *localGuard) Result() drain.Result {
 func (n *localNode) whileNamed(ctx context.Context, name string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
-		for kube.Await(ctx, nil, identityPause) {
+		for loop.Await(ctx, nil, identityPause) {
 			if id, err := n.kubelet.Identity(ctx); err == nil && id.Node != name {
 				cancel()
 			}
@@ -219,7 +219,7 @@ func (w warmIdentity) KeepWarm(ctx context.Context, report func(node string, err
 		if err == nil {
 			break
 		}
-		kube.Await(ctx, nil, identityPause)
+		loop.Await(ctx, nil, identityPause)
 	}
 	w.kubelet.KeepWarm(ctx, kube.WarmUp, func(err error) {
 		id, idErr := w.kubelet.Identity(ctx)

@@ -10,6 +10,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -383,7 +384,7 @@ func (a *Agent) readClaim(ctx context.Context, when claimTime) {
 		if when == afterGuard && kube.NotFound(err) {
 			return // A Node that registers later has no claim.
 		}
-		if !kube.Await(ctx, nil, adoptPause) {
+		if !loop.Await(ctx, nil, adoptPause) {
 			return
 		}
 	}

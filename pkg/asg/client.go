@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/role"
 )
 
@@ -191,7 +192,7 @@ func (c *HookClient) hold(ctx context.Context, a Action, answered func(error)) {
 		} else if !unpermitted(err) { // A missing permission is tried again only when the next heartbeat is due.
 			wait = min(wait, pause(failures))
 		}
-		if !role.Sleep(ctx, wait) {
+		if !loop.Await(ctx, nil, wait) {
 			return
 		}
 	}
@@ -242,7 +243,7 @@ func (c *HookClient) complete(ctx context.Context, a Action, outcome event.Outco
 		if unpermitted(err) {
 			wait = max(h.interval(), longestPause) // A policy does not change within seconds.
 		}
-		if !role.Sleep(ctx, wait) {
+		if !loop.Await(ctx, nil, wait) {
 			return ctx.Err()
 		}
 	}
@@ -322,7 +323,7 @@ func (c *HookClient) Loses(ctx context.Context, a Action) (bool, error) {
 		if ctx.Err() == nil {
 			c.failed(a.String(), err)
 		}
-		if !role.Sleep(ctx, pause(failures)) {
+		if !loop.Await(ctx, nil, pause(failures)) {
 			return false, fmt.Errorf("finding out whether the group %s would keep %s: %w", a.Group, a.Instance, ctx.Err())
 		}
 	}

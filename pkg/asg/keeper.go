@@ -12,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/role"
 )
 
@@ -270,7 +271,7 @@ func (w work) run(ctx context.Context) {
 		}
 	})
 	for looks := 1; t.stage == approaching; looks++ {
-		if !role.Sleep(ctx, role.Pause(looks, firstPause, longestLook)) {
+		if !loop.Await(ctx, nil, role.Pause(looks, firstPause, longestLook)) {
 			return
 		}
 		if err := w.lookAtInstance(ctx); ctx.Err() == nil {
@@ -298,7 +299,7 @@ func (w work) find(ctx context.Context) []Action {
 			w.update(func() { w.termination.lost = true })
 			wait = role.Spread(longestPause)
 		}
-		if !role.Sleep(ctx, wait) {
+		if !loop.Await(ctx, nil, wait) {
 			return nil
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
-	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -110,7 +110,7 @@ func TestCordon(t *testing.T) {
 		defer others.Wait()
 		defer stop()
 		others.Go(func() {
-			for n := int64(0); kube.Await(ctx, nil, 900*time.Millisecond); n++ {
+			for n := int64(0); loop.Await(ctx, nil, 900*time.Millisecond); n++ {
 				s.ChangeNode(func(node *corev1.Node) { node.Status.Images = []corev1.ContainerImage{{SizeBytes: n}} })
 			}
 		})

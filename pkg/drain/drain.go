@@ -277,7 +277,7 @@ func (g *dryGuard) Result() Result {
 func (g *dryGuard) Run(ctx context.Context) {
 	var pause time.Duration
 	reported, evicted, trouble := false, false, ""
-	for more := true; more; more = kube.Await(ctx, g.adjusted, pause) {
+	for more := true; more; more = loop.Await(ctx, g.adjusted, pause) {
 		g.mu.Lock()
 		goal := g.goal
 		g.mu.Unlock()

@@ -350,7 +350,7 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		handled := make(chan struct{})
 		g.loop.Post(func() { g.handleLook(v, number, goal.Generation); close(handled) })
 		minPause = min(minPause, pause)
-		more = kube.Await(ctx, handled, forever) && kube.Await(ctx, nil, minPause) && g.awaitLook(ctx, v, pause-minPause)
+		more = loop.Await(ctx, handled, forever) && loop.Await(ctx, nil, minPause) && g.awaitLook(ctx, v, pause-minPause)
 	}
 	return nil
 }
@@ -539,10 +539,10 @@ func (g *guard) tidy(v view) {
 		ctx, cancel := kube.Outlasting(running, timeout)
 		defer cancel()
 		node, err := g.node.patch(ctx, v.tidy)
-		for b := kube.Failures; !v.excludes && err != nil && kube.Passing(err) && !apierrors.IsConflict(err) && kube.Await(ctx, nil, b.Step()); {
+		for b := kube.Failures; !v.excludes && err != nil && kube.Passing(err) && !apierrors.IsConflict(err) && loop.Await(ctx, nil, b.Step()); {
 			node, err = g.node.patch(ctx, v.tidy)
 		}
-		again := err != nil && kube.Passing(err) && kube.Await(running, nil, pause)
+		again := err != nil && kube.Passing(err) && loop.Await(running, nil, pause)
 		return func() {
 			g.tidying = false
 			if again {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
-	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/wait"
 )
@@ -135,7 +135,7 @@ func (s *scripts) Wait(ctx context.Context, _ wait.Node, _ func(string)) error {
 		time.Sleep(s.take)
 		return s.err
 	}
-	if !kube.Await(ctx, nil, s.take) {
+	if !loop.Await(ctx, nil, s.take) {
 		return ctx.Err()
 	}
 	return s.err
@@ -274,7 +274,7 @@ func (b *balancers) Wait(ctx context.Context, node wait.Node, tell func(string))
 	}
 	if b.deaf {
 		time.Sleep(wait)
-	} else if !kube.Await(ctx, nil, wait) {
+	} else if !loop.Await(ctx, nil, wait) {
 		err = ctx.Err()
 	}
 	b.mu.Lock()

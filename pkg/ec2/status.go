@@ -6,34 +6,24 @@ import (
 	"maps"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/role"
 )
 
 // Status is what EC2 has scheduled for an instance, and the result of its status checks.
 type Status struct {
-	// Planned are its events, including past ones, which EC2 lists for up to a week.
-	Planned []Planned
+	// Planned are its scheduled events, including past ones, which EC2 lists for up to a week. They have EC2's IDs and times.
+	Planned []event.Event
 	// Impaired is the status check that fails: "system", "instance", or "" if none does. If both fail, it is "system". Since is when
 	// the check began to fail; zero if EC2 does not say.
 	Impaired string
 	Since    time.Time
-}
-
-// Planned is an event that EC2 has scheduled for an instance.
-type Planned struct {
-	// ID is EC2's, as in the instance's own metadata, and Code what is going to happen: system-reboot, instance-stop, ...
-	ID, Code, Description string
-	// NotBefore is when it begins at the earliest, and NotAfter when it ends at the latest; zero if EC2 does not say.
-	NotBefore, NotAfter time.Time
-	// Canceled and Completed say that it is over.
-	Canceled, Completed bool
 }
 
 const (
@@ -141,17 +131,17 @@ func (c *Catalog) listStatus(ctx context.Context, in *ec2.DescribeInstanceStatus
 	return all, nil
 }
 
-// convertStatus returns what this package needs of EC2's description of a status. Only the description of an event says that the event
-// is over.
+// convertStatus returns what this package needs of EC2's description of a status.
 func convertStatus(s types.InstanceStatus) Status {
 	var found Status
 	for _, e := range s.Events {
-		description := strings.ToLower(aws.ToString(e.Description))
-		found.Planned = append(found.Planned, Planned{
-			ID: aws.ToString(e.InstanceEventId), Code: string(e.Code), Description: aws.ToString(e.Description),
-			NotBefore: aws.ToTime(e.NotBefore), NotAfter: aws.ToTime(e.NotAfter),
-			Canceled:  strings.HasPrefix(description, "[canceled]") || strings.HasPrefix(description, "[cancelled]"),
-			Completed: strings.HasPrefix(description, "[completed]"),
+		id, description := aws.ToString(e.InstanceEventId), aws.ToString(e.Description)
+		if id == "" {
+			continue // It could not be recognized when EC2 lists it again.
+		}
+		found.Planned = append(found.Planned, event.Event{
+			ID: id, Kind: event.ScheduledMaintenance, Code: string(e.Code), State: event.StateIn(description), Description: description,
+			Deadline: aws.ToTime(e.NotBefore), Until: aws.ToTime(e.NotAfter),
 		})
 	}
 	for _, check := range []struct {

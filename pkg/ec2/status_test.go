@@ -10,6 +10,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/ec2/ec2test"
+	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/internal/querytest"
 )
 
@@ -29,10 +30,13 @@ func TestStatus_SaysWhatIsScheduled(t *testing.T) {
 		w.ec2.Add(ec2test.Instance{ID: "i-1", State: "stopped"}, ec2test.Instance{ID: "i-2", State: "running"})
 		w.ec2.Schedule("i-1", scheduled(at)...)
 		found, known, err := w.catalog("").Status(t.Context(), "i-1")
-		want := []ec2.Planned{
-			{ID: "instance-event-1", Code: "system-reboot", Description: "scheduled reboot", NotBefore: at, NotAfter: at.Add(time.Hour)},
-			{ID: "instance-event-2", Code: "instance-stop", Description: "[Canceled] The instance is running on degraded hardware", NotBefore: at, Canceled: true},
-			{ID: "instance-event-3", Code: "system-maintenance", Description: "[Completed] power maintenance", Completed: true},
+		want := []event.Event{
+			{ID: "instance-event-1", Code: "system-reboot", State: event.Pending, Description: "scheduled reboot", Deadline: at, Until: at.Add(time.Hour)},
+			{ID: "instance-event-2", Code: "instance-stop", State: event.Canceled, Description: "[Canceled] The instance is running on degraded hardware", Deadline: at},
+			{ID: "instance-event-3", Code: "system-maintenance", State: event.Completed, Description: "[Completed] power maintenance"},
+		}
+		for i := range want {
+			want[i].Kind = event.ScheduledMaintenance
 		}
 		if err != nil || !known || !slices.Equal(found.Planned, want) || found.Impaired != "" {
 			t.Errorf("its status is %+v, %t (%v), want %+v", found, known, err, want)

@@ -4,7 +4,12 @@
 // plain data: it carries no clients, no closures and no decision. pkg/policy decides what to do about it.
 package event
 
-import "time"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"time"
+)
 
 // Kind is the sort of interruption that an Event announces. Its text is used in the configuration, on the Node and in the
 // journal, and never changes.
@@ -86,6 +91,26 @@ type Event struct {
 	Until time.Time `json:"until,omitzero"`
 	// Instance is the ID of the instance, if the source knows it and the time of the action depends on it.
 	Instance string `json:"instance,omitempty"`
+}
+
+// ContentID makes an ID for an event whose document has none: the event's kind with a digest of what distinguishes the event from others of
+// that kind. So the same content always has the same ID.
+func ContentID(kind Kind, content ...string) string {
+	digest := sha256.Sum256([]byte(strings.Join(content, "\n")))
+	return string(kind) + "-" + hex.EncodeToString(digest[:8])
+}
+
+// StateIn returns the state of scheduled maintenance according to its description. EC2 puts "[Canceled]" or "[Completed]" before the
+// description of an event that is over. Any other event is Pending.
+func StateIn(description string) State {
+	description = strings.ToLower(strings.TrimSpace(description))
+	switch {
+	case strings.HasPrefix(description, "[canceled]"), strings.HasPrefix(description, "[cancelled]"):
+		return Canceled
+	case strings.HasPrefix(description, "[completed]"):
+		return Completed
+	}
+	return Pending
 }
 
 // CredibleTime returns t in UTC, or zero if its year is before 1 or after 9998: such a time, or one counted from it, could not be

@@ -621,7 +621,7 @@ func (p *Pods) relist(proves int) {
 			return err
 		})
 		if err != nil { // It was refused for good. The next list must not follow at once.
-			kube.Await(ctx, nil, refusedPause)
+			loop.Await(ctx, nil, refusedPause)
 		}
 		return func() {
 			if p.listing, p.all = false, true; err == nil {

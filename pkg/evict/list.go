@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 )
 
 // A pod may have 1.5 MiB, which is etcd's limit for a request, and most of that is what its authors write. So lists are read one pod
@@ -258,7 +259,7 @@ func (f feed) list(ctx context.Context, o metav1.ListOptions, refused *wait.Back
 		if kube.Passing(err) { // The Reflector's own pause is enough.
 			break
 		}
-		for left := refused.Step(); left > 0 && !f.pressed() && kube.Await(ctx, nil, min(left, time.Second)); left -= time.Second {
+		for left := refused.Step(); left > 0 && !f.pressed() && loop.Await(ctx, nil, min(left, time.Second)); left -= time.Second {
 		}
 	}
 	return list, err

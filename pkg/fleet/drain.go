@@ -15,7 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -74,7 +74,7 @@ func (t *term) begin(s *session) {
 		}
 		t.dispatch()
 		t.mu.Unlock()
-		kube.Await(t.ctx, nil, time.Second) // The informer may not show yet what was written.
+		loop.Await(t.ctx, nil, time.Second) // The informer may not show yet what was written.
 		t.mu.Lock()
 		if s.instance.drain == s {
 			s.instance.drain = nil
@@ -193,7 +193,7 @@ func (s *session) runAgent(ctx context.Context) {
 			if s.isClosing() { // A cordon that is on its way would be in conflict.
 				continue
 			}
-			for !keep(t.ctx) && kube.Await(ctx, s.record.changed, longestPause) { // The drain may last for hours without another change.
+			for !keep(t.ctx) && loop.Await(ctx, s.record.changed, longestPause) { // The drain may last for hours without another change.
 			}
 		}
 	})

@@ -28,6 +28,7 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -122,7 +123,7 @@ func (f *Fleet) Run(ctx context.Context, receive func(ctx context.Context)) erro
 	defer stop()
 	watching.Go(func() { f.nodes.watch(watched) })
 	for !f.nodes.informer.HasSynced() {
-		if !kube.Await(ctx, nil, syncInterval) {
+		if !loop.Await(ctx, nil, syncInterval) {
 			return nil // ctx has ended before the Nodes were known.
 		}
 	}

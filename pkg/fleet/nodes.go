@@ -23,6 +23,7 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -291,7 +292,7 @@ func (f *Fleet) change(ctx context.Context, of node, patchFor func(*corev1.Node)
 	}
 	var err error
 	for range 5 {
-		if err = f.changeOnce(ctx, of, nil, patchFor); err == nil || !kube.Await(ctx, nil, firstPause/4) {
+		if err = f.changeOnce(ctx, of, nil, patchFor); err == nil || !loop.Await(ctx, nil, firstPause/4) {
 			break
 		}
 	}

@@ -289,22 +289,12 @@ func (t *term) listedEvents(in *instance, on node) (events []event.Event, asked 
 	return append(events, ev), true
 }
 
-// plannedEvents returns the scheduled events in the status of an instance.
+// plannedEvents returns the scheduled events in the status of an instance, with their times by this machine's clock.
 func (t *term) plannedEvents(in *instance, said ec2.Status) []event.Event {
 	var all []event.Event
-	for _, p := range said.Planned {
-		ev := event.Event{
-			ID: p.ID, Kind: event.ScheduledMaintenance, Code: p.Code, State: event.Pending, Description: p.Description,
-			Deadline: t.toLocalClock(p.NotBefore), Until: t.toLocalClock(p.NotAfter), Instance: in.id,
-		}
-		switch {
-		case p.ID == "":
-			continue
-		case p.Canceled:
-			ev.State = event.Canceled
-		case p.Completed:
-			ev.State = event.Completed
-		}
+	for _, ev := range said.Planned {
+		ev.Instance = in.id
+		ev.Deadline, ev.Until = t.toLocalClock(ev.Deadline), t.toLocalClock(ev.Until)
 		all = append(all, ev.Credible())
 	}
 	return all

@@ -18,7 +18,7 @@ import (
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
@@ -173,9 +173,9 @@ func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 
 // planned is an event that EC2 has scheduled for the instance.
 func planned(code string, in time.Duration, description string) map[string]ec2.Status {
-	return map[string]ec2.Status{instance: {Planned: []ec2.Planned{{
-		ID: "instance-event-1", Code: code, NotBefore: time.Now().Add(in).Round(time.Second), Description: description,
-		Completed: description == "[Completed]", Canceled: description == "[Canceled]",
+	return map[string]ec2.Status{instance: {Planned: []event.Event{{
+		ID: "instance-event-1", Kind: event.ScheduledMaintenance, Code: code, State: event.StateIn(description), Description: description,
+		Deadline: time.Now().Add(in).Round(time.Second),
 	}}}}
 }
 
@@ -254,8 +254,7 @@ func TestPoll_KnowsARebootByItsBootID(t *testing.T) {
 			said.Planned = slices.Clone(said.Planned) // What was answered before stays as it was.
 			k.planned[instance] = said
 			k.planned[instance].Planned[0].Description = row.description
-			k.planned[instance].Planned[0].Completed = row.description == "[Completed]"
-			k.planned[instance].Planned[0].Canceled = row.description == "[Canceled]"
+			k.planned[instance].Planned[0].State = event.StateIn(row.description)
 		})
 		time.Sleep(20 * time.Minute)
 		if n := c.node("a"); n.Spec.Unschedulable == row.opened {
@@ -280,7 +279,7 @@ func TestTake_VerifiesMaintenanceWithEC2(t *testing.T) {
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		for id, s := range row.planned { // by the bubble's clock
-			s.Planned[0].NotBefore = time.Now().Add(time.Minute)
+			s.Planned[0].Deadline = time.Now().Add(time.Minute)
 			row.planned[id] = s
 		}
 		r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{planned: row.planned, err: row.err} })
@@ -628,7 +627,7 @@ type throttled struct{ *knowledge }
 
 // LookAnew implements fleet.EC2.
 func (throttled) LookAnew(ctx context.Context, _ string) (ec2.Instance, bool, error) {
-	kube.Await(ctx, nil, 30*time.Second)
+	loop.Await(ctx, nil, 30*time.Second)
 	return ec2.Instance{}, false, errors.New("throttled")
 }
 

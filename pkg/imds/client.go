@@ -18,12 +18,12 @@ import (
 
 // The limits of one look, from the outside in: each contains those below it.
 //
-//	the silence of a loop           minSilence, 1 min or more: a look, its pause, and up to three documents
+//	the silence of a poller           minSilence, 1 min or more: a look, its pause, and up to three documents
 //	a document                      firstLimit to longestLimit, 2 s to 20 s, its session token included
 //	a connection                    dialTimeout, 0.5 s, for each of the service's two addresses
 //
 // The service is on the same host and answers in milliseconds, so a document that has not come after two seconds is trouble. One that takes a
-// few seconds still tells of a notice in time. So after each time-out the limit of a loop becomes longer, and after an answer the limit is
+// few seconds still tells of a notice in time. So after each time-out the limit of a poller becomes longer, and after an answer the limit is
 // four times what the answer took. A document that is read only once has onceLimit.
 //
 // EC2 drops what an instance sends above 1,024 packets a second to this service, its resolver and its clock together

@@ -2,8 +2,6 @@ package imds
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,7 +25,7 @@ const spotPath = "spot/instance-action"
 // spotActions are the actions that EC2 documents.
 var spotActions = []string{"terminate", "stop", "hibernate"}
 
-// lookForSpot is the look of the spot notice's loop.
+// lookForSpot is the look of the spot notice's poller.
 func lookForSpot(ctx context.Context, r *reader) (found, error) {
 	return read(ctx, r, spotPath, shortDocument, parseSpot)
 }
@@ -50,10 +48,10 @@ func parseSpot(body []byte) (found, error) {
 		e.Code, codeErr = parseCode(action)
 	}
 	if timeErr != nil {
-		e.ID = contentID(e.Kind, action, doc.Time)
+		e.ID = event.ContentID(e.Kind, action, doc.Time)
 		return found{[]event.Event{e}, readingError(spotPath, fmt.Errorf("its time: %w", timeErr))}, nil
 	}
-	e.ID = contentID(e.Kind, action, at.Format(time.RFC3339Nano))
+	e.ID = event.ContentID(e.Kind, action, at.Format(time.RFC3339Nano))
 	if codeErr != nil {
 		return found{[]event.Event{e}, readingError(spotPath, codeErr)}, nil
 	}
@@ -67,7 +65,7 @@ func parseSpot(body []byte) (found, error) {
 // It is absent until EC2 sees an elevated risk of interruption. EC2 is not known to withdraw it.
 const rebalancePath = "events/recommendations/rebalance"
 
-// lookForRebalance is the look of the rebalance recommendation's loop.
+// lookForRebalance is the look of the rebalance recommendation's poller.
 func lookForRebalance(ctx context.Context, r *reader) (found, error) {
 	return read(ctx, r, rebalancePath, shortDocument, parseRebalance)
 }
@@ -84,7 +82,7 @@ func parseRebalance(body []byte) (found, error) {
 		return found{}, err
 	}
 	return found{events: []event.Event{{
-		ID:      contentID(event.RebalanceRecommendation, noticed.Format(time.RFC3339Nano)),
+		ID:      event.ContentID(event.RebalanceRecommendation, noticed.Format(time.RFC3339Nano)),
 		Kind:    event.RebalanceRecommendation,
 		State:   event.Pending,
 		Noticed: noticed,
@@ -246,9 +244,9 @@ func parseMaintenanceEvent(raw json.RawMessage) (event.Event, error) {
 	}
 	var err error
 	if id == "" {
-		e.ID = contentID(e.Kind, code, doc.NotBefore)
+		e.ID = event.ContentID(e.Kind, code, doc.NotBefore)
 	} else if _, err = parseCode(id); err != nil { // An EventId of another shape is not used, but tells events apart.
-		e.ID = contentID(e.Kind, id, code, doc.NotBefore)
+		e.ID = event.ContentID(e.Kind, id, code, doc.NotBefore)
 		addError("EventId", err)
 	}
 	if code != "" {
@@ -264,20 +262,16 @@ func parseMaintenanceEvent(raw json.RawMessage) (event.Event, error) {
 	return e, errors.Join(errs...)
 }
 
-// parseMaintenanceState returns the state of a maintenance event. A prefix of the description, such as [Completed], counts as much as the
-// state. An unknown state is pending: an event that is not known to be over is still to come.
+// parseMaintenanceState returns the state of a maintenance event. The description counts if the state does not say that the event is over. An
+// event that is not known to be over is still to come.
 func parseMaintenanceState(state, description string) event.State {
-	state = strings.ToLower(strings.TrimSpace(state))
-	description = strings.ToLower(strings.TrimSpace(description))
-	switch {
-	case state == "canceled", state == "cancelled",
-		strings.HasPrefix(description, "[canceled]"), strings.HasPrefix(description, "[cancelled]"):
+	switch strings.ToLower(strings.TrimSpace(state)) {
+	case "canceled", "cancelled":
 		return event.Canceled
-	case state == "completed", strings.HasPrefix(description, "[completed]"):
+	case "completed":
 		return event.Completed
-	default:
-		return event.Pending
 	}
+	return event.StateIn(description)
 }
 
 // parseMaintenanceDate reads a date as EC2 writes it in these lists, or in its other documents (RFC 3339), and returns it in UTC.
@@ -342,7 +336,7 @@ type reportedState struct {
 	departs bool
 }
 
-// look is the look of the target state's loop.
+// look is the look of the target state's poller.
 func (t *targetStates) look(ctx context.Context, r *reader) (found, error) {
 	state, err := read(ctx, r, targetStatePath, shortDocument, parseTargetState)
 	if err != nil {
@@ -414,7 +408,7 @@ func (t *targetStates) reportUnknown(s reportedState) {
 // may stop an instance in its warm pool, start it, and take it out of service again, which is another event.
 func (t *targetStates) departure(state string) event.Event {
 	return event.Event{
-		ID:    contentID(event.ASGTermination, state, t.opts.BootID),
+		ID:    event.ContentID(event.ASGTermination, state, t.opts.BootID),
 		Kind:  event.ASGTermination,
 		Code:  state,
 		State: event.Pending,
@@ -460,10 +454,3 @@ func parseCode(value string) (string, error) {
 
 // shown returns a text from a document as an error may quote it: printable, and of limited length.
 func shown(value string) string { return `"` + text.Visible(value, longestCode) + `"` }
-
-// contentID makes an ID for an event whose document has none. The ID is the event's kind with a digest of the content, so that the same
-// content always has the same ID.
-func contentID(kind event.Kind, content ...string) string {
-	digest := sha256.Sum256([]byte(strings.Join(content, "\n")))
-	return string(kind) + "-" + hex.EncodeToString(digest[:8])
-}

@@ -6,7 +6,7 @@
 //	events/recommendations/rebalance        rebalance-recommendation  every 5 s
 //	events/maintenance/{scheduled,history}  scheduled-maintenance     every 30 s
 //
-// Each kind of event has a loop of its own (loop.go), with a client and a session token of its own (client.go, with all limits), so that a
+// Each kind of event has a poller of its own (poller.go), with a client and a session token of its own (client.go, with all limits), so that a
 // document that hangs delays no other. A failed look is reported as trouble and never as an empty snapshot: only EC2's own "there is none"
 // means that nothing is announced. docs/events.md says how odd documents are read (documents.go).
 //
@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/loop"
 )
 
 // DefaultInterval is short because a spot notice gives two minutes, and every millisecond before the cordon is lost.
@@ -37,7 +38,7 @@ const (
 	maintenanceRatio = 60
 )
 
-// startDelay is between the first looks of two loops, so that a service that answers one request after the other gets the urgent
+// startDelay is between the first looks of two pollers, so that a service that answers one request after the other gets the urgent
 // ones first.
 const startDelay = 5 * time.Millisecond
 
@@ -91,8 +92,8 @@ type Source struct {
 	// targetStates are those of this boot, so they outlive a run.
 	targetStates *targetStates
 
-	mu    sync.Mutex
-	loops []*loop // of the current run
+	mu      sync.Mutex
+	pollers []*poller // of the current run
 }
 
 // New returns a source that has not made a request yet. The error says which option is invalid.
@@ -129,10 +130,10 @@ const (
 func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	polling, stop := context.WithCancel(ctx)
 	defer stop()
-	var loops sync.WaitGroup
-	defer loops.Wait()
-	for _, l := range s.newLoops() {
-		loops.Go(func() { l.run(polling, sink) })
+	var pollers sync.WaitGroup
+	defer pollers.Wait()
+	for _, p := range s.newPollers() {
+		pollers.Go(func() { p.run(polling, sink) })
 	}
 	scope := s.Scope("")
 	if len(s.opts.LifeCycles) > 0 {
@@ -144,8 +145,8 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	}
 	if scope.Standby {
 		stop()
-		loops.Wait()
-		for _, kind := range s.polledKinds() { // A loop may have delivered events before the life cycle was known.
+		pollers.Wait()
+		for _, kind := range s.polledKinds() { // A poller may have delivered events before the life cycle was known.
 			sink.Snapshot(event.Snapshot{Kind: kind})
 		}
 	}
@@ -164,7 +165,7 @@ func (s *Source) awaitLifeCycle(ctx context.Context) (lifeCycle string, known bo
 		if lifeCycle, err := read(ctx, reader, lifeCyclePath, shortDocument, parseLifeCycle); err == nil && lifeCycle != "" {
 			return lifeCycle, true
 		}
-		if !sleep(ctx, lifeCyclePause) {
+		if !loop.Await(ctx, nil, lifeCyclePause) {
 			return "", false
 		}
 	}
@@ -175,36 +176,36 @@ func (s *Source) polledKinds() []event.Kind {
 	return slices.DeleteFunc(event.PolledKinds(), func(k event.Kind) bool { return !slices.Contains(s.opts.Kinds, k) })
 }
 
-// newLoops returns a new loop for each kind of Options.Kinds, the urgent ones first, and remembers them for Stalled.
-func (s *Source) newLoops() []*loop {
-	all := []*loop{
+// newPollers returns a new poller for each kind of Options.Kinds, the urgent ones first, and remembers them for Stalled.
+func (s *Source) newPollers() []*poller {
+	all := []*poller{
 		{kind: event.SpotInterruption, interval: s.opts.Interval, look: lookForSpot},
 		{kind: event.ASGTermination, interval: targetStateRatio * s.opts.Interval, look: s.targetStates.look},
 		{kind: event.RebalanceRecommendation, interval: rebalanceRatio * s.opts.Interval, look: lookForRebalance},
 		{kind: event.ScheduledMaintenance, interval: maintenanceRatio * s.opts.Interval, look: (&maintenance{}).look},
 	}
-	all = slices.DeleteFunc(all, func(l *loop) bool { return !slices.Contains(s.opts.Kinds, l.kind) })
-	for i, l := range all {
-		l.reader = s.newReader()
-		l.reader.limit, l.reader.grows = firstLimit, true
-		l.delay = time.Duration(i) * startDelay
+	all = slices.DeleteFunc(all, func(p *poller) bool { return !slices.Contains(s.opts.Kinds, p.kind) })
+	for i, p := range all {
+		p.reader = s.newReader()
+		p.reader.limit, p.reader.grows = firstLimit, true
+		p.delay = time.Duration(i) * startDelay
 		if len(s.opts.LifeCycles) > 0 {
-			l.delay += lifeCycleWait
+			p.delay += lifeCycleWait
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.loops = all
+	s.pollers = all
 	return all
 }
 
-// Stalled returns an error if a loop hangs: it has neither begun nor ended a look for far longer than its interval and its limits allow. A
-// service that does not answer makes no loop hang, because each look has a limit.
+// Stalled returns an error if a poller hangs: it has neither begun nor ended a look for far longer than its interval and its limits allow. A
+// service that does not answer makes no poller hang, because each look has a limit.
 func (s *Source) Stalled() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.loops {
-		if err := l.stuck(); err != nil {
+	for _, p := range s.pollers {
+		if err := p.stuck(); err != nil {
 			return err
 		}
 	}

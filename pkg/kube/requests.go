@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nth-project/nth/pkg/loop"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 )
@@ -87,7 +88,7 @@ func (r *Reads) note(timeouts int, answered, timedOut bool, took time.Duration) 
 func Outlasting(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	stop := context.AfterFunc(ctx, func() {
-		Await(limited, nil, WritePressed)
+		loop.Await(limited, nil, WritePressed)
 		cancel()
 	})
 	return limited, func() { stop(); cancel() }
@@ -117,22 +118,10 @@ func Retry(ctx context.Context, do func(context.Context) error) error {
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
-		if !Await(ctx, nil, max(b.Step(), RetryAfter(err))) {
+		if !loop.Await(ctx, nil, max(b.Step(), RetryAfter(err))) {
 			return fmt.Errorf("%w (%w)", last, ctx.Err())
 		}
 	}
-}
-
-// Await waits for d, until wake is closed or sends, or until ctx ends. It returns false if ctx has ended. wake may be nil.
-func Await(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-wake:
-	case <-timer.C:
-	}
-	return ctx.Err() == nil
 }
 
 // Newer returns the newer of two resource versions, which the API server counts up; a if one of them is no number.

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/godbus/dbus/v5"
+	"github.com/nth-project/nth/pkg/loop"
 )
 
 // guard is between a socket and godbus, and passes on nothing but answers to calls. Any local user may send signals to any
@@ -121,7 +122,7 @@ func (g *guard) next() error {
 	// A longer answer is dropped, too, so that it cannot fill the memory. Its call then ends by the caller's timeout.
 	if answer := kind == dbus.TypeMethodReply || kind == dbus.TypeError; !answer || rest > longestAnswer {
 		if kind == dbus.TypeSignal {
-			poke(g.signals)
+			loop.Nudge(g.signals)
 		}
 		_, err := io.CopyN(io.Discard, g.input, rest)
 		return err
@@ -186,12 +187,4 @@ func (r receiver) Read(p []byte) (int, error) {
 		}
 	}
 	return n, nil
-}
-
-// poke wakes the receiver of a channel. It never blocks; a nil channel has no receiver.
-func poke(channel chan<- struct{}) {
-	select {
-	case channel <- struct{}{}:
-	default: // The receiver has not yet taken an earlier wake-up, which is enough.
-	}
 }

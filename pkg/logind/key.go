@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/loop"
 )
 
 // The power key. EC2 presses it to stop or terminate an instance. logind then announces a shutdown, and the kubelet, if it is
@@ -67,7 +68,7 @@ func (s *Source) ListenToKey(listening bool) {
 	if !listening && s.press.at.IsZero() { // A press that is being answered keeps the lock: logind would answer a second press at once.
 		giveBack(&s.key.lock)
 	}
-	poke(s.wake)
+	loop.Nudge(s.wake)
 }
 
 // Pressed says that the power key was pressed, and when; powerkey.Keys calls it. A press counts only while nth holds the lock on the key:
@@ -112,7 +113,7 @@ func (s *Source) answering() bool {
 // not of logind.
 func (s *Source) announcePress(at time.Time) {
 	s.Stopping(max(time.Until(at.Add(s.opts.within(PowerOffGrant))), 0))
-	poke(s.moved)
+	loop.Nudge(s.moved)
 }
 
 // holdKey takes or releases the block lock with which nth answers the power key instead of logind, and reports each change to
@@ -181,7 +182,7 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 	case p.at.IsZero():
 		return false
 	case time.Since(p.at) > giveUp: // EC2 has not taken the machine: the press is forgotten, and logind asked for what is announced.
-		poke(s.wake)
+		loop.Nudge(s.wake)
 		return false
 	case !p.settled && time.Since(p.at) > s.opts.within(PowerOffGrant)+overdueAfter:
 		s.Release(event.Shutdown) // The drain is overdue: no longer wait for it. The next step powers off.

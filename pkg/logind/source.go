@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/loop"
 )
 
 // Options configure a Source.
@@ -249,7 +250,7 @@ func (s *Source) Release(kind event.Kind) {
 		if h.kind == kind && h.pending != nil {
 			giveBack(&h.lock)
 			s.press.settled = s.press.settled || kind == event.Shutdown // The machine may be powered off now, if its power key was pressed.
-			poke(s.moved)
+			loop.Nudge(s.moved)
 		}
 	}
 }

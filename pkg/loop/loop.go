@@ -58,11 +58,23 @@ func (l *Loop) Run(ctx context.Context, turn func(post func(), timed bool) (wake
 func (l *Loop) Wake() { Nudge(l.woken) }
 
 // Nudge wakes the receiver of a channel with a buffer of one. It does not block.
-func Nudge(c chan struct{}) {
+func Nudge(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // The receiver has yet to take the nudge before.
+	default: // The receiver has yet to take the nudge before, or c is nil: nobody waits for nudges.
 	}
+}
+
+// Await waits for d, until wake is closed or sends, or until ctx ends. It returns false if ctx has ended. wake may be nil.
+func Await(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-wake:
+	case <-timer.C:
+	}
+	return ctx.Err() == nil
 }
 
 // Context returns a context that ends with the loop; nil before Run.

@@ -254,14 +254,3 @@ func Pause(failures int, first, longest time.Duration) time.Duration {
 func Spread(interval time.Duration) time.Duration {
 	return wait.Jitter(interval*9/10, 2.0/9)
 }
-
-// Sleep waits for d. It returns false, at once, if ctx ends first.
-func Sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-	return ctx.Err() == nil
-}

@@ -73,7 +73,7 @@ func (q *Queue) receive(ctx context.Context, number int, deliver func(*Message))
 	for ctx.Err() == nil {
 		q.setAsked(number, time.Now())
 		if q.isFull() {
-			role.Sleep(ctx, minBackoff)
+			loop.Await(ctx, nil, minBackoff)
 			continue
 		}
 		messages, err := q.request(ctx)
@@ -83,7 +83,7 @@ func (q *Queue) receive(ctx context.Context, number int, deliver func(*Message))
 		q.noteAnswer(err)
 		if err != nil {
 			failures++
-			role.Sleep(ctx, role.Pause(failures, minBackoff, maxBackoff))
+			loop.Await(ctx, nil, role.Pause(failures, minBackoff, maxBackoff))
 			continue
 		}
 		failures = 0
@@ -280,7 +280,7 @@ func (q *Queue) settle(pausing, ctx context.Context) {
 	select {
 	case <-pausing.Done():
 	case <-q.wake:
-		role.Sleep(pausing, batchWindow) // More updates may come, and share a request.
+		loop.Await(pausing, nil, batchWindow) // More updates may come, and share a request.
 	case <-time.After(settleInterval): // An extension may be due.
 	}
 }

@@ -2,8 +2,6 @@ package sqs
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -274,18 +272,12 @@ func parseTime(text string) time.Time {
 	return time.Time{}
 }
 
-// interruption returns a notice that one instance is interrupted. identity distinguishes the event from others of its kind: see
-// contentID.
+// interruption returns a notice that one instance is interrupted. identity and the instance distinguish the event from others of its kind, so
+// that a repeated message gives the same event: see event.ContentID.
 func (m message) interruption(instance string, kind event.Kind, identity ...string) Notice {
 	return Notice{About: Interruption, Instance: instance, Event: event.Event{
-		ID: contentID(kind, append(identity, instance)...), Kind: kind, State: event.Pending, Noticed: m.at,
+		ID: event.ContentID(kind, append(identity, instance)...), Kind: kind, State: event.Pending, Noticed: m.at,
 	}}
-}
-
-// contentID returns an event's ID that is made from what distinguishes the event, so that a repeated message has the same.
-func contentID(kind event.Kind, identity ...string) string {
-	sum := sha256.Sum256([]byte(strings.Join(identity, "\n")))
-	return string(kind) + "-" + hex.EncodeToString(sum[:8])
 }
 
 // spotNotice is how long EC2 leaves a spot instance after its warning; the message does not say.
@@ -331,7 +323,7 @@ const reclaim, reclaimUltra = 30 * time.Minute, time.Hour
 func capacityBlock(m message) ([]Notice, error) {
 	block, end := m.fields["capacity-reservation-id"], parseTime(m.fields["end-date"])
 	n := Notice{About: Interruption, Reservation: block, Event: event.Event{
-		ID:   contentID(event.ReservationEnd, block, m.fields["end-date"]),
+		ID:   event.ContentID(event.ReservationEnd, block, m.fields["end-date"]),
 		Kind: event.ReservationEnd, Code: "capacity-block", State: event.Pending, Noticed: m.at,
 	}}
 	switch {

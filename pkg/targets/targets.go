@@ -21,6 +21,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/elasticloadbalancingv2/types"
 
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/wait"
 )
@@ -113,7 +114,7 @@ func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left str
 			reported = left
 			report(left)
 		}
-		if !role.Sleep(ctx, role.Pause(1+w.throttled, firstPause, longestPause)) {
+		if !loop.Await(ctx, nil, role.Pause(1+w.throttled, firstPause, longestPause)) {
 			return ctx.Err()
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 )
 
 // Blocker is one thing that is waited for.
@@ -65,7 +66,7 @@ func (v Volumes) Wait(ctx context.Context, of Node, report func(left string)) er
 			report(left)
 		}
 		reported = left
-		if !kube.Await(ctx, nil, volumePoll) {
+		if !loop.Await(ctx, nil, volumePoll) {
 			return ctx.Err()
 		}
 	}

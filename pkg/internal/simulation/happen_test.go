@@ -16,7 +16,7 @@ import (
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/evict"
-	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/wait"
 )
@@ -892,7 +892,7 @@ type balancers struct {
 
 func (b balancers) Wait(ctx context.Context, _ wait.Node, tell func(string)) error {
 	tell("a target")
-	if !kube.Await(ctx, nil, b.wait) {
+	if !loop.Await(ctx, nil, b.wait) {
 		return ctx.Err()
 	}
 	if b.kind == "unknown" {

@@ -18,7 +18,7 @@ type rate struct{ least, most float64 }
 // healthy are the rates of a service that answers. In all, it is asked for something about 170 times a minute.
 var healthy = map[string]rate{
 	spotPath: {117, 123}, targetStatePath: {29, 31}, rebalancePath: {11.4, 12.6}, scheduledPath: {1.8, 2.2}, historyPath: {1.8, 2.2},
-	lifeCyclePath: {0, 0}, "token": {0.4, 1.2}, // one every five minutes for each loop
+	lifeCyclePath: {0, 0}, "token": {0.4, 1.2}, // one every five minutes for each poller
 }
 
 func judgeRates(t *testing.T, ec2 *service, since time.Time, want map[string]rate) {
