@@ -26,14 +26,16 @@ func main() {
 
 // nthQueue returns the commands of the program.
 func nthQueue() *cobra.Command {
+	const queue = true
 	return cli.Root("nth-queue", "drain Kubernetes nodes for EC2 interruptions that arrive in an SQS queue",
 		`nth-queue drains Kubernetes nodes for EC2 interruptions that arrive in an SQS queue.
 
 Settings:       /etc/nth/nth-queue.toml and /etc/nth/nth-queue.toml.d/*.toml; "nth-queue config" shows them all
 Exit statuses:  0 success, 64 usage error, 78 invalid configuration, 1 any other failure`,
-		runCommand(), statusCommand(), checkCommand(), own.Command(true))
+		runCommand(), statusCommand(), checkCommand(), own.Command(queue))
 }
 
+// runCommand returns "nth-queue run".
 func runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run", Short: "drain nodes from an SQS queue", Args: cobra.NoArgs,
@@ -48,6 +50,7 @@ one ends it at once. SIGHUP makes it read the settings again.`,
 	return cmd
 }
 
+// statusCommand returns "nth-queue status".
 func statusCommand() *cobra.Command {
 	return checks.StatusCommand("nth-queue", `Shows how many nodes the daemon drains, what is announced for them, and whether the queue can be read.
 The exit status is 0 if the daemon runs, and 1 if it does not, or hangs; then the last known state is printed.`,
@@ -58,6 +61,7 @@ The exit status is 0 if the daemon runs, and 1 if it does not, or hangs; then th
 		})
 }
 
+// checkCommand returns "nth-queue check".
 func checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check", Short: "verify that nodes can be drained from the queue", Args: cobra.NoArgs,
@@ -92,10 +96,10 @@ func kubeconfig(cfg *config.Queue, given settings.Given) []settings.Finding {
 	if found.Name == "" {
 		return nil
 	}
-	before := ""
+	overriddenBy := ""
 	if cfg.Kubernetes.Kubeconfig != "" {
-		before = "kubernetes.kubeconfig"
+		overriddenBy = "kubernetes.kubeconfig"
 	}
 	cfg.Kubernetes.Kubeconfig = cmp.Or(cfg.Kubernetes.Kubeconfig, found.File)
-	return []settings.Finding{settings.Found(found, before)}
+	return []settings.Finding{settings.Found(found, overriddenBy)}
 }

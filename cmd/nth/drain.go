@@ -144,6 +144,7 @@ func (d *manualDrain) run(ctx context.Context, limit time.Duration, undo bool) e
 	}
 }
 
+// notRunning returns the error for a service that does not run; why is the text of checks.Running.
 func notRunning(why string) error {
 	return fmt.Errorf("the service does not run: sudo systemctl start nth (%s)", why)
 }

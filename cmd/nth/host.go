@@ -35,6 +35,7 @@ type hostInfo struct {
 	contained          bool // in a host container
 }
 
+// detectHost finds out where this process runs.
 func detectHost() hostInfo {
 	container, found := identity.FindContainer("/")
 	return hostInfo{container, found}

@@ -33,6 +33,7 @@ type localNode struct {
 // node at once answers most of them too late, so that they are retried.
 const evictionsAtOnce = 128
 
+// newLocalNode returns the node of a kubelet's credential, which is drained by the settings.
 func newLocalNode(kubelet *identity.Kubelet, cfg config.Config, balancers, scripts wait.Blocker) *localNode {
 	n := &localNode{kubelet: kubelet, dryRun: cfg.DryRun, gate: kube.NewGate(evictionsAtOnce), balancers: balancers, scripts: scripts}
 	n.use(drainOptions(cfg))

@@ -24,15 +24,17 @@ func main() {
 
 // nth returns the commands of the program on that host.
 func nth(host hostInfo) *cobra.Command {
+	const queue = false
 	return cli.Root("nth", "drain this Kubernetes node before EC2 takes the machine away",
 		`nth drains its own Kubernetes node before EC2 takes the machine away.
 
 Settings:       /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml; "nth config" shows them all
 Exit statuses:  0 success, 64 usage error, 78 invalid configuration, 1 any other failure`,
-		host.runCommand(), host.rehearseCommand(), host.drainCommand(), host.statusCommand(), host.checkCommand(), host.settings().Command(false),
+		host.runCommand(), host.rehearseCommand(), host.drainCommand(), host.statusCommand(), host.checkCommand(), host.settings().Command(queue),
 		host.underParentCommand())
 }
 
+// statusCommand returns "nth status".
 func (h hostInfo) statusCommand() *cobra.Command {
 	return checks.StatusCommand("nth", `Shows what the daemon does, what is announced, how the metadata service answers, with whose identity nth
 acts, and what is off and why. The exit status is 0 if the daemon runs, and 1 if it does not, or hangs; then

@@ -349,6 +349,7 @@ type timeline struct {
 	over         bool
 }
 
+// newTimeline returns a timeline that prints to out. Until begin, its lines have no times.
 func newTimeline(out io.Writer) *timeline { return &timeline{out: out} }
 
 // log returns a logger that writes lines of the timeline.
@@ -431,7 +432,7 @@ func wrap(line string, indent int) string {
 	column := indent
 	for i, word := range strings.Fields(line) {
 		switch {
-		case i == 0:
+		case i == 0: // The first word needs no blank before it.
 		case column+1+len(word) > terminalWidth:
 			b.WriteString("\n" + strings.Repeat(" ", indent))
 			column = indent

@@ -213,7 +213,7 @@ func (s *shutdown) outlive(ctx context.Context) (context.Context, context.Cancel
 		s.mu.Unlock()
 		limit := s.system.stopTime(running)
 		s.source.Stopping(limit)
-		time.AfterFunc(limit+min(lastWords, limit/4), stop)
+		time.AfterFunc(limit+min(lastWords, limit/4), stop) // The unit's timeout may be a few seconds only.
 	})
 	return running, stop
 }

@@ -102,6 +102,7 @@ func isAskedToStop(signals <-chan os.Signal, pause time.Duration) bool {
 	}
 }
 
+// asksToStop reports whether a signal asks nth to stop. The others are for the daemon only.
 func asksToStop(s os.Signal) bool { return s == syscall.SIGTERM || s == syscall.SIGINT }
 
 // logWithin logs one line, and err if it is not nil. It waits no longer than limit: a log that hangs must not prevent a restart.
@@ -154,6 +155,7 @@ type watchdog struct {
 	stop     sync.Once
 }
 
+// newWatchdog returns a watchdog that is not started.
 func newWatchdog(service *systemd.Notifier) *watchdog {
 	return &watchdog{Notifier: service, stopping: make(chan struct{})}
 }

@@ -37,6 +37,7 @@ type single[T any] struct {
 func (v single[T]) allowed() string { return v.want }
 func (v single[T]) show() string    { return v.toml(*v.at) }
 
+// set implements value.
 func (v single[T]) set(got any, fault faultFunc) {
 	read, ok := v.read(got)
 	if !ok {
@@ -136,6 +137,7 @@ func optionalDuration(at **time.Duration, low, high time.Duration) value {
 // durations is the value of a duration, or of an optional one. Go's notation has no days, so a fault about "2d" also says "48h".
 type durations[T any] struct{ single[T] }
 
+// set implements value.
 func (v durations[T]) set(got any, fault faultFunc) {
 	v.single.set(got, func(sub string, got any, want string) {
 		text, _ := got.(string)
@@ -216,6 +218,7 @@ func (v texts) showPairs(names []string, key func(string) string) string {
 	return "{ " + strings.Join(pairs, ", ") + " }"
 }
 
+// set implements value. The names that got lacks keep their texts.
 func (v texts) set(got any, fault faultFunc) {
 	table, ok := got.(map[string]any)
 	if !ok {
@@ -259,6 +262,7 @@ func newChoiceOfEach(at *map[string]string, names, words []string) choiceOfEach 
 	return choiceOfEach{texts{at: at, want: "a table of " + quoteAll(names) + ", each " + want, allows: allows}, names}
 }
 
+// show implements value. It shows all names, in the sequence of the documentation.
 func (v choiceOfEach) show() string {
 	return v.showPairs(v.names, func(name string) string { return name })
 }

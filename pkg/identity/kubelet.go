@@ -339,7 +339,7 @@ func (k *Kubelet) find(ctx context.Context) (contents, error) {
 	if err != nil {
 		return failed(err)
 	}
-	static := parsed.static()
+	static := parsed.static() // before load, which empties the names of files
 	files, err := parsed.load()
 	if err != nil {
 		return failed(err)

@@ -57,8 +57,8 @@ func (f file) read(content interface{ valid() error }) error {
 	return content.valid()
 }
 
-// write replaces the content of the file. After an error, the file has its old content. Content that read would reject as too large is an
-// error.
+// write replaces the content of the file. Even after an error, a reader finds the old content or the new one. It refuses content that read would
+// reject as too large.
 func (f file) write(content any) error {
 	text, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {

@@ -19,6 +19,7 @@ type DrainRequest struct {
 // longestID is the longest ID of a request, in bytes. It gets into logs, and onto the Node.
 const longestID = 100
 
+// valid refuses what "nth drain" does not write.
 func (r DrainRequest) valid() error {
 	if r.ID == "" || len(r.ID) > longestID {
 		return fmt.Errorf("its ID has %d bytes, not 1 to %d", len(r.ID), longestID)

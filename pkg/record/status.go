@@ -22,6 +22,7 @@ func ReadStatus(dir string) (state.Status, error) {
 // status is the content of the file.
 type status struct{ state.Status }
 
+// valid refuses a status of another version.
 func (s status) valid() error {
 	if s.Version != state.StatusVersion {
 		return versionError{s.Version, state.StatusVersion}

@@ -45,12 +45,11 @@ type Store struct {
 	failed error
 }
 
-// Open reads the record in dir; bootID is the present boot, which began at booted by the wall clock as it is set now. The record
-// of this boot may know another time, by which its own times were read: then that one counts. A missing directory is created, for
-// its owner alone.
+// Open reads the record in dir. bootID is the ID of the present boot, and booted when that began, by the wall clock as it is set now. If the record
+// is of this boot, its own time of the boot counts instead, as Now must not jump. Open creates a missing directory, for its owner alone.
 //
-// The Store always works. The warning is for the operator: that an unreadable file was set aside, and under which name, or
-// that the directory cannot be used.
+// The Store always works. The warning is for the operator. It says that an unreadable file was set aside, and under which name, or that the
+// directory cannot be used.
 func Open(dir, bootID string, booted time.Time) (store *Store, warning error) {
 	f := recordFile(dir)
 	s := &Store{save: f.write, bootID: bootID, booted: booted.Round(0)}

@@ -32,11 +32,12 @@ func writeManual(root *cobra.Command, notes, output string) error {
 			return err
 		}
 	}
+	const descriptions = true
 	name := output + "/completions/" + root.Name()
 	for _, write := range []func() error{
-		func() error { return root.GenBashCompletionFileV2(name+".bash", true) },
+		func() error { return root.GenBashCompletionFileV2(name+".bash", descriptions) },
 		func() error { return root.GenZshCompletionFile(name + ".zsh") },
-		func() error { return root.GenFishCompletionFile(name+".fish", true) },
+		func() error { return root.GenFishCompletionFile(name+".fish", descriptions) },
 	} {
 		if err := write(); err != nil {
 			return err

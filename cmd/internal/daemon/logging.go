@@ -94,6 +94,7 @@ type lineFormatter struct {
 	priority bool
 }
 
+// newLineFormatter returns the formatter for a stream: that of a terminal, or one with the date.
 func newLineFormatter(w io.Writer) *lineFormatter {
 	if !isTerminal(w) {
 		return &lineFormatter{time: "2006-01-02 15:04:05.000"}
