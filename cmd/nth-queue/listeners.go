@@ -118,7 +118,7 @@ func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners 
 		Identity:  func(context.Context) (notify.Identity, error) { return identity, nil },
 		Entries:   entries,
 		Rules:     func() policy.Settings { return *n.rules.Load() },
-		Condition: n.cfg.Condition, Writer: drain.Queue, Events: n.cfg.Events,
+		Condition: n.cfg.Condition, Labels: n.cfg.Labels, Writer: drain.Queue, Events: n.cfg.Events,
 		Source: "nth-queue", Brief: true,
 		Machine: machine,
 		Turn: func(ctx context.Context, condition bool) (func(), error) {

@@ -91,6 +91,7 @@ func (n *notices) addKubernetes(cfg config.Config, from listenerDeps) {
 		Entries:   from.record.Entries,
 		Rules:     func() policy.Settings { return *n.rules.Load() },
 		Condition: true,
+		Labels:    cfg.Kubernetes.Labels,
 		Heartbeat: cfg.Kubernetes.Heartbeat,
 		Alive:     from.alive,
 		DryRun:    cfg.DryRun,

@@ -62,7 +62,7 @@ func inManual(t *testing.T, manual string, tables, nth []config.Table) {
 func reference(tables, nth []config.Table) string {
 	known := map[string]bool{}
 	for _, table := range nth {
-		known[table.Name+table.Doc] = true
+		known[whole(table)] = true
 		for _, s := range table.Settings {
 			known[table.Name+row(s)] = true
 		}
@@ -89,7 +89,7 @@ func section(table config.Table, known map[string]bool) string {
 		}
 	}
 	link := fmt.Sprintf("[for nth](configuration.md#%s)", strings.ReplaceAll(table.Name, ".", ""))
-	if rows == nil && known[table.Name+table.Doc] {
+	if rows == nil && known[whole(table)] {
 		return "The same as " + link + ".\n"
 	}
 	text := ""
@@ -107,6 +107,9 @@ func section(table config.Table, known map[string]bool) string {
 	}
 	return text + "| key | default | may be | meaning |\n|---|---|---|---|\n" + strings.Join(rows, "")
 }
+
+// whole is equal for two tables of the same settings, if each of them is the same.
+func whole(table config.Table) string { return fmt.Sprint(table.Name, table.Doc, len(table.Settings)) }
 
 // row describes a setting.
 func row(s config.Setting) string {

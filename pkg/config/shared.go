@@ -74,6 +74,7 @@ type Kubernetes struct {
 	Token      string        // auto, plugin or eks
 	Heartbeat  time.Duration // nth only; 0 is none
 	Condition  bool          // nth-queue only
+	Labels     bool
 	Events     bool
 }
 
@@ -91,12 +92,13 @@ func (c *Kubernetes) table(p program) Table {
 			p.either("The kubelet's kubeconfig. Empty is the first that exists of `/var/lib/kubelet/kubeconfig`, `/etc/kubernetes/kubelet/kubeconfig` and `/etc/kubernetes/kubelet.conf`.",
 				"The kubeconfig of an identity with the rights in docs/queue.md. Empty is the service's credential `kubeconfig`, which the unit loads from `/etc/nth/nth-queue.kubeconfig`, or else the service account of the pod.")},
 		Setting{"token", choice(&c.Token, AutoToken, PluginToken, "eks"),
-			p.either("How to obtain the EKS token where the kubeconfig names a plugin for it: `eks` makes it from the instance's role, `plugin` runs the plugin. `auto` makes it where the plugin's arguments name only a cluster and a region; otherwise, or if that token fails, it runs the plugin. In a host container of Bottlerocket without the host's files it is always `eks`.",
-				"How to obtain the EKS token where the kubeconfig names a plugin for it: `eks` makes it with nth-queue's credentials at AWS, `plugin` runs the plugin. `auto` makes it where the plugin's arguments name only a cluster and a region; otherwise, or if that token fails, it runs the plugin.")},
+			"How to obtain the EKS token where the kubeconfig names a plugin for it: `eks` makes it with the credentials at AWS (nth: the instance's role), `plugin` runs the plugin. `auto` makes it where the plugin's arguments name only a cluster and a region; otherwise, or if that token fails, it runs the plugin. In a host container of Bottlerocket without the host's files it is always `eks`."},
 		p.only(host, Setting{"heartbeat", duration(&c.Heartbeat, 0, day),
 			"How often the condition `InterruptionPending` is renewed, give or take a tenth: its `lastHeartbeatTime` shows which nodes have a live nth. With `0s` it is set only when something is announced, and renewed only while it is `True`, every five minutes."}),
 		p.only(queue, Setting{"condition", boolean(&c.Condition),
 			"Maintain the Node's condition `InterruptionPending`."}),
+		Setting{"labels", boolean(&c.Labels),
+			"Keep the labels `nth-project.github.io/interruption` and `…/maintenance-not-before` with the condition."},
 		Setting{"events", boolean(&c.Events),
 			p.either("Write Events about the Node, and about pods that are evicted or deleted.",
 				"Write Events about the Node, and about pods that are deleted.")},
@@ -152,8 +154,7 @@ func (c *Drain) table(p program) Table {
 		Setting{"respect_do_not_disrupt", boolean(&c.RespectDoNotDisrupt),
 			"Treat pods with `karpenter.sh/do-not-disrupt: \"true\"` or `cluster-autoscaler.kubernetes.io/safe-to-evict: \"false\"` like `nth-project.github.io/evict: at-deadline`."},
 		Setting{"load_balancer_wait", duration(&c.LoadBalancerWait, 0, time.Hour),
-			p.either("How long evictions wait for load balancers to notice the label `node.kubernetes.io/exclude-from-external-load-balancers`. With `0s` it is set only if there are `load_balancers.target_groups`.",
-				"How long evictions wait for load balancers to notice the label `node.kubernetes.io/exclude-from-external-load-balancers`. With `0s` it is not set.")},
+			"How long evictions wait for load balancers to notice the label `node.kubernetes.io/exclude-from-external-load-balancers`. With `0s` it is set only if there are `load_balancers.target_groups`."},
 	)
 }
 

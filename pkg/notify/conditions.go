@@ -6,16 +6,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/text"
@@ -23,6 +25,14 @@ import (
 
 // ConditionType is the type of nth's own condition.
 const ConditionType = "InterruptionPending"
+
+// The labels that the Node has with the condition, if Options.Labels is set.
+const (
+	// KindLabel has the kind of the event that gives the condition its reason.
+	KindLabel = kube.KeyPrefix + "interruption"
+	// MaintenanceLabel has the seconds since 1970 at which the earliest maintenance begins, for the operators Gt and Lt of a nodeAffinity.
+	MaintenanceLabel = kube.KeyPrefix + "maintenance-not-before"
+)
 
 // The reasons of a condition that is False.
 const (
@@ -45,10 +55,9 @@ var dryRunCondition = corev1.NodeCondition{
 	Reason: dryRun, Message: "this is a dry run: what is announced for this machine is only logged on it",
 }
 
-// wantedCondition derives the condition, without times, from the entries of the record. The condition is True while there are open entries.
-// Its reason is that of the first. brief is Options.Brief.
-func wantedCondition(entries []state.Entry, rules policy.Settings, brief bool) corev1.NodeCondition {
-	open := openEntries(entries, rules)
+// wantedCondition derives the condition, without times, from the open entries. It is True while there are any. Its reason is that of the
+// first. brief is Options.Brief.
+func wantedCondition(open []state.Entry, rules policy.Settings, brief bool) corev1.NodeCondition {
 	if len(open) == 0 {
 		return corev1.NodeCondition{
 			Type: ConditionType, Status: corev1.ConditionFalse,
@@ -64,6 +73,20 @@ func wantedCondition(entries []state.Entry, rules policy.Settings, brief bool) c
 		Reason:  open[0].Event.Kind.Info().Reason,
 		Message: text.Visible(strings.Join(sentences, ". Also: "), maxMessage),
 	}
+}
+
+// wantedLabels derives the labels from the open entries.
+func wantedLabels(open []state.Entry) map[string]string {
+	labels := map[string]string{}
+	if len(open) > 0 {
+		labels[KindLabel] = string(open[0].Event.Kind)
+	}
+	for _, e := range open { // the earliest first
+		if _, found := labels[MaintenanceLabel]; !found && e.Event.Kind == event.ScheduledMaintenance && !e.Event.Deadline.IsZero() {
+			labels[MaintenanceLabel] = strconv.FormatInt(max(e.Event.Deadline.Unix(), 0), 10) // A label's value has no sign.
+		}
+	}
+	return labels
 }
 
 // openEntries returns the entries of interruptions that are neither closed nor ignored, by their deadlines, entries without a deadline
@@ -135,7 +158,7 @@ func (k *Kubernetes) touchIn(d time.Duration) {
 	}
 }
 
-// keepCondition delivers the message of the queue conditions: it brings the Node's condition up to date, and plans the next look.
+// keepCondition delivers the message of the queue conditions: it brings the Node's condition and labels up to date, and plans the next look.
 func (k *Kubernetes) keepCondition(ctx context.Context) error {
 	k.mu.Lock()
 	ceded := k.ceded
@@ -145,7 +168,7 @@ func (k *Kubernetes) keepCondition(ctx context.Context) error {
 	}
 	var refresh time.Duration
 	err := k.write(ctx, conditionArea, func(id Identity) (err error) {
-		refresh, err = k.updateCondition(ctx, id)
+		refresh, err = k.updateNode(ctx, id)
 		return err
 	})
 	_, refused := errors.AsType[refusedError](err)
@@ -160,36 +183,52 @@ func (k *Kubernetes) keepCondition(ctx context.Context) error {
 	return err
 }
 
-// wanted is the condition as it should be now, without times.
-func (k *Kubernetes) wanted() corev1.NodeCondition {
+// wanted is the condition as it should be now, without times, and the labels.
+func (k *Kubernetes) wanted() (condition corev1.NodeCondition, labels map[string]string) {
+	rules := k.opts.Rules()
+	open := openEntries(k.opts.Entries(), rules)
+	condition = wantedCondition(open, rules, k.opts.Brief)
 	if k.opts.DryRun {
-		return dryRunCondition
+		condition = dryRunCondition
 	}
-	return wantedCondition(k.opts.Entries(), k.opts.Rules(), k.opts.Brief)
+	if k.opts.Labels {
+		labels = wantedLabels(open)
+	}
+	return condition, labels
 }
 
-// updateCondition brings the Node's condition up to date, and returns after what time to check it again; 0 for never. It reads the Node
-// first, so that it writes only a condition that has to change. With Options.Brief, it does not read the Node either if what it wrote last
-// still holds.
-func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (again time.Duration, err error) {
+// updateNode brings the Node's condition and labels up to date, and returns after what time to check them again; 0 for never. It reads the
+// Node first, so that it writes only what has to change. With Options.Brief, it does not read the Node either if the condition that it wrote
+// last still holds: the labels say no more than that.
+func (k *Kubernetes) updateNode(ctx context.Context, id Identity) (again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	wanted, now := k.wanted(), time.Now()
-	if again, fresh := k.isFresh(k.written, now); k.opts.Brief && fresh && sameContent(k.written, wanted) {
+	condition, labels := k.wanted()
+	if again, fresh := k.isFresh(k.written, time.Now()); k.opts.Brief && fresh && sameContent(k.written, condition) {
 		return again, nil
 	}
 	node, err := id.read(ctx)
 	if err != nil {
 		return 0, err
 	}
+	again, err = k.updateCondition(ctx, id, node, condition)
+	if err == nil {
+		err = k.updateLabels(ctx, id, node, labels)
+	}
+	return again, err
+}
+
+// updateCondition brings the Node's condition up to date, and returns after what time to check it again; 0 for never.
+func (k *Kubernetes) updateCondition(ctx context.Context, id Identity, node *corev1.Node, wanted corev1.NodeCondition) (again time.Duration, err error) {
+	now := time.Now()
 	existing := findCondition(node, ConditionType)
-	version := ""
+	metadata := map[string]any{}
 	if setByOthers(node, wanted, k.opts.Writer) {
 		if k.opts.Heartbeat == 0 {
 			return 0, nil // The other writer's condition stays as it is.
 		}
 		// nth-queue knows of an interruption that the machine does not: its condition stays, with our heartbeat.
-		wanted, version = *existing, node.ResourceVersion
+		wanted, metadata["resourceVersion"] = *existing, node.ResourceVersion
 	}
 	if existing != nil && sameContent(*existing, wanted) {
 		if again, fresh := k.isFresh(*existing, now); fresh {
@@ -208,7 +247,7 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (again ti
 	}
 	k.drawRenewal()
 	k.written = corev1.NodeCondition{} // If the patch fails, it is unknown what the Node has.
-	if err := patchCondition(ctx, id, version, wanted); err != nil {
+	if err := id.patch(ctx, metadata, wanted); err != nil {
 		return 0, err
 	}
 	k.written = wanted
@@ -216,6 +255,39 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity) (again ti
 		again = k.renewal
 	}
 	return again, nil
+}
+
+// updateLabels brings the Node's labels up to date, if there are wanted ones or such that this writer has set. The condition does not depend
+// on them: a refusal is reported here. In a dry run the labels stay as they are.
+func (k *Kubernetes) updateLabels(ctx context.Context, id Identity, node *corev1.Node, wanted map[string]string) error {
+	changes := map[string]any{} // nil takes a label off
+	for _, key := range []string{KindLabel, MaintenanceLabel} {
+		existing, found := node.Labels[key]
+		value, keep := wanted[key]
+		switch {
+		case keep && value != existing:
+			changes[key] = value
+		case found && !keep && hasSetLabel(node, key, k.opts.Writer):
+			changes[key] = nil
+		}
+	}
+	if len(changes) == 0 || k.opts.DryRun {
+		return nil
+	}
+	written := k.written
+	k.written = corev1.NodeCondition{} // If the patch fails, it is unknown what the Node has.
+	if time.Now().Before(k.mutedUntil(labelArea)) {
+		return nil
+	}
+	err := k.judge(labelArea, id.patch(ctx, map[string]any{"labels": changes}))
+	if err == nil {
+		k.written = written
+	}
+	if _, refused := errors.AsType[refusedError](err); refused || err == nil {
+		k.report(labelArea, DeliveryResult{Err: err, Lost: refused})
+		return nil
+	}
+	return err
 }
 
 // isRenewed reports whether a condition is written from time to time although nothing has changed, so that its lastHeartbeatTime shows that
@@ -256,16 +328,19 @@ func sameContent(a, b corev1.NodeCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// patchCondition sends a strategic merge patch: the API server merges conditions by their type, so the patch contains only ours,
-// and what the kubelet writes at the same time stays. With a resourceVersion, it is a conflict if the Node has changed since.
-func patchCondition(ctx context.Context, id Identity, resourceVersion string, c corev1.NodeCondition) error {
-	content := map[string]any{
-		"metadata": metav1.ObjectMeta{UID: types.UID(id.UID), ResourceVersion: resourceVersion},
-		"status":   map[string]any{"conditions": []corev1.NodeCondition{c}},
+// patch sends a strategic merge patch of the Node's status: the API server merges conditions by their types, so what the kubelet writes at the
+// same time stays. It also sets labels, as the kubelet does it. With a resourceVersion, it is a conflict if the Node has changed since.
+func (id Identity) patch(ctx context.Context, metadata map[string]any, conditions ...corev1.NodeCondition) error {
+	if id.UID != "" {
+		metadata["uid"] = id.UID
+	}
+	content := map[string]any{"metadata": metadata}
+	if len(conditions) > 0 { // null would take off all.
+		content["status"] = map[string]any{"conditions": conditions}
 	}
 	patch, err := json.Marshal(content)
 	if err != nil {
-		return fmt.Errorf("encoding a condition: %w", err)
+		return fmt.Errorf("encoding a patch of the Node: %w", err)
 	}
 	_, err = id.Client.CoreV1().Nodes().PatchStatus(ctx, id.Node, patch)
 	return err
@@ -289,25 +364,49 @@ func setByOthers(node *corev1.Node, wanted corev1.NodeCondition, writer string) 
 		return false
 	}
 	otherFound := false
-	for _, m := range node.ManagedFields {
-		var set struct {
-			Status struct {
-				Conditions map[string]map[string]json.RawMessage `json:"f:conditions"`
-			} `json:"f:status"`
-		}
-		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &set) != nil {
-			continue // Without readable fields, it is not known what this manager has set.
-		}
+	for manager, set := range managedFields(node) {
 		fields := set.Status.Conditions[fmt.Sprintf(`k:{"type":%q}`, wanted.Type)]
 		_, status := fields["f:status"]
 		_, reason := fields["f:reason"]
 		_, message := fields["f:message"]
-		if m.Manager == writer && (status || reason || message) {
+		if manager == writer && (status || reason || message) {
 			return false
 		}
 		otherFound = otherFound || status
 	}
 	return otherFound
+}
+
+// hasSetLabel reports whether a writer has set the value that a label of the Node has, by metadata.managedFields.
+func hasSetLabel(node *corev1.Node, key, writer string) bool {
+	for manager, set := range managedFields(node) {
+		if _, found := set.Metadata.Labels["f:"+key]; found && manager == writer {
+			return true
+		}
+	}
+	return false
+}
+
+// fieldSet is which labels and conditions of a Node a manager has set.
+type fieldSet struct {
+	Metadata struct {
+		Labels map[string]json.RawMessage `json:"f:labels"`
+	} `json:"f:metadata"`
+	Status struct {
+		Conditions map[string]map[string]json.RawMessage `json:"f:conditions"`
+	} `json:"f:status"`
+}
+
+// managedFields yields the Node's managers with their fields, which are only known if they can be read.
+func managedFields(node *corev1.Node) iter.Seq2[string, fieldSet] {
+	return func(yield func(string, fieldSet) bool) {
+		for _, m := range node.ManagedFields {
+			var set fieldSet
+			if m.FieldsV1 != nil && json.Unmarshal(m.FieldsV1.GetRawBytes(), &set) == nil && !yield(m.Manager, set) {
+				return
+			}
+		}
+	}
 }
 
 // isChange reports whether the wanted condition says something new. Such a condition is written even while Options.Alive is false. Every

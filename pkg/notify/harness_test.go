@@ -29,7 +29,8 @@ import (
 
 const nodeName = "node-1"
 
-// cluster is an API server in memory, so that it can be used where time is not real: one node's conditions, and Events.
+// cluster is an API server in memory, so that it can be used where time is not real: one node's conditions and
+// labels, and Events.
 // What it does not know is answered with 404.
 type cluster struct {
 	t    *testing.T
@@ -37,7 +38,9 @@ type cluster struct {
 
 	mu         sync.Mutex
 	conditions []corev1.NodeCondition
-	managed    []metav1.ManagedFieldsEntry // stays as it is
+	managed    []metav1.ManagedFieldsEntry // of the conditions; stays as it is
+	labels     map[string]string
+	managers   map[string]string // of the labels
 	events     []corev1.Event
 	requests   []string
 	// answer is the status that requests get instead; 0 is the cluster's own answer, and -1 none at all.
@@ -45,12 +48,17 @@ type cluster struct {
 }
 
 func newCluster(t *testing.T, conditions ...corev1.NodeCondition) *cluster {
-	c := &cluster{t: t, conditions: conditions, answer: func(string) int { return 0 }}
+	c := &cluster{t: t, conditions: conditions, labels: map[string]string{}, managers: map[string]string{}, answer: func(string) int { return 0 }}
 	c.handle("GET /api/v1/nodes/"+nodeName, "get node", func(*http.Request, []byte) any {
+		managed := slices.Clone(c.managed)
+		for key, manager := range c.managers {
+			set := metav1.NewFieldsV1(fmt.Sprintf(`{"f:metadata":{"f:labels":{".":{},%q:{}}}}`, "f:"+key))
+			managed = append(managed, metav1.ManagedFieldsEntry{Manager: manager, FieldsV1: set})
+		}
 		return corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-			ObjectMeta: metav1.ObjectMeta{Name: nodeName, ManagedFields: c.managed}, Status: corev1.NodeStatus{Conditions: c.conditions}}
+			ObjectMeta: metav1.ObjectMeta{Name: nodeName, Labels: c.labels, ManagedFields: managed}, Status: corev1.NodeStatus{Conditions: c.conditions}}
 	})
-	c.handle("PATCH /api/v1/nodes/"+nodeName+"/status", "patch condition", c.patchConditions)
+	c.handle("PATCH /api/v1/nodes/"+nodeName+"/status", "patch condition", c.patchStatus)
 	c.handle("POST /api/v1/namespaces/{namespace}/events", "create event", func(_ *http.Request, body []byte) any {
 		c.events = append(c.events, corev1.Event{})
 		created := &c.events[len(c.events)-1]
@@ -73,10 +81,13 @@ func (c *cluster) handle(pattern, what string, do func(r *http.Request, body []b
 			body, _ = io.ReadAll(r.Body) // it is in memory
 		}
 		name := what
-		if what == "create event" {
+		switch {
+		case what == "create event":
 			var e corev1.Event
 			c.decode(body, &e)
 			name += " " + e.Reason
+		case strings.Contains(string(body), `"labels"`):
+			name = "patch labels"
 		}
 		c.mu.Lock()
 		c.requests = append(c.requests, name)
@@ -112,15 +123,29 @@ func (c *cluster) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer.Result(), r.Context().Err()
 }
 
-// patchConditions merges by type, as the API server does with a strategic merge patch.
-func (c *cluster) patchConditions(r *http.Request, body []byte) any {
+// patchStatus merges conditions by their types and labels by their keys, as the API server does with a strategic merge patch.
+func (c *cluster) patchStatus(r *http.Request, body []byte) any {
 	if kind := r.Header.Get("Content-Type"); kind != "application/strategic-merge-patch+json" {
 		c.t.Errorf("a patch of the kind %q replaces all conditions", kind)
+	}
+	if strings.Contains(string(body), `"conditions":null`) {
+		c.t.Error("a patch takes all conditions off")
 	}
 	var patch corev1.Node
 	c.decode(body, &patch)
 	for _, sent := range patch.Status.Conditions {
 		c.conditions = append(slices.DeleteFunc(c.conditions, func(c corev1.NodeCondition) bool { return c.Type == sent.Type }), sent)
+	}
+	var metadata struct {
+		Metadata struct{ Labels map[string]*string }
+	}
+	c.decode(body, &metadata)
+	for key, value := range metadata.Metadata.Labels {
+		delete(c.labels, key)
+		delete(c.managers, key)
+		if value != nil {
+			c.labels[key], c.managers[key] = *value, "nth"
+		}
 	}
 	return patch
 }

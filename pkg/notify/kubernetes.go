@@ -50,6 +50,8 @@ type KubernetesOptions struct {
 	Rules func() policy.Settings
 	// Condition and Events enable nth's condition, and Events.
 	Condition, Events bool
+	// Labels enables KindLabel and MaintenanceLabel, which are kept with the condition. Without it, those that this Writer has set are taken off.
+	Labels bool
 	// Heartbeat is how often the condition is written although nothing has changed, give or take a tenth. With it, the condition is
 	// also on the Node if nothing was ever announced. With 0 there is no heartbeat: the condition is written from the first announcement
 	// on, and refreshed every five minutes while it is True.
@@ -103,6 +105,7 @@ type area string
 
 const (
 	conditionArea area = "the node's condition " + ConditionType
+	labelArea     area = "the node's labels"
 	eventArea     area = "Events"
 	podEventArea  area = "Events about pods" // their namespaces may have quotas
 )

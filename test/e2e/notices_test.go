@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
 
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/tools"
@@ -94,7 +95,7 @@ func TestNotices_OfADrainAreInTheCluster(t *testing.T) {
 
 // The kubelet writes its conditions with the same credential while nth does.
 func TestCondition_LeavesThoseOfOthers(t *testing.T) {
-	s := prepare(t, "")
+	s := prepare(t, "[kubernetes]\nlabels = true\n")
 	before := len(s.node.Object(t).Status.Conditions)
 	s.watch(t)
 	s.imds.SetSpot("terminate", twoMinutes())
@@ -121,6 +122,79 @@ func TestCondition_LeavesThoseOfOthers(t *testing.T) {
 	if n := len(node.Status.Conditions); n != before+2 {
 		t.Errorf("the node has %d conditions, want %d: %+v", n, before+2, node.Status.Conditions)
 	}
+}
+
+// affinity is what the page on the Node shows for a pod that needs a node without maintenance before a time.
+func affinity(t *testing.T, before time.Time) *corev1.Affinity {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/node-contract.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, found := strings.Cut(string(page), "```yaml\naffinity:")
+	example, _, ended := strings.Cut(example, "```")
+	var spec corev1.PodSpec
+	text := strings.Replace("affinity:"+example, "1830297600", fmt.Sprint(before.Unix()), 1)
+	if err := yaml.UnmarshalStrict([]byte(text), &spec); err != nil || !found || !ended {
+		t.Fatalf("docs/node-contract.md shows no affinity: %v", err)
+	}
+	return spec.Affinity
+}
+
+// scheduled waits until the scheduler has judged a pod of that affinity, and returns whether there is a node for it.
+func (s *stage) scheduled(t *testing.T, name string, affinity *corev1.Affinity) bool {
+	t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		Affinity: affinity, NodeSelector: s.node.Labels(), Containers: []corev1.Container{{Name: "main", Image: "none"}},
+	}}
+	pods := s.cp.Admin.CoreV1().Pods(s.node.Namespace)
+	if _, err := pods.Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	status := corev1.ConditionUnknown
+	await(t, "the scheduler has judged the pod "+name, func() bool {
+		pod, err := pods.Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodScheduled {
+				status = c.Status
+			}
+		}
+		return status != corev1.ConditionUnknown
+	})
+	return status == corev1.ConditionTrue
+}
+
+// NodeRestriction lets a node's credential set the labels, and the API server remembers for the next process whose they are.
+func TestLabels_KeepPodsAwayUntilTheEventIsOver(t *testing.T) {
+	s := play(t, "[kubernetes]\nlabels = true\n")
+	ev := s.imds.AddMaintenance(reboot(45 * time.Minute))
+	s.node.WaitFor(t, "it has the labels", func(node *corev1.Node) bool {
+		return node.Labels["nth-project.github.io/maintenance-not-before"] == fmt.Sprint(ev.NotBefore.Unix()) &&
+			node.Labels["nth-project.github.io/interruption"] == "scheduled-maintenance"
+	})
+	if !s.scheduled(t, "short", affinity(t, time.Now().Add(30*time.Minute))) || s.scheduled(t, "long", affinity(t, time.Now().Add(time.Hour))) {
+		t.Error("the pod that is done before the maintenance has no node, or the one that is not has one")
+	}
+
+	s.nth.Kill()
+	s.imds.WithdrawMaintenance(ev.EventId, false)
+	s.start(t)
+	s.node.WaitFor(t, "it has no label of nth's", func(node *corev1.Node) bool {
+		for key := range node.Labels {
+			if strings.HasPrefix(key, "nth-project.github.io/") {
+				return false
+			}
+		}
+		return true
+	})
+	if !s.scheduled(t, "late", affinity(t, time.Now().Add(time.Hour))) {
+		t.Error("the maintenance is canceled, and there is no node for the pod")
+	}
+	s.nth.Stop(t)
+	s.mustBeUntouched(t)
 }
 
 // lost are the nodes that the page on the rollout finds to be without a live nth, if a heartbeat may be that old.

@@ -22,15 +22,16 @@ func TestNotices_OfManyNodesAreInTheCluster(t *testing.T) {
 	second, other := s.add(t)
 	first.AddPod(t, "pod")
 	second.AddPod(t, "pod")
-	consumer := s.start(t, "")
+	consumer := s.start(t, "[kubernetes]\nlabels = true\n")
 
 	s.EC2.Enter(other, "stopping")
 	s.Send(t, region.Spot(one), region.State(other, "stopping"))
 
 	s.WaitEmpty(t)
+	kinds := map[string]string{"SpotInterruption": "spot-interruption", "StateChange": "state-change"}
 	for node, reason := range map[*lab.Node]string{first: "SpotInterruption", second: "StateChange"} {
-		node.WaitFor(t, "its condition is that it is drained", func(n *corev1.Node) bool {
-			return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		node.WaitFor(t, "its condition is that it is drained, with a label", func(n *corev1.Node) bool {
+			return n.Labels["nth-project.github.io/interruption"] == kinds[reason] && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 				return c.Type == "InterruptionPending" && c.Status == corev1.ConditionTrue && strings.Contains(c.Message, "the node is drained")
 			})
 		})

@@ -1,0 +1,178 @@
+package notify_test
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/notify"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// wantLabels compares the Node's labels: the kind, and the time of the maintenance. "" is none.
+func (s *stage) wantLabels(kind, notBefore string) {
+	s.t.Helper()
+	s.cluster.mu.Lock()
+	got := maps.Clone(s.cluster.labels)
+	s.cluster.mu.Unlock()
+	if got[notify.KindLabel] != kind || got[notify.MaintenanceLabel] != notBefore || len(got) != len(strings.Fields(kind+" "+notBefore)) {
+		s.t.Errorf("the labels are %q, want %q and %q", got, kind, notBefore)
+	}
+}
+
+// over closes all entries.
+func (s *stage) over() {
+	s.mu.Lock()
+	entries := slices.Clone(s.entries)
+	s.mu.Unlock()
+	for _, e := range entries {
+		e.Phase, e.Ending = state.Closed, state.Withdrawn
+		s.tell(state.Transition{Kind: state.ClosedWith, Entry: e})
+	}
+	s.pass(10 * time.Second)
+}
+
+func TestLabels_FollowTheStandingEvents(t *testing.T) {
+	maintenance := func(id, code string, at time.Time) state.Entry {
+		e := entry(id, event.ScheduledMaintenance, state.Seen)
+		e.Event.Code, e.Event.Deadline = code, at
+		return e
+	}
+	tomorrow := time.Date(2000, 1, 2, 0, 0, 0, 0, time.UTC)
+	first, second := maintenance("m1", "system-reboot", tomorrow), maintenance("m2", "system-reboot", tomorrow.Add(time.Hour))
+	for name, c := range map[string]struct {
+		entries         []state.Entry
+		off, dry, brief bool
+		kind, notBefore string
+	}{
+		"a spot interruption":      {entries: []state.Entry{spot(state.Draining)}, kind: "spot-interruption"},
+		"a maintenance":            {entries: []state.Entry{first}, kind: "scheduled-maintenance", notBefore: "946771200"},
+		"the earlier of two":       {entries: []state.Entry{second, first}, kind: "scheduled-maintenance", notBefore: "946771200"},
+		"two kinds":                {entries: []state.Entry{first, spot(state.Seen)}, kind: "spot-interruption", notBefore: "946771200"},
+		"in nth-queue":             {entries: []state.Entry{first, spot(state.Seen)}, brief: true, kind: "spot-interruption", notBefore: "946771200"},
+		"no date":                  {entries: []state.Entry{maintenance("m", "system-reboot", time.Time{})}, kind: "scheduled-maintenance"},
+		"a date before 1970":       {entries: []state.Entry{maintenance("m", "system-reboot", time.Unix(-5, 0))}, kind: "scheduled-maintenance", notBefore: "0"},
+		"what is ignored":          {entries: []state.Entry{maintenance("m", "system-maintenance", tomorrow)}},
+		"what an operator asks of": {entries: []state.Entry{entry("manual", event.Manual, state.Draining)}},
+		"without the setting":      {entries: []state.Entry{first}, off: true},
+		"in a dry run":             {entries: []state.Entry{first}, dry: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, bare, func(s *stage) {
+				beating(s)
+				s.opts.Labels, s.opts.DryRun, s.opts.Brief = !c.off, c.dry, c.brief
+				s.start()
+				s.wantLabels("", "")
+				for _, e := range c.entries {
+					s.tell(announced(e))
+				}
+				s.pass(10 * time.Second)
+				s.wantLabels(c.kind, c.notBefore)
+				s.end()
+				s.cluster.asked()
+				s.start() // after a crash, too, with what is on the Node and in the record
+				if asked := s.cluster.asked(); slices.Contains(asked, "patch labels") {
+					t.Errorf("after a restart, it asked for %q", asked)
+				}
+				s.wantLabels(c.kind, c.notBefore)
+				s.over()
+				s.wantLabels("", "")
+			})
+		})
+	}
+}
+
+func TestLabels_OthersAreLeft(t *testing.T) {
+	for name, c := range map[string]struct {
+		manager    string
+		off, event bool
+		want, ends string
+	}{
+		"another's":                   {manager: "nth-queue", want: "status-check", ends: "status-check"},
+		"another's, and an event":     {manager: "nth-queue", event: true, want: "spot-interruption"},
+		"nth's, of an event before":   {manager: "nth"},
+		"nth's, without the setting":  {manager: "nth", off: true},
+		"another's, without it":       {manager: "nth-queue", off: true, want: "status-check", ends: "status-check"},
+		"nth's, without it, an event": {manager: "nth", off: true, event: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, bare, func(s *stage) {
+				s.cluster.labels[notify.KindLabel], s.cluster.managers[notify.KindLabel] = "status-check", c.manager
+				s.opts.Labels = !c.off
+				if c.event {
+					s.entries = []state.Entry{spot(state.Draining)}
+				}
+				s.start()
+				s.wantLabels(c.want, "")
+				s.over()
+				s.wantLabels(c.ends, "")
+			})
+		})
+	}
+}
+
+// An admission policy may forbid labels. The condition does not depend on them.
+func TestLabels_ThatFailAreTriedAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		pause  time.Duration
+		says   string
+	}{
+		"refused": {http.StatusForbidden, time.Hour, "the node's labels: as the test wants it; it is not tried again for an hour"},
+		"invalid": {http.StatusUnprocessableEntity, 6 * time.Minute, "the node's labels: as the test wants it; it is left out"},
+		"broken":  {http.StatusInternalServerError, 2 * time.Minute, "trying again"},
+	} {
+		for _, brief := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				play(t, bare, func(s *stage) {
+					beating(s)
+					s.opts.Labels, s.opts.Brief = true, brief
+					s.start()
+					s.cluster.answers("patch labels", c.status)
+					s.tell(announced(spot(state.Seen)))
+					s.pass(30 * time.Minute)
+					s.want(corev1.ConditionTrue, "SpotInterruption")
+					if age := s.age(); age > 6*time.Minute {
+						t.Errorf("the heartbeat is %s old", age)
+					}
+					if len(s.trouble) != 1 || !strings.Contains(s.trouble[0], c.says) {
+						t.Errorf("said %q, want %q", s.trouble, c.says)
+					}
+					s.cluster.answers("", 0)
+					s.pass(c.pause)
+					s.wantLabels("spot-interruption", "")
+					// What is to be taken off is not forgotten either.
+					s.cluster.answers("patch labels", c.status)
+					s.over()
+					s.cluster.answers("", 0)
+					s.pass(c.pause + 6*time.Minute)
+					s.wantLabels("", "")
+				})
+			})
+		}
+	}
+}
+
+// The API server carries a write out whose answer is lost. Then the label is to go, and the first answer to that is lost, too.
+func TestLabels_AreTakenOffAfterLostAnswers(t *testing.T) {
+	play(t, bare, func(s *stage) {
+		s.opts.Labels, s.opts.Events, s.opts.Brief = true, false, true
+		s.start()
+		s.cluster.answers("patch labels", http.StatusInternalServerError)
+		s.tell(announced(spot(state.Seen)))
+		s.pass(100 * time.Millisecond)
+		s.cluster.mu.Lock()
+		s.cluster.labels[notify.KindLabel], s.cluster.managers[notify.KindLabel] = "spot-interruption", "nth"
+		s.cluster.mu.Unlock()
+		s.over()
+		s.cluster.answers("", 0)
+		s.pass(2 * time.Minute)
+		s.wantLabels("", "")
+	})
+}
