@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// NewClient returns a client of the API server at an address, whose requests go through a transport. It has no rate limit: a drain
-// evicts all pods at once, and the API server has priority and fairness. Its requests have no time limit but their context's.
+// NewClient returns a client of the API server at an address. through carries its requests: see NewTransport. The client has no rate limit: a
+// drain evicts all pods at once, and the API server has priority and fairness. A request has no time limit but that of its context.
 func NewClient(server string, through http.RoundTripper) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfigAndClient(&rest.Config{
 		Host: server,
@@ -23,12 +23,12 @@ func NewClient(server string, through http.RoundTripper) (kubernetes.Interface, 
 			ContentType:        runtime.ContentTypeProtobuf,
 			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
 		},
-		WarningHandler: rest.NoWarnings{}, // They are meant for authors of manifests.
+		WarningHandler: rest.NoWarnings{}, // The API server's warnings are meant for authors of manifests.
 	}, &http.Client{Transport: through})
 }
 
-// Counted returns a transport that calls requested after each request, from several goroutines at once, with the HTTP method and the
-// status code of the response; 0 if there was no response.
+// Counted returns a transport that calls requested after each request, with the HTTP method and the status code of the response. The status is
+// 0 if there was no response. Calls come from several goroutines at once.
 func Counted(next http.RoundTripper, requested func(method string, status int)) http.RoundTripper {
 	return counted{next, requested}
 }
@@ -41,7 +41,7 @@ type counted struct {
 
 var _ utilnet.RoundTripperWrapper = counted{}
 
-// WrappedRoundTripper lets client-go find the connections.
+// WrappedRoundTripper lets client-go find the transport below, whose idle connections it may close.
 func (c counted) WrappedRoundTripper() http.RoundTripper { return c.next }
 
 // RoundTrip implements http.RoundTripper.
@@ -55,13 +55,13 @@ func (c counted) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// Right is a permission that the client needs.
+// Right is a permission that nth or nth-queue needs.
 type Right struct {
-	// For says what it is needed for.
+	// For says what the right is needed for, in words.
 	For string
-	// Optional is set if nodes can be drained without it.
+	// Optional is set if nodes can be drained without the right.
 	Optional bool
-	// Attributes describe it to the API server.
+	// Attributes describe the right to the API server.
 	Attributes authorization.ResourceAttributes
 }
 
@@ -81,8 +81,8 @@ func (r Right) String() string {
 	return strings.Join(words, " ")
 }
 
-// Allowed asks the API server whether the client has the right. Admission may still refuse a request. The error is
-// client-go's, unchanged.
+// Allowed asks the API server whether the client has the right. If it has, admission may still refuse a request. The error is client-go's,
+// unchanged.
 func (r Right) Allowed(ctx context.Context, client kubernetes.Interface) (bool, error) {
 	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorization.SelfSubjectAccessReview{
 		Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &r.Attributes},

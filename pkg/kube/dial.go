@@ -1,28 +1,32 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/nth-project/nth/pkg/loop"
 )
 
-// dialNext is how long one address may be silent before the next one is tried as well (RFC 8305, "Connection Attempt Delay").
-const dialNext = 300 * time.Millisecond
+const (
+	// dialNext is the time between the attempts to connect to two addresses (RFC 8305, "Connection Attempt Delay").
+	dialNext = 300 * time.Millisecond
+	// mostAddresses is how many addresses of a name are tried, and mostNames how many names have their addresses remembered.
+	mostAddresses, mostNames = 8, 16
+)
 
-// mostAddresses is how many addresses of a name are tried, and mostNames of how many names the addresses are kept.
-const mostAddresses, mostNames = 8, 16
-
-// addresses are those to which each name was resolved last. They belong to the process: a client that replaces another one needs them
-// as well.
+// addresses are those to which each name was resolved last. They belong to the process, so that a client that replaces another one has
+// them, too.
 var addresses = struct {
 	sync.Mutex
 	of map[string][]netip.Addr
 }{of: map[string][]netip.Addr{}}
 
-// lastAddresses returns the addresses to which a name was resolved last.
+// lastAddresses returns the addresses to which a name was resolved last; none if it never was.
 func lastAddresses(host string) []netip.Addr {
 	addresses.Lock()
 	defer addresses.Unlock()
@@ -33,13 +37,14 @@ func lastAddresses(host string) []netip.Addr {
 func keepAddresses(host string, found []netip.Addr) {
 	addresses.Lock()
 	defer addresses.Unlock()
-	if len(addresses.of) >= mostNames {
+	if len(addresses.of) >= mostNames { // It has the names of a handful of API servers and proxies at most, unless something is wrong.
 		clear(addresses.of)
 	}
 	addresses.of[host] = found
 }
 
-// resolve looks up the addresses of a name, for this connection and those after it: the lookup continues when ctx ends.
+// resolve looks up the addresses of a name in the background, and sends them once. The lookup continues when ctx ends: the next connection
+// then finds the addresses remembered.
 func resolve(ctx context.Context, host string) <-chan resolved {
 	found := make(chan resolved, 1)
 	go func() {
@@ -54,13 +59,14 @@ func resolve(ctx context.Context, host string) <-chan resolved {
 	return found
 }
 
+// resolved is the result of a lookup.
 type resolved struct {
 	addresses []netip.Addr
 	err       error
 }
 
-// dial makes a connection. Where a name is not resolved soon, or not at all, it uses the addresses to which it was resolved before. If
-// none of those answers, it keeps waiting for the lookup.
+// dial makes a TCP connection to an address, "host:port"; the transport calls it. If the host's lookup fails, or takes longer than
+// ResolveKnown, dial uses the addresses of an earlier lookup. If none of those answers, it waits for the lookup all the same.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -75,7 +81,7 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 		defer late.Stop()
 		select {
 		case fresh := <-found:
-			if fresh.err == nil {
+			if fresh.err == nil { // Otherwise those of the earlier lookup have to do.
 				known = fresh.addresses
 			}
 			return dialAny(ctx, network, known, port)
@@ -96,7 +102,8 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	}
 }
 
-// dialAny connects to the first address that answers. Each further address is tried when the one before has failed or been silent.
+// dialAny connects to the first of several addresses that answers. It tries one address after the other, dialNext apart. The attempts
+// before continue meanwhile. The error is that of the first attempt that failed.
 func dialAny(ctx context.Context, network string, to []netip.Addr, port string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, Dial)
 	defer cancel()
@@ -107,42 +114,31 @@ func dialAny(ctx context.Context, network string, to []netip.Addr, port string) 
 	results := make(chan result)
 	dialer := net.Dialer{KeepAlive: 30 * time.Second}
 	to = to[:min(len(to), mostAddresses)]
-	next := time.NewTimer(0)
-	defer next.Stop()
-	var failure error
-	for begun, ended := 0, 0; ended < len(to); {
-		select {
-		case <-next.C:
-			if begun == len(to) {
-				continue
+	for i, ip := range to {
+		go func() {
+			if !loop.Await(ctx, nil, time.Duration(i)*dialNext) {
+				return // An earlier attempt has succeeded, or the time is over.
 			}
-			address := net.JoinHostPort(to[begun].Unmap().String(), port)
-			begun++
-			go func() {
-				conn, err := dialer.DialContext(ctx, network, address)
-				select {
-				case results <- result{conn, err}:
-				case <-ctx.Done(): // Another one was first, or it is too late.
-					if err == nil {
-						_ = conn.Close()
-					}
+			conn, err := dialer.DialContext(ctx, network, net.JoinHostPort(ip.Unmap().String(), port))
+			select {
+			case results <- result{conn, err}:
+			case <-ctx.Done(): // Nobody needs this connection any more.
+				if err == nil {
+					_ = conn.Close()
 				}
-			}()
-			next.Reset(dialNext)
+			}
+		}()
+	}
+	var failure error
+	for range to {
+		select {
 		case r := <-results:
 			if r.err == nil {
 				return r.conn, nil
 			}
-			ended++
-			if failure == nil {
-				failure = r.err
-			}
-			next.Reset(0)
+			failure = cmp.Or(failure, r.err)
 		case <-ctx.Done():
-			if failure == nil {
-				failure = fmt.Errorf("connecting to %s port %s: no answer within %s", to[0], port, Dial)
-			}
-			return nil, failure
+			return nil, cmp.Or(failure, fmt.Errorf("connecting to %s port %s: no answer within %s", to[0], port, Dial))
 		}
 	}
 	return nil, failure

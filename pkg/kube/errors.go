@@ -14,7 +14,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Answer is the API server's answer; empty if there was none, so that the request may have been carried out.
+// Answer returns the API server's answer in an error. It is empty if none came: then the request may have been carried out.
 func Answer(err error) meta.Status {
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return status.Status()
@@ -22,26 +22,26 @@ func Answer(err error) meta.Status {
 	return meta.Status{}
 }
 
-// Passing reports whether a failure may pass by itself. A 4xx of the API server stands, except for authentication (a
-// credential may be renewed), conflicts, timeouts and throttling. A proxy says 404 while the API server behind it moves.
+// Passing reports whether a failure may pass by itself, so that the request is worth repeating. A 4xx of the API server does not pass, with
+// a few exceptions: a credential may be renewed, and conflicts, time-outs and throttling end.
 func Passing(err error) bool {
 	switch code := Answer(err).Code; code {
 	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
 		return true
-	case http.StatusNotFound:
+	case http.StatusNotFound: // A proxy answers so while the API server behind it moves.
 		return !NotFound(err)
 	default:
 		return code < 400 || code >= 500
 	}
 }
 
-// NotFound reports whether the API server has answered that there is no such object. The page of a proxy or a load balancer with that code, which
-// client-go marks as unexpected, is not the API server's answer.
+// NotFound reports whether the API server has answered that there is no such object. A proxy or a load balancer may answer 404, too. client-go
+// marks its page as unexpected, and it does not count.
 func NotFound(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }
 
-// NotYet is a failure after which Retry pauses for a set time.
+// NotYet is a failure that passes after a known time. Retry pauses for it.
 type NotYet struct {
 	Text  string
 	Pause time.Duration
@@ -49,8 +49,8 @@ type NotYet struct {
 
 func (e NotYet) Error() string { return e.Text }
 
-// RetryAfter is the pause that a throttling API server asks for, but a few seconds at most: a drain that has two minutes cannot spend
-// one of them waiting.
+// RetryAfter returns the pause that an error asks for: that of a NotYet, or that of a throttling API server. The latter is a few seconds at
+// most, as a drain that has two minutes cannot spend one of them waiting. It is 0 if the error asks for none.
 func RetryAfter(err error) time.Duration {
 	const longest = 5 * time.Second
 	if later, ok := errors.AsType[NotYet](err); ok {
@@ -62,7 +62,7 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
-// Plain describes an error in words that stay the same from one attempt to the next, so that it is reported once.
+// Plain describes an error in words that stay the same from one attempt to the next, so that Trouble reports it once.
 func Plain(err error) string {
 	switch s := Answer(err); {
 	case s.Code != 0:
@@ -86,10 +86,11 @@ func EqualIgnoringDigits(a, b string) bool {
 	return strings.Map(digits, a) == strings.Map(digits, b)
 }
 
-// Reasons are the reported reasons of a failure, each once and 16 at most: a server may give another one each time.
+// Reasons are the reasons of a failure that were reported.
 type Reasons []string
 
-// Add adds a reason, and returns true if it is to be reported: no earlier one is the same, and there are not too many.
+// Add adds a reason, and returns true if it is to be reported. It returns false if an earlier reason is the same, according to same, or if
+// too many were reported: a server may give another reason each time.
 func (r *Reasons) Add(text string, same func(a, b string) bool) bool {
 	const most = 16
 	if len(*r) == most || slices.ContainsFunc(*r, func(before string) bool { return same(before, text) }) {
@@ -99,14 +100,14 @@ func (r *Reasons) Add(text string, same func(a, b string) bool) bool {
 	return true
 }
 
-// Trouble is why something keeps failing. The zero value is no trouble.
+// Trouble follows something that keeps failing, and says when a reason is to be reported. The zero value is for something that works.
 type Trouble struct {
-	since    time.Time
+	since    time.Time // the first failure
 	reported Reasons
 }
 
-// Note records a failure, and returns the reason to report now. It is empty if that reason was reported before, or if the failure may pass and has
-// not lasted for ten seconds.
+// Note records a failure, and returns the reason to report now. It returns "" if that reason was reported before. It also does if the failure
+// may pass, and failures have not lasted for ten seconds yet.
 func (t *Trouble) Note(err error) (why string) {
 	const patience = 10 * time.Second
 	now := time.Now()
@@ -126,7 +127,7 @@ func (t *Trouble) Note(err error) (why string) {
 	return why
 }
 
-// Last is the reason that was reported last; empty if there is none.
+// Last returns the reason that was reported last; "" if none was.
 func (t *Trouble) Last() string {
 	if len(t.reported) == 0 {
 		return ""

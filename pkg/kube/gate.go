@@ -7,29 +7,31 @@ import (
 	"time"
 )
 
-// Gate bounds how many requests are in flight at once, for all nodes that share it: evictions and deletions of pods at one gate, reads and
-// writes of Nodes at another. An API server that gets thousands of requests in one moment answers most of them too late, and gets them
-// again. Urgent requests have places of their own and never wait behind others: those for a pod whose turn before a deadline has come, or
-// for a node that is gone in minutes. Among the urgent ones and among the others, those that are first, such as for a pod with volumes to
-// attach elsewhere, take a place before those that came earlier. The nil Gate is always open.
+// Gate bounds how many requests nth-queue has in flight at once for all nodes. It has a gate for evictions and deletions of pods, and another
+// for reads and writes of Nodes. Without a bound, an API server that gets thousands of requests in one moment answers most of them too late,
+// and gets them again.
+//
+// Urgent requests have places of their own, and never wait behind others. A request is urgent for a pod whose turn before a deadline has
+// come, or for a node that is gone in minutes. In both lanes, some requests take a place before those that came earlier: for example those
+// for a pod with volumes, which have to be attached elsewhere. The nil Gate is always open.
 type Gate struct {
 	mu             sync.Mutex
 	normal, urgent lane
-	looks          *time.Timer // at the urgency of those that wait; nil while nobody has to look
+	looks          *time.Timer // calls look; nil if no ticket may become urgent
 }
 
-// lane is a number of places, with the two lines for them.
+// lane is a number of places, and the requests that wait for one.
 type lane struct {
-	free        int
-	first, rest []*ticket
+	free    int       // places
+	waiting []*ticket // the next one first
 }
 
 // ticket is a request that waits for a place.
 type ticket struct {
 	urgent func() bool // nil if its urgency does not change
 	first  Precedence
-	turn   func(leave func(), err error)
-	forget func() bool // ends the watch for the end of its context
+	turn   func(leave func(), err error) // is called with a place, or with the error of its context
+	forget func() bool                   // after it, the end of its context does not matter
 }
 
 // NewGate returns a gate with so many places, and as many more for urgent requests.
@@ -37,11 +39,11 @@ func NewGate(places int) *Gate {
 	return &Gate{normal: lane{free: places}, urgent: lane{free: places}}
 }
 
-// longestPass is how long a request may keep its place. If it takes longer, the reason is its own, such as a webhook that does not answer,
-// and must not hold up all nodes.
+// longestPass is how long a request may keep its place. A request that takes longer, for example because of a slow admission webhook, must
+// not hold up all nodes.
 const longestPass = 2 * time.Second
 
-// urgentLook is how often requests that wait for a place are checked for whether they have become urgent.
+// urgentLook is how often the gate checks whether requests that wait have become urgent.
 const urgentLook = time.Second
 
 // Precedence is where a request joins the line for a place.
@@ -53,9 +55,9 @@ const (
 	First  Precedence = true
 )
 
-// Enter waits for a place, and returns a function that must be called to leave it. The request's own timeout should begin only then. urgent,
-// if not nil, reports whether the request is urgent, and is called again while it waits; it must not block. The error
-// is ctx's.
+// Enter waits for a place, and returns a function that the caller must call to leave the place. The request's own timeout should begin only
+// when Enter returns. urgent, if not nil, reports whether the request is urgent. It is called again while the request waits, and must not
+// block. The error is ctx's.
 func (g *Gate) Enter(ctx context.Context, urgent func() bool, first Precedence) (leave func(), err error) {
 	decided := make(chan struct{})
 	g.Line(ctx, urgent, first, func(l func(), e error) {
@@ -66,8 +68,8 @@ func (g *Gate) Enter(ctx context.Context, urgent func() bool, first Precedence) 
 	return leave, err
 }
 
-// Line is Enter for those who do not wait: it joins the line, and turn is called once with what Enter returns. turn must not block. A
-// thousand requests in line need no goroutine.
+// Line is Enter without waiting: it returns at once, and later calls turn, once, with what Enter returns. turn must not block. So a thousand
+// requests in line need no goroutines.
 func (g *Gate) Line(ctx context.Context, urgent func() bool, first Precedence, turn func(leave func(), err error)) {
 	if g == nil {
 		turn(func() {}, nil)
@@ -90,35 +92,33 @@ func (g *Gate) Line(ctx context.Context, urgent func() bool, first Precedence, t
 	g.mu.Unlock()
 }
 
-// join puts a ticket into a line. The mutex is held.
+// join puts a ticket into the line of a lane: a First one behind the others that are First, and an InTurn one at the end. The mutex is held.
 func (g *Gate) join(l *lane, t *ticket) {
-	if t.first {
-		l.first = append(l.first, t)
-	} else {
-		l.rest = append(l.rest, t)
+	at := slices.IndexFunc(l.waiting, func(other *ticket) bool { return other.first == InTurn })
+	if t.first == InTurn || at < 0 {
+		at = len(l.waiting)
 	}
+	l.waiting = slices.Insert(l.waiting, at, t)
 	if t.urgent != nil && g.looks == nil {
 		g.looks = time.AfterFunc(urgentLook, g.look)
 	}
 }
 
-// remove takes a ticket out of a lane's lines, and reports whether it was in one.
+// remove takes a ticket out of a lane's line, and reports whether it was in it.
 func (l *lane) remove(t *ticket) bool {
-	for _, line := range []*[]*ticket{&l.first, &l.rest} {
-		if i := slices.Index(*line, t); i >= 0 {
-			*line = slices.Delete(*line, i, i+1)
-			return true
-		}
+	i := slices.Index(l.waiting, t)
+	if i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
-	return false
+	return i >= 0
 }
 
-// look moves the tickets that have become urgent to the urgent lane. While others may still become urgent, it runs again after urgentLook.
+// look moves the tickets that have become urgent to the urgent lane. It runs every urgentLook while waiting tickets may become urgent.
 func (g *Gate) look() {
 	g.mu.Lock()
 	var granted []*ticket
 	more := false
-	for _, t := range slices.Concat(g.normal.first, g.normal.rest) {
+	for _, t := range slices.Clone(g.normal.waiting) {
 		switch {
 		case t.urgent == nil: // Its urgency does not change.
 		case !t.urgent():
@@ -170,18 +170,14 @@ func (g *Gate) pass(l *lane) (leave func()) {
 	}
 }
 
-// leave gives a place to the next one in line.
+// leave gives a place in a lane to the next ticket in line. If none waits, the place is free.
 func (g *Gate) leave(l *lane) {
 	g.mu.Lock()
 	var next *ticket
-	for _, line := range []*[]*ticket{&l.first, &l.rest} {
-		if len(*line) > 0 {
-			next, (*line)[0] = (*line)[0], nil
-			*line = (*line)[1:]
-			break
-		}
-	}
-	if next == nil {
+	if len(l.waiting) > 0 {
+		next, l.waiting[0] = l.waiting[0], nil // The array must not keep the ticket alive.
+		l.waiting = l.waiting[1:]
+	} else {
 		l.free++
 	}
 	g.mu.Unlock()

@@ -12,16 +12,17 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// Requests are made with the REST client and MaxRetries(0). The typed client would retry them by itself: up to ten times, each after as many
-// seconds as Retry-After says, whatever the deadline; or a second after a broken connection, which is long for a cordon.
+// The packages that drain make requests with the REST client and MaxRetries(0). The typed client would retry them by itself. It does so up to
+// ten times, each time after as many seconds as Retry-After says, whatever the deadline. After a broken connection it waits a second, which
+// is long for a cordon.
 
-// Reads bounds attempts to read: the limit grows after each time-out, and shrinks after an answer for which the one before was enough.
+// Reads bounds attempts to read: their limit grows after each time-out, and shrinks after an answer that was fast enough for a shorter one.
 type Reads struct {
-	timeouts atomic.Int32
-	hard     atomic.Pointer[time.Time] // the deadline, if there is one
+	timeouts atomic.Int32              // in a row: the argument of ReadLimit
+	hard     atomic.Pointer[time.Time] // the hard deadline; nil if there is none
 }
 
-// SetDeadline has attempts leave half of the time before a hard deadline to what follows them.
+// SetDeadline sets a hard deadline. An attempt then takes at most half of the time until that, so that half is left for what follows it.
 func (r *Reads) SetDeadline(hard time.Time) { r.hard.Store(&hard) }
 
 // limit returns how long an attempt may take after so many time-outs in a row.
@@ -33,7 +34,7 @@ func (r *Reads) limit(timeouts int) time.Duration {
 	return limit
 }
 
-// Attempt calls read once, with a context that ends after the present limit, and adapts the limit to how that went. The error is that of read.
+// Attempt calls read once, with a context that ends after the present limit, and adapts the limit to the result. The error is that of read.
 func (r *Reads) Attempt(ctx context.Context, read func(context.Context) error) error {
 	timeouts := int(r.timeouts.Load())
 	limited, cancel := context.WithTimeout(ctx, r.limit(timeouts))
@@ -44,15 +45,16 @@ func (r *Reads) Attempt(ctx context.Context, read func(context.Context) error) e
 	return err
 }
 
-// Open makes one attempt to open a watch, within the limit of a read. The watch is closed after WatchEnd, and later if the limit is longer than
-// Read: if the connection has died silently, client-go would take minutes to notice.
+// Open makes one attempt to open a watch, within the present limit. The watch ends after WatchEnd and as much longer as the limit exceeds
+// Read. So nth notices that a connection has died silently; client-go would need minutes.
 func (r *Reads) Open(ctx context.Context, open func(context.Context) (watch.Interface, error)) (watch.Interface, error) {
 	timeouts, began := int(r.timeouts.Load()), time.Now()
 	limit := r.limit(timeouts)
 	ctx, cancel := context.WithTimeout(ctx, WatchEnd+limit-Read)
 	opening := time.AfterFunc(limit, cancel)
 	w, err := open(ctx)
-	r.note(timeouts, err == nil, !opening.Stop(), time.Since(began))
+	timedOut := !opening.Stop()
+	r.note(timeouts, err == nil, timedOut, time.Since(began))
 	if err != nil {
 		cancel()
 		return nil, err
@@ -60,7 +62,7 @@ func (r *Reads) Open(ctx context.Context, open func(context.Context) (watch.Inte
 	return bounded{Interface: w, cancel: cancel}, nil
 }
 
-// bounded is a watch that cancels its context when it is stopped.
+// bounded is a watch that cancels its own context when it is stopped.
 type bounded struct {
 	watch.Interface
 	cancel context.CancelFunc
@@ -72,8 +74,8 @@ func (b bounded) Stop() {
 	b.cancel()
 }
 
-// note adapts the limit to how an attempt ended: it grows after a time-out, and shrinks after an answer for which the shorter limit was enough.
-// timeouts is the count when the attempt began. If another attempt has changed it since, nothing happens.
+// note adapts the limit to how an attempt ended, which took a time. timeouts is the count with which the attempt began. If another attempt has
+// changed the count since, note does nothing.
 func (r *Reads) note(timeouts int, answered, timedOut bool, took time.Duration) {
 	switch {
 	case answered && timeouts > 0 && took < ReadLimit(timeouts-1):
@@ -83,18 +85,19 @@ func (r *Reads) note(timeouts int, answered, timedOut bool, took time.Duration) 
 	}
 }
 
-// Outlasting returns a context that ends after a timeout, whatever becomes of ctx; but WritePressed after ctx's end at the latest. A write
-// that was sent is not canceled: the API server might still carry it out.
+// Outlasting returns the context of a write. It ends after a timeout, or WritePressed after ctx has ended. So the end of ctx does not cancel a
+// write that was sent: the API server might carry it out all the same, and nth would not know.
 func Outlasting(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	stop := context.AfterFunc(ctx, func() {
-		loop.Await(limited, nil, WritePressed)
+		loop.Await(limited, nil, WritePressed) // It returns sooner if the write has ended.
 		cancel()
 	})
 	return limited, func() { stop(); cancel() }
 }
 
-// Most failures of an API server are short, and a request that it refuses for good is repeated without hurry.
+// Failures are the pauses between attempts while the API server fails, which is mostly short. Refusals are those after a request that it has
+// refused: nth repeats that without hurry.
 var (
 	Failures = Backoff(50*time.Millisecond, time.Second)
 	Refusals = Backoff(time.Second, 30*time.Second)
@@ -105,8 +108,8 @@ func Backoff(first, longest time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: first, Cap: longest, Factor: 2, Jitter: 1, Steps: 10}
 }
 
-// Retry repeats do until it succeeds, is refused for good, or ctx ends. In the last case it returns the last error that ctx's end did not
-// cause, which says more.
+// Retry repeats do until it succeeds, fails with an error that does not pass (see Passing), or ctx ends. When ctx ends, Retry returns the last
+// error that the end of ctx has not caused, as that says more.
 func Retry(ctx context.Context, do func(context.Context) error) error {
 	b := Failures
 	var last error
@@ -124,7 +127,8 @@ func Retry(ctx context.Context, do func(context.Context) error) error {
 	}
 }
 
-// Newer returns the newer of two resource versions, which the API server counts up; a if one of them is no number.
+// Newer returns the newer of two resource versions: the API server counts them up. It returns a if b is no number, or a is neither empty nor
+// a number.
 func Newer(a, b string) string {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)

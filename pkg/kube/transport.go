@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// NewTransport returns a transport with connections of its own, which adds the credential in a configuration to requests. It makes no
-// request.
+// NewTransport returns a transport for the API server that a configuration names. It has connections of its own, and adds the configuration's
+// credential to requests. NewTransport makes no request.
 func NewTransport(config *rest.Config) (http.RoundTripper, error) {
 	build := func() (*http.Transport, error) { return connections(config) }
 	first, err := build()
@@ -31,7 +31,7 @@ func NewTransport(config *rest.Config) (http.RoundTripper, error) {
 	return transport.HTTPWrappersForConfig(settings, newPaced(&leaving{build: build, used: &connected{Transport: first}}))
 }
 
-// connections returns a transport that has no connections yet. Files that the configuration names are read.
+// connections returns a transport that has no connections yet, and adds no credential. It reads the files that the configuration names.
 func connections(config *rest.Config) (*http.Transport, error) {
 	settings, err := config.TransportConfig()
 	if err != nil {
@@ -66,42 +66,44 @@ func connections(config *rest.Config) (*http.Transport, error) {
 }
 
 const (
-	// leaveAfter is how many requests in a row must fail before their connections are left.
+	// leaveAfter is how many requests in a row must fail before leaving leaves their connections.
 	leaveAfter = 3
-	// firstLeave and longestLeave are the pause before connections are left that followed others. It doubles until a request succeeds.
+	// firstLeave is how long new connections are kept, even if requests fail. The time doubles with each change of connections, up to
+	// longestLeave, until a request succeeds.
 	firstLeave, longestLeave = time.Second, 10 * time.Second
 )
 
-// leaving is a transport that leaves its connections when several requests in a row have failed: with HTTP/2, all requests share one,
-// and behind a balancer of connections it may lead to the one server that is dead inside, though it answers pings. What is under way
-// may end where it is; the next request makes a new connection, for which files are read again.
+// leaving is a transport that leaves its connections when several requests in a row have failed. With HTTP/2, all requests share one
+// connection. Behind a load balancer, it may lead to the one API server that is dead inside, though that answers pings. Requests that are
+// under way may end on the old connection. The next request makes a new one, for which leaving reads the files of the configuration again.
 type leaving struct {
-	build func() (*http.Transport, error)
+	build func() (*http.Transport, error) // returns a transport without connections
 
 	mu        sync.Mutex
 	used      *connected
-	pause     time.Duration // 0 after a success
+	pause     time.Duration // from firstLeave to longestLeave; 0 after a success
 	notBefore time.Time     // when connections may be left again
 }
 
-// connected is a transport with what is known of its connections.
+// connected is a transport, and how well its connections work.
 type connected struct {
 	*http.Transport
-	// reads and writes are how many have failed in a row. A server without etcd still answers reads from its cache.
+	// reads and writes are how many requests of each sort have failed in a row. They count apart, as an API server without etcd fails writes
+	// and still answers reads from its cache.
 	reads, writes int
 }
 
 var _ utilnet.RoundTripperWrapper = &leaving{}
 
-// WrappedRoundTripper lets client-go find the connections.
+// WrappedRoundTripper lets client-go find the transport below, whose idle connections it may close.
 func (l *leaving) WrappedRoundTripper() http.RoundTripper {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.used.Transport
 }
 
-// RoundTrip implements http.RoundTripper. It notes whether the connections work, by what comes of the request: at once if it fails, and
-// otherwise when its body has been read.
+// RoundTrip implements http.RoundTripper. It notes whether the request has succeeded: at once if it fails, and otherwise when the caller has
+// read the answer's body to its end.
 func (l *leaving) RoundTrip(request *http.Request) (*http.Response, error) {
 	l.mu.Lock()
 	used := l.used
@@ -126,7 +128,8 @@ func (l *leaving) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// observedBody is the body of an answer. Only when it was read to its end has the request succeeded: a server may hang in the middle of it.
+// observedBody is the body of an answer. It calls well when it was read to its end, and failed when reading it fails: a server may hang in the
+// middle of an answer.
 type observedBody struct {
 	io.ReadCloser
 	well, failed func()
@@ -136,7 +139,7 @@ type observedBody struct {
 // Read implements io.Reader.
 func (b *observedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err == nil || b.ended { // It continues, or its end was reported.
+	if err == nil || b.ended { // The body continues, or its end was reported before.
 		return n, err
 	}
 	if b.ended = true; errors.Is(err, io.EOF) {
@@ -174,24 +177,23 @@ func (l *leaving) note(used *connected, method string, well bool) {
 	l.used = &connected{Transport: next}
 	l.pause = min(max(2*l.pause, firstLeave), longestLeave)
 	l.notBefore = time.Now().Add(l.pause)
-	go used.CloseIdleConnections()
+	go used.CloseIdleConnections() // It may wait for a lock of the old transport.
 }
 
 const (
-	// maxDials is how many requests may wait for a connection at the same time. With HTTP/2, one new connection serves a
-	// hundred requests; several are dialed because one may hang.
+	// maxDials is how many requests may ask net/http for a connection at the same time. With HTTP/2, one new connection serves a
+	// hundred requests. More than one is dialed because one may hang.
 	maxDials = 4
-	// dialSlotTimeout is how long a request may hold its dial slot, so that others can try while some hang.
+	// dialSlotTimeout is how long a request may hold its slot, so that others can try while some hang.
 	dialSlotTimeout = 500 * time.Millisecond
 )
 
-// paced limits how many requests wait for a connection at the same time. net/http dials for each request that finds all
-// connections in use, and learns only afterwards that an HTTP/2 connection serves many: of a thousand requests at once, nine
-// hundred would dial, and each TLS handshake costs client and server milliseconds of processor time. With the limit, the
-// requests that wait use the first connections that are established.
+// paced limits how many requests ask net/http for a connection at the same time. net/http dials for each request that finds no free
+// connection, and learns only afterwards that an HTTP/2 connection serves many. Of a thousand requests at once, nine hundred would dial. Each
+// TLS handshake costs client and server milliseconds of processor time. With the limit, the other requests use the first connections.
 type paced struct {
 	next  http.RoundTripper
-	slots chan struct{}
+	slots chan struct{} // has an element for each request that holds a slot
 }
 
 var _ utilnet.RoundTripperWrapper = paced{}
@@ -200,10 +202,10 @@ func newPaced(next http.RoundTripper) paced {
 	return paced{next: next, slots: make(chan struct{}, maxDials)}
 }
 
-// WrappedRoundTripper lets client-go find the connections.
+// WrappedRoundTripper lets client-go find the transport below, whose idle connections it may close.
 func (p paced) WrappedRoundTripper() http.RoundTripper { return p.next }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. The request holds a slot until it has a connection, but no longer than dialSlotTimeout.
 func (p paced) RoundTrip(request *http.Request) (*http.Response, error) {
 	select {
 	case p.slots <- struct{}{}:
