@@ -197,6 +197,30 @@ func TestLabels_KeepPodsAwayUntilTheEventIsOver(t *testing.T) {
 	s.mustBeUntouched(t)
 }
 
+// A rule of another project's controller names the condition; its API is in docs/sources.md.
+func TestCondition_HasARuleThatTaints(t *testing.T) {
+	manifest, err := os.ReadFile("../../packaging/kubernetes/node-readiness-rule.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rule struct {
+		metav1.TypeMeta
+		Metadata metav1.ObjectMeta
+		Spec     struct {
+			Conditions      []struct{ Type, RequiredStatus string }
+			EnforcementMode string
+			Taint           corev1.Taint
+			NodeSelector    metav1.LabelSelector
+		}
+	}
+	if err := yaml.UnmarshalStrict(manifest, &rule); err != nil {
+		t.Fatal(err)
+	}
+	if c := rule.Spec.Conditions; len(c) != 1 || c[0].Type != pending || c[0].RequiredStatus != "False" || rule.Spec.EnforcementMode != "continuous" {
+		t.Errorf("the rule is %+v", rule.Spec)
+	}
+}
+
 // lost are the nodes that the page on the rollout finds to be without a live nth, if a heartbeat may be that old.
 func lost(t *testing.T, limit string) string {
 	t.Helper()
