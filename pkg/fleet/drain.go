@@ -37,14 +37,23 @@ type session struct {
 
 	// The term's mutex guards what follows.
 	stage    stage
-	deadline time.Time   // the nearest of its events, while it waits; zero if there is none
-	goal     policy.Goal // what the agent decides first
-	// events are those that the agent knows, by ID. rested are those for which nothing is being done any more.
-	events   map[string]event.Event
-	rested   map[string]bool
-	outcomes map[string]event.Outcome
-	sink     event.Sink
+	deadline time.Time        // the nearest of its events, while it waits; zero if there is none
+	goal     policy.Goal      // what the agent decides first
+	events   map[string]*task // those that the agent knows, by ID
+	sink     event.Sink       // the agent's; nil while it does not run
 	stop     context.CancelFunc
+}
+
+// task is an event of a session.
+type task struct {
+	event.Event
+	rests   bool          // nothing is being done for it any more
+	outcome event.Outcome // so far
+}
+
+// open returns the events for which something is being done. The term's mutex is held.
+func (s *session) open() []*task {
+	return slices.DeleteFunc(slices.Collect(maps.Values(s.events)), func(t *task) bool { return t.rests })
 }
 
 // stage is how far a session has come.
@@ -64,7 +73,7 @@ func (t *term) begin(s *session) {
 	s.stop = stop
 	t.background(func(context.Context) {
 		defer stop()
-		if s.recheck(ctx) {
+		if s.mayBegin(ctx) {
 			s.runAgent(ctx)
 		}
 		t.mu.Lock()
@@ -84,86 +93,76 @@ func (t *term) begin(s *session) {
 	})
 }
 
-// recheck asks EC2 again about stops, which may be over by now if the drain has waited for its turn. It reports whether the drain is to
-// begin: its Node must still exist.
-func (s *session) recheck(ctx context.Context) bool {
+// mayBegin reports whether the drain is to begin: its Node still exists, and EC2 does not say that a stop is over by now, for which the drain
+// has waited. Otherwise the instance is looked at again.
+func (s *session) mayBegin(ctx context.Context) bool {
 	t, in := s.term, s.instance
 	t.mu.Lock()
 	waited := time.Since(s.since) > asksAgain
-	hints := slices.Collect(maps.Values(in.hints))
+	stops := slices.DeleteFunc(slices.Collect(maps.Values(in.hints)), func(h *hint) bool { return h.over || stopTime(h).IsZero() })
 	t.mu.Unlock()
-	overtaken := false
-	for _, h := range hints {
-		if !waited || stopTime(h).IsZero() {
-			continue
+	_, ok := t.nodes.now(s.node)
+	for _, h := range stops {
+		if !waited {
+			break // The look just before has asked.
 		}
 		if over, _ := t.isOver(ctx, in, h, s.node); over {
 			t.endOvertaken(in, h, s.node)
-			overtaken = true
+			ok = false
 		}
-	}
-	now, ok := t.nodes.now(s.node)
-	if ok && overtaken { // Its cordon is to be taken back.
-		t.mu.Lock()
-		s.record = newRecord(t.entriesOf(now, slices.Collect(maps.Values(s.events))))
-		t.mu.Unlock()
 	}
 	return ok && ctx.Err() == nil
 }
 
 // update passes what stands now on to the agent. The term's mutex is held.
 func (s *session) update(events []event.Event) {
-	news := map[event.Kind]bool{}
+	changed := false
 	for _, ev := range events {
-		before, known := s.events[ev.ID]
-		if known && before.State == ev.State && before.Code == ev.Code && before.Deadline.Equal(ev.Deadline) && before.Until.Equal(ev.Until) {
+		known := s.events[ev.ID]
+		if known != nil && sameEvent(known.Event, ev) && known.Until.Equal(ev.Until) {
 			continue
 		}
-		s.events[ev.ID] = ev
-		delete(s.rested, ev.ID)
-		news[ev.Kind] = true
+		if known == nil {
+			known = &task{}
+			s.events[ev.ID] = known
+		}
+		known.Event, known.rests, changed = ev, false, true
 		if isUrgent(ev) {
 			s.urgent.Store(true)
 		}
 	}
-	for kind := range news {
-		s.announce(kind)
+	if changed {
+		s.announce()
 	}
 }
 
 // endIfRested ends a drain that has begun if nothing is left to be done for any event. The term's mutex is held.
 func (s *session) endIfRested() {
-	if s.stage == working && len(s.rested) == len(s.events) {
+	if s.stage == working && len(s.open()) == 0 {
 		s.stage = ending
 		s.stop()
 	}
 }
 
-// announce tells the agent, if it runs, the current events of a kind. The term's mutex is held.
-func (s *session) announce(kind event.Kind) {
+// announce passes all events to the agent, if it runs. The term's mutex is held.
+func (s *session) announce() {
 	if s.sink == nil {
 		return
 	}
-	var events []event.Event
-	for _, ev := range s.events {
-		if ev.Kind == kind {
-			events = append(events, ev)
-		}
+	kinds := map[event.Kind][]event.Event{}
+	for _, known := range s.events {
+		kinds[known.Kind] = append(kinds[known.Kind], known.Event)
 	}
-	s.sink.Snapshot(event.Snapshot{Kind: kind, Events: events})
+	for kind, events := range kinds {
+		s.sink.Snapshot(event.Snapshot{Kind: kind, Events: events})
+	}
 }
 
 // Run implements agent.Source.
 func (s *session) Run(ctx context.Context, sink event.Sink) error {
 	s.term.mu.Lock()
 	s.sink = sink
-	kinds := map[event.Kind]bool{}
-	for _, ev := range s.events {
-		kinds[ev.Kind] = true
-	}
-	for kind := range kinds {
-		s.announce(kind)
-	}
+	s.announce()
 	s.term.mu.Unlock()
 	<-ctx.Done()
 	return nil
@@ -202,7 +201,7 @@ func (s *session) runAgent(ctx context.Context) {
 	_ = agent.New(agent.Config{
 		Sources: []agent.Source{s}, Identity: s, Node: t.drainNode(s.node, s.urgent.Load), NodeName: s.node.name, Record: s.record, Policy: s.rules,
 		BootID: s.node.bootID, NodeSeen: true, ClaimRead: true, Log: t.opts.Log, DryRun: t.opts.DryRun, Settled: s.onOutcome,
-		Rested: func(ev event.Event, again time.Time) { s.onRested(ctx, ev, again) }, Listeners: listeners,
+		Rested: s.onRested, Listeners: listeners,
 	}).Run(ctx) // Its source never fails.
 	keeping.Wait()
 	keep(t.ctx)
@@ -275,41 +274,41 @@ func (f *Fleet) drainNode(on node, urgent func() bool) agent.Node {
 // leftAlone reports whether operators opted the node out for all of its events. Such a drain does not count for Limits. The term's mutex is
 // held.
 func (s *session) leftAlone() bool {
-	for id := range s.events {
-		if !s.rested[id] && s.outcomes[id] != event.LeftAlone {
-			return false
-		}
-	}
-	return len(s.events) > 0
+	return len(s.events) > 0 && !slices.ContainsFunc(s.open(), func(t *task) bool { return t.outcome != event.LeftAlone })
 }
 
 // onOutcome takes in the outcome of an event so far. It implements agent.Config.Settled.
 func (s *session) onOutcome(ev event.Event, outcome event.Outcome) {
 	s.term.mu.Lock()
 	defer s.term.mu.Unlock()
-	if outcome == event.LeftAlone && s.outcomes[ev.ID] != outcome {
+	known := s.events[ev.ID]
+	if known == nil {
+		return
+	}
+	if outcome == event.LeftAlone && known.outcome != outcome {
 		defer s.term.dispatch() // Its place is free for another one.
 	}
-	s.outcomes[ev.ID] = outcome
+	known.outcome = outcome
 }
 
-// onRested takes in that nothing is being done for an event any more, or not before a time. It implements agent.Config.Rested. The agent goes
-// on trying what fails. An event whose time has run out ends, too.
-func (s *session) onRested(ctx context.Context, ev event.Event, again time.Time) {
-	t := s.term
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	known, ours := s.events[ev.ID]
-	outcome := s.outcomes[ev.ID]
-	ends := again.IsZero() || outcome == event.OutOfTime
-	switch {
-	case !ours || s.rested[ev.ID] || !sameEvent(known, ev):
-		return
-	case !ends && s.record.entry(ev.ID).Error != "":
+// onRested takes in that nothing is being done for an event any more, or not before the time again. It implements agent.Config.Rested. The
+// agent goes on trying what fails. An event whose time has run out ends, too.
+func (s *session) onRested(ev event.Event, again time.Time) {
+	s.term.mu.Lock()
+	defer s.term.mu.Unlock()
+	known := s.events[ev.ID]
+	if known == nil || known.rests || !sameEvent(known.Event, ev) { // The agent speaks of an earlier version.
 		return
 	}
-	s.rested[ev.ID] = true
-	s.settle(ev, ends, again)
+	ends := again.IsZero() || known.outcome == event.OutOfTime
+	if !ends && s.record.entry(ev.ID).Error != "" {
+		return
+	}
+	known.rests = true
+	if ends {
+		again = time.Time{}
+	}
+	s.settle(known, again)
 }
 
 // sameEvent reports whether two versions of an event have the same state, code and deadline.
@@ -317,19 +316,19 @@ func sameEvent(a, b event.Event) bool {
 	return a.State == b.State && a.Code == b.Code && a.Deadline.Equal(b.Deadline)
 }
 
-// settle settles the hints of an event that rests, and ends the drain with its last event. If ends is not set, their messages go back to the
-// queue until again. The term's mutex is held.
-func (s *session) settle(ev event.Event, ends bool, again time.Time) {
-	t, in, outcome := s.term, s.instance, s.outcomes[ev.ID]
+// settle settles the hints of an event that rests, and ends the drain with its last event. The hints' messages go back to the queue until
+// again; if that is zero, the hints are settled for good. The term's mutex is held.
+func (s *session) settle(rested *task, again time.Time) {
+	t, in, outcome := s.term, s.instance, rested.outcome
 	for _, h := range in.hints {
-		if h.Event.ID != ev.ID || h.busy || !h.stands {
+		if h.Event.ID != rested.ID || h.busy || !h.stands {
 			continue
 		}
 		h.busy = true
 		t.background(func(ctx context.Context) {
 			switch {
-			case !ends:
-				t.endHint(in, h, true, time.Until(again))
+			case !again.IsZero():
+				t.endHint(in, h, max(time.Until(again), 0))
 			case outcome == event.LeftAlone:
 				t.endLeftAlone(in, h)
 			default:

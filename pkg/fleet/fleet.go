@@ -260,12 +260,9 @@ func (f *Fleet) Status() Status {
 		default:
 			now.Draining++
 		}
-		for id, ev := range s.events {
-			if s.rested[id] {
-				continue
-			}
-			entry := state.Entry{Event: ev, Phase: state.Seen, Changed: time.Now()} // until the agent records one
-			if recorded := s.record.entry(id); recorded.Event.ID != "" {
+		for _, ev := range s.open() {
+			entry := state.Entry{Event: ev.Event, Phase: state.Seen, Changed: time.Now()} // until the agent records one
+			if recorded := s.record.entry(ev.ID); recorded.Event.ID != "" {
 				entry = recorded
 			}
 			status := entry.Status(f.policy().Describe(entry))

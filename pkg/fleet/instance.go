@@ -261,10 +261,11 @@ func (t *term) endOvertaken(in *instance, h *hint, on node) {
 	t.mu.Lock()
 	h.over = on.hasOwnCordon && on.cordon.Names(h.Event.ID)
 	if s := in.drain; s != nil && s.stage < ending {
-		if ev, known := s.events[h.Event.ID]; known {
+		if known := s.events[h.Event.ID]; known != nil {
 			h.over = true
-			ev.State = event.Completed
-			s.update([]event.Event{ev})
+			ended := known.Event
+			ended.State = event.Completed
+			s.update([]event.Event{ended})
 		}
 	}
 	over := h.over
@@ -356,13 +357,13 @@ func (t *term) logNoNode(in *instance, h *hint) {
 	t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; nothing to drain", h.describe(), in.id)
 }
 
-// endForeign ends a hint that does not concern this cluster. Its message is deleted or, with LeaveUnknown, goes back to the queue for other
-// readers.
+// endForeign ends a hint that does not concern this cluster. With LeaveUnknown, its message goes back to the queue for other readers.
 func (t *term) endForeign(in *instance, h *hint) {
-	t.mu.Lock()
-	pause := h.deliveries[0].pause
-	t.mu.Unlock()
-	t.endHint(in, h, t.opts.LeaveUnknown, pause)
+	if t.opts.LeaveUnknown {
+		t.endHint(in, h, h.pause)
+	} else {
+		t.done(in, h)
+	}
 }
 
 // pursue brings the drain of an instance's Node in line with the events that stand. It enlists a new drain, passes the events to the one
@@ -407,12 +408,9 @@ func (t *term) enlist(in *instance, on node, events []event.Event, past []state.
 		in.drain = s
 	}
 	s.node, s.record = on, newRecord(past) // The node may have been rebooted, or cordoned by others, while the drain waits.
-	s.events, s.rested, s.outcomes = map[string]event.Event{}, map[string]bool{}, map[string]event.Outcome{}
+	s.events = map[string]*task{}
 	for _, ev := range events {
-		s.events[ev.ID] = ev
-		if !due[ev.ID] {
-			s.rested[ev.ID] = true
-		}
+		s.events[ev.ID] = &task{Event: ev, rests: !due[ev.ID]}
 	}
 }
 
@@ -617,7 +615,6 @@ func (t *term) backInService(in *instance, h *hint, on node) {
 	}
 	t.mu.Lock()
 	h.busy = true
-	pause := h.deliveries[0].pause
 	t.mu.Unlock()
 	t.background(func(ctx context.Context) {
 		found, _, err := t.opts.EC2.LookAnew(ctx, in.id)
@@ -635,8 +632,10 @@ func (t *term) backInService(in *instance, h *hint, on node) {
 		}
 		if err != nil {
 			t.opts.Log.Warnf("cannot remove taints from the node of the instance %s: %s; retrying", in.id, err)
+			t.endHint(in, h, h.pause)
+		} else {
+			t.done(in, h)
 		}
-		t.endHint(in, h, err != nil, pause)
 		t.queue.Add(in.id)
 	})
 }

@@ -30,10 +30,14 @@ func (f *Fleet) Take(notices []sqs.Notice, receives int, m Message) {
 		m.Return(0)
 		return
 	}
-	d := &delivery{message: m, open: 1, pause: retryPause(receives)} // one for this function
+	d := &delivery{message: m, pause: retryPause(receives), open: 1, back: forGood} // open counts this function, too.
 	kept := slices.DeleteFunc(slices.Clone(notices), t.concernsNobody)
 	t.spread(kept, d)
-	t.settle(d, t.opts.LeaveUnknown && len(kept) < len(notices), d.pause)
+	if t.opts.LeaveUnknown && len(kept) < len(notices) { // The others may concern another reader.
+		t.settle(d, d.pause)
+	} else {
+		t.settle(d, forGood)
+	}
 }
 
 // spread makes a hint of each notice of a message. If they are too many, the message goes back to the queue for later. Notices that come
@@ -50,11 +54,11 @@ func (t *term) spread(notices []sqs.Notice, d *delivery) {
 	for _, n := range notices {
 		switch {
 		case full:
-			t.settle(d, true, longestPause)
+			t.settle(d, longestPause)
 		case n.Reservation == "":
 			t.hint(n, d)
 		case !t.background(func(ctx context.Context) { t.expandReservation(ctx, n, d) }):
-			t.settle(d, true, 0)
+			t.settle(d, 0)
 		}
 	}
 }
@@ -63,31 +67,32 @@ func (t *term) spread(notices []sqs.Notice, d *delivery) {
 // queue if one notice asks for that.
 type delivery struct {
 	message Message
-	// pause is the delay with which it is returned for others.
-	pause time.Duration
+	pause   time.Duration // before it is tried again
 
 	// The term's mutex guards what follows.
-	open  int
-	later bool
-	after time.Duration
+	open int
+	back time.Duration // until it returns to the queue; forGood if it is deleted
 }
 
-// settle settles one notice of a message: nothing is left to be done for it or, with later, it is to be received again after that time. The last
-// of a message's notices to be settled has the message deleted, or returned.
-func (t *term) settle(d *delivery, later bool, after time.Duration) {
+// forGood, in the place of the time after which a message is received again, means that nothing is left to be done for it.
+const forGood time.Duration = -1
+
+// settle settles one notice of a message, for good, or until the message is received again after the time back. The last of a message's
+// notices to be settled has the message deleted, or returned.
+func (t *term) settle(d *delivery, back time.Duration) {
 	t.mu.Lock()
-	if later && (!d.later || after < d.after) {
-		d.later, d.after = true, after
+	if back != forGood && (d.back == forGood || back < d.back) {
+		d.back = back
 	}
 	d.open--
-	open, later, after := d.open, d.later, d.after
+	open, back := d.open, d.back
 	t.mu.Unlock()
 	switch {
 	case open > 0: // Other notices of the message are not settled yet.
-	case later:
-		d.message.Return(after)
-	default:
+	case back == forGood:
 		d.message.Done()
+	default:
+		d.message.Return(back)
 	}
 }
 
@@ -97,6 +102,7 @@ type hint struct {
 	key       string
 	announced time.Time // its deadline by AWS's clock
 	received  time.Time
+	pause     time.Duration // before its message is tried again
 
 	// The term's mutex guards what follows.
 	deliveries []*delivery
@@ -124,14 +130,14 @@ func (t *term) hint(n sqs.Notice, d *delivery) {
 	announced := n.Event.Deadline
 	n = t.byOurClock(n)
 	n.Event.Instance = n.Instance
-	h := &hint{Notice: n, announced: announced, key: string(n.About) + " " + n.Event.ID, received: time.Now(), deliveries: []*delivery{d}}
+	h := &hint{Notice: n, announced: announced, key: string(n.About) + " " + n.Event.ID, received: time.Now(), pause: d.pause, deliveries: []*delivery{d}}
 	if n.Event.ID == "" && n.Hook != nil {
 		h.key += n.Hook.Group + " " + n.Hook.Name + " " + n.Hook.Token
 	}
 	t.mu.Lock()
 	if t.ended {
 		t.mu.Unlock()
-		t.settle(d, true, 0)
+		t.settle(d, 0)
 		return
 	}
 	in := t.instance(n.Instance)
@@ -139,7 +145,7 @@ func (t *term) hint(n sqs.Notice, d *delivery) {
 	switch {
 	case same != nil && (same.Event.State != n.Event.State || !same.announced.Equal(h.announced)):
 		t.mu.Unlock()
-		t.settle(d, true, d.pause) // What has changed is heard when the work for the earlier message has ended.
+		t.settle(d, d.pause) // What has changed is heard when the work for the earlier message has ended.
 		return
 	case same != nil:
 		same.deliveries = append(same.deliveries, d)
@@ -183,7 +189,7 @@ func (t *term) expandReservation(ctx context.Context, n sqs.Notice, d *delivery)
 	found, err := t.opts.EC2.InReservation(ctx, n.Reservation)
 	if err != nil {
 		t.opts.Log.Warnf("cannot ask EC2 about %s (%s): %s; retrying", n.Reservation, n.Event.Kind, err)
-		t.settle(d, true, d.pause)
+		t.settle(d, d.pause)
 		return
 	}
 	notices := make([]sqs.Notice, 0, len(found))
@@ -194,15 +200,15 @@ func (t *term) expandReservation(ctx context.Context, n sqs.Notice, d *delivery)
 		notices = append(notices, one)
 	}
 	t.spread(notices, d)
-	t.settle(d, false, 0) // the notice of the reservation itself
+	t.settle(d, forGood) // the notice of the reservation itself
 }
 
-// done settles a hint: nothing is left to be done for it, and its messages are deleted.
-func (t *term) done(in *instance, h *hint) { t.endHint(in, h, false, 0) }
+// done settles a hint for good: its messages are deleted.
+func (t *term) done(in *instance, h *hint) { t.endHint(in, h, forGood) }
 
-// endHint removes a hint, stops to hold its lifecycle hook and settles its messages. With later, the messages go back to the queue, to be
-// received again after that time.
-func (t *term) endHint(in *instance, h *hint, later bool, after time.Duration) {
+// endHint removes a hint, stops to hold its lifecycle hook and settles its messages: for good, or until they are received again after the
+// time back.
+func (t *term) endHint(in *instance, h *hint, back time.Duration) {
 	t.mu.Lock()
 	if in.hints[h.key] != h { // It was settled already.
 		t.mu.Unlock()
@@ -216,7 +222,7 @@ func (t *term) endHint(in *instance, h *hint, later bool, after time.Duration) {
 	deliveries := slices.Clone(h.deliveries)
 	t.mu.Unlock()
 	for _, d := range deliveries {
-		t.settle(d, later, after)
+		t.settle(d, back)
 	}
 }
 

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -147,10 +148,7 @@ func (n *nodes) indexed(index, key string) []node {
 		all = append(all, n.parse(o))
 	}
 	slices.SortFunc(all, func(a, b node) int {
-		if a.ready != b.ready {
-			return map[bool]int{true: -1, false: 1}[a.ready]
-		}
-		return b.created.Compare(a.created)
+		return cmp.Or(trueFirst(a.ready, b.ready), b.created.Compare(a.created))
 	})
 	return all
 }

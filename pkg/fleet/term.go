@@ -71,7 +71,7 @@ func (t *term) returnAll() {
 		hints := slices.Collect(maps.Values(in.hints))
 		t.mu.Unlock()
 		for _, h := range hints {
-			t.endHint(in, h, true, 0)
+			t.endHint(in, h, 0)
 		}
 	}
 }

@@ -69,37 +69,37 @@ func (t *term) dispatch() {
 	}
 }
 
+// noDeadline is in the place of the deadline of events that have none: after all others.
+var noDeadline = time.Unix(1<<40, 0)
+
 // prioritize sets the urgency and the deadline of a drain that waits. The term's mutex is held.
 func (s *session) prioritize() {
-	urgent, deadline := s.goal.Action == policy.Uncordon, time.Time{}
-	for id, ev := range s.events {
-		if s.rested[id] {
-			continue
-		}
+	urgent := s.goal.Action == policy.Uncordon
+	s.deadline = noDeadline
+	for _, ev := range s.open() {
 		over := ev.State != event.Pending // What is to be taken back waits for nothing.
-		urgent = urgent || over || isUrgent(ev)
-		if byDeadline(ev.Deadline, deadline) < 0 {
-			deadline = ev.Deadline
+		urgent = urgent || over || isUrgent(ev.Event)
+		if !ev.Deadline.IsZero() && ev.Deadline.Before(s.deadline) {
+			s.deadline = ev.Deadline
 		}
 	}
 	s.urgent.Store(urgent)
-	s.deadline = deadline
 }
 
 // byPriority compares two drains that wait: urgent ones come first, then the nearest deadline, then the longest wait.
 func byPriority(a, b *session) int {
-	if urgent := a.urgent.Load(); urgent != b.urgent.Load() {
-		return map[bool]int{true: -1, false: 1}[urgent]
-	}
-	return cmp.Or(byDeadline(a.deadline, b.deadline), a.since.Compare(b.since), cmp.Compare(a.node.name, b.node.name))
+	return cmp.Or(trueFirst(a.urgent.Load(), b.urgent.Load()), a.deadline.Compare(b.deadline), a.since.Compare(b.since), cmp.Compare(a.node.name, b.node.name))
 }
 
-// byDeadline compares two deadlines: the nearest comes first, and a zero time, which is no deadline, comes last.
-func byDeadline(a, b time.Time) int {
-	if a.IsZero() != b.IsZero() {
-		return map[bool]int{true: 1, false: -1}[a.IsZero()]
+// trueFirst compares two booleans.
+func trueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
 	}
-	return a.Compare(b)
+	return 1
 }
 
 // cordonWaiting cordons and taints the Node of a drain that waits for its turn. Otherwise pods of other nodes would move there, only to be
