@@ -86,7 +86,6 @@ type Catalog struct {
 	// byID, atAddress and inGroup find instances by their ID, private address and Auto Scaling group.
 	byID, atAddress, inGroup *batcher[[]Instance]
 	groupTagged              *batcher[bool] // which groups have the tag
-	statuses                 *batcher[Status]
 }
 
 // New returns a catalog that has made no request yet.
@@ -98,7 +97,6 @@ func New(opts Options) *Catalog {
 	c.atAddress = c.filtered("private-ip-address", func(i Instance) string { return i.Address })
 	c.inGroup = c.filtered("tag:"+groupTag, func(i Instance) string { return i.Group })
 	c.groupTagged = newBatcher(c.describeGroupTags)
-	c.statuses = newBatcher(c.describeStatuses)
 	return c
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/role"
 )
 
 // Status is what EC2 has scheduled for an instance, and the result of its status checks.
@@ -26,12 +24,8 @@ type Status struct {
 	Since    time.Time
 }
 
-const (
-	// maxIDs is how many IDs a request for statuses takes. It has no filter for them.
-	maxIDs = 100
-	// impaired is EC2's word for a failing status check.
-	impaired = string(types.SummaryStatusImpaired)
-)
+// impaired is EC2's word for a failing status check.
+const impaired = string(types.SummaryStatusImpaired)
 
 // eventCodes are the codes of events that EC2 schedules.
 var eventCodes = []types.EventCode{
@@ -41,16 +35,6 @@ var eventCodes = []types.EventCode{
 
 // Schedules reports whether EC2 schedules events with that code.
 func Schedules(code string) bool { return slices.Contains(eventCodes, types.EventCode(code)) }
-
-// Status returns the current status of an instance, running or not, never a cached one. known is false if EC2 does not know the
-// instance, or no longer. The error is ErrRefused if IAM does not allow the request.
-func (c *Catalog) Status(ctx context.Context, id string) (found Status, known bool, err error) {
-	found, known, err = c.statuses.fetch(ctx, id)
-	if err != nil {
-		return Status{}, false, fmt.Errorf("asking EC2 for the status of %s: %w", id, err)
-	}
-	return found, known, nil
-}
 
 // Notable returns the statuses of all instances of the region for which events are scheduled, by their IDs. With checks, it also
 // returns those of instances whose status checks fail. The error is ErrRefused if IAM does not allow the request.
@@ -76,42 +60,6 @@ func (c *Catalog) Notable(ctx context.Context, checks bool) (map[string]Status, 
 		maps.Copy(all, some)
 	}
 	return all, nil
-}
-
-// describeStatuses returns the statuses of instances by their IDs, and leaves out those that EC2 does not know. It is the query of a
-// batcher, whose batches are larger than EC2 allows here.
-func (c *Catalog) describeStatuses(ctx context.Context, ids []string) (map[string]Status, error) {
-	all := map[string]Status{}
-	for some := range slices.Chunk(ids, maxIDs) {
-		found, err := c.statusByID(ctx, some)
-		if err != nil {
-			return nil, err
-		}
-		maps.Copy(all, found)
-	}
-	return all, nil
-}
-
-// anID finds the IDs that EC2 names in the text of an error: "The instance IDs 'i-01234567, i-0123456789abcdef0' do not exist".
-var anID = regexp.MustCompile(`i-[0-9a-f]+`)
-
-// statusByID returns the statuses of instances by their IDs. EC2 refuses a request with IDs that it does not know, and names them. Then
-// statusByID asks again without those.
-func (c *Catalog) statusByID(ctx context.Context, ids []string) (map[string]Status, error) {
-	for {
-		found, err := c.listStatus(ctx, &ec2.DescribeInstanceStatusInput{InstanceIds: ids})
-		if code := role.Code(err); code != "NotFound" && code != "Malformed" { // Those of InvalidInstanceID.
-			return found, err
-		}
-		unknown := anID.FindAllString(err.Error(), -1)
-		known := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return slices.Contains(unknown, id) })
-		if len(known) == len(ids) {
-			return nil, err // EC2 has named none: the same request would fail again.
-		}
-		if ids = known; len(ids) == 0 {
-			return nil, nil // EC2 knows none of them. A request without IDs would be for all instances.
-		}
-	}
 }
 
 // listStatus makes a request for statuses and returns them by the instances' IDs, from all pages of the answer.

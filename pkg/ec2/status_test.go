@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,13 +22,14 @@ func scheduled(at time.Time) []ec2test.Planned {
 	}
 }
 
-func TestStatus_SaysWhatIsScheduled(t *testing.T) {
+func TestNotable_SaysWhatIsScheduled(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, w *region) {
 		at := time.Now().UTC().Truncate(time.Second).Add(24 * time.Hour)
 		w.ec2.Add(ec2test.Instance{ID: "i-1", State: "stopped"}, ec2test.Instance{ID: "i-2", State: "running"})
 		w.ec2.Schedule("i-1", scheduled(at)...)
-		found, known, err := w.catalog("").Status(t.Context(), "i-1")
+		all, err := w.catalog("").Notable(t.Context(), false)
+		found := all["i-1"]
 		want := []event.Event{
 			{ID: "instance-event-1", Code: "system-reboot", State: event.Pending, Description: "scheduled reboot", Deadline: at, Until: at.Add(time.Hour)},
 			{ID: "instance-event-2", Code: "instance-stop", State: event.Canceled, Description: "[Canceled] The instance is running on degraded hardware", Deadline: at},
@@ -38,63 +38,8 @@ func TestStatus_SaysWhatIsScheduled(t *testing.T) {
 		for i := range want {
 			want[i].Kind = event.ScheduledMaintenance
 		}
-		if err != nil || !known || !slices.Equal(found.Planned, want) || found.Impaired != "" {
-			t.Errorf("its status is %+v, %t (%v), want %+v", found, known, err, want)
-		}
-	})
-}
-
-// Instances that are gone for long are unknown to EC2, and a single one fails a request.
-func TestStatus_UnknownInstancesHideNoOther(t *testing.T) {
-	t.Parallel()
-	for name, unknown := range map[string]func(n int) bool{
-		"none":     func(int) bool { return false },
-		"two":      func(n int) bool { return n == 70 || n == 71 },
-		"each 2nd": func(n int) bool { return n%2 == 0 },
-		"all":      func(int) bool { return true },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, func(t *testing.T, w *region) {
-				const many = 250 // More than one request may name.
-				id := func(n int) string { return fmt.Sprintf("i-%017x", n) }
-				for n := range many {
-					if !unknown(n) {
-						w.ec2.Add(ec2test.Instance{ID: id(n), State: "running"})
-						w.ec2.Schedule(id(n), ec2test.Planned{ID: "instance-event-" + id(n), Code: "instance-stop"})
-					}
-				}
-				catalog := w.catalog("")
-				var all sync.WaitGroup
-				for n := range many {
-					all.Go(func() {
-						found, known, err := catalog.Status(t.Context(), id(n))
-						if err != nil || known == unknown(n) || known && found.Planned[0].ID != "instance-event-"+id(n) {
-							t.Errorf("the status of %s is %+v, %t (%v)", id(n), found, known, err)
-						}
-					})
-				}
-				all.Wait()
-				if asked := len(w.ec2.Calls("DescribeInstanceStatus")); asked > 8 {
-					t.Errorf("EC2 was asked %d times about %d instances", asked, many)
-				}
-			})
-		})
-	}
-}
-
-func TestStatus_IsNotCached(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, w *region) {
-		w.ec2.Add(ec2test.Instance{ID: "i-1", State: "running"})
-		w.ec2.Schedule("i-1", ec2test.Planned{ID: "instance-event-1", Code: "instance-stop"})
-		catalog := w.catalog("")
-		for _, want := range []int{1, 0} {
-			found, _, err := catalog.Status(t.Context(), "i-1")
-			if err != nil || len(found.Planned) != want {
-				t.Errorf("its status is %+v (%v), want %d events", found, err, want)
-			}
-			w.ec2.Schedule("i-1")
+		if err != nil || len(all) != 1 || !slices.Equal(found.Planned, want) || found.Impaired != "" {
+			t.Errorf("the statuses are %+v (%v), want %+v", all, err, want)
 		}
 	})
 }
@@ -133,14 +78,12 @@ func TestNotable_IsWhatIsScheduledOrFailsItsChecks(t *testing.T) {
 	})
 }
 
-func TestStatus_ARefusalIsKnownAsOne(t *testing.T) {
+func TestNotable_ARefusalIsKnownAsOne(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, w *region) {
 		w.ec2.Deny("DescribeInstanceStatus")
-		_, _, one := w.catalog("").Status(t.Context(), "i-1")
-		_, all := w.catalog("").Notable(t.Context(), true)
-		if !errors.Is(one, ec2.ErrRefused) || !errors.Is(all, ec2.ErrRefused) {
-			t.Errorf("it says %v and %v", one, all)
+		if _, err := w.catalog("").Notable(t.Context(), true); !errors.Is(err, ec2.ErrRefused) {
+			t.Errorf("it says %v", err)
 		}
 		w.ec2.Allow()
 		w.ec2.Fail(querytest.Fault{Status: 503, Code: "RequestLimitExceeded"})

@@ -292,7 +292,7 @@ func (s *session) onOutcome(ev event.Event, outcome event.Outcome) {
 }
 
 // onRested takes in that nothing is being done for an event any more, or not before the time again. It implements agent.Config.Rested. The
-// agent goes on trying what fails. An event whose time has run out ends, too.
+// agent continues to try what fails. An event whose time has run out ends, too.
 func (s *session) onRested(ev event.Event, again time.Time) {
 	s.term.mu.Lock()
 	defer s.term.mu.Unlock()

@@ -92,13 +92,6 @@ func (k *knowledge) Marks(_ context.Context, ids []string) (groups, clusters []s
 	return nil, slices.Compact(clusters), k.err
 }
 
-// Status implements fleet.EC2.
-func (k *knowledge) Status(_ context.Context, id string) (ec2.Status, bool, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.planned[id], true, k.err
-}
-
 // Notable implements fleet.EC2.
 func (k *knowledge) Notable(context.Context, bool) (map[string]ec2.Status, error) {
 	k.mu.Lock()

@@ -217,8 +217,8 @@ func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 		return t.judgeLaunch(in, h, on)
 	case h.About != sqs.Interruption: // A message about anything else asks for nothing.
 		t.done(in, h)
-	case !t.isStanding(h) && isPlanned(h) && !t.verify(t.ctx, in, h):
-		t.done(in, h) // EC2's own list decides, without the message.
+	case !t.isStanding(h) && isPlanned(h):
+		return t.judgePlanned(in, h)
 	case t.isStanding(h):
 		if !h.over && t.hasStarted(in, h) {
 			t.endOvertaken(in, h, on)
@@ -549,9 +549,6 @@ func isReboot(code string) bool { return code == "system-reboot" || code == "ins
 // durationOf returns for how long a condition of an instance has held, counted in polls of EC2. holds says whether it holds now. The key is
 // an event's ID for "EC2 does not list the event", and "completed " with the ID for "EC2 lists it as completed".
 func (t *term) durationOf(in *instance, key string, holds bool) time.Duration {
-	t.truth.mu.Lock()
-	looked := t.truth.looked
-	t.truth.mu.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !holds {
@@ -559,9 +556,9 @@ func (t *term) durationOf(in *instance, key string, holds bool) time.Duration {
 		return 0
 	}
 	if in.missing[key].IsZero() {
-		in.missing[key] = looked
+		in.missing[key] = t.truth.looked
 	}
-	return looked.Sub(in.missing[key])
+	return t.truth.looked.Sub(in.missing[key])
 }
 
 // judgeStart decides about a hint that an instance runs. An earlier stop is over. What nth-queue left on the Node for the stop is taken

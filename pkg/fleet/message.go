@@ -106,7 +106,6 @@ type hint struct {
 
 	// The term's mutex guards what follows.
 	deliveries []*delivery
-	tries      int  // how often EC2 could not be asked about it
 	busy       bool // something is being done for it, at the end of which it is settled
 	stands     bool // it was found to stand
 	over       bool // its instance runs again, and what was done for it is being taken back

@@ -19,6 +19,8 @@ type term struct {
 	queue  workqueue.TypedDelayingInterface[string]
 	urgent workqueue.TypedDelayingInterface[string] // of instances with urgent notices: it never waits behind others
 	truth  truth
+	// pollSoon has an element if EC2's list is to decide about a message that has just come.
+	pollSoon chan struct{}
 
 	beginning sync.Mutex // held while a goroutine of work is started; it guards closed
 	closed    bool       // no more goroutines are started
@@ -36,7 +38,7 @@ func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)
 	t := &term{
 		Fleet: f, ctx: ctx, instances: map[string]*instance{},
 		queue: workqueue.NewTypedDelayingQueue[string](), urgent: workqueue.NewTypedDelayingQueue[string](),
-		truth: truth{listed: map[string]ec2.Status{}},
+		truth: truth{listed: map[string]ec2.Status{}}, pollSoon: make(chan struct{}, 1),
 	}
 	f.opts.Log.Info("this process leads: it receives messages and drains nodes")
 	f.term.Store(t)

@@ -9,11 +9,11 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -31,8 +31,6 @@ type EC2 interface {
 	InReservation(ctx context.Context, reservation string) ([]string, error)
 	// Marks returns the Auto Scaling groups and the clusters in the tags of up to 200 instances.
 	Marks(ctx context.Context, ids []string) (groups, clusters []string, err error)
-	// Status returns the status of one instance.
-	Status(ctx context.Context, id string) (found ec2.Status, known bool, err error)
 	// Notable returns, by instance ID, the status of all instances of the region with scheduled events and, with checks, of those whose
 	// status checks fail.
 	Notable(ctx context.Context, checks bool) (map[string]ec2.Status, error)
@@ -51,13 +49,11 @@ const (
 // lookUpTimeout bounds a question to EC2 on which the work for an instance waits. A later answer is cached for the next look.
 const lookUpTimeout = 5 * time.Second
 
-// truth is what EC2 has said last, and who this cluster's instances are.
+// truth is what EC2 has said last, and who this cluster's instances are. The term's mutex guards it.
 type truth struct {
-	mu       sync.Mutex
-	listed   map[string]ec2.Status // by instance, by the last poll
-	looked   time.Time             // when the last successful poll began; zero if EC2 refuses, or was not asked yet
-	impaired map[string]time.Time  // since which poll a status check fails, by instance
-	trouble  error                 // of the last poll
+	listed  map[string]ec2.Status // by instance, by the last poll
+	looked  time.Time             // when the last successful poll began; zero if EC2 refuses, or was not asked yet
+	trouble error                 // of the last poll
 	// clusters are the names in the tags of the Nodes' instances, as of asked.
 	clusters []string
 	asked    time.Time
@@ -93,9 +89,9 @@ const namesLife = 10 * time.Minute
 
 // clusterNames returns the names of clusters in the tags of some of the Nodes' instances, as of namesLife ago at most.
 func (t *term) clusterNames(ctx context.Context) ([]string, error) {
-	t.truth.mu.Lock()
+	t.mu.Lock()
 	names, fresh := t.truth.clusters, time.Since(t.truth.asked) < namesLife
-	t.truth.mu.Unlock()
+	t.mu.Unlock()
 	if fresh {
 		return names, nil
 	}
@@ -111,8 +107,8 @@ func (t *term) clusterNames(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 	}
-	t.truth.mu.Lock()
-	defer t.truth.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.truth.clusters, t.truth.asked = names, time.Now()
 	return names, nil
 }
@@ -247,36 +243,26 @@ func (t *term) hasStarted(in *instance, h *hint) bool {
 	return !stops.IsZero() && !in.started.IsZero() && !stops.After(in.started)
 }
 
-// failed logs why EC2 could not be asked about a hint, and returns when to try again.
+// failed logs why EC2 could not be asked about a hint, and returns when to try again. The pauses grow with the age of the hint.
 func (t *term) failed(h *hint, err error) time.Duration {
-	t.mu.Lock()
-	h.tries++
-	tries := h.tries
-	t.mu.Unlock()
 	if t.ctx.Err() == nil {
 		t.opts.Log.Warnf("cannot ask EC2 about %s (%s): %s; retrying", h.Instance, h.describe(), err)
 	}
 	if isUrgent(h.Event) {
 		return asksAgain
 	}
-	return retryPause(tries)
+	return min(max(time.Since(h.received), firstPause), longestPause)
 }
 
 // listedEvents returns the events that EC2 has listed last for an instance, and whether EC2 was asked.
 func (t *term) listedEvents(in *instance, on node) (events []event.Event, asked bool) {
-	t.truth.mu.Lock()
+	t.mu.Lock()
 	said, looked := t.truth.listed[in.id], t.truth.looked
-	since, impaired := t.truth.impaired[in.id]
-	t.truth.mu.Unlock()
+	t.mu.Unlock()
 	events = t.plannedEvents(in, said)
-	if said.Impaired == "" || !impaired {
+	since := t.toLocalClock(said.Since)
+	if said.Impaired == "" || since.IsZero() || looked.Sub(since) < t.rules.Load().Impaired {
 		return events, !looked.IsZero()
-	}
-	if !said.Since.IsZero() {
-		since = t.toLocalClock(said.Since)
-	}
-	if looked.Sub(since) < t.rules.Load().Impaired {
-		return events, true
 	}
 	sum := sha256.Sum256([]byte(in.id + "\n" + strconv.FormatInt(since.Unix(), 10)))
 	ev := event.Event{
@@ -305,32 +291,27 @@ func isPlanned(h *hint) bool {
 	return h.About == sqs.Interruption && h.Event.Kind == event.ScheduledMaintenance && ec2.Schedules(h.Event.Code)
 }
 
-// verify asks EC2 for scheduled maintenance that a message tells of. If EC2 lists it, that is what counts, and the message is not needed
-// any more. It is believed if EC2 cannot be asked, or may not list it yet.
-func (t *term) verify(ctx context.Context, in *instance, h *hint) (needed bool) {
-	said, known, err := t.opts.EC2.Status(ctx, in.id)
-	if ctx.Err() != nil {
-		return true
-	}
-	if err != nil {
-		t.pollFailed(err)
-		return true
-	}
-	if known {
-		t.truth.mu.Lock()
-		if len(said.Planned) > 0 {
-			t.truth.listed[in.id] = said
-		}
-		t.truth.mu.Unlock()
+// judgePlanned decides about a hint of maintenance that EC2 lists. The list decides, without the message, which is believed only while EC2
+// cannot be asked, or may not list the event yet. judgePlanned returns when to decide again; 0 if only after news.
+func (t *term) judgePlanned(in *instance, h *hint) time.Duration {
+	t.mu.Lock()
+	said, looked, trouble := t.truth.listed[in.id], t.truth.looked, t.truth.trouble
+	t.mu.Unlock()
+	if trouble == nil && looked.Before(h.received) {
+		loop.Nudge(t.pollSoon)
+		return asksAgain
 	}
 	ev, listed := listedAs(h.Event, t.plannedEvents(in, said))
-	switch {
-	case !listed && h.Event.State == event.Pending && (h.Event.Noticed.IsZero() || time.Since(h.Event.Noticed) < listDelay):
-		return true
-	case !listed || ev.State != event.Pending:
+	late := !h.Event.Noticed.IsZero() && time.Since(h.Event.Noticed) >= listDelay
+	if trouble != nil || !listed && h.Event.State == event.Pending && !late {
+		t.stand(in, h)
+		return 0
+	}
+	if !listed || ev.State != event.Pending {
 		t.opts.Log.Infof("%s: EC2 no longer lists %s for the instance %s", h.describe(), h.Event.Code, h.Instance)
 	}
-	return false
+	t.done(in, h)
+	return 0
 }
 
 // listedAs returns which of the events that EC2 lists is the announced one, and whether any is. AWS Health does not use EC2's IDs. An event
@@ -370,27 +351,25 @@ const (
 func (t *term) poll() {
 	for {
 		pause := t.pollOnce()
+		t.mu.Lock()
+		listed := slices.Collect(maps.Keys(t.truth.listed))
+		t.mu.Unlock()
+		t.lookAt(listed...)
 		for _, n := range t.nodes.all() {
+			if !n.hasOwnCordon && n.recorded == "" {
+				continue // Nothing was done for it.
+			}
 			id := t.instanceOn(n)
-			t.truth.mu.Lock()
-			_, listed := t.truth.listed[id]
-			t.truth.mu.Unlock()
-			if id == "" && n.silent && (n.hasOwnCordon || n.recorded != "") {
+			if id == "" && n.silent {
 				id = t.instanceAt(n)
 			}
-			if listed || n.hasOwnCordon || n.recorded != "" {
-				t.lookAt(id)
-			}
-		}
-		if t.nodes.hasSilent() {
-			t.truth.mu.Lock()
-			listed := slices.Collect(maps.Keys(t.truth.listed))
-			t.truth.mu.Unlock()
-			t.lookAt(listed...)
+			t.lookAt(id)
 		}
 		select {
 		case <-t.ctx.Done():
 			return
+		case <-t.pollSoon:
+			loop.Await(t.ctx, nil, firstPause) // One poll is enough for many messages.
 		case <-time.After(pause):
 		}
 	}
@@ -446,18 +425,10 @@ func (t *term) pollOnce() time.Duration {
 			}
 		}
 	}
-	t.truth.mu.Lock()
+	t.mu.Lock()
 	recovered := t.truth.trouble != nil
-	since := map[string]time.Time{}
-	for id, status := range said {
-		if first, known := t.truth.impaired[id]; known && status.Impaired != "" {
-			since[id] = first
-		} else if status.Impaired != "" {
-			since[id] = at
-		}
-	}
-	t.truth.listed, t.truth.looked, t.truth.trouble, t.truth.impaired = said, at, nil, since
-	t.truth.mu.Unlock()
+	t.truth.listed, t.truth.looked, t.truth.trouble = said, at, nil
+	t.mu.Unlock()
 	if recovered {
 		t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("scheduled maintenance can be listed again")
 	}
@@ -467,13 +438,13 @@ func (t *term) pollOnce() time.Duration {
 // pollFailed remembers that EC2 does not say what is scheduled, and logs the first such error. It returns the time until the next poll.
 func (t *term) pollFailed(err error) time.Duration {
 	refused := errors.Is(err, ec2.ErrRefused)
-	t.truth.mu.Lock()
+	t.mu.Lock()
 	news := t.truth.trouble == nil || errors.Is(t.truth.trouble, ec2.ErrRefused) != refused
 	t.truth.trouble = err
 	if refused {
 		t.truth.listed, t.truth.looked = map[string]ec2.Status{}, time.Time{}
 	}
-	t.truth.mu.Unlock()
+	t.mu.Unlock()
 	log := t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceTrouble)
 	switch {
 	case news && refused:
