@@ -820,7 +820,7 @@ func (w *world) addPod(h happening) {
 		case "stuck":
 			pod.Finalizers = []string{"example.com/stuck"}
 		case "fat":
-			pod.Spec.Containers = []corev1.Container{{Name: "main", Args: []string{strings.Repeat("x", 100_000)}}}
+			pod.Spec.Containers = []corev1.Container{{Name: "main", Args: []string{strings.Repeat("x", 10_000)}}}
 		case "finished":
 			pod.Status.Phase = corev1.PodSucceeded
 		case "hangs":
