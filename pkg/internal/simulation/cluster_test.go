@@ -6,45 +6,47 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 )
 
-// The owners of a cordon, besides nobody.
+// The owners of a cordon.
 const (
 	byNTH   = "nth"
 	byAdmin = "an administrator"
 	byQueue = "nth-queue"
-	byOther = "whom it was left to"
+	byOther = "another drainer" // nth has left its cordon to one
 )
 
-// cluster is what is true of the Node besides what it says itself. It belongs to who has the world's lock.
+// cluster is the truth about the Node and its pods that they do not say themselves.
 type cluster struct {
-	owner      string    // whose cordon it is
+	owner      string    // whose cordon it is; "" while the node is open
 	owned      time.Time // since when
 	uncordoned time.Time // when an operator last lifted a cordon
-	action     string    // what operators ask for
-	actionSet  time.Time
-	karpenter  bool
+	action     string    // what the annotation nth-project.github.io/action says
+	actionSet  time.Time // when that changed last
+	karpenter  bool      // Karpenter's taint is on the Node
 	tainted    time.Time // when that changed last
-	foreign    bool      // the label is somebody else's
+	foreign    bool      // ExcludeLabel is on the Node, and nth has not set it
 	gone       time.Time // since when there is no Node
 	back       time.Time // when it was registered last
-	returning  map[string]bool
-	guarded    map[string]bool
-	yielding   map[string]bool // workloads whose budget lets one pod go at a time
-	annotated  map[string]time.Time
-	failed     time.Time // when the kubelet has failed all pods
 
-	evictions  map[string]int       // accepted, by controller
-	firstEnded map[string]time.Time // when the first was, by controller
-	ended      map[string]ended     // by the pod's UID
-	hanging    map[string]bool      // pods that never end
-	volumes    int                  // that the node reports in use
-	used       time.Time            // since when there are any
-	patches    int
-	skew       time.Duration // by how much the API server's clock is ahead of the world's
-	sleeps     []sleep       // in which it ran on
+	returning map[string]bool      // controllers whose pods come back to a closed node
+	guarded   map[string]bool      // app labels whose budget lets no pod go
+	yielding  map[string]bool      // app labels whose budget lets one pod go at a time
+	annotated map[string]time.Time // when the pod's annotation changed last, by namespace/name
+	failed    time.Time            // when the kubelet failed all pods
+
+	evictions  map[string]int       // how many evictions and deletions were accepted, by controller
+	firstEnded map[string]time.Time // when the first pod was evicted or deleted, by controller
+	ended      map[string]time.Time // when nth first evicted or deleted the pod, by its UID
+	hanging    map[string]bool      // pods that never end, by namespace/name
+	volumes    int                  // how many volumes the Node reports in use
+	used       time.Time            // when the first of them came into use
+	patches    int                  // how many patches of the Node were accepted
+	skew       time.Duration        // by how much the API server's clock is ahead of the world's
+	sleeps     []sleep              // the times in which the world's clock stood still, and it did not
 }
 
 // sleep is a time for which the machine slept, and with it the world's clock.
@@ -66,35 +68,29 @@ func (c *cluster) byWorld(t time.Time) time.Time {
 	return t
 }
 
-// ended is how nth has made a pod end.
-type ended struct {
-	pod   string
-	at    time.Time
-	grace time.Duration // that it was given first
-	how   string
-}
-
 func (c *cluster) init() {
 	c.returning, c.guarded, c.annotated = map[string]bool{}, map[string]bool{}, map[string]time.Time{}
 	c.evictions, c.firstEnded = map[string]int{}, map[string]time.Time{}
 	c.yielding = map[string]bool{}
-	c.ended, c.hanging = map[string]ended{}, map[string]bool{}
+	c.ended, c.hanging = map[string]time.Time{}, map[string]bool{}
 }
 
-// reset is for a Node that has been registered anew.
+// reset forgets what was on the Node before, since another one was registered.
 func (c *cluster) reset() {
 	c.own("")
 	c.action, c.actionSet, c.karpenter, c.foreign = "", time.Now(), false, false
 	c.gone, c.back = time.Time{}, time.Now()
 }
 
+// own records whose cordon is on the Node now; "" is none.
 func (c *cluster) own(by string) {
 	if c.owner != by {
 		c.owner, c.owned = by, time.Now()
 	}
 }
 
-// admin does to the Node what kubectl would: kind is cordon, uncordon, erase, recordon, or what the annotation nth-project.github.io/action is to say.
+// admin does what an operator does with kubectl. kind is cordon, uncordon, erase, recordon, or a value of the annotation
+// nth-project.github.io/action; none removes that.
 func (w *world) admin(h happening) {
 	if w.server.CurrentNode() == nil {
 		return
@@ -111,7 +107,7 @@ func (w *world) admin(h happening) {
 		w.uncordonByOperator()
 		w.cordonAs("kubectl", byAdmin)
 		w.mu.Lock()
-		w.forgetUncordon()
+		w.forgetUncordonLocked()
 		w.mu.Unlock()
 	default:
 		action := h.kind
@@ -123,18 +119,16 @@ func (w *world) admin(h happening) {
 				delete(n.Annotations, drain.ActionAnnotation)
 				return
 			}
-			if n.Annotations == nil {
-				n.Annotations = map[string]string{}
-			}
-			n.Annotations[drain.ActionAnnotation] = action
+			metav1.SetMetaDataAnnotation(&n.ObjectMeta, drain.ActionAnnotation, action)
 		})
 		w.mu.Lock()
 		w.cluster.action, w.cluster.actionSet = action, time.Now()
 		w.mu.Unlock()
 	}
-	w.bother(0)
+	w.disturb(0)
 }
 
+// cordonAs cordons the node as somebody other than nth, unless it is cordoned.
 func (w *world) cordonAs(manager, owner string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,33 +139,32 @@ func (w *world) cordonAs(manager, owner string) {
 	w.cluster.own(owner)
 }
 
-// uncordonByOperator lifts the cordon: nth is not to act again for what wanted it.
+// uncordonByOperator lifts the cordon. nth must not act again for the events that wanted it, if it surely knew of them.
 func (w *world) uncordonByOperator() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.server.CurrentNode().Spec.Unschedulable {
 		return
 	}
-	known := w.cluster.owner == byNTH && w.steady(20*time.Second) && !w.cluster.leave() // a node that is left alone is not watched
+	known := w.cluster.owner == byNTH && w.steady(20*time.Second) && !w.cluster.leftAlone() // A node that is left alone is not watched.
 	w.cluster.uncordoned = time.Now()
 	for _, n := range w.notices {
 		n.held = false
-		asWas := n.announced.After(w.ruleSet[n.kind]) && !n.deadlined.After(n.announced) // it was never due before
+		unchanged := n.announced.After(w.ruleSet[n.kind]) && !n.deadlined.After(n.announced)
 		switch {
-		case n.over(w) || !n.vague && !w.possible(n, cordoned) && (n.seen.IsZero() || asWas):
-		case known && w.sure(n, cordoned) && time.Since(n.seen) > 15*time.Second:
+		case w.over(n) || !n.vague && !w.possible(n, cordoned) && (n.firstSeen.IsZero() || unchanged): // It never wanted the cordon.
+		case known && w.sure(n, cordoned) && time.Since(n.firstSeen) > 15*time.Second:
 			n.lifted, n.released = time.Now(), false
 		default:
-			n.unsure = true // nth may have known of it, or not
+			n.unsure = true // nth may have known of it or not.
 		}
 	}
 	w.cluster.own("")
 	w.server.UncordonAs("kubectl")
 }
 
-// forgetUncordon is for an uncordon that nth may not have seen: the node was closed again before its next look. It belongs to who has the
-// lock.
-func (w *world) forgetUncordon() {
+// forgetUncordonLocked drops what the last uncordon forbids nth: the node was closed again before nth surely saw that it was open.
+func (w *world) forgetUncordonLocked() {
 	for _, n := range w.notices {
 		if !n.lifted.IsZero() && n.lifted.Equal(w.cluster.uncordoned) {
 			n.unsure, n.lifted = true, time.Time{}
@@ -179,7 +172,7 @@ func (w *world) forgetUncordon() {
 	}
 }
 
-// queue is nth-queue beside nth on the node: kind is cordon or lift.
+// queue is nth-queue acting on the same Node as nth. kind is cordon or lift.
 func (w *world) queue(h happening) {
 	node := w.server.CurrentNode()
 	if node == nil {
@@ -189,17 +182,14 @@ func (w *world) queue(h happening) {
 	defer w.mu.Unlock()
 	switch {
 	case h.kind == "cordon" && !node.Spec.Unschedulable && w.cluster.action == "":
-		text, _ := json.Marshal(drain.Claim{Writer: drain.Queue, Event: "queued", Kind: "spot-interruption", Since: time.Now()}) // it always encodes
+		text, _ := json.Marshal(drain.Claim{Writer: drain.Queue, Event: "queued", Kind: "spot-interruption", Since: time.Now()}) // A claim always encodes.
 		w.server.ChangeNode(func(n *corev1.Node) {
-			if n.Annotations == nil {
-				n.Annotations = map[string]string{}
-			}
-			n.Annotations[drain.CordonAnnotation] = string(text)
+			metav1.SetMetaDataAnnotation(&n.ObjectMeta, drain.CordonAnnotation, string(text))
 			n.Spec.Unschedulable = true
 		}, drain.Queue)
 		w.cluster.own(byQueue)
 		if time.Since(w.cluster.uncordoned) < slow {
-			w.forgetUncordon()
+			w.forgetUncordonLocked()
 		}
 	case h.kind == "lift" && w.cluster.owner == byQueue:
 		w.server.ChangeNode(func(n *corev1.Node) {
@@ -208,10 +198,10 @@ func (w *world) queue(h happening) {
 		}, drain.Queue)
 		w.cluster.own("")
 	}
-	w.disturb(0)
+	w.disturbLocked(0)
 }
 
-// karpenter puts its taint on the Node, or takes it off: kind is on or off.
+// karpenter puts Karpenter's taint on the Node, or takes it off. kind is on or off.
 func (w *world) karpenter(h happening) {
 	w.node(func(n *corev1.Node) {
 		n.Spec.Taints = nil
@@ -222,10 +212,10 @@ func (w *world) karpenter(h happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cluster.karpenter, w.cluster.tainted = h.kind == "on", time.Now()
-	w.disturb(0)
+	w.disturbLocked(0)
 }
 
-// label sets the load balancers' label as somebody else would, unless it is there.
+// label sets drain.ExcludeLabel as somebody other than nth, unless the Node has it.
 func (w *world) label(_ happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -234,15 +224,13 @@ func (w *world) label(_ happening) {
 		return
 	}
 	w.server.ChangeNode(func(n *corev1.Node) {
-		if n.Labels == nil {
-			n.Labels = map[string]string{}
-		}
-		n.Labels[drain.ExcludeLabel] = "true"
+		metav1.SetMetaDataLabel(&n.ObjectMeta, drain.ExcludeLabel, "true")
 	}, "somebody")
 	w.cluster.foreign = true
-	w.disturb(0)
+	w.disturbLocked(0)
 }
 
+// removeNode deletes the Node, which leaves its pods.
 func (w *world) removeNode(happening) {
 	if w.server.CurrentNode() == nil {
 		return
@@ -252,9 +240,10 @@ func (w *world) removeNode(happening) {
 	defer w.mu.Unlock()
 	w.cluster.own("")
 	w.cluster.gone, w.cluster.volumes = time.Now(), 0
-	w.disturb(0)
+	w.disturbLocked(0)
 }
 
+// registerNode has the kubelet register the Node, with another UID than before.
 func (w *world) registerNode(happening) {
 	if w.server.CurrentNode() != nil {
 		return
@@ -263,8 +252,8 @@ func (w *world) registerNode(happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cluster.reset()
-	for _, n := range w.notices { // Nobody can tell whether nth has read what operators have done to the one before.
+	for _, n := range w.notices { // nth may have read what operators did to the Node before, or not.
 		n.unsure, n.lifted = n.unsure || !n.lifted.IsZero(), time.Time{}
 	}
-	w.disturb(0)
+	w.disturbLocked(0)
 }

@@ -8,27 +8,27 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 )
 
-// generator makes a plan from a seed. Each plan is made of some sorts of happenings only, and of more of them: what comes of two
-// things is found sooner where there are few others.
+// generator makes a plan from a seed. Each plan draws from a few of the sorts of happenings only: so two things meet more often.
 type generator struct {
 	*rand.Rand
 	plan  plan
-	at    time.Duration
-	names []string // of what is announced
+	at    time.Duration // of the next happening
+	names []string      // of the notices so far
 	pods  []string
-	works []string
-	// budget is that of a termination without a deadline.
+	works []string // controllers
+	// budget is how much time a lifecycle hook without a deadline gives.
 	budget time.Duration
-	next   int
-	sorts  []sort
+	next   int    // the number in the next name
+	sorts  []sort // from which this plan draws
 }
 
-// sort is one of the sorts of happenings.
+// sort is one sort of happenings, which is drawn as often as its weight says.
 type sort struct {
 	weight int
 	make   func(*generator)
 }
 
+// generate makes the plan of a seed: always the same.
 func generate(seed uint64) plan {
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0))}
 	if g.IntN(4) == 0 {
@@ -52,8 +52,8 @@ func generate(seed uint64) plan {
 	return g.plan.sorted()
 }
 
-// calm makes a plan in which little happens at once: a machine that is lost, with time before it in which pods have to go that
-// resist, and one thing or another that need not hinder it.
+// calm makes a plan in which little happens at a time. The machine will be lost, in time for pods that resist, and what else happens need not
+// keep nth from its work.
 func (g *generator) calm() {
 	if g.IntN(2) == 0 {
 		g.add(happening{what: "hard", n: 1})
@@ -130,7 +130,7 @@ func (g *generator) announceLoss() (left time.Duration) {
 	return h.span
 }
 
-// calmSorts are those of which something happens in a calm plan.
+// calmSorts are the sorts of happenings from which a calm plan draws two.
 var calmSorts = []sort{
 	{1, func(g *generator) { g.addPod("pod") }},
 	{1, func(g *generator) { g.addPod("late-pod") }},
@@ -159,14 +159,16 @@ var calmSorts = []sort{
 	}},
 }
 
+// add adds a happening to the plan, at the present time of the plan.
 func (g *generator) add(h happening) {
 	h.at = g.at
 	g.plan = append(g.plan, h)
 }
 
+// pick returns one of the words.
 func (g *generator) pick(words ...string) string { return words[g.IntN(len(words))] }
 
-// span is a random time, with short ones more often.
+// span returns a random time. Half of them are at most an eighth of most.
 func (g *generator) span(most time.Duration) time.Duration {
 	d := time.Duration(g.Int64N(int64(most)))
 	if g.IntN(2) == 0 {
@@ -175,7 +177,7 @@ func (g *generator) span(most time.Duration) time.Duration {
 	return d.Round(100 * time.Millisecond)
 }
 
-// pause is between two happenings: mostly little, sometimes enough for all to come to rest.
+// pause moves the time of the plan on: mostly by little, sometimes by enough for the node to come to rest.
 func (g *generator) pause() {
 	switch g.IntN(10) {
 	case 0:
@@ -188,6 +190,7 @@ func (g *generator) pause() {
 	}
 }
 
+// one adds a happening of one of the plan's sorts.
 func (g *generator) one() {
 	total := 0
 	for _, s := range g.sorts {
@@ -202,7 +205,7 @@ func (g *generator) one() {
 	}
 }
 
-// setUp is how things are at the beginning.
+// setUp adds how things are at the beginning: clocks, rules, options, pods.
 func (g *generator) setUp() {
 	if g.IntN(4) == 0 {
 		g.add(happening{what: "skew", span: time.Duration(g.IntN(600)-300) * time.Second})
@@ -266,7 +269,7 @@ func (g *generator) setUp() {
 	}
 }
 
-// volumeWait is mostly short, and sometimes as long as the setting may be.
+// volumeWait returns a random value of the setting volume_wait: mostly short, sometimes up to its maximum.
 func (g *generator) volumeWait() time.Duration {
 	if g.IntN(3) == 0 {
 		return g.span(time.Hour)
@@ -274,11 +277,13 @@ func (g *generator) volumeWait() time.Duration {
 	return g.span(30 * time.Second)
 }
 
+// name returns a name that is not used yet.
 func (g *generator) name(prefix string) string {
 	g.next++
 	return fmt.Sprintf("%s-%d", prefix, g.next)
 }
 
+// announce announces an event of any kind.
 func (g *generator) announce() {
 	h := happening{what: "announce"}
 	switch g.IntN(10) {
@@ -306,6 +311,7 @@ func (g *generator) announce() {
 	g.add(h)
 }
 
+// addPod adds a pod of any sort. what is pod or late-pod.
 func (g *generator) addPod(what string) {
 	h := happening{what: what, name: g.name("pod"), kind: "plain", span: time.Duration(1+g.IntN(40)) * time.Second, n: g.IntN(10)}
 	if g.IntN(2) == 0 {
@@ -315,6 +321,7 @@ func (g *generator) addPod(what string) {
 	g.add(h)
 }
 
+// addWorkload adds a controller of any sort, some with a budget.
 func (g *generator) addWorkload() {
 	h := happening{what: "workload", name: g.name("work"), span: time.Duration(1+g.IntN(20)) * time.Second, n: 1 + g.IntN(3)}
 	h.kind = g.pick("replicas", "replicas", "replicas+tolerates", "stateful", "stateful+tolerates", "daemon")
@@ -325,7 +332,7 @@ func (g *generator) addWorkload() {
 	}
 }
 
-// some is one of the names, or one that is not there.
+// some returns one of the names, or one that nothing has if names is empty.
 func (g *generator) some(names []string) string {
 	if len(names) == 0 {
 		return "nobody"
@@ -333,7 +340,7 @@ func (g *generator) some(names []string) string {
 	return names[g.IntN(len(names))]
 }
 
-// rush has a pod come just before the node is to be closed, while the API server's cache is behind.
+// rush adds a pod just before the node has to be closed, while the API server's cache is behind.
 func (g *generator) rush() {
 	if g.IntN(2) == 0 {
 		g.add(happening{what: "mute", span: 10 * time.Second})
@@ -345,7 +352,7 @@ func (g *generator) rush() {
 	g.announceLoss()
 }
 
-// rebooting announces a reboot, which comes in its time; the kubelet needs a while after it, or the API server is away.
+// rebooting announces a reboot, and reboots the machine near that time.
 func (g *generator) rebooting() {
 	name := g.name("maintenance")
 	g.names = append(g.names, name)
@@ -358,7 +365,7 @@ func (g *generator) rebooting() {
 	g.at += g.span(30 * time.Second)
 }
 
-// uncordoning has an operator open the node, to which pods come then; nth may be started again before, or hear of another event.
+// uncordoning lets an operator uncordon the node. Then pods come, nth crashes or another event is announced.
 func (g *generator) uncordoning() {
 	g.at += 20*time.Second + g.span(20*time.Second)
 	g.add(happening{what: "admin", kind: "uncordon"})
@@ -375,7 +382,7 @@ func (g *generator) uncordoning() {
 	}
 }
 
-// trouble is with the way to the API server.
+// trouble adds a lasting fault between nth and the API server.
 func (g *generator) trouble() {
 	switch g.IntN(5) {
 	case 0:
@@ -389,7 +396,7 @@ func (g *generator) trouble() {
 	}
 }
 
-// sorts are the sorts of happenings, besides that something is announced.
+// sorts are all sorts of happenings. That something is announced is drawn apart from these.
 var sorts = []sort{
 	{4, func(g *generator) { g.add(happening{what: "withdraw", name: g.some(g.names)}) }},
 	{2, func(g *generator) { g.add(happening{what: "return", name: g.some(g.names)}) }},
@@ -458,7 +465,7 @@ var sorts = []sort{
 	}},
 	{1, func(g *generator) { g.add(happening{what: "sleep", span: g.span(5 * time.Minute)}) }},
 	{1, func(g *generator) { g.add(happening{what: "sleep", span: g.span(20 * time.Hour)}) }},
-	{1, func(g *generator) { // while nth does not run
+	{1, func(g *generator) { // The clock is set while nth does not run.
 		g.add(happening{what: "crash", span: 2*time.Second + g.span(20*time.Second)})
 		g.at += time.Second
 		g.add(happening{what: "clock", span: time.Duration(g.IntN(240)-120) * time.Minute / 10})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -21,8 +22,8 @@ import (
 	"github.com/nth-project/nth/pkg/wait"
 )
 
-// live lets a plan happen. Between things that are far enough apart, what has become of the node is judged; and so it is at
-// the end, when nothing is wrong any more, and once more when nothing is announced.
+// live lets a plan happen. The node is judged whenever it is at rest: between happenings that are far enough apart, at the end, when nothing is
+// wrong any more, and again when nothing is announced any more.
 func (w *world) live(p plan) {
 	p = p.started()
 	w.keeps = slices.ContainsFunc(p, func(h happening) bool { return h.what == "stale" })
@@ -42,7 +43,7 @@ func (w *world) live(p plan) {
 	w.close()
 }
 
-// pass lets time pass, and judges what has become of the node if it was quiet for long enough.
+// pass lets time pass, and judges the node when it has been quiet for long enough.
 func (w *world) pass(d time.Duration) {
 	end := time.Now().Add(d)
 	for {
@@ -62,7 +63,7 @@ func (w *world) pass(d time.Duration) {
 	time.Sleep(time.Until(end))
 }
 
-// close ends the world.
+// close stops nth and the fake API server.
 func (w *world) close() {
 	w.mu.Lock()
 	w.ending = true
@@ -79,7 +80,7 @@ func (w *world) close() {
 
 // happen carries out a happening.
 func (w *world) happen(h happening) {
-	w.tell("-- %s", h)
+	w.note("-- %s", h)
 	do, known := happenings[h.what]
 	if !known {
 		w.violated(understood, "nothing known is %q", h.what)
@@ -88,19 +89,16 @@ func (w *world) happen(h happening) {
 	do(w, h)
 }
 
-// happenings are what may happen. Each disturbs the world for as long as its span says, where it has one.
+// happenings are all that may happen, by the word of a plan. span, written "for", is how long something lasts, unless it says otherwise.
 var happenings = map[string]func(*world, happening){
-	// The rules: kind is the action for the kind name; n of 1 tells that all others are as they are.
 	"start": func(w *world, _ happening) { w.begin() },
-	"rule":  func(w *world, h happening) { w.rule(h.name, func(r *policy.Rule) { r.Action = policy.Action(h.kind) }) },
+
+	// Changes of the rules: name is the kind of event or the code, kind the action, and span the setting's value.
+	"rule": func(w *world, h happening) { w.rule(h.name, func(r *policy.Rule) { r.Action = policy.Action(h.kind) }) },
 	"code": func(w *world, h happening) {
 		w.rule(string(event.ScheduledMaintenance), func(r *policy.Rule) {
-			codes := map[string]policy.When{}
-			for code, when := range r.Codes {
-				codes[code] = when
-			}
-			codes[h.name] = policy.When(h.kind)
-			r.Codes = codes
+			r.Codes = maps.Clone(r.Codes)
+			r.Codes[h.name] = policy.When(h.kind)
 		})
 	},
 	"hard": func(w *world, h happening) {
@@ -118,9 +116,9 @@ var happenings = map[string]func(*world, happening){
 	"budget": func(w *world, h happening) {
 		w.rule(string(event.ASGTermination), func(r *policy.Rule) { r.Budget = h.span })
 	},
-	// How a drain goes about it, for what begins with the next start.
 	"option": (*world).option,
 
+	// Notices, by name.
 	"announce": (*world).announce,
 	"withdraw": func(w *world, h happening) {
 		w.edit(h.name, (*notice).withdraw)
@@ -136,18 +134,19 @@ var happenings = map[string]func(*world, happening){
 			}
 		})
 	},
-	"mock": func(w *world, h happening) {
+	"mock": func(w *world, h happening) { // as amazon-ec2-metadata-mock does, with another time at each look
 		w.edit(h.name, func(n *notice) {
-			n.moving = n.kind == event.SpotInterruption && !n.seen.IsZero()
-			n.unsure = n.unsure || n.moving && !n.rebooted.IsZero() // With another time, it is another one than before the reboot.
+			n.moving = n.kind == event.SpotInterruption && !n.firstSeen.IsZero()
+			n.unsure = n.unsure || n.moving && !n.rebooted.IsZero() // With another time, nth takes it for another one than before the reboot.
 		})
 	},
 	"deaf": (*world).deaf,
 
+	// The way to the API server, and its cache and clock.
 	"fault":  (*world).fault,
 	"stuck":  (*world).stick,
-	"drop":   func(w *world, _ happening) { w.server.DropWatches(); w.bother(0) },
-	"expire": func(w *world, _ happening) { w.server.Compact(); w.server.DropWatches(); w.bother(0) },
+	"drop":   func(w *world, _ happening) { w.server.DropWatches(); w.disturb(0) },
+	"expire": func(w *world, _ happening) { w.server.Compact(); w.server.DropWatches(); w.disturb(0) },
 	"lag":    (*world).lag,
 	"skew": func(w *world, h happening) { // at the beginning only
 		w.mu.Lock()
@@ -155,9 +154,13 @@ var happenings = map[string]func(*world, happening){
 		w.mu.Unlock()
 		w.server.SetSkew(h.span)
 	},
+	"kubeconfig": (*world).replaceKubeconfig,
+	"rename":     (*world).renameNode,
+
+	// nth as a process, its disk and its machine.
 	"crash":    (*world).crash,
 	"crash-at": (*world).crashAt,
-	"stop":     func(w *world, h happening) { w.stop(); w.beginNow(h.span) },
+	"stop":     func(w *world, h happening) { w.stop(); w.beginAfter(h.span) },
 	"forget":   (*world).forget,
 	"disk":     (*world).hang,
 	"full":     (*world).fill,
@@ -165,19 +168,17 @@ var happenings = map[string]func(*world, happening){
 	"mute":     (*world).mute,
 	"reboot":   (*world).reboot,
 	"credential": func(w *world, h happening) {
-		w.obstruct(h.span)
+		w.hinder(h.span)
 		w.mu.Lock()
 		w.identity = time.Now().Add(h.span)
 		w.mu.Unlock()
 	},
 
-	"kubeconfig": (*world).replaceKubeconfig,
-	"rename":     (*world).renameNode,
-
+	// Pods and their controllers, budgets and volumes.
 	"pod":      (*world).addPod,
 	"late-pod": (*world).addPod,
 	"workload": (*world).addWorkload,
-	"scale":    func(w *world, h happening) { w.server.RemoveWorkload(h.name); w.bother(0) },
+	"scale":    func(w *world, h happening) { w.server.RemoveWorkload(h.name); w.disturb(0) },
 	"annotate": (*world).annotate,
 	"guard":    (*world).guardPods,
 	"yield":    (*world).yield,
@@ -186,6 +187,7 @@ var happenings = map[string]func(*world, happening){
 	"dying":    (*world).shutDownKubelet,
 	"finish":   func(w *world, h happening) { w.finish(h.name) },
 
+	// What others do to the Node.
 	"admin":     (*world).admin,
 	"queue":     (*world).queue,
 	"karpenter": (*world).karpenter,
@@ -194,26 +196,13 @@ var happenings = map[string]func(*world, happening){
 	"node":      (*world).registerNode,
 	"clock":     (*world).step,
 	"sleep":     (*world).sleep,
-	"quiet":     func(*world, happening) {},
+	"quiet":     func(*world, happening) {}, // lets time pass at the end of a plan
 }
 
+// seconds cuts a time to whole seconds, as EC2 and the Kubernetes API write it.
 func seconds(t time.Time) time.Time { return t.Truncate(time.Second) }
 
-// obstruct is hinder for who has not the lock.
-func (w *world) obstruct(d time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.hinder(d)
-}
-
-// bother is disturb for who has not the lock.
-func (w *world) bother(d time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.disturb(d)
-}
-
-// rule changes the rule of a kind, live.
+// rule changes the rule of a kind of events, also for nth while it runs.
 func (w *world) rule(name string, change func(*policy.Rule)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -225,20 +214,21 @@ func (w *world) rule(name string, change func(*policy.Rule)) {
 	w.ruleSet[kind] = time.Now()
 	for _, n := range w.notices {
 		if n.kind == kind {
-			n.settled = time.Time{} // it may be due more than it was
+			n.settled = time.Time{} // Another outcome may be due now.
 			n.held = false
-			if ignored && r.Action != policy.Ignore && !n.seen.IsZero() {
-				n.seen = time.Now() // only now it is met
+			if ignored && r.Action != policy.Ignore && !n.firstSeen.IsZero() {
+				n.firstSeen = time.Now() // Until now nth did not look for it.
 			}
 			w.watchDeadline(n)
 		}
 	}
-	w.disturb(0)
+	w.disturbLocked(0)
 	if w.nth != nil {
-		w.nth.agent.SetPolicy(clone(w.rules))
+		w.nth.agent.SetPolicy(maps.Clone(w.rules))
 	}
 }
 
+// option changes how a drain works, from the next start on. name is the option, and span its value.
 func (w *world) option(h happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -258,7 +248,7 @@ func (w *world) option(h happening) {
 	}
 }
 
-// announce begins an announcement: kind is its kind and code, and span the time until its deadline, if it has one.
+// announce announces an event, unless its document has one already. kind is its kind and code, and span the time until its deadline, if any.
 func (w *world) announce(h happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -268,7 +258,7 @@ func (w *world) announce(h happening) {
 	}
 	alone := kind != string(event.ScheduledMaintenance)
 	if alone && slices.ContainsFunc(w.notices, func(n *notice) bool { return n.kind == event.Kind(kind) && n.listed }) {
-		return // its document holds one
+		return // The document has room for one event.
 	}
 	if w.replaces(event.Kind(kind), code, h.span) {
 		return
@@ -278,29 +268,29 @@ func (w *world) announce(h happening) {
 		changed: time.Now(), announced: time.Now(), deadlined: time.Now(),
 	}
 	if n.kind == event.ASGTermination || n.kind == event.Shutdown {
-		n.name = fmt.Sprintf("%s@%d", n.name, w.boot) // these IDs are made from the boot's
+		n.name = fmt.Sprintf("%s@%d", n.name, w.boot) // The IDs of these events contain the boot ID.
 	}
 	if h.span != 0 {
 		n.deadline = seconds(time.Now().Add(h.span))
 	}
-	// One that was announced in a boot before, and in this one, may be the same for nth, whose time has moved.
-	n.unsure = alone && w.any(func(other *notice) bool {
-		return other.kind == n.kind && other.code == code && other.boot != w.boot && !other.over(w)
+	// nth may take it for one from an earlier boot whose deadline has moved.
+	n.unsure = alone && w.anyNotice(func(other *notice) bool {
+		return other.kind == n.kind && other.code == code && other.boot != w.boot && !w.over(other)
 	})
 	w.notices = append(w.notices, n)
 	w.documentChanged(n.kind)
-	w.disturb(0)
+	w.disturbLocked(0)
 	w.watchDeadline(n)
 }
 
-// replaces announces a spot or rebalance notice in the place of one before it, which is the same interruption as long as nth
-// does not know that one for withdrawn; it reports whether there was one.
+// replaces reports whether a new spot or rebalance notice is for nth the same as an earlier one, and announces that one again then. It is the
+// same until nth knows that the earlier one was withdrawn.
 func (w *world) replaces(kind event.Kind, code string, span time.Duration) bool {
 	if kind != event.SpotInterruption && kind != event.RebalanceRecommendation {
 		return false
 	}
 	for _, n := range w.notices {
-		if n.kind != kind || n.code != code || n.boot != w.boot || n.over(w) {
+		if n.kind != kind || n.code != code || n.boot != w.boot || w.over(n) {
 			continue
 		}
 		if to := seconds(time.Now().Add(span)); span != 0 && to.Before(n.deadline) {
@@ -310,13 +300,13 @@ func (w *world) replaces(kind event.Kind, code string, span time.Duration) bool 
 		n.relist()
 		n.changed = time.Now()
 		w.documentChanged(kind)
-		w.disturb(0)
+		w.disturbLocked(0)
 		return true
 	}
 	return false
 }
 
-// becomes ends a notice: EC2 tells how maintenance has ended, and of all else only that it is announced, or is not any more.
+// becomes ends a notice. EC2 says how maintenance has ended. Notices of other kinds just disappear.
 func (n *notice) becomes(state event.State) {
 	if n.kind != event.ScheduledMaintenance {
 		n.withdraw()
@@ -325,17 +315,18 @@ func (n *notice) becomes(state event.State) {
 	n.state = state
 }
 
+// withdraw removes a notice from its document.
 func (n *notice) withdraw() { n.listed, n.unlisted = false, time.Now() }
 
-// relist announces again what was withdrawn. What has its name from a boot is over with that.
+// relist announces a withdrawn notice again, unless it was of an earlier boot only.
 func (n *notice) relist() {
 	if over := (n.kind == event.Shutdown || n.kind == event.ASGTermination) && !n.rebooted.IsZero(); !n.listed && !over {
 		n.listed, n.announced, n.held = true, time.Now(), false
-		n.unsure = n.unsure || n.moving // Its time is another if it was given up meanwhile.
+		n.unsure = n.unsure || n.moving // nth may know it with another time.
 	}
 }
 
-// edit changes what is announced.
+// edit changes the notices of a name, apart from those that EC2 has ended.
 func (w *world) edit(name string, change func(*notice)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -344,7 +335,7 @@ func (w *world) edit(name string, change func(*notice)) {
 			continue
 		}
 		if n.state != event.Pending {
-			continue // EC2 never revives an event
+			continue // EC2 never announces a canceled or completed event again.
 		}
 		before := n.listed
 		n.held = w.holds(n)
@@ -355,10 +346,10 @@ func (w *world) edit(name string, change func(*notice)) {
 		}
 		w.documentChanged(n.kind)
 	}
-	w.disturb(0)
+	w.disturbLocked(0)
 }
 
-// deaf makes a document unreadable, or all of the metadata service's.
+// deaf makes the document of the kind name unreadable; without a name, all of the metadata service's.
 func (w *world) deaf(h happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -367,7 +358,7 @@ func (w *world) deaf(h happening) {
 			if !time.Now().Before(d.deaf) {
 				d.since = time.Now()
 			}
-			d.deaf, d.heard = time.Now().Add(h.span), time.Now().Add(h.span)
+			d.deaf, d.readable = time.Now().Add(h.span), time.Now().Add(h.span)
 			w.documentChanged(kind)
 			for _, n := range w.notices {
 				if n.kind == kind && !n.listed {
@@ -381,29 +372,29 @@ func (w *world) deaf(h happening) {
 			})
 		}
 	}
-	w.disturb(h.span)
+	w.disturbLocked(h.span)
 }
 
-// fault makes requests of the verb name, or all, fail in the way kind.
+// fault lets requests of the verb name fail in the way kind. See fault in line_test.go.
 func (w *world) fault(h happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.faults = append(w.faults, &fault{verb: h.name, kind: h.kind, until: time.Now().Add(h.span)})
 	if h.kind == "403" || h.kind == "html" {
-		w.refused = time.Now().Add(h.span + 65*time.Second) // the pause after which it is tried again
+		w.refused = time.Now().Add(h.span + longestPause)
 	}
 	switch h.kind {
-	case "late": // Only the first attempts are given up.
-		w.hinder(min(h.span, 40*time.Second))
-		w.disturb(h.span)
-	case "void": // Pods are deleted in time all the same.
-		w.disturb(h.span)
+	case "late": // nth gives up its first attempts only, and then waits longer.
+		w.hinderLocked(min(h.span, 40*time.Second))
+		w.disturbLocked(h.span)
+	case "void": // nth has to delete pods in time all the same.
+		w.disturbLocked(h.span)
 	default:
-		w.hinder(h.span)
+		w.hinderLocked(h.span)
 	}
 }
 
-// stick has nth's connection lead to a server that is dead inside for so long: it fails in the way kind. Other connections do not.
+// stick lets all requests fail in the way kind that nth makes on its present connection, as if it led to an API server without etcd.
 func (w *world) stick(h happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -411,18 +402,18 @@ func (w *world) stick(h happening) {
 		return
 	}
 	w.faults = append(w.faults, &fault{kind: h.kind, until: time.Now().Add(h.span), on: &connection{w.nth, w.nth.connection}})
-	w.muted = time.Now()               // Watches that are open stay so.
-	w.hinder(min(h.span, time.Minute)) // By then, three have failed in a row, even if each hangs.
-	w.disturb(h.span)
+	w.muted = time.Now()                     // Watches that are open stay so.
+	w.hinderLocked(min(h.span, time.Minute)) // Within a minute, three requests have failed in a row, even if each hangs.
+	w.disturbLocked(h.span)
 }
 
-// replaceKubeconfig puts another credential in the place of nth's, which is refused until nth has noticed that, after so long.
+// replaceKubeconfig replaces nth's credential. The API server refuses the old one, until nth has noticed that after a time.
 func (w *world) replaceKubeconfig(h happening) {
 	w.server.DropWatches()
 	w.fault(happening{kind: "401", span: h.span})
 }
 
-// renameNode registers the Node under another name, by which nth begins to act on it. The stand-in has only one name.
+// renameNode registers the node under another name, and nth begins again under that. For the fake API server, both names are the same.
 func (w *world) renameNode(h happening) {
 	w.removeNode(h)
 	w.registerNode(h)
@@ -433,26 +424,28 @@ func (w *world) renameNode(h happening) {
 	}
 }
 
+// lag lets the API server's cache be behind: by n versions, and by a time.
 func (w *world) lag(h happening) {
 	w.server.SetLag(int64(h.n), h.span)
-	w.obstruct(20 * time.Second)
+	w.hinder(20 * time.Second)
 	time.AfterFunc(20*time.Second, func() { w.server.SetLag(0, 0) })
 }
 
+// crash kills nth, which is started again after a time.
 func (w *world) crash(h happening) {
 	w.mu.Lock()
-	w.kill(w.nth, "for no reason")
+	w.killLocked(w.nth, "for no reason")
 	w.mu.Unlock()
-	w.beginNow(h.span)
+	w.beginAfter(h.span)
 }
 
-func (w *world) beginNow(d time.Duration) {
+func (w *world) beginAfter(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.beginIn(d)
+	w.beginAfterLocked(d)
 }
 
-// crashAt has nth killed at the n-th write of its record from now, before or after it, and start again after a while.
+// crashAt kills nth at the n-th write of its record from now. kind is before or after. nth is started again after a time.
 func (w *world) crashAt(h happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -461,36 +454,36 @@ func (w *world) crashAt(h happening) {
 	}
 }
 
-// forget loses the record, and nth with it.
+// forget kills nth and deletes its record. nth is started again after a time.
 func (w *world) forget(h happening) {
 	w.mu.Lock()
-	w.kill(w.nth, "and its record lost")
+	w.killLocked(w.nth, "and its record lost")
 	w.disk = nil
 	w.forgot = time.Now()
 	for _, n := range w.notices {
-		n.unsure = n.unsure || !n.rebooted.IsZero() // The claim may say that it was over.
-		n.rebooted, n.acted, n.seen, n.settled, n.drained, n.vague = time.Time{}, false, time.Time{}, time.Time{}, "", true
+		n.unsure = n.unsure || !n.rebooted.IsZero() // The claim may show nth that it ended with the reboot.
+		n.rebooted, n.acted, n.firstSeen, n.settled, n.drained, n.vague = time.Time{}, false, time.Time{}, time.Time{}, "", true
 		n.held = false
 		if !n.lifted.IsZero() {
-			n.unsure, n.lifted = true, time.Time{} // where the annotation is gone as well, nobody remembers the uncordon
+			n.unsure, n.lifted = true, time.Time{} // nth knows of the uncordon only if the annotation is still on the Node.
 		}
 	}
 	w.mu.Unlock()
-	w.beginNow(h.span)
+	w.beginAfter(h.span)
 }
 
-// hang makes the disk hang.
+// hang lets the disk hang for a time.
 func (w *world) hang(h happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.nth != nil {
-		w.power(w.nth)
+		w.saveDiskLocked(w.nth)
 	}
 	w.hung = time.Now().Add(h.span)
-	w.disturb(h.span)
+	w.disturbLocked(h.span)
 }
 
-// fill lets each write to the disk fail, so that what is on it stays as it is.
+// fill lets each write to the disk fail for a time.
 func (w *world) fill(h happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -499,13 +492,13 @@ func (w *world) fill(h happening) {
 	}
 	w.full = true
 	if w.nth != nil {
-		w.power(w.nth)
+		w.saveDiskLocked(w.nth)
 		w.breakDisk(w.nth)
 	}
 	time.AfterFunc(h.span, w.mendDisks)
 }
 
-// breakDisk puts something in the place of an incarnation's directory that is none.
+// breakDisk replaces an incarnation's state directory by a file, so that each write fails.
 func (w *world) breakDisk(i *incarnation) {
 	i.broken = true
 	dir := w.statePath(i.number)
@@ -513,7 +506,7 @@ func (w *world) breakDisk(i *incarnation) {
 	w.check(os.WriteFile(dir, nil, 0o600))
 }
 
-// mendDisks lets writes succeed again.
+// mendDisks restores all state directories.
 func (w *world) mendDisks() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -530,10 +523,10 @@ func (w *world) mendDisks() {
 	}
 }
 
-// stale kills nth, which finds the record n seconds later as it was before span: of a disk that has been put back.
+// stale kills nth and puts back an earlier record: the last one that is older than span. nth is started again after n seconds.
 func (w *world) stale(h happening) {
 	w.mu.Lock()
-	w.kill(w.nth, "and an old record put in the place of its own")
+	w.killLocked(w.nth, "and an old record put in the place of its own")
 	w.disk = nil
 	for _, s := range w.disks {
 		if time.Since(s.at) > h.span {
@@ -546,24 +539,27 @@ func (w *world) stale(h happening) {
 		n.rebooted, n.acted, n.settled, n.drained, n.lifted = time.Time{}, false, time.Time{}, "", time.Time{}
 	}
 	w.mu.Unlock()
-	w.beginNow(time.Duration(h.n) * time.Second)
+	w.beginAfter(time.Duration(h.n) * time.Second)
 }
 
-// mute lets nothing come through the watches, without a word, until nth gives them up.
+// mute lets open watches deliver nothing, until nth gives them up. Watches that are opened within the time are mute, too.
 func (w *world) mute(h happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.muted = time.Now().Add(h.span)
-	w.hinder(h.span + 15*time.Second)
+	w.hinderLocked(h.span + 15*time.Second)
 }
 
-// missedAfter is when a kubelet is missed that has not reported: node-monitor-grace-period of the controller manager.
+// longestPause is how long nth may pause after a refusal for good.
+const longestPause = 65 * time.Second
+
+// missedAfter is how long after a kubelet's last report the controller manager sets Ready to Unknown: its node-monitor-grace-period.
 const missedAfter = 50 * time.Second
 
-// reboot kills nth, which is started again in another boot after span; n seconds later the kubelet reports the node Ready.
+// reboot kills nth, and starts it in another boot after a time. n seconds later the kubelet reports the node Ready.
 func (w *world) reboot(h happening) {
 	w.mu.Lock()
-	w.kill(w.nth, "in a reboot")
+	w.killLocked(w.nth, "in a reboot")
 	w.boot++
 	w.booted = time.Now()
 	for _, n := range w.notices {
@@ -574,7 +570,7 @@ func (w *world) reboot(h happening) {
 	w.mu.Unlock()
 	w.server.StartKubelet()
 	w.node(func(n *corev1.Node) { n.Status.VolumesInUse = nil })
-	time.AfterFunc(missedAfter, func() { // of a quick reboot, the Node says nothing
+	time.AfterFunc(missedAfter, func() { // After a quick reboot, the Node was Ready all the time.
 		w.mu.Lock()
 		current := w.bootID() == id
 		w.mu.Unlock()
@@ -582,8 +578,8 @@ func (w *world) reboot(h happening) {
 			w.node(func(n *corev1.Node) { ready(n, corev1.ConditionUnknown) })
 		}
 	})
-	w.beginNow(h.span)
-	w.obstruct(h.span + time.Duration(h.n)*time.Second)
+	w.beginAfter(h.span)
+	w.hinder(h.span + time.Duration(h.n)*time.Second)
 	time.AfterFunc(h.span+time.Duration(h.n)*time.Second, func() {
 		w.mu.Lock()
 		current := w.bootID() == id
@@ -595,16 +591,18 @@ func (w *world) reboot(h happening) {
 	})
 }
 
+// ready sets the Node's condition Ready.
 func ready(n *corev1.Node, status corev1.ConditionStatus) {
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
 }
 
-// survive is what a reboot makes of a notice. It belongs to who has the lock.
+// survive updates a notice for a reboot. The IDs of some kinds contain the boot ID: such a notice ends, and a lifecycle hook that still waits is
+// announced under another ID.
 func (w *world) survive(n *notice) {
 	n.changed = time.Now()
-	n.unsure = n.unsure || !n.rebooted.IsZero() // It may have ended with the reboot before.
-	if n.moving {                               // In another boot it is another notice, which no uncordon was for.
-		n.unsure, n.lifted = true, time.Time{}
+	n.unsure = n.unsure || !n.rebooted.IsZero() // nth may have ended it at the reboot before.
+	if n.moving {
+		n.unsure, n.lifted = true, time.Time{} // For nth it is another event, and no uncordon was for that.
 	}
 	switch {
 	case n.kind == event.ASGTermination || n.kind == event.Shutdown:
@@ -620,32 +618,32 @@ func (w *world) survive(n *notice) {
 		}
 	case n.rebooted.IsZero():
 		n.acted = w.possible(n, cordoned)
-		n.unsure = n.unsure || w.full // Nobody may remember that it was acted upon.
+		n.unsure = n.unsure || w.full // nth may not know that it was acting on it.
 	}
 	n.rebooted, n.held, n.done = time.Now(), false, n.done || n.drained != ""
 	w.documentChanged(n.kind)
 }
 
-// node changes the Node, if there is one.
+// node changes the Node, if one exists. manager is the field manager.
 func (w *world) node(change func(*corev1.Node), manager ...string) {
 	if w.server.CurrentNode() != nil {
 		w.server.ChangeNode(change, manager...)
 	}
 }
 
-// step sets the machine's clock.
+// step sets the machine's clock ahead by span, or back.
 func (w *world) step(h happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.offset += h.span
 }
 
-// sleep has the machine sleep, by which all that was becomes older.
+// sleep lets the machine sleep for a time. The world's clock stands still then, so all that was before becomes older instead.
 func (w *world) sleep(h happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.any(func(n *notice) bool { return n.listed && n.kind.Local() }) {
-		return // it is about to go down
+	if w.anyNotice(func(n *notice) bool { return n.listed && n.kind.Local() }) {
+		return // A machine that shuts down does not go to sleep.
 	}
 	w.slept.Add(int64(h.span))
 	w.cluster.skew += h.span // The API server's clock does not stop.
@@ -654,7 +652,7 @@ func (w *world) sleep(h happening) {
 	w.booted = w.booted.Add(-h.span)
 	for _, n := range w.notices {
 		for _, t := range []*time.Time{
-			&n.deadline, &n.changed, &n.announced, &n.seen, &n.said, &n.rebooted, &n.lifted, &n.settled, &n.unlisted, &n.ended, &n.missed,
+			&n.deadline, &n.changed, &n.announced, &n.firstSeen, &n.lastSeen, &n.rebooted, &n.lifted, &n.settled, &n.unlisted, &n.ended, &n.missed,
 		} {
 			if !t.IsZero() {
 				*t = t.Add(-h.span)
@@ -663,19 +661,19 @@ func (w *world) sleep(h happening) {
 		n.deadlined = time.Now()
 		w.watchDeadline(n)
 	}
-	w.hinder(0)
+	w.hinderLocked(0)
 }
 
-// recover ends all that is wrong.
+// recover ends all faults, brings the Node and nth back, and removes the operators' annotation from the Node.
 func (w *world) recover() {
-	w.tell("-- all is well again")
+	w.note("-- all is well again")
 	w.mu.Lock()
 	w.faults, w.hung = nil, time.Time{}
 	if now := time.Now(); now.Before(w.muted) {
-		w.muted = now // A watch that has become mute stays so.
+		w.muted = now // Watches that are mute already stay so.
 	}
 	w.identity = time.Time{}
-	rest := min(max(time.Until(w.refused), 0), 65*time.Second) // the longest pause after a refusal
+	rest := min(max(time.Until(w.refused), 0), longestPause)
 	w.refused = time.Time{}
 	for kind, d := range w.documents {
 		if time.Now().Before(d.deaf) {
@@ -684,7 +682,7 @@ func (w *world) recover() {
 		}
 	}
 	id := w.bootID()
-	w.disturb(0)
+	w.disturbLocked(0)
 	w.disturbed = time.Now().Add(rest)
 	w.mu.Unlock()
 	w.server.SetLag(0, 0)
@@ -705,7 +703,7 @@ func (w *world) recover() {
 	time.Sleep(rest)
 }
 
-// volume is in use on the node for so long.
+// volume lets the Node report a volume in use for a time.
 func (w *world) volume(h happening) {
 	if w.server.CurrentNode() == nil {
 		return
@@ -716,7 +714,7 @@ func (w *world) volume(h happening) {
 	if w.cluster.volumes++; w.cluster.volumes == 1 {
 		w.cluster.used = time.Now()
 	}
-	w.disturb(h.span)
+	w.disturbLocked(h.span)
 	w.mu.Unlock()
 	time.AfterFunc(h.span, func() {
 		w.node(func(n *corev1.Node) {
@@ -730,7 +728,7 @@ func (w *world) volume(h happening) {
 	})
 }
 
-// shutDownKubelet lets the kubelet end all pods, as it does in the machine's shutdown: they stay as they have failed.
+// shutDownKubelet lets the kubelet end all pods, as in a shutdown with its own graceful shutdown. They stay on the node as failed.
 func (w *world) shutDownKubelet(_ happening) {
 	w.mu.Lock()
 	w.cluster.failed = time.Now()
@@ -744,27 +742,27 @@ func (w *world) shutDownKubelet(_ happening) {
 	w.mu.Unlock()
 	w.server.ShutDownKubelet()
 	w.server.FailPods()
-	w.bother(2 * time.Second)
+	w.disturb(2 * time.Second)
 }
 
-// yieldSlowly adds a budget for a workload that lets one of its pods go at a time.
+// yieldSlowly adds a disruption budget for a controller that lets one of its pods go at a time.
 func (w *world) yieldSlowly(h happening) {
 	w.mu.Lock()
 	slow := w.cluster.yielding[h.name]
 	w.cluster.yielding[h.name] = true
 	w.mu.Unlock()
 	if slow {
-		return // two budgets for one pod would not let it go at all
+		return // The API server refuses to evict a pod with two budgets.
 	}
 	w.server.AddBudget(apitest.Budget{
 		Namespace: "default", Name: "slow-" + h.name, Selector: map[string]string{"app": h.name}, MaxUnavailable: new(1), Delay: 200 * time.Millisecond,
 	})
-	w.bother(0)
+	w.disturb(0)
 }
 
-// withdrawAll takes back all that is announced.
+// withdrawAll withdraws all notices.
 func (w *world) withdrawAll() {
-	w.tell("-- nothing is announced any more")
+	w.note("-- nothing is announced any more")
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, n := range w.notices {
@@ -776,10 +774,10 @@ func (w *world) withdrawAll() {
 	for kind := range w.documents {
 		w.documentChanged(kind)
 	}
-	w.disturb(0)
+	w.disturbLocked(0)
 }
 
-// longestWithdrawal is how long it may take until nothing stands any more.
+// longestWithdrawal is how long it takes until nth must have found that all is withdrawn.
 func (w *world) longestWithdrawal() time.Duration {
 	longest := time.Duration(0)
 	w.mu.Lock()
@@ -792,7 +790,8 @@ func (w *world) longestWithdrawal() time.Duration {
 	return longest
 }
 
-// addPod puts a pod on the node: kind is what sort of pod, span its grace, and n how many seconds it takes to end.
+// addPod adds a pod to the node. kind has words about it, joined by +, span is its grace period, and n how many seconds it takes to end. A
+// late-pod is bound to the node a second after it was created.
 func (w *world) addPod(h happening) {
 	if w.server.HasPod("default/" + h.name) {
 		return
@@ -825,7 +824,9 @@ func (w *world) addPod(h happening) {
 			pod.Status.Phase = corev1.PodSucceeded
 		case "hangs":
 			ending = apitest.Never
-			w.hangs("default/" + h.name)
+			w.mu.Lock()
+			w.cluster.hanging["default/"+h.name] = true
+			w.mu.Unlock()
 		}
 	}
 	if owner != "" {
@@ -834,14 +835,14 @@ func (w *world) addPod(h happening) {
 	apitest.Ready(pod)
 	if h.what == "late-pod" {
 		w.server.AddPodLate(pod, time.Second, ending)
-		w.bother(time.Second)
+		w.disturb(time.Second)
 		return
 	}
 	w.server.AddPod(pod, ending)
-	w.bother(0)
+	w.disturb(0)
 }
 
-// addWorkload adds a controller with n pods.
+// addWorkload adds a controller with n pods. kind is replicas, stateful or daemon. With +tolerates, its pods come back to a closed node.
 func (w *world) addWorkload(h happening) {
 	work := apitest.Workload{
 		Name: h.name, Pods: h.n, Ending: apitest.Ending(time.Second), Delay: 300 * time.Millisecond, Starts: time.Second,
@@ -862,52 +863,50 @@ func (w *world) addWorkload(h happening) {
 	default:
 		w.server.AddReplicaSet(work)
 	}
-	w.bother(2 * time.Second)
+	w.disturb(2 * time.Second)
 }
 
-// annotate says when a pod may be evicted.
+// annotate sets evict.Annotation on a pod to kind.
 func (w *world) annotate(h happening) {
 	name := "default/" + h.name
 	if !w.server.HasPod(name) {
 		return
 	}
 	w.server.ChangePod(name, func(p *corev1.Pod) {
-		if p.Annotations == nil {
-			p.Annotations = map[string]string{}
-		}
-		p.Annotations[evict.Annotation] = h.kind
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, evict.Annotation, h.kind)
 	})
 	w.mu.Lock()
 	w.cluster.annotated[name] = time.Now()
 	w.mu.Unlock()
-	w.bother(0)
+	w.disturb(0)
 }
 
-// balancers take the machine out in a while, or cannot be asked.
+// balancers is a wait.Blocker: load balancers that take the machine out after a time, or, with the kind unknown, cannot be asked.
 type balancers struct {
 	world *world
 	wait  time.Duration
 	kind  string
 }
 
-func (b balancers) Wait(ctx context.Context, _ wait.Node, tell func(string)) error {
-	tell("a target")
+// Wait implements wait.Blocker.
+func (b balancers) Wait(ctx context.Context, _ wait.Node, report func(string)) error {
+	report("a target")
 	if !loop.Await(ctx, nil, b.wait) {
 		return ctx.Err()
 	}
 	if b.kind == "unknown" {
-		return errors.New("it cannot be told")
+		return errors.New("not known")
 	}
 	return nil
 }
 
-// guardPods adds a budget that never yields.
+// guardPods adds a disruption budget that never lets the pod name go.
 func (w *world) guardPods(h happening) {
 	w.server.AddBudget(apitest.Budget{Namespace: "default", Name: h.name, Selector: map[string]string{"app": h.name}, MinAvailable: new(100)})
 	w.mu.Lock()
 	w.cluster.guarded[h.name] = true
 	w.mu.Unlock()
-	w.bother(0)
+	w.disturb(0)
 }
 
 // finish takes the finalizers off a pod.
@@ -915,14 +914,14 @@ func (w *world) finish(name string) {
 	if w.server.HasPod("default/" + name) {
 		w.server.ChangePod("default/"+name, func(p *corev1.Pod) { p.Finalizers = nil })
 	}
-	w.bother(0)
+	w.disturb(0)
 }
 
-// yield removes a budget.
+// yield removes the budget of guardPods.
 func (w *world) yield(h happening) {
 	w.server.RemoveBudget("default", h.name)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cluster.guarded[h.name] = false
-	w.disturb(0)
+	w.disturbLocked(0)
 }

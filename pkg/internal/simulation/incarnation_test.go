@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,36 +29,37 @@ type incarnation struct {
 	began  time.Time
 	ahead  time.Duration // by how much its clock is ahead of EC2's
 	cancel context.CancelFunc
-	ended  chan struct{}
+	ended  chan struct{} // closed when its agent has returned
 	agent  *agent.Agent
 	store  *record.Store
 
 	entriesMu sync.Mutex
 	entries   []state.Entry // what the store has answered since the last Put
 
-	// What follows belongs to who has the world's lock.
-	gone      bool // it was killed: nothing that it does counts
+	// What follows is guarded by world.mu.
+	gone      bool // it has ended or was killed: nothing that it does counts any more
 	stopping  bool
-	unwatched []event.Kind
-	told      map[event.Kind]time.Time // when a document was first told in this incarnation
+	unwatched []event.Kind             // the kinds that it does not look for
+	firstLook map[event.Kind]time.Time // when it first looked at the document of a kind
 	beat      time.Time
-	puts      int
-	phases    map[string]state.Phase
-	// crash is when to be killed: after so many writes of the record, before one or after it.
+	puts      int                    // how many writes of the record it has begun
+	phases    map[string]state.Phase // of its entries, by event ID
+	// crash is the number of the write at which it is killed, before or after that; 0 is none. It is down for a time then.
 	crash  int
 	before bool
 	down   time.Duration
-	// failed is since when what is put does not reach the disk.
+	// failed is since when no write has reached the disk; zero if the last one has.
 	failed time.Time
-	// broken tells that its disk was full once.
+	// broken: its disk was full once, so writes may fail.
 	broken bool
-	// connection counts those to the API server, and failedReads and failedWrites what has failed in a row on the present one.
+	// connection is the number of its connection to the API server. failedReads and failedWrites count the failures in a row on it.
 	connection, failedReads, failedWrites int
 }
 
+// beat is how often nth has to feed the watchdog.
 const beat = 2 * time.Second
 
-// begin starts nth, as it would be found after whatever became of the last one.
+// begin starts an incarnation with the record that the last one left, unless one runs.
 func (w *world) begin() {
 	w.mu.Lock()
 	if w.nth != nil || w.ending {
@@ -68,15 +70,15 @@ func (w *world) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
 	i := &incarnation{
 		world: w, number: w.started, began: time.Now(), cancel: cancel, ended: make(chan struct{}), beat: time.Now(),
-		told: map[event.Kind]time.Time{}, phases: map[string]state.Phase{},
+		firstLook: map[event.Kind]time.Time{}, phases: map[string]state.Phase{},
 	}
 	w.nth = i
 	for _, n := range w.notices {
-		n.outcome = "" // What it says is judged anew.
+		n.outcome = "" // It reports all outcomes again.
 	}
 	w.all = append(w.all, i)
-	w.judged(runs, stops, recordReadable)
-	w.told("nth %d starts in %s", i.number, w.bootID())
+	w.judgedLocked(runs, stops, recordReadable)
+	w.noteLocked("nth %d starts in %s", i.number, w.bootID())
 	dir := w.statePath(i.number)
 	w.check(os.MkdirAll(dir, 0o700))
 	if w.disk != nil {
@@ -84,7 +86,7 @@ func (w *world) begin() {
 	}
 	store, err := record.Open(dir, w.bootID(), w.ec2().Add(w.offset-w.uptime()))
 	if err != nil {
-		w.violatedNow(recordReadable, "%v", err)
+		w.violatedLocked(recordReadable, "%v", err)
 	}
 	i.store = store
 	i.ahead = store.Booted().Add(w.uptime()).Sub(w.ec2())
@@ -93,12 +95,12 @@ func (w *world) begin() {
 	for _, e := range store.Entries() {
 		i.phases[e.Event.ID] = e.Phase
 	}
-	w.unremembered(i)
+	w.forgetUnwrittenLocked(i)
 	if w.full {
 		w.breakDisk(i)
 	}
 	i.wire()
-	w.disturb(0)
+	w.disturbLocked(0)
 	w.running.Add(1)
 	w.mu.Unlock()
 	go func() {
@@ -111,18 +113,17 @@ func (w *world) begin() {
 	}()
 }
 
-// unremembered takes in of what nth was told before, and does not remember: the entry never reached the disk. It belongs to who has
-// the lock.
-func (w *world) unremembered(i *incarnation) {
+// forgetUnwrittenLocked notes which notices an incarnation has to see again: an earlier one saw them, but no entry reached the disk.
+func (w *world) forgetUnwrittenLocked(i *incarnation) {
 	for _, n := range w.notices {
 		known := slices.ContainsFunc(i.store.Entries(), func(e state.Entry) bool { return w.of(e.Event.ID) == n })
-		if !known && !n.seen.IsZero() {
-			n.seen, n.vague, n.held, n.watching = time.Time{}, true, false, time.Time{}
+		if !known && !n.firstSeen.IsZero() {
+			n.firstSeen, n.vague, n.held, n.watching = time.Time{}, true, false, time.Time{}
 		}
 	}
 }
 
-// wire makes the agent as cmd/nth does.
+// wire makes the agent, as cmd/nth does.
 func (i *incarnation) wire() {
 	w := i.world
 	var sources []agent.Source
@@ -142,80 +143,74 @@ func (i *incarnation) wire() {
 	}
 	i.agent = agent.New(agent.Config{
 		Sources: sources, Node: host{i, drain.New(line{w, i}.client(), apitest.Node, w.options)}, Identity: credential{w},
-		Record: book{i}, Service: service{i}, Policy: clone(w.rules), Unwatched: i.unwatched, BootID: w.bootID(),
+		Record: book{i}, Service: service{i}, Policy: maps.Clone(w.rules), Unwatched: i.unwatched, BootID: w.bootID(),
 		Log: logrus.NewEntry(logger), Now: i.now, Beat: beat, Settled: i.settled,
 	})
 }
 
-func clone(rules policy.Settings) policy.Settings {
-	c := policy.Settings{}
-	for kind, rule := range rules {
-		c[kind] = rule
-	}
-	return c
-}
-
+// check makes an error of the test's own file operations a violation.
 func (w *world) check(err error) {
 	if err != nil {
-		w.violatedNow(diskWorks, "%v", err)
+		w.violatedLocked(diskWorks, "%v", err)
 	}
 }
 
-// ended takes in that nth has ended as it was asked to.
+// ended records that an incarnation has ended by itself, as it should when it is stopped.
 func (w *world) ended(i *incarnation) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if i.gone {
 		return
 	}
-	w.told("nth %d has ended", i.number)
-	w.power(i)
-	w.unrecorded(i)
+	w.noteLocked("nth %d has ended", i.number)
+	w.saveDiskLocked(i)
+	w.loseUnwrittenLocked(i)
 	i.gone = true
 	if w.nth == i {
 		w.nth = nil
 	}
 }
 
-// kill ends nth without a word. It belongs to who has the lock.
-func (w *world) kill(i *incarnation, why string) {
+// killLocked ends an incarnation in an instant. why is for the story. It does nothing if i is nil or gone.
+func (w *world) killLocked(i *incarnation, why string) {
 	if i == nil || i.gone {
 		return
 	}
-	w.told("nth %d is killed %s", i.number, why)
-	w.power(i)
-	w.unrecorded(i)
+	w.noteLocked("nth %d is killed %s", i.number, why)
+	w.saveDiskLocked(i)
+	w.loseUnwrittenLocked(i)
 	i.gone = true
 	w.nth = nil
 	i.cancel()
 }
 
-// unrecorded is what comes of a disk that does not take what is put when nth ends.
-func (w *world) unrecorded(i *incarnation) {
+// loseUnwrittenLocked notes what is not known any more because an incarnation ends while its writes do not reach the disk.
+func (w *world) loseUnwrittenLocked(i *incarnation) {
 	if i.failed.IsZero() {
 		return
 	}
 	for _, n := range w.notices {
 		n.outdated = true
 		if !n.lifted.IsZero() && w.cluster.uncordoned.After(i.failed.Add(-slow)) {
-			n.unsure, n.lifted = true, time.Time{} // the uncordon was not recorded
+			n.unsure, n.lifted = true, time.Time{} // The uncordon is not on the disk.
 		}
 	}
 }
 
-// beginIn starts nth after a while.
-func (w *world) beginIn(d time.Duration) {
-	w.hinder(d)
+// beginAfterLocked starts an incarnation after a time. Until then, nothing is expected of nth.
+func (w *world) beginAfterLocked(d time.Duration) {
+	w.hinderLocked(d)
 	time.AfterFunc(d, w.begin)
 }
 
+// dead reports whether an incarnation has ended or was killed.
 func (w *world) dead(i *incarnation) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return i.gone
 }
 
-// mostToStop is how long nth may take to stop: it waits ten seconds for its record.
+// mostToStop is how long nth may take to stop. It waits up to ten seconds for its record.
 const mostToStop = 12 * time.Second
 
 // stop asks nth to stop, and waits until it has.
@@ -226,7 +221,7 @@ func (w *world) stop() {
 		w.mu.Unlock()
 		return
 	}
-	w.told("nth %d is asked to stop", i.number)
+	w.noteLocked("nth %d is asked to stop", i.number)
 	i.stopping = true
 	w.mu.Unlock()
 	i.cancel()
@@ -235,19 +230,12 @@ func (w *world) stop() {
 	case <-time.After(mostToStop):
 		w.violated(stops, "it has not after %s", mostToStop)
 		w.mu.Lock()
-		w.kill(i, "as it does not stop")
+		w.killLocked(i, "as it does not stop")
 		w.mu.Unlock()
 	}
 }
 
-// nthTold notes that an incarnation has been told of a document. It belongs to who has the lock.
-func (w *world) nthTold(i *incarnation, kind event.Kind) {
-	if i.told[kind].IsZero() {
-		i.told[kind] = time.Now()
-	}
-}
-
-// journal puts what nth says into the story.
+// journal is a logrus.Hook that adds nth's log to the story.
 type journal struct{ i *incarnation }
 
 // Levels implements logrus.Hook.
@@ -259,11 +247,11 @@ func (j journal) Fire(e *logrus.Entry) error {
 	if err, ok := e.Data[logrus.ErrorKey]; ok {
 		why = fmt.Sprintf(": %v", err)
 	}
-	j.i.world.tell("    nth %d says: %s%s", j.i.number, e.Message, why)
+	j.i.world.note("    nth %d says: %s%s", j.i.number, e.Message, why)
 	return nil
 }
 
-// credential is the kubelet's.
+// credential is an agent.Identity. Its node is known once the kubelet's credential exists.
 type credential struct{ world *world }
 
 // KeepWarm implements agent.Identity.
@@ -277,23 +265,24 @@ func (c credential) KeepWarm(ctx context.Context, tell func(string, error)) {
 	<-ctx.Done()
 }
 
+// missing reports whether the kubelet's credential does not exist yet.
 func (w *world) missing() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return time.Now().Before(w.identity)
 }
 
-// identified waits until there is a credential.
+// identified waits for the kubelet's credential, and reports whether it exists before the context ends.
 func (w *world) identified(ctx context.Context) bool {
 	for w.missing() {
-		if !w.lie(ctx, 500*time.Millisecond) {
+		if !w.pause(ctx, 500*time.Millisecond) {
 			return false
 		}
 	}
 	return ctx.Err() == nil
 }
 
-// host is the node, to which nth gets with the credential only; cmd/nth/self.go.
+// host is an agent.Node that waits for the credential before it does anything, as cmd/nth does (self.go).
 type host struct {
 	nth  *incarnation
 	node *drain.Node
@@ -320,7 +309,7 @@ func (h host) Claim(ctx context.Context) (drain.Claim, bool, error) {
 	return h.node.Claim(ctx)
 }
 
-// waiting is a guard that waits for the credential.
+// waiting is a drain.Guard that waits for the credential, and begins again under the new name of a renamed node.
 type waiting struct {
 	host host
 	tell func(drain.Progress)
@@ -330,7 +319,7 @@ type waiting struct {
 	guard drain.Guard
 }
 
-// Run implements drain.Guard. Another guard begins when the node has another name.
+// Run implements drain.Guard.
 func (g *waiting) Run(ctx context.Context) {
 	w := g.host.nth.world
 	for w.identified(ctx) {
@@ -366,7 +355,7 @@ func (g *waiting) Result() drain.Result {
 	return g.guard.Result()
 }
 
-// service is the service manager, whose watchdog waits.
+// service is the service manager: it judges whether nth feeds the watchdog.
 type service struct{ i *incarnation }
 
 // Ready implements agent.Service.
@@ -384,18 +373,18 @@ func (s service) Beat() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if gap := time.Since(s.i.beat); gap > beat+time.Second && !s.i.gone && !s.i.stopping {
-		w.violatedNow(beats, "it did not for %s", gap)
+		w.violatedLocked(beats, "not for %s", gap)
 	}
 	s.i.beat = time.Now()
-	w.judged(beats)
+	w.judgedLocked(beats)
 }
 
-// book is the record, whose disk may hang, and at whose writes nth may be killed.
+// book is the agent.Record of an incarnation. Its disk may hang or be full, and the incarnation may be killed at a write.
 type book struct{ i *incarnation }
 
 // Entries implements agent.Record.
 func (b book) Entries() []state.Entry {
-	// The loop asks again and again; it gets the store's answer, which stands until the next Put.
+	// The loop asks for them again and again. The store's answer changes with a Put only.
 	i := b.i
 	i.entriesMu.Lock()
 	defer i.entriesMu.Unlock()
@@ -405,7 +394,7 @@ func (b book) Entries() []state.Entry {
 	return slices.Clone(i.entries)
 }
 
-// forget forgets what the store has answered.
+// forget has the next Entries ask the store.
 func (i *incarnation) forget() {
 	i.entriesMu.Lock()
 	defer i.entriesMu.Unlock()
@@ -419,8 +408,8 @@ func (b book) Put(written func(error), entries ...state.Entry) {
 	i.puts++
 	puts := i.puts
 	if i.crash == puts && i.before {
-		w.kill(i, fmt.Sprintf("before write %d of its record", puts))
-		w.beginIn(i.down)
+		w.killLocked(i, fmt.Sprintf("before write %d of its record", puts))
+		w.beginAfterLocked(i.down)
 	}
 	if !i.gone {
 		w.judgeEntries(i, entries)
@@ -434,7 +423,7 @@ func (b book) Put(written func(error), entries ...state.Entry) {
 	i.store.Put(func(err error) {
 		w.mu.Lock()
 		if err != nil && !i.broken {
-			w.violatedNow(diskWorks, "%v", err)
+			w.violatedLocked(diskWorks, "%v", err)
 		}
 		switch {
 		case err == nil && hung <= 0:
@@ -443,11 +432,11 @@ func (b book) Put(written func(error), entries ...state.Entry) {
 			i.failed = time.Now()
 		}
 		if w.keeps && !i.gone {
-			w.power(i)
+			w.saveDiskLocked(i)
 		}
 		if i.crash == puts && !i.gone {
-			w.kill(i, fmt.Sprintf("after write %d of its record", puts))
-			w.beginIn(i.down)
+			w.killLocked(i, fmt.Sprintf("after write %d of its record", puts))
+			w.beginAfterLocked(i.down)
 		}
 		w.mu.Unlock()
 		if hung > 0 {
@@ -458,7 +447,7 @@ func (b book) Put(written func(error), entries ...state.Entry) {
 	}, entries...)
 }
 
-// now is the clock of this boot; pkg/record/clock.go.
+// now is the incarnation's clock, which pkg/record/clock.go makes for each boot.
 func (i *incarnation) now() time.Time { return i.world.ec2().Add(i.ahead) }
 
 // Flush implements agent.Record.
@@ -467,7 +456,7 @@ func (b book) Flush(ctx context.Context) error {
 	w.mu.Lock()
 	hung := time.Until(w.hung)
 	w.mu.Unlock()
-	if hung > 0 && !w.lie(ctx, hung) {
+	if hung > 0 && !w.pause(ctx, hung) {
 		return ctx.Err()
 	}
 	return b.i.store.Flush(ctx)

@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 )
 
-// invariant is what always holds, in the words of a violation.
+// invariant is what always holds, as a violation names it.
 type invariant string
 
 // The invariants.
@@ -26,20 +26,20 @@ const (
 	othersUnchanged      invariant = "nothing of others' is changed"
 	asksWhatItMay        invariant = "the API server is asked for what a kubelet may ask"
 	evictedWhileDue      invariant = "a pod is evicted as long as a drain is due"
-	notEndedWithout      invariant = "no pod is ended without a reason"
-	nodesOwnStays        invariant = "what belongs to the node stays"
-	graceGiven           invariant = "a pod gets its grace, or what is left"
+	notEndedWithout      invariant = "no pod is evicted or deleted without a reason"
+	nodesOwnStays        invariant = "the pods of DaemonSets and static pods stay"
+	graceGiven           invariant = "a pod gets its grace period, or what is left"
 	deletedWhenNeeded    invariant = "a pod is deleted only when it has to be"
-	deletedForLost       invariant = "nothing is deleted for events after which the machine is there"
-	toldInTime           invariant = "a pod is told to end in time for its grace"
-	goneInTime           invariant = "nothing that has to go is there when the machine is lost"
-	emptyIfDrained       invariant = "without an error nothing evictable is left"
+	deletedForLost       invariant = "no pod is deleted for events that the machine survives"
+	askedInTime          invariant = "a pod is evicted or deleted in time for its grace period"
+	goneInTime           invariant = "no pod that has to go is on the node when the machine is lost"
+	emptyIfDrained       invariant = "no evictable pod is left when an event is recorded as drained"
 	volumesAwaited       invariant = "a node is drained only when its volumes are free, or were waited for"
 	notForVolumes        invariant = "an event does not run out of time for volumes alone"
 	oneOutcome           invariant = "an event has one outcome"
-	settledIfDone        invariant = "an event is settled only when its outcome is there"
-	outcomeTrue          invariant = "what has come of an event is true when it is told"
-	settledInTime        invariant = "a hook is completed, a lock given back, in time"
+	settledIfDone        invariant = "an outcome is reported only when it is final"
+	outcomeTrue          invariant = "an outcome is true when it is reported"
+	settledInTime        invariant = "a lifecycle hook is completed and an inhibitor lock released in time"
 
 	evictionsEnd   invariant = "nothing is evicted without end"
 	nodeWritesEnd  invariant = "the Node is not written to without end"
@@ -48,32 +48,32 @@ const (
 	diskWorks      invariant = "the disk works"
 	runs           invariant = "nth runs until it is stopped"
 	stops          invariant = "nth stops when it is asked to"
-	beats          invariant = "the loop always beats"
+	beats          invariant = "the agent feeds the watchdog"
 )
 
-// invariants are all, in the order in which they are shown.
+// invariants are all that is judged, as the table shows them. understood is not: it fails only for a plan with a wrong name.
 var invariants = []invariant{
 	closedWithReason, notClosedWithout, undoneInTime, notUndoneTooSoon, readyAfterBoot, uncordonRespected, annotationsRespected, othersUnchanged, asksWhatItMay,
-	evictedWhileDue, notEndedWithout, nodesOwnStays, graceGiven, deletedWhenNeeded, deletedForLost, toldInTime, goneInTime,
+	evictedWhileDue, notEndedWithout, nodesOwnStays, graceGiven, deletedWhenNeeded, deletedForLost, askedInTime, goneInTime,
 	emptyIfDrained, volumesAwaited, notForVolumes, oneOutcome, settledIfDone, outcomeTrue, settledInTime,
 	evictionsEnd, nodeWritesEnd, recordEnds, recordReadable, diskWorks, runs, stops, beats, nothingHangs,
 }
 
-// judged notes that an invariant has been judged. It belongs to who has the lock.
-func (w *world) judged(names ...invariant) {
+// judgedLocked counts that invariants were judged.
+func (w *world) judgedLocked(names ...invariant) {
 	for _, name := range names {
 		w.verdicts[name]++
 	}
 }
 
-// judgedBy is judged for who has not the lock.
-func (w *world) judgedBy(names ...invariant) {
+// judged is judgedLocked without the lock.
+func (w *world) judged(names ...invariant) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.judged(names...)
+	w.judgedLocked(names...)
 }
 
-// tally is how often each invariant was judged in all histories, in how many of them, and how many violated it.
+// tally counts, for each invariant, how often it was judged, in how many histories, and how many of these violated it.
 type tally struct {
 	mu        sync.Mutex
 	histories int
@@ -86,8 +86,8 @@ func newTally() *tally {
 	return &tally{judged: map[invariant]int{}, in: map[invariant]int{}, violated: map[invariant]int{}}
 }
 
-// add takes in what came of a history, and tells how many have violated the same before; 0 if this one violated nothing.
-func (t *tally) add(o outcome) (nth int) {
+// add counts a history. violations is how many histories have now violated the same invariant as this one; 0 if this one violated none.
+func (t *tally) add(o outcome) (violations int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.histories++
@@ -102,7 +102,7 @@ func (t *tally) add(o outcome) (nth int) {
 	return t.violated[o.broken[0].name]
 }
 
-// violations are all.
+// violations is the number of histories with a violation.
 func (t *tally) violations() int {
 	sum := 0
 	for _, count := range t.violated {
@@ -119,7 +119,7 @@ func (t *tally) print(to io.Writer) {
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "histories\t%d\nviolations\t%d\n", t.histories, t.violations())
 	fmt.Fprintf(table, "processor time\t%.1f s\nhistories per processor-hour\t%.0f\n", used.Seconds(), float64(t.histories)/used.Hours())
-	_ = table.Flush() // a terminal's trouble is its own
+	_ = table.Flush() // A terminal that fails shows nothing, and nothing depends on it.
 	table = tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(table, "\njudged\tin histories\tviolated\t\n")
 	for _, name := range invariants {
@@ -128,7 +128,7 @@ func (t *tally) print(to io.Writer) {
 	_ = table.Flush() // as above
 }
 
-// String is what was violated.
+// String says what was violated, and how often.
 func (t *tally) String() string {
 	var words []string
 	for _, name := range append([]invariant{understood}, invariants...) {

@@ -19,29 +19,30 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// line is between one incarnation of nth and the API server. It is dead once its nth is.
+// line is an http.RoundTripper between one incarnation and the API server. Once the incarnation was killed, no request gets through.
 type line struct {
 	world *world
 	nth   *incarnation
 }
 
-// client is a clientset on the line.
+// client returns a clientset whose requests go through the line.
 func (l line) client() kubernetes.Interface {
 	config := &rest.Config{Host: "http://apiserver.test", QPS: -1, Transport: l}
 	set, err := kubernetes.NewForConfigAndClient(config, &http.Client{Transport: l})
 	if err != nil {
-		panic(err) // there is nothing in it that can be wrong
+		panic(err) // The configuration is always the same.
 	}
 	return set
 }
 
-// request is one that nth has made.
+// request is one request of nth's.
 type request struct {
 	verb string // get, patch, list, watch, evict, delete or other
 	pod  string // namespace/name
 	body []byte
 }
 
+// requestOf reads what a request asks for, and its body.
 func requestOf(r *http.Request) (request, error) {
 	q := request{verb: "other"}
 	path := strings.Split(strings.TrimPrefix(r.URL.Path, "/api/v1/"), "/")
@@ -63,7 +64,7 @@ func requestOf(r *http.Request) (request, error) {
 	}
 	var err error
 	q.body, err = io.ReadAll(r.Body)
-	_ = r.Body.Close() // it has been read
+	_ = r.Body.Close() // It has been read.
 	return q, err
 }
 
@@ -75,18 +76,18 @@ func (l line) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	ctx := r.Context()
-	if !w.lie(ctx, w.latency()) {
+	if !w.pause(ctx, w.latency()) {
 		return nil, ctx.Err()
 	}
 	if w.dead(l.nth) {
-		<-ctx.Done() // a process that is gone waits for nothing, but its goroutines are still here
+		<-ctx.Done() // The process is gone, but in the test its goroutines still run until their context ends.
 		return nil, ctx.Err()
 	}
-	w.judgedBy(asksWhatItMay)
+	w.judged(asksWhatItMay)
 	f := w.faultFor(l.nth, q.verb)
 	if f != nil {
 		if answer, done, err := f.before(ctx, w, r); done {
-			l.nth.leave(q, err == nil && answer.StatusCode < http.StatusInternalServerError)
+			l.nth.noteAnswer(q, err == nil && answer.StatusCode < http.StatusInternalServerError)
 			return answer, err
 		}
 		if w.dead(l.nth) {
@@ -101,7 +102,7 @@ func (l line) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return answer, err
 	}
-	l.nth.leave(q, true)
+	l.nth.noteAnswer(q, true)
 	w.judgeBefore(q)
 	if f != nil && f.kind == "void" {
 		return respond(r, http.StatusCreated, http.Header{"Content-Type": {"application/json"}}, []byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`)), nil
@@ -114,14 +115,14 @@ func (l line) RoundTrip(r *http.Request) (*http.Response, error) {
 	if f != nil && f.kind == "lost" {
 		return nil, reset()
 	}
-	if !w.lie(ctx, w.latency()) || w.dead(l.nth) {
+	if !w.pause(ctx, w.latency()) || w.dead(l.nth) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
 	return answer, nil
 }
 
-// wire is what a watch comes through. Once it is mute nothing comes through it any more, not even its end.
+// wire is the body of a watch. Once it is muted, it delivers nothing any more, not even its end.
 type wire struct {
 	io.ReadCloser
 	ctx    context.Context // the request's
@@ -153,17 +154,17 @@ func (r *wire) Close() error {
 	return r.ReadCloser.Close()
 }
 
-// carryOut has the server do what is asked for, even if who asks has lost patience: the request is on its way.
+// carryOut has the server carry out a request, even if nth gives it up meanwhile: it was sent.
 func (w *world) carryOut(r *http.Request, q request) (*http.Response, error) {
 	asked := r.Clone(context.WithoutCancel(r.Context()))
 	asked.Body = io.NopCloser(bytes.NewReader(q.body))
 	if q.verb == "list" || q.verb == "evict" {
-		asked = asked.WithContext(r.Context()) // these may wait in the server
+		asked = asked.WithContext(r.Context()) // The server may let these wait, and nth must be able to give them up.
 	}
 	return w.server.RoundTripper().RoundTrip(asked)
 }
 
-// latency is how long a request is on its way.
+// latency returns how long a request or an answer takes, at random.
 func (w *world) latency() time.Duration {
 	switch w.dice(12) {
 	case 0:
@@ -174,8 +175,8 @@ func (w *world) latency() time.Duration {
 	return 0
 }
 
-// lie lies idle, and reports whether it could to the end.
-func (w *world) lie(ctx context.Context, d time.Duration) bool {
+// pause waits, and reports whether the time passed before the context ended.
+func (w *world) pause(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
@@ -189,8 +190,8 @@ func (w *world) lie(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// leave notes how a request has ended. After three reads or writes in a row that failed, nth leaves its connection, as pkg/kube does.
-func (i *incarnation) leave(q request, well bool) {
+// noteAnswer counts failed requests. After three reads or three writes in a row, nth takes another connection, as pkg/kube does.
+func (i *incarnation) noteAnswer(q request, well bool) {
 	i.world.mu.Lock()
 	defer i.world.mu.Unlock()
 	failed := &i.failedWrites
@@ -206,26 +207,28 @@ func (i *incarnation) leave(q request, well bool) {
 	}
 }
 
+// reads reports whether a verb is a read.
 func reads(verb string) bool { return verb == "get" || verb == "list" || verb == "watch" }
 
-// fault is something that is wrong with a kind of requests for a while.
+// fault lets requests fail for a time.
 type fault struct {
-	verb  string // empty: with all; read: with get, list and watch
-	kind  string
+	verb  string // the verb of the requests that fail; "" is all, "read" is get, list and watch
+	kind  string // in which way they fail; see faultKinds
 	until time.Time
-	// on is the connection that leads to a server that is dead inside; nil if all do.
+	// on is the only connection whose requests fail; nil if those of all do.
 	on *connection
 }
 
-// connection is one of an incarnation's, by its number.
+// connection is one of the successive connections of an incarnation.
 type connection struct {
 	nth    *incarnation
 	number int
 }
 
-// faultKinds are those that a request may meet.
+// faultKinds are the ways in which requests fail, for generated plans. There is also "void": an eviction is accepted and changes nothing.
 var faultKinds = []string{"refuse", "503", "500", "429", "retry", "401", "403", "hang", "lost", "slow", "late", "html", "webhook"}
 
+// faultFor returns the fault that a request meets now; nil if none.
 func (w *world) faultFor(i *incarnation, verb string) *fault {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -238,7 +241,7 @@ func (w *world) faultFor(i *incarnation, verb string) *fault {
 	return nil
 }
 
-// before is what becomes of a request before it reaches the server; done if it does not.
+// before lets a request fail before it reaches the server. done is false if the request reaches the server all the same.
 func (f *fault) before(ctx context.Context, w *world, r *http.Request) (answer *http.Response, done bool, err error) {
 	switch f.kind {
 	case "refuse":
@@ -262,20 +265,22 @@ func (f *fault) before(ctx context.Context, w *world, r *http.Request) (answer *
 	case "hang":
 		<-ctx.Done()
 		return nil, true, ctx.Err()
-	case "late": // longer than the first limit of a read
-		if !w.lie(ctx, 9*time.Second) {
+	case "late": // It takes longer than nth waits for a first read.
+		if !w.pause(ctx, 9*time.Second) {
 			return nil, true, ctx.Err()
 		}
 	case "slow":
-		if !w.lie(ctx, time.Duration(1+w.dice(7))*time.Second) {
+		if !w.pause(ctx, time.Duration(1+w.dice(7))*time.Second) {
 			return nil, true, ctx.Err()
 		}
 	}
 	return nil, false, nil
 }
 
+// reset is the error of a connection that broke.
 func reset() error { return &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET} }
 
+// refusal is an answer of the API server with an error. after, if not 0, is for Retry-After, in seconds.
 func refusal(r *http.Request, code int32, reason metav1.StatusReason, message string, after int32) *http.Response {
 	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
@@ -286,15 +291,16 @@ func refusal(r *http.Request, code int32, reason metav1.StatusReason, message st
 		status.Details = &metav1.StatusDetails{RetryAfterSeconds: after}
 		header.Set("Retry-After", strconv.Itoa(int(after)))
 	}
-	text, _ := json.Marshal(status) // it always encodes
+	text, _ := json.Marshal(status) // A Status always encodes.
 	return respond(r, int(code), header, text)
 }
 
-// page is what something answers that stands between nth and the API server and is neither.
+// page is the answer of a proxy that asks for a login.
 func page(r *http.Request) *http.Response {
 	return respond(r, http.StatusOK, http.Header{"Content-Type": {"text/html"}}, []byte("<html>please log in</html>"))
 }
 
+// respond makes a response.
 func respond(r *http.Request, code int, header http.Header, text []byte) *http.Response {
 	return &http.Response{
 		StatusCode: code, Status: fmt.Sprint(code), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,

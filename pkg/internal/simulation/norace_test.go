@@ -2,5 +2,5 @@
 
 package simulation_test
 
-// raced tells that the race detector watches.
+// raced: the race detector is on.
 const raced = false

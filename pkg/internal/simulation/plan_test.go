@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// happening is one thing that happens. What its fields mean is said where it is carried out, in happen_test.go.
+// happening is one step of a plan. What its fields mean depends on what happens: see happenings.
 type happening struct {
 	at   time.Duration
 	what string
@@ -18,10 +18,10 @@ type happening struct {
 	n    int
 }
 
-// plan is a history that may be lived through: happenings in the order of their times.
+// plan is a history before it happens: happenings, sorted by time.
 type plan []happening
 
-// String is a line that parse understands.
+// String is a line of a plan, as parse reads it.
 func (h happening) String() string {
 	text := fmt.Sprintf("%s %s", h.at, h.what)
 	if h.name != "" {
@@ -39,7 +39,7 @@ func (h happening) String() string {
 	return text
 }
 
-// String is what parse understands.
+// String is a plan as parse reads it.
 func (p plan) String() string {
 	var text strings.Builder
 	for _, h := range p {
@@ -48,14 +48,14 @@ func (p plan) String() string {
 	return text.String()
 }
 
-// sorted is the plan in the order of its times. What happens at one time stays in its order.
+// sorted returns the plan sorted by time. Happenings of one time keep their sequence.
 func (p plan) sorted() plan {
 	p = slices.Clone(p)
 	slices.SortStableFunc(p, func(a, b happening) int { return int(a.at - b.at) })
 	return p
 }
 
-// started is the plan with the start of nth, which comes after all that is so from the beginning.
+// started returns the plan with the start of nth, after all happenings of the time 0.
 func (p plan) started() plan {
 	at := 0
 	for at < len(p) && p[at].at == 0 {
@@ -82,6 +82,7 @@ func parse(text string) (plan, error) {
 	return p.sorted(), nil
 }
 
+// parseHappening reads one line, which is split into words: the time, what happens, and key=value for each other field.
 func parseHappening(words []string) (h happening, err error) {
 	if len(words) < 2 {
 		return h, fmt.Errorf("a happening has a time and a name")

@@ -2,5 +2,5 @@
 
 package simulation_test
 
-// raced tells that the race detector watches, which makes a history take ten times as long.
+// raced: the race detector is on, which makes a history take ten times as long.
 const raced = true

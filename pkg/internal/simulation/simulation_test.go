@@ -21,29 +21,29 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// verbose puts the journal into the story.
+// verbose adds nth's log to the story.
 var verbose bool
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	klog.SetLogger(logr.Discard())
-	// The other handler of client-go's counts a millisecond between two errors, of whatever bubble.
+	// The second handler of client-go keeps a millisecond between any two errors, also of different bubbles.
 	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
-	debug.SetGCPercent(800) // there is much garbage, and little else
+	debug.SetGCPercent(800) // Most of the heap is garbage.
 	os.Exit(m.Run())
 }
 
-// outcome is what came of a history.
+// outcome is the result of a history.
 type outcome struct {
 	broken   []violation
-	verdicts map[invariant]int
-	tale     string
+	verdicts map[invariant]int // how often each invariant was judged
+	tale     string            // the story, if something was violated
 }
 
-// run lives through a plan in a bubble of its own.
+// run lets a plan happen in a bubble of its own. Goroutines that hang, and panics, are violations. seed is for what is random in the world.
 func run(t *testing.T, seed uint64, p plan) (o outcome) {
 	t.Helper()
-	dir, err := os.MkdirTemp(scratch(), "nth-simulation-") //nolint:usetesting // in memory, and gone when the history is
+	dir, err := os.MkdirTemp(scratch(), "nth-simulation-") //nolint:usetesting // It is in memory, and removed after each history.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func run(t *testing.T, seed uint64, p plan) (o outcome) {
 	synctest.Test(t, func(t *testing.T) {
 		w = newWorld(t, dir, seed)
 		w.live(p)
-		w.judgedBy(nothingHangs)
+		w.judged(nothingHangs)
 		o = outcome{broken: w.broken, verdicts: w.verdicts}
 		if len(w.broken) > 0 || verbose {
 			o.tale = w.tale()
@@ -66,7 +66,7 @@ func run(t *testing.T, seed uint64, p plan) (o outcome) {
 	return o
 }
 
-// scratch is where records are written: in memory if that can be.
+// scratch is the directory for records: in memory if the system has one.
 func scratch() string {
 	if _, err := os.Stat("/dev/shm"); err == nil {
 		return "/dev/shm"
@@ -74,7 +74,7 @@ func scratch() string {
 	return os.TempDir()
 }
 
-// TestHistories lives through a fixed number of histories, the same each time.
+// TestHistories runs a fixed number of histories, of the same seeds each time.
 func TestHistories(t *testing.T) {
 	count := 400
 	if testing.Short() || raced {
@@ -83,7 +83,7 @@ func TestHistories(t *testing.T) {
 	campaign(t, 1, uint64(count), 0)
 }
 
-// TestKept lives through the histories that have found mistakes.
+// TestKept runs the histories of testdata, each of which has found a mistake once.
 func TestKept(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil {
@@ -134,7 +134,7 @@ func TestReproduce(t *testing.T) {
 	}
 	var p plan
 	seed, err := strconv.ParseUint(text, 10, 64)
-	if err != nil { // a file
+	if err != nil { // It is the name of a file.
 		content, err := os.ReadFile(text)
 		if err != nil {
 			t.Fatal(err)
@@ -171,7 +171,7 @@ func TestReproduce(t *testing.T) {
 	}
 }
 
-// campaign lives through histories on all cores, until their number or the time is over.
+// campaign runs histories of successive seeds on all cores, until their number or the time is over. A limit of 0 is none.
 func campaign(t *testing.T, first, count uint64, limit time.Duration) {
 	t.Helper()
 	began := time.Now()
@@ -187,7 +187,7 @@ func campaign(t *testing.T, first, count uint64, limit time.Duration) {
 				}
 				seed := first + i
 				o := run(t, seed, generate(seed))
-				if nth := all.add(o); nth == 0 || nth > 3 {
+				if violations := all.add(o); violations == 0 || violations > 3 { // Three of a sort say enough.
 					continue
 				}
 				v := o.broken[0]
@@ -216,7 +216,7 @@ func campaign(t *testing.T, first, count uint64, limit time.Duration) {
 	}
 }
 
-// progress tells how far a campaign has come.
+// progress prints how far a campaign has come.
 func (t *tally) progress(began time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -224,7 +224,7 @@ func (t *tally) progress(began time.Time) {
 		time.Since(began).Round(time.Second), t.histories, float64(t.histories)/cpu().Hours(), t)
 }
 
-// cpu is what this process has used.
+// cpu is the processor time that this process has used.
 func cpu() time.Duration {
 	var usage syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) != nil {
@@ -233,7 +233,7 @@ func cpu() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// shrink leaves out of a plan what it need not have to violate the invariant of that name.
+// shrink returns a shorter and simpler plan that still violates an invariant. It tries for a minute.
 func shrink(t *testing.T, seed uint64, p plan, name invariant) plan {
 	t.Helper()
 	end := time.Now().Add(time.Minute)

@@ -20,7 +20,9 @@ import (
 	"github.com/nth-project/nth/pkg/policy"
 )
 
-// world is all that is around nth, and what is true in it. It lives in a bubble.
+// world is everything around nth, and the truth by which nth is judged. It lives in a synctest bubble, whose clock is the world's clock.
+//
+// mu guards all fields that change. A method with Locked in its name needs it; so do the methods that judge, and those of notice and cluster.
 type world struct {
 	server *apitest.Server
 	dir    string
@@ -28,50 +30,49 @@ type world struct {
 	random *rand.Rand
 
 	mu     sync.Mutex
-	story  []line1
+	story  []storyLine
 	broken []violation
 	// verdicts count how often each invariant was judged.
 	verdicts map[invariant]int
 
-	// The rules as they are, and what a drain goes by.
 	rules     policy.Settings
-	ruleSet   map[event.Kind]time.Time // when a kind's was changed last
-	options   drain.Options
+	ruleSet   map[event.Kind]time.Time // when the rule of a kind was changed last
+	options   drain.Options            // for the next incarnation
 	documents map[event.Kind]*document
 	notices   []*notice
-	slept     atomic.Int64  // how long the machine has slept: the world's clock stops then
+	slept     atomic.Int64  // for how long the machine has slept in all; the world's clock stops then
 	offset    time.Duration // by how much the machine's clock is ahead of EC2's
-	ahead     time.Duration // and by how much nth's was that began last
-	stepped   bool          // nth's was another one in an earlier boot, or before the record was lost
+	ahead     time.Duration // by how much the clock of the last incarnation is ahead of EC2's
+	stepped   bool          // ahead was different in an earlier boot, or before the record was lost
 
-	muted time.Time // until when nothing comes through the watches that are open
+	muted time.Time // until when open watches deliver nothing
 
 	boot     int
 	booted   time.Time
-	nth      *incarnation // nil while there is none
-	all      []*incarnation
+	nth      *incarnation   // nil while no process runs
+	all      []*incarnation // also those that have ended
 	running  sync.WaitGroup
-	disk     []byte    // the record as it would be found after a power cut
-	disks    []saved   // and as it was before
-	keeps    bool      // all of them are kept
+	disk     []byte    // the record that a power cut would leave
+	disks    []saved   // earlier contents of disk, if keeps
+	keeps    bool      // the plan goes back to an earlier record
 	hung     time.Time // until when the disk hangs
-	full     bool      // nothing can be written
-	identity time.Time // when the kubelet's credential is there
-	rename   func()    // ends the guard that acts on the node by its present name; nil if none ever did
-	forgot   time.Time // when the record was lost last
-	started  int
+	full     bool      // every write to the disk fails
+	identity time.Time // from when on the kubelet's credential exists
+	rename   func()    // ends the guard that uses the present name of the node; nil before the first guard
+	forgot   time.Time // when the record was lost or put back last
+	started  int       // how many incarnations have begun
 
 	faults    []*fault
-	troubled  time.Time // the end of what has kept nth from its work last
-	disturbed time.Time // the end of what was disturbing last
-	refused   time.Time // the end of the last time that something was refused for good
+	troubled  time.Time // until when something has kept nth from its work
+	disturbed time.Time // until when something was happening
+	refused   time.Time // until when nth may pause after a refusal for good
 
 	cluster cluster
-	ending  bool
+	ending  bool // no incarnation begins any more
 }
 
-// line1 is one line of the story.
-type line1 struct {
+// storyLine is one line of the story, which is formatted only if it is printed.
+type storyLine struct {
 	at   time.Duration
 	text string
 	args []any
@@ -99,13 +100,13 @@ func newWorld(t testing.TB, dir string, seed uint64) *world {
 	return w
 }
 
-// instance is the machine's ID, and share how much later than the first of a fleet, which begins over spread, it begins by it.
+// instance is the machine's ID. Maintenance of a fleet begins spread over a time, and this instance begins share after the first.
 const (
 	instance      = "i-0a1b2c3d4e5f60718"
 	spread, share = 20 * time.Second, 19 * time.Second
 )
 
-// defaults are the rules of the configuration, with shorter times.
+// defaults are the default rules, with shorter times.
 func defaults() policy.Settings {
 	const soon = 30 * time.Second
 	return policy.Settings{
@@ -123,7 +124,7 @@ func defaults() policy.Settings {
 	}
 }
 
-// outlet makes violations of what the server finds wrong.
+// outlet is the testing.TB of the fake API server. It makes each error that the server reports a violation.
 type outlet struct {
 	testing.TB
 	world *world
@@ -139,52 +140,52 @@ func (outlet) Helper() {}
 
 func (w *world) bootID() string { return fmt.Sprintf("boot-%d", w.boot) }
 
-// now is how old the world is.
+// now is the time since the history began.
 func (w *world) now() time.Duration { return time.Since(w.start) }
 
 // ec2 is EC2's clock.
 func (w *world) ec2() time.Time { return time.Now().Add(time.Duration(w.slept.Load())) }
 
-// uptime is how long the machine has run since it was booted, and slept. It belongs to who has the lock.
+// uptime is for how long the machine has been up, including sleep.
 func (w *world) uptime() time.Duration { return time.Since(w.booted) }
 
-// dice is a number below n.
+// dice returns a random number below n.
 func (w *world) dice(n int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.random.IntN(n)
 }
 
-// tell adds a line to the story.
-func (w *world) tell(format string, args ...any) {
+// note adds a line to the story.
+func (w *world) note(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told(format, args...)
+	w.noteLocked(format, args...)
 }
 
-// told is tell for who has the lock.
-func (w *world) told(format string, args ...any) {
-	w.story = append(w.story, line1{w.now(), format, args})
+// noteLocked is note with the lock held.
+func (w *world) noteLocked(format string, args ...any) {
+	w.story = append(w.story, storyLine{w.now(), format, args})
 }
 
-// violated notes that an invariant does not hold.
+// violated records that an invariant does not hold.
 func (w *world) violated(name invariant, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.violatedNow(name, format, args...)
+	w.violatedLocked(name, format, args...)
 }
 
-// violatedNow is violated for who has the lock.
-func (w *world) violatedNow(name invariant, format string, args ...any) {
-	if len(w.broken) > 20 {
+// violatedLocked is violated with the lock held.
+func (w *world) violatedLocked(name invariant, format string, args ...any) {
+	if len(w.broken) > 20 { // More would say the same.
 		return
 	}
 	text := fmt.Sprintf(format, args...)
-	w.told("VIOLATED %s: %s", name, text)
+	w.noteLocked("VIOLATED %s: %s", name, text)
 	w.broken = append(w.broken, violation{name: name, at: w.now(), text: text})
 }
 
-// tale is the story in words.
+// tale returns the story as text.
 func (w *world) tale() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -195,76 +196,95 @@ func (w *world) tale() string {
 	return text.String()
 }
 
-// disturb notes that something is not as usual for so long from now.
-func (w *world) disturb(d time.Duration) {
+// disturbLocked records that something happens for a time from now: nth may still be reacting to it.
+func (w *world) disturbLocked(d time.Duration) {
 	if end := time.Now().Add(d); end.After(w.disturbed) {
 		w.disturbed = end
 	}
 }
 
-// hinder notes that something may keep nth from its work for so long from now. It belongs to who has the lock.
-func (w *world) hinder(d time.Duration) {
+// disturb is disturbLocked without the lock.
+func (w *world) disturb(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.disturbLocked(d)
+}
+
+// hinderLocked records that something may keep nth from its work for a time from now.
+func (w *world) hinderLocked(d time.Duration) {
 	if end := time.Now().Add(d); end.After(w.troubled) {
 		w.troubled = end
 	}
-	w.disturb(d)
+	w.disturbLocked(d)
 }
 
-// document is what is announced of one kind: the metadata service's, or logind's word.
+// hinder is hinderLocked without the lock.
+func (w *world) hinder(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hinderLocked(d)
+}
+
+// document is where the events of one kind are announced: a document of the metadata service, or logind.
 type document struct {
-	changed chan struct{} // closed and replaced when it, or whether it can be read, changes
-	deaf    time.Time     // until when it cannot be read
-	since   time.Time     // and since when
-	heard   time.Time     // when it could be read again last
+	changed  chan struct{} // closed and replaced when the document changes, or whether it can be read
+	deaf     time.Time     // until when it cannot be read
+	since    time.Time     // since when it cannot be read
+	readable time.Time     // when the last outage ended, or will end
 }
 
+// documentChanged has all sources look at the document of a kind.
 func (w *world) documentChanged(kind event.Kind) {
 	d := w.documents[kind]
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
 
-// notice is something that is announced, or was.
+// notice is an event that is announced, or was.
 type notice struct {
 	name     string
 	kind     event.Kind
 	code     string
 	deadline time.Time
 	state    event.State
-	listed   bool
-	moving   bool // its time, and with it its ID, is made anew at each look
-	looks    int
-	boot     int // in which it was announced, or the last boot before that it is not over by
+	listed   bool // its document has it now
+	moving   bool // each look finds it with another time, and so with another ID
+	looks    int  // how many looks have found it while it was moving
+	boot     int  // the number of the boot in which it was announced
 
-	changed   time.Time // anything about it, last
-	announced time.Time // last
-	seen      time.Time // when nth was told first, since it was announced
-	said      time.Time // when nth was told last
-	deadlined time.Time // when its deadline was moved last
+	changed   time.Time // when anything about it changed last
+	announced time.Time // when it was announced last
+	firstSeen time.Time // when nth first saw it since then
+	lastSeen  time.Time // when nth saw it last
+	deadlined time.Time // when its deadline was set or moved last
 
-	rebooted   time.Time     // the machine has been through a reboot since it was seen
-	acted      bool          // and it was being acted upon then, for sure or not
-	done       bool          // and surely so: nth had said that it was drained
-	unsure     bool          // nobody can tell from here what it wants, until it ends
-	vague      bool          // the record was lost since it was announced: when it was first seen may be remembered by the Node, or not
-	outdated   bool          // nth may know it as it was before
-	lifted     time.Time     // operators have lifted the cordon while it wanted it
-	released   bool          // and nth has recorded that
-	outcome    event.Outcome // what nth has said last that has come of it
-	settled    time.Time     // nth has said that it got what it was due
-	drained    string        // the incarnation's word that it is drained, in which boot
-	drainedBy  int           // that incarnation's number
-	drainedAs  string        // under which ID
-	incomplete bool          // its time was over before that
-	unlisted   time.Time     // since when it is not listed
-	ended      time.Time     // when nth has recorded that it is over, or begun to take back what was done
-	missed     time.Time     // when nth was first told a document that does not list it any more
-	held       bool          // the node was surely closed for it when it was listed last
-	watching   time.Time     // the deadline at which it is to be judged
-	deafSince  time.Duration
+	// What nth is known to know, or not.
+	unsure   bool      // what nth wants for it cannot be known, until it ends
+	vague    bool      // the record of it was lost: nth may count from another time than firstSeen
+	outdated bool      // nth may know it as it was earlier, from an old record
+	rebooted time.Time // when the machine was rebooted last since nth saw it; zero if it was not
+	acted    bool      // nth may have been acting on it at that reboot
+	done     bool      // nth had reported it drained before that reboot
+	lifted   time.Time // when operators uncordoned the node that was closed for it
+	released bool      // nth has recorded that
+
+	// What nth has reported and recorded.
+	outcome    event.Outcome // reported last
+	settled    time.Time     // when an outcome was first reported
+	drained    string        // the boot ID in which it was recorded as drained; "" if it is not
+	drainedBy  int           // the number of the incarnation that recorded that
+	drainedAs  string        // the ID under which it did
+	incomplete bool          // it was recorded as incomplete
+	ended      time.Time     // when it was recorded as over, or as being undone
+
+	unlisted  time.Time     // since when its document does not have it
+	missed    time.Time     // when nth first looked since then
+	held      bool          // the node was surely closed for it when it was listed last
+	watching  time.Time     // the deadline at which it will be judged
+	deafSince time.Duration // for how long its document could not be read since it was unlisted
 }
 
-// id is the event's name now. It belongs to who has the lock.
+// id is the ID of the event now.
 func (n *notice) id() string {
 	if n.moving {
 		return fmt.Sprintf("%s~%d", n.name, n.looks)
@@ -272,8 +292,8 @@ func (n *notice) id() string {
 	return n.name
 }
 
-// snapshot is what a look at a document finds. The deadline of a shutdown is a span, whatever the machine's clock says.
-func (w *world) snapshot(kind event.Kind) ([]event.Event, *notice) {
+// snapshot returns what a look at the document of a kind finds, and notes in the notices that nth has looked.
+func (w *world) snapshot(kind event.Kind) []event.Event {
 	events := []event.Event{}
 	for _, n := range w.notices {
 		if n.kind != kind {
@@ -285,7 +305,7 @@ func (w *world) snapshot(kind event.Kind) ([]event.Event, *notice) {
 			}
 			continue
 		}
-		n.missed, n.said = time.Time{}, time.Now()
+		n.missed, n.lastSeen = time.Time{}, time.Now()
 		if n.moving {
 			n.looks++
 		}
@@ -294,24 +314,24 @@ func (w *world) snapshot(kind event.Kind) ([]event.Event, *notice) {
 			ev.Instance = instance
 		}
 		if n.moving {
-			ev.Deadline = seconds(time.Now().Add(2 * time.Minute)).UTC() // what counts is the first
+			ev.Deadline = seconds(time.Now().Add(2 * time.Minute)).UTC() // n.deadline stays: nth counts by the first one it saw.
 		}
 		if n.deadline.IsZero() {
 			ev.Deadline = time.Time{}
-		} else if !kind.Local() && kind != event.ASGTermination {
+		} else if !kind.Local() && kind != event.ASGTermination { // EC2 dates these by its own clock, which runs on while the machine sleeps.
 			ev.Deadline = ev.Deadline.Add(time.Duration(w.slept.Load()))
 		}
 		events = append(events, ev)
-		if n.seen.IsZero() {
-			n.seen = time.Now()
+		if n.firstSeen.IsZero() {
+			n.firstSeen = time.Now()
 			w.watchDeadline(n)
-			w.told("nth is told of %s", ev.ID)
+			w.noteLocked("nth sees %s", ev.ID)
 		}
 	}
-	return events, nil
+	return events
 }
 
-// of is the notice of an event's ID.
+// of returns the latest notice of an event's ID; nil if nothing in the world has announced it, such as the label of a lost cordon.
 func (w *world) of(id string) *notice {
 	id, _, _ = strings.Cut(id, "~")
 	for i := len(w.notices) - 1; i >= 0; i-- {
@@ -322,14 +342,14 @@ func (w *world) of(id string) *notice {
 	return nil
 }
 
-// source tells one incarnation of one document.
+// source is an agent.Source: it delivers the document of one kind to one incarnation.
 type source struct {
 	world *world
 	nth   *incarnation
 	kind  event.Kind
 }
 
-// cadence is how long after a change a document is looked at, at most.
+// cadence is the longest time from a change of the document to the look that finds it.
 func (s source) cadence() time.Duration {
 	switch s.kind {
 	case event.Shutdown:
@@ -340,13 +360,12 @@ func (s source) cadence() time.Duration {
 	return 500 * time.Millisecond
 }
 
-// Run implements agent.Source. It looks soon after anything has changed, which is all that a poll would find, and now and
-// then besides.
+// Run implements agent.Source. It looks within cadence after each change, and at least once a minute. More looks would find nothing else.
 func (s source) Run(ctx context.Context, sink event.Sink) error {
 	w := s.world
 	for {
 		pause := time.Duration(w.dice(int(s.cadence()/time.Millisecond)+1)) * time.Millisecond
-		if !w.lie(ctx, pause) {
+		if !w.pause(ctx, pause) {
 			return nil
 		}
 		w.mu.Lock()
@@ -358,19 +377,21 @@ func (s source) Run(ctx context.Context, sink event.Sink) error {
 			sink.Trouble(s.kind, fmt.Errorf("no answer"))
 			again = min(deaf, 5*time.Second)
 		} else {
-			events, _ := w.snapshot(s.kind)
+			events := w.snapshot(s.kind)
 			for _, n := range w.notices {
-				if n.moving && n.listed && n.kind == s.kind {
+				if n.moving && n.listed && n.kind == s.kind { // Each look changes it.
 					again = 5 * time.Second
 				}
 			}
-			w.nthTold(s.nth, s.kind)
-			w.mu.Unlock()
-			s := event.Snapshot{Kind: s.kind, Events: events}
-			if !s.Kind.Local() {
-				s.Clock, s.Within = seconds(w.ec2()), time.Second
+			if s.nth.firstLook[s.kind].IsZero() {
+				s.nth.firstLook[s.kind] = time.Now()
 			}
-			sink.Snapshot(s)
+			w.mu.Unlock()
+			found := event.Snapshot{Kind: s.kind, Events: events}
+			if !s.kind.Local() { // EC2's answers have a date, in whole seconds.
+				found.Clock, found.Within = seconds(w.ec2()), time.Second
+			}
+			sink.Snapshot(found)
 		}
 		t := time.NewTimer(again)
 		select {
@@ -384,13 +405,13 @@ func (s source) Run(ctx context.Context, sink event.Sink) error {
 	}
 }
 
-// statePath is where an incarnation has its record.
+// statePath is the state directory of an incarnation.
 func (w *world) statePath(number int) string { return filepath.Join(w.dir, fmt.Sprint(number)) }
 
-// power is what is on the disk, as a power cut now would leave it. It belongs to who has the lock.
-func (w *world) power(i *incarnation) {
+// saveDiskLocked keeps what is on the disk now, for the next incarnation.
+func (w *world) saveDiskLocked(i *incarnation) {
 	if time.Now().Before(w.hung) {
-		return // as it was when the disk began to hang
+		return // Nothing has reached the disk since it began to hang.
 	}
 	if text, err := os.ReadFile(filepath.Join(w.statePath(i.number), "record.json")); err == nil {
 		w.disk = text
@@ -406,7 +427,7 @@ type saved struct {
 	text []byte
 }
 
-// hasDrainedPods are the pods on the node.
+// onNode returns the pods on the node.
 func (w *world) onNode() []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, pod := range w.server.Pods() {
