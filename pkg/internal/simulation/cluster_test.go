@@ -3,6 +3,7 @@ package simulation_test
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -110,20 +111,13 @@ func (w *world) admin(h happening) {
 		w.forgetUncordonLocked()
 		w.mu.Unlock()
 	default:
-		action := h.kind
-		if action == "none" {
-			action = ""
-		}
+		action := strings.TrimPrefix(h.kind, "none")
 		w.node(func(n *corev1.Node) {
-			if action == "" {
+			if metav1.SetMetaDataAnnotation(&n.ObjectMeta, drain.ActionAnnotation, action); action == "" {
 				delete(n.Annotations, drain.ActionAnnotation)
-				return
 			}
-			metav1.SetMetaDataAnnotation(&n.ObjectMeta, drain.ActionAnnotation, action)
 		})
-		w.mu.Lock()
-		w.cluster.action, w.cluster.actionSet = action, time.Now()
-		w.mu.Unlock()
+		w.change(func(c *cluster) { c.action, c.actionSet = action, time.Now() })
 	}
 	w.disturb(0)
 }
@@ -209,10 +203,7 @@ func (w *world) karpenter(h happening) {
 			n.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule}}
 		}
 	})
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.cluster.karpenter, w.cluster.tainted = h.kind == "on", time.Now()
-	w.disturbLocked(0)
+	w.change(func(c *cluster) { c.karpenter, c.tainted = h.kind == "on", time.Now() })
 }
 
 // label sets drain.ExcludeLabel as somebody other than nth, unless the Node has it.
@@ -236,11 +227,10 @@ func (w *world) removeNode(happening) {
 		return
 	}
 	w.server.RemoveNode()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.cluster.own("")
-	w.cluster.gone, w.cluster.volumes = time.Now(), 0
-	w.disturbLocked(0)
+	w.change(func(c *cluster) {
+		c.own("")
+		c.gone, c.volumes = time.Now(), 0
+	})
 }
 
 // registerNode has the kubelet register the Node, with another UID than before.

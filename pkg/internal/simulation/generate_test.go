@@ -55,25 +55,15 @@ func generate(seed uint64) plan {
 // calm makes a plan in which little happens at a time. The machine will be lost, in time for pods that resist, and what else happens need not
 // keep nth from its work.
 func (g *generator) calm() {
-	if g.IntN(2) == 0 {
-		g.add(happening{what: "hard", n: 1})
-	}
-	if g.IntN(3) == 0 {
-		g.add(happening{what: "option", name: "exclude", span: g.span(20 * time.Second)})
-	}
-	if g.IntN(4) == 0 {
-		g.add(happening{what: "option", name: "evict-after", span: g.span(20 * time.Second)})
-	}
-	if g.IntN(5) == 0 {
-		g.add(happening{what: "option", name: "targets", kind: g.pick("out", "unknown"), span: g.span(20 * time.Second)})
-	}
+	g.maybe(2, happening{what: "hard", n: 1})
+	g.maybe(3, happening{what: "option", name: "exclude", span: g.span(20 * time.Second)})
+	g.maybe(4, happening{what: "option", name: "evict-after", span: g.span(20 * time.Second)})
+	g.maybe(5, happening{what: "option", name: "targets", kind: g.pick("out", "unknown"), span: g.span(20 * time.Second)})
 	if g.IntN(4) == 0 {
 		g.add(happening{what: "option", name: "volumes", span: 5*time.Second + g.volumeWait()})
 		g.add(happening{what: "volume", name: g.name("volume"), span: 30*time.Second + g.span(3*time.Minute)})
 	}
-	if g.IntN(10) == 0 {
-		g.add(happening{what: "fault", name: "read", kind: "late", span: 10 * time.Minute})
-	}
+	g.maybe(10, happening{what: "fault", name: "read", kind: "late", span: 10 * time.Minute})
 	g.budget = 70*time.Second + g.span(50*time.Second)
 	g.add(happening{what: "budget", span: g.budget})
 	switch g.IntN(10) {
@@ -165,6 +155,13 @@ func (g *generator) add(h happening) {
 	g.plan = append(g.plan, h)
 }
 
+// maybe adds a happening in one of so many plans.
+func (g *generator) maybe(oneOf int, h happening) {
+	if g.IntN(oneOf) == 0 {
+		g.add(h)
+	}
+}
+
 // pick returns one of the words.
 func (g *generator) pick(words ...string) string { return words[g.IntN(len(words))] }
 
@@ -207,12 +204,8 @@ func (g *generator) one() {
 
 // setUp adds how things are at the beginning: clocks, rules, options, pods.
 func (g *generator) setUp() {
-	if g.IntN(4) == 0 {
-		g.add(happening{what: "skew", span: time.Duration(g.IntN(600)-300) * time.Second})
-	}
-	if g.IntN(4) == 0 {
-		g.add(happening{what: "clock", span: time.Duration(g.IntN(600)-300) * time.Second})
-	}
+	g.maybe(4, happening{what: "skew", span: time.Duration(g.IntN(600)-300) * time.Second})
+	g.maybe(4, happening{what: "clock", span: time.Duration(g.IntN(600)-300) * time.Second})
 	for _, kind := range event.Kinds() {
 		switch g.IntN(12) {
 		case 0:
@@ -221,37 +214,19 @@ func (g *generator) setUp() {
 			g.add(happening{what: "rule", name: string(kind), kind: "drain"})
 		}
 	}
-	if g.IntN(3) == 0 {
-		g.add(happening{what: "rule", name: string(event.RebalanceRecommendation), kind: g.pick("cordon", "drain")})
-	}
-	if g.IntN(4) == 0 {
-		g.add(happening{what: "cordon-for", span: 30*time.Second + g.span(2*time.Minute)})
-	}
-	if g.IntN(4) == 0 {
-		g.add(happening{what: "hard", n: 1})
-	}
-	if g.IntN(3) == 0 {
-		g.add(happening{what: "budget", span: 20*time.Second + g.span(3*time.Minute)})
-	}
-	if g.IntN(2) == 0 {
-		g.add(happening{what: "option", name: "exclude", span: g.span(20 * time.Second)})
-	}
-	if g.IntN(5) == 0 {
-		g.add(happening{what: "option", name: "evict-after", span: g.span(20 * time.Second)})
-	}
-	if g.IntN(8) == 0 {
-		g.add(happening{what: "option", name: "protect-unmanaged"})
-	}
+	g.maybe(3, happening{what: "rule", name: string(event.RebalanceRecommendation), kind: g.pick("cordon", "drain")})
+	g.maybe(4, happening{what: "cordon-for", span: 30*time.Second + g.span(2*time.Minute)})
+	g.maybe(4, happening{what: "hard", n: 1})
+	g.maybe(3, happening{what: "budget", span: 20*time.Second + g.span(3*time.Minute)})
+	g.maybe(2, happening{what: "option", name: "exclude", span: g.span(20 * time.Second)})
+	g.maybe(5, happening{what: "option", name: "evict-after", span: g.span(20 * time.Second)})
+	g.maybe(8, happening{what: "option", name: "protect-unmanaged"})
 	if g.IntN(6) == 0 {
 		g.add(happening{what: "option", name: "volumes", span: g.volumeWait()})
 		g.add(happening{what: "volume", name: g.name("volume"), span: g.span(4 * time.Minute)})
 	}
-	if g.IntN(5) == 0 {
-		g.add(happening{what: "option", name: "targets", kind: g.pick("out", "unknown"), span: g.span(20 * time.Second)})
-	}
-	if g.IntN(8) == 0 {
-		g.add(happening{what: "credential", span: g.span(time.Minute)})
-	}
+	g.maybe(5, happening{what: "option", name: "targets", kind: g.pick("out", "unknown"), span: g.span(20 * time.Second)})
+	g.maybe(8, happening{what: "credential", span: g.span(time.Minute)})
 	if g.IntN(12) == 0 {
 		g.add(happening{what: "unnode"})
 		defer func() {
@@ -327,9 +302,7 @@ func (g *generator) addWorkload() {
 	h.kind = g.pick("replicas", "replicas", "replicas+tolerates", "stateful", "stateful+tolerates", "daemon")
 	g.works = append(g.works, h.name)
 	g.add(h)
-	if g.IntN(3) == 0 {
-		g.add(happening{what: "yields", name: h.name})
-	}
+	g.maybe(3, happening{what: "yields", name: h.name})
 }
 
 // some returns one of the names, or one that nothing has if names is empty.
@@ -342,9 +315,7 @@ func (g *generator) some(names []string) string {
 
 // rush adds a pod just before the node has to be closed, while the API server's cache is behind.
 func (g *generator) rush() {
-	if g.IntN(2) == 0 {
-		g.add(happening{what: "mute", span: 10 * time.Second})
-	}
+	g.maybe(2, happening{what: "mute", span: 10 * time.Second})
 	g.add(happening{what: "lag", span: 4*time.Second + g.span(8*time.Second)})
 	g.at += g.span(2 * time.Second)
 	g.addPod("pod")
@@ -358,9 +329,7 @@ func (g *generator) rebooting() {
 	g.names = append(g.names, name)
 	g.add(happening{what: "announce", name: name, kind: "scheduled-maintenance/" + g.pick("system-reboot", "instance-reboot"), span: 40*time.Second + g.span(time.Minute)})
 	g.at += 20*time.Second + g.span(time.Minute)
-	if g.IntN(2) == 0 {
-		g.add(happening{what: g.pick("complete", "withdraw"), name: name})
-	}
+	g.maybe(2, happening{what: g.pick("complete", "withdraw"), name: name})
 	g.add(happening{what: "reboot", span: g.span(20 * time.Second), n: 5 + g.IntN(40)})
 	g.at += g.span(30 * time.Second)
 }

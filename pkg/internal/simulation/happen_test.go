@@ -571,24 +571,25 @@ func (w *world) reboot(h happening) {
 	w.server.StartKubelet()
 	w.node(func(n *corev1.Node) { n.Status.VolumesInUse = nil })
 	time.AfterFunc(missedAfter, func() { // After a quick reboot, the Node was Ready all the time.
-		w.mu.Lock()
-		current := w.bootID() == id
-		w.mu.Unlock()
-		if node := w.server.CurrentNode(); current && node != nil && node.Status.NodeInfo.BootID != id {
+		if node := w.server.CurrentNode(); w.isBoot(id) && node != nil && node.Status.NodeInfo.BootID != id {
 			w.node(func(n *corev1.Node) { ready(n, corev1.ConditionUnknown) })
 		}
 	})
 	w.beginAfter(h.span)
 	w.hinder(h.span + time.Duration(h.n)*time.Second)
 	time.AfterFunc(h.span+time.Duration(h.n)*time.Second, func() {
-		w.mu.Lock()
-		current := w.bootID() == id
-		w.mu.Unlock()
-		if current {
+		if w.isBoot(id) {
 			w.server.SetBootID(id)
 			w.node(func(n *corev1.Node) { ready(n, corev1.ConditionTrue) })
 		}
 	})
+}
+
+// isBoot reports whether a boot is still the present one.
+func (w *world) isBoot(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.bootID() == id
 }
 
 // ready sets the Node's condition Ready.
@@ -696,9 +697,7 @@ func (w *world) recover() {
 		ready(n, corev1.ConditionTrue)
 		delete(n.Annotations, drain.ActionAnnotation)
 	})
-	w.mu.Lock()
-	w.cluster.action, w.cluster.actionSet = "", time.Now()
-	w.mu.Unlock()
+	w.change(func(c *cluster) { c.action, c.actionSet = "", time.Now() })
 	w.begin()
 	time.Sleep(rest)
 }
@@ -790,8 +789,8 @@ func (w *world) longestWithdrawal() time.Duration {
 	return longest
 }
 
-// addPod adds a pod to the node. kind has words about it, joined by +, span is its grace period, and n how many seconds it takes to end. A
-// late-pod is bound to the node a second after it was created.
+// addPod adds a pod to the node. kind says what sort of pod, span is its grace period, and n how many seconds it takes to end. A late-pod is
+// bound to the node a second after it was created.
 func (w *world) addPod(h happening) {
 	if w.server.HasPod("default/" + h.name) {
 		return
@@ -803,31 +802,27 @@ func (w *world) addPod(h happening) {
 	}
 	owner := "ReplicaSet"
 	ending := apitest.Ending(time.Duration(h.n) * time.Second)
-	for _, word := range strings.Split(h.kind, "+") {
-		switch word {
-		case "daemon":
-			owner = "DaemonSet"
-		case "bare":
-			owner = ""
-		case "mirror":
-			pod.Annotations[corev1.MirrorPodAnnotationKey] = "hash"
-			owner = ""
-		case "critical":
-			pod.Spec.PriorityClassName = "system-cluster-critical"
-		case evict.Never, evict.AtDeadline:
-			pod.Annotations[evict.Annotation] = word
-		case "stuck":
-			pod.Finalizers = []string{"example.com/stuck"}
-		case "fat":
-			pod.Spec.Containers = []corev1.Container{{Name: "main", Args: []string{strings.Repeat("x", 10_000)}}}
-		case "finished":
-			pod.Status.Phase = corev1.PodSucceeded
-		case "hangs":
-			ending = apitest.Never
-			w.mu.Lock()
-			w.cluster.hanging["default/"+h.name] = true
-			w.mu.Unlock()
-		}
+	switch h.kind {
+	case "daemon":
+		owner = "DaemonSet"
+	case "bare":
+		owner = ""
+	case "mirror":
+		pod.Annotations[corev1.MirrorPodAnnotationKey] = "hash"
+		owner = ""
+	case "critical":
+		pod.Spec.PriorityClassName = "system-cluster-critical"
+	case evict.Never, evict.AtDeadline:
+		pod.Annotations[evict.Annotation] = h.kind
+	case "stuck":
+		pod.Finalizers = []string{"example.com/stuck"}
+	case "fat":
+		pod.Spec.Containers = []corev1.Container{{Name: "main", Args: []string{strings.Repeat("x", 10_000)}}}
+	case "finished":
+		pod.Status.Phase = corev1.PodSucceeded
+	case "hangs":
+		ending = apitest.Never
+		w.change(func(c *cluster) { c.hanging["default/"+h.name] = true })
 	}
 	if owner != "" {
 		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: owner, Name: h.name, UID: "uid-of-owner", Controller: new(true)}}
@@ -852,9 +847,7 @@ func (w *world) addWorkload(h happening) {
 			p.Spec.TerminationGracePeriodSeconds = new(int64(h.span / time.Second))
 		},
 	}
-	w.mu.Lock()
-	w.cluster.returning[h.name] = work.Tolerates
-	w.mu.Unlock()
+	w.change(func(c *cluster) { c.returning[h.name] = work.Tolerates })
 	switch {
 	case strings.HasPrefix(h.kind, "stateful"):
 		w.server.AddStatefulSet(work)
@@ -875,10 +868,7 @@ func (w *world) annotate(h happening) {
 	w.server.ChangePod(name, func(p *corev1.Pod) {
 		metav1.SetMetaDataAnnotation(&p.ObjectMeta, evict.Annotation, h.kind)
 	})
-	w.mu.Lock()
-	w.cluster.annotated[name] = time.Now()
-	w.mu.Unlock()
-	w.disturb(0)
+	w.change(func(c *cluster) { c.annotated[name] = time.Now() })
 }
 
 // balancers is a wait.Blocker: load balancers that take the machine out after a time, or, with the kind unknown, cannot be asked.
@@ -903,10 +893,7 @@ func (b balancers) Wait(ctx context.Context, _ wait.Node, report func(string)) e
 // guardPods adds a disruption budget that never lets the pod name go.
 func (w *world) guardPods(h happening) {
 	w.server.AddBudget(apitest.Budget{Namespace: "default", Name: h.name, Selector: map[string]string{"app": h.name}, MinAvailable: new(100)})
-	w.mu.Lock()
-	w.cluster.guarded[h.name] = true
-	w.mu.Unlock()
-	w.disturb(0)
+	w.change(func(c *cluster) { c.guarded[h.name] = true })
 }
 
 // finish takes the finalizers off a pod.
@@ -920,8 +907,5 @@ func (w *world) finish(name string) {
 // yield removes the budget of guardPods.
 func (w *world) yield(h happening) {
 	w.server.RemoveBudget("default", h.name)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.cluster.guarded[h.name] = false
-	w.disturbLocked(0)
+	w.change(func(c *cluster) { c.guarded[h.name] = false })
 }

@@ -210,6 +210,14 @@ func (w *world) disturb(d time.Duration) {
 	w.disturbLocked(d)
 }
 
+// change changes what is true of the Node and its pods, which disturbs nth.
+func (w *world) change(do func(*cluster)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	do(&w.cluster)
+	w.disturbLocked(0)
+}
+
 // hinderLocked records that something may keep nth from its work for a time from now.
 func (w *world) hinderLocked(d time.Duration) {
 	if end := time.Now().Add(d); end.After(w.troubled) {
