@@ -234,13 +234,26 @@ type nameserver struct {
 	silentFor atomic.Int64 // how many queries are not answered
 }
 
-// newNameserver replaces the system's resolver, so that no other test may run at the same time.
+// nameservers has the current test's; nil if names are not resolved.
+var nameservers atomic.Pointer[nameserver]
+
+// The resolver is replaced for good: lookups outlive the tests that cause them.
+func init() {
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if n := nameservers.Load(); n != nil {
+			return n.dial(ctx, network, address)
+		}
+		return nil, errors.New("there is no nameserver")
+	}}
+}
+
+// newNameserver has the resolver ask a nameserver of the test's, so that no other test may run at the same time.
 func newNameserver(t *testing.T) *nameserver {
 	t.Helper()
-	names, before := &nameserver{}, net.DefaultResolver
-	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: names.dial}
-	t.Cleanup(func() { net.DefaultResolver = before })
-	return names
+	n := &nameserver{}
+	nameservers.Store(n)
+	t.Cleanup(func() { nameservers.Store(nil) })
+	return n
 }
 
 func (n *nameserver) dial(ctx context.Context, _, _ string) (net.Conn, error) {
