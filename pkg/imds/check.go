@@ -47,7 +47,7 @@ func (s *Source) Check(ctx context.Context) Checkup {
 	if c.Dated {
 		c.Ahead = seen.at.Sub(seen.date).Truncate(time.Second)
 	}
-	if err != nil && (errors.Is(err, errToken) || !c.Dated) { // Without a date, there was no answer at all.
+	if err != nil && (errors.Is(err, errToken) || !c.Dated) { // Every answer has a date: without one, none came.
 		c.Unreachable = err
 		return c
 	}

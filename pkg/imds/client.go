@@ -33,8 +33,8 @@ const (
 	firstLimit   = 2 * time.Second
 	longestLimit = 20 * time.Second
 	onceLimit    = 10 * time.Second
-	growth       = 5 // by which a limit is multiplied after a time-out
-	roomFor      = 4 // the limit after an answer is this many times what that answer took
+	growth       = 5 // A time-out multiplies the limit by this.
+	roomFor      = 4 // After an answer, the limit is this many times what the answer took.
 	// dialTimeout is short because the service is on the same host: without a connection after that time, a packet was lost.
 	dialTimeout = 500 * time.Millisecond
 )
@@ -47,7 +47,7 @@ const (
 	headerLimit   = 16 << 10
 )
 
-// Result is how a request for a document ended.
+// Result is how a request for a document ended. Its text never changes: metrics have it as a label.
 type Result string
 
 // The results of a request.
@@ -77,8 +77,8 @@ func (p Poll) String() string {
 	}
 }
 
-// reader reads documents, one after the other. Each reader has its own client of the SDK with its own session token. The SDK lets only one
-// request of a client fetch a token, and makes the others wait, whatever their limits.
+// reader reads documents, one after the other. Each reader has its own client of the SDK with its own session token. If readers shared a
+// client, the SDK would let one request fetch a token, and make the others wait, whatever their limits.
 //
 // A reader sends requests to the metadata service alone. It uses no proxy and follows no redirect, which could carry the session token
 // elsewhere. Each request has its own connection, as EC2 closes that after the answer.
@@ -93,8 +93,7 @@ type reader struct {
 	seen      seen          // from all answers
 }
 
-// answer is how the last HTTP request ended. The SDK's errors do not say that well: they have layers of words, and one layer cannot be
-// unwrapped.
+// answer is how the last HTTP request ended. The SDK's errors do not say that plainly, and some cannot be unwrapped.
 type answer struct {
 	token  bool // the request was for a session token, not for the document
 	size   int  // the most that the document may have, in bytes
@@ -112,7 +111,8 @@ type seen struct {
 	took     time.Duration // how long that answer took
 }
 
-// newReader returns a reader that shares nothing with others but the address that answers (see reach). Its limit is onceLimit, and stays.
+// newReader returns a reader whose limit is onceLimit, and stays. Readers share nothing but which of the service's addresses answers: see
+// reach.
 func (s *Source) newReader() *reader {
 	dial := s.dial
 	if dial == nil {
@@ -179,14 +179,14 @@ func read[T any](ctx context.Context, r *reader, path string, size int, parse fu
 // readingError says in which document something went wrong.
 func readingError(path string, err error) error { return fmt.Errorf("reading %q: %w", path, err) }
 
-// get requests a document of at most size bytes and returns its body. present is false if the service answers 404: EC2 has no such document. Any
-// other answer is an error. get adapts the reader's limit for the next document.
+// get requests a document of at most size bytes and returns its body. If the service answers 404, present is false: EC2 has no such document.
+// Any answer but 200 and 404 is an error. get adapts the reader's limit for the next document.
 func (r *reader) get(ctx context.Context, path string, size int) (body []byte, present bool, err error) {
 	limited, cancel := context.WithTimeout(ctx, r.limit)
 	defer cancel()
 	asked := time.Now()
 	r.answer = answer{size: size}
-	// The reader's transport writes what it receives into r.answer: the document, or the refusal of a token (answer.token).
+	// The SDK calls r.Do, once for a session token if it has none, and then for the document. Do writes the answer into r.answer.
 	_, err = r.sdk.GetMetadata(limited, &imds.GetMetadataInput{Path: path})
 	absent := r.answer.status == http.StatusNotFound
 	switch {
@@ -217,8 +217,8 @@ func (r *reader) setLimit(limit time.Duration) {
 // errToken marks an error of the request for a session token, which comes before the request for the document.
 var errToken = errors.New("asking for a session token")
 
-// fault says in plain words why a request failed. err is the SDK's error, and is returned if the answer says no more. err may be nil, as the SDK
-// takes any 2xx for success. nth does not: only a 404 may mean that nothing is announced.
+// fault returns why a request failed, in plain words. err is the SDK's error, which it returns if the answer says no more. err may be nil: the
+// SDK takes any 2xx for success, and get only a 200.
 func (a answer) fault(err error) error {
 	switch {
 	case a.err != nil:
@@ -229,7 +229,7 @@ func (a answer) fault(err error) error {
 		return errors.New("the metadata service does not accept the token that it has just given (401)")
 	case a.token && a.status == http.StatusOK: // The SDK refused the token, because the answer's header has no lifetime for it.
 		return fmt.Errorf("the metadata service answers %d bytes that are no token", len(a.body))
-	case a.status != 0 && a.status != http.StatusOK:
+	case a.status != 0 && a.status != http.StatusOK: // Any other status but 404, which get handles.
 		return fmt.Errorf("the metadata service answers %d %s", a.status, http.StatusText(a.status))
 	default:
 		return err
@@ -298,8 +298,8 @@ func (s *seen) record(response *http.Response, took time.Duration) {
 	}
 }
 
-// withoutAddresses removes the addresses from a network error. The local port differs each time, and the same trouble should have the same
-// message. Other errors stay as they are.
+// withoutAddresses removes the addresses from a network error, and leaves other errors as they are. The local port differs each time, and the
+// same trouble should have the same message.
 func withoutAddresses(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -315,8 +315,8 @@ const (
 	addressIPv6 = "[fd00:ec2::254]"
 )
 
-// reach sends a request to the service. If no endpoint or mode is configured, it tries both of the service's own addresses: first the one that
-// has answered last, then the other if there is no connection. It makes no second attempt after a connection.
+// reach sends a request to the service. If no endpoint or mode is configured, it may use both of the service's own addresses. It begins with
+// the one that has answered last, and tries the other one only if no connection could be made to the first.
 func (r *reader) reach(request *http.Request) (*http.Response, error) {
 	if !r.source.anyAddress || request.URL.Host != addressIPv4 { // An endpoint or a mode is configured, here or in the environment.
 		return r.transport.RoundTrip(request)

@@ -105,11 +105,11 @@ const (
 // maintenanceLayout is how EC2 writes dates in these lists.
 const maintenanceLayout = "2 Jan 2006 15:04:05 GMT"
 
-// maintenance remembers what the last look found, because a list that can only be read in part must not make an event
-// vanish: that would look like its end.
+// maintenance remembers the events of the last look: if a list can only be read in part, an event must not vanish, as that would mean its
+// end.
 type maintenance struct {
 	last []event.Event
-	// instance is the machine's ID, known once something is announced: it decides when this machine of a fleet begins.
+	// instance is the machine's ID; "" before something is announced. The policy needs it to spread the machines of a fleet over time.
 	instance string
 }
 
@@ -123,7 +123,7 @@ func (m *maintenance) look(ctx context.Context, r *reader) (found, error) {
 	}
 	history, err := read(ctx, r, historyPath, longDocument, parseMaintenance)
 	events := mergeMaintenance(scheduled.events, slices.DeleteFunc(history.events, isPending))
-	if err != nil || scheduled.unidentified || history.unidentified {
+	if err != nil || scheduled.unidentified || history.unidentified { // What is missing may have an event of the last look.
 		events = mergeMaintenance(events, m.last)
 	}
 	m.last = events
@@ -138,8 +138,8 @@ func (m *maintenance) look(ctx context.Context, r *reader) (found, error) {
 	return found{slices.Clone(events), errors.Join(append(partial, err)...)}, nil
 }
 
-// addInstance puts the instance's ID into the events, and requests it the first time. If the ID cannot be read, the events have none until the
-// next look.
+// addInstance puts the instance's ID into the events. It requests the ID the first time that there are events. If that fails, the events have
+// no ID until the next look.
 func (m *maintenance) addInstance(ctx context.Context, r *reader, events []event.Event) {
 	if len(events) > 0 && m.instance == "" {
 		m.instance, _ = read(ctx, r, instancePath, shortDocument, parseText) // Options.Observe gets the error.
@@ -238,12 +238,12 @@ func parseMaintenanceEvent(raw json.RawMessage) (event.Event, error) {
 	}
 	var errs []error
 	addError := func(field string, err error) {
-		if err != nil {
+		if err != nil { // Callers pass the result of each field, which is mostly nil.
 			errs = append(errs, fmt.Errorf("%s of %q: %w", field, e.ID, err))
 		}
 	}
 	var err error
-	if id == "" {
+	if id == "" { // Code and time have to tell the event apart from others.
 		e.ID = event.ContentID(e.Kind, code, doc.NotBefore)
 	} else if _, err = parseCode(id); err != nil { // An EventId of another shape is not used, but tells events apart.
 		e.ID = event.ContentID(e.Kind, id, code, doc.NotBefore)
@@ -360,8 +360,8 @@ func parseTargetState(body []byte) (string, error) {
 	return state, nil
 }
 
-// follow is called with the target state that a look has found ("" if there is none). It returns the instance's departure if the state means
-// that the instance leaves, and else no event. An unknown state counts once two looks in a row have found it.
+// follow takes the target state that a look has found; "" if there is none. It returns the instance's departure if the state means that the
+// instance leaves, and otherwise no event. An unknown state counts once two looks in a row have found it.
 func (t *targetStates) follow(state string) (found, error) {
 	changed := state != t.state
 	t.state = state

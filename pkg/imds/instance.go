@@ -81,9 +81,9 @@ type Instance struct {
 	LocalIP, LocalName, PublicIP, PublicName string
 }
 
-// Instance requests the machine's description, one document for each field. It returns what it could read, and all errors of the others,
-// joined. A document that EC2 does not have is no error: its field stays empty. If the service hangs, Instance takes onceLimit for each
-// document, or until ctx ends.
+// Instance requests the machine's description, one document for each field. It returns what it could read, and the errors of the other
+// documents, joined. The field of a document that EC2 does not have stays empty, without an error. If the service hangs, Instance takes
+// onceLimit for each document, or until ctx ends.
 func (s *Source) Instance(ctx context.Context) (Instance, error) {
 	var i Instance
 	reader := s.newReader()

@@ -30,10 +30,11 @@ type poller struct {
 	alive atomic.Pointer[time.Time]
 }
 
-// run looks until ctx ends, and delivers what each look has found, or its error, to the sink. After a look that took longer than the interval,
-// the next one begins at once. No look is made up for. But a slow service may answer one request after the other. So after a slow look, all
-// pollers but that of the spot notice rest for as long as the look took. A failed look is repeated at the same interval: so a notice is seen as
-// soon as the service is back.
+// run looks until ctx ends, and delivers what each look has found, or its error, to the sink. A failed look is repeated at the same interval,
+// so that a notice is seen as soon as the service is back.
+//
+// A slow service may answer one request after the other. So the poller of the spot notice goes first: after a look that took longer than the
+// interval, it looks again at once. All others rest for as long as their last look took.
 func (p *poller) run(ctx context.Context, sink event.Sink) {
 	defer p.alive.Store(nil)
 	if !loop.Await(ctx, nil, p.delay) {
@@ -76,8 +77,8 @@ func (p *poller) snapshot(events []event.Event) event.Snapshot {
 	return s
 }
 
-// minSilence is how long a look and the pause after it may take, whatever the interval. It is far more than a starved machine needs,
-// and short enough to start again within a spot notice.
+// minSilence is how long a poller may neither begin nor end a look, whatever the interval. It is far more than a machine without free
+// processor time needs, and short enough to start nth again within a spot notice.
 const minSilence = time.Minute
 
 // stuck returns an error if the poller runs, and has neither begun nor ended a look for longer than its interval and the limits allow.

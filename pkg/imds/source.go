@@ -6,9 +6,11 @@
 //	events/recommendations/rebalance        rebalance-recommendation  every 5 s
 //	events/maintenance/{scheduled,history}  scheduled-maintenance     every 30 s
 //
-// Each kind of event has a poller of its own (poller.go), with a client and a session token of its own (client.go, with all limits), so that a
-// document that hangs delays no other. A failed look is reported as trouble and never as an empty snapshot: only EC2's own "there is none"
-// means that nothing is announced. docs/events.md says how odd documents are read (documents.go).
+// Each kind of event has a poller of its own (poller.go), with a client and a session token of its own. So a document that hangs delays no
+// other. client.go has all limits. A failed look is reported as trouble and never as an empty snapshot: only EC2's own "there is none" means
+// that nothing is announced. documents.go reads the documents; docs/events.md says how it reads odd ones.
+//
+// Newcomers begin with Source.Run.
 //
 // Only version 2 of the service (IMDSv2, with session tokens) is used, and nothing is ever written to it.
 package imds
@@ -87,9 +89,9 @@ type Options struct {
 type Source struct {
 	opts       Options
 	dial       func(ctx context.Context, network, address string) (net.Conn, error) // nil means the network's own
-	anyAddress bool                                                                 // both of the service's own addresses are tried
-	onIPv6     atomic.Bool                                                          // the one that has answered last is the IPv6 address
-	// targetStates are those of this boot, so they outlive a run.
+	anyAddress bool                                                                 // both of the service's own addresses may be used: see reach
+	onIPv6     atomic.Bool                                                          // the IPv6 address has answered last
+	// targetStates follows the target state of this boot, so it outlives a run.
 	targetStates *targetStates
 
 	mu      sync.Mutex
@@ -143,7 +145,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 		}
 		scope = s.Scope(lifeCycle)
 	}
-	if scope.Standby {
+	if scope.Standby { // The instance is excluded: it is not to be drained for what was found so far.
 		stop()
 		pollers.Wait()
 		for _, kind := range s.polledKinds() { // A poller may have delivered events before the life cycle was known.

@@ -59,7 +59,7 @@ func (h Host) dial(ctx context.Context, socket string, o options) (*conn, error)
 		err = c.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Getuid()))})
 	}
 	switch {
-	case err != nil: // There is no connection, or no authentication.
+	case err != nil: // The connection or its authentication has failed.
 	case o.private:
 		err = awaitSystemd(ctx, c)
 	default:
@@ -67,7 +67,7 @@ func (h Host) dial(ctx context.Context, socket string, o options) (*conn, error)
 	}
 	if err != nil {
 		_ = dialed.Close()
-		err = cmp.Or(context.Cause(ctx), err) // The end of ctx closes the socket, and the error says only that.
+		err = cmp.Or(context.Cause(ctx), err) // If ctx has ended, err says only that the socket is closed.
 		end(nil)
 		return nil, err
 	}

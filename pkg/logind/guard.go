@@ -14,19 +14,19 @@ import (
 	"github.com/nth-project/nth/pkg/loop"
 )
 
-// guard is between a socket and godbus, and passes on nothing but answers to calls. Any local user may send signals to any
-// connection of the system bus, and godbus v5.2.4 decodes whatever it reads: it panics on a body "ah" once descriptors are
-// negotiated, never closes descriptors, and starts a goroutine for each call that it gets. Answers come from the bus, logind and
-// systemd: the bus passes on no answer that nobody has asked for.
+// guard is between a socket and godbus, and lets godbus read nothing but answers to its calls. Any local user may send signals and calls to
+// any connection of the system bus, and godbus v5.2.4 decodes whatever it reads. It panics on a body "ah" once descriptors are negotiated,
+// never closes descriptors, and starts a goroutine for each call that it gets. Answers are safe: they come from the bus, logind or systemd,
+// as the bus passes on no answer that nobody has asked for.
 //
-// A signal is dropped unread, and only reported: it means that there may be news, and logind is asked which.
+// The guard drops a signal unread, and wakes the source, which then asks logind what has changed.
 type guard struct {
 	socket    *net.UnixConn
 	input     io.Reader       // reads the socket
 	withFiles bool            // the bus is asked to pass file descriptors with messages
 	received  []*os.File      // the descriptors that came with the message that is being read
 	files     chan *os.File   // a descriptor that came with an answer, until file fetches it
-	begun     bool            // the authentication is over: what is read now are messages
+	begun     bool            // the authentication is over: from now on, the other side sends messages
 	answer    []byte          // what godbus has not yet read of an answer
 	signals   chan<- struct{} // a signal wakes its receiver; nil if nobody waits for signals
 }
@@ -39,6 +39,7 @@ const (
 	mostFiles     = 16      // that dbus-daemon and dbus-broker let a message have
 )
 
+// errNoDBus is the error of a message that does not begin as D-Bus has it.
 var errNoDBus = errors.New("the other side does not speak D-Bus")
 
 // newGuard returns a guard of a socket. With withFiles, the guard asks the bus to pass file descriptors with messages, and keeps the
@@ -135,7 +136,7 @@ func (g *guard) next() error {
 		select {
 		case g.files <- g.received[0]:
 			g.received = g.received[1:]
-		default: // The descriptor of an earlier answer was not fetched by file. This one is closed.
+		default: // Nobody has fetched the descriptor of an earlier answer. closeFiles closes this one.
 		}
 	}
 	g.answer = message
@@ -150,7 +151,7 @@ func (g *guard) closeFiles() {
 	g.received = nil
 }
 
-// file returns the descriptor that came with an answer; nil if there was none.
+// file returns the descriptor that came with an answer; nil if none came. inhibit calls it after logind's answer.
 func (g *guard) file() *os.File {
 	select {
 	case file := <-g.files:

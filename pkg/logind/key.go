@@ -12,13 +12,13 @@ import (
 )
 
 // The power key. EC2 presses it to stop or terminate an instance. logind then announces a shutdown, and the kubelet, if it is
-// configured for that, ends all pods at once, without regard to disruption budgets. To have that happen after the drain, nth
-// answers the key in logind's place: it holds a block lock on handle-power-key, and on nothing else, reads the key itself
-// (pkg/powerkey), announces the event, and requests the power-off from logind when the event is settled.
+// configured for that, ends all pods at once, without regard to disruption budgets. That has to happen after the drain. So nth answers the key
+// in logind's place. It holds a block lock on handle-power-key, and on nothing else, and reads the key itself (pkg/powerkey). At a press, it
+// announces the event, and requests the power-off from logind when the drain has ended.
 //
 // nth must never keep a machine from shutting down:
-//   - At the press, logind gets a schedule to power off when EC2's time is over, whatever happens to nth. It is also the memory
-//     of the press: a process that finds it continues the drain.
+//   - At the press, logind gets a schedule to power off when EC2's time is over, whatever happens to nth. The schedule is also the memory
+//     of the press: when nth is started again, it finds the schedule and continues the drain.
 //   - The lock is an open file: it ends with the process, and logind answers the next press.
 //   - Without the lock, a press is logind's.
 //   - A power-off that logind refuses, as it does since systemd 257 even for root while somebody blocks shutdowns, is requested
@@ -43,8 +43,8 @@ type key struct {
 
 // press is the press of the power key that nth answers. Further presses are ignored.
 type press struct {
-	at      time.Time // zero if there is none
-	settled bool      // nothing delays the power-off any more
+	at      time.Time // zero if nth answers no press
+	settled bool      // the drain has ended, so that the machine may be powered off
 	asked   time.Time // when nth last requested the power-off; zero if it did not
 }
 
@@ -92,12 +92,12 @@ func (s *Source) resume(scheduled time.Time) {
 	// What is left of the grant is taken for 0 to PowerOffGrant, whatever the clock says.
 	at := time.Now().Add(min(max(time.Until(scheduled), 0), PowerOffGrant) - PowerOffGrant)
 	s.mu.Lock()
-	unknown := s.opts.Key != nil && s.press.at.IsZero() // nth may answer the key, and this process is not answering a press yet.
-	if unknown {
+	resumes := s.opts.Key != nil && s.press.at.IsZero() // nth may answer the key, and this process is not answering a press yet.
+	if resumes {
 		s.press = press{at: at}
 	}
 	s.mu.Unlock()
-	if unknown {
+	if resumes {
 		s.announcePress(at)
 	}
 }
@@ -121,7 +121,7 @@ func (s *Source) announcePress(at time.Time) {
 // holdKey.
 func (s *Source) holdKey(ctx context.Context, action string) {
 	s.mu.Lock()
-	known, wanted, why, have := s.key.known, s.key.wanted, "", s.key.lock != nil
+	known, wanted, why, held := s.key.known, s.key.wanted, "", s.key.lock != nil
 	s.mu.Unlock()
 	if !known { // ListenToKey was not called yet.
 		return
@@ -130,7 +130,7 @@ func (s *Source) holdKey(ctx context.Context, action string) {
 		wanted, why = false, fmt.Sprintf("logind's HandlePowerKey is %q, and not \"poweroff\"", action)
 	}
 	var lock *os.File
-	if wanted && !have {
+	if wanted && !held {
 		var err error
 		if lock, err = s.opts.Host.inhibit(ctx, powerKeyLock, "block"); err != nil {
 			wanted, why = false, err.Error() // logind answers the key, as usual. The next look tries again.
@@ -169,7 +169,7 @@ func (s *Source) answerKey(ctx context.Context) {
 	}
 }
 
-// answer takes the next step towards the power-off, if there is a press to answer. again is true while there is one: call answer again after
+// answer takes the next step towards the power-off, if there is a press to answer. Then again is true: answerKey calls it again after
 // pressTick.
 func (s *Source) answer(ctx context.Context) (again bool) {
 	s.mu.Lock()
@@ -194,8 +194,8 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 	return true
 }
 
-// bringDown makes the machine power off for a press. If the drain has ended (p.settled), it requests the power-off now, from logind or else
-// from systemd. Before that, it leaves a schedule with logind to power off at the end of PowerOffGrant, even if nth has ended. It is called
+// bringDown makes the machine power off for a press. Until the drain has ended (p.settled), it leaves a schedule with logind to power off at
+// the end of PowerOffGrant, whatever happens to nth. Then it requests the power-off at once, from logind or else from systemd. answer calls it
 // once in pressTick.
 func (s *Source) bringDown(ctx context.Context, p press) error {
 	var m manager

@@ -56,9 +56,9 @@ type Source struct {
 
 	key   key
 	press press
-	wrong time.Time     // since when a lock or logind is missing; zero if neither is. Only Run's goroutine uses it.
+	wrong time.Time     // since when a lock or logind is missing; zero if neither is. Only Run's goroutine uses it, without mu.
 	wake  chan struct{} // wakes session: logind has to be queried
-	moved chan struct{} // wakes answerKey: the press has changed
+	moved chan struct{} // wakes answerKey: the press or its drain has changed
 }
 
 // hold is a delay lock, and the event that is announced to its holders.
@@ -103,7 +103,7 @@ const PowerOffGrant = 150 * time.Second
 
 // Run holds the locks and watches until ctx ends, and then returns nil. It releases the locks before it returns.
 //
-// It delivers nothing to the sink before logind was queried: nth may have been restarted during a shutdown.
+// Run tells the sink that nothing is announced only when logind has said so: nth may have been restarted during a shutdown.
 func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	s.mu.Lock()
 	s.sink = sink
@@ -126,15 +126,14 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 			pause = firstBackoff
 		}
 		s.reportFailure(err)
-		select {
-		case <-ctx.Done():
+		if !loop.Await(ctx, nil, pause) {
 			return nil
-		case <-time.After(pause):
 		}
 		pause = min(2*pause, longestBackoff)
 	}
 }
 
+// errLost is the error of a session whose connection has ended.
 var errLost = errors.New("the connection to the system bus was lost")
 
 // session connects to the bus, and looks at what logind says after each signal and at lookInterval, until the connection is lost or ctx ends.
@@ -165,7 +164,7 @@ func (s *Source) session(ctx context.Context) (answered bool, err error) {
 		default:
 			s.wrong = time.Time{}
 		}
-		// First a pause without regard to signals, then a wait for one.
+		// First a pause in which a signal changes nothing, then a wait for a signal.
 		for _, wait := range []struct {
 			wake <-chan struct{}
 			most time.Duration
@@ -211,8 +210,8 @@ func (s *Source) look(ctx context.Context, m manager) error {
 	return nil
 }
 
-// settle acts on what logind says (m) for one delay lock. If the lock's event is announced, settle announces that, too. Otherwise it withdraws
-// the event and takes the lock if that is not held. taken is true if it took the lock now.
+// settle acts on what logind says (m) for one delay lock. If logind has announced the lock's event, settle announces it to the sink. Otherwise
+// it withdraws the event, and takes the lock if that is not held. taken is true if it took the lock now.
 func (s *Source) settle(ctx context.Context, h *hold, m manager) (taken bool, err error) {
 	switch {
 	case m.preparing[h.what]:
@@ -273,8 +272,8 @@ func giveBack(lock **os.File) {
 	}
 }
 
-// Stopping announces a shutdown whose deadline is after limit. Callers use it when systemd stops nth together with the system. If a shutdown
-// is announced already, that stays as it is, unless its deadline is later.
+// Stopping announces a shutdown that comes after limit. Callers use it when systemd stops nth together with the system. A shutdown that is
+// announced already stays as it is, unless its deadline is later.
 func (s *Source) Stopping(limit time.Duration) {
 	for _, h := range s.holds {
 		if h.kind == event.Shutdown {
@@ -337,8 +336,8 @@ func (s *Source) deliver(h *hold) {
 	}
 }
 
-// reportFailure is called after each failure to reach logind or to take a lock. It reports the failure to Options.Off once, and only if
-// failures last longer than quietFor, so that a restart of logind is not reported.
+// reportFailure handles a failure to reach logind or to take a lock. It calls Options.Off once for each outage, and only if that lasts longer
+// than quietFor, so that a restart of logind is not reported.
 func (s *Source) reportFailure(err error) {
 	if s.wrong.IsZero() {
 		s.wrong = time.Now()

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"github.com/nth-project/nth/pkg/loop"
 )
 
 // What systemd calls itself, see org.freedesktop.systemd1(5).
@@ -115,7 +117,7 @@ func (h Host) StartTarget(ctx context.Context, target string) error {
 		defer c.close()
 		err = c.start(ctx, target)
 	}
-	if err != nil { // When ctx ends, the call that was under way says less.
+	if err != nil { // If ctx has ended, err says only that a call failed.
 		return fmt.Errorf("starting %s: %w", target, cmp.Or(ctx.Err(), err))
 	}
 	return c.failures(ctx, target)
@@ -135,10 +137,8 @@ func (c *conn) start(ctx context.Context, target string) error {
 		if err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !loop.Await(ctx, nil, jobPoll) {
 			return ctx.Err()
-		case <-time.After(jobPoll):
 		}
 	}
 }

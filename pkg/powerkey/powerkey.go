@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Keys reads the devices with a power key. All fields but Root are required.
+// Keys reads the devices with a power key. All exported fields but Root are required. Newcomers begin with Run.
 type Keys struct {
 	// Root is the machine's root directory; empty means "/".
 	Root string
-	// Wanted reports whether the devices are to be read. It is called again and again.
+	// Wanted reports whether the devices are to be read. Run calls it every scanInterval.
 	Wanted func() bool
 	// Listening is called once at the start and after each change. It gets true if there is a power key, and all devices with one are being
 	// read.
@@ -58,8 +58,8 @@ func (k *Keys) Run(ctx context.Context) {
 	}
 }
 
-// scan starts to read the devices that are new, or closes all if they are not wanted. listening is true if there are devices with a power key,
-// and all of them are being read. If one cannot be read, nth must leave the key to logind, as nobody would answer a press on that device.
+// scan starts to read the devices that are new, or closes all if they are not wanted. listening is true if the machine has devices with a power
+// key, and all of them are being read. If one cannot be read, nth must leave the key to logind: nobody would answer a press on that device.
 func (k *Keys) scan(reading *sync.WaitGroup) (listening bool) {
 	if !k.Wanted() {
 		k.close()
