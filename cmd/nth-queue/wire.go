@@ -23,7 +23,6 @@ import (
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/ekstoken"
 	"github.com/nth-project/nth/pkg/event"
@@ -67,7 +66,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 		GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave",
 		EC2: catalog, Clock: clock.Now, ManagedOnly: cfg.Fleet.ManagedTag != "",
 		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, ec2.ClusterTag), Cluster: clusterOf(cfg.Fleet),
-		Hooks: hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: taintsOf(cfg.Fleet),
+		Hooks: hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: fleet.Taints{Kinds: cfg.Fleet.Taints != "none", Effect: fleet.TaintEffect(cfg.Fleet.Taints), OutOfService: cfg.Fleet.OutOfService},
 		Listeners: notices.of,
 	})
 	reporter := newStatusReporter(cfg, reach.drains, identity, d.Service, log)
@@ -174,26 +173,16 @@ func clusterOf(c config.Fleet) string {
 	return c.Cluster
 }
 
-// taintsOf returns which taints the fleet sets, by the settings.
-func taintsOf(c config.Fleet) fleet.Taints {
-	return fleet.Taints{Kinds: c.Taints != "none", Effect: fleet.TaintEffect(c.Taints), OutOfService: c.OutOfService}
-}
-
 // evictionsAtOnce is how many evictions are requested at the same time. It keeps an API server busy, but lets it answer each in time. On a
 // control plane with two processors, fewer make the last pod leave later, and more delay the cordons of other nodes.
 const evictionsAtOnce = 100
 
-// drainOptions returns how nodes are drained. All drains share the gate.
-func drainOptions(c config.Queue, gate *kube.Gate) drain.Options {
-	options := daemon.DrainOptions(c.Drain)
-	options.Gate = gate
-	return options
-}
-
 // rulesOf are the settings of the fleet that may change while it runs.
 func rulesOf(cfg config.Queue, gate *kube.Gate) fleet.Rules {
+	options := daemon.DrainOptions(cfg.Drain)
+	options.Gate = gate // All drains share it.
 	return fleet.Rules{
-		Policy: policyOf(cfg.Events), Drain: drainOptions(cfg, gate),
+		Policy: policyOf(cfg.Events), Drain: options,
 		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup}, Impaired: cfg.Events.StatusCheck.After,
 	}
 }

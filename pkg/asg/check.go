@@ -42,7 +42,7 @@ func (c *HookClient) Explain(ctx context.Context, group string, launch bool) (wh
 	if launch && !slices.ContainsFunc(hooks, func(h hook) bool { return h.transition == launching }) {
 		return "", false, nil // Most groups have none: this is not worth a line.
 	}
-	chosen, why := choose(group, hooks, c.rule(launch))
+	chosen, why := choose(group, hooks, c.rule(Action{Launch: launch}.transition()))
 	return why, len(chosen) > 0, nil
 }
 

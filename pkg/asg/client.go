@@ -31,6 +31,15 @@ func (a Action) String() string {
 	return fmt.Sprintf("the lifecycle hook %s of the Auto Scaling group %s, for %s", a.Hook, a.Group, a.Instance)
 }
 
+// transition returns the transition that the hook is for, by its name in the API.
+func (a Action) transition() string {
+	if a.Launch {
+		return launching
+	}
+	return terminating
+}
+
+// token returns the token for a request; nil if it is not known.
 func (a Action) token() *string {
 	if a.Token == "" {
 		return nil
@@ -90,19 +99,19 @@ func NewHookClient(opts HookClientOptions, settings Settings) *HookClient {
 // Use replaces the settings from now on.
 func (c *HookClient) Use(s Settings) { c.settings.Store(&s) }
 
-// rule returns the rule of the current settings for hooks for launches, or for terminations.
-func (c *HookClient) rule(launch bool) rule {
+// rule returns the rule of the current settings for hooks for a transition.
+func (c *HookClient) rule(transition string) rule {
 	settings := c.settings.Load()
-	if launch {
-		return rule{transition: launching, named: settings.LaunchHooks, queue: c.opts.Queue}
+	if transition == launching {
+		return rule{transition, settings.LaunchHooks, c.opts.Queue}
 	}
-	return rule{transition: terminating, named: settings.Hooks, queue: c.opts.Queue}
+	return rule{transition, settings.Hooks, c.opts.Queue}
 }
 
 // find returns the hook of an action, and whether it is chosen. With an error that is not known, as Auto Scaling has not said which hooks
 // the group has; find has reported that. Then h has the name, and the shortest and the longest timeout that it may have.
 func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, err error) {
-	r := c.rule(a.Launch)
+	r := c.rule(a.transition())
 	named := slices.Contains(r.named, a.Hook)
 	if !a.Launch && !c.settings.Load().Complete || len(r.named) > 0 && !named {
 		return hook{}, false, nil // The settings exclude it, whatever the group has.
@@ -223,7 +232,7 @@ func (c *HookClient) complete(ctx context.Context, a Action, outcome event.Outco
 		switch {
 		case unpermitted(err):
 			c.say(Refused, "%s: it is left to its timeout, as it cannot be known whose it is, and %s does not name it",
-				a, wordsFor[c.rule(a.Launch).transition].setting)
+				a, wordsFor[a.transition()].setting)
 			return nil
 		case err == nil && !chosen:
 			return nil

@@ -327,7 +327,7 @@ func (w work) look(ctx context.Context) (actions []Action, err error) {
 	if err != nil {
 		return nil, err
 	}
-	chosen, why := choose(t.group, hooks, t.client.rule(false))
+	chosen, why := choose(t.group, hooks, t.client.rule(terminating))
 	t.once(Found, "%s", why)
 	known := map[string]*held{}
 	for _, h := range chosen {

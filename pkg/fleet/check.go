@@ -76,6 +76,7 @@ type Extras struct {
 // Rights lists the rights that draining any node needs, and those in LeaseNamespace.
 func Rights(extras Extras) []kube.Right {
 	var rights []kube.Right
+	const needed, optional = false, true
 	add := func(optional bool, why, resource string, of authorization.ResourceAttributes, verbs ...string) {
 		of.Resource, of.Subresource, _ = strings.Cut(resource, "/")
 		for _, verb := range verbs {
@@ -84,22 +85,22 @@ func Rights(extras Extras) []kube.Right {
 		}
 	}
 	var core authorization.ResourceAttributes
-	add(false, "to know which node an instance is", "nodes", core, "get", "list", "watch")
-	add(false, "to cordon, taint and uncordon a node", "nodes", core, "patch")
-	add(false, "to know what is on a node", "pods", core, "list", "watch")
-	add(false, "to know who leads, and to lead", "leases",
+	add(needed, "to know which node an instance is", "nodes", core, "get", "list", "watch")
+	add(needed, "to cordon, taint and uncordon a node", "nodes", core, "patch")
+	add(needed, "to know what is on a node", "pods", core, "list", "watch")
+	add(needed, "to know who leads, and to lead", "leases",
 		authorization.ResourceAttributes{Group: coordination.GroupName, Namespace: LeaseNamespace}, "get", "create", "update")
-	add(false, "to move pods away", "pods/eviction", core, "create")
-	add(false, "to remove pods that resist until a hard deadline", "pods", core, "delete")
+	add(needed, "to move pods away", "pods/eviction", core, "create")
+	add(needed, "to remove pods that resist until a hard deadline", "pods", core, "delete")
 	if extras.Condition {
-		add(true, "to keep the node's condition", "nodes/status", core, "patch")
+		add(optional, "to keep the node's condition", "nodes/status", core, "patch")
 	}
 	if extras.Events {
-		add(true, "to write Events", "events", core, "create", "patch")
+		add(optional, "to write Events", "events", core, "create", "patch")
 	}
 	const volumes = "to wait for no volume of a pod that stays"
-	add(true, volumes, "persistentvolumeclaims", core, "get")
-	add(true, volumes, "persistentvolumes", core, "get")
+	add(optional, volumes, "persistentvolumeclaims", core, "get")
+	add(optional, volumes, "persistentvolumes", core, "get")
 	return rights
 }
 

@@ -235,7 +235,11 @@ func (s *session) keeper() func(ctx context.Context) (kept bool) {
 			if text != now.Annotations[RecordAnnotation(t.opts.Lease)] {
 				patch = annotation(RecordAnnotation(t.opts.Lease), text)
 			}
-			if taints := t.opts.Taints.changed(now.Spec.Taints, wanted, lifted); !slices.Equal(taints, now.Spec.Taints) {
+			taints := now.Spec.Taints
+			if lifted {
+				taints = t.opts.Taints.without(taints)
+			}
+			if taints = withTaints(taints, wanted); !slices.Equal(taints, now.Spec.Taints) {
 				patch["spec"] = map[string]any{"taints": taints}
 			}
 			if len(patch) == 0 {

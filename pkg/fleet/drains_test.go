@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -46,19 +47,25 @@ func TestDrain_ReadsANodeOnlyWhenItHasChanged(t *testing.T) {
 }
 
 // The list of its pods comes before the Node does, and each pod asks for a look at that.
-func TestDrain_ReadsTheNodeOnceForAllItsPods(t *testing.T) {
+func TestDrain_CountsWritesAndReads(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"), podOn("a", "two"))
+		c.add(nodeOf("a", instance))
+		for _, name := range strings.Split("0123456789", "") {
+			c.add(podOn("a", name))
+		}
 		r := c.run(nil)
 		c.before("get", func(int) error {
 			time.Sleep(100 * time.Millisecond)
 			return nil
 		})
-		before := c.times("get")
-		r.take(notice(instance, event.RebalanceRecommendation, "", 0)).want(t, "done")
-		if reads := c.times("get") - before; reads != 1 {
-			t.Errorf("the Node was read %d times, want once", reads)
+		lists, gets := c.times("list"), c.times("get")
+		r.take(spot(instance)).want(t, "done")
+		c.wantDrained("a")
+		writes := c.times("evict") + c.times("change") + c.times("note") + c.times("taint")
+		lists, gets = c.times("list")-lists, c.times("get")-gets
+		if writes > 11 || lists > 1 || gets > 1 { // How new the last list of pods has to be is asked once.
+			t.Errorf("there were %d writes, %d more lists of Nodes, and %d reads of the Node", writes, lists, gets)
 		}
 	})
 }

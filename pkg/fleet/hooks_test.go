@@ -11,7 +11,6 @@ import (
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/policy"
-	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestHold_LastsUntilTheHookIsCompletedOnce(t *testing.T) {
@@ -118,59 +117,5 @@ func TestTakeLaunch_OpensANodeThatComesBackFromAWarmPool(t *testing.T) {
 		if n := c.node("a"); n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
 			t.Errorf("the node is unschedulable: %t, and has the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
 		}
-	})
-}
-
-func TestDrain_CountsWritesAndReads(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance))
-		for _, name := range strings.Split("0123456789", "") {
-			c.add(podOn("a", name))
-		}
-		r := c.run(nil)
-		lists := c.times("list")
-		r.take(spot(instance)).want(t, "done")
-		c.wantDrained("a")
-		if writes := c.times("evict") + c.times("change") + c.times("note") + c.times("taint"); writes > 11 || c.times("list") > lists+1 { // How new the last list of pods has to be is asked once.
-			t.Errorf("there were %d writes and %d more lists of Nodes", writes, c.times("list")-lists)
-		}
-	})
-}
-
-// People open a node in mid-drain: that is heard, and told once.
-func TestDrain_HearsPeopleWhoOpenTheNode(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		c.before("evict", held)
-		r := c.run(nil)
-		r.take(notice(instance, event.RebalanceRecommendation, "", 0))
-		eventually(t, "it is cordoned", func() bool { return c.node("a").Spec.Unschedulable })
-		c.change("a", func(n *corev1.Node) { n.Spec.Unschedulable = false })
-		time.Sleep(time.Minute)
-		if c.node("a").Spec.Unschedulable || r.ear.times(state.NodeReopened)+r.ear.times(state.Failed) > 1 {
-			t.Error("the node was cordoned again")
-		}
-	})
-}
-
-func TestTakeLaunch_WaitsForTheNextNodeOfAnInstance(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		n := nodeOf("a", instance)
-		n.Status.Conditions = nil
-		c.add(n)
-		r := c.run(func(o *fleet.Options) { o.CompleteLaunches = true })
-		m := r.take(launch(instance))
-		time.Sleep(5 * time.Second)
-		c.remove("a")
-		time.Sleep(5 * time.Second)
-		m.held(t)
-		again := nodeOf("a", instance)
-		again.UID = "uid-2"
-		c.add(again)
-		m.want(t, "done")
-		r.hooks.want(t, "ready "+instance)
 	})
 }

@@ -289,15 +289,6 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 	groupWaits := h.About == sqs.Interruption && t.completes(h)
 	cluster, err := t.ownerOfHint(in, h)
 	age := time.Since(h.received)
-	known := age // how long the watch must have shown its Node, if it had one
-	t.mu.Lock()
-	if !in.goneSince.IsZero() {
-		known = min(known, time.Since(in.goneSince))
-	}
-	t.mu.Unlock()
-	if !t.opts.DryRun { // A dry run has no Lease.
-		known = min(known, t.lead.lock.answering())
-	}
 	launching := h.About == sqs.Launch && t.opts.CompleteLaunches && t.completes(h)
 	switch {
 	case err != nil && groupWaits: // Perhaps it waits for this cluster. Any other hint is judged as one of an unknown owner.
@@ -311,8 +302,8 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 	case launching && age < launchTimeout:
 		t.awaitLaunch(in, h)
 		return launchTimeout - age
-	case known < absent || !t.nodes.awaySince().IsZero(): // The instance may have a Node that the watch has not shown yet.
-		return max(absent-known, time.Second)
+	case t.absentFor(in, h) < absent: // The instance may have a Node that the watch has not shown yet.
+		return max(absent-t.absentFor(in, h), time.Second)
 	case cluster != thisCluster:
 		t.logNoNode(in, h)
 		t.done(in, h)
@@ -327,6 +318,24 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 		t.done(in, h)
 	}
 	return 0
+}
+
+// absentFor returns for how long the watch would have shown the Node of a hint's instance, if it had one; 0 while the API server is silent.
+func (t *term) absentFor(in *instance, h *hint) time.Duration {
+	if !t.nodes.awaySince().IsZero() {
+		return 0
+	}
+	t.mu.Lock()
+	goneSince := in.goneSince
+	t.mu.Unlock()
+	known := time.Since(h.received)
+	if !goneSince.IsZero() {
+		known = min(known, time.Since(goneSince))
+	}
+	if !t.opts.DryRun { // A dry run has no Lease.
+		known = min(known, t.lead.lock.answering())
+	}
+	return known
 }
 
 // ownerOfHint returns which cluster the instance of a hint belongs to, by the instance's tags. An instance that had a Node here is
@@ -470,7 +479,7 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 	announced := events
 	past = slices.DeleteFunc(slices.Clone(past), func(e state.Entry) bool {
 		if slices.ContainsFunc(announced, func(ev event.Event) bool { return ev.ID == e.Event.ID }) {
-			t.durationOf(in, e.Event.ID, false) // EC2 lists it again.
+			t.endDuration(in, e.Event.ID) // EC2 lists it again.
 			return false
 		}
 		ev := t.recordedEvent(in, on, e, asked)
@@ -504,7 +513,9 @@ func (in *instance) eventOf(h *hint) event.Event {
 func (t *term) recordedEvent(in *instance, on node, e state.Entry, asked bool) event.Event {
 	ev := e.Event
 	if isListed(ev.Kind) {
-		if missing := t.durationOf(in, ev.ID, asked); asked && missing >= listDelay {
+		if !asked {
+			t.endDuration(in, ev.ID)
+		} else if t.durationOf(in, ev.ID) >= listDelay {
 			ev.State = event.Canceled
 			if ev.Kind == event.StatusCheck { // The check passes again.
 				ev.State = event.Completed
@@ -537,7 +548,7 @@ func (t *term) asRecorded(in *instance, on node, past []state.Entry, ev event.Ev
 	if !known || !e.OnNode || !isReboot(ev.Code) || ev.State != event.Completed {
 		return ev
 	}
-	if since := t.durationOf(in, "completed "+ev.ID, true); !on.ready || e.BootID == on.bootID && since < listDelay {
+	if since := t.durationOf(in, "completed "+ev.ID); !on.ready || e.BootID == on.bootID && since < listDelay {
 		ev.State = event.Pending
 	}
 	return ev
@@ -546,19 +557,22 @@ func (t *term) asRecorded(in *instance, on node, past []state.Entry, ev event.Ev
 // isReboot reports whether an event with that code of EC2 is over once the machine was rebooted.
 func isReboot(code string) bool { return code == "system-reboot" || code == "instance-reboot" }
 
-// durationOf returns for how long a condition of an instance has held, counted in polls of EC2. holds says whether it holds now. The key is
-// an event's ID for "EC2 does not list the event", and "completed " with the ID for "EC2 lists it as completed".
-func (t *term) durationOf(in *instance, key string, holds bool) time.Duration {
+// durationOf returns for how long a condition of an instance has held, which holds now, counted in polls of EC2. The key is an event's ID for
+// "EC2 does not list the event", and "completed " with the ID for "EC2 lists it as completed".
+func (t *term) durationOf(in *instance, key string) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !holds {
-		delete(in.missing, key)
-		return 0
-	}
 	if in.missing[key].IsZero() {
 		in.missing[key] = t.truth.looked
 	}
 	return t.truth.looked.Sub(in.missing[key])
+}
+
+// endDuration says that a condition of durationOf does not hold, or is not known to.
+func (t *term) endDuration(in *instance, key string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(in.missing, key)
 }
 
 // judgeStart decides about a hint that an instance runs. An earlier stop is over. What nth-queue left on the Node for the stop is taken

@@ -29,19 +29,16 @@ const longestValue = 63
 
 func (t Taints) any() bool { return t.Kinds || t.OutOfService }
 
-// of returns the taints for an event.
-func (t Taints) of(ev event.Event, stopped bool) []corev1.Taint {
-	var taints []corev1.Taint
-	if key := ev.Kind.Info().Handler.Taint; key != "" && t.Kinds {
-		taints = append(taints, corev1.Taint{Key: key, Value: ev.ID[:min(len(ev.ID), longestValue)], Effect: t.Effect})
+// of returns the taint for the kind of an event; none if the settings or the kind ask for none.
+func (t Taints) of(ev event.Event) []corev1.Taint {
+	key := ev.Kind.Info().Handler.Taint
+	if key == "" || !t.Kinds {
+		return nil
 	}
-	if stopped && t.OutOfService {
-		taints = append(taints, outOfService)
-	}
-	return taints
+	return []corev1.Taint{{Key: key, Value: ev.ID[:min(len(ev.ID), longestValue)], Effect: t.Effect}}
 }
 
-// isOwn reports whether a taint may be one of ours.
+// isOwn reports whether a taint may be one of nth-queue's.
 func (t Taints) isOwn(taint corev1.Taint) bool {
 	if taint.MatchTaint(&outOfService) {
 		return t.OutOfService && taint.Value == outOfService.Value
@@ -62,8 +59,12 @@ func (s *session) taints(entries []state.Entry) (wanted []corev1.Taint, closes b
 			continue
 		}
 		closes = true
-		if !e.LeftAlone {
-			wanted = append(wanted, s.term.opts.Taints.of(e.Event, s.isStopped(e.Event.ID))...)
+		if e.LeftAlone {
+			continue
+		}
+		wanted = append(wanted, s.term.opts.Taints.of(e.Event)...)
+		if s.term.opts.Taints.OutOfService && s.isStopped(e.Event.ID) {
+			wanted = append(wanted, outOfService)
 		}
 	}
 	return wanted, closes
@@ -81,12 +82,14 @@ func (s *session) isStopped(id string) bool {
 	return false
 }
 
-// changed returns the taints of a Node with those that are wanted, except where one has the same key. lifted takes ours back first.
-func (t Taints) changed(taints, wanted []corev1.Taint, lifted bool) []corev1.Taint {
+// without returns the taints of a Node without nth-queue's own.
+func (t Taints) without(taints []corev1.Taint) []corev1.Taint {
+	return slices.DeleteFunc(slices.Clone(taints), t.isOwn)
+}
+
+// withTaints returns the taints of a Node and those that are wanted, except where the Node has one with the same key.
+func withTaints(taints, wanted []corev1.Taint) []corev1.Taint {
 	all := slices.Clone(taints)
-	if lifted {
-		all = slices.DeleteFunc(all, t.isOwn)
-	}
 	for _, w := range wanted {
 		if !slices.ContainsFunc(all, func(t corev1.Taint) bool { return t.Key == w.Key }) {
 			all = append(all, w)

@@ -126,8 +126,8 @@ func (t *term) cordonWaiting(in *instance) time.Duration {
 		})
 		patch := annotation(drain.CordonAnnotation, string(text))
 		spec := map[string]any{"unschedulable": true}
-		if taints := t.opts.Taints.of(goal.Event, false); len(taints) > 0 {
-			spec["taints"] = t.opts.Taints.changed(now.Spec.Taints, taints, false)
+		if taints := t.opts.Taints.of(goal.Event); len(taints) > 0 {
+			spec["taints"] = withTaints(now.Spec.Taints, taints)
 		}
 		patch["spec"] = spec
 		return patch

@@ -178,31 +178,6 @@ func TestDispatch_HearsPeopleWhoOpenANodeThatWaits(t *testing.T) {
 	})
 }
 
-// The rules change while a node waits behind one that takes for ever.
-func TestKeepWaiting_FollowsTheRules(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
-		c.before("evict", held)
-		var rules fleet.Rules
-		r := c.run(func(o *fleet.Options) { o.Limits.Draining = 1; rules = o.Rules })
-		r.take(spot(other))
-		time.Sleep(2 * time.Second)
-		r.take(notice(instance, event.RebalanceRecommendation, "", 0))
-		for _, step := range []struct {
-			action policy.Action
-			closed bool
-		}{{policy.Drain, true}, {policy.Cordon, true}, {policy.Notify, false}} {
-			rules.Policy = policy.Settings{event.SpotInterruption: {Action: policy.Drain}, event.RebalanceRecommendation: {Action: step.action}}
-			r.Use(rules)
-			time.Sleep(10 * time.Second)
-			if n := c.node("a"); n.Spec.Unschedulable != step.closed {
-				t.Errorf("while it waits with the rule %s, the node is unschedulable: %t", step.action, n.Spec.Unschedulable)
-			}
-		}
-	})
-}
-
 // A node waits for longer than the budget of its event, and then another process leads.
 func TestDrain_HasItsBudgetAfterALongWait(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,7 +16,7 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
-	nthqueue "github.com/nth-project/nth/cmd/nth-queue"
+	queue "github.com/nth-project/nth/cmd/nth-queue"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -56,7 +57,7 @@ func TestTheWatchdogStarvesWhileAReceiverIsStuck(t *testing.T) {
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		go messages.Run(ctx, func(*sqs.Message) {})
-		go nthqueue.ShowAndBeat(ctx, messages, systemdIs, logrus.NewEntry(log), dir, time.Second)
+		go queue.ShowAndBeat(ctx, messages, systemdIs, logrus.NewEntry(log), dir, time.Second)
 		fed := func(passed time.Duration) int {
 			before := systemdIs.beats.Load()
 			time.Sleep(passed)
@@ -95,7 +96,7 @@ func TestReadyz_NeedsTheAPIServerAndTheQueue(t *testing.T) {
 		want := func(stand fleet.Status, why string) {
 			t.Helper()
 			synctest.Wait()
-			if got := nthqueue.Unready(stand, messages); !strings.HasPrefix(got, why) || (got == "") != (why == "") {
+			if got := queue.Unready(stand, messages); !strings.HasPrefix(got, why) || (got == "") != (why == "") {
 				t.Errorf("not ready because of %q, want %q", got, why)
 			}
 		}
@@ -133,8 +134,33 @@ func TestStatus_SaysHowTheFleetStands(t *testing.T) {
 		"draining 1 node, 2 waiting; 0 messages in flight":                              {Known: true, Leads: true, Nodes: 9, Draining: 1, Waiting: 2},
 		"draining 1 node, 2 waiting; 3 nodes left alone; 0 messages in flight":          {Known: true, Leads: true, Nodes: 9, Draining: 1, Waiting: 2, LeftAlone: 3},
 	} {
-		if got := nthqueue.Sentence(stand); got != want {
+		if got := queue.Sentence(stand); got != want {
 			t.Errorf("%+v is shown as %q, want %q", stand, got, want)
+		}
+	}
+}
+
+func TestProbes_SayWhoLeads(t *testing.T) {
+	logger, _ := logtest.NewNullLogger()
+	for name, row := range map[string]struct {
+		stand   fleet.Status
+		healthz int
+		readyz  int
+		said    string // by both
+	}{
+		"it leads, and has received nothing": {fleet.Status{Known: true, Leads: true}, http.StatusOK, http.StatusServiceUnavailable, ""},
+		"it stands by":                       {fleet.Status{Known: true, Leader: "host-2"}, http.StatusOK, http.StatusOK, "host-2 leads"},
+		"nobody leads":                       {fleet.Status{Known: true}, http.StatusOK, http.StatusOK, "nobody is known to lead"},
+		"the Lease cannot be read":           {fleet.Status{Known: true, LeaseError: errors.New("forbidden")}, http.StatusOK, http.StatusServiceUnavailable, ""},
+		"the Nodes are not known":            {fleet.Status{}, http.StatusOK, http.StatusServiceUnavailable, ""},
+	} {
+		probes := queue.Probes(sqs.New(sqs.Options{}), row.stand, "host-1", logrus.NewEntry(logger))
+		for path, code := range map[string]int{"/healthz": row.healthz, "/readyz": row.readyz} {
+			answer := httptest.NewRecorder()
+			probes.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+			if answer.Code != code || !strings.Contains(answer.Body.String(), row.said) {
+				t.Errorf("%s: the answer of %s is %d: %s", name, path, answer.Code, answer.Body)
+			}
 		}
 	}
 }

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nth-project/nth/cmd/internal/checks"
+	"github.com/nth-project/nth/cmd/internal/cli"
+	"github.com/nth-project/nth/cmd/internal/daemon"
+	"github.com/nth-project/nth/cmd/internal/settings"
+	"github.com/nth-project/nth/pkg/agent"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/fleet"
+	"github.com/nth-project/nth/pkg/kube"
+	"github.com/nth-project/nth/pkg/notify"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
+	"github.com/nth-project/nth/pkg/sqs"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// RegionOf is regionOf, AWSConfig is awsConfig, ResourceOf is resourceOf, and HookSettings is hookSettings.
+var (
+	RegionOf     = regionOf
+	AWSConfig    = awsConfig
+	ResourceOf   = resourceOf
+	HookSettings = hookSettings
+)
+
+// Manager is what the service manager is told.
+type Manager interface {
+	Status(format string, args ...any)
+	Beat()
+}
+
+// fleetAs stands as it is said to.
+type fleetAs fleet.Status
+
+func (f fleetAs) Status() fleet.Status { return fleet.Status(f) }
+
+// Sentence is how an nth-queue that knows the nodes says how it stands.
+func Sentence(stand fleet.Status) string {
+	b := &statusReporter{queue: sqs.New(sqs.Options{}), fleet: fleetAs(stand), meter: newMeter(config.Queue{}, nil)}
+	return b.status().Sentence
+}
+
+// Unready is why an nth-queue that stands so and reads these messages is not ready; "" if it is.
+func Unready(stand fleet.Status, messages *sqs.Queue) string {
+	b := &statusReporter{queue: messages, fleet: fleetAs(stand)}
+	if err := b.unready(); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// ShowAndBeat keeps the reporter of an nth-queue that reads these messages, until ctx ends.
+func ShowAndBeat(ctx context.Context, messages *sqs.Queue, manager Manager, log *logrus.Entry, dir string, pace time.Duration) {
+	b := &statusReporter{file: record.NewStatusFile(dir, nil), log: log, queue: messages, fleet: fleetAs{}, manager: manager, pace: pace, meter: newMeter(config.Queue{}, nil)}
+	b.begin(ctx)()
+}
+
+// Run runs nth-queue, as the process does.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return cli.Run(ctx, nthQueue(), args, stdout, stderr, daemon.Complain("nth-queue"))
+}
+
+// CheckOwner is what "check" says of the cluster's name, where its Nodes' instances are tagged with those.
+func CheckOwner(to io.Writer, settings config.Fleet, names ...string) {
+	(&check{checks.For("nth-queue", to, false)}).owner(settings, names)
+}
+
+// ConfigWith reads the settings with credentials, and returns what was found out about the kubeconfig's, too.
+func ConfigWith(path string, given settings.Given) (config.Queue, []settings.Finding, error) {
+	cfg, looked, err := own.ReadWith(path, given)
+	return cfg, looked.Identity, err
+}
+
+// Probes answers for an nth-queue with that identity that reads these messages and stands so.
+func Probes(messages *sqs.Queue, stand fleet.Status, process string, log *logrus.Entry) http.Handler {
+	m := newMeter(config.Queue{}, log)
+	m.queue, m.reporter = messages, &statusReporter{queue: messages, fleet: fleetAs(stand), process: process}
+	return m.Handler()
+}
+
+// PassOn passes on what a webhook has to tell, and what some other work does, until it is ended.
+func PassOn(ctx context.Context, webhook *notify.Webhook, work func(context.Context)) (end func()) {
+	n := &notices{webhook: webhook, meter: newMeter(config.Queue{}, nil)}
+	n.reporting, n.stop = context.WithCancel(ctx)
+	n.work.Go(func() { work(n.reporting) })
+	return n.begin()
+}
+
+// KeepConditions makes those who keep the conditions of nodes in a cluster, by those rules.
+func KeepConditions(
+	ctx context.Context, client kubernetes.Interface, webhook *notify.Webhook, rules policy.Settings, mayWrite func() error,
+) (of func(node, uid string, entries func() []state.Entry) ([]agent.Listener, func(lost bool)), end func()) {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	n := &notices{
+		cfg: config.Kubernetes{Condition: true}, log: logrus.NewEntry(log), client: notify.Identity{Client: client}, webhook: webhook,
+		describe: func(string) fleet.Description { return fleet.Description{} },
+		writes:   kube.NewGate(writers), mayWrite: mayWrite,
+		meter: newMeter(config.Queue{}, nil),
+	}
+	n.rules.Store(&rules)
+	n.reporting, n.stop = context.WithCancel(ctx)
+	return n.of, n.begin()
+}
+
+// PolicyOf gives the rules that follow from settings.
+var PolicyOf = policyOf

@@ -1,0 +1,122 @@
+package main_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+
+	queue "github.com/nth-project/nth/cmd/nth-queue"
+	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/state"
+)
+
+// What the SDK finds has no HTTP client of its own.
+func TestAWSIsAskedWithWhatTheSDKFinds(t *testing.T) {
+	asked := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.Header.Get("X-Amz-Target")
+		http.Error(w, "{}", http.StatusForbidden)
+	}))
+	defer server.Close()
+	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE0000001")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	cfg := config.DefaultQueue()
+	t.Setenv("AWS_REGION", "eu-central-1")
+	t.Setenv("AWS_ENDPOINT_URL", server.URL)
+	found, err := queue.AWSConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := server.URL + "/123456789012/interruptions"
+	_, _ = sqs.NewFromConfig(found).ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: &address}) // It is refused.
+	if got := <-asked; !strings.Contains(got, "ReceiveMessage") {
+		t.Errorf("asked was for %q", got)
+	}
+}
+
+func TestTheRegionIsReadFromEveryFormOfAQueuesAddress(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{
+		"https://sqs.eu-central-1.amazonaws.com/123456789012/interruptions":                     "eu-central-1",
+		"https://sqs.cn-north-1.amazonaws.com.cn/123456789012/interruptions":                    "cn-north-1",
+		"https://sqs.us-gov-west-1.amazonaws.com/123456789012/interruptions":                    "us-gov-west-1",
+		"https://sqs.us-iso-east-1.c2s.ic.gov/123456789012/interruptions":                       "us-iso-east-1",
+		"https://sqs.us-isob-east-1.sc2s.sgov.gov/123456789012/interruptions":                   "us-isob-east-1",
+		"https://sqs.eu-isoe-west-1.cloud.adc-e.uk/123456789012/interruptions":                  "eu-isoe-west-1",
+		"https://sqs.us-isof-south-1.csp.hci.ic.gov/123456789012/interruptions":                 "us-isof-south-1",
+		"https://sqs.eusc-de-east-1.amazonaws.eu/123456789012/interruptions":                    "eusc-de-east-1",
+		"https://sqs-fips.us-east-1.amazonaws.com/123456789012/interruptions":                   "us-east-1",
+		"https://sqs.us-east-1.api.aws/123456789012/interruptions":                              "us-east-1",
+		"https://us-west-2.queue.amazonaws.com/123456789012/interruptions":                      "us-west-2",
+		"https://vpce-0a1b2c3d4e5f-abcdefgh.sqs.eu-central-1.vpce.amazonaws.com/123456789012/i": "eu-central-1",
+		"http://127.0.0.1:4566/000000000000/interruptions":                                      "",
+		"https://sqs.example.com/123456789012/interruptions":                                    "",
+		"https://proxy.eu-central-1.example.com/123456789012/interruptions":                     "",
+		"://": "",
+	} {
+		if got := queue.RegionOf(address); got != want {
+			t.Errorf("the region of %s is %q, want %q", address, got, want)
+		}
+	}
+}
+
+func TestAQueueIsKnownByItsARNWhateverTheFormOfItsURL(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"https://sqs.eu-central-1.amazonaws.com/123456789012/interruptions":                 ":sqs:eu-central-1:123456789012:interruptions",
+		"https://sqs.cn-north-1.amazonaws.com.cn/123456789012/interruptions":                ":sqs:cn-north-1:123456789012:interruptions",
+		"https://eu-central-1.queue.amazonaws.com/123456789012/interruptions":               ":sqs:eu-central-1:123456789012:interruptions",
+		"https://vpce-0a-1b.sqs.eu-central-1.vpce.amazonaws.com/123456789012/interruptions": ":sqs:eu-central-1:123456789012:interruptions",
+		"https://localhost:4566/123456789012/interruptions":                                 ":sqs:us-east-1:123456789012:interruptions",
+		"https://sqs.eu-central-1.amazonaws.com/interruptions":                              "",
+	} {
+		if got := queue.ResourceOf(url, "us-east-1"); got != want {
+			t.Errorf("%s is %q, want %q", url, got, want)
+		}
+	}
+}
+
+func TestTheHooksOfBothTransitionsAreThoseOfTheSettings(t *testing.T) {
+	t.Parallel()
+	cfg := config.DefaultQueue()
+	cfg.Events.ASGTermination.Hooks, cfg.Fleet.LaunchHooks, cfg.Events.ASGTermination.OnIncomplete = []string{"drain"}, []string{"ready"}, "abandon"
+	got := queue.HookSettings(cfg)
+	if !got.Complete || !got.Abandon || !slices.Equal(got.Hooks, []string{"drain"}) || !slices.Equal(got.LaunchHooks, []string{"ready"}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// SQS keeps a message for fourteen days at most, and a message that waits comes back each half day.
+func TestAPlannedChangeBeginsBeforeItsMessageIsForgotten(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	noticed := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for _, row := range []struct {
+		code             string
+		ahead            time.Duration
+		earliest, latest time.Duration // after it was announced
+	}{
+		{"instance-retirement", 30 * day, 13*day - 20*time.Minute, 13 * day},
+		{"system-reboot", 14 * day, 13*day - 20*time.Minute, 13 * day},
+		{"instance-retirement", 10 * day, 9 * day, 9*day + 20*time.Minute},
+		{"system-reboot", 10 * day, 10*day - 30*time.Minute, 10*day - 10*time.Minute},
+	} {
+		ev := event.Event{
+			ID: "a", Kind: event.ScheduledMaintenance, Code: row.code, State: event.Pending,
+			Noticed: noticed, Deadline: noticed.Add(row.ahead), Instance: "i-0123456789abcdef0",
+		}
+		goal := queue.PolicyOf(config.DefaultQueue().Events).Decide(policy.Situation{
+			Now: noticed, Known: map[event.Kind][]event.Event{ev.Kind: {ev}}, Past: []state.Entry{{Event: ev, Phase: state.Seen}},
+		})
+		if begins := goal.Revisit.Sub(noticed); goal.Action != policy.Wait || begins < row.earliest || begins >= row.latest {
+			t.Errorf("%s %s ahead begins after %s (%s), want between %s and %s", row.code, row.ahead, begins, goal.Action, row.earliest, row.latest)
+		}
+	}
+}
