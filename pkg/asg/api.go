@@ -44,7 +44,7 @@ func unpermitted(err error) bool {
 	return refused || errors.Is(err, role.ErrNoRole)
 }
 
-// without says in words what follows if nth lacks the permission for an action.
+// without says in words what nth does if it lacks the permission for an action.
 func without(action string) string {
 	switch action {
 	case describeGroups:
@@ -74,7 +74,8 @@ func newClient(cfg aws.Config) *autoscaling.Client {
 	return autoscaling.NewFromConfig(cfg, func(o *autoscaling.Options) { o.Retryer = aws.NopRetryer{} })
 }
 
-// nothingWaits is how Auto Scaling says that nothing waits: the action has ended, or the hook or the group is gone.
+// nothingWaits matches the texts by which Auto Scaling says that nothing waits: the action has ended, or the hook or the group is gone. The
+// API has no error code for that.
 var nothingWaits = regexp.MustCompile(`No active Lifecycle Action|No Lifecycle Hook found|name not found`)
 
 // call makes one request. Its error is in plain words, and is errNothingWaits if Auto Scaling says so.
@@ -90,7 +91,7 @@ func call[In, Out any](
 	return out, role.Explain(action, answerLimit, err)
 }
 
-// isInvalid reports whether Auto Scaling has judged a request to be wrong. It does so only after IAM has allowed the request.
+// isInvalid reports whether Auto Scaling has found a request wrong. It looks at a request only after IAM has allowed it.
 func isInvalid(err error) bool { return role.Code(err) == "ValidationError" }
 
 // groupOf asks for the group that an instance is in, and the instance's state in it, such as "Terminating:Wait". Both are empty if the

@@ -55,7 +55,7 @@ const (
 	Completed Outcome = "completed"
 )
 
-// HookReport is one finding for the log, in words. A HookClient's reports have no Event.
+// HookReport is one finding for the log, in words. Event is the termination that it is about; the reports of nth-queue's HookClient have none.
 type HookReport struct {
 	Outcome Outcome
 	Event   event.Event
@@ -72,7 +72,7 @@ const (
 // reporter reports what is found out and what fails.
 type reporter struct {
 	report func(HookReport)
-	said   *cache.LRUExpireCache // texts
+	said   *cache.LRUExpireCache // the texts that were reported
 }
 
 func newReporter(report func(HookReport)) reporter {
@@ -84,7 +84,7 @@ func (r reporter) say(what Outcome, format string, args ...any) {
 	r.report(HookReport{Outcome: what, Text: fmt.Sprintf(format, args...)})
 }
 
-// once reports a finding once an hour: many requests fail for the same reason.
+// once reports a finding unless the same text was reported within the last hour: many requests fail for the same reason.
 func (r reporter) once(what Outcome, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if _, said := r.said.Get(text); !said {
@@ -93,8 +93,8 @@ func (r reporter) once(what Outcome, format string, args ...any) {
 	}
 }
 
-// failed reports an error once an hour: as Refused if a permission is missing, and otherwise as Trouble. doing says what was being done.
-// Without an error it reports nothing.
+// failed reports an error once an hour: as Refused if a permission is missing, and otherwise as Trouble. doing says, in words, what nth was
+// doing. If err is nil, it reports nothing.
 func (r reporter) failed(doing string, err error) {
 	switch refused, _ := errors.AsType[refusedError](err); {
 	case err == nil: // Nothing has failed.

@@ -29,9 +29,9 @@ const (
 // rule says by what choose chooses hooks for one transition.
 type rule struct {
 	transition string
-	// named are the hooks that the settings name; none if choose decides.
+	// named are the hooks that the settings name. If they name none, choose decides.
 	named []string
-	// queue is the queue that nth-queue reads, as in its ARN after the partition; empty for nth.
+	// queue is the queue that nth-queue reads, in the form of HookClientOptions.Queue; empty for nth.
 	queue string
 }
 
@@ -54,11 +54,13 @@ var wordsFor = map[string]words{
 	},
 }
 
-// choose returns those of a group's hooks that nth is to complete, and says why in words, also for none.
+// choose returns those of a group's hooks that nth is to complete. why says in words what follows, also if it chooses none.
 //
-// Another program may wait for a hook. To complete that hook would end the machine during the program's work, or put it into service too
-// early. So if the settings name hooks, only those are chosen. Otherwise the hooks are chosen that notify nth-queue's own queue. If there are
-// none of those either, the group's only hook is chosen, unless it notifies something or is that of EKS.
+// Another program may wait for a hook. If nth completed that hook, the machine would end during the program's work, or go into service too
+// early. So choose takes the first of these rules that applies:
+//   - The settings name hooks: only those are chosen.
+//   - Hooks notify nth-queue's own queue: those are chosen.
+//   - The group has one hook, which notifies nothing and is not that of EKS: it is chosen.
 func choose(group string, all []hook, r rule) (chosen []hook, why string) {
 	say := wordsFor[r.transition]
 	hooks := only(all, func(h hook) bool { return h.transition == r.transition })

@@ -17,16 +17,17 @@ import (
 	"github.com/nth-project/nth/pkg/role"
 )
 
-// Action is one lifecycle action: a group waits at a hook until something is done about an instance.
+// Action is one lifecycle action: a group waits at a hook before it terminates an instance or puts it into service.
 type Action struct {
 	Group, Hook, Instance string
-	// Token identifies the action, so that no later one of the same instance is meant; empty where it is not known.
+	// Token identifies the action, so that a request does not affect a later action for the same instance; empty if it is not known.
 	Token string
-	// Launch is set if the group waits to put the instance into service, and not to end it, and Back if the instance goes back to a warm
-	// pool.
+	// Launch is set if the group waits before it puts the instance into service. Back is set if the instance is not terminated, but goes
+	// back to a warm pool or gets another root volume.
 	Launch, Back bool
 }
 
+// String names the action in messages.
 func (a Action) String() string {
 	return fmt.Sprintf("the lifecycle hook %s of the Auto Scaling group %s, for %s", a.Hook, a.Group, a.Instance)
 }
@@ -59,8 +60,8 @@ type HookClientOptions struct {
 	Requested func(Request, Answer)
 }
 
-// HookClient holds and completes lifecycle actions of any instance, if choose chooses their hooks. For that it asks for the hooks of
-// the groups, and remembers them. Its methods may be called from several goroutines.
+// HookClient holds and completes lifecycle actions of any instance, but only at hooks that choose chooses. For that it asks Auto Scaling for
+// the hooks of a group, and remembers them. Its methods may be called from several goroutines.
 type HookClient struct {
 	opts     HookClientOptions
 	sdk      *autoscaling.Client
@@ -73,10 +74,10 @@ type HookClient struct {
 
 // groupHooks are a group's hooks, as far as they are known.
 type groupHooks struct {
-	turn  chan struct{} // a lock for the other fields, with room for one; waiting for it can be canceled
+	turn  chan struct{} // a lock for the other fields: it has an element while one goroutine uses them
 	hooks []hook
-	err   error     // why they are not known
-	until time.Time // of the next request
+	err   error     // why the hooks are not known
+	until time.Time // when Auto Scaling is to be asked for them again
 }
 
 const (
@@ -108,8 +109,8 @@ func (c *HookClient) rule(transition string) rule {
 	return rule{transition, settings.Hooks, c.opts.Queue}
 }
 
-// find returns the hook of an action, and whether it is chosen. With an error that is not known, as Auto Scaling has not said which hooks
-// the group has; find has reported that. Then h has the name, and the shortest and the longest timeout that it may have.
+// find returns the hook of an action, and whether it is chosen. An error, which find has reported, means that neither is known: Auto Scaling
+// has not said which hooks the group has. Then h has the hook's name, the shortest heartbeat timeout, and the longest global timeout.
 func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, err error) {
 	r := c.rule(a.transition())
 	named := slices.Contains(r.named, a.Hook)
@@ -124,7 +125,7 @@ func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, e
 	if unpermitted(err) {
 		h.timeout = shortTimeout
 	}
-	if i := slices.IndexFunc(hooks, func(h hook) bool { return h.name == a.Hook }); i >= 0 {
+	if i := slices.IndexFunc(hooks, func(h hook) bool { return h.name == a.Hook }); i >= 0 { // Otherwise the guess above stands.
 		h = hooks[i]
 	}
 	switch {
@@ -139,7 +140,7 @@ func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, e
 }
 
 // hooks returns the hooks of a group. It remembers them for hooksLife, and an error for seconds. Callers that ask for one group at the same
-// time share one request. If a request fails, the hooks that were known before are returned without an error.
+// time share one request. If a request fails, hooks returns those that were known before, without an error.
 func (c *HookClient) hooks(ctx context.Context, group string) ([]hook, error) {
 	c.mu.Lock()
 	g, known := c.groups[group]
@@ -177,8 +178,9 @@ func (c *HookClient) hooks(ctx context.Context, group string) ([]hook, error) {
 	return g.hooks, g.err
 }
 
-// Hold sends heartbeats for an action whose hook is chosen: three in each timeout of the hook. It returns when ctx ends, or when Auto
-// Scaling says that nothing waits. While it is not known whether the hook is chosen, it sends them too, as a heartbeat does no harm.
+// Hold sends heartbeats for an action whose hook is chosen: three in each timeout of the hook. It also sends them while it is not known
+// whether the hook is chosen, as a heartbeat does no harm. It returns when ctx ends, when Auto Scaling says that nothing waits, or when the hook
+// turns out not to be chosen.
 func (c *HookClient) Hold(ctx context.Context, a Action) { c.hold(ctx, a, func(error) {}) }
 
 // hold is Hold, and calls answered with the result of each heartbeat: nil if Auto Scaling accepts it.
@@ -230,11 +232,11 @@ func (c *HookClient) complete(ctx context.Context, a Action, outcome event.Outco
 	for failures := 1; ; failures++ {
 		h, chosen, err := c.find(ctx, a)
 		switch {
-		case unpermitted(err):
+		case unpermitted(err): // Another program may wait for the hook.
 			c.say(Refused, "%s: it is left to its timeout, as it cannot be known whose it is, and %s does not name it",
 				a, wordsFor[a.transition()].setting)
 			return nil
-		case err == nil && !chosen:
+		case err == nil && !chosen: // Another program completes the hook.
 			return nil
 		case err == nil: // Otherwise find has reported the error.
 			if err = c.conclude(ctx, a, outcome); err == nil || errors.Is(err, errNothingWaits) {

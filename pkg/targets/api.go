@@ -120,9 +120,9 @@ func (s *service) groups(ctx context.Context, named []string) ([]*group, error) 
 	return found, nil
 }
 
-// look asks which targets of groups are the machine or have one of the addresses, and are not out, a few groups at once. If the service
-// throttles, or if there is no role, the remaining groups get the same error without a request. Where the time for a look is over, they keep
-// their seen.
+// look asks about groups, a few at once, and sets left, err and seen of each. It looks for targets that are the machine, or have one of the
+// addresses, and may still get requests. If the service throttles, or the machine has no role, the remaining groups get the same error without
+// a request. If lookLimit is over, they get an error and keep their seen, so that the next look begins with them.
 func (s *service) look(ctx context.Context, groups []*group, addresses map[netip.Addr]bool) {
 	limited, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()

@@ -5,8 +5,7 @@
 // target, such as the AWS Load Balancer Controller, when the Node gets its label or the pod has gone. In a target group of the type
 // "instance" the machine itself is a target, by its instance ID; in one of the type "ip" pods are, by their addresses.
 //
-// No caller waits for long where nothing can be learned: a refusal is returned at once, and a service that does not answer is
-// given up after seconds.
+// A wait ends early if nothing can be learned: at once if IAM refuses, and after seconds if the service does not answer.
 package targets
 
 import (
@@ -61,11 +60,12 @@ const (
 type group struct {
 	arn  string
 	pods bool // its targets are known to be addresses
-	// left are our targets as of the last good look, at seen; before one, seen is when the group was first asked about, zero if never.
+	// left are the targets that are waited for, as of the last good look. seen is the time of that look. Before a good look, seen is when
+	// the group was first asked about; zero if it never was.
 	left   []left
 	seen   time.Time
-	looked bool // there was a good look
-	// err is why the last look failed.
+	looked bool // a look at the group has succeeded
+	// err is why the last look failed; nil if it succeeded.
 	err error
 }
 
@@ -92,15 +92,15 @@ type watch struct {
 	node    wait.Node
 	began   time.Time
 	service *service // nil before the metadata service has answered
-	open    []*group // that are waited for; nil before they are known
-	failed  []*group // that were given up
+	open    []*group // those that are waited for; nil before they are known
+	failed  []*group // those that were given up
 	// throttled is how many looks in a row were throttled.
 	throttled int
 }
 
-// Wait implements wait.Blocker. It waits until neither the machine nor a target with one of the node's addresses is in a target group. Then
-// it returns nil. An error says why it does not wait any longer: ctx has ended, a group could not be looked at, or no controller deregisters
-// the targets. An error of one group does not end the wait for the others. report is called with what is waited for, when that changes.
+// Wait implements wait.Blocker. It returns nil once neither the machine nor a target with one of the node's addresses is in a target group. An
+// error says why it waits no longer: ctx has ended, a group could not be looked at, or no controller deregisters the targets. A failure to look
+// at one group does not end the wait for the others. Wait calls report with what it waits for, when that changes.
 func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left string)) error {
 	w, reported := watch{opts: t.opts, node: node, began: time.Now()}, ""
 	for {
@@ -120,8 +120,8 @@ func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left str
 	}
 }
 
-// ready looks once at the groups, and first finds them if they are not known. done means that waiting ends, with err if that is too early.
-// Otherwise left says in words what is waited for, if that is known.
+// ready looks once at the groups, and first finds them if they are not known. done means that waiting ends; then err says why that is too
+// early, if it is. If waiting continues, left says in words what is waited for; "" if that is not known yet.
 func (w *watch) ready(ctx context.Context) (done bool, left string, err error) {
 	if w.open == nil {
 		err = w.find(ctx)
@@ -153,9 +153,8 @@ func (w *watch) find(ctx context.Context) (err error) {
 	return err
 }
 
-// look looks once at each open group, first at those without an answer for the longest time. group.seen is when the group last answered or,
-// until it does, when it was first asked about; zero before that. A group is no longer open if none of its targets
-// is waited for, or if it is given up. throttled says whether a request was throttled.
+// look looks once at each open group, first at those without an answer for the longest time. Then it closes groups of which no target is
+// waited for, and those that it gives up. throttled says whether a request was throttled.
 func (w *watch) look(ctx context.Context) (throttled bool) {
 	slices.SortStableFunc(w.open, func(a, b *group) int { return a.seen.Compare(b.seen) })
 	w.service.look(ctx, w.open, addresses(w.node.Addresses))
@@ -179,8 +178,8 @@ func (w *watch) look(ctx context.Context) (throttled bool) {
 	return throttled
 }
 
-// hopeless reports whether to give up after err, where requests have failed since then. answered says whether there was an answer before:
-// such a group, or one that is throttled, gets more time.
+// hopeless reports whether to give up after err, if requests have failed since a time. A service that has answered before, or that throttles
+// requests, gets more time.
 func hopeless(err error, since time.Time, answered bool) bool {
 	limit := silence
 	if answered || role.Throttled(err) {
@@ -189,18 +188,18 @@ func hopeless(err error, since time.Time, answered bool) bool {
 	return lasting(err) || time.Since(since) >= limit
 }
 
-// judge decides by the last look whether waiting ends: see ready for the results. Draining targets are waited for, and others only as long
-// as a controller may still begin to deregister them. late says that it should have begun. The machine itself is deregistered only if the
-// Node has the label.
-func (w *watch) judge(late bool) (done bool, waited string, err error) {
+// judge decides by the last look whether waiting ends: see ready for the results. It waits for draining targets. It waits for others only as
+// long as a controller may begin to deregister them; late says that it should have begun. A controller deregisters the machine itself only if
+// the Node has the label.
+func (w *watch) judge(late bool) (done bool, left string, err error) {
 	var waiting, stuck []string
-	unknown, alone := false, false
+	unknown, unlabeled := false, false
 	for _, g := range w.open {
 		unknown = unknown || !g.looked
 		for _, l := range g.left {
-			nobody := l.machine && !w.node.Labeled
-			if l.state != types.TargetHealthStateEnumDraining && (late || nobody) {
-				stuck, alone = append(stuck, l.String()), alone || nobody
+			stays := l.machine && !w.node.Labeled
+			if l.state != types.TargetHealthStateEnumDraining && (late || stays) {
+				stuck, unlabeled = append(stuck, l.String()), unlabeled || stays
 			} else {
 				waiting = append(waiting, l.String())
 			}
@@ -209,7 +208,7 @@ func (w *watch) judge(late bool) (done bool, waited string, err error) {
 	switch {
 	case len(waiting) > 0 || unknown:
 		return false, strings.Join(waiting, ", "), nil
-	case alone:
+	case unlabeled:
 		return true, "", fmt.Errorf("%s, and the node is not labeled for anybody to take it out", strings.Join(stuck, ", "))
 	case len(stuck) > 0:
 		return true, "", fmt.Errorf("%s, and no controller has begun to deregister it within %s", strings.Join(stuck, ", "), patience)
@@ -217,14 +216,14 @@ func (w *watch) judge(late bool) (done bool, waited string, err error) {
 	return true, "", w.failure()
 }
 
-// failure returns why groups were given up, by the reason of the first; nil if none was.
+// failure returns why the first group was given up, and how many more were; nil if none was.
 func (w *watch) failure() error {
 	if len(w.failed) == 0 {
 		return nil
 	}
 	first := w.failed[0]
 	switch more := len(w.failed) - 1; {
-	case lasting(first.err): // It is not about this group alone.
+	case lasting(first.err): // The reason, such as a missing permission, concerns all groups.
 		return first.err
 	case more > 0:
 		return fmt.Errorf("%s and %d more: %w", name(first.arn), more, first.err)
@@ -251,7 +250,7 @@ type Found struct {
 	Err error
 }
 
-// Check looks once at each target group for "nth check", and only for the machine itself. The error is why none could be looked at.
+// Check looks once at each target group, and only for the machine itself; "nth check" calls it. The error says why no group could be looked at.
 func (t *Targets) Check(ctx context.Context) ([]Found, error) {
 	w := watch{opts: t.opts}
 	if err := w.find(ctx); err != nil {
