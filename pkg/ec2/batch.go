@@ -13,7 +13,7 @@ import (
 const (
 	// batchWindow is how long a lookup waits for others to share its request.
 	batchWindow = 25 * time.Millisecond
-	// knownTTL is how long a value is cached, and unknownTTL how long it is cached that a key has none.
+	// knownTTL is how long a value is cached, and unknownTTL how long AWS's answer that it does not know a key is cached.
 	knownTTL, unknownTTL = 5 * time.Minute, 30 * time.Second
 	// maxCached is how many answers are cached, at most.
 	maxCached = 20_000
@@ -21,6 +21,7 @@ const (
 
 // batcher looks many keys up with one request and caches the answers.
 type batcher[V any] struct {
+	// query makes the request, and returns the values of these keys. It leaves out a key that AWS does not know.
 	query func(ctx context.Context, keys []string) (map[string]V, error)
 	cache *cache.LRUExpireCache // answers by their keys
 
@@ -42,12 +43,12 @@ type batch[V any] struct {
 	err    error
 }
 
-// newBatcher returns a batcher that gets values by query, for several keys in one request. A key that query leaves out is not known.
+// newBatcher returns a batcher with an empty cache. query is its field of that name.
 func newBatcher[V any](query func(context.Context, []string) (map[string]V, error)) *batcher[V] {
 	return &batcher[V]{query: query, cache: cache.NewLRUExpireCache(maxCached)}
 }
 
-// get looks a key up, in the cache first.
+// get looks a key up, in the cache first. known is false if AWS does not know the key.
 func (b *batcher[V]) get(ctx context.Context, key string) (value V, known bool, err error) {
 	if cached, hit := b.cache.Get(key); hit {
 		found := cached.(answer[V])
@@ -68,7 +69,7 @@ func (b *batcher[V]) fetch(ctx context.Context, key string) (value V, known bool
 	return value, known, next.err
 }
 
-// join adds a key to the batch that still takes keys, and begins one if there is none.
+// join adds a key to the batch that lookups still join, and returns that batch. If there is none, it begins one.
 func (b *batcher[V]) join(ctx context.Context, key string) *batch[V] {
 	b.mu.Lock()
 	defer b.mu.Unlock()

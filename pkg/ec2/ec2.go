@@ -1,9 +1,8 @@
-// Package ec2 says what EC2 and Auto Scaling know of instances: their state, their names, whether they are
-// managed, to which cluster they belong, and what is scheduled for them (status.go). Newcomers begin with Catalog.
+// Package ec2 asks EC2 and Auto Scaling about instances, for nth-queue: their state, their addresses, whether they are managed, to which
+// cluster they belong, and what is scheduled for them (status.go). Newcomers begin with Catalog.
 //
-// Many are looked up at once when a queue fills, and the APIs are throttled for the whole account. So lookups that come
-// within moments of each other share a request, answers are cached for minutes (batch.go), and throttled requests are repeated at the
-// pace that AWS allows.
+// Many instances are looked up at once when a queue fills, and AWS limits requests for the whole account. So lookups that come within moments
+// of each other share a request, answers are cached for minutes (batch.go), and requests that fail are repeated after a second or two.
 package ec2
 
 import (
@@ -67,7 +66,7 @@ const (
 	maxBatch = 200
 	// maxPage is how many instances EC2 describes in one answer, at most.
 	maxPage = 1000
-	// probeTimeout bounds requests that cannot wait for lookupTimeout, such as those of "nth-queue check", for which an operator waits.
+	// probeTimeout bounds requests for which an operator waits, such as those of "nth-queue check".
 	probeTimeout = 10 * time.Second
 )
 
@@ -112,7 +111,7 @@ func newRetryer() aws.Retryer {
 			return role.Pause(attempt, minBackoff, maxBackoff), nil
 		})
 		timedOut := func(err error) aws.Ternary {
-			if errors.Is(err, context.DeadlineExceeded) { // An attempt has: see limitAttempts.
+			if errors.Is(err, context.DeadlineExceeded) { // The attempt has used up its own time: see limitAttempts.
 				return aws.TrueTernary
 			}
 			return aws.UnknownTernary // The other Retryables decide.
@@ -123,8 +122,8 @@ func newRetryer() aws.Retryer {
 	})
 }
 
-// limitAttempts adds a middleware to a client of the SDK that bounds each attempt by attemptTimeout. It follows the middleware that
-// retries, so that it is run for each attempt.
+// limitAttempts adds a middleware to a client of the SDK. The middleware bounds each attempt by attemptTimeout. It comes after the middleware
+// that retries, so that the SDK runs it for each attempt.
 func limitAttempts(stack *middleware.Stack) error {
 	limit := func(
 		ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler,
@@ -139,7 +138,7 @@ func limitAttempts(stack *middleware.Stack) error {
 // ErrRefused means that IAM does not allow a request.
 var ErrRefused = errors.New("it is not allowed")
 
-// explain returns the error of a request in plain words: an ErrRefused if IAM does not allow the request.
+// explain returns the error of a request in plain words. It is ErrRefused if IAM does not allow the request, for which r is needed.
 func explain(r Right, err error) error {
 	if role.Refused(err) {
 		return fmt.Errorf("%w: %s", ErrRefused, r)
@@ -147,7 +146,7 @@ func explain(r Right, err error) error {
 	return role.Explain(string(r), lookupTimeout, err)
 }
 
-// Look looks an instance up; known is false if EC2 does not know it (any more). The answer may be minutes old.
+// Look looks an instance up. known is false if EC2 does not know it, or no longer. The answer may be minutes old.
 func (c *Catalog) Look(ctx context.Context, id string) (found Instance, known bool, err error) {
 	return c.look(ctx, id, c.byID.get)
 }
@@ -157,13 +156,13 @@ func (c *Catalog) LookAnew(ctx context.Context, id string) (found Instance, know
 	return c.look(ctx, id, c.byID.fetch)
 }
 
-// look looks an instance up by get: byID's get or fetch. If the instance itself has no managed tag, look also asks for that of its Auto
-// Scaling group. That is a request of its own, so that its failure does not affect the other instances of a batch.
+// look looks an instance up by get, which is byID.get or byID.fetch. If the instance itself does not have the tag of Options, look asks
+// whether its Auto Scaling group has it. That is a request of its own, so that its failure does not affect the other instances of a batch.
 func (c *Catalog) look(
 	ctx context.Context, id string, get func(context.Context, string) ([]Instance, bool, error),
 ) (found Instance, known bool, err error) {
 	all, known, err := get(ctx, id)
-	if known {
+	if known { // An ID has one instance.
 		found = all[0]
 	}
 	if err == nil && !found.Managed && found.Group != "" {
@@ -213,8 +212,8 @@ func ids(instances []Instance) []string {
 	return all
 }
 
-// Marks returns the Auto Scaling groups of instances, and the clusters in their tags, each sorted and without duplicates. A sample is
-// enough for its callers, so only the first maxBatch of the IDs are looked up.
+// Marks returns the Auto Scaling groups of instances, and the clusters in their tags, each sorted and without duplicates. A sample is enough
+// for its callers, so Marks looks only at the first maxBatch of the IDs.
 func (c *Catalog) Marks(ctx context.Context, ids []string) (groups, clusters []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -233,8 +232,9 @@ func (c *Catalog) Marks(ctx context.Context, ids []string) (groups, clusters []s
 	return slices.Compact(groups), slices.Compact(clusters), nil
 }
 
-// filtered returns a batcher that looks up instances by one of EC2's filters. key returns what that filter compares, so that the
-// instances of an answer can be assigned to the lookups. A filter is used even for IDs: a request by IDs fails if one is unknown.
+// filtered returns a batcher that looks up instances by one of EC2's filters. key returns the value of an instance that the filter compares: by
+// it, the batcher assigns the instances of an answer to the lookups. IDs are looked up by a filter, too: a request by IDs fails if one of them
+// is unknown.
 func (c *Catalog) filtered(filter string, key func(Instance) string) *batcher[[]Instance] {
 	return newBatcher(func(ctx context.Context, keys []string) (map[string][]Instance, error) {
 		found, err := c.list(ctx, filter, keys)
@@ -266,8 +266,8 @@ func (c *Catalog) list(ctx context.Context, filter string, values []string) ([]I
 	return all, nil
 }
 
-// convert returns what this package needs of EC2's description of an instance. Managed is only judged by the instance's own tags: see
-// look.
+// convert returns what this package needs of EC2's description of an instance. It sets Managed by the instance's own tags only: look adds that
+// of the group.
 func (c *Catalog) convert(i types.Instance) Instance {
 	found := Instance{ID: aws.ToString(i.InstanceId), Address: aws.ToString(i.PrivateIpAddress), Managed: c.tag == ""}
 	if i.State != nil {

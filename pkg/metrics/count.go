@@ -27,7 +27,7 @@ func (m *Metrics) OnTransition(t state.Transition) {
 	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
 		m.ended(t)
 	}
-	if t.Action == draining && !m.opts.Queue {
+	if t.Action == draining && !m.opts.Queue { // nth-queue drains many nodes, and has no gauges of one drain.
 		s.pods.Set(float64(t.Total))
 		s.left.Set(float64(t.Left))
 	}
@@ -35,8 +35,8 @@ func (m *Metrics) OnTransition(t state.Transition) {
 	m.touch()
 }
 
-// cordoned observes the time from an event's announcement to the cordon. For maintenance, it observes the time since the step began:
-// maintenance is announced days ahead, and nth waits until its date is near.
+// cordoned observes the time from an event's announcement to the cordon. For maintenance, it observes the time since the step began: EC2
+// announces maintenance days ahead, and nth waits until its date is near.
 func (m *Metrics) cordoned(t state.Transition) {
 	took := t.At.Sub(t.Entry.FirstSeen)
 	if t.Entry.Event.Kind == event.ScheduledMaintenance {
@@ -117,8 +117,8 @@ func (m *Metrics) Requested(method string, code int) {
 // compatibleActions are aws-node-termination-handler's names for the steps.
 var compatibleActions = map[string]string{"cordon": "cordon", "drain": "cordon-and-drain", "uncordon": "uncordon"}
 
-// countCompatible counts as aws-node-termination-handler does: each step, each failed poll, and a "pre-drain" before each cordon or drain.
-// nth has no such phase, so the "pre-drain" always succeeds.
+// countCompatible counts as aws-node-termination-handler does: each step, each failed look, and a "pre-drain" before each cordon or drain. nth
+// has no such phase, so the "pre-drain" always succeeds.
 func (m *Metrics) countCompatible(t state.Transition) {
 	if m.series.compatibleActions == nil {
 		return // Options.Compatible is not set.

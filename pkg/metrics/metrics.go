@@ -63,7 +63,7 @@ type Metrics struct {
 
 	// own has the series of nth, and process those of any Go program, which do not belong in the file.
 	own, process *prometheus.Registry
-	// encoding is a lock for answer and gathered: it has an element while encode uses them.
+	// encoding is a lock for answer and gathered that a caller can stop waiting for. It has an element while encode uses them.
 	encoding chan struct{}
 	answer   []byte    // the last answer to a scrape
 	gathered time.Time // when gathering the metrics for it began

@@ -157,7 +157,7 @@ func (s *series) initialize(kinds []event.Kind) {
 	}
 }
 
-// oneIf is a truth value as Prometheus has it.
+// oneIf returns a truth value as Prometheus has it: 1 or 0.
 func oneIf(yes bool) float64 {
 	if yes {
 		return 1

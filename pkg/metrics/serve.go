@@ -15,6 +15,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
+
+	"github.com/nth-project/nth/pkg/loop"
 )
 
 // The limits of the listener. Clients must not use up the memory or the file descriptors of a drain, and not keep others from the probes.
@@ -38,10 +40,7 @@ func (m *Metrics) listen(ctx context.Context) {
 			return // serve has failed because ctx has ended.
 		}
 		m.setFault(listener, fmt.Errorf("serving metrics at %s: %w", m.opts.Listen, err))
-		select {
-		case <-ctx.Done():
-		case <-time.After(listenRetry):
-		}
+		loop.Await(ctx, nil, listenRetry)
 	}
 }
 
@@ -83,7 +82,7 @@ func (m *Metrics) answerMetrics(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", string(expfmt.NewFormat(expfmt.TypeTextPlain)))
-	_, _ = w.Write(text) // It fails if the client is gone: nothing is to be done.
+	_, _ = w.Write(text) // An error means that the client has left.
 }
 
 // encode returns the metrics as text. One call gathers at a time, the others wait. A call that has waited uses the last answer if that was
@@ -188,10 +187,8 @@ func (m *Metrics) writeFiles(ctx context.Context) {
 	defer ticks.Stop()
 	for {
 		write()
-		select { // until the file may be written again
-		case <-ctx.Done():
+		if !loop.Await(ctx, nil, minInterval) { // until the file may be written again
 			return
-		case <-time.After(minInterval):
 		}
 		select { // until it has to be written again
 		case <-ctx.Done():

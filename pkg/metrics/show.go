@@ -7,8 +7,8 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// Show exports a status. The daemon's loop calls it every few seconds, whether something has changed or not. healthy takes each call as a
-// sign of life.
+// Show exports a status. The daemon's loop calls it every few seconds, whether something has changed or not: each call is a sign of life for
+// healthy.
 func (m *Metrics) Show(status state.Status) {
 	m.beat()
 	m.showEvents(status.Events)

@@ -25,8 +25,8 @@ type Right struct {
 	try func(*Queue, context.Context) error
 }
 
-// invalid is about a message with a receipt handle that SQS has never issued. SQS reports an error for it in a successful
-// answer to the batch, which means that the request as such was allowed.
+// invalid is a batch of one update whose receipt handle SQS has never issued. SQS answers such a batch with success and an error for the
+// entry. That means that IAM has allowed the request as such.
 var invalid = []update{{wanted: wanted{handle: "nth-queue-check", hidden: time.Minute}}}
 
 // Rights lists the rights that reading the queue needs, for "nth-queue check" and CheckPermission.
@@ -90,7 +90,7 @@ type Attributes struct {
 	Policy bool
 }
 
-// Check returns the queue's attributes; allowed is false if IAM does not allow nth-queue to read them.
+// Check returns the queue's attributes, for "nth-queue check". allowed is false, without an error, if IAM does not allow nth-queue to read them.
 func (q *Queue) Check(ctx context.Context) (found Attributes, allowed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -110,7 +110,7 @@ func (q *Queue) Check(ctx context.Context) (found Attributes, allowed bool, err 
 	return found, true, nil
 }
 
-// maxNumber is more than any number that SQS says of a queue which decides something.
+// maxNumber bounds the numbers that SQS says of a queue. It is more than any of which the value matters.
 const maxNumber = 1 << 30
 
 // parseAttributes reads the attributes of a queue. What SQS does not say, or not as a number, is zero. The error is about a redrive
@@ -145,8 +145,8 @@ func parseAttributes(attributes map[string]string) (Attributes, error) {
 	return found, nil
 }
 
-// Receives returns how often a message is received, at least, if it is to wait in the queue for so long. SQS hides a message for
-// half a day at most, so nth-queue receives and returns it again and again.
+// Receives returns how often a message is received, at least, if its work has to wait for so long. SQS hides a message for half a day at most,
+// so nth-queue receives and returns it again and again.
 func Receives(waiting time.Duration) int {
 	return int((waiting+maxReturn-1)/maxReturn) + 1
 }

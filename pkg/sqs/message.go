@@ -42,7 +42,7 @@ const (
 	maxReturn = 12*time.Hour - 10*time.Minute
 )
 
-// Message is a message that is in flight while its work is done. Either Done or Return ends it, once.
+// Message is a message that is in flight while its work is done. Its owner ends it by calling Done or Return, once.
 type Message struct {
 	// ID is the message's, Sent when it was put into the queue, and Receives how often it has been received so far.
 	ID       string
@@ -54,19 +54,19 @@ type Message struct {
 	queue *Queue
 	// The queue's mutex guards what follows.
 	wanted   wanted
-	due      time.Time // when SQS is to be asked for what is wanted
-	failures int       // how many such requests have failed in a row
+	due      time.Time // when to ask SQS for what is wanted
+	failures int       // how many requests for what is wanted have failed in a row
 }
 
 // wanted is what SQS is to do with a message.
 type wanted struct {
-	what   Outcome       // Extended, Returned or Deleted
+	what   Outcome       // the outcome to reach: Extended, Returned or Deleted
 	handle string        // the receipt handle by which SQS knows it
 	hidden time.Duration // how long nobody receives the message, if it is Extended or Returned
 }
 
-// receive is one of Run's receivers, with its number. It requests messages and hands them over until ctx ends. It waits while too
-// much is in flight, and backs off while requests fail.
+// receive is one of Run's receivers, with its number. It requests messages and calls deliver with them until ctx ends. It makes no request
+// while too much is in flight, and pauses after one that failed.
 func (q *Queue) receive(ctx context.Context, number int, deliver func(*Message)) {
 	defer q.setAsked(number, time.Time{}) // A receiver that has ended does not count as stalled.
 	failures := 0
@@ -122,8 +122,8 @@ func (q *Queue) request(ctx context.Context) ([]types.Message, error) {
 	return answer.Messages, nil
 }
 
-// noteAnswer notes how a request for messages ended. It calls Options.Trouble with each failure, and with the first success after
-// failures.
+// noteAnswer notes how a request for messages ended, for Status. It calls Options.Trouble with each failure, and with nil for the first success
+// after failures.
 func (q *Queue) noteAnswer(err error) {
 	q.mu.Lock()
 	worthReporting := err != nil || q.failing
@@ -137,9 +137,9 @@ func (q *Queue) noteAnswer(err error) {
 	}
 }
 
-// handle parses a received message and calls deliver with it, unless it needs no work. A message that is in flight already is only
-// noted, and one that concerns nobody is deleted. One that cannot be understood is left alone: SQS delivers it again and again,
-// and then moves it to the dead-letter queue.
+// handle parses a received message and calls deliver with it, unless it needs no work. It has a message deleted that does not concern
+// nth-queue. It leaves a message alone that it cannot understand: SQS delivers that again and again, and then moves it to the dead-letter
+// queue.
 func (q *Queue) handle(raw types.Message, deliver func(*Message)) {
 	m := newMessage(q, raw)
 	ended, known := q.ended.Get(m.ID)
@@ -167,8 +167,8 @@ func (q *Queue) handle(raw types.Message, deliver func(*Message)) {
 	deliver(m)
 }
 
-// newMessage returns a message as SQS has delivered it, not parsed yet. Its visibility timeout is due to be extended when a third
-// of that time has passed. If SQS does not say when it was sent, that is now.
+// newMessage returns a message as SQS has delivered it, not parsed yet. Its visibility timeout is to be extended when a third of it has
+// passed. If SQS does not say when the message was sent, Sent is now.
 func newMessage(q *Queue, raw types.Message) *Message {
 	now := time.Now()
 	m := &Message{queue: q, ID: aws.ToString(raw.MessageId), Sent: now, Receives: 1}
@@ -183,10 +183,11 @@ func newMessage(q *Queue, raw types.Message) *Message {
 	return m
 }
 
-// admit reports whether work for a received message is to begin, and puts it in flight. There are three cases for false:
+// admit puts a received message in flight, and reports whether work for it is to begin. finished says that its work was done before. admit
+// returns false in three cases:
 //   - The same message is in flight already. That one gets the new receipt handle, as SQS accepts only the latest.
-//   - Its work is finished: the message is deleted again.
-//   - Too much is in flight: the message is returned to the queue.
+//   - Its work is finished: Run deletes it again.
+//   - Too much is in flight: Run returns it to the queue.
 func (q *Queue) admit(m *Message, finished bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -195,7 +196,7 @@ func (q *Queue) admit(m *Message, finished bool) bool {
 	case held && known.wanted.what != Returned:
 		known.wanted.handle, known.due = m.wanted.handle, m.due
 		if known.wanted.what == Deleted {
-			q.want(known, Deleted, 0) // at once: the time of newMessage is for an extension
+			q.want(known, Deleted, 0) // At once: m.due is the time for an extension.
 		}
 		return false
 	case held: // It was returned, and SQS has delivered it again: the work begins again.
@@ -205,7 +206,7 @@ func (q *Queue) admit(m *Message, finished bool) bool {
 	}
 	full := q.notices+len(m.Notices) > maxHeld
 	if finished || full {
-		m.Notices = nil // Nobody reads them, and they would count.
+		m.Notices = nil // Nobody reads them, and they would count towards maxHeld.
 	}
 	q.inFlight[m.ID] = m
 	q.notices += len(m.Notices)
@@ -226,8 +227,8 @@ func (q *Queue) drop(m *Message) {
 	}
 }
 
-// Done has Run delete the message from the queue: all work for it is done, or it concerns nobody here. In a dry run the message is
-// only forgotten.
+// Done has Run delete the message from the queue: all work for it is done, or it does not concern nth-queue. In a dry run, the message stays in
+// the queue, and is forgotten here.
 func (m *Message) Done() {
 	q := m.queue
 	q.ended.Add(m.ID, Deleted) // SQS may deliver it once more.
@@ -240,8 +241,8 @@ func (m *Message) Done() {
 	}
 }
 
-// Return has Run put the message back into the queue. After that time, rounded up to seconds, this nth-queue or another receives it
-// again.
+// Return has Run put the message back into the queue. This nth-queue or another receives it again after that time, rounded up to seconds and
+// bounded by maxReturn.
 func (m *Message) Return(after time.Duration) {
 	q := m.queue
 	q.mu.Lock()
@@ -249,11 +250,12 @@ func (m *Message) Return(after time.Duration) {
 	q.want(m, Returned, min(max(after, 0), maxReturn))
 }
 
+// report returns a report about the message.
 func (m *Message) report(what Outcome, why string) Report {
 	return Report{Outcome: what, Message: m.ID, Why: why, Sent: m.Sent, Receives: m.Receives}
 }
 
-// want has Run ask SQS for something at once, and wakes it. The caller holds q.mu.
+// want has Run ask SQS at once for what is to be done with a message, and wakes it. The caller holds q.mu.
 func (q *Queue) want(m *Message, what Outcome, hidden time.Duration) {
 	m.wanted.what, m.wanted.hidden, m.due = what, hidden, time.Time{}
 	loop.Nudge(q.wake)
@@ -265,8 +267,8 @@ type update struct {
 	wanted
 }
 
-// settle is one round of Run. It sends SQS the updates that are due, and waits for the answers; ctx bounds the requests. If no
-// batch is left, it then pauses: until an update is wanted, settleInterval has passed, or the context pausing ends.
+// settle is one round of Run. It sends SQS the updates that are due, up to maxRequests batches, and waits for the answers; ctx bounds the
+// requests. If no batch is left, it then pauses: until an update is wanted, settleInterval has passed, or the context pausing ends.
 func (q *Queue) settle(pausing, ctx context.Context) {
 	batches := q.due()
 	var requests sync.WaitGroup
@@ -304,7 +306,7 @@ func (q *Queue) due() [][]update {
 	return slices.Concat(slices.Collect(slices.Chunk(changes, maxBatch)), slices.Collect(slices.Chunk(deletions, maxBatch)))
 }
 
-// send makes the request for one batch, and notes and reports what has become of each message.
+// send makes the request for one batch, and notes and reports the result for each message.
 func (q *Queue) send(ctx context.Context, batch []update) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -366,7 +368,7 @@ func entryError(id string, failed []types.BatchResultErrorEntry, err error) erro
 	switch {
 	case i < 0:
 		return nil
-	case failed[i].SenderFault: // All else in the entry is right.
+	case failed[i].SenderFault: // Only the handle can be wrong: nth-queue sends valid numbers.
 		return errStale
 	}
 	return &smithy.GenericAPIError{Code: aws.ToString(failed[i].Code), Message: aws.ToString(failed[i].Message)}
@@ -375,8 +377,9 @@ func entryError(id string, failed []types.BatchResultErrorEntry, err error) erro
 // never is a time that does not come.
 const never = 365 * 24 * time.Hour
 
-// settled notes how the request for an update ended. It returns what happened to the message and why, for a report; "" if there is
-// nothing to report. After a failure it sets the time for the next try. A missing permission is returned as Lost, once.
+// settled notes how the request for an update ended; err is nil if SQS has done what was wanted. It returns what happened to the message and
+// why, for a report; "" if nothing is to be reported. After a failure it sets the time for the next attempt, and returns Lost if a permission is
+// missing, for the first failure of a row.
 func (q *Queue) settled(u update, err error) (what Outcome, why string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

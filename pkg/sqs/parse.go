@@ -49,12 +49,13 @@ type Hook struct {
 	Launch, Back bool
 }
 
-// NotOursError says why a message concerns nobody here and may be deleted.
+// NotOursError says why a message does not concern nth-queue, which may delete it.
 type NotOursError struct{ Why string }
 
 // Error implements error.
 func (e NotOursError) Error() string { return e.Why }
 
+// notOurs returns a NotOursError with a formatted reason.
 func notOurs(format string, args ...any) error { return NotOursError{fmt.Sprintf(format, args...)} }
 
 const (
@@ -69,10 +70,10 @@ const (
 // shown quotes a text of the message for an error.
 func shown(s string) string { return `"` + text.Visible(s, maxShown) + `"` }
 
-// form is what the text of a field looks like.
+// form is what the text of a field must look like.
 type form struct {
 	pattern *regexp.Regexp
-	example string // for the error about a text that does not match
+	example string // what would be right, for the error about a text that does not match
 }
 
 // newForm returns a form for values that match the pattern as a whole.
@@ -94,16 +95,16 @@ var (
 	hookName      = newForm(`[A-Za-z0-9/_-]{1,255}`, "the name of a hook: 1 to 255 letters, digits, hyphens, underscores and slashes")
 )
 
-// field is a text that a message must have in a form. One that is missing counts as empty.
+// field is the name of a text in a message, and its form. A missing text counts as empty.
 type field struct {
 	name string
 	form form
 }
 
-// row is what is known of one kind of message.
+// row says how to read one kind of message.
 type row struct {
 	fields []field
-	// notices returns what the message says. Parse has checked its fields before.
+	// notices returns what the message says. Parse has checked the message's fields before.
 	notices func(message) ([]Notice, error)
 }
 
@@ -118,8 +119,8 @@ var (
 	takenBack     = row{[]field{{"instance-id", instanceID}, {"instance-termination-time", moment}}, interruptible}
 )
 
-// rows has a row for each kind of message that is understood: EventBridge's by their source and detail type, and those that
-// Auto Scaling sends itself by the lifecycle transition. AWS's pages have had two names for either end of a reservation.
+// rows has a row for each kind of message that Parse understands: EventBridge's by their source and detail type, and those that Auto Scaling
+// sends itself by the lifecycle transition. Both kinds of ends of a reservation have had two names in AWS's pages.
 var rows = map[string]row{
 	"aws.ec2/EC2 Spot Instance Interruption Warning": {[]field{{"instance-id", instanceID}, {"instance-action", optionalCode}}, spot},
 	"aws.ec2/EC2 Instance Rebalance Recommendation":  {[]field{{"instance-id", instanceID}}, rebalance},
@@ -164,16 +165,16 @@ type envelope struct {
 // message is a message whose fields have their forms.
 type message struct {
 	envelope
-	at     time.Time // when it happened
-	fields map[string]string
-	detail []byte // what has the fields
+	at     time.Time         // when what it says happened
+	fields map[string]string // the fields of its row
+	detail []byte            // the JSON object that has the fields
 }
 
 // Parse reads the body of a message. account is the queue's; with "", events of any account are read. sent is the time of an event
 // that names none.
 //
-// A NotOursError means that the message concerns nobody here and may be deleted. Any other error means that the message cannot be
-// understood. Without an error there is at least one notice.
+// A NotOursError means that the message does not concern nth-queue, which may delete it. Any other error means that the message cannot be
+// understood. Without an error, Parse returns at least one notice.
 func Parse(body, account string, sent time.Time) ([]Notice, error) {
 	e, err := open(body)
 	if err != nil {
@@ -241,8 +242,8 @@ func open(body string) (e envelope, err error) {
 	return e, nil
 }
 
-// read returns the values of these fields by their names. A missing field is empty. The error names the first field that has not
-// its form.
+// read returns the values of these fields by their names. The value of a missing field is empty. The error names the first field whose value
+// does not have its form.
 func read(kind string, detail []byte, fields []field) (map[string]string, error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(detail, &all); err != nil {
@@ -262,7 +263,8 @@ func read(kind string, detail []byte, fields []field) (map[string]string, error)
 	return values, nil
 }
 
-// parseTime parses a time as EventBridge and Auto Scaling write it, or AWS Health; zero if it is invalid or not credible.
+// parseTime parses a time as EventBridge and Auto Scaling write it (RFC 3339), or AWS Health (RFC 1123). It returns zero if the time is invalid
+// or not credible.
 func parseTime(text string) time.Time {
 	for _, layout := range []string{time.RFC3339Nano, time.RFC1123} {
 		if t, err := time.Parse(layout, text); err == nil {

@@ -1,11 +1,12 @@
-// Package sqs is an event source: an SQS queue, as EventBridge, Auto Scaling and SNS fill it.
+// Package sqs is an event source: it reads an SQS queue to which EventBridge, Auto Scaling and SNS send messages.
 //
-// Parse reads a message: what it says of which instances. It is pure, and a table (rows) says which messages it understands. What
-// concerns nobody here is deleted; what cannot be understood is reported once and left to the dead-letter queue.
+// Parse (parse.go) reads a message: what it says of which instances. It has no effect, and a table (rows) says which messages it understands.
+// nth-queue deletes a message that does not concern it. It reports a message that it cannot understand once, and leaves it to the dead-letter
+// queue.
 //
-// Queue.Run receives messages and hands them over. A Message stays in flight while its work is done: its visibility timeout is
-// extended until the work is Done, which deletes the message, or the message is Returned. SQS promises little: a message may come
-// twice, and its receipt handle may be stale. When it comes again, it is recognized by its ID.
+// Queue.Run (message.go) receives messages and hands them over. A Message stays in flight while its work is done: Run extends its visibility
+// timeout until Done, which deletes the message, or Return, which gives it back. SQS promises little: a message may come twice, and its receipt
+// handle may be stale. Run recognizes a message that comes again by its ID.
 package sqs
 
 import (
@@ -44,13 +45,13 @@ type Outcome string
 // What happens to messages.
 const (
 	Received Outcome = "received"
-	// NotOurs: nobody here needs it; it is deleted. Poisoned: it cannot be understood; it is left.
+	// NotOurs: it does not concern nth-queue, which deletes it. Poisoned: nth-queue cannot understand it, and leaves it in the queue.
 	NotOurs  Outcome = "not-ours"
 	Poisoned Outcome = "poisoned"
 	// Extended: its visibility timeout was extended. Lost: SQS refuses to change or delete it, and others may receive it.
 	Extended Outcome = "extended"
 	Lost     Outcome = "lost"
-	// Returned and Deleted: its work is left for later, or done.
+	// Returned: it is back in the queue, and its work is left for later. Deleted: its work is done.
 	Returned Outcome = "returned"
 	Deleted  Outcome = "deleted"
 )
@@ -64,7 +65,7 @@ func Outcomes() []Outcome {
 type Report struct {
 	Outcome Outcome
 	Message string
-	// Why belongs to NotOurs, Poisoned and Lost.
+	// Why is the reason for NotOurs, Poisoned and Lost; empty for other outcomes.
 	Why string
 	// Sent is when the message was put into the queue.
 	Sent time.Time
@@ -99,7 +100,7 @@ type Queue struct {
 	account string // the AWS account in the queue's URL; "" if there is none
 	client  *sqs.Client
 	wake    chan struct{} // ends the pause in settle
-	ended   *lru.Cache    // Deleted or Poisoned, by the IDs of messages that need no work any more
+	ended   *lru.Cache    // messages that need no work any more: Deleted or Poisoned, by their IDs
 
 	mu       sync.Mutex
 	inFlight map[string]*Message  // by the message's ID
@@ -120,7 +121,8 @@ func New(opts Options) *Queue {
 		q.account = "" // Parse then takes events of any account.
 	}
 	q.client = sqs.NewFromConfig(opts.AWS, func(o *sqs.Options) {
-		// By itself the SDK sends requests to the region's public address. The URL may have that of a VPC endpoint.
+		// By itself the SDK sends requests to the region's public address. The URL may have that of a VPC endpoint. It counts unless AWS's
+		// own settings choose an endpoint.
 		chosen := o.BaseEndpoint != nil || o.EndpointOptions.UseFIPSEndpoint == aws.FIPSEndpointStateEnabled ||
 			o.EndpointOptions.UseDualStackEndpoint == aws.DualStackEndpointStateEnabled
 		if err == nil && address.Host != "" && !chosen {
@@ -150,8 +152,8 @@ func (q *Queue) Run(ctx context.Context, deliver func(*Message)) {
 	}
 }
 
-// Stalled returns an error if a receiver hangs, and nil otherwise. If SQS does not answer or refuses, the requests end with an error:
-// Options.Trouble reports that, and it is no stall.
+// Stalled returns an error if a receiver hangs, and nil otherwise. If SQS refuses requests or does not answer, nothing hangs: the requests end
+// with errors, which Options.Trouble gets.
 func (q *Queue) Stalled() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -186,6 +188,7 @@ func (q *Queue) Status() Status {
 	return now
 }
 
+// report calls Options.Report, if it is set.
 func (q *Queue) report(r Report) {
 	if q.opts.Report != nil {
 		q.opts.Report(r)

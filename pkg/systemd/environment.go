@@ -9,7 +9,7 @@ import (
 	"unicode"
 )
 
-// ReadEnvironment returns the name of the first of these services that has a unit below root ("" for "/"), and its environment. That is
+// ReadEnvironment returns the name of the first of these services that has a unit below root ("" for "/"), and its environment. variables has
 // "NAME=value" for each variable that Environment= or a file of EnvironmentFile= sets. If no service has a unit, the results are empty.
 func ReadEnvironment(root string, services ...string) (service string, variables []string, err error) {
 	for _, service := range services {
@@ -19,11 +19,13 @@ func ReadEnvironment(root string, services ...string) (service string, variables
 			value := strings.ReplaceAll(a.value, "%%", "%") // Other specifiers are left, as only systemd can resolve them.
 			switch a.name {
 			case "Environment":
-				if variables = append(variables, words(value)...); value == "" {
-					variables = nil // An empty value resets the list, here and below.
+				variables = append(variables, words(value)...)
+				if value == "" { // It resets the list, here and below.
+					variables = nil
 				}
 			case "EnvironmentFile":
-				if files = append(files, strings.TrimPrefix(value, "-")); value == "" { // "-": the file may be missing.
+				files = append(files, strings.TrimPrefix(value, "-")) // "-": the file may be missing.
+				if value == "" {
 					files = nil
 				}
 			}
@@ -65,8 +67,8 @@ func words(value string) []string {
 	return found
 }
 
-// addFiles adds the variables of files below root to those given. As in EnvironmentFile=, a path may be a pattern. Files that do not exist
-// are ignored. Files that cannot be read are an error.
+// addFiles adds to variables those of files below root. As in EnvironmentFile=, a path may be a pattern. addFiles ignores a file that does not
+// exist. A file that cannot be read is an error.
 func addFiles(variables []string, root string, paths []string) ([]string, error) {
 	for _, path := range paths {
 		found, _ := filepath.Glob(filepath.Join("/", root, path)) // A malformed pattern matches nothing.

@@ -22,8 +22,8 @@ func OnJournal() bool {
 	return err == nil && connected
 }
 
-// JournalHook is a logrus hook that sends entries to the journal, with their fields. Fields that are not meant for the journal (all
-// but NTH_*, MESSAGE_ID and SYSLOG_IDENTIFIER) are appended to the message as key=value.
+// JournalHook is a logrus hook that sends entries to the journal. Of an entry's fields, NTH_*, MESSAGE_ID and SYSLOG_IDENTIFIER become fields
+// in the journal. The hook appends the others to the message as key=value.
 type JournalHook struct {
 	// Identifier is the program's name, by which "journalctl -t" finds its entries.
 	Identifier string

@@ -86,7 +86,7 @@ func (n *Notifier) send(state string) {
 // sendState sends a queued state to systemd; the sender calls it. Err returns a failure until a later state is sent.
 func (n *Notifier) sendState(d datagram) {
 	var err error
-	if d.lost == 0 { // Otherwise, d has no state: it stands for states that were lost.
+	if d.lost == 0 { // Otherwise d has no state to send: it stands for states that were lost.
 		if _, err = daemon.SdNotify(false, d.message); err == nil {
 			n.mu.Lock()
 			defer n.mu.Unlock()

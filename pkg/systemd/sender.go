@@ -18,7 +18,7 @@ type datagram struct {
 	priority int
 	fields   map[string]string
 
-	// lost is 0 for an ordinary datagram. Otherwise, this one has no message: it stands for so many that did not fit into the queue.
+	// lost is 0 for an ordinary datagram. Otherwise this one has no message, and stands for that many that did not fit into the queue.
 	lost int
 	sent chan struct{} // closed once it is sent
 }
@@ -78,8 +78,8 @@ func (s *sender) work(d datagram, transmit func(datagram)) {
 	}
 }
 
-// next drops the datagram that was sent, and returns the next. more is false if there is none, which ends work. Where datagrams were lost at
-// the end of the queue, the last one stands for those.
+// next drops the datagram that was sent, and returns the next. more is false if there is none, which ends work. If datagrams were lost after
+// the last one in the queue, next returns one that stands for them.
 func (s *sender) next() (d datagram, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
