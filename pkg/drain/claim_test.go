@@ -98,26 +98,6 @@ func going(n *corev1.Node) {
 	n.DeletionTimestamp, n.Finalizers = new(metav1.Now()), []string{"karpenter.sh/termination"}
 }
 
-// The other program takes its cordon back, which it has set before operators wanted the node left alone.
-func TestClaim_TakenBackFromANodeThatIsOptedOut(t *testing.T) {
-	t.Parallel()
-	for writer, others := range other {
-		run(t, writer, func(t *testing.T, s *apitest.Server) {
-			s.ChangeNode(cordoned(claimBy(others)))
-			s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
-			r := begin(t, s, drain.Options{Writer: writer})
-			r.await(state.NodeOptedOut)
-			s.ChangeNode(unclaimed)
-			time.Sleep(time.Minute)
-			s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
-			time.Sleep(time.Minute)
-			if reported := r.of(state.NodeReopened); len(reported) != 0 || !s.CurrentNode().Spec.Unschedulable {
-				t.Errorf("reported %+v; the node takes pods: %t", reported, !s.CurrentNode().Spec.Unschedulable)
-			}
-		})
-	}
-}
-
 func TestClaim_OfANodeThatCannotBeRead(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		s.ChangeNode(cordoned(claimBy(drain.Host)))
@@ -127,18 +107,4 @@ func TestClaim_OfANodeThatCannotBeRead(t *testing.T) {
 			t.Errorf("found %v, %v", found, err)
 		}
 	})
-}
-
-func TestClaim_OfEachWriterIsRecognized(t *testing.T) {
-	t.Parallel()
-	for writer := range other {
-		run(t, writer, func(t *testing.T, s *apitest.Server) {
-			before := drained(t, s, drain.Options{Writer: writer})
-			before.cancel()
-			<-before.done
-			if r := drained(t, s, drain.Options{Writer: writer}); r.result.Cordon != drain.CordonOurs {
-				t.Errorf("the result is %+v", r.result)
-			}
-		})
-	}
 }

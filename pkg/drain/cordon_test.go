@@ -48,18 +48,6 @@ func TestCordon_UnderWayIsTakenBack(t *testing.T) {
 
 func TestCordon(t *testing.T) {
 	t.Parallel()
-	// A connection that hangs must not keep a process that has to stop.
-	run(t, "that hangs delays the end by twelve seconds", func(t *testing.T, s *apitest.Server) {
-		s.Always("patch", apitest.Hang())
-		r := begin(t, s, drain.Options{})
-		time.Sleep(time.Second)
-		r.cancel()
-		canceled := time.Now()
-		<-r.done
-		if took := time.Since(canceled); took != 12*time.Second {
-			t.Errorf("it ended after %s", took)
-		}
-	})
 	// A cordon without a hard deadline hangs; two minutes before the machine is lost that counts.
 	run(t, "that hangs is given up for a hard deadline", func(t *testing.T, s *apitest.Server) {
 		s.Answer("patch", apitest.Hang())
@@ -147,21 +135,6 @@ func TestCordon(t *testing.T) {
 			t.Errorf("the state is %+v", state)
 		}
 	})
-	// That a cordon is refused once more says nothing new of the pods.
-	run(t, "refused, drained at the last pod's end", func(t *testing.T, s *apitest.Server) {
-		addHeld(s, pod("a"))
-		s.Always("patch", apitest.Forbidden("no cordons here"))
-		r := beginWithin(t, s, drain.Options{}, true, plenty)
-		time.Sleep(10 * time.Second)
-		patches := count(s, "patch")
-		await(t, "another refusal", func() bool { return count(s, "patch") > patches })
-		s.RemovePod("default/a")
-		gone := time.Now()
-		r.succeed()
-		if after := r.drainedAt().Sub(gone); after > 100*time.Millisecond {
-			t.Errorf("drained %s later", after)
-		}
-	})
 	// nth and nth-queue hear of the same interruption at the same time.
 	run(t, "of nth-queue in between stands", func(t *testing.T, s *apitest.Server) {
 		other := claim
@@ -197,31 +170,6 @@ func TestCordon(t *testing.T) {
 		if reported, after := r.of(state.NodeUnclosable), time.Since(r.began); len(reported) > 0 || after > time.Second {
 			t.Errorf("cordoned after %s, reported %+v", after, reported)
 		}
-	})
-}
-
-func TestCordon_RefusedBeforeAHardDeadline(t *testing.T) {
-	t.Parallel()
-	run(t, "the first lists fail", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		s.Always("patch", apitest.Forbidden("no cordons here"))
-		s.Answer("list", apitest.Unavailable(), apitest.Unavailable(), apitest.Unavailable(), apitest.Unavailable(), apitest.Unavailable())
-		if result := beginWithin(t, s, drain.Options{}, true, plenty).succeed(); result.Evicted != 1 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
-	run(t, "they come later", func(t *testing.T, s *apitest.Server) {
-		free := addHeld(s, pod("held"))
-		s.Always("patch", apitest.Forbidden("no cordons here"))
-		r := beginWithin(t, s, drain.Options{}, true, plenty)
-		r.await(state.PodHeld)
-		time.Sleep(1500 * time.Millisecond)
-		s.AddPod(pod("new"), 0)
-		r.await(state.PodGone, "default/new")
-		free()
-		r.succeed()
-		s.AddPod(pod("newer"), 0)
-		r.await(state.PodGone, "default/newer")
 	})
 }
 
@@ -419,22 +367,6 @@ func TestCordon_FailingDelaysEvictions(t *testing.T) {
 			r.await(state.PodEvicted)
 			if after := s.Requests("evict")[0].At.Sub(r.began); after != c.after {
 				t.Errorf("evicted after %s; want %s", after, c.after)
-			}
-		})
-	}
-}
-
-// A Node that was registered just now changes often: the first attempt to cordon it fails, and the next is one all the same.
-func TestCordon_OfANewNodeIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	for name, answer := range map[string]apitest.Answer{"changed in the meantime": apitest.Conflict(), "unavailable": apitest.Unavailable(), "refused": apitest.Forbidden("no")} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			r := drained(t, s, drain.Options{})
-			s.Answer("patch", answer)
-			s.RegisterNode()
-			time.Sleep(time.Minute)
-			if reported := r.of(state.NodeReopened); len(reported) != 0 || !s.CurrentNode().Spec.Unschedulable {
-				t.Errorf("reported %+v; the node takes pods: %t", reported, !s.CurrentNode().Spec.Unschedulable)
 			}
 		})
 	}

@@ -194,28 +194,6 @@ func TestForecast_GoesByEachRule(t *testing.T) {
 	}
 }
 
-func TestDryRun_PodsThatRunUntilTheDeadline(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		change func(*drain.Goal)
-		want   int
-	}{
-		"hard": {func(*drain.Goal) {}, 1},
-		"soft": {func(goal *drain.Goal) { goal.Hard, goal.Soft = time.Time{}, goal.Hard }, 1},
-		"none": {func(goal *drain.Goal) { goal.Hard, goal.Soft = time.Time{}, time.Time{} }, 0},
-	} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("job", annotated(evict.Annotation, evict.AtDeadline)), 0)
-			goal := goalWithin(true, plenty)
-			row.change(&goal)
-			r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
-			if result := r.succeed(); result.Evicted != row.want || result.Skipped != 1-row.want {
-				t.Errorf("the result is %+v", result)
-			}
-		})
-	}
-}
-
 func TestDryRun_ReportsTheNode(t *testing.T) {
 	t.Parallel()
 	want := drain.State{Closed: true, Ours: true, Drained: true, Looked: true}

@@ -72,41 +72,6 @@ func TestGoal(t *testing.T) {
 			t.Errorf("the result is %+v, reported %+v", result, r.last())
 		}
 	})
-	// A watch of all Nodes spares the guard any look that is not requested.
-	run(t, "an event joins during the first look", func(t *testing.T, s *apitest.Server) {
-		s.Answer("get", slowly(3*time.Second))
-		r := begin(t, s, drain.Options{Unchanged: func(version string) bool { return version == s.CurrentNode().ResourceVersion }})
-		time.Sleep(time.Second)
-		r.adjust(joining)
-		r.succeed()
-	})
-	// Somebody has lifted the cordon. The next event is another matter.
-	run(t, "an event joins after an uncordon", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true, LoadBalancerWait: 10 * time.Second})
-		s.ChangeNode(uncordoned)
-		r.await(state.NodeReopened)
-		s.AddPod(pod("theirs"), 0)
-		time.Sleep(time.Minute)
-		if !s.HasPod("default/theirs") || s.CurrentNode().Spec.Unschedulable {
-			t.Error("what operators have done is fought")
-		}
-		r.adjust(func(g *drain.Goal) { g.Close = false })
-		time.Sleep(time.Minute)
-		if !s.HasPod("default/theirs") || s.CurrentNode().Spec.Unschedulable {
-			t.Error("what operators have done is fought for the same event")
-		}
-		r.adjust(func(g *drain.Goal) { joining(g); g.Close = true })
-		joined := time.Now()
-		r.numbered(state.NodeClosed)
-		r.await(state.PodGone, "default/theirs")
-		r.numbered(state.NodeEmpty)
-		if _, labeled := s.CurrentNode().Labels[drain.ExcludeLabel]; !labeled || !s.CurrentNode().Spec.Unschedulable {
-			t.Errorf("the node is %+v", s.CurrentNode())
-		}
-		if after := s.Requests("evict")[0].At.Sub(joined); after < 10*time.Second || after > 12*time.Second {
-			t.Errorf("evicted %s after the event", after)
-		}
-	})
 	// A drain that continues is not begun again.
 	run(t, "a change delays evictions no longer", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
@@ -133,29 +98,6 @@ func TestGoal(t *testing.T) {
 		}
 		if n := count(s, "evict") - before; n > 4 {
 			t.Errorf("the eviction was tried %d times in two seconds", n)
-		}
-	})
-	// Somebody has lifted the cordon, and then the machine is announced to be lost. First it is closed again.
-	run(t, "the cordon comes before another event's evictions", func(t *testing.T, s *apitest.Server) {
-		goal := goalWithin(false, plenty)
-		r := start(t, s, drain.Options{}, goal)
-		r.succeed()
-		r.uncordon(s)
-		s.AddPod(pod("new"), 0)
-		time.Sleep(time.Minute)
-		var closed time.Time
-		s.Always("patch", func(w http.ResponseWriter, q *http.Request) bool {
-			slowly(2*time.Second)(w, q)
-			closed = time.Now()
-			return false
-		})
-		r.adjust(func(g *drain.Goal) {
-			joining(g)
-			g.Hard, g.Claim.Since = time.Now().Add(2*time.Minute), time.Now()
-		})
-		r.await(state.PodEvicted)
-		if asked := s.Requests("evict")[0].At; closed.IsZero() || asked.Before(closed) {
-			t.Errorf("evicted at %s, closed at %s: what replaces the pod may come to this node", asked, closed)
 		}
 	})
 	// The look that shows a node that is open began before the event joined. It says nothing of what becomes of the cordon for that.
@@ -219,29 +161,6 @@ func TestDrained_ForAnEventThatJoins(t *testing.T) {
 	})
 }
 
-// The machine is lost. Where it is not, the next look may have an answer.
-func TestDrained_WhereLooksAreRefused(t *testing.T) {
-	t.Parallel()
-	for name, hard := range map[string]bool{"hard": true, "soft": false} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			r := drained(t, s, drain.Options{})
-			s.Always("get node", apitest.Forbidden("no looks here"))
-			r.adjust(func(g *drain.Goal) {
-				joining(g)
-				if hard {
-					g.Hard = time.Now().Add(plenty)
-				}
-			})
-			if hard {
-				r.numbered(state.NodeEmpty)
-				return
-			}
-			time.Sleep(time.Minute)
-			r.provenAgain()
-		})
-	}
-}
-
 // provenAgain fails if it was reported that the node is drained for an event that has joined, since nothing can be known for that.
 func (r *trial) provenAgain() {
 	r.t.Helper()
@@ -276,15 +195,25 @@ func TestGoal_ReportsTrouble(t *testing.T) {
 	}
 }
 
-// times are when things of a kind were reported.
-func (r *trial) times(what state.TransitionKind) []time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var found []time.Time
-	for i, p := range r.reports {
-		if p.Kind == what {
-			found = append(found, r.at[i])
-		}
+// The machine is lost. Where it is not, the next look may have an answer.
+func TestDrained_WhereLooksAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, hard := range map[string]bool{"hard": true, "soft": false} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			r := drained(t, s, drain.Options{})
+			s.Always("get node", apitest.Forbidden("no looks here"))
+			r.adjust(func(g *drain.Goal) {
+				joining(g)
+				if hard {
+					g.Hard = time.Now().Add(plenty)
+				}
+			})
+			if hard {
+				r.numbered(state.NodeEmpty)
+				return
+			}
+			time.Sleep(time.Minute)
+			r.provenAgain()
+		})
 	}
-	return found
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -56,24 +55,6 @@ func TestLabel_IsTakenBackAlone(t *testing.T) {
 	})
 }
 
-func TestLabel(t *testing.T) {
-	t.Parallel()
-	// Others have come before, and the place of each is taken for two seconds: longer than a request may take.
-	run(t, "without a place at the gate is tried again", func(t *testing.T, s *apitest.Server) {
-		gate := kube.NewGate(1)
-		s.Always("patch", slowly(time.Second))
-		r := begin(t, s, drain.Options{Requests: gate, ExcludeFromLoadBalancers: true})
-		await(t, "the cordon", func() bool { return count(s, "patch") == 1 })
-		for range 10 {
-			apitest.Enter(t, gate, false, kube.InTurn)
-		}
-		r.await(state.NodeExcluded)
-		if after, label := time.Since(r.began), s.CurrentNode().Labels[drain.ExcludeLabel]; after < 20*time.Second || label != drain.Host {
-			t.Errorf("after %s, the label is %q", after, label)
-		}
-	})
-}
-
 func TestLabel_DelaysNothing(t *testing.T) {
 	t.Parallel()
 	opts := drain.Options{ExcludeFromLoadBalancers: true}
@@ -89,20 +70,6 @@ func TestLabel_DelaysNothing(t *testing.T) {
 		r.await(state.NodeExcluded)
 		if !r.last().State.Ours {
 			t.Errorf("reported %+v", r.last())
-		}
-	})
-	run(t, "not the news that operators have opened the node, or want it left alone", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		s.Answer("patch", pass)
-		s.Always("patch", apitest.Hang())
-		r := drained(t, s, opts)
-		s.UncordonAs("kubectl")
-		opened := time.Now()
-		r.await(state.NodeReopened)
-		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
-		r.await(state.NodeOptedOut)
-		if after := time.Since(opened); after > 11*time.Second {
-			t.Errorf("reported after %s; the Node is looked at every five", after)
 		}
 	})
 }
@@ -138,15 +105,6 @@ func TestLabel_IsTriedAgain(t *testing.T) {
 			}
 		})
 	}
-	run(t, "taken back, also from a node that operators want left alone", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, opts)
-		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
-		r.await(state.NodeOptedOut)
-		r.uncordon(s)
-		if labels := s.CurrentNode().Labels; labels[drain.ExcludeLabel] != "" {
-			t.Errorf("reported, and the labels are %v", labels)
-		}
-	})
 	run(t, "ever more slowly, and reported once", func(t *testing.T, s *apitest.Server) {
 		s.Answer("patch", pass)
 		s.Always("patch", apitest.Unavailable())

@@ -2,14 +2,11 @@ package drain_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,52 +47,6 @@ func TestGuard_NoRequestAfterItsEnd(t *testing.T) {
 			}
 		}
 	})
-}
-
-// outages are the ways in which an API server can fail, until they are made good again: requests of a kind that get an answer.
-var outages = map[string]struct {
-	what   string // empty if it is away
-	answer apitest.Answer
-}{
-	"it is away":             {},
-	"reads of the Node fail": {"get", apitest.Unavailable()},
-	"reads of the Node hang": {"get", apitest.Hang()},
-	"the cordon fails":       {"patch", apitest.Unavailable()},
-	"the cordon hangs":       {"patch", apitest.Hang()},
-	"lists fail":             {"list", apitest.Unavailable()},
-	"watches fail":           {"watch", apitest.Reset()},
-}
-
-// The pods of a machine that is lost are evicted, whenever the cordon comes and whenever the first list does.
-func TestOutage_AtTheStartOfAHardDrain(t *testing.T) {
-	t.Parallel()
-	for name, outage := range outages {
-		run(t, name, func(t *testing.T, _ *apitest.Server) {
-			for after := time.Duration(0); after <= 20*time.Second; after += 950 * time.Millisecond {
-				s := apitest.New(t)
-				const pods = 5
-				for i := range pods {
-					s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
-				}
-				mend := s.ComeBack
-				if outage.what == "" {
-					s.GoAway()
-				} else {
-					s.Always(outage.what, outage.answer)
-					mend = func() { s.Always(outage.what, nil) }
-				}
-				r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
-				time.AfterFunc(after, mend)
-				if result := r.succeed(); result.Evicted != pods || !s.CurrentNode().Spec.Unschedulable {
-					t.Errorf("after %s: the result is %+v", after, result)
-				}
-				if late := s.Requests("evict")[0].At.Sub(r.began) - after; late > 10*time.Second { // Then evictions begin without a cordon that hangs.
-					t.Errorf("after %s: the first was evicted %s later", after, late)
-				}
-				r.stop()
-			}
-		})
-	}
 }
 
 // nth and the kubelet start at the same time.
@@ -283,29 +234,6 @@ func TestLook_ThatHangsDelaysALatePod(t *testing.T) {
 	}
 }
 
-// Those that were met before the first look asked for no more than that, and those of the first list for none.
-func TestLook_OneForThePodsThatWereThere(t *testing.T) {
-	t.Parallel()
-	for name, slow := range map[string]string{"the list comes before it": "get node", "the list comes after it": "list pods"} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			for i := range 3 {
-				s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
-			}
-			first := map[string]apitest.Answer{"get node": pass, "list pods": pass}
-			first[slow] = slowly(time.Second)
-			for what, answer := range first {
-				s.Answer(what, answer)
-			}
-			s.Always("get node", apitest.Hang())
-			r := begin(t, s, drain.Options{})
-			await(t, "their end", func() bool { return len(r.of(state.PodGone)) == 3 })
-			if asked := s.Requests("evict"); asked[0].At.Sub(r.began) != time.Second {
-				t.Errorf("the first was evicted after %s", asked[0].At.Sub(r.began))
-			}
-		})
-	}
-}
-
 // A load balancer in front of the API server answers so while its backend moves.
 func TestLook_ProxyPageIsNoDeletedNode(t *testing.T) {
 	t.Parallel()
@@ -338,65 +266,6 @@ func TestLook_ProxyPageIsNoDeletedNode(t *testing.T) {
 	}
 }
 
-// Not parallel: it looks at all goroutines of the process. That none outlives the test, the bubble sees to.
-func TestGuard_LeavesNoGoroutine(t *testing.T) {
-	for name, meddle := range map[string]func(*apitest.Server, *trial){
-		"called off during evictions": func(_ *apitest.Server, r *trial) { r.await(state.PodHeld) },
-		"called off while all hangs": func(s *apitest.Server, r *trial) {
-			r.await(state.PodHeld)
-			for _, what := range []string{"list", "watch", "evict default/a"} {
-				s.Always(what, apitest.Hang())
-			}
-			s.DropWatches()
-			await(r.t, "hanging requests", func() bool { return count(s, "watch", "list") >= 3 && count(s, "evict default/a") >= 2 })
-		},
-		"called off while the API server is away": func(s *apitest.Server, r *trial) {
-			r.await(state.PodHeld)
-			s.GoAway()
-			r.await(state.PodRefused)
-		},
-		"called off at once": func(*apitest.Server, *trial) {},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				before := runtime.NumGoroutine()
-				s := apitest.New(t)
-				s.OverHTTP()
-				for _, p := range []string{"a", "b", "c"} {
-					s.AddPod(pod(p), 0)
-				}
-				s.Answer("evict", apitest.HeldBy("budget", 0), apitest.HeldBy("budget", 0), apitest.HeldBy("budget", 0))
-				s.Always("evict default/a", apitest.HeldBy("budget", 0))
-				r := begin(t, s, drain.Options{ExcludeFromLoadBalancers: true})
-				meddle(s, r)
-				r.cancel()
-				if _, err := r.wait(); !errors.Is(err, context.Canceled) {
-					t.Errorf("the error is %v", err)
-				}
-				synctest.Wait() // The Reflector does not wait for the request that it has canceled.
-				if left := goroutinesOf("drain.(*guard)", "cache.(*Reflector).Run"); left != "" {
-					t.Errorf("goroutines outlive the drain:\n%s", left)
-				}
-				s.Close()
-				await(t, "as many goroutines as before", func() bool { return runtime.NumGoroutine() <= before })
-			})
-		})
-	}
-}
-
-// goroutinesOf returns the stacks in which one of the words occurs.
-func goroutinesOf(words ...string) string {
-	all := make([]byte, 1<<20)
-	all = all[:runtime.Stack(all, true)]
-	var found []string
-	for stack := range strings.SplitSeq(string(all), "\n\n") {
-		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(stack, w) }) {
-			found = append(found, stack)
-		}
-	}
-	return strings.Join(found, "\n\n")
-}
-
 // That a pod has arrived is news where none was expected: on a node that takes none, or that was drained.
 func TestLook_PodsThatArrive(t *testing.T) {
 	t.Parallel()
@@ -410,17 +279,6 @@ func TestLook_PodsThatArrive(t *testing.T) {
 		r.await(state.PodGone, "default/late")
 		if reported := r.of(state.PodArrived); len(reported) != 1 || reported[0].Pod != "default/late" {
 			t.Errorf("reported %+v", reported)
-		}
-	})
-	run(t, "not while the cordon fails", func(t *testing.T, s *apitest.Server) {
-		s.Always("patch", apitest.Unavailable())
-		r := begin(t, s, drain.Options{})
-		await(t, "the first list", func() bool { return count(s, "watch pods") > 0 })
-		s.AddPod(pod("late"), 0)
-		time.Sleep(time.Minute)
-		s.Always("patch", nil)
-		if result := r.succeed(); result.Evicted != 1 || len(r.of(state.PodArrived)) != 0 {
-			t.Errorf("the result is %+v, reported %+v", result, r.of(state.PodArrived))
 		}
 	})
 }

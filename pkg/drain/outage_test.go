@@ -55,61 +55,6 @@ func TestOutage_ReportedOnceAfterTenSeconds(t *testing.T) {
 	}
 }
 
-func TestOutage(t *testing.T) {
-	t.Parallel()
-	// A guard that stands has nothing to close.
-	run(t, "is no failure of a cordon that is set", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{})
-		s.Always("get node", apitest.Unavailable())
-		time.Sleep(time.Hour)
-		r.reported(0, state.NodeUnclosable)
-	})
-	run(t, "during a drain", func(t *testing.T, s *apitest.Server) {
-		s.OverHTTP()
-		s.AddPod(pod("a"), 0)
-		r, free := holding(t, s, pod("b"))
-		r.await(state.PodGone, "default/a")
-		s.GoAway()
-		r.await(state.PodRefused, "default/b")
-		free()
-		s.ComeBack()
-		if result := r.succeed(); result.Evicted != 2 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
-}
-
-// A guard stands for weeks. What is refused for good is asked for twice a minute at most, also when a deadline is over and the machine is there.
-func TestRefusal_ForGoodHasLongPauses(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		refused []string
-		hard    bool
-		limit   time.Duration
-	}{
-		"evictions":                               {[]string{"evict"}, false, 0},
-		"evictions, with a deadline far away":     {[]string{"evict"}, true, 12 * time.Hour},
-		"all requests, when the deadline is over": {[]string{"evict", "delete"}, true, time.Minute},
-		"lists": {[]string{"list"}, false, 0},
-	} {
-		for _, ends := range []int64{20, 600} {
-			run(t, fmt.Sprint(name, ", pods with a grace of ", ends), func(t *testing.T, s *apitest.Server) {
-				s.AddPod(pod("a", grace(ends)), 0)
-				for _, what := range c.refused {
-					s.Always(what, apitest.Forbidden("not you"))
-				}
-				beginWithin(t, s, drain.Options{}, c.hard, c.limit)
-				time.Sleep(time.Hour)
-				before := count(s, c.refused...)
-				time.Sleep(time.Hour)
-				if n := count(s, c.refused...) - before; n < 30 || n > 120 {
-					t.Errorf("%d requests in the second hour", n)
-				}
-			})
-		}
-	}
-}
-
 // A read is given up after eight seconds, and later ones after up to 30. A write has to be waited for longer: a webhook may take 30 seconds. What a busy
 // API server asks for is followed within reason, and one request is one: client-go by itself would repeat it, as late as the API server says.
 func TestRequests_AreGivenUpAndRepeated(t *testing.T) {
@@ -226,26 +171,6 @@ func refusal(code int, reason metav1.StatusReason, message string) apitest.Answe
 	}
 }
 
-// Every write takes ten seconds. A budget lets the pod go only when its turn has come.
-func TestWebhook_DeadBeforeAHardDeadline(t *testing.T) {
-	t.Parallel()
-	for name, evict := range map[string]apitest.Answer{"": deadWebhook(10*time.Second, true), "held by a budget": apitest.HeldBy("budget", 0)} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("a", grace(30)), apitest.Ending(5*time.Second))
-			s.Always("evict", evict)
-			for _, what := range []string{"delete", "patch"} {
-				s.Always(what, deadWebhook(10*time.Second, true))
-			}
-			beginWithin(t, s, drain.Options{Margin: 5 * time.Second}, true, 2*time.Minute)
-			time.Sleep(2 * time.Minute)
-			if s.HasPod("default/a") || !s.CurrentNode().Spec.Unschedulable {
-				t.Errorf("when the machine is lost, the pod is there: %t, and the node is closed: %t, after %d deletions",
-					s.HasPod("default/a"), s.CurrentNode().Spec.Unschedulable, count(s, "delete"))
-			}
-		})
-	}
-}
-
 // The API server keeps the code that a webhook denies a request with (ToStatusErr in pkg/admission/plugin/webhook/errors of k8s.io/apiserver).
 func TestWebhook_RefusalOfAnyCodeIsReported(t *testing.T) {
 	t.Parallel()
@@ -259,27 +184,6 @@ func TestWebhook_RefusalOfAnyCodeIsReported(t *testing.T) {
 			r.await(state.PodRefused)
 			if held := r.guard.Result().HeldBy["default/a"]; !strings.Contains(held, "a backup is under way") {
 				t.Errorf("held by %q", held)
-			}
-		})
-	}
-}
-
-// A limit that is too short for an API server would be too short again the next time.
-func TestReads_LimitsGrowUntilAnswersCome(t *testing.T) {
-	t.Parallel()
-	for _, takes := range []time.Duration{9 * time.Second, 15 * time.Second} {
-		run(t, fmt.Sprint(takes), func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("a"), 0)
-			for _, verb := range []string{"get", "list", "watch"} {
-				s.Always(verb, late(takes))
-			}
-			r := beginWithin(t, s, drain.Options{}, true, 90*time.Second)
-			if result := r.succeed(); result.Evicted != 1 {
-				t.Errorf("the result is %+v", result)
-			}
-			r.stop()
-			for _, verb := range []string{"get", "list", "watch"} {
-				s.Always(verb, nil)
 			}
 		})
 	}

@@ -3,7 +3,6 @@ package drain_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -14,26 +13,6 @@ import (
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/state"
 )
-
-// The event comes back while the end of its cordon is under way.
-func TestUncordon_UnderWayAsAnEventBegins(t *testing.T) {
-	t.Parallel()
-	for _, takes := range slowWrites {
-		run(t, fmt.Sprint(takes), func(t *testing.T, s *apitest.Server) {
-			r := drained(t, s, drain.Options{})
-			r.stop()
-			s.Answer("patch", late(takes))
-			_, _ = drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, 500*time.Millisecond), nil)
-			goal := goalWithin(true, 2*time.Minute)
-			goal.Claim.Event, goal.NodeSeen = "event-2", true
-			r = start(t, s, drain.Options{}, goal)
-			time.Sleep(time.Minute)
-			if reported := r.of(state.NodeReopened); !s.CurrentNode().Spec.Unschedulable || len(reported) > 0 {
-				t.Errorf("the node is closed: %t; reported of an order: %+v", s.CurrentNode().Spec.Unschedulable, reported)
-			}
-		})
-	}
-}
 
 func TestUncordon_Waits(t *testing.T) {
 	t.Parallel()

@@ -38,20 +38,6 @@ func TestLoadBalancers(t *testing.T) {
 			t.Errorf("evicted after %s", after)
 		}
 	})
-	// The machine was to be taken long ago, by an event that it outlives, and will be by another one.
-	run(t, "an overdue soft deadline takes no time", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a", at("10.0.0.7")), 0)
-		goal := goalWithin(true, 10*time.Minute)
-		goal.Soft = goal.Hard.Add(-time.Hour)
-		r := start(t, s, drain.Options{LoadBalancers: &balancers{machine: time.Minute, pods: 2 * time.Minute}, ExcludeFromLoadBalancers: true}, goal)
-		r.await(state.NodeEmpty)
-		if after := s.Requests("evict")[0].At.Sub(r.began); after != time.Minute {
-			t.Errorf("evicted after %s", after)
-		}
-		if after := r.drainedAt().Sub(r.began); after < 3*time.Minute || after > 3*time.Minute+5*time.Second {
-			t.Errorf("drained after %s", after)
-		}
-	})
 	// A pod that has gone may have been a target by its address, and its requests are under way. Those of pods that stay are there to stay,
 	// and one that had finished had no address any more.
 	run(t, "drained once they are done with its pods", func(t *testing.T, s *apitest.Server) {
@@ -67,18 +53,6 @@ func TestLoadBalancers(t *testing.T) {
 		}
 		if after := r.drainedAt().Sub(asked[1].at); after < 40*time.Second || after > 41*time.Second {
 			t.Errorf("drained %s after the pods had gone", after)
-		}
-	})
-	// Then the node has been drained for the event, and what is reported of it, as under the next goal, is not to take another hour.
-	run(t, "no second wait after a deadline", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a", at("10.0.0.7")), 0)
-		b := &balancers{pods: time.Hour}
-		r := beginWithin(t, s, drain.Options{LoadBalancers: b, Margin: 2 * time.Second}, true, time.Minute)
-		r.await(state.NodeEmpty)
-		r.adjust(func(g *drain.Goal) { g.Hard, g.TimeEnds = g.Hard.Add(time.Hour), g.TimeEnds.Add(time.Hour) })
-		time.Sleep(time.Second)
-		if reported, asked := r.of(state.NodeEmpty), b.inquiries(); len(reported) != 2 || len(asked) != 2 {
-			t.Errorf("reported %+v; asked %+v", reported, asked)
 		}
 	})
 	run(t, "no wait for an uncordoned node", func(t *testing.T, s *apitest.Server) {
@@ -106,12 +80,6 @@ func TestLoadBalancers(t *testing.T) {
 		}
 		r.adjust(func(g *drain.Goal) { g.Evict = true })
 		r.succeed()
-	})
-	run(t, "on a node without pods", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{LoadBalancers: &balancers{machine: 30 * time.Second}, ExcludeFromLoadBalancers: true})
-		if after := r.drainedAt().Sub(r.began); after < 30*time.Second || after > 31*time.Second {
-			t.Errorf("drained after %s", after)
-		}
 	})
 }
 
@@ -184,29 +152,8 @@ func TestScripts_DelayEvictions(t *testing.T) {
 	}
 }
 
-func TestScripts_DelayNoPodBeyondItsTurn(t *testing.T) {
-	t.Parallel()
-	for name, hard := range map[string]bool{"on a machine that is lost": true, "on one that is not": false} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("long", grace(110)), 0)
-			r := beginWithin(t, s, drain.Options{Scripts: &scripts{take: time.Hour, server: s}, ScriptsWait: time.Hour, Margin: 2 * time.Second}, hard, 2*time.Minute)
-			r.await(state.PodGone)
-			if after := append(s.Requests("evict"), s.Requests("delete")...)[0].At.Sub(r.began); after != 8*time.Second {
-				t.Errorf("the pod that needs 110 s of 118 was evicted after %s", after)
-			}
-		})
-	}
-}
-
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	// What comes of a node without pods, such as the end of the machine, waits for them, too.
-	run(t, "on a node without pods", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{Scripts: &scripts{take: 10 * time.Second, server: s}, ScriptsWait: time.Minute})
-		if after := r.drainedAt().Sub(r.began); after < 10*time.Second || after > 12*time.Second {
-			t.Errorf("drained after %s", after)
-		}
-	})
 	run(t, "not for a cordon", func(t *testing.T, s *apitest.Server) {
 		own := &scripts{server: s}
 		goal := toCordon()
