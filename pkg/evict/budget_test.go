@@ -17,7 +17,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/evict"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -90,46 +89,6 @@ func TestEvict_Counts(t *testing.T) {
 			r.reported(c.evicted, state.PodEvicted)
 		})
 	}
-	// The pod is terminating, but the watch does not tell yet.
-	run(t, "one before the drain is called off", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a", grace(30)), apitest.Ending(20*time.Second))
-		r := start(t, s, evict.Options{}, delayed(5*time.Second, false, plenty))
-		s.SetLag(0, 3*time.Second)
-		await(t, "the eviction", func() bool { return count(s, "evict") > 0 })
-		time.Sleep(time.Second)
-		r.adjust(func(g *evict.Terms) { g.Evict = false })
-		r.await(state.PodSpared)
-		if result := r.result(); result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
-	// The eviction hangs, and is given up at the turn. That it was carried out is seen while the deletion waits for its place.
-	run(t, "one that was given up and carried out", func(t *testing.T, s *apitest.Server) {
-		s.SetLag(0, 500*time.Millisecond)
-		s.AddPod(pod("a", grace(10)), apitest.Ending(5*time.Second))
-		for _, first := range []string{"first", "second", "third"} { // Their turn has come, and they take the place of what is urgent.
-			s.AddPod(pod(first, grace(600)), 0)
-			s.Always("evict default/"+first, apitest.Hang())
-		}
-		s.Always("evict default/a", doneUnanswered(s, "default/a", 2900*time.Millisecond))
-		r := beginWithin(t, s, evict.Options{Gate: kube.NewGate(1)}, true, 13*time.Second)
-		r.await(state.PodGone, "default/a")
-		if reported := r.of(state.PodEvicted, "default/a"); len(reported) != 1 || count(s, "delete default/a") != 0 {
-			t.Errorf("reported %+v, and it was deleted %d times", reported, count(s, "delete default/a"))
-		}
-	})
-	// The pod had finished. No watch has reported that it was ending.
-	run(t, "one whose pod is gone before the answer", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		s.Always("evict", func(_ http.ResponseWriter, r *http.Request) bool {
-			s.RemovePod("default/a")
-			<-r.Context().Done()
-			return true
-		})
-		if r := drained(t, s, evict.Options{}); r.result().Evicted != 1 || len(r.of(state.PodEvicted)) != 1 {
-			t.Errorf("the result is %+v", r.result())
-		}
-	})
 	// The API server writes that a pod without a grace is ending, and then removes it. Who sees the first must let it do the second.
 	run(t, "an eviction under way as the pod terminates", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a", grace(10)), apitest.Ending(10*time.Second))
@@ -149,6 +108,19 @@ func TestEvict_Counts(t *testing.T) {
 			t.Errorf("after %d evictions was reported %+v", count(s, "evict"), reported)
 		}
 	})
+	// The pod is terminating, but the watch does not tell yet.
+	run(t, "one before the drain is called off", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", grace(30)), apitest.Ending(20*time.Second))
+		r := start(t, s, evict.Options{}, delayed(5*time.Second, false, plenty))
+		s.SetLag(0, 3*time.Second)
+		await(t, "the eviction", func() bool { return count(s, "evict") > 0 })
+		time.Sleep(time.Second)
+		r.adjust(func(g *evict.Terms) { g.Evict = false })
+		r.await(state.PodSpared)
+		if result := r.result(); result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 {
+			t.Errorf("the result is %+v", result)
+		}
+	})
 }
 
 func TestBudget(t *testing.T) {
@@ -160,33 +132,6 @@ func TestBudget(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		if result := r.result(); len(result.Left) != 1 || len(result.HeldBy) != 0 {
 			t.Errorf("the result is %+v", result)
-		}
-	})
-	// A budget that lets one go every second is asked about as often as that, whichever pod asks.
-	run(t, "that lets one go at a time", func(t *testing.T, s *apitest.Server) {
-		const pods = 20
-		for i := range pods {
-			s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
-		}
-		s.Always("evict", apitest.OneAtATime("budget", 5*time.Second))
-		r := begin(t, s, evict.Options{})
-		r.succeed()
-		if after := r.drainedAt().Sub(r.began); after > pods*8*time.Second {
-			t.Errorf("drained after %s", after)
-		}
-		if n := count(s, "evict"); n > 20*pods {
-			t.Errorf("%d evictions for %d pods", n, pods)
-		}
-	})
-	run(t, "asked again, reported once", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		s.Answer("evict", apitest.HeldBy("web-budget", 0), apitest.HeldBy("web-budget", 0), apitest.HeldBy("web-budget", 0))
-		r := drained(t, s, evict.Options{})
-		if r.result().Evicted != 1 || count(s, "evict") != 4 {
-			t.Errorf("%+v after %d evictions", r.result(), count(s, "evict"))
-		}
-		if held := r.of(state.PodHeld); len(held) != 1 || held[0].Detail != "web-budget" || held[0].Pod != "default/a" {
-			t.Errorf("reported %+v", held)
 		}
 	})
 	// A webhook does not answer for that one.
@@ -205,24 +150,6 @@ func TestBudget(t *testing.T) {
 		over := r.of(state.PodRefused)[0].At
 		if !slices.ContainsFunc(s.Requests("evict default/b"), func(q apitest.Request) bool { return q.At.Equal(over) }) {
 			t.Error("the other one was not asked for as soon as the first had been given up")
-		}
-	})
-	// One pod asks for all, and is not answered before operators want it to stay.
-	run(t, "another pod asks once the first opts out", func(t *testing.T, s *apitest.Server) {
-		for _, name := range []string{"a", "b", "c"} {
-			s.AddHeld(pod(name))
-		}
-		r := begin(t, s, evict.Options{})
-		await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == 3 })
-		for _, name := range []string{"a", "b", "c"} {
-			s.Always("evict default/"+name, apitest.Hang())
-		}
-		asked := count(s, "evict")
-		await(t, "an eviction", func() bool { return count(s, "evict") > asked })
-		s.ChangePod(strings.TrimPrefix(s.Requests("evict")[asked].What, "evict "), annotated(evict.Annotation, evict.Never))
-		time.Sleep(time.Second)
-		if n := count(s, "evict") - asked; n != 2 {
-			t.Errorf("%d of three pods were asked for", n)
 		}
 	})
 	run(t, "without a name", func(t *testing.T, s *apitest.Server) {
@@ -389,50 +316,6 @@ func TestRefusal(t *testing.T) {
 			t.Errorf("reported %+v", reported)
 		}
 	})
-	// The answer comes after the news that somebody else has ended it.
-	run(t, "of a pod that terminates is not reported", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a", grace(60)), apitest.Ending(time.Minute))
-		s.Always("evict", func(w http.ResponseWriter, r *http.Request) bool {
-			s.DeletePod("default/a")
-			time.Sleep(time.Second)
-			return apitest.Forbidden("not now")(w, r)
-		})
-		r := begin(t, s, evict.Options{})
-		time.Sleep(30 * time.Second)
-		if result := r.result(); len(r.of(state.PodRefused)) > 0 || len(result.Left) != 1 || len(result.HeldBy) > 0 {
-			t.Errorf("reported %+v; the result is %+v", r.of(state.PodRefused), result)
-		}
-	})
-}
-
-// That a pod goes by another's hand does not say that its budget yields.
-func TestBudget_PodsThatOthersEnd(t *testing.T) {
-	t.Parallel()
-	for name, end := range map[string]func(*apitest.Server, string){
-		"they are deleted":      func(s *apitest.Server, name string) { s.DeletePod(name) },
-		"they are gone at once": func(s *apitest.Server, name string) { s.RemovePod(name) },
-	} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			const pods = 20
-			for i := range pods {
-				s.AddPod(pod(fmt.Sprintf("web-%02d", i)), apitest.Ending(time.Second))
-			}
-			s.Always("evict", apitest.HeldBy("budget", 0))
-			r := begin(t, s, evict.Options{})
-			await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == pods })
-			time.Sleep(time.Minute) // Now they are asked for every three seconds, one for all.
-			asked := count(s, "evict")
-			for i := range pods - 1 {
-				end(s, fmt.Sprintf("default/web-%02d", i))
-				time.Sleep(2 * time.Second)
-			}
-			for _, after := range gaps(s.Requests("evict")[asked:]) {
-				if after < 1500*time.Millisecond {
-					t.Errorf("asked again after %s", after)
-				}
-			}
-		})
-	}
 }
 
 // The first answer of an API server that has not heard of a young pod, and the last of one whose pod has gone, are the same: only the watch

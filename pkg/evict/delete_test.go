@@ -6,66 +6,10 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/evict"
-	"github.com/nth-project/nth/pkg/state"
 )
-
-func TestDelete_DeadlineThatMoves(t *testing.T) {
-	t.Parallel()
-	const grace40, first = 40 * time.Second, 5 * time.Minute
-	for name, moved := range map[string]time.Duration{"nearer": 90 * time.Second, "later": 10 * time.Minute, "to where the grace does not fit": 30 * time.Second} {
-		for how, setUp := range map[string]func(*apitest.Server){
-			"held by a budget":       func(s *apitest.Server) { s.Always("evict", apitest.HeldBy("budget", 0)) },
-			"asked for, in vain":     func(s *apitest.Server) { s.Always("evict", apitest.Hang()) },
-			"refused by a webhook":   func(s *apitest.Server) { s.Always("evict", apitest.Forbidden("no")) },
-			"throttled for a minute": func(s *apitest.Server) { s.Always("evict", apitest.Throttled(60)) },
-			"as it asks for that":    func(s *apitest.Server) { s.ChangePod("default/a", annotated(evict.Annotation, evict.AtDeadline)) },
-			"as others are left": func(s *apitest.Server) {
-				s.ChangePod("default/a", critical)
-				s.AddPod(pod("z", ending(3600)), apitest.Never)
-			},
-			"before evictions begin": func(*apitest.Server) {},
-		} {
-			run(t, name+", "+how, func(t *testing.T, s *apitest.Server) {
-				s.AddPod(pod("a", grace(40)), 0)
-				setUp(s)
-				delay := time.Duration(0)
-				if how == "before evictions begin" {
-					delay = time.Hour
-				}
-				r := start(t, s, evict.Options{}, delayed(delay, true, first))
-				time.Sleep(10 * time.Second)
-				end := r.began.Add(moved)
-				r.adjust(func(g *evict.Terms) { g.Hard = end })
-				r.await(state.PodGone, "default/a")
-				ends := append(s.Requests("delete default/a"), s.Requests("evict default/a")...)[0]
-				if n := count(s, "delete default/a"); n == 0 {
-					ends = s.Requests("evict default/a")[0]
-				}
-				want, left := min(grace40, moved-10*time.Second), end.Sub(ends.At)
-				if left != want {
-					t.Errorf("%s %s before the end; want %s", ends.What, left, want)
-				}
-				if g := ends.Options.GracePeriodSeconds; g != nil && time.Duration(*g)*time.Second != want || g == nil && want < grace40 {
-					t.Errorf("with the grace %v; want %s", g, want)
-				}
-			})
-		}
-	}
-}
 
 func TestDelete(t *testing.T) {
 	t.Parallel()
-	// Its budget has refused evictions for minutes, ever more slowly. That is no reason to be slow with what is urgent.
-	run(t, "repeated at once after a failure", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a", grace(60)), apitest.Ending(time.Second))
-		s.Always("evict", apitest.Unavailable())
-		s.Answer("delete", apitest.Reset())
-		beginWithin(t, s, evict.Options{}, true, 5*time.Minute).await(state.PodDeleted)
-		asked := s.Requests("delete")
-		if after := asked[1].At.Sub(asked[0].At); after > 200*time.Millisecond {
-			t.Errorf("repeated after %s", after)
-		}
-	})
 	// What is left of the grace is left to the last attempt, however often the ones before have failed.
 	run(t, "repeated to the last moment", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a", grace(30)), 0)
@@ -109,16 +53,6 @@ func TestDelete(t *testing.T) {
 			t.Errorf("%d requests in ten minutes", n)
 		}
 	})
-	// It is ending by another's hand, and would take an hour.
-	run(t, "repeated with pauses for a terminating pod", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a", ending(3600)), apitest.Never)
-		s.Always("delete", apitest.Unavailable())
-		beginWithin(t, s, evict.Options{}, true, 10*time.Second)
-		time.Sleep(9950 * time.Millisecond)
-		if n := count(s, "delete"); n < 2 || n > 12 {
-			t.Errorf("%d deletions in the last second", n)
-		}
-	})
 	// The watch does not show that its grace was shortened.
 	run(t, "accepted once for a terminating pod", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a", ending(3600)), apitest.Never)
@@ -126,33 +60,6 @@ func TestDelete(t *testing.T) {
 		beginWithin(t, s, evict.Options{}, true, 10*time.Second)
 		time.Sleep(time.Minute)
 		requested(t, s, 1, "delete")
-	})
-	// The machine should be gone. What the pod got then is over before a deletion is answered.
-	run(t, "half a minute again", func(t *testing.T, s *apitest.Server) {
-		r := beginWithin(t, s, evict.Options{}, true, 10*time.Second)
-		time.Sleep(time.Until(r.goal.Hard.Add(time.Minute)))
-		s.Always("evict", apitest.HeldBy("budget", 0))
-		s.Always("delete", apitest.Unavailable())
-		s.AddPod(pod("a", grace(600)), apitest.Ending(time.Second))
-		time.Sleep(45 * time.Second)
-		s.Always("delete", nil)
-		r.await(state.PodGone)
-		asked := s.Requests("delete")
-		if got := *asked[len(asked)-1].Options.GracePeriodSeconds; got < 12 || got > 18 {
-			t.Errorf("deleted with %d s", got)
-		}
-	})
-	// An API server that takes 0.7 s for a deletion is slow, not dead.
-	run(t, "may take the margin", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		s.Always("evict", apitest.HeldBy("budget", 0))
-		s.Always("delete", slowly(700*time.Millisecond))
-		const limit = 20 * time.Second
-		beginWithin(t, s, evict.Options{Margin: 5 * time.Second}, true, limit)
-		time.Sleep(limit)
-		if s.HasPod("default/a") {
-			t.Errorf("a pod is there at the deadline after %d deletions, each of which would have been carried out after 0.7 s", count(s, "delete"))
-		}
 	})
 }
 

@@ -2,7 +2,6 @@ package evict_test
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -90,30 +89,6 @@ func TestEvict_APod(t *testing.T) {
 		}
 		if result.Skipped != 1 {
 			t.Errorf("the result is %+v", result)
-		}
-	})
-	run(t, "that was protected and has finished", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("job", unmanaged), 0)
-		free := s.AddHeld(pod("held"))
-		r := begin(t, s, evict.Options{ProtectUnmanaged: true})
-		r.await(state.PodHeld)
-		s.ChangePod("default/job", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
-		await(t, "the finished pod's removal", func() bool { return !s.HasPod("default/job") })
-		free()
-		if result := r.succeed(); result.Skipped != 0 || result.Evicted != 2 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
-	run(t, "what is left is sorted", func(t *testing.T, s *apitest.Server) {
-		const pods = 30
-		for i := range pods {
-			s.AddHeld(pod(fmt.Sprintf("web-%02d", i)))
-		}
-		r := begin(t, s, evict.Options{})
-		await(t, "that all are held", func() bool { return len(r.of(state.PodHeld)) == pods })
-		left := r.result().Left
-		if len(left) != pods || !slices.IsSorted(left) {
-			t.Errorf("left are %q", left)
 		}
 	})
 }

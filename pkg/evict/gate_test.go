@@ -16,26 +16,6 @@ import (
 
 func TestEvict_AtTheGate(t *testing.T) {
 	t.Parallel()
-	// All nodes of nth-queue share one gate. The API server does not answer for one of them.
-	run(t, "deletions before a deadline wait behind no eviction", func(t *testing.T, _ *apitest.Server) {
-		gate := kube.NewGate(2)
-		hanging, lost := apitest.New(t), apitest.New(t)
-		for i := range 5 {
-			hanging.AddPod(pod(fmt.Sprint("pod-", i)), 0)
-			lost.AddPod(pod(fmt.Sprint("pod-", i), grace(3)), apitest.Ending(time.Second))
-		}
-		hanging.Always("evict", apitest.Hang())
-		begin(t, hanging, evict.Options{Gate: gate})
-		await(t, "evictions that hang", func() bool { return count(hanging, "evict") == 2 })
-		lost.Always("evict", apitest.HeldBy("budget", 0))
-		r := beginWithin(t, lost, evict.Options{Gate: gate}, true, 10*time.Second)
-		if result := r.succeed(); result.Deleted != 5 {
-			t.Errorf("the result is %+v", result)
-		}
-		if asked := lost.Requests("delete"); r.goal.Hard.Sub(asked[len(asked)-1].At) < 3*time.Second {
-			t.Errorf("the last was deleted %s before the deadline, of a grace of 3 s", r.goal.Hard.Sub(asked[len(asked)-1].At))
-		}
-	})
 	// The API server does not answer for one node, while the turn of another one's pod comes.
 	run(t, "the grace is what is left then", func(t *testing.T, _ *apitest.Server) {
 		gate := kube.NewGate(1)

@@ -2,8 +2,6 @@ package evict_test
 
 import (
 	"fmt"
-	"net/http"
-	"path"
 	"slices"
 	"sync"
 	"testing"
@@ -18,76 +16,6 @@ import (
 
 func TestReturns(t *testing.T) {
 	t.Parallel()
-	// What ended before the drain says nothing of who comes back to the closed node.
-	run(t, "pods that terminated before", func(t *testing.T, s *apitest.Server) {
-		for i := range 3 {
-			s.AddPod(pod(fmt.Sprintf("web-%d", i)), 0)
-		}
-		// Five pods of the same ReplicaSet have been ending for long, one after another: a finalizer holds them.
-		for i := range 5 {
-			s.AddPod(pod(fmt.Sprintf("a-%d", i), func(p *corev1.Pod) {
-				p.CreationTimestamp.Time = time.Now().Add(time.Duration(i-20) * time.Minute)
-				ending(1)(p)
-				p.DeletionTimestamp.Time = time.Now().Add(time.Duration(i-20)*time.Minute + 30*time.Second)
-			}), apitest.Never)
-		}
-		r := begin(t, s, evict.Options{})
-		time.Sleep(time.Minute)
-		for i := range 3 {
-			if s.HasPod(fmt.Sprintf("default/web-%d", i)) {
-				t.Errorf("web-%d was not evicted: %+v", i, r.of(state.PodsLeftToReturn))
-			}
-		}
-		r.reported(0, state.PodsReturning)
-	})
-	// A kubelet that shuts down ends the DaemonSets' pods, their controllers make others, and the kubelet refuses them.
-	run(t, "pods of DaemonSets that the kubelet refuses", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("web"), apitest.Ending(2*time.Second))
-		daemon := ownedBy("DaemonSet", "apps/v1")
-		s.AddPod(pod("agent-0", daemon), 0)
-		r := beginWithin(t, s, evict.Options{}, true, 145*time.Second)
-		for i := range 20 {
-			s.ChangePod(fmt.Sprintf("default/agent-%d", i), phase(corev1.PodFailed))
-			time.Sleep(300 * time.Millisecond)
-			s.AddPod(pod(fmt.Sprintf("agent-%d", i+1), daemon, phase(corev1.PodPending)), 0)
-		}
-		if result := r.succeed(); result.Evicted != 1 || count(s, "evict") != 1 || count(s, "delete") != 0 {
-			t.Errorf("the result is %+v", result)
-		}
-		if after := r.drainedAt().Sub(r.began); after > 4*time.Second {
-			t.Errorf("drained after %s", after)
-		}
-	})
-	run(t, "left without a deadline", func(t *testing.T, s *apitest.Server) {
-		replace(t, s, "static")
-		// The drain must be well under way when the first comes back.
-		free := s.AddHeld(pod("held", ownedBy("StatefulSet", "apps/v1")))
-		r := start(t, s, evict.Options{}, delayed(1500*time.Millisecond, false, 0))
-		r.await(state.PodsLeftToReturn)
-		free()
-		result := r.succeed()
-		if result.Skipped != 1 || result.Evicted != 6 {
-			t.Errorf("the result is %+v; want the first, four that came back and the one that was held evicted, and one left", result)
-		}
-		for what, want := range map[state.TransitionKind]string{state.PodsReturning: "ReplicaSet default/owner", state.PodsLeftToReturn: "ReplicaSet default/owner"} {
-			if reported := r.of(what); len(reported) != 1 || reported[0].Detail != want {
-				t.Errorf("%s is reported as %+v, want %q once", what, reported, want)
-			}
-		}
-	})
-	// They are removed at once, as if they had finished.
-	run(t, "left though their end is not seen", func(t *testing.T, s *apitest.Server) {
-		s.Always("evict", func(w http.ResponseWriter, r *http.Request) bool {
-			s.RemovePod("default/" + path.Base(path.Dir(r.URL.Path)))
-			return accepted(w, r)
-		})
-		replace(t, s, "static")
-		r := beginWithin(t, s, evict.Options{}, false, 0)
-		time.Sleep(5 * time.Minute)
-		if n := count(s, "evict"); n != 5 || len(r.of(state.PodsLeftToReturn)) != 1 {
-			t.Errorf("%d evictions; reported is %+v", n, r.of(state.PodsLeftToReturn))
-		}
-	})
 	// A machine that is lost takes them with it. Until then, their controller would bring them back as often as they are evicted.
 	run(t, "ever more slowly before a deadline", func(t *testing.T, s *apitest.Server) {
 		replace(t, s, "static")
@@ -127,18 +55,6 @@ func TestReturns(t *testing.T) {
 		s.Always("evict default/back", nil)
 		r.await(state.PodGone, "default/back")
 	})
-	// An event joins while a pod that has come back waits for its pause to be over.
-	run(t, "rounds begin again for an event that joins", func(t *testing.T, s *apitest.Server) {
-		controller(t, s, 1, false)
-		r := beginWithin(t, s, evict.Options{}, false, 0)
-		r.await(state.PodsReturning)
-		r.join()
-		asked := count(s, "evict")
-		time.Sleep(time.Minute)
-		if n := count(s, "evict") - asked; n != 5 {
-			t.Errorf("%d evictions for another event; want that of the pod that waited, and four", n)
-		}
-	})
 	// Their pods take 20 minutes to end. Meanwhile others, such as those of Jobs, come and go.
 	run(t, "of pods that end slowly", func(t *testing.T, s *apitest.Server) {
 		of := func(name string) func(*corev1.Pod) {
@@ -158,14 +74,6 @@ func TestReturns(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			requested(t, s, 5, "evict default/"+name)
 		}
-	})
-	// The list that shows the pod's end shows the one that has replaced it, too.
-	run(t, "behind a silent watch", func(t *testing.T, s *apitest.Server) {
-		s.Always("watch pods", apitest.Silence())
-		replace(t, s, "static")
-		r := beginWithin(t, s, evict.Options{}, false, 0)
-		r.await(state.PodsLeftToReturn)
-		requested(t, s, 5, "evict")
 	})
 }
 

@@ -2,7 +2,6 @@ package evict_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/evict"
@@ -58,19 +56,6 @@ func TestWatch_Pods(t *testing.T) {
 			t.Errorf("drained after %s", after)
 		}
 	})
-	// A list is bounded and can be repeated; the stream that client-go 0.36 would open instead is neither.
-	run(t, "after a list", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		drained(t, s, evict.Options{})
-		if count(s, "list pods") == 0 || count(s, "watch pods") == 0 {
-			t.Errorf("%d lists, %d watches", count(s, "list pods"), count(s, "watch pods"))
-		}
-		for _, q := range s.Requests("list", "watch") {
-			if len(q.Query["sendInitialEvents"]) > 0 {
-				t.Errorf("%s with %v", q.What, q.Query)
-			}
-		}
-	})
 	// Something between nth and the API server may ignore the selector.
 	run(t, "of other nodes are ignored", func(t *testing.T, s *apitest.Server) {
 		elsewhere := func(p *corev1.Pod) { p.Spec.NodeName = "node-2" }
@@ -89,14 +74,6 @@ func TestWatch_Pods(t *testing.T) {
 
 func TestList(t *testing.T) {
 	t.Parallel()
-	// An API server may have compacted what a list goes by. The next list does not.
-	run(t, "expired", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		s.Answer("list", apitest.Expired())
-		r := begin(t, s, evict.Options{})
-		r.succeed()
-		r.reported(0, state.PodRefused)
-	})
 	// A pod ends before the first list. The last list comes from another API server, which is behind.
 	run(t, "shows a pod that is gone", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
@@ -128,39 +105,6 @@ func TestList(t *testing.T) {
 		s.Answer("watch", apitest.Expired())
 		s.DropWatches()
 		await(t, "that one is counted", skipped(1))
-	})
-	// A pod comes and goes while the answer of the last list, which shows it, is on its way.
-	run(t, "comes after the end of a pod it shows", func(t *testing.T, s *apitest.Server) {
-		s.Answer("list pods", pass, func(w http.ResponseWriter, _ *http.Request) bool {
-			s.AddPod(pod("brief"), 0)
-			list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
-			for _, p := range s.Pods() {
-				list.ResourceVersion = p.ResourceVersion
-				list.Items = append(list.Items, *p)
-			}
-			s.RemovePod("default/brief")
-			time.Sleep(time.Second)
-			w.Header().Set("Content-Type", "application/json")
-			return json.NewEncoder(w).Encode(list) == nil
-		})
-		r := drained(t, s, evict.Options{})
-		r.reported(1, state.PodGone, "default/brief")
-		if after := r.drainedAt().Sub(r.began); after > 10*time.Second {
-			t.Errorf("drained after %s", after)
-		}
-	})
-	run(t, "refused, every five seconds", func(t *testing.T, s *apitest.Server) {
-		s.Answer("list pods", pass)
-		s.Always("list pods", apitest.Forbidden("no lists here"))
-		r := begin(t, s, evict.Options{})
-		time.Sleep(time.Minute)
-		for i, after := range gaps(s.Requests("list pods")[1:]) {
-			if after != 5*time.Second {
-				t.Errorf("list %d came after %s", i+1, after)
-			}
-		}
-		s.Always("list pods", nil)
-		r.succeed()
 	})
 	// As on every node of a cluster whose API server comes back.
 	run(t, "that fails, with growing pauses", func(t *testing.T, s *apitest.Server) {
@@ -313,25 +257,6 @@ func silently(w http.ResponseWriter, r *http.Request) bool {
 	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
 	defer cancel()
 	return apitest.Silence()(w, r.WithContext(ctx))
-}
-
-func TestWatch_SilentWhileAPodTerminates(t *testing.T) {
-	t.Parallel()
-	for name, hard := range map[string]bool{"hard": true, "soft": false} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("a", grace(30)), apitest.Ending(20*time.Second))
-			r := beginWithin(t, s, evict.Options{}, hard, 2*time.Minute)
-			r.await(state.PodEvicted)
-			time.Sleep(time.Second)
-			s.Always("watch", silently)
-			s.DropWatches()
-			time.Sleep(time.Minute)
-			if result := r.result(); len(result.Left) != 0 || result.Evicted != 1 {
-				t.Errorf("the pod ended 40 s ago, and the result is %+v", result)
-			}
-			s.Always("watch", nil)
-		})
-	}
 }
 
 // Lists that show what the watch does not are not made less often: the last pod would be missed for minutes.
