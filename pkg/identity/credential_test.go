@@ -137,18 +137,6 @@ func TestCredential_IsRenewedBeforeItExpires(t *testing.T) {
 	}
 }
 
-func TestCredential_ExpiredOneIsReplacedWhenItIsUsed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		i := newIssuer(&issuer{takes: time.Second, life: 10 * time.Second})
-		i.mustShow(t, "1", time.Second)
-		time.Sleep(24 * time.Hour)
-		if len(i.times()) != 1 {
-			t.Errorf("%d were made while there were no requests", len(i.times()))
-		}
-		i.mustShow(t, "2", time.Second)
-	})
-}
-
 func TestCredential_ThatIsMadeExpiredIsUsedForAWhile(t *testing.T) {
 	for _, life := range []time.Duration{-time.Hour, -1, time.Second} {
 		synctest.Test(t, func(t *testing.T) {

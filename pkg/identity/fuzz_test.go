@@ -1,12 +1,7 @@
 package identity_test
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,72 +79,6 @@ func FuzzExecCredential(f *testing.F) {
 		}
 		if again, until, err := identity.ReadPlugin(config, stdout, nil); err != nil || again != token || !until.Equal(expires) {
 			t.Fatalf("%q is read as %q, and then as %q (%v)", stdout, token, again, err)
-		}
-	})
-}
-
-// FuzzBottlerocketSettings holds for whatever Bottlerocket's API answers: a kubeconfig has its values and nth's own command, or a short error
-// says what is missing.
-func FuzzBottlerocketSettings(f *testing.F) {
-	f.Add(200, []byte(`{"kubernetes": {"api-server": "https://a.test", "cluster-certificate": "LS0t", "cluster-name": "b\"}"}, "aws": {"region": "c"}}`))
-	f.Add(200, []byte(`{"kubernetes": {"authentication-mode": "tls"}}`))
-	f.Add(200, []byte(`{"kubernetes": {"api-server": `+strings.Repeat("[", 20000)))
-	f.Add(500, []byte("data\nlost\x1b[2J"))
-	f.Add(204, []byte{})
-	root, err := os.MkdirTemp("", "nth") // f.TempDir can be too long for a socket.
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() { _ = os.RemoveAll(root) })
-	socket := identity.Bottlerocket(filepath.Join(root, "api.sock"))
-	listener, err := net.Listen("unix", string(socket))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() { _ = listener.Close() })
-	answers := make(chan string)
-	go func() {
-		for answer := range answers {
-			connection, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = connection.Read(make([]byte, 4096))
-			_, _ = io.WriteString(connection, answer)
-			_ = connection.Close()
-		}
-	}()
-	f.Cleanup(func() { close(answers) })
-	f.Fuzz(func(t *testing.T, status int, body []byte) {
-		status = 200 + max(status, 0)%400
-		answers <- fmt.Sprintf("HTTP/1.1 %d %s\r\nContent-Length: %d\r\n\r\n%s", status, http.StatusText(status), len(body), body)
-		_, kubeconfig, err := socket.Kubeconfig(t.Context())
-		if err != nil {
-			mustBeShort(t, err)
-			return
-		}
-		var settings struct {
-			Kubernetes map[string]any
-		}
-		var made struct {
-			Clusters []struct {
-				Cluster map[string]string
-			}
-			Users []struct {
-				User struct {
-					Exec struct {
-						Command string
-						Args    []string
-					}
-				}
-			}
-		}
-		if err := errors.Join(json.Unmarshal(body, &settings), json.Unmarshal(kubeconfig, &made)); err != nil || status != http.StatusOK {
-			t.Fatalf("a kubeconfig is made of %d %q: %v", status, body, err)
-		}
-		exec := made.Users[0].User.Exec
-		if made.Clusters[0].Cluster["server"] == "" || exec.Command != "/usr/bin/aws-iam-authenticator" || len(exec.Args) < 3 || exec.Args[1] != "-i" {
-			t.Fatalf("the kubeconfig is %s", kubeconfig)
 		}
 	})
 }

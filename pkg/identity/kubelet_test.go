@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -201,38 +200,6 @@ func TestKubelet_CredentialMustBeANodes(t *testing.T) {
 	}
 }
 
-func TestKubelet_NamesAServerThatRefuses(t *testing.T) {
-	t.Parallel()
-	server := startAPIServer(t)
-	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
-	k := identity.New(identity.Options{Kubeconfig: path})
-	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusInternalServerError} {
-		server.refuse(status)
-		_, err := k.Identity(t.Context())
-		wantError(t, err, server.URL, path)
-	}
-	server.refuse(0)
-	identityOf(t, k)
-	server.Close()
-	_, err := identity.New(identity.Options{Kubeconfig: path}).Identity(t.Context())
-	wantError(t, err, server.URL, path, "connection refused")
-}
-
-func TestKubelet_AsksOnceForTheSameKubeconfig(t *testing.T) {
-	t.Parallel()
-	server := startAPIServer(t)
-	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
-	k := identity.New(identity.Options{Kubeconfig: path})
-	first := identityOf(t, k)
-	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:a")))) // A new file, the same content.
-	if second := identityOf(t, k); second != first {
-		t.Errorf("first %+v, then %+v", first, second)
-	}
-	if requests := server.heard(); len(requests) != 1 {
-		t.Errorf("requests: %q, want one", requests)
-	}
-}
-
 // authorityIn makes a kubeconfig name a file for the certificate authority.
 func authorityIn(t *testing.T, server *apiServer, path string) []byte {
 	t.Helper()
@@ -308,42 +275,6 @@ func TestKubeconfig_NoFileIsNotRead(t *testing.T) {
 			wantError(t, err, pipe+" is no file")
 		})
 	}
-}
-
-// A step of a drain asks for the identity, and may not wait for a server that says nothing.
-func TestKubelet_SilentServerOfAReplacementHoldsNothingUp(t *testing.T) {
-	t.Parallel()
-	server, silent := startAPIServer(t), listen(t)
-	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(server.kubeconfig(tokenUser("system:node:a"))))
-	k := identity.New(identity.Options{Kubeconfig: path})
-	identityOf(t, k)
-	next := strings.ReplaceAll(server.kubeconfig(tokenUser("system:node:b")), server.URL, "https://"+silent.Addr().String())
-	place(t, path, []byte(next))
-	until := keepWarm(t, k)
-	asked, err := silent.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 10 {
-		if id := identityOf(t, k); id.Node != "a" {
-			t.Errorf("the identity is %+v", id)
-		}
-	}
-	readNode(t, identityOf(t, k))
-	_ = asked.Close() // it was answered by nobody, and this look has not ended before
-	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:c"))))
-	until("the next one is confirmed", func(error) bool { return identityOf(t, k).Node == "c" })
-}
-
-// listen returns a server that takes connections and says nothing.
-func listen(t *testing.T) net.Listener {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	return listener
 }
 
 func TestKubelet_MakesOneClientOfAReplacementThatIsRefused(t *testing.T) {

@@ -1,9 +1,7 @@
 package identity_test
 
 import (
-	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -58,21 +56,4 @@ func TestKubeletConfiguration_FaultNamesTheFile(t *testing.T) {
 		_, err := identity.ReadGracefulShutdown(root)
 		wantError(t, err, "the kubelet's configuration", "/var/lib/kubelet/config.yaml", want)
 	}
-}
-
-// A pipe is read for as long as nobody writes into it.
-func TestKubeletConfiguration_IsNoPipe(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	path := filepath.Join(root, "var/lib/kubelet/config.yaml")
-	place(t, path, []byte("shutdownGracePeriod: 5s\n"))
-	pipe := path + ".d/10.conf"
-	if err := os.Mkdir(filepath.Dir(pipe), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	_, err := identity.ReadGracefulShutdown(root)
-	wantError(t, err, "reading the kubelet's configuration "+pipe, "is no file")
 }

@@ -105,31 +105,6 @@ func TestToken_ReplacesNoPluginThatDoesMore(t *testing.T) {
 	}
 }
 
-func TestToken_ReplacesNothingButAPlugin(t *testing.T) {
-	t.Parallel()
-	m := &mint{}
-	id := identityOf(t, minted(t, startAPIServer(t), m, tokenUser("system:node:own")))
-	if id.Node != "own" || m.made != 0 {
-		t.Errorf("node %s, %d tokens made", id.Node, m.made)
-	}
-}
-
-func TestKubeconfig_NeedsNoFile(t *testing.T) {
-	t.Parallel()
-	server := startAPIServer(t)
-	text, readErr := []byte(nil), fmt.Errorf("asking: %w", os.ErrNotExist)
-	k := identity.New(identity.Options{Read: func(context.Context) (string, []byte, error) { return "the settings", text, readErr }})
-	if _, err := k.Identity(t.Context()); !errors.Is(err, identity.ErrNotYet) {
-		t.Errorf("before there is one: %v", err)
-	}
-	text, readErr = []byte(server.kubeconfig(tokenUser("system:node:a"))), nil
-	if id := identityOf(t, k); id.Node != "a" || id.Source != "the settings" {
-		t.Errorf("identity %+v", id)
-	}
-	text = []byte(server.kubeconfig(tokenUser("system:node:b")))
-	becomes(t, k, "b")
-}
-
 func TestPlugin_IsRunBelowTheRootOfTheHost(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("changing the root directory needs root")

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,31 +74,6 @@ func TestKeepWarm_ReportsEveryRound(t *testing.T) {
 	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:b"))))
 	until("the kubeconfig is replaced", warm)
 	becomes(t, k, "b")
-}
-
-// A file on a server that is gone is read for ever. It takes the eight seconds that a reading is given.
-func TestKeepWarm_KeepsAnIdentityWhoseFileHangs(t *testing.T) {
-	t.Parallel()
-	server := startAPIServer(t)
-	var hangs atomic.Bool
-	back := make(chan struct{})
-	k := identity.New(identity.Options{Read: func(context.Context) (string, []byte, error) {
-		if hangs.Load() {
-			<-back
-		}
-		return "the settings", []byte(server.kubeconfig(tokenUser("system:node:a"))), nil
-	}})
-	until := keepWarm(t, k)
-	until("it is warm", warm)
-	hangs.Store(true)
-	server.rename("system:node:b") // found by a warm-up that asks with the identity it has
-	until("a reading hangs", says("could not be read to its end in 8s"))
-	if id := identityOf(t, k); id.Node != "b" {
-		t.Errorf("the identity is %+v", id)
-	}
-	hangs.Store(false)
-	close(back)
-	until("it is warm again", warm)
 }
 
 func TestIdentity_EndsWhenAFileHangs(t *testing.T) {
