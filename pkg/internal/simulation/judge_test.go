@@ -106,7 +106,8 @@ func (w *world) knows(n *notice) bool {
 	if time.Since(w.documents[n.kind].deaf) < slow {
 		return false
 	}
-	return time.Since(n.changed) > slow && (!look.IsZero() && time.Since(look) > slow || !w.watched(n.kind)) // Unwatched kinds go by the record.
+	looked := !look.IsZero() && time.Since(look) > slow
+	return time.Since(n.changed) > slow && (looked || !w.watched(n.kind)) // For kinds that nth does not watch, it goes by its record.
 }
 
 // reboots reports whether a reboot is what was announced, so that the notice is over with it.
@@ -125,7 +126,9 @@ func (w *world) possible(n *notice, level want) bool {
 	if action < level && !recent(w.ruleSet[n.kind]) {
 		return false
 	}
-	return !from.After(time.Now().Add(time.Second)) || recent(n.deadlined) || n.movedUnheard() || recent(w.ruleSet[n.kind]) || w.stepped
+	due := !from.After(time.Now().Add(time.Second))
+	otherTime := recent(n.deadlined) || n.movedUnheard() || recent(w.ruleSet[n.kind]) || w.stepped // nth may take it for due.
+	return due || otherTime
 }
 
 // movedUnheard reports whether nth has never seen the present deadline of a notice that is not listed any more.
@@ -149,15 +152,17 @@ func (w *world) sure(n *notice, level want) bool {
 	}
 	action, from := w.action(n)
 	switch {
-	case action < level, from.After(time.Now().Add(-slow)), time.Since(w.documents[n.kind].deaf) < slow:
+	case action < level, from.After(time.Now().Add(-slow)): // It asks for less, or is not due for long enough.
 		return false
-	case w.stepped && !from.IsZero():
+	case time.Since(w.documents[n.kind].deaf) < slow: // nth may not have seen it again yet.
 		return false
-	case !n.rebooted.IsZero() && (n.reboots() || n.kind == event.Shutdown):
+	case w.stepped && !from.IsZero(): // By nth's clock it may not be due.
+		return false
+	case !n.rebooted.IsZero() && (n.reboots() || n.kind == event.Shutdown): // It may be over with the reboot.
 		return false
 	case !n.rebooted.IsZero() && !n.deadline.IsZero() && w.documents[n.kind].readable.After(w.booted):
 		return false // Its deadline passed while it could not be read, so nth may take it for one that ended with the reboot.
-	case n.kind == event.RebalanceRecommendation && action == cordoned && w.rules[n.kind].CordonFor > 0:
+	case n.kind == event.RebalanceRecommendation && action == cordoned && w.rules[n.kind].CordonFor > 0: // The cordon ends after that time.
 		return !n.vague && time.Since(n.firstSeen) < w.rules[n.kind].CordonFor-slow
 	}
 	return true
@@ -174,15 +179,15 @@ func (w *world) surelyNot(n *notice) bool {
 	}
 	action, from := w.action(n)
 	switch {
-	case time.Since(w.ruleSet[n.kind]) < slow:
+	case time.Since(w.ruleSet[n.kind]) < slow: // nth may go by the rule before.
 		return false
 	case action == nothing:
 		return true
 	case from.After(time.Now().Add(slow)) && !w.stepped && n.rebooted.IsZero() && n.deadlined.After(w.ruleSet[n.kind]):
 		return true // It is not due yet. nth would go on with one that was due before its rule changed.
-	case !n.rebooted.IsZero() && n.kind == event.Shutdown:
-		return time.Since(n.rebooted) > slow
-	case !n.rebooted.IsZero() && n.reboots() && n.acted && n.done:
+	case n.rebooted.IsZero():
+		return false
+	case n.kind == event.Shutdown, n.reboots() && n.acted && n.done: // It is over with the reboot.
 		return time.Since(n.rebooted) > slow
 	}
 	return false
@@ -195,12 +200,7 @@ func (w *world) steady(d time.Duration) bool {
 
 // anyNotice reports whether something is true of any notice.
 func (w *world) anyNotice(is func(*notice) bool) bool {
-	for _, n := range w.notices {
-		if is(n) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(w.notices, is)
 }
 
 // judgeRest judges the node, its pods and the hooks, if nothing has happened for so long that only one outcome is right.
@@ -483,60 +483,64 @@ func (w *world) judgeEmpty(n *notice, name invariant) {
 	}
 }
 
-// judgeEntries judges the entries that nth is about to record.
+// judgeEntries judges the entries that nth is about to record, and takes note of them.
 func (w *world) judgeEntries(i *incarnation, entries []state.Entry) {
 	for _, e := range entries {
-		if n := w.of(e.Event.ID); n != nil && e.Released() {
+		n, before := w.of(e.Event.ID), i.phases[e.Event.ID]
+		i.phases[e.Event.ID] = e.Phase
+		if n != nil && e.Released() {
 			n.released = true
 		}
-		before := i.phases[e.Event.ID]
-		i.phases[e.Event.ID] = e.Phase
 		if before == e.Phase {
 			continue
 		}
-		if n := w.of(e.Event.ID); n != nil && before == state.Drained && e.Phase == state.Draining {
+		w.noteLocked("record: %s %s -> %s %s%s", e.Event.ID, before, e.Phase, e.Ending, e.Error)
+		if n != nil {
+			w.judgeEntry(i, n, before, e)
+		}
+	}
+}
+
+// judgeEntry judges an entry of a notice that is recorded with another phase than before.
+func (w *world) judgeEntry(i *incarnation, n *notice, before state.Phase, e state.Entry) {
+	switch e.Phase {
+	case state.Drained:
+		w.judgedLocked(oneOutcome)
+		same := n.drained == w.bootID() && n.drainedBy == i.number && n.drainedAs == e.Event.ID
+		if same && time.Since(w.ruleSet[n.kind]) > time.Hour && n.rebooted.IsZero() {
+			w.violatedLocked(oneOutcome, "%s is drained again", n.name)
+		}
+		n.drained, n.drainedBy, n.drainedAs = w.bootID(), i.number, e.Event.ID
+		if w.sure(n, drained) {
+			w.judgedLocked(emptyIfDrained)
+			w.judgeEmpty(n, emptyIfDrained)
+			w.judgeVolumes(n)
+		}
+	case state.Draining:
+		if before == state.Drained {
 			n.drained = "" // Operators wanted the node left alone, and do not any more.
 		}
-		w.noteLocked("record: %s %s -> %s %s%s", e.Event.ID, before, e.Phase, e.Ending, e.Error)
-		n := w.of(e.Event.ID)
-		if n == nil {
-			continue
-		}
-		switch e.Phase {
-		case state.Drained:
-			w.judgedLocked(oneOutcome)
-			if n.drained == w.bootID() && i.number == n.drainedBy && n.drainedAs == e.Event.ID && time.Since(w.ruleSet[n.kind]) > time.Hour && n.rebooted.IsZero() {
-				w.violatedLocked(oneOutcome, "%s is drained again", n.name)
-			}
-			n.drained, n.drainedBy, n.drainedAs = w.bootID(), i.number, e.Event.ID
-			if w.sure(n, drained) {
-				w.judgedLocked(emptyIfDrained)
-				w.judgeEmpty(n, emptyIfDrained)
-				w.judgeVolumes(n)
-			}
-		case state.Closed, state.Seen, state.Undoing:
-			n.ended = time.Now()
-			// Its time was over or the machine has survived it, so nothing more is sure, whatever the rules say later.
-			n.unsure = n.unsure || e.Ending == state.Expired || e.Ending == state.Rebooted && n.kind == event.SpotInterruption
-			if e.Phase == state.Closed && e.Ending == state.Withdrawn {
-				w.judgeWithdrawn(i, n)
-			}
-			if e.Phase == state.Closed && e.Ending == state.Withdrawn && !n.moving { // nth may know a moving one under another ID.
-				// If it is announced again, nth takes it for a new one.
+	case state.Closed, state.Seen, state.Undoing:
+		n.ended = time.Now()
+		// Its time was over or the machine has survived it, so nothing more is sure, whatever the rules say later.
+		n.unsure = n.unsure || e.Ending == state.Expired || e.Ending == state.Rebooted && n.kind == event.SpotInterruption
+		if e.Phase == state.Closed && e.Ending == state.Withdrawn {
+			w.judgeWithdrawn(i, n)
+			if !n.moving { // If it is announced again, nth takes it for a new one. It may know a moving one under another ID.
 				n.firstSeen, n.settled, n.watching, n.incomplete, n.held = time.Time{}, time.Time{}, time.Time{}, false, false
 				n.lifted = time.Time{}
 			}
-			if (before != "" || w.forgot.Before(n.announced)) && (!n.moving || n.drainedAs == e.Event.ID) {
-				n.drained = ""
-			}
-		case state.Incomplete:
-			n.incomplete = true
-		case state.Cordoned:
-			if before == "" || before == state.Closed {
-				n.vague = true // nth has adopted a claim, which says when it was written and no more.
-			}
-		case state.Cordoning, state.Draining:
 		}
+		if (before != "" || w.forgot.Before(n.announced)) && (!n.moving || n.drainedAs == e.Event.ID) {
+			n.drained = ""
+		}
+	case state.Incomplete:
+		n.incomplete = true
+	case state.Cordoned:
+		if before == "" || before == state.Closed {
+			n.vague = true // nth has adopted a claim, which says when it was written and no more.
+		}
+	case state.Cordoning: // Nothing follows from it.
 	}
 }
 
