@@ -46,7 +46,8 @@ func runCheck(ctx context.Context, list *checks.List, path string, post bool) er
 		c.services(ctx, cfg, account, nodes)
 	}
 	c.Webhook(ctx, cfg.Webhook, found.Unit.Find, found.Webhook, post, func(context.Context) string { return "" })
-	c.Metrics(ctx, cfg.Metrics, false)
+	const image = false // nth-queue has no check for the build of an image.
+	c.Metrics(ctx, cfg.Metrics, image)
 	return c.End()
 }
 

@@ -44,7 +44,7 @@ func UntilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 // hangs, and that must not keep the program from stopping.
 const ReportTimeout = 5 * time.Second
 
-// Within waits up to the limit for a function to return, and reports whether it has.
+// Within waits up to the limit for a function to return, and reports whether it has. If it has not, it continues in the background.
 func Within(limit time.Duration, wait func()) bool {
 	ended := make(chan struct{})
 	go func() {
