@@ -20,6 +20,7 @@ type served struct {
 	process *exec.Cmd
 	notices *net.UnixConn // what it tells the service manager
 	said    bytes.Buffer
+	over    func() error // an error once the process was killed because the test hangs
 }
 
 // serveNth starts "nth run" on the bench, with some more of an environment, and waits until it is ready.
@@ -38,6 +39,7 @@ func (b *bench) serveNth(t *testing.T, environment ...string) *served {
 	t.Cleanup(func() { _ = s.notices.Close() })
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // If it hangs.
 	t.Cleanup(cancel)
+	s.over = ctx.Err
 	context.AfterFunc(ctx, func() { _ = s.notices.Close() })
 	s.process = exec.CommandContext(ctx, os.Args[0], "run", "--config", b.settings)
 	s.process.Env = append(append(os.Environ(), asProgram+"=nth", "NOTIFY_SOCKET="+socket), environment...)
@@ -75,8 +77,8 @@ func (s *served) awaitStatus(t *testing.T, b *bench, wants ...string) {
 			if strings.Contains(stdout, want) {
 				break
 			}
-			if t.Context().Err() != nil {
-				t.Fatalf("the status never says %q", want)
+			if s.over() != nil {
+				t.Fatalf("the status never says %q, but\n%s", want, stdout)
 			}
 			runtime.Gosched()
 		}

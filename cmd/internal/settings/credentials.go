@@ -49,7 +49,8 @@ func Own(name string) Credential {
 		return Credential{}
 	}
 	path := filepath.Join(dir, name)
-	if found, err := os.Stat(path); err != nil || found.Size() <= 1 { // blank stands in for a missing file.
+	found, err := os.Stat(path)
+	if err != nil || found.Mode().IsRegular() && found.Size() <= 1 { // blank stands in for a missing file.
 		return Credential{}
 	}
 	return Credential{Name: name, File: path}
