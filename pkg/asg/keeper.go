@@ -139,9 +139,9 @@ func (k *Keeper) Use(s Settings) {
 	}
 }
 
-// Settled reports the outcome so far of the drain for an event. If the node is drained, or the time is over, the event's hooks are
-// completed. Otherwise they are held. They are also held while the rules ask for no drain: settings and rules are replaced one after the
-// other. The agent may call it often; the last outcome counts until the completion has been sent.
+// Settled takes the outcome so far of the drain for an event; the agent calls it. If the node is drained, or the time is over, the Keeper
+// completes the event's hooks. Otherwise it holds them, also while the rules ask for no drain: a reload replaces settings and rules one after
+// the other. The last outcome counts until the completion was sent.
 func (k *Keeper) Settled(ev event.Event, outcome event.Outcome) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

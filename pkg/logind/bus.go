@@ -47,7 +47,7 @@ type options struct {
 // dial makes a D-Bus connection over a socket of the host. The connection lasts until ctx ends or its close is called.
 func (h Host) dial(ctx context.Context, socket string, o options) (*conn, error) {
 	ctx, end := context.WithCancelCause(ctx)
-	defer time.AfterFunc(callTimeout, func() { end(context.DeadlineExceeded) }).Stop()
+	defer time.AfterFunc(callTimeout, func() { end(context.DeadlineExceeded) }).Stop() // This bounds dial, not the connection.
 	dialed, err := new(net.Dialer).DialContext(ctx, "unix", filepath.Join("/", string(h), socket))
 	if err != nil {
 		end(nil)

@@ -188,10 +188,10 @@ func (s *Source) look(ctx context.Context, m manager) error {
 	if !m.scheduled.IsZero() {
 		s.resume(m.scheduled)
 	}
-	report, refused := false, error(nil)
+	changed, refused := false, error(nil) // changed: Options.Holding is to be called
 	for _, h := range s.holds {
 		taken, err := s.settle(ctx, h, m)
-		report, refused = report || taken, errors.Join(refused, err)
+		changed, refused = changed || taken, errors.Join(refused, err)
 	}
 	if m.preparing[shutdownLock] { // logind grants no locks once it shuts down.
 		return nil
@@ -201,10 +201,10 @@ func (s *Source) look(ctx context.Context, m manager) error {
 		return refused
 	}
 	s.mu.Lock()
-	report = report || s.last != m.delay
+	changed = changed || s.last != m.delay
 	s.last = m.delay // even if it is 0, which means that locks have no effect
 	s.mu.Unlock()
-	if report && s.opts.Holding != nil {
+	if changed && s.opts.Holding != nil {
 		s.opts.Holding(m.delay)
 	}
 	return nil
@@ -283,7 +283,7 @@ func (s *Source) Stopping(limit time.Duration) {
 }
 
 // available returns how long nth may take until the announced event happens. That is logind's delay, less the margin. A power-off or a sleep
-// has at most PowerOffGrant, because EC2 waits no longer; a reboot has the whole delay.
+// has at most PowerOffGrant, because EC2 waits no longer. So has a shutdown whose type logind does not say. A reboot has the whole delay.
 func (s *Source) available(h *hold, m manager) time.Duration {
 	grant := m.delay
 	if h.kind != event.Shutdown || !slices.Contains([]string{"reboot", "kexec", "soft-reboot"}, m.shutdown) {

@@ -124,7 +124,8 @@ func (b *builder) observe(t state.Transition) {
 	}
 }
 
-// pod returns what is remembered of a pod, from now on if nothing was. It returns nil if the pod has no name, or maxPods are remembered.
+// pod returns what is remembered of a pod, and begins to remember one that is new. It returns nil for a pod without a name, and for a new one
+// if maxPods are remembered.
 func (b *builder) pod(name string) *podNote {
 	if b.pods[name] == nil && name != "" && len(b.pods) < maxPods {
 		if b.pods == nil {

@@ -55,8 +55,8 @@ var dryRunCondition = corev1.NodeCondition{
 	Reason: dryRun, Message: "this is a dry run: what is announced for this machine is only logged on it",
 }
 
-// wantedCondition derives the condition, without times, from the open entries. It is True while there are any. Its reason is that of the
-// first. brief is Options.Brief.
+// wantedCondition derives the condition, without times, from the open entries: see openEntries. The condition is True unless open is empty.
+// Its reason is that of the first entry. brief is Options.Brief.
 func wantedCondition(open []state.Entry, rules policy.Settings, brief bool) corev1.NodeCondition {
 	if len(open) == 0 {
 		return corev1.NodeCondition{
@@ -75,7 +75,7 @@ func wantedCondition(open []state.Entry, rules policy.Settings, brief bool) core
 	}
 }
 
-// wantedLabels derives the labels from the open entries.
+// wantedLabels derives the labels from the open entries. A label that is not in the result is not wanted.
 func wantedLabels(open []state.Entry) map[string]string {
 	labels := map[string]string{}
 	if len(open) > 0 {
@@ -95,7 +95,7 @@ func openEntries(entries []state.Entry, rules policy.Settings) []state.Entry {
 	open := slices.DeleteFunc(slices.Clone(entries), func(e state.Entry) bool {
 		return e.Phase == state.Closed || rules.Ignores(e) || e.Event.Kind == event.Manual
 	})
-	never := time.Unix(1<<40, 0)
+	never := time.Unix(1<<40, 0) // after any deadline
 	deadline := func(e state.Entry) time.Time { return cmp.Or(e.Event.Deadline, never) }
 	slices.SortStableFunc(open, func(a, b state.Entry) int {
 		return cmp.Or(deadline(a).Compare(deadline(b)), cmp.Compare(a.Event.Kind.Precedence(), b.Event.Kind.Precedence()))
@@ -158,7 +158,8 @@ func (k *Kubernetes) touchIn(d time.Duration) {
 	}
 }
 
-// keepCondition delivers the message of the queue conditions: it brings the Node's condition and labels up to date, and plans the next look.
+// keepCondition is message.deliver of the only message of the queue conditions. It brings the Node's condition and labels up to date, and plans
+// the next look.
 func (k *Kubernetes) keepCondition(ctx context.Context) error {
 	k.mu.Lock()
 	ceded := k.ceded
@@ -183,7 +184,7 @@ func (k *Kubernetes) keepCondition(ctx context.Context) error {
 	return err
 }
 
-// wanted is the condition as it should be now, without times, and the labels.
+// wanted returns the condition and the labels as they should be now, the condition without times. labels is nil if the settings ask for none.
 func (k *Kubernetes) wanted() (condition corev1.NodeCondition, labels map[string]string) {
 	rules := k.opts.Rules()
 	open := openEntries(k.opts.Entries(), rules)
@@ -197,9 +198,9 @@ func (k *Kubernetes) wanted() (condition corev1.NodeCondition, labels map[string
 	return condition, labels
 }
 
-// updateNode brings the Node's condition and labels up to date, and returns after what time to check them again; 0 for never. It reads the
-// Node first, so that it writes only what has to change. With Options.Brief, it does not read the Node either if the condition that it wrote
-// last still holds: the labels say no more than that.
+// updateNode brings the Node's condition and labels up to date. It returns after what time to check them again; 0 for never. It reads the Node
+// first, and writes only what has to change. With Options.Brief, it does not even read the Node if the condition that it wrote last still
+// holds: the labels follow from the same entries.
 func (k *Kubernetes) updateNode(ctx context.Context, id Identity) (again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -218,7 +219,8 @@ func (k *Kubernetes) updateNode(ctx context.Context, id Identity) (again time.Du
 	return again, err
 }
 
-// updateCondition brings the Node's condition up to date, and returns after what time to check it again; 0 for never.
+// updateCondition writes the wanted condition to a Node that was read just now, if that is needed. It returns after what time to check the
+// condition again; 0 for never.
 func (k *Kubernetes) updateCondition(ctx context.Context, id Identity, node *corev1.Node, wanted corev1.NodeCondition) (again time.Duration, err error) {
 	now := time.Now()
 	existing := findCondition(node, ConditionType)
@@ -257,8 +259,8 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity, node *cor
 	return again, nil
 }
 
-// updateLabels brings the Node's labels up to date, if there are wanted ones or such that this writer has set. The condition does not depend
-// on them: a refusal is reported here. In a dry run the labels stay as they are.
+// updateLabels sets the wanted labels on a Node that was read just now, and takes off those that this writer has set and that are not wanted.
+// In a dry run the labels stay as they are. updateLabels reports a refusal itself and returns nil, as the condition does not depend on labels.
 func (k *Kubernetes) updateLabels(ctx context.Context, id Identity, node *corev1.Node, wanted map[string]string) error {
 	changes := map[string]any{} // nil takes a label off
 	for _, key := range []string{KindLabel, MaintenanceLabel} {
@@ -275,9 +277,9 @@ func (k *Kubernetes) updateLabels(ctx context.Context, id Identity, node *corev1
 		return nil
 	}
 	written := k.written
-	k.written = corev1.NodeCondition{} // If the patch fails, it is unknown what the Node has.
+	k.written = corev1.NodeCondition{} // Until the labels are written, the next look must read the Node again.
 	if time.Now().Before(k.mutedUntil(labelArea)) {
-		return nil
+		return nil // The API server has refused labels, and the refusal was reported.
 	}
 	err := k.judge(labelArea, id.patch(ctx, map[string]any{"labels": changes}))
 	if err == nil {
@@ -328,14 +330,15 @@ func sameContent(a, b corev1.NodeCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
 
-// patch sends a strategic merge patch of the Node's status: the API server merges conditions by their types, so what the kubelet writes at the
-// same time stays. It also sets labels, as the kubelet does it. With a resourceVersion, it is a conflict if the Node has changed since.
+// patch sends a strategic merge patch of the Node's status, with labels or other metadata. The API server merges conditions by their types, so
+// what the kubelet writes at the same time stays. If metadata has a resourceVersion, and the Node has changed since that, the error is a
+// conflict.
 func (id Identity) patch(ctx context.Context, metadata map[string]any, conditions ...corev1.NodeCondition) error {
 	if id.UID != "" {
 		metadata["uid"] = id.UID
 	}
 	content := map[string]any{"metadata": metadata}
-	if len(conditions) > 0 { // null would take off all.
+	if len(conditions) > 0 { // An empty list would be encoded as null, which takes off all conditions.
 		content["status"] = map[string]any{"conditions": conditions}
 	}
 	patch, err := json.Marshal(content)
@@ -356,8 +359,8 @@ func findCondition(node *corev1.Node, t corev1.NodeConditionType) *corev1.NodeCo
 	return nil
 }
 
-// setByOthers reports whether another writer, such as nth-queue, has set the Node's condition to True while this one wants it False. The API
-// server remembers in metadata.managedFields who has set which field. This writer must have set neither the status nor its texts.
+// setByOthers reports whether another writer, such as nth-queue, has set the Node's condition to True while this one wants it False. This
+// writer, by its field manager, must have set neither the status nor the texts: see managedFields.
 func setByOthers(node *corev1.Node, wanted corev1.NodeCondition, writer string) bool {
 	c := findCondition(node, wanted.Type)
 	if wanted.Status == corev1.ConditionTrue || c == nil || c.Status != corev1.ConditionTrue {
@@ -397,7 +400,8 @@ type fieldSet struct {
 	} `json:"f:status"`
 }
 
-// managedFields yields the Node's managers with their fields, which are only known if they can be read.
+// managedFields yields who has set which fields of the Node, as the API server remembers in metadata.managedFields. It leaves out managers whose
+// fields cannot be read.
 func managedFields(node *corev1.Node) iter.Seq2[string, fieldSet] {
 	return func(yield func(string, fieldSet) bool) {
 		for _, m := range node.ManagedFields {

@@ -108,7 +108,7 @@ func (d Destination) Post(ctx context.Context, id, text string) error {
 		return withoutSecrets(err)
 	}
 	request.Header = headers
-	if host := headers.Get("Host"); host != "" {
+	if host := headers.Get("Host"); host != "" { // net/http ignores it among the headers.
 		request.Host = host
 	}
 	request.Header.Set(noticeHeader, id)

@@ -226,7 +226,8 @@ func (k *Kubernetes) mutedUntil(a area) time.Time {
 	return k.muted[a]
 }
 
-// report calls Options.Trouble with the first failure of a row. The queues call report with each result, conditionArea's or eventArea's.
+// report takes the result of each attempt to write to an area, and calls Options.Trouble with the first failure of a row. A failure for lack of
+// an identity is no part of a row: pkg/identity reports it.
 func (k *Kubernetes) report(a area, r DeliveryResult) {
 	k.mu.Lock()
 	first := r.Err != nil && !k.reported[a]

@@ -18,8 +18,8 @@ import (
 
 // Blocker is one thing that is waited for.
 type Blocker interface {
-	// Wait returns nil when it has come. Otherwise it returns why it waits no longer: ctx has ended, or waiting longer is of no use. report
-	// is called with what is still missing, in words, whenever that changes.
+	// Wait returns nil when nothing has to be waited for any more. Otherwise it returns why it stops waiting: ctx has ended, or waiting
+	// longer is of no use. It calls report with what is still missing, in words, whenever that changes.
 	Wait(ctx context.Context, node Node, report func(left string)) error
 }
 
@@ -91,7 +91,7 @@ type podVolumes struct {
 	names  []corev1.UniqueVolumeName
 }
 
-// claimsOf returns the claims of the pods' volumes, of which the names are looked up later.
+// claimsOf returns the claims of the pods' volumes. without looks up the names of the volumes later.
 func claimsOf(staying []*corev1.Pod) *podVolumes {
 	p := &podVolumes{}
 	for _, pod := range staying {
@@ -107,8 +107,8 @@ func claimsOf(staying []*corev1.Pod) *podVolumes {
 	return p
 }
 
-// without removes the volumes of pods that stay from a set, since these volumes stay attached. A claim that cannot be read is read again at the
-// next call, if the failure may pass. While its volume is not known, that is waited for like any other.
+// without removes the volumes of pods that stay from a set, since these volumes stay attached, and returns the set. If a claim cannot be read,
+// and the failure may pass, the next call reads it again. Until then, Wait also waits for its volume.
 func (p *podVolumes) without(ctx context.Context, v Volumes, volumes map[corev1.UniqueVolumeName]bool) map[corev1.UniqueVolumeName]bool {
 	if len(volumes) > 0 {
 		p.claims = slices.DeleteFunc(p.claims, func(claim types.NamespacedName) bool {
