@@ -269,6 +269,20 @@ func TestForecast(t *testing.T) {
 			t.Errorf("the forecast is %+v, %v", forecast, err)
 		}
 	})
+	run(t, "pods by name, with owner and emptyDir", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("b", unmanaged, apitest.EmptyDir), 0)
+		s.AddPod(pod("c"), 0)
+		s.AddPod(pod("a"), 0)
+		forecast, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Forecast(t.Context(), time.Minute)
+		var found []string
+		for _, p := range forecast.Pods {
+			found = append(found, fmt.Sprintf("%s %q %t", p.Pod, p.Owner, p.EmptyDir))
+		}
+		want := []string{`default/a "ReplicaSet" false`, `default/b "" true`, `default/c "ReplicaSet" false`}
+		if err != nil || !slices.Equal(found, want) {
+			t.Errorf("the forecast is %q, %v; want %q", found, err, want)
+		}
+	})
 	run(t, "without a list", func(t *testing.T, s *apitest.Server) {
 		s.Always("list", apitest.Forbidden("no"))
 		node := drain.New(s.Client(), apitest.Node, drain.Options{})

@@ -116,6 +116,31 @@ func TestGoal(t *testing.T) {
 		time.Sleep(time.Minute)
 		requested(t, s, 0, "evict")
 	})
+	// A watch of all Nodes spares the guard any look that is not requested.
+	run(t, "an event joins during a look", func(t *testing.T, s *apitest.Server) {
+		s.Answer("get", slowly(3*time.Second))
+		r := begin(t, s, drain.Options{Unchanged: func(version string) bool { return version == s.CurrentNode().ResourceVersion }})
+		time.Sleep(time.Second)
+		r.adjust(joining)
+		r.succeed()
+		looks := count(s, "get node")
+		time.Sleep(time.Minute)
+		requested(t, s, looks, "get node")
+		s.UncordonAs("kubectl")
+		r.await(state.NodeReopened)
+	})
+	run(t, "an event joins, and pods that kept coming back are evicted again", func(t *testing.T, s *apitest.Server) {
+		s.AddReplicaSet(apitest.Workload{Name: "web", Tolerates: true})
+		r := begin(t, s, drain.Options{})
+		r.await(state.PodsLeftToReturn)
+		r.succeed()
+		asked := count(s, "evict")
+		r.adjust(joining)
+		r.numbered(state.PodsLeftToReturn)
+		if n := count(s, "evict") - asked; n != asked {
+			t.Errorf("%d evictions for another event, and %d for the first", n, asked)
+		}
+	})
 }
 
 func TestDrained_ForAnEventThatJoins(t *testing.T) {
