@@ -170,6 +170,9 @@ func TestEvict_CriticalPods(t *testing.T) {
 		s.AddPod(pod("stuck"), apitest.Never)
 		r := begin(t, s, evict.Options{})
 		r.await(state.PodOverdue, "default/stuck")
+		if held := r.result().HeldBy["default/stuck"]; held != "it does not end" {
+			t.Errorf("held by %q", held)
+		}
 		requested(t, s, 0, "evict default/dns")
 		free()
 		r.await(state.PodGone, "default/dns")

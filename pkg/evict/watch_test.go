@@ -108,6 +108,7 @@ func TestList(t *testing.T) {
 	})
 	// As on every node of a cluster whose API server comes back.
 	run(t, "that fails, with growing pauses", func(t *testing.T, s *apitest.Server) {
+		s.AddHeld(pod("a"))
 		s.Always("list pods", apitest.Unavailable())
 		r := begin(t, s, evict.Options{})
 		time.Sleep(time.Minute)
@@ -121,6 +122,8 @@ func TestList(t *testing.T) {
 			}
 			pause = min(pause*2, 2*time.Second)
 		}
+		s.Always("list pods", nil)
+		r.await(state.GoalChanged) // The trouble is over.
 	})
 	// A pod that does not end is listed for ever less often.
 	run(t, "seldom for a pod that does not end", func(t *testing.T, s *apitest.Server) {
