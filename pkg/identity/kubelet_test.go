@@ -174,6 +174,8 @@ func TestKubeconfig_FaultIsOneLine(t *testing.T) {
 		"a wrong type":       {strings.Replace(whole, "{\"token\": ", "{\"token\": 5, \"a\": ", 1), "(AuthInfo.users.user.token)"},
 		"two of one name":    {strings.Replace(whole, `"users": [`, `"users": [{"name": "the-kubelet", "user": {}}, `, 1), "it is no kubeconfig"},
 		"no context":         {strings.Replace(whole, `"current-context": "kubelet"`, `"current-context": "other"`, 1), "its current-context names no context"},
+		"no cluster":         {strings.Replace(whole, `"cluster": "the-cluster"`, `"cluster": "other"`, 1), "a cluster that has a server"},
+		"no user":            {strings.Replace(whole, `"user": "the-kubelet"`, `"user": "other"`, 1), "a cluster that has a server"},
 		"no server":          {strings.Replace(whole, server.URL, "", 1), "a cluster that has a server"},
 		"cert without key":   {server.kubeconfig(`{"client-certificate-data": "YQ=="}`), "the user has no credential that is complete"},
 		"bad certificate":    {server.kubeconfig(`{"client-certificate-data": "YQ==", "client-key-data": "YQ=="}`), "PEM"},
