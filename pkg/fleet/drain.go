@@ -83,7 +83,9 @@ func (t *term) begin(s *session) {
 		}
 		t.dispatch()
 		t.mu.Unlock()
-		loop.Await(t.ctx, nil, time.Second) // The informer may not show yet what was written.
+		// The watch may not show yet what was written. To know that would take the version of each write, also of those of pkg/drain. If a
+		// watch is later than a second, an event may be reported twice.
+		loop.Await(t.ctx, nil, time.Second)
 		t.mu.Lock()
 		if s.instance.drain == s {
 			s.instance.drain = nil

@@ -134,7 +134,7 @@ func (t *term) hint(n sqs.Notice, d *delivery) {
 		h.key += n.Hook.Group + " " + n.Hook.Name + " " + n.Hook.Token
 	}
 	t.mu.Lock()
-	if t.ended {
+	if t.ctx.Err() != nil { // returnAll may have been here.
 		t.mu.Unlock()
 		t.settle(d, 0)
 		return

@@ -27,7 +27,6 @@ type term struct {
 	work      sync.WaitGroup
 
 	mu        sync.Mutex
-	ended     bool // no more hints are taken
 	instances map[string]*instance
 	hints     int // of all instances together
 }
@@ -62,10 +61,9 @@ func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)
 	f.opts.Log.Info("this process no longer leads: its work has ended, and its messages are back in the queue")
 }
 
-// returnAll puts the messages of all hints back into the queue, at the end of the term. Later messages go back at once.
+// returnAll puts the messages of all hints back into the queue, after the end of the term's context. Later messages go back at once.
 func (t *term) returnAll() {
 	t.mu.Lock()
-	t.ended = true
 	instances := slices.Collect(maps.Values(t.instances))
 	t.mu.Unlock()
 	for _, in := range instances {
