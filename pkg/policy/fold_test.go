@@ -189,19 +189,16 @@ func TestFold_ABudgetCountsFromWhenADeadlineIsTakenBack(t *testing.T) {
 	}
 }
 
-// step is a row of what one Fold makes of one entry.
-type step struct {
-	name string
-	now  time.Duration
-	node policy.Node
-	from state.Entry
-	want string
-}
-
 func TestFold_OnePhaseAtATime(t *testing.T) {
 	t.Parallel()
 	notice, hibernate := spot("a", 2*time.Minute), hibernation("a", 2*time.Minute)
-	for _, row := range []step{
+	for _, row := range []struct {
+		name string
+		now  time.Duration
+		node policy.Node
+		from state.Entry
+		want string
+	}{
 		{name: "it is drained when the guard says so", from: entry(notice, state.Draining), node: emptyNode, want: "a drained on node"},
 		{name: "a cordon of somebody else is not ours to lift", from: entry(notice, state.Draining), node: foreignNode, want: "a draining"},
 		{name: "its time is not over a moment sooner", from: entry(notice, state.Draining), node: closedNode, now: 2*time.Minute - 1, want: ""},
@@ -244,33 +241,6 @@ func TestFold_WhatRanOutOfTimeMayStillBeDrained(t *testing.T) {
 	}
 }
 
-func TestFold_ACordonKeepsItsAge(t *testing.T) {
-	t.Parallel()
-	advice := rebalance("a")
-	settings := withAction(event.RebalanceRecommendation, policy.Cordon)
-	set := settings.Fold(decision{known: known(advice), past: past(entry(advice, state.Cordoning, uncordoned)), node: closedNode, now: time.Minute}.situation())
-	if len(set) != 1 || !set[0].CordonedAt.Equal(at(time.Minute)) {
-		t.Fatalf("a cordon set at 1m: %+v", set)
-	}
-	again := settings.Fold(decision{known: known(advice), past: set, node: closedNode, now: 2 * time.Minute}.situation())
-	if len(again) != 0 {
-		t.Errorf("a minute later, Fold changed %s", describeEntries(again))
-	}
-}
-
-func TestFold_SettlesInTheEnd(t *testing.T) {
-	t.Parallel()
-	notice, canceled := spot("a", time.Minute), inState(maintenance("b", "instance-stop", time.Hour), event.Canceled)
-	sit := brought(t, rules(), policy.Situation{
-		Now: noon, BootID: thisBoot, Known: known(notice, canceled, maintenance("d", "system-reboot", time.Hour)),
-		Past: past(entry(canceled, state.Seen), entry(termination("c"), state.Drained)),
-	})
-	want := "b closed canceled, c drained missing since 0s on node, a draining on node, d seen"
-	if got := describeEntries(sit.Past); got != want {
-		t.Errorf("the record says %s\n           want %s", got, want)
-	}
-}
-
 // A moving notice is taken over at each look, and must not be written at each.
 func TestSameNews_BookkeepingIsNone(t *testing.T) {
 	t.Parallel()
@@ -305,27 +275,5 @@ func TestFold_AnExpiredEventThatIsListedAfterAReboot(t *testing.T) {
 	sit.Past = past(e)
 	if changed := rules().Fold(sit); len(changed) > 0 {
 		t.Errorf("of what has ended otherwise, it changes by %+v", changed)
-	}
-}
-
-// What was withdrawn and comes back while the node is being opened has time of its own.
-func TestFold_WhatIsBackHasItsOwnTimeIfItHadEnded(t *testing.T) {
-	t.Parallel()
-	ev := spot("a", time.Hour)
-	for name, row := range map[string]struct {
-		entry state.Entry
-		anew  bool
-	}{
-		"it was withdrawn and is undone":   {entry(ev, state.Undoing, missing(0)), true},
-		"it was withdrawn, and is drained": {entry(ev, state.Drained, missing(0)), false},
-		"it is undone since it was moved":  {entry(ev, state.Undoing, actedFor(0)), false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			changed := rules().Fold(decision{now: 5 * time.Minute, known: known(ev), past: past(row.entry)}.situation())
-			if anew := len(changed) == 1 && changed[0].FirstSeen.Equal(at(5*time.Minute)); anew != row.anew {
-				t.Errorf("the record changes by %+v", changed)
-			}
-		})
 	}
 }

@@ -65,27 +65,16 @@ func TestDecide_EachKindAndAction(t *testing.T) {
 		newcomer(spot("a", 2*time.Minute), policy.Notify, "wait"),
 		newcomer(spot("a", 2*time.Minute), policy.Ignore, "wait"),
 		newcomer(hibernation("a", 2*time.Minute), policy.Drain, "cordon a; again at 2m0s"),
-		newcomer(hibernation("a", 2*time.Minute), policy.Cordon, "cordon a; again at 2m0s"),
 		newcomer(hibernation("a", 2*time.Minute), policy.Notify, "wait"),
 		newcomer(rebalance("a"), policy.Drain, "drain a"),
 		newcomer(rebalance("a"), policy.Cordon, "cordon a"),
-		newcomer(rebalance("a"), policy.Notify, "wait"),
-		newcomer(rebalance("a"), policy.Ignore, "wait"),
 		newcomer(stop, policy.Drain, "drain a by 1h0m0s soft; again at 1h0m0s"),
 		newcomer(stop, policy.Cordon, "cordon a; again at 1h0m0s"),
-		newcomer(stop, policy.Notify, "wait"),
-		newcomer(stop, policy.Ignore, "wait"),
 		newcomer(reboot, policy.Drain, "wait; again at 50m0s"),
 		newcomer(reboot, policy.Cordon, "wait; again at 50m0s"),
-		newcomer(reboot, policy.Notify, "wait"),
 		newcomer(termination("a"), policy.Drain, "drain a by 15m0s hard; again at 15m0s"),
 		newcomer(termination("a"), policy.Cordon, "cordon a; again at 15m0s"),
-		newcomer(termination("a"), policy.Notify, "wait"),
-		newcomer(termination("a"), policy.Ignore, "wait"),
 		newcomer(shutdown("a", 5*time.Second), policy.Drain, "drain a by 5s hard; again at 5s"),
-		newcomer(shutdown("a", 5*time.Second), policy.Cordon, "cordon a; again at 5s"),
-		newcomer(shutdown("a", 5*time.Second), policy.Notify, "wait"),
-		newcomer(shutdown("a", 5*time.Second), policy.Ignore, "wait"),
 	})
 }
 
@@ -132,7 +121,9 @@ func TestDecide_MaintenanceWaitsForItsTime(t *testing.T) {
 
 func TestDecide_Deadlines(t *testing.T) {
 	t.Parallel()
-	notice := spot("a", 2*time.Minute)
+	notice, limited := spot("a", 2*time.Minute), termination("a")
+	limited.Deadline = at(15 * time.Minute)
+	outlives := with(event.ASGTermination, func(r *policy.Rule) { r.SoftBudget = true })
 	decide(t, []decision{
 		{
 			name: "a budget does not replace a nearer deadline", rules: with(event.SpotInterruption, func(r *policy.Rule) { r.Budget = time.Hour }),
@@ -154,13 +145,20 @@ func TestDecide_Deadlines(t *testing.T) {
 			want: "drain a by 2m0s hard; again at 2m0s",
 		},
 		{
-			name: "a nearer deadline than its budget stays", rules: twoMinutes(),
-			known: known(spot("a", time.Minute)), past: past(entry(spot("a", time.Minute), state.Seen)),
-			want: "drain a by 1m0s hard; again at 1m0s",
-		},
-		{
 			name: "a notice without a time has its budget", rules: twoMinutes(),
 			known: known(timeless(notice)), past: past(entry(timeless(notice), state.Seen)), want: "drain a by 2m0s hard; again at 2m0s",
+		},
+		{
+			name: "the machine outlives it", rules: outlives, known: known(termination("a")), past: past(entry(termination("a"), state.Seen)),
+			want: "drain a by 15m0s soft; again at 15m0s",
+		},
+		{
+			name: "the machine has outlived it", rules: outlives, known: known(termination("a")), past: past(entry(termination("a"), state.Incomplete)),
+			now: time.Hour, want: "drain a by 15m0s soft",
+		},
+		{
+			name: "it turns out not to", rules: outlives, known: known(limited), past: past(entry(termination("a"), state.Draining)),
+			want: "drain a by 15m0s hard; again at 15m0s",
 		},
 	})
 }
@@ -216,48 +214,5 @@ func TestDecide_ThePauseAfterAFailureGrows(t *testing.T) {
 		after("a minute at most", 6, time.Second, "wait; again at 1m0s"),
 		after("however many there were", 1000, time.Second, "wait; again at 1m0s"),
 		after("a minute at most if the clock was set back", 6, -time.Hour, "wait; again at -59m0s"),
-	})
-}
-
-func TestDecide_ATerminationHasItsBudgetOrLess(t *testing.T) {
-	t.Parallel()
-	limited := func(limit time.Duration) event.Event {
-		ev := termination("a")
-		ev.Deadline = at(limit)
-		return ev
-	}
-	outlives := with(event.ASGTermination, func(r *policy.Rule) { r.SoftBudget = true })
-	decide(t, []decision{
-		{
-			name: "the machine outlives it", rules: outlives, known: known(termination("a")), past: past(entry(termination("a"), state.Seen)),
-			want: "drain a by 15m0s soft; again at 15m0s",
-		},
-		{
-			name: "the machine has outlived it", rules: outlives, known: known(termination("a")), past: past(entry(termination("a"), state.Incomplete)),
-			now: time.Hour, want: "drain a by 15m0s soft",
-		},
-		{
-			name: "it turns out not to", rules: outlives, known: known(limited(15 * time.Minute)), past: past(entry(termination("a"), state.Draining)),
-			want: "drain a by 15m0s hard; again at 15m0s",
-		},
-		{
-			name: "a spot notice has its budget, too", rules: with(event.SpotInterruption, func(r *policy.Rule) { r.Budget = time.Minute }),
-			known: known(spot("a", 2*time.Minute)), past: past(entry(spot("a", 2*time.Minute), state.Seen)), want: "drain a by 1m0s hard; again at 1m0s",
-		},
-	})
-}
-
-func TestDecide_AClockThatWasSetBack(t *testing.T) {
-	t.Parallel()
-	notice := spot("a", time.Minute)
-	decide(t, []decision{
-		{
-			name: "stops no drain that is to be at once", known: known(notice), now: -time.Hour,
-			past: past(entry(notice, state.Draining)), want: "drain a by 1m0s hard; again at 1m0s",
-		},
-		{
-			name: "keeps none from beginning", known: known(notice), now: -time.Hour,
-			past: past(entry(notice, state.Seen, seenAt(time.Hour))), want: "drain a by 1m0s hard; again at 1m0s",
-		},
 	})
 }

@@ -100,67 +100,39 @@ func describeEvents(events []event.Event) string {
 	return strings.Join(all, ", ")
 }
 
-// A notice is withdrawn, and its cordon cannot be lifted yet: the API server is away, say. EC2's next notice gives two minutes of its own.
-func TestRecognize_ANoticeDuringAnUncordonIsNew(t *testing.T) {
+// What ended and is announced again is another event, with time of its own, unless a cordon for it has expired: it never ceased to be announced.
+func TestRecognize_WhatIsNewAfterAnEnd(t *testing.T) {
 	t.Parallel()
-	old := entry(spot("old", -8*time.Minute), state.Undoing, listedHere, missing(-7*time.Minute), seenAt(-10*time.Minute),
-		cordoned(-10*time.Minute), begun(-6*time.Minute))
-	snapshot := event.Snapshot{Kind: event.SpotInterruption, Events: []event.Event{spot("new", 2*time.Minute)}}
-	events := policy.Recognize(past(old), thisBoot, snapshot)
-	sit := policy.Situation{
-		Now: noon, BootID: thisBoot, Up: time.Hour, Past: past(old), Known: map[event.Kind][]event.Event{event.SpotInterruption: events},
-	}
-	goal := twoMinutes().Decide(brought(t, twoMinutes(), sit))
-	if goal.Action != policy.Drain || !goal.Hard.Equal(at(2*time.Minute)) {
-		t.Errorf("the goal is to %s until %s, want to drain until %s", goal.Action, goal.Hard, at(2*time.Minute))
-	}
-}
-
-// A termination has the same ID each time in a boot. One that comes again has its whole budget, whether the cordon of the one before has
-// been lifted or is just being lifted.
-func TestRecognize_ATerminationThatComesAgainIsNew(t *testing.T) {
-	t.Parallel()
-	for name, old := range map[string]state.Entry{
-		"taken back": entry(termination("asg"), state.Closed, closed(state.Withdrawn), listedHere, seenAt(-20*time.Minute)),
-		"being taken back": entry(termination("asg"), state.Undoing, listedHere, missing(-7*time.Minute), seenAt(-20*time.Minute),
-			cordoned(-20*time.Minute), begun(-6*time.Minute)),
+	cordoning := withAction(event.RebalanceRecommendation, policy.Cordon)
+	undoing := []detail{listedHere, missing(-7 * time.Minute), seenAt(-20 * time.Minute), cordoned(-20 * time.Minute), begun(-6 * time.Minute)}
+	expired := entry(rebalance("old"), state.Closed, closed(state.Expired), listedHere, seenAt(-time.Hour), begun(-time.Second))
+	for name, row := range map[string]struct {
+		rules    policy.Settings
+		old      state.Entry
+		vanishes bool // There is a look without it in between.
+		said     event.Event
+		want     string
+	}{
+		"a notice while the one before is undone":      {twoMinutes(), entry(spot("old", -8*time.Minute), state.Undoing, undoing...), false, spot("new", 2*time.Minute), "drain new by 2m0s hard; again at 2m0s"},
+		"a termination while the one before is undone": {rules(), entry(termination("asg"), state.Undoing, undoing...), false, termination("asg"), "drain asg by 15m0s hard; again at 15m0s"},
+		"a termination after one that was undone": {
+			rules(), entry(termination("asg"), state.Closed, closed(state.Withdrawn), listedHere, seenAt(-20*time.Minute)), false, termination("asg"), "drain asg by 15m0s hard; again at 15m0s",
+		},
+		"not a recommendation that moves":       {cordoning, expired, false, rebalance("new"), "wait"},
+		"a recommendation after an expired one": {cordoning, expired, true, rebalance("new"), "cordon new"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			sit := policy.Situation{Now: noon, BootID: thisBoot, Up: time.Hour, Past: past(old), Known: known(termination("asg"))}
-			goal := rules().Decide(brought(t, rules(), sit))
-			if goal.Action != policy.Drain || !goal.Hard.Equal(at(15*time.Minute)) {
-				t.Errorf("the goal is to %s until %s, want to drain until %s", goal.Action, goal.Hard, at(15*time.Minute))
+			sit := policy.Situation{Now: noon, BootID: thisBoot, Up: time.Hour, Past: past(row.old)}
+			if row.vanishes {
+				sit.Known = known()
+				sit = brought(t, row.rules, sit)
+			}
+			said := event.Snapshot{Kind: row.said.Kind, Events: []event.Event{row.said}}
+			sit.Known = map[event.Kind][]event.Event{row.said.Kind: policy.Recognize(sit.Past, thisBoot, said)}
+			if got := describeGoal(row.rules.Decide(brought(t, row.rules, sit))); got != row.want {
+				t.Errorf("Decide: %s\n   want: %s", got, row.want)
 			}
 		})
-	}
-}
-
-// amazon-ec2-metadata-mock has a new noticeTime at each look.
-func TestRecognize_AnExpiredRecommendationThatMovesIsNotNew(t *testing.T) {
-	t.Parallel()
-	settings := withAction(event.RebalanceRecommendation, policy.Cordon)
-	old := entry(rebalance("old"), state.Closed, closed(state.Expired), listedHere, seenAt(-time.Hour), begun(-time.Second))
-	snapshot := event.Snapshot{Kind: event.RebalanceRecommendation, Events: []event.Event{rebalance("new")}}
-	events := policy.Recognize(past(old), thisBoot, snapshot)
-	sit := policy.Situation{
-		Now: noon, BootID: thisBoot, Up: time.Hour, Past: past(old), Known: map[event.Kind][]event.Event{event.RebalanceRecommendation: events},
-	}
-	if goal := settings.Decide(brought(t, settings, sit)); goal.Action != policy.Wait {
-		t.Errorf("the goal is to %s, want to wait", goal.Action)
-	}
-}
-
-func TestRecognize_ARecommendationAfterAnExpiredOneIsNew(t *testing.T) {
-	t.Parallel()
-	settings := withAction(event.RebalanceRecommendation, policy.Cordon)
-	old := entry(rebalance("old"), state.Closed, closed(state.Expired), listedHere, seenAt(-time.Hour), begun(-time.Second))
-	gone := policy.Situation{Now: noon, BootID: thisBoot, Up: time.Hour, Past: past(old), Known: known()}
-	gone.Known[event.RebalanceRecommendation] = nil
-	sit := brought(t, settings, gone)
-	events := policy.Recognize(sit.Past, thisBoot, event.Snapshot{Kind: event.RebalanceRecommendation, Events: []event.Event{rebalance("new")}})
-	sit.Known = map[event.Kind][]event.Event{event.RebalanceRecommendation: events}
-	if goal := settings.Decide(brought(t, settings, sit)); goal.Action != policy.Cordon {
-		t.Errorf("the goal is to %s, want to cordon", goal.Action)
 	}
 }

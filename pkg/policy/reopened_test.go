@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +68,54 @@ func TestReopened_IsRespected(t *testing.T) {
 			past: past(entry(rebalance("a"), state.Cordoning, reopened, uncordoned)), want: "wait",
 		},
 	})
+}
+
+func TestRelease_ForWhatTheNodeWasClosedFor(t *testing.T) {
+	t.Parallel()
+	stop, notice := maintenance("a", "instance-stop", time.Hour), spot("n", time.Hour)
+	for name, row := range map[string]struct {
+		past  []state.Entry
+		claim string // the IDs in it
+		want  string
+	}{
+		"what was cordoned, and no other":                {past(entry(stop, state.Drained), entry(notice, state.Draining, uncordoned)), "a", "a drained on node reopened"},
+		"what the claim names before the cordon is seen": {past(entry(notice, state.Draining, uncordoned)), "n", "n draining on node reopened"},
+		"not by a claim of before an uncordon":           {past(entry(stop, state.Drained, reopened), entry(notice, state.Draining, uncordoned)), "an", ""},
+		"once":                                           {past(entry(stop, state.Drained, reopened)), "", ""},
+		"nothing that was only announced":                {past(entry(notice, state.Seen)), "n", ""},
+	} {
+		sit := policy.Situation{Now: at(time.Minute), BootID: thisBoot, NodeUID: "uid-1", Past: row.past}
+		changed := policy.Release(sit, func(id string) bool { return strings.Contains(row.claim, id) })
+		if got := describeEntries(changed); got != row.want {
+			t.Errorf("%s: Release: %s\n want: %s", name, got, row.want)
+		}
+		for _, e := range changed {
+			if !e.ReleasedAt.Equal(at(time.Minute)) || e.ReleasedOn != "uid-1" {
+				t.Errorf("%s: released at %s on %q", name, e.ReleasedAt, e.ReleasedOn)
+			}
+		}
+	}
+}
+
+func TestRelease_IsOfOneNode(t *testing.T) {
+	t.Parallel()
+	stop := maintenance("a", "instance-stop", time.Hour)
+	for _, row := range []struct {
+		on, now string // the Node's UIDs
+		want    string
+	}{
+		{"uid-1", "uid-1", ""},
+		{"uid-1", "", ""},
+		{"", "uid-2", ""},
+		{"uid-1", "uid-2", "a drained on node"},
+	} {
+		e := entry(stop, state.Drained, reopened)
+		e.ReleasedOn = row.on
+		sit := policy.Situation{Now: noon, BootID: thisBoot, NodeUID: row.now, Known: known(stop), Past: past(e)}
+		if got := describeEntries(rules().Fold(sit)); got != row.want {
+			t.Errorf("uncordoned on %q, now it is %q: Fold: %s, want %s", row.on, row.now, got, row.want)
+		}
+	}
 }
 
 // undone is what the record says after everything was taken back, and was folded on.

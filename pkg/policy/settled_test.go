@@ -154,6 +154,7 @@ func ofKind(kind event.Kind, code string) event.Event {
 
 func TestDescribe_WhatWillBeDone(t *testing.T) {
 	t.Parallel()
+	canceledStop := inState(maintenance("a", "instance-stop", time.Hour), event.Canceled)
 	for _, row := range []struct {
 		entry state.Entry
 		want  string
@@ -170,6 +171,11 @@ func TestDescribe_WhatWillBeDone(t *testing.T) {
 		{entry(spot("a", time.Minute), state.Cordoned, uncordoned), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
 		{entry(spot("a", time.Minute), state.Draining, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
 		{entry(spot("a", time.Minute), state.Incomplete, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
+		{entry(canceledStop, state.Undoing), "EC2 has scheduled instance-stop at 13:00:00 UTC on 1 Mar 2026; the node is being opened again"},
+		{entry(maintenance("a", "system-reboot", 5*time.Minute), state.Cordoning), "EC2 has scheduled system-reboot at 12:05:00 UTC on 1 Mar 2026; drain now"},
+		{entry(maintenance("a", "system-reboot", 35*time.Minute), state.Draining), "EC2 has scheduled system-reboot at 12:35:00 UTC on 1 Mar 2026; drain now"},
+		{entry(event.Event{ID: "a", Kind: event.SpotInterruption}, state.Cordoned, adopted), "EC2 will interrupt this spot instance; it is not announced at present, so that nothing more is done"},
+		{entry(event.Event{ID: "a", Kind: event.ScheduledMaintenance}, state.Cordoned, adopted), "EC2 has scheduled maintenance; it is not announced at present, so that nothing more is done"},
 		{
 			entry(termination("a"), state.Draining, leftAlone),
 			"the Auto Scaling group terminates this instance; the node is left alone because of its annotation",

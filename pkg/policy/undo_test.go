@@ -92,6 +92,7 @@ func TestReboot_WhatItEnds(t *testing.T) {
 		{name: "ends every shutdown", known: known(), past: past(entry(down, state.Draining, before)), want: "uncordon a (rebooted) when ready"},
 		{name: "ends every shutdown without any look", past: drained(down), want: "uncordon a (rebooted) when ready"},
 		{name: "does not end a stop that is still listed", known: known(stop), now: 2 * time.Hour, past: drained(stop), want: "drain a by 1h0m0s soft"},
+		{name: "ends a stop that the first look does not find", known: known(), now: 2 * time.Hour, past: drained(stop), want: "uncordon a (rebooted) when ready"},
 		{name: "ends no stop before the document has been looked at", now: 2 * time.Hour, past: drained(stop), want: "wait"},
 		{
 			name: "ends a stop whose document cannot be read", failing: failing(time.Time{}), now: 2 * time.Hour,
@@ -187,27 +188,6 @@ func TestUndo_AnEventThatChangesItsTime(t *testing.T) {
 			past: past(entry(maintenance("a", "system-reboot", lead), state.Drained)), want: "drain a by 10m0s soft; again at 0s",
 		},
 	})
-}
-
-// What is late is late. The machine is started again after its time, and the list is slow to say so.
-func TestReboot_TheFirstLookWithoutTheEventEndsIt(t *testing.T) {
-	t.Parallel()
-	stop := maintenance("a", "instance-stop", time.Hour)
-	sit := policy.Situation{BootID: thisBoot, Past: past(entry(stop, state.Drained, before))}
-	for _, look := range []struct {
-		now   time.Duration
-		known map[event.Kind][]event.Event
-		want  string
-	}{
-		{2 * time.Hour, known(stop), "drain a by 1h0m0s soft"},
-		{2*time.Hour + time.Minute, known(), "uncordon a (rebooted) when ready"},
-	} {
-		sit.Now, sit.Known = at(look.now), look.known
-		sit = brought(t, rules(), sit)
-		if got := describeGoal(rules().Decide(sit)); got != look.want {
-			t.Errorf("at %s, Decide: %s\n   want: %s", look.now, got, look.want)
-		}
-	}
 }
 
 // Somebody reboots the machine a day before EC2 stops it. EC2 is late, and the list has a gap: the stop is still to come.
