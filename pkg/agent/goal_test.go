@@ -43,21 +43,6 @@ func TestGoal_WorkIsRecordedBeforeAndAfterIt(t *testing.T) {
 	})
 }
 
-func TestGoal_EventsThatEndTogetherAreUndoneOnce(t *testing.T) {
-	bubble(t, func(r *rig) {
-		a, b := r.stopping("a", time.Hour), r.stopping("b", 2*time.Hour)
-		r.runFor(a, b)
-		r.heard.take()
-		r.announce(canceled(a), canceled(b))
-		r.wantTape("put a undoing", "put b undoing", "guard ended", "uncordon", "uncordon ended",
-			"put a closed canceled", "put b closed canceled")
-		r.wantHeard("begun a uncordon after 0s", "done a uncordon after 0s", "closed b")
-		if a, b := r.entry("a"), r.entry("b"); a.OnNode || b.OnNode {
-			t.Errorf("a: %+v\nb: %+v", a, b)
-		}
-	})
-}
-
 func TestGoal_AnEventThatJoinsAdjustsTheGuard(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(stuck)
@@ -189,15 +174,6 @@ func TestGoal_NewRulesHoldForWhatIsAnnounced(t *testing.T) {
 		r.pass(time.Minute)
 		r.wantTape()
 	})
-	t.Run("the action is stronger", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			r.runFor(recommended("a"))
-			r.set(event.RebalanceRecommendation, cordons)
-			r.wantTape("put a cordoning", "guard for a: cordon", "put a cordoned")
-			r.set(event.RebalanceRecommendation, notifies)
-			r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a seen")
-		})
-	})
 }
 
 func TestGoal_TheGuardKnowsOfAShutdown(t *testing.T) {
@@ -276,27 +252,6 @@ func TestGoal_ADrainedNodeIsDrainedForANewEventWhenTheGuardSaysSo(t *testing.T) 
 		r.pass(time.Second)
 		r.wantPhase("a", state.Drained)
 		r.wantPhase("b", state.Draining)
-	})
-}
-
-// The guard reports that the node is drained, and at the same time another event joins. From then on the API server is away.
-func TestGoal_DrainedForAnEventThoughAnotherJoinsAtThatMoment(t *testing.T) {
-	bubble(t, func(r *rig) {
-		stop := r.stopping("b", time.Hour)
-		r.node.toGuard(func(ctx context.Context, g *guard) {
-			g.close()
-			rest(ctx, 10*time.Second)
-			r.service.set(func() { r.service.slow = time.Second })
-			g.say(drain.Progress{Kind: state.PodGone, Pod: "default/web"}) // The loop is busy for a second with this.
-			rest(ctx, 100*time.Millisecond)
-			g.drain()
-			r.source.sink.Snapshot(event.Snapshot{Kind: event.ScheduledMaintenance, Events: []event.Event{stop}})
-			r.service.set(func() { r.service.slow = 0 })
-		})
-		r.run()
-		r.announce(r.spot("a", 2*time.Minute))
-		r.pass(3 * time.Minute)
-		r.wantPhase("a", state.Drained)
 	})
 }
 

@@ -3,12 +3,10 @@ package agent_test
 import (
 	"context"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
@@ -167,49 +165,6 @@ func TestListener_AnOperatorOpensTheNode(t *testing.T) {
 		r.wantReopened("a")
 		r.wantPhase("a", state.Cordoned)
 	})
-	t.Run("and the rules end the drain", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			r.node.toGuard(func(ctx context.Context, g *guard) {
-				stuck(ctx, g)
-				time.Sleep(10 * time.Second)
-				g.open()
-			})
-			r.run()
-			r.announce(r.stopping("a", 14*24*time.Hour))
-			r.pass(time.Minute)
-			r.heard.take()
-			r.set(event.ScheduledMaintenance, cordons)
-			r.pass(time.Hour)
-			r.wantHeard("preempted a drain after 1m0s")
-		})
-	})
-	t.Run("and the event is back while it is undone", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			r.node.toGuard(func(ctx context.Context, g *guard) {
-				g.close()
-				g.drain()
-				time.Sleep(10 * time.Second)
-				g.becomes(func(s *drain.State) { *s = drain.State{Open: true, Ours: true, UID: "node", Drained: true} },
-					drain.Progress{Kind: state.NodeReopened, Claim: g.wants().Claim})
-			})
-			r.node.toUncordon(hangs) // The API server is away.
-			r.run()
-			r.announce(r.spot("a", 2*time.Minute))
-			r.pass(time.Minute)
-			r.announce()
-			r.pass(time.Minute)
-			r.wantPhase("a", state.Undoing)
-			r.wantReopened("a")
-			r.heard.take()
-			r.announce(r.spot("a", 2*time.Minute))
-			r.pass(time.Minute)
-			for _, line := range r.heard.take() {
-				if strings.HasPrefix(line, "done a cordon") || strings.HasPrefix(line, "cordoned a") {
-					t.Errorf("heard of a node that is open: %q", line)
-				}
-			}
-		})
-	})
 }
 
 // A node that takes no pods, with an Event that says the opposite, would be no help.
@@ -286,32 +241,6 @@ func TestListener_NothingOfAGuardThatIsOver(t *testing.T) {
 		late.say(pod(state.PodGone, ""))
 		r.pass(time.Second)
 		r.wantHeard()
-	})
-}
-
-// An operator has opened the node for the drain, and it is closed for an event that only cordons. The drain is still for the first.
-func TestListener_ADrainIsForItsEventThoughAnotherClosesTheNode(t *testing.T) {
-	withServer(t, func(r *rig, s *apitest.Server) {
-		r.rule(event.RebalanceRecommendation, cordons)
-		hold(s, 5)
-		r.run()
-		a := r.spot("a", time.Hour)
-		r.look(a)
-		s.UncordonAs("kubectl")
-		r.pass(10 * time.Second)
-		r.look(a, recommended("b"))
-		r.wantReopened("a")
-		r.wantUnschedulable(s, true)
-		r.wantStatus("draining node node-a for spot-interruption: 0 of 1 pod gone, 3570 s left, held by PDB budget")
-		if step := r.board.last().Step; step == nil || step.Event != "a" || !strings.HasPrefix(step.Reason, "EC2 will terminate") {
-			t.Errorf("the step is %+v", step)
-		}
-		r.heard.take()
-		s.RemovePod("default/web")
-		r.pass(time.Millisecond)
-		if heard := r.heard.take(); len(heard) == 0 || !strings.HasPrefix(heard[0], "pod-gone a drain") {
-			t.Errorf("heard is %q", heard)
-		}
 	})
 }
 

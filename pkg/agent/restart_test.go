@@ -12,7 +12,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
@@ -107,16 +106,6 @@ func TestRestart_OnADrainedNodeIsQuiet(t *testing.T) {
 	})
 }
 
-// On call, one would conclude that somebody had uncordoned the node meanwhile.
-func TestRestart_DuringADrainLogsNoNewCordon(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.record.entries = []state.Entry{r.drained(r.spot("a", 90*time.Second), state.Draining, "boot-1")}
-		r.node.toGuard(resumed(time.Hour))
-		r.runFor(r.spot("a", 90*time.Second))
-		r.wantSaid(systemd.Cordoned)
-	})
-}
-
 func TestRestart_WhatRanOutOfTimeWhileNthWasStopped(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(stuck)
@@ -163,34 +152,6 @@ func TestReboot_UncordonsWhenTheNodeIsReady(t *testing.T) {
 		r.announce(reboot)
 		r.pass(time.Hour)
 		r.wantTape()
-	})
-}
-
-// The Node has been Ready all the time, as the reboot was quick. The claim may be read late, as the API server is away at first.
-func TestReboot_TheKubeletOfThisBootHasToReport(t *testing.T) {
-	each(t, map[string]bool{"the claim is read at once": false, "the claim is read late": true}, func(r *rig, late bool) {
-		s := r.serve(drain.Options{})
-		r.run()
-		a := r.stopping("a", 14*24*time.Hour)
-		r.look(a)
-		r.restart(func() {
-			r.cfg.BootID = "boot-2"
-			if late {
-				s.GoAway()
-			}
-		})
-		r.announce(a)
-		r.pass(time.Second)
-		r.announce(canceled(a))
-		r.pass(time.Second)
-		if late {
-			s.ComeBack()
-		}
-		r.pass(time.Minute)
-		r.wantUnschedulable(s, true)
-		s.SetBootID("boot-2")
-		r.pass(time.Minute)
-		r.wantUnschedulable(s, false)
 	})
 }
 
@@ -397,23 +358,6 @@ func TestRecord_AnEntryThatIsRefusedHoldsNothingElseUp(t *testing.T) {
 			t.Errorf("what the outcomes became is %q", got)
 		}
 	})
-	t.Run("what was taken before stays", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			r.rule(event.SpotInterruption, notifies)
-			r.runFor(r.spot("a", time.Hour))
-			for _, row := range []struct {
-				refuses string
-				want    time.Duration
-			}{{"a", time.Hour}, {"", 2 * time.Hour}} { // It is tried again after ten seconds.
-				r.record.set(func() { r.record.refuses = row.refuses })
-				r.announce(r.spot("a", 2*time.Hour))
-				r.pass(5 * time.Second)
-				if e := r.entry("a"); !e.Event.Deadline.Equal(r.in(row.want)) {
-					t.Errorf("after %s, the deadline is %s", time.Since(r.start), e.Event.Deadline)
-				}
-			}
-		})
-	})
 }
 
 // claim is a claim of nth's on the Node for the event a, made an hour ago.
@@ -431,7 +375,6 @@ func TestClaim_IsAdopted(t *testing.T) {
 	each(t, map[string]row{
 		"and nothing else is known": {func(r *rig) { r.pass(time.Hour) }, nil},
 		"and its event is over":     {func(r *rig) { r.announce(); r.pass(30 * time.Second) }, lifted},
-		"but not sooner":            {func(r *rig) { r.announce(); r.pass(30*time.Second - 1) }, nil},
 		"and its event is announced": {
 			func(r *rig) { r.announce(r.spot("a", time.Minute)) }, []string{"put a draining", "guard for a: drain, hard in 50s", "put a drained"},
 		},
@@ -460,7 +403,7 @@ func TestClaim_IsAdopted(t *testing.T) {
 // The root volume may have been replaced, and the record with it; or what was put last has not reached the disk.
 func TestClaim_WhatBecomesOfIt(t *testing.T) {
 	adopted := []string{"put a cordoned", "put a undoing", "uncordon when ready", "uncordon when ready ended"}
-	knows := func(phase state.Phase) func(r *rig) {
+	recorded := func(phase state.Phase) func(r *rig) {
 		return func(r *rig) {
 			e := r.drained(r.stopping("a", time.Hour), phase, "boot-0")
 			if e.OnNode = false; phase == state.Closed {
@@ -470,10 +413,6 @@ func TestClaim_WhatBecomesOfIt(t *testing.T) {
 			r.rule(event.ScheduledMaintenance, notifies)
 		}
 	}
-	watched := func(r *rig) {
-		r.cfg.Policy[event.StateChange] = policy.Rule{Action: policy.Cordon}
-		r.cfg.Unwatched = []event.Kind{event.StateChange}
-	}
 	type row struct {
 		kind    event.Kind
 		boot    string
@@ -482,29 +421,19 @@ func TestClaim_WhatBecomesOfIt(t *testing.T) {
 	}
 	nothing := func(*rig) {}
 	each(t, map[string]row{
-		"the machine was shut down":        {event.Shutdown, "boot-0", nothing, append(adopted, "put a closed rebooted")},
-		"the event is in the record":       {event.ScheduledMaintenance, "boot-0", knows(state.Seen), append(adopted, "put a seen")},
-		"the event is over in the record":  {event.ScheduledMaintenance, "boot-0", knows(state.Closed), append(adopted, "put a seen")},
-		"its kind is unknown":              {"made-up", "boot-1", nothing, []string{"put a cordoned", "put a undoing", "uncordon", "uncordon ended", "put a closed ignored"}},
-		"it is unknown, of an old boot":    {"made-up", "boot-0", nothing, append(adopted, "put a closed ignored")},
-		"nobody looks for its kind at all": {event.StateChange, "boot-1", watched, []string{"put a cordoned", "guard for a: cordon"}},
+		"the machine was shut down":       {event.Shutdown, "boot-0", nothing, append(adopted, "put a closed rebooted")},
+		"the event is in the record":      {event.ScheduledMaintenance, "boot-0", recorded(state.Seen), append(adopted, "put a seen")},
+		"the event is over in the record": {event.ScheduledMaintenance, "boot-0", recorded(state.Closed), append(adopted, "put a seen")},
+		"its kind is unknown":             {"made-up", "boot-1", nothing, []string{"put a cordoned", "put a undoing", "uncordon", "uncordon ended", "put a closed ignored"}},
+		"nobody looks for its kind": {event.StateChange, "boot-1", func(r *rig) {
+			r.cfg.Policy[event.StateChange] = policy.Rule{Action: policy.Cordon}
+			r.cfg.Unwatched = []event.Kind{event.StateChange}
+		}, []string{"put a cordoned", "guard for a: cordon"}},
 	}, func(r *rig, row row) {
 		r.node.toClaim(claims(r.claim(row.kind, row.boot)))
 		row.prepare(r)
 		r.run()
 		r.wantTape(row.want...)
-	})
-	t.Run("in time, if nobody looks for its kind", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			watched(r)
-			r.node.toClaim(claims(r.claim(event.StateChange, "boot-1")))
-			r.run()
-			r.announce()
-			r.pass(10*time.Minute - 1)
-			r.wantTape("put a cordoned", "guard for a: cordon")
-			r.pass(1)
-			r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed withdrawn")
-		})
 	})
 }
 
@@ -541,45 +470,16 @@ func TestClaim_IsNotAdopted(t *testing.T) {
 	})
 }
 
-// Whoever may write to the Node can write any time there.
+// Anybody who may write to the Node can write any time there.
 func TestClaim_OfAnIncredibleTimeIsOfNow(t *testing.T) {
-	each(t, incredible, func(r *rig, at time.Time) {
+	bubble(t, func(r *rig) {
 		claim := r.claim(event.ScheduledMaintenance, "boot-1")
-		claim.Since = at
+		claim.Since = incredible
 		r.node.toClaim(claims(claim))
 		r.run()
 		if e := r.entry("a"); !e.FirstSeen.Equal(r.start) || !e.CordonedAt.Equal(r.start) || !e.ActedFor.Equal(r.start) {
-			r.t.Errorf("the entry is %+v", e)
+			t.Errorf("the entry is %+v", e)
 		}
-		r.announce(r.rebooting("a", 10*time.Hour)) // It is not due yet, so it was put off.
-		if _, refused := r.record.counts(); refused > 0 {
-			r.t.Errorf("refused %d times", refused)
-		}
-		r.wantPhase("a", state.Seen)
-	})
-}
-
-// The claim on the Node names an event that is over; another one holds the cordon, as the record says.
-func TestClaim_BringsNoEventBackThatIsOver(t *testing.T) {
-	withServer(t, func(r *rig, s *apitest.Server) {
-		r.rule(event.ScheduledMaintenance, func(rule *policy.Rule) { rule.WithdrawnAfter = time.Minute })
-		r.run()
-		a, b := r.stopping("a", 14*24*time.Hour), r.stopping("b", 7*24*time.Hour)
-		r.look(a)
-		r.look(a, b)
-		r.look(canceled(a), b)
-		r.announce(b)
-		r.wantPhase("a", state.Closed)
-		r.restart()
-		r.announce(b)
-		r.pass(2 * time.Minute)
-		r.wantHeard()
-		if e := r.entry("a"); e.Phase != state.Closed || e.Ending != state.Canceled {
-			t.Errorf("a is %s %s", e.Phase, e.Ending)
-		}
-		r.announce(canceled(b))
-		r.pass(time.Minute)
-		r.wantUnschedulable(s, false)
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -15,25 +14,13 @@ import (
 
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/nth-project/nth/pkg/agent"
-	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
-
-// TestMain leaves out a handler of client-go's that counts a millisecond between two errors, of all bubbles. Their clocks do not
-// agree: it may be years.
-func TestMain(m *testing.M) {
-	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1]
-	os.Exit(m.Run())
-}
 
 // rig is an agent among the fakes of fakes_test.go, on a clock of its own: an hour takes no time, and a measured time is exact.
 type rig struct {
@@ -97,19 +84,6 @@ func repeat(t *testing.T, times int, f func(r *rig)) {
 			close(r.record.released)
 		})
 	}
-}
-
-// withServer runs f with the Node of pkg/drain and an API server.
-func withServer(t *testing.T, f func(r *rig, s *apitest.Server)) {
-	t.Helper()
-	bubble(t, func(r *rig) { f(r, r.serve(drain.Options{Margin: 2 * time.Second})) })
-}
-
-// serve has the agent act upon the Node of an API server.
-func (r *rig) serve(options drain.Options) *apitest.Server {
-	s := apitest.New(r.t)
-	r.cfg.Node = drain.New(s.Client(), apitest.Node, options)
-	return s
 }
 
 // rules are the defaults of the configuration, as far as they matter here.
@@ -335,18 +309,6 @@ func (r *rig) compare(what string, got, want []string) {
 	}
 }
 
-// wantUnschedulable expects that of the API server's Node.
-func (r *rig) wantUnschedulable(s *apitest.Server, want bool) {
-	r.t.Helper()
-	if got := s.CurrentNode().Spec.Unschedulable; got != want {
-		var entries []string
-		for _, e := range r.record.Entries() {
-			entries = append(entries, fmt.Sprintf("%s %s %s, reopened %t, on node %t", e.Event.ID, e.Phase, e.Ending, e.Released(), e.OnNode))
-		}
-		r.t.Errorf("after %s, the node is unschedulable: %t, want %t; %s", time.Since(r.start), got, want, strings.Join(entries, "; "))
-	}
-}
-
 // wantReopened expects that the record says for exactly these events that an operator has uncordoned the node.
 func (r *rig) wantReopened(want ...string) {
 	r.t.Helper()
@@ -357,25 +319,6 @@ func (r *rig) wantReopened(want ...string) {
 		}
 	}
 	r.compare("what the node was reopened for", got, want)
-}
-
-// web is a pod that ends by itself within its grace period.
-func web(name string, grace int64) *corev1.Pod {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: name, Labels: map[string]string{"app": "web"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "web", Controller: new(true)}},
-		},
-		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &grace},
-	}
-	apitest.Ready(pod)
-	return pod
-}
-
-// hold adds the pod default/web, which a budget holds.
-func hold(s *apitest.Server, grace int64) {
-	s.AddPod(web("web", grace), apitest.Never)
-	s.Always("evict default/web", apitest.HeldBy("budget", 0))
 }
 
 // tape is the order in which things were done.

@@ -2,7 +2,6 @@ package agent_test
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -61,22 +60,6 @@ func TestSource_TroubleEndsAfterTenSecondsWithout(t *testing.T) {
 	})
 }
 
-func TestSource_LogsOnceThatItComesAndGoes(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.run()
-		for range 900 {
-			r.trouble(event.SpotInterruption, "no answer")
-			r.pass(2 * time.Second)
-			r.announce()
-			r.pass(2 * time.Second)
-		}
-		r.wantSaid(systemd.SourceTrouble, lost("no answer"))
-		r.wantSaid(systemd.SourceRecovered)
-		r.pass(8 * time.Second)
-		r.wantSaid(systemd.SourceRecovered, "info: spot-interruption is readable again after 59m58s")
-	})
-}
-
 // A document of which a part cannot be read gives a snapshot and trouble at each look.
 func TestSource_APartlyReadableDocument(t *testing.T) {
 	bubble(t, func(r *rig) {
@@ -91,41 +74,6 @@ func TestSource_APartlyReadableDocument(t *testing.T) {
 		r.wantSaid(systemd.SourceTrouble, lost("entry 1 has no time"))
 		r.wantSaid(systemd.SourceRecovered)
 		r.wantTape("put a drained, missing", "put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed withdrawn")
-	})
-}
-
-func TestSource_OnlyGoodLooksWithdraw(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.runFor(r.spot("a", 2*time.Minute))
-		for range 20 {
-			r.trouble(event.SpotInterruption, "connection refused")
-			r.pass(time.Minute)
-		}
-		r.wantTape()
-		for range 2 { // It is missing, the service is away, and the next look finds it again.
-			r.announce(r.spot("a", 2*time.Minute))
-			r.announce()
-			r.tape.take()
-			r.trouble(event.SpotInterruption, "connection refused")
-			r.pass(10 * time.Minute)
-			r.wantTape()
-		}
-		r.announce()
-		r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed withdrawn")
-	})
-}
-
-func TestSource_KeepsWhatItDelivered(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.run()
-		ev := r.spot("a", time.Hour)
-		ev.Deadline = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
-		delivered := []event.Event{ev}
-		r.source.sink.Snapshot(event.Snapshot{Kind: ev.Kind, Events: delivered})
-		r.pass(time.Second)
-		if delivered[0] != ev {
-			t.Errorf("the event has become %+v", delivered[0])
-		}
 	})
 }
 
@@ -229,11 +177,9 @@ func TestClock_DocumentsAreReadByEC2s(t *testing.T) {
 	}{
 		"right":                            {want: 2 * time.Minute},
 		"right, and an answer takes 4 s":   {took: 4 * time.Second, want: 2 * time.Minute},
-		"3 s ahead, which is not known":    {ahead: 3 * time.Second, want: 2*time.Minute - 3*time.Second},
 		"a little more":                    {ahead: 3*time.Second + 1, want: 2*time.Minute - time.Second},
 		"2 s behind, which is not known":   {ahead: -2 * time.Second, want: 2*time.Minute + 2*time.Second},
 		"a little more behind":             {ahead: -2*time.Second - 1, want: 2*time.Minute - time.Second},
-		"10 h ahead":                       {ahead: 10 * time.Hour, want: 2*time.Minute - time.Second},
 		"10 min. behind, and it takes 4 s": {ahead: -10 * time.Minute, took: 4 * time.Second, want: 2*time.Minute - 5*time.Second},
 		"1970, as without a battery":       {ahead: -30 * 365 * 24 * time.Hour, want: 2*time.Minute - time.Second},
 	}, func(r *rig, row struct{ ahead, took, want time.Duration }) {
@@ -309,17 +255,9 @@ func TestClock_SleepIsPartOfEachSpan(t *testing.T) {
 			func(r *rig, clock *boottime) { r.dated(clock.ec2(), 0, r.spot("a", 10*time.Hour)) },
 			9 * time.Hour, time.Second, "adjust to a: drain, hard in 59m58s",
 		},
-		"a maintenance's lead": {
-			func(r *rig, clock *boottime) { r.dated(clock.ec2(), 0, r.rebooting("a", 11*time.Hour)) },
-			10 * time.Hour, 50*time.Minute - time.Second, "guard for a: drain, soft in 10m0s",
-		},
 		"a budget": {
 			func(r *rig, _ *boottime) { r.announce(terminated("a")) },
 			10 * time.Minute, 5 * time.Minute, "put a incomplete",
-		},
-		"a cordon's time to live": {
-			func(r *rig, _ *boottime) { r.announce(recommended("a")) },
-			50 * time.Minute, 10 * time.Minute, "uncordon",
 		},
 		"a cordon's time to live that ended meanwhile": {
 			func(r *rig, _ *boottime) { r.announce(recommended("a")) },
@@ -406,47 +344,23 @@ func TestClock_AGuardGetsADeadlineThatHasMoved(t *testing.T) {
 	})
 }
 
-// incredible are times that no record can hold, or that cannot be counted from. pkg/event has the rule.
-var incredible = map[string]time.Time{
-	"in the last year":            time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
-	"long after":                  time.Date(292277026596, 12, 4, 15, 30, 7, 0, time.UTC),
-	"before the year 0":           time.Date(-1, 12, 31, 23, 0, 0, 0, time.UTC),
-	"before the year 0 elsewhere": time.Date(0, 1, 1, 0, 0, 0, 0, time.FixedZone("", 3600)),
-}
+// incredible is a time that no record can hold; pkg/event has the rule.
+var incredible = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 
 func TestClock_AnIncredibleTimeIsNone(t *testing.T) {
-	each(t, incredible, func(r *rig, at time.Time) {
-		r.run()
-		for i, field := range []func(*event.Event) *time.Time{
-			func(ev *event.Event) *time.Time { return &ev.Deadline },
-			func(ev *event.Event) *time.Time { return &ev.Noticed },
-			func(ev *event.Event) *time.Time { return &ev.Until },
-		} {
-			ev := r.stopping(fmt.Sprint("a", i), time.Minute)
-			*field(&ev) = at
-			r.announce(ev)
-			e := r.entry(ev.ID)
-			if _, refused := r.record.counts(); refused > 0 || !field(&e.Event).IsZero() {
-				r.t.Errorf("refused %d times; the entry is %+v", refused, e)
-			}
+	bubble(t, func(r *rig) {
+		ev := r.stopping("a", time.Minute)
+		ev.Deadline = incredible
+		r.runFor(ev)
+		if e := r.entry("a"); !e.Event.Deadline.IsZero() {
+			t.Errorf("the entry is %+v", e)
 		}
-	})
-	t.Run("a zone that JSON does not have is no reason", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			ev := r.spot("a", time.Minute)
-			ev.Deadline = ev.Deadline.In(time.FixedZone("", 24*3600))
-			r.runFor(ev)
-			e := r.entry("a")
-			if _, refused := r.record.counts(); refused > 0 || !e.Event.Deadline.Equal(ev.Deadline) {
-				t.Errorf("refused %d times; the entry is %+v", refused, e)
-			}
-		})
 	})
 }
 
 // Spans end at three centuries, and what is cut off would move with the clock.
 func TestClock_AGuardGetsADeadlineInCenturiesOnce(t *testing.T) {
-	each(t, map[string]int{"2": 2, "1600": 1600, "2400": 2400, "9998": 9998}, func(r *rig, year int) {
+	each(t, map[string]int{"2": 2, "9998": 9998}, func(r *rig, year int) {
 		r.node.toGuard(stuck)
 		ev := r.spot("a", 0)
 		ev.Deadline = time.Date(year, 1, 2, 0, 0, 0, 0, time.UTC)
