@@ -101,93 +101,48 @@ func (n *localNode) Claim(ctx context.Context) (drain.Claim, bool, error) {
 	return node.Claim(ctx)
 }
 
-// Guard implements agent.Node.
-func (n *localNode) Guard(goal drain.Goal, report func(drain.Progress)) drain.Guard {
-	return &localGuard{self: n, report: report, goal: goal, adjusted: make(chan struct{}, 1)}
-}
-
-// localGuard is the guard of the node whose name the credential has. It waits for the credential, and begins again when that is for another
-// node. It keeps the options of its start.
-type localGuard struct {
-	self     *localNode
-	report   func(drain.Progress)
-	adjusted chan struct{} // has room for one; Adjust sends when the goal has changed
-
-	mu    sync.Mutex
-	goal  drain.Goal
-	guard drain.Guard // nil while there is no identity
-}
-
-// Run implements drain.Guard.
-func (g *localGuard) Run(ctx context.Context) {
-	options := *g.self.options.Load()
+// Guard implements agent.Node. It waits for the credential, and begins again when that is for another node. It keeps the options of its start.
+func (n *localNode) Guard(ctx context.Context, task *drain.Task, report func(drain.Progress)) {
+	options := *n.options.Load()
 	for ctx.Err() == nil {
-		id, err := g.identity(ctx)
+		id, err := n.identityFor(ctx, task, report)
 		if err != nil {
 			return // ctx has ended.
 		}
-		g.mu.Lock()
-		guard := g.self.nodeOf(id, options).Guard(g.goal, g.report)
-		g.guard = guard
-		g.mu.Unlock()
-		named, stop := g.self.whileNamed(ctx, id.Node)
-		guard.Run(named)
+		named, stop := n.whileNamed(ctx, id.Node)
+		n.nodeOf(id, options).Guard(named, task, report)
 		stop()
 	}
 }
 
-// identity waits for the identity. Until then, reportNeverJoined looks at each new goal: a machine that never joined a cluster may shut down at
-// once. The error is ctx's end.
-func (g *localGuard) identity(ctx context.Context) (identity.Identity, error) {
+// identityFor waits for the identity. Until then, reportNeverJoined looks at each new goal: a machine that never joined a cluster may shut down
+// at once. The error is ctx's end.
+func (n *localNode) identityFor(ctx context.Context, task *drain.Task, report func(drain.Progress)) (identity.Identity, error) {
 	waiting, stop := context.WithCancel(ctx)
 	var reporter sync.WaitGroup
 	reporter.Go(func() {
 		for waiting.Err() == nil {
-			g.reportNeverJoined(waiting)
+			n.reportNeverJoined(waiting, task.Goal(), report)
 			select {
 			case <-waiting.Done():
-			case <-g.adjusted:
+			case <-task.Changed():
 			}
 		}
 	})
 	defer reporter.Wait()
 	defer stop()
-	return g.self.identity(ctx)
+	return n.identity(ctx)
 }
 
 // reportNeverJoined reports the node as empty, so that a shutdown continues, if the goal is for a shutdown and there was no credential since the
 // start. Such a machine may be one on which an image is built.
-func (g *localGuard) reportNeverJoined(ctx context.Context) {
-	g.mu.Lock()
-	goal := g.goal
-	g.mu.Unlock()
+func (n *localNode) reportNeverJoined(ctx context.Context, goal drain.Goal, report func(drain.Progress)) {
 	if !goal.Shutdown {
 		return
 	}
-	if _, err := g.self.kubelet.Identity(ctx); errors.Is(err, identity.ErrNotYet) {
-		g.report(drain.Progress{Kind: state.NodeEmpty, Generation: goal.Generation, State: drain.State{Drained: true}})
+	if _, err := n.kubelet.Identity(ctx); errors.Is(err, identity.ErrNotYet) {
+		report(drain.Progress{Kind: state.NodeEmpty, Generation: goal.Generation, State: drain.State{Drained: true}})
 	}
-}
-
-// Adjust implements drain.Guard.
-func (g *localGuard) Adjust(goal drain.Goal) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.goal = goal
-	loop.Nudge(g.adjusted)
-	if g.guard != nil {
-		g.guard.Adjust(goal)
-	}
-}
-
-// Result implements drain.Guard.
-func (g *localGuard) Result() drain.Result {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.guard == nil {
-		return drain.Result{}
-	}
-	return g.guard.Result()
 }
 
 // whileNamed returns a context that ends when the credential is for a node of another name. It asks for the identity every identityPause, so that

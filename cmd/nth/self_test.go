@@ -22,19 +22,20 @@ func TestGuard_ShutdownOfAMachineThatIsNoNodeProceeds(t *testing.T) {
 	var mu sync.Mutex
 	drained := map[int]bool{}
 	spot := drain.Goal{Generation: 1, Claim: drain.Claim{Event: "s", Kind: string(event.SpotInterruption)}, Close: true, Evict: true}
-	g := s.Guard(spot, func(p drain.Progress) {
+	report := func(p drain.Progress) {
 		mu.Lock()
 		defer mu.Unlock()
 		drained[p.Generation] = drained[p.Generation] || p.State.Drained
-	})
+	}
+	task := drain.NewTask(spot)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); g.Run(ctx) }()
+	go func() { defer close(ended); s.Guard(ctx, task, report) }()
 	defer func() { stop(); <-ended }()
 	time.Sleep(200 * time.Millisecond)
 	down := spot // The spot interruption still comes first.
 	down.Generation, down.Shutdown = 2, true
-	g.Adjust(down)
+	task.Adjust(down)
 	time.Sleep(3 * time.Second)
 	mu.Lock()
 	defer mu.Unlock()

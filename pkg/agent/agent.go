@@ -41,7 +41,7 @@ type HealthChecker interface {
 
 // Node is the node that is acted upon: see drain.Node.
 type Node interface {
-	Guard(goal drain.Goal, report func(drain.Progress)) drain.Guard
+	Guard(ctx context.Context, task *drain.Task, report func(drain.Progress))
 	Uncordon(ctx context.Context, booted drain.Booted) (drain.UncordonResult, error)
 	Claim(ctx context.Context) (claim drain.Claim, ours bool, err error)
 }
@@ -331,7 +331,7 @@ func (a *Agent) decide() (policy.Situation, policy.Goal) {
 	sit := a.fold(a.situation())
 	goal := a.cfg.Policy.Decide(sit)
 	// Decide again with what the guard has reported. That holds for the events of the guard's goal only: others may have joined just now.
-	if w := a.work; w != nil && w.guard != nil && !w.stopping && goal.Action == w.goal.Action {
+	if w := a.work; w != nil && w.task != nil && !w.stopping && goal.Action == w.goal.Action {
 		sit.Node = policy.Node{Closed: w.state.Closed, Left: w.state.Left, Ours: w.state.Ours, Drained: w.state.Drained, CordonStamp: w.state.CordonStamp}
 		sit.NodeFor, sit.LookedFor, sit.DrainedFor, sit.Limited = w.joinedBy(w.reported), w.joinedBy(w.looked), w.joinedBy(w.drained), w.state.Limited
 		sit = a.fold(sit)

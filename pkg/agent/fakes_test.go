@@ -85,11 +85,42 @@ func (n *node) enter(what string) func() {
 	}
 }
 
-func (n *node) Guard(goal drain.Goal, report func(drain.Progress)) drain.Guard {
+func (n *node) Guard(ctx context.Context, task *drain.Task, report func(drain.Progress)) {
+	g := &guard{node: n, task: task, report: report, adjusted: make(chan struct{}, 1)}
+	task.SetResult(func() drain.Result { g.mu.Lock(); defer g.mu.Unlock(); return g.result })
+	n.noteGoal(task.Goal(), true)
+	defer n.enter("guard for " + inWords(task.Goal()))()
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	go g.watch(watching)
+	n.now().guard(ctx, g)
+	for g.next(ctx) {
+	}
+}
+
+// watch notes when the goal is adjusted, whatever the script waits for, and wakes next.
+func (g *guard) watch(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.task.Changed():
+		}
+		g.node.noteGoal(g.wants(), false)
+		g.node.tape.add("adjust to %s", inWords(g.wants()))
+		select {
+		case g.adjusted <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (n *node) noteGoal(goal drain.Goal, begins bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.begun, n.goals = append(n.begun, goal), append(n.goals, goal)
-	return &guard{node: n, goal: goal, report: report, adjusted: make(chan struct{}, 1)}
+	if n.goals = append(n.goals, goal); begins {
+		n.begun = append(n.begun, goal)
+	}
 }
 
 // all are the goals of all guards.
@@ -123,48 +154,17 @@ func (n *node) Claim(ctx context.Context) (drain.Claim, bool, error) { return n.
 // guard is a Guard that reports what its script says.
 type guard struct {
 	node     *node
+	task     *drain.Task
 	report   func(drain.Progress)
 	adjusted chan struct{}
 
 	mu     sync.Mutex
-	goal   drain.Goal
 	state  drain.State
 	result drain.Result
 }
 
-func (g *guard) Run(ctx context.Context) {
-	defer g.node.enter("guard for " + inWords(g.wants()))()
-	g.node.now().guard(ctx, g)
-	for g.next(ctx) {
-	}
-}
-
-func (g *guard) Adjust(goal drain.Goal) {
-	g.mu.Lock()
-	g.goal = goal
-	g.mu.Unlock()
-	g.node.mu.Lock()
-	g.node.goals = append(g.node.goals, goal)
-	g.node.mu.Unlock()
-	g.node.tape.add("adjust to %s", inWords(goal))
-	select {
-	case g.adjusted <- struct{}{}:
-	default:
-	}
-}
-
-func (g *guard) Result() drain.Result {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.result
-}
-
 // wants is the goal as it is now.
-func (g *guard) wants() drain.Goal {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.goal
-}
+func (g *guard) wants() drain.Goal { return g.task.Goal() }
 
 // inWords is a goal with its times counted from now.
 func inWords(goal drain.Goal) string {
@@ -199,7 +199,7 @@ func (g *guard) next(ctx context.Context) bool {
 func (g *guard) say(all ...drain.Progress) {
 	for _, p := range all {
 		g.mu.Lock()
-		p.Generation, p.State = g.goal.Generation, g.state
+		p.Generation, p.State = g.task.Goal().Generation, g.state
 		g.mu.Unlock()
 		g.report(p)
 	}

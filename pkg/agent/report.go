@@ -201,7 +201,7 @@ func (a *Agent) emitUncordonEnd(kind state.TransitionKind, w *work, result workR
 // handleProgress handles a report of the guard: it keeps what the policy decides by, and emits what happened.
 func (a *Agent) handleProgress(p drain.Progress) {
 	w := a.work
-	if w == nil || w.guard == nil { // A late report of a guard that has ended.
+	if w == nil || w.task == nil { // A late report of a guard that has ended.
 		return
 	}
 	a.nodeUID = cmp.Or(string(p.State.UID), a.nodeUID)

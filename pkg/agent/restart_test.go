@@ -428,11 +428,12 @@ func TestClaim_WhatBecomesOfIt(t *testing.T) {
 		"nobody looks for its kind": {event.StateChange, "boot-1", func(r *rig) {
 			r.cfg.Policy[event.StateChange] = policy.Rule{Action: policy.Cordon}
 			r.cfg.Unwatched = []event.Kind{event.StateChange}
-		}, []string{"put a cordoned", "guard for a: cordon"}},
+		}, []string{"put a cordoned", "guard for a: cordon", "put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed withdrawn"}},
 	}, func(r *rig, row row) {
 		r.node.toClaim(claims(r.claim(row.kind, row.boot)))
 		row.prepare(r)
 		r.run()
+		r.pass(10 * time.Minute)
 		r.wantTape(row.want...)
 	})
 }

@@ -110,7 +110,7 @@ func lastError(e state.Entry) string {
 }
 
 // busy reports whether something is being done to the node: an uncordon, or a guard that still has an event to work for.
-func (a *Agent) busy() bool { return a.work != nil && (a.work.guard == nil || len(a.unfinished()) > 0) }
+func (a *Agent) busy() bool { return a.work != nil && (a.work.task == nil || len(a.unfinished()) > 0) }
 
 // currentWork is activity while a guard or an uncordon is at work.
 func (a *Agent) currentWork() string {

@@ -373,3 +373,31 @@ func TestBoard_SaysWhetherTheDeadlineIsHard(t *testing.T) {
 		}
 	})
 }
+
+// An operator has opened the node for the drain, and it is closed for an event that only cordons. The drain is still for the first.
+func TestBoard_ADrainIsForItsEvent(t *testing.T) {
+	bubble(t, func(r *rig) {
+		r.rule(event.RebalanceRecommendation, cordons)
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			stuck(ctx, g)
+			if !rest(ctx, 10*time.Second) {
+				return
+			}
+			g.open()
+			g.next(ctx)
+			select { // until b joins
+			case <-ctx.Done():
+			case <-g.adjusted:
+				g.close()
+			}
+		})
+		a := r.spot("a", time.Hour)
+		r.runFor(a)
+		r.pass(10 * time.Second)
+		r.announce(a, recommended("b"))
+		r.pass(2 * time.Second)
+		if step := r.board.last().Step; step == nil || step.Event != "a" || !strings.HasPrefix(step.Reason, "EC2 will terminate") {
+			t.Errorf("the step is %+v", step)
+		}
+	})
+}

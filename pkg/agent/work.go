@@ -17,8 +17,8 @@ import (
 
 // work is what is being done to the node: a guard, or an uncordon.
 type work struct {
-	goal  policy.Goal
-	guard drain.Guard // nil for an uncordon
+	goal policy.Goal
+	task *drain.Task // the guard's; nil for an uncordon
 	// guardGoal is the goal as the guard last got it, with its times on the monotonic clock.
 	guardGoal drain.Goal
 	cancel    context.CancelFunc
@@ -54,14 +54,14 @@ func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
 	case w == nil && goal.Action == policy.Uncordon:
 		a.startUncordon(ctx, goal)
 	case w == nil || w.stopping: // Nothing is to be done, or what was begun has to end first.
-	case closing && w.guard != nil:
+	case closing && w.task != nil:
 		a.adjust(goal)
-	case goal.Action == policy.Uncordon && w.guard == nil && goal.AfterReboot == w.goal.AfterReboot: // This uncordon is under way.
+	case goal.Action == policy.Uncordon && w.task == nil && goal.AfterReboot == w.goal.AfterReboot: // This uncordon is under way.
 	default:
 		w.stopping, w.state = true, drain.State{} // Later reports would be about work that ends.
 		w.cancel()
 	}
-	if closing && a.work.guard != nil {
+	if closing && a.work.task != nil {
 		a.beginSteps(goal)
 	}
 }
@@ -78,10 +78,10 @@ func (a *Agent) startGuard(parent context.Context, goal policy.Goal) {
 		joined[id] = a.generation
 	}
 	guardGoal := a.guardGoal(goal)
-	guard := a.cfg.Node.Guard(guardGoal, func(p drain.Progress) { a.inbox.put(p) })
+	task := drain.NewTask(guardGoal)
 	recheck := func() { a.tasks.Go(func() { a.readClaim(parent, afterGuard) }) }
-	a.start(parent, work{goal: goal, guard: guard, guardGoal: guardGoal, joined: joined, recheck: recheck}, func(ctx context.Context) workResult {
-		guard.Run(ctx)
+	a.start(parent, work{goal: goal, task: task, guardGoal: guardGoal, joined: joined, recheck: recheck}, func(ctx context.Context) workResult {
+		a.cfg.Node.Guard(ctx, task, func(p drain.Progress) { a.inbox.put(p) })
 		return workResult{}
 	})
 }
@@ -191,7 +191,7 @@ func (a *Agent) adjust(goal policy.Goal) {
 	}
 	w.guardGoal = a.guardGoal(goal)
 	w.state = drain.State{Closed: w.state.Closed, Ours: w.state.Ours, Limited: w.state.Limited} // The guard reports the rest again.
-	w.guard.Adjust(w.guardGoal)
+	w.task.Adjust(w.guardGoal)
 }
 
 // join records in w.joined which events the goal has. If events join, it begins a new generation and returns true. All events join again if the
@@ -224,10 +224,10 @@ func (w *work) joinedBy(generation int) []string {
 
 // resultNow asks the guard how far it has come; nil if there is no guard, as when an event's time was over before.
 func (a *Agent) resultNow() *state.Result {
-	if a.work == nil || a.work.guard == nil {
+	if a.work == nil || a.work.task == nil {
 		return nil
 	}
-	a.result = a.work.guard.Result()
+	a.result = a.work.task.Result()
 	r := a.result
 	return &state.Result{Evicted: r.Evicted, Deleted: r.Deleted, Skipped: r.Skipped, Left: r.Left, HeldBy: r.HeldBy}
 }
@@ -254,10 +254,10 @@ func (a *Agent) handleWorkResult(result workResult) {
 	w := a.work
 	w.cancel()
 	a.work = nil
-	if w.guard != nil && !onNode(a.cfg.Record.Entries()) {
+	if w.task != nil && !onNode(a.cfg.Record.Entries()) {
 		w.recheck() // Its last patch may have closed a node that somebody else had kept closed until then, and was not reported.
 	}
-	if w.guard != nil || result.err != nil && w.stopping { // An uncordon that was stopped has not failed.
+	if w.task != nil || result.err != nil && w.stopping { // An uncordon that was stopped has not failed.
 		return
 	}
 	a.log(uncordonEnd(state.NodeUncordoned, w, result, a.entry(w.goal.Event)))

@@ -68,8 +68,8 @@ func TestClaim_TakenBackByItsWriter(t *testing.T) {
 			r := drained(t, s, drain.Options{Writer: writer})
 			s.ChangeNode(unclaimed)
 			r.await(state.NodeClosed)
-			if reported := r.of(state.NodeReopened); len(reported) != 0 || !s.CurrentNode().Spec.Unschedulable || r.guard.Result().Cordon != drain.CordonSet {
-				t.Errorf("reported %+v; the result is %+v", reported, r.guard.Result())
+			if reported := r.of(state.NodeReopened); len(reported) != 0 || !s.CurrentNode().Spec.Unschedulable || r.task.Result().Cordon != drain.CordonSet {
+				t.Errorf("reported %+v; the result is %+v", reported, r.task.Result())
 			}
 			s.AddPod(pod("late"), 0)
 			r.await(state.PodGone, "default/late")

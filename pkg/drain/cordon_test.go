@@ -198,7 +198,7 @@ func (r *trial) looked() drain.CordonResult {
 	await(r.t, "a look at the Node", func() bool {
 		return len(r.of(state.NodeClosed))+len(r.of(state.NodeFoundClosed))+len(r.of(state.NodeReopened))+len(r.of(state.NodeOptedOut)) > 0
 	})
-	return r.guard.Result().Cordon
+	return r.task.Result().Cordon
 }
 
 // setBy is what the API server remembers of who has set a node's cordon, and of a kubelet that has set other things.

@@ -1,6 +1,6 @@
 // Package drain drains one node: it cordons the node, evicts its pods, keeps it empty, and takes back what it has set.
 //
-// A Guard pursues a Goal until it is stopped: it cordons, evicts, deletes before a hard deadline, reports when the node is empty, and continues
+// A guard (Node.Guard) pursues the Goal of a Task until it is stopped: it cordons, evicts, deletes before a hard deadline, reports when the node is empty, and continues
 // watching. The goal may change meanwhile. Node.Uncordon takes back what is ours.
 //
 // The package is given a client and a node's name, and gets by with the rights of that node's kubelet, which are narrow. The node's pods are
@@ -13,7 +13,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -162,15 +162,43 @@ type Goal struct {
 	Limited bool
 }
 
-// Guard pursues a goal for a node, and maintains it.
-type Guard interface {
-	// Run works until ctx ends, and retries what fails.
-	Run(ctx context.Context)
-	// Adjust changes the goal. It may be called from any goroutine, and does not block.
-	Adjust(goal Goal)
-	// Result returns what has been done so far. It may be called from any goroutine, also after Run has ended.
-	Result() Result
+// Task is a goal that a guard is to pursue (Node.Guard). Its owner may change the goal meanwhile, and ask for the result so far. The methods may
+// be called from any goroutine, and do not block.
+type Task struct {
+	goal    atomic.Pointer[Goal]
+	changed chan struct{} // has an element if the goal has changed since a guard last received
+	result  atomic.Pointer[func() Result]
 }
+
+// NewTask returns a task on which no guard works yet.
+func NewTask(goal Goal) *Task {
+	t := &Task{changed: make(chan struct{}, 1)}
+	t.goal.Store(&goal)
+	return t
+}
+
+// Goal returns the goal as it is now.
+func (t *Task) Goal() Goal { return *t.goal.Load() }
+
+// Adjust changes the goal.
+func (t *Task) Adjust(goal Goal) {
+	t.goal.Store(&goal)
+	loop.Nudge(t.changed)
+}
+
+// Changed receives when the goal has changed. Only the guard that works on the task may receive.
+func (t *Task) Changed() <-chan struct{} { return t.changed }
+
+// Result returns what the last guard of the task has done so far, also after its end.
+func (t *Task) Result() Result {
+	if result := t.result.Load(); result != nil {
+		return (*result)()
+	}
+	return Result{} // None has begun.
+}
+
+// SetResult has Result call a guard's function, from any goroutine.
+func (t *Task) SetResult(result func() Result) { t.result.Store(&result) }
 
 // Progress is one thing that happened, and the state after it.
 type Progress struct {
@@ -241,46 +269,14 @@ type DryRun struct{ *Node }
 // NewDryRun returns a dry run for a node.
 func NewDryRun(n *Node) *DryRun { return &DryRun{n} }
 
-// Guard returns a guard that changes nothing. It passes what a real guard would do to report, as if each step succeeded at once. It stays
-// until it is stopped.
-func (d *DryRun) Guard(goal Goal, report func(Progress)) Guard {
-	return &dryGuard{node: d.Node, report: report, goal: goal, adjusted: make(chan struct{}, 1)}
-}
-
-type dryGuard struct {
-	node     *Node
-	report   func(Progress)
-	adjusted chan struct{} // wakes Run after Adjust
-
-	mu     sync.Mutex // protects goal and result
-	goal   Goal
-	result Result
-	memory memory // of the last look; only Run uses it
-}
-
-// Adjust implements Guard.
-func (g *dryGuard) Adjust(goal Goal) {
-	g.mu.Lock()
-	g.goal = goal
-	g.mu.Unlock()
-	loop.Nudge(g.adjusted)
-}
-
-// Result implements Guard.
-func (g *dryGuard) Result() Result {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.result
-}
-
-// Run implements Guard. It looks once for each goal, and again after a look that failed.
-func (g *dryGuard) Run(ctx context.Context) {
+// Guard is Node.Guard, but changes nothing. It passes what a real guard would do to report, as if each step succeeded at once. It looks once for
+// each goal, and again after a look that failed.
+func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
+	g := &dryGuard{node: d.Node}
 	var pause time.Duration
 	reported, evicted, trouble := false, false, ""
-	for more := true; more; more = loop.Await(ctx, g.adjusted, pause) {
-		g.mu.Lock()
-		goal := g.goal
-		g.mu.Unlock()
+	for more := true; more; more = loop.Await(ctx, task.changed, pause) {
+		goal := task.Goal()
 		reported = reported && (evicted || !goal.Evict) // The first goal with evictions is reported in full again.
 		var would dryLook
 		err := kube.Retry(ctx, func(ctx context.Context) (err error) {
@@ -291,25 +287,29 @@ func (g *dryGuard) Run(ctx context.Context) {
 			pause = lookEvery
 			if ctx.Err() == nil && !kube.EqualIgnoringDigits(err.Error(), trouble) {
 				trouble = err.Error()
-				g.report(Progress{Kind: state.NodeUnclosable, Generation: goal.Generation, State: State{Trouble: trouble}, Detail: trouble})
+				report(Progress{Kind: state.NodeUnclosable, Generation: goal.Generation, State: State{Trouble: trouble}, Detail: trouble})
 			}
 			continue
 		}
-		g.mu.Lock()
-		g.result = would.result
-		g.mu.Unlock()
+		task.SetResult(func() Result { return would.result })
 		if reported { // The agent needs the state under the new goal.
-			g.report(Progress{Kind: state.GoalChanged, Generation: goal.Generation, State: would.state})
+			report(Progress{Kind: state.GoalChanged, Generation: goal.Generation, State: would.state})
 		}
 		for _, p := range would.steps {
 			if p.Kind == state.NodeEmpty || !reported { // The agent needs NodeEmpty for each goal.
 				p.Generation, p.State = goal.Generation, would.state
-				g.report(p)
+				report(p)
 			}
 		}
 		// After an uncordon the agent adjusts the goal, and all steps are reported for that one.
 		reported, evicted, pause = !would.uncordoned, evicted || goal.Evict, forever
 	}
+}
+
+// dryGuard is what DryRun.Guard knows of the node.
+type dryGuard struct {
+	node   *Node
+	memory memory // of the last look
 }
 
 // dryLook is what would be done to a node: the result, the state after it, and the steps to report.

@@ -39,9 +39,9 @@ var claim = drain.Claim{Event: "event-1", Kind: "spot-interruption", BootID: "bo
 
 // trial is a guard that stands over the server's node, or stood.
 type trial struct {
-	t     *testing.T
-	guard drain.Guard
-	goal  drain.Goal
+	t    *testing.T
+	task *drain.Task
+	goal drain.Goal
 	// cancel stops it, and done is closed when it has stopped. began is when it was set, and end when its time is over.
 	cancel     context.CancelFunc
 	done       chan struct{}
@@ -91,7 +91,7 @@ func start(t *testing.T, s *apitest.Server, opts drain.Options, goal drain.Goal)
 
 // guarded is a Node, or its dry run.
 type guarded interface {
-	Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard
+	Guard(ctx context.Context, task *drain.Task, tell func(drain.Progress))
 }
 
 func watchOver(t *testing.T, node guarded, goal drain.Goal) *trial {
@@ -104,10 +104,10 @@ func watchOver(t *testing.T, node guarded, goal drain.Goal) *trial {
 	if r.end.IsZero() {
 		r.end = time.Now().Add(plenty)
 	}
-	r.guard = node.Guard(goal, r.tell)
+	r.task = drain.NewTask(goal)
 	go func() {
 		defer close(r.done)
-		r.guard.Run(ctx)
+		node.Guard(ctx, r.task, r.tell)
 	}()
 	t.Cleanup(func() { cancel(); <-r.done })
 	return r
@@ -162,7 +162,7 @@ func (r *trial) adjust(change func(*drain.Goal)) {
 	r.mu.Lock()
 	r.adjusted = len(r.reports)
 	r.mu.Unlock()
-	r.guard.Adjust(r.goal)
+	r.task.Adjust(r.goal)
 }
 
 // joining begins another generation.
@@ -200,7 +200,7 @@ func (r *trial) wait() (drain.Result, error) {
 	case <-r.done:
 		err = context.Canceled
 	}
-	r.result = r.guard.Result()
+	r.result = r.task.Result()
 	return r.result, err
 }
 
@@ -228,7 +228,7 @@ func (r *trial) leave() drain.Result {
 		}
 		return s.Looked && s.Limited
 	})
-	return r.guard.Result()
+	return r.task.Result()
 }
 
 // of returns what was reported of a kind, and of a pod if one is given.

@@ -42,19 +42,19 @@ func drainFatNode(server string) (string, error) {
 		}
 	}
 	goal := goalWithin(true, time.Hour)
-	guard := node.Guard(goal, func(p drain.Progress) {
+	task := drain.NewTask(goal)
+	node.Guard(ctx, task, func(p drain.Progress) {
 		if p.Kind == state.NodeEmpty {
 			cancel()
 		}
 	})
-	guard.Run(ctx)
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return "", err
 	}
 	_, peak, _ := strings.Cut(string(status), "VmHWM:")
 	peak, _, _ = strings.Cut(peak, "\n")
-	return fmt.Sprintf("evicted %d VmHWM: %s", guard.Result().Evicted, strings.TrimSpace(peak)), nil
+	return fmt.Sprintf("evicted %d VmHWM: %s", task.Result().Evicted, strings.TrimSpace(peak)), nil
 }
 
 // fatNode is an API server with a Node of fat pods. It fills them as it sends them; of a watch, the first ten events.

@@ -26,19 +26,19 @@ const (
 	lookEvery = 5 * time.Second
 )
 
-// guard implements Guard. Only its loop changes its fields.
+// guard is the work of Node.Guard. Only its loop changes its fields.
 //
 // A look is one read of the Node, with the cordon if that is missing (Node.close). Looks are numbered in the order in which they are
 // requested.
 type guard struct {
 	node     *Node
-	tell     func(Progress) // the caller's: see Node.Guard
+	tell     func(Progress) // the caller's
 	loop     *loop.Loop
 	pods     *evict.Pods
 	wantLook chan struct{} // wakes keepLooking
 
 	goal   Goal
-	next   *Goal      // set by Adjust; the loop makes it goal
+	taken  *Goal      // the task's goal that became goal
 	queued []Progress // for tell, after the present round of the loop
 	// closingSince is when the guard began to close the node for the present events.
 	closingSince time.Time
@@ -69,30 +69,18 @@ type guard struct {
 	waiting
 }
 
-// Guard returns a guard of the node. It does nothing before Run is called. The guard calls tell for everything that happens, from one
-// goroutine. tell must not block.
-func (n *Node) Guard(goal Goal, tell func(Progress)) Guard {
+// Guard works for the goal of a task until ctx ends, and retries what fails. It calls tell for everything that happens, from one goroutine. tell
+// must not block. Each round of the loop handles one event that was posted, and then does all that is due. It calls tell without the loop's lock,
+// so that tell may ask for the task's result.
+func (n *Node) Guard(ctx context.Context, task *Task, tell func(Progress)) {
+	goal := task.goal.Load()
 	g := &guard{
-		node: n, tell: tell, goal: goal, memory: memory{view: view{limited: goal.Limited}}, loop: loop.New(),
-		wantLook: make(chan struct{}, 1), tidyBackoff: kube.Failures, epoch: 1,
+		node: n, tell: tell, goal: *goal, taken: goal, memory: memory{view: view{limited: goal.Limited}}, loop: loop.New(task.changed),
+		wantLook: make(chan struct{}, 1), tidyBackoff: kube.Failures, epoch: 1, closingSince: time.Now(),
 	}
 	g.pods = n.Pods(g.loop, g)
-	return g
-}
-
-// Adjust implements Guard.
-func (g *guard) Adjust(goal Goal) {
-	g.loop.Lock()
-	g.next = &goal
-	g.loop.Unlock()
-	g.loop.Wake()
-}
-
-// Run implements Guard. Each round of the loop handles one event that was posted, and then does all that is due. It calls tell without the
-// loop's lock, so that tell may call the guard.
-func (g *guard) Run(ctx context.Context) {
-	g.closingSince = time.Now()
-	g.node.reads.SetDeadline(g.goal.Hard)
+	task.SetResult(g.result)
+	n.reads.SetDeadline(goal.Hard)
 	looking := false
 	g.loop.Run(ctx, func(post func(), timed bool) (time.Time, func()) {
 		if !looking {
@@ -102,9 +90,9 @@ func (g *guard) Run(ctx context.Context) {
 		if timed { // The time has come for some pods; plan for all.
 			g.pods.Replan()
 		}
-		if g.next != nil {
-			g.setGoal(*g.next)
-			g.next = nil
+		if next := task.goal.Load(); next != g.taken {
+			g.taken = next
+			g.setGoal(*next)
 		}
 		if post != nil {
 			post()
@@ -241,8 +229,8 @@ func (g *guard) hasLooked() bool { return g.lookedIn == g.goal.Generation }
 // closed reports whether the node was seen unschedulable in this generation.
 func (g *guard) closed() bool { return g.view.closed() && g.hasLooked() }
 
-// Result implements Guard.
-func (g *guard) Result() Result {
+// result is what has been done so far, for Task.Result.
+func (g *guard) result() Result {
 	g.loop.Lock()
 	defer g.loop.Unlock()
 	pods := g.pods.Counts()

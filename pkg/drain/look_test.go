@@ -31,14 +31,14 @@ func TestGuard_NoRequestAfterItsEnd(t *testing.T) {
 			s.Always("evict", slowly(300*time.Millisecond))
 			s.Always("list", slowly(300*time.Millisecond))
 			began, goal := time.Now(), goalWithin(true, 10*time.Second)
-			guard := drain.New(s.Client(), apitest.Node, drain.Options{VolumeWait: time.Minute, Gate: kube.NewGate(2)}).Guard(goal, func(drain.Progress) {})
-			guard.Adjust(goal)
+			task, node := drain.NewTask(goal), drain.New(s.Client(), apitest.Node, drain.Options{VolumeWait: time.Minute, Gate: kube.NewGate(2)})
+			task.Adjust(goal)
 			ctx, cancel := context.WithTimeout(t.Context(), after)
-			guard.Run(ctx)
+			node.Guard(ctx, task, func(drain.Progress) {})
 			ended := time.Now()
 			cancel()
-			guard.Adjust(goal)
-			_ = guard.Result()
+			task.Adjust(goal)
+			_ = task.Result()
 			n := count(s)
 			time.Sleep(time.Minute)
 			if ended.Sub(began) > after+300*time.Millisecond || // a cordon that is under way
@@ -60,7 +60,7 @@ func TestLook_WaitsForANodeToRegister(t *testing.T) {
 			if reported := r.of(state.NodeMissing); len(reported) != 1 || reported[0].State.UID != "" || !strings.Contains(reported[0].Detail, "not registered") {
 				t.Errorf("reported %+v", reported)
 			}
-			if reported := r.of(state.NodeEmpty); len(reported) != 0 || r.guard.Result().NodeGone {
+			if reported := r.of(state.NodeEmpty); len(reported) != 0 || r.task.Result().NodeGone {
 				t.Errorf("drained is reported as %+v before there is a Node", reported)
 			}
 			s.RegisterNode()
@@ -259,8 +259,8 @@ func TestLook_ProxyPageIsNoDeletedNode(t *testing.T) {
 				s.Answer("get node", apitest.Page(http.StatusNotFound))
 			}
 			time.Sleep(time.Minute)
-			if !s.HasPod("default/a") || len(r.of(state.NodeMissing)) > 0 || r.guard.Result().Cordon != drain.CordonSet {
-				t.Errorf("a pod that operators want left alone is there: %t; reported %+v, and the result is %+v", s.HasPod("default/a"), r.reports, r.guard.Result())
+			if !s.HasPod("default/a") || len(r.of(state.NodeMissing)) > 0 || r.task.Result().Cordon != drain.CordonSet {
+				t.Errorf("a pod that operators want left alone is there: %t; reported %+v, and the result is %+v", s.HasPod("default/a"), r.reports, r.task.Result())
 			}
 		})
 	}

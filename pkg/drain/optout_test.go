@@ -25,13 +25,13 @@ func TestOptOut_NodeAtAnyTime(t *testing.T) {
 		free()
 		asked := count(s, "evict")
 		time.Sleep(time.Minute)
-		if n := count(s, "evict"); n != asked || !s.HasPod("default/a") || !r.guard.Result().Limited {
-			t.Errorf("%d evictions, %+v", n-asked, r.guard.Result())
+		if n := count(s, "evict"); n != asked || !s.HasPod("default/a") || !r.task.Result().Limited {
+			t.Errorf("%d evictions, %+v", n-asked, r.task.Result())
 		}
 		set(s, "")
 		r.await(state.PodGone, "default/a")
 		await(t, "that it is drained again", func() bool { return r.last().Kind == state.NodeEmpty })
-		if result := r.guard.Result(); result.Limited || result.Evicted != 1 {
+		if result := r.task.Result(); result.Limited || result.Evicted != 1 {
 			t.Errorf("the result is %+v", result)
 		}
 	})
@@ -48,8 +48,8 @@ func TestOptOut_Node(t *testing.T) {
 		r.leave()
 		s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
 		time.Sleep(time.Minute)
-		if n := count(s, "evict", "delete"); n == 0 || r.guard.Result().Limited {
-			t.Errorf("%d evictions, %+v; the last that was reported is %+v", n, r.guard.Result(), r.last())
+		if n := count(s, "evict", "delete"); n == 0 || r.task.Result().Limited {
+			t.Errorf("%d evictions, %+v; the last that was reported is %+v", n, r.task.Result(), r.last())
 		}
 	})
 	// Pods may have been bound to it meanwhile, of which no watch tells for a while.

@@ -182,7 +182,7 @@ func TestWebhook_RefusalOfAnyCodeIsReported(t *testing.T) {
 			s.Always("evict", refusal(code, reason, `admission webhook "db.example.org" denied the request: a backup is under way`))
 			r := begin(t, s, drain.Options{})
 			r.await(state.PodRefused)
-			if held := r.guard.Result().HeldBy["default/a"]; !strings.Contains(held, "a backup is under way") {
+			if held := r.task.Result().HeldBy["default/a"]; !strings.Contains(held, "a backup is under way") {
 				t.Errorf("held by %q", held)
 			}
 		})

@@ -130,9 +130,9 @@ func TestUncordoned_Pods(t *testing.T) {
 		s.ChangePod("default/new", annotated("example.com/note", "changed"))
 		time.Sleep(time.Minute)
 		if !s.HasPod("default/new") || len(s.Requests("evict default/new")) != 0 {
-			t.Errorf("the pod was asked to go: %+v", r.guard.Result())
+			t.Errorf("the pod was asked to go: %+v", r.task.Result())
 		}
-		if result := r.guard.Result(); result.Skipped != 1 || !slices.Equal(result.Left, []string{"default/old"}) {
+		if result := r.task.Result(); result.Skipped != 1 || !slices.Equal(result.Left, []string{"default/old"}) {
 			t.Errorf("the result is %+v", result)
 		}
 	})

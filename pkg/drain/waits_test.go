@@ -501,7 +501,7 @@ func TestVolumes_DoneBeforeTheDeadline(t *testing.T) {
 			if after := r.drainedAt().Sub(r.began); after < c.want || after >= c.want+margin {
 				t.Errorf("drained after %s, want %s", after, c.want)
 			}
-			if n := r.guard.Result().VolumesInUse; n != 1 {
+			if n := r.task.Result().VolumesInUse; n != 1 {
 				t.Errorf("%d volumes are in use", n)
 			}
 		})
@@ -532,7 +532,7 @@ func TestVolumes_NoSecondWaitForAnEventThatJoins(t *testing.T) {
 			if after := time.Since(r.began); after < c.want || after > c.want+3*time.Second {
 				t.Errorf("drained for both after %s, want %s", after, c.want)
 			}
-			if n := r.guard.Result().VolumesInUse; n != 1 {
+			if n := r.task.Result().VolumesInUse; n != 1 {
 				t.Errorf("%d volumes are in use", n)
 			}
 		})

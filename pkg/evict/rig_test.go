@@ -54,6 +54,7 @@ type result struct {
 // trial is a drain of the server's pods: of a node that is closed, and at which every look returns at once.
 type trial struct {
 	t     *testing.T
+	woken chan struct{} // wakes the loop
 	loop  *loop.Loop
 	pods  *evict.Pods
 	goal  evict.Terms // as the test has set it
@@ -106,7 +107,8 @@ func start(t *testing.T, s *apitest.Server, opts evict.Options, terms evict.Term
 
 func startWith(t *testing.T, client kubernetes.Interface, opts evict.Options, terms evict.Terms) *trial {
 	t.Helper()
-	r := &trial{t: t, loop: loop.New(), goal: terms, terms: terms, met: 1, began: time.Now()}
+	woken := make(chan struct{}, 1)
+	r := &trial{t: t, loop: loop.New(woken), woken: woken, goal: terms, terms: terms, met: 1, began: time.Now()}
 	r.pods = evict.New(client.CoreV1().RESTClient(), &kube.Reads{}, apitest.Node, opts).Pods(r.loop, r)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -173,7 +175,7 @@ func (r *trial) do(what func()) {
 	r.loop.Lock()
 	r.next = append(r.next, what)
 	r.loop.Unlock()
-	r.loop.Wake()
+	loop.Nudge(r.woken)
 }
 
 // adjust changes the terms.

@@ -50,14 +50,14 @@ func mustDrain(t *testing.T, client kubernetes.Interface) {
 	claim := drain.Claim{Event: "event-1", Kind: "spot-interruption", BootID: "boot-1", Since: time.Now().UTC()}
 	goal := drain.Goal{Generation: 1, Claim: claim, Close: true, Evict: true, Hard: end, TimeEnds: end}
 	var drained atomic.Bool
-	guard := drain.New(client, apitest.Node, drain.Options{}).Guard(goal, func(p drain.Progress) {
+	task := drain.NewTask(goal)
+	drain.New(client, apitest.Node, drain.Options{}).Guard(ctx, task, func(p drain.Progress) {
 		if p.Kind == state.NodeEmpty {
 			drained.Store(true)
 			cancel()
 		}
 	})
-	guard.Run(ctx)
-	if result := guard.Result(); !drained.Load() || result.Evicted != 1 {
+	if result := task.Result(); !drained.Load() || result.Evicted != 1 {
 		t.Errorf("drained: %t, %+v", drained.Load(), result)
 	}
 }

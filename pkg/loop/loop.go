@@ -13,14 +13,14 @@ type Loop struct {
 	sync.Mutex
 	ctx     context.Context // set by Run, and ended when Run returns
 	posts   chan func()     // from Post
-	woken   chan struct{}   // has an element if Wake was called since the last turn
+	woken   <-chan struct{} // from New
 	workers sync.WaitGroup  // those of Go and Worker
 }
 
-// New returns a loop that does nothing before it is run.
-func New() *Loop { return &Loop{posts: make(chan func()), woken: make(chan struct{}, 1)} }
+// New returns a loop that does nothing before it is run. Each element of woken is a reason for a turn: see Nudge.
+func New(woken <-chan struct{}) *Loop { return &Loop{posts: make(chan func()), woken: woken} }
 
-// Run is the loop. It calls turn with the mutex held: at once, after each Wake, for each function of Post, and at the time wake.
+// Run is the loop. It calls turn with the mutex held: at once, for each element of woken, for each function of Post, and at the time wake.
 //
 // post is the function of Post, which turn has to call; nil if turn was called for another reason. timed is true if a wake time has come;
 // the start of Run counts as one. turn returns the time of the next turn, zero for never, and a function, after, that Run calls once the mutex
@@ -53,9 +53,6 @@ func (l *Loop) Run(ctx context.Context, turn func(post func(), timed bool) (wake
 		}
 	}
 }
-
-// Wake has Run call turn. It does not block, and may be called before Run.
-func (l *Loop) Wake() { Nudge(l.woken) }
 
 // Nudge wakes the receiver of a channel with a buffer of one. It does not block.
 func Nudge(c chan<- struct{}) {

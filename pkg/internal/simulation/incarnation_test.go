@@ -288,9 +288,17 @@ type host struct {
 	node *drain.Node
 }
 
-// Guard implements agent.Node.
-func (h host) Guard(goal drain.Goal, tell func(drain.Progress)) drain.Guard {
-	return &waiting{host: h, goal: goal, tell: tell}
+// Guard implements agent.Node. It waits for the credential, and begins again when the node has another name.
+func (h host) Guard(ctx context.Context, task *drain.Task, tell func(drain.Progress)) {
+	w := h.nth.world
+	for w.identified(ctx) {
+		named, ended := context.WithCancel(ctx)
+		w.mu.Lock()
+		w.rename = ended
+		w.mu.Unlock()
+		h.node.Guard(named, task, tell)
+		ended()
+	}
 }
 
 // Uncordon implements agent.Node.
@@ -307,52 +315,6 @@ func (h host) Claim(ctx context.Context) (drain.Claim, bool, error) {
 		return drain.Claim{}, false, ctx.Err()
 	}
 	return h.node.Claim(ctx)
-}
-
-// waiting is a drain.Guard that waits for the credential, and begins again under the new name of a renamed node.
-type waiting struct {
-	host host
-	tell func(drain.Progress)
-
-	mu    sync.Mutex
-	goal  drain.Goal
-	guard drain.Guard
-}
-
-// Run implements drain.Guard.
-func (g *waiting) Run(ctx context.Context) {
-	w := g.host.nth.world
-	for w.identified(ctx) {
-		named, ended := context.WithCancel(ctx)
-		w.mu.Lock()
-		w.rename = ended
-		w.mu.Unlock()
-		g.mu.Lock()
-		g.guard = g.host.node.Guard(g.goal, g.tell)
-		g.mu.Unlock()
-		g.guard.Run(named)
-		ended()
-	}
-}
-
-// Adjust implements drain.Guard.
-func (g *waiting) Adjust(goal drain.Goal) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.goal = goal
-	if g.guard != nil {
-		g.guard.Adjust(goal)
-	}
-}
-
-// Result implements drain.Guard.
-func (g *waiting) Result() drain.Result {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.guard == nil {
-		return drain.Result{}
-	}
-	return g.guard.Result()
 }
 
 // service is the service manager: it judges whether nth feeds the watchdog.
