@@ -129,10 +129,10 @@ func (w *world) judgeLift() {
 // for that if an event was announced in this boot, too.
 func (w *world) judgeReady() {
 	node := w.server.CurrentNode()
-	stood := w.anyNotice(func(n *notice) bool {
+	inThisBoot := w.anyNotice(func(n *notice) bool { // A reboot that was announced is over.
 		return !n.reboots() && (n.boot == w.boot || n.listed || n.unlisted.After(w.booted))
 	})
-	if node == nil || w.boot == 1 || !w.cluster.owned.Before(w.booted) || stood {
+	if node == nil || w.boot == 1 || !w.cluster.owned.Before(w.booted) || inThisBoot {
 		return
 	}
 	w.judgedLocked(readyAfterBoot)
@@ -188,7 +188,8 @@ func (w *world) judgeVolumes(n *notice) {
 	}
 }
 
-// judgeOutOfTime judges an event that ran out of time: not if no pod had to go any more, since all other waits end before the deadline.
+// judgeOutOfTime judges an event that is reported as out of time. That must not be for volumes or load balancers alone: once no pod has to go any
+// more, those waits end before the deadline.
 func (w *world) judgeOutOfTime(n *notice) {
 	proof := slow // how long nth needs to see that no pod is left
 	if slices.ContainsFunc(w.faults, func(f *fault) bool { return f.kind == "late" && time.Since(f.until) < slow }) {

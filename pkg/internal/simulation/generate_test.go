@@ -64,8 +64,10 @@ func (g *generator) calm() {
 		g.add(happening{what: "volume", name: g.name("volume"), span: 30*time.Second + g.span(3*time.Minute)})
 	}
 	g.maybe(10, happening{what: "fault", name: "read", kind: "late", span: 10 * time.Minute})
+	// A minute and more is left before each deadline.
 	g.budget = 70*time.Second + g.span(50*time.Second)
 	g.add(happening{what: "budget", span: g.budget})
+	// A few plans are about nothing but a reboot, or a pod in the last moment.
 	switch g.IntN(10) {
 	case 0:
 		g.rebooting()
@@ -80,6 +82,7 @@ func (g *generator) calm() {
 	if g.IntN(2) == 0 {
 		g.addWorkload()
 	}
+	// The machine is lost once or twice, and what happens before is of two sorts at most.
 	few := []sort{calmSorts[g.IntN(len(calmSorts))], calmSorts[g.IntN(len(calmSorts))]}
 	for range 1 + g.IntN(2) {
 		g.at += g.span(10 * time.Second)

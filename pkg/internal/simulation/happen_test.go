@@ -607,7 +607,7 @@ func (w *world) survive(n *notice) {
 	}
 	switch {
 	case n.kind == event.ASGTermination || n.kind == event.Shutdown:
-		if n.kind == event.ASGTermination && n.listed && n.boot == w.boot-1 {
+		if n.kind == event.ASGTermination && n.listed && n.boot == w.boot-1 { // The hook still waits.
 			base, _, _ := strings.Cut(n.name, "@")
 			w.notices = append(w.notices, &notice{
 				name: fmt.Sprintf("%s@%d", base, w.boot), kind: n.kind, code: n.code, state: n.state, listed: true, boot: w.boot,

@@ -363,7 +363,8 @@ func (i *incarnation) forget() {
 	i.entries = nil
 }
 
-// Put implements agent.Record.
+// Put implements agent.Record. The store writes at once. If the disk hangs, the agent is only answered when it no longer does, and a
+// power cut until then loses the write (saveDiskLocked).
 func (b book) Put(written func(error), entries ...state.Entry) {
 	i, w := b.i, b.i.world
 	w.mu.Lock()

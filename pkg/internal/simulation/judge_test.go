@@ -73,22 +73,18 @@ func (w *world) ends(n *notice) time.Time {
 	if n.listed || n.unlisted.IsZero() {
 		return time.Time{}
 	}
-	end := w.rules[n.kind].WithdrawnAfter
-	if w.nth != nil {
-		for _, kind := range w.nth.unwatched {
-			if kind == n.kind {
-				end = max(end, 10*time.Minute) // How long policy keeps events of a kind that it does not watch.
-			}
-		}
+	allowed := w.rules[n.kind].WithdrawnAfter
+	if w.nth != nil && !w.watched(n.kind) {
+		allowed = max(allowed, 10*time.Minute) // So long pkg/policy keeps an event of a kind that nobody watches.
 	}
-	from := n.unlisted
+	from := n.unlisted // nth counts from its first look after that.
 	if w.nth == nil {
 		from = time.Now() // The next incarnation counts from its first look.
 	} else if look := w.nth.firstLook[n.kind]; look.After(from) || look.IsZero() {
 		from = later(look, w.nth.began)
 	}
 	from = later(from, w.documents[n.kind].deaf)
-	return from.Add(end + n.deafSince + slow)
+	return from.Add(allowed + n.deafSince + slow)
 }
 
 // over reports whether a notice cannot be a reason for anything any more: it was withdrawn, canceled or completed, and nth knows that.
