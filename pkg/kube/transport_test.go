@@ -237,14 +237,15 @@ type nameserver struct {
 // nameservers has the current test's; nil if names are not resolved.
 var nameservers atomic.Pointer[nameserver]
 
-// The resolver is replaced for good: lookups outlive the tests that cause them.
-func init() {
+// TestMain replaces the resolver for good: lookups outlive the tests that cause them.
+func TestMain(m *testing.M) {
 	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		if n := nameservers.Load(); n != nil {
 			return n.dial(ctx, network, address)
 		}
 		return nil, errors.New("there is no nameserver")
 	}}
+	m.Run()
 }
 
 // newNameserver has the resolver ask a nameserver of the test's, so that no other test may run at the same time.
