@@ -130,13 +130,15 @@ func (r *rehearsalRun) listPods(ctx context.Context, left time.Duration, availab
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out)
-	for _, pod := range f.Pods {
-		printPod(out, pod, budgets)
-	}
 	if len(f.Pods) > 0 {
+		rows := []row{{cells: []string{"pod", "owner", "grace", "budget: lets go", "emptyDir"}}}
+		for _, pod := range f.Pods {
+			rows = append(rows, rowOf(pod, budgets))
+		}
 		fmt.Fprintln(out)
+		printTable(out, rows)
 	}
+	fmt.Fprintln(out)
 	if !read {
 		fmt.Fprintln(out, wrap("The kubelet may not list disruption budgets: shown are those that refuse an eviction now. Pods of others may have to wait, too.", 0))
 	}
@@ -144,26 +146,59 @@ func (r *rehearsalRun) listPods(ctx context.Context, left time.Duration, availab
 	return nil
 }
 
-// printPod prints what would happen to a pod: how long it gets, what its disruption budget lets go, and what it loses. budgets are by the name
-// of the pod. The line is marked as a warning if the pod gets less than its grace period, or its budget lets none go.
-func printPod(out io.Writer, pod evict.Foreseen, budgets map[string]evict.Budget) {
-	line := fmt.Sprintf("%s (%s): ", pod.Pod, text.Visible(cmp.Or(pod.Owner, "no owner"), text.Line))
+// rowOf returns the row of a pod: its owner, how long it gets, what its disruption budget lets go, and whether it loses an emptyDir. budgets
+// are by the name of the pod. The row is marked as a warning if the pod gets less than its grace period, or its budget lets none go.
+func rowOf(pod evict.Foreseen, budgets map[string]evict.Budget) row {
+	grace, budget, local := fmt.Sprintf("%.0f s", pod.Grace.Seconds()), "", ""
 	if pod.Gets < pod.Grace {
-		line += fmt.Sprintf("%.0f of ", pod.Gets.Seconds())
+		grace = fmt.Sprintf("%.0f of %s", pod.Gets.Seconds(), grace)
 	}
-	line += fmt.Sprintf("%.0f s of grace", pod.Grace.Seconds())
 	by, held := budgets[pod.Pod]
 	if held {
-		line += fmt.Sprintf(", budget %s lets %d go", text.Visible(by.Name, text.Line), by.Allowed)
+		budget = fmt.Sprintf("%s: %d", text.Visible(by.Name, 20), by.Allowed)
 	}
 	if pod.EmptyDir {
-		line += ", loses its emptyDir"
+		local = "lost"
 	}
-	mark, colour := " ", ""
-	if pod.Gets < pod.Grace || held && by.Allowed == 0 {
-		mark, colour = "!", yellow
+	return row{
+		marked: pod.Gets < pod.Grace || held && by.Allowed == 0,
+		cells:  []string{pod.Pod, text.Visible(cmp.Or(pod.Owner, "none"), 14), grace, budget, local},
 	}
-	fmt.Fprintln(out, coloured(mark+" "+wrap(line, len("! ")), colour, out))
+}
+
+// row is a row of a table. A marked one is a warning.
+type row struct {
+	marked bool
+	cells  []string
+}
+
+// printTable prints rows in the width of a terminal. The first cell of a row gets what the other columns leave, or a line of its own.
+func printTable(out io.Writer, rows []row) {
+	widths := make([]int, len(rows[0].cells))
+	first := terminalWidth
+	for i := range widths {
+		for _, r := range rows {
+			widths[i] = max(widths[i], len(r.cells[i]))
+		}
+		if i > 0 {
+			first -= len("  ") + widths[i]
+		}
+	}
+	widths[0] = min(widths[0], first-len("! "))
+	for _, r := range rows {
+		line, colour := "  ", ""
+		if r.marked {
+			line, colour = "! ", yellow
+		}
+		if len(r.cells[0]) > widths[0] {
+			line += r.cells[0] + "\n  "
+			r.cells[0] = ""
+		}
+		for i, cell := range r.cells {
+			line += fmt.Sprintf("%-*s  ", widths[i], cell)
+		}
+		fmt.Fprintln(out, coloured(strings.TrimRight(line, " "), colour, out))
+	}
 }
 
 // errUnsettled ends a rehearsal in which nth has reported no outcome within patience after the deadline.

@@ -150,11 +150,11 @@ func TestRehearse_RealNode(t *testing.T) {
 		said            []string
 	}{
 		"what each pod gets": {budgets: list("web"), said: []string{
-			"! default/by-hand (no owner): 18 of 30 s of grace ! default/cache-0 (StatefulSet): 18 of 30 s of grace, loses its emptyDir",
-			"default/deaf-1 (ReplicaSet): 8 s of grace", "! default/web-1 (ReplicaSet): 18 of 30 s of grace, budget web lets 1 go ! default/web-2", forecast,
+			"pod owner grace budget: lets go emptyDir", "! default/by-hand none 18 of 30 s ! default/cache-0 StatefulSet 18 of 30 s lost default/deaf-1 ReplicaSet 8 s",
+			"! default/web-1 ReplicaSet 18 of 30 s web: 1 ! default/web-2", forecast,
 		}},
-		"two budgets let none go":        {budgets: list("web", "all"), said: []string{"! default/web-1 (ReplicaSet): 18 of 30 s of grace, budget web+all lets 0 go"}},
-		"budgets that may not be listed": {said: []string{"! default/web-1 (ReplicaSet): 18 of 30 s of grace, budget web lets 0 go", "The kubelet may not list disruption budgets", forecast}},
+		"two budgets let none go":        {budgets: list("web", "all"), said: []string{"! default/web-1 ReplicaSet 18 of 30 s web+all: 0"}},
+		"budgets that may not be listed": {said: []string{"! default/web-1 ReplicaSet 18 of 30 s web: 0", "The kubelet may not list disruption budgets", forecast}},
 		"an opted-out node":              {action: drain.OnlyCordon, said: []string{"Its pods would be left alone"}},
 	} {
 		t.Run(name, func(t *testing.T) {
