@@ -125,6 +125,8 @@ func TestPlan(t *testing.T) {
 		"its own wish, soft":                {pods: one(10, annotated(evict.Annotation, evict.AtDeadline)), soft: near, want: "evict a 30s"},
 		"its own wish, without a deadline":  {pods: one(10, annotated(evict.Annotation, evict.AtDeadline))},
 		"its own wish never":                {pods: one(10, annotated(evict.Annotation, evict.Never)), hard: near},
+		"its own wish, once finished":       {pods: one(10, annotated(evict.Annotation, evict.AtDeadline), phase(corev1.PodSucceeded)), soft: near, want: "evict a 0s"},
+		"its own wish, finished, no end":    {pods: one(10, annotated(evict.Annotation, evict.AtDeadline), phase(corev1.PodFailed)), want: "evict a 0s"},
 		// The annotations of others, by a setting.
 		"Karpenter's":                   {opts: respect, pods: one(10, annotated(karpenters, "true")), hard: near, want: "evict a 30s"},
 		"Karpenter's, a duration":       {opts: respect, pods: one(10, annotated(karpenters, "1h")), hard: near, want: "evict a 0s"},

@@ -72,13 +72,12 @@ func (o Options) when(pod *corev1.Pod) string {
 
 // leaves reports whether an annotation lets the pod stay for good: AtDeadline does in a drain without a deadline.
 func (o Options) leaves(pod *corev1.Pod, hasDeadline bool) bool {
-	when := o.when(pod)
-	return when == Never || when == AtDeadline && !hasDeadline
+	return o.when(pod) == Never || o.waits(pod) && !hasDeadline
 }
 
-// waits reports whether an annotation lets the pod run until its turn before the deadline.
+// waits reports whether an annotation lets the pod run until its turn before the deadline. A pod that has finished does not run.
 func (o Options) waits(pod *corev1.Pod) bool {
-	return o.when(pod) == AtDeadline
+	return o.when(pod) == AtDeadline && !finished(pod)
 }
 
 // finished reports whether the pod's containers have ended for good.
