@@ -225,6 +225,9 @@ func TestCordon_OnePatchOrNone(t *testing.T) {
 		"a node that we cordoned, as the API server remembers": {
 			func(n *corev1.Node) { cordoned(ours)(n); setBy("nth")(n) }, drain.CordonOurs, 0, "event-0",
 		},
+		"a node that we cordoned, as the API server has forgotten": {
+			func(n *corev1.Node) { cordoned(ours)(n); setBy("ancient-changes")(n) }, drain.CordonOurs, 0, "event-0",
+		},
 		"a node that somebody else cordoned after lifting our cordon, where our annotation is left over": {
 			func(n *corev1.Node) { cordoned(ours)(n); setBy("kubectl-cordon")(n) }, drain.CordonForeign, 1, "",
 		},

@@ -148,6 +148,7 @@ func TestUncordon_OnlyWhatIsOurs(t *testing.T) {
 		"somebody's cordon and our label":       {[]func(*corev1.Node){cordoned(""), label("nth")}, drain.UncordonNotOurs, 1, true, ""},
 		"our label alone":                       {[]func(*corev1.Node){label("nth")}, drain.UncordonNotOurs, 1, false, ""},
 		"our cordon, as the server remembers":   {[]func(*corev1.Node){cordoned(ours), setBy("nth")}, drain.UncordonLifted, 1, false, ""},
+		"our cordon, as the server has forgot":  {[]func(*corev1.Node){cordoned(ours), setBy("ancient-changes")}, drain.UncordonLifted, 1, false, ""},
 		"somebody's cordon after ours":          {[]func(*corev1.Node){cordoned(ours), setBy("kubectl")}, drain.UncordonNotOurs, 1, true, ""},
 		"no cordon":                             {nil, drain.UncordonNotOurs, 0, false, ""},
 		"a cordon of ours that somebody lifted": {
