@@ -137,7 +137,9 @@ var happenings = map[string]func(*world, happening){
 	"mock": func(w *world, h happening) { // as amazon-ec2-metadata-mock does, with another time at each look
 		w.edit(h.name, func(n *notice) {
 			n.moving = n.kind == event.SpotInterruption && !n.firstSeen.IsZero()
-			n.unsure = n.unsure || n.moving && !n.rebooted.IsZero() // With another time, nth takes it for another one than before the reboot.
+			if n.moving && !n.rebooted.IsZero() { // With another time, nth takes it for another one than before the reboot.
+				n.unsure, n.lifted = true, time.Time{}
+			}
 		})
 	},
 	"deaf": (*world).deaf,
