@@ -221,15 +221,15 @@ func (s *session) isClosing() bool {
 func (s *session) keeper() func(ctx context.Context) (kept bool) {
 	t := s.term
 	_, closed := s.taints(s.record.Entries())
-	before := fmt.Sprint(s.node.recorded, []corev1.Taint(nil), false)
+	written := fmt.Sprint(s.node.recorded, []corev1.Taint(nil), false)
 	return func(ctx context.Context) (kept bool) {
 		entries := s.record.Entries()
 		text := recordText(entries)
 		wanted, closes := s.taints(entries)
 		closed = closed || closes
 		lifted := closed && !closes
-		news := fmt.Sprint(text, wanted, lifted)
-		if news == before {
+		present := fmt.Sprint(text, wanted, lifted)
+		if present == written {
 			return true
 		}
 		err := t.change(ctx, s.node, func(now *corev1.Node) map[string]any {
@@ -250,7 +250,7 @@ func (s *session) keeper() func(ctx context.Context) (kept bool) {
 			return patch
 		})
 		if err == nil {
-			before = news
+			written = present
 		} else if ctx.Err() == nil {
 			t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot write taints and record to the Node: %s; retrying", err)
 		}
@@ -314,7 +314,7 @@ func (s *session) onRested(ev event.Event, again time.Time) {
 	if ends {
 		again = time.Time{}
 	}
-	s.settle(known, again)
+	s.settleHints(known, again)
 }
 
 // sameEvent reports whether two versions of an event have the same state, code and deadline.
@@ -322,9 +322,9 @@ func sameEvent(a, b event.Event) bool {
 	return a.State == b.State && a.Code == b.Code && a.Deadline.Equal(b.Deadline)
 }
 
-// settle settles the hints of an event that rests, and ends the drain with its last event. The hints' messages go back to the queue until
+// settleHints settles the hints of an event that rests, and ends the drain with its last event. The hints' messages go back to the queue until
 // again; if that is zero, the hints are settled for good. The term's mutex is held.
-func (s *session) settle(rested *task, again time.Time) {
+func (s *session) settleHints(rested *task, again time.Time) {
 	t, in, outcome := s.term, s.instance, rested.outcome
 	for _, h := range in.hints {
 		if h.Event.ID != rested.ID || h.busy || !h.stands {

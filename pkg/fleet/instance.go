@@ -620,7 +620,7 @@ func (n node) startedAfter(at time.Time) bool {
 // nth-queue's cordon. It removes none if EC2 says that the instance does not run. After an error, the message goes back to the queue for
 // another try.
 func (t *term) backInService(in *instance, h *hint, on node) {
-	if !t.opts.Taints.any() { // The settings ask for no taints, so the Node has none of nth-queue's.
+	if !t.opts.Taints.Kinds && !t.opts.Taints.OutOfService { // The settings ask for no taints, so the Node has none of nth-queue's.
 		t.done(in, h)
 		return
 	}

@@ -56,7 +56,7 @@ func (t *term) spread(notices []sqs.Notice, d *delivery) {
 		case full:
 			t.settle(d, longestPause)
 		case n.Reservation == "":
-			t.hint(n, d)
+			t.addHint(n, d)
 		case !t.background(func(ctx context.Context) { t.expandReservation(ctx, n, d) }):
 			t.settle(d, 0)
 		}
@@ -124,8 +124,8 @@ func (t *term) concernsNobody(n sqs.Notice) bool {
 	return planned && len(t.nodes.of(n.Instance)) == 0 && !t.nodes.hasSilent()
 }
 
-// hint makes a hint of a notice, or adds the message to the hint of the same event, and has the instance looked at.
-func (t *term) hint(n sqs.Notice, d *delivery) {
+// addHint makes a hint of a notice, or adds the message to the hint of the same event, and has the instance looked at.
+func (t *term) addHint(n sqs.Notice, d *delivery) {
 	announced := n.Event.Deadline
 	n = t.byOurClock(n)
 	n.Event.Instance = n.Instance

@@ -252,15 +252,15 @@ func (n *nodes) parse(object any) node {
 }
 
 // cordonOf decodes a cordon annotation, and reports whether a leader of this Lease has written it.
-func (n *nodes) cordonOf(text string) (claim drain.Claim, ours bool) {
-	ours = text != "" && json.Unmarshal([]byte(text), &claim) == nil && claim.OfWriter(n.lease)
-	return claim, ours
+func (n *nodes) cordonOf(text string) (claim drain.Claim, own bool) {
+	own = text != "" && json.Unmarshal([]byte(text), &claim) == nil && claim.OfWriter(n.lease)
+	return claim, own
 }
 
 // instanceOf returns the instance in a provider ID such as aws:///eu-central-1a/i-0123456789abcdef0; "" if it has none.
 func instanceOf(providerID string) string {
-	rest, ours := strings.CutPrefix(providerID, "aws://")
-	if !ours {
+	rest, isAWS := strings.CutPrefix(providerID, "aws://")
+	if !isAWS {
 		return ""
 	}
 	id := rest[strings.LastIndexByte(rest, '/')+1:]

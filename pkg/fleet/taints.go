@@ -27,8 +27,6 @@ var outOfService = corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodes
 // longestValue is the longest value that a taint can have.
 const longestValue = 63
 
-func (t Taints) any() bool { return t.Kinds || t.OutOfService }
-
 // of returns the taint for the kind of an event; none if the settings or the kind ask for none.
 func (t Taints) of(ev event.Event) []corev1.Taint {
 	key := ev.Kind.Info().Handler.Taint

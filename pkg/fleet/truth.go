@@ -439,7 +439,7 @@ func (t *term) pollOnce() time.Duration {
 func (t *term) pollFailed(err error) time.Duration {
 	refused := errors.Is(err, ec2.ErrRefused)
 	t.mu.Lock()
-	news := t.truth.trouble == nil || errors.Is(t.truth.trouble, ec2.ErrRefused) != refused
+	first := t.truth.trouble == nil || errors.Is(t.truth.trouble, ec2.ErrRefused) != refused
 	t.truth.trouble = err
 	if refused {
 		t.truth.listed, t.truth.looked = map[string]ec2.Status{}, time.Time{}
@@ -447,10 +447,10 @@ func (t *term) pollFailed(err error) time.Duration {
 	t.mu.Unlock()
 	log := t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceTrouble)
 	switch {
-	case news && refused:
+	case first && refused:
 		log.Warnf("may not list scheduled maintenance; canceled or moved maintenance still drains on its first date, and failed status "+
 			"checks are not seen: %s", err)
-	case news:
+	case first:
 		log.Warnf("cannot list scheduled maintenance; keeping last known state: %s", err)
 	}
 	if refused {
