@@ -387,7 +387,7 @@ func (w *world) fault(h happening) {
 	}
 	switch h.kind {
 	case "late": // nth gives up its first attempts only, and then waits longer.
-		w.hinderLocked(min(h.span, 40*time.Second))
+		w.hinderLocked(min(h.span, firstReads))
 		w.disturbLocked(h.span)
 	case "void": // nth has to delete pods in time all the same.
 		w.disturbLocked(h.span)
@@ -551,6 +551,9 @@ func (w *world) mute(h happening) {
 	w.muted = time.Now().Add(h.span)
 	w.hinderLocked(h.span + 15*time.Second)
 }
+
+// firstReads is how long a process of nth may need until it waits long enough for late answers.
+const firstReads = 40 * time.Second
 
 // longestPause is how long nth may pause after a refusal for good.
 const longestPause = 65 * time.Second

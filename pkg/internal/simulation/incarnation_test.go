@@ -101,6 +101,11 @@ func (w *world) begin() {
 	}
 	i.wire()
 	w.disturbLocked(0)
+	for _, f := range w.faults {
+		if f.kind == "late" && time.Now().Before(f.until) { // A new process gives up its first reads again.
+			w.hinderLocked(min(time.Until(f.until), firstReads))
+		}
+	}
 	w.running.Add(1)
 	w.mu.Unlock()
 	go func() {
