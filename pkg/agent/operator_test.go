@@ -124,13 +124,16 @@ func TestReopened_NotForAnEventThatTheGuardDidNotHave(t *testing.T) {
 			g.close()
 			old := g.wants()
 			<-g.adjusted
-			g.report(drain.Progress{Kind: state.NodeReopened, Generation: g.wants().Generation, Claim: old.Claim})
+			g.report(drain.Progress{
+				Kind: state.NodeReopened, Generation: g.wants().Generation, Claim: old.Claim, State: drain.State{Open: true, Drained: true},
+			})
 		})
 		stop := r.stopping("a", time.Hour)
 		r.runFor(stop)
 		r.announce(stop, r.spot("b", 2*time.Minute))
 		r.pass(time.Second)
-		r.wantTape("put b seen", "put b draining", "adjust to b, a: drain, hard in 2m0s, soft in 1h0m0s", "put a draining, reopened")
+		r.wantTape("put b seen", "put b draining", "adjust to b, a: drain, hard in 2m0s, soft in 1h0m0s", "put a draining, reopened",
+			"adjust to b, a: drain, hard in 2m0s, soft in 1h0m0s") // b wants pods gone that have come since.
 	})
 }
 
@@ -269,5 +272,32 @@ func TestReopened_NotForAnotherNode(t *testing.T) {
 		if released := r.entry("a").Released(); released == (row.want != nil) {
 			r.t.Errorf("released: %t", released)
 		}
+	})
+}
+
+// What a guard sees of the Node counts for its goal: another UID, and that the kubelet of this boot has reported it Ready.
+func TestReopened_EndsByWhatAGuardSees(t *testing.T) {
+	type row struct {
+		sees func(*drain.State)
+		want []string
+	}
+	each(t, map[string]row{
+		"nothing":             {func(*drain.State) {}, nil},
+		"another Node":        {func(s *drain.State) { s.UID = "two" }, []string{"put a draining, reopened", "put b closed canceled", "adjust to a: drain, soft in 59m50s"}}, // It no longer is.
+		"that the Node is up": {func(s *drain.State) { s.Ready = true }, []string{"guard ended", "uncordon when ready", "uncordon when ready ended", "put b closed canceled", "guard for a: drain, soft in 59m50s, reopened"}},
+	}, func(r *rig, row row) {
+		stop, other := r.stopping("a", time.Hour), canceled(r.stopping("b", 2*time.Hour))
+		a, b := r.drained(stop, state.Draining, "boot-1"), r.drained(other, state.Undoing, "boot-0")
+		a.ReleasedAt, a.ReleasedOn = r.start, "one"
+		r.record.entries = []state.Entry{a, b}
+		r.node.toClaim(unanswered)
+		r.node.toGuard(func(ctx context.Context, g *guard) {
+			if rest(ctx, 10*time.Second) {
+				g.becomes(row.sees, drain.Progress{Kind: state.GoalChanged})
+			}
+		})
+		r.runFor(stop, other)
+		r.pass(10 * time.Second)
+		r.wantTape(row.want...)
 	})
 }
