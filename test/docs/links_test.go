@@ -114,3 +114,30 @@ func TestTheIndexNamesEveryPage(t *testing.T) {
 		}
 	}
 }
+
+// runbook is the link of an alert to what one may do about it.
+var runbook = regexp.MustCompile(`runbook_url: https://\S+/docs/troubleshooting\.md#(\S+)`)
+
+func TestAlerts_LeadToTheirPlaceInTroubleshooting(t *testing.T) {
+	all := pages(t)
+	at := slices.IndexFunc(all, func(p docs.Page) bool { return p.Name == "docs/troubleshooting.md" })
+	page, err := os.ReadFile(filepath.Join(top, all[at].Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"nth", "nth-queue"} {
+		rules, err := os.ReadFile(filepath.Join(top, "packaging/prometheus", name+".rules.yml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := runbook.FindAllStringSubmatch(string(rules), -1)
+		if alerts := strings.Count(string(rules), "- alert:"); len(found) != alerts {
+			t.Errorf("%s: %d of %d alerts lead to the page", name, len(found), alerts)
+		}
+		for _, link := range found {
+			if !slices.Contains(all[at].Anchors, link[1]) && !strings.Contains(string(page), `<a id="`+link[1]+`">`) {
+				t.Errorf("%s: the page has no place %q", name, link[1])
+			}
+		}
+	}
+}
