@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/sqs"
@@ -210,13 +211,21 @@ func TestLook_FindsNodesThatDoNotNameTheirInstance(t *testing.T) {
 }
 
 func TestLook_FindsAnInstanceThatJoinsAfterItsMessage(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
+	type row struct {
+		kind  event.Kind
+		code  string
+		after time.Duration
+		err   error // EC2's answer to everything
+	}
+	each(t, map[string]row{
+		"a spot instance":                   {event.SpotInterruption, "terminate", 30 * time.Second, nil},
+		"maintenance that EC2 may not list": {event.ScheduledMaintenance, "instance-stop", 5 * time.Second, ec2.ErrRefused},
+	}, func(t *testing.T, c *cluster, row row) {
 		r := c.run(func(o *fleet.Options) {
-			o.Cluster, o.EC2 = "mine", &knowledge{states: map[string]string{instance: "running"}, clusters: map[string][]string{instance: {"mine"}}}
+			o.Cluster, o.EC2 = "mine", &knowledge{states: map[string]string{instance: "running"}, clusters: map[string][]string{instance: {"mine"}}, err: row.err}
 		})
-		m := r.take(spot(instance))
-		time.Sleep(30 * time.Second)
+		m := r.take(notice(instance, row.kind, row.code, 0))
+		time.Sleep(row.after)
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		m.want(t, "done")
 		c.wantDrained("a")

@@ -117,11 +117,14 @@ type hint struct {
 	release context.CancelFunc
 }
 
-// concernsNobody reports whether a notice needs no look: EC2 lists maintenance for all instances, so that an instance which joins later is
-// found by that. AWS Health may name each instance of an account.
+// concernsNobody reports whether a notice needs no look, as EC2 lists maintenance for all instances: one that joins later is found by the
+// list. AWS Health may name each instance of an account.
 func (t *term) concernsNobody(n sqs.Notice) bool {
+	t.mu.Lock()
+	lists := !t.truth.looked.IsZero()
+	t.mu.Unlock()
 	planned := n.About == sqs.Interruption && n.Event.Kind == event.ScheduledMaintenance && ec2.Schedules(n.Event.Code)
-	return planned && len(t.nodes.of(n.Instance)) == 0 && !t.nodes.hasSilent()
+	return lists && planned && len(t.nodes.of(n.Instance)) == 0 && !t.nodes.hasSilent()
 }
 
 // addHint makes a hint of a notice, or adds the message to the hint of the same event, and has the instance looked at.
