@@ -115,9 +115,9 @@ func (t *term) cordonWaiting(in *instance) time.Duration {
 	on, goal := s.node, s.goal
 	t.mu.Unlock()
 	patchFor := func(now *corev1.Node) map[string]any {
-		_, claimed := now.Annotations[drain.CordonAnnotation]
+		claim, ours := t.nodes.cordonOf(now.Annotations[drain.CordonAnnotation])
 		action := now.Annotations[drain.ActionAnnotation]
-		if now.Spec.Unschedulable || claimed || action == drain.LeaveNode || action == drain.OnlyNotify {
+		if now.Spec.Unschedulable || ours || claim.Names(goal.Event.ID) || action == drain.LeaveNode || action == drain.OnlyNotify {
 			return nil
 		}
 		text, _ := json.Marshal(drain.Claim{ // texts and a time always encode

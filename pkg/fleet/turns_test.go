@@ -178,6 +178,25 @@ func TestDispatch_HearsPeopleWhoOpenANodeThatWaits(t *testing.T) {
 	})
 }
 
+// An operator has uncordoned the node during an event of another queue, and that queue's claim is still on it.
+func TestDispatch_CordonsANodeThatWasOpenedForAnotherQueue(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		n := nodeOf("a", instance)
+		n.Annotations[drain.CordonAnnotation] = `{"writer":"nth-queue-2","event":"x","kind":"scheduled-maintenance","boot_id":"boot-1"}`
+		c.add(n, podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
+		c.before("evict", held)
+		r := c.run(func(o *fleet.Options) { o.Limits.Draining = 1 })
+		r.take(termination(other))
+		time.Sleep(2 * time.Second)
+		r.take(termination(instance))
+		time.Sleep(2 * time.Second)
+		if !c.node("a").Spec.Unschedulable || r.Status().Waiting != 1 {
+			t.Errorf("the node is open: %t, and %d wait", !c.node("a").Spec.Unschedulable, r.Status().Waiting)
+		}
+	})
+}
+
 // A node waits for longer than the budget of its event, and then another process leads.
 func TestDrain_HasItsBudgetAfterALongWait(t *testing.T) {
 	t.Parallel()
