@@ -89,7 +89,7 @@ func (t *term) lookAlone(in *instance) time.Duration {
 func (t *term) forget(in *instance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	recorded := in.node.hasOwnCordon || len(in.node.entries) > 0 || len(in.dryRun) > 0
+	recorded := in.node.marked() || len(in.dryRun) > 0
 	justStarted := time.Since(in.started) < believed // A late message about a stop before the start may come: hasStarted needs the time.
 	if len(in.hints) == 0 && in.drain == nil && !recorded && !justStarted {
 		delete(t.instances, in.id)
@@ -132,6 +132,7 @@ func (t *term) look(in *instance) time.Duration {
 	}
 	if on.uid != "" { // The instance has a Node.
 		again = sooner(again, t.pursue(in, on))
+		again = sooner(again, t.tidyOpened(in, on))
 	}
 	return sooner(again, t.cordonWaiting(in))
 }

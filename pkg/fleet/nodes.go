@@ -45,10 +45,15 @@ type node struct {
 	// cordon is drain.CordonAnnotation. hasOwnCordon is set if a leader of this Lease has written it.
 	cordon       drain.Claim
 	hasOwnCordon bool
+	// labeled is set if drain.ExcludeLabel is on it for this Lease.
+	labeled bool
 	// recorded is the text of RecordAnnotation, and entries what it has.
 	recorded string
 	entries  []state.Entry
 }
+
+// marked reports whether the Node has anything of this Lease: it is to be looked at then, although nothing is announced.
+func (n node) marked() bool { return n.hasOwnCordon || n.labeled || n.recorded != "" }
 
 const (
 	byInstance, byAddress = "instance", "address"
@@ -202,7 +207,7 @@ func (n *nodes) strip(object any) (any, error) {
 		ObjectMeta: metav1.ObjectMeta{Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion, CreationTimestamp: full.CreationTimestamp},
 		Spec:       corev1.NodeSpec{ProviderID: full.Spec.ProviderID, Unschedulable: full.Spec.Unschedulable, Taints: full.Spec.Taints},
 	}
-	for _, key := range []string{n.label, corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, corev1.LabelTopologyRegion} {
+	for _, key := range []string{n.label, drain.ExcludeLabel, corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, corev1.LabelTopologyRegion} {
 		if value, ok := full.Labels[key]; ok {
 			metav1.SetMetaDataLabel(&lean.ObjectMeta, key, value)
 		}
@@ -235,6 +240,7 @@ func (n *nodes) parse(object any) node {
 		name: full.Name, uid: full.UID, instance: instanceOf(full.Spec.ProviderID), silent: isSilent(full.Spec.ProviderID),
 		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, machine: full.Status.NodeInfo.SystemUUID, unschedulable: full.Spec.Unschedulable,
 		created: full.CreationTimestamp.Time, recorded: full.Annotations[RecordAnnotation(n.lease)],
+		labeled: full.Labels[drain.ExcludeLabel] == n.lease,
 	}
 	kept.entries = readRecord(kept.recorded)
 	kept.cordon, kept.hasOwnCordon = n.cordonOf(full.Annotations[drain.CordonAnnotation])

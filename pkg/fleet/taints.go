@@ -2,9 +2,11 @@ package fleet
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -94,4 +96,36 @@ func withTaints(taints, wanted []corev1.Taint) []corev1.Taint {
 		}
 	}
 	return all
+}
+
+// tidyOpened takes the taints and the label of this Lease off a Node that others have uncordoned after its drain. A drain that is under way
+// does so itself. It returns when to try again; 0 if that is not needed.
+func (t *term) tidyOpened(in *instance, on node) time.Duration {
+	t.mu.Lock()
+	drains := in.drain != nil
+	t.mu.Unlock()
+	if drains || t.opts.DryRun || !on.hasOwnCordon && !on.labeled {
+		return 0
+	}
+	patchFor := func(now *corev1.Node) map[string]any {
+		patch, taints := map[string]any{}, t.opts.Taints.without(now.Spec.Taints)
+		if now.Labels[drain.ExcludeLabel] == t.opts.Lease {
+			patch["metadata"] = map[string]any{"labels": map[string]any{drain.ExcludeLabel: nil}}
+		}
+		if on.hasOwnCordon && len(taints) < len(now.Spec.Taints) {
+			patch["spec"] = map[string]any{"taints": taints}
+		}
+		if now.Spec.Unschedulable || len(patch) == 0 {
+			return nil
+		}
+		return patch
+	}
+	if now := t.nodes.watched(on); now == nil || patchFor(now) == nil {
+		return 0
+	}
+	if err := t.changeOnce(t.ctx, on, nil, patchFor); err != nil {
+		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot take taints and label off a node that was uncordoned: %s; retrying", err)
+		return firstPause
+	}
+	return 0
 }

@@ -356,7 +356,7 @@ func (t *term) poll() {
 		t.mu.Unlock()
 		t.lookAt(listed...)
 		for _, n := range t.nodes.all() {
-			if !n.hasOwnCordon && n.recorded == "" {
+			if !n.marked() {
 				continue // Nothing was done for it.
 			}
 			id := t.instanceOn(n)

@@ -431,6 +431,45 @@ func TestLook_TakesTaintsBackFromANodeThatPeopleCordoned(t *testing.T) {
 	})
 }
 
+// No drain is left that could take off what keeps pods and traffic away from the node.
+func TestLook_TidiesANodeThatIsOpenedAfterItsDrain(t *testing.T) {
+	type row struct {
+		kind      event.Kind
+		closed    bool // others have cordoned the node before
+		nextLeads bool
+	}
+	each(t, map[string]row{
+		"a rebalance recommendation":        {kind: event.RebalanceRecommendation},
+		"a termination, of a closed node":   {kind: event.ASGTermination, closed: true},
+		"a termination, and the next leads": {kind: event.ASGTermination, nextLeads: true},
+		"both":                              {kind: event.ASGTermination, closed: true, nextLeads: true},
+	}, func(t *testing.T, c *cluster, row row) {
+		n := nodeOf("a", instance)
+		n.Spec.Unschedulable = row.closed
+		c.add(n, podOn("a", "one"))
+		change := func(o *fleet.Options) {
+			o.EC2, o.Drain.ExcludeFromLoadBalancers = &knowledge{}, true
+			o.Taints = fleet.Taints{Kinds: !row.closed, Effect: "NoSchedule"}
+		}
+		r := c.run(change)
+		r.take(notice(instance, row.kind, "", 0)).want(t, "done")
+		time.Sleep(time.Minute)
+		if n := c.node("a"); n.Labels[drain.ExcludeLabel] == "" || len(n.Spec.Taints) == 0 && !row.closed {
+			t.Errorf("after the drain, the node has the labels %v and the taints %v", n.Labels, n.Spec.Taints)
+		}
+		if row.nextLeads {
+			r.stop()
+			r = c.start("host-2", change)
+			eventually(t, "the next leads", func() bool { return r.Status().Leads })
+		}
+		c.change("a", func(n *corev1.Node) { n.Spec.Unschedulable = false })
+		time.Sleep(2 * time.Minute)
+		if n := c.node("a"); n.Spec.Unschedulable || n.Labels[drain.ExcludeLabel] != "" || len(n.Spec.Taints) > 0 {
+			t.Errorf("the node is unschedulable: %t, has the labels %v and the taints %v", n.Spec.Unschedulable, n.Labels, n.Spec.Taints)
+		}
+	})
+}
+
 func TestLook_OpensANodeHoweverLongItsDrainEnds(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {
