@@ -244,10 +244,6 @@ func (n *Node) setByOther(node *corev1.Node) bool {
 // writes reports whether a field manager is nth on this machine, or this writer.
 func (n *Node) writes(manager string) bool { return manager == Host || manager == n.opts.Writer }
 
-// forgotten is the manager of all fields whose managers the API server no longer tells apart: it keeps the ten that have written last
-// (NewCapManagersManager in pkg/util/managedfields of k8s.io/apimachinery).
-const forgotten = "ancient-changes"
-
 // closedBy returns the managed fields of the one who has made the node unschedulable; ours if we have set the same. found is false if nobody is
 // known to have.
 func (n *Node) closedBy(node *corev1.Node) (by metav1.ManagedFieldsEntry, found bool) {
@@ -255,7 +251,7 @@ func (n *Node) closedBy(node *corev1.Node) (by metav1.ManagedFieldsEntry, found 
 		var fields struct {
 			Spec map[string]json.RawMessage `json:"f:spec"`
 		}
-		if m.Manager == forgotten || m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
+		if m.Manager == kube.Forgotten || m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
 			continue // It says nothing.
 		}
 		if _, set := fields.Spec["f:unschedulable"]; set && !(found && n.writes(by.Manager)) {

@@ -3,3 +3,7 @@ package kube
 // KeyPrefix begins all keys that nth puts on Nodes, Pods, Leases and Events. It is a DNS name that the project owns, made from the module's
 // path in go.mod. docs/release.md says how both are changed together.
 const KeyPrefix = "nth-project.github.io/"
+
+// Forgotten is the manager in metadata.managedFields that has the fields of others: the API server knows the ten managers that have written last
+// (NewCapManagersManager in pkg/util/managedfields of k8s.io/apimachinery).
+const Forgotten = "ancient-changes"

@@ -225,7 +225,7 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity, node *cor
 	now := time.Now()
 	existing := findCondition(node, ConditionType)
 	metadata := map[string]any{}
-	if setByOthers(node, wanted, k.opts.Writer) {
+	if k.setByOthers(node, wanted) {
 		if k.opts.Heartbeat == 0 {
 			return 0, nil // The other writer's condition stays as it is.
 		}
@@ -269,7 +269,7 @@ func (k *Kubernetes) updateLabels(ctx context.Context, id Identity, node *corev1
 		switch {
 		case keep && value != existing:
 			changes[key] = value
-		case found && !keep && hasSetLabel(node, key, k.opts.Writer):
+		case found && !keep && k.hasSetLabel(node, key):
 			changes[key] = nil
 		}
 	}
@@ -361,7 +361,7 @@ func findCondition(node *corev1.Node, t corev1.NodeConditionType) *corev1.NodeCo
 
 // setByOthers reports whether another writer, such as nth-queue, has set the Node's condition to True while this one wants it False. This
 // writer, by its field manager, must have set neither the status nor the texts: see managedFields.
-func setByOthers(node *corev1.Node, wanted corev1.NodeCondition, writer string) bool {
+func (k *Kubernetes) setByOthers(node *corev1.Node, wanted corev1.NodeCondition) bool {
 	c := findCondition(node, wanted.Type)
 	if wanted.Status == corev1.ConditionTrue || c == nil || c.Status != corev1.ConditionTrue {
 		return false
@@ -372,7 +372,7 @@ func setByOthers(node *corev1.Node, wanted corev1.NodeCondition, writer string) 
 		_, status := fields["f:status"]
 		_, reason := fields["f:reason"]
 		_, message := fields["f:message"]
-		if manager == writer && (status || reason || message) {
+		if k.writes(manager) && (status || reason || message) {
 			return false
 		}
 		otherFound = otherFound || status
@@ -380,14 +380,20 @@ func setByOthers(node *corev1.Node, wanted corev1.NodeCondition, writer string) 
 	return otherFound
 }
 
-// hasSetLabel reports whether a writer has set the value that a label of the Node has, by metadata.managedFields.
-func hasSetLabel(node *corev1.Node, key, writer string) bool {
+// hasSetLabel reports whether this writer has set the value that a label of the Node has, by metadata.managedFields.
+func (k *Kubernetes) hasSetLabel(node *corev1.Node, key string) bool {
 	for manager, set := range managedFields(node) {
-		if _, found := set.Metadata.Labels["f:"+key]; found && manager == writer {
+		if _, found := set.Metadata.Labels["f:"+key]; found && k.writes(manager) {
 			return true
 		}
 	}
 	return false
+}
+
+// writes reports whether a manager is this writer. With Options.Brief, the one whose name the API server has forgotten is: nth renews what it has
+// written, and nth-queue does not after a drain.
+func (k *Kubernetes) writes(manager string) bool {
+	return manager == k.opts.Writer || k.opts.Brief && manager == kube.Forgotten
 }
 
 // fieldSet is which labels and conditions of a Node a manager has set.

@@ -189,6 +189,12 @@ func TestHeartbeat_LeavesWhatNTHQueueHasAnnounced(t *testing.T) {
 			t.Errorf("the condition was written %d times", n)
 		}
 	})
+	play(t, func(t *testing.T) *cluster { return newCluster(t, stale()) }, func(s *stage) { // but its own, of long ago
+		s.cluster.managed = []metav1.ManagedFieldsEntry{managedBy("ancient-changes", "f:status", "f:reason", "f:message")}
+		s.opts.Writer, s.opts.Brief = "nth-queue", true
+		s.start()
+		s.want(corev1.ConditionFalse, "NothingPending")
+	})
 	all := []string{".", "f:type", "f:status", "f:reason", "f:message", "f:lastHeartbeatTime", "f:lastTransitionTime"}
 	queues := stale()
 	queues.Reason, queues.Message = "StatusCheckFailed", "EC2 says that the machine is impaired"
@@ -200,6 +206,7 @@ func TestHeartbeat_LeavesWhatNTHQueueHasAnnounced(t *testing.T) {
 	}{
 		"that nobody has touched since":         {[]metav1.ManagedFieldsEntry{managedBy("nth-queue", all...)}, false, corev1.ConditionTrue, "StatusCheckFailed"},
 		"with nth's heartbeat":                  {[]metav1.ManagedFieldsEntry{managedBy("nth-queue", all[:5]...), managedBy("nth", "f:lastHeartbeatTime")}, false, corev1.ConditionTrue, "StatusCheckFailed"},
+		"of long ago":                           {[]metav1.ManagedFieldsEntry{managedBy("ancient-changes", all...)}, false, corev1.ConditionTrue, "StatusCheckFailed"},
 		"in a dry run":                          {[]metav1.ManagedFieldsEntry{managedBy("nth-queue", all...)}, true, corev1.ConditionTrue, "StatusCheckFailed"},
 		"but takes back what nth has announced": {[]metav1.ManagedFieldsEntry{managedBy("nth", all...)}, false, corev1.ConditionFalse, "NothingPending"},
 		"but takes back what nth has announced above that": {

@@ -90,9 +90,9 @@ func TestLabels_FollowTheStandingEvents(t *testing.T) {
 
 func TestLabels_OthersAreLeft(t *testing.T) {
 	for name, c := range map[string]struct {
-		manager    string
-		off, event bool
-		want, ends string
+		manager           string
+		off, event, brief bool
+		want, ends        string
 	}{
 		"another's":                   {manager: "nth-queue", want: "status-check", ends: "status-check"},
 		"another's, and an event":     {manager: "nth-queue", event: true, want: "spot-interruption"},
@@ -100,11 +100,13 @@ func TestLabels_OthersAreLeft(t *testing.T) {
 		"nth's, without the setting":  {manager: "nth", off: true},
 		"another's, without it":       {manager: "nth-queue", off: true, want: "status-check", ends: "status-check"},
 		"nth's, without it, an event": {manager: "nth", off: true, event: true},
+		"of long ago":                 {manager: "ancient-changes", want: "status-check", ends: "status-check"},
+		"of long ago, in nth-queue":   {manager: "ancient-changes", brief: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, bare, func(s *stage) {
 				s.cluster.labels[notify.KindLabel], s.cluster.managers[notify.KindLabel] = "status-check", c.manager
-				s.opts.Labels = !c.off
+				s.opts.Labels, s.opts.Brief = !c.off, c.brief
 				if c.event {
 					s.entries = []state.Entry{spot(state.Draining)}
 				}
