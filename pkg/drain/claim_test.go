@@ -1,13 +1,9 @@
 package drain_test
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
@@ -16,25 +12,6 @@ import (
 
 // other is the other one of the programs that write claims.
 var other = map[string]string{drain.Host: drain.Queue, drain.Queue: drain.Host}
-
-// claimBy is a claim of a program, as it writes it.
-func claimBy(writer string) string {
-	theirs := claim
-	theirs.Writer, theirs.Event = writer, "event-of-"+writer
-	text, err := json.Marshal(theirs)
-	if err != nil {
-		panic(err)
-	}
-	return string(text)
-}
-
-func uncordoned(n *corev1.Node) { n.Spec.Unschedulable = false }
-
-// unclaimed is a Node whose cordon its writer has taken back.
-func unclaimed(n *corev1.Node) {
-	uncordoned(n)
-	delete(n.Annotations, drain.CordonAnnotation)
-}
 
 func TestClaim_OfAnotherWriter(t *testing.T) {
 	t.Parallel()
@@ -85,17 +62,6 @@ func TestClaim_TakenBackByItsWriter(t *testing.T) {
 			}
 		})
 	}
-}
-
-func tainted(key, value string, effect corev1.TaintEffect) func(*corev1.Node) {
-	return func(n *corev1.Node) {
-		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Value: value, Effect: effect})
-	}
-}
-
-// going is a Node that has been deleted, and that a finalizer holds.
-func going(n *corev1.Node) {
-	n.DeletionTimestamp, n.Finalizers = new(metav1.Now()), []string{"karpenter.sh/termination"}
 }
 
 func TestClaim_OfANodeThatCannotBeRead(t *testing.T) {

@@ -20,20 +20,12 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// slowWrites are how long the API server may take for a write.
-var slowWrites = []time.Duration{time.Second, 9 * time.Second}
-
-// late has a request carried out after so long, although nobody may wait for it any more.
-func late(by time.Duration) apitest.Answer {
-	return func(http.ResponseWriter, *http.Request) bool { time.Sleep(by); return false }
-}
-
 // The event is withdrawn while the cordon is under way.
 func TestCordon_UnderWayIsTakenBack(t *testing.T) {
 	t.Parallel()
-	for _, takes := range slowWrites {
+	for _, takes := range []time.Duration{time.Second, 9 * time.Second} {
 		run(t, fmt.Sprint(takes), func(t *testing.T, s *apitest.Server) {
-			s.Answer("patch", late(takes))
+			s.Answer("patch", func(http.ResponseWriter, *http.Request) bool { time.Sleep(takes); return false })
 			r := begin(t, s, drain.Options{})
 			time.Sleep(500 * time.Millisecond)
 			r.stop()
@@ -115,26 +107,6 @@ func TestCordon(t *testing.T) {
 			t.Errorf("uncordoned with %q, %v", result, err)
 		}
 	})
-	// A webhook may be mended, and the node is not closed before that.
-	run(t, "refused, with growing pauses", func(t *testing.T, s *apitest.Server) {
-		s.Always("patch node", apitest.Forbidden("no"))
-		r := start(t, s, drain.Options{}, toCordon())
-		time.Sleep(10 * time.Minute)
-		if n := count(s, "patch"); n < 10 || n > 25 {
-			t.Errorf("%d patches in ten minutes", n)
-		}
-		reported := r.of(state.NodeUnclosable)
-		if len(reported) != 1 || reported[0].Detail != `cordoning node "node-1": no` || reported[0].State.Trouble != reported[0].Detail || reported[0].State.Closed {
-			t.Errorf("reported %+v", reported)
-		}
-		s.Always("patch node", nil)
-		if got := r.looked(); got != drain.CordonSet {
-			t.Errorf("cordon is %q", got)
-		}
-		if state := r.of(state.NodeClosed)[0].State; state.Trouble != "" || !state.Closed || !state.Ours {
-			t.Errorf("the state is %+v", state)
-		}
-	})
 	// nth and nth-queue hear of the same interruption at the same time.
 	run(t, "of nth-queue in between stands", func(t *testing.T, s *apitest.Server) {
 		other := claim
@@ -171,44 +143,6 @@ func TestCordon(t *testing.T) {
 			t.Errorf("cordoned after %s, reported %+v", after, reported)
 		}
 	})
-}
-
-const ours = `{"event":"event-0","kind":"spot-interruption","boot_id":"boot-0","since":"2026-01-02T03:04:05Z"}`
-
-// cordoned is a node that is unschedulable, with our annotation's text if there is one.
-func cordoned(text string) func(*corev1.Node) {
-	return func(n *corev1.Node) {
-		n.Spec.Unschedulable = true
-		if text != "" {
-			n.Annotations[drain.CordonAnnotation] = text
-		}
-	}
-}
-
-// toCordon is a goal of a node that is closed and keeps its pods, for an event that was met before our claim was written.
-func toCordon() drain.Goal {
-	goal := goalWithin(false, 0)
-	goal.Evict = false
-	return goal
-}
-
-// looked waits until a guard has seen the Node, and returns how it is cordoned.
-func (r *trial) looked() drain.CordonResult {
-	r.t.Helper()
-	await(r.t, "a look at the Node", func() bool {
-		return len(r.of(state.NodeClosed))+len(r.of(state.NodeFoundClosed))+len(r.of(state.NodeReopened))+len(r.of(state.NodeOptedOut)) > 0
-	})
-	return r.task.Result().Cordon
-}
-
-// setBy is what the API server remembers of who has set a node's cordon, and of a kubelet that has set other things.
-func setBy(manager string) func(*corev1.Node) {
-	return func(n *corev1.Node) {
-		n.ManagedFields = []metav1.ManagedFieldsEntry{
-			{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{}},"f:spec":{"f:providerID":{}}}`)},
-			{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)},
-		}
-	}
 }
 
 func TestCordon_OnePatchOrNone(t *testing.T) {
@@ -257,30 +191,6 @@ func TestCordon_OnePatchOrNone(t *testing.T) {
 	}
 }
 
-func TestCordon_IsTriedAgain(t *testing.T) {
-	t.Parallel()
-	for name, answers := range map[string][]apitest.Answer{
-		"unavailable":             {apitest.Unavailable(), apitest.Unavailable()},
-		"a broken connection":     {apitest.Reset(), apitest.Reset(), apitest.Reset()},
-		"throttled":               {apitest.Throttled(1)},
-		"throttled for a minute":  {apitest.Throttled(60)},
-		"changed in the meantime": {apitest.Conflict()},
-	} {
-		for _, what := range []string{"get node", "patch node"} {
-			run(t, what+": "+name, func(t *testing.T, s *apitest.Server) {
-				s.OverHTTP()
-				s.Answer(what, answers...)
-				if got := start(t, s, drain.Options{}, toCordon()).looked(); got != drain.CordonSet {
-					t.Fatalf("cordon is %q", got)
-				}
-				if n := count(s, what); n != len(answers)+1 {
-					t.Errorf("%d requests; want %d: one for each failure, and one more", n, len(answers)+1)
-				}
-			})
-		}
-	}
-}
-
 // Another leader of nth-queue may have cordoned the Node since it was read, and the patch arrives late.
 func TestCordon_PatchesTheNodeAsItWasRead(t *testing.T) {
 	for name, act := range map[string]func(t *testing.T, s *apitest.Server, o drain.Options){
@@ -312,16 +222,6 @@ func TestCordon_PatchesTheNodeAsItWasRead(t *testing.T) {
 			})
 		})
 	}
-}
-
-// thisBoot tells of the boot ID of the claim that it is the present one.
-func thisBoot(id string, _ time.Time) bool { return id == claim.BootID }
-
-func within(t *testing.T, limit time.Duration) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 func TestCordon_RefusedStopsASoftDrain(t *testing.T) {

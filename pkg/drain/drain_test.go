@@ -2,7 +2,9 @@ package drain_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
@@ -285,3 +288,101 @@ func addHeld(s *apitest.Server, p *corev1.Pod) (free func()) { return s.AddHeld(
 
 // count is the number of requests of a kind so far.
 func count(s *apitest.Server, words ...string) int { return len(s.Requests(words...)) }
+
+// claimBy is a claim of a program, as it writes it.
+func claimBy(writer string) string {
+	theirs := claim
+	theirs.Writer, theirs.Event = writer, "event-of-"+writer
+	text, err := json.Marshal(theirs)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+func uncordoned(n *corev1.Node) { n.Spec.Unschedulable = false }
+
+// unclaimed is a Node whose cordon its writer has taken back.
+func unclaimed(n *corev1.Node) {
+	uncordoned(n)
+	delete(n.Annotations, drain.CordonAnnotation)
+}
+
+const ours = `{"event":"event-0","kind":"spot-interruption","boot_id":"boot-0","since":"2026-01-02T03:04:05Z"}`
+
+// cordoned is a node that is unschedulable, with our annotation's text if there is one.
+func cordoned(text string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.Spec.Unschedulable = true
+		if text != "" {
+			n.Annotations[drain.CordonAnnotation] = text
+		}
+	}
+}
+
+// toCordon is a goal of a node that is closed and keeps its pods, for an event that was met before our claim was written.
+func toCordon() drain.Goal {
+	goal := goalWithin(false, 0)
+	goal.Evict = false
+	return goal
+}
+
+// looked waits until a guard has seen the Node, and returns how it is cordoned.
+func (r *trial) looked() drain.CordonResult {
+	r.t.Helper()
+	await(r.t, "a look at the Node", func() bool {
+		return len(r.of(state.NodeClosed))+len(r.of(state.NodeFoundClosed))+len(r.of(state.NodeReopened))+len(r.of(state.NodeOptedOut)) > 0
+	})
+	return r.task.Result().Cordon
+}
+
+// setBy is what the API server remembers of who has set a node's cordon, and of a kubelet that has set other things.
+func setBy(manager string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.ManagedFields = []metav1.ManagedFieldsEntry{
+			{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{}},"f:spec":{"f:providerID":{}}}`)},
+			{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)},
+		}
+	}
+}
+
+// thisBoot tells of the boot ID of the claim that it is the present one.
+func thisBoot(id string, _ time.Time) bool { return id == claim.BootID }
+
+func within(t *testing.T, limit time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func asking(key, value string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		if n.Annotations == nil {
+			n.Annotations = map[string]string{}
+		}
+		n.Annotations[key] = value
+	}
+}
+
+// refusal is an answer of the API server's with any code.
+func refusal(code int, reason metav1.StatusReason, message string) apitest.Answer {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_, err := fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"reason":%q,"message":%q}`, code, reason, message)
+		return err == nil
+	}
+}
+
+func inUse(names ...corev1.UniqueVolumeName) func(*corev1.Node) {
+	return func(n *corev1.Node) { n.Status.VolumesInUse = names }
+}
+
+// numbered waits until something has been reported since the goal changed, and returns the last.
+func (r *trial) numbered(what state.TransitionKind) drain.Progress {
+	r.t.Helper()
+	var reported []drain.Progress
+	await(r.t, string(what)+" under the last goal", func() bool { reported = r.now(what); return len(reported) > 0 })
+	return reported[len(reported)-1]
+}

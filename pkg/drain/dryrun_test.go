@@ -194,24 +194,6 @@ func TestForecast_GoesByEachRule(t *testing.T) {
 	}
 }
 
-func TestDryRun_ReportsTheNode(t *testing.T) {
-	t.Parallel()
-	want := drain.State{Closed: true, Ours: true, Drained: true, Looked: true}
-	for name, change := range map[string]func(*apitest.Server){"there is a Node": func(*apitest.Server) {}, "it is gone": (*apitest.Server).RemoveNode} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			change(s)
-			goal := goalWithin(true, plenty)
-			goal.NodeSeen = true
-			r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
-			r.succeed()
-			got := r.of(state.NodeEmpty)[0].State
-			if got.UID = ""; got != want {
-				t.Errorf("the state is %+v", got)
-			}
-		})
-	}
-}
-
 // anyPods puts pods of any sort on the node, none of which ends before its grace is over.
 func anyPods(s *apitest.Server, random *rand.Rand) {
 	for i := range 1 + random.IntN(40) {

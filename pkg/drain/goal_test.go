@@ -11,14 +11,6 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// numbered waits until something has been reported since the goal changed, and returns the last.
-func (r *trial) numbered(what state.TransitionKind) drain.Progress {
-	r.t.Helper()
-	var reported []drain.Progress
-	await(r.t, string(what)+" under the last goal", func() bool { reported = r.now(what); return len(reported) > 0 })
-	return reported[len(reported)-1]
-}
-
 func TestGoal(t *testing.T) {
 	t.Parallel()
 	run(t, "each is reported", func(t *testing.T, s *apitest.Server) {

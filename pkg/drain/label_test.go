@@ -233,27 +233,15 @@ func TestLabel_OnlyWhereNoneIs(t *testing.T) {
 
 // Operators have it open for what it was closed for. That somebody has closed it again is no business of ours.
 func TestLabel_NotNextToALaterCordonOfOthers(t *testing.T) {
-	t.Parallel()
-	opts := drain.Options{ExcludeFromLoadBalancers: true}
-	labeled := func(s *apitest.Server) bool { return s.CurrentNode().Labels[drain.ExcludeLabel] != "" }
-	run(t, "under the same guard", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, opts)
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		labeled := func() bool { return s.CurrentNode().Labels[drain.ExcludeLabel] != "" }
+		r := drained(t, s, drain.Options{ExcludeFromLoadBalancers: true})
 		s.ChangeNode(unclaimed, "kubectl")
 		r.await(state.NodeReopened)
-		await(t, "that the label is gone", func() bool { return !labeled(s) })
+		await(t, "that the label is gone", func() bool { return !labeled() })
 		s.CordonAs("kubectl")
 		time.Sleep(time.Minute)
-		if labeled(s) {
-			t.Error("it is labeled")
-		}
-	})
-	run(t, "under another one", func(t *testing.T, s *apitest.Server) {
-		s.CordonAs("kubectl")
-		goal := goalWithin(false, plenty)
-		goal.Close = false
-		start(t, s, opts, goal)
-		time.Sleep(time.Minute)
-		if labeled(s) {
+		if labeled() {
 			t.Error("it is labeled")
 		}
 	})

@@ -139,21 +139,6 @@ func TestLook_NewNode(t *testing.T) {
 
 func TestLook(t *testing.T) {
 	t.Parallel()
-	// The kubelet may register it at any moment.
-	run(t, "each second for a missing Node", func(t *testing.T, s *apitest.Server) {
-		s.RemoveNode()
-		begin(t, s, drain.Options{})
-		time.Sleep(time.Minute + time.Second/2)
-		looks := s.Requests("get node")
-		for i := range looks[1:] {
-			if after := looks[i+1].At.Sub(looks[i].At); after != time.Second {
-				t.Errorf("look %d came %s after the one before", i+1, after)
-			}
-		}
-		if len(looks) != 61 {
-			t.Errorf("%d looks in a minute", len(looks))
-		}
-	})
 	run(t, "every five seconds", func(t *testing.T, s *apitest.Server) {
 		r := begin(t, s, drain.Options{})
 		r.succeed()

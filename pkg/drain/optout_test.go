@@ -67,15 +67,6 @@ func TestOptOut_Node(t *testing.T) {
 	})
 }
 
-func asking(key, value string) func(*corev1.Node) {
-	return func(n *corev1.Node) {
-		if n.Annotations == nil {
-			n.Annotations = map[string]string{}
-		}
-		n.Annotations[key] = value
-	}
-}
-
 func TestOptOut_NodeAnnotation(t *testing.T) {
 	t.Parallel()
 	for action, want := range map[string]struct {

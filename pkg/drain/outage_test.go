@@ -161,16 +161,6 @@ func deadWebhook(timeout time.Duration, ignore bool) apitest.Answer {
 	}
 }
 
-// refusal is an answer of the API server's with any code.
-func refusal(code int, reason metav1.StatusReason, message string) apitest.Answer {
-	return func(w http.ResponseWriter, _ *http.Request) bool {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(code)
-		_, err := fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"reason":%q,"message":%q}`, code, reason, message)
-		return err == nil
-	}
-}
-
 // The API server keeps the code that a webhook denies a request with (ToStatusErr in pkg/admission/plugin/webhook/errors of k8s.io/apiserver).
 func TestWebhook_RefusalOfAnyCodeIsReported(t *testing.T) {
 	t.Parallel()

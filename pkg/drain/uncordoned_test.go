@@ -197,6 +197,18 @@ func TestUncordoned_ConcernsTheGenerationsBefore(t *testing.T) {
 			r.adjust(joining)
 		},
 		"with its claim": func(s *apitest.Server, _ *trial) { s.ChangeNode(unclaimed, "kubectl") },
+		// The look that sees it began before the generation did. Which events it concerns, the agent knows, so it stands until the next one.
+		"seen by a look of the generation before": func(s *apitest.Server, r *trial) {
+			s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
+				s.UncordonAs("kubectl")
+				seen := s.CurrentNode()
+				time.Sleep(500 * time.Millisecond)
+				r.adjust(joining)
+				time.Sleep(500 * time.Millisecond)
+				w.Header().Set("Content-Type", "application/json")
+				return json.NewEncoder(w).Encode(seen) == nil
+			})
+		},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			r := drained(t, s, drain.Options{})
@@ -206,25 +218,6 @@ func TestUncordoned_ConcernsTheGenerationsBefore(t *testing.T) {
 			r.uncordonedOnce(s)
 		})
 	}
-}
-
-func TestUncordoned_Generations(t *testing.T) {
-	t.Parallel()
-	// The look that sees it began before the generation did. Which events it concerns, the agent knows, so it stands until the next one.
-	run(t, "seen by a look of the generation before", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{})
-		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
-			s.UncordonAs("kubectl")
-			seen := s.CurrentNode()
-			time.Sleep(500 * time.Millisecond)
-			r.adjust(joining)
-			time.Sleep(500 * time.Millisecond)
-			w.Header().Set("Content-Type", "application/json")
-			return json.NewEncoder(w).Encode(seen) == nil
-		})
-		time.Sleep(time.Minute)
-		r.uncordonedOnce(s)
-	})
 }
 
 // No matter who has set it: the claim on an open Node says for which events it was closed.

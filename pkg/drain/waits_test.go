@@ -395,37 +395,6 @@ func TestLoadBalancers_AnyAddressOfAPod(t *testing.T) {
 	}
 }
 
-func TestLoadBalancers_DoneBeforeTheDeadline(t *testing.T) {
-	t.Parallel()
-	for name, hard := range map[string]bool{"of a machine that is lost": true, "of one that is not": false} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("a", at("10.0.0.7")), 0)
-			b := &balancers{pods: time.Hour}
-			r := beginWithin(t, s, drain.Options{LoadBalancers: b, Margin: 2 * time.Second}, hard, time.Minute)
-			r.await(state.TargetsLeft)
-			r.adjust(func(g *drain.Goal) { // It is not begun again for a deadline that moves.
-				g.Hard, g.Soft = g.Hard.Add(-10*time.Second), g.Soft.Add(-10*time.Second)
-				if !hard {
-					g.Hard = time.Time{}
-				} else {
-					g.Soft = time.Time{}
-				}
-			})
-			r.succeed()
-			if after := r.drainedAt().Sub(r.began); after < 48*time.Second || after > 49*time.Second {
-				t.Errorf("drained after %s", after)
-			}
-			if asked := b.inquiries(); len(asked) != 2 {
-				t.Errorf("asked %+v", asked)
-			}
-		})
-	}
-}
-
-func inUse(names ...corev1.UniqueVolumeName) func(*corev1.Node) {
-	return func(n *corev1.Node) { n.Status.VolumesInUse = names }
-}
-
 func TestVolumes_DelayDrained(t *testing.T) {
 	t.Parallel()
 	run(t, "until they are free", func(t *testing.T, s *apitest.Server) {
