@@ -22,16 +22,6 @@ import (
 
 // A pod that goes after its eviction was sent went by that, whatever became of the answer.
 
-// doneUnanswered has a pod's end begun as was asked for, after a while, and never answers.
-func doneUnanswered(s *apitest.Server, name string, after time.Duration) apitest.Answer {
-	return func(_ http.ResponseWriter, r *http.Request) bool {
-		time.Sleep(after)
-		s.DeletePod(name)
-		<-r.Context().Done()
-		return true
-	}
-}
-
 func TestEvict_Counts(t *testing.T) {
 	t.Parallel()
 	held := apitest.HeldBy("budget", 0)
