@@ -14,71 +14,8 @@ import (
 	"testing"
 	"time"
 
-	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/nth-project/nth/pkg/identity"
 )
-
-// borrow returns the identity that a kubeconfig with that text gives.
-func borrow(t *testing.T, text string) identity.Identity {
-	t.Helper()
-	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(text))
-	return identityOf(t, identity.New(identity.Options{Kubeconfig: path, ClientOptions: identity.ClientOptions{UserAgent: "nth/test"}}))
-}
-
-func identityOf(t *testing.T, k *identity.Kubelet) identity.Identity {
-	t.Helper()
-	id, err := k.Identity(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return id
-}
-
-// becomes keeps the identity warm until it is that of a node.
-func becomes(t *testing.T, k *identity.Kubelet, node string) identity.Identity {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	var id identity.Identity
-	var last error
-	k.KeepWarm(ctx, time.Millisecond, func(err error) {
-		if id, last = identityOf(t, k), err; id.Node == node {
-			cancel()
-		}
-	})
-	if id.Node != node {
-		t.Fatalf("the identity is still %+v (%v), want %s", id, last, node)
-	}
-	return id
-}
-
-func readNode(t *testing.T, id identity.Identity) {
-	t.Helper()
-	node, err := id.Client.CoreV1().Nodes().Get(t.Context(), id.Node, meta.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if node.Name != id.Node {
-		t.Errorf("the node is %q, want %q", node.Name, id.Node)
-	}
-}
-
-// wantError checks that an error is one line with all the words.
-func wantError(t *testing.T, err error, words ...string) {
-	t.Helper()
-	if err == nil {
-		t.Fatalf("no error, want one that says %q", words)
-	}
-	for _, word := range words {
-		if !strings.Contains(err.Error(), word) {
-			t.Errorf("the error %q does not say %q", err, word)
-		}
-	}
-	if strings.Contains(err.Error(), "\n") {
-		t.Errorf("the error has several lines:\n%v", err)
-	}
-}
 
 func TestKubelet_NodeIsTheCredentials(t *testing.T) {
 	t.Parallel()

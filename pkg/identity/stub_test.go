@@ -29,7 +29,10 @@ import (
 	"time"
 
 	authorization "k8s.io/api/authorization/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/nth-project/nth/pkg/identity"
 )
 
 // apiServer is as much of an API server as an identity is proved against: it takes client certificates by their common
@@ -258,4 +261,106 @@ func (s *apiServer) rename(user string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.renamed = user
+}
+
+// borrow returns the identity that a kubeconfig with that text gives.
+func borrow(t *testing.T, text string) identity.Identity {
+	t.Helper()
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(text))
+	return identityOf(t, identity.New(identity.Options{Kubeconfig: path, ClientOptions: identity.ClientOptions{UserAgent: "nth/test"}}))
+}
+
+func identityOf(t *testing.T, k *identity.Kubelet) identity.Identity {
+	t.Helper()
+	id, err := k.Identity(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// becomes keeps the identity warm until it is that of a node.
+func becomes(t *testing.T, k *identity.Kubelet, node string) identity.Identity {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var id identity.Identity
+	var last error
+	k.KeepWarm(ctx, time.Millisecond, func(err error) {
+		if id, last = identityOf(t, k), err; id.Node == node {
+			cancel()
+		}
+	})
+	if id.Node != node {
+		t.Fatalf("the identity is still %+v (%v), want %s", id, last, node)
+	}
+	return id
+}
+
+func readNode(t *testing.T, id identity.Identity) {
+	t.Helper()
+	node, err := id.Client.CoreV1().Nodes().Get(t.Context(), id.Node, meta.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if node.Name != id.Node {
+		t.Errorf("the node is %q, want %q", node.Name, id.Node)
+	}
+}
+
+// wantError checks that an error is one line with all the words.
+func wantError(t *testing.T, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want one that says %q", words)
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("the error %q does not say %q", err, word)
+		}
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("the error has several lines:\n%v", err)
+	}
+}
+
+// keepWarm runs KeepWarm, with hardly a pause, until the test ends and returns a function that waits until a round ends
+// in a way that is wanted.
+func keepWarm(t *testing.T, k *identity.Kubelet) (until func(what string, wanted func(error) bool)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	rounds, ended := make(chan error), make(chan struct{})
+	go func() {
+		defer close(ended)
+		k.KeepWarm(ctx, time.Millisecond, func(err error) {
+			select {
+			case rounds <- err:
+			case <-ctx.Done():
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return func(what string, wanted func(error) bool) {
+		t.Helper()
+		var last error
+		for deadline := time.After(30 * time.Second); ; {
+			select {
+			case last = <-rounds:
+				if wanted(last) {
+					return
+				}
+			case <-deadline:
+				t.Fatalf("waiting until %s: the last round ended with: %v", what, last)
+			}
+		}
+	}
+}
+
+func warm(err error) bool { return err == nil }
+
+func says(word string) func(error) bool {
+	return func(err error) bool { return err != nil && strings.Contains(err.Error(), word) }
 }

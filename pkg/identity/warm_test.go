@@ -15,47 +15,6 @@ import (
 	"github.com/nth-project/nth/pkg/identity"
 )
 
-// keepWarm runs KeepWarm, with hardly a pause, until the test ends and returns a function that waits until a round ends
-// in a way that is wanted.
-func keepWarm(t *testing.T, k *identity.Kubelet) (until func(what string, wanted func(error) bool)) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	rounds, ended := make(chan error), make(chan struct{})
-	go func() {
-		defer close(ended)
-		k.KeepWarm(ctx, time.Millisecond, func(err error) {
-			select {
-			case rounds <- err:
-			case <-ctx.Done():
-			}
-		})
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-ended
-	})
-	return func(what string, wanted func(error) bool) {
-		t.Helper()
-		var last error
-		for deadline := time.After(30 * time.Second); ; {
-			select {
-			case last = <-rounds:
-				if wanted(last) {
-					return
-				}
-			case <-deadline:
-				t.Fatalf("waiting until %s: the last round ended with: %v", what, last)
-			}
-		}
-	}
-}
-
-func warm(err error) bool { return err == nil }
-
-func says(word string) func(error) bool {
-	return func(err error) bool { return err != nil && strings.Contains(err.Error(), word) }
-}
-
 func TestKeepWarm_ReportsEveryRound(t *testing.T) {
 	t.Parallel()
 	server := startAPIServer(t)
