@@ -359,25 +359,19 @@ func findCondition(node *corev1.Node, t corev1.NodeConditionType) *corev1.NodeCo
 	return nil
 }
 
-// setByOthers reports whether another writer, such as nth-queue, has set the Node's condition to True while this one wants it False. This
-// writer, by its field manager, must have set neither the status nor the texts: see managedFields.
+// setByOthers reports whether another writer, such as nth-queue, has set the Node's condition to True while this one wants it False. The message
+// says whose it is. A manager has a field only if it has changed that last: a status that was True before is still somebody else's.
 func (k *Kubernetes) setByOthers(node *corev1.Node, wanted corev1.NodeCondition) bool {
 	c := findCondition(node, wanted.Type)
 	if wanted.Status == corev1.ConditionTrue || c == nil || c.Status != corev1.ConditionTrue {
 		return false
 	}
-	otherFound := false
 	for manager, set := range managedFields(node) {
-		fields := set.Status.Conditions[fmt.Sprintf(`k:{"type":%q}`, wanted.Type)]
-		_, status := fields["f:status"]
-		_, reason := fields["f:reason"]
-		_, message := fields["f:message"]
-		if k.writes(manager) && (status || reason || message) {
-			return false
+		if _, found := set.Status.Conditions[fmt.Sprintf(`k:{"type":%q}`, wanted.Type)]["f:message"]; found {
+			return !k.writes(manager)
 		}
-		otherFound = otherFound || status
 	}
-	return otherFound
+	return false
 }
 
 // hasSetLabel reports whether this writer has set the value that a label of the Node has, by metadata.managedFields.

@@ -206,6 +206,7 @@ func TestHeartbeat_LeavesWhatNTHQueueHasAnnounced(t *testing.T) {
 	}{
 		"that nobody has touched since":         {[]metav1.ManagedFieldsEntry{managedBy("nth-queue", all...)}, false, corev1.ConditionTrue, "StatusCheckFailed"},
 		"with nth's heartbeat":                  {[]metav1.ManagedFieldsEntry{managedBy("nth-queue", all[:5]...), managedBy("nth", "f:lastHeartbeatTime")}, false, corev1.ConditionTrue, "StatusCheckFailed"},
+		"above what nth has announced":          {[]metav1.ManagedFieldsEntry{managedBy("nth", all[:3]...), managedBy("nth-queue", all[3:]...)}, false, corev1.ConditionTrue, "StatusCheckFailed"},
 		"of long ago":                           {[]metav1.ManagedFieldsEntry{managedBy("ancient-changes", all...)}, false, corev1.ConditionTrue, "StatusCheckFailed"},
 		"in a dry run":                          {[]metav1.ManagedFieldsEntry{managedBy("nth-queue", all...)}, true, corev1.ConditionTrue, "StatusCheckFailed"},
 		"but takes back what nth has announced": {[]metav1.ManagedFieldsEntry{managedBy("nth", all...)}, false, corev1.ConditionFalse, "NothingPending"},
