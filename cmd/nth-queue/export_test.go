@@ -24,11 +24,12 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// RegionOf is regionOf, AWSConfig is awsConfig, ResourceOf is resourceOf, and HookSettings is hookSettings.
+// RegionOf is regionOf, AWSConfig is awsConfig, ResourceOf is resourceOf, LeaseOf is leaseOf, and HookSettings is hookSettings.
 var (
 	RegionOf     = regionOf
 	AWSConfig    = awsConfig
 	ResourceOf   = resourceOf
+	LeaseOf      = leaseOf
 	HookSettings = hookSettings
 )
 

@@ -62,7 +62,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	notices := newNotices(ctx, cfg, notify.Identity{Client: reach.notices.Interface}, meter, log)
 	hooks := newHooks(cfg, account, meter, log)
 	nodes := fleet.New(fleet.Options{
-		Client: reach.drains.Interface, Leases: reach.lease.Interface, Lease: leaseOf(cfg.Queue.URL), Identity: identity, Own: ownPod(), Rules: rulesOf(cfg, gate),
+		Client: reach.drains.Interface, Leases: reach.lease.Interface, Lease: leaseOf(cfg.Queue.URL, account.Region), Identity: identity, Own: ownPod(), Rules: rulesOf(cfg, gate),
 		GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave",
 		EC2: catalog, Clock: clock.Now, ManagedOnly: cfg.Fleet.ManagedTag != "",
 		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, ec2.ClusterTag), Cluster: clusterOf(cfg.Fleet),
@@ -266,9 +266,10 @@ func reachCluster(ctx context.Context, cfg config.Queue, requested func(method s
 	return to, nil
 }
 
-// leaseOf names the Lease by which one of the processes that read a queue leads.
-func leaseOf(queue string) string {
-	sum := sha256.Sum256([]byte(queue))
+// leaseOf names the Lease by which one of the processes that read a queue leads. The name is the same for all forms of the queue's URL: cordons
+// bear it, and the hosts may name different endpoints.
+func leaseOf(address, region string) string {
+	sum := sha256.Sum256([]byte(cmp.Or(resourceOf(address, region), address)))
 	return "nth-queue-" + hex.EncodeToString(sum[:4])
 }
 

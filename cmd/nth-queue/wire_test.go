@@ -83,6 +83,26 @@ func TestAQueueIsKnownByItsARNWhateverTheFormOfItsURL(t *testing.T) {
 	}
 }
 
+// A process that is given the public URL, and one with that of a VPC endpoint, must not both lead.
+func TestLease_IsOneForAllFormsOfAQueuesURL(t *testing.T) {
+	t.Parallel()
+	const region = "eu-central-1"
+	lease := queue.LeaseOf("https://sqs.eu-central-1.amazonaws.com/123456789012/interruptions", region)
+	for url, same := range map[string]bool{
+		"https://eu-central-1.queue.amazonaws.com/123456789012/interruptions":               true,
+		"https://vpce-0a-1b.sqs.eu-central-1.vpce.amazonaws.com/123456789012/interruptions": true,
+		"https://sqs-fips.eu-central-1.amazonaws.com/123456789012/interruptions/":           true,
+		"https://sqs.internal.example/123456789012/interruptions":                           true,
+		"https://sqs.eu-west-1.amazonaws.com/123456789012/interruptions":                    false,
+		"https://sqs.eu-central-1.amazonaws.com/123456789012/others":                        false,
+		"https://sqs.eu-central-1.amazonaws.com/interruptions":                              false,
+	} {
+		if got := queue.LeaseOf(url, region); (got == lease) != same {
+			t.Errorf("the Lease of %s is %s, and that of the public URL %s", url, got, lease)
+		}
+	}
+}
+
 func TestTheHooksOfBothTransitionsAreThoseOfTheSettings(t *testing.T) {
 	t.Parallel()
 	cfg := config.DefaultQueue()
