@@ -112,7 +112,7 @@ func (t *term) tidyOpened(in *instance, on node) time.Duration {
 		if now.Labels[drain.ExcludeLabel] == t.opts.Lease {
 			patch["metadata"] = map[string]any{"labels": map[string]any{drain.ExcludeLabel: nil}}
 		}
-		if on.hasOwnCordon && len(taints) < len(now.Spec.Taints) {
+		if len(taints) < len(now.Spec.Taints) {
 			patch["spec"] = map[string]any{"taints": taints}
 		}
 		if now.Spec.Unschedulable || len(patch) == 0 {

@@ -449,12 +449,12 @@ func TestLook_TidiesANodeThatIsOpenedAfterItsDrain(t *testing.T) {
 		c.add(n, podOn("a", "one"))
 		change := func(o *fleet.Options) {
 			o.EC2, o.Drain.ExcludeFromLoadBalancers = &knowledge{}, true
-			o.Taints = fleet.Taints{Kinds: !row.closed, Effect: "NoSchedule"}
+			o.Taints = fleet.Taints{Kinds: true, Effect: "NoSchedule"}
 		}
 		r := c.run(change)
 		r.take(notice(instance, row.kind, "", 0)).want(t, "done")
 		time.Sleep(time.Minute)
-		if n := c.node("a"); n.Labels[drain.ExcludeLabel] == "" || len(n.Spec.Taints) == 0 && !row.closed {
+		if n := c.node("a"); n.Labels[drain.ExcludeLabel] == "" || len(n.Spec.Taints) == 0 {
 			t.Errorf("after the drain, the node has the labels %v and the taints %v", n.Labels, n.Spec.Taints)
 		}
 		if row.nextLeads {
