@@ -73,7 +73,7 @@ type Unit struct {
 
 // source is where a unit has a credential from.
 type source struct {
-	setting string // the last one that names it, such as LoadCredential
+	setting string // the last one that names it, such as LoadCredential; of SetCredential= only if no other does
 	path    string // the file that LoadCredential= or LoadCredentialEncrypted= names; "" for other settings
 	// set is whether SetCredential= or SetCredentialEncrypted= has a text that stands in for a missing file, and optional whether that
 	// text is blank: then the service starts without the file, and does not get the credential.
@@ -107,7 +107,7 @@ func ReadUnit(root, service string) Unit {
 		} else {
 			from.path = content
 		}
-		if !isText || from.path == "" { // systemd prefers the file to the text.
+		if !isText || from.setting == "" || strings.HasPrefix(from.setting, "Set") { // systemd prefers the file to the text.
 			from.setting = setting
 		}
 		u.given[name] = from
@@ -136,9 +136,9 @@ func (u Unit) Find(name string) Credential {
 	running := filepath.Join("/", u.root, "run/credentials", u.service, name)
 	switch {
 	case c.File != "" || c.Sealed != "" || c.Fault != nil: // load has found out all.
-	case isFile(running): // ImportCredential= may have found it.
+	case hasText(running): // ImportCredential= may have found it.
 		c.Source, c.File = cmp.Or(c.Source, "of "+u.service), running
-	case named:
+	case named && !(from.optional && strings.HasPrefix(from.setting, "Set")): // Otherwise blank is all that the unit has.
 		c.Sealed = sealed
 	default:
 		return Credential{}
@@ -186,8 +186,8 @@ func readable(name string) error {
 	return err
 }
 
-// isFile reports whether a path is that of a regular file.
-func isFile(path string) bool {
+// hasText reports whether a path is that of a credential that systemd has passed to a service, and not of blank.
+func hasText(path string) bool {
 	found, err := os.Stat(path)
-	return err == nil && found.Mode().IsRegular()
+	return err == nil && found.Mode().IsRegular() && found.Size() > int64(len("\n"))
 }

@@ -52,11 +52,14 @@ func TestUnit_FindsWhatTheServiceGets(t *testing.T) {
 		"an empty file":              {unit: "LoadCredential=a:/etc/url", files: map[string]string{"etc/url": ""}, want: settings.Credential{Source: url}, fault: "/etc/url is empty"},
 		"a directory":                {unit: "LoadCredential=a:/etc/url", files: map[string]string{"etc/url/a": "x"}, want: settings.Credential{Source: url}, fault: "/etc/url is not a file"},
 		"an encrypted file":          {unit: "LoadCredentialEncrypted=a:/etc/url", files: map[string]string{"etc/url": "x"}, want: settings.Credential{Source: encrypted, Sealed: only}},
-		"an encrypted file, running": {unit: "LoadCredentialEncrypted=a:/etc/url", files: map[string]string{"etc/url": "x", "run/credentials/nth.service/a": "y"}, want: settings.Credential{Source: encrypted, File: "run/credentials/nth.service/a"}},
+		"an encrypted file, running": {unit: "LoadCredentialEncrypted=a:/etc/url", files: map[string]string{"etc/url": "x", "run/credentials/nth.service/a": "text"}, want: settings.Credential{Source: encrypted, File: "run/credentials/nth.service/a"}},
 		"a missing encrypted file":   {unit: "LoadCredentialEncrypted=a:/etc/url", want: settings.Credential{Source: encrypted}, fault: missing},
 		"of a store":                 {unit: "LoadCredential=a", want: settings.Credential{Source: "LoadCredential= of nth.service", Sealed: only}},
-		"of a store, running":        {unit: "ImportCredential=*", files: map[string]string{"run/credentials/nth.service/a": "y"}, want: settings.Credential{Source: "of nth.service", File: "run/credentials/nth.service/a"}},
+		"of a store, running":        {unit: "ImportCredential=*", files: map[string]string{"run/credentials/nth.service/a": "text"}, want: settings.Credential{Source: "of nth.service", File: "run/credentials/nth.service/a"}},
 		"a text":                     {unit: "SetCredential=a:x", want: settings.Credential{Source: "SetCredential= of nth.service", Sealed: only}},
+		"a text in place of a file":  {unit: "SetCredential=a:\\n"},
+		"the same, running":          {unit: "ImportCredential=*\nSetCredential=a:\\n", files: map[string]string{"run/credentials/nth.service/a": "\n"}},
+		"the same, of a store":       {unit: "LoadCredential=a\nSetCredential=a:\\n", want: settings.Credential{Source: "LoadCredential= of nth.service", Sealed: only}},
 		"what a drop-in takes back":  {unit: "LoadCredential=a:/etc/url\nLoadCredential=\nSetCredential=a:b\nSetCredential="},
 	} {
 		t.Run(name, func(t *testing.T) {
