@@ -213,6 +213,7 @@ func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, exclu
 		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
 	case v.open && !v.unschedulable && value == n.opts.Writer:
 		metadata["labels"] = map[string]any{ExcludeLabel: nil} // The node takes pods, so it should get traffic.
+		delete(metadata, "resourceVersion")                    // It has to go even if the guard ends before it could try again after a conflict.
 	case v.cordon == CordonForeign && n.isMine(node):
 		// The claim is left over from a cordon of ours that somebody lifted before they set theirs.
 		metadata["annotations"] = map[string]any{CordonAnnotation: nil}
