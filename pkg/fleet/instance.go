@@ -198,18 +198,13 @@ func (t *term) judge(in *instance, h *hint, on node, err error) time.Duration {
 
 // judgeOn decides about a hint whose instance has the Node on. It returns when to decide again; 0 if only after news.
 func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
-	if t.opts.ManagedOnly {
-		found, known, err := t.opts.EC2.Look(t.ctx, in.id)
-		if err != nil {
-			return t.failed(h, err)
-		}
-		if known && !found.Managed {
-			t.opts.Log.Debugf("%s: neither the instance %s nor its Auto Scaling group has the tag of fleet.managed_tag; nothing to drain here", h.describe(), in.id)
-			t.endForeign(in, h)
-			return 0
-		}
-	}
+	managed, err := t.isManaged(in.id)
 	switch {
+	case err != nil:
+		return t.failed(h, err)
+	case !managed:
+		t.opts.Log.Debugf("%s: neither the instance %s nor its Auto Scaling group has the tag of fleet.managed_tag; nothing to drain here", h.describe(), in.id)
+		t.endForeign(in, h)
 	case h.About == sqs.Interruption && t.policy().Ignores(state.Entry{Event: h.Event}):
 		t.done(in, h)
 	case h.About == sqs.Running:

@@ -84,6 +84,17 @@ func (t *term) ownerOf(ctx context.Context, id string) (owner, error) {
 	return unknownOwner, nil
 }
 
+// isManaged reports whether the settings let the node of an instance be drained.
+func (t *term) isManaged(id string) (bool, error) {
+	if !t.opts.ManagedOnly {
+		return true, nil
+	}
+	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
+	defer cancel()
+	found, known, err := t.opts.EC2.Look(ctx, id)
+	return !known || found.Managed, err
+}
+
 // namesLife is how long the names of clusters in the tags of the Nodes' instances are taken to be unchanged.
 const namesLife = 10 * time.Minute
 
@@ -254,11 +265,17 @@ func (t *term) failed(h *hint, err error) time.Duration {
 	return min(max(time.Since(h.received), firstPause), longestPause)
 }
 
-// listedEvents returns the events that EC2 has listed last for an instance, and whether EC2 was asked.
+// listedEvents returns the events that EC2 has listed last for an instance, and whether EC2 was asked. It returns none for an instance that
+// is not managed.
 func (t *term) listedEvents(in *instance, on node) (events []event.Event, asked bool) {
 	t.mu.Lock()
 	said, looked := t.truth.listed[in.id], t.truth.looked
 	t.mu.Unlock()
+	if len(said.Planned) > 0 || said.Impaired != "" {
+		if managed, err := t.isManaged(in.id); err != nil || !managed {
+			return nil, err == nil // After an error, the next poll has the instance looked at again.
+		}
+	}
 	events = t.plannedEvents(in, said)
 	since := t.toLocalClock(said.Since)
 	if said.Impaired == "" || since.IsZero() || looked.Sub(since) < t.rules.Load().Impaired {

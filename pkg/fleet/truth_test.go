@@ -179,6 +179,36 @@ func planned(code string, in time.Duration, description string) map[string]ec2.S
 	}}}}
 }
 
+func TestLook_DrainsNodesOfManagedInstancesOnly(t *testing.T) {
+	type row struct{ managed, leave, listed bool }
+	each(t, map[string]row{
+		"a message":            {managed: true},
+		"a message, unmanaged": {},
+		"a message, unmanaged, which others may read": {leave: true},
+		"maintenance that EC2 lists":                  {managed: true, listed: true},
+		"maintenance that EC2 lists, unmanaged":       {listed: true},
+	}, func(t *testing.T, c *cluster, row row) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "running"}, managed: map[string]bool{instance: row.managed}}
+		if row.listed {
+			says.planned = planned("instance-stop", time.Minute, "")
+		}
+		r := c.run(func(o *fleet.Options) { o.EC2, o.ManagedOnly, o.LeaveUnknown = says, true, row.leave })
+		switch {
+		case row.listed:
+			time.Sleep(10 * time.Minute)
+		case row.leave:
+			r.take(spot(instance)).want(t, "returned")
+		default:
+			r.take(spot(instance)).want(t, "done")
+		}
+		c.want("a", row.managed)
+		if !row.managed && r.ear.times(state.Announced) > 0 {
+			t.Error("an event of a node that is not ours was announced")
+		}
+	})
+}
+
 func TestPoll_PursuesWhatEC2HasScheduled(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, c *cluster) {
