@@ -224,7 +224,11 @@ func (s *session) keeper() func(ctx context.Context) (kept bool) {
 	written := fmt.Sprint(s.node.recorded, []corev1.Taint(nil), false)
 	return func(ctx context.Context) (kept bool) {
 		entries := s.record.Entries()
-		text := recordText(entries)
+		claimed := ""
+		if on, _ := t.nodes.now(s.node); on.hasOwnCordon {
+			claimed = on.cordon.Event
+		}
+		text := recordText(entries, claimed)
 		wanted, closes := s.taints(entries)
 		closed = closed || closes
 		lifted := closed && !closes

@@ -37,8 +37,9 @@ func readRecord(text string) (entries []state.Entry) {
 }
 
 // recordText is the annotation for these entries; "" if none is kept. Three kinds are kept. EC2 still lists the event. An operator has
-// uncordoned the node during the event. Or nth-queue's cordon or label is on the Node for several events, of which its claim names one only.
-func recordText(entries []state.Entry) string {
+// uncordoned the node during the event. Or nth-queue's cordon or label is on the Node for it, and the cordon's claim does not say so: it names
+// one event only. claimed is that event's ID; "" if there is no claim, or it is not known yet.
+func recordText(entries []state.Entry, claimed string) string {
 	onNode := 0
 	for _, e := range entries {
 		if e.OnNode {
@@ -48,7 +49,7 @@ func recordText(entries []state.Entry) string {
 	var kept []state.Entry
 	for _, e := range entries {
 		open := e.Phase != state.Closed
-		if isListed(e.Event.Kind) && e.Event.State == event.Pending || open && (e.Released() || e.OnNode && onNode > 1) {
+		if isListed(e.Event.Kind) && e.Event.State == event.Pending || open && (e.Released() || e.OnNode && (onNode > 1 || claimed != "" && e.Event.ID != claimed)) {
 			e.Result, e.Error, e.Failures, e.Event.Description = nil, "", 0, ""
 			kept = append(kept, e)
 		}

@@ -74,6 +74,36 @@ func TestRecord_KeepsWhomAnOperatorUncordonedFor(t *testing.T) {
 	})
 }
 
+// The claim names the event that came first, and that one ends first.
+func TestRecord_KeepsAnEventThatJoinedAndStays(t *testing.T) {
+	each(t, map[string]bool{"in one term": false, "and the next leads": true}, func(t *testing.T, c *cluster, nextLeads bool) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{states: map[string]string{instance: "stopping"}, planned: planned("instance-stop", 30*time.Minute, "")}
+		change := func(o *fleet.Options) { o.EC2 = says }
+		r := c.run(change)
+		eventually(t, "it is cordoned", func() bool { return c.node("a").Spec.Unschedulable })
+		time.Sleep(time.Minute)
+		r.take(notice(instance, event.StateChange, "stopping", 0)).want(t, "done")
+		time.Sleep(time.Minute)
+		says.say(func(k *knowledge) { k.planned = planned("instance-stop", 30*time.Minute, "[Canceled]") })
+		time.Sleep(5 * time.Minute)
+		if nextLeads {
+			r.stop()
+			r = c.start("host-2", change)
+		}
+		time.Sleep(time.Hour)
+		if c.wantDrained("a"); strings.Contains(r.log.String(), "uncordon") {
+			t.Errorf("the log is\n%s", r.log)
+		}
+		says.say(func(k *knowledge) { k.states[instance] = "running" })
+		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
+		r.take(running(instance, 0)).want(t, "done")
+		if n := c.node("a"); n.Spec.Unschedulable || len(n.Annotations) > 0 {
+			t.Errorf("after the start, the node is unschedulable: %t, with %v", n.Spec.Unschedulable, n.Annotations)
+		}
+	})
+}
+
 // Others who may change Nodes can write anything into the record. It drains nothing by itself, and keeps nothing from being done.
 func TestRecord_DrainsNothingWithoutAnEvent(t *testing.T) {
 	const draining = `{"event":{"id":"x","kind":"spot-interruption","state":"pending"},"phase":"draining","boot_id":"boot-1","cordon":true}`
