@@ -308,8 +308,8 @@ func isPlanned(h *hint) bool {
 	return h.About == sqs.Interruption && h.Event.Kind == event.ScheduledMaintenance && ec2.Schedules(h.Event.Code)
 }
 
-// judgePlanned decides about a hint of maintenance that EC2 lists. The list decides, without the message, which is believed only while EC2
-// cannot be asked, or may not list the event yet. judgePlanned returns when to decide again; 0 if only after news.
+// judgePlanned decides about a hint of maintenance that EC2 lists. The list decides, also the last one while EC2 cannot be asked. The message
+// is believed only for an event that is not in it, while EC2 cannot be asked or may not list the event yet. judgePlanned returns when to decide again; 0 if only after news.
 func (t *term) judgePlanned(in *instance, h *hint) time.Duration {
 	t.mu.Lock()
 	said, looked, trouble := t.truth.listed[in.id], t.truth.looked, t.truth.trouble
@@ -320,7 +320,7 @@ func (t *term) judgePlanned(in *instance, h *hint) time.Duration {
 	}
 	ev, listed := listedAs(h.Event, t.plannedEvents(in, said))
 	late := !h.Event.Noticed.IsZero() && time.Since(h.Event.Noticed) >= listDelay
-	if trouble != nil || !listed && h.Event.State == event.Pending && !late {
+	if !listed && (trouble != nil || h.Event.State == event.Pending && !late) {
 		t.stand(in, h)
 		return 0
 	}

@@ -321,6 +321,29 @@ func TestTake_VerifiesMaintenanceWithEC2(t *testing.T) {
 	})
 }
 
+// One maintenance stays one event when its message comes while EC2 does not answer.
+func TestTake_KnowsListedMaintenanceWhileEC2Fails(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		says := &knowledge{planned: planned("instance-stop", 3*time.Hour, "")}
+		r := c.run(func(o *fleet.Options) { o.EC2 = says })
+		time.Sleep(10 * time.Second)
+		says.say(func(k *knowledge) { k.err = errors.New("throttled") })
+		time.Sleep(time.Minute)
+		n := notice(instance, event.ScheduledMaintenance, "instance-stop", 0)
+		n.Event.ID, n.Event.Deadline = "scheduled-maintenance-1", says.planned[instance].Planned[0].Deadline
+		r.take(n).want(t, "done")
+		time.Sleep(time.Hour)
+		if text := r.log.String(); strings.Contains(text, "withdrawn") || strings.Contains(text, n.Event.ID) {
+			t.Errorf("the log is\n%s", text)
+		}
+		says.say(func(k *knowledge) { k.err = nil })
+		time.Sleep(time.Hour)
+		c.wantDrained("a")
+	})
+}
+
 // A spot notice ends two minutes after its receipt, even if the clock of AWS is not known.
 func TestTake_MovesTimesToThisMachinesClock(t *testing.T) {
 	type row struct {
