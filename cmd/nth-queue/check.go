@@ -149,7 +149,7 @@ func (c *check) retention(cfg config.Queue, found sqs.Attributes) {
 	}
 	switch {
 	case waiting > 0 && waiting < longestRetention:
-		c.Warn("queue", "messages are kept for %s (MessageRetentionPeriod): plans further ahead are lost; SQS can keep messages for %s",
+		c.Warn("queue", "messages are kept for %s (MessageRetentionPeriod): a message about maintenance further ahead is lost; SQS can keep messages for %s",
 			span(waiting), span(longestRetention))
 	case found.Retention > 0:
 		c.OK("queue", "messages are kept for %s", span(found.Retention))
@@ -169,9 +169,9 @@ func (c *check) retention(cfg config.Queue, found sqs.Attributes) {
 	}
 	waiters := ""
 	if waiting > 0 {
-		waiters = fmt.Sprintf("; one that waits %s for a planned change is received %d times", span(waiting), sqs.Receives(waiting))
+		waiters = fmt.Sprintf(", and one that waits %s for maintenance is received %d times", span(waiting), sqs.Receives(waiting))
 	}
-	c.Warn("queue", "a message is given up after %d receipts (maxReceiveCount), one for each process that takes over%s: make it %d or more",
+	c.Warn("queue", "a message becomes a dead letter after %d receipts (maxReceiveCount); each new leader receives it once more%s: make it %d or more",
 		found.MaxReceives, waiters, least)
 }
 
@@ -357,7 +357,7 @@ func (c *check) hooks(ctx context.Context, cfg config.Queue, account aws.Config,
 		case allowed:
 			c.OK("right", "%s for the Auto Scaling group %s", p.Name, group)
 		case group == "":
-			c.Warn("right", "%s: refused for an Auto Scaling group that does not exist, as a policy for named groups does; without it, %s", p.Name, p.Without)
+			c.Warn("right", "%s: refused for an Auto Scaling group that does not exist (a policy that names its groups refuses that, too); without the right, %s", p.Name, p.Without)
 		default:
 			c.Warn("right", "%s: refused for the Auto Scaling group %s; %s", p.Name, group, p.Without)
 		}

@@ -152,11 +152,11 @@ func TestCheckWarnsOfHowAQueueIsSetUp(t *testing.T) {
 	for name, row := range map[string]struct{ attribute, value, want string }{
 		"nothing takes dead letters": {"RedrivePolicy", "", `warn  queue       it has no dead-letter queue \(RedrivePolicy\): .*`},
 		"it gives up before a window comes": {"RedrivePolicy", fmt.Sprintf(redrive, 29),
-			`warn  queue       a message is given up after 29 receipts \(maxReceiveCount\), one for each process that takes over; ` +
-				`one that waits 14 days for a planned change is received 30 times: make it 30 or more`},
+			`warn  queue       a message becomes a dead letter after 29 receipts \(maxReceiveCount\); each new leader receives it once more, ` +
+				`and one that waits 14 days for maintenance is received 30 times: make it 30 or more`},
 		"it gives up when it may": {"RedrivePolicy", fmt.Sprintf(redrive, 30), `ok    queue       after 30 receipts, a message goes to dead-letters`},
 		"it forgets": {"MessageRetentionPeriod", "345600",
-			`warn  queue       messages are kept for 4 days \(MessageRetentionPeriod\): plans further ahead are lost; SQS can keep messages for 14 days`},
+			`warn  queue       messages are kept for 4 days \(MessageRetentionPeriod\): a message about maintenance further ahead is lost; SQS can keep messages for 14 days`},
 		"it waits":                     {"DelaySeconds", "90", `warn  queue       messages are delayed by 1m30s \(DelaySeconds\), .*`},
 		"it keeps an order":            {"FifoQueue", "true", `warn  queue       it is a FIFO queue: .*`},
 		"nobody else may write":        {"Policy", "", `warn  queue       it has no policy: .*`},
@@ -178,7 +178,7 @@ func TestCheckMindsWindowsOnlyWhereMessagesWaitForThem(t *testing.T) {
 	b.set(t, "[events.scheduled-maintenance]\naction = \"notify\"\n")
 	mustSay(t, b.check(t), `ok    queue       messages are kept for 1 day`, `ok    queue       after .* receipts, a message goes to dead-letters`)
 	b.Say("RedrivePolicy", `{"deadLetterTargetArn":"dead-letters","maxReceiveCount":9}`)
-	mustSay(t, b.check(t), `warn  queue       a message is given up after 9 receipts \(maxReceiveCount\), one for each process that takes over: make it 10 or more`)
+	mustSay(t, b.check(t), `warn  queue       a message becomes a dead letter after 9 receipts \(maxReceiveCount\); each new leader receives it once more: make it 10 or more`)
 }
 
 func TestCheckAsksOfEC2WhatTheSettingsNeed(t *testing.T) {
@@ -218,8 +218,8 @@ func TestCheckTriesHooksWhereTheyAreToBeAnswered(t *testing.T) {
 	b := newBench(t)
 	b.groups.Deny("RecordLifecycleActionHeartbeat", "CompleteLifecycleAction", "DescribeLifecycleHooks")
 	mustSay(t, b.check(t),
-		`warn  right       autoscaling:RecordLifecycleActionHeartbeat: refused for an Auto Scaling group that does not exist, `+
-			`as a policy for named groups does; without it, the machine is held for one timeout of the hook only`,
+		`warn  right       autoscaling:RecordLifecycleActionHeartbeat: refused for an Auto Scaling group that does not exist `+
+			`\(a policy that names its groups refuses that, too\); without the right, the machine is held for one timeout of the hook only`,
 		`warn  right       autoscaling:CompleteLifecycleAction: refused .*, the hook is left to its timeout`,
 		`warn  right       autoscaling:DescribeLifecycleHooks: refused .*, hooks are taken to have a timeout of 3m0s, and only those are completed that the settings name`)
 	calls := len(b.groups.Calls(""))

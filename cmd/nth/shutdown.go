@@ -73,13 +73,13 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 		return s
 	}
 	s.drainsAtStop = slices.Contains(kinds, event.Shutdown)
-	noNotice := func(err error) {
+	lacksNotice := func(err error) {
 		report(err)
 		log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).
 			Infof("no advance notice of shutdowns: %s", err)
 	}
 	if where.noNotice != nil {
-		noNotice(where.noNotice)
+		lacksNotice(where.noNotice)
 		return s
 	}
 	options := logind.Options{
@@ -90,12 +90,12 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 		Holding: func(delay time.Duration) {
 			report(nil)
 			if delay < dropInDelay {
-				s.started().Warnf("a shutdown can be held for %s", tooShort(delay))
+				s.startLog().Warnf("a shutdown can be held for %s", tooShort(delay))
 				return
 			}
-			s.started().Infof("a shutdown can be held for up to %s", delay)
+			s.startLog().Infof("a shutdown can be held for up to %s", delay)
 		},
-		Off: noNotice,
+		Off: lacksNotice,
 	}
 	hasKey := where.host == "" && s.drainsAtStop // In a container, the devices of the power button are out of sight.
 	if hasKey {
@@ -109,8 +109,8 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 	return s
 }
 
-// started returns the log for messages about how shutdowns are handled here.
-func (s *shutdown) started() *logrus.Entry {
+// startLog returns the log for messages about how shutdowns are handled here, with the message ID of a start.
+func (s *shutdown) startLog() *logrus.Entry {
 	return s.log.WithField(systemd.FieldMessageID, systemd.Started)
 }
 
@@ -157,7 +157,7 @@ func (s *shutdown) reportPowerKey(held bool, why string) {
 	if err == nil && kubelets.Period > 0 {
 		handler += "; " + kubeletsPart(kubelets)
 	}
-	s.started().Infof("the power button is handled by %s", handler)
+	s.startLog().Infof("the power button is handled by %s", handler)
 }
 
 // kubeletsPart says what the kubelet's graceful shutdown does to pods when logind announces a shutdown to it and to nth at once.

@@ -129,11 +129,11 @@ func (a *Agent) start(parent context.Context, w work, do func(context.Context) w
 	})
 }
 
-// guardGoal converts a goal of the policy to one for the guard, whose times are on the monotonic clock.
+// guardGoal converts a goal of the policy to one for the guard, whose deadlines are on the monotonic clock.
 func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 	seen, limited, shutdown := a.nodeSeen, a.limited, false
 	for _, e := range a.cfg.Record.Entries() {
-		seen = seen || e.ClosedIn == a.cfg.BootID
+		seen = seen || e.ClosedIn == a.cfg.BootID // A Node that was cordoned in this boot was there in this boot.
 		if !slices.Contains(goal.Events, e.Event.ID) {
 			continue
 		}

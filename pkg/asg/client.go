@@ -233,7 +233,7 @@ func (c *HookClient) complete(ctx context.Context, a Action, outcome event.Outco
 		h, chosen, err := c.find(ctx, a)
 		switch {
 		case unpermitted(err): // Another program may wait for the hook.
-			c.say(Refused, "%s: it is left to its timeout, as it cannot be known whose it is, and %s does not name it",
+			c.say(Refused, "%s: nth may not ask whether another program completes it, and %s does not name it; it is left to its timeout",
 				a, wordsFor[a.transition()].setting)
 			return nil
 		case err == nil && !chosen: // Another program completes the hook.

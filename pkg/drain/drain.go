@@ -134,7 +134,7 @@ func (n *Node) OptedOut(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("reading node %q: %w", n.name, err)
 	}
-	return onlyCordon(node), nil
+	return mayNotEvict(node), nil
 }
 
 // Goal is the state that a guard brings its node to, and by when. pkg/agent makes it from a policy.Goal.
@@ -335,7 +335,7 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 		return dryLook{}, fmt.Errorf("reading node %q: %w", g.node.name, err)
 	}
 	reopened := g.node.reopened(node, g.memory.view)
-	cordon, limited := g.node.cordonOf(node, goal, g.memory, reopened), onlyCordon(node)
+	cordon, limited := g.node.cordonOf(node, goal, g.memory, reopened), mayNotEvict(node)
 	g.memory.view = g.node.viewOf(node, cordon, goal)
 	ours := cordon == CordonNone || cordon == CordonOurs
 	would := dryLook{

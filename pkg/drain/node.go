@@ -153,7 +153,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 // viewOf returns the view of a Node that was read and found cordoned like that.
 func (n *Node) viewOf(node *corev1.Node, found CordonResult, goal Goal) view {
 	v := view{
-		cordon: found, uid: node.UID, version: node.ResourceVersion, limited: onlyCordon(node), unschedulable: node.Spec.Unschedulable,
+		cordon: found, uid: node.UID, version: node.ResourceVersion, limited: mayNotEvict(node), unschedulable: node.Spec.Unschedulable,
 		autoscaled: autoscaled(node), claim: node.Annotations[CordonAnnotation],
 	}
 	mine := n.isMine(node)
@@ -169,10 +169,10 @@ func (n *Node) viewOf(node *corev1.Node, found CordonResult, goal Goal) view {
 var errAnotherNode = errors.New("there is another Node of that name now")
 
 // cordonOf says how the Node is cordoned; CordonNone means that the guard has to cordon it now. A node that somebody has uncordoned is cordoned
-// again in the next generation only. reopened is the result of n.reopened for this Node.
+// again only when a further reason has joined the goal (Goal.Generation). reopened is the result of n.reopened for this Node.
 func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, reopened bool) CordonResult {
 	switch {
-	case leave(node):
+	case mayNotCordon(node):
 		return CordonLeft
 	case node.Spec.Unschedulable && n.isMine(node) && !n.setByOther(node) && !cordonedAfterLift(node, before):
 		return CordonOurs
@@ -278,16 +278,16 @@ func (n *Node) cordonStamp(node *corev1.Node) time.Time {
 	return by.Time.Time
 }
 
-// leave reports whether operators want nothing done to the node, not even a cordon (ActionAnnotation).
-func leave(node *corev1.Node) bool {
+// mayNotCordon reports whether operators want nothing done to the node, not even a cordon (ActionAnnotation).
+func mayNotCordon(node *corev1.Node) bool {
 	action := node.Annotations[ActionAnnotation]
 	return action == LeaveNode || action == OnlyNotify
 }
 
-// onlyCordon reports whether operators want the node's pods left alone (ActionAnnotation).
-func onlyCordon(node *corev1.Node) bool {
+// mayNotEvict reports whether operators want the node's pods left alone (ActionAnnotation).
+func mayNotEvict(node *corev1.Node) bool {
 	action := node.Annotations[ActionAnnotation]
-	return leave(node) || action == OnlyCordon
+	return mayNotCordon(node) || action == OnlyCordon
 }
 
 // Claim reads the claim on the node's cordon. ok is false if it is not this writer's: there is no annotation, it cannot be parsed, or it is

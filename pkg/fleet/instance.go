@@ -544,7 +544,9 @@ func (t *term) asRecorded(in *instance, on node, past []state.Entry, ev event.Ev
 	if !known || !e.OnNode || !isReboot(ev.Code) || ev.State != event.Completed {
 		return ev
 	}
-	if since := t.durationOf(in, "completed "+ev.ID); !on.ready || e.BootID == on.bootID && since < listDelay {
+	// In the boot in which the node was cordoned, the reboot is still to come. After listDelay, EC2 is taken at its word.
+	listed := t.durationOf(in, "completed "+ev.ID)
+	if !on.ready || e.BootID == on.bootID && listed < listDelay {
 		ev.State = event.Pending
 	}
 	return ev

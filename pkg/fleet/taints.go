@@ -98,8 +98,8 @@ func withTaints(taints, wanted []corev1.Taint) []corev1.Taint {
 	return all
 }
 
-// tidyOpened takes the taints and the label of this Lease off a Node that others have uncordoned after its drain. A drain that is under way
-// does so itself. It returns when to try again; 0 if that is not needed.
+// tidyOpened takes the taints and the label of this Lease off a Node that others have uncordoned after its drain. Such a Node still has the
+// annotation of our cordon (hasOwnCordon). A drain that is under way does so itself. It returns when to try again; 0 if that is not needed.
 func (t *term) tidyOpened(in *instance, on node) time.Duration {
 	t.mu.Lock()
 	drains := in.drain != nil

@@ -87,8 +87,8 @@ type reader struct {
 	sdk       *imds.Client
 	transport *http.Transport
 	observe   func(Poll)
-	limit     time.Duration // how long the next document may take
-	grows     bool          // limit changes with what answers take; otherwise it stays
+	timeLimit time.Duration // how long the next document may take
+	adapts    bool          // timeLimit changes with what answers take; otherwise it stays
 	answer    answer        // to the last HTTP request
 	seen      seen          // from all answers
 }
@@ -111,14 +111,14 @@ type seen struct {
 	took     time.Duration // how long that answer took
 }
 
-// newReader returns a reader whose limit is onceLimit, and stays. Readers share nothing but which of the service's addresses answers: see
-// reach.
+// newReader returns a reader that gives each document onceLimit, however long earlier ones took. Readers share nothing but which of the
+// service's addresses answers: see reach.
 func (s *Source) newReader() *reader {
 	dial := s.dial
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: -1}).DialContext
 	}
-	r := &reader{source: s, observe: s.opts.Observe, limit: onceLimit, transport: &http.Transport{
+	r := &reader{source: s, observe: s.opts.Observe, timeLimit: onceLimit, transport: &http.Transport{
 		DialContext: dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: headerLimit,
 	}}
 	if r.observe == nil {
@@ -180,9 +180,9 @@ func read[T any](ctx context.Context, r *reader, path string, size int, parse fu
 func readingError(path string, err error) error { return fmt.Errorf("reading %q: %w", path, err) }
 
 // get requests a document of at most size bytes and returns its body. If the service answers 404, present is false: EC2 has no such document.
-// Any answer but 200 and 404 is an error. get adapts the reader's limit for the next document.
+// Any answer but 200 and 404 is an error. get adapts the reader's time limit for the next document.
 func (r *reader) get(ctx context.Context, path string, size int) (body []byte, present bool, err error) {
-	limited, cancel := context.WithTimeout(ctx, r.limit)
+	limited, cancel := context.WithTimeout(ctx, r.timeLimit)
 	defer cancel()
 	asked := time.Now()
 	r.answer = answer{size: size}
@@ -191,13 +191,13 @@ func (r *reader) get(ctx context.Context, path string, size int) (body []byte, p
 	absent := r.answer.status == http.StatusNotFound
 	switch {
 	case !r.answer.token && (absent || r.answer.status == http.StatusOK): // EC2 has said whether there is such a document.
-		r.setLimit(roomFor * time.Since(asked))
+		r.setTimeLimit(roomFor * time.Since(asked))
 		return r.answer.body, !absent, nil
 	case ctx.Err() != nil: // the caller's deadline, not the document's
 		err = ctx.Err()
 	case limited.Err() != nil:
-		err = fmt.Errorf("no answer within %s: %w", r.limit, context.DeadlineExceeded)
-		r.setLimit(growth * r.limit)
+		err = fmt.Errorf("no answer within %s: %w", r.timeLimit, context.DeadlineExceeded)
+		r.setTimeLimit(growth * r.timeLimit)
 	default:
 		err = r.answer.fault(err)
 	}
@@ -207,10 +207,10 @@ func (r *reader) get(ctx context.Context, path string, size int) (body []byte, p
 	return nil, false, err
 }
 
-// setLimit sets the limit of the next document, between firstLimit and longestLimit, if the reader's limit may change.
-func (r *reader) setLimit(limit time.Duration) {
-	if r.grows {
-		r.limit = min(max(limit, firstLimit), longestLimit)
+// setTimeLimit sets the time limit of the next document, between firstLimit and longestLimit, if the reader adapts it.
+func (r *reader) setTimeLimit(limit time.Duration) {
+	if r.adapts {
+		r.timeLimit = min(max(limit, firstLimit), longestLimit)
 	}
 }
 

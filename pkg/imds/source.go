@@ -128,7 +128,8 @@ const (
 )
 
 // Run looks for events and delivers snapshots to the sink until ctx ends. Then it waits for its last request and returns nil. Run never gives
-// up: it reports a missing or broken service to the sink, and tries again. Call it once at a time.
+// up: it reports a missing or broken service to the sink, and tries again. On an instance that Options.LifeCycles excludes, it stops polling,
+// and only waits for ctx. Call it once at a time.
 func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	polling, stop := context.WithCancel(ctx)
 	defer stop()
@@ -145,10 +146,10 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 		}
 		scope = s.Scope(lifeCycle)
 	}
-	if scope.Standby { // The instance is excluded: it is not to be drained for what was found so far.
+	if scope.Standby { // Options.LifeCycles excludes the instance: withdraw what was found before that was known.
 		stop()
 		pollers.Wait()
-		for _, kind := range s.polledKinds() { // A poller may have delivered events before the life cycle was known.
+		for _, kind := range s.polledKinds() { // An empty snapshot says that no event of the kind is announced.
 			sink.Snapshot(event.Snapshot{Kind: kind})
 		}
 	}
@@ -189,9 +190,9 @@ func (s *Source) newPollers() []*poller {
 	all = slices.DeleteFunc(all, func(p *poller) bool { return !slices.Contains(s.opts.Kinds, p.kind) })
 	for i, p := range all {
 		p.reader = s.newReader()
-		p.reader.limit, p.reader.grows = firstLimit, true
+		p.reader.timeLimit, p.reader.adapts = firstLimit, true
 		p.delay = time.Duration(i) * startDelay
-		if len(s.opts.LifeCycles) > 0 {
+		if len(s.opts.LifeCycles) > 0 { // Usually, Run knows the life cycle after that time.
 			p.delay += lifeCycleWait
 		}
 	}
