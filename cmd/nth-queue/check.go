@@ -309,12 +309,12 @@ func (c *check) owner(settings config.Fleet, names []string) {
 	case own != "" && len(names) == 0:
 		c.Warn("cluster", "it is %q by the settings, but the instances of its Nodes have no tag %s%s", own, ec2.ClusterTag, own)
 	case own != "":
-		c.Warn("cluster", "it is %q by the settings, but the instances of its Nodes are tagged as of %s (%sNAME)", own, tagged, ec2.ClusterTag)
+		c.Warn("cluster", "it is %q by the settings, but the tags %sNAME of its Nodes' instances name %s", own, ec2.ClusterTag, tagged)
 	case len(names) == 0:
 		c.Warn("cluster", "the instances of its Nodes have no tag %sNAME, so the cluster of an instance without a Node is unknown: %s", ec2.ClusterTag, withoutOwner)
 	default:
-		c.Warn("cluster", "the instances of its Nodes are tagged as of %s (%sNAME): set fleet.cluster, or the cluster of other instances without a Node is unknown; %s",
-			tagged, ec2.ClusterTag, withoutOwner)
+		c.Warn("cluster", "the tags %sNAME of its Nodes' instances name %s: set fleet.cluster, or the cluster of other instances without a Node is unknown; %s",
+			ec2.ClusterTag, tagged, withoutOwner)
 	}
 }
 

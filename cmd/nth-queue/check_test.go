@@ -294,10 +294,10 @@ func TestCheckTellsWhetherTheClustersNameIsKnown(t *testing.T) {
 		"by the tags":                   {config.Fleet{}, []string{"shop"}, `ok    cluster     its instances have the tag kubernetes\.io/cluster/shop`},
 		"by the settings":               {config.Fleet{Cluster: "till"}, []string{"shop", "till"}, `ok    cluster     its instances have the tag kubernetes\.io/cluster/till`},
 		"by the tag of what is managed": {config.Fleet{ManagedTag: "kubernetes.io/cluster/shop"}, []string{"shop"}, `ok    cluster .*/shop`},
-		"the settings say another":      {config.Fleet{Cluster: "slip"}, []string{"shop"}, `warn  cluster     it is "slip" by the settings, but .* are tagged as of shop \(.*\)`},
+		"the settings say another":      {config.Fleet{Cluster: "slip"}, []string{"shop"}, `warn  cluster     it is "slip" by the settings, but the tags kubernetes\.io/cluster/NAME of its Nodes' instances name shop`},
 		"there are no tags":             {config.Fleet{Cluster: "shop"}, nil, `warn  cluster     it is "shop" by the settings, but .* have no tag kubernetes\.io/cluster/shop`},
 		"nothing says it":               {config.Fleet{ManagedTag: "managed"}, nil, `warn  cluster     the instances of its Nodes have no tag .*: messages about .*`},
-		"the tags say two":              {config.Fleet{}, []string{"shop", "till"}, `warn  cluster     the instances of its Nodes are tagged as of shop, till .*: set fleet\.cluster, .*`},
+		"the tags say two":              {config.Fleet{}, []string{"shop", "till"}, `warn  cluster     the tags .* of its Nodes' instances name shop, till: set fleet\.cluster, .*`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

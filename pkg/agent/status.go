@@ -15,7 +15,7 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// status updates the sentence that "systemctl status nth" shows, and the board.
+// status updates the sentence that "systemctl status nth" shows, and the status that Config.Board shows.
 func (a *Agent) status() {
 	if a.cfg.Service == nil && a.cfg.Board == nil {
 		return
@@ -76,7 +76,8 @@ func (a *Agent) unread() []string {
 	return kinds
 }
 
-// pastWork is activity while nothing is being done: it says what was done for e, the most urgent entry.
+// pastWork is activity while no event has work left (busy): it says what was done for e, the most urgent entry. A guard (Agent.work) may still
+// wait for pods then.
 func (a *Agent) pastWork(e state.Entry) string {
 	said := fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)
 	switch e.Phase {

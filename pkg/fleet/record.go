@@ -50,6 +50,7 @@ func recordText(entries []state.Entry, claimed string) string {
 	for _, e := range entries {
 		open := e.Phase != state.Closed
 		if isListed(e.Event.Kind) && e.Event.State == event.Pending || open && (e.Released() || e.OnNode && (onNode > 1 || claimed != "" && e.Event.ID != claimed)) {
+			// They say how the work went. The next leader does without them, and the annotation stays short.
 			e.Result, e.Error, e.Failures, e.Event.Description = nil, "", 0, ""
 			kept = append(kept, e)
 		}

@@ -98,8 +98,8 @@ func withTaints(taints, wanted []corev1.Taint) []corev1.Taint {
 	return all
 }
 
-// tidyOpened takes the taints and the label of this Lease off a Node that others have uncordoned after its drain. Such a Node still has the
-// annotation of our cordon (hasOwnCordon). A drain that is under way does so itself. It returns when to try again; 0 if that is not needed.
+// tidyOpened takes the taints and the label of this Lease off a Node that others have uncordoned after its drain. The annotation of our cordon
+// (hasOwnCordon) may still be on it. A drain that is under way does so itself. It returns when to try again; 0 if that is not needed.
 func (t *term) tidyOpened(in *instance, on node) time.Duration {
 	t.mu.Lock()
 	drains := in.drain != nil
@@ -124,7 +124,7 @@ func (t *term) tidyOpened(in *instance, on node) time.Duration {
 		return 0
 	}
 	if err := t.changeOnce(t.ctx, on, nil, patchFor); err != nil {
-		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot take taints and label off a node that was uncordoned: %s; retrying", err)
+		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot take taints and label off an uncordoned node: %s; retrying", err)
 		return firstPause
 	}
 	return 0

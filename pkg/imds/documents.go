@@ -381,7 +381,7 @@ func (t *targetStates) follow(state string) (found, error) {
 	case meaning == ends:
 		leaves = true
 	case meaning == stays, state == "": // Nothing is announced.
-	case changed && !t.settled: // There is no earlier state to keep, and no events is a claim, so the look fails.
+	case changed && !t.settled: // No state was certain yet. To return no event would say that nothing is announced, so the look fails.
 		return found{}, fmt.Errorf("the target lifecycle state %q is not known; it is looked at again", state)
 	case changed: // It counts if the next poll finds it again. Until then, what was known stands.
 		return found{events: t.events}, nil

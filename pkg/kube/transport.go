@@ -102,8 +102,8 @@ func (l *leaving) WrappedRoundTripper() http.RoundTripper {
 	return l.used.Transport
 }
 
-// RoundTrip implements http.RoundTripper. It notes whether the request has succeeded: at once if it fails, and otherwise when the caller has
-// read the answer's body to its end.
+// RoundTrip implements http.RoundTripper. It notes whether the request has succeeded, since several failures in a row make note leave the
+// connections. It does so at once if the request fails, and otherwise when the caller has read the answer's body to its end.
 func (l *leaving) RoundTrip(request *http.Request) (*http.Response, error) {
 	l.mu.Lock()
 	used := l.used

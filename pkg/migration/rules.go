@@ -275,7 +275,8 @@ func webhook(Settings, string) ([]line, error) {
 	return []line{{"webhook", "url_file", quote("/etc/nth/webhook-url")}, {"webhook", "at", `["ended"]`}}, nil
 }
 
-// headers names a file for the headers, unless there is only the one that nth sends by itself.
+// headers names a file for the headers, unless there is only the one that nth sends by itself. As in every conversion, the error says what the
+// value must be.
 func headers(_ Settings, value string) ([]line, error) {
 	var pairs map[string]string
 	if err := json.Unmarshal([]byte(value), &pairs); err != nil {

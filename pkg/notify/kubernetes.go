@@ -117,6 +117,7 @@ func NewKubernetes(opts KubernetesOptions) *Kubernetes {
 	}
 	k.drawRenewal()
 	k.condition = &message{deliver: k.keepCondition, gate: &k.gate}
+	// The one message about the condition is composed when it is sent. Events are paced, and the oldest are lost if too many wait.
 	k.conditions = newQueue(1, 1, 0, maxPause, func(r DeliveryResult) { k.report(conditionArea, r) })
 	k.events = newQueue(maxEvents, 1, eventInterval, maxPause, func(r DeliveryResult) { k.report(eventArea, r) })
 	return k

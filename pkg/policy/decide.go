@@ -28,9 +28,10 @@ const (
 func (s Settings) Fold(sit Situation) []state.Entry {
 	before := sit.Past
 	var changed []state.Entry
-	sit.Past, changed = s.update(sit) // changed has the new entries.
+	sit.Past, changed = s.update(sit) // changed begins with the entries of new events.
 	after := slices.Clone(sit.Past)
-	handedOver := false // An event no longer needs what is on the node, and its entry says so no more.
+	// An event that wants nothing any more has left what was set on the node for it (OnNode) to the others.
+	handedOver := false
 	for i, e := range sit.Past {
 		if before[i].Phase != state.Closed {
 			after[i] = s.next(sit, e)
@@ -39,7 +40,7 @@ func (s Settings) Fold(sit Situation) []state.Entry {
 	}
 	for i, e := range sit.Past {
 		if handedOver && s.holds(sit, e) {
-			after[i].OnNode = true // Now what was set for the other event is taken back with this one.
+			after[i].OnNode = true // This event needs it: what was set for the other one is taken back with this one.
 		}
 		if !Same(before[i], after[i]) {
 			changed = append(changed, after[i])

@@ -122,7 +122,7 @@ func (s *service) groups(ctx context.Context, named []string) ([]*group, error) 
 
 // look asks about groups, a few at once, and sets left, err and seen of each. It looks for targets that are the machine, or have one of the
 // addresses, and may still get requests. If the service throttles, or the machine has no role, the remaining groups get the same error without
-// a request. If lookLimit is over, they get an error and keep their seen, so that the next look begins with them.
+// a request. If lookLimit is over, they get an error and keep their seen: the next look begins with them, as watch.look sorts by it.
 func (s *service) look(ctx context.Context, groups []*group, addresses map[netip.Addr]bool) {
 	limited, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
@@ -134,7 +134,7 @@ func (s *service) look(ctx context.Context, groups []*group, addresses map[netip
 				g.err = role.Explain(describeHealth, lookLimit, limited.Err())
 				return nil
 			}
-			if g.seen.IsZero() {
+			if g.seen.IsZero() { // This is the first request about the group. After an answer, watch.look sets seen.
 				g.seen = time.Now()
 			}
 			var found []left
