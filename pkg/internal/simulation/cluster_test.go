@@ -25,6 +25,7 @@ type cluster struct {
 	owner      string    // whose cordon it is; "" while the node is open
 	owned      time.Time // since when
 	uncordoned time.Time // when an operator last lifted a cordon
+	erased     bool      // and removed its annotation
 	action     string    // what the annotation nth-project.github.io/action says
 	actionSet  time.Time // when that changed last
 	karpenter  bool      // Karpenter's taint is on the Node
@@ -104,6 +105,7 @@ func (w *world) admin(h happening) {
 	case "erase": // With the annotation, nobody reads on the Node when it was cordoned.
 		w.uncordonByOperator()
 		w.node(func(n *corev1.Node) { delete(n.Annotations, drain.CordonAnnotation) })
+		w.change(func(c *cluster) { c.erased = true })
 	case "recordon":
 		w.uncordonByOperator()
 		w.cordonAs("kubectl", byAdmin)
@@ -141,7 +143,7 @@ func (w *world) uncordonByOperator() {
 		return
 	}
 	known := w.cluster.owner == byNTH && w.steady(20*time.Second) && !w.cluster.leftAlone() // A node that is left alone is not watched.
-	w.cluster.uncordoned = time.Now()
+	w.cluster.uncordoned, w.cluster.erased = time.Now(), false
 	for _, n := range w.notices {
 		n.held = false
 		unchanged := n.announced.After(w.ruleSet[n.kind]) && !n.deadlined.After(n.announced)

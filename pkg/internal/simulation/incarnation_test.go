@@ -189,15 +189,16 @@ func (w *world) killLocked(i *incarnation, why string) {
 	i.cancel()
 }
 
-// loseUnwrittenLocked notes what is not known any more because an incarnation ends while its writes do not reach the disk.
+// loseUnwrittenLocked notes what is not known any more because an incarnation ends: what has not reached the disk, and an uncordon that neither
+// the Node nor the record shows.
 func (w *world) loseUnwrittenLocked(i *incarnation) {
-	if i.failed.IsZero() {
-		return
-	}
+	failed := !i.failed.IsZero()
 	for _, n := range w.notices {
-		n.outdated = true
-		if !n.lifted.IsZero() && w.cluster.uncordoned.After(i.failed.Add(-slow)) {
-			n.unsure, n.lifted = true, time.Time{} // The uncordon is not on the disk.
+		n.outdated = n.outdated || failed
+		unwritten := failed && w.cluster.uncordoned.After(i.failed.Add(-slow))
+		unseen := w.cluster.erased && !n.released
+		if !n.lifted.IsZero() && (unwritten || unseen) {
+			n.unsure, n.lifted = true, time.Time{}
 		}
 	}
 }
