@@ -45,8 +45,8 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	cfg, log, gate := d.Config, d.Log, kube.NewGate(evictionsAtOnce)
 	meter := newMeter(cfg, log)
 	reach, err := reachCluster(ctx, cfg, meter.Requested)
-	if err != nil {
-		return err
+	if err != nil { // The kubeconfig is missing or wrong: nothing was asked yet, so another try would end like this one.
+		return cli.ConfigError{Fault: err}
 	}
 	account, err := awsConfig(ctx, cfg)
 	if err != nil {

@@ -60,7 +60,7 @@ func Connect(kubeconfig string, opts ClientOptions) (*Client, error) {
 	if kubeconfig == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, text.Redacted(fmt.Errorf("looking for the service account of a pod, as no kubeconfig is named: %w", err))
+			return nil, text.Redacted(fmt.Errorf("there is neither a kubeconfig (of the service: /etc/nth/nth-queue.kubeconfig) nor the service account of a pod: %w", err))
 		}
 		return newClient(config, "the pod's files", "the token file "+config.BearerTokenFile, opts)
 	}

@@ -59,6 +59,13 @@ func TestQueue_FromInstallationToPurge(t *testing.T) {
 		t.Cleanup(messages.Close)
 		aws := httptest.NewServer(messages)
 		t.Cleanup(aws.Close)
+		m.Write(t, "/etc/nth/nth-queue.toml.d/50-site.toml", "[queue]\nurl = \"https://sqs.eu-central-1.amazonaws.com/123456789012/interruptions\"\n")
+		m.Run(t, "chmod", "644", "/etc/nth/nth-queue.toml.d/50-site.toml")
+		m.Try(t, "systemctl", "restart", "nth-queue")
+		if status, said := m.Property(t, "nth-queue", "ExecMainStatus"), m.Try(t, "journalctl", "--unit=nth-queue", "--output=cat").Stdout; status != "78" ||
+			!strings.Contains(said, "there is neither a kubeconfig") || m.Property(t, "nth-queue", "NRestarts") != "0" {
+			t.Errorf("without a kubeconfig it ended with status %s, and said\n%s", status, said)
+		}
 		configureQueue(t, m, messages.QueueURL(), aws.URL)
 		m.Run(t, "systemctl", "enable", "--now", "nth-queue")
 		mustBe(t, m, "nth-queue", "enabled", "active")
