@@ -172,7 +172,7 @@ var errAnotherNode = errors.New("there is another Node of that name now")
 // again only when a further reason has joined the goal (Goal.Generation). reopened is the result of n.reopened for this Node.
 func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, reopened bool) CordonResult {
 	switch {
-	case mayNotCordon(node):
+	case MayNotCordon(node):
 		return CordonLeft
 	case node.Spec.Unschedulable && n.isMine(node) && !n.setByOther(node) && !cordonedAfterLift(node, before):
 		return CordonOurs
@@ -278,8 +278,8 @@ func (n *Node) cordonStamp(node *corev1.Node) time.Time {
 	return by.Time.Time
 }
 
-// mayNotCordon reports whether operators want nothing done to the node, not even a cordon (ActionAnnotation).
-func mayNotCordon(node *corev1.Node) bool {
+// MayNotCordon reports whether operators want nothing done to the node, not even a cordon (ActionAnnotation).
+func MayNotCordon(node *corev1.Node) bool {
 	action := node.Annotations[ActionAnnotation]
 	return action == LeaveNode || action == OnlyNotify
 }
@@ -287,7 +287,7 @@ func mayNotCordon(node *corev1.Node) bool {
 // mayNotEvict reports whether operators want the node's pods left alone (ActionAnnotation).
 func mayNotEvict(node *corev1.Node) bool {
 	action := node.Annotations[ActionAnnotation]
-	return mayNotCordon(node) || action == OnlyCordon
+	return MayNotCordon(node) || action == OnlyCordon
 }
 
 // Claim reads the claim on the node's cordon. ok is false if it is not this writer's: there is no annotation, it cannot be parsed, or it is

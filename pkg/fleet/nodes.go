@@ -303,6 +303,14 @@ func (f *Fleet) change(ctx context.Context, of node, patchFor func(*corev1.Node)
 	return err
 }
 
+// changeIfNeeded is changeOnce if the Node, as the watch knows it, is to be written to. Otherwise it makes no request.
+func (f *Fleet) changeIfNeeded(ctx context.Context, of node, urgent func() bool, patchFor func(*corev1.Node) map[string]any) error {
+	if now := f.nodes.watched(of); now == nil || patchFor(now) == nil {
+		return nil
+	}
+	return f.changeOnce(ctx, of, urgent, patchFor)
+}
+
 // changeOnce is one try. urgent, if not nil, reports whether it is urgent. The Node is taken as the watch knows it, and read only if that is
 // out of date, or if nothing is to be written.
 func (f *Fleet) changeOnce(ctx context.Context, of node, urgent func() bool, patchFor func(*corev1.Node) map[string]any) (err error) {

@@ -120,10 +120,7 @@ func (t *term) tidyOpened(in *instance, on node) time.Duration {
 		}
 		return patch
 	}
-	if now := t.nodes.watched(on); now == nil || patchFor(now) == nil {
-		return 0
-	}
-	if err := t.changeOnce(t.ctx, on, nil, patchFor); err != nil {
+	if err := t.changeIfNeeded(t.ctx, on, nil, patchFor); err != nil {
 		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot take taints and label off an uncordoned node: %s; retrying", err)
 		return firstPause
 	}

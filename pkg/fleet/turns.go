@@ -116,8 +116,7 @@ func (t *term) cordonWaiting(in *instance) time.Duration {
 	t.mu.Unlock()
 	patchFor := func(now *corev1.Node) map[string]any {
 		claim, ours := t.nodes.cordonOf(now.Annotations[drain.CordonAnnotation])
-		action := now.Annotations[drain.ActionAnnotation]
-		if now.Spec.Unschedulable || ours || claim.Names(goal.Event.ID) || action == drain.LeaveNode || action == drain.OnlyNotify {
+		if now.Spec.Unschedulable || ours || claim.Names(goal.Event.ID) || drain.MayNotCordon(now) {
 			return nil
 		}
 		text, _ := json.Marshal(drain.Claim{ // texts and a time always encode
@@ -132,10 +131,7 @@ func (t *term) cordonWaiting(in *instance) time.Duration {
 		patch["spec"] = spec
 		return patch
 	}
-	if now := t.nodes.watched(on); now == nil || patchFor(now) == nil {
-		return 0
-	}
-	if err := t.changeOnce(t.ctx, on, s.urgent.Load, patchFor); err != nil {
+	if err := t.changeIfNeeded(t.ctx, on, s.urgent.Load, patchFor); err != nil {
 		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot cordon a node that waits for its drain: %s; retrying", err)
 		return firstPause
 	}

@@ -50,7 +50,7 @@ func Own(name string) Credential {
 	}
 	path := filepath.Join(dir, name)
 	found, err := os.Stat(path)
-	if err != nil || found.Mode().IsRegular() && found.Size() <= 1 { // blank stands in for a missing file.
+	if err != nil || isBlank(found) { // blank stands in for a missing file.
 		return Credential{}
 	}
 	return Credential{Name: name, File: path}
@@ -189,5 +189,10 @@ func readable(name string) error {
 // hasText reports whether a path is that of a credential that systemd has passed to a service, and not of blank.
 func hasText(path string) bool {
 	found, err := os.Stat(path)
-	return err == nil && found.Mode().IsRegular() && found.Size() > int64(len("\n"))
+	return err == nil && found.Mode().IsRegular() && !isBlank(found)
+}
+
+// isBlank reports whether a file has no more than systemd makes of blank.
+func isBlank(found fs.FileInfo) bool {
+	return found.Mode().IsRegular() && found.Size() <= int64(len("\n"))
 }
