@@ -13,16 +13,13 @@ import (
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/config"
-	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/state"
-	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // What the tests see of the program besides its streams and its exit status.
 var (
-	UnderParent = underParent
-	Complain    = daemon.Complain("nth")
+	Complain = daemon.Complain("nth")
 
 	PolicyOf  = policyOf
 	FirstSeen = firstSeen
@@ -86,13 +83,6 @@ func Reloads(log *logrus.Entry, service Service, started config.Config, apply fu
 	<-ended
 }
 
-// Vigil watches over a loop whose signs of life are beats, until ctx ends or stopping is called.
-func Vigil(ctx context.Context, stalled func()) (beat, stopping func()) {
-	w := newWatchdog(&systemd.Notifier{})
-	go w.watch(ctx, stalled)
-	return w.Beat, w.Stopping
-}
-
 // Watching is shown how the daemon stands, and says whether it does its work; stuck says what has come to a stop.
 func Watching(stuck func() error) (show func(state.Status), alive func() bool) {
 	l := &liveness{statusWriter: unseen{}, meter: metrics.New(metrics.Options{})}
@@ -109,22 +99,3 @@ func (unseen) Show(state.Status) {}
 type pulse func() error
 
 func (p pulse) Stalled() error { return p() }
-
-// Forecasting makes forecasts until ctx ends.
-func Forecasting(ctx context.Context, look func(context.Context) (evict.Forecast, error), report func(needs time.Duration, cut int)) {
-	forecaster{look, report}.run(ctx)
-}
-
-// GiveUp ends a process that has stalled.
-var GiveUp = giveUp
-
-// What the parent in a host container is made of.
-var (
-	KeepRunning = keepRunning
-	PauseAfter  = pauseAfter
-)
-
-// RunAsParent is "nth run" in a host container.
-func RunAsParent(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return cli.Run(ctx, nth(hostInfo{contained: true}), append([]string{"run"}, args...), stdout, stderr, Complain)
-}

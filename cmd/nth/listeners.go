@@ -177,14 +177,6 @@ func (c *check) webhook(ctx context.Context, cfg config.Config, found settings.F
 	})
 }
 
-// addMetrics adds the metrics. Forecasts for them are made only if metrics are served or written.
-func (n *notices) addMetrics(cfg config.Metrics, meter *metrics.Metrics, node *localNode) {
-	n.add(meter, meter.Run)
-	if cfg.Listen != "" || cfg.Textfile != "" {
-		n.work = append(n.work, forecaster{node.forecast, meter.Forecast}.run)
-	}
-}
-
 // statusWriter takes the daemon's status.
 type statusWriter interface{ Show(state.Status) }
 

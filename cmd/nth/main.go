@@ -30,8 +30,7 @@ func nth(host hostInfo) *cobra.Command {
 
 Settings:       /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml; "nth config" shows them all
 Exit statuses:  0 success, 64 usage error, 78 invalid configuration, 1 any other failure`,
-		host.runCommand(), host.rehearseCommand(), host.drainCommand(), host.statusCommand(), host.checkCommand(), host.settings().Command(queue),
-		host.underParentCommand())
+		host.runCommand(), host.rehearseCommand(), host.drainCommand(), host.statusCommand(), host.checkCommand(), host.settings().Command(queue))
 }
 
 // statusCommand returns "nth status".

@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// asProgram makes this test's binary a program: nth itself, nth with the parent that it has in a host container, or one that heeds the first signal by one word and then
+// asProgram makes this test's binary a program: nth itself, or one that heeds the first signal by one word and then
 // never ends.
 const asProgram = "NTH_TEST_AS_PROGRAM"
 
@@ -27,11 +27,6 @@ func TestMain(m *testing.M) {
 	}
 	switch os.Getenv(asProgram) {
 	case "nth":
-		os.Exit(nth.Run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
-	case "parent":
-		if os.Args[1] != nth.UnderParent {
-			os.Exit(nth.RunAsParent(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
-		}
 		os.Exit(nth.Run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 	case "stubborn":
 		beStubborn()

@@ -29,10 +29,8 @@ import (
 )
 
 // runDaemon makes the parts of the daemon and runs them until ctx ends. If the whole system is stopping then, they run until the node is drained.
-func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config, *config.Config], stderr io.Writer) error {
+func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config, *config.Config]) error {
 	cfg, log, service := d.Config, d.Log, d.Service
-	watchdog := newWatchdog(service)
-	defer watchdog.start(ctx, log, stderr)()
 	d.SayDegraded()
 	bootID, err := record.BootID("/")
 	if err != nil {
@@ -64,13 +62,13 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	shutdown := newShutdown(cfg, h.system(cfg), bootID, log, board.setNoNotice)
 	hooks := newHooks(metadata, cfg, store, board, meter, log)
 	notices := newNotices(cfg, listenerDeps{kubelet, store, &machine{ask: metadata.Instance}, liveness.alive, board.degrade, meter, log})
-	notices.addMetrics(cfg.Metrics, meter, node)
+	notices.add(meter, meter.Run)
 	loop := agent.New(agent.Config{
 		Sources:   append(shutdown.sources(), hooks, drainRequests{daemon.StateDirectory(&cfg.Common), board.setNoRequest}),
 		Node:      node,
 		Identity:  warmIdentity{kubelet: kubelet, found: board.setIdentity},
 		Record:    store,
-		Service:   watchdog,
+		Service:   service,
 		Policy:    rules,
 		Unwatched: unwatched(rules, shutdown.source != nil),
 		BootID:    bootID,
@@ -196,7 +194,7 @@ func watched(rules policy.Settings) []event.Kind {
 	return kinds
 }
 
-// runCommand returns "nth run". In a host container, this process only supervises a child, which runs the daemon.
+// runCommand returns "nth run".
 func (h hostInfo) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run", Short: "watch for interruptions and drain this node", Args: cobra.NoArgs,
@@ -205,23 +203,11 @@ Runs until it gets SIGTERM or SIGINT; a second one ends it at once.`,
 	}
 	read := h.settings().RunFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if h.contained {
-			return supervise(cmd)
-		}
-		return h.watch(cmd, read)
-	}
-	return cmd
-}
-
-// underParentCommand returns the command underParent: the daemon in a host container, whose parent process restarts it (supervise.go).
-func (h hostInfo) underParentCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: underParent, Hidden: true, Args: cobra.NoArgs}
-	read := h.settings().RunFlags(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := h.watch(cmd, read); err != nil {
+		err := h.watch(cmd, read)
+		if err != nil && h.contained {
 			return complainContained(cmd.OutOrStdout(), err)
 		}
-		return nil
+		return err
 	}
 	return cmd
 }
@@ -235,7 +221,7 @@ func (h hostInfo) watch(cmd *cobra.Command, read func() (config.Config, error)) 
 			return err
 		}
 		defer unlock()
-		return h.runDaemon(ctx, d, stream(d.Config.Log))
+		return h.runDaemon(ctx, d)
 	})
 }
 

@@ -71,7 +71,7 @@ var libraries = []permit{
 	{"golang.org/x/sys/unix", []string{"cmd/internal/daemon", "pkg/powerkey", "pkg/record", "pkg/systemd"}, "most that is asked of the kernel is in the standard library"},
 	{"os/signal", []string{"cmd/"}, "a package that takes signals cannot be run in a test"},
 	{"github.com/spf13/*", []string{"cmd/"}, "settings are given to packages as values"},
-	{"os/exec", []string{"cmd/", "pkg/identity"}, "nth runs no programs but the kubeconfig's exec plugin"},
+	{"os/exec", []string{"pkg/identity"}, "nth runs no programs but the kubeconfig's exec plugin"},
 }
 
 // pure says what the packages that decide are made of: none of it has an effect, or knows more than it is given.

@@ -98,7 +98,6 @@ func everything() *metrics.Metrics {
 	for _, result := range []string{"ok", "absent", "error"} {
 		m.Polled("spot/instance-action", result)
 	}
-	m.Forecast(94*time.Second, 3)
 	m.Requested("GET", 200)
 	for _, request := range asg.Requests() {
 		for _, answer := range asg.Answers() {

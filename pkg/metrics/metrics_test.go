@@ -144,14 +144,6 @@ func TestShow_ExportsEventsSourcesAndCredential(t *testing.T) {
 	wantNone(t, m, `nth_event_deadline_timestamp_seconds{kind="spot-interruption"}`, `nth_source_up{kind="spot-interruption"}`)
 }
 
-func TestForecast_IsAbsentUntilThereIsOne(t *testing.T) {
-	t.Parallel()
-	m := metrics.New(metrics.Options{})
-	wantNone(t, m, "nth_drain_forecast_seconds", "nth_drain_forecast_pods_cut")
-	m.Forecast(94*time.Second, 3)
-	want(t, m, map[string]float64{"nth_drain_forecast_seconds": 94, "nth_drain_forecast_pods_cut": 3})
-}
-
 func TestRequests_AreCountedByHowTheyEnded(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Options{})

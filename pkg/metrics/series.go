@@ -32,7 +32,6 @@ type series struct {
 	imdsRequests, apiRequests  *prometheus.CounterVec
 	hookRequests               *prometheus.CounterVec
 	credential                 prometheus.Gauge
-	forecast, forecastCut      *prometheus.GaugeVec // without labels: absent until there is a forecast
 	notices                    *prometheus.CounterVec
 	degraded                   prometheus.Gauge
 	compatibleActions          *prometheus.CounterVec // nil without Options.Compatible
@@ -125,8 +124,6 @@ func (s *series) addLocal(f factory) {
 	s.sourceUp = f.gauges("nth_source_up", "1 if the last poll for events of the kind succeeded.", "kind")
 	s.sourceGood = f.gauges("nth_source_last_success_timestamp_seconds", "When the last successful poll for events of the kind was.", "kind")
 	s.imdsRequests = f.counters("nth_imds_requests_total", "Requests for documents of the metadata service, by how they ended.", "document", "result")
-	s.forecast = f.gauges("nth_drain_forecast_seconds", "How long a drain for a spot notice would take at most, unless disruption budgets hold pods.")
-	s.forecastCut = f.gauges("nth_drain_forecast_pods_cut", "Pods that would get less than their grace period in it.")
 	s.credential = f.gauge("nth_credential_up", "1 if the API server has accepted the kubelet's credential when it was last used.")
 }
 

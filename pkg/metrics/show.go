@@ -72,14 +72,6 @@ func (m *Metrics) showSources(documents []state.DocumentStatus) {
 	}
 }
 
-// Forecast exports a forecast of the drain for a spot notice: how long it would take, and how many pods would get less than their own grace
-// period. nth-queue makes none.
-func (m *Metrics) Forecast(needs time.Duration, cut int) {
-	m.series.forecast.WithLabelValues().Set(needs.Seconds())
-	m.series.forecastCut.WithLabelValues().Set(float64(cut))
-	m.touch()
-}
-
 // QueueStatus is the status of nth-queue.
 type QueueStatus struct {
 	// InFlight is how many messages are held, and Oldest when the oldest of them was sent; zero if there is none.

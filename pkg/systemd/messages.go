@@ -71,8 +71,6 @@ const (
 	MessagesLost = "f085fb4339a845e9acc48245f1c888a8"
 	// ConfigInvalid: the settings are invalid. nth does not start, and on a reload keeps the current ones.
 	ConfigInvalid = "af433a064f5140b0b45ea31d181507a3"
-	// Stalled: the main loop hangs and there is no service manager's watchdog; nth exits, to be restarted.
-	Stalled = "74ecca8a7c8a4aad9131a44394d5df87"
 	// MessagePoisoned: nth-queue cannot understand a message in the queue.
 	MessagePoisoned = "b7e1f60dd6c94bf29c0b5f4f5c8b2f57"
 	// DryRun: what nth would do now if this were no dry run.

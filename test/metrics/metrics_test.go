@@ -69,7 +69,6 @@ func TestPrometheus_FollowsADrainBothWays(t *testing.T) {
 				`nth_drain_pods{job=%q} == 3 and nth_drain_pods_left == 0 and nth_draining == 0`,
 				`nth_events_pending{kind="spot-interruption", job=%q} == 1`, `nth_notice_to_cordon_seconds_count{job=%q} == 1`,
 				`nth_drain_deadline_remaining_seconds{job=%q} > 0`, `nth_event_deadline_timestamp_seconds{job=%q} > time()`,
-				`nth_drain_forecast_seconds{job=%q} == 0 and nth_drain_forecast_pods_cut == 0`, // The node is empty.
 			},
 			ever: []string{
 				`max_over_time(nth_draining{job="nth"}[1m]) == 1`,

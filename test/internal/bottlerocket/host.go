@@ -171,8 +171,8 @@ func (h *Host) Daemon(t lab.TB) string {
 	t.Helper()
 	pid := ""
 	h.Await(t, "the daemon runs", func() bool {
-		// The brackets keep the search from finding itself.
-		pid = strings.TrimSpace(h.Try(t, "sh", "-c", `grep -l 'run-under-paren[t]' /proc/[0-9]*/cmdline 2>/dev/null | cut -d / -f 3`).Stdout)
+		// A command such as "nth status" may be seen, too; it ends.
+		pid = strings.TrimSpace(h.Try(t, "sh", "-c", "grep -lx nth /proc/[0-9]*/comm 2>/dev/null | cut -d / -f 3").Stdout)
 		return pid != "" && !strings.Contains(pid, "\n")
 	})
 	return pid
