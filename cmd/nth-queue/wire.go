@@ -17,6 +17,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/smithy-go/logging"
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
@@ -148,9 +149,9 @@ func logReceiving(log *logrus.Entry, report func(error)) func(error) {
 	}
 }
 
-// kept is how long after its announcement a scheduled event may stay in the queue. SQS deletes a message after longestRetention at most, and
-// one day is left to begin the drain.
-const kept = longestRetention - day
+// kept is how long after its announcement a scheduled event may stay in the queue. SQS deletes a message after 14 days at most, and one day is
+// left to begin the drain.
+const kept = 13 * 24 * time.Hour
 
 // policyOf turns the settings into rules of the policy. No event is withdrawn because it is missing: EC2 and Auto Scaling say when one is
 // over.
@@ -204,7 +205,7 @@ func late(name string, _, _ config.Queue) bool {
 // awsConfig finds credentials wherever AWS's programs look for them: the role of an instance, a service account or a pod, or the
 // environment. It fetches none. The region is the one in the URL of the queue, or else that of the environment.
 func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
-	var options []func(*awsconfig.LoadOptions) error
+	options := []func(*awsconfig.LoadOptions) error{awsconfig.WithLogger(logging.Nop{})} // The SDK returns errors, too.
 	if region := regionOf(cfg.Queue.URL); region != "" {
 		options = append(options, awsconfig.WithRegion(region))
 	}

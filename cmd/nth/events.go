@@ -105,23 +105,8 @@ func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Sour
 	if !completes { // No right is needed.
 		return
 	}
-	if settings.Abandon {
-		switch meaning, keeps, err := client.ExplainAbandon(ctx, group); {
-		case keeps:
-			c.OK("hook", "%s", meaning)
-		case err == nil:
-			c.Warn("hook", "%s", meaning)
-		default: // The check of the permission below makes the same request, and reports the error.
-		}
-	}
-	for _, p := range asg.Permissions(settings) {
-		switch allowed, err := client.CheckPermission(ctx, p, group); {
-		case err != nil:
-			c.Warn("hook", "%s", err)
-		case !allowed:
-			c.Warn("hook", "%s; %s", role.RefusedError{Action: p.Name}, p.Without)
-		}
-	}
+	const needed = false
+	c.Rights(ctx, "hook", needed, client.Rights(group))
 }
 
 // balancers returns the load balancers to wait for; nil if the settings name none.

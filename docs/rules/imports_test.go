@@ -38,7 +38,7 @@ var mayImport = map[string][]string{
 	"pkg/targets":            {"pkg/loop", "pkg/role", "pkg/wait"},
 	"pkg/targets/elbtest":    {"pkg/internal/querytest"},
 	"pkg/wait":               {"pkg/loop", "pkg/kube"},
-	"cmd/internal/checks":    {"cmd/internal/daemon", "cmd/internal/cli", "cmd/internal/settings", "pkg/config", "pkg/notify", "pkg/record", "pkg/state"},
+	"cmd/internal/checks":    {"cmd/internal/daemon", "cmd/internal/cli", "cmd/internal/settings", "pkg/config", "pkg/notify", "pkg/record", "pkg/role", "pkg/state"},
 	"cmd/internal/daemon":    {"cmd/internal/cli", "cmd/internal/settings", "pkg/asg", "pkg/config", "pkg/drain", "pkg/event", "pkg/metrics", "pkg/notify", "pkg/policy", "pkg/systemd"},
 	"cmd/internal/importing": {"cmd/internal/cli", "pkg/migration"},
 	"cmd/internal/settings":  {"cmd/internal/importing", "cmd/internal/cli", "pkg/config", "pkg/notify", "pkg/systemd"},

@@ -2,8 +2,6 @@ package asg
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/nth-project/nth/pkg/role"
@@ -46,62 +44,26 @@ func (c *HookClient) Explain(ctx context.Context, group string, launch bool) (wh
 	return why, len(chosen) > 0, nil
 }
 
-// ExplainAbandon says in words what the setting on_incomplete = "abandon" means for a group. keeps says whether the group keeps a machine
-// whose hook is abandoned.
-func (c *HookClient) ExplainAbandon(ctx context.Context, group string) (meaning string, keeps bool, err error) {
-	keeps, err = c.retains(ctx, group)
-	switch {
-	case err != nil:
-		return "", false, err
-	case keeps:
-		return fmt.Sprintf("out of time with pods left, hooks are abandoned, and the Auto Scaling group %s keeps the machine (Terminating:Retained)", group), true, nil
-	}
-	return willNotKeep(group), false, nil
-}
+// There is no hook or instance of these names: requests about them have no effect.
+const noHook, noInstance = "nth-check-no-such-hook", "i-00000000000000000"
 
-// Permission is an IAM action, by its name in policies, and what its absence means.
-type Permission struct{ Name, Without string }
-
-// Permissions lists what a HookClient with these settings needs, for CheckPermission. It leaves out
-// autoscaling:DescribeAutoScalingInstances, which only a Keeper needs: OwnGroup tries that.
-func Permissions(s Settings) []Permission {
-	permissions := []Permission{
-		{heartbeat, without(heartbeat)},
-		{complete, without(complete)},
-		{describeHooks, "hooks are taken to have a timeout of " + shortTimeout.String() + ", and only those are completed that the settings name"},
-	}
-	if s.Complete && s.Abandon {
-		permissions = append(permissions, Permission{describeGroups, without(describeGroups)})
-	}
-	return permissions
-}
-
-// There is no hook, group or instance of these names: requests about them have no effect.
-const noHook, noGroup, noInstance = "nth-check-no-such-hook", "nth-check-no-such-group", "i-00000000000000000"
-
-// CheckPermission reports whether IAM allows an action for a group. It tries that without effect: the request names a hook and an instance
-// that do not exist. With "", the group does not exist either, and a policy that is limited to some groups refuses the request. The error
-// says why the answer is not known.
-func (c *HookClient) CheckPermission(ctx context.Context, p Permission, group string) (allowed bool, err error) {
-	if group == "" {
-		group = noGroup
-	}
+// Rights lists what a HookClient needs for a group. Trying them touches no lifecycle action. It leaves out
+// autoscaling:DescribeAutoScalingInstances, which OwnGroup tries.
+func (c *HookClient) Rights(group string) []role.Right {
 	nothing := Action{Group: group, Hook: noHook, Instance: noInstance}
-	switch p.Name {
-	case heartbeat:
-		err = c.heartbeat(ctx, nothing)
-	case complete:
-		err = c.end(ctx, nothing, proceed)
-	case describeGroups:
-		_, err = c.retains(ctx, group)
-	default:
-		_, err = c.describeHooks(ctx, group)
+	rights := []role.Right{
+		{Name: heartbeat, Without: without(heartbeat), Try: func(ctx context.Context) error { return c.heartbeat(ctx, nothing) }},
+		{Name: complete, Without: without(complete), Try: func(ctx context.Context) error { return c.end(ctx, nothing, proceed) }},
+		{
+			Name: describeHooks, Without: "hooks are taken to have a timeout of " + shortTimeout.String() + ", and only those are completed that the settings name",
+			Try: func(ctx context.Context) error { _, err := c.describeHooks(ctx, group); return err },
+		},
 	}
-	if _, refused := errors.AsType[refusedError](err); refused {
-		return false, nil
+	if c.settings.Load().Abandon {
+		rights = append(rights, role.Right{Name: describeGroups, Without: without(describeGroups), Try: func(ctx context.Context) error {
+			_, err := c.retains(ctx, group)
+			return err
+		}})
 	}
-	if isInvalid(err) {
-		return true, nil // Auto Scaling has looked for the hook or the instance, so IAM has allowed the request.
-	}
-	return err == nil, err
+	return rights
 }

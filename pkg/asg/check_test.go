@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/nth-project/nth/pkg/asg"
-	"github.com/nth-project/nth/pkg/asg/asgtest"
 )
 
 func TestOwnGroup_IsTheOneOfThisInstance(t *testing.T) {
@@ -44,55 +43,34 @@ func TestExplain_SaysWhetherTheGroupsHookIsOurs(t *testing.T) {
 				t.Errorf("with %+v it is ours: %t, as %q (%v)", row.settings, ours, found, err)
 			}
 		}
-		client := r.client(asg.Settings{})
-		for _, retain := range []bool{false, true} {
-			r.aws.Retain(group, retain)
-			if found, keeps, err := client.ExplainAbandon(r.t.Context(), group); keeps != retain || found == "" || err != nil {
-				t.Errorf("the group keeps it: %t, as %q (%v); want %t", keeps, found, err, retain)
-			}
-		}
 		r.aws.Deny()
-		if _, _, err := client.Explain(r.t.Context(), group, false); err == nil {
-			t.Error("without permission, no error")
-		}
-		if _, _, err := client.ExplainAbandon(r.t.Context(), group); err == nil {
+		if _, _, err := r.client(asg.Settings{}).Explain(r.t.Context(), group, false); err == nil {
 			t.Error("without permission, no error")
 		}
 	})
 }
 
-func TestCheckPermission_TriesEachWithoutEffect(t *testing.T) {
+func TestRights_AreTriedWithoutEffect(t *testing.T) {
 	t.Parallel()
-	everything := asg.Permissions(asg.Settings{Complete: true, Abandon: true})
 	bubble(t, one(hook), func(r *rig) {
 		r.aws.Terminate(instance)
-		client := r.client(asg.Settings{Complete: true})
-		for _, denied := range everything {
+		rights := r.client(asg.Settings{Complete: true, Abandon: true}).Rights(group)
+		for _, denied := range rights {
 			r.aws.Allow()
 			r.aws.Deny(strings.TrimPrefix(denied.Name, "autoscaling:"))
-			for _, group := range []string{"", group} {
-				for _, permission := range everything {
-					allowed, err := client.CheckPermission(r.t.Context(), permission, group)
-					if want := permission != denied; allowed != want || err != nil {
-						t.Errorf("without %s, %s is allowed for %q: %t (%v), want %t", denied.Name, permission.Name, group, allowed, err, want)
-					}
+			for _, right := range rights {
+				if allowed, err := right.Allowed(r.t.Context()); allowed != (right.Name != denied.Name) || err != nil {
+					t.Errorf("without %s, %s is allowed: %t (%v)", denied.Name, right.Name, allowed, err)
 				}
 			}
 		}
 		if a := r.aws.Actions(instance)[0]; len(a.Heartbeats) > 0 || a.Result != "" {
 			t.Errorf("the action that waits is %+v", a)
 		}
-		r.aws.Allow()
-		r.aws.Fail(asgtest.Fault{Status: 503, Code: "ServiceUnavailable"})
-		for _, permission := range everything {
-			if allowed, err := client.CheckPermission(r.t.Context(), permission, ""); allowed || err == nil {
-				t.Errorf("%s is allowed: %t (%v), want an error", permission.Name, allowed, err)
-			}
-		}
 	})
 }
 
-func TestPermissions_MatchTheDocumentedPolicy(t *testing.T) {
+func TestRights_MatchTheDocumentedPolicy(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/lifecycle.md")
 	if err != nil {
@@ -107,8 +85,8 @@ func TestPermissions_MatchTheDocumentedPolicy(t *testing.T) {
 		}
 	}
 	needed := []string{"autoscaling:DescribeAutoScalingInstances"} // by a Keeper, to find the group
-	for _, p := range asg.Permissions(asg.Settings{Complete: true}) {
-		needed = append(needed, p.Name)
+	for _, right := range asg.NewHookClient(asg.HookClientOptions{}, asg.Settings{Complete: true}).Rights(group) {
+		needed = append(needed, right.Name)
 	}
 	slices.Sort(documented)
 	slices.Sort(needed)

@@ -138,12 +138,12 @@ func limitAttempts(stack *middleware.Stack) error {
 // ErrRefused means that IAM does not allow a request.
 var ErrRefused = errors.New("it is not allowed")
 
-// explain returns the error of a request in plain words. It is ErrRefused if IAM does not allow the request, for which r is needed.
-func explain(r Right, err error) error {
+// explain returns the error of a request in plain words. It is ErrRefused if IAM does not allow the action.
+func explain(action string, err error) error {
 	if role.Refused(err) {
-		return fmt.Errorf("%w: %s", ErrRefused, r)
+		return fmt.Errorf("%w: %s", ErrRefused, action)
 	}
-	return role.Explain(string(r), lookupTimeout, err)
+	return role.Explain(action, lookupTimeout, err)
 }
 
 // Look looks an instance up. known is false if EC2 does not know it, or no longer. The answer may be minutes old.
@@ -255,7 +255,7 @@ func (c *Catalog) list(ctx context.Context, filter string, values []string) ([]I
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, explain(DescribeInstances, err)
+			return nil, explain(describeInstances, err)
 		}
 		for _, r := range page.Reservations {
 			for _, i := range r.Instances {
@@ -298,7 +298,7 @@ func (c *Catalog) describeGroupTags(ctx context.Context, groups []string) (map[s
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, explain(DescribeTags, err)
+			return nil, explain(describeTags, err)
 		}
 		for _, tag := range page.Tags {
 			tagged[aws.ToString(tag.ResourceId)] = true
@@ -307,34 +307,38 @@ func (c *Catalog) describeGroupTags(ctx context.Context, groups []string) (map[s
 	return tagged, nil
 }
 
-// Right is an action that a Catalog needs, by its name in IAM policies.
-type Right string
-
-// The rights of a Catalog. It needs the tags of groups only if Options have a tag.
+// The actions of a Catalog, by their names in IAM policies.
 const (
-	DescribeInstances      Right = "ec2:DescribeInstances"
-	DescribeInstanceStatus Right = "ec2:DescribeInstanceStatus"
-	DescribeTags           Right = "autoscaling:DescribeTags"
+	describeInstances      = "ec2:DescribeInstances"
+	describeInstanceStatus = "ec2:DescribeInstanceStatus"
+	describeTags           = "autoscaling:DescribeTags"
 )
 
-// CheckPermission reports whether IAM allows a right. It makes a request that needs the right and changes nothing. The error says why
-// the answer is not known.
-func (c *Catalog) CheckPermission(ctx context.Context, r Right) (allowed bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	switch r {
-	case DescribeTags:
-		_, err = c.autoscaling.DescribeTags(ctx, &autoscaling.DescribeTagsInput{MaxRecords: new(int32(1))})
-	case DescribeInstanceStatus:
-		_, err = c.ec2.DescribeInstanceStatus(ctx, &ec2.DescribeInstanceStatusInput{DryRun: new(true)})
-	case DescribeInstances:
-		_, err = c.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{DryRun: new(true)})
+// Rights lists what a Catalog needs. Without those in must it does not know which instances have the tag of Options; it can do without those in may.
+func (c *Catalog) Rights() (must, may []role.Right) {
+	instances := role.Right{
+		Name: describeInstances, Without: "late stops and the end of a Capacity Block drain no node, and the cluster of an instance without a Node is unknown",
+		Try: func(ctx context.Context) error {
+			_, err := c.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{DryRun: new(true)})
+			return err
+		},
 	}
-	switch {
-	case err == nil, role.Code(err) == "DryRunOperation": // The second: without DryRun, the request would have succeeded.
-		return true, nil
-	case role.Refused(err):
-		return false, nil
+	status := role.Right{
+		Name: describeInstanceStatus, Without: "canceled or moved maintenance still drains on its first date; earlier announcements and failed status checks are not seen",
+		Try: func(ctx context.Context) error {
+			_, err := c.ec2.DescribeInstanceStatus(ctx, &ec2.DescribeInstanceStatusInput{DryRun: new(true)})
+			return err
+		},
 	}
-	return false, fmt.Errorf("trying: %w", explain(r, err))
+	if c.tag == "" {
+		return nil, []role.Right{instances, status}
+	}
+	tags := role.Right{
+		Name: describeTags, Without: "it is not known which groups have the tag in fleet.managed_tag",
+		Try: func(ctx context.Context) error {
+			_, err := c.autoscaling.DescribeTags(ctx, &autoscaling.DescribeTagsInput{MaxRecords: new(int32(1))})
+			return err
+		},
+	}
+	return []role.Right{instances, tags}, []role.Right{status}
 }

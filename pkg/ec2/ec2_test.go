@@ -340,30 +340,23 @@ func TestMarks_AreTheGroupsAndClusters(t *testing.T) {
 	})
 }
 
-func TestCheckPermission_TriesEachWithoutAskingAboutAny(t *testing.T) {
+func TestRights_AreTriedWithoutAskingAboutAnInstance(t *testing.T) {
 	t.Parallel()
-	all := []ec2.Right{ec2.DescribeInstances, ec2.DescribeInstanceStatus, ec2.DescribeTags}
 	bubble(t, func(t *testing.T, r *region) {
-		catalog := r.catalog("managed")
-		for _, denied := range append(all, "") {
+		must, may := r.catalog("managed").Rights()
+		all := slices.Concat(must, may)
+		for _, denied := range all {
 			r.ec2.Allow()
-			if r.denied = denied == ec2.DescribeTags; denied != "" {
-				r.ec2.Deny(strings.TrimPrefix(string(denied), "ec2:"))
-			}
+			r.ec2.Deny(strings.TrimPrefix(denied.Name, "ec2:"))
+			r.denied = denied.Name == "autoscaling:DescribeTags"
 			for _, right := range all {
-				if allowed, err := catalog.CheckPermission(t.Context(), right); allowed != (right != denied) || err != nil {
-					t.Errorf("without %s, %s is allowed: %t (%v)", denied, right, allowed, err)
+				if allowed, err := right.Allowed(t.Context()); allowed != (right.Name != denied.Name) || err != nil {
+					t.Errorf("without %s, %s is allowed: %t (%v)", denied.Name, right.Name, allowed, err)
 				}
 			}
 		}
 		if asked := r.ec2.Asked(); len(asked) > 0 {
 			t.Errorf("EC2 was asked about %v", asked)
-		}
-		r.broken = slices.Repeat([]func(http.ResponseWriter){nil}, 100)
-		for _, right := range all {
-			if allowed, err := catalog.CheckPermission(t.Context(), right); allowed || err == nil {
-				t.Errorf("%s is allowed: %t (%v), want an error", right, allowed, err)
-			}
 		}
 	})
 }

@@ -70,7 +70,7 @@ func (c *Catalog) listStatus(ctx context.Context, in *ec2.DescribeInstanceStatus
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, explain(DescribeInstanceStatus, err)
+			return nil, explain(describeInstanceStatus, err)
 		}
 		for _, s := range page.InstanceStatuses {
 			all[aws.ToString(s.InstanceId)] = convertStatus(s)

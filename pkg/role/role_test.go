@@ -61,6 +61,29 @@ func TestRefused_KnowsEveryCodeOfAWS(t *testing.T) {
 	}
 }
 
+func TestRight_IsAllowedIfTheServiceLooksAtTheRequest(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		err     error
+		allowed bool
+		known   bool
+	}{
+		{nil, true, true},
+		{said("DryRunOperation"), true, true},
+		{said("ValidationError"), true, true},
+		{said("InvalidParameterValue"), true, true},
+		{said("UnauthorizedOperation"), false, true},
+		{role.Explain("ec2:DescribeInstances", time.Second, said("AccessDenied")), false, true},
+		{said("QueueDoesNotExist"), false, false},
+		{errors.New("no network"), false, false},
+	} {
+		right := role.Right{Name: "ec2:DescribeInstances", Try: func(context.Context) error { return row.err }}
+		if allowed, err := right.Allowed(t.Context()); allowed != row.allowed || (err == nil) != row.known {
+			t.Errorf("after %v it is allowed: %t (%v), want %t", row.err, allowed, err, row.allowed)
+		}
+	}
+}
+
 func TestExplain_IsOneLine(t *testing.T) {
 	t.Parallel()
 	const action = "ec2:DescribeInstances"
@@ -194,8 +217,8 @@ func asked(t *testing.T, region string) []string {
 		t.Errorf("EC2 says %v", err)
 	}
 	// That is in the words of EC2; of the others, only the host is of interest.
-	_, _ = asg.NewHookClient(asg.HookClientOptions{AWS: account}, asg.Settings{}).CheckPermission(t.Context(), asg.Permissions(asg.Settings{})[0], "workers")
-	_, _, _ = sqs.New(sqs.Options{AWS: account, URL: "/1/queue"}).Check(t.Context())
+	_, _ = asg.NewHookClient(asg.HookClientOptions{AWS: account}, asg.Settings{}).Rights("workers")[0].Allowed(t.Context())
+	_, _, _ = sqs.New(sqs.Options{AWS: account, URL: "/1/queue"}).Setup(t.Context())
 	for _, source := range []*ekstoken.Source{ekstoken.Of(account), ekstoken.New(metadata(region), "")} {
 		token, _, err := source.Token(t.Context(), "production", "")
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
@@ -14,33 +15,20 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// Right is an IAM action that nth-queue needs for its queue. Rights lists them.
-type Right struct {
-	// Name is its name in IAM policies, and For what it is needed for.
-	Name, For string
-	// Vague is set if SQS may look at the request before it looks at the right, so that only a refusal is certain.
-	Vague bool
-
-	// try makes a request that needs the right and has no effect. Its error may also be one about the request: see CheckPermission.
-	try func(*Queue, context.Context) error
-}
-
-// invalid is a batch of one update whose receipt handle SQS has never issued. SQS answers such a batch with success and an error for the
-// entry. That means that IAM has allowed the request as such.
-var invalid = []update{{wanted: wanted{handle: "nth-queue-check", hidden: time.Minute}}}
-
-// Rights lists the rights that reading the queue needs, for "nth-queue check" and CheckPermission.
-func Rights() []Right {
-	return []Right{
-		{Name: receiveMessage, For: "to hear of anything", Vague: true, try: (*Queue).tryReceive},
-		{
-			Name: changeVisibility, For: "to keep a message while its node is drained, and to give it back",
-			try: func(q *Queue, ctx context.Context) error { _, err := q.changeVisibility(ctx, invalid); return err },
-		},
-		{
-			Name: deleteMessage, For: "to be done with a message",
-			try: func(q *Queue, ctx context.Context) error { _, err := q.delete(ctx, invalid); return err },
-		},
+// Rights lists the rights that reading the queue needs. Trying them receives and changes no message.
+func (q *Queue) Rights() []role.Right {
+	// SQS has never issued this receipt handle. It answers such a batch with success and an error for the entry.
+	invalid := []update{{wanted: wanted{handle: "nth-queue-check", hidden: time.Minute}}}
+	return []role.Right{
+		{Name: receiveMessage, Without: "nothing is heard of interruptions", Try: q.tryReceive},
+		{Name: changeVisibility, Without: "a message comes again while its node is drained", Try: func(ctx context.Context) error {
+			_, err := q.changeVisibility(ctx, invalid)
+			return err
+		}},
+		{Name: deleteMessage, Without: "a message comes again after its node is drained", Try: func(ctx context.Context) error {
+			_, err := q.delete(ctx, invalid)
+			return err
+		}},
 	}
 }
 
@@ -50,103 +38,63 @@ func (q *Queue) tryReceive(ctx context.Context) error {
 	_, err := q.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
 		QueueUrl: &q.opts.URL, MaxNumberOfMessages: maxBatch + 1, VisibilityTimeout: -1, WaitTimeSeconds: -1,
 	})
-	return role.Explain(receiveMessage, requestTimeout, err)
+	return err
 }
 
-// CheckPermission reports whether nth-queue has a right. It tries the right without effect: no message is received or changed. The
-// error says why the answer is not known.
-func (q *Queue) CheckPermission(ctx context.Context, r Right) (allowed bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	err = r.try(q, ctx)
-	if role.Refused(err) {
-		return false, nil
-	}
-	// SQS looks at the right before it finds a request invalid. So an invalid request was allowed.
-	if code := role.Code(err); err == nil || code == "InvalidParameterValue" || code == "ReceiptHandleIsInvalid" {
-		return true, nil
-	}
-	return false, fmt.Errorf("trying: %w", err)
-}
+const (
+	// longestRetention is how long SQS can keep a message at most, and fewestReceives how often a message is received that waits so long
+	// for maintenance: see maxReturn.
+	longestRetention, fewestReceives = 14 * 24 * time.Hour, 30
+	// maxNumber bounds the numbers that SQS says of a queue. It is more than any of which the value matters.
+	maxNumber = 1 << 30
+)
 
-// GetQueueAttributes is what Check needs, by its name in IAM policies. Nothing else does.
-const GetQueueAttributes = "sqs:GetQueueAttributes"
-
-// Attributes are what SQS says of a queue.
-type Attributes struct {
-	// Visible is how many messages wait, and InFlight how many are being worked on; both are approximate.
-	Visible, InFlight int
-	// Retention is how long a message is kept, and Delay how long it is invisible at first.
-	Retention, Delay time.Duration
-	// DeadLetters is the ARN of the queue to which a message goes that has been received more than MaxReceives times; ""
-	// if there is none.
-	DeadLetters string
-	MaxReceives int
-	// Key is the KMS key that messages are encrypted with; "" if they are encrypted with SQS's own, or not at all.
-	Key string
-	// FIFO is set if the queue delivers messages in the sequence in which they came.
-	FIFO bool
-	// Policy is set if the queue has a policy of its own, which can allow others to write into it.
-	Policy bool
-}
-
-// Check returns the queue's attributes, for "nth-queue check". allowed is false, without an error, if IAM does not allow nth-queue to read them.
-func (q *Queue) Check(ctx context.Context) (found Attributes, allowed bool, err error) {
+// Setup says, for "nth-queue check", how many messages are in the queue, and what in its attributes loses or delays messages. Nothing else
+// needs its right, sqs:GetQueueAttributes. The error is a role.RefusedError without it.
+func (q *Queue) Setup(ctx context.Context) (messages string, warnings []string, err error) {
+	const right = "sqs:GetQueueAttributes"
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	answer, err := q.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
 		QueueUrl: &q.opts.URL, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll},
 	})
-	switch {
-	case role.Refused(err):
-		return Attributes{}, false, nil
-	case err != nil:
-		return Attributes{}, false, fmt.Errorf("asking for the attributes of the queue %s: %w", q.opts.URL, role.Explain(GetQueueAttributes, requestTimeout, err))
-	}
-	found, err = parseAttributes(answer.Attributes)
 	if err != nil {
-		return Attributes{}, false, fmt.Errorf("reading the attributes of the queue %s: %w", q.opts.URL, err)
+		return "", nil, fmt.Errorf("asking for the attributes of the queue %s: %w", q.opts.URL, role.Explain(right, requestTimeout, err))
 	}
-	return found, true, nil
-}
-
-// maxNumber bounds the numbers that SQS says of a queue. It is more than any of which the value matters.
-const maxNumber = 1 << 30
-
-// parseAttributes reads the attributes of a queue. What SQS does not say, or not as a number, is zero. The error is about a redrive
-// policy that is not JSON.
-func parseAttributes(attributes map[string]string) (Attributes, error) {
+	of := func(name types.QueueAttributeName) string { return answer.Attributes[string(name)] }
 	number := func(text string) int {
-		n, _ := strconv.Atoi(text)
+		n, _ := strconv.Atoi(text) // What SQS does not say, or not as a number, is zero.
 		return min(max(n, 0), maxNumber)
 	}
-	of := func(name types.QueueAttributeName) string { return attributes[string(name)] }
-	found := Attributes{
-		Visible:   number(of(types.QueueAttributeNameApproximateNumberOfMessages)),
-		InFlight:  number(of(types.QueueAttributeNameApproximateNumberOfMessagesNotVisible)),
-		Retention: time.Duration(number(of(types.QueueAttributeNameMessageRetentionPeriod))) * time.Second,
-		Delay:     time.Duration(number(of(types.QueueAttributeNameDelaySeconds))) * time.Second,
-		Key:       of(types.QueueAttributeNameKmsMasterKeyId),
-		FIFO:      of(types.QueueAttributeNameFifoQueue) == "true",
-		Policy:    of(types.QueueAttributeNamePolicy) != "",
-	}
-	policy := of(types.QueueAttributeNameRedrivePolicy)
-	if policy == "" {
-		return found, nil
+	span := func(name types.QueueAttributeName) time.Duration {
+		return time.Duration(number(of(name))) * time.Second
 	}
 	var redrive struct {
 		Target string      `json:"deadLetterTargetArn"`
 		Count  json.Number `json:"maxReceiveCount"` // or a string with one
 	}
-	if err := json.Unmarshal([]byte(policy), &redrive); err != nil {
-		return Attributes{}, fmt.Errorf("RedrivePolicy: %s", text.Visible(err.Error(), maxShown))
+	_ = json.Unmarshal([]byte(of(types.QueueAttributeNameRedrivePolicy)), &redrive) // Without a policy, there is no dead-letter queue.
+	retention, delay, receives := span(types.QueueAttributeNameMessageRetentionPeriod), span(types.QueueAttributeNameDelaySeconds), number(redrive.Count.String())
+	for _, w := range []struct {
+		applies bool
+		text    string
+	}{
+		{retention < longestRetention, fmt.Sprintf("messages are kept for %s (MessageRetentionPeriod): one about maintenance further ahead is lost; SQS can keep messages for %s",
+			retention, longestRetention)},
+		{redrive.Target == "", "it has no dead-letter queue (RedrivePolicy): SQS delivers an unrecognized message again and again until its retention ends"},
+		{redrive.Target != "" && receives < fewestReceives, fmt.Sprintf(
+			"a message becomes a dead letter after %d receipts (maxReceiveCount), and may be received more often while it waits for maintenance: make it %d or more",
+			receives, fewestReceives)},
+		{delay > 0, fmt.Sprintf("messages are delayed by %s (DelaySeconds), of the two minutes that a spot interruption leaves", delay)},
+		{of(types.QueueAttributeNameFifoQueue) == "true", "it is a FIFO queue: a message waits until the one before it is done, with its drain"},
+		{of(types.QueueAttributeNamePolicy) == "", "it has no policy: EventBridge cannot write into it, unless its rules have a role that may"},
+		{strings.HasSuffix(of(types.QueueAttributeNameKmsMasterKeyId), "alias/aws/sqs"),
+			"messages are encrypted with alias/aws/sqs, a key that EventBridge may not use: take SQS's own encryption, or a key of yours"},
+	} {
+		if w.applies {
+			warnings = append(warnings, w.text)
+		}
 	}
-	found.DeadLetters, found.MaxReceives = redrive.Target, number(redrive.Count.String())
-	return found, nil
-}
-
-// Receives returns how often a message is received, at least, if its work has to wait for so long. SQS hides a message for half a day at most,
-// so nth-queue receives and returns it again and again.
-func Receives(waiting time.Duration) int {
-	return int((waiting+maxReturn-1)/maxReturn) + 1
+	return fmt.Sprintf("%s waiting, %d in flight", text.Count(number(of(types.QueueAttributeNameApproximateNumberOfMessages)), "message"),
+		number(of(types.QueueAttributeNameApproximateNumberOfMessagesNotVisible))), warnings, nil
 }

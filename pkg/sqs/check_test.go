@@ -2,43 +2,35 @@ package sqs_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/sqs/sqstest"
 )
 
-// actions are the requests that a right is for.
-var actions = map[string]string{
-	"sqs:ReceiveMessage": "ReceiveMessage", "sqs:DeleteMessage": "DeleteMessageBatch", "sqs:ChangeMessageVisibility": "ChangeMessageVisibilityBatch",
-}
-
-func TestCheckPermission_TriesEachByItsOwnRequest(t *testing.T) {
+func TestRights_AreTriedWithoutReceiving(t *testing.T) {
 	t.Parallel()
+	actions := map[string]string{
+		"sqs:ReceiveMessage": "ReceiveMessage", "sqs:DeleteMessage": "DeleteMessageBatch", "sqs:ChangeMessageVisibility": "ChangeMessageVisibilityBatch",
+	}
 	bubble(t, func(r *rig) {
 		r.Send(state("stopping"))
-		queue := sqs.New(r.opts)
-		for _, denied := range sqs.Rights() {
+		rights := sqs.New(r.opts).Rights()
+		for _, denied := range rights {
 			r.Allow()
-			r.Lift()
 			r.Deny(actions[denied.Name])
-			for _, right := range sqs.Rights() {
-				allowed, err := queue.CheckPermission(r.t.Context(), right)
-				if want := right.Name != denied.Name; allowed != want || err != nil {
-					t.Errorf("without %s, %s is allowed: %t (%v), want %t", denied.Name, right.Name, allowed, err, want)
+			for _, right := range rights {
+				if allowed, err := right.Allowed(r.t.Context()); allowed != (right.Name != denied.Name) || err != nil {
+					t.Errorf("without %s, %s is allowed: %t (%v)", denied.Name, right.Name, allowed, err)
 				}
 			}
-			r.Allow()
-			r.Fail(sqstest.Fault{Status: 400, Code: "QueueDoesNotExist"})
-			if allowed, err := queue.CheckPermission(r.t.Context(), denied); allowed || err == nil {
-				t.Errorf("of no queue, %s is allowed: %t (%v), want an error", denied.Name, allowed, err)
-			}
 		}
-		r.Lift()
+		r.Allow()
 		r.mustBe(1, 0)
 		r.consume()
 		if m := r.take(); m.Receives != 1 {
@@ -49,46 +41,48 @@ func TestCheckPermission_TriesEachByItsOwnRequest(t *testing.T) {
 	})
 }
 
-func TestCheck_ReadsTheAttributes(t *testing.T) {
+func TestSetup_WarnsOfWhatLosesOrDelaysMessages(t *testing.T) {
+	t.Parallel()
+	const redrive = `{"deadLetterTargetArn":"arn:aws:sqs:eu-central-1:123456789012:dead-letters","maxReceiveCount":%s}`
+	for name, row := range map[string]struct{ attribute, value, want string }{
+		"nothing":            {"", "", ""},
+		"no dead letters":    {"RedrivePolicy", "", "it has no dead-letter queue (RedrivePolicy)"},
+		"few receipts":       {"RedrivePolicy", fmt.Sprintf(redrive, `"29"`), "a message becomes a dead letter after 29 receipts (maxReceiveCount)"},
+		"enough receipts":    {"RedrivePolicy", fmt.Sprintf(redrive, "30"), ""},
+		"a short retention":  {"MessageRetentionPeriod", "345600", "messages are kept for 96h0m0s (MessageRetentionPeriod)"},
+		"a delay":            {"DelaySeconds", "90", "messages are delayed by 1m30s (DelaySeconds)"},
+		"FIFO":               {"FifoQueue", "true", "it is a FIFO queue"},
+		"no policy":          {"Policy", "", "it has no policy"},
+		"SQS's own KMS key":  {"KmsMasterKeyId", "alias/aws/sqs", "messages are encrypted with alias/aws/sqs"},
+		"a KMS key of yours": {"KmsMasterKeyId", "alias/ours", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(r *rig) {
+				r.Send("one", "two")
+				if row.attribute != "" {
+					r.Say(row.attribute, row.value)
+				}
+				messages, warnings, err := sqs.New(r.opts).Setup(r.t.Context())
+				if got := strings.Join(warnings, "; "); !strings.HasPrefix(got, row.want) || (got == "") != (row.want == "") || messages != "2 messages waiting, 0 in flight" || err != nil {
+					t.Errorf("it says %q of %q (%v), want %q", got, messages, err, row.want)
+				}
+			})
+		})
+	}
+}
+
+func TestSetup_ReturnsErrors(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(r *rig) {
-		r.Send("one", "two")
-		queue := sqs.New(r.opts)
-		const dead = "arn:aws:sqs:eu-central-1:123456789012:dead-letters"
-		for _, row := range []struct {
-			say  map[string]string
-			want sqs.Attributes
-		}{
-			{nil, sqs.Attributes{Visible: 2, Retention: 14 * 24 * time.Hour, DeadLetters: dead, MaxReceives: 100, Policy: true}},
-			{
-				map[string]string{
-					"DelaySeconds": "90", "KmsMasterKeyId": "alias/ours", "FifoQueue": "true", "Policy": "",
-					"RedrivePolicy": `{"deadLetterTargetArn":"` + dead + `","maxReceiveCount":"5"}`,
-				},
-				sqs.Attributes{
-					Visible: 2, Retention: 14 * 24 * time.Hour, Delay: 90 * time.Second, DeadLetters: dead, MaxReceives: 5, Key: "alias/ours", FIFO: true,
-				},
-			},
-			{
-				map[string]string{"RedrivePolicy": ""},
-				sqs.Attributes{Visible: 2, Retention: 14 * 24 * time.Hour, Delay: 90 * time.Second, Key: "alias/ours", FIFO: true},
-			},
-		} {
-			for name, value := range row.say {
-				r.Say(name, value)
-			}
-			if found, allowed, err := queue.Check(r.t.Context()); found != row.want || !allowed || err != nil {
-				t.Errorf("the queue says %+v (%t, %v), want %+v", found, allowed, err, row.want)
-			}
-		}
 		r.Deny("GetQueueAttributes")
-		if _, allowed, err := queue.Check(r.t.Context()); allowed || err != nil {
-			t.Errorf("refused, it is allowed: %t (%v)", allowed, err)
+		if _, _, err := sqs.New(r.opts).Setup(r.t.Context()); !role.Refused(err) {
+			t.Errorf("the error is %v, want a refusal", err)
 		}
 		r.Allow()
 		r.Fail(sqstest.Fault{Status: 503})
-		if _, _, err := queue.Check(r.t.Context()); err == nil {
-			t.Error("a service that is not well is no error")
+		if _, _, err := sqs.New(r.opts).Setup(r.t.Context()); err == nil || role.Refused(err) {
+			t.Errorf("the error is %v, want another one", err)
 		}
 	})
 }
@@ -115,12 +109,9 @@ func FuzzAttributes(f *testing.F) {
 			}
 			return map[string]any{}, nil
 		})
-		found, _, err := q.Check(ctx)
-		if found.Visible < 0 || found.Retention < 0 || found.Delay < 0 || found.MaxReceives < 0 {
-			t.Errorf("the queue is %+v", found)
-		}
-		if err != nil && len(err.Error()) > 500 {
-			t.Errorf("the error is long: %v", err)
+		messages, warnings, err := q.Setup(ctx)
+		if said := messages + strings.Join(warnings, ""); err != nil || len(said) > 2000 || strings.Contains(said, " -") {
+			t.Errorf("it says %q (%v)", said, err)
 		}
 		var once sync.Once
 		q.Run(ctx, func(m *sqs.Message) { once.Do(func() { came = m; stop() }); m.Done() })
@@ -128,13 +119,4 @@ func FuzzAttributes(f *testing.F) {
 			t.Errorf("the message was sent %v (%v), and received %d times", came.Sent, err, came.Receives)
 		}
 	})
-}
-
-func TestReceives_TwiceADay(t *testing.T) {
-	t.Parallel()
-	for waiting, want := range map[time.Duration]int{time.Minute: 2, 24 * time.Hour: 4, 14 * 24 * time.Hour: 30} {
-		if got := sqs.Receives(waiting); got != want {
-			t.Errorf("in %s it is received %d times, want %d", waiting, got, want)
-		}
-	}
 }

@@ -345,7 +345,7 @@ func TestNew_AsksTheHostOfTheURL(t *testing.T) {
 				Region: "eu-central-1", Credentials: aws.AnonymousCredentials{}, BaseEndpoint: row.base, ConfigSources: row.sources,
 				HTTPClient: answers(func(r *http.Request) (any, error) { asked <- r.URL.Host; return map[string]any{}, nil }),
 			}})
-			if _, _, err := q.Check(t.Context()); err != nil {
+			if _, _, err := q.Setup(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if got := <-asked; got != row.want {

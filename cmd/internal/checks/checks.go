@@ -23,6 +23,7 @@ import (
 	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/notify"
+	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/text"
 )
 
@@ -112,6 +113,26 @@ func (l *List) Right(name, why string, optional, allowed bool) {
 		l.Warn("right", "%s: refused; %s would use it %s, and works without", name, l.program, why)
 	default:
 		l.Fail("right", "%s: refused; it is needed %s", name, why)
+	}
+}
+
+// Rights tries rights at AWS, and reports under a subject which of them are missing: as failures if the program needs them, and otherwise as
+// warnings.
+func (l *List) Rights(ctx context.Context, subject string, needed bool, rights []role.Right) {
+	report := l.Warn
+	if needed {
+		report = l.Fail
+	}
+	for _, r := range rights {
+		switch allowed, err := r.Allowed(ctx); {
+		case err != nil:
+			report(subject, "%s", err)
+			return // The others would take as long to say the same.
+		case allowed:
+			l.OK(subject, "%s", r.Name)
+		default:
+			report(subject, "%s: refused; %s", r.Name, r.Without)
+		}
 	}
 }
 

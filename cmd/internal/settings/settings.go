@@ -93,6 +93,11 @@ func (p Program[C, P]) ReadWith(path string, given Given) (C, Findings, error) {
 // webhook, and returns the findings.
 func (p Program[C, P]) ReadAsService(path string) (C, Findings, error) {
 	cfg, err := p.Files(path)
+	if _, fatal := Degraded(err); fatal == nil {
+		if lack := p.lack(&cfg); lack != nil {
+			err = lack
+		}
+	}
 	root := ""
 	if p.Root != nil {
 		root = p.Root(&cfg)
@@ -140,13 +145,21 @@ func (p Program[C, P]) RunFlags(cmd *cobra.Command) (read func() (C, error)) {
 		if cmd.Flags().Changed("dry-run") { // --dry-run=false overrides the setting, too.
 			P(&cfg).Base().DryRun = *dryRun
 		}
-		if p.Lacks != nil {
-			if lack := p.Lacks(&cfg); lack != nil {
-				return cfg, cli.ConfigError{Fault: lack}
-			}
+		if lack := p.lack(&cfg); lack != nil {
+			return cfg, lack
 		}
 		return cfg, err
 	}
+}
+
+// lack returns an error if the settings lack something without which the program cannot run.
+func (p Program[C, P]) lack(cfg P) error {
+	if p.Lacks != nil {
+		if lack := p.Lacks(cfg); lack != nil {
+			return cli.ConfigError{Fault: lack}
+		}
+	}
+	return nil
 }
 
 // Command returns the command "config". queue says that "config import" makes settings for nth-queue, not nth.
