@@ -125,8 +125,11 @@ func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners 
 			if err := n.mayWrite(); condition && err != nil { // The next leader keeps the conditions.
 				return nil, err
 			}
-			const first = false
-			return n.writes.Enter(ctx, func() bool { return condition }, first) // A condition is more urgent than an Event.
+			precedence := kube.InTurn
+			if condition { // It is more urgent than an Event.
+				precedence = kube.First
+			}
+			return n.writes.Enter(ctx, precedence)
 		},
 		Trouble: n.trouble,
 	})

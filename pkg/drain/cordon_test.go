@@ -40,18 +40,6 @@ func TestCordon_UnderWayIsTakenBack(t *testing.T) {
 
 func TestCordon(t *testing.T) {
 	t.Parallel()
-	// A cordon without a hard deadline hangs; two minutes before the machine is lost that counts.
-	run(t, "that hangs is given up for a hard deadline", func(t *testing.T, s *apitest.Server) {
-		s.Answer("patch", apitest.Hang())
-		r := beginWithin(t, s, drain.Options{}, false, 0)
-		time.Sleep(time.Second)
-		began := time.Now()
-		r.adjust(func(g *drain.Goal) { joining(g); g.Hard = began.Add(2 * time.Minute); g.TimeEnds = g.Hard })
-		await(t, "the cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
-		if took := time.Since(began); took > 13*time.Second {
-			t.Errorf("the node was closed after %s of the two minutes", took)
-		}
-	})
 	// The cordon is carried out, and its answer is lost.
 	run(t, "whose answer is lost", func(t *testing.T, s *apitest.Server) {
 		s.Answer("patch", apitest.Lost())

@@ -108,14 +108,13 @@ type Node struct {
 	client kubernetes.Interface
 	name   string
 	opts   Options
-	reads  kube.Reads
 }
 
 // New returns the node of that name. It makes no request.
 func New(client kubernetes.Interface, name string, opts Options) *Node {
 	opts.Writer = cmp.Or(opts.Writer, Host)
 	n := &Node{client: client, name: name, opts: opts}
-	n.Evictor = evict.New(n.rest(), &n.reads, name, opts.pods())
+	n.Evictor = evict.New(n.rest(), name, opts.pods())
 	return n
 }
 

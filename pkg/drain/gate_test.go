@@ -30,12 +30,12 @@ func TestCordon_PassesAtTheGate(t *testing.T) {
 			}
 			var holder, waiting <-chan func()
 			if c.before == "" {
-				holder, waiting = apitest.Enter(t, gate, false, kube.First), apitest.Enter(t, gate, false, kube.InTurn)
+				holder, waiting = apitest.Enter(t, gate, kube.First), apitest.Enter(t, gate, kube.InTurn)
 				begin(t, s, c.opts)
 			} else {
 				begin(t, s, c.opts)
 				await(t, "what has the place before", func() bool { return count(s, c.before) == 1 })
-				holder, waiting = apitest.Enter(t, gate, false, kube.First), apitest.Enter(t, gate, false, kube.InTurn)
+				holder, waiting = apitest.Enter(t, gate, kube.First), apitest.Enter(t, gate, kube.InTurn)
 			}
 			leave := <-holder
 			asked := count(s, c.what)
@@ -60,12 +60,12 @@ func TestCordon_AtTheGateIsDropped(t *testing.T) {
 			var r *trial
 			var holder <-chan func()
 			if before == "" {
-				holder = apitest.Enter(t, gate, false, kube.First)
+				holder = apitest.Enter(t, gate, kube.First)
 				r = begin(t, s, opts)
 			} else {
 				r = begin(t, s, opts)
 				await(t, "what has the place before", func() bool { return count(s, before) == 1 })
-				holder = apitest.Enter(t, gate, false, kube.First)
+				holder = apitest.Enter(t, gate, kube.First)
 			}
 			leave := <-holder
 			time.Sleep(500 * time.Millisecond)
@@ -76,7 +76,7 @@ func TestCordon_AtTheGateIsDropped(t *testing.T) {
 			if n := count(s, "get", "patch") - asked; n != 0 {
 				t.Errorf("%d requests about the node", n)
 			}
-			(<-apitest.Enter(t, gate, false, kube.InTurn))() // The place is free again.
+			(<-apitest.Enter(t, gate, kube.InTurn))() // The place is free again.
 		})
 	}
 }

@@ -48,8 +48,6 @@ type guard struct {
 	liftedStamp time.Time
 	// lookRequested is the last look that was requested, and lookDone the last that has returned.
 	lookRequested, lookDone int
-	// endLook ends the look under way, apart from what a patch needs that was sent; nil before the first look.
-	endLook context.CancelFunc
 	// trouble is why the Node cannot be read or cordoned.
 	trouble kube.Trouble
 	// tidying: a patch of our other keys is under way. tidyBackoff is how long to wait after one that fails, and tidyRefusals are the
@@ -80,7 +78,6 @@ func (n *Node) Guard(ctx context.Context, task *Task, tell func(Progress)) {
 	}
 	g.pods = n.Pods(g.loop, g)
 	task.SetResult(g.result)
-	n.reads.SetDeadline(goal.Hard)
 	looking := false
 	g.loop.Run(ctx, func(post func(), timed bool) (time.Time, func()) {
 		if !looking {
@@ -160,7 +157,11 @@ func (g *guard) staysOpen() bool { return g.memory.staysOpen(g.goal) }
 // the node, and which pods were left because they keep coming back.
 func (g *guard) setGoal(goal Goal) {
 	grown, begins, wasOpen := goal.Generation > g.goal.Generation, goal.Evict && !g.goal.Evict, g.staysOpen()
-	g.setDeadline(goal)
+	wasNear := g.Terms().Near(time.Now())
+	g.goal = goal
+	if now := time.Now(); !wasNear && g.Terms().Near(now) {
+		g.pods.EndRefusals(now) // Requests that were refused are repeated without their long pauses.
+	}
 	g.drainedIn = 0 // That the node is drained is reported again for this goal.
 	if grown {
 		if wasOpen { // The node has to be closed again first.
@@ -180,22 +181,6 @@ func (g *guard) setGoal(goal Goal) {
 	}
 	g.pods.Rejudge()
 	g.report(Progress{Kind: state.GoalChanged})
-}
-
-// setDeadline replaces the goal, and hurries if its hard deadline is nearer than before. A look that hangs is ended then, and made again with
-// shorter limits. If the deadline is near now, requests that were refused are repeated without their long pauses.
-func (g *guard) setDeadline(goal Goal) {
-	now := time.Now()
-	nearer := g.goal.Hard.IsZero() || goal.Hard.Before(g.goal.Hard.Add(-time.Minute))
-	if hurried := goal.patchTimeout() < kube.Write; nearer && hurried && g.endLook != nil {
-		g.endLook()
-	}
-	wasNear := g.Terms().Near(now)
-	g.goal = goal
-	g.node.reads.SetDeadline(goal.Hard)
-	if !wasNear && g.Terms().Near(now) {
-		g.pods.EndRefusals(now)
-	}
 }
 
 // report queues for tell what happened, with the state after it.
@@ -318,11 +303,8 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		g.loop.Lock()
 		g.answerRequest()
 		goal, before, number := g.goal, g.memory, g.lookRequested
-		look, end := context.WithCancel(ctx)
-		g.endLook = end
 		g.loop.Unlock()
-		v := g.node.close(look, goal, before)
-		end()
+		v := g.node.close(ctx, goal, before)
 		// Nothing shortens minPause. A call of Look ends the rest of the pause: so not even many calls make failing looks frequent.
 		pause, minPause := lookEvery, time.Second
 		switch {

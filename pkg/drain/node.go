@@ -124,7 +124,11 @@ func (m memory) staysOpen(goal Goal) bool { return !goal.Close || m.uncordonedIn
 // close makes one look: it reads the Node, and cordons it if the goal asks for that and the Node is not cordoned. before is what the guard knows
 // from earlier looks. If the cordon fails, the view has err and the Node's uid; if the read fails, err alone.
 func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
-	node, err := n.get(ctx, kube.Precedence(!before.view.closed()))
+	precedence := kube.First
+	if before.view.closed() {
+		precedence = kube.InTurn
+	}
+	node, err := n.get(ctx, precedence)
 	if err != nil {
 		return view{err: err, missing: kube.NotFound(err)}
 	}
@@ -459,19 +463,22 @@ func (n *Node) rest() rest.Interface { return n.client.CoreV1().RESTClient() }
 
 // enter waits for a place at Options.Requests, the gate for requests for Nodes. The caller has to call leave afterwards. The requests
 // that close a node are First, so that a node is closed soon after it was first read.
-func (n *Node) enter(ctx context.Context, first kube.Precedence) (leave func(), err error) {
-	return n.opts.Requests.Enter(ctx, n.opts.Urgent, first)
+func (n *Node) enter(ctx context.Context, precedence kube.Precedence) (leave func(), err error) {
+	if n.opts.Urgent != nil && n.opts.Urgent() {
+		precedence = kube.Urgent
+	}
+	return n.opts.Requests.Enter(ctx, precedence)
 }
 
-// get reads the Node once; first is as in enter. A Node with another UID than Options.UID counts as not found.
-func (n *Node) get(ctx context.Context, first kube.Precedence) (*corev1.Node, error) {
-	leave, err := n.enter(ctx, first)
+// get reads the Node once; precedence is as in enter. A Node with another UID than Options.UID counts as not found.
+func (n *Node) get(ctx context.Context, precedence kube.Precedence) (*corev1.Node, error) {
+	leave, err := n.enter(ctx, precedence)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	node := &corev1.Node{}
-	err = n.reads.Attempt(ctx, func(ctx context.Context) error {
+	err = kube.Attempt(ctx, func(ctx context.Context) error {
 		return n.rest().Get().Resource("nodes").Name(n.name).MaxRetries(0).Do(ctx).Into(node)
 	})
 	if err == nil && n.opts.UID != "" && node.UID != n.opts.UID {

@@ -213,7 +213,7 @@ func (g *guard) awaitVolumes(now time.Time) time.Time {
 		h := &hold{late: errLate, until: func(now time.Time) time.Time { return loop.Soonest(end, g.restDeadline(now)) }}
 		volumes := wait.Volumes{
 			Node:   func(ctx context.Context) (*corev1.Node, error) { return g.node.get(ctx, kube.InTurn) },
-			Client: g.node.rest(), Reads: &g.node.reads,
+			Client: g.node.rest(),
 		}
 		g.await(&g.volumes, h, volumes, wait.Node{Staying: g.pods.Staying()}, state.VolumesInUse, func(err error) {
 			g.volumesEpoch, g.volumesLeft = epoch, 0

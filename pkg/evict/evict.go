@@ -59,14 +59,13 @@ type Options struct {
 // Evictor evicts the pods of one node.
 type Evictor struct {
 	client rest.Interface
-	reads  *kube.Reads
 	name   string
 	opts   Options
 }
 
 // New returns the evictor of the node of that name. It makes no request.
-func New(client rest.Interface, reads *kube.Reads, name string, opts Options) *Evictor {
-	return &Evictor{client: client, reads: reads, name: name, opts: opts}
+func New(client rest.Interface, name string, opts Options) *Evictor {
+	return &Evictor{client: client, name: name, opts: opts}
 }
 
 // Drain is what Pods are asked for. All methods are called in its loop.

@@ -116,7 +116,7 @@ func (e *Evictor) Budgets(ctx context.Context, pods []Foreseen) (of map[string]B
 		namespace := pod.object.Namespace
 		if _, listed := byNamespace[namespace]; !listed {
 			list := &policyv1.PodDisruptionBudgetList{}
-			err := e.reads.Attempt(ctx, func(ctx context.Context) error {
+			err := kube.Attempt(ctx, func(ctx context.Context) error {
 				return e.client.Get().AbsPath("/apis/policy/v1/namespaces", namespace, "poddisruptionbudgets").MaxRetries(0).Do(ctx).Into(list)
 			})
 			if kube.Answer(err).Code == http.StatusForbidden {

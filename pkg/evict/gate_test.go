@@ -88,7 +88,7 @@ func TestEvict_AtTheGateGivesWayToADeletion(t *testing.T) {
 				add()
 			}
 			r.await(state.PodDeleted)
-			if left := r.goal.Hard.Sub(lost.Requests("delete")[0].At); left != 3*time.Second || count(lost, "evict") != 0 {
+			if left := r.goal.Hard.Sub(lost.Requests("delete")[0].At); left > 3*time.Second || left < time.Second || count(lost, "evict") != 0 {
 				t.Errorf("deleted %s before the deadline, after %d evictions", left, count(lost, "evict"))
 			}
 		})
@@ -148,12 +148,12 @@ func TestEvict_AtTheGateDeadlineMoves(t *testing.T) {
 				c.add(s)
 				var leave func()
 				if c.waits == 0 {
-					leave = <-apitest.Enter(t, gate, true, kube.InTurn)
+					leave = <-apitest.Enter(t, gate, kube.Urgent)
 				}
 				r := beginWithin(t, s, evict.Options{Gate: gate}, true, time.Minute)
 				if c.waits > 0 {
 					time.Sleep(c.waits - 500*time.Millisecond)
-					leave = <-apitest.Enter(t, gate, true, kube.InTurn)
+					leave = <-apitest.Enter(t, gate, kube.Urgent)
 				}
 				time.Sleep(time.Second)
 				r.adjust(moves)
@@ -176,22 +176,22 @@ func TestEvict_AtTheGateDeadlineMoves(t *testing.T) {
 	}
 }
 
-// All nodes of nth-queue share one gate. Another urgent request has come before.
+// All nodes of nth-queue share one gate. Another request has come before.
 func TestEvict_AtTheGateUrgentPodsPass(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		grace          int64
 		urgent, passes bool
 	}{
-		"its turn has come, and its node is urgent":     {600, true, true},
-		"its turn has come, and its node is not urgent": {600, false, false},
-		"its turn has not come":                         {1, true, false},
+		"its turn has come":     {600, false, true},
+		"its node is urgent":    {1, true, true},
+		"neither of them holds": {1, false, false},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			gate := kube.NewGate(1)
 			s.AddPod(pod("a", grace(c.grace)), 0)
 			s.Always("evict", slowly(time.Second))
-			leave, waiting := <-apitest.Enter(t, gate, true, kube.InTurn), apitest.Enter(t, gate, true, kube.InTurn)
+			leave, waiting := <-apitest.Enter(t, gate, kube.Urgent), apitest.Enter(t, gate, kube.InTurn)
 			beginWithin(t, s, evict.Options{Gate: gate, Urgent: func() bool { return c.urgent }}, true, time.Minute)
 			time.Sleep(500 * time.Millisecond)
 			leave()

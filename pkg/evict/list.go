@@ -107,7 +107,7 @@ func someVolumes(all []corev1.Volume) []corev1.Volume {
 func (e *Evictor) listPods(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
 	o.Limit, o.Continue = 0, "" // The Reflector sets them; see above why there are no pages.
 	list := &corev1.PodList{}
-	err := e.reads.Attempt(ctx, func(ctx context.Context) error {
+	err := kube.Attempt(ctx, func(ctx context.Context) error {
 		body, err := e.query(o).SetHeader("Accept", runtime.ContentTypeJSON).Stream(ctx)
 		if err != nil {
 			return err
@@ -241,7 +241,7 @@ func (listFirst) IsWatchListSemanticsUnSupported() bool { return true }
 // openWatch opens a watch of this node's pods. The API server ends the watch after kube.Watch, and the Reflector opens the next one.
 func (e *Evictor) openWatch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch, o.TimeoutSeconds = true, new(int64(kube.Watch/time.Second))
-	return e.reads.Open(ctx, e.query(o).Watch)
+	return kube.OpenWatch(ctx, e.query(o).Watch)
 }
 
 // feed is the store that the Reflector fills. It passes everything on to the loop.

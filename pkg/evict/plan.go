@@ -237,9 +237,15 @@ func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
 	if t.budget != nil {
 		t.budget.inFlight++
 	}
-	nodeUrgent := func() bool { return p.opts.Urgent != nil && p.opts.Urgent() }
+	precedence := kube.InTurn
+	switch {
+	case urgent || p.opts.Urgent != nil && p.opts.Urgent():
+		precedence = kube.Urgent
+	case attaches(pod):
+		precedence = kube.First
+	}
 	run := p.loop.Worker()
-	p.opts.Gate.Line(ctx, func() bool { return urgent || nodeUrgent() }, kube.Precedence(attaches(pod) || urgent && nodeUrgent()), func(leave func(), err error) {
+	p.opts.Gate.Line(ctx, precedence, func(leave func(), err error) {
 		go run(func(context.Context) func() {
 			defer cancel()
 			if err == nil {

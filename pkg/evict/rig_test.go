@@ -16,7 +16,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/evict"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -109,7 +108,7 @@ func startWith(t *testing.T, client kubernetes.Interface, opts evict.Options, te
 	t.Helper()
 	woken := make(chan struct{}, 1)
 	r := &trial{t: t, loop: loop.New(woken), woken: woken, goal: terms, terms: terms, met: 1, began: time.Now()}
-	r.pods = evict.New(client.CoreV1().RESTClient(), &kube.Reads{}, apitest.Node, opts).Pods(r.loop, r)
+	r.pods = evict.New(client.CoreV1().RESTClient(), apitest.Node, opts).Pods(r.loop, r)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/evict"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -214,8 +213,8 @@ func TestWatch_IsRenewed(t *testing.T) {
 		after, most time.Duration
 	}{
 		"one that the API server ends, after ten seconds":                     {nil, 10 * time.Second, 10 * time.Second},
-		"one behind a connection that is dead, two seconds later":             {apitest.Silence(), 12 * time.Second, 12 * time.Second},
-		"one that is not answered, when a request is over, and after a pause": {apitest.Hang(), 8100 * time.Millisecond, 8150 * time.Millisecond},
+		"one behind a connection that is dead, two seconds later":             {apitest.Silence(), 12 * time.Second, 12200 * time.Millisecond},
+		"one that is not answered, when a request is over, and after a pause": {apitest.Hang(), 12 * time.Second, 12200 * time.Millisecond},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {
 			s.Always("watch pods", c.answer)
@@ -248,7 +247,7 @@ func TestList_ThatIsCutOrForeign(t *testing.T) {
 				_, _ = io.WriteString(w, body)
 				return true
 			})
-			if f, err := evict.New(s.Client().CoreV1().RESTClient(), &kube.Reads{}, apitest.Node, evict.Options{}).Forecast(t.Context(), time.Minute, 0); err == nil {
+			if f, err := evict.New(s.Client().CoreV1().RESTClient(), apitest.Node, evict.Options{}).Forecast(t.Context(), time.Minute, 0); err == nil {
 				t.Errorf("it forecasts %+v", f)
 			}
 		})

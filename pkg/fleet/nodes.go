@@ -319,7 +319,11 @@ func (f *Fleet) changeOnce(ctx context.Context, of node, urgent func() bool, pat
 			err = fmt.Errorf("writing to node %q: %w", of.name, err)
 		}
 	}()
-	leave, err := f.requests.Enter(ctx, urgent, kube.InTurn)
+	precedence := kube.InTurn
+	if urgent != nil && urgent() {
+		precedence = kube.Urgent
+	}
+	leave, err := f.requests.Enter(ctx, precedence)
 	if err != nil {
 		return err
 	}

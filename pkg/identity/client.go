@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	authentication "k8s.io/api/authentication/v1"
@@ -51,7 +50,6 @@ type Client struct {
 	certificate *x509.Certificate // the client certificate in the kubeconfig; nil if there is none
 	through     http.RoundTripper // adds the credential to each request
 	address     *url.URL          // the API server's
-	timeouts    atomic.Int32      // how many requests of node ended in a timeout, in a row
 }
 
 // Connect makes a client from a kubeconfig file or, if that is "", from the service account of the pod that this process runs in. It
@@ -115,18 +113,14 @@ func (c *Client) Credential() string {
 	return text.Redact(cmp.Or(source, c.configured, "nothing"))
 }
 
-// node asks the API server for the name of the node to which the credential belongs. After each timeout in a row, it waits longer.
+// node asks the API server for the name of the node to which the credential belongs.
 func (c *Client) node(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, kube.ReadLimit(int(c.timeouts.Load())))
+	ctx, cancel := context.WithTimeout(ctx, kube.Read)
 	defer cancel()
 	review, err := c.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authentication.SelfSubjectReview{}, meta.CreateOptions{})
 	if err != nil {
-		if ctx.Err() != nil {
-			c.timeouts.Add(1)
-		}
 		return "", fmt.Errorf("asking %s whose credential is in %s: %w%s", c.Server, c.Source, err, c.fault(err))
 	}
-	c.timeouts.Store(0)
 	user := review.Status.UserInfo.Username
 	node, found := strings.CutPrefix(user, nodeUser)
 	if !found || node == "" {

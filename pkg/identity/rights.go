@@ -37,7 +37,7 @@ func (id Identity) Rights() []kube.Right {
 
 // CheckPermission asks the API server whether the identity has a right. Even if it has, an admission controller may refuse a request.
 func (id Identity) CheckPermission(ctx context.Context, r kube.Right) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, kube.ReadMost)
+	ctx, cancel := context.WithTimeout(ctx, kube.Read)
 	defer cancel()
 	allowed, err := r.Allowed(ctx, id.Client)
 	if err != nil {
@@ -49,7 +49,7 @@ func (id Identity) CheckPermission(ctx context.Context, r kube.Right) (bool, err
 // Ahead returns how far this machine's clock is ahead of the API server's, in whole seconds; negative if it is behind. The time is in the Date
 // header of a response, which client-go's typed methods do not return. So Ahead uses the HTTP client below them.
 func (id Identity) Ahead(ctx context.Context) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, kube.ReadMost)
+	ctx, cancel := context.WithTimeout(ctx, kube.Read)
 	defer cancel()
 	client, ok := id.Client.CoreV1().RESTClient().(*rest.RESTClient)
 	if !ok { // Not a client that this package has made.

@@ -13,56 +13,36 @@ import (
 
 func TestGate(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
-		"the first before others, the urgent on places of their own": func(t *testing.T) {
+		"by precedence": func(t *testing.T) {
 			gate := kube.NewGate(1)
-			leave := <-apitest.Enter(t, gate, false, kube.InTurn)
-			later, cordon := apitest.Enter(t, gate, false, kube.InTurn), apitest.Enter(t, gate, false, kube.First)
-			if spot := apitest.Enter(t, gate, true, kube.InTurn); len(spot) != 1 || len(later)+len(cordon) != 0 {
-				t.Errorf("of the urgent %d have entered, of the others %d", len(spot), len(later)+len(cordon))
-			}
+			leave := <-apitest.Enter(t, gate, kube.Urgent)
+			later, cordon, spot := apitest.Enter(t, gate, kube.InTurn), apitest.Enter(t, gate, kube.First), apitest.Enter(t, gate, kube.Urgent)
 			leave()
 			leave()
-			if synctest.Wait(); len(cordon) != 1 || len(later) != 0 {
-				t.Errorf("after one has left, %d of the first and %d of the others have entered", len(cordon), len(later))
+			for i, next := range []<-chan func(){spot, cordon, later} {
+				if synctest.Wait(); len(next) != 1 {
+					t.Fatalf("number %d has not entered", i)
+				}
+				(<-next)()
 			}
-			(<-cordon)()
-			(<-later)()
-			(<-apitest.Enter(t, gate, false, kube.InTurn))() // The place is free again.
+			(<-apitest.Enter(t, gate, kube.InTurn))() // The place is free again.
 		},
 		// A webhook may not answer.
 		"a request keeps its place for two seconds at most": func(t *testing.T) {
 			gate := kube.NewGate(1)
-			leave := <-apitest.Enter(t, gate, false, kube.InTurn)
+			leave := <-apitest.Enter(t, gate, kube.InTurn)
 			began := time.Now()
-			(<-apitest.Enter(t, gate, false, kube.InTurn))()
+			(<-apitest.Enter(t, gate, kube.InTurn))()
 			if waited := time.Since(began); waited != 2*time.Second {
 				t.Errorf("the next one has waited %s", waited)
 			}
 			leave()
-			if given := apitest.Enter(t, gate, false, kube.InTurn); len(given) != 1 {
+			if given := apitest.Enter(t, gate, kube.InTurn); len(given) != 1 {
 				t.Error("there is no place once all have left")
 			}
-			if more := apitest.Enter(t, gate, false, kube.InTurn); len(more) != 0 {
+			if more := apitest.Enter(t, gate, kube.InTurn); len(more) != 0 {
 				t.Error("a place that was given up is given up once more")
 			}
-		},
-		"what becomes urgent waits behind no other": func(t *testing.T) {
-			gate := kube.NewGate(1)
-			for range 100 {
-				go func() {
-					if leave, err := gate.Enter(t.Context(), nil, false); err == nil {
-						time.AfterFunc(time.Minute, leave)
-					}
-				}()
-			}
-			synctest.Wait()
-			began := time.Now()
-			leave, err := gate.Enter(t.Context(), func() bool { return time.Since(began) > 2*time.Second }, false)
-			if took := time.Since(began); err != nil || took != 3*time.Second { // It looks each second whether it is.
-				t.Errorf("it has entered after %s: %v", took, err)
-			}
-			leave()
-			(<-apitest.Enter(t, gate, false, kube.InTurn))() // The place is free again.
 		},
 	} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
@@ -84,7 +64,7 @@ func TestGate_WhoGivesUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				gate := kube.NewGate(1)
-				leave := <-apitest.Enter(t, gate, false, kube.InTurn)
+				leave := <-apitest.Enter(t, gate, kube.InTurn)
 				entered, failed := make(chan int, 3), make(chan error, 1)
 				var giveUp context.CancelFunc
 				for i := range 3 {
@@ -94,7 +74,11 @@ func TestGate_WhoGivesUp(t *testing.T) {
 					}
 					go func() {
 						defer cancel()
-						leave, err := gate.Enter(ctx, nil, i == c.first)
+						precedence := kube.InTurn
+						if i == c.first {
+							precedence = kube.First
+						}
+						leave, err := gate.Enter(ctx, precedence)
 						if err != nil {
 							failed <- err
 							return
@@ -117,7 +101,7 @@ func TestGate_WhoGivesUp(t *testing.T) {
 						t.Errorf("%d came, want %v", next, c.order)
 					}
 				}
-				(<-apitest.Enter(t, gate, false, kube.InTurn))() // The place is free again.
+				(<-apitest.Enter(t, gate, kube.InTurn))() // The place is free again.
 			})
 		})
 	}

@@ -7,20 +7,15 @@ import "time"
 // The limits of requests to the API server. An outer limit exceeds the sum of those that it contains; limits_test.go lists what
 // contains what. A connection is made apart from the requests that wait for it: a request that is given up leaves it to the next one.
 const (
-	// Resolve bounds the lookup of the API server's name. The resolver asks a second nameserver when the first has been silent for
-	// 5 s (resolv.conf(5), "timeout"), and a third after 10 s.
-	Resolve = 12 * time.Second
-	// ResolveKnown is how long a lookup may take while addresses of an earlier lookup are known. They are used then.
-	ResolveKnown = time.Second
-	// Dial bounds the TCP connection to all addresses, which are tried together: three SYNs, at 0, 1 and 3 s.
-	Dial = 5 * time.Second
+	// Dial bounds the lookup of the API server's name and the TCP connection. It contains two silent nameservers, which the resolver gives
+	// up after 5 s each (resolv.conf(5), "timeout"). Addresses of a name share it: one that is dead leaves time for the next.
+	Dial = 12 * time.Second
 	// TLS bounds the handshake.
 	TLS = 5 * time.Second
 
-	// Read bounds the first attempt to read, from the request to the whole answer, and ReadMost any later attempt: the limit doubles
-	// with each time-out (ReadLimit). Contains Resolve, Dial and TLS once it has grown.
-	Read     = 8 * time.Second
-	ReadMost = 30 * time.Second
+	// Read bounds an attempt to read, from the request to the whole answer. Three that hang, after which their connection is left, leave
+	// most of a notice of two minutes.
+	Read = 12 * time.Second
 
 	// Webhook is the longest that one admission webhook may take, and WebhookUsual what it may take by default, before the API server
 	// continues without it or names it (timeoutSeconds, admissionregistration.k8s.io/v1). They are Kubernetes' limits.
@@ -58,11 +53,6 @@ const (
 	// File bounds the reading of the kubeconfig and of the files that it names, which may be on a server. Contains Settings.
 	File = 8 * time.Second
 )
-
-// ReadLimit bounds an attempt to read after so many time-outs in a row: 8, 16 and 30 s.
-func ReadLimit(timeouts int) time.Duration {
-	return min(Read<<min(max(timeouts, 0), 8), ReadMost)
-}
 
 // WriteLimit bounds a write that a hard deadline presses, with so much time left: a connection that hangs must not use it up.
 func WriteLimit(left time.Duration) time.Duration {

@@ -13,14 +13,12 @@ func TestLimits_OuterExceedsTheSumOfInner(t *testing.T) {
 		outer time.Duration
 		inner []time.Duration
 	}{
-		{"Resolve", kube.Resolve, []time.Duration{2 * 5 * time.Second}}, // two silent nameservers
-		{"Dial", kube.Dial, []time.Duration{time.Second, 2 * time.Second}},
-		{"ReadMost", kube.ReadMost, []time.Duration{kube.Resolve, kube.Dial, kube.TLS}},
+		{"Dial", kube.Dial, []time.Duration{2 * 5 * time.Second}}, // two silent nameservers
 		{"Write", kube.Write, []time.Duration{kube.Webhook}},
-		{"Write, new connection", kube.Write, []time.Duration{kube.Resolve, kube.Dial, kube.TLS, kube.WebhookUsual}},
+		{"Write, new connection", kube.Write, []time.Duration{kube.Dial, kube.TLS, kube.WebhookUsual}},
 		{"WritePressed", kube.WritePressed, []time.Duration{kube.WebhookUsual}},
 		{"WatchEnd", kube.WatchEnd, []time.Duration{kube.Watch}},
-		{"Idle", kube.Idle, []time.Duration{kube.WarmUp, kube.WarmUp / 10, kube.ReadMost}},
+		{"Idle", kube.Idle, []time.Duration{kube.WarmUp, kube.WarmUp / 10, kube.Read}},
 		{"Credential", kube.Credential, []time.Duration{kube.Token, kube.Plugin, kube.PluginChild}},
 		{"File", kube.File, []time.Duration{kube.Settings}},
 	} {
@@ -30,14 +28,6 @@ func TestLimits_OuterExceedsTheSumOfInner(t *testing.T) {
 		}
 		if limit.outer <= sum {
 			t.Errorf("%s is %s, and what it contains adds up to %s", limit.name, limit.outer, sum)
-		}
-	}
-}
-
-func TestReadLimit_DoublesWithEachTimeout(t *testing.T) {
-	for timeouts, want := range map[int]time.Duration{-1: kube.Read, 0: kube.Read, 1: 2 * kube.Read, 2: kube.ReadMost, 1 << 40: kube.ReadMost} {
-		if got := kube.ReadLimit(timeouts); got != want {
-			t.Errorf("after %d time-outs the limit is %s, not %s", timeouts, got, want)
 		}
 	}
 }

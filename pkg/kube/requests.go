@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/nth-project/nth/pkg/loop"
@@ -16,49 +15,25 @@ import (
 // ten times, each time after as many seconds as Retry-After says, whatever the deadline. After a broken connection it waits a second, which
 // is long for a cordon.
 
-// Reads bounds attempts to read: their limit grows after each time-out, and shrinks after an answer that was fast enough for a shorter one.
-type Reads struct {
-	timeouts atomic.Int32              // in a row: the argument of ReadLimit
-	hard     atomic.Pointer[time.Time] // the hard deadline; nil if there is none
-}
-
-// SetDeadline sets a hard deadline. An attempt then takes at most half of the time until that, so that half is left for what follows it.
-func (r *Reads) SetDeadline(hard time.Time) { r.hard.Store(&hard) }
-
-// limit returns how long an attempt may take after so many time-outs in a row.
-func (r *Reads) limit(timeouts int) time.Duration {
-	limit := ReadLimit(timeouts)
-	if hard := r.hard.Load(); hard != nil && time.Now().Before(*hard) {
-		limit = min(limit, max(Read, time.Until(*hard)/2))
-	}
-	return limit
-}
-
-// Attempt calls read once, with a context that ends after the present limit, and adapts the limit to the result. The error is that of read.
-func (r *Reads) Attempt(ctx context.Context, read func(context.Context) error) error {
-	timeouts := int(r.timeouts.Load())
-	limited, cancel := context.WithTimeout(ctx, r.limit(timeouts))
+// Attempt calls read once, with a context that ends after Read. The error is that of read.
+func Attempt(ctx context.Context, read func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, Read)
 	defer cancel()
-	began := time.Now()
-	err := read(limited)
-	r.note(timeouts, err == nil, limited.Err() != nil && ctx.Err() == nil, time.Since(began))
-	return err
+	return read(ctx)
 }
 
-// Open makes one attempt to open a watch, within the present limit. The watch ends after WatchEnd and as much longer as the limit exceeds
-// Read. So nth notices that a connection has died silently; client-go would need minutes.
-func (r *Reads) Open(ctx context.Context, open func(context.Context) (watch.Interface, error)) (watch.Interface, error) {
-	timeouts, began := int(r.timeouts.Load()), time.Now()
-	limit := r.limit(timeouts)
-	ctx, cancel := context.WithTimeout(ctx, WatchEnd+limit-Read)
-	opening := time.AfterFunc(limit, cancel)
+// OpenWatch makes one attempt to open a watch, within Read. The watch ends after WatchEnd, counted from when it was open. So nth notices that a
+// connection has died silently; client-go would need minutes.
+func OpenWatch(ctx context.Context, open func(context.Context) (watch.Interface, error)) (watch.Interface, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	end := time.AfterFunc(Read, cancel)
 	w, err := open(ctx)
-	timedOut := !opening.Stop()
-	r.note(timeouts, err == nil, timedOut, time.Since(began))
 	if err != nil {
+		end.Stop()
 		cancel()
 		return nil, err
 	}
+	end.Reset(WatchEnd)
 	return bounded{Interface: w, cancel: cancel}, nil
 }
 
@@ -72,17 +47,6 @@ type bounded struct {
 func (b bounded) Stop() {
 	b.Interface.Stop()
 	b.cancel()
-}
-
-// note adapts the limit to how an attempt ended, which took a time. timeouts is the count with which the attempt began. If another attempt has
-// changed the count since, note does nothing.
-func (r *Reads) note(timeouts int, answered, timedOut bool, took time.Duration) {
-	switch {
-	case answered && timeouts > 0 && took < ReadLimit(timeouts-1):
-		r.timeouts.CompareAndSwap(int32(timeouts), int32(timeouts-1))
-	case !answered && timedOut && ReadLimit(timeouts) < ReadMost:
-		r.timeouts.CompareAndSwap(int32(timeouts), int32(timeouts+1))
-	}
 }
 
 // Outlasting returns the context of a write. It ends after a timeout, or WritePressed after ctx has ended. So the end of ctx does not cancel a

@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
 	"sync"
 	"time"
@@ -28,7 +27,7 @@ func NewTransport(config *rest.Config) (http.RoundTripper, error) {
 	if err != nil {
 		return nil, err
 	}
-	return transport.HTTPWrappersForConfig(settings, newPaced(&leaving{build: build, used: &connected{Transport: first}}))
+	return transport.HTTPWrappersForConfig(settings, &leaving{build: build, used: first})
 }
 
 // connections returns a transport that has no connections yet, and adds no credential. It reads the files that the configuration names.
@@ -54,23 +53,27 @@ func connections(config *rest.Config) (*http.Transport, error) {
 			// net/http would repeat what the proxy says, which may be the user and password that it was given.
 			return fmt.Errorf("the proxy answers %d %s", answer.StatusCode, http.StatusText(answer.StatusCode))
 		},
-		DialContext:         dial,
+		DialContext:         (&net.Dialer{Timeout: Dial, KeepAlive: 30 * time.Second}).DialContext,
 		TLSClientConfig:     tlsConfig,
 		TLSHandshakeTimeout: TLS,
 		ForceAttemptHTTP2:   true,
 		HTTP2:               &http.HTTP2Config{SendPingTimeout: Ping, PingTimeout: PingAnswer},
 		IdleConnTimeout:     Idle,
-		MaxIdleConnsPerHost: 25, // with HTTP/1.1, as client-go has it
+		MaxIdleConnsPerHost: mostConnections,
+		MaxConnsPerHost:     mostConnections,
 		DisableCompression:  settings.DisableCompression,
 	}, nil
 }
 
+// mostConnections is how many connections to the API server a transport has. With HTTP/2, each serves a hundred requests at once. But net/http
+// dials for each request that finds no free connection, and learns only afterwards that the first would have served many.
+const mostConnections = 32
+
 const (
 	// leaveAfter is how many requests in a row must fail before leaving leaves their connections.
 	leaveAfter = 3
-	// firstLeave is how long new connections are kept, even if requests fail. The time doubles with each change of connections, up to
-	// longestLeave, until a request succeeds.
-	firstLeave, longestLeave = time.Second, 10 * time.Second
+	// leavePause is how long new connections are kept, even if requests fail.
+	leavePause = 5 * time.Second
 )
 
 // leaving is a transport that leaves its connections when several requests in a row have failed. With HTTP/2, all requests share one
@@ -80,17 +83,9 @@ type leaving struct {
 	build func() (*http.Transport, error) // returns a transport without connections
 
 	mu        sync.Mutex
-	used      *connected
-	pause     time.Duration // from firstLeave to longestLeave; 0 after a success
-	notBefore time.Time     // when connections may be left again
-}
-
-// connected is a transport, and how well its connections work.
-type connected struct {
-	*http.Transport
-	// reads and writes are how many requests of each sort have failed in a row. They count apart, as an API server without etcd fails writes
-	// and still answers reads from its cache.
-	reads, writes int
+	used      *http.Transport
+	failed    int       // how many requests in a row have failed over its connections
+	notBefore time.Time // when these may be left
 }
 
 var _ utilnet.RoundTripperWrapper = &leaving{}
@@ -99,125 +94,46 @@ var _ utilnet.RoundTripperWrapper = &leaving{}
 func (l *leaving) WrappedRoundTripper() http.RoundTripper {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.used.Transport
+	return l.used
 }
 
-// RoundTrip implements http.RoundTripper. It notes whether the request has succeeded, since several failures in a row make note leave the
-// connections. It does so at once if the request fails, and otherwise when the caller has read the answer's body to its end.
+// RoundTrip implements http.RoundTripper. It notes whether the request has succeeded.
 func (l *leaving) RoundTrip(request *http.Request) (*http.Response, error) {
-	l.mu.Lock()
-	used := l.used
-	l.mu.Unlock()
-	began := time.Now()
+	used, began := l.WrappedRoundTripper(), time.Now()
 	response, err := used.RoundTrip(request)
-	failed := func() {
-		// A caller that cancels early says nothing about the server. One that has waited for a read's whole timeout does: the server hangs.
-		if !errors.Is(context.Cause(request.Context()), context.Canceled) || time.Since(began) >= Read {
-			l.note(used, request.Method, false)
-		}
-	}
 	switch {
 	case err != nil:
-		failed()
+		// A caller that cancels early says nothing about the server. One that has waited for a read's whole timeout does: the server hangs.
+		if !errors.Is(context.Cause(request.Context()), context.Canceled) || time.Since(began) >= Read {
+			l.note(used, false)
+		}
 	case response.StatusCode >= http.StatusInternalServerError || response.StatusCode == http.StatusUnauthorized:
 		// 401 counts, as a new connection reads the client certificate again, which may have been renewed.
-		l.note(used, request.Method, false)
+		l.note(used, false)
 	case request.URL.Query().Get("watch") == "": // A watch is answered from a cache, so that its success says nothing about other requests.
-		response.Body = &observedBody{ReadCloser: response.Body, failed: failed, well: func() { l.note(used, request.Method, true) }}
+		l.note(used, true)
 	}
 	return response, err
 }
 
-// observedBody is the body of an answer. It calls well when it was read to its end, and failed when reading it fails: a server may hang in the
-// middle of an answer.
-type observedBody struct {
-	io.ReadCloser
-	well, failed func()
-	ended        bool
-}
-
-// Read implements io.Reader.
-func (b *observedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if err == nil || b.ended { // The body continues, or its end was reported before.
-		return n, err
-	}
-	if b.ended = true; errors.Is(err, io.EOF) {
-		b.well()
-	} else {
-		b.failed()
-	}
-	return n, err
-}
-
 // note counts whether a request over the connections of used has succeeded (well). If too many have failed in a row, the next request gets new
 // connections.
-func (l *leaving) note(used *connected, method string, well bool) {
+func (l *leaving) note(used http.RoundTripper, well bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if used != l.used { // These connections have been left already.
 		return
 	}
-	failed := &used.writes
-	if method == http.MethodGet {
-		failed = &used.reads
+	if l.failed++; well {
+		l.failed = 0
 	}
-	if well {
-		*failed, l.pause = 0, 0
-		return
-	}
-	*failed++
-	if *failed < leaveAfter || time.Now().Before(l.notBefore) {
+	if l.failed < leaveAfter || time.Now().Before(l.notBefore) {
 		return
 	}
 	next, err := l.build()
 	if err != nil {
 		return // A file is being replaced; what was read before may still do.
 	}
-	l.used = &connected{Transport: next}
-	l.pause = min(max(2*l.pause, firstLeave), longestLeave)
-	l.notBefore = time.Now().Add(l.pause)
-	go used.CloseIdleConnections() // It may wait for a lock of the old transport.
-}
-
-const (
-	// maxDials is how many requests may ask net/http for a connection at the same time. With HTTP/2, one new connection serves a
-	// hundred requests. More than one is dialed because one may hang.
-	maxDials = 4
-	// dialSlotTimeout is how long a request may hold its slot, so that others can try while some hang.
-	dialSlotTimeout = 500 * time.Millisecond
-)
-
-// paced limits how many requests ask net/http for a connection at the same time. net/http dials for each request that finds no free
-// connection, and learns only afterwards that an HTTP/2 connection serves many. Of a thousand requests at once, nine hundred would dial. Each
-// TLS handshake costs client and server milliseconds of processor time. With the limit, the other requests use the first connections.
-type paced struct {
-	next  http.RoundTripper
-	slots chan struct{} // has an element for each request that holds a slot
-}
-
-var _ utilnet.RoundTripperWrapper = paced{}
-
-func newPaced(next http.RoundTripper) paced {
-	return paced{next: next, slots: make(chan struct{}, maxDials)}
-}
-
-// WrappedRoundTripper lets client-go find the transport below, whose idle connections it may close.
-func (p paced) WrappedRoundTripper() http.RoundTripper { return p.next }
-
-// RoundTrip implements http.RoundTripper. The request holds a slot until it has a connection, but no longer than dialSlotTimeout.
-func (p paced) RoundTrip(request *http.Request) (*http.Response, error) {
-	select {
-	case p.slots <- struct{}{}:
-	case <-request.Context().Done():
-		if request.Body != nil {
-			_ = request.Body.Close() // as a RoundTripper must
-		}
-		return nil, context.Cause(request.Context())
-	}
-	leave := sync.OnceFunc(func() { <-p.slots })
-	defer leave()
-	defer time.AfterFunc(dialSlotTimeout, leave).Stop()
-	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { leave() }}
-	return p.next.RoundTrip(request.WithContext(httptrace.WithClientTrace(request.Context(), trace)))
+	go l.used.CloseIdleConnections() // It may wait for a lock of the old transport.
+	l.used, l.failed, l.notBefore = next, 0, time.Now().Add(leavePause)
 }

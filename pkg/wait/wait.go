@@ -42,9 +42,8 @@ const volumePoll = time.Second
 type Volumes struct {
 	// Node reads the Node.
 	Node func(context.Context) (*corev1.Node, error)
-	// Client and Reads read the claims and volumes of pods. A node may read those of its own pods.
+	// Client reads the claims and volumes of pods. A node may read those of its own pods.
 	Client rest.Interface
-	Reads  *kube.Reads
 }
 
 // Wait implements Blocker. It reports how many volumes are left, or "an unknown number" while the Node cannot be read.
@@ -127,13 +126,13 @@ func (p *podVolumes) without(ctx context.Context, v Volumes, volumes map[corev1.
 // volume (GetUniqueVolumeName in pkg/volume/util of Kubernetes). It is empty for volumes that are not CSI's.
 func (v Volumes) volumeOf(ctx context.Context, claim types.NamespacedName) (corev1.UniqueVolumeName, error) {
 	bound, volume := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}
-	err := v.Reads.Attempt(ctx, func(ctx context.Context) error {
+	err := kube.Attempt(ctx, func(ctx context.Context) error {
 		return v.Client.Get().Namespace(claim.Namespace).Resource("persistentvolumeclaims").Name(claim.Name).MaxRetries(0).Do(ctx).Into(bound)
 	})
 	if err != nil || bound.Spec.VolumeName == "" {
 		return "", err
 	}
-	err = v.Reads.Attempt(ctx, func(ctx context.Context) error {
+	err = kube.Attempt(ctx, func(ctx context.Context) error {
 		return v.Client.Get().Resource("persistentvolumes").Name(bound.Spec.VolumeName).MaxRetries(0).Do(ctx).Into(volume)
 	})
 	if err != nil || volume.Spec.CSI == nil {

@@ -127,11 +127,11 @@ func Accepted(w http.ResponseWriter, _ *http.Request) bool {
 }
 
 // Enter takes a place at a gate, or waits for one until the test ends. The function that leaves it comes when it has one.
-func Enter(t *testing.T, gate *kube.Gate, urgent bool, first kube.Precedence) <-chan func() {
+func Enter(t *testing.T, gate *kube.Gate, precedence kube.Precedence) <-chan func() {
 	t.Helper()
 	entered := make(chan func(), 1)
 	go func() {
-		if leave, err := gate.Enter(t.Context(), func() bool { return urgent }, first); err == nil {
+		if leave, err := gate.Enter(t.Context(), precedence); err == nil {
 			entered <- leave
 		}
 	}()
