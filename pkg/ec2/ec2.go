@@ -31,6 +31,8 @@ type Instance struct {
 	ID string
 	// State is EC2's word for it: running, stopped, terminated, ...
 	State string
+	// Launched is when it was last launched or started, by AWS's clock.
+	Launched time.Time
 	// Address is its private IPv4 address; empty once it is terminated.
 	Address string
 	// Group is its Auto Scaling group; empty if it is in none.
@@ -269,7 +271,7 @@ func (c *Catalog) list(ctx context.Context, filter string, values []string) ([]I
 // convert returns what this package needs of EC2's description of an instance. It sets Managed by the instance's own tags only: look adds that
 // of the group.
 func (c *Catalog) convert(i types.Instance) Instance {
-	found := Instance{ID: aws.ToString(i.InstanceId), Address: aws.ToString(i.PrivateIpAddress), Managed: c.tag == ""}
+	found := Instance{ID: aws.ToString(i.InstanceId), Address: aws.ToString(i.PrivateIpAddress), Launched: aws.ToTime(i.LaunchTime), Managed: c.tag == ""}
 	if i.State != nil {
 		found.State = string(i.State.Name)
 	}

@@ -108,6 +108,7 @@ func fails(status int, code string) func(http.ResponseWriter) {
 
 func TestLook_SaysWhatTagsSay(t *testing.T) {
 	t.Parallel()
+	launched := time.Date(2026, 11, 20, 8, 30, 0, 0, time.UTC)
 	cluster := map[string]string{"kubernetes.io/cluster/shop": "owned", "Name": "kubernetes.io/cluster/no", "kubernetes.io/cluster/": "owned"}
 	for id, row := range map[string]struct {
 		instance ec2test.Instance
@@ -115,8 +116,8 @@ func TestLook_SaysWhatTagsSay(t *testing.T) {
 		want     ec2.Instance
 		known    bool
 	}{
-		"i-1": {ec2test.Instance{State: "running", Address: "10.0.0.1", Tags: map[string]string{"managed": ""}}, "managed",
-			ec2.Instance{State: "running", Address: "10.0.0.1", Managed: true}, true},
+		"i-1": {ec2test.Instance{State: "running", Address: "10.0.0.1", Launched: launched, Tags: map[string]string{"managed": ""}}, "managed",
+			ec2.Instance{State: "running", Address: "10.0.0.1", Launched: launched, Managed: true}, true},
 		"i-2": {ec2test.Instance{State: "running", Tags: inGroup("workers")}, "managed", ec2.Instance{State: "running", Group: "workers", Managed: true}, true},
 		"i-3": {ec2test.Instance{State: "stopping", Tags: inGroup("others")}, "managed", ec2.Instance{State: "stopping", Group: "others"}, true},
 		"i-4": {ec2test.Instance{State: "terminated"}, "managed", ec2.Instance{State: "terminated"}, true},

@@ -217,11 +217,10 @@ func (s *session) isClosing() bool {
 }
 
 // keeper returns a function that writes the taints and the record to the Node, if they have changed since its last call, and reports whether
-// that has succeeded. Once the node was closed and is not any more, all taints of nth-queue are taken off.
+// that has succeeded. The taints are part of nth-queue's cordon: what ends the cordon takes them off.
 func (s *session) keeper() func(ctx context.Context) (kept bool) {
 	t := s.term
-	_, closed := s.taints(s.record.Entries())
-	written := fmt.Sprint(s.node.recorded, []corev1.Taint(nil), false)
+	written := fmt.Sprint(s.node.recorded, []corev1.Taint(nil))
 	return func(ctx context.Context) (kept bool) {
 		entries := s.record.Entries()
 		claimed := ""
@@ -229,10 +228,8 @@ func (s *session) keeper() func(ctx context.Context) (kept bool) {
 			claimed = on.cordon.Event
 		}
 		text := recordText(entries, claimed)
-		wanted, closes := s.taints(entries)
-		closed = closed || closes
-		lifted := closed && !closes
-		present := fmt.Sprint(text, wanted, lifted)
+		wanted := s.taints(entries)
+		present := fmt.Sprint(text, wanted)
 		if present == written {
 			return true
 		}
@@ -241,11 +238,8 @@ func (s *session) keeper() func(ctx context.Context) (kept bool) {
 			if text != now.Annotations[RecordAnnotation(t.opts.Lease)] {
 				patch = annotation(RecordAnnotation(t.opts.Lease), text)
 			}
-			taints := now.Spec.Taints
-			if lifted {
-				taints = t.opts.Taints.without(taints)
-			}
-			if taints = withTaints(taints, wanted); !slices.Equal(taints, now.Spec.Taints) {
+			_, own := t.nodes.cordonOf(now.Annotations[drain.CordonAnnotation])
+			if taints := withTaints(now.Spec.Taints, wanted); own && now.Spec.Unschedulable && len(taints) > len(now.Spec.Taints) {
 				patch["spec"] = map[string]any{"taints": taints}
 			}
 			if len(patch) == 0 {

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"slices"
 	"sync"
+	"time"
 
 	"github.com/nth-project/nth/pkg/ec2"
 )
@@ -13,14 +13,16 @@ import (
 // knowledge is what EC2 knows of instances.
 type knowledge struct {
 	mu sync.Mutex
-	// states are those of the instances that are known.
-	states map[string]string
+	// states are those of the instances that are known, and launched is when they were last started.
+	states   map[string]string
+	launched map[string]time.Time
 	// managed have the tag, clusters are those that instances are tagged to be of, and groups are the instances of groups.
 	managed  map[string]bool
 	clusters map[string][]string
 	groups   map[string][]string
-	// addresses are their private IP addresses, and remembered those that Look has said.
+	// addresses are their private IP addresses, and remembered those that Look has said. answered is launched as LookAnew has last said it.
 	addresses, remembered map[string]string
+	answered              map[string]time.Time
 	// planned are the statuses of instances.
 	planned map[string]ec2.Status
 	// err is what EC2 answers instead, and asked how often it was.
@@ -35,26 +37,44 @@ func (k *knowledge) say(how func(*knowledge)) {
 	how(k)
 }
 
-// Look implements fleet.EC2 with an answer of long ago: everything runs that is known, and has its first address.
-func (k *knowledge) Look(ctx context.Context, id string) (ec2.Instance, bool, error) {
-	i, known, err := k.LookAnew(ctx, id)
+// starts has an instance run from now on.
+func (k *knowledge) starts(id string) {
+	k.say(func(k *knowledge) { k.states[id], k.launched = "running", map[string]time.Time{id: time.Now()} })
+}
+
+// Look implements fleet.EC2 with an answer of long ago: everything runs that is known, has its first address, and was started when LookAnew
+// has said.
+func (k *knowledge) Look(_ context.Context, id string) (ec2.Instance, bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	i, known := k.find(id)
 	if k.remembered == nil {
 		k.remembered = map[string]string{}
 	}
 	k.remembered[id] = cmp.Or(k.remembered[id], i.Address)
-	i.State, i.Address = "running", k.remembered[id]
-	return i, known, err
+	i.State, i.Address, i.Launched = "running", k.remembered[id], k.answered[id]
+	return i, known, k.err
 }
 
 // LookAnew implements fleet.EC2.
 func (k *knowledge) LookAnew(_ context.Context, id string) (ec2.Instance, bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	i, known := k.find(id)
+	if k.answered == nil {
+		k.answered = map[string]time.Time{}
+	}
+	k.answered[id] = i.Launched
+	return i, known, k.err
+}
+
+// find returns what is known of an instance now. mu is held.
+func (k *knowledge) find(id string) (ec2.Instance, bool) {
 	k.asked++
 	state, known := k.states[id]
-	return ec2.Instance{ID: id, State: state, Managed: k.managed[id], Clusters: k.clusters[id], Address: k.addresses[id]}, known, k.err
+	return ec2.Instance{
+		ID: id, State: state, Launched: k.launched[id], Managed: k.managed[id], Clusters: k.clusters[id], Address: k.addresses[id],
+	}, known
 }
 
 // InGroup implements fleet.EC2.
@@ -79,17 +99,6 @@ func (k *knowledge) AtAddress(_ context.Context, address string) (found []ec2.In
 		}
 	}
 	return found, k.err
-}
-
-// Marks implements fleet.EC2.
-func (k *knowledge) Marks(_ context.Context, ids []string) (groups, clusters []string, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, id := range ids {
-		clusters = append(clusters, k.clusters[id]...)
-	}
-	slices.Sort(clusters)
-	return nil, slices.Compact(clusters), k.err
 }
 
 // Notable implements fleet.EC2.

@@ -258,7 +258,7 @@ func TestLook_SettlesMessagesOfInstancesWithoutANode(t *testing.T) {
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		r := c.run(func(o *fleet.Options) {
-			o.LeaveUnknown, o.DryRun = row.leave, row.dry
+			o.LeaveUnknown, o.DryRun, o.Cluster = row.leave, row.dry, "mine"
 			o.EC2 = &knowledge{
 				states: map[string]string{third: "running"}, clusters: map[string][]string{instance: mine, third: row.tags},
 				groups: map[string][]string{"workers": row.group}, err: row.err,

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/nth-project/nth/pkg/ec2"
@@ -31,10 +30,6 @@ type instance struct {
 	goneSince time.Time
 	// dryRun has the entries that a dry run does not write to the Node.
 	dryRun []state.Entry
-	// started is when the instance was last started, as a message reported.
-	started time.Time
-	// missing has the time of the poll since which EC2 does not list an event, or lists it as completed. See durationOf for the keys.
-	missing map[string]time.Time
 	// warned are the formats of the warnings that warnOnce has logged about the instance.
 	warned map[string]bool
 }
@@ -43,7 +38,7 @@ type instance struct {
 func (t *term) instance(id string) *instance {
 	in := t.instances[id]
 	if in == nil {
-		in = &instance{id: id, hints: map[string]*hint{}, missing: map[string]time.Time{}, warned: map[string]bool{}}
+		in = &instance{id: id, hints: map[string]*hint{}, warned: map[string]bool{}}
 		t.instances[id] = in
 	}
 	return in
@@ -90,8 +85,7 @@ func (t *term) forget(in *instance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	recorded := in.node.marked() || len(in.dryRun) > 0
-	justStarted := time.Since(in.started) < believed // A late message about a stop before the start may come: hasStarted needs the time.
-	if len(in.hints) == 0 && in.drain == nil && !recorded && !justStarted {
+	if len(in.hints) == 0 && in.drain == nil && !recorded {
 		delete(t.instances, in.id)
 	}
 }
@@ -117,7 +111,7 @@ func (t *term) look(in *instance) time.Duration {
 	}
 	t.mu.Unlock()
 	var again time.Duration
-	rank := func(h *hint) int { // A start ends earlier stops. An urgent hint does not wait while EC2 is asked about others.
+	rank := func(h *hint) int { // A start has EC2 asked, whose answer ends earlier stops. An urgent hint does not wait while EC2 is asked about others.
 		switch {
 		case h.About == sqs.Running:
 			return 0
@@ -132,7 +126,7 @@ func (t *term) look(in *instance) time.Duration {
 	}
 	if on.uid != "" { // The instance has a Node.
 		again = sooner(again, t.pursue(in, on))
-		again = sooner(again, t.tidyOpened(in, on))
+		again = sooner(again, t.tidyOpened(on))
 	}
 	return sooner(again, t.cordonWaiting(in))
 }
@@ -208,7 +202,7 @@ func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 	case h.About == sqs.Interruption && t.policy().Ignores(state.Entry{Event: h.Event}):
 		t.done(in, h)
 	case h.About == sqs.Running:
-		return t.judgeStart(in, h, on)
+		return t.judgeStart(in, h)
 	case h.About == sqs.Launch:
 		return t.judgeLaunch(in, h, on)
 	case h.About != sqs.Interruption: // A message about anything else asks for nothing.
@@ -216,7 +210,11 @@ func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 	case !t.isStanding(h) && isPlanned(h):
 		return t.judgePlanned(in, h)
 	case t.isStanding(h):
-		if !h.over && t.hasStarted(in, h) {
+		stops := stopTime(h)
+		if h.over || stops.IsZero() {
+			return 0
+		}
+		if started, _ := t.startedAfter(in, stops); started { // After an error, the next look asks again.
 			t.endOvertaken(in, h, on)
 		}
 	default:
@@ -316,9 +314,10 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 	return 0
 }
 
-// absentFor returns for how long the watch would have shown the Node of a hint's instance, if it had one; 0 while the API server is silent.
+// absentFor returns for how long the watch would have shown the Node of a hint's instance, if it had one; 0 while the API server is silent,
+// which ends no watch for a while. A dry run has no Lease that shows the silence.
 func (t *term) absentFor(in *instance, h *hint) time.Duration {
-	if !t.nodes.awaySince().IsZero() {
+	if !t.nodes.awaySince().IsZero() || !t.opts.DryRun && t.lead.lock.age() > answerGap {
 		return 0
 	}
 	t.mu.Lock()
@@ -327,9 +326,6 @@ func (t *term) absentFor(in *instance, h *hint) time.Duration {
 	known := time.Since(h.received)
 	if !goneSince.IsZero() {
 		known = min(known, time.Since(goneSince))
-	}
-	if !t.opts.DryRun { // A dry run has no Lease.
-		known = min(known, t.lead.lock.answering())
 	}
 	return known
 }
@@ -466,7 +462,7 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 	t.mu.Unlock()
 	listed, asked := t.listedEvents(in, on)
 	for _, ev := range listed {
-		ev = t.asRecorded(in, on, past, ev)
+		ev = asRecorded(on, past, ev)
 		events = append(slices.DeleteFunc(events, func(other event.Event) bool { return other.ID == ev.ID }), ev)
 	}
 	if !begun {
@@ -475,7 +471,6 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 	announced := events
 	past = slices.DeleteFunc(slices.Clone(past), func(e state.Entry) bool {
 		if slices.ContainsFunc(announced, func(ev event.Event) bool { return ev.ID == e.Event.ID }) {
-			t.endDuration(in, e.Event.ID) // EC2 lists it again.
 			return false
 		}
 		ev := t.recordedEvent(in, on, e, asked)
@@ -504,14 +499,12 @@ func (in *instance) eventOf(h *hint) event.Event {
 }
 
 // recordedEvent returns the event of a recorded entry that neither a hint nor EC2 announces now. asked says whether EC2 has answered the
-// last poll. An event of a listed kind is over when EC2 has not listed it for listDelay. Any other event is over if the instance was
+// last poll. An event of a listed kind is over once EC2's list has had listDelay to show it. Any other event is over if the instance was
 // started since the cordon, or is back from a warm pool.
 func (t *term) recordedEvent(in *instance, on node, e state.Entry, asked bool) event.Event {
 	ev := e.Event
 	if isListed(ev.Kind) {
-		if !asked {
-			t.endDuration(in, ev.ID)
-		} else if t.durationOf(in, ev.ID) >= listDelay {
+		if asked && time.Since(e.FirstSeen) >= listDelay {
 			ev.State = event.Canceled
 			if ev.Kind == event.StatusCheck { // The check passes again.
 				ev.State = event.Completed
@@ -520,21 +513,21 @@ func (t *term) recordedEvent(in *instance, on node, e state.Entry, asked bool) e
 		return ev
 	}
 	t.mu.Lock()
-	started, back := in.started, false
+	back := false
 	for _, h := range in.hints {
-		back = back || h.About == sqs.Launch && t.opts.CompleteLaunches && t.completes(h) && !h.Hook.Back && on.ready
+		back = back || h.About == sqs.Launch && t.opts.CompleteLaunches && t.completes(h) && !h.Hook.Back
 	}
 	t.mu.Unlock()
-	restarted := e.CordonedAt.Before(started) && on.startedAfter(started)
-	if e.OnNode && (restarted || back && ev.Kind == event.ASGTermination) {
+	if e.OnNode && on.ready && (back && ev.Kind == event.ASGTermination || t.restarted(in, on, e)) {
 		ev.State = event.Completed
 	}
 	return ev
 }
 
 // asRecorded adapts an event that EC2 lists to the Node's record. The event gets the ID of the message that announced it first. A reboot
-// that EC2 calls completed stays pending until the node is Ready after it, since EC2 may say so before the machine reboots.
-func (t *term) asRecorded(in *instance, on node, past []state.Entry, ev event.Event) event.Event {
+// that EC2 calls completed stays pending until the node is Ready after it, since EC2 may say so before the machine reboots. Without a new
+// boot, EC2 is taken at its word when the event's own time has been over for listDelay.
+func asRecorded(on node, past []state.Entry, ev event.Event) event.Event {
 	for _, e := range past {
 		if _, same := listedAs(e.Event, []event.Event{ev}); same && fromMessage(e.Event.ID) {
 			ev.ID = e.Event.ID
@@ -544,9 +537,7 @@ func (t *term) asRecorded(in *instance, on node, past []state.Entry, ev event.Ev
 	if !known || !e.OnNode || !isReboot(ev.Code) || ev.State != event.Completed {
 		return ev
 	}
-	// In the boot in which the node was cordoned, the reboot is still to come. After listDelay, EC2 is taken at its word.
-	listed := t.durationOf(in, "completed "+ev.ID)
-	if !on.ready || e.BootID == on.bootID && listed < listDelay {
+	if !on.ready || e.BootID == on.bootID && time.Since(ev.Deadline) < listDelay {
 		ev.State = event.Pending
 	}
 	return ev
@@ -555,102 +546,21 @@ func (t *term) asRecorded(in *instance, on node, past []state.Entry, ev event.Ev
 // isReboot reports whether an event with that code of EC2 is over once the machine was rebooted.
 func isReboot(code string) bool { return code == "system-reboot" || code == "instance-reboot" }
 
-// durationOf returns for how long a condition of an instance has held, which holds now, counted in polls of EC2. The key is an event's ID for
-// "EC2 does not list the event", and "completed " with the ID for "EC2 lists it as completed".
-func (t *term) durationOf(in *instance, key string) time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if in.missing[key].IsZero() {
-		in.missing[key] = t.truth.looked
-	}
-	return t.truth.looked.Sub(in.missing[key])
-}
-
-// endDuration says that a condition of durationOf does not hold, or is not known to.
-func (t *term) endDuration(in *instance, key string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(in.missing, key)
-}
-
-// judgeStart decides about a hint that an instance runs. An earlier stop is over. What nth-queue left on the Node for the stop is taken
-// back once the kubelet reports the node Ready. The hint is settled after that. judgeStart returns when to decide again; 0 if only after
-// news.
-func (t *term) judgeStart(in *instance, h *hint, on node) time.Duration {
-	t.mu.Lock()
-	at := h.Event.Noticed
-	if now := time.Now(); at.After(now) { // The clocks differ: a later stop must not count as one before the start.
-		at = now
-	}
-	if at.After(in.started) {
-		in.started = at
-	}
-	t.queue.AddAfter(in.id, believed) // Until then, forget keeps the time of the start, for late messages about an earlier stop.
-	age, drains, ends := time.Since(h.received), in.drain != nil, in.drain != nil && in.drain.stage >= ending
-	t.mu.Unlock()
-	closed := slices.ContainsFunc(t.entriesOf(on, nil), func(e state.Entry) bool {
-		return e.OnNode && !isListed(e.Event.Kind) && e.CordonedAt.Before(at)
-	})
+// judgeStart decides about a hint that an instance runs: EC2 is asked until it says so too. Its answer ends the stops before the start, and
+// what was done for them is taken back once the node is Ready. judgeStart returns when to ask again; 0 if the hint is settled.
+func (t *term) judgeStart(in *instance, h *hint) time.Duration {
+	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
+	defer cancel()
+	found, known, err := t.opts.EC2.LookAnew(ctx, in.id)
 	switch {
-	case closed && !on.startedAfter(at):
-		if age >= reopenPatience {
-			t.warnOnce(in, "the instance %s was started: node %q stays cordoned until its kubelet reports it Ready", in.id, on.name)
-		}
-		return reopenPatience
-	case closed, ends, drains && age < asksAgain: // The same look judges the other hints next, and takes back what was done for them.
+	case err != nil && !errors.Is(err, ec2.ErrRefused):
+		return t.failed(h, err)
+	case known && !found.Runs() && time.Since(h.received) < settles: // EC2's answer may be older than the message.
 		return asksAgain
-	case drains: // The drain is for something else.
-		t.done(in, h)
-	default:
-		t.backInService(in, h, on)
 	}
+	t.done(in, h)
 	return 0
 }
-
-// startedAfter reports whether the kubelet has reported the Node Ready since its instance was started at that time. Another boot proves
-// that; an instance that was hibernated continues in the same boot, and only a later report of the kubelet proves it.
-func (n node) startedAfter(at time.Time) bool {
-	rebooted := n.hasOwnCordon && n.cordon.BootID != "" && n.cordon.BootID != n.bootID
-	return n.ready && (n.bootID == "" || rebooted || n.heartbeat.After(at))
-}
-
-// backInService settles a hint that an instance runs, and first removes the taints of stops from its Node. The Node may have them without
-// nth-queue's cordon. It removes none if EC2 says that the instance does not run. After an error, the message goes back to the queue for
-// another try.
-func (t *term) backInService(in *instance, h *hint, on node) {
-	if !t.opts.Taints.Kinds && !t.opts.Taints.OutOfService { // The settings ask for no taints, so the Node has none of nth-queue's.
-		t.done(in, h)
-		return
-	}
-	t.mu.Lock()
-	h.busy = true
-	t.mu.Unlock()
-	t.background(func(ctx context.Context) {
-		found, _, err := t.opts.EC2.LookAnew(ctx, in.id)
-		if errors.Is(err, ec2.ErrRefused) && on.ready || err == nil && found.Runs() {
-			err = t.change(ctx, on, func(now *corev1.Node) map[string]any {
-				taints := slices.DeleteFunc(slices.Clone(now.Spec.Taints), func(taint corev1.Taint) bool { return t.opts.Taints.isOwn(taint) && !ofListed(taint) })
-				if len(taints) == len(now.Spec.Taints) {
-					return nil // None of the taints is of a stop.
-				}
-				return map[string]any{"spec": map[string]any{"taints": taints}}
-			})
-		}
-		if ctx.Err() != nil {
-			return // The end of the term returns the messages of all hints.
-		}
-		if err != nil {
-			t.opts.Log.Warnf("cannot remove taints from the node of the instance %s: %s; retrying", in.id, err)
-			t.endHint(in, h, h.pause)
-		} else {
-			t.done(in, h)
-		}
-		t.queue.Add(in.id)
-	})
-}
-
-// reopenPatience is how long nth-queue waits for a node that was started to be Ready before it logs that the node is not.
-const reopenPatience = 15 * time.Minute
 
 // wantsDrain reports whether the rules want the node drained for a hint. If they do not, nth-queue neither holds nor completes the hint's
 // lifecycle action: that is left to whatever else drains the node.

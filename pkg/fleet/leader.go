@@ -33,7 +33,7 @@ const (
 	leaseDuration, renewDeadline, retryPeriod = 15 * time.Second, 10 * time.Second, time.Second
 	// fenceMargin is how long before the end of leaseDuration the leader stops to write. Requests that are under way end within this time.
 	fenceMargin = 2 * time.Second
-	// answerGap is how long after one renewal of the Lease the next one is late.
+	// answerGap is how long after one renewal of the Lease the next one is late: the API server is silent then.
 	answerGap = 3 * retryPeriod
 	// attemptTimeout bounds one request to the API server.
 	attemptTimeout = 8 * time.Second
@@ -169,7 +169,6 @@ type observedLock struct {
 
 	mu        sync.Mutex
 	renewed   time.Time // when the last successful write began
-	steady    time.Time // since when such writes have followed one another within answerGap
 	err       error     // why the Lease cannot be read or written; nil if it can
 	since     time.Time // when err was set first
 	lastError time.Time // when a request failed last
@@ -183,9 +182,6 @@ func (o *observedLock) observe(err error, writeBegan time.Time) error {
 	now, written := time.Now(), !writeBegan.IsZero()
 	switch {
 	case err == nil && written:
-		if writeBegan.Sub(o.renewed) > answerGap {
-			o.steady = now
-		}
 		o.renewed, o.err = writeBegan, nil
 	case err == nil || kube.NotFound(err) && !written || apierrors.IsConflict(err): // The Lease can be read, or does not exist yet.
 		if now.Sub(o.lastError) > renewDeadline { // There was no need to write since.
@@ -225,17 +221,6 @@ func (o *observedLock) age() time.Duration {
 	defer o.mu.Unlock()
 	now := time.Now()
 	return max(now.Sub(o.renewed), now.Round(0).Sub(o.renewed.Round(0))) // Round(0) drops the monotonic clock's reading.
-}
-
-// answering returns for how long the API server has answered each renewal of the Lease in time; 0 if it does not at present. A server
-// that is silent ends no watch for a while: what the watch has not shown is no news then.
-func (o *observedLock) answering() time.Duration {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if time.Since(o.renewed) > answerGap {
-		return 0
-	}
-	return time.Since(o.steady)
 }
 
 // trouble returns why the Lease cannot be read or written, and since when; zero and nil if it can.

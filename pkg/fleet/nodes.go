@@ -41,7 +41,6 @@ type node struct {
 	machine              string
 	created              time.Time
 	ready, unschedulable bool
-	heartbeat            time.Time // when its kubelet last reported whether it is Ready
 	// cordon is drain.CordonAnnotation. hasOwnCordon is set if a leader of this Lease has written it.
 	cordon       drain.Claim
 	hasOwnCordon bool
@@ -220,7 +219,7 @@ func (n *nodes) strip(object any) (any, error) {
 	lean.Status.NodeInfo.BootID, lean.Status.NodeInfo.SystemUUID = full.Status.NodeInfo.BootID, full.Status.NodeInfo.SystemUUID
 	for _, c := range full.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			lean.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastHeartbeatTime: c.LastHeartbeatTime}}
+			lean.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
 		}
 	}
 	lean.Status.Addresses = full.Status.Addresses
@@ -246,7 +245,7 @@ func (n *nodes) parse(object any) node {
 	kept.cordon, kept.hasOwnCordon = n.cordonOf(full.Annotations[drain.CordonAnnotation])
 	for _, c := range full.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			kept.ready, kept.heartbeat = c.Status == corev1.ConditionTrue, c.LastHeartbeatTime.Time
+			kept.ready = c.Status == corev1.ConditionTrue
 		}
 	}
 	for _, a := range full.Status.Addresses {

@@ -95,9 +95,10 @@ func TestRecord_KeepsAnEventThatJoinedAndStays(t *testing.T) {
 		if c.wantDrained("a"); strings.Contains(r.log.String(), "uncordon") {
 			t.Errorf("the log is\n%s", r.log)
 		}
-		says.say(func(k *knowledge) { k.states[instance] = "running" })
+		says.starts(instance)
 		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
 		r.take(running(instance, 0)).want(t, "done")
+		time.Sleep(time.Minute)
 		if n := c.node("a"); n.Spec.Unschedulable || len(n.Annotations) > 0 {
 			t.Errorf("after the start, the node is unschedulable: %t, with %v", n.Spec.Unschedulable, n.Annotations)
 		}

@@ -46,20 +46,10 @@ func (t Taints) isOwn(taint corev1.Taint) bool {
 	return t.Kinds && slices.ContainsFunc(event.AllKinds(), func(k event.Kind) bool { return k.Info().Handler.Taint == taint.Key })
 }
 
-// ofListed reports whether a taint is for a kind of events that EC2 lists as long as they stand.
-func ofListed(taint corev1.Taint) bool {
-	return slices.ContainsFunc(event.AllKinds(), func(k event.Kind) bool { return isListed(k) && k.Info().Handler.Taint == taint.Key })
-}
-
-// taints returns the taints that entries ask for, and whether the node is closed for one of them. A cordon of somebody else's counts, too:
-// taints are part of the goal.
-func (s *session) taints(entries []state.Entry) (wanted []corev1.Taint, closes bool) {
+// taints returns the taints that entries ask for.
+func (s *session) taints(entries []state.Entry) (wanted []corev1.Taint) {
 	for _, e := range entries {
-		if e.CordonedAt.IsZero() || !e.Acted() || e.Phase == state.Undoing || e.Released() {
-			continue
-		}
-		closes = true
-		if e.LeftAlone {
+		if e.CordonedAt.IsZero() || !e.Acted() || e.Phase == state.Undoing || e.Released() || e.LeftAlone {
 			continue
 		}
 		wanted = append(wanted, s.term.opts.Taints.of(e.Event)...)
@@ -67,7 +57,7 @@ func (s *session) taints(entries []state.Entry) (wanted []corev1.Taint, closes b
 			wanted = append(wanted, outOfService)
 		}
 	}
-	return wanted, closes
+	return wanted
 }
 
 // isStopped reports whether EC2 says that the instance of an event has stopped.
@@ -82,11 +72,6 @@ func (s *session) isStopped(id string) bool {
 	return false
 }
 
-// without returns the taints of a Node without nth-queue's own.
-func (t Taints) without(taints []corev1.Taint) []corev1.Taint {
-	return slices.DeleteFunc(slices.Clone(taints), t.isOwn)
-}
-
 // withTaints returns the taints of a Node and those that are wanted, except where the Node has one with the same key.
 func withTaints(taints, wanted []corev1.Taint) []corev1.Taint {
 	all := slices.Clone(taints)
@@ -98,17 +83,14 @@ func withTaints(taints, wanted []corev1.Taint) []corev1.Taint {
 	return all
 }
 
-// tidyOpened takes the taints and the label of this Lease off a Node that others have uncordoned after its drain. The annotation of our cordon
-// (hasOwnCordon) may still be on it. A drain that is under way does so itself. It returns when to try again; 0 if that is not needed.
-func (t *term) tidyOpened(in *instance, on node) time.Duration {
-	t.mu.Lock()
-	drains := in.drain != nil
-	t.mu.Unlock()
-	if drains || t.opts.DryRun || !on.hasOwnCordon && !on.labeled {
+// tidyOpened takes the taints and the label of this Lease off a Node that others have uncordoned. The annotation of our cordon
+// (hasOwnCordon) may still be on it. It returns when to try again; 0 if that is not needed.
+func (t *term) tidyOpened(on node) time.Duration {
+	if t.opts.DryRun || !on.hasOwnCordon && !on.labeled {
 		return 0
 	}
 	patchFor := func(now *corev1.Node) map[string]any {
-		patch, taints := map[string]any{}, t.opts.Taints.without(now.Spec.Taints)
+		patch, taints := map[string]any{}, slices.DeleteFunc(slices.Clone(now.Spec.Taints), t.opts.Taints.isOwn)
 		if now.Labels[drain.ExcludeLabel] == t.opts.Lease {
 			patch["metadata"] = map[string]any{"labels": map[string]any{drain.ExcludeLabel: nil}}
 		}

@@ -29,8 +29,6 @@ type EC2 interface {
 	// InGroup returns the IDs of the instances of an Auto Scaling group, and InReservation those in a capacity reservation.
 	InGroup(ctx context.Context, group string) ([]string, error)
 	InReservation(ctx context.Context, reservation string) ([]string, error)
-	// Marks returns the Auto Scaling groups and the clusters in the tags of up to 200 instances.
-	Marks(ctx context.Context, ids []string) (groups, clusters []string, err error)
 	// Notable returns, by instance ID, the status of all instances of the region with scheduled events and, with checks, of those whose
 	// status checks fail.
 	Notable(ctx context.Context, checks bool) (map[string]ec2.Status, error)
@@ -40,7 +38,7 @@ type EC2 interface {
 type owner int
 
 const (
-	// unknownOwner: no tag names a cluster, the instance has been gone for too long, or EC2 cannot be asked.
+	// unknownOwner: no tag names a cluster, this cluster's name is not set, the instance has been gone for too long, or EC2 cannot be asked.
 	unknownOwner owner = iota
 	thisCluster
 	otherCluster
@@ -49,19 +47,14 @@ const (
 // lookUpTimeout bounds a question to EC2 on which the work for an instance waits. A later answer is cached for the next look.
 const lookUpTimeout = 5 * time.Second
 
-// truth is what EC2 has said last, and who this cluster's instances are. The term's mutex guards it.
+// truth is what EC2 has said last. The term's mutex guards it.
 type truth struct {
 	listed  map[string]ec2.Status // by instance, by the last poll
 	looked  time.Time             // when the last successful poll began; zero if EC2 refuses, or was not asked yet
 	trouble error                 // of the last poll
-	// clusters are the names in the tags of the Nodes' instances, as of asked.
-	clusters []string
-	asked    time.Time
 }
 
-// ownerOf returns which cluster an instance belongs to, by its tags. It is another cluster's if the tags name only others and the name of
-// this one is known, from the settings or because the instances of the Nodes are tagged with the same one. An instance with any name that
-// the instances of Nodes are tagged with is this cluster's, whatever the settings say.
+// ownerOf returns which cluster an instance belongs to, by its tags and by Options.Cluster. Without that, the tags say nothing.
 func (t *term) ownerOf(ctx context.Context, id string) (owner, error) {
 	found, known, err := t.opts.EC2.Look(ctx, id)
 	switch {
@@ -69,19 +62,10 @@ func (t *term) ownerOf(ctx context.Context, id string) (owner, error) {
 		return unknownOwner, err
 	case known && found.Managed && t.opts.OwnTag, slices.Contains(found.Clusters, t.opts.Cluster):
 		return thisCluster, nil
-	case len(found.Clusters) == 0:
+	case t.opts.Cluster == "" || len(found.Clusters) == 0:
 		return unknownOwner, nil
 	}
-	names, err := t.clusterNames(ctx)
-	switch {
-	case err != nil:
-		return unknownOwner, err
-	case slices.ContainsFunc(found.Clusters, func(name string) bool { return slices.Contains(names, name) }):
-		return thisCluster, nil
-	case t.opts.Cluster != "" || len(names) == 1:
-		return otherCluster, nil
-	}
-	return unknownOwner, nil
+	return otherCluster, nil
 }
 
 // isManaged reports whether the settings let the node of an instance be drained.
@@ -93,35 +77,6 @@ func (t *term) isManaged(id string) (bool, error) {
 	defer cancel()
 	found, known, err := t.opts.EC2.Look(ctx, id)
 	return !known || found.Managed, err
-}
-
-// namesLife is how long the names of clusters in the tags of the Nodes' instances are taken to be unchanged.
-const namesLife = 10 * time.Minute
-
-// clusterNames returns the names of clusters in the tags of some of the Nodes' instances, as of namesLife ago at most.
-func (t *term) clusterNames(ctx context.Context) ([]string, error) {
-	t.mu.Lock()
-	names, fresh := t.truth.clusters, time.Since(t.truth.asked) < namesLife
-	t.mu.Unlock()
-	if fresh {
-		return names, nil
-	}
-	var some []string
-	for _, n := range t.nodes.all() {
-		if n.instance != "" && len(some) < someInstances {
-			some = append(some, n.instance)
-		}
-	}
-	if len(some) > 0 {
-		var err error
-		if _, names, err = t.opts.EC2.Marks(ctx, some); err != nil {
-			return nil, err
-		}
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.truth.clusters, t.truth.asked = names, time.Now()
-	return names, nil
 }
 
 // errAmbiguous means that nobody can tell whose Node it is.
@@ -215,14 +170,12 @@ func stopTime(h *hint) time.Time {
 	return time.Time{}
 }
 
-// isOver reports whether the instance of a hint about a stop runs again, whatever the age of the message. again is when to ask again, if
+// isOver asks EC2 whether the instance of a hint about a stop runs again, whatever the age of the message. again is when to ask again, if
 // that is not known yet.
 func (t *term) isOver(ctx context.Context, in *instance, h *hint, on node) (over bool, again time.Duration) {
 	stops := stopTime(h)
 	age := time.Since(stops)
 	switch {
-	case t.hasStarted(in, h):
-		return true, 0
 	case stops.IsZero(), h.Event.Kind == event.SpotInterruption && age < settles:
 		return false, 0 // It runs until then.
 	}
@@ -240,18 +193,26 @@ func (t *term) isOver(ctx context.Context, in *instance, h *hint, on node) (over
 		h.stopped = h.Stopped && found.State != "stopping" && found.State != "shutting-down"
 		t.mu.Unlock()
 		return false, 0
-	case age < settles: // EC2's answer may be older than the stop.
+	case age < settles && !t.toLocalClock(found.Launched).After(stops): // EC2's answer may be older than the stop.
 		return false, asksAgain
 	}
 	return true, 0
 }
 
-// hasStarted reports whether a message has reported that the instance runs, later than a hint that it stops.
-func (t *term) hasStarted(in *instance, h *hint) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	stops := stopTime(h)
-	return !stops.IsZero() && !in.started.IsZero() && !stops.After(in.started)
+// startedAfter reports whether the instance runs and was started after that time, by EC2's last answer.
+func (t *term) startedAfter(in *instance, at time.Time) (bool, error) {
+	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
+	defer cancel()
+	found, known, err := t.opts.EC2.Look(ctx, in.id)
+	return err == nil && known && found.Runs() && t.toLocalClock(found.Launched).After(at), err
+}
+
+// restarted reports whether the instance was started after its Node was cordoned for a recorded entry. Where EC2 may not be asked, a new
+// boot says so if the entry is about a stop.
+func (t *term) restarted(in *instance, on node, e state.Entry) bool {
+	started, err := t.startedAfter(in, e.CordonedAt)
+	stops := e.Event.Kind == event.StateChange || e.Event.Kind == event.SpotInterruption
+	return started || errors.Is(err, ec2.ErrRefused) && stops && e.BootID != on.bootID
 }
 
 // failed logs why EC2 could not be asked about a hint, and returns when to try again. The pauses grow with the age of the hint.

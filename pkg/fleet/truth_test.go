@@ -105,7 +105,7 @@ func TestLook_EndsAStopThatAStartOvertakes(t *testing.T) {
 		second := r.take(notice(instance, event.StateChange, "stopping", 0))
 		time.Sleep(time.Minute)
 		second.held(t)
-		says.say(func(k *knowledge) { k.states[instance] = "running" })
+		says.starts(instance)
 		if told {
 			r.take(running(instance, 0)).want(t, "done")
 			second.want(t, "done")
@@ -120,52 +120,48 @@ func TestLook_EndsAStopThatAStartOvertakes(t *testing.T) {
 	})
 }
 
-// An instance was drained because it stopped, and runs again. Its node is opened once the kubelet has reported it Ready since.
+// An instance was drained because it stopped, and runs again. Its node is opened once it is Ready.
 func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 	type row struct {
 		boot    string
-		unheard bool          // the kubelet has not reported since
+		refused bool          // nth-queue may not ask EC2
 		after   time.Duration // until then it is not Ready
-		opened  bool
+		closed  bool          // in the end
 	}
 	each(t, map[string]row{
-		"it has booted":                 {boot: "boot-2", opened: true},
-		"it has booted, and takes long": {boot: "boot-2", after: 40 * time.Minute, opened: true},
-		"it was hibernated":             {boot: "boot-1", opened: true},
-		"its kubelet was not heard yet": {boot: "boot-1", unheard: true},
+		"it has booted":                  {boot: "boot-2"},
+		"it has booted, and takes long":  {boot: "boot-2", after: 40 * time.Minute},
+		"it was hibernated":              {boot: "boot-1"},
+		"it has booted, and EC2 refuses": {boot: "boot-2", refused: true},
+		"the same boot, and EC2 refuses": {boot: "boot-1", refused: true, closed: true},
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		says := &knowledge{states: map[string]string{instance: "stopped"}}
+		if row.refused {
+			says.err = ec2.ErrRefused
+		}
 		r := c.run(func(o *fleet.Options) {
-			o.EC2, o.Taints = says, fleet.Taints{OutOfService: true}
+			o.EC2, o.Taints = says, fleet.Taints{OutOfService: true, Kinds: true, Effect: "NoSchedule"}
 		})
+		r.take(notice(instance, event.SpotInterruption, "stop", 2*time.Minute)).want(t, "done")
 		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
 		c.wantDrained("a")
-		if len(c.node("a").Spec.Taints) != 1 {
-			t.Errorf("its taints are %v, want out-of-service", c.node("a").Spec.Taints)
+		if taints := c.node("a").Spec.Taints; len(taints) == 0 || !row.refused && len(taints) != 2 {
+			t.Errorf("its taints are %v, want one for the kind and out-of-service", taints)
 		}
 		time.Sleep(time.Hour)
-		says.say(func(k *knowledge) { k.states[instance] = "running" })
 		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
-		m := r.take(running(instance, 0))
+		says.starts(instance)
+		r.take(running(instance, 0)).want(t, "done")
 		time.Sleep(max(row.after, 10*time.Second))
-		m.held(t)
-		asked := c.times("get")
+		if !c.node("a").Spec.Unschedulable {
+			t.Error("the node was opened before it was Ready")
+		}
 		c.change("a", func(n *corev1.Node) {
 			n.Status.NodeInfo.BootID, n.Status.Conditions[0].Status = row.boot, corev1.ConditionTrue
-			if !row.unheard {
-				n.Status.Conditions[0].LastHeartbeatTime.Time = time.Now()
-			}
 		})
-		if !row.opened {
-			time.Sleep(time.Hour)
-			if m.held(t); c.times("get") > asked {
-				t.Error("to wait has cost requests")
-			}
-			return
-		}
-		m.want(t, "done")
-		if n := c.node("a"); n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
+		time.Sleep(2 * time.Minute)
+		if n := c.node("a"); n.Spec.Unschedulable != row.closed || !row.closed && len(n.Spec.Taints) > 0 {
 			t.Errorf("the node is unschedulable: %t, and has the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
 		}
 	})
@@ -458,32 +454,6 @@ func TestDrain_TriesAgainToTaintAndRecord(t *testing.T) {
 	})
 }
 
-func TestLook_TakesTaintsBackFromANodeThatPeopleCordoned(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		n := nodeOf("a", instance)
-		n.Spec.Unschedulable = true
-		c.add(n, podOn("a", "one"))
-		says := &knowledge{states: map[string]string{instance: "stopped"}}
-		r := c.run(func(o *fleet.Options) {
-			o.EC2, o.Taints = says, fleet.Taints{Kinds: true, Effect: "NoSchedule", OutOfService: true}
-		})
-		r.take(notice(instance, event.SpotInterruption, "stop", 2*time.Minute)).want(t, "done")
-		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
-		c.wantDrained("a")
-		if taints := c.node("a").Spec.Taints; len(taints) != 2 {
-			t.Errorf("the taints are %v, want one for the kind and out-of-service", taints)
-		}
-		says.say(func(k *knowledge) { k.states[instance] = "running" })
-		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
-		time.Sleep(time.Minute)
-		r.take(running(instance, 0)).want(t, "done")
-		if n := c.node("a"); !n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
-			t.Errorf("the node is unschedulable: %t, and has the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
-		}
-	})
-}
-
 // No drain is left that could take off what keeps pods and traffic away from the node.
 func TestLook_TidiesANodeThatIsOpenedAfterItsDrain(t *testing.T) {
 	type row struct {
@@ -507,7 +477,7 @@ func TestLook_TidiesANodeThatIsOpenedAfterItsDrain(t *testing.T) {
 		r := c.run(change)
 		r.take(notice(instance, row.kind, "", 0)).want(t, "done")
 		time.Sleep(time.Minute)
-		if n := c.node("a"); n.Labels[drain.ExcludeLabel] == "" || len(n.Spec.Taints) == 0 {
+		if n := c.node("a"); n.Labels[drain.ExcludeLabel] == "" || len(n.Spec.Taints) == 0 != row.closed { // Taints are part of our cordon.
 			t.Errorf("after the drain, the node has the labels %v and the taints %v", n.Labels, n.Spec.Taints)
 		}
 		if row.nextLeads {
@@ -537,7 +507,7 @@ func TestLook_OpensANodeHoweverLongItsDrainEnds(t *testing.T) {
 		})
 		stop := r.take(notice(instance, event.StateChange, "stopping", 0))
 		time.Sleep(10 * time.Second)
-		says.say(func(k *knowledge) { k.states[instance] = "running" })
+		says.starts(instance)
 		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
 		r.take(running(instance, 0)).want(t, "done")
 		stop.want(t, "done")
@@ -569,7 +539,7 @@ func TestLook_OpensANodeThatTheLastLeaderCordoned(t *testing.T) {
 			m = second.take(stop)
 			time.Sleep(5 * time.Second)
 		}
-		says.say(func(k *knowledge) { k.states[instance] = "running" })
+		says.starts(instance)
 		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
 		if waits {
 			second.take(running(instance, 0)).want(t, "done")
@@ -581,41 +551,6 @@ func TestLook_OpensANodeThatTheLastLeaderCordoned(t *testing.T) {
 		if c.node("a").Spec.Unschedulable {
 			t.Error("the instance runs again, and its node is still cordoned")
 		}
-	})
-}
-
-func TestLook_KeepsAStartUntilTheTaintIsOff(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		says := &knowledge{states: map[string]string{instance: "stopped"}}
-		r := c.run(func(o *fleet.Options) {
-			o.EC2, o.Taints = says, fleet.Taints{OutOfService: true}
-		})
-		r.take(notice(instance, event.StateChange, "stopped", 0)).want(t, "done")
-		says.say(func(k *knowledge) { k.states[instance] = "running" })
-		c.change("a", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" })
-		time.Sleep(time.Minute)
-		c.before("taint", held)
-		m := r.take(running(instance, 0))
-		time.Sleep(30 * time.Second)
-		m.held(t)
-		c.before("taint", nil)
-		m.want(t, "done")
-		if n := c.node("a"); n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
-			t.Errorf("the node is unschedulable: %t, and has the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
-		}
-	})
-}
-
-func TestLook_RemembersAStartWithoutTheRightToAsk(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{err: ec2.ErrRefused} })
-		r.take(running(instance, 10*time.Second)).want(t, "done")
-		r.take(notice(instance, event.StateChange, "stopped", time.Minute)).want(t, "done")
-		c.wantUntouched("a")
 	})
 }
 

@@ -30,7 +30,7 @@ func TestStopped_VolumesAreFreedAndPodsComeBackWhenItRuns(t *testing.T) {
 	s.WaitEmpty(t)
 
 	s.EC2.Enter(id, "running")
-	s.Send(t, region.At(time.Now().Add(time.Minute), region.State(id, "running"))) // Its times are in seconds.
+	s.Send(t, region.State(id, "running"))
 	node.WaitUncordoned(t)
 	node.WaitFor(t, "back in service", func(n *corev1.Node) bool { return !tainted(n, corev1.TaintNodeOutOfService) })
 	s.WaitEmpty(t)

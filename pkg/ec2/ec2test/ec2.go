@@ -20,6 +20,7 @@ import (
 // Instance is one instance.
 type Instance struct {
 	ID, State, Address, Reservation string
+	Launched                        time.Time
 	Tags                            map[string]string
 }
 
@@ -42,13 +43,16 @@ func (s *Service) Add(instances ...Instance) {
 	}
 }
 
-// Enter changes the state of an instance.
+// Enter changes the state of an instance. One that begins to run is launched now.
 func (s *Service) Enter(id, state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.instances {
 		if s.instances[i].ID == id {
 			s.instances[i].State = state
+			if state == "running" {
+				s.instances[i].Launched = time.Now()
+			}
 		}
 	}
 }
@@ -89,6 +93,7 @@ type item struct {
 	ID       string `xml:"instanceId"`
 	State    string `xml:"instanceState>name"`
 	Address  string `xml:"privateIpAddress,omitempty"`
+	Launched string `xml:"launchTime,omitempty"`
 	Reserved string `xml:"capacityReservationId,omitempty"`
 	Tags     []tag  `xml:"tagSet>item"`
 }
@@ -174,7 +179,7 @@ func (s *Service) describe(by string, values []string, token string) any {
 			found.NextToken = strconv.Itoa(from + s.page)
 			break
 		}
-		one := item{ID: i.ID, State: i.State, Address: i.Address, Reserved: i.Reservation}
+		one := item{ID: i.ID, State: i.State, Address: i.Address, Launched: inEC2(i.Launched), Reserved: i.Reservation}
 		for key, value := range i.Tags {
 			one.Tags = append(one.Tags, tag{key, value})
 		}
