@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -188,8 +187,8 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 // that have a Node.
 func (c *check) owner(settings config.Fleet, names []string) {
 	own := clusterOf(settings)
-	if own != "" && slices.Contains(names, own) || own == "" && len(names) == 1 {
-		c.OK("cluster", "its instances have the tag %s%s", ec2.ClusterTag, cmp.Or(own, strings.Join(names, "")))
+	if slices.Contains(names, own) {
+		c.OK("cluster", "its instances have the tag %s%s", ec2.ClusterTag, own)
 		return
 	}
 	c.Warn("cluster", "fleet.cluster is %q, and the tags %sNAME of its Nodes' instances name %q: the cluster of an instance without a Node is unknown",

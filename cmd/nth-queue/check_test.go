@@ -233,12 +233,11 @@ func TestCheckTellsWhetherTheClustersNameIsKnown(t *testing.T) {
 		names    []string
 		want     string
 	}{
-		"by the tags":                   {config.Fleet{}, []string{"shop"}, `ok    cluster     its instances have the tag kubernetes\.io/cluster/shop`},
 		"by the settings":               {config.Fleet{Cluster: "till"}, []string{"shop", "till"}, `ok    cluster     its instances have the tag kubernetes\.io/cluster/till`},
 		"by the tag of what is managed": {config.Fleet{ManagedTag: "kubernetes.io/cluster/shop"}, []string{"shop"}, `ok    cluster .*/shop`},
 		"the settings say another":      {config.Fleet{Cluster: "slip"}, []string{"shop"}, `warn  cluster     fleet.cluster is "slip", and the tags kubernetes\.io/cluster/NAME of its Nodes' instances name \["shop"\]: .*`},
 		"nothing says it":               {config.Fleet{ManagedTag: "managed"}, nil, `warn  cluster .* name \[\]: .*`},
-		"the tags say two":              {config.Fleet{}, []string{"shop", "till"}, `warn  cluster     fleet.cluster is "", .* name \["shop" "till"\]: .*`},
+		"the settings do not say it":    {config.Fleet{}, []string{"shop", "till"}, `warn  cluster     fleet.cluster is "", .* name \["shop" "till"\]: .*`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -64,10 +64,10 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	hooks := newHooks(cfg, account, meter, log)
 	nodes := fleet.New(fleet.Options{
 		Client: reach.drains.Interface, Leases: reach.lease.Interface, Lease: leaseOf(cfg.Queue.URL, account.Region), Identity: identity, Own: ownPod(), Rules: rulesOf(cfg, gate),
-		GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun, LeaveUnknown: cfg.Fleet.Unknown == "leave",
+		GroupLabel: cfg.Fleet.GroupLabel, Log: log, DryRun: cfg.DryRun,
 		EC2: catalog, Clock: clock.Now, ManagedOnly: cfg.Fleet.ManagedTag != "",
-		OwnTag: strings.HasPrefix(cfg.Fleet.ManagedTag, ec2.ClusterTag), Cluster: clusterOf(cfg.Fleet),
-		Hooks: hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: fleet.Taints{Kinds: cfg.Fleet.Taints != "none", Effect: fleet.TaintEffect(cfg.Fleet.Taints), OutOfService: cfg.Fleet.OutOfService},
+		Cluster: clusterOf(cfg.Fleet),
+		Hooks:   hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: fleet.Taints{Kinds: cfg.Fleet.Taints != "none", Effect: fleet.TaintEffect(cfg.Fleet.Taints), OutOfService: cfg.Fleet.OutOfService},
 		Listeners: notices.of,
 	})
 	reporter := newStatusReporter(cfg, reach.drains, identity, d.Service, log)

@@ -59,8 +59,8 @@ func DefaultQueue() Queue {
 	c := Queue{
 		Common: defaultCommon("nth-queue"),
 		Fleet: Fleet{
-			GroupLabel: "topology.kubernetes.io/zone", Unknown: "delete",
-			Taints: "none", CompleteLaunches: true,
+			GroupLabel: "topology.kubernetes.io/zone",
+			Taints:     "none", CompleteLaunches: true,
 		},
 		Events: defaultQueueEvents(),
 	}

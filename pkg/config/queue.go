@@ -25,7 +25,6 @@ type Fleet struct {
 	GroupLabel       string
 	ManagedTag       string // "" is any instance
 	Cluster          string // "" is found by the tags of the Nodes' instances
-	Unknown          string // delete or leave
 	Taints           string // an effect, or none
 	OutOfService     bool
 	CompleteLaunches bool
@@ -45,8 +44,6 @@ func (c *Fleet) table() Table {
 			"Drain only nodes whose instance, or its Auto Scaling group, has a tag with this key. Empty is every node of the cluster."},
 		{"cluster", optionalText(&c.Cluster, isCluster, "a cluster's name of up to 106 characters"),
 			"NAME in the tag `kubernetes.io/cluster/NAME` of this cluster's instances. It says whose an instance without a Node is: see docs/queue.md. Empty is the name in `managed_tag`, if that is such a tag. Set it where Nodes do not name their instance: two instances of a region may have one private address."},
-		{"unknown", choice(&c.Unknown, "delete", "leave"),
-			"What becomes of a message about an instance without a Node in this cluster, or without `managed_tag`, unless `cluster` says that it is this cluster's: it is deleted, or left for other readers of the queue."},
 		{"taints", choice(&c.Taints, "none", "NoSchedule", "PreferNoSchedule", "NoExecute"),
 			"Taint a node with aws-node-termination-handler's key for the kind of event, and with this effect."},
 		{"out_of_service", boolean(&c.OutOfService),

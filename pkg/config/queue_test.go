@@ -136,7 +136,6 @@ func TestWrongSettingsOfTheQueueAreNamed(t *testing.T) {
 		"[queue]\nreceivers = 3":                         "queue.receivers",
 		"[fleet]\nmax_drainign = 3":                      "did you mean fleet.max_draining?",
 		"[imds]\nendpoint = \"\"":                        "imds",
-		"[fleet]\nunknown = \"keep\"":                    `fleet.unknown = "keep": must be one of "delete", "leave"`,
 		"[fleet]\ncluster = \"kubernetes.io/cluster/a\"": "fleet.cluster",
 		"[events.shutdown]\naction = \"drain\"":          "events.shutdown",
 		"[events.status-check]\nafter = \"soon\"":        "events.status-check.after",

@@ -52,16 +52,11 @@ type Options struct {
 	Log        *logrus.Entry
 	// DryRun writes nothing, neither to the cluster nor to Auto Scaling, and works without the Lease.
 	DryRun bool
-	// Cluster is this cluster's name in the tags of its instances (ec2.ClusterTag). If it is empty, the tags of the Nodes' instances say
-	// the name, provided that all have the same.
+	// Cluster is this cluster's name in the tags of its instances (ec2.ClusterTag). If it is empty, the tags do not say whose an instance is.
 	Cluster string
-	// LeaveUnknown is for a queue with other readers. A message goes back to the queue if its instance has no Node here, and is not known
-	// to belong to this cluster.
-	LeaveUnknown bool
-	// ManagedOnly drains only nodes whose instances are managed (ec2.Instance.Managed). OwnTag: a managed instance always belongs to this
-	// cluster.
-	ManagedOnly, OwnTag bool
-	EC2                 EC2
+	// ManagedOnly drains only nodes whose instances are managed (ec2.Instance.Managed).
+	ManagedOnly bool
+	EC2         EC2
 	// Clock, if set, tells the time by AWS's clock.
 	Clock func() time.Time
 	// Hooks, if set, holds and completes lifecycle actions, and decides which ones nth-queue answers. CompleteLaunches includes those of

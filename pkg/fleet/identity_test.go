@@ -147,9 +147,6 @@ func TestLook_DrainsTheReadyNodeOfTwo(t *testing.T) {
 		r := c.run(nil)
 		r.take(spot(instance)).want(t, "done")
 		c.wantDrained("new")
-		if !strings.Contains(r.log.String(), "has 2 Nodes") {
-			t.Errorf("it was not said that there are two: %s", r.log)
-		}
 	})
 }
 
@@ -239,26 +236,23 @@ func TestLook_SettlesMessagesOfInstancesWithoutANode(t *testing.T) {
 		tags      []string
 		group     []string // the instances of the hook's group
 		err       error
-		leave     bool
 		dry       bool
 		want      string
 		completed []string
 	}
 	each(t, map[string]row{
 		"another cluster's":                   {notice: notice(third, event.StateChange, "stopping", 0), tags: theirs, want: "done"},
-		"another cluster's, to be left":       {notice: notice(third, event.StateChange, "stopping", 0), tags: theirs, leave: true, want: "returned"},
 		"nobody's":                            {notice: notice(third, event.StateChange, "stopping", 0), want: "done"},
 		"nobody's, in a dry run":              {notice: notice(third, event.StateChange, "stopping", 0), dry: true, want: "done"},
-		"nobody's, to be left":                {notice: notice(third, event.StateChange, "stopping", 0), leave: true, want: "returned"},
 		"nobody's, and EC2 fails":             {notice: notice(third, event.StateChange, "stopping", 0), err: errors.New("throttled"), want: "done"},
-		"this cluster's":                      {notice: notice(third, event.StateChange, "stopping", 0), tags: mine, leave: true, want: "done"},
+		"this cluster's":                      {notice: notice(third, event.StateChange, "stopping", 0), tags: mine, want: "done"},
 		"this cluster's, and its group waits": {notice: termination(third), tags: mine, want: "done", completed: []string{"drain " + third + " drained"}},
 		"of a group with a Node here":         {notice: termination(third), group: []string{instance}, want: "done", completed: []string{"drain " + third + " drained"}},
 		"nobody's, and its group waits":       {notice: termination(third), want: "done"},
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		r := c.run(func(o *fleet.Options) {
-			o.LeaveUnknown, o.DryRun, o.Cluster = row.leave, row.dry, "mine"
+			o.DryRun, o.Cluster = row.dry, "mine"
 			o.EC2 = &knowledge{
 				states: map[string]string{third: "running"}, clusters: map[string][]string{instance: mine, third: row.tags},
 				groups: map[string][]string{"workers": row.group}, err: row.err,

@@ -30,15 +30,13 @@ type instance struct {
 	goneSince time.Time
 	// dryRun has the entries that a dry run does not write to the Node.
 	dryRun []state.Entry
-	// warned are the formats of the warnings that warnOnce has logged about the instance.
-	warned map[string]bool
 }
 
 // instance returns the instance with that ID. It adds the instance if the term does not have it. The term's mutex is held.
 func (t *term) instance(id string) *instance {
 	in := t.instances[id]
 	if in == nil {
-		in = &instance{id: id, hints: map[string]*hint{}, warned: map[string]bool{}}
+		in = &instance{id: id, hints: map[string]*hint{}}
 		t.instances[id] = in
 	}
 	return in
@@ -141,9 +139,6 @@ func sooner(a, b time.Duration) time.Duration {
 
 // choose returns which of an instance's Nodes is drained: the Node of the drain that is under way, or else the first.
 func (t *term) choose(in *instance, nodes []node) node {
-	if len(nodes) > 1 {
-		t.warnOnce(in, "the instance %s has %d Nodes: %q is drained, which is Ready or the newest", in.id, len(nodes), nodes[0].name)
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if in.drain != nil && in.drain.stage != waiting {
@@ -154,33 +149,21 @@ func (t *term) choose(in *instance, nodes []node) node {
 	return nodes[0]
 }
 
-// warnOnce logs a warning about an instance, unless it has logged one with the same format. Each look may come to the same warning.
-func (t *term) warnOnce(in *instance, format string, args ...any) {
-	t.mu.Lock()
-	before := in.warned[format]
-	in.warned[format] = true
-	t.mu.Unlock()
-	if !before {
-		t.opts.Log.Warnf(format, args...)
-	}
-}
-
 // judge decides about one hint of an instance: the hint stands, waits for an answer, or is settled. on is the instance's Node; its uid is
 // empty if there is none, and err is why it cannot be found. judge returns when to decide again; 0 if only after news.
 func (t *term) judge(in *instance, h *hint, on node, err error) time.Duration {
 	t.mu.Lock()
 	busy := h.busy
 	t.mu.Unlock()
-	ignored := h.About == sqs.Interruption && t.policy().Ignores(state.Entry{Event: h.Event})
 	switch {
 	case busy: // A goroutine settles the hint.
 		return 0
-	case ignored && !t.opts.LeaveUnknown: // With LeaveUnknown the message may be another reader's.
+	case h.About == sqs.Interruption && t.policy().Ignores(state.Entry{Event: h.Event}):
 		t.done(in, h)
 		return 0
 	case errors.Is(err, errAmbiguous):
-		t.warnOnce(in, "%s: %s", h.describe(), err)
-		t.endForeign(in, h)
+		t.opts.Log.Warnf("%s: %s", h.describe(), err)
+		t.done(in, h)
 		return 0
 	case err != nil && on.uid == "": // EC2 does not say which Node it is.
 		return t.failed(h, err)
@@ -198,8 +181,6 @@ func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 		return t.failed(h, err)
 	case !managed:
 		t.opts.Log.Debugf("%s: neither the instance %s nor its Auto Scaling group has the tag of fleet.managed_tag; nothing to drain here", h.describe(), in.id)
-		t.endForeign(in, h)
-	case h.About == sqs.Interruption && t.policy().Ignores(state.Entry{Event: h.Event}):
 		t.done(in, h)
 	case h.About == sqs.Running:
 		return t.judgeStart(in, h)
@@ -289,10 +270,7 @@ func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
 		return t.failed(h, err)
 	case cluster == otherCluster:
 		t.opts.Log.Infof("%s: the instance %s is another cluster's; nothing to drain here", h.describe(), in.id)
-		t.endForeign(in, h)
-	case cluster == unknownOwner && t.opts.LeaveUnknown:
-		t.logNoNode(in, h)
-		t.endForeign(in, h)
+		t.done(in, h)
 	case launching && age < launchTimeout:
 		t.awaitLaunch(in, h)
 		return launchTimeout - age
@@ -356,15 +334,6 @@ func (t *term) ownerOfHint(in *instance, h *hint) (owner, error) {
 // logNoNode logs that a hint is about an instance without a Node, so that nothing is done for it.
 func (t *term) logNoNode(in *instance, h *hint) {
 	t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; nothing to drain", h.describe(), in.id)
-}
-
-// endForeign ends a hint that does not concern this cluster. With LeaveUnknown, its message goes back to the queue for other readers.
-func (t *term) endForeign(in *instance, h *hint) {
-	if t.opts.LeaveUnknown {
-		t.endHint(in, h, h.pause)
-	} else {
-		t.done(in, h)
-	}
 }
 
 // pursue brings the drain of an instance's Node in line with the events that stand. It enlists a new drain, passes the events to the one

@@ -33,11 +33,7 @@ func (f *Fleet) Take(notices []sqs.Notice, receives int, m Message) {
 	d := &delivery{message: m, pause: retryPause(receives), open: 1, back: forGood} // open counts this function, too.
 	kept := slices.DeleteFunc(slices.Clone(notices), t.concernsNobody)
 	t.spread(kept, d)
-	if t.opts.LeaveUnknown && len(kept) < len(notices) { // The others may concern another reader.
-		t.settle(d, d.pause)
-	} else {
-		t.settle(d, forGood)
-	}
+	t.settle(d, forGood)
 }
 
 // spread makes a hint of each notice of a message. If they are too many, the message goes back to the queue for later. Notices that come

@@ -56,11 +56,11 @@ type truth struct {
 
 // ownerOf returns which cluster an instance belongs to, by its tags and by Options.Cluster. Without that, the tags say nothing.
 func (t *term) ownerOf(ctx context.Context, id string) (owner, error) {
-	found, known, err := t.opts.EC2.Look(ctx, id)
+	found, _, err := t.opts.EC2.Look(ctx, id)
 	switch {
 	case err != nil:
 		return unknownOwner, err
-	case known && found.Managed && t.opts.OwnTag, slices.Contains(found.Clusters, t.opts.Cluster):
+	case slices.Contains(found.Clusters, t.opts.Cluster):
 		return thisCluster, nil
 	case t.opts.Cluster == "" || len(found.Clusters) == 0:
 		return unknownOwner, nil

@@ -151,6 +151,7 @@ func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		c.change("a", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+		time.Sleep(time.Minute)
 		says.starts(instance)
 		r.take(running(instance, 0)).want(t, "done")
 		time.Sleep(max(row.after, 10*time.Second))
@@ -176,25 +177,22 @@ func planned(code string, in time.Duration, description string) map[string]ec2.S
 }
 
 func TestLook_DrainsNodesOfManagedInstancesOnly(t *testing.T) {
-	type row struct{ managed, leave, listed bool }
+	type row struct{ managed, listed bool }
 	each(t, map[string]row{
-		"a message":            {managed: true},
-		"a message, unmanaged": {},
-		"a message, unmanaged, which others may read": {leave: true},
-		"maintenance that EC2 lists":                  {managed: true, listed: true},
-		"maintenance that EC2 lists, unmanaged":       {listed: true},
+		"a message":                             {managed: true},
+		"a message, unmanaged":                  {},
+		"maintenance that EC2 lists":            {managed: true, listed: true},
+		"maintenance that EC2 lists, unmanaged": {listed: true},
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		says := &knowledge{states: map[string]string{instance: "running"}, managed: map[string]bool{instance: row.managed}}
 		if row.listed {
 			says.planned = planned("instance-stop", time.Minute, "")
 		}
-		r := c.run(func(o *fleet.Options) { o.EC2, o.ManagedOnly, o.LeaveUnknown = says, true, row.leave })
+		r := c.run(func(o *fleet.Options) { o.EC2, o.ManagedOnly = says, true })
 		switch {
 		case row.listed:
 			time.Sleep(10 * time.Minute)
-		case row.leave:
-			r.take(spot(instance)).want(t, "returned")
 		default:
 			r.take(spot(instance)).want(t, "done")
 		}

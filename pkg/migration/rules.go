@@ -120,7 +120,7 @@ var rules = []rule{
 	{env: "MANAGED_TAG", chart: "managedTag", why: queueOnly, queue: &rule{to: managedTag, always: true, why: "the handler drains only instances with this tag, unless CHECK_TAG_BEFORE_DRAINING=false"}},
 	{env: "CHECK_ASG_TAG_BEFORE_DRAINING", chart: "checkASGTagBeforeDraining", why: queueOnly, queue: &rule{to: checkTag}},
 	{env: "MANAGED_ASG_TAG", chart: "managedAsgTag", why: queueOnly, queue: &rule{to: managedTag}},
-	{env: "DELETE_SQS_MSG_IF_NODE_NOT_FOUND", chart: "deleteSqsMsgIfNodeNotFound", why: queueOnly, queue: &rule{to: either("fleet", "unknown", quote("delete"), quote("leave"))}},
+	{env: "DELETE_SQS_MSG_IF_NODE_NOT_FOUND", chart: "deleteSqsMsgIfNodeNotFound", why: queueOnly, queue: &rule{why: "such messages are deleted: one queue serves one cluster"}},
 	{env: "SQS_MSG_VISIBILITY_TIMEOUT_SEC", chart: "sqsMsgVisibilityTimeoutSec", why: queueOnly, queue: &rule{why: "nth-queue extends the visibility timeout of a message during its drain"}},
 }
 
