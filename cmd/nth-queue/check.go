@@ -62,17 +62,17 @@ func (c *check) settings(path string, cfg config.Queue) {
 // cluster checks the identity and its rights in the cluster, and whether Nodes name their instances. It returns the zero value if it cannot
 // count the Nodes.
 func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
-	client, err := connect(ctx, cfg, nil)
+	client, err := connect(cfg, nil)
 	if err != nil {
 		c.Fail("identity", "%s", err)
 		return fleet.NodeCount{}
 	}
 	user, err := fleet.User(ctx, client)
 	if err != nil {
-		c.Fail("identity", "%s in %s, for %s: %s", client.Credential(), client.Source, client.Server, err)
+		c.Fail("identity", "%s in %s, for %s: %s", client.Credential, client.Source, client.Server, err)
 		return fleet.NodeCount{}
 	}
-	c.OK("identity", "%s, by %s in %s, for %s", user, client.Credential(), client.Source, client.Server)
+	c.OK("identity", "%s, by %s in %s, for %s", user, client.Credential, client.Source, client.Server)
 	extras := fleet.Extras{
 		Condition: cfg.Kubernetes.Condition, Events: cfg.Kubernetes.Events,
 	}

@@ -219,6 +219,6 @@ func newStatusReporter(cfg config.Queue, client *identity.Client, process string
 	return &statusReporter{
 		file: record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) }), log: log, manager: manager, pace: pace, began: time.Now().Round(0),
 		version: version, dryRun: cfg.DryRun, process: process,
-		identity: state.IdentityStatus{Credential: client.Credential(), Source: client.Source, Server: client.Server},
+		identity: state.IdentityStatus{Credential: client.Credential, Source: client.Source, Server: client.Server},
 	}
 }

@@ -25,7 +25,6 @@ import (
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/ec2"
-	"github.com/nth-project/nth/pkg/ekstoken"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/identity"
@@ -45,7 +44,7 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	d.SayDegraded()
 	cfg, log, gate := d.Config, d.Log, kube.NewGate(evictionsAtOnce)
 	meter := newMeter(cfg, log)
-	reach, err := reachCluster(ctx, cfg, meter.Requested)
+	reach, err := reachCluster(cfg, meter.Requested)
 	if err != nil { // The kubeconfig is missing or wrong: nothing was asked yet, so another try would end like this one.
 		return cli.ConfigError{Fault: err}
 	}
@@ -239,17 +238,9 @@ func regionOf(queue string) string {
 }
 
 // connect makes a client of the API server. It sends no request. requested, if not nil, is called for each request that is sent later.
-func connect(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (*identity.Client, error) {
+func connect(cfg config.Queue, requested func(method string, status int)) (*identity.Client, error) {
 	version, _ := cli.BuildVersion()
 	options := identity.ClientOptions{UserAgent: "nth-queue/" + version, Requested: requested}
-	if cfg.Kubernetes.Token != config.PluginToken {
-		account, err := awsConfig(ctx, cfg)
-		if err != nil {
-			return nil, err
-		}
-		options.Token, options.Role = ekstoken.Of(account).Token, "the role that AWS is asked with"
-		options.Fallback = cfg.Kubernetes.Token == config.AutoToken
-	}
 	return identity.Connect(cfg.Kubernetes.Kubeconfig, options)
 }
 
@@ -258,9 +249,9 @@ func connect(ctx context.Context, cfg config.Queue, requested func(method string
 type cluster struct{ drains, lease, notices *identity.Client }
 
 // reachCluster makes three clients of the API server, each with connections of its own.
-func reachCluster(ctx context.Context, cfg config.Queue, requested func(method string, status int)) (to cluster, err error) {
+func reachCluster(cfg config.Queue, requested func(method string, status int)) (to cluster, err error) {
 	for _, client := range []**identity.Client{&to.drains, &to.lease, &to.notices} {
-		if *client, err = connect(ctx, cfg, requested); err != nil {
+		if *client, err = connect(cfg, requested); err != nil {
 			return cluster{}, err
 		}
 	}

@@ -149,7 +149,7 @@ func (c *check) surroundings(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	c.metadata(ctx, cfg, metadata)
-	identity := c.cluster(ctx, cfg, metadata)
+	identity := c.cluster(ctx, cfg)
 	c.daemon(ctx, cfg, identity)
 	c.shutdown(ctx, cfg)
 	switch {
@@ -204,7 +204,7 @@ func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.So
 		}
 	}
 	if found.Dated {
-		c.clock("the metadata service", found.Ahead)
+		c.clock(found.Ahead)
 	}
 	c.hook(ctx, cfg, source)
 	c.targets(ctx, cfg, source)
@@ -213,8 +213,9 @@ func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.So
 // skew is the largest difference between clocks that is no warning. EC2's deadlines and dates are in whole seconds.
 const skew = 3 * time.Second
 
-// clock reports how far this machine's clock is ahead of the clock of a server, such as "the API server".
-func (c *check) clock(server string, ahead time.Duration) {
+// clock reports how far this machine's clock is ahead of the metadata service's.
+func (c *check) clock(ahead time.Duration) {
+	const server = "the metadata service"
 	switch {
 	case ahead.Abs() <= skew:
 		c.OK("clock", "in sync with that of %s", server)
@@ -226,9 +227,8 @@ func (c *check) clock(server string, ahead time.Duration) {
 }
 
 // cluster checks the kubelet's identity and what it may do in the cluster. It returns the identity, or the zero value if none can be used.
-func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.Source) identity.Identity {
-	c.proxy(ctx, cfg)
-	id, err := c.host.newKubelet(cfg, metadata, nil).Identity(ctx)
+func (c *check) cluster(ctx context.Context, cfg config.Config) identity.Identity {
+	id, err := c.host.newKubelet(cfg, nil).Identity(ctx)
 	if errors.Is(err, identity.ErrNotYet) {
 		c.Fail("identity", "%s; nth would wait for it", err)
 		return identity.Identity{}
@@ -238,7 +238,9 @@ func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.S
 		return identity.Identity{}
 	}
 	c.OK("identity", "node %s, by %s in %s, for %s", id.Node, id.Credential, id.Source, id.Server)
-	c.proxyInUse(id)
+	if id.Proxy != "" {
+		c.OK("proxy", "the API server is reached through %s", id.Proxy)
+	}
 	for _, right := range id.Rights() {
 		allowed, err := id.CheckPermission(ctx, right)
 		if err != nil {
@@ -250,11 +252,6 @@ func (c *check) cluster(ctx context.Context, cfg config.Config, metadata *imds.S
 	node := drain.New(id.Client, id.Node, drainOptions(cfg))
 	c.eviction(ctx, node)
 	c.forecast(ctx, node)
-	if ahead, err := id.Ahead(ctx); err != nil {
-		c.Warn("clock", "%s", err)
-	} else {
-		c.clock("the API server", ahead)
-	}
 	return id
 }
 
@@ -301,10 +298,6 @@ func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 		return
 	}
 	where := c.host.system(cfg)
-	if where.noNotice != nil {
-		c.OK("shutdown", "not available: %s", where.noNotice)
-		return
-	}
 	delay, err := where.host.Delay(ctx)
 	switch {
 	case err != nil:

@@ -202,24 +202,3 @@ func TestCheck_EndsWithItsSummaryWhateverTheEnvironmentHas(t *testing.T) {
 		t.Errorf("status %d, standard error %q, standard output\n%s", status, stderr, stdout)
 	}
 }
-
-func TestCheckNamesTheKubeletsProxyWithoutItsUserAndPassword(t *testing.T) {
-	b := newBench(t)
-	mustSay(t, b.check(t, ""), `ok    proxy       neither nth's own environment nor the kubelet's names one`)
-	b.put(t, "etc/systemd/system/kubelet.service", "[Service]\nEnvironmentFile=/etc/eks/kubelet/environment\n")
-	b.put(t, "etc/eks/kubelet/environment", "NODEADM_KUBELET_ARGS=--node-ip=10.0.0.1 --v=2\n")
-	b.put(t, "etc/systemd/system/kubelet.service.d/environment.conf",
-		"[Service]\nEnvironment=\"HTTPS_PROXY=http://robot:hunter2@proxy.test:3128\"\nEnvironment=\"NO_PROXY=10.0.0.0/8\"\n")
-	said := b.check(t, "")
-	mustSay(t, said, `ok    proxy       the environment of kubelet\.service names http://proxy\.test:3128 for https, and none for 10\.0\.0\.0/8`)
-	b.put(t, "etc/systemd/system/kubelet.service.d/environment.conf", "[Service]\nEnvironment=\"HTTPS_PROXY=http://robot:hunter2%%@proxy.test:3128\"\nEnvironment=\"NO_PROXY=10.0.0.0/8\"\n")
-	wrong := b.check(t, "")
-	mustSay(t, wrong, `warn  proxy       HTTPS_PROXY in the environment of kubelet\.service is not the URL of a proxy, so the kubelet and nth ignore it; .*`)
-	if regexp.MustCompile("hunter2|robot").MatchString(said + wrong) {
-		t.Errorf("it shows the user or the password:\n%s%s", said, wrong)
-	}
-	b.put(t, "etc/eks/kubelet/environment", "HTTPS_PROXY=http://file.test:3128\n")
-	mustSay(t, b.check(t, ""), `ok    proxy       .* names http://file\.test:3128 for https, .*`)
-	t.Setenv("HTTPS_PROXY", "http://own.test:1")
-	mustSay(t, b.check(t, ""), `ok    proxy       nth's own environment names http://own\.test:1 for https`)
-}

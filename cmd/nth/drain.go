@@ -73,11 +73,7 @@ uncordoned the node or opted it out, or the service does not run. It needs root'
 
 // planDrain shows the pods that a drain would evict.
 func (h hostInfo) planDrain(ctx context.Context, cfg config.Config, limit time.Duration, out io.Writer) error {
-	metadata, err := checkedSource(cfg)
-	if err != nil {
-		return err
-	}
-	id, err := h.newKubelet(cfg, metadata, nil).Identity(ctx)
+	id, err := h.newKubelet(cfg, nil).Identity(ctx)
 	if err != nil {
 		return err
 	}

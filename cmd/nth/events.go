@@ -148,15 +148,10 @@ const beforeDrain = "nth-before-drain.target"
 // scripts is the wait for the units of beforeDrain on a host.
 type scripts struct{ host logind.Host }
 
+// newScripts returns the wait for the host's units.
+func newScripts(cfg config.Config) wait.Blocker { return scripts{logind.Host(cfg.HostRoot)} }
+
 // Wait implements wait.Blocker: it starts the target, and returns when its units have run.
 func (s scripts) Wait(ctx context.Context, _ wait.Node, _ func(string)) error {
 	return s.host.StartTarget(ctx, beforeDrain)
-}
-
-// scripts returns the wait for the host's units; nil in a container without access to the host.
-func (h hostInfo) scripts(cfg config.Config) wait.Blocker {
-	if h.noNotice(cfg) != nil {
-		return nil
-	}
-	return scripts{logind.Host(cfg.HostRoot)}
 }

@@ -165,11 +165,7 @@ func nameAndLabels(ctx context.Context, kubelet *identity.Kubelet) (string, map[
 func (c *check) webhook(ctx context.Context, cfg config.Config, found settings.Findings, post bool) {
 	c.Unit(found.Unit)
 	c.Webhook(ctx, cfg.Webhook, found.Unit.Find, found.Webhook, post, func(ctx context.Context) string {
-		metadata, err := checkedSource(cfg)
-		if err != nil {
-			return ""
-		}
-		id, err := c.host.newKubelet(cfg, metadata, nil).Identity(ctx)
+		id, err := c.host.newKubelet(cfg, nil).Identity(ctx)
 		if err != nil {
 			return ""
 		}

@@ -318,13 +318,9 @@ func (h hostInfo) newRehearsal(ctx context.Context, cfg config.Config, bootID, k
 		}
 		cfg.Kubernetes.Kubeconfig, cfg.HostRoot = absolute, ""
 	}
-	metadata, err := checkedSource(cfg) // of this machine: the credential may need the instance's role
-	if err != nil {
-		return nil, err
-	}
 	limited, cancel := context.WithTimeout(ctx, identityLimit)
 	defer cancel()
-	id, err := h.newKubelet(cfg, metadata, nil).Identity(limited)
+	id, err := h.newKubelet(cfg, nil).Identity(limited)
 	switch {
 	case err == nil:
 		return &rehearsalRun{
@@ -346,9 +342,7 @@ func simulate(cfg config.Config, bootID string, why error) (*rehearsalRun, error
 	}
 	kubelet := identity.New(identity.Options{
 		ClientOptions: identity.ClientOptions{UserAgent: "nth-rehearse"},
-		Read: func(context.Context) (string, []byte, error) {
-			return "a kubeconfig that is made up", rehearsal.Kubeconfig(url), nil
-		},
+		Document:      rehearsal.Kubeconfig(url),
 	})
 	line := "EC2 and the cluster are simulated: this machine is not a Kubernetes node."
 	if !errors.Is(why, identity.ErrNotYet) { // There is a credential.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io/fs"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +16,7 @@ import (
 // power button two minutes later.
 func TestGuard_ShutdownOfAMachineThatIsNoNodeProceeds(t *testing.T) {
 	t.Parallel()
-	nothing := identity.New(identity.Options{Read: func(context.Context) (string, []byte, error) { return "nowhere", nil, fs.ErrNotExist }})
+	nothing := identity.New(identity.Options{Kubeconfig: "/nowhere"})
 	s := newLocalNode(nothing, config.Default(), nil, nil)
 	var mu sync.Mutex
 	drained := map[int]bool{}

@@ -41,14 +41,13 @@ func tooShort(delay time.Duration) string {
 
 // system is what shutdown knows about the host.
 type system struct {
-	host     logind.Host
-	limit    time.Duration // for nth's own stop job, unless its unit says otherwise
-	noNotice error         // why there is no notice of shutdowns; nil if there is
+	host  logind.Host
+	limit time.Duration // for nth's own stop job, unless its unit says otherwise
 }
 
 // shutdown handles shutdowns, hibernation and the power button.
 type shutdown struct {
-	source *logind.Source // nil if shutdowns and hibernation are ignored, or there is no notice of them
+	source *logind.Source // nil if shutdowns and hibernation are ignored
 	keys   *powerkey.Keys // nil if nth cannot handle the power button here, or shutdowns are ignored
 	// drainsAtStop: when the whole system stops, the daemon runs until the node is drained, as shutdowns are not ignored.
 	drainsAtStop bool
@@ -77,10 +76,6 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 		report(err)
 		log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).
 			Infof("no advance notice of shutdowns: %s", err)
-	}
-	if where.noNotice != nil {
-		lacksNotice(where.noNotice)
-		return s
 	}
 	options := logind.Options{
 		Host:   where.host,

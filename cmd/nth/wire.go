@@ -31,6 +31,9 @@ import (
 // runDaemon makes the parts of the daemon and runs them until ctx ends. If the whole system is stopping then, they run until the node is drained.
 func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config, *config.Config]) error {
 	cfg, log, service := d.Config, d.Log, d.Service
+	if h.contained && cfg.HostRoot == "" {
+		return cli.ConfigError{Fault: errNoHost}
+	}
 	d.SayDegraded()
 	bootID, err := record.BootID("/")
 	if err != nil {
@@ -57,8 +60,8 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 		return err
 	}
 	liveness.follow(metadata)
-	kubelet := h.newKubelet(cfg, metadata, meter.Requested)
-	node := newLocalNode(kubelet, cfg, balancers(cfg, metadata), h.scripts(cfg))
+	kubelet := h.newKubelet(cfg, meter.Requested)
+	node := newLocalNode(kubelet, cfg, balancers(cfg, metadata), newScripts(cfg))
 	shutdown := newShutdown(cfg, h.system(cfg), bootID, log, board.setNoNotice)
 	hooks := newHooks(metadata, cfg, store, board, meter, log)
 	notices := newNotices(cfg, listenerDeps{kubelet, store, &machine{ask: metadata.Instance}, liveness.alive, board.degrade, meter, log})

@@ -17,7 +17,6 @@ var mayImport = map[string][]string{
 	"pkg/drain":              {"pkg/evict", "pkg/kube", "pkg/loop", "pkg/state", "pkg/wait"},
 	"pkg/evict":              {"pkg/kube", "pkg/loop", "pkg/state"},
 	"pkg/drain/apitest":      {"pkg/internal/pipetest", "pkg/kube"},
-	"pkg/ekstoken":           {"pkg/role"},
 	"pkg/fleet":              {"pkg/loop", "pkg/agent", "pkg/asg", "pkg/kube", "pkg/drain", "pkg/event", "pkg/ec2", "pkg/policy", "pkg/sqs", "pkg/state", "pkg/systemd"},
 	"pkg/imds":               {"pkg/loop", "pkg/event"},
 	"pkg/imds/imdstest":      {"pkg/imds/standin"},
@@ -47,9 +46,9 @@ var mayImport = map[string][]string{
 
 // libraries says which packages import what is not the project's.
 var libraries = []permit{
-	{"github.com/aws/*", []string{"pkg/imds", "pkg/asg", "pkg/role", "pkg/ekstoken", "pkg/sqs", "pkg/ec2", "pkg/targets", "cmd/nth-queue"}, "what AWS says is translated once, at the border"},
+	{"github.com/aws/*", []string{"pkg/imds", "pkg/asg", "pkg/role", "pkg/sqs", "pkg/ec2", "pkg/targets", "cmd/nth-queue"}, "what AWS says is translated once, at the border"},
 	{"golang.org/x/sync/errgroup", []string{"pkg/targets"}, "requests that are made a few at once"},
-	{"golang.org/x/sync/singleflight", []string{"pkg/notify"}, "a file that hangs is read once"},
+	{"golang.org/x/sync/singleflight", []string{"pkg/identity", "pkg/notify"}, "a file or a plugin that hangs is asked once"},
 	{"k8s.io/utils/lru", []string{"pkg/sqs"}, "what was seen is remembered, within bounds"},
 	{"k8s.io/apimachinery/pkg/util/cache", []string{"pkg/asg", "pkg/ec2"}, "what was seen is remembered, within bounds"},
 	{"k8s.io/klog*", []string{"cmd/internal/daemon", "pkg/evict", "pkg/fleet"}, "the words of client-go are redirected once, in cmd/internal/daemon"},

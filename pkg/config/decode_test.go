@@ -40,7 +40,7 @@ var faults = map[string]string{
 	"key-cut-short":       `events.spot: unknown key, did you mean events.spot-interruption?`,
 	"key-misspelt":        `imds.intervall: unknown key, did you mean imds.interval?`,
 	"key-top":             `prometheus: unknown key, the top of the file has ` + knownAtTop,
-	"key-unlike":          `kubernetes.password: unknown key, [kubernetes] has events, heartbeat, kubeconfig, labels, token`,
+	"key-unlike":          `kubernetes.password: unknown key, [kubernetes] has events, heartbeat, kubeconfig, labels`,
 	"key-wrong-table":     `drain.lead: unknown key, did you mean events.scheduled-maintenance.lead?`,
 	"kubeconfig-relative": `kubernetes.kubeconfig = "kubeconfig": must be an absolute path, or ""`,
 	"level-unknown":       `log.level = "verbose": must be one of "debug", "info", "warning", "error"`,

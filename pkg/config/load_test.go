@@ -61,7 +61,7 @@ func TestEverySettingReachesItsPlaceAndIsPrintedBack(t *testing.T) {
 			RuntimeDirectory: "/run/nth",
 			Log:              config.Log{Level: "debug", Format: "json"},
 			Kubernetes: config.Kubernetes{
-				Kubeconfig: `/"quoted"/kubeconfig`, Token: "eks", Heartbeat: 7 * time.Minute, Labels: true,
+				Kubeconfig: `/"quoted"/kubeconfig`, Heartbeat: 7 * time.Minute, Labels: true,
 			},
 			Drain: config.Drain{
 				ScriptsWait: 15 * time.Second,

@@ -29,7 +29,7 @@ func defaultCommon(name string) Common {
 		StateDirectory:   "/var/lib/" + name,
 		RuntimeDirectory: "/run/" + name,
 		Log:              Log{Level: "info", Format: "auto"},
-		Kubernetes:       Kubernetes{Token: "auto", Events: true},
+		Kubernetes:       Kubernetes{Events: true},
 		Drain:            Drain{Margin: 2 * time.Second},
 		Webhook:          Webhook{At: phases},
 	}
@@ -71,18 +71,11 @@ func (c *Log) table() Table {
 // Kubernetes is the table [kubernetes].
 type Kubernetes struct {
 	Kubeconfig string        // "" is searched for; for nth-queue, it is a credential or the service account
-	Token      string        // auto, plugin or eks
 	Heartbeat  time.Duration // nth only; 0 is none
 	Condition  bool          // nth-queue only
 	Labels     bool
 	Events     bool
 }
-
-// Values of kubernetes.token.
-const (
-	AutoToken   = "auto"
-	PluginToken = "plugin"
-)
 
 // table describes the keys of the table, with their fields in c.
 func (c *Kubernetes) table(p program) Table {
@@ -91,8 +84,6 @@ func (c *Kubernetes) table(p program) Table {
 		Setting{"kubeconfig", optionalFile(&c.Kubeconfig),
 			p.either("The kubelet's kubeconfig. Empty is the first that exists of `/var/lib/kubelet/kubeconfig`, `/etc/kubernetes/kubelet/kubeconfig` and `/etc/kubernetes/kubelet.conf`.",
 				"The kubeconfig of an identity with the rights in docs/queue.md. Empty is the service's credential `kubeconfig`, which the unit loads from `/etc/nth/nth-queue.kubeconfig`, or else the service account of the pod.")},
-		Setting{"token", choice(&c.Token, AutoToken, PluginToken, "eks"),
-			"How to obtain the EKS token where the kubeconfig names a plugin for it: `eks` makes it with the credentials at AWS (nth: the instance's role), `plugin` runs the plugin. `auto` makes it where the plugin's arguments name only a cluster and a region; otherwise, or if that token fails, it runs the plugin. In a host container of Bottlerocket without the host's files it is always `eks`."},
 		p.only(host, Setting{"heartbeat", duration(&c.Heartbeat, 0, day),
 			"How often the condition `InterruptionPending` is renewed, give or take a tenth: its `lastHeartbeatTime` shows which nodes have a live nth. With `0s` it is set only when something is announced, and renewed only while it is `True`, every five minutes."}),
 		p.only(queue, Setting{"condition", boolean(&c.Condition),

@@ -5,14 +5,15 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpproxy"
 	authentication "k8s.io/api/authentication/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -28,25 +29,17 @@ type ClientOptions struct {
 	// Requested, if set, is called after each request to the API server, from several goroutines at once, with the HTTP method and the
 	// status code of the response; 0 if there was no response.
 	Requested func(method string, status int)
-	// Token, if set, replaces an exec plugin that makes tokens for an EKS cluster. It gets the cluster and the region that the plugin
-	// would be called with; an empty region is the instance's own. Role says in a few words whose tokens they are.
-	Token func(ctx context.Context, cluster, region string) (token string, expires time.Time, err error)
-	Role  string
-	// Fallback runs the exec plugin if it does more than make such a token, if Token fails, and if the API server refuses the token.
-	Fallback bool
 
-	root        string   // the directory that the exec plugin sees as "/"; "" means this process's root
-	environment []string // variables for the exec plugin, added to this process's
+	root string // the directory that the exec plugin sees as "/"; "" means this process's root
 }
 
 // Client is a client of one API server with one configuration.
 type Client struct {
 	kubernetes.Interface
-	// Source is where the configuration was found, and Server the API server's address.
-	Source, Server string
+	// Source is where the configuration was found, and Server the API server's address. Credential describes the credential in a few
+	// words, as in "the exec plugin aws". Proxy is the address of the proxy, without user and password; "" if there is none.
+	Source, Server, Credential, Proxy string
 
-	configured  string            // describes the credential that is configured
-	keeper      *keeper           // nil if the credential does not have to be fetched
 	certificate *x509.Certificate // the client certificate in the kubeconfig; nil if there is none
 	through     http.RoundTripper // adds the credential to each request
 	address     *url.URL          // the API server's
@@ -77,13 +70,24 @@ func newClient(config *rest.Config, source, static string, opts ClientOptions) (
 	if err != nil {
 		return failed(errServer) // err would quote the address, which may contain a password.
 	}
-	c := &Client{Source: source, configured: static, address: address}
+	c := &Client{Source: source, Credential: text.Redact(cmp.Or(static, "nothing")), address: address}
 	if pair, err := tls.X509KeyPair(config.CertData, config.KeyData); err == nil { // An error means that the kubeconfig has no certificate.
 		c.certificate = pair.Leaf
 	}
 	config.UserAgent = opts.UserAgent
+	if config.Proxy == nil { // The kubeconfig names none.
+		config.Proxy = proxyOfEnvironment()
+	}
+	proxy, err := config.Proxy(&http.Request{URL: address})
+	if err != nil {
+		return failed(err)
+	}
+	if proxy != nil {
+		c.Proxy = (&url.URL{Scheme: proxy.Scheme, Host: proxy.Host}).String()
+	}
+	var run *plugin
 	if static == "" && config.ExecProvider != nil {
-		if c.keeper, c.configured, err = newKeeper(config, opts); err != nil {
+		if run, err = newPlugin(config, opts.root); err != nil {
 			return failed(err)
 		}
 	}
@@ -91,8 +95,9 @@ func newClient(config *rest.Config, source, static string, opts ClientOptions) (
 	if c.through, err = kube.NewTransport(config); err != nil {
 		return failed(err)
 	}
-	if c.keeper != nil {
-		c.through = authenticated{c.through, c.keeper}
+	if run != nil {
+		c.Credential = text.Redact("the exec plugin " + run.name)
+		c.through = authenticated{c.through, &keeper{create: run.create}}
 	}
 	if opts.Requested != nil {
 		c.through = kube.Counted(c.through, opts.Requested)
@@ -104,13 +109,19 @@ func newClient(config *rest.Config, source, static string, opts ClientOptions) (
 	return c, nil
 }
 
-// Credential describes in a few words the credential that was fetched last, or the one that is configured, as in "the exec plugin aws".
-func (c *Client) Credential() string {
-	source := ""
-	if c.keeper != nil {
-		source = c.keeper.source()
+// errProxyVariable means that net/http would take a part of the proxy's password for the host, and look that up in the DNS.
+var errProxyVariable = errors.New("HTTPS_PROXY or HTTP_PROXY is no address of a proxy; /, ? and # in its password are written as %2F, %3F and %23")
+
+// proxyOfEnvironment returns what finds the proxy for a request by the environment, as net/http does. Its error does not quote the environment.
+func proxyOfEnvironment() func(*http.Request) (*url.URL, error) {
+	find := httpproxy.FromEnvironment().ProxyFunc()
+	return func(request *http.Request) (*url.URL, error) {
+		found, err := find(request.URL)
+		if found != nil && text.HidesUser(found) {
+			return nil, errProxyVariable
+		}
+		return found, err
 	}
-	return text.Redact(cmp.Or(source, c.configured, "nothing"))
 }
 
 // node asks the API server for the name of the node to which the credential belongs.
@@ -119,7 +130,7 @@ func (c *Client) node(ctx context.Context) (string, error) {
 	defer cancel()
 	review, err := c.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authentication.SelfSubjectReview{}, meta.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("asking %s whose credential is in %s: %w%s", c.Server, c.Source, err, c.fault(err))
+		return "", fmt.Errorf("asking %s whose credential is in %s: %w%s", c.Server, c.Source, err, c.fault())
 	}
 	user := review.Status.UserInfo.Username
 	node, found := strings.CutPrefix(user, nodeUser)
@@ -129,23 +140,10 @@ func (c *Client) node(ctx context.Context) (string, error) {
 	return node, nil
 }
 
-// fault explains a failed request by the client certificate: it has expired, is not valid yet, or was refused. It returns the end of an error
-// message; "" if the client certificate is not the reason.
-func (c *Client) fault(err error) string {
-	leaf := c.certificate
-	if leaf == nil {
-		return ""
-	}
-	const day = "2006-01-02 15:04 UTC"
-	from, to := leaf.NotBefore.UTC().Format(day), leaf.NotAfter.UTC().Format(day)
-	switch now := time.Now(); {
-	case now.After(leaf.NotAfter):
-		return "; the client certificate has expired: it was valid until " + to
-	case now.Before(leaf.NotBefore):
-		return "; the client certificate is not valid yet: it is valid from " + from
-	case apierrors.IsUnauthorized(err) || strings.Contains(err.Error(), "remote error: tls"):
-		return fmt.Sprintf("; the API server does not accept the client certificate of %q, issued by %q, valid from %s to %s",
-			leaf.Subject.CommonName, leaf.Issuer.CommonName, from, to)
+// fault explains a failed request by the client certificate, if that has expired. It returns the end of an error message; "" otherwise.
+func (c *Client) fault() string {
+	if leaf := c.certificate; leaf != nil && time.Now().After(leaf.NotAfter) {
+		return "; the client certificate has expired: it was valid until " + leaf.NotAfter.UTC().Format("2006-01-02 15:04 UTC")
 	}
 	return ""
 }

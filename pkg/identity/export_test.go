@@ -11,26 +11,26 @@ import (
 )
 
 // Authenticated shows next a token that create makes, as a client does.
-func Authenticated(next http.RoundTripper, create func(ctx context.Context, refused bool) (token string, expires time.Time, err error)) http.RoundTripper {
-	return authenticated{next, &keeper{create: func(ctx context.Context, refused bool) (credential, error) {
-		token, expires, err := create(ctx, refused)
+func Authenticated(next http.RoundTripper, create func() (token string, expires time.Time, err error)) http.RoundTripper {
+	return authenticated{next, &keeper{create: func() (credential, error) {
+		token, expires, err := create()
 		return credential{token: token, expires: expires}, err
 	}}}
 }
 
 // RunPlugin runs the exec plugin of a configuration for a token.
-func RunPlugin(ctx context.Context, config *rest.Config) (token string, expires time.Time, err error) {
-	p, err := newPlugin(config, "", nil)
+func RunPlugin(config *rest.Config) (token string, expires time.Time, err error) {
+	p, err := newPlugin(config, "")
 	if err != nil {
 		return "", time.Time{}, err
 	}
-	c, err := p.create(ctx)
+	c, err := p.create()
 	return c.token, c.expires, err
 }
 
 // ReadPlugin reads what the exec plugin of a configuration has printed, without running it.
 func ReadPlugin(config *rest.Config, stdout, stderr []byte) (token string, expires time.Time, err error) {
-	p, err := newPlugin(config, "", nil)
+	p, err := newPlugin(config, "")
 	if err != nil {
 		return "", time.Time{}, err
 	}
@@ -45,7 +45,7 @@ func Describe(ctx context.Context, k *Kubelet) []string {
 		said[0] = err.Error()
 	}
 	if k.next != nil {
-		said[1], said[2] = k.next.Server, k.next.Credential()
+		said[1], said[2] = k.next.Server, k.next.Credential
 	}
 	return said
 }

@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -42,17 +41,11 @@ var (
 	errKubeconfig = errors.New(`it is no kubeconfig; "kubectl config view --kubeconfig" says why`)
 )
 
-// errorPlace finds the line or the key in an error of client-go about a kubeconfig.
-var errorPlace = regexp.MustCompile(`line \d+|Go struct field [\w.-]+`)
-
 // parse reads the text of a kubeconfig. path is where the kubeconfig is, and root the host's root directory ("" means this process's). No error
 // quotes a value of the kubeconfig. Errors of client-go do, even parts of a key, a token or a password.
 func parse(document []byte, path, root string) (kubeconfig, error) {
 	whole, err := clientcmd.Load(document)
 	if err != nil {
-		if found := errorPlace.FindString(err.Error()); found != "" {
-			return kubeconfig{}, fmt.Errorf("%w (%s)", errKubeconfig, strings.TrimPrefix(found, "Go struct field "))
-		}
 		return kubeconfig{}, errKubeconfig
 	}
 	current := whole.Contexts[whole.CurrentContext]

@@ -57,12 +57,8 @@ type Options struct {
 	Kubeconfig string
 	// Root is the host's root directory; empty means "/". Kubeconfig, the files that it names and the exec plugin are below it.
 	Root string
-	// Read, if set, returns a kubeconfig that is not in a file, and says where it is from. If its error is an fs.ErrNotExist,
-	// the identity is ErrNotYet. Kubeconfig is ignored then.
-	Read func(ctx context.Context) (from string, text []byte, err error)
-	// Proxy, if set, finds the proxy through which the API server is reached. It is called whenever the kubeconfig is read; after an
-	// error the last proxy stays in use.
-	Proxy func(ctx context.Context) (Proxy, error)
+	// Document, if set, is the text of a kubeconfig, and Kubeconfig is ignored.
+	Document []byte
 }
 
 // Identity is a client with the rights of one node's kubelet. Its requests have no rate limit, and no timeout but their
@@ -72,11 +68,9 @@ type Identity struct {
 	Client kubernetes.Interface
 	// Node is the name of the node.
 	Node string
-	// Source is the kubeconfig's path, or where else it is from, and Server the API server's address. Credential describes
-	// the credential in a few words, as in "the exec plugin aws".
-	Source, Server, Credential string
-	// Proxy is the one through which the API server is reached.
-	Proxy Proxy
+	// Source is the kubeconfig's path, and Server the API server's address. Credential describes
+	// the credential in a few words, as in "the exec plugin aws". Proxy is the address of the proxy, for messages; "" if there is none.
+	Source, Server, Credential, Proxy string
 }
 
 // Kubelet finds the identity and keeps it. Its methods may be called from several goroutines.
@@ -90,28 +84,21 @@ type Kubelet struct {
 	// last is the look that began last, and may be under way; nil before the first one.
 	last *look
 
-	// Only a look uses these. next is a client that was made, and that the API server has not confirmed yet. reading gets the result of a
-	// reading of the kubeconfig that has not ended; nil if there is none.
-	next    *loaded
-	reading chan func() (contents, error)
-
-	// proxy is the last one that Options.Proxy has found. Only find uses it.
-	proxy Proxy
+	// next is a client that was made, and that the API server has not confirmed yet. Only a look uses it.
+	next *loaded
 }
 
-// contents is a kubeconfig, with the files that it names, and the proxy that goes with it.
+// contents is a kubeconfig, with the files that it names.
 type contents struct {
 	kubeconfig
-	source string            // its path, or where else it is from
+	source string            // its path
 	static string            // describes the token or client certificate in it; "" if it has neither
-	proxy  Proxy             // is used if the kubeconfig names no proxy
-	digest [sha256.Size]byte // of the kubeconfig, its files and the proxy
+	digest [sha256.Size]byte // of the kubeconfig and its files
 }
 
-// loaded is a client that was made from a kubeconfig and a proxy.
+// loaded is a client that was made from a kubeconfig.
 type loaded struct {
 	*Client
-	proxy  Proxy             // that the client uses
 	digest [sha256.Size]byte // of the contents
 }
 
@@ -194,7 +181,7 @@ func (k *Kubelet) refresh(ctx context.Context) error {
 	k.mu.Lock()
 	used := k.used
 	k.mu.Unlock()
-	changed, failure := k.load(ctx, used)
+	changed, failure := k.load(used)
 	if changed != nil {
 		node, err := changed.node(ctx)
 		if err == nil {
@@ -214,8 +201,8 @@ func (k *Kubelet) refresh(ctx context.Context) error {
 
 // load reads the kubeconfig and returns a client for it; nil if used, the client in use, was made from the same contents. If the API server has
 // not confirmed the last client yet, and the contents are still the same, load returns that one again. It sends no request to the API server.
-func (k *Kubelet) load(ctx context.Context, used *loaded) (*loaded, error) {
-	from, err := k.read(ctx)
+func (k *Kubelet) load(used *loaded) (*loaded, error) {
+	from, err := k.read()
 	if err != nil || used.madeFrom(from) {
 		return nil, err
 	}
@@ -225,28 +212,6 @@ func (k *Kubelet) load(ctx context.Context, used *loaded) (*loaded, error) {
 		}
 	}
 	return k.next, nil
-}
-
-// read calls find, and returns its result or, after kube.File, an error. A file may be on a file server that is gone, and its reading would
-// hang. Then find continues in the background, and the next call of read waits for its result instead of starting another.
-func (k *Kubelet) read(ctx context.Context) (contents, error) {
-	if k.reading == nil {
-		reading := make(chan func() (contents, error), 1)
-		k.reading = reading
-		go func() {
-			found, err := k.find(ctx)
-			reading <- func() (contents, error) { return found, err }
-		}()
-	}
-	limit := time.NewTimer(kube.File)
-	defer limit.Stop()
-	select {
-	case result := <-k.reading:
-		k.reading = nil
-		return result()
-	case <-limit.C:
-		return contents{}, fmt.Errorf("the kubeconfig, or a file that it names, could not be read to its end in %s", kube.File)
-	}
 }
 
 // adopt puts a client in use after the API server has confirmed that the client's credential belongs to this node. Callers of Identity keep the
@@ -267,7 +232,7 @@ func (k *Kubelet) adopt(confirmed *loaded, node string) (err error) {
 	}
 	k.known = Identity{
 		Client: k.known.Client, Node: node,
-		Source: confirmed.Source, Server: confirmed.Server, Credential: confirmed.Credential(), Proxy: confirmed.proxy,
+		Source: confirmed.Source, Server: confirmed.Server, Credential: confirmed.Credential, Proxy: confirmed.Proxy,
 	}
 	return nil
 }
@@ -293,11 +258,10 @@ func (f following) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// document returns the text of the kubeconfig. source is its path, or where else the text is from.
-func (k *Kubelet) document(ctx context.Context) (source string, document []byte, err error) {
-	if k.opts.Read != nil {
-		from, document, err := k.opts.Read(ctx)
-		return from, document, missingIsNotYet(err)
+// document returns the path and the text of the kubeconfig.
+func (k *Kubelet) document() (path string, document []byte, err error) {
+	if k.opts.Document != nil {
+		return "in memory", k.opts.Document, nil
 	}
 	paths := SearchPaths
 	if k.opts.Kubeconfig != "" {
@@ -318,24 +282,19 @@ func (k *Kubelet) document(ctx context.Context) (source string, document []byte,
 	return "", nil, fmt.Errorf("%w: there is no kubeconfig at %s", ErrNotYet, strings.Join(paths, ", "))
 }
 
-// find reads the kubeconfig and the files that it names, and asks Options.Proxy for the proxy. read calls it.
-func (k *Kubelet) find(ctx context.Context) (contents, error) {
-	source, document, err := k.document(ctx)
+// read reads the kubeconfig and the files that it names.
+func (k *Kubelet) read() (contents, error) {
+	path, document, err := k.document()
 	if err != nil {
 		return contents{}, err
 	}
-	if k.opts.Proxy != nil {
-		if found, err := k.opts.Proxy(ctx); err == nil { // After an error, the last proxy stays in use.
-			k.proxy = found
-		}
-	}
 	failed := func(err error) (contents, error) {
-		return contents{}, fmt.Errorf("reading the kubeconfig %s: %w", source, err)
+		return contents{}, fmt.Errorf("reading the kubeconfig %s: %w", path, err)
 	}
 	if len(strings.TrimSpace(string(document))) == 0 {
 		return failed(fmt.Errorf("%w: it is empty", ErrNotYet))
 	}
-	parsed, err := parse(document, source, k.opts.Root)
+	parsed, err := parse(document, path, k.opts.Root)
 	if err != nil {
 		return failed(err)
 	}
@@ -344,29 +303,20 @@ func (k *Kubelet) find(ctx context.Context) (contents, error) {
 	if err != nil {
 		return failed(err)
 	}
-	digest := sha256.Sum256(fmt.Appendf(nil, "%q %q %q\n%x %s", k.proxy.HTTPS, k.proxy.HTTP, k.proxy.None, files, document))
-	return contents{parsed, source, static, k.proxy, digest}, nil
+	return contents{parsed, path, static, sha256.Sum256(fmt.Appendf(nil, "%x %s", files, document))}, nil
 }
 
-// makeClient makes a client from the kubeconfig, and sends no request. The client's requests go through the proxy that the kubeconfig names.
-// If it names none, they go through the one that Options.Proxy has found, if any.
+// makeClient makes a client from the kubeconfig, and sends no request.
 func (k *Kubelet) makeClient(from contents) (*loaded, error) {
 	config, err := from.config()
 	if err != nil {
 		return nil, err
 	}
-	opts, proxy := k.opts.ClientOptions, from.proxy
-	opts.environment = proxy.environment() // The exec plugin uses the same proxy.
-	if config.Proxy != nil {
-		proxy = OfTheKubeconfig
-	} else if proxy.set() {
-		config.Proxy = func(request *http.Request) (*url.URL, error) { return proxy.find(request.URL) }
-	}
-	client, err := newClient(config, from.source, from.static, opts)
+	client, err := newClient(config, from.source, from.static, k.opts.ClientOptions)
 	if err != nil {
 		return nil, err
 	}
-	return &loaded{client, proxy, from.digest}, nil
+	return &loaded{client, from.digest}, nil
 }
 
 // Labels requests the labels of the node.
@@ -377,6 +327,9 @@ func (id Identity) Labels(ctx context.Context) (map[string]string, error) {
 	}
 	return node.Labels, nil
 }
+
+// failurePause is the pause after a failure: the identity must work by the next notice.
+const failurePause = 10 * time.Second
 
 // KeepWarm looks at the kubeconfig and uses the credential at about this interval until ctx ends, the first time at once. So a connection, a
 // token and a certificate are ready when a drain needs them, and a replaced kubeconfig is noticed. After a failure the interval is shorter.
@@ -397,7 +350,7 @@ func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, report f
 		report(err)
 		pause := interval
 		if err != nil {
-			pause = min(interval, maxBackoff)
+			pause = min(interval, failurePause)
 		}
 		timer.Reset(wait.Jitter(pause*9/10, 2.0/9)) // a tenth more or less, so that the nodes of a fleet do not ask in step
 	}

@@ -106,9 +106,9 @@ func TestKubeconfig_FaultIsOneLine(t *testing.T) {
 	whole := server.kubeconfig(tokenUser("system:node:a"))
 	for name, test := range map[string]struct{ text, says string }{
 		"garbage":            {"\x00\x01 not: [a kubeconfig", "it is no kubeconfig"},
-		"torn":               {whole[:len(whole)/2], "(line 3)"},
+		"torn":               {whole[:len(whole)/2], "it is no kubeconfig"},
 		"another kind":       {`{"apiVersion": "v1", "kind": "Pod"}`, "it is no kubeconfig"},
-		"a wrong type":       {strings.Replace(whole, "{\"token\": ", "{\"token\": 5, \"a\": ", 1), "(AuthInfo.users.user.token)"},
+		"a wrong type":       {strings.Replace(whole, "{\"token\": ", "{\"token\": 5, \"a\": ", 1), "it is no kubeconfig"},
 		"two of one name":    {strings.Replace(whole, `"users": [`, `"users": [{"name": "the-kubelet", "user": {}}, `, 1), "it is no kubeconfig"},
 		"no context":         {strings.Replace(whole, `"current-context": "kubelet"`, `"current-context": "other"`, 1), "its current-context names no context"},
 		"no cluster":         {strings.Replace(whole, `"cluster": "the-cluster"`, `"cluster": "other"`, 1), "a cluster that has a server"},

@@ -1,14 +1,10 @@
 package identity_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -42,12 +38,12 @@ func prints(status string) string {
 
 func TestPlugin_GivesATokenAndItsExpiry(t *testing.T) {
 	t.Parallel()
-	token, expires, err := identity.RunPlugin(t.Context(), configured(t, prints(`{"token": "a", "expirationTimestamp": "2026-01-01T00:00:00Z"}`)))
+	token, expires, err := identity.RunPlugin(configured(t, prints(`{"token": "a", "expirationTimestamp": "2026-01-01T00:00:00Z"}`)))
 	if err != nil || token != "a" || !expires.Equal(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)) {
 		t.Errorf("%s until %s, %v", token, expires, err)
 	}
 	yaml := "echo 'kind: ExecCredential'; echo 'apiVersion: " + v1 + "'; echo 'status: {token: a}'" // client-go takes it
-	if token, expires, err = identity.RunPlugin(t.Context(), configured(t, yaml)); token != "a" || err != nil || !expires.IsZero() {
+	if token, expires, err = identity.RunPlugin(configured(t, yaml)); token != "a" || err != nil || !expires.IsZero() {
 		t.Errorf("without an expiry: %s, %v", expires, err)
 	}
 }
@@ -76,7 +72,7 @@ func TestPlugin_FaultIsOneLineWithoutItsOutput(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			token, _, err := identity.RunPlugin(t.Context(), configured(t, test.script))
+			token, _, err := identity.RunPlugin(configured(t, test.script))
 			if err == nil {
 				t.Fatalf("it gives %q", token)
 			}
@@ -89,128 +85,49 @@ func TestPlugin_FaultIsOneLineWithoutItsOutput(t *testing.T) {
 	}
 }
 
-func TestPlugin_ThatHangsIsKilledWithItsChildren(t *testing.T) {
-	t.Parallel()
-	for name, script := range map[string]string{
-		"it hangs itself":               "echo $$ >%[1]s.new; mv %[1]s.new %[1]s; exec sleep 600",
-		"it waits for a child":          "sleep 600 & echo $! >%[1]s.new; mv %[1]s.new %[1]s; wait",
-		"it ignores what can be":        "trap '' TERM INT HUP; echo $$ >%[1]s.new; mv %[1]s.new %[1]s; while :; do sleep 1; done",
-		"it has printed its credential": prints(`{"token": "a"}`) + "; echo $$ >%[1]s.new; mv %[1]s.new %[1]s; exec sleep 600",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			started := filepath.Join(t.TempDir(), "started")
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			pid := make(chan int, 1)
-			go func() {
-				defer cancel()
-				pid <- awaitNumber(t, started)
-			}()
-			if token, _, err := identity.RunPlugin(ctx, configured(t, fmt.Sprintf(script, started))); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "was killed") {
-				t.Errorf("it gives %q, %v", token, err)
-			}
-			awaitGone(t, <-pid)
-		})
-	}
-}
-
-func TestPlugin_ChildThatIsLeftBehindIsKilled(t *testing.T) {
-	t.Parallel()
-	child := filepath.Join(t.TempDir(), "child")
-	token, _, err := identity.RunPlugin(t.Context(), configured(t, fmt.Sprintf("sleep 600 & echo $! >%s\n%s", child, prints(`{"token": "a"}`))))
-	if err != nil || token != "a" {
-		t.Errorf("%q, %v", token, err)
-	}
-	awaitGone(t, awaitNumber(t, child))
-}
-
-// A child with a session of its own is in no group of ours.
-func TestPlugin_ChildOfAnotherGroupHoldsNothingUp(t *testing.T) {
-	t.Parallel()
-	const leave = "setsid sh -c 'echo $$ >%[1]s.new; mv %[1]s.new %[1]s; exec sleep 600' & while ! [ -e %[1]s ]; do sleep 0.01; done; "
-	for name, test := range map[string]struct {
-		script string
-		ends   bool
-	}{
-		"the plugin ends":  {leave + prints(`{"token": "a"}`), true},
-		"the plugin hangs": {leave + "exec sleep 600", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			started := filepath.Join(t.TempDir(), "started")
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			child := make(chan int, 1)
-			go func() {
-				child <- awaitNumber(t, started)
-				if !test.ends {
-					cancel()
-				}
-			}()
-			token, _, err := identity.RunPlugin(ctx, configured(t, fmt.Sprintf(test.script, started)))
-			if test.ends != (err == nil) || test.ends != (token == "a") || !test.ends && !errors.Is(err, context.Canceled) {
-				t.Errorf("%q, %v", token, err)
-			}
-			pid := <-child
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-				t.Errorf("the child has not outlived it: %v", err)
-			}
-			awaitGone(t, pid)
-		})
-	}
-}
-
 func TestPlugin_GetsWhatClientGoGivesIt(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{v1, v1beta1} {
-		for _, provided := range []bool{true, false} {
-			said := map[string]string{}
-			for _, by := range []string{"client-go", "nth"} {
-				file := filepath.Join(t.TempDir(), "said")
-				config := configured(t, `echo "$KUBERNETES_EXEC_INFO $COLOUR $1" >`+file+"\n"+strings.ReplaceAll(prints(`{"token": "a"}`), v1, version))
-				config.ExecProvider.APIVersion, config.ExecProvider.ProvideClusterInfo = version, provided
-				config.ExecProvider.Args = []string{"token"}
-				config.ExecProvider.Env = []api.ExecEnvVar{{Name: "COLOUR", Value: "blue"}}
-				config.CAData = []byte("an authority")
-				if by == "nth" {
-					if _, _, err := identity.RunPlugin(t.Context(), config); err != nil {
-						t.Fatal(err)
-					}
-				} else {
-					config.CAData, config.Insecure = nil, true // it would read it
-					if _, err := clientGo(config); err != nil {
-						t.Fatal(err)
-					}
-				}
-				text, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
-				said[by] = strings.NewReplacer(`"certificate-authority-data":"YW4gYXV0aG9yaXR5"`, "TRUST", `"insecure-skip-tls-verify":true`, "TRUST").Replace(string(text))
+		said := map[string]string{}
+		for _, by := range []string{"client-go", "nth"} {
+			file := filepath.Join(t.TempDir(), "said")
+			config := configured(t, `echo "$KUBERNETES_EXEC_INFO $COLOUR $1" >`+file+"\n"+strings.ReplaceAll(prints(`{"token": "a"}`), v1, version))
+			config.ExecProvider.APIVersion = version
+			config.ExecProvider.Args = []string{"token"}
+			config.ExecProvider.Env = []api.ExecEnvVar{{Name: "COLOUR", Value: "blue"}}
+			run := clientGo
+			if by == "nth" {
+				run = func(config *rest.Config) error { _, _, err := identity.RunPlugin(config); return err }
 			}
-			if said["nth"] != said["client-go"] || !strings.HasSuffix(said["nth"], " blue token\n") || provided != strings.Contains(said["nth"], "apiserver.test") {
-				t.Errorf("with %s, client-go says\n%sand nth\n%s", version, said["client-go"], said["nth"])
+			if err := run(config); err != nil {
+				t.Fatal(err)
 			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			said[by] = string(text)
+		}
+		if said["nth"] != said["client-go"] || !strings.HasSuffix(said["nth"], " blue token\n") {
+			t.Errorf("with %s, client-go says\n%sand nth\n%s", version, said["client-go"], said["nth"])
 		}
 	}
 }
 
 // clientGo runs the plugin as client-go does: before a request.
-func clientGo(config *rest.Config) (string, error) {
-	config.ExecProvider.StdinUnavailable = true
-	config.Host = "https://apiserver.test"
+func clientGo(config *rest.Config) error {
+	config.ExecProvider.StdinUnavailable, config.Insecure = true, true
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return "", err
+		return err
 	}
 	response, err := client.Get("https://127.0.0.1:1/") // nobody is there
 	if err == nil {
 		_ = response.Body.Close()
 	} else if strings.Contains(err.Error(), "getting credentials") {
-		return "", err
+		return err
 	}
-	return "", nil
+	return nil
 }
 
 func TestPlugin_ThatNthCannotRunIsNamed(t *testing.T) {
@@ -224,39 +141,8 @@ func TestPlugin_ThatNthCannotRunIsNamed(t *testing.T) {
 	} {
 		config := configured(t, "")
 		change(config.ExecProvider)
-		if _, _, err := identity.RunPlugin(t.Context(), config); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if _, _, err := identity.RunPlugin(config); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("error %v, want %s", err, want)
-		}
-	}
-}
-
-// awaitNumber waits for a file with a number.
-func awaitNumber(t *testing.T, path string) int {
-	t.Helper()
-	for limit := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-		text, err := os.ReadFile(path)
-		if number, numberErr := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && numberErr == nil {
-			return number
-		}
-		if time.Now().After(limit) {
-			t.Errorf("there is no number in %s", path)
-			return 0
-		}
-	}
-}
-
-// awaitGone waits until a process has ended.
-func awaitGone(t *testing.T, pid int) {
-	t.Helper()
-	for limit := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || strings.Contains(string(status), ") Z ") {
-			return // it has, and perhaps nobody has asked for its status
-		}
-		if time.Now().After(limit) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-			t.Errorf("process %d has not ended", pid)
-			return
 		}
 	}
 }

@@ -3,12 +3,9 @@ package identity
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"time"
 
 	authorization "k8s.io/api/authorization/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/nth-project/nth/pkg/kube"
 )
@@ -44,29 +41,4 @@ func (id Identity) CheckPermission(ctx context.Context, r kube.Right) (bool, err
 		return false, fmt.Errorf("asking %s for the right to %s: %w", id.Server, r, err)
 	}
 	return allowed, nil
-}
-
-// Ahead returns how far this machine's clock is ahead of the API server's, in whole seconds; negative if it is behind. The time is in the Date
-// header of a response, which client-go's typed methods do not return. So Ahead uses the HTTP client below them.
-func (id Identity) Ahead(ctx context.Context) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, kube.Read)
-	defer cancel()
-	client, ok := id.Client.CoreV1().RESTClient().(*rest.RESTClient)
-	if !ok { // Not a client that this package has made.
-		return 0, fmt.Errorf("asking %s for the time: this client shows no headers", id.Server)
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, client.Get().AbsPath("/version").URL().String(), nil)
-	if err != nil {
-		return 0, fmt.Errorf("asking %s for the time: %w", id.Server, err)
-	}
-	response, err := client.Client.Do(request)
-	if err != nil {
-		return 0, fmt.Errorf("asking %s for the time: %w", id.Server, err)
-	}
-	_ = response.Body.Close() // only the header is needed
-	date, err := http.ParseTime(response.Header.Get("Date"))
-	if err != nil {
-		return 0, fmt.Errorf("asking %s for the time: %w", id.Server, err)
-	}
-	return time.Since(date).Truncate(time.Second), nil
 }

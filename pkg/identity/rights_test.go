@@ -50,19 +50,3 @@ func TestRights_FaultNamesRightAndServer(t *testing.T) {
 	_, err := id.CheckPermission(t.Context(), id.Rights()[0])
 	wantError(t, err, "for the right to get nodes a", server.URL)
 }
-
-func TestIdentity_ComparesTheClocks(t *testing.T) {
-	t.Parallel()
-	server := startAPIServer(t)
-	id := borrow(t, server.kubeconfig(tokenUser("system:node:a")))
-	if ahead, err := id.Ahead(t.Context()); err != nil || ahead.Abs().Minutes() > 1 {
-		t.Errorf("against a server on this machine: %s, %v", ahead, err)
-	}
-	server.say("Sat, 31 Jan 2015 12:00:00 GMT")
-	if ahead, err := id.Ahead(t.Context()); err != nil || ahead.Hours() < 24*365 {
-		t.Errorf("against a server years behind: %s, %v", ahead, err)
-	}
-	server.say("noon")
-	_, err := id.Ahead(t.Context())
-	wantError(t, err, "for the time", server.URL)
-}

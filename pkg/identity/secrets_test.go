@@ -138,9 +138,7 @@ func faulty(t *testing.T, what, where, how int) []byte {
 // mustNotShowTheCanary looks for what nth says of a kubeconfig, and of one with which a client can be made.
 func mustNotShowTheCanary(t *testing.T, document []byte) {
 	t.Helper()
-	k := identity.New(identity.Options{
-		Read: func(context.Context) (string, []byte, error) { return "the settings", document, nil },
-	})
+	k := identity.New(identity.Options{Document: document})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // Nobody is asked.
 	for _, line := range identity.Describe(ctx, k) {

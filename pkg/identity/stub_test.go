@@ -47,17 +47,13 @@ type apiServer struct {
 	renamed   string          // the user whose every credential is now, who may read their own Node only; "" for none
 	denied    map[string]bool // rights, as in "delete pods"
 	reviews   map[string]string
-	date      string        // of the answers, if it is not now
-	conns     atomic.Int32  // connections that were made
-	held      chan struct{} // is told of each request for /held, which is answered after release is closed
-	release   chan struct{}
+	conns     atomic.Int32 // connections that were made
 }
 
 func startAPIServer(t *testing.T) *apiServer {
 	t.Helper()
 	s := &apiServer{
 		strangers: map[string]bool{}, denied: map[string]bool{}, reviews: map[string]string{},
-		held: make(chan struct{}), release: make(chan struct{}),
 	}
 	s.Server = httptest.NewUnstartedServer(s)
 	s.EnableHTTP2 = true
@@ -89,20 +85,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.strangers[user] && refusal == 0 {
 		refusal = http.StatusUnauthorized
 	}
-	if s.date != "" {
-		w.Header().Set("Date", s.date)
-	}
 	s.mu.Unlock()
-	if r.URL.Path == "/held" {
-		select {
-		case s.held <- struct{}{}:
-		case <-r.Context().Done():
-		}
-		select {
-		case <-s.release:
-		case <-r.Context().Done():
-		}
-	}
 	switch {
 	case refusal != 0:
 		answer(w, refusal, map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": refusal, "message": "not today"})
@@ -145,13 +128,6 @@ func (s *apiServer) deny(right string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.denied[right] = true
-}
-
-// say dates the answers.
-func (s *apiServer) say(date string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.date = date
 }
 
 // reviewed returns the attributes, as JSON, that a right was last asked for with.

@@ -1,15 +1,12 @@
 package identity_test
 
 import (
-	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nth-project/nth/pkg/identity"
@@ -33,26 +30,6 @@ func TestKeepWarm_ReportsEveryRound(t *testing.T) {
 	place(t, path, []byte(server.kubeconfig(tokenUser("system:node:b"))))
 	until("the kubeconfig is replaced", warm)
 	becomes(t, k, "b")
-}
-
-func TestIdentity_EndsWhenAFileHangs(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		back := make(chan struct{})
-		k := identity.New(identity.Options{Read: func(context.Context) (string, []byte, error) {
-			<-back
-			return "the settings", nil, nil
-		}})
-		for range 3 {
-			if _, err := k.Identity(t.Context()); !says("could not be read to its end in 8s")(err) {
-				t.Errorf("error %v", err)
-			}
-		}
-		close(back)
-		if _, err := k.Identity(t.Context()); !errors.Is(err, identity.ErrNotYet) {
-			t.Errorf("error %v, want that of an empty kubeconfig", err)
-		}
-	})
 }
 
 func TestKubelet_FollowsARotatedCertificate(t *testing.T) {
@@ -101,27 +78,20 @@ func TestKubelet_AsksAgainWhoseTheCredentialIs(t *testing.T) {
 	}
 }
 
-func TestCertificate_FaultIsNamedWithItsDates(t *testing.T) {
+func TestCertificate_ThatHasExpiredIsNamed(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		from, to time.Duration
-		want     string
-	}{
-		"it has expired":       {-48 * time.Hour, -24 * time.Hour, "the client certificate has expired: it was valid until %[2]s"},
-		"it is not valid yet":  {24 * time.Hour, 48 * time.Hour, "the client certificate is not valid yet: it is valid from %[1]s"},
-		"of another authority": {-time.Hour, time.Hour, `does not accept the client certificate of "system:node:a", issued by "system:node:a", valid from %[1]s to %[2]s`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			server := startAPIServer(t)
-			server.refuse(http.StatusUnauthorized)
-			from, to := time.Now().Add(c.from), time.Now().Add(c.to)
-			pair := base64.StdEncoding.EncodeToString(certificateFor(t, "system:node:a", from, to))
-			path := place(t, filepath.Join(t.TempDir(), "kubeconfig"),
-				[]byte(server.kubeconfig(fmt.Sprintf(`{"client-certificate-data": %q, "client-key-data": %q}`, pair, pair))))
-			_, err := identity.New(identity.Options{Kubeconfig: path}).Identity(t.Context())
-			const day = "2006-01-02 15:04 UTC"
-			want := strings.NewReplacer("%[1]s", from.UTC().Format(day), "%[2]s", to.UTC().Format(day)).Replace(c.want)
-			wantError(t, err, path, want)
-		})
-	}
+	server := startAPIServer(t)
+	server.refuse(http.StatusUnauthorized)
+	to := time.Now().Add(-24 * time.Hour)
+	pair := base64.StdEncoding.EncodeToString(certificateFor(t, "system:node:a", to.Add(-time.Hour), to))
+	path := place(t, filepath.Join(t.TempDir(), "kubeconfig"),
+		[]byte(server.kubeconfig(fmt.Sprintf(`{"client-certificate-data": %q, "client-key-data": %q}`, pair, pair))))
+	_, err := identity.New(identity.Options{Kubeconfig: path}).Identity(t.Context())
+	wantError(t, err, path, "the client certificate has expired: it was valid until "+to.UTC().Format("2006-01-02 15:04 UTC"))
+}
+
+// use makes a request with the identity.
+func use(t *testing.T, id identity.Identity) error {
+	t.Helper()
+	return id.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/" + id.Node).Do(t.Context()).Error()
 }

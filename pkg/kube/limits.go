@@ -40,18 +40,10 @@ const (
 	// and the longest read.
 	WarmUp = 50 * time.Second
 
-	// Token bounds the making of an EKS token, which asks the metadata service for credentials.
-	Token = 5 * time.Second
 	// Plugin bounds a run of an exec plugin, and PluginChild how long a child of a plugin that has ended may keep its output open.
 	// The AWS CLI needs a second, and more if the metadata service or STS is slow.
 	Plugin      = 20 * time.Second
 	PluginChild = time.Second
-	// Credential bounds the making of a credential by one way and then by another. Contains Token, Plugin and PluginChild.
-	Credential = 30 * time.Second
-	// Settings bounds a question to Bottlerocket's API for the settings of the cluster.
-	Settings = 5 * time.Second
-	// File bounds the reading of the kubeconfig and of the files that it names, which may be on a server. Contains Settings.
-	File = 8 * time.Second
 )
 
 // WriteLimit bounds a write that a hard deadline presses, with so much time left: a connection that hangs must not use it up.

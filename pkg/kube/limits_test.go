@@ -19,8 +19,6 @@ func TestLimits_OuterExceedsTheSumOfInner(t *testing.T) {
 		{"WritePressed", kube.WritePressed, []time.Duration{kube.WebhookUsual}},
 		{"WatchEnd", kube.WatchEnd, []time.Duration{kube.Watch}},
 		{"Idle", kube.Idle, []time.Duration{kube.WarmUp, kube.WarmUp / 10, kube.Read}},
-		{"Credential", kube.Credential, []time.Duration{kube.Token, kube.Plugin, kube.PluginChild}},
-		{"File", kube.File, []time.Duration{kube.Settings}},
 	} {
 		var sum time.Duration
 		for _, inner := range limit.inner {

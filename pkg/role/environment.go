@@ -19,7 +19,6 @@ const endpointVariable = "AWS_ENDPOINT_URL"
 type environment struct {
 	fips      aws.FIPSEndpointState
 	dualStack aws.DualStackEndpointState
-	ignored   bool // AWS_ENDPOINT_URL and its variants have no effect
 }
 
 // readEnvironment reads the variables that are true or false. The error names one that is neither.
@@ -30,11 +29,7 @@ func readEnvironment() (environment, error) {
 	}
 	dualStack, err := variable(
 		"AWS_USE_DUALSTACK_ENDPOINT", aws.DualStackEndpointStateUnset, aws.DualStackEndpointStateDisabled, aws.DualStackEndpointStateEnabled)
-	if err != nil {
-		return environment{}, err
-	}
-	ignored, err := variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", false, false, true)
-	return environment{fips: fips, dualStack: dualStack, ignored: ignored}, err
+	return environment{fips: fips, dualStack: dualStack}, err
 }
 
 // variable returns the value that stands for the setting of an environment variable: no for "false", yes for "true", unset if it is empty or
@@ -52,20 +47,9 @@ func variable[T any](name string, unset, no, yes T) (T, error) {
 	}
 }
 
-// baseEndpoint returns the endpoint that is configured for all services; empty if there is none.
-func (e environment) baseEndpoint() string {
-	if e.ignored {
-		return ""
-	}
-	return os.Getenv(endpointVariable)
-}
-
 // GetServiceBaseEndpoint returns the endpoint that is configured for one service; found is false if there is none. Clients of the SDK call it.
 // sdkID is the service's name, such as "Auto Scaling".
-func (e environment) GetServiceBaseEndpoint(_ context.Context, sdkID string) (endpoint string, found bool, err error) {
-	if e.ignored {
-		return "", false, nil
-	}
+func (environment) GetServiceBaseEndpoint(_ context.Context, sdkID string) (endpoint string, found bool, err error) {
 	endpoint = os.Getenv(endpointVariable + "_" + strings.ToUpper(strings.ReplaceAll(sdkID, " ", "_")))
 	return endpoint, endpoint != "", nil
 }

@@ -58,11 +58,11 @@ func Credentials(metadata Metadata) *aws.CredentialsCache {
 // connectTimeout is how long a connection to AWS may take to be made, and as long again to be encrypted.
 const connectTimeout = 5 * time.Second
 
-// Config returns the configuration for clients of the SDK that use the instance's role. It sends nothing to AWS. An empty region means the
-// instance's own, which Config reads from the metadata service. Config reads the same environment variables as AWS's own programs, as far as
-// they say where and how services are reached: AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT, AWS_ENDPOINT_URL, with the name of a service
-// or without, and AWS_CA_BUNDLE. Credentials in the environment are ignored: they are the role's.
-func Config(ctx context.Context, metadata Metadata, region string) (aws.Config, error) {
+// Account returns the configuration for clients of the SDK that use the instance's role, in the instance's own region. It sends nothing to AWS.
+// Account reads the same environment variables as AWS's own programs, as far as they say where and how services are
+// reached: AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT, AWS_ENDPOINT_URL, with the name of a service or without, and AWS_CA_BUNDLE.
+// Credentials in the environment are ignored.
+func (m Metadata) Account(ctx context.Context) (aws.Config, error) {
 	env, err := readEnvironment()
 	if err != nil {
 		return aws.Config{}, fmt.Errorf("reading AWS's settings in the environment: %w", err)
@@ -71,23 +71,19 @@ func Config(ctx context.Context, metadata Metadata, region string) (aws.Config, 
 	if err != nil {
 		return aws.Config{}, err
 	}
-	if region == "" {
-		if region, err = metadata.Line(ctx, "placement/region"); err != nil {
-			return aws.Config{}, fmt.Errorf("asking the metadata service for the region: %w", err)
-		}
+	region, err := m.Line(ctx, "placement/region")
+	if err != nil {
+		return aws.Config{}, fmt.Errorf("asking the metadata service for the region: %w", err)
 	}
 	cfg := aws.Config{
-		Region: region, Credentials: Credentials(metadata), HTTPClient: Unhurried(newHTTPClient(roots)),
+		Region: region, Credentials: Credentials(m), HTTPClient: Unhurried(newHTTPClient(roots)),
 		ConfigSources: []any{env}, // Clients look up the settings of their own service there.
 	}
-	if endpoint := env.baseEndpoint(); endpoint != "" {
+	if endpoint := os.Getenv(endpointVariable); endpoint != "" {
 		cfg.BaseEndpoint = aws.String(strings.TrimSuffix(endpoint, "/"))
 	}
 	return cfg, nil
 }
-
-// Account returns Config for the instance's own region.
-func (m Metadata) Account(ctx context.Context) (aws.Config, error) { return Config(ctx, m, "") }
 
 // Own returns the instance's own ID, and the configuration that account returns. account is usually Metadata.Account. Own sends nothing to AWS.
 func Own(ctx context.Context, metadata Metadata, account func(context.Context) (aws.Config, error)) (id string, cfg aws.Config, err error) {

@@ -2,7 +2,6 @@ package role_test
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -30,7 +29,6 @@ import (
 	"github.com/nth-project/nth/pkg/asg"
 	nthec2 "github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/ec2/ec2test"
-	"github.com/nth-project/nth/pkg/ekstoken"
 	"github.com/nth-project/nth/pkg/internal/pipetest"
 	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/sqs"
@@ -204,10 +202,10 @@ func (r *refusing) Do(request *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusForbidden, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: request}, nil
 }
 
-// asked lists the hosts that all parts of nth and nth-queue ask which speak to AWS, and to which a token for EKS is addressed.
+// asked lists the hosts that all parts of nth and nth-queue ask which speak to AWS.
 func asked(t *testing.T, region string) []string {
 	t.Helper()
-	account, err := role.Config(t.Context(), metadata(region), "")
+	account, err := metadata(region).Account(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,21 +217,6 @@ func asked(t *testing.T, region string) []string {
 	// That is in the words of EC2; of the others, only the host is of interest.
 	_, _ = asg.NewHookClient(asg.HookClientOptions{AWS: account}, asg.Settings{}).Rights("workers")[0].Allowed(t.Context())
 	_, _, _ = sqs.New(sqs.Options{AWS: account, URL: "/1/queue"}).Setup(t.Context())
-	for _, source := range []*ekstoken.Source{ekstoken.Of(account), ekstoken.New(metadata(region), "")} {
-		token, _, err := source.Token(t.Context(), "production", "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(token, "k8s-aws-v1."))
-		if err != nil {
-			t.Fatal(err)
-		}
-		request, err := url.Parse(string(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		nobody.hosts[request.Host] = true
-	}
 	return slices.Sorted(maps.Keys(nobody.hosts))
 }
 
@@ -251,7 +234,7 @@ func TestConfig_AsksEachServiceInItsPartition(t *testing.T) {
 	} {
 		t.Run(partition, func(t *testing.T) {
 			var want []string
-			for _, service := range []string{"autoscaling", "ec2", "sqs", "sts"} {
+			for _, service := range []string{"autoscaling", "ec2", "sqs"} {
 				want = append(want, service+"."+row.region+"."+row.domain)
 			}
 			if got := asked(t, row.region); !slices.Equal(got, want) {
@@ -268,26 +251,22 @@ func TestConfig_TakesEndpointsFromTheEnvironment(t *testing.T) {
 	}{
 		"FIPS": {
 			map[string]string{"AWS_USE_FIPS_ENDPOINT": "true"},
-			[]string{"autoscaling-fips.us-east-1.amazonaws.com", "ec2-fips.us-east-1.amazonaws.com", "sqs-fips.us-east-1.amazonaws.com", "sts-fips.us-east-1.amazonaws.com"},
+			[]string{"autoscaling-fips.us-east-1.amazonaws.com", "ec2-fips.us-east-1.amazonaws.com", "sqs-fips.us-east-1.amazonaws.com"},
 		},
 		"dual-stack": {
 			map[string]string{"AWS_USE_DUALSTACK_ENDPOINT": "true"},
-			[]string{"autoscaling.us-east-1.api.aws", "ec2.us-east-1.api.aws", "sqs.us-east-1.api.aws", "sts.us-east-1.api.aws"},
+			[]string{"autoscaling.us-east-1.api.aws", "ec2.us-east-1.api.aws", "sqs.us-east-1.api.aws"},
 		},
 		"both": {
 			map[string]string{"AWS_USE_FIPS_ENDPOINT": "true", "AWS_USE_DUALSTACK_ENDPOINT": "true"},
-			[]string{"autoscaling-fips.us-east-1.api.aws", "ec2-fips.us-east-1.api.aws", "sqs-fips.us-east-1.api.aws", "sts-fips.us-east-1.api.aws"},
+			[]string{"autoscaling-fips.us-east-1.api.aws", "ec2-fips.us-east-1.api.aws", "sqs-fips.us-east-1.api.aws"},
 		},
-		"an endpoint for all, which no token is for": {
-			map[string]string{"AWS_ENDPOINT_URL": "https://aws.example"}, []string{"aws.example", "sts.us-east-1.amazonaws.com"},
+		"an endpoint for all": {
+			map[string]string{"AWS_ENDPOINT_URL": "https://aws.example"}, []string{"aws.example"},
 		},
 		"an endpoint for one": {
-			map[string]string{"AWS_ENDPOINT_URL_EC2": "https://ec2.example", "AWS_ENDPOINT_URL_STS": "https://sts.example"},
-			[]string{"autoscaling.us-east-1.amazonaws.com", "ec2.example", "sqs.us-east-1.amazonaws.com", "sts.us-east-1.amazonaws.com"},
-		},
-		"endpoints that are to be ignored": {
-			map[string]string{"AWS_ENDPOINT_URL_EC2": "https://ec2.example", "AWS_ENDPOINT_URL": "https://aws.example", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"},
-			[]string{"autoscaling.us-east-1.amazonaws.com", "ec2.us-east-1.amazonaws.com", "sqs.us-east-1.amazonaws.com", "sts.us-east-1.amazonaws.com"},
+			map[string]string{"AWS_ENDPOINT_URL_EC2": "https://ec2.example"},
+			[]string{"autoscaling.us-east-1.amazonaws.com", "ec2.example", "sqs.us-east-1.amazonaws.com"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -303,7 +282,7 @@ func TestConfig_TakesEndpointsFromTheEnvironment(t *testing.T) {
 
 func TestConfig_NamesABadVariable(t *testing.T) {
 	t.Setenv("AWS_USE_FIPS_ENDPOINT", "maybe")
-	if _, err := role.Config(t.Context(), metadata("us-east-1"), ""); err == nil || !strings.Contains(err.Error(), "AWS_USE_FIPS_ENDPOINT") {
+	if _, err := metadata("us-east-1").Account(t.Context()); err == nil || !strings.Contains(err.Error(), "AWS_USE_FIPS_ENDPOINT") {
 		t.Errorf("it says %v", err)
 	}
 }

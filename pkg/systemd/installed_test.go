@@ -8,6 +8,22 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
+// host makes a file system with these files.
+func host(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for path, text := range files {
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
 func TestFindInstalled_LooksBelowARoot(t *testing.T) {
 	const unit = "/usr/lib/systemd/system/nth.service"
 	want := systemd.Installed{Unit: unit, Catalog: "/usr/lib/systemd/catalog/nth.catalog", DropIn: "/etc/systemd/logind.conf.d/80-nth.conf"}

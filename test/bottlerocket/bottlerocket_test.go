@@ -25,40 +25,6 @@ func mustDrain(t *testing.T, h *bottlerocket.Host) {
 	h.WaitStatus(t, "is drained")
 }
 
-func TestNormal_DrainsItsNode(t *testing.T) {
-	t.Parallel()
-	h := bottlerocket.New(t, lab.Shared(t), bottlerocket.Normal)
-	h.Start(t)
-
-	t.Run("it sees nothing of the host and says so once", func(t *testing.T) {
-		if said := h.Said(t, "no advance notice of shutdowns: a host container that is not superpowered"); len(said) != 1 {
-			t.Errorf("said %d times", len(said))
-		}
-		if o := h.Try(t, "runc", "exec", "nth", "/usr/bin/nth", "config"); !strings.Contains(o.Stdout, "host_root = \"\"\n") {
-			t.Errorf("the settings are\n%s%s", o.Stdout, o.Stderr)
-		}
-	})
-	t.Run("it is known by a token of the instance's role", func(t *testing.T) {
-		if h.EKS.Accepted() == 0 || h.EKS.Refused() != nil {
-			t.Errorf("%d requests let in, one refused: %v", h.EKS.Accepted(), h.EKS.Refused())
-		}
-	})
-	t.Run("all is well with it", func(t *testing.T) { mustCheck(t, h, "token for the EKS cluster production") })
-	h.Run(t, "kill", "-KILL", h.Daemon(t))
-	h.WaitSaid(t, "(signal: killed); starting it again in 500ms", 1)
-	mustDrain(t, h)
-	t.Run("its words have their priorities in the journal", func(t *testing.T) { mustHavePriorities(t, h) })
-	t.Run("so have those about wrong settings", func(t *testing.T) {
-		h.UserData(t, "colour = \"blue\"")
-		h.Run(t, "systemctl", "restart", "host-containers@nth.service")
-		h.WaitSaid(t, "/.bottlerocket/host-containers/current/user-data: line 1: colour: unknown key", 1)
-		if e := h.Said(t, "unknown key")[0]; e["PRIORITY"] != "3" {
-			t.Errorf("priority %s: %s", e["PRIORITY"], e.Message())
-		}
-		mustHavePriorities(t, h)
-	})
-}
-
 // mustCheck fails the test unless "nth check" finds everything as it should be, and the identity by what the text says.
 func mustCheck(t *testing.T, h *bottlerocket.Host, identity string) {
 	t.Helper()
@@ -85,22 +51,23 @@ func mustHavePriorities(t *testing.T, h *bottlerocket.Host) {
 	}
 }
 
-func TestSuperpowered_DrainsItsNodeByTheKubeletsCredential(t *testing.T) {
-	for name, test := range map[string]struct {
-		join               func(*bottlerocket.Host, lab.TB)
-		settings, identity string
-	}{
-		"its certificate":                     {(*bottlerocket.Host).JoinByCertificate, "", "the client certificate "},
-		"a token in place of one of a plugin": {(*bottlerocket.Host).JoinByToken, "kubernetes.token = \"eks\"", "token for the EKS cluster production"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := bottlerocket.New(t, lab.Shared(t), bottlerocket.Superpowered)
-			test.join(h, t)
-			h.UserData(t, test.settings)
-			h.Start(t)
-			mustCheck(t, h, test.identity)
-			mustDrain(t, h)
-		})
-	}
+func TestContainer_DrainsItsNode(t *testing.T) {
+	t.Parallel()
+	h := bottlerocket.New(t, lab.Shared(t))
+	h.JoinByCertificate(t)
+	h.Start(t)
+	mustCheck(t, h, "the client certificate ")
+	h.Run(t, "kill", "-KILL", h.Daemon(t))
+	h.WaitSaid(t, "(signal: killed); starting it again in 500ms", 1)
+	mustDrain(t, h)
+	t.Run("its words have their priorities in the journal", func(t *testing.T) { mustHavePriorities(t, h) })
+	t.Run("so have those about wrong settings", func(t *testing.T) {
+		h.UserData(t, "colour = \"blue\"")
+		h.Run(t, "systemctl", "restart", "host-containers@nth.service")
+		h.WaitSaid(t, "/.bottlerocket/host-containers/current/user-data: line 1: colour: unknown key", 1)
+		if e := h.Said(t, "unknown key")[0]; e["PRIORITY"] != "3" {
+			t.Errorf("priority %s: %s", e["PRIORITY"], e.Message())
+		}
+		mustHavePriorities(t, h)
+	})
 }

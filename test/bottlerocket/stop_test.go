@@ -19,7 +19,7 @@ const unit = "host-containers@nth.service"
 func superpowered(t *testing.T) *bottlerocket.Host {
 	t.Helper()
 	t.Parallel()
-	h := bottlerocket.New(t, lab.Shared(t), bottlerocket.Superpowered)
+	h := bottlerocket.New(t, lab.Shared(t))
 	h.JoinByPlugin(t)
 	h.Start(t)
 	return h

@@ -2,14 +2,14 @@
 // mounts, namespaces and capabilities that host-ctr gives to one, and stopped as host-ctr stops one, on a machine that a
 // real systemd has booted.
 //
-//	h := bottlerocket.New(t, cp, bottlerocket.Superpowered)
+//	h := bottlerocket.New(t, cp)
 //	h.JoinByPlugin(t)
 //	h.Start(t)
 //	h.IMDS.SetSpot("terminate", time.Now().Add(2*time.Minute))
 //	h.Node.WaitEmpty(t)
 //
-// What host-ctr does was read in its sources. Here runc does it in the place of containerd (spec.go, host-ctr.sh), and
-// the API server of Bottlerocket has a stand-in. What cannot be shown is SELinux.
+// What host-ctr does was read in its sources. Here runc does it in the place of containerd (spec.go, host-ctr.sh).
+// What cannot be shown is SELinux.
 package bottlerocket
 
 import (
@@ -18,17 +18,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/nth-project/nth/pkg/identity/bottlerockettest"
 	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/test/internal/eks"
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/machine"
-)
-
-// The sorts of host containers.
-const (
-	Normal       = false
-	Superpowered = true
 )
 
 // name is the host container's, and unit its service's.
@@ -72,12 +64,10 @@ type Host struct {
 	*machine.Machine
 	Node *lab.Node
 	IMDS *imdstest.Server
-	EKS  *eks.Cluster
-	API  *bottlerockettest.API
 }
 
 // New boots a host with the container, which does not run yet.
-func New(t lab.TB, cp *lab.ControlPlane, superpowered bool) *Host {
+func New(t lab.TB, cp *lab.ControlPlane) *Host {
 	t.Helper()
 	image, err := made()
 	if err != nil {
@@ -85,14 +75,9 @@ func New(t lab.TB, cp *lab.ControlPlane, superpowered bool) *Host {
 	}
 	h := &Host{Machine: machine.Boot(t, "trixie", "runc"), Node: cp.AddNode(t), IMDS: imdstest.NewServer()}
 	t.Cleanup(h.IMDS.Close)
-	h.EKS = eks.New(t, h.Node, h.IMDS)
 	for _, dir := range []string{home, bundle, "/var/log/support", "/local"} {
 		h.Run(t, "mkdir", "-p", "-m", "700", dir)
 	}
-	if h.API, err = bottlerockettest.Listen(h.Path("/local/api.sock"), h.EKS.Settings()); err != nil {
-		t.Fatalf("standing in for Bottlerocket's API: %v", err)
-	}
-	t.Cleanup(h.API.Close)
 	config, err := image.Unpack(h.Path(bundle + "/image"))
 	if err != nil {
 		t.Fatalf("unpacking the image: %v", err)
@@ -101,7 +86,7 @@ func New(t lab.TB, cp *lab.ControlPlane, superpowered bool) *Host {
 	if err != nil {
 		t.Fatalf("asking for the capabilities of the machine: %v", err)
 	}
-	text, err := spec(name, superpowered, all, config)
+	text, err := spec(name, all, config)
 	if err != nil {
 		t.Fatalf("describing the container: %v", err)
 	}
@@ -131,7 +116,7 @@ func (h *Host) JoinByPlugin(t lab.TB) {
 	h.Run(t, "chmod", "755", pluginFile)
 	h.Write(t, authorityFile, string(h.authority(t)))
 	h.Write(t, kubeconfigFile, kubeconfig(h.server(t), fmt.Sprintf(`{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1",
-      "command": %q, "args": ["token", "-i", %q, "--region", %q]}}`, pluginFile, eks.ClusterName, imdstest.Region)))
+      "command": %q, "args": ["token", "-i", "production", "--region", %q]}}`, pluginFile, imdstest.Region)))
 }
 
 // JoinByCertificate makes the machine the node, with a kubelet that has a certificate, which it keeps as kubelets do:
@@ -143,14 +128,6 @@ func (h *Host) JoinByCertificate(t lab.TB) {
 	h.Run(t, "ln", "-s", dated, current)
 	h.Write(t, authorityFile, string(h.authority(t)))
 	h.Write(t, kubeconfigFile, kubeconfig(h.server(t), fmt.Sprintf(`{"client-certificate": %q, "client-key": %q}`, current, current)))
-}
-
-// JoinByToken makes the machine the node, with a kubelet whose plugin, that is not there, makes tokens for EKS.
-func (h *Host) JoinByToken(t lab.TB) {
-	t.Helper()
-	h.Write(t, authorityFile, string(h.EKS.Authority))
-	h.Write(t, kubeconfigFile, kubeconfig(h.EKS.URL, fmt.Sprintf(`{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1",
-      "command": %q, "args": ["token", "-i", %q]}}`, pluginFile, eks.ClusterName)))
 }
 
 // Start starts the container, now and with each boot, and waits until nth watches over the node.

@@ -27,59 +27,30 @@ func named(set string) ([]string, error) {
 	return names, err
 }
 
-// normalCapabilities are those of a host container that is not superpowered: the defaults of containerd.
-var normalCapabilities = []string{
-	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW", "CAP_SETGID", "CAP_SETUID",
-	"CAP_SETFCAP", "CAP_SETPCAP", "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_KILL", "CAP_AUDIT_WRITE",
-}
-
-// spec is the runtime specification that host-ctr makes for a container with the name, as JSON: its namespaces, mounts,
-// capabilities and limits. A superpowered container has all the capabilities of the host. What the specification leaves
-// out has no meaning to nth: SELinux labels, the filter of system calls, kernel modules and sources.
-func spec(name string, superpowered bool, hosts []string, image Config) ([]byte, error) {
-	capabilities := normalCapabilities
-	if superpowered {
-		capabilities = hosts
-	}
+// spec is the runtime specification that host-ctr makes for a superpowered container with the name, as JSON: its namespaces, mounts, limits, and
+// all the capabilities of the host. What the specification leaves out has no meaning to nth: SELinux labels, the filter of system calls, kernel
+// modules and sources.
+func spec(name string, capabilities []string, image Config) ([]byte, error) {
 	return json.MarshalIndent(object{
 		"ociVersion": "1.0.2",
 		"process": object{
 			"user": object{"uid": 0, "gid": 0}, "cwd": "/",
-			"args":            slices.Concat(image.Entrypoint, image.Cmd),
-			"env":             image.Env,
-			"capabilities":    object{"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
-			"rlimits":         []object{{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}},
-			"noNewPrivileges": !superpowered,
+			"args":         slices.Concat(image.Entrypoint, image.Cmd),
+			"env":          image.Env,
+			"capabilities": object{"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
+			"rlimits":      []object{{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}},
 		},
 		"root":   object{"path": "rootfs"},
-		"mounts": slices.Concat(processes(superpowered), mounts(name), hostMounts(superpowered)),
-		"linux":  isolation(superpowered),
+		"mounts": slices.Concat([]object{processes}, mounts(name), hostMounts),
+		"linux": object{
+			"cgroupsPath": "/default/nth", "namespaces": []object{{"type": "ipc"}, {"type": "uts"}, {"type": "mount"}},
+		},
 	}, "", "  ")
 }
 
-func isolation(superpowered bool) object {
-	spaces := []object{{"type": "ipc"}, {"type": "uts"}, {"type": "mount"}}
-	linux := object{"cgroupsPath": "/default/nth"}
-	if !superpowered {
-		spaces = append(spaces, object{"type": "pid"})
-		linux["maskedPaths"] = []string{
-			"/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
-			"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi",
-		}
-		linux["readonlyPaths"] = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
-	}
-	linux["namespaces"] = spaces
-	return linux
-}
-
-// processes is /proc. Where it shows the processes of the host, the machine's own is the same, and better: the machine is
-// a container itself, and only there is the boot ID that it calls its own.
-func processes(superpowered bool) []object {
-	if superpowered {
-		return []object{{"destination": "/proc", "type": "bind", "source": "/proc", "options": []string{"rbind"}}}
-	}
-	return []object{{"destination": "/proc", "type": "proc", "source": "proc"}}
-}
+// processes is /proc. It is the machine's own, with the processes of the host: the machine is a container itself, and only there is the boot ID
+// that it calls its own.
+var processes = object{"destination": "/proc", "type": "bind", "source": "/proc", "options": []string{"rbind"}}
 
 // mounts are those of every host container.
 func mounts(name string) []object {
@@ -97,7 +68,6 @@ func mounts(name string) []object {
 		mount("tmpfs", "/run", "nosuid", "mode=755"),
 		bind("/etc/hosts", "/etc/hosts", "ro"),
 		bind("/local/resolv.conf", "/etc/resolv.conf", "ro"),
-		bind("/local/api.sock", "/run/api.sock", "rw"),
 		bind("/etc/bottlerocket-release", "/etc/bottlerocket-release", "ro"),
 		bind("/var/log/support", "/.bottlerocket/support", "ro"),
 		bind(home, "/.bottlerocket/host-containers/"+name, "rw"),
@@ -106,12 +76,7 @@ func mounts(name string) []object {
 }
 
 // hostMounts are those that superpowers add.
-func hostMounts(superpowered bool) []object {
-	if !superpowered {
-		return nil
-	}
-	return []object{
-		{"destination": "/.bottlerocket/rootfs", "type": "bind", "source": "/", "options": []string{"rbind", "ro", "rprivate"}},
-		{"destination": "/.bottlerocket/rootfs/mnt", "type": "bind", "source": "/mnt", "options": []string{"rbind", "rshared"}},
-	}
+var hostMounts = []object{
+	{"destination": "/.bottlerocket/rootfs", "type": "bind", "source": "/", "options": []string{"rbind", "ro", "rprivate"}},
+	{"destination": "/.bottlerocket/rootfs/mnt", "type": "bind", "source": "/mnt", "options": []string{"rbind", "rshared"}},
 }

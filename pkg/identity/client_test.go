@@ -1,0 +1,57 @@
+package identity_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/nth-project/nth/pkg/identity"
+)
+
+// connectTo returns the client of a kubeconfig for a server elsewhere, with more fields of its cluster.
+func connectTo(t *testing.T, more string) (*identity.Client, error) {
+	t.Helper()
+	server := startAPIServer(t)
+	text := strings.ReplaceAll(server.kubeconfig(tokenUser("system:node:a")), `"server": "`+server.URL+`"`, more+`"server": "https://apiserver.test"`)
+	return identity.Connect(place(t, filepath.Join(t.TempDir(), "kubeconfig"), []byte(text)), identity.ClientOptions{})
+}
+
+// Without t.Parallel: the environment is set.
+func TestProxy_IsTheKubeconfigsOrTheEnvironments(t *testing.T) {
+	const own = "http://robot:hunter2%25@own.test:3128"
+	for name, test := range map[string]struct{ environment, none, kubeconfig, want string }{
+		"the environment's": {own, "10.0.0.0/8", "", "http://own.test:3128"},
+		"an exception":      {own, ".test", "", ""},
+		"the kubeconfig's":  {own, "", `"proxy-url": "http://robot:hunter2@other.test", `, "http://other.test"},
+		"none":              {"", "", "", ""},
+	} {
+		t.Setenv("HTTPS_PROXY", test.environment)
+		t.Setenv("NO_PROXY", test.none)
+		if c, err := connectTo(t, test.kubeconfig); err != nil || c.Proxy != test.want {
+			t.Errorf("%s: %+v, %v", name, c, err)
+		}
+	}
+}
+
+// An error is logged. What net/http cannot read as the address of a proxy, it ignores, as the kubelet does.
+func TestProxy_FaultHidesItsUserAndPassword(t *testing.T) {
+	const wrong = "HTTPS_PROXY or HTTP_PROXY is no address of a proxy"
+	for address, own := range map[string]string{
+		"http://robot:hunter2%@proxy.test": "", "http://robot:hunter2@[proxy.test": "", "ftp://robot:hunter2@proxy.test": "",
+		"http://robot:1/hunter2@proxy.test:3128": wrong, "http://hunter2/1@proxy.test": wrong,
+	} {
+		t.Setenv("HTTPS_PROXY", "")
+		_, err := connectTo(t, fmt.Sprintf(`"proxy-url": %q, `, address))
+		wantError(t, err, "the cluster's proxy-url is no address of a proxy")
+		t.Setenv("HTTPS_PROXY", address)
+		_, ownErr := connectTo(t, "")
+		if said := fmt.Sprint(ownErr); own != "" && !strings.Contains(said, own) {
+			t.Errorf("%s: %s", address, said)
+		}
+		if said := fmt.Sprint(err, ownErr); regexp.MustCompile("hunter2|robot").MatchString(said) {
+			t.Errorf("what may not be shown is: %s", said)
+		}
+	}
+}
