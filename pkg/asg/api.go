@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -20,7 +21,6 @@ const (
 	describeHooks     = "autoscaling:DescribeLifecycleHooks"
 	heartbeat         = "autoscaling:RecordLifecycleActionHeartbeat"
 	complete          = "autoscaling:CompleteLifecycleAction"
-	describeGroups    = "autoscaling:DescribeAutoScalingGroups"
 )
 
 // answerLimit is how long one request may take, including the one for credentials.
@@ -47,8 +47,6 @@ func unpermitted(err error) bool {
 // without says in words what nth does if it lacks the permission for an action.
 func without(action string) string {
 	switch action {
-	case describeGroups:
-		return "whether the group keeps a machine whose hook is abandoned is not known, and the hook is completed with CONTINUE"
 	case heartbeat:
 		return "the machine is held for one timeout of the hook only"
 	case complete:
@@ -58,16 +56,8 @@ func without(action string) string {
 	}
 }
 
-// firstPause and longestPause bound the backoff.
-const (
-	firstPause   = time.Second
-	longestPause = time.Minute
-)
-
-// pause is the backoff after so many failures in a row.
-func pause(failures int) time.Duration {
-	return role.Pause(failures, firstPause, longestPause)
-}
+// firstPause and longestPause bound the pauses after requests that fail.
+const firstPause, longestPause = time.Second, time.Minute
 
 // newClient returns a client that retries nothing: each caller knows how long its request is worth retrying.
 func newClient(cfg aws.Config) *autoscaling.Client {
@@ -110,9 +100,12 @@ func (c *HookClient) groupOf(ctx context.Context, instance string) (group, state
 	return "", "", nil
 }
 
-// describeHooks asks for a group's hooks.
+// describeHooks asks for a group's hooks. A group that does not exist has none.
 func (c *HookClient) describeHooks(ctx context.Context, group string) ([]hook, error) {
 	out, err := call(ctx, describeHooks, c.sdk.DescribeLifecycleHooks, &autoscaling.DescribeLifecycleHooksInput{AutoScalingGroupName: &group})
+	if errors.Is(err, errNothingWaits) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -155,42 +148,14 @@ func (c *HookClient) heartbeat(ctx context.Context, a Action) error {
 	return err
 }
 
-// The results of a lifecycle action. ABANDON ends the waiting for all other hooks as well. Whether Auto Scaling then terminates the instance
-// is the group's policy: see retains.
-const (
-	proceed = "CONTINUE"
-	abandon = "ABANDON"
-)
-
-// end completes a lifecycle action with a result, so that Auto Scaling waits for its hook no longer. The error is errNothingWaits if it does
-// not wait.
-func (c *HookClient) end(ctx context.Context, a Action, result string) error {
+// end completes a lifecycle action, so that Auto Scaling waits for its hook no longer. The error is errNothingWaits if it does not wait.
+func (c *HookClient) end(ctx context.Context, a Action, result Request) error {
 	_, err := call(ctx, complete, c.sdk.CompleteLifecycleAction, &autoscaling.CompleteLifecycleActionInput{
 		AutoScalingGroupName: &a.Group, LifecycleHookName: &a.Hook, InstanceId: &a.Instance, LifecycleActionToken: a.token(),
-		LifecycleActionResult: &result,
+		LifecycleActionResult: aws.String(strings.ToUpper(string(result))),
 	})
-	what := Continue
-	if result == abandon {
-		what = Abandon
-	}
-	c.count(ctx, what, err)
+	c.count(ctx, result, err)
 	return err
-}
-
-// retains asks for the group's instance lifecycle policy, and reports whether the group keeps an instance, instead of terminating it, when a
-// hook for its termination is completed with ABANDON.
-func (c *HookClient) retains(ctx context.Context, group string) (bool, error) {
-	out, err := call(ctx, describeGroups, c.sdk.DescribeAutoScalingGroups,
-		&autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: []string{group}})
-	if err != nil {
-		return false, err
-	}
-	for _, g := range out.AutoScalingGroups {
-		if p := g.InstanceLifecyclePolicy; aws.ToString(g.AutoScalingGroupName) == group && p != nil && p.RetentionTriggers != nil {
-			return p.RetentionTriggers.TerminateHookAbandon == types.RetentionActionRetain, nil
-		}
-	}
-	return false, nil
 }
 
 // Request is what is asked of Auto Scaling about a hook that waits. Its text never changes: metrics have it as a label.
@@ -198,7 +163,9 @@ type Request string
 
 // The requests.
 const (
-	// Heartbeat: wait for another timeout. Continue and Abandon end the waiting, each with its result.
+	// Heartbeat: wait for another timeout. Continue and Abandon end the waiting, each with its result. ABANDON ends that for all other hooks,
+	// too. Auto Scaling keeps the instance then if the group's instance lifecycle policy says TerminateHookAbandon=retain:
+	// https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html
 	Heartbeat Request = "heartbeat"
 	Continue  Request = "continue"
 	Abandon   Request = "abandon"

@@ -33,10 +33,9 @@ type Settings struct {
 	// names, choose decides.
 	Hooks, LaunchHooks []string
 	// Budget is how long the drain may take, from when the event was first seen. An event gets a deadline if Auto Scaling takes the
-	// machine before the budget ends. The budget is also how long a machine is held whose node is opted out; with 0, that is as long as
-	// its hooks wait.
+	// machine before the budget ends.
 	Budget time.Duration
-	// Abandon says to abandon the hooks of a termination whose time is over with pods left, where the group keeps the machine then.
+	// Abandon says to abandon the hooks of a termination whose time is over with pods left.
 	Abandon bool
 }
 

@@ -2,7 +2,6 @@ package asg
 
 import (
 	"context"
-	"slices"
 
 	"github.com/nth-project/nth/pkg/role"
 )
@@ -31,17 +30,10 @@ func ownClient(ctx context.Context, opts Options, settings Settings, r reporter)
 }
 
 // Explain says in words which of a group's hooks nth completes; completes is false if that is none. With launch, the hooks are those for
-// launches, and which is empty if the group has none. Otherwise they are those for terminations.
+// launches, otherwise those for terminations.
 func (c *HookClient) Explain(ctx context.Context, group string, launch bool) (which string, completes bool, err error) {
-	hooks, err := c.describeHooks(ctx, group)
-	if err != nil {
-		return "", false, err
-	}
-	if launch && !slices.ContainsFunc(hooks, func(h hook) bool { return h.transition == launching }) {
-		return "", false, nil // Most groups have none: this is not worth a line.
-	}
-	chosen, why := choose(group, hooks, c.rule(Action{Launch: launch}.transition()))
-	return why, len(chosen) > 0, nil
+	chosen, which, err := c.choose(ctx, group, launch)
+	return which, len(chosen) > 0, err
 }
 
 // There is no hook or instance of these names: requests about them have no effect.
@@ -51,19 +43,12 @@ const noHook, noInstance = "nth-check-no-such-hook", "i-00000000000000000"
 // autoscaling:DescribeAutoScalingInstances, which OwnGroup tries.
 func (c *HookClient) Rights(group string) []role.Right {
 	nothing := Action{Group: group, Hook: noHook, Instance: noInstance}
-	rights := []role.Right{
+	return []role.Right{
 		{Name: heartbeat, Without: without(heartbeat), Try: func(ctx context.Context) error { return c.heartbeat(ctx, nothing) }},
-		{Name: complete, Without: without(complete), Try: func(ctx context.Context) error { return c.end(ctx, nothing, proceed) }},
-		{
-			Name: describeHooks, Without: "hooks are taken to have a timeout of " + shortTimeout.String() + ", and only those are completed that the settings name",
-			Try: func(ctx context.Context) error { _, err := c.describeHooks(ctx, group); return err },
-		},
-	}
-	if c.settings.Load().Abandon {
-		rights = append(rights, role.Right{Name: describeGroups, Without: without(describeGroups), Try: func(ctx context.Context) error {
-			_, err := c.retains(ctx, group)
+		{Name: complete, Without: without(complete), Try: func(ctx context.Context) error { return c.end(ctx, nothing, Continue) }},
+		{Name: describeHooks, Without: "only hooks that the settings name are completed", Try: func(ctx context.Context) error {
+			_, err := c.describeHooks(ctx, group)
 			return err
-		}})
+		}},
 	}
-	return rights
 }

@@ -34,9 +34,9 @@ func TestExplain_SaysWhetherTheGroupsHookIsOurs(t *testing.T) {
 			want     string
 			ours     bool
 		}{
-			{asg.Settings{}, false, "after the drain, the lifecycle hook drain", true},
-			{asg.Settings{Hooks: []string{"other"}}, false, "none of the lifecycle hooks", false},
-			{asg.Settings{}, true, "", false},
+			{asg.Settings{}, false, "nth holds and completes the lifecycle hook drain", true},
+			{asg.Settings{Hooks: []string{"other"}}, false, "the Auto Scaling group workers has lifecycle hooks", false},
+			{asg.Settings{}, true, "the Auto Scaling group workers has no lifecycle hook for launches", false},
 		} {
 			found, ours, err := r.client(row.settings).Explain(r.t.Context(), group, row.launch)
 			if !strings.HasPrefix(found, row.want) || (found == "") != (row.want == "") || ours != row.ours || err != nil {
@@ -54,7 +54,7 @@ func TestRights_AreTriedWithoutEffect(t *testing.T) {
 	t.Parallel()
 	bubble(t, one(hook), func(r *rig) {
 		r.aws.Terminate(instance)
-		rights := r.client(asg.Settings{Complete: true, Abandon: true}).Rights(group)
+		rights := r.client(asg.Settings{Complete: true}).Rights(group)
 		for _, denied := range rights {
 			r.aws.Allow()
 			r.aws.Deny(strings.TrimPrefix(denied.Name, "autoscaling:"))

@@ -19,39 +19,18 @@ type hook struct {
 // interval is the time between two heartbeats: two may get lost without harm.
 func (h hook) interval() time.Duration { return h.timeout / 3 }
 
-// The hooks that EKS puts on the groups of its managed node groups. EKS completes them when it has drained the node itself, or the
+// eksHooks are those that EKS puts on the groups of its managed node groups. EKS completes them when it has drained the node itself, or the
 // node has joined.
-const (
-	eksHook       = "Terminate-LC-Hook"
-	eksLaunchHook = "Launch-LC-Hook"
-)
+var eksHooks = []string{"Terminate-LC-Hook", "Launch-LC-Hook"}
 
-// rule says by what choose chooses hooks for one transition.
+// rule says by what hooks are chosen for one transition.
 type rule struct {
-	transition string
-	// named are the hooks that the settings name. If they name none, choose decides.
-	named []string
+	transition string // by its name in the API
+	kind       string // what the hooks are for, in words
+	setting    string // the setting that names hooks
+	named      []string
 	// queue is the queue that nth-queue reads, in the form of HookClientOptions.Queue; empty for nth.
 	queue string
-}
-
-// words are the parts of messages that differ by the transition.
-type words struct {
-	kind         string // what the hooks are for
-	setting      string // the setting that names hooks
-	until        string // for what a hook holds the machine
-	willComplete string // a format, for the names of the hooks and their group
-}
-
-var wordsFor = map[string]words{
-	terminating: {
-		"terminations", "events.asg-termination.hooks", "for the drain",
-		"after the drain, the lifecycle hook %s of the Auto Scaling group %s will be completed; heartbeats hold the machine until then",
-	},
-	launching: {
-		"launches", "fleet.launch_hooks", "until its node is Ready",
-		"once the node is Ready, the lifecycle hook %s of the Auto Scaling group %s will be completed",
-	},
 }
 
 // choose returns those of a group's hooks that nth is to complete. why says in words what follows, also if it chooses none.
@@ -62,39 +41,26 @@ var wordsFor = map[string]words{
 //   - Hooks notify nth-queue's own queue: those are chosen.
 //   - The group has one hook, which notifies nothing and is not that of EKS: it is chosen.
 func choose(group string, all []hook, r rule) (chosen []hook, why string) {
-	say := wordsFor[r.transition]
-	hooks := only(all, func(h hook) bool { return h.transition == r.transition })
-	if len(hooks) == 0 {
-		return nil, fmt.Sprintf("the Auto Scaling group %s has no lifecycle hook for %s: nothing holds the machine %s", group, say.kind, say.until)
+	only := func(keep func(hook) bool) []hook {
+		return slices.DeleteFunc(slices.Clone(all), func(h hook) bool { return h.transition != r.transition || !keep(h) })
 	}
+	hooks := only(func(hook) bool { return true })
 	if len(r.named) > 0 {
-		chosen = only(hooks, func(h hook) bool { return slices.Contains(r.named, h.name) })
-		if len(chosen) == 0 {
-			return nil, fmt.Sprintf("none of the lifecycle hooks of the Auto Scaling group %s is named in the settings: %s", group, names(hooks))
+		chosen = only(func(h hook) bool { return slices.Contains(r.named, h.name) })
+	} else {
+		chosen = only(func(h hook) bool { return r.queue != "" && strings.HasSuffix(h.notifies, r.queue) })
+		if len(chosen) == 0 && len(hooks) == 1 && hooks[0].notifies == "" && !slices.Contains(eksHooks, hooks[0].name) {
+			chosen = hooks
 		}
-		return chosen, fmt.Sprintf(say.willComplete, names(chosen), group)
 	}
-	chosen = only(hooks, func(h hook) bool { return r.queue != "" && strings.HasSuffix(h.notifies, r.queue) })
-	if len(chosen) > 0 {
-		return chosen, fmt.Sprintf(say.willComplete, names(chosen), group)
+	switch {
+	case len(hooks) == 0:
+		return nil, fmt.Sprintf("the Auto Scaling group %s has no lifecycle hook for %s: nothing holds the machine", group, r.kind)
+	case len(chosen) == 0:
+		return nil, fmt.Sprintf("the Auto Scaling group %s has lifecycle hooks for %s that may be those of other programs: %s; none is completed unless %s names it",
+			group, r.kind, names(hooks), r.setting)
 	}
-	unlessNamed := fmt.Sprintf("it is left alone unless %s names it", say.setting)
-	switch first := hooks[0]; {
-	case len(hooks) > 1:
-		return nil, fmt.Sprintf("the Auto Scaling group %s has several lifecycle hooks for %s: %s; none is completed unless %s names it",
-			group, say.kind, names(hooks), say.setting)
-	case first.name == eksHook, first.name == eksLaunchHook:
-		return nil, fmt.Sprintf("the lifecycle hook %s of the Auto Scaling group %s is that of an EKS managed node group; %s", first.name, group, unlessNamed)
-	case first.notifies != "":
-		return nil, fmt.Sprintf("the lifecycle hook %s of the Auto Scaling group %s notifies %s, which may be waiting to complete it; %s",
-			first.name, group, first.notifies, unlessNamed)
-	}
-	return hooks, fmt.Sprintf(say.willComplete, names(hooks), group)
-}
-
-// only returns the hooks that keep accepts.
-func only(hooks []hook, keep func(hook) bool) []hook {
-	return slices.DeleteFunc(slices.Clone(hooks), func(h hook) bool { return !keep(h) })
+	return chosen, fmt.Sprintf("nth holds and completes the lifecycle hook %s for %s of the Auto Scaling group %s", names(chosen), r.kind, group)
 }
 
 // names returns the names of hooks for a message.

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"golang.org/x/sync/singleflight"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/loop"
@@ -30,14 +32,6 @@ type Action struct {
 // String names the action in messages.
 func (a Action) String() string {
 	return fmt.Sprintf("the lifecycle hook %s of the Auto Scaling group %s, for %s", a.Hook, a.Group, a.Instance)
-}
-
-// transition returns the transition that the hook is for, by its name in the API.
-func (a Action) transition() string {
-	if a.Launch {
-		return launching
-	}
-	return terminating
 }
 
 // token returns the token for a request; nil if it is not known.
@@ -68,31 +62,28 @@ type HookClient struct {
 	settings atomic.Pointer[Settings]
 	reporter
 
-	mu     sync.Mutex
-	groups map[string]*groupHooks
+	asking singleflight.Group    // requests for the hooks of groups, by the group
+	groups *cache.LRUExpireCache // their answers, by the group
 }
 
-// groupHooks are a group's hooks, as far as they are known.
+// groupHooks is an answer about the hooks of a group.
 type groupHooks struct {
-	turn  chan struct{} // a lock for the other fields: it has an element while one goroutine uses them
 	hooks []hook
-	err   error     // why the hooks are not known
-	until time.Time // when Auto Scaling is to be asked for them again
+	err   error
 }
 
 const (
-	// hooksLife is how long a group's hooks are taken to be unchanged, and unknownLife how long nobody asks again after a failure.
+	// mostGroups is how many answers are remembered, hooksLife how long, and unknownLife how long a failure is.
+	mostGroups             = 4096
 	hooksLife, unknownLife = 5 * time.Minute, 3 * time.Second
-	// leastTimeout is the shortest that a hook can have, and is used until its own is known; shortTimeout is used if
-	// asking for it is not allowed.
+	// leastTimeout is the shortest timeout that a hook can have. It is used until the hook's own is known.
 	// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
 	leastTimeout = 30 * time.Second
-	shortTimeout = 3 * time.Minute
 )
 
 // NewHookClient returns a HookClient that has asked nothing yet.
 func NewHookClient(opts HookClientOptions, settings Settings) *HookClient {
-	c := &HookClient{opts: opts, sdk: newClient(opts.AWS), reporter: newReporter(opts.Report), groups: map[string]*groupHooks{}}
+	c := &HookClient{opts: opts, sdk: newClient(opts.AWS), reporter: newReporter(opts.Report), groups: cache.NewLRUExpireCache(mostGroups)}
 	c.Use(settings)
 	return c
 }
@@ -100,91 +91,80 @@ func NewHookClient(opts HookClientOptions, settings Settings) *HookClient {
 // Use replaces the settings from now on.
 func (c *HookClient) Use(s Settings) { c.settings.Store(&s) }
 
-// rule returns the rule of the current settings for hooks for a transition.
-func (c *HookClient) rule(transition string) rule {
+// rule returns the rule of the current settings for hooks for launches, or else for terminations.
+func (c *HookClient) rule(launch bool) rule {
 	settings := c.settings.Load()
-	if transition == launching {
-		return rule{transition, settings.LaunchHooks, c.opts.Queue}
+	if launch {
+		return rule{launching, "launches", "fleet.launch_hooks", settings.LaunchHooks, c.opts.Queue}
 	}
-	return rule{transition, settings.Hooks, c.opts.Queue}
+	return rule{terminating, "terminations", "events.asg-termination.hooks", settings.Hooks, c.opts.Queue}
 }
 
-// find returns the hook of an action, and whether it is chosen. An error, which find has reported, means that neither is known: Auto Scaling
-// has not said which hooks the group has. Then h has the hook's name, the shortest heartbeat timeout, and the longest global timeout.
+// choose returns those of a group's hooks that are to be completed, and says in words why.
+func (c *HookClient) choose(ctx context.Context, group string, launch bool) (chosen []hook, why string, err error) {
+	hooks, err := c.hooks(ctx, group)
+	if err != nil {
+		return nil, "", err
+	}
+	chosen, why = choose(group, hooks, c.rule(launch))
+	return chosen, why, nil
+}
+
+// find returns the hook of an action, and whether it is chosen. The error, which find has reported, says why that is not known. Without
+// Auto Scaling's answer, h has the shortest timeout and the longest global one, and is chosen if the settings name it.
 func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, err error) {
-	r := c.rule(a.transition())
+	r, h := c.rule(a.Launch), hook{name: a.Hook, timeout: leastTimeout, global: longestGlobal}
 	named := slices.Contains(r.named, a.Hook)
 	if !a.Launch && !c.settings.Load().Complete || len(r.named) > 0 && !named {
-		return hook{}, false, nil // The settings exclude it, whatever the group has.
+		return h, false, nil // The settings exclude it, whatever the group has.
 	}
-	hooks, err := c.hooks(ctx, a.Group)
-	if ctx.Err() == nil {
-		c.failed("asking for the lifecycle hooks of the Auto Scaling group "+a.Group, err)
+	ours, why, err := c.choose(ctx, a.Group, a.Launch)
+	if err != nil {
+		if ctx.Err() == nil {
+			c.failed("asking for the lifecycle hooks of the Auto Scaling group "+a.Group, err)
+		}
+		if named || unpermitted(err) { // Another program may wait for a hook that is not named.
+			err = nil
+		}
+		return h, named, err
 	}
-	h = hook{name: a.Hook, timeout: leastTimeout, global: longestGlobal}
-	if unpermitted(err) {
-		h.timeout = shortTimeout
-	}
-	if i := slices.IndexFunc(hooks, func(h hook) bool { return h.name == a.Hook }); i >= 0 { // Otherwise the guess above stands.
-		h = hooks[i]
-	}
-	switch {
-	case named: // The settings suffice, even if Auto Scaling has not answered.
-		return h, true, nil
-	case err != nil:
-		return h, false, err
-	}
-	all, why := choose(a.Group, hooks, r)
 	c.once(Found, "%s", why)
-	return h, slices.ContainsFunc(all, func(h hook) bool { return h.name == a.Hook }), nil
+	if i := slices.IndexFunc(ours, func(h hook) bool { return h.name == a.Hook }); i >= 0 {
+		return ours[i], true, nil
+	}
+	return h, false, nil
 }
 
-// hooks returns the hooks of a group. It remembers them for hooksLife, and an error for seconds. Callers that ask for one group at the same
-// time share one request. If a request fails, hooks returns those that were known before, without an error.
+// hooks returns the hooks of a group, as remembered or by a request. Callers that ask for one group at the same time share the request.
 func (c *HookClient) hooks(ctx context.Context, group string) ([]hook, error) {
-	c.mu.Lock()
-	g, known := c.groups[group]
-	if !known {
-		g = &groupHooks{turn: make(chan struct{}, 1)}
-		c.groups[group] = g
+	if known, found := c.groups.Get(group); found {
+		return known.(groupHooks).hooks, known.(groupHooks).err
 	}
-	c.mu.Unlock()
+	answer := c.asking.DoChan(group, func() (any, error) {
+		hooks, err := c.describeHooks(context.WithoutCancel(ctx), group) // Others may still wait for it.
+		life := hooksLife
+		if err != nil {
+			life = role.Spread(unknownLife)
+		}
+		c.groups.Add(group, groupHooks{hooks, err}, life)
+		return hooks, err
+	})
 	select {
-	case g.turn <- struct{}{}:
-		defer func() { <-g.turn }()
+	case got := <-answer:
+		hooks, _ := got.Val.([]hook)
+		return hooks, got.Err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if time.Now().Before(g.until) {
-		return g.hooks, g.err
-	}
-	hooks, err := c.describeHooks(ctx, group)
-	if ctx.Err() != nil {
-		return nil, ctx.Err() // This says nothing about the group.
-	}
-	life := hooksLife
-	switch {
-	case errors.Is(err, errNothingWaits): // The group exists no more.
-		hooks, err = []hook{}, nil
-	case unpermitted(err): // A policy does not change within seconds.
-		life = longestPause / 2
-	case err != nil:
-		life = role.Spread(unknownLife)
-	}
-	g.until = time.Now().Add(life)
-	if err == nil || g.hooks == nil { // What was known before is better than nothing.
-		g.hooks, g.err = hooks, err
-	}
-	return g.hooks, g.err
 }
 
 // Hold sends heartbeats for an action whose hook is chosen: three in each timeout of the hook. It also sends them while it is not known
 // whether the hook is chosen, as a heartbeat does no harm. It returns when ctx ends, when Auto Scaling says that nothing waits, or when the hook
 // turns out not to be chosen.
-func (c *HookClient) Hold(ctx context.Context, a Action) { c.hold(ctx, a, func(error) {}) }
+func (c *HookClient) Hold(ctx context.Context, a Action) { c.hold(ctx, a, func(hook, error) {}) }
 
 // hold is Hold, and calls answered with the result of each heartbeat: nil if Auto Scaling accepts it.
-func (c *HookClient) hold(ctx context.Context, a Action, answered func(error)) {
+func (c *HookClient) hold(ctx context.Context, a Action, answered func(hook, error)) {
 	for failures := 0; ; {
 		h, chosen, err := c.find(ctx, a)
 		if ctx.Err() != nil || err == nil && !chosen {
@@ -193,7 +173,7 @@ func (c *HookClient) hold(ctx context.Context, a Action, answered func(error)) {
 		if err = c.heartbeat(ctx, a); ctx.Err() != nil {
 			return // The result of a canceled request says nothing.
 		}
-		if answered(err); errors.Is(err, errNothingWaits) {
+		if answered(h, err); errors.Is(err, errNothingWaits) {
 			return
 		}
 		c.failed("holding the machine by "+a.String(), err)
@@ -201,7 +181,7 @@ func (c *HookClient) hold(ctx context.Context, a Action, answered func(error)) {
 		if failures++; err == nil {
 			failures = 0
 		} else if !unpermitted(err) { // A missing permission is tried again only when the next heartbeat is due.
-			wait = min(wait, pause(failures))
+			wait = min(wait, role.Pause(failures, firstPause, longestPause))
 		}
 		if !loop.Await(ctx, nil, wait) {
 			return
@@ -210,138 +190,47 @@ func (c *HookClient) hold(ctx context.Context, a Action, answered func(error)) {
 }
 
 // Complete completes an action, so that the group need not wait for the hook's timeout. It does nothing if the hook is not chosen, or if
-// the outcome of a drain is not final. It retries until it succeeds, or until the group does not wait any more: that is certain after the
-// hook's global timeout. An action for a launch is completed whatever the outcome. Everything is reported; the only error is ctx's.
+// the outcome of a drain is not final. It retries until it succeeds, IAM refuses, or the group does not wait any more: that is certain
+// after the hook's global timeout. An action for a launch is completed whatever the outcome. Everything is reported; the only error is ctx's.
 func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outcome) error {
-	if !a.Launch && outcome != event.Drained && outcome != event.OutOfTime {
+	if !a.Launch && !final(outcome) {
 		return nil // The work that the hook waits for is not done.
 	}
-	if errors.Is(c.complete(ctx, a, outcome), errNothingWaits) {
-		c.once(Completed, "%s does not wait any more", a)
-	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("completing %s: %w", a, ctx.Err())
-	}
-	return nil
-}
-
-// complete is Complete for a final outcome. It returns nil if the action is completed, or if nth is to leave it alone from now on. The error
-// is errNothingWaits if nothing waited, or that of ctx.
-func (c *HookClient) complete(ctx context.Context, a Action, outcome event.Outcome) error {
 	began := time.Now()
 	for failures := 1; ; failures++ {
 		h, chosen, err := c.find(ctx, a)
-		switch {
-		case unpermitted(err): // Another program may wait for the hook.
-			c.say(Refused, "%s: nth may not ask whether another program completes it, and %s does not name it; it is left to its timeout",
-				a, wordsFor[a.transition()].setting)
-			return nil
-		case err == nil && !chosen: // Another program completes the hook.
-			return nil
-		case err == nil: // Otherwise find has reported the error.
-			if err = c.conclude(ctx, a, outcome); err == nil || errors.Is(err, errNothingWaits) {
-				return err
-			}
-			if ctx.Err() == nil {
+		if err == nil && !chosen {
+			return nil // Another program completes the hook.
+		}
+		result := Continue
+		if outcome == event.OutOfTime && !a.Back && c.settings.Load().Abandon {
+			result = Abandon
+		}
+		if err == nil { // Otherwise find has reported the error.
+			err = c.end(ctx, a, result)
+			switch {
+			case err == nil:
+				c.say(Completed, "completed %s with %s", a, strings.ToUpper(string(result)))
+				return nil
+			case errors.Is(err, errNothingWaits):
+				c.once(Completed, "%s does not wait any more", a)
+				return nil
+			case ctx.Err() == nil:
 				c.failed("completing "+a.String(), err)
 			}
+		}
+		if unpermitted(err) {
+			return nil // The hook is left to its timeout.
 		}
 		if time.Since(began) >= h.global {
 			c.say(Trouble, "%s: it could not be completed before its own time was over, and its default result holds", a)
 			return nil
 		}
-		wait := pause(failures)
-		if unpermitted(err) {
-			wait = max(h.interval(), longestPause) // A policy does not change within seconds.
-		}
-		if !loop.Await(ctx, nil, wait) {
-			return ctx.Err()
+		if !loop.Await(ctx, nil, role.Pause(failures, firstPause, longestPause)) {
+			return fmt.Errorf("completing %s: %w", a, ctx.Err())
 		}
 	}
 }
 
-// result returns the result with which an action is to be completed: proceed, or abandon. It is abandon if pods are left, the settings ask to
-// keep such a machine, and the group would keep it. The error says why that is not known.
-func (c *HookClient) result(ctx context.Context, a Action, outcome event.Outcome) (string, error) {
-	if a.Launch || outcome != event.OutOfTime || !c.settings.Load().Abandon {
-		return proceed, nil
-	}
-	keeps, err := c.keeps(ctx, a)
-	if keeps {
-		return abandon, nil
-	}
-	return proceed, err
-}
-
-// conclude tries once to complete an action, and reports what follows for the machine. It holds the machine while the result is not known.
-func (c *HookClient) conclude(ctx context.Context, a Action, outcome event.Outcome) error {
-	result, err := c.result(ctx, a, outcome)
-	if err != nil {
-		if held := c.heartbeat(ctx, a); errors.Is(held, errNothingWaits) {
-			return held
-		}
-		return err
-	}
-	if err := c.end(ctx, a, result); err != nil {
-		return err
-	}
-	switch {
-	case result == abandon:
-		c.say(Completed, "abandoned %s: pods are left, and the group keeps the machine", a)
-	case a.Launch:
-		c.say(Completed, "completed %s: its node is Ready", a)
-	default:
-		c.say(Completed, "completed %s: the machine may go", a)
-	}
-	return nil
-}
-
-// An Auto Scaling group takes an instance whose hook for terminations is abandoned, as it takes one whose hook is completed. Only where
-// its instance lifecycle policy says TerminateHookAbandon=retain is the instance kept, in the state Terminating:Retained, until somebody
-// ends it. https://docs.aws.amazon.com/autoscaling/ec2/userguide/instance-lifecycle-policy.html
-
-// keeps reports whether the group keeps the machine if the action is abandoned, and reports why if not. Without the permission to ask, it
-// is false. The error says why the answer is not known.
-func (c *HookClient) keeps(ctx context.Context, a Action) (bool, error) {
-	if a.Back {
-		c.once(Found, "%s: the machine goes back to a warm pool or gets another root volume, so its hook is completed with %s whatever the outcome", a, proceed)
-		return false, nil
-	}
-	keeps, err := c.retains(ctx, a.Group)
-	switch {
-	case unpermitted(err):
-		c.once(Refused, "%s; %s", err, without(describeGroups))
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("finding out whether the group keeps the machine: %w", err)
-	case !keeps:
-		c.once(Found, "%s", willNotKeep(a.Group))
-	}
-	return keeps, nil
-}
-
-// Loses reports whether the settings ask to keep a machine on which pods are left, and the group takes it all the same. Then the end of
-// the budget is the machine's end, and the drain has a deadline. Loses asks until Auto Scaling answers. The error is ctx's.
-func (c *HookClient) Loses(ctx context.Context, a Action) (bool, error) {
-	if !c.settings.Load().Abandon {
-		return false, nil // The settings do not ask to keep it.
-	}
-	for failures := 1; ; failures++ {
-		keeps, err := c.keeps(ctx, a)
-		if err == nil {
-			return !keeps, nil
-		}
-		if ctx.Err() == nil {
-			c.failed(a.String(), err)
-		}
-		if !loop.Await(ctx, nil, pause(failures)) {
-			return false, fmt.Errorf("finding out whether the group %s would keep %s: %w", a.Group, a.Instance, ctx.Err())
-		}
-	}
-}
-
-// willNotKeep says in words what the setting on_incomplete = "abandon" means for a group that keeps no machine.
-func willNotKeep(group string) string {
-	return fmt.Sprintf(`the Auto Scaling group %s does not keep a machine whose hook is abandoned, its instance lifecycle policy has no `+
-		`TerminateHookAbandon=retain: out of time, hooks are completed with %s in spite of on_incomplete = "abandon"`, group, proceed)
-}
+// final reports whether hooks are completed after an outcome.
+func final(outcome event.Outcome) bool { return outcome == event.Drained || outcome == event.OutOfTime }

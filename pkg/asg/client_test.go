@@ -46,20 +46,20 @@ func TestHookClient_HoldsAndCompletesOnlyOurHooks(t *testing.T) {
 		ours    []string
 		reports string
 	}{
-		"the only one":  {hooks: one(hook), ours: []string{"drain"}, reports: "after the drain, the lifecycle hook drain of"},
-		"a launch hook": {hooks: []asgtest.Hook{hook, bake}, launch: true, ours: []string{"bake"}, reports: "once the node is Ready, the lifecycle hook bake of"},
-		"several":       {hooks: []asgtest.Hook{hook, logs}, reports: "several lifecycle hooks for terminations: drain, logs; none is completed unless events.asg-termination.hooks"},
+		"the only one":  {hooks: one(hook), ours: []string{"drain"}, reports: "completes the lifecycle hook drain for"},
+		"a launch hook": {hooks: []asgtest.Hook{hook, bake}, launch: true, ours: []string{"bake"}, reports: "completes the lifecycle hook bake for"},
+		"several":       {hooks: []asgtest.Hook{hook, logs}, reports: "other programs: drain, logs; none is completed unless events.asg-termination.hooks"},
 		"several launch hooks": {
 			hooks: []asgtest.Hook{bake, {Name: "warm", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}}, launch: true,
-			reports: "several lifecycle hooks for launches: bake, warm; none is completed unless fleet.launch_hooks",
+			reports: "other programs: bake, warm; none is completed unless fleet.launch_hooks",
 		},
 		"one of several is named":        {hooks: []asgtest.Hook{hook, logs}, named: []string{"drain", "elsewhere"}, ours: []string{"drain"}},
 		"one launch hook is named":       {hooks: []asgtest.Hook{bake, {Name: "warm", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}}, launch: true, named: []string{"warm"}, ours: []string{"warm"}},
 		"others are named":               {hooks: one(hook), named: []string{"elsewhere"}},
-		"that of EKS":                    {hooks: one(asgtest.Hook{Name: "Terminate-LC-Hook"}), reports: "is that of an EKS managed node group"},
-		"that of EKS for launches":       {hooks: one(asgtest.Hook{Name: "Launch-LC-Hook", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}), launch: true, reports: "is that of an EKS managed node group"},
-		"it notifies somebody":           {hooks: one(notifying(hook, "arn:aws:sns:eu-central-1:123456789012:topic")), reports: "notifies arn:aws:sns"},
-		"it notifies another queue":      {hooks: one(notifying(hook, "arn:aws:sqs:eu-central-1:123456789012:my-interruptions")), reports: "notifies arn:aws:sqs"},
+		"that of EKS":                    {hooks: one(asgtest.Hook{Name: "Terminate-LC-Hook"}), reports: "of other programs"},
+		"that of EKS for launches":       {hooks: one(asgtest.Hook{Name: "Launch-LC-Hook", Transition: asgtest.Launching, HeartbeatTimeout: 5 * time.Minute}), launch: true, reports: "of other programs"},
+		"it notifies somebody":           {hooks: one(notifying(hook, "arn:aws:sns:eu-central-1:123456789012:topic")), reports: "of other programs"},
+		"it notifies another queue":      {hooks: one(notifying(hook, "arn:aws:sqs:eu-central-1:123456789012:my-interruptions")), reports: "of other programs"},
 		"it notifies the queue":          {hooks: one(notifying(hook, ownQueue)), ours: []string{"drain"}},
 		"one of several notifies it":     {hooks: []asgtest.Hook{notifying(hook, ownQueue), logs}, ours: []string{"drain"}},
 		"hooks are left alone":           {hooks: one(hook), off: true},
@@ -137,34 +137,23 @@ func TestHookClient_CompletesAsTheOutcomeCallsFor(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		outcome       event.Outcome
-		abandon, keep bool
-		back, denied  bool
+		abandon, back bool
 		want          string
 	}{
-		"drained":                              {outcome: event.Drained, want: "CONTINUE"},
-		"drained, and kept otherwise":          {outcome: event.Drained, abandon: true, keep: true, want: "CONTINUE"},
-		"out of time":                          {outcome: event.OutOfTime, keep: true, want: "CONTINUE"},
-		"out of time, and kept":                {outcome: event.OutOfTime, abandon: true, keep: true, want: "ABANDON"},
-		"out of time, and the group keeps not": {outcome: event.OutOfTime, abandon: true, want: "CONTINUE"},
-		"out of time, and nobody may ask":      {outcome: event.OutOfTime, abandon: true, keep: true, denied: true, want: "CONTINUE"},
-		"out of time, back to the warm pool":   {outcome: event.OutOfTime, abandon: true, keep: true, back: true, want: "CONTINUE"},
-		"left alone":                           {outcome: event.LeftAlone},
-		"not to be drained":                    {outcome: event.NoDrain},
+		"drained":                            {outcome: event.Drained, want: "CONTINUE"},
+		"drained, and abandoned otherwise":   {outcome: event.Drained, abandon: true, want: "CONTINUE"},
+		"out of time":                        {outcome: event.OutOfTime, want: "CONTINUE"},
+		"out of time, and abandoned":         {outcome: event.OutOfTime, abandon: true, want: "ABANDON"},
+		"out of time, back to the warm pool": {outcome: event.OutOfTime, abandon: true, back: true, want: "CONTINUE"},
+		"left alone":                         {outcome: event.LeftAlone},
+		"not to be drained":                  {outcome: event.NoDrain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, one(hook), func(r *rig) {
 				client := r.client(asg.Settings{Complete: true, Abandon: row.abandon})
-				r.aws.Retain(group, row.keep)
-				if row.denied {
-					r.aws.Deny("DescribeAutoScalingGroups")
-				}
 				r.aws.Terminate(instance)
 				action := asg.Action{Group: group, Hook: hook.Name, Instance: instance, Back: row.back}
-				loses, err := client.Loses(r.t.Context(), action)
-				if want := row.abandon && (!row.keep || row.back || row.denied); loses != want || err != nil {
-					r.t.Errorf("it loses the machine: %t (%v), want %t", loses, err, want)
-				}
 				if err := client.Complete(r.t.Context(), action, row.outcome); err != nil {
 					r.t.Error(err)
 				}
@@ -266,7 +255,6 @@ func TestHookClient_HoldsAHookWhileItsTimeoutIsUnknown(t *testing.T) {
 		"throttled always":      {30 * time.Second, 10 * time.Minute, fails(asgtest.Throttled(asks, 0)), 25, 65},
 		"silent always":         {30 * time.Second, 10 * time.Minute, fails(asgtest.Fault{Action: asks}), 25, 65},
 		"throttled for a while": {30 * time.Minute, 2 * time.Hour, fails(asgtest.Throttled(asks, 5)), 12, 20},
-		"refused":               {5 * time.Minute, 10 * time.Minute, func(s *asgtest.Service) { s.Deny(asks) }, 10, 12},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -328,28 +316,6 @@ func TestHookClient_AsksOnceForAllInstancesOfAGroup(t *testing.T) {
 			if held := r.aws.Actions(a.Instance)[0]; held.TimedOut {
 				t.Errorf("the hook of %s is %+v", a.Instance, held)
 			}
-		}
-	})
-}
-
-// nth-queue runs for months, and what it says names another instance each time.
-func TestHookClient_RemembersFewReports(t *testing.T) {
-	t.Parallel()
-	bubble(t, one(hook), func(r *rig) {
-		client := r.client(asg.Settings{Complete: true, Hooks: []string{hook.Name}})
-		for i := range 257 { // one more than it remembers
-			action := asg.Action{Group: group, Hook: hook.Name, Instance: "i-" + strconv.Itoa(i)} // No action waits.
-			for range 2 {
-				if err := client.Complete(r.t.Context(), action, event.Drained); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		if err := client.Complete(r.t.Context(), asg.Action{Group: group, Hook: hook.Name, Instance: "i-0"}, event.Drained); err != nil {
-			t.Fatal(err)
-		}
-		if len(r.reports) != 258 || r.reports[257].Text != r.reports[0].Text {
-			t.Errorf("%d reports, want one for each instance, and the first again", len(r.reports))
 		}
 	})
 }

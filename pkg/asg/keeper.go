@@ -43,7 +43,7 @@ type Options struct {
 // Keeper is an event source that keeps lifecycle hooks. Make one with New.
 //
 // What it does follows from the termination that is announced, the settings, and the outcome of the drain so far. When one of them changes,
-// its work is ended and begun again; only what was found out about the termination stays.
+// its work is ended and begun again.
 type Keeper struct {
 	source Source
 	opts   Options
@@ -56,51 +56,20 @@ type Keeper struct {
 	ended    chan struct{}   // closed when that work has ended
 }
 
-// termination is one announced end of the instance, and what was found out about it. The goroutine that works on it changes it: what the
-// Keeper reads, too, only by work.update.
+// termination is one announced end of the instance.
 type termination struct {
 	event     event.Event
 	firstSeen time.Time // with a monotonic reading
+	outcome   event.Outcome
+	// limits are when Auto Scaling stops waiting for the hooks that are held, by their names, with a monotonic reading.
+	limits map[string]time.Time
+
+	// Only the work for the termination uses what follows.
 	reporter
-	client          *HookClient // nil before the metadata service has answered
-	instance, group string
-	stage           stage
-
-	outcome event.Outcome
-	held    map[string]*held // the chosen hooks, by their names
-	// lost is set if it is known that the machine is gone once the hooks are over, although the settings ask to keep it.
-	lost bool
-}
-
-// held is what is known of one chosen hook.
-type held struct {
-	hook
-	// since is the latest time at which the instance is known not to have waited yet. beaten is when the last heartbeat was accepted; zero if
-	// none was.
-	since, beaten time.Time
-	// limit is when Auto Scaling stops waiting for the hook, with a monotonic reading; zero before the first heartbeat.
-	limit time.Time
-	// over is set if the hook was completed, or does not wait any more.
-	over bool
-}
-
-// heard takes in Auto Scaling's answer to a heartbeat, or a completion's errNothingWaits, and sets limit and over by it. Auto Scaling stops
-// waiting one timeout after the last heartbeat that it accepted. After the global timeout it stops whatever is sent.
-func (h *held) heard(answer error) {
-	now, last, end := time.Now(), h.since, h.since.Add(h.global)
-	if !h.beaten.IsZero() {
-		last = h.beaten
-	}
-	switch until := last.Add(h.timeout); {
-	case answer == nil:
-		h.beaten, h.limit = now, end
-	case errors.Is(answer, errNothingWaits):
-		h.over = true
-	case until.Before(end) && until.After(now) && (unpermitted(answer) || now.Sub(last) > 2*h.interval()):
-		h.limit = until // Heartbeats do not get through: two were missed, or none is allowed.
-	case h.limit.Before(now): // It waits all the same: an earlier process has sent heartbeats.
-		h.limit = end
-	}
+	client   *HookClient // nil before the metadata service has answered
+	instance string
+	// since is the latest time at which the instance is known not to have waited yet.
+	since time.Time
 }
 
 // New returns a Keeper for the terminations that the source announces. It asks nothing before there is one.
@@ -135,13 +104,16 @@ func (k *Keeper) Use(s Settings) {
 	defer k.mu.Unlock()
 	if !reflect.DeepEqual(s, k.settings) {
 		k.settings = s
+		if k.current != nil {
+			clear(k.current.limits) // Other hooks may be chosen.
+		}
 		k.begin()
 	}
 }
 
 // Settled takes the outcome so far of the drain for an event; the agent calls it. If the node is drained, or the time is over, the Keeper
-// completes the event's hooks. Otherwise it holds them, also while the rules ask for no drain: a reload replaces settings and rules one after
-// the other. The last outcome counts until the completion was sent.
+// completes the event's hooks. If the node is opted out, it leaves them to their timeouts. Otherwise it holds them, also while the rules ask for
+// no drain: a reload replaces settings and rules one after the other.
 func (k *Keeper) Settled(ev event.Event, outcome event.Outcome) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -186,7 +158,7 @@ func (k *Keeper) announced(events []event.Event) []event.Event {
 
 // newTermination returns a termination of which only the event is known. Its reports name the event.
 func (k *Keeper) newTermination(ev event.Event) *termination {
-	t := &termination{event: ev, firstSeen: time.Now(), held: map[string]*held{}}
+	t := &termination{event: ev, firstSeen: time.Now(), limits: map[string]time.Time{}}
 	t.reporter = newReporter(func(r HookReport) {
 		r.Event = ev
 		k.opts.Report(r)
@@ -196,28 +168,20 @@ func (k *Keeper) newTermination(ev event.Event) *termination {
 			t.firstSeen = seen
 		}
 	}
+	t.since = t.firstSeen
 	return t
 }
 
-// deadline returns the deadline of the announced event, with a reading of the monotonic clock. There are three cases:
-//   - Auto Scaling takes the machine before the budget ends: the moment at which it does.
-//   - The settings ask to keep the machine at the end of the budget, and the group takes it all the same: that end.
-//   - Otherwise: zero.
-//
-// The caller holds k.mu.
-func (k *Keeper) deadline() time.Time {
-	t := k.current
-	end := t.firstSeen.Add(k.settings.Budget)
-	nearest := end
-	for _, h := range t.held {
-		if !h.over && !h.limit.IsZero() && h.limit.Before(nearest) {
-			nearest = h.limit
+// deadline returns when Auto Scaling takes the machine, with a reading of the monotonic clock; zero if that is not before the end of the
+// budget. The caller holds k.mu.
+func (k *Keeper) deadline() (nearest time.Time) {
+	end := k.current.firstSeen.Add(k.settings.Budget)
+	for _, limit := range k.current.limits {
+		if limit.Before(end) {
+			nearest, end = limit, limit
 		}
 	}
-	if k.settings.Complete && (nearest.Before(end) || k.settings.Abandon && t.lost) {
-		return nearest
-	}
-	return time.Time{}
+	return nearest
 }
 
 // begin ends the work for a termination, and begins it again by the present settings and outcome. The caller holds k.mu.
@@ -228,75 +192,67 @@ func (k *Keeper) begin() {
 	}
 	before, ended := k.ended, make(chan struct{})
 	ctx, end := context.WithCancel(k.ctx)
-	w := work{k, k.current, k.settings, k.current.outcome}
+	t, settings, outcome := k.current, k.settings, k.current.outcome
 	k.end, k.ended = end, ended
 	go func() {
 		defer close(ended)
 		<-before // Two works never use one termination.
-		w.run(ctx)
+		k.work(ctx, t, settings, outcome)
 	}()
-}
-
-// work is what is done for a termination while neither the settings nor the outcome change.
-type work struct {
-	keeper      *Keeper
-	termination *termination
-	settings    Settings
-	outcome     event.Outcome
-}
-
-// update changes the termination under the Keeper's mutex, as the Keeper reads it for the event's deadline.
-func (w work) update(change func()) {
-	w.keeper.mu.Lock()
-	defer w.keeper.mu.Unlock()
-	change()
 }
 
 // longestLook is the longest pause before nth looks again whether the instance waits for its hooks. It may not wait yet for minutes, while
 // the group takes it out of its load balancers.
 const longestLook = 15 * time.Second
 
-// run finds the chosen hooks, and serves them when the instance waits for them. It returns when they are over or ctx ends.
-func (w work) run(ctx context.Context) {
-	t := w.termination
-	actions := w.find(ctx)
-	if len(actions) == 0 {
-		return // ctx has ended.
+// work completes the chosen hooks of a termination if the outcome is final, and otherwise holds them. It returns when they are over or ctx ends.
+func (k *Keeper) work(ctx context.Context, t *termination, settings Settings, outcome event.Outcome) {
+	if outcome == event.LeftAlone {
+		t.once(Found, "the node is opted out: its lifecycle hooks are left to their timeouts")
+		return
 	}
 	var serving sync.WaitGroup
 	defer serving.Wait()
-	serving.Go(func() {
-		if lost, err := t.client.Loses(ctx, actions[0]); err == nil {
-			w.update(func() { t.lost = lost })
-		}
-	})
-	for looks := 1; t.stage == approaching; looks++ {
-		if !loop.Await(ctx, nil, role.Pause(looks, firstPause, longestLook)) {
-			return
-		}
-		if err := w.lookAtInstance(ctx); ctx.Err() == nil {
-			t.failed("looking whether the instance waits for its lifecycle hooks", err)
-		}
-	}
-	for _, a := range actions {
-		serving.Go(func() { w.serve(ctx, a) })
+	for _, a := range k.await(ctx, t, settings) {
+		serving.Go(func() {
+			switch {
+			case k.opts.DryRun: // It sends no heartbeats either.
+				if final(outcome) {
+					t.say(Completed, "dry run: not completing %s", a)
+				}
+			case final(outcome):
+				if t.client.Complete(ctx, a, outcome) == nil {
+					k.setLimit(t, a.Hook, time.Time{})
+				}
+			default:
+				k.hold(ctx, t, a)
+			}
+		})
 	}
 }
 
-// find looks for chosen hooks until it has found some, and returns an action for each. It returns none if ctx has ended.
-func (w work) find(ctx context.Context) []Action {
+// await waits until the instance waits for chosen hooks, and returns an action for each. It returns none if the instance waits no more, or
+// ctx ends.
+func (k *Keeper) await(ctx context.Context, t *termination, settings Settings) []Action {
 	for looks := 1; ; looks++ {
-		actions, err := w.look(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if len(actions) > 0 {
-			return actions
-		}
-		w.termination.failed("looking for lifecycle hooks", err)
+		actions, stage, err := k.look(ctx, t, settings)
 		wait := role.Pause(looks, firstPause, longestLook)
-		if err == nil || unpermitted(err) { // No chosen hook holds the machine, as far as nth may know.
-			w.update(func() { w.termination.lost = true })
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			t.failed("looking for lifecycle hooks", err)
+		case stage == past:
+			for _, a := range actions {
+				t.once(Completed, "%s does not wait any more", a)
+			}
+			return nil
+		case stage == waiting && len(actions) > 0:
+			return actions
+		case stage == approaching:
+			t.since = time.Now()
+		}
+		if unpermitted(err) || err == nil && len(actions) == 0 { // Neither policies nor hooks change within seconds.
 			wait = role.Spread(longestPause)
 		}
 		if !loop.Await(ctx, nil, wait) {
@@ -305,96 +261,61 @@ func (w work) find(ctx context.Context) []Action {
 	}
 }
 
-// look finds out the instance's group and the group's hooks, and returns an action for each chosen hook. It returns none without an error if
-// the instance is in no group, or no hook is chosen.
-func (w work) look(ctx context.Context) (actions []Action, err error) {
-	t := w.termination
+// look finds out how far the instance has come, and returns an action for each chosen hook of its group.
+func (k *Keeper) look(ctx context.Context, t *termination, settings Settings) (actions []Action, stage stage, err error) {
 	if t.client == nil {
-		if t.client, t.instance, err = ownClient(ctx, w.keeper.opts, w.settings, t.reporter); err != nil {
-			return nil, err
+		if t.client, t.instance, err = ownClient(ctx, k.opts, settings, t.reporter); err != nil {
+			return nil, approaching, err
 		}
 	}
-	if t.client.Use(w.settings); t.group == "" || t.stage == approaching {
-		if err = w.lookAtInstance(ctx); err != nil {
-			return nil, err
-		}
-	}
-	if t.group == "" {
-		t.once(Found, "the instance is in no Auto Scaling group: there is no lifecycle hook to complete")
-		return nil, nil
-	}
-	hooks, err := t.client.hooks(ctx, t.group)
-	if err != nil {
-		return nil, err
-	}
-	chosen, why := choose(t.group, hooks, t.client.rule(terminating))
-	t.once(Found, "%s", why)
-	known := map[string]*held{}
-	for _, h := range chosen {
-		if known[h.name] = t.held[h.name]; known[h.name] == nil {
-			known[h.name] = &held{hook: h, since: t.firstSeen}
-		}
-		actions = append(actions, Action{Group: t.group, Hook: h.name, Instance: t.instance, Back: !ends(t.event.Code)})
-	}
-	w.update(func() { t.held = known })
-	return actions, nil
-}
-
-// lookAtInstance finds out the instance's group, and whether the instance waits for hooks.
-func (w work) lookAtInstance(ctx context.Context) error {
-	t := w.termination
+	t.client.Use(settings)
 	group, state, err := t.client.groupOf(ctx, t.instance)
 	if err != nil {
-		return err
+		return nil, approaching, err
 	}
-	w.update(func() {
-		t.group, t.stage = group, stageOf(t.event.Code, state)
-		for _, h := range t.held {
-			if t.stage == approaching {
-				h.since = time.Now()
-			}
-		}
-	})
-	return nil
+	if group == "" {
+		t.once(Found, "the instance is in no Auto Scaling group: there is no lifecycle hook to complete")
+		return nil, past, nil
+	}
+	const launch = false
+	chosen, why, err := t.client.choose(ctx, group, launch)
+	if err != nil {
+		return nil, approaching, err
+	}
+	t.once(Found, "%s", why)
+	for _, h := range chosen {
+		actions = append(actions, Action{Group: group, Hook: h.name, Instance: t.instance, Back: !ends(t.event.Code)})
+	}
+	return actions, stageOf(t.event.Code, state), nil
 }
 
-// serve completes one hook if the outcome is final, and otherwise holds it. It returns when the hook is over, is to be left alone, or ctx
-// ends.
-func (w work) serve(ctx context.Context, a Action) {
-	t, h := w.termination, w.termination.held[a.Hook]
-	heard := func(answer error) { w.update(func() { h.heard(answer) }) }
-	completes := w.outcome == event.Drained || w.outcome == event.OutOfTime
-	if w.outcome == event.LeftAlone {
-		t.once(Found, "the node is opted out: %s, is held for the budget of the termination, and then left to its own timeout", a)
-		if w.settings.Budget > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithDeadline(ctx, t.firstSeen.Add(w.settings.Budget))
-			defer cancel()
+// hold holds the machine by one hook, and keeps the hook's limit. Auto Scaling stops waiting after the global timeout, whatever is sent. If
+// heartbeats do not get through, it stops one timeout after the last one that it accepted.
+func (k *Keeper) hold(ctx context.Context, t *termination, a Action) {
+	last := t.since // when the hook's timeout began
+	t.client.hold(ctx, a, func(h hook, answer error) {
+		limit, until := t.since.Add(h.global), last.Add(h.timeout)
+		switch {
+		case answer == nil:
+			last = time.Now()
+		case errors.Is(answer, errNothingWaits):
+			limit = time.Time{}
+			t.once(Completed, "%s does not wait any more", a)
+		case until.Before(limit) && until.After(time.Now()) && (unpermitted(answer) || time.Since(last) > 2*h.interval()):
+			limit = until
 		}
-	}
-	switch {
-	case h.over: // An earlier work has completed it.
-		return
-	case t.stage == past:
-		heard(errNothingWaits)
-	case w.keeper.opts.DryRun: // It sends no heartbeats either.
-		if completes {
-			t.say(Completed, "dry run: not completing %s", a)
-		}
-	case !completes:
-		t.client.hold(ctx, a, heard)
-	default:
-		err := t.client.complete(ctx, a, w.outcome)
-		if err == nil { // It is completed and reported, or to be left alone.
-			w.update(func() { h.over = true })
-			return
-		}
-		if errors.Is(err, errNothingWaits) {
-			heard(err)
-		}
-	}
-	if h.over {
-		t.once(Completed, "%s does not wait any more", a)
+		k.setLimit(t, a.Hook, limit)
+	})
+}
+
+// setLimit notes when Auto Scaling stops waiting for a hook; zero if it does not wait.
+func (k *Keeper) setLimit(t *termination, hook string, limit time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if limit.IsZero() {
+		delete(t.limits, hook)
+	} else {
+		t.limits[hook] = limit
 	}
 }
 
@@ -407,12 +328,10 @@ const (
 	past                     // it does not wait any more
 )
 
-// stageOf returns the stage of an instance in a state of its lifecycle; the state is "" if the instance is in no group.
+// stageOf returns the stage of an instance in a state of its lifecycle, such as "Terminating:Wait".
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html
 func stageOf(target, state string) stage {
 	switch {
-	case state == "":
-		return past
 	case ends(target) && !strings.Contains(state, "Terminat"):
 		return approaching // Such as "Warmed:Pending:Wait": on its way into the pool, it waits for hooks of launches.
 	case strings.HasSuffix(state, ":Wait"):

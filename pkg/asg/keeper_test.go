@@ -119,7 +119,7 @@ func TestKeeper_AsksNothingOfAnInstanceThatWaitsNoMore(t *testing.T) {
 				r.pass(time.Hour)
 				r.keeper.Settled(ev, event.Drained)
 				r.pass(time.Hour)
-				if calls := r.aws.Calls(""); len(calls) > 3 {
+				if calls := r.aws.Calls(""); len(calls) > 4 {
 					t.Errorf("%d requests within two hours", len(calls))
 				}
 				r.wantReports(found, "completed: the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718 does not wait any more")
@@ -135,7 +135,7 @@ func TestKeeper_LeavesWhatIsNotOurs(t *testing.T) {
 		report  string
 	}{
 		"the group has no hook":    {func(r *rig) { r.aws.AddGroup(group) }, "found: the Auto Scaling group workers has no lifecycle hook for terminations"},
-		"none of several is named": {func(r *rig) { r.aws.AddGroup(group, hook, asgtest.Hook{Name: "logs"}) }, "found: the Auto Scaling group workers has several lifecycle hooks"},
+		"none of several is named": {func(r *rig) { r.aws.AddGroup(group, hook, asgtest.Hook{Name: "logs"}) }, "found: the Auto Scaling group workers has lifecycle hooks for terminations that may be those of other programs: drain, logs"},
 		"it is in no group":        {func(r *rig) { r.metadata["instance-id"] = "i-0ffffffffffffffff" }, "found: the instance is in no Auto Scaling group"},
 		"the instance has no role": {func(r *rig) { delete(r.metadata, "iam/security-credentials/") }, "refused: looking for lifecycle hooks: the instance has no IAM role; the node is drained within its budget"},
 	} {
@@ -377,8 +377,8 @@ func TestKeeper_CountsRequests(t *testing.T) {
 		want         map[string]int
 	}{
 		"all is well": {outcome: event.Drained, want: map[string]int{"heartbeat ok": 2, "continue ok": 1}},
-		"the time is over, and the group keeps the machine": {
-			before:  func(r *rig) { r.settings.Abandon = true; r.aws.Retain(group, true) },
+		"the time is over": {
+			before:  func(r *rig) { r.settings.Abandon = true },
 			outcome: event.OutOfTime, want: map[string]int{"heartbeat ok": 2, "abandon ok": 1},
 		},
 		"requests fail in all ways": {
@@ -393,10 +393,6 @@ func TestKeeper_CountsRequests(t *testing.T) {
 		"the role allows nothing": {
 			before: func(r *rig) { r.aws.Deny(beats, completions) }, then: func(r *rig) { r.aws.Allow(completions) },
 			outcome: event.Drained, want: map[string]int{"heartbeat refused": 2, "continue ok": 1},
-		},
-		"somebody else has completed it": {
-			then: func(r *rig) { r.aws.Forget(instance) }, outcome: event.Drained,
-			want: map[string]int{"heartbeat ok": 2, "continue nothing-waits": 1},
 		},
 		"it is a dry run": {before: func(r *rig) { r.opts.DryRun = true }, outcome: event.Drained},
 	} {
@@ -433,7 +429,7 @@ func TestKeeper_CountsRequests(t *testing.T) {
 // The beginnings of what is reported in most tests.
 const (
 	policy    = "(docs/lifecycle.md has the policy)"
-	found     = "found: after the drain, the lifecycle hook drain of the Auto Scaling group workers will be completed"
+	found     = "found: nth holds and completes the lifecycle hook drain for terminations of the Auto Scaling group workers"
 	completed = "completed: completed the lifecycle hook drain"
 )
 

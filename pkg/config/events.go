@@ -176,7 +176,7 @@ func (c *ASGTermination) table(p program) Table {
 				"Hold the machine by heartbeats during a drain, and complete the group's lifecycle hook at its end.")},
 		hooksSetting("hooks", &c.Hooks, p.either("the group's only one, unless it notifies somebody or is that of an EKS managed node group.", queuesHooks)),
 		Setting{"on_incomplete", choice(&c.OnIncomplete, "continue", "abandon"),
-			"How hooks are completed when time is over and pods are left: `abandon` keeps the machine, running, where the group's policy says `TerminateHookAbandon=retain`, and is `continue` elsewhere. It needs one more permission: see docs/lifecycle.md."},
+			"How hooks are completed when time is over and pods are left: `abandon` keeps the machine, running, where the group's policy says `TerminateHookAbandon=retain`. No pod is deleted for the end of the `budget` then."},
 	)
 }
 

@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -341,12 +340,6 @@ func (s *session) settleHints(rested *task, again time.Time) {
 		})
 	}
 	s.endIfRested()
-}
-
-// budgetEnd is when the budget of an event is used up. The term's mutex is held.
-func (s *session) budgetEnd(ev event.Event) time.Time {
-	e := s.record.entry(ev.ID)
-	return cmp.Or(e.FirstSeen, time.Now()).Add(s.rules[ev.Kind].Budget).Round(0)
 }
 
 // annotation is a patch that sets an annotation, or removes it if text is "".

@@ -19,9 +19,6 @@ type Hooks interface {
 	// Complete completes the action with the result for that outcome, if there is one; a launch has no outcome. It tries again until it has
 	// succeeded or Auto Scaling does not wait any more. The error is that of ctx.
 	Complete(ctx context.Context, action asg.Action, outcome event.Outcome) error
-	// Loses reports whether the machine is terminated when the action times out, although pods are left on it and the budget is soft. The
-	// error is that of ctx.
-	Loses(ctx context.Context, action asg.Action) (bool, error)
 }
 
 // action is the lifecycle action of a hint that has one.
@@ -48,18 +45,6 @@ func (t *term) hold(in *instance, h *hint) {
 	h.release = release
 	t.mu.Unlock()
 	t.background(func(context.Context) { t.opts.Hooks.Hold(ctx, h.action()) })
-	if h.About != sqs.Interruption || !t.policy()[h.Event.Kind].SoftBudget {
-		return
-	}
-	t.background(func(context.Context) {
-		if loses, err := t.opts.Hooks.Loses(ctx, h.action()); err != nil || !loses {
-			return
-		}
-		t.mu.Lock()
-		h.lost = true
-		t.mu.Unlock()
-		t.queue.Add(in.id)
-	})
 }
 
 // complete settles a hint for which nothing is left to be done on the node. A goroutine first completes its lifecycle action. A hint that is

@@ -458,9 +458,6 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 // eventOf returns the event of a hint as a drain gets it. The term's mutex is held.
 func (in *instance) eventOf(h *hint) event.Event {
 	ev := h.Event
-	if h.lost && in.drain != nil && in.drain.stage != waiting { // Auto Scaling makes the soft deadline a hard one.
-		ev.Deadline = in.drain.budgetEnd(ev)
-	}
 	if h.over { // The drain takes back what was done for it.
 		ev.State = event.Completed
 	}

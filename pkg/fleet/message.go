@@ -107,8 +107,6 @@ type hint struct {
 	over       bool // its instance runs again, and what was done for it is being taken back
 	// stopped is set if EC2 says now that its instance does not run.
 	stopped bool
-	// lost is set if Auto Scaling terminates the machine at the end of the budget, although the budget is soft.
-	lost bool
 	// release ends the hold of its lifecycle hook; nil if that is not held.
 	release context.CancelFunc
 }

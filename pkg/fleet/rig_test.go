@@ -248,8 +248,6 @@ func (g *group) Complete(_ context.Context, action asg.Action, outcome event.Out
 	return nil
 }
 
-// Loses implements fleet.Hooks.
-func (g *group) Loses(context.Context, asg.Action) (bool, error) { return false, nil }
 
 // want fails the test if other hooks were completed, or any is held.
 func (g *group) want(t *testing.T, completed ...string) {

@@ -21,7 +21,6 @@ data "aws_iam_policy_document" "consumer" {
       "ec2:DescribeInstanceStatus",
       "autoscaling:DescribeTags",
       "autoscaling:DescribeLifecycleHooks",
-      "autoscaling:DescribeAutoScalingGroups",
     ]
     resources = ["*"]
   }

@@ -31,8 +31,6 @@ func (s *Service) perform(action string, v url.Values) (any, *querytest.Failure)
 		return s.describeInstances(members(v, "InstanceIds"))
 	case "DescribeLifecycleHooks":
 		return s.describeHooks(v.Get("AutoScalingGroupName"))
-	case "DescribeAutoScalingGroups":
-		return s.describeGroups(members(v, "AutoScalingGroupNames"))
 	case "RecordLifecycleActionHeartbeat":
 		return s.heartbeat(v)
 	case "CompleteLifecycleAction":
@@ -97,32 +95,6 @@ func (s *Service) describeHooks(group string) (any, *querytest.Failure) {
 	return found, nil
 }
 
-type groupXML struct {
-	AutoScalingGroupName    string
-	InstanceLifecyclePolicy *policyXML
-}
-
-type policyXML struct {
-	TerminateHookAbandon string `xml:"RetentionTriggers>TerminateHookAbandon"`
-}
-
-func (s *Service) describeGroups(names []string) (any, *querytest.Failure) {
-	var found struct {
-		Members []groupXML `xml:"AutoScalingGroups>member"`
-	}
-	for _, name := range names {
-		if _, known := s.groups[name]; !known {
-			continue
-		}
-		g := groupXML{AutoScalingGroupName: name}
-		if retain, set := s.retaining[name]; set {
-			g.InstanceLifecyclePolicy = &policyXML{map[bool]string{true: "retain", false: "terminate"}[retain]}
-		}
-		found.Members = append(found.Members, g)
-	}
-	return found, nil
-}
-
 // action finds the lifecycle action that a request is about.
 func (s *Service) action(v url.Values) (*instance, *Action, *querytest.Failure) {
 	group, hook, id := v.Get("AutoScalingGroupName"), v.Get("LifecycleHookName"), v.Get("InstanceId")
@@ -161,6 +133,6 @@ func (s *Service) complete(v url.Values) (any, *querytest.Failure) {
 		return nil, problem
 	}
 	i.end(a, result, time.Now())
-	i.proceed(s.retaining[i.group])
+	i.proceed()
 	return struct{}{}, nil
 }

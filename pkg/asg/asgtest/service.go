@@ -104,12 +104,11 @@ type Service struct {
 	mu        sync.Mutex
 	groups    map[string][]Hook
 	instances map[string]*instance
-	retaining map[string]bool // groups that keep an instance whose hook for terminations is abandoned
 }
 
 // New returns a service with no groups.
 func New() *Service {
-	return &Service{groups: map[string][]Hook{}, instances: map[string]*instance{}, retaining: map[string]bool{}}
+	return &Service{groups: map[string][]Hook{}, instances: map[string]*instance{}}
 }
 
 // AddGroup adds a group with its hooks, or replaces the hooks of one that is there.
@@ -120,13 +119,6 @@ func (s *Service) AddGroup(name string, hooks ...Hook) {
 	for _, h := range hooks {
 		s.groups[name] = append(s.groups[name], h.withDefaults())
 	}
-}
-
-// Retain sets the group's instance lifecycle policy: whether it keeps an instance whose hook for terminations is abandoned.
-func (s *Service) Retain(group string, retain bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.retaining[group] = retain
 }
 
 // AddInstance adds an instance that is in service.
@@ -179,7 +171,7 @@ func (s *Service) enter(id, state string) {
 			i.actions = append(i.actions, &Action{Hook: h.Name, Token: i.token(id, h.Name), Began: now, Until: now.Add(h.HeartbeatTimeout)})
 		}
 	}
-	i.proceed(s.retaining[i.group])
+	i.proceed()
 }
 
 // token names the next action of an instance at a hook.
@@ -238,7 +230,7 @@ func (s *Service) expire() {
 				a.TimedOut = true
 			}
 		}
-		i.proceed(s.retaining[i.group])
+		i.proceed()
 	}
 }
 
@@ -274,18 +266,13 @@ func (i *instance) end(a *Action, result string, at time.Time) {
 	}
 }
 
-// proceed lets an instance proceed that waits for nothing more, or keeps it.
-func (i *instance) proceed(retain bool) {
+// proceed lets an instance proceed that waits for nothing more.
+func (i *instance) proceed() {
 	if slices.ContainsFunc(i.actions, func(a *Action) bool { return a.Result == "" }) {
 		return
 	}
 	before, waiting := strings.CutSuffix(i.state, ":Wait")
 	if !waiting || waits[i.state] == "" {
-		return
-	}
-	abandoned := slices.ContainsFunc(i.actions, func(a *Action) bool { return a.Result == "ABANDON" })
-	if abandoned && retain && strings.HasSuffix(before, "Terminating") {
-		i.state = before + ":Retained"
 		return
 	}
 	i.state = before + ":Proceed"
