@@ -12,7 +12,6 @@ import (
 	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/loop"
@@ -49,7 +48,6 @@ type notices struct {
 	labels   func(ctx context.Context, node string) (map[string]string, error) // of a Node
 	mayWrite func() error                                                      // an error unless this process leads
 	writes   *kube.Gate
-	degrade  func(fault string) // adds a fault to the status
 	rules    atomic.Pointer[policy.Settings]
 
 	reporting context.Context // of all listeners; it ends after the drains
@@ -68,7 +66,7 @@ func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, m
 		writes: kube.NewGate(writers),
 	}
 	n.reporting, n.stop = context.WithCancel(context.WithoutCancel(ctx))
-	n.webhook = daemon.NewWebhook(&cfg.Common, log, meter.Metrics, func(fault string) { n.degrade(fault) }, backlog)
+	n.webhook = daemon.NewWebhook(&cfg.Common, log, meter.Metrics, backlog)
 	n.use(cfg)
 	return n
 }
@@ -118,7 +116,7 @@ func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners 
 		Identity:  func(context.Context) (notify.Identity, error) { return identity, nil },
 		Entries:   entries,
 		Rules:     func() policy.Settings { return *n.rules.Load() },
-		Condition: n.cfg.Condition, Labels: n.cfg.Labels, Writer: drain.Queue, Events: n.cfg.Events,
+		Condition: n.cfg.Condition, Labels: n.cfg.Labels, Events: n.cfg.Events,
 		Source: "nth-queue", Brief: true,
 		Machine: machine,
 		Turn: func(ctx context.Context, condition bool) (func(), error) {

@@ -183,13 +183,6 @@ func leftAlone(s fleet.Status) string {
 	return text.Count(s.LeftAlone, "node") + " left alone; "
 }
 
-// degrade adds a fault in the settings.
-func (b *statusReporter) degrade(fault string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.degraded = append(slices.Clip(b.degraded), fault)
-}
-
 // setDegraded sets the faults in the settings.
 func (b *statusReporter) setDegraded(faults []string) {
 	b.mu.Lock()

@@ -71,7 +71,6 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	})
 	reporter := newStatusReporter(cfg, reach.drains, identity, d.Service, log)
 	reporter.setDegraded(d.Degraded)
-	notices.degrade = reporter.degrade
 	messages := sqs.New(sqs.Options{
 		URL: cfg.Queue.URL, AWS: account, Visibility: visibility, DryRun: cfg.DryRun,
 		Report: meter.counting(logMessages(log)), Trouble: logReceiving(log, reporter.setReceiving),

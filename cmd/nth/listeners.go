@@ -12,7 +12,6 @@ import (
 	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
-	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/metrics"
@@ -37,8 +36,7 @@ type listenerDeps struct {
 	identity *identity.Kubelet
 	record   *record.Store
 	machine  *machine
-	alive    func() bool        // whether the daemon works, for the heartbeat
-	degrade  func(fault string) // adds a fault to the status
+	alive    func() bool // whether the daemon works, for the heartbeat
 	meter    *metrics.Metrics
 	log      *logrus.Entry
 }
@@ -95,7 +93,6 @@ func (n *notices) addKubernetes(cfg config.Config, from listenerDeps) {
 		Heartbeat: cfg.Kubernetes.Heartbeat,
 		Alive:     from.alive,
 		DryRun:    cfg.DryRun,
-		Writer:    drain.Host,
 		Events:    cfg.Kubernetes.Events && !cfg.DryRun,
 		Source:    "nth",
 		Machine:   from.machine.describe,
@@ -133,7 +130,7 @@ func (m *machine) describe(ctx context.Context) notify.Machine {
 // addWebhook adds the webhook. Without an address it is idle, as a reload may set one. It also reports a dry run, as such.
 func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
 	const limit = 0 // The default of the webhook is enough for one node.
-	webhook := daemon.NewWebhook(&cfg.Common, from.log, from.meter, from.degrade, limit)
+	webhook := daemon.NewWebhook(&cfg.Common, from.log, from.meter, limit)
 	n.useWebhook = func(cfg config.Config) {
 		to, err := settings.Webhook(cfg.Webhook, "nth", settings.Own)
 		if err != nil { // Faults in the settings were reported when they were validated.

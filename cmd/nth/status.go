@@ -98,11 +98,6 @@ func (b *statusReporter) setIgnored(rules policy.Settings) {
 	b.set(func() { b.ignored = ignored })
 }
 
-// degrade adds a fault in the settings.
-func (b *statusReporter) degrade(fault string) {
-	b.set(func() { b.degraded = append(slices.Clip(b.degraded), fault) })
-}
-
 // setDegraded sets the faults in the settings.
 func (b *statusReporter) setDegraded(faults []string) { b.set(func() { b.degraded = faults }) }
 

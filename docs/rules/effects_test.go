@@ -31,7 +31,7 @@ var mayAsk = map[string][]string{
 		typed + "authentication/v1.SelfSubjectReviewInterface.Create", typed + "core/v1.NodeInterface.Get",
 	},
 	"pkg/notify": {
-		typed + "core/v1.EventInterface.Create", typed + "core/v1.EventInterface.Patch",
+		typed + "core/v1.EventInterface.Create",
 		typed + "core/v1.NodeInterface.Get", typed + "core/v1.NodeExpansion.PatchStatus",
 	},
 }
@@ -45,7 +45,7 @@ var effectRules = []rule{
 		example: `
 -- pkg/notify/a.go --
 package notify
-import ("context"; meta "k8s.io/apimachinery/pkg/apis/meta/v1"; "k8s.io/client-go/kubernetes"; "k8s.io/client-go/tools/record")
+import ("context"; meta "k8s.io/apimachinery/pkg/apis/meta/v1"; "k8s.io/client-go/kubernetes")
 func f(ctx context.Context, c kubernetes.Interface) {
 	c.CoreV1().Nodes().PatchStatus(ctx, "a", nil)
 	nodes := c.CoreV1().Nodes()
@@ -54,7 +54,6 @@ func f(ctx context.Context, c kubernetes.Interface) {
 	client := c.CoreV1().RESTClient()
 	request := client.Delete // breaks
 	request().Do(ctx)
-	record.NewBroadcaster() // breaks
 }
 -- pkg/identity/a.go --
 package identity

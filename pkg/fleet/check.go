@@ -96,7 +96,7 @@ func Rights(extras Extras) []kube.Right {
 		add(optional, "to keep the node's condition", "nodes/status", core, "patch")
 	}
 	if extras.Events {
-		add(optional, "to write Events", "events", core, "create", "patch")
+		add(optional, "to write Events", "events", core, "create")
 	}
 	const volumes = "to wait for no volume of a pod that stays"
 	add(optional, volumes, "persistentvolumeclaims", core, "get")

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -32,7 +31,6 @@ func (m *Metrics) OnTransition(t state.Transition) {
 		s.left.Set(float64(t.Left))
 	}
 	m.countCompatible(t)
-	m.touch()
 }
 
 // cordoned observes the time from an event's announcement to the cordon. For maintenance, it observes the time since the step began: EC2
@@ -68,18 +66,11 @@ const delivered, lost = "delivered", "lost"
 // Noticed counts a notice that was delivered.
 func (m *Metrics) Noticed() {
 	m.series.notices.WithLabelValues(delivered).Inc()
-	m.touch()
 }
 
 // NoticeLost counts a notice that will never be delivered.
 func (m *Metrics) NoticeLost() {
 	m.series.notices.WithLabelValues(lost).Inc()
-	m.touch()
-}
-
-// touch makes writeFiles write the file soon, because a metric has changed.
-func (m *Metrics) touch() {
-	loop.Nudge(m.changed)
 }
 
 // seconds returns a time as Prometheus wants it: in seconds since 1970.
@@ -102,7 +93,6 @@ func (m *Metrics) HookRequests(actions, results []string) {
 // HookRequested counts a request about a waiting lifecycle hook, by its action and result.
 func (m *Metrics) HookRequested(action, result string) {
 	m.series.hookRequests.WithLabelValues(action, result).Inc()
-	m.touch()
 }
 
 // Requested counts a request to the API server. code is the answer's status; 0 if there was none.

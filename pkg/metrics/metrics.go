@@ -63,12 +63,6 @@ type Metrics struct {
 
 	// own has the series of nth, and process those of any Go program, which do not belong in the file.
 	own, process *prometheus.Registry
-	// encoding is a lock for answer and gathered that a caller can stop waiting for. It has an element while encode uses them.
-	encoding chan struct{}
-	answer   []byte    // the last answer to a scrape
-	gathered time.Time // when gathering the metrics for it began
-	// changed has an element if a metric has changed since the file was written.
-	changed chan struct{}
 
 	mu     sync.Mutex
 	faults map[part]string // the current errors of the listener and the file
@@ -77,7 +71,7 @@ type Metrics struct {
 // New returns a Metrics that has counted nothing yet.
 func New(opts Options) *Metrics {
 	m := &Metrics{
-		opts: opts, began: time.Now(), encoding: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		opts: opts, began: time.Now(),
 		own: prometheus.NewRegistry(), process: prometheus.NewRegistry(), faults: map[part]string{},
 	}
 	m.beat() // The daemon's loop has maxSilence from now on for its first call of Show.

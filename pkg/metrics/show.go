@@ -17,7 +17,6 @@ func (m *Metrics) Show(status state.Status) {
 		m.showSources(status.Documents)
 		m.showNode(status)
 	}
-	m.touch()
 }
 
 // showNode exports whether the node is being drained, how many evictions are being refused, and whether the kubelet's credential works.
@@ -104,7 +103,6 @@ func (m *Metrics) ShowQueue(now QueueStatus) {
 	for state, count := range map[string]int{"known": now.Known, "draining": now.Draining, "waiting": now.Waiting} {
 		s.nodes.WithLabelValues(state).Set(float64(count))
 	}
-	m.touch()
 }
 
 // Messages creates the counters of messages for these outcomes of Message. So Prometheus sees the first message as an increase.

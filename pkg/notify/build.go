@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// maxPodEvents is how many pods of one drain get an Event of their own. The others share one about the Node, so that
-	// the number of objects in etcd does not grow with the number of pods.
+	// maxPodEvents is how many pods of one drain get an Event of their own, so that the number of objects in
+	// etcd does not grow with the number of pods.
 	maxPodEvents = 50
 	// maxPods is how many pods of one drain are remembered: more than a node runs.
 	maxPods = 1024
@@ -60,20 +60,19 @@ type builder struct {
 	cordoned      bool                     // the node was cordoned in this work
 	foreignCordon bool                     // somebody else had cordoned it
 	pods          map[string]*podNote      // those that were evicted, deleted or held, by "namespace/name"
-	gone          int                      // how many of them were evicted or deleted
+	gone          int                      // how many of them have a notice that they were evicted or deleted
 	outages       map[event.Kind]time.Time // since when looks for a kind of event fail; zero once that was reported
 }
 
 // podNote is what is remembered of a pod.
 type podNote struct {
-	budget     string // the disruption budget that held it; "" if none did
-	gone       bool   // it was evicted or deleted
-	deleted    bool   // it was deleted
-	unreported bool   // it is gone, and remainingPods has yet to report it
+	budget  string // the disruption budget that held it; "" if none did
+	gone    bool   // there is a notice that it was evicted or deleted
+	deleted bool   // it was deleted
 }
 
-// build returns the notices about a transition. The caller drops a notice that has neither an outcome nor a reason.
-func (b *builder) build(t state.Transition) []notice {
+// build returns the notice about a transition. The caller drops one that has neither an outcome nor a reason.
+func (b *builder) build(t state.Transition) notice {
 	b.observe(t)
 	n := notice{Transition: t, severity: Info}
 	switch t.Kind {
@@ -90,17 +89,14 @@ func (b *builder) build(t state.Transition) []notice {
 			n.reason, n.text = reasonDraining, b.cordonText()+"; draining it: "+t.Plan
 		}
 	case state.PodEvicted, state.PodDeleted:
-		return b.podNotice(n)
+		b.podGone(&n)
 	case state.Done, state.Failed, state.RanOut, state.LeftAlone:
 		b.end(&n)
 	case state.SourceLost, state.SourceBack:
 		b.source(&n)
 	case state.Missed, state.Begun, state.PodHeld, state.PodGone, state.CalledBack: // These are not reported.
 	}
-	if rest := b.remainingPods(t); rest.reason != "" {
-		return []notice{rest, n}
-	}
-	return []notice{n}
+	return n
 }
 
 // observe remembers what later notices need.
@@ -144,48 +140,22 @@ func (b *builder) cordonText() string {
 	return "cordoned the node"
 }
 
-// podNotice returns the notice about a pod that was evicted or deleted. It returns nil if the pod has had its notice, or if maxPodEvents
-// pods have: then remainingPods reports it.
-func (b *builder) podNotice(n notice) []notice {
+// podGone fills in the notice about a pod that was evicted or deleted, unless the pod has had its notice, or maxPodEvents pods have.
+func (b *builder) podGone(n *notice) {
 	pod := b.pod(n.Pod)
 	if pod == nil {
-		return nil // It is one of more than maxPods.
+		return // It is one of more than maxPods.
 	}
 	pod.deleted = pod.deleted || n.Kind == state.PodDeleted
-	if pod.gone {
-		return nil // It was evicted before it was deleted.
+	if pod.gone || b.gone >= maxPodEvents { // It was evicted before it was deleted, or there are too many.
+		return
 	}
 	pod.gone = true
-	if b.gone++; b.gone > maxPodEvents {
-		pod.unreported = true
-		return nil
-	}
+	b.gone++
 	n.reason, n.text = reasonEviction, "evicted from node "+n.Node+": "+n.Reason
 	if n.Kind == state.PodDeleted {
 		n.severity, n.text = Warning, "deleted from node "+n.Node+", as it could not be evicted in time: "+n.Reason
 	}
-	return []notice{n}
-}
-
-// remainingPods returns, at the end of a step, one notice about all pods that are unreported. The notice has no reason if the step
-// continues, or if all pods were reported.
-func (b *builder) remainingPods(t state.Transition) notice {
-	switch t.Kind {
-	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
-	default: // The step continues.
-		return notice{}
-	}
-	var pods []string
-	for _, name := range slices.Sorted(maps.Keys(b.pods)) {
-		if pod := b.pods[name]; pod.unreported {
-			pods, pod.unreported = append(pods, name), false
-		}
-	}
-	if len(pods) == 0 {
-		return notice{}
-	}
-	t.Pod = ""
-	return notice{Transition: t, reason: reasonEviction, severity: Info, text: fmt.Sprintf("and %s more: %s", text.Pods(len(pods)), strings.Join(pods, ", "))}
 }
 
 // end fills in the notice about the end of a step. An Event about a node that was left open has the reason reasonAlone.
@@ -200,11 +170,12 @@ func (b *builder) end(n *notice) {
 	took := n.Took.Round(time.Millisecond)
 	switch {
 	case n.Kind == state.Failed:
-		n.reason, n.severity = n.reason+errorSuffix, Critical
-		n.text = fmt.Sprintf("the %s failed after %s and will be tried again: %v", n.Action, took, n.Err)
-		if n.Entry.Failures <= 1 { // The webhook gets only the first failure of a row. A restart does not begin another row.
-			n.outcome = Failed
+		if n.Entry.Failures > 1 { // Only the first failure of a row is reported. A restart does not begin another row.
+			n.reason = ""
+			return
 		}
+		n.outcome, n.reason, n.severity = Failed, n.reason+errorSuffix, Critical
+		n.text = fmt.Sprintf("the %s failed after %s and will be tried again: %v", n.Action, took, n.Err)
 	case n.Kind == state.LeftAlone, n.Action == string(policy.Cordon) && n.Entry.LeftOpen() && !b.cordoned: // No drain, or not even a cordon.
 		n.outcome, n.reason = LeftAlone, reasonAlone
 		n.text = "the node is left alone because of its annotation " + kube.KeyPrefix + "action: its pods are not evicted"

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,8 +55,8 @@ var dryRunCondition = corev1.NodeCondition{
 }
 
 // wantedCondition derives the condition, without times, from the open entries: see openEntries. The condition is True unless open is empty.
-// Its reason is that of the first entry. brief is Options.Brief.
-func wantedCondition(open []state.Entry, rules policy.Settings, brief bool) corev1.NodeCondition {
+// Its reason is that of the first entry.
+func (k *Kubernetes) wantedCondition(open []state.Entry, rules policy.Settings) corev1.NodeCondition {
 	if len(open) == 0 {
 		return corev1.NodeCondition{
 			Type: ConditionType, Status: corev1.ConditionFalse,
@@ -66,14 +65,17 @@ func wantedCondition(open []state.Entry, rules policy.Settings, brief bool) core
 	}
 	sentences := make([]string, len(open))
 	for i, e := range open {
-		sentences[i] = describeEntry(e, rules, brief)
+		sentences[i] = describeEntry(e, rules, k.opts.Brief)
 	}
 	return corev1.NodeCondition{
 		Type: ConditionType, Status: corev1.ConditionTrue,
 		Reason:  open[0].Event.Kind.Info().Reason,
-		Message: text.Visible(strings.Join(sentences, ". Also: "), maxMessage),
+		Message: text.Visible(k.mark()+strings.Join(sentences, ". Also: "), maxMessage),
 	}
 }
+
+// mark is how our conditions begin that are True, by which other writers know them.
+func (k *Kubernetes) mark() string { return k.opts.Source + ": " }
 
 // wantedLabels derives the labels from the open entries. A label that is not in the result is not wanted.
 func wantedLabels(open []state.Entry) map[string]string {
@@ -137,13 +139,28 @@ func describeEntry(e state.Entry, rules policy.Settings, brief bool) string {
 	return text
 }
 
-// touch queues a look at the Node's condition, unless others keep the condition or the API server has refused it.
+// touch queues a look at the Node's condition, unless one waits already or others keep the condition.
 func (k *Kubernetes) touch() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.opts.Condition && !k.ceded && !time.Now().Before(k.muted[conditionArea]) {
-		k.conditions.add(k.condition)
+	if !k.opts.Condition || k.ceded || k.look != nil {
+		return
 	}
+	look := &message{gate: &k.gate}
+	look.deliver = func(ctx context.Context) error {
+		k.mu.Lock()
+		if k.look == look {
+			k.look = nil // What happens from now on has another look.
+		}
+		ceded := k.ceded
+		k.mu.Unlock()
+		if ceded { // Cede was called after the message was queued.
+			return errNothing
+		}
+		return k.keepCondition(ctx)
+	}
+	k.look = look
+	k.conditions.add(look)
 }
 
 // touchIn calls touch after a duration, and cancels the call planned before; 0 plans none.
@@ -158,82 +175,67 @@ func (k *Kubernetes) touchIn(d time.Duration) {
 	}
 }
 
-// keepCondition is message.deliver of the only message of the queue conditions. It brings the Node's condition and labels up to date, and plans
-// the next look.
+// keepCondition brings the Node's condition and labels up to date, and plans the next look.
 func (k *Kubernetes) keepCondition(ctx context.Context) error {
-	k.mu.Lock()
-	ceded := k.ceded
-	k.mu.Unlock()
-	if ceded { // Cede was called after the message was queued.
-		return errNothing
-	}
-	var refresh time.Duration
-	err := k.write(ctx, conditionArea, func(id Identity) (err error) {
-		refresh, err = k.updateNode(ctx, id)
+	again := silence // The kubelet has not registered the Node, or not yet again; or the API server has refused the condition.
+	err := k.write(ctx, true, func(id Identity) (err error) {
+		again, err = k.updateNode(ctx, id)
 		return err
 	})
-	_, refused := errors.AsType[refusedError](err)
-	switch {
-	case err == nil:
-		k.touchIn(refresh)
-	case refused:
-		k.touchIn(refusedFor)
-	case errors.Is(err, errNothing): // The kubelet has not registered the Node, or not yet again.
-		k.touchIn(silence)
-	}
+	k.touchIn(again)
 	return err
 }
 
-// wanted returns the condition and the labels as they should be now, the condition without times. labels is nil if the settings ask for none.
-func (k *Kubernetes) wanted() (condition corev1.NodeCondition, labels map[string]string) {
-	rules := k.opts.Rules()
-	open := openEntries(k.opts.Entries(), rules)
-	condition = wantedCondition(open, rules, k.opts.Brief)
-	if k.opts.DryRun {
-		condition = dryRunCondition
-	}
-	if k.opts.Labels {
-		labels = wantedLabels(open)
-	}
-	return condition, labels
-}
-
-// updateNode brings the Node's condition and labels up to date. It returns after what time to check them again; 0 for never. It reads the Node
-// first, and writes only what has to change. With Options.Brief, it does not even read the Node if the condition that it wrote last still
-// holds: the labels follow from the same entries.
+// updateNode brings the Node's condition and labels up to date. It returns after what time to check them again; 0 for never. It reads and writes
+// the Node only if the condition that it wrote last no longer holds: the labels follow from the same entries.
 func (k *Kubernetes) updateNode(ctx context.Context, id Identity) (again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	condition, labels := k.wanted()
-	if again, fresh := k.isFresh(k.written, time.Now()); k.opts.Brief && fresh && sameContent(k.written, condition) {
+	rules := k.opts.Rules()
+	open := openEntries(k.opts.Entries(), rules)
+	wanted := k.wantedCondition(open, rules)
+	if k.opts.DryRun {
+		wanted = dryRunCondition
+	}
+	if again, fresh := k.isFresh(k.written, time.Now()); fresh && sameContent(k.written, wanted) {
 		return again, nil
 	}
+	k.written = corev1.NodeCondition{}
 	node, err := id.read(ctx)
 	if err != nil {
-		return 0, err
+		return silence, err
 	}
-	again, err = k.updateCondition(ctx, id, node, condition)
-	if err == nil {
-		err = k.updateLabels(ctx, id, node, labels)
+	existing := findCondition(node)
+	theirs := existing != nil && existing.Status == corev1.ConditionTrue && wanted.Status == corev1.ConditionFalse &&
+		!strings.HasPrefix(existing.Message, k.mark())
+	if theirs && k.opts.Heartbeat == 0 {
+		return 0, nil // The other writer's condition stays as it is.
 	}
-	return again, err
-}
-
-// updateCondition writes the wanted condition to a Node that was read just now, if that is needed. It returns after what time to check the
-// condition again; 0 for never.
-func (k *Kubernetes) updateCondition(ctx context.Context, id Identity, node *corev1.Node, wanted corev1.NodeCondition) (again time.Duration, err error) {
-	now := time.Now()
-	existing := findCondition(node, ConditionType)
 	metadata := map[string]any{}
-	if k.setByOthers(node, wanted) {
-		if k.opts.Heartbeat == 0 {
-			return 0, nil // The other writer's condition stays as it is.
-		}
+	if theirs {
 		// nth-queue knows of an interruption that the machine does not: its condition stays, with our heartbeat.
 		wanted, metadata["resourceVersion"] = *existing, node.ResourceVersion
 	}
+	again, err = k.updateCondition(ctx, id, metadata, existing, wanted)
+	if err == nil && k.opts.Labels && !k.opts.DryRun && !theirs {
+		err = k.updateLabels(ctx, id, node, wantedLabels(open))
+	}
+	if err != nil {
+		k.written = corev1.NodeCondition{} // It is unknown what the Node has.
+		return silence, err
+	}
+	return again, nil
+}
+
+// updateCondition writes the wanted condition to a Node that has existing, if that is needed. It returns after what time to check the condition
+// again; 0 for never.
+func (k *Kubernetes) updateCondition(
+	ctx context.Context, id Identity, metadata map[string]any, existing *corev1.NodeCondition, wanted corev1.NodeCondition,
+) (again time.Duration, err error) {
+	now := time.Now()
 	if existing != nil && sameContent(*existing, wanted) {
 		if again, fresh := k.isFresh(*existing, now); fresh {
+			k.written = *existing
 			return again, nil
 		}
 	}
@@ -248,7 +250,6 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity, node *cor
 		wanted.LastTransitionTime = existing.LastTransitionTime
 	}
 	k.drawRenewal()
-	k.written = corev1.NodeCondition{} // If the patch fails, it is unknown what the Node has.
 	if err := id.patch(ctx, metadata, wanted); err != nil {
 		return 0, err
 	}
@@ -259,8 +260,8 @@ func (k *Kubernetes) updateCondition(ctx context.Context, id Identity, node *cor
 	return again, nil
 }
 
-// updateLabels sets the wanted labels on a Node that was read just now, and takes off those that this writer has set and that are not wanted.
-// In a dry run the labels stay as they are. updateLabels reports a refusal itself and returns nil, as the condition does not depend on labels.
+// updateLabels sets the wanted labels on a Node that was read just now, and takes off those that are not wanted. It reports a refusal itself and
+// returns nil, as the condition does not depend on labels.
 func (k *Kubernetes) updateLabels(ctx context.Context, id Identity, node *corev1.Node, wanted map[string]string) error {
 	changes := map[string]any{} // nil takes a label off
 	for _, key := range []string{KindLabel, MaintenanceLabel} {
@@ -269,27 +270,20 @@ func (k *Kubernetes) updateLabels(ctx context.Context, id Identity, node *corev1
 		switch {
 		case keep && value != existing:
 			changes[key] = value
-		case found && !keep && k.hasSetLabel(node, key):
+		case found && !keep:
 			changes[key] = nil
 		}
 	}
-	if len(changes) == 0 || k.opts.DryRun {
+	if len(changes) == 0 {
 		return nil
 	}
-	written := k.written
-	k.written = corev1.NodeCondition{} // Until the labels are written, the next look must read the Node again.
-	if time.Now().Before(k.mutedUntil(labelArea)) {
-		return nil // The API server has refused labels, and the refusal was reported.
+	err := judge(id.patch(ctx, map[string]any{"labels": changes}))
+	_, refused := errors.AsType[refusedError](err)
+	if err != nil && !refused {
+		return err
 	}
-	err := k.judge(labelArea, id.patch(ctx, map[string]any{"labels": changes}))
-	if err == nil {
-		k.written = written
-	}
-	if _, refused := errors.AsType[refusedError](err); refused || err == nil {
-		k.report(labelArea, DeliveryResult{Err: err, Lost: refused})
-		return nil
-	}
-	return err
+	k.report("the node's labels", DeliveryResult{Err: err, Lost: refused})
+	return nil
 }
 
 // isRenewed reports whether a condition is written from time to time although nothing has changed, so that its lastHeartbeatTime shows that
@@ -349,68 +343,14 @@ func (id Identity) patch(ctx context.Context, metadata map[string]any, condition
 	return err
 }
 
-// findCondition returns the Node's condition of a type; nil if it has none.
-func findCondition(node *corev1.Node, t corev1.NodeConditionType) *corev1.NodeCondition {
+// findCondition returns the Node's condition of ConditionType; nil if it has none.
+func findCondition(node *corev1.Node) *corev1.NodeCondition {
 	for i := range node.Status.Conditions {
-		if node.Status.Conditions[i].Type == t {
+		if node.Status.Conditions[i].Type == ConditionType {
 			return &node.Status.Conditions[i]
 		}
 	}
 	return nil
-}
-
-// setByOthers reports whether another writer, such as nth-queue, has set the Node's condition to True while this one wants it False. The message
-// says whose it is. A manager has a field only if it has changed that last: a status that was True before is still somebody else's.
-func (k *Kubernetes) setByOthers(node *corev1.Node, wanted corev1.NodeCondition) bool {
-	c := findCondition(node, wanted.Type)
-	if wanted.Status == corev1.ConditionTrue || c == nil || c.Status != corev1.ConditionTrue {
-		return false
-	}
-	for manager, set := range managedFields(node) {
-		if _, found := set.Status.Conditions[fmt.Sprintf(`k:{"type":%q}`, wanted.Type)]["f:message"]; found {
-			return !k.writes(manager)
-		}
-	}
-	return false
-}
-
-// hasSetLabel reports whether this writer has set the value that a label of the Node has, by metadata.managedFields.
-func (k *Kubernetes) hasSetLabel(node *corev1.Node, key string) bool {
-	for manager, set := range managedFields(node) {
-		if _, found := set.Metadata.Labels["f:"+key]; found && k.writes(manager) {
-			return true
-		}
-	}
-	return false
-}
-
-// writes reports whether a manager is this writer. With Options.Brief, the one whose name the API server has forgotten is: nth renews what it has
-// written, and nth-queue does not after a drain.
-func (k *Kubernetes) writes(manager string) bool {
-	return manager == k.opts.Writer || k.opts.Brief && manager == kube.Forgotten
-}
-
-// fieldSet is which labels and conditions of a Node a manager has set.
-type fieldSet struct {
-	Metadata struct {
-		Labels map[string]json.RawMessage `json:"f:labels"`
-	} `json:"f:metadata"`
-	Status struct {
-		Conditions map[string]map[string]json.RawMessage `json:"f:conditions"`
-	} `json:"f:status"`
-}
-
-// managedFields yields who has set which fields of the Node, as the API server remembers in metadata.managedFields. It leaves out managers whose
-// fields cannot be read.
-func managedFields(node *corev1.Node) iter.Seq2[string, fieldSet] {
-	return func(yield func(string, fieldSet) bool) {
-		for _, m := range node.ManagedFields {
-			var set fieldSet
-			if m.FieldsV1 != nil && json.Unmarshal(m.FieldsV1.GetRawBytes(), &set) == nil && !yield(m.Manager, set) {
-				return
-			}
-		}
-	}
 }
 
 // isChange reports whether the wanted condition says something new. Such a condition is written even while Options.Alive is false. Every

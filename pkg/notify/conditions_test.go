@@ -19,7 +19,7 @@ var kubelets = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.Condi
 func stale() corev1.NodeCondition {
 	then := metav1.NewTime(time.Date(1999, 12, 31, 23, 59, 0, 0, time.UTC))
 	return corev1.NodeCondition{Type: "InterruptionPending", Status: corev1.ConditionTrue, Reason: "SpotInterruption",
-		Message: "an old one", LastHeartbeatTime: then, LastTransitionTime: then}
+		Message: "nth: an old one", LastHeartbeatTime: then, LastTransitionTime: then}
 }
 
 // want checks status, reason and words of the condition.

@@ -98,8 +98,8 @@ func TestDeliver_RetriesInTurnUntilTheEndpointIsBack(t *testing.T) {
 		for _, p := range r.posted() {
 			tries[p.text]++
 		}
-		for _, text := range []string{"a announced", "b announced"} { // each 15 to 30 s
-			if n := tries[text]; n < 20 || n > 46 {
+		for _, text := range []string{"a announced", "b announced"} { // each 30 to 60 s
+			if n := tries[text]; n < 12 || n > 30 {
 				t.Errorf("%d attempts in ten minutes for %s", n, text)
 			}
 		}
@@ -111,50 +111,39 @@ func TestDeliver_RetriesInTurnUntilTheEndpointIsBack(t *testing.T) {
 			t.Errorf("the first results were %+v, want a failure for each notice", fresh)
 		}
 		r.up()
-		r.pass(30 * time.Second)
+		r.pass(time.Minute)
 		r.want("a announced", "a drained", "b announced")
 	})
 }
 
 func TestDeliver_GivesUpAndSaysSo(t *testing.T) {
-	for name, answer := range map[string]func(ctx context.Context, text string) error{
-		"too many wait": func(context.Context, string) error { return errors.New("connection refused") },
-		"too many wait behind posts that hang": func(ctx context.Context, _ string) error {
-			<-ctx.Done()
-			return ctx.Err()
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			hooked(t, func(r *hookRig) {
-				r.answers(answer)
-				for i := range 140 { // 64 may hang, and 64 wait.
-					r.hear(state.Announced, fmt.Sprint("e", i))
-					r.pass(time.Millisecond)
+	t.Run("too many wait", func(t *testing.T) {
+		hooked(t, func(r *hookRig) {
+			r.down()
+			for i := range 140 { // 64 may wait.
+				r.hear(state.Announced, fmt.Sprint("e", i))
+				r.pass(time.Millisecond)
+			}
+			r.wantLost(76, "too many are waiting")
+			r.posted()
+			r.up()
+			r.stop()
+			tried := r.posted()
+			for i := 76; i < 140; i++ {
+				if len(tried) != 64 || !slices.ContainsFunc(tried, func(p post) bool { return p.text == fmt.Sprintf("e%d announced", i) }) {
+					t.Errorf("%d are posted in the end, want the newest 64, such as e%d", len(tried), i)
 				}
-				lost := slices.DeleteFunc(r.told(), func(result notify.DeliveryResult) bool { return !result.Lost })
-				r.posted()
-				r.up()
-				r.stop()
-				tried := r.posted()
-				if len(lost) == 0 || len(lost)+len(tried) != 140 || !strings.Contains(lost[0].Err.Error(), "too many are waiting") {
-					t.Errorf("%d are lost and %d posted in the end, of 140: %+v", len(lost), len(tried), lost)
-				}
-				for i := 76; i < 140; i++ {
-					if !slices.ContainsFunc(tried, func(p post) bool { return p.text == fmt.Sprintf("e%d announced", i) }) {
-						t.Errorf("e%d was lost, and is one of the newest 64", i)
-					}
-				}
-				r.start()
-			})
+			}
+			r.start()
 		})
-	}
+	})
 	t.Run("after a day", func(t *testing.T) {
 		hooked(t, func(r *hookRig) {
 			r.down()
 			r.hear(state.Announced, "a")
 			r.pass(25 * time.Hour)
 			r.wantLost(1, "older than a day")
-			if n := len(r.posted()); n > 1000 {
+			if n := len(r.posted()); n > 3000 {
 				t.Errorf("%d attempts in a day", n)
 			}
 			r.up()
@@ -194,7 +183,7 @@ func TestDeliver_GivesUpAndSaysSo(t *testing.T) {
 			if took := time.Since(asked); took > 2*time.Second {
 				t.Errorf("stopping took %s", took)
 			}
-			r.want("b announced", "b announced")
+			r.want("b announced")
 			r.wantLost(1, "nth stopped before it was delivered")
 			r.start()
 		})
@@ -209,10 +198,9 @@ func TestDeliver_PausesAsAnEndpointAsks(t *testing.T) {
 	}{
 		"429, in seconds":       {http.StatusTooManyRequests, "90", 90 * time.Second},
 		"503, in seconds":       {http.StatusServiceUnavailable, "90", 90 * time.Second},
-		"longer than an hour":   {http.StatusTooManyRequests, "86400", time.Hour},
+		"longer than allowed":   {http.StatusTooManyRequests, "3600", 5 * time.Minute},
 		"another status has it": {http.StatusInternalServerError, "90", 0},
 		"it cannot be read":     {http.StatusTooManyRequests, "soon", 0},
-		"a date that is over":   {http.StatusTooManyRequests, "Mon, 02 Jan 2006 15:04:05 GMT", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			answer, shorter := answered(t, test.status, test.header), answered(t, http.StatusTooManyRequests, "0")
@@ -241,22 +229,6 @@ func TestDeliver_PausesAsAnEndpointAsks(t *testing.T) {
 	}
 }
 
-func TestDeliver_ANewEndpointOwesNoPauseToTheOldOne(t *testing.T) {
-	answer := answered(t, http.StatusServiceUnavailable, "3600")
-	hooked(t, func(r *hookRig) {
-		r.answers(func(context.Context, string) error {
-			time.Sleep(time.Second)
-			return answer
-		})
-		r.hear(state.Announced, "a")
-		r.up()
-		r.use(func(*notify.WebhookSettings) {}) // while the old endpoint takes its time
-		r.pass(5 * time.Second)
-		r.hear(state.Announced, "b")
-		r.want("a announced", "a announced", "b announced")
-	})
-}
-
 func TestDeliver_RemembersTheLabelsOfANodeThatIsGone(t *testing.T) {
 	goes := func(r *hookRig) {
 		labels := map[string]string{"team": "web"}
@@ -270,26 +242,5 @@ func TestDeliver_RemembersTheLabelsOfANodeThatIsGone(t *testing.T) {
 		r.hear(state.Announced, "a")
 		r.hear(state.Done, "a", drain(state.Drained))
 		r.want("a announced web", "a drained web")
-	})
-}
-
-func TestDeliver_DescribesTheNodeThoughAStopInterrupts(t *testing.T) {
-	slow := func(r *hookRig) {
-		describe, asked := r.about.Node, false
-		r.about.Node = func(ctx context.Context) (string, map[string]string) {
-			if !asked {
-				asked = true
-				<-ctx.Done()
-				return "", nil
-			}
-			return describe(ctx)
-		}
-	}
-	hookedWith(t, slow, func(r *hookRig) {
-		r.useTemplate(`{{ .EventID }} {{ .NodeLabels.team }}`)
-		r.hear(state.Announced, "a")
-		r.stop()
-		r.want("a web")
-		r.start()
 	})
 }

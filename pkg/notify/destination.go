@@ -87,7 +87,7 @@ func (d Destination) Check() []Checked {
 }
 
 // Post sends one message, text, with the notice's ID. nil means that the receiver has it. A refusedError means that the receiver never takes
-// this message, and a retryAfterError that it asks for a pause. After any other error, the queue tries again.
+// this message, and a busyError that it asks for a pause. After any other error, the queue tries again.
 func (d Destination) Post(ctx context.Context, id, text string) error {
 	target, err := d.target()
 	if err != nil {
@@ -122,25 +122,14 @@ func (d Destination) Post(ctx context.Context, id, text string) error {
 	return checkAnswer(answer)
 }
 
-// parseRetryAfter returns the pause that a header Retry-After asks for (RFC 9110, 10.2.3), maxRetryAfter at most. The header has seconds or
-// a date. The result is 0 if it has neither.
-func parseRetryAfter(header string, now time.Time) time.Duration {
-	if seconds, err := strconv.ParseUint(header, 10, 32); err == nil {
-		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
-	}
-	if until, err := http.ParseTime(header); err == nil {
-		return min(max(until.Sub(now), 0), maxRetryAfter)
-	}
-	return 0
-}
-
 // checkAnswer returns what an answer means for the notice: the results are those of Post.
 func checkAnswer(answer *http.Response) error {
 	status := answer.StatusCode
 	text := strings.TrimSpace(fmt.Sprintf("it answers %d %s", status, http.StatusText(status)))
-	if after := parseRetryAfter(answer.Header.Get("Retry-After"), time.Now()); after > 0 &&
-		(status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) {
-		return retryAfterError{text, after}
+	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+		if seconds, err := strconv.ParseUint(answer.Header.Get("Retry-After"), 10, 16); err == nil && seconds > 0 {
+			return busyError{text, min(time.Duration(seconds)*time.Second, maxBusy)}
+		}
 	}
 	switch {
 	case status/100 == 2:

@@ -98,36 +98,6 @@ func TestEvents_AreFewIfTheyAreToBeBrief(t *testing.T) {
 	})
 }
 
-// One guard works for several events. What was met for one of them is told when another has joined, too.
-func TestEvents_OfTwoInterruptionsInOneDrainNameEachPodOnce(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		s.opts.Condition = false
-		s.start()
-		s.cordoned()
-		for i := range 52 {
-			s.tell(pod(state.PodEvicted, fmt.Sprintf("%02d", i)))
-		}
-		other := entry("asg-1", event.ASGTermination, state.Draining)
-		s.tell(step(state.Begun, "drain", other))
-		s.tell(step(state.NodeCordoned, "drain", other))
-		s.tell(pod(state.PodDeleted, "00")) // It was told of once.
-		s.tell(drained(52))
-		other.Phase, other.Result = state.Drained, &state.Result{Evicted: 52}
-		s.tell(step(state.Done, "drain", other))
-		s.pass(time.Minute)
-		told := map[string]int{}
-		for _, line := range s.lines() {
-			told[strings.Join(strings.Fields(line)[:4], " ")]++
-		}
-		want := map[string]int{"Node default/node-1 Normal Draining:": 2, "Node default/node-1 Normal PodEviction:": 1, "Node default/node-1 Normal CordonAndDrain:": 2}
-		for line, n := range want {
-			if told[line] != n {
-				t.Errorf("%q was told %d times, want %d", line, told[line], n)
-			}
-		}
-	})
-}
-
 func TestEvents_HaveTheAnnotationsAndObjectsThatOperatorsLookFor(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
@@ -159,7 +129,7 @@ func TestEvents_HaveTheAnnotationsAndObjectsThatOperatorsLookFor(t *testing.T) {
 	})
 }
 
-func TestEvents_OfAFullNodeAreFiftyAboutPodsAndOneForTheRest(t *testing.T) {
+func TestEvents_OfAFullNodeAreFiftyAboutPods(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.start()
@@ -172,38 +142,9 @@ func TestEvents_OfAFullNodeAreFiftyAboutPodsAndOneForTheRest(t *testing.T) {
 			s.tell(drained(110))
 		}
 		s.pass(time.Minute)
-		pods, rest := 0, []string{}
-		for _, e := range s.cluster.written() {
-			if e.InvolvedObject.Kind == "Pod" {
-				pods++
-			} else if e.Reason == "PodEviction" {
-				rest = append(rest, e.Message)
-			}
-		}
-		if pods != 100 || len(rest) != 2 {
-			t.Fatalf("%d Events about pods and %q about others, want 100 and 2", pods, rest)
-		}
-		if !strings.HasPrefix(rest[0], "spot-interruption: and 60 pods more: shop/p050, shop/p051, ") || !strings.HasSuffix(rest[0], "shop/p109") {
-			t.Errorf("about the others: %q", rest[0])
-		}
-	})
-}
-
-func TestEvents_AreWrittenOverSeconds(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		s.opts.Condition = false
-		s.start()
-		s.cordoned()
-		for i := range 50 {
-			s.tell(pod(state.PodEvicted, fmt.Sprint(i)))
-		}
-		s.pass(time.Second)
-		if n := len(s.cluster.written()); n < 15 || n > 25 {
-			t.Errorf("%d Events within a second, want about 20", n)
-		}
-		s.pass(3 * time.Second)
-		if n := len(s.cluster.written()); n != 51 {
-			t.Errorf("%d Events in the end, want 51", n)
+		pods := slices.DeleteFunc(s.cluster.written(), func(e corev1.Event) bool { return e.InvolvedObject.Kind != "Pod" })
+		if len(pods) != 100 {
+			t.Errorf("%d Events about pods of two drains, want 100", len(pods))
 		}
 	})
 }
@@ -294,20 +235,17 @@ func TestEvents_ReportALastingOutageOfASourceOnce(t *testing.T) {
 	})
 }
 
-func TestEvents_CountARepetition(t *testing.T) {
+func TestEvents_ReportTheFirstFailureOfARow(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
 		s.start()
-		for range 4 {
+		for failures := range 4 {
 			h := step(state.Failed, "drain", spot(state.Draining))
-			h.Err = errors.New("no answer")
+			h.Err, h.Entry.Failures = errors.New("no answer"), failures+1
 			s.tell(h)
 			s.pass(time.Minute)
 		}
-		events := s.cluster.written()
-		if len(events) != 1 || events[0].Count != 4 || events[0].Type != corev1.EventTypeWarning {
-			t.Errorf("the Events are %+v, want one that counts 4", events)
-		}
+		s.wantLines("Node default/node-1 Warning CordonAndDrainError: spot-interruption: the drain failed after 250ms and will be tried again: no answer")
 	})
 }
 

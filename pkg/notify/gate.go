@@ -1,7 +1,6 @@
 package notify
 
 import (
-	"slices"
 	"sync"
 	"time"
 
@@ -20,16 +19,13 @@ const (
 // gate holds back all messages about a node while the node is being cordoned, or is about to be: no request of this package may delay the
 // cordon. The gate stays open when an event is announced for which nth does nothing yet.
 type gate struct {
-	mu    sync.Mutex
-	opens time.Time // when the gate opens; in the past, or zero, if it is open
+	mu      sync.Mutex
+	opens   time.Time     // when the gate opens; in the past, or zero, if it is open
+	changed chan struct{} // closed when opens changes; nil until somebody waits
 }
 
-// observe opens or closes the gate, depending on a transition. It reports whether the gate now opens sooner than it was to: then the caller
-// wakes the queues, whose messages may be ready.
-func (g *gate) observe(t state.Transition) (sooner bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	before := g.opens
+// observe opens or closes the gate, depending on a transition.
+func (g *gate) observe(t state.Transition) {
 	switch t.Kind {
 	case state.Announced, state.Changed:
 		if t.Entry.Phase == state.Cordoning || t.Entry.Phase == state.Draining {
@@ -37,22 +33,24 @@ func (g *gate) observe(t state.Transition) (sooner bool) {
 		}
 	case state.Begun:
 		if t.Action == string(policy.Uncordon) { // No cordon is to come.
-			g.opens = time.Time{}
+			g.open()
 		} else {
 			g.closeFor(maxCordonWait)
 		}
 	case state.CalledBack: // Another step may follow, with a cordon.
-		g.opens = time.Now().Add(decisionTime)
+		g.open()
+		g.closeFor(decisionTime)
 	case state.NodeCordoned, state.CordonFound, state.Done, state.Failed, state.RanOut, state.LeftAlone,
 		state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone: // The cordon has succeeded or failed before these.
-		g.opens = time.Time{}
+		g.open()
 	case state.Missed, state.PutOff, state.ClosedWith, state.SourceLost, state.SourceBack: // These say nothing about a cordon.
 	}
-	return g.opens.Before(before)
 }
 
-// closeFor closes the gate for a duration, unless it is closed for longer already. The mutex is held.
+// closeFor closes the gate for a duration, unless it is closed for longer already.
 func (g *gate) closeFor(d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if opens := time.Now().Add(d); opens.After(g.opens) {
 		g.opens = opens
 	}
@@ -63,39 +61,19 @@ func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.opens = time.Time{}
+	if g.changed != nil {
+		close(g.changed)
+		g.changed = nil
+	}
 }
 
-// opensAt returns when the gate opens. If the gate is open, that is a time in the past, or zero.
-func (g *gate) opensAt() time.Time {
+// opensAt returns when the gate opens, and a channel that is closed if it opens before that. If the gate is open, the time is in the past, or
+// zero.
+func (g *gate) opensAt() (time.Time, <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.opens
-}
-
-// reported remembers the last outcomes of events, the oldest first, so that none is posted twice. A restart forgets them. Most are not
-// repeated then either, as the agent makes no transition for what its record has.
-type reported struct {
-	outcomes []reportedOutcome
-	most     int // that are remembered
-}
-
-type reportedOutcome struct{ event, outcome string }
-
-// isNews reports whether the webhook has yet to post an outcome of an event, and remembers the outcome. It returns false if the outcome was
-// reported since the event entered that outcome's phase. A change from LeftAlone or to it is always news: the node has opted out, or in again.
-func (r *reported) isNews(event, outcome string) bool {
-	for _, before := range slices.Backward(r.outcomes) {
-		if before.event != event {
-			continue
-		}
-		if before.outcome == outcome {
-			return false
-		}
-		if phaseOf(before.outcome) != phaseOf(outcome) || before.outcome == LeftAlone || outcome == LeftAlone {
-			break // What was reported before this does not count: something else has happened since.
-		}
+	if g.changed == nil {
+		g.changed = make(chan struct{})
 	}
-	r.outcomes = append(r.outcomes, reportedOutcome{event, outcome})
-	r.outcomes = r.outcomes[max(len(r.outcomes)-r.most, 0):]
-	return true
+	return g.opens, g.changed
 }

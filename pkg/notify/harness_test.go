@@ -38,9 +38,7 @@ type cluster struct {
 
 	mu         sync.Mutex
 	conditions []corev1.NodeCondition
-	managed    []metav1.ManagedFieldsEntry // of the conditions; stays as it is
 	labels     map[string]string
-	managers   map[string]string // of the labels
 	events     []corev1.Event
 	requests   []string
 	// answer is the status that requests get instead; 0 is the cluster's own answer, and -1 none at all.
@@ -48,15 +46,10 @@ type cluster struct {
 }
 
 func newCluster(t *testing.T, conditions ...corev1.NodeCondition) *cluster {
-	c := &cluster{t: t, conditions: conditions, labels: map[string]string{}, managers: map[string]string{}, answer: func(string) int { return 0 }}
+	c := &cluster{t: t, conditions: conditions, labels: map[string]string{}, answer: func(string) int { return 0 }}
 	c.handle("GET /api/v1/nodes/"+nodeName, "get node", func(*http.Request, []byte) any {
-		managed := slices.Clone(c.managed)
-		for key, manager := range c.managers {
-			set := metav1.NewFieldsV1(fmt.Sprintf(`{"f:metadata":{"f:labels":{".":{},%q:{}}}}`, "f:"+key))
-			managed = append(managed, metav1.ManagedFieldsEntry{Manager: manager, FieldsV1: set})
-		}
 		return corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-			ObjectMeta: metav1.ObjectMeta{Name: nodeName, Labels: c.labels, ManagedFields: managed}, Status: corev1.NodeStatus{Conditions: c.conditions}}
+			ObjectMeta: metav1.ObjectMeta{Name: nodeName, Labels: c.labels}, Status: corev1.NodeStatus{Conditions: c.conditions}}
 	})
 	c.handle("PATCH /api/v1/nodes/"+nodeName+"/status", "patch condition", c.patchStatus)
 	c.handle("POST /api/v1/namespaces/{namespace}/events", "create event", func(_ *http.Request, body []byte) any {
@@ -64,11 +57,6 @@ func newCluster(t *testing.T, conditions ...corev1.NodeCondition) *cluster {
 		created := &c.events[len(c.events)-1]
 		c.decode(body, created)
 		return created
-	})
-	c.handle("PATCH /api/v1/namespaces/{namespace}/events/{name}", "patch event", func(r *http.Request, body []byte) any {
-		i := slices.IndexFunc(c.events, func(e corev1.Event) bool { return e.Name == r.PathValue("name") })
-		c.decode(body, &c.events[i])
-		return c.events[i]
 	})
 	return c
 }
@@ -142,9 +130,8 @@ func (c *cluster) patchStatus(r *http.Request, body []byte) any {
 	c.decode(body, &metadata)
 	for key, value := range metadata.Metadata.Labels {
 		delete(c.labels, key)
-		delete(c.managers, key)
 		if value != nil {
-			c.labels[key], c.managers[key] = *value, "nth"
+			c.labels[key] = *value
 		}
 	}
 	return patch
@@ -262,7 +249,7 @@ func play(t *testing.T, c func(*testing.T) *cluster, f func(s *stage)) {
 			},
 			Rules:     func() policy.Settings { return rules },
 			Machine:   func(context.Context) notify.Machine { return notify.Machine{} },
-			Condition: true, Events: true, Source: "nth", Writer: "nth",
+			Condition: true, Events: true, Source: "nth",
 			Trouble: func(err error) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
@@ -367,7 +354,6 @@ type hookRig struct {
 	answer   func(ctx context.Context, text string) error
 	posts    []post
 	tellings []notify.DeliveryResult
-	degraded []string
 
 	settings notify.WebhookSettings
 }
@@ -400,11 +386,6 @@ func hookedWith(t *testing.T, change func(*hookRig), test func(r *hookRig)) {
 			},
 		}
 		r.opts = notify.WebhookOptions{
-			Degraded: func(err error) {
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				r.degraded = append(r.degraded, err.Error())
-			},
 			Reported: func(t notify.DeliveryResult) {
 				r.mu.Lock()
 				defer r.mu.Unlock()

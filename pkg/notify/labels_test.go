@@ -88,25 +88,21 @@ func TestLabels_FollowTheStandingEvents(t *testing.T) {
 	}
 }
 
-func TestLabels_OthersAreLeft(t *testing.T) {
+func TestLabels_BelongToTheWriterOfTheCondition(t *testing.T) {
 	for name, c := range map[string]struct {
-		manager           string
-		off, event, brief bool
-		want, ends        string
+		writer     string
+		event      bool
+		want, ends string
 	}{
-		"another's":                   {manager: "nth-queue", want: "status-check", ends: "status-check"},
-		"another's, and an event":     {manager: "nth-queue", event: true, want: "spot-interruption"},
-		"nth's, of an event before":   {manager: "nth"},
-		"nth's, without the setting":  {manager: "nth", off: true},
-		"another's, without it":       {manager: "nth-queue", off: true, want: "status-check", ends: "status-check"},
-		"nth's, without it, an event": {manager: "nth", off: true, event: true},
-		"of long ago":                 {manager: "ancient-changes", want: "status-check", ends: "status-check"},
-		"of long ago, in nth-queue":   {manager: "ancient-changes", brief: true},
+		"another's":                 {writer: "nth-queue", want: "status-check", ends: "status-check"},
+		"another's, and an event":   {writer: "nth-queue", event: true, want: "spot-interruption"},
+		"nth's, of an event before": {writer: "nth"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			play(t, bare, func(s *stage) {
-				s.cluster.labels[notify.KindLabel], s.cluster.managers[notify.KindLabel] = "status-check", c.manager
-				s.opts.Labels, s.opts.Brief = !c.off, c.brief
+			condition := stale()
+			condition.Message = c.writer + ": EC2 says that the machine is impaired"
+			play(t, func(t *testing.T) *cluster { return newCluster(t, condition) }, func(s *stage) {
+				s.cluster.labels[notify.KindLabel], s.opts.Labels = "status-check", true
 				if c.event {
 					s.entries = []state.Entry{spot(state.Draining)}
 				}
@@ -123,12 +119,10 @@ func TestLabels_OthersAreLeft(t *testing.T) {
 func TestLabels_ThatFailAreTriedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int
-		pause  time.Duration
 		says   string
 	}{
-		"refused": {http.StatusForbidden, time.Hour, "the node's labels: as the test wants it; it is not tried again for an hour"},
-		"invalid": {http.StatusUnprocessableEntity, 6 * time.Minute, "the node's labels: as the test wants it; it is left out"},
-		"broken":  {http.StatusInternalServerError, 2 * time.Minute, "trying again"},
+		"refused": {http.StatusForbidden, "the node's labels: as the test wants it; it is left out"},
+		"broken":  {http.StatusInternalServerError, "trying again"},
 	} {
 		for _, brief := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
@@ -147,13 +141,13 @@ func TestLabels_ThatFailAreTriedAgain(t *testing.T) {
 						t.Errorf("said %q, want %q", s.trouble, c.says)
 					}
 					s.cluster.answers("", 0)
-					s.pass(c.pause)
+					s.pass(6 * time.Minute)
 					s.wantLabels("spot-interruption", "")
 					// What is to be taken off is not forgotten either.
 					s.cluster.answers("patch labels", c.status)
 					s.over()
 					s.cluster.answers("", 0)
-					s.pass(c.pause + 6*time.Minute)
+					s.pass(7 * time.Minute)
 					s.wantLabels("", "")
 				})
 			})
@@ -170,7 +164,7 @@ func TestLabels_AreTakenOffAfterLostAnswers(t *testing.T) {
 		s.tell(announced(spot(state.Seen)))
 		s.pass(100 * time.Millisecond)
 		s.cluster.mu.Lock()
-		s.cluster.labels[notify.KindLabel], s.cluster.managers[notify.KindLabel] = "spot-interruption", "nth"
+		s.cluster.labels[notify.KindLabel] = "spot-interruption"
 		s.cluster.mu.Unlock()
 		s.over()
 		s.cluster.answers("", 0)

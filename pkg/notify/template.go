@@ -6,24 +6,46 @@ import (
 	"fmt"
 	"mime"
 	"strings"
-	"sync"
-	"text/template/parse"
 	"time"
 
 	template "github.com/DataDog/datadog-agent/pkg/template/text"
+	"github.com/Masterminds/sprig/v3"
+)
+
+const (
+	// maxTextSize bounds a message, in bytes.
+	maxTextSize = 128 << 10
+	// tryTimeout bounds Try. A template whose loops take longer is refused.
+	tryTimeout = 5 * time.Second
 )
 
 // defaultTemplate is understood by Slack, Mattermost, Rocket.Chat and compatible services.
 const defaultTemplate = `{"text": "{{ escapeSlack .Text }}"}`
 
-// Template renders Fields as messages, one at a time. Its engine is a copy of the standard library's that calls no methods. With those, the
-// linker would keep every exported method of every type, and the program would be two thirds larger. So templates format times with functions.
-type Template struct {
-	parsed *template.Template
+// withheld are the functions of sprig that templates do not have. The first three read the environment or ask the DNS. The others turn a
+// number into any amount of memory.
+var withheld = []string{"env", "expandenv", "getHostByName", "indent", "nindent", "repeat", "seq", "until", "untilStep"}
 
-	mu     sync.Mutex // held while a message is rendered
-	budget *budget    // that of the message that is being rendered; the functions of parsed spend it
+// slackEscapes keep a text from being a mention or a link in Slack's markup: both begin with "<". teamsEscapes keep it from being a link in
+// the Markdown of Teams' cards, which has no escapes in a table of facts.
+var (
+	slackEscapes = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+	teamsEscapes = strings.NewReplacer("[", "(", "]", ")")
+)
+
+// functions returns the functions of templates.
+func functions() template.FuncMap {
+	all := template.FuncMap(sprig.TxtFuncMap())
+	for _, name := range withheld {
+		delete(all, name)
+	}
+	all["escapeSlack"], all["escapeTeams"] = slackEscapes.Replace, teamsEscapes.Replace
+	return all
 }
+
+// Template renders Fields as messages. Its engine is a copy of the standard library's that calls no methods. With those, the linker would keep
+// every exported method of every type, and the program would be two thirds larger. So templates format times with functions.
+type Template struct{ parsed *template.Template }
 
 // CompileTemplate compiles a template, or nth's own if the text is empty. It renders nothing. Errors begin with the name of the template, and
 // with the line where they concern one.
@@ -34,20 +56,31 @@ func CompileTemplate(name, text string) (*Template, error) {
 	if len(text) > maxTemplateSize {
 		return nil, fmt.Errorf("%s: it is longer than %d bytes", name, maxTemplateSize)
 	}
-	b := &budget{}
-	parsed, err := template.New(name).Funcs(b.functions()).Parse(text)
+	parsed, err := template.New(name).Funcs(functions()).Parse(text)
 	if err != nil {
 		return nil, templateError(err)
 	}
-	for _, defined := range parsed.Templates() {
-		countSteps(defined.Root)
-	}
-	return &Template{parsed: parsed, budget: b}, nil
+	return &Template{parsed}, nil
 }
 
+// ownTemplate is nth's own, which always compiles.
+var ownTemplate, _ = CompileTemplate("", "")
+
 // Try renders a notice of every kind and outcome. The error names the line that fails for one of them, or says that the message is not
-// JSON although the content type says so.
+// JSON although the content type says so, or that rendering takes too long.
 func (t *Template) Try(contentType string) error {
+	tried := make(chan error, 1)
+	go func() { tried <- t.renderSamples(contentType) }() // Only an endless loop without output is left behind.
+	select {
+	case err := <-tried:
+		return err
+	case <-time.After(tryTimeout):
+		return fmt.Errorf("%s: it takes more than %s", t.parsed.Name(), tryTimeout)
+	}
+}
+
+// renderSamples does the work of Try.
+func (t *Template) renderSamples(contentType string) error {
 	silent := true
 	for _, sample := range Samples() {
 		text, err := t.message(sample, contentType)
@@ -73,16 +106,25 @@ func (t *Template) message(f Fields, contentType string) (string, error) {
 
 // Render renders one message. It returns "" if the template gives nothing but white space: then there is nothing to post.
 func (t *Template) Render(f Fields) (string, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	*t.budget = budget{work: maxWork, until: time.Now().Add(maxRenderTime)}
-	if err := t.parsed.Execute(t.budget, f); err != nil {
+	var text limitedText
+	if err := t.parsed.Execute(&text, f); err != nil {
 		return "", templateError(err)
 	}
-	if strings.TrimSpace(t.budget.text.String()) == "" {
+	if strings.TrimSpace(text.String()) == "" {
 		return "", nil
 	}
-	return t.budget.text.String(), nil
+	return text.String(), nil
+}
+
+// limitedText is a text of at most maxTextSize bytes. A longer one is an error, which ends the template.
+type limitedText struct{ strings.Builder }
+
+// Write implements io.Writer.
+func (t *limitedText) Write(p []byte) (int, error) {
+	if t.Len()+len(p) > maxTextSize {
+		return 0, fmt.Errorf("it gives more than %d bytes", maxTextSize)
+	}
+	return t.Builder.Write(p)
 }
 
 // templateError returns an error of the engine, which names the template and the line, without the engine's prefix. Where a template calls a
@@ -110,29 +152,4 @@ func jsonError(text string) error {
 		return fmt.Errorf("line %d of the message: %w", line, err)
 	}
 	return err
-}
-
-// countSteps puts an empty text between the steps of a template, also within loops and branches. The engine writes each text to the budget,
-// whose Write counts the calls. So even a loop without output ends.
-func countSteps(list *parse.ListNode) {
-	if list == nil { // an "if" without an "else", or a template that only defines others
-		return
-	}
-	step := &parse.TextNode{NodeType: parse.NodeText, Pos: list.Pos}
-	counted := []parse.Node{step}
-	for _, node := range list.Nodes {
-		switch n := node.(type) {
-		case *parse.IfNode:
-			countSteps(n.List)
-			countSteps(n.ElseList)
-		case *parse.RangeNode:
-			countSteps(n.List)
-			countSteps(n.ElseList)
-		case *parse.WithNode:
-			countSteps(n.List)
-			countSteps(n.ElseList)
-		}
-		counted = append(counted, node, step)
-	}
-	list.Nodes = counted
 }

@@ -1,8 +1,8 @@
 package notify
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -16,9 +16,8 @@ const (
 	maxNotices = 64
 	// maxPosts is how many notices are rendered and posted at a time.
 	maxPosts = 64
-	// maxNoticeAge is the age at which a notice is given up, and maxPostPause the longest pause between two posts of one.
+	// maxNoticeAge is the age at which a notice is given up.
 	maxNoticeAge = 24 * time.Hour
-	maxPostPause = 5 * time.Minute
 	// lookupTimeout is how long a notice waits for the descriptions of the machine and of its Node. It leaves time to post it at a stop.
 	lookupTimeout = flushTimeout / 2
 )
@@ -36,12 +35,10 @@ type WebhookSettings struct {
 	At []Phase
 }
 
-// WebhookOptions are the options of a Webhook. All are required unless they say otherwise.
+// WebhookOptions are the options of a Webhook.
 type WebhookOptions struct {
 	// Reported is called with the result of each attempt to deliver a notice, from several goroutines.
 	Reported func(DeliveryResult)
-	// Degraded is called when a template fails, and nth's own takes its place.
-	Degraded func(error)
 	// DryRun marks every notice.
 	DryRun bool
 	// Limit is how many notices wait at most until they are delivered; 0 is enough for one node.
@@ -53,33 +50,23 @@ type Webhook struct {
 	opts  WebhookOptions
 	queue *queue
 
-	mu       sync.Mutex       // for all that follows
-	settings *WebhookSettings // nil if the webhook is off
-	reported reported         // the outcomes of the events of all nodes
+	mu       sync.Mutex        // for all that follows
+	settings *WebhookSettings  // nil if the webhook is off
+	reported map[string]string // the last outcome of events, so that none is posted twice
 }
 
 // NewWebhook returns a Webhook that is off until it gets its settings from Use.
 func NewWebhook(opts WebhookOptions) *Webhook {
-	if opts.Limit == 0 {
-		opts.Limit = maxNotices
-	}
-	return &Webhook{opts: opts, queue: newQueue(opts.Limit, maxPosts, 0, maxPostPause, opts.Reported), reported: reported{most: 4 * opts.Limit}}
+	limit := cmp.Or(opts.Limit, maxNotices)
+	return &Webhook{opts: opts, queue: newQueue(limit, maxPosts, opts.Reported), reported: map[string]string{}}
 }
 
-// Use replaces the settings; nil turns the webhook off. Undelivered notices go where the new settings say. Use tries the template in a
-// goroutine, which may take seconds. nth's own template replaces one that fails.
+// Use replaces the settings; nil turns the webhook off. Undelivered notices go where the new settings say.
 func (w *Webhook) Use(settings *WebhookSettings) {
 	w.mu.Lock()
 	w.settings = settings
 	w.mu.Unlock()
 	w.queue.retry() // The pauses were for the earlier endpoint.
-	if settings != nil {
-		go func() {
-			if err := settings.Template.Try(settings.ContentType()); err != nil {
-				w.replaceTemplate(settings, err)
-			}
-		}()
-	}
 }
 
 // current returns the settings; nil if the webhook is off.
@@ -87,22 +74,6 @@ func (w *Webhook) current() *WebhookSettings {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.settings
-}
-
-// replaceTemplate puts nth's own template in place of that of the settings failed, which failed with err. It does nothing if other settings
-// have replaced those meanwhile.
-func (w *Webhook) replaceTemplate(failed *WebhookSettings, err error) {
-	replaced := *failed
-	replaced.Template, _ = CompileTemplate("", "") // nth's own always compiles.
-	w.mu.Lock()
-	current := w.settings == failed
-	if current {
-		w.settings = &replaced
-	}
-	w.mu.Unlock()
-	if current {
-		w.opts.Degraded(fmt.Errorf("webhook: %w; nth's own template is used", err))
-	}
 }
 
 // Run posts notices until ctx ends. Then it tries each notice that is left once more, and returns after flushTimeout at the latest. Call it
@@ -136,25 +107,32 @@ func (w *Webhook) Node(subject Subject) *WebhookNode {
 // OnTransition implements agent.Listener: it queues a notice of each outcome that the settings ask for.
 func (n *WebhookNode) OnTransition(t state.Transition) {
 	w := n.webhook
-	if n.gate.observe(t) {
-		w.queue.wake()
-	}
+	n.gate.observe(t)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, built := range n.builder.build(t) {
-		if built.outcome != "" && w.wants(built) {
-			post := &webhookNotice{node: n, notice: built, made: time.Now()}
-			w.queue.add(&message{deliver: post.deliver, line: t.Entry.Event.ID, event: t.Entry.Event.ID, outcome: built.outcome, gate: &n.gate})
-		}
+	if built := n.builder.build(t); w.wants(built) {
+		post := &webhookNotice{node: n, notice: built, made: time.Now()}
+		w.queue.add(&message{deliver: post.deliver, line: t.Entry.Event.ID, event: t.Entry.Event.ID, outcome: built.outcome, gate: &n.gate})
 	}
 }
 
-// wants reports whether a notice is to be posted: the webhook is on, the outcome was not reported yet, and the settings ask for its phase.
-// It remembers the outcome as reported.
+// maxReported is how many events have their last outcome remembered.
+const maxReported = 4096
+
+// wants reports whether a notice is to be posted: it has an outcome, the webhook is on, the outcome is not the one that was reported last of its
+// event, and the settings ask for its phase. It remembers the outcome as reported.
 func (w *Webhook) wants(n notice) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.settings != nil && w.reported.isNews(n.Entry.Event.ID, n.outcome) && slices.Contains(w.settings.At, phaseOf(n.outcome))
+	id := n.Entry.Event.ID
+	if n.outcome == "" || w.settings == nil || w.reported[id] == n.outcome {
+		return false
+	}
+	if len(w.reported) >= maxReported {
+		clear(w.reported)
+	}
+	w.reported[id] = n.outcome
+	return slices.Contains(w.settings.At, phaseOf(n.outcome))
 }
 
 // webhookNotice is a notice for the endpoint. Each attempt to post it renders it again, so that a notice that waits takes little memory.
@@ -162,38 +140,36 @@ type webhookNotice struct {
 	node   *WebhookNode
 	notice notice
 	made   time.Time // with a monotonic reading, so that a change of the clock does not age the notice
-	fields *Fields   // nil until the node and its machine are described; then notice is empty
+	fields *Fields   // nil until the node and its machine are described
 }
 
 // deliver renders and posts the notice. The queue calls it for each attempt, and judges the error as that of message.deliver.
 func (p *webhookNotice) deliver(ctx context.Context) error {
 	w := p.node.webhook
 	settings := w.current()
-	switch {
-	case settings == nil:
+	if settings == nil {
 		return refusedError{"the webhook is off"}
-	case time.Since(p.made) >= maxNoticeAge:
+	}
+	if time.Since(p.made) >= maxNoticeAge {
 		return refusedError{"it is older than a day"}
-	case p.fields == nil:
+	}
+	if p.fields == nil {
 		f := newFields(p.notice, p.node.describe(ctx, settings.Cluster, p.notice.Node), w.opts.DryRun)
-		if ctx.Err() != nil {
-			return ctx.Err() // The description may be incomplete. The next attempt describes the node again.
-		}
-		p.fields, p.notice = &f, notice{} // The fields have all of the notice.
+		p.fields = &f
 	}
 	text, err := settings.Template.message(*p.fields, settings.ContentType())
+	if err != nil { // It failed for none of the samples, and does for this notice.
+		f := *p.fields
+		f.Text += jsonSafe("; nth's own template is used: "+err.Error(), maxMessage)
+		text, err = ownTemplate.Render(f)
+	}
 	switch {
 	case err != nil:
-		w.replaceTemplate(settings, err)
 		return fmt.Errorf("making a message: %w", err)
 	case text == "":
 		return errNothing // The template wants no such notice.
 	}
-	err = settings.Post(ctx, p.fields.NoticeID, text)
-	if err != nil && w.current() != settings {
-		err = errors.New(err.Error()) // Without its type: the new endpoint has neither refused the notice nor asked for a pause.
-	}
-	return err
+	return settings.Post(ctx, p.fields.NoticeID, text)
 }
 
 // describe describes the node and its machine, as far as that can be read within lookupTimeout. If the labels cannot be read, as the Node is

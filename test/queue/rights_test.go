@@ -33,7 +33,7 @@ var needed = []right{
 	"list pods", "watch pods", "delete pods",
 	"create pods/eviction",
 	"get persistentvolumeclaims", "get persistentvolumes",
-	"create events", "patch events",
+	"create events",
 }
 
 // ofLeases is what it does in a namespace of its own, and may do nowhere else.

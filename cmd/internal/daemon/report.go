@@ -23,14 +23,10 @@ func StateDirectory(cfg *config.Common) string {
 }
 
 // NewWebhook returns the webhook of a daemon, which logs and counts what becomes of its notices. limit is how many notices may wait; 0 is the
-// webhook's default. degrade adds a fault to the status.
-func NewWebhook(cfg *config.Common, log *logrus.Entry, meter *metrics.Metrics, degrade func(fault string), limit int) *notify.Webhook {
+// webhook's default.
+func NewWebhook(cfg *config.Common, log *logrus.Entry, meter *metrics.Metrics, limit int) *notify.Webhook {
 	return notify.NewWebhook(notify.WebhookOptions{
 		DryRun: cfg.DryRun, Limit: limit,
-		Degraded: func(err error) {
-			log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("degraded: %s", err)
-			degrade(err.Error())
-		},
 		Reported: func(r notify.DeliveryResult) {
 			logDelivery(log, r)
 			switch {

@@ -84,13 +84,12 @@ func (p Program[C, P]) Read(path string) (C, error) {
 // ReadWith is Read with other credentials, and returns the findings about them.
 func (p Program[C, P]) ReadWith(path string, given Given) (C, Findings, error) {
 	cfg, err := p.Files(path)
-	const try = false
-	found, err := p.validate(&cfg, err, given, try)
+	found, err := p.validate(&cfg, err, given)
 	return cfg, found, err
 }
 
-// ReadAsService is Read for a command of operators: with the credentials that the service gets by its unit. It also tries the template of the
-// webhook, and returns the findings.
+// ReadAsService is Read for a command of operators: with the credentials that the service gets by its unit. It also
+// returns the findings.
 func (p Program[C, P]) ReadAsService(path string) (C, Findings, error) {
 	cfg, err := p.Files(path)
 	if _, fatal := Degraded(err); fatal == nil {
@@ -103,15 +102,14 @@ func (p Program[C, P]) ReadAsService(path string) (C, Findings, error) {
 		root = p.Root(&cfg)
 	}
 	unit := ReadUnit(root, p.Name+".service")
-	const try = true
-	found, err := p.validate(&cfg, err, unit.Find, try)
+	found, err := p.validate(&cfg, err, unit.Find)
 	found.Unit = unit
 	return cfg, found, err
 }
 
 // validate validates the files and credentials that the settings name. It adds their faults to reading, which is the error of reading the
-// settings. try is the parameter of Look.
-func (p Program[C, P]) validate(cfg P, reading error, given Given, try bool) (Findings, error) {
+// settings.
+func (p Program[C, P]) validate(cfg P, reading error, given Given) (Findings, error) {
 	if _, fatal := Degraded(reading); fatal != nil {
 		return Findings{}, reading
 	}
@@ -119,7 +117,7 @@ func (p Program[C, P]) validate(cfg P, reading error, given Given, try bool) (Fi
 	if p.Identity != nil {
 		found.Identity = p.Identity(cfg, given)
 	}
-	found.Webhook = Look(&cfg.Base().Webhook, p.Name, given, try)
+	found.Webhook = Look(&cfg.Base().Webhook, p.Name, given)
 	if err := Add(reading, slices.Concat(found.Identity, found.Webhook)); err != nil {
 		return found, cli.ConfigError{Fault: err}
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // Webhook returns the settings of the webhook of the program of that name; nil if there is no address, or more than one. Look has validated the
-// table before. It has read the template into TemplateText, and left that empty for a template that does not compile.
+// table before. It has read the template into TemplateText, and left that empty for a template that fails.
 func Webhook(c config.Webhook, name string, given Given) (*notify.WebhookSettings, error) {
 	to := Destination(c, name, given)
 	if to == nil {
@@ -91,10 +91,9 @@ func Found(c Credential, overriddenBy string) Finding {
 	return f
 }
 
-// Look reads all files and credentials that the table names, even if the address is unknown, and returns its findings. It sets c.TemplateText. If
-// try is true, it renders every kind of notice with the template, for a check. The daemon
-// does so while it runs.
-func Look(c *config.Webhook, name string, given Given, try bool) []Finding {
+// Look reads all files and credentials that the table names, even if the address is unknown, and returns its findings. It sets c.TemplateText, and
+// renders every kind of notice with the template.
+func Look(c *config.Webhook, name string, given Given) []Finding {
 	place, text, textErr := templatePlace(c), c.Template, error(nil)
 	var reading sync.WaitGroup
 	if c.IsTemplateFile() {
@@ -107,7 +106,7 @@ func Look(c *config.Webhook, name string, given Given, try bool) []Finding {
 		textErr = fmt.Errorf("webhook.template: %w", textErr)
 	} else {
 		var template *notify.Template
-		if template, textErr = notify.CompileTemplate(place, text); textErr == nil && try {
+		if template, textErr = notify.CompileTemplate(place, text); textErr == nil {
 			textErr = template.Try(to.ContentType())
 		}
 	}

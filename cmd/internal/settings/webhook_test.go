@@ -73,7 +73,7 @@ func TestWebhook_FindingsDoNotNeedTheAddress(t *testing.T) {
 				c := config.Webhook{URL: url, Template: sound}
 				row.change(&c)
 				var faults []string
-				err := settings.Add(nil, settings.Look(&c, "nth", settings.Own, true))
+				err := settings.Add(nil, settings.Look(&c, "nth", settings.Own))
 				if degraded, fatal := settings.Degraded(err); fatal != nil {
 					t.Errorf("that is fatal: %v", fatal)
 				} else {
@@ -98,18 +98,9 @@ func TestWebhook_FindingsDoNotNeedTheAddress(t *testing.T) {
 	}
 }
 
-func TestLook_renders_a_template_only_if_it_is_to_try_it(t *testing.T) {
-	for _, try := range []bool{true, false} {
-		c := config.Webhook{Template: "{{ .Nope }}"}
-		if found := settings.Look(&c, "nth", settings.Own, try); (len(found) == 0) == try {
-			t.Errorf("try: %t; found %v", try, found)
-		}
-	}
-}
-
 func TestSeveralFaultsAreOneLineEachBesideThoseOfReading(t *testing.T) {
 	c := config.Webhook{URLFile: "/nowhere/url", HeadersFile: "/nowhere/headers", CAFile: "/nowhere/ca", Template: "/nowhere/template"}
-	faults, fatal := settings.Degraded(settings.Add(config.Degraded{Faults: []error{errors.New("metrics.listen is none")}}, settings.Look(&c, "nth", settings.Own, true)))
+	faults, fatal := settings.Degraded(settings.Add(config.Degraded{Faults: []error{errors.New("metrics.listen is none")}}, settings.Look(&c, "nth", settings.Own)))
 	if fatal != nil || len(faults) != 5 || faults[0] != "metrics.listen is none" {
 		t.Errorf("%v, %q", fatal, faults)
 	}
@@ -119,7 +110,7 @@ func TestSeveralFaultsAreOneLineEachBesideThoseOfReading(t *testing.T) {
 		}
 	}
 	wrong := errors.New("drain.margin is none")
-	if err := settings.Add(wrong, settings.Look(&c, "nth", settings.Own, true)); !errors.Is(err, wrong) {
+	if err := settings.Add(wrong, settings.Look(&c, "nth", settings.Own)); !errors.Is(err, wrong) {
 		t.Errorf("what is fatal is told as %v", err)
 	}
 }
@@ -127,7 +118,7 @@ func TestSeveralFaultsAreOneLineEachBesideThoseOfReading(t *testing.T) {
 // A file may change between two looks at it: what was judged is what is used.
 func TestATemplatesFileIsReadOnce(t *testing.T) {
 	c := config.Webhook{URL: "http://127.0.0.1:1", Template: write(t, sound)}
-	if err := settings.Add(nil, settings.Look(&c, "nth", settings.Own, true)); err != nil {
+	if err := settings.Add(nil, settings.Look(&c, "nth", settings.Own)); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(c.Template, []byte("{{ .Nope }}"), 0o600); err != nil {
@@ -147,7 +138,7 @@ func TestAReloadNamesWhatHasChangedOfTheTemplate(t *testing.T) {
 	judged := func(c config.Webhook) config.Config {
 		cfg := config.Default()
 		cfg.Webhook = c
-		if err := settings.Add(nil, settings.Look(&cfg.Webhook, "nth", settings.Own, true)); err != nil {
+		if err := settings.Add(nil, settings.Look(&cfg.Webhook, "nth", settings.Own)); err != nil {
 			t.Error(err)
 		}
 		return cfg
@@ -215,7 +206,7 @@ func TestCredentialsAreJudgedLikeFilesOfTheSettings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := row.webhook
-			found := settings.Look(&c, "nth", row.given, true)
+			found := settings.Look(&c, "nth", row.given)
 			same := slices.EqualFunc(found, row.want, func(got, want settings.Finding) bool {
 				return (got.Source == want.Source || want == settings.Finding{}) && got.Passed == want.Passed && (got.Fault == nil) == (want.Fault == nil)
 			})
