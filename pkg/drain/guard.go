@@ -28,8 +28,7 @@ const (
 
 // guard is the work of Node.Guard. Only its loop changes its fields.
 //
-// A look is one read of the Node, with the cordon if that is missing (Node.close). Looks are numbered in the order in which they are
-// requested.
+// A look is one read of the Node, with the cordon if that is missing (Node.close).
 type guard struct {
 	node     *Node
 	tell     func(Progress) // the caller's
@@ -46,8 +45,8 @@ type guard struct {
 	memory
 	// liftedStamp is when the cordon was set that somebody has lifted, by the API server's clock; zero if that is not known.
 	liftedStamp time.Time
-	// lookRequested is the last look that was requested, and lookDone the last that has returned.
-	lookRequested, lookDone int
+	// looks counts the looks that have begun, and looked is the last of them that has returned.
+	looks, looked int
 	// trouble is why the Node cannot be read or cordoned.
 	trouble kube.Trouble
 	// tidying: a patch of our other keys is under way. tidyBackoff is how long to wait after one that fails, and tidyRefusals are the
@@ -109,7 +108,7 @@ func (n *Node) Guard(ctx context.Context, task *Task, tell func(Progress)) {
 func (g *guard) Terms() evict.Terms {
 	return evict.Terms{
 		Evict: g.goal.Evict && !g.view.limited, Hard: g.goal.Hard, Soft: g.goal.Soft, From: g.evictFrom,
-		Seen: g.view.uid != "", Closed: g.view.closed(), Looked: g.lookDone,
+		Closed: g.view.closed(), Looks: g.looks, Looked: g.looked,
 		Reopened: g.staysOpen(), Since: g.since(),
 	}
 }
@@ -157,11 +156,7 @@ func (g *guard) staysOpen() bool { return g.memory.staysOpen(g.goal) }
 // the node, and which pods were left because they keep coming back.
 func (g *guard) setGoal(goal Goal) {
 	grown, begins, wasOpen := goal.Generation > g.goal.Generation, goal.Evict && !g.goal.Evict, g.staysOpen()
-	wasNear := g.Terms().Near(time.Now())
 	g.goal = goal
-	if now := time.Now(); !wasNear && g.Terms().Near(now) {
-		g.pods.EndRefusals(now) // Requests that were refused are repeated without their long pauses.
-	}
 	g.drainedIn = 0 // That the node is drained is reported again for this goal.
 	if grown {
 		if wasOpen { // The node has to be closed again first.
@@ -280,29 +275,21 @@ func (g *guard) scheduleEvictions(now time.Time) time.Time {
 	return g.evictFrom
 }
 
-// Look implements evict.Drain. It requests a look at the Node, and returns its number.
-func (g *guard) Look() int {
-	g.lookRequested++
-	loop.Nudge(g.wantLook)
-	return g.lookRequested
-}
-
-// answerRequest takes back Look's wake-up of keepLooking: the look is being made, or it is not needed any more.
-func (g *guard) answerRequest() {
-	select {
-	case <-g.wantLook:
-	default:
-	}
-}
+// Look implements evict.Drain. It requests a look at the Node.
+func (g *guard) Look() { loop.Nudge(g.wantLook) }
 
 // keepLooking looks at the Node until the guard ends: when Look asks for it, else every lookEvery. While looks fail, the pauses grow. It runs
 // in a goroutine of the loop's, and returns nil because nothing remains to be done at its end.
 func (g *guard) keepLooking(ctx context.Context) (then func()) {
 	failing, refused := kube.Failures, kube.Refusals
 	for more := true; more; {
+		select {
+		case <-g.wantLook: // This look answers that, too.
+		default:
+		}
 		g.loop.Lock()
-		g.answerRequest()
-		goal, before, number := g.goal, g.memory, g.lookRequested
+		g.looks++
+		goal, before, number := g.goal, g.memory, g.looks
 		g.loop.Unlock()
 		v := g.node.close(ctx, goal, before)
 		// Nothing shortens minPause. A call of Look ends the rest of the pause: so not even many calls make failing looks frequent.
@@ -346,10 +333,10 @@ func (g *guard) awaitLook(ctx context.Context, last view, pause time.Duration) b
 	}
 }
 
-// handleLook handles the result of a look. number is the look's, and generation the goal's when it began. If the look changed what the agent
+// handleLook handles the result of a look. generation is the goal's when it began. If the look changed what the agent
 // has to know, but nothing was reported, it reports GoalChanged, so that the agent gets the new state.
 func (g *guard) handleLook(v view, number, generation int) {
-	before, lookDone, first := g.memory, g.lookDone, g.view.uid == ""
+	before, looked := g.memory, g.looked
 	wasClosed, hadLooked, reported := g.closed(), g.hasLooked(), len(g.queued)
 	g.pods.Replan()
 	g.countLook(v, number, generation)
@@ -362,14 +349,8 @@ func (g *guard) handleLook(v view, number, generation int) {
 		g.handleNode(v)
 		if v.reopened {
 			g.handleUncordon(v)
-			if !first { // Those pods stay that came after the cordon, and for which this look was requested.
-				g.pods.SpareLate(lookDone, g.lookDone)
-			}
+			g.pods.SpareLate(looked)
 		}
-	}
-	if first && g.view.uid != "" && g.hasLooked() && g.lookDone == number {
-		g.lookDone = g.lookRequested // Before the first answer, any look of this generation will do for the pods that requested one.
-		g.answerRequest()
 	}
 	limitedChanged := g.view.limited != before.view.limited
 	if limitedChanged {
@@ -382,7 +363,7 @@ func (g *guard) handleLook(v view, number, generation int) {
 	}
 }
 
-// countLook records that a look has returned. It sets lookedIn, the generation whose look is answered, and lookDone, for which pods wait. A
+// countLook records that a look has returned. It sets lookedIn, the generation whose look is answered, and looked, for which pods wait. A
 // look that failed proves nothing, and is repeated. Before a hard deadline it counts all the same: pods do not wait for the next look, and
 // a refusal is the answer for the generation.
 func (g *guard) countLook(v view, number, generation int) {
@@ -397,7 +378,7 @@ func (g *guard) countLook(v view, number, generation int) {
 		g.lookedIn = generation
 	}
 	if answered || hard {
-		g.lookDone = number
+		g.looked = number
 	}
 }
 
@@ -553,9 +534,8 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 	if waiting, until := g.awaitRest(now); waiting {
 		return until
 	}
-	if g.pods.Proven() != g.epoch {
-		g.pods.Prove(g.epoch) // The watch may lag, so a list has to show it.
-		return time.Time{}
+	if proven, again := g.pods.Prove(g.epoch, now); !proven { // The watch may lag, so a list has to show it.
+		return again
 	}
 	g.drainedIn = g.epoch
 	g.report(Progress{Kind: state.NodeEmpty})

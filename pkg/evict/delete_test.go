@@ -49,7 +49,7 @@ func TestDelete(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		asked := count(s, "evict", "delete")
 		time.Sleep(10 * time.Minute)
-		if n := count(s, "evict", "delete") - asked; n == 0 || n > 30 {
+		if n := count(s, "evict", "delete") - asked; n == 0 || n > 60 {
 			t.Errorf("%d requests in ten minutes", n)
 		}
 	})

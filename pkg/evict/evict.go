@@ -72,8 +72,8 @@ func New(client rest.Interface, name string, opts Options) *Evictor {
 type Drain interface {
 	// Terms are what holds for all pods now.
 	Terms() Terms
-	// Look requests a look at the Node, and returns its number. Looks are numbered in the order in which they are requested.
-	Look() int
+	// Look requests a look at the Node.
+	Look()
 	// Met is called when a pod is found that has to go. A fresh one was not on the node at the first list.
 	Met(pod *corev1.Pod, fresh bool)
 	// Report is called when something happened to a pod, or to all if pod is nil. detail names the budget, the reason or the controller.
@@ -88,9 +88,9 @@ type Terms struct {
 	Hard, Soft time.Time
 	// From is when evictions begin; zero if that is not known. A pod does not wait for it beyond its turn.
 	From time.Time
-	// Seen: the Node was read. Closed: it takes no pods. Looked is the last look that has returned.
-	Seen, Closed bool
-	Looked       int
+	// Closed: the Node takes no pods. Looks counts the looks at it that have begun, and Looked is the last of them that has returned.
+	Closed        bool
+	Looks, Looked int
 	// Reopened: somebody uncordoned the node: pods that come now stay. Pods that came after Since stay, too; zero is never.
 	Reopened bool
 	Since    time.Time
@@ -99,17 +99,12 @@ type Terms struct {
 // hasDeadline reports whether there is a deadline, hard or soft.
 func (t Terms) hasDeadline() bool { return !t.Hard.IsZero() || !t.Soft.IsZero() }
 
-// Near reports whether a deadline leaves no time for long pauses between requests. It is false again once a hard deadline is long over, or a
+// near reports whether a deadline leaves no time for long pauses between requests. It is false again once a hard deadline is long over, or a
 // soft one is over.
-func (t Terms) Near(now time.Time) bool {
+func (t Terms) near(now time.Time) bool {
 	const near = 10 * time.Minute
 	softNear := t.Soft.After(now) && t.Soft.Sub(now) < near
-	return softNear || !t.Hard.IsZero() && t.Hard.Sub(now) < near && !t.longOver(now)
-}
-
-// longOver reports whether a hard deadline has been over for as long as pods get after it.
-func (t Terms) longOver(now time.Time) bool {
-	return !t.Hard.IsZero() && now.After(t.Hard.Add(overtime))
+	return softNear || !t.Hard.IsZero() && t.Hard.Sub(now) < near && now.Before(t.Hard.Add(overtime))
 }
 
 const (
@@ -134,10 +129,9 @@ type Pods struct {
 	watching bool
 	lists    kube.Trouble // why the pods cannot be listed
 	// synced: there has been a complete list.
-	synced  bool
-	pods    map[types.UID]*target
-	owners  map[string]*owner
-	budgets map[string]*budget
+	synced bool
+	pods   map[types.UID]*target
+	owners map[string]*owner
 	// addresses are all that pods have had that had to go.
 	addresses map[string]bool
 	counts    Counts
@@ -147,13 +141,10 @@ type Pods struct {
 	touched []*target
 	wake    time.Time
 
-	// listAt is when the pods may be listed for what the watch should have shown, and listPause the pause after that.
-	listAt    time.Time
-	listPause wait.Backoff
-	// listing: relist's list is under way. departed are the pods that have left the node meanwhile, which it may still have.
-	listing  bool
-	departed map[types.UID]bool
-	// proven is the last of Prove's numbers for which a list has shown that no pod has to go.
+	// proving: Prove's list is under way. The next one is not made before proveAt.
+	proving bool
+	proveAt time.Time
+	// proven is the last number of Prove for which a list has shown that no pod has to go.
 	proven int
 }
 
@@ -169,8 +160,7 @@ type Counts struct {
 func (e *Evictor) Pods(in *loop.Loop, drain Drain) *Pods {
 	return &Pods{
 		Evictor: e, loop: in, drain: drain,
-		pods: map[types.UID]*target{}, departed: map[types.UID]bool{}, owners: map[string]*owner{}, budgets: map[string]*budget{},
-		addresses: map[string]bool{}, listPause: suspicions,
+		pods: map[types.UID]*target{}, owners: map[string]*owner{}, addresses: map[string]bool{},
 	}
 }
 
@@ -230,12 +220,39 @@ func (p *Pods) Staying() []*corev1.Pod {
 	return staying
 }
 
-// Prove lists the pods, to prove that none has to go. Proven has that number once the list was handled. Callers use a higher number when
-// something voids the earlier proofs.
-func (p *Pods) Prove(number int) { p.relist(number) }
-
-// Proven is the highest number of Prove whose list was handled. If that list has shown pods that have to go, Counts counts them as left.
-func (p *Pods) Proven() int { return p.proven }
+// Prove reports whether a list of the pods, made for this number, has shown that none has to go. Otherwise it makes that list, and returns when to
+// call it again; zero means after the next change. Callers use a higher number when something voids the earlier proofs. The list is newer than
+// the call. A pod in it that the watch has not shown yet is waited for.
+func (p *Pods) Prove(number int, now time.Time) (proven bool, again time.Time) {
+	switch {
+	case p.proven == number:
+		return true, time.Time{}
+	case p.proving:
+		return false, time.Time{}
+	case now.Before(p.proveAt):
+		return false, p.proveAt
+	}
+	p.proving = true
+	p.loop.Go(func(ctx context.Context) func() {
+		list, err := p.listPods(ctx, metav1.ListOptions{}) // As of now: a server from 1.31 answers from its cache once that is up to date (KEP-2340).
+		return func() {
+			pause := max(provePause, kube.RetryAfter(err))
+			if err != nil && !kube.Passing(err) {
+				pause = refusedPause
+			}
+			if p.proving, p.proveAt = false, time.Now().Add(pause); err != nil {
+				p.handleListError(err)
+				return
+			}
+			p.handleListed()
+			terms := p.terms()
+			if !slices.ContainsFunc(list.Items, func(pod corev1.Pod) bool { return p.pods[pod.UID] == nil && !p.opts.Stays(&pod, terms) }) {
+				p.proven = number
+			}
+		}
+	})
+	return false, time.Time{}
+}
 
 // Addresses returns the IP addresses by which load balancers may still know the pods that had to go, sorted.
 func (p *Pods) Addresses() []string {
@@ -261,27 +278,23 @@ const (
 	overdueAfter = 10 * time.Second
 	// lookGrace is how long a pod whose turn has come waits for a look at the Node: after an outage, there is one within two seconds.
 	lookGrace = 3 * time.Second
-	// unknownPatience is how long the API server may say that it does not know a young pod. Then the watch is suspected: one from a version that
-	// is still to come, as after etcd was restored from a backup, says nothing.
-	unknownPatience = 10 * time.Second
 	// shortestPause is the shortest time between two requests for a pod whose turn has come.
 	shortestPause = 100 * time.Millisecond
 	// shortestNews is the least time that the watch gets to show that a pod is terminating.
 	shortestNews = time.Second
-	// widestWindow bounds how many pods of one disruption budget are evicted at once. A node has fewer pods.
-	widestWindow = 1 << 10
 	// longestRest bounds the pause after an accepted request that had no effect.
 	longestRest = 15 * time.Second
-	// refusedPause is the pause after a list that was refused.
+	// eagerPause bounds the pause after a refusal while a deadline is near.
+	eagerPause = 5 * time.Second
+	// provePause is the time between two lists of Prove, and refusedPause that after one that was refused.
+	provePause   = time.Second
 	refusedPause = 5 * time.Second
+	// mostOwners bounds the owners that are remembered: a guard may stand for weeks, and each Job is another owner.
+	mostOwners = 4096
 )
 
-// A refused eviction is repeated often enough that a disruption budget which yields costs no more than seconds of a two-minute notice.
-// suspicions are the pauses between lists for what the watch should have shown.
-var (
-	evictions  = kube.Backoff(100*time.Millisecond, 1500*time.Millisecond)
-	suspicions = kube.Backoff(5*time.Second, 5*time.Minute)
-)
+// evictions are the pauses after failures that may pass, and while a budget holds a pod: one that yields costs seconds of a notice.
+var evictions = kube.Backoff(100*time.Millisecond, 1500*time.Millisecond)
 
 // stage is where a pod of the node stands.
 type stage int
@@ -312,21 +325,20 @@ type target struct {
 	metAt time.Time
 	// round is how often its owner has brought pods back (see rounds).
 	round int
-	// needsLook is the look that first has to show that the node is still closed; 0 for none.
+	// needsLook is the look that has to return first. For a pod that comes to a closed node that is the next one, as somebody may have
+	// uncordoned the node; for any other, the first.
 	needsLook int
-	// notBefore is the earliest time for the next request: its owner brings pods back, or the last request failed.
-	notBefore time.Time
-	last      request
-	// doneBy is the request that would have done it if the pod went now: one that was accepted, or that has no answer. It is credited, which
-	// means counted, once the pod is terminating: a webhook may have made it a dry run.
-	doneBy, credited state.TransitionKind
-	// backoff are the pauses after a failure that may pass, or while a hard deadline is near, and refused those after any other.
+	// notBefore is the earliest time for the first request: its owner brings pods back. The next one comes pause after failedAt, the time of the
+	// last failure (retryAt).
+	notBefore, failedAt time.Time
+	pause               time.Duration
+	last                request
+	// credited is what is counted of it: PodEvicted or PodDeleted. That is once it is terminating: a webhook may have made a request a dry run.
+	credited state.TransitionKind
+	// backoff are the pauses after a failure that may pass, and refused those after any other.
 	backoff, refused wait.Backoff
-	budget           *budget
 	held             string // what holds it now, in words
 	reported         kube.Reasons
-	// overtime is until when it has to be gone if it is asked for after the deadline.
-	overtime time.Time
 	// endBy is when a pod that is terminating should have ended.
 	endBy time.Time
 }
@@ -337,18 +349,10 @@ type request struct {
 	// at is when it was made, or accepted. urgent: the pod's turn had come then.
 	at     time.Time
 	urgent bool
-	// open: it is under way, and cancel ends it. sent: it has left the gate.
-	open, sent bool
-	cancel     context.CancelFunc
-	cut        string // how much of its grace the deadline leaves the pod, if that is not all
-}
-
-// budget is a disruption budget that holds pods. While it refuses, one of them is tried for all; each eviction that it grants doubles
-// the window, which is how many are tried at once.
-type budget struct {
-	window, inFlight int
-	next             time.Time
-	backoff          wait.Backoff
+	// open: it is under way, and cancel ends it. sent: it has left the gate. refused: the API server has not carried it out.
+	open, sent, refused bool
+	cancel              context.CancelFunc
+	cut                 string // how much of its grace the deadline leaves the pod, if that is not all
 }
 
 // owner is the controller of pods, or whatever else makes them.
@@ -357,7 +361,6 @@ type owner struct {
 	// from is when the first of its pods began to leave, by the API server's clock: pods that are younger have come back, in this round.
 	from                         time.Time
 	round                        int
-	changed                      time.Time // when a pod of it was last met, or should be gone
 	returnReported, leftReported bool
 }
 
@@ -449,9 +452,11 @@ func (p *Pods) meet(t *target, fresh bool) {
 	p.noteAddresses(t.pod)
 	*t = target{
 		pod: t.pod, stage: waiting, metAt: now, round: round, notBefore: now.Add(rounds[round]), backoff: evictions, refused: kube.Refusals,
+		needsLook: 1,
 	}
-	if fresh && terms.Closed || !terms.Seen {
-		t.needsLook = p.drain.Look() // Somebody may have uncordoned the node meanwhile, or want nothing done to it.
+	if fresh && terms.Closed {
+		t.needsLook = terms.Looks + 1
+		p.drain.Look()
 	}
 	p.counts.Total++
 	p.touched = append(p.touched, t)
@@ -481,10 +486,7 @@ func (p *Pods) follow(t *target) {
 		if t.last.open && !t.last.sent {
 			t.last.cancel()
 		}
-		t.held = ""
-		if !t.last.open || t.stage == accepted { // Otherwise its answer says whose doing it is.
-			p.credit(t)
-		}
+		p.credit(t)
 		p.noteDeparture(t)
 		t.terminates()
 	}
@@ -504,33 +506,21 @@ func (t *target) terminates() {
 	t.stage, t.endBy = terminating, time.Now().Add(givenGrace(t.pod)+overdueAfter)
 }
 
-// widenBudget has more pods of t's budget tried at once, since the budget has let t go.
-func (p *Pods) widenBudget(t *target) {
-	b := t.budget
-	if b == nil { // No budget has refused it.
-		return
-	}
-	if t.last.open { // It leaves the budget before its answer, which would count it down otherwise.
-		b.inFlight--
-	}
-	b.window, b.backoff, t.budget, p.all = min(b.window*2, widestWindow), evictions, nil, true
-}
-
-// credit counts a pod that goes as evicted or deleted, and reports that, if a request of ours may have done it (doneBy). A pod is counted once.
+// credit counts a pod that goes as evicted or deleted, and reports that, if a request of ours may have done it. A pod is counted once.
 func (p *Pods) credit(t *target) {
-	switch {
-	case t.doneBy == t.credited || t.doneBy == "" || t.credited == state.PodDeleted: // It is counted, or somebody else has done it.
+	t.held = ""
+	switch what := t.last.what; {
+	case !t.last.sent || t.last.refused || t.credited == what || t.credited == state.PodDeleted: // Somebody else has done it, or it is counted.
 		return
-	case t.doneBy == state.PodEvicted:
+	case what == state.PodEvicted:
 		p.counts.Evicted++
-	case t.credited == state.PodEvicted: // Its grace was shortened by a deletion: it counts as deleted now.
-		p.counts.Evicted--
-		fallthrough
 	default:
 		p.counts.Deleted++
+		if t.credited != "" { // Its grace was shortened by a deletion: it counts as deleted now.
+			p.counts.Evicted--
+		}
 	}
-	t.credited, t.held = t.doneBy, ""
-	p.widenBudget(t)
+	t.credited = t.last.what
 	p.drain.Report(t.credited, t.pod, t.last.cut)
 }
 
@@ -539,16 +529,10 @@ const noEffect = "accepted, but the pod is not terminating"
 
 // handleGone handles that a pod has left the node. last is the pod as it was before that.
 func (p *Pods) handleGone(last *corev1.Pod) {
-	if p.listing { // The list under way may still have it.
-		p.departed[last.UID] = true
-	}
 	t, known := p.pods[last.UID]
 	delete(p.pods, last.UID)
 	if !known || !t.stage.goes() { // It was never to go.
 		return
-	}
-	if t.last.open && t.last.sent { // No answer is waited for.
-		t.doneBy = t.last.what
 	}
 	p.credit(t)
 	t.pod = last
@@ -561,21 +545,16 @@ func (p *Pods) handleGone(last *corev1.Pod) {
 
 // abandon cancels the request that is under way for a pod that is gone, or need not go any more.
 func (p *Pods) abandon(t *target) {
-	p.all = true // Critical pods may have waited for it, and others for its budget.
-	if !t.last.open {
-		return
-	}
-	t.last.cancel()
-	if t.budget != nil {
-		t.budget.inFlight--
+	p.all = true // Critical pods may have waited for it.
+	if t.last.open {
+		t.last.cancel()
 	}
 }
 
-// SpareLate lets pods stay that came after somebody uncordoned the node. These are the pods that wait for one of the looks after the number
-// after, up to the number upTo, which has shown the uncordon.
-func (p *Pods) SpareLate(after, upTo int) {
+// SpareLate lets pods stay that came to a closed node after the look number after had begun: the next one has shown that somebody uncordoned it.
+func (p *Pods) SpareLate(after int) {
 	for t := range p.going() {
-		if t.needsLook > after && t.needsLook <= upTo {
+		if t.needsLook > max(after, 1) {
 			p.release(t, exempt)
 		}
 	}
@@ -592,77 +571,6 @@ func (p *Pods) release(t *target, to stage) {
 	p.drain.Report(state.PodSpared, t.pod, "")
 }
 
-// suspectWatch lists the pods, as the watch should have shown something and has not. It returns when to call it again. Before that it does
-// nothing. The pauses grow: suspicions.
-func (p *Pods) suspectWatch(now time.Time) time.Time {
-	if !now.Before(p.listAt) {
-		p.listAt = now.Add(p.listPause.Step())
-		p.relist(0)
-	}
-	return p.listAt
-}
-
-// relist lists the pods as they are now, without waiting for that: the watch may be silent, or lag. proves is the number of Prove; 0 is no
-// proof.
-func (p *Pods) relist(proves int) {
-	if p.listing { // Callers ask again after that list.
-		return
-	}
-	p.listing = true
-	clear(p.departed)
-	began := time.Now()
-	p.loop.Go(func(ctx context.Context) func() {
-		var list *corev1.PodList
-		err := kube.Retry(ctx, func(ctx context.Context) (err error) {
-			if list, err = p.listNow(ctx); err != nil {
-				p.loop.Post(func() { p.handleListError(err) })
-			}
-			return err
-		})
-		if err != nil { // It was refused for good. The next list must not follow at once.
-			loop.Await(ctx, nil, refusedPause)
-		}
-		return func() {
-			if p.listing, p.all = false, true; err == nil {
-				p.handleListed()
-				p.proven = max(p.proven, proves)
-				p.handleRelisted(list.Items, began)
-			}
-		}
-	})
-}
-
-// handleRelisted handles relist's list, which was requested at the time began. A pod that was known before then and is not in the list is
-// gone. A request that was accepted before then has had no effect if its pod is not terminating in the list.
-func (p *Pods) handleRelisted(pods []corev1.Pod, began time.Time) {
-	listed := map[types.UID]bool{}
-	for i := range pods {
-		listed[pods[i].UID] = true
-	}
-	for t := range p.going() {
-		if !listed[t.pod.UID] && t.metAt.Before(began) {
-			p.listPause, p.listAt = suspicions, time.Time{} // It was right to suspect the watch.
-			p.handleGone(t.pod)
-		}
-	}
-	for i := range pods { // after those that they replace have gone
-		pod := &pods[i]
-		known := p.pods[pod.UID]
-		isNewer := known == nil || kube.Newer(known.pod.ResourceVersion, pod.ResourceVersion) != known.pod.ResourceVersion
-		if isNewer && !p.departed[pod.UID] { // The watch may have been ahead of the list.
-			p.handlePod(pod)
-		}
-	}
-	for t := range p.going() {
-		if t.stage == accepted && !t.last.open && t.last.at.Before(began) {
-			t.stage, t.doneBy = waiting, ""
-			t.notBefore = time.Now().Add(min(t.refused.Step(), longestRest))
-			p.listPause = suspicions // The next request may need a list as soon.
-			p.noteHeld(t, state.PodRefused, noEffect)
-		}
-	}
-}
-
 // A cordon does not keep off pods that tolerate it, or that name the node themselves: their controller replaces each one that is
 // evicted, on the same node. So they are evicted in rounds, with pauses that grow, and left there after the last round.
 
@@ -670,18 +578,18 @@ func (p *Pods) handleRelisted(pods []corev1.Pod, began time.Time) {
 // bound before the scheduler heard of the cordon.
 var rounds = []time.Duration{0, 500 * time.Millisecond, 2 * time.Second, 4 * time.Second, 8 * time.Second}
 
-// ownerMemory is for how long an owner is remembered none of whose pods comes or goes: a guard may stand for weeks, and each Job is another
-// owner. One that brings its pods back does so sooner.
-const ownerMemory = 15 * time.Minute
-
-// ownerOf returns a pod's owner, and records that one of the owner's pods has come or gone now.
+// ownerOf returns a pod's owner.
 func (p *Pods) ownerOf(pod *corev1.Pod) *owner {
 	name := ownerName(pod)
-	if p.owners[name] == nil {
-		p.owners[name] = &owner{name: name}
+	o := p.owners[name]
+	if o == nil {
+		if len(p.owners) >= mostOwners {
+			clear(p.owners)
+		}
+		o = &owner{name: name}
+		p.owners[name] = o
 	}
-	p.owners[name].changed = time.Now()
-	return p.owners[name]
+	return o
 }
 
 // ownerName names a pod's controller. If there is none, that is its first owner, or else the prefix from which its name was generated. Any
@@ -711,15 +619,14 @@ func (o *owner) roundOf(pod *corev1.Pod) int {
 
 // noteDeparture records with a pod's owner that the pod leaves the node. Pods of that owner that are created later count as returned, in the
 // next round. The API server's times are in whole seconds. If the pod was not seen terminating, all that is known is that its replacement is
-// younger. It also forgets owners that have been quiet for ownerMemory.
+// younger.
 func (p *Pods) noteDeparture(t *target) {
-	from, now := t.pod.CreationTimestamp.Time, time.Now()
+	from := t.pod.CreationTimestamp.Time
 	if end := t.pod.DeletionTimestamp; end != nil {
 		from = end.Add(-givenGrace(t.pod))
 	}
 	o := p.ownerOf(t.pod)
-	o.from, o.round, o.changed = loop.Soonest(o.from, from), max(o.round, t.round+1), now.Add(givenGrace(t.pod))
-	maps.DeleteFunc(p.owners, func(_ string, o *owner) bool { return now.Sub(o.changed) > ownerMemory && !o.leftReported })
+	o.from, o.round = loop.Soonest(o.from, from), max(o.round, t.round+1)
 }
 
 // handleListError handles that the pods could not be listed, and reports each new reason once.

@@ -106,7 +106,7 @@ func TestEvict_AcceptedWithoutEffect(t *testing.T) {
 			if result.Evicted != 0 || result.HeldBy["default/a"] != "accepted, but the pod is not terminating" || len(reported) != 1 {
 				t.Errorf("the result is %+v, reported %+v", result, reported)
 			}
-			if asked := count(s, "evict"); asked < 15 || asked > 30 || len(r.of(state.PodEvicted)) != 0 {
+			if asked := count(s, "evict"); asked < 15 || asked > 60 || len(r.of(state.PodEvicted)) != 0 {
 				t.Errorf("asked %d times, reported %+v", asked, r.of(state.PodEvicted))
 			}
 			time.Sleep(2 * time.Minute)

@@ -1,6 +1,7 @@
 package evict
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,7 +24,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nth-project/nth/pkg/kube"
-	"github.com/nth-project/nth/pkg/loop"
 )
 
 // A pod may have 1.5 MiB, which is etcd's limit for a request, and most of that is what its authors write. So lists are read one pod
@@ -137,20 +137,18 @@ func decodeList(body io.Reader, handle func(*corev1.Pod)) (version string, err e
 	var kind string
 	var meta metav1.ListMeta
 	in := json.NewDecoder(body)
-	if err := expect(in, json.Delim('{')); err != nil {
-		return "", err
+	if start, err := in.Token(); err != nil || start != json.Delim('{') {
+		return "", cmp.Or(err, errNoList)
 	}
 	for in.More() {
 		key, err := in.Token()
-		if err != nil {
-			return "", err
-		}
-		switch key {
-		case "kind":
+		switch {
+		case err != nil:
+		case key == "kind":
 			err = in.Decode(&kind)
-		case "metadata":
+		case key == "metadata":
 			err = in.Decode(&meta)
-		case "items":
+		case key == "items":
 			err = decodeItems(in, handle)
 		default: // Skip what nth does not read.
 			err = in.Decode(new(json.RawMessage))
@@ -159,23 +157,21 @@ func decodeList(body io.Reader, handle func(*corev1.Pod)) (version string, err e
 			return "", err
 		}
 	}
-	if err := expect(in, json.Delim('}')); err != nil {
-		return "", err
-	}
-	if kind != "PodList" {
-		return "", fmt.Errorf("it is a %q, not a PodList", kind)
+	if _, err := in.Token(); err != nil || kind != "PodList" { // its end
+		return "", cmp.Or(err, errNoList)
 	}
 	return meta.ResourceVersion, nil
 }
 
+var errNoList = errors.New("it is not the JSON of a PodList")
+
 // decodeItems decodes the items of a PodList. It needs a decoder that has just read that key.
 func decodeItems(in *json.Decoder, handle func(*corev1.Pod)) error {
-	switch start, err := in.Token(); {
-	case err != nil:
+	start, err := in.Token()
+	if err != nil || start == nil { // null
 		return err
-	case start == nil: // null
-		return nil
-	case start != json.Delim('['):
+	}
+	if start != json.Delim('[') {
 		return errNoList
 	}
 	for in.More() {
@@ -185,24 +181,8 @@ func decodeItems(in *json.Decoder, handle func(*corev1.Pod)) error {
 		}
 		handle(pod)
 	}
-	return expect(in, json.Delim(']'))
-}
-
-var errNoList = errors.New("it is not the JSON of a list")
-
-// expect reads the next token, and returns errNoList if it is another one than want.
-func expect(in *json.Decoder, want json.Delim) error {
-	got, err := in.Token()
-	if err == nil && got != want {
-		err = errNoList
-	}
+	_, err = in.Token() // its end
 	return err
-}
-
-// listNow lists the pods as they are now. A server from 1.31 answers a list without a version from its cache, once that is up to date
-// (KEP-2340); an older one reads etcd.
-func (e *Evictor) listNow(ctx context.Context) (*corev1.PodList, error) {
-	return e.listPods(ctx, metav1.ListOptions{})
 }
 
 // query returns the request for this node's pods. A kubelet may list or watch no others, so the selector is needed.
@@ -217,9 +197,12 @@ func (e *Evictor) query(o metav1.ListOptions) *rest.Request {
 // also gets short pauses, requests with a timeout, and no log, since what matters is reported. After five failures the pauses stay at two to
 // three seconds.
 func (p *Pods) watchPods(ctx context.Context) (then func()) {
-	refused := kube.Refusals
 	list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return feed{p}.list(ctx, o, &refused)
+		list, err := p.listPods(ctx, o)
+		if err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) { // Otherwise the Reflector lists again at once.
+			p.loop.Post(func() { p.handleListError(err) })
+		}
+		return list, err
 	}
 	pods := listFirst{&cache.ListWatch{ListWithContextFunc: list, WatchFuncWithContext: p.openWatch}}
 	silent := logr.Discard()
@@ -247,31 +230,6 @@ func (e *Evictor) openWatch(ctx context.Context, o metav1.ListOptions) (watch.In
 // feed is the store that the Reflector fills. It passes everything on to the loop.
 type feed struct{ *Pods }
 
-// list lists the pods for the Reflector, and reports an error. After a refusal it pauses before it returns, unless a hard deadline is near.
-func (f feed) list(ctx context.Context, o metav1.ListOptions, refused *wait.Backoff) (runtime.Object, error) {
-	list, err := f.listPods(ctx, o)
-	switch {
-	case err == nil:
-		*refused = kube.Refusals
-	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err): // The Reflector lists again at once.
-	default:
-		f.loop.Post(func() { f.handleListError(err) })
-		if kube.Passing(err) { // The Reflector's own pause is enough.
-			break
-		}
-		for left := refused.Step(); left > 0 && !f.pressed() && loop.Await(ctx, nil, min(left, time.Second)); left -= time.Second {
-		}
-	}
-	return list, err
-}
-
-// pressed reports whether a hard deadline is near. Unlike the methods of Pods, it may be called outside the loop.
-func (f feed) pressed() bool {
-	f.loop.Lock()
-	defer f.loop.Unlock()
-	return f.terms().Near(time.Now())
-}
-
 // pass has the loop handle a pod from the watch. A pod of another node is dropped, as in listPods.
 func (f feed) pass(obj any, handle func(*corev1.Pod)) {
 	if pod, ok := obj.(*corev1.Pod); ok && f.runs(pod) {
@@ -294,7 +252,7 @@ func (f feed) Replace(objs []any, _ string) error {
 	all := make([]*corev1.Pod, 0, len(objs))
 	for _, obj := range objs {
 		if pod, ok := obj.(*corev1.Pod); ok {
-			all = append(all, pod) // feed.list has stripped it
+			all = append(all, pod) // listPods has stripped it
 		}
 	}
 	f.loop.Post(func() {

@@ -28,7 +28,7 @@ func (p *Pods) Act(now time.Time) time.Time {
 	if p.all {
 		// Pods that their owner has brought back come last: a budget that grants one eviction at a time is for the others first.
 		due = slices.SortedFunc(p.going(), func(a, b *target) int {
-			return cmp.Or(cmp.Compare(a.round, b.round), a.last.at.Compare(b.last.at), volumesFirst(a.pod, b.pod), cmp.Compare(Name(a.pod), Name(b.pod)))
+			return cmp.Or(cmp.Compare(a.round, b.round), volumesFirst(a.pod, b.pod), cmp.Compare(Name(a.pod), Name(b.pod)))
 		})
 		p.wake = time.Time{}
 	}
@@ -68,11 +68,13 @@ func (p *Pods) plan(t *target, now time.Time) (state.TransitionKind, time.Time) 
 	case waiting:
 		return p.planWaiting(t, end, turnCome, wake, now)
 	case accepted:
-		switch effect := t.effectBy(end, turnCome); {
-		case now.Before(effect):
+		if effect := t.effectBy(end, turnCome); now.Before(effect) {
 			return "", loop.Soonest(effect, wake)
-		case !hard || !turnCome || p.terms().longOver(now): // A list says whether it is terminating. If it is not, it waits again (handleRelisted).
-			return "", loop.Soonest(p.suspectWatch(now), wake)
+		}
+		t.stage, t.last.refused = waiting, true
+		p.noteHeld(t, state.PodRefused, noEffect)
+		if t.failedAt, t.pause = now, min(t.refused.Step(), longestRest); turnCome && p.presses(end, now) {
+			t.pause = 0 // There is no time for it.
 		}
 		return p.planWaiting(t, end, turnCome, wake, now)
 	case terminating, shortened, overdue:
@@ -85,25 +87,43 @@ func (p *Pods) plan(t *target, now time.Time) (state.TransitionKind, time.Time) 
 // planWaiting is plan for a pod that is not terminating: no request for it was accepted, or an accepted one has shown no effect in time. end
 // and turnCome are from limits; wake is when to plan again at the latest.
 func (p *Pods) planWaiting(t *target, end time.Time, turnCome bool, wake, now time.Time) (state.TransitionKind, time.Time) {
-	hard := !end.IsZero()
+	hard, terms := !end.IsZero(), p.terms()
+	// A look at the Node comes first: if somebody has uncordoned it, or wants nothing done to it, the pod stays.
+	unlooked := terms.Looked < t.needsLook
+	retry := p.retryAt(t, now)
 	switch {
 	case p.opts.rank(t.pod) == lastRank && p.isPreceded(t.pod):
 		return "", time.Time{} // This process itself runs in that pod, and the drain would end with it.
-	case t.needsLook > p.terms().Looked && !hard: // The look at the Node comes first: if somebody has uncordoned it, the pod stays.
+	case unlooked && !hard:
 		return "", time.Time{}
-	case t.needsLook > p.terms().Looked && now.Before(p.lookBy(t, turnCome)):
+	case unlooked && now.Before(p.lookBy(t, turnCome)):
 		return "", loop.Soonest(p.lookBy(t, turnCome), wake)
 	case hard && turnCome && t.last.what == "":
 		return state.PodEvicted, time.Time{} // Before it is deleted, its budget is asked once, without a pause.
-	case hard && turnCome && (!now.Before(t.notBefore) || t.last.what == state.PodEvicted && !p.terms().longOver(now)):
+	case hard && turnCome && (!now.Before(retry) || t.last.what == state.PodEvicted && p.presses(end, now)):
 		return state.PodDeleted, time.Time{} // The deletion that follows an eviction waits for no pause.
-	case now.Before(t.notBefore):
-		return "", loop.Soonest(t.notBefore, wake)
+	case now.Before(retry):
+		return "", loop.Soonest(retry, wake)
 	}
 	if held, again := p.heldBack(t, turnCome, now); held {
 		return "", loop.Soonest(again, wake)
 	}
 	return state.PodEvicted, time.Time{}
+}
+
+// presses reports whether a hard deadline leaves no time for pauses: it is still to come, or a pod's overtime until end lasts.
+func (p *Pods) presses(end, now time.Time) bool { return now.Before(end) || now.Before(p.terms().Hard) }
+
+// retryAt is when the next request for a pod may be made. The pause after a failure is shorter as soon as a deadline is near.
+func (p *Pods) retryAt(t *target, now time.Time) time.Time {
+	pause := t.pause
+	if p.terms().near(now) {
+		pause = min(pause, eagerPause)
+	}
+	if at := t.failedAt.Add(pause); at.After(t.notBefore) {
+		return at
+	}
+	return t.notBefore
 }
 
 // effectBy is until when an accepted request has to show an effect. After that it is repeated. That is overdueAfter, but less once the pod's
@@ -139,10 +159,10 @@ func (p *Pods) limits(t *target, now time.Time) (end, turn time.Time) {
 	case now.Before(hard):
 		end = hard.Add(-p.opts.Margin)
 	default: // The machine should be gone, and may be at any moment.
-		if t.overtime.IsZero() || !now.Before(t.overtime) && t.stage == waiting { // A pod that no request has reached gets overtime again.
-			t.overtime = now.Add(overtime)
+		end = hard.Add(overtime)
+		if t.metAt.After(hard) {
+			end = t.metAt.Add(overtime)
 		}
-		end = t.overtime
 	}
 	grace, soft := p.opts.grace(t.pod), p.terms().Soft
 	switch {
@@ -166,10 +186,6 @@ func (p *Pods) planTerminating(t *target, end, now time.Time) (state.TransitionK
 		t.stage, p.all = overdue, true
 		t.held = "it does not end"
 		p.drain.Report(state.PodOverdue, t.pod, t.held)
-		p.listPause, p.listAt = suspicions, time.Time{}
-		fallthrough
-	default:
-		again = p.suspectWatch(now)
 	}
 	// A grace of a second cannot be shortened.
 	last := t.pod.DeletionGracePeriodSeconds
@@ -180,30 +196,21 @@ func (p *Pods) planTerminating(t *target, end, now time.Time) (state.TransitionK
 	if at := end.Add(-time.Second); now.Before(at) {
 		return "", loop.Soonest(again, at)
 	}
-	if now.Before(t.notBefore) { // The last deletion failed.
-		return "", loop.Soonest(again, t.notBefore)
+	if retry := p.retryAt(t, now); now.Before(retry) { // The last deletion failed.
+		return "", loop.Soonest(again, retry)
 	}
 	return state.PodDeleted, time.Time{}
 }
 
 // heldBack reports whether something holds back a pod's eviction, and when to ask again; zero means after the next change. What may: the node
-// is not ready for evictions (Terms.From), its annotation, a pod of a lower rank, or its disruption budget. Once its turn before a soft deadline
-// has come, only a missing From or the budget does.
+// is not ready for evictions (Terms.From), its annotation, or a pod of a lower rank. Once its turn before a soft deadline has come, only a
+// missing From does.
 func (p *Pods) heldBack(t *target, turnCome bool, now time.Time) (bool, time.Time) {
-	if finished(t.pod) { // No budget holds it.
-		t.budget = nil
-	}
-	switch b := t.budget; {
-	case p.terms().From.IsZero() || !turnCome && (p.opts.waits(t.pod) || p.isPreceded(t.pod)):
+	switch from := p.terms().From; {
+	case from.IsZero() || !turnCome && (p.opts.waits(t.pod) || p.isPreceded(t.pod)):
 		return true, time.Time{}
-	case !turnCome && now.Before(p.terms().From):
-		return true, p.terms().From
-	case b == nil:
-		return false, time.Time{}
-	case now.Before(b.next):
-		return true, b.next
-	default: // Pods of one budget are tried a few at a time.
-		return b.inFlight >= b.window, time.Time{}
+	default:
+		return !turnCome && now.Before(from), from
 	}
 }
 
@@ -227,16 +234,13 @@ func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
 	end, turn := p.limits(t, now)
 	pod, urgent := t.pod, !end.IsZero() && !now.Before(turn)
 	if urgent && !t.last.urgent {
-		t.backoff = evictions // Earlier failures must not slow it down now.
+		t.backoff = evictions // Earlier ones must not slow it down now.
 	}
 	if !urgent { // At its turn, plan for it again, whatever the request does.
 		p.wake = loop.Soonest(p.wake, turn)
 	}
 	ctx, cancel := context.WithCancel(p.loop.Context())
 	t.last = request{what: what, at: now, urgent: urgent, open: true, cancel: cancel}
-	if t.budget != nil {
-		t.budget.inFlight++
-	}
 	precedence := kube.InTurn
 	switch {
 	case urgent || p.opts.Urgent != nil && p.opts.Urgent():
@@ -282,9 +286,9 @@ func (p *Pods) send(ctx context.Context, t *target, pod *corev1.Pod, what state.
 	}
 	t.last.sent = true
 	timeout = kube.Write
-	if !end.IsZero() {
+	if !end.IsZero() && !now.Before(turn) { // Otherwise plan cancels it at its turn.
 		left := max(end.Sub(now), p.terms().Hard.Sub(now)) // A slow API server may use up the margin.
-		timeout = min(timeout, max(turn.Sub(now), min(kube.WriteLimit(left), left/2), time.Second/2))
+		timeout = max(min(kube.WriteLimit(left), left/2), time.Second/2)
 	}
 	options = p.opts.deleteOptions(pod, end, now)
 	if grace := p.opts.grace(pod); options.GracePeriodSeconds != nil && seconds(*options.GracePeriodSeconds) < grace {
@@ -319,47 +323,23 @@ func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, err error, canceled bo
 	now := time.Now()
 	t.last.open = false
 	p.touched = append(p.touched, t)
-	if b := t.budget; b != nil {
-		b.inFlight--
-		p.all = true // Another pod of the budget may be tried now.
-	}
 	switch {
 	case err == nil:
 		t.last.at = now // Webhooks may have taken long.
-		p.accept(t, asked)
-		return
-	case kube.Answer(err).Code == 0: // No answer came.
-		if t.last.sent { // The API server may have carried it out all the same.
-			t.doneBy = t.last.what
+		if t.held != noEffect {
+			t.held = "" // What refused it before does not hold it any more.
 		}
-	case t.stage != accepted && t.credited == "" && !vanished(err, asked): // An earlier request without an answer was not carried out.
-		t.doneBy = ""
+		switch {
+		case asked.DeletionTimestamp != nil && t.stage == terminating:
+			t.stage = shortened
+			p.credit(t)
+		case t.stage < terminating: // It is counted once the watch shows that it terminates.
+			t.stage = accepted
+		}
+	case t.stage >= terminating && asked.DeletionTimestamp == nil, canceled: // It terminates all the same, or nothing has refused it.
+	default:
+		p.handleRefusal(t, err, now)
 	}
-	if t.stage >= terminating && asked.DeletionTimestamp == nil { // It has begun to terminate all the same.
-		p.credit(t)
-		return
-	}
-	if canceled { // Nothing has refused it.
-		return
-	}
-	p.handleRefusal(t, err, now)
-}
-
-// accept handles that the API server accepted the last request for a pod.
-func (p *Pods) accept(t *target, asked *corev1.Pod) {
-	p.widenBudget(t)
-	t.doneBy = t.last.what
-	if t.held != noEffect { // What refused it before does not hold it any more.
-		t.held = ""
-	}
-	switch {
-	case asked.DeletionTimestamp != nil && t.stage == terminating:
-		t.stage = shortened
-	case t.stage < terminating: // It is counted once the watch shows that it terminates.
-		t.stage = accepted
-		return
-	}
-	p.credit(t)
 }
 
 // handleRefusal handles that a request for a pod failed: it sets when the next one may be made, and reports what holds the pod. An answer that
@@ -367,46 +347,21 @@ func (p *Pods) accept(t *target, asked *corev1.Pod) {
 // of a young pod yet.
 func (p *Pods) handleRefusal(t *target, err error, now time.Time) {
 	name, held := heldBy(err)
-	if !held {
-		t.budget = nil
-	}
-	near := p.terms().Near(now)
-	pause := max(t.backoff.Step(), kube.RetryAfter(err))
-	if !kube.Passing(err) && !near && !vanished(err, t.pod) {
-		pause = t.refused.Step()
+	gone := vanished(err, t.pod)
+	t.last.refused = !gone && kube.Answer(err).Code != 0
+	t.failedAt, t.pause = now, max(t.backoff.Step(), kube.RetryAfter(err))
+	if !held && !gone && !kube.Passing(err) {
+		t.pause = t.refused.Step()
 	}
 	switch {
-	case vanished(err, t.pod):
-		if now.Sub(t.metAt) >= unknownPatience {
-			p.suspectWatch(now)
-		}
+	case gone:
 	case held:
-		key := t.pod.Namespace + "/" + name
-		if p.budgets[key] == nil {
-			p.budgets[key] = &budget{backoff: evictions}
-		}
-		b := p.budgets[key]
-		if !now.Before(b.next) { // Otherwise another pod of the budget was refused just before, and set the pause.
-			b.window, b.next = 1, now.Add(max(b.backoff.Step(), kube.RetryAfter(err)))
-		}
-		t.budget, pause = b, 0
 		p.noteHeld(t, state.PodHeld, name)
 	default:
 		p.noteHeld(t, state.PodRefused, kube.Plain(err))
 	}
-	if end, _ := p.limits(t, now); t.last.urgent && near && !end.IsZero() { // It is to be repeated while some of its grace is left.
-		pause = min(pause, max(end.Sub(now)/3, shortestPause))
-	}
-	t.notBefore = now.Add(pause)
-}
-
-// EndRefusals ends the pauses after refusals, since a deadline is near now. The pause before the first request of a round stays.
-func (p *Pods) EndRefusals(now time.Time) {
-	for t := range p.going() {
-		t.refused = kube.Refusals
-		if first := t.metAt.Add(rounds[t.round]); first.Before(now) {
-			t.notBefore = loop.Soonest(t.notBefore, now)
-		}
+	if end, _ := p.limits(t, now); t.last.urgent && p.terms().near(now) && !end.IsZero() { // It is to be repeated while some of its grace is left.
+		t.pause = min(t.pause, max(end.Sub(now)/3, shortestPause))
 	}
 }
 

@@ -38,23 +38,6 @@ func TestReturns(t *testing.T) {
 			t.Errorf("%d were evicted after they were left in peace", n-len(asked))
 		}
 	})
-	// Otherwise it would take the place of what has yet to go, for as long as its rounds last.
-	run(t, "after those that have yet to go", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("came"), 0)
-		s.AddHeld(pod("stays"))
-		r := beginWithin(t, s, evict.Options{}, false, 0)
-		r.await(state.PodGone, "default/came")
-		s.AddHeld(pod("back"))
-		r.await(state.PodHeld, "default/back")
-		asked := count(s, "evict default/stays")
-		time.Sleep(time.Minute)
-		if n := count(s, "evict default/stays") - asked; n == 0 || count(s, "evict default/back") != 1 {
-			t.Errorf("asked %d times for the pod that has yet to go and %d times for the one that came back", n, count(s, "evict default/back"))
-		}
-		s.RemovePod("default/stays")
-		s.Always("evict default/back", nil)
-		r.await(state.PodGone, "default/back")
-	})
 	// Their pods take 20 minutes to end. Meanwhile others, such as those of Jobs, come and go.
 	run(t, "of pods that end slowly", func(t *testing.T, s *apitest.Server) {
 		of := func(name string) func(*corev1.Pod) {

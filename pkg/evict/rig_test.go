@@ -69,7 +69,7 @@ type trial struct {
 
 // terms are those of a drain that begins now and has so much time; 0 for no deadline.
 func terms(hard bool, limit time.Duration) evict.Terms {
-	terms := evict.Terms{Evict: true, From: time.Now(), Seen: true, Closed: true}
+	terms := evict.Terms{Evict: true, From: time.Now(), Closed: true}
 	switch end := time.Now().Add(limit); {
 	case limit == 0:
 	case hard:
@@ -132,22 +132,25 @@ func (r *trial) turn(post func(), timed bool) (wake time.Time, after func()) {
 	}
 	r.pods.Begin()
 	wake = r.pods.Act(time.Now())
-	switch {
-	case !r.pods.Synced() || r.pods.Counts().Left > 0 || r.emptyFor == r.met:
-	case r.pods.Proven() != r.met:
-		r.pods.Prove(r.met)
-	default:
-		r.emptyFor = r.met
-		r.Report(state.NodeEmpty, nil, "")
+	if r.pods.Synced() && r.pods.Counts().Left == 0 && r.emptyFor != r.met {
+		proven, again := r.pods.Prove(r.met, time.Now())
+		if wake = loop.Soonest(wake, again); proven {
+			r.emptyFor = r.met
+			r.Report(state.NodeEmpty, nil, "")
+		}
 	}
 	return wake, func() {}
 }
 
 // Terms implements evict.Drain.
-func (r *trial) Terms() evict.Terms { return r.terms }
+func (r *trial) Terms() evict.Terms {
+	terms := r.terms
+	terms.Looked = 1 // Nobody looks at the Node here, and no pod waits for that.
+	return terms
+}
 
 // Look implements evict.Drain.
-func (r *trial) Look() int { return 0 }
+func (r *trial) Look() {}
 
 // Met implements evict.Drain.
 func (r *trial) Met(pod *corev1.Pod, fresh bool) {
@@ -182,10 +185,7 @@ func (r *trial) adjust(change func(*evict.Terms)) {
 	change(&r.goal)
 	goal := r.goal
 	r.do(func() {
-		now, was := time.Now(), r.terms
-		if r.terms = goal; goal.Near(now) && !was.Near(now) {
-			r.pods.EndRefusals(now)
-		}
+		r.terms = goal
 		r.pods.Rejudge()
 	})
 }

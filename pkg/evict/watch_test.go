@@ -1,7 +1,6 @@
 package evict_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -41,20 +40,6 @@ func TestList_FirstFromTheCacheLastNewest(t *testing.T) {
 
 func TestWatch_Pods(t *testing.T) {
 	t.Parallel()
-	// After etcd was restored from a backup, a watch continues from a version that is still to come, and says nothing until then.
-	run(t, "unknown to the API server, behind a silent watch", func(t *testing.T, s *apitest.Server) {
-		r, free := holding(t, s, pod("a"))
-		time.Sleep(15 * time.Second) // A watch that ends within a second of its beginning is followed by a list.
-		s.Always("watch", silently)
-		s.DropWatches()
-		s.ForgetPod("default/a")
-		free()
-		forgotten := time.Now()
-		r.succeed()
-		if after := time.Since(forgotten); after > 20*time.Second {
-			t.Errorf("drained after %s", after)
-		}
-	})
 	// Something between nth and the API server may ignore the selector.
 	run(t, "of other nodes are ignored", func(t *testing.T, s *apitest.Server) {
 		elsewhere := func(p *corev1.Pod) { p.Spec.NodeName = "node-2" }
@@ -123,17 +108,6 @@ func TestList(t *testing.T) {
 		}
 		s.Always("list pods", nil)
 		r.await(state.GoalChanged) // The trouble is over.
-	})
-	// A pod that does not end is listed for ever less often.
-	run(t, "seldom for a pod that does not end", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a", grace(30)), apitest.Never)
-		begin(t, s, evict.Options{})
-		time.Sleep(2 * time.Minute)
-		lists := count(s, "list pods")
-		time.Sleep(50 * time.Minute)
-		if n := count(s, "list pods") - lists; n < 4 || n > 20 {
-			t.Errorf("%d lists in 50 minutes", n)
-		}
 	})
 	// The list that is to confirm it.
 	run(t, "the last one refused", func(t *testing.T, s *apitest.Server) {
@@ -249,34 +223,6 @@ func TestList_ThatIsCutOrForeign(t *testing.T) {
 			})
 			if f, err := evict.New(s.Client().CoreV1().RESTClient(), apitest.Node, evict.Options{}).Forecast(t.Context(), time.Minute, 0); err == nil {
 				t.Errorf("it forecasts %+v", f)
-			}
-		})
-	}
-}
-
-// silently accepts a watch that tells nothing, and ends in its time, as any: the API server's own watch of etcd may hang.
-func silently(w http.ResponseWriter, r *http.Request) bool {
-	ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
-	defer cancel()
-	return apitest.Silence()(w, r.WithContext(ctx))
-}
-
-// Lists that show what the watch does not are not made less often: the last pod would be missed for minutes.
-func TestWatch_SilentWhileABudgetYields(t *testing.T) {
-	t.Parallel()
-	for pods := 6; pods <= 18; pods += 3 {
-		run(t, fmt.Sprint(pods, " pods"), func(t *testing.T, s *apitest.Server) {
-			for i := range pods {
-				s.AddPod(pod(fmt.Sprint("web-", i)), 0)
-			}
-			s.Always("evict", apitest.OneAtATime("budget", time.Minute))
-			r := beginWithin(t, s, evict.Options{}, false, 0)
-			time.Sleep(time.Second)
-			s.Always("watch", silently)
-			s.DropWatches()
-			r.succeed()
-			if after := r.drainedAt().Sub(s.LastRemoval()); after > 30*time.Second {
-				t.Errorf("drained %s after the last pod", after)
 			}
 		})
 	}
