@@ -100,7 +100,7 @@ func (s *session) mayBegin(ctx context.Context) bool {
 	t, in := s.term, s.instance
 	t.mu.Lock()
 	waited := time.Since(s.since) > asksAgain
-	stops := slices.DeleteFunc(slices.Collect(maps.Values(in.hints)), func(h *hint) bool { return h.over || stopTime(h).IsZero() })
+	stops := slices.DeleteFunc(slices.Collect(maps.Values(in.hints)), func(h *hint) bool { return stopTime(h).IsZero() })
 	t.mu.Unlock()
 	_, ok := t.nodes.now(s.node)
 	for _, h := range stops {

@@ -192,7 +192,7 @@ func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 		return t.judgePlanned(in, h)
 	case t.isStanding(h):
 		stops := stopTime(h)
-		if h.over || stops.IsZero() {
+		if stops.IsZero() {
 			return 0
 		}
 		if started, _ := t.startedAfter(in, stops); started { // After an error, the next look asks again.
@@ -229,26 +229,10 @@ func (t *term) stand(in *instance, h *hint) {
 	}
 }
 
-// endOvertaken ends a hint about a stop whose instance runs again. If the node was cordoned or is being drained for the hint's event, the
-// hint stands, as over, until a drain has taken that back. Otherwise it is settled at once.
+// endOvertaken settles a hint about a stop whose instance runs again. What was done for it is taken back as for a recorded event.
 func (t *term) endOvertaken(in *instance, h *hint, on node) {
 	t.opts.Log.WithField(fieldNode, on.name).Infof("%s: the instance %s runs again: its event (%s) is over", h.describe(), in.id, h.Event.Code)
-	t.mu.Lock()
-	h.over = on.hasOwnCordon && on.cordon.Names(h.Event.ID)
-	if s := in.drain; s != nil && s.stage < ending {
-		if known := s.events[h.Event.ID]; known != nil {
-			h.over = true
-			ended := known.Event
-			ended.State = event.Completed
-			s.update([]event.Event{ended})
-		}
-	}
-	over := h.over
-	h.stands = h.stands || over
-	t.mu.Unlock()
-	if !over {
-		t.done(in, h)
-	}
+	t.done(in, h)
 }
 
 const (
@@ -420,7 +404,7 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 	hinted = map[string]bool{}
 	for _, h := range in.hints {
 		if h.stands && !h.busy {
-			events, hinted[h.Event.ID] = append(events, in.eventOf(h)), true
+			events, hinted[h.Event.ID] = append(events, h.Event), true
 		}
 	}
 	past = on.entries
@@ -455,15 +439,6 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 	return events, past, hinted
 }
 
-// eventOf returns the event of a hint as a drain gets it. The term's mutex is held.
-func (in *instance) eventOf(h *hint) event.Event {
-	ev := h.Event
-	if h.over { // The drain takes back what was done for it.
-		ev.State = event.Completed
-	}
-	return ev
-}
-
 // recordedEvent returns the event of a recorded entry that neither a hint nor EC2 announces now. asked says whether EC2 has answered the
 // last poll. An event of a listed kind is over once EC2's list has had listDelay to show it. Any other event is over if the instance was
 // started since the cordon, or is back from a warm pool.
@@ -484,7 +459,7 @@ func (t *term) recordedEvent(in *instance, on node, e state.Entry, asked bool) e
 		back = back || h.About == sqs.Launch && t.opts.CompleteLaunches && t.completes(h) && !h.Hook.Back
 	}
 	t.mu.Unlock()
-	if e.OnNode && on.ready && (back && ev.Kind == event.ASGTermination || t.restarted(in, on, e)) {
+	if e.OnNode && on.ready && (back && ev.Kind == event.ASGTermination || t.restarted(in, e)) {
 		ev.State = event.Completed
 	}
 	return ev

@@ -104,7 +104,6 @@ type hint struct {
 	deliveries []*delivery
 	busy       bool // something is being done for it, at the end of which it is settled
 	stands     bool // it was found to stand
-	over       bool // its instance runs again, and what was done for it is being taken back
 	// stopped is set if EC2 says now that its instance does not run.
 	stopped bool
 	// release ends the hold of its lifecycle hook; nil if that is not held.

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -207,12 +208,13 @@ func (t *term) startedAfter(in *instance, at time.Time) (bool, error) {
 	return err == nil && known && found.Runs() && t.toLocalClock(found.Launched).After(at), err
 }
 
-// restarted reports whether the instance was started after its Node was cordoned for a recorded entry. Where EC2 may not be asked, a new
-// boot says so if the entry is about a stop.
-func (t *term) restarted(in *instance, on node, e state.Entry) bool {
-	started, err := t.startedAfter(in, e.CordonedAt)
+// restarted reports whether the instance of a recorded entry was started since, or, where EC2 may not be asked, whether it is too late for the
+// stop that the entry is about. Its node is Ready.
+func (t *term) restarted(in *instance, e state.Entry) bool {
+	at := cmp.Or(e.Event.Noticed, e.CordonedAt) // The cordon alone does not say when the event was noticed.
+	started, err := t.startedAfter(in, at)
 	stops := e.Event.Kind == event.StateChange || e.Event.Kind == event.SpotInterruption
-	return started || errors.Is(err, ec2.ErrRefused) && stops && e.BootID != on.bootID
+	return started || errors.Is(err, ec2.ErrRefused) && stops && time.Since(at) > believed
 }
 
 // failed logs why EC2 could not be asked about a hint, and returns when to try again. The pauses grow with the age of the hint.
