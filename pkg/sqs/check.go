@@ -18,7 +18,7 @@ import (
 // Rights lists the rights that reading the queue needs. Trying them receives and changes no message.
 func (q *Queue) Rights() []role.Right {
 	// SQS has never issued this receipt handle. It answers such a batch with success and an error for the entry.
-	invalid := []update{{wanted: wanted{handle: "nth-queue-check", hidden: time.Minute}}}
+	invalid := []update{{handle: "nth-queue-check", hidden: time.Minute}}
 	return []role.Right{
 		{Name: receiveMessage, Without: "nothing is heard of interruptions", Try: q.tryReceive},
 		{Name: changeVisibility, Without: "a message comes again while its node is drained", Try: func(ctx context.Context) error {

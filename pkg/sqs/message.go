@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/loop"
@@ -53,16 +53,9 @@ type Message struct {
 
 	queue *Queue
 	// The queue's mutex guards what follows.
-	wanted   wanted
-	due      time.Time // when to ask SQS for what is wanted
-	failures int       // how many requests for what is wanted have failed in a row
-}
-
-// wanted is what SQS is to do with a message.
-type wanted struct {
-	what   Outcome       // the outcome to reach: Extended, Returned or Deleted
-	handle string        // the receipt handle by which SQS knows it
-	hidden time.Duration // how long nobody receives the message, if it is Extended or Returned
+	handle string    // the receipt handle by which SQS knows it
+	due    time.Time // when its visibility timeout is to be extended; zero if SQS accepts its handle no more
+	lost   bool      // it was reported that SQS refuses to change it
 }
 
 // receive is one of Run's receivers, with its number. It requests messages and calls deliver with them until ctx ends. It makes no request
@@ -138,42 +131,40 @@ func (q *Queue) noteAnswer(err error) {
 }
 
 // handle parses a received message and calls deliver with it, unless it needs no work. It has a message deleted that does not concern
-// nth-queue. It leaves a message alone that it cannot understand: SQS delivers that again and again, and then moves it to the dead-letter
-// queue.
+// nth-queue, or whose work was done before. It leaves a message alone that it cannot understand: SQS delivers that again and again, and then
+// moves it to the dead-letter queue.
 func (q *Queue) handle(raw types.Message, deliver func(*Message)) {
 	m := newMessage(q, raw)
-	ended, known := q.ended.Get(m.ID)
-	if ended == Poisoned {
-		return // It was reported when it came first.
+	if ended, known := q.ended.Get(m.ID); known {
+		if m.lost = true; ended == Deleted { // What SQS refuses was reported when the message came first.
+			m.Done()
+		}
+		return
 	}
 	var err error
 	m.Notices, err = Parse(aws.ToString(raw.Body), q.account, m.Sent)
 	notOurs, ignored := errors.AsType[NotOursError](err)
-	if err != nil && !ignored {
+	switch {
+	case err != nil && !ignored:
 		q.ended.Add(m.ID, Poisoned)
 		q.report(m.report(Received, ""))
 		q.report(m.report(Poisoned, err.Error()))
-		return
-	}
-	if !q.admit(m, known) {
-		return
-	}
-	q.report(m.report(Received, ""))
-	if ignored {
+	case !q.admit(m): // Nothing is to begin.
+	case ignored:
+		q.report(m.report(Received, ""))
 		q.report(m.report(NotOurs, notOurs.Why))
 		m.Done()
-		return
+	default:
+		q.report(m.report(Received, ""))
+		deliver(m)
 	}
-	deliver(m)
 }
 
 // newMessage returns a message as SQS has delivered it, not parsed yet. Its visibility timeout is to be extended when a third of it has
 // passed. If SQS does not say when the message was sent, Sent is now.
 func newMessage(q *Queue, raw types.Message) *Message {
 	now := time.Now()
-	m := &Message{queue: q, ID: aws.ToString(raw.MessageId), Sent: now, Receives: 1}
-	m.wanted = wanted{Extended, aws.ToString(raw.ReceiptHandle), q.opts.Visibility}
-	m.due = now.Add(q.opts.Visibility / 3)
+	m := &Message{queue: q, ID: aws.ToString(raw.MessageId), Sent: now, Receives: 1, handle: aws.ToString(raw.ReceiptHandle), due: now.Add(q.opts.Visibility / 3)}
 	if ms, err := strconv.ParseInt(raw.Attributes[string(sentTimestamp)], 10, 64); err == nil {
 		m.Sent = cmp.Or(event.CredibleTime(time.UnixMilli(ms)), now)
 	}
@@ -183,71 +174,50 @@ func newMessage(q *Queue, raw types.Message) *Message {
 	return m
 }
 
-// admit puts a received message in flight, and reports whether work for it is to begin. finished says that its work was done before. admit
-// returns false in three cases:
-//   - The same message is in flight already. That one gets the new receipt handle, as SQS accepts only the latest.
-//   - Its work is finished: Run deletes it again.
-//   - Too much is in flight: Run returns it to the queue.
-func (q *Queue) admit(m *Message, finished bool) bool {
+// admit puts a received message in flight, and reports whether its work is to begin. If it is in flight already, that one gets the new receipt
+// handle, as SQS accepts only the latest. If too much is in flight, the message is returned to the queue.
+func (q *Queue) admit(m *Message) bool {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	known, held := q.inFlight[m.ID]
+	full := !held && q.notices+len(m.Notices) > maxHeld
 	switch {
-	case held && known.wanted.what != Returned:
-		known.wanted.handle, known.due = m.wanted.handle, m.due
-		if known.wanted.what == Deleted {
-			q.want(known, Deleted, 0) // At once: m.due is the time for an extension.
-		}
-		return false
-	case held: // It was returned, and SQS has delivered it again: the work begins again.
-		q.drop(known)
-	case finished && q.opts.DryRun: // A dry run deletes no message, so that SQS delivers it again and again.
-		return false
+	case held:
+		known.handle, known.due = m.handle, m.due
+	case !full:
+		q.inFlight[m.ID] = m
+		q.notices += len(m.Notices)
 	}
-	full := q.notices+len(m.Notices) > maxHeld
-	if finished || full {
-		m.Notices = nil // Nobody reads them, and they would count towards maxHeld.
+	q.mu.Unlock()
+	if full {
+		m.Return(q.opts.Visibility)
 	}
-	q.inFlight[m.ID] = m
-	q.notices += len(m.Notices)
-	switch {
-	case finished:
-		q.want(m, Deleted, 0)
-	case full:
-		q.want(m, Returned, q.opts.Visibility)
-	}
-	return !finished && !full
+	return !held && !full
 }
 
-// drop forgets a message that is not in flight any more, unless a newer delivery of it has replaced this one. The caller holds q.mu.
-func (q *Queue) drop(m *Message) {
+// Done has Run delete the message from the queue: all work for it is done, or it does not concern nth-queue. In a dry run, the message stays in
+// the queue. If SQS does not delete it, it comes again, and is recognized.
+func (m *Message) Done() {
+	m.queue.ended.Add(m.ID, Deleted)
+	m.end(Deleted, 0)
+}
+
+// Return has Run put the message back into the queue. This nth-queue or another receives it again after that time, rounded up to seconds and
+// bounded by maxReturn, or sooner if SQS does not do so.
+func (m *Message) Return(after time.Duration) { m.end(Returned, min(max(after, 0), maxReturn)) }
+
+// end takes the message out of flight, and has Run ask SQS for what is wanted.
+func (m *Message) end(what Outcome, hidden time.Duration) {
+	q := m.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if q.inFlight[m.ID] == m {
 		delete(q.inFlight, m.ID)
 		q.notices -= len(m.Notices)
 	}
-}
-
-// Done has Run delete the message from the queue: all work for it is done, or it does not concern nth-queue. In a dry run, the message stays in
-// the queue, and is forgotten here.
-func (m *Message) Done() {
-	q := m.queue
-	q.ended.Add(m.ID, Deleted) // SQS may deliver it once more.
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.opts.DryRun {
-		q.drop(m)
-	} else {
-		q.want(m, Deleted, 0)
+	if what != Deleted || !q.opts.DryRun {
+		q.ending = append(q.ending, update{m, what, m.handle, hidden})
+		loop.Nudge(q.wake)
 	}
-}
-
-// Return has Run put the message back into the queue. This nth-queue or another receives it again after that time, rounded up to seconds and
-// bounded by maxReturn.
-func (m *Message) Return(after time.Duration) {
-	q := m.queue
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.want(m, Returned, min(max(after, 0), maxReturn))
 }
 
 // report returns a report about the message.
@@ -255,30 +225,23 @@ func (m *Message) report(what Outcome, why string) Report {
 	return Report{Outcome: what, Message: m.ID, Why: why, Sent: m.Sent, Receives: m.Receives}
 }
 
-// want has Run ask SQS at once for what is to be done with a message, and wakes it. The caller holds q.mu.
-func (q *Queue) want(m *Message, what Outcome, hidden time.Duration) {
-	m.wanted.what, m.wanted.hidden, m.due = what, hidden, time.Time{}
-	loop.Nudge(q.wake)
-}
-
-// update is a request for one message, with what was wanted when it was made.
+// update is what SQS is asked to do with a message.
 type update struct {
 	message *Message
-	wanted
+	what    Outcome       // the outcome to reach: Extended, Returned or Deleted
+	handle  string        // the message's receipt handle
+	hidden  time.Duration // how long nobody receives the message, if it is Extended or Returned
 }
 
-// settle is one round of Run. It sends SQS the updates that are due, up to maxRequests batches, and waits for the answers; ctx bounds the
-// requests. If no batch is left, it then pauses: until an update is wanted, settleInterval has passed, or the context pausing ends.
+// settle is one round of Run. It sends SQS the updates that are due, and waits for the answers; ctx bounds the requests. Then it pauses: until
+// an update is wanted, settleInterval has passed, or the context pausing ends.
 func (q *Queue) settle(pausing, ctx context.Context) {
-	batches := q.due()
-	var requests sync.WaitGroup
-	for _, batch := range batches[:min(len(batches), maxRequests)] {
-		requests.Go(func() { q.send(ctx, batch) })
+	var requests errgroup.Group
+	requests.SetLimit(maxRequests)
+	for _, batch := range q.due() {
+		requests.Go(func() error { q.send(ctx, batch); return nil })
 	}
-	requests.Wait()
-	if len(batches) > maxRequests {
-		return // The next round sends the other batches.
-	}
+	_ = requests.Wait() // send has no error.
 	select {
 	case <-pausing.Done():
 	case <-q.wake:
@@ -293,16 +256,19 @@ func (q *Queue) due() [][]update {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var deletions, changes []update
-	now := time.Now()
 	for _, m := range q.inFlight {
-		switch {
-		case m.due.After(now): // later
-		case m.wanted.what == Deleted:
-			deletions = append(deletions, update{m, m.wanted})
-		default:
-			changes = append(changes, update{m, m.wanted})
+		if !m.due.IsZero() && !m.due.After(time.Now()) {
+			changes = append(changes, update{m, Extended, m.handle, q.opts.Visibility})
 		}
 	}
+	for _, u := range q.ending {
+		if u.what == Deleted {
+			deletions = append(deletions, u)
+		} else {
+			changes = append(changes, u)
+		}
+	}
+	q.ending = nil
 	return slices.Concat(slices.Collect(slices.Chunk(changes, maxBatch)), slices.Collect(slices.Chunk(deletions, maxBatch)))
 }
 
@@ -316,9 +282,32 @@ func (q *Queue) send(ctx context.Context, batch []update) {
 	}
 	failed, err := request(ctx, batch)
 	for i, u := range batch {
-		if what, why := q.settled(u, entryError(strconv.Itoa(i), failed, err)); what != "" {
-			q.report(u.message.report(what, why))
-		}
+		q.settled(u, entryError(strconv.Itoa(i), failed, err))
+	}
+}
+
+// settled notes and reports how the request for an update ended; err is nil if SQS has done what was wanted. An extension that failed is tried
+// again. A message that was not deleted or returned comes again.
+func (q *Queue) settled(u update, err error) {
+	q.mu.Lock()
+	m, stale := u.message, errors.Is(err, errStale)
+	lost := (stale || role.Refused(err)) && !m.lost
+	switch {
+	case u.what != Extended || m.handle != u.handle: // It is in flight no more, or has come again.
+	case err == nil:
+		m.due = time.Now().Add(u.hidden / 3)
+	case stale:
+		m.due = time.Time{} // No request can succeed until SQS delivers it again, with a new receipt handle.
+	default:
+		m.due = time.Now().Add(u.hidden / 6)
+	}
+	m.lost = err != nil && (m.lost || lost)
+	q.mu.Unlock()
+	switch {
+	case err == nil:
+		q.report(m.report(u.what, ""))
+	case lost:
+		q.report(m.report(Lost, err.Error()))
 	}
 }
 
@@ -372,39 +361,4 @@ func entryError(id string, failed []types.BatchResultErrorEntry, err error) erro
 		return errStale
 	}
 	return &smithy.GenericAPIError{Code: aws.ToString(failed[i].Code), Message: aws.ToString(failed[i].Message)}
-}
-
-// never is a time that does not come.
-const never = 365 * 24 * time.Hour
-
-// settled notes how the request for an update ended; err is nil if SQS has done what was wanted. It returns what happened to the message and
-// why, for a report; "" if nothing is to be reported. After a failure it sets the time for the next attempt, and returns Lost if a permission is
-// missing, for the first failure of a row.
-func (q *Queue) settled(u update, err error) (what Outcome, why string) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	m, now := u.message, time.Now()
-	if q.inFlight[m.ID] != m || m.wanted != u.wanted {
-		return "", "" // Meanwhile something else is wanted, or the message came again. That is another update.
-	}
-	stale := errors.Is(err, errStale)
-	switch {
-	case err != nil && !stale:
-		m.failures++
-		m.due = now.Add(role.Pause(m.failures, minBackoff, maxBackoff))
-		if m.failures == 1 && role.Refused(err) {
-			return Lost, err.Error()
-		}
-		return "", ""
-	case u.what != Extended:
-		q.drop(m) // It is deleted or returned. With a stale handle it comes again, and admit deals with it.
-	case stale:
-		m.due = now.Add(never) // No request can succeed until SQS delivers it again, with a new receipt handle.
-	default:
-		m.due, m.failures = now.Add(u.hidden/3), 0
-	}
-	if stale {
-		return Lost, err.Error()
-	}
-	return u.what, ""
 }

@@ -104,6 +104,7 @@ type Queue struct {
 
 	mu       sync.Mutex
 	inFlight map[string]*Message  // by the message's ID
+	ending   []update             // what SQS is to be asked for messages that are in flight no more
 	notices  int                  // how many notices the messages in flight have together
 	failing  bool                 // the last request for messages failed
 	asked    [receivers]time.Time // when each receiver last made a request; zero while it does not run
@@ -167,7 +168,8 @@ func (q *Queue) Stalled() error {
 
 // Status is the status of a queue.
 type Status struct {
-	// Held is how many messages are in flight, and Oldest when the oldest of them was sent; zero if there is none.
+	// Held is how many messages are in flight or about to be deleted or returned. Oldest is when the oldest in flight was sent; zero if there is
+	// none.
 	Held   int
 	Oldest time.Time
 	// Up says whether the last request for messages was answered, and Answered when one last was.
@@ -179,7 +181,7 @@ type Status struct {
 func (q *Queue) Status() Status {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now := Status{Held: len(q.inFlight), Up: !q.failing && !q.answered.IsZero(), Answered: q.answered}
+	now := Status{Held: len(q.inFlight) + len(q.ending), Up: !q.failing && !q.answered.IsZero(), Answered: q.answered}
 	for _, m := range q.inFlight {
 		if now.Oldest.IsZero() || m.Sent.Before(now.Oldest) {
 			now.Oldest = m.Sent
