@@ -39,7 +39,7 @@ func TestADepartureThatIsOverWasNotTheFirstOfTheNext(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		book.Put(nil, state.Entry{Event: event.Event{ID: "a", Kind: event.ASGTermination}, Phase: row.phase, FirstSeen: at, Changed: at})
+		book.Put(func(error) {}, state.Entry{Event: event.Event{ID: "a", Kind: event.ASGTermination}, Phase: row.phase, FirstSeen: at, Changed: at})
 		if got := nth.FirstSeen(book, "a"); got.Sub(row.want).Abs() > time.Minute {
 			t.Errorf("one that is %s was first seen at %s, want %s", row.phase, got, row.want)
 		}

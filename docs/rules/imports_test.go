@@ -80,7 +80,6 @@ var pure = []permit{
 	{what: "errors", dirs: []string{"pkg/"}},
 	{what: "fmt", dirs: []string{"pkg/"}},
 	{what: "hash/fnv", dirs: []string{"pkg/"}},
-	{what: "maps", dirs: []string{"pkg/"}},
 	{what: "slices", dirs: []string{"pkg/"}},
 	{what: "strings", dirs: []string{"pkg/"}},
 	{what: "time", dirs: []string{"pkg/"}},

@@ -11,10 +11,8 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -82,22 +80,18 @@ type Config struct {
 	// Service is nil for one of several agents in a process, which does not log its start and stop.
 	Service Service
 	Policy  policy.Settings
-	// Unwatched are the kinds that no source looks for; nil if there are none.
+	// Unwatched are the kinds that no source looks for: nothing of them counts as announced. Nil if there are none.
 	Unwatched []event.Kind
 	// BootID is the kernel's ID of this boot.
 	BootID string
 	// NodeName is the node's name, if it is known from the start; otherwise Identity reports it.
 	NodeName string
-	// NodeSeen: there has been a Node in this boot, so that a missing one was deleted.
-	NodeSeen bool
-	// ClaimRead: the Record already has the claim on the Node, so that the agent need not read it.
-	ClaimRead bool
-	Log       *logrus.Entry
-	// Now reads the clock by which the times in the Record are, from any goroutine. Nobody may set it: see record.Store.Now. Nil means
-	// what the machine's clock says when New is called, and continues from there.
+	// Remote: the node is another machine, whose Node has been read. So a missing one was deleted, the Record has its claim, and BootID may be
+	// old by the time of an uncordon.
+	Remote bool
+	Log    *logrus.Entry
+	// Now reads the clock by which the times in the Record are, from any goroutine: see record.Store.Now. Nil means time.Now.
 	Now func() time.Time
-	// Beat is how often to feed the service manager's watchdog; 0 if there is none.
-	Beat time.Duration
 	// Settled, if set, is called with the outcome of each announced event, "" while something is still to be done for it. The
 	// latest call counts, as operators may change their minds. It is called often and must not block.
 	Settled func(event.Event, event.Outcome)
@@ -123,21 +117,11 @@ type Agent struct {
 	known   map[event.Kind][]event.Event // the last snapshot of each kind
 	looked  map[event.Kind]time.Time     // when that came
 	trouble map[event.Kind]trouble
-	stalled bool // a source is, and this was logged
-	// ahead is by how much the loop's clock is ahead of the one that documents are dated by. The last answer said aheadLast, if clocks
-	// were compared.
-	ahead, aheadLast time.Duration
-	compared         bool
+	stalled bool          // a source is, and this was logged
+	ahead   time.Duration // by how much the loop's clock is ahead of the one that documents are dated by
 
-	node     string // the node's name; empty until it is known
-	waiting  error  // why there is no identity; nil if there is one
-	nodeSeen bool   // there has been a Node in this boot
-	nodeUID  string // the Node's, as it was read last
-	limited  bool   // operators wanted its pods left alone when it was last read
-	ready    bool   // the kubelet has reported it Ready in this boot
-	opened   bool   // an uncordon has succeeded since the start
-	// inherited: our cordon was there at the start and may be from an earlier boot; readClaim finds out.
-	inherited bool
+	node    string // the node's name; empty until it is known
+	waiting error  // why there is no identity; nil if there is one
 
 	work        *work        // nil if nothing is being done
 	generation  int          // the last generation of a guard's goal
@@ -148,36 +132,29 @@ type Agent struct {
 
 	// written is closed when the last Put is on disk or has failed.
 	written <-chan struct{}
-	// unsaved is when the record last could not be written; zero if there is nothing to be tried again.
-	unsaved time.Time
-	// refused has, by the event's ID, when the record refused an entry.
-	refused map[string]time.Time
-
-	shownAt time.Time    // when the board was last updated
-	shown   state.Status // what it shows
 }
 
-// trouble is an outage of a source.
+// trouble is an outage of a source: since when looks fail, and when and why the last one did.
 type trouble struct {
-	since time.Time
-	err   string
-	// over is since when looks succeed again; zero while the last one failed.
-	over time.Time
+	since, last time.Time
+	err         string
 }
 
 // New returns an agent that has not started yet.
 func New(cfg Config) *Agent {
 	if cfg.Now == nil {
-		cfg.Now = unsettable()
+		cfg.Now = time.Now
+	}
+	known := map[event.Kind][]event.Event{}
+	for _, kind := range cfg.Unwatched {
+		known[kind] = nil
 	}
 	return &Agent{
-		cfg: cfg, inbox: newInbox(cfg.Now), node: cfg.NodeName, nodeSeen: cfg.NodeSeen, inherited: !cfg.ClaimRead,
-		known:   map[event.Kind][]event.Event{},
+		cfg: cfg, inbox: newInbox(cfg.Now), node: cfg.NodeName, known: known,
 		looked:  map[event.Kind]time.Time{},
 		trouble: map[event.Kind]trouble{},
-		journal: journal{log: cfg.Log, dryRun: cfg.DryRun, logged: map[event.Kind][]string{}},
+		journal: journal{log: cfg.Log, dryRun: cfg.DryRun},
 		steps:   map[string]time.Time{},
-		refused: map[string]time.Time{},
 	}
 }
 
@@ -204,8 +181,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.log(state.Transition{Kind: state.Started})
 		a.cfg.Service.Ready()
 	}
-	if !a.cfg.ClaimRead {
-		a.tasks.Go(func() { a.readClaim(inner, atStart) })
+	if !a.cfg.Remote {
+		a.tasks.Go(func() { a.readClaim(inner) })
 	}
 
 	err := a.loop(inner)
@@ -215,7 +192,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.stopWork()
 	a.flush(ctx)
 	if err == nil {
-		a.showStopped()
+		a.show(a.now())
 		if a.cfg.Service != nil {
 			a.log(state.Transition{Kind: state.Stopped})
 		}
@@ -232,31 +209,27 @@ func (a *Agent) flush(ctx context.Context) {
 	}
 }
 
-// tick is how often the loop updates the status, feeds the watchdog and sees whether the guard's deadlines are still right.
+// tick is how often the loop decides without news, updates the status, feeds the watchdog and sees whether the guard's deadlines are still right.
 const tick = time.Second
 
-// loop decides after all news, at the time that the last decision named, and at each tick. It ends when ctx does, or with the error of a source
-// that gives up.
+// loop decides after all news and at each tick. It ends when ctx does, or with the error of a source that gives up.
 func (a *Agent) loop(ctx context.Context) error {
-	ticks := time.NewTicker(min(tick, cmp.Or(a.cfg.Beat, tick)))
+	ticks := time.NewTicker(tick)
 	defer ticks.Stop()
-	revisit := time.NewTimer(0)
-	defer revisit.Stop()
+	a.show(time.Time{})
 	for ctx.Err() == nil {
 		sit, goal := a.decide()
 		a.pursueGoal(ctx, goal)
 		a.reportOutcomes(sit)
-		a.status()
-		if !goal.Revisit.IsZero() {
-			revisit.Reset(max(goal.Revisit.Sub(a.now()), 0))
+		if a.cfg.Service != nil {
+			a.cfg.Service.Status("%s", a.sentence())
 		}
 		select {
 		case <-ctx.Done():
-		case <-revisit.C:
 		case <-ticks.C:
 			a.feedWatchdog()
 			a.emitRecovered()
-			a.rewrite()
+			a.show(time.Time{})
 		case <-a.inbox.ready:
 			if err := a.handleInbox(a.inbox.take()); err != nil && ctx.Err() == nil {
 				a.decide() // Record what else has happened.
@@ -299,7 +272,6 @@ func (a *Agent) handleInbox(news []any) error {
 		case found:
 			a.looked[n.Kind] = n.at
 			a.known[n.Kind] = a.credibleEvents(n)
-			a.noteGoodLook(n.Kind)
 		case lookFailed:
 			a.handleFailedLook(n)
 		case identity:
@@ -309,14 +281,11 @@ func (a *Agent) handleInbox(news []any) error {
 		case workResult:
 			a.handleWorkResult(n)
 		case claimFound:
-			a.adoptClaim(n)
+			a.adoptClaim(n.claim)
 		case newPolicy:
 			a.cfg.Policy = n.rules
 		case unwritten:
-			a.unsaved = time.Now()
-			if !n.again {
-				a.log(state.Transition{Kind: state.RecordUnwritten, Err: n.err})
-			}
+			a.log(state.Transition{Kind: state.RecordUnwritten, Err: n.err})
 		case sourceEnded:
 			if gaveUp == nil {
 				gaveUp = n.err
@@ -326,42 +295,25 @@ func (a *Agent) handleInbox(news []any) error {
 	return gaveUp
 }
 
-// decide brings the record up to date and returns the goal.
+// decide brings the record up to date, and returns the goal and what it was derived from.
 func (a *Agent) decide() (policy.Situation, policy.Goal) {
-	sit := a.fold(a.situation())
-	goal := a.cfg.Policy.Decide(sit)
-	// Decide again with what the guard has reported. That holds for the events of the guard's goal only: others may have joined just now.
-	if w := a.work; w != nil && w.task != nil && !w.stopping && goal.Action == w.goal.Action {
-		sit.Node = policy.Node{Closed: w.state.Closed, Left: w.state.Left, Ours: w.state.Ours, Drained: w.state.Drained, CordonStamp: w.state.CordonStamp}
-		sit.NodeFor, sit.LookedFor, sit.DrainedFor, sit.Limited = w.joinedBy(w.reported), w.joinedBy(w.looked), w.joinedBy(w.drained), w.state.Limited
-		sit = a.fold(sit)
-		goal = a.cfg.Policy.Decide(sit)
-	}
-	return sit, goal
-}
-
-// fold brings the record up to date, reports what has changed, and returns the new situation. An entry that the record refuses is
-// not reported, and is tried again after a while.
-func (a *Agent) fold(sit policy.Situation) policy.Situation {
+	sit := a.situation()
 	for {
-		changed := slices.DeleteFunc(a.cfg.Policy.Fold(sit), a.refusedOfLate)
+		changed := a.cfg.Policy.Fold(sit)
 		if len(changed) == 0 {
-			return sit
+			return sit, a.cfg.Policy.Decide(sit)
 		}
+		past := sit.Past
 		for i, e := range changed {
-			before, _ := policy.Find(sit.Past, e.Event.ID)
+			before, _ := policy.Find(past, e.Event.ID)
 			if e.Phase != before.Phase && (e.Phase == state.Drained || e.Phase == state.Incomplete) {
 				changed[i].Result = a.resultNow()
 			}
 		}
 		a.put(changed...)
-		past := sit.Past
 		sit.Past = a.cfg.Record.Entries()
 		for _, e := range changed {
 			before, met := policy.Find(past, e.Event.ID)
-			if !a.isRecorded(sit.Past, e) { // The record has refused it.
-				continue
-			}
 			a.emitChange(before, met, e)
 			if met && before.Acted() && e.Phase == state.Seen {
 				a.emit(state.Transition{Kind: state.PutOff, Entry: e}) // Another event keeps the node closed.
@@ -370,31 +322,10 @@ func (a *Agent) fold(sit policy.Situation) policy.Situation {
 	}
 }
 
-// isRecorded reports whether the record has an entry as it was put, and remembers a refusal. past is the record after Put.
-func (a *Agent) isRecorded(past []state.Entry, e state.Entry) bool {
-	recorded, found := policy.Find(past, e.Event.ID)
-	if found && policy.Same(recorded, e) {
-		delete(a.refused, e.Event.ID)
-		return true
-	}
-	a.refused[e.Event.ID] = time.Now()
-	return false
-}
-
-// refusedOfLate reports whether the record has refused an entry of the same event within rewriteAfter.
-func (a *Agent) refusedOfLate(e state.Entry) bool {
-	at, refused := a.refused[e.Event.ID]
-	return refused && time.Since(at) < rewriteAfter
-}
-
-// reportOutcomes calls Config.Settled and Config.Rested for all announced events. Events that the record has refused are left out: without an
-// entry, they would look as if nothing had to be done for them.
+// reportOutcomes calls Config.Settled and Config.Rested for all announced events.
 func (a *Agent) reportOutcomes(sit policy.Situation) {
 	for _, events := range a.known {
 		for _, ev := range events {
-			if _, refused := a.refused[ev.ID]; refused {
-				continue
-			}
 			if a.cfg.Settled != nil {
 				a.cfg.Settled(ev, a.cfg.Policy.Settled(sit, ev))
 			}
@@ -411,44 +342,34 @@ func (a *Agent) reportOutcomes(sit policy.Situation) {
 // situation collects what the policy decides by: the record, and what is known of the sources and the node.
 func (a *Agent) situation() policy.Situation {
 	failing := map[event.Kind]time.Time{}
-	for kind, t := range a.trouble {
-		if t.over.IsZero() { // Otherwise looks succeed again, though the outage is still shown: see recoveredAfter.
+	for kind := range a.trouble {
+		if a.failing(kind) {
 			failing[kind] = a.looked[kind]
 		}
 	}
-	unwatched := map[event.Kind]bool{}
-	for _, kind := range a.cfg.Unwatched {
-		unwatched[kind] = true
+	sit := policy.Situation{
+		Now: a.now(), BootID: a.cfg.BootID, Known: a.known, Failing: failing, Past: a.cfg.Record.Entries(),
 	}
-	return policy.Situation{
-		Now: a.now(), BootID: a.cfg.BootID, Up: time.Since(a.began), Known: a.known, Failing: failing, Unwatched: unwatched, Past: a.cfg.Record.Entries(),
-		NodeUID: a.nodeUID, Before: a.inherited && !a.opened, Ready: a.ready,
+	if w := a.work; w != nil && w.task != nil && !w.stopping {
+		sit.Node = policy.Node{
+			Closed: w.state.Closed, Drained: w.state.Drained && w.guardGoal.Evict, Looked: w.state.Looked, NoCordon: w.state.Left, NoDrain: w.state.Limited,
+			CordonStamp: w.state.CordonStamp,
+		}
+		sit.NodeFor = w.joinedBy(w.reported) // Others may have joined since.
 	}
+	return sit
 }
 
-// put records entries, without waiting for the disk. Without entries it repeats a write that failed. The loop hears of a failure as unwritten.
+// put records entries, without waiting for the disk. The loop hears of a failure as unwritten.
 func (a *Agent) put(entries ...state.Entry) {
 	written := make(chan struct{})
 	a.written = written
-	// A retry has no entries, or only such as the record has refused before.
-	again := !slices.ContainsFunc(entries, func(e state.Entry) bool { return a.refused[e.Event.ID].IsZero() })
 	a.cfg.Record.Put(func(err error) {
 		if err != nil {
-			a.inbox.put(unwritten{err: err, again: again})
+			a.inbox.put(unwritten{err: err})
 		}
 		close(written)
 	}, entries...)
-}
-
-// rewriteAfter is when a failed write of the record is tried again, unless something is recorded before.
-const rewriteAfter = 10 * time.Second
-
-// rewrite writes the record again some time after a write has failed.
-func (a *Agent) rewrite() {
-	if !a.unsaved.IsZero() && time.Since(a.unsaved) >= rewriteAfter {
-		a.unsaved = time.Time{}
-		a.put()
-	}
 }
 
 // entry returns the recorded entry of an event, or a new one if there is none.
@@ -472,30 +393,16 @@ type (
 	lookFailed struct {
 		kind event.Kind
 		err  error
+		at   time.Time
 	}
 	identity struct {
 		node string
 		err  error
 	}
-	claimFound struct {
-		claim drain.Claim
-		ours  bool
-		when  claimTime
-	}
-	newPolicy struct{ rules policy.Settings }
-	unwritten struct {
-		err   error
-		again bool // it was a retry, whose failure has been logged
-	}
+	claimFound  struct{ claim drain.Claim }
+	newPolicy   struct{ rules policy.Settings }
+	unwritten   struct{ err error }
 	sourceEnded struct{ err error }
-)
-
-// claimTime says when the claim on the Node is read.
-type claimTime string
-
-const (
-	atStart    claimTime = "at the start"
-	afterGuard claimTime = "after a guard has ended"
 )
 
 func newInbox(now func() time.Time) *inbox { return &inbox{now: now, ready: make(chan struct{}, 1)} }
@@ -521,4 +428,6 @@ func (i *inbox) take() []any {
 func (i *inbox) Snapshot(s event.Snapshot) { i.put(found{s, i.now().Round(0), time.Now()}) }
 
 // Trouble implements event.Sink.
-func (i *inbox) Trouble(k event.Kind, err error) { i.put(lookFailed{kind: k, err: err}) }
+func (i *inbox) Trouble(k event.Kind, err error) {
+	i.put(lookFailed{kind: k, err: err, at: i.now().Round(0)})
+}

@@ -131,22 +131,11 @@ func (n *node) all() (begun, goals []drain.Goal) {
 }
 
 func (n *node) Uncordon(ctx context.Context, booted drain.Booted) (drain.UncordonResult, error) {
-	what := "uncordon"
-	if booted != nil {
-		what += " when ready"
-	}
-	defer n.enter(what)()
+	defer n.enter("uncordon")()
 	n.mu.Lock()
 	n.booted = booted
 	n.mu.Unlock()
 	return n.now().uncordon(ctx)
-}
-
-// awaits reports whether the last Uncordon was to wait for the kubelet.
-func (n *node) awaits() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.booted != nil
 }
 
 func (n *node) Claim(ctx context.Context) (drain.Claim, bool, error) { return n.now().claim(ctx) }

@@ -2,12 +2,10 @@ package agent_test
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
@@ -99,26 +97,6 @@ func TestGoal_OneGuardAtATime(t *testing.T) {
 	})
 }
 
-// amazon-ec2-metadata-mock computes the time of its notice anew at each look.
-func TestGoal_ANoticeWhoseTimeMovesIsOneInterruption(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.node.toGuard(stuck)
-		r.rule(event.SpotInterruption, func(rule *policy.Rule) { rule.Budget = 2 * time.Minute })
-		r.runFor(r.spot("notice-0", 2*time.Minute))
-		before, _ := r.record.counts()
-		for n := range 119 {
-			r.pass(500 * time.Millisecond)
-			r.announce(r.spot(fmt.Sprint("notice-", n+1), time.Since(r.start)+2*time.Minute))
-		}
-		r.wantTape()
-		if puts, _ := r.record.counts(); len(r.record.Entries()) != 1 || puts != before {
-			t.Errorf("%d entries, %d writes after the first notice", len(r.record.Entries()), puts-before)
-		}
-		r.pass(time.Minute + 500*time.Millisecond)
-		r.wantTape("put notice-0 incomplete")
-	})
-}
-
 func TestGoal_AnEventThatIsBackWhileItIsUndone(t *testing.T) {
 	type row struct {
 		result drain.UncordonResult // "" if the API server had not lifted the cordon yet
@@ -163,7 +141,7 @@ func TestGoal_NewRulesHoldForWhatIsAnnounced(t *testing.T) {
 	each(t, map[string]row{
 		"the kind is ignored":  {ignores, []string{"put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed ignored"}},
 		"it is only told of":   {notifies, []string{"put a undoing", "guard ended", "uncordon", "uncordon ended", "put a seen"}},
-		"the action is weaker": {cordons, []string{"put a cordoning", "adjust to a: cordon", "put a cordoned"}},
+		"the action is weaker": {cordons, []string{"put a cordoning", "put a cordoned", "adjust to a: cordon"}},
 		"its deadline is soft": {func(rule *policy.Rule) { rule.Hard = false }, []string{"adjust to a: drain, soft in 2m0s"}},
 	}, func(r *rig, row row) {
 		r.node.toGuard(stuck)
@@ -189,7 +167,7 @@ func TestGoal_TheGuardKnowsOfAShutdown(t *testing.T) {
 	})
 }
 
-// A Node that has been seen in this boot was deleted if it is missing. The record counts, and what was read of the Node.
+// A Node that has been cordoned in this boot was deleted if it is missing.
 func TestGoal_TheGuardKnowsWhetherANodeWasSeen(t *testing.T) {
 	over := func(boot string) func(r *rig) {
 		return func(r *rig) {
@@ -203,17 +181,8 @@ func TestGoal_TheGuardKnowsWhetherANodeWasSeen(t *testing.T) {
 		want    []bool // at first, and once an event has joined
 	}
 	each(t, map[string]row{
-		"nothing says so":      {func(*rig) {}, []bool{false, false}},
-		"it was at the start":  {func(r *rig) { r.cfg.NodeSeen = true }, []bool{true, true}},
-		"a guard sees nothing": {func(r *rig) { r.node.toGuard(reports(drain.Progress{Kind: state.GoalChanged})) }, []bool{false, false}},
-		"a guard has seen it": {func(r *rig) {
-			r.node.toGuard(func(_ context.Context, g *guard) {
-				for _, uid := range []types.UID{"node", ""} {
-					g.becomes(func(s *drain.State) { s.UID = uid }, drain.Progress{Kind: state.GoalChanged})
-				}
-			})
-		}, []bool{false, true}},
-		"its claim was read":              {func(r *rig) { r.node.toClaim(claims(nil)) }, []bool{true, true}},
+		"nothing says so":                 {func(*rig) {}, []bool{false, false}},
+		"it was at the start":             {func(r *rig) { r.cfg.Remote = true }, []bool{true, true}},
 		"it was cordoned in this boot":    {over("boot-1"), []bool{true, true}},
 		"it was cordoned in another boot": {over("boot-0"), []bool{false, false}},
 	}, func(r *rig, row row) {
@@ -332,7 +301,7 @@ func TestGoal_ADeadlineThatPassesLeavesTheGuardAtWork(t *testing.T) {
 		r.pass(1)
 		r.wantTape("put a incomplete")
 		e := r.entry("a")
-		if e.Failures != 1 || e.Error == "" || len(e.Result.Left) != 1 || e.Result.HeldBy["default/web-1"] != "PDB default/web" {
+		if len(e.Result.Left) != 1 || e.Result.HeldBy["default/web-1"] != "PDB default/web" {
 			t.Errorf("the entry is %+v, the result %+v", e, e.Result)
 		}
 		r.wantSaid(systemd.DrainIncomplete,
@@ -341,7 +310,7 @@ func TestGoal_ADeadlineThatPassesLeavesTheGuardAtWork(t *testing.T) {
 
 		r.pass(time.Minute)
 		r.wantTape("put a drained") // by the same guard
-		if e := r.entry("a"); e.Failures != 0 || e.Error != "" || e.Result.Evicted != 3 || !e.CordonedAt.Equal(r.start) {
+		if e := r.entry("a"); e.Result.Evicted != 3 || !e.CordonedAt.Equal(r.start) {
 			t.Errorf("the entry is %+v", e)
 		}
 	})

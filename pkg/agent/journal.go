@@ -10,8 +10,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
@@ -22,8 +20,6 @@ import (
 type journal struct {
 	log    *logrus.Entry
 	dryRun bool
-	// logged are the last reasons that were logged for each kind's outage, which may take turns.
-	logged map[event.Kind][]string
 }
 
 // message is what is logged for a transition.
@@ -68,9 +64,8 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.Stopping, "the {action} for {kind} is not finished; it continues when nth starts again").when(outcomeIs(state.ProcessEnds)),
 		info(systemd.EventWithdrawn, "stopping the {action} for {kind}: no longer needed").withoutPhase(),
 	},
-	state.NodeCordoned: {warn(systemd.Cordoned, "{would}cordoned the node: {reason}").when(actionIs(policy.Cordon))},
-	state.Done:         {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
-	state.RanOut:       {failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}")},
+	state.Done:   {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
+	state.RanOut: {failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}")},
 	state.Failed: {
 		failure(systemd.DrainIncomplete, "the drain failed; retrying").when(actionIs(policy.Drain)),
 		failure(systemd.DrainIncomplete, "the node could not be cordoned; retrying").when(actionIs(policy.Cordon)),
@@ -95,7 +90,7 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.Uncordoned, "{would}uncordoned the node: {reason}").when(outcomeIs(drain.UncordonLifted)),
 		info(systemd.CordonLeft, "{reason}: the cordon is left to {detail}, who still needs it").when(hasDetail),
 		info(systemd.Uncordoned, "the Node no longer exists; nothing to uncordon").when(outcomeIs(drain.UncordonNodeGone)),
-		info(systemd.Uncordoned, "nth's cordon is already gone; nothing to uncordon"),
+		info(systemd.Uncordoned, "no cordon of nth's is on the node; nothing to uncordon"),
 	},
 	state.CordonAdopted:    {warn(systemd.Cordoned, "nth had cordoned the node, which its record does not say; nth uncordons it when {kind} is over").withoutPhase()},
 	state.EvictionsDelayed: {info(systemd.DrainStarted, "delaying evictions for {detail}")},
@@ -156,11 +151,8 @@ func outcomeIs[O ~string](outcome O) func(state.Transition) bool {
 
 // OnTransition implements Listener.
 func (j *journal) OnTransition(t state.Transition) {
-	if t.Kind == state.SourceBack {
-		delete(j.logged, t.Entry.Event.Kind)
-	}
 	m, found := messageFor(t)
-	if !found || t.Kind == state.SourceLost && !j.isNews(t) {
+	if !found {
 		return
 	}
 	j.log.WithFields(fields(m, t)).Log(m.level, j.fill(m.text, t))
@@ -174,20 +166,6 @@ func messageFor(t state.Transition) (m message, found bool) {
 		return message{}, false
 	}
 	return all[i], true
-}
-
-// maxReasons is how many reasons of an outage are remembered as logged.
-const maxReasons = 16
-
-// isNews reports whether the reason of a source's outage has not been logged yet.
-func (j *journal) isNews(t state.Transition) bool {
-	kind, text := t.Entry.Event.Kind, t.Err.Error()
-	logged := j.logged[kind]
-	if slices.ContainsFunc(logged, func(before string) bool { return kube.EqualIgnoringDigits(text, before) }) {
-		return false
-	}
-	j.logged[kind] = append(logged[max(0, len(logged)+1-maxReasons):], text)
-	return true
 }
 
 // fields returns the journal's fields for a transition: the message ID, the node, the event and the pod.

@@ -2,13 +2,10 @@ package agent_test
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -89,66 +86,15 @@ func TestListener_EachEventOfADrain(t *testing.T) {
 		r.look(stop)
 		r.wantHeard("announced a", "begun a drain after 0s", "cordoned a drain after 0s")
 		r.announce(stop, notice)
-		r.wantHeard("announced b", "begun b drain after 0s", "cordoned b drain after 0s")
+		r.wantHeard("announced b", "begun b drain after 0s")
 		r.pass(50 * time.Second)
 		r.wantHeard("deadline-exceeded b drain after 50s")
 		r.pass(30 * time.Second)
-		r.wantHeard("done a drain after 1m30s", "done b drain after 1m20s")
+		r.wantHeard("done a drain after 1m30s", "cordoned b drain after 1m20s", "done b drain after 1m20s")
 		r.announce(stop)
 		r.pass(30 * time.Second)
 		r.announce(canceled(stop))
 		r.wantHeard("missed b", "closed b", "begun a uncordon after 0s", "done a uncordon after 0s")
-	})
-}
-
-// It ran out of time in an earlier process, of which this listener may have heard nothing.
-func TestListener_ADrainThatEndsAfterARestartBegins(t *testing.T) {
-	each(t, map[string]bool{"on a cordoned node": true, "on a node that cannot be cordoned": false}, func(r *rig, closes bool) {
-		r.node.toGuard(stuck)
-		r.runFor(r.spot("a", 2*time.Minute))
-		r.pass(3 * time.Minute)
-		want := []string{"begun a drain after 0s", "done a drain after 10s"}
-		if closes {
-			want = []string{"begun a drain after 0s", "cordoned a drain after 10s", "done a drain after 10s"}
-		}
-		r.node.toGuard(func(ctx context.Context, g *guard) {
-			if closes {
-				g.closeAs(state.NodeClosed, drain.CordonOurs)
-			}
-			time.Sleep(10 * time.Second)
-			emptied(ctx, g)
-		})
-		r.restart()
-		r.pass(time.Minute)
-		r.wantHeard(want...)
-	})
-}
-
-// What was begun is ended, in the same words, before something else is begun for the same event.
-func TestListener_AnotherStepForTheSameEvent(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.node.toGuard(stuck)
-		r.node.toUncordon(hangs)
-		r.run()
-		r.announce(r.spot("a", time.Hour))
-		r.wantHeard("announced a", "begun a drain after 0s", "cordoned a drain after 0s")
-		r.set(event.SpotInterruption, cordons)
-		r.wantHeard("preempted a drain after 0s", "begun a cordon after 0s", "cordoned a cordon after 0s", "done a cordon after 0s")
-		r.set(event.SpotInterruption, func(*policy.Rule) {})
-		r.wantHeard("begun a drain after 0s", "cordoned a drain after 0s")
-		r.set(event.SpotInterruption, notifies)
-		r.wantHeard("preempted a drain after 0s", "begun a uncordon after 0s")
-		r.set(event.SpotInterruption, func(*policy.Rule) {})
-		r.wantHeard("preempted a uncordon after 0s", "begun a drain after 0s", "cordoned a drain after 0s")
-		r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) {
-			<-ctx.Done()
-			return drain.UncordonLifted, nil
-		})
-		r.announce()
-		r.pass(30 * time.Second)
-		r.wantHeard("missed a", "preempted a drain after 30s", "begun a uncordon after 0s")
-		r.announce(r.spot("a", time.Hour)) // It is back while it is being undone.
-		r.wantHeard("preempted a uncordon after 0s", "changed a", "begun a drain after 0s", "cordoned a drain after 0s")
 	})
 }
 
@@ -164,21 +110,6 @@ func TestListener_AnOperatorOpensTheNode(t *testing.T) {
 		r.wantHeard("announced a", "begun a cordon after 0s", "preempted a cordon after 1s")
 		r.wantReopened("a")
 		r.wantPhase("a", state.Cordoned)
-	})
-}
-
-// A node that takes no pods, with an Event that says the opposite, would be no help.
-func TestListener_ANodeThatWasLeftOpenIsCordoned(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.node.toGuard(leftOpenFor(time.Minute))
-		r.runFor(r.hibernating("a", 10*time.Minute))
-		r.wantHeard("announced a", "begun a cordon after 0s", "done a cordon after 0s")
-		r.wantSaid(systemd.Cordoned)
-		r.wantStatus("watching node node-a: EC2 will hibernate this spot instance at 00:10:00 UTC on 1 Jan 2000; the node is left open because of its annotation")
-		r.pass(time.Minute)
-		r.wantHeard("begun a cordon after 0s", "cordoned a cordon after 0s", "done a cordon after 0s")
-		r.wantSaid(systemd.Cordoned, "warning: cordoned the node: EC2 will hibernate this spot instance at 00:10:00 UTC on 1 Jan 2000")
-		r.wantStatus("node node-a is cordoned for spot-interruption")
 	})
 }
 
@@ -241,25 +172,5 @@ func TestListener_NothingOfAGuardThatIsOver(t *testing.T) {
 		late.say(pod(state.PodGone, ""))
 		r.pass(time.Second)
 		r.wantHeard()
-	})
-}
-
-func TestOutcome_IsKnownWhenTheDrainEnds(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.node.toGuard(after(time.Minute))
-		r.run()
-		r.announce(r.spot("s", 3*time.Minute), terminated("a"))
-		r.pass(time.Minute - time.Second)
-		r.wantOutcomes("s after 0s", "a after 0s")
-		r.pass(time.Second)
-		got := r.outcomes.take()
-		slices.Sort(got)
-		r.compare("what the outcomes became", got, []string{"a drained after 1m0s", "s drained after 1m0s"})
-		r.restart() // The annotation may have changed since: a look has to show that it has not.
-		r.announce(terminated("a"))
-		r.pass(59 * time.Second)
-		r.wantOutcomes("a after 1m0s")
-		r.pass(time.Second)
-		r.wantOutcomes("a drained after 2m0s")
 	})
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -13,12 +12,7 @@ import (
 )
 
 // emit logs a transition and passes it to the listeners.
-func (a *Agent) emit(t state.Transition) {
-	t = a.log(t)
-	for _, l := range a.cfg.Listeners {
-		l.OnTransition(t)
-	}
-}
+func (a *Agent) emit(t state.Transition) { a.pass(a.log(t)) }
 
 // log completes a transition, writes it to the journal and returns it. Unlike emit, it does not pass it to the listeners.
 func (a *Agent) log(t state.Transition) state.Transition {
@@ -26,6 +20,14 @@ func (a *Agent) log(t state.Transition) state.Transition {
 	t.Plan = a.cfg.Policy.Describe(t.Entry)
 	a.journal.OnTransition(t)
 	return t
+}
+
+// pass passes a transition to the listeners.
+func (a *Agent) pass(t state.Transition) {
+	t.At, t.Node = a.now(), a.node
+	for _, l := range a.cfg.Listeners {
+		l.OnTransition(t)
+	}
 }
 
 // actions are what is done about an event in each phase.
@@ -41,11 +43,9 @@ func (a *Agent) emitStep(action policy.Action, e state.Entry, t state.Transition
 	if action == policy.Drain {
 		t.Deadline, t.Hard = a.cfg.Policy.Deadline(e)
 	}
-	switch began, known := a.steps[e.Event.ID]; {
-	case t.Kind == state.Begun: // It has taken no time yet.
-	case known:
+	if began, known := a.steps[e.Event.ID]; known {
 		t.Took = time.Since(began)
-	case a.work != nil:
+	} else if a.work != nil {
 		t.Took = time.Since(a.work.began) // An earlier process has begun it.
 	}
 	a.emit(t)
@@ -53,14 +53,24 @@ func (a *Agent) emitStep(action policy.Action, e state.Entry, t state.Transition
 
 // emitChange emits what has changed from before to e, an entry in the record. met is false if the event had no entry before.
 func (a *Agent) emitChange(before state.Entry, met bool, e state.Entry) {
-	if met && before.LeftAlone != e.LeftAlone {
-		a.emitLeftAlone(e)
+	met = met && (before.Phase != state.Closed || e.Phase == state.Closed) // A closed event that is announced again is a new one.
+	if met && before.CordonedAt.IsZero() && !e.CordonedAt.IsZero() && a.work != nil {
+		kind := state.CordonFound
+		if a.work.state.Ours {
+			kind = state.NodeCordoned
+		}
+		a.emitStep(actions[before.Phase], e, state.Transition{Kind: kind})
 	}
-	a.emitLeftOpenNoMore(before, e)
+	switch action := actions[e.Phase]; {
+	case e.LeftAlone && !before.LeftAlone:
+		a.emitStep(action, e, state.Transition{Kind: state.LeftAlone})
+		delete(a.steps, e.Event.ID)
+	case before.LeftAlone && !e.LeftAlone && e.UnderWay():
+		a.log(state.Transition{Kind: state.LeftAloneNoMore, Entry: e})
+	}
 	if met && policy.SameNews(before, e) {
 		return
 	}
-	met = met && (before.Phase != state.Closed || e.Phase == state.Closed) // A closed event that is announced again is a new one.
 	if met && actions[before.Phase] != actions[e.Phase] {
 		a.emitCalledBack(before, e)
 	}
@@ -72,9 +82,25 @@ func (a *Agent) emitChange(before state.Entry, met bool, e state.Entry) {
 	}
 	switch e.Phase {
 	case state.Cordoned:
-		a.emitCordonEnd(before, e)
-	case state.Drained, state.Incomplete:
-		a.emitDrainEnd(e)
+		if e.Released() { // Operators have lifted the cordon.
+			a.emitCalledBack(before, e)
+			return
+		}
+		a.emitStep(policy.Cordon, e, state.Transition{Kind: state.Done})
+		delete(a.steps, e.Event.ID)
+	case state.Drained:
+		t := state.Transition{Kind: state.Done}
+		if a.result.NodeGone {
+			t.Outcome = state.NodeGone
+		}
+		a.emitStep(policy.Drain, e, t)
+		delete(a.steps, e.Event.ID)
+	case state.Incomplete:
+		t := state.Transition{Kind: state.RanOut}
+		if a.result.Cordon == drain.CordonNone {
+			t.Outcome = state.NeverClosed
+		}
+		a.emitStep(policy.Drain, e, t)
 	case state.Seen, state.Cordoning, state.Draining, state.Undoing, state.Closed:
 	}
 }
@@ -107,95 +133,10 @@ func (a *Agent) emitCalledBack(before, e state.Entry) {
 func (a *Agent) beginSteps(goal policy.Goal) {
 	for _, e := range a.unfinished() {
 		if _, known := a.steps[e.Event.ID]; !known {
-			a.emitBegun(actions[e.Phase], e, time.Now(), a.deadline(goal))
+			a.steps[e.Event.ID] = time.Now()
+			a.emitStep(actions[e.Phase], e, state.Transition{Kind: state.Begun, Until: a.deadline(goal)})
 		}
 	}
-}
-
-// emitBegun emits that a step for an event began at that time. The node may be cordoned already, for another event. For a drain that is emitted
-// here; a cordon step emits it at its end. until is the deadline to show.
-func (a *Agent) emitBegun(action policy.Action, e state.Entry, at, until time.Time) {
-	a.steps[e.Event.ID] = at
-	a.emitStep(action, e, state.Transition{Kind: state.Begun, Until: until})
-	if action == policy.Drain {
-		a.emitCordoned(action, e)
-	}
-}
-
-// emitCordoned emits for an event that the node is cordoned, if it is.
-func (a *Agent) emitCordoned(action policy.Action, e state.Entry) {
-	if a.work == nil || !a.work.state.Closed {
-		return
-	}
-	kind := state.CordonFound
-	if a.work.state.Ours {
-		kind = state.NodeCordoned
-	}
-	a.emitStep(action, e, state.Transition{Kind: kind})
-}
-
-// emitDrainEnd emits how the drain for an event ended.
-func (a *Agent) emitDrainEnd(e state.Entry) {
-	t := state.Transition{Kind: state.RanOut}
-	if a.result.Cordon == drain.CordonNone {
-		t.Outcome = state.NeverClosed
-	}
-	if e.Phase == state.Drained {
-		t = state.Transition{Kind: state.Done}
-		if a.result.NodeGone {
-			t.Outcome = state.NodeGone
-		}
-		if _, known := a.steps[e.Event.ID]; !known && a.work != nil {
-			a.emitBegun(policy.Drain, e, a.work.began, time.Time{}) // It began in an earlier process, and ran out of time there.
-		}
-		defer delete(a.steps, e.Event.ID)
-	}
-	a.emitStep(policy.Drain, e, t)
-}
-
-// emitLeftAlone emits that operators want the node left alone, so that it is not drained for an event, or logs that they no longer do.
-// In any other phase than Draining, the transition to that phase is enough.
-func (a *Agent) emitLeftAlone(e state.Entry) {
-	if e.LeftAlone {
-		a.emitStep(policy.Drain, e, state.Transition{Kind: state.LeftAlone})
-		delete(a.steps, e.Event.ID)
-	} else if e.Phase == state.Draining {
-		a.log(state.Transition{Kind: state.LeftAloneNoMore, Entry: e})
-	}
-}
-
-// emitLeftOpenNoMore emits a cordon step for an event if the node had been left open for it, and is cordoned now.
-func (a *Agent) emitLeftOpenNoMore(before, e state.Entry) {
-	if before.LeftOpen() && e.Phase == state.Cordoned && !e.CordonedAt.IsZero() {
-		a.emitBegun(policy.Cordon, e, time.Now(), time.Time{})
-		a.emitCordonEnd(before, e)
-	}
-}
-
-// emitCordonEnd emits the end of the cordon step for an event: it was called back if operators have lifted the cordon, and is done
-// otherwise, even if the node is not cordoned since operators want nothing done to it.
-func (a *Agent) emitCordonEnd(before, e state.Entry) {
-	if e.Released() {
-		a.emitCalledBack(before, e)
-		return
-	}
-	a.emitCordoned(policy.Cordon, e)
-	a.emitStep(policy.Cordon, e, state.Transition{Kind: state.Done})
-	delete(a.steps, e.Event.ID)
-}
-
-// uncordonEnd is the transition at the end of an uncordon.
-func uncordonEnd(kind state.TransitionKind, w *work, result workResult, e state.Entry) state.Transition {
-	return state.Transition{
-		Kind: kind, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: e,
-		Detail: result.uncordon.LeftTo(), Outcome: string(result.uncordon), Err: result.err, Took: time.Since(w.began),
-	}
-}
-
-// emitUncordonEnd emits how the uncordon ended. e is the entry of the most urgent event that it was for.
-func (a *Agent) emitUncordonEnd(kind state.TransitionKind, w *work, result workResult, e state.Entry) {
-	delete(a.steps, e.Event.ID)
-	a.emit(uncordonEnd(kind, w, result, e))
 }
 
 // handleProgress handles a report of the guard: it keeps what the policy decides by, and emits what happened.
@@ -204,23 +145,19 @@ func (a *Agent) handleProgress(p drain.Progress) {
 	if w == nil || w.task == nil { // A late report of a guard that has ended.
 		return
 	}
-	a.nodeUID = cmp.Or(string(p.State.UID), a.nodeUID)
 	if p.Kind == state.NodeReopened {
 		a.decide() // Record first for which events the node was closed.
 	}
-	a.total, a.left, a.nodeSeen, a.ready = p.Total, p.Left, a.nodeSeen || p.State.UID != "", a.ready || p.State.Ready
+	a.total, a.left = p.Total, p.Left
 	if !w.stopping {
 		// Somebody has uncordoned the node. Which events that concerns is decided now: the others want pods gone that came since.
 		if p.State.Open && w.guardGoal.Close {
 			p.State.Drained = false
 		}
 		w.state, w.reported = p.State, p.Generation
-		if p.State.Looked {
-			a.limited, w.looked = p.State.Limited, p.Generation
-		}
-		if p.State.Drained {
-			w.drained = p.Generation
-		}
+	}
+	if p.Kind == state.NodeClosed || p.Kind == state.NodeFoundClosed {
+		a.decide() // Report that for each event before what happens to pods.
 	}
 	w.noteHolders(p)
 	a.emitProgress(p)
@@ -282,31 +219,20 @@ func transitionOf(p drain.Progress, took time.Duration) state.Transition {
 	return t
 }
 
-// emitNode logs what happened to the Node. If the node is cordoned, it emits that for each event whose drain is under way. For an event that wants
-// no more than a cordon, that is emitted with the end of the cordon.
+// emitNode logs what happened to the Node.
 func (a *Agent) emitNode(p drain.Progress, t state.Transition) {
-	left, leftOpen := a.unfinished(), slices.ContainsFunc(a.goalEntries(), state.Entry.LeftOpen)
-	drains := slices.DeleteFunc(slices.Clone(left), func(e state.Entry) bool { return e.Phase != state.Draining })
 	worthLogging := true
-	kind := state.CordonFound
 	switch p.Kind { // The others are always logged.
-	case state.NodeClosed:
-		// A cordon that an earlier guard or process has set was logged then. The cordon of a node that was left open is reported for each event.
-		isNew := p.Detail != string(drain.CordonOurs)
-		kind, worthLogging = state.NodeCordoned, isNew && (len(drains) > 0 || len(left) == 0 && !leftOpen)
+	case state.NodeClosed: // A cordon that an earlier guard or process has set was logged then.
+		worthLogging = p.Detail != string(drain.CordonOurs)
 	case state.NodeReopened:
 		worthLogging = a.recordReopened(p)
-		if len(drains) > 0 { // They continue with the pods from before the uncordon.
-			t.Action = string(policy.Drain)
+		if slices.ContainsFunc(a.unfinished(), func(e state.Entry) bool { return e.Phase == state.Draining }) {
+			t.Action = string(policy.Drain) // It continues with the pods from before the uncordon.
 		}
 	}
 	if worthLogging {
 		a.log(t)
-	}
-	if p.Kind == state.NodeClosed || p.Kind == state.NodeFoundClosed {
-		for _, e := range drains {
-			a.emitStep(policy.Drain, e, state.Transition{Kind: kind})
-		}
 	}
 	a.clearCordonFailed()
 }
@@ -325,43 +251,42 @@ func (a *Agent) handleIdentity(n identity) {
 	a.waiting = n.err
 }
 
-// handleFailedLook records since when and why looks for a kind fail, and emits that. An error that differs from the last one only in digits counts
-// as the same.
+// handleFailedLook records since when and why looks for a kind fail, and emits that. The first failure of an outage is logged.
 func (a *Agent) handleFailedLook(n lookFailed) {
-	known := a.trouble[n.kind]
-	if known.since.IsZero() {
-		known.since = a.now()
+	known, lasts := a.trouble[n.kind]
+	if !lasts {
+		known.since = n.at
 	}
-	known.over = time.Time{}
-	text := n.err.Error()
-	if !kube.EqualIgnoringDigits(text, known.err) {
-		known.err = text
+	if !kube.EqualIgnoringDigits(n.err.Error(), known.err) { // The status shows it.
+		known.err = n.err.Error()
 	}
+	known.last = n.at
 	a.trouble[n.kind] = known
-	a.emit(state.Transition{Kind: state.SourceLost, Entry: state.Entry{Event: event.Event{Kind: n.kind}}, Err: n.err})
-}
-
-// noteGoodLook records a good look for a kind in its outage, if there is one. emitRecovered ends the outage later: if a part of the document
-// could not be read, a failed look follows at once.
-func (a *Agent) noteGoodLook(kind event.Kind) {
-	if t, was := a.trouble[kind]; was && t.over.IsZero() {
-		t.over = a.now()
-		a.trouble[kind] = t
+	t := state.Transition{Kind: state.SourceLost, Entry: state.Entry{Event: event.Event{Kind: n.kind}}, Err: n.err}
+	if !lasts {
+		a.log(t)
 	}
+	a.pass(t)
 }
 
-// recoveredAfter is for how long looks must succeed before an outage is over: a source that fails every few seconds has one long outage.
+// failing reports whether the last look for a kind failed.
+func (a *Agent) failing(kind event.Kind) bool {
+	t, lasts := a.trouble[kind]
+	return lasts && !a.looked[kind].After(t.last)
+}
+
+// recoveredAfter is how long after the last failed look an outage is over, if looks succeed: a source that fails every few seconds has one outage.
 const recoveredAfter = 10 * time.Second
 
-// emitRecovered ends the outages of the kinds for which looks have succeeded for recoveredAfter, and emits that.
+// emitRecovered ends the outages that are over, and emits that.
 func (a *Agent) emitRecovered() {
 	for kind, t := range a.trouble {
-		if t.over.IsZero() || a.now().Sub(t.over) < recoveredAfter {
+		if a.failing(kind) || a.now().Sub(t.last) < recoveredAfter {
 			continue
 		}
 		delete(a.trouble, kind)
 		a.emit(state.Transition{
-			Kind: state.SourceBack, Entry: state.Entry{Event: event.Event{Kind: kind}}, Took: t.over.Sub(t.since).Round(time.Second),
+			Kind: state.SourceBack, Entry: state.Entry{Event: event.Event{Kind: kind}}, Took: a.looked[kind].Sub(t.since).Round(time.Second),
 		})
 	}
 }

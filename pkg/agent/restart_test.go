@@ -3,8 +3,6 @@ package agent_test
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,7 +43,7 @@ func TestRestart_ContinuesADrainAndRepeatsNothing(t *testing.T) {
 		r.announce(stop, notice)
 		r.pass(30 * time.Second)
 		r.wantTape()
-		r.wantHeard("begun b drain after 0s", "begun a drain after 0s", "cordoned b drain after 0s", "cordoned a drain after 0s")
+		r.wantHeard("begun b drain after 0s", "begun a drain after 0s")
 		if e := r.entry("a"); e.Phase != state.Draining || !e.OnNode {
 			r.t.Errorf("the entry is %+v", e)
 		}
@@ -55,19 +53,17 @@ func TestRestart_ContinuesADrainAndRepeatsNothing(t *testing.T) {
 // A start finds the same goal in each phase, and reports only what has not ended.
 func TestRestart_InAnyPhaseHasTheSameGoal(t *testing.T) {
 	type row struct{ tape, heard []string }
-	guard, begins := []string{"guard for a: drain, hard in 2m0s"}, []string{"begun a drain after 0s", "cordoned a drain after 0s"}
+	guard, begins := []string{"guard for a: drain, hard in 2m0s"}, []string{"begun a drain after 0s"}
 	fresh := append([]string{"put a draining"}, guard...)
 	for phase, row := range map[state.Phase]row{
 		state.Seen: {fresh, begins}, state.Cordoning: {fresh, begins}, state.Draining: {guard, begins},
-		state.Drained: {guard, nil}, state.Incomplete: {guard, nil}, state.Closed: {nil, nil},
+		state.Drained: {guard, nil}, state.Incomplete: {guard, nil},
 	} {
 		t.Run(string(phase), func(t *testing.T) {
 			bubble(t, func(r *rig) {
 				r.node.toGuard(stuck)
 				e := r.drained(r.spot("a", 2*time.Minute), phase, "boot-1")
-				if e.OnNode = phase != state.Seen && phase != state.Closed; phase == state.Closed {
-					e.Ending = state.Rebooted
-				}
+				e.OnNode = phase != state.Seen
 				r.record.entries = []state.Entry{e}
 				r.run()
 				r.announce(r.spot("a", 2*time.Minute))
@@ -117,26 +113,6 @@ func TestRestart_WhatRanOutOfTimeWhileNthWasStopped(t *testing.T) {
 	})
 }
 
-// A soft reboot leaves the kernel's boot ID as it was, and the Node as the kubelet before it has reported it.
-func TestReboot_ASoftOneWaitsForANewHeartbeat(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.cfg.Policy[event.Shutdown] = policy.Rule{Action: policy.Drain, Hard: true}
-		r.runFor(event.Event{ID: "down", Kind: event.Shutdown, State: event.Pending, Deadline: r.in(2 * time.Minute)})
-		before := time.Now()
-		r.restart(func() { r.pass(time.Minute) })
-		r.announce()
-		if !r.node.awaits() {
-			t.Fatal("the uncordon does not wait for the kubelet")
-		}
-		began := time.Now()
-		for reported, want := range map[time.Time]bool{before: false, began.Add(-time.Second - 1): false, began.Add(-time.Second): true, began: true, {}: true} {
-			if got := r.node.booted("boot-1", reported); got != want {
-				t.Errorf("Ready as reported at %s counts: %v, want %v", reported, got, want)
-			}
-		}
-	})
-}
-
 func TestReboot_UncordonsWhenTheNodeIsReady(t *testing.T) {
 	bubble(t, func(r *rig) {
 		reboot := r.rebooting("a", time.Minute)
@@ -145,7 +121,7 @@ func TestReboot_UncordonsWhenTheNodeIsReady(t *testing.T) {
 			r.pass(5 * time.Minute)
 			r.cfg.BootID = "boot-2"
 		}) // The metadata service does not answer.
-		r.wantTape("put a undoing", "uncordon when ready", "uncordon when ready ended", "put a closed rebooted")
+		r.wantTape("put a undoing", "uncordon", "uncordon ended", "put a closed rebooted")
 		if booted := r.node.booted; booted("boot-1", time.Time{}) || !booted("boot-2", time.Time{}) {
 			t.Error("it does not wait for the kubelet of this boot")
 		}
@@ -269,36 +245,10 @@ func TestStop_WhenASourceGivesUp(t *testing.T) {
 
 const unwritten = "error: cannot write the state record; a restart now may forget what was done"
 
-// Nothing may be to be recorded for hours, until a reboot.
-func TestRecord_AFailedWriteIsRepeatedAndStopsNoDrain(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.run()
-		r.record.set(func() { r.record.err = errors.New("no space left on device") })
-		r.announce(r.spot("a", 2*time.Minute))
-		r.wantTape("put a seen", "put a draining", "guard for a: drain, hard in 2m0s", "put a drained")
-		r.wantSaid(systemd.StateTrouble, unwritten, unwritten, unwritten)
-		writes := func(d time.Duration, least, most int) {
-			t.Helper()
-			before, _ := r.record.counts()
-			r.pass(d)
-			if after, _ := r.record.counts(); after-before < least || after-before > most {
-				t.Errorf("after %s: %d writes in %s, want %d to %d", time.Since(r.start), after-before, d, least, most)
-			}
-		}
-		writes(10*time.Second-1, 0, 0)
-		writes(1, 1, 1)
-		writes(time.Minute, 5, 6)
-		r.wantSaid(systemd.StateTrouble, unwritten, unwritten, unwritten)
-		r.record.set(func() { r.record.err = nil })
-		r.pass(11 * time.Second)
-		writes(time.Minute, 0, 0)
-	})
-}
-
 // A failing volume is just when EC2 retires a machine.
 func TestRecord_ADiskThatHangsDelaysNoDrain(t *testing.T) {
 	each(t, map[string]time.Duration{"for 10 s": 10 * time.Second, "for ever": 1000 * time.Hour}, func(r *rig, hangs time.Duration) {
-		r.record.hangs, r.cfg.Beat = hangs, time.Second
+		r.record.hangs = hangs
 		r.run()
 		r.announce(r.spot("a", 2*time.Minute))
 		r.wantTape("put a seen", "put a draining")
@@ -334,32 +284,6 @@ func TestRecord_WhatIsNotWrittenInTheEndIsLogged(t *testing.T) {
 	})
 }
 
-// The loop continues, other events are handled, and the event is not said to be settled.
-func TestRecord_AnEntryThatIsRefusedHoldsNothingElseUp(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.record.refuses = "a"
-		r.run()
-		r.announce(terminated("a"), r.spot("b", 2*time.Minute))
-		r.pass(time.Minute)
-		r.wantOutcomes("b after 0s", "b drained after 0s")
-		if _, n := r.record.counts(); n < 2 || n > 10 {
-			t.Errorf("it was put %d times within a minute, want it to be tried now and then", n)
-		}
-		r.wantSaid(systemd.StateTrouble, unwritten)
-		for _, line := range r.heard.take() {
-			if slices.Contains(strings.Fields(line), "a") {
-				t.Errorf("listeners hear %q of an event that the record does not have", line)
-			}
-		}
-		r.record.set(func() { r.record.refuses = "" })
-		r.pass(11 * time.Second)
-		r.wantPhase("a", state.Drained)
-		if got := r.outcomes.take(); !slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "a drained after 1m") }) {
-			t.Errorf("what the outcomes became is %q", got)
-		}
-	})
-}
-
 // claim is a claim of nth's on the Node for the event a, made an hour ago.
 func (r *rig) claim(kind event.Kind, boot string) *drain.Claim {
 	return &drain.Claim{Event: "a", Kind: string(kind), BootID: boot, Since: r.in(-time.Hour)}
@@ -367,7 +291,7 @@ func (r *rig) claim(kind event.Kind, boot string) *drain.Claim {
 
 // The record was lost: the claim on the Node says that the cordon is nth's.
 func TestClaim_IsAdopted(t *testing.T) {
-	lifted := []string{"put a undoing", "uncordon when ready", "uncordon when ready ended", "put a closed withdrawn"}
+	lifted := []string{"put a undoing", "uncordon", "uncordon ended", "put a closed withdrawn"}
 	type row struct {
 		then func(r *rig)
 		want []string
@@ -402,7 +326,7 @@ func TestClaim_IsAdopted(t *testing.T) {
 
 // The root volume may have been replaced, and the record with it; or what was put last has not reached the disk.
 func TestClaim_WhatBecomesOfIt(t *testing.T) {
-	adopted := []string{"put a cordoned", "put a undoing", "uncordon when ready", "uncordon when ready ended"}
+	adopted := []string{"put a cordoned", "put a undoing", "uncordon", "uncordon ended"}
 	recorded := func(phase state.Phase) func(r *rig) {
 		return func(r *rig) {
 			e := r.drained(r.stopping("a", time.Hour), phase, "boot-0")
@@ -428,7 +352,7 @@ func TestClaim_WhatBecomesOfIt(t *testing.T) {
 		"nobody looks for its kind": {event.StateChange, "boot-1", func(r *rig) {
 			r.cfg.Policy[event.StateChange] = policy.Rule{Action: policy.Cordon}
 			r.cfg.Unwatched = []event.Kind{event.StateChange}
-		}, []string{"put a cordoned", "guard for a: cordon", "put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed withdrawn"}},
+		}, []string{"put a cordoned", "put a undoing", "uncordon", "uncordon ended", "put a closed withdrawn"}},
 	}, func(r *rig, row row) {
 		r.node.toClaim(claims(r.claim(row.kind, row.boot)))
 		row.prepare(r)
@@ -455,20 +379,6 @@ func TestClaim_IsNotAdopted(t *testing.T) {
 			r.wantTape("guard for a: drain, hard in 1m0s")
 		})
 	})
-	t.Run("if the cordon was lifted before the Node has answered", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
-				time.Sleep(5 * time.Second)
-				return *r.claim(event.ScheduledMaintenance, "boot-0"), true, nil
-			})
-			r.record.entries = []state.Entry{r.drained(r.rebooting("a", -time.Minute), state.Drained, "boot-0")}
-			r.run()
-			r.pass(time.Minute)
-			if e := r.entry("a"); e.Phase != state.Closed || e.Ending != state.Rebooted {
-				t.Errorf("the entry is %+v", e)
-			}
-		})
-	})
 }
 
 // Anybody who may write to the Node can write any time there.
@@ -481,44 +391,5 @@ func TestClaim_OfAnIncredibleTimeIsOfNow(t *testing.T) {
 		if e := r.entry("a"); !e.FirstSeen.Equal(r.start) || !e.CordonedAt.Equal(r.start) || !e.ActedFor.Equal(r.start) {
 			t.Errorf("the entry is %+v", e)
 		}
-	})
-}
-
-// The kubelet that has reported the Node Ready may be of the boot before. The claim says whether there was a reboot.
-func TestClaim_SaysWhetherAnUncordonWaitsForTheKubelet(t *testing.T) {
-	bubble(t, func(r *rig) {
-		a, b := r.stopping("a", time.Hour), r.stopping("b", 2*time.Hour)
-		r.record.entries = []state.Entry{r.drained(a, state.Drained, "boot-0")}
-		r.node.toClaim(claims(r.claim(event.ScheduledMaintenance, "boot-0")))
-		r.runFor(a) // It was not the announced reboot.
-		r.announce()
-		r.pass(time.Hour)
-		r.wantTape("put a drained, missing", "put a undoing", "guard ended", "uncordon when ready", "uncordon when ready ended", "put a closed withdrawn")
-		r.announce(b)
-		r.tape.take()
-		r.announce()
-		r.pass(time.Hour)
-		r.wantTape("put b drained, missing", "put b undoing", "guard ended", "uncordon", "uncordon ended", "put b closed withdrawn")
-	})
-	t.Run("it does not, once it is read", func(t *testing.T) {
-		bubble(t, func(r *rig) {
-			a := r.stopping("a", time.Hour)
-			r.runFor(a)
-			r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) {
-				if r.node.awaits() {
-					return hangs(ctx)
-				}
-				return drain.UncordonLifted, nil
-			})
-			r.restart(func() {
-				r.node.toClaim(func(context.Context) (drain.Claim, bool, error) {
-					time.Sleep(5 * time.Second)
-					return *r.claim(event.ScheduledMaintenance, "boot-1"), true, nil
-				})
-			})
-			r.look(canceled(a))
-			r.wantTape("guard for a: drain, soft in 1h0m0s", "put a undoing", "guard ended", "uncordon when ready",
-				"uncordon when ready ended", "uncordon", "uncordon ended", "put a closed canceled")
-		})
 	})
 }

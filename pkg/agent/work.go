@@ -9,7 +9,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
@@ -22,17 +21,15 @@ type work struct {
 	// guardGoal is the goal as the guard last got it, with its times on the monotonic clock.
 	guardGoal drain.Goal
 	cancel    context.CancelFunc
-	// recheck has the claim on the Node read once more after a guard has ended.
-	recheck  func()
-	stopping bool
-	began    time.Time
-	done     chan struct{}
+	stopping  bool
+	began     time.Time
+	done      chan struct{}
 
-	// joined has, for each event of the goal, the generation in which it joined. reported is the generation for which state is what the
-	// guard has reported of the node last, looked the last one in which it had read the Node, and drained in which it was drained.
-	joined                    map[string]int
-	reported, looked, drained int
-	state                     drain.State
+	// joined has, for each event of the goal, the generation in which it joined. state is what the guard has reported of the node last, for the
+	// generation reported.
+	joined   map[string]int
+	reported int
+	state    drain.State
 	// held says what holds back pods, by their names, and targets which load balancers are waited for; empty if none are.
 	held    map[string]string
 	targets string
@@ -56,7 +53,7 @@ func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
 	case w == nil || w.stopping: // Nothing is to be done, or what was begun has to end first.
 	case closing && w.task != nil:
 		a.adjust(goal)
-	case goal.Action == policy.Uncordon && w.task == nil && goal.AfterReboot == w.goal.AfterReboot: // This uncordon is under way.
+	case goal.Action == policy.Uncordon && w.task == nil: // This uncordon is under way.
 	default:
 		w.stopping, w.state = true, drain.State{} // Later reports would be about work that ends.
 		w.cancel()
@@ -79,23 +76,18 @@ func (a *Agent) startGuard(parent context.Context, goal policy.Goal) {
 	}
 	guardGoal := a.guardGoal(goal)
 	task := drain.NewTask(guardGoal)
-	recheck := func() { a.tasks.Go(func() { a.readClaim(parent, afterGuard) }) }
-	a.start(parent, work{goal: goal, task: task, guardGoal: guardGoal, joined: joined, recheck: recheck}, func(ctx context.Context) workResult {
+	a.start(parent, work{goal: goal, task: task, guardGoal: guardGoal, joined: joined}, func(ctx context.Context) workResult {
 		a.cfg.Node.Guard(ctx, task, func(p drain.Progress) { a.inbox.put(p) })
 		return workResult{}
 	})
 }
 
-// startUncordon starts to uncordon the node. After a reboot that waits until the kubelet of this boot has reported the Node Ready.
+// startUncordon starts to uncordon the node, which waits until the kubelet of this boot has reported the Node Ready.
 func (a *Agent) startUncordon(parent context.Context, goal policy.Goal) {
 	e := a.entry(goal.Event)
 	var booted drain.Booted
-	if goal.AfterReboot {
-		booted = func(id string, heartbeat time.Time) bool {
-			// After a soft reboot, what the kubelet before it has reported has the same boot ID. The heartbeat is by this machine's clock.
-			before := !heartbeat.IsZero() && time.Since(heartbeat) > time.Since(a.began)+time.Second
-			return id == a.cfg.BootID && !(before && e.BootID == a.cfg.BootID)
-		}
+	if !a.cfg.Remote {
+		booted = func(id string, _ time.Time) bool { return id == a.cfg.BootID }
 	}
 	a.steps[e.Event.ID] = time.Now()
 	a.emit(state.Transition{Kind: state.Begun, Action: string(policy.Uncordon), Reason: goal.Reason, Entry: e})
@@ -131,13 +123,12 @@ func (a *Agent) start(parent context.Context, w work, do func(context.Context) w
 
 // guardGoal converts a goal of the policy to one for the guard, whose deadlines are on the monotonic clock.
 func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
-	seen, limited, shutdown := a.nodeSeen, a.limited, false
+	seen, limited, shutdown := a.cfg.Remote, false, false
 	for _, e := range a.cfg.Record.Entries() {
-		seen = seen || e.ClosedIn == a.cfg.BootID // A Node that was cordoned in this boot was there in this boot.
-		if !slices.Contains(goal.Events, e.Event.ID) {
-			continue
+		seen = seen || e.BootID == a.cfg.BootID && !e.CordonedAt.IsZero() // A Node that was cordoned in this boot was there in this boot.
+		if slices.Contains(goal.Events, e.Event.ID) {
+			limited, shutdown = limited || e.LeftAlone, shutdown || e.Event.Kind == event.Shutdown
 		}
-		limited, shutdown = limited || e.LeftAlone, shutdown || e.Event.Kind == event.Shutdown
 	}
 	return drain.Goal{
 		Generation: a.generation,
@@ -149,20 +140,12 @@ func (a *Agent) guardGoal(goal policy.Goal) drain.Goal {
 	}
 }
 
-// longestSpan is the longest time from now that monotonic tells apart: a Duration ends at three centuries.
-const longestSpan = 100 * 365 * 24 * time.Hour
-
-// monotonic converts a time of the loop's clock to the monotonic clock, which stops while the machine sleeps. A time beyond longestSpan becomes
-// that far from when Run began, so that each call gives the same.
+// monotonic converts a time of the loop's clock to the monotonic clock, which stops while the machine sleeps.
 func (a *Agent) monotonic(at time.Time) time.Time {
 	if at.IsZero() {
 		return at
 	}
-	left := at.Sub(a.now())
-	if left.Abs() > longestSpan {
-		return a.began.Add(max(min(left, longestSpan), -longestSpan))
-	}
-	return time.Now().Add(left)
+	return time.Now().Add(at.Sub(a.now()))
 }
 
 // upToDate reports whether the deadline that the guard has, on the monotonic clock, is still right for a deadline of the goal. It is not if that
@@ -254,56 +237,58 @@ func (a *Agent) handleWorkResult(result workResult) {
 	w := a.work
 	w.cancel()
 	a.work = nil
-	if w.task != nil && !onNode(a.cfg.Record.Entries()) {
-		w.recheck() // Its last patch may have closed a node that somebody else had kept closed until then, and was not reported.
-	}
 	if w.task != nil || result.err != nil && w.stopping { // An uncordon that was stopped has not failed.
 		return
 	}
-	a.log(uncordonEnd(state.NodeUncordoned, w, result, a.entry(w.goal.Event)))
+	end := state.Transition{
+		Kind: state.NodeUncordoned, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: a.entry(w.goal.Event),
+		Detail: result.uncordon.LeftTo(), Outcome: string(result.uncordon), Err: result.err, Took: time.Since(w.began),
+	}
+	a.log(end)
+	delete(a.steps, w.goal.Event.ID)
 	if result.err != nil {
-		a.recordUncordonFailed(w, result)
+		a.recordUncordonFailed(end)
 	} else {
-		a.recordUncordoned(w, result)
+		a.recordUncordoned(end, result.uncordon == drain.UncordonOpened)
 	}
 }
 
-// recordUncordoned records for all events that nothing of ours is on the node any more, and reports how the uncordon ended for each of them.
-func (a *Agent) recordUncordoned(w *work, result workResult) {
-	a.opened = true
-	action := policy.Uncordon
-	if result.uncordon.LeftTo() != "" {
-		action = "" // The node stays closed.
-	}
+// recordUncordoned records for all events that nothing of ours is on the node any more, and reports how the uncordon ended for each of them. end is
+// its end for the most urgent event. overruled: an operator had lifted the cordon.
+func (a *Agent) recordUncordoned(end state.Transition, overruled bool) {
 	sit := a.situation()
-	changed := a.cfg.Policy.Undone(sit, result.uncordon == drain.UncordonOpened)
+	changed := a.cfg.Policy.Undone(sit, overruled)
 	a.put(changed...)
 	for _, e := range changed {
 		before, met := policy.Find(sit.Past, e.Event.ID)
-		if e.Event.ID == w.goal.Event.ID && before.Phase == state.Undoing {
-			a.emitUncordonEnd(state.Done, w, result, e)
+		if e.Event.ID == end.Entry.Event.ID && before.Phase == state.Undoing {
+			end.Kind, end.Entry = state.Done, e
+			a.emit(end)
 			continue
 		}
 		// The cordon was this event's, too, or the event came back meanwhile.
 		a.emitChange(before, met, e)
 		if before.Phase == state.Undoing && e.Phase == state.Seen {
-			a.emit(state.Transition{
-				Kind: state.PutOff, Action: string(action), Reason: w.goal.Reason, Entry: e, Took: time.Since(w.began),
-			})
+			putOff := state.Transition{Kind: state.PutOff, Action: end.Action, Reason: end.Reason, Entry: e, Took: end.Took}
+			if end.Detail != "" { // The node stays closed.
+				putOff.Action = ""
+			}
+			a.emit(putOff)
 		}
 	}
 }
 
-// recordUncordonFailed counts the failure in each entry that waits for the uncordon.
-func (a *Agent) recordUncordonFailed(w *work, result workResult) {
+// recordUncordonFailed counts the failure in each entry that waits for the uncordon, and reports it for the most urgent event.
+func (a *Agent) recordUncordonFailed(end state.Transition) {
 	for _, e := range a.cfg.Record.Entries() {
 		if e.Phase != state.Undoing {
 			continue
 		}
-		e.Failures, e.Error, e.Changed = e.Failures+1, result.err.Error(), a.now()
+		e.Failures, e.Error, e.Changed = e.Failures+1, end.Err.Error(), a.now()
 		a.put(e)
-		if e.Event.ID == w.goal.Event.ID {
-			a.emitUncordonEnd(state.Failed, w, result, e)
+		if e.Event.ID == end.Entry.Event.ID {
+			end.Kind, end.Entry = state.Failed, e
+			a.emit(end)
 		}
 	}
 }
@@ -362,7 +347,7 @@ func (a *Agent) clearCordonFailed() {
 // recordReopened records that somebody has uncordoned the node, for all events that it was closed for. For events that come later, the node is
 // cordoned again. It returns false if the record has that already.
 func (a *Agent) recordReopened(p drain.Progress) (changes bool) {
-	changed := policy.Release(a.situation(), p.Claim.Names, p.Claim.Since)
+	changed := policy.Release(a.situation(), p.Claim.Names)
 	if len(changed) > 0 {
 		a.put(changed...)
 	}
@@ -372,55 +357,39 @@ func (a *Agent) recordReopened(p drain.Progress) (changes bool) {
 // adoptPause is the pause before a failed attempt to read the claim is repeated.
 const adoptPause = 5 * time.Second
 
-// readClaim reads the claim on the Node, and repeats that until it succeeds. If the record has been lost, the claim shows that the cordon is ours:
-// see adoptClaim.
-func (a *Agent) readClaim(ctx context.Context, when claimTime) {
+// readClaim reads the claim on the Node, and repeats that until it succeeds. If the record has been lost, the claim shows that the cordon is ours.
+func (a *Agent) readClaim(ctx context.Context) {
 	for {
 		claim, ours, err := a.cfg.Node.Claim(ctx)
-		if err == nil {
-			a.inbox.put(claimFound{claim: claim, ours: ours, when: when})
-			return
+		if err == nil && ours {
+			a.inbox.put(claimFound{claim})
 		}
-		if when == afterGuard && kube.NotFound(err) {
-			return // A Node that registers later has no claim.
-		}
-		if !loop.Await(ctx, nil, adoptPause) {
+		if err == nil || !loop.Await(ctx, nil, adoptPause) {
 			return
 		}
 	}
 }
 
-// onNode reports whether something on the Node may be ours, by the entries of the record.
-func onNode(entries []state.Entry) bool {
-	return slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && e.Phase != state.Closed })
-}
-
-// adoptClaim records a cordon of ours that the record does not know of: it was lost, or its last entries never reached the disk.
-func (a *Agent) adoptClaim(found claimFound) {
-	claim := found.claim
-	a.nodeSeen, a.nodeUID = true, string(claim.UID)
-	if claim.Since = event.CredibleTime(claim.Since); claim.Since.IsZero() {
-		claim.Since = a.now()
-	}
-	if found.when == atStart {
-		a.inherited = found.ours && claim.BootID != a.cfg.BootID
-	}
+// adoptClaim records a cordon of ours that the record does not know of: it was lost, or its last entries never reached the disk. A claim does not
+// describe the event, so a new entry is Missing until its source announces it: nothing new begins for it, and if it is not announced, the cordon
+// is lifted in time.
+func (a *Agent) adoptClaim(claim drain.Claim) {
 	entries := a.cfg.Record.Entries()
-	e, known := policy.Find(entries, claim.Event)
-	// The claim may name an event that is over: the cordon was left to another one then, which takes it back. A cordon that was lifted
-	// after the claim was read at the start is gone.
-	if onNode(entries) || a.opened && found.when == atStart || !found.ours {
+	if slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && e.Phase != state.Closed }) {
 		return
 	}
+	since := event.CredibleTime(claim.Since)
+	if since.IsZero() {
+		since = a.now()
+	}
+	e, known := policy.Find(entries, claim.Event)
 	if !known || e.Phase == state.Closed {
-		// A claim does not describe the event, so it is Missing until its source announces it: nothing new begins for it, and if
-		// it is not announced, the cordon is lifted in time.
-		e = state.Entry{Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, FirstSeen: claim.Since, Missing: a.now()}
+		e = state.Entry{Event: event.Event{ID: claim.Event, Kind: event.Kind(claim.Kind)}, FirstSeen: since, Missing: a.now()}
 	}
 	if !e.Acted() {
 		e.Phase, e.BootID, e.Changed = state.Cordoned, claim.BootID, a.now()
 	}
-	e.CordonedAt, e.CordonStamp, e.ActedFor, e.OnNode = claim.Since, claim.Stamp, claim.Since, true
+	e.CordonedAt, e.CordonStamp, e.ActedFor, e.OnNode = since, claim.Stamp, since, true
 	a.put(e)
 	a.log(state.Transition{Kind: state.CordonAdopted, Entry: e})
 }

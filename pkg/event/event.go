@@ -113,11 +113,11 @@ func StateIn(description string) State {
 	return Pending
 }
 
-// CredibleTime returns t in UTC, or zero if its year is before 1 or after 9998: such a time, or one counted from it, could not be
-// written as JSON in every zone. A time with a reading of the monotonic clock keeps that, and its zone.
+// CredibleTime returns t in UTC, or zero if its year is before 1970 or after 2199: the span to such a time may be longer than a Duration. A time
+// with a reading of the monotonic clock keeps that, and its zone.
 func CredibleTime(t time.Time) time.Time {
 	utc := t.UTC()
-	if y := utc.Year(); y < 1 || y > 9998 {
+	if y := utc.Year(); y < 1970 || y > 2199 {
 		return time.Time{}
 	}
 	if t != t.Round(0) { // UTC has dropped the reading.

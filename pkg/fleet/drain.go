@@ -201,7 +201,7 @@ func (s *session) runAgent(ctx context.Context) {
 	defer func() { end(t.ctx.Err() != nil) }() // Another process keeps the conditions then.
 	_ = agent.New(agent.Config{
 		Sources: []agent.Source{s}, Identity: s, Node: t.drainNode(s.node, s.urgent.Load), NodeName: s.node.name, Record: s.record, Policy: s.rules,
-		BootID: s.node.bootID, NodeSeen: true, ClaimRead: true, Log: t.opts.Log, DryRun: t.opts.DryRun, Settled: s.onOutcome,
+		BootID: s.node.bootID, Remote: true, Log: t.opts.Log, DryRun: t.opts.DryRun, Settled: s.onOutcome,
 		Rested: s.onRested, Listeners: listeners,
 	}).Run(ctx) // Its source never fails.
 	keeping.Wait()

@@ -372,7 +372,7 @@ func (t *term) enlist(in *instance, on node, events []event.Event, past []state.
 // something to do or to report now. goal is the policy's goal for the node.
 func (t *term) decide(on node, events []event.Event, past []state.Entry) (due map[string]bool, goal policy.Goal) {
 	rules := t.policy()
-	situation := policy.Situation{Now: time.Now(), BootID: on.bootID, Known: map[event.Kind][]event.Event{}, Past: past, Ready: on.ready}
+	situation := policy.Situation{Now: time.Now(), BootID: on.bootID, Known: map[event.Kind][]event.Event{}, Past: past}
 	for _, ev := range events {
 		situation.Known[ev.Kind] = append(situation.Known[ev.Kind], ev)
 	}
@@ -383,8 +383,8 @@ func (t *term) decide(on node, events []event.Event, past []state.Entry) (due ma
 	for _, e := range situation.Past {
 		before, recorded := policy.Find(past, e.Event.ID)
 		changed := !recorded || !policy.SameNews(before, e)
-		if e.Phase == state.Undoing { // After a reboot, the uncordon waits until the kubelet reports the node Ready.
-			due[e.Event.ID] = on.ready || e.BootID == on.bootID
+		if e.Phase == state.Undoing { // The uncordon waits until the kubelet reports the node Ready.
+			due[e.Event.ID] = on.ready
 		} else {
 			due[e.Event.ID] = changed || e.UnderWay() && !e.LeftAlone
 		}

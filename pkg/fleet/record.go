@@ -118,7 +118,7 @@ func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event)
 		}
 		e := state.Entry{
 			Event: ev, Phase: state.Cordoned, BootID: on.cordon.BootID,
-			ListedIn: on.cordon.BootID, FirstSeen: since, Changed: since, CordonedAt: since, ActedFor: since, OnNode: true,
+			FirstSeen: since, Changed: since, CordonedAt: since, ActedFor: since, OnNode: true,
 		}
 		switch asks := t.policy().Asks(e); {
 		case at >= 0 && announced[at].State == event.Pending && on.unschedulable && (asks == policy.Drain || asks == policy.Cordon):

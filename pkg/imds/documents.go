@@ -42,16 +42,15 @@ func parseSpot(body []byte) (found, error) {
 	if timeErr != nil && !slices.Contains(spotActions, action) {
 		return found{}, fmt.Errorf("neither the action %s nor the time %s can be read", shown(doc.Action), shown(doc.Time))
 	}
-	e := event.Event{Kind: event.SpotInterruption, State: event.Pending, Deadline: at}
+	// The time is not part of the ID: amazon-ec2-metadata-mock computes it again at each look.
+	e := event.Event{ID: event.ContentID(event.SpotInterruption, action), Kind: event.SpotInterruption, State: event.Pending, Deadline: at}
 	codeErr := errors.New("it names no action")
 	if action != "" {
 		e.Code, codeErr = parseCode(action)
 	}
 	if timeErr != nil {
-		e.ID = event.ContentID(e.Kind, action, doc.Time)
 		return found{[]event.Event{e}, readingError(spotPath, fmt.Errorf("its time: %w", timeErr))}, nil
 	}
-	e.ID = event.ContentID(e.Kind, action, at.Format(time.RFC3339Nano))
 	if codeErr != nil {
 		return found{[]event.Event{e}, readingError(spotPath, codeErr)}, nil
 	}
@@ -70,8 +69,7 @@ func lookForRebalance(ctx context.Context, r *reader) (found, error) {
 	return read(ctx, r, rebalancePath, shortDocument, parseRebalance)
 }
 
-// parseRebalance reads the recommendation. The document has nothing but a time, from which nth makes the event's ID. So a document without a
-// readable time is an error.
+// parseRebalance reads the recommendation. The document has nothing but a time. A document without a readable time is an error.
 func parseRebalance(body []byte) (found, error) {
 	var doc struct{ NoticeTime string }
 	if err := decode(body, &doc); err != nil {
@@ -82,7 +80,7 @@ func parseRebalance(body []byte) (found, error) {
 		return found{}, err
 	}
 	return found{events: []event.Event{{
-		ID:      event.ContentID(event.RebalanceRecommendation, noticed.Format(time.RFC3339Nano)),
+		ID:      event.ContentID(event.RebalanceRecommendation),
 		Kind:    event.RebalanceRecommendation,
 		State:   event.Pending,
 		Noticed: noticed,

@@ -195,10 +195,7 @@ func TestID_TellsDocumentsApart(t *testing.T) {
 	}{
 		{"terminate", spotPath, `{"action":"terminate","time":"2017-09-18T08:22:00Z"}`, "1", event.SpotInterruption},
 		{"another action", spotPath, `{"action":"stop","time":"2017-09-18T08:22:00Z"}`, "1", event.SpotInterruption},
-		{"another time", spotPath, `{"action":"terminate","time":"2017-09-18T08:23:00Z"}`, "1", event.SpotInterruption},
-		{"an unreadable time", spotPath, `{"action":"terminate","time":"8:22"}`, "1", event.SpotInterruption},
 		{"rebalance", rebalancePath, `{"noticeTime":"2020-10-27T08:22:00Z"}`, "1", event.RebalanceRecommendation},
-		{"another notice", rebalancePath, `{"noticeTime":"2020-10-27T08:22:01Z"}`, "1", event.RebalanceRecommendation},
 		{"terminated", targetStatePath, "Terminated", "1", event.ASGTermination},
 		{"in another boot", targetStatePath, "Terminated", "2", event.ASGTermination},
 		{"from the pool", targetStatePath, "Warmed:Terminated", "1", event.ASGTermination},

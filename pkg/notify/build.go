@@ -176,7 +176,7 @@ func (b *builder) end(n *notice) {
 		}
 		n.outcome, n.reason, n.severity = Failed, n.reason+errorSuffix, Critical
 		n.text = fmt.Sprintf("the %s failed after %s and will be tried again: %v", n.Action, took, n.Err)
-	case n.Kind == state.LeftAlone, n.Action == string(policy.Cordon) && n.Entry.LeftOpen() && !b.cordoned: // No drain, or not even a cordon.
+	case n.Kind == state.LeftAlone:
 		n.outcome, n.reason = LeftAlone, reasonAlone
 		n.text = "the node is left alone because of its annotation " + kube.KeyPrefix + "action: its pods are not evicted"
 	case n.Kind == state.RanOut:

@@ -123,7 +123,7 @@ var underway = map[state.Phase]bool{state.Cordoning: true, state.Draining: true,
 func describeEntry(e state.Entry, rules policy.Settings, brief bool) string {
 	var notes []string
 	switch text := phaseTexts[e.Phase]; {
-	case e.LeftAlone, e.LeftOpen(): // The text of rules.Describe says so already.
+	case e.LeftAlone: // The text of rules.Describe says so already.
 	case e.Released() && (e.Phase == state.Cordoned || e.Phase == state.Drained):
 		notes = append(notes, "someone uncordoned the node")
 	case text != "" && !(brief && underway[e.Phase]):

@@ -120,8 +120,7 @@ func TestCondition_SaysThatAnOpenNodeIsOpen(t *testing.T) {
 		e.CordonedAt, e.ReleasedAt = e.FirstSeen, e.FirstSeen
 		return e
 	}
-	hibernates, left := spot(state.Cordoned), spot(state.Draining)
-	hibernates.Event.Code = "hibernate"
+	left := spot(state.Draining)
 	left.LeftAlone = true
 	for name, test := range map[string]struct {
 		entry state.Entry
@@ -130,8 +129,7 @@ func TestCondition_SaysThatAnOpenNodeIsOpen(t *testing.T) {
 		"uncordoned":                  {opened(state.Cordoned), "nothing more will be done (someone uncordoned the node)"},
 		"uncordoned when drained":     {opened(state.Drained), "nothing more will be done (someone uncordoned the node)"},
 		"uncordoned during its drain": {opened(state.Draining), "drain now (the node is being drained)"},
-		"opted out of the cordon":     {hibernates, "the node is left open because of its annotation"},
-		"opted out of the drain":      {left, "the node is left alone because of its annotation"},
+		"opted out":                   {left, "the node is left alone because of its annotation"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, bare, func(s *stage) {

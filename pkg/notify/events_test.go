@@ -176,8 +176,7 @@ func TestEvents_ReportHowAStepEnded(t *testing.T) {
 		"Normal Cordon: spot-interruption: the node was already cordoned by someone else: the reason": {
 			step(state.CordonFound, "cordon", spot(state.Cordoned)), step(state.Done, "cordon", spot(state.Cordoned)),
 		},
-		"Normal " + alone:       {step(state.Done, "cordon", spot(state.Cordoned))},
-		"Normal " + alone + " ": {step(state.LeftAlone, "drain", left)},
+		"Normal " + alone: {step(state.LeftAlone, "drain", left)},
 		"Normal Uncordon: spot-interruption: withdrawn; nothing of it is left on the node; the cordon is left to Karpenter, who still needs it": {to},
 		"Normal InterruptionOver: rebalance-recommendation: withdrawn; nothing of it is left on the node":                                       {{Kind: state.ClosedWith, Entry: rebalance}},
 	} {

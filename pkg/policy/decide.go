@@ -29,21 +29,12 @@ func (s Settings) Fold(sit Situation) []state.Entry {
 	before := sit.Past
 	var changed []state.Entry
 	sit.Past, changed = s.update(sit) // changed begins with the entries of new events.
-	after := slices.Clone(sit.Past)
-	// An event that wants nothing any more has left what was set on the node for it (OnNode) to the others.
-	handedOver := false
 	for i, e := range sit.Past {
 		if before[i].Phase != state.Closed {
-			after[i] = s.next(sit, e)
+			e = s.next(sit, e)
 		}
-		handedOver = handedOver || e.OnNode && !after[i].OnNode && s.want(sit, e) == nothing
-	}
-	for i, e := range sit.Past {
-		if handedOver && s.holds(sit, e) {
-			after[i].OnNode = true // This event needs it: what was set for the other one is taken back with this one.
-		}
-		if !Same(before[i], after[i]) {
-			changed = append(changed, after[i])
+		if e != before[i] {
+			changed = append(changed, e)
 		}
 	}
 	return changed
@@ -62,7 +53,10 @@ func (s Settings) update(sit Situation) (past, added []state.Entry) {
 		}
 	}
 	for i, e := range past {
-		past[i] = noteMissing(sit, clamp(sit, forNode(sit, e)))
+		_, known := sit.Known[e.Event.Kind] // Before the first good look for its kind, no event is missing.
+		if known && e.Phase != state.Closed && !sit.listed(e.Event) && (e.Missing.IsZero() || e.Missing.After(sit.Now)) {
+			past[i].Missing = sit.Now // Never in the future: the clock of an earlier boot may have been ahead.
+		}
 	}
 	return past, added
 }
@@ -75,78 +69,41 @@ func (s Settings) worthRecording(ev event.Event) bool {
 
 // newEntry returns the entry of an event that is announced for the first time.
 func newEntry(sit Situation, ev event.Event) state.Entry {
-	return state.Entry{Event: ev, Phase: state.Seen, BootID: sit.BootID, ListedIn: sit.BootID, FirstSeen: sit.Now, Changed: sit.Now}
+	return state.Entry{Event: ev, Phase: state.Seen, BootID: sit.BootID, FirstSeen: sit.Now, Changed: sit.Now}
 }
 
-// updateEntry returns an entry with what its event's source reports now. If the event was given up and is announced again, it counts as another
-// one: it gets a new entry, or at least a time of its own while its cordon is still being lifted.
+// updateEntry returns an entry with what its event's source reports now. An event that was given up and is announced again is another one.
 func (s Settings) updateEntry(sit Situation, e state.Entry, ev event.Event) state.Entry {
 	if e.Phase == state.Closed {
-		if s.givenUp(e, e.Ending) && s.worthRecording(ev) {
-			e = newEntry(sit, ev)
-		} else if e.Ending == state.Expired { // Recognize has to know it while it is announced.
-			e.ListedIn = sit.BootID
+		if s.givenUp(e) && s.worthRecording(ev) {
+			return newEntry(sit, ev)
 		}
 		return e
-	}
-	if ending, _ := s.ending(sit, e); e.Phase == state.Undoing && s.givenUp(e, ending) && s.worthRecording(ev) {
-		e.FirstSeen, e.Event.Deadline = sit.Now, time.Time{} // Its time begins now, though what was set is still on the node.
 	}
 	if e.Acted() || ev.Instance == "" { // When the action began depends on the instance as it was known then.
 		ev.Instance = e.Event.Instance
 	}
-	switch {
-	case !ev.Deadline.IsZero():
-		e.Timeless = time.Time{}
-	case !e.Event.Deadline.IsZero():
-		e.Timeless = sit.Now
+	if e.Event.Kind == event.SpotInterruption || e.Event.Kind == event.RebalanceRecommendation {
+		// amazon-ec2-metadata-mock computes the time again at each look. Only a nearer one is news.
+		ev.Noticed, ev.Deadline = e.Event.Noticed, soonest(e.Event.Deadline, ev.Deadline)
 	}
-	e.Event, e.Missing, e.ListedIn = ev, time.Time{}, sit.BootID
-	return e
-}
-
-// givenUp reports whether an event with that ending counts as another event when it is announced again.
-func (s Settings) givenUp(e state.Entry, ending state.Ending) bool {
-	if ending == state.Expired {
-		return s.plan(e).action == Drain // CordonFor limits cordons only.
-	}
-	return slices.Contains([]state.Ending{state.Withdrawn, state.Canceled, state.Completed, state.Ignored}, ending)
-}
-
-// forNode forgets an operator's uncordon if it was of another Node, which this one has replaced.
-func forNode(sit Situation, e state.Entry) state.Entry {
-	if sit.NodeUID != "" && e.ReleasedOn != "" && e.ReleasedOn != sit.NodeUID {
-		e.ReleasedAt, e.ReleasedOn = time.Time{}, ""
+	e.Missing = time.Time{}
+	if !sameEvent(e.Event, ev) {
+		e.Event = ev
 	}
 	return e
 }
 
-// clamp brings times in the future back to now. They were read in an earlier boot, whose clock was ahead, and spans that are counted from
-// them would become as much longer.
-func clamp(sit Situation, e state.Entry) state.Entry {
-	if e.Phase == state.Closed {
-		return e
+// givenUp reports whether a closed entry's event counts as another event when it is announced again.
+func (s Settings) givenUp(e state.Entry) bool {
+	switch e.Ending {
+	case state.Rebooted: // EC2's lists of maintenance lag behind.
+		return e.Event.Kind != event.ScheduledMaintenance
+	case state.Expired: // CordonFor limits cordons only.
+		return s.plan(e).action == Drain
+	case state.Withdrawn, state.Canceled, state.Completed, state.Ignored:
 	}
-	for _, t := range e.ClockTimes() {
-		if t.After(sit.Now) {
-			*t = sit.Now
-		}
-	}
-	return e
-}
-
-// noteMissing sets in an entry since when its event is no longer announced. Before the first good look for its kind, no event is missing.
-func noteMissing(sit Situation, e state.Entry) state.Entry {
-	_, known := sit.Known[e.Event.Kind]
-	missing := (known || sit.Unwatched[e.Event.Kind]) && !sit.listed(e.Event)
-	switch {
-	case !missing: // updateEntry has cleared Missing if its source lists it.
-	case e.Ending == state.Expired: // The next recommendation is another one; see Recognize.
-		e.ListedIn = ""
-	case e.Missing.IsZero() && e.Phase != state.Closed:
-		e.Missing = sit.Now
-	}
-	return e
+	return true
 }
 
 // next takes an entry that is not closed one phase further, if that is what the situation says.
@@ -155,9 +112,9 @@ func (s Settings) next(sit Situation, e state.Entry) state.Entry {
 	case nothing:
 		return s.release(sit, e)
 	case cordoned:
-		return s.act(sit, cordonPhase(sit, e), e)
+		return s.advance(sit, e, state.Cordoning)
 	case drained:
-		return s.act(sit, s.drainPhase(sit, e), noteLeftAlone(sit, e))
+		return s.advance(sit, e, state.Draining)
 	case left:
 		if e.UnderWay() || e.Phase == state.Undoing {
 			return enter(sit, state.Cordoned, e) // Its part is over: operators decided about the cordon.
@@ -167,16 +124,57 @@ func (s Settings) next(sit Situation, e state.Entry) state.Entry {
 	return e
 }
 
+// advance takes an entry that wants the node closed further: it begins the work, or takes in how far the guard has come with it. Work is recorded
+// before it begins, with OnNode, so that the next process knows of it.
+//
+// A node that operators want left alone is neither drained nor out of time. When they no longer want that, the work begins again.
+func (s Settings) advance(sit Situation, e state.Entry, work state.Phase) state.Entry {
+	node := sit.node(e)
+	alone := sit.leftAlone(e, work)
+	again := e.LeftAlone && !alone
+	e = noteCordon(sit, e)
+	draining := e.Phase == state.Draining || e.Phase == state.Drained || e.Phase == state.Incomplete
+	cordoning := e.Phase == state.Cordoning || e.Phase == state.Cordoned
+	switch {
+	case work == state.Draining && !draining, work == state.Cordoning && !cordoning, again && e.Phase != work:
+		e = enter(sit, work, e)
+		e.OnNode, e.BootID, e.ActedFor = true, sit.BootID, cmp.Or(s.plan(e).start, sit.Now)
+	case alone: // It stays.
+	case again: // An event whose time is over gets its overtime from now on.
+		e.Changed = sit.Now
+	case e.Phase == state.Cordoning && node.Closed:
+		e = enter(sit, state.Cordoned, e)
+	case e.Phase == state.Draining || e.Phase == state.Incomplete:
+		if node.Drained {
+			e = enter(sit, state.Drained, e)
+		} else if e.Phase == state.Draining && s.timeIsOver(sit, e) {
+			e = enter(sit, state.Incomplete, e)
+		}
+	}
+	e.LeftAlone = alone
+	return e
+}
+
+// noteCordon sets in an entry since when the node is cordoned for it. If operators lifted the cordon for this event, the node may still be closed for
+// others; that does not count.
+func noteCordon(sit Situation, e state.Entry) state.Entry {
+	node := sit.node(e)
+	if node.Closed && e.CordonedAt.IsZero() && e.Acted() && e.Phase != state.Undoing && !e.Released() {
+		e.CordonedAt, e.CordonStamp = sit.Now, node.CordonStamp
+	}
+	return e
+}
+
 // release closes an entry that wants nothing of the node, or puts it back to its beginning if its event still stands. Before
 // that, what is on the node for it has to be taken back, unless another event needs it.
 func (s Settings) release(sit Situation, e state.Entry) state.Entry {
-	ending, _ := s.ending(sit, e)
+	ending := s.ending(sit, e)
 	switch {
 	case e.OnNode && !s.heldByOther(sit, e):
 		return enter(sit, state.Undoing, e)
 	case ending != "":
 		e = enter(sit, state.Closed, e)
-		e.Ending, e.OnNode = ending, false
+		e.Ending, e.OnNode, e.Result = ending, false, nil
 	case e.Acted():
 		e = reset(sit, e)
 	}
@@ -191,101 +189,13 @@ func reset(sit Situation, e state.Entry) state.Entry {
 	return e
 }
 
-// act gives an entry that wants the node closed its next phase. When work begins, it sets OnNode: something on the node may be ours. That is
-// recorded before the node is acted upon, so that the next process knows it if this one ends.
-func (s Settings) act(sit Situation, phase state.Phase, e state.Entry) state.Entry {
-	begins := e.Phase != phase && (phase == state.Cordoning || phase == state.Draining)
-	e = enter(sit, phase, noteNode(sit, noteBoot(sit, e)))
-	if !begins {
-		return e
-	}
-	e.OnNode, e.ActedFor, e.BootID = true, s.plan(e).start, sit.BootID
-	if e.ActedFor.IsZero() {
-		e.ActedFor = sit.Now
-	}
-	return e
-}
-
-// noteLeftAlone sets in an entry whether operators want the node's pods left alone. When that changes, it sets Changed, too: once they want it
-// no more, an event whose time is over gets its overtime from then on.
-func noteLeftAlone(sit Situation, e state.Entry) state.Entry {
-	if left := sit.leftAlone(e); left != e.LeftAlone {
-		e.LeftAlone, e.Changed = left, sit.Now
-	}
-	return e
-}
-
-// enter sets an entry's phase, and clears the error of the one before.
+// enter sets an entry's phase, and clears what belonged to the one before.
 func enter(sit Situation, phase state.Phase, e state.Entry) state.Entry {
 	if e.Phase == phase {
 		return e
 	}
-	e.LeftAlone = e.LeftAlone && slices.Contains([]state.Phase{state.Draining, state.Drained, state.Incomplete}, phase)
-	e.Phase, e.Error, e.Failures, e.Changed = phase, "", 0, sit.Now
-	if phase == state.Incomplete {
-		e.Error, e.Failures = "the deadline came first", 1
-	}
+	e.Phase, e.LeftAlone, e.Error, e.Failures, e.Changed = phase, false, "", 0, sit.Now
 	return e
-}
-
-// noteBoot sets the present boot in an entry whose event is still announced for a later time. So the last reboot was not the announced one, and
-// survived must not take it for that later, when a look does not find the event.
-func noteBoot(sit Situation, e state.Entry) state.Entry {
-	if e.Acted() && e.Event.Deadline.After(sit.Now) && sit.attested(e) {
-		e.BootID = sit.BootID
-	}
-	return e
-}
-
-// noteNode takes into an entry what the guard reports of the node: whether something of ours is on it, and since when it is cordoned. If operators
-// lifted the cordon for this event, the node may still be closed for others; that does not count.
-func noteNode(sit Situation, e state.Entry) state.Entry {
-	node := sit.node(e)
-	if !node.Closed && !node.Left || !e.Acted() || e.Phase == state.Undoing || e.Released() {
-		return e
-	}
-	e.OnNode = node.Ours
-	if !node.Closed { // Operators want nothing done to it.
-		return e
-	}
-	e.ClosedIn = sit.BootID
-	if e.CordonedAt.IsZero() {
-		e.CordonedAt, e.CordonStamp = sit.Now, node.CordonStamp
-	}
-	return e
-}
-
-// cordonPhase is the next phase of an entry that wants the node cordoned.
-func cordonPhase(sit Situation, e state.Entry) state.Phase {
-	switch {
-	case e.Phase == state.Cordoned: // It stays.
-	case e.Phase != state.Cordoning:
-		return state.Cordoning
-	case sit.node(e).Closed || sit.node(e).Left:
-		return state.Cordoned
-	}
-	return e.Phase
-}
-
-// drainPhase is the next phase of an entry that wants the node drained. A node that operators want left alone is neither drained nor out
-// of time; when they no longer want it, it is drained again.
-func (s Settings) drainPhase(sit Situation, e state.Entry) state.Phase {
-	switch e.Phase {
-	case state.Draining, state.Drained, state.Incomplete:
-		switch {
-		case sit.leftAlone(e): // It stays.
-		case e.LeftAlone: // Operators no longer want that.
-			return state.Draining
-		case e.Phase == state.Drained: // It stays, even if pods come later.
-		case sit.node(e).Drained:
-			return state.Drained
-		case s.timeIsOver(sit, e):
-			return state.Incomplete
-		}
-	case state.Seen, state.Cordoning, state.Cordoned, state.Undoing, state.Closed:
-		return state.Draining
-	}
-	return e.Phase
 }
 
 // heldByOther reports whether an event other than the entry's needs what is on the node.
@@ -310,15 +220,14 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 			continue
 		}
 		e.OnNode = false
-		ending, _ := s.ending(sit, e)
-		want := s.want(sit, e)
+		ending, want := s.ending(sit, e), s.want(sit, e)
 		switch {
 		case ending != "":
 			e = enter(sit, state.Closed, e)
-			e.Ending = ending
+			e.Ending, e.Result = ending, nil
 		case e.Released() && want >= left:
 		case overruled && want >= cordoned && !e.CordonedAt.IsZero():
-			e.ReleasedAt, e.ReleasedOn = sit.Now, sit.NodeUID
+			e.ReleasedAt = sit.Now
 		default:
 			e = reset(sit, e)
 		}
@@ -328,15 +237,12 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 }
 
 // Release returns the entries that change when an operator has uncordoned the node. These are the entries of the events for which the node was
-// cordoned: CordonedAt is set, or the claim on the Node, which was written at since, names the event (claimed). A claim from before an uncordon
-// that is on record does not count, because its events may have been announced again since.
-func Release(sit Situation, claimed func(event string) bool, since time.Time) []state.Entry {
-	claimIsOld := slices.ContainsFunc(sit.Past, func(e state.Entry) bool { return e.ReleasedAt.After(since) })
+// cordoned: CordonedAt is set, or the claim on the Node names the event (claimed).
+func Release(sit Situation, claimed func(event string) bool) []state.Entry {
 	var changed []state.Entry
 	for _, e := range sit.Past {
-		concerned := !e.CordonedAt.IsZero() || claimed(e.Event.ID) && !claimIsOld
-		if e.Acted() && !e.Released() && concerned {
-			e.ReleasedAt, e.ReleasedOn = sit.Now, sit.NodeUID
+		if e.Acted() && !e.Released() && (!e.CordonedAt.IsZero() || claimed(e.Event.ID)) {
+			e.ReleasedAt = sit.Now
 			changed = append(changed, e)
 		}
 	}
@@ -345,7 +251,6 @@ func Release(sit Situation, claimed func(event string) bool, since time.Time) []
 
 // Decide returns the goal for the node. The record must be up to date: see Fold.
 func (s Settings) Decide(sit Situation) Goal {
-	goal := Goal{Action: Wait}
 	var wanting, undoing []state.Entry
 	var revisit time.Time
 	for _, e := range sit.Past {
@@ -357,23 +262,14 @@ func (s Settings) Decide(sit Situation) Goal {
 			undoing = append(undoing, e)
 		}
 	}
-	if len(undoing) > 0 {
+	goal := Goal{Action: Wait}
+	if len(wanting) > 0 {
+		goal = s.closing(sit, wanting)
+	} else if len(undoing) > 0 {
 		goal = s.opening(sit, undoing)
 	}
-	if len(wanting) > 0 && !goal.precedes(wanting, sit.Ready) {
-		revisit = soonest(revisit, goal.Revisit) // An uncordon that failed is tried again after its pause.
-		goal = s.closing(sit, wanting)
-	}
-	goal.Revisit = soonest(revisit, goal.Revisit)
+	goal.Revisit = revisit
 	return goal
-}
-
-// precedes reports whether g, the goal of opening the node, comes before the goal of the entries that want the node closed. It does if operators
-// have lifted the cordons of all these entries: the cordon that is on the node is then another event's, which is over. But an uncordon that has to
-// wait until the rebooted machine is Ready must not hold up their drains.
-func (g Goal) precedes(wanting []state.Entry, ready bool) bool {
-	closes := func(e state.Entry) bool { return !e.Released() }
-	return g.Action == Uncordon && (ready || !g.AfterReboot) && !slices.ContainsFunc(wanting, closes)
 }
 
 // closing is the goal of the entries that want the node closed: those in wanting, at least one.
@@ -382,7 +278,7 @@ func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 	// The annotation on the Node names an event whose cordon nobody has lifted, if there is one.
 	first := wanting[max(slices.IndexFunc(wanting, func(e state.Entry) bool { return !e.Released() }), 0)]
 	goal := Goal{Action: Cordon, Event: first.Event, Close: !first.Released(), Reason: reason(first.Event)}
-	var hard, ends []time.Time
+	var hard, hardEnds, softEnds []time.Time
 	before, all := time.Time{}, true
 	for _, e := range wanting {
 		goal.Events = append(goal.Events, e.Event.ID)
@@ -391,59 +287,47 @@ func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 		}
 		goal.Action = Drain
 		before, all = latest(before, cmp.Or(e.CordonStamp, latest(e.FirstSeen, e.CordonedAt))), all && e.Released()
-		p := s.plan(e)
-		if p.hard {
-			hard = append(hard, p.deadline)
+		if p := s.plan(e); p.hard {
+			hard, hardEnds = append(hard, p.deadline), append(hardEnds, s.timeEnds(e))
 		} else {
-			goal.Soft = soonest(goal.Soft, p.deadline)
-		}
-		// Soft events count only if there is no hard deadline. Entries with one come first: wanting is sorted by Urgency.
-		if p.hard || len(hard) == 0 || hard[0].IsZero() {
-			ends = append(ends, s.timeEnds(sit, e))
+			goal.Soft, softEnds = soonest(goal.Soft, p.deadline), append(softEnds, s.timeEnds(e))
 		}
 	}
 	if all { // Operators have uncordoned the node for all. Without an entry to drain for, before is zero.
 		goal.Before = before
 	}
-	goal.Hard, goal.Revisit = governing(sit.Now, hard)
-	slices.SortFunc(ends, time.Time.Compare)
-	goal.TimeEnds, _ = governing(sit.Now, ends)
+	goal.Hard = nearest(sit.Now, hard)
+	if goal.Hard.IsZero() {
+		hardEnds = append(hardEnds, softEnds...)
+	}
+	goal.TimeEnds = nearest(sit.Now, hardEnds)
 	return goal
 }
 
-// governing returns which of the sorted deadlines counts: the nearest. One that has passed gives way to one that is still to come, as the
-// machine has survived the first. until is when the next deadline takes over; zero is never.
-func governing(now time.Time, deadlines []time.Time) (governs, until time.Time) {
+// nearest returns which of some deadlines counts: the nearest, or of those that are still to come the nearest, as the machine has survived the
+// others. Zero means none.
+func nearest(now time.Time, deadlines []time.Time) time.Time {
+	var first, ahead time.Time
 	for _, d := range deadlines {
-		switch {
-		case governs.IsZero(), !governs.After(now) && !d.IsZero():
-			governs = d
-		case d.After(governs):
-			return governs, governs
+		first = soonest(first, d)
+		if d.After(now) {
+			ahead = soonest(ahead, d)
 		}
 	}
-	return governs, time.Time{}
+	return cmp.Or(ahead, first)
 }
 
 // opening is the goal of the entries for which the node is to be opened: Uncordon, or Wait during the pause after an attempt that failed.
 func (s Settings) opening(sit Situation, undoing []state.Entry) Goal {
 	slices.SortFunc(undoing, s.Urgency)
 	first := undoing[0]
-	for _, e := range undoing {
-		if e.Error == "" || e.Changed.After(sit.Now) { // It has not failed, or at a time of a clock that was ahead.
-			continue
-		}
-		if again := e.Changed.Add(pause(e.Failures)); again.After(sit.Now) {
-			return Goal{Action: Wait, Revisit: again}
-		}
-	}
-	ending, _ := s.ending(sit, first)
-	goal := Goal{Action: Uncordon, Event: first.Event, Ending: ending, Reason: s.undoReason(first, ending), AfterReboot: sit.Before}
+	ending := s.ending(sit, first)
+	goal := Goal{Action: Uncordon, Event: first.Event, Ending: ending, Reason: s.undoReason(first, ending)}
 	for _, e := range undoing {
 		goal.Events = append(goal.Events, e.Event.ID)
-		// A shutdown that an earlier process has seen may have been a soft reboot, which leaves the boot ID as it was.
-		seenBefore := e.FirstSeen.Before(sit.Now.Add(-sit.Up))
-		goal.AfterReboot = goal.AfterReboot || e.BootID != sit.BootID || e.Event.Kind == event.Shutdown && seenBefore
+		if e.Error != "" && e.Changed.Add(uncordonPause).After(sit.Now) {
+			return Goal{Action: Wait}
+		}
 	}
 	return goal
 }
@@ -480,7 +364,7 @@ func byDeadline(a, b time.Time) int {
 
 // want is what an entry's event wants of the node now.
 func (s Settings) want(sit Situation, e state.Entry) want {
-	if ending, _ := s.ending(sit, e); ending != "" || s.rescheduled(sit, e) {
+	if s.ending(sit, e) != "" || s.rescheduled(sit, e) {
 		return nothing
 	}
 	p := s.plan(e)
@@ -503,84 +387,76 @@ func (s Settings) want(sit Situation, e state.Entry) want {
 	return level // The drain continues until the event counts as withdrawn.
 }
 
-// attested reports whether there is enough evidence that an entry's event is still to come, so that work may begin for it. Once there was a
-// good look at the event's source, that source has to list the event. Before the first good look, the record is enough, except for
-//   - an event that was missing at the last good look of an earlier process,
-//   - an event for which nothing has begun and whose source was not asked yet: the event may be over, so a look, even a failed one, comes first,
-//   - an event from before a reboot whose announced time is over or unknown: the reboot may have been what was announced.
+// attested reports whether there is enough evidence that an entry's event is still to come, so that work may begin for it: the last good look at
+// its source found it. Before the first good look since the start, the record is enough for work that was begun, unless the event was missing, or
+// is from before a reboot that may have been what was announced.
 func (sit Situation) attested(e state.Entry) bool {
-	if _, known := sit.Known[e.Event.Kind]; known || sit.Unwatched[e.Event.Kind] {
+	if _, known := sit.Known[e.Event.Kind]; known {
 		return sit.listed(e.Event)
 	}
-	return e.Missing.IsZero() && (e.Acted() || sit.asked(e.Event.Kind)) && (e.BootID == sit.BootID || e.Event.Deadline.After(sit.Now))
+	return e.Missing.IsZero() && e.Acted() && (e.BootID == sit.BootID || e.Event.Deadline.After(sit.Now))
 }
 
-// ending says why an entry's event no longer stands; empty if it stands. revisit is when that may change without news; zero is never.
-func (s Settings) ending(sit Situation, e state.Entry) (ending state.Ending, revisit time.Time) {
+// ending says why an entry's event no longer stands; empty if it stands.
+func (s Settings) ending(sit Situation, e state.Entry) state.Ending {
 	switch {
 	case e.Phase == state.Closed:
-		return e.Ending, time.Time{}
+		return e.Ending
 	case e.Event.State == event.Canceled:
-		return state.Canceled, time.Time{}
+		return state.Canceled
 	case e.Event.State == event.Completed:
-		return state.Completed, time.Time{}
+		return state.Completed
 	case sit.survived(e):
-		return state.Rebooted, time.Time{}
+		return state.Rebooted
 	case s.Ignores(e):
-		return state.Ignored, time.Time{}
+		return state.Ignored
 	}
-	rule := s[e.Event.Kind]
-	// A cordon keeps its age while it is being lifted. One that was never set has none.
-	limited := (e.Phase == state.Cordoned || e.Phase == state.Undoing) && !e.CordonedAt.IsZero()
-	if limited && rule.CordonFor > 0 && s.plan(e).action == Cordon {
-		revisit = e.CordonedAt.Add(rule.CordonFor)
-		if !sit.Now.Before(revisit) {
-			return state.Expired, time.Time{}
-		}
+	if expires := s.expires(e); !expires.IsZero() && !sit.Now.Before(expires) {
+		return state.Expired
 	}
-	if over, at := s.withdrawn(sit, e); over {
-		return state.Withdrawn, time.Time{}
-	} else if at.After(sit.Now) {
-		revisit = soonest(revisit, at)
+	// While looks fail, the event is not withdrawn: only what a good look has said counts.
+	if !e.Missing.IsZero() && !sit.knownUntil(e.Event.Kind).Before(e.Missing.Add(s[e.Event.Kind].WithdrawnAfter)) {
+		return state.Withdrawn
 	}
-	return "", revisit
+	return ""
 }
 
-// withdrawn reports whether an entry's event has been missing for so long that it counts as withdrawn. at is when it counts as that at the
-// earliest; zero if it is not missing. While looks fail, that time alone is not enough: see knownUntil.
-func (s Settings) withdrawn(sit Situation, e state.Entry) (over bool, at time.Time) {
-	if e.Missing.IsZero() {
-		return false, time.Time{}
+// expires is when an entry's cordon has been set for as long as the rule's CordonFor; zero is never. A cordon keeps its age while it is being
+// lifted. One that was never set has none.
+func (s Settings) expires(e state.Entry) time.Time {
+	rule := s[e.Event.Kind]
+	limited := (e.Phase == state.Cordoned || e.Phase == state.Undoing) && !e.CordonedAt.IsZero()
+	if !limited || rule.CordonFor <= 0 || s.plan(e).action != Cordon {
+		return time.Time{}
 	}
-	after := s[e.Event.Kind].WithdrawnAfter
-	if sit.Unwatched[e.Event.Kind] {
-		after = max(after, unwatchedAfter)
-	}
-	at = e.Missing.Add(after)
-	return !sit.knownUntil(e.Event.Kind).Before(at), at
+	return e.CordonedAt.Add(rule.CordonFor)
 }
 
 // revisit is when the policy may decide otherwise about an entry without news; zero is never.
 func (s Settings) revisit(sit Situation, e state.Entry) time.Time {
-	ending, again := s.ending(sit, e)
-	if ending != "" { // That stays so.
+	if s.ending(sit, e) != "" { // That stays so.
 		return time.Time{}
 	}
-	if p := s.plan(e); (p.action == Cordon || p.action == Drain) && p.start.After(sit.Now) {
-		again = soonest(again, p.start)
+	p := s.plan(e)
+	times := []time.Time{s.expires(e)}
+	if p.action == Cordon || p.action == Drain {
+		times = append(times, p.start)
 	}
-	if end := s.timeEnds(sit, e); e.UnderWay() && end.After(sit.Now) {
-		again = soonest(again, end)
+	if e.UnderWay() {
+		times = append(times, s.timeEnds(e))
 	}
-	return again
+	var next time.Time
+	for _, t := range times {
+		if t.After(sit.Now) {
+			next = soonest(next, t)
+		}
+	}
+	return next
 }
 
 // knownUntil is the time until which what a kind's source reported last is known to hold: now or, while looks fail, the last
 // good look. It is zero before the first good look.
 func (sit Situation) knownUntil(kind event.Kind) time.Time {
-	if sit.Unwatched[kind] {
-		return sit.Now
-	}
 	if good, failing := sit.Failing[kind]; failing {
 		return good
 	}
@@ -590,41 +466,19 @@ func (sit Situation) knownUntil(kind event.Kind) time.Time {
 	return time.Time{}
 }
 
-// asked reports whether there has been a look for a kind since the start, good or failed.
-func (sit Situation) asked(kind event.Kind) bool {
-	_, known := sit.Known[kind]
-	_, failing := sit.Failing[kind]
-	return known || failing
-}
-
 // survived reports whether the machine is back from what the entry's event announced. The boot ID proves that there was a
 // reboot; whether it was the announced one depends on the kind.
 func (sit Situation) survived(e state.Entry) bool {
 	if e.BootID == sit.BootID {
 		return false
 	}
-	switch {
-	case e.Event.Kind.Local(): // It announced this reboot itself.
+	if e.Event.Kind.Local() { // It announced this reboot itself.
 		return true
-	case !e.Acted(): // Nothing is to be undone, and its source says whether it still stands.
-		return false
-	case e.Event.Kind == event.ScheduledMaintenance && (e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot"):
-		return true // Even if the event is still listed: EC2's list lags behind.
-	case e.Event.Deadline.IsZero(): // Without a time, no reboot can be known to be the announced one.
-		return false
 	}
-	// A stop, a retirement or a spot interruption is over when the machine has been started again after its time and the
-	// document no longer lists it. A document that cannot be read does not keep the node cordoned, unless it has listed the
-	// event since the reboot.
-	return sit.Now.After(e.Event.Deadline) && sit.asked(e.Event.Kind) && !sit.stillListed(e)
-}
-
-// stillListed reports whether the last good look in this boot, by this process or an earlier one, found the event.
-func (sit Situation) stillListed(e state.Entry) bool {
-	if _, known := sit.Known[e.Event.Kind]; known {
-		return sit.listed(e.Event)
-	}
-	return e.ListedIn == sit.BootID && e.Missing.IsZero()
+	_, known := sit.Known[e.Event.Kind]
+	reboots := e.Event.Kind == event.ScheduledMaintenance && (e.Event.Code == "system-reboot" || e.Event.Code == "instance-reboot")
+	over := !e.Event.Deadline.IsZero() && sit.Now.After(e.Event.Deadline) && known && !sit.listed(e.Event)
+	return e.Acted() && (reboots || over) // A reboot ends even if it is still listed: EC2's list lags behind.
 }
 
 // listed reports whether the last good look found the event.

@@ -11,17 +11,14 @@ import (
 
 // decision is a row: in this situation, once the record has been brought up to date, this is the goal.
 type decision struct {
-	name      string
-	rules     policy.Settings // nil: the defaults
-	now       time.Duration
-	known     map[event.Kind][]event.Event // nil: nothing has been looked at yet
-	failing   map[event.Kind]time.Time
-	unwatched map[event.Kind]bool
-	past      []state.Entry
-	node      policy.Node
-	drained   []string // the events for which the node was said to be drained in this process
-	ready     bool
-	want      string
+	name    string
+	rules   policy.Settings // nil: the defaults
+	now     time.Duration
+	known   map[event.Kind][]event.Event // nil: nothing has been looked at yet
+	failing map[event.Kind]time.Time
+	past    []state.Entry
+	node    policy.Node
+	want    string
 }
 
 func (d decision) settings() policy.Settings {
@@ -33,7 +30,7 @@ func (d decision) settings() policy.Settings {
 
 func (d decision) situation() policy.Situation {
 	return policy.Situation{
-		Now: at(d.now), BootID: thisBoot, Known: d.known, Failing: d.failing, Unwatched: d.unwatched, Past: d.past, Node: d.node, DrainedFor: d.drained, Ready: d.ready,
+		Now: at(d.now), BootID: thisBoot, Known: d.known, Failing: d.failing, Past: d.past, Node: d.node,
 	}
 }
 
@@ -194,25 +191,5 @@ func TestDecide_WhatIsDoneStaysSo(t *testing.T) {
 		still("a node of which pods were left is kept cordoned if no more is wanted now", hibernate, state.Incomplete, "cordon a; again at 2m0s"),
 		still("a cordoned node is drained if that is wanted now", notice, state.Cordoned, "drain a by 2m0s hard; again at 2m0s"),
 		still("an event that came back during its undoing is acted upon", notice, state.Undoing, "drain a by 2m0s hard; again at 2m0s"),
-		still("a closed entry asks for nothing", notice, state.Closed, "wait", closed(state.Rebooted)),
-	})
-}
-
-func TestDecide_ThePauseAfterAFailureGrows(t *testing.T) {
-	t.Parallel()
-	canceled := inState(maintenance("a", "instance-stop", time.Hour), event.Canceled)
-	after := func(name string, failures int, now time.Duration, want string) decision {
-		return decision{
-			name: name, known: known(canceled), now: now, want: want,
-			past: past(entry(canceled, state.Undoing, failed(failures, 0))),
-		}
-	}
-	decide(t, []decision{
-		after("two seconds after the first", 1, 0, "wait; again at 2s"),
-		after("the pause ends to the moment", 1, 2*time.Second, "uncordon a (canceled)"),
-		after("twice as long after the second", 2, time.Second, "wait; again at 4s"),
-		after("a minute at most", 6, time.Second, "wait; again at 1m0s"),
-		after("however many there were", 1000, time.Second, "wait; again at 1m0s"),
-		after("a minute at most if the clock was set back", 6, -time.Hour, "wait; again at -59m0s"),
 	})
 }

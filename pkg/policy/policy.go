@@ -73,7 +73,7 @@ type Rule struct {
 	Kept time.Duration
 	// Hard: the machine is gone at the deadline, so pods that resist eviction are deleted in time.
 	Hard bool
-	// Budget is the time for an event without a deadline, counted from when it was first seen or lost its deadline; 0 means as
+	// Budget is the time for an event without a deadline, counted from when it was first seen; 0 means as
 	// long as the event stands. For a spot interruption and a termination by the Auto Scaling group it is also the most that
 	// they get from when they were first seen: EC2 gives two minutes from the notice, and the document says about when.
 	Budget time.Duration
@@ -92,38 +92,25 @@ type Settings map[event.Kind]Rule
 type Situation struct {
 	Now    time.Time
 	BootID string
-	// Up is how long this process has been running.
-	Up time.Duration
 	// Known is what the source of each kind reported last. A kind without a good look since the start has no key:
 	// unknown is different from none.
 	Known map[event.Kind][]event.Event
 	// Failing has the kinds whose last look failed, with the time of the last good look; zero if there was none since the
 	// start. What was last known still stands, but an event is not withdrawn while it cannot be looked for.
 	Failing map[event.Kind]time.Time
-	// Unwatched has the kinds that no source looks for; nil if there are none.
-	Unwatched map[event.Kind]bool
 	// Past is the record.
 	Past []state.Entry
 	// Node is what the guard reported of the node. It holds for the events whose IDs are in NodeFor; for all if that is nil.
 	Node    Node
 	NodeFor []string
-	// LookedFor are the IDs of the events since whose announcement this process has looked at the Node, and DrainedFor of the
-	// events for which the node was then reported drained. Limited: at the last look, operators wanted the node's pods left alone.
-	LookedFor, DrainedFor []string
-	Limited               bool
-	// NodeUID is the Node's, as it was read last; empty if it was not read yet.
-	NodeUID string
-	// Before: our cordon may be older than this boot, whatever the record says. Ready: the kubelet has reported the node Ready
-	// in this boot.
-	Before, Ready bool
 }
 
 // Node is what the guard reported of the node. The zero value means that nothing is known.
 type Node struct {
-	// Closed: it takes no more pods. Left: operators want nothing done to it. Ours: something on it is ours to take back.
-	Closed, Left, Ours bool
-	// Drained: it is closed, or never will be, and no pod is left that has to go.
-	Drained bool
+	// Closed: it takes no more pods. Drained: it is closed, or never will be, and no pod is left that has to go.
+	Closed, Drained bool
+	// Looked: the Node was read. Then NoCordon says that operators want it left as it is, and NoDrain that they want its pods left alone.
+	Looked, NoCordon, NoDrain bool
 	// CordonStamp is when it was cordoned, by the API server's clock; zero if that is not known.
 	CordonStamp time.Time
 }
@@ -136,13 +123,14 @@ func (sit Situation) node(e state.Entry) Node {
 	return sit.Node
 }
 
-// looked reports whether the Node has been looked at since an entry's event was announced.
-func (sit Situation) looked(e state.Entry) bool { return slices.Contains(sit.LookedFor, e.Event.ID) }
-
-// leftAlone reports whether operators want the node's pods left alone: by the last look at the Node, or by the record until there was a look
-// since the event was announced.
-func (sit Situation) leftAlone(e state.Entry) bool {
-	return sit.looked(e) && sit.Limited || !sit.looked(e) && e.LeftAlone
+// leftAlone reports whether operators want no such work on the node: by the last look at it or, until there was one since the event joined, by
+// the record.
+func (sit Situation) leftAlone(e state.Entry, work state.Phase) bool {
+	node := sit.node(e)
+	if !node.Looked {
+		return e.LeftAlone
+	}
+	return node.NoCordon || work == state.Draining && node.NoDrain
 }
 
 // Goal is the state that the node is to reach. Zero times mean never.
@@ -165,9 +153,6 @@ type Goal struct {
 	// Before is set if an operator has uncordoned the node for all events that it is drained for: it is the time of the latest
 	// cordon, and only pods that were there then are evicted. It is by the API server's clock, if that is recorded.
 	Before time.Time
-	// AfterReboot: the machine has been rebooted since the cordon that an Uncordon takes back, so that the node must be Ready
-	// before it takes pods again.
-	AfterReboot bool
 	// Ending says how the event of an Uncordon ended; empty if it still stands.
 	Ending state.Ending
 	// Reason says in words why this is the goal.
@@ -183,12 +168,8 @@ const (
 	// overtime is the time for an event whose deadline has passed before work for it began, while the machine is still there:
 	// enough for most pods to terminate by themselves, short enough to be a last effort.
 	overtime = 30 * time.Second
-	// firstPause is the pause after the first failed attempt to uncordon. Each failure doubles it, up to longestPause.
-	firstPause   = 2 * time.Second
-	longestPause = time.Minute
-	// unwatchedAfter is the least WithdrawnAfter of a kind that no source looks for any more: a machine that goes down may
-	// have lost its logind.
-	unwatchedAfter = 10 * time.Minute
+	// uncordonPause is the pause after an attempt to uncordon that failed.
+	uncordonPause = 30 * time.Second
 )
 
 // plan is what the settings ask for about one entry.
@@ -228,7 +209,7 @@ func (r Rule) limit(p plan, e state.Entry) plan {
 		p.deadline = soonest(p.deadline, e.FirstSeen.Add(r.Budget))
 	default:
 		if timeless {
-			p.deadline = latest(e.FirstSeen, e.Timeless).Add(r.Budget)
+			p.deadline = e.FirstSeen.Add(r.Budget)
 		}
 	}
 	return p
@@ -287,12 +268,6 @@ func weaker(a, b Action) Action {
 	return a
 }
 
-// pause is how long to wait before an uncordon is tried again, after that many failures in a row.
-func pause(failures int) time.Duration {
-	const doubled = 5 // After five doublings, the pause exceeds longestPause. The bound avoids an overflow.
-	return min(firstPause<<min(max(failures-1, 0), doubled), longestPause)
-}
-
 // Asks is the action that the rules ask for about an entry's event, once its time has come.
 func (s Settings) Asks(e state.Entry) Action { return s.plan(e).action }
 
@@ -315,3 +290,28 @@ func soonest(a, b time.Time) time.Time {
 
 // latest returns the last of some times; zero comes before any other.
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
+
+// Find returns the entry of the event with that ID. met is false if the record has none.
+func Find(entries []state.Entry, id string) (e state.Entry, met bool) {
+	if i := index(entries, id); i >= 0 {
+		return entries[i], true
+	}
+	return state.Entry{}, false
+}
+
+// index returns where the entry of the event with that ID is; -1 if there is none.
+func index(entries []state.Entry, id string) int {
+	return slices.IndexFunc(entries, func(e state.Entry) bool { return e.Event.ID == id })
+}
+
+// SameNews reports whether two entries of one event differ in nothing that operators get to see. The rest is bookkeeping.
+func SameNews(a, b state.Entry) bool {
+	return sameEvent(a.Event, b.Event) && a.Phase == b.Phase && a.Missing.Equal(b.Missing) && a.Ending == b.Ending
+}
+
+// sameEvent compares events; a time is the same in every zone.
+func sameEvent(a, b event.Event) bool {
+	times := a.Noticed.Equal(b.Noticed) && a.Deadline.Equal(b.Deadline) && a.Until.Equal(b.Until)
+	a.Noticed, a.Deadline, a.Until = b.Noticed, b.Deadline, b.Until
+	return times && a == b
+}

@@ -37,25 +37,6 @@ func TestReopened_IsRespected(t *testing.T) {
 			want: "drain a, r (first r) by 1h0m0s soft of what was there at -1h0m0s; again at 1h0m0s",
 		},
 		{
-			name: "during a drain, the cordon of an event that is over is lifted", known: known(stop, inState(notice, event.Canceled)),
-			past: past(entry(stop, state.Draining, reopened), entry(notice, state.Undoing)), want: "uncordon n (canceled); again at 1h0m0s",
-		},
-		{
-			name: "a drain does not wait until a machine that has rebooted is Ready", known: known(stop, inState(notice, event.Canceled)),
-			past: past(entry(stop, state.Draining, reopened), entry(notice, state.Undoing, before)),
-			want: "drain a by 1h0m0s soft of what was there at 0s, open; again at 1h0m0s",
-		},
-		{
-			name: "which it is, so that it takes pods at once", known: known(stop, inState(notice, event.Canceled)), ready: true,
-			past: past(entry(stop, state.Draining, reopened), entry(notice, state.Undoing, before)),
-			want: "uncordon n (canceled) when ready; again at 1h0m0s",
-		},
-		{
-			name: "a drain does not wait for an uncordon that failed", known: known(stop, inState(notice, event.Canceled)), now: time.Second,
-			past: past(entry(stop, state.Draining, reopened), entry(notice, state.Undoing, failed(1, 0))),
-			want: "drain a by 1h0m0s soft of what was there at 0s, open; again at 2s",
-		},
-		{
 			name: "what is drained meanwhile holds nothing up", known: known(stop, inState(notice, event.Canceled)), node: open,
 			past: past(entry(stop, state.Draining, reopened), entry(notice, state.Drained)), want: "uncordon n (canceled)",
 		},
@@ -80,40 +61,18 @@ func TestRelease_ForWhatTheNodeWasClosedFor(t *testing.T) {
 	}{
 		"what was cordoned, and no other":                {past(entry(stop, state.Drained), entry(notice, state.Draining, uncordoned)), "a", "a drained on node reopened"},
 		"what the claim names before the cordon is seen": {past(entry(notice, state.Draining, uncordoned)), "n", "n draining on node reopened"},
-		"not by a claim of before an uncordon":           {past(entry(stop, state.Drained, reopened), entry(notice, state.Draining, uncordoned)), "n", ""},
-		"once":                                           {past(entry(stop, state.Drained, reopened)), "", ""},
-		"nothing that was only announced":                {past(entry(notice, state.Seen)), "n", ""},
+		"once":                            {past(entry(stop, state.Drained, reopened)), "", ""},
+		"nothing that was only announced": {past(entry(notice, state.Seen)), "n", ""},
 	} {
-		sit := policy.Situation{Now: at(time.Minute), BootID: thisBoot, NodeUID: "uid-1", Past: row.past}
-		changed := policy.Release(sit, func(id string) bool { return strings.Contains(row.claim, id) }, time.Time{})
+		sit := policy.Situation{Now: at(time.Minute), BootID: thisBoot, Past: row.past}
+		changed := policy.Release(sit, func(id string) bool { return strings.Contains(row.claim, id) })
 		if got := describeEntries(changed); got != row.want {
 			t.Errorf("%s: Release: %s\n want: %s", name, got, row.want)
 		}
 		for _, e := range changed {
-			if !e.ReleasedAt.Equal(at(time.Minute)) || e.ReleasedOn != "uid-1" {
-				t.Errorf("%s: released at %s on %q", name, e.ReleasedAt, e.ReleasedOn)
+			if !e.ReleasedAt.Equal(at(time.Minute)) {
+				t.Errorf("%s: released at %s", name, e.ReleasedAt)
 			}
-		}
-	}
-}
-
-func TestRelease_IsOfOneNode(t *testing.T) {
-	t.Parallel()
-	stop := maintenance("a", "instance-stop", time.Hour)
-	for _, row := range []struct {
-		on, now string // the Node's UIDs
-		want    string
-	}{
-		{"uid-1", "uid-1", ""},
-		{"uid-1", "", ""},
-		{"", "uid-2", ""},
-		{"uid-1", "uid-2", "a drained on node"},
-	} {
-		e := entry(stop, state.Drained, reopened)
-		e.ReleasedOn = row.on
-		sit := policy.Situation{Now: noon, BootID: thisBoot, NodeUID: row.now, Known: known(stop), Past: past(e)}
-		if got := describeEntries(rules().Fold(sit)); got != row.want {
-			t.Errorf("uncordoned on %q, now it is %q: Fold: %s, want %s", row.on, row.now, got, row.want)
 		}
 	}
 }
@@ -174,41 +133,13 @@ func TestUndone_WhatTheRecordSays(t *testing.T) {
 			},
 		},
 		{decision: decision{name: "what may be over begins anew if it is back", known: known(), past: past(over, entry(notice, state.Drained, before, missing(0))), want: "a closed canceled, n seen missing since 0s"}},
-		{decision: decision{name: "what the last look did not find after a reboot is over", known: known(), now: 2 * time.Hour, past: past(entry(stop, state.Undoing, before, listedHere)), want: "a closed rebooted"}},
+		{decision: decision{name: "what the last look did not find after a reboot is over", known: known(), now: 2 * time.Hour, past: past(entry(stop, state.Undoing, before)), want: "a closed rebooted"}},
 		{decision: decision{name: "what has nothing on the node is not touched", known: known(stop), past: past(entry(stop, state.Drained, foreign)), want: "a drained"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			if got := describeEntries(undone(t, row.decision, row.overruled).Past); got != row.want {
 				t.Errorf("Undone: %s\n   want: %s", got, row.want)
-			}
-		})
-	}
-}
-
-// What one event has set on the node and another one needs, is that one's to take back.
-func TestFold_WhatIsOnTheNodeIsHandedOver(t *testing.T) {
-	t.Parallel()
-	stop, notice, last := maintenance("a", "instance-stop", time.Hour), spot("n", time.Hour), termination("t")
-	canceled := inState(stop, event.Canceled)
-	over := entry(canceled, state.Drained)
-	for _, row := range []decision{
-		{name: "to one that has none", known: known(canceled, notice), past: past(over, entry(notice, state.Drained, foreign)), want: "a closed canceled, n drained on node"},
-		{name: "to one that may be over", known: known(canceled), past: past(over, entry(notice, state.Drained, foreign, missing(0))), want: "a closed canceled, n drained missing since 0s on node"},
-		{
-			name: "to all that need it", known: known(canceled, notice, last), past: past(over, entry(notice, state.Drained, foreign), entry(last, state.Drained, foreign)),
-			want: "a closed canceled, n drained on node, t drained on node",
-		},
-		{name: "not by one that has none", known: known(canceled, notice), past: past(entry(canceled, state.Drained, foreign), entry(notice, state.Drained, foreign)), want: "a closed canceled, n drained"},
-		{
-			name: "a guard that knows better corrects it", known: known(canceled, notice), node: foreignNode,
-			past: past(over, entry(notice, state.Drained)), want: "a closed canceled, n drained",
-		},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
-			if got := describeEntries(brought(t, row.settings(), row.situation()).Past); got != row.want {
-				t.Errorf("Fold: %s\n want: %s", got, row.want)
 			}
 		})
 	}

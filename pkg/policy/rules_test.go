@@ -9,14 +9,6 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-func unwatched(kinds ...event.Kind) map[event.Kind]bool {
-	all := map[event.Kind]bool{}
-	for _, kind := range kinds {
-		all[kind] = true
-	}
-	return all
-}
-
 // without is what is known if nobody looks for a kind.
 func without(kind event.Kind, events ...event.Event) map[event.Kind][]event.Event {
 	all := known(events...)
@@ -52,42 +44,13 @@ func TestRules_WhatIsIgnoredHoldsNothing(t *testing.T) {
 	over := entry(reboot, state.Drained, before)
 	decide(t, []decision{
 		{
-			name: "an ignored kind", rules: withAction(advice.Kind, policy.Ignore), known: without(advice.Kind), unwatched: unwatched(advice.Kind),
-			past: past(over, entry(advice, state.Cordoned)), want: "uncordon a, b (rebooted) when ready",
+			name: "an ignored kind", rules: withAction(advice.Kind, policy.Ignore), known: without(advice.Kind),
+			past: past(over, entry(advice, state.Cordoned)), want: "uncordon a, b (rebooted)",
 		},
 		{
 			name: "a kind that only notifies", rules: withAction(advice.Kind, policy.Notify), known: known(advice),
-			past: past(over, entry(advice, state.Cordoned)), want: "uncordon a, b (rebooted) when ready",
+			past: past(over, entry(advice, state.Cordoned)), want: "uncordon a, b (rebooted)",
 		},
-		{name: "a claim of a kind without a rule, alone", past: past(claim), want: "uncordon b (ignored) when ready"},
-		{
-			name: "a kind that nobody looks for, when its time is over", known: without(event.SpotInterruption), now: 10 * time.Minute,
-			unwatched: unwatched(event.SpotInterruption), past: past(over, entry(spot("b", time.Hour), state.Drained, missing(0))),
-			want: "uncordon b, a (withdrawn) when ready",
-		},
-	})
-}
-
-func TestRules_WhatNobodyLooksForEndsInTime(t *testing.T) {
-	t.Parallel()
-	notice, down, stop := spot("a", 2*time.Hour), shutdown("a", 2*time.Hour), maintenance("a", "instance-stop", 2*time.Hour)
-	of := func(name string, ev event.Event, now time.Duration, want string, details ...detail) decision {
-		return decision{
-			name: name, known: without(ev.Kind), unwatched: unwatched(ev.Kind), now: now, want: want,
-			past: past(entry(ev, state.Drained, append(details, missing(0))...)),
-		}
-	}
-	decide(t, []decision{
-		of("a notice not at once", notice, 10*time.Minute-1, "drain a by 2h0m0s hard; again at 10m0s"),
-		of("a shutdown after ten minutes", down, 10*time.Minute, "uncordon a (withdrawn) when ready"),
-		of("maintenance no longer than its hour", stop, time.Hour, "uncordon a (withdrawn)"),
-		{
-			name: "nothing is begun for it", known: without(notice.Kind), unwatched: unwatched(notice.Kind),
-			past: past(entry(notice, state.Seen)), want: "wait; again at 10m0s",
-		},
-		{
-			name: "what is under way goes on until then", known: without(notice.Kind), unwatched: unwatched(notice.Kind),
-			past: past(entry(notice, state.Draining)), want: "drain a by 2h0m0s hard; again at 10m0s",
-		},
+		{name: "a claim of a kind without a rule, alone", past: past(claim), want: "uncordon b (ignored)"},
 	})
 }

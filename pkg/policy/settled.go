@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"slices"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -10,45 +9,26 @@ import (
 
 // Settled returns the outcome of an announced event; "" while something is still to be done for it. At an outcome, pkg/agent lets the event's
 // hook or inhibitor lock go. The record must be up to date: see Fold.
-//
-// A node that an earlier process has drained may have pods again, so it counts as drained only once this process's guard confirms that. After
-// the event's time, Settled waits overtime for the confirmation. Then the event is drained if the node could not be looked at, else out of time.
 func (s Settings) Settled(sit Situation, ev event.Event) event.Outcome {
 	e, met := Find(sit.Past, ev.ID)
 	if !met {
 		e = state.Entry{Event: ev} // Fold did not record the event: see worthRecording.
 	}
-	done := s.done(sit, e)
-	over := e.Phase == state.Incomplete || (e.Phase == state.Cordoning || e.Phase == state.Drained) && s.timeIsOver(sit, e)
 	switch {
 	case e.LeftAlone:
 		return event.LeftAlone
-	case !done && !over:
+	case e.Phase == state.Cordoning && s.want(sit, e) >= cordoned && !s.timeIsOver(sit, e):
+		return ""
+	case e.Phase == state.Draining && s.want(sit, e) == drained: // At the end of its time, Fold makes it Incomplete.
 		return ""
 	case s.plan(e).action != Drain:
 		return event.NoDrain
 	case e.Released() && e.Phase == state.Cordoned: // Operators lifted the cordon, and no drain was under way then.
 		return event.LeftAlone
-	case done, e.Phase == state.Drained && !sit.looked(e):
-		return event.Drained
+	case e.Phase == state.Incomplete || e.Phase == state.Cordoning:
+		return event.OutOfTime
 	}
-	return event.OutOfTime
-}
-
-// done reports whether nothing is left to do for an entry: the node is as its event's rule wants it.
-func (s Settings) done(sit Situation, e state.Entry) bool {
-	switch e.Phase {
-	case state.Cordoning:
-		return s.want(sit, e) < cordoned
-	case state.Draining: // At the end of its time, Fold makes it Incomplete.
-		return s.want(sit, e) < drained
-	case state.Drained:
-		return slices.Contains(sit.DrainedFor, e.Event.ID) || s.want(sit, e) < drained
-	case state.Incomplete:
-		return false
-	case state.Seen, state.Cordoned, state.Undoing, state.Closed: // Otherwise Fold would have begun something.
-	}
-	return true
+	return event.Drained
 }
 
 // Again returns when something may be due for an announced event without news: now if something is due that could not be done; zero is never.
@@ -62,7 +42,7 @@ func (s Settings) Again(sit Situation, ev event.Event) (again time.Time, busy bo
 	case e.Phase == state.Incomplete && !e.Released() && !e.LeftAlone: // A node that operators have opened is not tried again.
 		return sit.Now, false
 	case e.LeftAlone: // Busy until its time is over: nobody who tried later would know how long it has been left alone.
-		return time.Time{}, s.timeEnds(sit, e).After(sit.Now)
+		return time.Time{}, s.timeEnds(e).After(sit.Now)
 	case s.Settled(sit, ev) == "":
 		return sit.Now, e.Error == ""
 	}
@@ -71,20 +51,16 @@ func (s Settings) Again(sit Situation, ev event.Event) (again time.Time, busy bo
 
 // timeIsOver reports whether the time for an event that is being acted upon is over.
 func (s Settings) timeIsOver(sit Situation, e state.Entry) bool {
-	end := s.timeEnds(sit, e)
+	end := s.timeEnds(e)
 	return !end.IsZero() && !end.After(sit.Now)
 }
 
 // timeEnds is when the time for an event that is being acted upon is over: its deadline or, if work began after that, overtime
-// later; zero if there is no deadline. After a start there is always overtime to confirm that a node is still drained.
-func (s Settings) timeEnds(sit Situation, e state.Entry) time.Time {
+// later; zero if there is no deadline.
+func (s Settings) timeEnds(e state.Entry) time.Time {
 	deadline := s.plan(e).deadline
-	switch {
-	case deadline.IsZero(): // never
-	case e.UnderWay() && !e.Changed.Before(deadline):
+	if !deadline.IsZero() && e.UnderWay() && !e.Changed.Before(deadline) {
 		return e.Changed.Add(overtime)
-	case e.Phase == state.Drained:
-		return latest(deadline, sit.Now.Add(overtime-sit.Up))
 	}
 	return deadline
 }

@@ -19,15 +19,10 @@ func TestSettled_Outcomes(t *testing.T) {
 		now   time.Duration
 		event event.Event // zero: the termination
 		past  []state.Entry
-		up    time.Duration
-		look  string // what a look at the Node has shown since the event came: "free", "empty", "limited", or "" for none
+		look  string // what a look at the Node has shown since the event came: "free", "limited", or "" for none
 		want  event.Outcome
 	}{
-		{name: "it was drained for", past: past(entry(ev, state.Drained)), look: "empty", want: event.Drained},
-		{name: "nobody has yet, and its time is over", past: past(entry(ev, state.Drained)), now: 15 * time.Minute, up: 30*time.Second - 1, want: ""},
-		{name: "nobody can", past: past(entry(ev, state.Drained)), now: 15 * time.Minute, up: 30 * time.Second, want: event.Drained},
-		{name: "pods have come since", past: past(entry(ev, state.Drained)), look: "free", now: 15 * time.Minute, up: 30*time.Second - 1, want: ""},
-		{name: "pods have come since, and do not end", past: past(entry(ev, state.Drained)), look: "free", now: 15 * time.Minute, up: 30 * time.Second, want: event.OutOfTime},
+		{name: "it was drained for", past: past(entry(ev, state.Drained)), want: event.Drained},
 		{name: "operators limit it before anything is begun", past: past(entry(ev, state.Seen)), look: "limited", want: event.LeftAlone},
 		{name: "operators limit it when it is drained", past: past(entry(ev, state.Drained)), look: "limited", want: event.LeftAlone},
 		{name: "operators limit it when its time is over", past: past(entry(ev, state.Draining)), look: "limited", now: time.Hour, want: event.LeftAlone},
@@ -56,13 +51,7 @@ func TestSettled_Outcomes(t *testing.T) {
 				of = ev
 			}
 			sit := policy.Situation{
-				Now: at(row.now), BootID: thisBoot, Up: row.up, Known: known(of), Past: row.past, Limited: row.look == "limited",
-			}
-			if row.look != "" {
-				sit.LookedFor = []string{of.ID}
-			}
-			if row.look == "empty" {
-				sit.DrainedFor = sit.LookedFor
+				Now: at(row.now), BootID: thisBoot, Known: known(of), Past: row.past, Node: policy.Node{Looked: row.look != "", NoDrain: row.look == "limited"},
 			}
 			sit = brought(t, settings, sit)
 			if got := settings.Settled(sit, of); got != row.want {
@@ -84,8 +73,7 @@ func TestAgain_WhenAndWhetherBusy(t *testing.T) {
 		{decision{name: "a cordon, too", rules: cordons, past: past(entry(ev, state.Cordoning)), want: "at 0s, busy"}, ev},
 		{decision{name: "now, but it could not be done", past: past(entry(ev, state.Draining, failed(1, 0))), want: "at 0s"}, ev},
 		{decision{name: "now, as something is left", past: past(entry(ev, state.Incomplete)), want: "at 0s"}, ev},
-		{decision{name: "nothing more", past: past(entry(ev, state.Drained)), drained: []string{"a"}, want: "never"}, ev},
-		{decision{name: "when it is known whether it is drained still", past: past(entry(ev, state.Drained)), want: "at 0s, busy"}, ev},
+		{decision{name: "nothing more", past: past(entry(ev, state.Drained)), want: "never"}, ev},
 		{decision{name: "never of itself, and its time is not over", past: past(entry(ev, state.Draining, leftAlone)), want: "never, busy"}, ev},
 		{decision{name: "never of itself, and its time is over", now: 15 * time.Minute, past: past(entry(ev, state.Draining, leftAlone)), want: "never"}, ev},
 		{decision{name: "never of itself, whatever was left", now: time.Hour, past: past(entry(ev, state.Incomplete, leftAlone)), want: "never"}, ev},
@@ -124,8 +112,8 @@ func TestReason_OfEachGoal(t *testing.T) {
 		want  string
 	}{
 		{known(spot("a", time.Minute)), entry(spot("a", time.Minute), state.Seen), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026"},
-		{known(termination("a")), entry(termination("a"), state.Seen), "the Auto Scaling group terminates this instance"},
-		{known(limited), entry(limited, state.Seen), "the Auto Scaling group terminates this instance, at 12:05:00 UTC on 1 Mar 2026 at the latest"},
+		{known(termination("a")), entry(termination("a"), state.Seen), "the Auto Scaling group takes this instance out of service (Terminated)"},
+		{known(limited), entry(limited, state.Seen), "the Auto Scaling group takes this instance out of service (Terminated) at 12:05:00 UTC on 1 Mar 2026"},
 		{known(shutdown("a", 0)), entry(shutdown("a", 0), state.Seen), "the system is shutting down"},
 		{known(maintenance("a", "instance-stop", time.Hour)), entry(maintenance("a", "instance-stop", time.Hour), state.Seen), "EC2 has scheduled instance-stop at 13:00:00 UTC on 1 Mar 2026"},
 		{known(canceled), entry(canceled, state.Drained), "the event was canceled"},
@@ -162,11 +150,8 @@ func TestDescribe_WhatWillBeDone(t *testing.T) {
 		{entry(spot("a", time.Minute), state.Seen), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
 		{entry(spot("a", time.Minute), state.Drained), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
 		{entry(spot("a", time.Minute), state.Incomplete), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
-		{entry(hibernation("a", time.Minute), state.Incomplete), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
 		{entry(hibernation("a", time.Minute), state.Cordoned), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; nothing more will be done"},
 		{entry(hibernation("a", time.Minute), state.Cordoning), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; cordon now"},
-		{entry(hibernation("a", time.Minute), state.Cordoned, uncordoned), "EC2 will hibernate this spot instance at 12:01:00 UTC on 1 Mar 2026; the node is left open because of its annotation"},
-		{entry(spot("a", time.Minute), state.Seen, missing(0)), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; it is not announced any more, so that nothing begins"},
 		{entry(spot("a", time.Minute), state.Cordoned, missing(0)), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; it is not announced at present, so that nothing more is done"},
 		{entry(spot("a", time.Minute), state.Cordoned, uncordoned), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
 		{entry(spot("a", time.Minute), state.Draining, reopened), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026; drain now"},
@@ -178,7 +163,7 @@ func TestDescribe_WhatWillBeDone(t *testing.T) {
 		{entry(event.Event{ID: "a", Kind: event.ScheduledMaintenance}, state.Cordoned, adopted), "EC2 has scheduled maintenance; it is not announced at present, so that nothing more is done"},
 		{
 			entry(termination("a"), state.Draining, leftAlone),
-			"the Auto Scaling group terminates this instance; the node is left alone because of its annotation",
+			"the Auto Scaling group takes this instance out of service (Terminated); the node is left alone because of its annotation",
 		},
 		{entry(ofKind(event.StateChange, "stopping"), state.Seen), "EC2 says that the instance is stopping; nothing will be done"},
 		{
@@ -188,17 +173,13 @@ func TestDescribe_WhatWillBeDone(t *testing.T) {
 		{entry(ofKind(event.Hibernation, ""), state.Seen), "the system is going to sleep; nothing will be done"},
 		{entry(ofKind(event.StatusCheck, "instance"), state.Seen), "EC2's instance status check of this instance fails; nothing will be done"},
 		{
-			entry(ofKind(event.ASGTermination, "Warmed:Hibernated"), state.Seen),
-			"the Auto Scaling group takes this instance back to its warm pool (Warmed:Hibernated); drain now",
-		},
-		{
 			entry(ofKind(event.ASGTermination, "Standby"), state.Seen),
 			"the Auto Scaling group takes this instance out of service (Standby); drain now",
 		},
 		{entry(rebalance("a"), state.Seen), "EC2 recommends rebalancing: this spot instance is at elevated risk of interruption; nothing will be done"},
 		{
 			entry(maintenance("a", "system-reboot", time.Hour), state.Seen),
-			"EC2 has scheduled system-reboot at 13:00:00 UTC on 1 Mar 2026; drain begins at 12:50:00 UTC on 1 Mar 2026 (sooner with kubectl drain)",
+			"EC2 has scheduled system-reboot at 13:00:00 UTC on 1 Mar 2026; drain begins at 12:50:00 UTC on 1 Mar 2026",
 		},
 	} {
 		if got := rules().Describe(row.entry); got != row.want {

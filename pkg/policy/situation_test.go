@@ -125,23 +125,19 @@ type detail func(*state.Entry)
 
 // entry is a record's entry of an event that was met at noon, in this boot. What was acted upon holds a cordon.
 func entry(ev event.Event, phase state.Phase, details ...detail) state.Entry {
-	e := state.Entry{Event: ev, Phase: phase, BootID: thisBoot, ListedIn: thisBoot, FirstSeen: noon, Changed: noon}
+	e := state.Entry{Event: ev, Phase: phase, BootID: thisBoot, FirstSeen: noon, Changed: noon}
 	if e.Acted() {
 		e.OnNode, e.CordonedAt, e.ActedFor = true, noon, ev.Deadline
 	}
 	for _, d := range details {
 		d(&e)
 	}
-	if !e.CordonedAt.IsZero() && e.ClosedIn == "" {
-		e.ClosedIn = e.BootID
-	}
 	return e
 }
 
-func before(e *state.Entry)          { e.BootID, e.ListedIn = earlierBoot, earlierBoot }
-func listedHere(e *state.Entry)      { e.ListedIn = thisBoot }
+func before(e *state.Entry)          { e.BootID = earlierBoot }
 func foreign(e *state.Entry)         { e.OnNode = false }
-func adopted(e *state.Entry)         { e.ActedFor, e.Missing, e.ListedIn = time.Time{}, noon, "" }
+func adopted(e *state.Entry)         { e.ActedFor, e.Missing = time.Time{}, noon }
 func reopened(e *state.Entry)        { e.ReleasedAt = noon }
 func leftAlone(e *state.Entry)       { e.LeftAlone = true }
 func uncordoned(e *state.Entry)      { e.CordonedAt = time.Time{} }
@@ -163,9 +159,8 @@ func past(entries ...state.Entry) []state.Entry { return entries }
 
 // What a guard tells of the node.
 var (
-	closedNode  = policy.Node{Closed: true, Ours: true}
-	foreignNode = policy.Node{Closed: true}
-	emptyNode   = policy.Node{Closed: true, Ours: true, Drained: true}
+	closedNode = policy.Node{Closed: true}
+	emptyNode  = policy.Node{Closed: true, Drained: true}
 )
 
 // brought is a situation in which Fold has nothing more to say. How often that takes is limited: an entry goes from one
@@ -205,9 +200,6 @@ func describeGoal(g policy.Goal) string {
 	}
 	if g.Action == policy.Uncordon {
 		text += " (" + string(g.Ending) + ")"
-	}
-	if g.AfterReboot {
-		text += " when ready"
 	}
 	if !g.Revisit.IsZero() {
 		text += "; again at " + g.Revisit.Sub(noon).String()

@@ -3,7 +3,6 @@ package policy_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -159,22 +158,4 @@ func TestSpread_ARetirementIsDrainedNearItsDate(t *testing.T) {
 			past: past(entry(ev, state.Seen)), want: "wait; again at 24h10m15s",
 		},
 	})
-}
-
-func TestDescribe_TheSpreadAndHowToBeSooner(t *testing.T) {
-	t.Parallel()
-	ev := on("i-1234567890abcdef0", maintenance("a", "instance-retirement", 48*time.Hour))
-	const text = "EC2 has scheduled instance-retirement at 12:00:00 UTC on 3 Mar 2026; "
-	for want, rules := range map[string]policy.Settings{
-		"drain begins at 12:10:15 UTC on 2 Mar 2026 (spread over 20m, sooner with kubectl drain)":   fleet(),
-		"drain begins at 12:00:00 UTC on 2 Mar 2026 (sooner with kubectl drain)":                    spreading(0),
-		"drain begins at 12:01:15 UTC on 2 Mar 2026 (spread over 1m30s, sooner with kubectl drain)": spreading(90 * time.Second),
-		"drain begins at 12:10:15 UTC on 2 Mar 2026 (spread over 1h, sooner with kubectl drain)":    spreading(time.Hour),
-		"cordon begins at 12:10:15 UTC on 2 Mar 2026 (spread over 20m)":                             changed(fleet(), func(r *policy.Rule) { r.Action = policy.Cordon }),
-		"cordon begins at 12:00:00 UTC on 2 Mar 2026":                                               changed(spreading(0), func(r *policy.Rule) { r.Action = policy.Cordon }),
-	} {
-		if got, _ := strings.CutPrefix(rules.Describe(entry(ev, state.Seen)), text); got != want {
-			t.Errorf("told as %q, want %q", got, want)
-		}
-	}
 }

@@ -3,7 +3,6 @@ package policy
 import (
 	"cmp"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -27,10 +26,10 @@ func reason(ev event.Event) string {
 	case event.ScheduledMaintenance:
 		return fmt.Sprintf("EC2 has scheduled %s%s", cmp.Or(ev.Code, "maintenance"), at)
 	case event.ASGTermination:
-		if at != "" {
-			at = "," + at + " at the latest"
+		if ev.Code != "" {
+			at = " (" + ev.Code + ")" + at
 		}
-		return "the Auto Scaling group " + asgAction(ev.Code) + at
+		return "the Auto Scaling group takes this instance out of service" + at
 	case event.Shutdown:
 		return "the system is shutting down"
 	case event.Hibernation:
@@ -45,17 +44,6 @@ func reason(ev event.Event) string {
 		return "an operator has asked for it with nth drain"
 	}
 	return string(ev.Kind) // such as "label", which drain.Node.Claim makes up
-}
-
-// asgAction says what the Auto Scaling group does to this instance, by its target lifecycle state.
-func asgAction(target string) string {
-	switch target {
-	case "", "Terminated", "Warmed:Terminated":
-		return "terminates this instance"
-	case "Warmed:Hibernated", "Warmed:Running", "Warmed:Stopped":
-		return fmt.Sprintf("takes this instance back to its warm pool (%s)", target)
-	}
-	return fmt.Sprintf("takes this instance out of service (%s)", target)
 }
 
 // undoReason says in words why the work for an entry is taken back.
@@ -84,7 +72,6 @@ func (s Settings) undoReason(e state.Entry, ending state.Ending) string {
 func (s Settings) Describe(e state.Entry) string {
 	text := reason(e.Event)
 	p := s.plan(e)
-	done := isDone(e, p.action)
 	switch {
 	case p.action == Ignore || p.action == Notify:
 		return text + "; nothing will be done"
@@ -92,50 +79,14 @@ func (s Settings) Describe(e state.Entry) string {
 		return text + "; the node is left alone because of its annotation"
 	case e.Phase == state.Undoing:
 		return text + "; the node is being opened again"
-	case e.LeftOpen() && done:
-		return text + "; the node is left open because of its annotation"
-	case done:
+	case e.Phase == state.Drained, e.Released() && e.Phase != state.Draining, p.action == Cordon && e.Phase == state.Cordoned:
 		return text + "; nothing more will be done"
-	case !e.Missing.IsZero() && !e.Acted():
-		return text + "; it is not announced any more, so that nothing begins"
 	case !e.Missing.IsZero() && !e.UnderWay():
 		return text + "; it is not announced at present, so that nothing more is done"
 	case p.start.After(e.Changed) && !e.Acted():
-		return fmt.Sprintf("%s; %s begins at %s%s", text, p.action, formatTime(p.start), s.startNotes(e))
+		return fmt.Sprintf("%s; %s begins at %s", text, p.action, formatTime(p.start))
 	}
 	return fmt.Sprintf("%s; %s now", text, p.action)
-}
-
-// isDone reports whether nothing more will be done for an entry for which the rules ask for that action.
-func isDone(e state.Entry, action Action) bool {
-	return e.Phase == state.Drained || e.Released() && e.Phase != state.Draining ||
-		action == Cordon && (e.Phase == state.Cordoned || e.Phase == state.Incomplete)
-}
-
-// startNotes says, in brackets, over which time a fleet begins, and how operators can drain sooner.
-func (s Settings) startNotes(e state.Entry) string {
-	var notes []string
-	if spread := s[e.Event.Kind].Spread; spread > 0 {
-		notes = append(notes, "spread over "+formatDuration(spread))
-	}
-	if s.plan(e).action == Drain {
-		notes = append(notes, "sooner with kubectl drain")
-	}
-	if len(notes) == 0 {
-		return ""
-	}
-	return " (" + strings.Join(notes, ", ") + ")"
-}
-
-// formatDuration leaves out zeros at the end: 20m, not 20m0s.
-func formatDuration(d time.Duration) string {
-	text := d.String()
-	for _, zero := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, zero) {
-			text = text[:len(text)-len(zero)+1]
-		}
-	}
-	return text
 }
 
 func formatTime(t time.Time) string { return t.UTC().Format("15:04:05 UTC on 2 Jan 2006") }

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// maxFile is the largest file, in bytes, that is read or written: far more than maxClosed entries need.
+	// maxFile is the largest file, in bytes, that is read: far more than maxClosed entries need.
 	maxFile = 32 << 20
 	// temporary is what a file's name ends in while it is written, and broken what it ends in when it has been set aside.
-	temporary = ".tmp-"
+	temporary = ".tmp"
 	broken    = ".broken"
 )
 
@@ -26,13 +26,6 @@ type file struct {
 }
 
 func (f file) path() string { return filepath.Join(f.dir, f.name) }
-
-// versionError is a file of another version than ours.
-type versionError struct{ found, ours int }
-
-func (e versionError) Error() string {
-	return fmt.Sprintf("the file has version %d, this nth reads version %d", e.found, e.ours)
-}
 
 // read reads the content of a file. The error of a missing file is fs.ErrNotExist.
 func (f file) read(content interface{ valid() error }) error {
@@ -57,15 +50,11 @@ func (f file) read(content interface{ valid() error }) error {
 	return content.valid()
 }
 
-// write replaces the content of the file. Even after an error, a reader finds the old content or the new one. It refuses content that read would
-// reject as too large.
+// write replaces the content of the file. Even after an error, a reader finds the old content or the new one.
 func (f file) write(content any) error {
 	text, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {
 		return err
-	}
-	if len(text) >= maxFile {
-		return fmt.Errorf("%s would be larger than %d bytes", f.path(), maxFile)
 	}
 	mode := os.FileMode(0o700)
 	if f.public {
@@ -75,10 +64,10 @@ func (f file) write(content any) error {
 		return err
 	}
 	temp, err := f.writeTemporary(append(text, '\n'))
-	if err != nil {
-		return err
+	if err == nil {
+		err = os.Rename(temp, f.path())
 	}
-	if err := os.Rename(temp, f.path()); err != nil {
+	if err != nil {
 		_ = os.Remove(temp)
 		return err
 	}
@@ -92,11 +81,13 @@ func (f file) write(content any) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// writeTemporary writes a temporary file in the same directory and returns its path.
+// writeTemporary writes a temporary file in the same directory and returns its path. One that a killed writer has left is replaced.
 func (f file) writeTemporary(text []byte) (path string, err error) {
-	temp, err := os.CreateTemp(f.dir, f.name+temporary) // Mode 0600.
+	path = f.path() + temporary
+	_ = os.RemoveAll(path)
+	temp, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return "", err
+		return path, err
 	}
 	_, err = temp.Write(text)
 	if err == nil && f.public {
@@ -104,18 +95,7 @@ func (f file) writeTemporary(text []byte) (path string, err error) {
 	} else if err == nil {
 		err = temp.Sync()
 	}
-	if err = errors.Join(err, temp.Close()); err != nil {
-		_ = os.Remove(temp.Name())
-	}
-	return temp.Name(), err
-}
-
-// sweep removes temporary files that a killed writer left behind.
-func (f file) sweep() {
-	left, _ := fs.Glob(os.DirFS(f.dir), f.name+temporary+"*")
-	for _, name := range left {
-		_ = os.Remove(filepath.Join(f.dir, name)) // Only to tidy up.
-	}
+	return path, errors.Join(err, temp.Close())
 }
 
 // setAside renames a broken file, for an operator to look at. It removes the one that was set aside before. The result is never nil: it says what
@@ -139,7 +119,7 @@ func Writable(dir string) error {
 		}
 		var path string
 		if err == nil {
-			path, err = recordFile(at).writeTemporary([]byte("nth\n"))
+			path, err = file{dir: at, name: "nth-check"}.writeTemporary([]byte("nth\n"))
 		}
 		if err == nil {
 			err = os.Remove(path)

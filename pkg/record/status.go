@@ -25,7 +25,7 @@ type status struct{ state.Status }
 // valid refuses a status of another version.
 func (s status) valid() error {
 	if s.Version != state.StatusVersion {
-		return versionError{s.Version, state.StatusVersion}
+		return fmt.Errorf("the file has version %d, this nth reads version %d", s.Version, state.StatusVersion)
 	}
 	return nil
 }
@@ -58,7 +58,6 @@ func (b *StatusFile) Show(s state.Status) {
 
 // Run writes what is shown until ctx ends, and then the last status if it is not written yet.
 func (b *StatusFile) Run(ctx context.Context) {
-	b.file.sweep()
 	failed := false // the last write has failed
 	write := func(s state.Status) {
 		err := b.file.write(s)

@@ -3,7 +3,6 @@ package record
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,8 +18,8 @@ const (
 	// version is the version of the record's format. It grows with changes that an older nth would misunderstand, not with new
 	// fields, which it ignores.
 	version = 1
-	// maxClosed is how many closed entries are kept, in addition to those of the last Put. They are forgotten by number, not by age: a
-	// rebalance recommendation can stay announced for months after its entry was closed, and must not be announced again.
+	// maxClosed is how many closed entries are kept. They are forgotten by number, not by age: a rebalance recommendation can stay announced for
+	// months after its entry was closed, and must not be announced again.
 	maxClosed = 256
 )
 
@@ -56,7 +55,6 @@ func Open(dir, bootID string, booted time.Time) (store *Store, warning error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return s, fmt.Errorf("creating the state directory %s: %w", dir, err)
 	}
-	f.sweep()
 	var content recordContent
 	err := f.read(&content)
 	switch {
@@ -112,38 +110,22 @@ func (s *Store) startWriter(written func(error)) {
 
 func recordFile(dir string) file { return file{dir: dir, name: "record.json"} }
 
-// Entries returns copies of all entries, the one that was seen first at the front.
+// Entries returns all entries, the one that was seen first at the front.
 func (s *Store) Entries() []state.Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	entries := slices.Clone(s.entries)
-	for i, e := range entries {
-		entries[i] = e.Clone()
-	}
-	return entries
+	return slices.Clone(s.entries)
 }
 
-// Put adds entries, all in one step. Each replaces an older one of the same event. Entries without a boot ID get that of the present boot. They
-// are in memory when Put returns, and are written in the background.
-//
-// written, which may be nil, is called once: with nil when all entries are on disk, or else with the error. Invalid entries and those that cannot
-// be encoded are refused, and the others are taken. If none is taken, Put calls written before it returns. Otherwise the writer calls it, and it
-// must not block. After a failed write the next Put writes again, even one without entries.
+// Put adds entries, all in one step. Each replaces an older one of the same event. They are in memory when Put returns, and are written in the
+// background. The writer calls written, which must not block, with nil when all entries are on disk, or else with the error. After a failed write
+// the next one writes all again.
 func (s *Store) Put(written func(error), entries ...state.Entry) {
-	if written == nil {
-		written = func(error) {}
-	}
-	taken, refused := s.check(entries)
 	s.mu.Lock()
-	if len(taken) == 0 && (refused != nil || s.failed == nil) { // Nothing is to be written.
-		s.mu.Unlock()
-		written(refused)
-		return
-	}
 	defer s.mu.Unlock()
-	s.replace(taken)
-	s.forget(taken)
-	s.startWriter(func(err error) { written(errors.Join(refused, err)) })
+	s.replace(entries)
+	s.forget()
+	s.startWriter(written)
 }
 
 // Flush waits until everything that was put is on disk and its callbacks have been called. It returns the error of the last
@@ -190,34 +172,15 @@ func (s *Store) write() {
 	s.idle = nil
 }
 
-// check returns copies of the entries that can be written, and an error about the others; nil if there are none.
-func (s *Store) check(entries []state.Entry) (taken []state.Entry, refused error) {
-	for _, e := range entries {
-		if e.BootID == "" {
-			e.BootID = s.bootID
-		}
-		err := e.Validate()
-		if err == nil {
-			_, err = json.Marshal(e)
-		}
-		if err != nil {
-			refused = errors.Join(refused, fmt.Errorf("recording event %q: %w", e.Event.ID, err))
-			continue
-		}
-		taken = append(taken, e.Clone())
-	}
-	return taken, refused
-}
-
 // replace inserts entries where they belong, and drops older ones of the same events. s.mu is held, except by Open.
 func (s *Store) replace(entries []state.Entry) {
 	for _, e := range entries {
 		s.drop(e.Event.ID)
-		at, _ := slices.BinarySearchFunc(s.entries, e, func(a, b state.Entry) int {
-			return cmp.Or(a.FirstSeen.Compare(b.FirstSeen), cmp.Compare(a.Event.ID, b.Event.ID))
-		})
-		s.entries = slices.Insert(s.entries, at, e)
+		s.entries = append(s.entries, e)
 	}
+	slices.SortFunc(s.entries, func(a, b state.Entry) int {
+		return cmp.Or(a.FirstSeen.Compare(b.FirstSeen), cmp.Compare(a.Event.ID, b.Event.ID))
+	})
 }
 
 // drop removes the entry of an event. s.mu is held.
@@ -225,20 +188,9 @@ func (s *Store) drop(id string) {
 	s.entries = slices.DeleteFunc(s.entries, func(e state.Entry) bool { return e.Event.ID == id })
 }
 
-// forget drops the closed entries beyond maxClosed that changed longest ago. It removes the names of pods from the other closed ones: nth does not
-// use them any more, and hundreds of entries with hundreds of names each are too much for one file. It leaves the entries of the last Put as they
-// are, even if the clock was set back. s.mu is held.
-func (s *Store) forget(last []state.Entry) {
-	var closed []state.Entry
-	for i, e := range s.entries {
-		if e.Phase != state.Closed || slices.ContainsFunc(last, func(l state.Entry) bool { return l.Event.ID == e.Event.ID }) {
-			continue
-		}
-		if r := e.Result; r != nil && len(r.Left)+len(r.HeldBy) > 0 {
-			s.entries[i].Result = &state.Result{Evicted: r.Evicted, Deleted: r.Deleted, Skipped: r.Skipped}
-		}
-		closed = append(closed, e)
-	}
+// forget drops the closed entries beyond maxClosed that changed longest ago. s.mu is held.
+func (s *Store) forget() {
+	closed := slices.DeleteFunc(slices.Clone(s.entries), func(e state.Entry) bool { return e.Phase != state.Closed })
 	slices.SortStableFunc(closed, func(a, b state.Entry) int { return a.Changed.Compare(b.Changed) })
 	for ; len(closed) > maxClosed; closed = closed[1:] {
 		s.drop(closed[0].Event.ID)
@@ -260,17 +212,12 @@ type recordContent struct {
 // valid rejects the whole file for one bad entry: nth did not write it then.
 func (c recordContent) valid() error {
 	if c.Version != version {
-		return versionError{c.Version, version}
+		return fmt.Errorf("the file has version %d, this nth reads version %d", c.Version, version)
 	}
-	seen := make(map[string]bool, len(c.Entries))
 	for i, e := range c.Entries {
 		if err := e.Validate(); err != nil {
 			return fmt.Errorf("entry %d: %w", i, err)
 		}
-		if seen[e.Event.ID] {
-			return fmt.Errorf("entry %d: the event %q is there twice", i, e.Event.ID)
-		}
-		seen[e.Event.ID] = true
 	}
 	return nil
 }

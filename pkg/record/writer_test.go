@@ -87,62 +87,19 @@ func TestPut_ManyDuringOneWriteAreTheNext(t *testing.T) {
 	})
 }
 
-func TestPut_CallsBackOnce(t *testing.T) {
-	good, bad, worse := entry("good", state.Seen, noon), entry("bad", "wandering", noon), entry("unwritable", state.Seen, noon)
-	worse.Missing = time.Date(12025, 1, 1, 0, 0, 0, 0, time.UTC) // JSON has no such year.
-	huge := entry("huge", state.Seen, noon)
-	huge.Error = strings.Repeat("x", 33<<20)
-	full := errors.New("no space left")
-	for name, test := range map[string]struct {
-		entries []state.Entry
-		disk    []error // the result of each write
-		says    []string
-		stored  string
-	}{
-		"one that is written":         {entries: []state.Entry{good}, disk: []error{nil}, stored: "good"},
-		"no entry at all":             {},
-		"one that is refused":         {entries: []state.Entry{bad}, says: []string{`recording event "bad": the phase "wandering" is unknown`}},
-		"a good one between bad ones": {[]state.Entry{bad, good, worse}, []error{nil}, []string{`"bad": the phase`, `"unwritable": json`}, "good"},
-		"one that would not be read":  {entries: []state.Entry{huge}, disk: []error{nil}, says: []string{"larger than"}},
-		"a good one and a bad one that the disk does not take": {
-			entries: []state.Entry{good, bad}, disk: []error{full}, says: []string{"writing the record: no space left", `"bad": the phase`},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			onSlowDisk(t, func(t *testing.T, dir string, store *record.Store, disk *slowDisk) {
-				var results []error
-				store.Put(func(err error) { results = append(results, err) }, test.entries...)
-				for _, err := range test.disk {
-					disk.next(err)
-				}
-				synctest.Wait()
-				if len(results) != 1 || (results[0] != nil) != (len(test.says) > 0) {
-					t.Fatalf("results: %v, want one that says %q", results, test.says)
-				}
-				for _, want := range test.says {
-					if !strings.Contains(results[0].Error(), want) {
-						t.Errorf("result: %v, want it to say %q", results[0], want)
-					}
-				}
-				wantStored(t, dir, test.stored)
-			})
-		})
-	}
-}
-
 func TestPut_AnOlderStateNeverReplacesANewerOne(t *testing.T) {
 	phase := func(t *testing.T, dir string) state.Phase { return open(t, dir).Entries()[0].Phase }
 	onSlowDisk(t, func(t *testing.T, dir string, store *record.Store, disk *slowDisk) {
-		store.Put(nil, entry("a", state.Seen, noon))
+		store.Put(func(error) {}, entry("a", state.Seen, noon))
 		<-disk.begun
-		store.Put(nil, entry("a", state.Draining, noon))
-		store.Put(nil, entry("a", state.Drained, noon))
+		store.Put(func(error) {}, entry("a", state.Draining, noon))
+		store.Put(func(error) {}, entry("a", state.Drained, noon))
 		disk.answer <- nil
 		<-disk.begun
 		if got := phase(t, dir); got != state.Seen {
 			t.Errorf("after the first write it is %q, want what was put when it began", got)
 		}
-		store.Put(nil, entry("a", state.Closed, noon))
+		store.Put(func(error) {}, entry("a", state.Closed, noon))
 		disk.answer <- errors.New("no space left")
 		disk.next(nil)
 		synctest.Wait()
@@ -178,7 +135,7 @@ func TestFlush_WaitsForTheDisk(t *testing.T) {
 				t.Errorf("again: %v, want %v", err, result)
 			}
 		}
-		store.Put(nil, entry("a", state.Seen, noon))
+		store.Put(func(error) {}, entry("a", state.Seen, noon))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := store.Flush(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(err.Error(), "writing the record: ") {

@@ -6,8 +6,6 @@ package state
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -48,10 +46,6 @@ type Entry struct {
 	// of the boot (record.Store.Now).
 	FirstSeen time.Time `json:"first_seen"`
 	Changed   time.Time `json:"changed"`
-	// Timeless is when the event lost the deadline that it had; zero if it has one, or never had.
-	Timeless time.Time `json:"timeless,omitzero"`
-	// ListedIn is the boot in which the event was last announced.
-	ListedIn string `json:"listed_in,omitempty"`
 	// Missing is since when the event is no longer announced, although its source answers; zero while it is announced.
 	Missing time.Time `json:"missing,omitzero"`
 	// OnNode: something that nth has set for this event (the cordon, the load balancer label) may be on the Node, and nth has
@@ -60,15 +54,11 @@ type Entry struct {
 	// ReleasedAt is when it became known that an operator has uncordoned the node while this event wanted it closed; zero if nobody
 	// has. The node is not cordoned again for this event. Only pkg/policy sets it.
 	ReleasedAt time.Time `json:"released_at,omitzero"`
-	// ReleasedOn is the UID of the Node that was uncordoned, if it was known: it does not count for another one of that name.
-	ReleasedOn string `json:"released_on,omitempty"`
-	// LeftAlone: at the last look at the Node, operators limited what is done to it, so that it is not drained for this event
-	// although the rule asks for it. The phase stays what it was.
+	// LeftAlone: at the last look at the Node, operators limited what is done to it, so that it is not drained, or not cordoned, for this
+	// event although the rule asks for it. The phase stays what it was.
 	LeftAlone bool `json:"left_alone,omitempty"`
-	// CordonedAt is when the node was first found cordoned for this event; zero if it never was. ClosedIn is the boot in which
-	// it was last found cordoned, which proves that there was a Node.
+	// CordonedAt is when the node was first found cordoned for this event; zero if it never was.
 	CordonedAt time.Time `json:"cordoned_at,omitzero"`
-	ClosedIn   string    `json:"closed_in,omitempty"`
 	// CordonStamp is when that cordon was set by the API server's clock, which pods' times are by; zero if the Node did not say.
 	CordonStamp time.Time `json:"cordon_stamp,omitzero"`
 	// ActedFor is when the event was due at the time when the node was last acted upon. An event that is due later was moved.
@@ -77,14 +67,9 @@ type Entry struct {
 	Ending Ending `json:"ending,omitempty"`
 	// Failures counts the failed attempts in a row, and Error is why the last one failed.
 	Failures int `json:"failures,omitempty"`
-	// Result is what the last drain did. It names no pods any more some time after the entry was closed.
+	// Result is what the last drain did; nil once the entry is closed. Nobody changes what it points to.
 	Result *Result `json:"result,omitempty"`
 	Error  string  `json:"error,omitempty"`
-}
-
-// ClockTimes points to those of the entry's times that were read from the clock, not from a document.
-func (e *Entry) ClockTimes() []*time.Time {
-	return []*time.Time{&e.FirstSeen, &e.Timeless, &e.Changed, &e.CordonedAt, &e.ReleasedAt, &e.Missing}
 }
 
 // Acted reports whether something that was done to the node for this entry may still be in effect.
@@ -94,9 +79,6 @@ func (e Entry) Acted() bool {
 
 // Released reports whether an operator has uncordoned the node while the event wanted it closed.
 func (e Entry) Released() bool { return !e.ReleasedAt.IsZero() }
-
-// LeftOpen reports whether the event wants no more than a cordon, and the node was not cordoned, since operators want nothing done to it.
-func (e Entry) LeftOpen() bool { return e.Phase == Cordoned && e.CordonedAt.IsZero() && !e.Released() }
 
 // UnderWay reports whether the node is being cordoned or drained for the event, and the outcome is not known yet.
 func (e Entry) UnderWay() bool { return e.Phase == Cordoning || e.Phase == Draining }
@@ -142,15 +124,4 @@ func (e Entry) Validate() error {
 		return nil
 	}
 	return fmt.Errorf("the phase %q is unknown", e.Phase)
-}
-
-// Clone returns a deep copy of the entry.
-func (e Entry) Clone() Entry {
-	if e.Result != nil {
-		result := *e.Result
-		result.Left = slices.Clone(result.Left)
-		result.HeldBy = maps.Clone(result.HeldBy)
-		e.Result = &result
-	}
-	return e
 }

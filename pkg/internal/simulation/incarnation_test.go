@@ -149,7 +149,7 @@ func (i *incarnation) wire() {
 	i.agent = agent.New(agent.Config{
 		Sources: sources, Node: host{i, drain.New(line{w, i}.client(), apitest.Node, w.options)}, Identity: credential{w},
 		Record: book{i}, Service: service{i}, Policy: maps.Clone(w.rules), Unwatched: i.unwatched, BootID: w.bootID(),
-		Log: logrus.NewEntry(logger), Now: i.now, Beat: beat, Settled: i.settled,
+		Log: logrus.NewEntry(logger), Now: i.now, Settled: i.settled,
 	})
 }
 

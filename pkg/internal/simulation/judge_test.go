@@ -453,7 +453,7 @@ func (w *world) judgeOutcome(n *notice, outcome event.Outcome) {
 		}
 	case outcome != "" && limits && heard && w.sure(n, drained):
 		w.violatedLocked(outcomeTrue, "%s is reported as %s, and operators want the node left alone; %s", n.name, outcome, w.standing())
-	case outcome == event.Drained && (over.IsZero() || time.Until(over) > 0) && w.sure(n, drained) && !n.vague:
+	case outcome == event.Drained && n.drainedBy == w.nth.number && (over.IsZero() || time.Until(over) > 0) && w.sure(n, drained) && !n.vague:
 		w.judgeEmpty(n, outcomeTrue)
 	case outcome == event.OutOfTime && !w.stepped && !n.vague && n.rebooted.IsZero() && !n.firstSeen.IsZero():
 		if over.IsZero() || time.Until(over) > time.Second && time.Since(n.changed) > slow && !n.incomplete {
@@ -502,11 +502,11 @@ func (w *world) judgeEntry(i *incarnation, n *notice, before state.Phase, e stat
 	switch e.Phase {
 	case state.Drained:
 		w.judgedLocked(oneOutcome)
-		same := n.drained == w.bootID() && n.drainedBy == i.number && n.drainedAs == e.Event.ID
+		same := n.drained == w.bootID() && n.drainedBy == i.number
 		if same && time.Since(w.ruleSet[n.kind]) > time.Hour && n.rebooted.IsZero() {
 			w.violatedLocked(oneOutcome, "%s is drained again", n.name)
 		}
-		n.drained, n.drainedBy, n.drainedAs = w.bootID(), i.number, e.Event.ID
+		n.drained, n.drainedBy = w.bootID(), i.number
 		if w.sure(n, drained) {
 			w.judgedLocked(emptyIfDrained)
 			w.judgeEmpty(n, emptyIfDrained)
@@ -522,12 +522,11 @@ func (w *world) judgeEntry(i *incarnation, n *notice, before state.Phase, e stat
 		n.unsure = n.unsure || e.Ending == state.Expired || e.Ending == state.Rebooted && n.kind == event.SpotInterruption
 		if e.Phase == state.Closed && e.Ending == state.Withdrawn {
 			w.judgeWithdrawn(i, n)
-			if !n.moving { // If it is announced again, nth takes it for a new one. It may know a moving one under another ID.
-				n.firstSeen, n.settled, n.watching, n.incomplete, n.held = time.Time{}, time.Time{}, time.Time{}, false, false
-				n.lifted = time.Time{}
-			}
+			// If it is announced again, nth takes it for a new one.
+			n.firstSeen, n.settled, n.watching, n.incomplete, n.held = time.Time{}, time.Time{}, time.Time{}, false, false
+			n.lifted = time.Time{}
 		}
-		if (before != "" || w.forgot.Before(n.announced)) && (!n.moving || n.drainedAs == e.Event.ID) {
+		if before != "" || w.forgot.Before(n.announced) {
 			n.drained = ""
 		}
 	case state.Incomplete:

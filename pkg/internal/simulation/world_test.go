@@ -256,8 +256,7 @@ type notice struct {
 	deadline time.Time
 	state    event.State
 	listed   bool // its document has it now
-	moving   bool // each look finds it with another time, and so with another ID
-	looks    int  // how many looks have found it while it was moving
+	moving   bool // each look finds it with another time
 	boot     int  // the number of the boot in which it was announced
 
 	changed   time.Time // when anything about it changed last
@@ -281,7 +280,6 @@ type notice struct {
 	settled    time.Time     // when an outcome was first reported
 	drained    string        // the boot ID in which it was recorded as drained; "" if it is not
 	drainedBy  int           // the number of the incarnation that recorded that
-	drainedAs  string        // the ID under which it did
 	incomplete bool          // it was recorded as incomplete
 	ended      time.Time     // when it was recorded as over, or as being undone
 
@@ -290,14 +288,6 @@ type notice struct {
 	held      bool          // the node was surely closed for it when it was listed last
 	watching  time.Time     // the deadline at which it will be judged
 	deafSince time.Duration // for how long its document could not be read since it was unlisted
-}
-
-// id is the ID of the event now.
-func (n *notice) id() string {
-	if n.moving {
-		return fmt.Sprintf("%s~%d", n.name, n.looks)
-	}
-	return n.name
 }
 
 // snapshot returns what a look at the document of a kind finds, and notes in the notices that nth has looked.
@@ -314,10 +304,7 @@ func (w *world) snapshot(kind event.Kind) []event.Event {
 			continue
 		}
 		n.missed, n.lastSeen = time.Time{}, time.Now()
-		if n.moving {
-			n.looks++
-		}
-		ev := event.Event{ID: n.id(), Kind: kind, Code: n.code, State: n.state, Deadline: n.deadline.UTC()}
+		ev := event.Event{ID: n.name, Kind: kind, Code: n.code, State: n.state, Deadline: n.deadline.UTC()}
 		if kind == event.ScheduledMaintenance {
 			ev.Instance = instance
 		}
@@ -341,7 +328,6 @@ func (w *world) snapshot(kind event.Kind) []event.Event {
 
 // of returns the latest notice of an event's ID; nil if nothing in the world has announced it, such as the label of a lost cordon.
 func (w *world) of(id string) *notice {
-	id, _, _ = strings.Cut(id, "~")
 	for i := len(w.notices) - 1; i >= 0; i-- {
 		if w.notices[i].name == id {
 			return w.notices[i]
