@@ -176,23 +176,12 @@ func checkedSource(cfg config.Config) (*imds.Source, error) {
 func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.Source) {
 	found := source.Check(ctx)
 	if found.Unreachable != nil {
-		hint := ""
-		if found.Hops() {
-			hint = "; it accepts the connection, but its answer is lost: in a container, the instance's hop limit must be at least 2"
-		}
-		c.Fail("metadata", "%s%s", found.Unreachable, hint)
+		c.Fail("metadata", "%s", found.Unreachable)
 		return
 	}
 	c.OK("metadata", "session token received from %s", found.Endpoint)
-	if found.Slow {
-		c.Warn("metadata", "answers take up to %s: notices are seen that much later", found.Slowest.Round(time.Millisecond))
-	}
-	for _, document := range found.Lacking {
-		c.Warn("metadata", "%s is missing: the instance was launched with metadata of %s, before EC2 had it, and "+
-			"an instance of the Nitro system keeps that; replace it", document, found.Build)
-	}
 	if found.LifeCycle == "" && len(cfg.IMDS.LifeCycles) > 0 {
-		c.Warn("metadata", "the life cycle of the instance is unknown; polling everything")
+		c.Warn("metadata", "the life cycle of the instance is unknown; nothing is polled until it is known")
 	} else {
 		c.OK("metadata", "%s", source.Scope(found.LifeCycle))
 	}

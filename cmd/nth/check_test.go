@@ -3,8 +3,6 @@ package main_test
 import (
 	"bytes"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -166,31 +164,6 @@ func TestCheckGoesOnAfterWhatItMisses(t *testing.T) {
 		`fail  identity    .*/absent.*`,
 		`warn  shutdown    no advance notice: connecting to the system bus: .*`,
 		`ok    shutdown    the kubelet does not delay it`)
-}
-
-func TestCheckNamesWhatTheInstanceIsTooOldFor(t *testing.T) {
-	b := newBench(t)
-	old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/" {
-			fmt.Fprint(w, "1.0\n2020-10-27\n2021-03-23\nlatest")
-			return
-		}
-		b.imds.ServeHTTP(w, r)
-	}))
-	t.Cleanup(old.Close)
-	b.set(t, "")
-	text, err := os.ReadFile(b.settings)
-	if err == nil {
-		err = os.WriteFile(b.settings, []byte(strings.Replace(string(text), b.imds.URL, old.URL, 1)), 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := b.check(t, "")
-	mustSay(t, said, `warn  metadata    autoscaling/target-lifecycle-state is missing: the instance was launched with metadata of 2021-03-23, .*`)
-	if strings.Contains(said, "events/recommendations/rebalance is not there") {
-		t.Errorf("it misses what the instance has:\n%s", said)
-	}
 }
 
 func TestCheck_EndsWithItsSummaryWhateverTheEnvironmentHas(t *testing.T) {

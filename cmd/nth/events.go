@@ -65,14 +65,6 @@ func followTargetState(opts *imds.Options, store *record.Store, board *statusRep
 		})
 	}
 	opts.TargetState = board.setTarget
-	opts.OnUnknownState = func(state string, departs bool) {
-		log := log.WithField(systemd.FieldMessageID, systemd.TargetStateUnknown).WithField(systemd.FieldEventKind, string(event.ASGTermination))
-		if departs {
-			log.Warnf("unknown Auto Scaling target state %s: the instance was in service, so this counts as a termination", state)
-			return
-		}
-		log.Infof("unknown Auto Scaling target state %s: the instance was not in service since boot, so nothing is done", state)
-	}
 }
 
 // logHook logs a report about a lifecycle hook, with the fields of its event.

@@ -23,7 +23,7 @@ func isLifeCycle(s string) bool { return slices.Contains(lifeCycles, s) }
 func (c *IMDS) table() Table {
 	return Table{"imds", "The instance metadata service, which announces what EC2 is going to do.", []Setting{
 		{"endpoint", optionalEndpoint(&c.Endpoint),
-			"Another address, for rehearsals. Empty is 169.254.169.254, or [fd00:ec2::254] where only that answers; `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE=IPv4` or `IPv6` in the environment selects one."},
+			"Another address, for rehearsals. Empty is 169.254.169.254, or [fd00:ec2::254] with `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE=IPv6` in the environment."},
 		{"interval", duration(&c.Interval, 50*time.Millisecond, 30*time.Second),
 			"How often to look for a spot interruption. The lifecycle state is read a quarter as often, the rebalance recommendation a tenth, maintenance a sixtieth."},
 		{"withdrawn_after", duration(&c.WithdrawnAfter, 0, day),

@@ -9,35 +9,19 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
 )
 
-// The limits of one look, from the outside in: each contains those below it.
-//
-//	the silence of a poller           minSilence, 1 min or more: a look, its pause, and up to three documents
-//	a document                      firstLimit to longestLimit, 2 s to 20 s, its session token included
-//	a connection                    dialTimeout, 0.5 s, for each of the service's two addresses
-//
-// The service is on the same host and answers in milliseconds, so a document that has not come after two seconds is trouble. One that takes a
-// few seconds still tells of a notice in time. So after each time-out the limit of a poller becomes longer, and after an answer the limit is
-// four times what the answer took. A document that is read only once has onceLimit.
+// limit bounds a document, its session token included. The service is on the same host and answers in milliseconds, but one that takes a few
+// seconds still tells of a notice in time.
 //
 // EC2 drops what an instance sends above 1,024 packets a second to this service, its resolver and its clock together
 // (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html, "Query throttling"). Some 170
 // requests a minute of ten packets each are 3 % of that, so there is no limit to their number here.
-const (
-	firstLimit   = 2 * time.Second
-	longestLimit = 20 * time.Second
-	onceLimit    = 10 * time.Second
-	growth       = 5 // A time-out multiplies the limit by this.
-	roomFor      = 4 // After an answer, the limit is this many times what the answer took.
-	// dialTimeout is short because the service is on the same host: without a connection after that time, a packet was lost.
-	dialTimeout = 500 * time.Millisecond
-)
+const limit = 10 * time.Second
 
 // The most that is read, in bytes. The longest document is the history of maintenance, with about 250 bytes for each event that the
 // instance ever had.
@@ -83,14 +67,11 @@ func (p Poll) String() string {
 // A reader sends requests to the metadata service alone. It uses no proxy and follows no redirect, which could carry the session token
 // elsewhere. Each request has its own connection, as EC2 closes that after the answer.
 type reader struct {
-	source    *Source
 	sdk       *imds.Client
 	transport *http.Transport
 	observe   func(Poll)
-	timeLimit time.Duration // how long the next document may take
-	adapts    bool          // timeLimit changes with what answers take; otherwise it stays
-	answer    answer        // to the last HTTP request
-	seen      seen          // from all answers
+	answer    answer // to the last HTTP request
+	seen      seen   // from all answers
 }
 
 // answer is how the last HTTP request ended. The SDK's errors do not say that plainly, and some cannot be unwrapped.
@@ -105,39 +86,29 @@ type answer struct {
 // seen is what a reader has learned about the service from its answers, apart from documents.
 type seen struct {
 	endpoint string        // where the last answer came from, such as "http://169.254.169.254"
-	slowest  time.Duration // the longest that an answer took
 	date     time.Time     // the Date header of the last answer that had one: the service's clock; zero if there was none
 	at       time.Time     // when that answer came, by the machine's clock
 	took     time.Duration // how long that answer took
 }
 
-// newReader returns a reader that gives each document onceLimit, however long earlier ones took. Readers share nothing but which of the
-// service's addresses answers: see reach.
+// newReader returns a reader. Readers share nothing.
 func (s *Source) newReader() *reader {
-	dial := s.dial
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: -1}).DialContext
-	}
-	r := &reader{source: s, observe: s.opts.Observe, timeLimit: onceLimit, transport: &http.Transport{
-		DialContext: dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: headerLimit,
+	r := &reader{observe: s.opts.Observe, transport: &http.Transport{
+		DialContext: s.dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: headerLimit,
 	}}
 	if r.observe == nil {
 		r.observe = func(Poll) {}
-	}
-	mode := imds.EndpointModeStateUnset
-	if strings.EqualFold(s.opts.EndpointMode, modeIPv6) {
-		mode = imds.EndpointModeStateIPv6
 	}
 	// The only configuration that the SDK reads is the endpoint's environment variable: not the shared config files, nor the variable
 	// that disables it.
 	r.sdk = imds.New(imds.Options{
 		Endpoint:          s.opts.Endpoint,
-		EndpointMode:      mode,
+		EndpointMode:      s.mode,
 		HTTPClient:        r,
 		ClientEnableState: imds.ClientEnabled,
 		EnableFallback:    aws.FalseTernary, // to version 1 of the service
-		Retryer:           renewToken{},
-		// The limits are in get.
+		Retryer:           aws.NopRetryer{}, // The next look tries again.
+		// The limit is in get.
 		DisableDefaultTimeout: true, DisableDefaultMaxBackoff: true,
 	})
 	return r
@@ -180,24 +151,21 @@ func read[T any](ctx context.Context, r *reader, path string, size int, parse fu
 func readingError(path string, err error) error { return fmt.Errorf("reading %q: %w", path, err) }
 
 // get requests a document of at most size bytes and returns its body. If the service answers 404, present is false: EC2 has no such document.
-// Any answer but 200 and 404 is an error. get adapts the reader's time limit for the next document.
+// Any answer but 200 and 404 is an error.
 func (r *reader) get(ctx context.Context, path string, size int) (body []byte, present bool, err error) {
-	limited, cancel := context.WithTimeout(ctx, r.timeLimit)
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	asked := time.Now()
 	r.answer = answer{size: size}
 	// The SDK calls r.Do, once for a session token if it has none, and then for the document. Do writes the answer into r.answer.
 	_, err = r.sdk.GetMetadata(limited, &imds.GetMetadataInput{Path: path})
 	absent := r.answer.status == http.StatusNotFound
 	switch {
 	case !r.answer.token && (absent || r.answer.status == http.StatusOK): // EC2 has said whether there is such a document.
-		r.setTimeLimit(roomFor * time.Since(asked))
 		return r.answer.body, !absent, nil
 	case ctx.Err() != nil: // the caller's deadline, not the document's
 		err = ctx.Err()
 	case limited.Err() != nil:
-		err = fmt.Errorf("no answer within %s: %w", r.timeLimit, context.DeadlineExceeded)
-		r.setTimeLimit(growth * r.timeLimit)
+		err = fmt.Errorf("no answer within %s: %w", limit, context.DeadlineExceeded)
 	default:
 		err = r.answer.fault(err)
 	}
@@ -205,13 +173,6 @@ func (r *reader) get(ctx context.Context, path string, size int) (body []byte, p
 		err = fmt.Errorf("%w: %w", errToken, err)
 	}
 	return nil, false, err
-}
-
-// setTimeLimit sets the time limit of the next document, between firstLimit and longestLimit, if the reader adapts it.
-func (r *reader) setTimeLimit(limit time.Duration) {
-	if r.adapts {
-		r.timeLimit = min(max(limit, firstLimit), longestLimit)
-	}
 }
 
 // errToken marks an error of the request for a session token, which comes before the request for the document.
@@ -226,7 +187,7 @@ func (a answer) fault(err error) error {
 	case a.status == http.StatusForbidden:
 		return errors.New("the metadata service refuses to answer (403): it is disabled for this instance, or a proxy stands before it")
 	case a.status == http.StatusUnauthorized && !a.token:
-		return errors.New("the metadata service does not accept the token that it has just given (401)")
+		return errors.New("the metadata service does not accept the token (401)")
 	case a.token && a.status == http.StatusOK: // The SDK refused the token, because the answer's header has no lifetime for it.
 		return fmt.Errorf("the metadata service answers %d bytes that are no token", len(a.body))
 	case a.status != 0 && a.status != http.StatusOK: // Any other status but 404, which get handles.
@@ -234,22 +195,6 @@ func (a answer) fault(err error) error {
 	default:
 		return err
 	}
-}
-
-// renewToken is the retry policy for the SDK. The SDK repeats a request once, without a delay, and only after an answer of 401. It drops the
-// session token after a 401, so the second attempt has a new one. After any other failure, the next look tries again.
-type renewToken struct{ aws.NopRetryer }
-
-// MaxAttempts implements aws.Retryer.
-func (renewToken) MaxAttempts() int { return 2 }
-
-// RetryDelay implements aws.Retryer.
-func (renewToken) RetryDelay(int, error) (time.Duration, error) { return 0, nil }
-
-// IsErrorRetryable implements aws.Retryer. Of the errors that come here, the SDK marks only that of a 401 as retryable.
-func (renewToken) IsErrorRetryable(err error) bool {
-	var marked interface{ RetryableError() bool }
-	return errors.As(err, &marked) && marked.RetryableError()
 }
 
 // Do implements imds.HTTPClient. It reads the whole answer into r.answer, for get. The SDK calls it for session tokens (PUT) and documents
@@ -264,7 +209,7 @@ func (r *reader) Do(request *http.Request) (*http.Response, error) {
 // exchange sends a request of the SDK, and returns the answer with its body read and checked. The answer's status and body are in r.answer, too.
 func (r *reader) exchange(request *http.Request) (*http.Response, error) {
 	asked := time.Now()
-	response, err := r.reach(request)
+	response, err := r.transport.RoundTrip(request)
 	if err != nil {
 		return nil, withoutAddresses(err)
 	}
@@ -292,7 +237,6 @@ func (r *reader) exchange(request *http.Request) (*http.Response, error) {
 // record remembers what an answer says about the service. took is how long the answer took.
 func (s *seen) record(response *http.Response, took time.Duration) {
 	s.endpoint = response.Request.URL.Scheme + "://" + response.Request.URL.Host
-	s.slowest = max(s.slowest, took)
 	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
 		s.date, s.at, s.took = date, time.Now(), took
 	}
@@ -306,39 +250,4 @@ func withoutAddresses(err error) error {
 		return fmt.Errorf("%s: %w", op.Op, op.Err)
 	}
 	return err
-}
-
-// The service's own addresses. The second exists on Nitro instances with HttpProtocolIpv6 enabled, and is the only one
-// that an instance in an IPv6-only subnet can reach.
-const (
-	addressIPv4 = "169.254.169.254"
-	addressIPv6 = "[fd00:ec2::254]"
-)
-
-// reach sends a request to the service. If no endpoint or mode is configured, it may use both of the service's own addresses. It begins with
-// the one that has answered last, and tries the other one only if no connection could be made to the first.
-func (r *reader) reach(request *http.Request) (*http.Response, error) {
-	if !r.source.anyAddress || request.URL.Host != addressIPv4 { // An endpoint or a mode is configured, here or in the environment.
-		return r.transport.RoundTrip(request)
-	}
-	order := []string{addressIPv4, addressIPv6}
-	if r.source.onIPv6.Load() {
-		order = []string{addressIPv6, addressIPv4}
-	}
-	var unreached []string
-	for _, address := range order {
-		direct := request.Clone(request.Context())
-		direct.URL.Host, direct.Host = address, address
-		response, err := r.transport.RoundTrip(direct)
-		if err == nil {
-			r.source.onIPv6.Store(address == addressIPv6)
-			return response, nil
-		}
-		// The other address is worth an attempt only if no connection was made, and there is time left.
-		if op := new(net.OpError); !errors.As(err, &op) || op.Op != "dial" || request.Context().Err() != nil {
-			return nil, err
-		}
-		unreached = append(unreached, fmt.Sprintf("%s (%s)", address, withoutAddresses(err)))
-	}
-	return nil, fmt.Errorf("the metadata service cannot be reached at %s", strings.Join(unreached, ", nor at "))
 }

@@ -295,18 +295,16 @@ const inService = "InService"
 // joined the cluster while it was being prepared, and then its node goes away just the same.
 var stateMeanings = map[string]stateMeaning{
 	"Terminated": ends, "Warmed:Terminated": ends,
-	"Warmed:Hibernated": departsFromService, "Warmed:Running": departsFromService, "Warmed:Stopped": departsFromService,
 	inService: stays, "Detached": stays, "Standby": stays,
 }
 
-// stateMeaning is what a target state means for the instance; 0 if nth does not know the state.
+// stateMeaning is what a target state means for the instance. All other states, such as those of the warm pool, mean that the instance leaves if
+// it was in service.
 type stateMeaning int
 
 const (
 	// stays: the instance stays.
 	stays stateMeaning = iota + 1
-	// departsFromService: the instance leaves if it was in service.
-	departsFromService
 	// ends: the instance leaves in any case.
 	ends
 )
@@ -320,18 +318,9 @@ const (
 // EC2 may add states, such as one for the replacement of the root volume: for an instance in service, an unknown state
 // is a departure, too. To drain for nothing does less harm than to lose the pods.
 type targetStates struct {
-	opts     Options
-	served   bool          // the instance was in service, in this boot
-	state    string        // what the last good look has found
-	settled  bool          // a look has found a state whose meaning is certain
-	events   []event.Event // what that state means: the instance's departure, or nothing
-	reported reportedState // the last argument of Options.OnUnknownState
-}
-
-// reportedState is an unknown state that was reported last, and whether it was taken for a departure.
-type reportedState struct {
-	state   string
-	departs bool
+	opts   Options
+	served bool   // the instance was in service, in this boot
+	state  string // what the last good look has found
 }
 
 // look is the look of the target state's poller.
@@ -340,7 +329,7 @@ func (t *targetStates) look(ctx context.Context, r *reader) (found, error) {
 	if err != nil {
 		return found{}, err
 	}
-	return t.follow(state)
+	return t.follow(state), nil
 }
 
 var stateName = regexp.MustCompile(`^([A-Z][a-z]+)+(:([A-Z][a-z]+)+){0,2}$`)
@@ -359,47 +348,23 @@ func parseTargetState(body []byte) (string, error) {
 }
 
 // follow takes the target state that a look has found; "" if there is none. It returns the instance's departure if the state means that the
-// instance leaves, and otherwise no event. An unknown state counts once two looks in a row have found it.
-func (t *targetStates) follow(state string) (found, error) {
-	changed := state != t.state
-	t.state = state
-	if changed && t.opts.TargetState != nil {
+// instance leaves, and otherwise no event.
+func (t *targetStates) follow(state string) found {
+	if state != t.state && t.opts.TargetState != nil {
 		t.opts.TargetState(state)
 	}
+	t.state = state
 	if state == inService && !t.served {
 		t.served = true
 		if t.opts.InService != nil {
 			t.opts.InService()
 		}
 	}
-	leaves := false
-	switch meaning := stateMeanings[state]; {
-	case meaning == departsFromService:
-		leaves = t.served
-	case meaning == ends:
-		leaves = true
-	case meaning == stays, state == "": // Nothing is announced.
-	case changed && !t.settled: // No state was certain yet. To return no event would say that nothing is announced, so the look fails.
-		return found{}, fmt.Errorf("the target lifecycle state %q is not known; it is looked at again", state)
-	case changed: // It counts if the next poll finds it again. Until then, what was known stands.
-		return found{events: t.events}, nil
-	default: // A second look has found the unknown state.
-		leaves = t.served
-		t.reportUnknown(reportedState{state, leaves})
+	meaning := stateMeanings[state]
+	if state == "" || meaning == stays || meaning != ends && !t.served {
+		return found{}
 	}
-	t.settled, t.events = true, nil
-	if leaves {
-		t.events = []event.Event{t.departure(state)}
-	}
-	return found{events: t.events}, nil
-}
-
-// reportUnknown reports an unknown state once, and again if it means something else now.
-func (t *targetStates) reportUnknown(s reportedState) {
-	if t.reported != s && t.opts.OnUnknownState != nil {
-		t.opts.OnUnknownState(s.state, s.departs)
-	}
-	t.reported = s
+	return found{events: []event.Event{t.departure(state)}}
 }
 
 // departure returns the event that announces the instance's way to a target state. The event's ID contains the boot ID. An Auto Scaling group

@@ -12,11 +12,6 @@ func (s *Source) DialWith(dial func(ctx context.Context, network, address string
 	s.dial = dial
 }
 
-// Dialed is what DialWith was given.
-func (s *Source) Dialed() func(ctx context.Context, network, address string) (net.Conn, error) {
-	return s.dial
-}
-
 // The parsers, for fuzzing.
 
 func ParseSpot(body []byte) ([]event.Event, error) {
@@ -34,8 +29,7 @@ func ParseTargetState(body []byte) ([]event.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := (&targetStates{opts: Options{BootID: "boot"}, served: true}).follow(state)
-	return r.events, err
+	return (&targetStates{opts: Options{BootID: "boot"}, served: true}).follow(state).events, nil
 }
 
 func ParseMaintenance(body []byte) ([]event.Event, error) {
@@ -45,5 +39,5 @@ func ParseMaintenance(body []byte) ([]event.Event, error) {
 
 // InstanceParsers read the documents that say what the instance is.
 var InstanceParsers = map[string]func([]byte) (string, error){
-	"text": parseText, "life cycle": parseLifeCycle, "account": parseAccount, "version": newestVersion,
+	"text": parseText, "life cycle": parseLifeCycle, "account": parseAccount,
 }

@@ -22,7 +22,6 @@ type found struct {
 // poller looks for events of one kind, again and again, one look after the other.
 type poller struct {
 	kind     event.Kind
-	delay    time.Duration // before the first look
 	interval time.Duration // from the start of one look to the start of the next
 	look     func(context.Context, *reader) (found, error)
 	reader   *reader
@@ -32,14 +31,8 @@ type poller struct {
 
 // run looks until ctx ends, and delivers what each look has found, or its error, to the sink. A failed look is repeated at the same interval,
 // so that a notice is seen as soon as the service is back.
-//
-// A slow service may answer one request after the other. So the poller of the spot notice goes first: after a look that took longer than the
-// interval, it looks again at once. All others rest for as long as their last look took.
 func (p *poller) run(ctx context.Context, sink event.Sink) {
 	defer p.alive.Store(nil)
-	if !loop.Await(ctx, nil, p.delay) {
-		return
-	}
 	for {
 		start := time.Now()
 		p.alive.Store(&start)
@@ -58,9 +51,6 @@ func (p *poller) run(ctx context.Context, sink event.Sink) {
 		p.alive.Store(&end)
 		// The jitter of a twentieth keeps the pollers of a machine, and machines that were started together, from looking at the same moment.
 		next := start.Add(wait.Jitter(p.interval*19/20, 2.0/19))
-		if rest := end.Add(min(end.Sub(start), longestLimit)); p.kind != event.SpotInterruption && rest.After(next) {
-			next = rest
-		}
 		if !loop.Await(ctx, nil, time.Until(next)) {
 			return
 		}
@@ -83,8 +73,8 @@ const minSilence = time.Minute
 
 // stuck returns an error if the poller runs, and has neither begun nor ended a look for longer than its interval and the limits allow.
 func (p *poller) stuck() error {
-	limit := max(minSilence, 3*(p.interval+longestLimit))
-	if last := p.alive.Load(); last != nil && time.Since(*last) > limit {
+	longest := max(minSilence, 3*(p.interval+limit))
+	if last := p.alive.Load(); last != nil && time.Since(*last) > longest {
 		return fmt.Errorf("looking for %s: neither an answer nor an error for %s", p.kind, time.Since(*last).Round(time.Second))
 	}
 	return nil

@@ -7,7 +7,7 @@
 //	events/maintenance/{scheduled,history}  scheduled-maintenance     every 30 s
 //
 // Each kind of event has a poller of its own (poller.go), with a client and a session token of its own. So a document that hangs delays no
-// other. client.go has all limits. A failed look is reported as trouble and never as an empty snapshot: only EC2's own "there is none" means
+// other. client.go has the limits. A failed look is reported as trouble and never as an empty snapshot: only EC2's own "there is none" means
 // that nothing is announced. documents.go reads the documents; docs/events.md says how it reads odd ones.
 //
 // Newcomers begin with Source.Run.
@@ -21,10 +21,10 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/loop"
@@ -40,31 +40,22 @@ const (
 	maintenanceRatio = 60
 )
 
-// startDelay is between the first looks of two pollers, so that a service that answers one request after the other gets the urgent
-// ones first.
-const startDelay = 5 * time.Millisecond
-
-const (
-	// lifeCycleWait is how long Run waits for the life cycle, if that matters, before it polls. A healthy service answers in a few
-	// milliseconds, and an unhealthy one must not delay the first poll for a spot notice.
-	lifeCycleWait = 250 * time.Millisecond
-	// lifeCyclePause is the time between two questions for the life cycle.
-	lifeCyclePause = time.Second
-)
+// lifeCyclePause is the time between two questions for the life cycle.
+const lifeCyclePause = time.Second
 
 // Options say what a Source polls, and how often.
 type Options struct {
 	// Endpoint is the service's URL, which ends after the host or port: the SDK drops a path. Empty means EC2's own, which the environment
 	// variable AWS_EC2_METADATA_SERVICE_ENDPOINT overrides.
 	Endpoint string
-	// EndpointMode says which of EC2's own addresses is used: "IPv4" or "IPv6", in any case. Empty means whichever
-	// answers, IPv4 first. It has no effect if an endpoint is given.
+	// EndpointMode says which of EC2's own addresses is used: "IPv4" or "IPv6", in any case. Empty means IPv4. It has no effect if an
+	// endpoint is given.
 	EndpointMode string
 	// Interval is the time between two looks for a spot notice. Zero means the default. The other looks are 4, 10 and 60 times as far
 	// apart.
 	Interval time.Duration
 	// LifeCycles, if not empty, names the life cycles ("spot", "on-demand", ...) of the instances on which anything is
-	// polled at all. Everything is polled until the life cycle is known.
+	// polled at all. Nothing is polled until the life cycle is known.
 	LifeCycles []string
 	// Kinds are the kinds to poll; nil means all that this source knows, and others are ignored.
 	Kinds []event.Kind
@@ -75,10 +66,8 @@ type Options struct {
 	// if set, is called once when it first does. From then on, other target states mean that the instance leaves.
 	WasInService bool
 	InService    func()
-	// TargetState, if set, is called when the group's target state for the instance changes; "" is none. OnUnknownState, if set,
-	// is called once for each state that is not known, and says whether the instance leaves because of it.
-	TargetState    func(state string)
-	OnUnknownState func(state string, departs bool)
+	// TargetState, if set, is called when the group's target state for the instance changes; "" is none.
+	TargetState func(state string)
 	// Observe, if set, is called after each request for a document, from several goroutines at once.
 	Observe func(Poll)
 	// Scoped, if set, is called once, when it is known what is polled on this instance.
@@ -87,10 +76,9 @@ type Options struct {
 
 // Source looks at the metadata service. Make one with New.
 type Source struct {
-	opts       Options
-	dial       func(ctx context.Context, network, address string) (net.Conn, error) // nil means the network's own
-	anyAddress bool                                                                 // both of the service's own addresses may be used: see reach
-	onIPv6     atomic.Bool                                                          // the IPv6 address has answered last
+	opts Options
+	mode imds.EndpointModeState
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// targetStates follows the target state of this boot, so it outlives a run.
 	targetStates *targetStates
 
@@ -109,35 +97,26 @@ func New(opts Options) (*Source, error) {
 	if opts.BootID == "" && slices.Contains(opts.Kinds, event.ASGTermination) {
 		return nil, fmt.Errorf("polling for %s: the boot ID is missing", event.ASGTermination)
 	}
-	mode := strings.ToLower(opts.EndpointMode)
-	if mode != "" && mode != modeIPv4 && mode != modeIPv6 {
+	s := &Source{
+		opts: opts, targetStates: &targetStates{opts: opts, served: opts.WasInService},
+		dial: (&net.Dialer{Timeout: dialTimeout, KeepAlive: -1}).DialContext,
+	}
+	if err := s.mode.SetFromString(opts.EndpointMode); err != nil {
 		return nil, fmt.Errorf("the environment has %s=%q: it must be IPv4 or IPv6", EndpointModeVariable, opts.EndpointMode)
 	}
-	return &Source{
-		opts: opts, targetStates: &targetStates{opts: opts, served: opts.WasInService}, anyAddress: mode == "" && opts.Endpoint == "",
-	}, nil
+	return s, nil
 }
 
 // EndpointModeVariable is the environment variable from which AWS's SDKs take the endpoint mode.
 const EndpointModeVariable = "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE"
 
-// The modes of the endpoint, in lower case.
-const (
-	modeIPv4 = "ipv4"
-	modeIPv6 = "ipv6"
-)
+// dialTimeout is short because the service is on the same host: without a connection after that time, a packet was lost.
+const dialTimeout = 500 * time.Millisecond
 
 // Run looks for events and delivers snapshots to the sink until ctx ends. Then it waits for its last request and returns nil. Run never gives
-// up: it reports a missing or broken service to the sink, and tries again. On an instance that Options.LifeCycles excludes, it stops polling,
+// up: it reports a missing or broken service to the sink, and tries again. On an instance that Options.LifeCycles excludes, it polls nothing,
 // and only waits for ctx. Call it once at a time.
 func (s *Source) Run(ctx context.Context, sink event.Sink) error {
-	polling, stop := context.WithCancel(ctx)
-	defer stop()
-	var pollers sync.WaitGroup
-	defer pollers.Wait()
-	for _, p := range s.newPollers() {
-		pollers.Go(func() { p.run(polling, sink) })
-	}
 	scope := s.Scope("")
 	if len(s.opts.LifeCycles) > 0 {
 		lifeCycle, known := s.awaitLifeCycle(ctx)
@@ -146,17 +125,20 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 		}
 		scope = s.Scope(lifeCycle)
 	}
-	if scope.Standby { // Options.LifeCycles excludes the instance: withdraw what was found before that was known.
-		stop()
-		pollers.Wait()
+	if s.opts.Scoped != nil {
+		s.opts.Scoped(scope)
+	}
+	if scope.Standby { // An earlier process may have found something, with other settings.
 		for _, kind := range s.polledKinds() { // An empty snapshot says that no event of the kind is announced.
 			sink.Snapshot(event.Snapshot{Kind: kind})
 		}
 	}
-	if s.opts.Scoped != nil {
-		s.opts.Scoped(scope)
+	var pollers sync.WaitGroup
+	for _, p := range s.newPollers(scope.Kinds) {
+		pollers.Go(func() { p.run(ctx, sink) })
 	}
 	<-ctx.Done()
+	pollers.Wait()
 	return nil
 }
 
@@ -179,22 +161,17 @@ func (s *Source) polledKinds() []event.Kind {
 	return slices.DeleteFunc(event.PolledKinds(), func(k event.Kind) bool { return !slices.Contains(s.opts.Kinds, k) })
 }
 
-// newPollers returns a new poller for each kind of Options.Kinds, the urgent ones first, and remembers them for Stalled.
-func (s *Source) newPollers() []*poller {
+// newPollers returns a new poller for each kind, and remembers them for Stalled.
+func (s *Source) newPollers(kinds []event.Kind) []*poller {
 	all := []*poller{
 		{kind: event.SpotInterruption, interval: s.opts.Interval, look: lookForSpot},
 		{kind: event.ASGTermination, interval: targetStateRatio * s.opts.Interval, look: s.targetStates.look},
 		{kind: event.RebalanceRecommendation, interval: rebalanceRatio * s.opts.Interval, look: lookForRebalance},
 		{kind: event.ScheduledMaintenance, interval: maintenanceRatio * s.opts.Interval, look: (&maintenance{}).look},
 	}
-	all = slices.DeleteFunc(all, func(p *poller) bool { return !slices.Contains(s.opts.Kinds, p.kind) })
-	for i, p := range all {
+	all = slices.DeleteFunc(all, func(p *poller) bool { return !slices.Contains(kinds, p.kind) })
+	for _, p := range all {
 		p.reader = s.newReader()
-		p.reader.timeLimit, p.reader.adapts = firstLimit, true
-		p.delay = time.Duration(i) * startDelay
-		if len(s.opts.LifeCycles) > 0 { // Usually, Run knows the life cycle after that time.
-			p.delay += lifeCycleWait
-		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

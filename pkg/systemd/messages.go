@@ -63,8 +63,6 @@ const (
 	HookRefused = "ae1ea81054434ab9a1bbcc75f86213ab"
 	// HookCompleted: a lifecycle hook was completed, by nth or before.
 	HookCompleted = "55bff9ece09c4318836f49c7677df58d"
-	// TargetStateUnknown: the Auto Scaling group wants the instance in a state that nth does not know.
-	TargetStateUnknown = "a7e0f3b96c1d4e5f8b42d7c90e6a13b5"
 	// MetricsTrouble: metrics cannot be served, or their file cannot be written. Drains are not affected.
 	MetricsTrouble = "c098d30cd5a74cf4ae2bff56df5bd484"
 	// MessagesLost: the journal accepted no messages for a while, and some are missing. Drains are not affected.
