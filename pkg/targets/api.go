@@ -25,8 +25,8 @@ const (
 )
 
 const (
-	// answerLimit is how long one request may take, including the one for credentials, and lookLimit how long all requests of one look.
-	answerLimit, lookLimit = 4 * time.Second, 8 * time.Second
+	// answerLimit is how long one request may take, including the one for credentials.
+	answerLimit = 4 * time.Second
 	// atOnce is how many groups are asked about at once.
 	atOnce = 8
 	// mostGroups is how many target groups of a VPC are looked at. Each is a request, and all nodes share the limit for those.
@@ -96,21 +96,21 @@ func (s *service) groups(ctx context.Context, named []string) ([]*group, error) 
 	found := []*group{}
 	if !slices.Contains(named, All) {
 		for _, arn := range named {
-			found = append(found, &group{arn: arn})
+			found = append(found, &group{arn: arn, seen: time.Now()})
 		}
 		return found, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	ctx, cancel := context.WithTimeout(ctx, 2*answerLimit)
 	defer cancel()
 	for pages := elasticloadbalancingv2.NewDescribeTargetGroupsPaginator(s.sdk, &elasticloadbalancingv2.DescribeTargetGroupsInput{}); pages.HasMorePages(); {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
-			return nil, role.Explain(describeGroups, lookLimit, err)
+			return nil, role.Explain(describeGroups, 2*answerLimit, err)
 		}
 		for _, g := range page.TargetGroups {
 			machines, pods := g.TargetType == types.TargetTypeEnumInstance, g.TargetType == types.TargetTypeEnumIp
 			if (s.vpc == "" || aws.ToString(g.VpcId) == s.vpc) && (machines || pods) {
-				found = append(found, &group{arn: aws.ToString(g.TargetGroupArn), pods: pods})
+				found = append(found, &group{arn: aws.ToString(g.TargetGroupArn), pods: pods, seen: time.Now()})
 			}
 		}
 	}
@@ -120,39 +120,25 @@ func (s *service) groups(ctx context.Context, named []string) ([]*group, error) 
 	return found, nil
 }
 
-// look asks about groups, a few at once, and sets left, err and seen of each. It looks for targets that are the machine, or have one of the
-// addresses, and may still get requests. If the service throttles, or the machine has no role, the remaining groups get the same error without
-// a request. If lookLimit is over, they get an error and keep their seen: the next look begins with them, as watch.look sorts by it.
-func (s *service) look(ctx context.Context, groups []*group, addresses map[netip.Addr]bool) {
-	limited, cancel := context.WithTimeout(ctx, lookLimit)
-	defer cancel()
-	asking, limited := errgroup.WithContext(limited)
+// look asks about groups, a few at once, and sets what is known of each. It looks for targets that are the machine, or have one of the
+// addresses, and may still get requests. If the service throttles, or the machine has no role, the remaining groups are not asked about: the
+// error concerns all.
+func (s *service) look(ctx context.Context, groups []*group, addresses map[netip.Addr]bool) error {
+	asking, ctx := errgroup.WithContext(ctx)
 	asking.SetLimit(atOnce)
 	for _, g := range groups {
 		asking.Go(func() error {
-			if errors.Is(limited.Err(), context.DeadlineExceeded) {
-				g.err = role.Explain(describeHealth, lookLimit, limited.Err())
-				return nil
+			found, err := s.health(ctx, g.arn, addresses)
+			if role.Throttled(err) || errors.Is(err, role.ErrNoRole) {
+				return err
 			}
-			if g.seen.IsZero() { // This is the first request about the group. After an answer, watch.look sets seen.
-				g.seen = time.Now()
-			}
-			var found []left
-			if found, g.err = s.health(limited, g.arn, addresses); g.err == nil {
-				g.left = found
-			} else if role.Throttled(g.err) || errors.Is(g.err, role.ErrNoRole) {
-				return g.err // It ends the other requests.
+			if g.err = err; err == nil {
+				g.left, g.seen, g.looked = found, time.Now(), true
 			}
 			return nil
 		})
 	}
-	if err := asking.Wait(); err != nil {
-		for _, g := range groups {
-			if errors.Is(g.err, context.Canceled) { // because of err
-				g.err = err
-			}
-		}
-	}
+	return asking.Wait()
 }
 
 // health returns the targets of a group that are the machine, or have one of the addresses, and may still get requests. Those with the same

@@ -5,7 +5,7 @@
 // target, such as the AWS Load Balancer Controller, when the Node gets its label or the pod has gone. In a target group of the type
 // "instance" the machine itself is a target, by its instance ID; in one of the type "ip" pods are, by their addresses.
 //
-// A wait ends early if nothing can be learned: at once if IAM refuses, and after seconds if the service does not answer.
+// A wait ends early if nothing can be learned: at once if IAM refuses, and after patience if the service does not answer.
 package targets
 
 import (
@@ -49,24 +49,19 @@ const (
 	// firstPause is the longest time between two looks, and each that is throttled doubles it, up to longestPause: the nodes of a
 	// fleet that are interrupted at once share one rate limit.
 	firstPause, longestPause = 4 * time.Second, 20 * time.Second
-	// silence is how long a group may give no answer if there has never been one.
-	silence = 5 * time.Second
-	// patience is how long a group may fail that was answered before, or is throttled, and how long a controller may take to begin to
-	// deregister targets.
-	patience = time.Minute
+	// patience is how long requests may fail, and starting how long a controller may take to begin to deregister targets.
+	patience, starting = 30 * time.Second, time.Minute
 )
 
 // group is a target group, and what is known of it.
 type group struct {
 	arn  string
 	pods bool // its targets are known to be addresses
-	// left are the targets that are waited for, as of the last good look. seen is the time of that look. Before a good look, seen is when
-	// the group was first asked about; zero if it never was.
+	// left are the targets that are waited for, as of the last good look. seen is the time of that look, or else when the group was found.
 	left   []left
 	seen   time.Time
-	looked bool // a look at the group has succeeded
-	// err is why the last look failed; nil if it succeeded.
-	err error
+	looked bool  // a look at the group has succeeded
+	err    error // why the last look failed; nil if it succeeded
 }
 
 // left are those targets of a group that are waited for and have the same state. They are this machine, or pods that were on it.
@@ -91,55 +86,41 @@ type watch struct {
 	opts    Options
 	node    wait.Node
 	began   time.Time
-	service *service // nil before the metadata service has answered
-	open    []*group // those that are waited for; nil before they are known
-	failed  []*group // those that were given up
-	// throttled is how many looks in a row were throttled.
-	throttled int
+	seen    time.Time // when the last look succeeded
+	service *service  // nil before the metadata service has answered
+	open    []*group  // those that are waited for; nil before they are known
+	failed  []*group  // those that were given up
 }
 
 // Wait implements wait.Blocker. It returns nil once neither the machine nor a target with one of the node's addresses is in a target group. An
 // error says why it waits no longer: ctx has ended, a group could not be looked at, or no controller deregisters the targets. A failure to look
 // at one group does not end the wait for the others. Wait calls report with what it waits for, when that changes.
 func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left string)) error {
-	w, reported := watch{opts: t.opts, node: node, began: time.Now()}, ""
-	for {
-		done, left, err := w.ready(ctx)
+	w, reported := watch{opts: t.opts, node: node, began: time.Now(), seen: time.Now()}, ""
+	for throttled := 0; ; {
+		err := w.look(ctx)
+		done, left, why := w.judge()
+		if throttled++; !role.Throttled(err) {
+			throttled = 0
+		}
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case done:
+		case err != nil && hopeless(err, w.seen):
 			return err
-		case left != "" && left != reported:
+		case err == nil && done:
+			return why
+		case err == nil && left != "" && left != reported:
 			reported = left
 			report(left)
 		}
-		if !loop.Await(ctx, nil, role.Pause(1+w.throttled, firstPause, longestPause)) {
+		if !loop.Await(ctx, nil, role.Pause(1+throttled, firstPause, longestPause)) {
 			return ctx.Err()
 		}
 	}
 }
 
-// ready looks once at the groups, and first finds them if they are not known. done means that waiting ends; then err says why that is too
-// early, if it is. If waiting continues, left says in words what is waited for; "" if that is not known yet.
-func (w *watch) ready(ctx context.Context) (done bool, left string, err error) {
-	if w.open == nil {
-		err = w.find(ctx)
-	}
-	throttled := role.Throttled(err)
-	if err == nil {
-		throttled = w.look(ctx)
-	}
-	if w.throttled++; !throttled {
-		w.throttled = 0
-	}
-	if err != nil { // The groups are not known. That may pass.
-		return hopeless(err, w.began, false), "", err
-	}
-	return w.judge(time.Since(w.began) >= patience)
-}
-
-// find sets the groups that are waited for. Groups that have only pods are left out if no pod is waited for.
+// find finds the groups that are waited for. Groups that have only pods are left out if no pod is waited for.
 func (w *watch) find(ctx context.Context) (err error) {
 	if w.service == nil {
 		if w.service, err = newService(ctx, w.opts); err != nil {
@@ -153,45 +134,41 @@ func (w *watch) find(ctx context.Context) (err error) {
 	return err
 }
 
-// look looks once at each open group, first at those without an answer for the longest time. Then it closes groups of which no target is
-// waited for, and those that it gives up. throttled says whether a request was throttled.
-func (w *watch) look(ctx context.Context) (throttled bool) {
-	slices.SortStableFunc(w.open, func(a, b *group) int { return a.seen.Compare(b.seen) })
-	w.service.look(ctx, w.open, addresses(w.node.Addresses))
-	answers := slices.ContainsFunc(w.open, func(g *group) bool { return g.err == nil })
+// look looks once at each open group, and first finds them. It closes groups of which no target is waited for, and those that it gives up. The
+// error concerns all groups.
+func (w *watch) look(ctx context.Context) error {
+	if w.open == nil {
+		if err := w.find(ctx); err != nil {
+			return err
+		}
+	}
+	if err := w.service.look(ctx, w.open, addresses(w.node.Addresses)); err != nil {
+		return err
+	}
+	w.seen = time.Now()
 	w.open = slices.DeleteFunc(w.open, func(g *group) bool {
-		throttled = throttled || role.Throttled(g.err)
 		switch {
 		case missing(g.err): // A group that was deleted has no targets.
 			return true
 		case g.err == nil:
-			g.seen, g.looked = time.Now(), true
 			return len(g.left) == 0
-		case g.seen.IsZero() && answers: // A slow service left no time to ask about it: the next look does, first.
-			return false
-		case hopeless(g.err, g.seen, g.looked):
+		case hopeless(g.err, g.seen):
 			w.failed = append(w.failed, g)
 			return true
 		}
 		return false
 	})
-	return throttled
+	return nil
 }
 
-// hopeless reports whether to give up after err, if requests have failed since a time. A service that has answered before, or that throttles
-// requests, gets more time.
-func hopeless(err error, since time.Time, answered bool) bool {
-	limit := silence
-	if answered || role.Throttled(err) {
-		limit = patience
-	}
-	return lasting(err) || time.Since(since) >= limit
-}
+// hopeless reports whether to give up after err, if requests have failed since a time.
+func hopeless(err error, since time.Time) bool { return lasting(err) || time.Since(since) >= patience }
 
-// judge decides by the last look whether waiting ends: see ready for the results. It waits for draining targets. It waits for others only as
-// long as a controller may begin to deregister them; late says that it should have begun. A controller deregisters the machine itself only if
-// the Node has the label.
-func (w *watch) judge(late bool) (done bool, left string, err error) {
+// judge decides by the last look whether waiting ends; then why says why that is too early, if it is. Otherwise left says in words what is
+// waited for; "" if that is not known yet. It waits for draining targets, and for others only as long as a controller may take to begin. A
+// controller deregisters the machine itself only if the Node has the label.
+func (w *watch) judge() (done bool, left string, why error) {
+	late := time.Since(w.began) >= starting
 	var waiting, stuck []string
 	unknown, unlabeled := false, false
 	for _, g := range w.open {
@@ -211,7 +188,7 @@ func (w *watch) judge(late bool) (done bool, left string, err error) {
 	case unlabeled:
 		return true, "", fmt.Errorf("%s, and the node is not labeled for anybody to take it out", strings.Join(stuck, ", "))
 	case len(stuck) > 0:
-		return true, "", fmt.Errorf("%s, and no controller has begun to deregister it within %s", strings.Join(stuck, ", "), patience)
+		return true, "", fmt.Errorf("%s, and no controller has begun to deregister it within %s", strings.Join(stuck, ", "), starting)
 	}
 	return true, "", w.failure()
 }
@@ -256,7 +233,9 @@ func (t *Targets) Check(ctx context.Context) ([]Found, error) {
 	if err := w.find(ctx); err != nil {
 		return nil, err
 	}
-	w.service.look(ctx, w.open, nil)
+	if err := w.service.look(ctx, w.open, nil); err != nil {
+		return nil, err
+	}
 	all := make([]Found, len(w.open))
 	for i, g := range w.open {
 		all[i] = Found{Group: name(g.arn), Text: "the machine is no target in " + name(g.arn), Err: g.err}

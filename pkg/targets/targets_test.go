@@ -254,16 +254,16 @@ func TestWait_EndsWhenAndWhy(t *testing.T) {
 			prepare: func(r *rig) { r.outage(elbtest.Throttled(0), 55*time.Second) }, took: 55 * time.Second, reports: []string{leaves},
 		},
 		"a long silence": {
-			prepare: func(r *rig) { r.outage(elbtest.Silent(), time.Hour) }, took: 65 * time.Second, reports: []string{leaves},
+			prepare: func(r *rig) { r.outage(elbtest.Silent(), time.Hour) }, took: 38 * time.Second, reports: []string{leaves},
 			why: "tg/web: calling " + health + ": no answer within 4s",
 		},
 		"all are silent": {
-			prepare: func(r *rig) { r.many(60); r.elb.Fail(elbtest.Silent()) }, took: 5 * time.Second, asked: 130,
+			prepare: func(r *rig) { r.many(60); r.elb.Fail(elbtest.Silent()) }, took: 30 * time.Second, asked: 130,
 			why: "tg/web-0 and 59 more: calling " + health + ": no answer within 4s",
 		},
 		"all are throttled": {
-			prepare: func(r *rig) { r.many(60); r.elb.Fail(elbtest.Throttled(0)) }, took: time.Minute, asked: 130,
-			why: "tg/web-0 and 59 more: calling " + health + ": Throttling: it is a fault",
+			prepare: func(r *rig) { r.many(60); r.elb.Fail(elbtest.Throttled(0)) }, took: 30 * time.Second, asked: 60,
+			why: "calling " + health + ": Throttling: it is a fault",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -352,30 +352,18 @@ func TestWait_AsksAboutAFewGroupsAtOnce(t *testing.T) {
 	})
 }
 
-// There is no time to ask about all of them in one look.
-func TestWait_ASlowServiceIsAskedAboutAllGroups(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.takes = 900 * time.Millisecond
-		r.many(100)
-		r.elb.Deregister(instance)
-		if took, err := r.out(true); err != nil || took < 20*time.Second || took > time.Minute {
-			t.Errorf("it took %s: %v", took, err)
-		}
-	})
-}
-
 func TestWait_SlowsDownWhereThrottled(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.web(time.Hour)
 		r.elb.Deregister(instance)
-		r.elb.Fail(elbtest.Throttled(3))
+		r.elb.Fail(elbtest.Throttled(2))
 		ctx, cancel := context.WithTimeout(r.t.Context(), 2*time.Minute)
 		defer cancel()
 		if err := r.targets().Wait(ctx, wait.Node{Labeled: true}, func(string) {}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("it ended with %v", err)
 		}
 		calls := r.elb.Calls("")
-		for n, most := range []time.Duration{8, 16, 20, 4} { // The fourth is after a good answer.
+		for n, most := range []time.Duration{8, 16, 4} { // The third is after a good answer.
 			if pause := calls[n+1].At.Sub(calls[n].At); pause < most*time.Second/2 || pause > most*time.Second {
 				t.Errorf("pause %d was %s, want %d s at most, and half of that at least", n+1, pause, most)
 			}
