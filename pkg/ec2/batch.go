@@ -29,12 +29,6 @@ type batcher[V any] struct {
 	next *batch[V] // the batch that lookups still join; nil if there is none
 }
 
-// answer is what AWS has answered for a key: its value, or that it is not known.
-type answer[V any] struct {
-	value V
-	known bool
-}
-
 // batch is one request, under way or about to be. values and err may be read once done is closed.
 type batch[V any] struct {
 	keys   map[string]bool
@@ -48,25 +42,23 @@ func newBatcher[V any](query func(context.Context, []string) (map[string]V, erro
 	return &batcher[V]{query: query, cache: cache.NewLRUExpireCache(maxCached)}
 }
 
-// get looks a key up, in the cache first. known is false if AWS does not know the key.
-func (b *batcher[V]) get(ctx context.Context, key string) (value V, known bool, err error) {
+// get looks a key up, in the cache first. The value of a key that AWS does not know is the zero value.
+func (b *batcher[V]) get(ctx context.Context, key string) (V, error) {
 	if cached, hit := b.cache.Get(key); hit {
-		found := cached.(answer[V])
-		return found.value, found.known, nil
+		return cached.(V), nil
 	}
 	return b.fetch(ctx, key)
 }
 
-// fetch looks a key up without the cache, by a request that begins after the call. known is false if AWS does not know the key.
-func (b *batcher[V]) fetch(ctx context.Context, key string) (value V, known bool, err error) {
+// fetch is get without the cache, by a request that begins after the call.
+func (b *batcher[V]) fetch(ctx context.Context, key string) (value V, err error) {
 	next := b.join(ctx, key)
 	select {
 	case <-next.done:
+		return next.values[key], next.err
 	case <-ctx.Done():
-		return value, false, ctx.Err()
+		return value, ctx.Err()
 	}
-	value, known = next.values[key]
-	return value, known, next.err
 }
 
 // join adds a key to the batch that lookups still join, and returns that batch. If there is none, it begins one.
@@ -105,7 +97,7 @@ func (b *batcher[V]) run(ctx context.Context, batch *batch[V]) {
 			if !known {
 				ttl = unknownTTL
 			}
-			b.cache.Add(key, answer[V]{value, known}, ttl)
+			b.cache.Add(key, value, ttl)
 		}
 	}
 	close(batch.done)

@@ -2,26 +2,22 @@
 // cluster they belong, and what is scheduled for them (status.go). Newcomers begin with Catalog.
 //
 // Many instances are looked up at once when a queue fills, and AWS limits requests for the whole account. So lookups that come within moments
-// of each other share a request, answers are cached for minutes (batch.go), and requests that fail are repeated after a second or two.
+// of each other share a request, and answers are cached for minutes (batch.go).
 package ec2
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
-	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	autoscalingtypes "github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
-	"github.com/aws/smithy-go/middleware"
 
 	"github.com/nth-project/nth/pkg/role"
 )
@@ -58,18 +54,12 @@ const ClusterTag = "kubernetes.io/cluster/"
 const groupTag = "aws:autoscaling:groupName"
 
 const (
-	// lookupTimeout bounds one lookup, with its retries. attemptTimeout bounds one attempt, so that a dead connection does not use up
-	// the time of the lookup.
-	lookupTimeout, attemptTimeout = 30 * time.Second, 8 * time.Second
-	// minBackoff and maxBackoff bound the pauses between attempts. They are short, because a node whose instance is gone in two
-	// minutes may wait for the answer. As up to 200 lookups share a request, few requests are made even in a storm.
-	minBackoff, maxBackoff = time.Second, 2 * time.Second
+	// lookupTimeout bounds one lookup, with the SDK's retries.
+	lookupTimeout = 15 * time.Second
 	// maxBatch is how many instances are looked up in one request: a filter takes 200 values.
 	maxBatch = 200
 	// maxPage is how many instances EC2 describes in one answer, at most.
 	maxPage = 1000
-	// probeTimeout bounds requests for which an operator waits, such as those of "nth-queue check".
-	probeTimeout = 10 * time.Second
 )
 
 // Options say how AWS is reached, and which instances are managed.
@@ -91,50 +81,12 @@ type Catalog struct {
 
 // New returns a catalog that has made no request yet.
 func New(opts Options) *Catalog {
-	opts.AWS.Retryer = newRetryer
-	opts.AWS.APIOptions = append(slices.Clone(opts.AWS.APIOptions), limitAttempts)
 	c := &Catalog{tag: opts.Tag, autoscaling: autoscaling.NewFromConfig(opts.AWS), ec2: ec2.NewFromConfig(opts.AWS)}
 	c.byID = c.filtered("instance-id", func(i Instance) string { return i.ID })
 	c.atAddress = c.filtered("private-ip-address", func(i Instance) string { return i.Address })
 	c.inGroup = c.filtered("tag:"+groupTag, func(i Instance) string { return i.Group })
 	c.groupTagged = newBatcher(c.describeGroupTags)
 	return c
-}
-
-// newRetryer returns the SDK's retryer with the pauses of this package. Its attempts end before lookupTimeout does. So a lookup
-// returns AWS's last error, which says more than that the time is over.
-//
-// The SDK's quota for retries is switched off. Minutes of trouble use it up, and only hundreds of successful requests fill it again.
-func newRetryer() aws.Retryer {
-	return retry.NewStandard(func(o *retry.StandardOptions) {
-		o.MaxAttempts = int(lookupTimeout/maxBackoff) - 1
-		o.RateLimiter = ratelimit.None
-		o.Backoff = retry.BackoffDelayerFunc(func(attempt int, _ error) (time.Duration, error) {
-			return role.Pause(attempt, minBackoff, maxBackoff), nil
-		})
-		timedOut := func(err error) aws.Ternary {
-			if errors.Is(err, context.DeadlineExceeded) { // The attempt has used up its own time: see limitAttempts.
-				return aws.TrueTernary
-			}
-			return aws.UnknownTernary // The other Retryables decide.
-		}
-		// The SDK knows AWS's codes for throttling. A proxy sends only the status.
-		tooMany := retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}}
-		o.Retryables = append([]retry.IsErrorRetryable{retry.IsErrorRetryableFunc(timedOut), tooMany}, o.Retryables...)
-	})
-}
-
-// limitAttempts adds a middleware to a client of the SDK. The middleware bounds each attempt by attemptTimeout. It comes after the middleware
-// that retries, so that the SDK runs it for each attempt.
-func limitAttempts(stack *middleware.Stack) error {
-	limit := func(
-		ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler,
-	) (middleware.FinalizeOutput, middleware.Metadata, error) {
-		ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-		defer cancel()
-		return next.HandleFinalize(ctx, in)
-	}
-	return stack.Finalize.Insert(middleware.FinalizeMiddlewareFunc("AttemptTimeout", limit), "Retry", middleware.After)
 }
 
 // ErrRefused means that IAM does not allow a request.
@@ -160,15 +112,13 @@ func (c *Catalog) LookAnew(ctx context.Context, id string) (found Instance, know
 
 // look looks an instance up by get, which is byID.get or byID.fetch. If the instance itself does not have the tag of Options, look asks
 // whether its Auto Scaling group has it. That is a request of its own, so that its failure does not affect the other instances of a batch.
-func (c *Catalog) look(
-	ctx context.Context, id string, get func(context.Context, string) ([]Instance, bool, error),
-) (found Instance, known bool, err error) {
-	all, known, err := get(ctx, id)
-	if known { // An ID has one instance.
+func (c *Catalog) look(ctx context.Context, id string, get func(context.Context, string) ([]Instance, error)) (found Instance, known bool, err error) {
+	all, err := get(ctx, id)
+	if known = len(all) > 0; known { // An ID has one instance.
 		found = all[0]
 	}
 	if err == nil && !found.Managed && found.Group != "" {
-		found.Managed, _, err = c.groupTagged.get(ctx, found.Group)
+		found.Managed, err = c.groupTagged.get(ctx, found.Group)
 	}
 	if err != nil {
 		err = fmt.Errorf("asking EC2 about %s: %w", id, err)
@@ -178,7 +128,7 @@ func (c *Catalog) look(
 
 // AtAddress returns the instances that have a private IP address, in any VPC. The answer may be minutes old.
 func (c *Catalog) AtAddress(ctx context.Context, address string) ([]Instance, error) {
-	found, _, err := c.atAddress.get(ctx, address)
+	found, err := c.atAddress.get(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("asking EC2 for the instances at %s: %w", address, err)
 	}
@@ -187,7 +137,7 @@ func (c *Catalog) AtAddress(ctx context.Context, address string) ([]Instance, er
 
 // InGroup returns the IDs of the instances of an Auto Scaling group. The answer may be minutes old.
 func (c *Catalog) InGroup(ctx context.Context, group string) ([]string, error) {
-	found, _, err := c.inGroup.get(ctx, group)
+	found, err := c.inGroup.get(ctx, group)
 	if err != nil {
 		return nil, fmt.Errorf("asking EC2 for the instances of the group %s: %w", group, err)
 	}
@@ -217,7 +167,7 @@ func ids(instances []Instance) []string {
 // Marks returns the Auto Scaling groups of instances, and the clusters in their tags, each sorted and without duplicates. A sample is enough
 // for its callers, so Marks looks only at the first maxBatch of the IDs.
 func (c *Catalog) Marks(ctx context.Context, ids []string) (groups, clusters []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	found, err := c.list(ctx, "instance-id", ids[:min(len(ids), maxBatch)])
 	if err != nil {
