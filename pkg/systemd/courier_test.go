@@ -55,39 +55,15 @@ func TestJournalHook_AJournalThatHangsDelaysNothing(t *testing.T) {
 	})
 }
 
-func TestJournalHook_CountsWhatIsLost(t *testing.T) {
-	for name, after := range map[string]bool{"and others follow": true, "and they were the last": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				logger, letGo, taken := hanging()
-				const many = 2000
-				for i := range many {
-					logger.Info(i)
-				}
-				letGo()
-				if after {
-					logger.Info("after")
-				}
-				kept, lost := 0, 0
-				for _, e := range taken() {
-					switch {
-					case e.fields[systemd.FieldMessageID] == systemd.MessagesLost:
-						if _, err := fmt.Sscanf(e.message, "the journal did not accept messages in time, and lost %d", &lost); err != nil || e.priority != 4 {
-							t.Errorf("it is said that %q, with priority %d", e.message, e.priority)
-						}
-						if by := e.fields["SYSLOG_IDENTIFIER"]; by != "someone" {
-							t.Errorf("it is said by %q", by)
-						}
-					case lost == 0:
-						kept++
-					case e.message != "after":
-						t.Errorf("after the gap there is %q", e.message)
-					}
-				}
-				if kept < 1000 || kept+lost != many {
-					t.Errorf("%d messages were kept and %d counted as lost, want %d in all", kept, lost, many)
-				}
-			})
-		})
-	}
+func TestJournalHook_KeepsABoundedNumberOfEntries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logger, letGo, taken := hanging()
+		for i := range 2000 {
+			logger.Info(i)
+		}
+		letGo()
+		if got := len(taken()); got < 1000 || got > 1100 {
+			t.Errorf("%d of 2000 messages were kept, want about a thousand", got)
+		}
+	})
 }

@@ -65,8 +65,6 @@ const (
 	HookCompleted = "55bff9ece09c4318836f49c7677df58d"
 	// MetricsTrouble: metrics cannot be served, or their file cannot be written. Drains are not affected.
 	MetricsTrouble = "c098d30cd5a74cf4ae2bff56df5bd484"
-	// MessagesLost: the journal accepted no messages for a while, and some are missing. Drains are not affected.
-	MessagesLost = "f085fb4339a845e9acc48245f1c888a8"
 	// ConfigInvalid: the settings are invalid. nth does not start, and on a reload keeps the current ones.
 	ConfigInvalid = "af433a064f5140b0b45ea31d181507a3"
 	// MessagePoisoned: nth-queue cannot understand a message in the queue.

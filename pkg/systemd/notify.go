@@ -5,7 +5,6 @@
 package systemd
 
 import (
-	"cmp"
 	"fmt"
 	"net"
 	"strings"
@@ -24,10 +23,9 @@ import (
 // Notifications are best effort: a service continues when nobody listens. It waits sendTimeout at most for a manager that is too busy. Such a
 // manager gets the notifications later, in sequence. Err returns the failure, for a log line that explains why systemd killed the service.
 type Notifier struct {
-	mu          sync.Mutex
-	status      string // the last one that was sent; "" if the next one must be sent in any case
-	intervalErr error  // why the watchdog's interval cannot be read
-	unsent      error  // the first of the failures since a notification was last sent
+	mu     sync.Mutex
+	status string // the last one that was sent; "" if the next one must be sent in any case
+	err    error  // of the last notification, or why the watchdog's interval cannot be read; nil if that went well
 
 	sender sender
 }
@@ -64,7 +62,7 @@ func (n *Notifier) Status(format string, args ...any) {
 func (n *Notifier) Err() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return cmp.Or(n.intervalErr, n.unsent)
+	return n.err
 }
 
 // WatchdogInterval returns how long systemd waits for a Beat before it kills the service; 0 if there is no watchdog.
@@ -73,32 +71,23 @@ func (n *Notifier) WatchdogInterval() time.Duration {
 	if err != nil {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.intervalErr = cmp.Or(n.intervalErr, fmt.Errorf("reading the watchdog's interval: %w", err))
+		n.err = fmt.Errorf("reading the watchdog's interval: %w", err)
 	}
 	return interval
 }
 
-// send queues a state in the format of sd_notify(3), and waits a moment until it is sent.
+// send queues a state in the format of sd_notify(3), and waits a moment until it is sent. Err returns a failure until a later state is sent.
 func (n *Notifier) send(state string) {
-	n.sender.send(datagram{message: state}, n.sendState)
-}
-
-// sendState sends a queued state to systemd; the sender calls it. Err returns a failure until a later state is sent.
-func (n *Notifier) sendState(d datagram) {
-	var err error
-	if d.lost == 0 { // Otherwise d has no state to send: it stands for states that were lost.
-		if _, err = daemon.SdNotify(false, d.message); err == nil {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			n.unsent = nil
-			return
+	n.sender.send(func() {
+		_, err := daemon.SdNotify(false, state)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.err = nil
+		if err != nil {
+			n.err = fmt.Errorf("telling systemd %q: %w", state, err)
+			n.status = "" // The status may be what was lost: Status must send the same one again.
 		}
-		err = fmt.Errorf("telling systemd %q: %w", d.message, err)
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.status = "" // The status may be among what was lost: Status must send the same one again.
-	n.unsent = cmp.Or(n.unsent, err)
+	})
 }
 
 // journalSocket is where the journal receives entries with fields.

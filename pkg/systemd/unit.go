@@ -1,9 +1,7 @@
 package systemd
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -17,26 +15,24 @@ import (
 var unitDirectories = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
 
 // readUnit returns the assignments in the section [Service] of a service's unit and its drop-ins, below root ("" for "/"). Their sequence is
-// that in which systemd applies them. If an assignment's value is empty, the caller has to reset the list. found is false if there is no
-// unit.
-func readUnit(root, service string) (all []assignment, found bool, err error) {
-	paths := unitFiles(root, service)
-	for _, path := range paths {
-		text, err := readFile(path)
+// that in which systemd applies them. If an assignment's value is empty, the caller has to reset the list.
+func readUnit(root, service string) (all []assignment, err error) {
+	for _, path := range unitFiles(root, service) {
+		text, err := os.ReadFile(path)
 		if err != nil {
-			return nil, false, fmt.Errorf("reading the unit %s: %w", path, err)
+			return nil, fmt.Errorf("reading the unit %s: %w", path, err)
 		}
-		all = append(all, assignments(string(text), " ")...)
+		all = append(all, assignments(string(text))...)
 	}
-	return slices.DeleteFunc(all, func(a assignment) bool { return a.section != "[Service]" }), len(paths) > 0, nil
+	return slices.DeleteFunc(all, func(a assignment) bool { return a.section != "[Service]" }), nil
 }
 
 // assignment is a line "name=value" below a line "[section]".
 type assignment struct{ section, name, value string }
 
-// assignments parses the text of a unit (systemd.syntax(7)), or of an EnvironmentFile=. A line that ends with a backslash continues in the
-// next one that is not a comment, with joint between them. Lines that are not assignments are ignored, as by systemd.
-func assignments(text, joint string) (all []assignment) {
+// assignments parses the text of a unit (systemd.syntax(7)). A line that ends with a backslash continues in the next one that is not a comment.
+// Lines that are not assignments are ignored, as by systemd.
+func assignments(text string) (all []assignment) {
 	section, begun := "", ""                         // begun is the text of a line that continues
 	for line := range strings.Lines(text + "\n\n") { // The empty line ends the last line, which may have a backslash.
 		line = strings.TrimSpace(line)
@@ -44,7 +40,7 @@ func assignments(text, joint string) (all []assignment) {
 			continue // It is a comment.
 		}
 		if part, continued := strings.CutSuffix(line, `\`); continued {
-			begun += part + joint
+			begun += part + " "
 			continue
 		}
 		line, begun = begun+line, ""
@@ -71,12 +67,10 @@ func unitFiles(root, service string) []string {
 		return nil
 	}
 	dropIns := map[string]string{} // paths by file name: of several drop-ins with one name, one is used
-	for _, name := range dropInNames(service) {
-		for _, directory := range slices.Backward(unitDirectories) {
-			found, _ := filepath.Glob(filepath.Join("/", root, directory, name, "*.conf")) // It fails only for a malformed pattern.
-			for _, path := range found {
-				dropIns[filepath.Base(path)] = path
-			}
+	for _, directory := range slices.Backward(unitDirectories) {
+		found, _ := filepath.Glob(filepath.Join("/", root, directory, service+".d", "*.conf")) // It fails only for a malformed pattern.
+		for _, path := range found {
+			dropIns[filepath.Base(path)] = path
 		}
 	}
 	paths := []string{main}
@@ -84,26 +78,6 @@ func unitFiles(root, service string) []string {
 		paths = append(paths, dropIns[name])
 	}
 	return paths
-}
-
-// dropInNames returns the names of the directories for a service's drop-ins: for all services, for those with the same prefix up to a dash,
-// and for this one. The last has the highest precedence.
-func dropInNames(service string) []string {
-	names := []string{"service.d"}
-	for i, r := range service {
-		if r == '-' {
-			names = append(names, service[:i+1]+".service.d")
-		}
-	}
-	return append(names, service+".d")
-}
-
-// readFile reads a file. It refuses a pipe or a socket, which might block, but not a device: a unit may be a link to /dev/null.
-func readFile(path string) ([]byte, error) {
-	if info, err := os.Stat(path); err == nil && info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0 {
-		return nil, errors.New("it is not a file, but a pipe or a socket")
-	}
-	return os.ReadFile(path)
 }
 
 // credentialLists has the settings of a unit for credentials. Several share one list, which an empty value of any of them resets: those with
@@ -115,7 +89,7 @@ var credentialLists = map[string]string{
 // ReadCredentials returns which credentials a service gets by its unit files below root ("" for "/"): a line such as
 // "LoadCredential=ID:PATH" for each; nil if there is no such unit.
 func ReadCredentials(root, service string) (lines []string, err error) {
-	all, _, err := readUnit(root, service)
+	all, err := readUnit(root, service)
 	for _, a := range all {
 		list := credentialLists[a.name]
 		switch {
