@@ -87,9 +87,9 @@ type Options struct {
 	// of Nodes. Urgent, if set, reports whether this node's requests are urgent there. It may be called from any goroutine.
 	Gate, Requests *kube.Gate
 	Urgent         func() bool
-	// Unchanged, if set, reports whether the Node still has a resource version, as far as a watch of all Nodes tells. It is not read again
-	// while it has.
-	Unchanged func(version string) bool
+	// Watched, if set, returns the Node as a watch of all Nodes shows it; nil if it does not. A guard looks at this instead of reading the
+	// Node. It needs the managed fields that ClosedBy keeps.
+	Watched func() *corev1.Node
 	// OwnTaint, if set, reports whether a taint is the Writer's: it is taken off together with its cordon.
 	OwnTaint func(corev1.Taint) bool
 }

@@ -111,7 +111,7 @@ func TestGoal(t *testing.T) {
 	// A watch of all Nodes spares the guard any look that is not requested.
 	run(t, "an event joins during a look", func(t *testing.T, s *apitest.Server) {
 		s.Answer("get", slowly(3*time.Second))
-		r := begin(t, s, drain.Options{Unchanged: func(version string) bool { return version == s.CurrentNode().ResourceVersion }})
+		r := begin(t, s, drain.Options{Watched: s.CurrentNode})
 		time.Sleep(time.Second)
 		r.adjust(joining)
 		r.succeed()

@@ -307,30 +307,9 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		handled := make(chan struct{})
 		g.loop.Post(func() { g.handleLook(v, number, goal.Generation); close(handled) })
 		minPause = min(minPause, pause)
-		more = loop.Await(ctx, handled, forever) && loop.Await(ctx, nil, minPause) && g.awaitLook(ctx, v, pause-minPause)
+		more = loop.Await(ctx, handled, forever) && loop.Await(ctx, nil, minPause) && loop.Await(ctx, g.wantLook, pause-minPause)
 	}
 	return nil
-}
-
-// awaitLook waits until the next look is due: one is requested, or the pause is over and the Node may have changed since the last look. It
-// returns false if the guard ends first.
-func (g *guard) awaitLook(ctx context.Context, last view, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-g.wantLook:
-			return true
-		case <-timer.C:
-		}
-		if unchanged := g.node.opts.Unchanged; unchanged == nil || last.err != nil || last.tidy != nil || !unchanged(last.version) {
-			return true
-		}
-		g.loop.Post(g.pods.Replan) // as after a look
-		timer.Reset(lookEvery)
-	}
 }
 
 // handleLook handles the result of a look. generation is the goal's when it began. If the look changed what the agent

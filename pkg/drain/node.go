@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
@@ -121,6 +122,22 @@ func (m memory) anotherThan(uid types.UID) bool { return m.view.uid != "" && m.v
 // staysOpen reports whether somebody has uncordoned the node for all reasons of a goal.
 func (m memory) staysOpen(goal Goal) bool { return !goal.Close || m.uncordonedIn == goal.Generation }
 
+// watched returns the Node as Options.Watched shows it; nil if it is to be read: what the watch shows may be older than the last look, or that
+// failed to write.
+func (n *Node) watched(last view) *corev1.Node {
+	if n.opts.Watched == nil || last.err != nil || last.tidy != nil {
+		return nil
+	}
+	node := n.opts.Watched()
+	if node == nil || last.version == "" {
+		return node
+	}
+	if order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, last.version); err != nil || order < 0 {
+		return nil
+	}
+	return node
+}
+
 // close makes one look: it reads the Node, and cordons it if the goal asks for that and the Node is not cordoned. before is what the guard knows
 // from earlier looks. If the cordon fails, the view has err and the Node's uid; if the read fails, err alone.
 func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
@@ -128,9 +145,12 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	if before.view.closed() {
 		precedence = kube.InTurn
 	}
-	node, err := n.get(ctx, precedence)
-	if err != nil {
-		return view{err: err, missing: kube.NotFound(err)}
+	node := n.watched(before.view)
+	if node == nil {
+		var err error
+		if node, err = n.get(ctx, precedence); err != nil {
+			return view{err: err, missing: kube.NotFound(err)}
+		}
 	}
 	if before.anotherThan(node.UID) {
 		before.view, before.uncordonedIn = view{}, 0 // What operators wanted was about the Node before.
@@ -139,6 +159,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	v := n.viewOf(node, n.cordonOf(node, goal, before, reopened), goal)
 	if v.cordon == CordonNone {
 		goal.Claim.Writer = n.opts.Writer
+		var err error
 		node, err = n.patchToEnd(ctx, n.dropVersionAfter(cordonPatch(node, goal.Claim), before.conflicts), goal.patchTimeout())
 		if apierrors.IsInvalid(err) {
 			err = errAnotherNode // The API server says that a UID cannot be changed. The next look reads the new Node.
@@ -252,6 +273,16 @@ func (n *Node) writes(manager string) bool { return manager == Host || manager =
 // closedBy returns the managed fields of the one who has made the node unschedulable; ours if we have set the same. found is false if nobody is
 // known to have.
 func (n *Node) closedBy(node *corev1.Node) (by metav1.ManagedFieldsEntry, found bool) {
+	for _, m := range ClosedBy(node) {
+		if !found || !n.writes(by.Manager) {
+			by, found = m, true
+		}
+	}
+	return by, found
+}
+
+// ClosedBy returns the managed fields of those who have made a Node unschedulable, reduced to that field.
+func ClosedBy(node *corev1.Node) (all []metav1.ManagedFieldsEntry) {
 	for _, m := range node.ManagedFields {
 		var fields struct {
 			Spec map[string]json.RawMessage `json:"f:spec"`
@@ -259,11 +290,12 @@ func (n *Node) closedBy(node *corev1.Node) (by metav1.ManagedFieldsEntry, found 
 		if m.Manager == kube.Forgotten || m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
 			continue // It says nothing.
 		}
-		if _, set := fields.Spec["f:unschedulable"]; set && !(found && n.writes(by.Manager)) {
-			by, found = m, true
+		if _, set := fields.Spec["f:unschedulable"]; set {
+			m.FieldsV1 = metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)
+			all = append(all, m)
 		}
 	}
-	return by, found
+	return all
 }
 
 // cordonStamp is when the node was cordoned, by the API server's clock. If it is schedulable, that is when our claim was last written that is

@@ -260,10 +260,7 @@ func (f *Fleet) drainNode(on node, urgent func() bool) agent.Node {
 	options := f.rules.Load().Drain
 	options.Writer, options.UID, options.Requests, options.Urgent = f.opts.Lease, on.uid, f.requests, urgent
 	options.OwnTaint = f.opts.Taints.isOwn
-	options.Unchanged = func(version string) bool {
-		now := f.nodes.watched(on)
-		return now != nil && now.ResourceVersion == version
-	}
+	options.Watched = func() *corev1.Node { return f.nodes.watched(on) }
 	if own := f.opts.Own; on.name == own.Node {
 		options.Last = own.Namespace + "/" + own.Pod
 	}
