@@ -78,16 +78,26 @@ func (n *Notifier) WatchdogInterval() time.Duration {
 
 // send queues a state in the format of sd_notify(3), and waits a moment until it is sent. Err returns a failure until a later state is sent.
 func (n *Notifier) send(state string) {
-	n.sender.send(func() {
+	queued := n.sender.send(func() {
 		_, err := daemon.SdNotify(false, state)
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.err = nil
 		if err != nil {
-			n.err = fmt.Errorf("telling systemd %q: %w", state, err)
-			n.status = "" // The status may be what was lost: Status must send the same one again.
+			err = fmt.Errorf("telling systemd %q: %w", state, err)
 		}
+		n.sent(err)
 	})
+	if !queued {
+		n.sent(fmt.Errorf("telling systemd %q: it has not read the last %d notifications", state, maxQueued))
+	}
+}
+
+// sent remembers how a notification ended.
+func (n *Notifier) sent(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.err = err
+	if err != nil {
+		n.status = "" // The status may be what was lost: Status must send the same one again.
+	}
 }
 
 // journalSocket is where the journal receives entries with fields.

@@ -23,12 +23,12 @@ type sender struct {
 }
 
 // send queues a datagram, and waits up to sendTimeout until it is sent. transmit sends it to the receiver. If maxQueued are queued, this one is
-// lost.
-func (s *sender) send(transmit func()) {
+// lost: then queued is false.
+func (s *sender) send(transmit func()) (queued bool) {
 	s.mu.Lock()
 	if s.queued >= maxQueued {
 		s.mu.Unlock()
-		return
+		return false
 	}
 	before, sent := s.last, make(chan struct{})
 	s.last = sent
@@ -51,4 +51,5 @@ func (s *sender) send(transmit func()) {
 		case <-time.After(sendTimeout):
 		}
 	}
+	return true
 }
