@@ -9,7 +9,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/nth-project/nth/cmd/internal/checks"
-	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/ec2"
@@ -23,16 +22,19 @@ func runCheck(ctx context.Context, list *checks.List, path string, post bool) er
 	c := &check{list}
 	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
-	cfg, found, err := own.ReadAsService(path)
-	degraded, fatal := settings.Degraded(err)
-	if fatal != nil {
-		return c.Wrong(fatal)
+	l, err := own.Load(path)
+	if err == nil {
+		err = own.Lack(&l.Config)
+	}
+	if err != nil {
+		return c.Wrong(err)
 	}
 	checks.Hush()
-	c.settings(path, cfg)
-	c.Degraded(degraded)
-	c.Unit(found.Unit)
-	c.Sources("identity", found.Identity)
+	cfg := l.Config
+	checks.Settings(list, l, own.Place.File)
+	if cfg.DryRun {
+		c.DryRun()
+	}
 	account, ok := c.credentials(ctx, cfg)
 	if ok {
 		c.queue(ctx, cfg, account)
@@ -41,23 +43,12 @@ func runCheck(ctx context.Context, list *checks.List, path string, post bool) er
 	if ok {
 		c.services(ctx, cfg, account, nodes)
 	}
-	c.Webhook(ctx, cfg.Webhook, found.Unit.Find, found.Webhook, post, func(context.Context) string { return "" })
-	const image = false // nth-queue has no check for the build of an image.
-	c.Metrics(ctx, cfg.Metrics, image)
+	c.Webhook(ctx, cfg.Webhook, post, func(context.Context) string { return "" })
 	return c.End()
 }
 
 // check is a run of "nth-queue check". Its methods add findings to the list. They change nothing in AWS or in the cluster.
 type check struct{ *checks.List }
-
-// settings reports where the settings come from, and whether they keep nth-queue from acting.
-func (c *check) settings(path string, cfg config.Queue) {
-	sources, _ := own.Place.Sources(path) // They have just been read.
-	c.Settings(sources, own.Place.File)
-	if cfg.DryRun {
-		c.DryRun()
-	}
-}
 
 // cluster checks the identity and its rights in the cluster, and whether Nodes name their instances. It returns the zero value if it cannot
 // count the Nodes.

@@ -12,7 +12,6 @@ import (
 	"github.com/nth-project/nth/cmd/internal/checks"
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
@@ -75,12 +74,6 @@ func CheckOwner(to io.Writer, settings config.Fleet, names ...string) {
 	(&check{checks.For("nth-queue", to, false)}).owner(settings, names)
 }
 
-// ConfigWith reads the settings with credentials, and returns what was found out about the kubeconfig's, too.
-func ConfigWith(path string, given settings.Given) (config.Queue, []settings.Finding, error) {
-	cfg, looked, err := own.ReadWith(path, given)
-	return cfg, looked.Identity, err
-}
-
 // Probes answers for an nth-queue with that identity that reads these messages and stands so.
 func Probes(messages *sqs.Queue, stand fleet.Status, process string, log *logrus.Entry) http.Handler {
 	m := newMeter(config.Queue{}, log)
@@ -106,9 +99,8 @@ func KeepConditions(
 		cfg: config.Kubernetes{Condition: true}, log: logrus.NewEntry(log), client: notify.Identity{Client: client}, webhook: webhook,
 		describe: func(string) fleet.Description { return fleet.Description{} },
 		writes:   kube.NewGate(writers), mayWrite: mayWrite,
-		meter: newMeter(config.Queue{}, nil),
+		meter: newMeter(config.Queue{}, nil), rules: rules,
 	}
-	n.rules.Store(&rules)
 	n.reporting, n.stop = context.WithCancel(ctx)
 	return n.of, n.begin()
 }

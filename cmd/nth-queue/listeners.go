@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
@@ -48,7 +46,7 @@ type notices struct {
 	labels   func(ctx context.Context, node string) (map[string]string, error) // of a Node
 	mayWrite func() error                                                      // an error unless this process leads
 	writes   *kube.Gate
-	rules    atomic.Pointer[policy.Settings]
+	rules    policy.Settings
 
 	reporting context.Context // of all listeners; it ends after the drains
 	stop      context.CancelFunc
@@ -63,23 +61,11 @@ type notices struct {
 func newNotices(ctx context.Context, cfg config.Queue, client notify.Identity, meter *meter, log *logrus.Entry) *notices {
 	n := &notices{
 		cfg: cfg.Kubernetes, dryRun: cfg.DryRun, log: log, meter: meter, client: client,
-		writes: kube.NewGate(writers),
+		writes: kube.NewGate(writers), rules: policyOf(cfg.Events),
 	}
 	n.reporting, n.stop = context.WithCancel(context.WithoutCancel(ctx))
-	n.webhook = daemon.NewWebhook(&cfg.Common, log, meter.Metrics, backlog)
-	n.use(cfg)
+	n.webhook = daemon.NewWebhook("nth-queue", &cfg.Common, log, meter.Metrics, backlog)
 	return n
-}
-
-// use replaces the settings for later notices.
-func (n *notices) use(cfg config.Queue) {
-	rules := policyOf(cfg.Events)
-	n.rules.Store(&rules)
-	webhook, err := settings.Webhook(cfg.Webhook, "nth-queue", settings.Own)
-	if err != nil { // The fault was logged when the settings were read.
-		n.trouble(err)
-	}
-	n.webhook.Use(webhook)
 }
 
 // trouble logs why a notice could not be reported.
@@ -115,7 +101,7 @@ func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners 
 	k := notify.NewKubernetes(notify.KubernetesOptions{
 		Identity:  func(context.Context) (notify.Identity, error) { return identity, nil },
 		Entries:   entries,
-		Rules:     func() policy.Settings { return *n.rules.Load() },
+		Rules:     func() policy.Settings { return n.rules },
 		Condition: n.cfg.Condition, Labels: n.cfg.Labels, Events: n.cfg.Events,
 		Source: "nth-queue", Brief: true,
 		Machine: machine,

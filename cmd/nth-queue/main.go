@@ -5,7 +5,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -55,9 +54,8 @@ func statusCommand() *cobra.Command {
 	return checks.StatusCommand("nth-queue", `Shows how many nodes the daemon drains, what is announced for them, and whether the queue can be read.
 The exit status is 0 if the daemon runs, and 1 if it does not, or hangs; then the last known state is printed.`,
 		own.ConfigFlag, func(path string, _ io.Writer) (string, error) {
-			cfg, err := own.Files(path)
-			_, fatal := settings.Degraded(err)
-			return cfg.RuntimeDirectory, fatal
+			l, err := own.Load(path)
+			return l.Config.RuntimeDirectory, err
 		})
 }
 
@@ -80,7 +78,7 @@ The exit status is 0 without a "fail", 1 with one, and 78 if the configuration i
 
 // own reads the settings of nth-queue.
 var own = settings.Program[config.Queue, *config.Queue]{
-	Name: "nth-queue", Place: config.UsualQueue(), Identity: kubeconfig,
+	Name: "nth-queue", Place: config.UsualQueue(), Settle: useCredential,
 	Lacks: func(cfg *config.Queue) error {
 		if cfg.Queue.URL == "" {
 			return errors.New("queue.url: must be set")
@@ -89,17 +87,16 @@ var own = settings.Program[config.Queue, *config.Queue]{
 	},
 }
 
-// kubeconfig uses the credential "kubeconfig" that systemd passes to the service, unless the settings name a file. It implements
-// settings.Program.Identity.
-func kubeconfig(cfg *config.Queue, given settings.Given) []settings.Finding {
-	found := given("kubeconfig")
-	if found.Name == "" {
-		return nil
-	}
-	overriddenBy := ""
+// kubeconfigFile is what the unit loads as the credential "kubeconfig".
+const kubeconfigFile = "/etc/nth/nth-queue.kubeconfig"
+
+// useCredential uses the credential "kubeconfig" that systemd passes to the service, or what the service would get, unless the settings name a file.
+func useCredential(cfg *config.Queue) {
 	if cfg.Kubernetes.Kubeconfig != "" {
-		overriddenBy = "kubernetes.kubeconfig"
+		return
 	}
-	cfg.Kubernetes.Kubeconfig = cmp.Or(cfg.Kubernetes.Kubeconfig, found.File)
-	return []settings.Finding{settings.Found(found, overriddenBy)}
+	cfg.Kubernetes.Kubeconfig = settings.Credential("nth-queue", "kubeconfig")
+	if _, err := os.Stat(kubeconfigFile); err == nil && cfg.Kubernetes.Kubeconfig == "" {
+		cfg.Kubernetes.Kubeconfig = kubeconfigFile
+	}
 }

@@ -2,57 +2,35 @@ package main_test
 
 import (
 	"bytes"
-	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/nth-project/nth/cmd/internal/settings"
 	queue "github.com/nth-project/nth/cmd/nth-queue"
 	"github.com/nth-project/nth/pkg/config"
 )
 
-func TestTheKubeconfigIsTheCredentialUnlessTheSettingsNameOne(t *testing.T) {
-	given := settings.Credential{Name: "kubeconfig", Source: "LoadCredential=", File: "/given"}
-	sealed := settings.Credential{Name: "kubeconfig", Source: "LoadCredential=", Sealed: "it is encrypted"}
-	missing := settings.Credential{Name: "kubeconfig", Source: "LoadCredential=", Fault: errors.New("it is not there")}
-	const name = "the credential kubeconfig (LoadCredential=)"
-	for what, row := range map[string]struct {
-		settings string
-		given    settings.Credential
-		want     string
-		found    settings.Finding // but for its fault
-		wrong    bool
-	}{
-		"none":                    {"", settings.Credential{}, "", settings.Finding{}, false},
-		"a credential":            {"", given, "/given", settings.Finding{Source: name}, false},
-		"one of the settings":     {"[kubernetes]\nkubeconfig = \"/set\"", given, "/set", settings.Finding{Source: name, Passed: "kubernetes.kubeconfig goes before it"}, false},
-		"one that is encrypted":   {"", sealed, "", settings.Finding{Source: name, Passed: "it is encrypted"}, false},
-		"one that is missing":     {"", missing, "", settings.Finding{Source: name}, true},
-		"missing, and not needed": {"[kubernetes]\nkubeconfig = \"/set\"", missing, "/set", settings.Finding{Source: name, Passed: "kubernetes.kubeconfig goes before it"}, true},
+func TestSettings_TheKubeconfigIsTheCredentialUnlessOneIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	credential, file := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "nth-queue.toml")
+	t.Setenv("CREDENTIALS_DIRECTORY", dir)
+	for _, row := range []struct{ settings, credential, want string }{
+		{"", "apiVersion: v1", credential},
+		{"[kubernetes]\nkubeconfig = \"/set\"\n", "apiVersion: v1", "/set"},
+		{"", "\n", ""}, // SetCredential= of the unit stands in for a missing file.
 	} {
-		t.Run(what, func(t *testing.T) {
-			file := filepath.Join(t.TempDir(), "nth-queue.toml")
-			if err := os.WriteFile(file, []byte(row.settings), 0o600); err != nil {
+		for name, text := range map[string]string{file: row.settings, credential: row.credential} {
+			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			cfg, found, err := queue.ConfigWith(file, func(name string) settings.Credential {
-				if name != row.given.Name {
-					return settings.Credential{}
-				}
-				return row.given
-			})
-			if _, fatal := settings.Degraded(err); fatal != nil || (err != nil) != row.wrong || cfg.Kubernetes.Kubeconfig != row.want {
-				t.Errorf("the kubeconfig is %q, %v; want %q", cfg.Kubernetes.Kubeconfig, err, row.want)
-			}
-			if len(found) == 0 {
-				found = []settings.Finding{{}}
-			}
-			if found[0].Fault = nil; len(found) != 1 || found[0] != row.found {
-				t.Errorf("found is %+v, want %+v", found, row.found)
-			}
-		})
+		}
+		var stdout, stderr bytes.Buffer
+		status := queue.Run(t.Context(), []string{"config", "--config", file}, &stdout, &stderr)
+		if want := fmt.Sprintf("kubeconfig = %q\n", row.want); status != 0 || !strings.Contains(stdout.String(), want) {
+			t.Errorf("%+v: status %d, %s\n%s", row, status, &stderr, &stdout)
+		}
 	}
 }
 

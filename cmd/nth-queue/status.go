@@ -183,13 +183,6 @@ func leftAlone(s fleet.Status) string {
 	return text.Count(s.LeftAlone, "node") + " left alone; "
 }
 
-// setDegraded sets the faults in the settings.
-func (b *statusReporter) setDegraded(faults []string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.degraded = faults
-}
-
 // setReceiving sets why the queue cannot be read; nil if it can.
 func (b *statusReporter) setReceiving(err error) {
 	b.mu.Lock()

@@ -40,8 +40,7 @@ import (
 const visibility = 20 * time.Second
 
 // serve makes the parts of the service, connects them, and runs them until ctx ends.
-func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) error {
-	d.SayDegraded()
+func serve(ctx context.Context, d *daemon.Daemon[config.Queue]) error {
 	cfg, log, gate := d.Config, d.Log, kube.NewGate(evictionsAtOnce)
 	meter := newMeter(cfg, log)
 	reach, err := reachCluster(cfg, meter.Requested)
@@ -69,8 +68,8 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 		Hooks:   hooks, CompleteLaunches: cfg.Fleet.CompleteLaunches, Taints: fleet.Taints{Kinds: cfg.Fleet.Taints != "none", Effect: fleet.TaintEffect(cfg.Fleet.Taints), OutOfService: cfg.Fleet.OutOfService},
 		Listeners: notices.of,
 	})
-	reporter := newStatusReporter(cfg, reach.drains, identity, d.Service, log)
-	reporter.setDegraded(d.Degraded)
+	reporter := newStatusReporter(cfg, reach.drains, identity, d.Service.Notifier, log)
+	reporter.degraded = d.Degraded
 	messages := sqs.New(sqs.Options{
 		URL: cfg.Queue.URL, AWS: account, Visibility: visibility, DryRun: cfg.DryRun,
 		Report: meter.counting(logMessages(log)), Trouble: logReceiving(log, reporter.setReceiving),
@@ -82,12 +81,6 @@ func serve(ctx context.Context, d *daemon.Daemon[config.Queue, *config.Queue]) e
 	log.WithField(systemd.FieldMessageID, systemd.Started).Infof("%s serves the queue %s and the cluster at %s%s",
 		identity, cfg.Queue.URL, reach.drains.Server, dryRun(cfg))
 	d.Service.Ready()
-	go d.Reload(ctx, late, func(cfg config.Queue, degraded []string) {
-		hooks.Use(hookSettings(cfg))
-		nodes.Use(rulesOf(cfg, gate))
-		notices.use(cfg)
-		reporter.setDegraded(degraded)
-	})
 	endNotices := notices.begin()
 	endReports := reporter.begin(ctx)
 	err = nodes.Run(ctx, func(ctx context.Context) {
@@ -184,20 +177,6 @@ func rulesOf(cfg config.Queue, gate *kube.Gate) fleet.Rules {
 		Policy: policyOf(cfg.Events), Drain: options,
 		Limits: fleet.Limits{Draining: cfg.Fleet.MaxDraining, Group: cfg.Fleet.MaxPerGroup}, Impaired: cfg.Events.StatusCheck.After,
 	}
-}
-
-// late reports whether a setting takes effect only after a restart.
-func late(name string, _, _ config.Queue) bool {
-	switch name {
-	case "log.level", "fleet.max_draining", "fleet.max_per_group", "fleet.launch_hooks":
-		return false
-	}
-	for _, table := range []string{"drain.", "webhook.", "events."} {
-		if strings.HasPrefix(name, table) {
-			return false
-		}
-	}
-	return true
 }
 
 // awsConfig finds credentials wherever AWS's programs look for them: the role of an instance, a service account or a pod, or the

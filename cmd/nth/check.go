@@ -14,7 +14,6 @@ import (
 	"github.com/nth-project/nth/cmd/internal/checks"
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
@@ -50,75 +49,66 @@ The exit status is 0 without a "fail", 1 with one, and 78 if the configuration i
 
 // check adds its findings to the list, which prints them. The error ends the program with status 1 or 78; nil if nothing has failed.
 func (h hostInfo) check(ctx context.Context, list *checks.List, path string, offline, post bool) error {
-	c := &check{list, h}
 	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
 	defer cancel()
-	cfg, found, err := h.settings().ReadAsService(path)
-	degraded, fatal := settings.Degraded(err)
-	if fatal != nil {
-		return c.Wrong(fatal)
+	l, err := h.quietConfig(path)
+	if err != nil {
+		return list.Wrong(err)
 	}
-	c.settings(path, cfg)
-	c.Degraded(degraded)
-	err = record.Writable(cfg.StateDirectory)
-	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
+	c := &check{list, h, l.Config}
+	checks.Settings(list, l, h.place().File)
+	if c.cfg.DryRun {
+		c.DryRun()
+	}
+	if endpoint := c.cfg.IMDS.Endpoint; endpoint != "" && !slices.Contains(metadataServices, endpoint) {
+		c.Warn("settings", "imds.endpoint = %q: nth sees only what is announced there, and nothing that EC2 announces", endpoint)
+	}
+	switch err = record.Writable(c.cfg.StateDirectory); {
+	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
 		c.Fail("user", "run as root: sudo nth check") // Anything else would only say the same.
 		return c.End()
-	}
-	if err != nil {
+	case err != nil:
 		c.Fail("memory", "%s", err)
+	default:
+		c.OK("memory", "%s can be written to", c.cfg.StateDirectory)
+	}
+	if h.contained {
+		c.container()
 	} else {
-		c.OK("memory", "%s can be written to", cfg.StateDirectory)
+		c.installed(offline)
 	}
-	if _, err := record.ReadDrainRequest(cfg.StateDirectory); err != nil {
-		c.Warn("memory", "what \"nth drain\" has asked for is unknown: %s; \"nth drain --undo\" removes the file", err)
+	if offline {
+		c.Webhook(ctx, c.cfg.Webhook, post, func(context.Context) string { return "" })
+		return c.End()
 	}
-	c.machine(cfg, offline)
-	c.webhook(ctx, cfg, found, post)
-	c.Metrics(ctx, cfg.Metrics, offline)
-	if !offline {
-		if err := c.surroundings(ctx, cfg); err != nil {
-			return c.Wrong(err)
-		}
+	metadata, err := checkedSource(c.cfg)
+	if err != nil {
+		return c.Wrong(err)
 	}
+	c.metadata(ctx, metadata)
+	id := c.cluster(ctx)
+	c.daemon(ctx, id)
+	c.shutdown(ctx)
+	c.Webhook(ctx, c.cfg.Webhook, post, func(context.Context) string { return id.Node })
 	return c.End()
 }
-
-// errReportedConfig ends the program with status 78, without another message.
-var errReportedConfig = cli.ConfigError{Fault: cli.ErrReported}
 
 // check is a run of "nth check" on a host. Its methods add findings to the list.
 type check struct {
 	*checks.List
 	host hostInfo
-}
-
-// settings reports where the settings come from, and whether they keep nth from acting.
-func (c *check) settings(path string, cfg config.Config) {
-	place := c.host.place()
-	sources, _ := place.Sources(path) // They have just been read.
-	c.Settings(sources, place.File)
-	if cfg.DryRun {
-		c.DryRun()
-	}
-	if endpoint := cfg.IMDS.Endpoint; endpoint != "" && !slices.Contains(metadataServices, endpoint) {
-		c.Warn("settings", "imds.endpoint = %q: nth sees only what is announced there, and nothing that EC2 announces", endpoint)
-	}
+	cfg  config.Config
 }
 
 // metadataServices are the addresses of EC2's metadata service.
 var metadataServices = []string{"http://169.254.169.254", "http://[fd00:ec2::254]"}
 
-// machine checks what is installed with nth, which needs no network. A service that is not installed or enabled is a failure in an image that
+// installed checks what is installed with nth, which needs no network. A service that is not installed or enabled is a failure in an image that
 // is being built. Elsewhere it is a warning, as nth may be started in another way.
-func (c *check) machine(cfg config.Config, image bool) {
+func (c *check) installed(image bool) {
 	missing := c.Warn
 	if image {
 		missing = c.Fail
-	}
-	if c.host.contained {
-		c.container(cfg)
-		return
 	}
 	found := systemd.FindInstalled("/")
 	switch {
@@ -129,38 +119,11 @@ func (c *check) machine(cfg config.Config, image bool) {
 	default:
 		c.OK("service", "%s is enabled", found.Unit)
 	}
-	if found.Catalog == "" {
-		c.Warn("journal", "the message catalog is not installed, and \"journalctl -x\" shows no explanations: install the package nth")
-	} else {
-		c.OK("journal", "%s explains the messages", found.Catalog)
-	}
 	if found.DropIn == "" {
 		c.Warn("shutdown", "80-nth.conf is not installed for logind, and a shutdown may leave almost no time to drain: install the package nth")
 	} else {
 		c.OK("shutdown", "%s gives drains enough time", found.DropIn)
 	}
-}
-
-// surroundings checks what nth uses while it runs: the metadata service, the cluster, logind and the journal. The error is about the settings.
-func (c *check) surroundings(ctx context.Context, cfg config.Config) error {
-	checks.Hush()
-	metadata, err := checkedSource(cfg)
-	if err != nil {
-		return err
-	}
-	c.metadata(ctx, cfg, metadata)
-	identity := c.cluster(ctx, cfg)
-	c.daemon(ctx, cfg, identity)
-	c.shutdown(ctx, cfg)
-	switch {
-	case cfg.Log.Format == "prefix":
-		c.OK("journal", "nth logs to standard output, with priorities")
-	case systemd.JournalEnabled():
-		c.OK("journal", "it accepts entries")
-	default:
-		c.Warn("journal", "no journal on this machine; nth logs to standard error")
-	}
-	return nil
 }
 
 // checkedSource returns a metadata source for a command other than "run". The command does not run it, but asks it once.
@@ -172,82 +135,51 @@ func checkedSource(cfg config.Config) (*imds.Source, error) {
 	return newSource(imds.Options{Endpoint: cfg.IMDS.Endpoint, LifeCycles: cfg.IMDS.LifeCycles, BootID: bootID})
 }
 
-// metadata checks the metadata service.
-func (c *check) metadata(ctx context.Context, cfg config.Config, source *imds.Source) {
+// metadata checks the metadata service, and what is asked of AWS with the role that it gives.
+func (c *check) metadata(ctx context.Context, source *imds.Source) {
 	found := source.Check(ctx)
 	if found.Unreachable != nil {
 		c.Fail("metadata", "%s", found.Unreachable)
 		return
 	}
 	c.OK("metadata", "session token received from %s", found.Endpoint)
-	if found.LifeCycle == "" && len(cfg.IMDS.LifeCycles) > 0 {
+	if found.LifeCycle == "" && len(c.cfg.IMDS.LifeCycles) > 0 {
 		c.Warn("metadata", "the life cycle of the instance is unknown; nothing is polled until it is known")
 	} else {
 		c.OK("metadata", "%s", source.Scope(found.LifeCycle))
 	}
 	for _, poll := range found.Polls {
+		report := c.OK
 		if poll.Result == imds.Failed {
-			c.Fail("metadata", "%s", poll)
-		} else {
-			c.OK("metadata", "%s", poll)
+			report = c.Fail
 		}
+		report("metadata", "%s", poll)
 	}
-	if found.Dated {
-		c.clock(found.Ahead)
-	}
-	c.hook(ctx, cfg, source)
-	c.targets(ctx, cfg, source)
-}
-
-// skew is the largest difference between clocks that is no warning. EC2's deadlines and dates are in whole seconds.
-const skew = 3 * time.Second
-
-// clock reports how far this machine's clock is ahead of the metadata service's.
-func (c *check) clock(ahead time.Duration) {
-	const server = "the metadata service"
-	switch {
-	case ahead.Abs() <= skew:
-		c.OK("clock", "in sync with that of %s", server)
-	case ahead > 0:
-		c.Warn("clock", "it is %s ahead of that of %s: deadlines will appear closer than they are", ahead, server)
-	default:
-		c.Warn("clock", "it is %s behind that of %s: deadlines will appear further away than they are", -ahead, server)
-	}
+	c.hook(ctx, source)
+	c.targets(ctx, source)
 }
 
 // cluster checks the kubelet's identity and what it may do in the cluster. It returns the identity, or the zero value if none can be used.
-func (c *check) cluster(ctx context.Context, cfg config.Config) identity.Identity {
-	id, err := c.host.newKubelet(cfg, nil).Identity(ctx)
-	if errors.Is(err, identity.ErrNotYet) {
-		c.Fail("identity", "%s; nth would wait for it", err)
-		return identity.Identity{}
-	}
+func (c *check) cluster(ctx context.Context) identity.Identity {
+	id, err := c.host.newKubelet(c.cfg, nil).Identity(ctx)
 	if err != nil {
 		c.Fail("identity", "%s", err)
 		return identity.Identity{}
 	}
-	c.OK("identity", "node %s, by %s in %s, for %s", id.Node, id.Credential, id.Source, id.Server)
+	through := ""
 	if id.Proxy != "" {
-		c.OK("proxy", "the API server is reached through %s", id.Proxy)
+		through = ", through " + id.Proxy
 	}
+	c.OK("identity", "node %s, by %s in %s, for %s%s", id.Node, id.Credential, id.Source, id.Server, through)
 	for _, right := range id.Rights() {
-		allowed, err := id.CheckPermission(ctx, right)
-		if err != nil {
+		if allowed, err := id.CheckPermission(ctx, right); err != nil {
 			c.Fail("right", "%s", err)
-			continue
+		} else {
+			c.Right(right.String(), right.For, right.Optional, allowed)
 		}
-		c.Right(right.String(), right.For, right.Optional, allowed)
 	}
-	node := drain.New(id.Client, id.Node, drainOptions(cfg))
-	c.eviction(ctx, node)
-	c.forecast(ctx, node)
-	return id
-}
-
-// eviction tries one eviction as a dry run.
-func (c *check) eviction(ctx context.Context, node *drain.Node) {
-	rehearsed, err := node.Rehearse(ctx)
-	switch {
+	node := drain.New(id.Client, id.Node, drainOptions(c.cfg))
+	switch rehearsed, err := node.Rehearse(ctx); {
 	case err != nil:
 		c.Fail("eviction", "%s", err)
 	case rehearsed.Pod == "":
@@ -257,19 +189,16 @@ func (c *check) eviction(ctx context.Context, node *drain.Node) {
 	default:
 		c.OK("eviction", "tried with %s", rehearsed.Pod)
 	}
-}
-
-// forecast reports how long a drain would take, and warns of pods that get less than their grace period in a spot notice.
-func (c *check) forecast(ctx context.Context, node *drain.Node) {
 	f, err := node.Forecast(ctx, daemon.SpotNotice)
 	if err != nil {
 		c.Warn("forecast", "%s", err)
-		return
+		return id
 	}
 	c.OK("forecast", "%s", describeForecast(f, fmt.Sprintf("of the %.0f s of a spot notice", daemon.SpotNotice.Seconds())))
 	for _, pod := range f.Cut() {
 		c.Warn("forecast", "%s has a grace period of %.0f s, and would get %.0f s of it", pod.Pod, pod.Grace.Seconds(), pod.Gets.Seconds())
 	}
+	return id
 }
 
 // describeForecast says how long a drain would take. available says of how much time, as in "of the 120 s of a spot notice".
@@ -280,13 +209,13 @@ func describeForecast(f evict.Forecast, available string) string {
 	return fmt.Sprintf("a drain of %s takes up to %.0f s %s, if no disruption budget blocks it", text.Pods(len(f.Pods)), f.Needs.Seconds(), available)
 }
 
-// shutdown checks how long logind delays a shutdown, and how long the kubelet does.
-func (c *check) shutdown(ctx context.Context, cfg config.Config) {
-	if policy.Action(cfg.Events.Shutdown.Action) == policy.Ignore {
+// shutdown checks how long logind delays a shutdown, how long the kubelet does, and which process handles the power button.
+func (c *check) shutdown(ctx context.Context) {
+	if policy.Action(c.cfg.Events.Shutdown.Action) == policy.Ignore {
 		c.OK("shutdown", "ignored by configuration: events.%s.action", event.Shutdown)
 		return
 	}
-	where := c.host.system(cfg)
+	where := c.host.system(c.cfg)
 	delay, err := where.host.Delay(ctx)
 	switch {
 	case err != nil:
@@ -296,7 +225,7 @@ func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 	default:
 		c.OK("shutdown", "logind allows a delay of up to %s", delay)
 	}
-	kubelets, kubeletErr := identity.ReadGracefulShutdown(cfg.HostRoot)
+	kubelets, kubeletErr := identity.ReadGracefulShutdown(c.cfg.HostRoot)
 	switch {
 	case kubeletErr != nil:
 		c.Warn("shutdown", "%s", kubeletErr)
@@ -308,65 +237,47 @@ func (c *check) shutdown(ctx context.Context, cfg config.Config) {
 		c.OK("shutdown", "the kubelet holds it for %s as well; %s", kubelets.Period, kubeletsPart(kubelets))
 	}
 	if err == nil {
-		c.powerKey(ctx, cfg, where, kubelets.Period > 0)
+		c.powerKey(ctx, where, kubelets.Period > 0)
 	}
 }
 
-// powerKey reports which process handles the power button. It asks logind, as nth may not have reloaded the settings. kubeletDelays says that
-// the kubelet delays shutdowns, too.
-func (c *check) powerKey(ctx context.Context, cfg config.Config, where system, kubeletDelays bool) {
+// powerKey reports which process handles the power button, by which EC2 stops machines. kubeletDelays says that the kubelet delays shutdowns, too.
+func (c *check) powerKey(ctx context.Context, where system, kubeletDelays bool) {
 	holders, action, err := where.host.KeyHolders(ctx)
-	if err != nil {
-		c.Warn("shutdown", "%s", err)
-		return
-	}
 	nth := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who == "nth" })
 	other := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who != "nth" })
 	leftToLogind := c.OK
-	if kubeletDelays { // logind announces the shutdown to the kubelet, too, which ends the pods while nth drains.
+	if kubeletDelays || wantsPowerKey(c.cfg) { // logind announces the shutdown to the kubelet, too, which ends the pods while nth drains.
 		leftToLogind = c.Warn
 	}
 	switch {
-	case nth >= 0 && !wantsPowerKey(cfg):
-		c.Warn("shutdown", "the power button is handled by nth, process %d, although the settings leave it to logind: systemctl reload nth", holders[nth].PID)
-	case nth >= 0 && other >= 0:
-		c.Warn("shutdown", "nth and %s both answer the power button, and neither knows of the other", holders[other].Who)
+	case err != nil:
+		c.Warn("shutdown", "%s", err)
+	case other >= 0:
+		c.Warn("shutdown", "the power button is handled by %s, process %d", holders[other].Who, holders[other].PID)
 	case nth >= 0:
 		c.OK("shutdown", "the power button is handled by nth, process %d: the node is drained for up to %s before logind announces the shutdown", holders[nth].PID, logind.PowerOffGrant)
-	case other >= 0:
-		c.Warn("shutdown", "EC2 stops machines by the power button, which is answered by %s, process %d", holders[other].Who, holders[other].PID)
 	case action != "poweroff":
 		c.Warn("shutdown", "EC2 stops machines by the power button, which does not power this one off: logind's HandlePowerKey is %q", action)
-	case cfg.Events.Shutdown.PowerKey != "nth":
-		leftToLogind("shutdown", "the power button is handled by logind, as events.%s.power_key says: it announces a shutdown to nth and the kubelet at once", event.Shutdown)
 	default:
-		leftToLogind("shutdown", "the power button is handled by logind: nth does not run, or does not drain, or finds no power key in /dev/input")
+		leftToLogind("shutdown", "the power button is handled by logind, which announces a shutdown to nth and the kubelet at once")
 	}
 }
 
 // startupTime is how long a daemon may take after its start until its status is complete, and startupPoll how often that is read
-// meanwhile.
+// meanwhile. longestOutage is how long polling for a kind of event may fail before the check fails: shorter outages are normal.
 const (
-	startupTime = 15 * time.Second
-	startupPoll = 250 * time.Millisecond
+	startupTime   = 15 * time.Second
+	startupPoll   = 250 * time.Millisecond
+	longestOutage = 30 * time.Second
 )
-
-// longestOutage is how long polling for a kind of event may fail before the check fails: shorter outages are normal.
-const longestOutage = 30 * time.Second
-
-// unreadable returns the documents of the metadata service that the daemon has not been able to poll for too long.
-func unreadable(s state.Status) []state.DocumentStatus {
-	return slices.DeleteFunc(slices.Clone(s.Documents), func(d state.DocumentStatus) bool {
-		return !slices.Contains(event.PolledKinds(), d.Kind) || d.Trouble == "" || s.Updated.Sub(d.Since) <= longestOutage
-	})
-}
 
 // daemon checks by the daemon's status whether it runs and is able to act. The check itself may see files that nth.service hides from the
 // daemon. found is the identity that this check has found, or the zero value.
-func (c *check) daemon(ctx context.Context, cfg config.Config, found identity.Identity) {
-	status, why := checks.Running("nth", cfg.RuntimeDirectory, time.Now())
-	for why == "" && isStarting(status) && len(daemonFaults(status, found)) > 0 && loop.Await(ctx, nil, startupPoll) {
-		status, why = checks.Running("nth", cfg.RuntimeDirectory, time.Now())
+func (c *check) daemon(ctx context.Context, found identity.Identity) {
+	status, why := checks.Running("nth", c.cfg.RuntimeDirectory, time.Now())
+	for why == "" && time.Since(status.Started) < startupTime && len(daemonFaults(status, found)) > 0 && loop.Await(ctx, nil, startupPoll) {
+		status, why = checks.Running("nth", c.cfg.RuntimeDirectory, time.Now())
 	}
 	if why != "" {
 		c.Fail("daemon", "%s: this node would not be drained: \"systemctl enable --now nth\", then \"systemctl status nth\"", why)
@@ -379,13 +290,13 @@ func (c *check) daemon(ctx context.Context, cfg config.Config, found identity.Id
 	if len(faults) == 0 {
 		c.OK("daemon", "process %d watches for node %s", status.PID, status.Node)
 	}
-	if status.DryRun && !cfg.DryRun {
+	for _, fault := range status.Degraded {
+		c.Warn("daemon", "%s", fault)
+	}
+	if status.DryRun && !c.cfg.DryRun {
 		c.Warn("daemon", "it runs as a dry run: it logs what it would do, and changes nothing")
 	}
 }
-
-// isStarting reports whether a daemon has started so recently that its status may be incomplete.
-func isStarting(s state.Status) bool { return time.Since(s.Started) < startupTime }
 
 // daemonFaults says what keeps a running daemon from draining this node. found is the identity that the check has found, or the zero value.
 func daemonFaults(s state.Status, found identity.Identity) []string {
@@ -399,8 +310,13 @@ func daemonFaults(s state.Status, found identity.Identity) []string {
 	case found.Node != "" && s.Node != found.Node:
 		faults = append(faults, fmt.Sprintf("it acts for node %s, and the credential in %s is of node %s: systemctl restart nth", s.Node, found.Source, found.Node))
 	}
-	for _, d := range unreadable(s) {
-		faults = append(faults, fmt.Sprintf("it cannot read %s since %s: %s", d.Kind, d.Since.UTC().Format("15:04:05 UTC"), d.Trouble))
+	for _, d := range s.Documents {
+		if slices.Contains(event.PolledKinds(), d.Kind) && d.Trouble != "" && s.Updated.Sub(d.Since) > longestOutage {
+			faults = append(faults, fmt.Sprintf("it cannot read %s since %s: %s", d.Kind, d.Since.UTC().Format("15:04:05 UTC"), d.Trouble))
+		}
 	}
 	return faults
 }
+
+// errReportedConfig ends the program with status 78, without another message.
+var errReportedConfig = cli.ConfigError{Fault: cli.ErrReported}

@@ -129,7 +129,7 @@ func TestCheckOfAnImageAsksNobody(t *testing.T) {
 	b.imds.Close()
 	said := b.check(t, "--offline")
 	mustSay(t, said, `ok    settings    .*nth\.toml`, `ok    memory      .*/state can be written to`)
-	for _, subject := range []string{"metadata", "identity", "right", "clock", "eviction", "daemon"} {
+	for _, subject := range []string{"metadata", "identity", "right", "eviction", "daemon"} {
 		if strings.Contains(said, "  "+subject+" ") {
 			t.Errorf("in an image that is being made it looks at %s:\n%s", subject, said)
 		}
@@ -160,7 +160,6 @@ func TestCheckGoesOnAfterWhatItMisses(t *testing.T) {
 	mustSay(t, b.check(t, ""),
 		`ok    metadata    session token received from http://127\.0\.0\.1:\d+`,
 		`ok    metadata    spot/instance-action: nothing is announced`,
-		`ok    clock       in sync with that of the metadata service`,
 		`fail  identity    .*/absent.*`,
 		`warn  shutdown    no advance notice: connecting to the system bus: .*`,
 		`ok    shutdown    the kubelet does not delay it`)

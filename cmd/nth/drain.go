@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,19 +51,23 @@ uncordoned the node or opted it out, or the service does not run. It needs root'
 		return nil
 	})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := h.quietConfig(*path)
+		l, err := h.quietConfig(*path)
 		if err != nil {
 			return err
 		}
 		ctx, stop := daemon.UntilSignal(cmd.Context())
 		defer stop()
-		d := manualDrain{out: cmd.OutOrStdout(), cfg: cfg, began: time.Now()}
+		d := manualDrain{out: cmd.OutOrStdout(), cfg: l.Config, began: time.Now()}
 		if *dryRun {
-			return h.planDrain(ctx, cfg, limit, d.out)
+			return h.planDrain(ctx, l.Config, limit, d.out)
 		}
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %s", limit))
 		defer cancel()
-		err = d.run(ctx, limit, *undo)
+		if *undo {
+			err = d.undo(ctx)
+		} else {
+			err = d.drain(ctx, limit)
+		}
 		if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 {
 			return errors.New("run as root: sudo nth drain")
 		}
@@ -78,8 +83,8 @@ func (h hostInfo) planDrain(ctx context.Context, cfg config.Config, limit time.D
 		return err
 	}
 	fmt.Fprintln(out, wrap(fmt.Sprintf("Node %s would be cordoned and drained. Nothing is changed.", id.Node), 0))
-	plan := rehearsalRun{cfg: cfg, real: id}
-	return plan.listPods(ctx, limit, fmt.Sprintf("of %.0f s", limit.Seconds()), out)
+	const deletes = false // It has a soft deadline.
+	return listPods(ctx, cfg, id, limit, deletes, fmt.Sprintf("of %.0f s", limit.Seconds()), out)
 }
 
 // manualDrain is a run of "nth drain". It prints what the service says, with the time since the start.
@@ -87,44 +92,88 @@ type manualDrain struct {
 	out   io.Writer
 	cfg   config.Config
 	began time.Time
-	id    string // of the request; "" with --undo
 	// sentence is what the service said last, and heldBy what held pods back then, by the name of the pod.
 	sentence string
 	heldBy   map[string]string
 }
 
+// drain asks the service for a drain, and waits until the node is drained or ctx ends. If one is under way, it follows that.
+func (d *manualDrain) drain(ctx context.Context, limit time.Duration) error {
+	status, err := d.service()
+	switch {
+	case err != nil:
+		return err
+	case status.DryRun:
+		return errors.New("the service runs as a dry run, and changes nothing")
+	case status.Node == "":
+		return fmt.Errorf("the service cannot drain yet, and nothing was asked: %s", cmp.Or(status.Identity.Trouble, "it looks for the kubelet's credential"))
+	}
+	dir := daemon.StateDirectory(&d.cfg.Common)
+	request, err := record.ReadDrainRequest(dir)
+	underWay := func(e state.EventStatus) bool {
+		return e.ID == request.ID && !e.Released && !e.LeftAlone && (e.Phase == state.Drained || request.Deadline.After(d.began))
+	}
+	if err != nil || !slices.ContainsFunc(status.Events, underWay) {
+		request = record.DrainRequest{ID: "manual-" + d.began.UTC().Format(time.RFC3339Nano), Asked: d.began.UTC(), Deadline: d.began.Add(limit).UTC()}
+		if err := request.Write(dir); err != nil {
+			return err
+		}
+	}
+	return d.follow(ctx, "the service continues until \"nth drain --undo\"", func(s state.Status) (ended bool, err error) {
+		if now, err := record.ReadDrainRequest(dir); err == nil && now.ID != request.ID { // While it is unreadable, the service keeps to the one that it has read last.
+			return true, errors.New("another \"nth drain\" has ended or replaced this one")
+		}
+		return drained(s, request.ID)
+	})
+}
+
+// drained reports whether the drain with that ID has ended. The error says why the node is not drained; nil if it is.
+func drained(s state.Status, id string) (ended bool, err error) {
+	for _, e := range s.Events {
+		switch {
+		case e.ID != id: // It is another event, or an earlier request that the service is about to drop.
+		case e.Released:
+			return true, errors.New("someone uncordoned the node")
+		case e.LeftAlone:
+			return true, fmt.Errorf("the annotation %s on the Node asks for its pods to be left alone", drain.ActionAnnotation)
+		case e.Phase == state.Drained:
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// undo removes the request, also if the service does not run: it would drain the node when it starts. It waits until the service has nothing
+// left to undo, or until ctx ends.
+func (d *manualDrain) undo(ctx context.Context) error {
+	if err := record.RemoveDrainRequest(daemon.StateDirectory(&d.cfg.Common)); err != nil {
+		return err
+	}
+	if _, err := d.service(); err != nil {
+		return err
+	}
+	return d.follow(ctx, "the service continues", func(s state.Status) (bool, error) {
+		return !slices.ContainsFunc(s.Events, func(e state.EventStatus) bool { return e.Kind == event.Manual }), nil
+	})
+}
+
+// service returns the service's status, or an error if the service does not run.
+func (d *manualDrain) service() (state.Status, error) {
+	status, why := checks.Running("nth", d.cfg.RuntimeDirectory, time.Now())
+	if why != "" {
+		return status, fmt.Errorf("the service does not run: sudo systemctl start nth (%s)", why)
+	}
+	return status, nil
+}
+
 // statusPoll is how often the service's status is read.
 const statusPoll = 100 * time.Millisecond
 
-// run asks the service for a drain, or with undo for its end, and waits for that until ctx ends. With undo it removes the request even if the
-// service does not run, which would otherwise drain the node when it starts.
-func (d *manualDrain) run(ctx context.Context, limit time.Duration, undo bool) error {
-	dir := daemon.StateDirectory(&d.cfg.Common)
-	done, unfinished := d.drained, "the service continues until \"nth drain --undo\""
-	if undo {
-		done, unfinished = undone, "the service continues"
-		if err := record.RemoveDrainRequest(dir); err != nil {
-			return err
-		}
-	}
-	status, why := checks.Running("nth", d.cfg.RuntimeDirectory, d.began)
-	switch {
-	case why != "":
-		return notRunning(why)
-	case status.DryRun:
-		return errors.New("the service runs as a dry run, and changes nothing")
-	}
-	if !undo {
-		d.id = "manual-" + d.began.UTC().Format(time.RFC3339Nano)
-		if err := (record.DrainRequest{ID: d.id, Asked: d.began.UTC(), Deadline: d.began.Add(limit).UTC()}).Write(dir); err != nil {
-			return err
-		}
-	}
+// follow prints what the service does until done says that it has ended, or until ctx ends. then says what becomes of the work after that.
+func (d *manualDrain) follow(ctx context.Context, then string, done func(state.Status) (ended bool, err error)) error {
 	for {
-		if err := d.superseded(dir); err != nil {
-			return err
-		}
-		if status, why = checks.Running("nth", d.cfg.RuntimeDirectory, time.Now()); why == "" {
+		status, notRunning := d.service()
+		if notRunning == nil {
 			d.show(status)
 			if ended, err := done(status); ended {
 				return err
@@ -132,30 +181,12 @@ func (d *manualDrain) run(ctx context.Context, limit time.Duration, undo bool) e
 		}
 		switch {
 		case loop.Await(ctx, nil, statusPoll):
-		case why != "":
-			return fmt.Errorf("%w: %w", context.Cause(ctx), notRunning(why))
+		case notRunning != nil:
+			return fmt.Errorf("%w: %w", context.Cause(ctx), notRunning)
 		default:
-			return fmt.Errorf("%w: %s%s; %s", context.Cause(ctx), d.sentence, d.holders(), unfinished)
+			return fmt.Errorf("%w: %s%s; %s", context.Cause(ctx), d.sentence, d.holders(), then)
 		}
 	}
-}
-
-// notRunning returns the error for a service that does not run; why is the text of checks.Running.
-func notRunning(why string) error {
-	return fmt.Errorf("the service does not run: sudo systemctl start nth (%s)", why)
-}
-
-// superseded returns an error if another "nth drain" has removed or replaced the request of this run; nil if not, or with --undo.
-func (d *manualDrain) superseded(dir string) error {
-	if d.id == "" {
-		return nil
-	}
-	if request, err := record.ReadDrainRequest(dir); err == nil && request.ID == "" {
-		return errors.New("\"nth drain --undo\" has ended this drain")
-	} else if err == nil && request.ID != d.id {
-		return errors.New("a later \"nth drain\" has replaced this one")
-	}
-	return nil // While the request is unreadable, the service keeps to the one that it has read last.
 }
 
 // show prints the service's sentence if it has changed. It keeps what holds pods back, for the error when time is over.
@@ -179,28 +210,6 @@ func (d *manualDrain) holders() string {
 		return ""
 	}
 	return "; left: " + strings.Join(held, ", ")
-}
-
-// drained reports whether the drain that this run has asked for has ended. The error says why the node is not drained; nil if it is.
-func (d *manualDrain) drained(s state.Status) (ended bool, err error) {
-	for _, e := range s.Events {
-		switch {
-		case e.ID != d.id: // It is another event, or an earlier request that the service is about to drop.
-		case e.Released:
-			return true, errors.New("someone uncordoned the node")
-		case e.LeftAlone:
-			return true, fmt.Errorf("the annotation %s on the Node asks for its pods to be left alone", drain.ActionAnnotation)
-		case e.Phase == state.Drained:
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// undone reports whether the service has nothing left to undo for "nth drain". The error is always nil.
-func undone(s state.Status) (ended bool, err error) {
-	left := slices.ContainsFunc(s.Events, func(e state.EventStatus) bool { return e.Kind == event.Manual })
-	return !left, nil
 }
 
 // drainRequests is the agent's source of what "nth drain" asks for.

@@ -74,13 +74,13 @@ func logHook(log *logrus.Entry, n asg.HookReport) {
 }
 
 // hook checks, without changing anything, whether the hook of the instance's group can be held and completed.
-func (c *check) hook(ctx context.Context, cfg config.Config, metadata *imds.Source) {
-	settings := daemon.Hooks(cfg.Events.ASGTermination)
+func (c *check) hook(ctx context.Context, metadata *imds.Source) {
+	settings := daemon.Hooks(c.cfg.Events.ASGTermination)
 	if !settings.Complete {
 		c.OK("hook", "lifecycle hooks are disabled by configuration: events.%s", event.ASGTermination)
 		return
 	}
-	client, group, err := asg.OwnGroup(ctx, hookOptions(cfg, metadata), settings)
+	client, group, err := asg.OwnGroup(ctx, hookOptions(c.cfg, metadata), settings)
 	const launch = false                                                    // It is about hooks for terminations.
 	finding, completes := "the instance is in no Auto Scaling group", false // completes: nth completes one of the group's hooks
 	if err == nil && group != "" {
@@ -115,12 +115,12 @@ func targetOptions(cfg config.Config, metadata *imds.Source) targets.Options {
 }
 
 // targets checks, without changing anything, whether load balancers say when they have deregistered the node.
-func (c *check) targets(ctx context.Context, cfg config.Config, metadata *imds.Source) {
-	if len(cfg.LoadBalancers.TargetGroups) == 0 {
+func (c *check) targets(ctx context.Context, metadata *imds.Source) {
+	if len(c.cfg.LoadBalancers.TargetGroups) == 0 {
 		return
 	}
 	const otherwise = "drain.load_balancer_wait holds evictions instead"
-	found, err := targets.New(targetOptions(cfg, metadata)).Check(ctx)
+	found, err := targets.New(targetOptions(c.cfg, metadata)).Check(ctx)
 	if err != nil {
 		c.Warn("targets", "%s; %s", err, otherwise)
 		return

@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,27 +10,25 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-func TestADaemonHasAHeartbeatWhileItCouldHearAndAct(t *testing.T) {
+func TestHeartbeat_WhileNthCouldHearAndAct(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*state.Status)
 		then   time.Duration
-		stuck  error
 		alive  bool
 	}{
-		"all is well":                           {func(*state.Status) {}, 20 * time.Second, nil, true},
-		"nothing is looked for":                 {func(s *state.Status) { s.Documents = nil }, 0, nil, true},
-		"its loop hangs":                        {func(*state.Status) {}, 31 * time.Second, nil, false},
-		"a source hangs":                        {func(*state.Status) {}, 0, errors.New("stuck"), false},
-		"there is no identity yet":              {func(s *state.Status) { s.Node = "" }, 0, nil, false},
-		"its credential is refused":             {func(s *state.Status) { s.Identity.Trouble = "refused" }, 0, nil, false},
-		"a look fails":                          {func(s *state.Status) { s.Documents[1].Trouble = "connection refused" }, 0, nil, false},
-		"a document has never been looked at":   {func(s *state.Status) { s.Documents[0].LastGood = time.Time{} }, 0, nil, false},
-		"it has stopped":                        {func(s *state.Status) { s.Stopped = time.Now() }, 0, nil, false},
-		"something is announced, and it drains": {func(s *state.Status) { s.Step = &state.StepStatus{Action: "drain"} }, 0, nil, true},
+		"all is well":                           {func(*state.Status) {}, 20 * time.Second, true},
+		"nothing is looked for":                 {func(s *state.Status) { s.Documents = nil }, 0, true},
+		"its loop hangs":                        {func(*state.Status) {}, 31 * time.Second, false},
+		"there is no identity yet":              {func(s *state.Status) { s.Node = "" }, 0, false},
+		"its credential is refused":             {func(s *state.Status) { s.Identity.Trouble = "refused" }, 0, false},
+		"a look fails":                          {func(s *state.Status) { s.Documents[1].Trouble = "connection refused" }, 0, false},
+		"a document has never been looked at":   {func(s *state.Status) { s.Documents[0].LastGood = time.Time{} }, 0, false},
+		"it has stopped":                        {func(s *state.Status) { s.Stopped = time.Now() }, 0, false},
+		"something is announced, and it drains": {func(s *state.Status) { s.Step = &state.StepStatus{Action: "drain"} }, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				show, alive := nth.Watching(func() error { return c.stuck })
+				show, alive := nth.Watching()
 				if alive() {
 					t.Errorf("it is alive before it has begun")
 				}

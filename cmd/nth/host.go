@@ -16,7 +16,7 @@ import (
 
 // containerStop is how long a drain may take in a host container that is stopped: Bottlerocket kills it 20 s after asking it to stop, and
 // some seconds are left to report how far the drain has come.
-const containerStop = 15 * time.Second
+const containerStop = 14 * time.Second
 
 // hostInfo is where nth runs: on a machine, or in a host container of Bottlerocket. detectHost finds out which, once, at the start. The commands
 // of the program are its methods.
@@ -91,11 +91,11 @@ func complainContained(out io.Writer, err error) error {
 	return cli.ErrReported
 }
 
-// container reports about a host container, which has no service, catalog or drop-in.
-func (c *check) container(cfg config.Config) {
-	if cfg.HostRoot == "" {
+// container reports about a host container, which has no service or drop-in.
+func (c *check) container() {
+	if c.cfg.HostRoot == "" {
 		c.Fail("container", "%s", errNoHost)
 		return
 	}
-	c.OK("container", "a superpowered host container of Bottlerocket, with the host's file system at %s", cfg.HostRoot)
+	c.OK("container", "a superpowered host container of Bottlerocket, with the host's file system at %s", c.cfg.HostRoot)
 }

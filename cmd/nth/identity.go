@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nth-project/nth/cmd/internal/daemon"
@@ -21,44 +19,37 @@ import (
 
 // localNode is the node that nth runs on. It uses the kubelet's credential as it is at the time, and learns the node's name from it.
 type localNode struct {
-	kubelet   *identity.Kubelet
-	dryRun    bool
-	gate      *kube.Gate   // bounds the evictions at once
-	balancers wait.Blocker // nil if the settings name no load balancer
-	scripts   wait.Blocker // nil if nth cannot start units on the host
-	options   atomic.Pointer[drain.Options]
+	kubelet *identity.Kubelet
+	dryRun  bool
+	options drain.Options
 }
 
 // evictionsAtOnce is how many evictions are sent at once: a bit more than the kubelet's default for the pods on a node. An API server that gets a thousand requests from one
 // node at once answers most of them too late, so that they are retried.
 const evictionsAtOnce = 128
 
-// newLocalNode returns the node of a kubelet's credential, which is drained by the settings.
+// newLocalNode returns the node of a kubelet's credential, which is drained by the settings. balancers is nil if they name no load balancer, and
+// scripts if nth cannot start units on the host.
 func newLocalNode(kubelet *identity.Kubelet, cfg config.Config, balancers, scripts wait.Blocker) *localNode {
-	n := &localNode{kubelet: kubelet, dryRun: cfg.DryRun, gate: kube.NewGate(evictionsAtOnce), balancers: balancers, scripts: scripts}
-	n.use(drainOptions(cfg))
-	return n
-}
-
-// use replaces the drain options of guards and uncordons that begin from now on.
-func (n *localNode) use(options drain.Options) {
-	options.Gate, options.LoadBalancers = n.gate, n.balancers
+	options := drainOptions(cfg)
+	options.Gate, options.LoadBalancers = kube.NewGate(evictionsAtOnce), balancers
 	if options.ScriptsWait > 0 {
-		options.Scripts = n.scripts
+		options.Scripts = scripts
 	}
-	n.options.Store(&options)
+	return &localNode{kubelet: kubelet, dryRun: cfg.DryRun, options: options}
 }
 
 // identityPause is how often the credential is looked for. It is short, as a notice may be waiting when a node joins its cluster.
 const identityPause = 500 * time.Millisecond
 
-// identity waits until there is a credential, and returns its identity. It returns an error only if ctx ends.
-func (n *localNode) identity(ctx context.Context) (identity.Identity, error) {
+// identity waits until there is a credential, and returns its identity. It calls failed with each error before. It returns an error only if ctx ends.
+func (n *localNode) identity(ctx context.Context, failed func(error)) (identity.Identity, error) {
 	for {
 		id, err := n.kubelet.Identity(ctx)
 		if err == nil {
 			return id, nil
 		}
+		failed(err)
 		if !loop.Await(ctx, nil, identityPause) {
 			return identity.Identity{}, fmt.Errorf("waiting for the kubelet's credential: %w (%w)", err, ctx.Err())
 		}
@@ -67,16 +58,16 @@ func (n *localNode) identity(ctx context.Context) (identity.Identity, error) {
 
 // node waits for the identity, and returns its node. It returns an error only if ctx ends.
 func (n *localNode) node(ctx context.Context) (agent.Node, error) {
-	id, err := n.identity(ctx)
+	id, err := n.identity(ctx, func(error) {})
 	if err != nil {
 		return nil, err
 	}
-	return n.nodeOf(id, *n.options.Load()), nil
+	return n.nodeOf(id), nil
 }
 
 // nodeOf returns the node of an identity. In a dry run, it is one that changes nothing.
-func (n *localNode) nodeOf(id identity.Identity, options drain.Options) agent.Node {
-	node := drain.New(id.Client, id.Node, options)
+func (n *localNode) nodeOf(id identity.Identity) agent.Node {
+	node := drain.New(id.Client, id.Node, n.options)
 	if n.dryRun {
 		return drain.NewDryRun(node)
 	}
@@ -101,47 +92,21 @@ func (n *localNode) Claim(ctx context.Context) (drain.Claim, bool, error) {
 	return node.Claim(ctx)
 }
 
-// Guard implements agent.Node. It waits for the credential, and begins again when that is for another node. It keeps the options of its start.
+// Guard implements agent.Node. It waits for the credential, and begins again when that is for another node. A machine without a credential since
+// the start, such as one on which an image is built, has no pods: it may shut down at once.
 func (n *localNode) Guard(ctx context.Context, task *drain.Task, report func(drain.Progress)) {
-	options := *n.options.Load()
 	for ctx.Err() == nil {
-		id, err := n.identityFor(ctx, task, report)
+		id, err := n.identity(ctx, func(err error) {
+			if goal := task.Goal(); goal.Shutdown && errors.Is(err, identity.ErrNotYet) {
+				report(drain.Progress{Kind: state.NodeEmpty, Generation: goal.Generation, State: drain.State{Drained: true}})
+			}
+		})
 		if err != nil {
 			return // ctx has ended.
 		}
 		named, stop := n.whileNamed(ctx, id.Node)
-		n.nodeOf(id, options).Guard(named, task, report)
+		n.nodeOf(id).Guard(named, task, report)
 		stop()
-	}
-}
-
-// identityFor waits for the identity. Until then, reportNeverJoined looks at each new goal: a machine that never joined a cluster may shut down
-// at once. The error is ctx's end.
-func (n *localNode) identityFor(ctx context.Context, task *drain.Task, report func(drain.Progress)) (identity.Identity, error) {
-	waiting, stop := context.WithCancel(ctx)
-	var reporter sync.WaitGroup
-	reporter.Go(func() {
-		for waiting.Err() == nil {
-			n.reportNeverJoined(waiting, task.Goal(), report)
-			select {
-			case <-waiting.Done():
-			case <-task.Changed():
-			}
-		}
-	})
-	defer reporter.Wait()
-	defer stop()
-	return n.identity(ctx)
-}
-
-// reportNeverJoined reports the node as empty, so that a shutdown continues, if the goal is for a shutdown and there was no credential since the
-// start. Such a machine may be one on which an image is built.
-func (n *localNode) reportNeverJoined(ctx context.Context, goal drain.Goal, report func(drain.Progress)) {
-	if !goal.Shutdown {
-		return
-	}
-	if _, err := n.kubelet.Identity(ctx); errors.Is(err, identity.ErrNotYet) {
-		report(drain.Progress{Kind: state.NodeEmpty, Generation: goal.Generation, State: drain.State{Drained: true}})
 	}
 }
 

@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/daemon"
-	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/identity"
@@ -18,7 +16,6 @@ import (
 	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
-	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
@@ -26,9 +23,6 @@ import (
 type notices struct {
 	listeners []agent.Listener
 	work      []func(context.Context) // what the listeners do in the background; each ends soon after its context
-	rules     atomic.Pointer[policy.Settings]
-	// useWebhook applies settings to the webhook.
-	useWebhook func(config.Config)
 }
 
 // listenerDeps is what listeners are made of.
@@ -44,14 +38,10 @@ type listenerDeps struct {
 // newNotices returns the listeners that report to the cluster and to the webhook.
 func newNotices(cfg config.Config, from listenerDeps) *notices {
 	n := &notices{}
-	n.use(policyOf(cfg))
 	n.addKubernetes(cfg, from)
 	n.addWebhook(cfg, from)
 	return n
 }
-
-// use replaces the rules by which events are described.
-func (n *notices) use(rules policy.Settings) { n.rules.Store(&rules) }
 
 // add adds a listener. work is what it does in the background until its context ends.
 func (n *notices) add(l agent.Listener, work func(context.Context)) {
@@ -81,13 +71,14 @@ func (n *notices) addKubernetes(cfg config.Config, from listenerDeps) {
 	if cfg.DryRun && cfg.Kubernetes.Heartbeat == 0 {
 		return
 	}
+	rules := policyOf(cfg)
 	k := notify.NewKubernetes(notify.KubernetesOptions{
 		Identity: func(ctx context.Context) (notify.Identity, error) {
 			id, err := from.identity.Identity(ctx)
 			return notify.Identity{Client: id.Client, Node: id.Node}, err
 		},
 		Entries:   from.record.Entries,
-		Rules:     func() policy.Settings { return *n.rules.Load() },
+		Rules:     func() policy.Settings { return rules },
 		Condition: true,
 		Labels:    cfg.Kubernetes.Labels,
 		Heartbeat: cfg.Kubernetes.Heartbeat,
@@ -127,18 +118,10 @@ func (m *machine) describe(ctx context.Context) notify.Machine {
 	return m.known
 }
 
-// addWebhook adds the webhook. Without an address it is idle, as a reload may set one. It also reports a dry run, as such.
+// addWebhook adds the webhook. Without an address it is idle. It also reports a dry run, as such.
 func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
 	const limit = 0 // The default of the webhook is enough for one node.
-	webhook := daemon.NewWebhook(&cfg.Common, from.log, from.meter, limit)
-	n.useWebhook = func(cfg config.Config) {
-		to, err := settings.Webhook(cfg.Webhook, "nth", settings.Own)
-		if err != nil { // Faults in the settings were reported when they were validated.
-			from.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Error(err)
-		}
-		webhook.Use(to)
-	}
-	n.useWebhook(cfg)
+	webhook := daemon.NewWebhook("nth", &cfg.Common, from.log, from.meter, limit)
 	n.add(webhook.Node(notify.Subject{
 		Machine: from.machine.describe,
 		Node:    func(ctx context.Context) (string, map[string]string) { return nameAndLabels(ctx, from.identity) },
@@ -156,69 +139,4 @@ func nameAndLabels(ctx context.Context, kubelet *identity.Kubelet) (string, map[
 		return id.Node, nil // The notice is sent without labels.
 	}
 	return id.Node, labels
-}
-
-// webhook checks the webhook. If post is true, it posts a test, which names the node if the identity can be read.
-func (c *check) webhook(ctx context.Context, cfg config.Config, found settings.Findings, post bool) {
-	c.Unit(found.Unit)
-	c.Webhook(ctx, cfg.Webhook, found.Unit.Find, found.Webhook, post, func(ctx context.Context) string {
-		id, err := c.host.newKubelet(cfg, nil).Identity(ctx)
-		if err != nil {
-			return ""
-		}
-		return id.Node
-	})
-}
-
-// statusWriter takes the daemon's status.
-type statusWriter interface{ Show(state.Status) }
-
-// longestSilence is how old the last status of a daemon that is alive may be. The loop writes one at least every ten seconds.
-const longestSilence = 30 * time.Second
-
-// liveness passes the status on, and derives from it whether the daemon works, for the heartbeat on the Node.
-type liveness struct {
-	statusWriter
-	meter *metrics.Metrics
-
-	mu     sync.Mutex
-	shown  time.Time // when the last status came; with a monotonic reading
-	good   bool      // by isWatching for that status
-	source agent.HealthChecker
-}
-
-// Show implements statusWriter.
-func (l *liveness) Show(s state.Status) {
-	l.mu.Lock()
-	l.shown, l.good = time.Now(), isWatching(s)
-	l.mu.Unlock()
-	l.statusWriter.Show(s)
-	l.meter.Show(s)
-}
-
-// isWatching reports whether nth has an identity and can poll all documents, and has not stopped.
-func isWatching(s state.Status) bool {
-	if s.Node == "" || s.Identity.Trouble != "" || !s.Stopped.IsZero() {
-		return false
-	}
-	for _, d := range s.Documents {
-		if d.Trouble != "" || d.LastGood.IsZero() {
-			return false
-		}
-	}
-	return true
-}
-
-// follow makes alive depend on the source, too. Before that, alive is false.
-func (l *liveness) follow(source agent.HealthChecker) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.source = source
-}
-
-// alive reports whether the daemon works: its last status is recent and says so, and its source is not stuck.
-func (l *liveness) alive() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.good && time.Since(l.shown) < longestSilence && l.source != nil && l.source.Stalled() == nil
 }

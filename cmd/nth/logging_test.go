@@ -46,18 +46,6 @@ func TestLogging_TextIsAlignedAndColoursNeedATerminal(t *testing.T) {
 	}
 }
 
-func TestATerminalGetsColours(t *testing.T) {
-	var out bytes.Buffer
-	logger := logrus.New()
-	logger.SetOutput(&out)
-	logger.SetFormatter(nth.ColourfulLines())
-	cordoned(logger).Error("refused")
-	want := "12:00:00.250  \x1b[31merror  \x1b[0m  refused  \x1b[2mnode=\x1b[0mip-10-0-0-1 \x1b[2mwhy=\x1b[0m\"spot interruption\"\n"
-	if out.String() != want {
-		t.Errorf("got  %q\nwant %q", out.String(), want)
-	}
-}
-
 func TestJSONHasTheFieldsUnderTheNamesOfTheJournal(t *testing.T) {
 	var out bytes.Buffer
 	logger := nth.NewLogger(config.Log{Level: "info", Format: "json"}, &out)

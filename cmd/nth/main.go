@@ -43,29 +43,21 @@ the last known state is printed.`, h.settings().ConfigFlag, h.runtimeDirectory)
 // runtimeDirectory returns the directory of the daemon's status. Unless a file is named, invalid settings are no error: the daemon may
 // be running with those that it had before.
 func (h hostInfo) runtimeDirectory(path string, stderr io.Writer) (string, error) {
-	cfg, err := h.settings().Files(path)
-	if _, err = settings.Degraded(err); err != nil && path == "" {
+	l, err := h.settings().Load(path)
+	if err != nil && path == "" {
 		fmt.Fprintln(stderr, err)
 		return h.settings().Defaults().RuntimeDirectory, nil
 	}
-	return cfg.RuntimeDirectory, err
+	return l.Config.RuntimeDirectory, err
 }
 
 // settings describes where the settings come from.
 func (h hostInfo) settings() settings.Program[config.Config, *config.Config] {
-	return settings.Program[config.Config, *config.Config]{
-		Name: "nth", Place: h.place(), Settle: h.settle,
-		Root: func(cfg *config.Config) string { return cfg.HostRoot },
-	}
+	return settings.Program[config.Config, *config.Config]{Name: "nth", Place: h.place(), Settle: h.settle}
 }
 
-// quietConfig reads the settings for a command that reports what it does itself: libraries are silenced, and faults in settings that
-// only concern reporting are ignored.
-func (h hostInfo) quietConfig(path string) (config.Config, error) {
-	cfg, err := h.settings().Files(path)
-	if _, fatal := settings.Degraded(err); fatal != nil {
-		return config.Config{}, err
-	}
+// quietConfig reads the settings for a command that reports what it does itself: libraries are silenced.
+func (h hostInfo) quietConfig(path string) (config.Loaded[config.Config], error) {
 	checks.Hush()
-	return cfg, nil
+	return h.settings().Load(path)
 }

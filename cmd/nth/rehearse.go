@@ -23,7 +23,6 @@ import (
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/imds/standin"
@@ -57,65 +56,81 @@ The exit status is 0 if that node was drained in time, or need not be by the set
 		return nil
 	})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := h.quietConfig(*path)
+		l, err := h.quietConfig(*path)
 		if err != nil {
 			return err
 		}
 		ctx, stop := daemon.UntilSignal(cmd.Context())
 		defer stop()
-		return h.rehearse(ctx, cfg, *path, *kubeconfig, notice, cmd.OutOrStdout())
+		return h.rehearse(ctx, l, *kubeconfig, notice, cmd.OutOrStdout())
 	}
 	return cmd
 }
 
 // rehearse prints what a notice of that length would do. On a real node it lists the pods; otherwise it drains a simulated node, and prints
 // each step as it happens.
-func (h hostInfo) rehearse(ctx context.Context, cfg config.Config, path, kubeconfig string, notice time.Duration, out io.Writer) error {
-	bootID, err := record.BootID("/")
-	if err != nil {
-		return err
+func (h hostInfo) rehearse(ctx context.Context, l config.Loaded[config.Config], kubeconfig string, notice time.Duration, out io.Writer) error {
+	cfg, from := l.Config, "the defaults"
+	if len(l.Files) > 0 {
+		from = strings.Join(l.Files, ", ")
 	}
-	run, err := h.newRehearsal(ctx, cfg, bootID, kubeconfig)
-	if err != nil {
-		return err
+	id, notReal := h.ownIdentity(ctx, &cfg, kubeconfig)
+	where := fmt.Sprintf("Node %s, at %s, is real: nothing is changed there.", id.Node, id.Server)
+	switch {
+	case notReal != nil && kubeconfig != "":
+		return notReal
+	case errors.Is(notReal, identity.ErrNotYet):
+		where = "EC2 and the cluster are simulated: this machine is not a Kubernetes node."
+	case notReal != nil: // There is a credential.
+		where = "EC2 and the cluster are simulated: the credential here cannot be used: " + text.Visible(notReal.Error(), text.Page)
 	}
-	defer run.shut()
-	fmt.Fprintln(out, wrap("nth rehearses a spot interruption; settings in effect: "+settingsFrom(h.place(), path), 0))
-	fmt.Fprintln(out, run.cluster)
-	rules := policyOf(run.cfg)
-	switch action, lifeCycles := rules[event.SpotInterruption].Action, run.cfg.IMDS.LifeCycles; {
+	fmt.Fprintln(out, wrap("nth rehearses a spot interruption; settings in effect: "+from, 0))
+	fmt.Fprintln(out, wrap(where, 0))
+	if notReal != nil {
+		fmt.Fprintln(out, "\n  "+strings.Join(rehearsal.Describe(), "\n  "))
+	}
+	switch action, lifeCycles := policyOf(cfg)[event.SpotInterruption].Action, cfg.IMDS.LifeCycles; {
 	case action == policy.Ignore:
 		fmt.Fprintf(out, "\nNothing would be done: events.%s.action is %q.\n", event.SpotInterruption, action)
 		return nil
 	case len(lifeCycles) > 0 && !slices.Contains(lifeCycles, "spot"):
 		fmt.Fprintf(out, "\nNothing would be done: imds.life_cycles is %q, which leaves out spot instances.\n", lifeCycles)
 		return nil
-	case run.real.Node != "" && action != policy.Drain: // No pod would go. A simulation shows the cordon, if there is one.
+	case notReal == nil && action != policy.Drain: // No pod would go. A simulation shows the cordon, if there is one.
 		fmt.Fprintln(out, "\n"+undrained(action))
 		return nil
 	}
 	if cfg.DryRun {
 		fmt.Fprintln(out, "\nThe service would only log this: dry_run is true.")
 	}
-	if run.real.Node != "" {
-		return run.listPods(ctx, notice, fmt.Sprintf("of the %.0f s of a spot notice", notice.Seconds()), out)
+	if notReal == nil {
+		const deletes = true // EC2 takes the machine at the deadline.
+		return listPods(ctx, cfg, id, notice, deletes, fmt.Sprintf("of the %.0f s of a spot notice", notice.Seconds()), out)
 	}
-	lines := newTimeline(out)
-	outcome, err := run.perform(ctx, rules, notice, lines)
-	lines.end()
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("the rehearsal was ended before it was over: %w", context.Cause(ctx))
-	case err != nil:
-		return err
-	}
-	return lines.conclude(outcome, rules)
+	return simulate(ctx, cfg, notice, &timeline{out: out})
 }
 
-// listPods prints what a drain would do to each pod of a real node with that much time left, and how long it would take. available describes
-// the time, as in "of the 120 s of a spot notice".
-func (r *rehearsalRun) listPods(ctx context.Context, left time.Duration, available string, out io.Writer) error {
-	node := drain.New(r.real.Client, r.real.Node, drainOptions(r.cfg))
+// identityLimit is how long a rehearsal looks for the kubelet's identity.
+const identityLimit = 15 * time.Second
+
+// ownIdentity finds this node as the service does, or by a kubeconfig, which it sets in cfg.
+func (h hostInfo) ownIdentity(ctx context.Context, cfg *config.Config, kubeconfig string) (identity.Identity, error) {
+	if kubeconfig != "" {
+		absolute, err := filepath.Abs(kubeconfig)
+		if err != nil {
+			return identity.Identity{}, fmt.Errorf("finding the kubeconfig: %w", err)
+		}
+		cfg.Kubernetes.Kubeconfig, cfg.HostRoot = absolute, ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, identityLimit)
+	defer cancel()
+	return h.newKubelet(*cfg, nil).Identity(ctx)
+}
+
+// listPods prints what a drain would do to each pod of a real node with that much time left, and how long it would take. deletes says that pods
+// whose budgets let none go are deleted in the end. available describes the time, as in "of the 120 s of a spot notice".
+func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left time.Duration, deletes bool, available string, out io.Writer) error {
+	node := drain.New(id.Client, id.Node, drainOptions(cfg))
 	if optedOut, err := node.OptedOut(ctx); err != nil {
 		return err
 	} else if optedOut {
@@ -126,144 +141,108 @@ func (r *rehearsalRun) listPods(ctx context.Context, left time.Duration, availab
 	if err != nil {
 		return err
 	}
-	budgets, read, err := node.Budgets(ctx, f.Pods)
+	budgets, complete, err := node.Budgets(ctx, f.Pods)
 	if err != nil {
 		return err
 	}
-	if len(f.Pods) > 0 {
-		rows := []row{{cells: []string{"pod", "owner", "grace", "budget: lets go", "emptyDir"}}}
-		for _, pod := range f.Pods {
-			rows = append(rows, rowOf(pod, budgets))
-		}
-		fmt.Fprintln(out)
-		printTable(out, rows)
-	}
 	fmt.Fprintln(out)
-	if !read {
+	stuck := false // A budget lets no pod go.
+	for i, pod := range f.Pods {
+		if i == 0 {
+			fmt.Fprintln(out, row(false, "pod", "owner", "grace", "budget: lets go", "emptyDir"))
+		}
+		grace, budget, local := fmt.Sprintf("%.0f s", pod.Grace.Seconds()), "", ""
+		if pod.Gets < pod.Grace {
+			grace = fmt.Sprintf("%.0f of %s", pod.Gets.Seconds(), grace)
+		}
+		by, held := budgets[pod.Pod]
+		if held {
+			budget = fmt.Sprintf("%s: %d", text.Visible(by.Name, 12), by.Allowed)
+		}
+		held = held && by.Allowed == 0
+		stuck = stuck || held
+		if pod.EmptyDir {
+			local = "lost"
+		}
+		marked, colour := pod.Gets < pod.Grace || held, ""
+		if marked {
+			colour = yellow
+		}
+		fmt.Fprintln(out, coloured(row(marked, pod.Pod, text.Visible(cmp.Or(pod.Owner, "none"), 11), grace, budget, local), colour, out))
+	}
+	if len(f.Pods) > 0 {
+		fmt.Fprintln(out)
+	}
+	switch {
+	case stuck && deletes:
+		fmt.Fprintln(out, wrap("A budget that lets 0 go holds its pods. Those that it still holds when only their grace periods are left are deleted.", 0))
+	case stuck:
+		fmt.Fprintln(out, wrap("A budget that lets 0 go holds its pods. They stay: nth drain deletes no pod.", 0))
+	}
+	if !complete {
 		fmt.Fprintln(out, wrap("The kubelet may not list disruption budgets: shown are those that refuse an eviction now. Pods of others may have to wait, too.", 0))
 	}
 	fmt.Fprintln(out, wrap("By the grace periods, "+describeForecast(f, available)+".", 0))
 	return nil
 }
 
-// rowOf returns the row of a pod: its owner, how long it gets, what its disruption budget lets go, and whether it loses an emptyDir. budgets
-// are by the name of the pod. The row is marked as a warning if the pod gets less than its grace period, or its budget lets none go.
-func rowOf(pod evict.Foreseen, budgets map[string]evict.Budget) row {
-	grace, budget, local := fmt.Sprintf("%.0f s", pod.Grace.Seconds()), "", ""
-	if pod.Gets < pod.Grace {
-		grace = fmt.Sprintf("%.0f of %s", pod.Gets.Seconds(), grace)
+// row returns a row of the table of pods, in the width of a terminal. A marked one is a warning. A long name has a line of its own.
+func row(marked bool, pod, owner, grace, budget, local string) string {
+	const name = 27
+	mark := " "
+	if marked {
+		mark = "!"
 	}
-	by, held := budgets[pod.Pod]
-	if held {
-		budget = fmt.Sprintf("%s: %d", text.Visible(by.Name, 20), by.Allowed)
+	if len(pod) > name {
+		mark, pod = mark+" "+pod+"\n ", ""
 	}
-	if pod.EmptyDir {
-		local = "lost"
-	}
-	return row{
-		marked: pod.Gets < pod.Grace || held && by.Allowed == 0,
-		cells:  []string{pod.Pod, text.Visible(cmp.Or(pod.Owner, "none"), 14), grace, budget, local},
-	}
+	return strings.TrimRight(fmt.Sprintf("%s %-*s %-11s %-12s %-16s %s", mark, name, pod, owner, grace, budget, local), " ")
 }
 
-// row is a row of a table. A marked one is a warning.
-type row struct {
-	marked bool
-	cells  []string
-}
+// patience is how long after the deadline a rehearsal waits for the outcome.
+const patience = time.Minute
 
-// printTable prints rows in the width of a terminal. The first cell of a row gets what the other columns leave, or a line of its own.
-func printTable(out io.Writer, rows []row) {
-	widths := make([]int, len(rows[0].cells))
-	first := terminalWidth
-	for i := range widths {
-		for _, r := range rows {
-			widths[i] = max(widths[i], len(r.cells[i]))
-		}
-		if i > 0 {
-			first -= len("  ") + widths[i]
-		}
+// simulate runs an agent as the daemon has it, but without webhook, Kubernetes Events, logind and AWS. Its node is in a simulated cluster, and a
+// simulated metadata service announces a spot interruption once the agent polls it. The error is one for exit status 1 if the drain was out of time.
+func simulate(ctx context.Context, cfg config.Config, notice time.Duration, lines *timeline) error {
+	cfg.DryRun = false // Nothing real can be harmed.
+	bootID, err := record.BootID("/")
+	if err != nil {
+		return err
 	}
-	widths[0] = min(widths[0], first-len("! "))
-	for _, r := range rows {
-		line, colour := "  ", ""
-		if r.marked {
-			line, colour = "! ", yellow
-		}
-		if len(r.cells[0]) > widths[0] {
-			line += r.cells[0] + "\n  "
-			r.cells[0] = ""
-		}
-		for i, cell := range r.cells {
-			line += fmt.Sprintf("%-*s  ", widths[i], cell)
-		}
-		fmt.Fprintln(out, coloured(strings.TrimRight(line, " "), colour, out))
+	cluster, shut, err := serve(rehearsal.New(bootID))
+	if err != nil {
+		return err
 	}
-}
-
-// errUnsettled ends a rehearsal in which nth has reported no outcome within patience after the deadline.
-var errUnsettled = errors.New("the time of the notice is over, and nth does not say what came of it")
-
-// perform runs an agent against a stand-in of the metadata service, which announces a spot interruption once the agent polls it. It returns
-// the outcome, or an error if the agent ends or reports none in time.
-func (r *rehearsalRun) perform(ctx context.Context, rules policy.Settings, notice time.Duration, lines *timeline) (event.Outcome, error) {
+	defer shut()
+	kubelet := identity.New(identity.Options{
+		ClientOptions: identity.ClientOptions{UserAgent: "nth-rehearse"},
+		Document:      rehearsal.Kubeconfig(cluster),
+	})
 	metadata, watched := standin.New(), make(chan struct{})
 	endpoint, shut, err := serve(metadata)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer shut()
-	opts := metadataOptions(r.cfg, r.bootID, rules)
-	opts.Endpoint = endpoint
-	opts.Scoped = func(imds.Scope) { close(watched) }
-	source, err := newSource(opts)
+	rules := policyOf(cfg)
+	options := metadataOptions(cfg, bootID, rules)
+	options.Endpoint = endpoint
+	options.Scoped = func(imds.Scope) { close(watched) }
+	source, err := newSource(options)
 	if err != nil {
-		return "", err
+		return err
 	}
-	settled, ended := make(chan event.Outcome, 1), make(chan struct{})
-	nth := r.agent(rules, source, lines, settled)
-	ctx, stop := context.WithCancel(ctx)
-	var failed error
-	go func() {
-		defer close(ended)
-		failed = nth.Run(ctx)
-	}()
-	defer func() {
-		stop()
-		<-ended
-	}()
-	select {
-	case <-watched:
-	case <-ended:
-		return "", failed
-	}
-	ends := time.Now().Add(notice).Round(time.Second)
-	lines.begin(ends)
-	metadata.SetSpot("terminate", ends)
-	select {
-	case outcome := <-settled:
-		return outcome, nil
-	case <-time.After(notice + patience):
-		return "", errUnsettled
-	case <-ended: // ctx has ended, or the agent has failed.
-		return "", failed
-	}
-}
-
-// agent returns an agent as the daemon has it, but without webhook, Kubernetes Events and AWS. It sends the outcome of the spot interruption to
-// settled, which has room for one.
-func (r *rehearsalRun) agent(rules policy.Settings, source *imds.Source, lines *timeline, settled chan<- event.Outcome) *agent.Agent {
-	cfg := r.cfg
-	cfg.DryRun = false      // Nothing real can be harmed.
+	settled, ended := make(chan event.Outcome, 1), make(chan error, 1)
 	const shutdowns = false // No logind announces any.
-	return agent.New(agent.Config{
+	nth := agent.New(agent.Config{
 		Sources:   []agent.Source{source},
-		Node:      newLocalNode(r.kubelet, cfg, nil, nil),
-		Identity:  warmIdentity{kubelet: r.kubelet, found: func(identity.Identity) {}},
-		Record:    record.InMemory(r.bootID, booted()),
+		Node:      newLocalNode(kubelet, cfg, nil, nil),
+		Identity:  warmIdentity{kubelet: kubelet, found: func(identity.Identity) {}},
+		Record:    record.InMemory(bootID, booted()),
 		Policy:    rules,
 		Unwatched: unwatched(rules, shutdowns),
-		BootID:    r.bootID,
+		BootID:    bootID,
 		Log:       lines.log(),
 		Settled: func(ev event.Event, outcome event.Outcome) {
 			if ev.Kind == event.SpotInterruption && outcome != "" {
@@ -274,82 +253,24 @@ func (r *rehearsalRun) agent(rules policy.Settings, source *imds.Source, lines *
 			}
 		},
 	})
-}
-
-// patience is how long after the deadline a rehearsal waits for the outcome.
-const patience = time.Minute
-
-// settingsFrom names the file that the settings come from, for operators.
-func settingsFrom(place config.Place[config.Config, *config.Config], path string) string {
-	from := "the defaults"
-	sources, _ := place.Sources(path) // They have just been read.
-	for _, source := range sources {
-		if source.Passed == "" { // It was read, not ignored.
-			from = source.File
-			break
-		}
+	running, stop := context.WithCancel(ctx)
+	go func() { ended <- nth.Run(running) }()
+	defer func() { stop(); <-ended }()
+	select {
+	case <-watched:
+	case <-ctx.Done():
 	}
-	if len(sources) > 1 {
-		from += " and its drop-ins"
+	ends := time.Now().Add(notice).Round(time.Second)
+	lines.begin(ends)
+	metadata.SetSpot("terminate", ends)
+	select {
+	case outcome := <-settled:
+		return lines.conclude(outcome, rules)
+	case <-time.After(notice + patience):
+		return errors.New("the time of the notice is over, and nth does not say what came of it")
+	case <-ctx.Done():
+		return fmt.Errorf("the rehearsal was ended before it was over: %w", context.Cause(ctx))
 	}
-	return from
-}
-
-// rehearsalRun is a rehearsal on this node, where nothing is changed, or in a simulated cluster.
-type rehearsalRun struct {
-	cfg     config.Config
-	bootID  string
-	real    identity.Identity // of this node; without one, the cluster is simulated
-	kubelet *identity.Kubelet // of the simulated node; nil if the node is real
-	cluster string            // describes the cluster
-	shut    func()            // ends the simulated cluster
-}
-
-// identityLimit is how long a rehearsal looks for the kubelet's identity.
-const identityLimit = 15 * time.Second
-
-// newRehearsal finds this node as the service does, or by a kubeconfig. If there is no identity and no kubeconfig was named, it simulates a
-// cluster.
-func (h hostInfo) newRehearsal(ctx context.Context, cfg config.Config, bootID, kubeconfig string) (*rehearsalRun, error) {
-	if kubeconfig != "" {
-		absolute, err := filepath.Abs(kubeconfig)
-		if err != nil {
-			return nil, fmt.Errorf("finding the kubeconfig: %w", err)
-		}
-		cfg.Kubernetes.Kubeconfig, cfg.HostRoot = absolute, ""
-	}
-	limited, cancel := context.WithTimeout(ctx, identityLimit)
-	defer cancel()
-	id, err := h.newKubelet(cfg, nil).Identity(limited)
-	switch {
-	case err == nil:
-		return &rehearsalRun{
-			cfg: cfg, real: id, shut: func() {},
-			cluster: wrap(fmt.Sprintf("Node %s, at %s, is real: nothing is changed there.", id.Node, id.Server), 0),
-		}, nil
-	case kubeconfig != "":
-		return nil, err
-	}
-	return simulate(cfg, bootID, err)
-}
-
-// simulate starts a simulated cluster. why is the error of looking for a real node: it says whether this machine is none, or its credential
-// cannot be used.
-func simulate(cfg config.Config, bootID string, why error) (*rehearsalRun, error) {
-	url, shut, err := serve(rehearsal.New(bootID))
-	if err != nil {
-		return nil, err
-	}
-	kubelet := identity.New(identity.Options{
-		ClientOptions: identity.ClientOptions{UserAgent: "nth-rehearse"},
-		Document:      rehearsal.Kubeconfig(url),
-	})
-	line := "EC2 and the cluster are simulated: this machine is not a Kubernetes node."
-	if !errors.Is(why, identity.ErrNotYet) { // There is a credential.
-		line = "EC2 and the cluster are simulated: the credential here cannot be used: " + text.Visible(why.Error(), text.Page)
-	}
-	cluster := wrap(line, 0) + "\n\n  " + strings.Join(rehearsal.Describe(), "\n  ")
-	return &rehearsalRun{cfg: cfg, bootID: bootID, kubelet: kubelet, cluster: cluster, shut: shut}, nil
 }
 
 // serve serves on a free port of the loopback interface, until shut is called.
@@ -369,7 +290,7 @@ func serve(handler http.Handler) (url string, shut func(), err error) {
 //	0.5 s   119.4 s    cordoned the node after 4ms
 //	0.5 s   119.4 s  ! disruption budget web blocks the eviction of default/web-2; retrying
 //
-// It is a logrus.Formatter, and safe for concurrent use.
+// Until begin, its lines have no times. It is a logrus.Formatter, and safe for concurrent use.
 type timeline struct {
 	out io.Writer
 
@@ -377,9 +298,6 @@ type timeline struct {
 	notice, ends time.Time
 	over         bool
 }
-
-// newTimeline returns a timeline that prints to out. Until begin, its lines have no times.
-func newTimeline(out io.Writer) *timeline { return &timeline{out: out} }
 
 // log returns a logger that writes lines of the timeline.
 func (t *timeline) log() *logrus.Entry {
@@ -395,13 +313,6 @@ func (t *timeline) begin(ends time.Time) {
 	defer t.mu.Unlock()
 	t.notice, t.ends = time.Now(), ends
 	fmt.Fprintf(t.out, "\n%7s  %8s\n", "time", "left")
-}
-
-// end makes Format drop all further lines: those of an agent that is being stopped.
-func (t *timeline) end() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.over = true
 }
 
 // troubles are the IDs of the messages that are marked as warnings.
@@ -483,6 +394,9 @@ func undrained(action policy.Action) string {
 // conclude prints what nth has not logged about the outcome. It returns the error for exit status 1 if the drain was out of time, and nil
 // otherwise.
 func (t *timeline) conclude(outcome event.Outcome, rules policy.Settings) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true // What an agent logs that is being stopped is dropped.
 	switch outcome {
 	case event.NoDrain:
 		fmt.Fprintln(t.out, "\n"+undrained(rules[event.SpotInterruption].Action))

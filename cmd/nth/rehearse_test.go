@@ -153,7 +153,7 @@ func TestRehearse_RealNode(t *testing.T) {
 			"pod owner grace budget: lets go emptyDir", "! default/by-hand none 18 of 30 s ! default/cache-0 StatefulSet 18 of 30 s lost default/deaf-1 ReplicaSet 8 s",
 			"! default/web-1 ReplicaSet 18 of 30 s web: 1 ! default/web-2", forecast,
 		}},
-		"two budgets let none go":        {budgets: list("web", "all"), said: []string{"! default/web-1 ReplicaSet 18 of 30 s web+all: 0"}},
+		"two budgets let none go":        {budgets: list("web", "all"), said: []string{"! default/web-1 ReplicaSet 18 of 30 s web+all: 0", "A budget that lets 0 go holds its pods. Those that it still holds when only their grace periods are left are deleted."}},
 		"budgets that may not be listed": {said: []string{"! default/web-1 ReplicaSet 18 of 30 s web: 0", "The kubelet may not list disruption budgets", forecast}},
 		"an opted-out node":              {action: drain.OnlyCordon, said: []string{"Its pods would be left alone"}},
 	} {

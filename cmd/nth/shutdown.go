@@ -2,14 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
@@ -20,12 +21,9 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// stopLimit is the longest drain in nth's own stop job, for a shutdown that logind did not announce: EC2 may be powering the machine
-// off, however long the unit's timeout is. If TimeoutStopSec= of the unit is shorter, stopReserve of it is left for other units.
-const (
-	stopLimit   = 145 * time.Second
-	stopReserve = 35 * time.Second
-)
+// stopLimit is the longest drain in nth's own stop job, for a shutdown that logind did not announce. The rest of TimeoutStopSec= of the unit is
+// left to other units.
+const stopLimit = 145 * time.Second
 
 // lastWords is how long nth has after the drain in its stop job to report what is left.
 const lastWords = 5 * time.Second
@@ -42,7 +40,7 @@ func tooShort(delay time.Duration) string {
 // system is what shutdown knows about the host.
 type system struct {
 	host  logind.Host
-	limit time.Duration // for nth's own stop job, unless its unit says otherwise
+	limit time.Duration // for nth's own stop job
 }
 
 // shutdown handles shutdowns, hibernation and the power button.
@@ -51,7 +49,6 @@ type shutdown struct {
 	keys   *powerkey.Keys // nil if nth cannot handle the power button here, or shutdowns are ignored
 	// drainsAtStop: when the whole system stops, the daemon runs until the node is drained, as shutdowns are not ignored.
 	drainsAtStop bool
-	wantsKey     atomic.Bool // nth is to handle the power button
 	system       system
 	log          *logrus.Entry
 
@@ -97,9 +94,8 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 		options.Key = &logind.KeyOptions{Held: s.reportPowerKey, Trouble: s.cannotPowerOff}
 	}
 	s.source = logind.New(options)
-	s.use(cfg)
 	if hasKey {
-		s.keys = &powerkey.Keys{Wanted: s.wantsKey.Load, Listening: s.source.ListenToKey, Pressed: s.pressed}
+		s.keys = &powerkey.Keys{Wanted: func() bool { return wantsPowerKey(cfg) }, Listening: s.source.ListenToKey, Pressed: s.pressed}
 	}
 	return s
 }
@@ -107,11 +103,6 @@ func newShutdown(cfg config.Config, where system, bootID string, log *logrus.Ent
 // startLog returns the log for messages about how shutdowns are handled here, with the message ID of a start.
 func (s *shutdown) startLog() *logrus.Entry {
 	return s.log.WithField(systemd.FieldMessageID, systemd.Started)
-}
-
-// use applies settings, which may have been reloaded.
-func (s *shutdown) use(cfg config.Config) {
-	s.wantsKey.Store(wantsPowerKey(cfg))
 }
 
 // wantsPowerKey reports whether nth is to handle the power button, by the settings.
@@ -199,30 +190,15 @@ func (s *shutdown) settled(ev event.Event, outcome event.Outcome) {
 func (s *shutdown) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
-		if s.source == nil || !s.drainsAtStop || !s.system.host.GoingDown(running) {
+		if reload := errors.Is(context.Cause(ctx), daemon.ErrReload); reload || s.source == nil || !s.drainsAtStop || !s.system.host.GoingDown(running) {
 			stop()
 			return
 		}
 		s.mu.Lock()
 		s.done = stop
 		s.mu.Unlock()
-		limit := s.system.stopTime(running)
-		s.source.Stopping(limit)
-		time.AfterFunc(limit+min(lastWords, limit/4), stop) // The unit's timeout may be a few seconds only.
+		s.source.Stopping(s.system.limit)
+		time.AfterFunc(s.system.limit+lastWords, stop)
 	})
 	return running, stop
-}
-
-// stopTime returns how long a drain may take while systemd stops nth.service, by the unit's timeout.
-func (s system) stopTime(ctx context.Context) time.Duration {
-	timeout, err := s.host.StopTimeout(ctx)
-	if err != nil {
-		return s.limit
-	}
-	return s.stopWithin(timeout)
-}
-
-// stopWithin returns stopTime for a timeout of the unit: all of it but stopReserve, at least half of it, and at most s.limit.
-func (s system) stopWithin(timeout time.Duration) time.Duration {
-	return min(max(timeout-stopReserve, timeout/2), s.limit)
 }

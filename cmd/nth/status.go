@@ -5,29 +5,37 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/identity"
 	"github.com/nth-project/nth/pkg/imds"
+	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
 )
 
+// longestSilence is how old the last status of a daemon that is alive may be. The loop writes one at least every ten seconds.
+const longestSilence = 30 * time.Second
+
 // statusReporter adds to the agent's status what the agent does not know: the process, the identity, and what is off. It passes the result to
-// next.
+// the status file and to the metrics.
 type statusReporter struct {
-	next    statusWriter
+	file    *record.StatusFile
+	meter   *metrics.Metrics
 	program string
-	dryRun  bool
-	failing func() []string // what does not work at present, other than drains
+	cfg     config.Config
 
 	mu       sync.Mutex
+	shown    time.Time // when the last status came; with a monotonic reading
+	watching bool      // by isWatching for that status
 	identity state.IdentityStatus
 	degraded []string
-	// ignored, unpolled and unannounced say why kinds are off. The settings ignore the kind; the settings exclude the instance's life cycle, or
-	// ignored the kind at the start; logind does not announce it.
+	// ignored, unpolled and unannounced say why kinds are off: the settings ignore the kind, or exclude the instance's life cycle; logind does not
+	// announce it.
 	ignored, unpolled, unannounced map[event.Kind]string
 	// target is the instance's target state in its Auto Scaling group, and hook what is known of the group's hooks.
 	target, hook string
@@ -35,11 +43,15 @@ type statusReporter struct {
 	noRequest string
 }
 
-// newStatusReporter returns a reporter that passes the status to next. degraded lists faults in the settings.
-func newStatusReporter(next statusWriter, failing func() []string, degraded []string, cfg config.Config) *statusReporter {
+// newStatusReporter returns a reporter. degraded lists faults in the settings.
+func newStatusReporter(file *record.StatusFile, meter *metrics.Metrics, degraded []string, cfg config.Config) *statusReporter {
 	version, _ := cli.BuildVersion()
-	b := &statusReporter{next: next, failing: failing, degraded: degraded, program: version, dryRun: cfg.DryRun}
-	b.setIgnored(policyOf(cfg))
+	b := &statusReporter{file: file, meter: meter, degraded: degraded, program: version, cfg: cfg, ignored: map[event.Kind]string{}}
+	for kind, rule := range policyOf(cfg) {
+		if rule.Action == policy.Ignore {
+			b.ignored[kind] = fmt.Sprintf("by configuration: events.%s.action = %q", kind, policy.Ignore)
+		}
+	}
 	return b
 }
 
@@ -47,12 +59,12 @@ func newStatusReporter(next statusWriter, failing func() []string, degraded []st
 func (b *statusReporter) Show(s state.Status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s.Program, s.PID, s.Degraded = b.program, os.Getpid(), slices.Concat(b.degraded, b.failing())
+	s.Program, s.PID, s.Degraded = b.program, os.Getpid(), slices.Concat(b.degraded, b.meter.Troubles())
 	trouble := s.Identity.Trouble
 	s.Identity = b.identity
 	s.Identity.Trouble = trouble
 	s.TargetState, s.Hook = b.target, b.hook
-	if b.dryRun {
+	if b.cfg.DryRun {
 		s.Off = append(s.Off, state.OffStatus{What: "writing to the cluster", Why: "this is a dry run"})
 	}
 	for _, kind := range event.Kinds() {
@@ -67,7 +79,24 @@ func (b *statusReporter) Show(s state.Status) {
 	s.Documents = slices.DeleteFunc(slices.Clone(s.Documents), func(d state.DocumentStatus) bool {
 		return b.unpolled[d.Kind] != ""
 	})
-	b.next.Show(s)
+	b.shown, b.watching = time.Now(), isWatching(s)
+	b.meter.Show(s)
+	if !b.cfg.DryRun || record.Holder(b.cfg.RuntimeDirectory) == 0 { // A dry run leaves the file to the service while that runs.
+		b.file.Show(s)
+	}
+}
+
+// isWatching reports whether nth has an identity and can poll all documents, and has not stopped.
+func isWatching(s state.Status) bool {
+	return s.Node != "" && s.Identity.Trouble == "" && s.Stopped.IsZero() &&
+		!slices.ContainsFunc(s.Documents, func(d state.DocumentStatus) bool { return d.Trouble != "" || d.LastGood.IsZero() })
+}
+
+// alive reports whether the daemon works, for the heartbeat on the Node: its last status is recent, and it is watching.
+func (b *statusReporter) alive() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.watching && time.Since(b.shown) < longestSilence
 }
 
 // whyOff returns why nth does not learn of a kind; "" if it does. b.mu is held.
@@ -87,30 +116,12 @@ func (b *statusReporter) set(change func()) {
 	change()
 }
 
-// setIgnored sets which kinds are ignored by configuration.
-func (b *statusReporter) setIgnored(rules policy.Settings) {
-	ignored := map[event.Kind]string{}
-	for _, kind := range event.Kinds() {
-		if rules[kind].Action == policy.Ignore {
-			ignored[kind] = fmt.Sprintf("by configuration: events.%s.action = %q", kind, policy.Ignore)
-		}
-	}
-	b.set(func() { b.ignored = ignored })
-}
-
-// setDegraded sets the faults in the settings.
-func (b *statusReporter) setDegraded(faults []string) { b.set(func() { b.degraded = faults }) }
-
 // setScope sets which kinds are not polled for on this instance.
 func (b *statusReporter) setScope(scope imds.Scope) {
-	why := "ignored when nth started"
-	if scope.Standby {
-		why = fmt.Sprintf("%s instances are excluded by imds.life_cycles", scope.LifeCycle)
-	}
 	unpolled := map[event.Kind]string{}
 	for _, kind := range event.PolledKinds() {
 		if !slices.Contains(scope.Kinds, kind) {
-			unpolled[kind] = why
+			unpolled[kind] = fmt.Sprintf("%s instances are excluded by imds.life_cycles", scope.LifeCycle)
 		}
 	}
 	b.set(func() { b.unpolled = unpolled })

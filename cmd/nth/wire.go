@@ -17,24 +17,21 @@ import (
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/agent"
-	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
-	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // runDaemon makes the parts of the daemon and runs them until ctx ends. If the whole system is stopping then, they run until the node is drained.
-func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config, *config.Config]) error {
+func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]) error {
 	cfg, log, service := d.Config, d.Log, d.Service
 	if h.contained && cfg.HostRoot == "" {
 		return cli.ConfigError{Fault: errNoHost}
 	}
-	d.SayDegraded()
 	bootID, err := record.BootID("/")
 	if err != nil {
 		return err
@@ -42,8 +39,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	var metadata *imds.Source
 	meter := daemon.NewMetrics("nth", &cfg.Common, log, metrics.Options{Stuck: func() error { return metadata.Stalled() }})
 	file := record.NewStatusFile(cfg.RuntimeDirectory, func(err error) { log.Warn(err) })
-	liveness := &liveness{statusWriter: exclusiveStatus{file, cfg}, meter: meter}
-	board := newStatusReporter(liveness, meter.Troubles, d.Degraded, cfg)
+	board := newStatusReporter(file, meter, d.Degraded, cfg)
 	rules := policyOf(cfg)
 	store, warning := record.Open(daemon.StateDirectory(&cfg.Common), bootID, booted())
 	if warning != nil {
@@ -59,12 +55,11 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	if metadata, err = newSource(options); err != nil {
 		return err
 	}
-	liveness.follow(metadata)
 	kubelet := h.newKubelet(cfg, meter.Requested)
 	node := newLocalNode(kubelet, cfg, balancers(cfg, metadata), newScripts(cfg))
 	shutdown := newShutdown(cfg, h.system(cfg), bootID, log, board.setNoNotice)
 	hooks := newHooks(metadata, cfg, store, board, meter, log)
-	notices := newNotices(cfg, listenerDeps{kubelet, store, &machine{ask: metadata.Instance}, liveness.alive, meter, log})
+	notices := newNotices(cfg, listenerDeps{kubelet, store, &machine{ask: metadata.Instance}, board.alive, meter, log})
 	notices.add(meter, meter.Run)
 	loop := agent.New(agent.Config{
 		Sources:   append(shutdown.sources(), hooks, drainRequests{daemon.StateDirectory(&cfg.Common), board.setNoRequest}),
@@ -85,8 +80,6 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config,
 	running, stop := shutdown.outlive(ctx)
 	defer stop()
 	defer shutdown.listen(running)()
-	parts := adjustable{node, board, shutdown, hooks, notices, loop}
-	go d.Reload(running, late, parts.use)
 	return errors.Join(writeStatus(running, file, notices.around(loop.Run)), service.Err())
 }
 
@@ -107,44 +100,8 @@ func lockDaemon(cfg config.Config, log *logrus.Entry) (unlock func(), err error)
 	return func() { _ = lock.Close() }, nil
 }
 
-// exclusiveStatus writes the status file. A dry run leaves the file to the service while that runs.
-type exclusiveStatus struct {
-	*record.StatusFile
-	cfg config.Config
-}
-
-// Show implements statusWriter.
-func (e exclusiveStatus) Show(s state.Status) {
-	if !e.cfg.DryRun || record.Holder(e.cfg.RuntimeDirectory) == 0 { // No process holds the lock of the service.
-		e.StatusFile.Show(s)
-	}
-}
-
 // booted returns when this boot began, by the wall clock as it is set now.
 func booted() time.Time { return time.Now().Add(-record.Uptime()) }
-
-// adjustable has the parts of the daemon whose settings can be reloaded.
-type adjustable struct {
-	node     *localNode
-	board    *statusReporter
-	shutdown *shutdown
-	hooks    *asg.Keeper
-	notices  *notices
-	agent    *agent.Agent
-}
-
-// use applies reloaded settings. degraded lists the faults in them.
-func (a adjustable) use(cfg config.Config, degraded []string) {
-	rules := policyOf(cfg)
-	a.node.use(drainOptions(cfg))
-	a.board.setIgnored(rules)
-	a.board.setDegraded(degraded)
-	a.shutdown.use(cfg)
-	a.hooks.Use(daemon.Hooks(cfg.Events.ASGTermination))
-	a.notices.use(rules)
-	a.notices.useWebhook(cfg)
-	a.agent.SetPolicy(rules)
-}
 
 // writeStatus calls run, which is the daemon, and writes its status to the file meanwhile. The last status is written after run has returned.
 func writeStatus(ctx context.Context, file *record.StatusFile, run func(context.Context) error) error {
@@ -215,9 +172,9 @@ Runs until it gets SIGTERM or SIGINT; a second one ends it at once.`,
 }
 
 // watch runs the daemon with the settings that read returns, until a signal asks it to stop.
-func (h hostInfo) watch(cmd *cobra.Command, read func() (config.Config, error)) error {
+func (h hostInfo) watch(cmd *cobra.Command, read func() (config.Loaded[config.Config], error)) error {
 	stream := func(cfg config.Log) io.Writer { return logStream(cfg, cmd) }
-	return daemon.Run(cmd.Context(), "nth", read, stream, func(ctx context.Context, d *daemon.Daemon[config.Config, *config.Config]) error {
+	return daemon.Run(cmd.Context(), "nth", read, stream, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
 		unlock, err := lockDaemon(d.Config, d.Log)
 		if err != nil {
 			return err
@@ -225,26 +182,6 @@ func (h hostInfo) watch(cmd *cobra.Command, read func() (config.Config, error)) 
 		defer unlock()
 		return h.runDaemon(ctx, d)
 	})
-}
-
-// late reports whether a change of a setting, from started to now, takes effect only after a restart. A reload warns of these.
-func late(name string, started, now config.Config) bool {
-	switch {
-	case name == "log.level", name == "imds.withdrawn_after", strings.HasPrefix(name, "drain."), strings.HasPrefix(name, "webhook."):
-		return false
-	case strings.HasPrefix(name, "events."):
-		// A kind that was ignored at the start is not polled for, so a restart has to begin that.
-		before, after := policyOf(started), policyOf(now)
-		kind := kindOf(name)
-		return strings.HasSuffix(name, ".action") && before[kind].Action == policy.Ignore && after[kind].Action != policy.Ignore
-	}
-	return true
-}
-
-// kindOf returns the kind of event in whose table a setting is.
-func kindOf(name string) event.Kind {
-	table, _, _ := strings.Cut(strings.TrimPrefix(name, "events."), ".")
-	return event.Kind(table)
 }
 
 // policyOf returns the rules for all kinds of events. Deadlines at which EC2 or the system takes the machine in any case are hard.

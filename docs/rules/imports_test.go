@@ -39,8 +39,7 @@ var mayImport = map[string][]string{
 	"pkg/wait":               {"pkg/loop", "pkg/kube"},
 	"cmd/internal/checks":    {"cmd/internal/daemon", "cmd/internal/cli", "cmd/internal/settings", "pkg/config", "pkg/notify", "pkg/record", "pkg/role", "pkg/state"},
 	"cmd/internal/daemon":    {"cmd/internal/cli", "cmd/internal/settings", "pkg/asg", "pkg/config", "pkg/drain", "pkg/event", "pkg/metrics", "pkg/notify", "pkg/policy", "pkg/systemd"},
-	"cmd/internal/importing": {"cmd/internal/cli", "pkg/migration"},
-	"cmd/internal/settings":  {"cmd/internal/importing", "cmd/internal/cli", "pkg/config", "pkg/notify", "pkg/systemd"},
+	"cmd/internal/settings":  {"cmd/internal/cli", "pkg/config", "pkg/migration", "pkg/notify"},
 	"cmd/nth-imds":           {"cmd/internal/cli", "pkg/imds/imdstest"},
 }
 

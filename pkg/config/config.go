@@ -149,7 +149,7 @@ type Pointer[C any] interface {
 func Describe[C any, P Pointer[C]](defaults C) []Table { return P(&defaults).tables() }
 
 // Encode writes every setting of cfg in TOML, so that Decode reads the same settings from it. Secrets are not written: a comment says that
-// they are set. origins is the result of Origins, for a comment about where each setting is from, or nil for no such comments.
+// they are set. origins is that of Loaded, for a comment about where each setting is from, or nil for no such comments.
 func Encode[C any, P Pointer[C]](w io.Writer, cfg C, origins map[string]string) error {
 	b := bufio.NewWriter(w)
 	for _, t := range P(&cfg).tables() {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -100,6 +101,11 @@ var (
 	whens   = []string{"now", "lead", "window", "notify", "ignore"}
 )
 
+// isWhen reports whether the action for an event code may be taken then.
+func isWhen(code, when string) bool {
+	return slices.Contains(codes, code) && slices.Contains(whens, when)
+}
+
 // actionSetting is the setting that every kind of event has.
 func actionSetting(at *string) Setting {
 	return Setting{"action", choice(at, actions...), "Do nothing, only report it, cordon, or cordon and drain."}
@@ -149,7 +155,7 @@ func (c *ScheduledMaintenance) table(p program) Table {
 			"Over how long the instances of a fleet begin, each at a moment that follows from its instance ID. `0s` is all at once."},
 		Setting{"hard_deadline", boolean(&c.HardDeadline),
 			"Delete pods that resist eviction in time for the maintenance. Otherwise their disruption budgets are respected to the end."},
-		Setting{"codes", newChoiceOfEach(&c.Codes, codes, whens),
+		Setting{"codes", pairs(&c.Codes, isWhen, "a table of "+quoteAll(codes)+", each one of "+quoteAll(whens)),
 			"When the action is taken for each event code: at once (`now`), `lead` before the maintenance, near its date (`window`), or not, with (`notify`) or without (`ignore`) a report. `other` is every other code."},
 	)
 }

@@ -4,69 +4,61 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
+	"sync"
 
 	"github.com/BurntSushi/toml"
 
-	redact "github.com/nth-project/nth/pkg/text"
+	"github.com/nth-project/nth/pkg/text"
 )
 
-// maxShown is how many characters of a wrong value an error repeats.
+// maxShown is how many characters of a wrong value or key an error repeats.
 const maxShown = 60
 
-// syntaxFault returns an error that says where a file is not valid TOML. It leaves out the parser's text, which repeats what it finds and so may
+// notShown stands for what may be a secret.
+const notShown = "(not shown)"
+
+// secretive reports whether a key, or a key below it, may hold a secret, even one that does not belong there.
+func secretive(key string) bool { return key == "webhook" || strings.HasPrefix(key, "webhook.") }
+
+// syntaxFault says where a file is not valid TOML. It leaves out the parser's text, which repeats what it finds and so may
 // contain a secret. It names the nearest key only if that is a setting.
-func (d *decoder) syntaxFault(err error) error {
-	parse, ok := errors.AsType[toml.ParseError](err)
-	if !ok {
-		return fmt.Errorf("%s: not valid TOML", d.file)
-	}
+func (d *decoder) syntaxFault(err error) fault {
+	parse, _ := errors.AsType[toml.ParseError](err)
 	near := ""
-	if _, known := d.settings[parse.LastKey]; known {
+	if d.known[parse.LastKey] != nil {
 		near = " near " + parse.LastKey
 	}
-	return fmt.Errorf("%s: line %d: not valid TOML%s; a text needs quotes, and a key or table stands once", d.file, parse.Position.Line, near)
+	return fault{d.file, parse.Position.Line, "not valid TOML" + near + "; a text needs quotes, and a key or table stands once"}
 }
 
-// unknown returns the fault that there is no such key. It names the key that may have been meant, or else all keys of the same table.
-func (d *decoder) unknown(key string) string {
-	known := append(sorted(d.settings), sorted(d.tables)...)
-	for name, v := range d.settings {
-		if each, ok := v.(choiceOfEach); ok {
-			for _, sub := range each.names {
-				known = append(known, join(name, sub))
-			}
-		}
+// plainName matches names that are certainly no secret.
+var plainName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,40}$`) })
+
+// unknown says that a table has no such key, and which one may have been meant.
+func (d *decoder) unknown(table, name string) string {
+	key := join(table, name)
+	if secretive(key) && !plainName().MatchString(name) {
+		return table + "." + notShown + ": unknown key"
 	}
-	if near := nearest(key, known); near != "" {
-		return fmt.Sprintf("%s: unknown key, did you mean %s?", key, near)
+	near := ""
+	if meant := d.nearest(key); meant != "" {
+		near = ", did you mean " + meant + "?"
 	}
-	prefix, where := "", "the top of the file"
-	if i := strings.LastIndexByte(key, '.'); i >= 0 {
-		prefix, where = key[:i+1], "["+key[:i]+"]"
-	}
-	var siblings []string
-	for _, name := range known {
-		if rest, ok := strings.CutPrefix(name, prefix); ok && rest != "" && !strings.Contains(rest, ".") {
-			siblings = append(siblings, rest)
-		}
-	}
-	slices.Sort(siblings)
-	return fmt.Sprintf("%s: unknown key, %s has %s", key, where, strings.Join(siblings, ", "))
+	return text.Visible(key, maxShown) + ": unknown key" + near
 }
 
 // nearest returns the known key that was most likely meant; "" if none is likely. Likely is a key that differs in a few letters, that begins with
 // key, or whose last part begins with key's, so that it may be in another table.
-func nearest(key string, known []string) string {
+func (d *decoder) nearest(key string) string {
 	best, bestDistance := "", 0
-	slices.Sort(known)
-	for _, candidate := range known {
+	for _, candidate := range slices.Sorted(maps.Keys(d.known)) {
 		distance := editDistance(strings.ToLower(key), candidate)
 		likely := distance <= min(2, len(key)/4) || strings.HasPrefix(candidate, key) || strings.HasPrefix(lastPart(candidate), lastPart(key))
-		if candidate != "" && likely && (best == "" || distance < bestDistance) {
+		if likely && (best == "" || distance < bestDistance) {
 			best, bestDistance = candidate, distance
 		}
 	}
@@ -97,34 +89,20 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// render returns a wrong value for an error: much as the file has it, but on one line, shortened, and without secrets that Redact recognizes.
-func render(v any) string {
-	switch v := v.(type) {
-	case string:
-		return strconv.Quote(cut(redact.Redact(v)))
-	case time.Time:
-		return v.Format(time.RFC3339)
-	case []any:
-		items := make([]string, len(v))
-		for i, item := range v {
-			items[i] = render(item)
+// wrong says that a key's value got is not what the setting allows.
+func wrong(key string, got any, allowed string) string {
+	hint := ""
+	if days, ok := got.(string); ok && strings.Contains(allowed, "a duration") { // Go's notation has no days.
+		if n, err := strconv.ParseUint(strings.TrimSuffix(days, "d"), 10, 16); err == nil && strings.HasSuffix(days, "d") {
+			hint = fmt.Sprintf(" (use \"%dh\")", 24*n)
 		}
-		return "[" + cut(strings.Join(items, ", ")) + "]"
-	case map[string]any:
-		return "{" + cut(strings.Join(sorted(v), ", ")) + "}"
-	case []map[string]any: // a list of tables
-		return "[[...]]"
-	default:
-		return cut(fmt.Sprint(v))
 	}
-}
-
-// cut shortens a text to maxShown characters.
-func cut(s string) string {
-	if runes := []rune(s); len(runes) > maxShown {
-		return string(runes[:maxShown]) + "..."
+	shown := text.Visible(text.Redact(fmt.Sprint(got)), maxShown)
+	switch _, isText := got.(string); {
+	case secretive(key): // A secret may be at the wrong key.
+		shown = notShown
+	case isText:
+		shown = strconv.Quote(shown)
 	}
-	return s
+	return key + " = " + shown + ": must be " + allowed + hint
 }
-
-func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -25,302 +26,232 @@ func Usual() Place[Config, *Config] { return Place[Config, *Config]{DefaultFile,
 // UsualQueue is the place of nth-queue's settings.
 func UsualQueue() Place[Queue, *Queue] { return Place[Queue, *Queue]{QueueFile, DefaultQueue()} }
 
+// Loaded is the result of Load.
+type Loaded[C any] struct {
+	Config C
+	// Files are those that were read, in this sequence, and Ignored are the files among the drop-ins that were not, each with the reason.
+	Files, Ignored []string
+	// Origins says which line sets each setting: "FILE: line N", by the setting's key. It lacks those that no file sets.
+	Origins map[string]string
+	// Warnings are faults in the tables that only concern reporting: [log], [webhook] and [metrics]. A faulty key keeps its value.
+	Warnings []string
+}
+
 // Load reads the settings from path and its drop-ins, path.d/*.toml, in lexical order; a later file overrides single
-// keys of an earlier one. An empty path stands for p.File. The error has one line for each fault. If it is a Degraded, the
-// settings can be used.
-func (p Place[C, P]) Load(path string) (C, error) {
-	cfg := p.Defaults
-	sources, err := p.Sources(path)
-	if err == nil {
-		err = read(sources, P(&cfg).tables(), nil)
+// keys of an earlier one. An empty path stands for p.File. The error has one line for each fault in all files.
+func (p Place[C, P]) Load(path string) (Loaded[C], error) {
+	l := Loaded[C]{Config: p.Defaults, Origins: map[string]string{}}
+	if err := l.find(cmp.Or(path, p.File), path != ""); err != nil {
+		return Loaded[C]{}, err
 	}
-	if _, degraded := errors.AsType[Degraded](err); err != nil && !degraded {
-		var none C
-		return none, err // Half-read settings must not be used.
-	}
-	return cfg, err
-}
-
-// Origins returns which line sets each setting that Load reads for path: "FILE: line N", by the setting's key. Settings that no file sets
-// are left out.
-func (p Place[C, P]) Origins(path string) map[string]string {
-	cfg, origins := p.Defaults, map[string]string{}
-	sources, _ := p.Sources(path)                // Load has reported the error,
-	_ = read(sources, P(&cfg).tables(), origins) // and this one.
-	return origins
-}
-
-// Degraded lists faults in the tables that only concern reporting: [log], [webhook] and [metrics]. A faulty key keeps its value.
-type Degraded struct{ Faults []error }
-
-func (d Degraded) Error() string { return errors.Join(d.Faults...).Error() }
-
-// reportsOnly reports whether a key is in one of the tables that only concern reporting.
-func reportsOnly(key string) bool {
-	table, _, _ := strings.Cut(key, ".")
-	return slices.Contains([]string{"log", "webhook", "metrics"}, table)
-}
-
-// read reads files, one after the other, into the fields that the tables describe. Unless origins is nil, it gets the line that sets each setting,
-// by its key. The error is a Degraded if the settings can be used.
-func read(sources []Source, tables []Table, origins map[string]string) error {
-	var faults []error
-	usable := true
-	for _, s := range sources {
-		if s.Passed != "" {
-			continue // Sources ignores the file.
-		}
-		data, err := readFile(s.File)
-		if err != nil {
-			err = fileFault(s.File, err)
+	d := decoder{known: knownOf(P(&l.Config).tables()), origins: l.Origins}
+	for _, file := range l.Files {
+		d.file = file
+		if text, err := readFile(file); err != nil {
+			d.fatal = append(d.fatal, fileFault(file, err))
 		} else {
-			err = decode(s.File, data, tables, origins)
-		}
-		if degraded, ok := errors.AsType[Degraded](err); ok {
-			faults = append(faults, degraded.Faults...)
-		} else if err != nil {
-			faults, usable = append(faults, err), false
+			d.decode(text)
 		}
 	}
-	return joined(faults, usable)
-}
-
-// readFile reads a file. It reads at most one byte more than maxSize, so that decode refuses a file that is too large.
-func readFile(name string) ([]byte, error) {
-	file, err := os.Open(name)
-	if err != nil {
-		return nil, err
+	if len(d.fatal) > 0 {
+		return Loaded[C]{}, d.err() // Half-read settings must not be used.
 	}
-	defer func() { _ = file.Close() }() // It was only read.
-	return io.ReadAll(io.LimitReader(file, maxSize+1))
-}
-
-// joined makes one error of the faults: a Degraded if the settings are usable in spite of them.
-func joined(faults []error, usable bool) error {
-	if usable && len(faults) > 0 {
-		return Degraded{faults}
+	for _, warning := range d.warnings {
+		l.Warnings = append(l.Warnings, warning.Error())
 	}
-	return errors.Join(faults...)
+	return l, nil
 }
 
-// Source is a file that may contain settings.
-type Source struct {
-	File string
-	// Passed says why the file is ignored; empty if it is read.
-	Passed string
-}
-
-// Sources lists the files that Load reads for path, in this sequence, and the files among the drop-ins that Load ignores.
-func (p Place[C, P]) Sources(path string) ([]Source, error) {
-	var sources []Source
-	if path != "" {
-		sources = append(sources, Source{File: path})
-	} else {
-		path = p.File
-		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-			sources = append(sources, Source{File: path})
-		}
+// find lists the files to read: file, which must exist if it was named, and its drop-ins.
+func (l *Loaded[C]) find(file string, named bool) error {
+	if _, err := os.Stat(file); named || !errors.Is(err, fs.ErrNotExist) {
+		l.Files = append(l.Files, file)
 	}
-	dropins, err := os.ReadDir(path + ".d")
+	dropins, err := os.ReadDir(file + ".d")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fileFault(path+".d", err)
+		return fileFault(file+".d", err)
 	}
 	for _, entry := range dropins {
-		s := Source{File: filepath.Join(path+".d", entry.Name())}
-		switch {
+		switch name := filepath.Join(file+".d", entry.Name()); {
 		case strings.HasPrefix(entry.Name(), "."): // Editors leave hidden files next to the one they have open.
-			s.Passed = "its name begins with a dot"
-		case filepath.Ext(entry.Name()) != ".toml":
-			s.Passed = "its name does not end with .toml"
+			l.Ignored = append(l.Ignored, name+": its name begins with a dot")
+		case filepath.Ext(name) != ".toml":
+			l.Ignored = append(l.Ignored, name+": its name does not end with .toml")
+		default:
+			l.Files = append(l.Files, name)
 		}
-		sources = append(sources, s)
 	}
-	return sources, nil
+	return nil
 }
 
-// fileFault returns an error that says why a file cannot be read. It names the file once.
-func fileFault(file string, err error) error {
-	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
-		err = pathErr.Err
+// Limits of a file. The decoder's memory grows with the square of the depth: 20,000 levels took 12 GB.
+const (
+	maxSize  = 1 << 20 // bytes
+	maxDepth = 500     // brackets that are open, in texts and comments as well, or dots on one line
+)
+
+// readFile reads a file. It reads at most one byte more than maxSize, so that decode refuses a file that is too large.
+func readFile(name string) (string, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return "", err
 	}
-	return fmt.Errorf("%s: %w", file, err)
+	defer func() { _ = file.Close() }() // It was only read.
+	text, err := io.ReadAll(io.LimitReader(file, maxSize+1))
+	return string(text), err
+}
+
+// checkLimits returns an error for a text that is so large or so deep that the TOML decoder would take too much memory.
+func checkLimits(text string) error {
+	if len(text) > maxSize {
+		return fmt.Errorf("the file must have at most %d MiB", maxSize>>20)
+	}
+	depth, number := 0, 0 // of open brackets, and of the line
+	for line := range strings.Lines(text) {
+		number++
+		depth += strings.Count(line, "[") + strings.Count(line, "{")
+		if max(depth, strings.Count(line, ".")) > maxDepth {
+			return fmt.Errorf("line %d: lists, tables or keys are nested more than %d deep", number, maxDepth)
+		}
+		depth = max(0, depth-strings.Count(line, "]")-strings.Count(line, "}"))
+	}
+	return nil
 }
 
 // Decode reads the text of one file into cfg; keys that it does not contain, and faulty ones, keep their values. The name of the file is
-// for errors, which have one line for each fault, and are a Degraded if all faults only concern reporting.
+// for the error, which has one line for each fault.
 func Decode[C any, P Pointer[C]](name string, text []byte, cfg P) error {
-	return decode(name, text, cfg.tables(), nil)
+	d := decoder{file: name, known: knownOf(cfg.tables()), origins: map[string]string{}}
+	d.decode(string(text))
+	return d.err()
 }
 
-// decode reads the text of one file into the fields that the tables describe. For origins, see read.
-func decode(name string, text []byte, tables []Table, origins map[string]string) error {
-	if err := checkLimits(string(text)); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	var tree map[string]any
-	meta, err := toml.Decode(string(text), &tree)
-	d := decoder{
-		file: name, text: string(text), tree: tree, settings: map[string]value{}, tables: map[string]bool{}, done: map[string]bool{},
-		origins: origins, usable: true,
-	}
+// known has what a file may have, by full key: settings, and nil for tables.
+type known map[string]value
+
+func knownOf(tables []Table) known {
+	k := known{}
 	for _, t := range tables {
-		d.know(t)
+		for name := t.Name; name != ""; name = name[:max(0, strings.LastIndexByte(name, '.'))] {
+			k[name] = nil // Tables that contain others are tables, too.
+		}
+		for _, s := range t.Settings {
+			k[fullKey(t, s)] = s.value
+		}
 	}
-	if err != nil {
-		return d.syntaxFault(err)
-	}
-	for _, key := range meta.Keys() {
-		d.store(key)
-	}
-	return joined(d.faults, d.usable)
+	return k
 }
 
-// decoder stores the keys of one file in their fields.
+// decoder stores the keys of files in their fields, one file after the other.
 type decoder struct {
-	file     string
-	text     string
-	tree     map[string]any
-	settings map[string]value  // by full key
-	tables   map[string]bool   // the names of tables, and of the tables that contain them
-	done     map[string]bool   // the keys that were stored or found faulty as a whole
-	origins  map[string]string // see read
-	faults   []error
-	usable   bool // all faults only concern reporting
+	known           known
+	file            string
+	meta            toml.MetaData     // of that file
+	origins         map[string]string // see Loaded
+	fatal, warnings []fault
 }
 
-// know adds a table and its settings to what the file may have.
-func (d *decoder) know(t Table) {
-	parts := strings.Split(t.Name, ".")
-	for i := range parts {
-		d.tables[strings.Join(parts[:i+1], ".")] = true
-	}
-	for _, s := range t.Settings {
-		d.settings[fullKey(t, s)] = s.value
-	}
+// fault is what is wrong with a line of a file; 0 stands for the whole file.
+type fault struct {
+	file string
+	line int
+	text string
 }
 
-// store stores the setting that a key of the file belongs to. It follows the key from its first part, as a setting may be a table of its own. It
-// adds a fault if the key leads to no setting, or if a value stands for a table.
-func (d *decoder) store(key toml.Key) {
-	for i := range key {
-		path := key[:i+1]
-		name := path.String()
-		setting, known := d.settings[name]
-		switch {
-		case d.done[name]: // An earlier key has stored all of it, or found it faulty.
-			return
-		case known:
-			d.done[name] = true
-			before, faults := setting.show(), len(d.faults)
-			setting.set(lookUp(d.tree, path), func(sub string, got any, want string) { d.fault(join(name, shownBelow(name, sub)), got, want) })
-			if d.origins != nil && (len(d.faults) == faults || setting.show() != before) { // A faulty key keeps its value, and the origin of that.
-				d.origins[name] = d.position(name)
-			}
-			return
-		case !d.tables[name]:
-			d.done[name] = true
-			d.addFault(name, d.unknown(join(key[:i].String(), shownBelow(name, key[i]))))
-			return
-		}
-		if _, isTable := lookUp(d.tree, path).(map[string]any); !isTable {
-			d.done[name] = true
-			d.fault(name, lookUp(d.tree, path), fmt.Sprintf("a table: [%s]", name))
-			return
-		}
+func (f fault) Error() string {
+	if f.line > 0 {
+		return fmt.Sprintf("%s: line %d: %s", f.file, f.line, f.text)
 	}
+	return f.file + ": " + f.text
 }
 
-// fault adds the fault that a key's value got is not want, which completes "must be ...". Without want, the fault is that there is no such key.
-func (d *decoder) fault(key string, got any, want string) {
-	if want == "" {
-		d.addFault(key, d.unknown(key))
+// err returns all faults, in the sequence of the files; nil if there are none.
+func (d *decoder) err() error {
+	var all []error
+	for _, f := range slices.Concat(d.fatal, d.warnings) {
+		all = append(all, f)
+	}
+	slices.SortStableFunc(all, func(a, b error) int { return byLine(a.(fault), b.(fault)) })
+	return errors.Join(all...)
+}
+
+// byLine compares faults by their position.
+func byLine(a, b fault) int { return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line)) }
+
+// decode reads the text of a file.
+func (d *decoder) decode(text string) {
+	if err := checkLimits(text); err != nil {
+		d.fatal = append(d.fatal, fault{file: d.file, text: err.Error()})
 		return
 	}
-	shown := render(got)
-	if secretive(key) {
-		shown = render(notShown) // A secret may be at the wrong key.
+	var tree map[string]toml.Primitive
+	meta, err := toml.Decode(text, &tree)
+	if err != nil {
+		d.fatal = append(d.fatal, d.syntaxFault(err))
+		return
 	}
-	d.addFault(key, fmt.Sprintf("%s = %s: must be %s", key, shown, want))
+	d.meta = meta
+	d.store("", tree)
+	slices.SortStableFunc(d.warnings, byLine)
 }
 
-// addFault adds a fault of a key, with its position.
-func (d *decoder) addFault(key, fault string) {
-	d.faults = append(d.faults, fmt.Errorf("%s: %s", d.position(key), fault))
-	d.usable = d.usable && reportsOnly(key)
-}
-
-// position returns where a key is, for an error: "FILE: line N". The TOML decoder does not say that, so position searches the text. For a key that
-// it does not find, it returns the line of the key's table, or only the file.
-func (d *decoder) position(key string) string {
-	for key != "" {
-		table, number, inText := "", 0, false
-		for line := range strings.Lines(d.text) {
-			number++
-			continued := inText                                                 // The line belongs to a text of several lines, and begins no key.
-			if (strings.Count(line, `"""`)+strings.Count(line, `'''`))%2 == 1 { // A text of several lines begins or ends here.
-				inText = !inText
-			}
-			if continued {
-				continue
-			}
-			line = strings.TrimSpace(line)
-			name, _, _ := strings.Cut(line, "=")
-			name = strings.TrimPrefix(table+"."+strings.TrimSpace(name), ".")
-			if strings.HasPrefix(line, "[") {
-				table, _, _ = strings.Cut(strings.TrimLeft(line, "[ "), "]")
-				table = strings.TrimSpace(table)
-				name = table
-			}
-			if name == key {
-				return fmt.Sprintf("%s: line %d", d.file, number)
-			}
+// store stores the settings in a table of the file.
+func (d *decoder) store(table string, found map[string]toml.Primitive) {
+	for name, entry := range found {
+		key := join(table, name)
+		setting, ok := d.known[key]
+		var got any
+		var below map[string]toml.Primitive
+		switch {
+		case !ok:
+			d.add(key, entry, d.unknown(table, name))
+		case setting == nil && (d.meta.PrimitiveDecode(entry, &below) != nil || below == nil):
+			d.add(key, entry, key+": must be a table: ["+key+"]")
+		case setting == nil:
+			d.store(key, below)
+		case d.meta.PrimitiveDecode(entry, &got) != nil || !setting.set(got):
+			d.add(key, entry, wrong(key, got, setting.allowed()))
+		default:
+			d.origins[key] = fmt.Sprintf("%s: line %d", d.file, d.line(entry))
 		}
-		key = key[:max(0, strings.LastIndexByte(key, '.'))] // The table that has it is searched next.
 	}
-	return d.file
 }
 
-// lookUp finds the value of a key; nil if there is none.
-func lookUp(tree map[string]any, key toml.Key) any {
-	var found any = tree
-	for _, part := range key {
-		table, _ := found.(map[string]any)
-		found = table[part] // nil if found is no table
+// add adds a fault of a key.
+func (d *decoder) add(key string, at toml.Primitive, text string) {
+	f := fault{d.file, d.line(at), text}
+	switch table, _, _ := strings.Cut(key, "."); table {
+	case "log", "webhook", "metrics": // They only concern reporting.
+		d.warnings = append(d.warnings, f)
+	default:
+		d.fatal = append(d.fatal, f)
 	}
-	return found
+}
+
+// probe is a value that cannot be decoded. The TOML decoder gives the position of a key only in an error.
+type probe struct{}
+
+// UnmarshalTOML implements toml.Unmarshaler.
+func (probe) UnmarshalTOML(any) error { return errors.New("this is only for its line") }
+
+// line returns the line of an entry of the file.
+func (d *decoder) line(entry toml.Primitive) int {
+	parse, _ := errors.AsType[toml.ParseError](d.meta.PrimitiveDecode(entry, &probe{}))
+	return parse.Position.Line
+}
+
+// fileFault says why a file cannot be read. It names the file once.
+func fileFault(file string, err error) fault {
+	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pathErr.Err
+	}
+	return fault{file: file, text: err.Error()}
 }
 
 // fullKey returns a setting's key with that of its table, such as "drain.margin".
 func fullKey(t Table, s Setting) string { return strings.TrimPrefix(t.Name+"."+s.Name, ".") }
 
-// join appends a part to a key, in quotes if TOML needs them. An empty part changes nothing.
-func join(key, sub string) string {
-	switch {
-	case sub == "":
-		return key
-	case key == "":
-		return toml.Key{sub}.String()
-	case sub == notShown: // It is no key, and needs no quotes.
-		return key + "." + sub
-	}
-	return key + "." + toml.Key{sub}.String()
-}
-
-// Diff returns the keys in which two configurations differ, such as "drain.margin", in the sequence of the documentation. webhook.template is one if
-// the content of its file differs.
-func Diff[C any, P Pointer[C]](a, b C) []string {
-	var keys []string
-	after := P(&b).tables()
-	for i, t := range P(&a).tables() {
-		for j, s := range t.Settings {
-			if s.value.show() != after[i].Settings[j].value.show() {
-				keys = append(keys, fullKey(t, s))
-			}
-		}
-	}
-	before, now := P(&a).Base().Webhook, P(&b).Base().Webhook
-	if now.IsTemplateFile() && before.Template == now.Template && before.TemplateText != now.TemplateText {
-		keys = append(keys, "webhook.template") // The file has changed.
-	}
-	return keys
+// join appends a part to a key, in quotes if TOML needs them.
+func join(key, part string) string {
+	return strings.TrimPrefix(key+"."+toml.Key{part}.String(), ".")
 }

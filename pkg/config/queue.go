@@ -38,7 +38,7 @@ func (c *Fleet) table() Table {
 			"How many nodes are drained at once, 200 at most. What is gone within three minutes, such as a spot instance, does not wait, but counts. `0` is no limit."},
 		{"max_per_group", number(&c.MaxPerGroup, 0, 100_000),
 			"The same for nodes with one value of `group_label`. `0` is no limit."},
-		{"group_label", text(&c.GroupLabel, isKey, "a label's key"),
+		{"group_label", textOf(&c.GroupLabel, isKey, "a label's key"),
 			"The label that makes nodes a group: the zone, or a node pool's name."},
 		{"managed_tag", optionalText(&c.ManagedTag, isTag, "a tag's key of up to 128 characters"),
 			"Drain only nodes whose instance, or its Auto Scaling group, has a tag with this key. Empty is every node of the cluster."},

@@ -96,7 +96,8 @@ func loadQueue(t *testing.T, text string) (config.Queue, error) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return config.UsualQueue().Load(path)
+	l, err := config.UsualQueue().Load(path)
+	return l.Config, err
 }
 
 func TestTheQueueConffileIsTheDefaultWithAndWithoutItsComments(t *testing.T) {

@@ -155,7 +155,6 @@ type Webhook struct {
 	Headers      map[string]string
 	HeadersFile  string
 	Template     string // a template, or the absolute path of one; if "", the default is used
-	TemplateText string // the valid one, set after validation; no setting
 	Proxy        string
 	CAFile       string
 	Cluster      string   // in the notices

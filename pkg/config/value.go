@@ -1,8 +1,8 @@
 package config
 
 import (
-	"fmt"
 	"maps"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -10,23 +10,22 @@ import (
 	"time"
 
 	"github.com/BurntSushi/toml"
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/nth-project/nth/pkg/text"
 )
 
 // value is one typed field of the settings. It knows which values are allowed, reads one from a decoded file, and shows it.
 type value interface {
 	// allowed completes the sentence "must be ...".
 	allowed() string
-	// set stores got, which the TOML decoder has found. It calls fault for each thing that is wrong, and does not store that.
-	set(got any, fault faultFunc)
+	// set stores what the TOML decoder has found, and reports whether that is allowed.
+	set(got any) bool
 	// show writes the stored value in TOML, on one line.
 	show() string
 }
 
-// faultFunc reports that got is wrong. want completes "must be ..."; "" says that there is no such key. sub is a key below the setting's own, or
-// "" for the setting itself.
-type faultFunc func(sub string, got any, want string)
-
-// single is a value that a file replaces as a whole.
+// single is a value of one Go type.
 type single[T any] struct {
 	at   *T
 	want string                  // completes "must be ..."
@@ -38,14 +37,16 @@ func (v single[T]) allowed() string { return v.want }
 func (v single[T]) show() string    { return v.toml(*v.at) }
 
 // set implements value.
-func (v single[T]) set(got any, fault faultFunc) {
+func (v single[T]) set(got any) bool {
 	read, ok := v.read(got)
-	if !ok {
-		fault("", got, v.want)
-		return
+	if ok {
+		*v.at = read
 	}
-	*v.at = read
+	return ok
 }
+
+// secret is a value that is never printed.
+type secret struct{ value }
 
 // boolean is true or false.
 func boolean(at *bool) value {
@@ -62,8 +63,8 @@ func number(at *int, low, high int) value {
 	return single[int]{at, "a whole number from " + strconv.Itoa(low) + " to " + strconv.Itoa(high), read, strconv.Itoa}
 }
 
-// text is a string that good accepts and want describes.
-func text(at *string, good func(string) bool, want string) value {
+// textOf is a string that good accepts and want describes.
+func textOf(at *string, good func(string) bool, want string) value {
 	read := func(got any) (string, bool) {
 		s, ok := got.(string)
 		return s, ok && good(s)
@@ -73,12 +74,12 @@ func text(at *string, good func(string) bool, want string) value {
 
 // optionalText is a text, or empty.
 func optionalText(at *string, good func(string) bool, want string) value {
-	return text(at, func(s string) bool { return s == "" || good(s) }, want+`, or ""`)
+	return textOf(at, func(s string) bool { return s == "" || good(s) }, want+`, or ""`)
 }
 
 // anyText is a text that is validated elsewhere.
 func anyText(at *string) value {
-	return text(at, func(string) bool { return true }, "a text")
+	return textOf(at, func(string) bool { return true }, "a text")
 }
 
 // optionalFile is the absolute path of a file, or empty.
@@ -93,7 +94,7 @@ func optionalEndpoint(at *string) value {
 
 // choice is one of some texts.
 func choice(at *string, of ...string) value {
-	return text(at, func(s string) bool { return slices.Contains(of, s) }, "one of "+quoteAll(of))
+	return textOf(at, func(s string) bool { return slices.Contains(of, s) }, "one of "+quoteAll(of))
 }
 
 // list is a list of strings of which good accepts each; the empty list is nil.
@@ -111,9 +112,44 @@ func list(at *[]string, good func(string) bool, want string) single[[]string] {
 	return single[[]string]{at, want, read, func(all []string) string { return "[" + quoteAll(all) + "]" }}
 }
 
+// pairs is a table of names and texts, of which good accepts each. A file sets only the names that it has.
+func pairs(at *map[string]string, good func(name, text string) bool, want string) value {
+	read := func(got any) (map[string]string, bool) {
+		table, ok := got.(map[string]any)
+		all := maps.Clone(*at) // It may be shared with other settings, such as the defaults.
+		if all == nil && len(table) > 0 {
+			all = map[string]string{}
+		}
+		for name, entry := range table {
+			s, isText := entry.(string)
+			ok = ok && isText && good(name, s)
+			all[name] = s
+		}
+		return all, ok
+	}
+	show := func(all map[string]string) string {
+		var shown []string
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			shown = append(shown, toml.Key{name}.String()+" = "+quote(all[name]))
+		}
+		if shown == nil {
+			return "{}"
+		}
+		return "{ " + strings.Join(shown, ", ") + " }"
+	}
+	return single[map[string]string]{at, want, read, show}
+}
+
+// headers is a table of HTTP headers.
+func headers(at *map[string]string) value {
+	return pairs(at, func(name, text string) bool {
+		return httpguts.ValidHeaderFieldName(name) && httpguts.ValidHeaderFieldValue(text)
+	}, "a table of names and texts")
+}
+
 // duration is a time.Duration from low to high, in Go's notation.
 func duration(at *time.Duration, low, high time.Duration) value {
-	return durations[time.Duration]{single[time.Duration]{at, durationWords(low, high), readDuration(low, high), quoteDuration}}
+	return single[time.Duration]{at, durationWords(low, high), readDuration(low, high), quoteDuration}
 }
 
 // optionalDuration is a duration, or empty, which is nil.
@@ -131,22 +167,7 @@ func optionalDuration(at **time.Duration, low, high time.Duration) value {
 		}
 		return quoteDuration(*d)
 	}
-	return durations[*time.Duration]{single[*time.Duration]{at, durationWords(low, high) + `, or ""`, read, show}}
-}
-
-// durations is the value of a duration, or of an optional one. Go's notation has no days, so a fault about "2d" also says "48h".
-type durations[T any] struct{ single[T] }
-
-// set implements value.
-func (v durations[T]) set(got any, fault faultFunc) {
-	v.single.set(got, func(sub string, got any, want string) {
-		text, _ := got.(string)
-		number, isDays := strings.CutSuffix(text, "d")
-		if days, err := strconv.ParseUint(number, 10, 16); isDays && err == nil {
-			want += fmt.Sprintf(" (use \"%dh\")", 24*days)
-		}
-		fault(sub, got, want)
-	})
+	return single[*time.Duration]{at, durationWords(low, high) + `, or ""`, read, show}
 }
 
 // durationWords completes "must be ..." for a duration.
@@ -193,76 +214,21 @@ func quoteAll(words []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// texts is a table of strings. A file sets only the names that it holds; the empty table is nil.
-type texts struct {
-	at   *map[string]string
-	want string
-	// allows reports whether a name may have this value. want is that of a faultFunc, for when it may not.
-	allows func(name string, got any) (want string, ok bool)
-	// emptyRemoves has an empty string remove its name.
-	emptyRemoves bool
+// isEndpoint reports whether s is a URL of HTTP or HTTPS with a host.
+func isEndpoint(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != ""
 }
 
-func (v texts) allowed() string { return v.want }
-func (v texts) show() string    { return v.showPairs(sorted(*v.at), quote) }
-
-// showPairs returns an inline table of TOML with these names; key writes a name.
-func (v texts) showPairs(names []string, key func(string) string) string {
-	if len(names) == 0 {
-		return "{}"
-	}
-	pairs := make([]string, len(names))
-	for i, name := range names {
-		pairs[i] = key(name) + " = " + quote((*v.at)[name])
-	}
-	return "{ " + strings.Join(pairs, ", ") + " }"
+// isPlainEndpoint reports whether s is an endpoint that may be printed, and to which AWS's SDK can add a path. Such a URL has no user and
+// password, and ends after the port.
+func isPlainEndpoint(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && isEndpoint(s) && u.User == nil && strings.TrimPrefix(u.Path, "/")+u.RawQuery+u.Fragment == ""
 }
 
-// set implements value. The names that got lacks keep their texts.
-func (v texts) set(got any, fault faultFunc) {
-	table, ok := got.(map[string]any)
-	if !ok {
-		fault("", got, v.want)
-		return
-	}
-	all := map[string]string{}
-	maps.Copy(all, *v.at) // It may be shared with other settings, such as the defaults.
-	for _, name := range sorted(table) {
-		if want, ok := v.allows(name, table[name]); !ok {
-			fault(name, table[name], want)
-			continue
-		}
-		all[name], _ = table[name].(string) // allows accepts only strings.
-		if all[name] == "" && v.emptyRemoves {
-			delete(all, name)
-		}
-	}
-	if len(all) == 0 {
-		all = nil
-	}
-	*v.at = all
-}
-
-// choiceOfEach is a table with certain names, each of which has one of some words.
-type choiceOfEach struct {
-	texts
-	names []string
-}
-
-// newChoiceOfEach returns a table with these names, each of which has one of the words.
-func newChoiceOfEach(at *map[string]string, names, words []string) choiceOfEach {
-	want := "one of " + quoteAll(words)
-	allows := func(name string, got any) (string, bool) {
-		if !slices.Contains(names, name) {
-			return "", false // There is no such key: see faultFunc.
-		}
-		word, ok := got.(string)
-		return want, ok && slices.Contains(words, word)
-	}
-	return choiceOfEach{texts{at: at, want: "a table of " + quoteAll(names) + ", each " + want, allows: allows}, names}
-}
-
-// show implements value. It shows all names, in the sequence of the documentation.
-func (v choiceOfEach) show() string {
-	return v.showPairs(v.names, func(name string) string { return name })
+// isProxy reports whether s is the URL of a proxy for the webhook, in which a user and password can be recognized.
+func isProxy(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && !text.HidesUser(u) && u.Hostname() != "" && slices.Contains([]string{"http", "https", "socks5", "tcp"}, u.Scheme)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -65,31 +64,6 @@ func (h Host) GoingDown(ctx context.Context) bool {
 	var state dbus.Variant
 	err = c.call(ctx, systemdName, systemdPath, "org.freedesktop.DBus.Properties.Get", []any{&state}, systemdManager, "SystemState")
 	return err == nil && state.Value() == "stopping"
-}
-
-// StopTimeout asks systemd how long this process's service may take to stop (TimeoutStopSec=). If that is infinity, it returns a day.
-func (h Host) StopTimeout(ctx context.Context) (time.Duration, error) {
-	if h != "" {
-		return 0, errors.New("this process is no unit of the host's")
-	}
-	c, err := h.systemd(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer c.close()
-	var path dbus.ObjectPath
-	if err := c.systemd(ctx, "GetUnitByPID", []any{&path}, uint32(os.Getpid())); err != nil { // Process IDs are small.
-		return 0, err
-	}
-	all, err := c.properties(ctx, systemdName, path, service)
-	if err != nil {
-		return 0, err
-	}
-	usec, found := all["TimeoutStopUSec"].Value().(uint64)
-	if !found {
-		return 0, errors.New("systemd does not say how long the service may take to stop (TimeoutStopUSec)")
-	}
-	return fromMicroseconds(usec), nil
 }
 
 // store copies a property into the variable that into points to. If this version of systemd does not have the property, the variable stays

@@ -26,8 +26,8 @@ func host(t *testing.T, files map[string]string) string {
 
 func TestFindInstalled_LooksBelowARoot(t *testing.T) {
 	const unit = "/usr/lib/systemd/system/nth.service"
-	want := systemd.Installed{Unit: unit, Catalog: "/usr/lib/systemd/catalog/nth.catalog", DropIn: "/etc/systemd/logind.conf.d/80-nth.conf"}
-	root := host(t, map[string]string{unit: "", want.Catalog: "", want.DropIn: "", "/etc/systemd/system/multi-user.target.wants/other.service": ""})
+	want := systemd.Installed{Unit: unit, DropIn: "/etc/systemd/logind.conf.d/80-nth.conf"}
+	root := host(t, map[string]string{unit: "", want.DropIn: "", "/etc/systemd/system/multi-user.target.wants/other.service": ""})
 	if got := systemd.FindInstalled(root); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -1,5 +1,5 @@
 // Package systemd talks to the service manager and to the journal: ready, status, watchdog, reload, and log entries with fields. It
-// also reads unit files, for commands that cannot ask systemd.
+// also finds what is installed of nth, for an image that is built.
 //
 // It knows nothing of nodes and pods. Without systemd, its functions do nothing and return no error, so that callers need not check.
 package systemd

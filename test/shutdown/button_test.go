@@ -110,7 +110,7 @@ func TestKey_IsLogindsWhereNthIsStoppedOrTheSettingsSayIt(t *testing.T) {
 		h.Configure(t, "[events.shutdown]\npower_key = \"logind\"\n")
 		h.Run(t, "systemctl", "reload", "nth")
 		waitKey(t, h, false)
-		mustCheck(t, h, "ok    shutdown    the power button is handled by logind, as events.shutdown.power_key says")
+		mustCheck(t, h, "ok    shutdown    the power button is handled by logind, which announces")
 		h.Configure(t, "")
 		h.Run(t, "systemctl", "reload", "nth")
 		waitKey(t, h, true)

@@ -7,13 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -150,13 +145,6 @@ func (l *List) Wrong(err error) error {
 	return l.End()
 }
 
-// Degraded reports faults in the settings with which the program starts nevertheless.
-func (l *List) Degraded(faults []string) {
-	for _, fault := range faults {
-		l.Fail("degraded", "%s", fault)
-	}
-}
-
 // Hush silences client-go: a command reports the errors that client-go returns.
 func Hush() {
 	silent := logrus.New()
@@ -164,128 +152,44 @@ func Hush() {
 	daemon.RouteKlog(logrus.NewEntry(silent))
 }
 
-// Settings reports which files were read and ignored, or that the defaults are used as there is no file.
-func (l *List) Settings(sources []config.Source, file string) {
-	found := settings.FromFiles(sources)
-	if !slices.ContainsFunc(found, func(f settings.Finding) bool { return f.Passed == "" }) {
+// Settings reports which files were read and ignored, or that the defaults are used as there is no file, and what is wrong in them although
+// the program starts.
+func Settings[C any](l *List, loaded config.Loaded[C], file string) {
+	if len(loaded.Files) == 0 {
 		l.OK("settings", "the defaults; there is no %s", file)
 	}
-	l.Sources("settings", found)
-}
-
-// Unit warns if the unit cannot be read: then the service may get other credentials than this command finds.
-func (l *List) Unit(u settings.Unit) {
-	if doubt := u.Doubt(); doubt != "" {
-		l.Warn("service", "%s", doubt)
+	for _, read := range loaded.Files {
+		l.OK("settings", "read %s", read)
+	}
+	for _, ignored := range loaded.Ignored {
+		l.Warn("settings", "ignored %s", ignored)
+	}
+	for _, warning := range loaded.Warnings {
+		l.Fail("degraded", "%s", warning)
 	}
 }
 
-// Sources reports which files and credentials were read for a subject, and which were ignored. It leaves out faults: Wrong and Degraded
-// report those.
-func (l *List) Sources(subject string, found []settings.Finding) {
-	for _, f := range found {
-		switch {
-		case f.Source == "" || f.Fault != nil: // It is about the settings themselves, or a fault.
-		case f.Passed != "":
-			l.Warn(subject, "ignored %s: %s", f.Source, f.Passed)
-		default:
-			l.OK(subject, "read %s", f.Source)
-		}
+// Webhook reports what is wrong with the webhook. If post is true, it posts a test message, which has the name of the node that node returns.
+func (l *List) Webhook(ctx context.Context, cfg config.Webhook, post bool, node func(context.Context) string) {
+	to, faults := settings.Webhook(cfg, l.program)
+	for _, fault := range faults {
+		l.Fail("degraded", "%s", fault)
 	}
-}
-
-// answerLimit is how long a server on the address for metrics may take to answer.
-const answerLimit = 5 * time.Second
-
-// Metrics checks that metrics can be served and written as the settings say. While an image is built, there is no network, and the file's
-// directory may be created later.
-func (l *List) Metrics(ctx context.Context, cfg config.Metrics, image bool) {
-	if cfg.Textfile != "" {
-		l.textfile(filepath.Dir(cfg.Textfile))
-	}
-	if cfg.Listen == "" || image {
-		return
-	}
-	var network net.ListenConfig
-	listener, err := network.Listen(ctx, "tcp", cfg.Listen)
 	switch {
-	case err == nil:
-		_ = listener.Close() // No client has connected.
-		l.OK("metrics", "can listen on %s", cfg.Listen)
-	case errors.Is(err, syscall.EADDRINUSE) && l.serves(ctx, cfg.Listen): // The daemon runs.
-		l.OK("metrics", "%s serves them at %s", l.program, cfg.Listen)
-	default:
-		l.Warn("metrics", "metrics.listen: %s; metrics cannot be scraped", err)
-	}
-}
-
-// textfile checks the directory of metrics.textfile.
-func (l *List) textfile(directory string) {
-	found, err := os.Stat(directory)
-	if err == nil && !found.IsDir() {
-		err = &os.PathError{Op: "stat", Path: directory, Err: syscall.ENOTDIR}
-	}
-	if err != nil {
-		l.Warn("metrics", "metrics.textfile: %s; no file is written", err)
-	} else {
-		l.OK("metrics", "the directory %s exists", directory)
-	}
-}
-
-// serves reports whether nth or nth-queue serves metrics at an address.
-func (l *List) serves(ctx context.Context, address string) bool {
-	if host, port, err := net.SplitHostPort(address); err == nil && host == "" {
-		address = net.JoinHostPort("127.0.0.1", port) // An image may lack /etc/hosts.
-	}
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
-	if err != nil {
-		return false
-	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Do(request)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = answer.Body.Close() }() // It was only read.
-	page, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
-	return err == nil && strings.Contains(string(page), "nth_build_info")
-}
-
-// Webhook reports the findings about the webhook. Its settings were validated with the credentials that given finds. If post is true, it posts a
-// test message, which has the name of the node that node returns.
-func (l *List) Webhook(
-	ctx context.Context, cfg config.Webhook, given settings.Given, found []settings.Finding, post bool, node func(context.Context) string,
-) {
-	l.Sources("webhook", found)
-	wrong := slices.ContainsFunc(found, func(f settings.Finding) bool { return f.Fault != nil })
-	switch known := settings.Destination(cfg, l.program, given) != nil; {
-	case !known && post:
+	case post && to == nil:
 		l.Fail("webhook", "no webhook URL can be read from here, so no test was sent")
 	case post:
-		l.post(ctx, cfg, given, node(ctx))
-	case wrong: // Degraded has reported the fault.
-	case !known && slices.ContainsFunc(found, func(f settings.Finding) bool { return f.Passed != "" }): // The address is in a file that only the service can read.
-		l.OK("webhook", "the template renders every kind of notice")
-	case !known:
+		if err := postTest(ctx, to, l.program, node(ctx)); err != nil {
+			l.Fail("webhook", "test message rejected: %s", err)
+			return
+		}
+		l.OK("webhook", "test message delivered")
+	case len(faults) > 0: // They have been reported.
+	case to == nil:
 		l.OK("webhook", "no webhook configured")
 	default:
 		l.OK("webhook", "the template renders every kind of notice; \"%s check --webhook\" posts a test", l.program)
 	}
-}
-
-// post posts a test message to the webhook, and reports the result.
-func (l *List) post(ctx context.Context, cfg config.Webhook, given settings.Given, node string) {
-	webhook, err := settings.Webhook(cfg, l.program, given)
-	if err == nil {
-		err = postTest(ctx, webhook, l.program, node)
-	}
-	if err != nil {
-		l.Fail("webhook", "test message rejected: %s", err)
-		return
-	}
-	l.OK("webhook", "test message delivered")
 }
 
 // postTest posts the template's rendering of a test notice. program and node say in it who sends it.

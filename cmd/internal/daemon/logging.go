@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -35,13 +34,13 @@ func NewLogger(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
 	case cfg.Format == "json":
 		logger.SetFormatter(&logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano})
 	case cfg.Format == "prefix":
-		logger.SetFormatter(&lineFormatter{priority: true})
+		logger.SetFormatter(lineFormatter{priority: true})
 	case cfg.Format == "journal" || cfg.Format == "auto" && onJournal(stderr):
 		// stderr is the fallback for when the journal does not answer.
 		logger.SetOutput(io.Discard)
 		logger.AddHook(systemd.NewJournalHook(name, stderr))
 	default:
-		logger.SetFormatter(newLineFormatter(stderr))
+		logger.SetFormatter(lineFormatter{})
 	}
 	return logger
 }
@@ -71,98 +70,43 @@ func SetLevel(logger *logrus.Logger, cfg config.Log) {
 // onJournal reports whether stderr is the standard error of this process, and connected to the journal.
 func onJournal(stderr io.Writer) bool { return stderr == os.Stderr && systemd.OnJournal() }
 
-// isTerminal reports whether w is a terminal.
-func isTerminal(w io.Writer) bool {
+// HasColours reports whether w is a terminal on which colours are wanted.
+func HasColours(w io.Writer) bool {
 	file, ok := w.(*os.File)
-	if !ok {
+	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
 		return false
 	}
 	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
 	return err == nil
 }
 
-// lineFormatter writes log entries as lines for operators:
+// lineFormatter writes log entries as lines for operators, with the time, or with a priority for a journal, which adds the time:
 //
 //	2026-01-31 09:00:00.250  info     cordoned the node  event=spot-… node=ip-10-0-0-1
-//
-// A terminal gets the time of day only, and colours. With priorities there is no time, which the journal adds:
-//
 //	<6>cordoned the node  event=spot-… node=ip-10-0-0-1
-type lineFormatter struct {
-	time     string
-	colour   bool
-	priority bool
-}
+type lineFormatter struct{ priority bool }
 
-// newLineFormatter returns the formatter for a stream: that of a terminal, or one with the date.
-func newLineFormatter(w io.Writer) *lineFormatter {
-	if !isTerminal(w) {
-		return &lineFormatter{time: "2006-01-02 15:04:05.000"}
-	}
-	return &lineFormatter{time: timeOfDay, colour: HasColours(w)}
-}
-
-// HasColours reports whether w is a terminal on which colours are wanted.
-func HasColours(w io.Writer) bool {
-	return isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-}
-
-const timeOfDay = "15:04:05.000"
-
-// Colourful returns the formatter for terminals with colours.
-func Colourful() logrus.Formatter { return &lineFormatter{time: timeOfDay, colour: true} }
-
-// Format implements logrus.Formatter.
-func (f *lineFormatter) Format(entry *logrus.Entry) ([]byte, error) {
-	var b bytes.Buffer
-	if !f.priority {
-		fmt.Fprintf(&b, "%s  %s  ", entry.Time.Format(f.time), f.paint(entry.Level, fmt.Sprintf("%-7s", entry.Level)))
-	}
-	b.WriteString(entry.Message)
-	separator := "  "
+// Format implements logrus.Formatter. NTH_EVENT_ID is event_id for operators.
+func (f lineFormatter) Format(entry *logrus.Entry) ([]byte, error) {
+	line, separator := entry.Message, "  "
 	for _, name := range slices.Sorted(maps.Keys(entry.Data)) {
 		if name == systemd.FieldMessageID {
 			continue // Only programs need it.
 		}
-		b.WriteString(separator + f.field(name, fmt.Sprint(entry.Data[name])))
+		value := fmt.Sprint(entry.Data[name])
+		if value == "" || strings.ContainsAny(value, " \t\n\"=") {
+			value = strconv.Quote(value)
+		}
+		if rest, ofNth := strings.CutPrefix(name, "NTH_"); ofNth {
+			name = strings.ToLower(rest)
+		}
+		line += separator + name + "=" + value
 		separator = " "
 	}
 	if f.priority {
-		return []byte(systemd.Prefixed(b.String(), entry.Level)), nil
+		return []byte(systemd.Prefixed(line, entry.Level)), nil
 	}
-	b.WriteByte('\n')
-	return b.Bytes(), nil
-}
-
-// field returns a field as "name=value" for operators: NTH_EVENT_ID is event_id.
-func (f *lineFormatter) field(name, value string) string {
-	if rest, ofNth := strings.CutPrefix(name, "NTH_"); ofNth {
-		name = strings.ToLower(rest)
-	}
-	if value == "" || strings.ContainsAny(value, " \t\n\"=") {
-		value = strconv.Quote(value)
-	}
-	if f.colour {
-		return "\x1b[2m" + name + "=\x1b[0m" + value
-	}
-	return name + "=" + value
-}
-
-// paint colours a word by its level, if the output has colours.
-func (f *lineFormatter) paint(level logrus.Level, word string) string {
-	if !f.colour {
-		return word
-	}
-	code := "36" // cyan
-	switch {
-	case level <= logrus.ErrorLevel:
-		code = "31" // red
-	case level == logrus.WarnLevel:
-		code = "33" // yellow
-	case level >= logrus.DebugLevel:
-		code = "2" // dim
-	}
-	return "\x1b[" + code + "m" + word + "\x1b[0m"
+	return fmt.Appendf(nil, "%s  %-7s  %s\n", entry.Time.Format("2006-01-02 15:04:05.000"), entry.Level, line), nil
 }
 
 // libraries is where client-go logs to. klog's logger is set only once, as a pending request may be reading it.

@@ -6,6 +6,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
+	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/metrics"
@@ -22,10 +23,10 @@ func StateDirectory(cfg *config.Common) string {
 	return cfg.StateDirectory
 }
 
-// NewWebhook returns the webhook of a daemon, which logs and counts what becomes of its notices. limit is how many notices may wait; 0 is the
-// webhook's default.
-func NewWebhook(cfg *config.Common, log *logrus.Entry, meter *metrics.Metrics, limit int) *notify.Webhook {
-	return notify.NewWebhook(notify.WebhookOptions{
+// NewWebhook returns the webhook of the daemon of that name, which logs and counts what becomes of its notices. limit is how many notices may
+// wait; 0 is the webhook's default.
+func NewWebhook(name string, cfg *config.Common, log *logrus.Entry, meter *metrics.Metrics, limit int) *notify.Webhook {
+	webhook := notify.NewWebhook(notify.WebhookOptions{
 		DryRun: cfg.DryRun, Limit: limit,
 		Reported: func(r notify.DeliveryResult) {
 			logDelivery(log, r)
@@ -37,6 +38,9 @@ func NewWebhook(cfg *config.Common, log *logrus.Entry, meter *metrics.Metrics, l
 			} // A notice that is tried again is not counted yet.
 		},
 	})
+	to, _ := settings.Webhook(cfg.Webhook, name) // Reading the settings has reported the faults.
+	webhook.Use(to)
+	return webhook
 }
 
 // logDelivery logs the result of an attempt to deliver a notice. Of the failures of one notice, only the first is a warning, and the others

@@ -32,7 +32,7 @@ func TestMetrics_CountWhatBothProgramsDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, answer := range []error{nil, errors.New("no answer")} {
-		w := daemon.NewWebhook(cfg, log, m, 0)
+		w := daemon.NewWebhook("nth", cfg, log, m, 0)
 		w.Use(&notify.WebhookSettings{
 			Template: template, ContentType: func() string { return "" }, At: []notify.Phase{notify.Announced},
 			Post: func(context.Context, string, string) error { return answer },

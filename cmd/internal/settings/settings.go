@@ -1,52 +1,64 @@
-// Package settings loads a program's settings from its files and from the credentials that systemd passes to the service, and validates
-// them completely. A command that operators run while the service runs looks for the credentials where the unit gets them from, so that
-// a missing one is found before the service needs it. It also has the command "config".
+// Package settings loads a program's settings from its files and from the credentials that systemd passes to the service. It also has
+// the command "config".
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
-	"github.com/nth-project/nth/cmd/internal/importing"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/migration"
 )
 
 // Program describes where a program's settings come from.
 type Program[C any, P config.Pointer[C]] struct {
 	Name  string
 	Place config.Place[C, P]
-	// Settle sets what the files leave to the host. This and all following functions may be nil.
+	// Settle sets what the files leave to the host. This and the following function may be nil.
 	Settle func(P)
-	// Root returns the root directory of the service's unit; "" is "/".
-	Root func(P) string
-	// Identity sets the identity that the service gets as a credential, if it gets one, and returns findings about that.
-	Identity func(P, Given) []Finding
 	// Lacks returns why "run" cannot start with the settings; nil if it can.
 	Lacks func(P) error
 }
 
-// Findings are what was found out about files and credentials that the settings name, and about the unit of the service.
-type Findings struct {
-	Identity, Webhook []Finding
-	Unit              Unit
+// Load loads the files at a path, or the default ones if it is empty. An error is a cli.ConfigError.
+func (p Program[C, P]) Load(path string) (config.Loaded[C], error) {
+	l, err := p.Place.Load(path)
+	if err != nil {
+		return l, cli.ConfigError{Fault: err}
+	}
+	p.settle(&l.Config)
+	return l, nil
 }
 
-// Files loads the files at a path, or the default ones if it is empty. If the error is a config.Degraded, the settings can be used.
-func (p Program[C, P]) Files(path string) (C, error) {
-	cfg, err := p.Place.Load(path)
-	if _, fatal := Degraded(err); fatal != nil {
-		return cfg, cli.ConfigError{Fault: fatal}
+// read is Load with all that the program needs to run: it also validates the webhook, and adds its faults to the warnings.
+func (p Program[C, P]) read(path string) (config.Loaded[C], error) {
+	l, err := p.Load(path)
+	if err == nil {
+		err = p.Lack(&l.Config)
 	}
-	p.settle(&cfg)
-	return cfg, err
+	if err == nil {
+		_, faults := Webhook(P(&l.Config).Base().Webhook, p.Name)
+		l.Warnings = append(l.Warnings, faults...)
+	}
+	return l, err
+}
+
+// Lack returns an error if the settings lack something without which the program cannot run. It is a cli.ConfigError.
+func (p Program[C, P]) Lack(cfg P) error {
+	if p.Lacks != nil {
+		if lack := p.Lacks(cfg); lack != nil {
+			return cli.ConfigError{Fault: lack}
+		}
+	}
+	return nil
 }
 
 // Defaults returns the settings that hold without any file.
@@ -75,53 +87,14 @@ func directoryFrom(variable, otherwise string) string {
 	return otherwise
 }
 
-// Read is Files with full validation, and with the credentials of this process.
-func (p Program[C, P]) Read(path string) (C, error) {
-	cfg, _, err := p.ReadWith(path, Own)
-	return cfg, err
-}
-
-// ReadWith is Read with other credentials, and returns the findings about them.
-func (p Program[C, P]) ReadWith(path string, given Given) (C, Findings, error) {
-	cfg, err := p.Files(path)
-	found, err := p.validate(&cfg, err, given)
-	return cfg, found, err
-}
-
-// ReadAsService is Read for a command of operators: with the credentials that the service gets by its unit. It also
-// returns the findings.
-func (p Program[C, P]) ReadAsService(path string) (C, Findings, error) {
-	cfg, err := p.Files(path)
-	if _, fatal := Degraded(err); fatal == nil {
-		if lack := p.lack(&cfg); lack != nil {
-			err = lack
-		}
+// Credential returns the file of a credential that systemd passes to the service of a program, by LoadCredential= and the like; "" if it
+// passes none. A command of operators finds it while the service runs.
+func Credential(program, name string) string {
+	file := filepath.Join(directoryFrom("CREDENTIALS_DIRECTORY", "/run/credentials/"+program+".service"), name)
+	if found, err := os.Stat(file); err != nil || found.Mode().IsRegular() && found.Size() <= int64(len("\n")) { // SetCredential=NAME:\n of the unit stands in for a missing file.
+		return ""
 	}
-	root := ""
-	if p.Root != nil {
-		root = p.Root(&cfg)
-	}
-	unit := ReadUnit(root, p.Name+".service")
-	found, err := p.validate(&cfg, err, unit.Find)
-	found.Unit = unit
-	return cfg, found, err
-}
-
-// validate validates the files and credentials that the settings name. It adds their faults to reading, which is the error of reading the
-// settings.
-func (p Program[C, P]) validate(cfg P, reading error, given Given) (Findings, error) {
-	if _, fatal := Degraded(reading); fatal != nil {
-		return Findings{}, reading
-	}
-	var found Findings
-	if p.Identity != nil {
-		found.Identity = p.Identity(cfg, given)
-	}
-	found.Webhook = Look(&cfg.Base().Webhook, p.Name, given)
-	if err := Add(reading, slices.Concat(found.Identity, found.Webhook)); err != nil {
-		return found, cli.ConfigError{Fault: err}
-	}
-	return found, nil
+	return file
 }
 
 // ConfigFlag defines --config, and returns where the path will be: "" stands for the default files.
@@ -132,32 +105,16 @@ func (p Program[C, P]) ConfigFlag(cmd *cobra.Command) *string {
 }
 
 // RunFlags defines the flags of "run", and returns a function that reads the settings with them.
-func (p Program[C, P]) RunFlags(cmd *cobra.Command) (read func() (C, error)) {
+func (p Program[C, P]) RunFlags(cmd *cobra.Command) (read func() (config.Loaded[C], error)) {
 	path := p.ConfigFlag(cmd)
 	dryRun := cmd.Flags().Bool("dry-run", false, "log what would be done, but change nothing in the cluster")
-	return func() (C, error) {
-		cfg, err := p.Read(*path)
-		if _, fatal := Degraded(err); fatal != nil {
-			return cfg, err
-		}
+	return func() (config.Loaded[C], error) {
+		l, err := p.read(*path)
 		if cmd.Flags().Changed("dry-run") { // --dry-run=false overrides the setting, too.
-			P(&cfg).Base().DryRun = *dryRun
+			P(&l.Config).Base().DryRun = *dryRun
 		}
-		if lack := p.lack(&cfg); lack != nil {
-			return cfg, lack
-		}
-		return cfg, err
+		return l, err
 	}
-}
-
-// lack returns an error if the settings lack something without which the program cannot run.
-func (p Program[C, P]) lack(cfg P) error {
-	if p.Lacks != nil {
-		if lack := p.Lacks(cfg); lack != nil {
-			return cli.ConfigError{Fault: lack}
-		}
-	}
-	return nil
 }
 
 // Command returns the command "config". queue says that "config import" makes settings for nth-queue, not nth.
@@ -173,67 +130,86 @@ func (p Program[C, P]) Command(queue bool) *cobra.Command {
 		if *check {
 			return p.check(*path, cmd.OutOrStdout())
 		}
-		cfg, err := p.Read(*path)
-		if _, fatal := Degraded(err); fatal != nil {
+		l, err := p.Load(*path)
+		if err != nil {
 			return err
 		}
-		var origins map[string]string
-		if *origin {
-			origins = p.Place.Origins(*path)
+		if !*origin {
+			l.Origins = nil
 		}
-		return errors.Join(config.Encode[C, P](cmd.OutOrStdout(), cfg, origins), err)
+		err = config.Encode[C, P](cmd.OutOrStdout(), l.Config, l.Origins)
+		return cmp.Or(faulty(l.Warnings), err)
 	}
-	cmd.AddCommand(importing.Command(p.Name, queue, func(name string, text []byte) error {
-		cfg := p.Place.Defaults
-		return config.Decode[C, P](name, text, &cfg)
-	}))
+	cmd.AddCommand(p.importCommand(queue))
 	return cmd
 }
 
-// check is "config --check". It writes one line for each file and credential that was read or ignored, and "ok" unless something is
-// wrong.
+// check is "config --check". It writes one line for each file, and "ok" unless something is wrong.
 func (p Program[C, P]) check(path string, out io.Writer) error {
-	_, found, wrong := p.ReadAsService(path)
-	if _, fatal := Degraded(wrong); fatal != nil {
-		return wrong
-	}
-	sources, err := p.Place.Sources(path)
+	l, err := p.read(path)
 	if err != nil {
-		return cli.ConfigError{Fault: err}
+		return err
 	}
-	for _, f := range slices.Concat(FromFiles(sources), found.Identity, found.Webhook) {
-		switch {
-		case f.Source == "" || f.Fault != nil: // It is about the settings themselves, or a fault, which wrong has.
-		case f.Passed != "":
-			fmt.Fprintf(out, "%s: ignored: %s\n", f.Source, f.Passed)
-		default:
-			fmt.Fprintf(out, "%s: read\n", f.Source)
-		}
+	for _, file := range l.Files {
+		fmt.Fprintf(out, "%s: read\n", file)
 	}
-	if doubt := found.Unit.Doubt(); doubt != "" {
-		fmt.Fprintln(out, doubt)
+	for _, ignored := range l.Ignored {
+		fmt.Fprintln(out, strings.Replace(ignored, ": ", ": ignored: ", 1))
 	}
-	if wrong != nil {
-		return wrong
+	if err := faulty(l.Warnings); err != nil {
+		return err
 	}
-	var files []string
-	for _, s := range sources {
-		if s.Passed == "" {
-			files = append(files, s.File)
-		}
+	if len(l.Files) == 0 {
+		l.Files = []string{p.Place.File + " (absent)"}
 	}
-	if len(files) == 0 {
-		files = []string{p.Place.File + " (absent)"}
-	}
-	_, err = fmt.Fprintf(out, "%s: ok\n", strings.Join(files, ", "))
+	_, err = fmt.Fprintf(out, "%s: ok\n", strings.Join(l.Files, ", "))
 	return err
 }
 
-// FromFiles returns a finding for each file of the settings.
-func FromFiles(sources []config.Source) []Finding {
-	found := make([]Finding, len(sources))
-	for i, s := range sources {
-		found[i] = Finding{Source: s.File, Passed: s.Passed}
+// faulty returns the error for faults with which the program would start nevertheless; nil if there are none.
+func faulty(faults []string) error {
+	if len(faults) == 0 {
+		return nil
 	}
-	return found
+	return cli.ConfigError{Fault: errors.New(strings.Join(faults, "\n"))}
+}
+
+// importCommand returns "config import". queue is that of Command.
+func (p Program[C, P]) importCommand(queue bool) *cobra.Command {
+	return &cobra.Command{
+		Use: "import FILE", Short: "convert the settings of aws-node-termination-handler", Args: cobra.ExactArgs(1),
+		Long: `Converts the settings of aws-node-termination-handler and prints them. FILE has its environment
+("NAME=value" lines), the values of its Helm chart, or its manifest ("kubectl get daemonset -o yaml");
+"-" is standard input. Comments name each setting that is not converted, and each file to make for a
+secret. The result is validated before it is printed: status 78 and one line for each fault.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := convert(args[0], queue)
+			if err == nil {
+				cfg := p.Place.Defaults
+				err = config.Decode[C, P](p.Name+".toml", []byte(text), &cfg)
+			}
+			if err != nil {
+				return cli.ConfigError{Fault: fmt.Errorf("importing %s: %w", args[0], err)}
+			}
+			_, err = io.WriteString(cmd.OutOrStdout(), text)
+			return err
+		},
+	}
+}
+
+// convert returns a file's settings as a configuration file of nth, or nth-queue if queue is true. The name "-" is standard input.
+func convert(name string, queue bool) (string, error) {
+	file := os.Stdin
+	if name != "-" {
+		var err error
+		if file, err = os.Open(name); err != nil {
+			return "", err
+		}
+		defer func() { _ = file.Close() }() // It was only read.
+	}
+	found, err := migration.Read(file)
+	if err != nil {
+		return "", err
+	}
+	return found.For(queue)
 }

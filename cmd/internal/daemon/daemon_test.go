@@ -1,0 +1,79 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/nth-project/nth/cmd/internal/daemon"
+	"github.com/nth-project/nth/pkg/config"
+)
+
+// lines keeps what is logged.
+type lines struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
+}
+
+// The daemon begins again with settings that are valid, and keeps those that it has if the new ones are not.
+func TestRun_BeginsAgainAtSIGHUP(t *testing.T) {
+	var log lines
+	margins, read := []string{"1s", "wrong", "2s"}, 0
+	begun := []string{}
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	hangUp := func() {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+			t.Error(err)
+		}
+	}
+	err := daemon.Run(ctx, "nth", func() (config.Loaded[config.Config], error) {
+		margin := margins[read]
+		read++
+		if margin == "wrong" {
+			defer hangUp() // The next ones are right.
+			return config.Loaded[config.Config]{}, errors.New("a: one\nb: two")
+		}
+		l := config.Loaded[config.Config]{Config: config.Default()}
+		l.Config.Log.Format = "text"
+		return l, config.Decode("x", []byte("drain.margin = '"+margin+"'"), &l.Config)
+	}, func(config.Log) io.Writer { return &log }, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
+		begun = append(begun, d.Config.Drain.Margin.String())
+		if len(begun) == 2 {
+			end()
+		} else {
+			hangUp()
+		}
+		<-ctx.Done()
+		if reload := errors.Is(context.Cause(ctx), daemon.ErrReload); reload != (len(begun) == 1) {
+			t.Errorf("run %d ends because of %v", len(begun), context.Cause(ctx))
+		}
+		return nil
+	})
+	if err != nil || !slices.Equal(begun, []string{"1s", "2s"}) {
+		t.Errorf("it has begun with the margins %q, and ended with %v", begun, err)
+	}
+	for _, line := range []string{"a: one", "b: two", "invalid configuration; keeping the current one", "configuration reloaded"} {
+		if !strings.Contains(log.String(), line+"\n") {
+			t.Errorf("%q is not logged:\n%s", line, &log)
+		}
+	}
+}
