@@ -136,6 +136,34 @@ func TestShutdown_RebootIsUndoneAndAStopJobDrains(t *testing.T) {
 	})
 }
 
+// Ctrl-Alt-Del is announced to nobody. Process 1 gets it as SIGINT, and stops all units. A forced reboot stops none, and leaves the pods what
+// systemd-shutdown gives to any process.
+func TestReboot_PastLogindDrainsInTheStopJobIfThereIsOne(t *testing.T) {
+	onEverySuite(t, func(t *testing.T, h *host.Host) {
+		for _, way := range []struct {
+			command []string
+			drains  bool
+		}{
+			{[]string{"kill", "-INT", "1"}, true},
+			{[]string{"systemctl", "reboot", "--force"}, false},
+		} {
+			h.Node.AddPods(t, "web-"+way.command[0], pods, lab.Grace(grace), lab.GoesAtGrace())
+			began := time.Now()
+			h.RebootBy(t, way.command[0], way.command[1:]...)
+			h.WaitWatching(t)
+			left := len(h.Node.Pods(t))
+			t.Logf("%q: %d of %d pods were left; the machine is back after %.0f s", way.command, left, pods, time.Since(began).Seconds())
+			if drained := left == 0; drained != way.drains {
+				t.Errorf("%q: %d pods were left", way.command, left)
+			}
+			if said := h.Journal(t, "--boot=-1", "MESSAGE_ID="+systemd.Drained); len(said) == 1 != way.drains {
+				t.Errorf("%q: it was said %d times that the node is drained", way.command, len(said))
+			}
+			h.Node.WaitUncordoned(t)
+		}
+	})
+}
+
 // fill writes to the journal's socket until it takes no more, from many sockets, each of which may write so much.
 const fill = `
 import socket

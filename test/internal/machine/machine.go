@@ -186,8 +186,14 @@ func (m *Machine) await(t lab.TB, what string, condition func(state) bool) state
 // Reboot asks the machine to reboot, as an administrator does, and returns when it is up again.
 func (m *Machine) Reboot(t lab.TB) {
 	t.Helper()
+	m.RebootBy(t, "systemctl", "reboot")
+}
+
+// RebootBy is Reboot by another command.
+func (m *Machine) RebootBy(t lab.TB, name string, args ...string) {
+	t.Helper()
 	before, _ := m.now()
-	m.Try(t, "systemctl", "reboot") // may not live to tell its status
+	m.Try(t, name, args...) // may not live to tell its status
 	m.WaitBoots(t, before.boots+1)
 }
 
