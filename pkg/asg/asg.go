@@ -18,6 +18,7 @@ package asg
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/cache"
@@ -71,11 +72,12 @@ const (
 // reporter reports what is found out and what fails.
 type reporter struct {
 	report func(HookReport)
+	mu     *sync.Mutex           // so that several goroutines do not report the same
 	said   *cache.LRUExpireCache // the texts that were reported
 }
 
 func newReporter(report func(HookReport)) reporter {
-	return reporter{report, cache.NewLRUExpireCache(mostSaid)}
+	return reporter{report, &sync.Mutex{}, cache.NewLRUExpireCache(mostSaid)}
 }
 
 // say reports a finding, however often it was reported before.
@@ -85,6 +87,8 @@ func (r reporter) say(what Outcome, format string, args ...any) {
 
 // once reports a finding unless the same text was reported within the last hour: many requests fail for the same reason.
 func (r reporter) once(what Outcome, format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	text := fmt.Sprintf(format, args...)
 	if _, said := r.said.Get(text); !said {
 		r.said.Add(text, true, sayAgain)

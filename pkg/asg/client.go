@@ -137,22 +137,22 @@ func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, e
 
 // hooks returns the hooks of a group, as remembered or by a request. Callers that ask for one group at the same time share the request.
 func (c *HookClient) hooks(ctx context.Context, group string) ([]hook, error) {
-	if known, found := c.groups.Get(group); found {
-		return known.(groupHooks).hooks, known.(groupHooks).err
-	}
 	answer := c.asking.DoChan(group, func() (any, error) {
+		if known, found := c.groups.Get(group); found {
+			return known, nil
+		}
 		hooks, err := c.describeHooks(context.WithoutCancel(ctx), group) // Others may still wait for it.
 		life := hooksLife
 		if err != nil {
 			life = role.Spread(unknownLife)
 		}
 		c.groups.Add(group, groupHooks{hooks, err}, life)
-		return hooks, err
+		return groupHooks{hooks, err}, nil
 	})
 	select {
 	case got := <-answer:
-		hooks, _ := got.Val.([]hook)
-		return hooks, got.Err
+		known := got.Val.(groupHooks)
+		return known.hooks, known.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

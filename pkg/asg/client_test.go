@@ -196,17 +196,14 @@ func TestHookClient_CompletesUntilTheHookIsOver(t *testing.T) {
 	denies := func(action string) func(*asgtest.Service) { return func(s *asgtest.Service) { s.Deny(action) } }
 	for name, row := range map[string]struct {
 		spoil func(*asgtest.Service)
-		named bool
 		mends bool // after half an hour
 		want  string
 		most  int // hours
 	}{
-		"refused":               {spoil: denies(completes), most: 3},
-		"throttled":             {spoil: fails(completes), most: 3},
-		"throttled for a while": {spoil: fails(completes), mends: true, want: "CONTINUE", most: 1},
-		"throttled, and its timeout is not known": {spoil: func(s *asgtest.Service) { denies(asks)(s); fails(completes)(s) }, named: true, mends: true, want: "CONTINUE", most: 1},
-		"its group cannot be asked for hooks":     {spoil: fails(asks), most: 49},
-		"its group may not be asked for hooks":    {spoil: denies(asks)},
+		"refused":                              {spoil: denies(completes), most: 3},
+		"throttled for a while":                {spoil: fails(completes), mends: true, want: "CONTINUE", most: 1},
+		"its group cannot be asked for hooks":  {spoil: fails(asks), most: 49},
+		"its group may not be asked for hooks": {spoil: denies(asks)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -214,9 +211,6 @@ func TestHookClient_CompletesUntilTheHookIsOver(t *testing.T) {
 				row.spoil(r.aws)
 				r.aws.Terminate(instance)
 				settings := asg.Settings{Complete: true}
-				if row.named {
-					settings.Hooks = []string{"drain"}
-				}
 				if row.mends {
 					time.AfterFunc(30*time.Minute, r.aws.Lift)
 				}
@@ -251,7 +245,6 @@ func TestHookClient_HoldsAHookWhileItsTimeoutIsUnknown(t *testing.T) {
 		spoil         func(*asgtest.Service)
 		least, most   int // heartbeats
 	}{
-		"throttled once":        {30 * time.Second, 10 * time.Minute, fails(asgtest.Throttled(asks, 1)), 25, 65},
 		"throttled always":      {30 * time.Second, 10 * time.Minute, fails(asgtest.Throttled(asks, 0)), 25, 65},
 		"silent always":         {30 * time.Second, 10 * time.Minute, fails(asgtest.Fault{Action: asks}), 25, 65},
 		"throttled for a while": {30 * time.Minute, 2 * time.Hour, fails(asgtest.Throttled(asks, 5)), 12, 20},

@@ -2,7 +2,6 @@ package asg_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nth-project/nth/pkg/asg/asgtest"
@@ -96,27 +95,6 @@ func TestDeadline_IsNearerWhileHeartbeatsFail(t *testing.T) {
 		r.pass(2 * time.Minute)
 		if got := r.deadline(); got != 0 {
 			t.Errorf("once heartbeats get through again the event has a deadline after %s", got)
-		}
-	})
-}
-
-// nth is restarted in the sixth minute of a drain; the budget is fifteen, and the hook's timeout five, which heartbeats have prolonged. The
-// first heartbeat of the new process is throttled once. Auto Scaling waits for minutes yet.
-func TestDeadline_SurvivesAThrottledHeartbeatAfterARestart(t *testing.T) {
-	t.Parallel()
-	bubble(t, one(asgtest.Hook{Name: "drain", HeartbeatTimeout: 5 * time.Minute}), func(r *rig) {
-		r.terminate()
-		r.pass(6 * time.Minute)
-		r.end()
-		r.opts.FirstSeen = func(string) time.Time { return r.start }
-		r.aws.Fail(asgtest.Throttled("RecordLifecycleActionHeartbeat", 1))
-		r.run()
-		r.announce(ending)
-		r.source.look()
-		synctest.Wait()
-		if got := r.deadline(); got != 0 && got <= time.Since(r.start) {
-			t.Errorf("after %s the event has a deadline after %s, which is over; Auto Scaling waits until %s after the start",
-				time.Since(r.start), got, r.aws.Actions(instance)[0].Until.Sub(r.start))
 		}
 	})
 }

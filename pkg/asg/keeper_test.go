@@ -189,43 +189,19 @@ func TestKeeper_StopsForAWithdrawnNotice(t *testing.T) {
 	})
 }
 
-func TestKeeper_CompletesOnceAcrossARestart(t *testing.T) {
+func TestKeeper_ContinuesAfterARestart(t *testing.T) {
 	t.Parallel()
-	for _, row := range []struct {
-		name   string
-		midst  func(r *rig)
-		want   string
-		effect int // requests for a completion; 0 if that does not matter
-	}{
-		{"of the drain", func(*rig) {}, "drain beaten at 0s 1m0s, CONTINUE at 1m0s", 1},
-		{"of the completion, before it arrives", func(r *rig) {
-			r.aws.Fail(asgtest.Fault{Action: "CompleteLifecycleAction", Times: 1})
-			r.keeper.Settled(ending, event.Drained)
-			r.pass(0)
-		}, "drain beaten at 0s 1m0s, CONTINUE at 1m0s", 2},
-		{"after the completion", func(r *rig) {
-			r.keeper.Settled(ending, event.Drained)
-			r.pass(0)
-		}, "drain beaten at 0s, CONTINUE at 1m0s", 0},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
-			bubble(t, one(hook), func(r *rig) {
-				r.terminate()
-				r.pass(time.Minute)
-				row.midst(r)
-				r.end()
-				r.run()
-				r.announce(ending)
-				r.keeper.Settled(ending, event.Drained)
-				r.pass(10 * time.Minute)
-				r.wantActions(row.want)
-				if row.effect > 0 {
-					r.wantCalls("CompleteLifecycleAction", row.effect)
-				}
-			})
-		})
-	}
+	bubble(t, one(hook), func(r *rig) {
+		r.terminate()
+		r.pass(time.Minute)
+		r.end()
+		r.run()
+		r.announce(ending)
+		r.keeper.Settled(ending, event.Drained)
+		r.pass(10 * time.Minute)
+		r.wantActions("drain beaten at 0s 1m0s, CONTINUE at 1m0s")
+		r.wantCalls("CompleteLifecycleAction", 1)
+	})
 }
 
 func TestKeeper_ADryRunChangesNothing(t *testing.T) {
@@ -313,10 +289,6 @@ func TestKeeper_CopesWithWhatFails(t *testing.T) {
 			fails(asgtest.Throttled(beat, 3)), "drain beaten at 0s~7s 1m40s~7s 3m20s~7s, CONTINUE at 4m0s",
 			[]string{found, "trouble: " + holding + "calling autoscaling:Record", completed}, 0,
 		},
-		"the completion is throttled": {
-			fails(asgtest.Throttled(complete, 2)), "drain beaten at 0s 1m40s 3m20s, CONTINUE at 4m~3s",
-			[]string{found, "trouble: " + completing + "calling autoscaling:Complete", completed}, 0,
-		},
 		"the completion hangs": {
 			fails(asgtest.Fault{Action: complete, Times: 1}), "drain beaten at 0s 1m40s 3m20s, CONTINUE at 4m10s~1s",
 			[]string{found, "trouble: " + completing + "calling autoscaling:CompleteLifecycleAction: no answer within 10s", completed}, 0,
@@ -335,10 +307,6 @@ func TestKeeper_CopesWithWhatFails(t *testing.T) {
 				"the node is drained within its budget, and lifecycle hooks are left to their timeouts " + policy}, 0,
 		},
 		"hooks may not be asked for": {denied(hooks), timedOut, []string{"refused: " + looking + refused + "DescribeLifecycleHooks; the node is drained within its budget"}, 0},
-		"they may be later": {
-			func(r *rig) { r.aws.Deny(hooks); time.AfterFunc(90*time.Second, func() { r.aws.Allow(hooks) }) },
-			"drain beaten at 1m24s~48s 3m4s~48s, CONTINUE at 4m0s", []string{"refused: " + looking, found, completed}, 0,
-		},
 		"heartbeats are refused": { // Auto Scaling waits for one timeout then, which is sooner than the budget.
 			denied(beat), "drain beaten at , CONTINUE at 4m0s",
 			[]string{found, "refused: " + holding + refused + "RecordLifecycleActionHeartbeat; the machine is held for one timeout of the hook only " + policy, completed},
@@ -372,29 +340,16 @@ func TestKeeper_CountsRequests(t *testing.T) {
 	t.Parallel()
 	const beats, completions = "RecordLifecycleActionHeartbeat", "CompleteLifecycleAction"
 	for name, row := range map[string]struct {
-		before, then func(r *rig) // the termination, and the end of the drain
-		outcome      event.Outcome
-		want         map[string]int
+		fault func(r *rig)
+		want  map[string]int
 	}{
-		"all is well": {outcome: event.Drained, want: map[string]int{"heartbeat ok": 2, "continue ok": 1}},
-		"the time is over": {
-			before:  func(r *rig) { r.settings.Abandon = true },
-			outcome: event.OutOfTime, want: map[string]int{"heartbeat ok": 2, "abandon ok": 1},
-		},
-		"requests fail in all ways": {
-			before: func(r *rig) { r.aws.Fail(asgtest.Throttled(beats, 1)) },
-			then: func(r *rig) {
-				r.aws.Fail(asgtest.Throttled(completions, 2))
-				r.aws.Fail(asgtest.Fault{Action: completions, Status: 503, Code: "ServiceUnavailable", Times: 1})
-			},
-			outcome: event.Drained,
-			want:    map[string]int{"heartbeat throttled": 1, "heartbeat ok": 2, "continue throttled": 2, "continue failed": 1, "continue ok": 1},
-		},
-		"the role allows nothing": {
-			before: func(r *rig) { r.aws.Deny(beats, completions) }, then: func(r *rig) { r.aws.Allow(completions) },
-			outcome: event.Drained, want: map[string]int{"heartbeat refused": 2, "continue ok": 1},
-		},
-		"it is a dry run": {before: func(r *rig) { r.opts.DryRun = true }, outcome: event.Drained},
+		"all is well": {func(*rig) {}, map[string]int{"heartbeat ok": 2, "continue ok": 1}},
+		"requests fail": {func(r *rig) {
+			r.aws.Fail(asgtest.Throttled(beats, 1))
+			r.aws.Fail(asgtest.Fault{Action: completions, Status: 503, Code: "ServiceUnavailable", Times: 1})
+		}, map[string]int{"heartbeat throttled": 1, "heartbeat ok": 2, "continue failed": 1, "continue ok": 1}},
+		"heartbeats are refused": {func(r *rig) { r.aws.Deny(beats) }, map[string]int{"heartbeat refused": 2, "continue ok": 1}},
+		"it is a dry run":        {func(r *rig) { r.opts.DryRun = true }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -406,15 +361,10 @@ func TestKeeper_CountsRequests(t *testing.T) {
 					defer mu.Unlock()
 					got[fmt.Sprintf("%s %s", what, answer)]++
 				}
-				if row.before != nil {
-					row.before(r)
-				}
+				row.fault(r)
 				r.terminate()
 				r.pass(2 * time.Minute)
-				if row.then != nil {
-					row.then(r)
-				}
-				r.keeper.Settled(ending, row.outcome)
+				r.keeper.Settled(ending, event.Drained)
 				r.pass(time.Minute)
 				mu.Lock()
 				defer mu.Unlock()
