@@ -372,12 +372,10 @@ func (a *Agent) put(entries ...state.Entry) {
 	}, entries...)
 }
 
-// entry returns the recorded entry of an event, or a new one if there is none.
-func (a *Agent) entry(ev event.Event) state.Entry {
-	if e, met := policy.Find(a.cfg.Record.Entries(), ev.ID); met {
-		return e
-	}
-	return state.Entry{Event: ev, FirstSeen: a.now(), BootID: a.cfg.BootID}
+// entry returns the recorded entry of an event.
+func (a *Agent) entry(id string) state.Entry {
+	e, _ := policy.Find(a.cfg.Record.Entries(), id)
+	return e
 }
 
 // inbox collects news from all goroutines for the loop. put never blocks.

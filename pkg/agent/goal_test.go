@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"

@@ -30,8 +30,6 @@ type message struct {
 	text string
 	// fits is a condition on the transition; nil if there is none.
 	fits func(state.Transition) bool
-	// unphased messages lack the field FieldPhase.
-	unphased bool
 }
 
 func info(id, text string) message    { return message{id: id, level: logrus.InfoLevel, text: text} }
@@ -44,25 +42,20 @@ func (m message) when(fits func(state.Transition) bool) message {
 	return m
 }
 
-func (m message) withoutPhase() message {
-	m.unphased = true
-	return m
-}
-
 // messages has all messages by the kind of the transition. The first one whose condition holds is logged; if there is none, nothing
 // is. An error becomes a field unless the text has it.
 var messages = map[state.TransitionKind][]message{
 	state.Announced:  {warn(systemd.EventSeen, "{kind}: {plan}")},
 	state.Changed:    {info(systemd.EventSeen, "{kind}: changed: {plan}")},
-	state.Missed:     {info(systemd.EventWithdrawn, "{kind}: no longer announced; waiting to confirm before undoing anything").withoutPhase()},
-	state.ClosedWith: {info(systemd.EventWithdrawn, "{kind}: {ending}; nothing to undo").withoutPhase()},
+	state.Missed:     {info(systemd.EventWithdrawn, "{kind}: no longer announced; waiting to confirm before undoing anything")},
+	state.ClosedWith: {info(systemd.EventWithdrawn, "{kind}: {ending}; nothing to undo")},
 	state.Begun: {
 		warn(systemd.DrainStarted, "{not}draining the node: {reason} ({time})").when(isDraining),
 		info(systemd.EventWithdrawn, "{not}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
 	state.CalledBack: {
 		info(systemd.Stopping, "the {action} for {kind} is not finished; it continues when nth starts again").when(outcomeIs(state.ProcessEnds)),
-		info(systemd.EventWithdrawn, "stopping the {action} for {kind}: no longer needed").withoutPhase(),
+		info(systemd.EventWithdrawn, "stopping the {action} for {kind}: no longer needed"),
 	},
 	state.Done:   {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut: {failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}")},
@@ -92,7 +85,7 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.Uncordoned, "the Node no longer exists; nothing to uncordon").when(outcomeIs(drain.UncordonNodeGone)),
 		info(systemd.Uncordoned, "no cordon of nth's is on the node; nothing to uncordon"),
 	},
-	state.CordonAdopted:    {warn(systemd.Cordoned, "nth had cordoned the node, which its record does not say; nth uncordons it when {kind} is over").withoutPhase()},
+	state.CordonAdopted:    {warn(systemd.Cordoned, "nth had cordoned the node, which its record does not say; nth uncordons it when {kind} is over")},
 	state.EvictionsDelayed: {info(systemd.DrainStarted, "delaying evictions for {detail}")},
 	state.ScriptsFailed:    {warn(systemd.DrainStarted, "evicting without waiting for units that run before a drain: {detail}")},
 	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers: {detail}")},
@@ -179,10 +172,7 @@ func fields(m message, t state.Transition) logrus.Fields {
 		all[systemd.FieldEventKind] = string(ev.Kind)
 	}
 	if ev.ID != "" {
-		all[systemd.FieldEventID] = ev.ID
-		if !m.unphased {
-			all[systemd.FieldPhase] = string(t.Entry.Phase)
-		}
+		all[systemd.FieldEventID], all[systemd.FieldPhase] = ev.ID, string(t.Entry.Phase)
 	}
 	if t.Pod != "" {
 		all[systemd.FieldPod] = t.Pod

@@ -60,17 +60,6 @@ func TestJournal_FieldsAndWords(t *testing.T) {
 		"a pod": {
 			state.Transition{Kind: state.PodEvicted, Entry: spot, Pod: "default/web"}, "info: evicted default/web" + ofSpot + draining + " NTH_POD=default/web",
 		},
-		"no phase: it may be over": {
-			state.Transition{Kind: state.Missed, Entry: spot}, "info: spot-interruption: no longer announced; waiting to confirm before undoing anything" + ofSpot,
-		},
-		"no phase: nothing to undo": {
-			state.Transition{Kind: state.ClosedWith, Entry: state.Entry{Event: spot.Event, Phase: state.Closed, Ending: state.Withdrawn}},
-			"info: spot-interruption: withdrawn; nothing to undo" + ofSpot,
-		},
-		"no phase: it is over": {
-			state.Transition{Kind: state.CalledBack, Entry: spot, Action: drain}, "info: stopping the drain for spot-interruption: no longer needed" + ofSpot,
-		},
-		"no phase: it is made up": {state.Transition{Kind: state.CordonAdopted, Entry: spot}, "warning: nth had cordoned the node, which its record does not say; nth uncordons it when spot-interruption is over" + ofSpot},
 		"a step that ends with the process": {
 			state.Transition{Kind: state.CalledBack, Entry: spot, Action: drain, Outcome: state.ProcessEnds},
 			"info: the drain for spot-interruption is not finished; it continues when nth starts again" + ofSpot + draining,

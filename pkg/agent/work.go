@@ -84,7 +84,7 @@ func (a *Agent) startGuard(parent context.Context, goal policy.Goal) {
 
 // startUncordon starts to uncordon the node, which waits until the kubelet of this boot has reported the Node Ready.
 func (a *Agent) startUncordon(parent context.Context, goal policy.Goal) {
-	e := a.entry(goal.Event)
+	e := a.entry(goal.Event.ID)
 	var booted drain.Booted
 	if !a.cfg.Remote {
 		booted = func(id string, _ time.Time) bool { return id == a.cfg.BootID }
@@ -226,7 +226,7 @@ func (a *Agent) stopWork() {
 	<-a.work.done
 	_ = a.handleInbox(a.inbox.take()) // A source that ended now ended because ctx did.
 	for _, id := range slices.Sorted(maps.Keys(a.steps)) {
-		if e := a.entry(event.Event{ID: id}); e.UnderWay() || e.Phase == state.Undoing {
+		if e := a.entry(id); e.UnderWay() || e.Phase == state.Undoing {
 			a.emitStep(actions[e.Phase], e, state.Transition{Kind: state.CalledBack, Outcome: state.ProcessEnds})
 		}
 	}
@@ -241,7 +241,7 @@ func (a *Agent) handleWorkResult(result workResult) {
 		return
 	}
 	end := state.Transition{
-		Kind: state.NodeUncordoned, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: a.entry(w.goal.Event),
+		Kind: state.NodeUncordoned, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: a.entry(w.goal.Event.ID),
 		Detail: result.uncordon.LeftTo(), Outcome: string(result.uncordon), Err: result.err, Took: time.Since(w.began),
 	}
 	a.log(end)
@@ -295,29 +295,18 @@ func (a *Agent) recordUncordonFailed(end state.Transition) {
 
 // first is the entry of the most urgent event of the goal, under whose name the work is reported. It need not be the goal's Event:
 // operators may have lifted the cordon for this one, whose drain continues.
-func (a *Agent) first() state.Entry {
-	goal := a.work.goal
-	if e, met := policy.Find(a.cfg.Record.Entries(), goal.Events[0]); met {
-		return e
-	}
-	return a.entry(goal.Event)
-}
+func (a *Agent) first() state.Entry { return a.entry(a.work.goal.Events[0]) }
 
-// goalEntries are the entries of the goal's events, the most urgent first.
-func (a *Agent) goalEntries() []state.Entry {
+// unfinished are the entries of the goal's events for which the guard still has work to do, the most urgent first.
+func (a *Agent) unfinished() []state.Entry {
 	var all []state.Entry
 	entries := a.cfg.Record.Entries() // Once, since it copies them.
 	for _, id := range a.work.goal.Events {
-		if e, met := policy.Find(entries, id); met {
+		if e, met := policy.Find(entries, id); met && e.UnderWay() && !e.LeftAlone {
 			all = append(all, e)
 		}
 	}
 	return all
-}
-
-// unfinished are those of goalEntries for which the guard still has work to do.
-func (a *Agent) unfinished() []state.Entry {
-	return slices.DeleteFunc(a.goalEntries(), func(e state.Entry) bool { return !e.UnderWay() || e.LeftAlone })
 }
 
 // recordCordonFailed records that the node could not be cordoned. Before a hard deadline that is only logged, as pods are evicted

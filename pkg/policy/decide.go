@@ -321,8 +321,7 @@ func nearest(now time.Time, deadlines []time.Time) time.Time {
 func (s Settings) opening(sit Situation, undoing []state.Entry) Goal {
 	slices.SortFunc(undoing, s.Urgency)
 	first := undoing[0]
-	ending := s.ending(sit, first)
-	goal := Goal{Action: Uncordon, Event: first.Event, Ending: ending, Reason: s.undoReason(first, ending)}
+	goal := Goal{Action: Uncordon, Event: first.Event, Reason: s.undoReason(first, s.ending(sit, first))}
 	for _, e := range undoing {
 		goal.Events = append(goal.Events, e.Event.ID)
 		if e.Error != "" && e.Changed.Add(uncordonPause).After(sit.Now) {

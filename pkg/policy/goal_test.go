@@ -75,18 +75,6 @@ func TestDecide_EachKindAndAction(t *testing.T) {
 	})
 }
 
-func TestAction_Exceeds(t *testing.T) {
-	t.Parallel()
-	order := []policy.Action{"", policy.Ignore, policy.Notify, policy.Cordon, policy.Drain}
-	for i, a := range order {
-		for j, b := range order {
-			if got := a.Exceeds(b); got != (i > j) {
-				t.Errorf("%q exceeds %q: %v", a, b, got)
-			}
-		}
-	}
-}
-
 func TestDecide_MaintenanceWaitsForItsTime(t *testing.T) {
 	t.Parallel()
 	seen := func(name string, ev event.Event, now time.Duration, want string) decision {

@@ -33,12 +33,6 @@ const (
 	Wait Action = "wait"
 )
 
-// Exceeds reports whether an action, from Ignore to Drain, does more to a node than another one. Each exceeds "".
-func (a Action) Exceeds(other Action) bool {
-	order := []Action{Ignore, Notify, Cordon, Drain}
-	return slices.Index(order, a) > slices.Index(order, other)
-}
-
 // When says when a maintenance event is acted upon; see Rule.Codes.
 type When string
 
@@ -153,8 +147,6 @@ type Goal struct {
 	// Before is set if an operator has uncordoned the node for all events that it is drained for: it is the time of the latest
 	// cordon, and only pods that were there then are evicted. It is by the API server's clock, if that is recorded.
 	Before time.Time
-	// Ending says how the event of an Uncordon ended; empty if it still stands.
-	Ending state.Ending
 	// Reason says in words why this is the goal.
 	Reason string
 	// Revisit is when to decide again even without news; zero if only news can change the decision.
@@ -262,7 +254,8 @@ func (r Rule) offset(instance string) time.Duration {
 
 // weaker is the weaker of two actions; the first if the other one is "".
 func weaker(a, b Action) Action {
-	if b != "" && a.Exceeds(b) {
+	fromWeakest := []Action{Ignore, Notify, Cordon, Drain}
+	if b != "" && slices.Index(fromWeakest, b) < slices.Index(fromWeakest, a) {
 		return b
 	}
 	return a

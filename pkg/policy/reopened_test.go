@@ -38,7 +38,7 @@ func TestReopened_IsRespected(t *testing.T) {
 		},
 		{
 			name: "what is drained meanwhile holds nothing up", known: known(stop, inState(notice, event.Canceled)), node: open,
-			past: past(entry(stop, state.Draining, reopened), entry(notice, state.Drained)), want: "uncordon n (canceled)",
+			past: past(entry(stop, state.Draining, reopened), entry(notice, state.Drained)), want: "uncordon n",
 		},
 		{
 			name: "after it came back it is met like a new one", known: known(stop),

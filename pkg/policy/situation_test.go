@@ -198,9 +198,6 @@ func describeGoal(g policy.Goal) string {
 	if (g.Action == policy.Drain || g.Action == policy.Cordon) && !g.Close {
 		text += ", open"
 	}
-	if g.Action == policy.Uncordon {
-		text += " (" + string(g.Ending) + ")"
-	}
 	if !g.Revisit.IsZero() {
 		text += "; again at " + g.Revisit.Sub(noon).String()
 	}

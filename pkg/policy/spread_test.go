@@ -147,7 +147,7 @@ func TestSpread_ARetirementIsDrainedNearItsDate(t *testing.T) {
 		},
 		{
 			name: "what was begun before the settings said so is taken back until then", rules: fleet(), known: known(ev), node: closedNode,
-			past: past(entry(ev, state.Drained, actedFor(0))), want: "uncordon a (); again at 24h10m15s",
+			past: past(entry(ev, state.Drained, actedFor(0))), want: "uncordon a; again at 24h10m15s",
 		},
 		{
 			name: "what was begun while the instance was not known goes on", rules: fleet(), known: known(ev), now: 24*time.Hour + time.Minute,

@@ -44,9 +44,9 @@ func TestUndo_ACanceledOrCompletedEventAtOnce(t *testing.T) {
 	stop := maintenance("a", "instance-stop", time.Hour)
 	canceled, completed := inState(stop, event.Canceled), inState(stop, event.Completed)
 	decide(t, []decision{
-		{name: "canceled", known: known(canceled), past: past(entry(canceled, state.Drained)), want: "uncordon a (canceled)"},
-		{name: "completed", known: known(completed), past: past(entry(completed, state.Incomplete)), want: "uncordon a (completed)"},
-		{name: "while a cordon may have been set", known: known(canceled), past: past(entry(canceled, state.Cordoning)), want: "uncordon a (canceled)"},
+		{name: "canceled", known: known(canceled), past: past(entry(canceled, state.Drained)), want: "uncordon a"},
+		{name: "completed", known: known(completed), past: past(entry(completed, state.Incomplete)), want: "uncordon a"},
+		{name: "while a cordon may have been set", known: known(canceled), past: past(entry(canceled, state.Cordoning)), want: "uncordon a"},
 	})
 }
 
@@ -64,13 +64,13 @@ func TestUndo_NotWhileAnotherEventNeedsTheCordon(t *testing.T) {
 			past: past(over, entry(termination("b"), state.Drained, before)),
 		},
 		{
-			name: "none that has ended, too: all is undone at once", known: known(canceled), now: time.Minute, want: "uncordon b, a (withdrawn)",
+			name: "none that has ended, too: all is undone at once", known: known(canceled), now: time.Minute, want: "uncordon b, a",
 			past: past(over, entry(notice, state.Drained, missing(0))),
 		},
 		{
 			name: "none that was only moved", known: known(canceled, maintenance("c", "system-reboot", 48*time.Hour)),
 			past: past(over, entry(maintenance("c", "system-reboot", 48*time.Hour), state.Drained, actedFor(time.Minute))),
-			want: "uncordon a, c (canceled); again at 47h50m0s",
+			want: "uncordon a, c; again at 47h50m0s",
 		},
 	})
 }
@@ -82,17 +82,17 @@ func TestReboot_WhatItEnds(t *testing.T) {
 	down := shutdown("a", 5*time.Second)
 	drained := func(ev event.Event) []state.Entry { return past(entry(ev, state.Drained, before)) }
 	decide(t, []decision{
-		{name: "ends the reboot it was announced as", known: known(), now: time.Hour, past: drained(reboot), want: "uncordon a (rebooted)"},
-		{name: "ends it although it is still listed", known: known(reboot), now: time.Hour, past: drained(reboot), want: "uncordon a (rebooted)"},
-		{name: "ends it without the metadata service", now: time.Hour, past: drained(reboot), want: "uncordon a (rebooted)"},
+		{name: "ends the reboot it was announced as", known: known(), now: time.Hour, past: drained(reboot), want: "uncordon a"},
+		{name: "ends it although it is still listed", known: known(reboot), now: time.Hour, past: drained(reboot), want: "uncordon a"},
+		{name: "ends it without the metadata service", now: time.Hour, past: drained(reboot), want: "uncordon a"},
 		{
 			name: "is not the announced one before anything was done for that", known: known(reboot), now: 0,
 			past: past(entry(reboot, state.Seen, before)), want: "wait; again at 50m0s",
 		},
-		{name: "ends every shutdown", known: known(), past: past(entry(down, state.Draining, before)), want: "uncordon a (rebooted)"},
-		{name: "ends every shutdown without any look", past: drained(down), want: "uncordon a (rebooted)"},
+		{name: "ends every shutdown", known: known(), past: past(entry(down, state.Draining, before)), want: "uncordon a"},
+		{name: "ends every shutdown without any look", past: drained(down), want: "uncordon a"},
 		{name: "does not end a stop that is still listed", known: known(stop), now: 2 * time.Hour, past: drained(stop), want: "drain a by 1h0m0s soft"},
-		{name: "ends a stop that the first look does not find", known: known(), now: 2 * time.Hour, past: drained(stop), want: "uncordon a (rebooted)"},
+		{name: "ends a stop that the first look does not find", known: known(), now: 2 * time.Hour, past: drained(stop), want: "uncordon a"},
 		{name: "ends no stop before the document has been looked at", now: 2 * time.Hour, past: drained(stop), want: "wait"},
 		{
 			name: "leaves what has no time to its document", rules: withAction(event.RebalanceRecommendation, policy.Drain),
@@ -134,15 +134,15 @@ func TestUndo_ACordonsTimeToLive(t *testing.T) {
 	decide(t, []decision{
 		{
 			name: "ends it then", rules: settings, known: known(advice), now: time.Hour,
-			past: past(entry(advice, state.Cordoned)), want: "uncordon a (expired)",
+			past: past(entry(advice, state.Cordoned)), want: "uncordon a",
 		},
 		{
 			name: "ends it without a look", rules: settings, now: time.Hour,
-			past: past(entry(advice, state.Cordoned)), want: "uncordon a (expired)",
+			past: past(entry(advice, state.Cordoned)), want: "uncordon a",
 		},
 		{
 			name: "begins when it is set, not when that is tried", rules: settings, known: known(), now: time.Minute,
-			past: past(entry(advice, state.Cordoning, uncordoned, missing(0))), want: "uncordon a (withdrawn)",
+			past: past(entry(advice, state.Cordoning, uncordoned, missing(0))), want: "uncordon a",
 		},
 	})
 }
@@ -153,19 +153,19 @@ func TestUndo_AnEventThatChangesItsTime(t *testing.T) {
 	reboot := maintenance("a", "system-reboot", 48*time.Hour)
 	moved := entry(reboot, state.Drained, actedFor(lead))
 	decide(t, []decision{
-		{name: "to far later is undone for now", known: known(reboot), past: past(moved), want: "uncordon a (); again at 47h50m0s"},
+		{name: "to far later is undone for now", known: known(reboot), past: past(moved), want: "uncordon a; again at 47h50m0s"},
 		{
 			name: "to earlier is acted upon earlier", known: known(maintenance("a", "system-reboot", time.Minute)),
 			past: past(entry(maintenance("a", "system-reboot", time.Minute), state.Seen)), want: "drain a by 1m0s soft; again at 1m0s",
 		},
 		{
 			name: "by a shorter lead is undone until then", known: known(reboot), past: past(entry(reboot, state.Drained, actedFor(0))),
-			rules: with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Lead = time.Hour }), want: "uncordon a (); again at 47h0m0s",
+			rules: with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Lead = time.Hour }), want: "uncordon a; again at 47h0m0s",
 		},
 		{
 			name: "by a lead where it was due at once is undone until then", known: known(maintenance("a", "instance-stop", 48*time.Hour)),
 			rules: with(event.ScheduledMaintenance, func(r *policy.Rule) { r.Codes = map[string]policy.When{"instance-stop": policy.Lead} }),
-			past:  past(entry(maintenance("a", "instance-stop", 48*time.Hour), state.Drained, actedFor(0))), want: "uncordon a (); again at 47h50m0s",
+			past:  past(entry(maintenance("a", "instance-stop", 48*time.Hour), state.Drained, actedFor(0))), want: "uncordon a; again at 47h50m0s",
 		},
 		{
 			name: "is something else than a clock that was set back", known: known(maintenance("a", "system-reboot", lead)), now: -24 * time.Hour,

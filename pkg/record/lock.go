@@ -1,7 +1,6 @@
 package record
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -22,17 +21,15 @@ func Lock(dir string) (io.Closer, error) {
 		return nil, fmt.Errorf("creating the runtime directory: %w", err)
 	}
 	file, err := os.OpenFile(lockPath(dir), os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, errors.Join(running(dir), fmt.Errorf("opening the lock: %w", err))
-	}
-	err = unix.FcntlFlock(file.Fd(), unix.F_SETLK, wholeFile())
 	if err == nil {
-		return file, nil
+		if err = unix.FcntlFlock(file.Fd(), unix.F_SETLK, wholeFile()); err == nil {
+			return file, nil
+		}
+		_ = file.Close() // Nothing was written.
 	}
-	if held := running(dir); held != nil {
-		err = held
+	if pid := Holder(dir); pid != 0 {
+		err = RunningError{pid}
 	}
-	_ = file.Close() // Nothing was written.
 	return nil, fmt.Errorf("locking %s: %w", dir, err)
 }
 
@@ -48,14 +45,6 @@ func Holder(dir string) int {
 		return 0
 	}
 	return int(lock.Pid)
-}
-
-// running returns a RunningError if another process has the lock; nil if not, or if that is not known.
-func running(dir string) error {
-	if pid := Holder(dir); pid != 0 {
-		return RunningError{pid}
-	}
-	return nil
 }
 
 // lockPath returns the path of the lock in a runtime directory.
