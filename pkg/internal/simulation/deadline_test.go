@@ -145,7 +145,7 @@ func (w *world) judgeReady() {
 func (w *world) judgeWithdrawn(i *incarnation, n *notice) {
 	// That it was announced again may not have reached the disk when nth was killed.
 	again := (n.listed || n.announced.Before(i.began)) && time.Since(n.announced) < slow
-	if w.stepped || n.vague || n.outdated || n.moving || again {
+	if w.stepped || n.vague || n.outdated || again {
 		return
 	}
 	w.judgedLocked(notUndoneTooSoon)

@@ -376,7 +376,6 @@ var sorts = []sort{
 	{2, func(g *generator) {
 		g.add(happening{what: "move", name: g.some(g.names), span: g.span(8*time.Minute) - 20*time.Second})
 	}},
-	{1, func(g *generator) { g.add(happening{what: "mock", name: g.some(g.names)}) }},
 	{2, func(g *generator) {
 		h := happening{what: "deaf", span: g.span(30 * time.Second)}
 		if g.IntN(2) == 0 {
@@ -400,7 +399,6 @@ var sorts = []sort{
 	{1, func(g *generator) { g.add(happening{what: "forget", span: g.span(20 * time.Second)}) }},
 	{1, func(g *generator) { g.add(happening{what: "disk", span: g.span(30 * time.Second)}) }},
 	{1, func(g *generator) { g.add(happening{what: "full", span: g.span(2 * time.Minute)}) }},
-	{1, func(g *generator) { g.add(happening{what: "stale", span: g.span(3 * time.Minute), n: g.IntN(20)}) }},
 	{1, func(g *generator) { g.add(happening{what: "mute", span: g.span(30 * time.Second)}) }},
 	{1, func(g *generator) { g.add(happening{what: "dying"}) }},
 	{1, func(g *generator) {

@@ -26,7 +26,6 @@ import (
 // wrong any more, and again when nothing is announced any more.
 func (w *world) live(p plan) {
 	p = p.started()
-	w.keeps = slices.ContainsFunc(p, func(h happening) bool { return h.what == "stale" })
 	for _, h := range p {
 		if wait := h.at - w.now(); wait > 0 {
 			w.pass(wait)
@@ -134,14 +133,6 @@ var happenings = map[string]func(*world, happening){
 			}
 		})
 	},
-	"mock": func(w *world, h happening) { // as amazon-ec2-metadata-mock does, with another time at each look
-		w.edit(h.name, func(n *notice) {
-			n.moving = n.kind == event.SpotInterruption && !n.firstSeen.IsZero()
-			if n.moving && !n.rebooted.IsZero() { // With another time, nth takes it for another one than before the reboot.
-				n.unsure, n.lifted = true, time.Time{}
-			}
-		})
-	},
 	"deaf": (*world).deaf,
 
 	// The way to the API server, and its cache and clock.
@@ -166,7 +157,6 @@ var happenings = map[string]func(*world, happening){
 	"forget":   (*world).forget,
 	"disk":     (*world).hang,
 	"full":     (*world).fill,
-	"stale":    (*world).stale,
 	"mute":     (*world).mute,
 	"reboot":   (*world).reboot,
 	"credential": func(w *world, h happening) {
@@ -324,7 +314,6 @@ func (n *notice) withdraw() { n.listed, n.unlisted = false, time.Now() }
 func (n *notice) relist() {
 	if over := (n.kind == event.Shutdown || n.kind == event.ASGTermination) && !n.rebooted.IsZero(); !n.listed && !over {
 		n.listed, n.announced, n.held = true, time.Now(), false
-		n.unsure = n.unsure || n.moving // nth may know it with another time.
 	}
 }
 
@@ -525,25 +514,6 @@ func (w *world) mendDisks() {
 	}
 }
 
-// stale kills nth and puts back an earlier record: the last one that is older than span. nth is started again after n seconds.
-func (w *world) stale(h happening) {
-	w.mu.Lock()
-	w.killLocked(w.nth, "and an old record put in the place of its own")
-	w.disk = nil
-	for _, s := range w.disks {
-		if time.Since(s.at) > h.span {
-			w.disk = s.text
-		}
-	}
-	w.forgot = time.Now()
-	for _, n := range w.notices {
-		n.vague, n.unsure, n.outdated, n.held = true, true, true, false
-		n.rebooted, n.acted, n.settled, n.drained, n.lifted = time.Time{}, false, time.Time{}, "", time.Time{}
-	}
-	w.mu.Unlock()
-	w.beginAfter(time.Duration(h.n) * time.Second)
-}
-
 // mute lets open watches deliver nothing, until nth gives them up. Watches that are opened within the time are mute, too.
 func (w *world) mute(h happening) {
 	w.mu.Lock()
@@ -607,9 +577,6 @@ func ready(n *corev1.Node, status corev1.ConditionStatus) {
 func (w *world) survive(n *notice) {
 	n.changed = time.Now()
 	n.unsure = n.unsure || !n.rebooted.IsZero() // nth may have ended it at the reboot before.
-	if n.moving {
-		n.unsure, n.lifted = true, time.Time{} // For nth it is another event, and no uncordon was for that.
-	}
 	switch {
 	case n.kind == event.ASGTermination || n.kind == event.Shutdown:
 		if n.kind == event.ASGTermination && n.listed && n.boot == w.boot-1 { // The hook still waits.

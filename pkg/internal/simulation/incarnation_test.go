@@ -400,9 +400,6 @@ func (b book) Put(written func(error), entries ...state.Entry) {
 		case i.failed.IsZero():
 			i.failed = time.Now()
 		}
-		if w.keeps && !i.gone {
-			w.saveDiskLocked(i)
-		}
 		if i.crash == puts && !i.gone {
 			w.killLocked(i, fmt.Sprintf("after write %d of its record", puts))
 			w.beginAfterLocked(i.down)

@@ -74,9 +74,6 @@ func (w *world) ends(n *notice) time.Time {
 		return time.Time{}
 	}
 	allowed := w.rules[n.kind].WithdrawnAfter
-	if w.nth != nil && !w.watched(n.kind) {
-		allowed = max(allowed, 10*time.Minute) // So long pkg/policy keeps an event of a kind that nobody watches.
-	}
 	from := n.unlisted // nth counts from its first look after that.
 	if w.nth == nil {
 		from = time.Now() // The next incarnation counts from its first look.

@@ -53,8 +53,6 @@ type world struct {
 	all      []*incarnation // also those that have ended
 	running  sync.WaitGroup
 	disk     []byte    // the record that a power cut would leave
-	disks    []saved   // earlier contents of disk, if keeps
-	keeps    bool      // the plan goes back to an earlier record
 	hung     time.Time // until when the disk hangs
 	full     bool      // every write to the disk fails
 	identity time.Time // from when on the kubelet's credential exists
@@ -256,7 +254,6 @@ type notice struct {
 	deadline time.Time
 	state    event.State
 	listed   bool // its document has it now
-	moving   bool // each look finds it with another time
 	boot     int  // the number of the boot in which it was announced
 
 	changed   time.Time // when anything about it changed last
@@ -307,9 +304,6 @@ func (w *world) snapshot(kind event.Kind) []event.Event {
 		ev := event.Event{ID: n.name, Kind: kind, Code: n.code, State: n.state, Deadline: n.deadline.UTC()}
 		if kind == event.ScheduledMaintenance {
 			ev.Instance = instance
-		}
-		if n.moving {
-			ev.Deadline = seconds(time.Now().Add(2 * time.Minute)).UTC() // n.deadline stays: nth counts by the first one it saw.
 		}
 		if n.deadline.IsZero() {
 			ev.Deadline = time.Time{}
@@ -372,11 +366,6 @@ func (s source) Run(ctx context.Context, sink event.Sink) error {
 			again = min(deaf, 5*time.Second)
 		} else {
 			events := w.snapshot(s.kind)
-			for _, n := range w.notices {
-				if n.moving && n.listed && n.kind == s.kind { // Each look changes it.
-					again = 5 * time.Second
-				}
-			}
 			if s.nth.firstLook[s.kind].IsZero() {
 				s.nth.firstLook[s.kind] = time.Now()
 			}
@@ -409,16 +398,7 @@ func (w *world) saveDiskLocked(i *incarnation) {
 	}
 	if text, err := os.ReadFile(filepath.Join(w.statePath(i.number), "record.json")); err == nil {
 		w.disk = text
-		if w.keeps {
-			w.disks = append(w.disks, saved{at: time.Now(), text: text})
-		}
 	}
-}
-
-// saved is a record as it was on the disk.
-type saved struct {
-	at   time.Time
-	text []byte
 }
 
 // onNode returns the pods on the node.
