@@ -359,7 +359,7 @@ func unanswered(context.Context) (drain.Claim, bool, error) {
 	return drain.Claim{}, false, errors.New("connection refused")
 }
 
-// memory is a Record that can fail, or take its time. Like pkg/record, it takes no entry that cannot be encoded.
+// memory is a Record that can fail, or take its time. It fails for an entry that cannot be encoded.
 type memory struct {
 	tape *tape
 	// released is closed when the disk no longer hangs.
@@ -371,8 +371,6 @@ type memory struct {
 	puts    int
 	err     error         // of every Put
 	hangs   time.Duration // how long every Put takes
-	refuses string        // the event of which nothing is taken
-	refused int           // how many entries were not taken
 }
 
 // set changes or reads what the test may know.
@@ -382,31 +380,19 @@ func (m *memory) set(f func()) {
 	f()
 }
 
-// counts is how often something was put, and how many entries were refused.
-func (m *memory) counts() (puts, refused int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.puts, m.refused
-}
-
 func (m *memory) Entries() []state.Entry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.entries)
 }
 
-// endless is after how many refusals an entry is taken, so that a loop that puts it again and again ends.
-const endless = 1000
-
 func (m *memory) Put(written func(error), entries ...state.Entry) {
 	m.mu.Lock()
 	m.puts++
 	err, hangs := m.err, m.hangs
 	for _, e := range entries {
-		if _, bad := json.Marshal(e); (bad != nil || e.Event.ID == m.refuses) && m.refused < endless {
-			m.refused++
-			err = errors.Join(err, errors.New("refused"))
-			continue
+		if _, bad := json.Marshal(e); bad != nil {
+			err = bad
 		}
 		i := slices.IndexFunc(m.entries, func(o state.Entry) bool { return o.Event.ID == e.Event.ID })
 		if i < 0 {

@@ -54,20 +54,7 @@ func (a *Agent) emitStep(action policy.Action, e state.Entry, t state.Transition
 // emitChange emits what has changed from before to e, an entry in the record. met is false if the event had no entry before.
 func (a *Agent) emitChange(before state.Entry, met bool, e state.Entry) {
 	met = met && (before.Phase != state.Closed || e.Phase == state.Closed) // A closed event that is announced again is a new one.
-	if met && before.CordonedAt.IsZero() && !e.CordonedAt.IsZero() && a.work != nil {
-		kind := state.CordonFound
-		if a.work.state.Ours {
-			kind = state.NodeCordoned
-		}
-		a.emitStep(actions[before.Phase], e, state.Transition{Kind: kind})
-	}
-	switch action := actions[e.Phase]; {
-	case e.LeftAlone && !before.LeftAlone:
-		a.emitStep(action, e, state.Transition{Kind: state.LeftAlone})
-		delete(a.steps, e.Event.ID)
-	case before.LeftAlone && !e.LeftAlone && e.UnderWay():
-		a.log(state.Transition{Kind: state.LeftAloneNoMore, Entry: e})
-	}
+	a.emitNodeOf(before, e)
 	if met && policy.SameNews(before, e) {
 		return
 	}
@@ -77,31 +64,53 @@ func (a *Agent) emitChange(before state.Entry, met bool, e state.Entry) {
 	if kind := eventChange(before, met, e); kind != "" {
 		a.emit(state.Transition{Kind: kind, Entry: e})
 	}
-	if !met || before.Phase == e.Phase {
-		return
+	if met && before.Phase != e.Phase {
+		a.emitStepEnd(before, e)
 	}
+}
+
+// emitNodeOf emits what has changed for an event about the node: it is cordoned, or operators want it left alone.
+func (a *Agent) emitNodeOf(before, e state.Entry) {
+	if before.CordonedAt.IsZero() && !e.CordonedAt.IsZero() && a.work != nil {
+		kind := state.CordonFound
+		if a.work.state.Ours {
+			kind = state.NodeCordoned
+		}
+		a.emitStep(actions[before.Phase], e, state.Transition{Kind: kind})
+	}
+	switch {
+	case e.LeftAlone && !before.LeftAlone:
+		a.emitStep(actions[e.Phase], e, state.Transition{Kind: state.LeftAlone})
+		delete(a.steps, e.Event.ID)
+	case before.LeftAlone && !e.LeftAlone && e.UnderWay():
+		a.log(state.Transition{Kind: state.LeftAloneNoMore, Entry: e})
+	}
+}
+
+// emitStepEnd emits the end of the step for an event, if the event's new phase is one.
+func (a *Agent) emitStepEnd(before, e state.Entry) {
+	t := state.Transition{Kind: state.Done}
 	switch e.Phase {
 	case state.Cordoned:
 		if e.Released() { // Operators have lifted the cordon.
 			a.emitCalledBack(before, e)
 			return
 		}
-		a.emitStep(policy.Cordon, e, state.Transition{Kind: state.Done})
-		delete(a.steps, e.Event.ID)
 	case state.Drained:
-		t := state.Transition{Kind: state.Done}
 		if a.result.NodeGone {
 			t.Outcome = state.NodeGone
 		}
-		a.emitStep(policy.Drain, e, t)
-		delete(a.steps, e.Event.ID)
-	case state.Incomplete:
-		t := state.Transition{Kind: state.RanOut}
+	case state.Incomplete: // The drain may still end.
+		t.Kind = state.RanOut
 		if a.result.Cordon == drain.CordonNone {
 			t.Outcome = state.NeverClosed
 		}
-		a.emitStep(policy.Drain, e, t)
 	case state.Seen, state.Cordoning, state.Draining, state.Undoing, state.Closed:
+		return
+	}
+	a.emitStep(actions[e.Phase], e, t)
+	if e.Phase != state.Incomplete {
+		delete(a.steps, e.Event.ID)
 	}
 }
 

@@ -21,7 +21,7 @@ type StatusWriter interface {
 
 // sentence says in one line what nth is doing, for "systemctl status": the work under way, what nth waits for, or what is announced.
 func (a *Agent) sentence() string {
-	said := ""
+	var said string
 	e, announced := a.mainEntry()
 	switch {
 	case a.busy():

@@ -142,7 +142,6 @@ func reopened(e *state.Entry)        { e.ReleasedAt = noon }
 func leftAlone(e *state.Entry)       { e.LeftAlone = true }
 func uncordoned(e *state.Entry)      { e.CordonedAt = time.Time{} }
 func missing(t time.Duration) detail { return func(e *state.Entry) { e.Missing = at(t) } }
-func seenAt(t time.Duration) detail  { return func(e *state.Entry) { e.FirstSeen = at(t) } }
 func actedFor(t time.Duration) detail {
 	return func(e *state.Entry) { e.ActedFor = at(t) }
 }
