@@ -106,10 +106,9 @@ type Config struct {
 	Listeners []Listener
 }
 
-// Agent is the daemon for one node. After Run has begun, all fields but inbox belong to the loop.
+// Agent is the daemon for one node. After Run has begun, its fields belong to the loop; other goroutines post to it.
 type Agent struct {
 	cfg     Config
-	inbox   *inbox
 	tasks   sync.WaitGroup
 	journal journal
 	began   time.Time // when Run began
@@ -132,6 +131,11 @@ type Agent struct {
 
 	// written is closed when the last Put is on disk or has failed.
 	written <-chan struct{}
+	gaveUp  error // of a source that has ended
+
+	mu     sync.Mutex
+	posted []func()      // what the loop has to call; mu guards it
+	news   chan struct{} // has an element if something was posted
 }
 
 // trouble is an outage of a source: since when looks fail, and when and why the last one did.
@@ -150,7 +154,7 @@ func New(cfg Config) *Agent {
 		known[kind] = nil
 	}
 	return &Agent{
-		cfg: cfg, inbox: newInbox(cfg.Now), node: cfg.NodeName, known: known,
+		cfg: cfg, news: make(chan struct{}, 1), node: cfg.NodeName, known: known,
 		looked:  map[event.Kind]time.Time{},
 		trouble: map[event.Kind]trouble{},
 		journal: journal{log: cfg.Log, dryRun: cfg.DryRun},
@@ -160,7 +164,10 @@ func New(cfg Config) *Agent {
 
 // SetPolicy replaces the rules, also for events that are announced already and for work in progress. It may be called from any
 // goroutine, also before Run.
-func (a *Agent) SetPolicy(rules policy.Settings) { a.inbox.put(newPolicy{rules: maps.Clone(rules)}) }
+func (a *Agent) SetPolicy(rules policy.Settings) {
+	rules = maps.Clone(rules)
+	a.post(func() { a.cfg.Policy = rules })
+}
 
 // flushTimeout is how long the agent waits for the record when it stops: a busy disk may take some seconds, and the next process relies on it.
 const flushTimeout = 10 * time.Second
@@ -172,10 +179,17 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.tasks.Wait()
 	defer stop()
 	for _, s := range a.cfg.Sources {
-		a.tasks.Go(func() { a.inbox.put(sourceEnded{err: s.Run(inner, a.inbox)}) })
+		a.tasks.Go(func() {
+			err := s.Run(inner, sink{a})
+			a.post(func() {
+				if a.gaveUp == nil {
+					a.gaveUp = err
+				}
+			})
+		})
 	}
 	a.tasks.Go(func() {
-		a.cfg.Identity.KeepWarm(inner, func(node string, err error) { a.inbox.put(identity{node: node, err: err}) })
+		a.cfg.Identity.KeepWarm(inner, func(node string, err error) { a.post(func() { a.handleIdentity(node, err) }) })
 	})
 	if a.cfg.Service != nil {
 		a.log(state.Transition{Kind: state.Started})
@@ -230,8 +244,8 @@ func (a *Agent) loop(ctx context.Context) error {
 			a.feedWatchdog()
 			a.emitRecovered()
 			a.show(time.Time{})
-		case <-a.inbox.ready:
-			if err := a.handleInbox(a.inbox.take()); err != nil && ctx.Err() == nil {
+		case <-a.news:
+			if err := a.handleNews(); err != nil && ctx.Err() == nil {
 				a.decide() // Record what else has happened.
 				return err
 			}
@@ -261,38 +275,6 @@ func (a *Agent) feedWatchdog() {
 	}
 	a.stalled = false
 	a.cfg.Service.Beat()
-}
-
-// handleInbox handles all news. It returns the error of a source that has given up, but only after the rest: the result of work in progress must
-// be recorded even then.
-func (a *Agent) handleInbox(news []any) error {
-	var gaveUp error
-	for _, n := range news {
-		switch n := n.(type) {
-		case found:
-			a.looked[n.Kind] = n.at
-			a.known[n.Kind] = a.credibleEvents(n)
-		case lookFailed:
-			a.handleFailedLook(n)
-		case identity:
-			a.handleIdentity(n)
-		case drain.Progress:
-			a.handleProgress(n)
-		case workResult:
-			a.handleWorkResult(n)
-		case claimFound:
-			a.adoptClaim(n.claim)
-		case newPolicy:
-			a.cfg.Policy = n.rules
-		case unwritten:
-			a.log(state.Transition{Kind: state.RecordUnwritten, Err: n.err})
-		case sourceEnded:
-			if gaveUp == nil {
-				gaveUp = n.err
-			}
-		}
-	}
-	return gaveUp
 }
 
 // decide brings the record up to date, and returns the goal and what it was derived from.
@@ -360,13 +342,13 @@ func (a *Agent) situation() policy.Situation {
 	return sit
 }
 
-// put records entries, without waiting for the disk. The loop hears of a failure as unwritten.
+// put records entries, without waiting for the disk. A failure is logged.
 func (a *Agent) put(entries ...state.Entry) {
 	written := make(chan struct{})
 	a.written = written
 	a.cfg.Record.Put(func(err error) {
 		if err != nil {
-			a.inbox.put(unwritten{err: err})
+			a.post(func() { a.log(state.Transition{Kind: state.RecordUnwritten, Err: err}) })
 		}
 		close(written)
 	}, entries...)
@@ -378,54 +360,38 @@ func (a *Agent) entry(id string) state.Entry {
 	return e
 }
 
-// inbox collects news from all goroutines for the loop. put never blocks.
-type inbox struct {
-	now   func() time.Time
-	mu    sync.Mutex
-	news  []any
-	ready chan struct{}
+// post has the loop call f, after what was posted before. It may be called from any goroutine, and does not block.
+func (a *Agent) post(f func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.posted = append(a.posted, f)
+	loop.Nudge(a.news)
 }
 
-// The news, besides found and drain.Progress.
-type (
-	lookFailed struct {
-		kind event.Kind
-		err  error
-		at   time.Time
+// handleNews calls what was posted. It returns the error of a source that has given up, but only after the rest: the result of work in progress
+// must be recorded even then.
+func (a *Agent) handleNews() error {
+	a.mu.Lock()
+	posted := a.posted
+	a.posted = nil
+	a.mu.Unlock()
+	for _, f := range posted {
+		f()
 	}
-	identity struct {
-		node string
-		err  error
-	}
-	claimFound  struct{ claim drain.Claim }
-	newPolicy   struct{ rules policy.Settings }
-	unwritten   struct{ err error }
-	sourceEnded struct{ err error }
-)
-
-func newInbox(now func() time.Time) *inbox { return &inbox{now: now, ready: make(chan struct{}, 1)} }
-
-// put adds news for the loop. It does not block.
-func (i *inbox) put(n any) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.news = append(i.news, n)
-	loop.Nudge(i.ready)
+	return a.gaveUp
 }
 
-// take returns all news since the last call, the oldest first.
-func (i *inbox) take() []any {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	news := i.news
-	i.news = nil
-	return news
-}
+// sink is the event.Sink of all sources. It dates what comes.
+type sink struct{ *Agent }
 
-// Snapshot implements event.Sink. It dates the snapshot by the loop's clock and by the monotonic one.
-func (i *inbox) Snapshot(s event.Snapshot) { i.put(found{s, i.now().Round(0), time.Now()}) }
+// Snapshot implements event.Sink.
+func (a sink) Snapshot(s event.Snapshot) {
+	f := found{s, a.now(), time.Now()}
+	a.post(func() { a.looked[s.Kind], a.known[s.Kind] = f.at, a.credibleEvents(f) })
+}
 
 // Trouble implements event.Sink.
-func (i *inbox) Trouble(k event.Kind, err error) {
-	i.put(lookFailed{kind: k, err: err, at: i.now().Round(0)})
+func (a sink) Trouble(kind event.Kind, err error) {
+	at := a.now()
+	a.post(func() { a.handleFailedLook(kind, err, at) })
 }

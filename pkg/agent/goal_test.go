@@ -96,42 +96,6 @@ func TestGoal_OneGuardAtATime(t *testing.T) {
 	})
 }
 
-func TestGoal_AnEventThatIsBackWhileItIsUndone(t *testing.T) {
-	type row struct {
-		result drain.UncordonResult // "" if the API server had not lifted the cordon yet
-		want   []string
-	}
-	guards := []string{"guard for a, b: drain, hard in 59m30s", "put a drained", "put b drained"}
-	each(t, map[string]row{
-		"before the cordon was lifted": {"", guards},
-		"after it was lifted": {
-			drain.UncordonLifted, append([]string{"put a seen", "put b seen", "put a draining", "put b draining"}, guards...),
-		},
-		"and an operator had lifted it": {
-			drain.UncordonOpened, []string{
-				"put a draining, reopened", "put b draining, reopened", "guard for a, b: drain, hard in 59m30s, reopened",
-				"put a drained", "put b drained", "guard ended",
-			},
-		},
-	}, func(r *rig, row row) {
-		r.node.toUncordon(func(ctx context.Context) (drain.UncordonResult, error) {
-			<-ctx.Done()
-			if row.result == "" {
-				return "", ctx.Err()
-			}
-			return row.result, nil
-		})
-		a, b := r.spot("a", time.Hour), r.spot("b", 2*time.Hour)
-		r.run()
-		r.announce(a, b)
-		r.announce()
-		r.pass(30 * time.Second)
-		r.tape.take()
-		r.announce(a, b)
-		r.wantTape(append([]string{"put a draining", "put b draining", "uncordon ended"}, row.want...)...)
-	})
-}
-
 func TestGoal_NewRulesHoldForWhatIsAnnounced(t *testing.T) {
 	type row struct {
 		change func(*policy.Rule)

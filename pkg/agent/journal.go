@@ -53,12 +53,9 @@ var messages = map[state.TransitionKind][]message{
 		warn(systemd.DrainStarted, "{not}draining the node: {reason} ({time})").when(isDraining),
 		info(systemd.EventWithdrawn, "{not}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
-	state.CalledBack: {
-		info(systemd.Stopping, "the {action} for {kind} is not finished; it continues when nth starts again").when(outcomeIs(state.ProcessEnds)),
-		info(systemd.EventWithdrawn, "stopping the {action} for {kind}: no longer needed"),
-	},
-	state.Done:   {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
-	state.RanOut: {failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}")},
+	state.CalledBack: {info(systemd.EventWithdrawn, "stopping the {action} for {kind}: no longer needed")},
+	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
+	state.RanOut:     {failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}")},
 	state.Failed: {
 		failure(systemd.DrainIncomplete, "the drain failed; retrying").when(actionIs(policy.Drain)),
 		failure(systemd.DrainIncomplete, "the node could not be cordoned; retrying").when(actionIs(policy.Cordon)),

@@ -60,10 +60,6 @@ func TestJournal_FieldsAndWords(t *testing.T) {
 		"a pod": {
 			state.Transition{Kind: state.PodEvicted, Entry: spot, Pod: "default/web"}, "info: evicted default/web" + ofSpot + draining + " NTH_POD=default/web",
 		},
-		"a step that ends with the process": {
-			state.Transition{Kind: state.CalledBack, Entry: spot, Action: drain, Outcome: state.ProcessEnds},
-			"info: the drain for spot-interruption is not finished; it continues when nth starts again" + ofSpot + draining,
-		},
 		"an error": {
 			state.Transition{Kind: state.Failed, Entry: spot, Action: drain, Err: gone}, "error: the drain failed; retrying" + ofSpot + draining + " error=it is gone",
 		},

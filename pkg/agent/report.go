@@ -247,31 +247,31 @@ func (a *Agent) emitNode(p drain.Progress, t state.Transition) {
 }
 
 // handleIdentity handles what the identity reports: it keeps the node's name, and logs when the credential comes, goes or changes.
-func (a *Agent) handleIdentity(n identity) {
+func (a *Agent) handleIdentity(node string, err error) {
 	switch {
-	case n.err == nil && (a.waiting != nil || a.node != n.node):
-		a.node = n.node
+	case err == nil && (a.waiting != nil || a.node != node):
+		a.node = node
 		if a.cfg.Service != nil { // Otherwise the caller has named the node.
 			a.log(state.Transition{Kind: state.IdentityFound})
 		}
-	case n.err != nil && (a.waiting == nil || !kube.EqualIgnoringDigits(a.waiting.Error(), n.err.Error())):
-		a.log(state.Transition{Kind: state.IdentityWaiting, Err: n.err})
+	case err != nil && (a.waiting == nil || !kube.EqualIgnoringDigits(a.waiting.Error(), err.Error())):
+		a.log(state.Transition{Kind: state.IdentityWaiting, Err: err})
 	}
-	a.waiting = n.err
+	a.waiting = err
 }
 
 // handleFailedLook records since when and why looks for a kind fail, and emits that. The first failure of an outage is logged.
-func (a *Agent) handleFailedLook(n lookFailed) {
-	known, lasts := a.trouble[n.kind]
+func (a *Agent) handleFailedLook(kind event.Kind, err error, at time.Time) {
+	known, lasts := a.trouble[kind]
 	if !lasts {
-		known.since = n.at
+		known.since = at
 	}
-	if !kube.EqualIgnoringDigits(n.err.Error(), known.err) { // The status shows it.
-		known.err = n.err.Error()
+	if !kube.EqualIgnoringDigits(err.Error(), known.err) { // The status shows it.
+		known.err = err.Error()
 	}
-	known.last = n.at
-	a.trouble[n.kind] = known
-	t := state.Transition{Kind: state.SourceLost, Entry: state.Entry{Event: event.Event{Kind: n.kind}}, Err: n.err}
+	known.last = at
+	a.trouble[kind] = known
+	t := state.Transition{Kind: state.SourceLost, Entry: state.Entry{Event: event.Event{Kind: kind}}, Err: err}
 	if !lasts {
 		a.log(t)
 	}

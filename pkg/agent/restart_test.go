@@ -161,41 +161,6 @@ func TestStop_LeavesADrainToBeContinued(t *testing.T) {
 	})
 }
 
-// On call, "no longer needed" would mean that the interruption is off.
-func TestStop_LogsThatAStepContinuesLater(t *testing.T) {
-	type row struct {
-		action policy.Action
-		begin  func(r *rig)
-	}
-	each(t, map[string]row{
-		"a cordon": {policy.Cordon, func(r *rig) { r.announce(r.hibernating("a", time.Hour)) }},
-		"a drain":  {policy.Drain, func(r *rig) { r.announce(r.spot("a", time.Hour)) }},
-		"an uncordon": {policy.Uncordon, func(r *rig) {
-			r.announce(r.spot("a", time.Hour))
-			r.announce()
-			r.pass(30 * time.Second)
-		}},
-	}, func(r *rig, row row) {
-		r.node.toGuard(reports())
-		r.node.toUncordon(hangs)
-		r.run()
-		row.begin(r)
-		r.pass(time.Second)
-		r.hook.Reset()
-		r.heard.take()
-		r.wantSaid(systemd.Stopping)
-		r.end(nil)
-		r.wantSaid(systemd.EventWithdrawn)
-		r.wantSaid(systemd.Stopping,
-			"info: the "+string(row.action)+" for spot-interruption is not finished; it continues when nth starts again",
-			"info: stopped; the node is left as it is")
-		r.wantHeard("preempted a " + string(row.action) + " after 1s")
-		if e := r.entry("a"); e.Error != "" || e.Failures != 0 {
-			r.t.Errorf("the entry is %+v", e)
-		}
-	})
-}
-
 func TestStop_BeginsNothing(t *testing.T) {
 	t.Parallel()
 	repeat(t, 50, func(r *rig) {
@@ -217,7 +182,6 @@ func TestStop_WhenASourceGivesUp(t *testing.T) {
 		synctest.Wait()
 		r.wantTape("guard ended")
 		r.end(gaveUp)
-		r.wantSaid(systemd.Stopping, "info: the drain for spot-interruption is not finished; it continues when nth starts again")
 		if e := r.entry("a"); e.Phase != state.Draining || e.Error != "" {
 			t.Errorf("the entry is %+v", e)
 		}

@@ -206,39 +206,6 @@ func TestClock_AnUndatedAnswerIsReadAsItIs(t *testing.T) {
 	})
 }
 
-func TestClock_SleepIsPartOfEachSpan(t *testing.T) {
-	type row struct {
-		until        func(r *rig, clock *boottime) // brings the agent to where it waits, or drains
-		sleep, after time.Duration                 // so long after the sleep, begun happens
-		begun        string
-	}
-	each(t, map[string]row{
-		"a deadline that a document gives": {
-			func(r *rig, clock *boottime) { r.dated(clock.ec2(), 0, r.spot("a", 10*time.Hour)) },
-			9 * time.Hour, time.Second, "adjust to a: drain, hard in 59m58s",
-		},
-		"a budget": {
-			func(r *rig, _ *boottime) { r.announce(terminated("a")) },
-			10 * time.Minute, 5 * time.Minute, "put a incomplete",
-		},
-		"a cordon's time to live that ended meanwhile": {
-			func(r *rig, _ *boottime) { r.announce(recommended("a")) },
-			10 * time.Hour, time.Second, "uncordon",
-		},
-	}, func(r *rig, row row) {
-		clock := r.clocked(10 * time.Minute)
-		row.until(r, clock)
-		r.begins()
-		clock.slept.Add(int64(row.sleep))
-		r.pass(row.after - 1)
-		before := strings.Join(r.begins(), "; ")
-		r.pass(1)
-		if after := strings.Join(r.begins(), "; "); strings.Contains(before, row.begun) || !strings.Contains(after, row.begun) {
-			r.t.Errorf("after it has slept, it does %q, and then %q; want %q then", before, after, row.begun)
-		}
-	})
-}
-
 // What the machine announces itself, and the end of a hook, is the time that is left, by no clock.
 func TestClock_TimeLeftIsMovedByNothing(t *testing.T) {
 	each(t, map[string]event.Event{

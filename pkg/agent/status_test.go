@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -31,14 +30,6 @@ func TestStatus_WhileNothingHappens(t *testing.T) {
 		r.wantStatus("watching node node-a: EC2 has scheduled system-reboot at 01:00:00 UTC on 1 Jan 2000; drain begins at 00:50:00 UTC on 1 Jan 2000")
 		r.announce(r.spot("b", 2*time.Minute))
 		r.wantStatus("node node-a is drained for spot-interruption")
-	})
-}
-
-func TestStatus_WithoutABoard(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.cfg.Board = nil
-		r.run()
-		r.wantStatus(allClear)
 	})
 }
 
@@ -293,34 +284,6 @@ func TestBoard_SaysWhetherTheDeadlineIsHard(t *testing.T) {
 		r.pass(time.Second)
 		if step := r.board.last().Step; step == nil || step.Hard != row.want || step.PodsTotal != 0 || step.PodsLeft != 0 {
 			r.t.Errorf("the step is %+v, want hard: %t", step, row.want)
-		}
-	})
-}
-
-// An operator has opened the node for the drain, and it is closed for an event that only cordons. The drain is still for the first.
-func TestBoard_ADrainIsForItsEvent(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.rule(event.RebalanceRecommendation, cordons)
-		r.node.toGuard(func(ctx context.Context, g *guard) {
-			stuck(ctx, g)
-			if !rest(ctx, 10*time.Second) {
-				return
-			}
-			g.open()
-			g.next(ctx)
-			select { // until b joins
-			case <-ctx.Done():
-			case <-g.adjusted:
-				g.close()
-			}
-		})
-		a := r.spot("a", time.Hour)
-		r.runFor(a)
-		r.pass(10 * time.Second)
-		r.announce(a, recommended("b"))
-		r.pass(2 * time.Second)
-		if step := r.board.last().Step; step == nil || step.Event != "a" || !strings.HasPrefix(step.Reason, "EC2 will terminate") {
-			t.Errorf("the step is %+v", step)
 		}
 	})
 }

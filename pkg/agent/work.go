@@ -67,7 +67,7 @@ func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
 // annotation says as well what was done.
 const recordTimeout = 250 * time.Millisecond
 
-// startGuard starts a guard that cordons or drains for the goal. Its progress comes through the inbox.
+// startGuard starts a guard that cordons or drains for the goal. Its progress is posted.
 func (a *Agent) startGuard(parent context.Context, goal policy.Goal) {
 	a.generation++
 	joined := map[string]int{}
@@ -77,7 +77,7 @@ func (a *Agent) startGuard(parent context.Context, goal policy.Goal) {
 	guardGoal := a.guardGoal(goal)
 	task := drain.NewTask(guardGoal)
 	a.start(parent, work{goal: goal, task: task, guardGoal: guardGoal, joined: joined}, func(ctx context.Context) workResult {
-		a.cfg.Node.Guard(ctx, task, func(p drain.Progress) { a.inbox.put(p) })
+		a.cfg.Node.Guard(ctx, task, func(p drain.Progress) { a.post(func() { a.handleProgress(p) }) })
 		return workResult{}
 	})
 }
@@ -97,8 +97,8 @@ func (a *Agent) startUncordon(parent context.Context, goal policy.Goal) {
 	})
 }
 
-// start makes w the work in progress, and runs do for it in a goroutine: once the record is on disk, or recordTimeout is over. The result goes to
-// the inbox.
+// start makes w the work in progress, and runs do for it in a goroutine: once the record is on disk, or recordTimeout is over. The result is
+// posted.
 func (a *Agent) start(parent context.Context, w work, do func(context.Context) workResult) {
 	ctx, cancel := context.WithCancel(parent)
 	w.cancel, w.began, w.done, w.held = cancel, time.Now(), make(chan struct{}), map[string]string{}
@@ -117,7 +117,7 @@ func (a *Agent) start(parent context.Context, w work, do func(context.Context) w
 		if result.err == nil {
 			result = do(ctx)
 		}
-		a.inbox.put(result)
+		a.post(func() { a.handleWorkResult(result) })
 	})
 }
 
@@ -215,8 +215,7 @@ func (a *Agent) resultNow() *state.Result {
 	return &state.Result{Evicted: r.Evicted, Deleted: r.Deleted, Skipped: r.Skipped, Left: r.Left, HeldBy: r.HeldBy}
 }
 
-// stopWork stops the work in progress at the end of Run, waits for its end, and records how far it came. The steps under way are reported as
-// interrupted: the next process continues them.
+// stopWork stops the work in progress at the end of Run, waits for its end, and records how far it came. The next process continues it.
 func (a *Agent) stopWork() {
 	if a.work == nil {
 		return
@@ -224,12 +223,7 @@ func (a *Agent) stopWork() {
 	a.work.stopping = true
 	a.work.cancel()
 	<-a.work.done
-	_ = a.handleInbox(a.inbox.take()) // A source that ended now ended because ctx did.
-	for _, id := range slices.Sorted(maps.Keys(a.steps)) {
-		if e := a.entry(id); e.UnderWay() || e.Phase == state.Undoing {
-			a.emitStep(actions[e.Phase], e, state.Transition{Kind: state.CalledBack, Outcome: state.ProcessEnds})
-		}
-	}
+	_ = a.handleNews() // A source that ended now ended because ctx did.
 }
 
 // handleWorkResult handles the end of work. A guard has reported what it did, so only the result of an uncordon is recorded.
@@ -351,7 +345,7 @@ func (a *Agent) readClaim(ctx context.Context) {
 	for {
 		claim, ours, err := a.cfg.Node.Claim(ctx)
 		if err == nil && ours {
-			a.inbox.put(claimFound{claim})
+			a.post(func() { a.adoptClaim(claim) })
 		}
 		if err == nil || !loop.Await(ctx, nil, adoptPause) {
 			return

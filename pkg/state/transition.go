@@ -24,7 +24,7 @@ const (
 	PodHeld    TransitionKind = "pod-held"
 	PodGone    TransitionKind = "pod-gone"
 	// Done: the step succeeded. Failed: it failed with Err and will be tried again. RanOut: its deadline came first.
-	// CalledBack: it was stopped, since another step or none is wanted now, or since nth stops: see ProcessEnds.
+	// CalledBack: it was stopped, since another step or none is wanted now.
 	Done       TransitionKind = "done"
 	Failed     TransitionKind = "failed"
 	RanOut     TransitionKind = "deadline-exceeded"
@@ -117,8 +117,6 @@ const (
 	NeverClosed = "never-closed"
 	// Refused: the pod is held by a refusal, not by a disruption budget.
 	Refused = "refused"
-	// ProcessEnds: the step was called back only because nth stops. It continues when nth is started again.
-	ProcessEnds = "process-ends"
 )
 
 // Transition is one thing that happened. Transitions are values.
