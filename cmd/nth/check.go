@@ -215,8 +215,8 @@ func (c *check) shutdown(ctx context.Context) {
 		c.OK("shutdown", "ignored by configuration: events.%s.action", event.Shutdown)
 		return
 	}
-	where := c.host.system(c.cfg)
-	delay, err := where.host.Delay(ctx)
+	inhibit, err := c.host.system(c.cfg).host.Settings(ctx)
+	delay := inhibit.Delay
 	switch {
 	case err != nil:
 		c.Warn("shutdown", "no advance notice: %s", err)
@@ -237,13 +237,13 @@ func (c *check) shutdown(ctx context.Context) {
 		c.OK("shutdown", "the kubelet holds it for %s as well; %s", kubelets.Period, kubeletsPart(kubelets))
 	}
 	if err == nil {
-		c.powerKey(ctx, where, kubelets.Period > 0)
+		c.powerKey(inhibit, kubelets.Period > 0)
 	}
 }
 
 // powerKey reports which process handles the power button, by which EC2 stops machines. kubeletDelays says that the kubelet delays shutdowns, too.
-func (c *check) powerKey(ctx context.Context, where system, kubeletDelays bool) {
-	holders, action, err := where.host.KeyHolders(ctx)
+func (c *check) powerKey(of logind.Settings, kubeletDelays bool) {
+	holders := of.KeyHolders
 	nth := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who == "nth" })
 	other := slices.IndexFunc(holders, func(i logind.Inhibitor) bool { return i.Who != "nth" })
 	leftToLogind := c.OK
@@ -251,14 +251,12 @@ func (c *check) powerKey(ctx context.Context, where system, kubeletDelays bool) 
 		leftToLogind = c.Warn
 	}
 	switch {
-	case err != nil:
-		c.Warn("shutdown", "%s", err)
 	case other >= 0:
 		c.Warn("shutdown", "the power button is handled by %s, process %d", holders[other].Who, holders[other].PID)
 	case nth >= 0:
 		c.OK("shutdown", "the power button is handled by nth, process %d: the node is drained for up to %s before logind announces the shutdown", holders[nth].PID, logind.PowerOffGrant)
-	case action != "poweroff":
-		c.Warn("shutdown", "EC2 stops machines by the power button, which does not power this one off: logind's HandlePowerKey is %q", action)
+	case of.PowerKey != "poweroff":
+		c.Warn("shutdown", "EC2 stops machines by the power button, which does not power this one off: logind's HandlePowerKey is %q", of.PowerKey)
 	default:
 		leftToLogind("shutdown", "the power button is handled by logind, which announces a shutdown to nth and the kubelet at once")
 	}

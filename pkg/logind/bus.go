@@ -39,56 +39,34 @@ type conn struct {
 
 // options of a connection.
 type options struct {
-	private   bool            // the connection is to systemd's private socket, not to a bus
 	withFiles bool            // an answer with a file descriptor is expected
 	signals   chan<- struct{} // a signal wakes its receiver; nil if nobody waits for signals
 }
 
-// dial makes a D-Bus connection over a socket of the host. The connection lasts until ctx ends or its close is called.
-func (h Host) dial(ctx context.Context, socket string, o options) (*conn, error) {
+// bus connects to the host's system bus. The connection lasts until ctx ends or its close is called.
+func (h Host) bus(ctx context.Context, o options) (*conn, error) {
 	ctx, end := context.WithCancelCause(ctx)
-	defer time.AfterFunc(callTimeout, func() { end(context.DeadlineExceeded) }).Stop() // This bounds dial, not the connection.
-	dialed, err := new(net.Dialer).DialContext(ctx, "unix", filepath.Join("/", string(h), socket))
+	defer time.AfterFunc(callTimeout, func() { end(context.DeadlineExceeded) }).Stop() // This bounds bus, not the connection.
+	dialed, err := new(net.Dialer).DialContext(ctx, "unix", filepath.Join("/", string(h), "run/dbus/system_bus_socket"))
 	if err != nil {
 		end(nil)
-		return nil, err
+		return nil, fmt.Errorf("connecting to the system bus: %w", err)
 	}
 	guard := newGuard(dialed.(*net.UnixConn), o.withFiles, o.signals) // What "unix" dials is one.
 	c, err := dbus.NewConn(guard, dbus.WithContext(ctx))
 	if err == nil {
 		err = c.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Getuid()))})
 	}
-	switch {
-	case err != nil: // The connection or its authentication has failed.
-	case o.private:
-		err = awaitSystemd(ctx, c)
-	default:
+	if err == nil {
 		err = c.Hello()
 	}
 	if err != nil {
 		_ = dialed.Close()
 		err = cmp.Or(context.Cause(ctx), err) // If ctx has ended, err says only that the socket is closed.
 		end(nil)
-		return nil, err
+		return nil, fmt.Errorf("connecting to the system bus: %w", err)
 	}
 	return &conn{c, guard, end}, nil
-}
-
-// firstPing is how long systemd has for the first ping. Each that follows has twice as long.
-const firstPing = 10 * time.Millisecond
-
-// awaitSystemd returns when systemd has answered a ping over its private socket. systemd may read the first message together with the end of
-// the authentication. Then that message stays in systemd's buffer until the next one comes (seen with systemd 252 and 257), so awaitSystemd
-// repeats it.
-func awaitSystemd(ctx context.Context, c *dbus.Conn) error {
-	for limit := firstPing; ; limit *= 2 {
-		waiting, cancel := context.WithTimeout(ctx, limit)
-		err := c.Object(systemdName, systemdPath).CallWithContext(waiting, "org.freedesktop.DBus.Peer.Ping", 0).Err
-		cancel()
-		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) { // An answer, an end of ctx, or another failure: no time-out of this ping.
-			return err
-		}
-	}
 }
 
 // close ends the connection.
@@ -111,15 +89,6 @@ func (c *conn) properties(ctx context.Context, name string, path dbus.ObjectPath
 		return nil, fmt.Errorf("asking for the properties of %s: %w", path, err)
 	}
 	return all, nil
-}
-
-// bus connects to the host's system bus.
-func (h Host) bus(ctx context.Context, o options) (*conn, error) {
-	c, err := h.dial(ctx, "run/dbus/system_bus_socket", o)
-	if err != nil {
-		return nil, fmt.Errorf("connecting to the system bus: %w", err)
-	}
-	return c, nil
 }
 
 // logind calls a method of logind's manager, and stores what it returns in the variables that results point to.
@@ -223,40 +192,40 @@ func (h Host) inhibit(ctx context.Context, what, mode string) (*os.File, error) 
 	return lock, nil
 }
 
-// Delay asks logind for InhibitDelayMaxSec, which is how long delay locks may hold a shutdown up.
-func (h Host) Delay(ctx context.Context) (time.Duration, error) {
-	c, err := h.bus(ctx, options{})
-	if err != nil {
-		return 0, err
-	}
-	defer c.close()
-	m, err := c.manager(ctx)
-	return m.delay, err
-}
-
 // Inhibitor is a lock that logind has granted.
 type Inhibitor struct {
 	What, Who, Why, Mode string
 	UID, PID             uint32
 }
 
-// KeyHolders asks logind who holds block locks on the power key. action is what logind does for a press if nobody does (HandlePowerKey).
-func (h Host) KeyHolders(ctx context.Context) (holders []Inhibitor, action string, err error) {
+// Settings are those of logind that matter to nth.
+type Settings struct {
+	// Delay is InhibitDelayMaxSec, which is how long delay locks may hold a shutdown up.
+	Delay time.Duration
+	// KeyHolders hold block locks on the power key. PowerKey is what logind does for a press if nobody does (HandlePowerKey).
+	KeyHolders []Inhibitor
+	PowerKey   string
+}
+
+// Settings asks logind for its settings, and who holds the power key.
+func (h Host) Settings(ctx context.Context) (Settings, error) {
 	c, err := h.bus(ctx, options{})
 	if err != nil {
-		return nil, "", err
+		return Settings{}, err
 	}
 	defer c.close()
 	m, err := c.manager(ctx)
 	if err != nil {
-		return nil, "", err
+		return Settings{}, err
 	}
+	var holders []Inhibitor
 	if err := c.logind(ctx, "ListInhibitors", []any{&holders}); err != nil {
-		return nil, "", err
+		return Settings{}, err
 	}
-	return slices.DeleteFunc(holders, func(i Inhibitor) bool {
+	holders = slices.DeleteFunc(holders, func(i Inhibitor) bool {
 		return i.Mode != "block" || !slices.Contains(strings.Split(i.What, ":"), powerKeyLock)
-	}), m.powerKey, nil
+	})
+	return Settings{Delay: m.delay, KeyHolders: holders, PowerKey: m.powerKey}, nil
 }
 
 // pressWords is what logind writes to all terminals when nth has scheduled a power-off. By these words nth finds its own schedule again.

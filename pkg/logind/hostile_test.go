@@ -190,7 +190,7 @@ func TestSource_HearsShutdownsWhileNobodyCanConnect(t *testing.T) {
 		t.Cleanup(func() { _ = silent.Close() })
 		first = cmp.Or(first, silent)
 	}
-	if _, err := r.bus.host().Delay(t.Context()); err == nil {
+	if _, err := r.bus.host().Settings(t.Context()); err == nil {
 		t.Fatal("the bus can be connected to")
 	}
 	for range 2 { // Each ends with another call of Inhibit.
@@ -219,8 +219,8 @@ func TestHost_DoesNotWaitForWhatIsNoBus(t *testing.T) {
 				_, _ = io.WriteString(conn, answer) // Who hears too little has hung up.
 				_, _ = io.Copy(io.Discard, conn)
 			})
-			if got, err := bus.host().Delay(t.Context()); err == nil {
-				t.Errorf("logind grants %s", got)
+			if got, err := bus.host().Settings(t.Context()); err == nil {
+				t.Errorf("logind says %+v", got)
 			}
 		})
 	}

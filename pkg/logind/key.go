@@ -7,7 +7,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/loop"
 )
 
@@ -53,8 +52,6 @@ const (
 	pressTick = time.Second
 	// askAgain is how long logind may take to announce a power-off that was requested.
 	askAgain = 5 * time.Second
-	// overdueAfter is how long after its deadline a drain that has not ended is no longer waited for.
-	overdueAfter = 3 * time.Second
 	// giveUp is how long after a press the machine is assumed to stay: EC2 would have cut the power long before.
 	giveUp = 10 * time.Minute
 )
@@ -184,9 +181,6 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 	case time.Since(p.at) > giveUp: // EC2 has not taken the machine: the press is forgotten, and logind asked for what is announced.
 		loop.Nudge(s.wake)
 		return false
-	case !p.settled && time.Since(p.at) > s.opts.within(PowerOffGrant)+overdueAfter:
-		s.Release(event.Shutdown) // The drain is overdue: no longer wait for it. The next step powers off.
-		return true
 	}
 	if err := s.bringDown(ctx, p); err != nil && ctx.Err() == nil && s.opts.Key.Trouble != nil {
 		s.opts.Key.Trouble(err)

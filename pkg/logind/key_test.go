@@ -179,7 +179,7 @@ func TestPress_LongOverIsGivenUp(t *testing.T) {
 // systemd-inhibit --what=shutdown --mode=block: since systemd 257 logind refuses root, too, and would not answer the key itself.
 func TestPowerOff_RefusedByLogindIsAskedOfSystemd(t *testing.T) {
 	r := answering(t)
-	systemd := manage(t, r.bus, nil)
+	systemd := manage(t, r.bus)
 	r.logind.set(func(l *standIn) { l.refuses = true })
 	r.source.Pressed(time.Now())
 	r.announced(t)
@@ -199,9 +199,9 @@ func TestKey_IsReleasedWhenItIsNotRead(t *testing.T) {
 	}
 	r.mustHave(t, powerKey, 1, 0)
 	r.mustHave(t, "shutdown", 1, 1)
-	if holders, action, err := r.bus.host().KeyHolders(t.Context()); err != nil || action != "poweroff" || len(holders) != 1 ||
-		holders[0].Who != "nth" || holders[0].PID != 2 {
-		t.Errorf("it is held by %v, logind does %q, %v", holders, action, err)
+	if s, err := r.bus.host().Settings(t.Context()); err != nil || s.Delay != delay || s.PowerKey != "poweroff" || len(s.KeyHolders) != 1 ||
+		s.KeyHolders[0].Who != "nth" || s.KeyHolders[0].PID != 2 {
+		t.Errorf("logind says %+v, %v", s, err)
 	}
 }
 

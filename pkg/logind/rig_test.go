@@ -3,11 +3,9 @@ package logind_test
 import (
 	"bufio"
 	"context"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -357,60 +355,36 @@ func (p pipe) held(t *testing.T) bool {
 	return copies > len([]*os.File{p.read, p.write})
 }
 
-// manager is on the bus what systemd is. Its units have properties, by their names.
+// manager is on the bus what systemd is.
 type manager struct {
 	conn *dbus.Conn
 
 	mu      sync.Mutex
-	units   map[string]map[string]any
 	asked   []string    // the units to start, with the modes
 	refusal *dbus.Error // of jobs
 	working bool        // jobs are not done yet
 }
 
 // manage brings systemd onto the bus.
-func manage(t *testing.T, bus *systemBus, units map[string]map[string]any) *manager {
+func manage(t *testing.T, bus *systemBus) *manager {
 	t.Helper()
-	m := &manager{conn: bus.connect(t), units: units}
-	if m.units == nil {
-		m.units = map[string]map[string]any{}
-	}
-	export(t, m.conn, systemdPath, systemdName+".Manager", map[string]any{
-		"LoadUnit": m.load, "StartUnit": m.start,
-	})
-	export(t, m.conn, systemdPath, properties, map[string]any{"GetAll": m.properties})
+	m := &manager{conn: bus.connect(t)}
+	export(t, m.conn, systemdPath, systemdName+".Manager", map[string]any{"StartUnit": m.start})
+	export(t, m.conn, systemdPath, properties, map[string]any{"GetAll": m.job})
 	own(t, m.conn, systemdName)
 	return m
 }
 
 const jobPath = systemdPath + "/job/7"
 
-func unitPath(name string) dbus.ObjectPath {
-	return systemdPath + "/unit/u" + dbus.ObjectPath(hex.EncodeToString([]byte(name)))
-}
-
-func (m *manager) load(name string) (dbus.ObjectPath, *dbus.Error) { return unitPath(name), nil }
-
-// properties are those of a unit, whatever the interface. A job that is done is not known.
-func (m *manager) properties(message dbus.Message, _ string) (map[string]dbus.Variant, *dbus.Error) {
+// job has no properties that matter. A job that is done is not known.
+func (m *manager) job(string) (map[string]dbus.Variant, *dbus.Error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	at, _ := message.Headers[dbus.FieldPath].Value().(dbus.ObjectPath)
-	all := map[string]dbus.Variant{"LoadState": dbus.MakeVariant("not-found")}
-	if at == jobPath {
-		if m.working {
-			return all, nil
-		}
-		return nil, dbus.NewError("org.freedesktop.DBus.Error.UnknownObject", []any{"Unknown object."})
+	if m.working {
+		return map[string]dbus.Variant{}, nil
 	}
-	name, _ := hex.DecodeString(path.Base(string(at))[1:]) // See unitPath.
-	if unit, found := m.units[string(name)]; found {
-		all["LoadState"] = dbus.MakeVariant("loaded")
-		for property, value := range unit {
-			all[property] = dbus.MakeVariant(value)
-		}
-	}
-	return all, nil
+	return nil, dbus.NewError("org.freedesktop.DBus.Error.UnknownObject", []any{"Unknown object."})
 }
 
 func (m *manager) start(unit, mode string) (dbus.ObjectPath, *dbus.Error) {

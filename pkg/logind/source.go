@@ -56,7 +56,6 @@ type Source struct {
 
 	key   key
 	press press
-	wrong time.Time     // since when a lock or logind is missing; zero if neither is. Only Run's goroutine uses it, without mu.
 	wake  chan struct{} // wakes session: logind has to be queried
 	moved chan struct{} // wakes answerKey: the press or its drain has changed
 }
@@ -88,8 +87,6 @@ const (
 	// firstBackoff is the time until a bus that cannot be reached is tried again. It doubles, up to longestBackoff.
 	firstBackoff   = 250 * time.Millisecond
 	longestBackoff = 15 * time.Second
-	// quietFor is how long logind may be unreachable before that is reported: a restart is not worth it.
-	quietFor = 10 * time.Second
 	// lookPause is the shortest time between two looks, however many signals come, and lookInterval the longest: the bus
 	// drops signals for a connection to which others send too many.
 	lookPause    = 100 * time.Millisecond
@@ -116,7 +113,6 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	answering.Go(func() { s.answerKey(ctx) })
 	defer answering.Wait()
 	pause := firstBackoff
-	s.wrong = time.Unix(0, 0) // A bus that is missing from the start is reported at once.
 	for {
 		answered, err := s.session(ctx)
 		if ctx.Err() != nil {
@@ -155,14 +151,11 @@ func (s *Source) session(ctx context.Context) (answered bool, err error) {
 		}
 		answered = true
 		interval := lookInterval
-		switch err := s.look(ctx, m); {
-		case ctx.Err() != nil:
+		if err := s.look(ctx, m); ctx.Err() != nil {
 			return answered, err
-		case err != nil: // logind has refused a lock. The connection is good, so the source continues, and tries again soon.
+		} else if err != nil { // logind has refused a lock. The connection is good, so the source continues, and tries again soon.
 			s.reportFailure(err)
 			interval = time.Second
-		default:
-			s.wrong = time.Time{}
 		}
 		// First a pause in which a signal changes nothing, then a wait for a signal.
 		for _, wait := range []struct {
@@ -336,15 +329,8 @@ func (s *Source) deliver(h *hold) {
 	}
 }
 
-// reportFailure handles a failure to reach logind or to take a lock. It calls Options.Off once for each outage, and only if that lasts longer
-// than quietFor, so that a restart of logind is not reported.
+// reportFailure handles a failure to reach logind or to take a lock. It calls Options.Off once for each outage.
 func (s *Source) reportFailure(err error) {
-	if s.wrong.IsZero() {
-		s.wrong = time.Now()
-	}
-	if time.Since(s.wrong) < quietFor {
-		return
-	}
 	s.mu.Lock()
 	reported := s.last < 0 // A look that succeeds sets it again.
 	s.last = -1

@@ -99,9 +99,6 @@ func TestRestart_OfTheBusMissesNothing(t *testing.T) {
 	r.logind.prepare(t, false)
 	r.nothing(t)
 	r.mustHave(t, "shutdown", 1, 1)
-	if len(r.off) > 0 {
-		t.Errorf("it was said that %v", <-r.off)
-	}
 }
 
 func TestStart_InTheMiddleOfAShutdownDoesNotCallItOff(t *testing.T) {
@@ -158,9 +155,6 @@ func TestLogind_MissingIsSaidOnceAndLookedForAgain(t *testing.T) {
 			}
 			if r.bus.host().GoingDown(t.Context()) {
 				t.Error("a host without systemd goes down")
-			}
-			if got, err := r.bus.host().Delay(t.Context()); err != nil || got != delay {
-				t.Errorf("logind grants %s, %v", got, err)
 			}
 		})
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// FuzzInputEvents holds for whatever a device reports: each press of a power key is heard once, as one of the last minute, and nothing else is.
+// FuzzInputEvents holds for whatever a device reports: each press of a power key is heard once, and nothing else is.
 func FuzzInputEvents(f *testing.F) {
 	const size, most = 24, 100
 	record := func(seconds, micros int64, kind, code uint16, value int32) []byte {
@@ -37,9 +37,7 @@ func FuzzInputEvents(f *testing.F) {
 			if kind != 1 || code != power && code != power2 || value != 1 {
 				continue
 			}
-			if since := time.Since(next(t, r.pressed)); since < 0 || since > time.Minute+patience {
-				t.Fatalf("a press of %s ago", since)
-			}
+			next(t, r.pressed)
 		}
 		if len(r.pressed) > 0 {
 			t.Fatalf("%d presses more than %x has", len(r.pressed), events)

@@ -145,19 +145,6 @@ const (
 	keyDown   = 1
 )
 
-// oldestPress is how long ago a press can have been that is only read now: the watchdog ends a process that hangs for longer.
-const oldestPress = time.Minute
-
-// age returns how long ago a press was, by the time that the kernel has put into the input_event. That is the wall clock's time, and the clock
-// may have been set since. So an age that is negative or above oldestPress is taken for 0.
-func age(event []byte) time.Duration {
-	at := time.Unix(int64(binary.NativeEndian.Uint64(event)), int64(binary.NativeEndian.Uint64(event[8:]))*1000) // Times fit.
-	if since := time.Since(at); since >= 0 && since <= oldestPress {
-		return since
-	}
-	return 0
-}
-
 // follow reads a device and reports each press to Pressed, until the device is removed or closed.
 func (k *Keys) follow(name string, device *os.File) {
 	e := make([]byte, eventSize)
@@ -167,7 +154,7 @@ func (k *Keys) follow(name string, device *os.File) {
 		}
 		kind, code := binary.NativeEndian.Uint16(e[16:]), binary.NativeEndian.Uint16(e[18:])
 		if kind == typeKey && (code == keyPower || code == keyPower2) && binary.NativeEndian.Uint32(e[20:]) == keyDown {
-			k.Pressed(time.Now().Add(-age(e)))
+			k.Pressed(time.Now())
 		}
 	}
 	k.mu.Lock()

@@ -18,12 +18,6 @@ import (
 // patience bounds every wait.
 const patience = 30 * time.Second
 
-// ago is when keys are pressed that are read later, and slack how exactly that is to be heard.
-const (
-	ago   = 50 * time.Second
-	slack = 8 * time.Second
-)
-
 // rig is a machine's devices, and what is heard of them.
 type rig struct {
 	root      string
@@ -90,10 +84,10 @@ func (r *rig) describe(t *testing.T, name, keys string) {
 }
 
 // report writes what a device reports of a key.
-func report(t *testing.T, device *os.File, at time.Time, kind, code uint16, value int32) {
+func report(t *testing.T, device *os.File, kind, code uint16, value int32) {
 	t.Helper()
 	var text bytes.Buffer
-	for _, field := range []any{at.Unix(), int64(at.Nanosecond() / 1000), kind, code, value} {
+	for _, field := range []any{int64(0), int64(0), kind, code, value} {
 		if err := binary.Write(&text, binary.NativeEndian, field); err != nil {
 			t.Fatal(err)
 		}
@@ -109,11 +103,11 @@ const (
 )
 
 // press presses a power key and lets it go.
-func press(t *testing.T, device *os.File, code uint16, at time.Time) {
+func press(t *testing.T, device *os.File, code uint16) {
 	t.Helper()
 	for _, value := range []int32{1, 0} {
-		report(t, device, at, 1, code, value)
-		report(t, device, at, 0, 0, 0)
+		report(t, device, 1, code, value)
+		report(t, device, 0, 0, 0)
 	}
 }
 
@@ -128,53 +122,27 @@ func next[T any](t *testing.T, from <-chan T) T {
 	}
 }
 
-// mustBe fails the test unless a press is the one of that time.
-func mustBe(t *testing.T, got, want time.Time) {
-	t.Helper()
-	if got.Sub(want).Abs() > slack {
-		t.Errorf("it was pressed at %s, want %s", got, want)
-	}
-}
-
 func TestPress_IsHeardOnEachDevice(t *testing.T) {
 	r := newRig(t)
 	first := r.device(t, "event0")
 	r.start(t)
 	r.mustListen(t, true)
-	at := time.Now().Add(-ago)
-	press(t, first, power, at)
-	mustBe(t, next(t, r.pressed), at)
-	at = at.Add(ago / 2)
-	press(t, r.device(t, "event1"), power2, at) // comes later
-	mustBe(t, next(t, r.pressed), at)
+	press(t, first, power)
+	next(t, r.pressed)
+	press(t, r.device(t, "event1"), power2) // comes later
+	next(t, r.pressed)
 }
 
 func TestPress_IsNoOtherKeyAndNoRelease(t *testing.T) {
 	r := newRig(t)
 	device := r.device(t, "event0")
 	r.start(t)
-	at := time.Now().Add(-ago)
-	report(t, device, at, 1, 30, 1)
-	report(t, device, at, 1, power, 0)
-	report(t, device, at, 1, power, 2) // It is held.
-	report(t, device, at, 4, power, 1)
-	press(t, device, power, at.Add(ago/2))
-	mustBe(t, next(t, r.pressed), at.Add(ago/2))
-}
-
-// The kernel's time is that of the wall clock, which may be set before the press is read. A drain must not be cut short by that.
-func TestPress_IsJustNowIfTheClockWasSet(t *testing.T) {
-	r := newRig(t)
-	device := r.device(t, "event0")
-	r.start(t)
-	for _, at := range []time.Time{time.Now().Add(time.Hour), time.Now().Add(-2 * time.Minute), time.Now().Add(-24 * time.Hour), time.Unix(6000, 0)} {
-		press(t, device, power, at)
-		got := next(t, r.pressed)
-		mustBe(t, got, time.Now())
-		if got == got.Round(0) { // They are the same time, and one of them may have a reading of the monotonic clock.
-			t.Errorf("%s has no reading of the monotonic clock", got)
-		}
-	}
+	report(t, device, 1, 30, 1)
+	report(t, device, 1, power, 0)
+	report(t, device, 1, power, 2) // It is held.
+	report(t, device, 4, power, 1)
+	press(t, device, power)
+	next(t, r.pressed)
 }
 
 // A pipe that nobody writes to cannot be opened by one who waits, and neither can some devices.
@@ -185,9 +153,8 @@ func TestDevice_WithoutWriterHoldsNothingUp(t *testing.T) {
 	}
 	device := r.device(t, "event1")
 	r.start(t)
-	at := time.Now()
-	press(t, device, power, at)
-	mustBe(t, next(t, r.pressed), at)
+	press(t, device, power)
+	next(t, r.pressed)
 }
 
 func TestDevice_RemovedAndAddedIsHeardAgain(t *testing.T) {
@@ -202,9 +169,8 @@ func TestDevice_RemovedAndAddedIsHeardAgain(t *testing.T) {
 	r.mustListen(t, false)
 	again := r.device(t, "event0")
 	r.mustListen(t, true)
-	at := time.Now()
-	press(t, again, power, at)
-	mustBe(t, next(t, r.pressed), at)
+	press(t, again, power)
+	next(t, r.pressed)
 }
 
 // The lock silences logind for all devices. Nobody would answer a press on one that cannot be opened.
@@ -230,9 +196,8 @@ func TestDevice_IsReadOnlyWhileItIsWanted(t *testing.T) {
 	r.mustListen(t, false)
 	r.wanted.Store(true)
 	r.mustListen(t, true)
-	at := time.Now()
-	press(t, device, power, at)
-	mustBe(t, next(t, r.pressed), at)
+	press(t, device, power)
+	next(t, r.pressed)
 	r.wanted.Store(false)
 	r.mustListen(t, false)
 }
