@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -51,16 +50,7 @@ func commands(perform performer) []*cobra.Command {
 	lifecycle.Args = cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs)
 	trigger.AddCommand(triggerSpot(command), rebalance, triggerMaintenance(command), lifecycle)
 	return []*cobra.Command{
-		trigger, withdrawCommand(command), faultCommand(command),
-		command("lift", "lift all faults; requests that hang are answered", func(s *imdstest.Server, _ []string) (string, error) {
-			s.Lift()
-			return "all faults lifted", nil
-		}),
-		command("expire-tokens", "make all tokens invalid that were handed out", func(s *imdstest.Server, _ []string) (string, error) {
-			s.ExpireTokens()
-			return "all tokens expired", nil
-		}),
-		command("show", "show what is announced, broken and asked for", show),
+		trigger, withdrawCommand(command), command("show", "show what is announced and asked for", show),
 	}
 }
 
@@ -136,51 +126,7 @@ func withdrawCommand(command newCommand) *cobra.Command {
 	return cmd
 }
 
-// faultCommand returns "fault".
-func faultCommand(command newCommand) *cobra.Command {
-	var f imdstest.Fault
-	cmd := command("fault KIND", "break the service", func(s *imdstest.Server, _ []string) (string, error) {
-		return "fault: " + s.Fault(f), nil
-	})
-	cmd.Long = `Breaks the service until "nth-imds lift". Several faults can be in force; a request meets the one set last.
-
-  reset             begin an answer, then reset the connection
-  hang              accept requests and answer them only once lifted
-  slow              send the right answer byte by byte (--over)
-  500, 503, ...     answer with this status
-  garbage           answer 200 with what is no document
-  oversized         answer 200 with 1 GiB
-
-To refuse every token and hand out new ones: 401 --path meta-data. To break only the token endpoint: --path /latest/api/token.`
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if err := cobra.ExactArgs(1)(cmd, args); err != nil {
-			return err
-		}
-		return setKind(&f, args[0])
-	}
-	cmd.Flags().StringVar(&f.Path, "path", "", "only what lies below this path, such as /latest/meta-data/spot")
-	duration(cmd, &f.For, "for", "lift it after so long")
-	duration(cmd, &f.Over, "over", "how long a slow answer takes (default 30s)")
-	return cmd
-}
-
-// setKind sets what a fault does, from the command's argument: one of the kinds, or a status to answer with.
-func setKind(f *imdstest.Fault, kind string) error {
-	for _, known := range imdstest.Kinds() {
-		if kind == string(known) && known != imdstest.Status {
-			f.Kind = known
-			return nil
-		}
-	}
-	status, err := strconv.Atoi(kind)
-	if err != nil || status < 400 || status > 599 {
-		return fmt.Errorf("%q is no fault: want reset, hang, slow, garbage, oversized, or a status from 400 to 599", kind)
-	}
-	f.Kind, f.Status = imdstest.Status, status
-	return nil
-}
-
-// show describes what the simulator announces, its faults, and the requests that it has had.
+// show describes what the simulator announces, and the requests that it has had.
 func show(s *imdstest.Server, _ []string) (string, error) {
 	var b strings.Builder
 	b.WriteString("announced:")
@@ -191,16 +137,8 @@ func show(s *imdstest.Server, _ []string) (string, error) {
 	for _, path := range slices.Sorted(maps.Keys(announced)) {
 		fmt.Fprintf(&b, "\n  %s\n    %s", path, strings.ReplaceAll(announced[path], "\n", "\n    "))
 	}
-	b.WriteString("\nfaults:")
-	faults := s.Faults()
-	if len(faults) == 0 {
-		b.WriteString(" none")
-	}
-	for _, fault := range faults {
-		b.WriteString("\n  " + fault.String())
-	}
 	r := s.Requests()
-	fmt.Fprintf(&b, "\nrequests: %d, at most %d at once, %d of them for tokens", r.Total, r.MostInFlight, r.Tokens)
+	fmt.Fprintf(&b, "\nrequests: %d, %d of them for tokens", r.Total, r.Tokens)
 	for _, status := range slices.Sorted(maps.Keys(r.ByStatus)) {
 		fmt.Fprintf(&b, "\n  %6d answered %d", r.ByStatus[status], status)
 	}

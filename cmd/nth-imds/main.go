@@ -1,5 +1,5 @@
 // Command nth-imds simulates EC2's instance metadata service, to rehearse an interruption on any machine. One process serves; others
-// tell it what to announce and how to fail.
+// say what it announces.
 //
 // The service is that of pkg/imds/imdstest. A command line is posted to the process that serves, which runs it (remote.go).
 package main
@@ -56,7 +56,6 @@ func serve(cmd *cobra.Command) {
 		}
 		return nil
 	})
-	verbose := cmd.Flags().Bool("verbose", false, "print each request too")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		srv, err := imdstest.Listen(*listen)
 		if err != nil {
@@ -66,9 +65,6 @@ func serve(cmd *cobra.Command) {
 		srv.Handle(controlPath, obey(srv, func(done string) { fmt.Fprintf(out, "%s %s\n", clock(), done) }))
 		srv.Set("meta-data/instance-life-cycle", lifeCycle)
 		printBanner(out, srv.URL, lifeCycle)
-		if *verbose {
-			logRequests(srv, out)
-		}
 		<-cmd.Context().Done()
 		srv.Close()
 		seen := srv.Requests()
@@ -88,20 +84,6 @@ func printBanner(out io.Writer, url, lifeCycle string) {
   interrupt  nth-imds trigger spot --in 2m%s
   more       nth-imds help
 `, url, imdstest.InstanceID, imdstest.InstanceType, lifeCycle, imdstest.AvailabilityZone, server)
-}
-
-// logRequests prints each request. The simulator reports one at a time.
-func logRequests(srv *imdstest.Server, out io.Writer) {
-	srv.OnRequest(func(e imdstest.Exchange) {
-		status := "no answer"
-		if e.Status != 0 {
-			status = fmt.Sprint(e.Status)
-		}
-		if e.Fault != "" {
-			status += ", fault: " + e.Fault
-		}
-		fmt.Fprintf(out, "%s %s %s: %s\n", clock(), e.Method, e.Path, status)
-	})
 }
 
 func clock() string { return time.Now().Format("15:04:05.000") }

@@ -17,10 +17,10 @@ import (
 )
 
 func TestNthIMDS_PerformsWhatIsPosted(t *testing.T) {
-	s := serve(t, "--verbose", "--life-cycle", "on-demand")
+	s := serve(t, "--life-cycle", "on-demand")
 	const spot, rebalance, lifecycle = "meta-data/spot/instance-action", "meta-data/events/recommendations/rebalance", "meta-data/autoscaling/target-lifecycle-state"
 	const scheduled, history = "meta-data/events/maintenance/scheduled", "meta-data/events/maintenance/history"
-	if quiet := s.tell(t, "show"); quiet != "announced: nothing\nfaults: none\nrequests: 0, at most 0 at once, 0 of them for tokens\n" {
+	if quiet := s.tell(t, "show"); quiet != "announced: nothing\nrequests: 0, 0 of them for tokens\n" {
 		t.Errorf("nothing happens: %q", quiet)
 	}
 	for _, step := range []struct {
@@ -38,12 +38,6 @@ func TestNthIMDS_PerformsWhatIsPosted(t *testing.T) {
 		{"withdraw rebalance", "rebalance recommendation withdrawn", spot, rebalance},
 		{"withdraw maintenance --id a", "maintenance a withdrawn", history, scheduled},
 		{"withdraw all", "everything withdrawn", "announced:", spot},
-		{"fault hang --path /latest/api/token", "fault: hang on /latest/api/token", "hang on /latest/api/token", ""},
-		{"lift", "all faults lifted", "faults: none", ""},
-		{"fault slow --over 3s --for 1h", "fault: slow over 3s for 1h0m0s", "slow over 3s", ""},
-		{"lift", "all faults lifted", "faults: none", ""},
-		{"fault 503", "fault: status 503", "status 503", ""},
-		{"expire-tokens", "all tokens expired", "requests: 0", ""},
 	} {
 		if out := s.tell(t, strings.Fields(step.line)...); out != step.prints+"\n" {
 			t.Errorf("%s: printed %q, want %q", step.line, out, step.prints)
@@ -58,8 +52,7 @@ func TestNthIMDS_PerformsWhatIsPosted(t *testing.T) {
 		t.Fatal(err)
 	}
 	response.Body.Close()
-	s.line(t, "GET /latest/meta-data/instance-id: 503, fault: status 503")
-	if shown := s.tell(t, "show"); !strings.HasSuffix(shown, "requests: 1, at most 1 at once, 0 of them for tokens\n       1 answered 503\n       1 /latest/meta-data/instance-id\n") {
+	if shown := s.tell(t, "show"); !strings.HasSuffix(shown, "requests: 1, 0 of them for tokens\n       1 answered 401\n       1 /latest/meta-data/instance-id\n") {
 		t.Errorf("shown:\n%s", shown)
 	}
 	if status := s.stop(t, syscall.SIGTERM); status != 0 {
@@ -79,7 +72,6 @@ func TestNthIMDS_UsageErrorsAreOneLine(t *testing.T) {
 		{"trigger spot --action pause", `nth-imds trigger spot: invalid argument "pause" for "--action" flag: want one of terminate, stop, hibernate; see "nth-imds trigger spot --help"`},
 		{"trigger lifecycle", `nth-imds trigger lifecycle: accepts 1 arg(s), received 0; see "nth-imds trigger lifecycle --help"`},
 		{"withdraw flood", `nth-imds withdraw: invalid argument "flood" for "nth-imds withdraw"; see "nth-imds withdraw --help"`},
-		{"fault 200", `nth-imds fault: "200" is no fault: want reset, hang, slow, garbage, oversized, or a status from 400 to 599; see "nth-imds fault --help"`},
 	} {
 		if status, stdout, stderr := call(t, nil, strings.Fields(test.args)...); status != 64 || stdout != "" || stderr != test.want+"\n" {
 			t.Errorf("%q: status %d, stdout %q, stderr %q; want 64 and %q", test.args, status, stdout, stderr, test.want)

@@ -30,7 +30,7 @@ func newTrouble(r *rand.Rand) trouble {
 	var b trouble
 	if r.IntN(3) == 0 {
 		kinds := imdstest.Kinds()
-		b.metadata = imdstest.Fault{Kind: kinds[r.IntN(len(kinds))], Status: 503, Over: 3 * time.Second, For: moment(r)}
+		b.metadata = imdstest.Fault{Kind: kinds[r.IntN(len(kinds))], For: moment(r)}
 	}
 	if r.IntN(3) == 0 {
 		kinds := faultproxy.Kinds()

@@ -52,20 +52,6 @@ type MaintenanceEvent struct {
 	State string
 }
 
-// SetMaintenance serves these events, and no others, as scheduled. Without events the document is an empty list.
-func (s *Server) SetMaintenance(events ...MaintenanceEvent) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.setScheduled(complete(events))
-}
-
-// SetHistory serves these events, and no others, as past ones. Without events the document is an empty list.
-func (s *Server) SetHistory(events ...MaintenanceEvent) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.setHistory(complete(events))
-}
-
 // AddMaintenance schedules one more event, or updates the one with the same EventId. An event that is canceled or completed
 // also enters the history; an active one is not in it. It returns the event as it is served.
 func (s *Server) AddMaintenance(event MaintenanceEvent) MaintenanceEvent {
@@ -125,14 +111,6 @@ func (s *Server) setScheduled(events []MaintenanceEvent) {
 func (s *Server) setHistory(events []MaintenanceEvent) {
 	s.history = events
 	s.Set(historyPath, list(events))
-}
-
-func complete(events []MaintenanceEvent) []MaintenanceEvent {
-	completed := make([]MaintenanceEvent, len(events))
-	for i, event := range events {
-		completed[i] = event.complete()
-	}
-	return completed
 }
 
 // complete fills in defaults.

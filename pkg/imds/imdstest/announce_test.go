@@ -109,14 +109,11 @@ func TestMaintenance_IsWrittenAsEC2WritesIt(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			srv := start(t)
-			srv.SetMaintenance(test.event)
-			srv.SetHistory(test.event)
-			for _, path := range []string{scheduled, history} {
-				if got := entries(t, srv, path); len(got) != 1 || !sameEntry(got[0], test.want) {
-					t.Errorf("%s is %v, want %v", path, got, test.want)
-				}
+			srv.AddMaintenance(test.event)
+			if got := entries(t, srv, scheduled); len(got) != 1 || !sameEntry(got[0], test.want) {
+				t.Errorf("it is %v, want %v", got, test.want)
 			}
-			srv.SetMaintenance()
+			srv.WithdrawMaintenance("", true)
 			if _, body := get(t, srv, scheduled); body != "[]" {
 				t.Errorf("without events: %q, want []", body)
 			}
@@ -130,16 +127,13 @@ func sameEntry(a, b entry) bool {
 	return string(x) == string(y)
 }
 
-func TestMaintenance_KeepsTheIDItGets(t *testing.T) {
+func TestMaintenance_HasAnIDOfItsCodeAndDate(t *testing.T) {
 	srv := start(t)
-	reboot := imdstest.MaintenanceEvent{Code: "system-reboot", NotBefore: noon}
-	stop := imdstest.MaintenanceEvent{Code: "instance-stop", NotBefore: noon}
-	srv.SetMaintenance(reboot)
-	first := entries(t, srv, scheduled)[0]["EventId"]
-	srv.SetMaintenance(stop, reboot)
-	again := entries(t, srv, scheduled)
-	if first != again[1]["EventId"] || first == again[0]["EventId"] {
-		t.Errorf("IDs: %q first, then %v", first, again)
+	for _, code := range []string{"system-reboot", "instance-stop", "system-reboot"} {
+		srv.AddMaintenance(imdstest.MaintenanceEvent{Code: code, NotBefore: noon})
+	}
+	if list := entries(t, srv, scheduled); len(list) != 2 || list[0]["EventId"] == list[1]["EventId"] {
+		t.Errorf("scheduled: %v", list)
 	}
 }
 
@@ -175,10 +169,9 @@ func TestMaintenance_LeavesTheScheduleWhenWithdrawn(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			srv := start(t)
-			srv.SetMaintenance(
-				imdstest.MaintenanceEvent{EventId: "a", Code: "system-reboot", NotBefore: noon},
-				imdstest.MaintenanceEvent{EventId: "b", Code: "system-reboot", NotBefore: noon},
-			)
+			for _, id := range []string{"a", "b"} {
+				srv.AddMaintenance(imdstest.MaintenanceEvent{EventId: id, Code: "system-reboot", NotBefore: noon})
+			}
 			withdrawn := srv.WithdrawMaintenance(test.id, test.noHistory)
 			left, past := entries(t, srv, scheduled), entries(t, srv, history)
 			if len(withdrawn) != test.withdrawn || len(left) != test.left || len(past) != test.past {

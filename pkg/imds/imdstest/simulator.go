@@ -6,8 +6,7 @@
 //	srv := imdstest.NewServer()
 //	defer srv.Close()
 //	srv.SetSpot("terminate", time.Now().Add(2*time.Minute))
-//	srv.Fault(imdstest.Fault{Kind: imdstest.Hang})
-//	srv.Lift()
+//	srv.Fault(imdstest.Fault{Kind: imdstest.Hang, For: time.Second})
 //
 // The documents, the tokens and the protocol are those of pkg/imds/standin. This package adds announcements (announce.go),
 // faults (fault.go) and counts of the requests.
@@ -53,7 +52,6 @@ type Server struct {
 	faults    []*setFault // in the order in which they were set
 	scheduled []MaintenanceEvent
 	history   []MaintenanceEvent
-	onRequest func(Exchange)
 	counts    Counts
 	counted   chan struct{} // closed when counts change
 }
@@ -106,53 +104,20 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPut && document == "api/token" {
 			c.Tokens++
 		}
-		c.InFlight++
-		c.MostInFlight = max(c.MostInFlight, c.InFlight)
 	})
-	defer s.count(func(c *Counts) { c.InFlight-- })
-
-	exchange := Exchange{Method: r.Method, Path: r.URL.Path}
-	if fault := s.faultOf(r); fault != nil {
-		exchange.Fault = fault.String()
-		exchange.Status = s.inject(fault, w, r)
-	} else {
-		exchange.Status = s.send(w, s.Answer(r))
+	if fault := s.newestFault(); fault != nil {
+		s.inject(fault, w, r)
+		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.onRequest != nil {
-		s.onRequest(exchange)
-	}
+	s.send(w, s.Answer(r))
 }
 
-// send writes an answer and returns its status.
-func (s *Server) send(w http.ResponseWriter, a standin.Answer) int {
+// send writes an answer, and counts it before that, so that a client that has read it finds it counted.
+func (s *Server) send(w http.ResponseWriter, a standin.Answer) {
 	body := a.Header(w)
-	s.begin(w, a.Status)
+	s.count(func(c *Counts) { c.ByStatus[a.Status]++ })
+	w.WriteHeader(a.Status)
 	_, _ = w.Write(body) // The client may have left.
-	return a.Status
-}
-
-// begin counts an answer before it writes its header, so that a client that has read it finds it counted.
-func (s *Server) begin(w http.ResponseWriter, status int) {
-	s.count(func(c *Counts) { c.ByStatus[status]++ })
-	w.WriteHeader(status)
-}
-
-// Exchange is one request and its answer.
-type Exchange struct {
-	Method, Path string
-	// Status is the HTTP status of the answer, 0 if there was none.
-	Status int
-	// Fault describes the fault that the request met, if any.
-	Fault string
-}
-
-// OnRequest sets the function that is called after each request. It must not call the Server.
-func (s *Server) OnRequest(f func(Exchange)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.onRequest = f
 }
 
 // Counts counts the requests to a Server since it was started.
@@ -165,8 +130,6 @@ type Counts struct {
 	ByPath map[string]int
 	// ByStatus counts the answers by HTTP status. Requests that a fault left without an answer are not in it.
 	ByStatus map[int]int
-	// InFlight is the number of requests being answered, and MostInFlight the largest it ever was.
-	InFlight, MostInFlight int
 }
 
 func (s *Server) count(change func(*Counts)) {

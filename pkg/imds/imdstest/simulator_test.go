@@ -211,19 +211,4 @@ func TestSimulator_CountsRequests(t *testing.T) {
 	if counts.ByStatus[200] != 3 || counts.ByStatus[404] != 1 || counts.ByStatus[401] != 1 || counts.ByStatus[400] != 1 {
 		t.Errorf("by status: %v", counts.ByStatus)
 	}
-	if counts.MostInFlight < 1 {
-		t.Errorf("most at once: %d", counts.MostInFlight)
-	}
-}
-
-func TestSimulator_ReportsRequests(t *testing.T) {
-	srv := start(t)
-	reported := make(chan imdstest.Exchange, 10)
-	srv.OnRequest(func(e imdstest.Exchange) { reported <- e })
-	srv.Fault(imdstest.Fault{Kind: imdstest.Status, Status: 503, Path: "meta-data/spot"})
-	do(t, "GET", srv.URL+spot)
-	want := imdstest.Exchange{Method: "GET", Path: spot, Status: 503, Fault: "status 503 on meta-data/spot"}
-	if got := <-reported; got != want {
-		t.Errorf("reported is %+v, want %+v", got, want)
-	}
 }

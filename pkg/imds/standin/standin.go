@@ -301,10 +301,3 @@ func (s *Service) lifetime(token string) int {
 	defer s.mu.Unlock()
 	return int((max(time.Until(s.tokens[token]), 0) + time.Second - 1) / time.Second)
 }
-
-// ExpireTokens makes every token invalid: requests with one get 401.
-func (s *Service) ExpireTokens() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	clear(s.tokens)
-}
