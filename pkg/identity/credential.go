@@ -37,7 +37,7 @@ func (c *credential) lasts(d time.Duration) bool {
 // is made at a time. A request waits for it only if the keeper has none to use, and no longer than its context.
 type keeper struct {
 	// create makes a credential. It has a time limit of its own.
-	create func() (credential, error)
+	create func(context.Context) (credential, error)
 
 	kept   atomic.Pointer[credential] // the last one that was made
 	making singleflight.Group
@@ -53,7 +53,8 @@ func (k *keeper) get(ctx context.Context, refused *credential) (*credential, err
 	if usable && kept.lasts(min(renewBefore, kept.expires.Sub(kept.made)/2)) {
 		return kept, nil
 	}
-	made := k.making.DoChan("", k.renew)
+	// Other requests wait for it, too, so it outlasts this one.
+	made := k.making.DoChan("", func() (any, error) { return k.renew(context.WithoutCancel(ctx)) })
 	if usable { // It is renewed in the background.
 		return kept, nil
 	}
@@ -69,11 +70,11 @@ func (k *keeper) get(ctx context.Context, refused *credential) (*credential, err
 }
 
 // renew makes a credential and keeps it. Within runPause, it returns the last result again.
-func (k *keeper) renew() (any, error) {
+func (k *keeper) renew(ctx context.Context) (any, error) {
 	if !k.called.IsZero() && time.Since(k.called) < runPause {
 		return k.kept.Load(), k.failure
 	}
-	c, err := k.create()
+	c, err := k.create(ctx)
 	k.called, k.failure = time.Now(), err
 	if err != nil {
 		return nil, err

@@ -12,19 +12,19 @@ import (
 
 // Authenticated shows next a token that create makes, as a client does.
 func Authenticated(next http.RoundTripper, create func() (token string, expires time.Time, err error)) http.RoundTripper {
-	return authenticated{next, &keeper{create: func() (credential, error) {
+	return authenticated{next, &keeper{create: func(context.Context) (credential, error) {
 		token, expires, err := create()
 		return credential{token: token, expires: expires}, err
 	}}}
 }
 
 // RunPlugin runs the exec plugin of a configuration for a token.
-func RunPlugin(config *rest.Config) (token string, expires time.Time, err error) {
+func RunPlugin(ctx context.Context, config *rest.Config) (token string, expires time.Time, err error) {
 	p, err := newPlugin(config, "")
 	if err != nil {
 		return "", time.Time{}, err
 	}
-	c, err := p.create()
+	c, err := p.create(ctx)
 	return c.token, c.expires, err
 }
 
@@ -44,8 +44,8 @@ func Describe(ctx context.Context, k *Kubelet) []string {
 	if err := text.Redacted(k.refresh(ctx)); err != nil {
 		said[0] = err.Error()
 	}
-	if k.next != nil {
-		said[1], said[2] = k.next.Server, k.next.Credential
+	if k.newest != nil {
+		said[1], said[2] = k.newest.Server, k.newest.Credential
 	}
 	return said
 }

@@ -27,6 +27,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -81,37 +82,19 @@ type Kubelet struct {
 	// known is the identity that the API server has confirmed; its Client is nil before that. used is the client that sends known's requests.
 	known Identity
 	used  *loaded
-	// last is the look that began last, and may be under way; nil before the first one.
-	last *look
 
-	// next is a client that was made, and that the API server has not confirmed yet. Only a look uses it.
-	next *loaded
-}
-
-// contents is a kubeconfig, with the files that it names.
-type contents struct {
-	kubeconfig
-	source string            // its path
-	static string            // describes the token or client certificate in it; "" if it has neither
-	digest [sha256.Size]byte // of the kubeconfig and its files
+	// looks are looks at the kubeconfig, one at a time. Only a look uses what follows: when it began, its error, and the last client that was
+	// made, which the API server may not have confirmed.
+	looks  singleflight.Group
+	looked time.Time
+	result error
+	newest *loaded
 }
 
 // loaded is a client that was made from a kubeconfig.
 type loaded struct {
 	*Client
-	digest [sha256.Size]byte // of the contents
-}
-
-// madeFrom reports whether the client was made from these contents; false if there is no client (l is nil).
-func (l *loaded) madeFrom(c contents) bool {
-	return l != nil && l.Source == c.source && l.digest == c.digest
-}
-
-// look is one look at the kubeconfig. It ends with a request to the API server: which node does the credential belong to?
-type look struct {
-	began time.Time
-	done  chan struct{}
-	err   error // why Kubelet.known could not be confirmed or brought up to date; set when done is closed
+	digest [sha256.Size]byte // of the kubeconfig, its path and the files that it names
 }
 
 // New returns a Kubelet that has not looked for anything yet.
@@ -134,7 +117,7 @@ func (k *Kubelet) Identity(ctx context.Context) (Identity, error) {
 		k.look(ctx, lookPause) // in the background
 		return known, nil
 	}
-	if err := k.look(ctx, 0).wait(ctx); err != nil {
+	if err := k.lookNow(ctx); err != nil {
 		return Identity{}, err
 	}
 	k.mu.Lock()
@@ -142,34 +125,22 @@ func (k *Kubelet) Identity(ctx context.Context) (Identity, error) {
 	return k.known, nil
 }
 
-// look returns the look that is under way. If there is none, it begins a new one, or returns the last one if that began less than pause ago.
-func (k *Kubelet) look(ctx context.Context, pause time.Duration) *look {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if last := k.last; last != nil {
-		select {
-		case <-last.done:
-			if time.Since(last.began) < pause {
-				return last
-			}
-		default: // It is under way.
-			return last
+// look looks at the kubeconfig in the background, unless that began less than pause ago. The result is that of this look, or of the last one.
+func (k *Kubelet) look(ctx context.Context, pause time.Duration) <-chan singleflight.Result {
+	return k.looks.DoChan("", func() (any, error) {
+		if k.looked.IsZero() || time.Since(k.looked) >= pause {
+			k.looked = time.Now()
+			k.result = text.Redacted(k.refresh(context.WithoutCancel(ctx))) // Other callers wait for it, too.
 		}
-	}
-	l := &look{began: time.Now(), done: make(chan struct{})}
-	k.last = l
-	go func() {
-		defer close(l.done)
-		l.err = text.Redacted(k.refresh(context.WithoutCancel(ctx))) // Other callers wait for this look, too.
-	}()
-	return l
+		return nil, k.result
+	})
 }
 
-// wait waits until the look has ended, and returns its error. If ctx ends first, the look continues.
-func (l *look) wait(ctx context.Context) error {
+// lookNow looks at the kubeconfig, and returns why known could not be confirmed or brought up to date. If ctx ends first, the look continues.
+func (k *Kubelet) lookNow(ctx context.Context) error {
 	select {
-	case <-l.done:
-		return l.err
+	case look := <-k.look(ctx, 0):
+		return look.Err
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the kubelet's identity: %w", ctx.Err())
 	}
@@ -181,11 +152,11 @@ func (k *Kubelet) refresh(ctx context.Context) error {
 	k.mu.Lock()
 	used := k.used
 	k.mu.Unlock()
-	changed, failure := k.load(used)
-	if changed != nil {
-		node, err := changed.node(ctx)
+	newest, failure := k.load()
+	if failure == nil && newest != used {
+		node, err := newest.node(ctx)
 		if err == nil {
-			return k.adopt(changed, node)
+			return k.adopt(newest, node)
 		}
 		failure = err
 	}
@@ -197,21 +168,6 @@ func (k *Kubelet) refresh(ctx context.Context) error {
 		err = k.adopt(used, node)
 	}
 	return errors.Join(failure, err)
-}
-
-// load reads the kubeconfig and returns a client for it; nil if used, the client in use, was made from the same contents. If the API server has
-// not confirmed the last client yet, and the contents are still the same, load returns that one again. It sends no request to the API server.
-func (k *Kubelet) load(used *loaded) (*loaded, error) {
-	from, err := k.read()
-	if err != nil || used.madeFrom(from) {
-		return nil, err
-	}
-	if !k.next.madeFrom(from) {
-		if k.next, err = k.makeClient(from); err != nil {
-			return nil, fmt.Errorf("reading the kubeconfig %s: %w", from.source, err)
-		}
-	}
-	return k.next, nil
 }
 
 // adopt puts a client in use after the API server has confirmed that the client's credential belongs to this node. Callers of Identity keep the
@@ -228,7 +184,7 @@ func (k *Kubelet) adopt(confirmed *loaded, node string) (err error) {
 		if k.used != nil {
 			go utilnet.CloseIdleConnectionsFor(k.used.through)
 		}
-		k.used, k.next = confirmed, nil
+		k.used = confirmed
 	}
 	k.known = Identity{
 		Client: k.known.Client, Node: node,
@@ -282,15 +238,14 @@ func (k *Kubelet) document() (path string, document []byte, err error) {
 	return "", nil, fmt.Errorf("%w: there is no kubeconfig at %s", ErrNotYet, strings.Join(paths, ", "))
 }
 
-// read reads the kubeconfig and the files that it names.
-func (k *Kubelet) read() (contents, error) {
+// load returns a client for the kubeconfig as it is now. It makes one if the kubeconfig, or a file that it names, has changed, and sends no
+// request.
+func (k *Kubelet) load() (*loaded, error) {
 	path, document, err := k.document()
 	if err != nil {
-		return contents{}, err
+		return nil, err
 	}
-	failed := func(err error) (contents, error) {
-		return contents{}, fmt.Errorf("reading the kubeconfig %s: %w", path, err)
-	}
+	failed := func(err error) (*loaded, error) { return nil, fmt.Errorf("reading the kubeconfig %s: %w", path, err) }
 	if len(strings.TrimSpace(string(document))) == 0 {
 		return failed(fmt.Errorf("%w: it is empty", ErrNotYet))
 	}
@@ -303,20 +258,20 @@ func (k *Kubelet) read() (contents, error) {
 	if err != nil {
 		return failed(err)
 	}
-	return contents{parsed, path, static, sha256.Sum256(fmt.Appendf(nil, "%x %s", files, document))}, nil
-}
-
-// makeClient makes a client from the kubeconfig, and sends no request.
-func (k *Kubelet) makeClient(from contents) (*loaded, error) {
-	config, err := from.config()
-	if err != nil {
-		return nil, err
+	digest := sha256.Sum256(fmt.Appendf(nil, "%q %x %s", path, files, document))
+	if k.newest != nil && k.newest.digest == digest {
+		return k.newest, nil
 	}
-	client, err := newClient(config, from.source, from.static, k.opts.ClientOptions)
+	config, err := parsed.config()
 	if err != nil {
-		return nil, err
+		return failed(err)
 	}
-	return &loaded{client, from.digest}, nil
+	client, err := newClient(config, path, static, k.opts.ClientOptions)
+	if err != nil {
+		return failed(err)
+	}
+	k.newest = &loaded{client, digest}
+	return k.newest, nil
 }
 
 // Labels requests the labels of the node.
@@ -343,7 +298,7 @@ func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, report f
 			return
 		case <-timer.C:
 		}
-		err := k.look(ctx, 0).wait(ctx)
+		err := k.lookNow(ctx)
 		if ctx.Err() != nil {
 			return
 		}

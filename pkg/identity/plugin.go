@@ -73,8 +73,8 @@ func newPlugin(config *rest.Config, root string) (*plugin, error) {
 }
 
 // create runs the plugin and returns the credential that it prints. No error quotes its standard output, which may contain a token.
-func (p *plugin) create() (credential, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), kube.Plugin)
+func (p *plugin) create(ctx context.Context) (credential, error) {
+	ctx, cancel := context.WithTimeout(ctx, kube.Plugin)
 	defer cancel()
 	var stdout, stderr output
 	if err := p.run(ctx, &stdout, &stderr); err != nil {

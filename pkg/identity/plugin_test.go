@@ -38,12 +38,12 @@ func prints(status string) string {
 
 func TestPlugin_GivesATokenAndItsExpiry(t *testing.T) {
 	t.Parallel()
-	token, expires, err := identity.RunPlugin(configured(t, prints(`{"token": "a", "expirationTimestamp": "2026-01-01T00:00:00Z"}`)))
+	token, expires, err := identity.RunPlugin(t.Context(), configured(t, prints(`{"token": "a", "expirationTimestamp": "2026-01-01T00:00:00Z"}`)))
 	if err != nil || token != "a" || !expires.Equal(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)) {
 		t.Errorf("%s until %s, %v", token, expires, err)
 	}
 	yaml := "echo 'kind: ExecCredential'; echo 'apiVersion: " + v1 + "'; echo 'status: {token: a}'" // client-go takes it
-	if token, expires, err = identity.RunPlugin(configured(t, yaml)); token != "a" || err != nil || !expires.IsZero() {
+	if token, expires, err = identity.RunPlugin(t.Context(), configured(t, yaml)); token != "a" || err != nil || !expires.IsZero() {
 		t.Errorf("without an expiry: %s, %v", expires, err)
 	}
 }
@@ -72,7 +72,7 @@ func TestPlugin_FaultIsOneLineWithoutItsOutput(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			token, _, err := identity.RunPlugin(configured(t, test.script))
+			token, _, err := identity.RunPlugin(t.Context(), configured(t, test.script))
 			if err == nil {
 				t.Fatalf("it gives %q", token)
 			}
@@ -97,7 +97,7 @@ func TestPlugin_GetsWhatClientGoGivesIt(t *testing.T) {
 			config.ExecProvider.Env = []api.ExecEnvVar{{Name: "COLOUR", Value: "blue"}}
 			run := clientGo
 			if by == "nth" {
-				run = func(config *rest.Config) error { _, _, err := identity.RunPlugin(config); return err }
+				run = func(config *rest.Config) error { _, _, err := identity.RunPlugin(t.Context(), config); return err }
 			}
 			if err := run(config); err != nil {
 				t.Fatal(err)
@@ -141,7 +141,7 @@ func TestPlugin_ThatNthCannotRunIsNamed(t *testing.T) {
 	} {
 		config := configured(t, "")
 		change(config.ExecProvider)
-		if _, _, err := identity.RunPlugin(config); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if _, _, err := identity.RunPlugin(t.Context(), config); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("error %v, want %s", err, want)
 		}
 	}
