@@ -86,9 +86,8 @@ func (n *notices) begin() (end func()) {
 // of returns the listeners for a drain of a node; it implements fleet.Options.Listeners. The fleet calls end after the drain. lost says that
 // another process leads now, and keeps the Node's condition.
 func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool)) {
-	machine := func(context.Context) notify.Machine { return machineOf(n.describe(node)) }
 	listeners = []agent.Listener{n.meter, n.webhook.Node(notify.Subject{
-		Machine: machine,
+		Machine: func(context.Context) notify.Machine { return machineOf(n.describe(node)) },
 		Node: func(ctx context.Context) (string, map[string]string) {
 			labels, _ := n.labels(ctx, node) // The notice is sent without them.
 			return node, labels
@@ -104,7 +103,6 @@ func (n *notices) of(node, uid string, entries func() []state.Entry) (listeners 
 		Rules:     func() policy.Settings { return n.rules },
 		Condition: n.cfg.Condition, Labels: n.cfg.Labels, Events: n.cfg.Events,
 		Source: "nth-queue", Brief: true,
-		Machine: machine,
 		Turn: func(ctx context.Context, condition bool) (func(), error) {
 			if err := n.mayWrite(); condition && err != nil { // The next leader keeps the conditions.
 				return nil, err

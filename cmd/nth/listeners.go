@@ -86,7 +86,6 @@ func (n *notices) addKubernetes(cfg config.Config, from listenerDeps) {
 		DryRun:    cfg.DryRun,
 		Events:    cfg.Kubernetes.Events && !cfg.DryRun,
 		Source:    "nth",
-		Machine:   from.machine.describe,
 		Trouble:   func(err error) { from.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err) },
 	})
 	n.add(k, k.Run)

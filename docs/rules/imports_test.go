@@ -47,7 +47,7 @@ var mayImport = map[string][]string{
 var libraries = []permit{
 	{"github.com/aws/*", []string{"pkg/imds", "pkg/asg", "pkg/role", "pkg/sqs", "pkg/ec2", "pkg/targets", "cmd/nth-queue"}, "what AWS says is translated once, at the border"},
 	{"golang.org/x/sync/errgroup", []string{"pkg/sqs", "pkg/targets"}, "requests that are made a few at once"},
-	{"golang.org/x/sync/singleflight", []string{"pkg/asg", "pkg/identity", "pkg/notify"}, "what many ask for, or what hangs, is asked once"},
+	{"golang.org/x/sync/singleflight", []string{"pkg/asg", "pkg/identity"}, "what many ask for is asked once"},
 	{"k8s.io/utils/lru", []string{"pkg/sqs"}, "what was seen is remembered, within bounds"},
 	{"k8s.io/apimachinery/pkg/util/cache", []string{"pkg/asg", "pkg/ec2"}, "what was seen is remembered, within bounds"},
 	{"k8s.io/klog*", []string{"cmd/internal/daemon", "pkg/evict", "pkg/fleet"}, "the words of client-go are redirected once, in cmd/internal/daemon"},

@@ -220,7 +220,7 @@ func (a *Agent) emitProgress(p drain.Progress) {
 // transitionOf returns the transition for a report of the guard; the caller adds the event's entry. took is how long the work has taken.
 func transitionOf(p drain.Progress, took time.Duration) state.Transition {
 	t := state.Transition{
-		Kind: p.Kind, Pod: p.Pod, PodUID: p.PodUID, PodLabels: p.PodLabels, Total: p.Total, Left: p.Left, Detail: p.Detail, Took: took,
+		Kind: p.Kind, Pod: p.Pod, PodUID: p.PodUID, Total: p.Total, Left: p.Left, Detail: p.Detail, Took: took,
 	}
 	if p.Kind == state.PodRefused && p.Pod != "" {
 		t.Kind, t.Outcome = state.PodHeld, state.Refused

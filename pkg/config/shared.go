@@ -85,7 +85,7 @@ func (c *Kubernetes) table(p program) Table {
 			p.either("The kubelet's kubeconfig. Empty is the first that exists of `/var/lib/kubelet/kubeconfig`, `/etc/kubernetes/kubelet/kubeconfig` and `/etc/kubernetes/kubelet.conf`.",
 				"The kubeconfig of an identity with the rights in docs/queue.md. Empty is the service's credential `kubeconfig`, which the unit loads from `/etc/nth/nth-queue.kubeconfig`, or else the service account of the pod.")},
 		p.only(host, Setting{"heartbeat", duration(&c.Heartbeat, 0, day),
-			"How often the condition `InterruptionPending` is renewed, give or take a tenth: its `lastHeartbeatTime` shows which nodes have a live nth. With `0s` it is set only when something is announced, and renewed only while it is `True`, every five minutes."}),
+			"How often the condition `InterruptionPending` is renewed, give or take a tenth: its `lastHeartbeatTime` shows which nodes have a live nth. With `0s` it is set only when something is announced, and not renewed."}),
 		p.only(queue, Setting{"condition", boolean(&c.Condition),
 			"Maintain the Node's condition `InterruptionPending`."}),
 		Setting{"labels", boolean(&c.Labels),

@@ -208,9 +208,8 @@ type Progress struct {
 	State State
 	// Pod is "namespace/name"; empty for what concerns the node.
 	Pod string
-	// PodUID and PodLabels are that pod's. The labels must not be changed.
-	PodUID    string
-	PodLabels map[string]string
+	// PodUID is that pod's.
+	PodUID string
 	// Claim, with NodeReopened, is the one on the Node: it says for which events the node was closed.
 	Claim Claim
 	// Detail names the budget, the reason or the time that belongs to Kind.

@@ -146,7 +146,7 @@ func (g *guard) Report(what state.TransitionKind, pod *corev1.Pod, detail string
 
 // aboutPod returns the Progress that reports what happened to a pod.
 func aboutPod(what state.TransitionKind, pod *corev1.Pod, detail string) Progress {
-	return Progress{Kind: what, Pod: evict.Name(pod), PodUID: string(pod.UID), PodLabels: pod.Labels, Detail: detail}
+	return Progress{Kind: what, Pod: evict.Name(pod), PodUID: string(pod.UID), Detail: detail}
 }
 
 // staysOpen reports whether somebody has uncordoned the node for all reasons of the goal.

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
@@ -20,8 +19,6 @@ const (
 	maxPodEvents = 50
 	// maxPods is how many pods of one drain are remembered: more than a node runs.
 	maxPods = 1024
-	// outageTolerated is how long a source may fail before that is worth an Event.
-	outageTolerated = 30 * time.Second
 )
 
 // The reasons of Events. They are those of aws-node-termination-handler where that has such an Event.
@@ -30,7 +27,6 @@ const (
 	reasonDraining = "Draining"
 	reasonEviction = "PodEviction"
 	reasonAlone    = "NodeLeftAlone"
-	reasonMonitor  = "MonitorError"
 	errorSuffix    = "Error"
 )
 
@@ -56,12 +52,11 @@ type notice struct {
 
 // builder makes notices of the transitions of one node. It remembers the work under way: from the first Begun to the end of the last step.
 type builder struct {
-	events        map[string]bool          // the IDs of the events that the work is for
-	cordoned      bool                     // the node was cordoned in this work
-	foreignCordon bool                     // somebody else had cordoned it
-	pods          map[string]*podNote      // those that were evicted, deleted or held, by "namespace/name"
-	gone          int                      // how many of them have a notice that they were evicted or deleted
-	outages       map[event.Kind]time.Time // since when looks for a kind of event fail; zero once that was reported
+	events        map[string]bool     // the IDs of the events that the work is for
+	cordoned      bool                // the node was cordoned in this work
+	foreignCordon bool                // somebody else had cordoned it
+	pods          map[string]*podNote // those that were evicted, deleted or held, by "namespace/name"
+	gone          int                 // how many of them have a notice that they were evicted or deleted
 }
 
 // podNote is what is remembered of a pod.
@@ -92,9 +87,7 @@ func (b *builder) build(t state.Transition) notice {
 		b.podGone(&n)
 	case state.Done, state.Failed, state.RanOut, state.LeftAlone:
 		b.end(&n)
-	case state.SourceLost, state.SourceBack:
-		b.source(&n)
-	case state.Missed, state.Begun, state.PodHeld, state.PodGone, state.CalledBack: // These are not reported.
+	case state.Missed, state.Begun, state.PodHeld, state.PodGone, state.CalledBack, state.SourceLost, state.SourceBack: // These are not reported.
 	}
 	return n
 }
@@ -104,7 +97,7 @@ func (b *builder) observe(t state.Transition) {
 	switch t.Kind {
 	case state.Begun:
 		if len(b.events) == 0 { // New work begins: forget the pods and the cordon of the last one.
-			*b = builder{events: map[string]bool{}, outages: b.outages}
+			*b = builder{events: map[string]bool{}}
 		}
 		b.events[t.Entry.Event.ID] = true
 	case state.NodeCordoned, state.CordonFound:
@@ -216,28 +209,6 @@ func overText(t state.Transition) string {
 		text += "; the cordon is left to " + t.Detail + ", who still needs it"
 	}
 	return text
-}
-
-// source fills in the notice about an outage of a source of events: once for each outage, after outageTolerated. Each failed look is a
-// transition, so no timer is needed.
-func (b *builder) source(n *notice) {
-	kind := n.Entry.Event.Kind
-	if n.Kind == state.SourceBack {
-		delete(b.outages, kind)
-		return
-	}
-	if b.outages == nil {
-		b.outages = map[event.Kind]time.Time{}
-	}
-	since, known := b.outages[kind]
-	switch {
-	case !known:
-		b.outages[kind] = n.At
-	case !since.IsZero() && n.At.Sub(since) >= outageTolerated:
-		b.outages[kind] = time.Time{} // reported
-		n.reason, n.severity = reasonMonitor, Warning
-		n.text = fmt.Sprintf("cannot be read since %s: %v; keeping last known state", since.UTC().Format(time.RFC3339), n.Err)
-	}
 }
 
 // counts says what a drain did.

@@ -39,13 +39,8 @@ const (
 	dryRun         = "DryRun"
 )
 
-const (
-	// refreshInterval is how often a condition that is True is written without a heartbeat: as often as the kubelet
-	// writes its own.
-	refreshInterval = 5 * time.Minute
-	// silence is the pause before the next look while Alive is false, or there is no Node.
-	silence = time.Minute
-)
+// silence is the pause before the next look while Alive is false, or there is no Node.
+const silence = time.Minute
 
 // dryRunCondition is the condition of a dry run, without times. It is False even while something is announced, so that nobody acts
 // upon it.
@@ -240,7 +235,7 @@ func (k *Kubernetes) updateCondition(
 		}
 	}
 	switch {
-	case !k.isRenewed(wanted) && (existing == nil || existing.Status != corev1.ConditionTrue):
+	case k.opts.Heartbeat == 0 && !isChange(existing, wanted):
 		return 0, nil // Where nothing was ever announced, there is no condition.
 	case !isChange(existing, wanted) && k.opts.Heartbeat > 0 && !k.opts.Alive():
 		return silence, nil // A heartbeat would claim that nth does its work.
@@ -254,10 +249,7 @@ func (k *Kubernetes) updateCondition(
 		return 0, err
 	}
 	k.written = wanted
-	if k.isRenewed(wanted) {
-		again = k.renewal
-	}
-	return again, nil
+	return k.renewal, nil
 }
 
 // updateLabels sets the wanted labels on a Node that was read just now, and takes off those that are not wanted. It reports a refusal itself and
@@ -286,25 +278,18 @@ func (k *Kubernetes) updateLabels(ctx context.Context, id Identity, node *corev1
 	return nil
 }
 
-// isRenewed reports whether a condition is written from time to time although nothing has changed, so that its lastHeartbeatTime shows that
-// nth watches the node.
-func (k *Kubernetes) isRenewed(c corev1.NodeCondition) bool {
-	return k.opts.Heartbeat > 0 || c.Status == corev1.ConditionTrue
-}
-
-// isFresh reports whether a condition need not be written again unless its content changes. again is the time until it must be; 0 for never.
-// A heartbeat in the future is not fresh: the clock was wrong.
+// isFresh reports whether a condition need not be written again unless its content changes. again is the time until it must be, as its
+// lastHeartbeatTime shows that nth watches the node; 0 for never. A heartbeat in the future is not fresh: the clock was wrong.
 func (k *Kubernetes) isFresh(c corev1.NodeCondition, now time.Time) (again time.Duration, fresh bool) {
-	if !k.isRenewed(c) {
+	if k.opts.Heartbeat == 0 {
 		return 0, true
 	}
 	age := now.Sub(c.LastHeartbeatTime.Time)
 	return k.renewal - age, age >= 0 && age < k.renewal
 }
 
-// drawRenewal draws the time to the next renewal. A heartbeat varies by a tenth, so that the nodes of a fleet do not write in step.
+// drawRenewal draws the time to the next renewal. It varies by a tenth, so that the nodes of a fleet do not write in step.
 func (k *Kubernetes) drawRenewal() {
-	k.renewal = refreshInterval
 	if k.opts.Heartbeat > 0 {
 		k.renewal = wait.Jitter(k.opts.Heartbeat*9/10, 2.0/9)
 	}

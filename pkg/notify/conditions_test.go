@@ -73,25 +73,6 @@ func TestCondition_FollowsAnEventFromItsNoticeToItsEnd(t *testing.T) {
 	})
 }
 
-func TestCondition_IsRefreshedWhileItIsTrue(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		s.opts.Events = false
-		s.start()
-		s.tell(announced(spot(state.Seen)))
-		s.pass(2 * time.Second)
-		first := *s.cluster.condition()
-		s.cluster.asked()
-		s.pass(4 * time.Minute)
-		s.cluster.wantAsked()
-		s.pass(2 * time.Minute)
-		s.cluster.wantAsked("get node", "patch condition")
-		again := *s.cluster.condition()
-		if !again.LastHeartbeatTime.After(first.LastHeartbeatTime.Time) || !again.LastTransitionTime.Equal(&first.LastTransitionTime) {
-			t.Errorf("first %+v, then %+v", first, again)
-		}
-	})
-}
-
 // An earlier run may have left a condition. Where nothing was ever announced, the Node has none.
 func TestCondition_FollowsTheRecordAtAStart(t *testing.T) {
 	play(t, bare, func(s *stage) {
@@ -180,32 +161,6 @@ func TestCondition_NamesAllEventsTheNearestDeadlineFirst(t *testing.T) {
 			}
 		})
 	})
-}
-
-// A cordon may be refused, or lifted before this process began. The step shows that by its first pod or by its end.
-func TestCondition_WaitsForTheCordonOrWhatFollows(t *testing.T) {
-	kinds := []state.TransitionKind{
-		state.NodeCordoned, state.CordonFound, state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone, state.Done, state.Failed,
-		state.RanOut, state.CalledBack, state.LeftAlone,
-	}
-	for _, kind := range kinds {
-		t.Run(string(kind), func(t *testing.T) {
-			play(t, bare, func(s *stage) {
-				s.start()
-				s.cluster.asked()
-				s.tell(announced(spot(state.Draining)))
-				s.pass(900 * time.Millisecond)
-				s.tell(step(state.Begun, "drain", spot(state.Draining)))
-				s.pass(4 * time.Second)
-				s.cluster.wantAsked()
-				s.tell(pod(kind, "a"))
-				s.pass(3 * time.Second)
-				if all := s.cluster.asked(); len(all) < 3 {
-					t.Errorf("asked for %q", all)
-				}
-			})
-		})
-	}
 }
 
 func TestCondition_IsWrittenAtOnceIfNothingIsDone(t *testing.T) {

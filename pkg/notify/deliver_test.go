@@ -2,7 +2,6 @@ package notify_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -61,30 +60,6 @@ func TestDeliver_PostsAStormWithinAMinute(t *testing.T) {
 			t.Errorf("%d of 1500 announcements are posted within a minute", len(posts))
 		}
 	})
-}
-
-func TestDeliver_TriesANewNoticeAtOnceThoughOthersHang(t *testing.T) {
-	for _, after := range []time.Duration{0, 3 * time.Second, 10 * time.Minute} {
-		t.Run(after.String(), func(t *testing.T) {
-			hookedWith(t, manyNodes, func(r *hookRig) {
-				r.answers(func(ctx context.Context, _ string) error {
-					ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-					defer cancel()
-					<-ctx.Done()
-					return errors.New("no answer in time")
-				})
-				for i := range 60 {
-					r.hear(state.Announced, fmt.Sprint("e", i), onNode(fmt.Sprint("n", i)))
-				}
-				r.pass(after)
-				r.posted()
-				r.hear(state.Announced, "new", onNode("new"))
-				if !slices.ContainsFunc(r.posted(), func(p post) bool { return p.text == "new announced" }) {
-					t.Error("an announcement was not tried at once")
-				}
-			})
-		})
-	}
 }
 
 func TestDeliver_RetriesInTurnUntilTheEndpointIsBack(t *testing.T) {

@@ -17,11 +17,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/nth-project/nth/pkg/text"
 )
@@ -70,19 +68,15 @@ type Checked struct {
 }
 
 // Check checks what can be checked without posting, and names the files that it read. It reports no fault if there is neither a URL nor a
-// file with one: then the webhook is off. Check reads the files at the same time, so that it takes no longer than readTimeout.
+// file with one: then the webhook is off.
 func (d Destination) Check() []Checked {
 	found := []Checked{{File: d.URLFile}, {File: d.HeadersFile}, {File: d.CAFile}, {}}
-	var checking sync.WaitGroup
-	checking.Go(func() {
-		if d.URL != "" || d.URLFile != "" {
-			_, found[0].Fault = d.target()
-		}
-	})
-	checking.Go(func() { _, found[1].Fault = d.headers() })
-	checking.Go(func() { _, found[2].Fault = d.trusted() })
+	if d.URL != "" || d.URLFile != "" {
+		_, found[0].Fault = d.target()
+	}
+	_, found[1].Fault = d.headers()
+	_, found[2].Fault = d.trusted()
 	_, found[3].Fault = d.proxy()
-	checking.Wait()
 	return slices.DeleteFunc(found, func(c Checked) bool { return c == Checked{} })
 }
 
@@ -289,23 +283,13 @@ func withoutSecrets(err error) error {
 	return errors.New(err.Error())
 }
 
-// The paths in the settings can be anything: a pipe that nobody writes to, a device, a file on a network disk that is gone. None of them
-// may block nth or use up its memory. So nth reads only regular files, up to a size, and waits readTimeout for each.
+// These bound, in bytes, the files with the URL and the headers, a template, and certificates. All certificates of a Linux system take a quarter
+// of a mebibyte.
 const (
-	readTimeout = 2 * time.Second
-	// These bound, in bytes, the files with the URL and the headers, a template, and certificates. All certificates of a Linux system take
-	// a quarter of a mebibyte.
 	maxSecretSize   = 64 << 10
 	maxTemplateSize = 128 << 10
 	maxCASize       = 4 << 20
 )
-
-// reads has the files that are being read, by path. A read that hangs blocks a thread, so the file is not read a second time
-// meanwhile.
-var reads singleflight.Group
-
-// openFile is replaced in tests by one that hangs.
-var openFile = os.Open
 
 // ReadTemplate reads a template's file. An empty file is an error. The error names the file.
 func ReadTemplate(path string) (string, error) {
@@ -316,26 +300,16 @@ func ReadTemplate(path string) (string, error) {
 	return text, err
 }
 
-// readFile reads a file of no more than longest bytes, and waits readTimeout at most. If another call is reading the file already, it waits for
-// that result. The error names the file, and contains nothing of its content.
+// readFile reads a file of no more than longest bytes. It refuses what is not a regular file, as a pipe or a device may never end. The error
+// names the file, and contains nothing of its content.
 func readFile(path string, longest int64) (string, error) {
-	select {
-	case read := <-reads.DoChan(path, func() (any, error) { return readBlocking(path, longest) }):
-		return read.Val.(string), read.Err
-	case <-time.After(readTimeout):
-		return "", fmt.Errorf("%s: it could not be read within %s", path, readTimeout)
-	}
-}
-
-// readBlocking reads a file, however long that takes.
-func readBlocking(path string, longest int64) (string, error) {
 	switch found, err := os.Stat(path); {
 	case err != nil:
 		return "", err
 	case !found.Mode().IsRegular():
 		return "", fmt.Errorf("%s is not a file", path)
 	}
-	file, err := openFile(path)
+	file, err := os.Open(path)
 	if err != nil {
 		return "", err
 	}

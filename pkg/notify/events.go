@@ -2,9 +2,7 @@ package notify
 
 import (
 	"context"
-	"maps"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,12 +14,8 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-const (
-	// maxMessage is how many bytes the message of an Event or a condition may have: as many as events.k8s.io allows.
-	maxMessage = 1024
-	// describeTimeout is how long an Event waits for the machine's description.
-	describeTimeout = 3 * time.Second
-)
+// maxMessage is how many bytes the message of an Event or a condition may have: as many as events.k8s.io allows.
+const maxMessage = 1024
 
 // eventMessage returns the message that creates the Event of a notice. Each namespace has a line: if its admission webhook hangs, Events of
 // other namespaces and of the Node do not wait.
@@ -35,7 +29,7 @@ func (k *Kubernetes) eventMessage(n notice) *message {
 	return &message{line: namespace, event: what, gate: &k.gate, deliver: func(ctx context.Context) error {
 		return k.write(ctx, false, func(id Identity) error {
 			if event == nil {
-				event = k.newEvent(ctx, n, id.Node)
+				event = k.newEvent(n, id.Node)
 			}
 			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 			defer cancel()
@@ -46,9 +40,9 @@ func (k *Kubernetes) eventMessage(n notice) *message {
 }
 
 // newEvent returns the Event of a notice: about the pod that was evicted or deleted, or about the Node.
-func (k *Kubernetes) newEvent(ctx context.Context, n notice, node string) *corev1.Event {
+func (k *Kubernetes) newEvent(n notice, node string) *corev1.Event {
 	e := &corev1.Event{
-		Type: corev1.EventTypeNormal, Reason: n.reason, Message: n.text, Count: 1,
+		Type: corev1.EventTypeNormal, Reason: n.reason, Count: 1,
 		FirstTimestamp: metav1.NewTime(n.At.Round(0)), LastTimestamp: metav1.NewTime(n.At.Round(0)),
 		Source:              corev1.EventSource{Component: k.opts.Source, Host: node},
 		ReportingController: k.opts.Source, ReportingInstance: node,
@@ -57,29 +51,18 @@ func (k *Kubernetes) newEvent(ctx context.Context, n notice, node string) *corev
 		e.Type = corev1.EventTypeWarning
 	}
 	kind := string(n.Entry.Event.Kind)
-	own := map[string]string{} // These annotations replace equal ones of a pod's labels, which its author chooses.
-	if id := n.Entry.Event.ID; id != "" {
-		own[kube.KeyPrefix+"event"], own[kube.KeyPrefix+"kind"] = id, kind
-	}
-	e.Annotations = map[string]string{}
+	e.Annotations = map[string]string{"node": node, kube.KeyPrefix + "event": n.Entry.Event.ID, kube.KeyPrefix + "kind": kind}
 	if aboutPod(n) {
 		namespace, name, _ := strings.Cut(n.Pod, "/")
 		e.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: types.UID(n.PodUID)}
-		e.Namespace = namespace
-		maps.Copy(e.Annotations, n.PodLabels)
-		own["node"] = n.Node
+		e.Namespace, e.Message = namespace, text.Visible(n.text, maxMessage)
 	} else {
-		e.Message = kind + ": " + e.Message
 		// Like the kubelet, nth uses the Node's name as the UID: "kubectl describe node" looks for that, and a node that registers again
 		// keeps its history.
 		e.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
 		e.Namespace = metav1.NamespaceDefault // of Events about cluster-scoped objects
-		limited, cancel := context.WithTimeout(ctx, describeTimeout)
-		maps.Copy(e.Annotations, k.opts.Machine(limited).annotations())
-		cancel()
+		e.Message = text.Visible(kind+": "+n.text, maxMessage)
 	}
-	maps.Copy(e.Annotations, own)
-	e.Message = text.Visible(e.Message, maxMessage)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.eventNumber++

@@ -1,7 +1,6 @@
 package notify_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/notify"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -101,7 +99,6 @@ func TestEvents_AreFewIfTheyAreToBeBrief(t *testing.T) {
 func TestEvents_HaveTheAnnotationsAndObjectsThatOperatorsLookFor(t *testing.T) {
 	play(t, bare, func(s *stage) {
 		s.opts.Condition = false
-		s.opts.Machine = func(context.Context) notify.Machine { return notify.Machine{ID: "i-1", Region: "us-east-1"} }
 		s.start()
 		s.tell(announced(spot(state.Seen)))
 		s.cordoned()
@@ -116,11 +113,10 @@ func TestEvents_HaveTheAnnotationsAndObjectsThatOperatorsLookFor(t *testing.T) {
 			{"the source", node.Source.Component + " " + node.Source.Host, "nth " + nodeName},
 			{"the reporter", node.ReportingController + " " + node.ReportingInstance, "nth " + nodeName},
 			{"the node's annotations", fmt.Sprint(node.Annotations),
-				"map[account-id: availability-zone: instance-id:i-1 instance-life-cycle: instance-type: local-hostname: local-ipv4: " +
-					"nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption public-hostname: public-ipv4: region:us-east-1]"},
+				"map[node:node-1 nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption]"},
 			{"the pod", fmt.Sprintf("%s %s %s", pod.InvolvedObject.Namespace, pod.InvolvedObject.Name, pod.InvolvedObject.UID), "shop a uid-a"},
 			{"the pod's annotations", fmt.Sprint(pod.Annotations),
-				"map[app:web node:node-1 nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption]"},
+				"map[node:node-1 nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption]"},
 		} {
 			if check.got != check.want {
 				t.Errorf("%s is %q, want %q", check.what, check.got, check.want)
@@ -203,34 +199,6 @@ func TestEvents_OmitWhatIsIgnored(t *testing.T) {
 		s.tell(state.Transition{Kind: state.ClosedWith, Entry: ignored})
 		s.pass(time.Minute)
 		s.wantLines()
-	})
-}
-
-func TestEvents_ReportALastingOutageOfASourceOnce(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		s.opts.Condition = false
-		s.start()
-		look := func(what state.TransitionKind, times int) {
-			for range times {
-				s.tell(state.Transition{Kind: what, Err: errors.New("no answer"),
-					Entry: state.Entry{Event: event.Event{Kind: event.SpotInterruption}}})
-				s.pass(time.Second)
-			}
-		}
-		look(state.SourceLost, 20)
-		look(state.SourceBack, 1)
-		look(state.SourceLost, 29)
-		if events := s.lines(); len(events) != 0 {
-			t.Errorf("there are Events: %q", events)
-		}
-		look(state.SourceLost, 1000)
-		s.wantLines("Node default/node-1 Warning MonitorError: spot-interruption: cannot be read since 2000-01-01T00:00:31Z: " +
-			"no answer; keeping last known state")
-		look(state.SourceBack, 1)
-		look(state.SourceLost, 100)
-		if n := len(s.lines()); n != 2 {
-			t.Errorf("%d Events after two outages, want 2", n)
-		}
 	})
 }
 

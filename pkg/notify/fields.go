@@ -91,23 +91,6 @@ type Machine struct {
 	LocalIP, LocalName, PublicIP, PublicName   string
 }
 
-// annotations returns the annotations of an Event about the machine's Node. They are those of aws-node-termination-handler, which also sets
-// those that are empty.
-func (m Machine) annotations() map[string]string {
-	return map[string]string{
-		"account-id":          m.Account,
-		"availability-zone":   m.Zone,
-		"instance-id":         m.ID,
-		"instance-life-cycle": m.LifeCycle,
-		"instance-type":       m.Type,
-		"local-hostname":      m.LocalName,
-		"local-ipv4":          m.LocalIP,
-		"public-hostname":     m.PublicName,
-		"public-ipv4":         m.PublicIP,
-		"region":              m.Region,
-	}
-}
-
 // description is what is known about the node of a notice. What is not known is empty.
 type description struct {
 	cluster, name string // of the cluster, as the settings name it, and of the Node

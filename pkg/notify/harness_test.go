@@ -248,7 +248,6 @@ func play(t *testing.T, c func(*testing.T) *cluster, f func(s *stage)) {
 				return slices.Clone(s.entries)
 			},
 			Rules:     func() policy.Settings { return rules },
-			Machine:   func(context.Context) notify.Machine { return notify.Machine{} },
 			Condition: true, Events: true, Source: "nth",
 			Trouble: func(err error) {
 				s.mu.Lock()
@@ -330,7 +329,7 @@ func step(what state.TransitionKind, action string, e state.Entry) state.Transit
 // pod is what happens to a pod in a drain.
 func pod(what state.TransitionKind, name string) state.Transition {
 	h := step(what, "drain", spot(state.Draining))
-	h.Pod, h.PodUID, h.PodLabels = "shop/"+name, "uid-"+name, map[string]string{"app": "web", "node": "forged", "nth-project.github.io/event": "forged"}
+	h.Pod, h.PodUID = "shop/"+name, "uid-"+name
 	return h
 }
 

@@ -59,22 +59,6 @@ func TestHeartbeat_IsRenewedThoughNothingIsAnnounced(t *testing.T) {
 	})
 }
 
-// A fleet that was started in one moment must not write in one moment for ever.
-func TestHeartbeat_IsJittered(t *testing.T) {
-	times := map[time.Time]bool{}
-	for range 8 {
-		play(t, bare, func(s *stage) {
-			beating(s)
-			s.start()
-			s.pass(time.Hour)
-			times[s.cluster.condition().LastHeartbeatTime.Time] = true
-		})
-	}
-	if len(times) == 1 {
-		t.Errorf("eight nodes had their last heartbeat in one moment")
-	}
-}
-
 func TestHeartbeat_StopsWhileNTHDoesNotWork(t *testing.T) {
 	play(t, bare, func(s *stage) { // since the start
 		beating(s).Store(false)

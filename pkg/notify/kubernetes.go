@@ -48,7 +48,7 @@ type KubernetesOptions struct {
 	Labels bool
 	// Heartbeat is how often the condition is written although nothing has changed, give or take a tenth. With it, the condition is
 	// also on the Node if nothing was ever announced. With 0 there is no heartbeat: the condition is written from the first announcement
-	// on, and refreshed every five minutes while it is True.
+	// on, when it changes.
 	Heartbeat time.Duration
 	// Alive reports whether nth does its work; otherwise there is no heartbeat. It is required with Heartbeat, is called from one
 	// goroutine, and must not block.
@@ -60,8 +60,6 @@ type KubernetesOptions struct {
 	DryRun bool
 	// Source is the component that Events name as their source. A condition that is True begins with it.
 	Source string
-	// Machine describes the machine, as far as that can be read before the context ends, for Events about the Node.
-	Machine func(context.Context) Machine
 	// Turn, if set, is called before each write, from two goroutines. It blocks until the write may be made, and returns a function to call
 	// after that. hurried is set for a condition. After an error, the write is tried again later.
 	Turn func(ctx context.Context, hurried bool) (end func(), err error)

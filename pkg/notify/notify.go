@@ -24,7 +24,7 @@ const (
 	Info = "info"
 	// OK: the node is cordoned or drained as the rules ask.
 	OK = "ok"
-	// Warning: the node is drained, and pods were deleted that could not be evicted. Or a source of events cannot be read.
+	// Warning: the node is drained, and pods were deleted that could not be evicted.
 	Warning = "warning"
 	// Critical: pods are left, or the work has failed.
 	Critical = "critical"

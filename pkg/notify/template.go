@@ -98,8 +98,11 @@ func (t *Template) renderSamples(contentType string) error {
 // message renders one message; "" if there is nothing to post. It is an error if the message is not JSON although the content type says so.
 func (t *Template) message(f Fields, contentType string) (string, error) {
 	text, err := t.Render(f)
-	if err == nil && text != "" && isJSON(contentType) && !json.Valid([]byte(text)) {
-		err = fmt.Errorf("%s: it gives no JSON, which is what the Content-Type says that it is, for a notice that is %q: %w", t.parsed.Name(), f.Outcome, jsonError(text))
+	if err == nil && text != "" && isJSON(contentType) {
+		var whole json.RawMessage
+		if fault := json.Unmarshal([]byte(text), &whole); fault != nil {
+			err = fmt.Errorf("%s: it gives no JSON, which is what the Content-Type says that it is, for a notice that is %q: %w", t.parsed.Name(), f.Outcome, fault)
+		}
 	}
 	return text, err
 }
@@ -141,15 +144,4 @@ func templateError(err error) error {
 func isJSON(contentType string) bool {
 	media, _, err := mime.ParseMediaType(contentType)
 	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
-}
-
-// jsonError returns nil if the text is JSON, and otherwise an error that names the line.
-func jsonError(text string) error {
-	var whole json.RawMessage
-	err := json.Unmarshal([]byte(text), &whole)
-	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-		line := 1 + strings.Count(text[:min(int(syntax.Offset), len(text))], "\n")
-		return fmt.Errorf("line %d of the message: %w", line, err)
-	}
-	return err
 }

@@ -139,10 +139,9 @@ type Transition struct {
 	Hard     bool
 	// Took is the time since the step began or, for SourceBack, how long looks had failed.
 	Took time.Duration
-	// Pod is "namespace/name", and PodUID and PodLabels are that pod's. Nobody may change the labels.
-	Pod       string
-	PodUID    string
-	PodLabels map[string]string
+	// Pod is "namespace/name", and PodUID is that pod's.
+	Pod    string
+	PodUID string
 	// Total and Left count the pods to evict, as far as they are known.
 	Total, Left int
 	// Detail depends on Kind: the disruption budget that holds a pod, for example. With an uncordon it says who still needs the

@@ -72,7 +72,7 @@ func TestNotices_OfADrainAreInTheCluster(t *testing.T) {
 		about := fields.Set{"involvedObject.kind": "Node", "involvedObject.uid": s.node.Name, "reason": reason}
 		await(t, "there is an Event "+reason, func() bool { return len(s.eventsOf(t, "default", about)) > 0 })
 		e := s.eventsOf(t, "default", about)[0]
-		if e.Annotations["instance-id"] == "" || e.Type != corev1.EventTypeNormal || e.Source.Host != s.node.Name {
+		if e.Annotations["node"] != s.node.Name || e.Type != corev1.EventTypeNormal || e.Source.Host != s.node.Name {
 			t.Errorf("the Event %s is %+v", reason, e)
 		}
 	}
