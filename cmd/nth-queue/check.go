@@ -163,7 +163,7 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 		c.OK("hook", "not tried: no Node is known whose instance is in an Auto Scaling group")
 		return
 	}
-	client := asg.NewHookClient(asg.HookClientOptions{AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region)}, hooks)
+	client := asg.NewHookClient(asg.HookClientOptions{AWS: account, Queue: sqs.ParseURL(cfg.Queue.URL).Resource(account.Region)}, hooks)
 	c.Rights(ctx, "hook", optional, client.Rights(group))
 	const termination, launch = false, true
 	if hooks.Complete {

@@ -23,11 +23,9 @@ import (
 	"github.com/nth-project/nth/pkg/state"
 )
 
-// RegionOf is regionOf, AWSConfig is awsConfig, ResourceOf is resourceOf, LeaseOf is leaseOf, and HookSettings is hookSettings.
+// AWSConfig is awsConfig, LeaseOf is leaseOf, and HookSettings is hookSettings.
 var (
-	RegionOf     = regionOf
 	AWSConfig    = awsConfig
-	ResourceOf   = resourceOf
 	LeaseOf      = leaseOf
 	HookSettings = hookSettings
 )

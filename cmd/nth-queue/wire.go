@@ -7,10 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"net/url"
 	"os"
-	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -183,7 +180,7 @@ func rulesOf(cfg config.Queue, gate *kube.Gate) fleet.Rules {
 // environment. It fetches none. The region is the one in the URL of the queue, or else that of the environment.
 func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
 	options := []func(*awsconfig.LoadOptions) error{awsconfig.WithLogger(logging.Nop{})} // The SDK returns errors, too.
-	if region := regionOf(cfg.Queue.URL); region != "" {
+	if region := sqs.ParseURL(cfg.Queue.URL).Region; region != "" {
 		options = append(options, awsconfig.WithRegion(region))
 	}
 	found, err := awsconfig.LoadDefaultConfig(ctx, options...)
@@ -192,27 +189,6 @@ func awsConfig(ctx context.Context, cfg config.Queue) (aws.Config, error) {
 	}
 	found.HTTPClient = role.Unhurried(found.HTTPClient)
 	return found, nil
-}
-
-// regionLabel is the form of the name of a region, in any partition.
-var regionLabel = regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`)
-
-// regionOf returns the region in the URL of a queue; "" if it has none. The host may be SQS's in the region (also for FIPS and dual-stack), a
-// legacy one, or that of a VPC endpoint.
-func regionOf(queue string) string {
-	u, err := url.Parse(queue)
-	if err != nil {
-		return ""
-	}
-	labels := strings.Split(u.Hostname(), ".")
-	isService := func(label string) bool { return label == "sqs" || label == "sqs-fips" || label == "queue" }
-	if !slices.ContainsFunc(labels, isService) {
-		return ""
-	}
-	if at := slices.IndexFunc(labels, regionLabel.MatchString); at >= 0 {
-		return labels[at]
-	}
-	return ""
 }
 
 // connect makes a client of the API server. It sends no request. requested, if not nil, is called for each request that is sent later.
@@ -239,7 +215,7 @@ func reachCluster(cfg config.Queue, requested func(method string, status int)) (
 // leaseOf names the Lease by which one of the processes that read a queue leads. The name is the same for all forms of the queue's URL: cordons
 // bear it, and the hosts may name different endpoints.
 func leaseOf(address, region string) string {
-	sum := sha256.Sum256([]byte(cmp.Or(resourceOf(address, region), address)))
+	sum := sha256.Sum256([]byte(cmp.Or(sqs.ParseURL(address).Resource(region), address)))
 	return "nth-queue-" + hex.EncodeToString(sum[:4])
 }
 
@@ -260,7 +236,7 @@ func ownPod() fleet.OwnPod {
 // newHooks returns the client that holds and completes lifecycle hooks with this AWS configuration, and logs and counts what it does.
 func newHooks(cfg config.Queue, account aws.Config, meter *meter, log *logrus.Entry) *asg.HookClient {
 	return asg.NewHookClient(asg.HookClientOptions{
-		AWS: account, Queue: resourceOf(cfg.Queue.URL, account.Region), Requested: daemon.CountHooks(meter.Metrics),
+		AWS: account, Queue: sqs.ParseURL(cfg.Queue.URL).Resource(account.Region), Requested: daemon.CountHooks(meter.Metrics),
 		Report: func(n asg.HookReport) { daemon.LogHook(log, n) },
 	}, hookSettings(cfg))
 }
@@ -270,20 +246,4 @@ func hookSettings(cfg config.Queue) asg.Settings {
 	hooks := daemon.Hooks(cfg.Events.ASGTermination)
 	hooks.LaunchHooks = cfg.Fleet.LaunchHooks
 	return hooks
-}
-
-// resourceOf is the ARN of a queue without its partition; "" if the URL does not contain it.
-func resourceOf(address, region string) string {
-	u, err := url.Parse(address)
-	if err != nil {
-		return ""
-	}
-	account, name, found := strings.Cut(strings.Trim(u.Path, "/"), "/")
-	if !found || name == "" {
-		return ""
-	}
-	if of := regionOf(address); of != "" {
-		region = of
-	}
-	return strings.Join([]string{":sqs", region, account, name}, ":")
 }

@@ -41,48 +41,6 @@ func TestAWSIsAskedWithWhatTheSDKFinds(t *testing.T) {
 	}
 }
 
-func TestTheRegionIsReadFromEveryFormOfAQueuesAddress(t *testing.T) {
-	t.Parallel()
-	for address, want := range map[string]string{
-		"https://sqs.eu-central-1.amazonaws.com/123456789012/interruptions":                     "eu-central-1",
-		"https://sqs.cn-north-1.amazonaws.com.cn/123456789012/interruptions":                    "cn-north-1",
-		"https://sqs.us-gov-west-1.amazonaws.com/123456789012/interruptions":                    "us-gov-west-1",
-		"https://sqs.us-iso-east-1.c2s.ic.gov/123456789012/interruptions":                       "us-iso-east-1",
-		"https://sqs.us-isob-east-1.sc2s.sgov.gov/123456789012/interruptions":                   "us-isob-east-1",
-		"https://sqs.eu-isoe-west-1.cloud.adc-e.uk/123456789012/interruptions":                  "eu-isoe-west-1",
-		"https://sqs.us-isof-south-1.csp.hci.ic.gov/123456789012/interruptions":                 "us-isof-south-1",
-		"https://sqs.eusc-de-east-1.amazonaws.eu/123456789012/interruptions":                    "eusc-de-east-1",
-		"https://sqs-fips.us-east-1.amazonaws.com/123456789012/interruptions":                   "us-east-1",
-		"https://sqs.us-east-1.api.aws/123456789012/interruptions":                              "us-east-1",
-		"https://us-west-2.queue.amazonaws.com/123456789012/interruptions":                      "us-west-2",
-		"https://vpce-0a1b2c3d4e5f-abcdefgh.sqs.eu-central-1.vpce.amazonaws.com/123456789012/i": "eu-central-1",
-		"http://127.0.0.1:4566/000000000000/interruptions":                                      "",
-		"https://sqs.example.com/123456789012/interruptions":                                    "",
-		"https://proxy.eu-central-1.example.com/123456789012/interruptions":                     "",
-		"://": "",
-	} {
-		if got := queue.RegionOf(address); got != want {
-			t.Errorf("the region of %s is %q, want %q", address, got, want)
-		}
-	}
-}
-
-func TestAQueueIsKnownByItsARNWhateverTheFormOfItsURL(t *testing.T) {
-	t.Parallel()
-	for url, want := range map[string]string{
-		"https://sqs.eu-central-1.amazonaws.com/123456789012/interruptions":                 ":sqs:eu-central-1:123456789012:interruptions",
-		"https://sqs.cn-north-1.amazonaws.com.cn/123456789012/interruptions":                ":sqs:cn-north-1:123456789012:interruptions",
-		"https://eu-central-1.queue.amazonaws.com/123456789012/interruptions":               ":sqs:eu-central-1:123456789012:interruptions",
-		"https://vpce-0a-1b.sqs.eu-central-1.vpce.amazonaws.com/123456789012/interruptions": ":sqs:eu-central-1:123456789012:interruptions",
-		"https://localhost:4566/123456789012/interruptions":                                 ":sqs:us-east-1:123456789012:interruptions",
-		"https://sqs.eu-central-1.amazonaws.com/interruptions":                              "",
-	} {
-		if got := queue.ResourceOf(url, "us-east-1"); got != want {
-			t.Errorf("%s is %q, want %q", url, got, want)
-		}
-	}
-}
-
 // A process that is given the public URL, and one with that of a VPC endpoint, must not both lead.
 func TestLease_IsOneForAllFormsOfAQueuesURL(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"strings"
 	"sync"
 	"time"
 
@@ -97,7 +96,7 @@ const (
 // Queue reads a queue. Its methods may be called from several goroutines.
 type Queue struct {
 	opts    Options
-	account string // the AWS account in the queue's URL; "" if there is none
+	account string // the AWS account in the queue's URL; with "", Parse takes events of any account
 	client  *sqs.Client
 	wake    chan struct{} // ends the pause in settle
 	ended   *lru.Cache    // messages that need no work any more: Deleted or Poisoned, by their IDs
@@ -113,14 +112,8 @@ type Queue struct {
 
 // New returns a Queue that has made no request yet. A URL that cannot be parsed is no error here: Run's requests fail then.
 func New(opts Options) *Queue {
-	q := &Queue{opts: opts, wake: make(chan struct{}, 1), inFlight: map[string]*Message{}, ended: lru.New(maxRemembered)}
+	q := &Queue{opts: opts, account: ParseURL(opts.URL).Account, wake: make(chan struct{}, 1), inFlight: map[string]*Message{}, ended: lru.New(maxRemembered)}
 	address, err := url.Parse(opts.URL)
-	if err == nil {
-		q.account, _, _ = strings.Cut(strings.TrimPrefix(address.Path, "/"), "/")
-	}
-	if !accountID.pattern.MatchString(q.account) {
-		q.account = "" // Parse then takes events of any account.
-	}
 	q.client = sqs.NewFromConfig(opts.AWS, func(o *sqs.Options) {
 		// By itself the SDK sends requests to the region's public address. The URL may have that of a VPC endpoint. It counts unless AWS's
 		// own settings choose an endpoint.
