@@ -42,7 +42,7 @@ type LoadBalancers struct {
 func (c *LoadBalancers) table() Table {
 	return Table{"load_balancers", "Load balancers of AWS, which nth asks with the instance's role.", []Setting{
 		{"target_groups", targetGroups(&c.TargetGroups),
-			"ARNs of the target groups that this node or its pods are in; `[\"all\"]` is those of the instance's VPC. Evictions wait until the node is out of them, instead of for `drain.load_balancer_wait`, and the end of the drain until its pods are. It needs a policy: see docs/load-balancers.md."},
+			"ARNs of the target groups that this node is in; `[\"all\"]` is those of the instance's VPC. Evictions wait until the node is out of them, instead of for `drain.load_balancer_wait`. It needs a policy: see docs/load-balancers.md."},
 	}}
 }
 

@@ -68,38 +68,24 @@ type Options struct {
 	// ScriptsWait, and for a quarter of the time before a hard deadline. A failure is reported and has no other consequence.
 	Scripts     wait.Blocker
 	ScriptsWait time.Duration
-	// Margin, GracePeriod, ProtectEmptyDir, ProtectUnmanaged, RespectDoNotDisrupt and Last are as in evict.Options.
-	Margin                            time.Duration
-	GracePeriod                       *time.Duration
-	ProtectEmptyDir, ProtectUnmanaged bool
-	RespectDoNotDisrupt               bool
-	Last                              string
+	// Options are the settings that hold for pods. What is urgent by Options.Urgent is so for requests about the Node, too.
+	evict.Options
 	// ExcludeFromLoadBalancers labels the node with ExcludeLabel after the cordon. LoadBalancerWait is how long evictions wait after the
 	// cordon for the load balancers to follow, but no pod beyond the time that leaves it its grace before the deadline.
 	ExcludeFromLoadBalancers bool
 	LoadBalancerWait         time.Duration
 	// LoadBalancers, if set, are waited for until they are done with the machine before evictions, at most for half of the time before the
-	// deadline, and with its pods before the node counts as drained. LoadBalancerWait applies only if that cannot be found out.
+	// deadline. LoadBalancerWait applies only if that cannot be found out.
 	LoadBalancers wait.Blocker
 	// VolumeWait bounds the wait for volumes to be unmounted after the last pod is gone.
 	VolumeWait time.Duration
-	// Gate and Requests, if set, are shared with the drains of other nodes: Gate limits evictions and deletions, Requests reads and writes
-	// of Nodes. Urgent, if set, reports whether this node's requests are urgent there. It may be called from any goroutine.
-	Gate, Requests *kube.Gate
-	Urgent         func() bool
+	// Requests, if set, limits reads and writes of Nodes. It is shared with the drains of other nodes.
+	Requests *kube.Gate
 	// Watched, if set, returns the Node as a watch of all Nodes shows it; nil if it does not. A guard looks at this instead of reading the
 	// Node. It needs the managed fields that ClosedBy keeps.
 	Watched func() *corev1.Node
 	// OwnTaint, if set, reports whether a taint is the Writer's: it is taken off together with its cordon.
 	OwnTaint func(corev1.Taint) bool
-}
-
-// pods are the settings that hold for pods.
-func (o Options) pods() evict.Options {
-	return evict.Options{
-		Margin: o.Margin, GracePeriod: o.GracePeriod, ProtectEmptyDir: o.ProtectEmptyDir, ProtectUnmanaged: o.ProtectUnmanaged,
-		RespectDoNotDisrupt: o.RespectDoNotDisrupt, Last: o.Last, Gate: o.Gate, Urgent: o.Urgent,
-	}
 }
 
 // Node is one node, reached with the rights of its client.
@@ -114,7 +100,7 @@ type Node struct {
 func New(client kubernetes.Interface, name string, opts Options) *Node {
 	opts.Writer = cmp.Or(opts.Writer, Host)
 	n := &Node{client: client, name: name, opts: opts}
-	n.Evictor = evict.New(n.rest(), name, opts.pods())
+	n.Evictor = evict.New(n.rest(), name, opts.Options)
 	return n
 }
 
@@ -254,12 +240,7 @@ type Result struct {
 	NodeGone bool
 	// Limited: operators want this node's pods left alone, by its ActionAnnotation; none are evicted.
 	Limited bool
-	// VolumesInUse counts the volumes that were still in use when the wait for them ended, or is VolumesUnknown.
-	VolumesInUse int
 }
-
-// VolumesUnknown is Result.VolumesInUse if the Node could not be read.
-const VolumesUnknown = -1
 
 // DryRun is a Node whose guard and Uncordon only read, and report what would be done.
 type DryRun struct{ *Node }

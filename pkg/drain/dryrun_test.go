@@ -171,14 +171,14 @@ func TestForecast_GoesByEachRule(t *testing.T) {
 			drain.Options{}, []*corev1.Pod{pod("job", grace(60), phase(corev1.PodSucceeded))}, foreseen{pods: 1},
 		},
 		"a pod that runs until the deadline takes all of it": {
-			drain.Options{Margin: 5 * second}, []*corev1.Pod{pod("job", grace(30), annotated(evict.Annotation, evict.AtDeadline))}, foreseen{pods: 1, needs: 115 * second},
+			drain.Options{Options: evict.Options{Margin: 5 * second}}, []*corev1.Pod{pod("job", grace(30), annotated(evict.Annotation, evict.AtDeadline))}, foreseen{pods: 1, needs: 115 * second},
 		},
 		"a pod that needs longer is cut short, to a whole second": {
-			drain.Options{Margin: 4500 * time.Millisecond}, []*corev1.Pod{pod("db", grace(200))},
+			drain.Options{Options: evict.Options{Margin: 4500 * time.Millisecond}}, []*corev1.Pod{pod("db", grace(200))},
 			foreseen{pods: 1, needs: 115 * second, cut: "default/db 1m55s of 3m20s"},
 		},
 		"a pod gets a second where there is no time": {
-			drain.Options{Margin: time.Hour}, []*corev1.Pod{pod("db", grace(200))},
+			drain.Options{Options: evict.Options{Margin: time.Hour}}, []*corev1.Pod{pod("db", grace(200))},
 			foreseen{pods: 1, needs: second, cut: "default/db 1s of 3m20s"},
 		},
 	} {
@@ -296,7 +296,7 @@ func TestForecast_IsWhatTheGuardDoes(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			s := apitest.New(t)
 			anyPods(s, random)
-			opts := drain.Options{Margin: time.Duration(1+random.IntN(10)) * time.Second}
+			opts := drain.Options{Options: evict.Options{Margin: time.Duration(1+random.IntN(10)) * time.Second}}
 			if random.IntN(3) == 0 {
 				opts.LoadBalancerWait = time.Duration(random.IntN(90)) * time.Second
 			}

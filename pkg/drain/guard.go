@@ -9,8 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/nth-project/nth/pkg/evict"
 	"github.com/nth-project/nth/pkg/kube"
@@ -49,10 +47,7 @@ type guard struct {
 	looks, looked int
 	// trouble is why the Node cannot be read or cordoned.
 	trouble kube.Trouble
-	// tidying: a patch of our other keys is under way. tidyBackoff is how long to wait after one that fails, and tidyRefusals are the
-	// refusals that were reported.
-	tidying      bool
-	tidyBackoff  wait.Backoff
+	// tidyRefusals are the refusals of a patch of our other keys that were reported.
 	tidyRefusals kube.Reasons
 	// cordonDecided is when it became known whether the node is closed; zero while it is not known. Evictions begin at evictFrom; zero
 	// while that is not known.
@@ -73,7 +68,7 @@ func (n *Node) Guard(ctx context.Context, task *Task, tell func(Progress)) {
 	goal := task.goal.Load()
 	g := &guard{
 		node: n, tell: tell, goal: *goal, taken: goal, memory: memory{view: view{limited: goal.Limited}}, loop: loop.New(task.changed),
-		wantLook: make(chan struct{}, 1), tidyBackoff: kube.Failures, epoch: 1, closingSince: time.Now(),
+		wantLook: make(chan struct{}, 1), epoch: 1, closingSince: time.Now(),
 	}
 	g.pods = n.Pods(g.loop, g)
 	task.SetResult(g.result)
@@ -108,8 +103,7 @@ func (n *Node) Guard(ctx context.Context, task *Task, tell func(Progress)) {
 func (g *guard) Terms() evict.Terms {
 	return evict.Terms{
 		Evict: g.goal.Evict && !g.view.limited, Hard: g.goal.Hard, Soft: g.goal.Soft, From: g.evictFrom,
-		Closed: g.view.closed(), Looks: g.looks, Looked: g.looked,
-		Reopened: g.staysOpen(), Since: g.since(),
+		Closed: g.view.closed(), Looks: g.looks, Looked: g.looked, Reopened: g.staysOpen(), Since: g.since(),
 	}
 }
 
@@ -216,7 +210,7 @@ func (g *guard) result() Result {
 	pods := g.pods.Counts()
 	r := Result{
 		Cordon: g.view.cordon, Evicted: pods.Evicted, Deleted: pods.Deleted, Skipped: pods.Skipped, HeldBy: map[string]string{},
-		NodeGone: g.nodeGone(), Limited: g.view.limited, VolumesInUse: g.volumesLeft,
+		NodeGone: g.nodeGone(), Limited: g.view.limited,
 	}
 	for name, held := range g.pods.Left() {
 		r.Left = append(r.Left, name)
@@ -269,7 +263,7 @@ func (g *guard) scheduleEvictions(now time.Time) time.Time {
 		return g.awaitScripts(now)
 	case g.node.opts.LoadBalancers != nil:
 		g.evictFrom = now.Add(forever)
-		return g.awaitMachine(now)
+		return g.awaitBalancers(now)
 	}
 	g.delayEvictions(now, g.node.opts.LoadBalancerWait)
 	return g.evictFrom
@@ -282,7 +276,7 @@ func (g *guard) Look() { loop.Nudge(g.wantLook) }
 // in a goroutine of the loop's, and returns nil because nothing remains to be done at its end.
 func (g *guard) keepLooking(ctx context.Context) (then func()) {
 	failing, refused := kube.Failures, kube.Refusals
-	for more := true; more; {
+	for {
 		select {
 		case <-g.wantLook: // This look answers that, too.
 		default:
@@ -292,33 +286,54 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		goal, before, number := g.goal, g.memory, g.looks
 		g.loop.Unlock()
 		v := g.node.close(ctx, goal, before)
+		handled := make(chan struct{})
+		g.loop.Post(func() { g.handleLook(v, number, goal.Generation); close(handled) })
+		loop.Await(ctx, handled, forever)
+		err := v.err
+		if v.tidy != nil {
+			var node *corev1.Node
+			node, err = g.node.tidy(ctx, v, goal.patchTimeout())
+			g.loop.Post(func() { g.handleTidied(v, node, err) })
+		}
 		// Nothing shortens minPause. A call of Look ends the rest of the pause: so not even many calls make failing looks frequent.
 		pause, minPause := lookEvery, time.Second
 		switch {
-		case v.err == nil:
+		case err == nil:
 			failing, refused, minPause = kube.Failures, kube.Refusals, 0
-		case kube.Passing(v.err):
-			pause = max(failing.Step(), kube.RetryAfter(v.err))
+		case kube.Passing(err):
+			pause = max(failing.Step(), kube.RetryAfter(err))
+		case v.tidy != nil: // The label is refused. The next look tries again.
 		case !v.missing:
 			pause = refused.Step()
 		default: // The kubelet may register the Node at any moment.
 			pause = time.Second
 		}
-		handled := make(chan struct{})
-		g.loop.Post(func() { g.handleLook(v, number, goal.Generation); close(handled) })
 		minPause = min(minPause, pause)
-		more = loop.Await(ctx, handled, forever) && loop.Await(ctx, nil, minPause) && loop.Await(ctx, g.wantLook, pause-minPause)
+		if !loop.Await(ctx, nil, minPause) || !loop.Await(ctx, g.wantLook, pause-minPause) {
+			return nil
+		}
 	}
-	return nil
 }
 
-// handleLook handles the result of a look. generation is the goal's when it began. If the look changed what the agent
-// has to know, but nothing was reported, it reports GoalChanged, so that the agent gets the new state.
+// handleLook handles the result of a look. generation is the goal's when it began. If the look changed what the agent has to know, but nothing
+// was reported, it reports GoalChanged, so that the agent gets the new state.
+//
+// A look that failed proves nothing, and is repeated. Before a hard deadline it counts all the same: pods do not wait for the next look, and
+// a refusal is the answer for the generation.
 func (g *guard) handleLook(v view, number, generation int) {
-	before, looked := g.memory, g.looked
+	before, looked, hard := g.memory, g.looked, !g.goal.Hard.IsZero()
 	wasClosed, hadLooked, reported := g.closed(), g.hasLooked(), len(g.queued)
+	answered := v.err == nil || v.missing
 	g.pods.Replan()
-	g.countLook(v, number, generation)
+	if answered || v.uid != "" || hard && !kube.Passing(v.err) { // A Node that cannot be cordoned was read all the same.
+		g.lookedIn = generation
+	}
+	if answered || hard {
+		g.looked = number
+	}
+	if v.uid != "" && g.anotherThan(v.uid) { // It is a new registration. What operators wanted was about the Node before.
+		g.uncordonedIn = 0
+	}
 	switch {
 	case v.missing:
 		g.handleMissingNode(v)
@@ -342,25 +357,6 @@ func (g *guard) handleLook(v view, number, generation int) {
 	}
 }
 
-// countLook records that a look has returned. It sets lookedIn, the generation whose look is answered, and looked, for which pods wait. A
-// look that failed proves nothing, and is repeated. Before a hard deadline it counts all the same: pods do not wait for the next look, and
-// a refusal is the answer for the generation.
-func (g *guard) countLook(v view, number, generation int) {
-	answered, hard := v.err == nil || v.missing, !g.goal.Hard.IsZero()
-	switch {
-	case answered:
-		g.trouble, g.conflicts = kube.Trouble{}, 0
-	case apierrors.IsConflict(v.err):
-		g.conflicts++
-	}
-	if answered || v.uid != "" || hard && !kube.Passing(v.err) { // A Node that cannot be cordoned was read all the same.
-		g.lookedIn = generation
-	}
-	if answered || hard {
-		g.looked = number
-	}
-}
-
 // handleUncordon handles that somebody uncordoned the node. The node stays open for the present generation, even if that has begun since the
 // look. The agent knows which of the events want the node closed again, and begins the next generation for them.
 func (g *guard) handleUncordon(v view) {
@@ -377,24 +373,18 @@ func (g *guard) handleUncordon(v view) {
 // handleMissingNode handles that there is no Node: it was deleted, or the kubelet has not registered it in this boot. It reports that once.
 func (g *guard) handleMissingNode(v view) {
 	known := g.view.missing
+	g.trouble = kube.Trouble{}
 	v.uid, v.version = g.view.uid, g.view.version // nodeGone needs the UID of the Node that was there.
 	g.view = v
-	if g.nodeGone() && g.cordonDecided.IsZero() {
-		g.cordonDecided = time.Now() // No pod can be bound to it any more.
+	why := "the kubelet has not registered it yet"
+	if g.nodeGone() {
+		why = "it was deleted"
+		if g.cordonDecided.IsZero() {
+			g.cordonDecided = time.Now() // No pod can be bound to it any more.
+		}
 	}
 	if !known {
-		why := "the kubelet has not registered it yet"
-		if g.nodeGone() {
-			why = "it was deleted"
-		}
 		g.report(Progress{Kind: state.NodeMissing, Detail: why})
-	}
-}
-
-// forgetUncordon forgets that somebody has uncordoned the Node, if the one that was read now has another UID: it is a new registration.
-func (g *guard) forgetUncordon(uid types.UID) {
-	if g.anotherThan(uid) {
-		g.uncordonedIn = 0
 	}
 }
 
@@ -404,7 +394,6 @@ func (g *guard) handleNodeError(v view) {
 	if v.uid == "" { // It was not read: what is known of it stays.
 		g.view.err = v.err
 	} else {
-		g.forgetUncordon(v.uid)
 		g.view = v
 	}
 	switch passing := kube.Passing(v.err); {
@@ -421,15 +410,17 @@ func (g *guard) handleNodeError(v view) {
 // handleNode handles a Node that was read, and cordoned if that was called for.
 func (g *guard) handleNode(v view) {
 	before := g.view
-	g.forgetUncordon(v.uid)
 	another, newlyClosed := before.uid != v.uid, v.closed() && !before.closed()
-	if v.cordon == CordonSet || newlyClosed || another {
+	if v.cordon == CordonOurs && before.cordon == CordonSet && !another {
+		v.cordon = CordonSet // It was this guard.
+	}
+	if newlyClosed || another {
 		// Until now the node was open, or it is another Node: pods may have come since the last look, and what was found out before
 		// proves nothing.
 		g.epoch++
 		g.cordonDecided, g.volumesSince = time.Now(), time.Time{}
 	}
-	g.view = v.after(before)
+	g.trouble, g.view = kube.Trouble{}, v
 	if newlyClosed && !g.staysOpen() {
 		g.pods.ForgetReturns() // Pods that came back to an open node need not come back to a closed one.
 		g.pods.Rejudge()
@@ -437,58 +428,16 @@ func (g *guard) handleNode(v view) {
 	if g.cordonDecided.IsZero() && (v.closed() || g.hasLooked()) { // For a new generation, the next look decides.
 		g.cordonDecided = time.Now()
 	}
-	if cordon := g.view.cordon; (cordon != before.cordon || another) && cordon != CordonLifted { // handleUncordon reports the latter.
-		g.report(cordon.progress())
+	if (v.cordon != before.cordon || another) && v.cordon != CordonLifted { // handleUncordon reports the latter.
+		g.report(v.cordon.progress())
 	}
-	g.tidy(v)
 }
 
-// after completes a view from the one before: whether this guard has set our cordon, and whether our label is on the Node.
-func (v view) after(before view) view {
-	// A node that was open before got our cordon from this guard, even if the answer to the patch was lost.
-	setByGuard := before.cordon == CordonSet || before.cordon == CordonNone && !before.missing
-	if v.cordon == CordonOurs && before.uid == v.uid && setByGuard {
-		v.cordon = CordonSet
-	}
-	if kube.Newer(v.version, before.version) != v.version {
-		v.ours = before.ours // handleTidied knows a newer version: our label was set after this one was read.
-	}
-	return v
-}
-
-// tidy makes the patch v.tidy, which brings our other keys on the Node up to date. Nothing waits for it. If it fails, the next look tries
-// again; that look is requested soon if the failure may pass.
-func (g *guard) tidy(v view) {
-	if v.tidy == nil || g.tidying { // Nothing to do, or the patch before is under way.
-		return
-	}
-	g.tidying = true
-	timeout, pause := g.goal.patchTimeout(), g.tidyBackoff.Step()
-	g.loop.Go(func(running context.Context) func() {
-		// Keys are taken off even if the guard ends meanwhile: it may end when operators have uncordoned the node.
-		ctx, cancel := kube.Outlasting(running, timeout)
-		defer cancel()
-		node, err := g.node.patch(ctx, v.tidy)
-		for b := kube.Failures; !v.excludes && err != nil && kube.Passing(err) && !apierrors.IsConflict(err) && loop.Await(ctx, nil, b.Step()); {
-			node, err = g.node.patch(ctx, v.tidy)
-		}
-		again := err != nil && kube.Passing(err) && loop.Await(running, nil, pause)
-		return func() {
-			g.tidying = false
-			if again {
-				g.Look()
-			}
-			g.handleTidied(v, node, err)
-		}
-	})
-}
-
-// handleTidied handles the result of tidy's patch.
+// handleTidied handles the result of the patch v.tidy, which brings our other keys on the Node up to date. node is the Node after that.
 func (g *guard) handleTidied(v view, node *corev1.Node, err error) {
 	switch {
 	case err == nil:
-		g.view.version = kube.Newer(g.view.version, node.ResourceVersion)
-		g.tidyBackoff, g.tidyRefusals = kube.Failures, nil
+		g.view.version, g.view.tidy = node.ResourceVersion, nil
 		if v.excludes {
 			g.view.ours = true
 			g.report(Progress{Kind: state.NodeExcluded})
@@ -502,7 +451,7 @@ func (g *guard) handleTidied(v view, node *corev1.Node, err error) {
 // call it again; zero means after the next event.
 func (g *guard) concludeDrain(now time.Time) time.Time {
 	switch {
-	case g.drained() || !g.hasLooked() || g.view.limited || g.scripts != nil: // It is done, or nothing may be concluded yet.
+	case g.drained() || !g.hasLooked() || g.view.limited || g.scripts != nil || g.balancers != nil: // It is done, or nothing may be concluded yet.
 		return time.Time{}
 	case !g.pods.Synced() || g.pods.Counts().Left > 0 || g.cordonDecided.IsZero() || g.cordonPending():
 		return time.Time{}
@@ -510,7 +459,7 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 	if settled := g.cordonDecided.Add(settle); now.Before(settled) {
 		return settled
 	}
-	if waiting, until := g.awaitRest(now); waiting {
+	if until := g.awaitVolumes(now); g.volumes != nil {
 		return until
 	}
 	if proven, again := g.pods.Prove(g.epoch, now); !proven { // The watch may lag, so a list has to show it.

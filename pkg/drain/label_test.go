@@ -105,24 +105,6 @@ func TestLabel_IsTriedAgain(t *testing.T) {
 			}
 		})
 	}
-	run(t, "ever more slowly, and reported once", func(t *testing.T, s *apitest.Server) {
-		s.Answer("patch", pass)
-		s.Always("patch", apitest.Unavailable())
-		r := begin(t, s, opts)
-		time.Sleep(time.Minute)
-		if n, reported := count(s, "patch"), r.of(state.PodRefused); n < 20 || n > 60 || len(reported) != 1 || len(r.of(state.NodeExcluded)) != 0 {
-			t.Errorf("%d patches in a minute, reported %+v", n, reported)
-		}
-		s.Always("patch", nil)
-		r.await(state.NodeExcluded)
-		s.Answer("patch", apitest.Unavailable(), apitest.Unavailable())
-		s.ChangeNode(func(n *corev1.Node) { delete(n.Labels, drain.ExcludeLabel) })
-		removed := time.Now()
-		await(t, "that it is set again", func() bool { return len(r.of(state.NodeExcluded)) > 1 })
-		if after, reported := time.Since(removed), r.of(state.PodRefused); after > 5500*time.Millisecond || len(reported) != 2 {
-			t.Errorf("set again after %s, and reported %+v; the pauses begin again", after, reported)
-		}
-	})
 	run(t, "with every look where it is refused", func(t *testing.T, s *apitest.Server) {
 		s.Answer("patch", pass)
 		s.Always("patch", apitest.Forbidden("a webhook minds labels"))
@@ -150,7 +132,6 @@ func TestLabel_AsTheGuardEnds(t *testing.T) {
 		takes   time.Duration // at most
 		labeled bool
 	}{
-		"after failures": {true, []apitest.Answer{apitest.Unavailable(), apitest.Reset()}, nil, time.Second, false},
 		"for as long as a webhook may take by default": {true, nil, apitest.Unavailable(), 12 * time.Second, true},
 		"not where it is refused":                      {true, nil, apitest.Forbidden("a webhook minds labels"), 0, true},
 		"not to set it":                                {false, nil, apitest.Unavailable(), 0, false},

@@ -3,6 +3,7 @@ package drain_test
 import (
 	"context"
 	"fmt"
+	"github.com/nth-project/nth/pkg/evict"
 	"net/http"
 	"slices"
 	"strings"
@@ -31,7 +32,7 @@ func TestGuard_NoRequestAfterItsEnd(t *testing.T) {
 			s.Always("evict", slowly(300*time.Millisecond))
 			s.Always("list", slowly(300*time.Millisecond))
 			began, goal := time.Now(), goalWithin(true, 10*time.Second)
-			task, node := drain.NewTask(goal), drain.New(s.Client(), apitest.Node, drain.Options{VolumeWait: time.Minute, Gate: kube.NewGate(2)})
+			task, node := drain.NewTask(goal), drain.New(s.Client(), apitest.Node, drain.Options{VolumeWait: time.Minute, Options: evict.Options{Gate: kube.NewGate(2)}})
 			task.Adjust(goal)
 			ctx, cancel := context.WithTimeout(t.Context(), after)
 			node.Guard(ctx, task, func(drain.Progress) {})

@@ -113,7 +113,6 @@ type memory struct {
 	// lookedIn is the last generation in which a look has been answered, and uncordonedIn the last one in which somebody had uncordoned the
 	// node.
 	lookedIn, uncordonedIn int
-	conflicts              int // how many patches in a row have met a Node that others had written
 }
 
 // anotherThan reports whether a Node with another UID was seen before.
@@ -160,7 +159,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	if v.cordon == CordonNone {
 		goal.Claim.Writer = n.opts.Writer
 		var err error
-		node, err = n.patchToEnd(ctx, n.dropVersionAfter(cordonPatch(node, goal.Claim), before.conflicts), goal.patchTimeout())
+		node, err = n.patch(ctx, cordonPatch(node, goal.Claim), n.opts.Writer, kube.First, goal.patchTimeout())
 		if apierrors.IsInvalid(err) {
 			err = errAnotherNode // The API server says that a UID cannot be changed. The next look reads the new Node.
 		}
@@ -199,7 +198,7 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, reopened bo
 	switch {
 	case MayNotCordon(node):
 		return CordonLeft
-	case node.Spec.Unschedulable && n.isMine(node) && !n.setByOther(node) && !cordonedAfterLift(node, before):
+	case node.Spec.Unschedulable && n.isMine(node) && !n.setByOther(node):
 		return CordonOurs
 	case node.Spec.Unschedulable:
 		return CordonForeign
@@ -207,12 +206,6 @@ func (n *Node) cordonOf(node *corev1.Node, goal Goal, before memory, reopened bo
 		return CordonLifted
 	}
 	return CordonNone
-}
-
-// cordonedAfterLift reports whether the Node's cordon must be somebody else's: the guard saw at the last look that ours was lifted. It is for
-// API servers without managed fields; where there are some, setByOther knows.
-func cordonedAfterLift(node *corev1.Node, before memory) bool {
-	return before.view.cordon == CordonLifted && before.view.uid == node.UID && len(node.ManagedFields) == 0
 }
 
 // reopened reports whether somebody has uncordoned the Node since the last look. That is so if it is schedulable, and was not then. It is also so
@@ -227,25 +220,37 @@ func (n *Node) reopened(node *corev1.Node, before view) bool {
 }
 
 // tidyPatch returns the patch for what a cordon needs besides spec.unschedulable, or nil if nothing is to be changed. It sets ExcludeLabel on a
-// cordoned Node; excludes is true then. It removes that label from a Node that an operator has uncordoned (view.open), and a claim of ours
-// that is left over on a Node that another program has cordoned.
+// cordoned Node; excludes is true then. It removes that label from a Node that an operator has uncordoned (view.open).
 func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, excludes bool) {
 	value, labeled := node.Labels[ExcludeLabel]
 	metadata := asSeen(node)
 	switch {
 	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited && !v.open:
-		excludes = true
 		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
+		return map[string]any{"metadata": metadata}, true
 	case v.open && !v.unschedulable && value == n.opts.Writer:
 		metadata["labels"] = map[string]any{ExcludeLabel: nil} // The node takes pods, so it should get traffic.
-		delete(metadata, "resourceVersion")                    // It has to go even if the guard ends before it could try again after a conflict.
-	case v.cordon == CordonForeign && n.isMine(node):
-		// The claim is left over from a cordon of ours that somebody lifted before they set theirs.
-		metadata["annotations"] = map[string]any{CordonAnnotation: nil}
-	default:
-		return nil, false
+		delete(metadata, "resourceVersion")                    // tidy does not read the Node again.
+		return map[string]any{"metadata": metadata}, false
 	}
-	return map[string]any{"metadata": metadata}, excludes
+	return nil, false
+}
+
+// tidy makes the patch of tidyPatch, and returns the Node after that. A label is taken off even if ctx ends meanwhile: the guard may end when
+// operators have uncordoned the node.
+func (n *Node) tidy(ctx context.Context, v view, timeout time.Duration) (node *corev1.Node, err error) {
+	patch := func(ctx context.Context) error {
+		node, err = n.patch(ctx, v.tidy, n.labelManager(), kube.InTurn, timeout)
+		return err
+	}
+	if v.excludes {
+		err = patch(ctx)
+		return node, err
+	}
+	ctx, cancel := kube.Outlasting(ctx, timeout)
+	defer cancel()
+	err = kube.Retry(ctx, patch)
+	return node, err
 }
 
 // hasClaim reports whether there is a claim on the Node, no matter who wrote it.
@@ -379,7 +384,6 @@ type Booted func(bootID string, heartbeat time.Time) bool
 // ctx ends.
 func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, error) {
 	var result UncordonResult
-	conflicts := 0
 	err := kube.Retry(ctx, func(ctx context.Context) error {
 		node, err := n.get(ctx, kube.InTurn)
 		if kube.NotFound(err) {
@@ -397,11 +401,7 @@ func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, err
 		if booted != nil && result.LeftTo() == "" && !isReady(node, booted) {
 			return errNotReady
 		}
-		// patchToEnd: an uncordon that the API server carried out later would look to the next guard like an operator's.
-		_, err = n.patchToEnd(ctx, n.dropVersionAfter(patch, conflicts), kube.Write)
-		if apierrors.IsConflict(err) {
-			conflicts++
-		}
+		_, err = n.patch(ctx, patch, n.opts.Writer, kube.First, kube.Write)
 		return err
 	})
 	if err != nil {
@@ -438,17 +438,6 @@ func isReady(node *corev1.Node, booted Booted) bool {
 // asSeen is the metadata of a patch that applies only to the Node in the version that was read, as others may write the same keys.
 func asSeen(node *corev1.Node) map[string]any {
 	return map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion}
-}
-
-// dropVersionAfter lets a patch apply to any version of the same Node after some conflicts in a row: others may write the Node all the
-// time. It then overwrites what they have written since, such as their cordon. With Options.UID another process may act on the Node next,
-// so that a late patch must not undo its work: the patch keeps the version that was read.
-func (n *Node) dropVersionAfter(patch map[string]any, conflicts int) map[string]any {
-	const most = 3
-	if metadata, ok := patch["metadata"].(map[string]any); ok && conflicts >= most && n.opts.UID == "" {
-		delete(metadata, "resourceVersion")
-	}
-	return patch
 }
 
 // cordonPatch returns the patch that cordons a Node, and says on it for which events.
@@ -496,7 +485,7 @@ func (n *Node) rest() rest.Interface { return n.client.CoreV1().RESTClient() }
 // enter waits for a place at Options.Requests, the gate for requests for Nodes. The caller has to call leave afterwards. The requests
 // that close a node are First, so that a node is closed soon after it was first read.
 func (n *Node) enter(ctx context.Context, precedence kube.Precedence) (leave func(), err error) {
-	if n.opts.Urgent != nil && n.opts.Urgent() {
+	if urgent := n.opts.Urgent; urgent != nil && urgent() {
 		precedence = kube.Urgent
 	}
 	return n.opts.Requests.Enter(ctx, precedence)
@@ -523,20 +512,14 @@ func (n *Node) get(ctx context.Context, precedence kube.Precedence) (*corev1.Nod
 // cordon (cordonStamp).
 func (n *Node) labelManager() string { return n.opts.Writer + "-label" }
 
-// patch changes keys of ours other than the cordon, and returns the Node after that.
-func (n *Node) patch(ctx context.Context, patch map[string]any) (*corev1.Node, error) {
-	leave, err := n.enter(ctx, kube.InTurn)
+// patch changes the Node under the name of a field manager, and returns it after that. A request that was begun is not canceled with ctx: the API
+// server might still carry it out, and a later uncordon, which has to see it, would be taken for an operator's.
+func (n *Node) patch(ctx context.Context, patch map[string]any, manager string, precedence kube.Precedence, timeout time.Duration) (*corev1.Node, error) {
+	body, err := json.Marshal(patch)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encoding patch: %w", err)
 	}
-	defer leave()
-	return n.write(ctx, patch, n.labelManager())
-}
-
-// patchToEnd changes the cordon, with the writer as field manager. It is like patch, except that a request that was begun is not
-// canceled with ctx: the API server might still carry it out, and a later uncordon has to see it.
-func (n *Node) patchToEnd(ctx context.Context, patch map[string]any, timeout time.Duration) (*corev1.Node, error) {
-	leave, err := n.enter(ctx, kube.First)
+	leave, err := n.enter(ctx, precedence)
 	if err != nil {
 		return nil, err
 	}
@@ -546,15 +529,6 @@ func (n *Node) patchToEnd(ctx context.Context, patch map[string]any, timeout tim
 	}
 	ctx, cancel := kube.Outlasting(ctx, timeout)
 	defer cancel()
-	return n.write(ctx, patch, n.opts.Writer)
-}
-
-// write sends a patch of the Node under the name of that field manager, and returns the Node after it.
-func (n *Node) write(ctx context.Context, patch map[string]any, manager string) (*corev1.Node, error) {
-	body, err := json.Marshal(patch)
-	if err != nil {
-		return nil, fmt.Errorf("encoding patch: %w", err)
-	}
 	node := &corev1.Node{}
 	err = n.rest().Patch(types.MergePatchType).Resource("nodes").Name(n.name).
 		VersionedParams(&metav1.PatchOptions{FieldManager: manager}, scheme.ParameterCodec).

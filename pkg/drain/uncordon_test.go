@@ -12,7 +12,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/drain/apitest"
-	"github.com/nth-project/nth/pkg/state"
 )
 
 func TestUncordon_Waits(t *testing.T) {
@@ -259,19 +258,6 @@ func TestUncordon(t *testing.T) {
 		result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(t.Context(), nil)
 		if !s.CurrentNode().Spec.Unschedulable {
 			t.Errorf("a cordon without our annotation was lifted: %s, %v", result, err)
-		}
-	})
-	// Some API servers that stand in for others leave managedFields out.
-	run(t, "not a later cordon, without managedFields", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{})
-		s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable, n.ManagedFields = false, nil })
-		r.await(state.NodeReopened)
-		s.ChangeNode(func(n *corev1.Node) { n.Spec.Unschedulable, n.ManagedFields = true, nil })
-		time.Sleep(time.Minute)
-		r.stop()
-		result, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(t.Context(), nil)
-		if !s.CurrentNode().Spec.Unschedulable {
-			t.Errorf("operators's cordon was lifted with %q, %v", result, err)
 		}
 	})
 }

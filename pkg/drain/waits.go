@@ -3,7 +3,6 @@ package drain
 import (
 	"context"
 	"errors"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,18 +26,14 @@ var (
 
 // waiting is what a guard waits for, and has waited for. While evictions wait, evictFrom is far away: no pod waits beyond its turn.
 type waiting struct {
-	// scripts and balancers are waited for before evictions; volumes, and balancers again, when no pod is left. nil is no wait.
+	// scripts and balancers are waited for before evictions, and volumes when no pod is left. nil is no wait.
 	scripts, balancers, volumes *hold
 	// scriptsDone: the scripts have run for this drain, or their time is over.
 	scriptsDone bool
-	// volumesEpoch and balancersEpoch are those in which the last wait for them after the last pod has ended. volumesSince is when the first
-	// wait for volumes began since the last pod had gone from the closed node; zero if there was none.
-	volumesEpoch, balancersEpoch int
-	volumesSince                 time.Time
-	// volumesLeft were in use when the last wait ended.
-	volumesLeft int
-	// balancersReason is the last reason for the end of a wait for load balancers that was reported.
-	balancersReason string
+	// volumesEpoch is that in which the last wait for volumes has ended. volumesSince is when the first one began since the last pod had gone
+	// from the closed node; zero if there was none.
+	volumesEpoch int
+	volumesSince time.Time
 }
 
 // hold is one wait for a wait.Blocker. The caller of await sets until and late, and await the rest.
@@ -55,7 +50,7 @@ type hold struct {
 
 // await begins a wait for b. place is the guard's field for this wait: it has h until the wait ends, and is nil afterwards. While b waits,
 // what it still misses is reported as a Progress of kind missing. At the end, done is called once, in the loop.
-func (g *guard) await(place **hold, h *hold, b wait.Blocker, node wait.Node, missing state.TransitionKind, done func(error)) {
+func (g *guard) await(place **hold, h *hold, b wait.Blocker, missing state.TransitionKind, done func(error)) {
 	ctx, cancel := context.WithCancel(g.loop.Context())
 	h.began, *place = time.Now(), h
 	h.over = func(err error) {
@@ -66,7 +61,7 @@ func (g *guard) await(place **hold, h *hold, b wait.Blocker, node wait.Node, mis
 			done(err)
 		}
 	}
-	node.Labeled = g.node.opts.ExcludeFromLoadBalancers
+	node := wait.Node{Labeled: g.node.opts.ExcludeFromLoadBalancers, Staying: g.pods.Staying()}
 	g.loop.Go(func(context.Context) func() {
 		err := b.Wait(ctx, node, func(left string) {
 			g.loop.Post(func() {
@@ -115,7 +110,7 @@ func (g *guard) awaitScripts(now time.Time) time.Time {
 		}
 		return until
 	}
-	g.await(&g.scripts, h, g.node.opts.Scripts, wait.Node{}, "", func(err error) {
+	g.await(&g.scripts, h, g.node.opts.Scripts, "", func(err error) {
 		g.scriptsDone, g.evictFrom = true, time.Time{} // scheduleEvictions sets it.
 		if err != nil {
 			g.report(Progress{Kind: state.ScriptsFailed, Detail: err.Error()})
@@ -124,27 +119,40 @@ func (g *guard) awaitScripts(now time.Time) time.Time {
 	return h.limit(now)
 }
 
-// awaitMachine has evictions wait until load balancers are done with the machine. If that cannot be found out, they wait for LoadBalancerWait.
-// The wait takes half of the time before the deadline at most: a target may drain for longer, and disruption budgets need time as well. It
+// awaitBalancers has evictions wait until load balancers are done with the machine. If that cannot be found out, they wait for LoadBalancerWait.
+// The wait takes half of the time before the deadline at most: a target may drain for longer, and disruption budgets need time as well. A soft
+// deadline that is over does not count before a hard one. It reports why the wait ends, except if load balancers were done at once. It
 // returns when the wait ends at the latest.
-func (g *guard) awaitMachine(now time.Time) time.Time {
+func (g *guard) awaitBalancers(now time.Time) time.Time {
 	h := &hold{}
 	h.until = func(now time.Time) time.Time {
-		until, late := h.began.Add(longestDeregistration), errLate
-		if deadline := g.balancersDeadline(now); !deadline.IsZero() {
-			if half := h.began.Add(deadline.Sub(h.began) / 2); half.Before(until) {
-				until, late = half, errHalf
-			}
+		deadline, soft := g.restDeadline(now), g.goal.Soft
+		if soft.After(now) || g.goal.Hard.IsZero() && !soft.IsZero() {
+			deadline = loop.Soonest(deadline, soft.Add(-g.node.opts.Margin))
 		}
-		h.late = late
+		until := h.began.Add(longestDeregistration)
+		h.late = errLate
+		if half := h.began.Add(deadline.Sub(h.began) / 2); !deadline.IsZero() && half.Before(until) {
+			until, h.late = half, errHalf
+		}
 		return until
 	}
-	g.awaitBalancers(h, nil, func(err error) {
-		delay := time.Duration(0)
-		if err != nil && !errors.Is(err, errHalf) { // Whether load balancers are done is unknown.
-			delay = g.node.opts.LoadBalancerWait
+	g.await(&g.balancers, h, g.node.opts.LoadBalancers, state.TargetsLeft, func(err error) {
+		calledOff := errors.Is(err, errCalledOff)
+		reason := ""
+		if err != nil && !calledOff {
+			reason = err.Error()
 		}
-		g.delayEvictions(h.began, delay)
+		if h.left != "" || reason != "" {
+			g.report(Progress{Kind: state.TargetsOut, Detail: reason})
+		}
+		switch {
+		case calledOff:
+		case err != nil && !errors.Is(err, errHalf): // Whether load balancers are done is unknown.
+			g.delayEvictions(h.began, g.node.opts.LoadBalancerWait)
+		default:
+			g.delayEvictions(h.began, 0)
+		}
 	})
 	return h.limit(now)
 }
@@ -156,49 +164,6 @@ func (g *guard) delayEvictions(since time.Time, delay time.Duration) {
 	if left := time.Until(g.evictFrom); left > 0 {
 		g.report(Progress{Kind: state.EvictionsDelayed, Detail: left.Round(100 * time.Millisecond).String()})
 	}
-}
-
-// awaitBalancers waits for load balancers: for the machine, and for the pods that had these addresses. It reports why the wait ends, except
-// if load balancers were done at once, or if the reason was reported before. done is not called if the drain was called off.
-func (g *guard) awaitBalancers(h *hold, addresses []string, done func(error)) {
-	g.await(&g.balancers, h, g.node.opts.LoadBalancers, wait.Node{Addresses: addresses}, state.TargetsLeft, func(err error) {
-		reason := ""
-		if err != nil && !errors.Is(err, errCalledOff) {
-			reason = err.Error()
-		}
-		if h.left != "" || reason != "" && !kube.EqualIgnoringDigits(reason, g.balancersReason) {
-			g.balancersReason = reason
-			g.report(Progress{Kind: state.TargetsOut, Detail: reason})
-		}
-		if !errors.Is(err, errCalledOff) {
-			done(err)
-		}
-	})
-}
-
-// awaitRest waits, once no pod is left, for volumes and then for load balancers. concludeDrain calls it until waiting is false. until is when
-// the wait ends at the latest; zero is never. A machine whose node somebody uncordoned stays in its load balancers.
-func (g *guard) awaitRest(now time.Time) (waiting bool, until time.Time) {
-	if until := g.awaitVolumes(now); g.volumes != nil {
-		return true, until
-	}
-	epoch := g.epoch
-	if g.node.opts.LoadBalancers == nil || g.balancersEpoch == epoch || g.staysOpen() { // There is nothing to wait for, or it is over.
-		return false, time.Time{}
-	}
-	switch deadline := g.balancersDeadline(now); {
-	case !deadline.IsZero() && !now.Before(deadline):
-		g.balancers.end(errLate) // The node is drained before the deadline, whatever load balancers do.
-		g.balancersEpoch = epoch
-		return false, time.Time{}
-	case g.balancers == nil:
-		h := &hold{late: errLate}
-		h.until = func(now time.Time) time.Time {
-			return loop.Soonest(h.began.Add(longestDeregistration), g.balancersDeadline(now))
-		}
-		g.awaitBalancers(h, g.pods.Addresses(), func(error) { g.balancersEpoch = epoch })
-	}
-	return true, g.balancers.limit(now)
 }
 
 // awaitVolumes waits for volumes: one that stays attached keeps its pod from starting elsewhere for minutes. When an event joins, volumes are
@@ -215,20 +180,12 @@ func (g *guard) awaitVolumes(now time.Time) time.Time {
 			Node:   func(ctx context.Context) (*corev1.Node, error) { return g.node.get(ctx, kube.InTurn) },
 			Client: g.node.rest(),
 		}
-		g.await(&g.volumes, h, volumes, wait.Node{Staying: g.pods.Staying()}, state.VolumesInUse, func(err error) {
-			g.volumesEpoch, g.volumesLeft = epoch, 0
-			if err == nil {
-				return
-			}
-			if g.volumesLeft, err = strconv.Atoi(h.left); err != nil { // Their number was not found out.
-				g.volumesLeft = VolumesUnknown
-			}
-		})
+		g.await(&g.volumes, h, volumes, state.VolumesInUse, func(error) { g.volumesEpoch = epoch })
 	}
 	return g.volumes.limit(now)
 }
 
-// restDeadline is until when volumes and load balancers may be waited for; zero is for ever. It is a margin before the first event runs out of
+// restDeadline is until when volumes may be waited for; zero is for ever. It is a margin before the first event runs out of
 // time, so that the node still counts as drained for that event.
 func (g *guard) restDeadline(now time.Time) time.Time {
 	until := g.goal.Hard
@@ -237,16 +194,6 @@ func (g *guard) restDeadline(now time.Time) time.Time {
 	}
 	if !until.IsZero() {
 		until = until.Add(-g.node.opts.Margin)
-	}
-	return until
-}
-
-// balancersDeadline is until when load balancers may be waited for: as long as volumes are, but not past a soft deadline. A soft deadline that
-// is over does not count before a hard one.
-func (g *guard) balancersDeadline(now time.Time) time.Time {
-	until, soft := g.restDeadline(now), g.goal.Soft
-	if counts := soft.After(now) || g.goal.Hard.IsZero() && !soft.IsZero(); counts {
-		until = loop.Soonest(until, soft.Add(-g.node.opts.Margin))
 	}
 	return until
 }

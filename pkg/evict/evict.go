@@ -132,9 +132,7 @@ type Pods struct {
 	synced bool
 	pods   map[types.UID]*target
 	owners map[string]*owner
-	// addresses are all that pods have had that had to go.
-	addresses map[string]bool
-	counts    Counts
+	counts Counts
 
 	// The next Act plans for the pods in touched, or for all of them. wake is when to come back to the others.
 	all     bool
@@ -160,7 +158,7 @@ type Counts struct {
 func (e *Evictor) Pods(in *loop.Loop, drain Drain) *Pods {
 	return &Pods{
 		Evictor: e, loop: in, drain: drain,
-		pods: map[types.UID]*target{}, owners: map[string]*owner{}, addresses: map[string]bool{},
+		pods: map[types.UID]*target{}, owners: map[string]*owner{},
 	}
 }
 
@@ -252,17 +250,6 @@ func (p *Pods) Prove(number int, now time.Time) (proven bool, again time.Time) {
 		}
 	})
 	return false, time.Time{}
-}
-
-// Addresses returns the IP addresses by which load balancers may still know the pods that had to go, sorted.
-func (p *Pods) Addresses() []string {
-	left := maps.Clone(p.addresses)
-	for _, pod := range p.Staying() { // Pods in the host's network share the node's address.
-		for _, ip := range pod.Status.PodIPs {
-			delete(left, ip.IP)
-		}
-	}
-	return slices.Sorted(maps.Keys(left))
 }
 
 // Name is a pod's "namespace/name".
@@ -366,15 +353,6 @@ type owner struct {
 
 func (p *Pods) terms() Terms { return p.drain.Terms() }
 
-// noteAddresses remembers a pod's IP addresses for Addresses. A pod that has finished has given its addresses up.
-func (p *Pods) noteAddresses(pod *corev1.Pod) {
-	if !finished(pod) {
-		for _, ip := range pod.Status.PodIPs {
-			p.addresses[ip.IP] = true
-		}
-	}
-}
-
 // replacePods handles a complete list from the Reflector. A pod that is not in the list is gone, even if the watch has not said so.
 func (p *Pods) replacePods(all []*corev1.Pod) {
 	listed := make(map[types.UID]bool, len(all))
@@ -449,7 +427,6 @@ func (p *Pods) meet(t *target, fresh bool) {
 		}
 		return
 	}
-	p.noteAddresses(t.pod)
 	*t = target{
 		pod: t.pod, stage: waiting, metAt: now, round: round, notBefore: now.Add(rounds[round]), backoff: evictions, refused: kube.Refusals,
 		needsLook: 1,
@@ -476,7 +453,6 @@ func (p *Pods) meet(t *target, fresh bool) {
 // A request that has been sent is not canceled: before the API server removes a pod without a grace, it writes that the pod is
 // terminating, and if the client goes away in between, the pod stays so for ever.
 func (p *Pods) follow(t *target) {
-	p.noteAddresses(t.pod)
 	p.touched = append(p.touched, t)
 	switch {
 	case t.pod.DeletionTimestamp == nil: // It is not terminating yet.

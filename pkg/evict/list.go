@@ -52,7 +52,7 @@ func strip(pod *corev1.Pod) *corev1.Pod {
 			NodeName: pod.Spec.NodeName, PriorityClassName: pod.Spec.PriorityClassName,
 			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds, Volumes: someVolumes(pod.Spec.Volumes),
 		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: slices.Clone(pod.Status.PodIPs[:min(len(pod.Status.PodIPs), 2)])},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase},
 	}
 	for _, key := range []string{Annotation, karpenterAnnotation, autoscalerAnnotation, corev1.MirrorPodAnnotationKey} { // kubectl's filters read the last one.
 		if value, ok := pod.Annotations[key]; ok {

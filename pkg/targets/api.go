@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -108,9 +107,8 @@ func (s *service) groups(ctx context.Context, named []string) ([]*group, error) 
 			return nil, role.Explain(describeGroups, 2*answerLimit, err)
 		}
 		for _, g := range page.TargetGroups {
-			machines, pods := g.TargetType == types.TargetTypeEnumInstance, g.TargetType == types.TargetTypeEnumIp
-			if (s.vpc == "" || aws.ToString(g.VpcId) == s.vpc) && (machines || pods) {
-				found = append(found, &group{arn: aws.ToString(g.TargetGroupArn), pods: pods, seen: time.Now()})
+			if (s.vpc == "" || aws.ToString(g.VpcId) == s.vpc) && g.TargetType == types.TargetTypeEnumInstance {
+				found = append(found, &group{arn: aws.ToString(g.TargetGroupArn), seen: time.Now()})
 			}
 		}
 	}
@@ -120,15 +118,15 @@ func (s *service) groups(ctx context.Context, named []string) ([]*group, error) 
 	return found, nil
 }
 
-// look asks about groups, a few at once, and sets what is known of each. It looks for targets that are the machine, or have one of the
-// addresses, and may still get requests. If the service throttles, or the machine has no role, the remaining groups are not asked about: the
+// look asks about groups, a few at once, and sets what is known of each. It looks for targets that are the machine and may still get
+// requests. If the service throttles, or the machine has no role, the remaining groups are not asked about: the
 // error concerns all.
-func (s *service) look(ctx context.Context, groups []*group, addresses map[netip.Addr]bool) error {
+func (s *service) look(ctx context.Context, groups []*group) error {
 	asking, ctx := errgroup.WithContext(ctx)
 	asking.SetLimit(atOnce)
 	for _, g := range groups {
 		asking.Go(func() error {
-			found, err := s.health(ctx, g.arn, addresses)
+			found, err := s.health(ctx, g.arn)
 			if role.Throttled(err) || errors.Is(err, role.ErrNoRole) {
 				return err
 			}
@@ -141,9 +139,8 @@ func (s *service) look(ctx context.Context, groups []*group, addresses map[netip
 	return asking.Wait()
 }
 
-// health returns the targets of a group that are the machine, or have one of the addresses, and may still get requests. Those with the same
-// state are one entry. It asks for all targets of the group: a request for single ones would have to name their ports.
-func (s *service) health(ctx context.Context, arn string, addresses map[netip.Addr]bool) ([]left, error) {
+// health returns the targets of a group that are the machine and may still get requests. Those with the same state are one entry. It asks for all targets of the group: a request for single ones would have to name their ports.
+func (s *service) health(ctx context.Context, arn string) ([]left, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	out, err := s.sdk.DescribeTargetHealth(ctx, &elasticloadbalancingv2.DescribeTargetHealthInput{TargetGroupArn: &arn})
@@ -152,18 +149,14 @@ func (s *service) health(ctx context.Context, arn string, addresses map[netip.Ad
 	}
 	var found []left
 	for _, d := range out.TargetHealthDescriptions {
-		if d.Target == nil || d.TargetHealth == nil || d.TargetHealth.State == types.TargetHealthStateEnumUnused {
+		if d.Target == nil || d.TargetHealth == nil || d.TargetHealth.State == types.TargetHealthStateEnumUnused || aws.ToString(d.Target.Id) != s.instance {
 			continue // An unused target gets no requests.
 		}
-		one := left{group: name(arn), state: d.TargetHealth.State, count: 1, machine: aws.ToString(d.Target.Id) == s.instance}
+		one := left{group: name(arn), state: d.TargetHealth.State, count: 1}
 		if one.state == types.TargetHealthStateEnumUnhealthyDraining {
 			one.state = types.TargetHealthStateEnumDraining // Nothing here distinguishes the two.
 		}
-		address, err := netip.ParseAddr(aws.ToString(d.Target.Id))
-		if !one.machine && (err != nil || !addresses[address.Unmap()]) {
-			continue // It is the target of another machine.
-		}
-		if i := slices.IndexFunc(found, func(l left) bool { return l.state == one.state && l.machine == one.machine }); i >= 0 {
+		if i := slices.IndexFunc(found, func(l left) bool { return l.state == one.state }); i >= 0 {
 			found[i].count++
 		} else {
 			found = append(found, one)

@@ -1,9 +1,9 @@
-// Package targets waits until load balancers are done with this machine: until neither the machine nor a pod that was on it is a target
-// of a target group of Elastic Load Balancing (version 2). Newcomers begin with Targets.Wait.
+// Package targets waits until load balancers are done with this machine: until it is no target of a target group of Elastic Load Balancing
+// (version 2). Newcomers begin with Targets.Wait.
 //
 // It only looks, with one permission of the instance's own role, and deregisters nothing. That is done by the program that has registered the
-// target, such as the AWS Load Balancer Controller, when the Node gets its label or the pod has gone. In a target group of the type
-// "instance" the machine itself is a target, by its instance ID; in one of the type "ip" pods are, by their addresses.
+// machine, such as the AWS Load Balancer Controller, when the Node gets its label. In a target group of the type "ip" pods are targets, by
+// their addresses; these are not looked at.
 //
 // A wait ends early if nothing can be learned: at once if IAM refuses, and after patience if the service does not answer.
 package targets
@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -39,7 +38,7 @@ type Options struct {
 	Metadata role.Metadata
 }
 
-// Targets looks for this machine and its pods in target groups. It remembers nothing from one wait to the next.
+// Targets looks for this machine in target groups. It remembers nothing from one wait to the next.
 type Targets struct{ opts Options }
 
 // New returns a Targets that has asked nothing yet.
@@ -55,8 +54,7 @@ const (
 
 // group is a target group, and what is known of it.
 type group struct {
-	arn  string
-	pods bool // its targets are known to be addresses
+	arn string
 	// left are the targets that are waited for, as of the last good look. seen is the time of that look, or else when the group was found.
 	left   []left
 	seen   time.Time
@@ -64,12 +62,11 @@ type group struct {
 	err    error // why the last look failed; nil if it succeeded
 }
 
-// left are those targets of a group that are waited for and have the same state. They are this machine, or pods that were on it.
+// left are those ports of this machine in a group that are waited for and have the same state.
 type left struct {
-	group   string
-	state   types.TargetHealthStateEnum
-	count   int
-	machine bool // it is the machine itself, and not a pod
+	group string
+	state types.TargetHealthStateEnum
+	count int
 }
 
 // String returns a message such as "2 targets are still draining in tg/web".
@@ -92,8 +89,8 @@ type watch struct {
 	failed  []*group  // those that were given up
 }
 
-// Wait implements wait.Blocker. It returns nil once neither the machine nor a target with one of the node's addresses is in a target group. An
-// error says why it waits no longer: ctx has ended, a group could not be looked at, or no controller deregisters the targets. A failure to look
+// Wait implements wait.Blocker. It returns nil once the machine is in none of the target groups. An error says why it waits no longer: ctx has
+// ended, a group could not be looked at, or no controller deregisters the machine. A failure to look
 // at one group does not end the wait for the others. Wait calls report with what it waits for, when that changes.
 func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left string)) error {
 	w, reported := watch{opts: t.opts, node: node, began: time.Now(), seen: time.Now()}, ""
@@ -120,17 +117,14 @@ func (t *Targets) Wait(ctx context.Context, node wait.Node, report func(left str
 	}
 }
 
-// find finds the groups that are waited for. Groups that have only pods are left out if no pod is waited for.
+// find finds the groups that are waited for.
 func (w *watch) find(ctx context.Context) (err error) {
 	if w.service == nil {
 		if w.service, err = newService(ctx, w.opts); err != nil {
 			return err
 		}
 	}
-	groups, err := w.service.groups(ctx, w.opts.Groups)
-	if err == nil {
-		w.open = slices.DeleteFunc(groups, func(g *group) bool { return g.pods && len(w.node.Addresses) == 0 })
-	}
+	w.open, err = w.service.groups(ctx, w.opts.Groups)
 	return err
 }
 
@@ -142,7 +136,7 @@ func (w *watch) look(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := w.service.look(ctx, w.open, addresses(w.node.Addresses)); err != nil {
+	if err := w.service.look(ctx, w.open); err != nil {
 		return err
 	}
 	w.seen = time.Now()
@@ -174,9 +168,8 @@ func (w *watch) judge() (done bool, left string, why error) {
 	for _, g := range w.open {
 		unknown = unknown || !g.looked
 		for _, l := range g.left {
-			stays := l.machine && !w.node.Labeled
-			if l.state != types.TargetHealthStateEnumDraining && (late || stays) {
-				stuck, unlabeled = append(stuck, l.String()), unlabeled || stays
+			if l.state != types.TargetHealthStateEnumDraining && (late || !w.node.Labeled) {
+				stuck, unlabeled = append(stuck, l.String()), unlabeled || !w.node.Labeled
 			} else {
 				waiting = append(waiting, l.String())
 			}
@@ -208,17 +201,6 @@ func (w *watch) failure() error {
 	return fmt.Errorf("%s: %w", name(first.arn), first.err)
 }
 
-// addresses parses addresses, and leaves out what is not one.
-func addresses(texts []string) map[netip.Addr]bool {
-	all := map[netip.Addr]bool{}
-	for _, text := range texts {
-		if address, err := netip.ParseAddr(text); err == nil {
-			all[address.Unmap()] = true
-		}
-	}
-	return all
-}
-
 // Found is the result of Check for one target group.
 type Found struct {
 	// Group is its name, as in "tg/web", and Text the machine's state in it, in words.
@@ -227,13 +209,13 @@ type Found struct {
 	Err error
 }
 
-// Check looks once at each target group, and only for the machine itself; "nth check" calls it. The error says why no group could be looked at.
+// Check looks once at each target group; "nth check" calls it. The error says why no group could be looked at.
 func (t *Targets) Check(ctx context.Context) ([]Found, error) {
 	w := watch{opts: t.opts}
 	if err := w.find(ctx); err != nil {
 		return nil, err
 	}
-	if err := w.service.look(ctx, w.open, nil); err != nil {
+	if err := w.service.look(ctx, w.open); err != nil {
 		return nil, err
 	}
 	all := make([]Found, len(w.open))

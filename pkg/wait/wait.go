@@ -27,8 +27,6 @@ type Blocker interface {
 type Node struct {
 	// Labeled: the Node asks to be taken out of load balancers.
 	Labeled bool
-	// Addresses are those of the pods that had to go; none before evictions.
-	Addresses []string
 	// Staying are the pods that need not go.
 	Staying []*corev1.Pod
 }

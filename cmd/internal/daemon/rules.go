@@ -69,15 +69,13 @@ const volumeWait = 20 * time.Second
 
 // DrainOptions returns how a node is drained.
 func DrainOptions(c config.Drain) drain.Options {
-	return drain.Options{
+	o := drain.Options{
 		ScriptsWait:              c.ScriptsWait,
-		Margin:                   c.Margin,
-		GracePeriod:              c.PodGracePeriod,
-		ProtectEmptyDir:          c.ProtectEmptyDir,
-		ProtectUnmanaged:         c.ProtectUnmanaged,
-		RespectDoNotDisrupt:      c.RespectDoNotDisrupt,
 		ExcludeFromLoadBalancers: c.LoadBalancerWait > 0,
 		LoadBalancerWait:         c.LoadBalancerWait,
 		VolumeWait:               volumeWait,
 	}
+	o.Margin, o.GracePeriod, o.RespectDoNotDisrupt = c.Margin, c.PodGracePeriod, c.RespectDoNotDisrupt
+	o.ProtectEmptyDir, o.ProtectUnmanaged = c.ProtectEmptyDir, c.ProtectUnmanaged
+	return o
 }

@@ -3,6 +3,7 @@ package simulation_test
 import (
 	"context"
 	"fmt"
+	"github.com/nth-project/nth/pkg/evict"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -87,7 +88,7 @@ func newWorld(t testing.TB, dir string, seed uint64) *world {
 	w := &world{
 		dir: dir, start: time.Now(), booted: time.Now(), verdicts: map[invariant]int{}, random: rand.New(rand.NewPCG(seed, 1)),
 		rules: defaults(), ruleSet: map[event.Kind]time.Time{}, documents: map[event.Kind]*document{},
-		boot: 1, options: drain.Options{Margin: 5 * time.Second},
+		boot: 1, options: drain.Options{Options: evict.Options{Margin: 5 * time.Second}},
 	}
 	w.server = apitest.New(outlet{TB: t, world: w})
 	w.cluster.init()
