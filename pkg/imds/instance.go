@@ -83,7 +83,7 @@ type Instance struct {
 
 // Instance requests the machine's description, one document for each field. It returns what it could read, and the errors of the other
 // documents, joined. The field of a document that EC2 does not have stays empty, without an error. If the service hangs, Instance takes
-// onceLimit for each document, or until ctx ends.
+// 10 s for each document, or until ctx ends.
 func (s *Source) Instance(ctx context.Context) (Instance, error) {
 	var i Instance
 	reader := s.newReader()

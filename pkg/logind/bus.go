@@ -37,14 +37,9 @@ type conn struct {
 	end   context.CancelCauseFunc
 }
 
-// options of a connection.
-type options struct {
-	withFiles bool            // an answer with a file descriptor is expected
-	signals   chan<- struct{} // a signal wakes its receiver; nil if nobody waits for signals
-}
-
-// bus connects to the host's system bus. The connection lasts until ctx ends or its close is called.
-func (h Host) bus(ctx context.Context, o options) (*conn, error) {
+// bus connects to the host's system bus. The connection lasts until ctx ends or its close is called. A signal wakes the receiver of signals, which
+// is nil if nobody waits for signals.
+func (h Host) bus(ctx context.Context, signals chan<- struct{}) (*conn, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer time.AfterFunc(callTimeout, func() { end(context.DeadlineExceeded) }).Stop() // This bounds bus, not the connection.
 	dialed, err := new(net.Dialer).DialContext(ctx, "unix", filepath.Join("/", string(h), "run/dbus/system_bus_socket"))
@@ -52,7 +47,7 @@ func (h Host) bus(ctx context.Context, o options) (*conn, error) {
 		end(nil)
 		return nil, fmt.Errorf("connecting to the system bus: %w", err)
 	}
-	guard := newGuard(dialed.(*net.UnixConn), o.withFiles, o.signals) // What "unix" dials is one.
+	guard := &guard{socket: dialed.(*net.UnixConn), files: make(chan *os.File, 1), signals: signals} // What "unix" dials is one.
 	c, err := dbus.NewConn(guard, dbus.WithContext(ctx))
 	if err == nil {
 		err = c.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Getuid()))})
@@ -173,9 +168,9 @@ func fromMicroseconds(usec uint64) time.Duration {
 }
 
 // inhibit takes an inhibitor lock. what is logind's name for it, such as shutdownLock; mode is "delay" or "block". Closing the file releases
-// the lock. The call has its own connection, as only a connection with file descriptors can receive the file.
+// the lock. The call has its own connection, whose only file is the lock.
 func (h Host) inhibit(ctx context.Context, what, mode string) (*os.File, error) {
-	c, err := h.bus(ctx, options{withFiles: true})
+	c, err := h.bus(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +204,7 @@ type Settings struct {
 
 // Settings asks logind for its settings, and who holds the power key.
 func (h Host) Settings(ctx context.Context) (Settings, error) {
-	c, err := h.bus(ctx, options{})
+	c, err := h.bus(ctx, nil)
 	if err != nil {
 		return Settings{}, err
 	}

@@ -1,7 +1,6 @@
 package logind
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
@@ -21,14 +20,12 @@ import (
 //
 // The guard drops a signal unread, and wakes the source, which then asks logind what has changed.
 type guard struct {
-	socket    *net.UnixConn
-	input     io.Reader       // reads the socket
-	withFiles bool            // the bus is asked to pass file descriptors with messages
-	received  []*os.File      // the descriptors that came with the message that is being read
-	files     chan *os.File   // a descriptor that came with an answer, until file fetches it
-	begun     bool            // the authentication is over: from now on, the other side sends messages
-	answer    []byte          // what godbus has not yet read of an answer
-	signals   chan<- struct{} // a signal wakes its receiver; nil if nobody waits for signals
+	socket   *net.UnixConn
+	received []*os.File      // the descriptors that came with the message that is being read
+	files    chan *os.File   // a descriptor that came with an answer, until file fetches it; has room for one
+	begun    bool            // the authentication is over: from now on, the other side sends messages
+	answer   []byte          // what godbus has not yet read of an answer
+	signals  chan<- struct{} // a signal wakes its receiver; nil if nobody waits for signals
 }
 
 // The fixed part of each message: 16 bytes, with the byte order, the type, and the lengths of the body and of the header's fields.
@@ -42,17 +39,6 @@ const (
 // errNoDBus is the error of a message that does not begin as D-Bus has it.
 var errNoDBus = errors.New("the other side does not speak D-Bus")
 
-// newGuard returns a guard of a socket. With withFiles, the guard asks the bus to pass file descriptors with messages, and keeps the
-// descriptor of an answer for file. A D-Bus signal wakes the receiver of signals.
-func newGuard(socket *net.UnixConn, withFiles bool, signals chan<- struct{}) *guard {
-	g := &guard{socket: socket, withFiles: withFiles, files: make(chan *os.File, 1), signals: signals}
-	g.input = receiver{g} // not buffered: a read ahead would mix up which descriptors belong to which message
-	if !withFiles {
-		g.input = bufio.NewReader(socket)
-	}
-	return g
-}
-
 // Close implements io.Closer.
 func (g *guard) Close() error { return g.socket.Close() }
 
@@ -60,10 +46,8 @@ func (g *guard) Close() error { return g.socket.Close() }
 // moment at which the bus can be asked to pass file descriptors.
 func (g *guard) Write(p []byte) (int, error) {
 	if !g.begun && bytes.Equal(p, []byte("BEGIN\r\n")) {
-		if g.withFiles {
-			if err := g.negotiate(); err != nil {
-				return 0, err
-			}
+		if err := g.negotiate(); err != nil {
+			return 0, err
 		}
 		g.begun = true
 	}
@@ -78,7 +62,7 @@ func (g *guard) negotiate() error {
 		return err
 	}
 	line := make([]byte, len(agreed))
-	if _, err := io.ReadFull(g.input, line); err != nil {
+	if _, err := io.ReadFull(receiver{g}, line); err != nil {
 		return err
 	}
 	if string(line) != agreed {
@@ -90,7 +74,7 @@ func (g *guard) negotiate() error {
 // Read implements io.Reader: godbus reads the authentication and then answers here, and never sees another message.
 func (g *guard) Read(p []byte) (int, error) {
 	if !g.begun {
-		return g.input.Read(p)
+		return receiver{g}.Read(p)
 	}
 	for len(g.answer) == 0 {
 		if err := g.next(); err != nil {
@@ -106,7 +90,7 @@ func (g *guard) Read(p []byte) (int, error) {
 func (g *guard) next() error {
 	defer g.closeFiles()
 	message := make([]byte, fixedPart)
-	if _, err := io.ReadFull(g.input, message); err != nil {
+	if _, err := io.ReadFull(receiver{g}, message); err != nil {
 		return err
 	}
 	var order binary.ByteOrder = binary.LittleEndian
@@ -125,11 +109,11 @@ func (g *guard) next() error {
 		if kind == dbus.TypeSignal {
 			loop.Nudge(g.signals)
 		}
-		_, err := io.CopyN(io.Discard, g.input, rest)
+		_, err := io.CopyN(io.Discard, receiver{g}, rest)
 		return err
 	}
 	message = append(message, make([]byte, rest)...)
-	if _, err := io.ReadFull(g.input, message[fixedPart:]); err != nil {
+	if _, err := io.ReadFull(receiver{g}, message[fixedPart:]); err != nil {
 		return err
 	}
 	if len(g.received) > 0 {
@@ -161,7 +145,7 @@ func (g *guard) file() *os.File {
 	}
 }
 
-// receiver reads a guard's socket, and puts the file descriptors that come with the bytes into the guard's received.
+// receiver reads a guard's socket without a buffer: a read ahead would mix up which descriptors belong to which message. It puts the file descriptors that come with the bytes into the guard's received.
 type receiver struct{ *guard }
 
 // Read implements io.Reader.

@@ -71,31 +71,30 @@ func (s *Source) ListenToKey(listening bool) {
 // Pressed says that the power key was pressed, and when; powerkey.Keys calls it. A press counts only while nth holds the lock on the key:
 // otherwise logind answers it. Further presses are ignored until the first one is answered or called off.
 func (s *Source) Pressed(at time.Time) {
-	s.mu.Lock()
-	counts := s.key.lock != nil && s.press.at.IsZero()
-	if counts {
-		s.press = press{at: at}
-	}
-	s.mu.Unlock()
-	if counts {
-		s.announcePress(at)
-	}
+	const resumed = false
+	s.beginPress(at, resumed)
 }
 
 // resume continues with the press that an earlier process of nth was answering. That process has left a schedule with logind: power off at
 // scheduled, which is PowerOffGrant after the press. The wall clock may have been set since, so resume takes the press to be at most
 // PowerOffGrant ago.
 func (s *Source) resume(scheduled time.Time) {
-	// What is left of the grant is taken for 0 to PowerOffGrant, whatever the clock says.
-	at := time.Now().Add(min(max(time.Until(scheduled), 0), PowerOffGrant) - PowerOffGrant)
+	const resumed = true
+	s.beginPress(time.Now().Add(min(max(time.Until(scheduled), 0), PowerOffGrant)-PowerOffGrant), resumed)
+}
+
+// beginPress announces the shutdown for which the power key was pressed, and wakes answerKey. The deadline is that of EC2 (PowerOffGrant), not of
+// logind.
+func (s *Source) beginPress(at time.Time, resumed bool) {
 	s.mu.Lock()
-	resumes := s.opts.Key != nil && s.press.at.IsZero() // nth may answer the key, and this process is not answering a press yet.
-	if resumes {
+	counts := s.opts.Key != nil && (resumed || s.key.lock != nil) && s.press.at.IsZero()
+	if counts {
 		s.press = press{at: at}
 	}
 	s.mu.Unlock()
-	if resumes {
-		s.announcePress(at)
+	if counts {
+		s.Stopping(max(time.Until(at.Add(s.opts.within(PowerOffGrant))), 0))
+		loop.Nudge(s.moved)
 	}
 }
 
@@ -104,13 +103,6 @@ func (s *Source) answering() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.press.at.IsZero()
-}
-
-// announcePress announces the shutdown for which the power key was pressed, and wakes answerKey. The deadline is that of EC2 (PowerOffGrant),
-// not of logind.
-func (s *Source) announcePress(at time.Time) {
-	s.Stopping(max(time.Until(at.Add(s.opts.within(PowerOffGrant))), 0))
-	loop.Nudge(s.moved)
 }
 
 // holdKey takes or releases the block lock with which nth answers the power key instead of logind, and reports each change to
@@ -193,7 +185,7 @@ func (s *Source) answer(ctx context.Context) (again bool) {
 // once in pressTick.
 func (s *Source) bringDown(ctx context.Context, p press) error {
 	var m manager
-	c, err := s.opts.Host.bus(ctx, options{})
+	c, err := s.opts.Host.bus(ctx, nil)
 	if err == nil {
 		defer c.close()
 		m, err = c.manager(ctx)

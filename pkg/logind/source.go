@@ -135,7 +135,7 @@ var errLost = errors.New("the connection to the system bus was lost")
 // session connects to the bus, and looks at what logind says after each signal and at lookInterval, until the connection is lost or ctx ends.
 // answered is true if logind has answered at least once. err is never nil.
 func (s *Source) session(ctx context.Context) (answered bool, err error) {
-	c, err := s.opts.Host.bus(ctx, options{signals: s.wake})
+	c, err := s.opts.Host.bus(ctx, s.wake)
 	if err != nil {
 		return false, err
 	}
