@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -139,26 +137,19 @@ func (c *check) credentials(ctx context.Context, cfg config.Queue) (account aws.
 	return account, true
 }
 
-// services checks the rights in EC2 and, if the settings need them, in Auto Scaling. It also checks whether instances without a Node can be
-// attributed to a cluster.
+// services checks the rights in EC2 and, if the settings need them, in Auto Scaling, for the group of a Node.
 func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Config, nodes fleet.NodeCount) {
 	catalog := ec2.New(ec2.Options{AWS: account, Tag: cfg.Fleet.ManagedTag})
 	const needed, optional = true, false
 	must, may := catalog.Rights()
 	c.Rights(ctx, "right", needed, must)
 	c.Rights(ctx, "right", optional, may)
-	group := "" // that of a Node's instance; "" if none is known
-	if len(nodes.Instances) > 0 {
-		if groups, clusters, err := catalog.Marks(ctx, nodes.Instances); err == nil { // Missing rights have been reported.
-			c.owner(cfg.Fleet, clusters)
-			group = strings.Join(groups[:min(len(groups), 1)], "")
-		}
-	}
 	hooks := hookSettings(cfg)
 	if !hooks.Complete && !cfg.Fleet.CompleteLaunches {
 		c.OK("hook", "lifecycle hooks are disabled by configuration: events.asg-termination, fleet.complete_launches")
 		return
 	}
+	group := catalog.GroupOf(ctx, nodes.Instances)
 	if group == "" {
 		c.OK("hook", "not tried: no Node is known whose instance is in an Auto Scaling group")
 		return
@@ -174,27 +165,14 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 	}
 }
 
-// owner checks whether instances without a Node can be attributed to a cluster by their tags. names are the clusters in the tags of instances
-// that have a Node.
-func (c *check) owner(settings config.Fleet, names []string) {
-	own := clusterOf(settings)
-	if slices.Contains(names, own) {
-		c.OK("cluster", "its instances have the tag %s%s", ec2.ClusterTag, own)
-		return
-	}
-	c.Warn("cluster", "fleet.cluster is %q, and the tags %sNAME of its Nodes' instances name %q: the cluster of an instance without a Node is unknown",
-		own, ec2.ClusterTag, names)
-}
-
-// completed reports which of a group's hooks for launches, or else for terminations, nth-queue would complete. It reports nothing about a group
-// without hooks for launches, which is usual.
+// completed reports which of a group's hooks for launches, or else for terminations, nth-queue would complete.
 func (c *check) completed(ctx context.Context, client *asg.HookClient, group string, launch bool) {
 	switch finding, completes, err := client.Explain(ctx, group, launch); {
 	case err != nil:
 		c.Warn("hook", "%s", err)
-	case completes:
+	case completes, launch: // Most groups have no hook for launches.
 		c.OK("hook", "%s", finding)
-	case finding != "":
+	default:
 		c.Warn("hook", "%s", finding)
 	}
 }

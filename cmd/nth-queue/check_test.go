@@ -13,7 +13,6 @@ import (
 
 	queue "github.com/nth-project/nth/cmd/nth-queue"
 	"github.com/nth-project/nth/pkg/asg/asgtest"
-	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/pkg/sqs/sqstest"
 )
@@ -184,27 +183,5 @@ func TestCheck_EndsWith78ForSettingsThatCannotRun(t *testing.T) {
 				t.Errorf("%v: status %d, want 78:\n%s", command, status, &out)
 			}
 		}
-	}
-}
-
-func TestCheck_SaysWhetherTheClustersNameIsKnown(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		settings config.Fleet
-		names    []string
-		want     string
-	}{
-		"by the settings":               {config.Fleet{Cluster: "till"}, []string{"shop", "till"}, `ok    cluster     its instances have the tag kubernetes\.io/cluster/till`},
-		"by the tag of what is managed": {config.Fleet{ManagedTag: "kubernetes.io/cluster/shop"}, []string{"shop"}, `ok    cluster .*/shop`},
-		"the settings say another":      {config.Fleet{Cluster: "slip"}, []string{"shop"}, `warn  cluster     fleet.cluster is "slip", and the tags kubernetes\.io/cluster/NAME of its Nodes' instances name \["shop"\]: .*`},
-		"nothing says it":               {config.Fleet{ManagedTag: "managed"}, nil, `warn  cluster .* name \[\]: .*`},
-		"the settings do not say it":    {config.Fleet{}, []string{"shop", "till"}, `warn  cluster     fleet.cluster is "", .* name \["shop" "till"\]: .*`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var said bytes.Buffer
-			queue.CheckOwner(&said, row.settings, row.names...)
-			mustSay(t, said.String(), row.want)
-		})
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/nth-project/nth/cmd/internal/checks"
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/agent"
@@ -65,11 +64,6 @@ func ShowAndBeat(ctx context.Context, messages *sqs.Queue, manager Manager, log 
 // Run runs nth-queue, as the process does.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return cli.Run(ctx, nthQueue(), args, stdout, stderr, daemon.Complain("nth-queue"))
-}
-
-// CheckOwner is what "check" says of the cluster's name, where its Nodes' instances are tagged with those.
-func CheckOwner(to io.Writer, settings config.Fleet, names ...string) {
-	(&check{checks.For("nth-queue", to, false)}).owner(settings, names)
 }
 
 // Probes answers for an nth-queue with that identity that reads these messages and stands so.

@@ -183,14 +183,11 @@ func leftAlone(s fleet.Status) string {
 	return text.Count(s.LeftAlone, "node") + " left alone; "
 }
 
-// setReceiving sets why the queue cannot be read; nil if it can.
+// setReceiving sets why the queue cannot be read, from now on; nil if it can.
 func (b *statusReporter) setReceiving(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case err == nil:
-		b.trouble = ""
-	case b.trouble == "":
+	if b.trouble = ""; err != nil {
 		b.trouble, b.since = err.Error(), time.Now()
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -116,23 +115,13 @@ func logMessages(log *logrus.Entry) func(sqs.Report) {
 	}
 }
 
-// logReceiving returns a function for sqs.Options.Trouble. It passes each result on to report, and logs the first error of an outage and the
-// recovery from it.
+// logReceiving returns a function for sqs.Options.Trouble. It passes each result on to report, and logs it.
 func logReceiving(log *logrus.Entry, report func(error)) func(error) {
-	last := "" // the error that was logged; "" if receiving works
-	var mu sync.Mutex
 	return func(err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		report(err)
-		if err == nil {
-			last = ""
+		if report(err); err == nil {
 			log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("receiving from the queue again")
-			return
-		}
-		if text := err.Error(); last == "" {
-			last = text
-			log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Warnf("cannot receive from the queue: %s; retrying", text)
+		} else {
+			log.WithField(systemd.FieldMessageID, systemd.SourceTrouble).Warnf("cannot receive from the queue: %s; retrying", err)
 		}
 	}
 }

@@ -164,24 +164,21 @@ func ids(instances []Instance) []string {
 	return all
 }
 
-// Marks returns the Auto Scaling groups of instances, and the clusters in their tags, each sorted and without duplicates. A sample is enough
-// for its callers, so Marks looks only at the first maxBatch of the IDs.
-func (c *Catalog) Marks(ctx context.Context, ids []string) (groups, clusters []string, err error) {
+// GroupOf returns the Auto Scaling group of one of these instances, for "nth-queue check"; empty if none is in one, or EC2 does not say. It looks
+// only at the first maxBatch of the IDs.
+func (c *Catalog) GroupOf(ctx context.Context, ids []string) string {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	found, err := c.list(ctx, "instance-id", ids[:min(len(ids), maxBatch)])
-	if err != nil {
-		return nil, nil, fmt.Errorf("asking EC2 for the tags of instances: %w", err)
+	if len(ids) == 0 {
+		return ""
 	}
+	found, _ := c.list(ctx, "instance-id", ids[:min(len(ids), maxBatch)]) // Missing rights are reported by those.
 	for _, i := range found {
 		if i.Group != "" {
-			groups = append(groups, i.Group)
+			return i.Group
 		}
-		clusters = append(clusters, i.Clusters...)
 	}
-	slices.Sort(groups)
-	slices.Sort(clusters)
-	return slices.Compact(groups), slices.Compact(clusters), nil
+	return ""
 }
 
 // filtered returns a batcher that looks up instances by one of EC2's filters. key returns the value of an instance that the filter compares: by

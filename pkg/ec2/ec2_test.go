@@ -287,21 +287,13 @@ func TestCatalog_FindsInstancesByWhatTheyHave(t *testing.T) {
 	})
 }
 
-func TestMarks_AreTheGroupsAndClusters(t *testing.T) {
+func TestGroupOf_IsThatOfOneInstance(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, r *region) {
-		both := inGroup("workers")
-		both["kubernetes.io/cluster/shop"] = "owned"
-		r.ec2.Add(
-			ec2test.Instance{ID: "i-1", State: "running"}, ec2test.Instance{ID: "i-2", State: "running", Tags: both},
-			ec2test.Instance{ID: "i-3", State: "running", Tags: both}, ec2test.Instance{ID: "i-4", State: "running", Tags: inGroup("others")},
-		)
-		for want, ids := range map[string][]string{
-			"[] []": {"i-1"}, "[workers] [shop]": {"i-1", "i-2", "i-3"}, "[others workers] [shop]": {"i-2", "i-4"},
-		} {
-			groups, clusters, err := r.catalog("").Marks(t.Context(), ids)
-			if got := fmt.Sprint(groups, clusters); got != want || err != nil {
-				t.Errorf("%v are in %s (%v), want %s", ids, got, err, want)
+		r.ec2.Add(ec2test.Instance{ID: "i-1", State: "running"}, ec2test.Instance{ID: "i-2", State: "running", Tags: inGroup("workers")})
+		for want, ids := range map[string][]string{"": {"i-1"}, "workers": {"i-1", "i-2"}} {
+			if got := r.catalog("").GroupOf(t.Context(), ids); got != want {
+				t.Errorf("%v are in %q, want %q", ids, got, want)
 			}
 		}
 	})

@@ -115,17 +115,16 @@ func (q *Queue) request(ctx context.Context) ([]types.Message, error) {
 	return answer.Messages, nil
 }
 
-// noteAnswer notes how a request for messages ended, for Status. It calls Options.Trouble with each failure, and with nil for the first success
-// after failures.
+// noteAnswer notes how a request for messages ended, for Status. It calls Options.Trouble with the first failure of an outage, and with nil
+// for the first success after that.
 func (q *Queue) noteAnswer(err error) {
 	q.mu.Lock()
-	worthReporting := err != nil || q.failing
-	q.failing = err != nil
-	if err == nil {
+	defer q.mu.Unlock()
+	changed := q.failing != (err != nil)
+	if q.failing = err != nil; !q.failing {
 		q.answered = time.Now()
 	}
-	q.mu.Unlock()
-	if worthReporting && q.opts.Trouble != nil {
+	if changed && q.opts.Trouble != nil {
 		q.opts.Trouble(err)
 	}
 }

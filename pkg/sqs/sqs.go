@@ -33,8 +33,8 @@ type Options struct {
 	DryRun bool
 	// Report, if set, is called with what happens to messages. It must not block.
 	Report func(Report)
-	// Trouble, if set, is called after each failed attempt to read the queue, with the reason. After the first attempt that
-	// succeeds again it is called with nil.
+	// Trouble, if set, is called with the reason when the queue cannot be read, once for an outage, and with nil when it can be read again. It
+	// must not block, nor call the Queue.
 	Trouble func(error)
 }
 
