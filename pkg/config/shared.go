@@ -193,9 +193,8 @@ func (c *Webhook) table() Table {
 
 // Metrics is the table [metrics].
 type Metrics struct {
-	Listen     string // "host:port"; "" is off
-	Textfile   string // "" is off
-	Compatible bool
+	Listen   string // "host:port"; "" is off
+	Textfile string // "" is off
 }
 
 // table describes the keys of the table, with their fields in c.
@@ -205,8 +204,6 @@ func (c *Metrics) table(p program) Table {
 			"Where `/metrics` and `/healthz` are served: `\":9092\"` is every address of the machine, `\"127.0.0.1:9092\"` this machine only. Empty is nowhere."},
 		Setting{"textfile", optionalText(&c.Textfile, isTextfile, `an absolute path that ends with ".prom"`),
 			"A file for node_exporter's textfile collector, in a directory that the service may write to; see docs/metrics.md. Empty is none."},
-		Setting{"compatible", boolean(&c.Compatible),
-			"Add the counters `actions_total` and `events_error_total` of aws-node-termination-handler."},
 	)
 }
 

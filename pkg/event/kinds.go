@@ -19,8 +19,8 @@ type KindInfo struct {
 // does not know has the names of the nearest one: a shutdown or hibernation is a stopped instance, and a failing status check a
 // scheduled event, which such an instance gets in the end.
 type HandlerNames struct {
-	// Event is the kind in its webhook, Monitor its poller and Taint the key of its taint; the last two may be empty.
-	Event, Monitor, Taint string
+	// Event is the kind in its webhook, and Taint the key of its taint, which may be empty.
+	Event, Taint string
 }
 
 // kinds is the one table of kinds, in the order of their precedence.
@@ -29,27 +29,25 @@ var kinds = []KindInfo{
 		Kind: SpotInterruption, Machine: true, Metadata: true, Queue: true,
 		Reason: "SpotInterruption", EventReason: "SpotInterruption",
 		Description: "EC2 is going to take the spot instance back",
-		Handler:     HandlerNames{"SPOT_ITN", "SPOT_ITN_MONITOR", "aws-node-termination-handler/spot-itn"},
+		Handler:     HandlerNames{"SPOT_ITN", "aws-node-termination-handler/spot-itn"},
 	},
 	{
 		Kind: RebalanceRecommendation, Machine: true, Metadata: true, Queue: true,
 		Reason: "RebalanceRecommendation", EventReason: "RebalanceRecommendation",
 		Description: "the spot instance runs an elevated risk of interruption",
-		Handler: HandlerNames{
-			"REBALANCE_RECOMMENDATION", "REBALANCE_RECOMMENDATION_MONITOR", "aws-node-termination-handler/rebalance-recommendation",
-		},
+		Handler:     HandlerNames{"REBALANCE_RECOMMENDATION", "aws-node-termination-handler/rebalance-recommendation"},
 	},
 	{
 		Kind: ScheduledMaintenance, Machine: true, Metadata: true, Queue: true,
 		Reason: "ScheduledMaintenance", EventReason: "ScheduledEvent",
 		Description: "EC2 has planned maintenance",
-		Handler:     HandlerNames{"SCHEDULED_EVENT", "SCHEDULED_EVENT_MONITOR", "aws-node-termination-handler/scheduled-maintenance"},
+		Handler:     HandlerNames{"SCHEDULED_EVENT", "aws-node-termination-handler/scheduled-maintenance"},
 	},
 	{
 		Kind: ASGTermination, Machine: true, Metadata: true, Queue: true,
 		Reason: "ASGTermination", EventReason: "ASGLifecycle",
 		Description: "the Auto Scaling group is going to terminate the instance",
-		Handler:     HandlerNames{"ASG_LIFECYCLE", "ASG_LIFECYCLE_MONITOR", "aws-node-termination-handler/asg-lifecycle-termination"},
+		Handler:     HandlerNames{"ASG_LIFECYCLE", "aws-node-termination-handler/asg-lifecycle-termination"},
 	},
 	{
 		Kind: Shutdown, Machine: true, Reason: "Shutdown", EventReason: "Shutdown",

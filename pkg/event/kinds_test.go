@@ -35,8 +35,8 @@ func TestEachKindHasAllItsNames(t *testing.T) {
 		if info.Kind != kind || info.Reason == "" || info.EventReason == "" || info.Description == "" || info.Handler.Event == "" {
 			t.Errorf("%s has a gap in the table: %+v", kind, info)
 		}
-		if polled := slices.Contains(event.PolledKinds(), kind); polled != (info.Handler.Monitor != "") || polled != (info.Handler.Taint != "") {
-			t.Errorf("%s: aws-node-termination-handler polls %q and taints with %q", kind, info.Handler.Monitor, info.Handler.Taint)
+		if polled := slices.Contains(event.PolledKinds(), kind); polled != (info.Handler.Taint != "") {
+			t.Errorf("%s: aws-node-termination-handler taints with %q", kind, info.Handler.Taint)
 		}
 		if kind.Precedence() != i {
 			t.Errorf("%s goes before others as number %d, want %d", kind, kind.Precedence(), i)

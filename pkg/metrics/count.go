@@ -30,7 +30,6 @@ func (m *Metrics) OnTransition(t state.Transition) {
 		s.pods.Set(float64(t.Total))
 		s.left.Set(float64(t.Left))
 	}
-	m.countCompatible(t)
 }
 
 // cordoned observes the time from an event's announcement to the cordon. For maintenance, it observes the time since the step began: EC2
@@ -102,30 +101,4 @@ func (m *Metrics) Requested(method string, code int) {
 		answer = strconv.Itoa(code)
 	}
 	m.series.apiRequests.WithLabelValues(method, answer).Inc()
-}
-
-// compatibleActions are aws-node-termination-handler's names for the steps.
-var compatibleActions = map[string]string{"cordon": "cordon", "drain": "cordon-and-drain", "uncordon": "uncordon"}
-
-// countCompatible counts as aws-node-termination-handler does: each step, each failed look, and a "pre-drain" before each cordon or drain. nth
-// has no such phase, so the "pre-drain" always succeeds.
-func (m *Metrics) countCompatible(t state.Transition) {
-	if m.series.compatibleActions == nil {
-		return // Options.Compatible is not set.
-	}
-	count := func(action, status string) { m.series.compatibleActions.WithLabelValues(action, status).Inc() }
-	switch t.Kind {
-	case state.Begun:
-		if t.Action != "uncordon" { // aws-node-termination-handler counts no "pre-drain" before it.
-			count("pre-drain", "success")
-		}
-	case state.Done:
-		count(compatibleActions[t.Action], "success")
-	case state.Failed, state.RanOut:
-		count(compatibleActions[t.Action], "error")
-	case state.SourceLost:
-		if monitor := t.Entry.Event.Kind.Info().Handler.Monitor; monitor != "" { // "": the handler does not poll for this kind.
-			m.series.compatibleErrors.WithLabelValues(monitor).Inc()
-		}
-	}
 }

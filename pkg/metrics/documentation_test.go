@@ -21,7 +21,7 @@ var (
 	documented = regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| (counter|gauge|histogram) \\| ([a-z_`, ]*)\\|(.*)$")
 	quoted     = regexp.MustCompile("`([^`]+)`")
 	// explained are the labels whose values the page lists.
-	explained = []string{"action", "outcome", "result", "state", "node_action", "node_status"}
+	explained = []string{"action", "outcome", "result", "state"}
 )
 
 // Dashboards and alerts depend on names, types and labels: the page has all of them, and no other.
@@ -83,7 +83,7 @@ func describe(labels, outcomes string) string {
 
 // everything is a Metrics to which everything has happened.
 func everything() *metrics.Metrics {
-	m := metrics.New(metrics.Options{Version: "v1", Commit: "c", Compatible: true})
+	m := metrics.New(metrics.Options{Version: "v1", Commit: "c"})
 	kinds := []state.TransitionKind{state.Announced, state.Begun, state.NodeCordoned, state.PodEvicted, state.PodDeleted, state.Done, state.Failed}
 	for _, kind := range kinds {
 		for _, action := range []string{"cordon", "drain", "uncordon"} {

@@ -24,8 +24,6 @@ type Options struct {
 	Version, Commit string
 	// DryRun is set if nothing is written to the cluster: what is counted as done was only logged.
 	DryRun bool
-	// Compatible adds the counters of aws-node-termination-handler, under their names.
-	Compatible bool
 	// Queue is set for nth-queue: it drains many nodes, uses no metadata service, and reads a queue.
 	Queue bool
 	// Listen is the address to serve HTTP at, as "host:port"; without a host it means every address of the machine, as in

@@ -164,36 +164,6 @@ func TestRequests_AreCountedByHowTheyEnded(t *testing.T) {
 	})
 }
 
-func TestCompatible_CountsAsAWSNodeTerminationHandler(t *testing.T) {
-	t.Parallel()
-	for _, compatible := range []bool{true, false} {
-		m := metrics.New(metrics.Options{Compatible: compatible})
-		for _, action := range []string{"cordon", "drain", "uncordon"} {
-			for _, kind := range []state.TransitionKind{state.Begun, state.Done, state.Failed, state.CalledBack} {
-				m.OnTransition(spot(kind, func(t *state.Transition) { t.Action = action }))
-			}
-		}
-		for _, kind := range event.Kinds() {
-			m.OnTransition(state.Transition{Kind: state.SourceLost, Entry: state.Entry{Event: event.Event{Kind: kind}}})
-		}
-		if !compatible {
-			wantNone(t, m, `actions_total{node_action="cordon",node_status="success"}`, `events_error_total{event_error_where="SPOT_ITN_MONITOR"}`)
-			continue
-		}
-		want(t, m, map[string]float64{
-			`actions_total{node_action="pre-drain",node_status="success"}`:             2,
-			`actions_total{node_action="cordon",node_status="success"}`:                1,
-			`actions_total{node_action="cordon-and-drain",node_status="success"}`:      1,
-			`actions_total{node_action="cordon-and-drain",node_status="error"}`:        1,
-			`actions_total{node_action="uncordon",node_status="success"}`:              1,
-			`events_error_total{event_error_where="SPOT_ITN_MONITOR"}`:                 1,
-			`events_error_total{event_error_where="SCHEDULED_EVENT_MONITOR"}`:          1,
-			`events_error_total{event_error_where="REBALANCE_RECOMMENDATION_MONITOR"}`: 1,
-			`events_error_total{event_error_where="ASG_LIFECYCLE_MONITOR"}`:            1,
-		})
-	}
-}
-
 func TestQueue_ExportsItsStatus(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -34,8 +34,6 @@ type series struct {
 	credential                 prometheus.Gauge
 	notices                    *prometheus.CounterVec
 	degraded                   prometheus.Gauge
-	compatibleActions          *prometheus.CounterVec // nil without Options.Compatible
-	compatibleErrors           *prometheus.CounterVec // also
 
 	// These are nth-queue's, and nil elsewhere.
 	messages         *prometheus.CounterVec
@@ -95,10 +93,6 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 		s.addLocal(f)
 	}
 	f.constants(opts, healthy)
-	if opts.Compatible {
-		s.compatibleActions = f.counters("actions_total", "Actions, as aws-node-termination-handler counts them.", "node_action", "node_status")
-		s.compatibleErrors = f.counters("events_error_total", "Failed looks for events, as aws-node-termination-handler counts them.", "event_error_where")
-	}
 	s.initialize(opts.kinds())
 	return s
 }

@@ -210,7 +210,7 @@ func TestTextfile_IsWrittenAtOnceRegularlyAndAtTheEnd(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "nth.prom")
 	synctest.Test(t, func(t *testing.T) {
-		m := metrics.New(metrics.Options{Textfile: file, Compatible: true})
+		m := metrics.New(metrics.Options{Textfile: file})
 		stop := run(t, m)
 		evicted := func(want string) {
 			t.Helper()

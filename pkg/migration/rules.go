@@ -95,14 +95,14 @@ var rules = []rule{
 	{env: "LOG_FORMAT_VERSION", chart: "logFormatVersion", why: "nth's fields are its own: see docs/events.md"},
 
 	{env: "EMIT_KUBERNETES_EVENTS", chart: "emitKubernetesEvents", to: boolean("kubernetes", "events")},
-	{env: "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS", chart: "kubernetesEventsExtraAnnotations", why: "Events have the annotations of the instance, and no others"},
+	{env: "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS", chart: "kubernetesEventsExtraAnnotations", why: "Events have nth's annotations, and no others"},
 	{env: webhookURL, chart: "webhookURL", to: webhook, why: "put the URL into this file, which only root may read"},
 	{env: "WEBHOOK_HEADERS", chart: "webhookHeaders", to: headers, why: "put the headers into this file, which only root may read, as they are"},
 	{env: "WEBHOOK_TEMPLATE", chart: "webhookTemplate", to: words("webhook", "template")},
 	{env: "WEBHOOK_TEMPLATE_FILE", why: "copy the template to the node and name its path as `template` in [webhook]"},
 	{env: "WEBHOOK_PROXY", chart: "webhookProxy", to: webhookProxy},
 	{env: "ENABLE_PROMETHEUS_SERVER", chart: "enablePrometheusServer", to: whenTrue(metricsListen),
-		why: "`compatible` adds the metrics under their old names; the port is open to the network, as it was"},
+		why: "the metrics have other names; the port is open to the network, as it was"},
 	{env: "PROMETHEUS_SERVER_PORT", chart: "prometheusServerPort", to: metricsPort},
 	{env: "ENABLE_PROBES_SERVER", chart: "enableProbesServer", why: "the listener of [metrics] has /healthz; systemd's watchdog needs none"},
 	{env: "PROBES_SERVER_PORT", chart: "probesServerPort", why: "the listener of [metrics] has /healthz"},
@@ -332,10 +332,10 @@ func managedTag(s Settings, _ string) ([]line, error) {
 	return one("fleet", "managed_tag", quote(cmp.Or(s.text("MANAGED_TAG"), s.text("MANAGED_ASG_TAG"), "aws-node-termination-handler/managed"))), nil
 }
 
-// metricsListen sets a listener on the handler's port and on all addresses, and the names of the handler's counters.
+// metricsListen sets a listener on the handler's port and on all addresses.
 func metricsListen(s Settings) []line {
 	port := cmp.Or(s.text("PROMETHEUS_SERVER_PORT"), "9092")
-	return []line{{"metrics", "listen", quote("0.0.0.0:" + port)}, {"metrics", "compatible", "true"}}
+	return one("metrics", "listen", quote("0.0.0.0:"+port))
 }
 
 // metricsPort sets the port, if ENABLE_PROMETHEUS_SERVER is true. Otherwise the handler has no listener.

@@ -60,24 +60,17 @@ func (d Destination) ContentType() string {
 	return headers.Get("Content-Type")
 }
 
-// Checked is the result of checking a part of a Destination.
-type Checked struct {
-	// File is the one that was read for it; empty if there is none.
-	File  string
-	Fault error // nil if nothing is wrong
-}
-
-// Check checks what can be checked without posting, and names the files that it read. It reports no fault if there is neither a URL nor a
-// file with one: then the webhook is off.
-func (d Destination) Check() []Checked {
-	found := []Checked{{File: d.URLFile}, {File: d.HeadersFile}, {File: d.CAFile}, {}}
+// Check returns the faults that can be found without posting. It reports none if there is neither a URL nor a file with one: then the webhook is
+// off.
+func (d Destination) Check() []error {
+	var noURL error
 	if d.URL != "" || d.URLFile != "" {
-		_, found[0].Fault = d.target()
+		_, noURL = d.target()
 	}
-	_, found[1].Fault = d.headers()
-	_, found[2].Fault = d.trusted()
-	_, found[3].Fault = d.proxy()
-	return slices.DeleteFunc(found, func(c Checked) bool { return c == Checked{} })
+	_, noHeaders := d.headers()
+	_, noCertificates := d.trusted()
+	_, noProxy := d.proxy()
+	return slices.DeleteFunc([]error{noURL, noHeaders, noCertificates, noProxy}, func(fault error) bool { return fault == nil })
 }
 
 // Post sends one message, text, with the notice's ID. nil means that the receiver has it. A refusedError means that the receiver never takes

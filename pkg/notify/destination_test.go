@@ -274,17 +274,6 @@ func TestPost_ShowsNoSecretsInErrors(t *testing.T) {
 	}
 }
 
-// faults are those that a destination is judged to have.
-func faults(d notify.Destination) []error {
-	var found []error
-	for _, j := range d.Check() {
-		if j.Fault != nil {
-			found = append(found, j.Fault)
-		}
-	}
-	return found
-}
-
 func TestCheck_FindsFaultsWithoutAPost(t *testing.T) {
 	t.Parallel()
 	e := serve(t, httptest.NewServer, fine)
@@ -293,16 +282,12 @@ func TestCheck_FindsFaultsWithoutAPost(t *testing.T) {
 		t.Errorf("judged as %v", found)
 	}
 	d.URL, d.URLFile, d.CAFile = "", "/nowhere/url", "/nowhere/ca"
-	err := errors.Join(faults(d)...)
+	err := errors.Join(d.Check()...)
 	if err == nil || !strings.Contains(err.Error(), "/nowhere/url") || !strings.Contains(err.Error(), "/nowhere/ca") {
 		t.Errorf("judged as %v", err)
 	}
 	if len(e.requests) > 0 {
 		t.Error("something was posted")
-	}
-	d = notify.Destination{HeadersFile: file(t, "A: b"), CAFile: "/nowhere/ca", Proxy: "ftp://a"}
-	if found := d.Check(); len(found) != 3 || found[0] != (notify.Checked{File: d.HeadersFile}) || found[1].File != d.CAFile || found[2].File != "" {
-		t.Errorf("the parts of one without an address are judged as %+v", found)
 	}
 }
 
@@ -340,11 +325,11 @@ func TestFiles_ThatAreNotRegularAreFaultsAtOnce(t *testing.T) {
 		} {
 			d := to("http://127.0.0.1:1")
 			change(&d)
-			mustSay(what, errors.Join(faults(d)...))
+			mustSay(what, errors.Join(d.Check()...))
 			mustSay(what, d.Post(t.Context(), "1", "a"))
 			if d.URL != "" {
 				d.URL = "" // It may be known in the service only.
-				mustSay(what+" without an address", errors.Join(faults(d)...))
+				mustSay(what+" without an address", errors.Join(d.Check()...))
 			}
 		}
 		_, err := notify.ReadTemplate(path)

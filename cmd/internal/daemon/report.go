@@ -77,7 +77,7 @@ func LogHook(log *logrus.Entry, n asg.HookReport) {
 // NewMetrics returns the metrics of the daemon of that name. The options are those that differ between the programs.
 func NewMetrics(name string, cfg *config.Common, log *logrus.Entry, options metrics.Options) *metrics.Metrics {
 	options.Version, options.Commit = cli.BuildVersion()
-	options.DryRun, options.Compatible = cfg.DryRun, cfg.Metrics.Compatible
+	options.DryRun = cfg.DryRun
 	options.Listen, options.Textfile = cfg.Metrics.Listen, cfg.Metrics.Textfile
 	options.Trouble = func(err error) {
 		log.WithField(systemd.FieldMessageID, systemd.MetricsTrouble).Warnf("%s; %s continues without metrics, and retries", err, name)

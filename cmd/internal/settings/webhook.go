@@ -34,8 +34,8 @@ func Webhook(c config.Webhook, name string) (to *notify.WebhookSettings, faults 
 	case c.URL == "" && c.URLFile == "":
 		at.URLFile = Credential(name, "webhook-url")
 	}
-	for _, part := range at.Check() {
-		fault(part.Fault)
+	for _, wrong := range at.Check() {
+		fault(wrong)
 	}
 	template, err := templateOf(c, at.ContentType())
 	if err != nil {
