@@ -187,38 +187,6 @@ func TestGoal_ADrainedNodeIsDrainedForANewEventWhenTheGuardSaysSo(t *testing.T) 
 	})
 }
 
-// The guard is in the midst of a look when an event joins, and the look may show how the node was before.
-func TestGoal_ClosedForANewEventWhenTheGuardHasLooked(t *testing.T) {
-	bubble(t, func(r *rig) {
-		looked := make(chan struct{})
-		r.node.toGuard(func(ctx context.Context, g *guard) {
-			g.close()
-			select {
-			case <-looked:
-			case <-ctx.Done():
-			}
-		})
-		a, b, c := r.stopping("a", time.Hour), r.stopping("b", 2*time.Hour), r.stopping("c", 3*time.Hour)
-		r.runFor(a)
-		r.announce(a, b)
-		r.announce(a, b, c)
-		a.Deadline = r.in(90 * time.Minute)
-		r.announce(a, b, c)
-		for id, closed := range map[string]bool{"a": true, "b": false, "c": false} {
-			if e := r.entry(id); e.CordonedAt.IsZero() == closed {
-				t.Errorf("%s: cordoned at %s before the guard has looked", id, e.CordonedAt)
-			}
-		}
-		close(looked)
-		r.pass(0)
-		for _, id := range []string{"a", "b", "c"} {
-			if r.entry(id).CordonedAt.IsZero() {
-				t.Errorf("%s: not cordoned, though the guard has looked", id)
-			}
-		}
-	})
-}
-
 func TestGoal_EachEventHasTheResultOfItsMoment(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(func(ctx context.Context, g *guard) {

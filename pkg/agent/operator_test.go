@@ -148,29 +148,3 @@ func TestOptedOut_IsDrainedWhenItIsNoLonger(t *testing.T) {
 			"begun a drain after 0s", "done a drain after 10s")
 	})
 }
-
-// What a look has shown before an event came says nothing about that event.
-func TestOptedOut_AnEventThatJoinsWaitsForTheNextLook(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.node.toGuard(func(ctx context.Context, g *guard) {
-			g.close()
-			g.limit(true)
-			select { // The look for the one that joins takes a while.
-			case <-ctx.Done():
-				return
-			case <-g.adjusted:
-			}
-			g.becomes(func(s *drain.State) { s.Looked = false }, drain.Progress{Kind: state.GoalChanged})
-			if rest(ctx, 3*time.Second) {
-				g.limit(true)
-			}
-		})
-		r.run()
-		r.announce(terminated("a"))
-		r.pass(time.Minute)
-		r.wantOutcomes("a after 0s", "a left-alone after 0s")
-		r.announce(terminated("a"), r.spot("s", 2*time.Minute))
-		r.pass(time.Minute)
-		r.wantOutcomes("s after 1m0s", "s left-alone after 1m3s")
-	})
-}

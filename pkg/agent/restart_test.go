@@ -74,34 +74,6 @@ func TestRestart_InAnyPhaseHasTheSameGoal(t *testing.T) {
 	}
 }
 
-// A guard that stays when everything is done stays after a restart, too. Only what is new is logged.
-func TestRestart_OnADrainedNodeIsQuiet(t *testing.T) {
-	type row struct {
-		how  drain.CordonResult
-		pods int
-		said map[string][]string
-	}
-	each(t, map[string]row{
-		"as it was":           {how: drain.CordonOurs},
-		"somebody opened it":  {drain.CordonSet, 0, map[string][]string{systemd.Cordoned: {"warning: cordoned the node after 0s"}}},
-		"pods came meanwhile": {drain.CordonOurs, 1, map[string][]string{systemd.DrainStarted: {"info: 1 pod to evict"}}},
-	}, func(r *rig, row row) {
-		r.runFor(r.spot("a", 2*time.Minute))
-		r.node.toGuard(func(ctx context.Context, g *guard) {
-			g.closeAs(state.NodeClosed, row.how)
-			g.say(drain.Progress{Kind: state.PodsFound, Total: row.pods, Left: row.pods})
-			emptied(ctx, g)
-		})
-		r.restart()
-		r.announce(r.spot("a", 2*time.Minute))
-		r.wantTape("guard for a: drain, hard in 2m0s")
-		r.wantHeard()
-		for _, id := range []string{systemd.Cordoned, systemd.Drained, systemd.DrainStarted} {
-			r.wantSaid(id, row.said[id]...)
-		}
-	})
-}
-
 func TestRestart_WhatRanOutOfTimeWhileNthWasStopped(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(stuck)

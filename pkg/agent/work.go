@@ -330,7 +330,7 @@ func (a *Agent) clearCordonFailed() {
 // recordReopened records that somebody has uncordoned the node, for all events that it was closed for. For events that come later, the node is
 // cordoned again. It returns false if the record has that already.
 func (a *Agent) recordReopened(p drain.Progress) (changes bool) {
-	changed := policy.Release(a.situation(), p.Claim.Names)
+	changed := policy.Release(a.situation(), p.Claim.Names, p.Claim.Since)
 	if len(changed) > 0 {
 		a.put(changed...)
 	}

@@ -237,11 +237,13 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 }
 
 // Release returns the entries that change when an operator has uncordoned the node. These are the entries of the events for which the node was
-// cordoned: CordonedAt is set, or the claim on the Node names the event (claimed).
-func Release(sit Situation, claimed func(event string) bool) []state.Entry {
+// cordoned: CordonedAt is set, or the claim on the Node, which was written at since, names the event (claimed). A claim from before an uncordon
+// that is on record does not count, because its events may have been announced again since.
+func Release(sit Situation, claimed func(event string) bool, since time.Time) []state.Entry {
+	claimIsOld := slices.ContainsFunc(sit.Past, func(e state.Entry) bool { return e.ReleasedAt.After(since) })
 	var changed []state.Entry
 	for _, e := range sit.Past {
-		if e.Acted() && !e.Released() && (!e.CordonedAt.IsZero() || claimed(e.Event.ID)) {
+		if e.Acted() && !e.Released() && (!e.CordonedAt.IsZero() || claimed(e.Event.ID) && !claimIsOld) {
 			e.ReleasedAt = sit.Now
 			changed = append(changed, e)
 		}

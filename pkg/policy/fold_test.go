@@ -199,3 +199,15 @@ func TestSameNews_BookkeepingIsNone(t *testing.T) {
 		t.Error("what those who follow an event wait for is no news")
 	}
 }
+
+// amazon-ec2-metadata-mock computes the time of its notice again at each look.
+func TestFold_ATimeThatMovesAwayIsNoNews(t *testing.T) {
+	t.Parallel()
+	sit := policy.Situation{Now: noon, BootID: thisBoot, Past: past(entry(spot("a", 2*time.Minute), state.Drained))}
+	for look, want := range map[time.Duration]string{3 * time.Minute: "", time.Minute: "a drained on node"} {
+		sit.Known = known(spot("a", look))
+		if got := describeEntries(twoMinutes().Fold(sit)); got != want {
+			t.Errorf("announced for %s: Fold: %s, want %s", look, got, want)
+		}
+	}
+}

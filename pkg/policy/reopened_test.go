@@ -61,11 +61,12 @@ func TestRelease_ForWhatTheNodeWasClosedFor(t *testing.T) {
 	}{
 		"what was cordoned, and no other":                {past(entry(stop, state.Drained), entry(notice, state.Draining, uncordoned)), "a", "a drained on node reopened"},
 		"what the claim names before the cordon is seen": {past(entry(notice, state.Draining, uncordoned)), "n", "n draining on node reopened"},
-		"once":                            {past(entry(stop, state.Drained, reopened)), "", ""},
-		"nothing that was only announced": {past(entry(notice, state.Seen)), "n", ""},
+		"not by a claim of before an uncordon":           {past(entry(stop, state.Drained, reopened), entry(notice, state.Draining, uncordoned)), "n", ""},
+		"once":                                           {past(entry(stop, state.Drained, reopened)), "", ""},
+		"nothing that was only announced":                {past(entry(notice, state.Seen)), "n", ""},
 	} {
 		sit := policy.Situation{Now: at(time.Minute), BootID: thisBoot, Past: row.past}
-		changed := policy.Release(sit, func(id string) bool { return strings.Contains(row.claim, id) })
+		changed := policy.Release(sit, func(id string) bool { return strings.Contains(row.claim, id) }, time.Time{})
 		if got := describeEntries(changed); got != row.want {
 			t.Errorf("%s: Release: %s\n want: %s", name, got, row.want)
 		}
