@@ -25,28 +25,51 @@ type notices struct {
 	work      []func(context.Context) // what the listeners do in the background; each ends soon after its context
 }
 
-// listenerDeps is what listeners are made of.
-type listenerDeps struct {
-	identity *identity.Kubelet
-	record   *record.Store
-	machine  *machine
-	alive    func() bool // whether the daemon works, for the heartbeat
-	meter    *metrics.Metrics
-	log      *logrus.Entry
-}
-
-// newNotices returns the listeners that report to the cluster and to the webhook.
-func newNotices(cfg config.Config, from listenerDeps) *notices {
-	n := &notices{}
-	n.addKubernetes(cfg, from)
-	n.addWebhook(cfg, from)
+// newNotices returns the listeners. alive says whether the daemon works, for the heartbeat. A dry run writes only the heartbeat to the cluster; it
+// also posts to the webhook, as a dry run.
+func newNotices(
+	cfg config.Config, kubelet *identity.Kubelet, store *record.Store, metadata *imds.Source, alive func() bool, meter *metrics.Metrics, log *logrus.Entry,
+) *notices {
+	n, rules, machine := &notices{}, policyOf(cfg), &machine{ask: metadata.Instance}
+	if !cfg.DryRun || cfg.Kubernetes.Heartbeat > 0 {
+		k := notify.NewKubernetes(notify.KubernetesOptions{
+			Identity: func(ctx context.Context) (notify.Identity, error) {
+				id, err := kubelet.Identity(ctx)
+				return notify.Identity{Client: id.Client, Node: id.Node}, err
+			},
+			Entries:   store.Entries,
+			Rules:     func() policy.Settings { return rules },
+			Condition: true,
+			Labels:    cfg.Kubernetes.Labels,
+			Heartbeat: cfg.Kubernetes.Heartbeat,
+			Alive:     alive,
+			DryRun:    cfg.DryRun,
+			Events:    cfg.Kubernetes.Events && !cfg.DryRun,
+			Source:    "nth",
+			Trouble:   func(err error) { log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err) },
+		})
+		n.add(k, k.Run)
+	}
+	const limit = 0 // The default of the webhook is enough for one node.
+	webhook := daemon.NewWebhook("nth", &cfg.Common, log, meter, limit)
+	n.add(webhook.Node(notify.Subject{
+		Machine: machine.describe,
+		Node: func(ctx context.Context) (string, map[string]string) { // The notice is sent without what cannot be read.
+			id, err := kubelet.Identity(ctx)
+			if err != nil {
+				return "", nil
+			}
+			labels, _ := id.Labels(ctx)
+			return id.Node, labels
+		},
+	}), webhook.Run)
+	n.add(meter, meter.Run)
 	return n
 }
 
 // add adds a listener. work is what it does in the background until its context ends.
 func (n *notices) add(l agent.Listener, work func(context.Context)) {
-	n.listeners = append(n.listeners, l)
-	n.work = append(n.work, work)
+	n.listeners, n.work = append(n.listeners, l), append(n.work, work)
 }
 
 // around returns a function that runs the daemon and the listeners. These end after the daemon, so that they report its end. After
@@ -64,31 +87,6 @@ func (n *notices) around(run func(context.Context) error) func(context.Context) 
 		}()
 		return run(ctx)
 	}
-}
-
-// addKubernetes adds the listener that reports to the cluster. A dry run only writes the heartbeat.
-func (n *notices) addKubernetes(cfg config.Config, from listenerDeps) {
-	if cfg.DryRun && cfg.Kubernetes.Heartbeat == 0 {
-		return
-	}
-	rules := policyOf(cfg)
-	k := notify.NewKubernetes(notify.KubernetesOptions{
-		Identity: func(ctx context.Context) (notify.Identity, error) {
-			id, err := from.identity.Identity(ctx)
-			return notify.Identity{Client: id.Client, Node: id.Node}, err
-		},
-		Entries:   from.record.Entries,
-		Rules:     func() policy.Settings { return rules },
-		Condition: true,
-		Labels:    cfg.Kubernetes.Labels,
-		Heartbeat: cfg.Kubernetes.Heartbeat,
-		Alive:     from.alive,
-		DryRun:    cfg.DryRun,
-		Events:    cfg.Kubernetes.Events && !cfg.DryRun,
-		Source:    "nth",
-		Trouble:   func(err error) { from.log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err) },
-	})
-	n.add(k, k.Run)
 }
 
 // machine caches the description of this instance. It is read when it is first needed, which is when something is announced, and
@@ -115,27 +113,4 @@ func (m *machine) describe(ctx context.Context) notify.Machine {
 	known, err := m.ask(ctx) // The polling of the metadata service reports its errors.
 	m.known, m.complete, m.again = notify.Machine(known), err == nil, time.Now().Add(describeAgain)
 	return m.known
-}
-
-// addWebhook adds the webhook. Without an address it is idle. It also reports a dry run, as such.
-func (n *notices) addWebhook(cfg config.Config, from listenerDeps) {
-	const limit = 0 // The default of the webhook is enough for one node.
-	webhook := daemon.NewWebhook("nth", &cfg.Common, from.log, from.meter, limit)
-	n.add(webhook.Node(notify.Subject{
-		Machine: from.machine.describe,
-		Node:    func(ctx context.Context) (string, map[string]string) { return nameAndLabels(ctx, from.identity) },
-	}), webhook.Run)
-}
-
-// nameAndLabels returns the node's name and labels for the webhook, as far as they can be read.
-func nameAndLabels(ctx context.Context, kubelet *identity.Kubelet) (string, map[string]string) {
-	id, err := kubelet.Identity(ctx)
-	if err != nil { // The notice is sent without them.
-		return "", nil
-	}
-	labels, err := id.Labels(ctx)
-	if err != nil {
-		return id.Node, nil // The notice is sent without labels.
-	}
-	return id.Node, labels
 }

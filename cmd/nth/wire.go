@@ -59,8 +59,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 	node := newLocalNode(kubelet, cfg, balancers(cfg, metadata), newScripts(cfg))
 	shutdown := newShutdown(cfg, h.system(cfg), bootID, log, board.setNoNotice)
 	hooks := newHooks(metadata, cfg, store, board, meter, log)
-	notices := newNotices(cfg, listenerDeps{kubelet, store, &machine{ask: metadata.Instance}, board.alive, meter, log})
-	notices.add(meter, meter.Run)
+	notices := newNotices(cfg, kubelet, store, metadata, board.alive, meter, log)
 	loop := agent.New(agent.Config{
 		Sources:   append(shutdown.sources(), hooks, drainRequests{daemon.StateDirectory(&cfg.Common), board.setNoRequest}),
 		Node:      node,

@@ -3,11 +3,12 @@ package config
 import (
 	"net"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Common has the settings that both programs have.
@@ -96,27 +97,8 @@ func (c *Kubernetes) table(p program) Table {
 	)
 }
 
-// The syntax of names and domains. Lengths are checked separately: a repetition count is compiled into as many copies, at every start.
-var (
-	component = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
-	keyName   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
-	keyDomain = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
-)
-
-const (
-	longestName   = 63
-	longestDomain = 253
-)
-
 // isKey reports whether s is the key of a label: a name, with or without a domain and a slash before it.
-func isKey(s string) bool {
-	domain, name, found := strings.Cut(s, "/")
-	if !found {
-		domain, name = "none", s // any valid domain
-	}
-	return len(domain) <= longestDomain && keyDomain.MatchString(domain) &&
-		len(name) <= longestName && keyName.MatchString(name)
-}
+func isKey(s string) bool { return len(validation.IsQualifiedName(s)) == 0 }
 
 // Drain is the table [drain].
 type Drain struct {
@@ -184,7 +166,7 @@ func (c *Webhook) table() Table {
 			"The proxy to use, never printed. Those in the environment are ignored."},
 		{"ca_file", optionalFile(&c.CAFile),
 			"Certificates, in PEM, to trust in addition to the system's."},
-		{"cluster", optionalText(&c.Cluster, func(s string) bool { return len(s) <= longestName && component.MatchString(s) }, "a name of letters, digits, dashes and dots"),
+		{"cluster", optionalText(&c.Cluster, func(s string) bool { return len(validation.IsValidLabelValue(s)) == 0 }, "a name of letters, digits, dashes and dots"),
 			"The cluster's name in notices. Empty is the Node's label `alpha.eksctl.io/cluster-name`."},
 		{"at", list(&c.At, func(s string) bool { return slices.Contains(phases, s) }, "a list of any of "+quoteAll(phases)),
 			"When to post: an event is announced; the work for it has ended, well or not; it is over and undone."},

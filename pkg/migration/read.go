@@ -6,7 +6,6 @@
 package migration
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -21,10 +20,8 @@ import (
 
 // Settings are the settings of aws-node-termination-handler that a file sets.
 type Settings struct {
-	// given has their values, by the names of the environment variables.
+	// given has their values, by the names of the environment variables, and the other values of the chart by their own names.
 	given map[string]value
-	// others are the names of what has no rule: values of the chart that are not settings of the program, and unknown variables.
-	others []string
 }
 
 // value is what a setting is set to.
@@ -40,7 +37,6 @@ const maxInput = 4 << 20
 // Read reads settings in any of their forms. An error names the line where one is known, and repeats nothing of the input.
 func Read(r io.Reader) (Settings, error) {
 	content, err := io.ReadAll(io.LimitReader(r, maxInput+1))
-	content = bytes.TrimPrefix(content, []byte("\ufeff")) // A byte order mark, as editors on Windows write it.
 	s := Settings{given: map[string]value{}}
 	switch {
 	case err != nil: // Reading has failed.
@@ -58,7 +54,7 @@ func Read(r io.Reader) (Settings, error) {
 }
 
 // assignment matches a variable and its value.
-var assignment = regexp.MustCompile(`(?s)^(?:export\s+)?([-._a-zA-Z][-._a-zA-Z0-9]*)=(.*)$`)
+var assignment = regexp.MustCompile(`(?s)^([-._a-zA-Z][-._a-zA-Z0-9]*)=(.*)$`)
 
 // readEnvironment reads "NAME=value" lines, or the environment of a process (/proc/PID/environ), in which each assignment ends with a NUL. It
 // returns false, and sets nothing, if the content has anything else or nothing at all.
@@ -84,18 +80,9 @@ func (s *Settings) readEnvironment(content string) bool {
 		if n := len(text); end == "\n" && n >= 2 && (text[0] == '"' || text[0] == '\'') && text[n-1] == text[0] {
 			text = text[1 : n-1]
 		}
-		s.define(m[1], value{text: text})
+		s.given[m[1]] = value{text: text}
 	}
 	return len(found) > 0
-}
-
-// define sets an environment variable of the handler. A later one replaces an earlier one, and an empty one means the handler's default.
-func (s *Settings) define(name string, v value) {
-	if slices.ContainsFunc(rules, func(r rule) bool { return r.env == name }) {
-		s.given[name] = v
-	} else {
-		s.others = append(s.others, name)
-	}
 }
 
 // text returns the value of a setting; "" if it is not set, or the input does not have it.
@@ -107,13 +94,12 @@ func (s Settings) is(env string) bool {
 	return on && err == nil
 }
 
-// object is a Kubernetes object: a workload, a list of objects, or a release of the chart. It has the fields that are read.
+// object is a Kubernetes object: a workload or a list of objects. It has the fields that are read.
 type object struct {
 	Kind string
 	Spec struct {
 		podSpec  `yaml:",inline"`
 		Template struct{ Spec podSpec }
-		Values   map[string]any // of a HelmRelease of Flux
 	}
 	Items []object
 }
@@ -133,8 +119,8 @@ type variable struct {
 	ValueFrom   map[string]struct{ Name string } `yaml:"valueFrom"`
 }
 
-// readYAML reads YAML documents. A document with a kind is an object of a manifest; others have values of the chart. A HelmRelease is an object that
-// contains values. If there are other objects, the settings are read from these, and values are ignored.
+// readYAML reads YAML documents. A document with a kind is an object of a manifest; others have values of the chart. If there are objects, the
+// settings are read from these, and values are ignored.
 func (s *Settings) readYAML(content string) error {
 	var objects []object
 	values := map[string]any{}
@@ -154,10 +140,6 @@ func (s *Settings) readYAML(content string) error {
 			var more map[string]any
 			err = document.Decode(&more)
 			maps.Copy(values, more)
-		case head.Kind == "HelmRelease":
-			var release object
-			err = document.Decode(&release)
-			maps.Copy(values, release.Spec.Values)
 		default:
 			var o object
 			err = document.Decode(&o)
@@ -222,31 +204,30 @@ func (s *Settings) defineAll(list []variable) {
 				given = value{from: "the " + object + " " + ref.Name}
 			}
 		}
-		s.define(v.Name, given)
+		s.given[v.Name] = given
 	}
 }
 
-// chartName is the key under which a chart that depends on the handler's chart has its values.
-const chartName = "aws-node-termination-handler"
-
-// readChart reads the values of the Helm chart, or of a chart that depends on it.
-func (s *Settings) readChart(values map[string]any) error {
-	if own, ok := values[chartName].(map[string]any); ok {
-		values = own
+// envOf returns the environment variable of a value of the Helm chart, whose name is the same in camel case; the value's own name if it has none.
+func envOf(key string) string {
+	for _, r := range slices.Concat(nthRules, queueRules, rules) {
+		if strings.EqualFold(strings.ReplaceAll(r.env, "_", ""), key) {
+			return r.env
+		}
 	}
-	for _, key := range sortedKeys(values) {
-		i := slices.IndexFunc(rules, func(r rule) bool { return r.chart != "" && r.chart == key })
-		switch text := chartText(values[key]); {
+	return key
+}
+
+// readChart reads the values of the Helm chart.
+func (s *Settings) readChart(values map[string]any) error {
+	for key, entry := range values {
+		switch text := chartText(entry); {
 		case text == "" || key == "webhookTemplateConfigMapKey": // It is not set, or only says where in the ConfigMap the template is.
 		case key == "extraEnv": // It is read below, since it overrides the other values.
 		case key == "webhookURLSecretName":
-			s.define("WEBHOOK_URL", value{from: "the secret " + text})
-		case key == "webhookTemplateConfigMapName":
-			s.define("WEBHOOK_TEMPLATE_FILE", value{from: "the configMap " + text})
-		case i >= 0:
-			s.define(rules[i].env, value{text: text})
+			s.given[webhookURL] = value{from: "the secret " + text}
 		default:
-			s.others = append(s.others, key)
+			s.given[envOf(key)] = value{text: text}
 		}
 	}
 	var node yaml.Node
@@ -270,5 +251,3 @@ func chartText(v any) string {
 	}
 	return text
 }
-
-func sortedKeys[V any](values map[string]V) []string { return slices.Sorted(maps.Keys(values)) }

@@ -1,8 +1,10 @@
 package migration
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,16 +51,17 @@ func (s Settings) For(queue bool) (string, error) {
 		}
 		for _, l := range lines {
 			if l.table == table {
-				fmt.Fprintf(b, "%s# From %s.%s\n%s = %s\n", header, strings.Join(l.from, ", "), l.why, l.key, l.value)
+				from := strings.TrimSpace("# From " + strings.Join(l.from, ", ") + ". " + l.why)
+				fmt.Fprintf(b, "%s%s\n%s = %s\n", header, from, l.key, l.value)
 				header = ""
 			}
 		}
 	}
 	if len(remarks) > 0 {
-		fmt.Fprint(b, "\n# Not converted:\n")
+		fmt.Fprint(b, "\n# Not converted, as it has no counterpart, or is about the pod or its objects:\n")
 	}
 	for _, remark := range remarks {
-		fmt.Fprintf(b, "#   %s.\n", text.Visible(remark, text.Line))
+		fmt.Fprintf(b, "#   %s\n", text.Visible(remark, text.Line))
 	}
 	return b.String(), nil
 }
@@ -66,50 +69,50 @@ func (s Settings) For(queue bool) (string, error) {
 // convert applies the rules for nth, or for nth-queue. It returns the lines of the new file, and a remark for each setting that becomes no
 // line. The error has all wrong values.
 func (s Settings) convert(queue bool) (lines []origin, remarks []string, err error) {
+	if queue { // What the handler does in its queue mode unless it is set otherwise.
+		s.given = maps.Clone(s.given)
+		s.assume("ENABLE_REBALANCE_DRAINING", "true")
+		s.assume("CHECK_TAG_BEFORE_DRAINING", cmp.Or(s.text("CHECK_ASG_TAG_BEFORE_DRAINING"), "true"))
+	}
 	var faults []error
-	for _, r := range rules {
-		env, given := r.env, s.given[r.env]
-		if queue && r.queue != nil {
-			r = *r.queue
-		}
-		if given == (value{}) && !r.always {
-			continue // It is not set, or empty.
-		}
-		var found []line
+	all := rulesFor(queue)
+	for _, r := range all {
+		given := s.given[r.env]
 		switch {
-		case r.to == nil:
-			remarks = append(remarks, env+": "+r.why)
+		case given == value{} || r.to == nil: // It is not set, or empty, or another rule uses it.
 			continue
-		case given.from != "" && env != webhookURL:
-			remarks = append(remarks, env+": its value is in "+given.from+": look it up there, and set it by hand")
+		case given.from != "" && r.env != webhookURL:
+			remarks = append(remarks, r.env+": its value is in "+given.from+": look it up there, and set it by hand")
 			continue
 		}
-		if found, err = r.to(s, given.text); err != nil {
-			faults = append(faults, fmt.Errorf("%s = %s: must be %w", env, shown(env, given.text), err))
-		} else if len(found) == 0 && given.text != "" { // The value needs no line.
-			remarks = append(remarks, env+": nothing is set for this value, see docs/migration.md")
+		found, err := r.to(s, given.text)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s = %s: must be %w", r.env, shown(r.env, given.text), err))
+		} else if len(found) == 0 && given.text != "" {
+			remarks = append(remarks, r.env+": nothing is set for this value, see docs/migration.md")
 		}
 		for _, l := range found {
 			if i := slices.IndexFunc(lines, func(o origin) bool { return o.table == l.table && o.key == l.key }); i >= 0 {
-				lines[i].from = append(lines[i].from, env) // The first rule has set the value for all of them.
+				lines[i].from = append(lines[i].from, r.env) // The first rule has set the value for all of them.
 				continue
 			}
-			lines = append(lines, origin{line: l, from: []string{env}, why: sentence(r.why)})
+			lines = append(lines, origin{line: l, from: []string{r.env}, why: r.why})
 			r.why = "" // Only the first line says it.
 		}
 	}
-	for _, name := range slices.Compact(slices.Sorted(slices.Values(s.others))) {
-		remarks = append(remarks, name+": about the pod or its objects, or unknown")
+	for _, name := range slices.Sorted(maps.Keys(s.given)) {
+		if !slices.ContainsFunc(all, func(r rule) bool { return r.env == name }) {
+			remarks = append(remarks, name)
+		}
 	}
 	return lines, remarks, errors.Join(faults...)
 }
 
-// sentence returns a text as a sentence that follows another one; "" for no text.
-func sentence(why string) string {
-	if why == "" {
-		return ""
+// assume sets a setting that is not set.
+func (s Settings) assume(env, text string) {
+	if s.given[env] == (value{}) {
+		s.given[env] = value{text: text}
 	}
-	return " " + strings.ToUpper(why[:1]) + why[1:] + "."
 }
 
 // shown returns a wrong value for an error, unless it may be a secret.

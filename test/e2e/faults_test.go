@@ -1,15 +1,11 @@
 package e2e
 
 import (
-	"os"
-	"os/exec"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nth-project/nth/pkg/imds/imdstest"
-	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/daemon"
@@ -176,45 +172,4 @@ func TestDescriptors_NoneLeftIsShownAndSurvived(t *testing.T) {
 	limit(1024)
 	s.waitDrained(t)
 	s.nth.Stop(t)
-}
-
-// Where systemd does not watch, as in a host container of Bottlerocket, a loop that hangs would do so for ever. Here it hangs on what it
-// writes to, which takes nothing more.
-func TestStall_WhereNobodyWatchesEndsTheProcess(t *testing.T) {
-	t.Parallel()
-	imds := imdstest.NewServer()
-	t.Cleanup(imds.Close)
-	machine := daemon.NewMachine(t, daemon.Options{Kubeconfig: "/absent", IMDS: imds.URL})
-	binary, err := daemon.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, in, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = out.Close(); _ = in.Close() })
-	nth := exec.CommandContext(t.Context(), binary, "run", "--config", machine.ConfigFile())
-	nth.Env = append(append(os.Environ(), "NOTIFY_SOCKET=", "WATCHDOG_USEC="), machine.Environment()...)
-	nth.Stderr = in
-	if err := nth.Start(); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "nth watches", func() bool {
-		s, err := record.ReadStatus(machine.RuntimeDirectory())
-		return err == nil && len(s.Documents) > 0
-	})
-	go func() { // until the pipe takes nothing more, and then for as long as it is open
-		for err := error(nil); err == nil; _, err = in.Write([]byte{'\n'}) {
-		}
-	}()
-	await(t, "the pipe is full", func() bool {
-		size, first := unix.FcntlInt(out.Fd(), unix.F_GETPIPE_SZ, 0)
-		waiting, second := unix.IoctlGetInt(int(out.Fd()), unix.TIOCINQ)
-		return first == nil && second == nil && waiting == size
-	})
-	imds.SetSpot("terminate", twoMinutes())
-	if err := nth.Wait(); err == nil || nth.ProcessState.ExitCode() != 1 {
-		t.Errorf("nth ended with %v, want status 1", nth.ProcessState)
-	}
 }

@@ -105,90 +105,69 @@ func writeText(w io.Writer, found report) {
 		fmt.Fprint(w, "last known: ")
 	}
 	fmt.Fprintf(w, "%s\n\n", text.Visible(s.Sentence, text.Page))
-	t := rows{w}
-	t.row(found.name, fmt.Sprintf("%s, process %d, since %s", s.Program, s.PID, moment(s.Started)))
-	t.identity(s)
-	if s.Step != nil {
-		t.step(s.Step, s.Updated)
+	row := func(name, format string, args ...any) { // No name is longer than "identity".
+		fmt.Fprintf(w, "%-8s  %s\n", name, text.Visible(fmt.Sprintf(format, args...), text.Page))
 	}
-	t.events(s.Events)
-	t.documents(s.Documents)
-	if s.TargetState != "" {
-		t.row("target", s.TargetState+", as the Auto Scaling group wants it")
-	}
-	if s.Hook != "" {
-		t.row("hook", s.Hook)
-	}
-	for _, fault := range s.Degraded {
-		t.row("degraded", fault)
-	}
-	for _, off := range s.Off {
-		t.row("off", fmt.Sprintf("%s: %s", off.What, off.Why))
-	}
-}
-
-// rows writes the lines of a table of two columns.
-type rows struct{ w io.Writer }
-
-// row writes one line, with the value as visible text. No name is longer than "identity".
-func (t rows) row(name, value string) {
-	fmt.Fprintf(t.w, "%-8s  %s\n", name, text.Visible(value, text.Page))
-}
-
-// identity prints whose credential is used for which API server, and why there is none yet.
-func (t rows) identity(s *state.Status) {
+	row(found.name, "%s, process %d, since %s", s.Program, s.PID, moment(s.Started))
 	if s.Node != "" {
-		t.row("node", s.Node)
+		row("node", "%s", s.Node)
 	}
 	if id := s.Identity; id.Server != "" {
-		t.row("identity", fmt.Sprintf("%s in %s, for %s", id.Credential, id.Source, id.Server))
+		row("identity", "%s in %s, for %s", id.Credential, id.Source, id.Server)
 	}
 	if s.Identity.Trouble != "" {
-		t.row("waiting", s.Identity.Trouble)
+		row("waiting", "%s", s.Identity.Trouble)
 	}
-}
-
-// step writes what the daemon is doing. at is when the status was written, for the time that is left.
-func (t rows) step(step *state.StepStatus, at time.Time) {
-	line := fmt.Sprintf("%s for %s, since %s", step.Action, step.Kind, moment(step.Began))
-	if !step.Deadline.IsZero() {
-		line += fmt.Sprintf(", %.0f s left", max(step.Deadline.Sub(at), 0).Seconds())
-	}
-	t.row("doing", line)
-	if step.PodsTotal > 0 {
-		t.row("pods", fmt.Sprintf("%d of %d left", step.PodsLeft, step.PodsTotal))
-	}
-	for _, pod := range slices.Sorted(maps.Keys(step.HeldBy)) {
-		t.row("held", fmt.Sprintf("%s by %s", pod, step.HeldBy[pod]))
-	}
-}
-
-// events writes a line for each event, with the Node's name if the program is nth-queue.
-func (t rows) events(events []state.EventStatus) {
-	for _, e := range events {
-		line := fmt.Sprintf("%s, %s: %s", e.Kind, e.Phase, e.Plan)
-		if e.Node != "" {
-			line = fmt.Sprintf("%s: %s", e.Node, line)
+	if step := s.Step; step != nil {
+		left := ""
+		if !step.Deadline.IsZero() {
+			left = fmt.Sprintf(", %.0f s left", max(step.Deadline.Sub(s.Updated), 0).Seconds())
 		}
-		if !e.Missing.IsZero() {
-			line += fmt.Sprintf("; not announced since %s", moment(e.Missing))
+		row("doing", "%s for %s, since %s%s", step.Action, step.Kind, moment(step.Began), left)
+		if step.PodsTotal > 0 {
+			row("pods", "%d of %d left", step.PodsLeft, step.PodsTotal)
 		}
-		if e.Error != "" {
-			line += fmt.Sprintf("; %s failed: %s", text.Count(max(e.Failures, 1), "attempt"), e.Error)
+		for _, pod := range slices.Sorted(maps.Keys(step.HeldBy)) {
+			row("held", "%s by %s", pod, step.HeldBy[pod])
 		}
-		t.row("event", line)
 	}
-}
-
-// documents writes a line for each kind of event that the daemon polls for.
-func (t rows) documents(documents []state.DocumentStatus) {
-	for _, d := range documents {
-		line := fmt.Sprintf("%s, last read %s", d.Kind, moment(d.LastGood))
+	for _, e := range s.Events {
+		row("event", "%s", eventLine(e))
+	}
+	for _, d := range s.Documents {
+		trouble := ""
 		if d.Trouble != "" {
-			line += fmt.Sprintf("; trouble since %s: %s", moment(d.Since), d.Trouble)
+			trouble = fmt.Sprintf("; trouble since %s: %s", moment(d.Since), d.Trouble)
 		}
-		t.row("polled", line)
+		row("polled", "%s, last read %s%s", d.Kind, moment(d.LastGood), trouble)
 	}
+	if s.TargetState != "" {
+		row("target", "%s, as the Auto Scaling group wants it", s.TargetState)
+	}
+	if s.Hook != "" {
+		row("hook", "%s", s.Hook)
+	}
+	for _, fault := range s.Degraded {
+		row("degraded", "%s", fault)
+	}
+	for _, off := range s.Off {
+		row("off", "%s: %s", off.What, off.Why)
+	}
+}
+
+// eventLine describes an event, with the Node's name if the program is nth-queue.
+func eventLine(e state.EventStatus) string {
+	line := fmt.Sprintf("%s, %s: %s", e.Kind, e.Phase, e.Plan)
+	if e.Node != "" {
+		line = e.Node + ": " + line
+	}
+	if !e.Missing.IsZero() {
+		line += "; not announced since " + moment(e.Missing)
+	}
+	if e.Error != "" {
+		line += fmt.Sprintf("; %s failed: %s", text.Count(max(e.Failures, 1), "attempt"), e.Error)
+	}
+	return line
 }
 
 // StatusCommand returns the command "status" of the program of that name. configFlag defines its flag --config; directory returns the

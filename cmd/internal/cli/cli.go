@@ -121,35 +121,15 @@ func (v *flagValue) Set(text string) error { v.text = text; return v.parse(text)
 func (v *flagValue) String() string        { return v.text }
 func (v *flagValue) Type() string          { return v.kind }
 
-// Set by the linker, with -ldflags "-X <this package>.version=... -X <this package>.commit=...". Otherwise, Go's build information is
-// used.
+// Set by the linker, with -ldflags "-X <this package>.version=... -X <this package>.commit=...".
 var version, commit string
 
-// BuildVersion returns the version and the commit of this program, or "unknown".
+// BuildVersion returns the version and the commit of this program, or "unknown". Without the linker's, the version is that of Go's build information,
+// which names the commit.
 func BuildVersion() (string, string) {
-	v, c := version, commit
+	v := version
 	if info, ok := debug.ReadBuildInfo(); ok {
 		v = cmp.Or(v, info.Main.Version)
-		c = cmp.Or(c, builtFrom(info.Settings))
 	}
-	return cmp.Or(v, "unknown"), cmp.Or(c, "unknown")
-}
-
-// builtFrom returns the commit from Go's build information, marked if there were uncommitted changes; "" if it has none.
-func builtFrom(settings []debug.BuildSetting) string {
-	var revision, changed string
-	for _, s := range settings {
-		switch s.Key {
-		case "vcs.revision":
-			revision = s.Value
-		case "vcs.modified":
-			if s.Value == "true" {
-				changed = "+changes"
-			}
-		}
-	}
-	if revision == "" {
-		return ""
-	}
-	return revision[:min(len(revision), 12)] + changed
+	return cmp.Or(v, "unknown"), cmp.Or(commit, "unknown")
 }

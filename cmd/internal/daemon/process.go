@@ -2,42 +2,18 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"sync"
 	"syscall"
 	"time"
-
-	"github.com/nth-project/nth/cmd/internal/cli"
 )
 
-// UntilSignal returns a context that ends with the first SIGTERM or SIGINT, which context.Cause names. A second signal
-// ends the program at once; signal.NotifyContext might lose it if it comes immediately after the first.
+// UntilSignal returns a context that ends with the first SIGTERM or SIGINT, which context.Cause names. The next one ends the program at once.
 func UntilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	stopped := make(chan struct{})
-	go func() {
-		select {
-		case s := <-signals:
-			cancel(fmt.Errorf("%s signal received", s))
-		case <-stopped:
-			return
-		}
-		select {
-		case <-signals:
-			os.Exit(cli.ExitError)
-		case <-stopped:
-		}
-	}()
-	return ctx, sync.OnceFunc(func() {
-		signal.Stop(signals)
-		close(stopped)
-		cancel(nil)
-	})
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
 }
 
 // ReportTimeout is how long a program that stops waits for its listeners to report what has happened. All of them need less, unless a disk
