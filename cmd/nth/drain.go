@@ -100,6 +100,9 @@ type manualDrain struct {
 // drain asks the service for a drain, and waits until the node is drained or ctx ends. If one is under way, it follows that.
 func (d *manualDrain) drain(ctx context.Context, limit time.Duration) error {
 	status, err := d.service()
+	for err == nil && status.Node == "" && time.Since(status.Started) < startupTime && loop.Await(ctx, nil, statusPoll) { // It has just started.
+		status, err = d.service()
+	}
 	switch {
 	case err != nil:
 		return err

@@ -210,15 +210,11 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 	if err != nil {
 		return err
 	}
-	cluster, shut, err := serve(rehearsal.New(bootID))
+	kubelet, shut, err := simulateCluster(bootID)
 	if err != nil {
 		return err
 	}
 	defer shut()
-	kubelet := identity.New(identity.Options{
-		ClientOptions: identity.ClientOptions{UserAgent: "nth-rehearse"},
-		Document:      rehearsal.Kubeconfig(cluster),
-	})
 	metadata, watched := standin.New(), make(chan struct{})
 	endpoint, shut, err := serve(metadata)
 	if err != nil {
@@ -233,7 +229,7 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 	if err != nil {
 		return err
 	}
-	settled, ended := make(chan event.Outcome, 1), make(chan error, 1)
+	settled, ended := make(chan event.Outcome, 1), make(chan struct{})
 	const shutdowns = false // No logind announces any.
 	nth := agent.New(agent.Config{
 		Sources:   []agent.Source{source},
@@ -254,11 +250,15 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 		},
 	})
 	running, stop := context.WithCancel(ctx)
-	go func() { ended <- nth.Run(running) }()
+	var failed error
+	go func() {
+		defer close(ended)
+		failed = nth.Run(running)
+	}()
 	defer func() { stop(); <-ended }()
 	select {
 	case <-watched:
-	case <-ctx.Done():
+	case <-ended: // ctx has ended, or the agent has failed.
 	}
 	ends := time.Now().Add(notice).Round(time.Second)
 	lines.begin(ends)
@@ -268,9 +268,20 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 		return lines.conclude(outcome, rules)
 	case <-time.After(notice + patience):
 		return errors.New("the time of the notice is over, and nth does not say what came of it")
-	case <-ctx.Done():
-		return fmt.Errorf("the rehearsal was ended before it was over: %w", context.Cause(ctx))
+	case <-ended:
+		return cmp.Or(failed, fmt.Errorf("the rehearsal was ended before it was over: %w", context.Cause(ctx)))
 	}
+}
+
+// simulateCluster serves a simulated cluster until shut is called. It returns the kubelet's identity there.
+func simulateCluster(bootID string) (kubelet *identity.Kubelet, shut func(), err error) {
+	url, shut, err := serve(rehearsal.New(bootID))
+	if err != nil {
+		return nil, nil, err
+	}
+	return identity.New(identity.Options{
+		ClientOptions: identity.ClientOptions{UserAgent: "nth-rehearse"}, Document: rehearsal.Kubeconfig(url),
+	}), shut, nil
 }
 
 // serve serves on a free port of the loopback interface, until shut is called.

@@ -168,10 +168,9 @@ func (f fault) Error() string {
 // err returns all faults, in the sequence of the files; nil if there are none.
 func (d *decoder) err() error {
 	var all []error
-	for _, f := range slices.Concat(d.fatal, d.warnings) {
+	for _, f := range slices.SortedStableFunc(slices.Values(slices.Concat(d.fatal, d.warnings)), byLine) {
 		all = append(all, f)
 	}
-	slices.SortStableFunc(all, func(a, b error) int { return byLine(a.(fault), b.(fault)) })
 	return errors.Join(all...)
 }
 
