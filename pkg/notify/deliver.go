@@ -74,10 +74,10 @@ type queue struct {
 	report func(DeliveryResult)
 	slots  chan struct{} // one element for each attempt under way
 
+	begun    chan struct{}   // closed by run, which sets attempts before
 	attempts context.Context // ends flushTimeout after a stop
-	abort    context.CancelFunc
-	stopping chan struct{} // closed at a stop: each message is tried once more, without pauses
-	finished chan struct{} // closed by finish
+	stopping chan struct{}   // closed at a stop: each message is tried once more, without pauses
+	finished chan struct{}   // closed by finish
 	lines    sync.WaitGroup
 
 	mu        sync.Mutex      // for all that follows
@@ -90,12 +90,10 @@ type queue struct {
 
 // newQueue returns an empty queue. attempts is how many attempts are made at a time. The other parameters are the values of its fields.
 func newQueue(limit, attempts int, report func(DeliveryResult)) *queue {
-	q := &queue{
+	return &queue{
 		limit: limit, report: report, slots: make(chan struct{}, attempts),
-		stopping: make(chan struct{}), finished: make(chan struct{}), busy: map[string]bool{}, retried: make(chan struct{}),
+		begun: make(chan struct{}), stopping: make(chan struct{}), finished: make(chan struct{}), busy: map[string]bool{}, retried: make(chan struct{}),
 	}
-	q.attempts, q.abort = context.WithCancel(context.Background())
-	return q
 }
 
 // add adds a message, unless the queue is closed. It does not block. If more than limit messages wait, the oldest is lost.
@@ -123,6 +121,7 @@ func (q *queue) add(m *message) {
 
 // work delivers a message and those after it in its line, until there is none.
 func (q *queue) work(m *message) {
+	<-q.begun
 	for ; m != nil; m = q.next(m) {
 		q.deliver(m)
 	}
@@ -232,7 +231,10 @@ func (q *queue) finish() { close(q.finished) }
 // run delivers messages until ctx ends or finish makes it end. Then it tries each message that is left once more, for flushTimeout at most,
 // and reports those that are lost.
 func (q *queue) run(ctx context.Context) {
-	defer q.abort()
+	attempts, abort := context.WithCancel(context.WithoutCancel(ctx))
+	defer abort()
+	q.attempts = attempts
+	close(q.begun)
 	select {
 	case <-ctx.Done():
 	case <-q.finished:
@@ -251,6 +253,6 @@ func (q *queue) run(ctx context.Context) {
 	case <-time.After(finishTimeout):
 	}
 	close(q.stopping)
-	defer time.AfterFunc(flushTimeout, q.abort).Stop()
+	defer time.AfterFunc(flushTimeout, abort).Stop()
 	<-delivered
 }

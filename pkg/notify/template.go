@@ -34,8 +34,8 @@ var (
 )
 
 // functions returns the functions of templates.
-func functions() template.FuncMap {
-	all := template.FuncMap(sprig.TxtFuncMap())
+func functions() map[string]any {
+	all := sprig.TxtFuncMap()
 	for _, name := range withheld {
 		delete(all, name)
 	}
