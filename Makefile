@@ -83,6 +83,7 @@ nightly: lab ## run what is too slow for each change: all of the slow variants, 
 	$(call say,slow variants of the lab)
 	@cd test && go run ./cmd/labtools kubelet containerd
 	@cd test && NTH_NIGHTLY=1 CGO_ENABLED=0 GOFLAGS=-trimpath go test -p 1 -timeout 90m $(SLOW) ./crash ./node ./packages ./shutdown
+	@$(MAKE) --no-print-directory e2e NTH_KUBERNETES=1.34
 	@$(MAKE) --no-print-directory strangers
 	@$(MAKE) --no-print-directory soak NTH_SOAK='$(NIGHTLY)'
 	@$(MAKE) --no-print-directory simulate SIMULATE='$(NIGHTLY)'

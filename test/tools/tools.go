@@ -50,6 +50,7 @@ type program struct {
 var suites = []suite{
 	{
 		name:     "kubernetes",
+		source:   controlPlane(),
 		upstream: "k8s.io/kubernetes",
 		stamps:   []string{"k8s.io/component-base/version.gitVersion"},
 		programs: []program{
@@ -135,6 +136,15 @@ var suites = []suite{
 		apart: true,
 		npm:   true,
 	},
+}
+
+// controlPlane is the directory of the control plane's release: the newest one,
+// or the older one that the environment's NTH_KUBERNETES names, such as 1.34.
+func controlPlane() string {
+	if older := os.Getenv("NTH_KUBERNETES"); older != "" {
+		return "kubernetes-" + older
+	}
+	return "kubernetes"
 }
 
 // Version returns the release of the upstream project that the suite's go.mod names.
