@@ -72,9 +72,7 @@ func (t *term) begin(s *session) {
 	s.stop = stop
 	t.background(func(context.Context) {
 		defer stop()
-		if s.mayBegin(ctx) {
-			s.runAgent(ctx)
-		}
+		s.runAgent(ctx)
 		t.mu.Lock()
 		s.stage, s.sink = ended, nil
 		if t.opts.DryRun {
@@ -92,27 +90,6 @@ func (t *term) begin(s *session) {
 		t.mu.Unlock()
 		t.queue.Add(s.instance.id)
 	})
-}
-
-// mayBegin reports whether the drain is to begin: its Node still exists, and EC2 does not say that a stop is over by now, for which the drain
-// has waited. Otherwise the instance is looked at again.
-func (s *session) mayBegin(ctx context.Context) bool {
-	t, in := s.term, s.instance
-	t.mu.Lock()
-	waited := time.Since(s.since) > asksAgain
-	stops := slices.DeleteFunc(slices.Collect(maps.Values(in.hints)), func(h *hint) bool { return stopTime(h).IsZero() })
-	t.mu.Unlock()
-	_, ok := t.nodes.now(s.node)
-	for _, h := range stops {
-		if !waited {
-			break // The look just before has asked.
-		}
-		if over, _ := t.isOver(ctx, in, h, s.node); over {
-			t.endOvertaken(in, h, s.node)
-			ok = false
-		}
-	}
-	return ok && ctx.Err() == nil
 }
 
 // update passes what stands now on to the agent. The term's mutex is held.
@@ -197,8 +174,12 @@ func (s *session) runAgent(ctx context.Context) {
 			}
 		}
 	})
-	listeners, end := t.listeners(s.node, s.record.Entries)
-	defer func() { end(t.ctx.Err() != nil) }() // Another process keeps the conditions then.
+	var listeners []agent.Listener
+	if t.opts.Listeners != nil {
+		var end func(lost bool)
+		listeners, end = t.opts.Listeners(s.node.name, string(s.node.uid), s.record.Entries)
+		defer func() { end(t.ctx.Err() != nil) }() // Another process keeps the conditions then.
+	}
 	_ = agent.New(agent.Config{
 		Sources: []agent.Source{s}, Identity: s, Node: t.drainNode(s.node, s.urgent.Load), NodeName: s.node.name, Record: s.record, Policy: s.rules,
 		BootID: s.node.bootID, Remote: true, Log: t.opts.Log, DryRun: t.opts.DryRun, Settled: s.onOutcome,

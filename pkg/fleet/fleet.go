@@ -191,21 +191,6 @@ func (f *Fleet) Describe(name string) Description {
 // MayWrite returns nil while this process is sure to lead, and otherwise an error that says it does not lead.
 func (f *Fleet) MayWrite() error { return f.lead.holds() }
 
-// listeners returns what Options.Listeners returns for a Node. The listeners hear nothing once this process does not lead. The drain calls
-// end after its last transition.
-func (f *Fleet) listeners(of node, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool)) {
-	if f.opts.Listeners == nil {
-		return nil, func(bool) {}
-	}
-	listeners, end = f.opts.Listeners(of.name, string(of.uid), entries)
-	if !f.opts.DryRun { // A dry run never leads, and its listeners hear everything.
-		for i, l := range listeners {
-			listeners[i] = fencedListener{l, f.lead}
-		}
-	}
-	return listeners, end
-}
-
 // Labels returns all labels of a Node. It asks the API server, because the watch keeps only a few of them.
 func (f *Fleet) Labels(ctx context.Context, name string) (map[string]string, error) {
 	n, err := f.opts.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})

@@ -199,7 +199,7 @@ func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 			t.endOvertaken(in, h, on)
 		}
 	default:
-		over, again := t.isOver(t.ctx, in, h, on)
+		over, again := t.isOver(in, h, on)
 		switch {
 		case over:
 			t.endOvertaken(in, h, on)

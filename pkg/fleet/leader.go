@@ -18,9 +18,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
 
-	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/kube"
-	"github.com/nth-project/nth/pkg/state"
 )
 
 // LeaseNamespace is the namespace of the Lease, and has nothing else in it: RBAC cannot limit the right to create objects to some names.
@@ -138,19 +136,6 @@ func (l *leadership) holds() error {
 		return errNotLeading
 	}
 	return nil
-}
-
-// fencedListener passes transitions on while this process holds the Lease. After that, the next leader reports.
-type fencedListener struct {
-	agent.Listener
-	lead *leadership
-}
-
-// OnTransition implements agent.Listener.
-func (l fencedListener) OnTransition(t state.Transition) {
-	if l.lead.holds() == nil {
-		l.Listener.OnTransition(t)
-	}
 }
 
 // leader returns the identity of the leader, as this process last saw it in the Lease; "" if it has not seen one.

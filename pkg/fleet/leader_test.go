@@ -16,7 +16,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/state"
 )
 
 // pair is two processes on one cluster, of which the first leads.
@@ -123,27 +122,6 @@ func (c *cluster) watchWriters(of *way, second *rig) {
 			c.t.Errorf("%s, while the other leads", what)
 		}
 	}
-}
-
-// What a process did is reported when it ends in an orderly way. After its Lease is lost, the next leader reports.
-func TestRun_ReportsNothingAfterItsLeaseIsLost(t *testing.T) {
-	each(t, map[string]struct{ lost, reported bool }{"an orderly end": {false, true}, "its Lease is lost": {true, false}},
-		func(t *testing.T, c *cluster, row struct{ lost, reported bool }) {
-			c.add(nodeOf("a", instance), podOn("a", "one"))
-			c.before("evict", held)
-			r := c.run(nil)
-			m := r.take(notice(instance, event.RebalanceRecommendation, "", 0))
-			time.Sleep(10 * time.Second)
-			if row.lost {
-				c.before("renew", held)
-				m.want(t, "returned")
-			} else {
-				r.stop()
-			}
-			if reported := r.ear.times(state.CalledBack) > 0; reported != row.reported {
-				t.Errorf("that the drain ended with the process was reported: %t", reported)
-			}
-		})
 }
 
 func TestStatus_SaysWhyTheLeaseCannotBeTaken(t *testing.T) {

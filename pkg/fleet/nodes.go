@@ -207,7 +207,7 @@ func (n *nodes) strip(object any) (any, error) {
 			Name: full.Name, UID: full.UID, ResourceVersion: full.ResourceVersion, CreationTimestamp: full.CreationTimestamp,
 			ManagedFields: drain.ClosedBy(full),
 		},
-		Spec:       corev1.NodeSpec{ProviderID: full.Spec.ProviderID, Unschedulable: full.Spec.Unschedulable, Taints: full.Spec.Taints},
+		Spec: corev1.NodeSpec{ProviderID: full.Spec.ProviderID, Unschedulable: full.Spec.Unschedulable, Taints: full.Spec.Taints},
 	}
 	for _, key := range []string{n.label, drain.ExcludeLabel, corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, corev1.LabelTopologyRegion} {
 		if value, ok := full.Labels[key]; ok {

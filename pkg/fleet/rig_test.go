@@ -248,7 +248,6 @@ func (g *group) Complete(_ context.Context, action asg.Action, outcome event.Out
 	return nil
 }
 
-
 // want fails the test if other hooks were completed, or any is held.
 func (g *group) want(t *testing.T, completed ...string) {
 	t.Helper()

@@ -173,14 +173,14 @@ func stopTime(h *hint) time.Time {
 
 // isOver asks EC2 whether the instance of a hint about a stop runs again, whatever the age of the message. again is when to ask again, if
 // that is not known yet.
-func (t *term) isOver(ctx context.Context, in *instance, h *hint, on node) (over bool, again time.Duration) {
+func (t *term) isOver(in *instance, h *hint, on node) (over bool, again time.Duration) {
 	stops := stopTime(h)
 	age := time.Since(stops)
 	switch {
 	case stops.IsZero(), h.Event.Kind == event.SpotInterruption && age < settles:
 		return false, 0 // It runs until then.
 	}
-	found, known, err := t.opts.EC2.LookAnew(ctx, h.Instance)
+	found, known, err := t.opts.EC2.LookAnew(t.ctx, h.Instance)
 	switch {
 	case errors.Is(err, ec2.ErrRefused):
 		return age > believed && on.ready, 0 // A machine that has been down for so long is not Ready.

@@ -95,7 +95,8 @@ func TestLook_GoesByTheNodeWhereEC2CannotBeAsked(t *testing.T) {
 
 // A stop waits in the line, and is overtaken by a start.
 func TestLook_EndsAStopThatAStartOvertakes(t *testing.T) {
-	each(t, map[string]bool{"a message tells": true, "only EC2 says so": false}, func(t *testing.T, c *cluster, told bool) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
 		c.add(nodeOf("a", instance), podOn("a", "one"), nodeOf("b", other), podOn("b", "two"))
 		c.before("evict", held)
 		says := &knowledge{states: map[string]string{instance: "stopping", other: "running"}}
@@ -106,15 +107,10 @@ func TestLook_EndsAStopThatAStartOvertakes(t *testing.T) {
 		time.Sleep(time.Minute)
 		second.held(t)
 		says.starts(instance)
-		if told {
-			r.take(running(instance, 0)).want(t, "done")
-			second.want(t, "done")
-		}
+		r.take(running(instance, 0)).want(t, "done")
+		second.want(t, "done")
 		c.before("evict", nil)
 		first.want(t, "done")
-		if !told {
-			second.want(t, "done")
-		}
 		time.Sleep(5 * time.Second)
 		c.wantUntouched("a")
 	})
