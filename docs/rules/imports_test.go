@@ -16,7 +16,7 @@ var mayImport = map[string][]string{
 	"pkg/config":             {"pkg/event"},
 	"pkg/drain":              {"pkg/evict", "pkg/kube", "pkg/loop", "pkg/state", "pkg/wait"},
 	"pkg/evict":              {"pkg/kube", "pkg/loop", "pkg/state"},
-	"pkg/drain/apitest":      {"pkg/internal/pipetest", "pkg/kube"},
+	"pkg/drain/apitest":      {"pkg/kube"},
 	"pkg/fleet":              {"pkg/loop", "pkg/agent", "pkg/asg", "pkg/kube", "pkg/drain", "pkg/event", "pkg/ec2", "pkg/policy", "pkg/sqs", "pkg/state", "pkg/systemd"},
 	"pkg/imds":               {"pkg/loop", "pkg/event"},
 	"pkg/imds/imdstest":      {"pkg/imds/standin"},

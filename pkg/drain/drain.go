@@ -251,7 +251,7 @@ func NewDryRun(n *Node) *DryRun { return &DryRun{n} }
 // Guard is Node.Guard, but changes nothing. It passes what a real guard would do to report, as if each step succeeded at once. It looks once for
 // each goal, and again after a look that failed.
 func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
-	g := &dryGuard{node: d.Node}
+	var before view // as of the last look
 	var pause time.Duration
 	reported, evicted, trouble := false, false, ""
 	for more := true; more; more = loop.Await(ctx, task.changed, pause) {
@@ -259,7 +259,7 @@ func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
 		reported = reported && (evicted || !goal.Evict) // The first goal with evictions is reported in full again.
 		var would dryLook
 		err := kube.Retry(ctx, func(ctx context.Context) (err error) {
-			would, err = g.look(ctx, goal)
+			would, err = d.look(ctx, goal, &before)
 			return err
 		})
 		if err != nil {
@@ -285,12 +285,6 @@ func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
 	}
 }
 
-// dryGuard is what DryRun.Guard knows of the node.
-type dryGuard struct {
-	node   *Node
-	memory memory // of the last look
-}
-
 // dryLook is what would be done to a node: the result, the state after it, and the steps to report.
 type dryLook struct {
 	result Result
@@ -300,9 +294,10 @@ type dryLook struct {
 	uncordoned bool
 }
 
-// look reads the Node and its pods, and returns what a real guard would do. Result.Left stays empty, as if all pods had gone.
-func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
-	node, err := g.node.get(ctx, kube.InTurn)
+// look reads the Node and its pods, and returns what a real guard would do. before is the view of the last look, and becomes that of this one.
+// Result.Left stays empty, as if all pods had gone.
+func (d *DryRun) look(ctx context.Context, goal Goal, before *view) (dryLook, error) {
+	node, err := d.get(ctx, kube.InTurn)
 	if kube.NotFound(err) && goal.NodeSeen {
 		return dryLook{
 			result: Result{NodeGone: true},
@@ -311,11 +306,11 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 		}, nil
 	}
 	if err != nil {
-		return dryLook{}, fmt.Errorf("reading node %q: %w", g.node.name, err)
+		return dryLook{}, fmt.Errorf("reading node %q: %w", d.name, err)
 	}
-	reopened := g.node.reopened(node, g.memory.view)
-	cordon, limited := g.node.cordonOf(node, goal, g.memory, reopened), mayNotEvict(node)
-	g.memory.view = g.node.viewOf(node, cordon, goal)
+	reopened := d.reopened(node, *before)
+	cordon, limited := d.cordonOf(node, goal, memory{view: *before}, reopened), mayNotEvict(node)
+	*before = d.viewOf(node, cordon, goal)
 	ours := cordon == CordonNone || cordon == CordonOurs
 	would := dryLook{
 		result: Result{Cordon: cordon, Limited: limited},
@@ -332,9 +327,9 @@ func (g *dryGuard) look(ctx context.Context, goal Goal) (dryLook, error) {
 	}
 	terms := evict.Terms{Evict: true, Hard: goal.Hard, Soft: goal.Soft, Since: goal.Before}
 	if cordon == CordonLifted { // Pods that came after the cordon stay.
-		terms.Since = cmp.Or(g.memory.view.cordonStamp, goal.Before)
+		terms.Since = cmp.Or(before.cordonStamp, goal.Before)
 	}
-	going, staying, err := g.node.Going(ctx, terms)
+	going, staying, err := d.Going(ctx, terms)
 	if err != nil {
 		return dryLook{}, err
 	}

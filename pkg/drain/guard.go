@@ -317,20 +317,11 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 
 // handleLook handles the result of a look. generation is the goal's when it began. If the look changed what the agent has to know, but nothing
 // was reported, it reports GoalChanged, so that the agent gets the new state.
-//
-// A look that failed proves nothing, and is repeated. Before a hard deadline it counts all the same: pods do not wait for the next look, and
-// a refusal is the answer for the generation.
 func (g *guard) handleLook(v view, number, generation int) {
-	before, looked, hard := g.memory, g.looked, !g.goal.Hard.IsZero()
+	before, looked := g.memory, g.looked
 	wasClosed, hadLooked, reported := g.closed(), g.hasLooked(), len(g.queued)
-	answered := v.err == nil || v.missing
 	g.pods.Replan()
-	if answered || v.uid != "" || hard && !kube.Passing(v.err) { // A Node that cannot be cordoned was read all the same.
-		g.lookedIn = generation
-	}
-	if answered || hard {
-		g.looked = number
-	}
+	g.countLook(v, number, generation)
 	if v.uid != "" && g.anotherThan(v.uid) { // It is a new registration. What operators wanted was about the Node before.
 		g.uncordonedIn = 0
 	}
@@ -354,6 +345,18 @@ func (g *guard) handleLook(v view, number, generation int) {
 	changed := g.closed() && !wasClosed || g.view.ready && !before.view.ready || g.hasLooked() && !hadLooked || limitedChanged || g.view.uid != before.view.uid
 	if changed && len(g.queued) == reported {
 		g.report(Progress{Kind: state.GoalChanged})
+	}
+}
+
+// countLook records that a look has returned. One that failed proves nothing, and is repeated. Before a hard deadline it counts all the same:
+// pods do not wait for the next look, and a refusal is the answer for the generation.
+func (g *guard) countLook(v view, number, generation int) {
+	answered, hard := v.err == nil || v.missing, !g.goal.Hard.IsZero()
+	if answered || v.uid != "" || hard && !kube.Passing(v.err) { // A Node that cannot be cordoned was read all the same.
+		g.lookedIn = generation
+	}
+	if answered || hard {
+		g.looked = number
 	}
 }
 

@@ -237,9 +237,6 @@ func (r *trial) succeed() result {
 	return r.result()
 }
 
-// drainedAt is when no pod was left for the first time.
-func (r *trial) drainedAt() time.Time { return r.of(state.NodeEmpty)[0].At }
-
 // drained drains with plenty of time.
 func drained(t *testing.T, s *apitest.Server, opts evict.Options) *trial {
 	t.Helper()

@@ -155,26 +155,21 @@ func TestWatch_EndOfAPodIsSeen(t *testing.T) {
 			"an event tells": (*apitest.Server).RemovePod,
 			"a list tells":   (*apitest.Server).ForgetPod,
 		} {
-			for road, take := range map[string]func(*apitest.Server){
-				"": func(*apitest.Server) {}, ", over HTTP": (*apitest.Server).OverHTTP,
-			} {
-				run(t, name+", "+how+road, func(t *testing.T, s *apitest.Server) {
-					take(s)
-					s.AddPod(pod("a"), apitest.Never)
-					r := begin(t, s, evict.Options{})
-					r.await(state.PodEvicted)
-					await(t, "the first watch", func() bool { return count(s, "watch pods") > 0 })
-					if how == "a list tells" {
-						// Without this a watch would continue where it ended, and the loss of an event is what is tested.
-						s.Answer("watch", apitest.Expired())
-					}
-					upset(s)
-					end(s, "default/a")
-					if result := r.succeed(); result.Evicted != 1 {
-						t.Errorf("the result is %+v", result)
-					}
-				})
-			}
+			run(t, name+", "+how, func(t *testing.T, s *apitest.Server) {
+				s.AddPod(pod("a"), apitest.Never)
+				r := begin(t, s, evict.Options{})
+				r.await(state.PodEvicted)
+				await(t, "the first watch", func() bool { return count(s, "watch pods") > 0 })
+				if how == "a list tells" {
+					// Without this a watch would continue where it ended, and the loss of an event is what is tested.
+					s.Answer("watch", apitest.Expired())
+				}
+				upset(s)
+				end(s, "default/a")
+				if result := r.succeed(); result.Evicted != 1 {
+					t.Errorf("the result is %+v", result)
+				}
+			})
 		}
 	}
 }

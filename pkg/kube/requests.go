@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/nth-project/nth/pkg/loop"
@@ -89,15 +88,4 @@ func Retry(ctx context.Context, do func(context.Context) error) error {
 			return fmt.Errorf("%w (%w)", last, ctx.Err())
 		}
 	}
-}
-
-// Newer returns the newer of two resource versions: the API server counts them up. It returns a if b is no number, or a is neither empty nor
-// a number.
-func Newer(a, b string) string {
-	x, errA := strconv.ParseUint(a, 10, 64)
-	y, errB := strconv.ParseUint(b, 10, 64)
-	if errB == nil && (a == "" || errA == nil && y > x) {
-		return b
-	}
-	return a
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -189,19 +188,4 @@ func write(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_, _ = w.Write(text) // a client that has left needs no answer
-}
-
-// OneAtATime is a disruption budget that lets one request go in each such time, and refuses the others.
-func OneAtATime(budget string, every time.Duration) Answer {
-	var mu sync.Mutex
-	var last time.Time
-	return func(w http.ResponseWriter, r *http.Request) bool {
-		mu.Lock()
-		defer mu.Unlock()
-		if last.IsZero() || time.Since(last) >= every {
-			last = time.Now()
-			return false
-		}
-		return HeldBy(budget, 0)(w, r)
-	}
 }

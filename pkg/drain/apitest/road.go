@@ -12,24 +12,13 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-
-	"github.com/nth-project/nth/pkg/internal/pipetest"
 )
 
-// Two roads lead to the server. The short one calls its handlers: that is much faster, and fails as a connection does, with
-// the same errors in the same places. The long one is HTTP on pipes, with connections that are kept and break, for tests
-// that are about those. Both can be used in a bubble of testing/synctest and outside of one.
-
-// Client is a clientset for the server, without a limit of its own on requests: on the short road, or after OverHTTP on
-// the long one.
+// Client is a clientset for the server, without a limit of its own on requests. Its transport calls the server's handlers: that is much faster
+// than HTTP, fails as a connection does, with the same errors in the same places, and can be used in a bubble of testing/synctest.
 func (s *Server) Client() kubernetes.Interface {
 	s.t.Helper()
 	config := &rest.Config{Host: "http://apiserver.test", QPS: -1, Transport: s.RoundTripper()}
-	s.mu.Lock()
-	if s.pipes != nil {
-		config.Transport, config.Dial = nil, s.dial
-	}
-	s.mu.Unlock()
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		s.t.Fatalf("making an HTTP client: %v", err)
@@ -39,26 +28,6 @@ func (s *Server) Client() kubernetes.Interface {
 		s.t.Fatalf("making a clientset: %v", err)
 	}
 	return set
-}
-
-// OverHTTP makes the clients that are made from now on take the long road.
-func (s *Server) OverHTTP() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pipes == nil {
-		s.pipes = pipetest.Serve(s.mux)
-	}
-}
-
-// dial connects, or is refused while the server is away.
-func (s *Server) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	s.mu.Lock()
-	away := s.away
-	s.mu.Unlock()
-	if away {
-		return nil, refused(network)
-	}
-	return s.pipes.Dial(ctx, network, address)
 }
 
 func refused(network string) error {
@@ -85,9 +54,6 @@ func (s *Server) ComeBack() {
 func (s *Server) disconnect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pipes != nil {
-		s.pipes.Break()
-	}
 	for c := range s.calls {
 		c.leave(reset())
 	}
@@ -98,15 +64,11 @@ func (s *Server) Close() {
 	s.GoAway()
 	s.mu.Lock()
 	s.closed = true
-	pipes := s.pipes
 	s.mu.Unlock()
-	if pipes != nil {
-		s.stop.Do(pipes.Stop)
-	}
 	s.handlers.Wait()
 }
 
-// RoundTripper is the short road: it calls the server's handlers.
+// RoundTripper calls the server's handlers.
 func (s *Server) RoundTripper() http.RoundTripper { return road{s} }
 
 type road struct{ server *Server }
@@ -173,7 +135,7 @@ func (s *Server) handle(c *call, r *http.Request) {
 	s.mux.ServeHTTP(c, r)
 }
 
-// call is one request on the short road, and its http.ResponseWriter.
+// call is one request, and its http.ResponseWriter.
 type call struct {
 	ctx      context.Context // the client's
 	cancel   context.CancelFunc

@@ -70,6 +70,12 @@ func code(err error) int32 {
 	return 0
 }
 
+var ofNode = metav1.ListOptions{FieldSelector: "spec.nodeName=" + apitest.Node}
+
+func newPod(name string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+}
+
 // lasting is a pod that runs, with 100 s of grace.
 func lasting(changes ...func(*corev1.Pod)) *corev1.Pod {
 	p := newPod("a")

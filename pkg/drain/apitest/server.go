@@ -27,8 +27,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
-
-	"github.com/nth-project/nth/pkg/internal/pipetest"
 )
 
 // Node is the name of the only node.
@@ -53,10 +51,8 @@ type Server struct {
 	t        testing.TB
 	mux      *http.ServeMux
 	handlers sync.WaitGroup // calls on the short road
-	stop     sync.Once      // of pipes
 
 	mu       sync.Mutex
-	pipes    *pipetest.Server // the long road, once somebody takes it
 	away     bool
 	calls    map[*call]bool
 	requests []Request
