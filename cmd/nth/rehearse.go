@@ -240,14 +240,7 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 		Unwatched: unwatched(rules, shutdowns),
 		BootID:    bootID,
 		Log:       lines.log(),
-		Settled: func(ev event.Event, outcome event.Outcome) {
-			if ev.Kind == event.SpotInterruption && outcome != "" {
-				select {
-				case settled <- outcome:
-				default: // It was sent before.
-				}
-			}
-		},
+		Settled:   firstOutcome(settled),
 	})
 	running, stop := context.WithCancel(ctx)
 	var failed error
@@ -270,6 +263,18 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 		return errors.New("the time of the notice is over, and nth does not say what came of it")
 	case <-ended:
 		return cmp.Or(failed, fmt.Errorf("the rehearsal was ended before it was over: %w", context.Cause(ctx)))
+	}
+}
+
+// firstOutcome returns a function for agent.Config.Settled. It sends the first outcome of the spot interruption to a channel with room for one.
+func firstOutcome(to chan<- event.Outcome) func(event.Event, event.Outcome) {
+	return func(ev event.Event, outcome event.Outcome) {
+		if ev.Kind == event.SpotInterruption && outcome != "" {
+			select {
+			case to <- outcome:
+			default: // It was sent before.
+			}
+		}
 	}
 }
 
