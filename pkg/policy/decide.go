@@ -265,10 +265,13 @@ func (s Settings) Decide(sit Situation) Goal {
 		}
 	}
 	goal := Goal{Action: Wait}
-	if len(wanting) > 0 {
-		goal = s.closing(sit, wanting)
-	} else if len(undoing) > 0 {
+	if len(undoing) > 0 {
 		goal = s.opening(sit, undoing)
+	}
+	// If operators have lifted the cordon for all events that are drained for, the one on the node is that of an event that is over.
+	lifts := goal.Action == Uncordon && !slices.ContainsFunc(wanting, func(e state.Entry) bool { return !e.Released() })
+	if len(wanting) > 0 && !lifts {
+		goal = s.closing(sit, wanting)
 	}
 	goal.Revisit = revisit
 	return goal

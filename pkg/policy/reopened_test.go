@@ -37,6 +37,10 @@ func TestReopened_IsRespected(t *testing.T) {
 			want: "drain a, r (first r) by 1h0m0s soft of what was there at -1h0m0s; again at 1h0m0s",
 		},
 		{
+			name: "during a drain, the cordon of an event that is over is lifted", known: known(stop, inState(notice, event.Canceled)),
+			past: past(entry(stop, state.Draining, reopened), entry(notice, state.Undoing)), want: "uncordon n; again at 1h0m0s",
+		},
+		{
 			name: "what is drained meanwhile holds nothing up", known: known(stop, inState(notice, event.Canceled)), node: open,
 			past: past(entry(stop, state.Draining, reopened), entry(notice, state.Drained)), want: "uncordon n",
 		},
