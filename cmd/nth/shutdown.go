@@ -190,7 +190,7 @@ func (s *shutdown) settled(ev event.Event, outcome event.Outcome) {
 func (s *shutdown) outlive(ctx context.Context) (context.Context, context.CancelFunc) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
-		if reload := errors.Is(context.Cause(ctx), daemon.ErrReload); reload || s.source == nil || !s.drainsAtStop || !s.system.host.GoingDown(running) {
+		if reload := errors.Is(context.Cause(ctx), daemon.ErrReload); reload || s.source == nil || !s.drainsAtStop || !s.source.GoingDown(running) {
 			stop()
 			return
 		}

@@ -21,6 +21,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -48,6 +49,7 @@ type Options struct {
 // Source watches for shutdowns and sleeps. Make one with New.
 type Source struct {
 	opts Options
+	lost atomic.Bool // logind was reached, and cannot be since
 
 	mu    sync.Mutex
 	sink  event.Sink
@@ -120,6 +122,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 		}
 		if answered {
 			pause = firstBackoff
+			s.lost.Store(true)
 		}
 		s.reportFailure(err)
 		if !loop.Await(ctx, nil, pause) {
@@ -127,6 +130,12 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 		}
 		pause = min(2*pause, longestBackoff)
 	}
+}
+
+// GoingDown reports whether the whole system is stopping, not this service alone: systemd says so, or the bus was reached before and is gone.
+// Nothing orders a container before the host's bus, which may stop first.
+func (s *Source) GoingDown(ctx context.Context) bool {
+	return s.lost.Load() || s.opts.Host.GoingDown(ctx)
 }
 
 // errLost is the error of a session whose connection has ended.
@@ -150,6 +159,7 @@ func (s *Source) session(ctx context.Context) (answered bool, err error) {
 			return answered, err
 		}
 		answered = true
+		s.lost.Store(false)
 		interval := lookInterval
 		if err := s.look(ctx, m); ctx.Err() != nil {
 			return answered, err
