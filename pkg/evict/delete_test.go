@@ -53,6 +53,17 @@ func TestDelete(t *testing.T) {
 			t.Errorf("%d requests in ten minutes", n)
 		}
 	})
+	// The API server was down at the deadline, and is slow when it is back. The machine is still there.
+	run(t, "answered slowly, long after", func(t *testing.T, s *apitest.Server) {
+		s.AddPod(pod("a", grace(30)), 0)
+		s.Always("evict", apitest.Unavailable())
+		s.Always("delete", apitest.Unavailable())
+		r := beginWithin(t, s, evict.Options{}, true, time.Minute)
+		time.Sleep(2 * time.Minute)
+		s.Always("evict", slowly(2*time.Second))
+		s.Always("delete", slowly(2*time.Second))
+		r.succeed()
+	})
 	// The watch does not show that its grace was shortened.
 	run(t, "accepted once for a terminating pod", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a", ending(3600)), apitest.Never)

@@ -286,8 +286,8 @@ func (p *Pods) send(ctx context.Context, t *target, pod *corev1.Pod, what state.
 	}
 	t.last.sent = true
 	timeout = kube.Write
-	if !end.IsZero() && !now.Before(turn) { // Otherwise plan cancels it at its turn.
-		left := max(end.Sub(now), p.terms().Hard.Sub(now)) // A slow API server may use up the margin.
+	left := max(end.Sub(now), p.terms().Hard.Sub(now))  // A slow API server may use up the margin.
+	if !end.IsZero() && !now.Before(turn) && left > 0 { // Otherwise plan cancels it at its turn, or nothing presses any more.
 		timeout = max(min(kube.WriteLimit(left), left/2), time.Second/2)
 	}
 	options = p.opts.deleteOptions(pod, end, now)
