@@ -84,8 +84,9 @@ type leaving struct {
 
 	mu        sync.Mutex
 	used      *http.Transport
-	failed    int       // how many requests in a row have failed over its connections
-	notBefore time.Time // when these may be left
+	reads     int       // how many of these in a row have failed over its connections
+	writes    int       // the same: a server that answers reads from its cache may fail all writes
+	notBefore time.Time // when these connections may be left
 }
 
 var _ utilnet.RoundTripperWrapper = &leaving{}
@@ -105,29 +106,33 @@ func (l *leaving) RoundTrip(request *http.Request) (*http.Response, error) {
 	case err != nil:
 		// A caller that cancels early says nothing about the server. One that has waited for a read's whole timeout does: the server hangs.
 		if !errors.Is(context.Cause(request.Context()), context.Canceled) || time.Since(began) >= Read {
-			l.note(used, false)
+			l.note(used, request.Method, false)
 		}
 	case response.StatusCode >= http.StatusInternalServerError || response.StatusCode == http.StatusUnauthorized:
 		// 401 counts, as a new connection reads the client certificate again, which may have been renewed.
-		l.note(used, false)
+		l.note(used, request.Method, false)
 	case request.URL.Query().Get("watch") == "": // A watch is answered from a cache, so that its success says nothing about other requests.
-		l.note(used, true)
+		l.note(used, request.Method, true)
 	}
 	return response, err
 }
 
 // note counts whether a request over the connections of used has succeeded (well). If too many have failed in a row, the next request gets new
 // connections.
-func (l *leaving) note(used http.RoundTripper, well bool) {
+func (l *leaving) note(used http.RoundTripper, method string, well bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if used != l.used { // These connections have been left already.
 		return
 	}
-	if l.failed++; well {
-		l.failed = 0
+	failed := &l.writes
+	if method == http.MethodGet {
+		failed = &l.reads
 	}
-	if l.failed < leaveAfter || time.Now().Before(l.notBefore) {
+	if *failed++; well {
+		*failed = 0
+	}
+	if *failed < leaveAfter || time.Now().Before(l.notBefore) {
 		return
 	}
 	next, err := l.build()
@@ -135,5 +140,5 @@ func (l *leaving) note(used http.RoundTripper, well bool) {
 		return // A file is being replaced; what was read before may still do.
 	}
 	go l.used.CloseIdleConnections() // It may wait for a lock of the old transport.
-	l.used, l.failed, l.notBefore = next, 0, time.Now().Add(leavePause)
+	l.used, l.reads, l.writes, l.notBefore = next, 0, 0, time.Now().Add(leavePause)
 }
