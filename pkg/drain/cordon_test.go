@@ -143,6 +143,18 @@ func TestCordon_OnePatchOrNone(t *testing.T) {
 	}
 }
 
+// The journal says who has cordoned the node, even if that was learned only from the next look.
+func TestCordon_SetByAPatchWithoutAnAnswer(t *testing.T) {
+	apitest.Bubble(t, func(t *testing.T, s *apitest.Server) {
+		s.Answer("patch", apitest.Lost())
+		r := start(t, s, drain.Options{}, toCordon())
+		r.await(state.NodeClosed)
+		if cordon := r.of(state.NodeClosed)[0].Detail; cordon != string(drain.CordonSet) {
+			t.Errorf("the cordon is %q", cordon)
+		}
+	})
+}
+
 // Another leader of nth-queue may have cordoned the Node since it was read, and the patch arrives late.
 func TestCordon_PatchesTheNodeAsItWasRead(t *testing.T) {
 	for name, act := range map[string]func(t *testing.T, s *apitest.Server, o drain.Options){

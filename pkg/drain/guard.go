@@ -414,8 +414,8 @@ func (g *guard) handleNodeError(v view) {
 func (g *guard) handleNode(v view) {
 	before := g.view
 	another, newlyClosed := before.uid != v.uid, v.closed() && !before.closed()
-	if v.cordon == CordonOurs && before.cordon == CordonSet && !another {
-		v.cordon = CordonSet // It was this guard.
+	if v.cordon == CordonOurs && (before.cordon == CordonSet || before.cordon == CordonNone && !before.missing) && !another {
+		v.cordon = CordonSet // It was this guard, even if the answer to its patch was lost.
 	}
 	if newlyClosed || another {
 		// Until now the node was open, or it is another Node: pods may have come since the last look, and what was found out before
@@ -462,11 +462,11 @@ func (g *guard) concludeDrain(now time.Time) time.Time {
 	if settled := g.cordonDecided.Add(settle); now.Before(settled) {
 		return settled
 	}
-	if until := g.awaitVolumes(now); g.volumes != nil {
-		return until
-	}
 	if proven, again := g.pods.Prove(g.epoch, now); !proven { // The watch may lag, so a list has to show it.
 		return again
+	}
+	if until := g.awaitVolumes(now); g.volumes != nil {
+		return until
 	}
 	g.drainedIn = g.epoch
 	g.report(Progress{Kind: state.NodeEmpty})

@@ -174,6 +174,7 @@ func (g *guard) awaitVolumes(now time.Time) time.Time {
 		g.volumesSince = now
 	}
 	end := g.volumesSince.Add(g.node.opts.VolumeWait)
+	g.volumes.limit(now) // The wait may be one from before a pod came, and be followed by another.
 	if epoch := g.epoch; g.volumes == nil && g.volumesEpoch != epoch && now.Before(end) {
 		h := &hold{late: errLate, until: func(now time.Time) time.Time { return loop.Soonest(end, g.restDeadline(now)) }}
 		volumes := wait.Volumes{

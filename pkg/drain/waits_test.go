@@ -392,6 +392,19 @@ func TestVolumes_DoneBeforeTheDeadline(t *testing.T) {
 	}
 }
 
+// The list that proves that no pod is left does not come after the wait.
+func TestVolumes_DoneBeforeTheDeadlineWithSlowReads(t *testing.T) {
+	apitest.Bubble(t, func(t *testing.T, s *apitest.Server) {
+		s.ChangeNode(inUse("vol-1"))
+		s.Always("list", slowly(9*time.Second))
+		r := beginWithin(t, s, drain.Options{VolumeWait: 5 * time.Minute, Options: evict.Options{Margin: 2 * time.Second}}, true, time.Minute)
+		r.await(state.NodeEmpty)
+		if after := r.drainedAt().Sub(r.began); after >= time.Minute {
+			t.Errorf("drained after %s", after)
+		}
+	})
+}
+
 // It is counted from the last pod's end. If it began again for each event that joins, those before would run out of time for volumes alone.
 func TestVolumes_NoSecondWaitForAnEventThatJoins(t *testing.T) {
 	t.Parallel()
