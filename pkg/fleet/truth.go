@@ -153,8 +153,9 @@ const (
 	settles = 30 * time.Second
 	// asksAgain is when EC2 is asked again meanwhile.
 	asksAgain = 5 * time.Second
-	// believed is how long a message about a stop counts if EC2 may not be asked.
-	believed = 2 * time.Minute
+	// believed is how long a message about a stop counts if EC2 may not be asked, and reopens how long a node stays closed for it at least: a
+	// machine that EC2 takes may be Ready until some minutes after the message.
+	believed, reopens = 2 * time.Minute, 10 * time.Minute
 )
 
 // stopTime is when the instance stops according to a hint; zero if the hint is not about a stop. A terminated instance is never started
@@ -214,7 +215,7 @@ func (t *term) restarted(in *instance, e state.Entry) bool {
 	at := cmp.Or(e.Event.Noticed, e.CordonedAt) // The cordon alone does not say when the event was noticed.
 	started, err := t.startedAfter(in, at)
 	stops := e.Event.Kind == event.StateChange || e.Event.Kind == event.SpotInterruption
-	return started || errors.Is(err, ec2.ErrRefused) && stops && time.Since(at) > believed
+	return started || errors.Is(err, ec2.ErrRefused) && stops && time.Since(at) > reopens
 }
 
 // failed logs why EC2 could not be asked about a hint, and returns when to try again. The pauses grow with the age of the hint.

@@ -162,6 +162,27 @@ func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 	})
 }
 
+// A machine that EC2 takes may be Ready for minutes after the message. Whether it was started again, nobody says here.
+func TestLook_KeepsTheNodeClosedWhileItIsTaken(t *testing.T) {
+	type row struct {
+		kind event.Kind
+		code string
+	}
+	each(t, map[string]row{
+		"a spot instance":   {event.SpotInterruption, "terminate"},
+		"a stop by anybody": {event.StateChange, "stopping"},
+	}, func(t *testing.T, c *cluster, row row) {
+		c.add(nodeOf("a", instance), podOn("a", "one"))
+		r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{err: ec2.ErrRefused} })
+		r.take(notice(instance, row.kind, row.code, 0)).want(t, "done")
+		for range 4 { // Each change of the Node has it looked at.
+			time.Sleep(time.Minute)
+			c.change("a", func(n *corev1.Node) { n.Labels = map[string]string{"now": time.Now().Format("1504")} })
+			c.wantDrained("a")
+		}
+	})
+}
+
 // planned is an event that EC2 has scheduled for the instance.
 func planned(code string, in time.Duration, description string) map[string]ec2.Status {
 	return map[string]ec2.Status{instance: {Planned: []event.Event{{
