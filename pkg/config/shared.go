@@ -39,11 +39,6 @@ func defaultCommon(name string) Common {
 // Base returns c.
 func (c *Common) Base() *Common { return c }
 
-// KeepNotifications copies the tables that only concern reporting from other.
-func (c *Common) KeepNotifications(other *Common) {
-	c.Log, c.Webhook, c.Metrics = other.Log, other.Webhook, other.Metrics
-}
-
 // top describes the keys of both programs at the top of the file.
 func (c *Common) top(p program) Table {
 	return p.table("", "",

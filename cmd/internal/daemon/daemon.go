@@ -13,6 +13,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -43,7 +44,7 @@ func (s Service) Stopping() {
 }
 
 // Run reads the settings and calls run, which is the daemon of that name. A signal that asks to stop ends the context of run. So does SIGHUP after a
-// change of the settings: then Run calls run again, with the new ones. stderr returns the stream to log to.
+// change of the settings: then Run calls run again, with the new ones, or with those before if its error is a cli.ConfigError. stderr returns the stream to log to.
 func Run[C any, P config.Pointer[C]](
 	ctx context.Context, name string, read func() (config.Loaded[C], error), stderr func(config.Log) io.Writer,
 	run func(context.Context, *Daemon[C]) error,
@@ -60,6 +61,7 @@ func Run[C any, P config.Pointer[C]](
 	ctx, stop := UntilSignal(ctx)
 	defer stop()
 	notifier := &systemd.Notifier{}
+	var before *config.Loaded[C] // the settings before a reload
 	for {
 		logTo := P(&current.Config).Base().Log
 		logger := NewLogger(name, logTo, stderr(logTo))
@@ -77,10 +79,15 @@ func Run[C any, P config.Pointer[C]](
 		err := run(running, &Daemon[C]{Config: current.Config, Degraded: current.Warnings, Log: log, Service: Service{notifier, running}})
 		again := errors.Is(context.Cause(running), ErrReload)
 		end(nil)
+		if _, wrong := errors.AsType[cli.ConfigError](err); wrong && before != nil && !again {
+			sayInvalid(log, err)
+			current, before = *before, nil
+			continue
+		}
 		if err != nil || !again {
 			return err
 		}
-		current = <-reloaded
+		before, current = new(current), <-reloaded
 		log.WithField(systemd.FieldMessageID, systemd.Reloaded).Info("configuration reloaded")
 	}
 }
@@ -102,11 +109,16 @@ func awaitReload[C any](
 			apply(l) // The daemon reports that it is ready when it has begun again.
 			return
 		}
-		invalid := log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid)
-		for line := range strings.SplitSeq(err.Error(), "\n") {
-			invalid.Error(line)
-		}
-		invalid.Warn("invalid configuration; keeping the current one")
+		sayInvalid(log, err)
 		service.Ready()
 	}
+}
+
+// sayInvalid logs why settings that were read at a reload are not used.
+func sayInvalid(log *logrus.Entry, err error) {
+	invalid := log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid)
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		invalid.Error(line)
+	}
+	invalid.Warn("invalid configuration; keeping the current one")
 }

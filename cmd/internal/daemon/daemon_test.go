@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/config"
 )
@@ -75,5 +76,36 @@ func TestRun_BeginsAgainAtSIGHUP(t *testing.T) {
 		if !strings.Contains(log.String(), line+"\n") {
 			t.Errorf("%q is not logged:\n%s", line, &log)
 		}
+	}
+}
+
+// What is wrong with settings may be found only when they are used: the file of a kubeconfig is missing.
+func TestRun_KeepsTheSettingsIfNewOnesCannotBeUsed(t *testing.T) {
+	var log lines
+	margins, begun := []string{"1s", "2s"}, []string{}
+	err := daemon.Run(t.Context(), "nth", func() (config.Loaded[config.Config], error) {
+		l := config.Loaded[config.Config]{Config: config.Default()}
+		l.Config.Log.Format = "text"
+		margin := margins[0]
+		margins = margins[1:]
+		return l, config.Decode("x", []byte("drain.margin = '"+margin+"'"), &l.Config)
+	}, func(config.Log) io.Writer { return &log }, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
+		begun = append(begun, d.Config.Drain.Margin.String())
+		switch len(begun) {
+		case 1:
+			if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+		case 2:
+			return cli.ConfigError{Fault: errors.New("there is no kubeconfig")}
+		}
+		return nil
+	})
+	if err != nil || !slices.Equal(begun, []string{"1s", "2s", "1s"}) {
+		t.Errorf("it has begun with the margins %q, and ended with %v", begun, err)
+	}
+	if !strings.Contains(log.String(), "invalid configuration; keeping the current one") {
+		t.Errorf("what is wrong is not logged:\n%s", &log)
 	}
 }
