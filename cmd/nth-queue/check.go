@@ -158,15 +158,15 @@ func (c *check) services(ctx context.Context, cfg config.Queue, account aws.Conf
 	c.Rights(ctx, "hook", optional, client.Rights(group))
 	const termination, launch = false, true
 	if hooks.Complete {
-		c.completed(ctx, client, group, termination)
+		c.reportHooks(ctx, client, group, termination)
 	}
 	if cfg.Fleet.CompleteLaunches {
-		c.completed(ctx, client, group, launch)
+		c.reportHooks(ctx, client, group, launch)
 	}
 }
 
-// completed reports which of a group's hooks for launches, or else for terminations, nth-queue would complete.
-func (c *check) completed(ctx context.Context, client *asg.HookClient, group string, launch bool) {
+// reportHooks reports which of a group's hooks for launches, or else for terminations, nth-queue would complete.
+func (c *check) reportHooks(ctx context.Context, client *asg.HookClient, group string, launch bool) {
 	switch finding, completes, err := client.Explain(ctx, group, launch); {
 	case err != nil:
 		c.Warn("hook", "%s", err)

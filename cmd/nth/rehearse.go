@@ -303,7 +303,7 @@ func serve(handler http.Handler) (url string, shut func(), err error) {
 // timeline prints what nth logs as lines of 80 columns with the time since the notice and the time that is left, in ASCII:
 //
 //	 time      left
-//	0.5 s   119.4 s    cordoned the node after 4ms
+//	0.5 s   119.4 s    cordoned the node in 4ms
 //	0.5 s   119.4 s  ! disruption budget web blocks the eviction of default/web-2; retrying
 //
 // Until begin, its lines have no times. It is a logrus.Formatter, and safe for concurrent use.

@@ -48,12 +48,12 @@ var messages = map[state.TransitionKind][]message{
 	state.Announced:  {warn(systemd.EventSeen, "{kind}: {plan}")},
 	state.Changed:    {info(systemd.EventSeen, "{kind}: changed: {plan}")},
 	state.Missed:     {info(systemd.EventWithdrawn, "{kind}: no longer announced; waiting to confirm before undoing anything")},
-	state.ClosedWith: {info(systemd.EventWithdrawn, "{kind}: {ending}; nothing to undo")},
+	state.ClosedWith: {info(systemd.EventWithdrawn, "{kind}: {ending}; nothing more to do for it")},
 	state.Begun: {
 		warn(systemd.DrainStarted, "{not}draining the node: {reason} ({time})").when(isDraining),
 		info(systemd.EventWithdrawn, "{not}uncordoning the node: {reason}").when(actionIs(policy.Uncordon)),
 	},
-	state.CalledBack: {info(systemd.EventWithdrawn, "stopping the {action} for {kind}: no longer needed")},
+	state.CalledBack: {info(systemd.EventWithdrawn, "stopping the {action} for {kind}: it is over, or its action has changed")},
 	state.Done:       {warn(systemd.Drained, "{drained}").when(actionIs(policy.Drain))},
 	state.RanOut:     {failure(systemd.DrainIncomplete, "the drain ran out of time: {incomplete}")},
 	state.Failed: {
@@ -65,14 +65,14 @@ var messages = map[state.TransitionKind][]message{
 	},
 	state.LeftAloneNoMore: {info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" no longer asks to leave the node alone")},
 
-	state.NodeClosed:      {warn(systemd.Cordoned, "{would}cordoned the node after {took}")},
+	state.NodeClosed:      {warn(systemd.Cordoned, "{would}cordoned the node in {took}")},
 	state.NodeFoundClosed: {info(systemd.CordonForeign, "the node was already cordoned by someone else; nth will not uncordon it")},
 	state.NodeReopened: {
 		info(systemd.CordonLifted, "someone uncordoned the node during this event; pods from before are still evicted, later ones stay").when(actionIs(policy.Drain)),
 		info(systemd.CordonLifted, "someone uncordoned the node during this event; nth leaves it open"),
 	},
 	state.NodeOptedOut:   {info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" asks to leave the node alone")},
-	state.NodeMissing:    {info(systemd.DrainStarted, "no Node object: {detail}; waiting")},
+	state.NodeMissing:    {info(systemd.DrainStarted, "there is no Node object: {detail}; it is cordoned once it is registered")},
 	state.NodeExcluded:   {info(systemd.Cordoned, "excluded the node from external load balancers")},
 	state.NodeUnclosable: {warn(systemd.PodHeld, "{detail}")},
 	state.NodeUncordoned: {
@@ -83,11 +83,11 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.Uncordoned, "no cordon of nth's is on the node; nothing to uncordon"),
 	},
 	state.CordonAdopted:    {warn(systemd.Cordoned, "nth had cordoned the node, which its record does not say; nth uncordons it when {kind} is over")},
-	state.EvictionsDelayed: {info(systemd.DrainStarted, "delaying evictions for {detail}")},
+	state.EvictionsDelayed: {info(systemd.DrainStarted, "evictions begin in {detail}: load balancers get time to follow the cordon")},
 	state.ScriptsFailed:    {warn(systemd.DrainStarted, "evicting without waiting for units that run before a drain: {detail}")},
 	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers: {detail}")},
 	state.TargetsOut: {
-		warn(systemd.DrainStarted, "not waiting for load balancers: {detail}").when(hasDetail),
+		warn(systemd.DrainStarted, "no longer waiting for load balancers: {detail}").when(hasDetail),
 		info(systemd.DrainStarted, "load balancers have deregistered the node"),
 	},
 
@@ -107,7 +107,7 @@ var messages = map[state.TransitionKind][]message{
 	},
 	state.PodRefused:       {warn(systemd.PodHeld, "{detail}")},
 	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still running after its grace period; the eviction of critical pods no longer waits for it")},
-	state.PodsReturning:    {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; backing off")},
+	state.PodsReturning:    {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; evicting them after growing pauses")},
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; leaving them there")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone, {left} of {total} left")},
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes: {detail} still in use")},

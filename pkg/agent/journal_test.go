@@ -69,7 +69,7 @@ func TestJournal_FieldsAndWords(t *testing.T) {
 		},
 		"a drain that is over already":         {state.Transition{Kind: state.Begun, Entry: state.Entry{Phase: state.Cordoned}, Action: drain}, ""},
 		"a cordon, which its end is logged of": {state.Transition{Kind: state.Begun, Entry: spot, Action: cordon}, ""},
-		"a time, to a millisecond":             {state.Transition{Kind: state.NodeClosed, Took: 1234567 * time.Microsecond}, "warning: cordoned the node after 1.235s"},
+		"a time, to a millisecond":             {state.Transition{Kind: state.NodeClosed, Took: 1234567 * time.Microsecond}, "warning: cordoned the node in 1.235s"},
 		"a drain without a result":             {state.Transition{Kind: state.Done, Action: drain}, "warning: drained: 0 pods evicted, 0 deleted, 0 left in place"},
 	} {
 		if said := logged(false, row.t); said != row.want {
@@ -108,12 +108,12 @@ func TestJournal_WhatAGuardReports(t *testing.T) {
 		"a pod is refused":      {pod(state.PodRefused, "no"), systemd.PodHeld, []string{"warning: default/web is not evicted: no; retrying"}},
 		"a pod is gone":         {pod(state.PodGone, ""), systemd.PodGone, []string{"info: default/web is gone, 1 of 2 left"}},
 		"pods cannot be listed": {node(state.PodRefused, "the pods cannot be listed"), systemd.PodHeld, []string{"warning: the pods cannot be listed"}},
-		"evictions are delayed": {node(state.EvictionsDelayed, "30s"), systemd.DrainStarted, []string{begun, "info: delaying evictions for 30s"}},
-		"there is no Node":      {node(state.NodeMissing, "it was deleted"), systemd.DrainStarted, []string{begun, "info: no Node object: it was deleted; waiting"}},
+		"evictions are delayed": {node(state.EvictionsDelayed, "30s"), systemd.DrainStarted, []string{begun, "info: evictions begin in 30s: load balancers get time to follow the cordon"}},
+		"there is no Node":      {node(state.NodeMissing, "it was deleted"), systemd.DrainStarted, []string{begun, "info: there is no Node object: it was deleted; it is cordoned once it is registered"}},
 		"scripts fail":          {node(state.ScriptsFailed, "failed: save.service"), systemd.DrainStarted, []string{begun, "warning: evicting without waiting for units that run before a drain: failed: save.service"}},
 		"targets are left":      {node(state.TargetsLeft, "2 targets"), systemd.DrainStarted, []string{begun, "info: waiting for load balancers: 2 targets"}},
 		"targets are out":       {node(state.TargetsOut, ""), systemd.DrainStarted, []string{begun, "info: load balancers have deregistered the node"}},
-		"targets are given up":  {node(state.TargetsOut, "no permission"), systemd.DrainStarted, []string{begun, "warning: not waiting for load balancers: no permission"}},
+		"targets are given up":  {node(state.TargetsOut, "no permission"), systemd.DrainStarted, []string{begun, "warning: no longer waiting for load balancers: no permission"}},
 		"pods are left alone":   {drain.Progress{Kind: state.GoalChanged}, systemd.DrainLeft, []string{leftAlone(event.SpotInterruption)}},
 	}, func(r *rig, row row) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
@@ -138,7 +138,7 @@ func TestJournal_ACordonIsLoggedOnce(t *testing.T) {
 			})
 			r.runFor(r.spot("a", 2*time.Minute))
 			r.pass(time.Second)
-			return "warning: cordoned the node after 1s"
+			return "warning: cordoned the node in 1s"
 		},
 		"not again after a restart": func(r *rig) string {
 			r.record.entries = []state.Entry{r.drained(r.spot("a", 90*time.Second), state.Draining, "boot-1")}
@@ -148,7 +148,7 @@ func TestJournal_ACordonIsLoggedOnce(t *testing.T) {
 		},
 		"where no more is wanted": func(r *rig) string {
 			r.runFor(r.hibernating("a", 2*time.Minute))
-			return "warning: cordoned the node after 0s"
+			return "warning: cordoned the node in 0s"
 		},
 	}, func(r *rig, row func(r *rig) string) {
 		if want := row(r); want != "" {

@@ -158,8 +158,9 @@ func (a *Agent) handleProgress(p drain.Progress) {
 		a.decide() // Record first for which events the node was closed.
 	}
 	a.total, a.left = p.Total, p.Left
-	if !w.stopping {
-		// Somebody has uncordoned the node. Which events that concerns is decided now: the others want pods gone that came since.
+	if !w.stopping { // Otherwise the agent no longer decides by this guard's state.
+		// Somebody has uncordoned the node. It is decided now for which events: the others also want the pods gone that came since, so the
+		// node does not count as drained until then.
 		if p.State.Open && w.guardGoal.Close {
 			p.State.Drained = false
 		}

@@ -30,7 +30,7 @@ func (a *Agent) sentence() string {
 		said = "watching"
 	case !announced:
 		said = "watching; nothing is announced for node " + a.node
-	case e.Phase == state.Incomplete && a.work != nil:
+	case e.Phase == state.Incomplete && a.work != nil: // Its time is over, so it is not busy, but the guard still evicts.
 		said = fmt.Sprintf("node %s was not drained in time for %s; still draining%s", a.node, e.Event.Kind, a.podsGone())
 	case e.Phase == state.Drained, e.Phase == state.Cordoned && !e.Released() && !e.LeftAlone:
 		said = fmt.Sprintf("node %s is %s for %s", a.node, e.Phase, e.Event.Kind)

@@ -328,7 +328,8 @@ const (
 	past                     // it does not wait any more
 )
 
-// stageOf returns the stage of an instance in a state of its lifecycle, such as "Terminating:Wait".
+// stageOf returns the stage of an instance in a state of its lifecycle, such as "Terminating:Wait". target is where its lifecycle leads, such
+// as "Terminated" or "Warmed:Stopped". "ReplacingRootVolume" is a target, and also the state before its own ":Wait".
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html
 func stageOf(target, state string) stage {
 	switch {

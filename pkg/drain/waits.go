@@ -140,10 +140,10 @@ func (g *guard) awaitBalancers(now time.Time) time.Time {
 	g.await(&g.balancers, h, g.node.opts.LoadBalancers, state.TargetsLeft, func(err error) {
 		calledOff := errors.Is(err, errCalledOff)
 		reason := ""
-		if err != nil && !calledOff {
+		if err != nil {
 			reason = err.Error()
 		}
-		if h.left != "" || reason != "" {
+		if h.left != "" || reason != "" && !calledOff {
 			g.report(Progress{Kind: state.TargetsOut, Detail: reason})
 		}
 		switch {

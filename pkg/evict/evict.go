@@ -267,8 +267,8 @@ const (
 	lookGrace = 3 * time.Second
 	// shortestPause is the shortest time between two requests for a pod whose turn has come.
 	shortestPause = 100 * time.Millisecond
-	// shortestNews is the least time that the watch gets to show that a pod is terminating.
-	shortestNews = time.Second
+	// leastWatchTime is the least time that the watch gets to show that a pod is terminating.
+	leastWatchTime = time.Second
 	// longestRest bounds the pause after an accepted request that had no effect.
 	longestRest = 15 * time.Second
 	// eagerPause bounds the pause after a refusal while a deadline is near.

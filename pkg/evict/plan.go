@@ -127,15 +127,16 @@ func (p *Pods) retryAt(t *target, now time.Time) time.Time {
 }
 
 // effectBy is until when an accepted request has to show an effect. After that it is repeated. That is overdueAfter, but less once the pod's
-// turn before a hard deadline has come: a third of the time that was left at the request, or shortestNews for a request from before the turn.
+// turn before a hard deadline has come: a third of the time that was left at the request. A request from before that turn has leastWatchTime
+// alone, as the pod is to be deleted now.
 func (t *target) effectBy(end time.Time, turnCome bool) time.Time {
 	patience := overdueAfter
 	switch {
 	case end.IsZero() || !turnCome:
 	case t.last.urgent:
-		patience = min(patience, max(end.Sub(t.last.at)/3, shortestNews))
+		patience = min(patience, max(end.Sub(t.last.at)/3, leastWatchTime))
 	default:
-		patience = shortestNews
+		patience = leastWatchTime
 	}
 	return t.last.at.Add(patience)
 }

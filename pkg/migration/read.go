@@ -27,8 +27,8 @@ type Settings struct {
 // value is what a setting is set to.
 type value struct {
 	text string
-	// from says where the value is if the input does not have it, such as "the Secret webhook"; "" if the input has it.
-	from string
+	// elsewhere says where the value is if the input does not have it, such as "the Secret webhook"; "" if the input has it.
+	elsewhere string
 }
 
 // maxInput is the largest input, in bytes. The YAML parser bounds depth and aliases.
@@ -196,12 +196,12 @@ func (s *Settings) defineAll(list []variable) {
 	for _, v := range list {
 		given := value{text: v.Value}
 		if strings.Contains(v.Value, "$(") || strings.Contains(v.Value, "$$") {
-			given = value{from: "another variable, by a reference $(NAME)"}
+			given = value{elsewhere: "another variable, by a reference $(NAME)"}
 		}
 		for kind, ref := range v.ValueFrom {
-			given = value{from: "a field of the pod"}
+			given = value{elsewhere: "a field of the pod"}
 			if object, ok := strings.CutSuffix(kind, "KeyRef"); ok { // secretKeyRef or configMapKeyRef
-				given = value{from: "the " + object + " " + ref.Name}
+				given = value{elsewhere: "the " + object + " " + ref.Name}
 			}
 		}
 		s.given[v.Name] = given
@@ -225,7 +225,7 @@ func (s *Settings) readChart(values map[string]any) error {
 		case text == "" || key == "webhookTemplateConfigMapKey": // It is not set, or only says where in the ConfigMap the template is.
 		case key == "extraEnv": // It is read below, since it overrides the other values.
 		case key == "webhookURLSecretName":
-			s.given[webhookURL] = value{from: "the secret " + text}
+			s.given[webhookURL] = value{elsewhere: "the secret " + text}
 		default:
 			s.given[envOf(key)] = value{text: text}
 		}

@@ -270,7 +270,7 @@ func workers(_ Settings, value string) ([]line, error) {
 // false, or its older name CHECK_ASG_TAG_BEFORE_DRAINING is, if only that is set.
 func managedTag(s Settings, value string) ([]line, error) {
 	on, err := parseBool(value)
-	if err != nil || !on || s.given["MANAGED_TAG"].from != "" || s.given["MANAGED_ASG_TAG"].from != "" {
+	if err != nil || !on || s.given["MANAGED_TAG"].elsewhere != "" || s.given["MANAGED_ASG_TAG"].elsewhere != "" {
 		return nil, err // A tag that is in a Secret or ConfigMap is set by hand: the default would be another one.
 	}
 	return one("fleet", "managed_tag", quote(cmp.Or(s.text("MANAGED_TAG"), s.text("MANAGED_ASG_TAG"), "aws-node-termination-handler/managed"))), nil

@@ -31,7 +31,7 @@ func (s Settings) For(queue bool) (string, error) {
 	const mode = "ENABLE_SQS_TERMINATION_DRAINING" // It is true in the handler's queue mode.
 	name := "nth"
 	switch {
-	case queue && !s.is(mode) && s.given[mode].from == "":
+	case queue && !s.is(mode) && s.given[mode].elsewhere == "":
 		return "", errors.New(mode + ` is not true, so the settings are for "nth config import"`)
 	case !queue && s.is(mode):
 		return "", errors.New(mode + ` is true, so the settings are for "nth-queue config import"`)
@@ -81,8 +81,8 @@ func (s Settings) convert(queue bool) (lines []origin, remarks []string, err err
 		switch {
 		case given == value{} || r.to == nil: // It is not set, or empty, or another rule uses it.
 			continue
-		case given.from != "" && r.env != webhookURL:
-			remarks = append(remarks, r.env+": its value is in "+given.from+": look it up there, and set it by hand")
+		case given.elsewhere != "" && r.env != webhookURL:
+			remarks = append(remarks, r.env+": its value is in "+given.elsewhere+": look it up there, and set it by hand")
 			continue
 		}
 		found, err := r.to(s, given.text)

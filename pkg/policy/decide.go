@@ -15,10 +15,10 @@ type want int
 const (
 	// nothing: what was done for the event is taken back.
 	nothing want = iota
-	// left: somebody has lifted its cordon. Nothing is taken back for it, and it keeps no other event from doing so.
-	left
-	// kept: what was done stays, and nothing new begins.
-	kept
+	// released: somebody has lifted its cordon. Nothing is taken back for it, and it keeps no other event from doing so.
+	released
+	// unchanged: what was done stays, and nothing new begins.
+	unchanged
 	cordoned
 	drained
 )
@@ -115,11 +115,11 @@ func (s Settings) next(sit Situation, e state.Entry) state.Entry {
 		return s.advance(sit, e, state.Cordoning)
 	case drained:
 		return s.advance(sit, e, state.Draining)
-	case left:
+	case released:
 		if e.UnderWay() || e.Phase == state.Undoing {
 			return enter(sit, state.Cordoned, e) // Its part is over: operators decided about the cordon.
 		}
-	case kept: // Nothing new begins.
+	case unchanged: // Nothing new begins.
 	}
 	return e
 }
@@ -208,7 +208,7 @@ func (s Settings) heldByOther(sit Situation, e state.Entry) bool {
 // holds reports whether an entry's event needs what is on the node. It does not once its cordon was lifted, even if its drain
 // continues.
 func (s Settings) holds(sit Situation, e state.Entry) bool {
-	return !e.Released() && s.want(sit, e) >= kept
+	return !e.Released() && s.want(sit, e) >= unchanged
 }
 
 // Undone returns the entries that change when an uncordon has taken everything of ours off the node. overruled: the uncordon found that an
@@ -225,7 +225,7 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 		case ending != "":
 			e = enter(sit, state.Closed, e)
 			e.Ending, e.Result = ending, nil
-		case e.Released() && want >= left:
+		case e.Released() && want >= released:
 		case overruled && want >= cordoned && !e.CordonedAt.IsZero():
 			e.ReleasedAt = sit.Now
 		default:
@@ -237,13 +237,13 @@ func (s Settings) Undone(sit Situation, overruled bool) []state.Entry {
 }
 
 // Release returns the entries that change when an operator has uncordoned the node. These are the entries of the events for which the node was
-// cordoned: CordonedAt is set, or the claim on the Node, which was written at since, names the event (claimed). A claim from before an uncordon
-// that is on record does not count, because its events may have been announced again since.
-func Release(sit Situation, claimed func(event string) bool, since time.Time) []state.Entry {
-	claimIsOld := slices.ContainsFunc(sit.Past, func(e state.Entry) bool { return e.ReleasedAt.After(since) })
+// cordoned: CordonedAt is set, or the claim on the Node names the event (inClaim). A claim that is older than a recorded uncordon does not
+// count: its events may have been announced again.
+func Release(sit Situation, inClaim func(event string) bool, claimedAt time.Time) []state.Entry {
+	claimIsOld := slices.ContainsFunc(sit.Past, func(e state.Entry) bool { return e.ReleasedAt.After(claimedAt) })
 	var changed []state.Entry
 	for _, e := range sit.Past {
-		if e.Acted() && !e.Released() && (!e.CordonedAt.IsZero() || claimed(e.Event.ID) && !claimIsOld) {
+		if e.Acted() && !e.Released() && (!e.CordonedAt.IsZero() || inClaim(e.Event.ID) && !claimIsOld) {
 			e.ReleasedAt = sit.Now
 			changed = append(changed, e)
 		}
@@ -377,14 +377,14 @@ func (s Settings) want(sit Situation, e state.Entry) want {
 	case level == nothing, !e.Acted() && p.start.After(sit.Now):
 		return nothing
 	case e.Released() && (e.Phase != state.Draining || level != drained): // A drain under way continues with the pods from before.
-		return left
+		return released
 	case sit.attested(e):
 		return level
 	// From here on it is uncertain whether the event is still to come.
 	case !e.Acted():
 		return nothing
 	case e.BootID != sit.BootID || e.Phase == state.Undoing: // It may be over.
-		return kept
+		return unchanged
 	case e.Phase == state.Cordoning || e.Phase == state.Cordoned: // No drain begins.
 		return cordoned
 	}

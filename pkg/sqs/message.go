@@ -55,7 +55,8 @@ type Message struct {
 	// The queue's mutex guards what follows.
 	handle string    // the receipt handle by which SQS knows it
 	due    time.Time // when its visibility timeout is to be extended; zero if SQS accepts its handle no more
-	lost   bool      // it was reported that SQS refuses to change it
+	// lostReported is set if it was reported that SQS refuses to change it, until a request succeeds.
+	lostReported bool
 }
 
 // receive is one of Run's receivers, with its number. It requests messages and calls deliver with them until ctx ends. It makes no request
@@ -135,7 +136,7 @@ func (q *Queue) noteAnswer(err error) {
 func (q *Queue) handle(raw types.Message, deliver func(*Message)) {
 	m := newMessage(q, raw)
 	if ended, known := q.ended.Get(m.ID); known {
-		if m.lost = true; ended == Deleted { // What SQS refuses was reported when the message came first.
+		if m.lostReported = true; ended == Deleted { // What SQS refuses was reported when the message came first.
 			m.Done()
 		}
 		return
@@ -290,7 +291,7 @@ func (q *Queue) send(ctx context.Context, batch []update) {
 func (q *Queue) settled(u update, err error) {
 	q.mu.Lock()
 	m, stale := u.message, errors.Is(err, errStale)
-	lost := (stale || role.Refused(err)) && !m.lost
+	newlyLost := (stale || role.Refused(err)) && !m.lostReported
 	switch {
 	case u.what != Extended || m.handle != u.handle: // It is in flight no more, or has come again.
 	case err == nil:
@@ -300,12 +301,12 @@ func (q *Queue) settled(u update, err error) {
 	default:
 		m.due = time.Now().Add(u.hidden / 6)
 	}
-	m.lost = err != nil && (m.lost || lost)
+	m.lostReported = err != nil && (m.lostReported || newlyLost)
 	q.mu.Unlock()
 	switch {
 	case err == nil:
 		q.report(m.report(u.what, ""))
-	case lost:
+	case newlyLost:
 		q.report(m.report(Lost, err.Error()))
 	}
 }

@@ -202,7 +202,7 @@ func TestDrain_ByHandStaysUntilItIsUndone(t *testing.T) {
 	byHand("is drained for manual", "--deadline", "1m")
 	s.node.WaitEmpty(t)
 	s.imds.ClearRebalance()
-	s.nth.WaitSays(t, "rebalance-recommendation: withdrawn; nothing to undo")
+	s.nth.WaitSays(t, "rebalance-recommendation: withdrawn; nothing more to do for it")
 	s.mustBeCordoned(t)
 	byHand("nothing is announced", "--undo")
 	s.mustBeSchedulable(t)
