@@ -115,6 +115,21 @@ func TestBudget(t *testing.T) {
 			t.Errorf("the result is %+v", result)
 		}
 	})
+	// It may hold all pods of a node for days, on many nodes.
+	run(t, "is asked ten times a second at most, however many pods it holds", func(t *testing.T, s *apitest.Server) {
+		const pods = 50
+		for i := range pods {
+			s.AddPod(pod(fmt.Sprintf("a%d", i)), 0)
+		}
+		s.Always("evict", apitest.HeldBy("budget", 0))
+		begin(t, s, evict.Options{})
+		time.Sleep(time.Minute)
+		before := count(s, "evict")
+		time.Sleep(time.Minute)
+		if n := count(s, "evict") - before; n < pods || n > 660 {
+			t.Errorf("%d evictions in a minute", n)
+		}
+	})
 	run(t, "without a name", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a"), 0)
 		s.Answer("evict", func(w http.ResponseWriter, _ *http.Request) bool {

@@ -357,13 +357,25 @@ func (p *Pods) handleRefusal(t *target, err error, now time.Time) {
 	switch {
 	case gone:
 	case held:
-		p.noteHeld(t, state.PodHeld, name)
+		if p.noteHeld(t, state.PodHeld, name); !p.terms().near(now) {
+			t.pause = max(t.pause, p.shareOfPause()) // A budget may hold all pods of the node for days.
+		}
 	default:
 		p.noteHeld(t, state.PodRefused, kube.Plain(err))
 	}
 	if end, _ := p.limits(t, now); t.last.urgent && p.terms().near(now) && !end.IsZero() { // It is to be repeated while some of its grace is left.
 		t.pause = min(t.pause, max(end.Sub(now)/3, shortestPause))
 	}
+}
+
+// shareOfPause is how long each pod that is held waits, so that together they ask once in shortestPause.
+func (p *Pods) shareOfPause() (pause time.Duration) {
+	for t := range p.going() {
+		if t.held != "" {
+			pause += shortestPause
+		}
+	}
+	return pause
 }
 
 // noteHeld records what holds a pod, and reports that: with what if it is new for this pod, and with state.PodHeldAgain if it held the pod
