@@ -15,6 +15,7 @@
 package tools
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"os"
@@ -50,7 +51,6 @@ type program struct {
 var suites = []suite{
 	{
 		name:     "kubernetes",
-		source:   controlPlane(),
 		upstream: "k8s.io/kubernetes",
 		stamps:   []string{"k8s.io/component-base/version.gitVersion"},
 		programs: []program{
@@ -232,10 +232,11 @@ func (s suite) asked() string {
 
 // directory is where the suite's pins are.
 func (s suite) directory(top string) string {
-	if s.source != "" {
-		return filepath.Join(top, "test", "tools", s.source)
+	source := cmp.Or(s.source, s.name)
+	if s.name == "kubernetes" {
+		source = controlPlane() // It is asked for here so that go test knows what its cached results depend on.
 	}
-	return filepath.Join(top, "test", "tools", s.name)
+	return filepath.Join(top, "test", "tools", source)
 }
 
 // String names the suite's programs for a person.
