@@ -324,7 +324,7 @@ func listedAs(announced event.Event, events []event.Event) (event.Event, bool) {
 const (
 	// pollInterval is how often EC2 is asked for all that is notable, and refusedInterval the same while IAM does not allow it.
 	pollInterval, refusedInterval = time.Minute, 10 * time.Minute
-	// listDelay is how long EC2's list may lag behind an announcement, and how long an event must be missing from the list to be over.
+	// listDelay is how long EC2's list may lag behind an announcement. After that, an event that it does not have is over.
 	listDelay = 15 * time.Minute
 )
 

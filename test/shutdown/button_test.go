@@ -93,7 +93,7 @@ func TestPress_OutlivesNthLogindTheBusAndABlock(t *testing.T) {
 		h.PressPower(t)
 		h.WaitLogged(t, systemd.PodEvicted)
 		waitScheduled(t, h)
-		for _, harm := range []string{"systemctl kill --signal=KILL nth", "systemctl restart nth", "systemctl restart systemd-logind", "systemctl restart dbus"} {
+		for _, harm := range []string{"systemctl kill --signal=KILL nth", "systemctl restart nth", "systemctl reload nth", "systemctl restart systemd-logind", "systemctl restart dbus"} {
 			h.Run(t, "sh", "-c", harm)
 			h.WaitStatus(t, "draining node")
 		}
