@@ -132,6 +132,10 @@ func (p *plugin) run(ctx context.Context, stdout, stderr *output) error {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = kube.PluginChild // how long a child may keep the output open after the plugin has ended
 	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) { // The plugin has ended, but not its child.
+		_ = cmd.Cancel() // It fails if the child has ended meanwhile.
+		err = nil
+	}
 	exit, exited := errors.AsType[*exec.ExitError](err)
 	switch {
 	case ctx.Err() != nil:

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -45,6 +47,33 @@ func TestPlugin_GivesATokenAndItsExpiry(t *testing.T) {
 	yaml := "echo 'kind: ExecCredential'; echo 'apiVersion: " + v1 + "'; echo 'status: {token: a}'" // client-go takes it
 	if token, expires, err = identity.RunPlugin(t.Context(), configured(t, yaml)); token != "a" || err != nil || !expires.IsZero() {
 		t.Errorf("without an expiry: %s, %v", expires, err)
+	}
+}
+
+// A plugin may leave a process behind that has its output open.
+func TestPlugin_LeavesNoChildBehind(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "child")
+	token, _, err := identity.RunPlugin(t.Context(), configured(t, "sleep 600 & echo $! >"+file+"\n"+prints(`{"token": "a"}`)))
+	if token != "a" || err != nil {
+		t.Errorf("the token is %q, %v", token, err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); syscall.Kill(child, 0) == nil; time.Sleep(10 * time.Millisecond) {
+		if stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child)); strings.Contains(string(stat), ") Z ") {
+			break // It was killed, and nobody has asked how it ended.
+		}
+		if time.Since(began) > time.Minute {
+			_ = syscall.Kill(child, syscall.SIGKILL)
+			t.Fatal("the child still runs")
+		}
 	}
 }
 
