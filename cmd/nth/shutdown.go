@@ -180,7 +180,7 @@ func (s *shutdown) settled(ev event.Event, outcome event.Outcome) {
 	s.source.Release(ev.Kind)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.done != nil && ev.Kind == event.Shutdown {
+	if s.done != nil && ev.Kind == event.Shutdown { // The system is stopping, and the daemon has run on only for this drain.
 		s.done()
 	}
 }

@@ -54,11 +54,11 @@ func (a *Agent) emitStep(action policy.Action, e state.Entry, t state.Transition
 // emitChange emits what has changed from before to e, an entry in the record. met is false if the event had no entry before.
 func (a *Agent) emitChange(before state.Entry, met bool, e state.Entry) {
 	met = met && (before.Phase != state.Closed || e.Phase == state.Closed) // A closed event that is announced again is a new one.
-	a.emitNodeOf(before, e)
+	a.emitCordonOrLeftAlone(before, e)
 	if met && policy.SameNews(before, e) {
 		return
 	}
-	if met && actions[before.Phase] != actions[e.Phase] {
+	if met && actions[before.Phase] != actions[e.Phase] { // A step of the action before, if it is still under way, is stopped.
 		a.emitCalledBack(before, e)
 	}
 	if kind := eventChange(before, met, e); kind != "" {
@@ -69,8 +69,8 @@ func (a *Agent) emitChange(before state.Entry, met bool, e state.Entry) {
 	}
 }
 
-// emitNodeOf emits what has changed for an event about the node: it is cordoned, or operators want it left alone.
-func (a *Agent) emitNodeOf(before, e state.Entry) {
+// emitCordonOrLeftAlone emits what has changed for an event about the node: it is cordoned, or operators want it left alone.
+func (a *Agent) emitCordonOrLeftAlone(before, e state.Entry) {
 	if before.CordonedAt.IsZero() && !e.CordonedAt.IsZero() && a.work != nil {
 		kind := state.CordonFound
 		if a.work.state.Ours {
@@ -223,7 +223,7 @@ func transitionOf(p drain.Progress, took time.Duration) state.Transition {
 	t := state.Transition{
 		Kind: p.Kind, Pod: p.Pod, PodUID: p.PodUID, Total: p.Total, Left: p.Left, Detail: p.Detail, Took: took,
 	}
-	if p.Kind == state.PodRefused && p.Pod != "" {
+	if p.Kind == state.PodRefused && p.Pod != "" { // It is reported like a pod that a budget holds. Without a pod it concerns the node.
 		t.Kind, t.Outcome = state.PodHeld, state.Refused
 	}
 	return t

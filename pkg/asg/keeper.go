@@ -91,7 +91,7 @@ func (k *Keeper) Run(ctx context.Context, sink event.Sink) error {
 	k.mu.Lock()
 	ended := k.ended
 	k.mu.Unlock()
-	<-ended
+	<-ended // the latest work; closed from the start if there was none
 	return err
 }
 

@@ -364,7 +364,7 @@ func (g *guard) countLook(v view, number, generation int) {
 // look. The agent knows which of the events want the node closed again, and begins the next generation for them.
 func (g *guard) handleUncordon(v view) {
 	g.uncordonedIn = g.goal.Generation
-	if !g.goal.Close || g.goal.Before.IsZero() { // Otherwise the cordon was only for events that pods need not go for.
+	if !g.goal.Close || g.goal.Before.IsZero() { // Pods that came after this cordon stay. Otherwise the drain's cordon was lifted before: goal.Before still says which pods go.
 		g.liftedStamp = v.cordonStamp
 	}
 	g.pods.Rejudge()
@@ -441,7 +441,7 @@ func (g *guard) handleTidied(v view, node *corev1.Node, err error) {
 	switch {
 	case err == nil:
 		g.view.version, g.view.tidy = node.ResourceVersion, nil
-		if v.excludes {
+		if v.setsLabel {
 			g.view.ours = true
 			g.report(Progress{Kind: state.NodeExcluded})
 		}

@@ -97,9 +97,9 @@ type view struct {
 	claim          string
 	// cordonStamp is when the cordon was set, or ours that somebody has lifted, by the API server's clock; zero if the Node does not say.
 	cordonStamp time.Time
-	// tidy is a patch that brings our other keys up to date; nil if they are. excludes: it sets ExcludeLabel.
+	// tidy is a patch that brings our other keys up to date; nil if they are. setsLabel: it sets ExcludeLabel.
 	tidy     map[string]any
-	excludes bool
+	setsLabel bool
 }
 
 // closed reports whether the node takes no pods.
@@ -170,7 +170,7 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 		v = n.viewOf(node, CordonSet, goal)
 	}
 	v.reopened, v.open = reopened, reopened || before.staysOpen(goal)
-	v.tidy, v.excludes = n.tidyPatch(node, v)
+	v.tidy, v.setsLabel = n.tidyPatch(node, v)
 	return v
 }
 
@@ -220,8 +220,8 @@ func (n *Node) reopened(node *corev1.Node, before view) bool {
 }
 
 // tidyPatch returns the patch for what a cordon needs besides spec.unschedulable, or nil if nothing is to be changed. It sets ExcludeLabel on a
-// cordoned Node; excludes is true then. It removes that label from a Node that an operator has uncordoned (view.open).
-func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, excludes bool) {
+// cordoned Node; setsLabel is true then. It removes that label from a Node that an operator has uncordoned (view.open).
+func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, setsLabel bool) {
 	value, labeled := node.Labels[ExcludeLabel]
 	metadata := asSeen(node)
 	switch {
@@ -243,7 +243,7 @@ func (n *Node) tidy(ctx context.Context, v view, timeout time.Duration) (node *c
 		node, err = n.patch(ctx, v.tidy, n.labelManager(), kube.InTurn, timeout)
 		return err
 	}
-	if v.excludes {
+	if v.setsLabel {
 		err = patch(ctx)
 		return node, err
 	}

@@ -78,8 +78,8 @@ func (t *term) finish(ctx context.Context, in *instance, h *hint, outcome event.
 // endLeftAlone ends a hint whose node was left alone, as operators want it. Its lifecycle action is left to its own timeout.
 func (t *term) endLeftAlone(in *instance, h *hint) {
 	if t.completes(h) && t.wantsDrain(h) {
-		t.opts.Log.Infof("%s: the node is opted out; the lifecycle hook %s of the Auto Scaling group %s is not completed and left to its timeout",
-			h.describe(), h.Hook.Name, h.Hook.Group)
+		t.opts.Log.Infof("%s: the node of the instance %s is opted out; the lifecycle hook %s of the Auto Scaling group %s is not completed and left to its timeout",
+			h.describe(), in.id, h.Hook.Name, h.Hook.Group)
 	}
 	t.done(in, h)
 }
@@ -115,7 +115,7 @@ func (t *term) awaitLaunch(in *instance, h *hint) {
 	if first {
 		pool := ""
 		if h.Hook.Back {
-			pool = ", also as it goes into a warm pool"
+			pool = ", although it goes into a warm pool"
 		}
 		t.opts.Log.Infof("launch: the lifecycle hook %s of the Auto Scaling group %s is held until the node of %s is Ready%s; for %s at most",
 			h.Hook.Name, h.Hook.Group, in.id, pool, launchTimeout)

@@ -104,8 +104,8 @@ type hint struct {
 	deliveries []*delivery
 	busy       bool // something is being done for it, at the end of which it is settled
 	stands     bool // it was found to stand
-	// stopped is set if EC2 says now that its instance does not run.
-	stopped bool
+	// nowStopped is set if EC2 says now that its instance does not run.
+	nowStopped bool
 	// release ends the hold of its lifecycle hook; nil if that is not held.
 	release context.CancelFunc
 }

@@ -65,7 +65,7 @@ func (s *session) isStopped(id string) bool {
 	s.term.mu.Lock()
 	defer s.term.mu.Unlock()
 	for _, h := range s.instance.hints {
-		if h.Event.ID == id && h.stopped {
+		if h.Event.ID == id && h.nowStopped {
 			return true
 		}
 	}

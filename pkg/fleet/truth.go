@@ -179,7 +179,7 @@ func (t *term) isOver(in *instance, h *hint, on node) (over bool, again time.Dur
 	age := time.Since(stops)
 	switch {
 	case stops.IsZero(), h.Event.Kind == event.SpotInterruption && age < settles:
-		return false, 0 // It runs until then.
+		return false, 0 // It is about no stop, or the instance runs until then.
 	}
 	found, known, err := t.opts.EC2.LookAnew(t.ctx, h.Instance)
 	switch {
@@ -192,7 +192,7 @@ func (t *term) isOver(in *instance, h *hint, on node) (over bool, again time.Dur
 		return false, t.failed(h, err)
 	case !known || !found.Runs():
 		t.mu.Lock()
-		h.stopped = h.Stopped && found.State != "stopping" && found.State != "shutting-down"
+		h.nowStopped = h.Stopped && found.State != "stopping" && found.State != "shutting-down"
 		t.mu.Unlock()
 		return false, 0
 	case age < settles && !t.toLocalClock(found.Launched).After(stops): // EC2's answer may be older than the stop.
@@ -429,10 +429,10 @@ func (t *term) pollFailed(err error) time.Duration {
 	log := t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceTrouble)
 	switch {
 	case first && refused:
-		log.Warnf("may not list scheduled maintenance; canceled or moved maintenance still drains on its first date, and failed status "+
-			"checks are not seen: %s", err)
+		log.Warnf("IAM does not let nth-queue list scheduled maintenance (%s): canceled or moved maintenance still drains on its first date, and failed "+
+			"status checks are not seen; asking again every 10 minutes", err)
 	case first:
-		log.Warnf("cannot list scheduled maintenance; keeping last known state: %s", err)
+		log.Warnf("cannot list scheduled maintenance: %s; keeping last known state, and asking every minute", err)
 	}
 	if refused {
 		return refusedInterval

@@ -81,7 +81,7 @@ func (s Settings) convert(queue bool) (lines []origin, remarks []string, err err
 		switch {
 		case given == value{} || r.to == nil: // It is not set, or empty, or another rule uses it.
 			continue
-		case given.elsewhere != "" && r.env != webhookURL:
+		case given.elsewhere != "" && r.env != webhookURL: // The URL's line names a file, so it needs no value.
 			remarks = append(remarks, r.env+": its value is in "+given.elsewhere+": look it up there, and set it by hand")
 			continue
 		}

@@ -172,8 +172,9 @@ func (k *Kubernetes) touchIn(d time.Duration) {
 
 // keepCondition brings the Node's condition and labels up to date, and plans the next look.
 func (k *Kubernetes) keepCondition(ctx context.Context) error {
-	again := silence // The kubelet has not registered the Node, or not yet again; or the API server has refused the condition.
-	err := k.write(ctx, true, func(id Identity) (err error) {
+	again := silence // It stays if write fails before it calls updateNode: Options.Turn has failed, or there is no identity yet.
+	const hurried = true
+	err := k.write(ctx, hurried, func(id Identity) (err error) {
 		again, err = k.updateNode(ctx, id)
 		return err
 	})

@@ -149,7 +149,7 @@ func (q *queue) deliver(m *message) {
 		result.Err = q.attempt(m)
 		_, refused := errors.AsType[refusedError](result.Err)
 		switch {
-		case errors.Is(result.Err, errNothing):
+		case errors.Is(result.Err, errNothing): // It need not be delivered any more, or add has reported it as lost.
 			return
 		case result.Err != nil && !refused && (last || q.attempts.Err() != nil):
 			result.Err, result.Lost = errStopped, true

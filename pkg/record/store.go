@@ -53,7 +53,7 @@ func Open(dir, bootID string, booted time.Time) (store *Store, warning error) {
 	f := recordFile(dir)
 	s := &Store{save: f.write, bootID: bootID, booted: booted.Round(0)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return s, fmt.Errorf("creating the state directory %s: %w", dir, err)
+		return s, fmt.Errorf("creating the state directory %s: %w; nth starts with an empty record, and tries again with each write", dir, err)
 	}
 	var content recordContent
 	err := f.read(&content)

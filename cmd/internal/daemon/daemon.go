@@ -68,7 +68,7 @@ func Run[C any, P config.Pointer[C]](
 		log := logrus.NewEntry(logger)
 		RouteKlog(log)
 		for _, fault := range current.Warnings {
-			log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("degraded: %s", fault)
+			log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("%s drains as usual, but its reporting is degraded: %s", name, fault)
 		}
 		running, end := context.WithCancelCause(ctx)
 		reloaded := make(chan config.Loaded[C], 1)
