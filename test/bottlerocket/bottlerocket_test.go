@@ -57,8 +57,6 @@ func TestContainer_DrainsItsNode(t *testing.T) {
 	h.JoinByCertificate(t)
 	h.Start(t)
 	mustCheck(t, h, "the client certificate ")
-	h.Run(t, "kill", "-KILL", h.Daemon(t))
-	h.WaitSaid(t, "(signal: killed); starting it again in 500ms", 1)
 	mustDrain(t, h)
 	t.Run("its words have their priorities in the journal", func(t *testing.T) { mustHavePriorities(t, h) })
 	t.Run("so have those about wrong settings", func(t *testing.T) {
