@@ -98,7 +98,7 @@ type view struct {
 	// cordonStamp is when the cordon was set, or ours that somebody has lifted, by the API server's clock; zero if the Node does not say.
 	cordonStamp time.Time
 	// tidy is a patch that brings our other keys up to date; nil if they are. setsLabel: it sets ExcludeLabel.
-	tidy     map[string]any
+	tidy      map[string]any
 	setsLabel bool
 }
 
