@@ -188,7 +188,7 @@ func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 		return t.judgeLaunch(in, h, on)
 	case h.About != sqs.Interruption: // A message about anything else asks for nothing.
 		t.done(in, h)
-	case !t.isStanding(h) && isPlanned(h):
+	case !t.isStanding(h) && isPlanned(h.Notice):
 		return t.judgePlanned(in, h)
 	case t.isStanding(h):
 		stops := stopTime(h)

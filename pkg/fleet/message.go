@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/sqs"
 )
@@ -116,8 +115,7 @@ func (t *term) concernsNobody(n sqs.Notice) bool {
 	t.mu.Lock()
 	lists := !t.truth.looked.IsZero()
 	t.mu.Unlock()
-	planned := n.About == sqs.Interruption && n.Event.Kind == event.ScheduledMaintenance && ec2.Schedules(n.Event.Code)
-	return lists && planned && len(t.nodes.of(n.Instance)) == 0 && !t.nodes.hasSilent()
+	return lists && isPlanned(n) && len(t.nodes.of(n.Instance)) == 0 && !t.nodes.hasSilent()
 }
 
 // addHint makes a hint of a notice, or adds the message to the hint of the same event, and has the instance looked at.

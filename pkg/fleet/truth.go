@@ -267,9 +267,9 @@ func (t *term) plannedEvents(in *instance, said ec2.Status) []event.Event {
 	return all
 }
 
-// isPlanned reports whether EC2 lists what a hint tells of.
-func isPlanned(h *hint) bool {
-	return h.About == sqs.Interruption && h.Event.Kind == event.ScheduledMaintenance && ec2.Schedules(h.Event.Code)
+// isPlanned reports whether EC2 lists what a notice tells of.
+func isPlanned(n sqs.Notice) bool {
+	return n.About == sqs.Interruption && n.Event.Kind == event.ScheduledMaintenance && ec2.Schedules(n.Event.Code)
 }
 
 // judgePlanned decides about a hint of maintenance that EC2 lists. The list decides, also the last one while EC2 cannot be asked. The message
