@@ -94,7 +94,7 @@ func TestReboot_UncordonsWhenTheNodeIsReady(t *testing.T) {
 			r.cfg.BootID = "boot-2"
 		}) // The metadata service does not answer.
 		r.wantTape("put a undoing", "uncordon", "uncordon ended", "put a closed rebooted")
-		if booted := r.node.booted; booted("boot-1", time.Time{}) || !booted("boot-2", time.Time{}) {
+		if booted := r.node.booted; booted("boot-1") || !booted("boot-2") {
 			t.Error("it does not wait for the kubelet of this boot")
 		}
 		r.announce(reboot)

@@ -87,7 +87,7 @@ func (a *Agent) startUncordon(parent context.Context, goal policy.Goal) {
 	e := a.entry(goal.Event.ID)
 	var booted drain.Booted
 	if !a.cfg.Remote {
-		booted = func(id string, _ time.Time) bool { return id == a.cfg.BootID }
+		booted = func(id string) bool { return id == a.cfg.BootID }
 	}
 	a.steps[e.Event.ID] = time.Now()
 	a.emit(state.Transition{Kind: state.Begun, Action: string(policy.Uncordon), Reason: goal.Reason, Entry: e})

@@ -347,7 +347,7 @@ func setBy(manager string) func(*corev1.Node) {
 }
 
 // thisBoot tells of the boot ID of the claim that it is the present one.
-func thisBoot(id string, _ time.Time) bool { return id == claim.BootID }
+func thisBoot(id string) bool { return id == claim.BootID }
 
 func within(t *testing.T, limit time.Duration) context.Context {
 	t.Helper()

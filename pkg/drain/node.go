@@ -185,7 +185,7 @@ func (n *Node) viewOf(node *corev1.Node, found CordonResult, goal Goal) view {
 	if v.unschedulable || mine {
 		v.cordonStamp = n.cordonStamp(node)
 	}
-	v.ready = isReady(node, func(id string, _ time.Time) bool { return id == goal.Claim.BootID })
+	v.ready = isReady(node, func(id string) bool { return id == goal.Claim.BootID })
 	v.ours = mine || node.Labels[ExcludeLabel] == n.opts.Writer
 	return v
 }
@@ -375,9 +375,8 @@ const (
 	UncordonNodeGone UncordonResult = "node-gone"
 )
 
-// Booted reports whether a kubelet that has reported the Node Ready is the one of this boot. bootID is what that kubelet reported. heartbeat is
-// when it reported last, by its machine's clock; zero if the Node does not say.
-type Booted func(bootID string, heartbeat time.Time) bool
+// Booted reports whether a kubelet that has reported the Node Ready, with that boot ID, is the one of this boot.
+type Booted func(bootID string) bool
 
 // Uncordon removes what this writer has set on the node: the cordon, if nobody else needs it, the annotation and the label. If booted is not
 // nil, it first waits until the Node is reported Ready by a kubelet for which booted returns true. Failures that may pass are retried until
@@ -431,7 +430,7 @@ func (n *Node) uncordonOf(node *corev1.Node) UncordonResult {
 func isReady(node *corev1.Node, booted Booted) bool {
 	id := node.Status.NodeInfo.BootID
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && (id == "" || booted(id, c.LastHeartbeatTime.Time))
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && (id == "" || booted(id))
 	})
 }
 

@@ -53,7 +53,7 @@ func TestUncordon_Waits(t *testing.T) {
 	// Its network may be broken for a day.
 	run(t, "five seconds between looks", func(t *testing.T, s *apitest.Server) {
 		s.ChangeNode(cordoned(ours))
-		_, _ = drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, time.Hour), func(string, time.Time) bool { return false })
+		_, _ = drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, time.Hour), func(string) bool { return false })
 		for i, after := range gaps(s.Requests("get node")) {
 			if after != 5*time.Second {
 				t.Errorf("read %d came after %s", i+2, after)
@@ -218,7 +218,7 @@ func TestUncordon(t *testing.T) {
 	run(t, "called off", func(t *testing.T, s *apitest.Server) {
 		s.ChangeNode(cordoned(ours))
 		ctx, cancel := context.WithCancel(t.Context())
-		got, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(ctx, func(string, time.Time) bool { cancel(); return true })
+		got, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(ctx, func(string) bool { cancel(); return true })
 		if !errors.Is(err, context.Canceled) || count(s, "patch") != 0 {
 			t.Errorf("uncordon is %q, %v after %d patches", got, err, count(s, "patch"))
 		}
