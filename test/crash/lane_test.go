@@ -36,7 +36,6 @@ type lane struct {
 	proxy   *faultproxy.Proxy
 	machine *daemon.Machine
 	kills   *toll
-	bootID  string // that the kubelet has reported
 
 	// steady is set where nth is never ended; descriptors are how many files it had open after each round.
 	steady      bool
@@ -89,11 +88,7 @@ func (l *lane) start(t *testing.T) {
 	}
 	l.nth = l.machine.Start(until)
 	l.nth.Follow(l.heard)
-	if l.machine.BootID() != l.bootID { // The kubelet comes later.
-		l.bootID = l.machine.BootID()
-		l.node.KubeletStarts(t, l.bootID)
-	}
-	l.node.KubeletIsReady(t)
+	l.node.Booted(t, l.machine.BootID()) // The kubelet comes later.
 }
 
 // heard takes in what nth says, the words of one that is killed later too.
