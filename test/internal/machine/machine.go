@@ -54,7 +54,6 @@ const pollEvery = 20 * time.Millisecond
 
 // A Machine is a booted system, or one that is off.
 type Machine struct {
-	Shell
 	// Name is its host name too.
 	Name string
 
@@ -102,7 +101,6 @@ func BootWith(t lab.TB, suite string, o Options) *Machine {
 		Name:  fmt.Sprintf("nth-machine-%d-%d", os.Getpid(), number.Add(1)),
 		moved: make(chan struct{}),
 	}
-	m.Shell = Shell{Pipe: m.pipe, Patience: patience, Pause: pollEvery}
 	var err error
 	m.launcher, err = launch(m.Name, base, o, m.heard)
 	if err != nil {
