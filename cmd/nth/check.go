@@ -159,26 +159,34 @@ func (c *check) cluster(ctx context.Context) identity.Identity {
 		}
 	}
 	node := drain.New(id.Client, id.Node, drainOptions(c.cfg))
-	switch rehearsed, err := node.Rehearse(ctx); {
-	case err != nil:
-		c.Fail("eviction", "%s", err)
-	case rehearsed.Pod == "":
-		c.OK("eviction", "no pod on the node to try it with")
-	case rehearsed.HeldBy != "":
-		c.OK("eviction", "tried with %s, which the disruption budget %s blocks at present", rehearsed.Pod, rehearsed.HeldBy)
-	default:
-		c.OK("eviction", "tried with %s", rehearsed.Pod)
-	}
 	f, err := node.Forecast(ctx, daemon.SpotNotice)
 	if err != nil {
-		c.Warn("forecast", "%s", err)
+		c.Fail("forecast", "%s", err)
 		return id
 	}
+	c.eviction(ctx, node, f)
 	c.OK("forecast", "%s", describeForecast(f, fmt.Sprintf("of the %.0f s of a spot notice", daemon.SpotNotice.Seconds())))
 	for _, pod := range f.Cut() {
 		c.Warn("forecast", "%s has a grace period of %.0f s, and would get %.0f s of it", pod.Pod, pod.Grace.Seconds(), pod.Gets.Seconds())
 	}
 	return id
+}
+
+// eviction tries the eviction of one of the pods that a drain would evict.
+func (c *check) eviction(ctx context.Context, node *drain.Node, f evict.Forecast) {
+	if len(f.Pods) == 0 {
+		c.OK("eviction", "no pod on the node to try it with")
+		return
+	}
+	pod := f.Pods[0]
+	switch budget, err := node.HeldBy(ctx, pod); {
+	case err != nil:
+		c.Fail("eviction", "%s", err)
+	case budget != "":
+		c.OK("eviction", "tried with %s, which the disruption budget %s blocks at present", pod.Pod, budget)
+	default:
+		c.OK("eviction", "tried with %s", pod.Pod)
+	}
 }
 
 // describeForecast says how long a drain would take. available says of how much time, as in "of the 120 s of a spot notice".
