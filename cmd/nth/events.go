@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -15,41 +14,27 @@ import (
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/role"
-	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/pkg/targets"
 	"github.com/nth-project/nth/pkg/wait"
 )
 
-// newHooks returns the keeper of lifecycle hooks. The agent runs it in place of the metadata source, whose events it passes on. It gives events of
-// Auto Scaling the deadline of their hook.
-func newHooks(
-	metadata *imds.Source, cfg config.Config, store *record.Store, board *statusReporter, meter *metrics.Metrics, log *logrus.Entry,
-) *asg.Keeper {
-	options := hookOptions(cfg, metadata)
-	options.FirstSeen = func(id string) time.Time { return firstSeen(store, id) }
+// newHooks returns the keeper of lifecycle hooks. In a dry run it does nothing.
+func newHooks(metadata *imds.Source, cfg config.Config, board *statusReporter, meter *metrics.Metrics, log *logrus.Entry) *asg.Keeper {
+	settings := daemon.Hooks(cfg.Events.ASGTermination)
+	settings.Complete = settings.Complete && !cfg.DryRun
+	options := hookOptions(metadata)
 	options.Requested = daemon.CountHooks(meter)
 	options.Report = func(n asg.HookReport) {
 		board.setHook(n.Text)
 		logHook(log, n)
 	}
-	return asg.New(metadata, options, daemon.Hooks(cfg.Events.ASGTermination))
+	return asg.New(options, settings)
 }
 
 // hookOptions returns how Auto Scaling is reached: with the instance's role, whose credentials the metadata service has.
-func hookOptions(cfg config.Config, metadata *imds.Source) asg.Options {
-	return asg.Options{AWS: role.Metadata(metadata.Document).Account, Metadata: metadata.Document, DryRun: cfg.DryRun}
-}
-
-// firstSeen returns when the event was first seen, by this or an earlier process, as the wall clock is set now; zero if never. A closed
-// entry does not count: it is about an earlier event with the same ID.
-func firstSeen(store *record.Store, id string) time.Time {
-	for _, e := range store.Entries() {
-		if e.Event.ID == id && e.Phase != state.Closed {
-			return time.Now().Add(e.FirstSeen.Sub(store.Now()))
-		}
-	}
-	return time.Time{}
+func hookOptions(metadata *imds.Source) asg.Options {
+	return asg.Options{AWS: role.Metadata(metadata.Document).Account, Metadata: metadata.Document}
 }
 
 // followTargetState sets the options by which the metadata source reports the instance's target state in its Auto Scaling group. The state is
@@ -80,7 +65,7 @@ func (c *check) hook(ctx context.Context, metadata *imds.Source) {
 		c.OK("hook", "lifecycle hooks are disabled by configuration: events.%s", event.ASGTermination)
 		return
 	}
-	client, group, err := asg.OwnGroup(ctx, hookOptions(c.cfg, metadata), settings)
+	client, group, err := asg.OwnGroup(ctx, hookOptions(metadata), settings)
 	const launch = false                                                    // It is about hooks for terminations.
 	finding, completes := "the instance is in no Auto Scaling group", false // completes: nth completes one of the group's hooks
 	if err == nil && group != "" {

@@ -20,8 +20,7 @@ import (
 var (
 	Complain = daemon.Complain("nth")
 
-	PolicyOf  = policyOf
-	FirstSeen = firstSeen
+	PolicyOf = policyOf
 )
 
 // Run runs nth, as the process does.

@@ -52,10 +52,10 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 	kubelet := h.newKubelet(cfg, meter.Requested)
 	node := newLocalNode(kubelet, cfg, balancers(cfg, metadata), newScripts(cfg))
 	shutdown := newShutdown(cfg, h.system(cfg), bootID, log, board.setNoNotice)
-	hooks := newHooks(metadata, cfg, store, board, meter, log)
+	hooks := newHooks(metadata, cfg, board, meter, log)
 	notices := newNotices(cfg, kubelet, store, metadata, board.alive, meter, log)
 	loop := agent.New(agent.Config{
-		Sources:   append(shutdown.sources(), hooks, drainRequests{daemon.StateDirectory(&cfg.Common), board.setNoRequest}),
+		Sources:   append(shutdown.sources(), metadata, hooks, drainRequests{daemon.StateDirectory(&cfg.Common), board.setNoRequest}),
 		Node:      node,
 		Identity:  warmIdentity{kubelet: kubelet, found: board.setIdentity},
 		Record:    store,

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/role"
 )
 
 // Settings say what is done about hooks.
@@ -33,9 +34,6 @@ type Settings struct {
 	// Hooks names the hooks for terminations to complete, and LaunchHooks those for launches, which only a HookClient completes. Without
 	// names, choose decides.
 	Hooks, LaunchHooks []string
-	// Budget is how long the drain may take, from when the event was first seen. An event gets a deadline if Auto Scaling takes the
-	// machine before the budget ends.
-	Budget time.Duration
 	// Abandon says to abandon the hooks of a termination whose time is over with pods left.
 	Abandon bool
 }
@@ -69,41 +67,34 @@ const (
 	sayAgain = time.Hour
 )
 
-// reporter reports what is found out and what fails.
+// reporter reports what is found out and what fails. It reports the same text once an hour: many requests fail for the same reason.
 type reporter struct {
 	report func(HookReport)
-	mu     *sync.Mutex           // so that several goroutines do not report the same
+	mu     sync.Mutex            // so that several goroutines do not report the same
 	said   *cache.LRUExpireCache // the texts that were reported
 }
 
-func newReporter(report func(HookReport)) reporter {
-	return reporter{report, &sync.Mutex{}, cache.NewLRUExpireCache(mostSaid)}
+func newReporter(report func(HookReport)) *reporter {
+	return &reporter{report: report, said: cache.NewLRUExpireCache(mostSaid)}
 }
 
-// say reports a finding, however often it was reported before.
-func (r reporter) say(what Outcome, format string, args ...any) {
-	r.report(HookReport{Outcome: what, Text: fmt.Sprintf(format, args...)})
-}
-
-// once reports a finding unless the same text was reported within the last hour: many requests fail for the same reason.
-func (r reporter) once(what Outcome, format string, args ...any) {
+// say reports a finding.
+func (r *reporter) say(what Outcome, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	text := fmt.Sprintf(format, args...)
 	if _, said := r.said.Get(text); !said {
 		r.said.Add(text, true, sayAgain)
-		r.say(what, "%s", text)
+		r.report(HookReport{Outcome: what, Text: text})
 	}
 }
 
-// failed reports an error once an hour: as Refused if a permission is missing, and otherwise as Trouble. doing says, in words, what nth was
-// doing. If err is nil, it reports nothing.
-func (r reporter) failed(doing string, err error) {
-	switch refused, _ := errors.AsType[refusedError](err); {
-	case err == nil: // Nothing has failed.
-	case unpermitted(err):
-		r.once(Refused, "%s: %s; %s (docs/lifecycle.md has the policy)", doing, err, without(refused.Action))
-	default:
-		r.once(Trouble, "%s: %s; Auto Scaling is asked again", doing, err)
+// failed reports an error: as Refused if a permission is missing, and otherwise as Trouble. doing says, in words, what nth was doing.
+func (r *reporter) failed(doing string, err error) {
+	if !unpermitted(err) {
+		r.say(Trouble, "%s: %s; Auto Scaling is asked again", doing, err)
+		return
 	}
+	refused, _ := errors.AsType[role.RefusedError](err) // If there is no role, no action is named.
+	r.say(Refused, "%s: %s; %s (docs/lifecycle.md has the policy)", doing, err, without(refused.Action))
 }

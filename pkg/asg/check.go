@@ -19,7 +19,7 @@ func OwnGroup(ctx context.Context, opts Options, s Settings) (client *HookClient
 
 // ownClient returns a client for the hooks of this instance, and the instance's ID. It asks the metadata service for the ID and the
 // region, and sends nothing to Auto Scaling. The client reports to r.
-func ownClient(ctx context.Context, opts Options, settings Settings, r reporter) (client *HookClient, instance string, err error) {
+func ownClient(ctx context.Context, opts Options, settings Settings, r *reporter) (client *HookClient, instance string, err error) {
 	instance, cfg, err := role.Own(ctx, opts.Metadata, opts.AWS)
 	if err != nil {
 		return nil, "", err
@@ -46,7 +46,7 @@ func (c *HookClient) Rights(group string) []role.Right {
 	return []role.Right{
 		{Name: heartbeat, Without: without(heartbeat), Try: func(ctx context.Context) error { return c.heartbeat(ctx, nothing) }},
 		{Name: complete, Without: without(complete), Try: func(ctx context.Context) error { return c.end(ctx, nothing, Continue) }},
-		{Name: describeHooks, Without: "only hooks that the settings name are completed", Try: func(ctx context.Context) error {
+		{Name: describeHooks, Without: without(describeHooks), Try: func(ctx context.Context) error {
 			_, err := c.describeHooks(ctx, group)
 			return err
 		}},

@@ -10,14 +10,11 @@ import (
 // hook is a lifecycle hook, as its group has it.
 type hook struct {
 	name, transition string
-	// timeout is how long Auto Scaling waits for the hook without a heartbeat, and global how long at the very most.
-	timeout, global time.Duration
+	// timeout is how long Auto Scaling waits for the hook without a heartbeat.
+	timeout time.Duration
 	// notifies is the ARN of the queue or topic that is notified; empty if there is none.
 	notifies string
 }
-
-// interval is the time between two heartbeats: two may get lost without harm.
-func (h hook) interval() time.Duration { return h.timeout / 3 }
 
 // eksHooks are those that EKS puts on the groups of its managed node groups. EKS completes them when it has drained the node itself, or the
 // node has joined.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -57,13 +56,12 @@ type HookClientOptions struct {
 // HookClient holds and completes lifecycle actions of any instance, but only at hooks that choose chooses. For that it asks Auto Scaling for
 // the hooks of a group, and remembers them. Its methods may be called from several goroutines.
 type HookClient struct {
+	*reporter
 	opts     HookClientOptions
+	settings Settings
 	sdk      *autoscaling.Client
-	settings atomic.Pointer[Settings]
-	reporter
-
-	asking singleflight.Group    // requests for the hooks of groups, by the group
-	groups *cache.LRUExpireCache // their answers, by the group
+	asking   singleflight.Group    // requests for the hooks of groups, by the group
+	groups   *cache.LRUExpireCache // their answers (groupHooks), by the group
 }
 
 // groupHooks is an answer about the hooks of a group.
@@ -76,28 +74,25 @@ const (
 	// mostGroups is how many answers are remembered, hooksLife how long, and unknownLife how long a failure is.
 	mostGroups             = 4096
 	hooksLife, unknownLife = 5 * time.Minute, 3 * time.Second
-	// leastTimeout is the shortest timeout that a hook can have. It is used until the hook's own is known.
+	// leastTimeout is the shortest timeout that a hook can have, which is used until the hook's own is known. longestWait is how long Auto
+	// Scaling waits for a hook at the very most.
 	// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
-	leastTimeout = 30 * time.Second
+	leastTimeout, longestWait = 30 * time.Second, 48 * time.Hour
 )
 
 // NewHookClient returns a HookClient that has asked nothing yet.
 func NewHookClient(opts HookClientOptions, settings Settings) *HookClient {
-	c := &HookClient{opts: opts, sdk: newClient(opts.AWS), reporter: newReporter(opts.Report), groups: cache.NewLRUExpireCache(mostGroups)}
-	c.Use(settings)
-	return c
+	// The SDK retries nothing: each caller knows how long its request is worth retrying.
+	sdk := autoscaling.NewFromConfig(opts.AWS, func(o *autoscaling.Options) { o.Retryer = aws.NopRetryer{} })
+	return &HookClient{reporter: newReporter(opts.Report), opts: opts, settings: settings, sdk: sdk, groups: cache.NewLRUExpireCache(mostGroups)}
 }
 
-// Use replaces the settings from now on.
-func (c *HookClient) Use(s Settings) { c.settings.Store(&s) }
-
-// rule returns the rule of the current settings for hooks for launches, or else for terminations.
+// rule returns the rule for hooks for launches, or else for terminations.
 func (c *HookClient) rule(launch bool) rule {
-	settings := c.settings.Load()
 	if launch {
-		return rule{launching, "launches", "fleet.launch_hooks", settings.LaunchHooks, c.opts.Queue}
+		return rule{launching, "launches", "fleet.launch_hooks", c.settings.LaunchHooks, c.opts.Queue}
 	}
-	return rule{terminating, "terminations", "events.asg-termination.hooks", settings.Hooks, c.opts.Queue}
+	return rule{terminating, "terminations", "events.asg-termination.hooks", c.settings.Hooks, c.opts.Queue}
 }
 
 // choose returns those of a group's hooks that are to be completed, and says in words why.
@@ -110,27 +105,23 @@ func (c *HookClient) choose(ctx context.Context, group string, launch bool) (cho
 	return chosen, why, nil
 }
 
-// find returns the hook of an action, and whether it is chosen. The error, which find has reported, says why that is not known. Without
-// Auto Scaling's answer, h has the shortest timeout and the longest global one, and is chosen if the settings name it.
+// find returns the hook of an action, and whether it is chosen. The error, which find has reported, says why that is not known. h has a
+// timeout in any case.
 func (c *HookClient) find(ctx context.Context, a Action) (h hook, chosen bool, err error) {
-	r, h := c.rule(a.Launch), hook{name: a.Hook, timeout: leastTimeout, global: longestGlobal}
-	named := slices.Contains(r.named, a.Hook)
-	if !a.Launch && !c.settings.Load().Complete || len(r.named) > 0 && !named {
-		return h, false, nil // The settings exclude it, whatever the group has.
+	h = hook{name: a.Hook, timeout: leastTimeout}
+	if !a.Launch && !c.settings.Complete {
+		return h, false, nil
 	}
-	ours, why, err := c.choose(ctx, a.Group, a.Launch)
+	all, why, err := c.choose(ctx, a.Group, a.Launch)
 	if err != nil {
 		if ctx.Err() == nil {
 			c.failed("asking for the lifecycle hooks of the Auto Scaling group "+a.Group, err)
 		}
-		if named || unpermitted(err) { // Another program may wait for a hook that is not named.
-			err = nil
-		}
-		return h, named, err
+		return h, false, err
 	}
-	c.once(Found, "%s", why)
-	if i := slices.IndexFunc(ours, func(h hook) bool { return h.name == a.Hook }); i >= 0 {
-		return ours[i], true, nil
+	c.say(Found, "%s", why)
+	if i := slices.IndexFunc(all, func(h hook) bool { return h.name == a.Hook }); i >= 0 {
+		return all[i], true, nil
 	}
 	return h, false, nil
 }
@@ -159,72 +150,66 @@ func (c *HookClient) hooks(ctx context.Context, group string) ([]hook, error) {
 }
 
 // Hold sends heartbeats for an action whose hook is chosen: three in each timeout of the hook. It also sends them while it is not known
-// whether the hook is chosen, as a heartbeat does no harm. It returns when ctx ends, when Auto Scaling says that nothing waits, or when the hook
-// turns out not to be chosen.
-func (c *HookClient) Hold(ctx context.Context, a Action) { c.hold(ctx, a, func(hook, error) {}) }
-
-// hold is Hold, and calls answered with the result of each heartbeat: nil if Auto Scaling accepts it.
-func (c *HookClient) hold(ctx context.Context, a Action, answered func(hook, error)) {
+// whether the hook is chosen, as a heartbeat does no harm. It returns when ctx ends, or the hook turns out not to be chosen. It also returns
+// when Auto Scaling says that nothing waits, or IAM refuses. What fails is reported.
+func (c *HookClient) Hold(ctx context.Context, a Action) {
 	for failures := 0; ; {
 		h, chosen, err := c.find(ctx, a)
-		if ctx.Err() != nil || err == nil && !chosen {
+		if err == nil && !chosen || unpermitted(err) {
 			return
 		}
-		if err = c.heartbeat(ctx, a); ctx.Err() != nil {
-			return // The result of a canceled request says nothing.
-		}
-		if answered(h, err); errors.Is(err, errNothingWaits) {
+		err = c.heartbeat(ctx, a)
+		wait := h.timeout / 3 // Two heartbeats may get lost without harm.
+		switch {
+		case ctx.Err() != nil:
 			return
-		}
-		c.failed("holding the machine by "+a.String(), err)
-		wait := h.interval()
-		if failures++; err == nil {
-			failures = 0
-		} else if !unpermitted(err) { // A missing permission is tried again only when the next heartbeat is due.
+		case errors.Is(err, errNothingWaits):
+			c.say(Completed, "%s does not wait any more", a)
+			return
+		case err != nil:
+			c.failed("holding the machine by "+a.String(), err)
+			failures++
 			wait = min(wait, role.Pause(failures, firstPause, longestPause))
+		default:
+			failures = 0
 		}
-		if !loop.Await(ctx, nil, wait) {
+		if unpermitted(err) || !loop.Await(ctx, nil, wait) {
 			return
 		}
 	}
 }
 
 // Complete completes an action, so that the group need not wait for the hook's timeout. It does nothing if the hook is not chosen, or if
-// the outcome of a drain is not final. It retries until it succeeds, IAM refuses, or the group does not wait any more: that is certain
-// after the hook's global timeout. An action for a launch is completed whatever the outcome. Everything is reported; the only error is ctx's.
+// the outcome of a drain is not final. It retries until it succeeds, IAM refuses, or the group does not wait any more. An action for a launch
+// is completed whatever the outcome. Everything is reported; the only error is ctx's.
 func (c *HookClient) Complete(ctx context.Context, a Action, outcome event.Outcome) error {
 	if !a.Launch && !final(outcome) {
 		return nil // The work that the hook waits for is not done.
 	}
+	result := Continue
+	if outcome == event.OutOfTime && !a.Back && c.settings.Abandon {
+		result = Abandon
+	}
 	began := time.Now()
 	for failures := 1; ; failures++ {
-		h, chosen, err := c.find(ctx, a)
-		if err == nil && !chosen {
-			return nil // Another program completes the hook.
-		}
-		result := Continue
-		if outcome == event.OutOfTime && !a.Back && c.settings.Load().Abandon {
-			result = Abandon
-		}
-		if err == nil { // Otherwise find has reported the error.
+		_, chosen, err := c.find(ctx, a)
+		if chosen {
 			err = c.end(ctx, a, result)
-			switch {
-			case err == nil:
-				c.say(Completed, "completed %s with %s", a, strings.ToUpper(string(result)))
-				return nil
-			case errors.Is(err, errNothingWaits):
-				c.once(Completed, "%s does not wait any more", a)
-				return nil
-			case ctx.Err() == nil:
-				c.failed("completing "+a.String(), err)
-			}
 		}
-		if unpermitted(err) {
-			return nil // The hook is left to its timeout.
-		}
-		if time.Since(began) >= h.global {
-			c.say(Trouble, "%s: it could not be completed before its own time was over, and its default result holds", a)
+		switch {
+		case err == nil && chosen:
+			c.say(Completed, "completed %s with %s", a, strings.ToUpper(string(result)))
 			return nil
+		case errors.Is(err, errNothingWaits):
+			c.say(Completed, "%s does not wait any more", a)
+			return nil
+		case err == nil: // Another program completes the hook.
+			return nil
+		case chosen && ctx.Err() == nil: // Otherwise find has reported the error.
+			c.failed("completing "+a.String(), err)
+		}
+		if unpermitted(err) || time.Since(began) > longestWait {
+			return nil // The hook is left to its timeout.
 		}
 		if !loop.Await(ctx, nil, role.Pause(failures, firstPause, longestPause)) {
 			return fmt.Errorf("completing %s: %w", a, ctx.Err())

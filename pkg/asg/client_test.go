@@ -186,7 +186,7 @@ func TestHookClient_CompletesNoLaterActionOfTheInstance(t *testing.T) {
 	})
 }
 
-// Auto Scaling waits for the hook for two hours at the very most. Without an answer about the hook, that could be two days.
+// Auto Scaling waits for a hook for two days at the very most.
 func TestHookClient_CompletesUntilTheHookIsOver(t *testing.T) {
 	t.Parallel()
 	const asks, completes = "DescribeLifecycleHooks", "CompleteLifecycleAction"
@@ -200,7 +200,7 @@ func TestHookClient_CompletesUntilTheHookIsOver(t *testing.T) {
 		want  string
 		most  int // hours
 	}{
-		"refused":                              {spoil: denies(completes), most: 3},
+		"refused":                              {spoil: denies(completes)},
 		"throttled for a while":                {spoil: fails(completes), mends: true, want: "CONTINUE", most: 1},
 		"its group cannot be asked for hooks":  {spoil: fails(asks), most: 49},
 		"its group may not be asked for hooks": {spoil: denies(asks)},
@@ -266,31 +266,6 @@ func TestHookClient_HoldsAHookWhileItsTimeoutIsUnknown(t *testing.T) {
 	}
 }
 
-func TestHookClient_ASilentGroupDelaysNoOther(t *testing.T) {
-	t.Parallel()
-	bubble(t, one(short), func(r *rig) {
-		const another, lone = "others", "i-0123456789abcdef1"
-		r.aws.AddGroup(another, short)
-		r.aws.AddInstance(another, lone)
-		r.aws.Terminate(instance)
-		r.aws.Terminate(lone)
-		r.aws.Fail(asgtest.Fault{Action: "DescribeLifecycleHooks", Times: 1}) // It is silent for ten seconds.
-		ctx, release := context.WithCancel(r.t.Context())
-		client := r.client(r.settings)
-		go client.Hold(ctx, asg.Action{Group: group, Hook: short.Name, Instance: instance})
-		time.Sleep(time.Second)
-		asked := time.Now()
-		go client.Hold(ctx, asg.Action{Group: another, Hook: short.Name, Instance: lone})
-		time.Sleep(time.Second)
-		calls := r.aws.Calls("DescribeLifecycleHooks")
-		if len(calls) == 0 || calls[0].Values.Get("AutoScalingGroupName") != another || calls[0].At.Sub(asked) > 0 {
-			t.Errorf("while another group is asked for, the calls that were answered are %v", calls)
-		}
-		release()
-		synctest.Wait()
-	})
-}
-
 // A hundred instances of a group are terminated at once, and its hooks cannot be asked for. That is tried again for all of them.
 func TestHookClient_AsksOnceForAllInstancesOfAGroup(t *testing.T) {
 	t.Parallel()
@@ -312,3 +287,6 @@ func TestHookClient_AsksOnceForAllInstancesOfAGroup(t *testing.T) {
 		}
 	})
 }
+
+// short is a hook for which Auto Scaling waits 50 minutes at the very most.
+var short = asgtest.Hook{Name: "drain", HeartbeatTimeout: 30 * time.Second}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +19,6 @@ import (
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/internal/pipetest"
 	awsrole "github.com/nth-project/nth/pkg/role"
 )
 
@@ -27,7 +27,7 @@ const (
 	group    = "workers"
 )
 
-// rig is a Keeper, the source before it and Auto Scaling behind it, on a network and a clock of their own: hours take no
+// rig is a Keeper and Auto Scaling behind it, without a network and on a clock of their own: hours take no
 // time, and a time measured is exact.
 type rig struct {
 	t        *testing.T
@@ -35,11 +35,9 @@ type rig struct {
 	opts     asg.Options
 	settings asg.Settings
 	metadata map[string]string
-	http     *http.Client
 
 	start  time.Time
 	keeper *asg.Keeper
-	source *source
 	stop   func()
 
 	mu      sync.Mutex
@@ -54,19 +52,17 @@ func bubble(t *testing.T, hooks []asgtest.Hook, f func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{
-			t: t, aws: asgtest.New(), start: time.Now(), settings: asg.Settings{Complete: true, Budget: 15 * time.Minute},
+			t: t, aws: asgtest.New(), start: time.Now(), settings: asg.Settings{Complete: true},
 			metadata: role("ASIAREHEARSALONLY000"),
 		}
 		r.opts = asg.Options{Metadata: r.document, AWS: r.account, Report: r.tell}
 		r.aws.AddGroup(group, hooks...)
 		r.aws.AddInstance(group, instance)
-		server := pipetest.Serve(r.aws)
-		r.http = &http.Client{Transport: &http.Transport{DialContext: server.Dial}}
 		defer func() {
 			if r.stop != nil {
 				r.end()
 			}
-			server.Close()
+			time.Sleep(time.Minute) // A request for the hooks of a group ends by itself.
 		}()
 		f(r)
 	})
@@ -93,9 +89,14 @@ func (r *rig) document(_ context.Context, path string) ([]byte, error) {
 
 // account is the instance's role in its region.
 func (r *rig) account(context.Context) (aws.Config, error) {
-	return aws.Config{
-		Region: "eu-central-1", BaseEndpoint: aws.String("http://autoscaling.test"), HTTPClient: awsrole.Unhurried(r.http), Credentials: awsrole.Credentials(r.document),
-	}, nil
+	return aws.Config{Region: "eu-central-1", HTTPClient: r, Credentials: awsrole.Credentials(r.document)}, nil
+}
+
+// Do implements aws.HTTPClient.
+func (r *rig) Do(q *http.Request) (*http.Response, error) {
+	said := httptest.NewRecorder()
+	r.aws.ServeHTTP(said, q)
+	return said.Result(), q.Context().Err()
 }
 
 func (r *rig) tell(n asg.HookReport) {
@@ -108,11 +109,9 @@ func (r *rig) tell(n asg.HookReport) {
 func (r *rig) run() {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
-	r.source = &source{started: make(chan struct{})}
-	r.keeper = asg.New(r.source, r.opts, r.settings)
+	r.keeper = asg.New(r.opts, r.settings)
 	ended := make(chan error, 1)
-	go func() { ended <- r.keeper.Run(ctx, r.source) }()
-	<-r.source.started
+	go func() { ended <- r.keeper.Run(ctx, nil) }()
 	r.stop = func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -132,44 +131,30 @@ func (r *rig) end() {
 	}
 }
 
-// pass lets time pass, in which the source looks twice a second and always sees the same.
+// pass lets time pass, and what happens at its end.
 func (r *rig) pass(d time.Duration) {
-	for end := time.Now().Add(d); time.Now().Before(end); {
-		r.source.look()
-		synctest.Wait()
-		time.Sleep(min(500*time.Millisecond, time.Until(end)))
-	}
-	r.source.look()
+	time.Sleep(d)
 	synctest.Wait()
 }
 
 // ending is the termination that is announced.
 var ending = event.Event{ID: "asg-termination-1", Kind: event.ASGTermination, Code: "Terminated", State: event.Pending}
 
-// announce has the source see these events from now on.
-func (r *rig) announce(events ...event.Event) {
-	r.source.see(events)
-	r.pass(0)
+// settle passes on the outcome so far of the drain for a termination, as the agent does: again and again.
+func (r *rig) settle(ev event.Event, outcome event.Outcome) {
+	for range 2 {
+		r.keeper.Settled(event.Event{ID: "spot-1", Kind: event.SpotInterruption}, event.Drained)
+		r.keeper.Settled(ev, outcome)
+	}
+	synctest.Wait()
 }
 
-// terminate starts a Keeper, and has the group terminate the instance, which waits at its hooks, and the source see that.
+// terminate starts a Keeper, and has the group terminate the instance, which waits at its hooks.
 func (r *rig) terminate() {
 	r.t.Helper()
 	r.run()
 	r.aws.Terminate(instance)
-	r.announce(ending)
-}
-
-// deadline is the event's as it was last delivered, counted from the start; zero if it has none.
-func (r *rig) deadline() time.Duration {
-	r.t.Helper()
-	if len(r.source.delivered) != 1 {
-		r.t.Fatalf("%d events were delivered, want one", len(r.source.delivered))
-	}
-	if at := r.source.delivered[0].Deadline; !at.IsZero() {
-		return at.Sub(r.start.Round(0))
-	}
-	return 0
+	r.settle(ending, "")
 }
 
 // wantActions compares what became of the instance's hooks with a text for each: "drain beaten at 0s 100s, CONTINUE at 2m".
@@ -234,55 +219,4 @@ func (r *rig) wantReports(want ...string) {
 	if !slices.EqualFunc(got, want, strings.Contains) {
 		r.t.Errorf("the reports are\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
 	}
-}
-
-// source is a source of events, and what comes out at the other end.
-type source struct {
-	started chan struct{}
-	sink    event.Sink
-
-	mu        sync.Mutex
-	events    []event.Event
-	delivered []event.Event
-	troubles  int
-}
-
-func (s *source) Run(ctx context.Context, sink event.Sink) error {
-	s.sink = sink
-	close(s.started)
-	<-ctx.Done()
-	return nil
-}
-
-func (s *source) Stalled() error { return nil }
-
-func (s *source) see(events []event.Event) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.events = events
-}
-
-// look is one look of the source.
-func (s *source) look() {
-	s.mu.Lock()
-	events := s.events
-	s.mu.Unlock()
-	s.sink.Snapshot(event.Snapshot{Kind: event.SpotInterruption})
-	s.sink.Snapshot(event.Snapshot{Kind: event.ASGTermination, Events: events})
-}
-
-// Snapshot implements event.Sink.
-func (s *source) Snapshot(snapshot event.Snapshot) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if snapshot.Kind == event.ASGTermination {
-		s.delivered = snapshot.Events
-	}
-}
-
-// Trouble implements event.Sink.
-func (s *source) Trouble(event.Kind, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.troubles++
 }

@@ -27,7 +27,6 @@ func Hooks(c config.ASGTermination) asg.Settings {
 	return asg.Settings{
 		Complete: c.CompleteHook && policy.Action(c.Action) == policy.Drain,
 		Hooks:    c.Hooks,
-		Budget:   c.Budget,
 		Abandon:  c.OnIncomplete == "abandon",
 	}
 }
