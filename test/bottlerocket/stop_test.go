@@ -61,9 +61,7 @@ func finish(t *testing.T, h *bottlerocket.Host) {
 // The container is stopped as for a changed setting, and again while it hangs, so that Bottlerocket has to end it with SIGKILL.
 func TestDaemon_ContinuesItsDrainHoweverItEnds(t *testing.T) {
 	h := inMidDrain(t)
-	if locks := h.Run(t, "systemd-inhibit", "--list", "--no-legend"); !strings.Contains(locks, "nth ") {
-		t.Errorf("nth does not hold a lock of logind:\n%s", locks)
-	}
+	h.AwaitLock(t, "nth", "shutdown")
 	mustCheck(t, h, "the exec plugin aws-iam-authenticator")
 	h.Run(t, "systemctl", "restart", unit)
 	h.WaitStatus(t, "draining")

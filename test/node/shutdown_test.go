@@ -64,64 +64,45 @@ func populate(t *testing.T, n *node.Node) {
 type end struct {
 	kind
 	node.Life
-	pod        string
-	moved      string        // what nth has said of it
-	movedAt    time.Time     // zero if it has not
-	shut       time.Duration // the grace that the kubelet's shutdown gave it; -1 if that did not end it
-	shutAt     time.Time
-	given      []time.Duration // the graces with which the kubelet has killed the container, in this order
-	terminated bool            // the pod was marked as terminating in the API, while the machine was up
-	phase      corev1.PodPhase
+	pod     string
+	moved   string        // what nth has said of it
+	movedAt time.Time     // zero if it has not
+	shut    time.Duration // the grace that the kubelet's shutdown gave it; -1 if that did not end it
+	shutAt  time.Time
+	given   []time.Duration // the graces with which the kubelet has killed the container, in this order
 }
 
-// powerOff powers the machine off, logs how each pod has ended, and returns that.
-func powerOff(t *testing.T, n *node.Node) []end {
+// powerOff powers the machine off.
+func powerOff(t *testing.T, n *node.Node) {
 	t.Helper()
-	return goDown(t, n, func() {
-		n.Try(t, "systemctl", "poweroff") // may not live to tell its status
-		n.WaitOff(t)
-	})
+	n.Try(t, "systemctl", "poweroff") // may not live to tell its status
 }
 
-// press is powerOff by the power button, when nth answers that.
-func press(t *testing.T, n *node.Node) []end {
+// press presses the power button, when nth answers that.
+func press(t *testing.T, n *node.Node) {
 	t.Helper()
-	n.Await(t, "nth answers the power key", func() bool {
-		return strings.Contains(n.Try(t, "systemd-inhibit", "--list", "--no-legend").Stdout, "handle-power-key")
-	})
-	return goDown(t, n, func() {
-		n.PressPower(t)
-		n.WaitOff(t)
-	})
+	n.AwaitLock(t, "nth", "handle-power-key")
+	n.PressPower(t)
 }
 
-// goDown is powerOff for any way of asking for it, and of waiting until it has come to that.
-func goDown(t *testing.T, n *node.Node, down func()) (ends []end) {
+// goDown has the machine go down, logs how each pod has ended, and returns that.
+func goDown(t *testing.T, n *node.Node, down func(*testing.T, *node.Node)) (ends []end) {
 	t.Helper()
 	pods := n.Node.Pods(t)
 	began := time.Now()
-	down()
-	took := time.Since(began)
-	left := n.Node.Pods(t)
+	down(t, n)
+	n.WaitOff(t)
+	t.Logf("the machine was down after %.1f s", time.Since(began).Seconds())
 	for _, pod := range pods {
 		e := end{pod: pod.Name, Life: n.Life(t, pod.Name), shut: -1}
 		e.kind = kinds[slices.IndexFunc(kinds, func(k kind) bool { return strings.HasPrefix(pod.Name, k.name) })]
 		name := pod.Namespace + "/" + pod.Name
 		e.askNth(t, n, name)
 		e.askKubelet(t, n, name)
-		e.terminated, e.phase = true, "(gone)"
-		for _, p := range left {
-			if p.Name == pod.Name {
-				e.terminated, e.phase = p.DeletionTimestamp != nil, p.Status.Phase
-			}
-		}
 		ends = append(ends, e)
-	}
-	t.Logf("the machine was down after %.1f s", took.Seconds())
-	for _, e := range ends {
 		since := func(when time.Time) float64 { return max(0, when.Sub(began).Seconds()) }
-		t.Logf("%s: %q by nth at %.1f s, by the kubelet's shutdown with %s at %.1f s; SIGTERM at %.1f s, %s; killed with %v; %s",
-			e.pod, e.moved, since(e.movedAt), e.shut, since(e.shutAt), since(e.Terminated), e.Life, e.given, e.phase)
+		t.Logf("%s: %q by nth at %.1f s, by the kubelet's shutdown with %s at %.1f s; SIGTERM at %.1f s, %s; killed with %v",
+			e.pod, e.moved, since(e.movedAt), e.shut, since(e.shutAt), since(e.Terminated), e.Life, e.given)
 	}
 	return ends
 }
@@ -174,22 +155,14 @@ func start(t *testing.T, o node.Options) *node.Node {
 	t.Helper()
 	n := node.Start(t, lab.Shared(t), o)
 	if o.ShutdownGrace > 0 {
-		waitLock(t, n, "kubelet")
+		n.AwaitLock(t, "kubelet", "shutdown")
 	}
 	if o.Nth {
-		waitLock(t, n, "nth")
+		n.AwaitLock(t, "nth", "shutdown")
 	}
 	populate(t, n)
 	n.Node.AddSpare(t)
 	return n
-}
-
-// waitLock waits until logind lists a lock.
-func waitLock(t *testing.T, n *node.Node, who string) {
-	t.Helper()
-	n.Await(t, who+" holds its lock", func() bool {
-		return strings.Contains("\n"+n.Try(t, "systemd-inhibit", "--list", "--no-legend").Stdout, "\n"+who+" ")
-	})
 }
 
 // find returns the ends of the pods of a kind.
@@ -207,7 +180,7 @@ func find(ends []end, k kind) (found []end) {
 func TestShutdown_KubeletAndNthTakeTheKubeletsTime(t *testing.T) {
 	t.Parallel()
 	n := start(t, node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace, Nth: true})
-	ends := powerOff(t, n)
+	ends := goDown(t, n, powerOff)
 	for _, e := range ends {
 		if want := min(e.grace, ordinaryGrace); e.kind != critical && e.shut != want {
 			t.Errorf("the kubelet's shutdown gave %s %s, want %s", e.pod, e.shut, want)
@@ -222,7 +195,7 @@ func TestShutdown_KubeletAndNthTakeTheKubeletsTime(t *testing.T) {
 		t.Error("the kubelet has ended no pod of those with a budget before nth was granted its eviction")
 	}
 	for _, k := range []kind{slow, stubborn} {
-		if e := find(ends, k)[0]; e.moved != "evicted" || !e.terminated {
+		if e := find(ends, k)[0]; e.moved != "evicted" {
 			t.Errorf("%s was %q by nth, want it to be evicted", e.pod, e.moved)
 		}
 	}
@@ -234,14 +207,14 @@ func TestShutdown_ThatIsNthsEvictsWithWholeGrace(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		options node.Options
-		down    func(*testing.T, *node.Node) []end
+		down    func(*testing.T, *node.Node)
 	}{
 		"nth alone":        {node.Options{Nth: true}, powerOff},
 		"the power button": {node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace, Nth: true, Button: true}, press},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ends := c.down(t, start(t, c.options))
+			ends := goDown(t, start(t, c.options), c.down)
 			for _, e := range ends {
 				switch {
 				case e.kind == agent && c.options.ShutdownGrace > 0:
@@ -250,7 +223,7 @@ func TestShutdown_ThatIsNthsEvictsWithWholeGrace(t *testing.T) {
 					}
 				case e.shut >= 0:
 					t.Errorf("the kubelet's shutdown ended %s, want it to find nothing left", e.pod)
-				case e.kind != agent && (e.moved != "evicted" || !e.terminated || !slices.Equal(e.given, []time.Duration{e.grace})):
+				case e.kind != agent && (e.moved != "evicted" || !slices.Equal(e.given, []time.Duration{e.grace})):
 					t.Errorf("%s was %q by nth, and killed with %s, want it to be evicted with its %s", e.pod, e.moved, e.given, e.grace)
 				}
 			}
@@ -264,7 +237,7 @@ func TestShutdown_ThatIsNthsEvictsWithWholeGrace(t *testing.T) {
 func TestShutdown_DelayIsTheKubeletsWhileItsFileIsThere(t *testing.T) {
 	t.Parallel()
 	n := node.Start(t, lab.Shared(t), node.Options{ShutdownGrace: shutdownGrace, CriticalGrace: criticalGrace})
-	waitLock(t, n, "kubelet")
+	n.AwaitLock(t, "kubelet", "shutdown")
 	n.Install(t, host.Older)
 	n.WaitWatching(t)
 	mustGrant(t, n, shutdownGrace)
@@ -276,8 +249,8 @@ func TestShutdown_DelayIsTheKubeletsWhileItsFileIsThere(t *testing.T) {
 	n.Run(t, "rm", "/etc/systemd/logind.conf.d/99-kubelet.conf")
 	n.Run(t, "systemctl", "restart", "systemd-logind")
 	mustGrant(t, n, 150*time.Second)
-	waitLock(t, n, "nth")
-	waitLock(t, n, "kubelet")
+	n.AwaitLock(t, "nth", "shutdown")
+	n.AwaitLock(t, "kubelet", "shutdown")
 	if said := n.Run(t, "nth", "check"); strings.Contains(said, "warn  shutdown    logind lets it be held") {
 		t.Errorf("nth check still says\n%s", said)
 	}
@@ -286,9 +259,7 @@ func TestShutdown_DelayIsTheKubeletsWhileItsFileIsThere(t *testing.T) {
 // mustGrant fails the test unless logind lets a shutdown be held for so long.
 func mustGrant(t *testing.T, n *node.Node, want time.Duration) {
 	t.Helper()
-	said := n.Run(t, "busctl", "get-property", "org.freedesktop.login1", "/org/freedesktop/login1",
-		"org.freedesktop.login1.Manager", "InhibitDelayMaxUSec")
-	if said != fmt.Sprintf("t %d", want.Microseconds()) {
+	if said := n.Logind(t, "InhibitDelayMaxUSec"); said != fmt.Sprintf("t %d", want.Microseconds()) {
 		t.Errorf("logind grants %q, want %s", said, want)
 	}
 }

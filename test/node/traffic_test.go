@@ -38,7 +38,7 @@ func TestRequests_AreLostWithoutNthOnly(t *testing.T) {
 			}
 			for _, count := range r.Counts {
 				if count.Sent < 10 || c.lose == nil && count.Lost > 0 {
-					t.Errorf("%s has lost %d of %d requests: %v", count.Service, count.Lost, count.Sent, count.Reasons)
+					t.Errorf("%s has lost %d of %d requests: %v", count.Service, count.Lost, count.Sent, count.Why)
 				}
 			}
 		})

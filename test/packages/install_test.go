@@ -76,7 +76,7 @@ func TestDeb_KeepsDecisionsAndLeavesNothing(t *testing.T) {
 		h.Join(t)
 		older, newer := h.PutPackage(t, host.Older, "deb"), h.PutPackage(t, host.Newer, "deb")
 		h.Run(t, "rm", "-r", "/etc/nth")
-		before, delay := files(t, h.Machine), inhibitDelay(t, h.Machine)
+		before, delay := files(t, h.Machine), h.Logind(t, inhibitDelay)
 		h.Run(t, "dpkg", "--install", older)
 		h.WaitLogged(t, systemd.IdentityFound)
 		mustBe(t, h.Machine, "nth", "enabled", "active")
@@ -105,7 +105,7 @@ func TestDeb_KeepsDecisionsAndLeavesNothing(t *testing.T) {
 		if load := h.Property(t, "nth", "LoadState"); load != "not-found" {
 			t.Errorf("after the removal the unit is %s", load)
 		}
-		if got := inhibitDelay(t, h.Machine); got != delay {
+		if got := h.Logind(t, inhibitDelay); got != delay {
 			t.Errorf("after the removal logind waits %q, and %q before the installation", got, delay)
 		}
 		if said := h.Run(t, "tail", "-n", "1", "/etc/nth/nth.toml"); said+"\n" != edit {
@@ -183,7 +183,7 @@ func TestRPM_LivesItsLife(t *testing.T) {
 		h.Run(t, "rpm", "--install", "--nodeps", older)
 		h.WaitWatching(t)
 		mustBe(t, h.Machine, "nth", "enabled", "active")
-		if delay := inhibitDelay(t, h.Machine); delay != ours {
+		if delay := h.Logind(t, inhibitDelay); delay != ours {
 			t.Errorf("logind waits %q for a drain, want 150 s", delay)
 		}
 		mustVerify(t, h, "")

@@ -91,12 +91,8 @@ func mustHaveOnly(t *testing.T, m *machine.Machine, before []string) {
 	}
 }
 
-// inhibitDelay is how long logind lets a shutdown wait, as busctl prints it.
-func inhibitDelay(t *testing.T, m *machine.Machine) string {
-	t.Helper()
-	return m.Run(t, "busctl", "get-property", "org.freedesktop.login1", "/org/freedesktop/login1",
-		"org.freedesktop.login1.Manager", "InhibitDelayMaxUSec")
-}
-
-// ours is what it is with nth's file in logind.conf.d.
-const ours = "t 150000000"
+// inhibitDelay is logind's property with how long a shutdown can wait, and ours what that is with nth's file in logind.conf.d.
+const (
+	inhibitDelay = "InhibitDelayMaxUSec"
+	ours         = "t 150000000"
+)

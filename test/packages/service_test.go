@@ -96,7 +96,7 @@ func mustMeanWhatItSays(t *testing.T, h *host.Host) {
 			t.Errorf("nth starts after%sand not after %s, and so would not stop before it", after, unit)
 		}
 	}
-	if delay := inhibitDelay(t, h.Machine); delay != ours {
+	if delay := h.Logind(t, inhibitDelay); delay != ours {
 		t.Errorf("logind waits %q for a drain, want 150 s", delay)
 	}
 }

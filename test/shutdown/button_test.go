@@ -8,62 +8,31 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/host"
 	"github.com/nth-project/nth/test/internal/lab"
-	"github.com/nth-project/nth/test/internal/machine"
 )
 
 // withAButton runs a test on a machine of each suite that has a power button, which nth answers.
 func withAButton(t *testing.T, test func(t *testing.T, h *host.Host)) {
 	t.Helper()
-	t.Parallel()
-	for _, suite := range machine.SuitesOf(t.Name()) {
-		t.Run(suite, func(t *testing.T) {
-			t.Parallel()
-			h := host.Bare(t, lab.Shared(t), suite)
-			h.AddPowerButton(t)
-			h.Join(t)
-			h.Install(t, host.Older)
-			h.WaitWatching(t)
-			waitLock(t, h, true)
-			waitKey(t, h, true)
-			test(t, h)
-		})
-	}
-}
-
-// waitKey waits until logind lists nth's lock on the power key, or does not.
-func waitKey(t *testing.T, h *host.Host, want bool) {
-	t.Helper()
-	h.Await(t, "nth answers the power key, or not", func() bool { return answers(t, h) == want })
-}
-
-func answers(t *testing.T, h *host.Host) bool {
-	t.Helper()
-	for line := range strings.Lines(h.Try(t, "systemd-inhibit", "--list", "--no-legend").Stdout) {
-		if strings.HasPrefix(line, "nth ") && strings.Contains(line, "handle-power-key") && strings.Contains(line, "block") {
-			return true
-		}
-	}
-	return false
+	onEverySuite(t, func(t *testing.T, h *host.Host) {
+		h.AddPowerButton(t)
+		h.Run(t, "systemctl", "restart", "nth")
+		h.AwaitLock(t, "nth", "handle-power-key")
+		h.WaitWatching(t)
+		test(t, h)
+	})
 }
 
 // announced tells whether logind is shutting down.
 func announced(t *testing.T, h *host.Host) bool {
 	t.Helper()
-	return property(t, h, "PreparingForShutdown") == "b true"
-}
-
-// property is one of logind's.
-func property(t *testing.T, h *host.Host, name string) string {
-	t.Helper()
-	return strings.TrimSpace(h.Try(t, "busctl", "get-property", "org.freedesktop.login1", "/org/freedesktop/login1",
-		"org.freedesktop.login1.Manager", name).Stdout)
+	return h.Logind(t, "PreparingForShutdown") == "b true"
 }
 
 // waitScheduled waits until logind is to power off by itself, whatever becomes of nth.
 func waitScheduled(t *testing.T, h *host.Host) {
 	t.Helper()
 	h.Await(t, "logind is to power off by itself", func() bool {
-		return strings.Contains(property(t, h, "ScheduledShutdown"), `"poweroff"`)
+		return strings.Contains(h.Logind(t, "ScheduledShutdown"), `"poweroff"`)
 	})
 }
 
@@ -109,21 +78,21 @@ func TestKey_IsLogindsWhereNthIsStoppedOrTheSettingsSayIt(t *testing.T) {
 		mustCheck(t, h, "ok    shutdown    the power button is handled by nth, process "+h.MainPID(t)+":")
 		h.Configure(t, "[events.shutdown]\npower_key = \"logind\"\n")
 		h.Run(t, "systemctl", "reload", "nth")
-		waitKey(t, h, false)
+		h.AwaitNoLock(t, "nth", "handle-power-key")
 		mustCheck(t, h, "ok    shutdown    the power button is handled by logind, which announces")
 		h.Configure(t, "")
 		h.Run(t, "systemctl", "reload", "nth")
-		waitKey(t, h, true)
+		h.AwaitLock(t, "nth", "handle-power-key")
 
 		h.Node.AddPods(t, "web", 1, lab.Grace(time.Hour), lab.GoesAtGrace())
 		h.PressPower(t)
 		waitScheduled(t, h)
 		h.Run(t, "systemctl", "stop", "nth")
-		waitKey(t, h, false)
+		h.AwaitNoLock(t, "nth", "handle-power-key")
 		waitScheduled(t, h)
 		h.Run(t, "systemctl", "start", "nth")
 		h.WaitStatus(t, "draining node")
-		waitKey(t, h, true)
+		h.AwaitLock(t, "nth", "handle-power-key")
 		waitScheduled(t, h)
 		if !h.Node.Object(t).Spec.Unschedulable || len(h.Logged(t, systemd.Uncordoned)) > 0 {
 			t.Error("the machine goes down, and its node takes pods")

@@ -31,26 +31,10 @@ func onEverySuite(t *testing.T, test func(t *testing.T, h *host.Host)) {
 		t.Run(suite, func(t *testing.T) {
 			t.Parallel()
 			h := host.New(t, lab.Shared(t), suite)
-			waitLock(t, h, true)
+			h.AwaitLock(t, "nth", "shutdown")
 			test(t, h)
 		})
 	}
-}
-
-// waitLock waits until logind lists nth's lock, or does not.
-func waitLock(t *testing.T, h *host.Host, want bool) {
-	t.Helper()
-	h.Await(t, "nth holds its lock, or not", func() bool { return locks(t, h, "nth") == want })
-}
-
-func locks(t *testing.T, h *host.Host, who string) bool {
-	t.Helper()
-	for line := range strings.Lines(h.Try(t, "systemd-inhibit", "--list", "--no-legend").Stdout) {
-		if strings.HasPrefix(line, who+" ") && strings.Contains(line, "shutdown") {
-			return true
-		}
-	}
-	return false
 }
 
 // mustBeDrained fails the test unless the node is cordoned and has no pod left that can be moved.
@@ -72,7 +56,7 @@ func holdAsWell(t *testing.T, h *host.Host) (letGo func()) {
 	t.Helper()
 	h.Run(t, "systemd-run", "--quiet", "systemd-inhibit", "--what=shutdown", "--mode=delay", "--who=kubelet",
 		"sh", "-c", "until [ -e /run/let-go ]; do sleep 0.1; done")
-	h.Await(t, "the other lock is held", func() bool { return locks(t, h, "kubelet") })
+	h.AwaitLock(t, "kubelet", "shutdown")
 	return func() { h.Run(t, "touch", "/run/let-go") }
 }
 
@@ -95,7 +79,7 @@ func TestShutdown_CalledOffIsUndoneAndTheNextDrains(t *testing.T) {
 		h.Run(t, "systemctl", "restart", "nth")
 		h.WaitWatching(t)
 		stop()
-		waitLock(t, h, true)
+		h.AwaitLock(t, "nth", "shutdown")
 
 		letGo := holdAsWell(t, h)
 		h.Node.AddPods(t, "web", 2)
@@ -105,7 +89,7 @@ func TestShutdown_CalledOffIsUndoneAndTheNextDrains(t *testing.T) {
 		letGo()
 		h.WaitLogged(t, systemd.Uncordoned)
 		h.Node.WaitUncordoned(t)
-		waitLock(t, h, true)
+		h.AwaitLock(t, "nth", "shutdown")
 
 		h.Run(t, "systemctl", "unmask", "--runtime", "poweroff.target")
 		h.Node.AddPods(t, "db", pods, lab.Grace(grace), lab.GoesAtGrace())
@@ -126,7 +110,7 @@ func TestShutdown_RebootIsUndoneAndAStopJobDrains(t *testing.T) {
 		if left := h.Node.Pods(t); len(left) != 0 {
 			t.Errorf("after the reboot the node has %d pods", len(left))
 		}
-		waitLock(t, h, true)
+		h.AwaitLock(t, "nth", "shutdown")
 
 		// Not by way of logind: there is no announcement, only nth's own stop job.
 		h.Node.AddPods(t, "db", pods, lab.Grace(grace), lab.GoesAtGrace())

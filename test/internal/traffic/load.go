@@ -22,25 +22,23 @@ type Count struct {
 	Service string
 	// Sent is how many there were, and Lost how many of them got no good answer.
 	Sent, Lost int
-	// First and Last are when the first and the last of the lost ones were sent.
+	// First and Last are when the first and the last of the lost ones were sent, and Why is why that was lost.
 	First, Last time.Time
-	// Reasons are why they were lost.
-	Reasons map[string]int
+	Why         error
 }
 
 // A load sends requests, each over a connection of its own, at a steady pace and whatever becomes of those before. A
 // request that is lost is not sent again.
 type load struct {
-	// send sends one, of which it is given the number.
-	send func(ctx context.Context, number int) error
+	send func(context.Context) error
 
 	mu    sync.Mutex
 	count Count
 	under sync.WaitGroup
 }
 
-// run sends so many a second until ctx ends. What a busy machine has kept from being sent in time is sent late.
-func (l *load) run(ctx context.Context, rate int) {
+// run sends them until ctx ends. What a busy machine has kept from being sent in time is sent late.
+func (l *load) run(ctx context.Context) {
 	began := time.Now()
 	for number := 0; ; number++ {
 		due := began.Add(time.Duration(number) * time.Second / time.Duration(rate))
@@ -49,16 +47,16 @@ func (l *load) run(ctx context.Context, rate int) {
 			return
 		case <-time.After(time.Until(due)):
 			// What is under way when the end comes gets its answer.
-			l.under.Go(func() { l.one(context.WithoutCancel(ctx), number) })
+			l.under.Go(func() { l.one(context.WithoutCancel(ctx)) })
 		}
 	}
 }
 
-func (l *load) one(ctx context.Context, number int) {
+func (l *load) one(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	began := time.Now()
-	err := l.send(ctx, number)
+	err := l.send(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.count.Sent++
@@ -70,12 +68,8 @@ func (l *load) one(ctx context.Context, number int) {
 		l.count.First = began
 	}
 	if began.After(l.count.Last) {
-		l.count.Last = began
+		l.count.Last, l.count.Why = began, err
 	}
-	if l.count.Reasons == nil {
-		l.count.Reasons = map[string]int{}
-	}
-	l.count.Reasons[short(err)]++
 }
 
 // so far is the count up to now.
@@ -91,12 +85,12 @@ func (l *load) total() Count {
 	return l.soFar()
 }
 
-// ask sends a request that takes so long to be answered.
-func ask(ctx context.Context, client *http.Client, address string, takes time.Duration) error {
+// ask sends a request that takes 20 ms to be answered.
+func ask(ctx context.Context, client *http.Client, address string) error {
 	if address == "" {
 		return errNobody
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/?takes=%s", address, takes), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/?takes=20ms", address), nil)
 	if err != nil {
 		return err
 	}

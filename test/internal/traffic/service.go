@@ -4,7 +4,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -50,36 +49,38 @@ func usable(all []endpoint) []endpoint {
 	return slices.DeleteFunc(slices.Clone(all), func(e endpoint) bool { return !e.leaving })
 }
 
+// late is by how much the clients' view of the endpoints is: kube-proxy's time between two writes of its rules.
+const late = time.Second
+
 // A view is what is known of a Service's endpoints by all who send to it. It is as late as kube-proxy is.
 type view struct {
-	late time.Duration
-
-	mu      sync.Mutex
-	seen    int // how many states were seen
-	known   int // the number of the state that is known
-	current []endpoint
+	mu     sync.Mutex
+	states []state
 }
 
-// learn takes a state, which is known a while later.
-func (v *view) learn(state []endpoint) {
+// A state is the endpoints that there were from a moment on.
+type state struct {
+	from      time.Time
+	endpoints []endpoint
+}
+
+// learn takes the endpoints of this moment.
+func (v *view) learn(endpoints []endpoint) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.seen++
-	number := v.seen
-	time.AfterFunc(v.late, func() {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		if number > v.known { // timers that are due together come in any order
-			v.known, v.current = number, state
-		}
-	})
+	v.states = append(v.states, state{time.Now(), endpoints})
 }
 
 // usable are those of the endpoints known now that new connections go to.
 func (v *view) usable() []endpoint {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return usable(v.current)
+	for _, s := range slices.Backward(v.states) {
+		if time.Since(s.from) >= late {
+			return usable(s.endpoints)
+		}
+	}
+	return nil
 }
 
 // pick chooses one by chance, as kube-proxy does.
@@ -134,10 +135,4 @@ func follow(t lab.TB, client kubernetes.Interface, namespace, service string, v 
 		UpdateFunc: func(_, object any) { learn(object, true) },
 		DeleteFunc: func(object any) { learn(object, false) },
 	})
-}
-
-// short is a reason in few words: what an error says at its end.
-func short(err error) string {
-	parts := strings.Split(err.Error(), ": ")
-	return parts[len(parts)-1]
 }

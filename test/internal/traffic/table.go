@@ -30,7 +30,7 @@ func Table(results []Result, o Options) string {
 	}
 	fmt.Fprintf(&text, "\nEach Service got %d requests a second, each over a new connection and without retries. They began with the notice, or\n"+
 		"%.0f s before the machine's end where nothing acts on the notice, and ended %.0f s after it.\n",
-		o.Rate, o.Unheeded.Seconds(), o.After.Seconds())
+		rate, unheeded.Seconds(), o.After.Seconds())
 	return text.String()
 }
 
@@ -46,11 +46,8 @@ func (r Result) String() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s; the end came after %.1f s\n", r.Way.Name, r.End.Sub(r.Notice).Seconds())
 	for _, c := range r.Counts {
-		fmt.Fprintf(&text, "%s: %d sent, %d lost", c.Service, c.Sent, c.Lost)
-		if c.Lost > 0 {
-			fmt.Fprintf(&text, ", from %.1f s to %.1f s: %v", c.First.Sub(r.Notice).Seconds(), c.Last.Sub(r.Notice).Seconds(), c.Reasons)
-		}
-		text.WriteByte('\n')
+		fmt.Fprintf(&text, "%s: %d sent, %d lost, from %.1f s to %.1f s: %v\n", c.Service, c.Sent, c.Lost,
+			c.First.Sub(r.Notice).Seconds(), c.Last.Sub(r.Notice).Seconds(), c.Why)
 	}
 	return text.String()
 }

@@ -27,29 +27,25 @@ import (
 
 // Options say how long things take.
 type Options struct {
-	// Rate is how many requests a second each Service gets.
-	Rate int
-	// Notice is how long before the machine's end it is announced. Where nothing acts on it, it is Unheeded instead, since
-	// nothing happens in it.
-	Notice, Unheeded time.Duration
-	// After is for how long requests are counted after the end.
-	After time.Duration
-	// Ends is how long a server serves on after SIGTERM, and Grace how long it may at most; Prepares is how long a pod
-	// takes to be ready.
-	Ends, Grace, Prepares time.Duration
+	// Notice is how long before the machine's end it is announced to those who act on it, and After is for how long requests are counted
+	// after the end.
+	Notice, After time.Duration
 }
 
-// Full is how it is on EC2: a notice of two minutes.
-var Full = Options{
-	Rate: 80, Notice: 2 * time.Minute, Unheeded: 10 * time.Second, After: time.Minute,
-	Ends: 8 * time.Second, Grace: 20 * time.Second, Prepares: 3 * time.Second,
-}
+// Full is how it is on EC2: a notice of two minutes. Short is the same in less time.
+var (
+	Full  = Options{Notice: 2 * time.Minute, After: time.Minute}
+	Short = Options{Notice: time.Minute, After: 8 * time.Second}
+)
 
-// Short is the same in less time.
-var Short = Options{
-	Rate: 30, Notice: time.Minute, Unheeded: 5 * time.Second, After: 8 * time.Second,
-	Ends: 6 * time.Second, Grace: 12 * time.Second, Prepares: 2 * time.Second,
-}
+const (
+	// rate is how many requests a second each Service gets.
+	rate = 80
+	// unheeded is how long before the machine's end it is announced where nothing acts on that, since nothing happens in it.
+	unheeded = 10 * time.Second
+	// ends is how long a server serves on after SIGTERM, and grace how long it may at most; prepares is how long a pod takes to be ready.
+	ends, grace, prepares = 8 * time.Second, 20 * time.Second, 3 * time.Second
+)
 
 // The Services. Each has two pods.
 const (
@@ -61,9 +57,6 @@ const (
 
 // Services are all of them, in the order of the table.
 func Services() []string { return []string{Whole, Guarded} }
-
-// late is by how much the clients' view of the endpoints is: kube-proxy's time between two writes of its rules.
-const late = time.Second
 
 // A Result is what has come of a way.
 type Result struct {
@@ -81,7 +74,6 @@ func (r Result) Count(service string) Count {
 // A scene is two machines with Services under load.
 type scene struct {
 	cp     *lab.ControlPlane
-	o      Options
 	stays  *node.Node
 	doomed *node.Node
 	client *http.Client
@@ -95,7 +87,7 @@ type scene struct {
 // Run boots the machines, has one taken away, and counts.
 func Run(t lab.TB, cp *lab.ControlPlane, way Way, o Options) Result {
 	t.Helper()
-	s := furnish(t, cp, way, o)
+	s := furnish(t, cp, way)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var running sync.WaitGroup
@@ -107,18 +99,18 @@ func Run(t lab.TB, cp *lab.ControlPlane, way Way, o Options) Result {
 	flow, dam := context.WithCancel(ctx)
 	defer dam()
 	for _, load := range s.loads {
-		running.Go(func() { load.run(flow, o.Rate) })
+		running.Go(func() { load.run(flow) })
 	}
 	s.stays.Await(t, "every Service answers", func() bool {
 		for _, load := range s.loads {
-			if load.soFar().Sent < o.Rate {
+			if load.soFar().Sent < rate {
 				return false
 			}
 		}
 		return true
 	})
 	r := Result{Way: way}
-	r.Notice, r.End = s.interrupt(ctx, t, way, &running)
+	r.Notice, r.End = s.interrupt(ctx, t, way, o, &running)
 	s.pass(t, o.After)
 	dam()
 	for _, service := range Services() {
@@ -131,10 +123,10 @@ func Run(t lab.TB, cp *lab.ControlPlane, way Way, o Options) Result {
 
 // furnish boots the machines and puts the Services there. The machine that stays is the one that the pods of the other
 // may go to.
-func furnish(t lab.TB, cp *lab.ControlPlane, way Way, o Options) *scene {
+func furnish(t lab.TB, cp *lab.ControlPlane, way Way) *scene {
 	t.Helper()
 	s := &scene{
-		cp: cp, o: o,
+		cp:     cp,
 		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 		views:  map[string]*view{}, loads: map[string]*load{},
 		addresses: map[string]string{},
@@ -144,7 +136,7 @@ func furnish(t lab.TB, cp *lab.ControlPlane, way Way, o Options) *scene {
 	with.Beside = s.stays
 	s.doomed = node.Start(t, cp, with)
 	options := func(more ...lab.Option) []lab.Option {
-		return append([]lab.Option{node.Ends(o.Ends.String()), lab.Grace(o.Grace), node.Prepares(o.Prepares)}, more...)
+		return append([]lab.Option{node.Ends(ends.String()), lab.Grace(grace), node.Prepares(prepares)}, more...)
 	}
 	home := s.stays.Node
 	home.AddDeployment(t, Guarded, 2, options(spread, lab.MinAvailable(2))...)
@@ -157,7 +149,7 @@ func furnish(t lab.TB, cp *lab.ControlPlane, way Way, o Options) *scene {
 	}
 	for _, service := range Services() {
 		expose(t, cp.Admin, home.Namespace, service)
-		s.views[service] = &view{late: late}
+		s.views[service] = &view{}
 		s.loads[service] = &load{send: s.sender(service)}
 	}
 	return s
@@ -173,13 +165,13 @@ var spread = lab.Edit(func(template *corev1.PodTemplateSpec) {
 })
 
 // sender sends requests to a Service.
-func (s *scene) sender(service string) func(context.Context, int) error {
-	return func(ctx context.Context, number int) error {
+func (s *scene) sender(service string) func(context.Context) error {
+	return func(ctx context.Context) error {
 		to, ok := pick(s.views[service].usable())
 		if !ok {
 			return errNobody
 		}
-		return ask(ctx, s.client, s.address(to), 20*time.Millisecond)
+		return ask(ctx, s.client, s.address(to))
 	}
 }
 
@@ -217,11 +209,11 @@ func (s *scene) watch(t lab.TB) {
 
 // interrupt announces the end of the machine, lets the way deal with it, and takes it at the deadline. It returns when
 // that was announced and when it was taken.
-func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, running *sync.WaitGroup) (notice, end time.Time) {
+func (s *scene) interrupt(ctx context.Context, t lab.TB, way Way, o Options, running *sync.WaitGroup) (notice, end time.Time) {
 	t.Helper()
-	last := s.o.Unheeded
+	last := unheeded
 	if way.Acts {
-		last = s.o.Notice
+		last = o.Notice
 	}
 	notice = time.Now()
 	deadline := notice.Add(last)
