@@ -14,9 +14,7 @@ import (
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/fleet"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/notify"
-	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
@@ -81,19 +79,14 @@ func PassOn(ctx context.Context, webhook *notify.Webhook, work func(context.Cont
 	return n.begin()
 }
 
-// KeepConditions makes those who keep the conditions of nodes in a cluster, by those rules.
-func KeepConditions(
-	ctx context.Context, client kubernetes.Interface, webhook *notify.Webhook, rules policy.Settings, mayWrite func() error,
-) (of func(node, uid string, entries func() []state.Entry) ([]agent.Listener, func(lost bool)), end func()) {
+// Report reports about the nodes of a cluster, as those settings say, until it is ended.
+func Report(ctx context.Context, cfg config.Queue, client kubernetes.Interface, mayWrite func() error) (
+	of func(node, uid string, entries func() []state.Entry) []agent.Listener, end func(),
+) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	n := &notices{
-		cfg: config.Kubernetes{Condition: true}, log: logrus.NewEntry(log), client: notify.Identity{Client: client}, webhook: webhook,
-		describe: func(string) fleet.Description { return fleet.Description{} },
-		writes:   kube.NewGate(writers), mayWrite: mayWrite,
-		meter: newMeter(config.Queue{}, nil), rules: rules,
-	}
-	n.reporting, n.stop = context.WithCancel(ctx)
+	n := newNotices(ctx, cfg, notify.Identity{Client: client}, newMeter(config.Queue{}, logrus.NewEntry(log)), logrus.NewEntry(log))
+	n.describe, n.mayWrite = func(string) fleet.Description { return fleet.Description{} }, mayWrite
 	return n.of, n.begin()
 }
 

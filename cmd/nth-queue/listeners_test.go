@@ -3,7 +3,6 @@ package main_test
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,7 +19,7 @@ import (
 	queue "github.com/nth-project/nth/cmd/nth-queue"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/notify"
-	"github.com/nth-project/nth/pkg/policy"
+	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -37,17 +36,15 @@ func TestAStopWaitsForThoseWhoTellAndOnlyForAMoment(t *testing.T) {
 }
 
 // The API server does not take the condition while a node is worked on, and does minutes later.
-func TestTheConditionsOfANodeAreThoseOfWhoWorksOnItNow(t *testing.T) {
+func TestConditions_AreThoseOfTheLastDrainOfTheLeader(t *testing.T) {
 	for name, row := range map[string]struct {
-		lost, another, replaced, deposed bool
-		want                             string
+		again, replaced, deposed bool
+		want                     string
 	}{
-		"nobody else works on it since":                {want: "is cordoned"},
-		"it is another process's since":                {lost: true},
-		"this process does not lead since":             {deposed: true},
-		"another machine has its name since":           {replaced: true},
-		"this process works on it again":               {another: true, want: "is drained"},
-		"this process works on it again, and loses it": {another: true, lost: true, want: "is drained"},
+		"one drain":                          {want: "is cordoned"},
+		"this process does not lead since":   {deposed: true},
+		"another machine has its name since": {replaced: true},
+		"another drain since":                {again: true, want: "is drained"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -55,32 +52,30 @@ func TestTheConditionsOfANodeAreThoseOfWhoWorksOnItNow(t *testing.T) {
 				client := fake.NewClientset(node)
 				var away atomic.Bool
 				away.Store(true)
-				var written []string
+				written := ""
 				client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
 					if away.Load() {
 						return true, nil, apierrors.NewServiceUnavailable("not now")
 					}
-					written = append(written, string(a.(clienttesting.PatchAction).GetPatch()))
+					written = string(a.(clienttesting.PatchAction).GetPatch())
 					return false, nil, nil
 				})
-				of, stop := queue.KeepConditions(t.Context(), client, notify.NewWebhook(notify.WebhookOptions{}),
-					policy.Settings{event.StateChange: {Action: policy.Drain}}, func() error {
-						if row.deposed && !away.Load() {
-							return errors.New("another process leads")
-						}
-						return nil
-					})
+				var cfg config.Queue
+				cfg.Kubernetes.Condition, cfg.Events.StateChange.Action = true, "drain"
+				of, stop := queue.Report(t.Context(), cfg, client, func() error {
+					if row.deposed && !away.Load() {
+						return errors.New("another process leads")
+					}
+					return nil
+				})
 				in := func(phase state.Phase) func() []state.Entry {
 					e := state.Entry{Event: event.Event{ID: "stop", Kind: event.StateChange, State: event.Pending}, Phase: phase, CordonedAt: time.Now()}
 					return func() []state.Entry { return []state.Entry{e} }
 				}
-				_, end := of("a", "one", in(state.Cordoned))
-				time.Sleep(10 * time.Second)
-				end(row.lost)
-				if row.another {
-					time.Sleep(time.Minute)
-					_, end := of("a", "one", in(state.Drained))
-					defer end(false)
+				of("a", "one", in(state.Cordoned))
+				time.Sleep(time.Minute)
+				if row.again {
+					of("a", "one", in(state.Drained))
 				}
 				if row.replaced {
 					node.UID = "the next"
@@ -92,7 +87,7 @@ func TestTheConditionsOfANodeAreThoseOfWhoWorksOnItNow(t *testing.T) {
 				away.Store(false)
 				time.Sleep(3 * time.Minute)
 				synctest.Wait()
-				if len(written) == 0 != (row.want == "") || slices.ContainsFunc(written, func(w string) bool { return !strings.Contains(w, row.want) }) {
+				if (written == "") != (row.want == "") || !strings.Contains(written, row.want) {
 					t.Errorf("written was %q, want that the node %q", written, row.want)
 				}
 				stop()

@@ -14,7 +14,6 @@ import (
 	"github.com/nth-project/nth/pkg/imds"
 	"github.com/nth-project/nth/pkg/metrics"
 	"github.com/nth-project/nth/pkg/notify"
-	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -33,12 +32,7 @@ func newNotices(
 	n, rules, machine := &notices{}, policyOf(cfg), &machine{ask: metadata.Instance}
 	if !cfg.DryRun || cfg.Kubernetes.Heartbeat > 0 {
 		k := notify.NewKubernetes(notify.KubernetesOptions{
-			Identity: func(ctx context.Context) (notify.Identity, error) {
-				id, err := kubelet.Identity(ctx)
-				return notify.Identity{Client: id.Client, Node: id.Node}, err
-			},
-			Entries:   store.Entries,
-			Rules:     func() policy.Settings { return rules },
+			Rules:     rules,
 			Condition: true,
 			Labels:    cfg.Kubernetes.Labels,
 			Heartbeat: cfg.Kubernetes.Heartbeat,
@@ -48,10 +42,12 @@ func newNotices(
 			Source:    "nth",
 			Trouble:   func(err error) { log.WithField(systemd.FieldMessageID, systemd.NoticeTrouble).Warn(err) },
 		})
-		n.add(k, k.Run)
+		n.add(k.Node("", func(ctx context.Context) (notify.Identity, error) {
+			id, err := kubelet.Identity(ctx)
+			return notify.Identity{Client: id.Client, Node: id.Node}, err
+		}, store.Entries), k.Run)
 	}
-	const limit = 0 // The default of the webhook is enough for one node.
-	webhook := daemon.NewWebhook("nth", &cfg.Common, log, meter, limit)
+	webhook := daemon.NewWebhook("nth", &cfg.Common, log, meter)
 	n.add(webhook.Node(notify.Subject{
 		Machine: machine.describe,
 		Node: func(ctx context.Context) (string, map[string]string) { // The notice is sent without what cannot be read.

@@ -176,9 +176,7 @@ func (s *session) runAgent(ctx context.Context) {
 	})
 	var listeners []agent.Listener
 	if t.opts.Listeners != nil {
-		var end func(lost bool)
-		listeners, end = t.opts.Listeners(s.node.name, string(s.node.uid), s.record.Entries)
-		defer func() { end(t.ctx.Err() != nil) }() // Another process keeps the conditions then.
+		listeners = t.opts.Listeners(s.node.name, string(s.node.uid), s.record.Entries)
 	}
 	_ = agent.New(agent.Config{
 		Sources: []agent.Source{s}, Identity: s, Node: t.drainNode(s.node, s.urgent.Load), NodeName: s.node.name, Record: s.record, Policy: s.rules,

@@ -65,8 +65,7 @@ type Options struct {
 	CompleteLaunches bool
 	Taints           Taints
 	// Listeners, if set, returns the listeners for the Node of that name and UID. entries returns the current entries of the node's events.
-	// The fleet calls end after the last transition. lost is set if another process may work on the node now, and keep its conditions.
-	Listeners func(node, uid string, entries func() []state.Entry) (listeners []agent.Listener, end func(lost bool))
+	Listeners func(node, uid string, entries func() []state.Entry) []agent.Listener
 }
 
 // OwnPod is the pod that a process runs in. It is evicted last from its node.

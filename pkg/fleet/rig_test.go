@@ -136,9 +136,7 @@ func (c *cluster) start(identity string, change func(*fleet.Options)) *rig {
 	opts := fleet.Options{
 		Client: c.client(r.way), Leases: c.client(&way{with: r.way}), Lease: "nth-queue", Identity: identity, Log: logrus.NewEntry(logger), EC2: &knowledge{}, Hooks: r.hooks,
 		Rules: fleet.Rules{Policy: policy.Settings{}},
-		Listeners: func(string, string, func() []state.Entry) ([]agent.Listener, func(bool)) {
-			return []agent.Listener{r.ear}, func(bool) {}
-		},
+		Listeners: func(string, string, func() []state.Entry) []agent.Listener { return []agent.Listener{r.ear} },
 	}
 	for _, kind := range event.QueuedKinds() {
 		opts.Policy[kind] = policy.Rule{Action: policy.Drain, Hard: kind == event.SpotInterruption, Codes: map[string]policy.When{policy.OtherCodes: policy.Lead}, Lead: time.Hour}

@@ -9,17 +9,20 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/workqueue"
 )
 
 const (
+	// maxWaiting is how many messages wait for one destination at most: more than the drains of a thousand nodes make.
+	maxWaiting = 4096
+	// workers is how many messages are delivered to one destination at a time.
+	workers = 8
+	// maxAge is the age at which a message is given up.
+	maxAge = 24 * time.Hour
 	// minPause is the pause after a first failure. It doubles with each failure, up to maxPause.
 	minPause, maxPause = time.Second, time.Minute
-	// maxBusy bounds the pause that a destination may ask for.
-	maxBusy = 5 * time.Minute
 	// flushTimeout bounds the last attempts to deliver what is left when nth stops.
 	flushTimeout = 2 * time.Second
-	// finishTimeout bounds how long a queue delivers what is left after finish: the drains of other nodes come first.
-	finishTimeout = 5 * time.Minute
 )
 
 // refusedError is the error of a message that is not tried again: it is lost.
@@ -39,9 +42,6 @@ func (e busyError) Error() string {
 
 // errNothing is the error of a message that need not be delivered any more: the queue drops it without a report.
 var errNothing = errors.New("there is nothing to deliver")
-
-// errStopped is why a message is lost whose last attempt failed, or that got none in time.
-var errStopped = errors.New("nth stopped before it was delivered")
 
 // DeliveryResult is the result of an attempt to deliver a message.
 type DeliveryResult struct {
@@ -63,196 +63,150 @@ type message struct {
 	// line names the line in which the message waits. Messages of one line are delivered one at a time, the oldest first.
 	line           string
 	event, outcome string // for its DeliveryResult
-	gate           *gate  // nothing is delivered before it opens
 
-	crowded bool // it is lost, as too many wait; the queue's mutex is held for this
+	made  time.Time     // when it was added
+	next  time.Time     // when it may be tried; the queue's mutex is held for this
+	pause time.Duration // the last one; 0 if no attempt has failed
 }
 
-// queue delivers messages to one destination. While a line has messages, it has a goroutine, which tries them until they are delivered.
+// queue delivers messages to one destination, in lines: a message that fails holds up only those of its line.
 type queue struct {
-	limit  int // messages that wait or are being delivered
 	report func(DeliveryResult)
-	slots  chan struct{} // one element for each attempt under way
+	lines  *workqueue.Typed[string] // those that a worker is to look at
 
-	begun    chan struct{}   // closed by run, which sets attempts before
-	attempts context.Context // ends flushTimeout after a stop
-	stopping chan struct{}   // closed at a stop: each message is tried once more, without pauses
-	finished chan struct{}   // closed by finish
-	lines    sync.WaitGroup
-
-	mu        sync.Mutex      // for all that follows
-	waiting   []*message      // the oldest first, with those that are being delivered
-	busy      map[string]bool // the lines that have a goroutine
-	busyUntil time.Time       // the end of the pause that the destination has asked for
-	retried   chan struct{}   // closed by retry, which replaces it
-	closed    bool            // nothing is added any more
+	mu       sync.Mutex // for all that follows
+	waiting  []*message // the oldest first, with those that are being delivered
+	stopping bool       // each message is tried once more, and none is added
 }
 
-// newQueue returns an empty queue. attempts is how many attempts are made at a time. The other parameters are the values of its fields.
-func newQueue(limit, attempts int, report func(DeliveryResult)) *queue {
-	return &queue{
-		limit: limit, report: report, slots: make(chan struct{}, attempts),
-		begun: make(chan struct{}), stopping: make(chan struct{}), finished: make(chan struct{}), busy: map[string]bool{}, retried: make(chan struct{}),
-	}
+// newQueue returns an empty queue. report is called with the result of each attempt.
+func newQueue(report func(DeliveryResult)) *queue {
+	return &queue{report: report, lines: workqueue.NewTyped[string]()}
 }
 
-// add adds a message, unless the queue is closed. It does not block. If more than limit messages wait, the oldest is lost.
-func (q *queue) add(m *message) {
+// add adds a message that is tried after delay, once those of its line that were added earlier are settled. If the message waits for its first
+// attempt already, that is made at the earlier of the two times. add does not block. If more than maxWaiting messages wait, the oldest is lost.
+func (q *queue) add(m *message, delay time.Duration) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
+	if q.stopping {
+		q.mu.Unlock()
 		return
 	}
-	q.waiting = append(q.waiting, m)
-	if !q.busy[m.line] {
-		q.busy[m.line] = true
-		q.lines.Go(func() { q.work(m) })
+	now := time.Now()
+	if m.made.IsZero() {
+		m.made, m.next = now, now.Add(delay)
+		q.waiting = append(q.waiting, m)
 	}
-	if len(q.waiting) > q.limit {
-		oldest := q.waiting[0]
-		oldest.crowded = true
+	if next := now.Add(delay); next.Before(m.next) {
+		m.next = next
+	}
+	oldest, crowded := q.waiting[0], len(q.waiting) > maxWaiting
+	if crowded {
 		q.waiting = q.waiting[1:]
-		// report may block, or need the mutex.
-		q.lines.Go(func() {
-			q.report(DeliveryResult{Event: oldest.event, Outcome: oldest.outcome, Err: errors.New("too many are waiting"), Lost: true})
-		})
+	}
+	q.mu.Unlock()
+	q.lookIn(m.line, delay)
+	if crowded {
+		q.report(DeliveryResult{Event: oldest.event, Outcome: oldest.outcome, Err: errors.New("too many are waiting"), Lost: true})
 	}
 }
 
-// work delivers a message and those after it in its line, until there is none.
-func (q *queue) work(m *message) {
-	<-q.begun
-	for ; m != nil; m = q.next(m) {
-		q.deliver(m)
+// lookIn has a worker look at a line after delay. After a stop it does nothing.
+func (q *queue) lookIn(line string, delay time.Duration) {
+	if delay <= 0 {
+		q.lines.Add(line)
+		return
+	}
+	time.AfterFunc(delay, func() { q.lines.Add(line) })
+}
+
+// run delivers messages until ctx ends. Then it tries each that is left once more, for flushTimeout at most, and reports those that are lost.
+// Call it once.
+func (q *queue) run(ctx context.Context) {
+	attempts, abort := context.WithCancel(context.WithoutCancel(ctx))
+	defer abort()
+	var working sync.WaitGroup
+	for range workers {
+		working.Go(func() { q.work(attempts) })
+	}
+	<-ctx.Done()
+	defer time.AfterFunc(flushTimeout, abort).Stop()
+	q.mu.Lock()
+	q.stopping = true
+	for _, m := range q.waiting {
+		q.lines.Add(m.line)
+	}
+	q.mu.Unlock()
+	q.lines.ShutDown()
+	working.Wait()
+}
+
+// work delivers the messages of one line after another, until the queue is shut down.
+func (q *queue) work(ctx context.Context) {
+	for {
+		line, ended := q.lines.Get()
+		if ended {
+			return
+		}
+		for m := q.first(line); m != nil && q.try(ctx, m); {
+			m = q.first(line)
+		}
+		q.lines.Done(line)
 	}
 }
 
-// next forgets a message, and returns the one that its line delivers now; nil if there is none.
-func (q *queue) next(done *message) *message {
+// first returns the oldest message of a line; nil if it has none, or that one must wait.
+func (q *queue) first(line string) *message {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.waiting = slices.DeleteFunc(q.waiting, func(m *message) bool { return m == done })
-	i := slices.IndexFunc(q.waiting, func(m *message) bool { return m.line == done.line })
-	if i < 0 {
-		delete(q.busy, done.line)
+	i := slices.IndexFunc(q.waiting, func(m *message) bool { return m.line == line })
+	if i < 0 || !q.stopping && time.Now().Before(q.waiting[i].next) {
 		return nil
 	}
 	return q.waiting[i]
 }
 
-// deliver tries a message until it is delivered or lost, and reports each attempt.
-func (q *queue) deliver(m *message) {
-	var next time.Time // the earliest time of the next attempt
-	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		last := q.await(m, next)
-		result := DeliveryResult{Event: m.event, Outcome: m.outcome, Again: !next.IsZero()}
-		result.Err = q.attempt(m)
-		_, refused := errors.AsType[refusedError](result.Err)
-		switch {
-		case errors.Is(result.Err, errNothing): // It need not be delivered any more, or add has reported it as lost.
-			return
-		case result.Err != nil && !refused && (last || q.attempts.Err() != nil):
-			result.Err, result.Lost = errStopped, true
-		case refused:
-			result.Lost = true
-		}
-		q.report(result)
-		if result.Err == nil || result.Lost {
-			return
-		}
-		// Messages of many machines must not arrive at once when their destination works again.
-		next = time.Now().Add(wait.Jitter(pause/2, 1))
-		if busy, ok := errors.AsType[busyError](result.Err); ok {
-			q.mu.Lock()
-			q.busyUntil = time.Now().Add(busy.pause)
-			q.mu.Unlock()
-		}
-	}
-}
-
-// attempt tries a message once, when a slot is free.
-func (q *queue) attempt(m *message) error {
-	select {
-	case q.slots <- struct{}{}:
-	case <-q.attempts.Done():
-		return q.attempts.Err()
-	}
-	defer func() { <-q.slots }()
-	if !q.isCrowded(m) {
-		if err := m.deliver(q.attempts); !q.isCrowded(m) {
-			return err
-		}
-	}
-	return errNothing // add has reported it as lost.
-}
-
-// isCrowded reads message.crowded.
-func (q *queue) isCrowded(m *message) bool {
+// try makes one attempt to deliver a message, and reports its result. It returns false if the message is to be tried again later.
+func (q *queue) try(ctx context.Context, m *message) (settled bool) {
+	result := DeliveryResult{Event: m.event, Outcome: m.outcome, Again: m.pause > 0}
+	result.Err = m.deliver(ctx)
+	_, refused := errors.AsType[refusedError](result.Err)
+	nothing := errors.Is(result.Err, errNothing)
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	return m.crowded
-}
-
-// await waits until a message may be tried: at the time next, once its gate is open, and after a pause that the destination has asked for.
-// retry ends the pauses. last is true if nth has stopped meanwhile: then the next attempt is the last.
-func (q *queue) await(m *message, next time.Time) (last bool) {
-	for {
-		q.mu.Lock()
-		busyUntil, retried := q.busyUntil, q.retried
-		q.mu.Unlock()
-		opens, changed := m.gate.opensAt()
-		left := time.Until(slices.MaxFunc([]time.Time{next, busyUntil, opens}, time.Time.Compare))
-		if left <= 0 {
-			return false
-		}
-		select {
-		case <-q.stopping:
-			return true
-		case <-retried:
-			next = time.Time{}
-		case <-changed:
-		case <-time.After(left):
-		}
+	i := slices.Index(q.waiting, m)
+	switch {
+	case i < 0: // add has reported it as lost.
+		nothing = true
+	case result.Err == nil, nothing:
+	case refused:
+		result.Lost = true
+	case q.stopping:
+		result.Err, result.Lost = errors.New("nth stopped before it was delivered"), true
+	case time.Since(m.made) >= maxAge:
+		result.Err, result.Lost = fmt.Errorf("it is older than a day: %w", result.Err), true
 	}
-}
-
-// retry makes the queue try all messages now, without their pauses, as what they failed for may have changed.
-func (q *queue) retry() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.busyUntil = time.Time{}
-	close(q.retried)
-	q.retried = make(chan struct{})
-}
-
-// finish makes run end once all messages are delivered, or after finishTimeout. Nothing is added after it. Call it once.
-func (q *queue) finish() { close(q.finished) }
-
-// run delivers messages until ctx ends or finish makes it end. Then it tries each message that is left once more, for flushTimeout at most,
-// and reports those that are lost.
-func (q *queue) run(ctx context.Context) {
-	attempts, abort := context.WithCancel(context.WithoutCancel(ctx))
-	defer abort()
-	q.attempts = attempts
-	close(q.begun)
-	select {
-	case <-ctx.Done():
-	case <-q.finished:
+	settled = nothing || result.Err == nil || result.Lost
+	if settled && i >= 0 {
+		q.waiting = slices.Delete(q.waiting, i, i+1)
 	}
-	q.mu.Lock()
-	q.closed = true
+	if !settled {
+		q.lookIn(m.line, q.postpone(m, result.Err))
+	}
 	q.mu.Unlock()
-	delivered := make(chan struct{})
-	go func() {
-		defer close(delivered)
-		q.lines.Wait()
-	}()
-	select {
-	case <-delivered:
-	case <-ctx.Done():
-	case <-time.After(finishTimeout):
+	if !nothing {
+		q.report(result)
 	}
-	close(q.stopping)
-	defer time.AfterFunc(flushTimeout, abort).Stop()
-	<-delivered
+	return settled
+}
+
+// postpone returns after what pause a message is tried again that has failed with an error. The queue's mutex is held.
+func (q *queue) postpone(m *message, err error) time.Duration {
+	m.pause = min(max(2*m.pause, minPause), maxPause)
+	shortest := m.pause / 2
+	if busy, ok := errors.AsType[busyError](err); ok {
+		shortest = max(shortest, busy.pause)
+	}
+	pause := wait.Jitter(shortest, 1) // Messages of many machines must not arrive at once when their destination works again.
+	m.next = time.Now().Add(pause)
+	return pause
 }

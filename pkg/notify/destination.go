@@ -29,7 +29,9 @@ const (
 	noticeHeader = "X-Nth-Notice"
 	// defaultContentType applies unless the headers say otherwise.
 	defaultContentType = "application/json"
-	// maxAnswerHeader bounds the headers of an answer, in bytes: Go's default, 10 MiB, is too much for maxPosts at a time.
+	// maxBusy bounds the pause that an endpoint may ask for.
+	maxBusy = 5 * time.Minute
+	// maxAnswerHeader bounds the headers of an answer, in bytes: Go's default, 10 MiB, is too much.
 	maxAnswerHeader = 64 << 10
 )
 

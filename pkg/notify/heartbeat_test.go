@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -116,26 +115,6 @@ func TestHeartbeat_DoesNotHoldUpWhatIsAnnounced(t *testing.T) {
 		s.pass(10 * time.Second)
 		s.want(corev1.ConditionFalse, "NothingPending")
 	})
-}
-
-// A young heartbeat of the process before costs no write; one from the future shows that the clock was wrong.
-func TestHeartbeat_FollowsThatOfAnEarlierProcess(t *testing.T) {
-	for years, writes := range map[int]int{0: 0, 1: 1} {
-		before := stale()
-		before.Status, before.Reason, before.Message = corev1.ConditionFalse, "NothingPending", "nothing is announced for this machine"
-		before.LastHeartbeatTime = metav1.NewTime(before.LastHeartbeatTime.AddDate(years, 0, 0))
-		play(t, func(t *testing.T) *cluster { return newCluster(t, before) }, func(s *stage) {
-			beating(s)
-			s.start()
-			if n := s.writes(); n != writes {
-				t.Errorf("%d writes at the start for a heartbeat %d years ahead, want %d", n, years, writes)
-			}
-			s.pass(6 * time.Minute)
-			if n := s.writes(); n != 1 {
-				t.Errorf("%d writes in six minutes, want one", n)
-			}
-		})
-	}
 }
 
 func TestHeartbeat_OfADryRunReportsNoEvent(t *testing.T) {

@@ -4,26 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	recordutil "k8s.io/client-go/tools/record/util"
 
 	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/text"
 )
 
 const (
-	// startupDelay is how long nothing is written after the start: the first poll of the metadata service comes first, and
-	// a condition of an earlier run can wait.
-	startupDelay = 5 * time.Second
 	// requestTimeout bounds one request.
 	requestTimeout = 5 * time.Second
-	// maxEvents is how many Events wait to be written at most, which is enough for two drains of full nodes.
-	maxEvents = 256
+	// maxMessage is how many bytes the message of an Event or a condition may have: as many as events.k8s.io allows.
+	maxMessage = 1024
 )
 
 // Identity is a client, and the node that is written about.
@@ -36,12 +38,8 @@ type Identity struct {
 
 // KubernetesOptions are the options of a Kubernetes. All are required unless they say otherwise.
 type KubernetesOptions struct {
-	// Identity returns the client and the node. Kubernetes retries after an error, and does not report it: the identity's own package does.
-	Identity func(context.Context) (Identity, error)
-	// Entries returns the record.
-	Entries func() []state.Entry
-	// Rules returns the rules in effect.
-	Rules func() policy.Settings
+	// Rules are the rules in effect.
+	Rules policy.Settings
 	// Condition and Events enable nth's condition, and Events.
 	Condition, Events bool
 	// Labels enables KindLabel and MaintenanceLabel, which are kept with the condition.
@@ -50,8 +48,7 @@ type KubernetesOptions struct {
 	// also on the Node if nothing was ever announced. With 0 there is no heartbeat: the condition is written from the first announcement
 	// on, when it changes.
 	Heartbeat time.Duration
-	// Alive reports whether nth does its work; otherwise there is no heartbeat. It is required with Heartbeat, is called from one
-	// goroutine, and must not block.
+	// Alive reports whether nth does its work; otherwise there is no heartbeat. It is required with Heartbeat, and must not block.
 	Alive func() bool
 	// Brief keeps requests few when many nodes drain at once. Kubernetes then writes no Event about an eviction or the beginning of a drain,
 	// and the condition says only how the drain has ended.
@@ -60,100 +57,84 @@ type KubernetesOptions struct {
 	DryRun bool
 	// Source is the component that Events name as their source. A condition that is True begins with it.
 	Source string
-	// Turn, if set, is called before each write, from two goroutines. It blocks until the write may be made, and returns a function to call
-	// after that. hurried is set for a condition. After an error, the write is tried again later.
-	Turn func(ctx context.Context, hurried bool) (end func(), err error)
-	// Trouble is called once for each outage, separately for the condition, the labels, and the Events of each namespace, from several goroutines.
+	// MayWrite, if set, returns an error while another process keeps the conditions: then none is written.
+	MayWrite func() error
+	// Trouble is called once for each outage, separately for conditions and for the Events of each namespace, from several goroutines.
 	Trouble func(error)
 }
 
-// Kubernetes is the listener that writes to the cluster. Make one with NewKubernetes.
+// Kubernetes writes to the cluster. Make one with NewKubernetes, and call its Run. Node returns the listener for one node.
 type Kubernetes struct {
 	opts KubernetesOptions
-	gate gate
 	// Two queues, as one kind of request may fail and not the other: Events have admission webhooks, and perhaps an etcd, of their own.
 	conditions, events *queue
-	// What follows belongs to the one worker of conditions: the condition as it was written last, and when to write it again.
-	written corev1.NodeCondition
-	renewal time.Duration
 
-	mu          sync.Mutex // for all that follows
-	builder     builder
-	look        *message        // the look at the condition that waits in its queue; nil if none does
-	refresh     *time.Timer     // has the condition looked at without a transition
-	ceded       bool            // Cede was called: others keep the condition
+	mu          sync.Mutex      // for all that follows
 	eventNumber int64           // makes the names of Events unique
 	failing     map[string]bool // what the last write of has failed, and was reported
 }
 
 // NewKubernetes returns a Kubernetes that has not written anything yet.
 func NewKubernetes(opts KubernetesOptions) *Kubernetes {
-	k := &Kubernetes{opts: opts, gate: gate{opens: time.Now().Add(startupDelay)}, failing: map[string]bool{}}
-	k.drawRenewal()
-	k.conditions = newQueue(2, 1, func(r DeliveryResult) { k.report("the node's condition "+ConditionType, r) })
-	k.events = newQueue(maxEvents, 1, func(r DeliveryResult) { k.report(r.Event, r) })
+	k := &Kubernetes{opts: opts, failing: map[string]bool{}}
+	k.conditions = newQueue(func(r DeliveryResult) { k.report("the node's condition "+ConditionType, r) })
+	k.events = newQueue(func(r DeliveryResult) { k.report(r.Event, r) })
 	return k
 }
 
-// OnTransition implements agent.Listener: it queues Events, and has the condition looked at.
-func (k *Kubernetes) OnTransition(t state.Transition) {
-	if k.opts.Brief && t.Kind == state.PodEvicted {
-		return // There is no Event about an eviction, and the condition does not change.
-	}
-	k.gate.observe(t)
-	k.mu.Lock()
-	n := k.builder.build(t)
-	k.mu.Unlock()
-	ignored := k.opts.Rules().Ignores(t.Entry) && (t.Kind == state.Announced || t.Kind == state.Changed || t.Kind == state.ClosedWith)
-	redundant := k.opts.Brief && n.reason == reasonDraining // The Event of the announcement has the plan already.
-	if k.opts.Events && n.reason != "" && !redundant && !ignored {
-		k.events.add(k.eventMessage(n))
-	}
-	if t.Pod == "" && t.Kind != state.SourceLost && t.Kind != state.SourceBack { // Pods and sources do not change the condition.
-		k.touch()
-	}
-}
-
-// Run writes until ctx ends, or Finish makes it return. Then it tries what is left once more, for flushTimeout at most. Call it once.
+// Run writes until ctx ends. Then it tries what is left once more, for flushTimeout at most. Call it once.
 func (k *Kubernetes) Run(ctx context.Context) {
-	k.touch()
 	var events sync.WaitGroup
 	events.Go(func() { k.events.run(ctx) })
 	k.conditions.run(ctx)
-	k.touchIn(0)
 	events.Wait()
 }
 
-// Finish says that no transition follows: Run returns when all is written, or soon after finishTimeout.
-func (k *Kubernetes) Finish() {
-	k.gate.open()
-	k.events.finish()
-	k.conditions.finish()
+// KubernetesNode is the agent.Listener that writes about one node. Its OnTransition is called by one goroutine at a time.
+type KubernetesNode struct {
+	kubernetes *Kubernetes
+	name       string
+	identity   func(context.Context) (Identity, error)
+	entries    func() []state.Entry
+	builder    builder
+	condition  condition
 }
 
-// Cede leaves the node's condition to others from now on, but for a request that is under way. Events are still written.
-func (k *Kubernetes) Cede() {
-	k.mu.Lock()
-	k.ceded = true
-	k.mu.Unlock()
-	k.conditions.retry() // A message that waits for its next attempt is dropped now, so that Run need not wait for it.
+// Node returns a listener for a node, and has its condition looked at. name tells the nodes of one Kubernetes apart. identity returns the
+// client and the node. Kubernetes retries after an error of identity, and does not report it: the identity's own package does. entries
+// returns the record. What the listener has queued is written even after the caller has dropped it.
+func (k *Kubernetes) Node(name string, identity func(context.Context) (Identity, error), entries func() []state.Entry) *KubernetesNode {
+	n := &KubernetesNode{kubernetes: k, name: name, identity: identity, entries: entries}
+	n.touch(startupDelay)
+	return n
 }
 
-// write calls do, which makes a request, once Options.Turn allows it and the identity is known. It returns what the result means for the
-// message: see judge. hurried is the parameter of Turn.
-func (k *Kubernetes) write(ctx context.Context, hurried bool, do func(Identity) error) error {
-	if k.opts.Turn != nil {
-		end, err := k.opts.Turn(ctx, hurried)
-		if err != nil {
-			return err
-		}
-		defer end()
+// OnTransition implements agent.Listener: it queues Events, and has the condition looked at.
+func (n *KubernetesNode) OnTransition(t state.Transition) {
+	opts := n.kubernetes.opts
+	if opts.Brief && t.Kind == state.PodEvicted {
+		return // There is no Event about an eviction, and the condition does not change.
 	}
-	id, err := k.opts.Identity(ctx)
+	built := n.builder.build(t)
+	ignored := opts.Rules.Ignores(t.Entry) && (t.Kind == state.Announced || t.Kind == state.Changed || t.Kind == state.ClosedWith)
+	redundant := opts.Brief && built.reason == reasonDraining // The Event of the announcement has the plan already.
+	if opts.Events && built.reason != "" && !redundant && !ignored {
+		n.kubernetes.events.add(n.eventMessage(built), beforeCordon(t))
+	}
+	if t.Pod == "" && t.Kind != state.SourceLost && t.Kind != state.SourceBack { // Pods and sources do not change the condition.
+		n.touch(beforeCordon(t))
+	}
+}
+
+// write calls do, which makes a request, with the node's identity. It returns what the result means for the message: see judge.
+func (n *KubernetesNode) write(ctx context.Context, do func(context.Context, Identity) error) error {
+	id, err := n.identity(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoIdentity, err)
 	}
-	return judge(do(id))
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return judge(do(ctx, id))
 }
 
 // errNoIdentity means that nth has no credential, or does not know its node yet. report does not report it, as pkg/identity says why.
@@ -199,3 +180,57 @@ func (k *Kubernetes) report(what string, r DeliveryResult) {
 		k.opts.Trouble(fmt.Errorf("writing %s: %w; trying again", what, r.Err))
 	}
 }
+
+// eventMessage returns the message that creates the Event of a notice. Each namespace has a line: if its admission webhook hangs, Events of
+// other namespaces and of the Node do not wait.
+func (n *KubernetesNode) eventMessage(about notice) *message {
+	what, namespace := "Events", ""
+	if aboutPod(about) {
+		namespace, _, _ = strings.Cut(about.Pod, "/")
+		what = text.Visible("Events about pods in "+namespace, text.Line)
+	}
+	var event *corev1.Event // that all attempts send; nil before the first
+	return &message{line: n.name + "/" + namespace, event: what, deliver: func(ctx context.Context) error {
+		return n.write(ctx, func(ctx context.Context, id Identity) error {
+			if event == nil {
+				event = n.kubernetes.newEvent(about, id.Node)
+			}
+			_, err := id.Client.CoreV1().Events(event.Namespace).Create(ctx, event, metav1.CreateOptions{})
+			return err
+		})
+	}}
+}
+
+// newEvent returns the Event of a notice: about the pod that was evicted or deleted, or about the Node.
+func (k *Kubernetes) newEvent(n notice, node string) *corev1.Event {
+	e := &corev1.Event{
+		Type: corev1.EventTypeNormal, Reason: n.reason, Count: 1,
+		FirstTimestamp: metav1.NewTime(n.At.Round(0)), LastTimestamp: metav1.NewTime(n.At.Round(0)),
+		Source:              corev1.EventSource{Component: k.opts.Source, Host: node},
+		ReportingController: k.opts.Source, ReportingInstance: node,
+	}
+	if n.severity == Warning || n.severity == Critical {
+		e.Type = corev1.EventTypeWarning
+	}
+	kind := string(n.Entry.Event.Kind)
+	e.Annotations = map[string]string{"node": node, kube.KeyPrefix + "event": n.Entry.Event.ID, kube.KeyPrefix + "kind": kind}
+	if aboutPod(n) {
+		namespace, name, _ := strings.Cut(n.Pod, "/")
+		e.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: types.UID(n.PodUID)}
+		e.Namespace, e.Message = namespace, text.Visible(n.text, maxMessage)
+	} else {
+		// Like the kubelet, nth uses the Node's name as the UID: "kubectl describe node" looks for that, and a node that registers again
+		// keeps its history.
+		e.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
+		e.Namespace = metav1.NamespaceDefault // of Events about cluster-scoped objects
+		e.Message = text.Visible(kind+": "+n.text, maxMessage)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.eventNumber++
+	e.Name = recordutil.GenerateEventName(e.InvolvedObject.Name, e.FirstTimestamp.UnixNano()+k.eventNumber)
+	return e
+}
+
+// aboutPod reports whether a notice is about a pod, and not about the Node.
+func aboutPod(n notice) bool { return n.Kind == state.PodEvicted || n.Kind == state.PodDeleted }

@@ -2,13 +2,10 @@ package notify_test
 
 import (
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/notify"
@@ -75,11 +72,7 @@ func TestLabels_FollowTheStandingEvents(t *testing.T) {
 				s.pass(10 * time.Second)
 				s.wantLabels(c.kind, c.notBefore)
 				s.end()
-				s.cluster.asked()
 				s.start() // after a crash, too, with what is on the Node and in the record
-				if asked := s.cluster.asked(); slices.Contains(asked, "patch labels") {
-					t.Errorf("after a restart, it asked for %q", asked)
-				}
 				s.wantLabels(c.kind, c.notBefore)
 				s.over()
 				s.wantLabels("", "")
@@ -113,62 +106,4 @@ func TestLabels_BelongToTheWriterOfTheCondition(t *testing.T) {
 			})
 		})
 	}
-}
-
-// An admission policy may forbid labels. The condition does not depend on them.
-func TestLabels_ThatFailAreTriedAgain(t *testing.T) {
-	for name, c := range map[string]struct {
-		status int
-		says   string
-	}{
-		"refused": {http.StatusForbidden, "the node's labels: as the test wants it; it is left out"},
-		"broken":  {http.StatusInternalServerError, "trying again"},
-	} {
-		for _, brief := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				play(t, bare, func(s *stage) {
-					beating(s)
-					s.opts.Labels, s.opts.Brief = true, brief
-					s.start()
-					s.cluster.answers("patch labels", c.status)
-					s.tell(announced(spot(state.Seen)))
-					s.pass(30 * time.Minute)
-					s.want(corev1.ConditionTrue, "SpotInterruption")
-					if age := s.age(); age > 6*time.Minute {
-						t.Errorf("the heartbeat is %s old", age)
-					}
-					if len(s.trouble) != 1 || !strings.Contains(s.trouble[0], c.says) {
-						t.Errorf("said %q, want %q", s.trouble, c.says)
-					}
-					s.cluster.answers("", 0)
-					s.pass(6 * time.Minute)
-					s.wantLabels("spot-interruption", "")
-					// What is to be taken off is not forgotten either.
-					s.cluster.answers("patch labels", c.status)
-					s.over()
-					s.cluster.answers("", 0)
-					s.pass(7 * time.Minute)
-					s.wantLabels("", "")
-				})
-			})
-		}
-	}
-}
-
-// The API server carries a write out whose answer is lost. Then the label is to go, and the first answer to that is lost, too.
-func TestLabels_AreTakenOffAfterLostAnswers(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		s.opts.Labels, s.opts.Events, s.opts.Brief = true, false, true
-		s.start()
-		s.cluster.answers("patch labels", http.StatusInternalServerError)
-		s.tell(announced(spot(state.Seen)))
-		s.pass(100 * time.Millisecond)
-		s.cluster.mu.Lock()
-		s.cluster.labels[notify.KindLabel] = "spot-interruption"
-		s.cluster.mu.Unlock()
-		s.over()
-		s.cluster.answers("", 0)
-		s.pass(2 * time.Minute)
-		s.wantLabels("", "")
-	})
 }

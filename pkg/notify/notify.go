@@ -1,19 +1,20 @@
 // Package notify reports what happens to a node: in the cluster, and to a webhook.
 //
-// It has two agent.Listeners, each for destinations of its own: Kubernetes writes Events and keeps the Node's condition
-// InterruptionPending with its heartbeat, and Webhook posts notices to an endpoint. A state.Transition passes through three stages:
+// It has two kinds of agent.Listener, each for destinations of its own: a KubernetesNode writes Events and keeps the Node's condition
+// InterruptionPending with its heartbeat, and a WebhookNode posts notices to an endpoint. A state.Transition passes through two stages:
 //
 //   - build (build.go) makes notices of it: what has happened, how grave that is, and the text.
-//   - gate (gate.go) lets nothing pass before the node is cordoned, and no outcome of an event twice.
 //   - deliver (deliver.go) holds a bounded number of messages in memory, and tries each until it is delivered, too old or refused. When nth
 //     stops, each is tried once more.
 //
 // OnTransition only puts messages into the queue of the last stage, which delivers them in goroutines of its own. So nothing here can
 // delay or fail a drain. Each message knows its destination: a webhook's is in webhook.go, with its fields (fields.go), its template
-// (template.go) and its endpoint (destination.go); those for the cluster are in events.go and conditions.go. Start with build.go.
+// (template.go) and its endpoint (destination.go); those for the cluster are in kubernetes.go and condition.go. Start with build.go.
 package notify
 
 import (
+	"time"
+
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -74,4 +75,16 @@ func phaseOf(outcome string) Phase {
 		return Ended
 	}
 	return Over
+}
+
+// cordonTime is how long nothing is sent about an event that is acted upon, so that the cordon comes first.
+const cordonTime = time.Second
+
+// beforeCordon returns how long a report about a transition is held back: cordonTime if the node is about to be cordoned.
+func beforeCordon(t state.Transition) time.Duration {
+	begins := t.Kind == state.Announced || t.Kind == state.Changed || t.Kind == state.Begun
+	if begins && (t.Entry.Phase == state.Cordoning || t.Entry.Phase == state.Draining) {
+		return cordonTime
+	}
+	return 0
 }

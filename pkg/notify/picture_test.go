@@ -60,7 +60,7 @@ func messagesOfADrain(t *testing.T, file string) (messages []string) {
 		t.Fatal(err)
 	}
 	hooked(t, func(r *hookRig) {
-		r.settings.Cluster = "production"
+		r.opts.Cluster = "production"
 		r.about.Machine = func(context.Context) notify.Machine {
 			return notify.Machine{ID: "i-1234567890abcdef0", Type: "m5.large", Zone: "eu-central-1a", Region: "eu-central-1"}
 		}
@@ -82,6 +82,7 @@ func messagesOfADrain(t *testing.T, file string) (messages []string) {
 		hear(state.RanOut, 2*time.Minute, func(h *state.Transition) {
 			h.Entry.Result = &state.Result{Evicted: 11, Deleted: 1, Skipped: 2, Left: []string{"shop/cart-7"}, HeldBy: map[string]string{"shop/cart-7": "shop/cart"}}
 		})
+		r.pass(time.Second)
 		for _, p := range r.posted() {
 			messages = append(messages, p.text)
 		}

@@ -7,8 +7,10 @@
 package rehearsal
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -26,14 +28,15 @@ const Node = "made-up-node"
 
 // Cluster is the API server. It is an http.Handler, and safe for concurrent use.
 type Cluster struct {
-	*http.ServeMux
+	mux *http.ServeMux
 
 	mu      sync.Mutex
+	version int64
 	node    *corev1.Node
 	pods    map[string]*pod // by namespace and name
-	history []change        // of the Node and its pods; its length is the resource version
-	changed chan struct{}   // closed and replaced at every change
-	allowed int             // how many pods of the budget may be evicted now
+	history []change
+	changed chan struct{} // closed and replaced at every change
+	budgets map[string]*budget
 }
 
 // pod is a pod in the cluster. The object is replaced at every change, and never modified.
@@ -44,33 +47,34 @@ type pod struct {
 	end    *time.Timer   // removes the pod; nil until then
 }
 
-// change is an event of a watch of pods; empty for a change of the Node.
+// change is an event of a watch.
 type change struct {
-	Type   string      `json:"type"`
-	Object *corev1.Pod `json:"object"`
+	version int64
+	kind    string
+	object  *corev1.Pod
 }
 
-// budgetApp is the label of the pods that have a disruption budget of the same name. An evicted one is replaced on another node after
-// budgetReplaces, which allows another disruption.
-const (
-	budgetApp      = "web"
-	budgetReplaces = 3 * time.Second
-)
+// budget is a disruption budget. An evicted pod is replaced on another node after a while, which allows another disruption.
+type budget struct {
+	allowed  int           // how many pods may be evicted now
+	replaced time.Duration // how long an evicted pod takes to be replaced
+}
 
 // New returns a cluster with one node and a few pods as on most nodes. The node's status has the boot ID, which nth compares with the machine's.
 func New(bootID string) *Cluster {
-	c := &Cluster{pods: map[string]*pod{}, changed: make(chan struct{}), allowed: 1}
+	c := &Cluster{pods: map[string]*pod{}, changed: make(chan struct{}), budgets: map[string]*budget{}}
 	c.node = &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-		ObjectMeta: metav1.ObjectMeta{Name: Node, UID: "made-up-node-uid", ResourceVersion: c.add(change{}), CreationTimestamp: metav1.Now()},
+		ObjectMeta: metav1.ObjectMeta{Name: Node, UID: "made-up-node-uid", ResourceVersion: c.tick(), CreationTimestamp: metav1.Now()},
 		Status: corev1.NodeStatus{
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 			NodeInfo:   corev1.NodeSystemInfo{BootID: bootID},
 		},
 	}
-	c.ServeMux = c.routes()
+	c.mux = c.routes()
+	c.budgets["web"] = &budget{allowed: 1, replaced: 3 * time.Second}
 	for _, s := range samples() {
-		c.pods[s.namespace+"/"+s.name] = &pod{object: s.pod(), ends: s.ends}
+		c.add(s)
 	}
 	return c
 }
@@ -120,12 +124,12 @@ users: [{name: made-up, user: {token: made-up}}]
 `, url)
 }
 
-// pod returns the sample as a running pod.
-func (s sample) pod() *corev1.Pod {
+// add makes a running pod from a sample. New calls it before the cluster is used, so without c.mu.
+func (c *Cluster) add(s sample) {
 	object := &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.namespace, Name: s.name, UID: types.UID(s.name + "-uid"), ResourceVersion: "1",
+			Namespace: s.namespace, Name: s.name, UID: types.UID(s.name + "-uid"), ResourceVersion: c.tick(),
 			CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)),
 		},
 		Spec:   corev1.PodSpec{NodeName: Node, PriorityClassName: s.priorityClass, TerminationGracePeriodSeconds: new(int64(s.grace / time.Second))},
@@ -142,65 +146,79 @@ func (s sample) pod() *corev1.Pod {
 	if s.emptyDir {
 		object.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	}
-	return object
+	c.pods[s.namespace+"/"+s.name] = &pod{object: object, ends: s.ends}
 }
 
-// add adds a change to the history, and wakes the watches. It returns the new resource version. The caller holds c.mu.
-func (c *Cluster) add(of change) (version string) {
-	c.history = append(c.history, of)
+// tick returns a new resource version. The caller holds c.mu.
+func (c *Cluster) tick() string {
+	c.version++
+	return strconv.FormatInt(c.version, 10)
+}
+
+// notify adds a change of a pod to the history and wakes the watches. kind is the type of the watch event, such as "MODIFIED". The caller
+// holds c.mu.
+func (c *Cluster) notify(kind string, object *corev1.Pod) {
+	c.history = append(c.history, change{version: c.version, kind: kind, object: object})
 	close(c.changed)
 	c.changed = make(chan struct{})
-	return strconv.Itoa(len(c.history))
 }
 
-// update gives a pod its next resource version, changes it, and notifies the watches. kind is the type of the watch event, such as "MODIFIED".
-// The caller holds c.mu.
-func (c *Cluster) update(p *pod, kind string, do func(*corev1.Pod)) {
-	p.object = p.object.DeepCopy()
-	do(p.object)
-	p.object.ResourceVersion = strconv.Itoa(len(c.history) + 1)
-	c.add(change{kind, p.object})
+// list returns the pods, sorted by name. The caller holds c.mu.
+func (c *Cluster) list() corev1.PodList {
+	list := corev1.PodList{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"},
+		ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(c.version, 10)},
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.pods)) {
+		list.Items = append(list.Items, *c.pods[name].object)
+	}
+	return list
 }
 
 // since returns the changes after a resource version, and a channel that is closed when there is another change.
-func (c *Cluster) since(version int) ([]change, <-chan struct{}) {
+func (c *Cluster) since(version int64) ([]change, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Clone(c.history[min(version, len(c.history)):]), c.changed
+	i, _ := slices.BinarySearchFunc(c.history, version+1, func(h change, v int64) int { return cmp.Compare(h.version, v) })
+	return slices.Clone(c.history[i:]), c.changed
 }
 
 // terminate begins to end a pod, and removes it within the grace period. A second call, such as a deletion after an eviction, sets a new grace
 // period. The caller holds c.mu.
-func (c *Cluster) terminate(p *pod, grace time.Duration) {
+func (c *Cluster) terminate(name string, p *pod, grace time.Duration) {
 	now := time.Now()
 	if p.end == nil {
 		p.began = now
 	} else { // An earlier call has set another time.
 		p.end.Stop()
 	}
-	c.update(p, "MODIFIED", func(object *corev1.Pod) {
-		object.DeletionTimestamp = new(metav1.NewTime(now.Add(grace)))
-		object.DeletionGracePeriodSeconds = new(int64(grace / time.Second))
-	})
+	object := p.object.DeepCopy()
+	object.ResourceVersion = c.tick()
+	object.DeletionTimestamp = new(metav1.NewTime(now.Add(grace)))
+	object.DeletionGracePeriodSeconds = new(int64(grace / time.Second))
+	p.object = object
+	c.notify("MODIFIED", object)
 	// The pod's processes end by themselves at p.ends after the first call, or are killed after this grace period: at least a second,
 	// as the kubelet gives.
 	remaining := max(min(p.began.Add(p.ends).Sub(now), max(grace, time.Second)), 0)
-	p.end = time.AfterFunc(remaining, func() { c.remove(p) })
+	p.end = time.AfterFunc(remaining, func() { c.remove(name, p) })
 }
 
 // remove removes a pod when its processes have ended, and notifies the watches. It does nothing if the pod was removed before.
-func (c *Cluster) remove(p *pod) {
+func (c *Cluster) remove(name string, p *pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	name := p.object.Namespace + "/" + p.object.Name
-	if c.pods[name] == nil {
+	if c.pods[name] != p {
 		return
 	}
 	delete(c.pods, name)
-	c.update(p, "DELETED", func(*corev1.Pod) {})
+	last := p.object.DeepCopy()
+	last.ResourceVersion = c.tick()
+	c.notify("DELETED", last)
 }
 
-// patch applies a JSON merge patch (RFC 7386) to the Node. The caller holds c.mu.
+// patch applies a JSON merge patch (RFC 7386) to the Node. It returns errConflict if the patch names a resource version or a UID that the Node
+// does not have. The caller holds c.mu.
 func (c *Cluster) patch(body []byte) error {
 	before, err := json.Marshal(c.node)
 	if err != nil {
@@ -214,7 +232,10 @@ func (c *Cluster) patch(body []byte) error {
 	if err := json.Unmarshal(after, node); err != nil {
 		return fmt.Errorf("reading the patched node: %w", err)
 	}
-	node.ResourceVersion = c.add(change{})
+	if node.ResourceVersion != c.node.ResourceVersion || node.UID != c.node.UID {
+		return errConflict
+	}
+	node.ResourceVersion = c.tick()
 	c.node = node
 	return nil
 }

@@ -80,7 +80,9 @@ const (
 	PodHeldAgain TransitionKind = "pod-held-again"
 	// PodOverdue: the pod is still there after its grace period; the eviction of critical pods no longer waits for it.
 	PodOverdue TransitionKind = "pod-overdue"
-	// PodsLeftToReturn: the controller in Detail keeps recreating pods on the cordoned node. They are left there.
+	// PodsReturning: the controller in Detail keeps recreating pods on the cordoned node, which are evicted with growing pauses.
+	// PodsLeftToReturn: they are left there.
+	PodsReturning    TransitionKind = "pods-returning"
 	PodsLeftToReturn TransitionKind = "pods-left-to-return"
 	// VolumesInUse: the pods are gone, and volumes are still in use, as Detail says.
 	VolumesInUse TransitionKind = "volumes-in-use"

@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -55,7 +56,7 @@ func TestRun_BeginsAgainAtSIGHUP(t *testing.T) {
 		l := config.Loaded[config.Config]{Config: config.Default()}
 		l.Config.Log.Format = "text"
 		return l, config.Decode("x", []byte("drain.margin = '"+margin+"'"), &l.Config)
-	}, &log, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
+	}, func(config.Log) io.Writer { return &log }, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
 		begun = append(begun, d.Config.Drain.Margin.String())
 		if len(begun) == 2 {
 			end()
@@ -88,7 +89,7 @@ func TestRun_KeepsTheSettingsIfNewOnesCannotBeUsed(t *testing.T) {
 		margin := margins[0]
 		margins = margins[1:]
 		return l, config.Decode("x", []byte("drain.margin = '"+margin+"'"), &l.Config)
-	}, &log, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
+	}, func(config.Log) io.Writer { return &log }, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
 		begun = append(begun, d.Config.Drain.Margin.String())
 		switch len(begun) {
 		case 1:

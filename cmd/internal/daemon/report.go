@@ -23,24 +23,23 @@ func StateDirectory(cfg *config.Common) string {
 	return cfg.StateDirectory
 }
 
-// NewWebhook returns the webhook of the daemon of that name, which logs and counts what becomes of its notices. limit is how many notices may
-// wait; 0 is the webhook's default.
-func NewWebhook(name string, cfg *config.Common, log *logrus.Entry, meter *metrics.Metrics, limit int) *notify.Webhook {
-	webhook := notify.NewWebhook(notify.WebhookOptions{
-		DryRun: cfg.DryRun, Limit: limit,
-		Reported: func(r notify.DeliveryResult) {
-			logDelivery(log, r)
-			switch {
-			case r.Lost:
-				meter.NoticeLost()
-			case r.Err == nil:
-				meter.Noticed()
-			} // A notice that is tried again is not counted yet.
-		},
-	})
-	to, _ := settings.Webhook(cfg.Webhook, name) // Reading the settings has reported the faults.
-	webhook.Use(to)
-	return webhook
+// NewWebhook returns the webhook of the daemon of that name, which logs and counts what becomes of its notices.
+func NewWebhook(name string, cfg *config.Common, log *logrus.Entry, meter *metrics.Metrics) *notify.Webhook {
+	options := &notify.WebhookOptions{}
+	if to, _ := settings.Webhook(cfg.Webhook, name); to != nil { // Reading the settings has reported the faults.
+		options = to
+	}
+	options.DryRun = cfg.DryRun
+	options.Reported = func(r notify.DeliveryResult) {
+		logDelivery(log, r)
+		switch {
+		case r.Lost:
+			meter.NoticeLost()
+		case r.Err == nil:
+			meter.Noticed()
+		} // A notice that is tried again is not counted yet.
+	}
+	return notify.NewWebhook(*options)
 }
 
 // logDelivery logs the result of an attempt to deliver a notice. Of the failures of one notice, only the first is a warning, and the others

@@ -2,7 +2,6 @@ package daemon_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -27,16 +26,11 @@ func TestMetrics_CountWhatBothProgramsDo(t *testing.T) {
 	m := daemon.NewMetrics("nth", cfg, log, metrics.Options{})
 	m.Requested(http.MethodGet, http.StatusOK)
 	daemon.CountHooks(m)(asg.Heartbeat, asg.NotAllowed)
-	template, err := notify.CompileTemplate("", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, answer := range []error{nil, errors.New("no answer")} {
-		w := daemon.NewWebhook("nth", cfg, log, m, 0)
-		w.Use(&notify.WebhookSettings{
-			Template: template, ContentType: func() string { return "" }, At: []notify.Phase{notify.Announced},
-			Post: func(context.Context, string, string) error { return answer },
-		})
+	for _, status := range []int{http.StatusOK, http.StatusBadRequest} {
+		endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		t.Cleanup(endpoint.Close)
+		cfg.Webhook.URL, cfg.Webhook.At = endpoint.URL, []string{"announced"}
+		w := daemon.NewWebhook("nth", cfg, log, m)
 		w.Node(notify.Subject{
 			Machine: func(context.Context) notify.Machine { return notify.Machine{} },
 			Node:    func(context.Context) (string, map[string]string) { return "", nil },

@@ -14,9 +14,9 @@ import (
 // postTimeout is how long one post may take. A post that fails is repeated.
 const postTimeout = 5 * time.Second
 
-// Webhook returns the settings of the webhook of the program of that name, or nil if there is no address. It reads the files that they name, and
+// Webhook returns the options of the webhook of the program of that name, or nil if there is no address. It reads the files that they name, and
 // renders every kind of notice with the template. It returns a line for each fault. nth's own template takes the place of a faulty one.
-func Webhook(c config.Webhook, name string) (to *notify.WebhookSettings, faults []string) {
+func Webhook(c config.Webhook, name string) (to *notify.WebhookOptions, faults []string) {
 	fault := func(err error) {
 		if err != nil {
 			faults = append(faults, fmt.Sprintf("webhook: %s", err))
@@ -46,7 +46,7 @@ func Webhook(c config.Webhook, name string) (to *notify.WebhookSettings, faults 
 	if at.URL == "" && at.URLFile == "" {
 		return nil, faults
 	}
-	to = &notify.WebhookSettings{Post: at.Post, Template: template, ContentType: at.ContentType, Cluster: c.Cluster}
+	to = &notify.WebhookOptions{Post: at.Post, Template: template, ContentType: at.ContentType, Cluster: c.Cluster}
 	for _, phase := range c.At {
 		to.At = append(to.At, notify.Phase(phase))
 	}

@@ -37,7 +37,7 @@ func pipe(t *testing.T) string {
 }
 
 // message is what the webhook would post.
-func message(t *testing.T, webhook *notify.WebhookSettings) string {
+func message(t *testing.T, webhook *notify.WebhookOptions) string {
 	t.Helper()
 	text, err := webhook.Template.Render(notify.Samples()[0])
 	if err != nil {

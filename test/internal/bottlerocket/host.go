@@ -14,13 +14,9 @@ package bottlerocket
 
 import (
 	_ "embed"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
-
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -82,7 +78,7 @@ func New(t lab.TB, cp *lab.ControlPlane) *Host {
 	for _, dir := range []string{home, bundle, "/var/log/support", "/local"} {
 		h.Run(t, "mkdir", "-p", "-m", "700", dir)
 	}
-	runs, err := unpack(image, h.Path(bundle+"/image"))
+	config, err := image.Unpack(h.Path(bundle + "/image"))
 	if err != nil {
 		t.Fatalf("unpacking the image: %v", err)
 	}
@@ -90,7 +86,7 @@ func New(t lab.TB, cp *lab.ControlPlane) *Host {
 	if err != nil {
 		t.Fatalf("asking for the capabilities of the machine: %v", err)
 	}
-	text, err := spec(name, all, runs)
+	text, err := spec(name, all, config)
 	if err != nil {
 		t.Fatalf("describing the container: %v", err)
 	}
@@ -115,24 +111,12 @@ func (h *Host) UserData(t lab.TB, settings string) {
 // host's: a script for its shell, linked with its library.
 func (h *Host) JoinByPlugin(t lab.TB) {
 	t.Helper()
-	certificate, err := os.ReadFile(h.Node.Certificate)
-	if err != nil {
-		t.Fatalf("reading the node's certificate: %v", err)
-	}
-	const version = "client.authentication.k8s.io/v1beta1"
-	credential, err := json.Marshal(map[string]any{
-		"kind": "ExecCredential", "apiVersion": version,
-		"status": map[string]string{"clientCertificateData": string(certificate), "clientKeyData": string(certificate)},
-	})
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	h.Write(t, "/etc/kubernetes/credential", string(credential))
+	h.Write(t, "/etc/kubernetes/credential", h.credential(t))
 	h.Write(t, pluginFile, "#!/bin/sh\necho \"$*\" >>/run/plugin-calls && cat /etc/kubernetes/credential\n")
 	h.Run(t, "chmod", "755", pluginFile)
-	h.join(t, &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
-		APIVersion: version, Command: pluginFile, Args: []string{"token", "-i", "production", "--region", imdstest.Region},
-	}})
+	h.Write(t, authorityFile, string(h.authority(t)))
+	h.Write(t, kubeconfigFile, kubeconfig(h.server(t), fmt.Sprintf(`{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1",
+      "command": %q, "args": ["token", "-i", "production", "--region", %q]}}`, pluginFile, imdstest.Region)))
 }
 
 // JoinByCertificate makes the machine the node, with a kubelet that has a certificate, which it keeps as kubelets do:
@@ -142,28 +126,8 @@ func (h *Host) JoinByCertificate(t lab.TB) {
 	const current, dated = "/var/lib/kubelet/pki/kubelet-client-current.pem", "/var/lib/kubelet/pki/kubelet-client-2026-01-31.pem"
 	h.Put(t, h.Node.Certificate, dated)
 	h.Run(t, "ln", "-s", dated, current)
-	h.join(t, &clientcmdapi.AuthInfo{ClientCertificate: current, ClientKey: current})
-}
-
-// join writes the kubeconfig of a kubelet that is this user. The cluster's certificate is in a file beside it.
-func (h *Host) join(t lab.TB, user *clientcmdapi.AuthInfo) {
-	t.Helper()
-	config, err := clientcmd.LoadFromFile(h.Node.Kubeconfig)
-	if err != nil {
-		t.Fatalf("reading the node's kubeconfig: %v", err)
-	}
-	for _, cluster := range config.Clusters {
-		h.Write(t, authorityFile, string(cluster.CertificateAuthorityData))
-		cluster.CertificateAuthority, cluster.CertificateAuthorityData = authorityFile, nil
-	}
-	for name := range config.AuthInfos {
-		config.AuthInfos[name] = user
-	}
-	text, err := clientcmd.Write(*config)
-	if err != nil {
-		t.Fatalf("writing a kubeconfig: %v", err)
-	}
-	h.Write(t, kubeconfigFile, string(text))
+	h.Write(t, authorityFile, string(h.authority(t)))
+	h.Write(t, kubeconfigFile, kubeconfig(h.server(t), fmt.Sprintf(`{"client-certificate": %q, "client-key": %q}`, current, current)))
 }
 
 // Start starts the container, now and with each boot, and waits until nth watches over the node.
@@ -194,13 +158,21 @@ func (h *Host) Daemon(t lab.TB) string {
 // WaitStatus waits until "nth status" says so in its first line.
 func (h *Host) WaitStatus(t lab.TB, text string) {
 	t.Helper()
-	h.AwaitText(t, "nth status", text, func() string {
-		if h.Try(t, "systemctl", "is-failed", unit).Status == 0 {
-			t.Fatalf("waiting until the status says %q: the container does not start:\n%s", text, h.Errors(t))
+	var last machine.Outcome
+	said := false
+	defer func() {
+		if !said {
+			t.Logf("the last status was %+v", last)
 		}
-		o := h.Inside(t, "status")
-		first, _, _ := strings.Cut(o.Stdout, "\n")
-		return first + o.Stderr
+	}()
+	h.Await(t, fmt.Sprintf("the status says %q", text), func() bool {
+		if h.Try(t, "systemctl", "is-failed", unit).Status == 0 {
+			t.Fatalf("waiting until the status says %q: the container does not start:\n%s", text, lastLine(h.Errors(t)))
+		}
+		last = h.Inside(t, "status")
+		first, _, _ := strings.Cut(last.Stdout, "\n")
+		said = last.Status == 0 && strings.Contains(first, text)
+		return said
 	})
 }
 
@@ -230,4 +202,9 @@ func (h *Host) Errors(t lab.TB) string {
 		t.Fatalf("reading what the container wrote to its standard error: %v", err)
 	}
 	return string(text)
+}
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return lines[len(lines)-1]
 }

@@ -108,8 +108,10 @@ func (l *launcher) follow(stdout io.Reader, heard func(func(*state))) {
 
 var errGone = errors.New("the launcher has ended")
 
-func (l *launcher) cutPower() error {
-	_, err := io.WriteString(l.stdin, "cut\n")
+func (l *launcher) cutPower() error { return l.order("cut") }
+
+func (l *launcher) order(word string) error {
+	_, err := io.WriteString(l.stdin, word+"\n")
 	return err
 }
 

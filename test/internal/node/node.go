@@ -55,7 +55,7 @@ const suite = "bookworm"
 // Places in the machine.
 const (
 	binDir     = "/usr/local/bin/"
-	imageFile  = "/usr/local/share/image.tar"
+	imagesFile = "/usr/local/share/images.tar"
 	setupFile  = "/usr/local/sbin/setup"
 	configFile = "/var/lib/kubelet/config.yaml" // where nth looks for it, too
 	wordsDir   = "/var/log/words"
@@ -83,11 +83,11 @@ func Start(t lab.TB, cp *lab.ControlPlane, o Options) *Node {
 	if err := tools.Build(t.Context(), os.Stderr, "kubelet", "containerd"); err != nil {
 		t.Fatalf("starting a node: %v", err)
 	}
-	archive, err := image()
+	images, err := image()
 	if err != nil {
 		t.Fatalf("starting a node: %v", err)
 	}
-	files := map[string]string{imageFile: archive}
+	files := map[string]string{imagesFile: images}
 	for _, name := range programs {
 		if files[binDir+name], err = tools.Path(name); err != nil {
 			t.Fatalf("starting a node: %v", err)
@@ -132,8 +132,7 @@ Requires=setup.service
 [Service]
 Type=notify
 ExecStart=`+binDir+`containerd
-ExecStartPost=`+binDir+`ctr --namespace k8s.io images import --base-name nth.test/container `+imageFile+`
-ExecStartPost=`+binDir+`ctr --namespace k8s.io images tag --force `+Image+` nth.test/pause:1
+ExecStartPost=`+binDir+`ctr --namespace k8s.io images import `+imagesFile+`
 Delegate=yes
 KillMode=process`)
 }
