@@ -32,19 +32,13 @@ const (
 	mostGroups = 100
 )
 
-// manyError is a VPC with more target groups than can be looked at.
-type manyError struct{ groups int }
-
-// Error implements error.
-func (e manyError) Error() string {
-	return fmt.Sprintf("there are %d target groups in the VPC, too many to look at: name those of this node in load_balancers.target_groups", e.groups)
-}
+// errMany is the end of an error about more target groups than can be looked at.
+var errMany = errors.New("too many to look at: name those of this node in load_balancers.target_groups")
 
 // lasting reports whether a request failed for a reason that does not pass soon.
 func lasting(err error) bool {
 	_, refused := errors.AsType[role.RefusedError](err)
-	_, many := errors.AsType[manyError](err)
-	return refused || many || errors.Is(err, role.ErrNoRole)
+	return refused || errors.Is(err, errMany) || errors.Is(err, role.ErrNoRole)
 }
 
 // missing reports whether a request failed because there is no such target group.
@@ -59,108 +53,129 @@ func name(arn string) string {
 	return arn
 }
 
-// service is Elastic Load Balancing, asked about one instance.
+// group is a target group.
+type group struct {
+	arn string
+	// states are the machine's states in the group, one for each port, as of the last look. States in which a target gets no requests are left
+	// out.
+	states []types.TargetHealthStateEnum
+}
+
+// join joins states to a text such as "draining and healthy".
+func join(states []types.TargetHealthStateEnum) string {
+	var different []string
+	for _, state := range states {
+		if !slices.Contains(different, string(state)) {
+			different = append(different, string(state))
+		}
+	}
+	return strings.Join(different, " and ")
+}
+
+// service is Elastic Load Balancing, asked about this instance.
 type service struct {
-	sdk           *elasticloadbalancingv2.Client
-	instance, vpc string
+	opts     Options
+	instance string
+	sdk      *elasticloadbalancingv2.Client // nil before find
+	open     []*group                       // those that are waited for
 }
 
-// newService returns the service for this instance. It asks the metadata service for the instance's ID and region, and for its VPC if groups
-// are to be found. It sends nothing to Elastic Load Balancing.
-func newService(ctx context.Context, opts Options) (*service, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
-	defer cancel()
-	instance, cfg, err := role.Own(ctx, opts.Metadata, opts.AWS)
-	if err != nil {
-		return nil, err
-	}
-	vpc := ""
-	if slices.Contains(opts.Groups, All) {
-		mac, err := opts.Metadata.Line(ctx, "mac")
-		if err == nil {
-			vpc, err = opts.Metadata.Line(ctx, "network/interfaces/macs/"+mac+"/vpc-id")
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // Without it, groups of all VPCs are looked at.
-			return nil, fmt.Errorf("asking the metadata service for the VPC: %w", err)
-		}
-	}
-	// The SDK does not retry: the next look does.
-	once := func(o *elasticloadbalancingv2.Options) { o.Retryer = aws.NopRetryer{} }
-	return &service{sdk: elasticloadbalancingv2.NewFromConfig(cfg, once), instance: instance, vpc: vpc}, nil
-}
-
-// groups returns the target groups to look at: those that are named or, with All, those of the VPC. Without an error the list is never nil,
-// as nil means that the groups are not known yet.
-func (s *service) groups(ctx context.Context, named []string) ([]*group, error) {
-	found := []*group{}
-	if !slices.Contains(named, All) {
-		for _, arn := range named {
-			found = append(found, &group{arn: arn, seen: time.Now()})
-		}
-		return found, nil
-	}
+// find finds the target groups to look at: those that are named or, with All, those of the VPC. It asks the metadata service for the instance.
+func (s *service) find(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*answerLimit)
 	defer cancel()
-	for pages := elasticloadbalancingv2.NewDescribeTargetGroupsPaginator(s.sdk, &elasticloadbalancingv2.DescribeTargetGroupsInput{}); pages.HasMorePages(); {
+	instance, cfg, err := role.Own(ctx, s.opts.Metadata, s.opts.AWS)
+	if err != nil {
+		return err
+	}
+	// The SDK does not retry: the next look does.
+	sdk := elasticloadbalancingv2.NewFromConfig(cfg, func(o *elasticloadbalancingv2.Options) { o.Retryer = aws.NopRetryer{} })
+	named := s.opts.Groups
+	if slices.Contains(named, All) {
+		if named, err = s.inVPC(ctx, sdk); err != nil {
+			return err
+		}
+	}
+	s.open = nil
+	for _, arn := range named {
+		s.open = append(s.open, &group{arn: arn})
+	}
+	s.instance, s.sdk = instance, sdk
+	return nil
+}
+
+// inVPC returns the ARNs of the target groups in the instance's VPC whose targets are instances.
+func (s *service) inVPC(ctx context.Context, sdk *elasticloadbalancingv2.Client) (arns []string, err error) {
+	vpc := ""
+	mac, err := s.opts.Metadata.Line(ctx, "mac")
+	if err == nil {
+		vpc, err = s.opts.Metadata.Line(ctx, "network/interfaces/macs/"+mac+"/vpc-id")
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // Without it, groups of all VPCs are looked at.
+		return nil, fmt.Errorf("asking the metadata service for the VPC: %w", err)
+	}
+	for pages := elasticloadbalancingv2.NewDescribeTargetGroupsPaginator(sdk, &elasticloadbalancingv2.DescribeTargetGroupsInput{}); pages.HasMorePages(); {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
 			return nil, role.Explain(describeGroups, 2*answerLimit, err)
 		}
 		for _, g := range page.TargetGroups {
-			if (s.vpc == "" || aws.ToString(g.VpcId) == s.vpc) && g.TargetType == types.TargetTypeEnumInstance {
-				found = append(found, &group{arn: aws.ToString(g.TargetGroupArn), seen: time.Now()})
+			if (vpc == "" || aws.ToString(g.VpcId) == vpc) && g.TargetType == types.TargetTypeEnumInstance {
+				arns = append(arns, aws.ToString(g.TargetGroupArn))
 			}
 		}
 	}
-	if len(found) > mostGroups { // The requests would throttle all nodes. The operator has to name groups.
-		return nil, manyError{len(found)}
+	if len(arns) > mostGroups { // The requests would throttle all nodes. The operator has to name groups.
+		return nil, fmt.Errorf("there are %d target groups in the VPC, %w", len(arns), errMany)
 	}
-	return found, nil
+	return arns, nil
 }
 
-// look asks about groups, a few at once, and sets what is known of each. It looks for targets that are the machine and may still get
-// requests. If the service throttles, or the machine has no role, the remaining groups are not asked about: the
-// error concerns all.
-func (s *service) look(ctx context.Context, groups []*group) error {
+// look looks once at each open group, a few at once, and first finds them. It closes the groups in which the machine is nothing. After an error,
+// the remaining groups are not looked at.
+func (s *service) look(ctx context.Context) error {
+	if s.sdk == nil {
+		if err := s.find(ctx); err != nil {
+			return err
+		}
+	}
 	asking, ctx := errgroup.WithContext(ctx)
 	asking.SetLimit(atOnce)
-	for _, g := range groups {
+	for _, g := range s.open {
 		asking.Go(func() error {
-			found, err := s.health(ctx, g.arn)
-			if role.Throttled(err) || errors.Is(err, role.ErrNoRole) {
+			if err := s.health(ctx, g); err != nil && !missing(err) { // A group that was deleted has no targets.
 				return err
-			}
-			if g.err = err; err == nil {
-				g.left, g.seen, g.looked = found, time.Now(), true
 			}
 			return nil
 		})
 	}
-	return asking.Wait()
+	if err := asking.Wait(); err != nil {
+		return err
+	}
+	s.open = slices.DeleteFunc(s.open, func(g *group) bool { return len(g.states) == 0 })
+	return nil
 }
 
-// health returns the targets of a group that are the machine and may still get requests. Those with the same state are one entry. It asks for all targets of the group: a request for single ones would have to name their ports.
-func (s *service) health(ctx context.Context, arn string) ([]left, error) {
+// health looks at the machine's states in a group. It asks for all targets of the group: a request for single ones would have to name their ports.
+func (s *service) health(ctx context.Context, g *group) error {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	out, err := s.sdk.DescribeTargetHealth(ctx, &elasticloadbalancingv2.DescribeTargetHealthInput{TargetGroupArn: &arn})
+	g.states = nil
+	out, err := s.sdk.DescribeTargetHealth(ctx, &elasticloadbalancingv2.DescribeTargetHealthInput{TargetGroupArn: &g.arn})
 	if err != nil {
-		return nil, role.Explain(describeHealth, answerLimit, err)
+		return role.Explain(describeHealth, answerLimit, err)
 	}
-	var found []left
 	for _, d := range out.TargetHealthDescriptions {
-		if d.Target == nil || d.TargetHealth == nil || d.TargetHealth.State == types.TargetHealthStateEnumUnused || aws.ToString(d.Target.Id) != s.instance {
-			continue // An unused target gets no requests.
+		if d.Target == nil || d.TargetHealth == nil || aws.ToString(d.Target.Id) != s.instance {
+			continue
 		}
-		one := left{group: name(arn), state: d.TargetHealth.State, count: 1}
-		if one.state == types.TargetHealthStateEnumUnhealthyDraining {
-			one.state = types.TargetHealthStateEnumDraining // Nothing here distinguishes the two.
-		}
-		if i := slices.IndexFunc(found, func(l left) bool { return l.state == one.state }); i >= 0 {
-			found[i].count++
-		} else {
-			found = append(found, one)
+		switch state := d.TargetHealth.State; state {
+		case types.TargetHealthStateEnumUnused: // An unused target gets no requests.
+		case types.TargetHealthStateEnumUnhealthyDraining: // Nothing here distinguishes the two.
+			g.states = append(g.states, types.TargetHealthStateEnumDraining)
+		default:
+			g.states = append(g.states, state)
 		}
 	}
-	return found, nil
+	return nil
 }

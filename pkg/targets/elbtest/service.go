@@ -11,18 +11,6 @@ import (
 	"github.com/nth-project/nth/pkg/internal/querytest"
 )
 
-// Server is a Service on a port of its own.
-type Server struct {
-	*Service
-	*querytest.Server
-}
-
-// NewServer starts a Server on a free port of 127.0.0.1.
-func NewServer() *Server {
-	s := New()
-	return &Server{s, querytest.Listen(s)}
-}
-
 // VPC is the one that groups are in unless they say otherwise. imdstest's instance is in it.
 const VPC = "vpc-0a1b2c3d4e5f60718"
 
