@@ -56,15 +56,9 @@ const glance, refresh = time.Second, 10
 
 // begin starts to report the status. wait waits, once ctx has ended, until the last one is written.
 func (b *statusReporter) begin(ctx context.Context) (wait func()) {
-	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var writer, shower sync.WaitGroup
-	writer.Go(func() { b.file.Run(writing) })
+	var shower sync.WaitGroup
 	shower.Go(func() { b.run(ctx) })
-	return func() {
-		shower.Wait()
-		stop()
-		writer.Wait()
-	}
+	return shower.Wait
 }
 
 // run reports the status until ctx ends, and then that the process has stopped.

@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"context"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -18,11 +17,9 @@ import (
 // leave has a daemon of the bench leave a status.
 func (b *bench) leave(t *testing.T, s state.Status) {
 	t.Helper()
-	board := record.NewStatusFile(filepath.Join(b.host, "run"), func(err error) { t.Error(err) })
-	board.Show(s)
-	ended, stop := context.WithCancel(t.Context())
-	stop()
-	board.Run(ended)
+	if err := record.WriteStatus(filepath.Join(b.host, "run"), s); err != nil {
+		t.Error(err)
+	}
 }
 
 // join gives the machine that checks a kubeconfig of a node, whatever the daemon sees of it.

@@ -226,7 +226,7 @@ type drainRequests struct {
 const requestPoll = 500 * time.Millisecond
 
 // Run implements agent.Source. While the request is unreadable, the agent keeps to the one that it got last.
-func (r drainRequests) Run(ctx context.Context, sink event.Sink) error {
+func (r drainRequests) Run(ctx context.Context, sink event.Sink) {
 	last, trouble := "nothing was read yet", "" // No request has this ID, so the first look is always reported.
 	for more := true; more; more = loop.Await(ctx, nil, requestPoll) {
 		request, err := record.ReadDrainRequest(r.stateDirectory)
@@ -247,5 +247,4 @@ func (r drainRequests) Run(ctx context.Context, sink event.Sink) error {
 			sink.Snapshot(snapshot)
 		}
 	}
-	return nil
 }

@@ -161,17 +161,15 @@ func TestDrain_EndsWhenOperatorsDecideOtherwise(t *testing.T) {
 		t.Run(words, func(t *testing.T) {
 			b := newBench(t)
 			dir := os.Getenv("STATE_DIRECTORY")
-			board := record.NewStatusFile(os.Getenv("RUNTIME_DIRECTORY"), func(err error) { t.Error(err) })
 			showing, stop := context.WithCancel(t.Context())
 			var service sync.WaitGroup
-			service.Go(func() { board.Run(showing) })
 			show := func(events ...state.EventStatus) {
-				board.Show(state.Status{Version: state.StatusVersion, PID: os.Getpid(), Updated: time.Now(), Node: "a", Events: events})
+				s := state.Status{Version: state.StatusVersion, PID: os.Getpid(), Updated: time.Now(), Node: "a", Events: events}
+				if err := record.WriteStatus(os.Getenv("RUNTIME_DIRECTORY"), s); err != nil {
+					t.Error(err)
+				}
 			}
 			show()
-			for _, err := record.ReadStatus(os.Getenv("RUNTIME_DIRECTORY")); err != nil; _, err = record.ReadStatus(os.Getenv("RUNTIME_DIRECTORY")) {
-				runtime.Gosched()
-			}
 			service.Go(func() {
 				asked := record.DrainRequest{}
 				for asked.ID == "" && showing.Err() == nil {

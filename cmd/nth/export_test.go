@@ -46,7 +46,7 @@ func RunSettings(args ...string) (config.Config, error) {
 
 // Watching is shown how the daemon stands, and says whether it does its work.
 func Watching() (show func(state.Status), alive func() bool) {
-	b := newStatusReporter(record.NewStatusFile("/nowhere", nil), metrics.New(metrics.Options{}), nil, config.Default())
+	b := newStatusReporter(record.NewStatusFile("/proc/nowhere", func(error) {}), metrics.New(metrics.Options{}), nil, config.Default())
 	return func(s state.Status) {
 		b.setIdentity(identity.Identity{})
 		b.Show(s)

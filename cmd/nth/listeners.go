@@ -68,21 +68,17 @@ func (n *notices) add(l agent.Listener, work func(context.Context)) {
 	n.listeners, n.work = append(n.listeners, l), append(n.work, work)
 }
 
-// around returns a function that runs the daemon and the listeners. These end after the daemon, so that they report its end. After
-// daemon.ReportTimeout, a listener that hangs is left running.
-func (n *notices) around(run func(context.Context) error) func(context.Context) error {
-	return func(ctx context.Context) error {
-		working, stop := context.WithCancel(context.WithoutCancel(ctx))
-		var work sync.WaitGroup
-		for _, w := range n.work {
-			work.Go(func() { w(working) })
-		}
-		defer func() {
-			stop()
-			daemon.Within(daemon.ReportTimeout, work.Wait)
-		}()
-		return run(ctx)
+// run runs the daemon and the listeners. These end after the daemon, so that they report its end. After daemon.ReportTimeout, a listener that
+// hangs is left running.
+func (n *notices) run(ctx context.Context, daemonRun func(context.Context)) {
+	working, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var work sync.WaitGroup
+	for _, w := range n.work {
+		work.Go(func() { w(working) })
 	}
+	daemonRun(ctx)
+	stop()
+	daemon.Within(daemon.ReportTimeout, work.Wait)
 }
 
 // machine caches the description of this instance. It is read when it is first needed, which is when something is announced, and

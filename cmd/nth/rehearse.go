@@ -243,15 +243,14 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 		Settled:   firstOutcome(settled),
 	})
 	running, stop := context.WithCancel(ctx)
-	var failed error
 	go func() {
 		defer close(ended)
-		failed = nth.Run(running)
+		nth.Run(running)
 	}()
 	defer func() { stop(); <-ended }()
 	select {
 	case <-watched:
-	case <-ended: // ctx has ended, or the agent has failed.
+	case <-ended: // ctx has ended.
 	}
 	ends := time.Now().Add(notice).Round(time.Second)
 	lines.begin(ends)
@@ -262,7 +261,7 @@ func simulate(ctx context.Context, cfg config.Config, notice time.Duration, line
 	case <-time.After(notice + patience):
 		return errors.New("the time of the notice is over, and nth does not say what came of it")
 	case <-ended:
-		return cmp.Or(failed, fmt.Errorf("the rehearsal was ended before it was over: %w", context.Cause(ctx)))
+		return fmt.Errorf("the rehearsal was ended before it was over: %w", context.Cause(ctx))
 	}
 }
 

@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"context"
 	"encoding/json"
 	"os"
 	"strings"
@@ -42,11 +41,9 @@ func statusOf(t *testing.T, s *state.Status, flags string) (status int, stdout, 
 	t.Helper()
 	dir := t.TempDir()
 	if s != nil {
-		board := record.NewStatusFile(dir, func(err error) { t.Error(err) })
-		board.Show(*s)
-		ended, stop := context.WithCancel(t.Context())
-		stop()
-		board.Run(ended)
+		if err := record.WriteStatus(dir, *s); err != nil {
+			t.Error(err)
+		}
 	}
 	t.Setenv("RUNTIME_DIRECTORY", dir)
 	status, stdout, stderr = call(t, "status --config /dev/null "+flags)

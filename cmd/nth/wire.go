@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -79,7 +78,8 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 	running, stop := shutdown.outlive(ctx)
 	defer stop()
 	defer shutdown.listen(running)()
-	return errors.Join(writeStatus(running, file, notices.around(loop.Run)), service.Err())
+	notices.run(running, loop.Run)
+	return service.Err()
 }
 
 // lockDaemon makes this process the only daemon on this machine until unlock is called. The error is that of a daemon that runs already. A dry
@@ -101,16 +101,6 @@ func lockDaemon(cfg config.Config, log *logrus.Entry) (unlock func(), err error)
 
 // booted returns when this boot began, by the wall clock as it is set now.
 func booted() time.Time { return time.Now().Add(-record.Uptime()) }
-
-// writeStatus calls run, which is the daemon, and writes its status to the file meanwhile. The last status is written after run has returned.
-func writeStatus(ctx context.Context, file *record.StatusFile, run func(context.Context) error) error {
-	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var written sync.WaitGroup
-	written.Go(func() { file.Run(writing) })
-	defer written.Wait()
-	defer stop()
-	return run(ctx)
-}
 
 // metadataOptions returns what to poll of the metadata service, by the settings.
 func metadataOptions(cfg config.Config, bootID string, rules policy.Settings) imds.Options {

@@ -8,11 +8,12 @@
 //
 // The loop waits for nothing: not for the node, the disk or a listener. The package owns the interfaces it calls. Run ends when
 // its context does, and leaves the node as it is.
+//
+// A newcomer starts at Agent.loop. What comes from sources is in look.go, what is done to the node in work.go, and what is reported in report.go.
 package agent
 
 import (
 	"context"
-	"maps"
 	"sync"
 	"time"
 
@@ -23,12 +24,12 @@ import (
 	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/systemd"
 )
 
-// Source watches for events until ctx ends and reports them to the sink. It returns nil when ctx has ended, and an error only if
-// it can never work.
+// Source watches for events until ctx ends and reports them to the sink.
 type Source interface {
-	Run(ctx context.Context, sink event.Sink) error
+	Run(ctx context.Context, sink event.Sink)
 }
 
 // HealthChecker is a Source that notices when it stalls.
@@ -65,7 +66,7 @@ type Identity interface {
 	KeepWarm(ctx context.Context, report func(node string, err error))
 }
 
-// Listener gets all transitions, in order, from one goroutine, after the journal. OnTransition must not block, so that no listener
+// Listener gets the transitions of events, steps and pods, in order, from one goroutine, after the journal. OnTransition must not block, so that no listener
 // can hold up a drain.
 type Listener interface {
 	OnTransition(state.Transition)
@@ -102,16 +103,15 @@ type Config struct {
 	DryRun bool
 	// Board, if set, shows the status.
 	Board StatusWriter
-	// Listeners get all transitions of events, steps and sources.
+	// Listeners get all transitions of events and steps.
 	Listeners []Listener
 }
 
 // Agent is the daemon for one node. After Run has begun, its fields belong to the loop; other goroutines post to it.
 type Agent struct {
-	cfg     Config
-	tasks   sync.WaitGroup
-	journal journal
-	began   time.Time // when Run began
+	cfg   Config
+	tasks sync.WaitGroup
+	began time.Time // when Run began, by the loop's clock
 
 	known   map[event.Kind][]event.Event // the last snapshot of each kind
 	looked  map[event.Kind]time.Time     // when that came
@@ -126,22 +126,13 @@ type Agent struct {
 	generation  int          // the last generation of a guard's goal
 	result      drain.Result // what the guard had done when an event's drain last ended
 	total, left int          // pods to evict, as the guard last reported
-	// steps has, by the event's ID, when the step (cordon, drain or uncordon) in progress for an event began.
-	steps map[string]time.Time
 
 	// written is closed when the last Put is on disk or has failed.
 	written <-chan struct{}
-	gaveUp  error // of a source that has ended
 
 	mu     sync.Mutex
 	posted []func()      // what the loop has to call; mu guards it
 	news   chan struct{} // has an element if something was posted
-}
-
-// trouble is an outage of a source: since when looks fail, and when and why the last one did.
-type trouble struct {
-	since, last time.Time
-	err         string
 }
 
 // New returns an agent that has not started yet.
@@ -155,63 +146,45 @@ func New(cfg Config) *Agent {
 	}
 	return &Agent{
 		cfg: cfg, news: make(chan struct{}, 1), node: cfg.NodeName, known: known,
-		looked:  map[event.Kind]time.Time{},
-		trouble: map[event.Kind]trouble{},
-		journal: journal{log: cfg.Log, dryRun: cfg.DryRun},
-		steps:   map[string]time.Time{},
+		looked: map[event.Kind]time.Time{}, trouble: map[event.Kind]trouble{},
 	}
-}
-
-// SetPolicy replaces the rules, also for events that are announced already and for work in progress. It may be called from any
-// goroutine, also before Run.
-func (a *Agent) SetPolicy(rules policy.Settings) {
-	rules = maps.Clone(rules)
-	a.post(func() { a.cfg.Policy = rules })
 }
 
 // flushTimeout is how long the agent waits for the record when it stops: a busy disk may take some seconds, and the next process relies on it.
 const flushTimeout = 10 * time.Second
 
-// Run watches, decides and acts until ctx ends, and returns nil then. It returns an error if a source gives up.
-func (a *Agent) Run(ctx context.Context) error {
-	a.began = time.Now()
-	inner, stop := context.WithCancel(ctx)
+// Run watches, decides and acts until ctx ends.
+func (a *Agent) Run(ctx context.Context) {
+	a.began = a.now()
 	defer a.tasks.Wait()
-	defer stop()
 	for _, s := range a.cfg.Sources {
-		a.tasks.Go(func() {
-			err := s.Run(inner, sink{a})
-			a.post(func() {
-				if a.gaveUp == nil {
-					a.gaveUp = err
-				}
-			})
-		})
+		a.tasks.Go(func() { s.Run(ctx, sink{a}) })
 	}
 	a.tasks.Go(func() {
-		a.cfg.Identity.KeepWarm(inner, func(node string, err error) { a.post(func() { a.handleIdentity(node, err) }) })
+		a.cfg.Identity.KeepWarm(ctx, func(node string, err error) { a.post(func() { a.handleIdentity(node, err) }) })
 	})
+	if !a.cfg.Remote {
+		a.tasks.Go(func() { a.readClaim(ctx) })
+	}
 	if a.cfg.Service != nil {
-		a.log(state.Transition{Kind: state.Started})
+		dry := ""
+		if a.cfg.DryRun {
+			dry = ", as a dry run: nothing will be cordoned or evicted"
+		}
+		a.logger(systemd.Started, state.Entry{}).Info("watching for interruptions" + dry)
 		a.cfg.Service.Ready()
 	}
-	if !a.cfg.Remote {
-		a.tasks.Go(func() { a.readClaim(inner) })
-	}
 
-	err := a.loop(inner)
+	a.loop(ctx)
 	if a.cfg.Service != nil {
 		a.cfg.Service.Stopping()
 	}
 	a.stopWork()
 	a.flush(ctx)
-	if err == nil {
-		a.show(a.now())
-		if a.cfg.Service != nil {
-			a.log(state.Transition{Kind: state.Stopped})
-		}
+	a.show(a.now())
+	if a.cfg.Service != nil {
+		a.logger(systemd.Stopping, state.Entry{}).Info("stopped; the node is left as it is")
 	}
-	return err
 }
 
 // flush waits until the record is written, for flushTimeout at most.
@@ -219,15 +192,20 @@ func (a *Agent) flush(ctx context.Context) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	if err := a.cfg.Record.Flush(limited); err != nil {
-		a.log(state.Transition{Kind: state.RecordUnwritten, Err: err})
+		a.logUnwritten(err)
 	}
+}
+
+// logUnwritten logs that the record could not be written.
+func (a *Agent) logUnwritten(err error) {
+	a.logger(systemd.StateTrouble, state.Entry{}).WithError(err).Error("cannot write the state record; a restart now may forget what was done")
 }
 
 // tick is how often the loop decides without news, updates the status, feeds the watchdog and sees whether the guard's deadlines are still right.
 const tick = time.Second
 
-// loop decides after all news and at each tick. It ends when ctx does, or with the error of a source that gives up.
-func (a *Agent) loop(ctx context.Context) error {
+// loop decides after all news and at each tick, until ctx ends.
+func (a *Agent) loop(ctx context.Context) {
 	ticks := time.NewTicker(tick)
 	defer ticks.Stop()
 	a.show(time.Time{})
@@ -235,23 +213,16 @@ func (a *Agent) loop(ctx context.Context) error {
 		sit, goal := a.decide()
 		a.pursueGoal(ctx, goal)
 		a.reportOutcomes(sit)
-		if a.cfg.Service != nil {
-			a.cfg.Service.Status("%s", a.sentence())
-		}
 		select {
 		case <-ctx.Done():
 		case <-ticks.C:
 			a.feedWatchdog()
-			a.emitRecovered()
+			a.endOutages()
 			a.show(time.Time{})
 		case <-a.news:
-			if err := a.handleNews(); err != nil && ctx.Err() == nil {
-				a.decide() // Record what else has happened.
-				return err
-			}
+			a.handleNews()
 		}
 	}
-	return nil
 }
 
 // feedWatchdog feeds the service manager's watchdog, unless a source has stalled: nth would miss events then, so the service
@@ -267,7 +238,8 @@ func (a *Agent) feedWatchdog() {
 		}
 		if err := pulse.Stalled(); err != nil {
 			if !a.stalled {
-				a.log(state.Transition{Kind: state.SourceStalled, Err: err})
+				a.logger(systemd.SourceTrouble, state.Entry{}).WithError(err).
+					Error("reading events from EC2 or logind has stalled; waiting for the service manager to restart nth")
 			}
 			a.stalled = true
 			return
@@ -280,11 +252,7 @@ func (a *Agent) feedWatchdog() {
 // decide brings the record up to date, and returns the goal and what it was derived from.
 func (a *Agent) decide() (policy.Situation, policy.Goal) {
 	sit := a.situation()
-	for {
-		changed := a.cfg.Policy.Fold(sit)
-		if len(changed) == 0 {
-			return sit, a.cfg.Policy.Decide(sit)
-		}
+	for changed := a.cfg.Policy.Fold(sit); len(changed) > 0; changed = a.cfg.Policy.Fold(sit) {
 		past := sit.Past
 		for i, e := range changed {
 			before, _ := policy.Find(past, e.Event.ID)
@@ -297,11 +265,9 @@ func (a *Agent) decide() (policy.Situation, policy.Goal) {
 		for _, e := range changed {
 			before, met := policy.Find(past, e.Event.ID)
 			a.emitChange(before, met, e)
-			if met && before.Acted() && e.Phase == state.Seen {
-				a.emit(state.Transition{Kind: state.PutOff, Entry: e}) // Another event keeps the node closed.
-			}
 		}
 	}
+	return sit, a.cfg.Policy.Decide(sit)
 }
 
 // reportOutcomes calls Config.Settled and Config.Rested for all announced events.
@@ -332,12 +298,13 @@ func (a *Agent) situation() policy.Situation {
 	sit := policy.Situation{
 		Now: a.now(), BootID: a.cfg.BootID, Known: a.known, Failing: failing, Past: a.cfg.Record.Entries(),
 	}
-	if w := a.work; w != nil && w.task != nil && !w.stopping {
+	// What the guard has reported holds for the events of its goal, and for none that joins.
+	if w := a.work; w != nil && w.task != nil && !w.stopping && w.reported == a.generation {
+		sit.NodeFor = w.goal.Events
 		sit.Node = policy.Node{
 			Closed: w.state.Closed, Drained: w.state.Drained && w.guardGoal.Evict, Looked: w.state.Looked, NoCordon: w.state.Left, NoDrain: w.state.Limited,
 			CordonStamp: w.state.CordonStamp,
 		}
-		sit.NodeFor = w.joinedBy(w.reported) // Others may have joined since.
 	}
 	return sit
 }
@@ -348,7 +315,7 @@ func (a *Agent) put(entries ...state.Entry) {
 	a.written = written
 	a.cfg.Record.Put(func(err error) {
 		if err != nil {
-			a.post(func() { a.log(state.Transition{Kind: state.RecordUnwritten, Err: err}) })
+			a.post(func() { a.logUnwritten(err) })
 		}
 		close(written)
 	}, entries...)
@@ -368,9 +335,8 @@ func (a *Agent) post(f func()) {
 	loop.Nudge(a.news)
 }
 
-// handleNews calls what was posted. It returns the error of a source that has given up, but only after the rest: the result of work in progress
-// must be recorded even then.
-func (a *Agent) handleNews() error {
+// handleNews calls what was posted.
+func (a *Agent) handleNews() {
 	a.mu.Lock()
 	posted := a.posted
 	a.posted = nil
@@ -378,20 +344,4 @@ func (a *Agent) handleNews() error {
 	for _, f := range posted {
 		f()
 	}
-	return a.gaveUp
-}
-
-// sink is the event.Sink of all sources. It dates what comes.
-type sink struct{ *Agent }
-
-// Snapshot implements event.Sink.
-func (a sink) Snapshot(s event.Snapshot) {
-	f := found{s, a.now(), time.Now()}
-	a.post(func() { a.looked[s.Kind], a.known[s.Kind] = f.at, a.credibleEvents(f) })
-}
-
-// Trouble implements event.Sink.
-func (a sink) Trouble(kind event.Kind, err error) {
-	at := a.now()
-	a.post(func() { a.handleFailedLook(kind, err, at) })
 }

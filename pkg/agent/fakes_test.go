@@ -496,21 +496,14 @@ func (s *service) counts() (beats, statuses int) {
 // source is a Source, and a HealthChecker, that the test speaks through.
 type source struct {
 	sink event.Sink
-	fail chan error
-	last error // the result if ctx ends
 
 	mu      sync.Mutex
 	stalled error
 }
 
-func (s *source) Run(ctx context.Context, sink event.Sink) error {
+func (s *source) Run(ctx context.Context, sink event.Sink) {
 	s.sink = sink
-	select {
-	case <-ctx.Done():
-		return s.last
-	case err := <-s.fail:
-		return err
-	}
+	<-ctx.Done()
 }
 
 func (s *source) Stalled() error {
@@ -523,14 +516,6 @@ func (s *source) stall(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stalled = err
-}
-
-// silent is a Source that never finds anything.
-type silent struct{}
-
-func (silent) Run(ctx context.Context, _ event.Sink) error {
-	<-ctx.Done()
-	return nil
 }
 
 // identity is an Identity that reports one thing at once, if it has a name or an error, and others when the test says so.

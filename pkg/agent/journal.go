@@ -16,13 +16,7 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// journal logs transitions: one short sentence each, with fields to find it by.
-type journal struct {
-	log    *logrus.Entry
-	dryRun bool
-}
-
-// message is what is logged for a transition.
+// message is what is logged for a transition: one short sentence.
 type message struct {
 	id    string
 	level logrus.Level
@@ -43,7 +37,7 @@ func (m message) when(fits func(state.Transition) bool) message {
 }
 
 // messages has all messages by the kind of the transition. The first one whose condition holds is logged; if there is none, nothing
-// is. An error becomes a field unless the text has it.
+// is.
 var messages = map[state.TransitionKind][]message{
 	state.Announced:  {warn(systemd.EventSeen, "{kind}: {plan}")},
 	state.Changed:    {info(systemd.EventSeen, "{kind}: changed: {plan}")},
@@ -63,7 +57,6 @@ var messages = map[state.TransitionKind][]message{
 	state.LeftAlone: {
 		warn(systemd.DrainLeft, "the node is left alone because of its annotation "+drain.ActionAnnotation+": its pods are not evicted for {kind}"),
 	},
-	state.LeftAloneNoMore: {info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" no longer asks to leave the node alone")},
 
 	state.NodeClosed:      {warn(systemd.Cordoned, "{would}cordoned the node in {took}")},
 	state.NodeFoundClosed: {info(systemd.CordonForeign, "the node was already cordoned by someone else; nth will not uncordon it")},
@@ -71,18 +64,10 @@ var messages = map[state.TransitionKind][]message{
 		info(systemd.CordonLifted, "someone uncordoned the node during this event; pods from before are still evicted, later ones stay").when(actionIs(policy.Drain)),
 		info(systemd.CordonLifted, "someone uncordoned the node during this event; nth leaves it open"),
 	},
-	state.NodeOptedOut:   {info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" asks to leave the node alone")},
-	state.NodeMissing:    {info(systemd.DrainStarted, "there is no Node object: {detail}; it is cordoned once it is registered")},
-	state.NodeExcluded:   {info(systemd.Cordoned, "excluded the node from external load balancers")},
-	state.NodeUnclosable: {warn(systemd.PodHeld, "{detail}")},
-	state.NodeUncordoned: {
-		failure(systemd.DrainIncomplete, "the node could not be uncordoned; retrying").when(hasError),
-		info(systemd.Uncordoned, "{would}uncordoned the node: {reason}").when(outcomeIs(drain.UncordonLifted)),
-		info(systemd.CordonLeft, "{reason}: the cordon is left to {detail}, who still needs it").when(hasDetail),
-		info(systemd.Uncordoned, "the Node no longer exists; nothing to uncordon").when(outcomeIs(drain.UncordonNodeGone)),
-		info(systemd.Uncordoned, "no cordon of nth's is on the node; nothing to uncordon"),
-	},
-	state.CordonAdopted:    {warn(systemd.Cordoned, "nth had cordoned the node, which its record does not say; nth uncordons it when {kind} is over")},
+	state.NodeOptedOut:     {info(systemd.DrainLeft, "annotation "+drain.ActionAnnotation+" asks to leave the node alone")},
+	state.NodeMissing:      {info(systemd.DrainStarted, "there is no Node object: {detail}; it is cordoned once it is registered")},
+	state.NodeExcluded:     {info(systemd.Cordoned, "excluded the node from external load balancers")},
+	state.NodeUnclosable:   {warn(systemd.PodHeld, "{detail}")},
 	state.EvictionsDelayed: {info(systemd.DrainStarted, "evictions begin in {detail}: load balancers get time to follow the cordon")},
 	state.ScriptsFailed:    {warn(systemd.DrainStarted, "evicting without waiting for units that run before a drain: {detail}")},
 	state.TargetsLeft:      {info(systemd.DrainStarted, "waiting for load balancers: {detail}")},
@@ -102,7 +87,7 @@ var messages = map[state.TransitionKind][]message{
 		warn(systemd.PodDeleted, "deleted {pod}, which could not be evicted in time"),
 	},
 	state.PodHeld: {
-		warn(systemd.PodHeld, "{pod} is not evicted: {detail}; retrying").when(outcomeIs(state.Refused)),
+		warn(systemd.PodHeld, "{pod} is not evicted: {detail}; retrying").when(isRefused),
 		info(systemd.PodHeld, "disruption budget {detail} blocks the eviction of {pod}; retrying"),
 	},
 	state.PodRefused:       {warn(systemd.PodHeld, "{detail}")},
@@ -111,120 +96,97 @@ var messages = map[state.TransitionKind][]message{
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; leaving them there")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone, {left} of {total} left")},
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes: {detail} still in use")},
-
-	state.Started:         {info(systemd.Started, "watching for interruptions{dry}")},
-	state.Stopped:         {info(systemd.Stopping, "stopped; the node is left as it is")},
-	state.SourceLost:      {warn(systemd.SourceTrouble, "cannot read {kind}: {error}; keeping last known state")},
-	state.SourceBack:      {info(systemd.SourceRecovered, "{kind} is readable again after {took}")},
-	state.SourceStalled:   {failure(systemd.SourceTrouble, "reading events from EC2 or logind has stalled; waiting for the service manager to restart nth")},
-	state.RecordUnwritten: {failure(systemd.StateTrouble, "cannot write the state record; a restart now may forget what was done")},
-	state.IdentityFound:   {info(systemd.IdentityFound, "acting for node {node}")},
-	state.IdentityWaiting: {warn(systemd.IdentityWaiting, "waiting for the kubelet's credential: {error}")},
 }
 
 // isDraining reports whether a transition belongs to a drain that is under way. The beginning of one that is over already is not logged.
 func isDraining(t state.Transition) bool {
 	return actionIs(policy.Drain)(t) && t.Entry.Phase == state.Draining
 }
-func hasError(t state.Transition) bool  { return t.Err != nil }
 func hasDetail(t state.Transition) bool { return t.Detail != "" }
+func isRefused(t state.Transition) bool { return t.Outcome == state.Refused }
 
 // actionIs returns a condition: the transition belongs to a step with this action.
 func actionIs(action policy.Action) func(state.Transition) bool {
 	return func(t state.Transition) bool { return t.Action == string(action) }
 }
 
-// outcomeIs returns a condition: the transition has this outcome.
-func outcomeIs[O ~string](outcome O) func(state.Transition) bool {
-	return func(t state.Transition) bool { return t.Outcome == string(outcome) }
-}
-
-// OnTransition implements Listener.
-func (j *journal) OnTransition(t state.Transition) {
-	m, found := messageFor(t)
-	if !found {
-		return
-	}
-	j.log.WithFields(fields(m, t)).Log(m.level, j.fill(m.text, t))
-}
-
-// messageFor returns the message for a transition, if it has one.
-func messageFor(t state.Transition) (m message, found bool) {
+// write logs a transition, if there is a message for it.
+func (a *Agent) write(t state.Transition) {
 	all := messages[t.Kind]
 	i := slices.IndexFunc(all, func(m message) bool { return m.fits == nil || m.fits(t) })
 	if i < 0 {
-		return message{}, false
+		return
 	}
-	return all[i], true
+	log := a.logger(all[i].id, t.Entry)
+	if t.Pod != "" {
+		log = log.WithField(systemd.FieldPod, t.Pod)
+	}
+	if t.Err != nil {
+		log = log.WithError(t.Err)
+	}
+	log.Log(all[i].level, a.fill(all[i].text, t))
 }
 
-// fields returns the journal's fields for a transition: the message ID, the node, the event and the pod.
-func fields(m message, t state.Transition) logrus.Fields {
-	all := logrus.Fields{systemd.FieldMessageID: m.id}
-	if t.Node != "" {
-		all[systemd.FieldNode] = t.Node
+// logger returns a logger with the journal's fields: the message ID, the node, and the event of an entry if that has one.
+func (a *Agent) logger(id string, e state.Entry) *logrus.Entry {
+	fields := logrus.Fields{systemd.FieldMessageID: id}
+	if a.node != "" {
+		fields[systemd.FieldNode] = a.node
 	}
-	ev := t.Entry.Event
-	if ev.ID != "" || ev.Kind != "" {
-		all[systemd.FieldEventKind] = string(ev.Kind)
+	if e.Event.Kind != "" {
+		fields[systemd.FieldEventKind] = string(e.Event.Kind)
 	}
-	if ev.ID != "" {
-		all[systemd.FieldEventID], all[systemd.FieldPhase] = ev.ID, string(t.Entry.Phase)
+	if e.Event.ID != "" {
+		fields[systemd.FieldEventID], fields[systemd.FieldPhase] = e.Event.ID, string(e.Phase)
 	}
-	if t.Pod != "" {
-		all[systemd.FieldPod] = t.Pod
+	return a.cfg.Log.WithFields(fields)
+}
+
+// would returns words for something that was done; they say so if this is a dry run.
+func (a *Agent) would(done string) string {
+	if a.cfg.DryRun {
+		return "dry run: would have " + done
 	}
-	if t.Err != nil && !strings.Contains(m.text, "{error}") {
-		all[logrus.ErrorKey] = t.Err
-	}
-	return all
+	return done
 }
 
 // fill replaces the placeholders in the format of a message.
-func (j *journal) fill(format string, t state.Transition) string {
-	not, would, dry := "", "", ""
-	if j.dryRun {
-		not, would, dry = "dry run: not ", "dry run: would have ", ", as a dry run: nothing will be cordoned or evicted"
-	}
-	cause := ""
-	if t.Err != nil {
-		cause = t.Err.Error()
+func (a *Agent) fill(format string, t state.Transition) string {
+	not := ""
+	if a.cfg.DryRun {
+		not = "dry run: not "
 	}
 	words := []string{
 		"{kind}", string(t.Entry.Event.Kind), "{plan}", t.Plan, "{ending}", string(t.Entry.Ending), "{action}", t.Action, "{reason}", t.Reason,
-		"{node}", t.Node, "{pod}", t.Pod, "{detail}", t.Detail, "{total}", strconv.Itoa(t.Total), "{left}", strconv.Itoa(t.Left),
-		"{pods}", text.Pods(t.Total), "{took}", t.Took.Round(time.Millisecond).String(), "{error}", cause, "{not}", not, "{would}", would, "{dry}", dry,
+		"{pod}", t.Pod, "{detail}", t.Detail, "{total}", strconv.Itoa(t.Total), "{left}", strconv.Itoa(t.Left),
+		"{pods}", text.Pods(t.Total), "{took}", t.Took.Round(time.Millisecond).String(), "{not}", not, "{would}", a.would(""),
 	}
 	switch t.Kind { // The others need no more.
 	case state.Begun:
 		words = append(words, "{time}", timeLeft(t))
 	case state.Done:
-		words = append(words, "{drained}", j.drained(t))
+		words = append(words, "{drained}", a.drained(t))
 	case state.RanOut:
 		words = append(words, "{incomplete}", incomplete(t))
 	}
 	return strings.NewReplacer(words...).Replace(format)
 }
 
-// timeLeft says how much time is left until the deadline to show.
+// timeLeft says how much time is left until the deadline.
 func timeLeft(t state.Transition) string {
-	if t.Until.IsZero() {
+	if t.Deadline.IsZero() {
 		return "no deadline"
 	}
-	return fmt.Sprintf("%.0f s left", max(t.Until.Sub(t.At), 0).Seconds())
+	return fmt.Sprintf("%.0f s left", max(t.Deadline.Sub(t.At), 0).Seconds())
 }
 
 // drained describes a drain that is done.
-func (j *journal) drained(t state.Transition) string {
+func (a *Agent) drained(t state.Transition) string {
 	r := t.Entry.Result
 	if r == nil {
 		r = &state.Result{}
 	}
-	gone := t.Outcome == state.NodeGone
-	switch {
-	case gone && r.Evicted+r.Deleted == 0:
-		return "the Node no longer exists; nothing to drain"
-	case j.dryRun:
+	if a.cfg.DryRun {
 		return fmt.Sprintf("dry run: the node would have been cordoned and drained of %s, %d left alone", text.Pods(r.Evicted), r.Skipped)
 	}
 	said := fmt.Sprintf("drained: %s evicted, %d deleted, %d left in place", text.Pods(r.Evicted), r.Deleted, r.Skipped)
@@ -235,7 +197,7 @@ func (j *journal) drained(t state.Transition) string {
 		}
 		said += fmt.Sprintf("; %.0f s %s the deadline", left, side)
 	}
-	if gone {
+	if t.Outcome == state.NodeGone {
 		said += "; the Node no longer exists"
 	}
 	return said
@@ -244,11 +206,8 @@ func (j *journal) drained(t state.Transition) string {
 // incomplete describes how far a drain came that ran out of time.
 func incomplete(t state.Transition) string {
 	r := t.Entry.Result
-	switch {
-	case r == nil:
+	if r == nil {
 		return "the deadline passed before nth could continue; remaining pods unknown"
-	case len(r.Left) == 0 && t.Outcome == state.NeverClosed:
-		return "the node could not be cordoned; remaining pods unknown"
 	}
 	left := slices.Clone(r.Left)
 	for i, pod := range left {

@@ -2,85 +2,15 @@ package agent_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
-	logtest "github.com/sirupsen/logrus/hooks/test"
-
-	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
-
-// logged is what the journal says of a transition, with its fields, sorted; empty if nothing.
-func logged(dryRun bool, t state.Transition) string {
-	log, hook := logtest.NewNullLogger()
-	agent.NewJournal(logrus.NewEntry(log), dryRun).OnTransition(t)
-	said := hook.LastEntry()
-	if said == nil {
-		return ""
-	}
-	text := said.Level.String() + ": " + said.Message
-	for _, name := range slices.Sorted(maps.Keys(said.Data)) {
-		if name != systemd.FieldMessageID {
-			text += fmt.Sprintf(" %s=%v", name, said.Data[name])
-		}
-	}
-	return text
-}
-
-func TestJournal_FieldsAndWords(t *testing.T) {
-	t.Parallel()
-	spot := state.Entry{Event: event.Event{ID: "a", Kind: event.SpotInterruption}, Phase: state.Draining}
-	const ofSpot, draining = " NTH_EVENT_ID=a NTH_EVENT_KIND=spot-interruption", " NTH_PHASE=draining"
-	gone := errors.New("it is gone")
-	drain, cordon := string(policy.Drain), string(policy.Cordon)
-	for name, row := range map[string]struct {
-		t    state.Transition
-		want string
-	}{
-		"no event": {state.Transition{Kind: state.Started}, "info: watching for interruptions"},
-		"a kind": {
-			state.Transition{Kind: state.SourceStalled, Entry: state.Entry{Event: event.Event{Kind: event.Shutdown}}},
-			"error: reading events from EC2 or logind has stalled; waiting for the service manager to restart nth NTH_EVENT_KIND=shutdown",
-		},
-		"a node, and an event of no kind": {
-			state.Transition{Kind: state.NodeExcluded, Node: "node-a", Entry: state.Entry{Event: event.Event{ID: "a"}, Phase: state.Cordoned}},
-			"info: excluded the node from external load balancers NTH_EVENT_ID=a NTH_EVENT_KIND= NTH_NODE=node-a NTH_PHASE=cordoned",
-		},
-		"a pod": {
-			state.Transition{Kind: state.PodEvicted, Entry: spot, Pod: "default/web"}, "info: evicted default/web" + ofSpot + draining + " NTH_POD=default/web",
-		},
-		"an error": {
-			state.Transition{Kind: state.Failed, Entry: spot, Action: drain, Err: gone}, "error: the drain failed; retrying" + ofSpot + draining + " error=it is gone",
-		},
-		"an error in the text": {state.Transition{Kind: state.IdentityWaiting, Err: gone}, "warning: waiting for the kubelet's credential: it is gone"},
-		"a drain without a deadline": {
-			state.Transition{Kind: state.Begun, Entry: spot, Action: drain, Reason: "why"}, "warning: draining the node: why (no deadline)" + ofSpot + draining,
-		},
-		"a drain that is over already":         {state.Transition{Kind: state.Begun, Entry: state.Entry{Phase: state.Cordoned}, Action: drain}, ""},
-		"a cordon, which its end is logged of": {state.Transition{Kind: state.Begun, Entry: spot, Action: cordon}, ""},
-		"a time, to a millisecond":             {state.Transition{Kind: state.NodeClosed, Took: 1234567 * time.Microsecond}, "warning: cordoned the node in 1.235s"},
-		"a drain without a result":             {state.Transition{Kind: state.Done, Action: drain}, "warning: drained: 0 pods evicted, 0 deleted, 0 left in place"},
-	} {
-		if said := logged(false, row.t); said != row.want {
-			t.Errorf("%s: it says\n%q\nwant\n%q", name, said, row.want)
-		}
-	}
-	const want = "warning: dry run: the node would have been cordoned and drained of 0 pods, 0 left alone"
-	if said := logged(true, state.Transition{Kind: state.Done, Action: drain}); said != want {
-		t.Errorf("a dry run: it says %q, want %q", said, want)
-	}
-}
 
 const begun = "warning: draining the node: EC2 will terminate this spot instance at 00:02:00 UTC on 1 Jan 2000 (120 s left)"
 
@@ -168,7 +98,6 @@ func TestJournal_HowADrainEnds(t *testing.T) {
 	each(t, map[string]row{
 		"no pods were found in time": {drain.Result{Cordon: drain.CordonSet}, 0, "0 pods evicted, 0 deleted, left: not known"},
 		"without a cordon":           {drain.Result{Deleted: 1, Left: []string{"default/web"}}, 0, "0 pods evicted, 1 deleted, left: default/web"},
-		"nothing could be done":      {drain.Result{}, 0, "the node could not be cordoned; remaining pods unknown"},
 		"after the deadline": {
 			drain.Result{Cordon: drain.CordonSet, Evicted: 1}, 150 * time.Second,
 			"drained: 1 pod evicted, 0 deleted, 0 left in place; 30 s after the deadline",
@@ -185,7 +114,6 @@ func TestJournal_HowADrainEnds(t *testing.T) {
 			drain.Result{NodeGone: true, Evicted: 3}, time.Minute,
 			"drained: 3 pods evicted, 0 deleted, 0 left in place; 60 s before the deadline; the Node no longer exists",
 		},
-		"the Node was deleted before": {drain.Result{NodeGone: true}, time.Minute, "the Node no longer exists; nothing to drain"},
 	}, func(r *rig, row row) {
 		r.node.toGuard(func(_ context.Context, g *guard) {
 			if row.after > 0 {

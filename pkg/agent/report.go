@@ -1,33 +1,29 @@
 package agent
 
 import (
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/nth-project/nth/pkg/drain"
-	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
 
 // emit logs a transition and passes it to the listeners.
-func (a *Agent) emit(t state.Transition) { a.pass(a.log(t)) }
+func (a *Agent) emit(t state.Transition) {
+	t = a.log(t)
+	for _, l := range a.cfg.Listeners {
+		l.OnTransition(t)
+	}
+}
 
 // log completes a transition, writes it to the journal and returns it. Unlike emit, it does not pass it to the listeners.
 func (a *Agent) log(t state.Transition) state.Transition {
 	t.At, t.Node = a.now(), a.node
 	t.Plan = a.cfg.Policy.Describe(t.Entry)
-	a.journal.OnTransition(t)
+	a.write(t)
 	return t
-}
-
-// pass passes a transition to the listeners.
-func (a *Agent) pass(t state.Transition) {
-	t.At, t.Node = a.now(), a.node
-	for _, l := range a.cfg.Listeners {
-		l.OnTransition(t)
-	}
 }
 
 // actions are what is done about an event in each phase.
@@ -37,80 +33,75 @@ var actions = map[state.Phase]policy.Action{
 	state.Undoing: policy.Uncordon,
 }
 
-// emitStep emits a transition of a step for an event: its beginning, something on the way, or its end.
-func (a *Agent) emitStep(action policy.Action, e state.Entry, t state.Transition) {
+// emitStep emits a transition of a step for an event: its beginning, something on the way, or its end. The step began when the phase changed to
+// that of during, an entry of the event.
+func (a *Agent) emitStep(during, e state.Entry, t state.Transition) {
+	action := actions[during.Phase]
 	t.Action, t.Entry, t.Reason, t.Total, t.Left = string(action), e, a.cfg.Policy.Reason(e), a.total, a.left
 	if action == policy.Drain {
 		t.Deadline, t.Hard = a.cfg.Policy.Deadline(e)
 	}
-	if began, known := a.steps[e.Event.ID]; known {
-		t.Took = time.Since(began)
-	} else if a.work != nil {
-		t.Took = time.Since(a.work.began) // An earlier process has begun it.
-	}
+	t.Took = a.now().Sub(during.Changed)
 	a.emit(t)
+}
+
+// emitBegun emits that the step of an entry's phase begins, or continues in this process.
+func (a *Agent) emitBegun(e state.Entry) {
+	a.emitStep(e, e, state.Transition{Kind: state.Begun})
 }
 
 // emitChange emits what has changed from before to e, an entry in the record. met is false if the event had no entry before.
 func (a *Agent) emitChange(before state.Entry, met bool, e state.Entry) {
-	met = met && (before.Phase != state.Closed || e.Phase == state.Closed) // A closed event that is announced again is a new one.
-	a.emitCordonOrLeftAlone(before, e)
-	if met && policy.SameNews(before, e) {
+	if before.Phase == state.Closed && e.Phase != state.Closed { // A closed event that is announced again is a new one.
+		met, before = false, state.Entry{}
+	}
+	a.emitCordoned(before, e)
+	if e.LeftAlone && !before.LeftAlone {
+		a.emitStep(e, e, state.Transition{Kind: state.LeftAlone})
+	}
+	if !met || !policy.SameNews(before, e) {
+		a.emitNews(before, met, e)
+	}
+	if e.UnderWay() && !e.LeftAlone && (before.LeftAlone || before.Phase != e.Phase) {
+		a.emitBegun(e)
+	}
+}
+
+// emitCordoned emits that the node is cordoned for an event, if that is new in its entry.
+func (a *Agent) emitCordoned(before, e state.Entry) {
+	if a.work == nil || !before.CordonedAt.IsZero() || e.CordonedAt.IsZero() {
 		return
 	}
-	if met && actions[before.Phase] != actions[e.Phase] { // A step of the action before, if it is still under way, is stopped.
-		a.emitCalledBack(before, e)
+	kind := state.CordonFound
+	if a.work.state.Ours {
+		kind = state.NodeCordoned
+	}
+	a.emitStep(before, e, state.Transition{Kind: kind})
+}
+
+// emitNews emits what operators get to see of a change: the end of a step, and what has become of the event.
+func (a *Agent) emitNews(before state.Entry, met bool, e state.Entry) {
+	released := e.Phase == state.Cordoned && e.Released() // Operators have lifted the cordon.
+	if before.UnderWay() && !before.LeftAlone && (actions[before.Phase] != actions[e.Phase] || released) {
+		a.emitStep(before, e, state.Transition{Kind: state.CalledBack})
 	}
 	if kind := eventChange(before, met, e); kind != "" {
 		a.emit(state.Transition{Kind: kind, Entry: e})
 	}
-	if met && before.Phase != e.Phase {
-		a.emitStepEnd(before, e)
-	}
-}
-
-// emitCordonOrLeftAlone emits what has changed for an event about the node: it is cordoned, or operators want it left alone.
-func (a *Agent) emitCordonOrLeftAlone(before, e state.Entry) {
-	if before.CordonedAt.IsZero() && !e.CordonedAt.IsZero() && a.work != nil {
-		kind := state.CordonFound
-		if a.work.state.Ours {
-			kind = state.NodeCordoned
-		}
-		a.emitStep(actions[before.Phase], e, state.Transition{Kind: kind})
-	}
 	switch {
-	case e.LeftAlone && !before.LeftAlone:
-		a.emitStep(actions[e.Phase], e, state.Transition{Kind: state.LeftAlone})
-		delete(a.steps, e.Event.ID)
-	case before.LeftAlone && !e.LeftAlone && e.UnderWay():
-		a.log(state.Transition{Kind: state.LeftAloneNoMore, Entry: e})
-	}
-}
-
-// emitStepEnd emits the end of the step for an event, if the event's new phase is one.
-func (a *Agent) emitStepEnd(before, e state.Entry) {
-	t := state.Transition{Kind: state.Done}
-	switch e.Phase {
-	case state.Cordoned:
-		if e.Released() { // Operators have lifted the cordon.
-			a.emitCalledBack(before, e)
-			return
-		}
-	case state.Drained:
+	case !met || before.Phase == e.Phase:
+	case e.Phase == state.Seen: // Another event keeps the node closed.
+		a.emit(state.Transition{Kind: state.PutOff, Entry: e})
+	case e.Phase == state.Cordoned && !released:
+		a.emitStep(before, e, state.Transition{Kind: state.Done})
+	case e.Phase == state.Drained:
+		t := state.Transition{Kind: state.Done}
 		if a.result.NodeGone {
 			t.Outcome = state.NodeGone
 		}
-	case state.Incomplete: // The drain may still end.
-		t.Kind = state.RanOut
-		if a.result.Cordon == drain.CordonNone {
-			t.Outcome = state.NeverClosed
-		}
-	case state.Seen, state.Cordoning, state.Draining, state.Undoing, state.Closed:
-		return
-	}
-	a.emitStep(actions[e.Phase], e, t)
-	if e.Phase != state.Incomplete {
-		delete(a.steps, e.Event.ID)
+		a.emitStep(before, e, t)
+	case e.Phase == state.Incomplete: // The drain may still end.
+		a.emitStep(before, e, state.Transition{Kind: state.RanOut})
 	}
 }
 
@@ -130,173 +121,106 @@ func eventChange(before state.Entry, met bool, e state.Entry) state.TransitionKi
 	return ""
 }
 
-// emitCalledBack emits that the step for an event was stopped, unless it was reported as ended.
-func (a *Agent) emitCalledBack(before, e state.Entry) {
-	if _, begun := a.steps[e.Event.ID]; begun && before.Phase != state.Incomplete {
-		a.emitStep(actions[before.Phase], e, state.Transition{Kind: state.CalledBack})
-	}
-	delete(a.steps, e.Event.ID)
-}
-
-// beginSteps begins a step for each event of the goal that has none.
-func (a *Agent) beginSteps(goal policy.Goal) {
-	for _, e := range a.unfinished() {
-		if _, known := a.steps[e.Event.ID]; !known {
-			a.steps[e.Event.ID] = time.Now()
-			a.emitStep(actions[e.Phase], e, state.Transition{Kind: state.Begun, Until: a.deadline(goal)})
-		}
-	}
-}
-
 // handleProgress handles a report of the guard: it keeps what the policy decides by, and emits what happened.
 func (a *Agent) handleProgress(p drain.Progress) {
 	w := a.work
-	if w == nil || w.task == nil { // A late report of a guard that has ended.
+	if w == nil || w.task == nil || w.stopping { // A late report of a guard that has ended, or has to.
 		return
 	}
 	if p.Kind == state.NodeReopened {
 		a.decide() // Record first for which events the node was closed.
 	}
 	a.total, a.left = p.Total, p.Left
-	if !w.stopping { // Otherwise the agent no longer decides by this guard's state.
-		// Somebody has uncordoned the node. It is decided now for which events: the others also want the pods gone that came since, so the
-		// node does not count as drained until then.
-		if p.State.Open && w.guardGoal.Close {
-			p.State.Drained = false
-		}
-		w.state, w.reported = p.State, p.Generation
+	// Somebody has uncordoned the node. It is decided now for which events: the others also want the pods gone that came since, so the
+	// node does not count as drained until then.
+	if p.State.Open && w.guardGoal.Close {
+		p.State.Drained = false
 	}
-	if p.Kind == state.NodeClosed || p.Kind == state.NodeFoundClosed {
+	w.state, w.reported = p.State, p.Generation
+	switch p.Kind { // The others change nothing else that is kept.
+	case state.NodeClosed, state.NodeFoundClosed:
 		a.decide() // Report that for each event before what happens to pods.
-	}
-	w.noteHolders(p)
-	a.emitProgress(p)
-}
-
-// noteHolders keeps track of what holds back pods, and of the load balancers that are waited for.
-func (w *work) noteHolders(p drain.Progress) {
-	switch p.Kind { // The others change neither.
-	case state.PodHeld:
-		w.held[p.Pod] = "PDB " + p.Detail
-	case state.PodRefused:
-		if p.Pod != "" { // Otherwise a request for the node was refused.
-			w.held[p.Pod] = p.Detail
-		}
-	case state.PodOverdue, state.PodHeldAgain:
-		w.held[p.Pod] = p.Detail
-	case state.PodEvicted, state.PodDeleted, state.PodGone, state.PodSpared:
-		delete(w.held, p.Pod)
 	case state.TargetsLeft:
 		w.targets = p.Detail
 	case state.TargetsOut:
 		w.targets = ""
 	}
+	a.emitProgress(p)
+	if p.State.Trouble == "" {
+		a.clearCordonFailed()
+	}
 }
 
 // emitProgress emits or logs a report of the guard. What concerns a pod is emitted for the most urgent event.
 func (a *Agent) emitProgress(p drain.Progress) {
-	t := transitionOf(p, time.Since(a.work.began))
-	t.Entry = a.first()
+	first := a.first()
+	t := state.Transition{
+		Kind: p.Kind, Entry: first, Pod: p.Pod, PodUID: p.PodUID, Total: p.Total, Left: p.Left, Detail: p.Detail, Took: time.Since(a.work.began),
+	}
 	switch p.Kind {
-	case state.NodeEmpty, state.GoalChanged, state.PodHeldAgain: // These are only about p.State.
+	case state.NodeEmpty, state.GoalChanged: // These are only about p.State.
+		return
 	case state.NodeUnclosable:
 		a.recordCordonFailed(t)
-	case state.NodeClosed, state.NodeFoundClosed, state.NodeReopened, state.NodeOptedOut, state.NodeExcluded:
-		a.emitNode(p, t)
-	case state.PodRefused, state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone, state.PodSpared:
-		if p.Pod == "" { // What is refused concerns the node.
-			a.log(t)
-			break
+		return
+	case state.PodEvicted, state.PodDeleted, state.PodHeld, state.PodGone:
+		a.emitStep(first, first, t)
+		return
+	case state.PodRefused:
+		if p.Pod != "" { // It is reported like a pod that a budget holds. Without a pod it concerns the node.
+			t.Kind, t.Outcome = state.PodHeld, state.Refused
+			a.emitStep(first, first, t)
+			return
 		}
-		a.emitStep(a.work.goal.Action, t.Entry, t)
-	case state.PodsFound:
-		if len(a.unfinished()) > 0 || p.Total > 0 { // A node that stays empty is not worth a message.
-			a.log(t)
-		}
-	default:
-		a.log(t)
-	}
-}
-
-// transitionOf returns the transition for a report of the guard; the caller adds the event's entry. took is how long the work has taken.
-func transitionOf(p drain.Progress, took time.Duration) state.Transition {
-	t := state.Transition{
-		Kind: p.Kind, Pod: p.Pod, PodUID: p.PodUID, Total: p.Total, Left: p.Left, Detail: p.Detail, Took: took,
-	}
-	if p.Kind == state.PodRefused && p.Pod != "" { // It is reported like a pod that a budget holds. Without a pod it concerns the node.
-		t.Kind, t.Outcome = state.PodHeld, state.Refused
-	}
-	return t
-}
-
-// emitNode logs what happened to the Node.
-func (a *Agent) emitNode(p drain.Progress, t state.Transition) {
-	worthLogging := true
-	switch p.Kind { // The others are always logged.
 	case state.NodeClosed: // A cordon that an earlier guard or process has set was logged then.
-		worthLogging = p.Detail != string(drain.CordonOurs)
+		if p.Detail == string(drain.CordonOurs) {
+			return
+		}
 	case state.NodeReopened:
-		worthLogging = a.recordReopened(p)
+		if !a.recordReopened(p) {
+			return
+		}
 		if slices.ContainsFunc(a.unfinished(), func(e state.Entry) bool { return e.Phase == state.Draining }) {
 			t.Action = string(policy.Drain) // It continues with the pods from before the uncordon.
 		}
-	}
-	if worthLogging {
-		a.log(t)
-	}
-	a.clearCordonFailed()
-}
-
-// handleIdentity handles what the identity reports: it keeps the node's name, and logs when the credential comes, goes or changes.
-func (a *Agent) handleIdentity(node string, err error) {
-	switch {
-	case err == nil && (a.waiting != nil || a.node != node):
-		a.node = node
-		if a.cfg.Service != nil { // Otherwise the caller has named the node.
-			a.log(state.Transition{Kind: state.IdentityFound})
+	case state.PodsFound:
+		if len(a.unfinished()) == 0 && p.Total == 0 { // A node that stays empty is not worth a message.
+			return
 		}
-	case err != nil && (a.waiting == nil || !kube.EqualIgnoringDigits(a.waiting.Error(), err.Error())):
-		a.log(state.Transition{Kind: state.IdentityWaiting, Err: err})
 	}
-	a.waiting = err
+	a.log(t)
 }
 
-// handleFailedLook records since when and why looks for a kind fail, and emits that. The first failure of an outage is logged.
-func (a *Agent) handleFailedLook(kind event.Kind, err error, at time.Time) {
-	known, lasts := a.trouble[kind]
-	if !lasts {
-		known.since = at
-	}
-	if !kube.EqualIgnoringDigits(err.Error(), known.err) { // The status shows it.
-		known.err = err.Error()
-	}
-	known.last = at
-	a.trouble[kind] = known
-	t := state.Transition{Kind: state.SourceLost, Entry: state.Entry{Event: event.Event{Kind: kind}}, Err: err}
-	if !lasts {
+// recordCordonFailed records that the node could not be cordoned. Before a hard deadline that is only logged, as pods are evicted
+// nevertheless.
+func (a *Agent) recordCordonFailed(t state.Transition) {
+	if !a.work.goal.Hard.IsZero() {
 		a.log(t)
+		return
 	}
-	a.pass(t)
+	for _, e := range a.unfinished() {
+		e.Failures, e.Error = e.Failures+1, t.Detail
+		a.put(e)
+		a.emitStep(e, e, state.Transition{Kind: state.Failed, Err: errors.New(e.Error)})
+	}
 }
 
-// failing reports whether the last look for a kind failed.
-func (a *Agent) failing(kind event.Kind) bool {
-	t, lasts := a.trouble[kind]
-	return lasts && !a.looked[kind].After(t.last)
-}
-
-// recoveredAfter is how long after the last failed look an outage is over, if looks succeed: a source that fails every few seconds has one outage.
-const recoveredAfter = 10 * time.Second
-
-// emitRecovered ends the outages that are over, and emits that.
-func (a *Agent) emitRecovered() {
-	for kind, t := range a.trouble {
-		if a.failing(kind) || a.now().Sub(t.last) < recoveredAfter {
-			continue
+// clearCordonFailed clears the error of recordCordonFailed.
+func (a *Agent) clearCordonFailed() {
+	for _, e := range a.unfinished() {
+		if e.Error != "" {
+			e.Error, e.Failures = "", 0
+			a.put(e)
 		}
-		delete(a.trouble, kind)
-		a.emit(state.Transition{
-			Kind: state.SourceBack, Entry: state.Entry{Event: event.Event{Kind: kind}}, Took: a.looked[kind].Sub(t.since).Round(time.Second),
-		})
 	}
+}
+
+// recordReopened records that somebody has uncordoned the node, for all events that it was closed for. For events that come later, the node is
+// cordoned again. It returns false if the record has that already.
+func (a *Agent) recordReopened(p drain.Progress) (changes bool) {
+	changed := policy.Release(a.situation(), p.Claim.Names, p.Claim.Since)
+	if len(changed) > 0 {
+		a.put(changed...)
+	}
+	return len(changed) > 0
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -43,7 +42,7 @@ func TestRestart_ContinuesADrainAndRepeatsNothing(t *testing.T) {
 		r.announce(stop, notice)
 		r.pass(30 * time.Second)
 		r.wantTape()
-		r.wantHeard("begun b drain after 0s", "begun a drain after 0s")
+		r.wantHeard("begun b drain after 1m0s", "begun a drain after 1m0s")
 		if e := r.entry("a"); e.Phase != state.Draining || !e.OnNode {
 			r.t.Errorf("the entry is %+v", e)
 		}
@@ -53,17 +52,18 @@ func TestRestart_ContinuesADrainAndRepeatsNothing(t *testing.T) {
 // A start finds the same goal in each phase, and reports only what has not ended.
 func TestRestart_InAnyPhaseHasTheSameGoal(t *testing.T) {
 	type row struct{ tape, heard []string }
-	guard, begins := []string{"guard for a: drain, hard in 2m0s"}, []string{"begun a drain after 0s"}
+	guard, begins, continues := []string{"guard for a: drain, hard in 2m0s"}, "begun a drain after 0s", "begun a drain after 1s"
 	fresh := append([]string{"put a draining"}, guard...)
 	for phase, row := range map[state.Phase]row{
-		state.Seen: {fresh, begins}, state.Cordoning: {fresh, begins}, state.Draining: {guard, begins},
-		state.Drained: {guard, nil}, state.Incomplete: {guard, nil},
+		state.Seen: {fresh, []string{begins}}, state.Cordoning: {fresh, []string{"preempted a cordon after 1s", begins}},
+		state.Draining: {guard, []string{continues}},
+		state.Drained:  {guard, nil}, state.Incomplete: {guard, nil},
 	} {
 		t.Run(string(phase), func(t *testing.T) {
 			bubble(t, func(r *rig) {
 				r.node.toGuard(stuck)
 				e := r.drained(r.spot("a", 2*time.Minute), phase, "boot-1")
-				e.OnNode = phase != state.Seen
+				e.OnNode, e.Changed = phase != state.Seen, r.in(-time.Second)
 				r.record.entries = []state.Entry{e}
 				r.run()
 				r.announce(r.spot("a", 2*time.Minute))
@@ -115,10 +115,9 @@ func TestStop_LeavesADrainToBeContinued(t *testing.T) {
 	t.Parallel()
 	repeat(t, 20, func(r *rig) {
 		r.node.toGuard(stuck)
-		r.source.last = context.Canceled
 		r.run()
 		together(r, r.stop)
-		r.end(nil)
+		r.end()
 		if e := r.entry("a"); e.Phase != state.Draining || e.Error != "" || e.Failures != 0 || !e.OnNode {
 			t.Errorf("the entry is %+v", e)
 		}
@@ -140,42 +139,8 @@ func TestStop_BeginsNothing(t *testing.T) {
 		sink := r.source.sink
 		r.stop()
 		sink.Snapshot(event.Snapshot{Kind: event.SpotInterruption, Events: []event.Event{r.spot("a", time.Minute)}})
-		r.end(nil)
+		r.end()
 		r.wantTape()
-	})
-}
-
-func TestStop_WhenASourceGivesUp(t *testing.T) {
-	bubble(t, func(r *rig) {
-		gaveUp := errors.New("no such bus")
-		r.node.toGuard(stuck)
-		r.runFor(r.spot("a", time.Minute))
-		r.source.fail <- gaveUp
-		synctest.Wait()
-		r.wantTape("guard ended")
-		r.end(gaveUp)
-		if e := r.entry("a"); e.Phase != state.Draining || e.Error != "" {
-			t.Errorf("the entry is %+v", e)
-		}
-	})
-	t.Run("what ends at the same time is recorded", func(t *testing.T) {
-		t.Parallel()
-		repeat(t, 20, func(r *rig) {
-			gaveUp, finish := errors.New("no such bus"), make(chan struct{})
-			r.node.toGuard(func(_ context.Context, g *guard) {
-				g.close()
-				<-finish
-				g.drain()
-			})
-			r.run()
-			together(r, func() {
-				r.source.fail <- gaveUp
-				synctest.Wait()
-				close(finish)
-			})
-			r.end(gaveUp)
-			r.wantPhase("a", state.Drained)
-		})
 	})
 }
 
@@ -194,13 +159,13 @@ func TestRecord_ADiskThatHangsDelaysNoDrain(t *testing.T) {
 		if beats, _ := r.service.counts(); beats != 60 {
 			r.t.Errorf("%d beats in a minute", beats)
 		}
-		if took := r.endWithin(nil); took > 10*time.Second {
+		if took := r.endWithin(); took > 10*time.Second {
 			r.t.Errorf("Run took %s to end", took)
 		}
 		r.tape.take()
 		r.run() // What is on disk already is not waited for.
 		r.wantTape("guard for a: drain, hard in " + (2*time.Minute - time.Since(r.start)).String())
-		r.endWithin(nil)
+		r.endWithin()
 	})
 }
 
@@ -213,7 +178,7 @@ func TestRecord_WhatIsNotWrittenInTheEndIsLogged(t *testing.T) {
 		} else {
 			r.announce(recommended("a"))
 		}
-		if took := r.endWithin(nil); took != min(hangs, 10*time.Second) {
+		if took := r.endWithin(); took != min(hangs, 10*time.Second) {
 			r.t.Errorf("Run took %s to end", took)
 		}
 		r.wantSaid(systemd.StateTrouble, unwritten)

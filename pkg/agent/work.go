@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"maps"
 	"slices"
 	"time"
 
@@ -12,6 +10,7 @@ import (
 	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
+	"github.com/nth-project/nth/pkg/systemd"
 )
 
 // work is what is being done to the node: a guard, or an uncordon.
@@ -25,20 +24,10 @@ type work struct {
 	began     time.Time
 	done      chan struct{}
 
-	// joined has, for each event of the goal, the generation in which it joined. state is what the guard has reported of the node last, for the
-	// generation reported.
-	joined   map[string]int
+	// state is what the guard has reported of the node last, for the generation reported.
 	reported int
 	state    drain.State
-	// held says what holds back pods, by their names, and targets which load balancers are waited for; empty if none are.
-	held    map[string]string
-	targets string
-}
-
-// workResult is how work ended.
-type workResult struct {
-	uncordon drain.UncordonResult
-	err      error
+	targets  string // which load balancers are waited for; empty if none are
 }
 
 // pursueGoal makes the work in progress fit the goal: it starts, adjusts or stops work. A guard has to end before an uncordon begins, and the
@@ -58,9 +47,6 @@ func (a *Agent) pursueGoal(ctx context.Context, goal policy.Goal) {
 		w.stopping, w.state = true, drain.State{} // Later reports would be about work that ends.
 		w.cancel()
 	}
-	if closing && a.work.task != nil {
-		a.beginSteps(goal)
-	}
 }
 
 // recordTimeout is how long work waits for the record before it begins. It does not wait for a disk that hangs: the Node's
@@ -70,54 +56,49 @@ const recordTimeout = 250 * time.Millisecond
 // startGuard starts a guard that cordons or drains for the goal. Its progress is posted.
 func (a *Agent) startGuard(parent context.Context, goal policy.Goal) {
 	a.generation++
-	joined := map[string]int{}
-	for _, id := range goal.Events {
-		joined[id] = a.generation
-	}
 	guardGoal := a.guardGoal(goal)
 	task := drain.NewTask(guardGoal)
-	a.start(parent, work{goal: goal, task: task, guardGoal: guardGoal, joined: joined}, func(ctx context.Context) workResult {
+	a.start(parent, work{goal: goal, task: task, guardGoal: guardGoal}, func(ctx context.Context) (then func()) {
 		a.cfg.Node.Guard(ctx, task, func(p drain.Progress) { a.post(func() { a.handleProgress(p) }) })
-		return workResult{}
+		return func() {} // It has reported what it did.
 	})
+	for _, e := range a.unfinished() {
+		if e.Changed.Before(a.began) { // An earlier process has begun it, and this one continues.
+			a.emitBegun(e)
+		}
+	}
 }
 
 // startUncordon starts to uncordon the node, which waits until the kubelet of this boot has reported the Node Ready.
 func (a *Agent) startUncordon(parent context.Context, goal policy.Goal) {
-	e := a.entry(goal.Event.ID)
 	var booted drain.Booted
 	if !a.cfg.Remote {
 		booted = func(id string) bool { return id == a.cfg.BootID }
 	}
-	a.steps[e.Event.ID] = time.Now()
-	a.emit(state.Transition{Kind: state.Begun, Action: string(policy.Uncordon), Reason: goal.Reason, Entry: e})
-	a.start(parent, work{goal: goal}, func(ctx context.Context) workResult {
+	a.emit(state.Transition{Kind: state.Begun, Action: string(policy.Uncordon), Reason: goal.Reason, Entry: a.entry(goal.Event.ID)})
+	a.start(parent, work{goal: goal}, func(ctx context.Context) (then func()) {
 		result, err := a.cfg.Node.Uncordon(ctx, booted)
-		return workResult{uncordon: result, err: err}
+		return func() { a.handleUncordon(result, err) }
 	})
 }
 
-// start makes w the work in progress, and runs do for it in a goroutine: once the record is on disk, or recordTimeout is over. The result is
+// start makes w the work in progress, and runs do for it in a goroutine: once the record is on disk, or recordTimeout is over. What do returns is
 // posted.
-func (a *Agent) start(parent context.Context, w work, do func(context.Context) workResult) {
+func (a *Agent) start(parent context.Context, w work, do func(context.Context) (then func())) {
 	ctx, cancel := context.WithCancel(parent)
-	w.cancel, w.began, w.done, w.held = cancel, time.Now(), make(chan struct{}), map[string]string{}
+	w.cancel, w.began, w.done = cancel, time.Now(), make(chan struct{})
 	a.work, a.total, a.left = &w, 0, 0
 	written := a.written
 	a.tasks.Go(func() {
 		defer close(w.done)
 		if written != nil {
-			select {
-			case <-written:
-			case <-time.After(recordTimeout):
-			case <-ctx.Done():
-			}
+			loop.Await(ctx, written, recordTimeout)
 		}
-		result := workResult{err: ctx.Err()}
-		if result.err == nil {
-			result = do(ctx)
+		then := func() {}
+		if ctx.Err() == nil {
+			then = do(ctx)
 		}
-		a.post(func() { a.handleWorkResult(result) })
+		a.post(func() { then(); cancel(); a.work = nil })
 	})
 }
 
@@ -154,55 +135,29 @@ func (a *Agent) upToDate(guards, deadline time.Time) bool {
 	return guards.Sub(a.monotonic(deadline)).Abs() < tick/10
 }
 
-// deadline is the one to show for a goal: the nearer of both, but the hard one if only the soft one has passed.
-func (a *Agent) deadline(goal policy.Goal) time.Time {
-	if now := a.now(); goal.Hard.After(now) && !goal.Soft.After(now) {
-		return goal.Hard
-	}
-	return goal.Deadline()
-}
-
 // adjust gives the standing guard the goal, if that differs from the one that the guard has or a deadline has moved on the monotonic clock.
 func (a *Agent) adjust(goal policy.Goal) {
 	w := a.work
 	same := goal.Action == w.goal.Action && slices.Equal(goal.Events, w.goal.Events) && goal.Close == w.goal.Close && goal.Before.Equal(w.goal.Before) &&
 		a.upToDate(w.guardGoal.Hard, goal.Hard) && a.upToDate(w.guardGoal.Soft, goal.Soft) && a.upToDate(w.guardGoal.TimeEnds, goal.TimeEnds)
-	joined := a.join(goal)
+	joins := w.joins(goal)
 	w.goal = goal
-	if same && !joined {
+	if same && !joins {
 		return
+	}
+	if joins {
+		a.generation++
 	}
 	w.guardGoal = a.guardGoal(goal)
 	w.state = drain.State{Closed: w.state.Closed, Ours: w.state.Ours, Limited: w.state.Limited} // The guard reports the rest again.
 	w.task.Adjust(w.guardGoal)
 }
 
-// join records in w.joined which events the goal has. If events join, it begins a new generation and returns true. All events join again if the
-// guard has left the node open, or pods on it, because operators had uncordoned it, and the goal wants more now.
-func (a *Agent) join(goal policy.Goal) (joined bool) {
-	w := a.work
-	maps.DeleteFunc(w.joined, func(id string, _ int) bool { return !slices.Contains(goal.Events, id) })
+// joins reports whether a new goal needs a new generation: an event has joined, or the guard has left the node open, or pods on it, because operators
+// had uncordoned it, and the goal wants more now.
+func (w *work) joins(goal policy.Goal) bool {
 	more := goal.Close && (!w.goal.Close || w.state.Open || goal.Before.IsZero() && !w.goal.Before.IsZero())
-	for _, id := range goal.Events {
-		if _, known := w.joined[id]; !known || more {
-			w.joined[id], joined = a.generation+1, true
-		}
-	}
-	if joined {
-		a.generation++
-	}
-	return joined
-}
-
-// joinedBy returns the IDs of the events that had joined the goal by a generation.
-func (w *work) joinedBy(generation int) []string {
-	ids := []string{}
-	for id, in := range w.joined {
-		if in <= generation {
-			ids = append(ids, id)
-		}
-	}
-	return ids
+	return more || slices.ContainsFunc(goal.Events, func(id string) bool { return !slices.Contains(w.goal.Events, id) })
 }
 
 // resultNow asks the guard how far it has come; nil if there is no guard, as when an event's time was over before.
@@ -223,51 +178,56 @@ func (a *Agent) stopWork() {
 	a.work.stopping = true
 	a.work.cancel()
 	<-a.work.done
-	_ = a.handleNews() // A source that ended now ended because ctx did.
+	a.handleNews()
 }
 
-// handleWorkResult handles the end of work. A guard has reported what it did, so only the result of an uncordon is recorded.
-func (a *Agent) handleWorkResult(result workResult) {
+// handleUncordon handles the end of an uncordon.
+func (a *Agent) handleUncordon(result drain.UncordonResult, err error) {
 	w := a.work
-	w.cancel()
-	a.work = nil
-	if w.task != nil || result.err != nil && w.stopping { // An uncordon that was stopped has not failed.
+	if err != nil && w.stopping { // It was stopped, and has not failed.
 		return
 	}
 	end := state.Transition{
-		Kind: state.NodeUncordoned, Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: a.entry(w.goal.Event.ID),
-		Detail: result.uncordon.LeftTo(), Outcome: string(result.uncordon), Err: result.err, Took: time.Since(w.began),
+		Action: string(policy.Uncordon), Reason: w.goal.Reason, Entry: a.entry(w.goal.Event.ID),
+		Detail: result.LeftTo(), Outcome: string(result), Err: err, Took: time.Since(w.began),
 	}
-	a.log(end)
-	delete(a.steps, w.goal.Event.ID)
-	if result.err != nil {
+	a.logUncordon(end)
+	if err != nil {
 		a.recordUncordonFailed(end)
 	} else {
-		a.recordUncordoned(end, result.uncordon == drain.UncordonOpened)
+		a.recordUncordoned(end, result == drain.UncordonOpened)
 	}
 }
 
-// recordUncordoned records for all events that nothing of ours is on the node any more, and reports how the uncordon ended for each of them. end is
-// its end for the most urgent event. overruled: an operator had lifted the cordon.
+// logUncordon logs how an uncordon has ended.
+func (a *Agent) logUncordon(end state.Transition) {
+	switch {
+	case end.Err != nil:
+		a.logger(systemd.DrainIncomplete, end.Entry).WithError(end.Err).Error("the node could not be uncordoned; retrying")
+	case end.Detail != "":
+		a.logger(systemd.CordonLeft, end.Entry).Infof("%s: the cordon is left to %s, who still needs it", end.Reason, end.Detail)
+	case end.Outcome == string(drain.UncordonLifted):
+		a.logger(systemd.Uncordoned, end.Entry).Info(a.would("uncordoned the node: " + end.Reason))
+	case end.Outcome == string(drain.UncordonNodeGone):
+		a.logger(systemd.Uncordoned, end.Entry).Info("the Node no longer exists; nothing to uncordon")
+	default:
+		a.logger(systemd.Uncordoned, end.Entry).Info("no cordon of nth's is on the node; nothing to uncordon")
+	}
+}
+
+// recordUncordoned records for all events that nothing of ours is on the node any more, and reports the end of the uncordon for each event that
+// waited for it. overruled: an operator had lifted the cordon.
 func (a *Agent) recordUncordoned(end state.Transition, overruled bool) {
 	sit := a.situation()
 	changed := a.cfg.Policy.Undone(sit, overruled)
 	a.put(changed...)
 	for _, e := range changed {
 		before, met := policy.Find(sit.Past, e.Event.ID)
-		if e.Event.ID == end.Entry.Event.ID && before.Phase == state.Undoing {
+		if before.Phase == state.Undoing {
 			end.Kind, end.Entry = state.Done, e
 			a.emit(end)
-			continue
-		}
-		// The cordon was this event's, too, or the event came back meanwhile.
-		a.emitChange(before, met, e)
-		if before.Phase == state.Undoing && e.Phase == state.Seen {
-			putOff := state.Transition{Kind: state.PutOff, Action: end.Action, Reason: end.Reason, Entry: e, Took: end.Took}
-			if end.Detail != "" { // The node stays closed.
-				putOff.Action = ""
-			}
-			a.emit(putOff)
+		} else { // The cordon was this event's, too.
+			a.emitChange(before, met, e)
 		}
 	}
 }
@@ -301,40 +261,6 @@ func (a *Agent) unfinished() []state.Entry {
 		}
 	}
 	return all
-}
-
-// recordCordonFailed records that the node could not be cordoned. Before a hard deadline that is only logged, as pods are evicted
-// nevertheless.
-func (a *Agent) recordCordonFailed(t state.Transition) {
-	if !a.work.goal.Hard.IsZero() {
-		a.log(t)
-		return
-	}
-	for _, e := range a.unfinished() {
-		e.Failures, e.Error = e.Failures+1, t.Detail
-		a.put(e)
-		a.emitStep(actions[e.Phase], e, state.Transition{Kind: state.Failed, Err: errors.New(e.Error)})
-	}
-}
-
-// clearCordonFailed clears the error of recordCordonFailed.
-func (a *Agent) clearCordonFailed() {
-	for _, e := range a.unfinished() {
-		if e.Error != "" {
-			e.Error, e.Failures = "", 0
-			a.put(e)
-		}
-	}
-}
-
-// recordReopened records that somebody has uncordoned the node, for all events that it was closed for. For events that come later, the node is
-// cordoned again. It returns false if the record has that already.
-func (a *Agent) recordReopened(p drain.Progress) (changes bool) {
-	changed := policy.Release(a.situation(), p.Claim.Names, p.Claim.Since)
-	if len(changed) > 0 {
-		a.put(changed...)
-	}
-	return len(changed) > 0
 }
 
 // adoptPause is the pause before a failed attempt to read the claim is repeated.
@@ -374,5 +300,5 @@ func (a *Agent) adoptClaim(claim drain.Claim) {
 	}
 	e.CordonedAt, e.CordonStamp, e.ActedFor, e.OnNode = since, claim.Stamp, since, true
 	a.put(e)
-	a.log(state.Transition{Kind: state.CordonAdopted, Entry: e})
+	a.logger(systemd.Cordoned, e).Warnf("nth had cordoned the node, which its record does not say; nth uncordons it when %s is over", e.Event.Kind)
 }

@@ -57,7 +57,7 @@ func (k *Keeper) Settled(ev event.Event, outcome event.Outcome) {
 }
 
 // Run keeps hooks until ctx ends, in shifts: one for each outcome. It implements agent.Source, and reports no events.
-func (k *Keeper) Run(ctx context.Context, _ event.Sink) error {
+func (k *Keeper) Run(ctx context.Context, _ event.Sink) {
 	var at shift
 	for ctx.Err() == nil {
 		ctx, end := context.WithCancel(ctx)
@@ -74,7 +74,6 @@ func (k *Keeper) Run(ctx context.Context, _ event.Sink) error {
 		<-ctx.Done() // The hooks may be over sooner, and another outcome come.
 		end()
 	}
-	return nil
 }
 
 // shift is the work for one outcome of a termination.

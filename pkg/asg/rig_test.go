@@ -110,13 +110,11 @@ func (r *rig) run() {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
 	r.keeper = asg.New(r.opts, r.settings)
-	ended := make(chan error, 1)
-	go func() { ended <- r.keeper.Run(ctx, nil) }()
+	var running sync.WaitGroup
+	running.Go(func() { r.keeper.Run(ctx, nil) })
 	r.stop = func() {
 		cancel()
-		if err := <-ended; err != nil {
-			r.t.Errorf("Run returned %v, want nil", err)
-		}
+		running.Wait()
 	}
 }
 

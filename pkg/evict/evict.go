@@ -544,7 +544,7 @@ func (p *Pods) release(t *target, to stage) {
 	p.abandon(t)
 	p.counts.Total--
 	p.pods[t.pod.UID] = &target{pod: t.pod, stage: to}
-	p.drain.Report(state.PodSpared, t.pod, "")
+	p.drain.Report(state.GoalChanged, nil, "") // The counts have changed.
 }
 
 // A cordon does not keep off pods that tolerate it, or that name the node themselves: their controller replaces each one that is

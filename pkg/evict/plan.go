@@ -378,22 +378,18 @@ func (p *Pods) shareOfPause() (pause time.Duration) {
 	return pause
 }
 
-// noteHeld records what holds a pod, and reports that: with what if it is new for this pod, and with state.PodHeldAgain if it held the pod
-// before, but not last. by is a budget's name or an error.
+// noteHeld records what holds a pod, and reports that if it is new for this pod. by is a budget's name or an error.
 func (p *Pods) noteHeld(t *target, what state.TransitionKind, by string) {
 	same := kube.EqualIgnoringDigits
 	if what == state.PodHeld { // The names of two budgets may differ in a digit.
 		same = func(a, b string) bool { return a == b }
 	}
-	before := t.held
-	switch t.held = by; {
-	case t.reported.Add(by, same):
+	t.held = by
+	if what == state.PodHeld {
+		t.held = "PDB " + by
+	}
+	if t.reported.Add(by, same) {
 		p.drain.Report(what, t.pod, by)
-	case by == before: // Nothing has changed.
-	case what == state.PodHeld:
-		p.drain.Report(state.PodHeldAgain, t.pod, "PDB "+by)
-	default:
-		p.drain.Report(state.PodHeldAgain, t.pod, by)
 	}
 }
 

@@ -137,13 +137,12 @@ func (s *session) announce() {
 }
 
 // Run implements agent.Source.
-func (s *session) Run(ctx context.Context, sink event.Sink) error {
+func (s *session) Run(ctx context.Context, sink event.Sink) {
 	s.term.mu.Lock()
 	s.sink = sink
 	s.announce()
 	s.term.mu.Unlock()
 	<-ctx.Done()
-	return nil
 }
 
 // KeepWarm implements agent.Identity. The credential is the whole process's, and is kept valid elsewhere.
@@ -178,11 +177,11 @@ func (s *session) runAgent(ctx context.Context) {
 	if t.opts.Listeners != nil {
 		listeners = t.opts.Listeners(s.node.name, string(s.node.uid), s.record.Entries)
 	}
-	_ = agent.New(agent.Config{
+	agent.New(agent.Config{
 		Sources: []agent.Source{s}, Identity: s, Node: t.drainNode(s.node, s.urgent.Load), NodeName: s.node.name, Record: s.record, Policy: s.rules,
 		BootID: s.node.bootID, Remote: true, Log: t.opts.Log, DryRun: t.opts.DryRun, Settled: s.onOutcome,
 		Rested: s.onRested, Listeners: listeners,
-	}).Run(ctx) // Its source never fails.
+	}).Run(ctx)
 	keeping.Wait()
 	keep(t.ctx)
 }

@@ -29,14 +29,12 @@ func run(t *testing.T, source *imds.Source, f func(t *testing.T, sink *sink)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	found := &sink{}
-	ended := make(chan error)
-	go func() { ended <- source.Run(ctx, found) }()
+	var running sync.WaitGroup
+	running.Go(func() { source.Run(ctx, found) })
 	defer func() {
 		stopped := time.Now()
 		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("Run returned %v, want nil", err)
-		}
+		running.Wait()
 		if took := time.Since(stopped); took > 0 {
 			t.Errorf("Run took %s to end", took)
 		}

@@ -113,15 +113,15 @@ const EndpointModeVariable = "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE"
 // dialTimeout is short because the service is on the same host: without a connection after that time, a packet was lost.
 const dialTimeout = 500 * time.Millisecond
 
-// Run looks for events and delivers snapshots to the sink until ctx ends. Then it waits for its last request and returns nil. Run never gives
+// Run looks for events and delivers snapshots to the sink until ctx ends. Then it waits for its last request. Run never gives
 // up: it reports a missing or broken service to the sink, and tries again. On an instance that Options.LifeCycles excludes, it polls nothing,
 // and only waits for ctx. Call it once at a time.
-func (s *Source) Run(ctx context.Context, sink event.Sink) error {
+func (s *Source) Run(ctx context.Context, sink event.Sink) {
 	scope := s.Scope("")
 	if len(s.opts.LifeCycles) > 0 {
 		lifeCycle, known := s.awaitLifeCycle(ctx)
 		if !known { // ctx has ended.
-			return nil
+			return
 		}
 		scope = s.Scope(lifeCycle)
 	}
@@ -139,7 +139,6 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	}
 	<-ctx.Done()
 	pollers.Wait()
-	return nil
 }
 
 // awaitLifeCycle requests the life cycle until the service gives it. known is false if ctx ends first. A document that is absent (some

@@ -460,13 +460,11 @@ func holdingRig(t *testing.T) *rig {
 func (r *rig) run(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- r.source.Run(ctx, r) }()
+	done := make(chan struct{})
+	go func() { defer close(done); r.source.Run(ctx, r) }()
 	r.stop = func() {
 		cancel()
-		if err := next(t, done); err != nil {
-			t.Errorf("the source ended with %v", err)
-		}
+		next(t, done)
 		r.stop = func() {}
 	}
 	t.Cleanup(func() { r.stop() })

@@ -100,10 +100,10 @@ const (
 // speak of three minutes), and half a minute is left for the system to stop everything else.
 const PowerOffGrant = 150 * time.Second
 
-// Run holds the locks and watches until ctx ends, and then returns nil. It releases the locks before it returns.
+// Run holds the locks and watches until ctx ends. It releases the locks before it returns.
 //
 // Run tells the sink that nothing is announced only when logind has said so: nth may have been restarted during a shutdown.
-func (s *Source) Run(ctx context.Context, sink event.Sink) error {
+func (s *Source) Run(ctx context.Context, sink event.Sink) {
 	s.mu.Lock()
 	s.sink = sink
 	for _, h := range s.holds {
@@ -118,7 +118,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 	for {
 		answered, err := s.session(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return
 		}
 		if answered {
 			pause = firstBackoff
@@ -126,7 +126,7 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) error {
 		}
 		s.reportFailure(err)
 		if !loop.Await(ctx, nil, pause) {
-			return nil
+			return
 		}
 		pause = min(2*pause, longestBackoff)
 	}

@@ -90,7 +90,6 @@ func everything() *metrics.Metrics {
 			m.OnTransition(spot(kind, func(t *state.Transition) { t.Action = action }))
 		}
 	}
-	m.OnTransition(spot(state.SourceLost, func(t *state.Transition) { t.Action = "" }))
 	m.Show(state.Status{
 		Events:    []state.EventStatus{{Kind: event.SpotInterruption, Deadline: time.Unix(1, 0)}},
 		Documents: []state.DocumentStatus{{Kind: event.SpotInterruption, LastGood: time.Unix(1, 0)}},

@@ -87,7 +87,7 @@ func (b *builder) build(t state.Transition) notice {
 		b.podGone(&n)
 	case state.Done, state.Failed, state.RanOut, state.LeftAlone:
 		b.end(&n)
-	case state.Missed, state.Begun, state.PodHeld, state.PodGone, state.CalledBack, state.SourceLost, state.SourceBack: // These are not reported.
+	case state.Missed, state.Begun, state.PodHeld, state.PodGone, state.CalledBack: // These are not reported.
 	}
 	return n
 }

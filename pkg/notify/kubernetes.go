@@ -121,7 +121,7 @@ func (n *KubernetesNode) OnTransition(t state.Transition) {
 	if opts.Events && built.reason != "" && !redundant && !ignored {
 		n.kubernetes.events.add(n.eventMessage(built), beforeCordon(t))
 	}
-	if t.Pod == "" && t.Kind != state.SourceLost && t.Kind != state.SourceBack { // Pods and sources do not change the condition.
+	if t.Pod == "" { // Pods do not change the condition.
 		n.touch(beforeCordon(t))
 	}
 }

@@ -1,9 +1,9 @@
 package record
 
 import (
-	"context"
 	"fmt"
 	"os"
+	"sync"
 
 	"github.com/nth-project/nth/pkg/state"
 )
@@ -32,54 +32,48 @@ func (s status) valid() error {
 
 func statusFile(dir string) file { return file{dir: dir, name: "status.json", public: true} }
 
+// WriteStatus writes a status into the runtime directory dir. After an error there is none: a reader would take the old one for the present one.
+func WriteStatus(dir string, s state.Status) error {
+	f := statusFile(dir)
+	if err := f.write(s); err != nil {
+		_ = os.Remove(f.path()) // This works even on a full disk.
+		return fmt.Errorf("writing the status: %w", err)
+	}
+	return nil
+}
+
 // StatusFile shows the daemon's status in the file status.json in the runtime directory, which anybody may read. Unlike the
 // record it need not survive a power cut.
 type StatusFile struct {
-	file file
-	// newest holds the status that has not been written yet, if there is one.
-	newest  chan state.Status
+	dir     string
 	trouble func(error) // see NewStatusFile
+	// writing is held during a write, and guards failed: the last write has failed.
+	writing sync.Mutex
+	failed  bool
 }
 
-// NewStatusFile returns a status file in the runtime directory dir. Run calls trouble with the first of several errors in a row.
+// NewStatusFile returns a status file in the runtime directory dir. It calls trouble with the first of several errors in a row.
 func NewStatusFile(dir string, trouble func(error)) *StatusFile {
-	return &StatusFile{file: statusFile(dir), newest: make(chan state.Status, 1), trouble: trouble}
+	return &StatusFile{dir: dir, trouble: trouble}
 }
 
-// Show hands a status over to Run, which writes only the newest. It does not block. All calls come from one goroutine, and nothing
-// that the status refers to may change afterwards.
+// Show writes a status in the background. It skips one that comes while another is being written, as the next comes soon. But it waits until the
+// status of a process that has stopped is written. Nothing that the status refers to may change afterwards.
 func (b *StatusFile) Show(s state.Status) {
-	select {
-	case <-b.newest: // Run has not taken the one before, which is old now.
-	default:
+	if !s.Stopped.IsZero() {
+		b.writing.Lock()
+		b.write(s)
+	} else if b.writing.TryLock() {
+		go b.write(s)
 	}
-	b.newest <- s // It does not block: the channel has room for one, and only Show sends.
 }
 
-// Run writes what is shown until ctx ends, and then the last status if it is not written yet.
-func (b *StatusFile) Run(ctx context.Context) {
-	failed := false // the last write has failed
-	write := func(s state.Status) {
-		err := b.file.write(s)
-		if err != nil {
-			// A reader would take the old status for the present one. Removing a file works even on a full disk.
-			_ = os.Remove(b.file.path())
-			if !failed {
-				b.trouble(fmt.Errorf("writing the status: %w", err))
-			}
-		}
-		failed = err != nil
+// write writes a status, and releases b.writing.
+func (b *StatusFile) write(s state.Status) {
+	defer b.writing.Unlock()
+	err := WriteStatus(b.dir, s)
+	if err != nil && !b.failed {
+		b.trouble(err)
 	}
-	for ctx.Err() == nil {
-		select {
-		case s := <-b.newest:
-			write(s)
-		case <-ctx.Done():
-		}
-	}
-	select {
-	case s := <-b.newest:
-		write(s)
-	default:
-	}
+	b.failed = err != nil
 }

@@ -1,7 +1,7 @@
 package record_test
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -43,11 +43,9 @@ func show(t *testing.T, dir string, statuses ...state.Status) (troubles []error)
 	t.Helper()
 	board := record.NewStatusFile(dir, func(err error) { troubles = append(troubles, err) })
 	for _, s := range statuses {
+		s.Stopped = cmp.Or(s.Stopped, time.Now()) // Show waits until it is written.
 		board.Show(s)
 	}
-	ended, stop := context.WithCancel(t.Context())
-	stop()
-	board.Run(ended)
 	return troubles
 }
 
@@ -90,7 +88,7 @@ func TestStatus_TheNamesInTheFileStay(t *testing.T) {
 func TestStatus_AFailedWriteIsReported(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "file")
 	write(t, dir, "")
-	troubles := show(t, filepath.Join(dir, "nth"), full())
+	troubles := show(t, filepath.Join(dir, "nth"), full(), full())
 	if len(troubles) != 1 || !strings.HasPrefix(troubles[0].Error(), "writing the status: ") {
 		t.Errorf("reported: %v", troubles)
 	}

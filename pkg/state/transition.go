@@ -5,7 +5,7 @@ import "time"
 // TransitionKind says what happened. Operators see the text of the first group in metrics and webhook templates: it never changes.
 type TransitionKind string
 
-// Transitions of an event, of a step (a cordon, a drain or an uncordon) for it, and of a source. All listeners get them.
+// Transitions of an event, and of a step (a cordon, a drain or an uncordon) for it. All listeners get them.
 const (
 	// Announced: an event was seen for the first time, or again after it had been closed. Changed: its document describes it
 	// differently now. Missed: its document no longer has it, which may be temporary.
@@ -31,15 +31,11 @@ const (
 	CalledBack TransitionKind = "preempted"
 	// LeftAlone: operators want the node's pods left alone, so that it is not drained. When they no longer do, the drain begins again.
 	LeftAlone TransitionKind = "left-alone"
-	// PutOff: the node was acted upon for the event, which begins again later, since its time was moved or the rules ask for less.
-	// Action is "uncordon" if the node takes pods again, and empty if something else keeps it closed. An event that gets Done
-	// for the uncordon does not get PutOff as well.
+	// PutOff: the node was acted upon for the event, which begins again later, since its time was moved or the rules ask for less. Another event
+	// keeps the node closed.
 	PutOff TransitionKind = "put-off"
 	// ClosedWith: the event no longer stands and nothing is left to undo; the entry has its Ending.
 	ClosedWith TransitionKind = "closed"
-	// SourceLost: a look for a kind of event failed with Err; there is one for each such look. SourceBack: looks succeed again.
-	SourceLost TransitionKind = "source-lost"
-	SourceBack TransitionKind = "source-back"
 )
 
 // Transitions of the node and its pods, whatever events the work is for. They go to the journal only.
@@ -58,8 +54,6 @@ const (
 	NodeMissing TransitionKind = "node-missing"
 	// NodeUnclosable: the cordon was refused, for the reason in Detail; it will be tried again.
 	NodeUnclosable TransitionKind = "node-unclosable"
-	// NodeUncordoned: an uncordon ended, with the Outcome, or failed with Err.
-	NodeUncordoned TransitionKind = "node-uncordoned"
 	// EvictionsDelayed: evictions wait for the time in Detail.
 	EvictionsDelayed TransitionKind = "evictions-delayed"
 	// ScriptsFailed: evictions begin although scripts failed, as Detail says.
@@ -74,10 +68,6 @@ const (
 	// PodRefused: an attempt failed for the reason in Detail, which is no disruption budget; it will be repeated. If it concerns
 	// one pod, the agent makes it a PodHeld with the Outcome Refused.
 	PodRefused TransitionKind = "pod-refused"
-	// PodSpared: the pod was held, and need not go any more.
-	PodSpared TransitionKind = "pod-spared"
-	// PodHeldAgain: the pod is held by the reason that was reported before, in the words of the status.
-	PodHeldAgain TransitionKind = "pod-held-again"
 	// PodOverdue: the pod is still there after its grace period; the eviction of critical pods no longer waits for it.
 	PodOverdue TransitionKind = "pod-overdue"
 	// PodsReturning: the controller in Detail keeps recreating pods on the cordoned node, which are evicted with growing pauses.
@@ -90,31 +80,12 @@ const (
 	NodeEmpty TransitionKind = "node-empty"
 	// GoalChanged: the guard pursues another goal.
 	GoalChanged TransitionKind = "goal-changed"
-	// LeftAloneNoMore: operators no longer want the node's pods left alone.
-	LeftAloneNoMore TransitionKind = "left-alone-no-more"
-	// CordonAdopted: nth's cordon was found on the Node, and the record did not know of it.
-	CordonAdopted TransitionKind = "cordon-adopted"
-)
-
-// Transitions of nth itself. They go to the journal only.
-const (
-	// Started: nth watches. Stopped: it has stopped as it was asked to.
-	Started TransitionKind = "started"
-	Stopped TransitionKind = "stopped"
-	// SourceStalled: a source has stalled, for the reason in Err.
-	SourceStalled TransitionKind = "source-stalled"
-	// RecordUnwritten: the record could not be written, for the reason in Err.
-	RecordUnwritten TransitionKind = "record-unwritten"
-	// IdentityFound: the credential works. IdentityWaiting: it does not, for the reason in Err.
-	IdentityFound   TransitionKind = "identity-found"
-	IdentityWaiting TransitionKind = "identity-waiting"
 )
 
 // The outcomes of a Transition. Those of an uncordon are in pkg/drain.
 const (
-	// NodeGone: the Node no longer exists. NeverClosed: the drain has ended, and the node was never cordoned.
-	NodeGone    = "node-gone"
-	NeverClosed = "never-closed"
+	// NodeGone: the Node no longer exists.
+	NodeGone = "node-gone"
 	// Refused: the pod is held by a refusal, not by a disruption budget.
 	Refused = "refused"
 )
@@ -126,7 +97,7 @@ type Transition struct {
 	At time.Time
 	// Node is the node's name; empty as long as there is no identity.
 	Node string
-	// Entry is the event's entry as it is now. For SourceLost and SourceBack only Entry.Event.Kind is set.
+	// Entry is the event's entry as it is now.
 	Entry Entry
 	// Plan says in words what is going to be done about the event.
 	Plan string
@@ -137,7 +108,7 @@ type Transition struct {
 	Reason   string
 	Deadline time.Time
 	Hard     bool
-	// Took is the time since the step began or, for SourceBack, how long looks had failed.
+	// Took is the time since the step began.
 	Took time.Duration
 	// Pod is "namespace/name", and PodUID is that pod's.
 	Pod    string
@@ -149,8 +120,6 @@ type Transition struct {
 	Detail string
 	// Outcome says how it ended, if Kind leaves that open.
 	Outcome string
-	// Until is for Begun: the nearest deadline of all events that the node is worked on for; zero if there is none.
-	Until time.Time
 	// Err is why something failed.
 	Err error
 }

@@ -194,8 +194,11 @@ var happenings = map[string]func(*world, happening){
 // seconds cuts a time to whole seconds, as EC2 and the Kubernetes API write it.
 func seconds(t time.Time) time.Time { return t.Truncate(time.Second) }
 
-// rule changes the rule of a kind of events, also for nth while it runs.
+// rule changes the rule of a kind of events, and has nth begin again with it if that runs, as at a reload.
 func (w *world) rule(name string, change func(*policy.Rule)) {
+	if w.stop() {
+		defer w.begin()
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	kind := event.Kind(name)
@@ -215,9 +218,6 @@ func (w *world) rule(name string, change func(*policy.Rule)) {
 		}
 	}
 	w.disturbLocked(0)
-	if w.nth != nil {
-		w.nth.agent.SetPolicy(maps.Clone(w.rules))
-	}
 }
 
 // option changes how a drain works, from the next start on. name is the option, and span its value.

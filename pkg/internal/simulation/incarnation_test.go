@@ -111,8 +111,9 @@ func (w *world) begin() {
 	go func() {
 		defer w.running.Done()
 		defer close(i.ended)
-		if err := i.agent.Run(ctx); err != nil {
-			w.violated(runs, "it ended with %v", err)
+		i.agent.Run(ctx)
+		if ctx.Err() == nil {
+			w.violated(runs, "it ended by itself")
 		}
 		w.ended(i)
 	}()
@@ -219,13 +220,13 @@ func (w *world) dead(i *incarnation) bool {
 // mostToStop is how long nth may take to stop. It waits up to ten seconds for its record.
 const mostToStop = 12 * time.Second
 
-// stop asks nth to stop, and waits until it has.
-func (w *world) stop() {
+// stop asks nth to stop, and waits until it has. It returns false if nth does not run.
+func (w *world) stop() bool {
 	w.mu.Lock()
 	i := w.nth
 	if i == nil {
 		w.mu.Unlock()
-		return
+		return false
 	}
 	w.noteLocked("nth %d is asked to stop", i.number)
 	i.stopping = true
@@ -239,6 +240,7 @@ func (w *world) stop() {
 		w.killLocked(i, "as it does not stop")
 		w.mu.Unlock()
 	}
+	return true
 }
 
 // journal is a logrus.Hook that adds nth's log to the story.

@@ -350,12 +350,12 @@ func (s source) cadence() time.Duration {
 }
 
 // Run implements agent.Source. It looks within cadence after each change, and at least once a minute. More looks would find nothing else.
-func (s source) Run(ctx context.Context, sink event.Sink) error {
+func (s source) Run(ctx context.Context, sink event.Sink) {
 	w := s.world
 	for {
 		pause := time.Duration(w.dice(int(s.cadence()/time.Millisecond)+1)) * time.Millisecond
 		if !w.pause(ctx, pause) {
-			return nil
+			return
 		}
 		w.mu.Lock()
 		d := w.documents[s.kind]
@@ -381,7 +381,7 @@ func (s source) Run(ctx context.Context, sink event.Sink) error {
 		select {
 		case <-ctx.Done():
 			t.Stop()
-			return nil
+			return
 		case <-changed:
 			t.Stop()
 		case <-t.C:
