@@ -10,7 +10,7 @@ import (
 )
 
 // tasters are programs of Debian's that judge what the packages hold.
-var tasters = []string{"lintian", "rpmlint"}
+var tasters = []string{"lintian", "rpmlint", "selinux-policy-dev"}
 
 // Overrides are in packaging/deb and packaging/queue (lintian-overrides) and in packaging/rpm/rpmlint.toml, each with its reason.
 func TestLinters_FindNothingToSay(t *testing.T) {
@@ -21,6 +21,10 @@ func TestLinters_FindNothingToSay(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Put(t, filepath.Join(top, "packaging", "rpm", "rpmlint.toml"), "/root/rpmlint.toml")
+	for _, file := range []string{"nth.te", "nth.fc"} {
+		m.Put(t, filepath.Join(top, "packaging", "selinux", file), "/root/"+file)
+	}
+	m.Run(t, "make", "-C", "/root", "-f", "/usr/share/selinux/devel/Makefile", "nth.pp") // By checkmodule, with the reference policy.
 	for _, name := range []string{"nth", "nth-queue"} {
 		deb, rpm := host.PackageOf(t, name, host.Older, "deb"), host.PackageOf(t, name, host.Older, "rpm")
 		m.Put(t, deb, "/root/"+name+".deb")
