@@ -215,8 +215,6 @@ type State struct {
 	UID types.UID
 	// CordonStamp is when it was cordoned, by the API server's clock; zero if the Node does not say.
 	CordonStamp time.Time
-	// Ready: the kubelet of the claim's boot has reported it Ready.
-	Ready bool
 	// Drained: no pod is left that has to go.
 	Drained bool
 	// Looked: the Node has been read since the generation began. Limited: operators want its pods left alone, by the last
@@ -249,39 +247,40 @@ type DryRun struct{ *Node }
 func NewDryRun(n *Node) *DryRun { return &DryRun{n} }
 
 // Guard is Node.Guard, but changes nothing. It passes what a real guard would do to report, as if each step succeeded at once. It looks once for
-// each goal, and again after a look that failed.
+// each goal, and again after a look that failed. All steps are reported for the first goal, and again when Goal.Close changes or Goal.Evict becomes true.
 func (d *DryRun) Guard(ctx context.Context, task *Task, report func(Progress)) {
-	var before view // as of the last look
-	var pause time.Duration
-	reported, evicted, trouble := false, false, ""
+	var last *Goal // the last one that was reported
+	var trouble kube.Trouble
+	pause := forever
 	for more := true; more; more = loop.Await(ctx, task.changed, pause) {
 		goal := task.Goal()
-		reported = reported && (evicted || !goal.Evict) // The first goal with evictions is reported in full again.
+		tell := func(p Progress, s State) {
+			p.Generation, p.State = goal.Generation, s
+			report(p)
+		}
 		var would dryLook
 		err := kube.Retry(ctx, func(ctx context.Context) (err error) {
-			would, err = d.look(ctx, goal, &before)
+			would, err = d.look(ctx, goal)
 			return err
 		})
 		if err != nil {
 			pause = lookEvery
-			if ctx.Err() == nil && !kube.EqualIgnoringDigits(err.Error(), trouble) {
-				trouble = err.Error()
-				report(Progress{Kind: state.NodeUnclosable, Generation: goal.Generation, State: State{Trouble: trouble}, Detail: trouble})
+			if why := trouble.Note(err); why != "" && ctx.Err() == nil {
+				tell(Progress{Kind: state.NodeUnclosable, Detail: why}, State{Trouble: why})
 			}
 			continue
 		}
 		task.SetResult(func() Result { return would.result })
-		if reported { // The agent needs the state under the new goal.
-			report(Progress{Kind: state.GoalChanged, Generation: goal.Generation, State: would.state})
+		all := last == nil || goal.Close != last.Close || goal.Evict && !last.Evict
+		if !all {
+			tell(Progress{Kind: state.GoalChanged}, would.state) // The agent needs the state under the new goal.
 		}
 		for _, p := range would.steps {
-			if p.Kind == state.NodeEmpty || !reported { // The agent needs NodeEmpty for each goal.
-				p.Generation, p.State = goal.Generation, would.state
-				report(p)
+			if all || p.Kind == state.NodeEmpty { // The agent needs that for each goal.
+				tell(p, would.state)
 			}
 		}
-		// After an uncordon the agent adjusts the goal, and all steps are reported for that one.
-		reported, evicted, pause = !would.uncordoned, evicted || goal.Evict, forever
+		last, pause = &goal, forever
 	}
 }
 
@@ -290,13 +289,10 @@ type dryLook struct {
 	result Result
 	state  State
 	steps  []Progress
-	// uncordoned: somebody has uncordoned the node although the goal closes it. The agent then changes the goal.
-	uncordoned bool
 }
 
-// look reads the Node and its pods, and returns what a real guard would do. before is the view of the last look, and becomes that of this one.
-// Result.Left stays empty, as if all pods had gone.
-func (d *DryRun) look(ctx context.Context, goal Goal, before *view) (dryLook, error) {
+// look reads the Node and its pods, and returns what a real guard would do. Result.Left stays empty, as if all pods had gone.
+func (d *DryRun) look(ctx context.Context, goal Goal) (dryLook, error) {
 	node, err := d.get(ctx, kube.InTurn)
 	if kube.NotFound(err) && goal.NodeSeen {
 		return dryLook{
@@ -308,26 +304,24 @@ func (d *DryRun) look(ctx context.Context, goal Goal, before *view) (dryLook, er
 	if err != nil {
 		return dryLook{}, fmt.Errorf("reading node %q: %w", d.name, err)
 	}
-	reopened := d.reopened(node, *before)
-	cordon, limited := d.cordonOf(node, goal, memory{view: *before}, reopened), mayNotEvict(node)
-	*before = d.viewOf(node, cordon, goal)
-	ours := cordon == CordonNone || cordon == CordonOurs
+	v := d.viewOf(node, d.cordonOf(node, goal, memory{}, d.reopened(node, view{})))
+	ours, lifted := v.cordon == CordonNone || v.cordon == CordonOurs, v.cordon == CordonLifted
+	evicts := goal.Evict && !v.limited && !(lifted && goal.Close) // In the last case the agent adjusts the goal first.
 	would := dryLook{
-		result: Result{Cordon: cordon, Limited: limited},
+		result: Result{Cordon: v.cordon, Limited: v.limited},
 		state: State{
-			Closed: ours || cordon == CordonForeign, Open: cordon == CordonLifted, Ours: ours, Left: cordon == CordonLeft, UID: node.UID,
-			Drained: goal.Evict && !limited && (cordon != CordonLifted || !goal.Close), Looked: true, Limited: limited,
+			Closed: ours || v.cordon == CordonForeign, Open: lifted, Ours: ours, Left: v.cordon == CordonLeft, UID: v.uid,
+			Drained: evicts, Looked: true, Limited: v.limited,
 		},
-		steps:      []Progress{cordon.progress()},
-		uncordoned: cordon == CordonLifted && goal.Close,
+		steps: []Progress{v.cordon.progress()},
 	}
-	would.steps[0].Claim, _ = readClaim(node) // no claim: a claim without events
-	if would.uncordoned || !goal.Evict || limited {
+	would.steps[0].Claim, _ = parseClaim(v.claim) // no claim: a claim without events
+	if !evicts {
 		return would, nil
 	}
 	terms := evict.Terms{Evict: true, Hard: goal.Hard, Soft: goal.Soft, Since: goal.Before}
-	if cordon == CordonLifted { // Pods that came after the cordon stay.
-		terms.Since = cmp.Or(before.cordonStamp, goal.Before)
+	if lifted { // Pods that came after the cordon stay.
+		terms.Since = cmp.Or(v.cordonStamp, goal.Before)
 	}
 	going, staying, err := d.Going(ctx, terms)
 	if err != nil {
@@ -344,20 +338,7 @@ func (d *DryRun) look(ctx context.Context, goal Goal, before *view) (dryLook, er
 }
 
 // Uncordon returns what Node.Uncordon would do now. It does not wait for a reboot.
-func (d *DryRun) Uncordon(ctx context.Context, _ Booted) (result UncordonResult, err error) {
-	err = kube.Retry(ctx, func(ctx context.Context) error {
-		node, err := d.get(ctx, kube.InTurn)
-		if kube.NotFound(err) {
-			result = UncordonNodeGone
-			return nil
-		}
-		if err == nil {
-			result = d.uncordonOf(node)
-		}
-		return err
-	})
-	if err != nil {
-		return "", fmt.Errorf("reading node %q: %w", d.name, err)
-	}
-	return result, nil
+func (d *DryRun) Uncordon(ctx context.Context, _ Booted) (UncordonResult, error) {
+	const write = false
+	return d.uncordon(ctx, nil, write)
 }

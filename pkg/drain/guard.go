@@ -47,8 +47,8 @@ type guard struct {
 	looks, looked int
 	// trouble is why the Node cannot be read or cordoned.
 	trouble kube.Trouble
-	// tidyRefusals are the refusals of a patch of our other keys that were reported.
-	tidyRefusals kube.Reasons
+	// labelRefusals are the refusals of ExcludeLabel that were reported.
+	labelRefusals kube.Reasons
 	// cordonDecided is when it became known whether the node is closed; zero while it is not known. Evictions begin at evictFrom; zero
 	// while that is not known.
 	cordonDecided, evictFrom time.Time
@@ -123,7 +123,7 @@ func (g *guard) drained() bool { return g.drainedIn == g.epoch }
 func (g *guard) Met(pod *corev1.Pod, fresh bool) {
 	arrived := fresh && (g.drained() || g.view.closed())
 	g.epoch++
-	g.volumesSince = time.Time{}
+	g.renewVolumes()
 	if arrived {
 		g.Report(state.PodArrived, pod, "")
 	}
@@ -182,7 +182,7 @@ func (g *guard) report(p Progress) {
 // state returns what the guard knows of the node now.
 func (g *guard) state() State {
 	s := State{
-		Closed: g.closed(), Open: g.staysOpen(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft, Ready: g.view.ready,
+		Closed: g.closed(), Open: g.staysOpen(), Ours: g.view.ours, Left: g.view.cordon == CordonLeft,
 		UID: g.view.uid, CordonStamp: g.view.cordonStamp, Drained: g.drained(), Looked: g.hasLooked(), Limited: g.view.limited,
 		Trouble: g.pods.Unlisted(),
 	}
@@ -289,20 +289,15 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 		handled := make(chan struct{})
 		g.loop.Post(func() { g.handleLook(v, number, goal.Generation); close(handled) })
 		loop.Await(ctx, handled, forever)
-		err := v.err
-		if v.tidy != nil {
-			var node *corev1.Node
-			node, err = g.node.tidy(ctx, v, goal.patchTimeout())
-			g.loop.Post(func() { g.handleTidied(v, node, err) })
-		}
 		// Nothing shortens minPause. A call of Look ends the rest of the pause: so not even many calls make failing looks frequent.
 		pause, minPause := lookEvery, time.Second
 		switch {
-		case err == nil:
+		case v.err == nil && v.wrongLabel && v.labelErr == nil: // The next look sets the label.
+			failing, refused, pause = kube.Failures, kube.Refusals, 0
+		case v.err == nil:
 			failing, refused, minPause = kube.Failures, kube.Refusals, 0
-		case kube.Passing(err):
-			pause = max(failing.Step(), kube.RetryAfter(err))
-		case v.tidy != nil: // The label is refused. The next look tries again.
+		case kube.Passing(v.err):
+			pause = max(failing.Step(), kube.RetryAfter(v.err))
 		case !v.missing:
 			pause = refused.Step()
 		default: // The kubelet may register the Node at any moment.
@@ -342,7 +337,7 @@ func (g *guard) handleLook(v view, number, generation int) {
 		g.epoch++ // Operators may have freed its pods.
 		g.pods.Rejudge()
 	}
-	changed := g.closed() && !wasClosed || g.view.ready && !before.view.ready || g.hasLooked() && !hadLooked || limitedChanged || g.view.uid != before.view.uid
+	changed := g.closed() && !wasClosed || g.hasLooked() && !hadLooked || limitedChanged || g.view.uid != before.view.uid
 	if changed && len(g.queued) == reported {
 		g.report(Progress{Kind: state.GoalChanged})
 	}
@@ -421,7 +416,8 @@ func (g *guard) handleNode(v view) {
 		// Until now the node was open, or it is another Node: pods may have come since the last look, and what was found out before
 		// proves nothing.
 		g.epoch++
-		g.cordonDecided, g.volumesSince = time.Now(), time.Time{}
+		g.cordonDecided = time.Now()
+		g.renewVolumes()
 	}
 	g.trouble, g.view = kube.Trouble{}, v
 	if newlyClosed && !g.staysOpen() {
@@ -434,18 +430,10 @@ func (g *guard) handleNode(v view) {
 	if (v.cordon != before.cordon || another) && v.cordon != CordonLifted { // handleUncordon reports the latter.
 		g.report(v.cordon.progress())
 	}
-}
-
-// handleTidied handles the result of the patch v.tidy, which brings our other keys on the Node up to date. node is the Node after that.
-func (g *guard) handleTidied(v view, node *corev1.Node, err error) {
-	switch {
-	case err == nil:
-		g.view.version, g.view.tidy = node.ResourceVersion, nil
-		if v.setsLabel {
-			g.view.ours = true
-			g.report(Progress{Kind: state.NodeExcluded})
-		}
-	case !apierrors.IsConflict(err) && g.tidyRefusals.Add(err.Error(), kube.EqualIgnoringDigits):
+	switch err := v.labelErr; {
+	case v.labeled && !before.labeled && !another:
+		g.report(Progress{Kind: state.NodeExcluded})
+	case err != nil && !apierrors.IsConflict(err) && g.labelRefusals.Add(err.Error(), kube.EqualIgnoringDigits):
 		g.report(Progress{Kind: state.PodRefused, Detail: err.Error()})
 	}
 }

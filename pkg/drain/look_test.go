@@ -176,16 +176,6 @@ func TestLook(t *testing.T) {
 			t.Errorf("evicted after %s", after)
 		}
 	})
-	// Who waits for that may have nothing else to wait for.
-	run(t, "reports a Ready kubelet of this boot", func(t *testing.T, s *apitest.Server) {
-		s.SetBootID("an earlier boot")
-		r, _ := holding(t, s, pod("a"))
-		if r.last().State.Ready {
-			t.Errorf("reported %+v", r.last())
-		}
-		s.SetBootID(claim.BootID)
-		await(t, "that it is Ready", func() bool { return r.last().State.Ready })
-	})
 }
 
 // A look hangs, the one before which a pod that comes late is not evicted: somebody may have opened the node. What a machine that is

@@ -88,18 +88,17 @@ type view struct {
 	unschedulable, foreignClaim bool
 	// autoscaled: Cluster Autoscaler is removing the Node.
 	autoscaled bool
-	// ours: our claim or our label is on it. limited: operators want its pods left alone. ready: the kubelet of the
-	// claim's boot has reported it Ready.
-	ours, limited, ready bool
+	// ours: our claim or our label is on it. labeled: our label is. limited: operators want its pods left alone.
+	ours, labeled, limited bool
 	// reopened: somebody has uncordoned it since the look before. claim is what the annotation says. open: it stays open
 	// because of this uncordon, or an earlier one.
 	reopened, open bool
 	claim          string
 	// cordonStamp is when the cordon was set, or ours that somebody has lifted, by the API server's clock; zero if the Node does not say.
 	cordonStamp time.Time
-	// tidy is a patch that brings our other keys up to date; nil if they are. setsLabel: it sets ExcludeLabel.
-	tidy      map[string]any
-	setsLabel bool
+	// wrongLabel: ExcludeLabel is to be set or taken off yet. labelErr is why that has failed.
+	wrongLabel bool
+	labelErr   error
 }
 
 // closed reports whether the node takes no pods.
@@ -124,7 +123,7 @@ func (m memory) staysOpen(goal Goal) bool { return !goal.Close || m.uncordonedIn
 // watched returns the Node as Options.Watched shows it; nil if it is to be read: what the watch shows may be older than the last look, or that
 // failed to write.
 func (n *Node) watched(last view) *corev1.Node {
-	if n.opts.Watched == nil || last.err != nil || last.tidy != nil {
+	if n.opts.Watched == nil || last.err != nil || last.labelErr != nil {
 		return nil
 	}
 	node := n.opts.Watched()
@@ -137,8 +136,9 @@ func (n *Node) watched(last view) *corev1.Node {
 	return node
 }
 
-// close makes one look: it reads the Node, and cordons it if the goal asks for that and the Node is not cordoned. before is what the guard knows
-// from earlier looks. If the cordon fails, the view has err and the Node's uid; if the read fails, err alone.
+// close makes one look: it reads the Node, and cordons it if the goal asks for that and the Node is not cordoned. If it need not be cordoned, its
+// label is brought up to date. before is what the guard knows from earlier looks. If the cordon fails, the view has err and the Node's uid; if
+// the read fails, err alone.
 func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 	precedence := kube.First
 	if before.view.closed() {
@@ -155,7 +155,8 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 		before.view, before.uncordonedIn = view{}, 0 // What operators wanted was about the Node before.
 	}
 	reopened := n.reopened(node, before.view)
-	v := n.viewOf(node, n.cordonOf(node, goal, before, reopened), goal)
+	v := n.viewOf(node, n.cordonOf(node, goal, before, reopened))
+	v.reopened, v.open = reopened, reopened || before.staysOpen(goal)
 	if v.cordon == CordonNone {
 		goal.Claim.Writer = n.opts.Writer
 		var err error
@@ -167,15 +168,22 @@ func (n *Node) close(ctx context.Context, goal Goal, before memory) view {
 			v.err = err
 			return v
 		}
-		v = n.viewOf(node, CordonSet, goal)
+		v = n.viewOf(node, CordonSet)
 	}
-	v.reopened, v.open = reopened, reopened || before.staysOpen(goal)
-	v.tidy, v.setsLabel = n.tidyPatch(node, v)
+	patch := n.labelPatch(node, v)
+	v.wrongLabel = patch != nil
+	if patch == nil || v.closed() && !before.view.closed() { // In the latter case the next look sets it, so that it delays no eviction.
+		return v
+	}
+	if node, v.labelErr = n.patch(ctx, patch, n.labelManager(), kube.InTurn, goal.patchTimeout()); v.labelErr == nil {
+		v.version, v.wrongLabel, v.labeled = node.ResourceVersion, false, !v.labeled
+		v.ours = v.ours || v.labeled
+	}
 	return v
 }
 
 // viewOf returns the view of a Node that was read and found cordoned like that.
-func (n *Node) viewOf(node *corev1.Node, found CordonResult, goal Goal) view {
+func (n *Node) viewOf(node *corev1.Node, found CordonResult) view {
 	v := view{
 		cordon: found, uid: node.UID, version: node.ResourceVersion, limited: mayNotEvict(node), unschedulable: node.Spec.Unschedulable,
 		autoscaled: autoscaled(node), claim: node.Annotations[CordonAnnotation],
@@ -185,8 +193,8 @@ func (n *Node) viewOf(node *corev1.Node, found CordonResult, goal Goal) view {
 	if v.unschedulable || mine {
 		v.cordonStamp = n.cordonStamp(node)
 	}
-	v.ready = isReady(node, func(id string) bool { return id == goal.Claim.BootID })
-	v.ours = mine || node.Labels[ExcludeLabel] == n.opts.Writer
+	v.labeled = node.Labels[ExcludeLabel] == n.opts.Writer
+	v.ours = mine || v.labeled
 	return v
 }
 
@@ -219,38 +227,21 @@ func (n *Node) reopened(node *corev1.Node, before view) bool {
 	return before.unschedulable && !liftedByWriter || claim != before.claim && claim != ""
 }
 
-// tidyPatch returns the patch for what a cordon needs besides spec.unschedulable, or nil if nothing is to be changed. It sets ExcludeLabel on a
-// cordoned Node; setsLabel is true then. It removes that label from a Node that an operator has uncordoned (view.open).
-func (n *Node) tidyPatch(node *corev1.Node, v view) (patch map[string]any, setsLabel bool) {
-	value, labeled := node.Labels[ExcludeLabel]
-	metadata := asSeen(node)
+// labelPatch returns the patch that sets ExcludeLabel on a cordoned Node, if it has none, or takes ours off one that an operator has uncordoned
+// (view.open); nil if neither is called for.
+func (n *Node) labelPatch(node *corev1.Node, v view) map[string]any {
+	_, labeled := node.Labels[ExcludeLabel]
+	var value *string // nil takes it off
 	switch {
 	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited && !v.open:
-		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
-		return map[string]any{"metadata": metadata}, true
-	case v.open && !v.unschedulable && value == n.opts.Writer:
-		metadata["labels"] = map[string]any{ExcludeLabel: nil} // The node takes pods, so it should get traffic.
-		delete(metadata, "resourceVersion")                    // tidy does not read the Node again.
-		return map[string]any{"metadata": metadata}, false
+		value = &n.opts.Writer
+	case v.open && !v.unschedulable && v.labeled: // The node takes pods, so it should get traffic.
+	default:
+		return nil
 	}
-	return nil, false
-}
-
-// tidy makes the patch of tidyPatch, and returns the Node after that. A label is taken off even if ctx ends meanwhile: the guard may end when
-// operators have uncordoned the node.
-func (n *Node) tidy(ctx context.Context, v view, timeout time.Duration) (node *corev1.Node, err error) {
-	patch := func(ctx context.Context) error {
-		node, err = n.patch(ctx, v.tidy, n.labelManager(), kube.InTurn, timeout)
-		return err
-	}
-	if v.setsLabel {
-		err = patch(ctx)
-		return node, err
-	}
-	ctx, cancel := kube.Outlasting(ctx, timeout)
-	defer cancel()
-	err = kube.Retry(ctx, patch)
-	return node, err
+	metadata := asSeen(node)
+	metadata["labels"] = map[string]*string{ExcludeLabel: value}
+	return map[string]any{"metadata": metadata}
 }
 
 // hasClaim reports whether there is a claim on the Node, no matter who wrote it.
@@ -382,8 +373,13 @@ type Booted func(bootID string) bool
 // nil, it first waits until the Node is reported Ready by a kubelet for which booted returns true. Failures that may pass are retried until
 // ctx ends.
 func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, error) {
-	var result UncordonResult
-	err := kube.Retry(ctx, func(ctx context.Context) error {
+	const write = true
+	return n.uncordon(ctx, booted, write)
+}
+
+// uncordon is Uncordon. Without write, it changes nothing.
+func (n *Node) uncordon(ctx context.Context, booted Booted, write bool) (result UncordonResult, err error) {
+	err = kube.Retry(ctx, func(ctx context.Context) error {
 		node, err := n.get(ctx, kube.InTurn)
 		if kube.NotFound(err) {
 			result = UncordonNodeGone
@@ -394,7 +390,7 @@ func (n *Node) Uncordon(ctx context.Context, booted Booted) (UncordonResult, err
 		}
 		result = n.uncordonOf(node)
 		patch := n.uncordonPatch(node, result)
-		if patch == nil {
+		if patch == nil || !write {
 			return nil
 		}
 		if booted != nil && result.LeftTo() == "" && !isReady(node, booted) {

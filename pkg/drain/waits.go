@@ -18,10 +18,9 @@ const longestDeregistration = time.Hour
 
 // Why a wait ends before its time.
 var (
-	errLate        = errors.New("the time for that is over")
-	errScriptsLate = errors.New("their time is over")
-	errCalledOff   = errors.New("the drain was called off")
-	errHalf        = errors.New("half of the time is over, and the rest is for the evictions")
+	errLate      = errors.New("their time is over")
+	errCalledOff = errors.New("the drain was called off")
+	errHalf      = errors.New("half of the time is over, and the rest is for the evictions")
 )
 
 // waiting is what a guard waits for, and has waited for. While evictions wait, evictFrom is far away: no pod waits beyond its turn.
@@ -30,10 +29,8 @@ type waiting struct {
 	scripts, balancers, volumes *hold
 	// scriptsDone: the scripts have run for this drain, or their time is over.
 	scriptsDone bool
-	// volumesEpoch is that in which the last wait for volumes has ended. volumesSince is when the first one began since the last pod had gone
-	// from the closed node; zero if there was none.
-	volumesEpoch int
-	volumesSince time.Time
+	// volumesDone: the volumes of the pods that have gone were waited for.
+	volumesDone bool
 }
 
 // hold is one wait for a wait.Blocker. The caller of await sets until and late, and await the rest.
@@ -102,7 +99,7 @@ func (g *guard) awaitScripts(now time.Time) time.Time {
 	if g.scripts != nil {
 		return g.scripts.limit(now)
 	}
-	h := &hold{late: errScriptsLate}
+	h := &hold{late: errLate}
 	h.until = func(time.Time) time.Time {
 		until := h.began.Add(g.node.opts.ScriptsWait)
 		if !g.goal.Hard.IsZero() {
@@ -166,24 +163,27 @@ func (g *guard) delayEvictions(since time.Time, delay time.Duration) {
 	}
 }
 
-// awaitVolumes waits for volumes: one that stays attached keeps its pod from starting elsewhere for minutes. When an event joins, volumes are
-// waited for again, but no longer than VolumeWait since the last pod's end: otherwise an event that comes first would cost the next one its
-// time. It returns when the wait ends at the latest. g.volumes is nil if there is no wait.
+// awaitVolumes waits for volumes once no pod is left: one that stays attached keeps its pod from starting elsewhere for minutes. It returns when the
+// wait ends at the latest. g.volumes is nil if there is no wait.
 func (g *guard) awaitVolumes(now time.Time) time.Time {
-	if g.volumesSince.IsZero() {
-		g.volumesSince = now
-	}
-	end := g.volumesSince.Add(g.node.opts.VolumeWait)
-	g.volumes.limit(now) // The wait may be one from before a pod came, and be followed by another.
-	if epoch := g.epoch; g.volumes == nil && g.volumesEpoch != epoch && now.Before(end) {
-		h := &hold{late: errLate, until: func(now time.Time) time.Time { return loop.Soonest(end, g.restDeadline(now)) }}
+	if g.volumes == nil && !g.volumesDone && g.node.opts.VolumeWait > 0 {
+		h := &hold{late: errLate}
+		h.until = func(now time.Time) time.Time {
+			return loop.Soonest(h.began.Add(g.node.opts.VolumeWait), g.restDeadline(now))
+		}
 		volumes := wait.Volumes{
 			Node:   func(ctx context.Context) (*corev1.Node, error) { return g.node.get(ctx, kube.InTurn) },
 			Client: g.node.rest(),
 		}
-		g.await(&g.volumes, h, volumes, state.VolumesInUse, func(error) { g.volumesEpoch = epoch })
+		g.await(&g.volumes, h, volumes, state.VolumesInUse, func(error) { g.volumesDone = true })
 	}
 	return g.volumes.limit(now)
+}
+
+// renewVolumes has volumes waited for again, as a pod has come or may have.
+func (g *guard) renewVolumes() {
+	g.volumes.end(errCalledOff)
+	g.volumesDone = false
 }
 
 // restDeadline is until when volumes may be waited for; zero is for ever. It is a margin before the first event runs out of

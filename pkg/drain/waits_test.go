@@ -256,7 +256,7 @@ func TestLoadBalancers_AnHourAtMost(t *testing.T) {
 			if len(asked) != 1 || asked[0].At.Sub(r.began) != time.Hour {
 				t.Errorf("evictions %+v, want one after an hour", asked)
 			}
-			if reported := r.of(state.TargetsOut); len(reported) == 0 || reported[0].Detail != "the time for that is over" {
+			if reported := r.of(state.TargetsOut); len(reported) == 0 || reported[0].Detail != "their time is over" {
 				t.Errorf("reported %+v", reported)
 			}
 		})

@@ -568,21 +568,12 @@ func (p *Pods) ownerOf(pod *corev1.Pod) *owner {
 	return o
 }
 
-// ownerName names a pod's controller. If there is none, that is its first owner, or else the prefix from which its name was generated. Any
-// other pod is its own owner.
+// ownerName names a pod's controller. A pod without one is its own owner.
 func ownerName(pod *corev1.Pod) string {
-	ref := metav1.GetControllerOf(pod)
-	if ref == nil && len(pod.OwnerReferences) > 0 {
-		ref = &pod.OwnerReferences[0]
+	if ref := metav1.GetControllerOf(pod); ref != nil {
+		return ref.Kind + " " + pod.Namespace + "/" + ref.Name
 	}
-	name := "pod " + Name(pod)
-	switch {
-	case ref != nil:
-		name = ref.Kind + " " + pod.Namespace + "/" + ref.Name
-	case pod.GenerateName != "":
-		name = "the maker of pods " + pod.Namespace + "/" + pod.GenerateName + "*"
-	}
-	return name
+	return "pod " + Name(pod)
 }
 
 // roundOf returns the round of a pod that was found now: 0, unless the pod was created after one of its owner's began to leave.

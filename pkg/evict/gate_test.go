@@ -2,7 +2,6 @@ package evict_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -90,36 +89,6 @@ func TestEvict_AtTheGateGivesWayToADeletion(t *testing.T) {
 			r.await(state.PodDeleted)
 			if left := r.goal.Hard.Sub(lost.Requests("delete")[0].At); left > 3*time.Second || left < time.Second || count(lost, "evict") != 0 {
 				t.Errorf("deleted %s before the deadline, after %d evictions", left, count(lost, "evict"))
-			}
-		})
-	}
-}
-
-// A volume has to be let go here and attached there before its pod starts, which takes longest of all.
-func TestEvict_PodsWithVolumesFirst(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		asked string
-		limit time.Duration
-	}{"while there is time": {"evict", plenty}, "when the deadline is near": {"delete", 5 * time.Second}} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			for i := range 5 {
-				s.AddPod(pod(fmt.Sprint("a-plain-", i), grace(10)), apitest.Ending(time.Second))
-			}
-			s.AddPod(pod("data", withClaim("data"), grace(10)), apitest.Ending(time.Second))
-			s.AddPod(pod("scratch", withScratch("scratch"), grace(10)), apitest.Ending(time.Second))
-			if c.asked == "delete" {
-				s.Always("evict", apitest.HeldBy("budget", 0))
-			}
-			s.Always(c.asked, slowly(100*time.Millisecond))
-			r := beginWithin(t, s, evict.Options{Gate: kube.NewGate(1)}, true, c.limit)
-			r.succeed()
-			var order []string
-			for _, asked := range s.Requests(c.asked) {
-				order = append(order, strings.TrimPrefix(asked.What, c.asked+" default/"))
-			}
-			if want := []string{"data", "scratch", "a-plain-0", "a-plain-1", "a-plain-2", "a-plain-3", "a-plain-4"}; !slices.Equal(order, want) {
-				t.Errorf("asked for in the order %v, want %v", order, want)
 			}
 		})
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -44,7 +43,7 @@ const (
 func strip(pod *corev1.Pod) *corev1.Pod {
 	kept := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: pod.Name, GenerateName: pod.GenerateName, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
 			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds, Labels: fewLabels(pod.Labels),
 		},
@@ -61,8 +60,6 @@ func strip(pod *corev1.Pod) *corev1.Pod {
 	}
 	if owner := metav1.GetControllerOf(pod); owner != nil {
 		kept.OwnerReferences = []metav1.OwnerReference{*owner}
-	} else if len(pod.OwnerReferences) > 0 {
-		kept.OwnerReferences = slices.Clone(pod.OwnerReferences[:1])
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled {

@@ -28,7 +28,7 @@ func (p *Pods) Act(now time.Time) time.Time {
 	if p.all {
 		// Pods that their owner has brought back come last: a budget that grants one eviction at a time is for the others first.
 		due = slices.SortedFunc(p.going(), func(a, b *target) int {
-			return cmp.Or(cmp.Compare(a.round, b.round), volumesFirst(a.pod, b.pod), cmp.Compare(Name(a.pod), Name(b.pod)))
+			return cmp.Or(cmp.Compare(a.round, b.round), cmp.Compare(Name(a.pod), Name(b.pod)))
 		})
 		p.wake = time.Time{}
 	}
@@ -243,11 +243,8 @@ func (p *Pods) request(t *target, what state.TransitionKind, now time.Time) {
 	ctx, cancel := context.WithCancel(p.loop.Context())
 	t.last = request{what: what, at: now, urgent: urgent, open: true, cancel: cancel}
 	precedence := kube.InTurn
-	switch {
-	case urgent || p.opts.Urgent != nil && p.opts.Urgent():
+	if urgent || p.opts.Urgent != nil && p.opts.Urgent() {
 		precedence = kube.Urgent
-	case attaches(pod):
-		precedence = kube.First
 	}
 	run := p.loop.Worker()
 	p.opts.Gate.Line(ctx, precedence, func(leave func(), err error) {

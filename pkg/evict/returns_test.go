@@ -180,27 +180,3 @@ func TestReturns_FourRounds(t *testing.T) {
 		}
 	}
 }
-
-// Who makes them gives each another name.
-func TestReturns_WithoutAController(t *testing.T) {
-	t.Parallel()
-	for name, change := range map[string]func(*corev1.Pod){
-		"they have an owner":                func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil },
-		"their names begin in the same way": func(p *corev1.Pod) { p.OwnerReferences, p.GenerateName = nil, "runner-" },
-	} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			r := beginWithin(t, s, evict.Options{}, false, 0)
-			made := 0
-			for range 300 {
-				if last := fmt.Sprint("runner-", made); made == 0 || !s.HasPod("default/"+last) {
-					made++
-					s.AddPod(pod(fmt.Sprint("runner-", made), change), 0)
-				}
-				time.Sleep(time.Second)
-			}
-			if n := count(s, "evict"); n != 5 || len(r.of(state.PodsLeftToReturn)) != 1 {
-				t.Errorf("%d evictions; reported is %+v", n, r.of(state.PodsLeftToReturn))
-			}
-		})
-	}
-}

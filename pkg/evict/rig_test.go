@@ -31,7 +31,7 @@ const plenty = time.Hour
 var (
 	pod, grace, ownedBy, phase, ending, annotated = apitest.RunningPod, apitest.Grace, apitest.OwnedBy, apitest.Phase, apitest.Terminating, apitest.Annotated
 	unmanaged, critical, mirror                   = apitest.Unmanaged, apitest.Critical, apitest.Mirror
-	withEmptyDir, withClaim, withScratch          = apitest.EmptyDir, apitest.Claiming, apitest.Scratching
+	withEmptyDir                                  = apitest.EmptyDir
 	gaps, slowly, accepted, pass                  = apitest.Gaps, apitest.Slowly, apitest.Accepted, apitest.Pass
 )
 

@@ -129,22 +129,6 @@ func seconds(n int64) time.Duration {
 	return time.Duration(min(n, int64(forever/time.Second))) * time.Second
 }
 
-// attaches reports whether a pod has volumes that must be detached here and attached to its next node. That takes longest when a pod moves.
-func attaches(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil })
-}
-
-// volumesFirst compares two pods: those that attach volumes come first.
-func volumesFirst(a, b *corev1.Pod) int {
-	switch x, y := attaches(a), attaches(b); {
-	case x == y:
-		return 0
-	case x:
-		return -1
-	}
-	return 1
-}
-
 // cameAfter reports whether a pod was created, or bound to the node, after a time. It is false if that time is zero.
 func cameAfter(pod *corev1.Pod, since time.Time) bool {
 	came := pod.CreationTimestamp.Time

@@ -23,7 +23,7 @@ type Precedence int
 const (
 	// Urgent is for a pod whose turn before a deadline has come, and for a node that is gone in minutes.
 	Urgent Precedence = iota
-	// First is for a cordon, and for a pod with volumes, which have to be attached elsewhere.
+	// First is for a cordon.
 	First
 	InTurn
 )
