@@ -66,7 +66,10 @@ func (a *Agent) busy() bool {
 // currentWork says what a guard or an uncordon is doing, how far it is, how much time it has, and what holds it up.
 func (a *Agent) currentWork() string {
 	goal, first := a.work.goal, a.first()
-	node := strings.TrimSpace("node " + a.node) // The name may not be known yet.
+	node := "the node"
+	if a.node != "" {
+		node = "node " + a.node
+	}
 	said := fmt.Sprintf("%sing %s: %s", goal.Action, node, goal.Reason)
 	if goal.Action == policy.Drain {
 		said = fmt.Sprintf("draining %s for %s", node, first.Event.Kind)
