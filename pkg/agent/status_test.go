@@ -88,7 +88,7 @@ func TestStatus_OtherWorkAndWhyItFails(t *testing.T) {
 		"it is being cordoned": {reports(), nil, func(r *rig) {
 			r.ident.name = ""
 			r.runFor(r.hibernating("a", 2*time.Minute))
-		}, "cordoning node: EC2 will hibernate this spot instance at 00:02:00 UTC on 1 Jan 2000; waiting for the kubelet's credential"},
+		}, "cordoning the node: EC2 will hibernate this spot instance at 00:02:00 UTC on 1 Jan 2000; waiting for the kubelet's credential"},
 		"it is cordoned, and pods do not count": {func(_ context.Context, g *guard) {
 			g.close()
 			g.say(drain.Progress{Kind: state.GoalChanged, Total: 2, Left: 1})
