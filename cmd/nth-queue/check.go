@@ -15,24 +15,9 @@ import (
 	"github.com/nth-project/nth/pkg/sqs"
 )
 
-// runCheck is "nth-queue check": it adds its findings to the list, which prints them. The error ends the program with status 1 or 78.
-func runCheck(ctx context.Context, list *checks.List, path string, post bool) error {
+// runCheck adds the findings of "nth-queue check" to the list.
+func runCheck(ctx context.Context, list *checks.List, cfg config.Queue) {
 	c := &check{list}
-	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
-	defer cancel()
-	l, err := own.Load(path)
-	if err == nil {
-		err = own.Lack(&l.Config)
-	}
-	if err != nil {
-		return c.Wrong(err)
-	}
-	checks.Hush()
-	cfg := l.Config
-	checks.Settings(list, l, own.Place.File)
-	if cfg.DryRun {
-		c.DryRun()
-	}
 	account, ok := c.credentials(ctx, cfg)
 	if ok {
 		c.queue(ctx, cfg, account)
@@ -41,8 +26,7 @@ func runCheck(ctx context.Context, list *checks.List, path string, post bool) er
 	if ok {
 		c.services(ctx, cfg, account, nodes)
 	}
-	c.Webhook(ctx, cfg.Webhook, post, func(context.Context) string { return "" })
-	return c.End()
+	c.Webhook(ctx, cfg.Webhook, "")
 }
 
 // check is a run of "nth-queue check". Its methods add findings to the list. They change nothing in AWS or in the cluster.
@@ -62,10 +46,7 @@ func (c *check) cluster(ctx context.Context, cfg config.Queue) fleet.NodeCount {
 		return fleet.NodeCount{}
 	}
 	c.OK("identity", "%s, by %s in %s, for %s", user, client.Credential, client.Source, client.Server)
-	extras := fleet.Extras{
-		Condition: cfg.Kubernetes.Condition, Events: cfg.Kubernetes.Events,
-	}
-	for _, right := range fleet.Rights(extras) {
+	for _, right := range fleet.Rights(fleet.Extras{Condition: cfg.Kubernetes.Condition, Events: cfg.Kubernetes.Events}) {
 		allowed, err := right.Allowed(ctx, client)
 		if err != nil {
 			c.Fail("right", "asking whether it may %s: %s", right, err)

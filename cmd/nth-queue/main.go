@@ -7,7 +7,6 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -31,7 +30,13 @@ func nthQueue() *cobra.Command {
 
 Settings:       /etc/nth/nth-queue.toml and /etc/nth/nth-queue.toml.d/*.toml; "nth-queue config" shows them all
 Exit statuses:  0 success, 64 usage error, 78 invalid configuration, 1 any other failure`,
-		runCommand(), statusCommand(), checkCommand(), own.Command(queue))
+		runCommand(),
+		checks.StatusCommand(own, `Shows how many nodes the daemon drains, what is announced for them, and whether the queue can be read.
+The exit status is 0 if the daemon runs, and 1 if it does not, or hangs; then the last known state is printed.`),
+		checks.Command(own, "verify that nodes can be drained from the queue", `Checks everything that nth-queue needs, one line each: "ok", "warn" for what deserves a look, and "fail" for
+what would keep nth-queue from working; a summary comes last. Nothing is changed, and no message is received.
+The exit status is 0 without a "fail", 1 with one, and 78 if the configuration is invalid.`, runCheck),
+		own.Command(queue))
 }
 
 // runCommand returns "nth-queue run".
@@ -44,34 +49,7 @@ one ends it at once. SIGHUP makes it read the settings again.`,
 	}
 	read := own.RunFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return daemon.Run(cmd.Context(), own.Name, read, func(config.Log) io.Writer { return cmd.ErrOrStderr() }, serve)
-	}
-	return cmd
-}
-
-// statusCommand returns "nth-queue status".
-func statusCommand() *cobra.Command {
-	return checks.StatusCommand("nth-queue", `Shows how many nodes the daemon drains, what is announced for them, and whether the queue can be read.
-The exit status is 0 if the daemon runs, and 1 if it does not, or hangs; then the last known state is printed.`,
-		own.ConfigFlag, func(path string, _ io.Writer) (string, error) {
-			l, err := own.Load(path)
-			return l.Config.RuntimeDirectory, err
-		})
-}
-
-// checkCommand returns "nth-queue check".
-func checkCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "check", Short: "verify that nodes can be drained from the queue", Args: cobra.NoArgs,
-		Long: `Checks everything that nth-queue needs, one line each: "ok", "warn" for what deserves a look, and "fail" for
-what would keep nth-queue from working; a summary comes last. Nothing is changed, and no message is received.
-The exit status is 0 without a "fail", 1 with one, and 78 if the configuration is invalid.`,
-	}
-	path := own.ConfigFlag(cmd)
-	post := cmd.Flags().Bool("webhook", false, "post a message to the webhook, marked as a test")
-	asJSON := cmd.Flags().Bool("json", false, "print JSON")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return runCheck(cmd.Context(), checks.For("nth-queue", cmd.OutOrStdout(), *asJSON), *path, *post)
+		return daemon.Run(cmd.Context(), own.Name, read, cmd.ErrOrStderr(), serve)
 	}
 	return cmd
 }

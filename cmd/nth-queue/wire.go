@@ -126,17 +126,10 @@ func logReceiving(log *logrus.Entry, report func(error)) func(error) {
 	}
 }
 
-// kept is how long after its announcement a scheduled event may stay in the queue. SQS deletes a message after 14 days at most, and one day is
-// left to begin the drain.
-const kept = 13 * 24 * time.Hour
-
 // policyOf turns the settings into rules of the policy. No event is withdrawn because it is missing: EC2 and Auto Scaling say when one is
 // over.
 func policyOf(c config.QueueEvents) policy.Settings {
 	rules := daemon.Rules(c.Announced)
-	maintenance := rules[event.ScheduledMaintenance]
-	maintenance.Kept = kept
-	rules[event.ScheduledMaintenance] = maintenance
 	rules[event.ReservationEnd] = policy.Rule{Action: policy.Action(c.ReservationEnd.Action), Hard: true, Budget: 10 * time.Minute}
 	rules[event.StateChange] = policy.Rule{Action: policy.Action(c.StateChange.Action), Hard: true, Budget: 5 * time.Minute}
 	rules[event.StatusCheck] = policy.Rule{Action: policy.Action(c.StatusCheck.Action), Budget: 15 * time.Minute}

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nth-project/nth/cmd/internal/checks"
-	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/drain"
@@ -31,66 +30,46 @@ import (
 
 // checkCommand returns "nth check".
 func (h hostInfo) checkCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "check", Short: "verify that this node can be drained", Args: cobra.NoArgs,
-		Long: `Checks everything that nth needs to drain this node, one line each: "ok", "warn" for what deserves a look,
+	var offline bool
+	cmd := checks.Command(h.settings(), "verify that this node can be drained",
+		`Checks everything that nth needs to drain this node, one line each: "ok", "warn" for what deserves a look,
 and "fail" for what would keep nth from working; a summary comes last. Nothing is changed, on the node or on this machine.
 The exit status is 0 without a "fail", 1 with one, and 78 if the configuration is invalid. It needs root's rights.`,
-	}
-	path := h.settings().ConfigFlag(cmd)
-	offline := cmd.Flags().Bool("offline", false, "check what is there while an image is baked: no cluster, no metadata service, no logind")
-	post := cmd.Flags().Bool("webhook", false, "post a message to the webhook, marked as a test")
-	asJSON := cmd.Flags().Bool("json", false, "print JSON")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return h.check(cmd.Context(), checks.For("nth", cmd.OutOrStdout(), *asJSON), *path, *offline, *post)
-	}
+		func(ctx context.Context, list *checks.List, cfg config.Config) {
+			(&check{list, h, cfg}).run(ctx, offline)
+		})
+	cmd.Flags().BoolVar(&offline, "offline", false, "check what is there while an image is baked: no cluster, no metadata service, no logind")
 	return cmd
 }
 
-// check adds its findings to the list, which prints them. The error ends the program with status 1 or 78; nil if nothing has failed.
-func (h hostInfo) check(ctx context.Context, list *checks.List, path string, offline, post bool) error {
-	ctx, cancel := context.WithTimeout(ctx, checks.Limit)
-	defer cancel()
-	l, err := h.quietConfig(path)
-	if err != nil {
-		return list.Wrong(err)
-	}
-	c := &check{list, h, l.Config}
-	checks.Settings(list, l, h.place().File)
-	if c.cfg.DryRun {
-		c.DryRun()
-	}
+// run adds all findings to the list.
+func (c *check) run(ctx context.Context, offline bool) {
 	if endpoint := c.cfg.IMDS.Endpoint; endpoint != "" && !slices.Contains(metadataServices, endpoint) {
 		c.Warn("settings", "imds.endpoint = %q: nth sees only what is announced there, and nothing that EC2 announces", endpoint)
 	}
-	switch err = record.Writable(c.cfg.StateDirectory); {
+	switch err := record.Writable(c.cfg.StateDirectory); {
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
 		c.Fail("user", "run as root: sudo nth check") // Anything else would only say the same.
-		return c.End()
+		return
 	case err != nil:
 		c.Fail("memory", "%s", err)
 	default:
 		c.OK("memory", "%s can be written to", c.cfg.StateDirectory)
 	}
-	if h.contained {
-		c.container()
+	if c.host.contained {
+		c.OK("container", "a superpowered host container of Bottlerocket, with the host's file system at %s", c.cfg.HostRoot)
 	} else {
 		c.installed(offline)
 	}
-	if offline {
-		c.Webhook(ctx, c.cfg.Webhook, post, func(context.Context) string { return "" })
-		return c.End()
+	node := ""
+	if !offline {
+		c.metadata(ctx)
+		id := c.cluster(ctx)
+		c.daemon(ctx, id)
+		c.shutdown(ctx)
+		node = id.Node
 	}
-	metadata, err := checkedSource(c.cfg)
-	if err != nil {
-		return c.Wrong(err)
-	}
-	c.metadata(ctx, metadata)
-	id := c.cluster(ctx)
-	c.daemon(ctx, id)
-	c.shutdown(ctx)
-	c.Webhook(ctx, c.cfg.Webhook, post, func(context.Context) string { return id.Node })
-	return c.End()
+	c.Webhook(ctx, c.cfg.Webhook, node)
 }
 
 // check is a run of "nth check" on a host. Its methods add findings to the list.
@@ -126,17 +105,18 @@ func (c *check) installed(image bool) {
 	}
 }
 
-// checkedSource returns a metadata source for a command other than "run". The command does not run it, but asks it once.
-func checkedSource(cfg config.Config) (*imds.Source, error) {
+// metadata checks the metadata service, and what is asked of AWS with the role that it gives.
+func (c *check) metadata(ctx context.Context) {
 	bootID, err := record.BootID("/")
 	if err != nil {
-		return nil, err
+		c.Fail("metadata", "%s", err)
+		return
 	}
-	return newSource(imds.Options{Endpoint: cfg.IMDS.Endpoint, LifeCycles: cfg.IMDS.LifeCycles, BootID: bootID})
-}
-
-// metadata checks the metadata service, and what is asked of AWS with the role that it gives.
-func (c *check) metadata(ctx context.Context, source *imds.Source) {
+	source, err := newSource(imds.Options{Endpoint: c.cfg.IMDS.Endpoint, LifeCycles: c.cfg.IMDS.LifeCycles, BootID: bootID})
+	if err != nil {
+		c.Fail("metadata", "%s", err)
+		return
+	}
 	found := source.Check(ctx)
 	if found.Unreachable != nil {
 		c.Fail("metadata", "%s", found.Unreachable)
@@ -179,26 +159,34 @@ func (c *check) cluster(ctx context.Context) identity.Identity {
 		}
 	}
 	node := drain.New(id.Client, id.Node, drainOptions(c.cfg))
-	switch rehearsed, err := node.Rehearse(ctx); {
-	case err != nil:
-		c.Fail("eviction", "%s", err)
-	case rehearsed.Pod == "":
-		c.OK("eviction", "no pod on the node to try it with")
-	case rehearsed.HeldBy != "":
-		c.OK("eviction", "tried with %s, which the disruption budget %s blocks at present", rehearsed.Pod, rehearsed.HeldBy)
-	default:
-		c.OK("eviction", "tried with %s", rehearsed.Pod)
-	}
 	f, err := node.Forecast(ctx, daemon.SpotNotice)
 	if err != nil {
-		c.Warn("forecast", "%s", err)
+		c.Fail("forecast", "%s", err)
 		return id
 	}
+	c.eviction(ctx, node, f)
 	c.OK("forecast", "%s", describeForecast(f, fmt.Sprintf("of the %.0f s of a spot notice", daemon.SpotNotice.Seconds())))
 	for _, pod := range f.Cut() {
 		c.Warn("forecast", "%s has a grace period of %.0f s, and would get %.0f s of it", pod.Pod, pod.Grace.Seconds(), pod.Gets.Seconds())
 	}
 	return id
+}
+
+// eviction tries the eviction of one of the pods that a drain would evict.
+func (c *check) eviction(ctx context.Context, node *drain.Node, f evict.Forecast) {
+	if len(f.Pods) == 0 {
+		c.OK("eviction", "no pod on the node to try it with")
+		return
+	}
+	pod := f.Pods[0]
+	switch budget, err := node.HeldBy(ctx, pod); {
+	case err != nil:
+		c.Fail("eviction", "%s", err)
+	case budget != "":
+		c.OK("eviction", "tried with %s, which the disruption budget %s blocks at present", pod.Pod, budget)
+	default:
+		c.OK("eviction", "tried with %s", pod.Pod)
+	}
 }
 
 // describeForecast says how long a drain would take. available says of how much time, as in "of the 120 s of a spot notice".
@@ -315,6 +303,3 @@ func daemonFaults(s state.Status, found identity.Identity) []string {
 	}
 	return faults
 }
-
-// errReportedConfig ends the program with status 78, without another message.
-var errReportedConfig = cli.ConfigError{Fault: cli.ErrReported}

@@ -225,7 +225,7 @@ func TestDrain_WithoutACredentialAsksNothing(t *testing.T) {
 }
 
 func TestDrain_DryRunShowsThePlan(t *testing.T) {
-	cluster, kubeconfig, written := realCluster(t, `{"kind":"PodDisruptionBudgetList","apiVersion":"policy/v1"}`)
+	cluster, kubeconfig, written := realCluster(t)
 	settings := filepath.Join(t.TempDir(), "nth.toml")
 	if err := os.WriteFile(settings, fmt.Appendf(nil, "[kubernetes]\nkubeconfig = %q\n", kubeconfig), 0o600); err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ func TestImport_ValidatesBeforeItPrints(t *testing.T) {
 		"INSTANCE_METADATA_URL=elsewhere":         ": imds.endpoint",
 		"DRY_RUN=perhaps":                         `DRY_RUN = "perhaps": must be true or false`,
 		"ENABLE_SQS_TERMINATION_DRAINING=true":    `"nth-queue config import"`,
-		"WEBHOOK_HEADERS=hunter2":                 "a JSON object",
+		"WEBHOOK_PROXY=http://me:hunter2@proxy":   "a URL without a password",
 	} {
 		if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
 			t.Fatal(err)

@@ -5,9 +5,8 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -16,10 +15,16 @@ import (
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/cmd/internal/settings"
 	"github.com/nth-project/nth/pkg/config"
+	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/imds"
 )
 
 func main() {
-	os.Exit(cli.Run(context.Background(), nth(detectHost()), os.Args[1:], os.Stdout, os.Stderr, daemon.Complain("nth")))
+	host, stderr, complain := detectHost(), os.Stderr, daemon.Complain("nth")
+	if host.contained && slices.Contains(os.Args, "run") { // A host container keeps standard output, and shows standard error on the console.
+		stderr, complain = os.Stdout, daemon.ComplainWithPriority("nth")
+	}
+	os.Exit(cli.Run(context.Background(), nth(host), os.Args[1:], os.Stdout, stderr, complain))
 }
 
 // nth returns the commands of the program on that host.
@@ -30,30 +35,26 @@ func nth(host hostInfo) *cobra.Command {
 
 Settings:       /etc/nth/nth.toml and /etc/nth/nth.toml.d/*.toml; "nth config" shows them all
 Exit statuses:  0 success, 64 usage error, 78 invalid configuration, 1 any other failure`,
-		host.runCommand(), host.rehearseCommand(), host.drainCommand(), host.statusCommand(), host.checkCommand(), host.settings().Command(queue))
-}
-
-// statusCommand returns "nth status".
-func (h hostInfo) statusCommand() *cobra.Command {
-	return checks.StatusCommand("nth", `Shows what the daemon does, what is announced, how the metadata service answers, with whose identity nth
+		host.runCommand(), host.rehearseCommand(), host.drainCommand(),
+		checks.StatusCommand(host.settings(), `Shows what the daemon does, what is announced, how the metadata service answers, with whose identity nth
 acts, and what is off and why. The exit status is 0 if the daemon runs, and 1 if it does not, or hangs; then
-the last known state is printed.`, h.settings().ConfigFlag, h.runtimeDirectory)
+the last known state is printed.`),
+		host.checkCommand(), host.settings().Command(queue))
 }
 
-// runtimeDirectory returns the directory of the daemon's status. Unless a file is named, invalid settings are no error: the daemon may
-// be running with those that it had before.
-func (h hostInfo) runtimeDirectory(path string, stderr io.Writer) (string, error) {
-	l, err := h.settings().Load(path)
-	if err != nil && path == "" {
-		fmt.Fprintln(stderr, err)
-		return h.settings().Defaults().RuntimeDirectory, nil
-	}
-	return l.Config.RuntimeDirectory, err
-}
-
-// settings describes where the settings come from.
+// settings describes where the settings come from. In a host container, "auto" logs with priorities.
 func (h hostInfo) settings() settings.Program[config.Config, *config.Config] {
-	return settings.Program[config.Config, *config.Config]{Name: "nth", Place: h.place(), Settle: h.settle}
+	return settings.Program[config.Config, *config.Config]{Name: "nth", Place: h.place(), Settle: func(cfg *config.Config) {
+		if h.contained && cfg.Log.Format == "auto" {
+			cfg.Log.Format = "prefix"
+		}
+	}, Lacks: func(cfg *config.Config) error {
+		if h.contained && cfg.HostRoot == "" {
+			return errNoHost
+		}
+		_, err := newSource(imds.Options{Kinds: []event.Kind{}})
+		return err
+	}}
 }
 
 // quietConfig reads the settings for a command that reports what it does itself: libraries are silenced.

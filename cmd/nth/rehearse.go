@@ -141,26 +141,22 @@ func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left
 	if err != nil {
 		return err
 	}
-	budgets, complete, err := node.Budgets(ctx, f.Pods)
-	if err != nil {
-		return err
-	}
 	fmt.Fprintln(out)
-	stuck := false // A budget lets no pod go.
+	stuck := false // A budget holds a pod.
 	for i, pod := range f.Pods {
 		if i == 0 {
-			fmt.Fprintln(out, row(false, "pod", "owner", "grace", "budget: lets go", "emptyDir"))
+			fmt.Fprintln(out, row(false, "pod", "owner", "grace", "held by budget", "emptyDir"))
 		}
-		grace, budget, local := fmt.Sprintf("%.0f s", pod.Grace.Seconds()), "", ""
+		budget, err := node.HeldBy(ctx, pod)
+		if err != nil {
+			return err
+		}
+		held := budget != ""
+		stuck = stuck || held
+		grace, local := fmt.Sprintf("%.0f s", pod.Grace.Seconds()), ""
 		if pod.Gets < pod.Grace {
 			grace = fmt.Sprintf("%.0f of %s", pod.Gets.Seconds(), grace)
 		}
-		by, held := budgets[pod.Pod]
-		if held {
-			budget = fmt.Sprintf("%s: %d", text.Visible(by.Name, 12), by.Allowed)
-		}
-		held = held && by.Allowed == 0
-		stuck = stuck || held
 		if pod.EmptyDir {
 			local = "lost"
 		}
@@ -168,19 +164,16 @@ func listPods(ctx context.Context, cfg config.Config, id identity.Identity, left
 		if marked {
 			colour = yellow
 		}
-		fmt.Fprintln(out, coloured(row(marked, pod.Pod, text.Visible(cmp.Or(pod.Owner, "none"), 11), grace, budget, local), colour, out))
+		fmt.Fprintln(out, coloured(row(marked, pod.Pod, text.Visible(cmp.Or(pod.Owner, "none"), 11), grace, text.Visible(budget, 16), local), colour, out))
 	}
 	if len(f.Pods) > 0 {
 		fmt.Fprintln(out)
 	}
 	switch {
 	case stuck && deletes:
-		fmt.Fprintln(out, wrap("A budget that lets 0 go holds its pods. Those that it still holds when only their grace periods are left are deleted.", 0))
+		fmt.Fprintln(out, wrap("A budget refuses an eviction now. Pods that it still holds when only their grace periods are left are deleted.", 0))
 	case stuck:
-		fmt.Fprintln(out, wrap("A budget that lets 0 go holds its pods. They stay: nth drain deletes no pod.", 0))
-	}
-	if !complete {
-		fmt.Fprintln(out, wrap("The kubelet may not list disruption budgets: shown are those that refuse an eviction now. Pods of others may have to wait, too.", 0))
+		fmt.Fprintln(out, wrap("A budget refuses an eviction now. Pods that it holds stay: nth drain deletes no pod.", 0))
 	}
 	fmt.Fprintln(out, wrap("By the grace periods, "+describeForecast(f, available)+".", 0))
 	return nil

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -13,7 +11,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
-	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
 	"github.com/nth-project/nth/pkg/agent"
 	"github.com/nth-project/nth/pkg/config"
@@ -28,9 +25,6 @@ import (
 // runDaemon makes the parts of the daemon and runs them until ctx ends. If the whole system is stopping then, they run until the node is drained.
 func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]) error {
 	cfg, log, service := d.Config, d.Log, d.Service
-	if h.contained && cfg.HostRoot == "" {
-		return cli.ConfigError{Fault: errNoHost}
-	}
 	bootID, err := record.BootID("/")
 	if err != nil {
 		return err
@@ -116,11 +110,7 @@ func metadataOptions(cfg config.Config, bootID string, rules policy.Settings) im
 // newSource returns a metadata source, which honours the environment variable that AWS's SDKs have for the endpoint mode.
 func newSource(opts imds.Options) (*imds.Source, error) {
 	opts.EndpointMode = strings.TrimSpace(os.Getenv(imds.EndpointModeVariable))
-	source, err := imds.New(opts)
-	if err != nil {
-		return nil, cli.ConfigError{Fault: fmt.Errorf("setting up the metadata source: %w", err)}
-	}
-	return source, nil
+	return imds.New(opts)
 }
 
 // unwatched lists the kinds that are not watched: those that the settings ignore, and the local ones unless logind announces shutdowns.
@@ -151,26 +141,16 @@ Runs until it gets SIGTERM or SIGINT; a second one ends it at once.`,
 	}
 	read := h.settings().RunFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		err := h.watch(cmd, read)
-		if err != nil && h.contained {
-			return complainContained(cmd.OutOrStdout(), err)
-		}
-		return err
+		return daemon.Run(cmd.Context(), "nth", read, cmd.ErrOrStderr(), func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
+			unlock, err := lockDaemon(d.Config, d.Log)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			return h.runDaemon(ctx, d)
+		})
 	}
 	return cmd
-}
-
-// watch runs the daemon with the settings that read returns, until a signal asks it to stop.
-func (h hostInfo) watch(cmd *cobra.Command, read func() (config.Loaded[config.Config], error)) error {
-	stream := func(cfg config.Log) io.Writer { return logStream(cfg, cmd) }
-	return daemon.Run(cmd.Context(), "nth", read, stream, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
-		unlock, err := lockDaemon(d.Config, d.Log)
-		if err != nil {
-			return err
-		}
-		defer unlock()
-		return h.runDaemon(ctx, d)
-	})
 }
 
 // policyOf returns the rules for all kinds of events. Deadlines at which EC2 or the system takes the machine in any case are hard.

@@ -92,7 +92,6 @@ var messages = map[state.TransitionKind][]message{
 	},
 	state.PodRefused:       {warn(systemd.PodHeld, "{detail}")},
 	state.PodOverdue:       {warn(systemd.PodHeld, "{pod} is still running after its grace period; the eviction of critical pods no longer waits for it")},
-	state.PodsReturning:    {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; evicting them after growing pauses")},
 	state.PodsLeftToReturn: {warn(systemd.PodHeld, "{detail} keeps recreating pods on the cordoned node; leaving them there")},
 	state.PodGone:          {info(systemd.PodGone, "{pod} is gone, {left} of {total} left")},
 	state.VolumesInUse:     {info(systemd.PodGone, "waiting for volumes: {detail} still in use")},

@@ -272,9 +272,6 @@ func TestForecast(t *testing.T) {
 		if _, err := node.Forecast(t.Context(), time.Minute); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("the forecast's error is %v", err)
 		}
-		if _, err := node.Rehearse(t.Context()); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("the rehearsal's error is %v", err)
-		}
 	})
 	run(t, "scripts take all of their time", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("a", grace(20)), 0)
@@ -314,6 +311,7 @@ func TestForecast_IsWhatTheGuardDoes(t *testing.T) {
 			for _, c := range forecast.Cut() {
 				cut = append(cut, c.Pod)
 			}
+			slices.Sort(cut)
 			if got := clipped(s); !slices.Equal(got, cut) {
 				t.Errorf("seed %d: the forecast was that %q would be cut short, and it was %q", seed, cut, got)
 			}
@@ -354,43 +352,32 @@ func TestDryRun_UncordonedNode(t *testing.T) {
 	}
 }
 
-func rehearse(t *testing.T, s *apitest.Server) (evict.Rehearsal, error) {
-	t.Helper()
-	return drain.New(s.Client(), apitest.Node, drain.Options{}).Rehearse(t.Context())
-}
-
-func TestRehearse(t *testing.T) {
+func TestHeldBy(t *testing.T) {
 	t.Parallel()
-	run(t, "a dry run of one eviction", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("agent", ownedBy("DaemonSet", "apps/v1")), apitest.Never)
-		s.AddPod(pod("static", mirror), apitest.Never)
-		if got, err := rehearse(t, s); err != nil || got != (evict.Rehearsal{}) {
-			t.Errorf("without such a pod: %+v, %v", got, err)
-		}
-		s.AddPod(pod("web"), apitest.Never)
-		s.Always("evict", accepted)
-		got, err := rehearse(t, s)
-		if err != nil || !strings.HasSuffix(got.Pod, "/web") || got.HeldBy != "" {
-			t.Errorf("got %+v, %v", got, err)
-		}
-		asked := s.Requests("evict")
-		if len(asked) != 1 || len(asked[0].Query["dryRun"]) != 1 || asked[0].Query["dryRun"][0] != "All" ||
-			len(asked[0].Options.DryRun) != 1 || asked[0].Options.DryRun[0] != "All" {
-			t.Errorf("asked: %+v", asked)
-		}
-	})
-	run(t, "what holds the pod", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("web"), apitest.Never)
-		s.Always("evict", apitest.HeldBy("web", 0))
-		if got, err := rehearse(t, s); err != nil || got.HeldBy != "web" {
-			t.Errorf("held by a budget: %+v, %v", got, err)
-		}
-		s.Always("evict", apitest.Forbidden("not you"))
-		if _, err := rehearse(t, s); err == nil || !strings.Contains(err.Error(), "rehearsing the eviction of") || !strings.Contains(err.Error(), "not you") {
-			t.Errorf("refused: %v", err)
-		}
-		if asked := s.Requests("evict"); len(asked) != 2 {
-			t.Errorf("asked %d times, want once each", len(asked))
-		}
-	})
+	for name, c := range map[string]struct {
+		answer       apitest.Answer
+		held, failed string
+	}{
+		"no budget":  {answer: accepted},
+		"a budget":   {answer: apitest.HeldBy("web", 0), held: "web"},
+		"is refused": {answer: apitest.Forbidden("not you"), failed: "rehearsing the eviction of default/web: 403 Forbidden: not you"},
+	} {
+		run(t, name, func(t *testing.T, s *apitest.Server) {
+			s.AddPod(pod("web"), apitest.Never)
+			s.Always("evict", c.answer)
+			node := drain.New(s.Client(), apitest.Node, drain.Options{})
+			f, err := node.Forecast(t.Context(), time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			budget, err := node.HeldBy(t.Context(), f.Pods[0])
+			if budget != c.held || (err == nil) != (c.failed == "") || err != nil && err.Error() != c.failed {
+				t.Errorf("held by %q, %v", budget, err)
+			}
+			asked := s.Requests("evict")
+			if len(asked) != 1 || !slices.Equal(asked[0].Query["dryRun"], []string{"All"}) || !slices.Equal(asked[0].Options.DryRun, []string{"All"}) {
+				t.Errorf("asked: %+v", asked)
+			}
+		})
+	}
 }

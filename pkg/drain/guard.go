@@ -103,7 +103,7 @@ func (n *Node) Guard(ctx context.Context, task *Task, tell func(Progress)) {
 func (g *guard) Terms() evict.Terms {
 	return evict.Terms{
 		Evict: g.goal.Evict && !g.view.limited, Hard: g.goal.Hard, Soft: g.goal.Soft, From: g.evictFrom,
-		Closed: g.view.closed(), Looks: g.looks, Looked: g.looked, Reopened: g.staysOpen(), Since: g.since(),
+		Closed: g.view.closed(), Looked: g.looked, Reopened: g.staysOpen(), Since: g.since(),
 	}
 }
 
@@ -157,7 +157,7 @@ func (g *guard) setGoal(goal Goal) {
 			begins, g.cordonDecided, g.closingSince = true, time.Time{}, time.Now()
 		}
 		g.epoch++
-		g.pods.ForgetReturns()
+		g.pods.Restart()
 	}
 	if begins { // Scripts run again, and evictions wait for them.
 		g.evictFrom, g.scriptsDone = time.Time{}, false
@@ -269,8 +269,11 @@ func (g *guard) scheduleEvictions(now time.Time) time.Time {
 	return g.evictFrom
 }
 
-// Look implements evict.Drain. It requests a look at the Node.
-func (g *guard) Look() { loop.Nudge(g.wantLook) }
+// Look implements evict.Drain. It requests a look at the Node, and returns its number.
+func (g *guard) Look() int {
+	loop.Nudge(g.wantLook)
+	return g.looks + 1
+}
 
 // keepLooking looks at the Node until the guard ends: when Look asks for it, else every lookEvery. While looks fail, the pauses grow. It runs
 // in a goroutine of the loop's, and returns nil because nothing remains to be done at its end.
@@ -313,7 +316,7 @@ func (g *guard) keepLooking(ctx context.Context) (then func()) {
 // handleLook handles the result of a look. generation is the goal's when it began. If the look changed what the agent has to know, but nothing
 // was reported, it reports GoalChanged, so that the agent gets the new state.
 func (g *guard) handleLook(v view, number, generation int) {
-	before, looked := g.memory, g.looked
+	before, last := g.memory, g.looked
 	wasClosed, hadLooked, reported := g.closed(), g.hasLooked(), len(g.queued)
 	g.pods.Replan()
 	g.countLook(v, number, generation)
@@ -329,7 +332,7 @@ func (g *guard) handleLook(v view, number, generation int) {
 		g.handleNode(v)
 		if v.reopened {
 			g.handleUncordon(v)
-			g.pods.SpareLate(looked)
+			g.pods.SpareLate(last)
 		}
 	}
 	limitedChanged := g.view.limited != before.view.limited
@@ -421,7 +424,7 @@ func (g *guard) handleNode(v view) {
 	}
 	g.trouble, g.view = kube.Trouble{}, v
 	if newlyClosed && !g.staysOpen() {
-		g.pods.ForgetReturns() // Pods that came back to an open node need not come back to a closed one.
+		g.pods.Restart() // Pods that came back to an open node need not come back to a closed one.
 		g.pods.Rejudge()
 	}
 	if g.cordonDecided.IsZero() && (v.closed() || g.hasLooked()) { // For a new generation, the next look decides.

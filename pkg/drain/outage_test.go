@@ -103,7 +103,7 @@ func TestRequests_AreGivenUpAndRepeated(t *testing.T) {
 	}
 }
 
-// An outage of the API server is mostly short, and what it refuses is not worth a hurry. A budget that yields is to cost seconds.
+// An outage of the API server is mostly short, and a cordon that it refuses is not worth a hurry. A budget that yields is to cost seconds.
 func TestRequests_PausesGrow(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -113,7 +113,7 @@ func TestRequests_PausesGrow(t *testing.T) {
 	}{
 		"while the API server is not ready":     {"get node", apitest.Unavailable(), 100 * time.Millisecond, 2 * time.Second},
 		"while a webhook refuses the cordon":    {"patch node", apitest.Forbidden("no cordons here"), 2 * time.Second, time.Minute},
-		"while a webhook refuses an eviction":   {"evict", apitest.Forbidden("no evictions here"), 2 * time.Second, time.Minute},
+		"while a webhook refuses an eviction":   {"evict", apitest.Forbidden("no evictions here"), 5 * time.Second, 5 * time.Second},
 		"while a budget refuses it for one pod": {"evict", apitest.HeldBy("budget", 0), 200 * time.Millisecond, 3 * time.Second},
 	} {
 		run(t, name, func(t *testing.T, s *apitest.Server) {

@@ -74,9 +74,9 @@ type Catalog struct {
 	tag         string
 	ec2         *ec2.Client
 	autoscaling *autoscaling.Client
-	// byID, atAddress and inGroup find instances by their ID, private address and Auto Scaling group.
-	byID, atAddress, inGroup *batcher[[]Instance]
-	groupTagged              *batcher[bool] // which groups have the tag
+	// byID and atAddress find instances by their ID and private address.
+	byID, atAddress *batcher[[]Instance]
+	groupTagged     *batcher[bool] // which groups have the tag
 }
 
 // New returns a catalog that has made no request yet.
@@ -84,7 +84,6 @@ func New(opts Options) *Catalog {
 	c := &Catalog{tag: opts.Tag, autoscaling: autoscaling.NewFromConfig(opts.AWS), ec2: ec2.NewFromConfig(opts.AWS)}
 	c.byID = c.filtered("instance-id", func(i Instance) string { return i.ID })
 	c.atAddress = c.filtered("private-ip-address", func(i Instance) string { return i.Address })
-	c.inGroup = c.filtered("tag:"+groupTag, func(i Instance) string { return i.Group })
 	c.groupTagged = newBatcher(c.describeGroupTags)
 	return c
 }
@@ -133,15 +132,6 @@ func (c *Catalog) AtAddress(ctx context.Context, address string) ([]Instance, er
 		return nil, fmt.Errorf("asking EC2 for the instances at %s: %w", address, err)
 	}
 	return found, nil
-}
-
-// InGroup returns the IDs of the instances of an Auto Scaling group. The answer may be minutes old.
-func (c *Catalog) InGroup(ctx context.Context, group string) ([]string, error) {
-	found, err := c.inGroup.get(ctx, group)
-	if err != nil {
-		return nil, fmt.Errorf("asking EC2 for the instances of the group %s: %w", group, err)
-	}
-	return ids(found), nil
 }
 
 // InReservation returns the IDs of the instances that run in a capacity reservation.
@@ -273,7 +263,7 @@ func (c *Catalog) Rights() (must, may []role.Right) {
 		},
 	}
 	status := role.Right{
-		Name: describeInstanceStatus, Without: "canceled or moved maintenance still drains on its first date; earlier announcements and failed status checks are not seen",
+		Name: describeInstanceStatus, Without: "neither scheduled maintenance nor failed status checks are seen",
 		Try: func(ctx context.Context) error {
 			_, err := c.ec2.DescribeInstanceStatus(ctx, &ec2.DescribeInstanceStatusInput{DryRun: new(true)})
 			return err

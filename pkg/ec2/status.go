@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -32,9 +31,6 @@ var eventCodes = []types.EventCode{
 	types.EventCodeInstanceReboot, types.EventCodeSystemReboot, types.EventCodeSystemMaintenance, types.EventCodeInstanceRetirement,
 	types.EventCodeInstanceStop,
 }
-
-// Schedules reports whether EC2 schedules events with that code.
-func Schedules(code string) bool { return slices.Contains(eventCodes, types.EventCode(code)) }
 
 // Notable returns the statuses of all instances of the region for which events are scheduled, by their IDs. With checks, it also
 // returns those of instances whose status checks fail. The error is ErrRefused if IAM does not allow the request.

@@ -175,8 +175,8 @@ func TestRefusal_BeforeADeadlineThatComes(t *testing.T) {
 		soft  bool // the one that comes is
 		soon  time.Duration
 	}{
-		"of evictions":                           {30, false, 0, false, 5 * time.Second},
-		"of evictions, a soft one":               {30, false, 0, true, 5 * time.Second},
+		"of evictions":                           {30, false, 0, false, 6 * time.Second},
+		"of evictions, a soft one":               {30, false, 0, true, 6 * time.Second},
 		"of deletions, whose turn is after 10 s": {110, true, 2 * time.Minute, false, 12 * time.Second},
 	} {
 		for _, after := range []time.Duration{5 * time.Minute, 5*time.Minute + 7*time.Second, 6 * time.Minute, 6*time.Minute + 20*time.Second} {

@@ -72,8 +72,8 @@ func New(client rest.Interface, name string, opts Options) *Evictor {
 type Drain interface {
 	// Terms are what holds for all pods now.
 	Terms() Terms
-	// Look requests a look at the Node.
-	Look()
+	// Look requests a look at the Node, and returns its number: it begins after the call.
+	Look() int
 	// Met is called when a pod is found that has to go. A fresh one was not on the node at the first list.
 	Met(pod *corev1.Pod, fresh bool)
 	// Report is called when something happened to a pod, or to all if pod is nil. detail names the budget, the reason or the controller.
@@ -88,9 +88,9 @@ type Terms struct {
 	Hard, Soft time.Time
 	// From is when evictions begin; zero if that is not known. A pod does not wait for it beyond its turn.
 	From time.Time
-	// Closed: the Node takes no pods. Looks counts the looks at it that have begun, and Looked is the last of them that has returned.
-	Closed        bool
-	Looks, Looked int
+	// Closed: the Node takes no pods. Looked is the number of the last look at it that has returned; 0 if none has.
+	Closed bool
+	Looked int
 	// Reopened: somebody uncordoned the node: pods that come now stay. Pods that came after Since stay, too; zero is never.
 	Reopened bool
 	Since    time.Time
@@ -269,18 +269,15 @@ const (
 	shortestPause = 100 * time.Millisecond
 	// leastWatchTime is the least time that the watch gets to show that a pod is terminating.
 	leastWatchTime = time.Second
-	// longestRest bounds the pause after an accepted request that had no effect.
-	longestRest = 15 * time.Second
-	// eagerPause bounds the pause after a refusal while a deadline is near.
-	eagerPause = 5 * time.Second
-	// provePause is the time between two lists of Prove, and refusedPause that after one that was refused.
-	provePause   = time.Second
+	// provePause is the time between two lists of Prove.
+	provePause = time.Second
+	// refusedPause is the least pause after a refusal that does not pass by itself.
 	refusedPause = 5 * time.Second
 	// mostOwners bounds the owners that are remembered: a guard may stand for weeks, and each Job is another owner.
 	mostOwners = 4096
 )
 
-// evictions are the pauses after failures that may pass, and while a budget holds a pod: one that yields costs seconds of a notice.
+// evictions are the pauses after failures, and while a budget holds a pod: one that yields costs seconds of a notice.
 var evictions = kube.Backoff(100*time.Millisecond, 1500*time.Millisecond)
 
 // stage is where a pod of the node stands.
@@ -291,13 +288,10 @@ const (
 	staying stage = iota
 	// exempt: it stays although it would have to go. It came back too often, or came after somebody uncordoned the node.
 	exempt
-	// waiting: it has to go, and no request for it has been accepted.
+	// waiting: it has to go, and is not terminating.
 	waiting
-	// accepted: its eviction or deletion was accepted, and the watch has not shown that it is terminating.
-	accepted
-	// terminating: it ends within its grace. shortened: the same, after its grace was shortened before a hard deadline.
+	// terminating: it ends within its grace.
 	terminating
-	shortened
 	// overdue: it is terminating, and should have ended. It counts as one that has to go until it is gone.
 	overdue
 )
@@ -315,17 +309,14 @@ type target struct {
 	// needsLook is the look that has to return first. For a pod that comes to a closed node that is the next one, as somebody may have
 	// uncordoned the node; for any other, the first.
 	needsLook int
-	// notBefore is the earliest time for the first request: its owner brings pods back. The next one comes pause after failedAt, the time of the
-	// last failure (retryAt).
-	notBefore, failedAt time.Time
-	pause               time.Duration
-	last                request
+	last      request
+	// The next request is made at next at the earliest. backoff are the pauses after failures.
+	next    time.Time
+	backoff wait.Backoff
 	// credited is what is counted of it: PodEvicted or PodDeleted. That is once it is terminating: a webhook may have made a request a dry run.
 	credited state.TransitionKind
-	// backoff are the pauses after a failure that may pass, and refused those after any other.
-	backoff, refused wait.Backoff
-	held             string // what holds it now, in words
-	reported         kube.Reasons
+	held     string // what holds it now, in words
+	reported kube.Reasons
 	// endBy is when a pod that is terminating should have ended.
 	endBy time.Time
 }
@@ -336,19 +327,19 @@ type request struct {
 	// at is when it was made, or accepted. urgent: the pod's turn had come then.
 	at     time.Time
 	urgent bool
-	// open: it is under way, and cancel ends it. sent: it has left the gate. refused: the API server has not carried it out.
-	open, sent, refused bool
-	cancel              context.CancelFunc
-	cut                 string // how much of its grace the deadline leaves the pod, if that is not all
+	// open: it is under way, and cancel ends it. sent: it has left the gate. accepted, refused: what the API server has answered.
+	open, sent, accepted, refused bool
+	cancel                        context.CancelFunc
+	cut                           string // how much of its grace the deadline leaves the pod, if that is not all
 }
 
 // owner is the controller of pods, or whatever else makes them.
 type owner struct {
 	name string
 	// from is when the first of its pods began to leave, by the API server's clock: pods that are younger have come back, in this round.
-	from                         time.Time
-	round                        int
-	returnReported, leftReported bool
+	from     time.Time
+	round    int
+	reported bool // its pods are left on the node
 }
 
 func (p *Pods) terms() Terms { return p.drain.Terms() }
@@ -399,11 +390,13 @@ func (p *Pods) Rejudge() {
 	}
 }
 
-// ForgetReturns forgets which owners bring their pods back: their rounds are counted from the start, and no pod is exempt any more.
-func (p *Pods) ForgetReturns() {
+// Restart begins again for another event: rounds of owners that bring their pods back are counted from the start, no pod is exempt any more, and
+// no pause after a failure is left.
+func (p *Pods) Restart() {
 	clear(p.owners)
 	for _, t := range p.pods {
-		if t.round = 0; t.stage == exempt {
+		t.round, t.next = 0, time.Time{}
+		if t.stage == exempt {
 			t.stage = staying
 		}
 	}
@@ -421,26 +414,20 @@ func (p *Pods) meet(t *target, fresh bool) {
 	round := o.roundOf(t.pod)
 	if round >= len(rounds) { // After the last round, its owner's pods stay.
 		t.stage = exempt
-		if !o.leftReported {
-			o.leftReported = true
+		if !o.reported {
+			o.reported = true
 			p.drain.Report(state.PodsLeftToReturn, nil, o.name)
 		}
 		return
 	}
 	*t = target{
-		pod: t.pod, stage: waiting, metAt: now, round: round, notBefore: now.Add(rounds[round]), backoff: evictions, refused: kube.Refusals,
-		needsLook: 1,
+		pod: t.pod, stage: waiting, metAt: now, round: round, needsLook: 1, next: now.Add(rounds[round]), backoff: evictions,
 	}
 	if fresh && terms.Closed {
-		t.needsLook = terms.Looks + 1
-		p.drain.Look()
+		t.needsLook = p.drain.Look()
 	}
 	p.counts.Total++
 	p.touched = append(p.touched, t)
-	if round > 1 && !o.returnReported { // In round 1 the scheduler may not have heard of the cordon yet.
-		o.returnReported = true
-		p.drain.Report(state.PodsReturning, nil, o.name)
-	}
 	p.drain.Met(t.pod, fresh)
 	if t.pod.DeletionTimestamp != nil { // No noteDeparture: it was leaving before the drain, so its replacement does not count as a return.
 		t.terminates()
@@ -527,10 +514,10 @@ func (p *Pods) abandon(t *target) {
 	}
 }
 
-// SpareLate lets pods stay that came to a closed node after the look number after had begun: the next one has shown that somebody uncordoned it.
-func (p *Pods) SpareLate(after int) {
+// SpareLate lets pods stay that came to a closed node after a look had begun: the next one has shown that somebody uncordoned the node.
+func (p *Pods) SpareLate(look int) {
 	for t := range p.going() {
-		if t.needsLook > max(after, 1) {
+		if t.needsLook > max(look, 1) {
 			p.release(t, exempt)
 		}
 	}
@@ -538,7 +525,7 @@ func (p *Pods) SpareLate(after int) {
 
 // release lets a pod stay that had to go, as staying or exempt.
 func (p *Pods) release(t *target, to stage) {
-	if t.stage >= accepted { // It goes all the same, though the watch may not show that yet.
+	if t.stage >= terminating || t.last.accepted { // It goes all the same, though the watch may not show that yet.
 		p.credit(t)
 	}
 	p.abandon(t)

@@ -32,12 +32,8 @@ import (
 // pagination in tools/cache/reflector.go of client-go). For any other version a limit makes servers before 1.34 read etcd, where a selector
 // costs them all pods of the cluster (KEP-4988).
 
-const (
-	// mostVolumes bounds the volumes of a pod that are kept. A node can have fewer attached.
-	mostVolumes = 128
-	// mostLabels bounds the bytes of a pod's labels, which webhooks may show.
-	mostLabels = 16 << 10
-)
+// mostVolumes bounds the volumes of a pod that are kept. A node can have fewer attached.
+const mostVolumes = 128
 
 // strip returns a copy of a pod with only the fields that nth reads, and with bounded lists.
 func strip(pod *corev1.Pod) *corev1.Pod {
@@ -45,7 +41,7 @@ func strip(pod *corev1.Pod) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 			CreationTimestamp: pod.CreationTimestamp, DeletionTimestamp: pod.DeletionTimestamp,
-			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds, Labels: fewLabels(pod.Labels),
+			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
 		},
 		Spec: corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, PriorityClassName: pod.Spec.PriorityClassName,
@@ -69,28 +65,15 @@ func strip(pod *corev1.Pod) *corev1.Pod {
 	return kept
 }
 
-// fewLabels returns a pod's labels; none if they are larger than mostLabels.
-func fewLabels(all map[string]string) map[string]string {
-	size := 0
-	for key, value := range all {
-		size += len(key) + len(value)
-	}
-	if size > mostLabels {
-		return nil
-	}
-	return all
-}
-
-// someVolumes returns the volumes of a pod that nth reads: the first emptyDir, for Options.ProtectEmptyDir, and those with claims.
+// someVolumes returns the volumes of a pod that nth reads: emptyDirs, for Options.ProtectEmptyDir, and those with claims.
 func someVolumes(all []corev1.Volume) []corev1.Volume {
 	var some []corev1.Volume
-	local := false
 	for _, v := range all {
 		switch {
-		case v.EmptyDir != nil && !local:
-			local = true
+		case len(some) == mostVolumes:
+			return some
+		case v.EmptyDir != nil:
 			some = append(some, corev1.Volume{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
-		case len(some) >= mostVolumes: // Only an emptyDir is still looked for.
 		case v.PersistentVolumeClaim != nil:
 			some = append(some, corev1.Volume{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: v.PersistentVolumeClaim}})
 		case v.Ephemeral != nil:

@@ -48,82 +48,70 @@ func (p *Pods) Act(now time.Time) time.Time {
 }
 
 // plan says what comes next for a pod that has to go: state.PodEvicted or state.PodDeleted to request that now; or "", and when to plan again.
-// A zero time means after the next change. Its turn is the latest time that leaves the pod its grace before the deadline: see limits.
+// A zero time means after the next change.
 func (p *Pods) plan(t *target, now time.Time) (state.TransitionKind, time.Time) {
 	end, turn := p.limits(t, now)
-	hard, turnCome, wake := !end.IsZero(), false, turn
-	if !turn.IsZero() && !now.Before(turn) {
-		turnCome, wake = true, time.Time{}
-	}
-	if t.last.open {
-		switch {
-		case t.last.what != state.PodEvicted || !hard:
-			return "", time.Time{} // Its answer comes first.
-		case turnCome && !t.last.urgent:
-			t.last.cancel() // An eviction that hangs gives way to a deletion.
-		}
-		return "", wake
-	}
-	switch t.stage {
-	case waiting:
-		return p.planWaiting(t, end, turnCome, wake, now)
-	case accepted:
-		if effect := t.effectBy(end, turnCome); now.Before(effect) {
-			return "", loop.Soonest(effect, wake)
-		}
-		t.stage, t.last.refused = waiting, true
-		p.noteHeld(t, state.PodRefused, noEffect)
-		if t.failedAt, t.pause = now, min(t.refused.Step(), longestRest); turnCome && p.presses(end, now) {
-			t.pause = 0 // There is no time for it.
-		}
-		return p.planWaiting(t, end, turnCome, wake, now)
-	case terminating, shortened, overdue:
-		return p.planTerminating(t, end, now)
-	case staying, exempt: // They need not go, so nothing is planned.
-	}
-	return "", time.Time{}
-}
-
-// planWaiting is plan for a pod that is not terminating: no request for it was accepted, or an accepted one has shown no effect in time. end
-// and turnCome are from limits; wake is when to plan again at the latest.
-func (p *Pods) planWaiting(t *target, end time.Time, turnCome bool, wake, now time.Time) (state.TransitionKind, time.Time) {
-	hard, terms := !end.IsZero(), p.terms()
-	// A look at the Node comes first: if somebody has uncordoned it, or wants nothing done to it, the pod stays.
-	unlooked := terms.Looked < t.needsLook
-	retry := p.retryAt(t, now)
 	switch {
-	case p.opts.rank(t.pod) == lastRank && p.isPreceded(t.pod):
-		return "", time.Time{} // This process itself runs in that pod, and the drain would end with it.
-	case unlooked && !hard:
-		return "", time.Time{}
-	case unlooked && now.Before(p.lookBy(t, turnCome)):
-		return "", loop.Soonest(p.lookBy(t, turnCome), wake)
-	case hard && turnCome && t.last.what == "":
-		return state.PodEvicted, time.Time{} // Before it is deleted, its budget is asked once, without a pause.
-	case hard && turnCome && (!now.Before(retry) || t.last.what == state.PodEvicted && p.presses(end, now)):
-		return state.PodDeleted, time.Time{} // The deletion that follows an eviction waits for no pause.
-	case now.Before(retry):
-		return "", loop.Soonest(retry, wake)
+	case t.last.open:
+		// Its answer comes first. But at its turn, an eviction that hangs gives way to a deletion.
+		if t.last.what == state.PodEvicted && !end.IsZero() && !t.last.urgent && !now.Before(turn) {
+			t.last.cancel()
+		}
+		return "", after(now, turn)
+	case t.stage >= terminating:
+		return p.planTerminating(t, end, now)
 	}
-	if held, again := p.heldBack(t, turnCome, now); held {
-		return "", loop.Soonest(again, wake)
-	}
-	return state.PodEvicted, time.Time{}
+	what, again := p.planWaiting(t, end, turn, now)
+	return what, loop.Soonest(again, after(now, turn))
 }
 
-// presses reports whether a hard deadline leaves no time for pauses: it is still to come, or a pod's overtime until end lasts.
-func (p *Pods) presses(end, now time.Time) bool { return now.Before(end) || now.Before(p.terms().Hard) }
-
-// retryAt is when the next request for a pod may be made. The pause after a failure is shorter as soon as a deadline is near.
-func (p *Pods) retryAt(t *target, now time.Time) time.Time {
-	pause := t.pause
-	if p.terms().near(now) {
-		pause = min(pause, eagerPause)
-	}
-	if at := t.failedAt.Add(pause); at.After(t.notBefore) {
+// after returns the time at if that is still to come, otherwise zero.
+func after(now, at time.Time) time.Time {
+	if at.After(now) {
 		return at
 	}
-	return t.notBefore
+	return time.Time{}
+}
+
+// planWaiting is plan for a pod that is not terminating: no request for it was accepted, or an accepted one shows no effect yet. end and turn are
+// from limits.
+func (p *Pods) planWaiting(t *target, end, turn, now time.Time) (state.TransitionKind, time.Time) {
+	hard, turnCome := !end.IsZero(), !turn.IsZero() && !now.Before(turn)
+	if p.opts.rank(t.pod) == lastRank && p.isPreceded(t.pod) {
+		return "", time.Time{} // This process itself runs in that pod, and the drain would end with it.
+	}
+	// A look at the Node comes first: if somebody has uncordoned it, or wants nothing done to it, the pod stays.
+	if p.terms().Looked < t.needsLook {
+		if !hard {
+			return "", time.Time{}
+		}
+		if by := p.lookBy(t, turnCome); now.Before(by) {
+			return "", by
+		}
+	}
+	if t.last.accepted {
+		if effect := t.effectBy(end, turnCome); now.Before(effect) {
+			return "", effect
+		}
+		t.last.accepted, t.last.refused = false, true
+		p.noteHeld(t, state.PodRefused, noEffect)
+	}
+	if hard && turnCome {
+		// Before it is deleted, its budget is asked once, without a pause. The deletion waits for none either, unless the deadline is long over.
+		switch pressed := now.Before(end) || now.Before(p.terms().Hard); {
+		case t.last.what == "":
+			return state.PodEvicted, time.Time{}
+		case t.last.what == state.PodEvicted && pressed || !now.Before(t.next):
+			return state.PodDeleted, time.Time{}
+		}
+	}
+	if now.Before(t.next) {
+		return "", t.next
+	}
+	if held, again := p.heldBack(t, turnCome, now); held {
+		return "", again
+	}
+	return state.PodEvicted, time.Time{}
 }
 
 // effectBy is until when an accepted request has to show an effect. After that it is repeated. That is overdueAfter, but less once the pod's
@@ -132,7 +120,7 @@ func (p *Pods) retryAt(t *target, now time.Time) time.Time {
 func (t *target) effectBy(end time.Time, turnCome bool) time.Time {
 	patience := overdueAfter
 	switch {
-	case end.IsZero() || !turnCome:
+	case !turnCome || !t.last.at.Before(end): // Nothing presses, or not any more.
 	case t.last.urgent:
 		patience = min(patience, max(end.Sub(t.last.at)/3, leastWatchTime))
 	default:
@@ -145,11 +133,10 @@ func (t *target) effectBy(end time.Time, turnCome bool) time.Time {
 // not answer must not cost the pod its grace. A pod whose turn has come waits lookGrace at most: after an outage, the watch and the look
 // recover at about the same time.
 func (p *Pods) lookBy(t *target, turnCome bool) time.Time {
-	by := p.terms().Patience(t.metAt)
-	if turnCome {
-		by = loop.Soonest(by, t.metAt.Add(lookGrace))
+	if by := p.terms().Patience(t.metAt); !turnCome || by.Before(t.metAt.Add(lookGrace)) {
+		return by
 	}
-	return by
+	return t.metAt.Add(lookGrace)
 }
 
 // limits returns by when a pod must be gone, zero without a hard deadline, and its turn: the latest time that leaves it its grace before
@@ -191,14 +178,15 @@ func (p *Pods) planTerminating(t *target, end, now time.Time) (state.TransitionK
 	// A grace of a second cannot be shortened.
 	last := t.pod.DeletionGracePeriodSeconds
 	endsInTime := !t.endBy.Add(-overdueAfter).After(end)
-	if end.IsZero() || t.stage != terminating || last != nil && *last <= 1 || endsInTime {
+	if end.IsZero() || last != nil && *last <= 1 || endsInTime {
 		return "", again
 	}
-	if at := end.Add(-time.Second); now.Before(at) {
-		return "", loop.Soonest(again, at)
+	due := end.Add(-time.Second)
+	if due.Before(t.next) { // The last deletion failed, or the watch does not show it yet.
+		due = t.next
 	}
-	if retry := p.retryAt(t, now); now.Before(retry) { // The last deletion failed.
-		return "", loop.Soonest(again, retry)
+	if now.Before(due) {
+		return "", loop.Soonest(again, due)
 	}
 	return state.PodDeleted, time.Time{}
 }
@@ -327,12 +315,11 @@ func (p *Pods) handleAnswer(t *target, asked *corev1.Pod, err error, canceled bo
 		if t.held != noEffect {
 			t.held = "" // What refused it before does not hold it any more.
 		}
-		switch {
-		case asked.DeletionTimestamp != nil && t.stage == terminating:
-			t.stage = shortened
+		if t.stage < terminating { // It is counted once the watch shows that it terminates.
+			t.last.accepted, t.next = true, time.Time{}
+		} else if asked.DeletionTimestamp != nil {
+			t.next = now.Add(forever) // Its grace is shortened now.
 			p.credit(t)
-		case t.stage < terminating: // It is counted once the watch shows that it terminates.
-			t.stage = accepted
 		}
 	case t.stage >= terminating && asked.DeletionTimestamp == nil, canceled: // It terminates all the same, or nothing has refused it.
 	default:
@@ -347,22 +334,24 @@ func (p *Pods) handleRefusal(t *target, err error, now time.Time) {
 	name, held := heldBy(err)
 	gone := vanished(err, t.pod)
 	t.last.refused = !gone && kube.Answer(err).Code != 0
-	t.failedAt, t.pause = now, max(t.backoff.Step(), kube.RetryAfter(err))
-	if !held && !gone && !kube.Passing(err) {
-		t.pause = t.refused.Step()
-	}
+	pause, near := max(t.backoff.Step(), kube.RetryAfter(err)), p.terms().near(now)
 	switch {
 	case gone:
 	case held:
-		if p.noteHeld(t, state.PodHeld, name); !p.terms().near(now) {
-			t.pause = max(t.pause, p.shareOfPause()) // A budget may hold all pods of the node for days.
-		}
+		p.noteHeld(t, state.PodHeld, name)
 	default:
 		p.noteHeld(t, state.PodRefused, kube.Plain(err))
+		if !kube.Passing(err) {
+			pause = max(pause, refusedPause)
+		}
 	}
-	if end, _ := p.limits(t, now); t.last.urgent && p.terms().near(now) && !end.IsZero() { // It is to be repeated while some of its grace is left.
-		t.pause = min(t.pause, max(end.Sub(now)/3, shortestPause))
+	if !near { // A pod may be held for days.
+		pause = max(pause, p.shareOfPause())
 	}
+	if end, _ := p.limits(t, now); t.last.urgent && near && !end.IsZero() { // It is to be repeated while some of its grace is left.
+		pause = min(pause, max(end.Sub(now)/3, shortestPause))
+	}
+	t.next = now.Add(pause)
 }
 
 // shareOfPause is how long each pod that is held waits, so that together they ask once in shortestPause.

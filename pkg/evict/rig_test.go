@@ -150,7 +150,7 @@ func (r *trial) Terms() evict.Terms {
 }
 
 // Look implements evict.Drain.
-func (r *trial) Look() {}
+func (r *trial) Look() int { return 1 }
 
 // Met implements evict.Drain.
 func (r *trial) Met(pod *corev1.Pod, fresh bool) {
@@ -191,7 +191,7 @@ func (r *trial) adjust(change func(*evict.Terms)) {
 }
 
 // join begins another generation.
-func (r *trial) join() { r.do(func() { r.met++; r.pods.ForgetReturns(); r.pods.Rejudge() }) }
+func (r *trial) join() { r.do(func() { r.met++; r.pods.Restart(); r.pods.Rejudge() }) }
 
 // result returns how far it has come.
 func (r *trial) result() result {

@@ -16,10 +16,9 @@ type knowledge struct {
 	// states are those of the instances that are known, and launched is when they were last started.
 	states   map[string]string
 	launched map[string]time.Time
-	// managed have the tag, clusters are those that instances are tagged to be of, and groups are the instances of groups.
+	// managed have the tag, and clusters are those that instances are tagged to be of.
 	managed  map[string]bool
 	clusters map[string][]string
-	groups   map[string][]string
 	// addresses are their private IP addresses, and remembered those that Look has said. answered is launched as LookAnew has last said it.
 	addresses, remembered map[string]string
 	answered              map[string]time.Time
@@ -75,13 +74,6 @@ func (k *knowledge) find(id string) (ec2.Instance, bool) {
 	return ec2.Instance{
 		ID: id, State: state, Launched: k.launched[id], Managed: k.managed[id], Clusters: k.clusters[id], Address: k.addresses[id],
 	}, known
-}
-
-// InGroup implements fleet.EC2.
-func (k *knowledge) InGroup(_ context.Context, group string) ([]string, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.groups[group], k.err
 }
 
 // InReservation implements fleet.EC2.

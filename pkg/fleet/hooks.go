@@ -33,6 +33,11 @@ func (t *term) completes(h *hint) bool {
 	return h.Hook != nil && t.opts.Hooks != nil && !t.opts.DryRun
 }
 
+// completesLaunch reports whether a hint's lifecycle action is that of a launch, and is to be completed.
+func (t *term) completesLaunch(h *hint) bool {
+	return h.About == sqs.Launch && t.opts.CompleteLaunches && t.completes(h)
+}
+
 // hold holds the lifecycle action of a hint until that is settled or completed.
 func (t *term) hold(in *instance, h *hint) {
 	t.mu.Lock()
@@ -90,7 +95,7 @@ func (t *term) judgeLaunch(in *instance, h *hint, on node) time.Duration {
 	age := time.Since(h.received)
 	back := slices.ContainsFunc(t.entriesOf(on, nil), func(e state.Entry) bool { return e.OnNode && e.Event.Kind == event.ASGTermination })
 	switch {
-	case !t.opts.CompleteLaunches || !t.completes(h):
+	case !t.completesLaunch(h):
 		t.done(in, h)
 	case age >= launchTimeout:
 		t.opts.Log.Warnf("launch: node %q of the instance %s is not Ready after %s: its lifecycle hook is left to its timeout", on.name, in.id, launchTimeout)

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/fleet"
 	"github.com/nth-project/nth/pkg/sqs"
@@ -208,21 +207,13 @@ func TestLook_FindsNodesThatDoNotNameTheirInstance(t *testing.T) {
 }
 
 func TestLook_FindsAnInstanceThatJoinsAfterItsMessage(t *testing.T) {
-	type row struct {
-		kind  event.Kind
-		code  string
-		after time.Duration
-		err   error // EC2's answer to everything
-	}
-	each(t, map[string]row{
-		"a spot instance":                   {event.SpotInterruption, "terminate", 30 * time.Second, nil},
-		"maintenance that EC2 may not list": {event.ScheduledMaintenance, "instance-stop", 5 * time.Second, ec2.ErrRefused},
-	}, func(t *testing.T, c *cluster, row row) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, c *cluster) {
 		r := c.run(func(o *fleet.Options) {
-			o.Cluster, o.EC2 = "mine", &knowledge{states: map[string]string{instance: "running"}, clusters: map[string][]string{instance: {"mine"}}, err: row.err}
+			o.Cluster, o.EC2 = "mine", &knowledge{states: map[string]string{instance: "running"}, clusters: map[string][]string{instance: {"mine"}}}
 		})
-		m := r.take(notice(instance, row.kind, row.code, 0))
-		time.Sleep(row.after)
+		m := r.take(spot(instance))
+		time.Sleep(30 * time.Second)
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		m.want(t, "done")
 		c.wantDrained("a")
@@ -234,7 +225,6 @@ func TestLook_SettlesMessagesOfInstancesWithoutANode(t *testing.T) {
 	type row struct {
 		notice    sqs.Notice
 		tags      []string
-		group     []string // the instances of the hook's group
 		err       error
 		dry       bool
 		want      string
@@ -247,7 +237,6 @@ func TestLook_SettlesMessagesOfInstancesWithoutANode(t *testing.T) {
 		"nobody's, and EC2 fails":             {notice: notice(third, event.StateChange, "stopping", 0), err: errors.New("throttled"), want: "done"},
 		"this cluster's":                      {notice: notice(third, event.StateChange, "stopping", 0), tags: mine, want: "done"},
 		"this cluster's, and its group waits": {notice: termination(third), tags: mine, want: "done", completed: []string{"drain " + third + " drained"}},
-		"of a group with a Node here":         {notice: termination(third), group: []string{instance}, want: "done", completed: []string{"drain " + third + " drained"}},
 		"nobody's, and its group waits":       {notice: termination(third), want: "done"},
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
@@ -255,27 +244,11 @@ func TestLook_SettlesMessagesOfInstancesWithoutANode(t *testing.T) {
 			o.DryRun, o.Cluster = row.dry, "mine"
 			o.EC2 = &knowledge{
 				states: map[string]string{third: "running"}, clusters: map[string][]string{instance: mine, third: row.tags},
-				groups: map[string][]string{"workers": row.group}, err: row.err,
+				err: row.err,
 			}
 		})
 		r.take(row.notice).want(t, row.want)
 		r.hooks.want(t, row.completed...)
 		c.wantUntouched("a")
-	})
-}
-
-// AWS Health may tell of an event for each instance of an account: no more is kept than what has a Node here.
-func TestTake_KeepsOfAHugeEventWhatHasANodeHere(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		r := c.run(nil)
-		all := make([]sqs.Notice, 0, 36_001)
-		for i := range 36_000 {
-			all = append(all, notice("i-"+strings.Repeat("0", 10)+string(rune('a'+i%26)), event.ScheduledMaintenance, "instance-stop", 0))
-		}
-		all = append(all, notice(instance, event.ScheduledMaintenance, "instance-stop", 0))
-		r.take(all...).want(t, "done")
-		c.wantDrained("a")
 	})
 }

@@ -1,16 +1,12 @@
 package fleet
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
-	"k8s.io/client-go/util/workqueue"
-
-	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/sqs"
@@ -20,8 +16,9 @@ import (
 // instance is an EC2 instance that a message, EC2's list or its Node has something to say about. The term's mutex guards it.
 type instance struct {
 	id    string
-	looks sync.Mutex // held during a look at the instance, while the term's mutex is free
 	hints map[string]*hint
+	// started is when it was last started, as a message says; zero if none has said so in this term.
+	started time.Time
 	// drain is the drain of its Node; nil if there is none.
 	drain *session
 	// node is the Node that it had at the last look; its uid is empty if there was none. goneSince is the first look that found its Node
@@ -42,13 +39,15 @@ func (t *term) instance(id string) *instance {
 	return in
 }
 
-// reconcilers is how many instances of each queue are looked at at the same time. ec2.Catalog joins their questions into few requests.
-const reconcilers = 64
+// reconcilers is how many instances are looked at at the same time. Most of them may wait for EC2, and urgent ones come between.
+// ec2.Catalog joins their questions into few requests.
+const reconcilers = 256
 
-// reconcile looks at one instance of the queue after the other, until the term ends. serveTerm starts it several times.
-func (t *term) reconcile(queue workqueue.TypedDelayingInterface[string]) {
+// reconcile looks at one instance of the queue after the other, until the term ends. serveTerm starts it several times. The queue gives an
+// instance to one of them at a time.
+func (t *term) reconcile() {
 	for {
-		id, over := queue.Get()
+		id, over := t.queue.Get()
 		if over {
 			return
 		}
@@ -56,26 +55,13 @@ func (t *term) reconcile(queue workqueue.TypedDelayingInterface[string]) {
 		in := t.instances[id]
 		t.mu.Unlock()
 		if in != nil && t.ctx.Err() == nil {
-			if again := t.lookAlone(in); again > 0 {
-				queue.AddAfter(id, again)
+			if again := t.look(in); again > 0 {
+				t.queue.AddAfter(id, again)
 			}
+			t.forget(in)
 		}
-		queue.Done(id)
+		t.queue.Done(id)
 	}
-}
-
-// lookAlone calls look, once at a time for each instance: both queues may have it. It returns when to look again; 0 if only after news.
-func (t *term) lookAlone(in *instance) time.Duration {
-	in.looks.Lock()
-	defer in.looks.Unlock()
-	t.mu.Lock()
-	known := t.instances[in.id] == in
-	t.mu.Unlock()
-	if !known { // The look before this one has forgotten the instance.
-		return 0
-	}
-	defer t.forget(in)
-	return t.look(in)
 }
 
 // forget removes an instance if nothing is to be done for it, and nothing is recorded of it.
@@ -109,16 +95,6 @@ func (t *term) look(in *instance) time.Duration {
 	}
 	t.mu.Unlock()
 	var again time.Duration
-	rank := func(h *hint) int { // A start has EC2 asked, whose answer ends earlier stops. An urgent hint does not wait while EC2 is asked about others.
-		switch {
-		case h.About == sqs.Running:
-			return 0
-		case isUrgent(h.Event):
-			return 1
-		}
-		return 2
-	}
-	slices.SortFunc(hints, func(a, b *hint) int { return rank(a) - rank(b) })
 	for _, h := range hints {
 		again = sooner(again, t.judge(in, h, on, err))
 	}
@@ -170,11 +146,6 @@ func (t *term) judge(in *instance, h *hint, on node, err error) time.Duration {
 	case on.uid == "":
 		return t.judgeWithoutNode(in, h)
 	}
-	return t.judgeOn(in, h, on)
-}
-
-// judgeOn decides about a hint whose instance has the Node on. It returns when to decide again; 0 if only after news.
-func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 	managed, err := t.isManaged(in.id)
 	switch {
 	case err != nil:
@@ -182,57 +153,42 @@ func (t *term) judgeOn(in *instance, h *hint, on node) time.Duration {
 	case !managed:
 		t.opts.Log.Debugf("%s: neither the instance %s nor its Auto Scaling group has the tag of fleet.managed_tag; nothing to drain here", h.describe(), in.id)
 		t.done(in, h)
-	case h.About == sqs.Running:
-		return t.judgeStart(in, h)
+		return 0
 	case h.About == sqs.Launch:
 		return t.judgeLaunch(in, h, on)
-	case h.About != sqs.Interruption: // A message about anything else asks for nothing.
-		t.done(in, h)
-	case !t.isStanding(h) && isPlanned(h.Notice):
-		return t.judgePlanned(in, h)
-	case t.isStanding(h):
-		stops := stopTime(h)
-		if stops.IsZero() {
-			return 0
-		}
-		if started, _ := t.startedAfter(in, stops); started { // After an error, the next look asks again.
-			t.endOvertaken(in, h, on)
-		}
-	default:
-		over, again := t.isOver(in, h, on)
-		switch {
-		case over:
-			t.endOvertaken(in, h, on)
-		case again == 0: // Otherwise EC2 has not answered yet.
-			t.stand(in, h)
-		}
-		return again
 	}
-	return 0
+	return t.judgeInterruption(in, h, on)
 }
 
-// isStanding reports whether an earlier look has found that the hint stands.
-func (t *term) isStanding(h *hint) bool {
+// judgeInterruption decides about a hint of an interruption whose instance has the Node on. It returns when to decide again; 0 if only after
+// news.
+func (t *term) judgeInterruption(in *instance, h *hint, on node) time.Duration {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	return h.stands
-}
-
-// stand marks a hint as standing: its event is a reason to close the node. The first call also holds the hint's lifecycle hook.
-func (t *term) stand(in *instance, h *hint) {
-	t.mu.Lock()
-	first := !h.stands
-	h.stands = true
+	stands, over := h.stands, !stopTime(h).IsZero() && in.startedSince(h.bootID, cmp.Or(h.Event.Noticed, h.received), on)
 	t.mu.Unlock()
-	if first && t.wantsDrain(h) {
-		t.hold(in, h)
+	var again time.Duration
+	if !stands {
+		over, again = t.isOver(h, on)
 	}
+	switch {
+	case over: // What was done for it is taken back as for a recorded event.
+		t.opts.Log.WithField(fieldNode, on.name).Infof("%s: the instance %s runs again: its event (%s) is over", h.describe(), in.id, h.Event.Code)
+		t.done(in, h)
+	case !stands && again == 0: // Otherwise EC2 has not answered yet.
+		t.mu.Lock()
+		h.stands, h.bootID = true, on.bootID
+		t.mu.Unlock()
+		if t.wantsDrain(h) {
+			t.hold(in, h)
+		}
+	}
+	return again
 }
 
-// endOvertaken settles a hint about a stop whose instance runs again. What was done for it is taken back as for a recorded event.
-func (t *term) endOvertaken(in *instance, h *hint, on node) {
-	t.opts.Log.WithField(fieldNode, on.name).Infof("%s: the instance %s runs again: its event (%s) is over", h.describe(), in.id, h.Event.Code)
-	t.done(in, h)
+// startedSince reports whether the instance has started since its Node had that boot ID, or since that time: the Node shows another boot, or
+// a message says so. A Node that is not Ready may not show it yet. The term's mutex is held.
+func (in *instance) startedSince(bootID string, at time.Time, on node) bool {
+	return on.ready && (bootID != "" && bootID != on.bootID || in.started.After(at))
 }
 
 const (
@@ -245,79 +201,44 @@ const (
 
 // judgeWithoutNode decides about a hint whose instance has no Node in this cluster. It returns when to decide again; 0 if only after news.
 func (t *term) judgeWithoutNode(in *instance, h *hint) time.Duration {
-	groupWaits := h.About == sqs.Interruption && t.completes(h)
-	cluster, err := t.ownerOfHint(in, h)
+	t.mu.Lock()
+	goneSince := in.goneSince
+	t.mu.Unlock()
+	since := h.received
+	if goneSince.After(since) {
+		since = goneSince
+	}
+	if !t.nodes.awaySince().IsZero() { // Nobody knows whether it has a Node.
+		since = time.Now()
+	}
+	cluster, err := t.ownerOf(in.id)
+	if !goneSince.IsZero() { // It had a Node here.
+		cluster, err = thisCluster, nil
+	}
+	groupWaits := h.About == sqs.Interruption && t.completes(h) && t.wantsDrain(h)
 	age := time.Since(h.received)
-	launching := h.About == sqs.Launch && t.opts.CompleteLaunches && t.completes(h)
 	switch {
 	case err != nil && groupWaits: // Perhaps it waits for this cluster. Any other hint is judged as one of an unknown owner.
 		return t.failed(h, err)
 	case cluster == otherCluster:
 		t.opts.Log.Infof("%s: the instance %s is another cluster's; nothing to drain here", h.describe(), in.id)
 		t.done(in, h)
-	case launching && age < launchTimeout:
+	case t.completesLaunch(h) && age < launchTimeout:
 		t.awaitLaunch(in, h)
 		return launchTimeout - age
-	case t.absentFor(in, h) < absent: // The instance may have a Node that the watch has not shown yet.
-		return max(absent-t.absentFor(in, h), time.Second)
-	case cluster != thisCluster:
-		t.logNoNode(in, h)
-		t.done(in, h)
-	case groupWaits && t.wantsDrain(h):
+	case time.Since(since) < absent: // The instance may have a Node that the watch has not shown yet.
+		return max(absent-time.Since(since), time.Second)
+	case cluster == thisCluster && groupWaits:
 		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; completing the lifecycle hook %s of the Auto Scaling group %s",
 			h.describe(), in.id, h.Hook.Name, h.Hook.Group)
 		t.complete(in, h, event.Drained)
-	case h.About == sqs.Interruption && isUrgent(h.Event) && time.Now().Before(h.Event.Deadline):
+	case cluster == thisCluster && isUrgent(h.Event) && time.Now().Before(h.Event.Deadline):
 		return asksAgain // The instance may still join before its deadline.
 	default:
-		t.logNoNode(in, h)
+		t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; nothing to drain", h.describe(), in.id)
 		t.done(in, h)
 	}
 	return 0
-}
-
-// absentFor returns for how long the watch would have shown the Node of a hint's instance, if it had one; 0 while the API server is silent,
-// which ends no watch for a while. A dry run has no Lease that shows the silence.
-func (t *term) absentFor(in *instance, h *hint) time.Duration {
-	if !t.nodes.awaySince().IsZero() || !t.opts.DryRun && t.lead.lock.age() > answerGap {
-		return 0
-	}
-	t.mu.Lock()
-	goneSince := in.goneSince
-	t.mu.Unlock()
-	known := time.Since(h.received)
-	if !goneSince.IsZero() {
-		known = min(known, time.Since(goneSince))
-	}
-	return known
-}
-
-// ownerOfHint returns which cluster the instance of a hint belongs to, by the instance's tags. An instance that had a Node here is
-// this cluster's. The tags may not say, although an Auto Scaling group waits. Then it is this cluster's if another instance of the group has
-// a Node here.
-func (t *term) ownerOfHint(in *instance, h *hint) (owner, error) {
-	t.mu.Lock()
-	hadNode := !in.goneSince.IsZero()
-	t.mu.Unlock()
-	if hadNode {
-		return thisCluster, nil
-	}
-	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
-	defer cancel()
-	cluster, err := t.ownerOf(ctx, in.id)
-	if cluster != unknownOwner || err != nil || h.Hook == nil {
-		return cluster, err
-	}
-	members, err := t.opts.EC2.InGroup(ctx, h.Hook.Group)
-	if slices.ContainsFunc(members, func(id string) bool { return len(t.nodes.of(id)) > 0 }) {
-		cluster = thisCluster
-	}
-	return cluster, err
-}
-
-// logNoNode logs that a hint is about an instance without a Node, so that nothing is done for it.
-func (t *term) logNoNode(in *instance, h *hint) {
-	t.opts.Log.Infof("%s: the instance %s has no Node in this cluster; nothing to drain", h.describe(), in.id)
 }
 
 // pursue brings the drain of an instance's Node in line with the events that stand. It enlists a new drain, passes the events to the one
@@ -414,10 +335,7 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 	}
 	t.mu.Unlock()
 	listed, asked := t.listedEvents(in, on)
-	for _, ev := range listed {
-		ev = asRecorded(on, past, ev)
-		events = append(slices.DeleteFunc(events, func(other event.Event) bool { return other.ID == ev.ID }), ev)
-	}
+	events = append(events, listed...)
 	if !begun {
 		past = t.entriesOf(on, events)
 	}
@@ -440,12 +358,14 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 }
 
 // recordedEvent returns the event of a recorded entry that neither a hint nor EC2 announces now. asked says whether EC2 has answered the
-// last poll. An event of a listed kind is over once EC2's list has had listDelay to show it. Any other event is over if the instance was
-// started since the cordon, or is back from a warm pool.
+// last poll. An event of a listed kind is over once two polls in a row do not have it. Any other event is over if the instance was started
+// since the cordon, or is back from a warm pool.
 func (t *term) recordedEvent(in *instance, on node, e state.Entry, asked bool) event.Event {
 	ev := e.Event
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if isListed(ev.Kind) {
-		if asked && time.Since(e.FirstSeen) >= listDelay {
+		if asked && t.truth.wasMissing(in.id, ev) {
 			ev.State = event.Canceled
 			if ev.Kind == event.StatusCheck { // The check passes again.
 				ev.State = event.Completed
@@ -453,54 +373,16 @@ func (t *term) recordedEvent(in *instance, on node, e state.Entry, asked bool) e
 		}
 		return ev
 	}
-	t.mu.Lock()
 	back := false
 	for _, h := range in.hints {
-		back = back || h.About == sqs.Launch && t.opts.CompleteLaunches && t.completes(h) && !h.Hook.Back
+		back = back || t.completesLaunch(h) && !h.Hook.Back
 	}
-	t.mu.Unlock()
-	if e.OnNode && on.ready && (back && ev.Kind == event.ASGTermination || t.restarted(in, e)) {
+	// The cordon alone does not say when the event was noticed.
+	started := in.startedSince(e.BootID, cmp.Or(ev.Noticed, e.CordonedAt), on)
+	if e.OnNode && (started || on.ready && back && ev.Kind == event.ASGTermination) {
 		ev.State = event.Completed
 	}
 	return ev
-}
-
-// asRecorded adapts an event that EC2 lists to the Node's record. The event gets the ID of the message that announced it first. A reboot
-// that EC2 calls completed stays pending until the node is Ready after it, since EC2 may say so before the machine reboots. Without a new
-// boot, EC2 is taken at its word when the event's own time has been over for listDelay.
-func asRecorded(on node, past []state.Entry, ev event.Event) event.Event {
-	for _, e := range past {
-		if _, same := listedAs(e.Event, []event.Event{ev}); same && fromMessage(e.Event.ID) {
-			ev.ID = e.Event.ID
-		}
-	}
-	e, known := policy.Find(past, ev.ID)
-	if !known || !e.OnNode || !isReboot(ev.Code) || ev.State != event.Completed {
-		return ev
-	}
-	if !on.ready || e.BootID == on.bootID && time.Since(ev.Deadline) < listDelay {
-		ev.State = event.Pending
-	}
-	return ev
-}
-
-// isReboot reports whether an event with that code of EC2 is over once the machine was rebooted.
-func isReboot(code string) bool { return code == "system-reboot" || code == "instance-reboot" }
-
-// judgeStart decides about a hint that an instance runs: EC2 is asked until it says so too. Its answer ends the stops before the start, and
-// what was done for them is taken back once the node is Ready. judgeStart returns when to ask again; 0 if the hint is settled.
-func (t *term) judgeStart(in *instance, h *hint) time.Duration {
-	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
-	defer cancel()
-	found, known, err := t.opts.EC2.LookAnew(ctx, in.id)
-	switch {
-	case err != nil && !errors.Is(err, ec2.ErrRefused):
-		return t.failed(h, err)
-	case known && !found.Runs() && time.Since(h.received) < settles: // EC2's answer may be older than the message.
-		return asksAgain
-	}
-	t.done(in, h)
-	return 0
 }
 
 // wantsDrain reports whether the rules want the node drained for a hint. If they do not, nth-queue neither holds nor completes the hint's

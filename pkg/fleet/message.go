@@ -17,10 +17,6 @@ type Message interface {
 	Return(after time.Duration)
 }
 
-// maxHints is how many notices are worked on at once: those of the largest message, and some more. maxUrgentHints is the same for a message of
-// which some are urgent. What would exceed it is left for later.
-const maxHints, maxUrgentHints = 40_000, 80_000
-
 // Take has the instances of a message looked at. It deletes or returns the message when all notices are settled. receives is how often the
 // message has been received. Take does not block. While this process does not lead, it returns the message to the queue at once.
 func (f *Fleet) Take(notices []sqs.Notice, receives int, m Message) {
@@ -29,33 +25,21 @@ func (f *Fleet) Take(notices []sqs.Notice, receives int, m Message) {
 		m.Return(0)
 		return
 	}
-	d := &delivery{message: m, pause: retryPause(receives), open: 1, back: forGood} // open counts this function, too.
-	kept := slices.DeleteFunc(slices.Clone(notices), t.concernsNobody)
-	t.spread(kept, d)
-	t.settle(d, forGood)
-}
-
-// spread makes a hint of each notice of a message. If they are too many, the message goes back to the queue for later. Notices that come
-// after the end of the term go back, too.
-func (t *term) spread(notices []sqs.Notice, d *delivery) {
-	most := maxHints
-	if slices.ContainsFunc(notices, func(n sqs.Notice) bool { return isUrgent(n.Event) }) {
-		most = maxUrgentHints
-	}
-	t.mu.Lock()
-	full := t.hints+len(notices) > most
-	d.open += len(notices)
-	t.mu.Unlock()
+	d := &delivery{message: m, pause: retryPause(receives), open: 1 + len(notices), back: forGood} // open counts this function, too.
 	for _, n := range notices {
 		switch {
-		case full:
-			t.settle(d, longestPause)
+		case isListed(n.Event.Kind): // The next poll of EC2's list finds it.
+			t.settle(d, forGood)
+		case n.About == sqs.Running:
+			t.noteStart(n)
+			t.settle(d, forGood)
 		case n.Reservation == "":
 			t.addHint(n, d)
 		case !t.background(func(ctx context.Context) { t.expandReservation(ctx, n, d) }):
 			t.settle(d, 0)
 		}
 	}
+	t.settle(d, forGood)
 }
 
 // delivery is a message, and how many of its notices are not settled yet. When all are settled, the message is deleted, or returned to the
@@ -94,36 +78,27 @@ func (t *term) settle(d *delivery, back time.Duration) {
 // hint is what one notice says of an instance, until it is settled. Messages about the same event share it.
 type hint struct {
 	sqs.Notice
-	key       string
-	announced time.Time // its deadline by AWS's clock
-	received  time.Time
-	pause     time.Duration // before its message is tried again
+	key      string
+	received time.Time
+	pause    time.Duration // before its message is tried again
 
 	// The term's mutex guards what follows.
 	deliveries []*delivery
 	busy       bool // something is being done for it, at the end of which it is settled
 	stands     bool // it was found to stand
+	// bootID is the Node's when the hint was found to stand.
+	bootID string
 	// nowStopped is set if EC2 says now that its instance does not run.
 	nowStopped bool
 	// release ends the hold of its lifecycle hook; nil if that is not held.
 	release context.CancelFunc
 }
 
-// concernsNobody reports whether a notice needs no look, as EC2 lists maintenance for all instances: one that joins later is found by the
-// list. AWS Health may name each instance of an account.
-func (t *term) concernsNobody(n sqs.Notice) bool {
-	t.mu.Lock()
-	lists := !t.truth.looked.IsZero()
-	t.mu.Unlock()
-	return lists && isPlanned(n) && len(t.nodes.of(n.Instance)) == 0 && !t.nodes.hasSilent()
-}
-
 // addHint makes a hint of a notice, or adds the message to the hint of the same event, and has the instance looked at.
 func (t *term) addHint(n sqs.Notice, d *delivery) {
-	announced := n.Event.Deadline
 	n = t.byOurClock(n)
 	n.Event.Instance = n.Instance
-	h := &hint{Notice: n, announced: announced, key: string(n.About) + " " + n.Event.ID, received: time.Now(), pause: d.pause, deliveries: []*delivery{d}}
+	h := &hint{Notice: n, key: string(n.About) + " " + n.Event.ID, received: time.Now(), pause: d.pause, deliveries: []*delivery{d}}
 	if n.Event.ID == "" && n.Hook != nil {
 		h.key += n.Hook.Group + " " + n.Hook.Name + " " + n.Hook.Token
 	}
@@ -134,22 +109,21 @@ func (t *term) addHint(n sqs.Notice, d *delivery) {
 		return
 	}
 	in := t.instance(n.Instance)
-	same := in.hints[h.key]
-	switch {
-	case same != nil && (same.Event.State != n.Event.State || !same.announced.Equal(h.announced)):
-		t.mu.Unlock()
-		t.settle(d, d.pause) // What has changed is heard when the work for the earlier message has ended.
-		return
-	case same != nil:
+	if same := in.hints[h.key]; same != nil {
 		same.deliveries = append(same.deliveries, d)
-	default:
+	} else {
 		in.hints[h.key] = h
-		t.hints++
 	}
 	t.mu.Unlock()
-	if isUrgent(n.Event) {
-		t.urgent.Add(n.Instance)
-	} else {
+	t.queue.Add(n.Instance)
+}
+
+// noteStart takes in that an instance was started, which ends the stops before that. For an instance that is not known, nothing was done.
+func (t *term) noteStart(n sqs.Notice) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if in := t.instances[n.Instance]; in != nil {
+		in.started = t.byOurClock(n).Event.Noticed
 		t.queue.Add(n.Instance)
 	}
 }
@@ -185,14 +159,15 @@ func (t *term) expandReservation(ctx context.Context, n sqs.Notice, d *delivery)
 		t.settle(d, d.pause)
 		return
 	}
-	notices := make([]sqs.Notice, 0, len(found))
+	t.mu.Lock()
+	d.open += len(found)
+	t.mu.Unlock()
 	for _, id := range found {
 		one := n
 		one.Instance, one.Reservation = id, ""
 		one.Event.ID += "-" + id
-		notices = append(notices, one)
+		t.addHint(one, d)
 	}
-	t.spread(notices, d)
 	t.settle(d, forGood) // the notice of the reservation itself
 }
 
@@ -208,7 +183,6 @@ func (t *term) endHint(in *instance, h *hint, back time.Duration) {
 		return
 	}
 	delete(in.hints, h.key)
-	t.hints--
 	if h.release != nil {
 		h.release()
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -65,11 +64,6 @@ func recordText(entries []state.Entry, claimed string) string {
 // isListed reports whether EC2 lists events of a kind as long as they stand.
 func isListed(kind event.Kind) bool {
 	return kind == event.ScheduledMaintenance || kind == event.StatusCheck
-}
-
-// fromMessage reports whether an event's ID was derived from a message of AWS Health, and is not EC2's.
-func fromMessage(id string) bool {
-	return strings.HasPrefix(id, string(event.ScheduledMaintenance)+"-")
 }
 
 // entriesOf is what the Node says of the events for which something was done: its record, and where that has none for which the node is

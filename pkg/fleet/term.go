@@ -7,20 +7,15 @@ import (
 	"sync"
 
 	"k8s.io/client-go/util/workqueue"
-
-	"github.com/nth-project/nth/pkg/ec2"
 )
 
 // term is one time for which this process leads. All work belongs to a term. When the term's context ends, its work stops where it is, and
 // its messages go back into the queue.
 type term struct {
 	*Fleet
-	ctx    context.Context
-	queue  workqueue.TypedDelayingInterface[string]
-	urgent workqueue.TypedDelayingInterface[string] // of instances with urgent notices: it never waits behind others
-	truth  truth
-	// pollSoon has an element if EC2's list is to decide about a message that has just come.
-	pollSoon chan struct{}
+	ctx   context.Context
+	queue workqueue.TypedDelayingInterface[string]
+	truth truth
 
 	beginning sync.Mutex // held while a goroutine of work is started; it guards closed
 	closed    bool       // no more goroutines are started
@@ -28,30 +23,23 @@ type term struct {
 
 	mu        sync.Mutex
 	instances map[string]*instance
-	hints     int // of all instances together
 }
 
 // serveTerm does the work of one term. The leadership calls it when this process is elected, and ends ctx when the Lease is lost. It
 // returns when all goroutines have ended, and all messages are back in the queue.
 func (f *Fleet) serveTerm(ctx context.Context, receive func(ctx context.Context)) {
-	t := &term{
-		Fleet: f, ctx: ctx, instances: map[string]*instance{},
-		queue: workqueue.NewTypedDelayingQueue[string](), urgent: workqueue.NewTypedDelayingQueue[string](),
-		truth: truth{listed: map[string]ec2.Status{}}, pollSoon: make(chan struct{}, 1),
-	}
+	t := &term{Fleet: f, ctx: ctx, instances: map[string]*instance{}, queue: workqueue.NewTypedDelayingQueue[string]()}
 	f.opts.Log.Info("this process leads: it receives messages and drains nodes")
 	f.term.Store(t)
 	var receiving sync.WaitGroup
 	receiving.Go(func() { receive(ctx) })
 	for range reconcilers {
-		t.work.Go(func() { t.reconcile(t.queue) })
-		t.work.Go(func() { t.reconcile(t.urgent) })
+		t.work.Go(t.reconcile)
 	}
 	t.work.Go(t.poll)
 	<-ctx.Done()
 	f.term.Store(nil)
 	t.queue.ShutDown()
-	t.urgent.ShutDown()
 	t.beginning.Lock()
 	t.closed = true
 	t.beginning.Unlock()

@@ -15,7 +15,6 @@ import (
 	"github.com/nth-project/nth/pkg/ec2"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/loop"
-	"github.com/nth-project/nth/pkg/sqs"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -27,8 +26,7 @@ type EC2 interface {
 	LookAnew(ctx context.Context, id string) (found ec2.Instance, known bool, err error)
 	// AtAddress returns the instances that have a private IP address.
 	AtAddress(ctx context.Context, address string) ([]ec2.Instance, error)
-	// InGroup returns the IDs of the instances of an Auto Scaling group, and InReservation those in a capacity reservation.
-	InGroup(ctx context.Context, group string) ([]string, error)
+	// InReservation returns the IDs of the instances in a capacity reservation.
 	InReservation(ctx context.Context, reservation string) ([]string, error)
 	// Notable returns, by instance ID, the status of all instances of the region with scheduled events and, with checks, of those whose
 	// status checks fail.
@@ -50,13 +48,28 @@ const lookUpTimeout = 5 * time.Second
 
 // truth is what EC2 has said last. The term's mutex guards it.
 type truth struct {
-	listed  map[string]ec2.Status // by instance, by the last poll
-	looked  time.Time             // when the last successful poll began; zero if EC2 refuses, or was not asked yet
-	trouble error                 // of the last poll
+	// listed are the statuses of instances by the last successful poll, and before those by the one before that.
+	listed, before map[string]ec2.Status
+	// looked and lookedBefore are when these polls began; zero if there was none, or EC2 refuses.
+	looked, lookedBefore time.Time
+	trouble              error // of the last poll
+}
+
+// wasMissing reports whether the event of an instance was not listed by the poll before the last one.
+func (t truth) wasMissing(id string, ev event.Event) bool {
+	switch {
+	case t.lookedBefore.IsZero():
+		return false
+	case ev.Kind == event.StatusCheck:
+		return t.before[id].Impaired == ""
+	}
+	return !slices.ContainsFunc(t.before[id].Planned, func(before event.Event) bool { return before.ID == ev.ID })
 }
 
 // ownerOf returns which cluster an instance belongs to, by its tags and by Options.Cluster. Without that, the tags say nothing.
-func (t *term) ownerOf(ctx context.Context, id string) (owner, error) {
+func (t *term) ownerOf(id string) (owner, error) {
+	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
+	defer cancel()
 	found, _, err := t.opts.EC2.Look(ctx, id)
 	switch {
 	case err != nil:
@@ -112,7 +125,7 @@ func (t *term) nodesOf(ctx context.Context, in *instance) ([]node, error) {
 	if now, known, err := t.opts.EC2.LookAnew(ctx, in.id); err != nil || !known || now.Address != found.Address {
 		return nil, err
 	}
-	who, err := t.ownerOf(ctx, in.id)
+	who, err := t.ownerOf(in.id)
 	if err != nil || who == otherCluster {
 		return nil, err
 	}
@@ -136,7 +149,7 @@ func (t *term) mustBeAlone(ctx context.Context, found ec2.Instance, who owner) e
 		if other.ID == found.ID || other.Gone() {
 			continue
 		}
-		its, err := t.ownerOf(ctx, other.ID)
+		its, err := t.ownerOf(other.ID)
 		if err != nil {
 			return err
 		}
@@ -153,19 +166,16 @@ const (
 	settles = 30 * time.Second
 	// asksAgain is when EC2 is asked again meanwhile.
 	asksAgain = 5 * time.Second
-	// believed is how long a message about a stop counts if EC2 may not be asked, and reopens how long a node stays closed for it at least: a
-	// machine that EC2 takes may be Ready until some minutes after the message.
-	believed, reopens = 2 * time.Minute, 10 * time.Minute
+	// believed is how long a message about a stop counts if EC2 may not be asked.
+	believed = 2 * time.Minute
 )
 
 // stopTime is when the instance stops according to a hint; zero if the hint is not about a stop. A terminated instance is never started
 // again.
 func stopTime(h *hint) time.Time {
 	switch ev := h.Event; {
-	case ev.Kind == event.StateChange && ev.Noticed.IsZero():
-		return h.received
 	case ev.Kind == event.StateChange:
-		return ev.Noticed
+		return cmp.Or(ev.Noticed, h.received)
 	case ev.Kind == event.SpotInterruption && (ev.Code == "stop" || ev.Code == "hibernate"):
 		return ev.Deadline
 	}
@@ -174,22 +184,22 @@ func stopTime(h *hint) time.Time {
 
 // isOver asks EC2 whether the instance of a hint about a stop runs again, whatever the age of the message. again is when to ask again, if
 // that is not known yet.
-func (t *term) isOver(in *instance, h *hint, on node) (over bool, again time.Duration) {
+func (t *term) isOver(h *hint, on node) (over bool, again time.Duration) {
 	stops := stopTime(h)
 	age := time.Since(stops)
-	switch {
-	case stops.IsZero(), h.Event.Kind == event.SpotInterruption && age < settles:
+	if stops.IsZero() || h.Event.Kind == event.SpotInterruption && age < settles {
 		return false, 0 // It is about no stop, or the instance runs until then.
 	}
-	found, known, err := t.opts.EC2.LookAnew(t.ctx, h.Instance)
+	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
+	defer cancel()
+	found, known, err := t.opts.EC2.LookAnew(ctx, h.Instance)
 	switch {
 	case errors.Is(err, ec2.ErrRefused):
 		return age > believed && on.ready, 0 // A machine that has been down for so long is not Ready.
-	case err != nil:
-		if !on.ready { // As the message says.
-			return false, 0
-		}
+	case err != nil && on.ready:
 		return false, t.failed(h, err)
+	case err != nil: // The node is down, as the message says.
+		return false, 0
 	case !known || !found.Runs():
 		t.mu.Lock()
 		h.nowStopped = h.Stopped && found.State != "stopping" && found.State != "shutting-down"
@@ -199,23 +209,6 @@ func (t *term) isOver(in *instance, h *hint, on node) (over bool, again time.Dur
 		return false, asksAgain
 	}
 	return true, 0
-}
-
-// startedAfter reports whether the instance runs and was started after that time, by EC2's last answer.
-func (t *term) startedAfter(in *instance, at time.Time) (bool, error) {
-	ctx, cancel := context.WithTimeout(t.ctx, lookUpTimeout)
-	defer cancel()
-	found, known, err := t.opts.EC2.Look(ctx, in.id)
-	return err == nil && known && found.Runs() && t.toLocalClock(found.Launched).After(at), err
-}
-
-// restarted reports whether the instance of a recorded entry was started since, or, where EC2 may not be asked, whether it is too late for the
-// stop that the entry is about. Its node is Ready.
-func (t *term) restarted(in *instance, e state.Entry) bool {
-	at := cmp.Or(e.Event.Noticed, e.CordonedAt) // The cordon alone does not say when the event was noticed.
-	started, err := t.startedAfter(in, at)
-	stops := e.Event.Kind == event.StateChange || e.Event.Kind == event.SpotInterruption
-	return started || errors.Is(err, ec2.ErrRefused) && stops && time.Since(at) > reopens
 }
 
 // failed logs why EC2 could not be asked about a hint, and returns when to try again. The pauses grow with the age of the hint.
@@ -267,71 +260,13 @@ func (t *term) plannedEvents(in *instance, said ec2.Status) []event.Event {
 	return all
 }
 
-// isPlanned reports whether EC2 lists what a notice tells of.
-func isPlanned(n sqs.Notice) bool {
-	return n.About == sqs.Interruption && n.Event.Kind == event.ScheduledMaintenance && ec2.Schedules(n.Event.Code)
-}
-
-// judgePlanned decides about a hint of maintenance that EC2 lists. The list decides, also the last one while EC2 cannot be asked. The message
-// is believed only for an event that is not in it, while EC2 cannot be asked or may not list the event yet. judgePlanned returns when to decide again; 0 if only after news.
-func (t *term) judgePlanned(in *instance, h *hint) time.Duration {
-	t.mu.Lock()
-	said, looked, trouble := t.truth.listed[in.id], t.truth.looked, t.truth.trouble
-	t.mu.Unlock()
-	if trouble == nil && looked.Before(h.received) {
-		loop.Nudge(t.pollSoon)
-		return asksAgain
-	}
-	ev, listed := listedAs(h.Event, t.plannedEvents(in, said))
-	late := !h.Event.Noticed.IsZero() && time.Since(h.Event.Noticed) >= listDelay
-	if !listed && (trouble != nil || h.Event.State == event.Pending && !late) {
-		t.stand(in, h)
-		return 0
-	}
-	if !listed || ev.State != event.Pending {
-		t.opts.Log.Infof("%s: EC2 no longer lists %s for the instance %s", h.describe(), h.Event.Code, h.Instance)
-	}
-	t.done(in, h)
-	return 0
-}
-
-// listedAs returns which of the events that EC2 lists is the announced one, and whether any is. AWS Health does not use EC2's IDs. An event
-// that was moved has the same code, and one whose code has changed has the same time. The best match wins.
-func listedAs(announced event.Event, events []event.Event) (event.Event, bool) {
-	var found event.Event
-	var best int
-	for _, ev := range events {
-		alike := 0
-		sameTime := ev.Deadline.Sub(announced.Deadline).Abs() < time.Minute
-		switch {
-		case ev.Kind != announced.Kind:
-		case ev.ID == announced.ID:
-			alike = 5
-		case ev.Code == announced.Code && sameTime:
-			alike = 4
-		case ev.State == event.Pending && ev.Code == announced.Code:
-			alike = 3
-		case ev.State == event.Pending && sameTime:
-			alike = 2
-		}
-		if alike > best {
-			found, best = ev, alike
-		}
-	}
-	return found, best > 0
-}
-
-const (
-	// pollInterval is how often EC2 is asked for all that is notable, and refusedInterval the same while IAM does not allow it.
-	pollInterval, refusedInterval = time.Minute, 10 * time.Minute
-	// listDelay is how long EC2's list may lag behind an announcement. After that, an event that it does not have is over.
-	listDelay = 15 * time.Minute
-)
+// pollInterval is how often EC2 is asked for all that is notable.
+const pollInterval = time.Minute
 
 // poll asks EC2 for what is scheduled and which status checks fail, until the term ends, and has the instances looked at.
 func (t *term) poll() {
 	for {
-		pause := t.pollOnce()
+		t.pollOnce()
 		t.mu.Lock()
 		listed := slices.Collect(maps.Keys(t.truth.listed))
 		t.mu.Unlock()
@@ -346,12 +281,8 @@ func (t *term) poll() {
 			}
 			t.lookAt(id)
 		}
-		select {
-		case <-t.ctx.Done():
+		if !loop.Await(t.ctx, nil, pollInterval) {
 			return
-		case <-t.pollSoon:
-			loop.Await(t.ctx, nil, firstPause) // One poll is enough for many messages.
-		case <-time.After(pause):
 		}
 	}
 }
@@ -385,59 +316,41 @@ func (t *term) instanceAt(n node) string {
 	return id
 }
 
-// pollOnce asks EC2, and returns the time until the next poll. Of instances without a Node nothing is kept.
-func (t *term) pollOnce() time.Duration {
+// pollOnce asks EC2 for what is notable. Of instances without a Node nothing is kept.
+func (t *term) pollOnce() {
 	checks := !t.ignoresKind(event.StatusCheck)
 	if !checks && t.ignoresKind(event.ScheduledMaintenance) {
-		return pollInterval
+		return
 	}
 	at := time.Now()
 	said, err := t.opts.EC2.Notable(t.ctx, checks)
 	if t.ctx.Err() != nil {
-		return pollInterval
+		return
 	}
-	if err != nil {
-		return t.pollFailed(err)
-	}
-	if !t.nodes.hasSilent() {
-		for id := range said {
-			if len(t.nodes.of(id)) == 0 {
-				delete(said, id)
-			}
-		}
+	if err == nil && !t.nodes.hasSilent() {
+		maps.DeleteFunc(said, func(id string, _ ec2.Status) bool { return len(t.nodes.of(id)) == 0 })
 	}
 	t.mu.Lock()
-	recovered := t.truth.trouble != nil
-	t.truth.listed, t.truth.looked, t.truth.trouble = said, at, nil
-	t.mu.Unlock()
-	if recovered {
-		t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("scheduled maintenance can be listed again")
-	}
-	return pollInterval
-}
-
-// pollFailed remembers that EC2 does not say what is scheduled, and logs the first such error. It returns the time until the next poll.
-func (t *term) pollFailed(err error) time.Duration {
-	refused := errors.Is(err, ec2.ErrRefused)
-	t.mu.Lock()
-	first := t.truth.trouble == nil || errors.Is(t.truth.trouble, ec2.ErrRefused) != refused
-	t.truth.trouble = err
-	if refused {
-		t.truth.listed, t.truth.looked = map[string]ec2.Status{}, time.Time{}
+	before := t.truth
+	switch {
+	case err == nil:
+		t.truth = truth{listed: said, before: before.listed, looked: at, lookedBefore: before.looked}
+	case errors.Is(err, ec2.ErrRefused):
+		t.truth = truth{trouble: err}
+	default:
+		t.truth.trouble = err
 	}
 	t.mu.Unlock()
 	log := t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceTrouble)
 	switch {
-	case first && refused:
-		log.Warnf("IAM does not let nth-queue list scheduled maintenance (%s): canceled or moved maintenance still drains on its first date, and failed "+
-			"status checks are not seen; asking again every 10 minutes", err)
-	case first:
+	case err == nil && before.trouble != nil:
+		t.opts.Log.WithField(systemd.FieldMessageID, systemd.SourceRecovered).Info("scheduled maintenance can be listed again")
+	case err == nil, before.trouble != nil: // It is known already.
+	case errors.Is(err, ec2.ErrRefused):
+		log.Warnf("IAM does not let nth-queue list scheduled maintenance (%s): neither maintenance nor failed status checks are seen; asking every minute", err)
+	default:
 		log.Warnf("cannot list scheduled maintenance: %s; keeping last known state, and asking every minute", err)
 	}
-	if refused {
-		return refusedInterval
-	}
-	return pollInterval
 }
 
 // ignoresKind reports whether the rules ignore a kind of events.

@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -127,7 +124,6 @@ func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 		"it has booted, and takes long":  {boot: "boot-2", after: 40 * time.Minute},
 		"it was hibernated":              {boot: "boot-1"},
 		"it has booted, and EC2 refuses": {boot: "boot-2", refused: true},
-		"the same boot, and EC2 refuses": {boot: "boot-1", refused: true},
 	}, func(t *testing.T, c *cluster, row row) {
 		c.add(nodeOf("a", instance), podOn("a", "one"))
 		says := &knowledge{states: map[string]string{instance: "stopped"}}
@@ -157,27 +153,6 @@ func TestTakeStart_OpensTheNodeOnceItIsReady(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		if n := c.node("a"); n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
 			t.Errorf("the node is unschedulable: %t, and has the taints %v", n.Spec.Unschedulable, n.Spec.Taints)
-		}
-	})
-}
-
-// A machine that EC2 takes may be Ready for minutes after the message. Whether it was started again, nobody says here.
-func TestLook_KeepsTheNodeClosedWhileItIsTaken(t *testing.T) {
-	type row struct {
-		kind event.Kind
-		code string
-	}
-	each(t, map[string]row{
-		"a spot instance":   {event.SpotInterruption, "terminate"},
-		"a stop by anybody": {event.StateChange, "stopping"},
-	}, func(t *testing.T, c *cluster, row row) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{err: ec2.ErrRefused} })
-		r.take(notice(instance, row.kind, row.code, 0)).want(t, "done")
-		for range 4 { // Each change of the Node has it looked at.
-			time.Sleep(time.Minute)
-			c.change("a", func(n *corev1.Node) { n.Labels = map[string]string{"now": time.Now().Format("1504")} })
-			c.wantDrained("a")
 		}
 	})
 }
@@ -298,57 +273,6 @@ func TestPoll_KnowsARebootByItsBootID(t *testing.T) {
 		if n := c.node("a"); n.Spec.Unschedulable == row.opened {
 			t.Errorf("the node is unschedulable: %t", n.Spec.Unschedulable)
 		}
-	})
-}
-
-func TestTake_VerifiesMaintenanceWithEC2(t *testing.T) {
-	type row struct {
-		planned map[string]ec2.Status
-		err     error
-		ago     time.Duration
-		drained bool
-	}
-	each(t, map[string]row{
-		"it is listed":                    {planned: planned("instance-stop", time.Minute, ""), ago: days, drained: true},
-		"it is canceled":                  {planned: planned("instance-stop", time.Minute, "[Canceled]"), ago: days},
-		"it is not listed, and old":       {ago: days},
-		"it is not listed, but new":       {drained: true},
-		"EC2 may not be asked, and it is": {err: ec2.ErrRefused, ago: days, drained: true},
-	}, func(t *testing.T, c *cluster, row row) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		for id, s := range row.planned { // by the bubble's clock
-			s.Planned[0].Deadline = time.Now().Add(time.Minute)
-			row.planned[id] = s
-		}
-		r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{planned: row.planned, err: row.err} })
-		n := notice(instance, event.ScheduledMaintenance, "instance-stop", row.ago)
-		n.Event.ID, n.Event.Deadline = "scheduled-maintenance-1", time.Now().Add(time.Minute)
-		r.take(n).want(t, "done")
-		time.Sleep(time.Minute)
-		c.want("a", row.drained)
-	})
-}
-
-// One maintenance stays one event when its message comes while EC2 does not answer.
-func TestTake_KnowsListedMaintenanceWhileEC2Fails(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		says := &knowledge{planned: planned("instance-stop", 3*time.Hour, "")}
-		r := c.run(func(o *fleet.Options) { o.EC2 = says })
-		time.Sleep(10 * time.Second)
-		says.say(func(k *knowledge) { k.err = errors.New("throttled") })
-		time.Sleep(time.Minute)
-		n := notice(instance, event.ScheduledMaintenance, "instance-stop", 0)
-		n.Event.ID, n.Event.Deadline = "scheduled-maintenance-1", says.planned[instance].Planned[0].Deadline
-		r.take(n).want(t, "done")
-		time.Sleep(time.Hour)
-		if text := r.log.String(); strings.Contains(text, "withdrawn") || strings.Contains(text, n.Event.ID) {
-			t.Errorf("the log is\n%s", text)
-		}
-		says.say(func(k *knowledge) { k.err = nil })
-		time.Sleep(time.Hour)
-		c.wantDrained("a")
 	})
 }
 
@@ -538,101 +462,6 @@ func TestLook_OpensANodeThatTheLastLeaderCordoned(t *testing.T) {
 		time.Sleep(time.Minute)
 		if c.node("a").Spec.Unschedulable {
 			t.Error("the instance runs again, and its node is still cordoned")
-		}
-	})
-}
-
-func TestTake_HasRoomForWhatIsUrgent(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		silent := nodeOf("s", third)
-		silent.Spec.ProviderID = ""
-		c.add(nodeOf("a", instance), podOn("a", "one"), silent)
-		r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{err: errors.New("throttled")} })
-		var all []sqs.Notice
-		for i := range 40_000 {
-			all = append(all, notice(fmt.Sprintf("i-%d", i), event.ScheduledMaintenance, "instance-stop", 0))
-		}
-		r.take(all...)
-		m := r.take(spot(instance))
-		m.want(t, "done")
-		c.wantDrained("a")
-	})
-}
-
-// gated is an EC2 that answers nothing before the gate is opened.
-type gated struct {
-	*knowledge
-	gate chan struct{}
-}
-
-// LookAnew implements fleet.EC2.
-func (g gated) LookAnew(ctx context.Context, id string) (ec2.Instance, bool, error) {
-	<-g.gate
-	return g.knowledge.LookAnew(ctx, id)
-}
-
-// A node without a provider ID may be any of its instances, so that EC2 is asked about each.
-func TestTake_WorksOffTheLargestMessage(t *testing.T) {
-	const start = `{"source":"aws.health","detail-type":"AWS Health Event","detail":{"service":"EC2","eventTypeCategory":"scheduledChange",` +
-		`"eventTypeCode":"AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED","affectedEntities":[`
-	const limit, shortest, end = 1 << 20, len(`{"entityValue":"i-00000000"},`), `]}}`
-	bubble(t, func(t *testing.T, c *cluster) {
-		silent := nodeOf("s", third)
-		silent.Spec.ProviderID = ""
-		c.add(silent)
-		ec2s := gated{&knowledge{}, make(chan struct{})}
-		r := c.run(func(o *fleet.Options) { o.EC2 = ec2s })
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		var body strings.Builder
-		body.WriteString(start)
-		count := (limit - len(start) - len(end)) / shortest
-		for i := range count {
-			fmt.Fprintf(&body, `{"entityValue":"i-%08x"},`, i)
-		}
-		notices, err := sqs.Parse(strings.TrimSuffix(body.String(), ",")+end, "", time.Now())
-		if err != nil || len(notices) != count {
-			t.Fatalf("%d of %d instances, %v", len(notices), count, err)
-		}
-		m := r.take(notices...)
-		m.held(t)
-		runtime.GC()
-		runtime.ReadMemStats(&after)
-		// A process has half as much again, and some 30 MB: 128 MB in all.
-		if held := int64(after.HeapAlloc) - int64(before.HeapAlloc); held > 64<<20 {
-			t.Errorf("%d instances are held with %d bytes", count, held)
-		}
-		close(ec2s.gate)
-		m.want(t, "done")
-		if ec2s.asked < count {
-			t.Errorf("EC2 was asked about %d instances of %d", ec2s.asked, count)
-		}
-	})
-}
-
-func TestTake_HearsThatAnEventHasChanged(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, c *cluster) {
-		c.add(nodeOf("a", instance), podOn("a", "one"))
-		r := c.run(func(o *fleet.Options) { o.EC2 = &knowledge{err: ec2.ErrRefused} })
-		c.before("evict", held)
-		n := notice(instance, event.ScheduledMaintenance, "instance-stop", 0)
-		n.Event.Deadline = time.Now().Add(30 * time.Minute).Round(0)
-		r.take(n)
-		time.Sleep(10 * time.Second)
-		n.Event.State = event.Completed
-		m := r.take(n)
-		synctest.Wait()
-		c.before("evict", nil)
-		if m.want(t, "returned").after > 0 {
-			time.Sleep(time.Minute)
-			r.take(n).want(t, "done")
-		}
-		time.Sleep(time.Minute)
-		if c.node("a").Spec.Unschedulable {
-			t.Error("the maintenance is over, and its node is still cordoned")
 		}
 	})
 }

@@ -1,16 +1,12 @@
 package logind
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,60 +20,6 @@ const (
 	logindManager = "org.freedesktop.login1.Manager"
 )
 
-// callTimeout is how long a connection, or a call over it, may take.
-const callTimeout = 5 * time.Second
-
-// Host is a machine's root directory. Empty means that of this process; in a container, the host's is another.
-type Host string
-
-// conn is a D-Bus connection for calls. godbus reads it through a guard.
-type conn struct {
-	*dbus.Conn
-	guard *guard
-	end   context.CancelCauseFunc
-}
-
-// bus connects to the host's system bus. The connection lasts until ctx ends or its close is called. A signal wakes the receiver of signals, which
-// is nil if nobody waits for signals.
-func (h Host) bus(ctx context.Context, signals chan<- struct{}) (*conn, error) {
-	ctx, end := context.WithCancelCause(ctx)
-	defer time.AfterFunc(callTimeout, func() { end(context.DeadlineExceeded) }).Stop() // This bounds bus, not the connection.
-	dialed, err := new(net.Dialer).DialContext(ctx, "unix", filepath.Join("/", string(h), "run/dbus/system_bus_socket"))
-	if err != nil {
-		end(nil)
-		return nil, fmt.Errorf("connecting to the system bus: %w", err)
-	}
-	guard := &guard{socket: dialed.(*net.UnixConn), files: make(chan *os.File, 1), signals: signals} // What "unix" dials is one.
-	c, err := dbus.NewConn(guard, dbus.WithContext(ctx))
-	if err == nil {
-		err = c.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Getuid()))})
-	}
-	if err == nil {
-		err = c.Hello()
-	}
-	if err != nil {
-		_ = dialed.Close()
-		err = cmp.Or(context.Cause(ctx), err) // If ctx has ended, err says only that the socket is closed.
-		end(nil)
-		return nil, fmt.Errorf("connecting to the system bus: %w", err)
-	}
-	return &conn{c, guard, end}, nil
-}
-
-// close ends the connection.
-func (c *conn) close() {
-	_ = c.Close()
-	c.end(nil)
-}
-
-// call calls a method of the object at path, of the service called name. It stores what the method returns in the variables that results point
-// to.
-func (c *conn) call(ctx context.Context, name string, path dbus.ObjectPath, method string, results []any, args ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return c.Object(name, path).CallWithContext(ctx, method, 0, args...).Store(results...)
-}
-
 // properties returns all properties that an object has of one interface, by their names.
 func (c *conn) properties(ctx context.Context, name string, path dbus.ObjectPath, iface string) (all map[string]dbus.Variant, err error) {
 	if err := c.call(ctx, name, path, "org.freedesktop.DBus.Properties.GetAll", []any{&all}, iface); err != nil {
@@ -90,19 +32,6 @@ func (c *conn) properties(ctx context.Context, name string, path dbus.ObjectPath
 func (c *conn) logind(ctx context.Context, method string, results []any, args ...any) error {
 	if err := c.call(ctx, logindName, logindPath, logindManager+"."+method, results, args...); err != nil {
 		return fmt.Errorf("asking logind for %s: %w", method, err)
-	}
-	return nil
-}
-
-// subscribe asks the bus for the signals of logind, and for the one that says that logind has started or ended.
-func (c *conn) subscribe(ctx context.Context) error {
-	for _, rule := range []string{
-		"type='signal',sender='" + logindName + "',interface='" + logindManager + "'",
-		"type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='" + logindName + "'",
-	} {
-		if err := c.call(ctx, "org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus.AddMatch", nil, rule); err != nil {
-			return fmt.Errorf("subscribing to logind's signals: %w", err)
-		}
 	}
 	return nil
 }
@@ -168,22 +97,17 @@ func fromMicroseconds(usec uint64) time.Duration {
 }
 
 // inhibit takes an inhibitor lock. what is logind's name for it, such as shutdownLock; mode is "delay" or "block". Closing the file releases
-// the lock. The call has its own connection, whose only file is the lock.
-func (h Host) inhibit(ctx context.Context, what, mode string) (*os.File, error) {
-	c, err := h.bus(ctx, nil)
-	if err != nil {
-		return nil, err
+// the lock.
+func (c *conn) inhibit(ctx context.Context, what, mode string) (*os.File, error) {
+	err := c.logind(ctx, "Inhibit", []any{new(dbus.UnixFDIndex)}, what, "nth", "draining this Kubernetes node before it goes down", mode)
+	if err == nil && len(c.files) == 0 {
+		err = errors.New("logind's answer has no descriptor")
 	}
-	defer c.close()
-	var index dbus.UnixFDIndex
-	err = c.logind(ctx, "Inhibit", []any{&index}, what, "nth", "draining this Kubernetes node before it goes down", mode)
 	if err != nil {
 		return nil, fmt.Errorf("taking the inhibitor lock %q: %w", what, err)
 	}
-	lock := c.guard.file()
-	if lock == nil {
-		return nil, fmt.Errorf("taking the inhibitor lock %q: logind's answer has no descriptor", what)
-	}
+	lock := c.files[0]
+	c.files = c.files[1:]
 	return lock, nil
 }
 
@@ -204,7 +128,7 @@ type Settings struct {
 
 // Settings asks logind for its settings, and who holds the power key.
 func (h Host) Settings(ctx context.Context) (Settings, error) {
-	c, err := h.bus(ctx, nil)
+	c, err := h.bus(ctx)
 	if err != nil {
 		return Settings{}, err
 	}

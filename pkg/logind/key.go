@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 	"time"
-
-	"github.com/nth-project/nth/pkg/loop"
 )
 
 // The power key. EC2 presses it to stop or terminate an instance. logind then announces a shutdown, and the kubelet, if it is
@@ -40,21 +38,14 @@ type key struct {
 	last   string   // the last arguments of KeyOptions.Held
 }
 
-// press is the press of the power key that nth answers. Further presses are ignored.
+// press is the press of the power key that nth answers, for giveUp at most.
 type press struct {
-	at      time.Time // zero if nth answers no press
+	at      time.Time // zero if there was none
 	settled bool      // the drain has ended, so that the machine may be powered off
-	asked   time.Time // when nth last requested the power-off; zero if it did not
 }
 
-const (
-	// pressTick is the interval at which the answer to a press is checked.
-	pressTick = time.Second
-	// askAgain is how long logind may take to announce a power-off that was requested.
-	askAgain = 5 * time.Second
-	// giveUp is how long after a press the machine is assumed to stay: EC2 would have cut the power long before.
-	giveUp = 10 * time.Minute
-)
+// giveUp is how long after a press the machine is assumed to stay: EC2 would have cut the power long before.
+const giveUp = 10 * time.Minute
 
 // ListenToKey says whether this process reads the power key; powerkey.Keys calls it. Only while the process reads the key does nth answer the
 // key in logind's place.
@@ -62,10 +53,6 @@ func (s *Source) ListenToKey(listening bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.key.known, s.key.wanted = true, listening
-	if !listening && s.press.at.IsZero() { // A press that is being answered keeps the lock: logind would answer a second press at once.
-		giveBack(&s.key.lock)
-	}
-	loop.Nudge(s.wake)
 }
 
 // Pressed says that the power key was pressed, and when; powerkey.Keys calls it. A press counts only while nth holds the lock on the key:
@@ -83,36 +70,32 @@ func (s *Source) resume(scheduled time.Time) {
 	s.beginPress(time.Now().Add(min(max(time.Until(scheduled), 0), PowerOffGrant)-PowerOffGrant), resumed)
 }
 
-// beginPress announces the shutdown for which the power key was pressed, and wakes answerKey. The deadline is that of EC2 (PowerOffGrant), not of
-// logind.
+// beginPress announces the shutdown for which the power key was pressed. The deadline is that of EC2 (PowerOffGrant), not of logind. What
+// follows is up to answer, at the next look.
 func (s *Source) beginPress(at time.Time, resumed bool) {
 	s.mu.Lock()
-	counts := s.opts.Key != nil && (resumed || s.key.lock != nil) && s.press.at.IsZero()
+	counts := s.opts.Key != nil && (resumed || s.key.lock != nil) && !s.press.answered()
 	if counts {
 		s.press = press{at: at}
 	}
 	s.mu.Unlock()
 	if counts {
 		s.Stopping(max(time.Until(at.Add(s.opts.within(PowerOffGrant))), 0))
-		loop.Nudge(s.moved)
 	}
 }
 
-// answering reports whether nth is answering a press.
-func (s *Source) answering() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.press.at.IsZero()
-}
+// answered reports whether nth is answering the press.
+func (p press) answered() bool { return !p.at.IsZero() && time.Since(p.at) <= giveUp }
 
 // holdKey takes or releases the block lock with which nth answers the power key instead of logind, and reports each change to
 // Options.Key.Held. action is what logind does for a press (HandlePowerKey): nth takes the lock only if that is to power off. Each look calls
-// holdKey.
-func (s *Source) holdKey(ctx context.Context, action string) {
+// holdKey. While a press is being answered, the lock stays: without it, logind would answer a second press at once.
+func (s *Source) holdKey(ctx context.Context, c *conn, action string) {
 	s.mu.Lock()
 	known, wanted, why, held := s.key.known, s.key.wanted, "", s.key.lock != nil
+	answering := s.press.answered()
 	s.mu.Unlock()
-	if !known { // ListenToKey was not called yet.
+	if !known || held && answering {
 		return
 	}
 	if wanted && action != "poweroff" {
@@ -121,7 +104,7 @@ func (s *Source) holdKey(ctx context.Context, action string) {
 	var lock *os.File
 	if wanted && !held {
 		var err error
-		if lock, err = s.opts.Host.inhibit(ctx, powerKeyLock, "block"); err != nil {
+		if lock, err = c.inhibit(ctx, powerKeyLock, "block"); err != nil {
 			wanted, why = false, err.Error() // logind answers the key, as usual. The next look tries again.
 		}
 	}
@@ -141,72 +124,29 @@ func (s *Source) holdKey(ctx context.Context, action string) {
 	}
 }
 
-// answerKey calls answer until ctx ends: whenever a press or its drain has changed, and each pressTick while answer asks for that.
-func (s *Source) answerKey(ctx context.Context) {
-	var again <-chan time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.moved:
-		case <-again:
-		}
-		again = nil
-		if s.answer(ctx) {
-			again = time.After(pressTick)
-		}
-	}
-}
-
-// answer takes the next step towards the power-off, if there is a press to answer. Then again is true: answerKey calls it again after
-// pressTick.
-func (s *Source) answer(ctx context.Context) (again bool) {
+// answer makes the machine power off for a press, if there is one to answer. Until the drain has ended (settled), it leaves a schedule with
+// logind to power off at the end of PowerOffGrant, whatever happens to nth. Then it requests the power-off at once, from logind or else from
+// systemd. Each look calls it with what logind says (m). c is nil if logind does not answer.
+func (s *Source) answer(ctx context.Context, c *conn, m manager) {
 	s.mu.Lock()
 	p := s.press
-	if time.Since(p.at) > giveUp {
-		s.press = press{}
-	}
 	s.mu.Unlock()
+	var err error
 	switch {
-	case p.at.IsZero():
-		return false
-	case time.Since(p.at) > giveUp: // EC2 has not taken the machine: the press is forgotten, and logind asked for what is announced.
-		loop.Nudge(s.wake)
-		return false
-	}
-	if err := s.bringDown(ctx, p); err != nil && ctx.Err() == nil && s.opts.Key.Trouble != nil {
-		s.opts.Key.Trouble(err)
-	}
-	return true
-}
-
-// bringDown makes the machine power off for a press. Until the drain has ended (p.settled), it leaves a schedule with logind to power off at
-// the end of PowerOffGrant, whatever happens to nth. Then it requests the power-off at once, from logind or else from systemd. answer calls it
-// once in pressTick.
-func (s *Source) bringDown(ctx context.Context, p press) error {
-	var m manager
-	c, err := s.opts.Host.bus(ctx, nil)
-	if err == nil {
-		defer c.close()
-		m, err = c.manager(ctx)
-	}
-	switch {
-	case err == nil && m.preparing[shutdownLock]: // logind has announced the shutdown: there is nothing left to do.
-		return nil
-	case p.settled && time.Since(p.asked) > askAgain:
-		if err == nil {
+	case !p.answered():
+		return
+	case p.settled:
+		if c != nil {
 			err = c.logind(ctx, "PowerOff", nil, false)
 		}
-		if err != nil || !p.asked.IsZero() { // logind refuses, or an earlier request had no effect.
+		if c == nil || err != nil {
 			err = errors.Join(err, s.opts.Host.startPowerOff(ctx))
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.press.asked = time.Now()
-		return err
-	case err == nil && !p.settled && m.scheduled.IsZero():
+	case c != nil && m.scheduled.IsZero():
 		// The press has a monotonic time, and logind needs the wall clock's.
-		return c.schedulePowerOff(ctx, time.Now().Add(time.Until(p.at.Add(PowerOffGrant))))
+		err = c.schedulePowerOff(ctx, time.Now().Add(time.Until(p.at.Add(PowerOffGrant))))
 	}
-	return err
+	if err != nil && ctx.Err() == nil && s.opts.Key.Trouble != nil {
+		s.opts.Key.Trouble(err)
+	}
 }

@@ -1,6 +1,8 @@
 package logind_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -10,19 +12,11 @@ import (
 
 const powerKey = "handle-power-key"
 
-// keyRig returns a source that does not run yet, on a machine with logind.
-func keyRig(t *testing.T) *rig {
-	t.Helper()
-	r := newRig(t)
-	r.bus.start(t)
-	r.logind.join(t)
-	return r
-}
-
-// answering returns one that answers the power key.
+// answering returns a source that answers the power key.
 func answering(t *testing.T) *rig {
 	t.Helper()
-	r := keyRig(t)
+	r := newRig(t)
+	r.start(t, r.serve)
 	r.source.ListenToKey(true)
 	r.run(t)
 	if !next(t, r.keyHeld) {
@@ -38,7 +32,7 @@ func (r *rig) timedFor(t *testing.T, pressed time.Time) {
 	t.Helper()
 	var at time.Time
 	r.await(t, "logind is to power off by itself", func() bool {
-		r.logind.set(func(l *standIn) { at = l.scheduled })
+		r.set(func() { at = r.scheduled })
 		return !at.IsZero()
 	})
 	if off := pressed.Add(logind.PowerOffGrant).Sub(at); off.Abs() > 5*time.Second {
@@ -46,34 +40,32 @@ func (r *rig) timedFor(t *testing.T, pressed time.Time) {
 	}
 }
 
-// powerOffs is how often logind was asked to power off.
-func (r *rig) powerOffs() (count int) {
-	r.logind.set(func(l *standIn) { count = l.powerOffs })
-	return count
-}
-
 func (r *rig) powersOffAfterTheDrain(t *testing.T) {
 	t.Helper()
-	if r.powerOffs() > 0 {
-		t.Error("logind was asked to power off before the drain")
-	}
+	r.set(func() {
+		if r.powerOffs > 0 {
+			t.Error("logind was asked to power off before the drain")
+		}
+	})
 	r.source.Release(event.Shutdown)
-	r.await(t, "logind is asked to power off", func() bool { return r.powerOffs() > 0 })
+	r.await(t, "logind is asked to power off", func() (asked bool) {
+		r.set(func() { asked = r.powerOffs > 0 })
+		return asked
+	})
 }
 
 func TestPress_IsDrainedForAndPoweredOffThen(t *testing.T) {
 	r := answering(t)
-	r.logind.set(func(l *standIn) { l.delay = 5 * time.Second }) // EC2's time counts, not logind's.
+	r.set(func() { r.delay = 5 * time.Second }) // EC2's time counts, not logind's.
 	pressed := time.Now().Add(-20 * time.Second)
 	r.source.Pressed(pressed)
 	mustEnd(t, r.announced(t), pressed.Add(logind.PowerOffGrant-margin))
 	r.source.Pressed(time.Now()) // says nothing new
 	r.timedFor(t, pressed)
-	r.logind.prepare(t, false) // nor does logind
 	r.powersOffAfterTheDrain(t)
 	r.mustHave(t, "shutdown", 1, 0)
 	r.mustHave(t, powerKey, 1, 1)
-	r.logind.prepare(t, true) // The shutdown is the one that was announced.
+	r.prepare(true) // The shutdown is the one that was announced.
 	r.saidNoMore(t)
 }
 
@@ -82,9 +74,11 @@ func TestPress_OutlivesLogind(t *testing.T) {
 	r.source.Pressed(time.Now())
 	r.announced(t)
 	r.timedFor(t, time.Now())
-	r.logind.leave()
-	r.logind.set(func(l *standIn) { l.scheduled = time.Time{} }) // as before systemd 254
-	r.logind.join(t)
+	r.set(func() { r.away = true })
+	if next(t, r.off) == nil {
+		t.Error("the reason is nil")
+	}
+	r.set(func() { r.away, r.scheduled = false, time.Time{} }) // as before systemd 254
 	r.timedFor(t, time.Now())
 	r.mustHave(t, powerKey, 1, 1)
 	r.powersOffAfterTheDrain(t)
@@ -103,63 +97,56 @@ func TestPress_OutlivesTheProcess(t *testing.T) {
 			r.source.Pressed(time.Now())
 			r.announced(t)
 			r.timedFor(t, time.Now())
-			r.stop()
-			r.logind.set(func(l *standIn) { l.scheduled = l.scheduled.Add(-c.ago) })
+			r.end()
+			r.set(func() { r.scheduled = r.scheduled.Add(-c.ago) })
 			r.source, r.snapshots = r.newSource(), make(chan []event.Event, 1000)
 			r.run(t)
 			first := next(t, r.snapshots)
 			if len(first) != 1 {
-				t.Fatalf("the first word is %v, want the shutdown", first)
+				t.Fatalf("the first snapshot is %v, want the shutdown", first)
 			}
 			mustEnd(t, first[0], time.Now().Add(c.want))
-			r.source.Release(event.Shutdown)
-			r.await(t, "logind is asked to power off", func() bool { return r.powerOffs() > 0 })
+			r.powersOffAfterTheDrain(t)
 			r.saidNoMore(t)
 		})
 	}
 }
 
-// "shutdown +10" is no press.
-func TestPress_IsNoScheduleOfSomebodyElse(t *testing.T) {
-	r := answering(t)
-	r.logind.set(func(l *standIn) { l.scheduled, l.words = time.Now().Add(time.Minute), "maintenance" })
-	for range 3 {
-		r.logind.prepare(t, false)
-		r.nothing(t)
+func TestPress_IsLogindsIfSomebodyElseDecides(t *testing.T) {
+	for name, change := range map[string]func(*rig){
+		"the administrator has set HandlePowerKey": func(r *rig) { r.powerKey = "ignore" },
+		"shutdown +10": func(r *rig) {
+			r.powerKey, r.scheduled, r.words = "ignore", time.Now().Add(time.Minute), "maintenance"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.start(t, r.serve)
+			change(r)
+			before := r.scheduled
+			r.source.ListenToKey(true)
+			r.run(t)
+			if next(t, r.keyHeld) {
+				t.Error("it answers the power key")
+			}
+			r.mustHave(t, powerKey, 0, 0)
+			r.source.Pressed(time.Now().Add(-time.Minute))
+			for range 3 { // No look finds a shutdown.
+				r.nothing(t)
+			}
+			r.set(func() {
+				if r.powerOffs > 0 || !r.scheduled.Equal(before) {
+					t.Error("the machine is to be powered off")
+				}
+			})
+			r.saidNoMore(t)
+		})
 	}
-	r.saidNoMore(t)
-}
-
-// A machine whose administrator has set HandlePowerKey= to "ignore" is not to be powered off.
-func TestPress_IsLogindsIfItDoesSomethingElse(t *testing.T) {
-	r := keyRig(t)
-	r.logind.set(func(l *standIn) { l.powerKey = "ignore" })
-	r.source.ListenToKey(true)
-	r.run(t)
-	if next(t, r.keyHeld) {
-		t.Error("it answers the power key")
-	}
-	r.mustHave(t, powerKey, 0, 0)
-	r.source.Pressed(time.Now().Add(-time.Minute))
-	for range 3 { // Looks go on, and none finds a shutdown.
-		r.logind.prepare(t, false)
-		r.nothing(t)
-	}
-	r.logind.set(func(l *standIn) {
-		if l.powerOffs > 0 || !l.scheduled.IsZero() {
-			t.Error("the machine is to be powered off")
-		}
-	})
 }
 
 func TestPress_DuringARebootLeavesTheTimeOfEC2(t *testing.T) {
-	r := keyRig(t)
-	r.logind.set(func(l *standIn) { l.delay, l.kind = 300*time.Second, "reboot" })
-	r.source.ListenToKey(true)
-	r.run(t)
-	r.mustHave(t, powerKey, 1, 1)
-	r.nothing(t)
-	r.logind.prepare(t, true)
+	r := answering(t)
+	r.set(func() { r.delay, r.kind, r.preparing = 300*time.Second, "reboot", true })
 	mustEnd(t, r.announced(t), time.Now().Add(295*time.Second))
 	pressed := time.Now().Add(-20 * time.Second)
 	r.source.Pressed(pressed)
@@ -176,30 +163,33 @@ func TestPress_LongOverIsGivenUp(t *testing.T) {
 	r.mustHave(t, powerKey, 1, 1)
 }
 
-// systemd-inhibit --what=shutdown --mode=block: since systemd 257 logind refuses root, too, and would not answer the key itself.
-func TestPowerOff_RefusedByLogindIsAskedOfSystemd(t *testing.T) {
-	r := answering(t)
-	systemd := manage(t, r.bus)
-	r.logind.set(func(l *standIn) { l.refuses = true })
-	r.source.Pressed(time.Now())
-	r.announced(t)
-	r.source.Release(event.Shutdown)
-	r.await(t, "systemd is asked", func() bool { return systemd.wasAsked("poweroff.target replace-irreversibly") })
-	if next(t, r.troubles) == nil {
-		t.Error("it is not said what the trouble is")
+func TestPowerOff_IsAskedOfSystemdWithoutLogind(t *testing.T) {
+	for name, change := range map[string]func(*rig){
+		// systemd-inhibit --what=shutdown --mode=block: since systemd 257 logind refuses root, too, and would not answer the key itself.
+		"it refuses":         func(r *rig) { r.refuses = true },
+		"it does not answer": func(r *rig) { r.away = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := answering(t)
+			r.source.Pressed(time.Now())
+			r.announced(t)
+			r.set(func() { r.systemd = true; change(r) })
+			r.source.Release(event.Shutdown)
+			r.await(t, "systemd is asked", func() bool { return r.wasAsked("poweroff.target replace-irreversibly") })
+			r.mustHave(t, powerKey, 1, 1)
+		})
 	}
-	r.mustHave(t, powerKey, 1, 1)
 }
 
 func TestKey_IsReleasedWhenItIsNotRead(t *testing.T) {
 	r := answering(t)
 	r.source.ListenToKey(false)
 	if next(t, r.keyHeld) {
-		t.Error("it is not said")
+		t.Error("it is reported as held")
 	}
 	r.mustHave(t, powerKey, 1, 0)
 	r.mustHave(t, "shutdown", 1, 1)
-	if s, err := r.bus.host().Settings(t.Context()); err != nil || s.Delay != delay || s.PowerKey != "poweroff" || len(s.KeyHolders) != 1 ||
+	if s, err := r.root().Settings(t.Context()); err != nil || s.Delay != delay || s.PowerKey != "poweroff" || len(s.KeyHolders) != 1 ||
 		s.KeyHolders[0].Who != "nth" || s.KeyHolders[0].PID != 2 {
 		t.Errorf("logind says %+v, %v", s, err)
 	}
@@ -208,16 +198,51 @@ func TestKey_IsReleasedWhenItIsNotRead(t *testing.T) {
 // Any user may take locks until logind has no more of them (InhibitorsMax).
 func TestLock_RefusedLeavesTheKeyAndShutdownsToNth(t *testing.T) {
 	r := newRig(t)
-	r.logind.noSleep = true
+	r.noSleep = true
 	r.source.ListenToKey(true)
-	r.bus.start(t)
-	r.logind.join(t)
+	r.start(t, r.serve)
 	r.run(t)
 	if !next(t, r.keyHeld) {
 		t.Error("the power key is not held")
 	}
 	r.mustHave(t, "shutdown", 1, 1)
 	if err := next(t, r.off); err == nil {
-		t.Error("it is not said that a lock is refused")
+		t.Error("the reason is nil")
+	}
+}
+
+func TestTarget_IsStartedWhenItsJobIsDone(t *testing.T) {
+	const target = "nth-before-drain.target"
+	for name, c := range map[string]struct {
+		away, hangs bool
+		refusal     error
+		want        string // the error; "" if it is to succeed
+	}{
+		"its units have run":    {},
+		"systemd refuses":       {refusal: errors.New("it is destructive"), want: "starting " + target + ": asking systemd for StartUnit: it is destructive"},
+		"a unit does not end":   {hangs: true, want: "starting " + target + ": context canceled"},
+		"systemd is not on bus": {away: true, want: "starting " + target + ": asking systemd for StartUnit: the name " + systemdName + " is not activatable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			h.systemd, h.refusal, h.working = !c.away, c.refusal, true
+			h.start(t, h.serve)
+			done := make(chan error, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() { done <- h.root().StartTarget(ctx, target) }()
+			if !c.away {
+				h.await(t, "systemd is asked", func() bool { return h.wasAsked(target + " replace") })
+			}
+			if c.hangs {
+				cancel()
+			} else {
+				h.set(func() { h.working = false })
+			}
+			if err := next(t, done); (err == nil) != (c.want == "") || err != nil && err.Error() != c.want {
+				t.Errorf("it ended with %v, want %q", err, c.want)
+			}
+		})
 	}
 }

@@ -5,8 +5,8 @@
 // It holds delay inhibitor locks. With them, logind announces a shutdown or a sleep, and waits until the locks are released,
 // for InhibitDelayMaxSec at most. A lock can only delay: it never lasts longer than that, whatever happens to this process.
 //
-// Signals are not read, because any local user may send them (guard.go). After a signal, a new connection and a restart of
-// logind, logind itself is queried. That also finds what was announced or called off while nobody listened.
+// Twice a second, logind is asked for its state. That also finds what was announced or called off while nobody listened. Signals are not read,
+// because any local user may send them (conn.go).
 //
 // Not every shutdown goes through logind. The second way to learn of one is nth's own stop job: a SIGTERM that arrives while
 // systemd is stopping the system (Host.GoingDown) is announced by Stopping. All events of a boot have the same ID, made from
@@ -58,8 +58,6 @@ type Source struct {
 
 	key   key
 	press press
-	wake  chan struct{} // wakes session: logind has to be queried
-	moved chan struct{} // wakes answerKey: the press or its drain has changed
 }
 
 // hold is a delay lock, and the event that is announced to its holders.
@@ -73,7 +71,7 @@ type hold struct {
 
 // New returns a source that has not connected to logind yet.
 func New(opts Options) *Source {
-	s := &Source{opts: opts, wake: make(chan struct{}, 1), moved: make(chan struct{}, 1)}
+	s := &Source{opts: opts}
 	for _, h := range []*hold{
 		{kind: event.Shutdown, what: shutdownLock, words: "the system is shutting down"},
 		{kind: event.Hibernation, what: sleepLock, words: "the system is going to sleep"},
@@ -86,13 +84,11 @@ func New(opts Options) *Source {
 }
 
 const (
-	// firstBackoff is the time until a bus that cannot be reached is tried again. It doubles, up to longestBackoff.
-	firstBackoff   = 250 * time.Millisecond
-	longestBackoff = 15 * time.Second
-	// lookPause is the shortest time between two looks, however many signals come, and lookInterval the longest: the bus
-	// drops signals for a connection to which others send too many.
-	lookPause    = 100 * time.Millisecond
-	lookInterval = 15 * time.Second
+	// lookInterval is the time between two looks.
+	lookInterval = 500 * time.Millisecond
+	// longestPause is the longest time until a bus or a logind that does not answer is tried again. The first pause is lookInterval, and each
+	// is twice the last: with each call of a logind that is not there, the bus tries to start it.
+	longestPause = 15 * time.Second
 )
 
 // PowerOffGrant is how long a shutdown may be delayed that is a power-off, or may be one. EC2 cuts the power about three minutes
@@ -111,24 +107,22 @@ func (s *Source) Run(ctx context.Context, sink event.Sink) {
 	}
 	s.mu.Unlock()
 	defer s.drop()
-	var answering sync.WaitGroup
-	answering.Go(func() { s.answerKey(ctx) })
-	defer answering.Wait()
-	pause := firstBackoff
+	pause := lookInterval
 	for {
 		answered, err := s.session(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if answered {
-			pause = firstBackoff
+			pause = lookInterval
 			s.lost.Store(true)
 		}
 		s.reportFailure(err)
+		s.answer(ctx, nil, manager{})
 		if !loop.Await(ctx, nil, pause) {
 			return
 		}
-		pause = min(2*pause, longestBackoff)
+		pause = min(2*pause, longestPause)
 	}
 }
 
@@ -138,21 +132,14 @@ func (s *Source) GoingDown(ctx context.Context) bool {
 	return s.lost.Load() || s.opts.Host.GoingDown(ctx)
 }
 
-// errLost is the error of a session whose connection has ended.
-var errLost = errors.New("the connection to the system bus was lost")
-
-// session connects to the bus, and looks at what logind says after each signal and at lookInterval, until the connection is lost or ctx ends.
-// answered is true if logind has answered at least once. err is never nil.
+// session connects to the bus, and looks at what logind says, until the connection is lost or ctx ends. answered is true if logind has answered
+// at least once. err is never nil.
 func (s *Source) session(ctx context.Context) (answered bool, err error) {
-	c, err := s.opts.Host.bus(ctx, s.wake)
+	c, err := s.opts.Host.bus(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer c.close()
-	// Subscribing comes first, so that no announcement is missed in between.
-	if err := c.subscribe(ctx); err != nil {
-		return false, err
-	}
 	for {
 		m, err := c.manager(ctx)
 		if err != nil {
@@ -160,48 +147,35 @@ func (s *Source) session(ctx context.Context) (answered bool, err error) {
 		}
 		answered = true
 		s.lost.Store(false)
-		interval := lookInterval
-		if err := s.look(ctx, m); ctx.Err() != nil {
-			return answered, err
-		} else if err != nil { // logind has refused a lock. The connection is good, so the source continues, and tries again soon.
-			s.reportFailure(err)
-			interval = time.Second
-		}
-		// First a pause in which a signal changes nothing, then a wait for a signal.
-		for _, wait := range []struct {
-			wake <-chan struct{}
-			most time.Duration
-		}{{nil, lookPause}, {s.wake, interval}} {
-			select {
-			case <-c.Context().Done():
-				return answered, errLost
-			case <-wait.wake:
-			case <-time.After(wait.most):
-			}
+		s.look(ctx, c, m)
+		if !loop.Await(ctx, nil, lookInterval) {
+			return answered, ctx.Err()
 		}
 	}
 }
 
-// look acts on what logind says (m): it announces or withdraws events, takes locks that are missing, and continues with a press of the power
-// key that an earlier process of nth was answering. The error says which delay lock logind has refused. All calls together have callTimeout,
-// because the source does not react to signals in the meantime.
-func (s *Source) look(ctx context.Context, m manager) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
+// look acts on what logind says (m): it announces or withdraws events, takes locks that are missing, and answers a press of the power key, also
+// one that an earlier process of nth was answering.
+func (s *Source) look(ctx context.Context, c *conn, m manager) {
 	if !m.scheduled.IsZero() {
 		s.resume(m.scheduled)
 	}
 	changed, refused := false, error(nil) // changed: Options.Holding is to be called
 	for _, h := range s.holds {
-		taken, err := s.settle(ctx, h, m)
+		taken, err := s.settle(ctx, c, h, m)
 		changed, refused = changed || taken, errors.Join(refused, err)
 	}
-	if m.preparing[shutdownLock] { // logind grants no locks once it shuts down.
-		return nil
+	if m.preparing[shutdownLock] { // logind grants no locks once it shuts down, and needs no request to power off.
+		return
 	}
-	s.holdKey(ctx, m.powerKey)
-	if refused != nil {
-		return refused
+	s.holdKey(ctx, c, m.powerKey)
+	s.answer(ctx, c, m)
+	if ctx.Err() != nil {
+		return
+	}
+	if refused != nil { // The connection is good. The next look tries again.
+		s.reportFailure(refused)
+		return
 	}
 	s.mu.Lock()
 	changed = changed || s.last != m.delay
@@ -210,36 +184,38 @@ func (s *Source) look(ctx context.Context, m manager) error {
 	if changed && s.opts.Holding != nil {
 		s.opts.Holding(m.delay)
 	}
-	return nil
 }
 
 // settle acts on what logind says (m) for one delay lock. If logind has announced the lock's event, settle announces it to the sink. Otherwise
 // it withdraws the event, and takes the lock if that is not held. taken is true if it took the lock now.
-func (s *Source) settle(ctx context.Context, h *hold, m manager) (taken bool, err error) {
+func (s *Source) settle(ctx context.Context, c *conn, h *hold, m manager) (taken bool, err error) {
 	switch {
 	case m.preparing[h.what]:
 		s.announce(h, s.available(h, m))
 		return false, nil
-	case s.announced(h.kind) && h.kind == event.Shutdown && (s.answering() || s.opts.Host.GoingDown(ctx)):
-		// The shutdown will happen although logind does not know of it yet, or has forgotten it in a restart.
+	case h.kind == event.Shutdown && s.stands(ctx, c, h):
 		return false, nil
 	}
-	s.withdraw(h)
-	s.mu.Lock()
-	held := h.lock != nil
-	s.mu.Unlock()
-	if held {
+	if held := s.withdraw(h); held {
 		return false, nil
 	}
 	// logind refuses if it has announced a shutdown just now. The next look will find that.
-	lock, err := s.opts.Host.inhibit(ctx, h.what, "delay")
+	lock, err := c.inhibit(ctx, h.what, "delay")
 	if err != nil {
 		return false, err
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	h.lock = lock
-	s.mu.Unlock()
 	return true, nil
+}
+
+// stands reports whether an announced shutdown will happen although logind does not know of it yet, or has forgotten it in a restart.
+func (s *Source) stands(ctx context.Context, c *conn, h *hold) bool {
+	s.mu.Lock()
+	announced, answering := h.pending != nil, s.press.answered()
+	s.mu.Unlock()
+	return announced && (answering || c.goingDown(ctx))
 }
 
 // Release gives the inhibitor lock for an announced event back to logind, which then lets the event happen. Callers use it when the drain has
@@ -252,7 +228,6 @@ func (s *Source) Release(kind event.Kind) {
 		if h.kind == kind && h.pending != nil {
 			giveBack(&h.lock)
 			s.press.settled = s.press.settled || kind == event.Shutdown // The machine may be powered off now, if its power key was pressed.
-			loop.Nudge(s.moved)
 		}
 	}
 }
@@ -285,11 +260,11 @@ func (s *Source) Stopping(limit time.Duration) {
 	}
 }
 
-// available returns how long nth may take until the announced event happens. That is logind's delay, less the margin. A power-off or a sleep
-// has at most PowerOffGrant, because EC2 waits no longer. So has a shutdown whose type logind does not say. A reboot has the whole delay.
+// available returns how long nth may take until the announced event happens. That is logind's delay, less the margin. EC2 does not wait longer
+// than PowerOffGrant, unless logind says that the shutdown is a reboot.
 func (s *Source) available(h *hold, m manager) time.Duration {
 	grant := m.delay
-	if h.kind != event.Shutdown || !slices.Contains([]string{"reboot", "kexec", "soft-reboot"}, m.shutdown) {
+	if h.kind != event.Shutdown || m.shutdown != "reboot" {
 		grant = min(grant, PowerOffGrant)
 	}
 	return s.opts.within(grant)
@@ -298,15 +273,12 @@ func (s *Source) available(h *hold, m manager) time.Duration {
 // within returns the grant less the margin, but at least half of the grant.
 func (o Options) within(grant time.Duration) time.Duration { return max(grant-o.Margin, grant/2) }
 
-// muchNearer is how much a deadline has to move forward for the event to be announced again.
-const muchNearer = time.Second
-
 // announce announces a lock's event, with its deadline after limit. If the event is announced already, announce does so again only for an
 // earlier deadline: the power key may be pressed during a reboot, and EC2 then leaves less time than logind has granted.
 func (s *Source) announce(h *hold, limit time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.pending != nil && time.Until(h.pending.Deadline) <= limit+muchNearer {
+	if h.pending != nil && time.Until(h.pending.Deadline) <= limit {
 		return
 	}
 	h.pending = &event.Event{
@@ -317,19 +289,13 @@ func (s *Source) announce(h *hold, limit time.Duration) {
 	s.deliver(h)
 }
 
-// announced reports whether an event of this kind is announced.
-func (s *Source) announced(kind event.Kind) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.holds, func(h *hold) bool { return h.kind == kind && h.pending != nil })
-}
-
-// withdraw forgets a lock's event, and delivers to the sink that nothing of its kind is announced.
-func (s *Source) withdraw(h *hold) {
+// withdraw forgets a lock's event, and delivers to the sink that nothing of its kind is announced. held reports whether the lock is held.
+func (s *Source) withdraw(h *hold) (held bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h.pending = nil
 	s.sink.Snapshot(event.Snapshot{Kind: h.kind})
+	return h.lock != nil
 }
 
 // deliver delivers a lock's event to the sink, if one is announced and Run has been called. The caller holds s.mu.

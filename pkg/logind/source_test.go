@@ -19,103 +19,79 @@ func TestShutdown_HasTheTimeThatLogindAndEC2Leave(t *testing.T) {
 		"of an unknown type, EC2's":         {300 * time.Second, "", 145 * time.Second},
 		"of a power-off, EC2's":             {300 * time.Second, "power-off", 145 * time.Second},
 		"of a reboot, all of it":            {300 * time.Second, "reboot", 295 * time.Second},
-		"of a kexec, all of it":             {300 * time.Second, "kexec", 295 * time.Second},
-		"of a soft-reboot, all of it":       {300 * time.Second, "soft-reboot", 295 * time.Second},
 		"none, where logind waits for none": {0, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := holdingRig(t)
 			r.mustHave(t, "shutdown", 1, 1)
-			r.logind.set(func(l *standIn) { l.delay, l.kind = c.delay, c.kind })
-			r.logind.prepare(t, true)
+			r.set(func() { r.delay, r.kind, r.preparing = c.delay, c.kind, true })
 			mustEnd(t, r.announced(t), time.Now().Add(c.want))
 			r.mustHave(t, "shutdown", 1, 1)
 		})
 	}
 }
 
-func TestLock_IsReleasedOnceWhileTheShutdownGoesOn(t *testing.T) {
+func TestShutdown_CalledOffIsWithdrawnAndTheNextOneSeen(t *testing.T) {
 	r := holdingRig(t)
 	r.source.Release(event.Shutdown) // Nothing is announced.
 	r.mustHave(t, "shutdown", 1, 1)
-	r.logind.prepare(t, true)
-	r.announced(t)
-	r.source.Release(event.Shutdown)
-	r.source.Release(event.Shutdown)
-	r.mustHave(t, "shutdown", 1, 0)
-
-	r.bus.stop()
-	r.bus.start(t)
-	r.logind.join(t)
-	r.logind.set(func(l *standIn) { l.delay = 2 * delay })
-	r.logind.prepare(t, false)
-	r.nothing(t)
-	r.mustHave(t, "shutdown", 2, 1)
-}
-
-func TestShutdown_CalledOffIsWithdrawnAndTheNextOneHeard(t *testing.T) {
-	r := holdingRig(t)
-	for round := range 3 {
-		r.logind.prepare(t, true)
+	for round := range 2 {
+		r.prepare(true)
 		r.announced(t)
 		r.source.Release(event.Shutdown)
 		r.mustHave(t, "shutdown", round+1, 0)
-		r.logind.prepare(t, false)
+		r.prepare(false)
 		r.nothing(t)
 		next(t, r.holding)
 		r.source.Release(event.Shutdown) // late, about the one that was called off
 		r.mustHave(t, "shutdown", round+2, 1)
 	}
-	r.logind.prepare(t, true)
+	r.prepare(true)
 	r.announced(t)
-	r.logind.prepare(t, false)
+	r.prepare(false)
 	r.nothing(t)
-	r.mustHave(t, "shutdown", 4, 1)
+	r.mustHave(t, "shutdown", 3, 1)
 }
 
-func TestRestart_OfLogindKeepsTheLock(t *testing.T) {
-	r := holdingRig(t)
-	r.logind.leave()
-	r.logind.set(func(l *standIn) { l.delay = 2 * delay })
-	r.logind.join(t)
-	if got := next(t, r.holding); got != 2*delay {
-		t.Errorf("after the restart a shutdown is held for %s, want what logind grants now, %s", got, 2*delay)
+func TestRestart_OfLogindOrTheBusMissesNothing(t *testing.T) {
+	for name, c := range map[string]struct{ down, up func(*testing.T, *rig) }{
+		"of logind":  {func(_ *testing.T, r *rig) { r.set(func() { r.away = true }) }, func(_ *testing.T, r *rig) { r.set(func() { r.away = false }) }},
+		"of the bus": {func(_ *testing.T, r *rig) { r.stop() }, func(t *testing.T, r *rig) { t.Helper(); r.start(t, r.serve) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := holdingRig(t)
+			c.down(t, r)
+			if next(t, r.off) == nil {
+				t.Error("the reason is nil")
+			}
+			r.set(func() { r.delay, r.preparing = 2*delay, true })
+			c.up(t, r)
+			r.announced(t)
+			r.mustHave(t, "shutdown", 1, 1)
+			r.prepare(false)
+			r.nothing(t)
+			if got := next(t, r.holding); got != 2*delay {
+				t.Errorf("a shutdown is held for %s, want what logind grants now, %s", got, 2*delay)
+			}
+			r.mustHave(t, "shutdown", 1, 1)
+		})
 	}
-	r.nothing(t)
-	r.logind.prepare(t, true)
-	r.announced(t)
-	r.mustHave(t, "shutdown", 1, 1)
-}
-
-func TestRestart_OfTheBusMissesNothing(t *testing.T) {
-	r := holdingRig(t)
-	r.bus.stop()
-	r.logind.leave()
-	r.logind.set(func(l *standIn) { l.preparing = true }) // announced while nobody hears it
-	r.bus.start(t)
-	r.logind.join(t)
-	r.announced(t)
-	r.mustHave(t, "shutdown", 1, 1)
-	r.logind.prepare(t, false)
-	r.nothing(t)
-	r.mustHave(t, "shutdown", 1, 1)
 }
 
 func TestStart_InTheMiddleOfAShutdownDoesNotCallItOff(t *testing.T) {
 	r := newRig(t)
-	r.bus.start(t)
-	r.logind.join(t)
-	r.logind.set(func(l *standIn) { l.preparing = true })
+	r.start(t, r.serve)
+	r.prepare(true)
 	r.run(t)
 	if events := next(t, r.snapshots); len(events) != 1 {
-		t.Errorf("the first word is %v, want the shutdown", events)
+		t.Errorf("the first snapshot is %v, want the shutdown", events)
 	}
 	r.mustHave(t, "shutdown", 0, 0)
 }
 
 func TestStopJob_IsTheShutdownThatLogindAnnounced(t *testing.T) {
 	r := holdingRig(t)
-	r.logind.prepare(t, true)
+	r.prepare(true)
 	r.announced(t)
 	r.source.Stopping(time.Hour)
 	r.saidNoMore(t)
@@ -126,34 +102,33 @@ func TestStopJob_IsAShutdownWithoutLogind(t *testing.T) {
 	r := newRig(t)
 	r.run(t)
 	if reason := next(t, r.off); reason == nil {
-		t.Error("there is no notice, for no reason")
+		t.Error("the reason is nil")
 	}
 	r.source.Stopping(time.Minute)
 	mustEnd(t, r.announced(t), time.Now().Add(time.Minute))
-	r.source.Release(event.Shutdown) // There is no lock.
+	r.source.Release(event.Shutdown) // It has no lock.
 }
 
-func TestLogind_MissingIsSaidOnceAndLookedForAgain(t *testing.T) {
+func TestLogind_MissingIsReportedOnceAndTriedAgain(t *testing.T) {
 	for name, withBus := range map[string]bool{"no bus": false, "a bus without logind": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			if withBus {
-				r.bus.start(t)
+			if r.away = withBus; withBus {
+				r.start(t, r.serve)
 			}
 			r.run(t)
 			if err := next(t, r.off); err == nil {
 				t.Error("no reason is given")
 			}
-			if !withBus {
-				r.bus.start(t)
+			if r.set(func() { r.away = false }); !withBus {
+				r.start(t, r.serve)
 			}
-			r.logind.join(t)
 			next(t, r.holding)
 			r.nothing(t)
 			if len(r.off) > 0 {
-				t.Errorf("it was said twice: %v", <-r.off)
+				t.Errorf("it was reported twice: %v", <-r.off)
 			}
-			if r.bus.host().GoingDown(t.Context()) {
+			if r.root().GoingDown(t.Context()) {
 				t.Error("a host without systemd goes down")
 			}
 		})
@@ -164,7 +139,7 @@ func TestSleep_IsAnnouncedAndOverWhenTheMachineWakes(t *testing.T) {
 	r := holdingRig(t)
 	for round := range 2 {
 		r.mustHave(t, "sleep", round+1, 1)
-		r.logind.prepareSleep(t, true)
+		r.set(func() { r.sleeping = true })
 		events := next(t, r.sleeps)
 		for len(events) == 0 {
 			events = next(t, r.sleeps)
@@ -177,11 +152,10 @@ func TestSleep_IsAnnouncedAndOverWhenTheMachineWakes(t *testing.T) {
 		r.mustHave(t, "sleep", round+1, 1)
 		r.source.Release(event.Hibernation)
 		r.mustHave(t, "sleep", round+1, 0)
-		r.logind.prepareSleep(t, false)
+		r.set(func() { r.sleeping = false })
 		for len(events) > 0 {
 			events = next(t, r.sleeps)
 		}
 	}
-	r.mustHave(t, "sleep", 3, 1)
 	r.mustHave(t, "shutdown", 1, 1)
 }

@@ -30,13 +30,18 @@ func (c *conn) systemd(ctx context.Context, method string, results []any, args .
 // GoingDown reports whether systemd is stopping the whole system, not this service alone. If systemd does not answer, it
 // returns false.
 func (h Host) GoingDown(ctx context.Context) bool {
-	c, err := h.bus(ctx, nil)
+	c, err := h.bus(ctx)
 	if err != nil {
 		return false
 	}
 	defer c.close()
+	return c.goingDown(ctx)
+}
+
+// goingDown does what GoingDown does, over this connection.
+func (c *conn) goingDown(ctx context.Context) bool {
 	var state dbus.Variant
-	err = c.call(ctx, systemdName, systemdPath, "org.freedesktop.DBus.Properties.Get", []any{&state}, systemdManager, "SystemState")
+	err := c.call(ctx, systemdName, systemdPath, "org.freedesktop.DBus.Properties.Get", []any{&state}, systemdManager, "SystemState")
 	return err == nil && state.Value() == "stopping"
 }
 
@@ -47,7 +52,7 @@ const jobPoll = 200 * time.Millisecond
 // Type=oneshot unit counts as started when it has finished. The error says that the target could not be started, or that ctx has ended. Units
 // that are running then continue to run.
 func (h Host) StartTarget(ctx context.Context, target string) error {
-	c, err := h.bus(ctx, nil)
+	c, err := h.bus(ctx)
 	if err == nil {
 		defer c.close()
 		err = c.start(ctx, target)
@@ -80,7 +85,7 @@ func (c *conn) start(ctx context.Context, target string) error {
 
 // startPowerOff makes systemd power off in the way in which logind does: it starts poweroff.target, and nothing can cancel that.
 func (h Host) startPowerOff(ctx context.Context) error {
-	c, err := h.bus(ctx, nil)
+	c, err := h.bus(ctx)
 	if err != nil {
 		return err
 	}

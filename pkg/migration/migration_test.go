@@ -202,13 +202,9 @@ func TestImport_RefusesWrongInput(t *testing.T) {
 	}{
 		"not a boolean":        {content: "DRY_RUN=maybe", want: `DRY_RUN = "maybe": must be true or false`},
 		"not a number":         {content: "POD_TERMINATION_GRACE_PERIOD=1m", want: `POD_TERMINATION_GRACE_PERIOD = "1m": must be a whole number`},
-		"a long number":        {content: "POD_TERMINATION_GRACE_PERIOD=18446744104", want: "must be a whole number"},
-		"not a port":           {content: "ENABLE_PROMETHEUS_SERVER=true\nPROMETHEUS_SERVER_PORT=http", want: `PROMETHEUS_SERVER_PORT = "http": must be a whole number`},
-		"two faults":           {content: "DRY_RUN=maybe\nCORDON_ONLY=perhaps", want: "\nDRY_RUN = "},
-		"headers":              {content: "WEBHOOK_HEADERS=X-A: hunter2", want: "WEBHOOK_HEADERS = (not shown): must be a JSON object"},
 		"URL at a wrong place": {content: "LOG_LEVEL=https://hooks.example.com/hunter2", want: "LOG_LEVEL = (not shown): must be debug"},
-		"URL with a password":  {content: "INSTANCE_METADATA_URL=http://me:hunter2@[a", want: "INSTANCE_METADATA_URL = (not shown): must be a URL without a password"},
-		"workers":              {content: queueMode + "WORKERS=0", want: `WORKERS = "0": must be a whole number above zero`, queue: true},
+		"URL with a password":  {content: "WEBHOOK_PROXY=http://me:hunter2@[a", want: "WEBHOOK_PROXY = (not shown): must be a URL without a password"},
+		"workers":              {content: queueMode + "WORKERS=many\nDRY_RUN=maybe", want: "WORKERS = \"many\": must be a whole number\nDRY_RUN = ", queue: true},
 		"tag":                  {content: queueMode + "CHECK_TAG_BEFORE_DRAINING=maybe", want: "must be true or false", queue: true},
 		"queue mode for nth":   {content: queueMode, want: `"nth-queue config import"`},
 		"nth for queue mode":   {content: "DRY_RUN=true", want: `"nth config import"`, queue: true},
@@ -239,17 +235,16 @@ func TestImport_RefusesWrongInput(t *testing.T) {
 func TestImport_NamesWhatItDoesNotConvert(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]string{
-		"SOME_VARIABLE=hunter2":                                                       "#   SOME_VARIABLE\n",
-		"enableNothing: true\nimage: {tag: a}\nreplicas: 2":                           "#   replicas\n",
-		"webhookURLSecretName: b":                                                     `url_file = "/etc/nth/webhook-url"`,
-		"GRACE_PERIOD=30":                                                             "#   GRACE_PERIOD\n",
-		"CORDON_ONLY=false":                                                           "CORDON_ONLY: nothing is set for this value",
-		"WEBHOOK_PROXY=http://me:hunter2@proxy:3128":                                  "WEBHOOK_PROXY: nothing is set for this value",
-		"WEBHOOK_URL=https://a.example.com/hunter2":                                   "# From WEBHOOK_URL. Put the URL into this file",
-		`WEBHOOK_HEADERS={"Authorization":"Bearer hunter2"}`:                          `headers_file = "/etc/nth/webhook-headers"`,
-		pod("env: [{name: LOG_LEVEL, valueFrom: {secretKeyRef: {name: a, key: b}}}]"): "LOG_LEVEL: its value is in the secret a",
-		pod("env: [{name: LOG_LEVEL, valueFrom: {fieldRef: {fieldPath: a}}}]"):        "LOG_LEVEL: its value is in a field of the pod",
-		pod("env: [{name: WEBHOOK_TEMPLATE, value: $(PLACE)-1}]"):                     "WEBHOOK_TEMPLATE: its value is in another variable",
+		"SOME_VARIABLE=hunter2":                              "#   SOME_VARIABLE\n",
+		"enableNothing: true\nimage: {tag: a}\nreplicas: 2":  "#   replicas\n",
+		"webhookURLSecretName: b":                            `url_file = "/etc/nth/webhook-url"`,
+		"GRACE_PERIOD=30":                                    "#   GRACE_PERIOD\n",
+		"CORDON_ONLY=false":                                  "CORDON_ONLY: nothing is set for this value",
+		"WEBHOOK_URL=https://a.example.com/hunter2":          "# From WEBHOOK_URL. Put the URL into this file",
+		`WEBHOOK_HEADERS={"Authorization":"Bearer hunter2"}`: `headers_file = "/etc/nth/webhook-headers"`,
+		pod("env: [{name: LOG_LEVEL, valueFrom: {secretKeyRef: {name: a, key: b}}}]"): "LOG_LEVEL: its value is not in the file",
+		pod("env: [{name: LOG_LEVEL, valueFrom: {fieldRef: {fieldPath: a}}}]"):        "LOG_LEVEL: its value is not in the file",
+		pod("env: [{name: WEBHOOK_TEMPLATE, value: $(PLACE)-1}]"):                     "WEBHOOK_TEMPLATE: its value is not in the file",
 	} {
 		text := imported(t, content)
 		if !strings.Contains(text, want) || strings.Contains(text, "hunter") {

@@ -1,15 +1,14 @@
 // Package migration converts the settings of aws-node-termination-handler to a configuration file of nth or nth-queue.
 //
-// Read (read.go) accepts an environment ("NAME=value" lines), values of the Helm chart, or the manifest of the DaemonSet or Deployment.
-// Each setting has one rule (rules.go): what it becomes, or why it has no counterpart. For (write.go) makes the commented file. Every
-// setting is named. No secret is shown: addresses, headers and passwords are not copied.
+// Read accepts an environment ("NAME=value" lines), values of the Helm chart, or the manifest of the DaemonSet or Deployment. The rules (rules.go)
+// say what each setting becomes. For applies them, and names every setting in the commented file that it returns. No secret is shown: addresses,
+// headers and passwords are not copied.
 package migration
 
 import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -26,9 +25,8 @@ type Settings struct {
 
 // value is what a setting is set to.
 type value struct {
-	text string
-	// elsewhere says where the value is if the input does not have it, such as "the Secret webhook"; "" if the input has it.
-	elsewhere string
+	text      string
+	elsewhere bool // The value is not in the input: it is in a Secret, a field of the pod or another variable.
 }
 
 // maxInput is the largest input, in bytes. The YAML parser bounds depth and aliases.
@@ -45,7 +43,7 @@ func Read(r io.Reader) (Settings, error) {
 	case !utf8.Valid(content):
 		err = errors.New("the input must be UTF-8")
 	case !s.readEnvironment(string(content)):
-		err = s.readYAML(string(content))
+		err = s.readYAML(content)
 	}
 	if err != nil {
 		return Settings{}, fmt.Errorf("reading settings: %w", err)
@@ -116,46 +114,36 @@ type container struct {
 
 type variable struct {
 	Name, Value string
-	ValueFrom   map[string]struct{ Name string } `yaml:"valueFrom"`
+	ValueFrom   any `yaml:"valueFrom"`
 }
 
-// readYAML reads YAML documents. A document with a kind is an object of a manifest; others have values of the chart. If there are objects, the
-// settings are read from these, and values are ignored.
-func (s *Settings) readYAML(content string) error {
-	var objects []object
-	values := map[string]any{}
-	for parser := yaml.NewDecoder(strings.NewReader(content)); ; {
-		var document yaml.Node
-		err := parser.Decode(&document)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		var head struct{ Kind string }
-		if err == nil {
-			err = document.Decode(&head)
-		}
-		switch {
-		case err != nil: // It is returned below.
-		case head.Kind == "":
-			var more map[string]any
-			err = document.Decode(&more)
-			maps.Copy(values, more)
-		default:
-			var o object
-			err = document.Decode(&o)
-			objects = append(append(objects, o), o.Items...) // The items are those of a list.
-		}
-		if err != nil {
-			return yamlError(err)
-		}
+// readYAML reads one YAML document. If it has a kind, it is an object, or a list of objects; otherwise it has values of the chart.
+func (s *Settings) readYAML(content []byte) error {
+	var o object
+	if err := yaml.Unmarshal(content, &o); err != nil {
+		return yamlError(err)
 	}
-	switch {
-	case len(objects) > 0:
-		return s.readManifest(objects)
-	case len(values) > 0:
-		return s.readChart(values)
+	if o.Kind != "" {
+		return s.readManifest(append(o.Items, o))
 	}
-	return errors.New("the file has no settings")
+	var values map[string]any
+	if err := yaml.Unmarshal(content, &values); err != nil {
+		return yamlError(err)
+	}
+	if len(values) == 0 {
+		return errors.New("the file has no settings")
+	}
+	var chart struct {
+		ExtraEnv []variable `yaml:"extraEnv"`
+	}
+	if err := yaml.Unmarshal(content, &chart); err != nil {
+		return errors.New("extraEnv must be a list of variables, each with name and value")
+	}
+	for key, entry := range values {
+		s.readValue(key, entry)
+	}
+	s.defineAll(chart.ExtraEnv) // They override the other values.
+	return nil
 }
 
 // yamlLine finds the line in an error of the YAML parser. The rest of the error may repeat a secret.
@@ -191,26 +179,20 @@ func (s *Settings) readManifest(objects []object) error {
 	return nil
 }
 
-// defineAll sets environment variables of a container. If a variable's value is elsewhere, such as in a Secret, it only records where.
+// defineAll sets environment variables of a container.
 func (s *Settings) defineAll(list []variable) {
 	for _, v := range list {
-		given := value{text: v.Value}
-		if strings.Contains(v.Value, "$(") || strings.Contains(v.Value, "$$") {
-			given = value{elsewhere: "another variable, by a reference $(NAME)"}
+		if v.ValueFrom != nil || strings.Contains(v.Value, "$(") || strings.Contains(v.Value, "$$") {
+			s.given[v.Name] = value{elsewhere: true}
+		} else {
+			s.given[v.Name] = value{text: v.Value}
 		}
-		for kind, ref := range v.ValueFrom {
-			given = value{elsewhere: "a field of the pod"}
-			if object, ok := strings.CutSuffix(kind, "KeyRef"); ok { // secretKeyRef or configMapKeyRef
-				given = value{elsewhere: "the " + object + " " + ref.Name}
-			}
-		}
-		s.given[v.Name] = given
 	}
 }
 
 // envOf returns the environment variable of a value of the Helm chart, whose name is the same in camel case; the value's own name if it has none.
 func envOf(key string) string {
-	for _, r := range slices.Concat(nthRules, queueRules, rules) {
+	for _, r := range slices.Concat(rulesFor(false), queueRules) {
 		if strings.EqualFold(strings.ReplaceAll(r.env, "_", ""), key) {
 			return r.env
 		}
@@ -218,36 +200,15 @@ func envOf(key string) string {
 	return key
 }
 
-// readChart reads the values of the Helm chart.
-func (s *Settings) readChart(values map[string]any) error {
-	for key, entry := range values {
-		switch text := chartText(entry); {
-		case text == "" || key == "webhookTemplateConfigMapKey": // It is not set, or only says where in the ConfigMap the template is.
-		case key == "extraEnv": // It is read below, since it overrides the other values.
-		case key == "webhookURLSecretName":
-			s.given[webhookURL] = value{elsewhere: "the secret " + text}
-		default:
-			s.given[envOf(key)] = value{text: text}
-		}
+// readValue sets the setting of a value of the Helm chart. An empty list or map sets nothing.
+func (s *Settings) readValue(key string, entry any) {
+	text := fmt.Sprint(entry)
+	switch {
+	case entry == nil, text == "", text == "[]", text == "map[]":
+	case key == "extraEnv", key == "webhookTemplateConfigMapKey": // Its variables are read alone; the key is a name in the ConfigMap.
+	case key == "webhookURLSecretName":
+		s.given[webhookURL] = value{elsewhere: true}
+	default:
+		s.given[envOf(key)] = value{text: text}
 	}
-	var node yaml.Node
-	var extra []variable
-	err := node.Encode(values["extraEnv"])
-	if err == nil {
-		err = node.Decode(&extra)
-	}
-	if err != nil {
-		return errors.New("extraEnv must be a list of variables, each with name and value")
-	}
-	s.defineAll(extra)
-	return nil
-}
-
-// chartText returns a value of the chart as text; "" for an empty list or map.
-func chartText(v any) string {
-	text := fmt.Sprint(v)
-	if v == nil || text == "[]" || text == "map[]" {
-		return ""
-	}
-	return text
 }

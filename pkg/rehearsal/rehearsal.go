@@ -7,10 +7,8 @@
 package rehearsal
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -28,15 +26,14 @@ const Node = "made-up-node"
 
 // Cluster is the API server. It is an http.Handler, and safe for concurrent use.
 type Cluster struct {
-	mux *http.ServeMux
+	*http.ServeMux
 
 	mu      sync.Mutex
-	version int64
 	node    *corev1.Node
 	pods    map[string]*pod // by namespace and name
-	history []change
-	changed chan struct{} // closed and replaced at every change
-	budgets map[string]*budget
+	history []change        // of the Node and its pods; its length is the resource version
+	changed chan struct{}   // closed and replaced at every change
+	allowed int             // how many pods of the budget may be evicted now
 }
 
 // pod is a pod in the cluster. The object is replaced at every change, and never modified.
@@ -47,34 +44,33 @@ type pod struct {
 	end    *time.Timer   // removes the pod; nil until then
 }
 
-// change is an event of a watch.
+// change is an event of a watch of pods; empty for a change of the Node.
 type change struct {
-	version int64
-	kind    string
-	object  *corev1.Pod
+	Type   string      `json:"type"`
+	Object *corev1.Pod `json:"object"`
 }
 
-// budget is a disruption budget. An evicted pod is replaced on another node after a while, which allows another disruption.
-type budget struct {
-	allowed  int           // how many pods may be evicted now
-	replaced time.Duration // how long an evicted pod takes to be replaced
-}
+// budgetApp is the label of the pods that have a disruption budget of the same name. An evicted one is replaced on another node after
+// budgetReplaces, which allows another disruption.
+const (
+	budgetApp      = "web"
+	budgetReplaces = 3 * time.Second
+)
 
 // New returns a cluster with one node and a few pods as on most nodes. The node's status has the boot ID, which nth compares with the machine's.
 func New(bootID string) *Cluster {
-	c := &Cluster{pods: map[string]*pod{}, changed: make(chan struct{}), budgets: map[string]*budget{}}
+	c := &Cluster{pods: map[string]*pod{}, changed: make(chan struct{}), allowed: 1}
 	c.node = &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
-		ObjectMeta: metav1.ObjectMeta{Name: Node, UID: "made-up-node-uid", ResourceVersion: c.tick(), CreationTimestamp: metav1.Now()},
+		ObjectMeta: metav1.ObjectMeta{Name: Node, UID: "made-up-node-uid", ResourceVersion: c.add(change{}), CreationTimestamp: metav1.Now()},
 		Status: corev1.NodeStatus{
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 			NodeInfo:   corev1.NodeSystemInfo{BootID: bootID},
 		},
 	}
-	c.mux = c.routes()
-	c.budgets["web"] = &budget{allowed: 1, replaced: 3 * time.Second}
+	c.ServeMux = c.routes()
 	for _, s := range samples() {
-		c.add(s)
+		c.pods[s.namespace+"/"+s.name] = &pod{object: s.pod(), ends: s.ends}
 	}
 	return c
 }
@@ -124,12 +120,12 @@ users: [{name: made-up, user: {token: made-up}}]
 `, url)
 }
 
-// add makes a running pod from a sample. New calls it before the cluster is used, so without c.mu.
-func (c *Cluster) add(s sample) {
+// pod returns the sample as a running pod.
+func (s sample) pod() *corev1.Pod {
 	object := &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.namespace, Name: s.name, UID: types.UID(s.name + "-uid"), ResourceVersion: c.tick(),
+			Namespace: s.namespace, Name: s.name, UID: types.UID(s.name + "-uid"), ResourceVersion: "1",
 			CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)),
 		},
 		Spec:   corev1.PodSpec{NodeName: Node, PriorityClassName: s.priorityClass, TerminationGracePeriodSeconds: new(int64(s.grace / time.Second))},
@@ -146,79 +142,65 @@ func (c *Cluster) add(s sample) {
 	if s.emptyDir {
 		object.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
 	}
-	c.pods[s.namespace+"/"+s.name] = &pod{object: object, ends: s.ends}
+	return object
 }
 
-// tick returns a new resource version. The caller holds c.mu.
-func (c *Cluster) tick() string {
-	c.version++
-	return strconv.FormatInt(c.version, 10)
-}
-
-// notify adds a change of a pod to the history and wakes the watches. kind is the type of the watch event, such as "MODIFIED". The caller
-// holds c.mu.
-func (c *Cluster) notify(kind string, object *corev1.Pod) {
-	c.history = append(c.history, change{version: c.version, kind: kind, object: object})
+// add adds a change to the history, and wakes the watches. It returns the new resource version. The caller holds c.mu.
+func (c *Cluster) add(of change) (version string) {
+	c.history = append(c.history, of)
 	close(c.changed)
 	c.changed = make(chan struct{})
+	return strconv.Itoa(len(c.history))
 }
 
-// list returns the pods, sorted by name. The caller holds c.mu.
-func (c *Cluster) list() corev1.PodList {
-	list := corev1.PodList{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"},
-		ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(c.version, 10)},
-	}
-	for _, name := range slices.Sorted(maps.Keys(c.pods)) {
-		list.Items = append(list.Items, *c.pods[name].object)
-	}
-	return list
+// update gives a pod its next resource version, changes it, and notifies the watches. kind is the type of the watch event, such as "MODIFIED".
+// The caller holds c.mu.
+func (c *Cluster) update(p *pod, kind string, do func(*corev1.Pod)) {
+	p.object = p.object.DeepCopy()
+	do(p.object)
+	p.object.ResourceVersion = strconv.Itoa(len(c.history) + 1)
+	c.add(change{kind, p.object})
 }
 
 // since returns the changes after a resource version, and a channel that is closed when there is another change.
-func (c *Cluster) since(version int64) ([]change, <-chan struct{}) {
+func (c *Cluster) since(version int) ([]change, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(c.history, version+1, func(h change, v int64) int { return cmp.Compare(h.version, v) })
-	return slices.Clone(c.history[i:]), c.changed
+	return slices.Clone(c.history[min(version, len(c.history)):]), c.changed
 }
 
 // terminate begins to end a pod, and removes it within the grace period. A second call, such as a deletion after an eviction, sets a new grace
 // period. The caller holds c.mu.
-func (c *Cluster) terminate(name string, p *pod, grace time.Duration) {
+func (c *Cluster) terminate(p *pod, grace time.Duration) {
 	now := time.Now()
 	if p.end == nil {
 		p.began = now
 	} else { // An earlier call has set another time.
 		p.end.Stop()
 	}
-	object := p.object.DeepCopy()
-	object.ResourceVersion = c.tick()
-	object.DeletionTimestamp = new(metav1.NewTime(now.Add(grace)))
-	object.DeletionGracePeriodSeconds = new(int64(grace / time.Second))
-	p.object = object
-	c.notify("MODIFIED", object)
+	c.update(p, "MODIFIED", func(object *corev1.Pod) {
+		object.DeletionTimestamp = new(metav1.NewTime(now.Add(grace)))
+		object.DeletionGracePeriodSeconds = new(int64(grace / time.Second))
+	})
 	// The pod's processes end by themselves at p.ends after the first call, or are killed after this grace period: at least a second,
 	// as the kubelet gives.
 	remaining := max(min(p.began.Add(p.ends).Sub(now), max(grace, time.Second)), 0)
-	p.end = time.AfterFunc(remaining, func() { c.remove(name, p) })
+	p.end = time.AfterFunc(remaining, func() { c.remove(p) })
 }
 
 // remove removes a pod when its processes have ended, and notifies the watches. It does nothing if the pod was removed before.
-func (c *Cluster) remove(name string, p *pod) {
+func (c *Cluster) remove(p *pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.pods[name] != p {
+	name := p.object.Namespace + "/" + p.object.Name
+	if c.pods[name] == nil {
 		return
 	}
 	delete(c.pods, name)
-	last := p.object.DeepCopy()
-	last.ResourceVersion = c.tick()
-	c.notify("DELETED", last)
+	c.update(p, "DELETED", func(*corev1.Pod) {})
 }
 
-// patch applies a JSON merge patch (RFC 7386) to the Node. It returns errConflict if the patch names a resource version or a UID that the Node
-// does not have. The caller holds c.mu.
+// patch applies a JSON merge patch (RFC 7386) to the Node. The caller holds c.mu.
 func (c *Cluster) patch(body []byte) error {
 	before, err := json.Marshal(c.node)
 	if err != nil {
@@ -232,10 +214,7 @@ func (c *Cluster) patch(body []byte) error {
 	if err := json.Unmarshal(after, node); err != nil {
 		return fmt.Errorf("reading the patched node: %w", err)
 	}
-	if node.ResourceVersion != c.node.ResourceVersion || node.UID != c.node.UID {
-		return errConflict
-	}
-	node.ResourceVersion = c.tick()
+	node.ResourceVersion = c.add(change{})
 	c.node = node
 	return nil
 }

@@ -2,10 +2,11 @@ package rehearsal
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -15,11 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 )
-
-var errConflict = errors.New("the node has changed since it was read")
-
-// ServeHTTP implements http.Handler.
-func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.mux.ServeHTTP(w, r) }
 
 // routes returns the handlers of the requests that a drain makes. Any other request is refused as forbidden.
 func (c *Cluster) routes() *http.ServeMux {
@@ -77,14 +73,11 @@ func (c *Cluster) patchNode(w http.ResponseWriter, r *http.Request) {
 	err = c.patch(body)
 	node := c.node
 	c.mu.Unlock()
-	switch {
-	case errors.Is(err, errConflict):
-		refuse(w, http.StatusConflict, metav1.StatusReasonConflict, err.Error())
-	case err != nil:
+	if err != nil {
 		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
-	default:
-		write(w, http.StatusOK, node)
+		return
 	}
+	write(w, http.StatusOK, node)
 }
 
 // getPods answers a list or a watch of pods. It ignores field selectors, as all pods are on the only node.
@@ -94,31 +87,32 @@ func (c *Cluster) getPods(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.mu.Lock()
-	list := c.list()
+	list := corev1.PodList{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"},
+		ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(len(c.history))},
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.pods)) {
+		list.Items = append(list.Items, *c.pods[name].object)
+	}
 	c.mu.Unlock()
 	write(w, http.StatusOK, list)
 }
 
 // watchPods sends the changes after the resource version in the request, until the request's timeout or the client leaves.
 func (c *Cluster) watchPods(w http.ResponseWriter, r *http.Request) {
-	version, _ := strconv.ParseInt(r.URL.Query().Get("resourceVersion"), 10, 64)
-	seconds, err := strconv.Atoi(r.URL.Query().Get("timeoutSeconds"))
-	if err != nil {
-		seconds = 60 // The request names no timeout.
-	}
+	version, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	seconds, _ := strconv.Atoi(r.URL.Query().Get("timeoutSeconds")) // nth always names one.
 	over := time.NewTimer(time.Duration(seconds) * time.Second)
 	defer over.Stop()
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
 	for {
 		changes, more := c.since(version)
+		version += len(changes)
 		for _, change := range changes {
-			version = change.version
-			// An error means that the client has left, which is seen below.
-			_ = json.NewEncoder(w).Encode(struct {
-				Type   string      `json:"type"`
-				Object *corev1.Pod `json:"object"`
-			}{change.kind, change.object})
+			if change.Object != nil {
+				_ = json.NewEncoder(w).Encode(change) // An error means that the client has left, which is seen below.
+			}
 		}
 		_ = http.NewResponseController(w).Flush()
 		select {
@@ -142,33 +136,28 @@ func (c *Cluster) endPod(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.pods[name]
-	switch {
-	case p == nil:
+	if p == nil {
 		refuse(w, http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf("pods %q not found", name))
 		return
-	case options.Preconditions != nil && options.Preconditions.UID != nil && *options.Preconditions.UID != p.object.UID:
-		refuse(w, http.StatusConflict, metav1.StatusReasonConflict, fmt.Sprintf("pod %q is another one now", name))
-		return
 	}
-	app := p.object.Labels["app"]
-	if b := c.budgets[app]; b != nil && r.Method == http.MethodPost && p.object.DeletionTimestamp == nil {
-		if b.allowed == 0 {
+	if r.Method == http.MethodPost && p.object.Labels["app"] == budgetApp && p.object.DeletionTimestamp == nil {
+		if c.allowed == 0 {
 			refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "Cannot evict pod as it would violate the pod's disruption budget.",
-				metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: fmt.Sprintf("The disruption budget %s needs 1 healthy pods and has 1 currently", app)})
+				metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget " + budgetApp + " needs 1 healthy pods and has 1 currently"})
 			return
 		}
-		b.allowed--
-		time.AfterFunc(b.replaced, func() { // The evicted pod is replaced elsewhere.
+		c.allowed--
+		time.AfterFunc(budgetReplaces, func() { // The evicted pod is replaced elsewhere.
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			b.allowed++
+			c.allowed++
 		})
 	}
 	grace := time.Duration(*p.object.Spec.TerminationGracePeriodSeconds) * time.Second
 	if options.GracePeriodSeconds != nil {
 		grace = time.Duration(*options.GracePeriodSeconds) * time.Second
 	}
-	c.terminate(name, p, grace)
+	c.terminate(p, grace)
 	write(w, http.StatusCreated, metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess, Code: http.StatusCreated})
 }
 

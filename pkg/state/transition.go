@@ -70,9 +70,7 @@ const (
 	PodRefused TransitionKind = "pod-refused"
 	// PodOverdue: the pod is still there after its grace period; the eviction of critical pods no longer waits for it.
 	PodOverdue TransitionKind = "pod-overdue"
-	// PodsReturning: the controller in Detail keeps recreating pods on the cordoned node, which are evicted with growing pauses.
-	// PodsLeftToReturn: they are left there.
-	PodsReturning    TransitionKind = "pods-returning"
+	// PodsLeftToReturn: the controller in Detail keeps recreating pods on the cordoned node. They are left there.
 	PodsLeftToReturn TransitionKind = "pods-left-to-return"
 	// VolumesInUse: the pods are gone, and volumes are still in use, as Detail says.
 	VolumesInUse TransitionKind = "volumes-in-use"

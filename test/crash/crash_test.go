@@ -18,11 +18,10 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
@@ -55,8 +54,10 @@ func TestKill_LosesAndRepeatsNothing(t *testing.T) {
 		rounds, end = math.MaxInt32, time.Now().Add(span)
 	}
 	t.Logf("at most %d rounds with NTH_CRASH_SEED=%d", rounds, seed)
-	kills := &toll{kills: map[state.Phase]int{}}
-	t.Cleanup(func() { t.Log(kills) })
+	var played, violations, kills atomic.Int64
+	t.Cleanup(func() {
+		t.Logf("%d rounds with %d kills and %d violations", played.Load(), kills.Load(), violations.Load())
+	})
 	lab.Shared(t) // is started once, not by each lane
 	for number := range uint64(lanes) {
 		t.Run(fmt.Sprintf("machine %d", number+1), func(t *testing.T) {
@@ -66,44 +67,15 @@ func TestKill_LosesAndRepeatsNothing(t *testing.T) {
 			for round := number; round < rounds && (end.IsZero() || time.Now().Before(end)); round += lanes {
 				plan := newPlan(choices)
 				if l == nil {
-					l = newLane(t, kills)
+					l = newLane(t, &kills)
 					l.steady = number == 0
 				}
-				ok := t.Run(fmt.Sprintf("round %d", round+1), func(t *testing.T) { l.play(t, int(round+1), plan) })
-				kills.judged(ok)
-				if !ok {
+				played.Add(1)
+				if !t.Run(fmt.Sprintf("round %d", round+1), func(t *testing.T) { l.play(t, int(round+1), plan) }) {
+					violations.Add(1)
 					return
 				}
 			}
 		})
 	}
-}
-
-// toll counts rounds, and kills by what was on record when they came.
-type toll struct {
-	mu                 sync.Mutex
-	kills              map[state.Phase]int
-	rounds, violations int
-}
-
-func (k *toll) judged(ok bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.rounds++
-	if !ok {
-		k.violations++
-	}
-}
-
-func (k *toll) count(phase state.Phase) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.kills[phase]++
-}
-
-// String is how many rounds and kills there were.
-func (k *toll) String() string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return fmt.Sprintf("%d rounds with %d violations; kills by what was on record of the notice: %v", k.rounds, k.violations, k.kills)
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,26 +36,31 @@ type lane struct {
 	imds    *imdstest.Server
 	proxy   *faultproxy.Proxy
 	machine *daemon.Machine
-	kills   *toll
-	bootID  string // that the kubelet has reported
+	kills   *atomic.Int64
 
 	// steady is set where nth is never ended; descriptors are how many files it had open after each round.
 	steady      bool
 	whole       lab.TB // of all rounds
 	descriptors []int
 
-	// These begin anew with each round.
+	// These begin again with each round.
 	nth *daemon.Daemon
 	due time.Time // the time in the notice
 
 	mu      sync.Mutex
 	happens chan struct{}
-	count   int // of what has happened
-	seenNow []lab.Moment
-	removed map[string]int // by pod, what nth said to have evicted or deleted
+	count   int               // of what has happened
+	seen    map[happening]int // on the node, by the API server
+	removed map[string]int    // by pod, what nth said to have evicted or deleted
 }
 
-func newLane(t *testing.T, kills *toll) *lane {
+// A happening is something that the node, or a pod, went through.
+type happening struct {
+	what lab.Happening
+	pod  string
+}
+
+func newLane(t *testing.T, kills *atomic.Int64) *lane {
 	t.Helper()
 	l := &lane{node: lab.Shared(t).AddNode(t), imds: imdstest.NewServer(), kills: kills, happens: make(chan struct{}), whole: t}
 	t.Cleanup(l.imds.Close)
@@ -66,21 +72,80 @@ func newLane(t *testing.T, kills *toll) *lane {
 	return l
 }
 
-// observe begins to remember what happens to the node.
+// play plays a round. The first requirement that is not met ends it.
+func (l *lane) play(t *testing.T, number int, plan plan) {
+	t.Logf("the plan: %+v", plan)
+	quick, slow, late := fmt.Sprintf("quick-%d", number), fmt.Sprintf("slow-%d", number), fmt.Sprintf("late-%d", number)
+	pods := []string{quick + "-0", quick + "-1", quick + "-2", slow + "-0", slow + "-1"}
+	l.node.AddPods(t, quick, 3)
+	l.node.AddPods(t, slow, 2, lab.Grace(time.Second), lab.GoesAtGrace())
+	began := time.Now()
+	l.observe(t)
+	l.due = began.Add(time.Hour + time.Duration(number)*time.Minute).Truncate(time.Second) // no two notices are alike
+	if l.nth == nil {
+		l.start(t)
+	}
+	l.imds.SetSpot("terminate", l.due)
+
+	l.pass(t, "the drain", plan.drain, plan.broken, func() bool { return l.phase(t) == state.Drained })
+	l.node.WaitCordoned(t)
+	for _, pod := range l.node.Pods(t) {
+		if slices.Contains(pods, pod.Name) {
+			t.Fatalf("pod %s is on the node, which nth says is drained", pod.Name)
+		}
+	}
+
+	l.node.AddLatePod(t, late)
+	l.pass(t, "the rest", plan.rest, plan.brokenLater, func() bool { return l.times(lab.PodGone, late) == 1 })
+	l.pass(t, "some more looks", nil, trouble{}, l.hasLooked(3))
+	if times := l.times(lab.Uncordoned, ""); times > 0 {
+		t.Fatalf("the node was uncordoned %d times before the notice was withdrawn", times)
+	}
+
+	l.imds.ClearSpot()
+	l.pass(t, "the withdrawal", plan.withdraw, trouble{}, func() bool { return l.phase(t) == state.Closed })
+	l.end(t)
+	l.judge(t, began, append(pods, late))
+}
+
+// judge judges the node after the withdrawal, and what nth has done since the round began: those pods had to go.
+func (l *lane) judge(t *testing.T, began time.Time, pods []string) {
+	t.Helper()
+	l.node.WaitUncordoned(t)
+	if claim, ok := l.node.Object(t).Annotations[cordonAnnotation]; ok {
+		t.Errorf("nth's claim is left on the node: %s", claim)
+	}
+	l.waitFor(t, "the uncordon to be seen", func() bool { return l.times(lab.Uncordoned, "") >= 1 })
+	for _, what := range []lab.Happening{lab.Cordoned, lab.Uncordoned} {
+		if times := l.times(what, ""); times != 1 {
+			t.Errorf("the node was %s %d times, want once", what, times)
+		}
+	}
+	for _, request := range l.node.Requests(t) {
+		if request.Removes() && request.At.After(began) && !slices.Contains(pods, request.Name) {
+			t.Errorf("nth asked for the end of a pod that it must leave alone: %+v", request)
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// An eviction that was under way when nth was killed may be asked for again, and changes nothing then.
+	for pod, times := range l.removed {
+		if times > 1 {
+			t.Errorf("nth removed pod %s %d times, by its own words, want once", pod, times)
+		}
+	}
+}
+
+// observe begins to count what happens to the node.
 func (l *lane) observe(t *testing.T) {
 	t.Helper()
-	l.mu.Lock()
-	l.seenNow, l.removed = nil, map[string]int{}
-	l.mu.Unlock()
+	l.happened(func() { l.seen, l.removed = map[happening]int{}, map[string]int{} })
 	l.node.Observe(t, func(m lab.Moment) {
-		l.mu.Lock()
-		l.seenNow = append(l.seenNow, m)
-		l.mu.Unlock()
-		l.happened()
+		l.happened(func() { l.seen[happening{m.What, m.Pod}]++ })
 	})
 }
 
-// start starts nth, and counts what it says.
+// start starts nth, and counts what it says, the words of one that is killed later too.
 func (l *lane) start(t *testing.T) {
 	t.Helper()
 	var until lab.TB = t
@@ -88,34 +153,21 @@ func (l *lane) start(t *testing.T) {
 		until = l.whole
 	}
 	l.nth = l.machine.Start(until)
-	l.nth.Follow(l.heard)
-	if l.machine.BootID() != l.bootID { // The kubelet comes later.
-		l.bootID = l.machine.BootID()
-		l.node.KubeletStarts(t, l.bootID)
-	}
-	l.node.KubeletIsReady(t)
+	l.nth.Follow(func(e daemon.Entry) {
+		l.happened(func() {
+			if id := e.Fields[systemd.FieldMessageID]; id == systemd.PodEvicted || id == systemd.PodDeleted {
+				l.removed[e.Fields[systemd.FieldPod]]++
+			}
+		})
+	})
+	l.node.Booted(t, l.machine.BootID()) // The kubelet comes later.
 }
 
-// heard takes in what nth says, the words of one that is killed later too.
-func (l *lane) heard(e daemon.Entry) {
-	if id := e.Fields[systemd.FieldMessageID]; id == systemd.PodEvicted || id == systemd.PodDeleted {
-		l.mu.Lock()
-		l.removed[e.Fields[systemd.FieldPod]]++
-		l.mu.Unlock()
-	}
-	l.happened()
-}
-
-// saidToRemove counts how often nth has said in this round that the API server accepted the removal of a pod.
-func (l *lane) saidToRemove(pod string) int {
+// happened takes in that something has happened.
+func (l *lane) happened(record func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.removed[l.node.Namespace+"/"+pod]
-}
-
-func (l *lane) happened() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	record()
 	l.count++
 	close(l.happens)
 	l.happens = make(chan struct{})
@@ -127,21 +179,11 @@ func (l *lane) progress() (int, <-chan struct{}) {
 	return l.count, l.happens
 }
 
-func (l *lane) moments() []lab.Moment {
+// times is how often something has happened, to the node or to a pod, in this round.
+func (l *lane) times(what lab.Happening, pod string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.seenNow)
-}
-
-// seen counts how often something has happened, to the node or to a pod, in this round.
-func (l *lane) seen(what lab.Happening, pod string) int {
-	count := 0
-	for _, m := range l.moments() {
-		if m.What == what && m.Pod == pod {
-			count++
-		}
-	}
-	return count
+	return l.seen[happening{what, pod}]
 }
 
 // pass goes through a stage: it breaks things and kills nth as planned, starts it again, and returns when the stage is done.
@@ -160,7 +202,7 @@ func (l *lane) pass(t *testing.T, stage string, kills []kill, broken trouble, do
 			continue
 		}
 		l.nth.Kill()
-		l.kills.count(l.phase(t))
+		l.kills.Add(1)
 		if k.reboot {
 			l.machine.Reboot(t)
 		}

@@ -10,10 +10,6 @@ import (
 
 // A plan is what one round does.
 type plan struct {
-	// foreign tells that somebody else has cordoned the node before.
-	foreign bool
-	// early tells that the notice is there before nth starts.
-	early bool
 	// The kills of each stage, one after the other.
 	drain, rest, withdraw []kill
 	// What breaks in the drain, and in the rest.
@@ -70,8 +66,6 @@ const (
 
 func newPlan(r *rand.Rand) plan {
 	return plan{
-		foreign:  r.IntN(4) == 0,
-		early:    r.IntN(2) == 0,
 		drain:    newKills(r, 1+r.IntN(2), happenDraining),
 		rest:     newKills(r, r.IntN(2), 4),
 		withdraw: newKills(r, r.IntN(3), happenWithdrawing),

@@ -3,6 +3,7 @@
 package metrics
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"net/http/httptest"
@@ -18,15 +19,42 @@ import (
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/cache"
 	"github.com/nth-project/nth/test/internal/daemon"
-	"github.com/nth-project/nth/test/internal/debian"
 	"github.com/nth-project/nth/test/internal/lab"
+	"github.com/nth-project/nth/test/internal/machine"
 	"github.com/nth-project/nth/test/internal/region"
 )
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m, 4)) }
 
-// packages have the programs: prometheus, promtool and prometheus-node-exporter.
-var packages = []string{"prometheus", "prometheus-node-exporter"}
+// program prepares a run of prometheus, promtool or prometheus-node-exporter on this host, out of a root file system of Debian, with the
+// libraries there.
+func program(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	root := machine.Root(t, "bookworm", "prometheus", "prometheus-node-exporter")
+	loaders, err := filepath.Glob(filepath.Join(root, "usr/lib/*-linux-gnu/ld-linux-*.so.*"))
+	if err != nil || len(loaders) != 1 {
+		t.Fatalf("looking for the loader of %s: %q, %v", root, loaders, err)
+	}
+	return exec.Command(loaders[0], append([]string{"--library-path", filepath.Dir(loaders[0]), filepath.Join(root, "usr/bin", name)}, args...)...)
+}
+
+// start starts a program, and ends it with the test. What it says is logged if the test fails.
+func start(t *testing.T, name string, args ...string) {
+	t.Helper()
+	var said bytes.Buffer
+	command, ended := program(t, name, args...), make(chan struct{})
+	command.Stdout, command.Stderr = &said, &said
+	if err := lab.StartBound(command, func(error) { close(ended) }); err != nil {
+		t.Fatalf("starting %s: %v", name, err)
+	}
+	t.Cleanup(func() {
+		_ = command.Process.Kill() // fails only if it has ended
+		<-ended
+		if t.Failed() {
+			t.Logf("%s said:\n%s", name, &said)
+		}
+	})
+}
 
 // somewhere is an address of the loopback network that nobody else has, so that its ports are free.
 func somewhere() string {
@@ -87,14 +115,13 @@ func TestPrometheus_FollowsADrainBothWays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tree := debian.New(t, packages...)
 			address, dir := somewhere(), t.TempDir()
 			node := lab.Shared(t).AddNode(t)
 			node.AddDeployment(t, "web", 3)
 			nth, interrupt := c.start(t, node, fmt.Sprintf(settings, address, filepath.Join(dir, name+".prom")))
-			tree.Start(t, "prometheus-node-exporter", "--web.listen-address="+address+":9100", "--collector.disable-defaults",
+			start(t, "prometheus-node-exporter", "--web.listen-address="+address+":9100", "--collector.disable-defaults",
 				"--collector.textfile", "--collector.textfile.directory="+dir)
-			p := startPrometheus(t, tree, name, address)
+			p := startPrometheus(t, name, address)
 			both := func(queries ...string) {
 				t.Helper()
 				for _, job := range []string{name, "node"} {
@@ -140,12 +167,11 @@ func startQueue(t *testing.T, node *lab.Node, settings string) (nth *daemon.Daem
 
 func TestAlerts_AreRightAndSayWhatTheyShould(t *testing.T) {
 	t.Parallel()
-	promtool := debian.New(t, packages...).Program(t, "promtool")
 	for _, args := range [][]string{
 		{"check", "rules", "--lint=all", "--lint-fatal", shipped(t, "prometheus/nth.rules.yml"), shipped(t, "prometheus/nth-queue.rules.yml")},
 		{"test", "rules", shipped(t, "prometheus/nth.rules.test.yml"), shipped(t, "prometheus/nth-queue.rules.test.yml")},
 	} {
-		if said, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {
+		if said, err := program(t, "promtool", args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args[:2], " "), err, said)
 		}
 	}
@@ -154,7 +180,6 @@ func TestAlerts_AreRightAndSayWhatTheyShould(t *testing.T) {
 // What promtool says of names and help texts is what Prometheus's conventions are.
 func TestMetrics_FollowTheConventions(t *testing.T) {
 	t.Parallel()
-	promtool := debian.New(t, packages...).Program(t, "promtool")
 	file := filepath.Join(t.TempDir(), "nth.prom")
 	imds := imdstest.NewServer()
 	t.Cleanup(imds.Close)
@@ -168,7 +193,7 @@ func TestMetrics_FollowTheConventions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer text.Close()
-	check := exec.Command(promtool, "check", "metrics")
+	check := program(t, "promtool", "check", "metrics")
 	check.Stdin = text
 	if said, err := check.CombinedOutput(); err != nil {
 		t.Errorf("promtool check metrics: %v\n%s", err, said)

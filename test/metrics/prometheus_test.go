@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"testing"
 	"time"
-
-	"github.com/nth-project/nth/test/internal/debian"
 )
 
 // patience bounds every wait for Prometheus.
@@ -30,7 +28,7 @@ scrape_configs:
 `
 
 // startPrometheus starts a server at the address, where the others are, too.
-func startPrometheus(t *testing.T, tree debian.Tree, program, address string) *prometheus {
+func startPrometheus(t *testing.T, program, address string) *prometheus {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "prometheus.yml")
@@ -38,7 +36,7 @@ func startPrometheus(t *testing.T, tree debian.Tree, program, address string) *p
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tree.Start(t, "prometheus", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+	start(t, "prometheus", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+address+":9090", "--log.level=warn")
 	return &prometheus{program: program, url: "http://" + address + ":9090"}
 }

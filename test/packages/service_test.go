@@ -107,7 +107,7 @@ func mustBeOnTheFrontPage(t *testing.T, h *host.Host) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	is := h.Run(t, "sh", "-c", `. /etc/os-release; echo "Debian $VERSION_ID (systemd $(systemctl --version | sed -n 's/^systemd \([0-9]*\).*/\1/p'))"`)
+	is := h.Run(t, "sh", "-c", `. /etc/os-release; echo "Debian ${VERSION_ID:-$VERSION_CODENAME} (systemd $(systemctl --version | sed -n 's/^systemd \([0-9]*\).*/\1/p'))"`)
 	if row := regexp.MustCompile(`\n\| system \| .*` + regexp.QuoteMeta(is)); !row.Match(page) {
 		t.Errorf("README.md does not say that %s was booted", is)
 	}

@@ -2,7 +2,9 @@ package queue_test
 
 import (
 	"testing"
+	"time"
 
+	"github.com/nth-project/nth/pkg/ec2/ec2test"
 	"github.com/nth-project/nth/pkg/systemd"
 	"github.com/nth-project/nth/test/internal/lab"
 	"github.com/nth-project/nth/test/internal/region"
@@ -19,16 +21,16 @@ const drainForRebalance = "[events.rebalance-recommendation]\naction = \"drain\"
 func TestEvent_DrainsItsNodesAndIsDeleted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		message func(instances ...string) string
+		message func(instance string) string // nil if EC2 lists maintenance
 		nodes   int
 		state   string // that EC2 says the instances are in; "" is running
 		taint   string // its key, without the prefix; "" if there must be none
 	}{
-		"spot interruption":         {message: of(region.Spot), taint: "spot-itn"},
-		"rebalance recommendation":  {message: of(region.Rebalance), taint: "rebalance-recommendation"},
-		"scheduled change of two":   {message: region.Scheduled, nodes: 2, taint: "scheduled-maintenance"},
-		"instance that stops":       {message: of(func(id string) string { return region.State(id, "stopping") }), state: "stopping"},
-		"reservation is taken back": {message: of(region.ReservationEnd)},
+		"spot interruption":         {message: region.Spot, taint: "spot-itn"},
+		"rebalance recommendation":  {message: region.Rebalance, taint: "rebalance-recommendation"},
+		"maintenance of two":        {nodes: 2, taint: "scheduled-maintenance"},
+		"instance that stops":       {message: func(id string) string { return region.State(id, "stopping") }, state: "stopping"},
+		"reservation is taken back": {message: region.ReservationEnd},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -43,10 +45,15 @@ func TestEvent_DrainsItsNodesAndIsDeleted(t *testing.T) {
 				if c.state != "" {
 					s.EC2.Enter(id, c.state)
 				}
+				if c.message == nil {
+					s.EC2.Schedule(id, ec2test.Planned{ID: "event-of-" + id, Code: "instance-retirement", NotBefore: time.Now().Add(10 * time.Minute)})
+				}
 			}
 			consumer := s.start(t, taints+drainForRebalance)
 
-			s.Send(t, c.message(ids...))
+			if c.message != nil {
+				s.Send(t, c.message(ids[0]))
+			}
 
 			for _, node := range nodes {
 				node.WaitCordoned(t)
@@ -57,7 +64,9 @@ func TestEvent_DrainsItsNodesAndIsDeleted(t *testing.T) {
 			}
 			consumer.WaitLog(t, systemd.Drained)
 			s.WaitEmpty(t)
-			s.early.mustHaveJudged(t, len(nodes))
+			if c.message != nil {
+				s.early.mustHaveJudged(t, 1)
+			}
 			for _, node := range nodes {
 				if len(node.Pods(t)) != 1 {
 					t.Error("the pod of the DaemonSet is not there any more")
@@ -69,11 +78,6 @@ func TestEvent_DrainsItsNodesAndIsDeleted(t *testing.T) {
 			consumer.Stop(t)
 		})
 	}
-}
-
-// of makes a message about one instance one about several.
-func of(message func(string) string) func(...string) string {
-	return func(instances ...string) string { return message(instances[0]) }
 }
 
 func TestMessage_WithoutANodeIsDeleted(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
 	"github.com/nth-project/nth/cmd/internal/daemon"
@@ -22,16 +23,61 @@ import (
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// Limit is how long a check may take as a whole: an image build must not hang.
-const Limit = time.Minute
+// limit is how long a check may take as a whole: an image build must not hang.
+const limit = time.Minute
 
 // List prints findings as they come, or as JSON at the end, and counts them.
 type List struct {
 	program  string
 	out      io.Writer
 	asJSON   bool
-	invalid  bool // the settings are invalid
+	post     bool // Webhook posts a test message.
 	findings []finding
+}
+
+// Command returns the command "check" of a program. examine adds its findings to the list, after those about the settings.
+func Command[C any, P config.Pointer[C]](
+	p settings.Program[C, P], short, long string, examine func(ctx context.Context, list *List, cfg C),
+) *cobra.Command {
+	cmd := &cobra.Command{Use: "check", Short: short, Long: long, Args: cobra.NoArgs}
+	path := p.ConfigFlag(cmd)
+	l := &List{program: p.Name, findings: []finding{}}
+	cmd.Flags().BoolVar(&l.post, "webhook", false, "post a message to the webhook, marked as a test")
+	cmd.Flags().BoolVar(&l.asJSON, "json", false, "print JSON")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		Hush()
+		l.out = cmd.OutOrStdout()
+		ctx, cancel := context.WithTimeout(cmd.Context(), limit)
+		defer cancel()
+		loaded, err := p.Load(*path)
+		if err == nil {
+			err = p.Lack(&loaded.Config)
+		}
+		if err != nil {
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				l.Fail("settings", "%s", line)
+			}
+			return cli.ConfigError{Fault: l.end()}
+		}
+		if len(loaded.Files) == 0 {
+			l.OK("settings", "the defaults; there is no %s", p.Place.File)
+		}
+		for _, read := range loaded.Files {
+			l.OK("settings", "read %s", read)
+		}
+		for _, ignored := range loaded.Ignored {
+			l.Warn("settings", "ignored %s", ignored)
+		}
+		for _, warning := range loaded.Warnings {
+			l.Fail("degraded", "%s", warning)
+		}
+		if P(&loaded.Config).Base().DryRun {
+			l.Warn("settings", "dry_run = true: %s logs what it would do and changes nothing", p.Name)
+		}
+		examine(ctx, l, loaded.Config)
+		return l.end()
+	}
+	return cmd
 }
 
 type finding struct {
@@ -46,11 +92,6 @@ const (
 	warning = "warn"
 	failure = "fail"
 )
-
-// For returns an empty list for the program of that name.
-func For(program string, out io.Writer, asJSON bool) *List {
-	return &List{program: program, out: out, asJSON: asJSON, findings: []finding{}}
-}
 
 // OK reports that something is as it should be.
 func (l *List) OK(subject, format string, args ...any) { l.add(okay, subject, format, args) }
@@ -71,8 +112,8 @@ func (l *List) add(verdict, subject, format string, args []any) {
 	}
 }
 
-// End prints the summary, and returns an error for exit status 1 if anything has failed, or 78 if the settings are invalid.
-func (l *List) End() error {
+// end prints the summary, and returns an error for exit status 1 if anything has failed.
+func (l *List) end() error {
 	count := map[string]int{}
 	for _, f := range l.findings {
 		count[f.Verdict]++
@@ -90,10 +131,7 @@ func (l *List) End() error {
 			return err
 		}
 	}
-	switch {
-	case l.invalid:
-		return cli.ConfigError{Fault: cli.ErrReported}
-	case verdict == failure:
+	if verdict == failure {
 		return cli.ErrReported
 	}
 	return nil
@@ -131,20 +169,6 @@ func (l *List) Rights(ctx context.Context, subject string, needed bool, rights [
 	}
 }
 
-// DryRun reports that the settings keep the program from acting.
-func (l *List) DryRun() {
-	l.Warn("settings", "dry_run = true: %s logs what it would do and changes nothing", l.program)
-}
-
-// Wrong reports each line of an error in the settings. It ends the list, and returns the error of End for exit status 78.
-func (l *List) Wrong(err error) error {
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		l.Fail("settings", "%s", line)
-	}
-	l.invalid = true
-	return l.End()
-}
-
 // Hush silences client-go: a command reports the errors that client-go returns.
 func Hush() {
 	silent := logrus.New()
@@ -152,34 +176,17 @@ func Hush() {
 	daemon.RouteKlog(logrus.NewEntry(silent))
 }
 
-// Settings reports which files were read and ignored, or that the defaults are used as there is no file, and what is wrong in them although
-// the program starts.
-func Settings[C any](l *List, loaded config.Loaded[C], file string) {
-	if len(loaded.Files) == 0 {
-		l.OK("settings", "the defaults; there is no %s", file)
-	}
-	for _, read := range loaded.Files {
-		l.OK("settings", "read %s", read)
-	}
-	for _, ignored := range loaded.Ignored {
-		l.Warn("settings", "ignored %s", ignored)
-	}
-	for _, warning := range loaded.Warnings {
-		l.Fail("degraded", "%s", warning)
-	}
-}
-
-// Webhook reports what is wrong with the webhook. If post is true, it posts a test message, which has the name of the node that node returns.
-func (l *List) Webhook(ctx context.Context, cfg config.Webhook, post bool, node func(context.Context) string) {
+// Webhook reports what is wrong with the webhook. If the command has the flag --webhook, it posts a test message with the name of the node.
+func (l *List) Webhook(ctx context.Context, cfg config.Webhook, node string) {
 	to, faults := settings.Webhook(cfg, l.program)
 	for _, fault := range faults {
 		l.Fail("degraded", "%s", fault)
 	}
 	switch {
-	case post && to == nil:
+	case l.post && to == nil:
 		l.Fail("webhook", "no webhook URL can be read from here, so no test was sent")
-	case post:
-		if err := postTest(ctx, to, l.program, node(ctx)); err != nil {
+	case l.post:
+		if err := postTest(ctx, to, l.program, node); err != nil {
 			l.Fail("webhook", "test message rejected: %s", err)
 			return
 		}

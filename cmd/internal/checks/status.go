@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nth-project/nth/cmd/internal/cli"
+	"github.com/nth-project/nth/cmd/internal/settings"
+	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/record"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/text"
@@ -170,20 +172,22 @@ func eventLine(e state.EventStatus) string {
 	return line
 }
 
-// StatusCommand returns the command "status" of the program of that name. configFlag defines its flag --config; directory returns the
-// runtime directory by the settings at that path, and may warn on stderr.
-func StatusCommand(
-	name, long string, configFlag func(*cobra.Command) *string, directory func(path string, stderr io.Writer) (string, error),
-) *cobra.Command {
+// StatusCommand returns the command "status" of a program. Unless a file is named, invalid settings are no error: the daemon may be running with
+// those that it had before.
+func StatusCommand[C any, P config.Pointer[C]](p settings.Program[C, P], long string) *cobra.Command {
 	cmd := &cobra.Command{Use: "status", Short: "show what the daemon does", Long: long, Args: cobra.NoArgs}
-	path := configFlag(cmd)
+	path := p.ConfigFlag(cmd)
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		dir, err := directory(*path, cmd.ErrOrStderr())
-		if err != nil {
+		l, err := p.Load(*path)
+		if err != nil && *path != "" {
 			return err
 		}
-		found := examine(name, dir, time.Now())
+		if err != nil {
+			fmt.Fprintln(cmd.ErrOrStderr(), err)
+			l.Config = p.Defaults()
+		}
+		found := examine(p.Name, P(&l.Config).Base().RuntimeDirectory, time.Now())
 		if !*asJSON {
 			writeText(cmd.OutOrStdout(), found)
 		} else if err := writeJSON(cmd.OutOrStdout(), found); err != nil {

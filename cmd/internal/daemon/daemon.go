@@ -44,9 +44,9 @@ func (s Service) Stopping() {
 }
 
 // Run reads the settings and calls run, which is the daemon of that name. A signal that asks to stop ends the context of run. So does SIGHUP after a
-// change of the settings: then Run calls run again, with the new ones, or with those before if its error is a cli.ConfigError. stderr returns the stream to log to.
+// change of the settings: then Run calls run again, with the new ones, or with those before if its error is a cli.ConfigError. stderr is what it logs to unless it logs to the journal.
 func Run[C any, P config.Pointer[C]](
-	ctx context.Context, name string, read func() (config.Loaded[C], error), stderr func(config.Log) io.Writer,
+	ctx context.Context, name string, read func() (config.Loaded[C], error), stderr io.Writer,
 	run func(context.Context, *Daemon[C]) error,
 ) error {
 	setGCPercent()
@@ -63,9 +63,7 @@ func Run[C any, P config.Pointer[C]](
 	notifier := &systemd.Notifier{}
 	var before *config.Loaded[C] // the settings before a reload
 	for {
-		logTo := P(&current.Config).Base().Log
-		logger := NewLogger(name, logTo, stderr(logTo))
-		log := logrus.NewEntry(logger)
+		log := logrus.NewEntry(NewLogger(name, P(&current.Config).Base().Log, stderr))
 		RouteKlog(log)
 		for _, fault := range current.Warnings {
 			log.WithField(systemd.FieldMessageID, systemd.ConfigInvalid).Errorf("%s drains as usual, but its reporting is degraded: %s", name, fault)

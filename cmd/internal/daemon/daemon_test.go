@@ -3,7 +3,6 @@ package daemon_test
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -56,7 +55,7 @@ func TestRun_BeginsAgainAtSIGHUP(t *testing.T) {
 		l := config.Loaded[config.Config]{Config: config.Default()}
 		l.Config.Log.Format = "text"
 		return l, config.Decode("x", []byte("drain.margin = '"+margin+"'"), &l.Config)
-	}, func(config.Log) io.Writer { return &log }, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
+	}, &log, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
 		begun = append(begun, d.Config.Drain.Margin.String())
 		if len(begun) == 2 {
 			end()
@@ -89,7 +88,7 @@ func TestRun_KeepsTheSettingsIfNewOnesCannotBeUsed(t *testing.T) {
 		margin := margins[0]
 		margins = margins[1:]
 		return l, config.Decode("x", []byte("drain.margin = '"+margin+"'"), &l.Config)
-	}, func(config.Log) io.Writer { return &log }, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
+	}, &log, func(ctx context.Context, d *daemon.Daemon[config.Config]) error {
 		begun = append(begun, d.Config.Drain.Margin.String())
 		switch len(begun) {
 		case 1:

@@ -29,7 +29,9 @@ func NewLogger(name string, cfg config.Log, stderr io.Writer) *logrus.Logger {
 	logger := logrus.New()
 	logger.AddHook(visible{}) // It comes before the journal's hook, which sends what this one has made visible.
 	logger.SetOutput(stderr)
-	SetLevel(logger, cfg)
+	if level, err := logrus.ParseLevel(cfg.Level); err == nil { // An unknown level is a fault that has been reported.
+		logger.SetLevel(level)
+	}
 	switch {
 	case cfg.Format == "json":
 		logger.SetFormatter(&logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano})
@@ -58,13 +60,6 @@ func (visible) Fire(entry *logrus.Entry) error {
 		entry.Data[name] = text.Visible(fmt.Sprint(value), text.Page)
 	}
 	return nil
-}
-
-// SetLevel sets the level that the settings ask for. An unknown level changes nothing.
-func SetLevel(logger *logrus.Logger, cfg config.Log) {
-	if level, err := logrus.ParseLevel(cfg.Level); err == nil {
-		logger.SetLevel(level)
-	}
 }
 
 // onJournal reports whether stderr is the standard error of this process, and connected to the journal.
@@ -130,37 +125,49 @@ const journalTimeout = 5 * time.Second
 // otherwise as plain text.
 func Complain(name string) func(stderr io.Writer, err error) {
 	return func(stderr io.Writer, err error) {
-		message, lines := FinalMessage(err)
-		if message == "" { // Lines about the configuration begin with the file or the setting.
-			lines[0] = name + ": " + lines[0]
-		}
-		if !onJournal(stderr) {
-			for _, line := range lines {
-				fmt.Fprintln(stderr, text.Visible(line, text.Page))
-			}
+		if onJournal(stderr) {
+			logFault(NewLogger(name, config.Default().Log, stderr), err)
+			systemd.AwaitJournal(journalTimeout)
 			return
 		}
-		LogErrors(NewLogger(name, config.Default().Log, stderr), message, lines)
-		systemd.AwaitJournal(journalTimeout)
+		prefix := name + ": "
+		if isConfigError(err) { // Its lines begin with the file or the setting.
+			prefix = ""
+		}
+		for _, line := range faults(err) {
+			fmt.Fprintln(stderr, prefix+text.Visible(line, text.Page))
+		}
 	}
 }
 
-// FinalMessage returns the message ID, or "", and the lines for an error that ends a program: one for each fault in the configuration, and
-// else a single one.
-func FinalMessage(err error) (message string, lines []string) {
-	if _, wrongConfig := errors.AsType[cli.ConfigError](err); wrongConfig {
-		return systemd.ConfigInvalid, strings.Split(err.Error(), "\n")
+// ComplainWithPriority is Complain for a stream that leads to a journal, such as that of a host container.
+func ComplainWithPriority(name string) func(stderr io.Writer, err error) {
+	return func(stderr io.Writer, err error) {
+		logFault(NewLogger(name, config.Log{Level: "info", Format: "prefix"}, stderr), err)
 	}
-	return "", []string{err.Error()}
 }
 
-// LogErrors logs lines as errors, with a message ID unless that is "".
-func LogErrors(logger *logrus.Logger, message string, lines []string) {
+// isConfigError reports whether the configuration is wrong.
+func isConfigError(err error) bool {
+	_, ok := errors.AsType[cli.ConfigError](err)
+	return ok
+}
+
+// faults returns the lines of an error: one for each fault in the configuration, and else a single one.
+func faults(err error) []string {
+	if isConfigError(err) {
+		return strings.Split(err.Error(), "\n")
+	}
+	return []string{err.Error()}
+}
+
+// logFault logs each line of the error that ends a program.
+func logFault(logger *logrus.Logger, err error) {
 	entry := logrus.NewEntry(logger)
-	if message != "" {
-		entry = entry.WithField(systemd.FieldMessageID, message)
+	if isConfigError(err) {
+		entry = entry.WithField(systemd.FieldMessageID, systemd.ConfigInvalid)
 	}
-	for _, line := range lines {
+	for _, line := range faults(err) {
 		entry.Error(line)
 	}
 }

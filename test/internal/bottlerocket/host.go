@@ -14,9 +14,13 @@ package bottlerocket
 
 import (
 	_ "embed"
+	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nth-project/nth/pkg/imds/imdstest"
 	"github.com/nth-project/nth/test/internal/lab"
@@ -78,7 +82,7 @@ func New(t lab.TB, cp *lab.ControlPlane) *Host {
 	for _, dir := range []string{home, bundle, "/var/log/support", "/local"} {
 		h.Run(t, "mkdir", "-p", "-m", "700", dir)
 	}
-	config, err := image.Unpack(h.Path(bundle + "/image"))
+	runs, err := unpack(image, h.Path(bundle+"/image"))
 	if err != nil {
 		t.Fatalf("unpacking the image: %v", err)
 	}
@@ -86,7 +90,7 @@ func New(t lab.TB, cp *lab.ControlPlane) *Host {
 	if err != nil {
 		t.Fatalf("asking for the capabilities of the machine: %v", err)
 	}
-	text, err := spec(name, all, config)
+	text, err := spec(name, all, runs)
 	if err != nil {
 		t.Fatalf("describing the container: %v", err)
 	}
@@ -111,12 +115,24 @@ func (h *Host) UserData(t lab.TB, settings string) {
 // host's: a script for its shell, linked with its library.
 func (h *Host) JoinByPlugin(t lab.TB) {
 	t.Helper()
-	h.Write(t, "/etc/kubernetes/credential", h.credential(t))
+	certificate, err := os.ReadFile(h.Node.Certificate)
+	if err != nil {
+		t.Fatalf("reading the node's certificate: %v", err)
+	}
+	const version = "client.authentication.k8s.io/v1beta1"
+	credential, err := json.Marshal(map[string]any{
+		"kind": "ExecCredential", "apiVersion": version,
+		"status": map[string]string{"clientCertificateData": string(certificate), "clientKeyData": string(certificate)},
+	})
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	h.Write(t, "/etc/kubernetes/credential", string(credential))
 	h.Write(t, pluginFile, "#!/bin/sh\necho \"$*\" >>/run/plugin-calls && cat /etc/kubernetes/credential\n")
 	h.Run(t, "chmod", "755", pluginFile)
-	h.Write(t, authorityFile, string(h.authority(t)))
-	h.Write(t, kubeconfigFile, kubeconfig(h.server(t), fmt.Sprintf(`{"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1",
-      "command": %q, "args": ["token", "-i", "production", "--region", %q]}}`, pluginFile, imdstest.Region)))
+	h.join(t, &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
+		APIVersion: version, Command: pluginFile, Args: []string{"token", "-i", "production", "--region", imdstest.Region},
+	}})
 }
 
 // JoinByCertificate makes the machine the node, with a kubelet that has a certificate, which it keeps as kubelets do:
@@ -126,8 +142,28 @@ func (h *Host) JoinByCertificate(t lab.TB) {
 	const current, dated = "/var/lib/kubelet/pki/kubelet-client-current.pem", "/var/lib/kubelet/pki/kubelet-client-2026-01-31.pem"
 	h.Put(t, h.Node.Certificate, dated)
 	h.Run(t, "ln", "-s", dated, current)
-	h.Write(t, authorityFile, string(h.authority(t)))
-	h.Write(t, kubeconfigFile, kubeconfig(h.server(t), fmt.Sprintf(`{"client-certificate": %q, "client-key": %q}`, current, current)))
+	h.join(t, &clientcmdapi.AuthInfo{ClientCertificate: current, ClientKey: current})
+}
+
+// join writes the kubeconfig of a kubelet that is this user. The cluster's certificate is in a file beside it.
+func (h *Host) join(t lab.TB, user *clientcmdapi.AuthInfo) {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(h.Node.Kubeconfig)
+	if err != nil {
+		t.Fatalf("reading the node's kubeconfig: %v", err)
+	}
+	for _, cluster := range config.Clusters {
+		h.Write(t, authorityFile, string(cluster.CertificateAuthorityData))
+		cluster.CertificateAuthority, cluster.CertificateAuthorityData = authorityFile, nil
+	}
+	for name := range config.AuthInfos {
+		config.AuthInfos[name] = user
+	}
+	text, err := clientcmd.Write(*config)
+	if err != nil {
+		t.Fatalf("writing a kubeconfig: %v", err)
+	}
+	h.Write(t, kubeconfigFile, string(text))
 }
 
 // Start starts the container, now and with each boot, and waits until nth watches over the node.
@@ -158,21 +194,13 @@ func (h *Host) Daemon(t lab.TB) string {
 // WaitStatus waits until "nth status" says so in its first line.
 func (h *Host) WaitStatus(t lab.TB, text string) {
 	t.Helper()
-	var last machine.Outcome
-	said := false
-	defer func() {
-		if !said {
-			t.Logf("the last status was %+v", last)
-		}
-	}()
-	h.Await(t, fmt.Sprintf("the status says %q", text), func() bool {
+	h.AwaitText(t, "nth status", text, func() string {
 		if h.Try(t, "systemctl", "is-failed", unit).Status == 0 {
-			t.Fatalf("waiting until the status says %q: the container does not start:\n%s", text, lastLine(h.Errors(t)))
+			t.Fatalf("waiting until the status says %q: the container does not start:\n%s", text, h.Errors(t))
 		}
-		last = h.Inside(t, "status")
-		first, _, _ := strings.Cut(last.Stdout, "\n")
-		said = last.Status == 0 && strings.Contains(first, text)
-		return said
+		o := h.Inside(t, "status")
+		first, _, _ := strings.Cut(o.Stdout, "\n")
+		return first + o.Stderr
 	})
 }
 
@@ -202,9 +230,4 @@ func (h *Host) Errors(t lab.TB) string {
 		t.Fatalf("reading what the container wrote to its standard error: %v", err)
 	}
 	return string(text)
-}
-
-func lastLine(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return lines[len(lines)-1]
 }

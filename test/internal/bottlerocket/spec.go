@@ -30,7 +30,7 @@ func named(set string) ([]string, error) {
 // spec is the runtime specification that host-ctr makes for a superpowered container with the name, as JSON: its namespaces, mounts, limits, and
 // all the capabilities of the host. What the specification leaves out has no meaning to nth: SELinux labels, the filter of system calls, kernel
 // modules and sources.
-func spec(name string, capabilities []string, image Config) ([]byte, error) {
+func spec(name string, capabilities []string, image config) ([]byte, error) {
 	return json.MarshalIndent(object{
 		"ociVersion": "1.0.2",
 		"process": object{

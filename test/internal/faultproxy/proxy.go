@@ -75,11 +75,11 @@ type Proxy struct {
 // New opens a proxy to the API server of the kubeconfig. It ends with the test.
 func New(t lab.TB, kubeconfig string) *Proxy {
 	t.Helper()
-	port, release, err := lab.ReservePort()
+	port, err := lab.ReservePort()
 	if err != nil {
 		t.Fatalf("opening a proxy: %v", err)
 	}
-	p := &Proxy{address: fmt.Sprintf("127.0.0.1:%d", port), changed: make(chan struct{}), open: map[*net.TCPConn]bool{}}
+	p := &Proxy{address: fmt.Sprintf("127.0.0.1:%d", port.Number), changed: make(chan struct{}), open: map[*net.TCPConn]bool{}}
 	if err = p.lead(kubeconfig); err == nil {
 		err = p.listen()
 	}
@@ -89,7 +89,7 @@ func New(t lab.TB, kubeconfig string) *Proxy {
 	t.Cleanup(func() {
 		p.set(Fault{Kind: Refuse}, true)
 		p.running.Wait()
-		release()
+		port.Release()
 		_ = os.Remove(p.Kubeconfig)
 	})
 	return p

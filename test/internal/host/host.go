@@ -110,17 +110,7 @@ func (h *Host) Status(t lab.TB) string {
 // WaitStatus waits until that sentence contains the text.
 func (h *Host) WaitStatus(t lab.TB, text string) {
 	t.Helper()
-	last, said := "", false
-	defer func() {
-		if !said {
-			t.Logf("the last status was %q", last)
-		}
-	}()
-	h.Await(t, fmt.Sprintf("the status says %q", text), func() bool {
-		last = h.Status(t)
-		said = strings.Contains(last, text)
-		return said
-	})
+	h.AwaitText(t, "the status", text, func() string { return h.Status(t) })
 }
 
 // WaitWatching waits until the status says that nothing is announced for the node.

@@ -10,10 +10,12 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/keyutil"
 )
 
 // startLimit bounds the start of a control plane: about five seconds on an
@@ -36,9 +38,9 @@ type ControlPlane struct {
 	Admin kubernetes.Interface
 
 	authority     *authority
-	etcdPort      port
-	etcdPeerPort  port
-	apiserverPort port
+	etcdPort      Port
+	etcdPeerPort  Port
+	apiserverPort Port
 	processes     []*process
 	apiserver     *process
 	health        context.Context         // ends when a component ends by itself
@@ -48,25 +50,18 @@ type ControlPlane struct {
 	kept          atomic.Bool             // Dir stays for a person to read
 }
 
-// Start starts a control plane with its files in dir, or in a new temporary
-// directory if dir is empty. ctx bounds the start only: the control plane runs
-// until Stop, or until the calling process ends.
-func Start(ctx context.Context, dir string) (*ControlPlane, error) {
-	return startWith(ctx, dir, followers)
-}
-
-// startWith starts a control plane of those components beside etcd and the API server.
-func startWith(ctx context.Context, dir string, beside []component) (*ControlPlane, error) {
+// start starts a control plane of those components and etcd and the API server.
+// ctx bounds the start only: the control plane runs until Stop, or until the
+// calling process ends.
+func start(ctx context.Context, beside []component) (*ControlPlane, error) {
 	if err := checkBuilt(); err != nil {
 		return nil, fmt.Errorf("starting a control plane: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	if dir == "" {
-		var err error
-		if dir, err = os.MkdirTemp("", "nth-lab-"); err != nil {
-			return nil, fmt.Errorf("starting a control plane: %w", err)
-		}
+	dir, err := os.MkdirTemp("", "nth-lab-")
+	if err != nil {
+		return nil, fmt.Errorf("starting a control plane: %w", err)
 	}
 	cp := &ControlPlane{Dir: dir}
 	cp.health, cp.crashed = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -97,8 +92,8 @@ func (cp *ControlPlane) start(ctx context.Context, beside []component) error {
 
 // prepare makes everything that the components need before they start.
 func (cp *ControlPlane) prepare() (err error) {
-	for _, p := range []*port{&cp.etcdPort, &cp.etcdPeerPort, &cp.apiserverPort} {
-		if *p, err = reservePort(); err != nil {
+	for _, p := range []*Port{&cp.etcdPort, &cp.etcdPeerPort, &cp.apiserverPort} {
+		if *p, err = ReservePort(); err != nil {
 			return err
 		}
 	}
@@ -110,7 +105,7 @@ func (cp *ControlPlane) prepare() (err error) {
 	if err != nil {
 		return err
 	}
-	serviceAccountKey, err := newServiceAccountKey()
+	serviceAccountKey, err := keyutil.MakeEllipticPrivateKeyPEM()
 	if err != nil {
 		return err
 	}
@@ -196,9 +191,9 @@ func (cp *ControlPlane) Stop() error {
 		p.kill()
 	}
 	cp.crashed(errors.New("the control plane was stopped"))
-	for _, p := range []port{cp.etcdPort, cp.etcdPeerPort, cp.apiserverPort} {
-		if p.number != 0 {
-			p.release()
+	for _, p := range []Port{cp.etcdPort, cp.etcdPeerPort, cp.apiserverPort} {
+		if p.Number != 0 {
+			p.Release()
 		}
 	}
 	if cp.kept.Load() {
@@ -232,14 +227,9 @@ func (cp *ControlPlane) FreezeAPIServer(t TB) {
 	t.Helper()
 	cp.mustOwn(t)
 	cp.apiserver.signal(syscall.SIGSTOP)
-	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
-	defer cancel()
-	for !cp.apiserver.stands() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("the API server goes on after SIGSTOP")
-		case <-time.After(pollEvery):
-		}
+	// Its threads come to a stop a moment after the signal.
+	if err := unix.Waitid(unix.P_PID, cp.apiserver.pid, nil, unix.WSTOPPED, nil); err != nil {
+		t.Fatalf("waiting until the API server has stopped: %v", err)
 	}
 }
 

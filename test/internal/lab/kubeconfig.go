@@ -2,16 +2,11 @@ package lab
 
 import (
 	"fmt"
-	"io"
-	"log"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
@@ -48,34 +43,12 @@ func (cp *ControlPlane) credential(file, user string, groups ...string) (Credent
 		return Credential{}, fmt.Errorf("reading the certificate of %q: %w", user, err)
 	}
 	config.KeyData, config.CertFile, config.KeyFile = config.CertData, "", ""
-	c.Client, err = kubernetes.NewForConfig(unlimited(config))
+	config.QPS = -1 // without client-go's own limit of five requests a second
+	c.Client, err = kubernetes.NewForConfig(config)
 	if err != nil {
 		return Credential{}, fmt.Errorf("making a client for %q: %w", user, err)
 	}
 	return c, nil
-}
-
-// Forwarder passes all requests on to the API server with the credential: what
-// its owner may not do stays forbidden.
-func (c Credential) Forwarder() (*httputil.ReverseProxy, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
-	if err != nil {
-		return nil, err
-	}
-	target, err := url.Parse(config.Host)
-	if err != nil {
-		return nil, err
-	}
-	transport, err := rest.TransportFor(config)
-	if err != nil {
-		return nil, err
-	}
-	return &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		Transport:     transport,
-		FlushInterval: -1, // a watch tells at once
-		ErrorLog:      log.New(io.Discard, "", 0),
-	}, nil
 }
 
 // certify writes a fresh certificate, good for so long, to the credential's file.
@@ -95,10 +68,4 @@ func (cp *ControlPlane) kubeconfig(c Credential) clientcmdapi.Config {
 	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	config.CurrentContext = name
 	return *config
-}
-
-// unlimited lifts client-go's own limit of five requests a second.
-func unlimited(config *rest.Config) *rest.Config {
-	config.QPS = -1
-	return config
 }

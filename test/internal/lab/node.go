@@ -231,9 +231,15 @@ func (n *Node) setUnschedulable(t TB, value bool) {
 	n.patch(t, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, value))
 }
 
-func (n *Node) patch(t TB, patch string) {
+// Booted has the node's kubelet report its boot. A simulated one reports none by itself.
+func (n *Node) Booted(t TB, bootID string) {
 	t.Helper()
-	_, err := n.cp.Admin.CoreV1().Nodes().Patch(t.Context(), n.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	n.patch(t, fmt.Sprintf(`{"status":{"nodeInfo":{"bootID":%q}}}`, bootID), "status")
+}
+
+func (n *Node) patch(t TB, patch string, subresource ...string) {
+	t.Helper()
+	_, err := n.cp.Admin.CoreV1().Nodes().Patch(t.Context(), n.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, subresource...)
 	if err != nil {
 		t.Fatalf("patching %s with %s: %v", n.Name, patch, err)
 	}

@@ -49,20 +49,28 @@ func (n *Node) Observe(t TB, tell func(Moment)) (stop func()) {
 // when all objects are known that there are.
 func Follow(t TB, source cache.ListerWatcher, example runtime.Object, handler cache.ResourceEventHandler) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	informer := cache.NewSharedIndexInformer(source, example, 0, nil)
-	registration, err := informer.AddEventHandler(handler)
+	_, stop, err := follow(t.Context(), source, example, handler)
+	t.Cleanup(stop)
 	if err != nil {
 		t.Fatalf("following %T: %v", example, err)
 	}
+	return stop
+}
+
+// follow is Follow until ctx ends. The store has what there is.
+func follow(ctx context.Context, source cache.ListerWatcher, example runtime.Object, handler cache.ResourceEventHandler) (store cache.Store, stop func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	informer := cache.NewSharedIndexInformer(source, example, 0, nil)
+	registration, err := informer.AddEventHandler(handler)
+	if err != nil {
+		return nil, cancel, err
+	}
 	var ended sync.WaitGroup
-	stop = func() { cancel(); ended.Wait() }
-	t.Cleanup(stop)
 	ended.Go(func() { informer.RunWithContext(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-		t.Fatalf("following %T: %v", example, context.Cause(ctx))
+		err = context.Cause(ctx)
 	}
-	return stop
+	return informer.GetStore(), func() { cancel(); ended.Wait() }, err
 }
 
 func tellNode(now func(Happening, string)) func(before, after any) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"sync/atomic"
 	"syscall"
@@ -103,20 +102,4 @@ func tail(path string, lines int) string {
 		from = bytes.LastIndexByte(data[:from], '\n')
 	}
 	return string(data[from+1:])
-}
-
-// stands tells whether all threads of the process have come to a stop, which takes a moment after the signal.
-func (p *process) stands() bool {
-	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.pid))
-	if err != nil || len(stats) == 0 {
-		return false
-	}
-	for _, stat := range stats {
-		text, err := os.ReadFile(stat)
-		// The state follows the name, which stands in parentheses.
-		if err != nil || !bytes.Contains(text, []byte(") T ")) {
-			return false
-		}
-	}
-	return true
 }

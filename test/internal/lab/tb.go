@@ -53,7 +53,7 @@ func Bare(t TB) *ControlPlane {
 
 func owned(t TB, beside []component) *ControlPlane {
 	t.Helper()
-	cp, err := startWith(t.Context(), "", beside)
+	cp, err := start(t.Context(), beside)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -87,7 +87,7 @@ func Shared(t TB) *ControlPlane {
 	t.Helper()
 	shared.once.Do(func() {
 		// It outlives the test that happens to be first.
-		shared.cp, shared.err = Start(context.WithoutCancel(t.Context()), "")
+		shared.cp, shared.err = start(context.WithoutCancel(t.Context()), followers)
 		if shared.cp != nil {
 			shared.cp.shared = true
 		}

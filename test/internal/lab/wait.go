@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -157,7 +156,6 @@ func await[T any, P interface {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	defer context.AfterFunc(cp.health, cancel)()
-	informer := cache.NewSharedIndexInformer(source, P(new(T)), 0, nil)
 	changed := make(chan struct{}, 1)
 	change := func() {
 		select {
@@ -165,23 +163,18 @@ func await[T any, P interface {
 		default: // the one in the channel stands for this one too
 		}
 	}
-	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	store, stop, err := follow(ctx, source, P(new(T)), cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { change() },
 		UpdateFunc: func(any, any) { change() },
 		DeleteFunc: func(any) { change() },
 	})
+	defer stop()
 	if err != nil {
 		return err
 	}
-	var ended sync.WaitGroup
-	ended.Go(func() { informer.RunWithContext(ctx) })
-	defer func() { cancel(); ended.Wait() }()
-	if !cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-		return context.Cause(ctx)
-	}
 	for {
 		var all []P
-		for _, object := range informer.GetStore().List() {
+		for _, object := range store.List() {
 			all = append(all, object.(P))
 		}
 		if condition(all) {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -155,22 +156,15 @@ func (n *Node) AddPods(t TB, name string, count int, options ...Option) {
 	n.settle(t, w, count, n.createPods(t, w, count))
 }
 
-// AddFinishedPod makes a pod that ended at once, in phase Succeeded or Failed.
+// AddFinishedPod makes a pod that has ended, in phase Succeeded or Failed.
 func (n *Node) AddFinishedPod(t TB, name string, phase corev1.PodPhase) {
 	t.Helper()
-	w := n.newWorkload(name, []Option{labelled(endsLabel, string(phase))})
-	w.template.Spec.RestartPolicy = corev1.RestartPolicyNever
-	if err := n.createPods(t, w, 1); err != nil {
-		t.Fatalf("making %s: %v", name, err)
+	n.AddPod(t, name)
+	patch := fmt.Appendf(nil, `{"status":{"phase":%q}}`, phase)
+	_, err := n.cp.Admin.CoreV1().Pods(n.Namespace).Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		t.Fatalf("ending %s: %v", name, err)
 	}
-	n.WaitForPods(t, name+" is "+string(phase), func(pods []*corev1.Pod) bool {
-		for _, pod := range pods {
-			if pod.Name == name && pod.Status.Phase == phase {
-				return true
-			}
-		}
-		return false
-	})
 }
 
 // AddMirrorPod makes the API server's image of a static pod, with the node's
@@ -190,31 +184,19 @@ func (n *Node) AddMirrorPod(t TB, name string) {
 
 // createPods makes pods that are bound to n from the start.
 func (n *Node) createPods(t TB, w *workload, count int) error {
-	const writers = 16
-	work, results := make(chan string), make(chan error, count)
-	for range min(writers, count) {
-		go func() {
-			for name := range work {
-				_, err := n.cp.Admin.CoreV1().Pods(n.Namespace).Create(t.Context(), w.pod(n, name), metav1.CreateOptions{})
-				results <- err
-			}
-		}()
-	}
+	var making errgroup.Group
+	making.SetLimit(16)
 	for i := range count {
 		name := w.name
 		if count > 1 {
 			name = fmt.Sprintf("%s-%d", w.name, i)
 		}
-		work <- name
+		making.Go(func() error {
+			_, err := n.cp.Admin.CoreV1().Pods(n.Namespace).Create(t.Context(), w.pod(n, name), metav1.CreateOptions{})
+			return err
+		})
 	}
-	close(work)
-	var first error
-	for range count {
-		if err := <-results; first == nil {
-			first = err
-		}
-	}
-	return first
+	return making.Wait()
 }
 
 func (w *workload) pod(n *Node, name string) *corev1.Pod {

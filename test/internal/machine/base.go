@@ -27,8 +27,8 @@ var baseScript string
 // base returns the directory with the root file system of a suite that has some more packages, and makes it if it is not
 // there.
 func base(ctx context.Context, suite string, more []string, tell func(string, ...any)) (string, error) {
-	if !slices.Contains(Suites(), suite) {
-		return "", fmt.Errorf("booting a machine: %q is none of %q", suite, Suites())
+	if known := append(Suites(), Next); !slices.Contains(known, suite) {
+		return "", fmt.Errorf("booting a machine: %q is none of %q", suite, known)
 	}
 	bases, err := cacheDir()
 	if err != nil {

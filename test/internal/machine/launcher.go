@@ -108,10 +108,8 @@ func (l *launcher) follow(stdout io.Reader, heard func(func(*state))) {
 
 var errGone = errors.New("the launcher has ended")
 
-func (l *launcher) cutPower() error { return l.order("cut") }
-
-func (l *launcher) order(word string) error {
-	_, err := io.WriteString(l.stdin, word+"\n")
+func (l *launcher) cutPower() error {
+	_, err := io.WriteString(l.stdin, "cut\n")
 	return err
 }
 

@@ -2,7 +2,7 @@
 # Boots one machine, again after each reboot, and takes everything away when its standard input ends, which it does at
 # the latest when the test dies. It has a mount namespace of its own, in which all of this happens.
 #   launcher.sh NAME BASE MOUNTPOINT [NSPAWN-OPTION...]
-# reads "on" where a machine that is off is to boot, and "cut" where one is to be off at once, and writes "down" when it has gone down, and "off" if it stays so.
+# reads "cut" where the machine is to be off at once, and writes "down" when it has gone down, and "off" if it stays so.
 set -eu
 name=$1 base=$2 at=$3
 shift 3
@@ -78,10 +78,7 @@ boot() { # NSPAWN-OPTION...
 
 boot "$@" &
 while read -r command; do
-	case $command in
-	on) wait; boot "$@" & ;;
-	cut) echo 1 >"$name/cgroup.kill" || : ;; # it may go down by itself at this moment
-	esac
+	[ "$command" != cut ] || echo 1 >"$name/cgroup.kill" || : # it may go down by itself at this moment
 done
 
 # No more reboots: the loop goes before what it would boot again.

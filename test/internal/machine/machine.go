@@ -31,15 +31,19 @@ import (
 	"github.com/nth-project/nth/test/internal/lab"
 )
 
-// Suites are the Debian releases that the packages are judged on, by the version of their systemd: 252 is Amazon Linux
-// 2023's too, 257 is the newest that a stable distribution has.
+// Suites are the stable releases of Debian that the packages are judged on, by the version of their systemd: 252 is Amazon Linux
+// 2023's too, 257 is the newest that a stable release has.
 func Suites() []string { return []string{"bookworm", "trixie"} }
 
-// SuitesOf are the suites that a test is run on: one, which its name decides, so that all are booted each time that all tests run;
-// and every one with NTH_NIGHTLY set.
+// Next is the release of Debian that is being made, with systemd 262 in November 2026. It changes from day to day, so no change waits
+// for it.
+const Next = "forky"
+
+// SuitesOf are the suites that a test is run on: one of the stable ones, which its name decides, so that all are booted each time
+// that all tests run; and every one, Next included, with NTH_NIGHTLY set.
 func SuitesOf(test string) []string {
 	if os.Getenv("NTH_NIGHTLY") != "" {
-		return Suites()
+		return append(Suites(), Next)
 	}
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(test)) // never fails
@@ -54,7 +58,6 @@ const pollEvery = 20 * time.Millisecond
 
 // A Machine is a booted system, or one that is off.
 type Machine struct {
-	Shell
 	// Name is its host name too.
 	Name string
 
@@ -102,7 +105,6 @@ func BootWith(t lab.TB, suite string, o Options) *Machine {
 		Name:  fmt.Sprintf("nth-machine-%d-%d", os.Getpid(), number.Add(1)),
 		moved: make(chan struct{}),
 	}
-	m.Shell = Shell{Pipe: m.pipe, Patience: patience, Pause: pollEvery}
 	var err error
 	m.launcher, err = launch(m.Name, base, o, m.heard)
 	if err != nil {

@@ -32,26 +32,17 @@ type Outcome struct {
 	Stdout, Stderr string
 }
 
-// A Shell runs commands on a machine, as root. Virtual machines have one, too.
-type Shell struct {
-	// Pipe runs a command with something to read, and returns what became of it. It fails the test only if the command could not be run,
-	// or does not end.
-	Pipe func(t lab.TB, stdin []byte, name string, args ...string) Outcome
-	// Patience bounds every wait, and Pause is between two looks at what cannot be waited for.
-	Patience, Pause time.Duration
-}
-
 // Try runs a command and returns what became of it.
-func (s Shell) Try(t lab.TB, name string, args ...string) Outcome {
+func (m *Machine) Try(t lab.TB, name string, args ...string) Outcome {
 	t.Helper()
-	return s.Pipe(t, nil, name, args...)
+	return m.pipe(t, nil, name, args...)
 }
 
 // Run runs a command and returns what it wrote to its standard output, without the last line break. It fails the test if the command
 // fails.
-func (s Shell) Run(t lab.TB, name string, args ...string) string {
+func (m *Machine) Run(t lab.TB, name string, args ...string) string {
 	t.Helper()
-	o := s.Try(t, name, args...)
+	o := m.Try(t, name, args...)
 	if o.Status != 0 {
 		t.Fatalf("running %s %q in the machine: status %d\n%s%s", name, args, o.Status, o.Stdout, o.Stderr)
 	}
@@ -59,47 +50,64 @@ func (s Shell) Run(t lab.TB, name string, args ...string) string {
 }
 
 // Write writes a file, which root and nobody else may read. Directories that are missing are made.
-func (s Shell) Write(t lab.TB, guestPath, text string) {
+func (m *Machine) Write(t lab.TB, guestPath, text string) {
 	t.Helper()
-	s.write(t, []byte(text), guestPath, 0o600)
+	m.write(t, []byte(text), guestPath, 0o600)
 }
 
 // Put copies a file of the host, with its mode. Directories that are missing are made.
-func (s Shell) Put(t lab.TB, hostPath, guestPath string) {
+func (m *Machine) Put(t lab.TB, hostPath, guestPath string) {
 	t.Helper()
 	text, first := os.ReadFile(hostPath)
 	info, second := os.Stat(hostPath)
 	if err := errors.Join(first, second); err != nil {
 		t.Fatalf("putting a file into the machine: %v", err)
 	}
-	s.write(t, text, guestPath, info.Mode().Perm())
+	m.write(t, text, guestPath, info.Mode().Perm())
 }
 
-func (s Shell) write(t lab.TB, text []byte, guestPath string, mode os.FileMode) {
+func (m *Machine) write(t lab.TB, text []byte, guestPath string, mode os.FileMode) {
 	t.Helper()
 	// At its place there is always either the old file or the new one, whole.
 	const script = `mkdir -p "$1" && cat >"$2.new" && chmod "$3" "$2.new" && mv -T "$2.new" "$2"`
-	if o := s.Pipe(t, text, "/bin/sh", "-c", script, "sh", path.Dir(guestPath), guestPath, fmt.Sprintf("%o", mode)); o.Status != 0 {
+	if o := m.pipe(t, text, "/bin/sh", "-c", script, "sh", path.Dir(guestPath), guestPath, fmt.Sprintf("%o", mode)); o.Status != 0 {
 		t.Fatalf("writing %s in the machine: %s", guestPath, o.Stderr)
 	}
 }
 
 // Property returns what the service manager says of a unit, such as its ActiveState.
-func (s Shell) Property(t lab.TB, unit, property string) string {
+func (m *Machine) Property(t lab.TB, unit, property string) string {
 	t.Helper()
-	return s.Run(t, "systemctl", "show", "--value", "--property="+property, unit)
+	return m.Run(t, "systemctl", "show", "--value", "--property="+property, unit)
 }
 
 // Await waits until condition is true, which what describes, and fails the test if that does not come.
-func (s Shell) Await(t lab.TB, what string, condition func() bool) {
+func (m *Machine) Await(t lab.TB, what string, condition func() bool) {
 	t.Helper()
-	for limit := time.Now().Add(s.Patience); !condition(); time.Sleep(s.Pause) {
+	for limit := time.Now().Add(patience); !condition(); time.Sleep(pollEvery) {
 		if t.Context().Err() != nil || time.Now().After(limit) {
 			t.Fatalf("waiting until %s: it does not come", what)
 		}
 	}
 }
 
+// AwaitText waits until what say returns, which what names, contains the text.
+func (m *Machine) AwaitText(t lab.TB, what, text string, say func() string) {
+	t.Helper()
+	last := ""
+	defer func() {
+		if !strings.Contains(last, text) {
+			t.Logf("%s said last %q", what, last)
+		}
+	}()
+	m.Await(t, fmt.Sprintf("%s says %q", what, text), func() bool {
+		last = say()
+		return strings.Contains(last, text)
+	})
+}
+
+// pipe runs a command with something to read, and returns what became of it. It fails the test only if the command could not be run, or does
+// not end.
 func (m *Machine) pipe(t lab.TB, stdin []byte, name string, args ...string) Outcome {
 	t.Helper()
 	s, _ := m.now()

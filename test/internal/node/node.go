@@ -55,7 +55,7 @@ const suite = "bookworm"
 // Places in the machine.
 const (
 	binDir     = "/usr/local/bin/"
-	imagesFile = "/usr/local/share/images.tar"
+	imageFile  = "/usr/local/share/image.tar"
 	setupFile  = "/usr/local/sbin/setup"
 	configFile = "/var/lib/kubelet/config.yaml" // where nth looks for it, too
 	wordsDir   = "/var/log/words"
@@ -83,11 +83,11 @@ func Start(t lab.TB, cp *lab.ControlPlane, o Options) *Node {
 	if err := tools.Build(t.Context(), os.Stderr, "kubelet", "containerd"); err != nil {
 		t.Fatalf("starting a node: %v", err)
 	}
-	images, err := image()
+	archive, err := image()
 	if err != nil {
 		t.Fatalf("starting a node: %v", err)
 	}
-	files := map[string]string{imagesFile: images}
+	files := map[string]string{imageFile: archive}
 	for _, name := range programs {
 		if files[binDir+name], err = tools.Path(name); err != nil {
 			t.Fatalf("starting a node: %v", err)
@@ -132,7 +132,8 @@ Requires=setup.service
 [Service]
 Type=notify
 ExecStart=`+binDir+`containerd
-ExecStartPost=`+binDir+`ctr --namespace k8s.io images import `+imagesFile+`
+ExecStartPost=`+binDir+`ctr --namespace k8s.io images import --base-name nth.test/container `+imageFile+`
+ExecStartPost=`+binDir+`ctr --namespace k8s.io images tag --force `+Image+` nth.test/pause:1
 Delegate=yes
 KillMode=process`)
 }

@@ -3,7 +3,6 @@ package region
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"sync/atomic"
 	"time"
 )
@@ -33,24 +32,6 @@ func ReservationEnd(instance string) string {
 func CapacityBlockEnd(reservation string, end time.Time) string {
 	return bridged("aws.ec2", "Capacity Block Reservation Expiration Warning",
 		map[string]any{"capacity-reservation-id": reservation, "end-date": end.UTC().Format(time.RFC3339)})
-}
-
-// Scheduled is what AWS Health tells of a retirement that is so near that it is drained for at once, for instances.
-func Scheduled(instances ...string) string {
-	return ScheduledAt(time.Now().Add(10*time.Minute), "PERSISTENT_INSTANCE_RETIREMENT", instances...)
-}
-
-// ScheduledAt is what AWS Health tells of a scheduled change of a kind, for instances and a volume.
-func ScheduledAt(at time.Time, kind string, instances ...string) string {
-	entities := []map[string]any{{"entityValue": "vol-0123456789abcdef0"}}
-	for _, i := range instances {
-		entities = append(entities, map[string]any{"entityValue": i})
-	}
-	return bridged("aws.health", "AWS Health Event", map[string]any{
-		"eventArn": fmt.Sprintf("arn:aws:health:%s::event/EC2/%d", Name, events.Add(1)), "service": "EC2",
-		"eventTypeCategory": "scheduledChange", "eventTypeCode": "AWS_EC2_" + kind + "_SCHEDULED",
-		"startTime": at.UTC().Format(http.TimeFormat), "affectedEntities": entities,
-	})
 }
 
 // Terminating is what EventBridge delivers when an instance waits at a terminate hook.

@@ -1,11 +1,13 @@
 #!/bin/sh
 # Bakes the image that a virtual machine boots: a root file system with a kernel, and with a package installed in it
 # that nothing starts while it is baked. It is run in a mount namespace of its own.
-#   image.sh ROOT PACKAGE SCRATCH DIRECTORY
-# makes DIRECTORY/disk, an ext4 file system, and beside it the kernel and its first root, vmlinuz and initrd.
+#   image.sh ROOT PACKAGE DIRECTORY
+# puts the files of DIRECTORY/files there, too. It makes DIRECTORY/disk, an ext4 file system, and beside it the kernel and its
+# first root, vmlinuz and initrd.
 set -eu
-root=$1 package=$2 dir=$3 to=$4
+root=$1 package=$2 to=$3 dir=$3/scratch
 
+mkdir "$dir"
 mount -t tmpfs -o mode=755 tmpfs "$dir"
 mkdir "$dir/upper" "$dir/work" "$dir/root"
 mount -t overlay -o "lowerdir=$root,upperdir=$dir/upper,workdir=$dir/work" overlay "$dir/root"
@@ -22,6 +24,8 @@ for unit in getty.target getty@tty1.service serial-getty@ttyS0.service e2scrub_r
 	ln -sf /dev/null "etc/systemd/system/$unit"
 done
 ln -sf /usr/lib/systemd/system/multi-user.target etc/systemd/system/default.target
+mkdir -p etc/systemd/journald.conf.d
+printf '[Journal]\nForwardToConsole=yes\nMaxLevelConsole=info\n' >etc/systemd/journald.conf.d/60-console.conf
 printf '[Match]\nName=e*\n[Network]\nDHCP=ipv4\n' >etc/systemd/network/50-test.network
 
 mount -t proc proc proc
@@ -31,6 +35,7 @@ chroot . systemctl enable systemd-networkd
 chroot . update-initramfs -u
 umount proc
 rm root/package.deb
+cp -R "$to/files/." .
 
 cp -L vmlinuz "$dir/vmlinuz"
 cp -L initrd.img "$dir/initrd"
