@@ -17,9 +17,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	queue "github.com/nth-project/nth/cmd/nth-queue"
+	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/notify"
-	"github.com/nth-project/nth/pkg/config"
 	"github.com/nth-project/nth/pkg/state"
 )
 

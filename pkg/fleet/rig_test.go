@@ -135,7 +135,7 @@ func (c *cluster) start(identity string, change func(*fleet.Options)) *rig {
 	logger.SetOutput(r.log)
 	opts := fleet.Options{
 		Client: c.client(r.way), Leases: c.client(&way{with: r.way}), Lease: "nth-queue", Identity: identity, Log: logrus.NewEntry(logger), EC2: &knowledge{}, Hooks: r.hooks,
-		Rules: fleet.Rules{Policy: policy.Settings{}},
+		Rules:     fleet.Rules{Policy: policy.Settings{}},
 		Listeners: func(string, string, func() []state.Entry) []agent.Listener { return []agent.Listener{r.ear} },
 	}
 	for _, kind := range event.QueuedKinds() {
