@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	// maxPodEvents is how many pods of one drain get an Event of their own, so that the number of objects in
-	// etcd does not grow with the number of pods.
+	// maxPodEvents is how many Events about pods one drain has, so that the number of objects in etcd does not grow with the number of pods.
 	maxPodEvents = 50
 	// maxPods is how many pods of one drain are remembered: more than a node runs.
 	maxPods = 1024
@@ -52,18 +51,16 @@ type notice struct {
 
 // builder makes notices of the transitions of one node. It remembers the work under way: from the first Begun to the end of the last step.
 type builder struct {
-	events        map[string]bool     // the IDs of the events that the work is for
-	cordoned      bool                // the node was cordoned in this work
-	foreignCordon bool                // somebody else had cordoned it
-	pods          map[string]*podNote // those that were evicted, deleted or held, by "namespace/name"
-	gone          int                 // how many of them have a notice that they were evicted or deleted
+	events        map[string]bool    // the IDs of the events that the work is for
+	foreignCordon bool               // somebody else had cordoned the node
+	pods          map[string]podNote // those that were evicted, deleted or held, by "namespace/name"
+	podEvents     int                // how many notices about pods there were
 }
 
 // podNote is what is remembered of a pod.
 type podNote struct {
 	budget  string // the disruption budget that held it; "" if none did
-	gone    bool   // there is a notice that it was evicted or deleted
-	deleted bool   // it was deleted
+	deleted bool
 }
 
 // build returns the notice about a transition. The caller drops one that has neither an outcome nor a reason.
@@ -84,7 +81,7 @@ func (b *builder) build(t state.Transition) notice {
 			n.reason, n.text = reasonDraining, b.cordonText()+"; draining it: "+t.Plan
 		}
 	case state.PodEvicted, state.PodDeleted:
-		b.podGone(&n)
+		b.gone(&n)
 	case state.Done, state.Failed, state.RanOut, state.LeftAlone:
 		b.end(&n)
 	case state.Missed, state.Begun, state.PodHeld, state.PodGone, state.CalledBack: // These are not reported.
@@ -101,28 +98,25 @@ func (b *builder) observe(t state.Transition) {
 		}
 		b.events[t.Entry.Event.ID] = true
 	case state.NodeCordoned, state.CordonFound:
-		b.cordoned, b.foreignCordon = true, t.Kind == state.CordonFound
-	case state.PodHeld:
-		if pod := b.pod(t.Pod); pod != nil && t.Outcome != state.Refused { // Detail names a disruption budget.
+		b.foreignCordon = t.Kind == state.CordonFound
+	case state.PodHeld, state.PodEvicted, state.PodDeleted:
+		pod, known := b.pods[t.Pod]
+		if !known && len(b.pods) >= maxPods {
+			break
+		}
+		if t.Kind == state.PodHeld && t.Outcome != state.Refused {
 			pod.budget = t.Detail
 		}
+		pod.deleted = pod.deleted || t.Kind == state.PodDeleted
+		if b.pods == nil {
+			b.pods = map[string]podNote{}
+		}
+		b.pods[t.Pod] = pod
 	case state.Done, state.Failed, state.RanOut, state.CalledBack, state.LeftAlone:
 		if t.Kind != state.Failed || t.Action == string(policy.Uncordon) { // A failed drain continues.
 			delete(b.events, t.Entry.Event.ID)
 		}
 	}
-}
-
-// pod returns what is remembered of a pod, and begins to remember one that is new. It returns nil for a pod without a name, and for a new one
-// if maxPods are remembered.
-func (b *builder) pod(name string) *podNote {
-	if b.pods[name] == nil && name != "" && len(b.pods) < maxPods {
-		if b.pods == nil {
-			b.pods = map[string]*podNote{}
-		}
-		b.pods[name] = &podNote{}
-	}
-	return b.pods[name]
 }
 
 // cordonText says who has cordoned the node.
@@ -133,25 +127,19 @@ func (b *builder) cordonText() string {
 	return "cordoned the node"
 }
 
-// podGone fills in the notice about a pod that was evicted or deleted, unless the pod has had its notice, or maxPodEvents pods have.
-func (b *builder) podGone(n *notice) {
-	pod := b.pod(n.Pod)
-	if pod == nil {
-		return // It is one of more than maxPods.
-	}
-	pod.deleted = pod.deleted || n.Kind == state.PodDeleted
-	if pod.gone || b.gone >= maxPodEvents { // It was evicted before it was deleted, or there are too many.
+// gone fills in the notice about a pod that was evicted or deleted, unless there were maxPodEvents.
+func (b *builder) gone(n *notice) {
+	if b.podEvents >= maxPodEvents {
 		return
 	}
-	pod.gone = true
-	b.gone++
+	b.podEvents++
 	n.reason, n.text = reasonEviction, "evicted from node "+n.Node+": "+n.Reason
 	if n.Kind == state.PodDeleted {
 		n.severity, n.text = Warning, "deleted from node "+n.Node+", as it could not be evicted in time: "+n.Reason
 	}
 }
 
-// end fills in the notice about the end of a step. An Event about a node that was left open has the reason reasonAlone.
+// end fills in the notice about the end of a step.
 func (b *builder) end(n *notice) {
 	n.pods, n.deleted = slices.Sorted(maps.Keys(b.pods)), map[string]string{}
 	for name, pod := range b.pods {
@@ -188,9 +176,6 @@ func (b *builder) end(n *notice) {
 		if n.Entry.Phase == state.Closed {
 			n.outcome = string(n.Entry.Ending)
 		}
-	}
-	if n.outcome == Drained && !b.cordoned && n.Entry.CordonedAt.IsZero() {
-		n.reason, n.text = reasonAlone, n.text+"; the node was not cordoned, as its annotation asks or it is gone"
 	}
 }
 

@@ -30,16 +30,6 @@ type refusedError struct{ why string }
 
 func (e refusedError) Error() string { return e.why }
 
-// busyError is the error of a destination that asks for a pause.
-type busyError struct {
-	answer string
-	pause  time.Duration
-}
-
-func (e busyError) Error() string {
-	return fmt.Sprintf("%s: it asks for a pause of %s", e.answer, e.pause)
-}
-
 // errNothing is the error of a message that need not be delivered any more: the queue drops it without a report.
 var errNothing = errors.New("there is nothing to deliver")
 
@@ -57,8 +47,8 @@ type DeliveryResult struct {
 
 // message is one thing to deliver.
 type message struct {
-	// deliver tries once. Without an error it is delivered. A refusedError gives the message up, errNothing drops it without a report,
-	// and a busyError asks for a pause; after any other error it is tried again.
+	// deliver tries once. Without an error it is delivered. A refusedError gives the message up, and errNothing drops it without a
+	// report; after any other error it is tried again.
 	deliver func(ctx context.Context) error
 	// line names the line in which the message waits. Messages of one line are delivered one at a time, the oldest first.
 	line           string
@@ -190,23 +180,14 @@ func (q *queue) try(ctx context.Context, m *message) (settled bool) {
 		q.waiting = slices.Delete(q.waiting, i, i+1)
 	}
 	if !settled {
-		q.lookIn(m.line, q.postpone(m, result.Err))
+		m.pause = min(max(2*m.pause, minPause), maxPause)
+		pause := wait.Jitter(m.pause/2, 1) // Messages of many machines must not arrive at once when their destination works again.
+		m.next = time.Now().Add(pause)
+		q.lookIn(m.line, pause)
 	}
 	q.mu.Unlock()
 	if !nothing {
 		q.report(result)
 	}
 	return settled
-}
-
-// postpone returns after what pause a message is tried again that has failed with an error. The queue's mutex is held.
-func (q *queue) postpone(m *message, err error) time.Duration {
-	m.pause = min(max(2*m.pause, minPause), maxPause)
-	shortest := m.pause / 2
-	if busy, ok := errors.AsType[busyError](err); ok {
-		shortest = max(shortest, busy.pause)
-	}
-	pause := wait.Jitter(shortest, 1) // Messages of many machines must not arrive at once when their destination works again.
-	m.next = time.Now().Add(pause)
-	return pause
 }

@@ -28,20 +28,6 @@ func (r *hookRig) wantLost(want int, why string) {
 	}
 }
 
-// answered is the error that an answer of an endpoint gives.
-func answered(t *testing.T, status int, retryAfter string) error {
-	t.Helper()
-	e := serve(t, httptest.NewServer, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Retry-After", retryAfter)
-		w.WriteHeader(status)
-	})
-	err := to(e.URL).Post(t.Context(), "1", "a")
-	if err == nil {
-		t.Fatalf("%d passed for a success", status)
-	}
-	return err
-}
-
 func TestDeliver_PostsAStormWithinAMinute(t *testing.T) {
 	hooked(t, func(r *hookRig) {
 		r.answers(func(context.Context, string) error {
@@ -100,7 +86,7 @@ func TestDeliver_GivesUpAndSaysSo(t *testing.T) {
 			r.posted()
 			r.up()
 			r.stop()
-			if tried := r.posted(); len(tried) != 4096 || slices.ContainsFunc(tried, func(p post) bool { return p.text == "e3 announced" }) {
+			if tried := r.posted(); len(tried) != 4096 || slices.ContainsFunc(tried, func(p posting) bool { return p.text == "e3 announced" }) {
 				t.Errorf("%d are posted in the end, want the newest 4096", len(tried))
 			}
 			r.start()
@@ -121,7 +107,8 @@ func TestDeliver_GivesUpAndSaysSo(t *testing.T) {
 		})
 	})
 	t.Run("a message that is refused", func(t *testing.T) { // It must not hold up the others of its event.
-		rejected := answered(t, http.StatusBadRequest, "")
+		refuses := serve(t, httptest.NewServer, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) })
+		rejected := post(t.Context(), to(refuses.URL), "a")
 		hooked(t, func(r *hookRig) {
 			r.answers(func(_ context.Context, text string) error {
 				if text == "a announced" {
@@ -157,34 +144,4 @@ func TestDeliver_GivesUpAndSaysSo(t *testing.T) {
 			r.start()
 		})
 	})
-}
-
-func TestDeliver_PausesAsAnEndpointAsks(t *testing.T) {
-	for name, test := range map[string]struct {
-		status int
-		header string
-		pause  time.Duration
-	}{
-		"429, in seconds":       {http.StatusTooManyRequests, "90", 90 * time.Second},
-		"503, in seconds":       {http.StatusServiceUnavailable, "90", 90 * time.Second},
-		"longer than allowed":   {http.StatusTooManyRequests, "3600", 5 * time.Minute},
-		"another status has it": {http.StatusInternalServerError, "90", 0},
-		"it cannot be read":     {http.StatusTooManyRequests, "soon", 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			answer := answered(t, test.status, test.header)
-			hooked(t, func(r *hookRig) {
-				r.answers(func(context.Context, string) error { return answer })
-				r.hear(state.Announced, "a")
-				r.posted()
-				r.up()
-				if test.pause > 0 {
-					r.pass(test.pause - time.Second)
-					r.want()
-				}
-				r.pass(test.pause + 2*time.Second)
-				r.want("a announced")
-			})
-		})
-	}
 }

@@ -330,8 +330,8 @@ func pod(what state.TransitionKind, name string) state.Transition {
 	return h
 }
 
-// post is what an endpoint was sent.
-type post struct {
+// posting is what an endpoint was sent.
+type posting struct {
 	at       time.Duration // since the test began
 	id, text string
 }
@@ -348,7 +348,7 @@ type hookRig struct {
 
 	mu       sync.Mutex // for these, which the webhook's goroutine uses, too
 	answer   func(ctx context.Context, text string) error
-	posts    []post
+	posts    []posting
 	tellings []notify.DeliveryResult
 }
 
@@ -367,7 +367,7 @@ func hooked(t *testing.T, test func(r *hookRig)) {
 			},
 		}
 		r.opts = notify.WebhookOptions{
-			Template: compile(t, plainText), ContentType: func() string { return "text/plain" }, Post: r.post,
+			Template: compile(t, plainText), Post: r.post,
 			At: []notify.Phase{notify.Announced, notify.Ended, notify.Over},
 			Reported: func(t notify.DeliveryResult) {
 				r.mu.Lock()
@@ -383,7 +383,7 @@ func hooked(t *testing.T, test func(r *hookRig)) {
 
 func (r *hookRig) post(ctx context.Context, id, text string) error {
 	r.mu.Lock()
-	r.posts = append(r.posts, post{time.Since(r.began), id, text})
+	r.posts = append(r.posts, posting{time.Since(r.began), id, text})
 	answer := r.answer
 	r.mu.Unlock()
 	return answer(ctx, text)
@@ -397,7 +397,7 @@ func (r *hookRig) answers(answer func(ctx context.Context, text string) error) {
 }
 
 // posted returns what was posted since it was called last.
-func (r *hookRig) posted() []post {
+func (r *hookRig) posted() []posting {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	posts := r.posts
@@ -421,11 +421,7 @@ func (r *hookRig) use(change func(*notify.WebhookOptions)) {
 
 // useTemplate makes the messages other ones.
 func (r *hookRig) useTemplate(text string) {
-	template, err := notify.CompileTemplate("test", text)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	r.use(func(o *notify.WebhookOptions) { o.Template = template })
+	r.use(func(o *notify.WebhookOptions) { o.Template = compile(r.t, text) })
 }
 
 // start begins a run of a webhook, as after a restart.

@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +16,7 @@ import (
 const (
 	// maxTextSize bounds a message, in bytes.
 	maxTextSize = 128 << 10
-	// tryTimeout bounds Try. A template whose loops take longer is refused.
+	// tryTimeout bounds the rendering of all samples. A template whose loops take longer is refused.
 	tryTimeout = 5 * time.Second
 )
 
@@ -45,14 +46,33 @@ func functions() map[string]any {
 
 // Template renders Fields as messages. Its engine is a copy of the standard library's that calls no methods. With those, the linker would keep
 // every exported method of every type, and the program would be two thirds larger. So templates format times with functions.
-type Template struct{ parsed *template.Template }
+type Template struct {
+	parsed *template.Template
+	json   bool // a message must be JSON
+}
 
-// CompileTemplate compiles a template, or nth's own if the text is empty. It renders nothing. Errors begin with the name of the template, and
-// with the line where they concern one.
-func CompileTemplate(name, text string) (*Template, error) {
-	if text == "" {
-		text = defaultTemplate
+// NewTemplate compiles a template, or nth's own if the text is empty, and renders all Samples with it. Its messages must be JSON if the content
+// type says so. Errors begin with the name of the template, and with the line where they concern one.
+func NewTemplate(name, text, contentType string) (*Template, error) {
+	t, err := compile(name, cmp.Or(text, defaultTemplate), contentType)
+	if err != nil {
+		return nil, err
 	}
+	tried := make(chan error, 1)
+	go func() { tried <- t.try() }() // Only an endless loop without output is left behind.
+	select {
+	case err = <-tried:
+	case <-time.After(tryTimeout):
+		err = fmt.Errorf("%s: it takes more than %s", name, tryTimeout)
+	}
+	return t, err
+}
+
+// OwnTemplate is the template of nth, which always compiles and renders.
+var OwnTemplate, _ = compile("nth's own template", defaultTemplate, "")
+
+// compile compiles a template.
+func compile(name, text, contentType string) (*Template, error) {
 	if len(text) > maxTemplateSize {
 		return nil, fmt.Errorf("%s: it is longer than %d bytes", name, maxTemplateSize)
 	}
@@ -60,30 +80,15 @@ func CompileTemplate(name, text string) (*Template, error) {
 	if err != nil {
 		return nil, templateError(err)
 	}
-	return &Template{parsed}, nil
+	media, _, err := mime.ParseMediaType(contentType)
+	return &Template{parsed, err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))}, nil
 }
 
-// ownTemplate is nth's own, which always compiles.
-var ownTemplate, _ = CompileTemplate("", "")
-
-// Try renders a notice of every kind and outcome. The error names the line that fails for one of them, or says that the message is not
-// JSON although the content type says so, or that rendering takes too long.
-func (t *Template) Try(contentType string) error {
-	tried := make(chan error, 1)
-	go func() { tried <- t.renderSamples(contentType) }() // Only an endless loop without output is left behind.
-	select {
-	case err := <-tried:
-		return err
-	case <-time.After(tryTimeout):
-		return fmt.Errorf("%s: it takes more than %s", t.parsed.Name(), tryTimeout)
-	}
-}
-
-// renderSamples does the work of Try.
-func (t *Template) renderSamples(contentType string) error {
+// try renders all samples.
+func (t *Template) try() error {
 	silent := true
 	for _, sample := range Samples() {
-		text, err := t.message(sample, contentType)
+		text, err := t.Render(sample)
 		if err != nil {
 			return err
 		}
@@ -95,18 +100,6 @@ func (t *Template) renderSamples(contentType string) error {
 	return nil
 }
 
-// message renders one message; "" if there is nothing to post. It is an error if the message is not JSON although the content type says so.
-func (t *Template) message(f Fields, contentType string) (string, error) {
-	text, err := t.Render(f)
-	if err == nil && text != "" && isJSON(contentType) {
-		var whole json.RawMessage
-		if fault := json.Unmarshal([]byte(text), &whole); fault != nil {
-			err = fmt.Errorf("%s: it gives no JSON, which is what the Content-Type says that it is, for a notice that is %q: %w", t.parsed.Name(), f.Outcome, fault)
-		}
-	}
-	return text, err
-}
-
 // Render renders one message. It returns "" if the template gives nothing but white space: then there is nothing to post.
 func (t *Template) Render(f Fields) (string, error) {
 	var text limitedText
@@ -116,7 +109,34 @@ func (t *Template) Render(f Fields) (string, error) {
 	if strings.TrimSpace(text.String()) == "" {
 		return "", nil
 	}
+	var whole json.RawMessage
+	if err := json.Unmarshal([]byte(text.String()), &whole); t.json && err != nil {
+		return "", fmt.Errorf("%s: it gives no JSON, which is what the Content-Type says that it is, for a notice that is %q: %w", t.parsed.Name(), f.Outcome, err)
+	}
 	return text.String(), nil
+}
+
+// renderAnyway is Render. If the template fails, although it did for no sample, nth's own takes its place. The error is errNothing if the
+// template gives nothing.
+func (t *Template) renderAnyway(f Fields) (string, error) {
+	text, err := t.Render(f)
+	if err != nil {
+		f.Text += jsonSafe("; nth's own template is used: "+err.Error(), maxMessage)
+		text, err = OwnTemplate.Render(f)
+	}
+	if err == nil && text == "" {
+		err = errNothing
+	}
+	return text, err
+}
+
+// ReadTemplate reads a template's file. An empty file is an error. The error names the file.
+func ReadTemplate(path string) (string, error) {
+	text, err := readFile(path, maxTemplateSize)
+	if err == nil && text == "" {
+		err = fmt.Errorf("%s is empty", path)
+	}
+	return text, err
 }
 
 // limitedText is a text of at most maxTextSize bytes. A longer one is an error, which ends the template.
@@ -138,10 +158,4 @@ func templateError(err error) error {
 		text += ", whose methods are unknown here; try {{ date \"15:04\" .StartTime }}"
 	}
 	return errors.New(text)
-}
-
-// isJSON reports whether a message of this content type must be JSON.
-func isJSON(contentType string) bool {
-	media, _, err := mime.ParseMediaType(contentType)
-	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }

@@ -17,22 +17,14 @@ import (
 
 const jsonType = "application/json; charset=utf-8"
 
+// compile returns a template for texts.
 func compile(t *testing.T, text string) *notify.Template {
 	t.Helper()
-	template, err := tried("test", text, "text/plain")
+	template, err := notify.NewTemplate("test", text, "text/plain")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return template
-}
-
-// tried compiles a template and tries it.
-func tried(name, text, contentType string) (*notify.Template, error) {
-	template, err := notify.CompileTemplate(name, text)
-	if err == nil {
-		err = template.Try(contentType)
-	}
-	return template, err
 }
 
 // samples makes the samples once: there are hundreds.
@@ -63,7 +55,7 @@ func TestTemplate_ErrorsNameTheLine(t *testing.T) {
 		"longer than any message":          {strings.Repeat("a", 128<<10+1), "text/plain", "it is longer than 131072 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := tried("test", test.text, test.kind)
+			_, err := notify.NewTemplate("test", test.text, test.kind)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
@@ -78,7 +70,7 @@ func TestTemplate_IsBounded(t *testing.T) {
 		"a text of any length": {`{{ repeat 1000000000 "a" }}`, `function "repeat" not defined`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := tried("test", test.text, "text/plain"); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := notify.NewTemplate("test", test.text, "text/plain"); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
@@ -131,7 +123,7 @@ func shipped(t *testing.T, name string) *notify.Template {
 			t.Fatal(err)
 		}
 	}
-	template, err := tried(name, string(text), jsonType)
+	template, err := notify.NewTemplate(name, string(text), jsonType)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package notify
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 
@@ -14,11 +13,9 @@ const lookupTimeout = flushTimeout / 2
 
 // WebhookOptions are the options of a Webhook.
 type WebhookOptions struct {
-	// Post sends one message; see Destination.Post. Without it, the webhook is off.
+	// Post sends one message; see Endpoint.Post. Without it, the webhook is off.
 	Post     func(ctx context.Context, id, text string) error
 	Template *Template
-	// ContentType returns the content type of messages. It may read a file.
-	ContentType func() string
 	// Cluster names the cluster; empty is the name that eksctl has given the Node as a label, if any.
 	Cluster string
 	// At lists the phases whose notices are posted.
@@ -100,29 +97,12 @@ func (w *Webhook) message(n notice, about Subject) *message {
 		if text == "" {
 			f := newFields(n, about.describe(ctx, w.opts.Cluster), w.opts.DryRun)
 			id = f.NoticeID
-			if text, err = w.render(f); err != nil {
+			if text, err = w.opts.Template.renderAnyway(f); err != nil {
 				return err
 			}
 		}
 		return w.opts.Post(ctx, id, text)
 	}}
-}
-
-// render renders a message. nth's own template takes the place of one that fails for these fields although it did for no sample. The error is
-// errNothing if the template wants no such notice.
-func (w *Webhook) render(f Fields) (string, error) {
-	text, err := w.opts.Template.message(f, w.opts.ContentType())
-	if err != nil {
-		f.Text += jsonSafe("; nth's own template is used: "+err.Error(), maxMessage)
-		text, err = ownTemplate.Render(f)
-	}
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("making a message: %w", err)
-	case text == "":
-		return "", errNothing
-	}
-	return text, nil
 }
 
 // describe describes the node and its machine, as far as that can be read within lookupTimeout.

@@ -14,46 +14,58 @@ import (
 // postTimeout is how long one post may take. A post that fails is repeated.
 const postTimeout = 5 * time.Second
 
-// Webhook returns the options of the webhook of the program of that name, or nil if there is no address. It reads the files that they name, and
-// renders every kind of notice with the template. It returns a line for each fault. nth's own template takes the place of a faulty one.
+// Webhook returns the options of the webhook of the program of that name; nil if there is no address, or a fault in where to post to. It reads
+// the files that the settings name, and renders every kind of notice with the template. It returns a line for each fault. nth's own template
+// takes the place of a faulty one.
 func Webhook(c config.Webhook, name string) (to *notify.WebhookOptions, faults []string) {
-	fault := func(err error) {
-		if err != nil {
-			faults = append(faults, fmt.Sprintf("webhook: %s", err))
-		}
-	}
-	version, _ := cli.BuildVersion()
-	at := notify.Destination{
-		URL: c.URL, URLFile: c.URLFile, Headers: c.Headers, HeadersFile: cmp.Or(c.HeadersFile, Credential(name, "webhook-headers")),
-		Proxy: c.Proxy, CAFile: c.CAFile, Timeout: postTimeout, UserAgent: name + "/" + version,
-	}
-	switch {
-	case c.URL != "" && c.URLFile != "":
-		at.URL, at.URLFile = "", ""
-		fault(errors.New("webhook.url and webhook.url_file are both set: keep one; nothing is posted"))
-	case c.URL == "" && c.URLFile == "":
-		at.URLFile = Credential(name, "webhook-url")
-	}
-	for _, wrong := range at.Check() {
-		fault(wrong)
-	}
-	template, err := templateOf(c, at.ContentType())
+	fault := func(err error) { faults = append(faults, fmt.Sprintf("webhook: %s", err)) }
+	endpoint, err := endpointOf(c, name)
 	if err != nil {
-		fault(fmt.Errorf("%w; nth's own template is used", err))
-		template, err = notify.CompileTemplate("nth's own template", "")
 		fault(err)
 	}
-	if at.URL == "" && at.URLFile == "" {
+	contentType := notify.DefaultContentType
+	if endpoint != nil {
+		contentType = endpoint.ContentType()
+	}
+	template, err := templateOf(c, contentType)
+	if err != nil {
+		fault(fmt.Errorf("%w; nth's own template is used", err))
+		template = notify.OwnTemplate
+	}
+	if endpoint == nil {
 		return nil, faults
 	}
-	to = &notify.WebhookOptions{Post: at.Post, Template: template, ContentType: at.ContentType, Cluster: c.Cluster}
+	to = &notify.WebhookOptions{Post: endpoint.Post, Template: template, Cluster: c.Cluster}
 	for _, phase := range c.At {
 		to.At = append(to.At, notify.Phase(phase))
 	}
 	return to, faults
 }
 
-// templateOf compiles the template in the settings or in the file that they name, and tries it.
+// endpointOf returns the endpoint that the settings name, or the service's credential; nil if there is none.
+func endpointOf(c config.Webhook, name string) (*notify.Endpoint, error) {
+	version, _ := cli.BuildVersion()
+	to := notify.Destination{
+		URL: c.URL, URLFile: c.URLFile, Headers: c.Headers, HeadersFile: cmp.Or(c.HeadersFile, Credential(name, "webhook-headers")),
+		Proxy: c.Proxy, CAFile: c.CAFile, Timeout: postTimeout, UserAgent: name + "/" + version,
+	}
+	if to.URL != "" && to.URLFile != "" {
+		return nil, errors.New("webhook.url and webhook.url_file are both set: keep one; nothing is posted")
+	}
+	if to.URL == "" {
+		to.URLFile = cmp.Or(c.URLFile, Credential(name, "webhook-url"))
+	}
+	if to.URL == "" && to.URLFile == "" {
+		return nil, nil
+	}
+	endpoint, err := notify.NewEndpoint(to)
+	if err != nil {
+		return nil, fmt.Errorf("%w; nothing is posted", err)
+	}
+	return endpoint, nil
+}
+
+// templateOf returns the template in the settings or in the file that they name.
 func templateOf(c config.Webhook, contentType string) (*notify.Template, error) {
 	place, text := "webhook.template", c.Template
 	if c.IsTemplateFile() {
@@ -63,9 +75,5 @@ func templateOf(c config.Webhook, contentType string) (*notify.Template, error) 
 		}
 		place = c.Template
 	}
-	template, err := notify.CompileTemplate(place, text)
-	if err == nil {
-		err = template.Try(contentType)
-	}
-	return template, err
+	return notify.NewTemplate(place, text, contentType)
 }

@@ -46,42 +46,38 @@ func message(t *testing.T, webhook *notify.WebhookOptions) string {
 	return text
 }
 
-// Whatever is wrong, a notice can be posted, by nth's own template if it is that.
-func TestWebhook_FaultsLeaveItWorking(t *testing.T) {
+// nth's own template takes the place of a faulty one. Another fault turns the webhook off.
+func TestWebhook_FaultsAreReportedInOneLine(t *testing.T) {
 	for name, row := range map[string]struct {
-		change func(*config.Webhook)
-		want   string
-		own    bool // nth's own template takes the place of the one that is set
+		change    func(*config.Webhook)
+		want      string
+		off, with bool // the webhook is off; the template of the settings is used
 	}{
-		"nothing":                    {func(*config.Webhook) {}, "", false},
-		"that does not compile":      {func(c *config.Webhook) { c.Template = "{{ nope }}" }, "webhook.template:1: function \"nope\" not defined", true},
-		"a template":                 {func(c *config.Webhook) { c.Template = "{{ .Nope }}" }, "webhook.template:1:3: ", true},
-		"a template's file":          {func(c *config.Webhook) { c.Template = write(t, "{{ .Nope }}") }, "/file:1:3: ", true},
-		"that is not there":          {func(c *config.Webhook) { c.Template = "/nowhere/file" }, "webhook.template: stat /nowhere/file", true},
-		"that is a pipe":             {func(c *config.Webhook) { c.Template = pipe(t) }, "/pipe is not a file", true},
-		"a template that is no JSON": {func(c *config.Webhook) { c.Template = "hello" }, "it gives no JSON", true},
-		"headers":                    {func(c *config.Webhook) { c.HeadersFile = write(t, "hello") }, `line 1 is not "Name: value"`, false},
-		"headers in a pipe":          {func(c *config.Webhook) { c.HeadersFile = pipe(t) }, "/pipe is not a file", false},
-		"certificates":               {func(c *config.Webhook) { c.CAFile = write(t, "hello") }, "there is none in ", false},
+		"nothing":                     {func(*config.Webhook) {}, "", false, true},
+		"no address":                  {func(c *config.Webhook) { c.URL = "" }, "", true, false},
+		"no address, and a template":  {func(c *config.Webhook) { c.URL, c.Template = "", "{{ nope }}" }, "webhook.template:1: function \"nope\" not defined", true, false},
+		"a template":                  {func(c *config.Webhook) { c.Template = "{{ .Nope }}" }, "webhook.template:1:3: ", false, false},
+		"a template's file":           {func(c *config.Webhook) { c.Template = write(t, "{{ .Nope }}") }, "/file:1:3: ", false, false},
+		"a file that is not there":    {func(c *config.Webhook) { c.Template = "/nowhere/file" }, "webhook.template: stat /nowhere/file", false, false},
+		"a template in a pipe":        {func(c *config.Webhook) { c.Template = pipe(t) }, "/pipe is not a file", false, false},
+		"a template that is no JSON":  {func(c *config.Webhook) { c.Template = "hello" }, "it gives no JSON", false, false},
+		"headers":                     {func(c *config.Webhook) { c.HeadersFile = write(t, "hello") }, "has neither lines", true, false},
+		"certificates":                {func(c *config.Webhook) { c.CAFile = write(t, "hello") }, "there is none in ", true, false},
+		"two addresses, with secrets": {func(c *config.Webhook) { c.URL, c.URLFile = "https://hooks.test/hunter2", "/url" }, "are both set", true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, url := range []string{"", "http://127.0.0.1:1"} {
-				c := config.Webhook{URL: url, Template: sound}
-				row.change(&c)
-				to, faults := settings.Webhook(c, "nth")
-				if row.want == "" && len(faults) > 0 || row.want != "" && (len(faults) != 1 || !strings.HasPrefix(faults[0], "webhook: ") || !strings.Contains(faults[0], row.want)) {
-					t.Errorf("with the URL %q the faults are %q, want %q", url, faults, row.want)
-				}
-				if (to == nil) != (url == "") {
-					t.Fatalf("with the URL %q there are settings %v", url, to)
-				}
-				if to == nil {
-					continue
-				}
-				want := fmt.Sprintf(`{"text": %q}`, notify.Samples()[0].Outcome)
-				if got := message(t, to); (got == want) == row.own {
-					t.Errorf("posted is %s", got)
-				}
+			c := config.Webhook{URL: "http://127.0.0.1:1", Template: sound}
+			row.change(&c)
+			to, faults := settings.Webhook(c, "nth")
+			text := strings.Join(faults, "\n")
+			if len(faults) > 1 || (text == "") != (row.want == "") || !strings.Contains(text, row.want) || strings.Contains(text, "hunter2") {
+				t.Errorf("the faults are %q, want %q", faults, row.want)
+			}
+			if (to == nil) != row.off {
+				t.Fatalf("the options are %v", to)
+			}
+			if to != nil && (message(t, to) == fmt.Sprintf(`{"text": %q}`, notify.Samples()[0].Outcome)) != row.with {
+				t.Errorf("posted is %s", message(t, to))
 			}
 		})
 	}
@@ -108,9 +104,5 @@ func TestWebhook_TheAddressIsTheCredentialUnlessOneIsSet(t *testing.T) {
 	}
 	if err := to.Post(t.Context(), "1", "{}"); err != nil || posts != 1 {
 		t.Errorf("posted %d times: %v", posts, err)
-	}
-	both := config.Webhook{URL: "https://hooks.test/hunter2", URLFile: filepath.Join(dir, "webhook-url")}
-	if to, faults := settings.Webhook(both, "nth"); to != nil || len(faults) != 1 || strings.Contains(faults[0], "hunter2") {
-		t.Errorf("with two addresses, the settings are %v, the faults %q", to, faults)
 	}
 }

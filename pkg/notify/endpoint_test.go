@@ -47,6 +47,15 @@ func to(url string) notify.Destination {
 	return notify.Destination{URL: url, Timeout: 10 * time.Second, UserAgent: "nth/test"}
 }
 
+// post posts a text to a destination.
+func post(ctx context.Context, d notify.Destination, text string) error {
+	e, err := notify.NewEndpoint(d)
+	if err != nil {
+		return err
+	}
+	return e.Post(ctx, "id-1", text)
+}
+
 func file(t *testing.T, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
@@ -62,7 +71,7 @@ func TestPost_SendsTheTextWithItsHeaders(t *testing.T) {
 	d := to(e.URL + "/services/T0/B0?a=b")
 	d.HeadersFile = file(t, "# ours\nAuthorization: Bearer one: two\n\nX-Team: web\n")
 	d.Headers = map[string]string{"X-Team": "ops"}
-	if err := d.Post(t.Context(), "id-1", `{"a":1}`); err != nil {
+	if err := post(t.Context(), d, `{"a":1}`); err != nil {
 		t.Fatal(err)
 	}
 	r := <-e.requests
@@ -77,28 +86,13 @@ func TestPost_SendsTheTextWithItsHeaders(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
+	d.URL, d.URLFile = "", file(t, e.URL+"\n")
 	d.HeadersFile = file(t, `{"Content-type":"text/plain", "X-Team": "web"}`) // as WEBHOOK_HEADERS of aws-node-termination-handler
-	if got := d.ContentType(); got != "text/plain" {
-		t.Errorf("the Content-Type is %q", got)
-	}
-}
-
-func TestPost_ReadsTheURLsFileEachTime(t *testing.T) {
-	t.Parallel()
-	first, second := serve(t, httptest.NewServer, fine), serve(t, httptest.NewServer, fine)
-	d := to("")
-	d.URLFile = file(t, first.URL+"\n")
-	if err := d.Post(t.Context(), "1", "a"); err != nil {
+	if err := post(t.Context(), d, "a"); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(d.URLFile, []byte(second.URL), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Post(t.Context(), "2", "b"); err != nil {
-		t.Fatal(err)
-	}
-	if a, b := <-first.bodies, <-second.bodies; a != "a" || b != "b" {
-		t.Errorf("the first got %q, the second %q", a, b)
+	if r := <-e.requests; r.Header.Get("Content-Type") != "text/plain" || r.Header.Get("X-Team") != "ops" {
+		t.Errorf("the headers are %v", r.Header)
 	}
 }
 
@@ -119,7 +113,7 @@ func TestPost_JudgesTheAnswer(t *testing.T) {
 			w.WriteHeader(status)
 		})
 		got := ""
-		if err := to(e.URL).Post(t.Context(), "1", "a"); err != nil {
+		if err := post(t.Context(), to(e.URL), "a"); err != nil {
 			got = err.Error()
 		}
 		if got != want || len(elsewhere.requests) > 0 {
@@ -144,7 +138,7 @@ func TestPost_BoundsAnAnswerInTimeAndSize(t *testing.T) {
 		if want == "no answer in time" {
 			d.Timeout = 50 * time.Millisecond
 		}
-		if err := d.Post(t.Context(), "1", "a"); err == nil || err.Error() != want {
+		if err := post(t.Context(), d, "a"); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
@@ -153,16 +147,16 @@ func TestPost_BoundsAnAnswerInTimeAndSize(t *testing.T) {
 func TestPost_TrustsTheCertificatesOfTheSettings(t *testing.T) {
 	t.Parallel()
 	e := serve(t, httptest.NewTLSServer, fine)
-	if err := to(e.URL).Post(t.Context(), "1", "a"); err == nil || !strings.Contains(err.Error(), "certificate") {
+	if err := post(t.Context(), to(e.URL), "a"); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("an endpoint that nobody vouches for: %v", err)
 	}
 	d := to(e.URL)
 	d.CAFile = file(t, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: e.Certificate().Raw})))
-	if err := d.Post(t.Context(), "1", "a"); err != nil {
+	if err := post(t.Context(), d, "a"); err != nil {
 		t.Errorf("with its certificate: %v", err)
 	}
 	d.CAFile = file(t, "nothing")
-	if err := d.Post(t.Context(), "1", "a"); err == nil || err.Error() != "reading the certificates to trust: there is none in "+d.CAFile {
+	if err := post(t.Context(), d, "a"); err == nil || err.Error() != "reading the certificates to trust: there is none in "+d.CAFile {
 		t.Errorf("with a file that has none: %v", err)
 	}
 }
@@ -177,13 +171,13 @@ func TestPost_UsesNoProxyButThatOfTheSettings(t *testing.T) {
 	for _, variable := range []string{"http_proxy", "HTTP_PROXY", "all_proxy"} {
 		t.Setenv(variable, proxy.URL)
 	}
-	if err := to(direct.URL).Post(t.Context(), "1", "direct"); err != nil || <-direct.bodies != "direct" {
+	if err := post(t.Context(), to(direct.URL), "direct"); err != nil || <-direct.bodies != "direct" {
 		t.Errorf("without a proxy in the settings: %v", err)
 	}
 	for _, scheme := range []string{"tcp", "http"} {
 		d := to("http://endpoint.invalid/path")
 		d.Proxy = scheme + "://me:hunter2@" + at.Host
-		if err := d.Post(t.Context(), "1", "proxied"); err != nil {
+		if err := post(t.Context(), d, "proxied"); err != nil {
 			t.Errorf("through %s://: %v", scheme, err)
 			continue
 		}
@@ -259,7 +253,7 @@ func TestPost_ShowsNoSecretsInErrors(t *testing.T) {
 			d := to("http://" + closed + "/hunter2")
 			d.Headers = map[string]string{"Authorization": "Bearer hunter2"}
 			test.change(&d)
-			err := d.Post(test.ctx, "1", "a")
+			err := post(test.ctx, d, "a")
 			if err == nil {
 				t.Fatal("it was posted")
 			}
@@ -271,23 +265,6 @@ func TestPost_ShowsNoSecretsInErrors(t *testing.T) {
 			}
 			t.Log(err)
 		})
-	}
-}
-
-func TestCheck_FindsFaultsWithoutAPost(t *testing.T) {
-	t.Parallel()
-	e := serve(t, httptest.NewServer, fine)
-	d := to(e.URL)
-	if found := d.Check(); len(found) > 0 {
-		t.Errorf("judged as %v", found)
-	}
-	d.URL, d.URLFile, d.CAFile = "", "/nowhere/url", "/nowhere/ca"
-	err := errors.Join(d.Check()...)
-	if err == nil || !strings.Contains(err.Error(), "/nowhere/url") || !strings.Contains(err.Error(), "/nowhere/ca") {
-		t.Errorf("judged as %v", err)
-	}
-	if len(e.requests) > 0 {
-		t.Error("something was posted")
 	}
 }
 
@@ -325,12 +302,8 @@ func TestFiles_ThatAreNotRegularAreFaultsAtOnce(t *testing.T) {
 		} {
 			d := to("http://127.0.0.1:1")
 			change(&d)
-			mustSay(what, errors.Join(d.Check()...))
-			mustSay(what, d.Post(t.Context(), "1", "a"))
-			if d.URL != "" {
-				d.URL = "" // It may be known in the service only.
-				mustSay(what+" without an address", errors.Join(d.Check()...))
-			}
+			_, err := notify.NewEndpoint(d)
+			mustSay(what, err)
 		}
 		_, err := notify.ReadTemplate(path)
 		mustSay("the template", err)

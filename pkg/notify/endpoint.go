@@ -1,0 +1,257 @@
+package notify
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/nth-project/nth/pkg/text"
+)
+
+const (
+	// noticeHeader carries the notice's ID, by which a receiver recognizes a duplicate.
+	noticeHeader = "X-Nth-Notice"
+	// DefaultContentType is the content type of messages unless the headers say otherwise.
+	DefaultContentType = "application/json"
+	// maxAnswerHeader bounds the headers of an answer, in bytes. Go's default is 10 MiB.
+	maxAnswerHeader = 64 << 10
+)
+
+// These bound files, in bytes: those with the URL and the headers, a template, and certificates. All certificates of a Linux system take a
+// quarter of a mebibyte.
+const (
+	maxSecretSize   = 64 << 10
+	maxTemplateSize = 128 << 10
+	maxCASize       = 4 << 20
+)
+
+// Destination says where a webhook posts to.
+type Destination struct {
+	// URL is the address, or URLFile a file that contains it.
+	URL, URLFile string
+	// Headers override those in HeadersFile: lines "Name: value", or one object of JSON.
+	Headers     map[string]string
+	HeadersFile string
+	// Proxy is http://, https://, socks5:// or tcp://, which means http://. If empty there is none: the environment is
+	// ignored.
+	Proxy string
+	// CAFile contains certificates, in PEM, that are trusted in addition to the system's.
+	CAFile string
+	// Timeout bounds one post. UserAgent is sent with it.
+	Timeout   time.Duration
+	UserAgent string
+}
+
+// Endpoint posts messages to a Destination. None of its errors shows the URL or the headers: both may contain secrets.
+type Endpoint struct {
+	target  string
+	headers http.Header
+	client  *http.Client
+}
+
+// NewEndpoint reads the files of a destination. The error says what is wrong with it.
+func NewEndpoint(d Destination) (*Endpoint, error) {
+	target, err := d.target()
+	if err != nil {
+		return nil, err
+	}
+	headers, err := d.headers()
+	if err != nil {
+		return nil, err
+	}
+	// No connection is kept: the next notice may be weeks away.
+	transport := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAnswerHeader, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
+	if transport.TLSClientConfig.RootCAs, err = d.trusted(); err != nil {
+		return nil, err
+	}
+	if transport.Proxy, err = d.proxy(); err != nil {
+		return nil, err
+	}
+	client := &http.Client{
+		Timeout: d.Timeout, Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return &Endpoint{target, headers, client}, nil
+}
+
+// ContentType returns the content type of messages.
+func (e *Endpoint) ContentType() string { return e.headers.Get("Content-Type") }
+
+// Post sends one message, text, with the notice's ID. nil means that the receiver has it, and a refusedError that the receiver never takes
+// this message. After any other error, the queue tries again.
+func (e *Endpoint) Post(ctx context.Context, id, text string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.target, strings.NewReader(text))
+	if err != nil {
+		return withoutSecrets(err)
+	}
+	request.Header = e.headers.Clone()
+	request.Header.Set(noticeHeader, id)
+	request.Host = request.Header.Get("Host") // net/http ignores it among the headers.
+	answer, err := e.client.Do(request)
+	if err != nil {
+		return withoutSecrets(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	_, _ = io.CopyN(io.Discard, answer.Body, 4<<10) // Only the status counts. A server that still writes its answer is not cut off.
+	return judgeStatus(answer.StatusCode)
+}
+
+// judgeStatus returns what the status of an answer means for the notice: the results are those of Post.
+func judgeStatus(status int) error {
+	text := strings.TrimSpace(fmt.Sprintf("it answers %d %s", status, http.StatusText(status)))
+	switch {
+	case status/100 == 2:
+		return nil
+	case status/100 == 3:
+		return fmt.Errorf("%s: redirects are not followed", text)
+	case status == http.StatusBadRequest, status == http.StatusRequestEntityTooLarge,
+		status == http.StatusUnsupportedMediaType, status == http.StatusUnprocessableEntity: // They are about this message.
+		return refusedError{text + ": it does not take this message"}
+	}
+	return errors.New(text) // Others, also 401 and 404, end once an operator corrects the settings or the receiver.
+}
+
+// target returns the URL to post to.
+func (d Destination) target() (string, error) {
+	target, name := d.URL, "the URL"
+	if target == "" {
+		content, err := readFile(d.URLFile, maxSecretSize)
+		if err != nil {
+			return "", fmt.Errorf("reading the URL: %w", err)
+		}
+		target, name = strings.TrimSpace(content), "the URL in "+d.URLFile
+	}
+	parsed, err := url.Parse(target) // Its error would contain the URL.
+	if err != nil || parsed.Hostname() == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
+		return "", fmt.Errorf("%s is no URL that begins with http:// or https://", name)
+	}
+	return target, nil
+}
+
+// headers returns the headers of a post: the defaults, those in the file, and those in the settings, which override in that sequence.
+func (d Destination) headers() (http.Header, error) {
+	headers := http.Header{"Content-Type": {DefaultContentType}, "User-Agent": {d.UserAgent}}
+	inFile, err := d.headersInFile()
+	if err != nil {
+		return nil, err
+	}
+	for _, added := range []map[string]string{inFile, d.Headers} {
+		for name, value := range added {
+			if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
+				return nil, errors.New("HTTP does not allow a name or a value of the headers")
+			}
+			headers.Set(name, value)
+		}
+	}
+	return headers, nil
+}
+
+// headersInFile returns the headers in HeadersFile: an object of JSON, or lines "Name: value". Its errors show nothing of the content.
+func (d Destination) headersInFile() (map[string]string, error) {
+	if d.HeadersFile == "" {
+		return nil, nil
+	}
+	content, err := readFile(d.HeadersFile, maxSecretSize)
+	if err != nil {
+		return nil, fmt.Errorf("reading the headers: %w", err)
+	}
+	headers := map[string]string{}
+	if json.Unmarshal([]byte(content), &headers) == nil {
+		return headers, nil
+	}
+	for line := range strings.Lines(content) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue // It is empty, or a comment.
+		}
+		name, value, found := strings.Cut(line, ":")
+		if !found {
+			return nil, fmt.Errorf("%s has neither lines \"Name: value\" nor an object of texts in JSON", d.HeadersFile)
+		}
+		headers[name] = strings.TrimSpace(value)
+	}
+	return headers, nil
+}
+
+// trusted returns the certificates to trust: the system's and those in CAFile. Without CAFile it returns nil, which means the system's.
+func (d Destination) trusted() (*x509.CertPool, error) {
+	if d.CAFile == "" {
+		return nil, nil
+	}
+	pem, err := readFile(d.CAFile, maxCASize)
+	if err != nil {
+		return nil, fmt.Errorf("reading the certificates to trust: %w", err)
+	}
+	trusted, err := x509.SystemCertPool()
+	if err != nil { // The system has none: only those in CAFile are trusted.
+		trusted = x509.NewCertPool()
+	}
+	if !trusted.AppendCertsFromPEM([]byte(pem)) {
+		return nil, fmt.Errorf("reading the certificates to trust: there is none in %s", d.CAFile)
+	}
+	return trusted, nil
+}
+
+// proxy returns the transport's function for the proxy; nil if there is none.
+func (d Destination) proxy() (func(*http.Request) (*url.URL, error), error) {
+	if d.Proxy == "" {
+		return nil, nil
+	}
+	proxy, err := url.Parse(d.Proxy)
+	if err != nil || proxy.Hostname() == "" || text.HidesUser(proxy) || !slices.Contains([]string{"http", "https", "socks5", "tcp"}, proxy.Scheme) {
+		return nil, errors.New("the proxy is no URL such as \"http://proxy.example:3128\"")
+	}
+	if proxy.Scheme == "tcp" { // as in the settings of aws-node-termination-handler
+		proxy.Scheme = "http"
+	}
+	return http.ProxyURL(proxy), nil
+}
+
+// withoutSecrets returns an error that says why a request failed, but shows no secret. Some of net/http's errors quote the server's answer,
+// which may repeat parts of the URL or the headers. So only errors without such quotes are shown: those of connections, of TLS, and of a
+// connection or context that has ended.
+func withoutSecrets(err error) error {
+	if outer, ok := errors.AsType[*url.Error](err); ok {
+		if outer.Timeout() {
+			return errors.New("no answer in time")
+		}
+		err = outer.Err
+	}
+	_, ofConnection := errors.AsType[*net.OpError](err)
+	shown := slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, context.Canceled, http.ErrSchemeMismatch}, func(known error) bool {
+		return errors.Is(err, known)
+	})
+	if !ofConnection && !shown && !strings.HasPrefix(err.Error(), "tls: ") {
+		return errors.New("the request, its answer or that of a proxy is not as HTTP wants it")
+	}
+	return errors.New(err.Error())
+}
+
+// readFile reads a file of no more than longest bytes. It refuses what is not a regular file, as a pipe or a device may never end. The error
+// names the file, and contains nothing of its content.
+func readFile(path string, longest int64) (string, error) {
+	found, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return "", err
+	case !found.Mode().IsRegular():
+		return "", fmt.Errorf("%s is not a file", path)
+	case found.Size() > longest:
+		return "", fmt.Errorf("%s is longer than %d bytes", path, longest)
+	}
+	content, err := os.ReadFile(path)
+	return string(content), err
+}
