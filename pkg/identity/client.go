@@ -33,13 +33,19 @@ type ClientOptions struct {
 	root string // the directory that the exec plugin sees as "/"; "" means this process's root
 }
 
-// Client is a client of one API server with one configuration.
-type Client struct {
-	kubernetes.Interface
+// Description describes a client for messages.
+type Description struct {
 	// Source is where the configuration was found, and Server the API server's address. Credential describes the credential in a few
 	// words, as in "the exec plugin aws". Proxy is the address of the proxy, without user and password; "" if there is none.
 	Source, Server, Credential, Proxy string
+}
 
+// Client is a client of one API server with one configuration.
+type Client struct {
+	kubernetes.Interface
+	Description
+
+	version     string            // identifies the kubeconfig, its path and the files that it names
 	certificate *x509.Certificate // the client certificate in the kubeconfig; nil if there is none
 	through     http.RoundTripper // adds the credential to each request
 	address     *url.URL          // the API server's
@@ -47,19 +53,23 @@ type Client struct {
 
 // Connect makes a client from a kubeconfig file or, if that is "", from the service account of the pod that this process runs in. It
 // makes no request. Files that the kubeconfig names are read again when they change.
-func Connect(kubeconfig string, opts ClientOptions) (*Client, error) {
-	if kubeconfig == "" {
+func Connect(path string, opts ClientOptions) (*Client, error) {
+	if path == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {
 			return nil, text.Redacted(fmt.Errorf("there is neither a kubeconfig (of the service: /etc/nth/nth-queue.kubeconfig) nor the service account of a pod: %w", err))
 		}
 		return newClient(config, "the pod's files", "the token file "+config.BearerTokenFile, opts)
 	}
-	config, static, err := readKubeconfig(kubeconfig)
-	if err != nil {
-		return nil, text.Redacted(fmt.Errorf("reading the kubeconfig %s: %w", kubeconfig, err))
+	var k kubeconfig
+	document, err := readFile(path)
+	if err == nil {
+		k, err = parse(document, path, "")
 	}
-	return newClient(config, kubeconfig, static, opts)
+	if err != nil {
+		return nil, text.Redacted(fmt.Errorf("reading the kubeconfig %s: %w", path, err))
+	}
+	return k.client(path, opts)
 }
 
 // newClient makes a client from a configuration, and modifies that. source says where the configuration was found. static describes the token or
@@ -70,10 +80,14 @@ func newClient(config *rest.Config, source, static string, opts ClientOptions) (
 	if err != nil {
 		return failed(errServer) // err would quote the address, which may contain a password.
 	}
-	c := &Client{Source: source, Credential: text.Redact(cmp.Or(static, "nothing")), address: address}
-	if pair, err := tls.X509KeyPair(config.CertData, config.KeyData); err == nil { // An error means that the kubeconfig has no certificate.
-		c.certificate = pair.Leaf
+	c := &Client{address: address}
+	c.Source, c.Credential = source, text.Redact(cmp.Or(static, "nothing"))
+	c.Server = text.Redact((&url.URL{Scheme: address.Scheme, Host: address.Host, Path: strings.TrimSuffix(address.Path, "/")}).String())
+	pair, err := tls.X509KeyPair(config.CertData, config.KeyData)
+	if err != nil {
+		pair, _ = tls.LoadX509KeyPair(config.CertFile, config.KeyFile) // An error means that the kubeconfig has no certificate.
 	}
+	c.certificate = pair.Leaf
 	config.UserAgent = opts.UserAgent
 	if config.Proxy == nil { // The kubeconfig names none.
 		config.Proxy = proxyOfEnvironment()
@@ -85,24 +99,22 @@ func newClient(config *rest.Config, source, static string, opts ClientOptions) (
 	if proxy != nil {
 		c.Proxy = (&url.URL{Scheme: proxy.Scheme, Host: proxy.Host}).String()
 	}
-	var run *plugin
-	if static == "" && config.ExecProvider != nil {
-		if run, err = newPlugin(config, opts.root); err != nil {
-			return failed(err)
-		}
-	}
+	spec := config.ExecProvider
 	config.ExecProvider = nil // client-go must not run it as well.
 	if c.through, err = kube.NewTransport(config); err != nil {
 		return failed(err)
 	}
-	if run != nil {
+	if static == "" && spec != nil {
+		run, err := newPlugin(spec, opts.root)
+		if err != nil {
+			return failed(err)
+		}
 		c.Credential = text.Redact("the exec plugin " + run.name)
 		c.through = authenticated{c.through, &keeper{create: run.create}}
 	}
 	if opts.Requested != nil {
 		c.through = kube.Counted(c.through, opts.Requested)
 	}
-	c.Server = text.Redact((&url.URL{Scheme: address.Scheme, Host: address.Host, Path: strings.TrimSuffix(address.Path, "/")}).String())
 	if c.Interface, err = kube.NewClient(address.String(), c.through); err != nil {
 		return failed(err)
 	}

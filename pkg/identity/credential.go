@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -12,26 +11,18 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-const (
-	// renewBefore is how long before its expiry a credential is renewed, or half of its lifetime if that is shorter. It is
-	// longer than kube.WarmUp, so that no drain begins with a token that the API server has not verified yet, which takes time.
-	renewBefore = 6 * time.Minute
-	// runPause is the shortest time between two runs of a plugin: a drain makes hundreds of requests, and an expiry may be wrong.
-	runPause = 10 * time.Second
-)
+// runPause is the shortest time between two runs of a plugin: a drain makes hundreds of requests, and an expiry may be wrong.
+const runPause = 10 * time.Second
 
-// credential authenticates requests to the API server.
+// credential is a token that authenticates requests to the API server.
 type credential struct {
-	token   string            // "" if the credential is a client certificate only
-	through http.RoundTripper // presents the client certificate; nil if the credential has none
-	expires time.Time         // zero if the credential has no expiry
-	made    time.Time
+	token   string
+	expires time.Time // zero if the token has no expiry
+	renew   time.Time // when the token is half as old as it may become
 }
 
-// lasts reports whether the credential is good for so much longer.
-func (c *credential) lasts(d time.Duration) bool {
-	return c.expires.IsZero() || time.Now().Add(d).Before(c.expires)
-}
+// passed reports whether a time is over; the zero time never is.
+func passed(t time.Time) bool { return !t.IsZero() && !time.Now().Before(t) }
 
 // keeper keeps a credential that an exec plugin makes, and renews it in time: KeepWarm asks for it at least once in kube.WarmUp. One credential
 // is made at a time. A request waits for it only if the keeper has none to use, and no longer than its context.
@@ -49,8 +40,8 @@ type keeper struct {
 // get returns a credential for a request. If refused is not nil, the API server has just refused that one to this request.
 func (k *keeper) get(ctx context.Context, refused *credential) (*credential, error) {
 	kept := k.kept.Load()
-	usable := kept != nil && kept != refused && kept.lasts(0)
-	if usable && kept.lasts(min(renewBefore, kept.expires.Sub(kept.made)/2)) {
+	usable := kept != nil && kept != refused && !passed(kept.expires)
+	if usable && !passed(kept.renew) {
 		return kept, nil
 	}
 	// Other requests wait for it, too, so it outlasts this one.
@@ -79,7 +70,9 @@ func (k *keeper) renew(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.made = k.called
+	if !c.expires.IsZero() {
+		c.renew = k.called.Add(c.expires.Sub(k.called) / 2)
+	}
 	k.kept.Store(&c)
 	return &c, nil
 }
@@ -124,8 +117,6 @@ func (a authenticated) RoundTrip(request *http.Request) (*http.Response, error) 
 // send makes a request with a credential.
 func (a authenticated) send(request *http.Request, c *credential) (*http.Response, error) {
 	request = utilnet.CloneRequest(request)
-	if c.token != "" {
-		request.Header.Set("Authorization", "Bearer "+c.token)
-	}
-	return cmp.Or(c.through, a.next).RoundTrip(request)
+	request.Header.Set("Authorization", "Bearer "+c.token)
+	return a.next.RoundTrip(request)
 }

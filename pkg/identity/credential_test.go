@@ -207,17 +207,6 @@ func TestCredential_IsUsedUntilItExpiresIfNoOtherCanBeMade(t *testing.T) {
 
 func TestCredential_RefusedOneIsReplacedInTheSameRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		i := newIssuer(&issuer{})
-		i.mustShow(t, "1", 0)
-		i.refuses = []string{"1"}
-		time.Sleep(time.Minute)
-		i.mustShow(t, "2", 0)
-		i.mustShow(t, "2", 0)
-	})
-}
-
-func TestCredential_RequestIsRepeatedWhole(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
 		for name, want := range map[string][]string{"can be read again": {"body", "body"}, "is read once": {"body"}} {
 			i := newIssuer(&issuer{})
 			i.mustShow(t, "1", 0)

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nth-project/nth/pkg/text"
 )
@@ -18,23 +18,13 @@ func Authenticated(next http.RoundTripper, create func() (token string, expires 
 	}}}
 }
 
-// RunPlugin runs the exec plugin of a configuration for a token.
-func RunPlugin(ctx context.Context, config *rest.Config) (token string, expires time.Time, err error) {
-	p, err := newPlugin(config, "")
+// RunPlugin runs an exec plugin for a token.
+func RunPlugin(ctx context.Context, spec *api.ExecConfig) (token string, expires time.Time, err error) {
+	p, err := newPlugin(spec, "")
 	if err != nil {
 		return "", time.Time{}, err
 	}
 	c, err := p.create(ctx)
-	return c.token, c.expires, err
-}
-
-// ReadPlugin reads what the exec plugin of a configuration has printed, without running it.
-func ReadPlugin(config *rest.Config, stdout, stderr []byte) (token string, expires time.Time, err error) {
-	p, err := newPlugin(config, "")
-	if err != nil {
-		return "", time.Time{}, err
-	}
-	c, err := p.decode(stdout, stderr)
 	return c.token, c.expires, err
 }
 

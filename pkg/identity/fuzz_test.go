@@ -1,14 +1,10 @@
 package identity_test
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nth-project/nth/pkg/identity"
 )
@@ -48,37 +44,6 @@ func FuzzKubeletConfiguration(f *testing.F) {
 		}
 		if found.Source != path || found.Critical < 0 || found.Period < 0 || found.Critical > found.Period {
 			t.Fatalf("read as %+v", found)
-		}
-	})
-}
-
-// FuzzExecCredential holds for whatever an exec plugin prints: it is a credential, or an error that shows nothing of the output and
-// nothing secret of the complaint.
-func FuzzExecCredential(f *testing.F) {
-	for _, status := range []string{
-		`{"token": "a", "expirationTimestamp": "2026-01-01T00:00:00Z"}`, `{"token": 12345678901234567}`, `null`, `{}`,
-		`{"clientKeyData": "` + canary + `", "clientCertificateData": "` + canary + `"}`,
-	} {
-		f.Add([]byte(fmt.Sprintf(`{"kind": "ExecCredential", "apiVersion": %q, "status": %s}`, v1, status)), []byte("password: "+canary))
-	}
-	f.Add([]byte("kind: Secret\napiVersion: v1\n"), []byte(`{"token": "`+canary+`", "\u001b[2J`))
-	f.Add([]byte("usage: "+canary), []byte(strings.Repeat(canary+" ", 500)))
-	config := &rest.Config{Host: "https://apiserver.test", ExecProvider: &api.ExecConfig{
-		APIVersion: v1, Command: "aws", InteractiveMode: api.NeverExecInteractiveMode,
-	}}
-	f.Fuzz(func(t *testing.T, stdout, stderr []byte) {
-		token, expires, err := identity.ReadPlugin(config, stdout, stderr)
-		if err != nil {
-			if mustBeShort(t, err); token != "" || !expires.IsZero() {
-				t.Fatalf("%v, and %q until %s", err, token, expires)
-			}
-			return
-		}
-		if token == "" {
-			t.Fatalf("%q is no credential", stdout)
-		}
-		if again, until, err := identity.ReadPlugin(config, stdout, nil); err != nil || again != token || !until.Equal(expires) {
-			t.Fatalf("%q is read as %q, and then as %q (%v)", stdout, token, again, err)
 		}
 	})
 }

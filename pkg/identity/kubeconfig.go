@@ -1,10 +1,6 @@
 package identity
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -15,14 +11,13 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nth-project/nth/pkg/text"
 )
 
-// fileLimit is the most that is read of a kubeconfig, and of each file that it names, in bytes. A bundle of authorities has 250 kB.
+// fileLimit is the most that is read of a kubeconfig, in bytes.
 const fileLimit = 4 << 20
 
 // kubeconfig is the cluster and the user that the current context of a kubeconfig names. This process can open their paths (see resolve).
@@ -36,7 +31,6 @@ var (
 		"and have each of %, /, ? and # in the password escaped, such as % as %25")
 	errServer     = errors.New("the cluster's server is no address of an API server, such as https://10.0.0.1:6443")
 	errContext    = errors.New("its current-context names no context with a user and a cluster that has a server")
-	errPair       = errors.New("the user's client certificate and key are no pair in PEM")
 	errUser       = errors.New("the user has no credential that is complete, or several")
 	errKubeconfig = errors.New(`it is no kubeconfig; "kubectl config view --kubeconfig" says why`)
 )
@@ -71,11 +65,11 @@ func (k kubeconfig) resolve(path, root string) {
 	dir := filepath.Dir(path)
 	for _, file := range k.files() {
 		switch {
-		case *file.path == "": // The kubeconfig names no such file.
-		case !filepath.IsAbs(*file.path):
-			*file.path = filepath.Join(dir, *file.path)
+		case *file == "": // The kubeconfig names no such file.
+		case !filepath.IsAbs(*file):
+			*file = filepath.Join(dir, *file)
 		default:
-			*file.path = filepath.Join(root, *file.path)
+			*file = filepath.Join(root, *file)
 		}
 	}
 	if exec := k.user.Exec; exec != nil && strings.Contains(exec.Command, "/") && !filepath.IsAbs(exec.Command) {
@@ -86,50 +80,30 @@ func (k kubeconfig) resolve(path, root string) {
 	}
 }
 
-// file is a field of a kubeconfig that names a file, and the field for the file's content. If both are set, content wins.
-type file struct {
-	path    *string
-	content *[]byte
+// files lists the fields of a kubeconfig that name files.
+func (k kubeconfig) files() []*string {
+	return []*string{&k.cluster.CertificateAuthority, &k.user.ClientCertificate, &k.user.ClientKey, &k.user.TokenFile}
 }
 
-// files lists the files that a kubeconfig may name. The token's file has no field for bytes: load puts its content into user.Token.
-func (k kubeconfig) files() []file {
-	var token []byte
-	return []file{
-		{&k.cluster.CertificateAuthority, &k.cluster.CertificateAuthorityData},
-		{&k.user.ClientCertificate, &k.user.ClientCertificateData},
-		{&k.user.ClientKey, &k.user.ClientKeyData},
-		{&k.user.TokenFile, &token},
-	}
-}
-
-// load replaces the names of files in the kubeconfig by the files' contents, and returns a digest of those contents. The error is an ErrNotYet
-// if a file is missing or the certificate authority is empty. Then it is worth waiting: the kubelet writes its first certificate when the
-// cluster has signed that.
-func (k kubeconfig) load() (digest [sha256.Size]byte, err error) {
-	sum := sha256.New()
-	for _, file := range k.files() {
-		if *file.path == "" {
+// version identifies the contents of the files that the kubeconfig names: their times and sizes. The error is an ErrNotYet if a file is missing
+// or empty. Then it is worth waiting: the kubelet writes its first certificate when the cluster has signed that.
+func (k kubeconfig) version() (version string, err error) {
+	for _, path := range k.files() {
+		if *path == "" {
 			continue
 		}
-		content, err := readFile(*file.path)
-		if err != nil {
-			return digest, missingIsNotYet(err)
+		found, err := os.Stat(*path)
+		switch {
+		case err != nil:
+			return "", missingIsNotYet(err)
+		case !found.Mode().IsRegular(): // A named pipe would be read for ever.
+			return "", fmt.Errorf("%s is no file", *path)
+		case found.Size() == 0: // client-go takes an empty certificate authority for the system's.
+			return "", fmt.Errorf("%w: %s is empty", ErrNotYet, *path)
 		}
-		fmt.Fprintf(sum, "%q", content)
-		if file.path == &k.cluster.CertificateAuthority && len(bytes.TrimSpace(content)) == 0 { // client-go would trust the system's.
-			return digest, fmt.Errorf("%w: the certificate authority %s is empty", ErrNotYet, *file.path)
-		}
-		if file.path == &k.user.TokenFile {
-			k.user.Token = strings.TrimSpace(string(content))
-		}
-		if len(*file.content) == 0 { // If the kubeconfig has the content itself, that takes precedence, as in client-go.
-			*file.content = content
-		}
-		*file.path = "" // client-go must not read the file again.
+		version += fmt.Sprintf("%q %d %d ", *path, found.ModTime().UnixNano(), found.Size())
 	}
-	sum.Sum(digest[:0])
-	return digest, nil
+	return version, nil
 }
 
 // static describes the token or client certificate in the kubeconfig, or in a file that the kubeconfig names; "" if it has neither. Such a
@@ -148,42 +122,16 @@ func (k kubeconfig) static() string {
 	return ""
 }
 
-// config returns the configuration of a client for the kubeconfig's cluster and user. No error quotes a value of the kubeconfig.
-func (k kubeconfig) config() (*rest.Config, error) {
+// client returns a client for the kubeconfig's cluster and user. path is where the kubeconfig was found. No error quotes a value of the kubeconfig.
+func (k kubeconfig) client(path string, opts ClientOptions) (*Client, error) {
 	used := api.NewConfig()
 	used.Clusters["used"], used.AuthInfos["used"] = k.cluster, k.user
 	used.Contexts["used"], used.CurrentContext = &api.Context{Cluster: "used", AuthInfo: "used"}, "used"
 	config, err := clientcmd.NewDefaultClientConfig(*used, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
-		return nil, errUser // err could quote values.
+		return nil, fmt.Errorf("using %s: %w", path, errUser) // err could quote values.
 	}
-	if _, _, err := rest.DefaultServerUrlFor(config); err != nil {
-		return nil, errServer
-	}
-	if len(config.CAData) > 0 && !x509.NewCertPool().AppendCertsFromPEM(config.CAData) {
-		return nil, errors.New("the cluster's certificate authority has no certificate in PEM")
-	}
-	if len(config.CertData) > 0 {
-		if _, err := tls.X509KeyPair(config.CertData, config.KeyData); err != nil {
-			return nil, errPair
-		}
-	}
-	return config, nil
-}
-
-// readKubeconfig returns the configuration in a kubeconfig file, and describes the token or client certificate in it ("" if it has neither). It
-// does not read the files that the kubeconfig names: client-go reads them later, and again when they change.
-func readKubeconfig(path string) (config *rest.Config, static string, err error) {
-	document, err := readFile(path)
-	if err != nil {
-		return nil, "", err
-	}
-	k, err := parse(document, path, "")
-	if err != nil {
-		return nil, "", err
-	}
-	config, err = k.config()
-	return config, k.static(), err
+	return newClient(config, path, k.static(), opts)
 }
 
 // readFile reads a whole file of fileLimit at most. A path whose read could block for ever, such as that of a named pipe, is an error.
@@ -192,7 +140,7 @@ func readFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if found.Mode()&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeDevice) != 0 {
+	if !found.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is no file", path)
 	}
 	file, err := os.Open(path)

@@ -14,9 +14,9 @@
 package identity
 
 import (
+	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,7 +24,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -69,38 +69,35 @@ type Identity struct {
 	Client kubernetes.Interface
 	// Node is the name of the node.
 	Node string
-	// Source is the kubeconfig's path, and Server the API server's address. Credential describes
-	// the credential in a few words, as in "the exec plugin aws". Proxy is the address of the proxy, for messages; "" if there is none.
-	Source, Server, Credential, Proxy string
+	Description
 }
 
 // Kubelet finds the identity and keeps it. Its methods may be called from several goroutines.
 type Kubelet struct {
-	opts Options
-
-	mu sync.Mutex
-	// known is the identity that the API server has confirmed; its Client is nil before that. used is the client that sends known's requests.
-	known Identity
-	used  *loaded
+	opts   Options
+	client kubernetes.Interface // that of each Identity
+	known  atomic.Pointer[known]
 
 	// looks are looks at the kubeconfig, one at a time. Only a look uses what follows: when it began, its error, and the last client that was
 	// made, which the API server may not have confirmed.
 	looks  singleflight.Group
 	looked time.Time
 	result error
-	newest *loaded
+	newest *Client
 }
 
-// loaded is a client that was made from a kubeconfig.
-type loaded struct {
+// known is the client in use, and the node that the API server has confirmed for it.
+type known struct {
 	*Client
-	digest [sha256.Size]byte // of the kubeconfig, its path and the files that it names
+	node string
 }
 
 // New returns a Kubelet that has not looked for anything yet.
 func New(opts Options) *Kubelet {
 	opts.UserAgent, opts.root = cmp.Or(opts.UserAgent, "nth"), opts.Root // The exec plugin has the host's root directory, too.
-	return &Kubelet{opts: opts}
+	k := &Kubelet{opts: opts}
+	k.client, _ = kube.NewClient("https://api-server", following{k}) // following replaces the address, which is valid.
+	return k
 }
 
 // lookPause is the shortest time between two looks, except those of KeepWarm. A drain calls Identity all the time. In each drain the API server
@@ -110,19 +107,14 @@ const lookPause = 5 * time.Second
 // Identity returns the kubelet's identity. If one is known, it returns that at once, and looks for changes in the background. Otherwise it waits
 // for a look. The error is an ErrNotYet if the kubelet has no credential yet: try again later.
 func (k *Kubelet) Identity(ctx context.Context) (Identity, error) {
-	k.mu.Lock()
-	known := k.known
-	k.mu.Unlock()
-	if known.Client != nil {
-		k.look(ctx, lookPause) // in the background
-		return known, nil
+	if k.known.Load() == nil {
+		if err := k.lookNow(ctx); err != nil {
+			return Identity{}, err
+		}
 	}
-	if err := k.lookNow(ctx); err != nil {
-		return Identity{}, err
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.known, nil
+	k.look(ctx, lookPause) // in the background
+	in := k.known.Load()
+	return Identity{Client: k.client, Node: in.node, Description: in.Description}, nil
 }
 
 // look looks at the kubeconfig in the background, unless that began less than pause ago. The result is that of this look, or of the last one.
@@ -149,46 +141,28 @@ func (k *Kubelet) lookNow(ctx context.Context) error {
 // refresh brings k.known up to date with the kubeconfig. If the kubeconfig is unchanged or cannot be used, refresh asks the API server again
 // which node the credential in use belongs to. Each look calls it once.
 func (k *Kubelet) refresh(ctx context.Context) error {
-	k.mu.Lock()
-	used := k.used
-	k.mu.Unlock()
+	inUse := k.known.Load()
 	newest, failure := k.load()
-	if failure == nil && newest != used {
-		node, err := newest.node(ctx)
-		if err == nil {
-			return k.adopt(newest, node)
+	if failure == nil && (inUse == nil || newest != inUse.Client) {
+		if failure = k.confirm(ctx, newest); failure == nil {
+			return nil
 		}
-		failure = err
 	}
-	if used == nil { // No client has worked yet.
+	if inUse == nil { // No client has worked yet.
 		return failure
 	}
-	node, err := used.node(ctx)
-	if err == nil {
-		err = k.adopt(used, node)
-	}
-	return errors.Join(failure, err)
+	return errors.Join(failure, k.confirm(ctx, inUse.Client))
 }
 
-// adopt puts a client in use after the API server has confirmed that the client's credential belongs to this node. Callers of Identity keep the
-// Client that they got first: its requests go through the client in use (see following).
-func (k *Kubelet) adopt(confirmed *loaded, node string) (err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.known.Client == nil {
-		if k.known.Client, err = kube.NewClient("https://api-server", following{k}); err != nil { // following replaces the address.
-			return err
-		}
+// confirm asks the API server which node a client's credential belongs to, and puts the client in use. Callers of Identity keep the Client that
+// they got first: its requests go through the client in use (see following).
+func (k *Kubelet) confirm(ctx context.Context, c *Client) error {
+	node, err := c.node(ctx)
+	if err != nil {
+		return err
 	}
-	if k.used != confirmed {
-		if k.used != nil {
-			go utilnet.CloseIdleConnectionsFor(k.used.through)
-		}
-		k.used = confirmed
-	}
-	k.known = Identity{
-		Client: k.known.Client, Node: node,
-		Source: confirmed.Source, Server: confirmed.Server, Credential: confirmed.Credential, Proxy: confirmed.Proxy,
+	if before := k.known.Swap(&known{c, node}); before != nil && before.Client != c {
+		go utilnet.CloseIdleConnectionsFor(before.through)
 	}
 	return nil
 }
@@ -198,9 +172,7 @@ type following struct{ *Kubelet }
 
 // RoundTrip implements http.RoundTripper. After a failed or refused request, it starts a look: the kubeconfig may have changed.
 func (f following) RoundTrip(request *http.Request) (*http.Response, error) {
-	f.mu.Lock()
-	to := f.used
-	f.mu.Unlock()
+	to := f.known.Load()
 	aimed := utilnet.CloneRequest(request)
 	aimed.URL, aimed.Host = &url.URL{}, ""
 	*aimed.URL = *request.URL
@@ -240,38 +212,34 @@ func (k *Kubelet) document() (path string, document []byte, err error) {
 
 // load returns a client for the kubeconfig as it is now. It makes one if the kubeconfig, or a file that it names, has changed, and sends no
 // request.
-func (k *Kubelet) load() (*loaded, error) {
+func (k *Kubelet) load() (*Client, error) {
 	path, document, err := k.document()
 	if err != nil {
 		return nil, err
 	}
-	failed := func(err error) (*loaded, error) { return nil, fmt.Errorf("reading the kubeconfig %s: %w", path, err) }
-	if len(strings.TrimSpace(string(document))) == 0 {
+	failed := func(err error) (*Client, error) { return nil, fmt.Errorf("reading the kubeconfig %s: %w", path, err) }
+	if len(bytes.TrimSpace(document)) == 0 {
 		return failed(fmt.Errorf("%w: it is empty", ErrNotYet))
 	}
 	parsed, err := parse(document, path, k.opts.Root)
 	if err != nil {
 		return failed(err)
 	}
-	static := parsed.static() // before load, which empties the names of files
-	files, err := parsed.load()
+	version, err := parsed.version()
 	if err != nil {
 		return failed(err)
 	}
-	digest := sha256.Sum256(fmt.Appendf(nil, "%q %x %s", path, files, document))
-	if k.newest != nil && k.newest.digest == digest {
+	version += path + string(document)
+	if k.newest != nil && k.newest.version == version {
 		return k.newest, nil
 	}
-	config, err := parsed.config()
+	client, err := parsed.client(path, k.opts.ClientOptions)
 	if err != nil {
-		return failed(err)
+		return nil, err
 	}
-	client, err := newClient(config, path, static, k.opts.ClientOptions)
-	if err != nil {
-		return failed(err)
-	}
-	k.newest = &loaded{client, digest}
-	return k.newest, nil
+	client.version = version
+	k.newest = client
+	return client, nil
 }
 
 // Labels requests the labels of the node.
@@ -290,14 +258,7 @@ const failurePause = 10 * time.Second
 // token and a certificate are ready when a drain needs them, and a replaced kubeconfig is noticed. After a failure the interval is shorter.
 // KeepWarm calls report with the result of each attempt, in this goroutine; nil means that the identity works.
 func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, report func(error)) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
 		err := k.lookNow(ctx)
 		if ctx.Err() != nil {
 			return
@@ -307,6 +268,10 @@ func (k *Kubelet) KeepWarm(ctx context.Context, interval time.Duration, report f
 		if err != nil {
 			pause = min(interval, failurePause)
 		}
-		timer.Reset(wait.Jitter(pause*9/10, 2.0/9)) // a tenth more or less, so that the nodes of a fleet do not ask in step
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait.Jitter(pause*9/10, 2.0/9)): // a tenth more or less, so that the nodes of a fleet do not ask in step
+		}
 	}
 }

@@ -37,28 +37,6 @@ func runs(t *testing.T, dir string) int {
 	return strings.Count(string(text), "run")
 }
 
-// Each run gives the certificate of another node, and the server refuses the first one from some time on.
-func TestPlugin_ClientCertificateIsReplacedWhenRefused(t *testing.T) {
-	t.Parallel()
-	server := startAPIServer(t)
-	k, dir := scripted(t, server, `pem="$(sed 's/$/\\n/' pair$(wc -l <runs) | tr -d '\n')"
-credential '"clientCertificateData": "'"$pem"'", "clientKeyData": "'"$pem"'"'`)
-	for _, number := range []string{"1", "2"} {
-		place(t, filepath.Join(dir, "pair"+number), certificate(t, "system:node:a"+number))
-	}
-	id := identityOf(t, k)
-	readNode(t, id)
-	if id.Node != "a1" || id.Credential != "the exec plugin plugin" {
-		t.Errorf("identity %+v", id)
-	}
-	server.bar("system:node:a1")
-	keepWarm(t, k)("it is warm", warm)
-	becomes(t, k, "a2")
-	if runs(t, dir) != 2 {
-		t.Errorf("the plugin was run %d times", runs(t, dir))
-	}
-}
-
 // It takes the twenty seconds that a plugin is given.
 func TestPlugin_ThatHangsIsKilledAndRunAgain(t *testing.T) {
 	t.Parallel()

@@ -44,7 +44,9 @@ func TestKubelet_NodeIsTheCredentials(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := place(t, filepath.Join(dir, "kubeconfig"), []byte(server.kubeconfig(test.user)))
 			id := identityOf(t, identity.New(identity.Options{Kubeconfig: path, ClientOptions: identity.ClientOptions{UserAgent: "nth/test"}}))
-			want := identity.Identity{Client: id.Client, Node: test.node, Source: path, Server: server.URL, Credential: test.credential}
+			want := identity.Identity{Client: id.Client, Node: test.node, Description: identity.Description{
+				Source: path, Server: server.URL, Credential: test.credential,
+			}}
 			if id != want {
 				t.Errorf("identity\n%+v, want\n%+v", id, want)
 			}
@@ -81,6 +83,11 @@ func TestKubelet_NotYetJoined(t *testing.T) {
 	wantError(t, err, path, pair)
 	if !errors.Is(err, identity.ErrNotYet) {
 		t.Errorf("without the certificate: %v is no ErrNotYet", err)
+	}
+
+	place(t, filepath.Join(root, pair), nil)
+	if _, err = k.Identity(t.Context()); !errors.Is(err, identity.ErrNotYet) || !strings.Contains(err.Error(), pair+" is empty") {
+		t.Errorf("of an empty certificate: %v", err)
 	}
 
 	place(t, filepath.Join(root, pair), certificate(t, "system:node:joined"))
@@ -148,38 +155,6 @@ func authorityIn(t *testing.T, server *apiServer, path string) []byte {
 		t.Fatalf("the kubeconfig names no authority:\n%s", text)
 	}
 	return []byte(text)
-}
-
-func TestKubelet_AuthorityMayComeLater(t *testing.T) {
-	t.Parallel()
-	server, dir := startAPIServer(t), t.TempDir()
-	other, _, _ := strings.Cut(string(certificate(t, "another-cluster")), "-----BEGIN PRIVATE")
-	for name, test := range map[string]struct {
-		before string
-		notYet bool
-	}{
-		"it is not there":       {"", true},
-		"it is empty":           {"\n", true},
-		"it is another's":       {other, false},
-		"it is no certificate":  {"-----BEGIN", false},
-		"it is half of another": {other[:len(other)/2], false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			authority := filepath.Join(dir, name, "ca.crt")
-			path := place(t, filepath.Join(dir, name, "kubeconfig"), authorityIn(t, server, authority))
-			if test.before != "" {
-				place(t, authority, []byte(test.before))
-			}
-			k := identity.New(identity.Options{Kubeconfig: path})
-			if id, err := k.Identity(t.Context()); err == nil || errors.Is(err, identity.ErrNotYet) != test.notYet {
-				t.Errorf("before that, the identity is %+v, %v", id, err)
-			}
-			place(t, authority, server.authority())
-			if id := identityOf(t, k); id.Node != "a" {
-				t.Errorf("the identity is %+v", id)
-			}
-		})
-	}
 }
 
 // A named pipe is read for as long as nobody writes into it.

@@ -2,12 +2,10 @@ package identity
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -16,7 +14,6 @@ import (
 
 	v1 "k8s.io/client-go/pkg/apis/clientauthentication/v1"
 	"k8s.io/client-go/pkg/apis/clientauthentication/v1beta1"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
@@ -41,14 +38,12 @@ type plugin struct {
 	spec *api.ExecConfig
 	env  []string
 	root string // the directory that the plugin sees as "/"; "" for this process's
-	// config is that of the client, for a transport with a certificate.
-	config *rest.Config
 }
 
-// newPlugin prepares the exec plugin of a client's configuration, and does not run it. root is the directory that the plugin sees as "/"; ""
+// newPlugin prepares the exec plugin of a kubeconfig, and does not run it. root is the directory that the plugin sees as "/"; ""
 // means this process's root. The plugin has this process's environment; variables in the kubeconfig override it.
-func newPlugin(config *rest.Config, root string) (*plugin, error) {
-	p := &plugin{name: filepath.Base(config.ExecProvider.Command), spec: config.ExecProvider, root: root, config: config}
+func newPlugin(spec *api.ExecConfig, root string) (*plugin, error) {
+	p := &plugin{name: filepath.Base(spec.Command), spec: spec, root: root}
 	if p.spec.InteractiveMode == api.AlwaysExecInteractiveMode {
 		return nil, fmt.Errorf("the exec plugin %s wants a terminal (interactiveMode: Always), and a daemon has none", p.name)
 	}
@@ -89,36 +84,18 @@ func (p *plugin) create(ctx context.Context) (credential, error) {
 // decode reads the credential that the plugin has printed. It takes JSON and YAML, as client-go does. stderr is for errors.
 func (p *plugin) decode(stdout, stderr []byte) (credential, error) {
 	var answer v1.ExecCredential
-	document, err := yaml.YAMLToJSON(stdout)
-	if err == nil {
-		err = json.Unmarshal(document, &answer)
-	}
-	switch {
+	switch err := yaml.Unmarshal(stdout, &answer); {
 	case err != nil || answer.Kind != "ExecCredential" || answer.APIVersion != p.spec.APIVersion: // The error would quote the output.
 		return credential{}, fmt.Errorf("the exec plugin %s prints no ExecCredential of %s (%d bytes)%s",
 			p.name, p.spec.APIVersion, len(stdout), quoted(string(stderr)))
-	case answer.Status == nil || answer.Status.Token == "" && answer.Status.ClientCertificateData == "":
-		return credential{}, fmt.Errorf("the exec plugin %s gives neither a token nor a client certificate%s", p.name, quoted(string(stderr)))
+	case answer.Status == nil || answer.Status.Token == "":
+		return credential{}, fmt.Errorf("the exec plugin %s gives no token%s", p.name, quoted(string(stderr)))
 	}
 	c := credential{token: answer.Status.Token}
 	if answer.Status.ExpirationTimestamp != nil {
 		c.expires = answer.Status.ExpirationTimestamp.Time
 	}
-	if answer.Status.ClientCertificateData != "" || answer.Status.ClientKeyData != "" {
-		c.through, err = p.transport([]byte(answer.Status.ClientCertificateData), []byte(answer.Status.ClientKeyData))
-	}
-	return c, err
-}
-
-// transport returns a transport that presents a client certificate. Each transport has its own connections: the API server identifies a client
-// by the certificate with which the connection began.
-func (p *plugin) transport(certificate, key []byte) (http.RoundTripper, error) {
-	if _, err := tls.X509KeyPair(certificate, key); err != nil { // The error could quote them.
-		return nil, fmt.Errorf("the exec plugin %s gives a client certificate and key that are no pair in PEM", p.name)
-	}
-	presents := rest.CopyConfig(p.config)
-	presents.CertData, presents.KeyData, presents.ExecProvider = certificate, key, nil
-	return kube.NewTransport(presents)
+	return c, nil
 }
 
 // run runs the plugin and collects its output. When ctx ends, the plugin is killed with its process group.

@@ -39,21 +39,20 @@ import (
 // name and tokens as user names, answers SelfSubjectReviews, and has nodes.
 type apiServer struct {
 	*httptest.Server
-	mu        sync.Mutex
-	requests  []string // as in "GET /api/v1/nodes/a?resourceVersion=0 by system:node:a"
-	agents    []string
-	refusal   int             // the status that answers everything; 0 for none
-	strangers map[string]bool // users whom it does not let in
-	renamed   string          // the user whose every credential is now, who may read their own Node only; "" for none
-	denied    map[string]bool // rights, as in "delete pods"
-	reviews   map[string]string
-	conns     atomic.Int32 // connections that were made
+	mu       sync.Mutex
+	requests []string // as in "GET /api/v1/nodes/a?resourceVersion=0 by system:node:a"
+	agents   []string
+	refusal  int             // the status that answers everything; 0 for none
+	renamed  string          // the user whose every credential is now, who may read their own Node only; "" for none
+	denied   map[string]bool // rights, as in "delete pods"
+	reviews  map[string]string
+	conns    atomic.Int32 // connections that were made
 }
 
 func startAPIServer(t *testing.T) *apiServer {
 	t.Helper()
 	s := &apiServer{
-		strangers: map[string]bool{}, denied: map[string]bool{}, reviews: map[string]string{},
+		denied: map[string]bool{}, reviews: map[string]string{},
 	}
 	s.Server = httptest.NewUnstartedServer(s)
 	s.EnableHTTP2 = true
@@ -82,9 +81,6 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.agents = append(s.agents, r.UserAgent())
 	refusal, node := s.refusal, strings.TrimPrefix(r.URL.Path, "/api/v1/nodes/")
 	renamed := s.renamed != ""
-	if s.strangers[user] && refusal == 0 {
-		refusal = http.StatusUnauthorized
-	}
 	s.mu.Unlock()
 	switch {
 	case refusal != 0:
@@ -147,13 +143,6 @@ func (s *apiServer) refuse(status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refusal = status
-}
-
-// bar keeps a user out from now on.
-func (s *apiServer) bar(user string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.strangers[user] = true
 }
 
 // heard returns the requests so far.
