@@ -224,7 +224,7 @@ func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// before calls do before each request of a kind is answered: "list" or watch Nodes; "get", "note", "taint" or "change" one; "evict" or "delete"
+// before calls do before each request of a kind is answered: "list" or watch Nodes; "get", "taint" or "change" one; "evict" or "delete"
 // a pod; "make" or "renew" the Lease. What it returns is answered instead, if it is not nil.
 func (c *cluster) before(what string, do func(times int) error) {
 	c.mu.Lock()
@@ -352,8 +352,6 @@ func (c *cluster) apply(r *http.Request, name string, body []byte) (*corev1.Node
 // patchOf says what a patch is for.
 func patchOf(body string) string {
 	switch {
-	case strings.Contains(body, "nth-project.github.io/nth-queue"):
-		return "note"
 	case strings.Contains(body, `"taints"`):
 		return "taint"
 	}

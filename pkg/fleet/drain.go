@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -68,6 +67,7 @@ const (
 // begin begins a drain whose turn has come. The term's mutex is held.
 func (t *term) begin(s *session) {
 	s.stage, s.rules = working, t.policy()
+	s.instance.record = s.record
 	ctx, stop := context.WithCancel(t.ctx)
 	s.stop = stop
 	t.background(func(context.Context) {
@@ -75,9 +75,6 @@ func (t *term) begin(s *session) {
 		s.runAgent(ctx)
 		t.mu.Lock()
 		s.stage, s.sink = ended, nil
-		if t.opts.DryRun {
-			s.instance.dryRun = merged(s.instance.dryRun, s.record.Entries())
-		}
 		t.dispatch()
 		t.mu.Unlock()
 		// The watch may not show yet what was written. To know that would take the version of each write, also of those of pkg/drain. If a
@@ -158,7 +155,6 @@ func (s *session) runAgent(ctx context.Context) {
 	s.endIfRested() // Then only the record has to be brought up to date.
 	t.mu.Unlock()
 	var keeping sync.WaitGroup
-	keep := s.keeper()
 	keeping.Go(func() {
 		for {
 			select {
@@ -169,7 +165,7 @@ func (s *session) runAgent(ctx context.Context) {
 			if s.isClosing() { // A cordon that is on its way would be in conflict.
 				continue
 			}
-			for !keep(t.ctx) && loop.Await(ctx, s.record.changed, longestPause) { // The drain may last for hours without another change.
+			for !s.keep() && loop.Await(ctx, s.record.changed, firstPause) { // The drain may last for hours without another change.
 			}
 		}
 	})
@@ -183,7 +179,7 @@ func (s *session) runAgent(ctx context.Context) {
 		Rested: s.onRested, Listeners: listeners,
 	}).Run(ctx)
 	keeping.Wait()
-	keep(t.ctx)
+	s.keep()
 }
 
 // isClosing reports whether the agent is about to cordon the node.
@@ -193,44 +189,31 @@ func (s *session) isClosing() bool {
 	})
 }
 
-// keeper returns a function that writes the taints and the record to the Node, if they have changed since its last call, and reports whether
-// that has succeeded. The taints are part of nth-queue's cordon: what ends the cordon takes them off.
-func (s *session) keeper() func(ctx context.Context) (kept bool) {
-	t := s.term
-	written := fmt.Sprint(s.node.recorded, []corev1.Taint(nil))
-	return func(ctx context.Context) (kept bool) {
-		entries := s.record.Entries()
-		claimed := ""
-		if on, _ := t.nodes.now(s.node); on.hasOwnCordon {
-			claimed = on.cordon.Event
+// keep brings the taints and the claim on the Node in line with the record, and reports whether that has succeeded. The taints are part of
+// nth-queue's cordon: what ends the cordon takes them off.
+func (s *session) keep() (kept bool) {
+	t, entries := s.term, s.record.Entries()
+	wanted := s.taints(entries)
+	current := true
+	err := t.change(t.ctx, s.node, nil, func(now *corev1.Node) map[string]any {
+		patch := map[string]any{}
+		if text, needed := t.nodes.claimOf(now, entries); needed {
+			patch = annotation(drain.CordonAnnotation, text)
 		}
-		text := recordText(entries, claimed)
-		wanted := s.taints(entries)
-		present := fmt.Sprint(text, wanted)
-		if present == written {
-			return true
+		_, own := t.nodes.cordonOf(now.Annotations[drain.CordonAnnotation])
+		current = own && now.Spec.Unschedulable || len(wanted) == 0
+		if taints := withTaints(now.Spec.Taints, wanted); own && now.Spec.Unschedulable && len(taints) > len(now.Spec.Taints) {
+			patch["spec"] = map[string]any{"taints": taints}
 		}
-		err := t.change(ctx, s.node, func(now *corev1.Node) map[string]any {
-			patch := map[string]any{}
-			if text != now.Annotations[RecordAnnotation(t.opts.Lease)] {
-				patch = annotation(RecordAnnotation(t.opts.Lease), text)
-			}
-			_, own := t.nodes.cordonOf(now.Annotations[drain.CordonAnnotation])
-			if taints := withTaints(now.Spec.Taints, wanted); own && now.Spec.Unschedulable && len(taints) > len(now.Spec.Taints) {
-				patch["spec"] = map[string]any{"taints": taints}
-			}
-			if len(patch) == 0 {
-				return nil
-			}
-			return patch
-		})
-		if err == nil {
-			written = present
-		} else if ctx.Err() == nil {
-			t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot write taints and record to the Node: %s; retrying", err)
+		if len(patch) == 0 {
+			return nil
 		}
-		return err == nil
+		return patch
+	})
+	if err != nil && t.ctx.Err() == nil {
+		t.opts.Log.WithField(fieldNode, s.node.name).Warnf("cannot write taints and claim to the Node: %s; retrying", err)
 	}
+	return err == nil && current
 }
 
 // drainNode returns the Node for an agent to act on. urgent, if not nil, reports whether its requests go before those of other nodes.

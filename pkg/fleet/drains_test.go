@@ -58,7 +58,7 @@ func TestDrain_CountsWritesAndReads(t *testing.T) {
 		lists, gets := c.times("list"), c.times("get")
 		r.take(spot(instance)).want(t, "done")
 		c.wantDrained("a")
-		writes := c.times("evict") + c.times("change") + c.times("note") + c.times("taint")
+		writes := c.times("evict") + c.times("change") + c.times("taint")
 		lists, gets = c.times("list")-lists, c.times("get")-gets
 		if writes > 11 || lists > 1 || gets > 0 { // How new the last list of pods has to be is asked once.
 			t.Errorf("there were %d writes, %d more lists of Nodes, and %d reads of the Node", writes, lists, gets)

@@ -93,7 +93,7 @@ func (t *term) endLeftAlone(in *instance, h *hint) {
 // cordon of its way there, which is lifted.
 func (t *term) judgeLaunch(in *instance, h *hint, on node) time.Duration {
 	age := time.Since(h.received)
-	back := slices.ContainsFunc(t.entriesOf(on, nil), func(e state.Entry) bool { return e.OnNode && e.Event.Kind == event.ASGTermination })
+	back := slices.ContainsFunc(t.entriesOf(in, on, nil), func(e state.Entry) bool { return e.OnNode && e.Event.Kind == event.ASGTermination })
 	switch {
 	case !t.completesLaunch(h):
 		t.done(in, h)

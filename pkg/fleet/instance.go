@@ -25,8 +25,8 @@ type instance struct {
 	// deleted; zero while it has one, and if it never had one in this term.
 	node      node
 	goneSince time.Time
-	// dryRun has the entries that a dry run does not write to the Node.
-	dryRun []state.Entry
+	// record is what was done on that Node in this term; nil before its first drain.
+	record *record
 }
 
 // instance returns the instance with that ID. It adds the instance if the term does not have it. The term's mutex is held.
@@ -68,8 +68,8 @@ func (t *term) reconcile() {
 func (t *term) forget(in *instance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	recorded := in.node.marked() || len(in.dryRun) > 0
-	if len(in.hints) == 0 && in.drain == nil && !recorded {
+	recorded := in.record != nil && len(in.record.Entries()) > 0
+	if len(in.hints) == 0 && in.drain == nil && !recorded && !in.node.marked() {
 		delete(t.instances, in.id)
 	}
 }
@@ -86,12 +86,12 @@ func (t *term) look(in *instance) time.Duration {
 	hints := slices.Collect(maps.Values(in.hints))
 	switch {
 	case len(nodes) > 0:
-		if t.opts.DryRun && in.dryRun != nil {
-			on.entries = in.dryRun
+		if in.node.uid != on.uid {
+			in.record = nil
 		}
 		in.node, in.goneSince = on, time.Time{}
 	case err == nil && in.node.uid != "":
-		in.node, in.dryRun, in.goneSince = node{}, nil, time.Now()
+		in.node, in.record, in.goneSince = node{}, nil, time.Now()
 	}
 	t.mu.Unlock()
 	var again time.Duration
@@ -267,6 +267,9 @@ func (t *term) pursue(in *instance, on node) time.Duration {
 		t.dispatch()
 	default: // A drain that waits is not needed any more.
 		in.drain = nil
+		if in.record != nil {
+			in.record = newRecord(past)
+		}
 	}
 	if goal.Revisit.IsZero() { // Only news can change the decision.
 		return 0
@@ -310,10 +313,6 @@ func (t *term) decide(on node, events []event.Event, past []state.Entry) (due ma
 			due[e.Event.ID] = changed || e.UnderWay() && !e.LeftAlone
 		}
 	}
-	for _, e := range on.entries {
-		_, kept := policy.Find(past, e.Event.ID)
-		due[e.Event.ID] = due[e.Event.ID] || !kept && !t.opts.DryRun // The drain removes the entry from the annotation.
-	}
 	maps.DeleteFunc(due, func(_ string, isDue bool) bool { return !isDue })
 	return due, rules.Decide(situation)
 }
@@ -328,16 +327,14 @@ func (t *term) standing(in *instance, on node) (events []event.Event, past []sta
 			events, hinted[h.Event.ID] = append(events, h.Event), true
 		}
 	}
-	past = on.entries
-	begun := in.drain != nil && in.drain.stage != waiting
-	if begun {
-		past = in.drain.record.Entries() // The agent's record is ahead of the annotation on the Node.
-	}
+	begun, recorded := in.drain != nil && in.drain.stage != waiting, in.record
 	t.mu.Unlock()
 	listed, asked := t.listedEvents(in, on)
 	events = append(events, listed...)
-	if !begun {
-		past = t.entriesOf(on, events)
+	if begun && recorded != nil {
+		past = recorded.Entries() // It changes while the agent works.
+	} else {
+		past = t.entriesOf(in, on, events)
 	}
 	announced := events
 	past = slices.DeleteFunc(slices.Clone(past), func(e state.Entry) bool {

@@ -24,8 +24,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/kube"
-	"github.com/nth-project/nth/pkg/loop"
-	"github.com/nth-project/nth/pkg/state"
 )
 
 // node is what is kept of a Node. Its identity is its UID: its name passes to another machine.
@@ -46,13 +44,10 @@ type node struct {
 	hasOwnCordon bool
 	// labeled is set if drain.ExcludeLabel is on it for this Lease.
 	labeled bool
-	// recorded is the text of RecordAnnotation, and entries what it has.
-	recorded string
-	entries  []state.Entry
 }
 
 // marked reports whether the Node has anything of this Lease: it is to be looked at then, although nothing is announced.
-func (n node) marked() bool { return n.hasOwnCordon || n.labeled || n.recorded != "" }
+func (n node) marked() bool { return n.hasOwnCordon || n.labeled }
 
 const (
 	byInstance, byAddress = "instance", "address"
@@ -214,7 +209,7 @@ func (n *nodes) strip(object any) (any, error) {
 			metav1.SetMetaDataLabel(&lean.ObjectMeta, key, value)
 		}
 	}
-	for _, key := range []string{drain.CordonAnnotation, drain.ActionAnnotation, RecordAnnotation(n.lease)} {
+	for _, key := range []string{drain.CordonAnnotation, drain.ActionAnnotation} {
 		if value, ok := full.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&lean.ObjectMeta, key, value)
 		}
@@ -241,10 +236,8 @@ func (n *nodes) parse(object any) node {
 	kept := node{
 		name: full.Name, uid: full.UID, instance: instanceOf(full.Spec.ProviderID), silent: isSilent(full.Spec.ProviderID),
 		group: full.Labels[n.label], bootID: full.Status.NodeInfo.BootID, machine: full.Status.NodeInfo.SystemUUID, unschedulable: full.Spec.Unschedulable,
-		created: full.CreationTimestamp.Time, recorded: full.Annotations[RecordAnnotation(n.lease)],
-		labeled: full.Labels[drain.ExcludeLabel] == n.lease,
+		created: full.CreationTimestamp.Time, labeled: full.Labels[drain.ExcludeLabel] == n.lease,
 	}
-	kept.entries = readRecord(kept.recorded)
 	kept.cordon, kept.hasOwnCordon = n.cordonOf(full.Annotations[drain.CordonAnnotation])
 	for _, c := range full.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -290,32 +283,17 @@ func isSilent(providerID string) bool {
 	return true
 }
 
-// change reads the Node of a UID, and writes the patch that patchFor returns for it, if any. Conflicts are tried again: kubelets and others
-// write to Nodes all the time. A Node that is gone is no error.
-func (f *Fleet) change(ctx context.Context, of node, patchFor func(*corev1.Node) map[string]any) error {
-	if f.opts.DryRun {
+// change writes the patch to a Node that patchFor returns for it; nothing if that returns nil for the Node as the watch knows it. If that is
+// out of date, the Node is read. urgent, if not nil, reports whether the request is urgent. A Node that is gone is no error.
+func (f *Fleet) change(ctx context.Context, of node, urgent func() bool, patchFor func(*corev1.Node) map[string]any) (err error) {
+	now := f.nodes.watched(of)
+	if f.opts.DryRun || now == nil {
 		return nil
 	}
-	var err error
-	for range 5 {
-		if err = f.changeOnce(ctx, of, nil, patchFor); err == nil || !loop.Await(ctx, nil, firstPause/4) {
-			break
-		}
-	}
-	return err
-}
-
-// changeIfNeeded is changeOnce if the Node, as the watch knows it, is to be written to. Otherwise it makes no request.
-func (f *Fleet) changeIfNeeded(ctx context.Context, of node, urgent func() bool, patchFor func(*corev1.Node) map[string]any) error {
-	if now := f.nodes.watched(of); now == nil || patchFor(now) == nil {
+	patch := patchFor(now)
+	if patch == nil {
 		return nil
 	}
-	return f.changeOnce(ctx, of, urgent, patchFor)
-}
-
-// changeOnce is one try. urgent, if not nil, reports whether it is urgent. The Node is taken as the watch knows it, and read only if that is
-// out of date, or if nothing is to be written.
-func (f *Fleet) changeOnce(ctx context.Context, of node, urgent func() bool, patchFor func(*corev1.Node) map[string]any) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("writing to node %q: %w", of.name, err)
@@ -332,15 +310,11 @@ func (f *Fleet) changeOnce(ctx context.Context, of node, urgent func() bool, pat
 	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	if now := f.nodes.watched(of); now != nil {
-		if patch := patchFor(now); patch != nil {
-			err := f.patch(ctx, now, patch)
-			if outdated := apierrors.IsConflict(err) || apierrors.IsInvalid(err) || kube.NotFound(err); !outdated {
-				return err
-			}
-		}
+	err = f.patch(ctx, now, patch)
+	if outdated := apierrors.IsConflict(err) || apierrors.IsInvalid(err) || kube.NotFound(err); !outdated {
+		return err
 	}
-	now, err := f.opts.Client.CoreV1().Nodes().Get(ctx, of.name, metav1.GetOptions{})
+	now, err = f.opts.Client.CoreV1().Nodes().Get(ctx, of.name, metav1.GetOptions{})
 	if kube.NotFound(err) || err == nil && now.UID != of.uid {
 		return nil
 	}

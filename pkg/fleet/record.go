@@ -7,73 +7,32 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/kube"
 	"github.com/nth-project/nth/pkg/loop"
 	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 )
-
-// RecordAnnotation returns the annotation in which the leader of a Lease keeps its record of a Node: the entries of events, as JSON, which
-// the cordon's own annotation does not say. For one event that is neither listed by EC2 nor uncordoned by an operator, there is none.
-func RecordAnnotation(lease string) string { return kube.KeyPrefix + lease }
-
-// mostEntries and mostBytes bound what is read from an annotation.
-const mostEntries, mostBytes = 64, 64 << 10
-
-// readRecord reads the entries in an annotation, one for each event; none if it is not a record.
-func readRecord(text string) (entries []state.Entry) {
-	var found []state.Entry
-	if text == "" || len(text) > mostBytes || json.Unmarshal([]byte(text), &found) != nil || len(found) > mostEntries {
-		return nil
-	}
-	for _, e := range found {
-		if _, twice := policy.Find(entries, e.Event.ID); e.Validate() == nil && !twice {
-			entries = append(entries, e)
-		}
-	}
-	return entries
-}
-
-// recordText is the annotation for these entries; "" if none is kept. Three kinds are kept. EC2 still lists the event. An operator has
-// uncordoned the node during the event. Or nth-queue's cordon or label is on the Node for it, and the cordon's claim does not say so: it names
-// one event only. claimed is that event's ID; "" if there is no claim, or it is not known yet.
-func recordText(entries []state.Entry, claimed string) string {
-	onNode := 0
-	for _, e := range entries {
-		if e.OnNode {
-			onNode++
-		}
-	}
-	var kept []state.Entry
-	for _, e := range entries {
-		open := e.Phase != state.Closed
-		if isListed(e.Event.Kind) && e.Event.State == event.Pending || open && (e.Released() || e.OnNode && (onNode > 1 || claimed != "" && e.Event.ID != claimed)) {
-			// They say how the work went. The next leader does without them, and the annotation stays short.
-			e.Result, e.Error, e.Failures, e.Event.Description = nil, "", 0, ""
-			kept = append(kept, e)
-		}
-	}
-	if len(kept) == 0 {
-		return ""
-	}
-	text, _ := json.Marshal(kept) // texts and credible times always encode
-	return string(text)
-}
 
 // isListed reports whether EC2 lists events of a kind as long as they stand.
 func isListed(kind event.Kind) bool {
 	return kind == event.ScheduledMaintenance || kind == event.StatusCheck
 }
 
-// entriesOf is what the Node says of the events for which something was done: its record, and where that has none for which the node is
-// closed, the cordon. A node that is schedulable all the same was uncordoned by an operator, for all of them. An event that was
-// announced, and for which the node is cordoned, has no entry: it begins again, and finds its cordon. Nothing is done for an event of a
-// message because of the record alone, which others can write too.
-func (t *term) entriesOf(on node, announced []event.Event) []state.Entry {
-	entries := slices.Clone(on.entries)
-	if on.hasOwnCordon && !slices.ContainsFunc(entries, func(e state.Entry) bool { return e.OnNode && !e.Released() }) {
-		entries = append(entries, t.claimed(on, entries, announced)...)
+// entriesOf returns what was done for the events of an instance's Node: what the record of this term says, or what the cordon of an earlier
+// leader says. An open node was uncordoned by an operator, for all events that it had been closed for. What is neither on the Node nor
+// announced needs no entry.
+func (t *term) entriesOf(in *instance, on node, announced []event.Event) []state.Entry {
+	t.mu.Lock()
+	recorded := in.record
+	t.mu.Unlock()
+	var entries []state.Entry
+	if recorded != nil {
+		entries = recorded.Entries()
+	} else if on.hasOwnCordon {
+		entries = t.claimed(on, announced)
 	}
 	for i := range entries {
 		e := &entries[i]
@@ -94,16 +53,17 @@ func (t *term) entriesOf(on node, announced []event.Event) []state.Entry {
 	})
 }
 
-// claimed are the entries of the events that a cordon was set for, apart from those that are recorded.
-func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event) (entries []state.Entry) {
+// claimed returns the entries of the events that an earlier leader has closed the Node for, as its claim says. An event that is announced, and
+// for which the node is still closed, has no entry: it begins again, and finds its cordon.
+func (t *term) claimed(on node, announced []event.Event) (entries []state.Entry) {
 	since := event.CredibleTime(on.cordon.Since)
 	if since.IsZero() {
 		since = time.Now().UTC().Round(0)
 	}
 	for _, id := range append([]string{on.cordon.Event}, on.cordon.Events...) {
 		at := slices.IndexFunc(announced, func(ev event.Event) bool { return ev.ID == id })
-		_, known := policy.Find(slices.Concat(recorded, entries), id)
-		if known || at < 0 && id != on.cordon.Event {
+		_, known := policy.Find(entries, id)
+		if known || at < 0 && id != on.cordon.Event { // The claim does not say its kind.
 			continue
 		}
 		ev := event.Event{ID: id, Kind: event.Kind(on.cordon.Kind), State: event.Pending}
@@ -126,6 +86,40 @@ func (t *term) claimed(on node, recorded []state.Entry, announced []event.Event)
 		entries = append(entries, e)
 	}
 	return entries
+}
+
+// claimOf returns the claim that a Node needs so that the next leader knows of these entries: the node is closed for their events, or was
+// uncordoned during them. needed is false if the claim on the Node says so already, or if the Node needs none. The first event is not one that
+// EC2 lists, if there is another: of the others, the next leader would not know.
+func (n *nodes) claimOf(now *corev1.Node, entries []state.Entry) (text string, needed bool) {
+	claim, own := n.cordonOf(now.Annotations[drain.CordonAnnotation])
+	var events []event.Event
+	for _, e := range entries {
+		if e.Phase != state.Closed && (e.Released() && !now.Spec.Unschedulable || own && e.OnNode) {
+			events = append(events, e.Event)
+		}
+	}
+	names := func(ev event.Event) bool { return claim.Names(ev.ID) }
+	isFirst := func(ev event.Event) bool { return claim.Event == ev.ID }
+	fromMessage := slices.IndexFunc(events, func(ev event.Event) bool { return !isListed(ev.Kind) })
+	switch first := slices.IndexFunc(events, isFirst); {
+	case len(events) == 0:
+		return "", false
+	case !own:
+		claim = drain.Claim{Writer: n.lease, BootID: now.Status.NodeInfo.BootID, Since: time.Now().UTC()}
+	case first < 0, isListed(events[first].Kind) && fromMessage >= 0: // The claim is to name another event first.
+	case !slices.ContainsFunc(events, func(ev event.Event) bool { return !names(ev) }):
+		return "", false
+	default:
+		fromMessage = first
+	}
+	first := events[max(fromMessage, 0)]
+	claim.Event, claim.Kind, claim.Events = first.ID, string(first.Kind), nil
+	for _, ev := range events {
+		claim.Events = append(claim.Events, ev.ID)
+	}
+	encoded, _ := json.Marshal(claim) // texts and a time always encode
+	return string(encoded), true
 }
 
 // record is an agent.Record in memory.

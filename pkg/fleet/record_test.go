@@ -105,28 +105,6 @@ func TestRecord_KeepsAnEventThatJoinedAndStays(t *testing.T) {
 	})
 }
 
-// Others who may change Nodes can write anything into the record. It drains nothing by itself, and keeps nothing from being done.
-func TestRecord_DrainsNothingWithoutAnEvent(t *testing.T) {
-	const draining = `{"event":{"id":"x","kind":"spot-interruption","state":"pending"},"phase":"draining","boot_id":"boot-1","cordon":true}`
-	const planned = `{"event":{"id":"y","kind":"scheduled-maintenance","state":"pending"},"phase":"seen","first_seen":"2100-01-01T00:00:00Z"}`
-	each(t, map[string]string{
-		"no JSON":                      "[",
-		"entries of nothing":           "[null,{}]",
-		"an event that nobody reports": "[" + draining + "]",
-		"an event twice":               "[" + planned + "," + planned + "]",
-		"too much":                     `[{"event":{"id":"` + strings.Repeat("x", 100_000) + `","kind":"scheduled-maintenance"},"phase":"draining"}]`,
-	}, func(t *testing.T, c *cluster, text string) {
-		n := nodeOf("a", instance)
-		n.Annotations[fleet.RecordAnnotation("nth-queue")] = text
-		c.add(n, podOn("a", "one"))
-		r := c.run(nil)
-		time.Sleep(10 * time.Minute)
-		c.wantUntouched("a")
-		r.take(spot(instance)).want(t, "done")
-		c.wantDrained("a")
-	})
-}
-
 // The leaders of two queues may serve one cluster, by rules of their own. Neither continues or takes back what the other does.
 func TestRecord_OfAnotherQueueIsLeftAlone(t *testing.T) {
 	t.Parallel()
@@ -135,7 +113,7 @@ func TestRecord_OfAnotherQueueIsLeftAlone(t *testing.T) {
 		c.before("evict", held)
 		first := c.run(nil)
 		first.take(notice(instance, event.RebalanceRecommendation, "", 0), termination(instance))
-		eventually(t, "the record is kept", func() bool { return c.node("a").Annotations[fleet.RecordAnnotation("nth-queue")] != "" })
+		eventually(t, "it is cordoned", func() bool { return c.node("a").Spec.Unschedulable })
 		second := c.start("host-2", func(o *fleet.Options) { o.Lease, o.Policy = "nth-queue-2", policy.Settings{} })
 		eventually(t, "the second leads, too", func() bool { return second.Status().Leads })
 		time.Sleep(10 * time.Minute)

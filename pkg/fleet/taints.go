@@ -102,7 +102,7 @@ func (t *term) tidyOpened(on node) time.Duration {
 		}
 		return patch
 	}
-	if err := t.changeIfNeeded(t.ctx, on, nil, patchFor); err != nil {
+	if err := t.change(t.ctx, on, nil, patchFor); err != nil {
 		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot take taints and label off an uncordoned node: %s; retrying", err)
 		return firstPause
 	}

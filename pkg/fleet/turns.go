@@ -131,7 +131,7 @@ func (t *term) cordonWaiting(in *instance) time.Duration {
 		patch["spec"] = spec
 		return patch
 	}
-	if err := t.changeIfNeeded(t.ctx, on, s.urgent.Load, patchFor); err != nil {
+	if err := t.change(t.ctx, on, s.urgent.Load, patchFor); err != nil {
 		t.opts.Log.WithField(fieldNode, on.name).Warnf("cannot cordon a node that waits for its drain: %s; retrying", err)
 		return firstPause
 	}
