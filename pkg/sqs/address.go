@@ -11,8 +11,8 @@ import (
 // Address is what the URL of a queue says. Each field is empty if the URL does not say it.
 type Address struct{ Region, Account, Name string }
 
-// regionLabel is the form of the name of a region, in any partition.
-var regionLabel = regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`)
+// regionLabel is the form of the name of a region, in any partition, and accountID that of an account's ID.
+var regionLabel, accountID = regexp.MustCompile(`^[a-z]{2,4}(-[a-z]+)+-[0-9]+$`), regexp.MustCompile(`^[0-9]{12}$`)
 
 // ParseURL reads the URL of a queue. The host may be SQS's in the region (also for FIPS and dual-stack), a legacy one, or that of a VPC endpoint;
 // that of another service does not name the queue's region.
@@ -22,7 +22,7 @@ func ParseURL(address string) Address {
 		return Address{}
 	}
 	account, name, _ := strings.Cut(strings.Trim(u.Path, "/"), "/")
-	if !accountID.pattern.MatchString(account) {
+	if !accountID.MatchString(account) {
 		account = ""
 	}
 	found, labels := Address{Account: account, Name: name}, strings.Split(u.Hostname(), ".")

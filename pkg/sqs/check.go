@@ -45,8 +45,6 @@ const (
 	// longestRetention is how long SQS can keep a message at most, and fewestReceives how often a message is received that waits so long
 	// for maintenance: see maxReturn.
 	longestRetention, fewestReceives = 14 * 24 * time.Hour, 30
-	// maxNumber bounds the numbers that SQS says of a queue. It is more than any of which the value matters.
-	maxNumber = 1 << 30
 )
 
 // Setup says, for "nth-queue check", how many messages are in the queue, and what in its attributes loses or delays messages. Nothing else
@@ -62,19 +60,18 @@ func (q *Queue) Setup(ctx context.Context) (messages string, warnings []string, 
 		return "", nil, fmt.Errorf("asking for the attributes of the queue %s: %w", q.opts.URL, role.Explain(right, requestTimeout, err))
 	}
 	of := func(name types.QueueAttributeName) string { return answer.Attributes[string(name)] }
-	number := func(text string) int {
-		n, _ := strconv.Atoi(text) // What SQS does not say, or not as a number, is zero.
-		return min(max(n, 0), maxNumber)
+	number := func(name types.QueueAttributeName) int {
+		n, _ := strconv.ParseUint(of(name), 10, 31) // What SQS does not say is zero.
+		return int(n)
 	}
-	span := func(name types.QueueAttributeName) time.Duration {
-		return time.Duration(number(of(name))) * time.Second
-	}
+	span := func(name types.QueueAttributeName) time.Duration { return time.Duration(number(name)) * time.Second }
 	var redrive struct {
 		Target string      `json:"deadLetterTargetArn"`
 		Count  json.Number `json:"maxReceiveCount"` // or a string with one
 	}
 	_ = json.Unmarshal([]byte(of(types.QueueAttributeNameRedrivePolicy)), &redrive) // Without a policy, there is no dead-letter queue.
-	retention, delay, receives := span(types.QueueAttributeNameMessageRetentionPeriod), span(types.QueueAttributeNameDelaySeconds), number(redrive.Count.String())
+	receives, _ := redrive.Count.Int64()
+	retention, delay := span(types.QueueAttributeNameMessageRetentionPeriod), span(types.QueueAttributeNameDelaySeconds)
 	for _, w := range []struct {
 		applies bool
 		text    string
@@ -95,6 +92,6 @@ func (q *Queue) Setup(ctx context.Context) (messages string, warnings []string, 
 			warnings = append(warnings, w.text)
 		}
 	}
-	return fmt.Sprintf("%s waiting, %d in flight", text.Count(number(of(types.QueueAttributeNameApproximateNumberOfMessages)), "message"),
-		number(of(types.QueueAttributeNameApproximateNumberOfMessagesNotVisible))), warnings, nil
+	return fmt.Sprintf("%s waiting, %d in flight", text.Count(number(types.QueueAttributeNameApproximateNumberOfMessages), "message"),
+		number(types.QueueAttributeNameApproximateNumberOfMessagesNotVisible)), warnings, nil
 }

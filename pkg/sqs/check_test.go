@@ -1,11 +1,8 @@
 package sqs_test
 
 import (
-	"context"
 	"fmt"
-	"net/http"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/nth-project/nth/pkg/role"
@@ -83,40 +80,6 @@ func TestSetup_ReturnsErrors(t *testing.T) {
 		r.Fail(sqstest.Fault{Status: 503})
 		if _, _, err := sqs.New(r.opts).Setup(r.t.Context()); err == nil || role.Refused(err) {
 			t.Errorf("the error is %v, want another one", err)
-		}
-	})
-}
-
-// FuzzAttributes has SQS say anything of a queue and of a message.
-func FuzzAttributes(f *testing.F) {
-	f.Add("2", "1209600", `{"deadLetterTargetArn":"arn:aws:sqs:eu-central-1:123456789012:dead","maxReceiveCount":"5"}`, "1772359200000", "1")
-	f.Add("-1", "99999999999999999999", `{"maxReceiveCount":1e400}`, "9223372036854775807", "-7")
-	f.Fuzz(func(t *testing.T, waiting, retention, redrive, sent, receives string) {
-		ctx, stop := context.WithCancel(t.Context())
-		defer stop()
-		var came *sqs.Message
-		q := of(func(r *http.Request) (any, error) {
-			switch _, action, _ := strings.Cut(r.Header.Get("X-Amz-Target"), "."); action {
-			case "GetQueueAttributes":
-				return map[string]any{"Attributes": map[string]string{
-					"ApproximateNumberOfMessages": waiting, "MessageRetentionPeriod": retention, "DelaySeconds": retention, "RedrivePolicy": redrive,
-				}}, nil
-			case "ReceiveMessage":
-				return map[string]any{"Messages": []any{map[string]any{
-					"MessageId": "a", "ReceiptHandle": "b", "Body": state("stopping"),
-					"Attributes": map[string]string{"SentTimestamp": sent, "ApproximateReceiveCount": receives},
-				}}}, nil
-			}
-			return map[string]any{}, nil
-		})
-		messages, warnings, err := q.Setup(ctx)
-		if said := messages + strings.Join(warnings, ""); err != nil || len(said) > 2000 || strings.Contains(said, " -") {
-			t.Errorf("it says %q (%v)", said, err)
-		}
-		var once sync.Once
-		q.Run(ctx, func(m *sqs.Message) { once.Do(func() { came = m; stop() }); m.Done() })
-		if _, err := came.Sent.MarshalJSON(); err != nil || came.Receives < 1 {
-			t.Errorf("the message was sent %v (%v), and received %d times", came.Sent, err, came.Receives)
 		}
 	})
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-	"github.com/aws/smithy-go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nth-project/nth/pkg/event"
@@ -32,10 +31,6 @@ const (
 	receiveCount  = types.MessageSystemAttributeNameApproximateReceiveCount
 
 	minBackoff, maxBackoff = 500 * time.Millisecond, 30 * time.Second
-	// batchWindow is how long an update waits for others to share its request.
-	batchWindow = 10 * time.Millisecond
-	// settleInterval is how often the messages are looked through without being woken.
-	settleInterval = time.Second
 	// maxRequests is how many batches of updates are sent at the same time.
 	maxRequests = 8
 	// maxReturn is a little less than the twelve hours for which SQS hides a message at most.
@@ -54,19 +49,15 @@ type Message struct {
 	queue *Queue
 	// The queue's mutex guards what follows.
 	handle string    // the receipt handle by which SQS knows it
-	due    time.Time // when its visibility timeout is to be extended; zero if SQS accepts its handle no more
-	// lostReported is set if it was reported that SQS refuses to change it, until a request succeeds.
-	lostReported bool
+	due    time.Time // when its visibility timeout is to be extended; zero if SQS refuses that
+	lost   bool      // it was reported as Lost
 }
 
-// receive is one of Run's receivers, with its number. It requests messages and calls deliver with them until ctx ends. It makes no request
-// while too much is in flight, and pauses after one that failed.
-func (q *Queue) receive(ctx context.Context, number int, deliver func(*Message)) {
-	defer q.setAsked(number, time.Time{}) // A receiver that has ended does not count as stalled.
-	failures := 0
-	for ctx.Err() == nil {
-		q.setAsked(number, time.Now())
-		if q.isFull() {
+// receive is one of Run's receivers. It requests messages and calls deliver with them until ctx ends. It makes no request while too many are
+// in flight, and pauses after one that failed.
+func (q *Queue) receive(ctx context.Context, deliver func(*Message)) {
+	for failures := 0; ctx.Err() == nil; {
+		if !q.setAsked(time.Now()) {
 			loop.Await(ctx, nil, minBackoff)
 			continue
 		}
@@ -85,20 +76,6 @@ func (q *Queue) receive(ctx context.Context, number int, deliver func(*Message))
 			q.handle(raw, deliver)
 		}
 	}
-}
-
-// setAsked notes, for Stalled, when a receiver made its last request; zero if it has ended.
-func (q *Queue) setAsked(receiver int, asked time.Time) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.asked[receiver] = asked
-}
-
-// isFull reports whether so much is in flight that no more messages are to be received.
-func (q *Queue) isFull() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return max(q.notices, len(q.inFlight)) >= maxHeld
 }
 
 // request asks SQS for messages, and returns up to maxBatch of them. If the queue is empty, it waits for longPoll, and returns none.
@@ -136,7 +113,7 @@ func (q *Queue) noteAnswer(err error) {
 func (q *Queue) handle(raw types.Message, deliver func(*Message)) {
 	m := newMessage(q, raw)
 	if ended, known := q.ended.Get(m.ID); known {
-		if m.lostReported = true; ended == Deleted { // What SQS refuses was reported when the message came first.
+		if m.lost = true; ended == Deleted { // What SQS refuses was reported when the message came first.
 			m.Done()
 		}
 		return
@@ -144,20 +121,22 @@ func (q *Queue) handle(raw types.Message, deliver func(*Message)) {
 	var err error
 	m.Notices, err = Parse(aws.ToString(raw.Body), q.account, m.Sent)
 	notOurs, ignored := errors.AsType[NotOursError](err)
-	switch {
-	case err != nil && !ignored:
+	if err != nil && !ignored {
 		q.ended.Add(m.ID, Poisoned)
 		q.report(m.report(Received, ""))
 		q.report(m.report(Poisoned, err.Error()))
-	case !q.admit(m): // Nothing is to begin.
-	case ignored:
-		q.report(m.report(Received, ""))
+		return
+	}
+	if !q.admit(m) {
+		return
+	}
+	q.report(m.report(Received, ""))
+	if ignored {
 		q.report(m.report(NotOurs, notOurs.Why))
 		m.Done()
-	default:
-		q.report(m.report(Received, ""))
-		deliver(m)
+		return
 	}
+	deliver(m)
 }
 
 // newMessage returns a message as SQS has delivered it, not parsed yet. Its visibility timeout is to be extended when a third of it has
@@ -175,23 +154,17 @@ func newMessage(q *Queue, raw types.Message) *Message {
 }
 
 // admit puts a received message in flight, and reports whether its work is to begin. If it is in flight already, that one gets the new receipt
-// handle, as SQS accepts only the latest. If too much is in flight, the message is returned to the queue.
+// handle, as SQS accepts only the latest.
 func (q *Queue) admit(m *Message) bool {
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	known, held := q.inFlight[m.ID]
-	full := !held && q.notices+len(m.Notices) > maxHeld
-	switch {
-	case held:
+	if held {
 		known.handle, known.due = m.handle, m.due
-	case !full:
+	} else {
 		q.inFlight[m.ID] = m
-		q.notices += len(m.Notices)
 	}
-	q.mu.Unlock()
-	if full {
-		m.Return(q.opts.Visibility)
-	}
-	return !held && !full
+	return !held
 }
 
 // Done has Run delete the message from the queue: all work for it is done, or it does not concern nth-queue. In a dry run, the message stays in
@@ -212,11 +185,9 @@ func (m *Message) end(what Outcome, hidden time.Duration) {
 	defer q.mu.Unlock()
 	if q.inFlight[m.ID] == m {
 		delete(q.inFlight, m.ID)
-		q.notices -= len(m.Notices)
 	}
 	if what != Deleted || !q.opts.DryRun {
 		q.ending = append(q.ending, update{m, what, m.handle, hidden})
-		loop.Nudge(q.wake)
 	}
 }
 
@@ -233,21 +204,14 @@ type update struct {
 	hidden  time.Duration // how long nobody receives the message, if it is Extended or Returned
 }
 
-// settle is one round of Run. It sends SQS the updates that are due, and waits for the answers; ctx bounds the requests. Then it pauses: until
-// an update is wanted, settleInterval has passed, or the context pausing ends.
-func (q *Queue) settle(pausing, ctx context.Context) {
+// settle is one round of Run. It sends SQS the updates that are due, and waits for the answers.
+func (q *Queue) settle(ctx context.Context) {
 	var requests errgroup.Group
 	requests.SetLimit(maxRequests)
 	for _, batch := range q.due() {
 		requests.Go(func() error { q.send(ctx, batch); return nil })
 	}
 	_ = requests.Wait() // send has no error.
-	select {
-	case <-pausing.Done():
-	case <-q.wake:
-		loop.Await(pausing, nil, batchWindow) // More updates may come, and share a request.
-	case <-time.After(settleInterval): // An extension may be due.
-	}
 }
 
 // due returns the updates that are due now, in batches: each batch is one request, and has only deletions or none. Batches of
@@ -281,27 +245,33 @@ func (q *Queue) send(ctx context.Context, batch []update) {
 		request = q.delete
 	}
 	failed, err := request(ctx, batch)
+	results := slices.Repeat([]error{err}, len(batch))
+	for _, f := range failed {
+		if i, err := strconv.Atoi(aws.ToString(f.Id)); err == nil && i >= 0 && i < len(batch) {
+			results[i] = fmt.Errorf("%w: %s", errStale, aws.ToString(f.Code))
+		}
+	}
 	for i, u := range batch {
-		q.settled(u, entryError(strconv.Itoa(i), failed, err))
+		q.settled(u, results[i])
 	}
 }
 
-// settled notes and reports how the request for an update ended; err is nil if SQS has done what was wanted. An extension that failed is tried
-// again. A message that was not deleted or returned comes again.
+// settled notes and reports how the request for an update ended; err is nil if SQS has done what was wanted. After an outage, an extension is
+// tried again. A message that was not deleted or returned comes again.
 func (q *Queue) settled(u update, err error) {
 	q.mu.Lock()
-	m, stale := u.message, errors.Is(err, errStale)
-	newlyLost := (stale || role.Refused(err)) && !m.lostReported
+	m, lost := u.message, errors.Is(err, errStale) || role.Refused(err)
+	newlyLost := lost && !m.lost
+	m.lost = m.lost || lost
 	switch {
 	case u.what != Extended || m.handle != u.handle: // It is in flight no more, or has come again.
-	case err == nil:
-		m.due = time.Now().Add(u.hidden / 3)
-	case stale:
-		m.due = time.Time{} // No request can succeed until SQS delivers it again, with a new receipt handle.
-	default:
+	case lost:
+		m.due = time.Time{} // until SQS delivers it again, with a new receipt handle
+	case err != nil:
 		m.due = time.Now().Add(u.hidden / 6)
+	default:
+		m.due = time.Now().Add(u.hidden / 3)
 	}
-	m.lostReported = err != nil && (m.lostReported || newlyLost)
 	q.mu.Unlock()
 	switch {
 	case err == nil:
@@ -310,6 +280,9 @@ func (q *Queue) settled(u update, err error) {
 		q.report(m.report(Lost, err.Error()))
 	}
 }
+
+// errStale means that SQS does not accept a receipt handle any more. Nothing else can be wrong with one message of a batch.
+var errStale = errors.New("the receipt handle is stale")
 
 // delete asks SQS to delete messages. It returns those that SQS has not deleted, by their indexes in the batch. The error is about
 // the request as a whole.
@@ -343,22 +316,3 @@ func (q *Queue) changeVisibility(ctx context.Context, batch []update) ([]types.B
 
 // seconds rounds up to SQS's unit.
 func seconds(d time.Duration) int32 { return int32((d + time.Second - 1) / time.Second) }
-
-// errStale means that SQS does not accept the receipt handle any more, so that there is no use in trying again.
-var errStale = errors.New("the receipt handle is stale")
-
-// entryError returns the error for the message with this ID in a batch; nil if there is none. failed and err are the results of the
-// request: err fails all of its messages.
-func entryError(id string, failed []types.BatchResultErrorEntry, err error) error {
-	if err != nil {
-		return err
-	}
-	i := slices.IndexFunc(failed, func(f types.BatchResultErrorEntry) bool { return aws.ToString(f.Id) == id })
-	switch {
-	case i < 0:
-		return nil
-	case failed[i].SenderFault: // Only the handle can be wrong: nth-queue sends valid numbers.
-		return errStale
-	}
-	return &smithy.GenericAPIError{Code: aws.ToString(failed[i].Code), Message: aws.ToString(failed[i].Message)}
-}

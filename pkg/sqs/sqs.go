@@ -19,6 +19,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"k8s.io/utils/lru"
+
+	"github.com/nth-project/nth/pkg/loop"
 )
 
 // Options say which queue it is and how it is read.
@@ -79,8 +81,7 @@ const (
 	maxBatch = 10
 	// receivers is how many requests wait for messages at the same time, so that one that hangs delays no message.
 	receivers = 3
-	// maxHeld bounds the notices in flight, and the messages: with the largest message (see maxBody) there is room for a storm. SQS
-	// allows 120,000 messages.
+	// maxHeld bounds the messages in flight. SQS allows 120,000. Who gets the messages bounds their notices.
 	maxHeld = 60_000
 	// maxRemembered is how many messages are recognized when they come again.
 	maxRemembered = 8192
@@ -88,9 +89,11 @@ const (
 	requestTimeout = 5 * time.Second
 	// stopTimeout is how long Run waits, at the end, to send SQS what was decided.
 	stopTimeout = 10 * time.Second
-	// maxSilence is how long a receiver may make no request: far longer than a request, or the pause after one that failed,
+	// maxSilence is how long all receivers may make no request: far longer than a request, or the pause after one that failed,
 	// can take.
 	maxSilence = 90 * time.Second
+	// settleInterval is how often Run asks SQS for what is due. Meanwhile updates gather, to share a request.
+	settleInterval = 500 * time.Millisecond
 )
 
 // Queue reads a queue. Its methods may be called from several goroutines.
@@ -98,21 +101,19 @@ type Queue struct {
 	opts    Options
 	account string // the AWS account in the queue's URL; with "", Parse takes events of any account
 	client  *sqs.Client
-	wake    chan struct{} // ends the pause in settle
-	ended   *lru.Cache    // messages that need no work any more: Deleted or Poisoned, by their IDs
+	ended   *lru.Cache // messages that need no work any more: Deleted or Poisoned, by their IDs
 
 	mu       sync.Mutex
-	inFlight map[string]*Message  // by the message's ID
-	ending   []update             // what SQS is to be asked for messages that are in flight no more
-	notices  int                  // how many notices the messages in flight have together
-	failing  bool                 // the last request for messages failed
-	asked    [receivers]time.Time // when each receiver last made a request; zero while it does not run
-	answered time.Time            // when SQS last answered a request for messages
+	inFlight map[string]*Message // by the message's ID
+	ending   []update            // what SQS is to be asked for messages that are in flight no more
+	failing  bool                // the last request for messages failed
+	asked    time.Time           // when a receiver last made a request; zero while none runs
+	answered time.Time           // when SQS last answered a request for messages
 }
 
 // New returns a Queue that has made no request yet. A URL that cannot be parsed is no error here: Run's requests fail then.
 func New(opts Options) *Queue {
-	q := &Queue{opts: opts, account: ParseURL(opts.URL).Account, wake: make(chan struct{}, 1), inFlight: map[string]*Message{}, ended: lru.New(maxRemembered)}
+	q := &Queue{opts: opts, account: ParseURL(opts.URL).Account, inFlight: map[string]*Message{}, ended: lru.New(maxRemembered)}
 	address, err := url.Parse(opts.URL)
 	q.client = sqs.NewFromConfig(opts.AWS, func(o *sqs.Options) {
 		// By itself the SDK sends requests to the region's public address. The URL may have that of a VPC endpoint. It counts unless AWS's
@@ -130,33 +131,43 @@ func New(opts Options) *Queue {
 // is Done or Returned and SQS has been asked for that, for stopTimeout at most.
 func (q *Queue) Run(ctx context.Context, deliver func(*Message)) {
 	var receiving sync.WaitGroup
-	for number := range receivers {
-		receiving.Go(func() { q.receive(ctx, number, deliver) })
+	for range receivers {
+		receiving.Go(func() { q.receive(ctx, deliver) })
 	}
 	settling := context.WithoutCancel(ctx) // Requests under way when ctx ends are completed.
-	for ctx.Err() == nil {
-		q.settle(ctx, settling)
+	for loop.Await(ctx, nil, settleInterval) {
+		q.settle(settling)
 	}
 	// A returned message is visible in the queue at once. A receiver that still runs could receive it and drop it.
 	receiving.Wait()
+	q.setAsked(time.Time{})
 	settling, cancel := context.WithTimeout(settling, stopTimeout)
 	defer cancel()
-	for q.Status().Held > 0 && settling.Err() == nil {
-		q.settle(settling, settling)
+	for {
+		q.settle(settling)
+		if q.Status().Held == 0 || !loop.Await(settling, nil, settleInterval) {
+			return
+		}
 	}
 }
 
-// Stalled returns an error if a receiver hangs, and nil otherwise. If SQS refuses requests or does not answer, nothing hangs: the requests end
-// with errors, which Options.Trouble gets.
+// Stalled returns an error if all receivers hang, and nil otherwise. If SQS refuses requests or does not answer, nothing hangs: the requests
+// end with errors, which Options.Trouble gets.
 func (q *Queue) Stalled() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, asked := range q.asked {
-		if silence := time.Since(asked); !asked.IsZero() && silence > maxSilence {
-			return fmt.Errorf("receiving from the queue: neither an answer nor an error for %s", silence.Round(time.Second))
-		}
+	if silence := time.Since(q.asked); !q.asked.IsZero() && silence > maxSilence {
+		return fmt.Errorf("receiving from the queue: neither an answer nor an error for %s", silence.Round(time.Second))
 	}
 	return nil
+}
+
+// setAsked notes, for Stalled, when a receiver made its last request; zero if none runs. It reports whether there is room for more messages.
+func (q *Queue) setAsked(asked time.Time) (room bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.asked = asked
+	return len(q.inFlight) < maxHeld
 }
 
 // Status is the status of a queue.

@@ -2,15 +2,16 @@ package sqs_test
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -304,27 +305,6 @@ func TestRun_DeletesAStormInBatches(t *testing.T) {
 	})
 }
 
-func TestRun_HoldsTheLargestMessageAndNoSecond(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(r *rig) {
-		const shortest = `{"entityValue":"i-01234567"},` // No instance is named with less.
-		count := (1<<20 - len(health("X", "", ""))) / len(shortest)
-		largest := health("X", "", strings.TrimSuffix(strings.Repeat(shortest, count), ","))
-		r.consume()
-		r.Send(largest, largest)
-		synctest.Wait()
-		for range 2 {
-			m := r.take()
-			if len(m.Notices) != count {
-				t.Errorf("it says %d notices of %d", len(m.Notices), count)
-			}
-			m.Done()
-			r.pass(2 * visibility)
-		}
-		r.mustBe(0, 0)
-	})
-}
-
 func TestNew_AsksTheHostOfTheURL(t *testing.T) {
 	const public, endpoint = "sqs.eu-central-1.amazonaws.com", "vpce-0a1b2c3d-abcdefgh.sqs.eu-central-1.vpce.amazonaws.com"
 	for name, row := range map[string]struct {
@@ -378,87 +358,49 @@ func nothing(r *http.Request) (any, error) {
 	}
 }
 
-// of returns a queue whose SQS answers so.
-func of(a answers) *sqs.Queue {
-	return sqs.New(sqs.Options{
-		URL: "http://sqs.test/123456789012/interruptions", Visibility: time.Hour,
-		AWS: aws.Config{Region: "eu-central-1", HTTPClient: a, Credentials: aws.AnonymousCredentials{}},
-	})
-}
-
-// run runs a queue until it is stopped.
-func run(t *testing.T, q *sqs.Queue, take func(*sqs.Message)) (stop func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		q.Run(ctx, take)
-	}()
-	synctest.Wait()
-	return func() { cancel(); <-ended }
-}
-
-func TestStalled_NotWhileSQSIsSilentOrRefuses(t *testing.T) {
+// Nothing hangs while SQS is silent or refuses. A receiver hangs if who gets the messages does not return.
+func TestStalled_OnlyWhileAllReceiversHang(t *testing.T) {
 	t.Parallel()
-	for name, answer := range map[string]answers{
-		"there are no messages":      nothing,
-		"SQS refuses":                func(*http.Request) (any, error) { return nil, errors.New("connection refused") },
-		"SQS does not answer at all": func(r *http.Request) (any, error) { <-r.Context().Done(); return nil, r.Context().Err() },
+	one := func(r *http.Request) (any, error) {
+		return map[string]any{"Messages": []any{map[string]any{"MessageId": rand.Text(), "ReceiptHandle": "b", "Body": state("stopping")}}}, nil
+	}
+	for name, row := range map[string]struct {
+		answer answers
+		want   string
+	}{
+		"no messages":            {answer: nothing},
+		"SQS refuses":            {answer: func(*http.Request) (any, error) { return nil, errors.New("connection refused") }},
+		"SQS does not answer":    {answer: func(r *http.Request) (any, error) { <-r.Context().Done(); return nil, r.Context().Err() }},
+		"messages are not taken": {answer: one, want: "neither an answer nor an error for 1h0m0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				q := of(answer)
-				defer run(t, q, func(*sqs.Message) {})()
-				for range 60 {
-					time.Sleep(time.Minute)
-					if err := q.Stalled(); err != nil {
-						t.Fatal(err)
+				q := sqs.New(sqs.Options{
+					URL: "http://sqs.test/123456789012/interruptions", Visibility: 2 * time.Hour,
+					AWS: aws.Config{Region: "eu-central-1", HTTPClient: row.answer, Credentials: aws.AnonymousCredentials{}},
+				})
+				wants := func(when, want string) {
+					t.Helper()
+					if got := fmt.Sprint(q.Stalled()); want == "" && got != "<nil>" || !strings.Contains(got, want) {
+						t.Errorf("%s it says %s, want %q", when, got, want)
 					}
 				}
+				wants("before it begins", "")
+				ctx, cancel := context.WithCancel(t.Context())
+				ended, taken := make(chan struct{}), make(chan struct{})
+				go func() {
+					defer close(ended)
+					q.Run(ctx, func(m *sqs.Message) { <-taken; m.Done() })
+				}()
+				time.Sleep(time.Hour)
+				wants("after an hour", row.want)
+				cancel()
+				close(taken)
+				<-ended
+				time.Sleep(time.Hour)
+				wants("after the end", "")
 			})
 		})
 	}
-}
-
-func TestStalled_WhileAReceiverHangsForOver90s(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var given atomic.Bool
-		goOn := make(chan struct{})
-		q := of(func(r *http.Request) (any, error) {
-			if !strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".ReceiveMessage") {
-				return map[string]any{}, nil
-			}
-			if given.Swap(true) {
-				return nothing(r) // The other receiver goes on all the time.
-			}
-			return map[string]any{"Messages": []any{map[string]any{"MessageId": "a", "ReceiptHandle": "b", "Body": state("stopping")}}}, nil
-		})
-		if err := q.Stalled(); err != nil {
-			t.Errorf("before it begins: %v", err)
-		}
-		stop := run(t, q, func(m *sqs.Message) {
-			<-goOn
-			m.Done()
-		})
-		time.Sleep(90 * time.Second)
-		if err := q.Stalled(); err != nil {
-			t.Errorf("after 90 s: %v", err)
-		}
-		time.Sleep(time.Second)
-		if err := q.Stalled(); err == nil || !strings.Contains(err.Error(), "neither an answer nor an error for 1m31s") {
-			t.Errorf("after 91 s it says %v", err)
-		}
-		close(goOn)
-		synctest.Wait()
-		if err := q.Stalled(); err != nil {
-			t.Errorf("when it goes on: %v", err)
-		}
-		stop()
-		time.Sleep(time.Hour)
-		if err := q.Stalled(); err != nil {
-			t.Errorf("after the end: %v", err)
-		}
-	})
 }
