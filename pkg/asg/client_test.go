@@ -11,6 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/internal/querytest"
 )
 
 // client is a HookClient on the rig's network and clock.
@@ -191,7 +192,7 @@ func TestHookClient_CompletesUntilTheHookIsOver(t *testing.T) {
 	t.Parallel()
 	const asks, completes = "DescribeLifecycleHooks", "CompleteLifecycleAction"
 	fails := func(action string) func(*asgtest.Service) {
-		return func(s *asgtest.Service) { s.Fail(asgtest.Throttled(action, 0)) }
+		return func(s *asgtest.Service) { s.Fail(querytest.Throttled(action, 0)) }
 	}
 	denies := func(action string) func(*asgtest.Service) { return func(s *asgtest.Service) { s.Deny(action) } }
 	for name, row := range map[string]struct {
@@ -245,9 +246,9 @@ func TestHookClient_HoldsAHookWhileItsTimeoutIsUnknown(t *testing.T) {
 		spoil         func(*asgtest.Service)
 		least, most   int // heartbeats
 	}{
-		"throttled always":      {30 * time.Second, 10 * time.Minute, fails(asgtest.Throttled(asks, 0)), 25, 65},
+		"throttled always":      {30 * time.Second, 10 * time.Minute, fails(querytest.Throttled(asks, 0)), 25, 65},
 		"silent always":         {30 * time.Second, 10 * time.Minute, fails(asgtest.Fault{Action: asks}), 25, 65},
-		"throttled for a while": {30 * time.Minute, 2 * time.Hour, fails(asgtest.Throttled(asks, 5)), 12, 20},
+		"throttled for a while": {30 * time.Minute, 2 * time.Hour, fails(querytest.Throttled(asks, 5)), 12, 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -277,7 +278,7 @@ func TestHookClient_AsksOnceForAllInstancesOfAGroup(t *testing.T) {
 			r.aws.Terminate(id)
 			actions = append(actions, asg.Action{Group: group, Hook: short.Name, Instance: id})
 		}
-		r.aws.Fail(asgtest.Throttled("DescribeLifecycleHooks", 4))
+		r.aws.Fail(querytest.Throttled("DescribeLifecycleHooks", 4))
 		r.holding(func() { time.Sleep(2 * time.Minute) }, actions...)
 		r.wantCalls("DescribeLifecycleHooks", 5)
 		for _, a := range actions {

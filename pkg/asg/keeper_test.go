@@ -11,6 +11,7 @@ import (
 	"github.com/nth-project/nth/pkg/asg"
 	"github.com/nth-project/nth/pkg/asg/asgtest"
 	"github.com/nth-project/nth/pkg/event"
+	"github.com/nth-project/nth/pkg/internal/querytest"
 )
 
 func TestKeeper_HoldsUntilDrainedAndCompletesOnce(t *testing.T) {
@@ -74,7 +75,7 @@ func TestKeeper_FollowsTheOutcomeUntilTheCompletion(t *testing.T) {
 	t.Parallel()
 	bubble(t, one(hook), func(r *rig) {
 		r.terminate()
-		r.aws.Fail(asgtest.Throttled("CompleteLifecycleAction", 0))
+		r.aws.Fail(querytest.Throttled("CompleteLifecycleAction", 0))
 		r.settle(ending, event.Drained)
 		r.pass(time.Minute)
 		r.settle(ending, event.LeftAlone)
@@ -225,12 +226,12 @@ func TestKeeper_CopesWithWhatFails(t *testing.T) {
 		reports []string
 	}{
 		"looks are throttled": {
-			fails(asgtest.Throttled(instances, 2)), "drain beaten at 0s~3s 1m40s~3s 3m20s~3s, CONTINUE at 4m0s", []string{
+			fails(querytest.Throttled(instances, 2)), "drain beaten at 0s~3s 1m40s~3s 3m20s~3s, CONTINUE at 4m0s", []string{
 				"trouble: " + looking + "calling autoscaling:DescribeAutoScalingInstances: Throttling: it is a fault; Auto Scaling is asked again", found, completed,
 			},
 		},
 		"heartbeats are throttled": {
-			fails(asgtest.Throttled(beat, 3)), "drain beaten at 0s~7s 1m40s~7s 3m20s~7s, CONTINUE at 4m0s",
+			fails(querytest.Throttled(beat, 3)), "drain beaten at 0s~7s 1m40s~7s 3m20s~7s, CONTINUE at 4m0s",
 			[]string{found, "trouble: " + holding + "calling autoscaling:Record", completed},
 		},
 		"the completion hangs": {
@@ -241,10 +242,6 @@ func TestKeeper_CopesWithWhatFails(t *testing.T) {
 			fails(asgtest.Fault{Action: complete, Times: 1, Status: 500, Code: "InternalFailure", After: true}),
 			"drain beaten at 0s 1m40s 3m20s, CONTINUE at 4m0s",
 			[]string{found, "trouble: " + completing, "completed: the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718 does not wait any more"},
-		},
-		"somebody else completes it": {
-			func(r *rig) { time.AfterFunc(150*time.Second, func() { r.aws.Forget(instance) }) }, "drain beaten at 0s 1m40s, CONTINUE at 2m30s",
-			[]string{found, "completed: the lifecycle hook drain of the Auto Scaling group workers, for i-0a1b2c3d4e5f60718 does not wait any more"},
 		},
 		"the group may not be asked for": {
 			denied(instances), timedOut, []string{"refused: " + looking + refused + "DescribeAutoScalingInstances; " +
@@ -284,7 +281,7 @@ func TestKeeper_CountsRequests(t *testing.T) {
 	}{
 		"all is well": {func(*rig) {}, map[string]int{"heartbeat ok": 2, "continue ok": 1}},
 		"requests fail": {func(r *rig) {
-			r.aws.Fail(asgtest.Throttled(beats, 1))
+			r.aws.Fail(querytest.Throttled(beats, 1))
 			r.aws.Fail(asgtest.Fault{Action: completions, Status: 503, Code: "ServiceUnavailable", Times: 1})
 		}, map[string]int{"heartbeat failed": 1, "heartbeat ok": 2, "continue failed": 1, "continue ok": 1}},
 		"heartbeats are refused": {func(r *rig) { r.aws.Deny(beats) }, map[string]int{"heartbeat refused": 1, "continue ok": 1}},

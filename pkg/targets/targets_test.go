@@ -15,6 +15,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/nth-project/nth/pkg/internal/pipetest"
+	"github.com/nth-project/nth/pkg/internal/querytest"
 	"github.com/nth-project/nth/pkg/role"
 	"github.com/nth-project/nth/pkg/targets"
 	"github.com/nth-project/nth/pkg/targets/elbtest"
@@ -192,16 +193,16 @@ func TestWait_EndsWhenAndWhy(t *testing.T) {
 			},
 			took: time.Minute, reports: []string{"the machine is draining in tg/bad, draining in tg/web"},
 		},
-		"a short silence": {prepare: func(r *rig) { r.outage(elbtest.Silent(), 40*time.Second) }, took: 40 * time.Second, reports: []string{leaves}},
+		"a short silence": {prepare: func(r *rig) { r.outage(elbtest.Fault{}, 40*time.Second) }, took: 40 * time.Second, reports: []string{leaves}},
 		"a short throttling": {
-			prepare: func(r *rig) { r.outage(elbtest.Throttled(0), 55*time.Second) }, took: 55 * time.Second, reports: []string{leaves},
+			prepare: func(r *rig) { r.outage(querytest.Throttled("", 0), 55*time.Second) }, took: 55 * time.Second, reports: []string{leaves},
 		},
 		"a long silence": {
-			prepare: func(r *rig) { r.outage(elbtest.Silent(), time.Hour) }, took: 38 * time.Second, reports: []string{leaves},
+			prepare: func(r *rig) { r.outage(elbtest.Fault{}, time.Hour) }, took: 38 * time.Second, reports: []string{leaves},
 			why: "calling " + health + ": no answer within 4s",
 		},
 		"all are throttled": {
-			prepare: func(r *rig) { r.many(60); r.elb.Fail(elbtest.Throttled(0)) }, took: 30 * time.Second, asked: 60,
+			prepare: func(r *rig) { r.many(60); r.elb.Fail(querytest.Throttled("", 0)) }, took: 30 * time.Second, asked: 60,
 			why: "calling " + health + ": Throttling: it is a fault",
 		},
 	} {
@@ -252,7 +253,7 @@ func (r *rig) many(groups int) {
 func TestWait_EndsWithItsContext(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.web(0)
-		r.elb.Fail(elbtest.Silent())
+		r.elb.Fail(elbtest.Fault{})
 		ctx, cancel := context.WithCancel(r.t.Context())
 		r.after(time.Second, cancel)
 		began := time.Now()
@@ -266,7 +267,7 @@ func TestWait_SlowsDownWhereThrottled(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.web(time.Hour)
 		r.elb.Deregister(instance)
-		r.elb.Fail(elbtest.Throttled(2))
+		r.elb.Fail(querytest.Throttled("", 2))
 		ctx, cancel := context.WithTimeout(r.t.Context(), 2*time.Minute)
 		defer cancel()
 		if err := r.targets().Wait(ctx, wait.Node{Labeled: true}, func(string) {}); !errors.Is(err, context.DeadlineExceeded) {

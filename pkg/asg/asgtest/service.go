@@ -1,9 +1,21 @@
+// Package asgtest simulates Amazon EC2 Auto Scaling for tests: groups, their lifecycle hooks and instances, and the part
+// of the query protocol that is about lifecycle actions.
+//
+//	aws := asgtest.NewServer()
+//	defer aws.Close()
+//	aws.AddGroup("workers", asgtest.Hook{Name: "drain", HeartbeatTimeout: 30 * time.Second})
+//	aws.AddInstance("workers", "i-0123")
+//	aws.Terminate("i-0123") // it is Terminating:Wait now
+//
+// A Service is an http.Handler; a Server gives it a port. Hooks time out as they do at AWS: by the clock, as seen by the next who
+// asks. How calls are kept, and how requests are made to fail, is in pkg/internal/querytest. Everything works on the clock of testing/synctest.
 package asgtest
 
 import (
 	"cmp"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -54,7 +66,7 @@ func (h Hook) global() time.Duration {
 // Action is what became of one hook of one instance.
 type Action struct {
 	Hook string
-	// Token is what messages name it by: "token-" with the instance's ID, and "-2" after that if it is the hook's second, and so on.
+	// Token is what messages name it by: "token-" with the instance's ID and the number of the hook's action.
 	Token string
 	// Began is when the waiting began, and Until when it times out.
 	Began, Until time.Time
@@ -68,10 +80,8 @@ type Action struct {
 
 // instance is one instance of a group.
 type instance struct {
-	group   string
-	state   string
-	served  bool // it is on its way out of service
-	actions []*Action
+	group, state string
+	actions      []*Action
 }
 
 // Server is a Service on a port of its own.
@@ -86,16 +96,8 @@ func NewServer() *Server {
 	return &Server{s, querytest.Listen(s)}
 }
 
-// Call is one request and what it was answered.
-type Call = querytest.Call
-
 // Fault is how requests are broken.
 type Fault = querytest.Fault
-
-// Throttled is the answer to one who asks too much.
-func Throttled(action string, times int) Fault {
-	return Fault{Action: action, Times: times, Status: http.StatusBadRequest, Code: "Throttling"}
-}
 
 // Service is Auto Scaling in one region. Make one with New.
 type Service struct {
@@ -125,7 +127,7 @@ func (s *Service) AddGroup(name string, hooks ...Hook) {
 func (s *Service) AddInstance(group, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.instances[id] = &instance{group: group, state: "InService", served: true}
+	s.instances[id] = &instance{group: group, state: "InService"}
 }
 
 // Terminate ends an instance: it waits for its group's hooks or, without any, proceeds.
@@ -133,16 +135,11 @@ func (s *Service) Terminate(id string) {
 	s.SetState(id, "Terminating:Wait")
 }
 
-// waits are the states of waiting, and which hooks an instance waits for in them.
+// waits are the states of waiting, and which hooks an instance waits for in them. One that comes back to the warm pool from service waits for
+// those of terminations ("Warm pool example events" in the user guide).
 var waits = map[string]string{
-	"Terminating:Wait": Terminating, "Warmed:Terminating:Wait": Terminating, "ReplacingRootVolume:Wait": Terminating, "Pending:Wait": Launching,
-	"Warmed:Pending:Wait": Launching,
-}
-
-// returns reports whether an instance that comes to a state comes back to the warm pool from service: it waits for the hooks of
-// terminations then ("Warm pool example events" in the user guide).
-func (i *instance) returns(state string) bool {
-	return state == "Warmed:Pending:Wait" && (i.state == "InService" || i.served && i.state == "Warmed:Pending")
+	"Terminating:Wait": Terminating, "Warmed:Terminating:Wait": Terminating, "Warmed:Pending:Wait": Terminating,
+	"ReplacingRootVolume:Wait": Terminating, "Pending:Wait": Launching,
 }
 
 // SetState puts an instance into a state, such as "Terminating" or "Warmed:Terminating:Wait". In a state of waiting, the
@@ -150,24 +147,14 @@ func (i *instance) returns(state string) bool {
 func (s *Service) SetState(id, state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.enter(id, state)
-}
-
-// enter puts an instance into a state. s.mu is held.
-func (s *Service) enter(id, state string) {
 	i := s.mustHave(id)
-	transition, waiting := waits[state]
-	if i.returns(state) {
-		transition = Terminating
-	}
-	i.served = state == "InService" || i.served && state == "Warmed:Pending"
 	i.state = state
-	if !waiting {
+	if waits[state] == "" {
 		return
 	}
 	now := time.Now()
 	for _, h := range s.groups[i.group] {
-		if h.Transition == transition {
+		if h.Transition == waits[state] {
 			i.actions = append(i.actions, &Action{Hook: h.Name, Token: i.token(id, h.Name), Began: now, Until: now.Add(h.HeartbeatTimeout)})
 		}
 	}
@@ -181,9 +168,6 @@ func (i *instance) token(id, hook string) string {
 		if a.Hook == hook {
 			number++
 		}
-	}
-	if number == 1 {
-		return "token-" + id
 	}
 	return fmt.Sprintf("token-%s-%d", id, number)
 }
@@ -278,13 +262,106 @@ func (i *instance) proceed() {
 	i.state = before + ":Proceed"
 }
 
-// Forget ends the actions of an instance as if somebody else had completed them.
-func (s *Service) Forget(id string) {
+// invalid is the answer to a request that is wrong.
+func invalid(format string, args ...any) *querytest.Failure {
+	return querytest.Invalid("ValidationError", format, args...)
+}
+
+// ServeHTTP answers a request of the query protocol.
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.Serve(w, r, querytest.Query, s.perform)
+}
+
+// perform does what is asked for.
+func (s *Service) perform(action string, v url.Values) (any, *querytest.Failure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, a := range s.mustHave(id).actions {
-		if a.Result == "" {
-			a.Result, a.Ended = "CONTINUE", time.Now()
+	s.expire()
+	switch action {
+	case "DescribeAutoScalingInstances":
+		return s.describeInstance(v.Get("InstanceIds.member.1"))
+	case "DescribeLifecycleHooks":
+		return s.describeHooks(v.Get("AutoScalingGroupName"))
+	case "RecordLifecycleActionHeartbeat":
+		return s.heartbeat(v)
+	case "CompleteLifecycleAction":
+		return s.complete(v)
+	}
+	return nil, nil
+}
+
+func (s *Service) describeInstance(id string) (any, *querytest.Failure) {
+	type member struct {
+		InstanceID           string `xml:"InstanceId"`
+		AutoScalingGroupName string
+		LifecycleState       string
+	}
+	var found struct {
+		Members []member `xml:"AutoScalingInstances>member"`
+	}
+	if i, known := s.instances[id]; known {
+		found.Members = append(found.Members, member{id, i.group, i.state})
+	}
+	return found, nil
+}
+
+func (s *Service) describeHooks(group string) (any, *querytest.Failure) {
+	hooks, known := s.groups[group]
+	if !known {
+		return nil, invalid("AutoScalingGroup name not found - AutoScalingGroup %s not found", group)
+	}
+	type member struct {
+		LifecycleHookName, LifecycleTransition string
+		HeartbeatTimeout                       int
+		NotificationTargetARN                  string `xml:",omitempty"`
+	}
+	var found struct {
+		Members []member `xml:"LifecycleHooks>member"`
+	}
+	for _, h := range hooks {
+		found.Members = append(found.Members, member{h.Name, h.Transition, int(h.HeartbeatTimeout.Seconds()), h.NotificationTarget})
+	}
+	return found, nil
+}
+
+// action finds the lifecycle action that a request is about.
+func (s *Service) action(v url.Values) (*instance, *Action, *querytest.Failure) {
+	group, hook, id := v.Get("AutoScalingGroupName"), v.Get("LifecycleHookName"), v.Get("InstanceId")
+	if !slices.ContainsFunc(s.groups[group], func(h Hook) bool { return h.Name == hook }) {
+		return nil, nil, invalid("No Lifecycle Hook found with name: %s in group %s", hook, group)
+	}
+	if i, known := s.instances[id]; known && i.group == group {
+		if a := i.active(hook); a != nil && (!v.Has("LifecycleActionToken") || v.Get("LifecycleActionToken") == a.Token) {
+			return i, a, nil
 		}
 	}
+	return nil, nil, invalid("No active Lifecycle Action found with instance ID %s", id)
+}
+
+func (s *Service) heartbeat(v url.Values) (any, *querytest.Failure) {
+	i, a, problem := s.action(v)
+	if problem != nil {
+		return nil, problem
+	}
+	h, now := s.hook(i.group, a.Hook), time.Now()
+	a.Heartbeats = append(a.Heartbeats, now)
+	a.Until = now.Add(h.HeartbeatTimeout)
+	if end := a.Began.Add(h.global()); end.Before(a.Until) {
+		a.Until = end
+	}
+	return struct{}{}, nil
+}
+
+func (s *Service) complete(v url.Values) (any, *querytest.Failure) {
+	result := v.Get("LifecycleActionResult")
+	if result != "CONTINUE" && result != "ABANDON" {
+		return nil, invalid("LifecycleActionResult must be CONTINUE or ABANDON, not %q", result)
+	}
+	i, a, problem := s.action(v)
+	if problem != nil {
+		return nil, problem
+	}
+	i.end(a, result, time.Now())
+	i.proceed()
+	return struct{}{}, nil
 }

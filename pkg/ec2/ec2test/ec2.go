@@ -1,11 +1,8 @@
-// Package ec2test is an EC2 for tests: it describes instances, by one filter or by IDs, their status, and capacity
-// reservations, in EC2's query protocol. Calls are recorded, and requests can be made to fail or be refused
-// (pkg/internal/querytest).
+// Package ec2test is an EC2 for tests: it describes instances and their status by one filter. Calls are recorded, and requests can be made to
+// fail or be refused (pkg/internal/querytest).
 package ec2test
 
 import (
-	"encoding/xml"
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -64,11 +61,10 @@ func (s *Service) Page(instances int) {
 	s.page = instances
 }
 
-// Asked returns the filter values or IDs of all requests for instances that were neither refused nor dry runs.
-func (s *Service) Asked() [][]string {
-	var asked [][]string
+// Asked returns the filter values of all requests for instances that were neither refused nor dry runs.
+func (s *Service) Asked() (asked [][]string) {
 	for _, c := range s.Calls("DescribeInstances") {
-		if c.Code != unauthorized && c.Code != dryRun {
+		if c.Status == http.StatusOK {
 			_, values := filter(c.Values)
 			asked = append(asked, values)
 		}
@@ -78,63 +74,15 @@ func (s *Service) Asked() [][]string {
 
 // filter returns the filter of a request and its values.
 func filter(form url.Values) (by string, values []string) {
-	if by = form.Get("Filter.1.Name"); by == "" {
-		return "instance-id", listed(form, "InstanceId")
+	for i := 1; form.Has("Filter.1.Value." + strconv.Itoa(i)); i++ {
+		values = append(values, form.Get("Filter.1.Value."+strconv.Itoa(i)))
 	}
-	return by, listed(form, "Filter.1.Value")
+	return form.Get("Filter.1.Name"), values
 }
-
-type tag struct {
-	Key   string `xml:"key"`
-	Value string `xml:"value"`
-}
-
-type item struct {
-	ID       string `xml:"instanceId"`
-	State    string `xml:"instanceState>name"`
-	Address  string `xml:"privateIpAddress,omitempty"`
-	Launched string `xml:"launchTime,omitempty"`
-	Reserved string `xml:"capacityReservationId,omitempty"`
-	Tags     []tag  `xml:"tagSet>item"`
-}
-
-type reservation struct {
-	Instances []item `xml:"instancesSet>item"`
-}
-
-type answer struct {
-	XMLName      xml.Name      `xml:"DescribeInstancesResponse"`
-	Reservations []reservation `xml:"reservationSet>item"`
-	NextToken    string        `xml:"nextToken,omitempty"`
-}
-
-// listed returns the values of a list in a request.
-func listed(form url.Values, name string) []string {
-	var values []string
-	for i := 1; form.Has(name + "." + strconv.Itoa(i)); i++ {
-		values = append(values, form.Get(name+"."+strconv.Itoa(i)))
-	}
-	return values
-}
-
-// unauthorized is the code of a refusal, and dryRun that of a dry run that would have succeeded.
-const unauthorized, dryRun = "UnauthorizedOperation", "DryRunOperation"
 
 // ServeHTTP answers a request.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	querytest.Serve(w, r, &s.Front, querytest.Behind{Admit: admit, Refusal: refusal, Perform: s.perform, Answer: send})
-}
-
-func admit(r *http.Request, call *querytest.Call) *querytest.Failure {
-	known := []string{"DescribeInstances", "DescribeInstanceStatus"}
-	if !slices.Contains(known, call.Action) || !strings.HasPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 ") {
-		return querytest.Unknown(call.Action)
-	}
-	return nil
-}
-
-func refusal(string) *querytest.Failure {
-	return &querytest.Failure{Status: http.StatusForbidden, Code: unauthorized}
+	s.Serve(w, r, querytest.EC2, s.perform)
 }
 
 func (s *Service) perform(action string, form url.Values) (any, *querytest.Failure) {
@@ -142,12 +90,24 @@ func (s *Service) perform(action string, form url.Values) (any, *querytest.Failu
 	defer s.mu.Unlock()
 	switch {
 	case form.Get("DryRun") == "true":
-		return nil, &querytest.Failure{Status: http.StatusPreconditionFailed, Code: dryRun}
+		return nil, &querytest.Failure{Status: http.StatusPreconditionFailed, Code: "DryRunOperation"}
+	case action == "DescribeInstances":
+		return s.describe(form), nil
 	case action == "DescribeInstanceStatus":
 		return s.describeStatus(form), nil
 	}
-	by, values := filter(form)
-	return s.describe(by, values, form.Get("NextToken")), nil
+	return nil, nil
+}
+
+// page returns the part of a list that a request asks for, and the token of the next one.
+func page[T any](s *Service, all []T, form url.Values) (some []T, next string) {
+	from, _ := strconv.Atoi(form.Get("NextToken")) // none for the first page
+	to := len(all)
+	if s.page > 0 && from+s.page < to {
+		to = from + s.page
+		next = strconv.Itoa(to)
+	}
+	return all[from:to], next
 }
 
 // filtered is the value that a filter compares.
@@ -164,42 +124,36 @@ func (i Instance) filtered(by string) string {
 	return i.ID
 }
 
-func (s *Service) describe(by string, values []string, token string) any {
-	from, _ := strconv.Atoi(token) // none for the first page
-	var found answer
-	seen := 0
+func (s *Service) describe(form url.Values) any {
+	type tag struct {
+		Key   string `xml:"key"`
+		Value string `xml:"value"`
+	}
+	type item struct {
+		ID       string `xml:"instanceId"`
+		State    string `xml:"instanceState>name"`
+		Address  string `xml:"privateIpAddress,omitempty"`
+		Launched string `xml:"launchTime,omitempty"`
+		Tags     []tag  `xml:"tagSet>item"`
+	}
+	by, values := filter(form)
+	var all []item
 	for _, i := range s.instances {
-		if !slices.Contains(values, i.filtered(by)) {
+		if by != "" && !slices.Contains(values, i.filtered(by)) {
 			continue
 		}
-		if seen++; seen <= from {
-			continue
-		}
-		if s.page > 0 && len(found.Reservations) == s.page {
-			found.NextToken = strconv.Itoa(from + s.page)
-			break
-		}
-		one := item{ID: i.ID, State: i.State, Address: i.Address, Launched: inEC2(i.Launched), Reserved: i.Reservation}
+		one := item{ID: i.ID, State: i.State, Address: i.Address, Launched: inEC2(i.Launched)}
 		for key, value := range i.Tags {
 			one.Tags = append(one.Tags, tag{key, value})
 		}
-		found.Reservations = append(found.Reservations, reservation{[]item{one}})
+		all = append(all, one)
 	}
+	var found struct {
+		Instances []item `xml:"reservationSet>item>instancesSet>item"`
+		NextToken string `xml:"nextToken,omitempty"`
+	}
+	found.Instances, found.NextToken = page(s, all, form)
 	return found
-}
-
-// send writes an answer in EC2's form of the protocol.
-func send(w http.ResponseWriter, _ string, found any, problem *querytest.Failure) {
-	if problem != nil {
-		w.WriteHeader(problem.Status)
-		fmt.Fprintf(w, "<Response><Errors><Error><Code>%s</Code><Message>%s</Message></Error></Errors><RequestID>1</RequestID></Response>", problem.Code, problem.Message)
-		return
-	}
-	text, err := xml.Marshal(found)
-	if err != nil {
-		panic(fmt.Sprintf("encoding an answer: %v", err)) // a mistake in this package
-	}
-	_, _ = w.Write(text) // a client that has left needs no answer
 }
 
 // Planned is an event that is scheduled for an instance. Zero times are left out.
@@ -247,29 +201,16 @@ type plannedItem struct {
 	NotAfter    string `xml:"notAfter,omitempty"`
 }
 
-type detail struct {
-	Name   string `xml:"name"`
-	Status string `xml:"status"`
-	Since  string `xml:"impairedSince,omitempty"`
-}
-
 type check struct {
-	Status  string   `xml:"status"`
-	Details []detail `xml:"details>item"`
+	Status string `xml:"status"`
+	Since  string `xml:"details>item>impairedSince,omitempty"`
 }
 
 type statusItem struct {
 	ID       string        `xml:"instanceId"`
-	State    string        `xml:"instanceState>name"`
 	Planned  []plannedItem `xml:"eventsSet>item"`
 	System   check         `xml:"systemStatus"`
 	Instance check         `xml:"instanceStatus"`
-}
-
-type statuses struct {
-	XMLName   xml.Name     `xml:"DescribeInstanceStatusResponse"`
-	All       []statusItem `xml:"instanceStatusSet>item"`
-	NextToken string       `xml:"nextToken,omitempty"`
 }
 
 // inEC2 formats a time as EC2 does.
@@ -282,9 +223,9 @@ func inEC2(t time.Time) string {
 
 func checkOf(since time.Time) check {
 	if since.IsZero() {
-		return check{"ok", []detail{{"reachability", "passed", ""}}}
+		return check{"ok", ""}
 	}
-	return check{"impaired", []detail{{"reachability", "failed", inEC2(since)}}}
+	return check{"impaired", inEC2(since)}
 }
 
 func (i statusItem) has(by string, values []string) bool {
@@ -302,26 +243,21 @@ func (i statusItem) has(by string, values []string) bool {
 // describeStatus describes instances by a filter. As in EC2, without IncludeAllInstances only those that run are described. s.mu is held.
 func (s *Service) describeStatus(form url.Values) any {
 	by, values := filter(form)
-	from, _ := strconv.Atoi(form.Get("NextToken")) // none for the first page
-	var found statuses
-	seen := 0
+	var all []statusItem
 	for _, i := range s.instances {
 		is := s.statusOf(i.ID)
-		one := statusItem{ID: i.ID, State: i.State, System: checkOf(is.system), Instance: checkOf(is.instance)}
+		one := statusItem{ID: i.ID, System: checkOf(is.system), Instance: checkOf(is.instance)}
 		for _, p := range is.planned {
 			one.Planned = append(one.Planned, plannedItem{p.ID, p.Code, p.Description, inEC2(p.NotBefore), inEC2(p.NotAfter)})
 		}
-		if !one.has(by, values) || i.State != "running" && form.Get("IncludeAllInstances") != "true" {
-			continue
+		if one.has(by, values) && (i.State == "running" || form.Get("IncludeAllInstances") == "true") {
+			all = append(all, one)
 		}
-		if seen++; seen <= from {
-			continue
-		}
-		if s.page > 0 && len(found.All) == s.page {
-			found.NextToken = strconv.Itoa(from + s.page)
-			break
-		}
-		found.All = append(found.All, one)
 	}
+	var found struct {
+		Statuses  []statusItem `xml:"instanceStatusSet>item"`
+		NextToken string       `xml:"nextToken,omitempty"`
+	}
+	found.Statuses, found.NextToken = page(s, all, form)
 	return found
 }

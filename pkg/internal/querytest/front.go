@@ -1,5 +1,5 @@
 // Package querytest is what the stand-ins for services of AWS have in common: calls are recorded, and requests can be made to fail or be
-// refused. Most services speak the query protocol: a request is a form that is signed, an answer is XML.
+// refused.
 //
 //	type Service struct {
 //		querytest.Front // calls, faults, refusals
@@ -7,14 +7,18 @@
 //	}
 //
 //	func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-//		querytest.Serve(w, r, &s.Front, querytest.Behind{...}) // what the service itself does
+//		s.Serve(w, r, querytest.Query, s.perform) // perform does what the service itself does
 //	}
 //
 // Everything is safe for concurrent use, and works on the clock of testing/synctest.
 package querytest
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
+	"encoding/xml"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -34,24 +38,6 @@ type Call struct {
 	// Status is the HTTP status of the answer, 0 if there was none, and Code the error's; empty if there was none.
 	Status int
 	Code   string
-	// Credential is the access key that signed the request, where the service looks at it.
-	Credential string
-}
-
-// String is a call in one line: "DescribeTargetHealth TargetGroupArn=arn:...: Throttling".
-func (c Call) String() string {
-	var about []string
-	for name, values := range c.Values {
-		if name != "Action" && name != "Version" {
-			about = append(about, " "+name+"="+strings.Join(values, ","))
-		}
-	}
-	slices.Sort(about)
-	text := c.Action + strings.Join(about, "")
-	if c.Code != "" {
-		text += ": " + c.Code
-	}
-	return text
 }
 
 // has reports whether a request has a value.
@@ -70,13 +56,72 @@ type Fault struct {
 	Action, About string
 	// Times is how many requests are broken; 0 is all until Lift.
 	Times int
-	// Status and Code are what is answered; 0 hangs until the client gives up, and with 200 the answer is only late.
+	// Status and Code are what is answered; 0 hangs until the client gives up.
 	Status int
 	Code   string
 	// After has the request take effect before it is answered so, as when an answer gets lost.
 	After bool
-	// Delay is how long the answer takes.
-	Delay time.Duration
+}
+
+// Throttled is the answer to too many requests for an action.
+func Throttled(action string, times int) Fault {
+	return Fault{Action: action, Times: times, Status: http.StatusBadRequest, Code: "Throttling"}
+}
+
+// Failure is an answer that says what is wrong.
+type Failure struct {
+	Status        int
+	Code, Message string
+}
+
+// Invalid is the answer to a request with a mistake.
+func Invalid(code, format string, args ...any) *Failure {
+	return &Failure{http.StatusBadRequest, code, fmt.Sprintf(format, args...)}
+}
+
+// Protocol is how a service speaks.
+type Protocol int
+
+// The protocols.
+const (
+	// Query is AWS's query protocol: a request is a form, an answer is XML. EC2 is EC2's dialect of it.
+	Query Protocol = iota
+	EC2
+	// JSON is the protocol of SQS. The header X-Amz-Target names the action.
+	JSON
+)
+
+// refused is the code of a refusal by IAM.
+func (p Protocol) refused() string {
+	return map[Protocol]string{Query: "AccessDenied", EC2: "UnauthorizedOperation", JSON: "AccessDeniedException"}[p]
+}
+
+// encode returns the body of an answer.
+func (p Protocol) encode(action string, result any, problem *Failure) ([]byte, error) {
+	switch {
+	case p == JSON && problem != nil:
+		return json.Marshal(map[string]string{"__type": "com.amazonaws.sqs#" + problem.Code, "message": problem.Message})
+	case p == JSON:
+		return json.Marshal(result)
+	case problem != nil:
+		var text strings.Builder
+		_ = xml.EscapeText(&text, []byte(problem.Message)) // a Builder takes everything
+		form := "<ErrorResponse><Error><Code>%s</Code><Message>%s</Message></Error></ErrorResponse>"
+		if p == EC2 {
+			form = "<Response><Errors><Error><Code>%s</Code><Message>%s</Message></Error></Errors></Response>"
+		}
+		return fmt.Appendf(nil, form, problem.Code, &text), nil
+	}
+	var body bytes.Buffer
+	outer, inner := action+"Response", action+"Result"
+	if p == EC2 {
+		inner = outer
+	}
+	err := xml.NewEncoder(&body).EncodeElement(result, xml.StartElement{Name: xml.Name{Local: inner}})
+	if p == EC2 {
+		return body.Bytes(), err
+	}
+	return fmt.Appendf(nil, "<%[1]s>%[2]s</%[1]s>", outer, &body), err
 }
 
 // Front is what requests meet before the service itself. The zero value keeps calls, and lets all pass.
@@ -85,7 +130,43 @@ type Front struct {
 	calls   []Call
 	changed chan struct{} // closed with the next call; nil while nobody waits
 	faults  []Fault
-	denied  map[string]bool // actions, or "action value"; "" is all
+	denied  []string // actions, or "action value"; "" is all
+}
+
+// Serve answers a request. perform does what is asked for; its result is nil, without a problem, if the service has no such action.
+func (f *Front) Serve(w http.ResponseWriter, r *http.Request, p Protocol, perform func(action string, v url.Values) (any, *Failure)) {
+	_ = r.ParseForm() // What is no form names no action.
+	_, target, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+	call := Call{Action: cmp.Or(r.PostForm.Get("Action"), target), At: time.Now(), Values: r.PostForm}
+	defer func() { f.keep(call) }()
+	fault, broken := f.fault(call)
+	var result any
+	var problem *Failure
+	switch {
+	case f.denies(call):
+		problem = &Failure{http.StatusForbidden, p.refused(), "no identity-based policy allows the action"}
+	case !broken || fault.After:
+		if result, problem = perform(call.Action, r.PostForm); result == nil && problem == nil {
+			problem = Invalid("InvalidAction", "there is no action %s", call.Action)
+		}
+	}
+	if broken && fault.Status == 0 {
+		<-r.Context().Done()
+		return
+	}
+	if broken {
+		problem = &Failure{fault.Status, fault.Code, "it is a fault"}
+	}
+	call.Status = http.StatusOK
+	if problem != nil {
+		call.Status, call.Code = problem.Status, problem.Code
+	}
+	body, err := p.encode(call.Action, result, problem)
+	if err != nil {
+		panic(fmt.Sprintf("encoding an answer: %v", err)) // a mistake in the stand-in
+	}
+	w.WriteHeader(call.Status)
+	_, _ = w.Write(body) // a client that has left needs no answer
 }
 
 // Fail breaks requests from now on. Of several faults that meet a request, the one set first breaks it.
@@ -107,27 +188,17 @@ func (f *Front) Lift() {
 func (f *Front) Deny(actions ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.denied == nil {
-		f.denied = map[string]bool{}
-	}
 	if len(actions) == 0 {
 		actions = []string{""}
 	}
-	for _, a := range actions {
-		f.denied[a] = true
-	}
+	f.denied = append(f.denied, actions...)
 }
 
-// Allow allows actions that were denied; without any, all.
-func (f *Front) Allow(actions ...string) {
+// Allow ends all refusals.
+func (f *Front) Allow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, a := range actions {
-		delete(f.denied, a)
-	}
-	if len(actions) == 0 {
-		clear(f.denied)
-	}
+	f.denied = nil
 }
 
 // Calls returns all calls so far for an action; with "" those of all.
@@ -172,13 +243,10 @@ func (f *Front) keep(c Call) {
 func (f *Front) denies(c Call) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for action := range f.denied {
-		name, value, narrow := strings.Cut(action, " ")
-		if name == "" || name == c.Action && (!narrow || c.has(value)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(f.denied, func(denied string) bool {
+		action, value, narrow := strings.Cut(denied, " ")
+		return action == "" || action == c.Action && (!narrow || c.has(value))
+	})
 }
 
 // fault returns the fault that a call meets.

@@ -18,7 +18,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -153,29 +152,20 @@ func (s *Service) notify() {
 // ServeHTTP answers a request of the JSON protocol.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var in request
-	admit := func(r *http.Request, call *querytest.Call) *querytest.Failure {
-		_, call.Action, _ = strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
-			return invalid("SerializationException", err.Error())
+	_ = json.NewDecoder(r.Body).Decode(&in) // The SDK sends no other.
+	s.Serve(w, r, querytest.JSON, func(action string, _ url.Values) (any, *querytest.Failure) {
+		switch action {
+		case "ReceiveMessage":
+			return s.receive(r.Context(), in)
+		case "DeleteMessageBatch":
+			return s.each(in, s.delete), nil
+		case "ChangeMessageVisibilityBatch":
+			return s.each(in, s.change), nil
+		case "GetQueueAttributes":
+			return map[string]any{"Attributes": s.describe()}, nil
 		}
-		return nil
-	}
-	perform := func(action string, _ url.Values) (any, *querytest.Failure) { return s.perform(r.Context(), action, in) }
-	querytest.Serve(w, r, &s.Front, querytest.Behind{Admit: admit, Refusal: refusal, Perform: perform, Answer: send})
-}
-
-func (s *Service) perform(ctx context.Context, action string, in request) (any, *querytest.Failure) {
-	switch action {
-	case "ReceiveMessage":
-		return s.receive(ctx, in)
-	case "DeleteMessageBatch":
-		return s.each(in, s.delete), nil
-	case "ChangeMessageVisibilityBatch":
-		return s.each(in, s.change), nil
-	case "GetQueueAttributes":
-		return map[string]any{"Attributes": s.describe()}, nil
-	}
-	return nil, querytest.Unknown(action)
+		return nil, nil
+	})
 }
 
 // request has the parameters of all actions.
@@ -201,33 +191,10 @@ type failure struct {
 	SenderFault bool
 }
 
-func invalid(code, text string) *querytest.Failure {
-	return &querytest.Failure{Status: http.StatusBadRequest, Code: code, Message: text}
-}
-
-func refusal(string) *querytest.Failure {
-	return &querytest.Failure{Status: http.StatusForbidden, Code: "AccessDeniedException", Message: "no policy allows it"}
-}
-
-// send writes an answer in SQS's protocol.
-func send(w http.ResponseWriter, _ string, body any, problem *querytest.Failure) {
-	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
-	status := http.StatusOK
-	if problem != nil {
-		status, body = problem.Status, map[string]string{"__type": "com.amazonaws.sqs#" + problem.Code, "message": problem.Message}
-	}
-	text, err := json.Marshal(body)
-	if err != nil {
-		panic(fmt.Sprintf("encoding an answer: %v", err)) // a mistake in this package
-	}
-	w.WriteHeader(status)
-	_, _ = w.Write(text) // a client that has left needs no answer
-}
-
 // receive polls for as long as the request asks for.
 func (s *Service) receive(ctx context.Context, in request) (any, *querytest.Failure) {
 	if in.MaxNumberOfMessages > 10 || in.VisibilityTimeout < 0 || in.WaitTimeSeconds < 0 {
-		return nil, invalid("InvalidParameterValue", "out of range")
+		return nil, querytest.Invalid("InvalidParameterValue", "out of range")
 	}
 	end := time.After(time.Duration(in.WaitTimeSeconds) * time.Second)
 	for {
@@ -235,18 +202,14 @@ func (s *Service) receive(ctx context.Context, in request) (any, *querytest.Fail
 		if len(found) > 0 {
 			return map[string]any{"Messages": found}, nil
 		}
-		reveal := time.NewTimer(next)
 		select {
 		case <-ctx.Done():
-			reveal.Stop()
 			return map[string]any{}, nil
 		case <-end:
-			reveal.Stop()
 			return map[string]any{}, nil
 		case <-changed:
-		case <-reveal.C:
+		case <-time.After(next):
 		}
-		reveal.Stop()
 	}
 }
 

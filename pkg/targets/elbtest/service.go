@@ -1,10 +1,22 @@
+// Package elbtest simulates Elastic Load Balancing (version 2) for tests: target groups, what is registered in them, and
+// the part of the query protocol that is about that.
+//
+//	aws := elbtest.New()
+//	web := aws.AddGroup("web", elbtest.Group{Delay: 3 * time.Second})
+//	aws.Register(web, "i-0123", 30080)
+//	aws.Deregister("i-0123") // it is draining now, and gone in three seconds
+//
+// A Service is an http.Handler. Targets drain as they do at AWS: by the clock, as seen by the next who asks. How calls are kept, and how
+// requests are made to fail, is in pkg/internal/querytest. Everything works on the clock of testing/synctest.
 package elbtest
 
 import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -40,19 +52,8 @@ type entry struct {
 	targets []*Target
 }
 
-// Call is one request and what it was answered.
-type Call = querytest.Call
-
 // Fault is how requests are broken.
 type Fault = querytest.Fault
-
-// Throttled is the answer to one who asks too much.
-func Throttled(times int) Fault {
-	return Fault{Times: times, Status: http.StatusBadRequest, Code: "Throttling"}
-}
-
-// Silent is no answer at all.
-func Silent() Fault { return Fault{} }
 
 // Service is Elastic Load Balancing in one region. Make one with New.
 type Service struct {
@@ -151,4 +152,65 @@ func (s *Service) Page(groups int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.page = groups
+}
+
+// ServeHTTP answers a request of the query protocol.
+func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.Serve(w, r, querytest.Query, s.perform)
+}
+
+// perform does what is asked for.
+func (s *Service) perform(action string, v url.Values) (any, *querytest.Failure) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if action == "DescribeTargetGroups" {
+		return s.describeGroups(v.Get("Marker")), nil
+	}
+	if action != "DescribeTargetHealth" {
+		return nil, nil
+	}
+	e, found := s.groups[v.Get("TargetGroupArn")]
+	if !found {
+		return nil, querytest.Invalid("TargetGroupNotFound", "One or more target groups not found")
+	}
+	e.expire()
+	return e.describeHealth(), nil
+}
+
+func (e *entry) describeHealth() any {
+	type member struct {
+		State string `xml:"TargetHealth>State"`
+		Port  int    `xml:"Target>Port"`
+		ID    string `xml:"Target>Id"`
+	}
+	var found struct {
+		Members []member `xml:"TargetHealthDescriptions>member"`
+	}
+	for _, t := range e.targets {
+		found.Members = append(found.Members, member{t.State, t.Port, t.ID})
+	}
+	return found
+}
+
+func (s *Service) describeGroups(marker string) any {
+	type member struct {
+		ARN  string `xml:"TargetGroupArn"`
+		Name string `xml:"TargetGroupName"`
+		Type string `xml:"TargetType"`
+		VPC  string `xml:"VpcId"`
+	}
+	var found struct {
+		Members []member `xml:"TargetGroups>member"`
+		Next    string   `xml:"NextMarker,omitempty"`
+	}
+	arns := slices.Sorted(maps.Keys(s.groups))
+	from, _ := strconv.Atoi(marker) // none is the first page
+	for n := from; n < len(arns) && n < from+s.page; n++ {
+		e := s.groups[arns[n]]
+		found.Members = append(found.Members, member{arns[n], e.name, e.Type, e.VPC})
+	}
+	if next := from + s.page; next < len(arns) {
+		found.Next = strconv.Itoa(next)
+	}
+	return found
 }
