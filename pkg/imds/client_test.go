@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -97,35 +96,6 @@ func TestClient_AsksNothingWithoutAToken(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestClient_ObserverSeesEveryRequest(t *testing.T) {
-	var mu sync.Mutex
-	seen := map[string][]imds.Poll{}
-	ec2 := serve(map[string]string{lifeCyclePath: "spot", spotPath: announced[spotPath], rebalancePath: "garbage"})
-	ec2.say(targetStatePath, answer{hang: true})
-	opts := imds.Options{Observe: func(p imds.Poll) {
-		mu.Lock()
-		defer mu.Unlock()
-		seen[p.Document] = append(seen[p.Document], p)
-	}}
-	bubble(t, opts, ec2, func(t *testing.T, _ *sink) { time.Sleep(12 * time.Second) })
-	for path, want := range map[string]imds.Result{
-		spotPath: imds.OK, rebalancePath: imds.Failed, targetStatePath: imds.Failed,
-		scheduledPath: imds.Absent, historyPath: imds.Absent,
-	} {
-		if len(seen[path]) == 0 {
-			t.Errorf("%s: nothing observed", path)
-			continue
-		}
-		p := seen[path][0]
-		if p.Result != want || (p.Err != nil) != (want == imds.Failed) {
-			t.Errorf("%s: observed %q with error %v, want %q", path, p.Result, p.Err, want)
-		}
-	}
-	if hang := seen[targetStatePath]; len(hang) > 0 && hang[0].Latency != 10*time.Second {
-		t.Errorf("a request that hangs was observed to take %s, want 10s", hang[0].Latency)
 	}
 }
 

@@ -27,7 +27,16 @@ var spotActions = []string{"terminate", "stop", "hibernate"}
 
 // lookForSpot is the look of the spot notice's poller.
 func lookForSpot(ctx context.Context, r *reader) (found, error) {
-	return read(ctx, r, spotPath, shortDocument, parseSpot)
+	return readEvents(ctx, r, spotPath, shortDocument, parseSpot)
+}
+
+// readEvents reads a document that announces events. It says in which document something could not be read.
+func readEvents(ctx context.Context, r *reader, path string, size int, parse func([]byte) (found, error)) (found, error) {
+	f, err := read(ctx, r, path, size, parse)
+	if f.partial != nil {
+		f.partial = readingError(path, f.partial)
+	}
+	return f, err
 }
 
 // parseSpot reads the notice of a spot interruption. A known action or a readable time is enough for an event; found.partial then says what
@@ -44,17 +53,14 @@ func parseSpot(body []byte) (found, error) {
 	}
 	// The time is not part of the ID: amazon-ec2-metadata-mock computes it again at each look.
 	e := event.Event{ID: event.ContentID(event.SpotInterruption, action), Kind: event.SpotInterruption, State: event.Pending, Deadline: at}
-	codeErr := errors.New("it names no action")
+	partial := errors.New("it names no action")
 	if action != "" {
-		e.Code, codeErr = parseCode(action)
+		e.Code, partial = parseCode(action)
 	}
 	if timeErr != nil {
-		return found{[]event.Event{e}, readingError(spotPath, fmt.Errorf("its time: %w", timeErr))}, nil
+		partial = fmt.Errorf("its time: %w", timeErr)
 	}
-	if codeErr != nil {
-		return found{[]event.Event{e}, readingError(spotPath, codeErr)}, nil
-	}
-	return found{events: []event.Event{e}}, nil
+	return found{[]event.Event{e}, partial}, nil
 }
 
 // rebalancePath is the recommendation to move work off a spot instance:
@@ -66,7 +72,7 @@ const rebalancePath = "events/recommendations/rebalance"
 
 // lookForRebalance is the look of the rebalance recommendation's poller.
 func lookForRebalance(ctx context.Context, r *reader) (found, error) {
-	return read(ctx, r, rebalancePath, shortDocument, parseRebalance)
+	return readEvents(ctx, r, rebalancePath, shortDocument, parseRebalance)
 }
 
 // parseRebalance reads the recommendation. The document has nothing but a time. A document without a readable time is an error.
@@ -103,37 +109,24 @@ const (
 // maintenanceLayout is how EC2 writes dates in these lists.
 const maintenanceLayout = "2 Jan 2006 15:04:05 GMT"
 
-// maintenance remembers the events of the last look: if a list can only be read in part, an event must not vanish, as that would mean its
-// end.
+// maintenance looks for planned maintenance.
 type maintenance struct {
-	last []event.Event
 	// instance is the machine's ID; "" before something is announced. The policy needs it to spread the machines of a fleet over time.
 	instance string
 }
 
 // look reads both lists and returns their events; found.partial says what could not be read. If the list of scheduled events cannot be read,
-// look fails. If the history cannot be read, or an entry has no readable identity, an event of the last look may be in what is missing. Then
-// events of the last look that are not listed now stay as they were.
+// look fails. An event that is missing because the history or an entry could not be read is not over: the policy waits for what follows.
 func (m *maintenance) look(ctx context.Context, r *reader) (found, error) {
-	scheduled, err := read(ctx, r, scheduledPath, longDocument, parseMaintenance)
+	scheduled, err := readEvents(ctx, r, scheduledPath, longDocument, parseMaintenance)
 	if err != nil {
 		return found{}, err
 	}
-	history, err := read(ctx, r, historyPath, longDocument, parseMaintenance)
-	events := mergeMaintenance(scheduled.events, slices.DeleteFunc(history.events, isPending))
-	if err != nil || scheduled.unidentified || history.unidentified { // What is missing may have an event of the last look.
-		events = mergeMaintenance(events, m.last)
-	}
-	m.last = events
+	history, err := readEvents(ctx, r, historyPath, longDocument, parseMaintenance)
+	over := slices.DeleteFunc(history.events, func(e event.Event) bool { return e.State == event.Pending })
+	events := mergeMaintenance(scheduled.events, over)
 	m.addInstance(ctx, r, events)
-	var partial []error
-	if scheduled.err != nil {
-		partial = append(partial, readingError(scheduledPath, scheduled.err))
-	}
-	if history.err != nil {
-		partial = append(partial, readingError(historyPath, history.err))
-	}
-	return found{slices.Clone(events), errors.Join(append(partial, err)...)}, nil
+	return found{events, errors.Join(scheduled.partial, history.partial, err)}, nil
 }
 
 // addInstance puts the instance's ID into the events. It requests the ID the first time that there are events. If that fails, the events have
@@ -147,9 +140,6 @@ func (m *maintenance) addInstance(ctx context.Context, r *reader, events []event
 	}
 }
 
-// isPending reports whether an event is still to come or under way.
-func isPending(e event.Event) bool { return e.State == event.Pending }
-
 // mergeMaintenance returns the events of both lists, each once, by their IDs. If both lists have an event, the first list wins. The exception
 // is an event that is over according to the second list only: EC2 never revives an event, so what the first list says is out of date.
 func mergeMaintenance(first, second []event.Event) []event.Event {
@@ -161,18 +151,11 @@ func mergeMaintenance(first, second []event.Event) []event.Event {
 		case !seen:
 			index[e.ID] = len(merged)
 			merged = append(merged, e)
-		case isPending(merged[i]) && !isPending(e):
+		case merged[i].State == event.Pending && e.State != event.Pending:
 			merged[i] = e
 		}
 	}
 	return merged
-}
-
-// maintenanceList is one of the two lists, as far as it could be read.
-type maintenanceList struct {
-	events       []event.Event
-	err          error // what could not be read; nil if all could
-	unidentified bool  // an entry has no readable identity, or was not read
 }
 
 // The most entries of a list that are read, and the most faults of a list that are reported.
@@ -181,39 +164,35 @@ const (
 	mostFaults  = 3
 )
 
-// parseMaintenance reads one of the two lists. An entry that cannot be read is in the list's err, and hides no other entry. The returned error
+// parseMaintenance reads one of the two lists. An entry that cannot be read is in found.partial, and hides no other entry. The returned error
 // means that the document is not a list. An empty document is an empty list.
-func parseMaintenance(body []byte) (maintenanceList, error) {
+func parseMaintenance(body []byte) (found, error) {
 	if len(strings.TrimSpace(string(body))) == 0 {
-		return maintenanceList{}, nil
+		return found{}, nil
 	}
 	var entries []json.RawMessage
 	if err := json.Unmarshal(body, &entries); err != nil {
-		return maintenanceList{}, fmt.Errorf("decoding %d bytes: %w", len(body), err)
+		return found{}, fmt.Errorf("decoding %d bytes: %w", len(body), err)
 	}
 	if entries == nil {
-		return maintenanceList{}, errors.New("decoding a list: it is null")
+		return found{}, errors.New("decoding a list: it is null")
 	}
-	var list maintenanceList
+	var events []event.Event
 	var errs []error
 	if len(entries) > mostEntries {
 		errs = append(errs, fmt.Errorf("it has %d entries, of which %d are read", len(entries), mostEntries))
-		entries, list.unidentified = entries[:mostEntries], true
+		entries = entries[:mostEntries]
 	}
 	for i, raw := range entries {
 		e, err := parseMaintenanceEvent(raw)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("entry %d: %w", i+1, err))
 		}
-		if e.ID == "" {
-			list.unidentified = true
-			continue
+		if e.ID != "" {
+			events = append(events, e)
 		}
-		list.events = append(list.events, e)
 	}
-	list.events = mergeMaintenance(list.events, nil)
-	list.err = errors.Join(errs[:min(len(errs), mostFaults)]...)
-	return list, nil
+	return found{mergeMaintenance(events, nil), errors.Join(errs[:min(len(errs), mostFaults)]...)}, nil
 }
 
 // parseMaintenanceEvent reads one entry of a list. It may return both an event and an error, which says what could not be read: for example,
@@ -291,24 +270,6 @@ const targetStatePath = "autoscaling/target-lifecycle-state"
 
 const inService = "InService"
 
-// stateMeanings has the meaning of each known target state. An instance of the warm pool that ends counts as one that leaves: it may have
-// joined the cluster while it was being prepared, and then its node goes away just the same.
-var stateMeanings = map[string]stateMeaning{
-	"Terminated": ends, "Warmed:Terminated": ends,
-	inService: stays, "Detached": stays, "Standby": stays,
-}
-
-// stateMeaning is what a target state means for the instance. All other states, such as those of the warm pool, mean that the instance leaves if
-// it was in service.
-type stateMeaning int
-
-const (
-	// stays: the instance stays.
-	stays stateMeaning = iota + 1
-	// ends: the instance leaves in any case.
-	ends
-)
-
 // targetStates follows the target state during one boot. It is used by one goroutine.
 //
 // What a state means depends on the one before it. An instance that goes to the warm pool is being prepared, unless it
@@ -360,22 +321,20 @@ func (t *targetStates) follow(state string) found {
 			t.opts.InService()
 		}
 	}
-	meaning := stateMeanings[state]
-	if state == "" || meaning == stays || meaning != ends && !t.served {
+	leaves := t.served
+	switch state {
+	case "", inService, "Detached", "Standby":
+		leaves = false
+	case "Terminated", "Warmed:Terminated":
+		// An instance of the warm pool may have joined the cluster while it was being prepared, and then its node goes away just the same.
+		leaves = true
+	}
+	if !leaves {
 		return found{}
 	}
-	return found{events: []event.Event{t.departure(state)}}
-}
-
-// departure returns the event that announces the instance's way to a target state. The event's ID contains the boot ID. An Auto Scaling group
-// may stop an instance in its warm pool, start it, and take it out of service again, which is another event.
-func (t *targetStates) departure(state string) event.Event {
-	return event.Event{
-		ID:    event.ContentID(event.ASGTermination, state, t.opts.BootID),
-		Kind:  event.ASGTermination,
-		Code:  state,
-		State: event.Pending,
-	}
+	// An Auto Scaling group may stop an instance in its warm pool, start it, and take it out of service again, which is another event.
+	id := event.ContentID(event.ASGTermination, state, t.opts.BootID)
+	return found{events: []event.Event{{ID: id, Kind: event.ASGTermination, Code: state, State: event.Pending}}}
 }
 
 // decode decodes JSON into the struct that into points to. It ignores unknown fields. A field of the wrong type stays empty, without an error:

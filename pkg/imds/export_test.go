@@ -36,8 +36,3 @@ func ParseMaintenance(body []byte) ([]event.Event, error) {
 	l, err := parseMaintenance(body)
 	return l.events, err
 }
-
-// InstanceParsers read the documents that say what the instance is.
-var InstanceParsers = map[string]func([]byte) (string, error){
-	"text": parseText, "life cycle": parseLifeCycle, "account": parseAccount,
-}

@@ -94,21 +94,6 @@ func fuzz(f *testing.F, folder string, parse func([]byte) ([]event.Event, error)
 // code is what IDs and codes of events are made of; a target lifecycle state has colons.
 var code = regexp.MustCompile(`^[A-Za-z0-9_:-]{1,64}$`)
 
-// FuzzInstance reads the documents that say what the instance is.
-func FuzzInstance(f *testing.F) {
-	for _, body := range []string{"i-0a1b2c3d4e5f60718", "spot", "us-east-1a\n", `{"accountId": "123456789012"}`, "<html>", "\x1b[2J"} {
-		f.Add([]byte(body))
-	}
-	line := regexp.MustCompile(`^[!-~]{0,255}$`)
-	f.Fuzz(func(t *testing.T, body []byte) {
-		for name, parse := range imds.InstanceParsers {
-			if value, err := parse(body); !line.MatchString(value) || err != nil && value != "" {
-				t.Fatalf("%s: %q and error %v", name, value, err)
-			}
-		}
-	})
-}
-
 // documents lists the files of a folder below testdata: what EC2 serves, by its documentation.
 func documents(tb testing.TB, folder string) []string {
 	tb.Helper()

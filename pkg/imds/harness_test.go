@@ -76,7 +76,6 @@ type answer struct {
 	body   string
 	header http.Header
 	hang   bool
-	next   func() string // the bodies of one answer after the other
 }
 
 // service is the barest of metadata services, and says what it is told to: what the real one would never say is what
@@ -150,8 +149,6 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", r.Header.Get("X-Aws-Ec2-Metadata-Token-Ttl-Seconds"))
 		_, _ = fmt.Fprint(w, "a-token")
 		return
-	case a.next != nil:
-		a = answer{status: http.StatusOK, body: a.next()}
 	case a.status == 0 && a.body == "":
 		a = answer{status: http.StatusNotFound, body: "<html>404 - Not Found</html>"}
 	case a.status == 0:

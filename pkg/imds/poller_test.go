@@ -153,70 +153,15 @@ func TestLoop_SeesANoticePromptlyAfterAnOutage(t *testing.T) {
 	}
 }
 
-// lagging is a service whose every answer, also that with a session token, takes so long. If queue is set, it answers one request after
-// the other, also those that nobody waits for any more.
+// lagging is a service whose every answer, also that with a session token, takes so long.
 type lagging struct {
-	next  http.Handler
-	lag   time.Duration
-	over  atomic.Bool // it is fast from now on
-	queue chan struct{}
+	next http.Handler
+	lag  time.Duration
 }
 
 func (l *lagging) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if l.queue != nil {
-		l.queue <- struct{}{}
-		defer func() { <-l.queue }()
-	}
-	if !l.over.Load() {
-		time.Sleep(l.lag)
-	}
+	time.Sleep(l.lag)
 	l.next.ServeHTTP(w, r)
-}
-
-// A notice is there from the start, before it is known how slow the service is, or comes later.
-func TestLoop_ASlowServiceTellsInTime(t *testing.T) {
-	for _, row := range []struct {
-		lag           time.Duration
-		serial        bool
-		first, within time.Duration // until the notice is seen, from the start, and once the service is known
-	}{
-		{lag: 600 * time.Millisecond, first: 3 * time.Second, within: 2 * time.Second},
-		{lag: 1100 * time.Millisecond, first: 10 * time.Second, within: 3 * time.Second},
-		{lag: 4 * time.Second, first: 30 * time.Second, within: 10 * time.Second},
-		{lag: time.Second, serial: true, first: 30 * time.Second, within: 10 * time.Second},
-	} {
-		t.Run(fmt.Sprintf("%s serial %t", row.lag, row.serial), func(t *testing.T) {
-			ec2 := serve(announced)
-			slow := &lagging{next: ec2, lag: row.lag}
-			lazily := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { slow.ServeHTTP(w, r) })
-			inBubble(t, imds.Options{}, lazily, func(t *testing.T, source *imds.Source) {
-				if row.serial {
-					slow.queue = make(chan struct{}, 1) // of the bubble, whose clock goes on while somebody waits for it
-				}
-				run(t, source, func(t *testing.T, sink *sink) {
-					wantSpot := func(n int, within time.Duration) {
-						t.Helper()
-						time.Sleep(within)
-						if events, _ := sink.last(event.SpotInterruption); len(events) != n {
-							t.Errorf("after %s, %d notices are known, want %d", within, len(events), n)
-						}
-					}
-					wantSpot(1, row.first)
-					ec2.unsay(spotPath)
-					wantSpot(0, 2*time.Minute)
-					ec2.say(spotPath, answer{body: announced[spotPath]})
-					wantSpot(1, row.within)
-					time.Sleep(2 * time.Minute)
-					for _, kind := range imdsKinds {
-						if events, _ := sink.last(kind); len(events) != 1 {
-							t.Errorf("%s is not known", kind)
-						}
-					}
-					slow.over.Store(true)
-				})
-			})
-		})
-	}
 }
 
 // EC2's clock is what its answers say, while they are on their way.

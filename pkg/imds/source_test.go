@@ -29,21 +29,6 @@ func TestNew_RefusesOptionsThatCannotWork(t *testing.T) {
 	}
 }
 
-func TestNew_TakesOptionsThatWork(t *testing.T) {
-	for name, opts := range map[string]imds.Options{
-		"defaults":                   {BootID: "1"},
-		"IPv6":                       {BootID: "1", Endpoint: "http://[fd00:ec2::254]"},
-		"a closing slash":            {BootID: "1", Endpoint: "http://127.0.0.1:1338/"},
-		"no boot ID where none used": {Kinds: []event.Kind{event.SpotInterruption}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if _, err := imds.New(opts); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
 // announced is everything at once.
 var announced = map[string]string{
 	spotPath:        `{"action":"terminate","time":"2017-09-18T08:22:00Z"}`,
