@@ -39,16 +39,9 @@ func hookOptions(metadata *imds.Source) asg.Options {
 
 // followTargetState sets the options by which the metadata source reports the instance's target state in its Auto Scaling group. The state is
 // shown in the status, and it is recorded that the instance was in service.
-func followTargetState(opts *imds.Options, store *record.Store, board *statusReporter, log *logrus.Entry) {
+func followTargetState(opts *imds.Options, store *record.Store, board *statusReporter) {
 	opts.WasInService = store.WasInService()
-	opts.InService = func() {
-		store.SetInService(func(err error) {
-			if err != nil {
-				log.WithField(systemd.FieldMessageID, systemd.StateTrouble).
-					Errorf("cannot remember that the instance is in service: %s", err)
-			}
-		})
-	}
+	opts.InService = store.SetInService
 	opts.TargetState = board.setTarget
 }
 

@@ -43,7 +43,7 @@ func (h hostInfo) runDaemon(ctx context.Context, d *daemon.Daemon[config.Config]
 		board.setScope(scope)
 		log.WithField(systemd.FieldMessageID, systemd.Started).Info(scope)
 	}
-	followTargetState(&options, store, board, log)
+	followTargetState(&options, store, board)
 	options.Observe = func(p imds.Poll) { meter.Polled(p.Document, string(p.Result)) }
 	if metadata, err = newSource(options); err != nil {
 		return err

@@ -37,7 +37,7 @@ var actions = map[state.Phase]policy.Action{
 // that of during, an entry of the event.
 func (a *Agent) emitStep(during, e state.Entry, t state.Transition) {
 	action := actions[during.Phase]
-	t.Action, t.Entry, t.Reason, t.Total, t.Left = string(action), e, a.cfg.Policy.Reason(e), a.total, a.left
+	t.Action, t.Entry, t.Reason, t.Total, t.Left = string(action), e, e.Event.Summary(), a.total, a.left
 	if action == policy.Drain {
 		t.Deadline, t.Hard = a.cfg.Policy.Deadline(e)
 	}

@@ -147,7 +147,7 @@ func (a *Agent) stepStatus() *state.StepStatus {
 	goal, first := a.work.goal, a.first()
 	reason := goal.Reason
 	if goal.Action == policy.Drain {
-		reason = a.cfg.Policy.Reason(first)
+		reason = first.Event.Summary()
 	}
 	return &state.StepStatus{
 		Action: string(goal.Action), Event: first.Event.ID, Kind: first.Event.Kind, Reason: reason,

@@ -7,6 +7,7 @@ package event
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -91,6 +92,28 @@ type Event struct {
 	Until time.Time `json:"until,omitzero"`
 	// Instance is the ID of the instance, if the source knows it and the time of the action depends on it.
 	Instance string `json:"instance,omitempty"`
+}
+
+// TimeLayout is how operators get to see a time, which is in UTC.
+const TimeLayout = "15:04:05 UTC on 2 Jan 2006"
+
+// placeholder is where KindInfo.Says has the code.
+var placeholder = regexp.MustCompile(`\{(.*)\}`)
+
+// Summary says in words what is announced, and for when if EC2 has set a time.
+func (e Event) Summary() string {
+	code := "$1"
+	if e.Code != "" {
+		code = strings.ReplaceAll(e.Code, "$", "$$")
+	}
+	said := placeholder.ReplaceAllString(e.Kind.Info().Says, code)
+	if said == "" { // such as "label", which drain.Node.Claim makes up
+		return string(e.Kind)
+	}
+	if !e.Deadline.IsZero() && !e.Kind.Local() && e.Kind != Manual {
+		said += " at " + e.Deadline.UTC().Format(TimeLayout)
+	}
+	return said
 }
 
 // ContentID makes an ID for an event whose document has none: the event's kind with a digest of what distinguishes the event from others of

@@ -9,8 +9,8 @@ type KindInfo struct {
 	Machine, Metadata, Queue bool
 	// Reason is the reason of the Node's condition, and EventReason that of the Kubernetes Event that announces it.
 	Reason, EventReason string
-	// Description says what is announced, for an Event without a Description of its own.
-	Description string
+	// Says is what an event of this kind announces: see Event.Summary. Braces stand for the event's code, and have what to say without one.
+	Says string
 	// Handler has aws-node-termination-handler's names for it.
 	Handler HandlerNames
 }
@@ -28,50 +28,50 @@ var kinds = []KindInfo{
 	{
 		Kind: SpotInterruption, Machine: true, Metadata: true, Queue: true,
 		Reason: "SpotInterruption", EventReason: "SpotInterruption",
-		Description: "EC2 is going to take the spot instance back",
-		Handler:     HandlerNames{"SPOT_ITN", "aws-node-termination-handler/spot-itn"},
+		Says:    "EC2 will {interrupt} this spot instance",
+		Handler: HandlerNames{"SPOT_ITN", "aws-node-termination-handler/spot-itn"},
 	},
 	{
 		Kind: RebalanceRecommendation, Machine: true, Metadata: true, Queue: true,
 		Reason: "RebalanceRecommendation", EventReason: "RebalanceRecommendation",
-		Description: "the spot instance runs an elevated risk of interruption",
-		Handler:     HandlerNames{"REBALANCE_RECOMMENDATION", "aws-node-termination-handler/rebalance-recommendation"},
+		Says:    "EC2 recommends rebalancing: this spot instance is at elevated risk of interruption",
+		Handler: HandlerNames{"REBALANCE_RECOMMENDATION", "aws-node-termination-handler/rebalance-recommendation"},
 	},
 	{
 		Kind: ScheduledMaintenance, Machine: true, Metadata: true, Queue: true,
 		Reason: "ScheduledMaintenance", EventReason: "ScheduledEvent",
-		Description: "EC2 has planned maintenance",
-		Handler:     HandlerNames{"SCHEDULED_EVENT", "aws-node-termination-handler/scheduled-maintenance"},
+		Says:    "EC2 has scheduled {maintenance}",
+		Handler: HandlerNames{"SCHEDULED_EVENT", "aws-node-termination-handler/scheduled-maintenance"},
 	},
 	{
 		Kind: ASGTermination, Machine: true, Metadata: true, Queue: true,
 		Reason: "ASGTermination", EventReason: "ASGLifecycle",
-		Description: "the Auto Scaling group is going to terminate the instance",
-		Handler:     HandlerNames{"ASG_LIFECYCLE", "aws-node-termination-handler/asg-lifecycle-termination"},
+		Says:    "the Auto Scaling group takes this instance out of service ({Terminated})",
+		Handler: HandlerNames{"ASG_LIFECYCLE", "aws-node-termination-handler/asg-lifecycle-termination"},
 	},
 	{
 		Kind: Shutdown, Machine: true, Reason: "Shutdown", EventReason: "Shutdown",
-		Description: "the operating system is going down", Handler: HandlerNames{Event: "STATE_CHANGE"},
+		Says: "the system is shutting down", Handler: HandlerNames{Event: "STATE_CHANGE"},
 	},
 	{
 		Kind: Hibernation, Machine: true, Reason: "Hibernation", EventReason: "Hibernation",
-		Description: "the operating system is going to sleep", Handler: HandlerNames{Event: "STATE_CHANGE"},
+		Says: "the system is going to sleep", Handler: HandlerNames{Event: "STATE_CHANGE"},
 	},
 	{
 		Kind: ReservationEnd, Queue: true, Reason: "ReservationEnd", EventReason: "ReservationEnd",
-		Description: "the capacity reservation that the instance runs in ends", Handler: HandlerNames{Event: "SCHEDULED_EVENT"},
+		Says: "the {capacity} reservation of this instance ends", Handler: HandlerNames{Event: "SCHEDULED_EVENT"},
 	},
 	{
 		Kind: StateChange, Queue: true, Reason: "StateChange", EventReason: "StateChange",
-		Description: "the instance is being stopped or terminated", Handler: HandlerNames{Event: "STATE_CHANGE"},
+		Says: "EC2 says that the instance is {stopping}", Handler: HandlerNames{Event: "STATE_CHANGE"},
 	},
 	{
 		Kind: StatusCheck, Queue: true, Reason: "StatusCheckFailed", EventReason: "StatusCheckFailed",
-		Description: "a status check of EC2's fails for the instance", Handler: HandlerNames{Event: "SCHEDULED_EVENT"},
+		Says: "EC2's {own} status check of this instance fails", Handler: HandlerNames{Event: "SCHEDULED_EVENT"},
 	},
 	{
 		Kind: Manual, Reason: "ManualDrain", EventReason: "ManualDrain",
-		Description: "an operator has asked nth to drain the node", Handler: HandlerNames{Event: "STATE_CHANGE"},
+		Says: "an operator has asked for it with nth drain", Handler: HandlerNames{Event: "STATE_CHANGE"},
 	},
 }
 

@@ -32,7 +32,7 @@ func TestEachKindHasAllItsNames(t *testing.T) {
 			t.Errorf("%s and %s have one reason, %s", kind, other, info.EventReason)
 		}
 		reasons[info.EventReason] = kind
-		if info.Kind != kind || info.Reason == "" || info.EventReason == "" || info.Description == "" || info.Handler.Event == "" {
+		if info.Kind != kind || info.Reason == "" || info.EventReason == "" || info.Says == "" || info.Handler.Event == "" {
 			t.Errorf("%s has a gap in the table: %+v", kind, info)
 		}
 		if polled := slices.Contains(event.PolledKinds(), kind); polled != (info.Handler.Taint != "") {

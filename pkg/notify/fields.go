@@ -114,7 +114,7 @@ func newFields(n notice, about description, dryRun bool) Fields {
 		Plan: n.Plan, Action: n.Action, Reason: n.Reason, Took: n.Took.Seconds(), Error: e.Error, DeletedPods: n.deleted,
 
 		EventID: ev.ID, Kind: ev.Kind.Info().Handler.Event, Monitor: ev.Kind.Info().Handler.Event + "_MONITOR", State: awsnthStates[ev.State],
-		Description: cmp.Or(ev.Description, ev.Kind.Info().Description), NodeName: node, NodeLabels: about.labels,
+		Description: cmp.Or(ev.Description, ev.Summary()), NodeName: node, NodeLabels: about.labels,
 		StartTime: cmp.Or(ev.Deadline, ev.Noticed, e.FirstSeen), EndTime: ev.Until,
 		NodeProcessed: n.outcome == Drained || n.outcome == Cordoned, InProgress: n.outcome == string(Announced),
 		InstanceID: m.ID, InstanceType: m.Type, InstanceLifeCycle: m.LifeCycle, AccountId: m.Account, Region: m.Region, AvailabilityZone: m.Zone,

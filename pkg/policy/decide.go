@@ -282,7 +282,7 @@ func (s Settings) closing(sit Situation, wanting []state.Entry) Goal {
 	slices.SortFunc(wanting, s.Urgency)
 	// The annotation on the Node names an event whose cordon nobody has lifted, if there is one.
 	first := wanting[max(slices.IndexFunc(wanting, func(e state.Entry) bool { return !e.Released() }), 0)]
-	goal := Goal{Action: Cordon, Event: first.Event, Close: !first.Released(), Reason: reason(first.Event)}
+	goal := Goal{Action: Cordon, Event: first.Event, Close: !first.Released(), Reason: first.Event.Summary()}
 	var hard, hardEnds, softEnds []time.Time
 	before, all := time.Time{}, true
 	for _, e := range wanting {

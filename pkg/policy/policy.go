@@ -63,8 +63,6 @@ type Rule struct {
 	// action begins at the earliest for codes with Window. The instances of a fleet begin one after another, over Spread; none
 	// of them gets less than Lead.
 	Lead, Window, Spread time.Duration
-	// Kept is how long after its notice an announcement can still be read; the action begins before that. 0 means for ever.
-	Kept time.Duration
 	// Hard: the machine is gone at the deadline, so pods that resist eviction are deleted in time.
 	Hard bool
 	// Budget is the time for an event without a deadline, counted from when it was first seen; 0 means as
@@ -233,11 +231,7 @@ func (r Rule) begins(ev event.Event, ahead time.Duration) time.Time {
 	if ev.Deadline.IsZero() {
 		return time.Time{}
 	}
-	first := ev.Deadline.Add(-ahead)
-	if r.Kept > 0 && !ev.Noticed.IsZero() { // The last instance has to begin while the announcement can be read.
-		first = soonest(first, ev.Noticed.Add(r.Kept-r.Spread))
-	}
-	return first.Add(r.offset(ev.Instance))
+	return ev.Deadline.Add(r.offset(ev.Instance) - ahead)
 }
 
 // offset is how much later than the first instance of a fleet this one begins: whole seconds, less than Spread. It depends on

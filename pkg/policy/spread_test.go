@@ -44,22 +44,17 @@ func TestSpread_WhenAnInstanceBegins(t *testing.T) {
 		ev    event.Event
 		want  time.Duration // before its time
 	}{
-		"a reboot":                                         {fleet(), on(first, maintenance("a", "system-reboot", week)), 19*time.Minute + time.Second},
-		"the same for another instance":                    {fleet(), on(second, maintenance("a", "system-reboot", week)), 19*time.Minute + 45*time.Second},
-		"and a third one":                                  {fleet(), on(third, maintenance("a", "system-reboot", week)), 23*time.Minute + 54*time.Second},
-		"another event for the first":                      {fleet(), on(first, maintenance("b", "instance-reboot", week)), 19*time.Minute + time.Second},
-		"one that is not known begins with the first":      {fleet(), maintenance("a", "system-reboot", week), 30 * time.Minute},
-		"a retirement begins a day before":                 {fleet(), maintenance("a", "instance-retirement", week), 24 * time.Hour},
-		"and as much later as the others":                  {fleet(), on(second, maintenance("a", "instance-retirement", week)), 24*time.Hour - 10*time.Minute - 15*time.Second},
-		"a window that leaves no lead begins sooner":       {windowed(5 * time.Minute), on(second, maintenance("a", "instance-retirement", week)), 19*time.Minute + 45*time.Second},
-		"a stop that is to be drained for now is":          {fleet(), on(second, maintenance("a", "instance-stop", week)), 1000*time.Hour + week},
-		"without a spread all begin as one":                {rules(), on(second, maintenance("a", "system-reboot", week)), 10 * time.Minute},
-		"nor is there one of less than a second":           {spreading(time.Second - 1), on(second, maintenance("a", "system-reboot", week)), 10*time.Minute + time.Second - 1},
-		"what would be lost before is begun in time":       {kept(6 * time.Hour), on(second, noticed(maintenance("a", "instance-retirement", week))), week - 6*time.Hour + 9*time.Minute + 45*time.Second},
-		"what would be lost after is begun when it is":     {kept(160 * time.Hour), on(second, noticed(maintenance("a", "system-reboot", week))), week - 160*time.Hour + 9*time.Minute + 45*time.Second},
-		"what is not lost before it is begun":              {kept(week), on(second, noticed(maintenance("a", "system-reboot", week))), 19*time.Minute + 45*time.Second},
-		"nor is what is kept for as long as it takes":      {kept(0), on(second, noticed(maintenance("a", "system-reboot", week))), 19*time.Minute + 45*time.Second},
-		"of what nobody says when it was, nothing is lost": {kept(time.Hour), on(second, maintenance("a", "system-reboot", week)), 19*time.Minute + 45*time.Second},
+		"a reboot":                                    {fleet(), on(first, maintenance("a", "system-reboot", week)), 19*time.Minute + time.Second},
+		"the same for another instance":               {fleet(), on(second, maintenance("a", "system-reboot", week)), 19*time.Minute + 45*time.Second},
+		"and a third one":                             {fleet(), on(third, maintenance("a", "system-reboot", week)), 23*time.Minute + 54*time.Second},
+		"another event for the first":                 {fleet(), on(first, maintenance("b", "instance-reboot", week)), 19*time.Minute + time.Second},
+		"one that is not known begins with the first": {fleet(), maintenance("a", "system-reboot", week), 30 * time.Minute},
+		"a retirement begins a day before":            {fleet(), maintenance("a", "instance-retirement", week), 24 * time.Hour},
+		"and as much later as the others":             {fleet(), on(second, maintenance("a", "instance-retirement", week)), 24*time.Hour - 10*time.Minute - 15*time.Second},
+		"a window that leaves no lead begins sooner":  {windowed(5 * time.Minute), on(second, maintenance("a", "instance-retirement", week)), 19*time.Minute + 45*time.Second},
+		"a stop that is to be drained for now is":     {fleet(), on(second, maintenance("a", "instance-stop", week)), 1000*time.Hour + week},
+		"without a spread all begin as one":           {rules(), on(second, maintenance("a", "system-reboot", week)), 10 * time.Minute},
+		"nor is there one of less than a second":      {spreading(time.Second - 1), on(second, maintenance("a", "system-reboot", week)), 10*time.Minute + time.Second - 1},
 	} {
 		if got := row.ev.Deadline.Sub(begins(row.rules, row.ev)); got != row.want {
 			t.Errorf("%s: begins %s before its time, want %s", name, got, row.want)
@@ -75,21 +70,11 @@ func spreading(spread time.Duration) policy.Settings {
 	return changed(fleet(), func(r *policy.Rule) { r.Spread = spread })
 }
 
-func kept(kept time.Duration) policy.Settings {
-	return changed(fleet(), func(r *policy.Rule) { r.Kept = kept })
-}
-
 func changed(s policy.Settings, change func(*policy.Rule)) policy.Settings {
 	rule := s[event.ScheduledMaintenance]
 	change(&rule)
 	s[event.ScheduledMaintenance] = rule
 	return s
-}
-
-// noticed is an event of which notice was given at noon.
-func noticed(ev event.Event) event.Event {
-	ev.Noticed = noon
-	return ev
 }
 
 func TestSpread_IsEven(t *testing.T) {

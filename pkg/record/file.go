@@ -9,13 +9,8 @@ import (
 	"path/filepath"
 )
 
-const (
-	// maxFile is the largest file, in bytes, that is read: far more than maxClosed entries need.
-	maxFile = 32 << 20
-	// temporary is what a file's name ends in while it is written, and broken what it ends in when it has been set aside.
-	temporary = ".tmp"
-	broken    = ".broken"
-)
+// maxFile is the largest file, in bytes, that is read: far more than maxClosed entries need.
+const maxFile = 32 << 20
 
 // file is a file that is replaced as a whole, so that a reader finds the old content or the new one.
 type file struct {
@@ -83,7 +78,7 @@ func (f file) write(content any) error {
 
 // writeTemporary writes a temporary file in the same directory and returns its path. One that a killed writer has left is replaced.
 func (f file) writeTemporary(text []byte) (path string, err error) {
-	path = f.path() + temporary
+	path = f.path() + ".tmp"
 	_ = os.RemoveAll(path)
 	temp, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -96,17 +91,6 @@ func (f file) writeTemporary(text []byte) (path string, err error) {
 		err = temp.Sync()
 	}
 	return path, errors.Join(err, temp.Close())
-}
-
-// setAside renames a broken file, for an operator to look at. It removes the one that was set aside before. The result is never nil: it says what
-// has become of the file, for the end of a warning.
-func (f file) setAside() error {
-	aside := f.path() + broken
-	_ = os.RemoveAll(aside) // If this fails, Rename may fail, too, and says why.
-	if err := os.Rename(f.path(), aside); err != nil {
-		return fmt.Errorf("setting it aside: %w", err)
-	}
-	return fmt.Errorf("it is now %s", aside)
 }
 
 // Writable returns an error if files cannot be written in a directory, or the directory cannot be created. It tries that with a file that it

@@ -9,8 +9,8 @@
 // Nobody has to wait for the disk. EC2 retires machines whose volumes fail, and a disk that hangs must not keep the node from
 // being drained: Put takes entries into memory, and one writer in the background brings the disk up to date.
 //
-// A broken record is never a reason not to act. A file that is torn, or that another program or a newer nth wrote, is set aside
-// under another name and reported. A directory that cannot be written to is reported for every Put, and the entries stay in
+// A broken record is never a reason not to act. A file that is torn, or that another program or a newer nth wrote, is reported and
+// replaced. A directory that cannot be written to is reported for every Put, and the entries stay in
 // memory. The Node's annotation names the cordon's owner (pkg/drain), so a lost record does no harm there.
 package record
 

@@ -47,7 +47,7 @@ type Store struct {
 // Open reads the record in dir. bootID is the ID of the present boot, and booted when that began, by the wall clock as it is set now. If the record
 // is of this boot, its own time of the boot counts instead, as Now must not jump. Open creates a missing directory, for its owner alone.
 //
-// The Store always works. The warning is for the operator. It says that an unreadable file was set aside, and under which name, or that the
+// The Store always works. The warning is for the operator. It says that the file cannot be read, and the next write replaces it; or that the
 // directory cannot be used.
 func Open(dir, bootID string, booted time.Time) (store *Store, warning error) {
 	f := recordFile(dir)
@@ -61,7 +61,7 @@ func Open(dir, bootID string, booted time.Time) (store *Store, warning error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return s, nil
 	case err != nil:
-		return s, fmt.Errorf("reading the record %s: %w; %w, and nth starts with an empty one", f.path(), err, f.setAside())
+		return s, fmt.Errorf("reading the record %s: %w; nth starts with an empty one", f.path(), err)
 	}
 	s.replace(content.Entries)
 	s.inService = content.InService
@@ -91,12 +91,12 @@ func (s *Store) WasInService() bool {
 	return s.inService == s.bootID
 }
 
-// SetInService remembers that the machine is in service in its Auto Scaling group. written is called with the result of the write.
-func (s *Store) SetInService(written func(error)) {
+// SetInService remembers that the machine is in service in its Auto Scaling group.
+func (s *Store) SetInService() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inService = s.bootID
-	s.startWriter(written)
+	s.startWriter(func(error) {}) // A disk that fails does so for entries, too, and that is reported.
 }
 
 // startWriter starts the writer unless that is running. The writer calls written with the result of its next write. s.mu is held.

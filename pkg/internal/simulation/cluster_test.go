@@ -232,6 +232,9 @@ func (w *world) removeNode(happening) {
 	w.change(func(c *cluster) {
 		c.own("")
 		c.gone, c.volumes = time.Now(), 0
+		for _, n := range w.notices { // nth may have read what operators did to the Node before, or not.
+			n.unsure, n.lifted = n.unsure || !n.lifted.IsZero(), time.Time{}
+		}
 	})
 }
 
@@ -244,8 +247,5 @@ func (w *world) registerNode(happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cluster.reset()
-	for _, n := range w.notices { // nth may have read what operators did to the Node before, or not.
-		n.unsure, n.lifted = n.unsure || !n.lifted.IsZero(), time.Time{}
-	}
 	w.disturbLocked(0)
 }

@@ -169,7 +169,7 @@ func (w *world) judgeVolumes(n *notice) {
 		limit := w.limit(n)
 		// nth may know its deadline from before it moved, or count its time from when the claim was written.
 		unheard := time.Since(n.deadlined) < slow || n.vague && w.counted(n)
-		return w.possible(n, drained) && (unheard || !limit.IsZero() && time.Until(limit) < w.options.Margin+time.Second)
+		return w.possible(n, drained) && (unheard || !limit.IsZero() && time.Until(limit) < w.options.Margin+w.rounding())
 	})
 	if over || w.stepped { // nth waits for nothing then.
 		return

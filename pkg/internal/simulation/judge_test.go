@@ -74,9 +74,9 @@ func (w *world) ends(n *notice) time.Time {
 		return time.Time{}
 	}
 	allowed := w.rules[n.kind].WithdrawnAfter
-	from := n.unlisted // nth counts from its first look after that.
-	if w.nth == nil {
-		from = time.Now() // The next incarnation counts from its first look.
+	from := n.missed // nth counts from its first look that did not find it.
+	if w.nth == nil || n.missed.IsZero() {
+		from = time.Now() // There was none yet.
 	} else if look := w.nth.firstLook[n.kind]; look.After(from) || look.IsZero() {
 		from = later(look, w.nth.began)
 	}
@@ -119,7 +119,7 @@ func (w *world) possible(n *notice, level want) bool {
 	if action < level && !recent(w.ruleSet[n.kind]) {
 		return false
 	}
-	due := !from.After(time.Now().Add(time.Second))
+	due := !from.After(time.Now().Add(w.rounding()))
 	otherTime := recent(n.deadlined) || n.movedUnheard() || recent(w.ruleSet[n.kind]) || w.stepped // nth may take it for due.
 	return due || otherTime
 }
@@ -679,16 +679,22 @@ func (w *world) judgeGrace(q request, pod *corev1.Pod) {
 	if hard && left < own {
 		least = left
 	}
-	rounded := time.Second // The API counts in whole seconds.
-	if w.ahead != 0 {
-		rounded += 3 * time.Second // EC2 dates its answers in whole seconds, and nth takes clocks for equal that differ by less than two.
-	}
+	rounded := w.rounding()
 	if given != nil && pod.DeletionTimestamp == nil && time.Duration(*given)*time.Second < least-rounded && *given > 0 && least > time.Second {
 		w.violatedLocked(graceGiven, "%s %s with %d s of its %s, and %s are left", q.verb, q.pod, *given, own, left)
 	}
 	if q.verb == "delete" && hard && pod.DeletionTimestamp == nil && left > own+2*time.Second {
 		w.violatedLocked(deletedWhenNeeded, "%s has a grace period of %s, and %s are left", q.pod, own, left)
 	}
+}
+
+// rounding is by how much nth may take a time for another one: times are in whole seconds. Where clocks differ, EC2 dates its answers in whole
+// seconds, and nth takes clocks for equal that differ by less than two.
+func (w *world) rounding() time.Duration {
+	if w.ahead != 0 {
+		return 4 * time.Second
+	}
+	return time.Second
 }
 
 // nearest returns how much time is left until a margin before the nearest hard deadline. hard is false if there is no such deadline.
