@@ -40,62 +40,6 @@ func TestGoal_WorkIsRecordedBeforeAndAfterIt(t *testing.T) {
 	})
 }
 
-func TestGoal_AnEventThatJoinsAdjustsTheGuard(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.node.toGuard(stuck)
-		r.run()
-		slow, fast := r.stopping("slow", time.Hour), r.spot("fast", 2*time.Minute)
-		r.announce(slow)
-		r.wantTape("put slow seen", "put slow draining", "guard for slow: drain, soft in 1h0m0s")
-		r.announce(slow, fast)
-		r.wantTape("put fast seen", "put fast draining", "adjust to fast, slow: drain, hard in 2m0s, soft in 1h0m0s")
-		r.announce(slow)
-		r.tape.take()
-		r.pass(30 * time.Second)
-		r.wantTape("put fast closed withdrawn", "adjust to slow: drain, soft in 59m30s")
-		if e := r.entry("fast"); e.Result != nil || e.OnNode {
-			t.Errorf("the entry is %+v", e)
-		}
-		fast.ID = "again"
-		fast.Deadline = r.in(150 * time.Second)
-		r.announce(slow, fast)
-		r.tape.take()
-		r.pass(2 * time.Minute)
-		r.wantTape("put again incomplete")
-		if e := r.wantPhase("slow", state.Draining); e.Error != "" || e.Failures != 0 || !e.OnNode {
-			t.Errorf("the entry is %+v", e)
-		}
-		r.announce(r.stopping("slow", 2*time.Hour), fast)
-		r.wantTape("put slow draining, changed", "adjust to again, slow: drain, hard in 0s, soft in 1h57m30s")
-	})
-}
-
-// A guard has ended before the next begins, whatever was wanted and found meanwhile.
-func TestGoal_OneGuardAtATime(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.node.toGuard(func(ctx context.Context, g *guard) {
-			g.close()
-			g.drain()
-			<-ctx.Done()
-			time.Sleep(5 * time.Second) // what has to be finished first
-			g.say(drain.Progress{Kind: state.PodGone, Pod: "default/web"})
-		})
-		stop := r.stopping("slow", time.Hour)
-		r.runFor(stop)
-		r.announce(canceled(stop))
-		r.wantTape("put slow undoing")
-		r.announce(canceled(stop), r.spot("fast", 2*time.Minute))
-		r.pass(5*time.Second - 1)
-		r.wantTape("put fast seen", "put slow closed canceled", "put fast draining") // and not drained, as that guard is not for it
-		r.node.toGuard(stuck)
-		r.pass(1)
-		r.wantTape("guard ended", "guard for fast: drain, hard in 1m55s")
-		if e := r.entry("fast"); !e.OnNode {
-			t.Errorf("the entry is %+v", e)
-		}
-	})
-}
-
 func TestGoal_TheGuardKnowsOfAShutdown(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(stuck)

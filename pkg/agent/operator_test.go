@@ -37,24 +37,6 @@ func TestUncordon_AFailedOneIsRepeated(t *testing.T) {
 	})
 }
 
-func TestUncordon_AForeignCordonIsLeft(t *testing.T) {
-	each(t, map[string]string{"found by a drain": "terminate", "found by a cordon": "hibernate"}, func(r *rig, code string) {
-		r.node.toGuard(func(ctx context.Context, g *guard) {
-			g.closeAs(state.NodeFoundClosed, drain.CordonForeign)
-			emptied(ctx, g)
-		})
-		ev := r.spot("a", 2*time.Minute)
-		ev.Code = code
-		r.runFor(ev)
-		r.wantSaid(systemd.CordonForeign, "info: the node was already cordoned by someone else; nth will not uncordon it")
-		r.wantSaid(systemd.Cordoned)
-		r.node.toUncordon(func(context.Context) (drain.UncordonResult, error) { return drain.UncordonNotOurs, nil })
-		r.announce()
-		r.pass(time.Minute)
-		r.wantSaid(systemd.Uncordoned, "info: no cordon of nth's is on the node; nothing to uncordon")
-	})
-}
-
 func TestReopened_IsRecordedAndLoggedOnce(t *testing.T) {
 	each(t, map[string]struct{ code, then string }{
 		"of a drain":  {"terminate", "pods from before are still evicted, later ones stay"},

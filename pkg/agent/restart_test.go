@@ -10,7 +10,6 @@ import (
 
 	"github.com/nth-project/nth/pkg/drain"
 	"github.com/nth-project/nth/pkg/event"
-	"github.com/nth-project/nth/pkg/policy"
 	"github.com/nth-project/nth/pkg/state"
 	"github.com/nth-project/nth/pkg/systemd"
 )
@@ -85,24 +84,6 @@ func TestRestart_WhatRanOutOfTimeWhileNthWasStopped(t *testing.T) {
 	})
 }
 
-func TestReboot_UncordonsWhenTheNodeIsReady(t *testing.T) {
-	bubble(t, func(r *rig) {
-		reboot := r.rebooting("a", time.Minute)
-		r.runFor(reboot)
-		r.restart(func() {
-			r.pass(5 * time.Minute)
-			r.cfg.BootID = "boot-2"
-		}) // The metadata service does not answer.
-		r.wantTape("put a undoing", "uncordon", "uncordon ended", "put a closed rebooted")
-		if booted := r.node.booted; booted("boot-1") || !booted("boot-2") {
-			t.Error("it does not wait for the kubelet of this boot")
-		}
-		r.announce(reboot)
-		r.pass(time.Hour)
-		r.wantTape()
-	})
-}
-
 // together makes the loop slow, so that what f does waits for it all at once and is handled in any order.
 func together(r *rig, f func()) {
 	r.service.slow = time.Second
@@ -129,18 +110,6 @@ func TestStop_LeavesADrainToBeContinued(t *testing.T) {
 		if !r.service.stopping {
 			t.Error("the service manager does not know that nth stops")
 		}
-	})
-}
-
-func TestStop_BeginsNothing(t *testing.T) {
-	t.Parallel()
-	repeat(t, 50, func(r *rig) {
-		r.run()
-		sink := r.source.sink
-		r.stop()
-		sink.Snapshot(event.Snapshot{Kind: event.SpotInterruption, Events: []event.Event{r.spot("a", time.Minute)}})
-		r.end()
-		r.wantTape()
 	})
 }
 
@@ -221,44 +190,6 @@ func TestClaim_IsAdopted(t *testing.T) {
 			r.t.Errorf("the entry is %+v", e)
 		}
 		row.then(r)
-		r.wantTape(row.want...)
-	})
-}
-
-// The root volume may have been replaced, and the record with it; or what was put last has not reached the disk.
-func TestClaim_WhatBecomesOfIt(t *testing.T) {
-	adopted := []string{"put a cordoned", "put a undoing", "uncordon", "uncordon ended"}
-	recorded := func(phase state.Phase) func(r *rig) {
-		return func(r *rig) {
-			e := r.drained(r.stopping("a", time.Hour), phase, "boot-0")
-			if e.OnNode = false; phase == state.Closed {
-				e.Ending = state.Canceled
-			}
-			r.record.entries = []state.Entry{e}
-			r.rule(event.ScheduledMaintenance, notifies)
-		}
-	}
-	type row struct {
-		kind    event.Kind
-		boot    string
-		prepare func(r *rig)
-		want    []string
-	}
-	nothing := func(*rig) {}
-	each(t, map[string]row{
-		"the machine was shut down":       {event.Shutdown, "boot-0", nothing, append(adopted, "put a closed rebooted")},
-		"the event is in the record":      {event.ScheduledMaintenance, "boot-0", recorded(state.Seen), append(adopted, "put a seen")},
-		"the event is over in the record": {event.ScheduledMaintenance, "boot-0", recorded(state.Closed), append(adopted, "put a seen")},
-		"its kind is unknown":             {"made-up", "boot-1", nothing, []string{"put a cordoned", "put a undoing", "uncordon", "uncordon ended", "put a closed ignored"}},
-		"nobody looks for its kind": {event.StateChange, "boot-1", func(r *rig) {
-			r.cfg.Policy[event.StateChange] = policy.Rule{Action: policy.Cordon}
-			r.cfg.Unwatched = []event.Kind{event.StateChange}
-		}, []string{"put a cordoned", "put a undoing", "uncordon", "uncordon ended", "put a closed withdrawn"}},
-	}, func(r *rig, row row) {
-		r.node.toClaim(claims(r.claim(row.kind, row.boot)))
-		row.prepare(r)
-		r.run()
-		r.pass(10 * time.Minute)
 		r.wantTape(row.want...)
 	})
 }

@@ -50,27 +50,6 @@ func TestSource_APartlyReadableDocument(t *testing.T) {
 	})
 }
 
-func TestSource_OnlyGoodLooksWithdraw(t *testing.T) {
-	bubble(t, func(r *rig) {
-		r.runFor(r.spot("a", 2*time.Minute))
-		for range 20 {
-			r.trouble(event.SpotInterruption, "connection refused")
-			r.pass(time.Minute)
-		}
-		r.wantTape()
-		for range 2 { // It is missing, the service is away, and the next look finds it again.
-			r.announce(r.spot("a", 2*time.Minute))
-			r.announce()
-			r.tape.take()
-			r.trouble(event.SpotInterruption, "connection refused")
-			r.pass(10 * time.Minute)
-			r.wantTape()
-		}
-		r.announce()
-		r.wantTape("put a undoing", "guard ended", "uncordon", "uncordon ended", "put a closed withdrawn")
-	})
-}
-
 func TestSource_AStalledOneStarvesTheWatchdog(t *testing.T) {
 	bubble(t, func(r *rig) {
 		r.node.toGuard(stuck)

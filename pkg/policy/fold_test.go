@@ -132,50 +132,26 @@ func TestFold_WhenAnEventWasDue(t *testing.T) {
 func TestFold_OnePhaseAtATime(t *testing.T) {
 	t.Parallel()
 	notice, hibernate := spot("a", 2*time.Minute), hibernation("a", 2*time.Minute)
-	for _, row := range []struct {
-		name string
+	late := entry(notice, state.Draining, begun(10*time.Minute))
+	for name, row := range map[string]struct {
 		now  time.Duration
 		node policy.Node
 		from state.Entry
 		want string
 	}{
-		{name: "it is drained when the guard says so", from: entry(notice, state.Draining), node: emptyNode, want: "a drained on node"},
-		{name: "its time is not over a moment sooner", from: entry(notice, state.Draining), node: closedNode, now: 2*time.Minute - 1, want: ""},
-		{
-			name: "what was begun too late has half a minute", now: 10*time.Minute + 30*time.Second - 1, node: closedNode, want: "",
-			from: entry(notice, state.Draining, begun(10*time.Minute)),
-		},
-		{name: "a cordon is on its way", from: entry(hibernate, state.Seen), want: "a cordoning on node"},
-		{name: "it is set when the guard says so", from: entry(hibernate, state.Cordoning), node: closedNode, want: "a cordoned on node"},
-		{name: "a guard that tells nothing changes nothing", from: entry(hibernate, state.Cordoned), want: ""},
+		"it is drained when the guard says so":         {0, emptyNode, entry(notice, state.Draining), "a drained on node"},
+		"also after its time":                          {3 * time.Minute, emptyNode, entry(notice, state.Incomplete), "a drained on node"},
+		"its time is not over a moment sooner":         {2*time.Minute - 1, closedNode, entry(notice, state.Draining), ""},
+		"its time is over":                             {2 * time.Minute, closedNode, entry(notice, state.Draining), "a incomplete on node"},
+		"what was begun too late has half a minute":    {10*time.Minute + 30*time.Second - 1, closedNode, late, ""},
+		"a cordon is on its way":                       {0, policy.Node{}, entry(hibernate, state.Seen), "a cordoning on node"},
+		"it is set when the guard says so":             {0, closedNode, entry(hibernate, state.Cordoning), "a cordoned on node"},
+		"a guard that reports nothing changes nothing": {0, policy.Node{}, entry(hibernate, state.Cordoned), ""},
 	} {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
-			d := decision{now: row.now, known: known(row.from.Event), past: past(row.from), node: row.node}
-			if got := describeEntries(rules().Fold(d.situation())); got != row.want {
-				t.Errorf("Fold: %s\n want: %s", got, row.want)
-			}
-		})
-	}
-}
-
-func TestFold_WhatRanOutOfTimeMayStillBeDrained(t *testing.T) {
-	t.Parallel()
-	notice := spot("a", 2*time.Minute)
-	fold := func(e state.Entry, node policy.Node, now time.Duration) state.Entry {
-		changed := rules().Fold(decision{known: known(notice), past: past(e), node: node, now: now}.situation())
-		if len(changed) != 1 {
-			t.Fatalf("Fold changed %q, want one entry", describeEntries(changed))
+		d := decision{now: row.now, known: known(row.from.Event), past: past(row.from), node: row.node}
+		if got := describeEntries(rules().Fold(d.situation())); got != row.want {
+			t.Errorf("%s: Fold: %s\n want: %s", name, got, row.want)
 		}
-		return changed[0]
-	}
-	late := fold(entry(notice, state.Draining), closedNode, 2*time.Minute)
-	if late.Phase != state.Incomplete {
-		t.Errorf("incomplete: %+v", late)
-	}
-	done := fold(late, emptyNode, 3*time.Minute)
-	if done.Phase != state.Drained || !done.Changed.Equal(at(3*time.Minute)) {
-		t.Errorf("drained: %+v", done)
 	}
 }
 

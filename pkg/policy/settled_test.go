@@ -98,36 +98,28 @@ func TestAgain_WhenAndWhetherBusy(t *testing.T) {
 	}
 }
 
-func TestReason_OfEachGoal(t *testing.T) {
+func TestReason_OfAnUncordon(t *testing.T) {
 	t.Parallel()
-	canceled := inState(maintenance("a", "instance-stop", time.Hour), event.Canceled)
+	stop := maintenance("a", "instance-stop", time.Hour)
+	canceled, completed := inState(stop, event.Canceled), inState(stop, event.Completed)
 	moved := maintenance("a", "system-reboot", 48*time.Hour)
-	limited := termination("a")
-	limited.Deadline = at(5 * time.Minute)
 	settings := with(event.SpotInterruption, func(r *policy.Rule) { r.CordonFor = time.Minute })
-	completed := inState(canceled, event.Completed)
-	for _, row := range []struct {
+	for want, row := range map[string]struct {
 		known map[event.Kind][]event.Event
 		entry state.Entry
-		want  string
 	}{
-		{known(spot("a", time.Minute)), entry(spot("a", time.Minute), state.Seen), "EC2 will terminate this spot instance at 12:01:00 UTC on 1 Mar 2026"},
-		{known(termination("a")), entry(termination("a"), state.Seen), "the Auto Scaling group takes this instance out of service (Terminated)"},
-		{known(limited), entry(limited, state.Seen), "the Auto Scaling group takes this instance out of service (Terminated) at 12:05:00 UTC on 1 Mar 2026"},
-		{known(shutdown("a", 0)), entry(shutdown("a", 0), state.Seen), "the system is shutting down"},
-		{known(maintenance("a", "instance-stop", time.Hour)), entry(maintenance("a", "instance-stop", time.Hour), state.Seen), "EC2 has scheduled instance-stop at 13:00:00 UTC on 1 Mar 2026"},
-		{known(canceled), entry(canceled, state.Drained), "the event was canceled"},
-		{known(completed), entry(completed, state.Drained), "the event is over"},
-		{known(), entry(spot("a", time.Hour), state.Drained, missing(-time.Hour)), "the event was withdrawn"},
-		{known(hibernation("a", time.Hour)), entry(hibernation("a", time.Hour), state.Cordoned, cordoned(-time.Minute)), "the cordon's time to live expired"},
-		{known(), entry(shutdown("a", 0), state.Drained, before), "the machine is back after its reboot"},
-		{known(moved), entry(moved, state.Drained, actedFor(0)), "the event was moved to a later time"},
-		{known(rebalance("a")), entry(rebalance("a"), state.Drained), "the settings ask for no more than to notify"},
-		{known(), entry(event.Event{ID: "a", Kind: event.StateChange}, state.Cordoned, adopted), "the settings ignore this kind of event"},
+		"the event was canceled":                      {known(canceled), entry(canceled, state.Drained)},
+		"the event is over":                           {known(completed), entry(completed, state.Drained)},
+		"the event was withdrawn":                     {known(), entry(spot("a", time.Hour), state.Drained, missing(-time.Hour))},
+		"the cordon's time to live expired":           {known(hibernation("a", time.Hour)), entry(hibernation("a", time.Hour), state.Cordoned, cordoned(-time.Minute))},
+		"the machine is back after its reboot":        {known(), entry(shutdown("a", 0), state.Drained, before)},
+		"the event was moved to a later time":         {known(moved), entry(moved, state.Drained, actedFor(0))},
+		"the settings ask for no more than to notify": {known(rebalance("a")), entry(rebalance("a"), state.Drained)},
+		"the settings ignore this kind of event":      {known(), entry(event.Event{ID: "a", Kind: event.StateChange}, state.Cordoned, adopted)},
 	} {
 		sit := brought(t, settings, policy.Situation{Now: noon, BootID: thisBoot, Known: row.known, Past: past(row.entry)})
-		if got := settings.Decide(sit).Reason; got != row.want {
-			t.Errorf("the reason is %q, want %q", got, row.want)
+		if got := settings.Decide(sit).Reason; got != want {
+			t.Errorf("the reason is %q, want %q", got, want)
 		}
 	}
 }

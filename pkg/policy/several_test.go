@@ -46,57 +46,6 @@ func TestSeveral_TheMostUrgentComesFirst(t *testing.T) {
 	})
 }
 
-// Whatever else is due, the machine is lost when it is lost.
-func TestSeveral_ASoftEventTakesNothingFromAHardOne(t *testing.T) {
-	t.Parallel()
-	overdue := maintenance("soft", "instance-stop", -5*time.Minute)
-	nearer := maintenance("soft", "system-reboot", 100*time.Second)
-	for _, soft := range []event.Event{overdue, nearer} {
-		for _, hard := range []event.Event{spot("hard", 2*time.Minute), shutdown("hard", 145*time.Second), termination("hard")} {
-			t.Run(soft.Code+" beside "+string(hard.Kind), func(t *testing.T) {
-				t.Parallel()
-				lost := hard.Deadline
-				if lost.IsZero() {
-					lost = at(15 * time.Minute)
-				}
-				sit := policy.Situation{
-					BootID: thisBoot, Known: known(soft, hard), Past: past(entry(soft, state.Draining), entry(hard, state.Seen)),
-				}
-				for sit.Now = noon; sit.Now.Before(lost.Add(time.Minute)); sit.Now = sit.Now.Add(10 * time.Second) {
-					sit = brought(t, rules(), sit)
-					goal := rules().Decide(sit)
-					if !goal.Hard.Equal(lost) || !goal.Soft.Equal(soft.Deadline) || goal.Event.ID != "hard" {
-						t.Errorf("at %s: %s; the machine is lost at %s", sit.Now.Sub(noon), describeGoal(goal), lost.Sub(noon))
-					}
-					if want := soft.Deadline; goal.Deadline() != want && want.Before(lost) {
-						t.Errorf("the nearer deadline is said to be %s", goal.Deadline())
-					}
-				}
-			})
-		}
-	}
-}
-
-// The machine has survived the first: pods have to be gone for the second.
-func TestSeveral_AHardDeadlineThatIsOverGivesWay(t *testing.T) {
-	t.Parallel()
-	first, second := termination("first"), spot("second", 2*time.Minute)
-	first.Deadline = at(time.Minute)
-	for _, phase := range []state.Phase{state.Draining, state.Drained} {
-		sit := policy.Situation{Now: noon, BootID: thisBoot, Known: known(first, second), Past: past(entry(first, phase), entry(second, state.Seen))}
-		for _, c := range []struct{ now, want, again time.Duration }{
-			{0, time.Minute, 0}, {time.Minute, 2 * time.Minute, 0},
-		} {
-			sit.Now = at(c.now)
-			sit = brought(t, rules(), sit)
-			goal := rules().Decide(sit)
-			if !goal.Hard.Equal(at(c.want)) || c.again > 0 && !goal.Revisit.Equal(at(c.again)) {
-				t.Errorf("the first is %s, at %s: %s, revisited at %s", phase, c.now, describeGoal(goal), goal.Revisit)
-			}
-		}
-	}
-}
-
 // What is waited for once no pod is left ends before that.
 func TestGoal_WhenTheNextEventRunsOutOfTime(t *testing.T) {
 	t.Parallel()

@@ -77,21 +77,6 @@ func changed(s policy.Settings, change func(*policy.Rule)) policy.Settings {
 	return s
 }
 
-func TestSpread_IsEven(t *testing.T) {
-	t.Parallel()
-	random := rand.New(rand.NewPCG(1, 1))
-	var in [20]int
-	for range 2000 {
-		ev := on(fmt.Sprintf("i-0%016x", random.Uint64()), maintenance("a", "system-reboot", time.Hour))
-		in[int((30*time.Minute-ev.Deadline.Sub(begins(fleet(), ev)))/time.Minute)]++
-	}
-	for minute, begin := range in {
-		if begin < 50 || begin > 150 { // Of 100.
-			t.Errorf("%d of 2000 instances begin in minute %d of 20: %v", begin, minute, in)
-		}
-	}
-}
-
 // Whatever the settings, nobody gets less time than the lead, and nobody begins before what was asked for.
 func TestSpread_StaysWithinItsBounds(t *testing.T) {
 	t.Parallel()
