@@ -5,9 +5,9 @@
 package event
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"regexp"
 	"strings"
 	"time"
 )
@@ -97,16 +97,13 @@ type Event struct {
 // TimeLayout is how operators get to see a time, which is in UTC.
 const TimeLayout = "15:04:05 UTC on 2 Jan 2006"
 
-// placeholder is where KindInfo.Says has the code.
-var placeholder = regexp.MustCompile(`\{(.*)\}`)
-
 // Summary says in words what is announced, and for when if EC2 has set a time.
 func (e Event) Summary() string {
-	code := "$1"
-	if e.Code != "" {
-		code = strings.ReplaceAll(e.Code, "$", "$$")
+	said, rest, placed := strings.Cut(e.Kind.Info().Says, "{")
+	if placed {
+		code, after, _ := strings.Cut(rest, "}")
+		said += cmp.Or(e.Code, code) + after
 	}
-	said := placeholder.ReplaceAllString(e.Kind.Info().Says, code)
 	if said == "" { // such as "label", which drain.Node.Claim makes up
 		return string(e.Kind)
 	}
