@@ -41,7 +41,7 @@ func (c *Fleet) table() Table {
 		{"group_label", textOf(&c.GroupLabel, isKey, "a label's key"),
 			"The label that makes nodes a group: the zone, or a node pool's name."},
 		{"managed_tag", optionalText(&c.ManagedTag, isTag, "a tag's key of up to 128 characters"),
-			"Drain only nodes whose instance, or its Auto Scaling group, has a tag with this key. Empty is every node of the cluster."},
+			"Drain only nodes whose instance has a tag with this key. Empty is every node of the cluster."},
 		{"cluster", optionalText(&c.Cluster, isCluster, "a cluster's name of up to 106 characters"),
 			"NAME in the tag `kubernetes.io/cluster/NAME` of this cluster's instances. It says whose an instance without a Node is: see docs/queue.md. Empty is the name in `managed_tag`, if that is such a tag. Set it where Nodes do not name their instance: two instances of a region may have one private address."},
 		{"taints", choice(&c.Taints, "none", "NoSchedule", "PreferNoSchedule", "NoExecute"),

@@ -13,92 +13,98 @@ import (
 const (
 	// batchWindow is how long a lookup waits for others to share its request.
 	batchWindow = 25 * time.Millisecond
-	// knownTTL is how long a value is cached, and unknownTTL how long AWS's answer that it does not know a key is cached.
+	// knownTTL is how long instances are cached, and unknownTTL how long AWS's answer that there is none is cached.
 	knownTTL, unknownTTL = 5 * time.Minute, 30 * time.Second
 	// maxCached is how many answers are cached, at most.
 	maxCached = 20_000
 )
 
-// batcher looks many keys up with one request and caches the answers.
-type batcher[V any] struct {
-	// query makes the request, and returns the values of these keys. It leaves out a key that AWS does not know.
-	query func(ctx context.Context, keys []string) (map[string]V, error)
-	cache *cache.LRUExpireCache // answers by their keys
+// batcher looks many instances up with one request and caches the answers.
+type batcher struct {
+	// query returns the instances that match one of EC2's filters, whose name is filter. value is what the filter compares of an instance.
+	query  func(ctx context.Context, filter string, values []string) ([]Instance, error)
+	filter string
+	value  func(Instance) string
+	cache  *cache.LRUExpireCache // lists of instances by that value
 
 	mu   sync.Mutex
-	next *batch[V] // the batch that lookups still join; nil if there is none
+	next *batch // the batch that lookups still join; nil if there is none
 }
 
-// batch is one request, under way or about to be. values and err may be read once done is closed.
-type batch[V any] struct {
-	keys   map[string]bool
+// batch is one request, under way or about to be. found and err may be read once done is closed.
+type batch struct {
+	values map[string]bool
 	done   chan struct{}
-	values map[string]V
+	found  map[string][]Instance
 	err    error
 }
 
-// newBatcher returns a batcher with an empty cache. query is its field of that name.
-func newBatcher[V any](query func(context.Context, []string) (map[string]V, error)) *batcher[V] {
-	return &batcher[V]{query: query, cache: cache.NewLRUExpireCache(maxCached)}
+// newBatcher returns a batcher with an empty cache. The parameters are its fields of these names.
+func newBatcher(query func(context.Context, string, []string) ([]Instance, error), filter string, value func(Instance) string) *batcher {
+	return &batcher{query: query, filter: filter, value: value, cache: cache.NewLRUExpireCache(maxCached)}
 }
 
-// get looks a key up, in the cache first. The value of a key that AWS does not know is the zero value.
-func (b *batcher[V]) get(ctx context.Context, key string) (V, error) {
-	if cached, hit := b.cache.Get(key); hit {
-		return cached.(V), nil
+// get returns the instances with a value, from the cache if it has them.
+func (b *batcher) get(ctx context.Context, value string) ([]Instance, error) {
+	if cached, hit := b.cache.Get(value); hit {
+		return cached.([]Instance), nil
 	}
-	return b.fetch(ctx, key)
+	return b.fetch(ctx, value)
 }
 
 // fetch is get without the cache, by a request that begins after the call.
-func (b *batcher[V]) fetch(ctx context.Context, key string) (value V, err error) {
-	next := b.join(ctx, key)
+func (b *batcher) fetch(ctx context.Context, value string) ([]Instance, error) {
+	joined := b.join(ctx, value)
 	select {
-	case <-next.done:
-		return next.values[key], next.err
+	case <-joined.done:
+		return joined.found[value], joined.err
 	case <-ctx.Done():
-		return value, ctx.Err()
+		return nil, ctx.Err()
 	}
 }
 
-// join adds a key to the batch that lookups still join, and returns that batch. If there is none, it begins one.
-func (b *batcher[V]) join(ctx context.Context, key string) *batch[V] {
+// join adds a value to the batch that lookups still join, and returns that batch. If there is none, it begins one.
+func (b *batcher) join(ctx context.Context, value string) *batch {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.next == nil {
-		b.next = &batch[V]{keys: map[string]bool{}, done: make(chan struct{})}
+		b.next = &batch{values: map[string]bool{}, done: make(chan struct{})}
 		// Without ctx's end: other lookups may join the batch, and wait for it when this one no longer does.
 		go b.run(context.WithoutCancel(ctx), b.next)
 	}
-	next := b.next
-	next.keys[key] = true
-	if len(next.keys) >= maxBatch {
+	joined := b.next
+	joined.values[value] = true
+	if len(joined.values) >= maxBatch {
 		b.next = nil // It is full.
 	}
-	return next
+	return joined
 }
 
 // run gives lookups batchWindow to join the batch. Then it makes the request, caches the answers, and closes done.
-func (b *batcher[V]) run(ctx context.Context, batch *batch[V]) {
+func (b *batcher) run(ctx context.Context, batch *batch) {
+	defer close(batch.done)
 	time.Sleep(batchWindow)
 	b.mu.Lock()
 	if b.next == batch { // From now on lookups begin another batch. A full one was already replaced.
 		b.next = nil
 	}
-	keys := slices.Collect(maps.Keys(batch.keys))
+	values := slices.Collect(maps.Keys(batch.values))
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	batch.values, batch.err = b.query(ctx, keys)
-	if batch.err == nil {
-		for _, key := range keys {
-			value, known := batch.values[key]
-			ttl := knownTTL
-			if !known {
-				ttl = unknownTTL
-			}
-			b.cache.Add(key, value, ttl)
-		}
+	all, err := b.query(ctx, b.filter, values)
+	if batch.err = err; err != nil {
+		return
 	}
-	close(batch.done)
+	batch.found = map[string][]Instance{}
+	for _, i := range all {
+		batch.found[b.value(i)] = append(batch.found[b.value(i)], i)
+	}
+	for _, value := range values {
+		ttl := knownTTL
+		if len(batch.found[value]) == 0 {
+			ttl = unknownTTL
+		}
+		b.cache.Add(value, batch.found[value], ttl)
+	}
 }

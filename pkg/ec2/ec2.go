@@ -1,5 +1,5 @@
-// Package ec2 asks EC2 and Auto Scaling about instances, for nth-queue: their state, their addresses, whether they are managed, to which
-// cluster they belong, and what is scheduled for them (status.go). Newcomers begin with Catalog.
+// Package ec2 asks EC2 about instances, for nth-queue: their state, their addresses, whether they are managed, to which cluster they belong,
+// and what is scheduled for them (status.go). Newcomers begin with Catalog.
 //
 // Many instances are looked up at once when a queue fills, and AWS limits requests for the whole account. So lookups that come within moments
 // of each other share a request, and answers are cached for minutes (batch.go).
@@ -9,13 +9,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	autoscalingtypes "github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
@@ -33,7 +30,7 @@ type Instance struct {
 	Address string
 	// Group is its Auto Scaling group; empty if it is in none.
 	Group string
-	// Managed is set if the instance, or its Auto Scaling group, has the tag of Options.
+	// Managed is set if the instance has the tag of Options.
 	Managed bool
 	// Clusters are the names of the Kubernetes clusters in its tags (ClusterTag). AWS forgets the tags of an instance some
 	// time after it is terminated.
@@ -71,20 +68,18 @@ type Options struct {
 
 // Catalog looks instances up. Its methods may be called from several goroutines. An error is ErrRefused if IAM does not allow the request.
 type Catalog struct {
-	tag         string
-	ec2         *ec2.Client
-	autoscaling *autoscaling.Client
-	// byID and atAddress find instances by their ID and private address.
-	byID, atAddress *batcher[[]Instance]
-	groupTagged     *batcher[bool] // which groups have the tag
+	tag string
+	ec2 *ec2.Client
+	// byID and byAddress find instances by their ID and their private address.
+	byID, byAddress *batcher
 }
 
 // New returns a catalog that has made no request yet.
 func New(opts Options) *Catalog {
-	c := &Catalog{tag: opts.Tag, autoscaling: autoscaling.NewFromConfig(opts.AWS), ec2: ec2.NewFromConfig(opts.AWS)}
-	c.byID = c.filtered("instance-id", func(i Instance) string { return i.ID })
-	c.atAddress = c.filtered("private-ip-address", func(i Instance) string { return i.Address })
-	c.groupTagged = newBatcher(c.describeGroupTags)
+	c := &Catalog{tag: opts.Tag, ec2: ec2.NewFromConfig(opts.AWS)}
+	// IDs are looked up by a filter, too: a request by IDs fails if one of them is unknown.
+	c.byID = newBatcher(c.list, "instance-id", func(i Instance) string { return i.ID })
+	c.byAddress = newBatcher(c.list, "private-ip-address", func(i Instance) string { return i.Address })
 	return c
 }
 
@@ -101,33 +96,30 @@ func explain(action string, err error) error {
 
 // Look looks an instance up. known is false if EC2 does not know it, or no longer. The answer may be minutes old.
 func (c *Catalog) Look(ctx context.Context, id string) (found Instance, known bool, err error) {
-	return c.look(ctx, id, c.byID.get)
+	all, err := c.byID.get(ctx, id)
+	return only(id, all, err)
 }
 
 // LookAnew is Look with an answer to a request that is made now.
 func (c *Catalog) LookAnew(ctx context.Context, id string) (found Instance, known bool, err error) {
-	return c.look(ctx, id, c.byID.fetch)
+	all, err := c.byID.fetch(ctx, id)
+	return only(id, all, err)
 }
 
-// look looks an instance up by get, which is byID.get or byID.fetch. If the instance itself does not have the tag of Options, look asks
-// whether its Auto Scaling group has it. That is a request of its own, so that its failure does not affect the other instances of a batch.
-func (c *Catalog) look(ctx context.Context, id string, get func(context.Context, string) ([]Instance, error)) (found Instance, known bool, err error) {
-	all, err := get(ctx, id)
-	if known = len(all) > 0; known { // An ID has one instance.
-		found = all[0]
-	}
-	if err == nil && !found.Managed && found.Group != "" {
-		found.Managed, err = c.groupTagged.get(ctx, found.Group)
-	}
+// only returns the answer about an ID, which has one instance at most.
+func only(id string, all []Instance, err error) (found Instance, known bool, _ error) {
 	if err != nil {
-		err = fmt.Errorf("asking EC2 about %s: %w", id, err)
+		return Instance{}, false, fmt.Errorf("asking EC2 about %s: %w", id, err)
 	}
-	return found, known, err
+	if len(all) == 0 {
+		return Instance{}, false, nil
+	}
+	return all[0], true, nil
 }
 
 // AtAddress returns the instances that have a private IP address, in any VPC. The answer may be minutes old.
 func (c *Catalog) AtAddress(ctx context.Context, address string) ([]Instance, error) {
-	found, err := c.atAddress.get(ctx, address)
+	found, err := c.byAddress.get(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("asking EC2 for the instances at %s: %w", address, err)
 	}
@@ -142,16 +134,13 @@ func (c *Catalog) InReservation(ctx context.Context, reservation string) ([]stri
 	if err != nil {
 		return nil, fmt.Errorf("asking EC2 for the instances in %s: %w", reservation, err)
 	}
-	return ids(slices.DeleteFunc(found, Instance.Gone)), nil
-}
-
-// ids returns the IDs of instances.
-func ids(instances []Instance) []string {
-	all := make([]string, len(instances))
-	for n, i := range instances {
-		all[n] = i.ID
+	var ids []string
+	for _, i := range found {
+		if !i.Gone() {
+			ids = append(ids, i.ID)
+		}
 	}
-	return all
+	return ids, nil
 }
 
 // GroupOf returns the Auto Scaling group of one of these instances, for "nth-queue check"; empty if none is in one, or EC2 does not say. It looks
@@ -169,20 +158,6 @@ func (c *Catalog) GroupOf(ctx context.Context, ids []string) string {
 		}
 	}
 	return ""
-}
-
-// filtered returns a batcher that looks up instances by one of EC2's filters. key returns the value of an instance that the filter compares: by
-// it, the batcher assigns the instances of an answer to the lookups. IDs are looked up by a filter, too: a request by IDs fails if one of them
-// is unknown.
-func (c *Catalog) filtered(filter string, key func(Instance) string) *batcher[[]Instance] {
-	return newBatcher(func(ctx context.Context, keys []string) (map[string][]Instance, error) {
-		found, err := c.list(ctx, filter, keys)
-		by := map[string][]Instance{}
-		for _, i := range found {
-			by[key(i)] = append(by[key(i)], i)
-		}
-		return by, err
-	})
 }
 
 // list returns all instances that match a filter, from all pages of the answer.
@@ -205,8 +180,7 @@ func (c *Catalog) list(ctx context.Context, filter string, values []string) ([]I
 	return all, nil
 }
 
-// convert returns what this package needs of EC2's description of an instance. It sets Managed by the instance's own tags only: look adds that
-// of the group.
+// convert returns what this package needs of EC2's description of an instance.
 func (c *Catalog) convert(i types.Instance) Instance {
 	found := Instance{ID: aws.ToString(i.InstanceId), Address: aws.ToString(i.PrivateIpAddress), Launched: aws.ToTime(i.LaunchTime), Managed: c.tag == ""}
 	if i.State != nil {
@@ -225,32 +199,10 @@ func (c *Catalog) convert(i types.Instance) Instance {
 	return found
 }
 
-// describeGroupTags returns for each Auto Scaling group whether it has the tag that makes its instances managed.
-func (c *Catalog) describeGroupTags(ctx context.Context, groups []string) (map[string]bool, error) {
-	pages := autoscaling.NewDescribeTagsPaginator(c.autoscaling, &autoscaling.DescribeTagsInput{Filters: []autoscalingtypes.Filter{
-		{Name: aws.String("auto-scaling-group"), Values: groups}, {Name: aws.String("key"), Values: []string{c.tag}},
-	}})
-	tagged := map[string]bool{}
-	for _, group := range groups {
-		tagged[group] = false // so that the batcher caches that answer, too, for knownTTL
-	}
-	for pages.HasMorePages() {
-		page, err := pages.NextPage(ctx)
-		if err != nil {
-			return nil, explain(describeTags, err)
-		}
-		for _, tag := range page.Tags {
-			tagged[aws.ToString(tag.ResourceId)] = true
-		}
-	}
-	return tagged, nil
-}
-
 // The actions of a Catalog, by their names in IAM policies.
 const (
 	describeInstances      = "ec2:DescribeInstances"
 	describeInstanceStatus = "ec2:DescribeInstanceStatus"
-	describeTags           = "autoscaling:DescribeTags"
 )
 
 // Rights lists what a Catalog needs. Without those in must it does not know which instances have the tag of Options; it can do without those in may.
@@ -269,15 +221,8 @@ func (c *Catalog) Rights() (must, may []role.Right) {
 			return err
 		},
 	}
-	if c.tag == "" {
-		return nil, []role.Right{instances, status}
+	if c.tag != "" {
+		return []role.Right{instances}, []role.Right{status}
 	}
-	tags := role.Right{
-		Name: describeTags, Without: "it is not known which groups have the tag in fleet.managed_tag",
-		Try: func(ctx context.Context) error {
-			_, err := c.autoscaling.DescribeTags(ctx, &autoscaling.DescribeTagsInput{MaxRecords: new(int32(1))})
-			return err
-		},
-	}
-	return []role.Right{instances, tags}, []role.Right{status}
+	return nil, []role.Right{instances, status}
 }

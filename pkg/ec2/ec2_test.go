@@ -19,14 +19,11 @@ import (
 	"github.com/nth-project/nth/pkg/ec2/ec2test"
 )
 
-// region is EC2 and Auto Scaling without a network, so that requests take place on the clock of testing/synctest.
+// region is EC2 without a network, so that requests take place on the clock of testing/synctest.
 type region struct {
 	ec2 ec2test.Service
 
 	mu     sync.Mutex
-	tagged []string                    // Auto Scaling groups that have the tag "managed"
-	groups int                         // how many requests asked about groups
-	denied bool                        // nobody may ask about groups
 	broken []func(http.ResponseWriter) // what the next requests are answered; nil is no answer at all
 	tried  int
 }
@@ -34,40 +31,19 @@ type region struct {
 // Do implements aws.HTTPClient.
 func (r *region) Do(q *http.Request) (*http.Response, error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.tried++
-	said := httptest.NewRecorder()
+	answer := func(w http.ResponseWriter) { r.ec2.ServeHTTP(w, q) }
 	if len(r.broken) > 0 {
-		breaks := r.broken[0]
-		if r.broken = r.broken[1:]; breaks == nil {
-			r.mu.Unlock()
-			<-q.Context().Done()
-			r.mu.Lock()
-			return nil, q.Context().Err()
-		}
-		breaks(said)
-		return said.Result(), nil
+		answer, r.broken = r.broken[0], r.broken[1:]
 	}
-	if err := q.ParseForm(); err == nil && q.PostForm.Get("Action") == "DescribeTags" {
-		r.describeTags(said)
-	} else {
-		r.ec2.ServeHTTP(said, q)
+	r.mu.Unlock()
+	if answer == nil {
+		<-q.Context().Done()
+		return nil, q.Context().Err()
 	}
+	said := httptest.NewRecorder()
+	answer(said)
 	return said.Result(), nil
-}
-
-func (r *region) describeTags(w http.ResponseWriter) {
-	if r.denied {
-		w.WriteHeader(http.StatusForbidden)
-		fmt.Fprint(w, "<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>no</Message></Error></ErrorResponse>")
-		return
-	}
-	r.groups++
-	var tags strings.Builder
-	for _, group := range r.tagged {
-		fmt.Fprintf(&tags, "<member><ResourceId>%s</ResourceId><Key>managed</Key></member>", group)
-	}
-	fmt.Fprintf(w, "<DescribeTagsResponse><DescribeTagsResult><Tags>%s</Tags></DescribeTagsResult></DescribeTagsResponse>", &tags)
 }
 
 func (r *region) catalog(tag string) *ec2.Catalog {
@@ -107,24 +83,19 @@ func TestLook_SaysWhatTagsSay(t *testing.T) {
 	}{
 		"i-1": {ec2test.Instance{State: "running", Address: "10.0.0.1", Launched: launched, Tags: map[string]string{"managed": ""}}, "managed",
 			ec2.Instance{State: "running", Address: "10.0.0.1", Launched: launched, Managed: true}, true},
-		"i-2": {ec2test.Instance{State: "running", Tags: inGroup("workers")}, "managed", ec2.Instance{State: "running", Group: "workers", Managed: true}, true},
-		"i-3": {ec2test.Instance{State: "stopping", Tags: inGroup("others")}, "managed", ec2.Instance{State: "stopping", Group: "others"}, true},
+		"i-2": {ec2test.Instance{State: "running", Tags: inGroup("workers")}, "managed", ec2.Instance{State: "running", Group: "workers"}, true},
 		"i-4": {ec2test.Instance{State: "terminated"}, "managed", ec2.Instance{State: "terminated"}, true},
 		"i-5": {ec2test.Instance{State: "running", Tags: inGroup("others")}, "", ec2.Instance{State: "running", Group: "others", Managed: true}, true},
 		"i-6": {ec2test.Instance{State: "running", Tags: cluster}, "", ec2.Instance{State: "running", Managed: true, Clusters: []string{"shop"}}, true},
 		"":    {tag: "managed"}, // It is unknown.
 	} {
 		bubble(t, func(t *testing.T, r *region) {
-			r.tagged = []string{"workers"}
 			if row.instance.ID, row.want.ID = id, id; row.known {
 				r.ec2.Add(row.instance)
 			}
 			found, known, err := r.catalog(row.tag).Look(t.Context(), id)
 			if got, want := fmt.Sprintf("%+v %t", found, known), fmt.Sprintf("%+v %t", row.want, row.known); got != want || err != nil {
 				t.Errorf("%s is %s (%v), want %s", id, got, err, want)
-			}
-			if row.tag == "" && r.groups > 0 {
-				t.Error("groups were asked about, although all is managed")
 			}
 		})
 	}
@@ -179,35 +150,6 @@ func TestLook_CopesWithWhatFails(t *testing.T) {
 	}
 }
 
-// What concerns a group concerns no instance that is in none, or has the tag itself.
-func TestLook_AGroupThatIsRefusedHidesOnlyItsInstances(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, r *region) {
-		catalog := r.catalog("managed")
-		r.denied, r.tagged = true, []string{"workers"}
-		r.ec2.Add(
-			ec2test.Instance{ID: "i-1", State: "running", Tags: map[string]string{"managed": ""}},
-			ec2test.Instance{ID: "i-2", State: "running", Tags: inGroup("workers")},
-			ec2test.Instance{ID: "i-3", State: "running"},
-		)
-		look := func(want map[string]bool) {
-			t.Helper()
-			for id, answered := range want {
-				if found, _, err := catalog.Look(t.Context(), id); (err == nil) != answered || answered && found.Managed != (id != "i-3") {
-					t.Errorf("%s is %+v: %v", id, found, err)
-				}
-			}
-		}
-		look(map[string]bool{"i-1": true, "i-2": false, "i-3": true})
-		asked := len(r.ec2.Asked())
-		r.denied = false
-		look(map[string]bool{"i-1": true, "i-2": true, "i-3": true})
-		if again := len(r.ec2.Asked()) - asked; again > 0 {
-			t.Errorf("EC2 was asked %d times more about what it had said", again)
-		}
-	})
-}
-
 func TestLook_ManyAreOneRequestAndCached(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, r *region) {
@@ -227,8 +169,8 @@ func TestLook_ManyAreOneRequestAndCached(t *testing.T) {
 			}
 			all.Wait()
 		}
-		if asked := r.ec2.Asked(); len(asked) != 1 || len(asked[0]) != many+1 || r.groups != 1 {
-			t.Errorf("EC2 was asked %v, and Auto Scaling %d times", asked, r.groups)
+		if asked := r.ec2.Asked(); len(asked) != 1 || len(asked[0]) != many+1 {
+			t.Errorf("EC2 was asked %v", asked)
 		}
 	})
 }
@@ -306,7 +248,6 @@ func TestRights_AreTriedWithoutAskingAboutAnInstance(t *testing.T) {
 		for _, denied := range all {
 			r.ec2.Allow()
 			r.ec2.Deny(strings.TrimPrefix(denied.Name, "ec2:"))
-			r.denied = denied.Name == "autoscaling:DescribeTags"
 			for _, right := range all {
 				if allowed, err := right.Allowed(t.Context()); allowed != (right.Name != denied.Name) || err != nil {
 					t.Errorf("without %s, %s is allowed: %t (%v)", denied.Name, right.Name, allowed, err)

@@ -3,7 +3,6 @@ package ec2
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -27,9 +26,9 @@ type Status struct {
 const impaired = string(types.SummaryStatusImpaired)
 
 // eventCodes are the codes of events that EC2 schedules.
-var eventCodes = []types.EventCode{
-	types.EventCodeInstanceReboot, types.EventCodeSystemReboot, types.EventCodeSystemMaintenance, types.EventCodeInstanceRetirement,
-	types.EventCodeInstanceStop,
+var eventCodes = []string{
+	string(types.EventCodeInstanceReboot), string(types.EventCodeSystemReboot), string(types.EventCodeSystemMaintenance),
+	string(types.EventCodeInstanceRetirement), string(types.EventCodeInstanceStop),
 }
 
 // Notable returns the statuses of all instances of the region for which events are scheduled, by their IDs. With checks, it also
@@ -37,11 +36,7 @@ var eventCodes = []types.EventCode{
 func (c *Catalog) Notable(ctx context.Context, checks bool) (map[string]Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	codes := make([]string, len(eventCodes))
-	for i, code := range eventCodes {
-		codes[i] = string(code)
-	}
-	filters := []types.Filter{{Name: aws.String("event.code"), Values: codes}}
+	filters := []types.Filter{{Name: aws.String("event.code"), Values: eventCodes}}
 	if checks { // These are two requests: one with both filters would return only instances for which both checks fail.
 		for _, name := range []string{"instance-status.status", "system-status.status"} {
 			filters = append(filters, types.Filter{Name: &name, Values: []string{impaired}})
@@ -49,27 +44,17 @@ func (c *Catalog) Notable(ctx context.Context, checks bool) (map[string]Status, 
 	}
 	all := map[string]Status{}
 	for _, filter := range filters {
-		some, err := c.listStatus(ctx, &ec2.DescribeInstanceStatusInput{MaxResults: new(int32(maxPage)), Filters: []types.Filter{filter}})
-		if err != nil {
-			return nil, fmt.Errorf("asking EC2 for scheduled events and failed status checks: %w", err)
-		}
-		maps.Copy(all, some)
-	}
-	return all, nil
-}
-
-// listStatus makes a request for statuses and returns them by the instances' IDs, from all pages of the answer.
-func (c *Catalog) listStatus(ctx context.Context, in *ec2.DescribeInstanceStatusInput) (map[string]Status, error) {
-	in.IncludeAllInstances = new(true) // also those that do not run
-	pages := ec2.NewDescribeInstanceStatusPaginator(c.ec2, in)
-	all := map[string]Status{}
-	for pages.HasMorePages() {
-		page, err := pages.NextPage(ctx)
-		if err != nil {
-			return nil, explain(describeInstanceStatus, err)
-		}
-		for _, s := range page.InstanceStatuses {
-			all[aws.ToString(s.InstanceId)] = convertStatus(s)
+		pages := ec2.NewDescribeInstanceStatusPaginator(c.ec2, &ec2.DescribeInstanceStatusInput{
+			MaxResults: new(int32(maxPage)), Filters: []types.Filter{filter}, IncludeAllInstances: new(true), // also those that do not run
+		})
+		for pages.HasMorePages() {
+			page, err := pages.NextPage(ctx)
+			if err != nil {
+				return nil, fmt.Errorf("asking EC2 for scheduled events and failed status checks: %w", explain(describeInstanceStatus, err))
+			}
+			for _, s := range page.InstanceStatuses {
+				all[aws.ToString(s.InstanceId)] = convertStatus(s)
+			}
 		}
 	}
 	return all, nil

@@ -151,7 +151,7 @@ func (t *term) judge(in *instance, h *hint, on node, err error) time.Duration {
 	case err != nil:
 		return t.failed(h, err)
 	case !managed:
-		t.opts.Log.Debugf("%s: neither the instance %s nor its Auto Scaling group has the tag of fleet.managed_tag; nothing to drain here", h.describe(), in.id)
+		t.opts.Log.Debugf("%s: the instance %s does not have the tag of fleet.managed_tag; nothing to drain here", h.describe(), in.id)
 		t.done(in, h)
 		return 0
 	case h.About == sqs.Launch:

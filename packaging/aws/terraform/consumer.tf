@@ -19,7 +19,6 @@ data "aws_iam_policy_document" "consumer" {
     actions = [
       "ec2:DescribeInstances",
       "ec2:DescribeInstanceStatus",
-      "autoscaling:DescribeTags",
       "autoscaling:DescribeLifecycleHooks",
     ]
     resources = ["*"]
