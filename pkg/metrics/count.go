@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -18,7 +17,7 @@ func (m *Metrics) OnTransition(t state.Transition) {
 	case state.Announced:
 		s.events.WithLabelValues(string(t.Entry.Event.Kind)).Inc()
 	case state.NodeCordoned:
-		m.cordoned(t)
+		s.cordonTook.Observe(t.Took.Seconds())
 	case state.PodEvicted:
 		s.evicted.Inc()
 	case state.PodDeleted:
@@ -30,21 +29,6 @@ func (m *Metrics) OnTransition(t state.Transition) {
 		s.pods.Set(float64(t.Total))
 		s.left.Set(float64(t.Left))
 	}
-}
-
-// cordoned observes the time from an event's announcement to the cordon. For maintenance, it observes the time since the step began: EC2
-// announces maintenance days ahead, and nth waits until its date is near.
-func (m *Metrics) cordoned(t state.Transition) {
-	took := t.At.Sub(t.Entry.FirstSeen)
-	if t.Entry.Event.Kind == event.ScheduledMaintenance {
-		took = t.Took
-	}
-	announcedBefore := t.Entry.FirstSeen.Before(m.began.Round(0))                                  // before this process started
-	cordonedBefore := !t.Entry.CordonedAt.IsZero() && t.Entry.CordonedAt.Before(t.At.Add(-t.Took)) // before this step began
-	if announcedBefore || cordonedBefore {
-		return // The cordon continues earlier work, whose duration would be wrong.
-	}
-	m.series.cordonTook.Observe(max(took, 0).Seconds())
 }
 
 // ended counts a step that has ended, or that has failed and is tried again. It also observes how long a drain took.

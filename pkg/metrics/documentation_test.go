@@ -97,7 +97,7 @@ func everything() *metrics.Metrics {
 	for _, result := range []string{"ok", "absent", "error"} {
 		m.Polled("spot/instance-action", result)
 	}
-	m.Requested("GET", 200)
+	m.Requested("GET", 0)
 	for _, request := range asg.Requests() {
 		for _, answer := range asg.Answers() {
 			m.HookRequested(string(request), string(answer))

@@ -53,8 +53,7 @@ func (o Options) kinds() []event.Kind {
 
 // Metrics has all the series. Its methods may be called from any goroutine, and do not block.
 type Metrics struct {
-	opts  Options
-	began time.Time // when New was called, with the monotonic reading
+	opts Options
 	// lastShow is when the daemon's loop has last called Show, on the monotonic clock.
 	lastShow atomic.Pointer[time.Time]
 	series   *series
@@ -63,14 +62,14 @@ type Metrics struct {
 	own, process *prometheus.Registry
 
 	mu     sync.Mutex
-	faults map[part]string // the current errors of the listener and the file
+	faults map[string]string // the current errors of the listener and the file
 }
 
 // New returns a Metrics that has counted nothing yet.
 func New(opts Options) *Metrics {
 	m := &Metrics{
-		opts: opts, began: time.Now(),
-		own: prometheus.NewRegistry(), process: prometheus.NewRegistry(), faults: map[part]string{},
+		opts: opts,
+		own:  prometheus.NewRegistry(), process: prometheus.NewRegistry(), faults: map[string]string{},
 	}
 	m.beat() // The daemon's loop has maxSilence from now on for its first call of Show.
 	m.series = newSeries(m.own, opts, m.healthy)

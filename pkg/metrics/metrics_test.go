@@ -73,35 +73,6 @@ func TestDrain_IsCountedByItsEnd(t *testing.T) {
 	}
 }
 
-// A cordon that is repeated, or whose event an earlier process saw first, says nothing of the speed of this one.
-func TestCordon_IsTimedOnceForEachEventOfThisProcess(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		change     func(*state.Transition)
-		count, sum float64
-	}{
-		"seen by this process":  {func(*state.Transition) {}, 1, 5},
-		"seen before the start": {func(t *state.Transition) { t.Entry.FirstSeen = t.At.Add(-2 * time.Hour) }, 0, 0},
-		"cordoned in an earlier step": {func(t *state.Transition) {
-			t.Entry.CordonedAt, t.Took = t.At.Add(-4*time.Second), time.Second
-		}, 0, 0},
-		"cordoned in this step": {func(t *state.Transition) { t.Entry.CordonedAt = t.At }, 1, 5},
-		"maintenance that was waited for": {func(t *state.Transition) {
-			t.Entry.Event.Kind, t.Entry.FirstSeen, t.Took = event.ScheduledMaintenance, t.At.Add(-time.Minute), time.Second
-		}, 1, 1},
-		"a clock that was set back": {func(t *state.Transition) { t.Entry.FirstSeen = t.At.Add(time.Hour) }, 1, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := metrics.New(metrics.Options{})
-				time.Sleep(time.Hour)
-				m.OnTransition(spot(state.NodeCordoned, seen(5*time.Second), test.change))
-				want(t, m, map[string]float64{"nth_notice_to_cordon_seconds_count": test.count, "nth_notice_to_cordon_seconds_sum": test.sum})
-			})
-		})
-	}
-}
-
 func TestShow_ExportsEventsSourcesAndCredential(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Options{})
@@ -142,26 +113,6 @@ func TestShow_ExportsEventsSourcesAndCredential(t *testing.T) {
 	m.Show(state.Status{Node: "a", Identity: state.IdentityStatus{Trouble: "expired"}})
 	want(t, m, map[string]float64{`nth_events_pending{kind="spot-interruption"}`: 0, "nth_credential_up": 0, "nth_degraded": 0})
 	wantNone(t, m, `nth_event_deadline_timestamp_seconds{kind="spot-interruption"}`, `nth_source_up{kind="spot-interruption"}`)
-}
-
-func TestRequests_AreCountedByHowTheyEnded(t *testing.T) {
-	t.Parallel()
-	m := metrics.New(metrics.Options{})
-	m.Polled("spot/instance-action", "absent")
-	m.Requested("PATCH", 200)
-	m.Requested("GET", 0)
-	m.HookRequests([]string{"heartbeat", "abandon"}, []string{"ok"})
-	m.HookRequested("heartbeat", "ok")
-	m.Noticed()
-	m.NoticeLost()
-	want(t, m, map[string]float64{
-		`nth_imds_requests_total{document="spot/instance-action",result="absent"}`: 1,
-		`nth_api_requests_total{code="200",method="PATCH"}`:                        1,
-		`nth_api_requests_total{code="none",method="GET"}`:                         1,
-		`nth_hook_requests_total{action="heartbeat",result="ok"}`:                  1,
-		`nth_hook_requests_total{action="abandon",result="ok"}`:                    0,
-		`nth_notices_total{outcome="delivered"}`:                                   1, `nth_notices_total{outcome="lost"}`: 1,
-	})
 }
 
 func TestQueue_ExportsItsStatus(t *testing.T) {

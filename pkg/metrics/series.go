@@ -44,8 +44,7 @@ type series struct {
 	nodes            *prometheus.GaugeVec
 }
 
-// factory makes series and registers them. The methods gauge and counter make one without labels; gauges and counters make one with these
-// labels.
+// factory makes series and registers them: gauge and counter make one without labels, gauges and counters one with these labels.
 type factory struct{ promauto.Factory }
 
 func (f factory) gauge(name, help string) prometheus.Gauge {
@@ -80,7 +79,7 @@ func newSeries(in *prometheus.Registry, opts Options, healthy func() error) *ser
 		evicted:    f.counter("nth_pods_evicted_total", "Pods whose eviction the API server has accepted."),
 		deleted:    f.counter("nth_pods_deleted_total", "Pods that could not be evicted in time and were deleted."),
 		drainTook:  f.histogram("nth_drain_duration_seconds", "How long drains took until the node was drained or the time was over.", drainBuckets),
-		cordonTook: f.histogram("nth_notice_to_cordon_seconds", "The time from an event's announcement to the node's cordon.", cordonBuckets),
+		cordonTook: f.histogram("nth_notice_to_cordon_seconds", "The time from when an event is acted upon to the node's cordon.", cordonBuckets),
 		timeLeft:   f.gauges("nth_drain_deadline_remaining_seconds", "What was left of the time when the last drain with a deadline ended.", "kind"),
 	}
 	s.apiRequests = f.counters("nth_api_requests_total", "Requests to the Kubernetes API server, by the answer's status.", "method", "code")

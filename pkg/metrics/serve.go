@@ -135,17 +135,12 @@ func (m *Metrics) Troubles() []string {
 	return slices.Sorted(maps.Values(m.faults))
 }
 
-// part is one of the two ways to export metrics, which can fail.
-type part string
+// The two ways to export metrics, which can fail.
+const listener, textfile = "listener", "file"
 
-const (
-	listener part = "listener"
-	textfile part = "file"
-)
-
-// setFault keeps the current error of a part, for Troubles; nil if the part works. It calls Options.Trouble if the error differs from the
+// setFault keeps the current error of the listener or the file, for Troubles; nil if it works. It calls Options.Trouble if the error differs from the
 // last one.
-func (m *Metrics) setFault(of part, err error) {
+func (m *Metrics) setFault(of string, err error) {
 	m.mu.Lock()
 	before := m.faults[of]
 	delete(m.faults, of)

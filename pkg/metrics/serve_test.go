@@ -65,24 +65,6 @@ func fetch(url string) (status int, text string, err error) {
 	return answer.StatusCode, string(body), err
 }
 
-// faults are what was reported, by any goroutine.
-type faults struct {
-	mu    sync.Mutex
-	texts []string
-}
-
-func (f *faults) report(err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.texts = append(f.texts, err.Error())
-}
-
-func (f *faults) reported() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.texts)
-}
-
 func TestListen_ReportsAnAddressInUseOnceAndTriesAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -91,14 +73,14 @@ func TestListen_ReportsAnAddressInUseOnceAndTriesAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var faults faults
-		m := metrics.New(metrics.Options{Listen: address, Trouble: faults.report})
+		faults := make(chan error, 100)
+		m := metrics.New(metrics.Options{Listen: address, Trouble: func(err error) { faults <- err }})
 		defer run(t, m)()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		want := []string{fmt.Sprintf("serving metrics at %s: listen tcp %s: bind: address already in use", address, address)}
-		if got, now := faults.reported(), m.Troubles(); !slices.Equal(got, want) || !slices.Equal(now, want) {
-			t.Errorf("reported %q, and shown %q, want once %q", got, now, want)
+		want := fmt.Sprintf("serving metrics at %s: listen tcp %s: bind: address already in use", address, address)
+		if now := m.Troubles(); len(faults) != 1 || (<-faults).Error() != want || !slices.Equal(now, []string{want}) {
+			t.Errorf("%d more faults were reported, and shown is %q, want once %q", len(faults), now, want)
 		}
 		if err := occupant.Close(); err != nil {
 			t.Fatal(err)
@@ -243,56 +225,45 @@ func TestTextfile_IsWrittenAtOnceRegularlyAndAtTheEnd(t *testing.T) {
 	}
 }
 
-func TestTextfile_IsReplacedAndFollowsNoLink(t *testing.T) {
+// The directory is missing at first, and again later; in between, the file is another's link.
+func TestTextfile_ReportsAFaultOnceAndReplacesALink(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	file, victim := filepath.Join(dir, "nth.prom"), filepath.Join(dir, "victim")
-	if err := os.WriteFile(victim, []byte("mine"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(victim, file); err != nil {
-		t.Fatal(err)
-	}
-	synctest.Test(t, func(t *testing.T) { run(t, metrics.New(metrics.Options{Textfile: file}))() })
-	if text, err := os.ReadFile(victim); err != nil || string(text) != "mine" {
-		t.Errorf("another's file holds %q (%v), want it to be left alone", text, err)
-	}
-	if got := written(t, file, "nth_dry_run"); got != "0" {
-		t.Errorf("the file does not hold the metrics")
-	}
-	info, err := os.Lstat(file)
-	if err != nil || info.Mode() != 0o644 {
-		t.Errorf("the file is %v (%v), want a regular file of mode 0644", info.Mode(), err)
-	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
-		t.Errorf("the directory has %v (%v), want the file and the other's", entries, err)
-	}
-}
-
-func TestTextfile_ReportsAFaultOnceAndTriesAgain(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "later")
+	root := t.TempDir()
+	dir, victim := filepath.Join(root, "later"), filepath.Join(root, "victim")
 	file := filepath.Join(dir, "nth.prom")
 	synctest.Test(t, func(t *testing.T) {
-		var faults faults
-		run(t, metrics.New(metrics.Options{Textfile: file, Trouble: faults.report}))
+		faults := make(chan error, 100)
+		run(t, metrics.New(metrics.Options{Textfile: file, Trouble: func(err error) { faults <- err }}))
 		wantFaults := func(count int) {
 			t.Helper()
 			time.Sleep(5 * time.Minute)
 			synctest.Wait()
-			if got := faults.reported(); len(got) != count || !strings.HasPrefix(got[0], "writing metrics to "+file+": ") || !strings.Contains(got[0], "no such file") {
-				t.Errorf("reported %q, want %d times that there is no such file", got, count)
+			if len(faults) != count {
+				t.Errorf("%d faults were reported, want %d", len(faults), count)
 			}
 		}
 		wantFaults(1)
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
+		if err := (<-faults).Error(); !strings.HasPrefix(err, "writing metrics to "+file+": ") || !strings.Contains(err, "no such file") {
+			t.Errorf("reported is %q", err)
 		}
-		wantFaults(1)
-		written(t, file, "nth_healthy")
+		for _, err := range []error{os.WriteFile(victim, []byte("mine"), 0o600), os.Mkdir(dir, 0o755), os.Symlink(victim, file)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantFaults(0)
+		if got := written(t, file, "nth_dry_run"); got != "0" {
+			t.Errorf("the file does not hold the metrics")
+		}
+		if text, err := os.ReadFile(victim); err != nil || string(text) != "mine" {
+			t.Errorf("another's file holds %q (%v), want it to be left alone", text, err)
+		}
+		if info, err := os.Lstat(file); err != nil || info.Mode() != 0o644 {
+			t.Errorf("the file is %v (%v), want a regular file of mode 0644", info.Mode(), err)
+		}
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
-		wantFaults(2)
+		wantFaults(1)
 	})
 }

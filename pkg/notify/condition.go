@@ -144,9 +144,8 @@ func describeEntry(e state.Entry, rules policy.Settings, brief bool) string {
 
 // condition is what a KubernetesNode remembers of its Node's condition.
 type condition struct {
-	mu      sync.Mutex
-	look    *message    // the look at the condition that waits in its queue; nil if none does
-	refresh *time.Timer // has the condition looked at without a transition
+	mu   sync.Mutex
+	look *message // the next look at the condition, which waits in its queue; nil if none does
 
 	// These belong to the worker that looks: the condition as it was written last, zero if that is unknown, and when to renew its heartbeat.
 	written corev1.NodeCondition
@@ -162,28 +161,23 @@ func (n *KubernetesNode) touch(delay time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.look == nil {
-		c.look = &message{line: n.name, deliver: n.keepCondition}
+		look := &message{line: n.name}
+		look.deliver = func(ctx context.Context) error {
+			c.mu.Lock()
+			if c.look == look {
+				c.look = nil // What happens from now on has another look.
+			}
+			c.mu.Unlock()
+			return n.keepCondition(ctx)
+		}
+		c.look = look
 	}
 	k.conditions.add(c.look, delay)
 }
 
-// touchIn calls touch after a duration, and cancels the call planned before.
-func (n *KubernetesNode) touchIn(d time.Duration) {
-	c := &n.condition
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.refresh != nil {
-		c.refresh.Stop()
-	}
-	c.refresh = time.AfterFunc(d, func() { n.touch(0) })
-}
-
 // keepCondition brings the Node's condition and labels up to date. With a heartbeat, it plans the next look.
 func (n *KubernetesNode) keepCondition(ctx context.Context) error {
-	c, opts := &n.condition, &n.kubernetes.opts
-	c.mu.Lock()
-	c.look = nil // What happens from now on has another look.
-	c.mu.Unlock()
+	opts := &n.kubernetes.opts
 	if opts.MayWrite != nil && opts.MayWrite() != nil {
 		return errNothing // The process that leads now keeps the conditions.
 	}
@@ -193,10 +187,10 @@ func (n *KubernetesNode) keepCondition(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		c.written = corev1.NodeCondition{}
+		n.condition.written = corev1.NodeCondition{}
 	}
 	if opts.Heartbeat > 0 {
-		n.touchIn(again)
+		n.touch(again)
 	}
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -122,28 +121,6 @@ func TestPost_JudgesTheAnswer(t *testing.T) {
 	}
 }
 
-func TestPost_BoundsAnAnswerInTimeAndSize(t *testing.T) {
-	t.Parallel()
-	released := make(chan struct{})
-	defer close(released)
-	for want, answer := range map[string]http.HandlerFunc{
-		"no answer in time": func(http.ResponseWriter, *http.Request) { <-released },
-		"the request, its answer or that of a proxy is not as HTTP wants it": func(w http.ResponseWriter, _ *http.Request) {
-			for i := range 20 {
-				w.Header().Set(fmt.Sprintf("Padding-%d", i), strings.Repeat("a", 8<<10))
-			}
-		},
-	} {
-		d := to(serve(t, httptest.NewServer, answer).URL + "/secret-path")
-		if want == "no answer in time" {
-			d.Timeout = 50 * time.Millisecond
-		}
-		if err := post(t.Context(), d, "a"); err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
-	}
-}
-
 func TestPost_TrustsTheCertificatesOfTheSettings(t *testing.T) {
 	t.Parallel()
 	e := serve(t, httptest.NewTLSServer, fine)
@@ -220,10 +197,14 @@ func TestPost_ShowsNoSecretsInErrors(t *testing.T) {
 		ctx    context.Context
 		change func(*notify.Destination)
 	}{
-		"refused":            {t.Context(), func(d *notify.Destination) { d.URL = "http://" + closed + "/hunter2" }},
-		"reset":              {t.Context(), func(d *notify.Destination) { d.URL = reset.URL + "/hunter2?key=hunter2" }},
-		"ended":              {ended, func(d *notify.Destination) { d.URL = reset.URL + "/hunter2" }},
-		"unknown host":       {t.Context(), func(d *notify.Destination) { d.URL = "https://me:hunter2@nobody.invalid/hunter2" }},
+		"refused":      {t.Context(), func(d *notify.Destination) { d.URL = "http://" + closed + "/hunter2" }},
+		"reset":        {t.Context(), func(d *notify.Destination) { d.URL = reset.URL + "/hunter2?key=hunter2" }},
+		"ended":        {ended, func(d *notify.Destination) { d.URL = reset.URL + "/hunter2" }},
+		"unknown host": {t.Context(), func(d *notify.Destination) { d.URL = "https://me:hunter2@nobody.invalid/hunter2" }},
+		"no answer in time": {t.Context(), func(d *notify.Destination) {
+			d.URL, d.Timeout = serve(t, httptest.NewServer, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }).URL+"/hunter2", 50*time.Millisecond
+		}},
+		"an endless header":  {t.Context(), repeats("HTTP/1.1 200 OK\r\nhunter2: " + strings.Repeat("a", 1<<20) + "\r\n\r\n")},
 		"no URL":             {t.Context(), func(d *notify.Destination) { d.URL = "hunter2" }},
 		"not parsed":         {t.Context(), func(d *notify.Destination) { d.URL = "http://hunter2\x7f" }},
 		"another scheme":     {t.Context(), func(d *notify.Destination) { d.URL = "ftp://host/hunter2" }},
@@ -268,44 +249,28 @@ func TestPost_ShowsNoSecretsInErrors(t *testing.T) {
 	}
 }
 
-// unreadable are paths of what is there and cannot be read, with what is said of each.
-func unreadable(t *testing.T) map[string]string {
-	t.Helper()
-	dir := t.TempDir()
-	at := func(name string) string { return filepath.Join(dir, name) }
-	if err := syscall.Mkfifo(at("pipe"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(at("huge"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(at("huge"), 1<<40); err != nil { // It is all hole.
-		t.Fatal(err)
-	}
-	return map[string]string{
-		"/dev/zero": "is not a file", dir: "is not a file", at("pipe"): "is not a file", at("huge"): "is longer than", at("none"): "no such file",
-	}
-}
-
 // A pipe without a writer hangs its reader, and what is endless or huge fills its memory.
 func TestFiles_ThatAreNotRegularAreFaultsAtOnce(t *testing.T) {
-	for path, want := range unreadable(t) {
-		mustSay := func(what string, err error) {
-			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+	dir := t.TempDir()
+	pipe, huge := filepath.Join(dir, "pipe"), file(t, "")
+	for _, err := range []error{syscall.Mkfifo(pipe, 0o600), os.Truncate(huge, 1<<40)} { // The huge file is all hole.
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]string{
+		"/dev/zero": "is not a file", dir: "is not a file", pipe: "is not a file", huge: "is longer than", dir + "/none": "no such file",
+	} {
+		const url = "http://127.0.0.1:1"
+		for what, d := range map[string]notify.Destination{
+			"the address": {URLFile: path}, "the headers": {URL: url, HeadersFile: path}, "the certificates": {URL: url, CAFile: path},
+		} {
+			if _, err := notify.NewEndpoint(d); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 				t.Errorf("%s of %s: %v, want that it %s", what, path, err, want)
 			}
 		}
-		for what, change := range map[string]func(*notify.Destination){
-			"the address":      func(d *notify.Destination) { d.URL, d.URLFile = "", path },
-			"the headers":      func(d *notify.Destination) { d.HeadersFile = path },
-			"the certificates": func(d *notify.Destination) { d.CAFile = path },
-		} {
-			d := to("http://127.0.0.1:1")
-			change(&d)
-			_, err := notify.NewEndpoint(d)
-			mustSay(what, err)
+		if _, err := notify.ReadTemplate(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the template of %s: %v, want that it %s", path, err, want)
 		}
-		_, err := notify.ReadTemplate(path)
-		mustSay("the template", err)
 	}
 }

@@ -71,6 +71,14 @@ func TestEvents_ReportEachPhaseOfADrainAndEachPod(t *testing.T) {
 			"Node default/node-1 Warning CordonAndDrain: spot-interruption: drained after 250ms: 1 pod evicted, 1 deleted, 2 left in place; deleted, as they could not be evicted in time: shop/b (against the disruption budget shop/db)",
 			"Node default/node-1 Normal Uncordon: spot-interruption: withdrawn; nothing of it is left on the node",
 		)
+		// The Node's name is its UID, as the kubelet does, so that "kubectl describe node" finds it.
+		for uid, e := range map[string]corev1.Event{nodeName: s.cluster.written()[0], "uid-a": s.cluster.written()[2]} {
+			got := fmt.Sprint(e.InvolvedObject.UID, " ", e.Source.Component, e.Source.Host, " ", e.ReportingController, e.ReportingInstance, " ", e.Annotations)
+			const rest = " nthnode-1 nthnode-1 map[node:node-1 nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption]"
+			if got != uid+rest {
+				t.Errorf("an Event is %s, want %s", got, uid+rest)
+			}
+		}
 	})
 }
 
@@ -92,35 +100,6 @@ func TestEvents_AreFewIfTheyAreToBeBrief(t *testing.T) {
 			"get node", "patch condition", "create event SpotInterruption", "get node", "patch condition", "create event CordonAndDrain")
 		if message := s.cluster.condition().Message; !strings.HasSuffix(message, "(the node is drained)") {
 			t.Errorf("the condition is %q", message)
-		}
-	})
-}
-
-func TestEvents_HaveTheAnnotationsAndObjectsThatOperatorsLookFor(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		s.opts.Condition = false
-		s.start()
-		s.tell(announced(spot(state.Seen)))
-		s.cordoned()
-		s.tell(pod(state.PodEvicted, "a"))
-		s.pass(time.Second)
-		events := s.cluster.written()
-		node, pod := events[0], events[2]
-		for _, check := range []struct{ what, got, want string }{
-			// As the kubelet does, so that "kubectl describe node" finds it.
-			{"the node's UID", string(node.InvolvedObject.UID), nodeName},
-			{"the node's namespace", node.InvolvedObject.Namespace, ""},
-			{"the source", node.Source.Component + " " + node.Source.Host, "nth " + nodeName},
-			{"the reporter", node.ReportingController + " " + node.ReportingInstance, "nth " + nodeName},
-			{"the node's annotations", fmt.Sprint(node.Annotations),
-				"map[node:node-1 nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption]"},
-			{"the pod", fmt.Sprintf("%s %s %s", pod.InvolvedObject.Namespace, pod.InvolvedObject.Name, pod.InvolvedObject.UID), "shop a uid-a"},
-			{"the pod's annotations", fmt.Sprint(pod.Annotations),
-				"map[node:node-1 nth-project.github.io/event:spot-1 nth-project.github.io/kind:spot-interruption]"},
-		} {
-			if check.got != check.want {
-				t.Errorf("%s is %q, want %q", check.what, check.got, check.want)
-			}
 		}
 	})
 }
@@ -213,19 +192,5 @@ func TestEvents_ReportTheFirstFailureOfARow(t *testing.T) {
 			s.pass(time.Minute)
 		}
 		s.wantLines("Node default/node-1 Warning CordonAndDrainError: spot-interruption: the drain failed after 250ms and will be tried again: no answer")
-	})
-}
-
-func TestEvents_AreCutToTheLengthThatIsAllowed(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		s.opts.Condition = false
-		s.start()
-		h := announced(spot(state.Seen))
-		h.Plan = strings.Repeat("ü", 2000)
-		s.tell(h)
-		s.pass(2 * time.Second)
-		if m := s.cluster.written()[0].Message; len(m) > 1024 || len(m) < 1020 || !strings.HasSuffix(m, "ü…") {
-			t.Errorf("the message has %d bytes and ends with %q", len(m), m[len(m)-8:])
-		}
 	})
 }

@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nth-project/nth/pkg/event"
 	"github.com/nth-project/nth/pkg/state"
 )
 
@@ -53,29 +52,43 @@ func TestKubernetes_WritesWhenTheAPIServerIsBack(t *testing.T) {
 }
 
 // An admission webhook that is down, or Events in an etcd of their own, let one kind of request fail and not the other.
-func TestKubernetes_WritesEventsAndConditionIndependently(t *testing.T) {
-	for _, stops := range []bool{false, true} {
-		play(t, bare, func(s *stage) {
-			s.start()
-			s.cluster.answers("patch", http.StatusInternalServerError)
-			s.announceAndDrain()
-			if stops {
-				s.end()
-			}
-			s.pass(10 * time.Second)
-			s.wantEvents(3)
+func TestKubernetes_WritesOnThoughSomeRequestsFail(t *testing.T) {
+	for name, test := range map[string]struct {
+		fails     string
+		status    int
+		stops     bool
+		condition bool // it is written
+		events    int
+	}{
+		"the condition":            {fails: "patch", status: 500, events: 4},
+		"the condition, at a stop": {fails: "patch", status: 500, stops: true, events: 4},
+		"all Events":               {fails: "create", status: 500, condition: true},
+		"those about pods hang":    {fails: "create event PodEviction", status: -1, condition: true, events: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, bare, func(s *stage) {
+				s.start()
+				s.cluster.answers(test.fails, test.status)
+				s.announceAndDrain()
+				s.tell(pod(state.PodEvicted, "a"))
+				if test.stops {
+					s.end()
+				}
+				s.pass(time.Minute)
+				s.wantEvents(test.events)
+				if c := s.cluster.condition(); (c != nil) != test.condition {
+					t.Errorf("the condition is %v", c)
+				}
+				if test.stops {
+					return
+				}
+				s.cluster.answers("", 0)
+				s.pass(2 * time.Minute)
+				s.wantEvents(4)
+				s.want(corev1.ConditionTrue, "SpotInterruption")
+			})
 		})
 	}
-	play(t, bare, func(s *stage) {
-		s.start()
-		s.cluster.answers("create", http.StatusInternalServerError)
-		s.tell(announced(entry("r", event.RebalanceRecommendation, state.Seen)))
-		s.pass(5 * time.Minute)
-		s.tell(announced(spot(state.Draining)))
-		s.cordoned()
-		s.pass(time.Second)
-		s.want(corev1.ConditionTrue, "SpotInterruption")
-	})
 }
 
 func TestKubernetes_SaysARefusalOnce(t *testing.T) {
@@ -124,22 +137,6 @@ func TestKubernetes_JudgesTheAnswerToOneEvent(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestKubernetes_WritesOnThoughEventsOfANamespaceHang(t *testing.T) {
-	play(t, bare, func(s *stage) {
-		s.opts.Condition = false
-		s.start()
-		s.cluster.answers("create event PodEviction", -1)
-		s.cordoned()
-		s.tell(pod(state.PodEvicted, "a"))
-		s.tell(drained(1))
-		s.pass(time.Minute)
-		s.wantEvents(2) // about the Node
-		s.cluster.answers("", 0)
-		s.pass(2 * time.Minute)
-		s.wantEvents(3)
-	})
 }
 
 func TestKubernetes_WaitsForAnIdentity(t *testing.T) {

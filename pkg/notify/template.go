@@ -116,20 +116,6 @@ func (t *Template) Render(f Fields) (string, error) {
 	return text.String(), nil
 }
 
-// renderAnyway is Render. If the template fails, although it did for no sample, nth's own takes its place. The error is errNothing if the
-// template gives nothing.
-func (t *Template) renderAnyway(f Fields) (string, error) {
-	text, err := t.Render(f)
-	if err != nil {
-		f.Text += jsonSafe("; nth's own template is used: "+err.Error(), maxMessage)
-		text, err = OwnTemplate.Render(f)
-	}
-	if err == nil && text == "" {
-		err = errNothing
-	}
-	return text, err
-}
-
 // ReadTemplate reads a template's file. An empty file is an error. The error names the file.
 func ReadTemplate(path string) (string, error) {
 	text, err := readFile(path, maxTemplateSize)

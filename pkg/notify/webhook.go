@@ -97,8 +97,12 @@ func (w *Webhook) message(n notice, about Subject) *message {
 		if text == "" {
 			f := newFields(n, about.describe(ctx, w.opts.Cluster), w.opts.DryRun)
 			id = f.NoticeID
-			if text, err = w.opts.Template.renderAnyway(f); err != nil {
-				return err
+			text, err = w.opts.Template.Render(f)
+			switch {
+			case err != nil: // It fails for this notice, although it did for no sample.
+				return refusedError{err.Error()}
+			case text == "":
+				return errNothing // The template wants no such notice.
 			}
 		}
 		return w.opts.Post(ctx, id, text)

@@ -65,31 +65,30 @@ func messages(t *testing.T) map[string]string {
 	return found
 }
 
+// fields are those of entries, as the catalog names them.
+var fields = regexp.MustCompile("^@(SYSLOG_IDENTIFIER|" + strings.Join([]string{
+	systemd.FieldEventID, systemd.FieldEventKind, systemd.FieldPhase, systemd.FieldNode, systemd.FieldPod,
+}, "|") + ")@$")
+
 var messageID = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-func TestCatalog_ExplainsEveryMessageAndNoOther(t *testing.T) {
+func TestCatalog_ExplainsEveryMessageAndWhatToDo(t *testing.T) {
 	catalog := readCatalog(t)
+	ids := map[string]bool{}
 	for name, id := range messages(t) {
+		ids[id] = true
 		if _, ok := catalog[id]; !ok {
 			t.Errorf("%s, %s, is not explained in %s, or has the ID of another", name, id, catalogFile)
 		}
-		delete(catalog, id)
-	}
-	for id := range catalog {
-		t.Errorf("%s explains %s, which is no message of pkg/systemd", catalogFile, id)
-	}
-}
-
-func TestCatalog_SaysWhatHappenedAndWhatToDo(t *testing.T) {
-	known := map[string]bool{}
-	for _, name := range []string{"SYSLOG_IDENTIFIER", systemd.FieldEventID, systemd.FieldEventKind, systemd.FieldPhase, systemd.FieldNode, systemd.FieldPod} {
-		known["@"+name+"@"] = true
 	}
 	page, err := os.ReadFile("../../docs/troubleshooting.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for id, e := range readCatalog(t) {
+	for id, e := range catalog {
+		if !ids[id] {
+			t.Errorf("%s explains %s, which is no message of pkg/systemd", catalogFile, id)
+		}
 		if !strings.HasSuffix(e.head["Documentation"], "/docs/troubleshooting.md#"+id) || !strings.Contains(string(page), `<a id="`+id+`">`) {
 			t.Errorf("%s (%s) does not lead to its place in docs/troubleshooting.md", id, e.head["Subject"])
 		}
@@ -102,13 +101,8 @@ func TestCatalog_SaysWhatHappenedAndWhatToDo(t *testing.T) {
 			t.Errorf("%s (%s) does not have a paragraph about what happened and one about what to do", id, e.head["Subject"])
 		}
 		for _, word := range regexp.MustCompile(`@\w+@`).FindAllString(e.head["Subject"]+e.text, -1) {
-			if !known[word] {
+			if !fields.MatchString(word) {
 				t.Errorf("%s (%s) wants %s, which is no field of nth's", id, e.head["Subject"], word)
-			}
-		}
-		for line := range strings.Lines(e.text) {
-			if len(line) > 81 {
-				t.Errorf("%s (%s) has a line that a terminal breaks: %q", id, e.head["Subject"], line)
 			}
 		}
 	}
