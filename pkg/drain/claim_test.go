@@ -1,7 +1,6 @@
 package drain_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -62,15 +61,4 @@ func TestClaim_TakenBackByItsWriter(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestClaim_OfANodeThatCannotBeRead(t *testing.T) {
-	bubble(t, func(t *testing.T, s *apitest.Server) {
-		s.ChangeNode(cordoned(claimBy(drain.Host)))
-		s.Always("get", apitest.Forbidden("no nodes here"))
-		_, found, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Claim(within(t, plenty))
-		if found || err == nil || !strings.Contains(err.Error(), "reading node") || !strings.Contains(err.Error(), "no nodes here") {
-			t.Errorf("found %v, %v", found, err)
-		}
-	})
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -37,46 +36,6 @@ func TestCordon_UnderWayIsTakenBack(t *testing.T) {
 
 func TestCordon(t *testing.T) {
 	t.Parallel()
-	run(t, "patches nothing else", func(t *testing.T, s *apitest.Server) {
-		s.ChangeNode(func(n *corev1.Node) { n.UID = "uid-1" })
-		seen := s.CurrentNode().ResourceVersion
-		goal := toCordon()
-		start(t, s, drain.Options{}, goal).looked()
-		written := goal.Claim
-		written.Writer = drain.Host
-		text, err := json.Marshal(written)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := map[string]any{
-			"metadata": map[string]any{
-				"uid": "uid-1", "resourceVersion": seen, "annotations": map[string]any{drain.CordonAnnotation: string(text)},
-			},
-			"spec": map[string]any{"unschedulable": true},
-		}
-		var got map[string]any
-		if err := json.Unmarshal([]byte(s.Requests("patch")[0].Body), &got); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("the patch is %s, %v; want %v", s.Requests("patch")[0].Body, err, want)
-		}
-	})
-	// nth and nth-queue hear of the same interruption at the same time.
-	run(t, "of nth-queue in between stands", func(t *testing.T, s *apitest.Server) {
-		other := claim
-		other.Writer = drain.Queue
-		text, _ := json.Marshal(other)
-		s.Answer("patch", func(http.ResponseWriter, *http.Request) bool {
-			s.ChangeNode(func(n *corev1.Node) {
-				n.Spec.Unschedulable = true
-				n.Annotations[drain.CordonAnnotation] = string(text)
-			}, drain.Queue)
-			return false
-		})
-		r := begin(t, s, drain.Options{})
-		r.succeed()
-		if is := s.CurrentNode().Annotations[drain.CordonAnnotation]; is != string(text) {
-			t.Errorf("the claim of nth-queue %s was replaced by %s", text, is)
-		}
-	})
 	// That the UID differs is refused as what can never be, and yet the next look sees the Node that is there now.
 	run(t, "of a Node that is replaced meanwhile", func(t *testing.T, s *apitest.Server) {
 		s.Answer("patch", func(w http.ResponseWriter, _ *http.Request) bool {

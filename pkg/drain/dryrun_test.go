@@ -51,13 +51,6 @@ func TestDryRun(t *testing.T) {
 		r.succeed()
 		r.reported(1, state.NodeClosed)
 	})
-	// Its Node has not been there in this boot.
-	run(t, "a node that is not registered yet", func(t *testing.T, s *apitest.Server) {
-		s.RemoveNode()
-		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(false, plenty))
-		time.Sleep(30 * time.Minute)
-		r.reported(0, state.NodeEmpty)
-	})
 	run(t, "a look that is refused", func(t *testing.T, s *apitest.Server) {
 		s.Always("get node", apitest.Forbidden("not you"))
 		node := drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{}))
@@ -72,20 +65,6 @@ func TestDryRun(t *testing.T) {
 		}
 		if _, err := node.Uncordon(within(t, plenty), thisBoot); err == nil {
 			t.Error("an uncordon that cannot look tells no error")
-		}
-	})
-	run(t, "each pod once under all goals", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		s.AddPod(pod("b"), 0)
-		r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goalWithin(true, plenty))
-		r.succeed()
-		for range 2 {
-			r.adjust(func(goal *drain.Goal) { goal.Hard = goal.Hard.Add(-time.Minute) })
-			await(t, "that it is drained under the new goal", func() bool { return len(r.now(state.NodeEmpty)) > 0 })
-		}
-		reported := r.of(state.PodEvicted)
-		if len(reported) != 2 || reported[0].Total != 2 || !reported[0].State.Closed {
-			t.Errorf("reported %+v", reported)
 		}
 	})
 	// What a dry run tells of a node that is to be left alone is not that it would be closed and ours.
@@ -227,30 +206,8 @@ func clipped(s *apitest.Server) []string {
 	return names
 }
 
-// A fleet's nodes ask all the time, and no answer is worth a read from etcd.
-func TestForecast_OneListFromTheCache(t *testing.T) {
-	t.Parallel()
-	s := apitest.New(t)
-	if _, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Forecast(t.Context(), time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	asked := s.Requests("list pods")
-	if len(asked) != 1 || !slices.Equal(asked[0].Query["resourceVersion"], []string{"0"}) {
-		t.Errorf("it asked %+v", asked)
-	}
-}
-
 func TestForecast(t *testing.T) {
 	t.Parallel()
-	// They may need them until they are gone.
-	run(t, "critical pods after terminating ones", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("dns", critical, grace(30)), 0)
-		s.AddPod(pod("web", ending(60)), apitest.Never)
-		forecast, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Forecast(t.Context(), 10*time.Minute)
-		if err != nil || len(forecast.Pods) != 2 || forecast.Needs != 90*time.Second {
-			t.Errorf("the forecast is %+v, %v", forecast, err)
-		}
-	})
 	run(t, "pods by name, with owner and emptyDir", func(t *testing.T, s *apitest.Server) {
 		s.AddPod(pod("b", unmanaged, apitest.EmptyDir), 0)
 		s.AddPod(pod("c"), 0)
@@ -320,35 +277,6 @@ func TestForecast_IsWhatTheGuardDoes(t *testing.T) {
 	slices.Sort(errors)
 	if p95 := errors[len(errors)*95/100]; p95 > 2*time.Second {
 		t.Errorf("of 50 forecasts, one in twenty was wrong by more than %s; the worst by %s", p95, errors[len(errors)-1])
-	}
-}
-
-func TestDryRun_UncordonedNode(t *testing.T) {
-	t.Parallel()
-	for name, known := range map[string]bool{"as the goal knows": true, "as a claim on the open node shows": false} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("old"), 0)
-			time.Sleep(10 * time.Second)
-			goal := goalWithin(false, plenty)
-			if known {
-				goal.Before, goal.Close = time.Now(), false
-			} else {
-				onlyCordon := goal
-				onlyCordon.Evict = false
-				r := start(t, s, drain.Options{}, onlyCordon)
-				r.await(state.NodeClosed)
-				r.stop()
-				s.UncordonAs("kubectl")
-			}
-			time.Sleep(10 * time.Second)
-			s.AddPod(pod("new"), 0)
-			r := watchOver(t, drain.NewDryRun(drain.New(s.Client(), apitest.Node, drain.Options{})), goal)
-			r.await(state.NodeReopened)
-			r.adjust(func(g *drain.Goal) { g.Close = false }) // as the agent does
-			if result := r.succeed(); result.Evicted != 1 || result.Skipped != 1 || len(r.of(state.PodEvicted, "default/old")) != 1 {
-				t.Errorf("the result is %+v; reported is %+v", result, r.of(state.PodEvicted))
-			}
-		})
 	}
 }
 

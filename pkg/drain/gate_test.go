@@ -48,35 +48,3 @@ func TestCordon_PassesAtTheGate(t *testing.T) {
 		})
 	}
 }
-
-// Who drained the node for a while has to stop.
-func TestCordon_AtTheGateIsDropped(t *testing.T) {
-	t.Parallel()
-	for name, before := range map[string]string{"a look at the node": "", "a cordon": "get node"} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			gate := kube.NewGate(1)
-			s.Always("get", slowly(time.Second))
-			opts := drain.Options{Requests: gate}
-			var r *trial
-			var holder <-chan func()
-			if before == "" {
-				holder = apitest.Enter(t, gate, kube.First)
-				r = begin(t, s, opts)
-			} else {
-				r = begin(t, s, opts)
-				await(t, "what has the place before", func() bool { return count(s, before) == 1 })
-				holder = apitest.Enter(t, gate, kube.First)
-			}
-			leave := <-holder
-			time.Sleep(500 * time.Millisecond)
-			r.stop()
-			asked := count(s, "get", "patch")
-			leave()
-			time.Sleep(time.Minute)
-			if n := count(s, "get", "patch") - asked; n != 0 {
-				t.Errorf("%d requests about the node", n)
-			}
-			(<-apitest.Enter(t, gate, kube.InTurn))() // The place is free again.
-		})
-	}
-}

@@ -1,8 +1,6 @@
 package drain_test
 
 import (
-	"encoding/json"
-	"net/http"
 	"testing"
 	"time"
 
@@ -77,62 +75,6 @@ func TestGoal(t *testing.T) {
 			t.Errorf("evicted after %s, and reported %+v", after, r.of(state.EvictionsDelayed))
 		}
 	})
-	// A webhook refuses the eviction; a hard deadline is near all the time.
-	run(t, "a change ends no pause", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		s.Always("evict", apitest.Forbidden("no"))
-		r := beginWithin(t, s, drain.Options{}, true, 5*time.Minute)
-		time.Sleep(time.Minute)
-		before := count(s, "evict")
-		for range 20 {
-			r.adjust(func(*drain.Goal) {})
-			time.Sleep(100 * time.Millisecond)
-		}
-		if n := count(s, "evict") - before; n > 4 {
-			t.Errorf("the eviction was tried %d times in two seconds", n)
-		}
-	})
-	// The look that shows a node that is open began before the event joined. It says nothing of what becomes of the cordon for that.
-	run(t, "a look from before begins no evictions", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{})
-		r.uncordon(s)
-		s.AddPod(pod("new"), 0)
-		time.Sleep(time.Minute)
-		s.Always("patch", apitest.Forbidden("no cordons here"))
-		s.Answer("get node", func(http.ResponseWriter, *http.Request) bool {
-			time.Sleep(500 * time.Millisecond)
-			r.adjust(joining)
-			time.Sleep(500 * time.Millisecond)
-			return false
-		})
-		time.Sleep(time.Minute)
-		requested(t, s, 0, "evict")
-	})
-	// A watch of all Nodes spares the guard any look that is not requested.
-	run(t, "an event joins during a look", func(t *testing.T, s *apitest.Server) {
-		s.Answer("get", slowly(3*time.Second))
-		r := begin(t, s, drain.Options{Watched: s.CurrentNode})
-		time.Sleep(time.Second)
-		r.adjust(joining)
-		r.succeed()
-		looks := count(s, "get node")
-		time.Sleep(time.Minute)
-		requested(t, s, looks, "get node")
-		s.UncordonAs("kubectl")
-		r.await(state.NodeReopened)
-	})
-	run(t, "an event joins, and pods that kept coming back are evicted again", func(t *testing.T, s *apitest.Server) {
-		s.AddReplicaSet(apitest.Workload{Name: "web", Tolerates: true})
-		r := begin(t, s, drain.Options{})
-		r.await(state.PodsLeftToReturn)
-		r.succeed()
-		asked := count(s, "evict")
-		r.adjust(joining)
-		r.numbered(state.PodsLeftToReturn)
-		if n := count(s, "evict") - asked; n != asked {
-			t.Errorf("%d evictions for another event, and %d for the first", n, asked)
-		}
-	})
 }
 
 func TestDrained_ForAnEventThatJoins(t *testing.T) {
@@ -154,25 +96,6 @@ func TestDrained_ForAnEventThatJoins(t *testing.T) {
 		s.UncordonAs("kubectl")
 		s.Always("get node", apitest.Unavailable())
 		r.adjust(func(g *drain.Goal) { joining(g); g.Hard = time.Now().Add(2 * time.Minute) })
-		time.Sleep(time.Minute)
-		r.provenAgain()
-	})
-	// The node is opened while the first look is on its way. Those that follow have no answer.
-	run(t, "not by a look from before", func(t *testing.T, s *apitest.Server) {
-		s.CordonAs("kubectl")
-		asked := make(chan struct{})
-		s.Answer("get node", func(w http.ResponseWriter, _ *http.Request) bool {
-			seen := s.CurrentNode()
-			close(asked)
-			time.Sleep(time.Second)
-			w.Header().Set("Content-Type", "application/json")
-			return json.NewEncoder(w).Encode(seen) == nil
-		})
-		s.Always("get node", apitest.Hang())
-		r := begin(t, s, drain.Options{})
-		<-asked
-		s.UncordonAs("kubectl")
-		r.adjust(joining)
 		time.Sleep(time.Minute)
 		r.provenAgain()
 	})
@@ -208,29 +131,6 @@ func TestGoal_ReportsTrouble(t *testing.T) {
 			if reported := r.numbered(state.GoalChanged); reported.State.Trouble != c.trouble || reported.State.Looked != c.looked {
 				t.Errorf("reported %+v", reported)
 			}
-		})
-	}
-}
-
-// The machine is lost. Where it is not, the next look may have an answer.
-func TestDrained_WhereLooksAreRefused(t *testing.T) {
-	t.Parallel()
-	for name, hard := range map[string]bool{"hard": true, "soft": false} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			r := drained(t, s, drain.Options{})
-			s.Always("get node", apitest.Forbidden("no looks here"))
-			r.adjust(func(g *drain.Goal) {
-				joining(g)
-				if hard {
-					g.Hard = time.Now().Add(plenty)
-				}
-			})
-			if hard {
-				r.numbered(state.NodeEmpty)
-				return
-			}
-			time.Sleep(time.Minute)
-			r.provenAgain()
 		})
 	}
 }

@@ -3,12 +3,13 @@ package drain_test
 import (
 	"context"
 	"fmt"
-	"github.com/nth-project/nth/pkg/evict"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nth-project/nth/pkg/evict"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -123,19 +124,6 @@ func TestLook_NewNode(t *testing.T) {
 		await(t, "another cordon", func() bool { return count(s, "patch node") > patches })
 		requested(t, s, looks+1, "get node")
 	})
-	// Until it is closed, pods may come to it of which nothing was reported.
-	run(t, "is drained once it is cordoned", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{})
-		s.RemoveNode()
-		r.await(state.NodeMissing)
-		reported := len(r.of(state.NodeEmpty))
-		s.Answer("patch", apitest.Unavailable(), apitest.Unavailable())
-		s.RegisterNode()
-		await(t, "that it is drained again", func() bool { return len(r.of(state.NodeEmpty)) > reported })
-		if !s.CurrentNode().Spec.Unschedulable || !r.last().State.Closed {
-			t.Errorf("reported %+v", r.last())
-		}
-	})
 }
 
 func TestLook(t *testing.T) {
@@ -240,23 +228,6 @@ func TestLook_ProxyPageIsNoDeletedNode(t *testing.T) {
 			}
 		})
 	}
-}
-
-// That a pod has arrived is news where none was expected: on a node that takes none, or that was drained.
-func TestLook_PodsThatArrive(t *testing.T) {
-	t.Parallel()
-	run(t, "on a node that was drained, and is not closed since its Node is gone", func(t *testing.T, s *apitest.Server) {
-		s.RemoveNode()
-		goal := goalWithin(false, plenty)
-		goal.NodeSeen = true
-		r := start(t, s, drain.Options{}, goal)
-		r.succeed()
-		s.AddPod(pod("late"), 0)
-		r.await(state.PodGone, "default/late")
-		if reported := r.of(state.PodArrived); len(reported) != 1 || reported[0].Pod != "default/late" {
-			t.Errorf("reported %+v", reported)
-		}
-	})
 }
 
 // A Node that is pinned by its UID goes, and another machine's takes its name.

@@ -231,16 +231,16 @@ func (n *Node) reopened(node *corev1.Node, before view) bool {
 // (view.open); nil if neither is called for.
 func (n *Node) labelPatch(node *corev1.Node, v view) map[string]any {
 	_, labeled := node.Labels[ExcludeLabel]
-	var value *string // nil takes it off
+	metadata := asSeen(node)
 	switch {
 	case v.closed() && n.opts.ExcludeFromLoadBalancers && !labeled && !v.limited && !v.open:
-		value = &n.opts.Writer
+		metadata["labels"] = map[string]any{ExcludeLabel: n.opts.Writer}
 	case v.open && !v.unschedulable && v.labeled: // The node takes pods, so it should get traffic.
+		metadata["labels"] = map[string]any{ExcludeLabel: nil}
+		delete(metadata, "resourceVersion") // The guard may end before another look.
 	default:
 		return nil
 	}
-	metadata := asSeen(node)
-	metadata["labels"] = map[string]*string{ExcludeLabel: value}
 	return map[string]any{"metadata": metadata}
 }
 

@@ -39,19 +39,6 @@ func TestOptOut_NodeAtAnyTime(t *testing.T) {
 
 func TestOptOut_Node(t *testing.T) {
 	t.Parallel()
-	// The annotation is taken away, and the cordon is refused. The machine is lost all the same.
-	run(t, "taken away, with a cordon that is refused", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		s.ChangeNode(asking(drain.ActionAnnotation, drain.LeaveNode))
-		s.Always("patch", apitest.Forbidden("no cordons here"))
-		r := beginWithin(t, s, drain.Options{}, true, 2*time.Minute)
-		r.leave()
-		s.ChangeNode(func(n *corev1.Node) { delete(n.Annotations, drain.ActionAnnotation) })
-		time.Sleep(time.Minute)
-		if n := count(s, "evict", "delete"); n == 0 || r.task.Result().Limited {
-			t.Errorf("%d evictions, %+v; the last that was reported is %+v", n, r.task.Result(), r.last())
-		}
-	})
 	// Pods may have been bound to it meanwhile, of which no watch tells for a while.
 	run(t, "taken away, the node is listed again", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, drain.Options{})
@@ -131,11 +118,5 @@ func TestOptOut_NodeBeforeTheFirstLook(t *testing.T) {
 		r.leave()
 		time.Sleep(2 * time.Minute)
 		requested(t, s, 0, "evict", "delete")
-	})
-	run(t, "and go if the Node is gone", func(t *testing.T, s *apitest.Server) {
-		r := limited(t, s, func(*corev1.Node) {})
-		s.Always("get node", nil)
-		s.RemoveNode()
-		r.await(state.PodGone, "default/a")
 	})
 }

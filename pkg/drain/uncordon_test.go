@@ -50,16 +50,6 @@ func TestUncordon_Waits(t *testing.T) {
 			t.Errorf("without being asked to wait: %q, %v", got, err)
 		}
 	})
-	// Its network may be broken for a day.
-	run(t, "five seconds between looks", func(t *testing.T, s *apitest.Server) {
-		s.ChangeNode(cordoned(ours))
-		_, _ = drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, time.Hour), func(string) bool { return false })
-		for i, after := range gaps(s.Requests("get node")) {
-			if after != 5*time.Second {
-				t.Errorf("read %d came after %s", i+2, after)
-			}
-		}
-	})
 	run(t, "and says for what", func(t *testing.T, s *apitest.Server) {
 		s.ChangeNode(cordoned(ours))
 		s.ChangeNode(func(n *corev1.Node) { n.Status.Conditions = nil })
@@ -234,19 +224,6 @@ func TestUncordon(t *testing.T) {
 			}
 		}
 	})
-	run(t, "behind a proxy", func(t *testing.T, s *apitest.Server) {
-		node := drain.New(s.Client(), apitest.Node, drain.Options{})
-		for _, uncordon := range []func(context.Context, drain.Booted) (drain.UncordonResult, error){drain.NewDryRun(node).Uncordon, node.Uncordon} {
-			s.ChangeNode(cordoned(ours))
-			s.Answer("get node", apitest.Page(http.StatusNotFound))
-			if got, err := uncordon(within(t, plenty), thisBoot); got != drain.UncordonLifted || err != nil {
-				t.Errorf("%q, %v", got, err)
-			}
-		}
-		if s.CurrentNode().Spec.Unschedulable {
-			t.Error("the node is closed")
-		}
-	})
 	// Docs/node-contract.md says of the annotation: remove it to make the cordon yours, and nth will then never lift it.
 	run(t, "not a cordon that operators made theirs", func(t *testing.T, s *apitest.Server) {
 		r := drained(t, s, drain.Options{})
@@ -260,31 +237,6 @@ func TestUncordon(t *testing.T) {
 			t.Errorf("a cordon without our annotation was lifted: %s, %v", result, err)
 		}
 	})
-}
-
-// That there is no time left says nothing of why.
-func TestUncordon_SaysWhatWentWrongLast(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		first, then apitest.Answer
-		want        string
-	}{
-		"the API server was not ready":                 {pass, apitest.Unavailable(), "not ready (context deadline exceeded)"},
-		"it hangs":                                     {apitest.Hang(), apitest.Hang(), `Get "http://apiserver.test/api/v1/nodes/node-1": context deadline exceeded (context deadline exceeded)`},
-		"it was not ready, and hangs":                  {apitest.Unavailable(), apitest.Hang(), "not ready (context deadline exceeded)"},
-		"it was not ready, and is too busy after that": {apitest.Unavailable(), apitest.Throttled(60), "too many requests (context deadline exceeded)"},
-	} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.ChangeNode(cordoned(ours))
-			s.ChangeNode(func(n *corev1.Node) { n.Status.Conditions = nil })
-			s.Answer("get node", c.first)
-			s.Always("get node", c.then)
-			_, err := drain.New(s.Client(), apitest.Node, drain.Options{}).Uncordon(within(t, 7*time.Second), thisBoot)
-			if want := `uncordoning node "node-1": ` + c.want; !errors.Is(err, context.DeadlineExceeded) || err.Error() != want {
-				t.Errorf("error %q; want %q", err, want)
-			}
-		})
-	}
 }
 
 func tainted(key, value string, effect corev1.TaintEffect) func(*corev1.Node) {

@@ -235,33 +235,3 @@ func TestUncordoned_BeforeTheGuard(t *testing.T) {
 		})
 	}
 }
-
-// That is about the Node before. It is reported, since the agent still has the node stay open.
-func TestUncordoned_EndsWithTheNode(t *testing.T) {
-	t.Parallel()
-	for name, fails := range map[string]bool{"at once": false, "the first attempts to cordon the new one fail": true} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			r := beginWithin(t, s, drain.Options{}, true, 30*time.Minute)
-			r.await(state.NodeEmpty)
-			closedAt := time.Now()
-			r.uncordon(s)
-			r.adjust(func(g *drain.Goal) { g.Close, g.Before = false, closedAt }) // as the agent does
-			time.Sleep(time.Minute)
-			s.AddPod(pod("stays"), 0)
-			time.Sleep(time.Minute)
-			if !s.HasPod("default/stays") || s.CurrentNode().Spec.Unschedulable {
-				t.Fatal("the uncordon does not stand")
-			}
-			if fails {
-				s.Answer("patch", apitest.Unavailable(), apitest.Unavailable())
-			}
-			s.RegisterNode()
-			await(t, "that another Node is seen", func() bool { return r.last().State.UID == s.CurrentNode().UID })
-			r.adjust(func(g *drain.Goal) { joining(g); g.Close, g.Before = true, time.Time{} })
-			await(t, "the cordon", func() bool { return s.CurrentNode().Spec.Unschedulable })
-			await(t, "the end of the pod", func() bool { return !s.HasPod("default/stays") })
-			s.UncordonAs("kubectl")
-			await(t, "the next uncordon", func() bool { return len(r.of(state.NodeReopened)) == 2 })
-		})
-	}
-}

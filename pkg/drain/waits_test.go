@@ -392,47 +392,6 @@ func TestVolumes_DoneBeforeTheDeadline(t *testing.T) {
 	}
 }
 
-// The list that proves that no pod is left does not come after the wait.
-func TestVolumes_DoneBeforeTheDeadlineWithSlowReads(t *testing.T) {
-	apitest.Bubble(t, func(t *testing.T, s *apitest.Server) {
-		s.ChangeNode(inUse("vol-1"))
-		s.Always("list", slowly(9*time.Second))
-		r := beginWithin(t, s, drain.Options{VolumeWait: 5 * time.Minute, Options: evict.Options{Margin: 2 * time.Second}}, true, time.Minute)
-		r.await(state.NodeEmpty)
-		if after := r.drainedAt().Sub(r.began); after >= time.Minute {
-			t.Errorf("drained after %s", after)
-		}
-	})
-}
-
-// It is counted from the last pod's end. If it began again for each event that joins, those before would run out of time for volumes alone.
-func TestVolumes_NoSecondWaitForAnEventThatJoins(t *testing.T) {
-	t.Parallel()
-	const wait = 20 * time.Second
-	for name, c := range map[string]struct {
-		joins time.Duration
-		want  time.Duration // after which the node is drained for both
-	}{
-		"during it":              {joins: 10 * time.Second, want: wait},
-		"and again near its end": {joins: wait - time.Second, want: wait},
-		"after it":               {joins: time.Minute, want: time.Minute},
-	} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.ChangeNode(inUse("vol-1"))
-			r := begin(t, s, drain.Options{VolumeWait: wait})
-			r.await(state.VolumesInUse)
-			time.Sleep(time.Until(r.began.Add(c.joins)))
-			r.adjust(joining)
-			await(t, "that the node is drained for both", func() bool {
-				return len(r.now(state.NodeEmpty)) > 0
-			})
-			if after := time.Since(r.began); after < c.want || after > c.want+3*time.Second {
-				t.Errorf("drained for both after %s, want %s", after, c.want)
-			}
-		})
-	}
-}
-
 func TestVolumes(t *testing.T) {
 	t.Parallel()
 	// The wait is for the volumes of the pods that have gone, and the last of them has gone later now.
@@ -472,18 +431,6 @@ func TestVolumes(t *testing.T) {
 		r.succeed()
 		requested(t, s, 0, "get claim default/data")
 	})
-	// A claim that may not be read, or a volume of another sort, is one more reason to wait, and nothing else.
-	// The watch is silent, and only the list before the end shows it.
-	run(t, "a pod that comes meanwhile is evicted", func(t *testing.T, s *apitest.Server) {
-		s.ChangeNode(func(n *corev1.Node) { n.Status.VolumesInUse = []corev1.UniqueVolumeName{"v"} })
-		s.Always("watch pods", apitest.Silence())
-		r := begin(t, s, drain.Options{VolumeWait: time.Minute})
-		r.await(state.VolumesInUse)
-		time.Sleep(10 * time.Second)
-		s.AddPod(pod("late"), 0)
-		r.await(state.PodEvicted, "default/late")
-		r.reported(0, state.NodeEmpty)
-	})
 	run(t, "unknown ones are waited for", func(t *testing.T, s *apitest.Server) {
 		daemon := ownedBy("DaemonSet", "apps/v1")
 		s.AddPod(pod("secret", daemon, withClaim("unknown")), 0)
@@ -509,21 +456,6 @@ func TestVolumes(t *testing.T) {
 		drained(t, s, drain.Options{VolumeWait: time.Hour})
 		requested(t, s, 0, "get claim", "get volume")
 	})
-	// Its volume may be attached to the node still, and others may have come with it.
-	run(t, "after a late pod, the node is listed again", func(t *testing.T, s *apitest.Server) {
-		r := drained(t, s, drain.Options{VolumeWait: time.Hour})
-		lists := count(s, "list pods")
-		s.ChangeNode(inUse("vol-1"))
-		s.AddPod(pod("late"), 0)
-		r.await(state.PodGone, "default/late")
-		r.await(state.VolumesInUse)
-		r.reported(1, state.NodeEmpty)
-		s.ChangeNode(inUse())
-		await(t, "that it is drained again", func() bool { return len(r.of(state.NodeEmpty)) == 2 })
-		if n := count(s, "list pods") - lists; n != 1 {
-			t.Errorf("%d lists since; want one that shows that nothing is left", n)
-		}
-	})
 }
 
 func TestVolumes_OfANodeThatCannotBeRead(t *testing.T) {
@@ -535,26 +467,6 @@ func TestVolumes_OfANodeThatCannotBeRead(t *testing.T) {
 		r.succeed()
 		if reported := r.of(state.VolumesInUse); len(reported) != 1 || reported[0].Detail != "an unknown number" {
 			t.Errorf("reported %+v", reported)
-		}
-	})
-	run(t, "what was known last stands", func(t *testing.T, s *apitest.Server) {
-		s.ChangeNode(inUse("vol-1", "vol-2"))
-		r := begin(t, s, drain.Options{VolumeWait: 20 * time.Second})
-		r.await(state.VolumesInUse)
-		s.Always("get node", apitest.Unavailable())
-		r.succeed()
-		if reported := r.of(state.VolumesInUse); len(reported) != 1 || reported[0].Detail != "2" {
-			t.Errorf("reported %+v", reported)
-		}
-	})
-	run(t, "they are waited for until it can be read", func(t *testing.T, s *apitest.Server) {
-		r := begin(t, s, drain.Options{VolumeWait: time.Hour})
-		r.await(state.NodeClosed)
-		s.Always("get node", apitest.Unavailable())
-		time.AfterFunc(20*time.Second, func() { s.Always("get node", nil) })
-		r.succeed()
-		if after := r.drainedAt().Sub(r.began); after < 20*time.Second || after > 22*time.Second {
-			t.Errorf("drained after %s", after)
 		}
 	})
 }

@@ -2,7 +2,6 @@ package evict_test
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,8 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/nth-project/nth/pkg/drain/apitest"
 	"github.com/nth-project/nth/pkg/evict"
@@ -89,32 +86,10 @@ func TestEvict_Counts(t *testing.T) {
 			t.Errorf("after %d evictions was reported %+v", count(s, "evict"), reported)
 		}
 	})
-	// The pod is terminating, but the watch does not tell yet.
-	run(t, "one before the drain is called off", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a", grace(30)), apitest.Ending(20*time.Second))
-		r := start(t, s, evict.Options{}, delayed(5*time.Second, false, plenty))
-		s.SetLag(0, 3*time.Second)
-		await(t, "the eviction", func() bool { return count(s, "evict") > 0 })
-		time.Sleep(time.Second)
-		r.adjust(func(g *evict.Terms) { g.Evict = false })
-		r.await(state.GoalChanged)
-		if result := r.result(); result.Evicted != 1 || len(r.of(state.PodEvicted)) != 1 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
 }
 
 func TestBudget(t *testing.T) {
 	t.Parallel()
-	// What a budget has held and somebody else has ended is held no more.
-	run(t, "holds no pod that terminates", func(t *testing.T, s *apitest.Server) {
-		r, _ := holding(t, s, pod("a", grace(60)))
-		s.ChangePod("default/a", ending(60))
-		time.Sleep(30 * time.Second)
-		if result := r.result(); len(result.Left) != 1 || len(result.HeldBy) != 0 {
-			t.Errorf("the result is %+v", result)
-		}
-	})
 	// It may hold all pods of a node for days, on many nodes.
 	run(t, "is asked ten times a second at most, however many pods it holds", func(t *testing.T, s *apitest.Server) {
 		const pods = 50
@@ -128,20 +103,6 @@ func TestBudget(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := count(s, "evict") - before; n < pods || n > 660 {
 			t.Errorf("%d evictions in a minute", n)
-		}
-	})
-	run(t, "without a name", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		s.Answer("evict", func(w http.ResponseWriter, _ *http.Request) bool {
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusTooManyRequests)
-			_, err := io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429,
-				"details":{"causes":[{"reason":"DisruptionBudget","message":"Not now."}]}}`)
-			return err == nil
-		})
-		r := drained(t, s, evict.Options{})
-		if reported := r.of(state.PodHeld); len(reported) != 1 || reported[0].Detail != "a disruption budget" || len(r.of(state.PodRefused)) != 0 {
-			t.Errorf("reported %+v and %+v", reported, r.of(state.PodRefused))
 		}
 	})
 	// Names of budgets may differ in a number.
@@ -163,48 +124,6 @@ func TestBudget(t *testing.T) {
 			t.Errorf("the result is %+v", result)
 		}
 	})
-}
-
-// A webhook refuses for minutes, and gives way. Then the drain has to end in two minutes.
-func TestRefusal_BeforeADeadlineThatComes(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		grace int64
-		hard  bool // there was such a deadline before, which is over
-		limit time.Duration
-		soft  bool // the one that comes is
-		soon  time.Duration
-	}{
-		"of evictions":                           {30, false, 0, false, 6 * time.Second},
-		"of evictions, a soft one":               {30, false, 0, true, 6 * time.Second},
-		"of deletions, whose turn is after 10 s": {110, true, 2 * time.Minute, false, 12 * time.Second},
-	} {
-		for _, after := range []time.Duration{5 * time.Minute, 5*time.Minute + 7*time.Second, 6 * time.Minute, 6*time.Minute + 20*time.Second} {
-			run(t, fmt.Sprint(name, ", after ", after), func(t *testing.T, s *apitest.Server) {
-				s.AddPod(pod("a", grace(c.grace)), apitest.Ending(time.Second))
-				for _, what := range []string{"evict", "delete"} {
-					s.Always(what, apitest.Forbidden("a backup is under way"))
-				}
-				r := beginWithin(t, s, evict.Options{}, c.hard, c.limit)
-				time.Sleep(after)
-				s.Always("evict", nil)
-				s.Always("delete", nil)
-				began := time.Now()
-				n := count(s, "evict", "delete")
-				r.adjust(func(g *evict.Terms) {
-					if end := began.Add(2 * time.Minute); c.soft {
-						g.Soft = end
-					} else {
-						g.Hard = end
-					}
-				})
-				await(t, "another request", func() bool { return count(s, "evict", "delete") > n })
-				if took := time.Since(began); took > c.soon {
-					t.Errorf("the pod was asked for after %s of the two minutes", took)
-				}
-			})
-		}
-	}
 }
 
 func TestRefusal(t *testing.T) {
@@ -230,26 +149,6 @@ func TestRefusal(t *testing.T) {
 		want := []string{"pod-held budget", "pod-refused 503 Service Unavailable: not ready"}
 		if !slices.Equal(reported, want) {
 			t.Errorf("reported is %q, want %q", reported, want)
-		}
-	})
-	// It prints other words each time. What it prints is reported with the machine's other troubles.
-	run(t, "a credential plugin fails", func(t *testing.T, s *apitest.Server) {
-		s.AddPod(pod("a"), 0)
-		failures := 0
-		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://apiserver.test", QPS: -1, Transport: roadOf(func(r *http.Request) (*http.Response, error) {
-			if r.Method == http.MethodPost && failures < 3 {
-				failures++
-				return nil, fmt.Errorf("getting credentials: %s", strings.Repeat("no ", failures))
-			}
-			return s.RoundTripper().RoundTrip(r)
-		})})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r := startWith(t, client, evict.Options{}, terms(false, plenty))
-		r.succeed()
-		if reported := r.of(state.PodRefused); len(reported) != 1 || reported[0].Detail != "the credential plugin fails" {
-			t.Errorf("reported %+v", reported)
 		}
 	})
 }
@@ -290,11 +189,6 @@ func TestRefusal_IsRepeatedAndReported(t *testing.T) {
 		}
 	}
 }
-
-// roadOf is how requests take one road or another.
-type roadOf func(*http.Request) (*http.Response, error)
-
-func (take roadOf) RoundTrip(r *http.Request) (*http.Response, error) { return take(r) }
 
 // One request per answer: client-go by itself would obey a Retry-After up to ten times within one call.
 func TestRefusal_RetryAfterHasALimit(t *testing.T) {
@@ -349,31 +243,6 @@ func TestRefusal_WithChangingNumbersIsReportedOnce(t *testing.T) {
 			}
 			if held := r.result().HeldBy["default/a"]; c.what == "evict" && held == r.of(c.reported)[0].Detail {
 				t.Errorf("held by %q, which was the first refusal", held)
-			}
-		})
-	}
-}
-
-// Another version of the API server may put it in other words.
-func TestRefusal_ReasonsThatTakeTurns(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		reasons int64
-		want    int
-	}{"two": {2, 2}, "another each time": {1000, 16}} {
-		run(t, name, func(t *testing.T, s *apitest.Server) {
-			s.AddPod(pod("a"), 0)
-			var refusals atomic.Int64
-			s.Always("evict", func(w http.ResponseWriter, r *http.Request) bool {
-				if n := refusals.Add(1); n%2 == 0 {
-					return apitest.HeldBy(fmt.Sprint("budget-", n%c.reasons), 0)(w, r)
-				}
-				return apitest.Unavailable()(w, r)
-			})
-			r := begin(t, s, evict.Options{})
-			time.Sleep(50 * time.Minute)
-			if reported := len(r.of(state.PodHeld)) + len(r.of(state.PodRefused)); reported != c.want || refusals.Load() < 500 {
-				t.Errorf("reported %d times why a pod stays, in %d refusals; want %d", reported, refusals.Load(), c.want)
 			}
 		})
 	}

@@ -38,26 +38,6 @@ func TestReturns(t *testing.T) {
 			t.Errorf("%d were evicted after they were left in peace", n-len(asked))
 		}
 	})
-	// Their pods take 20 minutes to end. Meanwhile others, such as those of Jobs, come and go.
-	run(t, "of pods that end slowly", func(t *testing.T, s *apitest.Server) {
-		of := func(name string) func(*corev1.Pod) {
-			return func(p *corev1.Pod) { p.OwnerReferences[0].Name = name }
-		}
-		beginWithin(t, s, evict.Options{}, false, 0)
-		for i := range 40 {
-			for _, name := range []string{"a", "b"}[:min(i+1, 2)] {
-				if !s.HasPod("default/" + name) {
-					s.AddPod(pod(name, grace(20*60), of(name)), apitest.Ending(20*time.Minute))
-				}
-			}
-			job := fmt.Sprint("job-", i)
-			s.AddPod(pod(job, of(job)), 0)
-			time.Sleep(10 * time.Minute)
-		}
-		for _, name := range []string{"a", "b"} {
-			requested(t, s, 5, "evict default/"+name)
-		}
-	})
 }
 
 // A pod in PreBind waits for its volumes, and is bound to a node that was chosen before the cordon.

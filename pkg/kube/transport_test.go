@@ -151,34 +151,6 @@ func TestTransport_LeavesAServerThatIsDeadInside(t *testing.T) {
 	}
 }
 
-// It answers reads from its cache, which says nothing about its writes.
-func TestTransport_LeavesAServerThatFailsWritesOnly(t *testing.T) {
-	t.Parallel()
-	var sick atomic.Bool
-	ok := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }
-	first := serve(t, true, func(w http.ResponseWriter, r *http.Request) {
-		if sick.Load() && r.Method != http.MethodGet {
-			w.WriteHeader(500)
-		}
-		ok(w, r)
-	})
-	b := balance(t, first)
-	client := clientOf(t, &rest.Config{Host: "https://" + b.Addr().String(), TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
-	if err := get(t.Context(), client, time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	sick.Store(true)
-	b.lead(serve(t, true, ok))
-	for failed := 1; client.CoreV1().RESTClient().Post().AbsPath("/api/v1/nodes/a").MaxRetries(0).Do(t.Context()).Error() != nil; failed++ {
-		if failed > 3 {
-			t.Fatal("the sick server is not left")
-		}
-		if err := get(t.Context(), client, time.Minute); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 func TestTransport_RepeatsNothingThatAProxySays(t *testing.T) {
 	t.Parallel()
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,8 +43,7 @@ func (s *Server) ChangeNode(change func(*corev1.Node), manager ...string) {
 	node := s.node.node.DeepCopy()
 	change(node)
 	if len(manager) > 0 {
-		own(s.node.node, node, manager[0], "", s.now())
-		own(s.node.node, node, manager[0], statusResource, s.now())
+		own(s.node.node, node, manager[0], s.now())
 	}
 	s.putNode(node)
 }
@@ -83,9 +83,6 @@ func (s *Server) RemoveNode() {
 	node.ResourceVersion = s.tick()
 	s.node = nil
 	s.happened(deleted, &object{node: node})
-	if s.collects {
-		s.later(quarantine, s.collect)
-	}
 }
 
 // RegisterNode makes the Node again, as the kubelet does of a machine whose Node was deleted: with another UID, and nothing
@@ -113,7 +110,7 @@ func (s *Server) patchNode(w http.ResponseWriter, r *http.Request) {
 		node.Status = before.Status // it is a subresource
 		if node.ManagedFields = before.DeepCopy().ManagedFields; !same(before, node) {
 			if r.URL.Query().Get("dryRun") == "" {
-				own(before, node, managerOf(r), "", s.now())
+				own(before, node, managerOf(r), s.now())
 				s.putNode(node)
 			}
 			text, _ := json.Marshal(node) // it has been read from JSON
@@ -246,38 +243,12 @@ func managerOf(r *http.Request) string {
 	return agent
 }
 
+// merged applies a JSON merge patch to a Node.
 func merged(node, patch []byte) (*corev1.Node, error) {
-	var tree, change map[string]any
-	if err := json.Unmarshal(node, &tree); err != nil {
-		return nil, err
-	}
-	if err := json.Unmarshal(patch, &change); err != nil {
-		return nil, err
-	}
-	merge(tree, change)
-	text, err := json.Marshal(tree)
+	text, err := jsonpatch.MergePatch(node, patch)
 	if err != nil {
 		return nil, err
 	}
 	var result corev1.Node
 	return &result, json.Unmarshal(text, &result)
-}
-
-// merge is RFC 7396 for objects.
-func merge(into, patch map[string]any) {
-	for key, value := range patch {
-		sub, isObject := value.(map[string]any)
-		switch old, wasObject := into[key].(map[string]any); {
-		case value == nil:
-			delete(into, key)
-		case isObject && wasObject:
-			merge(old, sub)
-		case isObject:
-			fresh := map[string]any{}
-			merge(fresh, sub)
-			into[key] = fresh
-		default:
-			into[key] = value
-		}
-	}
 }

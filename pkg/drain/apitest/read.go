@@ -16,8 +16,7 @@ import (
 // staging/src/k8s.io/apiserver/pkg/storage/cacher/delegator, and waitUntilFreshAndBlock in cacher/watch_cache.go.
 
 const (
-	blockTimeout      = 3 * time.Second // cacher/watch_cache.go
-	bookmarkFrequency = time.Minute     // cacher/cacher.go
+	blockTimeout = 3 * time.Second // cacher/watch_cache.go
 	// watchTimeout is the least that a watch without timeoutSeconds lasts: --min-request-timeout.
 	watchTimeout = 30 * time.Minute
 )
@@ -32,9 +31,6 @@ func (s *Server) getNode(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	node := s.node
-	if r.URL.Query().Get("resourceVersion") == "0" {
-		node = s.nodeAt(s.visible())
-	}
 	if node == nil {
 		notFound(w, "nodes", Node)
 		return
@@ -48,47 +44,26 @@ func (s *Server) listPods(w http.ResponseWriter, r *http.Request) {
 			`in API group "" at the cluster scope: can only list/watch pods with spec.nodeName field selector`)
 		return
 	}
-	s.read(w, r, "Pod")
-}
-
-// listNodes lists or watches the node's own Node, which is all that it may.
-func (s *Server) listNodes(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Query().Get("fieldSelector") != "metadata.name="+Node {
-		refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, `nodes is forbidden: User "system:node:`+Node+`" cannot list resource "nodes" `+
-			`in API group "" at the cluster scope: node '`+Node+`' cannot read all nodes, only its own Node object`)
-		return
-	}
-	s.read(w, r, "Node")
-}
-
-func (s *Server) read(w http.ResponseWriter, r *http.Request, kind string) {
 	version, err := strconv.ParseInt("0"+r.URL.Query().Get("resourceVersion"), 10, 64)
 	switch {
 	case err != nil:
 		refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, "Invalid value: "+r.URL.Query().Get("resourceVersion"))
 	case r.URL.Query().Get("watch") != "":
-		s.watch(w, r, kind, version)
+		s.watch(w, r, version)
 	default:
-		s.list(w, r, kind, version)
+		s.list(w, r, version)
 	}
 }
 
 // list answers from the storage, or from the cache where the version allows. The newest comes from the cache as well, once
 // that has come so far; if it does not within three seconds, from the storage.
-func (s *Server) list(w http.ResponseWriter, r *http.Request, kind string, version int64) {
+func (s *Server) list(w http.ResponseWriter, r *http.Request, version int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	query := r.URL.Query()
 	at := s.version
-	switch match := query.Get("resourceVersionMatch"); {
-	case query.Get("resourceVersion") == "":
+	if r.URL.Query().Get("resourceVersion") == "" {
 		_ = s.fresh(r.Context(), at) // it comes from the storage otherwise
-	case match == string(metav1.ResourceVersionMatchExact):
-		if at = version; version < s.oldest {
-			Expired()(w, r)
-			return
-		}
-	default:
+	} else {
 		if !s.fresh(r.Context(), version) {
 			tooLarge(w, version, s.visible())
 			return
@@ -96,8 +71,8 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, kind string, versi
 		at = s.visible()
 	}
 	var text bytes.Buffer
-	fmt.Fprintf(&text, `{"kind":"%sList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[`, kind, at)
-	for i, o := range s.at(kind, at) {
+	fmt.Fprintf(&text, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[`, at)
+	for i, o := range s.at(at) {
 		if i > 0 {
 			text.WriteByte(',')
 		}
@@ -107,15 +82,9 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, kind string, versi
 	writeText(w, http.StatusOK, text.Bytes())
 }
 
-// at are the objects that the node may see, as they were at a version.
-func (s *Server) at(kind string, version int64) []*object {
+// at are the pods that the node may see, as they were at a version.
+func (s *Server) at(version int64) []*object {
 	var found []*object
-	if kind == "Node" {
-		if node := s.nodeAt(version); node != nil {
-			found = append(found, node)
-		}
-		return found
-	}
 	for _, o := range sorted(s.podsAt(version)) {
 		if o.pod.Spec.NodeName == Node || s.unselective {
 			found = append(found, o)
@@ -166,16 +135,16 @@ func tooLarge(w http.ResponseWriter, version, current int64) {
 
 // watch sends the history from the version that is asked for, and then what happens. Without one it begins with what is
 // there.
-func (s *Server) watch(w http.ResponseWriter, r *http.Request, kind string, from int64) {
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, from int64) {
 	if r.URL.Query().Get("sendInitialEvents") != "" {
 		refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, "sendInitialEvents is forbidden")
 		return
 	}
-	stream := newStream(w, r.URL.Query(), kind)
+	stream := newStream(w, r.URL.Query())
 	s.mu.Lock()
 	if from == 0 {
 		from = s.visible()
-		for _, o := range s.at(kind, from) {
+		for _, o := range s.at(from) {
 			stream.event(added, o.json())
 		}
 	}
@@ -196,7 +165,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, kind string, from
 			if s.unselective && c.kind == elsewhere {
 				c.kind = added
 			}
-			if from = c.version; c.kind != elsewhere && c.kind != deletedElsewhere && (c.object.node != nil) == (kind == "Node") {
+			if from = c.version; c.kind != elsewhere && c.kind != deletedElsewhere && c.object.pod != nil {
 				stream.event(c.kind, c.object.json())
 			}
 		}
@@ -207,7 +176,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, kind string, from
 		if !ever {
 			in = watchTimeout
 		}
-		if !stream.rest(r.Context(), in, from, changed, dropped) {
+		if !stream.rest(r.Context(), in, changed, dropped) {
 			return
 		}
 	}
@@ -216,35 +185,18 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, kind string, from
 // stream is a watch's answer.
 type stream struct {
 	w        http.ResponseWriter
-	kind     string
 	deadline time.Time
-	bookmark time.Time // when the next is due; zero if none is
 	text     bytes.Buffer
 }
 
-func newStream(w http.ResponseWriter, query url.Values, kind string) *stream {
+func newStream(w http.ResponseWriter, query url.Values) *stream {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
-	st := &stream{w: w, kind: kind, deadline: time.Now().Add(watchTimeout)}
+	st := &stream{w: w, deadline: time.Now().Add(watchTimeout)}
 	if seconds, err := strconv.Atoi(query.Get("timeoutSeconds")); err == nil && seconds > 0 {
 		st.deadline = time.Now().Add(time.Duration(seconds) * time.Second)
 	}
-	if query.Get("allowWatchBookmarks") == "true" {
-		st.schedule()
-	}
 	return st
-}
-
-// schedule follows nextBookmarkTime in staging/src/k8s.io/apiserver/pkg/storage/cacher/cache_watcher.go: about every
-// minute, and two seconds before the end.
-func (st *stream) schedule() {
-	st.bookmark = time.Now().Add(bookmarkFrequency)
-	if last := st.deadline.Add(-2 * time.Second); last.Before(st.bookmark) {
-		st.bookmark = last
-	}
-	if !st.bookmark.After(time.Now()) {
-		st.bookmark = time.Time{}
-	}
 }
 
 func (st *stream) event(kind string, text []byte) {
@@ -260,15 +212,11 @@ func (st *stream) expired(from, oldest int64) {
 }
 
 // rest sends what is there and waits for more, for so long at most. It is false at the watch's end.
-func (st *stream) rest(ctx context.Context, most time.Duration, version int64, changed, dropped <-chan struct{}) bool {
+func (st *stream) rest(ctx context.Context, most time.Duration, changed, dropped <-chan struct{}) bool {
 	if _, err := st.text.WriteTo(st.w); err != nil || http.NewResponseController(st.w).Flush() != nil {
 		return false
 	}
-	most = min(most, time.Until(st.deadline))
-	if !st.bookmark.IsZero() {
-		most = min(most, time.Until(st.bookmark))
-	}
-	t := time.NewTimer(most)
+	t := time.NewTimer(min(most, time.Until(st.deadline)))
 	defer t.Stop()
 	select {
 	case <-changed:
@@ -277,10 +225,6 @@ func (st *stream) rest(ctx context.Context, most time.Duration, version int64, c
 		return false
 	case <-ctx.Done():
 		return false
-	}
-	if !st.bookmark.IsZero() && !time.Now().Before(st.bookmark) {
-		st.event("BOOKMARK", fmt.Appendf(nil, `{"kind":%q,"apiVersion":"v1","metadata":{"resourceVersion":"%d"}}`, st.kind, version))
-		st.schedule()
 	}
 	return time.Now().Before(st.deadline)
 }

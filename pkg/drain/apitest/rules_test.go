@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/nth-project/nth/pkg/drain/apitest"
@@ -69,8 +67,6 @@ func code(err error) int32 {
 	}
 	return 0
 }
-
-var ofNode = metav1.ListOptions{FieldSelector: "spec.nodeName=" + apitest.Node}
 
 func newPod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
@@ -321,71 +317,6 @@ func TestWhoOwnsACordon(t *testing.T) {
 	})
 }
 
-// A strategic merge patch merges conditions by their type, and whose each is, is remembered apart from all else.
-func TestConditionsAreMergedByTypeAndRemembered(t *testing.T) {
-	type write struct{ manager, conditions string }
-	ready := `{"type":"Ready","status":"True"}`
-	each(t, map[string]struct {
-		writes []write
-		want   string // type, status, and by whom the status was set
-	}{
-		"one more":               {[]write{{"nth", `{"type":"A","status":"True"}`}}, "A True nth, Ready True "},
-		"another value":          {[]write{{"nth", `{"type":"A","status":"True"}`}, {"admin", `{"type":"A","status":"False"}`}}, "A False admin, Ready True "},
-		"the same value":         {[]write{{"nth", `{"type":"A","status":"True"}`}, {"admin", `{"type":"A","status":"True","reason":"B"}`}}, "A True nth, Ready True "},
-		"next to the kubelet's":  {[]write{{"kubelet", `{"type":"Ready","status":"False"}`}, {"nth", `{"type":"A","status":"True"}`}}, "A True nth, Ready False kubelet"},
-		"the kubelet, not aware": {[]write{{"nth", `{"type":"A","status":"True"}`}, {"kubelet", ready}}, "A True nth, Ready True "},
-	}, func(t *testing.T, c struct {
-		writes []write
-		want   string
-	}, s *apitest.Server, client kubernetes.Interface,
-	) {
-		for _, w := range c.writes {
-			patch := []byte(`{"spec":{"unschedulable":true},"status":{"conditions":[` + w.conditions + `]}}`)
-			_, err := client.CoreV1().Nodes().Patch(t.Context(), apitest.Node, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: w.manager}, "status")
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		node := s.CurrentNode()
-		if node.Spec.Unschedulable {
-			t.Error("the node was cordoned by its status")
-		}
-		var got []string
-		for _, cond := range node.Status.Conditions {
-			by := ""
-			for _, m := range node.ManagedFields {
-				item := fmt.Sprintf(`"k:{\"type\":\"%s\"}":{`, cond.Type)
-				_, of, found := strings.Cut(string(m.FieldsV1.GetRawBytes()), item)
-				if of, _, _ = strings.Cut(of, "}}"); found && strings.Contains(of, `"f:status"`) && m.Subresource == "status" {
-					by += m.Manager
-				}
-			}
-			got = append(got, fmt.Sprintf("%s %s %s", cond.Type, cond.Status, by))
-		}
-		if strings.Join(got, ", ") != c.want {
-			t.Errorf("the conditions are %q, want %q", strings.Join(got, ", "), c.want)
-		}
-	})
-}
-
-func TestAStatusIsWrittenForTheNodeAsItWasSeen(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *apitest.Server, client kubernetes.Interface) {
-		write := func(version string) error {
-			patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"conditions":[{"type":"A","status":"True"}]}}`, version)
-			_, err := client.CoreV1().Nodes().Patch(t.Context(), apitest.Node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
-			return err
-		}
-		seen := s.CurrentNode().ResourceVersion
-		s.CordonAs("kubectl")
-		if err := write(seen); code(err) != http.StatusConflict {
-			t.Errorf("for the Node as it was before: %v", err)
-		}
-		if err := write(s.CurrentNode().ResourceVersion); err != nil || len(s.CurrentNode().Status.Conditions) != 2 {
-			t.Errorf("for the Node as it is: %v, with %+v", err, s.CurrentNode().Status.Conditions)
-		}
-	})
-}
-
 func TestWhatAPatchOfTheNodeIsAnswered(t *testing.T) {
 	each(t, map[string]struct {
 		patch string
@@ -413,72 +344,6 @@ func TestWhatAPatchOfTheNodeIsAnswered(t *testing.T) {
 		if code(err) != c.want {
 			t.Errorf("%v, want %d", err, c.want)
 		}
-	})
-}
-
-func TestWhichPodsAListHolds(t *testing.T) {
-	type scene struct {
-		options metav1.ListOptions
-		want    []string
-		code    int32
-		took    time.Duration
-	}
-	const lag = 2 * time.Second
-	each(t, map[string]scene{
-		"the newest waits for the cache": {metav1.ListOptions{}, []string{"a", "b"}, 0, lag},
-		"any":                            {metav1.ListOptions{ResourceVersion: "0"}, []string{"a"}, 0, 0},
-		"not older than the first":       {metav1.ListOptions{ResourceVersion: "2"}, []string{"a"}, 0, 0},
-		"not older than the second":      {metav1.ListOptions{ResourceVersion: "3", ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}, []string{"a", "b"}, 0, lag},
-		"of the future":                  {metav1.ListOptions{ResourceVersion: "99", ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}, nil, 504, 3 * time.Second},
-		"just that":                      {metav1.ListOptions{ResourceVersion: "2", ResourceVersionMatch: metav1.ResourceVersionMatchExact}, []string{"a"}, 0, 0},
-	}, func(t *testing.T, c scene, s *apitest.Server, client kubernetes.Interface) {
-		s.AddPod(newPod("a"), 0) // version 2, after the node's
-		time.Sleep(time.Minute)
-		s.SetLag(0, lag)
-		s.AddPod(newPod("b"), 0)
-		s.AddPod(func() *corev1.Pod { p := newPod("c"); p.Spec.NodeName = "n"; return p }(), 0)
-		began := time.Now()
-		c.options.FieldSelector = ofNode.FieldSelector
-		list := &corev1.PodList{}
-		err := client.CoreV1().RESTClient().Get().Resource("pods").VersionedParams(&c.options, metav1.ParameterCodec).MaxRetries(0).Do(t.Context()).Into(list)
-		var names []string
-		for _, p := range list.Items {
-			names = append(names, p.Name)
-		}
-		if code(err) != c.code || !slices.Equal(names, c.want) || time.Since(began) != c.took {
-			t.Errorf("%v after %s, %v; want %v after %s, %d", names, time.Since(began), err, c.want, c.took, c.code)
-		}
-	})
-}
-
-func TestAWatchTellsWhatTheCacheHasSeen(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *apitest.Server, c kubernetes.Interface) {
-		s.SetLag(0, time.Second)
-		options := ofNode
-		options.ResourceVersion, options.AllowWatchBookmarks, options.TimeoutSeconds = "1", true, new(int64(90))
-		began := time.Now()
-		w, err := c.CoreV1().Pods("").Watch(t.Context(), options)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.AddPodLate(newPod("a"), 5*time.Second, 0)
-		var reported []string
-		for e := range w.ResultChan() {
-			reported = append(reported, fmt.Sprintf("%s %s", e.Type, time.Since(began)))
-		}
-		want := []string{"ADDED 6s", "MODIFIED 6s", "BOOKMARK 1m0s", "BOOKMARK 1m28s"}
-		if !slices.Equal(reported, want) || time.Since(began) != 90*time.Second {
-			t.Errorf("reported %v until %s, want %v", reported, time.Since(began), want)
-		}
-		s.Compact()
-		w, err = c.CoreV1().Pods("").Watch(t.Context(), options)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if e := <-w.ResultChan(); e.Type != watch.Error || !apierrors.IsResourceExpired(apierrors.FromObject(e.Object)) {
-			t.Errorf("from a version that is forgotten: %+v", e)
-		}
-		w.Stop()
 	})
 }
 
@@ -539,42 +404,6 @@ func TestWhenAControllerReplacesAPod(t *testing.T) {
 		synctest.Wait()
 		if got := names(s); got != c.last || s.Pods()[0].UID == before.UID {
 			t.Errorf("at last %s, want %s", got, c.last)
-		}
-	})
-}
-
-func TestAKubeletThatShutsDownRefusesADaemonSetsPodsAgainAndAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *apitest.Server, _ kubernetes.Interface) {
-		s.AddDaemonSet(apitest.Workload{Name: "w"})
-		s.ShutDownKubelet()
-		s.RemovePod("default/w-1")
-		if got := names(s); got != "w-2@node-1 failed" {
-			t.Errorf("there is %s", got)
-		}
-		time.Sleep(7 * time.Second) // after 1, 2 and 4
-		synctest.Wait()
-		if got := names(s); got != "w-5@node-1 failed" {
-			t.Errorf("later, there is %s", got)
-		}
-	})
-}
-
-func TestThePodsOfADeletedNodeAreCollectedUnlessItComesBack(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *apitest.Server, _ kubernetes.Interface) {
-		s.CollectPods()
-		s.AddPod(lasting(), apitest.Never)
-		s.RemoveNode()
-		time.Sleep(30 * time.Second)
-		s.RegisterNode()
-		time.Sleep(time.Minute)
-		if got := names(s); got != "a@node-1" {
-			t.Errorf("there is %q", got)
-		}
-		s.RemoveNode()
-		time.Sleep(40 * time.Second)
-		synctest.Wait()
-		if got := names(s); got != "" {
-			t.Errorf("there is %s", got)
 		}
 	})
 }

@@ -1,6 +1,6 @@
 // Package apitest is an API server for tests: one node and its pods, as a kubelet's credential sees them.
 //
-// It speaks only what a drain may ask: read, watch and patch the node and its status, list and watch its pods, evict and delete them.
+// It speaks only what a drain may ask: read and patch the node, list and watch its pods, evict and delete them.
 // Anything else fails the test. What it answers by itself follows kube-apiserver with the Node authorizer and
 // NodeRestriction; where that may surprise, the source in Kubernetes is named (1.37). What a test has it answer (see Answer)
 // replaces that for single requests. client-go's fake clientset is not used, because it has neither the refusals nor a
@@ -34,8 +34,8 @@ const Node = "node-1"
 
 // Request is one request that reached the server.
 type Request struct {
-	// What is "get node", "patch node", "patch status", "list nodes", "watch nodes", "list pods", "watch pods", "evict namespace/name",
-	// "delete namespace/name", "get claim namespace/name" or "get volume".
+	// What is "get node", "patch node", "list pods", "watch pods", "evict namespace/name", "delete namespace/name",
+	// "get claim namespace/name" or "get volume".
 	What string
 	// Query and Body are as they came.
 	Query map[string][]string
@@ -81,10 +81,9 @@ type Server struct {
 	terminations map[types.UID]*termination
 	budgets      []*budget
 	workloads    []*workload
-	unselective  bool // see IgnoreSelector
-	looking      bool // the controllers are at work
-	again        bool // and have to look once more
-	collects     bool
+	unselective  bool      // see IgnoreSelector
+	looking      bool      // the controllers are at work
+	again        bool      // and have to look once more
 	removed      time.Time // when a pod was last gone that was no DaemonSet's
 }
 
@@ -101,9 +100,7 @@ func New(t testing.TB) *Server {
 	s.register()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1/nodes/{name}", s.serve("get node", s.getNode))
-	mux.HandleFunc("GET /api/v1/nodes", s.serve("list nodes", s.listNodes))
 	mux.HandleFunc("PATCH /api/v1/nodes/{name}", s.serve("patch node", s.patchNode))
-	mux.HandleFunc("PATCH /api/v1/nodes/{name}/status", s.serve("patch status", s.patchStatus))
 	mux.HandleFunc("GET /api/v1/pods", s.serve("list pods", s.listPods))
 	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/pods/{name}/eviction", s.serve("evict", s.evict))
 	mux.HandleFunc("DELETE /api/v1/namespaces/{namespace}/pods/{name}", s.serve("delete", s.deletePod))

@@ -122,22 +122,6 @@ func (s *Server) podsAt(version int64) map[string]*object {
 	return pods
 }
 
-// nodeAt is the node as it was at a version.
-func (s *Server) nodeAt(version int64) *object {
-	if version >= s.version {
-		return s.node
-	}
-	for _, c := range slices.Backward(s.history[:s.after(version)]) {
-		if c.object.node != nil {
-			if c.gone() {
-				return nil
-			}
-			return c.object
-		}
-	}
-	return nil
-}
-
 func (c change) gone() bool { return c.kind == deleted || c.kind == deletedElsewhere }
 
 const (
