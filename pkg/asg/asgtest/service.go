@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -46,27 +47,10 @@ type Hook struct {
 	NotificationTarget string
 }
 
-func (h Hook) withDefaults() Hook {
-	if h.Transition == "" {
-		h.Transition = Terminating
-	}
-	if h.HeartbeatTimeout == 0 {
-		h.HeartbeatTimeout = time.Hour
-	}
-	if h.DefaultResult == "" {
-		h.DefaultResult = "ABANDON"
-	}
-	return h
-}
-
-func (h Hook) global() time.Duration {
-	return cmp.Or(h.GlobalTimeout, min(100*h.HeartbeatTimeout, 48*time.Hour))
-}
-
 // Action is what became of one hook of one instance.
 type Action struct {
 	Hook string
-	// Token is what messages name it by: "token-" with the instance's ID and the number of the hook's action.
+	// Token is what messages name it by: "token-" with the instance's ID, and "-2" after that for its second action, and so on.
 	Token string
 	// Began is when the waiting began, and Until when it times out.
 	Began, Until time.Time
@@ -76,6 +60,8 @@ type Action struct {
 	Result   string
 	Ended    time.Time
 	TimedOut bool
+
+	hook Hook
 }
 
 // instance is one instance of a group.
@@ -119,7 +105,10 @@ func (s *Service) AddGroup(name string, hooks ...Hook) {
 	defer s.mu.Unlock()
 	s.groups[name] = nil
 	for _, h := range hooks {
-		s.groups[name] = append(s.groups[name], h.withDefaults())
+		h.Transition, h.DefaultResult = cmp.Or(h.Transition, Terminating), cmp.Or(h.DefaultResult, "ABANDON")
+		h.HeartbeatTimeout = cmp.Or(h.HeartbeatTimeout, time.Hour)
+		h.GlobalTimeout = cmp.Or(h.GlobalTimeout, min(100*h.HeartbeatTimeout, 48*time.Hour))
+		s.groups[name] = append(s.groups[name], h)
 	}
 }
 
@@ -155,21 +144,14 @@ func (s *Service) SetState(id, state string) {
 	now := time.Now()
 	for _, h := range s.groups[i.group] {
 		if h.Transition == waits[state] {
-			i.actions = append(i.actions, &Action{Hook: h.Name, Token: i.token(id, h.Name), Began: now, Until: now.Add(h.HeartbeatTimeout)})
+			token := "token-" + id
+			if before := len(i.actions); before > 0 {
+				token += "-" + strconv.Itoa(before+1)
+			}
+			i.actions = append(i.actions, &Action{Hook: h.Name, Token: token, Began: now, Until: now.Add(h.HeartbeatTimeout), hook: h})
 		}
 	}
 	i.proceed()
-}
-
-// token names the next action of an instance at a hook.
-func (i *instance) token(id, hook string) string {
-	number := 1
-	for _, a := range i.actions {
-		if a.Hook == hook {
-			number++
-		}
-	}
-	return fmt.Sprintf("token-%s-%d", id, number)
 }
 
 // State returns the state that an instance is in.
@@ -209,32 +191,12 @@ func (s *Service) expire() {
 	for _, i := range s.instances {
 		for _, a := range i.actions {
 			if a.Result == "" && !now.Before(a.Until) {
-				h := s.hook(i.group, a.Hook)
-				i.end(a, h.DefaultResult, a.Until)
 				a.TimedOut = true
+				i.end(a, a.hook.DefaultResult, a.Until)
 			}
 		}
 		i.proceed()
 	}
-}
-
-func (s *Service) hook(group, name string) Hook {
-	for _, h := range s.groups[group] {
-		if h.Name == name {
-			return h
-		}
-	}
-	return Hook{}.withDefaults()
-}
-
-// active returns the action of a hook that has not ended; nil if there is none.
-func (i *instance) active(hook string) *Action {
-	for _, a := range i.actions {
-		if a.Hook == hook && a.Result == "" {
-			return a
-		}
-	}
-	return nil
 }
 
 // end ends an action. To abandon one ends them all.
@@ -331,22 +293,24 @@ func (s *Service) action(v url.Values) (*instance, *Action, *querytest.Failure) 
 		return nil, nil, invalid("No Lifecycle Hook found with name: %s in group %s", hook, group)
 	}
 	if i, known := s.instances[id]; known && i.group == group {
-		if a := i.active(hook); a != nil && (!v.Has("LifecycleActionToken") || v.Get("LifecycleActionToken") == a.Token) {
-			return i, a, nil
+		for _, a := range i.actions {
+			if a.Hook == hook && a.Result == "" && (!v.Has("LifecycleActionToken") || v.Get("LifecycleActionToken") == a.Token) {
+				return i, a, nil
+			}
 		}
 	}
 	return nil, nil, invalid("No active Lifecycle Action found with instance ID %s", id)
 }
 
 func (s *Service) heartbeat(v url.Values) (any, *querytest.Failure) {
-	i, a, problem := s.action(v)
+	_, a, problem := s.action(v)
 	if problem != nil {
 		return nil, problem
 	}
-	h, now := s.hook(i.group, a.Hook), time.Now()
+	now := time.Now()
 	a.Heartbeats = append(a.Heartbeats, now)
-	a.Until = now.Add(h.HeartbeatTimeout)
-	if end := a.Began.Add(h.global()); end.Before(a.Until) {
+	a.Until = now.Add(a.hook.HeartbeatTimeout)
+	if end := a.Began.Add(a.hook.GlobalTimeout); end.Before(a.Until) {
 		a.Until = end
 	}
 	return struct{}{}, nil

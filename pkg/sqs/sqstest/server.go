@@ -49,12 +49,10 @@ type Fault = querytest.Fault
 type Service struct {
 	querytest.Front
 
-	mu          sync.Mutex
-	messages    []*message
-	sent        int
-	maxReceives int // then a message goes to the dead-letter queue; 0 is never
-	deadLetters []string
-	changed     chan struct{}
+	mu       sync.Mutex
+	messages []*message
+	sent     int
+	changed  chan struct{}
 	// attributes are the queue's, without the numbers of messages.
 	attributes map[string]string
 }
@@ -85,20 +83,6 @@ func (s *Service) Send(bodies ...string) []string {
 	}
 	s.notify()
 	return ids
-}
-
-// DeadAfter sets after how many receives messages go to the dead-letter queue.
-func (s *Service) DeadAfter(receives int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.maxReceives = receives
-}
-
-// DeadLetters are the bodies of the messages in the dead-letter queue.
-func (s *Service) DeadLetters() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.deadLetters)
 }
 
 // Visible counts the visible messages.
@@ -219,7 +203,6 @@ func (s *Service) take(in request) (found []map[string]any, changed <-chan struc
 	defer s.mu.Unlock()
 	now := time.Now()
 	next = time.Minute
-	s.moveDeadLetters(now)
 	for _, m := range s.messages {
 		if left := m.visibleAt.Sub(now); left > 0 {
 			next = min(next, left)
@@ -241,17 +224,6 @@ func (s *Service) take(in request) (found []map[string]any, changed <-chan struc
 		})
 	}
 	return found, s.changed, next
-}
-
-// moveDeadLetters moves what has been received too often to the dead-letter queue.
-func (s *Service) moveDeadLetters(now time.Time) {
-	s.messages = slices.DeleteFunc(s.messages, func(m *message) bool {
-		dead := s.maxReceives > 0 && m.receives >= s.maxReceives && !m.visibleAt.After(now)
-		if dead {
-			s.deadLetters = append(s.deadLetters, m.body)
-		}
-		return dead
-	})
 }
 
 // each applies an action to each message in a batch.
